@@ -1,0 +1,91 @@
+# `make help` lists everything. What is checked, and with which tools, stands in
+# .ci/run alone; the targets here call its phases.
+
+PKG       ?= ./...
+RUN       ?=
+BENCH     ?= .
+COUNT     ?= 1
+FUZZTIME  ?= 10s
+FUZZ      ?= .
+SCHEDULES ?= 100000
+SOAK      ?= 2m
+SHOAL_CHAOS ?= 5m
+SEED      ?= 7
+export FUZZTIME FUZZ
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@echo 'Shoal. The targets, and the settings that they take:'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## a local cluster of real processes, asked a few things
+	go run ./cmd/shoal demo
+
+.PHONY: build
+build: ## the binaries, into bin/
+	go build -o bin/ ./cmd/...
+
+.PHONY: test
+test: ## all tests, or those of PKG=./kvcache RUN=Snap
+	go test $(if $(RUN),-run '$(RUN)') $(PKG)
+
+.PHONY: check
+check: ## exactly what CI runs: generate, gofmt, vet, lint, policy, race, test
+	bash .ci/run
+
+.PHONY: generate gofmt vet lint policy
+generate: ## write generated code again (needs protoc); CI fails if that changes a file
+	bash .ci/run generate
+gofmt: ## name the files that gofmt would change
+	bash .ci/run gofmt
+vet: ## go vet, on this machine's architecture and on arm64
+	bash .ci/run vet
+lint: ## golangci-lint with .golangci.yml; the first time it is built (minutes)
+	bash .ci/run lint
+policy: ## who may import whom, which files only decide
+	bash .ci/run policy
+
+.PHONY: race
+race: ## tests under the race detector
+	bash .ci/run race
+
+.PHONY: fuzz
+fuzz: ## new inputs for every fuzzer, FUZZTIME=10s each; FUZZ=Header picks by name
+	bash .ci/run fuzz
+
+.PHONY: bench
+bench: ## benchmarks: PKG=./tensor BENCH=MatMul COUNT=10 | tee new.out, then benchstat old.out new.out
+	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) $(PKG)
+
+.PHONY: bench-issue3
+bench-issue3: ## one table: the shares of this machine's limits that decode and prefill reach (10 minutes, alone)
+	go run ./cmd/shoal bench ratios
+
+.PHONY: chaos
+chaos: ## real processes killed, frozen and cut off, again and again
+	SHOAL_E2E=full go test -count 1 -v -timeout 60m -run '^TestChaos' ./test/cluster/...
+
+.PHONY: chaos-jobs
+chaos-jobs: ## 1000 jobs while nodes and coordinator are killed for SHOAL_CHAOS=5m; SEED=7
+	SHOAL_CHAOS=$(SHOAL_CHAOS) SEED=$(SEED) go test -count 1 -v -timeout 60m -run JobsSurviveEverything ./test/cluster
+
+.PHONY: soak
+soak: ## 64 clients on four nodes for SOAK=2m; nothing may fail, leak or pass a budget
+	SHOAL_SOAK=$(SOAK) go test -count 1 -v -timeout 60m -run Soak ./test/cluster
+
+.PHONY: samebits
+samebits: ## the same-bits tests in full: every node count, mapping, chunk, share and batch (long)
+	SHOAL_E2E=full go test -count 1 -v -timeout 90m -run 'SameBits|Goldens' ./test/cluster
+
+.PHONY: sim
+sim: ## simulated clusters under every fault, one seed a schedule: SCHEDULES=100000
+	SHOAL_SIM_SCHEDULES=$(SCHEDULES) go test -count 1 -v -timeout 0 -run TestSchedules ./sim
+
+.PHONY: clean
+clean: ## remove bin/, test binaries and profiles; the tools stay
+	rm -rf bin
+	find . -name '*.test' -type f -delete
+	find . -name '*.out' -type f -delete

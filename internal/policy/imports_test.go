@@ -1,0 +1,143 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// floors states who may import whom, the lowest line first. A package may
+// import any package of a lower line, and those of its own line that are named
+// after "+" as importer:imported. A package that has no floor fails the test:
+// a new room gets a floor first.
+//
+// Packages of the floor "helpers" exist for tests: they import down like any
+// other, but only test files (and the floor "tests") may import them.
+const floors = `
+values:   tensor proto security internal/mmap gguf + gguf:internal/mmap
+machines: topology model kvcache collective tokenizer tokenizer/jinja sampler + kvcache:sampler model:topology tokenizer:tokenizer/jinja collective:topology
+helpers:  model/modeltest internal/testmodel
+wires:    collective/natsbus cluster/gossip cluster/rpc
+layer:    actors/layer
+rooms:    actors/socket actors/batcher
+api:      api
+jobs:     jobs
+cluster:  cluster
+tools:    cli eval sim bench + cli:eval cli:bench
+street:   cmd/shoal cmd/node cmd/coordinator
+tests:    internal/policy test/cluster
+`
+
+func TestImportsPointDown(t *testing.T) {
+	p, err := parseFloors(floors)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range sources(t) {
+		for _, complaint := range p.check(s) {
+			t.Error(complaint)
+		}
+	}
+}
+
+// TestImportPolicyCanFail shows each rule go red.
+func TestImportPolicyCanFail(t *testing.T) {
+	p, err := parseFloors("low: a\nmid: b c + b:c\nhelpers: b/btest\ntop: d\ntests: x\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		file, imports, want string // want "": allowed
+	}{
+		{"d/d.go", "shoal/a", ""},
+		{"a/a.go", "shoal/d", "must point down"},
+		{"a/a_test.go", "shoal/d", "must point down"},
+		{"b/b.go", "shoal/c", ""},
+		{"c/c.go", "shoal/b", "neighbour"},
+		{"c/c_test.go", "shoal/b", "neighbour"},
+		{"b/b_test.go", "shoal/b", ""}, // package b_test
+		{"a/a_test.go", "shoal/b/btest", ""},
+		{"d/d_test.go", "shoal/b/btest", ""},
+		{"x/x.go", "shoal/b/btest", ""},
+		{"d/d.go", "shoal/b/btest", "helper of tests"},
+		{"b/btest/btest.go", "shoal/b", ""},
+		{"b/btest/btest.go", "shoal/d", "must point down"},
+		{"new/new.go", "shoal/a", "new has no floor"},
+		{"d/d.go", "shoal/new", "has no floor"},
+		{"d/d.go", "shoal", "has no floor"},
+		{"d/d.go", "fmt", ""},
+	} {
+		got := p.check(parse(t, c.file, fmt.Sprintf("package p\nimport _ %q\n", c.imports)))
+		if text := strings.Join(got, "; "); (c.want == "") != (text == "") || !strings.Contains(text, c.want) {
+			t.Errorf("%s imports %s: got %q, want %q", c.file, c.imports, text, c.want)
+		}
+	}
+	for _, bad := range []string{"a b", "low: a\nhigh: a", "low: a + a:b", "low: a b + ab"} {
+		if _, err := parseFloors(bad); err == nil {
+			t.Errorf("policy %q was accepted", bad)
+		}
+	}
+}
+
+type importPolicy struct {
+	floor map[string]int
+	line  []string        // names of the floors
+	same  map[string]bool // importer:imported on one floor
+}
+
+func parseFloors(text string) (*importPolicy, error) {
+	p := &importPolicy{floor: map[string]int{}, same: map[string]bool{}}
+	for i, line := range strings.Split(strings.TrimSpace(text), "\n") {
+		name, rest, ok := strings.Cut(line, ":")
+		if !ok {
+			return nil, fmt.Errorf("policy line without a floor name: %q", line)
+		}
+		p.line = append(p.line, name)
+		names, pairs, _ := strings.Cut(rest, "+")
+		here := strings.Fields(names)
+		for _, n := range here {
+			if _, twice := p.floor[n]; twice {
+				return nil, fmt.Errorf("policy names %s twice", n)
+			}
+			p.floor[n] = i
+		}
+		for _, pair := range strings.Fields(pairs) {
+			a, b, ok := strings.Cut(pair, ":")
+			if !ok || !slices.Contains(here, a) || !slices.Contains(here, b) {
+				return nil, fmt.Errorf("policy line %s: %q is not importer:imported of that line", name, pair)
+			}
+			p.same[pair] = true
+		}
+	}
+	return p, nil
+}
+
+// check says what is wrong with the imports of one file.
+func (p *importPolicy) check(s source) (complaints []string) {
+	at, ok := p.floor[s.pkg]
+	if !ok {
+		return []string{fmt.Sprintf("%s: package %s has no floor: add it to the policy", s.name, s.pkg)}
+	}
+	for _, path := range s.imports {
+		imp, ours := strings.CutPrefix(path, "shoal/")
+		if !ours && path != "shoal" || imp == s.pkg {
+			continue
+		}
+		below, ok := p.floor[imp]
+		switch {
+		case !ok:
+			complaints = append(complaints, fmt.Sprintf("%s imports %s, which has no floor", s.name, path))
+		case p.line[below] == "helpers":
+			if !s.test && p.line[at] != "tests" && (p.line[at] != "helpers" || !p.same[s.pkg+":"+imp]) {
+				complaints = append(complaints, fmt.Sprintf("%s imports %s, a helper of tests, from code that ships", s.name, path))
+			}
+		case below > at:
+			complaints = append(complaints, fmt.Sprintf("%s imports %s: imports must point down (%s stands on %s, %s on %s)",
+				s.name, path, s.pkg, p.line[at], imp, p.line[below]))
+		case below == at && !p.same[s.pkg+":"+imp]:
+			complaints = append(complaints, fmt.Sprintf("%s imports its neighbour %s: allow it in the policy or move the shared part down", s.name, path))
+		}
+	}
+	return complaints
+}

@@ -1,0 +1,174 @@
+package policy
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// outside states which packages may import which module that is not ours:
+// a path, a path with "/..." for all below it, "all", or "tests" for test files
+// only. Each module stands in docs/dependencies.md with its version and the
+// reason for it.
+const outside = `
+github.com/alecthomas/kong:             cli
+github.com/asynkron/protoactor-go:      actors/... cluster/... bench
+github.com/dlclark/regexp2/v2:          tokenizer/...
+github.com/hashicorp/memberlist:        cluster/...
+github.com/nats-io/nats-server/v2:      collective/natsbus cluster/... test/cluster
+github.com/nats-io/nats.go:             collective/natsbus cluster/... jobs
+github.com/openai/openai-go/v3:         tests
+github.com/prometheus/client_golang:    api cluster/...
+github.com/rogpeppe/go-internal:        tests
+github.com/vbauerster/mpb/v8:           cli
+go.uber.org/goleak:                     tests
+golang.org/x/sync:                      all
+golang.org/x/sys:                       all
+golang.org/x/text:                      tokenizer/...
+google.golang.org/grpc:                 cluster/rpc security
+google.golang.org/protobuf:             proto actors/... cluster/...
+pgregory.net/rapid:                     tests
+`
+
+func TestOutsideModules(t *testing.T) {
+	may, err := parseOutside(outside)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range sources(t) {
+		for _, complaint := range checkOutside(may, s) {
+			t.Error(complaint)
+		}
+	}
+}
+
+// TestDependenciesAreDocumented holds three lists together: go.mod, the table
+// above and docs/dependencies.md.
+func TestDependenciesAreDocumented(t *testing.T) {
+	may, err := parseOutside(outside)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(root, "docs", "dependencies.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct := directModules(string(mod))
+	if len(direct) == 0 {
+		t.Fatal("no direct dependency found in go.mod: the reader is wrong")
+	}
+	for path, version := range direct {
+		if _, ok := may[path]; !ok {
+			t.Errorf("%s is in go.mod but nobody may import it: add it to internal/policy", path)
+		}
+		if !strings.Contains(string(page), fmt.Sprintf("| `%s` | %s |", path, version)) {
+			t.Errorf("docs/dependencies.md has no row for %s %s", path, version)
+		}
+	}
+	for path := range may {
+		if _, ok := direct[path]; !ok {
+			t.Errorf("internal/policy names %s, which go.mod does not require", path)
+		}
+		if strings.Contains(string(page), "`"+path+"`") && direct[path] == "" {
+			t.Errorf("docs/dependencies.md describes %s, which go.mod does not require", path)
+		}
+	}
+}
+
+func TestOutsidePolicyCanFail(t *testing.T) {
+	may, err := parseOutside("ex.org/a: low/...\nex.org/t: tests\nex.org/v/v2: all\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ file, imports, want string }{
+		{"low/x.go", "ex.org/a", ""},
+		{"low/b/x.go", "ex.org/a/sub", ""},
+		{"lower/x.go", "ex.org/a", "may not"},
+		{"high/x_test.go", "ex.org/t/sub", ""},
+		{"high/x.go", "ex.org/t", "may not"},
+		{"high/x.go", "ex.org/v/v2/sub", ""},
+		{"high/x.go", "ex.org/v", "no line in the policy"},
+		{"high/x.go", "ex.org/ab", "no line in the policy"},
+		{"high/x.go", "os/exec", ""},
+		{"high/x.go", "shoal/low", ""},
+	} {
+		got := checkOutside(may, parse(t, c.file, fmt.Sprintf("package p\nimport _ %q\n", c.imports)))
+		if text := strings.Join(got, "; "); (c.want == "") != (text == "") || !strings.Contains(text, c.want) {
+			t.Errorf("%s imports %s: got %q, want %q", c.file, c.imports, text, c.want)
+		}
+	}
+	got := directModules("module m\nrequire (\n\ta v1\n\tb v2 // indirect\n)\nrequire c v3\n")
+	if len(got) != 2 || got["a"] != "v1" || got["c"] != "v3" {
+		t.Errorf("go.mod misread: %v", got)
+	}
+}
+
+func parseOutside(text string) (map[string][]string, error) {
+	may := map[string][]string{}
+	for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
+		module, who, ok := strings.Cut(line, ":")
+		if !ok || strings.TrimSpace(who) == "" {
+			return nil, fmt.Errorf("policy line names no importer: %q", line)
+		}
+		may[module] = strings.Fields(who)
+	}
+	return may, nil
+}
+
+func checkOutside(may map[string][]string, s source) (complaints []string) {
+	for _, path := range s.imports {
+		first, _, _ := strings.Cut(path, "/")
+		if !strings.Contains(first, ".") { // the standard library, or ours
+			continue
+		}
+		module := ""
+		for m := range may {
+			if within(path, m) && len(m) > len(module) {
+				module = m
+			}
+		}
+		if module == "" {
+			complaints = append(complaints, fmt.Sprintf("%s imports %s, which has no line in the policy", s.name, path))
+			continue
+		}
+		ok := slices.ContainsFunc(may[module], func(who string) bool {
+			below, isTree := strings.CutSuffix(who, "/...")
+			return who == "all" || who == s.pkg || isTree && within(s.pkg, below)
+		})
+		// Test files and the floor "tests" may use what any code here may use.
+		if !ok && !s.test && !within(s.pkg, "test") {
+			complaints = append(complaints, fmt.Sprintf("%s may not import %s: %s is for %s",
+				s.name, path, module, strings.Join(may[module], ", ")))
+		}
+	}
+	return complaints
+}
+
+func within(path, tree string) bool { return path == tree || strings.HasPrefix(path, tree+"/") }
+
+// directModules reads the requirements of a go.mod that are not "// indirect".
+func directModules(mod string) map[string]string {
+	direct := map[string]string{}
+	block := false
+	for _, line := range strings.Split(mod, "\n") {
+		f := strings.Fields(line)
+		switch {
+		case len(f) == 2 && f[0] == "require" && f[1] == "(":
+			block = true
+		case len(f) == 1 && f[0] == ")":
+			block = false
+		case block && len(f) == 2:
+			direct[f[0]] = f[1]
+		case !block && len(f) == 3 && f[0] == "require":
+			direct[f[1]] = f[2]
+		}
+	}
+	return direct
+}
