@@ -1,0 +1,53 @@
+package gguf
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Kinds of failure, for errors.Is.
+var (
+	ErrFormat      = errors.New("gguf: malformed file")     // bytes that are not what the format says
+	ErrUnsupported = errors.New("gguf: unsupported file")   // well formed, but not read here
+	ErrValue       = errors.New("gguf: unusable metadata")  // a value of another type, or out of range
+	ErrNotThere    = errors.New("gguf: no such file")       // neither a file nor a folder with one
+	ErrSeveral     = errors.New("gguf: several files")      // a folder with more than one
+	errTruncated   = errors.New("truncated")                // within parsing
+	errLong        = errors.New("header longer than bound") // within parsing
+)
+
+// Error is a failure in a file, at a metadata key or a tensor of it (either may
+// be empty).
+type Error struct {
+	Path   string
+	Key    string
+	Tensor string
+	Kind   error // one of the sentinels above
+	Detail string
+}
+
+func (e *Error) Error() string {
+	s := "gguf: "
+	if e.Path != "" {
+		s += e.Path + ": "
+	}
+	if e.Key != "" {
+		s += fmt.Sprintf("metadata %q: ", clip(e.Key))
+	}
+	if e.Tensor != "" {
+		s += fmt.Sprintf("tensor %q: ", clip(e.Tensor))
+	}
+	return s + e.Detail
+}
+
+// Unwrap gives the kind.
+func (e *Error) Unwrap() error { return e.Kind }
+
+// clip keeps a name from a hostile file from filling a log line.
+func clip(s string) string {
+	const most = 120
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "..."
+}

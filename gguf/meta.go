@@ -1,0 +1,95 @@
+package gguf
+
+import "fmt"
+
+// Keys lists the metadata in the order of the file.
+func (f *File) Keys() []string { return f.keys }
+
+// Value returns the metadata of a key.
+func (f *File) Value(key string) (Value, bool) {
+	v, ok := f.meta[key]
+	return v, ok
+}
+
+// Text is the string of a key, or def when the key is absent. Another type is
+// an ErrValue, as in the methods below.
+func (f *File) Text(key, def string) (string, error) {
+	v, ok := f.meta[key]
+	if !ok {
+		return def, nil
+	}
+	s, ok := v.Text()
+	if !ok {
+		return def, f.wrong(key, v, "a string")
+	}
+	return s, nil
+}
+
+// Flag is the bool of a key, or def.
+func (f *File) Flag(key string, def bool) (bool, error) {
+	v, ok := f.meta[key]
+	if !ok {
+		return def, nil
+	}
+	b, ok := v.Flag()
+	if !ok {
+		return def, f.wrong(key, v, "a bool")
+	}
+	return b, nil
+}
+
+// Whole is the integer of a key within [lo, hi], or def.
+func (f *File) Whole(key string, def, lo, hi int64) (int64, error) {
+	v, ok := f.meta[key]
+	if !ok {
+		return def, nil
+	}
+	n, ok := v.Whole()
+	if !ok || n < lo || n > hi {
+		return def, f.wrong(key, v, fmt.Sprintf("an integer in %d..%d", lo, hi))
+	}
+	return n, nil
+}
+
+// Texts are the strings of an array; nil when the key is absent.
+func (f *File) Texts(key string) ([]string, error) {
+	v, ok := f.meta[key]
+	if !ok {
+		return nil, nil
+	}
+	s, ok := v.Texts()
+	if !ok {
+		return nil, f.wrong(key, v, "an array of strings")
+	}
+	return s, nil
+}
+
+// Wholes are the integers of an array; nil when the key is absent.
+func (f *File) Wholes(key string) ([]int64, error) {
+	v, ok := f.meta[key]
+	if !ok {
+		return nil, nil
+	}
+	n, ok := v.Wholes()
+	if !ok {
+		return nil, f.wrong(key, v, "an array of integers")
+	}
+	return n, nil
+}
+
+// Float32s are the numbers of an array; nil when the key is absent.
+func (f *File) Float32s(key string) ([]float32, error) {
+	v, ok := f.meta[key]
+	if !ok {
+		return nil, nil
+	}
+	n, ok := v.Float32s()
+	if !ok {
+		return nil, f.wrong(key, v, "an array of float32")
+	}
+	return n, nil
+}
+
+func (f *File) wrong(key string, v Value, want string) error {
+	return &Error{Path: f.Path, Key: key, Kind: ErrValue, Detail: fmt.Sprintf("%v (%v) is not %s", v, v.Kind, want)}
+}

@@ -1,0 +1,270 @@
+package gguf
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+	"strings"
+)
+
+// File is a parsed file. Its methods may be called concurrently until Close.
+type File struct {
+	Path      string
+	Version   uint32
+	Alignment int
+	Tensors   []Tensor // in the order of the file's table
+
+	meta map[string]Value
+	keys []string // in the order of the file
+	done func() error
+}
+
+// Tensor is one tensor of the table.
+type Tensor struct {
+	Name  string
+	Type  Type
+	Shape []int  // outermost first: rows, columns (the file has it the other way)
+	Data  []byte // its blocks, row by row, in the mapping
+}
+
+// Parse reads a whole file that is in memory, and keeps pointing into it.
+// Errors are *Error without a path.
+func Parse(data []byte) (*File, error) {
+	f, err := parse(data)
+	var e *Error
+	if err == nil || errors.As(err, &e) {
+		return f, err
+	}
+	return nil, &Error{Kind: ErrFormat, Detail: err.Error()}
+}
+
+func parse(data []byte) (*File, error) {
+	r := &reader{data: data[:min(len(data), maxHeaderBytes)], clipped: len(data) > maxHeaderBytes}
+	magic, err := r.take(4)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%d bytes are no GGUF file", len(data))
+	case string(magic) == "FUGG":
+		return nil, &Error{Kind: ErrUnsupported, Detail: "big endian; convert the file on a little endian machine"}
+	case string(magic) == "vers":
+		return nil, errors.New("looks like a Git LFS pointer instead of the model (fetch it with git lfs pull)")
+	case string(magic) != "GGUF":
+		return nil, fmt.Errorf("begins with %q instead of \"GGUF\"", magic)
+	}
+	f := &File{meta: map[string]Value{}}
+	if f.Version, err = r.u32(); err != nil {
+		return nil, err
+	}
+	if f.Version < 2 || f.Version > 3 {
+		if f.Version > 0xffff {
+			return nil, &Error{Kind: ErrUnsupported, Detail: "big endian; convert the file on a little endian machine"}
+		}
+		return nil, &Error{Kind: ErrUnsupported, Detail: fmt.Sprintf("version %d; versions 2 and 3 are read", f.Version)}
+	}
+	tensors, err := r.u64()
+	if err != nil {
+		return nil, err
+	}
+	keys, err := r.u64()
+	switch {
+	case err != nil:
+		return nil, err
+	case tensors > maxTensors:
+		return nil, fmt.Errorf("%d tensors, more than %d", tensors, maxTensors)
+	case keys > maxKeys:
+		return nil, fmt.Errorf("%d metadata keys, more than %d", keys, maxKeys)
+	}
+	if err := f.readMeta(r, int(keys)); err != nil {
+		return nil, err
+	}
+	if err := f.readAlignment(); err != nil {
+		return nil, err
+	}
+	begins, err := f.readTable(r, int(tensors))
+	if err != nil {
+		return nil, err
+	}
+	start := align(uint64(r.at), uint64(f.Alignment))
+	if start > uint64(len(data)) {
+		if len(f.Tensors) > 0 {
+			return nil, fmt.Errorf("%w: the data begins at byte %d of %d", errTruncated, start, len(data))
+		}
+		start = uint64(len(data))
+	}
+	return f, f.place(data[start:], begins)
+}
+
+func (f *File) readMeta(r *reader, n int) error {
+	for i := range n {
+		key, err := r.name()
+		if err != nil {
+			return fmt.Errorf("metadata %d: %w", i, err)
+		}
+		if _, ok := f.meta[key]; ok {
+			return &Error{Key: key, Kind: ErrFormat, Detail: "given twice"}
+		}
+		v, err := r.value()
+		if err != nil {
+			return &Error{Key: key, Kind: ErrFormat, Detail: err.Error()}
+		}
+		f.meta[key] = v
+		f.keys = append(f.keys, key)
+	}
+	return nil
+}
+
+// readAlignment: general.alignment, 32 by default; a power of two.
+func (f *File) readAlignment() error {
+	const key, most = "general.alignment", 1 << 16
+	f.Alignment = 32
+	v, ok := f.meta[key]
+	if !ok {
+		return nil
+	}
+	n, ok := v.Whole()
+	if !ok || n < 8 || n > most || n&(n-1) != 0 {
+		return &Error{Key: key, Kind: ErrFormat, Detail: fmt.Sprintf("%v is not a power of two in 8..%d", v, most)}
+	}
+	f.Alignment = int(n)
+	return nil
+}
+
+// readTable reads the tensors and where they begin.
+func (f *File) readTable(r *reader, n int) (begins []uint64, err error) {
+	seen := map[string]bool{}
+	for i := range n {
+		name, err := r.name()
+		if err != nil {
+			return nil, fmt.Errorf("tensor %d: %w", i, err)
+		}
+		if seen[name] {
+			return nil, &Error{Tensor: name, Kind: ErrFormat, Detail: "named twice"}
+		}
+		seen[name] = true
+		t, begin, err := readTensor(r)
+		if err != nil {
+			return nil, inTensor(name, err)
+		}
+		t.Name = name
+		f.Tensors, begins = append(f.Tensors, t), append(begins, begin)
+	}
+	return begins, nil
+}
+
+func readTensor(r *reader) (t Tensor, begin uint64, err error) {
+	rank, err := r.u32()
+	if err != nil {
+		return t, 0, err
+	}
+	if rank < 1 || rank > maxRank {
+		return t, 0, fmt.Errorf("%d dimensions, want 1 to %d", rank, maxRank)
+	}
+	for range rank {
+		d, err := r.u64()
+		if err != nil {
+			return t, 0, err
+		}
+		if d < 1 || d > math.MaxInt32 {
+			return t, 0, fmt.Errorf("dimension %d, want 1 to %d", d, math.MaxInt32)
+		}
+		t.Shape = append(t.Shape, int(d))
+	}
+	slices.Reverse(t.Shape)
+	n, err := r.u32()
+	if err != nil {
+		return t, 0, err
+	}
+	t.Type = Type(n)
+	begin, err = r.u64()
+	if err == nil && !t.Type.Known() {
+		return t, 0, &Error{Kind: ErrUnsupported, Detail: fmt.Sprintf("is %v; read are %s", t.Type, knownTypes())}
+	}
+	return t, begin, err
+}
+
+// size multiplies the shape out.
+func (t *Tensor) size() (uint64, error) {
+	cols := t.Shape[len(t.Shape)-1]
+	if block := t.Type.Block(); cols%block != 0 {
+		return 0, fmt.Errorf("rows of %d elements are not whole blocks of %d, as %v needs", cols, block, t.Type)
+	}
+	total := uint64(cols/t.Type.Block()) * uint64(t.Type.BlockBytes())
+	for _, d := range t.Shape[:len(t.Shape)-1] {
+		hi, lo := bits.Mul64(total, uint64(d))
+		if hi != 0 || lo > math.MaxInt64/2 {
+			return 0, fmt.Errorf("shape %v of %v overflows", t.Shape, t.Type)
+		}
+		total = lo
+	}
+	return total, nil
+}
+
+// place gives every tensor its data: in order of offset, each at the first
+// aligned byte behind the one before, so that no byte belongs to two.
+func (f *File) place(data []byte, begins []uint64) error {
+	order := make([]int, len(begins))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		switch {
+		case begins[a] < begins[b]:
+			return -1
+		case begins[a] > begins[b]:
+			return 1
+		}
+		return 0
+	})
+	at := uint64(0)
+	for _, i := range order {
+		t, begin := &f.Tensors[i], begins[i]
+		size, err := t.size()
+		switch {
+		case err != nil:
+		case begin%uint64(f.Alignment) != 0:
+			err = fmt.Errorf("begins at byte %d of the data, which is not a multiple of %d", begin, f.Alignment)
+		case begin < at:
+			err = fmt.Errorf("begins at byte %d of the data, within another tensor that ends at %d", begin, at)
+		case begin > align(at, uint64(f.Alignment)):
+			err = fmt.Errorf("begins at byte %d of the data; a hole after the tensor that ends at %d", begin, at)
+		case begin > uint64(len(data)) || size > uint64(len(data))-begin:
+			err = fmt.Errorf("%w: %d bytes from byte %d of the data, which has %d", errTruncated, size, begin, len(data))
+		}
+		if err != nil {
+			return inTensor(t.Name, err)
+		}
+		t.Data = data[begin : begin+size : begin+size]
+		at = begin + size
+	}
+	if rest := uint64(len(data)) - at; rest >= uint64(f.Alignment) {
+		return fmt.Errorf("%d bytes after the last tensor belong to none", rest)
+	}
+	return nil
+}
+
+// align is the first multiple of a at or above n; n is far below 2^63.
+func align(n, a uint64) uint64 { return (n + a - 1) / a * a }
+
+func inTensor(name string, err error) error {
+	var e *Error
+	if errors.As(err, &e) {
+		e.Tensor = name
+		return e
+	}
+	return &Error{Tensor: name, Kind: ErrFormat, Detail: err.Error()}
+}
+
+func knownTypes() string {
+	var types []Type
+	for t := range layouts {
+		types = append(types, t)
+	}
+	slices.Sort(types)
+	var names []string
+	for _, t := range types {
+		names = append(names, t.String())
+	}
+	return strings.Join(names, ", ")
+}

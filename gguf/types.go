@@ -1,0 +1,96 @@
+package gguf
+
+import "fmt"
+
+// Kind is the type of a metadata value, by its number in the file.
+type Kind uint32
+
+// The kinds.
+const (
+	Uint8 Kind = iota
+	Int8
+	Uint16
+	Int16
+	Uint32
+	Int32
+	Float32
+	Bool
+	String
+	Array
+	Uint64
+	Int64
+	Float64
+)
+
+var kinds = [...]struct {
+	name  string
+	width int // bytes; 0: varies
+}{
+	Uint8: {"uint8", 1}, Int8: {"int8", 1}, Uint16: {"uint16", 2}, Int16: {"int16", 2},
+	Uint32: {"uint32", 4}, Int32: {"int32", 4}, Float32: {"float32", 4}, Bool: {"bool", 1},
+	String: {"string", 0}, Array: {"array", 0}, Uint64: {"uint64", 8}, Int64: {"int64", 8}, Float64: {"float64", 8},
+}
+
+func (k Kind) String() string {
+	if int64(k) < int64(len(kinds)) {
+		return kinds[k].name
+	}
+	return fmt.Sprintf("kind(%d)", uint32(k))
+}
+
+// Type is how the elements of a tensor are encoded, by ggml's number.
+type Type uint32
+
+// The types whose layout is known here. Elements of a row are stored in blocks;
+// model dequantises them.
+const (
+	F32  Type = 0
+	F16  Type = 1
+	Q4_0 Type = 2
+	Q4_1 Type = 3
+	Q5_0 Type = 6
+	Q5_1 Type = 7
+	Q8_0 Type = 8
+	Q2_K Type = 10
+	Q3_K Type = 11
+	Q4_K Type = 12
+	Q5_K Type = 13
+	Q6_K Type = 14
+	BF16 Type = 30
+)
+
+type layout struct {
+	name         string
+	block, bytes int // elements and bytes of a block
+}
+
+var layouts = map[Type]layout{
+	F32: {"F32", 1, 4}, F16: {"F16", 1, 2}, BF16: {"BF16", 1, 2},
+	Q4_0: {"Q4_0", 32, 18}, Q4_1: {"Q4_1", 32, 20}, Q5_0: {"Q5_0", 32, 22}, Q5_1: {"Q5_1", 32, 24}, Q8_0: {"Q8_0", 32, 34},
+	Q2_K: {"Q2_K", 256, 84}, Q3_K: {"Q3_K", 256, 110}, Q4_K: {"Q4_K", 256, 144}, Q5_K: {"Q5_K", 256, 176}, Q6_K: {"Q6_K", 256, 210},
+}
+
+// unread are types that only have a name here, for the error.
+var unread = map[Type]string{
+	9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS",
+	24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+}
+
+// Known says whether the layout of t is known.
+func (t Type) Known() bool { _, ok := layouts[t]; return ok }
+
+// Block is the number of elements that are stored together.
+func (t Type) Block() int { return layouts[t].block }
+
+// BlockBytes is the size of one such block.
+func (t Type) BlockBytes() int { return layouts[t].bytes }
+
+func (t Type) String() string {
+	if l, ok := layouts[t]; ok {
+		return l.name
+	}
+	if name, ok := unread[t]; ok {
+		return name
+	}
+	return fmt.Sprintf("type %d", uint32(t))
+}

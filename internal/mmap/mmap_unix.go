@@ -1,0 +1,19 @@
+//go:build unix
+
+package mmap
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// File maps size bytes of f, read only. The caller has checked that the file
+// holds that many. unmap ends the mapping; no byte of it may be touched then.
+func File(f *os.File, size int) (data []byte, unmap func() error, err error) {
+	data, err = unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil, nil, err
+	}
+	return data, func() error { return unix.Munmap(data) }, nil
+}

@@ -1,0 +1,50 @@
+package security
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+)
+
+// ErrOpenBind is returned for an address that would let strangers in.
+var ErrOpenBind = errors.New("security: refusing to listen beyond this machine without a secret")
+
+// CheckBind refuses a cluster address that others can reach while there is no
+// cluster key: gossip, control and bus would obey anybody who connects.
+// addr is host:port; a host that is not an IP address and not "localhost"
+// counts as reachable, since what it resolves to can change.
+func CheckBind(addr string, haveKey bool) error {
+	local, err := isLoopback(addr)
+	if err != nil || local || haveKey {
+		return err
+	}
+	return fmt.Errorf("%w: %s is reachable from other machines and there is no cluster key; "+
+		"make one with 'shoal keygen' and give it to every process as %s or --cluster-key, or listen on 127.0.0.1", ErrOpenBind, addr, EnvKey)
+}
+
+// CheckAPIBind is CheckBind for the HTTP API and its bearer keys.
+func CheckAPIBind(addr string, haveAPIKey bool) error {
+	local, err := isLoopback(addr)
+	if err != nil || local || haveAPIKey {
+		return err
+	}
+	return fmt.Errorf("%w: the API on %s is reachable from other machines and no API key is set; "+
+		"set one with --api-key or SHOAL_API_KEY, or listen on 127.0.0.1", ErrOpenBind, addr)
+}
+
+func isLoopback(addr string) (bool, error) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false, fmt.Errorf("security: address %q is not host:port: %w", addr, err)
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true, nil
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return false, nil //nolint:nilerr // "" is every interface; a name may resolve to anything
+	}
+	return ip.Unmap().IsLoopback(), nil
+}

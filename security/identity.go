@@ -1,0 +1,79 @@
+package security
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+)
+
+// Role says what a process may be asked and may ask.
+type Role string
+
+// The roles of a cluster.
+const (
+	RoleNode        Role = "node"        // owns weights and caches
+	RoleCoordinator Role = "coordinator" // API, batcher, placement
+	RoleClient      Role = "client"      // command line tools that look and ask
+)
+
+// Roles lists every role.
+func Roles() []Role { return []Role{RoleNode, RoleCoordinator, RoleClient} }
+
+// Identity is what a certificate vouches for: shoal://<role>/<id>.
+type Identity struct {
+	Role Role
+	ID   string
+}
+
+const scheme = "shoal"
+
+var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// ErrIdentity is returned for a certificate without a usable identity.
+var ErrIdentity = errors.New("security: certificate without a shoal identity")
+
+// Validate checks role and id: 1 to 64 letters, digits, '.', '_' and '-'.
+func (i Identity) Validate() error {
+	if !slices.Contains(Roles(), i.Role) {
+		return fmt.Errorf("security: unknown role %q; known are %v", i.Role, Roles())
+	}
+	if !idPattern.MatchString(i.ID) {
+		return fmt.Errorf("security: node id %q must be 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit", i.ID)
+	}
+	return nil
+}
+
+// URI is the form that stands in the certificate.
+func (i Identity) URI() *url.URL {
+	return &url.URL{Scheme: scheme, Host: string(i.Role), Path: "/" + i.ID}
+}
+
+func (i Identity) String() string { return i.URI().String() }
+
+// PeerIdentity is whom the certificate of an established connection names. The
+// connection must come from configurations of Key.TLS, which have verified it.
+func PeerIdentity(s *tls.ConnectionState) (Identity, error) {
+	if len(s.PeerCertificates) == 0 {
+		return Identity{}, fmt.Errorf("%w: the peer sent none", ErrIdentity)
+	}
+	return identityOf(s.PeerCertificates[0])
+}
+
+func identityOf(c *x509.Certificate) (Identity, error) {
+	if len(c.URIs) != 1 {
+		return Identity{}, fmt.Errorf("%w: %d URI names, want 1", ErrIdentity, len(c.URIs))
+	}
+	u := c.URIs[0]
+	if u.Scheme != scheme || len(u.Path) < 2 {
+		return Identity{}, fmt.Errorf("%w: it names %q", ErrIdentity, u.Redacted())
+	}
+	id := Identity{Role: Role(u.Host), ID: u.Path[1:]}
+	if err := id.Validate(); err != nil || *u != *id.URI() {
+		return Identity{}, fmt.Errorf("%w: it names %q", ErrIdentity, u.Redacted())
+	}
+	return id, nil
+}

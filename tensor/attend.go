@@ -1,0 +1,335 @@
+package tensor
+
+import (
+	"fmt"
+	"math/bits"
+	"unsafe"
+)
+
+// AttnScratch is the working memory of one attending goroutine. The zero value is
+// ready; it grows to what a call needs and is then reused without allocating.
+type AttnScratch struct {
+	_      [64]byte
+	tile   tileArgs
+	step   step
+	soft   softmaxArgs
+	values valuesArgs
+	q      []float32               // [rows][KDim], where tokens are not adjacent
+	o      []float32               // [rows][VDim], not yet divided by the sum
+	s      []([BlockSlots]float32) // [rows] scores, then probabilities
+	mask   []uint64                // see Mask
+	max    []float32               // [rows]
+	sum    []lanes                 // [rows]
+	blocks [][]byte                // see Blocks
+	ahead  []byte                  // the block that comes next, which is prefetched; nil: none
+	row    []float32               // see Row
+
+	// of latent layouts
+	packed  []float32                      // see pack
+	widened []float32                      // [64][KDim]
+	wide    []float32                      // the block in hand: widened, or its own rows
+	bySlot  [BlockSlots][groupRows]float32 // scores of a group of rows
+	_       [64]byte
+}
+
+// softmaxArgs is one step of the online softmax: one (query, head), one block.
+//
+//	t[j] = s[j]*scale;  m = max(max, t of valid slots);  correct = exp(max-m)
+//	s[j] = exp(t[j]-m), 0 where not valid;  sum[i] = sum[i]*correct + s[i] + s[16+i] + ...
+type softmaxArgs struct {
+	s       *[BlockSlots]float32
+	sum     *lanes
+	valid   uint64
+	scale   float32
+	max     float32
+	correct float32
+}
+
+// valuesArgs adds probabilities times values to rows of the output, in slot order:
+// o[r][c] = fma(p[r][j], v[j][c], o[r][c]) for the slots j. Strides in bytes; p has
+// BlockSlots elements per row.
+type valuesArgs struct {
+	v     unsafe.Pointer
+	ldv   uintptr
+	p     unsafe.Pointer
+	o     unsafe.Pointer
+	ldo   uintptr
+	slots uintptr
+	rows  int
+	cols  int
+	pf    unsafe.Pointer // what to prefetch meanwhile, ldv further with each slot
+}
+
+// valuesKernels is [log2 of columns/8][rows-1]; nil where there is no such shape.
+type valuesKernels [4][maxTileTokens]func(*valuesArgs)
+
+// attnRows bounds the (query, head) rows that walk the cache together in prefill:
+// their queries, scores and outputs should stay in the second-level cache.
+const attnRows = 48
+
+// Attend computes attention of one query token for g query heads that share one KV
+// head: q [g][KDim], out [g][VDim], over the slots [0, n) in slot order. valid is
+// nil, or has a bit per slot; slots whose bit is clear contribute nothing. scale
+// multiplies each score. A query without any valid slot gives zeros.
+//
+// The g heads share every read of the cache.
+func Attend(out, q []float32, g int, scale float32, l KVLayout, blocks [][]byte, n int, valid []uint64, s *AttnScratch) {
+	checkAttend(l, blocks, n, g)
+	if valid != nil && len(valid) < (n+63)/64 {
+		panic(fmt.Sprintf("tensor: validity of %d slots in %d words", n, len(valid)))
+	}
+	s.begin(l, g)
+	q = q[:g*l.KDim]
+	if l.Latent {
+		s.pack(l, q, g)
+	}
+	for b := 0; b*BlockSlots < n; b++ {
+		mask := prefixMask(n - b*BlockSlots)
+		if valid != nil {
+			mask &= valid[b]
+		}
+		if mask == 0 {
+			continue
+		}
+		s.ahead = nil
+		if next := b + 1; prefetchAhead > 0 && !l.Latent && next*BlockSlots < n {
+			s.ahead = blocks[next]
+		}
+		s.score(l, blocks[b], q, 0, g, bits.Len64(mask))
+		for r := range g {
+			s.soften(l, blocks[b], r, mask, scale)
+		}
+		s.accumulate(l, blocks[b], 0, g, mask)
+	}
+	s.ahead = nil
+	s.finish(out, l.VDim, l, 0, g)
+}
+
+// AttendCausal is Attend for nq successive tokens: token i, whose queries are
+// q[i*ldq:] as [g][KDim], attends the slots [0, first+i], or with a window > 0 the last
+// window of these, and writes out[i*ldo:] as [g][VDim]. The bits are those of nq calls
+// of Attend; the cache is read once per few tokens.
+func AttendCausal(out []float32, ldo int, q []float32, ldq int, nq, first, window, g int, scale float32, l KVLayout, blocks [][]byte, s *AttnScratch) {
+	checkAttend(l, blocks, first+nq, g)
+	step := l.tokensTogether(g)
+	for i := 0; i < nq; i += step {
+		s.causal(out[i*ldo:], ldo, q[i*ldq:], ldq, min(step, nq-i), first+i, window, g, scale, l, blocks)
+	}
+}
+
+// tokensTogether is how many tokens of g heads walk the cache together.
+func (l KVLayout) tokensTogether(g int) int {
+	if l.Latent {
+		return max(1, latentRows/g)
+	}
+	return max(1, attnRows/g)
+}
+
+// gather puts the queries of nq tokens one behind the other.
+func (s *AttnScratch) gather(l KVLayout, q []float32, ldq, nq, g int) {
+	width := g * l.KDim
+	if need := nq * width; cap(s.q) < need {
+		s.q = make([]float32, need)
+	}
+	s.q = s.q[:nq*width]
+	for i := range nq {
+		copy(s.q[i*width:][:width], q[i*ldq:])
+	}
+	if l.Latent {
+		s.pack(l, s.q, nq*g)
+	}
+}
+
+func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, first, window, g int, scale float32, l KVLayout, blocks [][]byte) {
+	s.begin(l, nq*g)
+	s.gather(l, q, ldq, nq, g)
+	start := 0 // first slot that any token sees
+	if window > 0 {
+		start = max(0, first+1-window)
+	}
+	for b := start / BlockSlots; b*BlockSlots < first+nq; b++ {
+		// Token i sees first+i+1-b*BlockSlots slots of this block: the first few
+		// tokens may see none, those from `full` on see all of it. A window hides the
+		// first hidden+i slots: those from `full` to `whole` see all, from `gone` on none.
+		seen := first + 1 - b*BlockSlots
+		some := min(nq, max(0, 1-seen))
+		full := min(nq, max(0, BlockSlots-seen))
+		whole, gone, hidden := nq, nq, 0
+		if window > 0 {
+			hidden = seen - window
+			whole = max(full, min(nq, 1-hidden))
+			gone = max(some, min(nq, BlockSlots-hidden))
+		}
+		s.score(l, blocks[b], s.q, some*g, gone*g, min(BlockSlots, seen+gone-1))
+		for i := some; i < gone; i++ {
+			mask := prefixMask(seen + i)
+			if window > 0 {
+				mask &^= prefixMask(max(0, hidden+i))
+			}
+			for r := i * g; r < (i+1)*g; r++ {
+				s.soften(l, blocks[b], r, mask, scale)
+			}
+			if i < full || i >= whole {
+				s.accumulate(l, blocks[b], i*g, (i+1)*g, mask)
+			}
+		}
+		s.accumulate(l, blocks[b], full*g, min(whole, gone)*g, prefixMask(BlockSlots))
+	}
+	for i := range nq {
+		s.finish(out[i*ldo:], l.VDim, l, i*g, (i+1)*g)
+	}
+}
+
+func checkAttend(l KVLayout, blocks [][]byte, n, g int) {
+	if err := l.Validate(); err != nil {
+		panic(err)
+	}
+	if g < 1 || n > len(blocks)*BlockSlots {
+		panic(fmt.Sprintf("tensor: attention of %d heads over %d slots in %d blocks", g, n, len(blocks)))
+	}
+	for i := 0; i*BlockSlots < n; i++ {
+		l.check(blocks[i], 0)
+	}
+}
+
+// prefixMask has the lowest n of 64 bits set.
+func prefixMask(n int) uint64 {
+	if n >= 64 {
+		return ^uint64(0)
+	}
+	return 1<<n - 1
+}
+
+func (s *AttnScratch) begin(l KVLayout, rows int) {
+	if cap(s.max) < rows {
+		s.max, s.sum, s.s = make([]float32, rows), make([]lanes, rows), make([][BlockSlots]float32, rows)
+	}
+	if need := rows * l.VDim; cap(s.o) < need {
+		s.o = make([]float32, need)
+	}
+	s.max, s.sum, s.s, s.o = s.max[:rows], s.sum[:rows], s.s[:rows], s.o[:rows*l.VDim]
+	clear(s.o)
+	clear(s.sum)
+	for i := range s.max {
+		s.max[i] = negInf
+	}
+}
+
+// score puts q.k of the rows [r0, r1) and at least the first n slots in s.s. Slots
+// beyond n, and those that are not valid, may hold anything.
+func (s *AttnScratch) score(l KVLayout, block []byte, q []float32, r0, r1, n int) {
+	if l.Latent {
+		s.scoreLatent(l, block, r0, r1, n)
+		return
+	}
+	a := &s.tile
+	a.panel, a.advance = uintptr(panelRows*l.KDim*l.elem()), uintptr(panelRows*tileColumns*l.elem())
+	a.ldx, a.ldout = uintptr(l.KDim)*4, BlockSlots*4
+	s.step.k = uintptr(l.KDim)
+	a.steps, a.nsteps = &s.step, 1
+	panels := (n + panelRows - 1) / panelRows
+	if panels == 3 {
+		panels = 4
+	}
+	for r := r0; r < r1; {
+		left := (r1 - r + maxTileTokens - 1) / maxTileTokens
+		c := (r1 - r) / left
+		for p := 0; p < panels; {
+			step, f := active.pick(l.Type, panels-p, c)
+			a.w = unsafe.Pointer(&block[p*int(a.panel)])
+			a.x = unsafe.Pointer(&q[r*l.KDim])
+			a.out = unsafe.Pointer(&s.s[r][p*panelRows])
+			a.pf, a.pfStep = a.w, 0
+			if s.ahead != nil && r == r0 {
+				a.pf, a.pfStep = unsafe.Pointer(&s.ahead[p*int(a.panel)]), a.advance
+			}
+			a.panels, a.tokens = step, c
+			f(a)
+			p += step
+		}
+		r += c
+	}
+}
+
+// scaledApart says that scores and probabilities are multiplied by the scales of
+// the rows, which are read as whole numbers.
+func (l KVLayout) scaledApart() bool { return l.Type == Int8 && !l.Latent }
+
+// soften turns the scores of one row into probabilities relative to the largest
+// score so far, and rescales what was summed before.
+func (s *AttnScratch) soften(l KVLayout, block []byte, r int, mask uint64, scale float32) {
+	a := &s.soft
+	a.s, a.sum, a.valid, a.scale, a.max = &s.s[r], &s.sum[r], mask, scale, s.max[r]
+	if l.scaledApart() {
+		active.mul64(a.s, l.scales(block, 0))
+	}
+	active.softmax(a)
+	s.max[r] = a.max
+	if a.correct != 1 {
+		active.scaleBy(s.o[r*l.VDim:][:l.VDim], a.correct)
+	}
+	if l.scaledApart() {
+		active.mul64(a.s, l.scales(block, 1))
+	}
+}
+
+// accumulate adds the values of the slots in mask to the rows [r0, r1), run by run.
+func (s *AttnScratch) accumulate(l KVLayout, block []byte, r0, r1 int, mask uint64) {
+	a := &s.values
+	dt, e, ldv := l.Type, l.elem(), l.VDim
+	var values []byte
+	if l.Latent { // what score has widened
+		dt, e, ldv = F32, 4, l.KDim
+		values = unsafe.Slice((*byte)(unsafe.Pointer(&s.wide[0])), 4*len(s.wide))
+	} else {
+		values = block[l.valuesAt():]
+	}
+	a.ldv, a.ldo = uintptr(ldv*e), uintptr(l.VDim)*4
+	for mask != 0 {
+		lo := bits.TrailingZeros64(mask)
+		run := bits.TrailingZeros64(^(mask >> lo))
+		mask &^= prefixMask(run) << lo
+		a.slots = uintptr(run)
+		for r := r0; r < r1; {
+			left := (r1 - r + maxTileTokens - 1) / maxTileTokens
+			c := (r1 - r) / left
+			a.p = unsafe.Pointer(&s.s[r][lo])
+			for col := 0; col < l.VDim; {
+				cols, f := active.pickValues(dt, l.VDim-col, c)
+				a.v = unsafe.Pointer(&values[(lo*ldv+col)*e])
+				a.o = unsafe.Pointer(&s.o[r*l.VDim+col])
+				a.pf = a.v
+				if s.ahead != nil && r == r0 {
+					a.pf = unsafe.Pointer(&s.ahead[l.valuesAt()+(lo*l.VDim+col)*e])
+				}
+				a.rows, a.cols = c, cols
+				f(a)
+				col += cols
+			}
+			r += c
+		}
+	}
+}
+
+// pickValues returns the widest values kernel of at most `cols` columns and its width.
+func (k *kernels) pickValues(dt DType, cols, rows int) (int, func(*valuesArgs)) {
+	for i := min(bits.Len(uint(cols/8)), len(valuesKernels{})) - 1; i >= 0; i-- {
+		if f := k.values[dt][i][rows-1]; f != nil {
+			return 8 << i, f
+		}
+	}
+	panic("tensor: no " + k.name + " kernel for values of " + dt.String())
+}
+
+// finish divides the rows [r0, r1) by their sums.
+func (s *AttnScratch) finish(out []float32, ldo int, l KVLayout, r0, r1 int) {
+	for r := r0; r < r1; r++ {
+		o := out[(r-r0)*ldo:][:l.VDim]
+		if s.max[r] == negInf && s.sum[r] == (lanes{}) {
+			clear(o)
+			continue
+		}
+		copy(o, s.o[r*l.VDim:])
+		active.scaleBy(o, 1/s.sum[r].sum())
+	}
+}

@@ -1,0 +1,337 @@
+package tensor
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+// naiveAttend is the definition, for one (query, head): slots in order, blocks of
+// 64, online softmax. It reads the cache one slot at a time.
+func naiveAttend(q []float32, scale float32, l KVLayout, blocks [][]byte, n int, valid []uint64) []float32 {
+	k, v := make([]float32, l.KDim), make([]float32, l.VDim)
+	o := make([]float32, l.VDim)
+	var sum lanes
+	top := negInf
+	some := false
+	for b := 0; b*BlockSlots < n; b++ {
+		var score [BlockSlots]float32
+		next, any := top, false
+		use := func(j int) bool {
+			s := b*BlockSlots + j
+			return s < n && (valid == nil || valid[b]>>j&1 != 0)
+		}
+		for j := range score {
+			if !use(j) {
+				continue
+			}
+			any = true
+			kscale, _ := rawRow(l, blocks[b], j, k, v)
+			acc := float32(0)
+			for i := range k {
+				acc = fma32(k[i], q[i], acc)
+			}
+			if l.Type == Int8 {
+				acc *= kscale
+			}
+			score[j] = acc * scale
+			if score[j] > next {
+				next = score[j]
+			}
+		}
+		if !any {
+			continue
+		}
+		some = true
+		c := Exp(top - next)
+		for i := range sum {
+			sum[i] *= c
+		}
+		for i := range o {
+			o[i] *= c
+		}
+		for j := range score {
+			if !use(j) {
+				continue
+			}
+			_, vscale := rawRow(l, blocks[b], j, k, v)
+			p := Exp(score[j] - next)
+			sum[j%16] += p
+			if l.Type == Int8 {
+				p *= vscale
+			}
+			for i := range o {
+				o[i] = fma32(p, v[i], o[i])
+			}
+		}
+		top = next
+	}
+	if !some {
+		return make([]float32, l.VDim)
+	}
+	inv := 1 / sum.sum()
+	for i := range o {
+		o[i] *= inv
+	}
+	return o
+}
+
+// rawRow is Get without the scales of Int8, which it returns.
+func rawRow(l KVLayout, block []byte, slot int, k, v []float32) (float32, float32) {
+	l.Get(block, slot, k, v)
+	if l.Latent && l.Type != F32 { // widened by adding to +0
+		for i := range k {
+			k[i] += 0
+		}
+		copy(v, k)
+	}
+	if l.Type != Int8 || l.Latent {
+		return 1, 1
+	}
+	b, bv := int8s(block), int8s(block[l.valuesAt():])[slot*l.VDim:]
+	for i := range k {
+		k[i] = float32(b[l.at(slot, i)])
+	}
+	for i := range v {
+		v[i] = float32(bv[i])
+	}
+	return l.scales(block, 0)[slot], l.scales(block, 1)[slot]
+}
+
+// newCache fills n slots; what is not a slot is garbage, NaN included.
+func newCache(r *rand.Rand, l KVLayout, n int) [][]byte {
+	blocks := make([][]byte, (n+BlockSlots-1)/BlockSlots)
+	for i := range blocks {
+		blocks[i] = make([]byte, l.BlockBytes())
+		for j := range blocks[i] {
+			blocks[i][j] = 0xff
+		}
+	}
+	for s := range n {
+		l.Put(blocks[s/BlockSlots], s%BlockSlots, normal(r, l.KDim), normal(r, l.VDim))
+	}
+	return blocks
+}
+
+var layouts = []KVLayout{
+	{Type: F32, KDim: 8, VDim: 8}, {Type: F32, KDim: 32, VDim: 32}, {Type: F32, KDim: 64, VDim: 64}, {Type: F32, KDim: 128, VDim: 128}, {Type: F32, KDim: 40, VDim: 72},
+	{Type: BF16, KDim: 8, VDim: 8}, {Type: BF16, KDim: 32, VDim: 32}, {Type: BF16, KDim: 64, VDim: 64}, {Type: BF16, KDim: 128, VDim: 128}, {Type: BF16, KDim: 96, VDim: 24}, {Type: BF16, KDim: 576, VDim: 512},
+	{Type: F32, KDim: 40, VDim: 32, Latent: true}, {Type: BF16, KDim: 40, VDim: 32, Latent: true}, {Type: F16, KDim: 80, VDim: 64, Latent: true},
+	{Type: Int8, KDim: 72, VDim: 56, Latent: true}, {Type: Int8, KDim: 576, VDim: 512, Latent: true}, {Type: BF16, KDim: 576, VDim: 512, Latent: true},
+	{Type: F16, KDim: 64, VDim: 64}, {Type: F16, KDim: 24, VDim: 40}, {Type: Int8, KDim: 8, VDim: 8}, {Type: Int8, KDim: 64, VDim: 64}, {Type: Int8, KDim: 128, VDim: 128}, {Type: Int8, KDim: 72, VDim: 104},
+}
+
+func TestAttendSameBits(t *testing.T) {
+	var s AttnScratch
+	for _, l := range layouts {
+		if small() && l.KDim > 96 {
+			continue
+		}
+		r := rng(uint64(l.KDim))
+		scale := float32(1 / math.Sqrt(float64(l.KDim)))
+		for _, n := range []int{1, 5, 16, 17, 63, 64, 65, 130, 200} {
+			if l.KDim > 200 && n != 130 || small() && (n == 16 || n == 63 || n > 130) {
+				continue
+			}
+			blocks := newCache(r, l, n)
+			for _, g := range []int{1, 2, 3, 4, 7, 40} {
+				if g > 16 && (!l.Latent || n != 130 && n != 17) {
+					continue
+				}
+				q := normal(r, g*l.KDim)
+				masks := [][]uint64{nil}
+				if g <= 2 {
+					random, gap, none := make([]uint64, 4), make([]uint64, 4), make([]uint64, 4)
+					for i := range random {
+						random[i] = r.Uint64() & r.Uint64()
+						gap[i] = uint64(0xffffffff000000ff) << (i * 4)
+					}
+					gap[0] = 0
+					masks = append(masks, random, gap, none)
+				}
+				for m, valid := range masks {
+					want := make([]float32, 0, g*l.VDim)
+					for h := range g {
+						want = append(want, naiveAttend(q[h*l.KDim:][:l.KDim], scale, l, blocks, n, valid)...)
+					}
+					forEach(t, func(t *testing.T) {
+						out := make([]float32, g*l.VDim)
+						Attend(out, q, g, scale, l, blocks, n, valid, &s)
+						sameBits(t, fmt.Sprintf("%+v n=%d g=%d mask %d", l, n, g, m), out, want)
+					})
+				}
+			}
+		}
+	}
+}
+
+func TestAttendCausalIsAttend(t *testing.T) {
+	var s AttnScratch
+	for _, l := range layouts {
+		if l.KDim > 200 || small() && l.KDim > 64 {
+			continue
+		}
+		r := rng(uint64(l.VDim))
+		for _, c := range []struct{ nq, first, g int }{{1, 0, 1}, {3, 0, 2}, {20, 60, 3}, {70, 0, 1}, {90, 37, 4}, {33, 128, 1}, {5, 62, 7}, {9, 60, 20}} {
+			blocks := newCache(r, l, c.first+c.nq)
+			ldq, ldo := c.g*l.KDim+5, c.g*l.VDim+3
+			q := normal(r, c.nq*ldq)
+			for _, window := range []int{0, 1, 63, 65, 100} {
+				want := make([]float32, c.nq*ldo)
+				for i := range c.nq {
+					n := c.first + i + 1
+					var valid []uint64
+					if window > 0 {
+						valid = make([]uint64, (n+63)/64)
+						for slot := max(0, n-window); slot < n; slot++ {
+							valid[slot/64] |= 1 << (slot % 64)
+						}
+					}
+					Attend(want[i*ldo:], q[i*ldq:], c.g, 0.3, l, blocks, n, valid, &s)
+				}
+				forEach(t, func(t *testing.T) {
+					out := make([]float32, c.nq*ldo)
+					AttendCausal(out, ldo, q, ldq, c.nq, c.first, window, c.g, 0.3, l, blocks, &s)
+					sameBits(t, fmt.Sprintf("%+v %+v window %d", l, c, window), out, want)
+				})
+			}
+		}
+	}
+}
+
+func TestAttendIsAttention(t *testing.T) {
+	var s AttnScratch
+	l := KVLayout{Type: F32, KDim: 32, VDim: 40}
+	r := rng(9)
+	const n = 150
+	blocks := make([][]byte, 3)
+	for i := range blocks {
+		blocks[i] = make([]byte, l.BlockBytes())
+	}
+	ks, vs := make([][]float32, n), make([][]float32, n)
+	for i := range n {
+		ks[i], vs[i] = normal(r, l.KDim), normal(r, l.VDim)
+		for j := range ks[i] {
+			ks[i][j] = float32(r.NormFloat64())
+		}
+		l.Put(blocks[i/64], i%64, ks[i], vs[i])
+	}
+	q := make([]float32, l.KDim)
+	for i := range q {
+		q[i] = float32(r.NormFloat64())
+	}
+	want, sum := make([]float64, l.VDim), 0.0
+	for i := range n {
+		dot := 0.0
+		for j := range q {
+			dot += float64(q[j]) * float64(ks[i][j])
+		}
+		p := math.Exp(dot * 0.2)
+		sum += p
+		for j := range want {
+			want[j] += p * float64(vs[i][j])
+		}
+	}
+	forEach(t, func(t *testing.T) {
+		out := make([]float32, l.VDim)
+		Attend(out, q, 1, 0.2, l, blocks, n, nil, &s)
+		for j := range out {
+			if d := math.Abs(float64(out[j]) - want[j]/sum); d > 1e-4*math.Max(1, math.Abs(want[j]/sum)) {
+				t.Fatalf("element %d is %v, want %v", j, out[j], want[j]/sum)
+			}
+		}
+	})
+}
+
+func TestAttendOfStrangeNumbers(t *testing.T) {
+	var s AttnScratch
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	forEach(t, func(t *testing.T) {
+		for _, l := range layouts {
+			for _, v := range []float32{inf, -inf, nan, 3e38} {
+				block := make([]byte, l.BlockBytes())
+				k, val := make([]float32, l.KDim), make([]float32, l.VDim)
+				for i := range 20 {
+					l.Put(block, i, k, val)
+				}
+				k[1], val[2] = v, v
+				l.Put(block, 7, k, val)
+				q := make([]float32, l.KDim)
+				q[1] = v
+				out := make([]float32, l.VDim)
+				Attend(out, q, 1, 1, l, [][]byte{block}, 20, nil, &s)
+				AttendCausal(out, l.VDim, q, l.KDim, 1, 19, 0, 1, 1, l, [][]byte{block}, &s)
+			}
+		}
+	})
+}
+
+func TestSlotsMoveUnchanged(t *testing.T) {
+	for _, l := range layouts {
+		r := rng(11)
+		a, b, c := make([]byte, l.BlockBytes()), make([]byte, l.BlockBytes()), make([]byte, l.BlockBytes())
+		row := make([]byte, l.RowBytes())
+		k, v := make([]float32, l.KDim), make([]float32, l.VDim)
+		k2, v2 := make([]float32, l.KDim), make([]float32, l.VDim)
+		for slot := range BlockSlots {
+			l.Put(a, slot, normal(r, l.KDim), normal(r, l.VDim))
+		}
+		for slot := range BlockSlots {
+			l.CopySlot(b, BlockSlots-1-slot, a, slot)
+			l.ExportRow(row, a, slot)
+			l.ImportRow(c, slot, row)
+			l.Get(a, slot, k, v)
+			l.Get(b, BlockSlots-1-slot, k2, v2)
+			sameBits(t, "copied key", k2, k)
+			sameBits(t, "copied value", v2, v)
+		}
+		if string(a) != string(c) {
+			t.Errorf("%+v: a block that was exported and imported slot by slot differs", l)
+		}
+		if l.RowBytes()*BlockSlots != l.BlockBytes() {
+			t.Errorf("%+v: rows of %d bytes, blocks of %d", l, l.RowBytes(), l.BlockBytes())
+		}
+	}
+}
+
+func TestInt8RowsAreClose(t *testing.T) {
+	l := KVLayout{Type: Int8, KDim: 64, VDim: 64}
+	block := make([]byte, l.BlockBytes())
+	r := rng(12)
+	k, v := make([]float32, 64), make([]float32, 64)
+	for i := range k {
+		k[i], v[i] = float32(r.NormFloat64()), float32(r.NormFloat64())
+	}
+	l.Put(block, 5, k, v)
+	k2, v2 := make([]float32, 64), make([]float32, 64)
+	l.Get(block, 5, k2, v2)
+	for i := range k {
+		if math.Abs(float64(k[i]-k2[i])) > 0.02 || math.Abs(float64(v[i]-v2[i])) > 0.02 {
+			t.Fatalf("element %d: %v -> %v, %v -> %v", i, k[i], k2[i], v[i], v2[i])
+		}
+	}
+}
+
+func TestLayoutValidate(t *testing.T) {
+	for _, l := range []KVLayout{{Type: Q8_0, KDim: 64, VDim: 64}, {Type: F32, KDim: 0, VDim: 8}, {Type: F32, KDim: 8, VDim: 12}, {Type: F32, KDim: 584, VDim: 8}, {Type: DType(77), KDim: 8, VDim: 8}, {Type: BF16, KDim: 64, VDim: 64, Latent: true}} {
+		if l.Validate() == nil {
+			t.Errorf("%+v is a layout", l)
+		}
+	}
+}
+
+func TestAttendAllocatesNothing(t *testing.T) {
+	l := KVLayout{Type: BF16, KDim: 64, VDim: 64}
+	blocks := newCache(rng(13), l, 100)
+	var s AttnScratch
+	q, out := make([]float32, 20*3*64), make([]float32, 20*3*64)
+	call := func() {
+		Attend(out, q, 3, 0.1, l, blocks, 100, nil, &s)
+		AttendCausal(out, 3*64, q, 3*64, 20, 50, 0, 3, 0.1, l, blocks, &s)
+	}
+	call()
+	if n := testing.AllocsPerRun(50, call); n > 0 {
+		t.Errorf("%v allocations per call", n)
+	}
+}

@@ -1,0 +1,81 @@
+package tensor
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+)
+
+// DType is how numbers are stored in a weight, a cache block or a checkpoint.
+type DType uint8
+
+// The known types. Q8_0, Q4_0 and IQ4_NL are GGUF's: blocks of 32 values that share
+// one float16 scale. A value of Q4_0 is one of 16 even steps, of IQ4_NL one of 16
+// that lie closer where weights are frequent: a smaller error from the same bytes. Int8 has one float32 scale per row (cache rows only).
+const (
+	F32 DType = iota
+	BF16
+	F16
+	Q8_0
+	Q4_0
+	Int8
+	IQ4_NL
+)
+
+var dtypes = [...]struct {
+	name        string
+	aliases     []string
+	block, size int // values per block, bytes per block
+}{
+	F32:  {"f32", []string{"float32", "float"}, 1, 4},
+	BF16: {"bf16", []string{"bfloat16"}, 1, 2},
+	F16:  {"f16", []string{"float16", "half", "fp16"}, 1, 2},
+	Q8_0: {"q8_0", []string{"q8"}, 32, 34},
+	Q4_0: {"q4_0", []string{"q4"}, 32, 18},
+	Int8: {"int8", []string{"i8"}, 1, 1},
+
+	IQ4_NL: {"iq4_nl", []string{"iq4"}, 32, 18},
+}
+
+// String returns the name that ParseDType reads.
+func (d DType) String() string {
+	if int(d) < len(dtypes) {
+		return dtypes[d].name
+	}
+	return fmt.Sprintf("dtype(%d)", uint8(d))
+}
+
+// Valid says whether d is one of the known types.
+func (d DType) Valid() bool { return int(d) < len(dtypes) }
+
+// BlockElems is the number of values that are stored together (1, or 32 if quantised).
+func (d DType) BlockElems() int { return dtypes[d].block }
+
+// BlockBytes is the size of one such block in a checkpoint file.
+func (d DType) BlockBytes() int { return dtypes[d].size }
+
+// BytesPerRow is the size of n consecutive values in a checkpoint file; a last
+// block that is not full takes the space of a full one.
+func (d DType) BytesPerRow(n int) int {
+	t := dtypes[d]
+	return (n + t.block - 1) / t.block * t.size
+}
+
+// ParseDType reads a type by its name or a usual alias, in any case ("BF16", "bfloat16").
+func ParseDType(s string) (DType, error) {
+	want := strings.ToLower(strings.TrimSpace(s))
+	var known []string
+	for d, t := range dtypes {
+		if t.name == want {
+			return DType(d), nil
+		}
+		for _, a := range t.aliases {
+			if a == want {
+				return DType(d), nil
+			}
+		}
+		known = append(known, t.name)
+	}
+	sort.Strings(known)
+	return 0, fmt.Errorf("tensor: unknown dtype %q; known: %s", s, strings.Join(known, ", "))
+}

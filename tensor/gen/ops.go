@@ -1,0 +1,241 @@
+package main
+
+import (
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// ops writes the elementwise operations and the 16-lane sums. Each handles n
+// elements, a multiple of 16; the callers do the rest in Go.
+func ops(g *gen) {
+	g.elementwise("add", "dst, x", func(p []reg.Register, d int) {
+		v := g.vec()
+		g.VMOVUPS(mem(p[0], d), v)
+		g.VADDPS(mem(p[1], d), v, v)
+		g.VMOVUPS(v, mem(p[0], d))
+	})
+	g.elementwise("mul", "dst, x", func(p []reg.Register, d int) {
+		v := g.vec()
+		g.VMOVUPS(mem(p[0], d), v)
+		g.VMULPS(mem(p[1], d), v, v)
+		g.VMOVUPS(v, mem(p[0], d))
+	})
+	g.elementwise("siluMul", "dst, gate, up", func(p []reg.Register, d int) {
+		gate, e := g.vec(), g.vec()
+		g.VMOVUPS(mem(p[1], d), gate)
+		if g.wide() {
+			g.VPXORD(g.konst("sign", 1<<31), gate, e)
+		} else {
+			g.VXORPS(g.konst("sign", 1<<31), gate, e)
+		}
+		g.exp(e)
+		g.VADDPS(g.f32("one", 1), e, e)
+		g.VDIVPS(e, gate, gate)
+		g.VMULPS(mem(p[2], d), gate, gate)
+		g.VMOVUPS(gate, mem(p[0], d))
+	})
+	g.elementwise("geluMul", "dst, gate, up", func(p []reg.Register, d int) {
+		gate, e := g.vec(), g.vec()
+		g.VMOVUPS(mem(p[1], d), gate)
+		g.VMULPS(gate, gate, e)
+		g.VMULPS(g.f32("geluCube", -0x1.2444f2p-4), e, e)
+		g.VADDPS(g.f32("geluLine", -0x1.988454p+0), e, e)
+		g.VMULPS(gate, e, e)
+		g.exp(e)
+		g.VADDPS(g.f32("one", 1), e, e)
+		g.VDIVPS(e, gate, gate)
+		g.VMULPS(mem(p[2], d), gate, gate)
+		g.VMOVUPS(gate, mem(p[0], d))
+	})
+	g.elementwise("rope", "lo, hi, cos, sin", func(p []reg.Register, d int) {
+		lo, hi, c, s := g.vec(), g.vec(), g.vec(), g.vec()
+		t, u := g.vec(), g.vec()
+		g.VMOVUPS(mem(p[0], d), lo)
+		g.VMOVUPS(mem(p[1], d), hi)
+		g.VMOVUPS(mem(p[2], d), c)
+		g.VMOVUPS(mem(p[3], d), s)
+		g.VMULPS(c, lo, t)
+		g.VMULPS(s, hi, u)
+		g.VSUBPS(u, t, t)
+		g.VMULPS(c, hi, hi)
+		g.VMULPS(s, lo, lo)
+		g.VADDPS(lo, hi, hi)
+		g.VMOVUPS(t, mem(p[0], d))
+		g.VMOVUPS(hi, mem(p[1], d))
+	})
+	g.scaled("scale", false)
+	g.scaled("norm", true)
+	g.reduce("sumSquares", "", func(x operand.Mem, acc, _ reg.VecVirtual) {
+		v := g.vec()
+		g.VMOVUPS(x, v)
+		g.VFMADD231PS(v, v, acc)
+	})
+	g.reduce("sumExp", "top", func(x operand.Mem, acc, top reg.VecVirtual) {
+		v := g.vec()
+		g.VMOVUPS(x, v)
+		g.VSUBPS(top, v, v)
+		g.exp(v)
+		g.VADDPS(v, acc, acc)
+	})
+	// The loaded element is the first source: where it is NaN the maximum so far,
+	// the second source, stays.
+	g.reduce("maximum", "", func(x operand.Mem, acc, _ reg.VecVirtual) {
+		v := g.vec()
+		g.VMOVUPS(x, v)
+		g.VMAXPS(acc, v, acc)
+	})
+	g.indexOf()
+	if !g.wide() {
+		g.plain("pause", "", "func()")
+		g.PAUSE()
+		g.RET()
+	}
+}
+
+var pointerLists = map[string][]string{
+	"dst, x":           {"dst", "x"},
+	"dst, gate, up":    {"dst", "gate", "up"},
+	"lo, hi, cos, sin": {"lo", "hi", "cos", "sin"},
+}
+
+// elementwise writes a loop over n elements of the named arrays, 16 at a time.
+func (g *gen) elementwise(name, params string, body func(p []reg.Register, disp int)) {
+	g.plain(name+g.name, params+" *float32, n int", "func("+params+" uintptr, n int)")
+	var p []reg.Register
+	for _, q := range pointerLists[params] {
+		r := g.GP64()
+		g.Load(g.Param(q), r)
+		p = append(p, r)
+	}
+	n := g.GP64()
+	g.Load(g.Param("n"), n)
+	g.counted("loop", n, func() {
+		for d := 0; d < 64; d += g.bytes {
+			body(p, d)
+		}
+		for _, r := range p {
+			g.ADDQ(operand.U8(64), r)
+		}
+		g.SUBQ(operand.U8(16), n)
+	})
+	g.ret()
+}
+
+// scaled writes x *= by, or dst = (x*by)*w.
+func (g *gen) scaled(name string, weighted bool) {
+	if weighted {
+		g.plain(name+g.name, "dst, x, w *float32, by float32, n int", "func(dst, x, w uintptr, by float32, n int)")
+	} else {
+		g.plain(name+g.name, "x *float32, by float32, n int", "func(x uintptr, by float32, n int)")
+	}
+	x, n := g.GP64(), g.GP64()
+	g.Load(g.Param("x"), x)
+	g.Load(g.Param("n"), n)
+	dst, w := x, x
+	if weighted {
+		dst, w = g.GP64(), g.GP64()
+		g.Load(g.Param("dst"), dst)
+		g.Load(g.Param("w"), w)
+	}
+	by := g.vec()
+	at, err := g.Param("by").Resolve()
+	if err != nil {
+		panic(err)
+	}
+	g.VBROADCASTSS(at.Addr, by)
+	g.counted("loop", n, func() {
+		for d := 0; d < 64; d += g.bytes {
+			v := g.vec()
+			g.VMULPS(mem(x, d), by, v)
+			if weighted {
+				g.VMULPS(mem(w, d), v, v)
+			}
+			g.VMOVUPS(v, mem(dst, d))
+		}
+		g.ADDQ(operand.U8(64), x)
+		if weighted {
+			g.ADDQ(operand.U8(64), dst)
+			g.ADDQ(operand.U8(64), w)
+		}
+		g.SUBQ(operand.U8(16), n)
+	})
+	g.ret()
+}
+
+// reduce writes a loop that folds n elements into the 16 lanes at acc.
+func (g *gen) reduce(name, extra string, body func(x operand.Mem, acc, extra reg.VecVirtual)) {
+	if extra == "" {
+		g.plain(name+g.name, "acc *lanes, x *float32, n int", "func(acc, x uintptr, n int)")
+	} else {
+		g.plain(name+g.name, "acc *lanes, x *float32, n int, "+extra+" float32", "func(acc, x uintptr, n int, "+extra+" float32)")
+	}
+	at, x, n := g.GP64(), g.GP64(), g.GP64()
+	g.Load(g.Param("acc"), at)
+	g.Load(g.Param("x"), x)
+	g.Load(g.Param("n"), n)
+	var ex reg.VecVirtual
+	if extra != "" {
+		ex = g.vec()
+		p, err := g.Param(extra).Resolve()
+		if err != nil {
+			panic(err)
+		}
+		g.VBROADCASTSS(p.Addr, ex)
+	}
+	acc := g.vecs(16 / g.lanes())
+	for i, v := range acc {
+		g.VMOVUPS(mem(at, i*g.bytes), v)
+	}
+	g.counted("loop", n, func() {
+		for i, v := range acc {
+			body(mem(x, i*g.bytes), v, ex)
+		}
+		g.ADDQ(operand.U8(64), x)
+		g.SUBQ(operand.U8(16), n)
+	})
+	for i, v := range acc {
+		g.VMOVUPS(v, mem(at, i*g.bytes))
+	}
+	g.ret()
+}
+
+// indexOf finds the first element equal to v in blocks of 16; it returns n if there is none.
+func (g *gen) indexOf() {
+	g.plain("indexOf"+g.name, "x *float32, n int, v float32) (at int", "func(x uintptr, n int, v float32) (at int)")
+	x, n, i := g.GP64(), g.GP64(), g.GP64()
+	g.Load(g.Param("x"), x)
+	g.Load(g.Param("n"), n)
+	v := g.vec()
+	p, err := g.Param("v").Resolve()
+	if err != nil {
+		panic(err)
+	}
+	g.VBROADCASTSS(p.Addr, v)
+	g.XORQ(i, i)
+	g.Label("loop")
+	g.CMPQ(i, n)
+	g.JGE(operand.LabelRef("none"))
+	bitsOf := g.GP32()
+	if g.wide() {
+		k := g.K()
+		g.VCMPPS(operand.U8(0), operand.Mem{Base: x, Index: i, Scale: 4}, v, k)
+		g.KMOVW(k, bitsOf)
+	} else {
+		c := g.vec()
+		g.VCMPPS(operand.U8(0), operand.Mem{Base: x, Index: i, Scale: 4}, v, c)
+		g.VMOVMSKPS(c, bitsOf)
+	}
+	g.TESTL(bitsOf, bitsOf)
+	g.JNZ(operand.LabelRef("found"))
+	g.ADDQ(operand.U8(uint8(g.lanes())), i)
+	g.JMP(operand.LabelRef("loop"))
+	g.Label("found")
+	low := g.GP32()
+	g.BSFL(bitsOf, low)
+	g.ADDQ(low.As64(), i)
+	g.Store(i, g.ReturnIndex(0))
+	g.ret()
+	g.Label("none")
+	g.Store(n, g.ReturnIndex(0))
+	g.ret()
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"math"
+
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// Offsets of softmaxArgs.
+const (
+	softS       = 0
+	softSum     = 8
+	softValid   = 16
+	softScale   = 24
+	softMax     = 28
+	softCorrect = 32
+)
+
+// expConsts are those of Exp in math.go, which a test compares bit by bit.
+func (g *gen) f32(name string, v float64) operand.Mem {
+	return g.konst(name, math.Float32bits(float32(v)))
+}
+
+// exp replaces x by its exponential: the operations of Exp, in its order. A NaN
+// stays NaN because the minimum and maximum return their second source.
+func (g *gen) exp(x reg.VecVirtual) {
+	n, p := g.vec(), g.vec()
+	g.VMOVUPS(g.f32("expMax", 89), n)
+	g.VMINPS(x, n, x)
+	g.VMOVUPS(g.f32("expMin", -104), n)
+	g.VMAXPS(x, n, x)
+	g.VMULPS(g.f32("log2e", 0x1.715476p+0), x, n)
+	if g.wide() {
+		g.VRNDSCALEPS(operand.U8(8), n, n)
+	} else {
+		g.VROUNDPS(operand.U8(8), n, n)
+	}
+	g.VFNMADD231PS(g.f32("ln2High", 0x1.62e43p-1), n, x)
+	g.VFNMADD231PS(g.f32("ln2Low", -0x1.05c61p-29), n, x)
+	g.VMOVUPS(g.f32("expC6", 0x1.6a69a6p-10), p)
+	g.VFMADD213PS(g.f32("expC5", 0x1.123860p-7), x, p)
+	g.VFMADD213PS(g.f32("expC4", 0x1.55589ep-5), x, p)
+	g.VFMADD213PS(g.f32("expC3", 0x1.555494p-3), x, p)
+	g.VFMADD213PS(g.f32("expC2", 0x1.fffffcp-2), x, p)
+	g.VFMADD213PS(g.f32("one", 1), x, p)
+	g.VFMADD213PS(g.f32("one", 1), x, p)
+	if g.wide() {
+		g.VSCALEFPS(n, p, x)
+		return
+	}
+	// 2**n in two exact steps, so that only the last one rounds.
+	i, j := g.vec(), g.vec()
+	g.VCVTPS2DQ(n, i)
+	g.VPSRAD(operand.U8(1), i, j)
+	g.VPSUBD(j, i, i)
+	for _, v := range []reg.VecVirtual{j, i} {
+		g.VPADDD(g.konst("bias", 127), v, v)
+		g.VPSLLD(operand.U8(23), v, v)
+	}
+	g.VMULPS(j, p, p)
+	g.VMULPS(i, p, x)
+}
+
+func softmaxes(g *gen) {
+	a := g.fn("softmax"+g.name, "softmaxArgs")
+	s, sum := g.field(a, softS), g.field(a, softSum)
+	nv := 64 / g.lanes()
+	scale, top := g.vec(), g.vec()
+	g.VBROADCASTSS(mem(a, softScale), scale)
+	g.VBROADCASTSS(mem(a, softMax), top)
+	t := make([]reg.VecVirtual, nv)
+	var masks []reg.OpmaskVirtual
+	if g.wide() {
+		valid := g.field(a, softValid)
+		for i := range t {
+			k := g.K()
+			g.KMOVW(valid.As32(), k)
+			masks = append(masks, k)
+			if i < nv-1 {
+				g.SHRQ(operand.U8(16), valid)
+			}
+			t[i] = g.vec()
+			g.VMULPS(mem(s, i*g.bytes), scale, t[i])
+			g.VMAXPS(t[i], top, k, top)
+		}
+	} else {
+		for i := range nv {
+			v, m := g.vec(), g.vec()
+			g.VMULPS(mem(s, i*g.bytes), scale, v)
+			g.VMOVUPS(v, mem(s, i*g.bytes))
+			g.validMask(a, i, m)
+			g.VBLENDVPS(m, v, top, v)
+			g.VMAXPS(v, top, top)
+		}
+	}
+	g.acrossMax(top)
+	correct := g.vec()
+	g.VBROADCASTSS(mem(a, softMax), correct)
+	g.VMOVSS(top.AsX(), mem(a, softMax))
+	g.VSUBPS(top, correct, correct)
+	g.exp(correct)
+	g.VMOVSS(correct.AsX(), mem(a, softCorrect))
+	l := g.vecs(16 / g.lanes())
+	for i, v := range l {
+		g.VMULPS(mem(sum, i*g.bytes), correct, v)
+	}
+	for i := range nv {
+		p := t[i]
+		if !g.wide() {
+			p = g.vec()
+			g.VMOVUPS(mem(s, i*g.bytes), p)
+		}
+		g.VSUBPS(top, p, p)
+		g.exp(p)
+		if g.wide() {
+			g.VMOVAPS_Z(p, masks[i], p)
+		} else {
+			m := g.vec()
+			g.validMask(a, i, m)
+			g.VANDPS(m, p, p)
+		}
+		g.VMOVUPS(p, mem(s, i*g.bytes))
+		g.VADDPS(p, l[i%len(l)], l[i%len(l)])
+	}
+	for i, v := range l {
+		g.VMOVUPS(v, mem(sum, i*g.bytes))
+	}
+	g.ret()
+}
+
+// validMask makes all ones of the lanes whose slot 8*i+lane is valid.
+func (g *gen) validMask(a reg.Register, i int, m reg.VecVirtual) {
+	g.VPBROADCASTB(mem(a, softValid+i), m)
+	bit := g.laneBits()
+	g.VPAND(bit, m, m)
+	g.VPCMPEQD(bit, m, m)
+}
+
+func (g *gen) laneBits() operand.Mem {
+	if g.consts == nil {
+		g.consts = map[string]operand.Mem{}
+	}
+	m, ok := g.consts["laneBits"]
+	if !ok {
+		m = g.table("laneBits")
+		for i := range 8 {
+			g.AddDatum(4*i, operand.U32(1<<i))
+		}
+		g.consts["laneBits"] = m
+	}
+	return m
+}
+
+// acrossMax spreads the largest lane of v over all of them.
+func (g *gen) acrossMax(v reg.VecVirtual) {
+	t := g.vec()
+	if g.wide() {
+		g.VSHUFF32X4(operand.U8(0x4e), v, v, t)
+		g.VMAXPS(t, v, v)
+		g.VSHUFF32X4(operand.U8(0xb1), v, v, t)
+		g.VMAXPS(t, v, v)
+	} else {
+		g.VPERM2F128(operand.U8(1), v, v, t)
+		g.VMAXPS(t, v, v)
+	}
+	g.VPERMILPS(operand.U8(0x4e), v, t)
+	g.VMAXPS(t, v, v)
+	g.VPERMILPS(operand.U8(0xb1), v, t)
+	g.VMAXPS(t, v, v)
+}

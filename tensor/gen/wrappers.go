@@ -1,0 +1,93 @@
+package main
+
+// wrappers is the Go side of the operations of one instruction set: the assembly
+// does whole 16s, the shared tails of portable_ops.go the rest. They are written
+// out per set because a call through a variable would move the lanes to the heap.
+const wrappers = `
+func rmsnormISA(dst, x, w []float32, eps float32) {
+	var acc lanes
+	n := len(x) &^ 15
+	sumSquaresISA(&acc, unsafe.SliceData(x), n)
+	sumSquaresTail(&acc, x[n:])
+	r := rsqrtMean(&acc, len(x), eps)
+	normISA(unsafe.SliceData(dst), unsafe.SliceData(x), unsafe.SliceData(w), r, n)
+	normTail(dst[n:], x[n:], w[n:], r)
+}
+
+func addVecISA(dst, x []float32) {
+	n := len(dst) &^ 15
+	addISA(unsafe.SliceData(dst), unsafe.SliceData(x), n)
+	portableAdd(dst[n:], x[n:])
+}
+
+func siluMulVecISA(dst, gate, up []float32) {
+	n := len(dst) &^ 15
+	siluMulISA(unsafe.SliceData(dst), unsafe.SliceData(gate), unsafe.SliceData(up), n)
+	portableSiLUMul(dst[n:], gate[n:], up[n:])
+}
+
+func geluMulVecISA(dst, gate, up []float32) {
+	n := len(dst) &^ 15
+	geluMulISA(unsafe.SliceData(dst), unsafe.SliceData(gate), unsafe.SliceData(up), n)
+	portableGELUMul(dst[n:], gate[n:], up[n:])
+}
+
+func ropeVecISA(x, cos, sin []float32) {
+	half := len(x) / 2
+	n := half &^ 15
+	lo, hi := x[:half], x[half:]
+	ropeISA(unsafe.SliceData(lo), unsafe.SliceData(hi), unsafe.SliceData(cos), unsafe.SliceData(sin), n)
+	ropeTail(lo[n:], hi[n:], cos[n:], sin[n:])
+}
+
+func argMaxISA(x []float32) int {
+	top := maxOfISA(x)
+	n := len(x) &^ 15
+	if at := indexOfISA(unsafe.SliceData(x), n, top); at < n {
+		return at
+	}
+	return max(0, n+indexTail(x[n:], top))
+}
+
+func maxOfISA(x []float32) float32 {
+	acc := negInfLanes
+	n := len(x) &^ 15
+	maximumISA(&acc, unsafe.SliceData(x), n)
+	return max(portableMax(acc[:]), portableMax(x[n:]))
+}
+
+func sumExpVecISA(x []float32, top float32) float32 {
+	var acc lanes
+	n := len(x) &^ 15
+	sumExpISA(&acc, unsafe.SliceData(x), n, top)
+	sumExpTail(&acc, x[n:], top)
+	return acc.sum()
+}
+
+func scaleVecISA(x []float32, by float32) {
+	n := len(x) &^ 15
+	scaleISA(unsafe.SliceData(x), by, n)
+	portableScale(x[n:], by)
+}
+
+func mul64ISA(x, by *[BlockSlots]float32) { mulISA(&x[0], &by[0], BlockSlots) }
+
+var kernelsISA = &kernels{
+	name:    "NAME",
+	tile:    tilesISA,
+	values:  valuesISA,
+	softmax: softmaxISA,
+	rmsnorm: rmsnormISA,
+	add:     addVecISA,
+	siluMul: siluMulVecISA,
+	geluMul: geluMulVecISA,
+	rope:    ropeVecISA,
+	argMax:  argMaxISA,
+	maxOf:   maxOfISA,
+	sumExp:  sumExpVecISA,
+	scaleBy: scaleVecISA,
+	mul64:   mul64ISA,
+	quant:   quantiseVec,
+	peak:    peaks{LANES, readPeakISA, fmaPeakISA, LANES, dotPeakISA},
+}
+`

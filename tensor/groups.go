@@ -1,0 +1,100 @@
+package tensor
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Group is one matrix of MatMulGroups and the tokens that it multiplies.
+type Group struct {
+	Y      []float32 // y[(t-T0)*LdY+r] of the tokens [T0, T1) and all rows r
+	LdY    int
+	W      *Weight
+	T0, T1 int
+}
+
+// MatMulGroups multiplies each group's tokens by its own matrix, in one parallel
+// region: the experts of a layer, each with the tokens that chose it. Tokens
+// x[t*ldx] are rounded once. The matrices have one type and one width and own all
+// their units; a matrix is read once for every 96 tokens. Each element's bits are
+// those of MatMul: they depend on its row and its token.
+func (p *Pool) MatMulGroups(groups []Group, x []float32, ldx int) {
+	if len(groups) == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m, n := &p.mat, 0
+	if len(groups) > len(m.jobs) {
+		m.jobs = slices.Grow(m.jobs, len(groups)-len(m.jobs))[:len(groups)]
+	}
+	for i, g := range groups {
+		if first := groups[0].W; g.W.Type != first.Type || g.W.Cols != first.Cols || g.T0 < 0 || g.T1 < g.T0 {
+			panic(fmt.Sprintf("tensor: MatMulGroups of %v with %d columns and %v with %d, tokens [%d,%d)", first.Type, first.Cols, g.W.Type, g.W.Cols, g.T0, g.T1))
+		}
+		m.jobs[i].set(Product{g.Y, g.LdY, g.W, 0, g.W.Rows}, g.T1-g.T0)
+		m.jobs[i].t0 = g.T0
+		n = max(n, g.T1)
+	}
+	m.njobs = len(groups)
+	p.matmul(x, ldx, n)
+}
+
+// Bank is a number of matrices of one type and shape in one stretch of memory:
+// thousands of experts would otherwise be thousands of mappings, each rounded up
+// to a huge page.
+type Bank struct {
+	all []Weight
+	mem mapping
+	n   int64
+}
+
+// NewBank makes n zero matrices that own all units of their columns.
+func NewBank(dt DType, n, rows, cols int) (*Bank, error) {
+	if n < 1 {
+		return nil, fmt.Errorf("tensor: bank of %d weights", n)
+	}
+	one, err := describe(dt, rows, cols, 0, Units(cols))
+	if err != nil {
+		return nil, err
+	}
+	each := one.size()
+	if each > math.MaxInt/2/n {
+		return nil, fmt.Errorf("tensor: %d weights of %d rows and %d columns do not fit the address space", n, rows, cols)
+	}
+	b := &Bank{all: make([]Weight, n), n: int64(each * n)}
+	var data []byte
+	if each > 0 {
+		if data, b.mem, err = mapMemory(each * n); err != nil {
+			return nil, err
+		}
+	}
+	for i := range b.all {
+		b.all[i] = *one
+		b.all[i].data = data[i*each : (i+1)*each : (i+1)*each]
+	}
+	return b, nil
+}
+
+// At is matrix i. Closing it is the bank's affair.
+func (b *Bank) At(i int) *Weight { return &b.all[i] }
+
+// Len is the number of matrices.
+func (b *Bank) Len() int { return len(b.all) }
+
+// Bytes is the size of all of them in memory.
+func (b *Bank) Bytes() int64 { return b.n }
+
+// Close returns the memory to the system; no matrix may be used afterwards. Closing
+// twice is safe.
+func (b *Bank) Close() error {
+	mem := b.mem
+	b.mem, b.n = mapping{}, 0
+	var errs []error
+	for i := range b.all {
+		errs = append(errs, b.all[i].Close())
+	}
+	return errors.Join(append(errs, mem.free())...)
+}

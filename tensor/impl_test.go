@@ -1,0 +1,73 @@
+package tensor
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+// raceEnabled and -short keep the loops of the tests small.
+var raceEnabled bool
+
+func small() bool { return raceEnabled || testing.Short() }
+
+// forEach runs f once per implementation that this machine has, with that one active.
+func forEach(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	was := active
+	defer func() { active = was }()
+	for _, k := range implementations() {
+		active = k
+		t.Run(k.name, f)
+	}
+}
+
+// allEqual runs f under every implementation and compares its result, bit for bit,
+// with that of the portable one.
+func allEqual(t *testing.T, what string, f func() []float32) {
+	t.Helper()
+	was := active
+	defer func() { active = was }()
+	all := implementations()
+	active = all[len(all)-1]
+	want := f()
+	for _, k := range all[:len(all)-1] {
+		active = k
+		sameBits(t, what+" on "+k.name, f(), want)
+	}
+}
+
+func sameBits(t *testing.T, what string, got, want []float32) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d elements, want %d", what, len(got), len(want))
+	}
+	for i := range got {
+		g, w := math.Float32bits(got[i]), math.Float32bits(want[i])
+		if g != w && !(got[i] != got[i] && want[i] != want[i]) {
+			t.Fatalf("%s: element %d is %v (%#08x), want %v (%#08x)", what, i, got[i], g, want[i], w)
+		}
+	}
+}
+
+func rng(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 7)) }
+
+// normal fills n values with a spread of magnitudes, some zeros of both signs, and
+// outliers, so that wrong orders of summation show.
+func normal(r *rand.Rand, n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(r.NormFloat64())
+		switch r.IntN(40) {
+		case 0:
+			x[i] = 0
+		case 1:
+			x[i] = float32(math.Copysign(0, -1))
+		case 2:
+			x[i] *= 1000
+		case 3:
+			x[i] *= 1e-6
+		}
+	}
+	return x
+}

@@ -1,0 +1,91 @@
+package tensor
+
+import (
+	"math/bits"
+	"unsafe"
+)
+
+// kernels is one implementation of everything that is worth assembly. All fields
+// are set; all implementations give the same bits.
+type kernels struct {
+	name string
+
+	// tile[type][log2 panels][tokens-1] multiplies a tile; nil where this
+	// implementation has no such shape and the driver takes fewer panels.
+	tile [weightTypes][3][maxTileTokens]func(*tileArgs)
+
+	softmax func(*softmaxArgs)
+	// values[type] adds probabilities times values to rows of outputs.
+	values [6]valuesKernels
+
+	rmsnorm func(dst, x, w []float32, eps float32)
+	add     func(dst, x []float32)
+	siluMul func(dst, gate, up []float32)
+	geluMul func(dst, gate, up []float32)
+	rope    func(x, cos, sin []float32)
+	argMax  func(x []float32) int
+	maxOf   func(x []float32) float32
+	sumExp  func(x []float32, max float32) float32
+	scaleBy func(x []float32, by float32)
+	mul64   func(x, by *[BlockSlots]float32)
+	quant   func(dst []byte, x []float32, start int32)
+	peak    peaks
+}
+
+const (
+	weightTypes   = int(IQ4_NL) + 1
+	maxTilePanels = 4
+	tileColumns   = 4 // columns per round of a float kernel
+	maxTileTokens = 6
+)
+
+// tileArgs describes one tile of a matrix product: 1, 2 or 4 panels of 16 rows by
+// 1 to 6 tokens, over the columns of one or several successive units.
+//
+//	for each step:
+//		acc[t][row] = chain over k of W[row][k]*x[t][k], from +0
+//		step.merges times: stack -= level; acc[t] += stack[t] // finish tree nodes
+//		stack[t] = acc[t]; stack += level                     // not for the last step
+//	out[t] = acc[t]
+//
+// All strides are in bytes.
+type tileArgs struct {
+	w       unsafe.Pointer // first panel at the first unit's first column
+	panel   uintptr        // from panel to panel, within 4 columns or one quantised block
+	x       unsafe.Pointer // first token's float32, or record, at the same column
+	ldx     uintptr        // from token to token
+	steps   *step
+	nsteps  uintptr
+	stack   unsafe.Pointer // [token][groupRows] one level above the youngest finished node
+	level   uintptr        // from a node to the next younger one
+	out     unsafe.Pointer
+	ldout   uintptr        // from token to token
+	pf      unsafe.Pointer // what to prefetch meanwhile
+	pfStep  uintptr        // prefetch advance per 4 columns, or per block if quantised
+	scales  unsafe.Pointer // quantised weights: the first panel's scales of the first block; panels side by side
+	advance uintptr        // from 4 columns, or a quantised block and its scales, to the next
+	panels  int
+	tokens  int
+}
+
+// step is one unit of a tile: its columns, padded to whole blocks (a multiple of 8
+// in attention), and how many finished tree nodes its value then completes.
+type step struct{ k, merges uintptr }
+
+// treeSteps lists the units [lo, hi), which are one node of the tree. Finished
+// nodes lie on a stack, as in a binary counter: unit i of the node merges with as
+// many of them as i+1 has trailing zero bits, the last one with all that are left.
+func treeSteps(cols, lo, hi int) []step {
+	steps := make([]step, 0, hi-lo)
+	depth := 0
+	for u := lo; u < hi; u++ {
+		merges := bits.TrailingZeros(uint(u - lo + 1))
+		if u == hi-1 {
+			merges = depth
+		}
+		depth += 1 - merges
+		padded := (UnitSpan(cols, u).Len() + BlockWidth - 1) / BlockWidth * BlockWidth
+		steps = append(steps, step{uintptr(padded), uintptr(merges)})
+	}
+	return steps
+}

@@ -1,0 +1,325 @@
+package tensor
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+// maxHead bounds KDim and VDim; 576 is the latent key of MLA.
+const maxHead = 576
+
+// KVLayout describes a cache block: BlockSlots slots of one KV head of one layer.
+// Every slot has a key of KDim values and a value of VDim values, stored as Type
+// (F32, BF16, F16, or Int8 with one float32 scale per row).
+//
+//	keys    panels of 16 slots side by side: [4 panels][KDim][16], BF16 in pairs
+//	        [4][KDim/2][16][2], so that one vector scores 16 slots
+//	values  natural: [64 slots][VDim]
+//	scales  Int8 only: [64] float32 of the keys, [64] of the values
+//
+// A slot can be written, moved and exported alone; a block needs no initial state.
+type KVLayout struct {
+	Type       DType
+	KDim, VDim int
+	Latent     bool // the value is the first VDim elements of the key, stored once; see latent.go
+}
+
+// Validate says whether cache blocks of this shape can exist.
+func (l KVLayout) Validate() error {
+	switch l.Type {
+	case F32, BF16, F16, Int8:
+	default:
+		return fmt.Errorf("tensor: a cache cannot be stored as %v; use f32, bf16, f16 or int8", l.Type)
+	}
+	for _, d := range []int{l.KDim, l.VDim} {
+		if d < 8 || d%8 != 0 || d > maxHead {
+			return fmt.Errorf("tensor: head of %d key and %d value elements; both must be a multiple of 8, from 8 to %d", l.KDim, l.VDim, maxHead)
+		}
+	}
+	if l.Latent && l.VDim >= l.KDim {
+		return fmt.Errorf("tensor: latent row of %d elements has no rope key behind a latent of %d", l.KDim, l.VDim)
+	}
+	return nil
+}
+
+func (l KVLayout) elem() int { return dtypes[l.Type].size }
+
+func (l KVLayout) valuesAt() int { return BlockSlots * l.KDim * l.elem() }
+
+func (l KVLayout) scalesAt() int {
+	if l.Latent {
+		return l.valuesAt()
+	}
+	return BlockSlots * (l.KDim + l.VDim) * l.elem()
+}
+
+// BlockBytes is the size of one block.
+func (l KVLayout) BlockBytes() int {
+	n := l.scalesAt()
+	if l.Type == Int8 {
+		n += 2 * 4 * BlockSlots
+	}
+	return n
+}
+
+// RowBytes is the size of one exported slot.
+func (l KVLayout) RowBytes() int { return l.BlockBytes() / BlockSlots }
+
+// scales is the per-slot scales of the keys (0) or values (1) of an Int8 block.
+func (l KVLayout) scales(block []byte, which int) *[BlockSlots]float32 {
+	return (*[BlockSlots]float32)(floats(block[l.scalesAt()+which*4*BlockSlots:]))
+}
+
+// at is the index of element k of a slot's key, in elements.
+func (l KVLayout) at(slot, k int) int {
+	if l.Type == BF16 {
+		return slot/panelRows*l.KDim*panelRows + k&^1*panelRows + slot%panelRows*2 + k&1
+	}
+	return slot/panelRows*l.KDim*panelRows + k*panelRows + slot%panelRows
+}
+
+func (l KVLayout) check(block []byte, slot int) {
+	if slot < 0 || slot >= BlockSlots || len(block) < l.BlockBytes() {
+		panic(fmt.Sprintf("tensor: slot %d of a cache block of %d bytes (%d slots, %d bytes)", slot, len(block), BlockSlots, l.BlockBytes()))
+	}
+}
+
+// Put rounds or quantises one key k [KDim] and one value v [VDim] into a slot. A
+// latent layout takes the value from the key and does not look at v.
+func (l KVLayout) Put(block []byte, slot int, k, v []float32) {
+	l.check(block, slot)
+	if l.Latent {
+		l.putLatent(block, slot, k[:l.KDim])
+		return
+	}
+	l.putKey(block, slot, k[:l.KDim])
+	v = v[:l.VDim]
+	values := block[l.valuesAt():]
+	switch l.Type {
+	case F32:
+		copy(floats(values)[slot*l.VDim:], v)
+	case BF16:
+		h := halves(values)[slot*l.VDim:][:len(v)]
+		for i, x := range v {
+			h[i] = toBF16(x)
+		}
+	case F16:
+		h := halves(values)[slot*l.VDim:][:len(v)]
+		for i, x := range v {
+			h[i] = toF16(x)
+		}
+	case Int8:
+		b := int8s(values)[slot*l.VDim:]
+		inv := int8Scale(v, &l.scales(block, 1)[slot])
+		for i, x := range v {
+			b[i] = toInt8(x, inv)
+		}
+	}
+}
+
+// putKey is the key's part of Put; 16 is the distance of a slot's elements (or,
+// of BF16, of half its pairs).
+func (l KVLayout) putKey(block []byte, slot int, k []float32) {
+	at := l.at(slot, 0)
+	switch l.Type {
+	case F32:
+		f := floats(block)[at:]
+		for i, x := range k {
+			f[i*panelRows] = x
+		}
+	case BF16:
+		h := halves(block)[at:]
+		for i := 0; i < len(k); i += 2 {
+			h[i*panelRows], h[i*panelRows+1] = toBF16(k[i]), toBF16(k[i+1])
+		}
+	case F16:
+		h := halves(block)[at:]
+		for i, x := range k {
+			h[i*panelRows] = toF16(x)
+		}
+	case Int8:
+		b := int8s(block)[at:]
+		inv := int8Scale(k, &l.scales(block, 0)[slot])
+		for i, x := range k {
+			b[i*panelRows] = toInt8(x, inv)
+		}
+	}
+}
+
+// Get reads a slot back as float32: k [KDim], v [VDim].
+func (l KVLayout) Get(block []byte, slot int, k, v []float32) {
+	l.check(block, slot)
+	if l.Latent {
+		l.getLatent(block, slot, k[:l.KDim])
+		copy(v[:l.VDim], k)
+		return
+	}
+	l.getKey(block, slot, block, k[:l.KDim])
+	v = v[:l.VDim]
+	values := block[l.valuesAt():]
+	switch l.Type {
+	case F32:
+		copy(v, floats(values)[slot*l.VDim:])
+	case BF16, F16:
+		widen := fromF16
+		if l.Type == BF16 {
+			widen = fromBF16
+		}
+		h := halves(values)[slot*l.VDim:]
+		for i := range v {
+			v[i] = widen(h[i])
+		}
+	case Int8:
+		b, scale := int8s(values)[slot*l.VDim:], l.scales(block, 1)[slot]
+		for i := range v {
+			v[i] = float32(b[i]) * scale
+		}
+	}
+}
+
+// getKey reads a slot's key from panels; the scale of Int8 is that of block.
+func (l KVLayout) getKey(panels []byte, slot int, block []byte, k []float32) {
+	at := l.at(slot, 0)
+	switch l.Type {
+	case F32:
+		f := floats(panels)[at:]
+		for i := range k {
+			k[i] = f[i*panelRows]
+		}
+	case BF16:
+		h := halves(panels)[at:]
+		for i := 0; i < len(k); i += 2 {
+			k[i], k[i+1] = fromBF16(h[i*panelRows]), fromBF16(h[i*panelRows+1])
+		}
+	case F16:
+		h := halves(panels)[at:]
+		for i := range k {
+			k[i] = fromF16(h[i*panelRows])
+		}
+	case Int8:
+		b, scale := int8s(panels)[at:], l.scales(block, 0)[slot]
+		for i := range k {
+			k[i] = float32(b[i*panelRows]) * scale
+		}
+	}
+}
+
+// CopySlot copies the exact bits of slot sslot of src to slot dslot of dst; dst
+// may be src.
+func (l KVLayout) CopySlot(dst []byte, dslot int, src []byte, sslot int) {
+	l.check(dst, dslot)
+	l.check(src, sslot)
+	if l.Latent {
+		l.copyLatent(dst, dslot, src, sslot)
+		return
+	}
+	to, from, e := l.at(dslot, 0), l.at(sslot, 0), l.elem()
+	switch l.Type {
+	case F32:
+		copyStrided(floats(dst)[to:], floats(src)[from:], l.KDim)
+	case BF16: // pairs are as wide as a float32
+		copyStrided(floats(dst)[to/2:], floats(src)[from/2:], l.KDim/2)
+	case F16:
+		copyStrided(halves(dst)[to:], halves(src)[from:], l.KDim)
+	case Int8:
+		copyStrided(int8s(dst)[to:], int8s(src)[from:], l.KDim)
+		for which := range 2 {
+			l.scales(dst, which)[dslot] = l.scales(src, which)[sslot]
+		}
+	}
+	n := l.VDim * e
+	copy(dst[l.valuesAt()+dslot*n:][:n], src[l.valuesAt()+sslot*n:])
+}
+
+func copyStrided[T any](dst, src []T, n int) {
+	for i := range n {
+		dst[i*panelRows] = src[i*panelRows]
+	}
+}
+
+// ExportRow writes a slot's wire form, RowBytes long: key elements, value
+// elements, then the two scales of Int8, all little-endian.
+func (l KVLayout) ExportRow(dst []byte, block []byte, slot int) {
+	l.check(block, slot)
+	dst = dst[:l.RowBytes()]
+	if l.Latent {
+		l.exportLatent(dst, block, slot)
+		return
+	}
+	at, e := l.at(slot, 0), l.elem()
+	switch l.Type {
+	case F32, BF16: // a pair of BF16 is as wide as a float32
+		f := floats(block)[at*e/4:]
+		for i := range l.KDim * e / 4 {
+			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(f[i*panelRows]))
+		}
+	case F16:
+		h := halves(block)[at:]
+		for i := range l.KDim {
+			binary.LittleEndian.PutUint16(dst[2*i:], h[i*panelRows])
+		}
+	case Int8:
+		for i := range l.KDim {
+			dst[i] = block[at+i*panelRows]
+		}
+		copy(dst[l.KDim+l.VDim:][:4], block[l.scalesAt()+4*slot:])
+		copy(dst[l.KDim+l.VDim+4:][:4], block[l.scalesAt()+4*(BlockSlots+slot):])
+	}
+	n := l.VDim * e
+	copy(dst[l.KDim*e:][:n], block[l.valuesAt()+slot*n:])
+}
+
+// ImportRow is the inverse of ExportRow: the slot gets the exact bits that were exported.
+func (l KVLayout) ImportRow(block []byte, slot int, src []byte) {
+	l.check(block, slot)
+	src = src[:l.RowBytes()]
+	if l.Latent {
+		l.importLatent(block, slot, src)
+		return
+	}
+	at, e := l.at(slot, 0), l.elem()
+	switch l.Type {
+	case F32, BF16:
+		f := floats(block)[at*e/4:]
+		for i := range l.KDim * e / 4 {
+			f[i*panelRows] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+		}
+	case F16:
+		h := halves(block)[at:]
+		for i := range l.KDim {
+			h[i*panelRows] = binary.LittleEndian.Uint16(src[2*i:])
+		}
+	case Int8:
+		for i := range l.KDim {
+			block[at+i*panelRows] = src[i]
+		}
+		copy(block[l.scalesAt()+4*slot:][:4], src[l.KDim+l.VDim:])
+		copy(block[l.scalesAt()+4*(BlockSlots+slot):][:4], src[l.KDim+l.VDim+4:])
+	}
+	n := l.VDim * e
+	copy(block[l.valuesAt()+slot*n:][:n], src[l.KDim*e:])
+}
+
+// int8Scale stores the scale of a row, max|x|/127, and returns its inverse (0 for a
+// row of zeros, or one that is not finite: such a row is stored as zeros).
+func int8Scale(x []float32, scale *float32) float32 {
+	m := float32(0)
+	for _, v := range x {
+		m = max(m, float32(math.Abs(float64(v))))
+	}
+	*scale = m / 127
+	if !(*scale > 0) || math.IsInf(float64(m), 0) || math.IsInf(float64(1 / *scale), 0) {
+		*scale = 0
+		return 0
+	}
+	return 1 / *scale
+}
+
+func toInt8(x, inverse float32) int8 {
+	if inverse == 0 {
+		return 0
+	}
+	q := math.RoundToEven(float64(float32(x * inverse)))
+	return int8(max(-127, min(127, q)))
+}

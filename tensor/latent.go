@@ -1,0 +1,256 @@
+package tensor
+
+import (
+	"encoding/binary"
+	"math"
+	"unsafe"
+)
+
+// A latent layout (KVLayout.Latent) is the cache of multi-head latent attention in
+// its absorbed form (DeepSeek-V2, arXiv 2405.04434, section 2.1): one row a slot,
+// [latent | rope key], that is the key of all query heads, and whose first VDim
+// elements are the value of all of them. The latent is stored once.
+//
+//	rows    natural: [64 slots][KDim]
+//	scales  Int8 only: [64] float32 of the latents, [64] of the rope keys
+//
+// Other layouts put 16 slots side by side, so that a vector scores 16 slots for one
+// query. Here many query heads share a row, so the queries lie side by side instead:
+// a vector scores 16 heads for one slot, and the same rows serve as values. The
+// order of every chain is that of the other layouts; only where an Int8 row is
+// scaled differs: rows are widened to float32, scales included, before they are read.
+
+// latentRows bounds the (query, head) rows of a latent cache that walk together:
+// whole groups of panels.
+const latentRows = groupRows
+
+// rope is the width of the rotated part of a latent row.
+func (l KVLayout) ropeWidth() int { return l.KDim - l.VDim }
+
+// latentParts are the elements of a row that share an Int8 scale.
+func (l KVLayout) latentParts() [2]Span { return [2]Span{{0, l.VDim}, {l.VDim, l.KDim}} }
+
+func (l KVLayout) putLatent(block []byte, slot int, k []float32) {
+	for part := range 2 { // of latentParts
+		l.putLatentPart(block, slot, part, k)
+	}
+}
+
+// putLatentPart stores one part of row k [KDim].
+func (l KVLayout) putLatentPart(block []byte, slot, part int, k []float32) {
+	span := l.latentParts()[part]
+	at, k := slot*l.KDim+span.Lo, k[span.Lo:span.Hi]
+	switch l.Type {
+	case F32:
+		copy(floats(block)[at:], k)
+	case BF16:
+		h := halves(block)[at:][:len(k)]
+		for i, x := range k {
+			h[i] = toBF16(x)
+		}
+	case F16:
+		h := halves(block)[at:][:len(k)]
+		for i, x := range k {
+			h[i] = toF16(x)
+		}
+	case Int8:
+		b := int8s(block)[at:][:len(k)]
+		inv := int8Scale(k, &l.scales(block, part)[slot])
+		for i, x := range k {
+			b[i] = toInt8(x, inv)
+		}
+	}
+}
+
+// getLatent widens a row to k [KDim].
+func (l KVLayout) getLatent(block []byte, slot int, k []float32) {
+	at := slot * l.KDim
+	switch l.Type {
+	case F32:
+		copy(k, floats(block)[at:][:len(k)])
+	case BF16:
+		for i, h := range halves(block)[at:][:len(k)] {
+			k[i] = fromBF16(h)
+		}
+	case F16:
+		for i, h := range halves(block)[at:][:len(k)] {
+			k[i] = fromF16(h)
+		}
+	case Int8:
+		b := int8s(block)[at:][:len(k)]
+		for part, span := range l.latentParts() {
+			scale := l.scales(block, part)[slot]
+			for i := span.Lo; i < span.Hi; i++ {
+				k[i] = float32(b[i]) * scale
+			}
+		}
+	}
+}
+
+func (l KVLayout) copyLatent(dst []byte, dslot int, src []byte, sslot int) {
+	n := l.KDim * l.elem()
+	copy(dst[dslot*n:][:n], src[sslot*n:])
+	if l.Type == Int8 {
+		for which := range 2 {
+			l.scales(dst, which)[dslot] = l.scales(src, which)[sslot]
+		}
+	}
+}
+
+// exportLatent writes a row's wire form: its elements, then the two scales of Int8.
+func (l KVLayout) exportLatent(dst, block []byte, slot int) {
+	n := l.KDim * l.elem()
+	copy(dst[:n], block[slot*n:])
+	if l.Type == Int8 {
+		for which := range 2 {
+			binary.LittleEndian.PutUint32(dst[n+4*which:], math.Float32bits(l.scales(block, which)[slot]))
+		}
+	}
+}
+
+func (l KVLayout) importLatent(block []byte, slot int, src []byte) {
+	n := l.KDim * l.elem()
+	copy(block[slot*n:][:n], src)
+	if l.Type == Int8 {
+		for which := range 2 {
+			l.scales(block, which)[slot] = math.Float32frombits(binary.LittleEndian.Uint32(src[n+4*which:]))
+		}
+	}
+}
+
+// rotateLatent is RotateKeys of a latent layout: the rope key alone turns. half has
+// [64 slots][rope width].
+func (l KVLayout) rotateLatent(dst, src, half []byte, offsets []int32, rope func(n int) (cos, sin []float32), row []float32) {
+	k, turned := row[:l.KDim], row[l.KDim:][:l.ropeWidth()]
+	for slot, n := range offsets {
+		if n == 0 {
+			continue
+		}
+		cos, sin := rope(int(n))
+		l.getLatent(src, slot, k)
+		if half == nil {
+			active.rope(k[l.VDim:], cos, sin)
+		} else {
+			l.getLatentHalf(half, src, slot, turned)
+			straightAndTurned(k[l.VDim:], turned, cos, sin)
+		}
+		l.putLatentPart(dst, slot, 1, k)
+	}
+}
+
+func (l KVLayout) getLatentHalf(half, block []byte, slot int, turned []float32) {
+	scale := float32(1)
+	if l.Type == Int8 {
+		scale = l.scales(block, 1)[slot]
+	}
+	width := l.ropeWidth()
+	for i := range turned {
+		switch at := slot*width + i; l.Type {
+		case F32:
+			turned[i] = floats(half)[at]
+		case BF16:
+			turned[i] = fromBF16(halves(half)[at])
+		case F16:
+			turned[i] = fromF16(halves(half)[at])
+		case Int8:
+			turned[i] = float32(int8s(half)[at]) * scale
+		}
+	}
+}
+
+func turnLatent[T any](half, block []T, l KVLayout, slot int, negative func(T) T) {
+	width := l.ropeWidth()
+	h, key := width/2, block[slot*l.KDim+l.VDim:]
+	for i := range h {
+		half[slot*width+i], half[slot*width+h+i] = negative(key[h+i]), key[i]
+	}
+}
+
+// pack lays the queries of the rows [0, rows) side by side: [panel][KDim][16 rows].
+func (s *AttnScratch) pack(l KVLayout, q []float32, rows int) {
+	panels := (rows + panelRows - 1) / panelRows
+	// A kernel's pointer ends one load behind the last panel.
+	if need := panels*l.KDim*panelRows + panelRows*tileColumns; cap(s.packed) < need {
+		s.packed = make([]float32, need)
+	}
+	s.packed = s.packed[:panels*l.KDim*panelRows]
+	clear(s.packed[rows/panelRows*l.KDim*panelRows:])
+	for r := range rows {
+		to := s.packed[r/panelRows*l.KDim*panelRows+r%panelRows:]
+		for i, v := range q[r*l.KDim:][:l.KDim] {
+			to[i*panelRows] = v
+		}
+	}
+}
+
+var unscaled = float32(1)
+
+// widen makes the first n slots of a block float32 rows, [64][KDim].
+func (s *AttnScratch) widen(l KVLayout, block []byte, n int) {
+	if l.Type == F32 {
+		s.wide = floats(block)[:BlockSlots*l.KDim]
+		return
+	}
+	if need := BlockSlots * l.KDim; cap(s.widened) < need {
+		s.widened = make([]float32, need)
+	}
+	s.wide = s.widened[:BlockSlots*l.KDim]
+	// The kernel that adds values widens them: fma(scale, element, +0) is the element,
+	// scaled, and a zero is +0.
+	clear(s.wide[:n*l.KDim])
+	a, e := &s.values, l.elem()
+	a.ldv, a.ldo, a.slots = 0, 0, 1
+	for slot := range n {
+		for part, span := range l.latentParts() {
+			a.p = unsafe.Pointer(&unscaled)
+			if l.Type == Int8 {
+				a.p = unsafe.Pointer(&l.scales(block, part)[slot])
+			}
+			for col := span.Lo; col < span.Hi; {
+				cols, f := active.pickValues(l.Type, span.Hi-col, 1)
+				a.v = unsafe.Pointer(&block[(slot*l.KDim+col)*e])
+				a.o = unsafe.Pointer(&s.wide[slot*l.KDim+col])
+				a.rows, a.cols = 1, cols
+				f(a)
+				col += cols
+			}
+		}
+	}
+}
+
+// scoreLatent is score for packed queries: panels of rows times slots.
+func (s *AttnScratch) scoreLatent(l KVLayout, block []byte, r0, r1, n int) {
+	s.widen(l, block, n)
+	a := &s.tile
+	a.panel, a.advance = uintptr(panelRows*l.KDim*4), uintptr(panelRows*tileColumns*4)
+	a.ldx, a.ldout = uintptr(l.KDim)*4, groupRows*4
+	s.step.k = uintptr(l.KDim)
+	a.steps, a.nsteps = &s.step, 1
+	last := (r1 + panelRows - 1) / panelRows
+	most := active.tokens(F32)
+	for first := r0 / panelRows; first < last; {
+		panels := min(last-first, maxTilePanels)
+		for slot := 0; slot < n; {
+			left := (n - slot + most - 1) / most
+			c := (n - slot) / left
+			for p := 0; p < panels; {
+				step, f := active.pick(F32, panels-p, c)
+				a.w = unsafe.Pointer(&s.packed[(first+p)*panelRows*l.KDim])
+				a.x = unsafe.Pointer(&s.wide[slot*l.KDim])
+				a.out = unsafe.Pointer(&s.bySlot[slot][p*panelRows])
+				a.pf = a.w
+				a.panels, a.tokens = step, c
+				call(f, a)
+				p += step
+			}
+			slot += c
+		}
+		lo, hi := max(r0, first*panelRows), min(r1, (first+panels)*panelRows)
+		for slot := range n {
+			for r, v := range s.bySlot[slot][lo-first*panelRows : hi-first*panelRows] {
+				s.s[lo+r][slot] = v
+			}
+		}
+		first += panels
+	}
+}

@@ -1,0 +1,395 @@
+package tensor
+
+import (
+	"fmt"
+	"math/bits"
+	"unsafe"
+)
+
+const (
+	groupRows  = maxTilePanels * panelRows
+	chunkTok   = 96 // tokens whose tree stacks are kept at once
+	treeLevels = 6  // a binary tree over 16 units never holds more finished nodes
+	// Below this many multiply-adds the hand-over to other threads costs more than it saves.
+	soloWork = 1 << 16
+	// Bytes of weights that a pass over many tokens covers: they stay in the
+	// second-level cache from pass to pass.
+	passBytes = 128 << 10
+	// Columns that one call of a kernel may take, so that it stays below 0.3 ms.
+	maxCallCols = 16 << 10
+)
+
+// matmul is the matrix product in progress; Pool.mu guards it.
+type matmul struct {
+	threads  []*matScratch
+	task     func(worker, i int)
+	rounding func(worker, t int)
+
+	jobs   []job
+	njobs  int
+	x      []float32
+	ldx, n int
+	padded []float32
+
+	records []byte         // the tokens, if the weight is quantised
+	from    unsafe.Pointer // first token: its float32 or its records
+	stride  int            // bytes from token to token
+}
+
+// maxProducts is how many matrices MatMulMany multiplies in one region.
+const maxProducts = 4
+
+// job is one matrix of the product in progress.
+type job struct {
+	w      *Weight
+	one    [1][]float32
+	y      [][]float32 // per node
+	ldy    int
+	r0, r1 int // rows
+	t0, n  int // tokens: n from t0 on
+	grain  int // panels per task
+	first  int // task
+}
+
+// Product is one matrix of MatMulMany: the rows [R0, R1) of W into Y, as MatMulRows.
+type Product struct {
+	Y      []float32
+	LdY    int
+	W      *Weight
+	R0, R1 int
+}
+
+// matScratch is what one thread needs; threads do not share cache lines.
+type matScratch struct {
+	_     [64]byte
+	args  tileArgs
+	stack [treeLevels][chunkTok][groupRows]float32
+	_     [64]byte
+}
+
+func (m *matmul) init(threads int) {
+	m.threads = make([]*matScratch, threads)
+	m.jobs = make([]job, maxProducts)
+	m.task, m.rounding = m.run, m.round
+}
+
+// MatMul computes y[t*ldy+r] = sum over k of W[r][k]*x[t*ldx+k] for n tokens and
+// all rows r. The weight must own all units of its columns. Each element's bits
+// depend only on its row and its token.
+func (p *Pool) MatMul(y []float32, ldy int, w *Weight, x []float32, ldx, n int) {
+	p.MatMulRows(y, ldy, w, 0, w.Rows, x, ldx, n)
+}
+
+// MatMulRows is MatMul for the rows [r0, r1) only: y[t*ldy+r], other elements of y
+// are left alone. r0 is a multiple of RowGrain.
+func (p *Pool) MatMulRows(y []float32, ldy int, w *Weight, r0, r1 int, x []float32, ldx, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mat.jobs[0].set(Product{y, ldy, w, r0, r1}, n)
+	p.mat.njobs = 1
+	p.matmul(x, ldx, n)
+}
+
+// MatMulMany is MatMulRows for several matrices of one type and one width that
+// multiply the same tokens: the tokens are rounded once, and the threads meet once.
+// At most 4 matrices.
+func (p *Pool) MatMulMany(products []Product, x []float32, ldx, n int) {
+	if len(products) == 0 {
+		return
+	}
+	if len(products) > maxProducts {
+		panic(fmt.Sprintf("tensor: MatMulMany of %d matrices, at most %d", len(products), maxProducts))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, q := range products {
+		if first := products[0].W; q.W.Type != first.Type || q.W.Cols != first.Cols {
+			panic(fmt.Sprintf("tensor: MatMulMany of %v with %d columns and %v with %d", first.Type, first.Cols, q.W.Type, q.W.Cols))
+		}
+		p.mat.jobs[i].set(q, n)
+	}
+	p.mat.njobs = len(products)
+	p.matmul(x, ldx, n)
+}
+
+// set checks a product of n tokens.
+func (j *job) set(q Product, n int) {
+	w := q.W
+	switch {
+	case w.UnitLo != 0 || w.UnitHi != Units(w.Cols):
+		panic(fmt.Sprintf("tensor: MatMul needs all %d units of the weight, it has [%d,%d)", Units(w.Cols), w.UnitLo, w.UnitHi))
+	case q.R0 < 0 || q.R0%RowGrain != 0 || q.R1 > w.Rows || q.R0 > q.R1:
+		panic(fmt.Sprintf("tensor: MatMulRows of rows [%d,%d) of %d", q.R0, q.R1, w.Rows))
+	case n > 0 && (q.LdY < q.R1 || len(q.Y) < (n-1)*q.LdY+q.R1):
+		panic(fmt.Sprintf("tensor: MatMul of %d tokens and rows up to %d into %d elements, stride %d", n, q.R1, len(q.Y), q.LdY))
+	}
+	j.one[0] = q.Y
+	j.w, j.y, j.ldy, j.r0, j.r1, j.t0, j.n = w, j.one[:], q.LdY, q.R0, q.R1, 0, n
+}
+
+// MatMulPartial multiplies a weight that owns the units [UnitLo, UnitHi) only:
+// y[i][t*Rows+r] becomes the value of the i-th node of Subtrees(UnitLo, UnitHi,
+// Units(Cols)). x[t*ldx] is the first column of those units.
+func (p *Pool) MatMulPartial(y [][]float32, w *Weight, x []float32, ldx, n int) {
+	if len(y) != len(w.nodes) {
+		panic(fmt.Sprintf("tensor: MatMulPartial into %d parts, units [%d,%d) have %d nodes", len(y), w.UnitLo, w.UnitHi, len(w.nodes)))
+	}
+	for i := range y {
+		if len(y[i]) < n*w.Rows {
+			panic(fmt.Sprintf("tensor: MatMulPartial of %d tokens and %d rows into %d elements", n, w.Rows, len(y[i])))
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	j := &p.mat.jobs[0]
+	j.w, j.y, j.ldy, j.r0, j.r1, j.t0, j.n = w, y, w.Rows, 0, w.Rows, 0, n
+	p.mat.njobs = 1
+	p.matmul(x, ldx, n)
+}
+
+func (p *Pool) matmul(x []float32, ldx, n int) {
+	m := &p.mat
+	w := m.jobs[0].w
+	k := w.span.Len()
+	rows, work := 0, 0
+	for i := range m.jobs[:m.njobs] {
+		j := &m.jobs[i]
+		rows += j.r1 - j.r0
+		work += (j.r1 - j.r0) * j.n * k
+	}
+	if n == 0 || rows == 0 || k == 0 {
+		return
+	}
+	if ldx < k || len(x) < (n-1)*ldx+k {
+		panic(fmt.Sprintf("tensor: MatMul of %d tokens and %d columns from %d elements, stride %d", n, k, len(x), ldx))
+	}
+	m.x, m.ldx, m.n = x, ldx, n
+	if k != w.padded {
+		m.pad(k, w.padded)
+	}
+	m.from, m.stride = unsafe.Pointer(&m.x[0]), m.ldx*4
+	if Quantised(w.Type) {
+		m.quantise(p, w)
+	}
+	panels := (rows + panelRows - 1) / panelRows
+	grain := maxTilePanels
+	if panels < 2*maxTilePanels*p.Threads() {
+		grain = max(1, maxTilePanels/2)
+	}
+	tasks := 0
+	for i := range m.jobs[:m.njobs] {
+		j := &m.jobs[i]
+		j.grain, j.first = grain, tasks
+		tasks += ((j.r1-j.r0+panelRows-1)/panelRows + grain - 1) / grain
+	}
+	if work < soloWork {
+		for i := range tasks {
+			m.run(0, i)
+		}
+	} else {
+		p.run(tasks, m.task)
+	}
+	for i := range m.jobs[:m.njobs] {
+		m.jobs[i] = job{}
+	}
+	m.x, m.from = nil, nil
+}
+
+// pad copies the tokens to rows of whole blocks: the last block of an axis that
+// is not a multiple of 32 is filled up with zeros, on both sides of the product.
+func (m *matmul) pad(k, ld int) {
+	if need := m.n * ld; cap(m.padded) < need {
+		m.padded = make([]float32, need)
+	}
+	m.padded = m.padded[:m.n*ld]
+	for t := range m.n {
+		row := m.padded[t*ld:][:ld]
+		clear(row[copy(row, m.x[t*m.ldx:][:k]):])
+	}
+	m.x, m.ldx = m.padded, ld
+}
+
+// quantise rounds the tokens to records, once for all rows.
+func (m *matmul) quantise(p *Pool, w *Weight) {
+	m.stride = w.padded / BlockWidth * recordBytes
+	if need := m.n * m.stride; cap(m.records) < need {
+		m.records = make([]byte, need)
+	}
+	m.records = m.records[:m.n*m.stride]
+	if m.n < manyTokens {
+		for t := range m.n {
+			m.round(0, t)
+		}
+	} else {
+		p.run(m.n, m.rounding)
+	}
+	m.from = unsafe.Pointer(&m.records[0])
+}
+
+// manyTokens are worth rounding on several threads.
+const manyTokens = 8
+
+func (m *matmul) round(_, t int) {
+	w, start := m.jobs[0].w, int32(-128)
+	if w.Type == Q4_0 {
+		start = -8
+	}
+	active.quant(m.records[t*m.stride:][:m.stride], m.x[t*m.ldx:][:w.padded], start)
+}
+
+// job finds the one that task i is part of: the last that begins at or before it.
+func (m *matmul) job(i int) *job {
+	lo, hi := 0, m.njobs
+	for hi-lo > 1 {
+		if mid := (lo + hi) / 2; m.jobs[mid].first <= i {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return &m.jobs[lo]
+}
+
+// run is one task: `grain` panels, all tokens of the job, all units.
+func (m *matmul) run(worker, i int) {
+	s := m.threads[worker]
+	if s == nil {
+		s = new(matScratch)
+		m.threads[worker] = s
+	}
+	j := m.job(i)
+	first := j.r0/panelRows + (i-j.first)*j.grain
+	last := min(first+j.grain, (j.r1+panelRows-1)/panelRows)
+	for first < last {
+		panels := min(last-first, maxTilePanels-first%maxTilePanels)
+		panels = 1 << (bits.Len(uint(panels)) - 1)
+		for t := 0; t < j.n; t += chunkTok {
+			for node := range j.w.nodes {
+				m.group(j, s, first, panels, t, min(chunkTok, j.n-t), node)
+			}
+		}
+		first += panels
+	}
+}
+
+// group computes one tree node for a group of panels and a chunk of tokens. Few
+// tokens pass over the weights once, all units in one call; more tokens take
+// several passes over as many units as the cache holds.
+func (m *matmul) group(j *job, s *matScratch, panel, panels, t0, tokens, node int) {
+	w := j.w
+	steps := w.steps[node]
+	row := panel * panelRows
+	rows := min(panels*panelRows, j.r1-row)
+	a := &s.args
+	a.panel, a.ldx = uintptr(w.panel), uintptr(m.stride)
+	a.level = unsafe.Sizeof(s.stack[0])
+	dst := target{unsafe.Pointer(&s.stack[0]), groupRows * 4}
+	direct := rows == panels*panelRows // whole panels are stored where they belong
+	if direct {
+		dst = target{unsafe.Pointer(&j.y[node][t0*j.ldy+row]), j.ldy * 4}
+	}
+	most := maxCallCols
+	if tokens > active.tokens(w.Type) {
+		most = passBytes / (panels * w.column)
+	}
+	at := UnitSpan(w.Cols, w.nodes[node].Lo).Lo - w.span.Lo
+	depth := 0
+	for i := 0; i < len(steps); {
+		run, cols := 1, int(steps[i].k)
+		for i+run < len(steps) && cols+int(steps[i+run].k) <= most {
+			cols += int(steps[i+run].k)
+			run++
+		}
+		out := dst
+		next := depth
+		for _, s := range steps[i : i+run] {
+			next += 1 - int(s.merges)
+		}
+		if i+run < len(steps) {
+			out = target{unsafe.Pointer(&s.stack[next-1]), groupRows * 4}
+		}
+		m.units(w, s, steps[i:i+run], panel, panels, j.t0+t0, tokens, at, cols, unsafe.Pointer(&s.stack[depth]), out)
+		at += cols
+		i += run
+		depth = next
+	}
+	if !direct {
+		for t := range tokens {
+			copy(j.y[node][(t0+t)*j.ldy+row:][:rows], s.stack[0][t][:rows])
+		}
+	}
+}
+
+// target is where tokens' results go and the bytes from token to token.
+type target struct {
+	at unsafe.Pointer
+	ld int
+}
+
+// units computes successive units for all tokens of a chunk, a few tokens per pass
+// over the weights. Without help, the time for memory and the time for arithmetic
+// add up; so each of n passes prefetches 1/n of the weights that come next.
+func (m *matmul) units(w *Weight, s *matScratch, steps []step, panel, panels, t0, tokens, at, cols int, stack unsafe.Pointer, out target) {
+	k, a := active, &s.args
+	a.steps, a.nsteps = &steps[0], uintptr(len(steps))
+	a.ldout = uintptr(out.ld)
+	at0, width := w.group(panel)
+	advance := w.advance(width)
+	from := unsafe.Add(unsafe.Pointer(unsafe.SliceData(w.data)), at0+at/w.chunk*advance)
+	x := at * 4
+	if Quantised(w.Type) {
+		x = at / BlockWidth * recordBytes
+	}
+	a.panel, a.advance = uintptr(w.chunk*w.column), uintptr(advance)
+	first := panel % maxTilePanels
+	all := cols / w.chunk * advance // bytes of these units; what comes next follows them
+	most := k.tokens(w.Type)
+	passes := (tokens + most - 1) / most
+	a.pfStep = uintptr(advance / passes)
+	for pass, t := 0, 0; pass < passes; pass++ {
+		c := (tokens - t) / (passes - pass)
+		a.x = unsafe.Add(m.from, (t0+t)*m.stride+x)
+		a.tokens = c
+		ahead := prefetchAhead
+		if passes > 1 {
+			ahead = all + pass*all/passes
+		}
+		for p := 0; p < panels; {
+			step, f := k.pick(w.Type, panels-p, c)
+			a.w = unsafe.Add(from, (first+p)*w.chunk*w.column)
+			a.scales = unsafe.Add(from, width*w.chunk*w.column+(first+p)*w.scales)
+			a.pf = unsafe.Add(a.w, ahead)
+			a.stack = unsafe.Add(stack, (t*groupRows+p*panelRows)*4)
+			a.out = unsafe.Add(out.at, t*out.ld+p*panelRows*4)
+			a.panels = step
+			call(f, a)
+			p += step
+		}
+		t += c
+	}
+}
+
+// call runs a tile kernel. Assembly cannot be interrupted by the scheduler or the
+// collector; this frame, entered every few microseconds, can.
+//
+//go:noinline
+func call(f func(*tileArgs), a *tileArgs) { f(a) }
+
+// tokens is how many tokens a tile of dt can have.
+func (k *kernels) tokens(dt DType) int {
+	n := maxTileTokens
+	for k.tile[dt][0][n-1] == nil {
+		n--
+	}
+	return n
+}
+
+// pick returns the widest tile kernel of at most `panels` panels and its width.
+func (k *kernels) pick(dt DType, panels, tokens int) (int, func(*tileArgs)) {
+	for i := bits.Len(uint(panels)) - 1; i >= 0; i-- {
+		if f := k.tile[dt][i][tokens-1]; f != nil {
+			return 1 << i, f
+		}
+	}
+	panic("tensor: no " + k.name + " kernel for " + dt.String())
+}

@@ -1,0 +1,82 @@
+package tensor
+
+import "fmt"
+
+func sameLength(op string, lens ...int) {
+	for _, n := range lens[1:] {
+		if n < lens[0] {
+			panic(fmt.Sprintf("tensor: %s of %d elements with a slice of %d", op, lens[0], n))
+		}
+	}
+}
+
+// RMSNorm is dst = (x / sqrt(mean(x²) + eps)) * w over the length of x. The sum of
+// squares is a fused chain in 16 lanes. dst may be x.
+func RMSNorm(dst, x, w []float32, eps float32) {
+	if len(x) == 0 {
+		return
+	}
+	sameLength("RMSNorm", len(x), len(dst), len(w))
+	active.rmsnorm(dst, x, w, eps)
+}
+
+// Add is dst += x over the length of dst.
+func Add(dst, x []float32) {
+	sameLength("Add", len(dst), len(x))
+	active.add(dst, x)
+}
+
+// Scale is x *= by.
+func Scale(x []float32, by float32) { active.scaleBy(x, by) }
+
+// Activation is the nonlinearity of a gated feed-forward network.
+type Activation uint8
+
+const (
+	SiLU     Activation = iota // x / (1 + exp(-x)), see SiLUMul
+	GELUTanh                   // see GELUMul
+)
+
+// Mul is dst = a(gate) * up over the length of dst. dst may be gate or up.
+func (a Activation) Mul(dst, gate, up []float32) {
+	if a == GELUTanh {
+		GELUMul(dst, gate, up)
+		return
+	}
+	SiLUMul(dst, gate, up)
+}
+
+// SiLUMul is dst = gate/(1+exp(-gate)) * up over the length of dst. dst may be
+// gate or up.
+func SiLUMul(dst, gate, up []float32) {
+	sameLength("SiLUMul", len(dst), len(gate), len(up))
+	active.siluMul(dst, gate, up)
+}
+
+// GELUMul is dst = gelu(gate) * up over the length of dst, gelu in its tanh form
+// (Hendrycks and Gimpel, arXiv 1606.08415, section 2; gelu_pytorch_tanh):
+// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³))), which is x / (1 + exp(-2 sqrt(2/pi)
+// (x + 0.044715 x³))). Every operation is rounded. dst may be gate or up.
+func GELUMul(dst, gate, up []float32) {
+	sameLength("GELUMul", len(dst), len(gate), len(up))
+	active.geluMul(dst, gate, up)
+}
+
+// SoftCap is x = cap * tanh(x/cap), in place.
+func SoftCap(x []float32, cap float32) {
+	for i, v := range x {
+		x[i] = cap * (1 - 2/(1+Exp(2*(v/cap))))
+	}
+}
+
+// RopeRotateHalf rotates one head x [d] in place, in the rotate-half pairing
+// (i, i+d/2): x[i]*cos[i] - x[i+d/2]*sin[i] and x[i+d/2]*cos[i] + x[i]*sin[i], each
+// product rounded. cos and sin have d/2 elements.
+func RopeRotateHalf(x, cos, sin []float32) {
+	sameLength("RopeRotateHalf", len(x)/2, len(cos), len(sin))
+	active.rope(x, cos, sin)
+}
+
+// ArgMax is the index of the largest element, the lowest one of equals. NaN never
+// wins; a row without a number (or without elements) gives 0.
+func ArgMax(x []float32) int { return active.argMax(x) }

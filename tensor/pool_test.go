@@ -1,0 +1,136 @@
+package tensor
+
+import (
+	"runtime"
+	"runtime/metrics"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestPoolRunsEveryTaskOnce(t *testing.T) {
+	for _, threads := range []int{1, 2, 5} {
+		p := NewPool(threads)
+		if p.Threads() != threads {
+			t.Fatalf("%d threads, want %d", p.Threads(), threads)
+		}
+		for n := range 200 {
+			seen := make([]atomic.Int32, n)
+			p.Run(n, func(i int) { seen[i].Add(1) })
+			for i := range seen {
+				if seen[i].Load() != 1 {
+					t.Fatalf("task %d of %d ran %d times", i, n, seen[i].Load())
+				}
+			}
+			if n%50 == 0 {
+				time.Sleep(time.Millisecond) // let the workers park
+			}
+		}
+		p.Close()
+		p.Close()
+		ran := 0
+		p.Run(3, func(int) { ran++ })
+		if ran != 3 {
+			t.Error("a closed pool does not run")
+		}
+	}
+}
+
+func TestPoolServesConcurrentCallers(t *testing.T) {
+	p := NewPool(3)
+	defer p.Close()
+	var total atomic.Int64
+	var callers sync.WaitGroup
+	for range 8 {
+		callers.Add(1)
+		go func() {
+			defer callers.Done()
+			for range 100 {
+				p.Run(7, func(i int) { total.Add(int64(i)) })
+			}
+		}()
+	}
+	callers.Wait()
+	if total.Load() != 8*100*21 {
+		t.Errorf("sum %d", total.Load())
+	}
+}
+
+func TestPoolWaitsForSlowWorkers(t *testing.T) {
+	p := NewPool(2)
+	defer p.Close()
+	for range 20 {
+		var done atomic.Int32
+		p.Run(2, func(i int) {
+			time.Sleep(200 * time.Microsecond * time.Duration(i))
+			done.Add(1)
+		})
+		if done.Load() != 2 {
+			t.Fatal("Run returned before its tasks")
+		}
+	}
+}
+
+// Assembly cannot be preempted; a collection must still get in between the calls of
+// a goroutine that does nothing but multiply.
+func TestCollectorIsNotHeldUp(t *testing.T) {
+	p := NewPool(1)
+	defer p.Close()
+	const rows, k, n = 256, 4096, 64
+	w := newWeight(t, BF16, make([]float32, rows*k), rows, k, 0, Units(k))
+	x, y := make([]float32, n*k), make([]float32, n*rows)
+	var stop atomic.Bool
+	var worker sync.WaitGroup
+	worker.Add(1)
+	go func() {
+		defer worker.Done()
+		for !stop.Load() {
+			p.MatMul(y, rows, w, x, k, n)
+		}
+	}()
+	const collections = 9
+	before, done := stopping(), make(chan struct{})
+	go func() {
+		for range collections {
+			runtime.GC()
+		}
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Error("nine collections took more than 20 s")
+	}
+	stop.Store(true)
+	worker.Wait()
+	<-done
+	// The median, because a loaded machine may take the processor away now and then.
+	after, seen := stopping(), uint64(0)
+	total := uint64(0)
+	for i, n := range after.Counts {
+		total += n - before.Counts[i]
+	}
+	for i, n := range after.Counts {
+		if seen += n - before.Counts[i]; 2*seen > total {
+			if at := after.Buckets[i]; at > 0.010 {
+				t.Errorf("half of %d stops of the world waited %v s or more for the kernels, want at most 0.01", total, at)
+			}
+			break
+		}
+	}
+	if total < collections {
+		t.Errorf("%d stops of the world in %d collections", total, collections)
+	}
+}
+
+// stopping is how long the collector has waited for goroutines to stop, by length.
+func stopping() *metrics.Float64Histogram {
+	s := []metrics.Sample{{Name: "/sched/pauses/stopping/gc:seconds"}}
+	metrics.Read(s)
+	return s[0].Value.Float64Histogram()
+}

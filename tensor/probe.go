@@ -1,0 +1,76 @@
+package tensor
+
+import (
+	"time"
+)
+
+// Probe does nothing but read memory, or nothing but arithmetic, as much of it as
+// some work needs: how long the work would take if it cost nothing else. Taken in
+// turn with the work itself, it suffers the same neighbours on a shared machine,
+// which the peaks of Measure* do not.
+type Probe struct {
+	pool *Pool
+	buf  []byte
+	mem  mapping
+	at   int
+}
+
+// probePiece is what a thread claims at once, about as much as in a product.
+const probePiece = 256 << 10
+
+// NewProbe maps a buffer of `bytes` to read from; choose several times the
+// last-level cache. Close frees it.
+func NewProbe(p *Pool, bytes int) (*Probe, error) {
+	n := max(1, bytes/probePiece) * probePiece
+	buf, mem, err := mapMemory(n)
+	if err != nil {
+		return nil, err
+	}
+	p.Run(n/probePiece, func(i int) {
+		b := buf[i*probePiece:][:probePiece]
+		for j := 0; j < len(b); j += 64 {
+			b[j] = 1
+		}
+	})
+	return &Probe{pool: p, buf: buf, mem: mem}, nil
+}
+
+// Close frees the buffer.
+func (p *Probe) Close() error {
+	p.buf = nil
+	return p.mem.free()
+}
+
+// Read is the time to read that many bytes (at least one piece), all threads together.
+func (p *Probe) Read(bytes float64) time.Duration {
+	pieces := len(p.buf) / probePiece
+	n := max(1, int(bytes/probePiece))
+	from := p.at
+	p.at = (p.at + n) % pieces
+	d := p.timed(n, func(i int) { active.peak.read(&p.buf[(from+i)%pieces*probePiece], probePiece) })
+	return scale(d, bytes/float64(n*probePiece))
+}
+
+// FMA is the time of that many float32 operations, a multiply-add being two.
+func (p *Probe) FMA(flops float64) time.Duration {
+	return p.compute(flops, active.peak.lanes*2, active.peak.fma)
+}
+
+// VNNI is the time of that many integer operations, see MeasureVNNI.
+func (p *Probe) VNNI(ops float64) time.Duration {
+	return p.compute(ops, active.peak.dotLanes*8, active.peak.dot)
+}
+
+func (p *Probe) compute(ops float64, perLane int, f func(int)) time.Duration {
+	piece := float64(perLane * peakChains * peakRounds)
+	n := max(1, int(ops/piece))
+	return scale(p.timed(n, func(int) { f(peakRounds) }), ops/(float64(n)*piece))
+}
+
+func (p *Probe) timed(n int, f func(int)) time.Duration {
+	start := time.Now()
+	p.pool.Run(n, f)
+	return time.Since(start)
+}
+
+func scale(d time.Duration, by float64) time.Duration { return time.Duration(float64(d) * by) }

@@ -1,0 +1,244 @@
+package tensor
+
+import (
+	"encoding/binary"
+	"math"
+	"unsafe"
+)
+
+// Quantised products follow GGUF's Q8_0, Q4_0 and IQ4_NL: weights of a row share a float16
+// scale per block of 32. The tokens are rounded to int8 per block too, once per
+// product, so that a block is an exact integer sum; then
+//
+//	acc = fma(float32(sum of w*x), weight scale * token scale, acc)
+//
+// in block order.
+
+// A record is one block of a quantised token: 32 int8, the float32 scale, and an
+// int32: minus the offset of the stored weights times the sum of the int8, which
+// is where the integer sum starts.
+const (
+	recordBytes = 40
+	recordScale = 32
+	recordStart = 36
+)
+
+// portableQuantise rounds whole blocks of a token to records: scale = max|x|/127,
+// q = x*(1/scale) to the nearest integer, ties to even. A block of zeros (or of
+// numbers too small to have an inverse scale) has scale 0. A block with NaN or an
+// infinity has scale NaN, so that the product shows it.
+func portableQuantise(dst []byte, x []float32, start int32) {
+	for b := 0; b < len(dst)/recordBytes; b++ {
+		rec, v := dst[b*recordBytes:][:recordBytes], x[b*BlockWidth:][:BlockWidth]
+		top := uint32(0)
+		for _, f := range v {
+			top = max(top, math.Float32bits(f)&0x7fffffff)
+		}
+		scale := math.Float32frombits(top) / 127
+		inv := 1 / scale
+		switch {
+		case top >= 0x7f800000:
+			scale, inv = float32(math.NaN()), 0
+		case math.IsInf(float64(inv), 0):
+			scale, inv = 0, 0
+		}
+		sum := int32(0)
+		for i, f := range v {
+			q := int8(0)
+			if inv != 0 {
+				q = int8(math.RoundToEven(float64(float32(f * inv))))
+			}
+			rec[i] = byte(q)
+			sum += int32(q)
+		}
+		binary.LittleEndian.PutUint32(rec[recordScale:], math.Float32bits(scale))
+		binary.LittleEndian.PutUint32(rec[recordStart:], uint32(start*sum))
+	}
+}
+
+// putQ8 quantises one block of one row into a panel's block and returns the scale:
+// max|x|/127, values rounded to nearest, ties away from zero, as GGUF does.
+func putQ8(block []byte, lane int, x *[BlockWidth]float32) uint16 {
+	top := float32(0)
+	for _, v := range x {
+		top = max(top, float32(math.Abs(float64(v))))
+	}
+	d := top / 127
+	inv := 1 / d
+	if !(inv <= math.MaxFloat32) || inv == 0 { // d is 0, not finite, or has no inverse
+		inv = 0
+	}
+	for k, v := range x {
+		q := 0
+		if inv != 0 {
+			q = int(math.Round(float64(float32(v * inv))))
+		}
+		block[k/4*4*panelRows+lane*4+k%4] = byte(q + 128)
+	}
+	return toF16(d)
+}
+
+// putQ4 is putQ8 for 4 bits: the element of the largest magnitude becomes -8.
+func putQ4(block []byte, lane int, x *[BlockWidth]float32) uint16 {
+	top, signed := float32(0), float32(0)
+	for _, v := range x {
+		if a := float32(math.Abs(float64(v))); a > top || v != v {
+			top, signed = a, v
+		}
+		if v != v {
+			break
+		}
+	}
+	d := signed / -8
+	inv := 1 / d
+	if !(math.Abs(float64(inv)) <= math.MaxFloat32) || inv == 0 {
+		inv = 0
+	}
+	for k, v := range x {
+		q := 8
+		if inv != 0 {
+			q = min(15, int(float32(float32(v*inv)+8.5)))
+		}
+		at := &block[k%16/4*4*panelRows+lane*4+k%4]
+		if k < 16 {
+			*at = *at&0xf0 | byte(q)
+		} else {
+			*at = *at&0x0f | byte(q)<<4
+		}
+	}
+	return toF16(d)
+}
+
+// nonLinear are the values of IQ4_NL, in units of the scale: the format's table.
+var nonLinear = [16]int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+
+// nearest is the index in nonLinear of what is nearest to i-128, the lower one of two.
+var nearest = func() (at [257]uint8) {
+	for i := range at {
+		best := 0
+		for j, v := range nonLinear {
+			if d, b := i-128-int(v), i-128-int(nonLinear[best]); d*d < b*b {
+				best = j
+			}
+		}
+		at[i] = uint8(best)
+	}
+	return at
+}()
+
+// iq4Tops are the table's values that the block's largest element may become.
+var iq4Tops = [...]float32{-127, -104, -83, 113, 89, 69}
+
+// putIQ4 is putQ8 for IQ4_NL: of a few scales, which put the largest element on one
+// of the table's outer values, the one that leaves the smallest squared error once
+// it is moved to its best place (sum of x*v over sum of v*v).
+func putIQ4(block []byte, lane int, x *[BlockWidth]float32) uint16 {
+	top, signed := float32(0), float32(0)
+	for _, v := range x {
+		if a := float32(math.Abs(float64(v))); a > top || v != v {
+			top, signed = a, v
+		}
+		if v != v {
+			break
+		}
+	}
+	d, gain := signed/iq4Tops[0], float32(-1)
+	var code [BlockWidth]uint8
+	for _, t := range iq4Tops {
+		if !iq4Codes(&code, x, signed/t) {
+			continue
+		}
+		var xv, vv float32
+		for i, v := range x {
+			q := float32(nonLinear[code[i]])
+			xv += float32(v * q)
+			vv += float32(q * q)
+		}
+		if g := float32(xv*xv) / vv; g > gain {
+			d, gain = xv/vv, g
+		}
+	}
+	half := toF16(d)
+	if !iq4Codes(&code, x, fromF16(half)) && fromF16(half) == 0 {
+		half = 0
+	}
+	for k := range BlockWidth / 2 {
+		block[k/4*4*panelRows+lane*4+k%4] = code[k] | code[k+BlockWidth/2]<<4
+	}
+	return half
+}
+
+// iq4Codes finds the nearest code of every element; false if the scale has no inverse.
+func iq4Codes(code *[BlockWidth]uint8, x *[BlockWidth]float32, d float32) bool {
+	inv := 1 / d
+	if !(math.Abs(float64(inv)) <= math.MaxFloat32) || inv == 0 {
+		clear(code[:])
+		return false
+	}
+	for i, v := range x {
+		code[i] = nearest[int(min(256, max(0, float32(v*inv)+128.5)))]
+	}
+	return true
+}
+
+func dotIQ4(block unsafe.Pointer, lane int, x *[BlockWidth]int8) int32 {
+	w := (*[BlockWidth / 2 * panelRows]byte)(block)
+	sum := int32(0)
+	for k, v := range x {
+		sum += (int32(nonLinear[w[k%16/4*4*panelRows+lane*4+k%4]>>(k/16*4)&15]) + 128) * int32(v)
+	}
+	return sum
+}
+
+func dotQ8(block unsafe.Pointer, lane int, x *[BlockWidth]int8) int32 {
+	w := (*[BlockWidth * panelRows]byte)(block)
+	sum := int32(0)
+	for k, v := range x {
+		sum += int32(w[k/4*4*panelRows+lane*4+k%4]) * int32(v)
+	}
+	return sum
+}
+
+func dotQ4(block unsafe.Pointer, lane int, x *[BlockWidth]int8) int32 {
+	w := (*[BlockWidth / 2 * panelRows]byte)(block)
+	sum := int32(0)
+	for k, v := range x {
+		sum += int32(w[k%16/4*4*panelRows+lane*4+k%4]>>(k/16*4)&15) * int32(v)
+	}
+	return sum
+}
+
+// portableQuantTile is the dumb twin of every quantised tile kernel; dot is the sum
+// of stored weights times token bytes of one row of a block.
+func portableQuantTile(dot func(block unsafe.Pointer, lane int, x *[BlockWidth]int8) int32) func(*tileArgs) {
+	return func(a *tileArgs) {
+		steps := unsafe.Slice(a.steps, a.nsteps)
+		for p := range a.panels {
+			w := unsafe.Add(a.w, uintptr(p)*a.panel)
+			scales := unsafe.Add(a.scales, uintptr(p)*2*panelRows)
+			record, level := uintptr(0), uintptr(0)
+			var acc [maxTileTokens]lanes
+			for i, s := range steps {
+				acc = [maxTileTokens]lanes{}
+				for range s.k / BlockWidth {
+					ws := (*[panelRows]uint16)(scales)
+					for t := range a.tokens {
+						x := unsafe.Add(a.x, uintptr(t)*a.ldx+record)
+						xs := *(*float32)(unsafe.Add(x, recordScale))
+						start := *(*int32)(unsafe.Add(x, recordStart))
+						for lane := range panelRows {
+							sum := start + dot(w, lane, (*[BlockWidth]int8)(x))
+							acc[t][lane] = fma32(float32(sum), float32(fromF16(ws[lane])*xs), acc[t][lane])
+						}
+					}
+					w, scales = unsafe.Add(w, a.advance), unsafe.Add(scales, a.advance)
+					record += recordBytes
+				}
+				a.merge(p, s.merges, &level, &acc, i == len(steps)-1)
+			}
+			for t := range a.tokens {
+				*(*lanes)(unsafe.Add(a.out, uintptr(t)*a.ldout+uintptr(p)*64)) = acc[t]
+			}
+		}
+	}
+}

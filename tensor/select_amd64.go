@@ -1,0 +1,67 @@
+package tensor
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+//go:generate go -C gen run . ..
+
+var machine = detect()
+
+func implementations() []*kernels { return machine }
+
+// detect lists the implementations of this machine, the widest first.
+func detect() []*kernels {
+	var all []*kernels
+	x := &cpu.X86
+	if x.HasAVX2 && x.HasFMA && x.HasF16C {
+		if x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL {
+			if !x.HasAVX512VNNI {
+				kernelsAVX512.peak.dotLanes, kernelsAVX512.peak.dot = kernelsAVX2.peak.dotLanes, kernelsAVX2.peak.dot
+				for dt := range kernelsAVX2.tile {
+					if Quantised(DType(dt)) {
+						kernelsAVX512.tile[dt] = kernelsAVX2.tile[dt]
+					}
+				}
+			}
+			// Not run on such a machine yet, so the AVX2 forms serve, with the same bits.
+			kernelsAVX512.tile[IQ4_NL], kernelsAVX512.geluMul = kernelsAVX2.tile[IQ4_NL], kernelsAVX2.geluMul
+			all = append(all, kernelsAVX512)
+		}
+		all = append(all, kernelsAVX2)
+	}
+	return append(all, portableKernels())
+}
+
+// addInPlace is Add for slices of the stack, which a call through active would move
+// to the heap.
+func addInPlace(dst, x []float32) {
+	if active.name == portableName {
+		portableAdd(dst, x)
+		return
+	}
+	addVecAVX2(dst, x)
+}
+
+func quantiseVec(dst []byte, x []float32, start int32) {
+	quantiseAVX2(unsafe.SliceData(dst), unsafe.SliceData(x), len(dst)/recordBytes, start)
+}
+
+// The generator knows these offsets by number; a change of a struct does not compile.
+var (
+	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.pfStep)-11*8]
+	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.level)-7*8]
+	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.scales)-12*8]
+	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.advance)-13*8]
+	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.panels)-14*8]
+	_ = [1]struct{}{}[groupRows*4-256]
+	_ = [1]struct{}{}[recordBytes-40]
+	_ = [1]struct{}{}[unsafe.Sizeof(step{})-16]
+	_ = [1]struct{}{}[unsafe.Offsetof(valuesArgs{}.slots)-5*8]
+	_ = [1]struct{}{}[unsafe.Offsetof(valuesArgs{}.pf)-8*8]
+	_ = [1]struct{}{}[unsafe.Offsetof(softmaxArgs{}.valid)-16]
+	_ = [1]struct{}{}[unsafe.Offsetof(softmaxArgs{}.scale)-24]
+	_ = [1]struct{}{}[unsafe.Offsetof(softmaxArgs{}.correct)-32]
+)

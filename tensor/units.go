@@ -1,0 +1,105 @@
+package tensor
+
+import "fmt"
+
+// The grains of the canonical arithmetic. They are part of every result's bits
+// and of every message between nodes, so they are constants, not settings.
+const (
+	BlockWidth = 32 // elements of a contraction axis that are never cut
+	MaxUnits   = 16 // ownable runs of blocks of one axis
+	BlockSlots = 64 // cache slots per attention block
+	RowGrain   = 16 // output rows that are never cut
+)
+
+// Span is the half-open range [Lo, Hi).
+type Span struct{ Lo, Hi int }
+
+// Len is Hi - Lo.
+func (s Span) Len() int { return s.Hi - s.Lo }
+
+// Units is the number of units of a contraction axis of k elements.
+func Units(k int) int {
+	return min(MaxUnits, (k+BlockWidth-1)/BlockWidth)
+}
+
+// UnitSpan is the element range of unit u of an axis of k elements: whole blocks,
+// of which only the axis' last may be short.
+func UnitSpan(k, u int) Span { return UnitsSpan(k, u, u+1) }
+
+// UnitsSpan is the element range of the units [lo, hi) of an axis of k elements.
+func UnitsSpan(k, lo, hi int) Span {
+	blocks, units := (k+BlockWidth-1)/BlockWidth, Units(k)
+	if units == 0 {
+		return Span{}
+	}
+	return Span{min(k, lo*blocks/units*BlockWidth), min(k, hi*blocks/units*BlockWidth)}
+}
+
+// split is where the tree node [lo, hi) divides: the left child has the largest
+// power of two of leaves that leaves the right child at least one.
+func split(lo, hi int) int {
+	p := 1
+	for 2*p < hi-lo {
+		p *= 2
+	}
+	return lo + p
+}
+
+// Subtrees returns the maximal nodes of the sum tree over `units` leaves that
+// together cover exactly the leaves [lo, hi), in order. A socket that owns these
+// units computes one partial sum per node.
+func Subtrees(lo, hi, units int) []Span {
+	if lo < 0 || hi > units || lo > hi {
+		panic(fmt.Sprintf("tensor: units [%d,%d) outside of [0,%d)", lo, hi, units))
+	}
+	return subtrees(nil, lo, hi, 0, units)
+}
+
+func subtrees(out []Span, lo, hi, a, b int) []Span {
+	switch {
+	case lo >= b || hi <= a || lo >= hi:
+		return out
+	case lo <= a && b <= hi:
+		return append(out, Span{a, b})
+	}
+	mid := split(a, b)
+	return subtrees(subtrees(out, lo, hi, a, mid), lo, hi, mid, b)
+}
+
+// CombineTree finishes the sum tree over [0, units): parts[i] is the value of the
+// tree node nodes[i] (as Subtrees gives them), the nodes tile [0, units) in order,
+// and all parts have at least len(dst) elements. dst may alias one of the parts.
+// It allocates nothing.
+func CombineTree(dst []float32, nodes []Span, parts [][]float32, units int) {
+	if len(nodes) != len(parts) {
+		panic(fmt.Sprintf("tensor: %d tree nodes but %d parts", len(nodes), len(parts)))
+	}
+	var acc combineChunk
+	for off := 0; off < len(dst); off += len(acc) {
+		n := min(len(acc), len(dst)-off)
+		if used := combine(&acc, nodes, parts, 0, 0, units, off, n); used != len(nodes) {
+			panic(fmt.Sprintf("tensor: nodes %v do not tile the %d units in order", nodes, units))
+		}
+		copy(dst[off:off+n], acc[:n])
+	}
+}
+
+type combineChunk [256]float32
+
+// combine puts node [a, b) of the elements [off, off+n) in acc and returns the
+// index of the first part after those it used.
+func combine(acc *combineChunk, nodes []Span, parts [][]float32, i, a, b, off, n int) int {
+	if i < len(nodes) && nodes[i] == (Span{a, b}) {
+		copy(acc[:n], parts[i][off:off+n])
+		return i + 1
+	}
+	if b-a < 2 {
+		panic(fmt.Sprintf("tensor: no part for unit %d among the nodes %v", a, nodes))
+	}
+	mid := split(a, b)
+	i = combine(acc, nodes, parts, i, a, mid, off, n)
+	var right combineChunk
+	i = combine(&right, nodes, parts, i, mid, b, off, n)
+	addInPlace(acc[:n], right[:n])
+	return i
+}

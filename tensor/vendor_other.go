@@ -1,0 +1,6 @@
+//go:build !amd64
+
+package tensor
+
+// prefetchAhead is not used: the portable kernels do not prefetch.
+const prefetchAhead = 0

@@ -1,0 +1,241 @@
+package tensor
+
+import (
+	"fmt"
+	"math"
+)
+
+// panelRows is the number of rows that lie side by side in a panel.
+const panelRows = 16
+
+// Weight is a matrix [Rows][Cols], or the columns of its units [UnitLo, UnitHi),
+// packed for reading once from front to back while many tokens are multiplied.
+//
+// Rows are packed in panels of 16 rows side by side, the contraction axis
+// outermost, padded with zeros to whole blocks of 32 columns. Four panels (the
+// last ones fewer) form a group, whose columns are interleaved, so that a group,
+// and one group after the other, is read as one stream:
+//
+//	F32, F16  [group][column/4][panel][4 columns][16 rows]
+//	BF16      [group][column/4][panel][2][16 rows][2 columns]
+//	Q8_0      [group][block] of [panel][8][16 rows][4 columns] bytes w+128, then [panel][16] float16 scales
+//	Q4_0      [group][block] of [panel][4][16 rows][4] bytes, columns 4g+i low, 16+4g+i high, w+8 each, then scales
+//	IQ4_NL    the same with the index of the value in a table of 16
+//
+// so that one vector holds the same column of 16 rows, and every output element
+// is one chain along the columns whatever the vector width.
+type Weight struct {
+	Type           DType
+	Rows, Cols     int
+	UnitLo, UnitHi int
+
+	span   Span     // the columns that are here
+	padded int      // their number, rounded up to whole blocks
+	nodes  []Span   // Subtrees(UnitLo, UnitHi)
+	steps  [][]step // per node, its units
+	panel  int      // bytes of one panel
+	chunk  int      // columns of a panel that lie together: a quantised block, or 4
+	column int      // bytes of one column of a panel, without scales
+	scales int      // bytes of the scales of a chunk of one panel
+	data   []byte
+	mem    mapping
+}
+
+// NewWeight makes a zero matrix that owns all units of its columns.
+func NewWeight(dt DType, rows, cols int) (*Weight, error) {
+	return NewWeightUnits(dt, rows, cols, 0, Units(cols))
+}
+
+// NewWeightUnits makes a zero matrix of `rows` rows that holds the columns of the
+// units [unitLo, unitHi) of an axis of `cols` elements. Fill it with SetRow and
+// release its memory with Close.
+func NewWeightUnits(dt DType, rows, cols, unitLo, unitHi int) (*Weight, error) {
+	w, err := describe(dt, rows, cols, unitLo, unitHi)
+	if err != nil || w.size() == 0 {
+		return w, err
+	}
+	w.data, w.mem, err = mapMemory(w.size())
+	return w, err
+}
+
+// describe is NewWeightUnits without memory.
+func describe(dt DType, rows, cols, unitLo, unitHi int) (*Weight, error) {
+	switch {
+	case columnBytes(dt) == 0:
+		return nil, fmt.Errorf("tensor: weights cannot be stored as %v; use f32, bf16, f16, q8_0, q4_0 or iq4_nl", dt)
+	case rows < 0 || cols <= 0 || rows > math.MaxInt32 || cols > math.MaxInt32:
+		return nil, fmt.Errorf("tensor: weight of %d rows and %d columns is not a matrix", rows, cols)
+	case unitLo < 0 || unitLo > unitHi || unitHi > Units(cols):
+		return nil, fmt.Errorf("tensor: units [%d,%d) outside of the %d units of %d columns", unitLo, unitHi, Units(cols), cols)
+	}
+	w := &Weight{Type: dt, Rows: rows, Cols: cols, UnitLo: unitLo, UnitHi: unitHi}
+	w.span = UnitsSpan(cols, unitLo, unitHi)
+	w.padded = (w.span.Len() + BlockWidth - 1) / BlockWidth * BlockWidth
+	w.nodes = Subtrees(unitLo, unitHi, Units(cols))
+	for _, n := range w.nodes {
+		w.steps = append(w.steps, treeSteps(cols, n.Lo, n.Hi))
+	}
+	w.column, w.chunk = columnBytes(dt), tileColumns
+	if Quantised(dt) {
+		w.chunk, w.scales = BlockWidth, 2*panelRows
+	}
+	w.panel = panelBytes(dt, w.padded)
+	if panels := (rows + panelRows - 1) / panelRows; w.panel > 0 && panels > math.MaxInt/2/w.panel {
+		return nil, fmt.Errorf("tensor: weight of %d rows and %d columns does not fit the address space", rows, cols)
+	}
+	return w, nil
+}
+
+// size is the bytes of all panels.
+func (w *Weight) size() int { return (w.Rows + panelRows - 1) / panelRows * w.panel }
+
+// columnBytes is the size of one column of a panel, without scales; 0 if dt is not
+// a weight type.
+func columnBytes(dt DType) int {
+	switch dt {
+	case F32:
+		return panelRows * 4
+	case BF16, F16:
+		return panelRows * 2
+	case Q8_0:
+		return panelRows
+	case Q4_0, IQ4_NL:
+		return panelRows / 2
+	}
+	return 0
+}
+
+// Quantised reports whether a weight of type dt has blocks that share a scale.
+func Quantised(dt DType) bool { return dt == Q8_0 || dt == Q4_0 || dt == IQ4_NL }
+
+// panelBytes is the size of a panel: its columns and, if quantised, its scales, up
+// to a whole cache line.
+func panelBytes(dt DType, padded int) int {
+	n := padded * columnBytes(dt)
+	if Quantised(dt) {
+		n += padded / BlockWidth * panelRows * 2
+	}
+	return (n + 63) &^ 63
+}
+
+// Span is the range of columns that the weight holds.
+func (w *Weight) Span() Span { return w.span }
+
+// Bytes is the size of the packed matrix in memory.
+func (w *Weight) Bytes() int64 { return int64(len(w.data)) }
+
+// Packed is the matrix as the kernels read it, in the layout above: to be kept, and
+// copied back into a weight of the same type, rows and units. It ends with Close.
+func (w *Weight) Packed() []byte { return w.data }
+
+// Close returns the memory to the system. The weight must not be used afterwards;
+// closing twice is safe.
+func (w *Weight) Close() error {
+	mem := w.mem
+	w.mem, w.data = mapping{}, nil
+	return mem.free()
+}
+
+// SetRow stores row r: src holds the columns of Span, which are rounded or
+// quantised to Type. Different rows may be set concurrently (best in groups of 16,
+// which share cache lines).
+func (w *Weight) SetRow(r int, src []float32) {
+	if r < 0 || r >= w.Rows || len(src) != w.span.Len() {
+		panic(fmt.Sprintf("tensor: SetRow(%d) with %d columns in a weight of %d rows and %d columns", r, len(src), w.Rows, w.span.Len()))
+	}
+	if len(src) == 0 {
+		return
+	}
+	base, panels := w.group(r / panelRows)
+	data, advance := w.data[base:], w.advance(panels)
+	first, lane := r/panelRows%maxTilePanels*w.chunk*w.column, r%panelRows
+	switch w.Type {
+	case F32:
+		for k := 0; k < len(src); k += tileColumns {
+			f := floats(data[k/tileColumns*advance+first:])
+			for i, v := range src[k:min(len(src), k+tileColumns)] {
+				f[i*panelRows+lane] = v
+			}
+		}
+	case F16:
+		for k := 0; k < len(src); k += tileColumns {
+			h := halves(data[k/tileColumns*advance+first:])
+			for i, v := range src[k:min(len(src), k+tileColumns)] {
+				h[i*panelRows+lane] = toF16(v)
+			}
+		}
+	case BF16:
+		for k := 0; k < len(src); k += tileColumns {
+			h := halves(data[k/tileColumns*advance+first:])
+			for i, v := range src[k:min(len(src), k+tileColumns)] {
+				h[i&^1*panelRows+lane*2+i&1] = toBF16(v)
+			}
+		}
+	case Q8_0, Q4_0, IQ4_NL:
+		for b := 0; b*BlockWidth < len(src); b++ {
+			var x [BlockWidth]float32
+			copy(x[:], src[b*BlockWidth:])
+			at := data[b*advance:][:advance]
+			block := at[first:][:w.chunk*w.column]
+			scale := &halves(at[panels*w.chunk*w.column+r/panelRows%maxTilePanels*w.scales:])[lane]
+			switch w.Type {
+			case Q8_0:
+				*scale = putQ8(block, lane, &x)
+			case Q4_0:
+				*scale = putQ4(block, lane, &x)
+			default:
+				*scale = putIQ4(block, lane, &x)
+			}
+		}
+	}
+}
+
+// group is where the group of a panel begins in the data, and its panels.
+func (w *Weight) group(panel int) (base, panels int) {
+	first := panel / maxTilePanels * maxTilePanels
+	all := (w.Rows + panelRows - 1) / panelRows
+	return first * w.panel, min(maxTilePanels, all-first)
+}
+
+// advance is the bytes from a chunk of a group of so many panels to the next chunk.
+func (w *Weight) advance(panels int) int { return panels * (w.chunk*w.column + w.scales) }
+
+// WeightBytes is the memory that a whole matrix takes as dt.
+func WeightBytes(dt DType, rows, cols int) int64 {
+	padded := (cols + BlockWidth - 1) / BlockWidth * BlockWidth
+	return int64((rows+panelRows-1)/panelRows) * int64(panelBytes(dt, padded))
+}
+
+// Row reads row r back as dst, the columns of Span: what the products multiply by.
+func (w *Weight) Row(r int, dst []float32) {
+	if r < 0 || r >= w.Rows || len(dst) != w.span.Len() {
+		panic(fmt.Sprintf("tensor: Row(%d) of %d columns in a weight of %d rows and %d columns", r, len(dst), w.Rows, w.span.Len()))
+	}
+	if len(dst) == 0 {
+		return
+	}
+	base, panels := w.group(r / panelRows)
+	data, advance := w.data[base:], w.advance(panels)
+	first, lane := r/panelRows%maxTilePanels*w.chunk*w.column, r%panelRows
+	scales := panels*w.chunk*w.column + r/panelRows%maxTilePanels*w.scales
+	for k := range dst {
+		chunk := data[k/w.chunk*advance:]
+		at, i := chunk[first:], k%w.chunk
+		nibble := func() byte { return at[i%16/4*4*panelRows+lane*4+i%4] >> (i / 16 * 4) & 15 }
+		scale := func() float32 { return fromF16(halves(chunk[scales:])[lane]) }
+		switch w.Type {
+		case F32:
+			dst[k] = floats(at)[i*panelRows+lane]
+		case F16:
+			dst[k] = fromF16(halves(at)[i*panelRows+lane])
+		case BF16:
+			dst[k] = fromBF16(halves(at)[i&^1*panelRows+lane*2+i&1])
+		case Q8_0:
+			dst[k] = scale() * float32(int(at[i/4*4*panelRows+lane*4+i%4])-128)
+		case Q4_0:
+			dst[k] = scale() * float32(int(nibble())-8)
+		case IQ4_NL:
+			dst[k] = scale() * float32(nonLinear[nibble()])
+		}
+	}
+}
