@@ -1,0 +1,68 @@
+package model
+
+import "sort"
+
+// architecture is what one family of checkpoints adds to the shared sizes. It
+// fits in one file, which registers it.
+type architecture struct {
+	Name string // as in config.json's "architectures"
+
+	// read takes the rest of config.json into c, and refuses by f.fail what the
+	// family could say but nothing here computes.
+	read func(f *fields, c *Config)
+
+	// tensors lists every tensor that the forward pass reads, in the order in
+	// which it reads them.
+	tensors func(c *Config) []Spec
+
+	// extra says whether a tensor that is not in the list may be there, because
+	// ignoring it changes nothing.
+	extra func(name string) bool
+
+	// beyond is extra for what depends on the config; nil: nothing more.
+	beyond func(c *Config, name string) bool
+
+	// experts names the tensors of a layer with experts; nil: mlpExperts.
+	experts func(layer int) MoENames
+}
+
+// Spec is a tensor that an architecture needs. A matrix is [rows, columns] and
+// maps columns to rows, y = W x; a vector is [n].
+type Spec struct {
+	Name  string
+	Shape []int
+}
+
+var registry = map[string]architecture{}
+
+func register(a architecture) {
+	if _, ok := registry[a.Name]; ok {
+		panic("model: architecture " + a.Name + " is registered twice")
+	}
+	registry[a.Name] = a
+}
+
+func lookup(name string) (architecture, bool) {
+	a, ok := registry[name]
+	return a, ok
+}
+
+// Architectures lists the names that Open understands, sorted.
+func Architectures() []string {
+	var names []string
+	for name := range registry {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// Tensors lists what the architecture of c needs, in the order in which a
+// forward pass reads it.
+func (c *Config) Tensors() []Spec {
+	a, ok := lookup(c.Architecture)
+	if !ok {
+		return nil
+	}
+	return a.tensors(c)
+}

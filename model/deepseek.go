@@ -1,0 +1,187 @@
+package model
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// DeepSeek V2 and V3 (arXiv 2405.04434, 2412.19437), and R1: multi-head latent
+// attention, and in most layers a mixture of experts (moe.go). Around attention all
+// is as in llama.go. Attention, as published:
+//
+//	cq      = RMSNorm(QDown h)                            (query rank); V2-Lite: cq = h, QUp is Q
+//	q_i     = [QUp_i cq | RoPE(QUp'_i cq)]                (nope + rope) of each head
+//	c, kr   = KVDown h                                    (rank), (rope), one for all heads
+//	c, kr   = RMSNorm(c), RoPE(kr)
+//	k_i     = [KUp_i c | kr]                              (nope + rope)
+//	v_i     = VUp_i c                                     (value)
+//	x      += O [attention(q_i, k_i, v_i)]                (heads*value)
+//
+// and as it is computed here, absorbed (section 2.1.2 there), in prefill as in decode
+// (docs/decisions/latent-attention.md). Only [c | kr] is cached:
+//
+//	q_i . k_i   = [KUp_i^T qn_i | qr_i] . [c | kr]
+//	sum p v_i   = VUp_i (sum p c)
+//
+// RoPE rotates pairs of neighbours here. The rows that make them are read in the
+// order evens, odds, of queries and of the shared key alike, which leaves every
+// product as it is and turns pairs of neighbours into pairs of halves.
+func init() {
+	for _, name := range []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"} {
+		register(architecture{
+			Name:    name,
+			read:    readDeepseek,
+			tensors: deepseekTensors,
+			extra:   llamaExtra,
+			beyond:  deepseekBeyond,
+		})
+	}
+}
+
+// LatentNames are the tensors of one layer's attention.
+type LatentNames struct {
+	Q        string // (heads*(nope+rope), hidden): QueryRank 0
+	QDown    string // (query rank, hidden)
+	QNorm    string // (query rank)
+	QUp      string // (heads*(nope+rope), query rank)
+	KVDown   string // (rank + rope, hidden)
+	KVNorm   string // (rank)
+	KVUp     string // (heads*(nope+value), rank)
+	O        string // (hidden, heads*value)
+	AttnNorm string // (hidden)
+}
+
+// LatentNormEps is that of QNorm and KVNorm, whatever the model's other norms have.
+const LatentNormEps = 1e-6
+
+// LatentLayer names the attention's tensors of layer i, counted from 0.
+func LatentLayer(i int) LatentNames {
+	attn := fmt.Sprintf("model.layers.%d.self_attn.", i)
+	return LatentNames{
+		AttnNorm: fmt.Sprintf("model.layers.%d.input_layernorm.weight", i),
+		Q:        attn + "q_proj.weight",
+		QDown:    attn + "q_a_proj.weight", QNorm: attn + "q_a_layernorm.weight", QUp: attn + "q_b_proj.weight",
+		KVDown: attn + "kv_a_proj_with_mqa.weight", KVNorm: attn + "kv_a_layernorm.weight", KVUp: attn + "kv_b_proj.weight",
+		O: attn + "o_proj.weight",
+	}
+}
+
+func readDeepseek(f *fields, c *Config) {
+	c.Tied = f.Bool("tie_word_embeddings", false)
+	c.Rope = readRope(f, 10000)
+	f.OneOf("hidden_act", "silu", "silu")
+	if f.Bool("attention_bias", false) {
+		f.fail("attention_bias", ErrUnsupported, "latent attention with biases is not computed")
+	}
+	if !f.Bool("rope_interleave", true) {
+		f.fail("rope_interleave", ErrUnsupported, "false: pairs of halves are not computed for this family")
+	}
+	l := &c.Latent
+	l.Rank = f.Size("kv_lora_rank", 512, maxHidden)
+	l.Nope = f.Size("qk_nope_head_dim", 128, maxHeadDim)
+	l.Rope = f.Size("qk_rope_head_dim", 64, maxHeadDim)
+	l.Value = f.Size("v_head_dim", 128, maxHeadDim)
+	if !f.given("q_lora_rank") || f.has("q_lora_rank") { // null: none
+		l.QueryRank = f.Size("q_lora_rank", 1536, maxHidden)
+	}
+	if f.err == nil && l.Rope%2 != 0 {
+		f.fail("qk_rope_head_dim", ErrUnsupported, "%d is odd; rotary positions need pairs", l.Rope)
+	}
+	c.HeadDim, c.KVHeads = l.Nope+l.Rope, 1
+	readDeepseekExperts(f, c, c.Architecture == "DeepseekV3ForCausalLM")
+}
+
+// readDeepseekExperts: V2 weighs experts by a softmax over all and may choose within
+// the groups of the largest single scores; V3 by sigmoids of their own, with a
+// correction bias, within the groups of the largest two. Either has shared experts and
+// plain first layers. n_routed_experts null or 0: every layer is plain.
+func readDeepseekExperts(f *fields, c *Config, v3 bool) {
+	defaults := struct{ experts, shared, width, first int }{64, 2, 1407, 0}
+	if v3 {
+		defaults = struct{ experts, shared, width, first int }{256, 1, 2048, 3}
+	}
+	first := f.Index("first_k_dense_replace", defaults.first, maxLayers)
+	if f.given("n_routed_experts") && f.Index("n_routed_experts", 0, maxExperts) == 0 || f.err == nil && first >= c.Layers {
+		return
+	}
+	c.MoE = MoE{
+		Experts:  f.Size("n_routed_experts", defaults.experts, maxExperts),
+		PerToken: f.Size("num_experts_per_tok", 8, maxExperts),
+		FFN:      f.Size("moe_intermediate_size", defaults.width, maxFFN),
+	}
+	shared := defaults.shared
+	if f.given("n_shared_experts") { // null: none
+		shared = f.Index("n_shared_experts", 0, maxExperts)
+	}
+	c.MoE.Shared = shared * c.MoE.FFN
+	r := &c.MoE.Router
+	r.Scale = float32(f.Number("routed_scaling_factor", map[bool]float64{false: 1, true: 2.5}[v3], 0, 1e6))
+	if v3 {
+		f.OneOf("scoring_func", "sigmoid", "sigmoid")
+		f.OneOf("topk_method", "noaux_tc", "noaux_tc")
+		r.Score, r.Bias, r.Normalise = Sigmoid, true, f.Bool("norm_topk_prob", true)
+		r.Groups, r.TopGroups, r.GroupTop = f.Size("n_group", 8, maxExperts), f.Size("topk_group", 4, maxExperts), 2
+	} else {
+		f.OneOf("scoring_func", "softmax", "softmax")
+		r.Score = Softmax
+		if f.Bool("norm_topk_prob", false) {
+			f.fail("norm_topk_prob", ErrUnsupported, "true: the published implementations of this family disagree on what it does")
+		}
+		if f.OneOf("topk_method", "greedy", "greedy", "group_limited_greedy") == "group_limited_greedy" {
+			r.Groups, r.TopGroups, r.GroupTop = f.Size("n_group", 0, maxExperts), f.Size("topk_group", 0, maxExperts), 1
+		}
+	}
+	if step := f.Size("moe_layer_freq", 1, maxLayers); step != 1 {
+		f.fail("moe_layer_freq", ErrUnsupported, "%d: only 1 was published", step)
+	}
+	for i := range min(first, c.Layers) {
+		c.MoE.Dense = append(c.MoE.Dense, i)
+	}
+	checkMoE(f, c, "n_routed_experts", "num_experts_per_tok", "n_group", "topk_group")
+}
+
+// deepseekTensors lists attention in the order of the formulas.
+func deepseekTensors(c *Config) []Spec {
+	var specs []Spec
+	add := func(name string, shape ...int) { specs = append(specs, Spec{name, shape}) }
+	l := c.Latent
+	add(LlamaEmbedding, c.Vocab, c.Hidden)
+	for i := range c.Layers {
+		n := LatentLayer(i)
+		add(n.AttnNorm, c.Hidden)
+		if l.QueryRank > 0 {
+			add(n.QDown, l.QueryRank, c.Hidden)
+			add(n.QNorm, l.QueryRank)
+			add(n.QUp, c.Heads*c.HeadDim, l.QueryRank)
+		} else {
+			add(n.Q, c.Heads*c.HeadDim, c.Hidden)
+		}
+		add(n.KVDown, l.Rank+l.Rope, c.Hidden)
+		add(n.KVNorm, l.Rank)
+		add(n.KVUp, c.Heads*(l.Nope+l.Value), l.Rank)
+		add(n.O, c.Hidden, c.Heads*l.Value)
+		add(LlamaLayer(i).MLPNorm, c.Hidden)
+		specs = append(specs, ffnTensors(c, i)...)
+	}
+	add(LlamaNorm, c.Hidden)
+	if !c.Tied {
+		add(LlamaHead, c.Vocab, c.Hidden)
+	}
+	return specs
+}
+
+// deepseekBeyond allows the layers behind the last, which predict further tokens
+// (V3, section 2.2) and change none of the next one.
+func deepseekBeyond(c *Config, name string) bool {
+	rest, ok := strings.CutPrefix(name, "model.layers.")
+	if !ok {
+		return false
+	}
+	number, _, _ := strings.Cut(rest, ".")
+	i, err := strconv.Atoi(number)
+	return err == nil && i >= c.Layers && i < c.Layers+maxExtraLayers
+}
+
+// maxExtraLayers bounds the layers of multi-token prediction; one was published.
+const maxExtraLayers = 8

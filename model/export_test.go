@@ -1,0 +1,31 @@
+package model
+
+// ReadFP8 reads all of one FP8 tensor of a safetensors file's bytes.
+func ReadFP8(file []byte, name string, block [2]int) ([]float32, error) {
+	n := uint64(0)
+	for i := range 8 {
+		n |= uint64(file[i]) << (8 * i)
+	}
+	entries, err := parseHeader(file[8:8+n], int64(len(file))-8-int64(n))
+	if err != nil {
+		return nil, err
+	}
+	if block[0] < 1 || block[1] < 1 || block[0] > maxFP8Block || block[1] > maxFP8Block {
+		return nil, ErrOutOfRange // as readQuantised has it
+	}
+	c := &Checkpoint{at: map[string]place{}, Config: Config{FP8Block: block}}
+	for _, e := range entries {
+		c.at[e.name] = place{stored: e.stored, Tensor: Tensor{Name: e.name, Shape: e.shape, Data: file[8+n:][e.begin:e.end:e.end]}}
+	}
+	if err := c.takeScales(); err != nil {
+		return nil, err
+	}
+	t := c.at[name].Tensor
+	var all []float32
+	row := make([]float32, t.Cols())
+	for r := range t.Rows() {
+		t.Row(row, r, 0, len(row))
+		all = append(all, row...)
+	}
+	return all, nil
+}

@@ -1,0 +1,188 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"shoal/gguf"
+	"shoal/tensor"
+)
+
+// isGGUF says which GGUF file the path means, if it means one: a .gguf file,
+// or a folder without config.json that holds exactly one.
+func isGGUF(path string) (file string, ok bool, err error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return "", false, nil //nolint:nilerr // for the caller to report
+	}
+	if st.IsDir() {
+		if _, err := os.Stat(join(path, configFile)); err == nil {
+			return "", false, nil
+		}
+	}
+	file, err = gguf.Find(path)
+	if errors.Is(err, gguf.ErrSeveral) {
+		return "", false, &Error{File: path, Kind: ErrNoCheckpoint, Detail: detail(err)}
+	}
+	return file, err == nil, nil
+}
+
+// openGGUF reads config and tensors from a file, or the parts of one. Tensors get the names that
+// they have in a Hugging Face folder.
+func (c *Checkpoint) openGGUF(path string) error {
+	parts, err := gguf.OpenParts(path)
+	if err != nil {
+		return fromGGUF(path, err)
+	}
+	c.gguf = true
+	var all []gguf.Tensor
+	for _, f := range parts {
+		c.files, c.unmap = append(c.files, f.Path), append(c.unmap, f.Close)
+		all = append(all, f.Tensors...)
+	}
+	if c.Config, err = configGGUF(parts[0], all); err != nil {
+		return err
+	}
+	for _, f := range parts {
+		for _, t := range f.Tensors {
+			p := place{path: f.Path, stored: t.Type.String(), weight: true,
+				Tensor: Tensor{Name: hubName(t.Name), DType: heldAs(t.Type), Shape: t.Shape, Data: t.Data}}
+			if t.Type.Block() > 1 {
+				p.blocks = t.Type
+			}
+			p.paired = c.paired(parts[0], t.Name)
+			taken, err := c.takeExperts(t, p)
+			if err == nil && !taken {
+				err = c.add(p)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	if err := c.takeRopeFactors(path); err != nil {
+		return err
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	c.Config.DType = c.commonType()
+	c.hash = c.identity()
+	return nil
+}
+
+// paired: llama.cpp's Llama rotates neighbours, so the converter reordered the
+// rows of every query and key head. Its Qwen models rotate halves.
+func (c *Checkpoint) paired(f *gguf.File, name string) int {
+	if arch, _ := f.Text("general.architecture", ""); arch != "llama" {
+		return 0
+	}
+	for _, part := range []string{".attn_q.", ".attn_k."} {
+		if strings.Contains(name, part) {
+			return c.Config.HeadDim
+		}
+	}
+	return 0
+}
+
+// takeRopeFactors: rope_freqs.weight divides the rotary frequencies (what the
+// converter makes of Llama 3's rope_scaling).
+func (c *Checkpoint) takeRopeFactors(path string) error {
+	const name = "rope_freqs.weight"
+	p, ok := c.at[name]
+	if !ok {
+		return nil
+	}
+	delete(c.at, name)
+	fail := func(kind error, format string, args ...any) error {
+		return &Error{File: path, Tensor: name, Kind: kind, Detail: fmt.Sprintf(format, args...)}
+	}
+	n := c.Config.HeadDim / 2
+	switch {
+	case p.DType != tensor.F32 || len(p.Shape) != 1 || p.Shape[0] != n:
+		return fail(ErrMismatch, "is %s of shape %v; %d frequencies want F32 [%d]", p.stored, p.Shape, n, n)
+	case c.Config.Rope.Type != "":
+		return fail(ErrUnsupported, "stands beside rope.scaling.type %q", c.Config.Rope.Type)
+	}
+	factors := make([]float32, n)
+	p.Row(factors, 0, 0, n)
+	c.Config.Rope.Type, c.Config.Rope.Divisors = "divided", make([]float64, n)
+	for i, v := range factors {
+		if !(v > 1e-6 && v < 1e6) {
+			return fail(ErrOutOfRange, "element %d is %g", i, v)
+		}
+		c.Config.Rope.Divisors[i] = float64(v)
+	}
+	return nil
+}
+
+// commonType is the type that most of the matrices' bytes would be held in.
+func (c *Checkpoint) commonType() tensor.DType {
+	var bytes [math.MaxUint8]int64
+	best := c.must(c.Config.Tensors()[0].Name).DType
+	for _, s := range c.Config.Tensors() {
+		if t := c.must(s.Name); len(s.Shape) > 1 && s.Name != LlamaEmbedding {
+			if bytes[t.DType] += int64(len(t.Data)); bytes[t.DType] > bytes[best] {
+				best = t.DType
+			}
+		}
+	}
+	return best
+}
+
+// hubName is the name of a GGUF tensor in a Hugging Face folder; names that no
+// dense model here has stay as they are, for check to refuse.
+func hubName(name string) string {
+	switch name {
+	case "token_embd.weight":
+		return LlamaEmbedding
+	case "output_norm.weight":
+		return LlamaNorm
+	case "output.weight":
+		return LlamaHead
+	}
+	rest, inside := strings.CutPrefix(name, "blk.")
+	layer, part, ok := strings.Cut(rest, ".")
+	kind := filepath.Ext(part)
+	part = strings.TrimSuffix(part, kind)
+	hub, known := map[string]string{
+		"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+		"attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
+		"ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+	}[part]
+	if !inside || !ok || !known || (kind != ".weight" && kind != ".bias") {
+		return name
+	}
+	return "model.layers." + layer + "." + hub + kind
+}
+
+// fromGGUF says in this package's words what package gguf found.
+func fromGGUF(path string, err error) error {
+	e := &Error{File: path, Kind: ErrFormat, Detail: detail(err)}
+	var g *gguf.Error
+	if errors.As(err, &g) {
+		if g.Path != "" {
+			e.File = g.Path
+		}
+		e.Tensor, e.Field = g.Tensor, g.Key
+	}
+	switch {
+	case errors.Is(err, gguf.ErrUnsupported):
+		e.Kind = ErrUnsupported
+	case errors.Is(err, gguf.ErrNotThere):
+		e.Kind = ErrMissing
+	}
+	return e
+}
+
+func detail(err error) string {
+	var g *gguf.Error
+	if errors.As(err, &g) {
+		return g.Detail
+	}
+	return err.Error()
+}

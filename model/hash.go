@@ -1,0 +1,68 @@
+package model
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"hash"
+	"os"
+	"strings"
+)
+
+// Hash identifies the model by what can be read at once: the config as it was
+// understood, and every needed tensor's name, type, shape and samples of its
+// bytes (small tensors whole, of the others four stretches of 64 bytes). Two
+// nodes that open copies of one checkpoint agree, however the tensors are
+// split into files; another training run differs. A damaged byte between the
+// samples does not show here: Verify reads them all.
+func (c *Checkpoint) Hash() string { return c.hash }
+
+// Stamp tells one state of the files on this machine from another: their sizes
+// and times of change. For what is kept on this machine alone, beside Hash.
+func (c *Checkpoint) Stamp() string {
+	var b strings.Builder
+	for _, path := range c.files {
+		if st, err := os.Stat(path); err == nil {
+			fmt.Fprintf(&b, "%d@%d ", st.Size(), st.ModTime().UnixNano())
+		}
+	}
+	return b.String()
+}
+
+func (c *Checkpoint) identity() string {
+	const whole, stretch, stretches = 16 << 10, 64, 4
+	h := c.startHash("shoal checkpoint sample 1")
+	for _, s := range c.Config.Tensors() {
+		t := c.must(s.Name)
+		hashTensor(h, t)
+		if t.scales != nil {
+			fmt.Fprintf(h, "scales %v\n", sha256.Sum256(t.scales.data))
+		}
+		if len(t.Data) <= whole {
+			h.Write(t.Data)
+			continue
+		}
+		for i := range stretches {
+			at := (len(t.Data) - stretch) / (stretches - 1) * i
+			h.Write(t.Data[at : at+stretch])
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// startHash begins with the config: the same bytes under another config are
+// another model.
+func (c *Checkpoint) startHash(label string) hash.Hash {
+	config, err := json.Marshal(c.Config)
+	if err != nil {
+		panic(err) // plain numbers and strings, all finite
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\n%s\n", label, config)
+	return h
+}
+
+func hashTensor(h hash.Hash, t Tensor) {
+	fmt.Fprintf(h, "%q %s %v\n", t.Name, t.Stored(), t.Shape)
+}

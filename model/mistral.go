@@ -1,0 +1,34 @@
+package model
+
+// Mistral (Jiang et al., arXiv 2310.06825): the equations of llama.go without
+// any bias, and with a sliding window W in its first version: position i
+// attends to positions i-W+1 to i. Later versions (0.2 on, Nemo, Small,
+// Large) have no window; Nemo and Small set head_dim apart from hidden/heads.
+func init() {
+	register(architecture{
+		Name:    "MistralForCausalLM",
+		read:    readMistral,
+		tensors: llamaTensors,
+		extra:   llamaExtra,
+	})
+}
+
+func readMistral(f *fields, c *Config) {
+	c.Tied = f.Bool("tie_word_embeddings", false)
+	defaultPositions(f, c, 131072)
+	c.Rope = readRope(f, 10000)
+	f.OneOf("hidden_act", "silu", "silu")
+	if !f.has("sliding_window") && f.given("sliding_window") {
+		return // null: none
+	}
+	readWindows(f, c, 4096, func(int) bool { return true })
+	c.dropIdle()
+}
+
+// defaultPositions is what the family's configuration class takes when
+// config.json leaves max_position_embeddings out.
+func defaultPositions(f *fields, c *Config, def int) {
+	if !f.has("max_position_embeddings") {
+		c.MaxPositions = def
+	}
+}

@@ -1,0 +1,43 @@
+package model
+
+import "fmt"
+
+// Mixtral (Jiang et al., arXiv 2401.04088): Mistral's attention, and in every
+// layer the experts of moe.go, without a shared one:
+//
+//	w = softmax of the PerToken largest of Router h
+//
+// which is the softmax over all experts, divided by the sum of those that were
+// chosen. w1 is the gate, w3 up, w2 down.
+func init() {
+	register(architecture{
+		Name:    "MixtralForCausalLM",
+		read:    readMixtral,
+		tensors: llamaTensors,
+		extra:   llamaExtra,
+		experts: mixtralExperts,
+	})
+}
+
+func readMixtral(f *fields, c *Config) {
+	c.Tied = f.Bool("tie_word_embeddings", false)
+	defaultPositions(f, c, 131072)
+	c.Rope = readRope(f, 1e6)
+	f.OneOf("hidden_act", "silu", "silu")
+	if f.has("sliding_window") { // null, and missing, is none
+		readWindows(f, c, maxPositions, func(int) bool { return true })
+		c.dropIdle()
+	}
+	c.MoE = MoE{
+		Experts:  f.Size("num_local_experts", 8, maxExperts),
+		PerToken: f.Size("num_experts_per_tok", 2, maxExperts),
+		FFN:      c.FFN,
+		Router:   Router{Score: Softmax, Normalise: true, Scale: 1},
+	}
+	checkMoE(f, c, "num_local_experts", "num_experts_per_tok", "", "")
+}
+
+func mixtralExperts(i int) MoENames {
+	p := fmt.Sprintf("model.layers.%d.block_sparse_moe.", i)
+	return MoENames{Router: p + "gate.weight", expert: p + "experts.", gate: "w1.weight", up: "w3.weight", down: "w2.weight"}
+}

@@ -1,0 +1,176 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+)
+
+// MoE is the mixture of experts (Shazeer et al., arXiv 1701.06538) that takes the
+// place of the feed-forward network in some layers:
+//
+//	s = Router h                                          (experts)
+//	chosen, w = Router.choose(s)                          PerToken experts, a weight each
+//	y = Shared(h) + sum over chosen e, ascending, of Down_e (w_e * SiLU(Gate_e h) * Up_e h)
+//
+// Shared is a feed-forward network that every token takes, without a weight.
+type MoE struct {
+	Experts  int // routed; 0: every layer is dense
+	PerToken int // experts that a token goes to
+	FFN      int // inner width of one expert
+	Shared   int `json:",omitempty"` // inner width of all shared experts together; 0: none
+	Router   Router
+	Dense    []int `json:",omitempty"` // layers with a plain feed-forward network, ascending
+}
+
+// Router is how scores become experts and weights. In this order: Score; plus the
+// correction bias, for choosing alone; the best TopGroups groups; the best experts
+// within them; their weights, which are scores without the bias.
+type Router struct {
+	Score     Score
+	Normalise bool    // weights are divided by their sum
+	Scale     float32 // of the weights, after that; DeepSeek's routed_scaling_factor
+	Bias      bool    // a correction bias by expert (DeepSeek V3, arXiv 2412.19437, section 2.1.2)
+
+	// Group-limited choice (DeepSeek V2, arXiv 2405.04434, section 2.1.3): experts
+	// lie in Groups runs, of which a token uses the best TopGroups. A group's score is
+	// the sum of its best GroupTop experts' (V2: 1, V3: 2). Groups 0: no such limit.
+	Groups, TopGroups, GroupTop int `json:",omitempty"`
+}
+
+// Score turns a router's outputs into scores.
+type Score string
+
+const (
+	Softmax Score = "softmax" // over all experts
+	Sigmoid Score = "sigmoid" // of each by itself
+)
+
+// MoENames are the tensors of a layer with experts.
+type MoENames struct {
+	Router                           string // (experts, hidden)
+	Bias                             string // (experts): Router.Bias
+	expert                           string // up to the expert's number
+	gate, up, down                   string // behind it
+	SharedGate, SharedUp, SharedDown string // (shared, hidden), (shared, hidden), (hidden, shared): MoE.Shared
+}
+
+// Expert names the matrices of expert e: (ffn, hidden), (ffn, hidden), (hidden, ffn).
+func (n *MoENames) Expert(e int) (gate, up, down string) {
+	p := fmt.Sprintf("%s%d.", n.expert, e)
+	return p + n.gate, p + n.up, p + n.down
+}
+
+// Sparse says whether layer i has experts in place of its feed-forward network.
+func (c *Config) Sparse(i int) bool { return c.MoE.Experts > 0 && !slices.Contains(c.MoE.Dense, i) }
+
+// SparseLayers is the number of layers with experts.
+func (c *Config) SparseLayers() int {
+	if c.MoE.Experts == 0 {
+		return 0
+	}
+	return c.Layers - len(c.MoE.Dense)
+}
+
+// MoELayer names the expert tensors of layer i.
+func (c *Config) MoELayer(i int) MoENames {
+	if a, ok := lookup(c.Architecture); ok && a.experts != nil {
+		return a.experts(i)
+	}
+	return mlpExperts(i)
+}
+
+// mlpExperts are the names that Qwen and DeepSeek gave them.
+func mlpExperts(i int) MoENames {
+	mlp := fmt.Sprintf("model.layers.%d.mlp.", i)
+	return MoENames{
+		Router: mlp + "gate.weight", Bias: mlp + "gate.e_score_correction_bias",
+		expert: mlp + "experts.", gate: "gate_proj.weight", up: "up_proj.weight", down: "down_proj.weight",
+		SharedGate: mlp + "shared_experts.gate_proj.weight", SharedUp: mlp + "shared_experts.up_proj.weight", SharedDown: mlp + "shared_experts.down_proj.weight",
+	}
+}
+
+// moeTensors lists the tensors of a layer with experts.
+func moeTensors(c *Config, i int) []Spec {
+	m, n := &c.MoE, c.MoELayer(i)
+	specs := []Spec{{n.Router, []int{m.Experts, c.Hidden}}}
+	if m.Router.Bias {
+		specs = append(specs, Spec{n.Bias, []int{m.Experts}})
+	}
+	three := func(gate, up, down string, width int) {
+		specs = append(specs, Spec{gate, []int{width, c.Hidden}}, Spec{up, []int{width, c.Hidden}}, Spec{down, []int{c.Hidden, width}})
+	}
+	for e := range m.Experts {
+		gate, up, down := n.Expert(e)
+		three(gate, up, down, m.FFN)
+	}
+	if m.Shared > 0 {
+		three(n.SharedGate, n.SharedUp, n.SharedDown, m.Shared)
+	}
+	return specs
+}
+
+// ffnTensors lists the tensors of layer i's feed-forward network, or experts,
+// with the names of llama.go and of mlpExperts.
+func ffnTensors(c *Config, i int) []Spec {
+	if c.Sparse(i) {
+		return moeTensors(c, i)
+	}
+	l := LlamaLayer(i)
+	var specs []Spec
+	add := func(name string, rows, cols int, bias string) {
+		specs = append(specs, Spec{name, []int{rows, cols}})
+		if c.MLPBias {
+			specs = append(specs, Spec{bias, []int{rows}})
+		}
+	}
+	add(l.Gate, c.FFN, c.Hidden, l.GateBias)
+	add(l.Up, c.FFN, c.Hidden, l.UpBias)
+	add(l.Down, c.Hidden, c.FFN, l.DownBias)
+	return specs
+}
+
+// checkMoE refuses what no router could choose from. experts, perToken and groups
+// are the fields that the family calls them by.
+func checkMoE(f *fields, c *Config, experts, perToken, groups, topGroups string) {
+	if f.err != nil {
+		return
+	}
+	m, r := &c.MoE, &c.MoE.Router
+	switch {
+	case m.Experts*c.Layers*3 > maxTensors:
+		f.fail(experts, ErrOutOfRange, "%d experts in %d layers are more than %d tensors", m.Experts, c.Layers, maxTensors)
+	case m.PerToken > m.Experts:
+		f.fail(perToken, ErrFormat, "%d of %d experts", m.PerToken, m.Experts)
+	case r.Groups <= 1:
+		r.Groups, r.TopGroups, r.GroupTop = 0, 0, 0
+	case r.Groups > MaxGroups:
+		f.fail(groups, ErrOutOfRange, "%d groups, more than %d", r.Groups, MaxGroups)
+	case m.Experts%r.Groups != 0:
+		f.fail(groups, ErrFormat, "%d groups do not divide the %d experts", r.Groups, m.Experts)
+	case r.TopGroups > r.Groups:
+		f.fail(topGroups, ErrFormat, "%d of %d groups", r.TopGroups, r.Groups)
+	case m.Experts/r.Groups < r.GroupTop:
+		f.fail(groups, ErrFormat, "groups of %d experts have no best %d", m.Experts/r.Groups, r.GroupTop)
+	case m.PerToken > r.TopGroups*(m.Experts/r.Groups):
+		f.fail(perToken, ErrFormat, "%d experts, but %d groups of %d hold no more than %d", m.PerToken, r.TopGroups, m.Experts/r.Groups, r.TopGroups*(m.Experts/r.Groups))
+	}
+}
+
+// denseLayers lists the layers that are dense: those named, and those whose number,
+// counted from 1, is no multiple of step.
+func denseLayers(layers, step int, named []int) []int {
+	var dense []int
+	for i := range layers {
+		if (i+1)%step != 0 || slices.Contains(named, i) {
+			dense = append(dense, i)
+		}
+	}
+	return dense
+}
+
+// Bounds of a mixture, several times the largest published.
+const (
+	maxExperts  = 1 << 12
+	MaxGroups   = 64 // Router.Groups
+	MaxGroupTop = 2  // Router.GroupTop
+)

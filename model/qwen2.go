@@ -1,0 +1,33 @@
+package model
+
+// Qwen2 and Qwen2.5 (Yang et al., arXiv 2407.10671, 2412.15115): the equations
+// of llama.go, with biases on query, key and value and none elsewhere:
+//
+//	q, k, v = Q h + q0, K h + k0, V h + v0
+//
+// The layers from max_window_layers on may have a sliding window; published
+// models switch it off.
+func init() {
+	register(architecture{
+		Name:    "Qwen2ForCausalLM",
+		read:    readQwen2,
+		tensors: llamaTensors,
+		extra:   llamaExtra,
+	})
+}
+
+func readQwen2(f *fields, c *Config) {
+	c.QKVBias = true
+	readQwen(f, c)
+}
+
+// readQwen reads what the dense Qwen models share.
+func readQwen(f *fields, c *Config) {
+	c.Tied = f.Bool("tie_word_embeddings", false)
+	defaultPositions(f, c, 32768)
+	c.Rope = readRope(f, 10000)
+	f.OneOf("hidden_act", "silu", "silu")
+	slides, from := f.Bool("use_sliding_window", false), f.Index("max_window_layers", 28, maxLayers)
+	readWindows(f, c, 4096, func(layer int) bool { return slides && layer >= from })
+	c.dropIdle()
+}

@@ -1,0 +1,37 @@
+package model
+
+// Qwen3 with experts (Yang et al., arXiv 2505.09388): the attention of qwen3.go;
+// in place of the feed-forward network the experts of moe.go, without a shared one:
+//
+//	p = softmax(Router h)                                 (experts)
+//	w = p of the PerToken largest, divided by their sum if norm_topk_prob
+//
+// The layers of mlp_only_layers, and with decoder_sparse_step s all but every
+// s-th, are dense with intermediate_size.
+func init() {
+	register(architecture{
+		Name:    "Qwen3MoeForCausalLM",
+		read:    readQwen3Moe,
+		tensors: llamaTensors,
+		extra:   llamaExtra,
+	})
+}
+
+func readQwen3Moe(f *fields, c *Config) {
+	readQwen3(f, c)
+	if !f.has("head_dim") {
+		c.HeadDim = c.Hidden / max(1, c.Heads) // its configuration class, unlike the dense one's, says nothing
+	}
+	experts := "num_experts"
+	if !f.has(experts) && f.has("num_local_experts") { // as transformers 5 may write it
+		experts = "num_local_experts"
+	}
+	c.MoE = MoE{
+		Experts:  f.Size(experts, 128, maxExperts),
+		PerToken: f.Size("num_experts_per_tok", 8, maxExperts),
+		FFN:      f.Size("moe_intermediate_size", 768, maxFFN),
+		Router:   Router{Score: Softmax, Normalise: f.Bool("norm_topk_prob", false), Scale: 1},
+		Dense:    denseLayers(c.Layers, f.Size("decoder_sparse_step", 1, maxLayers), f.Layers("mlp_only_layers", c.Layers)),
+	}
+	checkMoE(f, c, experts, "num_experts_per_tok", "", "")
+}

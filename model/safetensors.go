@@ -1,0 +1,293 @@
+package model
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"os"
+	"slices"
+	"strings"
+
+	"shoal/internal/mmap"
+)
+
+// Bounds of a safetensors header. The first is the format's own; the others
+// are several times what the largest published checkpoints hold.
+const (
+	maxHeaderBytes = 100_000_000
+	maxTensors     = 1 << 18
+	maxNameBytes   = 512
+	maxRank        = 8
+)
+
+// storedBytes is the size of an element of each type that a header may name.
+// Only F32, BF16 and F16 can be weights; the rest may lie beside them.
+var storedBytes = map[string]int64{
+	"F32": 4, "BF16": 2, "F16": 2,
+	"F64": 8, "I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2,
+	"I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
+}
+
+// entry is one tensor of a header.
+type entry struct {
+	name       string
+	stored     string // element type, a key of storedBytes
+	shape      []int
+	begin, end int64 // bytes [begin, end) of the data section
+}
+
+// shard is one mapped safetensors file. Its bytes are what the file held when
+// it was opened; whoever truncates it while it is mapped kills the process by
+// SIGBUS, as with every mapped file. Replace checkpoints by rename.
+type shard struct {
+	path    string
+	mapped  []byte // the whole file
+	data    []byte // after the header
+	entries []entry
+	unmap   func() error
+}
+
+// openShard maps a safetensors file and checks its header against its size.
+func openShard(path string) (_ *shard, err error) {
+	defer func() {
+		var e *Error
+		if errors.As(err, &e) && e.File == "" {
+			e.File = path
+		}
+	}()
+	f, size, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var head [8]byte
+	if size < int64(len(head)) {
+		return nil, malformed("%d bytes are no safetensors file: truncated before the header's length", size)
+	}
+	if _, err := f.ReadAt(head[:], 0); err != nil {
+		return nil, &Error{File: path, Kind: ErrFormat, Detail: "reading the header's length: " + err.Error()}
+	}
+	n := binary.LittleEndian.Uint64(head[:])
+	switch rest := uint64(size) - 8; {
+	case string(head[:]) == "version ":
+		return nil, malformed("looks like a Git LFS pointer instead of the weights (fetch them with git lfs pull)")
+	case n > maxHeaderBytes:
+		return nil, malformed("header of %d bytes, more than %d: not a safetensors file?", n, maxHeaderBytes)
+	case n > rest:
+		return nil, malformed("truncated: header of %d bytes in a file of %d", n, size)
+	}
+	if size > math.MaxInt {
+		return nil, &Error{Kind: ErrUnsupported, Detail: fmt.Sprintf("%d bytes cannot be mapped on this machine", size)}
+	}
+	s := &shard{path: path}
+	if s.mapped, s.unmap, err = mmap.File(f, int(size)); err != nil {
+		return nil, fmt.Errorf("model: %s: mapping: %w", path, err)
+	}
+	s.data = s.mapped[8+n:]
+	if s.entries, err = parseHeader(s.mapped[8:8+n], int64(len(s.data))); err != nil {
+		return nil, errors.Join(err, s.unmap())
+	}
+	return s, nil
+}
+
+// openRegular opens a file for reading and returns its size. It looks before
+// it opens: opening a pipe would wait for its other end for ever.
+func openRegular(path string) (*os.File, int64, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, 0, notThere(path, err)
+	}
+	if !st.Mode().IsRegular() {
+		return nil, 0, &Error{File: path, Kind: ErrFormat, Detail: "not a regular file"}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, notThere(path, err)
+	}
+	if st, err = f.Stat(); err != nil {
+		return nil, 0, errors.Join(notThere(path, err), f.Close())
+	}
+	return f, st.Size(), nil
+}
+
+func notThere(path string, err error) error {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		err = p.Err
+	}
+	return &Error{File: path, Kind: ErrMissing, Detail: err.Error()}
+}
+
+// parseHeader reads the JSON text of a header and checks every tensor against
+// size, the bytes of the data section: known type, shape times element size
+// equal to the stretch it claims, and all stretches together exactly the
+// section, without hole or overlap.
+func parseHeader(header []byte, size int64) ([]entry, error) {
+	s := &scanner{data: header}
+	var entries []entry
+	seen := map[string]bool{}
+	err := s.object(maxNameBytes, func(name string) error {
+		if seen[name] {
+			return inTensor(name, "named twice in the header")
+		}
+		seen[name] = true
+		if name == "__metadata__" {
+			return s.object(maxNameBytes, func(string) error { return s.skipText() })
+		}
+		if len(entries) == maxTensors {
+			return fmt.Errorf("more than %d tensors", maxTensors)
+		}
+		e, err := readEntry(s, name, size)
+		if err != nil {
+			return inTensor(name, "%v", err)
+		}
+		entries = append(entries, e)
+		return nil
+	})
+	if err == nil {
+		err = s.end()
+	}
+	if err == nil {
+		err = checkLayout(entries, size)
+	}
+	var e *Error
+	switch {
+	case err == nil:
+		return entries, nil
+	case errors.As(err, &e):
+		return nil, err
+	}
+	return nil, malformed("%v", err)
+}
+
+func readEntry(s *scanner, name string, size int64) (entry, error) {
+	e := entry{name: name}
+	var offsets []int64
+	seen := map[string]bool{}
+	err := s.object(maxNameBytes, func(key string) (err error) {
+		if seen[key] {
+			return s.errorf("key %q given twice", clip(key))
+		}
+		seen[key] = true
+		switch key {
+		case "dtype":
+			e.stored, err = s.text(maxNameBytes)
+		case "shape":
+			e.shape, err = readShapeList(s)
+		case "data_offsets":
+			err = s.list('[', ']', func() error {
+				v, err := s.whole()
+				if offsets = append(offsets, v); len(offsets) > 2 {
+					return s.errorf("more than two data_offsets")
+				}
+				return err
+			})
+		default:
+			err = s.errorf("unknown key %q", clip(key))
+		}
+		return err
+	})
+	if err != nil {
+		return e, err
+	}
+	for _, key := range []string{"dtype", "shape", "data_offsets"} {
+		if !seen[key] {
+			return e, fmt.Errorf("no %s", key)
+		}
+	}
+	if len(offsets) != 2 {
+		return e, fmt.Errorf("%d data_offsets, want 2", len(offsets))
+	}
+	e.begin, e.end = offsets[0], offsets[1]
+	each, ok := storedBytes[e.stored]
+	if !ok {
+		return e, fmt.Errorf("unknown dtype %q; known: %s", clip(e.stored), knownStored())
+	}
+	want, ok := byteSize(e.shape, each)
+	switch {
+	case !ok:
+		return e, fmt.Errorf("shape %v of %s overflows", e.shape, e.stored)
+	case e.begin > e.end:
+		return e, fmt.Errorf("data_offsets [%d, %d] run backwards", e.begin, e.end)
+	case want != e.end-e.begin:
+		return e, fmt.Errorf("shape %v of %s is %d bytes, data_offsets [%d, %d] hold %d", e.shape, e.stored, want, e.begin, e.end, e.end-e.begin)
+	case e.end > size:
+		return e, fmt.Errorf("truncated: data_offsets [%d, %d] in a file with %d bytes of data", e.begin, e.end, size)
+	}
+	return e, nil
+}
+
+func readShapeList(s *scanner) ([]int, error) {
+	shape := []int{}
+	err := s.list('[', ']', func() error {
+		v, err := s.whole()
+		switch {
+		case err != nil:
+			return err
+		case len(shape) == maxRank:
+			return s.errorf("more than %d dimensions", maxRank)
+		case v > math.MaxInt:
+			return s.errorf("dimension %d does not fit this machine", v)
+		}
+		shape = append(shape, int(v))
+		return nil
+	})
+	return shape, err
+}
+
+// byteSize multiplies a shape out, and says whether the product fits.
+func byteSize(shape []int, each int64) (int64, bool) {
+	total := uint64(each)
+	for _, d := range shape {
+		hi, lo := bits.Mul64(total, uint64(d))
+		if hi != 0 || lo > math.MaxInt64 {
+			return 0, false
+		}
+		total = lo
+	}
+	return int64(total), true
+}
+
+// checkLayout wants the tensors to tile the data section.
+func checkLayout(entries []entry, size int64) error {
+	order := slices.Clone(entries)
+	slices.SortFunc(order, func(a, b entry) int {
+		if a.begin != b.begin {
+			return int(min(1, max(-1, a.begin-b.begin)))
+		}
+		return int(min(1, max(-1, a.end-b.end)))
+	})
+	at, before := int64(0), "the header"
+	for _, e := range order {
+		switch {
+		case e.begin < at:
+			return inTensor(e.name, "data_offsets [%d, %d] overlap those of %q", e.begin, e.end, clip(before))
+		case e.begin > at:
+			return inTensor(e.name, "data_offsets [%d, %d] leave a hole of %d bytes after %q", e.begin, e.end, e.begin-at, clip(before))
+		}
+		at, before = e.end, e.name
+	}
+	if at != size {
+		return malformed("%d bytes after the last tensor belong to none", size-at)
+	}
+	return nil
+}
+
+func malformed(format string, args ...any) error {
+	return &Error{Kind: ErrFormat, Detail: fmt.Sprintf(format, args...)}
+}
+
+func inTensor(name, format string, args ...any) error {
+	return &Error{Tensor: name, Kind: ErrFormat, Detail: fmt.Sprintf(format, args...)}
+}
+
+func knownStored() string {
+	var names []string
+	for name := range storedBytes {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}

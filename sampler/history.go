@@ -1,0 +1,55 @@
+package sampler
+
+// History counts the tokens of one sequence for the penalties and MinTokens.
+// The zero value is empty and ready. It is not safe for concurrent use.
+type History struct {
+	index   map[int32]int32 // token -> place in seen
+	seen    []seenToken     // in order of first appearance
+	outputs int
+}
+
+type seenToken struct {
+	token   int32
+	outputs int32 // occurrences in the output; 0: only in the prompt
+}
+
+// Add counts prompt tokens.
+func (h *History) Add(prompt []int32) {
+	for _, t := range prompt {
+		h.place(t)
+	}
+}
+
+// AddOutput counts one generated token.
+func (h *History) AddOutput(token int32) {
+	i := h.place(token) // first: it may move seen
+	h.seen[i].outputs++
+	h.outputs++
+}
+
+// Outputs is the number of generated tokens. A nil History has none.
+func (h *History) Outputs() int {
+	if h == nil {
+		return 0
+	}
+	return h.outputs
+}
+
+// Reset empties h and keeps its memory.
+func (h *History) Reset() {
+	clear(h.index)
+	h.seen, h.outputs = h.seen[:0], 0
+}
+
+func (h *History) place(token int32) int32 {
+	if i, ok := h.index[token]; ok {
+		return i
+	}
+	if h.index == nil {
+		h.index = make(map[int32]int32)
+	}
+	i := int32(len(h.seen))
+	h.index[token] = i
+	h.seen = append(h.seen, seenToken{token: token})
+	return i
+}

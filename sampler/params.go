@@ -1,0 +1,139 @@
+// Package sampler turns the logits of one position into one token.
+//
+// Sample is a pure function of its arguments: random numbers are drawn from a
+// counter (seed, position), probabilities are integers, so that their sums do
+// not depend on the order of addition, and exp and log are this package's own.
+// The same request therefore yields the same tokens on any machine, in any
+// batch, and again after a node was lost.
+package sampler
+
+import (
+	"fmt"
+	"math"
+)
+
+// Bias is added to the logit of one token before anything else.
+type Bias struct {
+	Token int32
+	Value float32 // [-100, 100], as OpenAI's logit_bias
+}
+
+// Params is what a request says about sampling. Start from Default: the zero
+// value means temperature 0, and TopP 0 keeps only the most likely token.
+type Params struct {
+	Temperature       float32 // 0: greedy, lowest token id on a tie
+	TopP              float32 // [0, 1]; 1: off; 0: the most likely token only
+	MinP              float32 // [0, 1]; 0: off; relative to the most likely token
+	RepetitionPenalty float32 // > 0; 1: off; over prompt and output (Hugging Face)
+	PresencePenalty   float32 // [-2, 2]; once per token in the output (OpenAI)
+	FrequencyPenalty  float32 // [-2, 2]; per occurrence in the output (OpenAI)
+	TopK              int     // 0 or -1: off
+	Seed              uint64
+	LogitBias         []Bias  // sorted by token, no duplicates
+	Logprobs          int     // -1: none; 0: of the chosen token; k: also the k most likely
+	MinTokens         int     // output tokens before any of Stop may be chosen
+	Stop              []int32 // ids held back until MinTokens
+}
+
+// Default returns OpenAI's defaults: temperature 1, everything else off.
+func Default() Params {
+	return Params{Temperature: 1, TopP: 1, RepetitionPenalty: 1, Logprobs: -1}
+}
+
+// Greedy reports that argmax of the unmodified logits decides and no logprobs
+// are wanted: the cluster may reduce (maximum, index) instead of gathering logits.
+func (p *Params) Greedy() bool {
+	return p.argmax() && p.Logprobs < 0 && !p.edits()
+}
+
+// argmax reports that the most likely token is chosen whatever the draw is.
+func (p *Params) argmax() bool {
+	return p.Temperature == 0 || p.TopK == 1 || p.TopP == 0
+}
+
+// edits reports that logits are changed before sampling.
+func (p *Params) edits() bool {
+	return len(p.LogitBias) > 0 || p.penalises() || (p.MinTokens > 0 && len(p.Stop) > 0)
+}
+
+func (p *Params) penalises() bool {
+	return p.repeats() || p.PresencePenalty != 0 || p.FrequencyPenalty != 0
+}
+
+// repeats treats an unset (0) penalty as off, so that it can never divide by zero.
+func (p *Params) repeats() bool { return p.RepetitionPenalty != 1 && p.RepetitionPenalty > 0 }
+
+// NeedsHistory reports that Sample's result depends on its History.
+func (p *Params) NeedsHistory() bool {
+	return p.penalises() || (p.MinTokens > 0 && len(p.Stop) > 0)
+}
+
+// ParamError names the request parameter (OpenAI's spelling) that was wrong.
+type ParamError struct{ Param, Message string }
+
+func (e *ParamError) Error() string { return "sampler: " + e.Param + " " + e.Message }
+
+// Validate checks every range that does not depend on the model. Errors are *ParamError.
+func (p *Params) Validate() error {
+	ranges := []struct {
+		name       string
+		v, lo, hi  float32
+		loExcluded bool
+	}{
+		{name: "temperature", v: p.Temperature, lo: 0, hi: math.MaxFloat32},
+		{name: "top_p", v: p.TopP, lo: 0, hi: 1},
+		{name: "min_p", v: p.MinP, lo: 0, hi: 1},
+		{name: "repetition_penalty", v: p.RepetitionPenalty, lo: 0, hi: math.MaxFloat32, loExcluded: true},
+		{name: "presence_penalty", v: p.PresencePenalty, lo: -2, hi: 2},
+		{name: "frequency_penalty", v: p.FrequencyPenalty, lo: -2, hi: 2},
+	}
+	for _, r := range ranges {
+		if !(r.v >= r.lo && r.v <= r.hi) || (r.loExcluded && r.v == r.lo) {
+			return rangeError(r.name, r.v, r.lo, r.hi, r.loExcluded)
+		}
+	}
+	switch {
+	case p.TopK < -1:
+		return &ParamError{"top_k", fmt.Sprintf("must be -1 or 0 (off) or positive, got %d", p.TopK)}
+	case p.Logprobs < -1:
+		return &ParamError{"logprobs", fmt.Sprintf("must not be negative, got %d", p.Logprobs)}
+	case p.MinTokens < 0:
+		return &ParamError{"min_tokens", fmt.Sprintf("must not be negative, got %d", p.MinTokens)}
+	}
+	for i, b := range p.LogitBias {
+		switch {
+		case b.Token < 0:
+			return &ParamError{"logit_bias", fmt.Sprintf("has the negative token id %d", b.Token)}
+		case i > 0 && b.Token == p.LogitBias[i-1].Token:
+			return &ParamError{"logit_bias", fmt.Sprintf("names token %d twice", b.Token)}
+		case i > 0 && b.Token < p.LogitBias[i-1].Token:
+			return &ParamError{"logit_bias", fmt.Sprintf("must be sorted by token: %d follows %d", b.Token, p.LogitBias[i-1].Token)}
+		case !(b.Value >= -100 && b.Value <= 100):
+			return &ParamError{"logit_bias", fmt.Sprintf("of token %d must be between -100 and 100, got %v", b.Token, b.Value)}
+		}
+	}
+	return nil
+}
+
+// ValidateVocab checks what depends on the model's vocabulary size.
+func (p *Params) ValidateVocab(vocab int) error {
+	for _, b := range p.LogitBias {
+		if int(b.Token) >= vocab {
+			return &ParamError{"logit_bias", fmt.Sprintf("names token %d, but the vocabulary has %d", b.Token, vocab)}
+		}
+	}
+	if p.Logprobs > vocab {
+		return &ParamError{"logprobs", fmt.Sprintf("asks for %d tokens, but the vocabulary has %d", p.Logprobs, vocab)}
+	}
+	return nil
+}
+
+func rangeError(name string, v, lo, hi float32, loExcluded bool) error {
+	switch {
+	case hi == math.MaxFloat32 && loExcluded:
+		return &ParamError{name, fmt.Sprintf("must be positive and finite, got %v", v)}
+	case hi == math.MaxFloat32:
+		return &ParamError{name, fmt.Sprintf("must be finite and not negative, got %v", v)}
+	}
+	return &ParamError{name, fmt.Sprintf("must be between %v and %v, got %v", lo, hi, v)}
+}

@@ -1,0 +1,170 @@
+package tokenizer
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// addedToken is one entry of "added_tokens": a string that is cut out of a text
+// before the model sees it.
+type addedToken struct {
+	id         int32
+	content    string
+	decoded    string // what the decoder sees: the normalized form of a normalized token
+	special    bool   // control token: hidden by Decode with skipSpecial
+	singleWord bool   // only between non-word characters
+	lstrip     bool   // takes the white space on its left with it
+	rstrip     bool
+	normalized bool // sought in the normalized text, by its normalized form
+}
+
+// addedVocab cuts added tokens out of texts.
+type addedVocab struct {
+	byID       map[int32]*addedToken
+	byContent  map[string]*addedToken
+	plain      trie // tokens sought in the text as given
+	normalized trie // normalized forms, sought in normalized text
+	raw        trie // contents of the normalized tokens, for partly literal text
+}
+
+func parseAddedToken(o object) (*addedToken, error) {
+	var t addedToken
+	var err error
+	if t.content, err = o.at("content").str(); err != nil {
+		return nil, err
+	}
+	if len(t.content) > maxAddedBytes {
+		return nil, invalid(join(o.path, "content"), "has %d bytes, at most %d are taken", len(t.content), maxAddedBytes)
+	}
+	for _, f := range []struct {
+		name string
+		to   *bool
+		def  bool
+	}{
+		{"special", &t.special, false}, {"single_word", &t.singleWord, false},
+		{"lstrip", &t.lstrip, false}, {"rstrip", &t.rstrip, false},
+	} {
+		if *f.to, err = o.flag(f.name, f.def); err != nil {
+			return nil, err
+		}
+	}
+	t.normalized, err = o.flag("normalized", !t.special)
+	return &t, err
+}
+
+// add takes one token in; vocab is the model's own vocabulary.
+func (a *addedVocab) add(path string, t *addedToken, m *bpe) error {
+	if t.content == "" {
+		return nil
+	}
+	if have, ok := m.vocab[t.content]; ok && have != t.id {
+		return invalid(path, "gives %q the id %d, but model.vocab gives it %d", t.content, t.id, have)
+	}
+	if s, ok := m.token(t.id); ok && s != t.content {
+		return invalid(path, "gives %q the id %d, which model.vocab gives to %q", t.content, t.id, s)
+	}
+	if old := a.byID[t.id]; old != nil && old.content != t.content {
+		return invalid(path, "gives the id %d to both %q and %q", t.id, old.content, t.content)
+	}
+	if old := a.byContent[t.content]; old != nil && old.id != t.id {
+		return invalid(path, "gives %q both the id %d and %d", t.content, old.id, t.id)
+	}
+	if len(a.byID) >= maxAddedTokens {
+		return invalid(path, "more than %d added tokens", maxAddedTokens)
+	}
+	a.byID[t.id], a.byContent[t.content] = t, t
+	return nil
+}
+
+// index builds the tries, once all tokens and the normalizer are known.
+func (a *addedVocab) index(path string, ns normalizers) error {
+	for _, t := range a.byID {
+		t.decoded = t.content
+		if !t.normalized {
+			a.plain.add(t.content, t.id)
+			continue
+		}
+		p, err := ns.apply(piece{t.content, true})
+		if err != nil {
+			return invalid(path, "%q cannot be normalized: %v", t.content, err)
+		}
+		if p.text == "" {
+			return invalid(path, "%q is normalized to nothing", t.content)
+		}
+		if !a.normalized.add(p.text, t.id) {
+			return invalid(path, "%q and another added token have the same normalized form %q", t.content, p.text)
+		}
+		t.decoded = p.text
+		a.raw.add(t.content, t.id)
+	}
+	return nil
+}
+
+// span is a byte range of a text.
+type span struct{ lo, hi int }
+
+// find walks text left to right and hands on the stretches between added
+// tokens, and the tokens. Bytes within the sorted, disjoint literal spans take
+// no part in a match.
+func (a *addedVocab) find(t *trie, text string, literal []span, between func(lo, hi int) error, token func(id int32)) error {
+	if t.empty() {
+		return between(0, len(text))
+	}
+	done := 0
+	for i := 0; i < len(text); {
+		for len(literal) > 0 && literal[0].hi <= i {
+			literal = literal[1:]
+		}
+		end := len(text)
+		if len(literal) > 0 {
+			if literal[0].lo <= i {
+				i = literal[0].hi
+				continue
+			}
+			end = literal[0].lo
+		}
+		if !t.start[text[i]] {
+			i++
+			continue
+		}
+		id, n := t.longest(text[i:end])
+		if n == 0 {
+			i++
+			continue
+		}
+		start, stop := i, i+n
+		i = stop
+		tok := a.byID[id]
+		if tok.singleWord && (wordBefore(text[:start]) || wordAfter(text[stop:])) {
+			continue
+		}
+		if tok.lstrip {
+			start = max(done, len(strings.TrimRightFunc(text[:start], unicode.IsSpace)))
+		}
+		if tok.rstrip {
+			stop = len(text) - len(strings.TrimLeftFunc(text[stop:], unicode.IsSpace))
+		}
+		if done < start {
+			if err := between(done, start); err != nil {
+				return err
+			}
+		}
+		token(id)
+		done = stop
+	}
+	if done < len(text) {
+		return between(done, len(text))
+	}
+	return nil
+}
+
+func wordBefore(s string) bool {
+	r, n := utf8.DecodeLastRuneInString(s)
+	return n > 0 && isWord(r)
+}
+
+func wordAfter(s string) bool {
+	r, n := utf8.DecodeRuneInString(s)
+	return n > 0 && isWord(r)
+}

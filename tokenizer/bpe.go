@@ -1,0 +1,231 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// bpe is the model: byte pair encoding with ranked merges (Sennrich et al.,
+// arXiv:1508.07909).
+type bpe struct {
+	vocab  map[string]int32
+	tokens []string // by id
+	known  []bool   // ids that exist; the range may have holes
+
+	merges map[uint64]int32 // left<<32 | right -> rank
+	result []int32          // by rank: the token that the merge makes
+
+	unk          int32 // -1: none
+	fuseUnk      bool
+	bytes        [256]int32 // the <0x00>... tokens, -1 where absent or byte_fallback is off
+	prefix       string     // continuing_subword_prefix
+	suffix       string     // end_of_word_suffix
+	ignoreMerges bool
+
+	// Shortcuts of a byte-level vocabulary: words stay bytes.
+	byteID   [256]int32       // the token of one byte, -1: none
+	rawVocab map[string]int32 // whole words by their bytes, for ignore_merges
+
+	special []bool // ids that a literal text must not become
+	cache   *wordCache
+}
+
+// token is the string of an id of the model's own vocabulary.
+func (m *bpe) token(id int32) (string, bool) {
+	if id < 0 || int(id) >= len(m.known) || !m.known[id] {
+		return "", false
+	}
+	return m.tokens[id], true
+}
+
+func pair(a, b int32) uint64 { return uint64(uint32(a))<<32 | uint64(uint32(b)) }
+
+func parseBPE(n node) (*bpe, error) {
+	o, err := n.object()
+	if err != nil {
+		return nil, err
+	}
+	if kind, err := o.text("type", "BPE"); err != nil {
+		return nil, err
+	} else if kind != "BPE" {
+		return nil, unsupported(join(o.path, "type"), "model", kind, []string{"BPE"})
+	}
+	m := &bpe{unk: -1}
+	if err := m.parseVocab(o.at("vocab")); err != nil {
+		return nil, err
+	}
+	if err := m.parseOptions(o); err != nil {
+		return nil, err
+	}
+	if err := m.parseMerges(o.at("merges")); err != nil {
+		return nil, err
+	}
+	m.shortcuts()
+	m.cache = newWordCache(len(m.vocab))
+	return m, nil
+}
+
+func (m *bpe) parseVocab(n node) error {
+	var raw map[string]json.Number
+	if err := n.into(&raw, "an object of token: id"); err != nil {
+		return err
+	}
+	if len(raw) == 0 {
+		return invalid(n.path, "is empty")
+	}
+	top := int32(0)
+	m.vocab = make(map[string]int32, len(raw))
+	for s, num := range raw {
+		v, err := num.Int64()
+		if err != nil || v < 0 || v >= maxTokenID {
+			return invalid(n.path, "gives %q the id %s, ids are integers in [0, %d)", s, num, maxTokenID)
+		}
+		m.vocab[s] = int32(v)
+		top = max(top, int32(v))
+	}
+	m.tokens, m.known = make([]string, top+1), make([]bool, top+1)
+	for s, id := range m.vocab {
+		if m.known[id] {
+			return invalid(n.path, "gives the id %d to both %q and %q", id, m.tokens[id], s)
+		}
+		m.tokens[id], m.known[id] = s, true
+	}
+	return nil
+}
+
+func (m *bpe) parseOptions(o object) error {
+	if n := o.at("dropout"); !n.null() {
+		var p float64
+		if err := n.into(&p, "a number"); err != nil {
+			return err
+		}
+		if p != 0 {
+			return fmt.Errorf("%w: %s: dropout %v: ids would be random", ErrUnsupported, n.path, p)
+		}
+	}
+	var err error
+	if m.fuseUnk, err = o.flag("fuse_unk", false); err != nil {
+		return err
+	}
+	if m.ignoreMerges, err = o.flag("ignore_merges", false); err != nil {
+		return err
+	}
+	if m.prefix, err = o.text("continuing_subword_prefix", ""); err != nil {
+		return err
+	}
+	if m.suffix, err = o.text("end_of_word_suffix", ""); err != nil {
+		return err
+	}
+	fallback, err := o.flag("byte_fallback", false)
+	if err != nil {
+		return err
+	}
+	for b := range m.bytes {
+		m.bytes[b] = -1
+		if id, ok := m.vocab[fmt.Sprintf("<0x%02X>", b)]; ok && fallback {
+			m.bytes[b] = id
+		}
+	}
+	unk, err := o.text("unk_token", "")
+	if err != nil {
+		return err
+	}
+	if unk != "" {
+		id, ok := m.vocab[unk]
+		if !ok {
+			return invalid(join(o.path, "unk_token"), "%q is not in model.vocab", unk)
+		}
+		m.unk = id
+	}
+	return nil
+}
+
+// parseMerges reads both spellings: "a b" and ["a", "b"]. The place in the list is the rank.
+func (m *bpe) parseMerges(n node) error {
+	var rows []json.RawMessage
+	if err := n.into(&rows, "a list of merges"); err != nil {
+		return err
+	}
+	if len(rows) > maxMerges {
+		return invalid(n.path, "has %d entries, at most %d are taken", len(rows), maxMerges)
+	}
+	m.merges = make(map[uint64]int32, len(rows))
+	m.result = make([]int32, 0, len(rows))
+	for i, row := range rows {
+		at := func() string { return fmt.Sprintf("%s[%d]", n.path, i) }
+		var ab []string
+		if len(row) > 0 && row[0] == '"' {
+			var s string
+			if err := json.Unmarshal(row, &s); err != nil {
+				return invalid(at(), "%v", err)
+			}
+			if strings.HasPrefix(s, "#version") {
+				continue
+			}
+			ab = strings.Split(s, " ")
+		} else if err := json.Unmarshal(row, &ab); err != nil {
+			return invalid(at(), `is neither "a b" nor ["a", "b"]: %v`, err)
+		}
+		if len(ab) != 2 {
+			return invalid(at(), "has %d parts, want 2", len(ab))
+		}
+		if err := m.addMerge(at, ab[0], ab[1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *bpe) addMerge(at func() string, a, b string) error {
+	left, ok := m.vocab[a]
+	if !ok {
+		return invalid(at(), "%q is not in model.vocab", a)
+	}
+	right, ok := m.vocab[b]
+	if !ok {
+		return invalid(at(), "%q is not in model.vocab", b)
+	}
+	if len(b) < len(m.prefix) {
+		return invalid(at(), "%q is shorter than the continuing_subword_prefix", b)
+	}
+	id, ok := m.vocab[a+b[len(m.prefix):]]
+	if !ok {
+		return invalid(at(), "makes %q, which is not in model.vocab", a+b[len(m.prefix):])
+	}
+	m.merges[pair(left, right)] = int32(len(m.result))
+	m.result = append(m.result, id)
+	return nil
+}
+
+// shortcuts prepares the byte-level tables; they are used when the pre-tokenizer is byte-level.
+func (m *bpe) shortcuts() {
+	for b := range m.byteID {
+		m.byteID[b] = -1
+		if id, ok := m.vocab[byteText[b]]; ok {
+			m.byteID[b] = id
+		}
+	}
+	if !m.ignoreMerges {
+		return
+	}
+	m.rawVocab = make(map[string]int32, len(m.vocab))
+	for s, id := range m.vocab {
+		if raw, ok := fromAlphabet(nil, s); ok {
+			m.rawVocab[string(raw)] = id
+		}
+	}
+}
+
+// takesBytes: words may be given as bytes instead of in the byte alphabet.
+func (m *bpe) takesBytes() bool {
+	if m.prefix != "" || m.suffix != "" {
+		return false
+	}
+	for _, id := range m.bytes {
+		if id >= 0 {
+			return false
+		}
+	}
+	return true
+}

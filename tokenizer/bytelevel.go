@@ -1,0 +1,47 @@
+package tokenizer
+
+import "unicode/utf8"
+
+// GPT-2's alphabet: every byte has a printable character. Bytes that already
+// are printable in Latin-1 stand for themselves; the others take U+0100 and up
+// in byte order (openai/gpt-2, encoder.py, bytes_to_unicode).
+var (
+	byteRune [256]rune
+	byteText [256]string
+	runeByte = map[rune]byte{}
+)
+
+func init() {
+	next := rune(0x100)
+	for b := range 256 {
+		r := rune(b)
+		if !(r >= '!' && r <= '~' || r >= 0xA1 && r <= 0xAC || r >= 0xAE) {
+			r = next
+			next++
+		}
+		byteRune[b], byteText[b], runeByte[r] = r, string(r), byte(b)
+	}
+}
+
+// toAlphabet spells each byte of s with its character.
+func toAlphabet(s string) string {
+	out := make([]byte, 0, 2*len(s))
+	for i := range len(s) {
+		out = utf8.AppendRune(out, byteRune[s[i]])
+	}
+	return string(out)
+}
+
+// fromAlphabet appends the bytes that s spells; false if a character of s is
+// not of the alphabet (an added token, say), and dst is then unchanged.
+func fromAlphabet(dst []byte, s string) ([]byte, bool) {
+	n := len(dst)
+	for _, r := range s {
+		b, ok := runeByte[r]
+		if !ok {
+			return dst[:n], false
+		}
+		dst = append(dst, b)
+	}
+	return dst, true
+}

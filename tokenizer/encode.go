@@ -1,0 +1,157 @@
+package tokenizer
+
+import (
+	"sort"
+	"strings"
+	"unicode/utf8"
+)
+
+// Part is a stretch of a prompt. In a literal part (what a user wrote) no added
+// token is recognised, so that "<|im_end|>" is seven characters of text there.
+type Part struct {
+	Text    string
+	Literal bool
+}
+
+// Encode turns text into ids. Added and special tokens in the text are
+// recognised; addSpecial lets the post-processor put its own (BOS) around it.
+// Bytes that are not UTF-8 become U+FFFD. See TryEncode for the error that this
+// form swallows.
+func (t *Tokenizer) Encode(text string, addSpecial bool) []int32 {
+	ids, _ := t.TryEncode([]Part{{Text: text}}, addSpecial)
+	return ids
+}
+
+// EncodeLiteral encodes text as nothing but text: no added token is recognised,
+// no special token comes out (but the unknown token, for a character that the
+// vocabulary lacks), and the post-processor adds nothing.
+func (t *Tokenizer) EncodeLiteral(text string) []int32 {
+	ids, _ := t.TryEncode([]Part{{text, true}}, false)
+	return ids
+}
+
+// TryEncode encodes the joined parts as one text: words may span parts, so the
+// ids are those of Encode on the joined text wherever literal parts hold no
+// added token.
+//
+// The error is ErrGaveUp: a split pattern of the file that has no hand-written
+// scanner ran past its limit on this text, or a normalizer of the file made it
+// far too long. The ids still spell the whole text, but the stretch in question
+// went to the model unsplit or as it was.
+func (t *Tokenizer) TryEncode(parts []Part, addSpecial bool) ([]int32, error) {
+	e := encoder{t: t}
+	text := e.join(parts)
+	e.ids = make([]int32, 0, len(text)/3+len(t.post.before)+len(t.post.after)+1)
+	if addSpecial {
+		e.ids = append(e.ids, t.post.before...)
+	}
+	e.next = e.word
+	for i := len(t.pre) - 1; i >= 0; i-- {
+		pre, next := t.pre[i], e.next
+		e.next = func(p piece) error { return pre.split(p, next) }
+	}
+	e.run(text)
+	if addSpecial {
+		e.ids = append(e.ids, t.post.after...)
+	}
+	return e.ids, e.err
+}
+
+// encoder is one call of TryEncode.
+type encoder struct {
+	t       *Tokenizer
+	literal []span // of the joined text, in order
+	next    func(piece) error
+	ids     []int32
+	inert   bool // the current stretch holds literal text
+	err     error
+}
+
+func (e *encoder) join(parts []Part) string {
+	var b strings.Builder
+	for _, p := range parts {
+		s := p.Text
+		if !utf8.ValidString(s) {
+			s = strings.ToValidUTF8(s, "\uFFFD")
+		}
+		if p.Literal && s != "" {
+			e.literal = append(e.literal, span{b.Len(), b.Len() + len(s)})
+		}
+		if len(parts) == 1 {
+			return s
+		}
+		b.WriteString(s)
+	}
+	return b.String()
+}
+
+// run cuts plain added tokens out and treats what is between them. Nothing here
+// returns an error: a failing pattern is kept in e.err and the text goes on.
+func (e *encoder) run(text string) {
+	a := e.t.added
+	e.find(&a.plain, text, e.literal, func(lo, hi int) {
+		inside := within(e.literal, lo, hi)
+		p := piece{text[lo:hi], lo == 0}
+		switch {
+		case len(inside) == 0:
+			e.inert = false
+			p = e.normalize(p)
+			e.find(&a.normalized, p.text, nil, func(lo, hi int) {
+				e.pretokenize(piece{p.text[lo:hi], p.first && lo == 0})
+			})
+		case a.raw.empty():
+			e.inert = true
+			e.pretokenize(e.normalize(p))
+		default:
+			// Where literal and other text are normalized together the origin
+			// of a normalized character is not known, so the tokens are sought
+			// before, by their plain contents.
+			e.find(&a.raw, p.text, inside, func(lo, hi int) {
+				e.inert = len(within(inside, lo, hi)) > 0
+				e.pretokenize(e.normalize(piece{p.text[lo:hi], p.first && lo == 0}))
+			})
+		}
+	})
+}
+
+func (e *encoder) find(t *trie, text string, literal []span, between func(lo, hi int)) {
+	e.note(e.t.added.find(t, text, literal,
+		func(lo, hi int) error { between(lo, hi); return nil },
+		func(id int32) { e.ids = append(e.ids, id) }))
+}
+
+func (e *encoder) note(err error) {
+	if e.err == nil {
+		e.err = err
+	}
+}
+
+func (e *encoder) normalize(p piece) piece {
+	q, err := e.t.normalizer.apply(p)
+	e.note(err)
+	return q
+}
+
+func (e *encoder) pretokenize(p piece) {
+	if p.text != "" {
+		e.note(e.next(p))
+	}
+}
+
+func (e *encoder) word(p piece) error {
+	e.ids = e.t.model.encode(e.ids, p.text, e.t.raw, e.inert)
+	return nil
+}
+
+// within: the parts of spans that lie in [lo, hi), relative to lo.
+func within(spans []span, lo, hi int) []span {
+	var out []span
+	first := sort.Search(len(spans), func(i int) bool { return spans[i].hi > lo })
+	for _, s := range spans[first:] {
+		if s.lo >= hi {
+			break
+		}
+		out = append(out, span{max(s.lo, lo) - lo, min(s.hi, hi) - lo})
+	}
+	return out
+}

@@ -1,0 +1,321 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"shoal/gguf"
+)
+
+// GGUF files carry their tokenizer in metadata. What is read here is written
+// down as the tokenizer.json and tokenizer_config.json of the same tokenizer,
+// so that there is one reader, with one set of limits.
+
+const ggufPrefix = "tokenizer.ggml."
+
+// Kinds of token in GGUF (llama.h, llama_token_type).
+const (
+	ggufNormal  = 1
+	ggufUnknown = 2
+	ggufControl = 3
+	ggufUser    = 4
+)
+
+// ggufPretokenizers are the split patterns behind tokenizer.ggml.pre, with
+// what comes with each: whole words of the vocabulary before merges, BOS
+// unless the file says otherwise, and the normalizer of the family's own
+// tokenizer.json (which llama.cpp leaves out).
+var ggufPretokenizers = map[string]struct {
+	patterns     []string
+	ignoreMerges bool
+	bos          bool
+	normalizer   string
+}{
+	"gpt-2":     {patterns: []string{gpt2Pattern}},
+	"llama-bpe": {patterns: []string{llama3Pattern}, ignoreMerges: true, bos: true},
+	"llama3":    {patterns: []string{llama3Pattern}, ignoreMerges: true, bos: true},
+	"llama-v3":  {patterns: []string{llama3Pattern}, ignoreMerges: true, bos: true},
+	"qwen2":     {patterns: []string{qwen2Pattern}, normalizer: "NFC"},
+	"smollm":    {patterns: []string{`\p{N}`, gpt2Pattern}},
+}
+
+func ggufPre() []string {
+	var names []string
+	for name := range ggufPretokenizers {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// ggufFile says which GGUF file holds the tokenizer of path: the file itself,
+// or the only one of a folder that has no files of its own.
+func ggufFile(path string) (string, bool) {
+	for _, own := range []string{tokenizerFile, "config.json"} {
+		if _, err := os.Stat(filepath.Join(path, own)); err == nil {
+			return "", false
+		}
+	}
+	file, err := gguf.Find(path)
+	return file, err == nil
+}
+
+// readGGUF makes the files of the tokenizer in a GGUF file. scores are those of
+// a SentencePiece vocabulary by id, else nil.
+func readGGUF(path string) (files Files, scores []float32, err error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return files, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if files, scores, err = filesGGUF(f); err != nil {
+		if !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrInvalid) {
+			err = fmt.Errorf("%w: %w", ErrInvalid, err)
+		}
+		err = fmt.Errorf("%w (in %s)", err, path)
+	}
+	return files, scores, err
+}
+
+func filesGGUF(f *gguf.File) (files Files, scores []float32, err error) {
+	v, err := vocabGGUF(f)
+	if err != nil {
+		return files, nil, err
+	}
+	kind, err := f.Text(ggufPrefix+"model", "")
+	if err != nil {
+		return files, nil, err
+	}
+	var doc map[string]any
+	bos := true
+	switch kind {
+	case "gpt2":
+		doc, bos, err = v.byteLevel(f)
+	case "llama":
+		doc, scores, err = v.sentencePiece(f)
+	default:
+		err = unsupported(ggufPrefix+"model", "tokenizer", kind, []string{"gpt2", "llama"})
+	}
+	if err != nil {
+		return files, nil, err
+	}
+	doc["added_tokens"] = v.added()
+	if files.Tokenizer, err = json.Marshal(doc); err != nil {
+		return files, nil, err
+	}
+	config, err := v.config(f, bos)
+	if err != nil {
+		return files, nil, err
+	}
+	files.Config, err = json.Marshal(config)
+	return files, scores, err
+}
+
+// ggufVocab is the vocabulary by id.
+type ggufVocab struct {
+	tokens []string
+	kinds  []int64 // nil: all normal
+}
+
+func vocabGGUF(f *gguf.File) (*ggufVocab, error) {
+	v := &ggufVocab{}
+	var err error
+	if v.tokens, err = f.Texts(ggufPrefix + "tokens"); err != nil {
+		return nil, err
+	}
+	if v.kinds, err = f.Wholes(ggufPrefix + "token_type"); err != nil {
+		return nil, err
+	}
+	switch n := len(v.tokens); {
+	case n == 0:
+		return nil, invalid(ggufPrefix+"tokens", "is missing or empty: the file holds no tokenizer; put it in a folder beside its tokenizer.json")
+	case n > maxTokenID:
+		return nil, invalid(ggufPrefix+"tokens", "has %d entries, at most %d are taken", n, maxTokenID)
+	case v.kinds != nil && len(v.kinds) != n:
+		return nil, invalid(ggufPrefix+"token_type", "has %d entries for %d tokens", len(v.kinds), n)
+	}
+	for id, s := range v.tokens {
+		if !utf8.ValidString(s) {
+			return nil, invalid(ggufPrefix+"tokens", "token %d is not valid UTF-8", id)
+		}
+	}
+	return v, nil
+}
+
+func (v *ggufVocab) kind(id int) int64 {
+	if v.kinds == nil {
+		return ggufNormal
+	}
+	return v.kinds[id]
+}
+
+// ids is the vocabulary of tokenizer.json.
+func (v *ggufVocab) ids() (map[string]int, error) {
+	out := make(map[string]int, len(v.tokens))
+	for id, s := range v.tokens {
+		if old, ok := out[s]; ok {
+			return nil, invalid(ggufPrefix+"tokens", "gives %q both the id %d and %d", s, old, id)
+		}
+		out[s] = id
+	}
+	return out, nil
+}
+
+// added are the tokens that are recognised in a text before it is split.
+func (v *ggufVocab) added() []map[string]any {
+	out := []map[string]any{}
+	for id, s := range v.tokens {
+		if k := v.kind(id); k == ggufUnknown || k == ggufControl || k == ggufUser {
+			out = append(out, map[string]any{"id": id, "content": s, "special": k != ggufUser, "normalized": false})
+		}
+	}
+	return out
+}
+
+// byteLevel is GPT-2's kind: merges over the byte alphabet.
+func (v *ggufVocab) byteLevel(f *gguf.File) (doc map[string]any, bos bool, err error) {
+	name, err := f.Text(ggufPrefix+"pre", "default")
+	if err != nil {
+		return nil, false, err
+	}
+	pre, ok := ggufPretokenizers[name]
+	if !ok {
+		return nil, false, fmt.Errorf("%w (or put the file in a folder beside the model's tokenizer.json)",
+			unsupported(ggufPrefix+"pre", "pre-tokenizer", name, ggufPre()))
+	}
+	vocab, err := v.ids()
+	if err != nil {
+		return nil, false, err
+	}
+	merges, err := f.Texts(ggufPrefix + "merges")
+	if err != nil {
+		return nil, false, err
+	}
+	if merges == nil {
+		return nil, false, invalid(ggufPrefix+"merges", "is missing")
+	}
+	var stages []any
+	for _, p := range pre.patterns {
+		stages = append(stages, map[string]any{"type": "Split", "pattern": map[string]any{"Regex": p}, "behavior": "Isolated"})
+	}
+	stages = append(stages, map[string]any{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false})
+	doc = map[string]any{
+		"model":         map[string]any{"type": "BPE", "vocab": vocab, "merges": merges, "ignore_merges": pre.ignoreMerges},
+		"pre_tokenizer": map[string]any{"type": "Sequence", "pretokenizers": stages},
+		"decoder":       map[string]any{"type": "ByteLevel"},
+	}
+	if pre.normalizer != "" {
+		doc["normalizer"] = map[string]any{"type": pre.normalizer}
+	}
+	return doc, pre.bos, nil
+}
+
+// sentencePiece is Llama's first kind: characters, spaces as U+2581, merged by
+// the score of what they make; bytes for what the vocabulary lacks.
+func (v *ggufVocab) sentencePiece(f *gguf.File) (doc map[string]any, scores []float32, err error) {
+	if scores, err = f.Float32s(ggufPrefix + "scores"); err != nil {
+		return nil, nil, err
+	}
+	if len(scores) != len(v.tokens) {
+		return nil, nil, invalid(ggufPrefix+"scores", "has %d entries for %d tokens", len(scores), len(v.tokens))
+	}
+	if _, ok := f.Value(ggufPrefix + "precompiled_charsmap"); ok {
+		return nil, nil, fmt.Errorf("%w: %sprecompiled_charsmap: SentencePiece's normalization is not built in", ErrUnsupported, ggufPrefix)
+	}
+	if squeeze, err := f.Flag(ggufPrefix+"remove_extra_whitespaces", false); err != nil || squeeze {
+		return nil, nil, errors.Join(err, fmt.Errorf("%w: %sremove_extra_whitespaces is set", ErrUnsupported, ggufPrefix))
+	}
+	prefix, err := f.Flag(ggufPrefix+"add_space_prefix", true)
+	if err != nil {
+		return nil, nil, err
+	}
+	vocab, err := v.ids()
+	if err != nil {
+		return nil, nil, err
+	}
+	const mark = "\u2581"
+	model := map[string]any{"type": "BPE", "vocab": vocab, "merges": []string{}, "byte_fallback": true, "fuse_unk": true}
+	if id, err := v.named(f, "unknown_token_id", 0); err != nil {
+		return nil, nil, err
+	} else if id != "" {
+		model["unk_token"] = id
+	}
+	normalizers := []any{map[string]any{"type": "Replace", "pattern": map[string]any{"String": " "}, "content": mark}}
+	decoders := []any{map[string]any{"type": "Replace", "pattern": map[string]any{"String": mark}, "content": " "},
+		map[string]any{"type": "ByteFallback"}, map[string]any{"type": "Fuse"}}
+	if prefix {
+		normalizers = append([]any{map[string]any{"type": "Prepend", "prepend": mark}}, normalizers...)
+		decoders = append(decoders, map[string]any{"type": "Strip", "content": " ", "start": 1, "stop": 0})
+	}
+	return map[string]any{"model": model, "normalizer": map[string]any{"type": "Sequence", "normalizers": normalizers},
+		"decoder": map[string]any{"type": "Sequence", "decoders": decoders}}, scores, nil
+}
+
+// named is the token that a key gives the id of; def -1: none when absent.
+func (v *ggufVocab) named(f *gguf.File, key string, def int64) (string, error) {
+	const none = 1<<32 - 1 // -1 as converters wrote it
+	id, err := f.Whole(ggufPrefix+key, def, -1, none)
+	switch {
+	case err != nil:
+		return "", err
+	case id == none || id == -1:
+		return "", nil
+	case id >= int64(len(v.tokens)):
+		return "", invalid(ggufPrefix+key, "is %d, there are %d tokens", id, len(v.tokens))
+	}
+	return v.tokens[id], nil
+}
+
+// config is the tokenizer_config.json.
+func (v *ggufVocab) config(f *gguf.File, bos bool) (map[string]any, error) {
+	out := map[string]any{"tokenizer_class": "PreTrainedTokenizerFast"}
+	for field, key := range map[string]string{"bos_token": "bos_token_id", "eos_token": "eos_token_id", "pad_token": "padding_token_id", "unk_token": "unknown_token_id"} {
+		s, err := v.named(f, key, -1)
+		if err != nil {
+			return nil, err
+		}
+		if s != "" {
+			out[field] = s
+		}
+	}
+	if out["bos_token"] == nil {
+		bos = false
+	}
+	for key, def := range map[string]bool{"add_bos_token": bos, "add_eos_token": false} {
+		want, err := f.Flag(ggufPrefix+key, def)
+		if err != nil {
+			return nil, err
+		}
+		out[key] = want
+	}
+	const template = "tokenizer.chat_template"
+	main, err := f.Text(template, "")
+	if err != nil {
+		return nil, err
+	}
+	named := []map[string]string{}
+	for _, key := range f.Keys() {
+		name, ok := strings.CutPrefix(key, template+".")
+		if !ok {
+			continue
+		}
+		text, err := f.Text(key, "")
+		if err != nil {
+			return nil, err
+		}
+		named = append(named, map[string]string{"name": name, "template": text})
+	}
+	switch {
+	case main != "" && len(named) > 0:
+		out["chat_template"] = append(named, map[string]string{"name": "default", "template": main})
+	case main != "":
+		out["chat_template"] = main
+	}
+	return out, nil
+}

@@ -1,0 +1,196 @@
+package tokenizer
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"shoal/model/modeltest"
+)
+
+func writeGGUF(t testing.TB, g *modeltest.GGUF) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "m.gguf")
+	if err := os.WriteFile(path, g.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A tokenizer that went through GGUF metadata gives the ids of its
+// tokenizer.json.
+func TestGGUFByteLevel(t *testing.T) {
+	for name, pre := range map[string]string{"llama": "llama-bpe", "qwen2": "qwen2"} {
+		t.Run(name, func(t *testing.T) {
+			g := &modeltest.GGUF{}
+			if err := g.Vocabulary(filepath.Join("testdata", name), pre); err != nil {
+				t.Fatal(err)
+			}
+			path := writeGGUF(t, g)
+			tok, err := Load(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var cases []goldenCase
+			readJSON(t, filepath.Join("testdata", name, "tokenizer_goldens.json"), &cases)
+			for _, c := range cases {
+				text := c.Decoded
+				c.Decoded = nil
+				checkCase(t, tok, c)
+				checkDecode(t, tok, c.IDsNoSpecial, false, text)
+			}
+			hub := mustLoad(t, name)
+			if tok.VocabSize() != hub.VocabSize() || !slices.Equal(tok.Specials(), hub.Specials()) {
+				t.Errorf("%d tokens, specials %v; want %d, %v", tok.VocabSize(), tok.Specials(), hub.VocabSize(), hub.Specials())
+			}
+			for _, f := range []func(*Tokenizer) (int32, bool){(*Tokenizer).BOS, (*Tokenizer).EOS, (*Tokenizer).PAD} {
+				a, _ := f(tok)
+				if b, _ := f(hub); a != b {
+					t.Errorf("special token %d, want %d", a, b)
+				}
+			}
+			if one, err := Load(filepath.Dir(path)); err != nil || one.VocabSize() != tok.VocabSize() {
+				t.Errorf("from its folder: %v", err)
+			}
+		})
+	}
+}
+
+// spm is what sentencepiece.py wrote of a small model that it trained.
+type spm struct {
+	Tokens []string
+	Scores []float32
+	Kinds  []int32
+	Texts  []struct {
+		Text, Decoded string
+		IDs           []int32
+	}
+}
+
+func (s *spm) file() *modeltest.GGUF {
+	g := &modeltest.GGUF{}
+	g.Set("tokenizer.ggml.model", "llama")
+	g.Set("tokenizer.ggml.tokens", s.Tokens)
+	g.Set("tokenizer.ggml.scores", s.Scores)
+	g.Set("tokenizer.ggml.token_type", s.Kinds)
+	g.Set("tokenizer.ggml.bos_token_id", 1)
+	g.Set("tokenizer.ggml.eos_token_id", 2)
+	return g
+}
+
+// The ids of the sentencepiece library, by scores.
+func TestGGUFSentencePiece(t *testing.T) {
+	var s spm
+	readJSON(t, "testdata/gguf/sentencepiece.json", &s)
+	tok, err := Load(writeGGUF(t, s.file()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range s.Texts {
+		if got := tok.Encode(c.Text, false); !slices.Equal(got, c.IDs) {
+			t.Errorf("Encode(%q):\n got %v\nwant %v", c.Text, names(tok, got), names(tok, c.IDs))
+		}
+		if got := tok.Decode(c.IDs, true); got != c.Decoded {
+			t.Errorf("Decode of %q: %q, want %q", c.Text, got, c.Decoded)
+		}
+		if got := tok.Encode(c.Text, true); len(got) != len(c.IDs)+1 || got[0] != 1 {
+			t.Errorf("Encode(%q) with BOS: %v", c.Text, got)
+		}
+	}
+	if got := tok.EncodeLiteral("</s><unk>"); slices.Contains(got, 2) || slices.Contains(got, 0) {
+		t.Errorf("literal control tokens: %v", names(tok, got))
+	}
+	g := s.file()
+	g.Set("tokenizer.ggml.add_space_prefix", false)
+	g.Set("tokenizer.ggml.add_bos_token", false)
+	plain, err := Load(writeGGUF(t, g))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := names(plain, plain.Encode("the", true)); strings.Join(got, "") != "the" {
+		t.Errorf("without a prefix: %q", got)
+	}
+}
+
+func TestGGUFChatTemplate(t *testing.T) {
+	g := &modeltest.GGUF{}
+	if err := g.Vocabulary(filepath.Join("testdata", "llama"), "llama-bpe"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := LoadChatTemplate(writeGGUF(t, g))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := LoadChatTemplate(filepath.Join("testdata", "llama"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Source() == "" || got.Source() != want.Source() || got.Special("bos_token") != want.Special("bos_token") {
+		t.Errorf("template %q, bos %q", got.Source(), got.Special("bos_token"))
+	}
+	g.Set("tokenizer.chat_template.tool_use", "{{ 1 }}")
+	if two, err := LoadChatTemplate(writeGGUF(t, g)); err != nil || two.Source() != want.Source() || len(two.source) != 2 {
+		t.Errorf("with a named one: %v", err)
+	}
+	g.Unset("tokenizer.chat_template")
+	if _, err := LoadChatTemplate(writeGGUF(t, g)); !errors.Is(err, ErrNoChatTemplate) {
+		t.Errorf("without: %v", err)
+	}
+}
+
+func TestGGUFTokenizerRefused(t *testing.T) {
+	var s spm
+	readJSON(t, "testdata/gguf/sentencepiece.json", &s)
+	bpe := func() *modeltest.GGUF {
+		g := &modeltest.GGUF{}
+		if err := g.Vocabulary(filepath.Join("testdata", "llama"), "llama-bpe"); err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	const p = "tokenizer.ggml."
+	for name, test := range map[string]struct {
+		g     *modeltest.GGUF
+		key   string
+		v     any // nil: unset
+		kind  error
+		wants string
+	}{
+		"no tokens":            {bpe(), p + "tokens", nil, ErrInvalid, "holds no tokenizer"},
+		"tokens of numbers":    {bpe(), p + "tokens", []int32{1}, ErrInvalid, "array of strings"},
+		"twice the same":       {bpe(), p + "tokens", []string{"a", "a"}, ErrInvalid, "token_type"},
+		"not UTF-8":            {s.file(), p + "tokens", append(slices.Clone(s.Tokens[:699]), "\xff"), ErrInvalid, "token 699 is not valid UTF-8"},
+		"duplicate":            {s.file(), p + "tokens", append(slices.Clone(s.Tokens[:699]), "<s>"), ErrInvalid, `"<s>" both the id 1 and 699`},
+		"another model":        {bpe(), p + "model", "t5", ErrUnsupported, `"t5" is not one of gpt2, llama`},
+		"no model":             {bpe(), p + "model", nil, ErrUnsupported, `""`},
+		"unknown pattern":      {bpe(), p + "pre", "tekken", ErrUnsupported, `"tekken" is not one of gpt-2, llama-bpe`},
+		"no pattern":           {bpe(), p + "pre", nil, ErrUnsupported, `"default" is not one of`},
+		"no merges":            {bpe(), p + "merges", nil, ErrInvalid, "merges"},
+		"merge of nothing":     {bpe(), p + "merges", []string{"nosuch token"}, ErrInvalid, "merges[0]"},
+		"merge of three":       {bpe(), p + "merges", []string{"a b c"}, ErrInvalid, "3 parts"},
+		"bos outside":          {bpe(), p + "bos_token_id", 1 << 20, ErrInvalid, "bos_token_id"},
+		"no scores":            {s.file(), p + "scores", nil, ErrInvalid, "0 entries for 700 tokens"},
+		"scores all the same":  {s.file(), p + "scores", make([]float32, 700), ErrInvalid, "order of merges"},
+		"another normalizer":   {s.file(), p + "precompiled_charsmap", []int32{1}, ErrUnsupported, "precompiled_charsmap"},
+		"template of a number": {bpe(), "tokenizer.chat_template", 5, ErrInvalid, "chat_template"},
+	} {
+		test.g.Unset(test.key)
+		if test.v != nil {
+			test.g.Set(test.key, test.v)
+		}
+		_, err := Load(writeGGUF(t, test.g))
+		if !errors.Is(err, test.kind) || !strings.Contains(err.Error(), test.wants) {
+			t.Errorf("%s: %v, want %q (%v)", name, err, test.wants, test.kind)
+		}
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "m.gguf"), []byte("no"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(dir); !errors.Is(err, ErrInvalid) {
+		t.Error(err)
+	}
+}

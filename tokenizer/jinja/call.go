@@ -1,0 +1,161 @@
+package jinja
+
+import "strings"
+
+// args are the evaluated arguments of one call.
+type args struct {
+	pos   []Value
+	named []named
+}
+
+type named struct {
+	name  string
+	value Value
+}
+
+// absent is what bind returns for an optional argument that was not given;
+// None is a value.
+type absent struct{}
+
+func given(v Value) bool { _, no := v.(absent); return !no }
+
+func orNone(v Value) Value {
+	if !given(v) {
+		return nil
+	}
+	return v
+}
+
+func (a *args) find(name string) int {
+	for i, n := range a.named {
+		if n.name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// bind assigns arguments to parameters; a name that ends in "?" is optional.
+func (a *args) bind(in *interp, fn string, params ...string) []Value {
+	out := make([]Value, len(params))
+	if len(a.pos) > len(params) {
+		in.fail("%s takes at most %d argument(s), %d were given", fn, len(params), len(a.pos))
+	}
+	used := 0
+	for i, p := range params {
+		name, optional := strings.CutSuffix(p, "?")
+		j := a.find(name)
+		switch {
+		case i < len(a.pos):
+			if j >= 0 {
+				in.fail("%s got two values for '%s'", fn, name)
+			}
+			out[i] = a.pos[i]
+		case j >= 0:
+			out[i] = a.named[j].value
+			used++
+		case optional:
+			out[i] = absent{}
+		default:
+			in.fail("%s needs the argument '%s'", fn, name)
+		}
+	}
+	if used < len(a.named) {
+		for _, n := range a.named {
+			if !strings.Contains(" "+strings.Join(params, " ")+" ", " "+n.name+" ") &&
+				!strings.Contains(" "+strings.Join(params, " ")+" ", " "+n.name+"? ") {
+				in.fail("%s has no argument '%s'", fn, n.name)
+			}
+		}
+	}
+	return out
+}
+
+// args evaluates an argument list.
+func (in *interp) args(l *argList, sc *scope) *args {
+	a := &args{}
+	for _, e := range l.pos {
+		a.pos = append(a.pos, in.eval(e, sc))
+	}
+	if l.star != nil {
+		a.pos = append(a.pos, in.iterate(in.eval(l.star, sc))...)
+	}
+	add := func(name string, v Value) {
+		if a.find(name) >= 0 {
+			in.fail("two values for the argument '%s'", name)
+		}
+		a.named = append(a.named, named{name, v})
+	}
+	for i, n := range l.names {
+		add(n, in.eval(l.named[i], sc))
+	}
+	if l.starStar != nil {
+		d, ok := in.eval(l.starStar, sc).(*Dict)
+		if !ok {
+			in.fail("the value after ** must be a dict")
+		}
+		in.step(d.Len() * (1 + d.Len()/8)) // find is linear
+		for _, e := range d.entries {
+			k, ok := e.key.(Str)
+			if !ok {
+				in.fail("keywords must be strings")
+			}
+			add(k.s, e.value)
+		}
+	}
+	in.charge(16*len(a.pos) + 32*len(a.named))
+	return a
+}
+
+func (in *interp) call(fn Value, a *args) Value {
+	in.enter()
+	defer in.leave()
+	switch f := fn.(type) {
+	case *callable:
+		return f.call(in, a)
+	case *loopObject:
+		if f.recurse == nil {
+			in.fail("the loop must have the 'recursive' marker to be called recursively")
+		}
+		return f.recurse(in, a.bind(in, "loop", "iterable")[0])
+	case *joiner:
+		if !f.used {
+			f.used = true
+			return Str{}
+		}
+		return f.sep
+	}
+	in.defined(fn)
+	in.fail("'%s' object is not callable", typeName(fn))
+	return nil
+}
+
+// Argument conversions; each fails as Python does.
+
+func (in *interp) wantStr(fn string, v Value) Str {
+	s, ok := v.(Str)
+	if !ok {
+		in.defined(v)
+		in.fail("%s needs a string, not '%s'", fn, typeName(v))
+	}
+	return s
+}
+
+func (in *interp) wantInt(fn string, v Value, otherwise int) int {
+	if !given(v) {
+		return otherwise
+	}
+	i, _, isInt, ok := number(v)
+	if !ok || !isInt {
+		in.defined(v)
+		in.fail("%s needs an integer, not '%s'", fn, typeName(v))
+	}
+	return int(min(max(i, -1<<40), 1<<40))
+}
+
+func optBool(v Value, otherwise bool) bool {
+	if !given(v) {
+		return otherwise
+	}
+	return truth(v)
+}

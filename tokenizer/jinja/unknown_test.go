@@ -1,0 +1,72 @@
+package jinja
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// What this package does not know is refused by its name: when the template is read,
+// or when it is reached. It never prints a prompt without it.
+func TestUnknownConstructsAreNamed(t *testing.T) {
+	for _, c := range []struct {
+		source, name string
+		parses       bool
+	}{
+		{`{{ x|nosuch }}`, "No filter named 'nosuch'", false},
+		{`{{ x|upper|a.b }}`, "No filter named 'a.b'", false},
+		{`{{ x is nosuch }}`, "No test named 'nosuch'", false},
+		{`{{ x is not nosuch(1) }}`, "No test named 'nosuch'", false},
+		{`{% for y in [] %}{% if y is nosuch %}{% endif %}{{ y|nosuch2 }}{% endfor %}`, "nosuch2", false},
+		{`{% if x is nosuch %}{% endif %}`, "No test named 'nosuch'", true},
+		{`{% if x %}{{ x|nosuch }}{% endif %}`, "No filter named 'nosuch'", true},
+		{`{{ [x]|map('nosuch')|list }}`, "No filter named 'nosuch'", true},
+		{`{{ [x]|select('nosuch')|list }}`, "No test named 'nosuch'", true},
+		{`{{ nosuch(1) }}`, "'nosuch' is undefined", true},
+		{`{{ nosuch.y }}`, "'nosuch' is undefined", true},
+		{`{{ lipsum() }}`, "'lipsum' is undefined", true},
+		{`{{ x.nosuch() }}`, "no attribute 'nosuch'", true},
+		{`{{ [].nosuch() }}`, "no attribute 'nosuch'", true},
+		{`{{ {}.nosuch() }}`, "no attribute 'nosuch'", true},
+		{`{{ x|upper(1) }}`, "upper", true},
+		{`{{ x|tojson(nosuch=1) }}`, "'nosuch'", true},
+		{`{{ range(1, nosuch=1) }}`, "'nosuch'", true},
+		{`{% nosuch %}`, "'nosuch'", false},
+		{`{% if x %}{% nosuch %}{% endif %}`, "'nosuch'", false},
+		// Jinja has these, and no chat template does.
+		{`{{ x|wordwrap }}`, "'wordwrap'", false},
+		{`{{ x|pprint }}`, "'pprint'", false},
+		{`{{ [x]|random }}`, "'random'", false},
+		{`{{ x|striptags }}`, "'striptags'", false},
+		{`{{ x|urlize }}`, "'urlize'", false},
+		{`{{ 1|filesizeformat }}`, "'filesizeformat'", false},
+		{`{{ {}|xmlattr }}`, "'xmlattr'", false},
+		{`{% block a %}{% endblock %}`, "'block'", false},
+		{`{% include 'a' %}`, "'include'", false},
+		{`{% import 'a' as b %}`, "'import'", false},
+		{`{% from 'a' import b %}`, "'from'", false},
+		{`{% extends 'a' %}`, "'extends'", false},
+		{`{% autoescape true %}{% endautoescape %}`, "'autoescape'", false},
+		{`{% trans %}{% endtrans %}`, "'trans'", false},
+		{`{% do x %}`, "'do'", false},
+		{`{{ x; }}`, ";", false},
+		{`{{ x ? 1 : 2 }}`, "?", false},
+		{`{{ x && x }}`, "&", false},
+		{`{{ [y for y in x] }}`, `"for"`, false},
+		{`{{ lambda: x }}`, ":", false},
+		{`{{ f'x' }}`, "found", false},
+	} {
+		vars := NewDict()
+		vars.Set("x", Literal("x"))
+		tmpl, err := Parse(c.source)
+		if (err == nil) != c.parses {
+			t.Errorf("%s: Parse says %v", c.source, err)
+		}
+		if err == nil {
+			_, err = tmpl.Render(vars, Options{})
+		}
+		if err == nil || errors.Is(err, ErrInternal) || !strings.Contains(err.Error(), c.name) {
+			t.Errorf("%s: error %v, want one with %s", c.source, err, c.name)
+		}
+	}
+}

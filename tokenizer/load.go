@@ -1,0 +1,262 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+const (
+	tokenizerFile = "tokenizer.json"
+	configFile    = "tokenizer_config.json"
+	specialsFile  = "special_tokens_map.json"
+)
+
+// Files are the contents of a tokenizer's files; only Tokenizer is required.
+type Files struct {
+	Tokenizer []byte // tokenizer.json
+	Config    []byte // tokenizer_config.json
+	Specials  []byte // special_tokens_map.json
+}
+
+// Load reads the tokenizer of a model: a Hugging Face folder (tokenizer.json,
+// and tokenizer_config.json and special_tokens_map.json where they exist), or a
+// GGUF file, which path names or which is the only one in its folder. Errors
+// wrap ErrInvalid or ErrUnsupported and name the file and the field.
+func Load(path string) (*Tokenizer, error) {
+	if file, ok := ggufFile(path); ok {
+		files, scores, err := readGGUF(file)
+		if err != nil {
+			return nil, err
+		}
+		t, err := Parse(files)
+		if err == nil && scores != nil {
+			err = t.model.useScores(scores, func(id int) bool { return t.added.byID[int32(id)] == nil })
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w (in %s)", err, file)
+		}
+		return t, nil
+	}
+	f, err := readFolder(path)
+	if err != nil {
+		return nil, err
+	}
+	t, err := Parse(f)
+	if err != nil {
+		return nil, fmt.Errorf("%w (in %s)", err, path)
+	}
+	return t, nil
+}
+
+// ReadFiles reads what Load parses; a GGUF file's tokenizer is written down as
+// the files would say it. (Scores of SentencePiece have no place in them.)
+func ReadFiles(path string) (Files, error) {
+	if file, ok := ggufFile(path); ok {
+		f, _, err := readGGUF(file)
+		return f, err
+	}
+	return readFolder(path)
+}
+
+func readFolder(dir string) (Files, error) {
+	var f Files
+	for _, part := range []struct {
+		name string
+		to   *[]byte
+	}{{tokenizerFile, &f.Tokenizer}, {configFile, &f.Config}, {specialsFile, &f.Specials}} {
+		data, err := readFile(filepath.Join(dir, part.name))
+		if errors.Is(err, fs.ErrNotExist) && part.name != tokenizerFile {
+			continue
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return f, fmt.Errorf("tokenizer: %w (a SentencePiece tokenizer.model alone is not read: convert it with transformers)", err)
+		}
+		if err != nil {
+			return f, fmt.Errorf("tokenizer: %w", err)
+		}
+		*part.to = data
+	}
+	return f, nil
+}
+
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	tooLarge := fmt.Errorf("%w: %s: larger than %d bytes", ErrInvalid, path, maxFileBytes)
+	if st, err := f.Stat(); err == nil && st.Size() > maxFileBytes {
+		return nil, tooLarge
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxFileBytes {
+		return nil, tooLarge
+	}
+	return data, nil
+}
+
+// Parse is Load for files that are in memory already.
+func Parse(f Files) (*Tokenizer, error) {
+	c, err := parseConfig(configFile, f.Config)
+	if err != nil {
+		return nil, err
+	}
+	s, err := parseConfig(specialsFile, f.Specials)
+	if err != nil {
+		return nil, err
+	}
+	c.fill(s)
+	o, err := parseFile(tokenizerFile, f.Tokenizer)
+	if err != nil {
+		return nil, err
+	}
+	if v, err := o.text("version", "1.0"); err != nil {
+		return nil, err
+	} else if v != "1.0" {
+		return nil, unsupported(join(o.path, "version"), "version", v, []string{"1.0"})
+	}
+	t := &Tokenizer{config: c}
+	if t.model, err = parseBPE(o.at("model")); err != nil {
+		return nil, err
+	}
+	if t.normalizer, err = parseNormalizers(o.at("normalizer")); err != nil {
+		return nil, err
+	}
+	if t.pre, err = parsePretokenizers(o.at("pre_tokenizer")); err != nil {
+		return nil, err
+	}
+	if t.post, err = parsePostProcessor(o.at("post_processor")); err != nil {
+		return nil, err
+	}
+	if t.decoder, err = parseDecoder(o.at("decoder")); err != nil {
+		return nil, err
+	}
+	if err := t.parseAdded(o.at("added_tokens")); err != nil {
+		return nil, err
+	}
+	return t, t.finish()
+}
+
+func (t *Tokenizer) parseAdded(n node) error {
+	t.added = &addedVocab{byID: map[int32]*addedToken{}, byContent: map[string]*addedToken{}}
+	if !n.null() {
+		list, err := n.list()
+		if err != nil {
+			return err
+		}
+		for _, n := range list {
+			o, err := n.object()
+			if err != nil {
+				return err
+			}
+			a, err := parseAddedToken(o)
+			if err != nil {
+				return err
+			}
+			if a.id, err = o.at("id").id(); err != nil {
+				return err
+			}
+			if err := t.added.add(n.path, a, t.model); err != nil {
+				return err
+			}
+		}
+	}
+	// transformers adds what only its own file lists.
+	for _, a := range t.config.added {
+		if t.added.byContent[a.content] != nil {
+			continue
+		}
+		if err := t.added.add(configFile+": added_tokens_decoder", a, t.model); err != nil {
+			return err
+		}
+	}
+	return t.added.index(n.path, t.normalizer)
+}
+
+// finish ties the parts together and checks what spans them.
+func (t *Tokenizer) finish() error {
+	t.size = len(t.model.tokens)
+	for id := range t.added.byID {
+		t.size = max(t.size, int(id)+1)
+	}
+	t.model.special = make([]bool, t.size)
+	for id, a := range t.added.byID {
+		t.model.special[id] = a.special
+	}
+	t.useBytes()
+	if err := t.applyConfig(); err != nil {
+		return err
+	}
+	for _, ids := range [][]int32{t.post.before, t.post.after} {
+		for _, id := range ids {
+			if _, ok := t.model.token(id); !ok && t.added.byID[id] == nil {
+				return invalid(tokenizerFile+": post_processor", "adds the id %d, which no token has", id)
+			}
+		}
+	}
+	return nil
+}
+
+// useBytes leaves the spelling in the byte alphabet to the model where nothing
+// comes between: it would double the length of every word for nothing.
+func (t *Tokenizer) useBytes() {
+	last := len(t.pre) - 1
+	if last < 0 || !t.model.takesBytes() {
+		return
+	}
+	l, ok := t.pre[last].(byteLevel)
+	if !ok {
+		return
+	}
+	for _, p := range t.pre[:last] {
+		if _, again := p.(byteLevel); again {
+			return
+		}
+	}
+	l.spell = false
+	t.pre[last], t.raw = l, true
+}
+
+// applyConfig lets tokenizer_config.json decide about BOS and EOS: an explicit
+// true always counts; false, and the defaults, only for the classes of
+// transformers that rebuild the template.
+func (t *Tokenizer) applyConfig() error {
+	c := t.config
+	for _, f := range []struct {
+		field, token string
+		want         *bool
+		def          bool
+		apply        func(int32, bool) postProcessor
+	}{
+		{"add_bos_token", c.bos, c.addBOS, true, func(id int32, w bool) postProcessor { return t.post.withBOS(id, w) }},
+		{"add_eos_token", c.eos, c.addEOS, false, func(id int32, w bool) postProcessor { return t.post.withEOS(id, w) }},
+	} {
+		want := f.def
+		switch {
+		case f.want != nil:
+			want = *f.want
+		case !c.llamaLike():
+			continue
+		}
+		if !want && !c.llamaLike() {
+			continue
+		}
+		id, ok := t.named(f.token)
+		if !ok {
+			if want && f.want != nil && f.token != "" {
+				return invalid(configFile+": "+f.field, "is true, but %q is not in the vocabulary", f.token)
+			}
+			continue
+		}
+		t.post = f.apply(id, want)
+	}
+	return nil
+}

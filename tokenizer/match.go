@@ -1,0 +1,96 @@
+package tokenizer
+
+import "strings"
+
+// matcher cuts a text into matches and the gaps between them. It calls yield
+// left to right; together the ranges cover s. An error of yield ends the walk.
+type matcher interface {
+	match(s string, yield func(lo, hi int, matched bool) error) error
+}
+
+// runeMatch matches each single character with a property.
+type runeMatch func(rune) bool
+
+func (f runeMatch) match(s string, yield func(int, int, bool) error) error {
+	gap := 0
+	for i, r := range s {
+		if !f(r) {
+			continue
+		}
+		if gap < i {
+			if err := yield(gap, i, false); err != nil {
+				return err
+			}
+		}
+		gap = i + len(string(r))
+		if err := yield(i, gap, true); err != nil {
+			return err
+		}
+	}
+	if gap < len(s) {
+		return yield(gap, len(s), false)
+	}
+	return nil
+}
+
+// literal matches a fixed string.
+type literal string
+
+func (l literal) match(s string, yield func(int, int, bool) error) error {
+	at := 0
+	for {
+		i := strings.Index(s[at:], string(l))
+		if i < 0 {
+			break
+		}
+		if i > 0 {
+			if err := yield(at, at+i, false); err != nil {
+				return err
+			}
+		}
+		at += i + len(l)
+		if err := yield(at-len(l), at, true); err != nil {
+			return err
+		}
+	}
+	if at < len(s) {
+		return yield(at, len(s), false)
+	}
+	return nil
+}
+
+// inverted swaps matches and gaps.
+type inverted struct{ matcher }
+
+func (v inverted) match(s string, yield func(int, int, bool) error) error {
+	return v.matcher.match(s, func(lo, hi int, matched bool) error { return yield(lo, hi, !matched) })
+}
+
+// parsePattern reads {"String": s} or {"Regex": r}.
+func parsePattern(n node) (matcher, error) {
+	o, err := n.object()
+	if err != nil {
+		return nil, err
+	}
+	if len(o.fields) != 1 {
+		return nil, invalid(n.path, `wants exactly one of "String" and "Regex"`)
+	}
+	if _, ok := o.fields["String"]; ok {
+		s, err := o.at("String").str()
+		if err != nil {
+			return nil, err
+		}
+		if s == "" { // matches between any two characters, as a pattern does
+			return compileRegex(o.at("String").path, "")
+		}
+		return literal(s), nil
+	}
+	p, err := o.at("Regex").str()
+	if err != nil {
+		return nil, err
+	}
+	if s, ok := scanners[p]; ok {
+		return s, nil
+	}
+	return compileRegex(o.at("Regex").path, p)
+}

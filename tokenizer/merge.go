@@ -1,0 +1,217 @@
+package tokenizer
+
+import (
+	"sync"
+	"unicode/utf8"
+)
+
+// part is one token of a word that is being merged, in a linked list.
+type part struct {
+	id         int32 // -1: merged into its left neighbour
+	prev, next int32 // -1: none
+}
+
+// mergeScratch is the working memory of one word.
+type mergeScratch struct {
+	syms []part
+	heap []uint64 // rank<<32 | position: the lowest rank first, the leftmost among equals
+}
+
+var scratchPool = sync.Pool{New: func() any { return new(mergeScratch) }}
+
+// encode appends the ids of one pre-tokenized word. raw: word is bytes of a
+// byte-level vocabulary, not yet spelled in its alphabet. literal: no special
+// token may come out.
+func (m *bpe) encode(dst []int32, word string, raw, literal bool) []int32 {
+	if m.ignoreMerges {
+		vocab := m.vocab
+		if raw {
+			vocab = m.rawVocab
+		}
+		if id, ok := vocab[word]; ok && !(literal && m.isSpecial(id)) {
+			return append(dst, id)
+		}
+	}
+	if ids, ok := m.cache.get(word); ok && !(literal && m.anySpecial(ids)) {
+		return append(dst, ids...)
+	}
+	s := scratchPool.Get().(*mergeScratch)
+	n := len(dst)
+	m.spell(s, word, raw, false)
+	dst = m.merge(dst, s, false)
+	m.cache.put(word, dst[n:])
+	if literal && m.anySpecial(dst[n:]) {
+		m.spell(s, word, raw, true)
+		dst = m.merge(dst[:n], s, true)
+	}
+	if cap(s.syms) <= 1<<16 {
+		scratchPool.Put(s)
+	}
+	return dst
+}
+
+func (m *bpe) isSpecial(id int32) bool { return int(id) < len(m.special) && m.special[id] }
+
+// anySpecial leaves the unknown token out: it is what an unknown character is.
+func (m *bpe) anySpecial(ids []int32) bool {
+	for _, id := range ids {
+		if m.isSpecial(id) && id != m.unk {
+			return true
+		}
+	}
+	return false
+}
+
+// spell fills s with the first symbols of a word: its characters, else their
+// bytes, else the unknown token, else nothing.
+func (m *bpe) spell(s *mergeScratch, word string, raw, literal bool) {
+	s.syms = s.syms[:0]
+	unk := false // an unknown symbol is waiting, to be fused with the next
+	add := func(id int32) {
+		n := int32(len(s.syms))
+		if n > 0 {
+			s.syms[n-1].next = n
+		}
+		s.syms = append(s.syms, part{id, n - 1, -1})
+	}
+	for i := 0; i < len(word); {
+		n, id, char := 1, int32(-1), ""
+		if raw {
+			id = m.byteID[word[i]]
+		} else {
+			_, n = utf8.DecodeRuneInString(word[i:])
+			char = word[i : i+n]
+			if m.prefix != "" && i > 0 {
+				char = m.prefix + char
+			}
+			if m.suffix != "" && i+n == len(word) {
+				char += m.suffix
+			}
+			if v, ok := m.vocab[char]; ok {
+				id = v
+			}
+		}
+		i += n
+		if literal && id >= 0 && m.isSpecial(id) {
+			id = -1
+		}
+		switch {
+		case id >= 0:
+			if unk {
+				add(m.unk)
+				unk = false
+			}
+			add(id)
+		case char != "" && m.spellable(char):
+			for k := range len(char) {
+				add(m.bytes[char[k]])
+			}
+		case m.unk >= 0:
+			if unk && !m.fuseUnk {
+				add(m.unk)
+			}
+			unk = true
+		}
+	}
+	if unk {
+		add(m.unk)
+	}
+}
+
+// spellable: every byte of char has a byte token.
+func (m *bpe) spellable(char string) bool {
+	for k := range len(char) {
+		if m.bytes[char[k]] < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// merge joins neighbours, lowest rank first, until no merge is left: O(n log n).
+//
+// An entry of the heap may be out of date. As in the library it is dropped only
+// if the pair that now stands there makes another token than it promised.
+func (m *bpe) merge(dst []int32, s *mergeScratch, literal bool) []int32 {
+	s.heap = s.heap[:0]
+	offer := func(pos, next int32) {
+		rank, ok := m.merges[pair(s.syms[pos].id, s.syms[next].id)]
+		if ok && !(literal && m.isSpecial(m.result[rank])) {
+			s.push(uint64(rank)<<32 | uint64(pos))
+		}
+	}
+	for i := 1; i < len(s.syms); i++ {
+		offer(int32(i-1), int32(i))
+	}
+	for len(s.heap) > 0 {
+		top := s.pop()
+		pos, id := int32(uint32(top)), m.result[top>>32]
+		left := &s.syms[pos]
+		if left.id < 0 || left.next < 0 {
+			continue
+		}
+		right := &s.syms[left.next]
+		now, ok := m.merges[pair(left.id, right.id)]
+		if !ok || m.result[now] != id {
+			continue
+		}
+		left.id, right.id = id, -1
+		left.next = right.next
+		if left.next >= 0 {
+			s.syms[left.next].prev = pos
+		}
+		if left.prev >= 0 {
+			offer(left.prev, pos)
+		}
+		if left.next >= 0 {
+			offer(pos, left.next)
+		}
+	}
+	for i := range s.syms {
+		if s.syms[i].id >= 0 {
+			dst = append(dst, s.syms[i].id)
+		}
+	}
+	return dst
+}
+
+func (s *mergeScratch) push(v uint64) {
+	h := append(s.heap, v)
+	i := len(h) - 1
+	for i > 0 {
+		up := (i - 1) / 2
+		if h[up] <= v {
+			break
+		}
+		h[i] = h[up]
+		i = up
+	}
+	h[i] = v
+	s.heap = h
+}
+
+func (s *mergeScratch) pop() uint64 {
+	h := s.heap
+	top, v := h[0], h[len(h)-1]
+	h = h[:len(h)-1]
+	i := 0
+	for {
+		c := 2*i + 1
+		if c >= len(h) {
+			break
+		}
+		if c+1 < len(h) && h[c+1] < h[c] {
+			c++
+		}
+		if v <= h[c] {
+			break
+		}
+		h[i] = h[c]
+		i = c
+	}
+	if len(h) > 0 {
+		h[i] = v
+	}
+	s.heap = h
+	return top
+}

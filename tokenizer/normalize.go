@@ -1,0 +1,187 @@
+package tokenizer
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// piece is a stretch of text on its way to the model. first says that it starts
+// at the first character of the input (Metaspace's prepend_scheme "first" asks).
+type piece struct {
+	text  string
+	first bool
+}
+
+// normalizer rewrites one piece.
+type normalizer func(piece) (piece, error)
+
+// normalizers is a sequence of them.
+type normalizers []normalizer
+
+// apply runs them in order; where one gives up, the piece stays as it was before it.
+func (ns normalizers) apply(p piece) (piece, error) {
+	limit := maxText(p.text)
+	for _, n := range ns {
+		q, err := n(p)
+		if err == nil && len(q.text) > limit {
+			err = fmt.Errorf("%w: normalization makes %d bytes or more", ErrGaveUp, limit)
+		}
+		if err != nil {
+			return p, err
+		}
+		p = q
+	}
+	return p, nil
+}
+
+// maxText bounds what components may make of s.
+func maxText(s string) int { return maxGrowth*len(s) + 4*maxContent }
+
+func insertion(n node) (string, error) {
+	s, err := n.str()
+	if err == nil && len(s) > maxContent {
+		err = invalid(n.path, "has %d bytes, at most %d are taken", len(s), maxContent)
+	}
+	return s, err
+}
+
+var knownNormalizers = []string{"Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents"}
+
+func parseNormalizers(n node) (normalizers, error) {
+	list, err := flatten(n, "normalizers")
+	if err != nil {
+		return nil, err
+	}
+	var out normalizers
+	for _, o := range list {
+		f, err := parseNormalizer(o)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, f)
+	}
+	return out, nil
+}
+
+func parseNormalizer(o object) (normalizer, error) {
+	kind, err := o.kind()
+	if err != nil {
+		return nil, err
+	}
+	if form, ok := unicodeForms[kind]; ok {
+		return textual(func(s string) string { return normalForm(form, s) }), nil
+	}
+	switch kind {
+	case "Lowercase":
+		return textual(lowercase), nil
+	case "Prepend":
+		with, err := insertion(o.at("prepend"))
+		if err != nil {
+			return nil, err
+		}
+		return func(p piece) (piece, error) {
+			if p.text != "" {
+				p.text = with + p.text
+			}
+			return p, nil
+		}, nil
+	case "Replace":
+		return parseReplace(o)
+	case "Strip":
+		left, err := o.flag("strip_left", true)
+		if err != nil {
+			return nil, err
+		}
+		right, err := o.flag("strip_right", true)
+		if err != nil {
+			return nil, err
+		}
+		return func(p piece) (piece, error) {
+			if right {
+				p.text = strings.TrimRightFunc(p.text, unicode.IsSpace)
+			}
+			if left {
+				n := len(p.text)
+				p.text = strings.TrimLeftFunc(p.text, unicode.IsSpace)
+				p.first = p.first && len(p.text) == n
+			}
+			return p, nil
+		}, nil
+	case "StripAccents":
+		return func(p piece) (piece, error) {
+			for _, r := range p.text {
+				p.first = p.first && !unicode.IsMark(r)
+				break
+			}
+			p.text = strings.Map(func(r rune) rune {
+				if unicode.IsMark(r) {
+					return -1
+				}
+				return r
+			}, p.text)
+			return p, nil
+		}, nil
+	}
+	return nil, unsupported(join(o.path, "type"), "normalizer", kind, knownNormalizers)
+}
+
+func textual(f func(string) string) normalizer {
+	return func(p piece) (piece, error) {
+		p.text = f(p.text)
+		return p, nil
+	}
+}
+
+// lowercase maps each character by itself, without context, as the library
+// does: a final capital sigma becomes a plain sigma.
+func lowercase(s string) string {
+	if !strings.ContainsRune(s, 'İ') {
+		return strings.ToLower(s)
+	}
+	// The only character whose unconditional lower case is two characters.
+	return strings.ToLower(strings.ReplaceAll(s, "İ", "i̇"))
+}
+
+// parseReplace serves the normalizer; content is inserted as it stands.
+func parseReplace(o object) (normalizer, error) {
+	replace, err := parseReplacement(o)
+	if err != nil {
+		return nil, err
+	}
+	return func(p piece) (piece, error) {
+		s, err := replace(p.text)
+		p.text = s
+		return p, err
+	}, nil
+}
+
+// parseReplacement reads a Replace component, of a normalizer or a decoder.
+func parseReplacement(o object) (func(string) (string, error), error) {
+	m, err := parsePattern(o.at("pattern"))
+	if err != nil {
+		return nil, err
+	}
+	content, err := insertion(o.at("content"))
+	if err != nil {
+		return nil, err
+	}
+	if l, ok := m.(literal); ok {
+		return func(s string) (string, error) { return strings.ReplaceAll(s, string(l), content), nil }, nil
+	}
+	return func(s string) (string, error) {
+		if s == "" {
+			return "", nil
+		}
+		var b strings.Builder
+		err := m.match(s, func(lo, hi int, matched bool) error {
+			if matched {
+				b.WriteString(content)
+			} else {
+				b.WriteString(s[lo:hi])
+			}
+			return nil
+		})
+		return b.String(), err
+	}, nil
+}

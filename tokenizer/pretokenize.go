@@ -1,0 +1,204 @@
+package tokenizer
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// pretokenizer cuts a piece into smaller ones, and may respell them.
+type pretokenizer interface {
+	split(p piece, next func(piece) error) error
+}
+
+var knownPretokenizers = []string{"Sequence", "Split", "ByteLevel", "Metaspace", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit"}
+
+func parsePretokenizers(n node) ([]pretokenizer, error) {
+	list, err := flatten(n, "pretokenizers")
+	if err != nil {
+		return nil, err
+	}
+	var out []pretokenizer
+	for _, o := range list {
+		t, err := parsePretokenizer(o)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+func parsePretokenizer(o object) (pretokenizer, error) {
+	kind, err := o.kind()
+	if err != nil {
+		return nil, err
+	}
+	switch kind {
+	case "Split":
+		m, err := parsePattern(o.at("pattern"))
+		if err != nil {
+			return nil, err
+		}
+		b, err := parseBehavior(o.at("behavior"))
+		if err != nil {
+			return nil, err
+		}
+		invert, err := o.flag("invert", false)
+		if err != nil {
+			return nil, err
+		}
+		if invert {
+			m = inverted{m}
+		}
+		return cut{m, b}, nil
+	case "ByteLevel":
+		prefix, err := o.flag("add_prefix_space", true)
+		if err != nil {
+			return nil, err
+		}
+		split, err := o.flag("use_regex", true)
+		return byteLevel{prefix, split, true}, err
+	case "Metaspace":
+		return parseMetaspace(o)
+	case "Digits":
+		single, err := o.flag("individual_digits", false)
+		if single {
+			return cut{runeMatch(unicode.IsNumber), isolated}, err
+		}
+		return cut{runeMatch(unicode.IsNumber), contiguous}, err
+	case "Punctuation":
+		b := isolated
+		if n := o.at("behavior"); !n.null() {
+			if b, err = parseBehavior(n); err != nil {
+				return nil, err
+			}
+		}
+		return cut{runeMatch(isPunctuation), b}, nil
+	case "Whitespace":
+		return cut{inverted{scanner(scanWords)}, removed}, nil
+	case "WhitespaceSplit":
+		return cut{runeMatch(unicode.IsSpace), removed}, nil
+	}
+	return nil, unsupported(join(o.path, "type"), "pre-tokenizer", kind, knownPretokenizers)
+}
+
+// isPunctuation: \p{P} and the ASCII signs that Unicode counts as symbols.
+func isPunctuation(r rune) bool {
+	return unicode.IsPunct(r) || r < utf8.RuneSelf && unicode.IsSymbol(r)
+}
+
+// cut splits by a matcher.
+type cut struct {
+	by matcher
+	b  behavior
+}
+
+func (c cut) split(p piece, next func(piece) error) error { return c.b.split(p, c.by, next) }
+
+// byteLevel splits by GPT-2's pattern and spells bytes in its alphabet. With
+// spell false it leaves the bytes alone, for a model that maps them itself.
+type byteLevel struct{ prefix, pattern, spell bool }
+
+func (l byteLevel) split(p piece, next func(piece) error) error {
+	if l.prefix && !strings.HasPrefix(p.text, " ") {
+		p.text = " " + p.text
+	}
+	if l.spell {
+		plain := next
+		next = func(q piece) error {
+			q.text = toAlphabet(q.text)
+			return plain(q)
+		}
+	}
+	if !l.pattern {
+		return next(p)
+	}
+	return isolated.split(p, scanner(scanGPT2), next)
+}
+
+// prepend schemes of Metaspace
+type scheme uint8
+
+const (
+	always scheme = iota
+	firstOnly
+	never
+)
+
+var schemeNames = []string{"always", "first", "never"}
+
+// metaspace is SentencePiece's spelling: spaces become a visible mark, and
+// (by scheme) a mark is put in front; words are then cut before each mark.
+type metaspace struct {
+	mark   string
+	scheme scheme
+	cut    bool
+}
+
+func parseMetaspace(o object) (metaspace, error) {
+	var m metaspace
+	r, err := o.at("replacement").oneRune()
+	if err != nil {
+		return m, err
+	}
+	m.mark = string(r)
+	if m.cut, err = o.flag("split", true); err != nil {
+		return m, err
+	}
+	name, err := o.text("prepend_scheme", "always")
+	if err != nil {
+		return m, err
+	}
+	known := false
+	for i, s := range schemeNames {
+		if s == name {
+			m.scheme, known = scheme(i), true
+		}
+	}
+	if !known {
+		return m, unsupported(join(o.path, "prepend_scheme"), "scheme", name, schemeNames)
+	}
+	prefix, err := o.flag("add_prefix_space", true)
+	if err != nil {
+		return m, err
+	}
+	if !prefix { // the older spelling of "never"
+		if n := o.at("prepend_scheme"); !n.null() && m.scheme != never {
+			return m, invalid(join(o.path, "add_prefix_space"), "is false, but prepend_scheme is %q", name)
+		}
+		m.scheme = never
+	}
+	return m, nil
+}
+
+func (m metaspace) split(p piece, next func(piece) error) error {
+	p.text = strings.ReplaceAll(p.text, " ", m.mark)
+	if (m.scheme == always || m.scheme == firstOnly && p.first) && !strings.HasPrefix(p.text, m.mark) {
+		p.text = m.mark + p.text
+	}
+	if !m.cut {
+		return next(p)
+	}
+	return mergedWithNext.split(p, literal(m.mark), next)
+}
+
+// isWord is \w of Rust's regex (UTS #18): alphabetic, marks, digits,
+// connectors and joiners.
+func isWord(r rune) bool {
+	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
+}
+
+// scanWords: \w+|[^\w\s]+
+func scanWords(s string, i int) int {
+	r, n := utf8.DecodeRuneInString(s[i:])
+	if unicode.IsSpace(r) {
+		return i
+	}
+	word := isWord(r)
+	for i < len(s) && isWord(r) == word && !unicode.IsSpace(r) {
+		i += n
+		r, n = utf8.DecodeRuneInString(s[i:])
+	}
+	return i
+}

@@ -1,0 +1,266 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dlclark/regexp2/v2"
+)
+
+// matchTimeout bounds one search of a general pattern. It is far above what an
+// honest pattern needs even on a busy machine: were it close, the ids of a text
+// could depend on the load.
+const matchTimeout = 10 * time.Second
+
+// wordClass is what Oniguruma calls a word character, as the inside of a class.
+// Outside a class, \w also takes the superscripts and fractions of Latin-1.
+const (
+	wordClass = `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\p{Other_Alphabetic}`
+	bareWord  = wordClass + `²³¹¼½¾`
+)
+
+// translateRegex rewrites a pattern from Oniguruma's Ruby syntax, which
+// tokenizer.json files are written in, to the .NET-like syntax of regexp2, and
+// refuses what would silently mean something else.
+//
+// The differences: \w (word characters), \h (hexadecimal), (?m) (dot matches
+// newline), {,n}, \x{...}, \p{^...}, class intersection with a negated class,
+// nested and POSIX classes; ^ and $ are always those of lines.
+func translateRegex(p string) (string, error) {
+	t := translator{in: p}
+	for t.pos < len(t.in) {
+		if err := t.step(); err != nil {
+			return "", err
+		}
+	}
+	return t.out.String(), nil
+}
+
+type translator struct {
+	in  string
+	pos int
+	out strings.Builder
+}
+
+func (t *translator) has(prefix string) bool { return strings.HasPrefix(t.in[t.pos:], prefix) }
+
+func (t *translator) take(in, out string) {
+	t.pos += len(in)
+	t.out.WriteString(out)
+}
+
+func (t *translator) step() error {
+	switch {
+	case t.has(`\`):
+		return t.escape(false)
+	case t.has(`[`):
+		return t.class()
+	case t.has(`{,`):
+		t.take(`{,`, `{0,`)
+	case t.has(`}+`) && t.closesCount():
+		return errors.New("a + after a counted repetition is ambiguous")
+	case t.has(`(?`):
+		return t.group()
+	default:
+		_, n := utf8.DecodeRuneInString(t.in[t.pos:])
+		t.take(t.in[t.pos:t.pos+n], t.in[t.pos:t.pos+n])
+	}
+	return nil
+}
+
+// closesCount: the } here ends a {n}, {n,} or {n,m}.
+func (t *translator) closesCount() bool {
+	open := strings.LastIndexByte(t.in[:t.pos], '{')
+	if open < 0 {
+		return false
+	}
+	body := t.in[open+1 : t.pos]
+	return body != "" && strings.Trim(body, "0123456789,") == ""
+}
+
+// group copies "(?" and, where option letters follow, maps m to regexp2's s.
+func (t *translator) group() error {
+	end := t.pos + 2
+	for end < len(t.in) && strings.IndexByte("imx-", t.in[end]) >= 0 {
+		end++
+	}
+	if end > t.pos+2 && end < len(t.in) && (t.in[end] == ':' || t.in[end] == ')') {
+		t.take(t.in[t.pos:end], strings.ReplaceAll(t.in[t.pos:end], "m", "s"))
+		return nil
+	}
+	rest := t.in[t.pos+2:]
+	for _, ok := range []string{":", "=", "!", ">", "<", "#"} {
+		if strings.HasPrefix(rest, ok) {
+			t.take("(?", "(?")
+			return nil
+		}
+	}
+	return fmt.Errorf("group at byte %d is of an unknown kind", t.pos)
+}
+
+func (t *translator) escape(inClass bool) error {
+	rest := t.in[t.pos+1:]
+	if rest == "" {
+		return errors.New("ends in a lone backslash")
+	}
+	wrap := func(set string) string {
+		if inClass {
+			return set
+		}
+		return "[" + set + "]"
+	}
+	switch c := rest[0]; {
+	case c == 'w' && !inClass:
+		t.take(`\w`, `[`+bareWord+`]`)
+	case c == 'w':
+		t.take(`\w`, wordClass)
+	case c == 'h':
+		t.take(`\h`, wrap(`0-9a-fA-F`))
+	case c == 'W' && !inClass:
+		t.take(`\W`, `[^`+bareWord+`]`)
+	case c == 'H' && !inClass:
+		t.take(`\H`, `[^0-9a-fA-F]`)
+	case strings.IndexByte("WHKGQEyYONgkXR", c) >= 0:
+		return fmt.Errorf("escape \\%c at byte %d is not built in here", c, t.pos)
+	case strings.HasPrefix(rest, "x{"):
+		end := strings.IndexByte(rest, '}')
+		if end < 0 {
+			return errors.New(`\x{ is not closed`)
+		}
+		v, err := strconv.ParseUint(rest[2:end], 16, 32)
+		if err != nil || !utf8.ValidRune(rune(v)) {
+			return fmt.Errorf(`\x{%s} is not a character`, rest[2:end])
+		}
+		lit := string(rune(v))
+		if v < 0x80 {
+			lit = fmt.Sprintf(`\x%02x`, v)
+		}
+		t.take(t.in[t.pos:t.pos+1+end+1], lit)
+	case strings.HasPrefix(rest, "p{^"):
+		t.take(`\p{^`, `\P{`)
+	default:
+		_, n := utf8.DecodeRuneInString(rest)
+		t.take(t.in[t.pos:t.pos+1+n], t.in[t.pos:t.pos+1+n])
+	}
+	return nil
+}
+
+// class copies a bracket class. Intersection is understood in the one form
+// published patterns use: [A&&[^B]], which regexp2 spells [A-[B]].
+func (t *translator) class() error {
+	start := t.pos
+	t.take("[", "[")
+	if t.has("^") {
+		t.take("^", "^")
+	}
+	if t.has("]") { // first in a class: literal
+		t.take("]", `\]`)
+	}
+	for t.pos < len(t.in) {
+		switch {
+		case t.has("]"):
+			t.take("]", "]")
+			return nil
+		case t.has(`\`):
+			if err := t.escape(true); err != nil {
+				return err
+			}
+		case t.has("&&[^"):
+			t.take("&&[^", "-[")
+			for t.pos < len(t.in) && !t.has("]") {
+				if t.has("[") || t.has("&&") {
+					return fmt.Errorf("class at byte %d is nested too deep", start)
+				}
+				if t.has(`\`) {
+					if err := t.escape(true); err != nil {
+						return err
+					}
+					continue
+				}
+				_, n := utf8.DecodeRuneInString(t.in[t.pos:])
+				t.take(t.in[t.pos:t.pos+n], t.in[t.pos:t.pos+n])
+			}
+			if !t.has("]]") {
+				return fmt.Errorf("class at byte %d: an intersection must end its class", start)
+			}
+			t.take("]", "]")
+		case t.has("["), t.has("&&"):
+			return fmt.Errorf("class at byte %d holds a nested or POSIX class or an intersection, which is not built in", start)
+		default:
+			_, n := utf8.DecodeRuneInString(t.in[t.pos:])
+			t.take(t.in[t.pos:t.pos+n], t.in[t.pos:t.pos+n])
+		}
+	}
+	return fmt.Errorf("class at byte %d is not closed", start)
+}
+
+// regex is the general matcher.
+type regex struct{ re *regexp2.Regexp }
+
+const maxPatternBytes = 1 << 14
+
+func compileRegex(path, pattern string) (*regex, error) {
+	if len(pattern) > maxPatternBytes {
+		return nil, invalid(path, "is a pattern of %d bytes, at most %d are taken", len(pattern), maxPatternBytes)
+	}
+	p, err := translateRegex(pattern)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: pattern %q: %w", ErrUnsupported, path, pattern, err)
+	}
+	re, err := regexp2.Compile(p, regexp2.Multiline)
+	if err != nil {
+		return nil, invalid(path, "pattern %q: %v", pattern, err)
+	}
+	re.MatchTimeout = matchTimeout
+	return &regex{re}, nil
+}
+
+// match reports matches and the gaps between them, left to right, covering s.
+// An empty match is dropped where it would follow directly on another match.
+func (x *regex) match(s string, yield func(lo, hi int, matched bool) error) error {
+	runes := []rune(s)
+	at, offset := 0, 0 // rune index and the byte offset that belongs to it
+	byteOf := func(i int) int {
+		for ; at < i; at++ {
+			offset += utf8.RuneLen(runes[at])
+		}
+		return offset
+	}
+	prev, last := 0, -1 // byte end of the covered part; rune end of the last match
+	for pos := 0; pos <= len(runes); {
+		m, err := x.re.FindRunesMatchStartingAt(runes, pos)
+		if err != nil {
+			if e := yield(prev, len(s), false); e != nil {
+				return e
+			}
+			return fmt.Errorf("%w: %w", ErrGaveUp, err)
+		}
+		if m == nil {
+			break
+		}
+		start, end := m.RuneIndex, m.RuneIndex+m.RuneLength
+		if start == end && end == last {
+			pos = end + 1
+			continue
+		}
+		lo := byteOf(start)
+		hi := byteOf(end)
+		if prev < lo {
+			if err := yield(prev, lo, false); err != nil {
+				return err
+			}
+		}
+		if err := yield(lo, hi, true); err != nil {
+			return err
+		}
+		prev, pos, last = hi, end, end
+	}
+	if prev < len(s) {
+		return yield(prev, len(s), false)
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+package tokenizer
+
+// behavior says what a split does with its matches.
+type behavior uint8
+
+const (
+	isolated behavior = iota
+	removed
+	mergedWithPrevious
+	mergedWithNext
+	contiguous
+)
+
+var behaviorNames = []string{"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"}
+
+func parseBehavior(n node) (behavior, error) {
+	s, err := n.str()
+	if err != nil {
+		return 0, err
+	}
+	for i, name := range behaviorNames {
+		if s == name {
+			return behavior(i), nil
+		}
+	}
+	return 0, unsupported(n.path, "behavior", s, behaviorNames)
+}
+
+// split cuts p by m and hands on the parts, left to right.
+//
+// A match merges with a neighbour only if that neighbour is a gap; of several
+// matches in a row the first (MergedWithPrevious) or the last (MergedWithNext)
+// merges and the others stand alone.
+func (b behavior) split(p piece, m matcher, next func(piece) error) error {
+	emit := func(lo, hi int) error {
+		if lo == hi {
+			return nil
+		}
+		return next(piece{p.text[lo:hi], p.first && lo == 0})
+	}
+	switch b {
+	case isolated:
+		return m.match(p.text, func(lo, hi int, _ bool) error { return emit(lo, hi) })
+	case removed:
+		return m.match(p.text, func(lo, hi int, matched bool) error {
+			if matched {
+				return nil
+			}
+			return emit(lo, hi)
+		})
+	}
+	lo, hi, held, before := 0, 0, false, false // the part not handed on yet; whether the last range matched
+	err := m.match(p.text, func(l, h int, matched bool) error {
+		merge := false
+		switch b {
+		case contiguous:
+			merge = matched == before
+		case mergedWithPrevious:
+			merge = matched && !before
+		case mergedWithNext:
+			merge = before && !matched
+		}
+		before = matched
+		if merge && held {
+			hi = h
+			return nil
+		}
+		old, end, had := lo, hi, held
+		lo, hi, held = l, h, true
+		if had {
+			return emit(old, end)
+		}
+		return nil
+	})
+	if err == nil && held {
+		err = emit(lo, hi)
+	}
+	return err
+}

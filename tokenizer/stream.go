@@ -1,0 +1,78 @@
+package tokenizer
+
+// Stream decodes tokens as they come. It is not safe for concurrent use.
+type Stream struct {
+	t      *Tokenizer
+	skip   bool
+	stages []stage
+	sinks  []func(string) // sinks[i] feeds stage i; the last one collects text
+	text   []byte
+}
+
+// NewStream starts a decoding. What Push returns, joined, and at the end what
+// Flush returns, is exactly Decode of all ids; every part is whole characters.
+// skipSpecial hides special tokens.
+func (t *Tokenizer) NewStream(skipSpecial bool) *Stream {
+	s := &Stream{t: t, skip: skipSpecial}
+	s.reset()
+	return s
+}
+
+func (s *Stream) reset() {
+	d := s.t.decoder
+	s.stages = make([]stage, len(d.make))
+	s.sinks = make([]func(string), len(d.make)+1)
+	s.sinks[len(d.make)] = func(p string) { s.text = append(s.text, p...) }
+	for i := len(d.make) - 1; i >= 0; i-- {
+		st, out := d.make[i](), s.sinks[i+1]
+		s.stages[i] = st
+		s.sinks[i] = func(p string) { st.push(p, out) }
+	}
+}
+
+// Push adds one token and returns the text that became certain, often "": a
+// character may need several tokens. Ids that the vocabulary does not hold are skipped.
+func (s *Stream) Push(id int32) string {
+	s.add(id)
+	return s.take()
+}
+
+func (s *Stream) add(id int32) {
+	if a := s.t.added.byID[id]; a != nil {
+		if !s.skip || !a.special {
+			s.sinks[0](a.decoded)
+		}
+	} else if tok, ok := s.t.model.token(id); ok {
+		s.sinks[0](tok)
+	}
+}
+
+func (s *Stream) take() string {
+	out := string(s.text)
+	s.text = s.text[:0]
+	return out
+}
+
+// Flush ends the decoding and returns the rest: U+FFFD for a character that
+// never was completed. The stream is then as new.
+func (s *Stream) Flush() string {
+	for i, st := range s.stages {
+		st.flush(s.sinks[i+1])
+	}
+	out := s.take()
+	s.reset()
+	return out
+}
+
+// Decode turns ids into text. skipSpecial leaves special tokens out. Ids that
+// the vocabulary does not hold are skipped.
+func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
+	s := t.NewStream(skipSpecial)
+	for _, id := range ids {
+		s.add(id)
+	}
+	for i, st := range s.stages {
+		st.flush(s.sinks[i+1])
+	}
+	return string(s.text)
+}
