@@ -1,0 +1,221 @@
+"""Cache policies on a trained model. Usage: evalpol.py DATA HF_DIR EVAL.pkl OUT.json ctx:n:batch:budget+budget[,..] [dev]; SHARD=k/n in the environment: a part of the tasks,
+POLICIES=a+b: only these
+The prompt is prefilled with full attention (stream_w: with the sliding window itself), the prompt's cache is
+cut to the budget, then the answer is decoded (teacher-forced greedy: exact match is the same as free-running greedy).
+Positions are the original ones. f32 arithmetic on bf16-rounded weights."""
+import sys, os, json, pickle, time
+import numpy as np
+import torch
+import torch.nn.functional as F
+import model as M
+
+SINK, W = 4, 64
+
+
+@torch.no_grad()
+def prefill(m, ids, want, window=0):
+    """keys [b, KV, T, kd] and values of each layer, votes by name [b, KV, T], last hidden state"""
+    b, T = ids.shape
+    cos, sin = m.cs(b, T, ids.device)
+    x = F.embedding(ids.reshape(-1), m.emb)
+    mask = None
+    if window:
+        i = torch.arange(T, device=ids.device)
+        mask = (i[None] <= i[:, None]) & ((i[None] > i[:, None] - window) | (i[None] < SINK))
+    Ks, Vs, votes = [], [], []
+    for l in m.layers:
+        q, k, v = m.cached(l, x, cos, sin)
+        x = m.finish(l, x, m.prompt(l, x, b, T, cos, sin, mask))
+        k = k.view(b, T, m.kv, -1).transpose(1, 2).contiguous()
+        v = v.reshape(b, T, m.kv, -1).transpose(1, 2).contiguous()
+        Ks.append(k); Vs.append(v)
+        vt = {}
+        if want:
+            qh = q.view(b, T, m.kv, -1, m.kd).permute(0, 2, 3, 1, 4)
+            def probs(lo, hi):
+                s = torch.matmul(qh[:, :, :, lo:hi], k.unsqueeze(2).transpose(-1, -2)) * m.scale
+                i = torch.arange(lo, hi, device=ids.device)[:, None]
+                s = s.masked_fill(torch.arange(T, device=ids.device)[None] > i, float("-inf"))
+                return torch.softmax(s, -1)
+            p = probs(T - W, T)                                    # [b,KV,G,W,T]
+            for w in (64, 32):
+                r = p[:, :, :, W - w:].mean(3)                     # [b,KV,G,T]
+                pooled = F.avg_pool1d(r.reshape(-1, 1, T), 7, 1, 3).view_as(r)
+                vt[f"snap{w}"] = pooled.sum(2)
+                vt[f"snap{w}_nopool"] = r.sum(2)
+            vt["sage"] = p[:, :, :, -1].sum(2)
+            h = torch.zeros(b, m.kv, T, device=ids.device)
+            for lo in range(0, T, 256):
+                h += probs(lo, min(T, lo + 256)).sum((2, 3))
+            vt["h2o"] = h
+            vt["random"] = torch.rand(b, m.kv, T, device=ids.device)
+        votes.append(vt)
+    xl = x.view(b, T, -1)[:, -1]
+    return Ks, Vs, votes, xl
+
+
+def keep_mask(vote, T, sink, ring, K):
+    """keep[b,KV,T]: sinks and the K best of the middle; the ring is handled by position"""
+    b, kv, _ = vote.shape
+    keep = torch.zeros(b, kv, T, dtype=torch.bool, device=vote.device)
+    keep[..., :sink] = True
+    if K > 0:
+        s = vote.clone()
+        s[..., :sink] = -1
+        if ring:
+            s[..., T - ring:] = -1
+        idx = s.topk(min(K, T - sink - ring), -1).indices
+        keep.scatter_(-1, idx, True)
+    return keep
+
+
+def policies(budget):
+    h = budget // 2
+    P = {
+        "stream": dict(vote="random", sink=SINK, ring=budget - SINK, K=0),
+        "random": dict(vote="random", sink=SINK, ring=64, K=budget - SINK - 64),
+        "h2o": dict(vote="h2o", sink=0, ring=h, K=h),
+        "sage": dict(vote="sage", sink=SINK, ring=64, K=budget - SINK - 64),
+        "snapkv": dict(vote="snap64", sink=0, ring=0, fixed=64, K=budget - 64),
+        "snapkv_nopool": dict(vote="snap64_nopool", sink=0, ring=0, fixed=64, K=budget - 64),
+        "snapstream_r64": dict(vote="snap64", sink=SINK, ring=64, K=budget - SINK - 64),
+        "snapstream_w32_r64": dict(vote="snap32", sink=SINK, ring=64, K=budget - SINK - 64),
+        "snapstream_half": dict(vote="snap64", sink=SINK, ring=h, K=budget - SINK - h),
+    }
+    return P
+
+
+@torch.no_grad()
+def decode(m, Ks, Vs, keeps, ring, xl, ans):
+    """predictions [b, A] for the answer tokens; keeps None = everything"""
+    b, A = ans.shape
+    T = Ks[0].shape[2]
+    dev = ans.device
+    first = m.logits(xl).argmax(-1)
+    n = A - 1
+    ids = ans[:, :-1].clamp_min(0)
+    cos, sin = m.cossin((torch.arange(n, device=dev) + T).repeat(b))
+    x = F.embedding(ids.reshape(-1), m.emb)
+    t = torch.arange(T, device=dev)
+    j = torch.arange(n, device=dev)
+    inring = (t[None] > T + j[:, None] - ring) if ring else torch.zeros(n, T, dtype=torch.bool, device=dev)
+    own = j[None] <= j[:, None]
+    for li, l in enumerate(m.layers):
+        q, k, v = m.cached(l, x, cos, sin)
+        q = q.view(b, n, m.kv, -1, m.kd).permute(0, 2, 3, 1, 4)
+        k = k.view(b, n, m.kv, m.kd).transpose(1, 2); v = v.reshape(b, n, m.kv, m.vd).transpose(1, 2)
+        s1 = torch.matmul(q, Ks[li].unsqueeze(2).transpose(-1, -2)) * m.scale           # [b,KV,G,n,T]
+        if keeps is not None:
+            al = keeps[li][:, :, None, None, :] | inring[None, None, None]
+            s1 = s1.masked_fill(~al, float("-inf"))
+        s2 = torch.matmul(q, k.unsqueeze(2).transpose(-1, -2)) * m.scale
+        s2 = s2.masked_fill(~own, float("-inf"))
+        p = torch.softmax(torch.cat([s1, s2], -1), -1)
+        o = torch.matmul(p[..., :T], Vs[li].unsqueeze(2)) + torch.matmul(p[..., T:], v.unsqueeze(2))
+        o = o.permute(0, 3, 1, 2, 4).reshape(b * n, -1, m.vd)
+        x = m.finish(l, x, m.uncached(l, o))
+    pred = m.logits(x).argmax(-1).view(b, n)
+    return torch.cat([first[:, None], pred], 1)
+
+
+def score(pred, a, sf):
+    j = torch.arange(a.shape[1], device=a.device)[None]
+    ln = (a >= 0).sum(1, keepdim=True)
+    mm = (j >= sf[:, None]) & (j < ln - 1)
+    hit = pred == a
+    em = (hit | ~mm).all(1).float()
+    ta = (hit & mm).sum(1).float() / mm.sum(1).clamp_min(1)
+    return em.cpu(), ta.cpu()
+
+
+@torch.no_grad()
+def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
+    res = {}
+    only = os.environ.get("POLICIES", "").split("+") if os.environ.get("POLICIES") else None
+    for ctx, n, bs, budgets in spec:
+        for (task, cx), d in sorted(ev.items()):
+            if cx != ctx or (tasks and task not in tasks):
+                continue
+            t0 = time.time()
+            acc = {}
+            def add(name, em, ta):
+                acc.setdefault(name, [[], []])
+                acc[name][0].append(em); acc[name][1].append(ta)
+            for b in range(0, min(n, len(d["prompt"])), bs):
+                e = min(n, b + bs)
+                p = torch.from_numpy(d["prompt"][b:e]).long().to(dev)
+                a = torch.from_numpy(d["ans"][b:e]).long().to(dev)
+                sf = torch.from_numpy(d["sf"][b:e]).to(dev)
+                Ks, Vs, votes, xl = prefill(m, p, True)
+                add("full", *score(decode(m, Ks, Vs, None, 0, xl, a), a, sf))
+                for bud in budgets:
+                    for name, q in policies(bud).items():
+                        if only and name not in only:
+                            continue
+                        keeps = []
+                        for vt in votes:
+                            T = ctx
+                            if q.get("fixed"):
+                                s = vt[q["vote"]].clone()
+                                k = keep_mask(s, T, 0, q["fixed"], q["K"])
+                                k[..., T - q["fixed"]:] = True
+                            else:
+                                k = keep_mask(vt[q["vote"]], T, q["sink"], q["ring"], q["K"])
+                            keeps.append(k)
+                        add(f"{name}/{bud}", *score(decode(m, Ks, Vs, keeps, q["ring"], xl, a), a, sf))
+                if stream_w:
+                    for bud in budgets[:1]:
+                        Kw, Vw, vw, xw = prefill(m, p, False, window=bud - SINK)
+                        z = torch.zeros(len(p), m.kv, ctx, dtype=torch.bool, device=dev)
+                        z[..., :SINK] = True
+                        add(f"stream_w/{bud}", *score(decode(m, Kw, Vw, [z] * m.c.L, bud - SINK, xw, a), a, sf))
+                del Ks, Vs, votes
+            m._cs.clear()
+            r = {k: (round(torch.cat(v[0]).mean().item(), 3), round(torch.cat(v[1]).mean().item(), 3), [int(x) for x in torch.cat(v[0]).tolist()]) for k, v in acc.items()}
+            res[f"{task}@{ctx}"] = r
+            say(f"{task}@{ctx} n={min(n, len(d['prompt']))} {time.time() - t0:.1f}s " + " ".join(f"{k}={v[0]}" for k, v in r.items()), flush=True)
+    return res
+
+
+def table(res, ctx, budgets):
+    rows = [k for k in res if k.endswith(f"@{ctx}")]
+    names = list(dict.fromkeys(x for r in rows for x in res[r]))
+    out = []
+    out.append("| policy | " + " | ".join(r.split("@")[0] for r in rows) + " | mean |")
+    out.append("|" + "---|" * (len(rows) + 2))
+    for n in names:
+        v = [res[r][n][0] for r in rows]
+        out.append(f"| {n} | " + " | ".join("%.0f" % (100 * x) for x in v) + " | %.1f |" % (100 * sum(v) / len(v)))
+    return "\n".join(out)
+
+
+def load(path, dev):
+    """a Hugging Face folder of train.py's"""
+    import glob
+    from safetensors.torch import load_file
+    arch = {"llama": "llama", "deepseek_v3": "deepseek"}[json.load(open(path + "/config.json"))["model_type"]]
+    m = M.open_lm(arch)
+    for f in sorted(glob.glob(path + "/*.safetensors")):
+        m.load_hf(load_file(f))
+    with torch.no_grad():
+        for p in m.parameters():
+            p.copy_(p.to(torch.bfloat16).float())
+    return m.to(dev).eval()
+
+
+if __name__ == "__main__":
+    data, ck, evp, out, spec = sys.argv[1:6]
+    dev = sys.argv[6] if len(sys.argv) > 6 else "cuda"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    m = load(ck, dev)
+    ev = pickle.load(open(evp, "rb"))
+    every = sorted({t for t, _ in ev})
+    k, of = (int(x) for x in os.environ.get("SHARD", "0/1").split("/"))    # the tasks of one process of several
+    res = {}
+    t0 = time.time()
+    for one in spec.split(","):
+        ctx, n, batch, budgets = one.split(":")
+        budgets = tuple(int(x) for x in budgets.split("+"))
+        res.update(run(m, ev, [(int(ctx), int(n), int(batch), budgets)], dev, tasks=every[k::of], stream_w=False))
+        json.dump(res, open(out, "w"), indent=0)
+        print(f"\nexact match %, ctx {ctx}, n={n} a task ({time.time() - t0:.0f} s so far)\n" + table(res, int(ctx), budgets) + "\n", flush=True)
