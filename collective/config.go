@@ -1,0 +1,99 @@
+package collective
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Config describes one rank of one group in one epoch. All ranks must agree on
+// everything but Rank, Deadline, Rate, the window and OnFail.
+type Config struct {
+	Rank         int      // this rank, 0 <= Rank < Size
+	Size         int      // number of ranks, 1..MaxRanks
+	Epoch        uint32   // number of the placement
+	Incarnations []uint32 // life number of each rank's process; nil: all zero
+
+	// Deadline bounds the wait for an operation's data, from the local start
+	// (default 5 s). It must cover the time by which ranks reach the operation
+	// at different moments. An operation that moves b bytes gets b/Rate longer
+	// (default 32e6 bytes/s), so a slow link is not taken for a dead peer.
+	Deadline time.Duration
+	Rate     int64
+
+	// OneShotBytes: an all-reduce whose busiest rank would receive at most this
+	// many bytes is sent whole to everybody, a larger one in two shots (default
+	// 64 KiB, around which the two tie on NATS).
+	OneShotBytes int
+	// ChunkBytes is the largest payload of one message (default 4 MiB, at most
+	// MaxPayload). Smaller chunks let small operations overtake large ones.
+	ChunkBytes int
+	// NoChecksum leaves out the CRC-32C trailer. The trailer costs one pass over
+	// the payload (above 10 GB/s with hardware support) and is what keeps a
+	// flipped bit out of the results, so it is on by default.
+	NoChecksum bool
+
+	// A peer may be ahead of this rank by messages of at most WindowOps
+	// operations (default 64) and WindowBytes bytes (default 256 MiB).
+	WindowOps   int
+	WindowBytes int
+
+	// OnFail is called once, from a goroutine of the group, when the group
+	// fails; not on Close. It must not block.
+	OnFail func(error)
+}
+
+// ensureDefaults returns the config with defaults filled in.
+func (c Config) ensureDefaults() Config {
+	if c.Incarnations == nil && c.Size > 0 && c.Size <= MaxRanks {
+		c.Incarnations = make([]uint32, c.Size)
+	}
+	c.Incarnations = slices.Clone(c.Incarnations)
+	setDefault(&c.Deadline, 5*time.Second)
+	setDefault(&c.Rate, 32e6)
+	setDefault(&c.OneShotBytes, 64<<10)
+	setDefault(&c.ChunkBytes, 4<<20)
+	setDefault(&c.WindowOps, 64)
+	setDefault(&c.WindowBytes, 256<<20)
+	return c
+}
+
+func setDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// Validate says what is wrong with a config, as NewGroup would.
+func (c Config) Validate() error {
+	c = c.ensureDefaults()
+	bad := func(format string, a ...any) error {
+		return fmt.Errorf("%w: config: %s", ErrArgument, fmt.Sprintf(format, a...))
+	}
+	switch {
+	case !littleEndian:
+		return bad("payloads are little-endian float32 in memory order; this machine is big-endian")
+	case c.Size < 1 || c.Size > MaxRanks:
+		return bad("Size %d, want 1..%d", c.Size, MaxRanks)
+	case c.Rank < 0 || c.Rank >= c.Size:
+		return bad("Rank %d, want 0..%d", c.Rank, c.Size-1)
+	case len(c.Incarnations) != c.Size:
+		return bad("%d Incarnations for %d ranks", len(c.Incarnations), c.Size)
+	case c.Deadline < time.Millisecond:
+		return bad("Deadline %v, want at least 1ms", c.Deadline)
+	case c.Rate < 1:
+		return bad("Rate %d bytes/s, want a positive number", c.Rate)
+	case c.OneShotBytes < 0:
+		return bad("OneShotBytes %d, want a positive number", c.OneShotBytes)
+	case c.ChunkBytes < 4 || c.ChunkBytes > MaxPayload || c.ChunkBytes%4 != 0:
+		return bad("ChunkBytes %d, want a multiple of 4 in 4..%d", c.ChunkBytes, MaxPayload)
+	case c.WindowOps < 1 || c.WindowBytes < 1:
+		return bad("window of %d ops and %d bytes, want positive numbers", c.WindowOps, c.WindowBytes)
+	}
+	return nil
+}
+
+// littleEndian: payloads are copied as they lie in memory.
+var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1

@@ -1,0 +1,32 @@
+// Package collective moves numbers between the ranks of one tensor-parallel
+// group: all-gather, all-to-all, all-reduce, reduce-scatter, broadcast and
+// barrier over any [Transport].
+//
+// # Shape
+//
+//	caller ──start──▶ ┌───────┐ ──sends──▶ worker ──▶ Transport
+//	                  │ state │
+//	caller ◀──done─── └───────┘ ◀─messages─ Transport
+//
+// state.go and op.go decide: they know neither clocks, goroutines nor sockets.
+// allgather.go, alltoall.go, allreduce.go, ... each describe one operation as
+// at most two phases ("send these bytes there, expect that many bytes from
+// each rank, then combine"). group.go and worker.go only carry bytes.
+//
+// # What is guaranteed
+//
+//   - done is called exactly once for every operation, whatever happens.
+//   - done(nil) means that every byte expected from every rank has arrived
+//     and passed its checks; reductions have the bits of the fixed tree.
+//   - A message of another epoch, incarnation, group size, source or version
+//     has no effect; it is counted ([Stats]).
+//   - A lost message is never waited for longer than the deadline; the error
+//     names the ranks that did not deliver. After one failure the group is
+//     dead: every pending and later operation ends with that same error, and a
+//     new epoch needs a new Group.
+//   - What a peer can make this rank hold is bounded ([Config.WindowOps],
+//     [Config.WindowBytes]).
+//
+// Nothing is promised about order between lanes, and a transport may reorder,
+// repeat or lose messages: every one is addressed by (operation, kind, chunk).
+package collective

@@ -1,0 +1,72 @@
+package collective
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+var (
+	// ErrPeerTimeout: data did not arrive before the deadline. The ranks that are
+	// named include the culprit, and perhaps others that wait for it in an
+	// earlier operation: what all survivors name is the likely one.
+	ErrPeerTimeout = errors.New("collective: peer timed out")
+	// ErrPeerGone: a peer is known to be dead (the owner of the group said so).
+	ErrPeerGone = errors.New("collective: peer is gone")
+	// ErrProtocol: a peer of this epoch sent something that does not fit the operation.
+	ErrProtocol = errors.New("collective: peer does not follow the operation")
+	// ErrWindow: a peer ran further ahead than this rank may hold.
+	ErrWindow = errors.New("collective: peer ran too far ahead")
+	// ErrTransport: the transport lost messages or could not send.
+	ErrTransport = errors.New("collective: transport failed")
+	// ErrArgument: the caller of this rank broke the contract of a call.
+	ErrArgument = errors.New("collective: bad argument")
+	// ErrClosed: the group was closed.
+	ErrClosed = errors.New("collective: group closed")
+)
+
+// OpError says which operation failed, why, and which ranks are to blame (nil:
+// this rank, or unknown). errors.Is finds the sentinel and the cause.
+type OpError struct {
+	Op     OpID
+	Kind   Kind // zero: unknown
+	Ranks  []int
+	Detail string
+	Err    error // one of the sentinels of this package
+	Cause  error // may be nil
+}
+
+func (e *OpError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v: op %v", e.Err, e.Op)
+	if e.Kind != 0 {
+		fmt.Fprintf(&b, " (%v)", e.Kind)
+	}
+	if len(e.Ranks) > 0 {
+		fmt.Fprintf(&b, ", rank %s", strings.Trim(fmt.Sprint(e.Ranks), "[]"))
+	}
+	if e.Detail != "" {
+		fmt.Fprintf(&b, ": %s", e.Detail)
+	}
+	if e.Cause != nil {
+		fmt.Fprintf(&b, ": %v", e.Cause)
+	}
+	return b.String()
+}
+
+func (e *OpError) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{e.Err}
+	}
+	return []error{e.Err, e.Cause}
+}
+
+// Blamed lists the ranks that err holds responsible, or nil.
+func Blamed(err error) []int {
+	var e *OpError
+	if errors.As(err, &e) {
+		return slices.Clone(e.Ranks)
+	}
+	return nil
+}

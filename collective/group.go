@@ -1,0 +1,265 @@
+package collective
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Group is one rank of a set of ranks that run collectives together, in one
+// epoch. All methods may be called concurrently.
+//
+// Every operation returns at once and calls done exactly once: from a goroutine
+// of the group or of the transport, or before it returns if nothing has to be
+// waited for. done must not block. Slices that were passed in belong to the
+// group until done.
+//
+//	NewGroup ──▶ running ──failure──▶ failed ──Close──▶ closed
+//	                └──────────Close──────────────────────┘
+type Group struct {
+	cfg     Config
+	t       Transport
+	recycle func([]byte)
+
+	mu     sync.Mutex
+	work   sync.Cond // the worker has something to do
+	st     *state
+	timer  *time.Timer
+	armed  bool
+	clock  int64     // nanoseconds that this process is known to have run
+	looked time.Time // when clock was last moved on
+	manual bool      // no goroutine and no clock of its own: see Manual
+	closed bool
+
+	message []byte        // the worker's: one message at a time
+	ended   chan struct{} // closed when the worker has returned
+}
+
+// NewGroup joins rank cfg.Rank to its group. The group takes over t and closes
+// it. There is one group per transport.
+func NewGroup(cfg Config, t Transport) (*Group, error) {
+	g, err := newGroup(cfg, t)
+	if err != nil {
+		return nil, err
+	}
+	if n, ok := t.(Notifier); ok {
+		n.OnError(func(err error) { g.Fail(&OpError{Err: ErrTransport, Cause: err}) })
+	}
+	go g.worker()
+	t.Receive(g.receive)
+	return g, nil
+}
+
+func newGroup(cfg Config, t Transport) (*Group, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if t == nil {
+		return nil, fmt.Errorf("%w: no transport", ErrArgument)
+	}
+	g := &Group{cfg: cfg.ensureDefaults(), t: t, looked: time.Now(), ended: make(chan struct{}), recycle: func([]byte) {}}
+	g.work.L = &g.mu
+	g.st = newState(g.cfg)
+	if r, ok := t.(Recycler); ok {
+		g.recycle = r.Recycle
+	}
+	return g, nil
+}
+
+// begin describes and starts an operation. describe says what is wrong with the
+// arguments, or nothing.
+func (g *Group) begin(id OpID, done func(error), describe func(*op) string) {
+	g.mu.Lock()
+	o := g.st.newOp(id, done)
+	if g.st.err != nil {
+		g.st.finish(o, g.st.err)
+	} else if why := describe(o); why != "" {
+		g.st.refuse(o, why)
+	} else {
+		g.st.start(g.now(), o)
+	}
+	if g.cfg.Size == 1 {
+		g.combineAll()
+	}
+	g.arm()
+	g.leave()
+}
+
+// receive is the transport's way in.
+func (g *Group) receive(src int, msg []byte) {
+	h, payload, bad := ParseMessage(msg, !g.cfg.NoChecksum)
+	g.mu.Lock()
+	g.st.stats.MessagesReceived++
+	g.st.stats.BytesReceived += uint64(len(msg))
+	if bad != DropNone {
+		g.st.drop(bad)
+		g.mu.Unlock()
+		g.recycle(msg)
+		return
+	}
+	g.take(src, h, payload, msg)
+	g.combineAll()
+	g.leave()
+}
+
+// take runs one message through the state; called and left with the lock held.
+func (g *Group) take(src int, h Header, payload, msg []byte) {
+	l, ok, keep := g.st.message(src, h, payload, msg)
+	if keep {
+		return
+	}
+	if ok && len(payload) > 0 {
+		g.mu.Unlock()
+		copy(l.dst, payload)
+		g.recycle(msg)
+		g.mu.Lock()
+	} else {
+		g.recycle(msg)
+	}
+	if ok {
+		g.st.landed(l)
+	}
+}
+
+// combineAll computes the reductions that have all their parts; the lock is
+// held on entry and exit.
+func (g *Group) combineAll() {
+	for {
+		o, ok := g.st.combines.pop()
+		if !ok {
+			return
+		}
+		g.mu.Unlock()
+		o.reduce.run()
+		g.mu.Lock()
+		g.st.combined(o)
+	}
+}
+
+// leave releases the lock and carries out what the state asks for.
+func (g *Group) leave() {
+	if !g.st.jobs.empty() || !g.st.replays.empty() || !g.st.combines.empty() {
+		g.work.Signal()
+	}
+	for {
+		if g.st.notice {
+			g.st.notice = false
+			err := g.st.err
+			if g.cfg.OnFail != nil && !g.closed {
+				g.mu.Unlock()
+				g.cfg.OnFail(err)
+				g.mu.Lock()
+			}
+		}
+		if msg, ok := g.st.recycled.pop(); ok {
+			g.recycle(msg)
+			continue
+		}
+		c, ok := g.st.dones.pop()
+		if !ok {
+			break
+		}
+		g.mu.Unlock()
+		if c.done != nil {
+			c.done(c.err)
+		}
+		g.mu.Lock()
+	}
+	g.mu.Unlock()
+}
+
+// now moves the clock on. A step is counted as two timer periods at most: after
+// a pause of this process (a stopped VM, a starved container) the timer fires
+// before the messages that waited in the sockets are read, and the peers must
+// not be blamed for the pause.
+func (g *Group) now() int64 {
+	if g.manual {
+		return g.clock
+	}
+	t := time.Now()
+	g.clock += int64(min(t.Sub(g.looked), 2*g.period()))
+	g.looked = t
+	return g.clock
+}
+
+func (g *Group) period() time.Duration {
+	return min(max(g.cfg.Deadline/16, time.Millisecond), 250*time.Millisecond)
+}
+
+// arm starts the deadline timer if operations are pending; idle groups have none.
+func (g *Group) arm() {
+	if g.armed || g.closed || g.manual || len(g.st.ops) == 0 {
+		return
+	}
+	g.armed = true
+	if g.timer == nil {
+		g.timer = time.AfterFunc(g.period(), g.tick)
+		return
+	}
+	g.timer.Reset(g.period())
+}
+
+func (g *Group) tick() {
+	g.mu.Lock()
+	g.armed = false
+	g.st.tick(g.now())
+	g.arm()
+	g.leave()
+}
+
+// Fail ends the group as if it had failed by itself: a dead process, a lost
+// connection. Only the first failure counts.
+func (g *Group) Fail(err error) {
+	if err == nil {
+		err = &OpError{Err: ErrTransport, Detail: "failed by the owner without a reason"}
+	}
+	g.mu.Lock()
+	g.st.fail(err)
+	g.leave()
+}
+
+// PeerGone fails the group because rank is known to be dead.
+func (g *Group) PeerGone(rank int) {
+	g.Fail(&OpError{Ranks: []int{rank}, Err: ErrPeerGone})
+}
+
+// Err is the failure of the group, or nil.
+func (g *Group) Err() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.st.err
+}
+
+// Close ends all operations with ErrClosed and closes the transport. It may be
+// called from done and OnFail, and twice; Done tells when all has ended.
+func (g *Group) Close() error {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return nil
+	}
+	g.closed = true
+	g.st.fail(ErrClosed)
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+	g.work.Broadcast()
+	g.leave()
+	return g.t.Close()
+}
+
+// Done is closed when the group's goroutine has ended after Close.
+func (g *Group) Done() <-chan struct{} { return g.ended }
+
+// Rank and Size are those of the config.
+func (g *Group) Rank() int { return g.cfg.Rank }
+func (g *Group) Size() int { return g.cfg.Size }
+
+// Stats returns the counters so far.
+func (g *Group) Stats() Stats {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.st.stats
+	s.InFlight, s.StashedOps, s.StashedBytes = len(g.st.ops), len(g.st.stash), g.st.stashBytes
+	return s
+}

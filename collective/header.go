@@ -1,0 +1,161 @@
+package collective
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+)
+
+// Wire format of one message, little-endian:
+//
+//	 0 u16 magic (high byte) and version (low byte)
+//	 2 u8  kind
+//	 3 u8  dtype
+//	 4 u16 source rank
+//	 6 u16 number of ranks
+//	 8 u32 epoch
+//	12 u64 operation (lane<<56 | sequence)
+//	20 u16 chunk
+//	22 u16 chunks
+//	24 u32 payload length in bytes
+//	28 u32 incarnation of the source
+//	32     payload
+//	       u32 CRC-32C of everything before it (version 2 only)
+//
+// The header has no room left, so the checksum is a trailer. Version 1 has
+// none; the two do not mix in a group.
+const (
+	HeaderBytes  = 32
+	trailerBytes = 4
+
+	magic            = 0x5A00
+	versionPlain     = magic | 1
+	versionChecksum  = magic | 2
+	MaxPayload       = 16<<20 - 1024 // bytes of payload in one message: under the 16 MB limit of the transports
+	MaxRanks         = 1 << 12
+	maxChunks        = 1<<16 - 1
+	maxSequence      = 1<<56 - 1
+	broadcastAddress = -1
+)
+
+// Kind is what a message carries; it also tells the phases of one operation apart.
+type Kind uint8
+
+const (
+	KindHello         Kind = 1 // transports only: who is there
+	KindAllGather     Kind = 2
+	KindAllToAll      Kind = 3
+	KindReduceOneShot Kind = 4 // whole vectors of tree nodes, to all
+	KindReduceScatter Kind = 5 // slices of tree nodes, each to the slice's owner
+	KindReduceGather  Kind = 6 // reduced slices, to all
+	KindBroadcast     Kind = 7
+	KindBarrier       Kind = 8
+)
+
+func (k Kind) String() string {
+	names := [...]string{"", "hello", "all-gather", "all-to-all", "all-reduce (one-shot)", "reduce-scatter", "all-reduce (gather)", "broadcast", "barrier"}
+	if k == 0 || int(k) >= len(names) {
+		return fmt.Sprintf("kind %d", uint8(k))
+	}
+	return names[k]
+}
+
+// Element types of payloads, as the header states them.
+const (
+	dtypeBytes uint8 = 0
+	dtypeF32   uint8 = 1
+)
+
+// Header is the first 32 bytes of a message.
+type Header struct {
+	Kind        Kind
+	DType       uint8
+	Source      uint16
+	Size        uint16 // N, ranks in the group
+	Epoch       uint32
+	Op          OpID
+	Chunk       uint16
+	Chunks      uint16
+	Length      uint32 // payload bytes
+	Incarnation uint32
+}
+
+// MessageBytes is the size of a whole message with a payload of n bytes.
+func MessageBytes(n int, checksum bool) int {
+	if checksum {
+		return HeaderBytes + n + trailerBytes
+	}
+	return HeaderBytes + n
+}
+
+// PutMessage completes a message in place: msg has MessageBytes(h.Length,
+// checksum) bytes and its payload is already at msg[HeaderBytes:].
+func PutMessage(msg []byte, h Header, checksum bool) {
+	version := uint16(versionPlain)
+	if checksum {
+		version = versionChecksum
+	}
+	le := binary.LittleEndian
+	_ = msg[HeaderBytes-1]
+	le.PutUint16(msg[0:], version)
+	msg[2], msg[3] = byte(h.Kind), h.DType
+	le.PutUint16(msg[4:], h.Source)
+	le.PutUint16(msg[6:], h.Size)
+	le.PutUint32(msg[8:], h.Epoch)
+	le.PutUint64(msg[12:], uint64(h.Op))
+	le.PutUint16(msg[20:], h.Chunk)
+	le.PutUint16(msg[22:], h.Chunks)
+	le.PutUint32(msg[24:], h.Length)
+	le.PutUint32(msg[28:], h.Incarnation)
+	if checksum {
+		end := HeaderBytes + int(h.Length)
+		le.PutUint32(msg[end:], crc32.Checksum(msg[:end], castagnoli))
+	}
+}
+
+// ParseMessage reads a message and checks what can be checked without knowing
+// the group: version, lengths, checksum. The payload aliases msg.
+func ParseMessage(msg []byte, checksum bool) (Header, []byte, Drop) {
+	if len(msg) < HeaderBytes {
+		return Header{}, nil, DropMalformed
+	}
+	le := binary.LittleEndian
+	want := uint16(versionPlain)
+	if checksum {
+		want = versionChecksum
+	}
+	if le.Uint16(msg[0:]) != want {
+		return Header{}, nil, DropVersion
+	}
+	h := Header{
+		Kind: Kind(msg[2]), DType: msg[3],
+		Source: le.Uint16(msg[4:]), Size: le.Uint16(msg[6:]), Epoch: le.Uint32(msg[8:]),
+		Op: OpID(le.Uint64(msg[12:])), Chunk: le.Uint16(msg[20:]), Chunks: le.Uint16(msg[22:]),
+		Length: le.Uint32(msg[24:]), Incarnation: le.Uint32(msg[28:]),
+	}
+	if h.Length > MaxPayload || len(msg) != MessageBytes(int(h.Length), checksum) {
+		return Header{}, nil, DropMalformed
+	}
+	end := HeaderBytes + int(h.Length)
+	if checksum && le.Uint32(msg[end:]) != crc32.Checksum(msg[:end], castagnoli) {
+		return Header{}, nil, DropChecksum
+	}
+	return h, msg[HeaderBytes:end:end], DropNone
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// OpID numbers an operation: lane<<56 | sequence. Within a lane the caller
+// counts strictly upwards, the same on all ranks. Lanes are independent.
+type OpID uint64
+
+// Op builds an OpID; sequence must be below 1<<56.
+func Op(lane uint8, sequence uint64) OpID { return OpID(uint64(lane)<<56 | sequence&maxSequence) }
+
+// Lane is the stream of operations that the op belongs to.
+func (o OpID) Lane() uint8 { return uint8(o >> 56) }
+
+// Sequence is the op's number within its lane.
+func (o OpID) Sequence() uint64 { return uint64(o) & maxSequence }
+
+func (o OpID) String() string { return fmt.Sprintf("%d.%d", o.Lane(), o.Sequence()) }

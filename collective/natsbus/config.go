@@ -1,0 +1,168 @@
+package natsbus
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+var (
+	// ErrConfig: a setting is wrong; the message says which.
+	ErrConfig = errors.New("natsbus: bad configuration")
+	// ErrNotReady: not every rank was heard by, and heard, this one in time.
+	ErrNotReady = errors.New("natsbus: ranks are missing")
+	// ErrClosed: the server or transport was closed.
+	ErrClosed = errors.New("natsbus: closed")
+	// ErrLost: messages have been or may have been lost on a live transport.
+	ErrLost = errors.New("natsbus: messages lost")
+)
+
+// Config describes the bus of one process.
+type Config struct {
+	// Name of this server: the node's id, unique in the cluster. One token of
+	// letters, digits, - and _.
+	Name string
+	// Cluster names the cluster (default "shoal"; letters, digits, - and _). Servers
+	// of another name are refused, and on an external NATS its subjects are apart
+	// from those of other clusters: tp.<Cluster>.>
+	Cluster string
+
+	// Listen is the host:port for routes (default 127.0.0.1:0, port 0: any).
+	// Advertise is the host:port by which others reach it, if that differs.
+	Listen    string
+	Advertise string
+	// Seeds are route addresses (host:port) of some other servers; the rest is
+	// learned from them. A server retries its seeds for ever.
+	Seeds []string
+	// Secret must be equal on all servers. Without TLS it crosses the network as is.
+	Secret string
+	// RouteTLS secures routes, both ends (set ClientAuth and ClientCAs as well
+	// as RootCAs: each server dials and is dialled). ClientTLS secures the client
+	// listener, which only connections of this process use. nil: plain TCP.
+	RouteTLS  *tls.Config
+	ClientTLS *tls.Config
+
+	// HungAfter: a route whose peer answers no ping for this long is dropped
+	// (default 3 s; three pings). Pings queue behind data: with 1 s, routes of
+	// healthy peers were dropped, and messages with them, when a busy machine
+	// moved a few MB per peer. Deadlines and gossip tell of a hang sooner.
+	HungAfter time.Duration
+
+	// StoreDir turns JetStream on and keeps its files there. In a mesh, its
+	// servers must know of one another from the start: Seeds then lists the
+	// route addresses of all servers with a StoreDir, this one's own included
+	// (so Listen has a fixed port), two or more. StoreBytes bounds
+	// them (default 1 GiB), MemoryBytes its memory (default 64 MiB). SyncAlways
+	// makes every acknowledged write survive a power loss, at 3 to 10 times the
+	// latency.
+	StoreDir    string
+	StoreBytes  int64
+	MemoryBytes int64
+	SyncAlways  bool
+
+	// Alone: no mesh, for a cluster that is this one process. JetStream then
+	// needs no other server.
+	Alone bool
+
+	// URL of an external NATS (several: with commas between): nothing is embedded
+	// then. It must allow payloads of 16 MB; permissions are its operator's
+	// business. Options add credentials and TLS to every connection.
+	URL     string
+	Options []nats.Option
+
+	// Log takes the server's messages (default: slog.Default).
+	Log *slog.Logger
+}
+
+func (c Config) ensureDefaults() Config {
+	if c.Cluster == "" {
+		c.Cluster = "shoal"
+	}
+	if c.Listen == "" {
+		c.Listen = "127.0.0.1:0"
+	}
+	if c.HungAfter == 0 {
+		c.HungAfter = 3 * time.Second
+	}
+	if c.StoreBytes == 0 {
+		c.StoreBytes = 1 << 30
+	}
+	if c.MemoryBytes == 0 {
+		c.MemoryBytes = 64 << 20
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return c
+}
+
+// Validate says what is wrong with a config, as Start would.
+func (c Config) Validate() error {
+	c = c.ensureDefaults()
+	bad := func(format string, a ...any) error {
+		return fmt.Errorf("%w: %s", ErrConfig, fmt.Sprintf(format, a...))
+	}
+	if !isToken(c.Name) {
+		return bad("Name %q: want letters, digits, - and _", c.Name)
+	}
+	if !isToken(c.Cluster) {
+		return bad("Cluster %q: want letters, digits, - and _", c.Cluster)
+	}
+	if c.URL != "" {
+		if len(c.Seeds) > 0 || c.StoreDir != "" || c.Advertise != "" {
+			return bad("URL %q names an external NATS: Seeds, Advertise and StoreDir have no meaning with it", redacted(c.URL))
+		}
+		return nil
+	}
+	if c.Alone && len(c.Seeds) > 0 {
+		return bad("Alone with Seeds %v", c.Seeds)
+	}
+	if c.StoreDir != "" && !c.Alone && len(c.Seeds) < 2 {
+		return bad("StoreDir in a mesh: Seeds must list all servers with a StoreDir, two or more, this one included (or set Alone)")
+	}
+	if _, _, err := splitAddress(c.Listen); err != nil {
+		return bad("Listen: %v", err)
+	}
+	for _, s := range c.Seeds {
+		if _, port, err := splitAddress(s); err != nil {
+			return bad("Seeds: %v", err)
+		} else if port == 0 {
+			return bad("Seeds: %q has no port", s)
+		}
+	}
+	if c.Advertise != "" {
+		if _, _, err := splitAddress(c.Advertise); err != nil {
+			return bad("Advertise: %v", err)
+		}
+	}
+	if c.HungAfter < 50*time.Millisecond {
+		return bad("HungAfter %v: want at least 50ms", c.HungAfter)
+	}
+	if c.StoreBytes < 0 || c.MemoryBytes < 0 {
+		return bad("StoreBytes %d, MemoryBytes %d: want positive numbers", c.StoreBytes, c.MemoryBytes)
+	}
+	return nil
+}
+
+func splitAddress(s string) (host string, port int, err error) {
+	host, p, err := net.SplitHostPort(s)
+	if err != nil {
+		return "", 0, fmt.Errorf("%q is not host:port: %w", s, err)
+	}
+	if port, err = net.LookupPort("tcp", p); err != nil {
+		return "", 0, fmt.Errorf("%q: %w", s, err)
+	}
+	return host, port, nil
+}
+
+// isToken reports whether s can stand between the dots of a subject.
+func isToken(s string) bool {
+	const ok = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
+	return s != "" && len(s) <= 128 && strings.Trim(s, ok) == ""
+}

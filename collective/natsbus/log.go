@@ -1,0 +1,46 @@
+package natsbus
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+)
+
+// serverLog turns the server's log into slog records. Notices of a NATS server
+// are start-up chatter: they become debug records. Every line also wakes the
+// watcher of routes, because a dropped route is logged the moment it happens.
+type serverLog struct {
+	log   *slog.Logger
+	kick  func()
+	fatal *atomic.Pointer[string] // why the server gave up, if it did
+}
+
+func (l serverLog) write(level slog.Level, format string, v []any) {
+	l.kick()
+	if l.log.Enabled(context.Background(), level) {
+		l.log.Log(context.Background(), level, "nats: "+fmt.Sprintf(format, v...))
+	}
+}
+
+func (l serverLog) Noticef(format string, v ...any) { l.write(slog.LevelDebug, format, v) }
+func (l serverLog) Warnf(format string, v ...any) {
+	switch {
+	case strings.HasPrefix(format, "Maximum payloads over"):
+		return // on purpose: a chunk of a tensor is one message
+	case strings.Contains(format, "DO NOT USE IN PRODUCTION"):
+		return // said of certificates not checked by host name: security checks them against the cluster key
+	}
+	l.write(slog.LevelWarn, format, v)
+}
+
+func (l serverLog) Fatalf(format string, v ...any) {
+	why := fmt.Sprintf(format, v...)
+	l.fatal.CompareAndSwap(nil, &why)
+	l.write(slog.LevelError, format, v)
+}
+
+func (l serverLog) Errorf(format string, v ...any) { l.write(slog.LevelWarn, format, v) }
+func (l serverLog) Debugf(format string, v ...any) { l.write(slog.LevelDebug-4, format, v) }
+func (l serverLog) Tracef(format string, v ...any) { l.write(slog.LevelDebug-8, format, v) }

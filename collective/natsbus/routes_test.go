@@ -1,0 +1,240 @@
+package natsbus
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"shoal/collective"
+)
+
+func TestGossipAndPeerGone(t *testing.T) {
+	servers := startServers(t, 3, nil) // 1 and 2 know only 0
+	waitFor(t, "a full mesh", func() bool {
+		return len(servers[0].Peers()) == 2 && len(servers[1].Peers()) == 2 && len(servers[2].Peers()) == 2
+	})
+	if got := servers[1].Peers(); !slices.Equal(got, []string{"node-0", "node-2"}) {
+		t.Errorf("peers of node-1: %v", got)
+	}
+	gone := make(chan string, 8)
+	servers[1].OnPeerGone(func(name string) { gone <- name })
+	at := time.Now()
+	servers[2].Shutdown()
+	select {
+	case name := <-gone:
+		t.Logf("noticed after %v", time.Since(at))
+		if name != "node-2" {
+			t.Errorf("%s is gone, want node-2", name)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("nobody said that node-2 is gone")
+	}
+	select {
+	case name := <-gone:
+		t.Errorf("%s reported as well", name)
+	case <-time.After(150 * time.Millisecond):
+	}
+}
+
+func TestWrongSecretStaysOut(t *testing.T) {
+	servers := startServers(t, 2, func(i int, c *Config) {
+		if i == 1 {
+			c.Secret = "other"
+		}
+	})
+	time.Sleep(200 * time.Millisecond)
+	if p := append(servers[0].Peers(), servers[1].Peers()...); len(p) != 0 {
+		t.Errorf("joined in spite of another secret: %v", p)
+	}
+}
+
+// authority makes TLS configs that trust one another only.
+func authority(t *testing.T) *tls.Config {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, _ := x509.ParseCertificate(der)
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	return &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}},
+		RootCAs:      pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS13,
+	}
+}
+
+func TestTLS(t *testing.T) {
+	ours, theirs := authority(t), authority(t)
+	servers := startServers(t, 3, func(i int, c *Config) {
+		c.RouteTLS, c.ClientTLS = ours, ours
+		if i == 2 {
+			c.RouteTLS = theirs
+		}
+	})
+	gs := openGroups(t, openTransports(t, servers[:2], 1), 1, collective.Config{})
+	errs := make(chan error, 2)
+	for r, g := range gs {
+		go func() { errs <- newRankWork(r, 2, 40000).reduce(g, 1) }()
+	}
+	for range gs {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if p := servers[2].Peers(); len(p) != 0 {
+		t.Errorf("a server of another authority joined: %v", p)
+	}
+	// A route may still be added while clients use TLS.
+	if err := servers[0].AddRoute("127.0.0.1:9"); err != nil {
+		t.Error(err)
+	}
+	if err := gs[0].Err(); err != nil {
+		t.Errorf("adding a route broke a group: %v", err)
+	}
+}
+
+func TestExternalServer(t *testing.T) {
+	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, MaxPayload: maxPayload})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Start()
+	defer ns.WaitForShutdown()
+	defer ns.Shutdown()
+	ns.ReadyForConnections(5 * time.Second)
+	var servers []*Server
+	for _, name := range []string{"a", "b"} {
+		s, err := Start(Config{Name: name, URL: ns.ClientURL()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		servers = append(servers, s)
+	}
+	ts := openTransports(t, servers, 1)
+	gs := make([]*collective.Group, 2)
+	for r := range ts {
+		if gs[r], err = collective.NewGroup(collective.Config{Rank: r, Size: 2, Epoch: 1}, ts[r]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	errs := make(chan error, 2)
+	for r, g := range gs {
+		go func() { errs <- newRankWork(r, 2, 400000).reduce(g, 1) }()
+	}
+	for range gs {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	for _, g := range gs {
+		g.Close()
+		<-g.Done()
+	}
+}
+
+// TestJetStream: three of the servers keep streams; AddRoute meanwhile does no harm.
+func TestJetStream(t *testing.T) {
+	var addrs []string
+	for range 3 { // free ports, as an operator would assign them
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addrs = append(addrs, l.Addr().String())
+		l.Close()
+	}
+	servers := startServers(t, 3, func(i int, c *Config) { c.StoreDir, c.Listen, c.Seeds = t.TempDir(), addrs[i], addrs })
+	nc, err := servers[1].Connect("jobs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kv jetstream.KeyValue
+	waitFor(t, "a replicated bucket", func() bool {
+		kv, err = js.CreateOrUpdateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "placement", Replicas: 3})
+		return err == nil
+	})
+	if err := servers[1].AddRoute("127.0.0.1:9"); err != nil {
+		t.Error(err)
+	}
+	rev, err := kv.Create(t.Context(), "epoch", []byte("1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kv.Update(t.Context(), "epoch", []byte("2"), rev+5); err == nil {
+		t.Error("compare-and-swap with a wrong revision succeeded")
+	}
+	if nc.Status() != nats.CONNECTED || nc.Stats().Reconnects != 0 {
+		t.Errorf("adding a route disturbed the connection: %v, %d reconnects", nc.Status(), nc.Stats().Reconnects)
+	}
+}
+
+func TestAloneWithStore(t *testing.T) {
+	s, err := Start(Config{Name: "a", Alone: true, StoreDir: t.TempDir(), Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Shutdown()
+	nc, err := s.Connect("jobs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "placement"}); err != nil {
+		t.Error(err)
+	}
+	g := openGroups(t, openTransports(t, []*Server{s}, 1), 1, collective.Config{})[0]
+	if err := newRankWork(0, 1, 100).reduce(g, 1); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestConfigValidate(t *testing.T) {
+	for _, c := range []Config{
+		{}, {Name: "a.b"}, {Name: "a", Cluster: "x y"}, {Name: "a", Listen: "nowhere"}, {Name: "a", Seeds: []string{"h"}},
+		{Name: "a", Seeds: []string{"h:0"}}, {Name: "a", Advertise: "x"}, {Name: "a", HungAfter: 1}, {Name: "a", StoreBytes: -1},
+		{Name: "a", StoreDir: "x"}, {Name: "a", StoreDir: "x", Seeds: []string{"h:1"}}, {Name: "a", Alone: true, Seeds: []string{"h:1"}},
+		{Name: "a", URL: "nats://x", Seeds: []string{"h:1"}},
+	} {
+		if _, err := Start(c); err == nil {
+			t.Errorf("%+v accepted", c)
+		}
+	}
+	s := lone(t)
+	for _, c := range []TransportConfig{{}, {Group: "g"}, {Group: "g", Size: 1, Rank: 1}, {Group: "a.*", Size: 1}, {Group: "g", Size: 2, Incarnations: []uint32{1}}} {
+		if _, err := s.Transport(c); err == nil {
+			t.Errorf("%+v accepted", c)
+		}
+	}
+}

@@ -1,0 +1,219 @@
+package natsbus
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+// startLimit bounds the time that the listeners may take to come up.
+const startLimit = 10 * time.Second
+
+// Server is this process's part of the bus.
+type Server struct {
+	cfg   Config
+	users *users
+	ns    *server.Server // nil: external NATS
+	watch *watcher
+	fatal atomic.Pointer[string]
+
+	mu     sync.Mutex
+	seeds  []string
+	conns  map[*nats.Conn]struct{} // open, or closed since subscriptions were counted last
+	closed bool
+}
+
+// Start brings up the embedded server and its listeners. It does not wait for
+// other servers: [Transport.Ready] does.
+func Start(cfg Config) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.ensureDefaults()
+	s := &Server{cfg: cfg, users: newUsers(), seeds: slices.Clone(cfg.Seeds), conns: map[*nats.Conn]struct{}{}}
+	if cfg.URL != "" {
+		if err := s.checkExternal(); err != nil {
+			return nil, err
+		}
+		return s, nil
+	}
+	ns, err := server.NewServer(s.options(s.seeds))
+	if err != nil {
+		return nil, fmt.Errorf("natsbus: server %s: %w", cfg.Name, err)
+	}
+	s.ns = ns
+	s.watch = newWatcher(ns)
+	ns.SetLoggerV2(serverLog{cfg.Log, s.watch.kick, &s.fatal}, false, false, false)
+	ns.Start()
+	for end := time.Now().Add(startLimit); !ns.ReadyForConnections(100 * time.Millisecond); {
+		if why := s.fatal.Load(); why != nil {
+			s.Shutdown()
+			return nil, fmt.Errorf("natsbus: server %s: %s", cfg.Name, *why)
+		}
+		if time.Now().After(end) {
+			s.Shutdown()
+			return nil, fmt.Errorf("natsbus: server %s: listeners for %s not up after %v", cfg.Name, cfg.Listen, startLimit)
+		}
+	}
+	return s, nil
+}
+
+// Name is the server's name, the node's id.
+func (s *Server) Name() string { return s.cfg.Name }
+
+// RouteAddr is where other servers connect (a seed for them); empty with an
+// external NATS. A wildcard host is returned as it is: use Config.Advertise.
+func (s *Server) RouteAddr() string {
+	if s.ns == nil || s.cfg.Alone {
+		return ""
+	}
+	return s.ns.ClusterAddr().String()
+}
+
+// Addr is the client listener. Only connections of this process may log in.
+func (s *Server) Addr() net.Addr {
+	if s.ns == nil {
+		return nil
+	}
+	return s.ns.Addr()
+}
+
+// AddRoute connects to one more server, at host:port, and keeps trying.
+func (s *Server) AddRoute(addr string) error {
+	if s.ns == nil || s.cfg.Alone {
+		return fmt.Errorf("%w: AddRoute(%q) without a mesh (URL or Alone is set)", ErrConfig, addr)
+	}
+	if _, port, err := splitAddress(addr); err != nil || port == 0 {
+		return fmt.Errorf("%w: AddRoute(%q): want host:port", ErrConfig, addr)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return fmt.Errorf("%w: AddRoute(%q)", ErrClosed, addr)
+	}
+	if slices.Contains(s.seeds, addr) || addr == s.RouteAddr() {
+		return nil
+	}
+	seeds := append(slices.Clone(s.seeds), addr)
+	if err := s.ns.ReloadOptions(s.options(seeds)); err != nil {
+		return fmt.Errorf("natsbus: add route %s: %w", addr, err)
+	}
+	s.seeds = seeds
+	return nil
+}
+
+// Peers lists the servers that this one has a route to, by name, sorted.
+func (s *Server) Peers() []string {
+	if s.ns == nil {
+		return nil
+	}
+	names := make([]string, 0, 16)
+	for n := range routes(s.ns) {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// OnPeerGone calls f with the name of each server whose route is lost: within
+// milliseconds when its process dies, after Config.HungAfter when it hangs. A
+// restarted server of the same name counts as lost first. f runs on one
+// goroutine and must not block. Nothing is reported with an external NATS.
+func (s *Server) OnPeerGone(f func(serverName string)) {
+	if s.watch != nil {
+		s.watch.add(f)
+	}
+}
+
+// Connect opens a connection for anything but tensors (jobs, control, JetStream).
+// It reconnects for ever and buffers nothing meanwhile: a publish during an
+// outage fails instead of arriving late or never.
+func (s *Server) Connect(role string, opts ...nats.Option) (*nats.Conn, error) {
+	all := append([]nats.Option{nats.MaxReconnects(-1), nats.ReconnectBufSize(-1), nats.ReconnectWait(100 * time.Millisecond)}, opts...)
+	nc, _, err := s.connect(role, controlPermissions(), all...)
+	return nc, err
+}
+
+// connect opens a connection; forget ends its login.
+func (s *Server) connect(role string, p *server.Permissions, opts ...nats.Option) (nc *nats.Conn, forget func(), err error) {
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return nil, nil, fmt.Errorf("%w: connect as %s", ErrClosed, role)
+	}
+	all := []nats.Option{nats.Name(s.cfg.Name + "/" + role), nats.Timeout(5 * time.Second)}
+	url, forget := s.cfg.URL, func() {}
+	if s.ns != nil {
+		token := s.users.mint(p)
+		url, forget = "", func() { s.users.drop(token) }
+		all = append(all, nats.InProcessServer(s.ns), nats.Token(token))
+	}
+	all = append(append(all, s.cfg.Options...), opts...)
+	nc, err = nats.Connect(url, all...)
+	if err != nil {
+		forget()
+		return nil, nil, fmt.Errorf("natsbus: connect as %s%s: %w", role, s.to(), err)
+	}
+	s.mu.Lock()
+	s.sweep()
+	s.conns[nc] = struct{}{}
+	s.mu.Unlock()
+	return nc, forget, nil
+}
+
+// to says where connections go, when it is not this process.
+func (s *Server) to() string {
+	if s.ns != nil {
+		return ""
+	}
+	return " to " + redacted(s.cfg.URL)
+}
+
+// sweep drops connections that were closed; the lock is held.
+func (s *Server) sweep() {
+	for nc := range s.conns {
+		if nc.IsClosed() {
+			delete(s.conns, nc)
+		}
+	}
+}
+
+// Subscriptions counts, for checks that nothing is left behind: with an embedded
+// server all that it knows, of its own connections and of its routes; with an
+// external NATS those of this process's connections.
+func (s *Server) Subscriptions() int {
+	if s.ns != nil {
+		return int(s.ns.NumSubscriptions())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sweep()
+	n := 0
+	for nc := range s.conns {
+		n += nc.NumSubscriptions()
+	}
+	return n
+}
+
+// Shutdown stops the server and everything that is connected to it, and waits.
+func (s *Server) Shutdown() {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.closed = true
+	s.mu.Unlock()
+	if s.ns != nil {
+		s.watch.stop()
+		s.ns.Shutdown()
+		s.ns.WaitForShutdown()
+	}
+}

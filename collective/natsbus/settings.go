@@ -1,0 +1,76 @@
+package natsbus
+
+import (
+	"net/url"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+const (
+	maxPayload = 16 << 20
+	// maxPending is what a server holds for one slow connection. Below it,
+	// producers are stalled, which is the back-pressure that we want.
+	maxPending   = 512 << 20
+	pingsPerHang = 3
+)
+
+// options are the server's settings, the same for the start and for a reload
+// with more routes (a reload refuses most other differences).
+func (s *Server) options(seeds []string) *server.Options {
+	c := s.cfg
+	host, port, _ := splitAddress(c.Listen)
+	if port == 0 {
+		port = server.RANDOM_PORT
+	}
+	o := &server.Options{
+		ServerName: c.Name,
+		// DontListen would keep routes from ever starting: the route listener
+		// waits for the client listener. Nobody can log in here but this process.
+		Host: "127.0.0.1", Port: server.RANDOM_PORT,
+		CustomClientAuthentication: s.users,
+		NoSigs:                     true,
+		MaxPayload:                 maxPayload,
+		MaxPending:                 maxPending,
+		// true would skip deliveries above 75% of MaxPending, without a word.
+		NoFastProducerStall: false,
+		WriteDeadline:       5 * time.Second,
+		TLSConfig:           c.ClientTLS,
+		TLSTimeout:          5,
+		AuthTimeout:         5,
+		Cluster: server.ClusterOpts{
+			Name: c.Cluster, Host: host, Port: port, Advertise: c.Advertise,
+			TLSConfig: c.RouteTLS, TLSTimeout: 5, AuthTimeout: 5,
+			// One route per pair: a pool is spread by account and we have one.
+			PoolSize:    -1,
+			Compression: server.CompressionOpts{Mode: server.CompressionOff},
+			// Without pings a stopped peer is not noticed in 14 s.
+			PingInterval: c.HungAfter / pingsPerHang, MaxPingsOut: pingsPerHang,
+			WriteDeadline: 2 * time.Second,
+			// A peer learned by gossip is tried again for a while; seeds for ever.
+			ConnectRetries: 30,
+		},
+		// A dead peer is retried every second: say so now and then, not each time.
+		ConnectErrorReports: 60, ReconnectErrorReports: 60,
+	}
+	if c.Secret != "" && !c.Alone {
+		o.Cluster.Username, o.Cluster.Password = "route", c.Secret
+	}
+	if c.Alone {
+		o.Cluster = server.ClusterOpts{}
+	}
+	for _, a := range seeds {
+		u := &url.URL{Scheme: "nats-route", Host: a}
+		if c.Secret != "" {
+			u.User = url.UserPassword("route", c.Secret)
+		}
+		o.Routes = append(o.Routes, u)
+	}
+	if c.StoreDir != "" {
+		o.JetStream, o.StoreDir = true, c.StoreDir
+		o.JetStreamMaxStore, o.JetStreamMaxMemory = c.StoreBytes, c.MemoryBytes
+		o.SyncAlways = c.SyncAlways
+		o.DisableJetStreamBanner = true
+	}
+	return o
+}

@@ -1,0 +1,34 @@
+package natsbus
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// subjects names the places of one rank of one group in one epoch.
+type subjects struct {
+	prefix string // tp.<cluster>.<group>.<epoch>
+	rank   int
+	me     string
+}
+
+func newSubjects(cluster, group string, epoch uint32, rank int) subjects {
+	return subjects{fmt.Sprintf("tp.%s.%s.%d", cluster, group, epoch), rank, strconv.Itoa(rank)}
+}
+
+func (s subjects) broadcast(src int) string { return s.prefix + ".b." + strconv.Itoa(src) }
+func (s subjects) direct(dst, src int) string {
+	return s.prefix + ".p." + strconv.Itoa(dst) + "." + strconv.Itoa(src)
+}
+func (s subjects) allBroadcasts() string { return s.prefix + ".b.*" }
+func (s subjects) allMine() string       { return s.prefix + ".p." + s.me + ".*" }
+
+// source is the rank that a subject speaks for, its last token; -1 if none below size.
+func source(subject string, size int) int {
+	src, err := strconv.Atoi(subject[strings.LastIndexByte(subject, '.')+1:])
+	if err != nil || src < 0 || src >= size {
+		return -1
+	}
+	return src
+}

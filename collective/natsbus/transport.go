@@ -1,0 +1,369 @@
+package natsbus
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"shoal/collective"
+)
+
+// TransportConfig says whose messages a transport carries. Everything but Rank
+// must be the same on all ranks.
+type TransportConfig struct {
+	Group        string // one token; with the epoch, unique in the cluster
+	Epoch        uint32
+	Rank, Size   int
+	Incarnations []uint32 // as in collective.Config; nil: all zero
+	Digest       [32]byte // hash of the placement; hellos with another one are refused
+
+	// PendingBytes bounds what has arrived and is not yet taken (default 1 GiB,
+	// 4 x WindowBytes). Beyond it the group fails instead of losing messages
+	// unseen.
+	PendingBytes int
+}
+
+func (c TransportConfig) validate() error {
+	bad := func(format string, a ...any) error {
+		return fmt.Errorf("%w: transport: %s", ErrConfig, fmt.Sprintf(format, a...))
+	}
+	switch {
+	case !isToken(c.Group):
+		return bad("Group %q: want letters, digits, - and _", c.Group)
+	case c.Size < 1 || c.Size > collective.MaxRanks:
+		return bad("Size %d, want 1..%d", c.Size, collective.MaxRanks)
+	case c.Rank < 0 || c.Rank >= c.Size:
+		return bad("Rank %d, want 0..%d", c.Rank, c.Size-1)
+	case c.Incarnations != nil && len(c.Incarnations) != c.Size:
+		return bad("%d Incarnations for %d ranks", len(c.Incarnations), c.Size)
+	case c.PendingBytes < 0:
+		return bad("PendingBytes %d", c.PendingBytes)
+	}
+	return nil
+}
+
+// Transport is collective.Transport over two NATS connections, one that speaks
+// and one that listens. With one for both, a large Publish holds the client's
+// lock while it waits for the server to read, the client's reader wants that
+// lock to answer a ping, and the server may be waiting for that reader: a circle
+// through two nodes that only a write deadline breaks.
+//
+// A lost connection is never repaired: what was lost with it is unknown, so the
+// group fails and the next epoch opens another one.
+type Transport struct {
+	cfg    TransportConfig
+	names  subjects
+	to     []string   // direct subjects by rank
+	out    *nats.Conn // publishes only
+	in     *nats.Conn // subscribes only
+	forget []func()
+
+	receive atomic.Pointer[func(int, []byte)]
+
+	mu      sync.Mutex
+	greeter *greeter
+	refused uint64 // hellos that were not for this life of the group
+	changed chan struct{}
+	early   []early // before Receive
+	held    int
+	onError func(error)
+	err     error
+	closed  bool
+}
+
+type early struct {
+	src int
+	msg []byte
+}
+
+var (
+	_ collective.Transport = (*Transport)(nil)
+	_ collective.Notifier  = (*Transport)(nil)
+)
+
+// Transport opens the data connection of one rank in one group and epoch. The
+// group made on it may be created before or after Ready.
+func (s *Server) Transport(cfg TransportConfig) (*Transport, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Incarnations == nil {
+		cfg.Incarnations = make([]uint32, cfg.Size)
+	}
+	cfg.Incarnations = slices.Clone(cfg.Incarnations)
+	if cfg.PendingBytes == 0 {
+		cfg.PendingBytes = 1 << 30
+	}
+	t := &Transport{
+		cfg: cfg, names: newSubjects(s.cfg.Cluster, cfg.Group, cfg.Epoch, cfg.Rank),
+		greeter: newGreeter(cfg.Rank, cfg.Size, cfg.Digest),
+		changed: make(chan struct{}, 1),
+	}
+	for r := range cfg.Size {
+		t.to = append(t.to, t.names.direct(r, cfg.Rank))
+	}
+	role := fmt.Sprintf("rank-%s-%d-%d", cfg.Group, cfg.Epoch, cfg.Rank)
+	var err error
+	if t.out, err = t.open(s, role+"-out", speakPermissions(t.names)); err != nil {
+		return nil, err
+	}
+	if t.in, err = t.open(s, role+"-in", hearPermissions(t.names)); err != nil {
+		t.Close()
+		return nil, err
+	}
+	// One subscription per source: own broadcasts never come back, and a large
+	// message from one peer is copied beside those of the others.
+	subjects := []string{t.names.allMine()}
+	for r := range cfg.Size {
+		if r != cfg.Rank {
+			subjects = append(subjects, t.names.broadcast(r))
+		}
+	}
+	for _, subject := range subjects {
+		sub, err := t.in.Subscribe(subject, t.arrive)
+		if err == nil {
+			err = sub.SetPendingLimits(-1, cfg.PendingBytes)
+		}
+		if err != nil {
+			t.Close()
+			return nil, fmt.Errorf("natsbus: subscribe %s: %w", subject, err)
+		}
+	}
+	// One round trip: our server now has both subscriptions and spreads them.
+	if err := t.in.FlushTimeout(5 * time.Second); err != nil {
+		t.Close()
+		return nil, fmt.Errorf("natsbus: subscriptions of %s: %w", t.names.prefix, err)
+	}
+	return t, nil
+}
+
+// open makes one of the two connections; a loss on either fails the group.
+func (t *Transport) open(s *Server, role string, p *server.Permissions) (*nats.Conn, error) {
+	nc, forget, err := s.connect(role, p,
+		nats.NoEcho(), nats.NoReconnect(), nats.ReconnectBufSize(-1),
+		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			t.fail(fmt.Errorf("%w: %w", ErrLost, err))
+		}),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err == nil {
+				err = nats.ErrConnectionClosed
+			}
+			t.fail(fmt.Errorf("%w: connection: %w", ErrLost, err))
+		}))
+	if err == nil {
+		t.forget = append(t.forget, forget)
+	}
+	return nc, err
+}
+
+// Broadcast sends to all other ranks.
+func (t *Transport) Broadcast(msg []byte) error {
+	return t.publish(t.names.broadcast(t.cfg.Rank), msg)
+}
+
+// Send sends to one rank.
+func (t *Transport) Send(dst int, msg []byte) error { return t.publish(t.to[dst], msg) }
+
+func (t *Transport) publish(subject string, msg []byte) error {
+	if err := t.out.Publish(subject, msg); err != nil {
+		return fmt.Errorf("natsbus: publish %d bytes on %s: %w", len(msg), subject, err)
+	}
+	return nil
+}
+
+// arrive runs on the goroutine of a subscription.
+func (t *Transport) arrive(m *nats.Msg) {
+	src := source(m.Subject, t.cfg.Size)
+	if src < 0 || src == t.cfg.Rank {
+		return
+	}
+	if isHello(m.Data) {
+		t.hello(src, m.Subject[len(t.names.prefix)+1] == 'p', m.Data)
+		return
+	}
+	if f := t.receive.Load(); f != nil {
+		(*f)(src, m.Data)
+		return
+	}
+	t.mu.Lock()
+	if f := t.receive.Load(); f != nil {
+		t.mu.Unlock()
+		(*f)(src, m.Data)
+		return
+	}
+	over := t.held+len(m.Data) > t.cfg.PendingBytes
+	if !over {
+		t.early = append(t.early, early{src, m.Data})
+		t.held += len(m.Data)
+	}
+	t.mu.Unlock()
+	if over {
+		t.fail(fmt.Errorf("%w: more than %d bytes arrived before the group was made", ErrLost, t.cfg.PendingBytes))
+	}
+}
+
+// Receive delivers what has arrived so far, then everything as it comes.
+func (t *Transport) Receive(f func(src int, msg []byte)) {
+	t.mu.Lock()
+	held := t.early
+	t.early, t.held = nil, 0
+	t.receive.Store(&f)
+	t.mu.Unlock()
+	for _, m := range held {
+		f(m.src, m.msg)
+	}
+}
+
+// OnError sets who is told of lost messages and connections, and tells at once
+// if it has happened already.
+func (t *Transport) OnError(f func(error)) {
+	t.mu.Lock()
+	t.onError = f
+	err := t.err
+	t.mu.Unlock()
+	if err != nil {
+		f(err)
+	}
+}
+
+func (t *Transport) fail(err error) {
+	t.mu.Lock()
+	if t.closed || t.err != nil {
+		t.mu.Unlock()
+		return
+	}
+	t.err = err
+	f := t.onError
+	t.mu.Unlock()
+	t.wake()
+	if f != nil {
+		f(err)
+	}
+}
+
+// Close ends the connection; it does not wait for callbacks.
+func (t *Transport) Close() error {
+	t.mu.Lock()
+	if t.closed {
+		t.mu.Unlock()
+		return nil
+	}
+	t.closed = true
+	t.early, t.held = nil, 0
+	t.mu.Unlock()
+	t.wake()
+	for _, nc := range []*nats.Conn{t.out, t.in} {
+		if nc != nil {
+			nc.Close()
+		}
+	}
+	for _, f := range t.forget {
+		f()
+	}
+	return nil
+}
+
+func (t *Transport) wake() {
+	select {
+	case t.changed <- struct{}{}:
+	default:
+	}
+}
+
+// hello checks and answers a peer's hello.
+func (t *Transport) hello(src int, direct bool, msg []byte) {
+	h, payload, bad := collective.ParseMessage(msg, true)
+	t.mu.Lock()
+	if t.closed {
+		t.mu.Unlock()
+		return
+	}
+	var out []greeting
+	switch {
+	case bad != collective.DropNone || int(h.Source) != src || h.Epoch != t.cfg.Epoch:
+		t.refused++
+	case int(h.Size) != t.cfg.Size:
+		t.refused++
+		t.greeter.notes[src] = fmt.Sprintf("counts %d ranks, here %d", h.Size, t.cfg.Size)
+	case h.Incarnation != t.cfg.Incarnations[src]:
+		t.refused++
+		t.greeter.notes[src] = fmt.Sprintf("incarnation %d, expected %d", h.Incarnation, t.cfg.Incarnations[src])
+	default:
+		out = t.greeter.hello(src, direct, payload, nil)
+	}
+	over := t.greeter.left == 0 || t.greeter.wrong != nil
+	t.mu.Unlock()
+	if over {
+		t.wake()
+	}
+	t.greet(out)
+}
+
+func (t *Transport) greet(out []greeting) {
+	for _, g := range out {
+		msg := make([]byte, collective.MessageBytes(helloBytes, true))
+		t.greeter.payload(msg[collective.HeaderBytes:], g.flags)
+		collective.PutMessage(msg, collective.Header{
+			Kind: collective.KindHello, Source: uint16(t.cfg.Rank), Size: uint16(t.cfg.Size), Epoch: t.cfg.Epoch,
+			Chunks: 1, Length: helloBytes, Incarnation: t.cfg.Incarnations[t.cfg.Rank],
+		}, true)
+		var err error
+		if g.dst < 0 {
+			err = t.Broadcast(msg)
+		} else {
+			err = t.Send(g.dst, msg)
+		}
+		if err != nil {
+			t.fail(fmt.Errorf("%w: hello: %w", ErrLost, err))
+			return
+		}
+	}
+}
+
+const (
+	helloFirst = 10 * time.Millisecond
+	helloMost  = 200 * time.Millisecond
+)
+
+// Ready returns when this rank and every other one hear each other on both
+// subjects, so that nothing sent from now on is lost for want of interest. The
+// error (NotReadyError) names the ranks that are missing when ctx ends.
+func (t *Transport) Ready(ctx context.Context) error {
+	wait := helloFirst
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		t.mu.Lock()
+		left, wrong, err, closed := t.greeter.left, t.greeter.wrong, t.err, t.closed
+		ranks, why := t.greeter.missing()
+		t.mu.Unlock()
+		switch {
+		case closed:
+			return fmt.Errorf("%w: transport of rank %d", ErrClosed, t.cfg.Rank)
+		case err != nil:
+			return err
+		case wrong != nil:
+			return &NotReadyError{Ranks: ranks, Why: why, Cause: wrong}
+		case left == 0:
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return &NotReadyError{Ranks: ranks, Why: why, Cause: context.Cause(ctx)}
+		case <-t.changed:
+		case <-timer.C:
+			t.mu.Lock()
+			out := t.greeter.tick(nil)
+			t.mu.Unlock()
+			t.greet(out)
+			timer.Reset(wait)
+			wait = min(2*wait, helloMost)
+		}
+	}
+}

@@ -1,0 +1,263 @@
+package natsbus
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"shoal/collective"
+)
+
+// TestSettings: the settings whose defaults lose messages or never start.
+func TestSettings(t *testing.T) {
+	s := &Server{cfg: Config{Name: "n"}.ensureDefaults(), users: newUsers()}
+	o := s.options([]string{"127.0.0.1:1"})
+	if o.DontListen || o.Port != server.RANDOM_PORT || o.Host != "127.0.0.1" {
+		t.Error("without a client listener, routes never start")
+	}
+	if o.NoFastProducerStall {
+		t.Error("NoFastProducerStall drops messages on live connections")
+	}
+	if o.Cluster.PoolSize != -1 || o.Cluster.Compression.Mode != server.CompressionOff {
+		t.Error("one uncompressed route per pair")
+	}
+	if o.MaxPayload < collective.MaxPayload+collective.HeaderBytes+4 || o.MaxPending < 4*int64(o.MaxPayload) {
+		t.Error("the largest message does not fit")
+	}
+	if o.Cluster.PingInterval > time.Second || o.Cluster.MaxPingsOut == 0 {
+		t.Error("a hung peer would go unnoticed")
+	}
+	if !o.NoSigs {
+		t.Error("the server must not take the process's signals")
+	}
+}
+
+// waitFor polls until ok or the limit.
+func waitFor(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in 10 s: %s", what)
+		}
+	}
+}
+
+func lone(t *testing.T) *Server {
+	t.Helper()
+	return startServers(t, 1, nil)[0]
+}
+
+func open(t *testing.T, s *Server, cfg TransportConfig) *Transport {
+	t.Helper()
+	tr, err := s.Transport(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tr.Close() })
+	return tr
+}
+
+// TestSlowConsumerSurfaces: what NATS drops at the receiver fails the group.
+func TestSlowConsumerSurfaces(t *testing.T) {
+	s := lone(t)
+	a := open(t, s, TransportConfig{Group: "g", Rank: 0, Size: 2})
+	b := open(t, s, TransportConfig{Group: "g", Rank: 1, Size: 2, PendingBytes: 1 << 20})
+	ready(t, []*Transport{a, b})
+	release := make(chan struct{})
+	told := make(chan error, 1)
+	b.OnError(func(err error) { told <- err })
+	b.Receive(func(int, []byte) { <-release })
+	for range 8 {
+		if err := a.Send(1, make([]byte, 512<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case err := <-told:
+		if !errors.Is(err, ErrLost) || !errors.Is(err, nats.ErrSlowConsumer) {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("dropped messages went unnoticed")
+	}
+	close(release)
+}
+
+// TestEarlyMessagesAreHeldWithinBounds: a peer that is ready first may send
+// before this rank has made its group.
+func TestEarlyMessagesAreHeldWithinBounds(t *testing.T) {
+	s := lone(t)
+	a := open(t, s, TransportConfig{Group: "g", Rank: 0, Size: 2})
+	b := open(t, s, TransportConfig{Group: "g", Rank: 1, Size: 2, PendingBytes: 5000})
+	ready(t, []*Transport{a, b})
+	for i := range 4 {
+		a.Send(1, []byte(strings.Repeat("x", 1000+i)))
+	}
+	waitFor(t, "four messages held", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.early) == 4 })
+	var mu sync.Mutex
+	var sizes []int
+	b.Receive(func(src int, m []byte) { mu.Lock(); sizes = append(sizes, len(m)); mu.Unlock() })
+	if !slices.Equal(sizes, []int{1000, 1001, 1002, 1003}) {
+		t.Errorf("delivered %v", sizes)
+	}
+
+	c := open(t, s, TransportConfig{Group: "h", Rank: 1, Size: 2, PendingBytes: 1500})
+	d := open(t, s, TransportConfig{Group: "h", Rank: 0, Size: 2})
+	ready(t, []*Transport{d, c})
+	told := make(chan error, 1)
+	c.OnError(func(err error) { told <- err })
+	d.Send(1, make([]byte, 1000))
+	d.Send(1, make([]byte, 1000))
+	if err := <-told; !errors.Is(err, ErrLost) {
+		t.Error(err)
+	}
+}
+
+// TestPermissions: a rank cannot speak for another, hear another's messages, or
+// touch tensors from a control connection; nobody else can log in.
+func TestPermissions(t *testing.T) {
+	s := lone(t)
+	tr := open(t, s, TransportConfig{Group: "g", Epoch: 4, Rank: 1, Size: 3})
+	denied := make(chan error, 16)
+	control, err := s.Connect("control", nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { denied <- err }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
+	tr.OnError(func(err error) { denied <- err })
+	expect := func(what string) {
+		t.Helper()
+		select {
+		case err := <-denied:
+			if !errors.Is(err, nats.ErrPermissionViolation) {
+				t.Errorf("%s: %v", what, err)
+			}
+		case <-time.After(5 * time.Second):
+			t.Errorf("%s was allowed", what)
+		}
+	}
+	tr.out.Publish("tp.shoal.g.4.b.2", nil)
+	expect("broadcast as rank 2")
+	tr.mu.Lock()
+	tr.err = nil
+	tr.mu.Unlock()
+	tr.in.SubscribeSync("tp.shoal.g.4.p.0.*")
+	expect("hearing for rank 0")
+	control.Publish("tp.shoal.g.4.b.1", nil)
+	expect("tensors from control")
+	control.SubscribeSync("tp.shoal.g.4.b.*")
+	expect("tensors to control")
+
+	url := "nats://" + s.Addr().String()
+	for _, o := range [][]nats.Option{nil, {nats.Token("")}, {nats.Token("guess")}, {nats.UserInfo("route", "s3")}} {
+		if nc, err := nats.Connect(url, o...); err == nil {
+			nc.Close()
+			t.Error("a stranger logged in")
+		}
+	}
+}
+
+// TestControlDoesNotBuffer: during an outage a publish fails, so that nothing
+// arrives late.
+func TestControlDoesNotBuffer(t *testing.T) {
+	s := lone(t)
+	nc, err := s.Connect("control")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	tr := open(t, s, TransportConfig{Group: "g", Rank: 0, Size: 2})
+	told := make(chan error, 1)
+	g, err := collective.NewGroup(collective.Config{Rank: 0, Size: 2, OnFail: func(err error) { told <- err }}, tr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { g.Close(); <-g.Done() }()
+	s.Shutdown()
+	if err := <-told; !errors.Is(err, collective.ErrTransport) || !errors.Is(err, ErrLost) {
+		t.Errorf("the group's error after its server is gone: %v", err)
+	}
+	waitFor(t, "a publish that fails", func() bool { return nc.Publish("x", nil) != nil })
+	if err := tr.Broadcast([]byte("x")); err == nil {
+		t.Error("a broadcast without connection succeeded")
+	}
+	if _, err := s.Connect("late"); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+}
+
+// TestHelloCoversTheStart: servers that do not know each other yet lose
+// everything; after Ready the very first message arrives.
+func TestHelloCoversTheStart(t *testing.T) {
+	servers := startServers(t, 3, func(i int, c *Config) { c.Seeds = nil })
+	ts := make([]*Transport, 3)
+	got := make(chan int, 64)
+	for r, s := range servers {
+		ts[r] = open(t, s, TransportConfig{Group: "g", Rank: r, Size: 3})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	err := ts[0].Ready(ctx)
+	cancel()
+	var missing *NotReadyError
+	if !errors.As(err, &missing) || !slices.Equal(missing.Missing(), []int{1, 2}) || !errors.Is(err, ErrNotReady) {
+		t.Fatalf("without routes: %v", err)
+	}
+	errs := make(chan error, 3)
+	for r, tr := range ts {
+		go func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			err := tr.Ready(ctx)
+			if err == nil {
+				tr.Broadcast(make([]byte, 100)) // at once
+				tr.Send((r+1)%3, make([]byte, 100))
+			}
+			errs <- err
+		}()
+		tr.Receive(func(int, []byte) { got <- r })
+	}
+	time.Sleep(30 * time.Millisecond) // the first hellos are lost
+	for _, s := range servers[1:] {
+		if err := s.AddRoute(servers[0].RouteAddr()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range ts {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 9 {
+		select {
+		case <-got:
+		case <-time.After(5 * time.Second):
+			t.Fatal("a message sent after Ready was lost")
+		}
+	}
+}
+
+func TestReadyNamesTheWrong(t *testing.T) {
+	s := lone(t)
+	a := open(t, s, TransportConfig{Group: "g", Rank: 0, Size: 3, Incarnations: []uint32{1, 1, 1}})
+	b := open(t, s, TransportConfig{Group: "g", Rank: 1, Size: 3, Incarnations: []uint32{1, 2, 1}})
+	go b.Ready(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
+	defer cancel()
+	err := a.Ready(ctx)
+	if err == nil || !strings.Contains(err.Error(), "rank 1: incarnation 2, expected 1") || !strings.Contains(err.Error(), "rank 2 not heard") {
+		t.Errorf("%v", err)
+	}
+	c := open(t, s, TransportConfig{Group: "h", Rank: 0, Size: 2})
+	d := open(t, s, TransportConfig{Group: "h", Rank: 1, Size: 2, Digest: [32]byte{1}})
+	go d.Ready(t.Context())
+	if err := c.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "another placement") {
+		t.Errorf("%v", err)
+	}
+}

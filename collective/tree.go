@@ -1,0 +1,88 @@
+package collective
+
+import (
+	"math/bits"
+
+	"shoal/tensor"
+)
+
+// treeMid is where the canonical tree cuts [lo,hi): mid-lo is the largest power
+// of two below hi-lo, which must be at least 2.
+func treeMid(lo, hi int) int { return lo + 1<<(bits.Len(uint(hi-lo-1))-1) }
+
+// isTiling reports whether nodes, in order, are the leaves of a pruned
+// canonical tree over [0,units). They come from another machine's placement.
+func isTiling(nodes []tensor.Span, units int) bool {
+	next := 0
+	var walk func(lo, hi int) bool
+	walk = func(lo, hi int) bool {
+		if next < len(nodes) && nodes[next].Lo == lo && nodes[next].Hi == hi {
+			next++
+			return true
+		}
+		if hi-lo < 2 {
+			return false
+		}
+		mid := treeMid(lo, hi)
+		return walk(lo, mid) && walk(mid, hi)
+	}
+	return units > 0 && walk(0, units) && next == len(nodes)
+}
+
+const combineTile = 512
+
+// combiner is tensor.CombineTree with its scratch kept from sum to sum (it
+// lives in a reused operation) and the left operand accumulated in place: no
+// allocation, half the copies. The bits are compared in the tests.
+type combiner struct {
+	nodes []tensor.Span // in order, tiling the units
+	parts [][]float32
+	at    int
+	next  int                     // node that comes next
+	tmp   [4][combineTile]float32 // right operands: MaxUnits is 16, so the tree is 4 deep
+}
+
+// sum puts the whole tree into dst, which overlaps none of the parts.
+func (c *combiner) sum(dst []float32, units int) {
+	if brokenOrder {
+		c.sumInRow(dst)
+		return
+	}
+	for at := 0; at < len(dst); at += combineTile {
+		c.at, c.next = at, 0
+		c.node(dst[at:min(at+combineTile, len(dst))], 0, units, 0)
+	}
+}
+
+// sumInRow is the wrong order; see brokenOrder.
+func (c *combiner) sumInRow(dst []float32) {
+	clear(dst)
+	for _, v := range c.parts {
+		tensor.Add(dst, v)
+	}
+}
+
+func (c *combiner) node(dst []float32, lo, hi, depth int) {
+	if v := c.leaf(lo, hi, len(dst)); v != nil {
+		copy(dst, v)
+		return
+	}
+	mid := treeMid(lo, hi)
+	c.node(dst, lo, mid, depth+1)
+	v := c.leaf(mid, hi, len(dst))
+	if v == nil {
+		v = c.tmp[depth][:len(dst)]
+		c.node(v, mid, hi, depth+1)
+	}
+	tensor.Add(dst, v)
+}
+
+// leaf is the value of node [lo,hi) if a rank delivered it, else nil.
+func (c *combiner) leaf(lo, hi, n int) []float32 {
+	if s := c.nodes[c.next]; s.Lo != lo || s.Hi != hi {
+		return nil
+	}
+	v := c.parts[c.next][c.at : c.at+n]
+	c.next++
+	return v
+}

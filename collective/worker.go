@@ -1,0 +1,73 @@
+package collective
+
+// worker sends payloads, and does for start what must not hold up the caller:
+// replaying messages that came early, and reductions that were only waiting for
+// the start. A goroutine of its own, because a transport may block a sender
+// until the receivers have caught up.
+func (g *Group) worker() {
+	defer close(g.ended)
+	g.mu.Lock()
+	for {
+		for !g.closed && g.st.jobs.empty() && g.st.replays.empty() && g.st.combines.empty() {
+			g.work.Wait()
+		}
+		if g.closed {
+			g.mu.Unlock()
+			return
+		}
+		g.turn()
+		g.mu.Lock()
+	}
+}
+
+// turn does one piece of work; the lock is held on entry, not on exit. Sends go
+// first: others wait for them.
+func (g *Group) turn() {
+	if j, ok := g.st.nextJob(); ok {
+		g.sendChunk(j)
+		return
+	}
+	if m, ok := g.st.replays.pop(); ok {
+		g.take(int(m.h.Source), m.h, m.payload, m.msg)
+	}
+	g.combineAll()
+	g.leave()
+}
+
+// sendChunk copies one chunk into a message, gives the operation back and
+// sends. The lock is held on entry, not on exit. Only the worker calls it: it
+// owns g.message.
+func (g *Group) sendChunk(j job) {
+	g.mu.Unlock()
+	s := j.op.phases[j.phase].sends[j.send]
+	lo, hi := chunkRange(s.size, g.cfg.ChunkBytes, j.chunk)
+	n := MessageBytes(hi-lo, !g.cfg.NoChecksum)
+	if cap(g.message) < n {
+		g.message = make([]byte, n)
+	}
+	msg := g.message[:n]
+	j.op.gather(s, msg[HeaderBytes:HeaderBytes+hi-lo], lo)
+	PutMessage(msg, Header{
+		Kind: j.op.phases[j.phase].kind, DType: j.op.phases[j.phase].dtype,
+		Source: uint16(g.cfg.Rank), Size: uint16(g.cfg.Size), Epoch: g.cfg.Epoch,
+		Op: j.op.id, Chunk: uint16(j.chunk), Chunks: uint16(chunkCount(s.size, g.cfg.ChunkBytes)),
+		Length: uint32(hi - lo), Incarnation: g.cfg.Incarnations[g.cfg.Rank],
+	}, !g.cfg.NoChecksum)
+	id, kind := j.op.id, j.op.phases[j.phase].kind
+
+	g.mu.Lock()
+	g.st.encoded(j)
+	g.st.stats.MessagesSent++
+	g.st.stats.BytesSent += uint64(n)
+	g.leave()
+
+	var err error
+	if s.dst == broadcastAddress {
+		err = g.t.Broadcast(msg)
+	} else {
+		err = g.t.Send(s.dst, msg)
+	}
+	if err != nil {
+		g.Fail(&OpError{Op: id, Kind: kind, Err: ErrTransport, Detail: "send", Cause: err})
+	}
+}

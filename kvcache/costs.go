@@ -1,0 +1,129 @@
+package kvcache
+
+import "shoal/tensor"
+
+// Geometry is the shape of a model's cache.
+type Geometry struct {
+	Layers  int // layers with a cache of their own
+	KVHeads int // per layer
+	Group   int // query heads that share a KV head; 0 counts as 1
+	Layout  tensor.KVLayout
+
+	// Windows has the sliding window of each layer in tokens, 0 for one that attends to
+	// everything; nil: all do. See Window.
+	Windows []int
+
+	// Units is for latent attention, where all query heads share the one KV head
+	// and sockets divide the query heads: the number of equal runs of heads that a
+	// socket may own. A socket that reads any of them keeps the whole row of every
+	// prompt token, and so does the owner of the sequence. 0: sockets divide KV heads.
+	Units int
+}
+
+// PromptHeads is how many KV heads' rows of a prompt a socket keeps that reads
+// `cut` of what the sockets divide, KV heads or units.
+func (g Geometry) PromptHeads(cut int, owner bool) int {
+	switch {
+	case g.Units == 0:
+		return cut
+	case cut > 0 || owner:
+		return 1
+	}
+	return 0
+}
+
+// Cut is how many things the sockets divide in prefill: KV heads, or units.
+func (g Geometry) Cut() int {
+	if g.Units > 0 {
+		return g.Units
+	}
+	return g.KVHeads
+}
+
+func (g Geometry) group() int { return max(g.Group, 1) }
+
+// TokenBytes is what one token takes in a full cache, without the rounding to blocks.
+func (g Geometry) TokenBytes() int64 {
+	return int64(g.Layers) * int64(g.KVHeads) * int64(g.Layout.BlockBytes()) / tensor.BlockSlots
+}
+
+// PrefillBytes is what a socket holds for a sequence of which `tokens` prompt
+// tokens were read, when the socket has `heads` KV heads of every layer. Prefill
+// attends to the whole prompt under every policy.
+func PrefillBytes(g Geometry, heads, tokens int, p Policy) int64 {
+	return blockBytes(g, int64(g.Layers)*int64(heads)*blocksOf(tokens))
+}
+
+// ResidentBytes is what the owner holds for a sequence once `tokens` tokens are
+// in its cache (or reserved by the step that is running), `prompt` of which were
+// there at the end of prefill. All KV heads of all layers, slot tables and the
+// rows that Rollback would need included.
+func ResidentBytes(g Geometry, prompt, tokens int, p Policy) int64 {
+	var bytes int64
+	undo := false
+	rules, layers := g.rules(p)
+	for i, r := range rules {
+		if layers[i] == 0 {
+			continue
+		}
+		blocks := layers[i] * int64(g.KVHeads) * blocksOf(r.Slots(prompt, tokens))
+		bytes += blockBytes(g, blocks) + blocks*(tableBytes(r)+halfBytes(g, r))
+		undo = undo || overwrites(r, prompt, tokens)
+	}
+	if undo {
+		bytes += blockBytes(g, undoBlocks(int64(g.Layers)*int64(g.KVHeads), 1))
+	}
+	return bytes
+}
+
+// HandoverBytes is the peak on the owner while a prompt of `prompt` tokens is
+// handed over, when `heads` of the KV heads were read on the owner itself. Under
+// an identity policy their blocks are adopted; otherwise, and in layers with a window,
+// the kept rows are copied beside them.
+func HandoverBytes(g Geometry, heads, prompt int, p Policy) int64 {
+	bytes := ResidentBytes(g, prompt, prompt, p)
+	rules, layers := g.rules(p)
+	for i, r := range rules {
+		if !r.Identity() {
+			bytes += blockBytes(g, layers[i]*int64(heads)*blocksOf(prompt))
+		}
+	}
+	return bytes
+}
+
+// overwrites says whether some token up to `tokens` has taken the slot of another.
+func overwrites(p Policy, prompt, tokens int) bool {
+	return tokens-prompt > p.Slots(prompt, tokens)-p.Slots(prompt, prompt)
+}
+
+// tableBytes is what the slot table of one block takes beside it.
+func tableBytes(p Policy) int64 {
+	if p.Identity() {
+		return 0
+	}
+	n, needs := int64(4*tensor.BlockSlots), p.Needs()
+	if needs.DecodeAttention {
+		n += 4 * tensor.BlockSlots
+	}
+	if needs.CachePositions {
+		n += 4 * tensor.BlockSlots
+	}
+	return n
+}
+
+// halfBytes is what the rotate-half cache of one block takes.
+func halfBytes(g Geometry, p Policy) int64 {
+	if !p.Needs().HalfKeys {
+		return 0
+	}
+	return int64(g.Layout.HalfBytes())
+}
+
+func blocksOf(slots int) int64 { return int64(slots+tensor.BlockSlots-1) / tensor.BlockSlots }
+
+// undoBlocks hold one row per head of each staged token, in blocks of BlockSlots rows.
+func undoBlocks(heads int64, staged int) int64 {
+	return (heads*int64(staged) + tensor.BlockSlots - 1) / tensor.BlockSlots
+}
+
+func blockBytes(g Geometry, blocks int64) int64 { return blocks * int64(g.Layout.BlockBytes()) }

@@ -1,0 +1,30 @@
+// Package kvcache keeps the keys and values that attention reads.
+//
+// An [Arena] is the memory of one socket: blocks of [tensor.BlockSlots] slots of
+// one KV head of one layer, under one byte ledger. A [Store] is one sequence on
+// one socket: for every layer and KV head a list of blocks and the true position
+// of the token in each slot. A [Policy] says which slots a sequence keeps at the
+// end of prefill, which slot the next token takes, and which slots a query
+// reads. What a sequence will cost is known before it is admitted:
+// [PrefillBytes], [ResidentBytes] and [HandoverBytes] are exact to the byte.
+//
+// The life of a sequence:
+//
+//	prefill, on every socket, its KV heads [lo,hi):
+//	    s := NewPrefill(arena, geometry, Span{lo, hi})
+//	    per step:  s.Reserve(tokens); s.Write(...) ...; s.Commit(n)
+//	end of prefill, on the socket that owns the sequence:
+//	    o := NewStore(arena, geometry, policy)
+//	    o.Open(prompt, Span{lo, hi})       all the bytes that the hand-over needs
+//	    own heads:     o.Adopt(s, head) when policy.Identity(), else o.Keep(s, layer, head, kept)
+//	    other heads:   o.Import(layer, head, firstSlot, rows)
+//	    o.Seal(); s.Release()
+//	and on the others:
+//	    rows = s.Export(rows, layer, head, kept); s.Release()
+//	decode, on the owner:
+//	    per step:  o.Reserve(o.Tokens()+1); o.Write(...) ...; o.Commit(1)
+//
+// A step is repeated by writing the same tokens again: until Commit that changes
+// nothing. [Store.Rollback] returns to the last Commit, also when a ring slot
+// was overwritten meanwhile.
+package kvcache

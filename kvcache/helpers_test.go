@@ -1,0 +1,258 @@
+package kvcache
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"shoal/tensor"
+)
+
+// policies is the table that every policy joins: it inherits all the tests below.
+var policies = []Policy{
+	Full{},
+	Streaming{Sink: 4, Recent: 60},
+	Streaming{Sink: 0, Recent: 1},
+	Streaming{Sink: 3, Recent: 130},
+	SnapKV{TopK: 40, Obs: 8, Pool: 5},
+	SnapStream{Sink: 4, Recent: 30, TopK: 33, Obs: 8, Pool: 7},
+	SnapStream{Sink: 0, Recent: 1, TopK: 5, Obs: 70, Pool: 1},
+	Sage(4, 20, 40),
+	H2O{Recent: 30, TopK: 30},
+	H2O{Recent: 30, TopK: 30, Step: true},
+	TOVA{Size: 64},
+	Relative{Policy: Streaming{Sink: 4, Recent: 60}},
+	Relative{Policy: SnapStream{Sink: 4, Recent: 30, TopK: 33, Obs: 8, Pool: 7}, Half: true},
+	Relative{Policy: H2O{Recent: 30, TopK: 30, Step: true}, Half: true},
+	lowest{Size: 70},
+	keepEven{Recent: 66},
+}
+
+var small = Geometry{Layers: 2, KVHeads: 3, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 16, VDim: 8}}
+
+var windowed = Geometry{Layers: 2, KVHeads: 3, Layout: small.Layout, Windows: []int{40, 0}}
+
+// row is the key and value of a token: bf16 holds them exactly.
+func row(g Geometry, layer, head, pos int) (k, v []float32) {
+	k, v = make([]float32, g.Layout.KDim), make([]float32, g.Layout.VDim)
+	for i := range k {
+		k[i] = float32((pos*31+layer*7+head*3+i)%251) - 125
+	}
+	for i := range v {
+		v[i] = float32((pos*17+layer*5+head*11+i)%239) - 119
+	}
+	return k, v
+}
+
+func write(s *Store, from, to int) {
+	for pos := from; pos < to; pos++ {
+		for layer := range s.g.Layers {
+			for head := s.heads.Lo; head < s.heads.Hi; head++ {
+				k, v := row(s.g, layer, head, pos)
+				s.Write(layer, head, pos, k, v)
+			}
+		}
+	}
+}
+
+// step takes a store by n tokens, every row checked to be there.
+func step(t testing.TB, s *Store, n int) {
+	t.Helper()
+	from := s.Tokens()
+	if err := s.Reserve(from + n); err != nil {
+		t.Fatal(err)
+	}
+	write(s, from, from+n)
+	s.Commit(n)
+}
+
+// dump is everything that attention and the policy can see of a store.
+func dump(s *Store) string {
+	out := fmt.Appendf(nil, "%d tokens, %d bytes;", s.Tokens(), s.Bytes())
+	for layer := range s.g.Layers {
+		for head := s.heads.Lo; head < s.heads.Hi; head++ {
+			out = fmt.Appendf(out, " layer %d head %d len %d:", layer, head, s.Len(layer, head))
+			out = s.ExportSlots(out, layer, head, 0, s.Len(layer, head))
+		}
+	}
+	return string(out)
+}
+
+// checkRows compares every live row with what was written for its position.
+func checkRows(t testing.TB, s *Store) {
+	t.Helper()
+	k, v := make([]float32, s.g.Layout.KDim), make([]float32, s.g.Layout.VDim)
+	for layer := range s.g.Layers {
+		for head := s.heads.Lo; head < s.heads.Hi; head++ {
+			for slot := range s.Len(layer, head) {
+				pos := s.Position(layer, head, slot)
+				if pos < 0 {
+					continue
+				}
+				s.g.Layout.Get(s.Blocks(layer, head)[slot/tensor.BlockSlots], slot%tensor.BlockSlots, k, v)
+				wk, wv := row(s.g, layer, head, pos)
+				if fmt.Sprint(k, v) != fmt.Sprint(wk, wv) {
+					t.Fatalf("layer %d head %d slot %d: row of position %d is\n%v %v, want\n%v %v", layer, head, slot, pos, k, v, wk, wv)
+				}
+			}
+		}
+	}
+}
+
+// read prefills a prompt in chunks on one socket.
+func read(t testing.TB, a *Arena, g Geometry, heads tensor.Span, prompt, chunk int) *Store {
+	t.Helper()
+	s := NewPrefill(a, g, heads)
+	for s.Tokens() < prompt {
+		step(t, s, min(chunk, prompt-s.Tokens()))
+	}
+	return s
+}
+
+func evidence(s *Store, layer, head int) *Evidence {
+	e := EvidenceOf(s, layer, head)
+	e.Scale, e.Queries, e.Attention = 0.25, make([]float32, e.Prompt*s.g.group()*s.g.Layout.KDim), make([]float32, e.Prompt)
+	for i := range e.Queries {
+		e.Queries[i] = float32(i%13)/13 - 0.5
+	}
+	for i := range e.Attention {
+		e.Attention[i] = float32(i * 7 % 31)
+	}
+	return e
+}
+
+// handOver takes a prompt from the sockets that read it (stores; owner is one of
+// them) to the owner. It returns the owner's peak bytes.
+func handOver(p Policy, stores []*Store, owner int) (*Store, int64, error) {
+	own := stores[owner]
+	o := NewStore(own.arena, own.g, p)
+	adopted := tensor.Span{}
+	if p.Identity() {
+		adopted = own.Heads()
+	}
+	prompt := own.Tokens()
+	if err := o.Open(prompt, prompt, adopted); err != nil {
+		return nil, 0, err
+	}
+	peak := o.Bytes() + own.Bytes()
+	for i, s := range stores {
+		for head := s.heads.Lo; head < s.heads.Hi; head++ {
+			if i == owner && p.Identity() {
+				if err := o.Adopt(s, head); err != nil {
+					return nil, 0, err
+				}
+			}
+			for layer := range s.g.Layers {
+				p := s.g.Rule(layer, p)
+				if i == owner && p.Identity() {
+					continue
+				}
+				kept := p.Keep(evidence(s, layer, head))
+				if i == owner {
+					if err := o.Keep(s, layer, head, kept); err != nil {
+						return nil, 0, err
+					}
+					continue
+				}
+				for at := 0; at < len(kept.Positions); at += 50 { // messages are bounded: rows go in runs
+					end := min(at+50, len(kept.Positions))
+					run := Kept{Positions: kept.Positions[at:end]}
+					if kept.Scores != nil {
+						run.Scores = kept.Scores[at:end]
+					}
+					if err := o.Import(layer, head, at, s.Export(nil, p, layer, head, run)); err != nil {
+						return nil, 0, err
+					}
+				}
+			}
+		}
+	}
+	for _, s := range stores {
+		s.Release()
+	}
+	return o, peak, o.Seal()
+}
+
+// lowest stands for H2O and TOVA: scores are shipped with the rows, observed
+// in decode, and choose the slot, differently in every head.
+type lowest struct{ Size int }
+
+func (e lowest) Name() string            { return "lowest" }
+func (e lowest) Spec() string            { return fmt.Sprintf("lowest:size=%d", e.Size) }
+func (e lowest) Needs() Needs            { return Needs{DecodeAttention: true, PromptAttention: true} }
+func (e lowest) Identity() bool          { return false }
+func (e lowest) Slots(_, tokens int) int { return min(tokens, e.Size) }
+func (e lowest) Read(*Head, []float32, []uint64) []uint64 {
+	return nil
+}
+
+func (e lowest) Keep(ev *Evidence) Kept {
+	var k Kept
+	for i := range e.Slots(ev.Prompt, ev.Prompt) {
+		pos := ev.Prompt - 1 - i
+		k.Positions = append(k.Positions, int32(pos))
+		k.Scores = append(k.Scores, attentionOf(ev.Head, pos))
+	}
+	return k
+}
+
+func (e lowest) Write(h *Head, pos int) int {
+	if pos < e.Size {
+		return pos
+	}
+	best := 0
+	for slot, score := range h.Scores[:e.Size] {
+		if score < h.Scores[best] {
+			best = slot
+		}
+	}
+	return best
+}
+
+func (e lowest) Observe(h *Head, attention []float32) {
+	for slot, a := range attention {
+		h.Scores[slot] += a
+	}
+}
+
+func attentionOf(head, pos int) float32 { return float32((pos*37+head*101)%97) + 1 }
+
+// keepEven leaves holes: every fifth slot of the ring is empty at first, and
+// behind the ring only the older tokens of even position stay.
+type keepEven struct{ Recent int }
+
+func (e keepEven) Name() string   { return "even" }
+func (e keepEven) Spec() string   { return fmt.Sprintf("even:recent=%d", e.Recent) }
+func (e keepEven) Needs() Needs   { return Needs{} }
+func (e keepEven) Identity() bool { return false }
+func (e keepEven) Slots(prompt, tokens int) int {
+	return min(tokens, e.Recent) + max(0, prompt-e.Recent)
+}
+func (e keepEven) Write(_ *Head, pos int) int { return pos % e.Recent }
+func (e keepEven) Read(*Head, []float32, []uint64) []uint64 {
+	return nil
+}
+
+func (e keepEven) Keep(ev *Evidence) Kept {
+	k := Kept{Positions: make([]int32, e.Slots(ev.Prompt, ev.Prompt))}
+	for pos := max(0, ev.Prompt-e.Recent); pos < ev.Prompt; pos++ {
+		k.Positions[pos%e.Recent] = int32(pos)
+		if pos%5 == 4 {
+			k.Positions[pos%e.Recent] = -1
+		}
+	}
+	for pos := range ev.Prompt - e.Recent {
+		k.Positions[e.Recent+pos] = int32(pos)
+		if pos%2 == 1 {
+			k.Positions[e.Recent+pos] = -1
+		}
+	}
+	return k
+}
+
+func mustBudget(t testing.TB, err error) {
+	t.Helper()
+	if !errors.Is(err, ErrBudget) {
+		t.Fatalf("got %v, want ErrBudget", err)
+	}
+}

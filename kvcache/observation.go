@@ -1,0 +1,138 @@
+package kvcache
+
+import (
+	"fmt"
+
+	"shoal/tensor"
+)
+
+// Observation gathers on one socket, while a prompt is read, what its policy
+// wants to look at when the prompt is complete: the queries of the observation
+// window and the attention that prompt tokens receive, for the KV heads of that
+// socket. Different (layer, head) pairs may be fed concurrently.
+//
+// In latent attention the sockets divide the query heads of the one KV head, so what
+// is gathered of a unit of them is a part of a sum (see [Observation.Parts]). Queries
+// of a unit are as wide as the row, so they are not kept: their votes are counted
+// as they come.
+type Observation struct {
+	arena  *Arena
+	g      Geometry
+	heads  tensor.Span
+	policy Policy
+	prompt int
+	at     []int // of each layer among those without a window; -1: it has one
+	first  int   // position of the first query of the window
+	charge int64
+
+	queries   []float32 // (layer, head, window, Group, KDim), after RoPE; not of latent attention
+	votes     []float32 // (layer, unit, prompt) what the window pays to each token; of latent attention
+	attention []float32 // (layer, head or unit, prompt)
+}
+
+// EvidenceBytes is what an Observation takes on a socket with `heads` KV heads
+// (or units) of every layer, for a prompt of `prompt` tokens.
+func EvidenceBytes(g Geometry, heads, prompt int, p Policy) int64 {
+	n := p.Needs()
+	floats := min(n.Window, prompt) * g.group() * g.Layout.KDim
+	if g.Units > 0 {
+		if floats = 0; n.Window > 0 {
+			floats = prompt
+		}
+	}
+	if n.PromptAttention {
+		floats += prompt
+	}
+	_, layers := g.rules(p)
+	return 4 * int64(floats) * layers[0] * int64(heads)
+}
+
+// NewObservation charges the arena; nil without an error when the policy wants
+// nothing. Errors wrap ErrBudget.
+func NewObservation(a *Arena, g Geometry, heads tensor.Span, p Policy, prompt int) (*Observation, error) {
+	bytes := EvidenceBytes(g, heads.Hi-heads.Lo, prompt, p)
+	if bytes == 0 {
+		return nil, nil
+	}
+	if err := a.Charge(bytes); err != nil {
+		return nil, fmt.Errorf("observing a prompt of %d tokens: %w", prompt, err)
+	}
+	n := p.Needs()
+	at, layers := make([]int, g.Layers), 0
+	for i := range at {
+		at[i] = -1
+		if _, windowed := g.Rule(i, p).(Window); !windowed {
+			at[i] = layers
+			layers++
+		}
+	}
+	tables := layers * (heads.Hi - heads.Lo)
+	window := min(n.Window, prompt)
+	o := &Observation{arena: a, g: g, heads: heads, policy: p, prompt: prompt, at: at, first: prompt - window, charge: bytes}
+	switch {
+	case g.Units == 0:
+		o.queries = make([]float32, tables*window*g.group()*g.Layout.KDim)
+	case window > 0:
+		o.votes = make([]float32, tables*prompt)
+	}
+	if n.PromptAttention {
+		o.attention = make([]float32, tables*prompt)
+	}
+	return o, nil
+}
+
+func (o *Observation) index(layer, head int) int {
+	return o.at[layer]*(o.heads.Hi-o.heads.Lo) + head - o.heads.Lo
+}
+
+func (o *Observation) window(layer, head int) []float32 {
+	n := (o.prompt - o.first) * o.g.group() * o.g.Layout.KDim
+	return o.queries[o.index(layer, head)*n:][:n]
+}
+
+// See notes the queries of n tokens from position pos on, whose keys are in
+// blocks already: q[i*ldq:] is [Group][KDim] of token i.
+func (o *Observation) See(layer, head, pos, n int, q []float32, ldq int, scale float32, blocks [][]byte, s *tensor.AttnScratch) {
+	if o.at[layer] < 0 {
+		return
+	}
+	if o.g.Units > 0 {
+		o.count(layer, head, pos, n, q, ldq, scale, blocks, s)
+		return
+	}
+	width := o.g.group() * o.g.Layout.KDim
+	w := o.window(layer, head)
+	for i := max(0, o.first-pos); i < n; i++ {
+		copy(w[(pos+i-o.first)*width:][:width], q[i*ldq:])
+	}
+	if o.attention != nil {
+		tensor.AttentionMass(o.attention[o.index(layer, head)*o.prompt:][:o.prompt], q, ldq, n, pos, o.g.group(), scale, o.g.Layout, blocks, s)
+	}
+}
+
+// Evidence is what Keep may look at for one head of the prompt in from.
+func (o *Observation) Evidence(from *Store, layer, head int, scale float32) *Evidence {
+	e := EvidenceOf(from, layer, head)
+	if o == nil || o.at[layer] < 0 {
+		return e
+	}
+	e.Queries, e.Group, e.Scale = o.window(layer, head), o.g.group(), scale
+	if o.attention != nil {
+		e.Attention = o.attention[o.index(layer, head)*o.prompt:][:o.prompt]
+	}
+	return e
+}
+
+// EvidenceOf is the evidence for policies that need no observation.
+func EvidenceOf(s *Store, layer, head int) *Evidence {
+	return &Evidence{Layer: layer, Head: head, Prompt: s.Tokens(), Group: s.g.group(), Layout: s.g.Layout, Blocks: s.Blocks(layer, head)}
+}
+
+// Release gives the bytes back; a second one, or one of nil, does nothing.
+func (o *Observation) Release() {
+	if o == nil {
+		return
+	}
+	o.arena.Uncharge(o.charge)
+	o.charge, o.queries, o.votes, o.attention = 0, nil, nil, nil
+}

@@ -1,0 +1,118 @@
+package kvcache
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"unsafe"
+)
+
+const (
+	slabTarget = 4 << 20 // a slab is the grain in which memory returns to the system
+	blockAlign = 64
+	pageBytes  = 4096
+)
+
+// slab is one mapping, cut into blocks of one size. Its free blocks are a
+// stack of indices below next plus the run [next, len) that was never touched.
+type slab struct {
+	mem   []byte
+	base  uintptr
+	used  []uint64 // a bit per block
+	free  []int32  // blocks that were out before: dirty
+	next  int      // first block that was never out: still zero
+	count int      // blocks out
+}
+
+// class holds the slabs of one block size. Allocation fills the slab at the
+// lowest address that has room, so that the others can drain and be unmapped.
+type class struct {
+	size    int
+	out     int
+	slabs   []*slab // by address
+	partial []*slab // by address, those with a free block
+}
+
+func (c *class) blocksPerSlab() int { return max(1, slabTarget/c.size) }
+
+func (c *class) slabBytes() int {
+	return (c.blocksPerSlab()*c.size + pageBytes - 1) / pageBytes * pageBytes
+}
+
+// take returns a zeroed block and the bytes that were mapped to get it.
+func (c *class) take() ([]byte, int64, error) {
+	var grown int64
+	if len(c.partial) == 0 {
+		mem, err := mapMemory(c.slabBytes())
+		if err != nil {
+			return nil, 0, err
+		}
+		s := &slab{mem: mem, base: address(mem), used: make([]uint64, (c.blocksPerSlab()+63)/64)}
+		c.slabs = insert(c.slabs, s)
+		c.partial = insert(c.partial, s)
+		grown = int64(len(mem))
+	}
+	s := c.partial[0]
+	i, dirty := s.next, false
+	if n := len(s.free); n > 0 {
+		i, dirty = int(s.free[n-1]), true
+		s.free = s.free[:n-1]
+	} else {
+		s.next++
+	}
+	b := s.mem[i*c.size : (i+1)*c.size : (i+1)*c.size]
+	if dirty {
+		clear(b) // no sequence may read another's rows, nor a NaN in a lane that is masked later
+	}
+	s.used[i/64] |= 1 << (i % 64)
+	s.count++
+	c.out++
+	if s.count == c.blocksPerSlab() {
+		c.partial = c.partial[1:]
+	}
+	return b, grown, nil
+}
+
+// put takes a block back and returns the bytes that were unmapped thereby.
+func (c *class) put(b []byte) int64 {
+	addr := address(b)
+	at, ok := slices.BinarySearchFunc(c.slabs, addr, byBase)
+	if !ok {
+		at--
+	}
+	if at < 0 || addr >= c.slabs[at].base+uintptr(c.blocksPerSlab()*c.size) || (addr-c.slabs[at].base)%uintptr(c.size) != 0 {
+		panic(fmt.Sprintf("kvcache: released a block of %d bytes that this arena did not hand out", len(b)))
+	}
+	s := c.slabs[at]
+	i := int(addr-s.base) / c.size
+	if s.used[i/64]&(1<<(i%64)) == 0 {
+		panic("kvcache: released a block twice")
+	}
+	s.used[i/64] &^= 1 << (i % 64)
+	s.free = append(s.free, int32(i))
+	if s.count == c.blocksPerSlab() {
+		c.partial = insert(c.partial, s)
+	}
+	s.count--
+	c.out--
+	if s.count > 0 {
+		return 0
+	}
+	c.slabs = slices.Delete(c.slabs, at, at+1)
+	p, _ := slices.BinarySearchFunc(c.partial, s.base, byBase)
+	c.partial = slices.Delete(c.partial, p, p+1)
+	bytes := int64(len(s.mem))
+	if err := unmap(s.mem); err != nil {
+		panic(fmt.Sprintf("kvcache: unmapping a slab: %v", err))
+	}
+	return bytes
+}
+
+func insert(list []*slab, s *slab) []*slab {
+	at, _ := slices.BinarySearchFunc(list, s.base, byBase)
+	return slices.Insert(list, at, s)
+}
+
+func byBase(s *slab, base uintptr) int { return cmp.Compare(s.base, base) }
+
+func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }

@@ -1,0 +1,67 @@
+package kvcache
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// naiveStreaming is listings 1 and 2: concatenate sink and recent, and shift.
+type naiveStreaming struct {
+	sink, recent int
+	cache        []int32
+}
+
+func (n *naiveStreaming) prefill(length int) {
+	n.cache = nil
+	for pos := range length {
+		n.append(int32(pos))
+	}
+}
+
+func (n *naiveStreaming) append(pos int32) {
+	if len(n.cache) < n.sink+n.recent {
+		n.cache = append(n.cache, pos)
+		return
+	}
+	n.cache = slices.Concat(n.cache[:n.sink], n.cache[n.sink+1:], []int32{pos})
+}
+
+func TestStreamingKeepsWhatTheNaiveCacheKeeps(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		s := Streaming{Sink: rapid.IntRange(0, 9).Draw(r, "sink"), Recent: rapid.IntRange(1, 40).Draw(r, "recent")}
+		prompt := rapid.IntRange(1, 120).Draw(r, "prompt")
+		naive := naiveStreaming{sink: s.Sink, recent: s.Recent}
+		naive.prefill(prompt)
+		kept := s.Keep(&Evidence{Prompt: prompt}).Positions
+		h := &Head{Prompt: prompt}
+		for pos := prompt; pos < prompt+100; pos++ {
+			sorted := slices.Sorted(slices.Values(kept))
+			if !slices.Equal(sorted, naive.cache) || len(kept) != s.Slots(prompt, pos) {
+				r.Fatalf("at %d tokens: kept %v (%d slots), naive %v", pos, kept, s.Slots(prompt, pos), naive.cache)
+			}
+			if !slices.Equal(kept[:min(s.Sink, pos)], naive.cache[:min(s.Sink, pos)]) {
+				r.Fatalf("at %d tokens the sink is %v", pos, kept[:s.Sink])
+			}
+			slot := s.Write(h, pos)
+			if slot == len(kept) {
+				kept = append(kept, 0)
+			}
+			kept[slot] = int32(pos)
+			naive.append(int32(pos))
+		}
+	})
+}
+
+// Figure 4 of SnapStream: sink 1, recent 4, last token 26: the ring holds
+// [25 26 23 24] and token 27 takes the place of 23.
+func TestStreamingFigure4(t *testing.T) {
+	s := Streaming{Sink: 1, Recent: 4}
+	if got := s.Keep(&Evidence{Prompt: 27}).Positions; !slices.Equal(got, []int32{0, 25, 26, 23, 24}) {
+		t.Errorf("kept %v", got)
+	}
+	if got := s.Write(nil, 27); got != 3 {
+		t.Errorf("token 27 goes to slot %d", got)
+	}
+}

@@ -1,0 +1,375 @@
+package topology
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Node is a process that offers a socket.
+type Node struct {
+	ID          string
+	Incarnation uint64
+	Share       float64 // asked for or measured; zero counts as 1
+	KVBudget    int64   // bytes
+	ModelHash   string
+	Epoch       uint32 // the newest epoch the node has seen
+}
+
+// AuthorityPhase is where the authority stands with the current epoch.
+type AuthorityPhase string
+
+const (
+	Gathering AuthorityPhase = "gathering" // too few nodes
+	Recording AuthorityPhase = "recording" // the placement is being written down
+	Loading   AuthorityPhase = "loading"   // sockets read their slices
+	Joining   AuthorityPhase = "joining"   // sockets form the group
+	Serving   AuthorityPhase = "serving"
+	Over      AuthorityPhase = "over" // another coordinator has taken over
+)
+
+// Effects tell the shell what to do. They are to be carried out in order.
+type (
+	// Effect is one of the types below.
+	Effect interface{ effect() }
+	// Withdraw: no step may start until the next Serve; comes before a new Load.
+	Withdraw struct {
+		Reason string
+		Grown  bool // nothing went wrong: nodes joined and are to have a share
+	}
+	// Record: write the placement down, under the lease; nobody is told of it
+	// before Recorded. Only the newest one matters.
+	Record struct {
+		Placement Placement
+		Nodes     []Node
+	}
+	// LoadSlices: ask every node of the placement to load, in rank order.
+	LoadSlices struct {
+		Placement Placement
+		Nodes     []Node
+	}
+	// FormGroup: ask every node to join the group of the epoch.
+	FormGroup struct {
+		Epoch uint32
+		Nodes []Node
+	}
+	// Serve: the placement works; steps may start.
+	Serve struct {
+		Placement Placement
+		Nodes     []Node
+	}
+	// RetireNode: tell a node that is not part of the newest epoch to free what it holds.
+	RetireNode struct {
+		Node  Node
+		Epoch uint32
+	}
+)
+
+func (Withdraw) effect()   {}
+func (Record) effect()     {}
+func (LoadSlices) effect() {}
+func (FormGroup) effect()  {}
+func (Serve) effect()      {}
+func (RetireNode) effect() {}
+
+// AuthorityConfig are the rules of an Authority.
+type AuthorityConfig struct {
+	Shape   Shape
+	Mapping Mapping
+	// Nodes is how many nodes the first placement waits for; zero: whoever is
+	// there once Settle has passed without a change.
+	Nodes  int
+	Settle time.Duration
+	// Backoff is the pause before a failed placement is tried again; it doubles
+	// up to 32 times itself.
+	Backoff time.Duration
+	// MaxNodes bounds the sockets of a placement.
+	MaxNodes  int
+	ModelHash string
+	// After is the newest epoch that was ever written down: the first one is
+	// higher. What nodes tell of theirs counts too, for coordinators without a
+	// store.
+	After uint32
+}
+
+// Authority decides which nodes make up which epoch: the one pure state machine
+// that numbers placements. Time comes in by Tick; answers of nodes by Answered.
+type Authority struct {
+	cfg     AuthorityConfig
+	now     time.Duration
+	phase   AuthorityPhase
+	epoch   uint32 // of the newest placement
+	told    uint32 // newest epoch that was written down, and told to nodes
+	seen    uint32 // newest epoch that a node has told of: the next one is higher
+	place   Placement
+	part    []Node // nodes of the current placement, rank order
+	nodes   map[string]Node
+	refused map[string]string // id -> why it cannot take part
+	waiting map[string]bool   // nodes that have not answered in this phase
+	drained map[string]uint64 // incarnation of nodes that are to take no part
+	changed time.Duration     // last change of membership
+	retryAt time.Duration
+	tries   int
+	served  bool
+	reason  string
+}
+
+// NewAuthority starts with no nodes.
+func NewAuthority(cfg AuthorityConfig) *Authority {
+	if cfg.MaxNodes == 0 {
+		cfg.MaxNodes = 64
+	}
+	return &Authority{cfg: cfg, phase: Gathering, seen: cfg.After, nodes: map[string]Node{}, refused: map[string]string{}, drained: map[string]uint64{}, reason: "no node has joined yet"}
+}
+
+// Phase says where the authority stands, and in a few words why.
+func (a *Authority) Phase() (AuthorityPhase, string) { return a.phase, a.reason }
+
+// Epoch is the number of the newest placement.
+func (a *Authority) Epoch() uint32 { return a.epoch }
+
+// Placement is the newest placement and its nodes in rank order.
+func (a *Authority) Placement() (Placement, []Node) { return a.place, a.part }
+
+// Refused lists nodes that are up but cannot take part, and why.
+func (a *Authority) Refused() map[string]string { return a.refused }
+
+// Known lists the nodes that are up, by id.
+func (a *Authority) Known() []Node {
+	var out []Node
+	for _, n := range a.nodes {
+		out = append(out, n)
+	}
+	slices.SortFunc(out, func(x, y Node) int { return strings.Compare(x.ID, y.ID) })
+	return out
+}
+
+// Up tells of a node that is there. A known id with another incarnation is a
+// new process: what the old one held is gone.
+func (a *Authority) Up(n Node) []Effect {
+	if a.phase == Over {
+		return nil
+	}
+	delete(a.refused, n.ID)
+	if n.ModelHash != a.cfg.ModelHash {
+		a.refused[n.ID] = fmt.Sprintf("serves model %.12s, the cluster serves %.12s", n.ModelHash, a.cfg.ModelHash)
+		return a.Down(n.ID, n.Incarnation)
+	}
+	old, known := a.nodes[n.ID]
+	a.nodes[n.ID] = n
+	a.seen = max(a.seen, n.Epoch)
+	if known && old.Incarnation == n.Incarnation {
+		return nil
+	}
+	if a.drained[n.ID] != n.Incarnation {
+		delete(a.drained, n.ID)
+	}
+	a.changed = a.now
+	out := a.replan(fmt.Sprintf("node %s joined", n.ID), a.takesPart(n.ID))
+	if a.phase == Serving {
+		// It comes back from an epoch that went on without it, and may be a spare
+		// for long: what it still holds must go, also if an earlier coordinator
+		// counted further than this one has come.
+		out = append(out, RetireNode{Node: n, Epoch: max(a.epoch, a.seen)})
+	}
+	return out
+}
+
+// Down tells that a node is gone. A stale incarnation has no effect.
+func (a *Authority) Down(id string, incarnation uint64) []Effect {
+	n, ok := a.nodes[id]
+	if !ok || n.Incarnation > incarnation || a.phase == Over {
+		return nil
+	}
+	delete(a.nodes, id)
+	a.changed = a.now
+	if !a.takesPart(id) {
+		return nil
+	}
+	return a.replan(fmt.Sprintf("node %s is gone", id), true)
+}
+
+// Drain takes a node that is up out of the placement: its sequences and shares
+// move to the others, while it still runs, and it is told when it holds nothing
+// any more. It takes no part again until another process has its name. last: it
+// is the last one, so there is nobody to move to; then nothing changes.
+func (a *Authority) Drain(id string, incarnation uint64) (out []Effect, last bool) {
+	n, ok := a.nodes[id]
+	if !ok || n.Incarnation != incarnation || a.phase == Over {
+		return nil, false
+	}
+	if len(a.ready()) == 1 && a.ready()[0].ID == id {
+		return nil, true
+	}
+	a.drained[id] = incarnation
+	if a.takesPart(id) {
+		return a.replan(fmt.Sprintf("node %s drains", id), true), false
+	}
+	return []Effect{RetireNode{Node: n, Epoch: max(a.told, a.seen)}}, false
+}
+
+// Drained lists the nodes that take no part since they were drained.
+func (a *Authority) Drained() map[string]uint64 { return a.drained }
+
+// ready are the nodes that may take part, by id.
+func (a *Authority) ready() []Node {
+	return slices.DeleteFunc(a.Known(), func(n Node) bool { return a.drained[n.ID] == n.Incarnation })
+}
+
+// Answered tells how a node answered LoadSlices or FormGroup of an epoch. An
+// error of a node that is still up is tried again after a pause.
+func (a *Authority) Answered(epoch uint32, id string, err error) []Effect {
+	if epoch != a.epoch || !a.waiting[id] {
+		return nil
+	}
+	if err != nil {
+		a.tries++
+		a.reason = fmt.Sprintf("%s at node %s: %v", a.phase, id, err)
+		return a.fail()
+	}
+	delete(a.waiting, id)
+	if len(a.waiting) > 0 {
+		return nil
+	}
+	if a.phase == Loading {
+		a.enter(Joining)
+		return []Effect{FormGroup{Epoch: a.epoch, Nodes: a.part}}
+	}
+	a.phase, a.reason, a.tries, a.served = Serving, "", 0, true
+	return []Effect{Serve{Placement: a.place, Nodes: a.part}}
+}
+
+// Broken tells that a step of an epoch failed: the epoch is over.
+func (a *Authority) Broken(epoch uint32, reason string) []Effect {
+	if epoch != a.epoch || a.phase != Serving {
+		return nil
+	}
+	a.reason = reason
+	return append([]Effect{Withdraw{Reason: reason}}, a.start()...)
+}
+
+// Tick moves the clock, which never goes back.
+func (a *Authority) Tick(now time.Duration) []Effect {
+	a.now = max(a.now, now)
+	if a.phase == Gathering && len(a.nodes) > 0 && a.now >= a.retryAt {
+		return a.start()
+	}
+	if a.phase == Serving && a.grew() && a.now-a.changed >= a.cfg.Settle {
+		a.reason = "nodes joined"
+		return append([]Effect{Withdraw{Reason: a.reason, Grown: true}}, a.start()...)
+	}
+	return nil
+}
+
+// grew reports that nodes wait to take part in a serving placement.
+func (a *Authority) grew() bool { return len(a.part) < min(len(a.ready()), a.cfg.MaxNodes) }
+
+func (a *Authority) takesPart(id string) bool {
+	return a.phase != Gathering && slices.ContainsFunc(a.part, func(n Node) bool { return n.ID == id })
+}
+
+// replan reacts to a change of membership. A serving placement that still
+// stands is left alone until Settle has passed.
+func (a *Authority) replan(reason string, broken bool) []Effect {
+	if a.phase == Serving && !broken {
+		return nil
+	}
+	a.reason = reason
+	var out []Effect
+	if a.phase == Serving {
+		out = append(out, Withdraw{Reason: reason})
+	}
+	return append(out, a.start()...)
+}
+
+func (a *Authority) fail() []Effect {
+	a.phase, a.waiting = Gathering, nil
+	a.retryAt = a.now + a.cfg.Backoff<<min(a.tries-1, 5)
+	return nil
+}
+
+// start opens a new epoch if there are enough nodes.
+func (a *Authority) start() []Effect {
+	a.phase, a.waiting = Gathering, nil // answers to what is given up here must not count
+	want := max(1, a.cfg.Nodes)
+	if a.served {
+		want = 1
+	}
+	if n := len(a.ready()); n < want {
+		a.reason = fmt.Sprintf("%d of %d nodes are here", n, want)
+		return nil
+	}
+	if a.cfg.Nodes == 0 && !a.served && a.now-a.changed < a.cfg.Settle {
+		a.reason = "waiting for more nodes to join"
+		return nil
+	}
+	part := a.choose()
+	members := make([]Member, len(part))
+	for i, n := range part {
+		members[i] = Member{ID: n.ID, Share: n.Share}
+	}
+	a.epoch = max(a.epoch, a.seen) + 1
+	p, err := Place(a.epoch, a.cfg.Mapping, a.cfg.Shape, members)
+	if err != nil {
+		a.tries++
+		a.reason = err.Error()
+		return a.fail()
+	}
+	a.place, a.part, a.phase = p, part, Recording
+	return []Effect{Record{Placement: p, Nodes: part}}
+}
+
+// Recorded tells that the placement of an epoch is written down under the lease:
+// now nodes may hear of it.
+func (a *Authority) Recorded(epoch uint32) []Effect {
+	if epoch != a.epoch || a.phase != Recording {
+		return nil
+	}
+	a.told = epoch
+	a.enter(Loading)
+	out := []Effect{LoadSlices{Placement: a.place, Nodes: a.part}}
+	for _, n := range a.Known() {
+		if !slices.ContainsFunc(a.part, func(m Node) bool { return m.ID == n.ID }) {
+			out = append(out, RetireNode{Node: n, Epoch: a.epoch})
+		}
+	}
+	return out
+}
+
+// Depose ends this authority: another coordinator has the lease. Nothing follows.
+func (a *Authority) Depose(reason string) []Effect {
+	serving := a.phase == Serving
+	a.phase, a.reason, a.waiting = Over, reason, nil
+	if serving {
+		return []Effect{Withdraw{Reason: reason}}
+	}
+	return nil
+}
+
+// choose keeps the ranks of nodes that took part before, so that the least
+// moves; newcomers follow by id.
+func (a *Authority) choose() []Node {
+	var part []Node
+	seen := map[string]bool{}
+	for _, old := range a.part {
+		if n, ok := a.nodes[old.ID]; ok && a.drained[n.ID] != n.Incarnation {
+			part = append(part, n)
+			seen[n.ID] = true
+		}
+	}
+	for _, n := range a.ready() {
+		if !seen[n.ID] {
+			part = append(part, n)
+		}
+	}
+	return part[:min(len(part), a.cfg.MaxNodes)]
+}
+
+func (a *Authority) enter(p AuthorityPhase) {
+	a.phase = p
+	a.waiting = map[string]bool{}
+	for _, n := range a.part {
+		a.waiting[n.ID] = true
+	}
+}

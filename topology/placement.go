@@ -1,0 +1,226 @@
+// Package topology says who owns what: pure functions from members and a
+// model's shape to a placement. It knows no clock, network or machine.
+package topology
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+)
+
+// Mapping names a way to schedule the operators of a layer over the sockets.
+// It changes where work happens and what crosses the wire, never a bit of the
+// result (DESIGN.md, "Canonical arithmetic").
+type Mapping string
+
+const (
+	// Gather cuts every matrix by output rows and all-gathers what follows:
+	// five synchronisations a layer, the least memory.
+	Gather Mapping = "gather"
+	// Reduce replicates the attention weights, lets each sequence's owner
+	// project its own rows (DP attention), and cuts the FFN by units with one
+	// all-reduce: two synchronisations a layer in decode.
+	Reduce Mapping = "reduce"
+)
+
+// Mappings lists the known mappings.
+var Mappings = []Mapping{Gather, Reduce}
+
+// ParseMapping reads a mapping's name.
+func ParseMapping(s string) (Mapping, error) {
+	for _, m := range Mappings {
+		if string(m) == s {
+			return m, nil
+		}
+	}
+	names := make([]string, len(Mappings))
+	for i, m := range Mappings {
+		names[i] = string(m)
+	}
+	return "", fmt.Errorf("topology: unknown mapping %q: known are %s", s, strings.Join(names, ", "))
+}
+
+// Shape is what placement needs to know of a model.
+type Shape struct {
+	Hidden, Heads, KVHeads, HeadDim, FFN, Vocab int
+	// Latent is of latent attention (MLA): the rows of the joint projection down to
+	// the latents of queries and cache. KVHeads then counts equal runs of query heads,
+	// the grain in which sockets divide them. 0: keys and values have heads of their own.
+	Latent int
+	// FFNUnits is the number of units of the FFN axis as a contraction axis.
+	FFNUnits int
+	// FFNUnitStart gives the first element of unit u; FFNUnitStart(FFNUnits) is FFN.
+	FFNUnitStart func(u int) int
+	// Sparse is the part of the layers that have experts instead of that FFN, and
+	// ActiveFFN their inner width, summed over the experts that one row goes to. For
+	// the planner: experts are cut where the FFN is, see Slice.Part.
+	Sparse    float64
+	ActiveFFN int
+}
+
+func (s *Shape) keyRows() int {
+	if s.Latent > 0 {
+		return s.Latent
+	}
+	return s.KVHeads * s.HeadDim
+}
+
+// Member is one socket that may take part.
+type Member struct {
+	ID string
+	// Share is the relative speed of the socket; zero means 1.
+	Share float64
+}
+
+// Range is the half-open run [Lo, Hi) of an axis.
+type Range struct{ Lo, Hi int }
+
+// Len is the number of elements of the range.
+func (r Range) Len() int { return r.Hi - r.Lo }
+
+// Intersect is the common part of two ranges (empty when there is none).
+func (r Range) Intersect(o Range) Range {
+	lo, hi := max(r.Lo, o.Lo), min(r.Hi, o.Hi)
+	if hi < lo {
+		hi = lo
+	}
+	return Range{lo, hi}
+}
+
+// Slice is what one socket owns. Row ranges are of output rows.
+type Slice struct {
+	ID   string
+	Rank int
+	// KVHeads are the heads whose prompt K,V this socket keeps during prefill; of
+	// latent attention the runs of query heads whose attention it computes then.
+	KVHeads Range
+	// Q, K, V are the rows of the projections that this socket computes for
+	// decode rows (Gather; with Reduce every socket holds all rows). Of latent
+	// attention, Q are the rows of its own heads, K and V the same rows of the joint
+	// projection down.
+	Q, K, V Range
+	// Out and Down are rows of the hidden axis (Gather only).
+	Out, Down Range
+	// FFNUnits are units of the FFN axis; FFN the same run in elements.
+	FFNUnits, FFN Range
+	// Vocab are rows of the output head.
+	Vocab Range
+}
+
+// Part cuts another axis of width elements as the FFN axis is cut, in grains of
+// RowGrain: from the same part of the way, FFNUnits out of units, to the same part.
+// Experts are narrower than a dense FFN, often by more than it has units.
+func (s Slice) Part(units, width int) Range {
+	at := func(u int) int { return min(ceilDiv(width, RowGrain)*u/units*RowGrain, width) }
+	return Range{at(s.FFNUnits.Lo), at(s.FFNUnits.Hi)}
+}
+
+// Placement is the ownership of one epoch.
+type Placement struct {
+	Epoch   uint32
+	Mapping Mapping
+	Slices  []Slice
+}
+
+// RowGrain is the grain of output rows: the rows of one kernel panel.
+const RowGrain = 16
+
+// ErrNoMembers is returned when there is nobody to place on.
+var ErrNoMembers = errors.New("topology: no members to place the model on")
+
+// Place cuts a model over the members, in the order given. Shares must be
+// finite and not negative; a member whose share rounds to nothing of an axis
+// owns an empty range of it and still takes part in every collective.
+func Place(epoch uint32, mapping Mapping, s Shape, members []Member) (Placement, error) {
+	if len(members) == 0 {
+		return Placement{}, ErrNoMembers
+	}
+	shares := make([]float64, len(members))
+	for i, m := range members {
+		shares[i] = m.Share
+		if m.Share == 0 {
+			shares[i] = 1
+		}
+		if shares[i] < 0 || math.IsNaN(shares[i]) || math.IsInf(shares[i], 0) {
+			return Placement{}, fmt.Errorf("topology: member %q has share %v: want a finite number above zero", m.ID, m.Share)
+		}
+	}
+	group := s.Heads / s.KVHeads
+	kv := Cut(s.KVHeads, shares)
+	hidden := Cut(ceilDiv(s.Hidden, RowGrain), shares)
+	units := Cut(s.FFNUnits, shares)
+	vocab := Cut(ceilDiv(s.Vocab, RowGrain), shares)
+	// Projection rows follow the heads while every socket has one: then prefill
+	// needs no exchange before attention. With more sockets than KV heads they
+	// are cut by rows alone, so that all sockets share the decode work.
+	var q, k []Range
+	switch {
+	case s.Latent > 0: // what follows the query rows is done head by head
+		q = scale(kv, group*s.HeadDim, s.Heads*s.HeadDim)
+		k = scale(Cut(ceilDiv(s.Latent, RowGrain), shares), RowGrain, s.Latent)
+	case len(members) <= s.KVHeads:
+		q, k = scale(kv, group*s.HeadDim, s.Heads*s.HeadDim), scale(kv, s.HeadDim, s.KVHeads*s.HeadDim)
+	default:
+		q = scale(Cut(ceilDiv(s.Heads*s.HeadDim, RowGrain), shares), RowGrain, s.Heads*s.HeadDim)
+		k = scale(Cut(ceilDiv(s.KVHeads*s.HeadDim, RowGrain), shares), RowGrain, s.KVHeads*s.HeadDim)
+	}
+	p := Placement{Epoch: epoch, Mapping: mapping}
+	rows, vrows := scale(hidden, RowGrain, s.Hidden), scale(vocab, RowGrain, s.Vocab)
+	for i, m := range members {
+		p.Slices = append(p.Slices, Slice{
+			ID: m.ID, Rank: i,
+			KVHeads: kv[i], Q: q[i], K: k[i], V: k[i],
+			Out: rows[i], Down: rows[i],
+			FFNUnits: units[i],
+			FFN:      Range{s.FFNUnitStart(units[i].Lo), s.FFNUnitStart(units[i].Hi)},
+			Vocab:    vrows[i],
+		})
+	}
+	return p, nil
+}
+
+// Cut divides total things into one contiguous run a share, in order, each
+// within one of its exact proportion (largest remainders, ties to the first).
+func Cut(total int, shares []float64) []Range {
+	sum := 0.0
+	for _, s := range shares {
+		sum += s
+	}
+	counts := make([]int, len(shares))
+	rest := make([]float64, len(shares))
+	left := total
+	for i, s := range shares {
+		exact := float64(total) * s / sum
+		counts[i] = int(exact)
+		rest[i] = exact - float64(counts[i])
+		left -= counts[i]
+	}
+	for ; left > 0; left-- {
+		best := 0
+		for i := range rest {
+			if rest[i] > rest[best] {
+				best = i
+			}
+		}
+		counts[best]++
+		rest[best] = -1
+	}
+	out := make([]Range, len(shares))
+	at := 0
+	for i, c := range counts {
+		out[i] = Range{at, at + c}
+		at += c
+	}
+	return out
+}
+
+func scale(r []Range, by, limit int) []Range {
+	out := make([]Range, len(r))
+	for i := range r {
+		out[i] = Range{min(r[i].Lo*by, limit), min(r[i].Hi*by, limit)}
+	}
+	return out
+}
+
+func ceilDiv(a, b int) int { return (a + b - 1) / b }
