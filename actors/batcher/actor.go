@@ -1,0 +1,313 @@
+package batcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+)
+
+var (
+	// ErrBusy means that requests arrive faster than the batcher takes them.
+	ErrBusy = errors.New("batcher: busy, try again in a moment")
+	// ErrStopped means that the batcher has stopped.
+	ErrStopped = errors.New("batcher: stopped")
+)
+
+// Stepper carries out what the batcher decides. Its methods are called from the
+// batcher's goroutine, one at a time, and must not block.
+type Stepper interface {
+	// StartStep runs a step. done is called exactly once, from any goroutine, also
+	// before StartStep returns: with an error, or with a result for every row that
+	// wants one, and the measured cache bytes by rank (nil: not measured). The plan
+	// is read-only for both sides.
+	StartStep(p *Plan, done func(results []Result, used []int64, err error))
+	// Release drops the caches of sequences on all sockets of the epoch. It may be
+	// lost, or come after the next step has begun: that step repeats it.
+	Release(epoch uint32, seqs []uint64)
+	// Broken tells the placement authority that an epoch is over. The answer is Place.
+	Broken(b Broken)
+}
+
+// Sink takes what one request yields, in order. It is called from the batcher's
+// goroutine and must not block. After Finish nothing is called. Stream is one.
+type Sink interface {
+	Scores(prompt []PromptLogprob)
+	Emit(e Emit)
+	Finish(f Finish)
+}
+
+// Options of the actor.
+type Options struct {
+	Logger  *slog.Logger  // nil: slog.Default()
+	Tick    time.Duration // how often the state learns the time; 100 ms
+	Intake  int           // requests that may be on their way to the actor at once; 256
+	OnFault func(Fault)   // called for every broken invariant, besides the log; must not block
+}
+
+// Batcher is the actor around a State. Its mailbox is bounded by credits: Intake
+// requests, one cancellation for each request that was taken, one result for each
+// step in flight, one tick. All methods may be called concurrently.
+type Batcher struct {
+	root    *actor.RootContext
+	pid     *actor.PID
+	stepper Stepper
+	opts    Options
+	started time.Time
+	intake  chan struct{} // a credit is a place in the mailbox
+	ticking atomic.Bool   // a tick is in the mailbox
+	done    chan struct{} // closed when the actor has stopped
+	idle    chan struct{} // closed when a drain is complete
+	stop    sync.Once
+	err     atomic.Pointer[error]
+
+	// Owned by the actor's goroutine.
+	state    *State
+	tickets  map[string]*ticket
+	quit     chan struct{} // ends the ticker
+	ticker   sync.WaitGroup
+	draining bool
+}
+
+// ticket tells a request from a later one with the same ID.
+type ticket struct{ sink Sink }
+
+// Messages of the mailbox; Placed and Unplaced travel as they are.
+type (
+	submission struct {
+		spec   Spec
+		ticket *ticket
+		reply  chan error // buffered
+	}
+	cancellation struct {
+		id     string
+		ticket *ticket
+	}
+	stepEnded struct{ input Input }
+	clock     struct{}
+	drain     struct{}
+	ask       struct{ reply chan Snapshot } // buffered
+)
+
+// Start spawns the actor. Stop ends it.
+func Start(root *actor.RootContext, cfg Config, stepper Stepper, opts Options) (*Batcher, error) {
+	state, err := New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	if opts.Tick <= 0 {
+		opts.Tick = 100 * time.Millisecond
+	}
+	if opts.Intake <= 0 {
+		opts.Intake = 256
+	}
+	b := &Batcher{root: root, stepper: stepper, opts: opts, started: time.Now(), intake: make(chan struct{}, opts.Intake),
+		done: make(chan struct{}), idle: make(chan struct{}), state: state, tickets: map[string]*ticket{}, quit: make(chan struct{})}
+	b.pid = root.Spawn(actor.PropsFromFunc(b.receive))
+	b.ticker.Go(b.tick)
+	return b, nil
+}
+
+// Millis is a moment on the state's clock, for Spec.Arrival and Spec.Deadline.
+func (b *Batcher) Millis(t time.Time) int64 { return t.Sub(b.started).Milliseconds() }
+
+// Submit hands a request over and returns when it is accepted: then sink gets its
+// tokens, and exactly one Finish. cancel ends it early, may be called any number
+// of times and after the end, and does not wait. Spec.Arrival 0 means now.
+//
+// Errors are *Reject, ErrBusy, ErrStopped, or the context's; then sink is not called.
+func (b *Batcher) Submit(ctx context.Context, spec Spec, sink Sink) (cancel func(), err error) {
+	select {
+	case b.intake <- struct{}{}:
+	default:
+		return nil, ErrBusy
+	}
+	gate := &gatedSink{sink: sink}
+	t := &ticket{sink: gate}
+	m := &submission{spec: spec, ticket: t, reply: make(chan error, 1)}
+	var once sync.Once
+	cancel = func() {
+		once.Do(func() { b.send(&cancellation{id: spec.ID, ticket: t}) })
+	}
+	b.send(m)
+	select {
+	case err := <-m.reply:
+		if err != nil {
+			return nil, err
+		}
+		return cancel, nil
+	case <-ctx.Done():
+		gate.shut()
+		cancel()
+		return nil, ctx.Err()
+	case <-b.done:
+		gate.shut()
+		return nil, b.stopped()
+	}
+}
+
+// Place announces a working cluster, Unplace that none works.
+func (b *Batcher) Place(p Placed) { b.send(p) }
+
+// Unplace puts everything that runs back into the queue.
+func (b *Batcher) Unplace(reason string) { b.send(Unplaced{Reason: reason}) }
+
+// Snapshot describes the present.
+func (b *Batcher) Snapshot(ctx context.Context) (Snapshot, error) {
+	m := &ask{reply: make(chan Snapshot, 1)}
+	b.send(m)
+	select {
+	case s := <-m.reply:
+		return s, nil
+	case <-ctx.Done():
+		return Snapshot{}, ctx.Err()
+	case <-b.done:
+		return Snapshot{}, b.stopped()
+	}
+}
+
+// Drain refuses new requests and returns when the last one has ended.
+func (b *Batcher) Drain(ctx context.Context) error {
+	b.send(&drain{})
+	select {
+	case <-b.idle:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("batcher: not drained: %w", ctx.Err())
+	case <-b.done:
+		return b.stopped()
+	}
+}
+
+// Stop ends the actor. Requests that are left finish with an error. It may be
+// called more than once, and waits until the actor and its ticker are gone.
+func (b *Batcher) Stop(ctx context.Context) error {
+	b.stop.Do(func() { b.root.Stop(b.pid) })
+	select {
+	case <-b.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("batcher: stopping: %w", ctx.Err())
+	}
+}
+
+// Done is closed when the actor has stopped; Err then says why, nil after Stop.
+func (b *Batcher) Done() <-chan struct{} { return b.done }
+
+// Err is the broken invariant that stopped the actor, if one did.
+func (b *Batcher) Err() error {
+	if p := b.err.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+func (b *Batcher) stopped() error {
+	if err := b.Err(); err != nil {
+		return fmt.Errorf("%w: %w", ErrStopped, err)
+	}
+	return ErrStopped
+}
+
+func (b *Batcher) send(message any) {
+	select {
+	case <-b.done: // the mailbox is gone
+	default:
+		b.root.Send(b.pid, message)
+	}
+}
+
+func (b *Batcher) receive(c actor.Context) {
+	defer b.survive(c)
+	if b.Err() != nil && b.ignore(c.Message()) {
+		return
+	}
+	switch m := c.Message().(type) {
+	case *actor.Stopping:
+		close(b.quit)
+		b.finishAll(Finish{Reason: ReasonError, Code: CodeDraining, Message: "the server stopped"})
+	case *actor.Stopped:
+		b.ticker.Wait()
+		close(b.done)
+	case *submission:
+		<-b.intake
+		b.submit(m)
+	case *cancellation:
+		if b.tickets[m.id] == m.ticket {
+			b.step(Cancel{ID: m.id})
+		}
+	case *stepEnded:
+		b.step(m.input)
+	case Placed:
+		b.step(m)
+	case Unplaced:
+		b.step(m)
+	case *clock:
+		b.ticking.Store(false)
+		b.carryOut(b.state.Step(Tick{Now: b.Millis(time.Now())}))
+	case *drain:
+		b.draining = true
+		b.step(Drain{})
+	case *ask:
+		m.reply <- b.state.Snapshot()
+	}
+	if b.draining && b.state.Idle() {
+		b.draining = false
+		close(b.idle)
+	}
+}
+
+// survive turns a panic of the state into an end with a reason for everybody: a
+// restarted actor would have lost who waits for what.
+func (b *Batcher) survive(c actor.Context) {
+	cause := recover()
+	if cause == nil {
+		return
+	}
+	err := fmt.Errorf("batcher: broken invariant: %v", cause)
+	b.err.CompareAndSwap(nil, &err)
+	b.opts.Logger.Error("batcher stops", "error", err, "stack", string(debug.Stack()))
+	b.finishAll(Finish{Reason: ReasonError, Code: CodeFailed, Message: err.Error()})
+	c.Stop(c.Self())
+}
+
+// ignore drops what is still in the mailbox of a batcher that is about to stop.
+func (b *Batcher) ignore(message any) bool {
+	switch message.(type) {
+	case *actor.Stopping, *actor.Stopped:
+		return false
+	}
+	return true
+}
+
+func (b *Batcher) finishAll(f Finish) {
+	for id, t := range b.tickets {
+		delete(b.tickets, id)
+		f.ID = id
+		t.sink.Finish(f)
+	}
+}
+
+func (b *Batcher) tick() {
+	t := time.NewTicker(b.opts.Tick)
+	defer t.Stop()
+	for {
+		select {
+		case <-b.quit:
+			return
+		case <-t.C:
+			if b.ticking.CompareAndSwap(false, true) {
+				b.send(&clock{})
+			}
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package batcher
+
+import "time"
+
+// submit takes a request. Its sink is known before the first effect is carried
+// out, and forgotten with its Finish.
+func (b *Batcher) submit(m *submission) {
+	now := b.Millis(time.Now())
+	if m.spec.Arrival == 0 {
+		m.spec.Arrival = now
+	}
+	b.carryOut(b.state.Step(Tick{Now: now}))
+	e := b.state.Step(Submit{Spec: m.spec})
+	if len(e.Rejects) > 0 {
+		m.reply <- &e.Rejects[0]
+	} else {
+		b.tickets[m.spec.ID] = m.ticket
+		m.reply <- nil
+	}
+	b.carryOut(e)
+}
+
+// step tells the state the time, then the input.
+func (b *Batcher) step(in Input) {
+	b.carryOut(b.state.Step(Tick{Now: b.Millis(time.Now())}))
+	b.carryOut(b.state.Step(in))
+}
+
+// carryOut does what Effects says, in its order.
+func (b *Batcher) carryOut(e Effects) {
+	for _, f := range e.Faults {
+		b.opts.Logger.Error("batcher: broken invariant", "kind", f.Kind, "request", f.ID, "detail", f.Message)
+		if b.opts.OnFault != nil {
+			b.opts.OnFault(f)
+		}
+	}
+	for _, s := range e.Scores {
+		b.tickets[s.ID].sink.Scores(s.Prompt)
+	}
+	for _, m := range e.Emits {
+		b.tickets[m.ID].sink.Emit(m)
+	}
+	for _, f := range e.Finishes {
+		t := b.tickets[f.ID]
+		delete(b.tickets, f.ID)
+		t.sink.Finish(f)
+	}
+	if e.Broken != nil {
+		b.opts.Logger.Warn("batcher: epoch broken", "epoch", e.Broken.Epoch, "step", e.Broken.Step, "reason", e.Broken.Reason)
+		b.stepper.Broken(*e.Broken)
+	}
+	if len(e.Release) > 0 {
+		b.stepper.Release(b.state.epoch, e.Release)
+	}
+	if p := e.Start; p != nil {
+		b.stepper.StartStep(p, func(results []Result, used []int64, err error) {
+			if err != nil {
+				b.send(&stepEnded{StepFailed{Epoch: p.Epoch, Step: p.Step, Reason: err.Error()}})
+				return
+			}
+			b.send(&stepEnded{StepDone{Epoch: p.Epoch, Step: p.Step, Results: results, Used: used}})
+		})
+	}
+}
+
+// Error makes a Reject the error of Submit.
+func (r *Reject) Error() string { return "batcher: " + r.Code + ": " + r.Message }

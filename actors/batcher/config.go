@@ -1,0 +1,75 @@
+package batcher
+
+import (
+	"errors"
+	"fmt"
+
+	"shoal/kvcache"
+)
+
+// Config is what the state needs to know. Fill Geometry and ContextLimit, then
+// call Defaults and Validate.
+type Config struct {
+	Geometry     kvcache.Geometry // of the model's cache
+	ContextLimit int              // prompt and output tokens of one sequence together
+	EOS          []int32          // end a sequence unless it ignores them
+
+	TokenBudget int // tokens in one step, decode rows and chunks together; 512
+	Chunk       int // prompt tokens of one sequence in one step; 256, at most TokenBudget
+	MaxRunning  int // sequences with memory at once; 64, below TokenBudget so that prefill never stalls
+	Replicas    int // copies of each decoding cache on another socket, 0 or 1, in memory that nobody else needs
+	MaxWaiting  int // requests in the queue before new ones are refused; 1024
+
+	PriorityMillis int64 // one level of priority weighs as much as having waited this long; 10 000
+	StepMillis     int64 // a step without a result for this long breaks its epoch; 30 000
+	StrandedMillis int64 // a request that no placement can take fails after this long; 120 000
+	MaxFailures    int   // steps that may fail under a request without a new token before it is given up; 8
+}
+
+// Defaults fills fields that are zero.
+func (c *Config) Defaults() {
+	set := func(field *int, value int) {
+		if *field == 0 {
+			*field = value
+		}
+	}
+	millis := func(field *int64, value int64) {
+		if *field == 0 {
+			*field = value
+		}
+	}
+	set(&c.TokenBudget, 512)
+	set(&c.Chunk, min(256, c.TokenBudget))
+	set(&c.MaxRunning, min(64, c.TokenBudget-1))
+	set(&c.MaxWaiting, 1024)
+	set(&c.MaxFailures, 8)
+	millis(&c.PriorityMillis, 10_000)
+	millis(&c.StepMillis, 30_000)
+	millis(&c.StrandedMillis, 120_000)
+}
+
+// ErrConfig means that a Config cannot work.
+var ErrConfig = errors.New("batcher: bad configuration")
+
+// Validate says which field cannot work, and why.
+func (c *Config) Validate() error {
+	switch {
+	case c.Geometry.Layers < 1 || c.Geometry.KVHeads < 1:
+		return fmt.Errorf("%w: the cache has %d layers and %d KV heads", ErrConfig, c.Geometry.Layers, c.Geometry.KVHeads)
+	case c.ContextLimit < 1:
+		return fmt.Errorf("%w: context limit %d must be at least 1", ErrConfig, c.ContextLimit)
+	case c.TokenBudget < 2:
+		return fmt.Errorf("%w: token budget %d must be at least 2", ErrConfig, c.TokenBudget)
+	case c.Chunk < 1 || c.Chunk > c.TokenBudget:
+		return fmt.Errorf("%w: chunk %d must be from 1 to the token budget %d", ErrConfig, c.Chunk, c.TokenBudget)
+	case c.MaxRunning < 1 || c.MaxRunning >= c.TokenBudget:
+		return fmt.Errorf("%w: %d running sequences must be at least 1 and below the token budget %d, so that a step of decode rows has room for a prompt", ErrConfig, c.MaxRunning, c.TokenBudget)
+	case c.MaxWaiting < 1 || c.MaxFailures < 1:
+		return fmt.Errorf("%w: max waiting %d and max failures %d must be at least 1", ErrConfig, c.MaxWaiting, c.MaxFailures)
+	case c.Replicas < 0 || c.Replicas > 1:
+		return fmt.Errorf("%w: %d replicas must be 0 or 1", ErrConfig, c.Replicas)
+	case c.PriorityMillis < 1 || c.StepMillis < 1 || c.StrandedMillis < 1:
+		return fmt.Errorf("%w: priority %d ms, step %d ms and stranded %d ms must be positive", ErrConfig, c.PriorityMillis, c.StepMillis, c.StrandedMillis)
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package batcher
+
+import "fmt"
+
+// stepDone takes the results of the step in flight: caches have grown, tokens go
+// out, requests end.
+func (s *State) stepDone(d StepDone) {
+	if s.flight == nil || d.Epoch != s.flight.plan.Epoch || d.Step != s.flight.plan.Step {
+		return // of an epoch or step that is over
+	}
+	results := make(map[uint64]*Result, len(d.Results))
+	for i := range d.Results {
+		results[d.Results[i].Seq] = &d.Results[i]
+	}
+	if why := s.missing(results); why != "" {
+		s.out.Faults = append(s.out.Faults, Fault{Kind: "result", Message: why})
+		s.breakEpoch(why)
+		return
+	}
+	f := s.flight
+	s.flight = nil
+	s.rate.tokens += int64(f.plan.Tokens())
+	for i := range s.ledger.sockets {
+		if i < len(d.Used) {
+			s.measured(i, d.Used[i])
+		}
+	}
+	for i := range f.plan.Decode {
+		r := f.rows[f.plan.Decode[i].Seq]
+		r.cached++
+		s.sampled(r, results[r.seq])
+	}
+	for i := range f.plan.Chunks {
+		c := &f.plan.Chunks[i]
+		r := f.rows[c.Seq]
+		r.cached += len(c.Tokens)
+		if c.PromptLogprobs >= 0 {
+			s.scored(r, results[r.seq])
+		}
+		if !c.Last {
+			continue
+		}
+		r.phase = decoding
+		s.ledger.handedOver(r)
+		if c.Sample {
+			s.sampled(r, results[r.seq])
+		} else if !r.ended {
+			s.finish(r, ReasonLength, "", "")
+		}
+	}
+}
+
+// missing names a row whose result did not come.
+func (s *State) missing(results map[uint64]*Result) string {
+	for _, d := range s.flight.plan.Decode {
+		if results[d.Seq] == nil {
+			return fmt.Sprintf("step %d gave no result for the decode row of sequence %d", s.flight.plan.Step, d.Seq)
+		}
+	}
+	for _, c := range s.flight.plan.Chunks {
+		if results[c.Seq] == nil && (c.Sample || c.PromptLogprobs >= 0) {
+			return fmt.Sprintf("step %d gave no result for the chunk of sequence %d", s.flight.plan.Step, c.Seq)
+		}
+	}
+	return ""
+}
+
+func (s *State) measured(rank int, used int64) {
+	a := &s.ledger.sockets[rank]
+	a.used = used
+	if used > a.reserved {
+		s.out.Faults = append(s.out.Faults, Fault{Kind: "ledger", Message: fmt.Sprintf("socket %s uses %d bytes, the ledger reserved %d of %d", a.ID, used, a.reserved, a.Budget)})
+	}
+}
+
+// sampled takes the token after the cached ones: one that is recorded already is
+// a replay and only compared, the next one is emitted.
+func (s *State) sampled(r *request, result *Result) {
+	if r.ended {
+		return
+	}
+	if result.Sample.Err != nil {
+		s.finish(r, ReasonError, CodeSampling, result.Sample.Err.Error())
+		return
+	}
+	index, token := r.cached-len(r.Prompt), result.Sample.Token
+	if index < len(r.out) {
+		if r.out[index] != token {
+			message := fmt.Sprintf("output token %d was %d, the rebuilt sequence gives %d", index, r.out[index], token)
+			s.out.Faults = append(s.out.Faults, Fault{Kind: "replay", ID: r.ID, Message: message})
+			s.finish(r, ReasonError, CodeDiverged, message)
+		}
+		return
+	}
+	r.out = append(r.out, token)
+	r.failures = 0
+	if r.first < 0 {
+		r.first = s.now
+	}
+	s.out.Emits = append(s.out.Emits, Emit{ID: r.ID, Index: index, Result: result.Sample})
+	if reason, over := r.finished(s.cfg.EOS); over {
+		s.finish(r, reason, "", "")
+	}
+}
+
+// scored passes on the prompt logprobs that were not passed on before.
+func (s *State) scored(r *request, result *Result) {
+	if r.ended {
+		return
+	}
+	var fresh []PromptLogprob
+	for _, p := range result.Prompt {
+		if p.Position == r.scored+1 && p.Position < len(r.Prompt) {
+			fresh = append(fresh, p)
+			r.scored++
+		}
+	}
+	if want := min(r.cached, len(r.Prompt)-1); r.scored < want {
+		message := fmt.Sprintf("prompt logprobs end at position %d, expected %d", r.scored, want)
+		s.out.Faults = append(s.out.Faults, Fault{Kind: "result", ID: r.ID, Message: message})
+		s.finish(r, ReasonError, CodeFailed, message)
+		return
+	}
+	if len(fresh) > 0 {
+		s.out.Scores = append(s.out.Scores, Scores{ID: r.ID, Prompt: fresh})
+	}
+}

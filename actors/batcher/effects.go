@@ -1,0 +1,171 @@
+package batcher
+
+import (
+	"shoal/kvcache"
+	"shoal/sampler"
+)
+
+// Effects is what must happen after a Step, in the order of the fields. Tokens
+// go out (and into the log of a job) before the step that builds on them starts.
+type Effects struct {
+	// Faults are broken invariants: to be logged and counted, never expected.
+	Faults []Fault
+	// Rejects answer a Submit; that request does not exist.
+	Rejects []Reject
+	// Scores of prompt tokens, each position once, in order, before the request's
+	// first Emit of this Step.
+	Scores []Scores
+	// Emits are new tokens: for each request the indices are 0, 1, 2, ... without
+	// gap or repetition, whatever was preempted or rebuilt meanwhile.
+	Emits []Emit
+	// Finishes end requests. Nothing follows for that ID.
+	Finishes []Finish
+	// Broken says that this epoch can do no more steps; the placement authority
+	// must make a new one. Nothing is started before the next Placed.
+	Broken *Broken
+	// Release lists sequences whose cache every socket drops, when no step starts
+	// that could carry the list (Plan.Release). It may be lost, or overtaken by a
+	// step, so the next Plan repeats it.
+	Release []uint64
+	// Start is the next step. Exactly one StepDone or StepFailed answers it; without
+	// one, Ticks do after StepMillis.
+	Start *Plan
+}
+
+// Plan is one step of the model over a batch. Sockets release, drop replicas, open,
+// copy, then run.
+// What they do not know any more they need not release.
+type Plan struct {
+	Epoch   uint32
+	Step    uint64 // 1, 2, 3, ... across epochs
+	Lane    int    // 0; steps of different lanes may be in flight together
+	Release []uint64
+	Uncopy  []uint64 // sequences whose replica its buddy drops
+	Open    []Open
+	Copy    []Copy
+	Decode  []Decode
+	Chunks  []Chunk
+}
+
+// Tokens is the number of rows of the step.
+func (p *Plan) Tokens() int {
+	n := len(p.Decode)
+	for _, c := range p.Chunks {
+		n += len(c.Tokens)
+	}
+	return n
+}
+
+// Open introduces a sequence to the sockets, in the step of its first chunk. A
+// request gets a new Seq each time it is admitted.
+type Open struct {
+	Seq      uint64
+	ID       string
+	Owner    int // rank
+	Policy   kvcache.Policy
+	Sampling *sampler.Params
+	Read     int // tokens that prefill reads; the rest comes as decode rows
+	Sampled  int // how many of them, at the end, are output already (rebuild)
+	Reserve  int // tokens the owner's ledger covers at first: Read, or one more
+
+	// Resume are the tokens in a cache that outlived its epoch: the owner has it,
+	// and Buddy (a rank, or -1) a replica; decode goes on. nil: from the start.
+	Resume []int32
+	Buddy  int
+}
+
+// Decode is one row: the token at Position goes into the cache, and the token
+// after it is sampled.
+type Decode struct {
+	Seq      uint64
+	Owner    int // rank
+	Position int
+	Token    int32
+}
+
+// Chunk is a run of tokens that prefill reads.
+type Chunk struct {
+	Seq    uint64
+	Owner  int // rank
+	Start  int // position of the first token
+	Tokens []int32
+	Last   bool // the cache is handed to the owner, the prefill bytes are freed
+	Sample bool // a token is sampled after the last row
+	// PromptLogprobs: -1 none; k: score the tokens at (Start, Start+len(Tokens)],
+	// with the k best besides. Next is the one after the chunk, -1 at the end.
+	PromptLogprobs int
+	Next           int32
+}
+
+// Emit is one new output token.
+type Emit struct {
+	ID    string
+	Index int // of the output
+	sampler.Result
+}
+
+// Scores are log probabilities of prompt tokens.
+type Scores struct {
+	ID     string
+	Prompt []PromptLogprob
+}
+
+// Reasons of a Finish.
+const (
+	ReasonStop      = "stop"      // EOS or a stop token, which was emitted
+	ReasonLength    = "length"    // MaxTokens or the context is used up
+	ReasonCancelled = "cancelled" // by Cancel
+	ReasonError     = "error"     // Code and Message say why
+)
+
+// Codes of a Reject, or of a Finish with ReasonError. They are stable.
+const (
+	CodeInvalid    = "invalid_request"
+	CodeDuplicate  = "duplicate_request"
+	CodeContext    = "context_length_exceeded"
+	CodeBudget     = "kv_budget_exceeded"
+	CodeOverloaded = "overloaded"
+	CodeDraining   = "draining"
+	CodeStranded   = "no_cluster"
+	CodeDeadline   = "deadline_exceeded"
+	CodeFailed     = "step_failed"
+	CodeSampling   = "sampling_failed"
+	CodeDiverged   = "replay_diverged"
+)
+
+// Finish ends a request.
+type Finish struct {
+	ID      string
+	Reason  string
+	Code    string // with ReasonError
+	Message string
+	Prompt  int // tokens
+	Output  int // tokens emitted, those of an earlier life included
+
+	// Milliseconds of Tick: Started is the first admission, FirstToken the first
+	// Emit; -1: never.
+	Arrived, Started, FirstToken, Ended int64
+	Preempted                           int // times
+}
+
+// Reject answers a Submit that is not taken.
+type Reject struct {
+	ID         string
+	Code       string
+	Message    string
+	RetryAfter int // seconds, with CodeOverloaded and CodeDraining
+}
+
+// Broken says that an epoch is over.
+type Broken struct {
+	Epoch  uint32
+	Step   uint64
+	Reason string
+}
+
+// Fault is a broken invariant.
+type Fault struct {
+	Kind    string // "replay", "ledger", "result", "placement"
+	ID      string // of the request, if one is concerned
+	Message string
+}

@@ -1,0 +1,75 @@
+package batcher
+
+import "fmt"
+
+// breakEpoch ends the epoch after a step that failed or hung.
+func (s *State) breakEpoch(reason string) {
+	f := s.flight
+	s.out.Broken = &Broken{Epoch: f.plan.Epoch, Step: f.plan.Step, Reason: reason}
+	s.suspend(reason)
+	// A request that breaks every step must not do so for ever.
+	for _, d := range f.plan.Decode {
+		s.failed(f.rows[d.Seq], reason)
+	}
+	for _, c := range f.plan.Chunks {
+		s.failed(f.rows[c.Seq], reason)
+	}
+}
+
+func (s *State) failed(r *request, reason string) {
+	r.failures++
+	if !r.ended && r.failures >= s.cfg.MaxFailures {
+		s.finish(r, ReasonError, CodeFailed, fmt.Sprintf("%d steps failed without a new token, the last one: %s", r.failures, reason))
+	}
+}
+
+// suspend puts everything that runs back into the queue, tokens kept. Nothing is
+// released: what the sockets still hold, the next Placed tells.
+func (s *State) suspend(reason string) {
+	s.placed, s.unplaced, s.flight = false, reason, nil
+	for _, r := range s.running {
+		if !r.ended {
+			k := r.keep()
+			r.restart()
+			r.kept = k
+			s.waiting.insert(r)
+		}
+	}
+	s.running = nil
+	s.told, s.drop, s.uncopy, s.resumed = nil, nil, nil, nil
+	s.ledger.sockets = nil
+}
+
+// tick moves the time on, and ends what waited too long.
+func (s *State) tick(now int64) {
+	s.now = max(s.now, now)
+	s.rate.tick(s.now)
+	if f := s.flight; f != nil && s.now-f.started >= s.cfg.StepMillis {
+		s.breakEpoch(fmt.Sprintf("no result after %d ms", s.now-f.started))
+	}
+	for _, list := range []queue{s.waiting, s.running} {
+		for _, r := range append(queue(nil), list...) {
+			if !r.ended && r.Deadline > 0 && s.now >= r.Deadline {
+				s.finish(r, ReasonError, CodeDeadline, fmt.Sprintf("not finished %d ms after its arrival", s.now-r.Arrival))
+			}
+		}
+	}
+	for _, r := range append(queue(nil), s.waiting...) {
+		s.strand(r)
+	}
+}
+
+// strand gives up a request that nothing has been able to take for long.
+func (s *State) strand(r *request) {
+	switch {
+	case s.placed && r.unfit == "":
+		r.stranded = -1
+	case r.stranded < 0:
+		r.stranded = s.now
+	case s.now-r.stranded < s.cfg.StrandedMillis:
+	case !s.placed:
+		s.finish(r, ReasonError, CodeStranded, fmt.Sprintf("no working cluster for %d ms: %s", s.now-r.stranded, s.unplaced))
+	default:
+		s.finish(r, ReasonError, CodeBudget, s.tooLarge(r))
+	}
+}

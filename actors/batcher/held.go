@@ -1,0 +1,110 @@
+package batcher
+
+import (
+	"slices"
+
+	"shoal/kvcache"
+)
+
+// Held is the cache of a sequence that decoded when its epoch ended, as a socket
+// of the next epoch still has it: the owner's own, or the copy on its buddy.
+// Caches lie whole on one socket, so no change of placement makes them wrong.
+type Held struct {
+	Seq    uint64
+	Rank   int // in the new placement
+	Prompt int // tokens that prefill read
+	Tokens int // committed
+	Staged int // tokens of the last step, which the socket can keep or undo
+	Copy   bool
+}
+
+// takes says that the cache can go on as the admission that was cut off.
+func (h *Held) takes(k kept) bool {
+	return h.Prompt == k.read && h.Tokens <= k.cached && k.cached <= h.Tokens+h.Staged
+}
+
+// kept is the admission that a suspended request had: what a Held must fit.
+type kept struct {
+	seq          uint64
+	read, cached int
+}
+
+// unlucky is how many steps may fail under a request before its held cache is no
+// longer trusted, and it is rebuilt from its tokens.
+const unlucky = 2
+
+// keep remembers the admission of a request that decodes, for adopt.
+func (r *request) keep() kept {
+	if r.phase != decoding || r.failures >= unlucky {
+		return kept{}
+	}
+	return kept{seq: r.seq, read: r.read, cached: r.cached}
+}
+
+// adopt gives suspended requests the caches that outlived their epoch: they run
+// again at once. Every other held cache is to be released.
+func (s *State) adopt(held []Held) {
+	found := make(map[uint64][]*Held, len(held))
+	for i := range held {
+		h := &held[i]
+		if len(found[h.Seq]) == 0 {
+			s.drop = append(s.drop, h.Seq) // unless somebody takes it
+		}
+		found[h.Seq] = append(found[h.Seq], h)
+	}
+	taken := map[uint64]bool{}
+	for _, r := range append(queue(nil), s.waiting...) {
+		k := r.kept
+		r.kept = kept{}
+		own, copied := none, none
+		for _, h := range found[k.seq] {
+			switch {
+			case h.Rank < 0 || h.Rank >= len(s.ledger.sockets) || !h.takes(k):
+			case !h.Copy:
+				own = h.Rank
+			default:
+				copied = h.Rank
+			}
+		}
+		if own == none {
+			own, copied = copied, none
+		}
+		if own == none {
+			continue
+		}
+		bytes := kvcache.ResidentBytes(s.cfg.Geometry, k.read, min(k.cached+1, r.final()), r.Policy)
+		if bytes > s.ledger.sockets[own].free() {
+			continue
+		}
+		taken[k.seq] = true
+		s.waiting.remove(r)
+		r.phase, r.seq, r.read, r.cached, r.buddy = decoding, k.seq, k.read, k.cached, none
+		need := make([]int64, len(s.ledger.sockets))
+		need[own] = bytes
+		s.ledger.admit(r, own, need)
+		if copied != none && s.cfg.Replicas > 0 && bytes <= s.ledger.sockets[copied].free() {
+			s.ledger.copied(r, copied)
+		}
+		s.running.insert(r)
+		s.resumed = append(s.resumed, resumption{r, r.seq})
+	}
+	s.drop = slices.DeleteFunc(s.drop, func(seq uint64) bool { return taken[seq] })
+}
+
+// resumption is a request whose Open the next plan carries, while it still runs
+// under that sequence.
+type resumption struct {
+	r   *request
+	seq uint64
+}
+
+// reopen tells the sockets which of the caches that they hold go on.
+func (s *State) reopen(p *Plan) {
+	for _, q := range s.resumed {
+		if r := q.r; r.phase == decoding && r.seq == q.seq && !r.ended {
+			p.Open = append(p.Open, Open{Seq: r.seq, ID: r.ID, Owner: r.owner, Policy: r.Policy, Sampling: r.Sampling,
+				Read: r.read, Sampled: r.read - len(r.Prompt), Reserve: r.cached + 1, Resume: r.tokens(0, r.cached), Buddy: r.buddy})
+		}
+	}
+	s.resumed = nil
+}

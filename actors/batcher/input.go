@@ -1,0 +1,104 @@
+package batcher
+
+import (
+	"shoal/kvcache"
+	"shoal/sampler"
+	"shoal/tensor"
+)
+
+// Input is one of Submit, Cancel, StepDone, StepFailed, Placed, Unplaced, Tick, Drain.
+type Input interface{ input() }
+
+// Spec is one request. The state does not write to its slices.
+type Spec struct {
+	ID             string
+	Prompt         []int32
+	MaxTokens      int // output tokens at most; 0: only read the prompt
+	Sampling       *sampler.Params
+	Stop           []int32 // end the sequence, besides Config.EOS
+	IgnoreEOS      bool
+	Policy         kvcache.Policy
+	PromptLogprobs int // -1: none; k: score every prompt token, with the k best besides
+	Priority       int // lower is sooner, -1000 to 1000
+	Arrival        int64
+	Deadline       int64 // milliseconds of Tick at which it fails; 0: none
+
+	// Emitted are output tokens of an earlier life (a job taken over after the
+	// coordinator died): the sequence is rebuilt, and goes on with the next index.
+	Emitted []int32
+	// Accepted: the request was acknowledged before, so a full queue or a drain
+	// does not refuse it.
+	Accepted bool
+}
+
+// Submit brings a request. The answer is a Reject, or any number of Emits and
+// exactly one Finish, now or later.
+type Submit struct{ Spec Spec }
+
+// Cancel ends a request: its Finish comes at once, its memory is freed at the
+// next step boundary. An unknown ID has no effect.
+type Cancel struct{ ID string }
+
+// StepDone is the result of the step in flight. One of another epoch or step has
+// no effect.
+type StepDone struct {
+	Epoch   uint32
+	Step    uint64
+	Results []Result // one for each row that wants sampling or prompt logprobs
+	Used    []int64  // measured cache bytes by rank after the step; nil: not measured
+}
+
+// Result is what one sequence got from a step.
+type Result struct {
+	Seq    uint64
+	Sample sampler.Result  // of the last row; ignored where the plan did not want sampling
+	Prompt []PromptLogprob // in order of position
+}
+
+// PromptLogprob scores the prompt token at Position, given those before it.
+type PromptLogprob struct {
+	Position int
+	Logprob  float32
+	Top      []sampler.TokenLogprob
+}
+
+// StepFailed says that a step will give no result. Its epoch is over: all that
+// ran waits for the next Placed.
+type StepFailed struct {
+	Epoch  uint32
+	Step   uint64
+	Reason string
+}
+
+// Socket is one rank of a placement.
+type Socket struct {
+	ID     string
+	Budget int64       // bytes for the cache
+	Heads  tensor.Span // KV heads (latent attention: units of query heads) it reads prompts for
+}
+
+// Placed says that a cluster of an epoch works; Sockets in rank order. Their
+// caches are empty but for what Held lists. An epoch that is not newer has no effect.
+type Placed struct {
+	Epoch   uint32
+	Sockets []Socket
+	Held    []Held
+}
+
+// Unplaced says that no cluster works now.
+type Unplaced struct{ Reason string }
+
+// Tick tells the time in milliseconds since any fixed moment. It never runs back.
+type Tick struct{ Now int64 }
+
+// Drain stops taking new requests; those that are there go on.
+type Drain struct{}
+
+func (Submit) input()     {}
+func (Cancel) input()     {}
+func (StepDone) input()   {}
+func (StepFailed) input() {}
+func (Placed) input()     {}
+func (Unplaced) input()   {}
+func (Tick) input()       {}
+func (Drain) input()      {}

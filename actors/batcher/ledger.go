@@ -1,0 +1,186 @@
+package batcher
+
+import (
+	"fmt"
+
+	"shoal/kvcache"
+)
+
+// ledger books cache bytes on every socket. What it reserves is what the stores
+// of package kvcache will allocate, to the byte, at the worst moment of each phase.
+type ledger struct {
+	g       kvcache.Geometry
+	sockets []account
+}
+
+type account struct {
+	Socket
+	reserved  int64
+	freed     int64 // bytes that the ends of prefills gave back while their sequences lived on
+	replicas  int64 // of reserved, what replicas take
+	sequences int   // owned
+	used      int64 // as measured, -1: unknown
+}
+
+func (a *account) free() int64 { return a.Budget - a.reserved }
+
+func (a *account) heads() int { return a.Heads.Hi - a.Heads.Lo }
+
+// need is what each socket must have for a sequence with `read` tokens to prefill
+// and `tokens` in the cache afterwards, on an owner.
+func (l *ledger) need(p kvcache.Policy, owner, read, tokens int) []int64 {
+	need := make([]int64, len(l.sockets))
+	for i := range l.sockets {
+		cut := l.sockets[i].heads()
+		heads := l.g.PromptHeads(cut, i == owner)
+		evidence := kvcache.EvidenceBytes(l.g, cut, read, p)
+		if i != owner {
+			need[i] = kvcache.PrefillBytes(l.g, heads, read, p) + evidence
+			continue
+		}
+		need[i] = max(kvcache.HandoverBytes(l.g, heads, read, p)+evidence, kvcache.ResidentBytes(l.g, read, tokens, p))
+	}
+	return need
+}
+
+// choose finds the owner for a sequence: of those that are able and with which it
+// fits everywhere, the one that keeps the most bytes free, then the one with the
+// fewest sequences, then the lowest rank. When none fits, why says where it came
+// closest.
+func (l *ledger) choose(p kvcache.Policy, read, tokens int, able func(owner int) bool) (owner int, need []int64, why string) {
+	owner = -1
+	var shortest int64
+	for o := range l.sockets {
+		if !able(o) {
+			continue
+		}
+		n := l.need(p, o, read, tokens)
+		if at, short := l.short(n); short > 0 {
+			if why == "" || short < shortest {
+				shortest = short
+				why = fmt.Sprintf("needs %d cache bytes on %s, %d of %d are free", n[at], l.sockets[at].ID, l.sockets[at].free(), l.sockets[at].Budget)
+			}
+			continue
+		}
+		if owner < 0 || l.better(o, n[o], owner, need[owner]) {
+			owner, need = o, n
+		}
+	}
+	if owner >= 0 {
+		why = ""
+	}
+	return owner, need, why
+}
+
+func (l *ledger) better(a int, needA int64, b int, needB int64) bool {
+	freeA, freeB := l.sockets[a].free()-needA, l.sockets[b].free()-needB
+	if freeA != freeB {
+		return freeA > freeB
+	}
+	return l.sockets[a].sequences < l.sockets[b].sequences
+}
+
+// short is the socket that lacks the most bytes for need; 0: it fits everywhere.
+func (l *ledger) short(need []int64) (at int, bytes int64) {
+	for i := range l.sockets {
+		if s := need[i] - l.sockets[i].free(); s > bytes {
+			at, bytes = i, s
+		}
+	}
+	return at, bytes
+}
+
+// alone says which owners could take a request with `output` tokens to its end
+// with the whole cluster to themselves, also if it were rebuilt just before its
+// last token; when there is none, why it is so. Only these are ever chosen: so a
+// sequence that is alone can always grow.
+func (l *ledger) alone(r *request, output int) (able []bool, why string) {
+	empty := ledger{g: l.g, sockets: make([]account, len(l.sockets))}
+	for i := range l.sockets {
+		empty.sockets[i].Socket = l.sockets[i].Socket
+	}
+	final := len(r.Prompt) + max(output, 1) - 1
+	read := len(r.Prompt)
+	if r.Policy.Identity() {
+		read = final
+	}
+	able = make([]bool, len(l.sockets))
+	for o := range able {
+		_, short := empty.short(empty.need(r.Policy, o, read, final))
+		able[o] = short == 0
+	}
+	_, _, why = empty.choose(r.Policy, read, final, anyOwner)
+	return able, why
+}
+
+func anyOwner(int) bool { return true }
+
+// largestOutput is how many output tokens would fit, -1 when the prompt alone does not.
+func (l *ledger) largestOutput(r *request) int {
+	fits := func(output int) bool {
+		_, why := l.alone(r, output)
+		return why == ""
+	}
+	if !fits(0) {
+		return -1
+	}
+	lo, hi := 0, r.limit
+	for lo < hi {
+		mid := lo + (hi-lo+1)/2
+		if fits(mid) {
+			lo = mid
+		} else {
+			hi = mid - 1
+		}
+	}
+	return lo
+}
+
+// admit books need for a request.
+func (l *ledger) admit(r *request, owner int, need []int64) {
+	r.owner, r.hold = owner, need
+	for i := range l.sockets {
+		l.sockets[i].reserved += need[i]
+	}
+	l.sockets[owner].sequences++
+}
+
+// handedOver books the end of prefill: only the owner keeps bytes.
+func (l *ledger) handedOver(r *request) {
+	for i := range l.sockets {
+		keep := int64(0)
+		if i == r.owner {
+			keep = min(r.hold[i], kvcache.ResidentBytes(l.g, r.read, min(r.read+1, r.final()), r.Policy))
+		}
+		l.sockets[i].reserved -= r.hold[i] - keep
+		l.sockets[i].freed += r.hold[i] - keep
+		r.hold[i] = keep
+	}
+}
+
+// growth is what the next decode row needs beyond what is booked.
+func (l *ledger) growth(r *request) int64 {
+	return max(0, kvcache.ResidentBytes(l.g, r.read, r.cached+1, r.Policy)-r.hold[r.owner])
+}
+
+func (l *ledger) grow(r *request, bytes int64) {
+	r.hold[r.owner] += bytes
+	l.sockets[r.owner].reserved += bytes
+	if r.buddy != none {
+		r.hold[r.buddy] += bytes
+		l.sockets[r.buddy].reserved += bytes
+		l.sockets[r.buddy].replicas += bytes
+	}
+}
+
+// release gives back all that a request holds.
+func (l *ledger) release(r *request) {
+	if r.buddy != none {
+		l.uncopied(r)
+	}
+	for i, bytes := range r.hold {
+		l.sockets[i].reserved -= bytes
+	}
+	l.sockets[r.owner].sequences--
+	r.hold = nil
+}

@@ -1,0 +1,241 @@
+package batcher
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"shoal/kvcache"
+	"shoal/sampler"
+	"shoal/tensor"
+)
+
+var greedy = &sampler.Params{Logprobs: -1}
+
+func drawSockets(r *rapid.T, least int64) []Socket {
+	n := rapid.IntRange(1, 5).Draw(r, "sockets")
+	cuts := []int{0, geometry.KVHeads}
+	for range n - 1 {
+		cuts = append(cuts, rapid.IntRange(0, geometry.KVHeads).Draw(r, "cut"))
+	}
+	slices.Sort(cuts)
+	var sockets []Socket
+	for i := range n {
+		sockets = append(sockets, Socket{ID: fmt.Sprint("n", i+1), Budget: least + block*rapid.Int64Range(0, 60).Draw(r, "budget"), Heads: tensor.Span{Lo: cuts[i], Hi: cuts[i+1]}})
+	}
+	return sockets
+}
+
+// drawRoomy places a cluster that can take any request of drawSpec, though not on
+// every owner: one socket is large, the others can at least read their heads.
+func drawRoomy(r *rapid.T) []Socket {
+	sockets := drawSockets(r, block*20)
+	sockets[rapid.IntRange(0, len(sockets)-1).Draw(r, "large")].Budget += block * 25
+	return sockets
+}
+
+// drawHeirs says which old socket each new one was: the same process, with the
+// same memory, in any order; the others died or are new.
+func drawHeirs(r *rapid.T, at *cluster, sockets []Socket) []int {
+	heirs, left := make([]int, len(sockets)), []int{}
+	for rank := range at.arenas {
+		left = append(left, rank)
+	}
+	for i := range sockets {
+		heirs[i] = none
+		if len(left) > 0 && rapid.IntRange(0, 3).Draw(r, "survives") > 0 {
+			k := rapid.IntRange(0, len(left)-1).Draw(r, "was")
+			if budget := at.arenas[left[k]].Budget(); budget >= sockets[i].Budget {
+				heirs[i], sockets[i].Budget = left[k], budget
+				left = slices.Delete(left, k, k+1)
+			}
+		}
+	}
+	return heirs
+}
+
+func drawSpec(r *rapid.T, id string, now int64) Spec {
+	p := Spec{ID: id, Sampling: greedy, Arrival: now, PromptLogprobs: rapid.IntRange(-1, 0).Draw(r, "prompt logprobs")}
+	p.Prompt = prompt(id, rapid.IntRange(1, 200).Draw(r, "prompt"))
+	p.MaxTokens = rapid.IntRange(0, 90).Draw(r, "max tokens")
+	p.Policy = rapid.SampledFrom([]kvcache.Policy{kvcache.Full{}, kvcache.Streaming{Sink: 4, Recent: 60}, kvcache.Streaming{Sink: 2, Recent: 20}}).Draw(r, "policy")
+	p.Priority = rapid.IntRange(-1, 1).Draw(r, "priority")
+	if p.MaxTokens > 0 && rapid.Bool().Draw(r, "stops") {
+		p.Stop = []int32{modelToken(id, rapid.IntRange(0, p.MaxTokens-1).Draw(r, "stop at"))}
+	}
+	if k := rapid.IntRange(0, 3).Draw(r, "taken over"); k == 0 && p.MaxTokens > 1 && p.Stop == nil {
+		for i := range rapid.IntRange(1, p.MaxTokens-1).Draw(r, "emitted before") {
+			p.Emitted = append(p.Emitted, modelToken(id, i))
+		}
+		p.Accepted = true
+	}
+	return p
+}
+
+// Whatever happens, in any order: the ledger holds, the real arenas never refuse,
+// every token comes once and in order, and every request ends.
+func TestEverythingEnds(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		s := testState(t, func(c *Config) {
+			c.MaxRunning = rapid.IntRange(1, 12).Draw(r, "max running")
+			c.TokenBudget = c.MaxRunning + rapid.IntRange(1, 80).Draw(r, "spare tokens")
+			c.Chunk = rapid.IntRange(1, c.TokenBudget).Draw(r, "chunk")
+			c.MaxFailures = 1000
+			c.Replicas = rapid.IntRange(0, 1).Draw(r, "replicas")
+		})
+		out := newClient(r)
+		var at *cluster
+		defer func() {
+			if at != nil {
+				at.close()
+			}
+		}()
+		var flight *Plan
+		epoch, now := uint32(0), int64(0)
+		step := func(in Input) Effects {
+			e := s.Step(in)
+			for _, reject := range e.Rejects {
+				delete(out.specs, reject.ID)
+			}
+			out.take(e)
+			checkLedger(r, s)
+			if e.Release != nil && rapid.Bool().Draw(r, "release is heard") {
+				at.release(e.Release)
+			}
+			if e.Broken != nil {
+				flight = nil
+			}
+			if e.Start != nil {
+				if flight != nil {
+					r.Fatalf("two steps in flight")
+				}
+				flight = e.Start
+				if n := flight.Tokens(); n == 0 || n > s.cfg.TokenBudget {
+					r.Fatalf("a step of %d tokens, the budget is %d", n, s.cfg.TokenBudget)
+				}
+			}
+			return e
+		}
+		place := func(sockets []Socket) {
+			epoch++
+			var held []Held
+			if at == nil {
+				at = newCluster(r, epoch, sockets)
+			} else {
+				at, held = at.inherit(epoch, sockets, drawHeirs(r, at, sockets))
+			}
+			flight = nil
+			step(Placed{Epoch: epoch, Sockets: sockets, Held: held})
+		}
+		n := 0
+		for range rapid.IntRange(5, 120).Draw(r, "actions") {
+			switch rapid.SampledFrom([]string{"submit", "submit", "done", "done", "done", "done", "cancel", "fail", "place", "unplace", "tick", "stale"}).Draw(r, "action") {
+			case "submit":
+				n++
+				spec := drawSpec(r, fmt.Sprint("r", n), now)
+				out.specs[spec.ID], out.tokens[spec.ID] = &spec, len(spec.Emitted)
+				step(Submit{spec})
+			case "done":
+				if flight != nil {
+					p := flight
+					flight = nil
+					step(at.run(p, out.specs))
+				}
+			case "cancel":
+				step(Cancel{fmt.Sprint("r", rapid.IntRange(1, max(1, n)).Draw(r, "which"))})
+			case "fail":
+				if p := flight; p != nil {
+					if rapid.Bool().Draw(r, "the sockets did it") {
+						at.run(p, out.specs)
+					}
+					step(StepFailed{p.Epoch, p.Step, errStep.Error()})
+				}
+			case "place":
+				place(drawSockets(r, 0))
+			case "unplace":
+				flight = nil
+				step(Unplaced{"test"})
+			case "tick":
+				now += rapid.Int64Range(0, 4000).Draw(r, "millis")
+				step(Tick{now})
+			case "stale":
+				e := step(StepDone{Epoch: epoch - 1, Step: s.steps, Results: []Result{{Seq: 1}}})
+				if e.Start != nil || e.Emits != nil {
+					r.Fatalf("a stale result had an effect: %+v", e)
+				}
+			}
+		}
+		// A cluster that holds any one request: all must end, in bounded work.
+		place(drawRoomy(r))
+		for steps := 0; !s.Idle(); steps++ {
+			if flight == nil || steps > 200*(n+1) {
+				r.Fatalf("stuck after %d steps: %+v", steps, s.Snapshot())
+			}
+			p := flight
+			flight = nil
+			step(at.run(p, out.specs))
+		}
+		for id := range out.specs {
+			if _, over := out.finished[id]; !over {
+				r.Fatalf("%s has not ended", id)
+			}
+		}
+		if flight != nil {
+			flight = nil
+			step(StepFailed{epoch, s.steps, "the last step carried only requests that were cancelled"})
+			return
+		}
+		at.release(s.told) // the last ones may not have been heard
+		if len(at.seqs) > 0 {
+			r.Fatalf("%d caches were never released", len(at.seqs))
+		}
+	})
+}
+
+// Admission follows arrival among equals, under any memory pressure.
+func TestFirstComeFirstServed(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		s, out := testState(t, nil), newClient(r)
+		at := newCluster(r, 1, drawRoomy(r))
+		defer at.close()
+		var sockets []Socket
+		for i, a := range at.arenas {
+			sockets = append(sockets, Socket{ID: fmt.Sprint(i), Budget: a.Budget(), Heads: at.spans[i]})
+		}
+		var want []string
+		var flight *Plan
+		step := func(in Input) {
+			e := s.Step(in)
+			out.take(e)
+			if len(e.Rejects) > 0 {
+				r.Fatalf("rejected: %+v", e.Rejects)
+			}
+			at.release(e.Release)
+			if e.Start != nil {
+				flight = e.Start
+			}
+		}
+		step(Placed{Epoch: 1, Sockets: sockets})
+		todo := rapid.IntRange(1, 30).Draw(r, "requests")
+		for todo > 0 || !s.Idle() {
+			if todo > 0 && (flight == nil || rapid.IntRange(0, 2).Draw(r, "submit") == 0) {
+				todo--
+				spec := drawSpec(r, fmt.Sprint("r", todo), int64(len(want)))
+				spec.Priority = 0
+				out.specs[spec.ID], out.tokens[spec.ID] = &spec, len(spec.Emitted)
+				want = append(want, spec.ID)
+				step(Submit{spec})
+				continue
+			}
+			p := flight
+			flight = nil
+			step(at.run(p, out.specs))
+		}
+		want = slices.DeleteFunc(want, func(id string) bool { return !out.seen[id] }) // ended at Submit
+		if !slices.Equal(out.opened, want) {
+			r.Fatalf("admitted %v, arrived %v", out.opened, want)
+		}
+	})
+}

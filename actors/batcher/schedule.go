@@ -1,0 +1,140 @@
+package batcher
+
+// schedule cuts the next step: memory for the decode rows first, then decode
+// rows, then chunks of prompts that are being read, then new admissions, until
+// the token budget is used up.
+func (s *State) schedule() {
+	s.growAll()
+	p := &Plan{Epoch: s.epoch, Step: s.steps + 1}
+	s.reopen(p)
+	rows := map[uint64]*request{}
+	for _, r := range s.running {
+		if r.phase == decoding {
+			p.Decode = append(p.Decode, Decode{Seq: r.seq, Owner: r.owner, Position: r.cached, Token: r.token(r.cached)})
+			rows[r.seq] = r
+		}
+	}
+	left := s.cfg.TokenBudget - len(p.Decode)
+	for _, r := range s.running {
+		if r.phase == reading && left > 0 {
+			left -= s.chunk(p, r, left)
+			rows[r.seq] = r
+		}
+	}
+	for left > 0 {
+		r := s.admit(p)
+		if r == nil {
+			break
+		}
+		left -= s.chunk(p, r, left)
+		rows[r.seq] = r
+	}
+	if len(rows) == 0 {
+		s.out.Release, s.drop = s.drop, nil
+		s.told = append(s.told, s.out.Release...)
+		return
+	}
+	s.replicate(p)
+	s.steps++
+	p.Uncopy, s.uncopy = s.uncopy, nil
+	p.Release = append(s.told, s.drop...)
+	s.told, s.drop = nil, nil
+	s.flight = &flight{plan: p, started: s.now, rows: rows}
+	s.out.Start = p
+}
+
+// growAll books the bytes that the next decode rows need, the first in order
+// first. Who needs bytes that are not there takes them from the last in order on
+// the same socket, which may be itself; replicas go before sequences.
+func (s *State) growAll() {
+	for _, r := range append(queue(nil), s.running...) {
+		if r.phase != decoding {
+			continue // still reading, or preempted a moment ago
+		}
+		bytes := s.ledger.growth(r)
+		for r.phase == decoding && bytes > s.ledger.sockets[r.owner].free() {
+			if !s.forgo(r.owner) {
+				s.preempt(s.victim(r.owner))
+			}
+		}
+		if r.phase != decoding {
+			continue
+		}
+		if r.buddy != none && bytes > s.ledger.sockets[r.buddy].free() {
+			s.dropCopy(r)
+		}
+		s.ledger.grow(r, bytes)
+	}
+}
+
+// victim is the last in order that holds bytes on a socket.
+func (s *State) victim(rank int) *request {
+	for i := len(s.running) - 1; i >= 0; i-- {
+		if r := s.running[i]; r.hold[rank] > 0 {
+			return r
+		}
+	}
+	panic("batcher: a socket is full and nobody holds bytes on it")
+}
+
+func (s *State) preempt(r *request) {
+	s.ledger.release(r)
+	s.drop = append(s.drop, r.seq)
+	s.running.remove(r)
+	r.restart()
+	r.preempted++
+	s.waiting.insert(r)
+}
+
+// admit takes the first in order that waits into the plan, if it fits everywhere
+// at its peak. Nobody overtakes: the first waits until it fits. Requests that
+// this placement can never take stand aside.
+func (s *State) admit(p *Plan) *request {
+	if len(s.running) >= s.cfg.MaxRunning {
+		return nil
+	}
+	r := s.head()
+	if r == nil {
+		return nil
+	}
+	read, tokens := r.asks()
+	owner, need, why := s.ledger.choose(r.Policy, read, tokens, r.canOwn)
+	if why != "" {
+		return nil
+	}
+	s.waiting.remove(r)
+	s.ledger.admit(r, owner, need)
+	s.sequences++
+	r.phase, r.seq, r.read, r.cached, r.buddy = reading, s.sequences, read, 0, none
+	if r.started < 0 {
+		r.started = s.now
+	}
+	s.running.insert(r)
+	p.Open = append(p.Open, Open{Seq: r.seq, ID: r.ID, Owner: owner, Policy: r.Policy, Sampling: r.Sampling,
+		Read: read, Sampled: read - len(r.Prompt), Reserve: tokens, Buddy: none})
+	return r
+}
+
+func (s *State) head() *request {
+	for _, r := range s.waiting {
+		if r.unfit == "" {
+			return r
+		}
+	}
+	return nil
+}
+
+// chunk adds the next tokens of a prompt to the plan and returns how many.
+func (s *State) chunk(p *Plan, r *request, left int) int {
+	end := min(r.read, r.cached+min(left, s.cfg.Chunk))
+	c := Chunk{Seq: r.seq, Owner: r.owner, Start: r.cached, Tokens: r.tokens(r.cached, end), Last: end == r.read, PromptLogprobs: -1, Next: -1}
+	c.Sample = c.Last && r.limit > 0
+	if r.PromptLogprobs >= 0 && min(end, len(r.Prompt)-1) > r.scored {
+		c.PromptLogprobs = r.PromptLogprobs
+		if end < len(r.Prompt) {
+			c.Next = r.Prompt[end]
+		}
+	}
+	p.Chunks = append(p.Chunks, c)
+	return len(c.Tokens)
+}

@@ -1,0 +1,437 @@
+package batcher
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"testing"
+
+	"shoal/kvcache"
+	"shoal/sampler"
+	"shoal/tensor"
+)
+
+var geometry = kvcache.Geometry{Layers: 1, KVHeads: 4, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}}
+
+var block = int64(geometry.Layout.BlockBytes())
+
+// modelToken is the fake model: a function of the request and the output index.
+func modelToken(id string, index int) int32 {
+	h := fnv.New32a()
+	fmt.Fprintf(h, "%s/%d", id, index)
+	return int32(h.Sum32() % 1000)
+}
+
+// cluster carries out plans with the real arenas and stores of package kvcache:
+// a step that the ledger allowed must never meet ErrBudget.
+type cluster struct {
+	t      fataler
+	epoch  uint32
+	arenas []*kvcache.Arena
+	spans  []tensor.Span
+	seqs   map[uint64]*sequence
+	gone   map[uint64]bool // released
+}
+
+type fataler interface{ Fatalf(string, ...any) }
+
+type sequence struct {
+	open   Open
+	parts  []*kvcache.Store
+	own    *kvcache.Store
+	copy   *kvcache.Store // on buddy
+	owner  int
+	buddy  int
+	held   bool // its epoch is over, nobody has opened it again
+	prompt int  // of the request
+	next   int  // position that the next row must have
+}
+
+func newCluster(t fataler, epoch uint32, sockets []Socket) *cluster {
+	c := &cluster{t: t, epoch: epoch, seqs: map[uint64]*sequence{}, gone: map[uint64]bool{}}
+	for _, s := range sockets {
+		c.arenas = append(c.arenas, kvcache.NewArena(s.Budget))
+		c.spans = append(c.spans, s.Heads)
+	}
+	return c
+}
+
+func (c *cluster) close() {
+	for _, a := range c.arenas {
+		a.Close()
+	}
+}
+
+// inherit makes the cluster of the next epoch: rank i is what rank from[i] of c
+// was, with its caches, or a new socket when that is none. The others are gone.
+func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster, []Held) {
+	next := newCluster(c.t, epoch, nil)
+	now := map[int]int{}
+	for i, s := range sockets {
+		a := kvcache.NewArena(s.Budget)
+		if from[i] != none {
+			a.Close()
+			a = c.arenas[from[i]]
+			now[from[i]] = i
+		}
+		next.arenas, next.spans = append(next.arenas, a), append(next.spans, s.Heads)
+	}
+	var held []Held
+	for _, seq := range slices.Sorted(maps.Keys(c.seqs)) {
+		q := c.seqs[seq]
+		for rank, part := range q.parts {
+			if _, lives := now[rank]; lives {
+				part.Release()
+			}
+		}
+		add := func(s *kvcache.Store, rank int, copied bool) (*kvcache.Store, int) {
+			at, lives := now[rank]
+			if s == nil || !lives {
+				return nil, none
+			}
+			held = append(held, Held{Seq: seq, Rank: at, Prompt: s.Prompt(), Tokens: s.Tokens(), Staged: s.Staged(), Copy: copied})
+			return s, at
+		}
+		k := &sequence{open: q.open, prompt: q.prompt, held: true}
+		k.own, k.owner = add(q.own, q.owner, false)
+		k.copy, k.buddy = add(q.copy, q.buddy, true)
+		if k.own != nil || k.copy != nil {
+			next.seqs[seq] = k
+		}
+	}
+	for rank, a := range c.arenas {
+		if _, lives := now[rank]; !lives {
+			a.Close()
+		}
+	}
+	return next, held
+}
+
+// resume opens a held sequence where it stood.
+func (c *cluster) resume(o Open, requests map[string]*Spec) {
+	q := c.seqs[o.Seq]
+	if q == nil || !q.held || q.open.ID != o.ID {
+		c.t.Fatalf("%s: resumes sequence %d, which nobody holds", o.ID, o.Seq)
+	}
+	store := func(rank int) *kvcache.Store {
+		s := q.own
+		if q.owner != rank {
+			s = q.copy
+			if s == nil || q.buddy != rank {
+				c.t.Fatalf("%s: rank %d does not hold it", o.ID, rank)
+			}
+		}
+		switch len(o.Resume) {
+		case s.Tokens():
+			s.Rollback()
+		case s.Tokens() + s.Staged():
+			s.Commit(s.Staged())
+		default:
+			c.t.Fatalf("%s: resumes at %d, the cache has %d and %d", o.ID, len(o.Resume), s.Tokens(), s.Staged())
+		}
+		return s
+	}
+	own, copied := store(o.Owner), (*kvcache.Store)(nil)
+	if o.Buddy != none {
+		copied = store(o.Buddy)
+	}
+	for _, s := range []*kvcache.Store{q.own, q.copy} {
+		if s != nil && s != own && s != copied {
+			s.Release()
+		}
+	}
+	*q = sequence{open: o, own: own, copy: copied, owner: o.Owner, buddy: o.Buddy, prompt: q.prompt}
+	q.feed(c, requests, 0, o.Resume)
+}
+
+// settle commits what the step before wrote: that a next one is planned says that
+// nobody failed.
+func (c *cluster) settle() {
+	for _, q := range c.seqs {
+		for _, s := range []*kvcache.Store{q.own, q.copy} {
+			if !q.held && s != nil {
+				s.Commit(s.Staged())
+			}
+		}
+	}
+}
+
+func (c *cluster) release(seqs []uint64) {
+	for _, seq := range seqs {
+		q := c.seqs[seq]
+		if q == nil {
+			if !c.gone[seq] {
+				c.t.Fatalf("release of sequence %d, which was never there", seq)
+			}
+			continue
+		}
+		c.gone[seq] = true
+		for _, part := range q.parts {
+			part.Release()
+		}
+		for _, s := range []*kvcache.Store{q.own, q.copy} {
+			if s != nil {
+				s.Release()
+			}
+		}
+		delete(c.seqs, seq)
+	}
+}
+
+func (c *cluster) must(err error, what string, args ...any) {
+	if err != nil {
+		c.t.Fatalf("%s: %v", fmt.Sprintf(what, args...), err)
+	}
+}
+
+// run does a step the way sockets do: release, open, reserve everything, then compute.
+func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
+	if p.Epoch != c.epoch {
+		c.t.Fatalf("step of epoch %d, the cluster is in %d", p.Epoch, c.epoch)
+	}
+	c.settle()
+	c.release(p.Release)
+	for _, seq := range p.Uncopy {
+		if q := c.seqs[seq]; q != nil {
+			q.copy.Release()
+			q.copy = nil
+		}
+	}
+	for _, o := range p.Open {
+		if o.Resume != nil {
+			c.resume(o, requests)
+			continue
+		}
+		q := &sequence{open: o, prompt: len(requests[o.ID].Prompt)}
+		for i, a := range c.arenas {
+			q.parts = append(q.parts, kvcache.NewPrefill(a, geometry, c.spans[i]))
+		}
+		c.seqs[o.Seq] = q
+	}
+	for _, k := range p.Copy {
+		q := c.seqs[k.Seq]
+		if q.copy != nil || k.Owner != q.owner || k.Buddy == k.Owner {
+			c.t.Fatalf("%s: a second copy, or one on its owner: %+v", q.open.ID, k)
+		}
+		q.copy, q.buddy = kvcache.NewStore(c.arenas[k.Buddy], geometry, q.open.Policy), k.Buddy
+		c.must(q.copy.Open(q.own.Prompt(), q.own.Tokens(), tensor.Span{}), "copy of %d tokens", q.own.Tokens())
+		for head := range geometry.KVHeads {
+			rows := q.own.ExportSlots(nil, 0, head, 0, q.open.Policy.Slots(q.own.Prompt(), q.own.Tokens()))
+			c.must(q.copy.Import(0, head, 0, rows), "copy")
+		}
+		c.must(q.copy.Seal(), "seal of a copy")
+	}
+	for _, d := range p.Decode {
+		q := c.seqs[d.Seq]
+		c.must(q.own.Reserve(d.Position+1), "decode row at %d", d.Position)
+		if q.copy != nil {
+			c.must(q.copy.Reserve(d.Position+1), "copied row at %d", d.Position)
+		}
+	}
+	for _, k := range p.Chunks {
+		q := c.seqs[k.Seq]
+		for rank, part := range q.parts {
+			c.must(part.Reserve(k.Start+len(k.Tokens)), "chunk at %d on rank %d", k.Start, rank)
+		}
+		if k.Last {
+			a := c.arenas[k.Owner]
+			q.own, q.owner = kvcache.NewStore(a, geometry, q.open.Policy), k.Owner
+			adopted := tensor.Span{}
+			if q.open.Policy.Identity() {
+				adopted = c.spans[k.Owner]
+			}
+			c.must(q.own.Open(q.open.Read, q.open.Read, adopted), "hand-over of %d tokens", q.open.Read)
+		}
+	}
+	done := StepDone{Epoch: p.Epoch, Step: p.Step}
+	for _, d := range p.Decode {
+		q := c.seqs[d.Seq]
+		q.feed(c, requests, d.Position, []int32{d.Token})
+		put(q.own, d.Position, 1)
+		if q.copy != nil {
+			c.must(q.copy.ImportToken(d.Position, q.own.ExportToken(nil, d.Position)), "row of a copy")
+		}
+		done.Results = append(done.Results, q.result(d.Seq, d.Position+1))
+	}
+	for _, k := range p.Chunks {
+		q := c.seqs[k.Seq]
+		q.feed(c, requests, k.Start, k.Tokens)
+		for _, part := range q.parts {
+			put(part, k.Start, len(k.Tokens))
+			part.Commit(len(k.Tokens))
+		}
+		if k.Last {
+			c.handOver(q, k.Owner)
+		}
+		r := q.result(k.Seq, k.Start+len(k.Tokens))
+		if k.PromptLogprobs >= 0 {
+			for pos := k.Start + 1; pos <= k.Start+len(k.Tokens) && pos < q.prompt; pos++ {
+				if pos == k.Start+len(k.Tokens) && k.Next != requests[q.open.ID].Prompt[pos] {
+					c.t.Fatalf("the token after the chunk is %d", k.Next)
+				}
+				r.Prompt = append(r.Prompt, PromptLogprob{Position: pos, Logprob: float32(-pos)})
+			}
+		}
+		done.Results = append(done.Results, r)
+	}
+	for _, a := range c.arenas {
+		done.Used = append(done.Used, a.Used())
+	}
+	return done
+}
+
+func put(s *kvcache.Store, start, n int) {
+	k, v := make([]float32, geometry.Layout.KDim), make([]float32, geometry.Layout.VDim)
+	for pos := start; pos < start+n; pos++ {
+		for head := s.Heads().Lo; head < s.Heads().Hi; head++ {
+			s.Write(0, head, pos, k, v)
+		}
+	}
+}
+
+// feed checks that the rows carry the tokens of the request, in order, none twice.
+func (q *sequence) feed(c *cluster, requests map[string]*Spec, start int, tokens []int32) {
+	if start != q.next {
+		c.t.Fatalf("%s: row at position %d, the cache has %d tokens", q.open.ID, start, q.next)
+	}
+	for i, token := range tokens {
+		pos, want := start+i, int32(0)
+		if pos < q.prompt {
+			want = requests[q.open.ID].Prompt[pos]
+		} else {
+			want = modelToken(q.open.ID, pos-q.prompt)
+		}
+		if token != want {
+			c.t.Fatalf("%s: position %d gets token %d, want %d", q.open.ID, pos, token, want)
+		}
+	}
+	q.next += len(tokens)
+}
+
+func (q *sequence) result(seq uint64, cached int) Result {
+	return Result{Seq: seq, Sample: sampler.Result{Token: modelToken(q.open.ID, max(0, cached-q.prompt))}}
+}
+
+func (c *cluster) handOver(q *sequence, owner int) {
+	for rank, part := range q.parts {
+		for head := c.spans[rank].Lo; head < c.spans[rank].Hi; head++ {
+			kept := q.open.Policy.Keep(&kvcache.Evidence{Head: head, Prompt: q.open.Read})
+			switch {
+			case rank != owner:
+				c.must(q.own.Import(0, head, 0, part.Export(nil, q.open.Policy, 0, head, kept)), "import")
+			case q.open.Policy.Identity():
+				c.must(q.own.Adopt(part, head), "adopt")
+			default:
+				c.must(q.own.Keep(part, 0, head, kept), "keep")
+			}
+		}
+		part.Release()
+	}
+	q.parts = nil
+	c.must(q.own.Seal(), "seal")
+}
+
+// client checks what comes out: every token once, in order, one end, nothing after it.
+type client struct {
+	t        fataler
+	specs    map[string]*Spec
+	tokens   map[string]int
+	scored   map[string]int
+	finished map[string]Finish
+	opened   []string // IDs in the order of their first admission
+	seen     map[string]bool
+}
+
+func newClient(t fataler) *client {
+	return &client{t: t, specs: map[string]*Spec{}, tokens: map[string]int{}, scored: map[string]int{}, finished: map[string]Finish{}, seen: map[string]bool{}}
+}
+
+func (c *client) take(e Effects) {
+	for _, f := range e.Faults {
+		c.t.Fatalf("fault %+v", f)
+	}
+	for _, s := range e.Scores {
+		for _, p := range s.Prompt {
+			c.scored[s.ID]++
+			if p.Position != c.scored[s.ID] || p.Logprob != float32(-p.Position) || c.tokens[s.ID] > len(c.specs[s.ID].Emitted) {
+				c.t.Fatalf("%s: score %+v after %d", s.ID, p, c.scored[s.ID]-1)
+			}
+		}
+	}
+	for _, m := range e.Emits {
+		if _, over := c.finished[m.ID]; over || c.specs[m.ID] == nil {
+			c.t.Fatalf("%s: token after its end", m.ID)
+		}
+		if m.Index != c.tokens[m.ID] || m.Token != modelToken(m.ID, m.Index) {
+			c.t.Fatalf("%s: token %d at index %d, want %d at %d", m.ID, m.Token, m.Index, modelToken(m.ID, c.tokens[m.ID]), c.tokens[m.ID])
+		}
+		c.tokens[m.ID]++
+	}
+	for _, f := range e.Finishes {
+		if _, over := c.finished[f.ID]; over || f.Output != c.tokens[f.ID] {
+			c.t.Fatalf("%s: finish %+v after %d tokens, finished before: %v", f.ID, f, c.tokens[f.ID], over)
+		}
+		c.finished[f.ID] = f
+		spec := c.specs[f.ID]
+		switch f.Reason {
+		case ReasonLength:
+			if f.Output != spec.MaxTokens {
+				c.t.Fatalf("%s: length after %d of %d tokens", f.ID, f.Output, spec.MaxTokens)
+			}
+			if spec.PromptLogprobs >= 0 && c.scored[f.ID] != len(spec.Prompt)-1 {
+				c.t.Fatalf("%s: %d of %d prompt tokens scored", f.ID, c.scored[f.ID], len(spec.Prompt)-1)
+			}
+		case ReasonStop:
+			if last := modelToken(f.ID, f.Output-1); last != spec.Stop[0] {
+				c.t.Fatalf("%s: stopped by %d", f.ID, last)
+			}
+		}
+	}
+	if e.Start != nil {
+		for _, o := range e.Start.Open {
+			if !c.seen[o.ID] {
+				c.seen[o.ID] = true
+				c.opened = append(c.opened, o.ID)
+			}
+		}
+	}
+}
+
+func checkLedger(t fataler, s *State) {
+	sums := make([]int64, len(s.ledger.sockets))
+	for _, r := range s.running {
+		for i, bytes := range r.hold {
+			sums[i] += bytes
+		}
+	}
+	for i, a := range s.ledger.sockets {
+		if a.reserved != sums[i] || a.reserved > a.Budget {
+			t.Fatalf("socket %s: reserved %d of %d, requests hold %d", a.ID, a.reserved, a.Budget, sums[i])
+		}
+	}
+}
+
+func prompt(id string, n int) []int32 {
+	p := make([]int32, n)
+	for i := range p {
+		p[i] = modelToken("prompt of "+id, i)
+	}
+	return p
+}
+
+var errStep = errors.New("test: step failed")
+
+func testState(t testing.TB, edit func(*Config)) *State {
+	t.Helper()
+	c := Config{Geometry: geometry, ContextLimit: 1000, TokenBudget: 64, Chunk: 32, MaxRunning: 8, MaxWaiting: 100}
+	if edit != nil {
+		edit(&c)
+	}
+	s, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}

@@ -1,0 +1,94 @@
+package batcher
+
+import "fmt"
+
+// Snapshot is the state for /v1/cluster. The caller owns it.
+type Snapshot struct {
+	Epoch    uint32
+	Placed   bool
+	Unplaced string // why no cluster works
+	Draining bool
+
+	Step            uint64 // the newest that was started
+	InFlight        bool
+	BatchRows       int // of the step in flight
+	BatchSequences  int
+	Running         []RequestState // in order
+	Waiting         []RequestState
+	Sockets         []SocketState // by rank
+	TokensPerSecond int64         // prefill and decode, measured
+}
+
+// RequestState is one request.
+type RequestState struct {
+	ID        string
+	State     string // "waiting", "reading", "decoding", "ending"
+	Why       string // of one that waits
+	Owner     string // socket, of one that runs
+	Prompt    int    // tokens
+	Output    int
+	Cached    int // tokens in the cache
+	Bytes     int64
+	Replica   string // socket with a copy of the cache
+	Preempted int
+}
+
+// SocketState is the ledger of one socket, in bytes.
+type SocketState struct {
+	ID        string
+	Budget    int64
+	Reserved  int64
+	Used      int64 // as the socket measured after its last step, -1: not yet
+	Freed     int64 // that ends of prefill gave back in this epoch
+	Replicas  int64 // of Reserved, what replicas take
+	Sequences int   // owned
+}
+
+// Snapshot describes the present.
+func (s *State) Snapshot() Snapshot {
+	v := Snapshot{Epoch: s.epoch, Placed: s.placed, Unplaced: s.unplaced, Draining: s.draining, Step: s.steps, TokensPerSecond: s.rate.perSecond}
+	if f := s.flight; f != nil {
+		v.InFlight, v.BatchRows, v.BatchSequences = true, f.plan.Tokens(), len(f.rows)
+	}
+	for _, a := range s.ledger.sockets {
+		v.Sockets = append(v.Sockets, SocketState{ID: a.ID, Budget: a.Budget, Reserved: a.reserved, Used: a.used, Freed: a.freed, Replicas: a.replicas, Sequences: a.sequences})
+	}
+	names := [...]string{waiting: "waiting", reading: "reading", decoding: "decoding"}
+	for _, r := range s.running {
+		state := RequestState{ID: r.ID, State: names[r.phase], Owner: s.ledger.sockets[r.owner].ID, Prompt: len(r.Prompt), Output: len(r.out), Cached: r.cached, Preempted: r.preempted}
+		if r.buddy != none {
+			state.Replica = s.ledger.sockets[r.buddy].ID
+		}
+		for _, bytes := range r.hold {
+			state.Bytes += bytes
+		}
+		if r.ended {
+			state.State = "ending"
+		}
+		v.Running = append(v.Running, state)
+	}
+	head := s.head()
+	for i, r := range s.waiting {
+		v.Waiting = append(v.Waiting, RequestState{ID: r.ID, State: "waiting", Why: s.why(r, i, head), Prompt: len(r.Prompt), Output: len(r.out), Preempted: r.preempted})
+	}
+	return v
+}
+
+// why says what a waiting request waits for.
+func (s *State) why(r *request, ahead int, head *request) string {
+	switch {
+	case !s.placed:
+		return s.unplaced
+	case r.unfit != "":
+		return "too large for the present cluster: " + r.unfit
+	case r != head:
+		return fmt.Sprintf("%d ahead in the queue", ahead)
+	case len(s.running) >= s.cfg.MaxRunning:
+		return fmt.Sprintf("%d sequences run, the limit is %d", len(s.running), s.cfg.MaxRunning)
+	}
+	read, tokens := r.asks()
+	if _, _, why := s.ledger.choose(r.Policy, read, tokens, r.canOwn); why != "" {
+		return why
+	}
+	return "the next step"
+}

@@ -1,0 +1,157 @@
+package batcher
+
+import (
+	"fmt"
+
+	"shoal/tensor"
+)
+
+// State is the batcher: who waits, who runs, what each holds, and the step in
+// flight. It is not safe for concurrent use.
+type State struct {
+	cfg Config
+	now int64 // of the last Tick
+
+	requests map[string]*request // by ID, until Finish
+	waiting  queue
+	running  queue // reading and decoding, in order; they hold memory
+
+	epoch    uint32 // the newest that was placed
+	placed   bool   // it still works
+	unplaced string // why it does not
+	ledger   ledger
+	draining bool
+
+	flight *flight  // the step in flight
+	drop   []uint64 // sequences that the sockets must release; schedule passes them on
+	told   []uint64 // passed on without a step, so perhaps not heard: the next step repeats them
+	uncopy []uint64 // sequences whose replica the next plan drops
+
+	resumed []resumption // sequences that the next plan opens where they stood
+
+	submitted, sequences, steps uint64 // counters
+	rate                        rate
+	out                         Effects
+}
+
+type flight struct {
+	plan    *Plan
+	started int64
+	rows    map[uint64]*request // sequences of the plan's rows
+}
+
+// New makes the state of a cluster that is not placed yet.
+func New(cfg Config) (*State, error) {
+	cfg.Defaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry}}, nil
+}
+
+// Step takes one input and returns what must happen, in the order that Effects
+// documents.
+func (s *State) Step(in Input) Effects {
+	s.out = Effects{}
+	switch in := in.(type) {
+	case Submit:
+		s.submit(in.Spec)
+	case Cancel:
+		if r, ok := s.requests[in.ID]; ok {
+			s.finish(r, ReasonCancelled, "", "cancelled")
+		}
+	case StepDone:
+		s.stepDone(in)
+	case StepFailed:
+		if s.flight != nil && in.Epoch == s.flight.plan.Epoch && in.Step == s.flight.plan.Step {
+			s.breakEpoch(in.Reason)
+		}
+	case Placed:
+		s.place(in)
+	case Unplaced:
+		s.suspend(in.Reason)
+	case Tick:
+		s.tick(in.Now)
+	case Drain:
+		s.draining = true
+	default:
+		panic(fmt.Sprintf("batcher: unknown input %T", in))
+	}
+	if s.placed && s.flight == nil {
+		s.reap()
+		s.schedule()
+	}
+	return s.out
+}
+
+// Idle says that no request is there.
+func (s *State) Idle() bool { return len(s.requests) == 0 }
+
+// place starts an epoch: the sockets hold what Placed says, and nothing else.
+func (s *State) place(p Placed) {
+	if p.Epoch <= s.epoch {
+		return
+	}
+	s.suspend("a new placement is being made")
+	if why := checkPlacement(p.Sockets, s.cfg.Geometry.Cut()); why != "" {
+		s.out.Faults = append(s.out.Faults, Fault{Kind: "placement", Message: fmt.Sprintf("epoch %d: %s", p.Epoch, why)})
+		return
+	}
+	s.epoch, s.placed, s.unplaced = p.Epoch, true, ""
+	s.ledger.sockets = make([]account, len(p.Sockets))
+	for i, socket := range p.Sockets {
+		s.ledger.sockets[i] = account{Socket: socket, used: -1}
+	}
+	s.adopt(p.Held)
+	for _, list := range []queue{s.waiting, s.running} {
+		for _, r := range list {
+			r.able, r.unfit = s.ledger.alone(r, r.limit)
+		}
+	}
+}
+
+func checkPlacement(sockets []Socket, heads int) string {
+	next := 0
+	for i, k := range sockets {
+		if k.Heads == (tensor.Span{}) {
+			k.Heads = tensor.Span{Lo: next, Hi: next}
+		}
+		if k.Heads.Hi < k.Heads.Lo || k.Heads.Hi > k.Heads.Lo && k.Heads.Lo != next {
+			return fmt.Sprintf("rank %d reads KV heads [%d,%d), expected from %d on", i, k.Heads.Lo, k.Heads.Hi, next)
+		}
+		next = max(next, k.Heads.Hi)
+	}
+	if next != heads {
+		return fmt.Sprintf("%d sockets read %d of %d KV heads", len(sockets), next, heads)
+	}
+	return ""
+}
+
+// finish ends a request. Memory that it holds goes at the step boundary, because
+// the step in flight may still write to it.
+func (s *State) finish(r *request, reason, code, message string) {
+	delete(s.requests, r.ID)
+	r.ended = true
+	if r.phase == waiting {
+		s.waiting.remove(r)
+	}
+	s.out.Finishes = append(s.out.Finishes, Finish{
+		ID: r.ID, Reason: reason, Code: code, Message: message, Prompt: len(r.Prompt), Output: len(r.out),
+		Arrived: r.Arrival, Started: r.started, FirstToken: r.first, Ended: s.now, Preempted: r.preempted,
+	})
+}
+
+// reap frees what ended requests hold.
+func (s *State) reap() {
+	kept := s.running[:0]
+	for _, r := range s.running {
+		if r.ended {
+			s.ledger.release(r)
+			s.drop = append(s.drop, r.seq)
+			continue
+		}
+		kept = append(kept, r)
+	}
+	clear(s.running[len(kept):])
+	s.running = kept
+}

@@ -1,0 +1,112 @@
+package batcher
+
+import (
+	"fmt"
+	"slices"
+)
+
+const maxPriority = 1000
+
+// submit refuses a request with a reason, or lets it wait.
+func (s *State) submit(spec Spec) {
+	r := &request{Spec: spec, buddy: none, started: -1, first: -1, stranded: -1}
+	r.out = slices.Clone(spec.Emitted)
+	r.limit = min(spec.MaxTokens, s.cfg.ContextLimit-len(spec.Prompt))
+	r.rank = spec.Arrival + int64(spec.Priority)*s.cfg.PriorityMillis
+	if rejected := s.refuse(r); rejected != nil {
+		rejected.ID = spec.ID
+		s.out.Rejects = append(s.out.Rejects, *rejected)
+		return
+	}
+	s.submitted++
+	r.number = s.submitted
+	s.requests[r.ID] = r
+	s.waiting.insert(r)
+	if reason, over := r.finished(s.cfg.EOS); over { // a job that died between its last token and its end
+		s.finish(r, reason, "", "")
+	}
+}
+
+func (s *State) refuse(r *request) *Reject {
+	bad := func(format string, args ...any) *Reject {
+		return &Reject{Code: CodeInvalid, Message: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case r.ID == "":
+		return bad("the request has no ID")
+	case s.requests[r.ID] != nil:
+		return &Reject{Code: CodeDuplicate, Message: fmt.Sprintf("a request with ID %q is there already", r.ID)}
+	case r.Policy == nil || r.Sampling == nil:
+		return bad("the request has no cache policy or no sampling parameters")
+	case len(r.Prompt) == 0:
+		return bad("the prompt is empty")
+	case r.MaxTokens < 0 || len(r.out) > r.MaxTokens:
+		return bad("max_tokens is %d with %d tokens emitted before", r.MaxTokens, len(r.out))
+	case r.Priority < -maxPriority || r.Priority > maxPriority:
+		return bad("priority %d must be from %d to %d", r.Priority, -maxPriority, maxPriority)
+	case r.PromptLogprobs < -1:
+		return bad("prompt_logprobs is %d", r.PromptLogprobs)
+	case len(r.Prompt)+min(r.MaxTokens, 1) > s.cfg.ContextLimit || len(r.out) > r.limit:
+		return &Reject{Code: CodeContext, Message: fmt.Sprintf("the prompt has %d tokens, and the context holds %d with the output", len(r.Prompt)+len(r.out), s.cfg.ContextLimit)}
+	}
+	if s.placed {
+		if r.able, r.unfit = s.ledger.alone(r, r.limit); r.unfit != "" && !r.Accepted {
+			return &Reject{Code: CodeBudget, Message: s.tooLarge(r)}
+		}
+	}
+	switch {
+	case r.Accepted:
+		return nil
+	case s.draining:
+		return &Reject{Code: CodeDraining, Message: "the server is shutting down", RetryAfter: 10}
+	case len(s.waiting) >= s.cfg.MaxWaiting:
+		after := s.retryAfter()
+		return &Reject{Code: CodeOverloaded, Message: fmt.Sprintf("%d requests are waiting, try again in about %d s", len(s.waiting), after), RetryAfter: after}
+	}
+	return nil
+}
+
+// tooLarge gives the numbers: what is needed, where, and what would fit.
+func (s *State) tooLarge(r *request) string {
+	advice := "the prompt alone does not fit"
+	if n := s.ledger.largestOutput(r); n >= 0 {
+		advice = fmt.Sprintf("with this prompt max_tokens can be at most %d", n)
+	}
+	return fmt.Sprintf("%d prompt and %d output tokens under policy %s do not fit: the sequence %s, when nothing else runs; %s",
+		len(r.Prompt), r.limit, r.Policy.Spec(), r.unfit, advice)
+}
+
+// rate is how many tokens the cluster computes, from Ticks and finished steps.
+type rate struct {
+	since     int64
+	tokens    int64
+	perSecond int64
+}
+
+func (r *rate) tick(now int64) {
+	elapsed := now - r.since
+	if elapsed < 1000 {
+		return
+	}
+	if r.tokens > 0 {
+		measured := r.tokens * 1000 / elapsed
+		if r.perSecond > 0 {
+			measured = (3*r.perSecond + measured) / 4
+		}
+		r.perSecond = max(1, measured)
+	}
+	r.since, r.tokens = now, 0
+}
+
+// retryAfter estimates the seconds until a place in the queue is free: the mean
+// work of those that wait, at the measured rate; from 1 to 60.
+func (s *State) retryAfter() int {
+	if s.rate.perSecond == 0 || len(s.waiting) == 0 {
+		return 5
+	}
+	var work int64
+	for _, r := range s.waiting {
+		work += int64(len(r.Prompt) + r.limit)
+	}
+	return int(min(60, 1+work/int64(len(s.waiting))/s.rate.perSecond))
+}

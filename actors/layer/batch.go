@@ -1,0 +1,324 @@
+package layer
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"shoal/model"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// Cache is what a layer asks of a sequence's store on this socket. Writes of
+// one step may be repeated; they give the same state.
+type Cache interface {
+	// Put stores the key (rotated) and value of the token at true position pos.
+	Put(layer, head, pos int, k, v []float32)
+	// View returns the blocks of one head, the number of slots in use and
+	// which of them the query q (group, HeadDim), rotated, reads (nil: all). Blocks
+	// may lie in s, until it is used for another View.
+	View(layer, head int, q []float32, s *tensor.AttnScratch) (blocks [][]byte, n int, valid []uint64)
+	// Observe shows the policy the rotated queries of n tokens from position pos on, q[i*ldq:] being (group, HeadDim) of token i. Their keys
+	// are in the cache.
+	Observe(layer, head, pos, n int, q []float32, ldq int)
+}
+
+// Segment is a run of rows of one sequence in a step.
+type Segment struct {
+	Seq     uint64
+	Cache   Cache // nil when this socket keeps nothing of the sequence
+	First   int   // row of the first token
+	N       int
+	Start   int  // true position of the first token
+	Prefill bool // heads are split over the sockets; else the owner has them all
+	Owner   int  // rank that owns the sequence
+}
+
+// Dims are the sizes of one layer.
+type Dims struct {
+	Hidden, Heads, KVHeads, HeadDim, FFN int
+	NormEps                              float32
+	MoE                                  model.MoE         // of the layers with experts
+	Activation                           tensor.Activation // of the FFN
+	Scale                                float32           // of attention scores; 0: 1/sqrt(HeadDim)
+	Ropes                                int               // rotations of a position that layers choose from; 0 counts as 1
+
+	// Latent attention: KVHeads counts units of query heads, HeadDim is of queries.
+	Latent    model.Latent
+	LatentEps float32
+}
+
+// DimsOf are the sizes of a model's layers.
+func DimsOf(c *model.Config) Dims {
+	d := Dims{Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, FFN: c.FFN, NormEps: c.NormEps, MoE: c.MoE,
+		Activation: c.Activation, Scale: c.AttentionScale(), Ropes: len(c.Rotations())}
+	if c.Latent.Rank > 0 {
+		d.KVHeads, d.Latent, d.LatentEps = c.HeadUnits(), c.Latent, model.LatentNormEps
+	}
+	return d
+}
+
+func (d Dims) scale() float32 {
+	if d.Scale != 0 {
+		return d.Scale
+	}
+	return float32(1 / math.Sqrt(float64(d.HeadDim)))
+}
+
+// valueDim is the width of a head's attention output, as it is projected.
+func (d Dims) valueDim() int {
+	if d.Latent.Rank > 0 {
+		return d.Latent.Value
+	}
+	return d.HeadDim
+}
+
+func (d Dims) attnCols() int { return d.Heads * d.valueDim() }
+
+// ropeHalf is the number of rotated pairs of a head.
+func (d Dims) ropeHalf() int {
+	if d.Latent.Rank > 0 {
+		return d.Latent.Rope / 2
+	}
+	return d.HeadDim / 2
+}
+
+func (d Dims) group() int { return d.Heads / d.KVHeads }
+func (d Dims) qCols() int { return d.Heads * d.HeadDim }
+func (d Dims) kCols() int { return d.KVHeads * d.HeadDim }
+
+// Batch is one step on one socket: its rows in canonical order (decode rows by
+// owner, then prefill rows) and the activations that flow through the layers.
+// It is owned by whoever runs the current phase.
+type Batch struct {
+	Dims   Dims
+	Place  topology.Placement
+	Rank   int
+	Lane   int
+	Layout tensor.KVLayout
+	Pool   *tensor.Pool
+
+	T        int       // rows
+	Segments []Segment // in row order
+	decode   int       // rows that are decode rows; the rest are prefill rows
+
+	X    []float32   // (T, Hidden) residual stream, replicated
+	Norm []float32   // (T, Hidden)
+	Y    []float32   // (T, Hidden)
+	QKV  []float32   // (T, qkvWidth)
+	Attn []float32   // (T, attnCols)
+	Gate []float32   // (T, FFN)
+	Up   []float32   // (T, FFN)
+	Cos  [][]float32 // (Ropes)(T, ropeHalf)
+	Sin  [][]float32
+
+	products        []tensor.Product // queued for the same tokens
+	biases          [][]float32
+	attention       attention
+	latent          latentBatch
+	latentAttention latentAttention
+	mix             mixture
+	normWeight      []float32
+	postNorm        []float32
+	// Tasks of a row, made once so that a step allocates nothing.
+	normRow, activateRow, residualRow func(t int)
+
+	rows     []topology.Range // Reduce: rows each rank projects, see rowRanges
+	partial  [][]float32      // ReduceDown: tree nodes of the down projection
+	nodes    [][]tensor.Span  // ReduceDown: tree nodes of every rank
+	send     [][]byte
+	recv     [][]byte
+	sendF    []float32
+	recvF    [][]float32
+	sequence uint64 // collective number within the lane
+
+	Compute, Wait time.Duration
+	Spent         [phases]time.Duration // of Compute, by phase, all layers together
+	Observed      time.Duration         // of Spent[Attend]: what policies look at while a prompt is read
+}
+
+// NewBatch allocates the activations of a lane for at most maxRows rows. The
+// buffers are reused by every step of the lane.
+func NewBatch(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool) *Batch {
+	b := &Batch{Dims: d}
+	qkv := b.qkvWidth()
+	*b = Batch{
+		Dims: d, Layout: layout, Pool: pool,
+		X: make([]float32, maxRows*d.Hidden), Norm: make([]float32, maxRows*d.Hidden), Y: make([]float32, maxRows*d.Hidden),
+		QKV: make([]float32, maxRows*qkv), Attn: make([]float32, maxRows*d.attnCols()),
+		Gate: make([]float32, maxRows*d.FFN), Up: make([]float32, maxRows*d.FFN),
+	}
+	for range max(1, d.Ropes) {
+		b.Cos, b.Sin = append(b.Cos, make([]float32, maxRows*d.ropeHalf())), append(b.Sin, make([]float32, maxRows*d.ropeHalf()))
+	}
+	h := d.Hidden
+	b.normRow = func(t int) { tensor.RMSNorm(b.Norm[t*h:(t+1)*h], b.X[t*h:(t+1)*h], b.normWeight, d.NormEps) }
+	b.residualRow = func(t int) {
+		y := b.Y[t*h : (t+1)*h]
+		if b.postNorm != nil {
+			tensor.RMSNorm(y, y, b.postNorm, d.NormEps)
+		}
+		tensor.Add(b.X[t*h:(t+1)*h], y)
+	}
+	b.activateRow = func(t int) {
+		r := b.Place.Slices[b.Rank].FFN
+		gate := b.Gate[t*d.FFN+r.Lo : t*d.FFN+r.Hi]
+		d.Activation.Mul(gate, gate, b.Up[t*d.FFN+r.Lo:t*d.FFN+r.Hi])
+	}
+	b.attention.init(b)
+	b.initMixture(maxRows)
+	b.latentAttention.init(b)
+	b.initLatent(maxRows)
+	return b
+}
+
+// MaxRows is the number of rows the batch has room for.
+func (b *Batch) MaxRows() int { return len(b.X) / b.Dims.Hidden }
+
+// Reset prepares the batch for a step. Segments are put in canonical order and
+// given their rows; each of ropes, of which there are Dims.Ropes, fills the rotation of
+// one position.
+func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, ropes ...func(pos int, cos, sin []float32)) error {
+	slices.SortStableFunc(segments, func(x, y Segment) int {
+		switch {
+		case x.Prefill != y.Prefill:
+			if y.Prefill {
+				return -1
+			}
+			return 1
+		case !x.Prefill && x.Owner != y.Owner:
+			return x.Owner - y.Owner
+		}
+		return 0
+	})
+	b.Place, b.Rank, b.Segments, b.T, b.decode = p, rank, segments, 0, 0
+	for i := range segments {
+		segments[i].First = b.T
+		b.T += segments[i].N
+		if !segments[i].Prefill {
+			b.decode = b.T
+		}
+	}
+	if b.T > b.MaxRows() {
+		return fmt.Errorf("layer: step has %d rows, this socket was set up for %d", b.T, b.MaxRows())
+	}
+	half := b.Dims.ropeHalf()
+	for _, s := range segments {
+		for i := range s.N {
+			r := s.First + i
+			for j, rope := range ropes {
+				rope(s.Start+i, b.Cos[j][r*half:(r+1)*half], b.Sin[j][r*half:(r+1)*half])
+			}
+		}
+	}
+	b.rows = b.rowRanges()
+	b.Compute, b.Wait, b.Observed, b.Spent = 0, 0, 0, [phases]time.Duration{}
+	return nil
+}
+
+// HasPrefill reports whether the step reads prompt tokens.
+func (b *Batch) HasPrefill() bool { return b.decode < b.T }
+
+// heads are the KV heads of a segment whose attention a rank computes.
+func (b *Batch) heads(s *Segment, rank int) topology.Range {
+	if s.Prefill {
+		return b.Place.Slices[rank].KVHeads
+	}
+	if s.Owner == rank {
+		return topology.Range{Lo: 0, Hi: b.Dims.KVHeads}
+	}
+	return topology.Range{}
+}
+
+// decodeRows are the decode rows that a rank owns: contiguous by construction.
+func (b *Batch) decodeRows(rank int) topology.Range {
+	r := topology.Range{}
+	for i := range b.Segments {
+		s := &b.Segments[i]
+		if s.Prefill || s.Owner != rank {
+			continue
+		}
+		if r.Len() == 0 {
+			r.Lo = s.First
+		}
+		r.Hi = s.First + s.N
+	}
+	return r
+}
+
+// rowRanges gives, for the Reduce mapping, the prefill rows whose output
+// projection each rank computes: an even cut, any cut gives the same bits.
+func (b *Batch) rowRanges() []topology.Range {
+	n := len(b.Place.Slices)
+	shares := make([]float64, n)
+	for i := range shares {
+		shares[i] = 1
+	}
+	r := topology.Cut(b.T-b.decode, shares)
+	for i := range r {
+		r[i].Lo += b.decode
+		r[i].Hi += b.decode
+	}
+	return r
+}
+
+// qkvParts are the column ranges of QKV that hold the given query rows, key
+// rows and value rows.
+func (b *Batch) qkvParts(q, k, v topology.Range) [3]topology.Range {
+	d := b.Dims
+	return [3]topology.Range{q,
+		{Lo: d.qCols() + k.Lo, Hi: d.qCols() + k.Hi},
+		{Lo: d.qCols() + d.kCols() + v.Lo, Hi: d.qCols() + d.kCols() + v.Hi}}
+}
+
+// headParts are the columns of QKV that the attention of KV heads h needs.
+func (b *Batch) headParts(h topology.Range) [3]topology.Range {
+	d := b.Dims
+	q := topology.Range{Lo: h.Lo * d.group() * d.HeadDim, Hi: h.Hi * d.group() * d.HeadDim}
+	k := topology.Range{Lo: h.Lo * d.HeadDim, Hi: h.Hi * d.HeadDim}
+	return b.qkvParts(q, k, k)
+}
+
+// ownParts are the columns of QKV that a rank computes with the Gather mapping.
+func (b *Batch) ownParts(rank int) [3]topology.Range {
+	s := b.Place.Slices[rank]
+	return b.qkvParts(s.Q, s.K, s.V)
+}
+
+// qkvLocal reports whether every rank computes what its attention needs. All
+// ranks come to the same answer: it reads only the plan and the placement.
+func (b *Batch) qkvLocal() bool {
+	if b.Dims.Latent.Rank > 0 {
+		return b.latentLocal()
+	}
+	for i := range b.Segments {
+		s := &b.Segments[i]
+		for r := range b.Place.Slices {
+			need, have := b.headParts(b.heads(s, r)), b.ownParts(r)
+			for p := range need {
+				if need[p].Intersect(have[p]).Len() != need[p].Len() {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+// NextOp numbers the collectives of this lane.
+func (b *Batch) NextOp() uint64 {
+	b.sequence++
+	return uint64(b.Lane)<<56 | b.sequence
+}
+
+// Program lists the phases of a layer, with experts or without, for this step.
+func (b *Batch) Program(sparse bool) []Phase {
+	m, ranks, prefill, local := b.Place.Mapping, len(b.Place.Slices), b.HasPrefill(), b.qkvLocal()
+	p := Program(m, ranks, prefill, local, sparse)
+	if b.Dims.Latent.Rank > 0 {
+		return latentProgram(p, m, ranks, prefill, local)
+	}
+	return p
+}

@@ -1,0 +1,103 @@
+package layer
+
+import "shoal/tensor"
+
+// latentAttention is the attention phase where all query heads share one row a
+// token. A rank that computes any attention of a segment, or owns it, writes its rows;
+// then tasks of some heads and some queries walk the cache.
+type latentAttention struct {
+	b       *Batch
+	w       *Latent
+	index   int
+	writes  []attendTask
+	reads   []attendTask
+	watches []attendTask // head: the unit of a prompt
+
+	write, read, watch func(i int)
+}
+
+const (
+	// latentQueries is the number of prompt tokens of one task.
+	latentQueries = 64
+	// latentHeads is the number of query heads of one decode task: enough to share
+	// the widening of a block, few enough to occupy threads with one sequence.
+	latentHeads = 32
+)
+
+func (a *latentAttention) init(b *Batch) {
+	a.b = b
+	a.write = func(i int) { a.put(a.writes[i]) }
+	a.read = func(i int) { a.attend(a.reads[i]) }
+	a.watch = func(i int) { a.show(a.watches[i]) }
+}
+
+func (l *Latent) attend(index int, b *Batch) {
+	a, d := &b.latentAttention, b.Dims
+	a.w, a.index = l, index
+	a.writes, a.reads, a.watches = a.writes[:0], a.reads[:0], a.watches[:0]
+	for i := range b.Segments {
+		s := &b.Segments[i]
+		if s.Cache == nil {
+			continue
+		}
+		a.writes = append(a.writes, attendTask{s, 0, 0})
+		units := b.heads(s, b.Rank)
+		if !s.Prefill {
+			for head := 0; head < d.Heads && units.Len() > 0; head += latentHeads {
+				a.reads = append(a.reads, attendTask{s, head, 0})
+			}
+			a.watches = append(a.watches, attendTask{s, 0, 0})
+			continue
+		}
+		for unit := units.Lo; unit < units.Hi; unit++ {
+			for first := 0; first < s.N; first += latentQueries {
+				a.reads = append(a.reads, attendTask{s, unit, first})
+			}
+			a.watches = append(a.watches, attendTask{s, unit, 0})
+		}
+	}
+	b.Pool.Run(len(a.writes), a.write)
+	b.Pool.Run(len(a.reads), a.read)
+	b.Pool.Run(len(a.watches), a.watch)
+}
+
+// put norms the latents of a segment, rotates its keys and writes both.
+func (a *latentAttention) put(t attendTask) {
+	b, d := a.b, a.b.Dims
+	half := d.Latent.Rope / 2
+	for r := range t.s.N {
+		row := t.s.First + r
+		line := b.latent.down[row*d.downCols()+d.Latent.QueryRank:][:d.row()]
+		latent := line[:d.Latent.Rank]
+		tensor.RMSNorm(latent, latent, a.w.KVNorm, d.LatentEps)
+		tensor.RopeRotateHalf(line[d.Latent.Rank:], b.Cos[0][row*half:(row+1)*half], b.Sin[0][row*half:(row+1)*half])
+		t.s.Cache.Put(a.index, 0, t.s.Start+r, line, latent)
+	}
+}
+
+func (a *latentAttention) attend(t attendTask) {
+	b, d := a.b, a.b.Dims
+	sc := scratch.Get().(*tensor.AttnScratch)
+	defer scratch.Put(sc)
+	ldq, ldo, scale := b.qkvWidth(), d.Heads*d.Latent.Rank, d.scale()
+	row := t.s.First + t.first
+	q, out := b.QKV[row*ldq:], b.latent.out[row*ldo:]
+	if t.s.Prefill {
+		g := d.group()
+		q, out = q[t.head*g*d.row():], out[t.head*g*d.Latent.Rank:]
+		blocks, _, _ := t.s.Cache.View(a.index, 0, q[:g*d.row()], sc)
+		tensor.AttendCausal(out, ldo, q, ldq, min(latentQueries, t.s.N-t.first), t.s.Start+t.first, 0, g, scale, b.Layout, blocks, sc)
+		return
+	}
+	heads := min(latentHeads, d.Heads-t.head)
+	for r := range t.s.N {
+		blocks, slots, valid := t.s.Cache.View(a.index, 0, q[r*ldq:(r+1)*ldq], sc)
+		tensor.Attend(out[r*ldo+t.head*d.Latent.Rank:], q[r*ldq+t.head*d.row():], heads, scale, b.Layout, blocks, slots, valid, sc)
+	}
+}
+
+// show lets the policy see the queries: of a prompt unit by unit, in decode all heads.
+func (a *latentAttention) show(t attendTask) {
+	ld, d := a.b.qkvWidth(), a.b.Dims
+	t.s.Cache.Observe(a.index, t.head, t.s.Start, t.s.N, a.b.QKV[t.s.First*ld+t.head*d.group()*d.row():], ld)
+}

@@ -1,0 +1,88 @@
+package layer
+
+import "shoal/topology"
+
+// Phase is one leg of a layer's walk: compute phases run on the socket's
+// executor, exchange phases are collectives. No phase blocks the actor.
+type Phase uint8
+
+const (
+	// ProjectQKV: RMSNorm, then the query, key and value projections.
+	ProjectQKV Phase = iota
+	// ExchangeLatent: all-gather of latents (latent attention).
+	ExchangeLatent
+	// ProjectHeads: queries of heads from their latents, absorbed (latent attention).
+	ProjectHeads
+	// ExchangeQKV: all-to-all, each owner of attention work gets its q,k,v.
+	ExchangeQKV
+	// Attend: RoPE, cache write, attention over the cache.
+	Attend
+	// ExchangeValues: all-to-all, the ranks of heads get their means of latents (latent attention).
+	ExchangeValues
+	// ProjectValues: values of heads (latent attention).
+	ProjectValues
+	// ExchangeAttention: attention outputs go to whoever projects them.
+	ExchangeAttention
+	// ProjectOut: output projection (and, with Reduce, the residual of own rows).
+	ProjectOut
+	// ExchangeOut: all-gather of output rows (Gather) or of whole token rows (Reduce).
+	ExchangeOut
+	// FeedForward: RMSNorm, gate, up, SiLU.mul; with Reduce also down by units.
+	FeedForward
+	// ExchangeFFN: all-gather of activations (Gather).
+	ExchangeFFN
+	// ExchangeExperts: all-gather of experts' activations (a layer with experts).
+	ExchangeExperts
+	// ProjectDown: down projection by rows (Gather, and experts).
+	ProjectDown
+	// ExchangeDown: all-gather of rows (Gather, and experts).
+	ExchangeDown
+	// ReduceDown: all-reduce over units (Reduce).
+	ReduceDown
+	// Finish: the residual of the FFN.
+	Finish
+
+	phases
+)
+
+var phaseNames = [...]string{"project-qkv", "exchange-latent", "project-heads", "exchange-qkv", "attend", "exchange-values", "project-values",
+	"exchange-attention", "project-out", "exchange-out", "feed-forward", "exchange-ffn", "exchange-experts", "project-down", "exchange-down", "reduce-down", "finish"}
+
+func (p Phase) String() string { return phaseNames[p] }
+
+// Exchange reports whether the phase is a collective.
+func (p Phase) Exchange() bool {
+	switch p {
+	case ExchangeLatent, ExchangeQKV, ExchangeValues, ExchangeAttention, ExchangeOut, ExchangeFFN, ExchangeExperts, ExchangeDown, ReduceDown:
+		return true
+	}
+	return false
+}
+
+// Program lists the phases of one layer for one step: a pure function of what
+// every rank knows, so all ranks run the same collectives in the same order.
+// qkvLocal says that every rank computes exactly the projection rows its own
+// attention work needs, so that ExchangeQKV would move nothing; sparse, that the
+// layer has experts.
+func Program(m topology.Mapping, ranks int, prefill, qkvLocal, sparse bool) []Phase {
+	var p []Phase
+	switch {
+	case ranks == 1:
+		return []Phase{ProjectQKV, Attend, ProjectOut, FeedForward, ProjectDown, Finish}
+	case m == topology.Reduce && prefill:
+		p = []Phase{ProjectQKV, Attend, ExchangeAttention, ProjectOut, ExchangeOut}
+	case m == topology.Reduce:
+		p = []Phase{ProjectQKV, Attend, ProjectOut, ExchangeOut}
+	case qkvLocal:
+		p = []Phase{ProjectQKV, Attend, ExchangeAttention, ProjectOut, ExchangeOut}
+	default:
+		p = []Phase{ProjectQKV, ExchangeQKV, Attend, ExchangeAttention, ProjectOut, ExchangeOut}
+	}
+	switch {
+	case sparse:
+		return append(p, FeedForward, ExchangeExperts, ProjectDown, ExchangeDown, Finish)
+	case m == topology.Reduce:
+		return append(p, FeedForward, ReduceDown, Finish)
+	}
+	return append(p, FeedForward, ExchangeFFN, ProjectDown, ExchangeDown, Finish)
+}

@@ -1,0 +1,80 @@
+package layer
+
+import (
+	"testing"
+
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+func exchanges(p []Phase) int {
+	n := 0
+	for _, x := range p {
+		if x.Exchange() {
+			n++
+		}
+	}
+	return n
+}
+
+// The number of synchronisations of a layer is what a mapping is chosen by.
+func TestProgramSynchronises(t *testing.T) {
+	for _, c := range []struct {
+		mapping           topology.Mapping
+		ranks             int
+		prefill, qkvLocal bool
+		want, sparse      int
+	}{
+		{topology.Gather, 1, true, false, 0, 0},
+		{topology.Reduce, 1, false, false, 0, 0},
+		{topology.Gather, 4, false, false, 5, 5},
+		{topology.Gather, 4, true, true, 4, 4}, // heads follow the projection rows: nothing to exchange before attention
+		{topology.Reduce, 4, false, false, 2, 3},
+		{topology.Reduce, 16, true, false, 3, 4},
+	} {
+		p := Program(c.mapping, c.ranks, c.prefill, c.qkvLocal, false)
+		if got := exchanges(Program(c.mapping, c.ranks, c.prefill, c.qkvLocal, true)); got != c.sparse {
+			t.Errorf("%s on %d ranks, prefill %v, with experts: %d synchronisations, want %d", c.mapping, c.ranks, c.prefill, got, c.sparse)
+		}
+		if got := exchanges(p); got != c.want {
+			t.Errorf("%s on %d ranks, prefill %v: %d synchronisations (%v), want %d", c.mapping, c.ranks, c.prefill, got, p, c.want)
+		}
+		if p[0] != ProjectQKV || p[len(p)-1] != Finish {
+			t.Errorf("%v does not begin with the projections and end with the residual", p)
+		}
+	}
+}
+
+// Decode rows of an owner are contiguous and prefill rows come last, whatever
+// order the plan names them in.
+func TestBatchOrdersRows(t *testing.T) {
+	d := Dims{Hidden: 32, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 64}
+	p, err := topology.Place(1, topology.Reduce, topology.Shape{Hidden: 32, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 64, Vocab: 64,
+		FFNUnits: 2, FFNUnitStart: func(u int) int { return 32 * u }}, []topology.Member{{ID: "a"}, {ID: "b"}, {ID: "c"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := NewBatch(d, 16, tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}, nil)
+	segs := []Segment{{Seq: 1, N: 4, Prefill: true}, {Seq: 2, N: 1, Owner: 2}, {Seq: 3, N: 1, Owner: 0}, {Seq: 4, N: 1, Owner: 2}, {Seq: 5, N: 3, Prefill: true}}
+	if err := b.Reset(p, 0, segs, func(int, []float32, []float32) {}); err != nil {
+		t.Fatal(err)
+	}
+	for rank, want := range []topology.Range{{Lo: 0, Hi: 1}, {}, {Lo: 1, Hi: 3}} {
+		if got := b.decodeRows(rank); got != want {
+			t.Errorf("rank %d decodes rows %v, want %v", rank, got, want)
+		}
+	}
+	at := 3
+	for _, r := range b.rows {
+		if r.Lo != at {
+			t.Errorf("prefill rows %v, want to start at %d", r, at)
+		}
+		at = r.Hi
+	}
+	if at != b.T || b.T != 10 {
+		t.Errorf("%d rows, cut up to %d", b.T, at)
+	}
+	if err := b.Reset(p, 0, []Segment{{N: 17}}, func(int, []float32, []float32) {}); err == nil {
+		t.Error("a step larger than the batch was accepted")
+	}
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package layer
+
+func init() { raceEnabled = true }

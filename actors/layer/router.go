@@ -1,0 +1,100 @@
+package layer
+
+import (
+	"math"
+	"slices"
+
+	"shoal/model"
+	"shoal/tensor"
+)
+
+// Route chooses the experts of one token: chosen (PerToken), ascending, and their
+// weights. scores (experts) are the router's outputs and become scores; choice
+// (experts) is scratch. bias (experts) is nil when the router has none.
+//
+// It is a pure function of one row's numbers, in one order, so every socket comes to
+// the same experts. Of equals the lowest expert wins; NaN wins against nothing.
+func Route(r *model.Router, scores, bias, choice []float32, chosen []int32, weights []float32) {
+	if r.Score == model.Sigmoid {
+		for i, s := range scores {
+			scores[i] = 1 / (1 + tensor.Exp(-s))
+		}
+	} else {
+		softmax(scores)
+	}
+	copy(choice, scores)
+	if bias != nil {
+		tensor.Add(choice, bias)
+	}
+	if r.Groups > 0 {
+		limitGroups(r, choice)
+	}
+	for i := range chosen {
+		e := best(choice, chosen[:i])
+		chosen[i] = int32(e)
+	}
+	slices.Sort(chosen)
+	sum := float32(0)
+	for i, e := range chosen {
+		weights[i] = scores[e]
+		sum += scores[e]
+	}
+	for i, w := range weights {
+		if r.Normalise {
+			w /= sum + 1e-20 // the reference's guard: all scores may be zero
+		}
+		weights[i] = w * r.Scale
+	}
+}
+
+// softmax in place, one chain in order.
+func softmax(s []float32) {
+	top, sum := s[best(s, nil)], float32(0)
+	for i, v := range s {
+		s[i] = tensor.Exp(v - top)
+		sum += s[i]
+	}
+	for i := range s {
+		s[i] /= sum
+	}
+}
+
+// best is the index of the largest number that is not taken.
+func best(s []float32, taken []int32) int {
+	at := -1
+	for i, v := range s {
+		better := at < 0 || v > s[at] || v == v && s[at] != s[at]
+		if better && !slices.Contains(taken, int32(i)) {
+			at = i
+		}
+	}
+	return at
+}
+
+// limitGroups lets only experts of the best groups be chosen.
+func limitGroups(r *model.Router, choice []float32) {
+	size := len(choice) / r.Groups
+	var all [model.MaxGroups]float32
+	scores := all[:r.Groups]
+	for g := range scores {
+		members := choice[g*size : (g+1)*size]
+		var taken [model.MaxGroupTop]int32
+		for i := range r.GroupTop {
+			e := best(members, taken[:i])
+			taken[i] = int32(e)
+			scores[g] += members[e]
+		}
+	}
+	var kept [model.MaxGroups]int32
+	for i := range r.TopGroups {
+		kept[i] = int32(best(scores, kept[:i]))
+	}
+	for g := range r.Groups {
+		if slices.Contains(kept[:r.TopGroups], int32(g)) {
+			continue
+		}
+		for i := g * size; i < (g+1)*size; i++ {
+			choice[i] = float32(math.Inf(-1))
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package socket
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"shoal/proto"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// TestCachesOutliveTheirEpoch: sequences go on, with equal tokens and scores, in a
+// later epoch of fewer sockets: with the owner's own cache, or with the replica
+// when the owner is gone; whether or not the coordinator heard of the last step.
+func TestCachesOutliveTheirEpoch(t *testing.T) {
+	policies := []string{"full", "streaming:sink=4,recent=28", "snapstream:sink=4,recent=20,topk=24,obs=8", "sage:sink=4,recent=20,topk=24", "snapkv:topk=40,obs=8",
+		"streaming:sink=4,recent=28,positions=cache", "streaming:sink=4,recent=28,positions=cache,half=1"}
+	if testing.Short() {
+		policies = policies[:3]
+	}
+	if raceEnabled {
+		policies = policies[2:3]
+	}
+	for _, policy := range policies {
+		for _, kv := range []tensor.DType{tensor.BF16, tensor.Int8} {
+			for _, heard := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s/%v/heard=%v", policy, kv, heard), func(t *testing.T) {
+					outlive(t, goldenDir, policy, kv, heard)
+				})
+			}
+		}
+	}
+}
+
+// TestCachesOfFamiliesOutliveTheirEpoch: the same for every other architecture that has
+// a reference model: rings of windows, two rotations, experts.
+func TestCachesOfFamiliesOutliveTheirEpoch(t *testing.T) {
+	dirs, err := filepath.Glob(filepath.Join(modelData, "*", "config.json"))
+	if err != nil || len(dirs) < 9 {
+		t.Fatalf("%d reference models, %v", len(dirs), err)
+	}
+	for i, file := range dirs {
+		dir := filepath.Dir(file)
+		if dir == filepath.Clean(goldenDir) || raceEnabled && i%3 > 0 {
+			continue
+		}
+		policies := []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8"}
+		if testing.Short() {
+			policies = policies[i%2:][:1]
+		}
+		for j, policy := range policies {
+			t.Run(filepath.Base(dir)+"/"+policy, func(t *testing.T) { outlive(t, dir, policy, tensor.BF16, (i+j)%2 == 0) })
+		}
+	}
+}
+
+// outlive compares a run that moves in its midst with an undisturbed one.
+func outlive(t *testing.T, dir, policy string, kv tensor.DType, heard bool) {
+	t.Helper()
+	c := rigConfig{dir: dir, sockets: 4, mapping: topology.Reduce, kv: kv}
+	const before, after = 30, 30
+	requests := func() []*request {
+		var list []*request
+		for i := range 4 {
+			p := greedy(5)
+			p.Temperature, p.Seed, p.RepetitionPenalty = 0.8, uint64(i), 1.1
+			list = append(list, &request{prompt: somePrompt(40+17*i, i), max: before + after, params: p, owner: i, policy: policy})
+		}
+		return list
+	}
+	want := requests()
+	newRig(t, c).generate(64, want...)
+	got := requests()
+	moveAndFinish(t, newRig(t, c), got, before, heard)
+	for i := range want {
+		if !slices.Equal(got[i].tokens, want[i].tokens) {
+			t.Errorf("sequence %d: %v, undisturbed %v", i, got[i].tokens, want[i].tokens)
+		}
+		for j := range want[i].scores {
+			if j < len(got[i].scores) && got[i].scores[j].Logprob != want[i].scores[j].Logprob {
+				t.Errorf("sequence %d, token %d: log-probability %v, undisturbed %v", i, j, got[i].scores[j].Logprob, want[i].scores[j].Logprob)
+				break
+			}
+		}
+	}
+}
+
+func somePrompt(n, salt int) []int32 {
+	p := make([]int32, n)
+	for i := range p {
+		p[i] = int32(1 + (i*i*7+i*13+salt*29)%400)
+	}
+	return p
+}
+
+// moveAndFinish decodes `before` tokens of each on four sockets, with replicas on
+// the next; then the first socket is lost, and the others go on in another order.
+func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool) {
+	t.Helper()
+	decode := func(s *proto.StepRequest, keep bool) {
+		for _, q := range reqs {
+			s.Chunks = append(s.Chunks, &proto.Chunk{Seq: q.id, Start: uint32(q.at), Tokens: []uint32{uint32(q.tokens[len(q.tokens)-1])}, Sample: true})
+		}
+		got := r.run(s)
+		for _, q := range reqs {
+			if keep {
+				q.at++
+				q.tokens, q.scores = append(q.tokens, int32(got[q.id].Token)), append(q.scores, got[q.id])
+			}
+		}
+	}
+	first := &proto.StepRequest{}
+	for i, q := range reqs {
+		q.id = uint64(i + 1)
+		first.Open = append(first.Open, &proto.Open{Seq: q.id, Owner: uint32(q.owner), Policy: q.policy, Sampling: SamplingMessage(&q.params), PromptTokens: uint32(len(q.prompt))})
+		c := &proto.Chunk{Seq: q.id, Prefill: true, Last: true, Sample: true}
+		for _, p := range q.prompt {
+			c.Tokens = append(c.Tokens, uint32(p))
+		}
+		first.Chunks = append(first.Chunks, c)
+		q.at = len(q.prompt)
+	}
+	got := r.run(first)
+	for _, q := range reqs {
+		q.tokens, q.scores = append(q.tokens, int32(got[q.id].Token)), append(q.scores, got[q.id])
+	}
+	for n := 1; n < before; n++ {
+		s := &proto.StepRequest{}
+		if n == 5 || n == 7 { // two at once, two later
+			for _, q := range reqs[(n-5)&2:][:2] {
+				s.Copy = append(s.Copy, &proto.Copy{Seq: q.id, Buddy: uint32((q.owner + 1) % 4)})
+			}
+		}
+		decode(s, heard || n < before-1)
+	}
+	lost := r.pids[0]
+	t.Cleanup(func() { r.sys.Root.StopFuture(lost).Wait() })
+	r.pids = []*actor.PID{r.pids[2], r.pids[3], r.pids[1]}
+	holders := map[uint64][2]int{} // owner, buddy
+	for _, q := range reqs {
+		holders[q.id] = [2]int{-1, -1}
+	}
+	for rank, list := range r.place(2) {
+		for _, h := range list {
+			at := holders[h.Seq]
+			if h.Replica {
+				at[1] = rank
+			} else {
+				at[0] = rank
+			}
+			holders[h.Seq] = at
+		}
+	}
+	s := &proto.StepRequest{}
+	for _, q := range reqs {
+		at := holders[q.id]
+		if at[0] < 0 {
+			at[0], at[1] = at[1], -1
+		}
+		if at[0] < 0 {
+			t.Fatalf("sequence %d is nowhere", q.id)
+		}
+		o := &proto.Open{Seq: q.id, Owner: uint32(at[0]), Buddy: uint32(at[1] + 1), Policy: q.policy, Sampling: SamplingMessage(&q.params), PromptTokens: uint32(len(q.prompt))}
+		for i := range q.at {
+			if i < len(q.prompt) {
+				o.Resume = append(o.Resume, uint32(q.prompt[i]))
+			} else {
+				o.Resume = append(o.Resume, uint32(q.tokens[i-len(q.prompt)]))
+			}
+		}
+		s.Open = append(s.Open, o)
+		if at[1] < 0 && q.owner != 3 { // a new replica of what was one
+			s.Copy = append(s.Copy, &proto.Copy{Seq: q.id, Buddy: uint32((at[0] + 1) % 3)})
+		}
+	}
+	for len(reqs[0].tokens) < reqs[0].max {
+		decode(s, true)
+		s = &proto.StepRequest{}
+	}
+	var all []uint64
+	for _, q := range reqs {
+		all = append(all, q.id)
+	}
+	released := make(chan error, 3)
+	for _, p := range r.pids {
+		r.sys.Root.Send(p, &Release{Request: &proto.ReleaseRequest{Epoch: 2, Seqs: all}, Reply: func(l *proto.ReleaseReply, err error) {
+			if err == nil && l.KvUsedBytes != 0 {
+				err = fmt.Errorf("%d cache bytes after the last sequence", l.KvUsedBytes)
+			}
+			released <- err
+		}})
+	}
+	r.all(released)
+}

@@ -1,0 +1,166 @@
+package socket
+
+import (
+	"time"
+
+	"shoal/collective"
+	"shoal/kvcache"
+	"shoal/topology"
+)
+
+// handover moves what prefill left on every socket to the sequence's owner, one
+// layer an exchange, so that the bytes in flight stay small: the owner adopts
+// or keeps its own heads and imports the rest.
+type handover struct {
+	epoch *epoch
+	seqs  []*sequence    // in the order of the plan, the same on every rank
+	kept  []kvcache.Kept // (seq, own head) of the layer in hand
+	looks []*kvcache.Evidence
+	send  [][]byte
+	recv  [][]byte
+	sum   []float32 // latent attention: what policies look at, of all sequences, over all sockets
+
+	observing, choosing time.Duration
+}
+
+// choose asks the policies which tokens this rank's heads of one layer keep, all
+// heads at once: the attention of the observation window, then the choice.
+func (h *handover) choose(layer int) {
+	began := time.Now()
+	e := h.epoch
+	mine := e.place.Slices[e.rank].KVHeads
+	h.kept = make([]kvcache.Kept, len(h.seqs)*mine.Len())
+	h.looks = make([]*kvcache.Evidence, len(h.kept))
+	e.pool.Run(len(h.kept), func(i int) {
+		q, head := h.seqs[i/mine.Len()], mine.Lo+i%mine.Len()
+		if rule := e.geometry.Rule(layer, q.policy); q.owner != e.rank || !rule.Identity() {
+			h.looks[i] = q.seen.Evidence(q.part, layer, head, e.scale)
+			h.looks[i].Vote(rule.Needs().Window)
+		}
+	})
+	voted := time.Now()
+	e.pool.Run(len(h.kept), func(i int) {
+		if h.looks[i] != nil {
+			h.kept[i] = e.geometry.Rule(layer, h.seqs[i/mine.Len()].policy).Keep(h.looks[i])
+		}
+	})
+	h.observing += voted.Sub(began)
+	h.choosing += time.Since(voted)
+}
+
+// keep is what choose found for one head.
+func (h *handover) keep(seq, head int) kvcache.Kept {
+	mine := h.epoch.place.Slices[h.epoch.rank].KVHeads
+	return h.kept[seq*mine.Len()+head-mine.Lo]
+}
+
+func (h *handover) rowBytes(q *sequence, layer int, heads topology.Range) int {
+	rule := h.epoch.geometry.Rule(layer, q.policy)
+	return heads.Len() * rule.Slots(q.prompt, q.prompt) * kvcache.RowBytes(h.epoch.geometry, rule)
+}
+
+// start packs one layer and begins its exchange.
+func (h *handover) start(layer int, done func(error)) {
+	e, n := h.epoch, len(h.epoch.place.Slices)
+	if e.geometry.Units > 0 {
+		h.startLatent(layer, done)
+		return
+	}
+	if len(h.send) != n {
+		h.send, h.recv = make([][]byte, n), make([][]byte, n)
+	}
+	for r := range n {
+		h.send[r] = h.send[r][:0]
+		want := 0
+		for _, q := range h.seqs {
+			if q.owner == e.rank && r != e.rank {
+				want += h.rowBytes(q, layer, e.place.Slices[r].KVHeads)
+			}
+		}
+		if cap(h.recv[r]) < want {
+			h.recv[r] = make([]byte, want)
+		}
+		h.recv[r] = h.recv[r][:want]
+	}
+	mine := e.place.Slices[e.rank].KVHeads
+	h.choose(layer)
+	for i, q := range h.seqs {
+		if q.owner == e.rank {
+			continue
+		}
+		for head := mine.Lo; head < mine.Hi; head++ {
+			h.send[q.owner] = q.part.Export(h.send[q.owner], e.geometry.Rule(layer, q.policy), layer, head, h.keep(i, head))
+		}
+	}
+	if n == 1 {
+		done(nil)
+		return
+	}
+	e.group.AllToAll(collective.OpID(e.batch.NextOp()), h.send, h.recv, done)
+}
+
+// finish puts one layer into the owners' stores.
+func (h *handover) finish(layer int) error {
+	e := h.epoch
+	if e.geometry.Units > 0 {
+		return h.finishLatent(layer)
+	}
+	at := make([]int, len(e.place.Slices))
+	for i, q := range h.seqs {
+		if q.owner != e.rank {
+			continue
+		}
+		for r, s := range e.place.Slices {
+			if r == e.rank {
+				if err := h.keepOwn(i, layer, s.KVHeads); err != nil {
+					return err
+				}
+				continue
+			}
+			size := h.rowBytes(q, layer, topology.Range{Lo: 0, Hi: 1})
+			for head := s.KVHeads.Lo; head < s.KVHeads.Hi; head++ {
+				if err := q.own.Import(layer, head, 0, h.recv[r][at[r]:at[r]+size]); err != nil {
+					return err
+				}
+				at[r] += size
+			}
+		}
+	}
+	return nil
+}
+
+func (h *handover) keepOwn(i, layer int, heads topology.Range) error {
+	e, q := h.epoch, h.seqs[i]
+	for head := heads.Lo; head < heads.Hi; head++ {
+		if q.policy.Identity() && layer == e.geometry.Layers-1 { // all layers at once, when no fork needs them any more
+			if err := q.own.Adopt(q.part, head); err != nil {
+				return err
+			}
+		}
+		if e.geometry.Rule(layer, q.policy).Identity() {
+			continue
+		}
+		if err := q.own.Keep(q.part, layer, head, h.keep(i, head)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// seal ends the hand-over: the prompt's full cache is freed.
+func (h *handover) seal() error {
+	for _, q := range h.seqs {
+		if q.own != nil {
+			if err := q.own.Seal(); err != nil {
+				return err
+			}
+		}
+		if q.part != nil {
+			q.part.Release()
+			q.part = nil
+		}
+		q.seen.Release()
+		q.seen, q.forks = nil, nil
+	}
+	return nil
+}

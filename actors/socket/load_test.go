@@ -1,0 +1,52 @@
+package socket
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"shoal/model"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// TestSliceBytes: what is foretold is what is loaded, and progress ends there.
+func TestSliceBytes(t *testing.T) {
+	ck, err := model.Open("../../models/fry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	pool := tensor.NewPool(2)
+	defer pool.Close()
+	for _, mapping := range []topology.Mapping{topology.Gather, topology.Reduce} {
+		place, err := topology.Place(1, mapping, ShapeOf(&ck.Config), []topology.Member{{ID: "a", Share: 1}, {ID: "b", Share: 2}, {ID: "c", Share: 4}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rank := range place.Slices {
+			for _, dt := range []tensor.DType{tensor.F32, tensor.BF16, tensor.Q8_0} {
+				t.Run(fmt.Sprint(mapping, rank, dt), func(t *testing.T) {
+					want := SliceBytes(&ck.Config, place, rank, dt)
+					var most atomic.Int64
+					s, err := LoadSlices(context.Background(), ck, place, rank, dt, pool, nil, func(done, total int64) {
+						if total != want || done > total {
+							t.Errorf("%d of %d bytes, want %d", done, total, want)
+						}
+						for at := most.Load(); done > at && !most.CompareAndSwap(at, done); at = most.Load() {
+						}
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer s.Close()
+					// A matrix is counted in equal parts, rounded down.
+					if s.Bytes() != want || most.Load() < want-want/100 {
+						t.Errorf("%d bytes are there, told up to %d, foretold %d", s.Bytes(), most.Load(), want)
+					}
+				})
+			}
+		}
+	}
+}

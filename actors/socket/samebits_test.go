@@ -1,0 +1,244 @@
+package socket
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	pb "google.golang.org/protobuf/proto"
+
+	"shoal/proto"
+	"shoal/sampler"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// mixed are requests of all kinds: greedy and sampled, short and long, every
+// policy; arriving one after another so that batches keep changing.
+func mixed(policy string) []*request {
+	var reqs []*request
+	for i, n := range []int{1, 7, 64, 65, 200, 333, 511} {
+		q := &request{max: 24, owner: i, policy: policy, arrives: 3 * i, params: sampler.Default()}
+		q.params.Seed, q.params.Logprobs = uint64(i), 5
+		switch i % 3 {
+		case 0:
+			q.params.Temperature = 0
+		case 1:
+			q.params.TopP, q.params.TopK = 0.9, 40
+		case 2:
+			q.params.RepetitionPenalty, q.params.FrequencyPenalty = 1.2, 0.5
+		}
+		for j := range n {
+			q.prompt = append(q.prompt, int32((j*j*31+i*17+j)%500+5))
+		}
+		reqs = append(reqs, q)
+	}
+	return reqs
+}
+
+// bits are all answers of all requests, byte for byte.
+func bits(t *testing.T, reqs []*request) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	for _, q := range reqs {
+		for _, s := range q.scores {
+			c := pb.Clone(s).(*proto.Sampled)
+			c.Seq = 0
+			b, err := pb.MarshalOptions{Deterministic: true}.Marshal(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&out, "%x\n", b)
+		}
+	}
+	return out.Bytes()
+}
+
+// TestSameBits: the answers depend on the request alone: not on the number of
+// sockets, their shares, the mapping, the chunking, or who else was in the batch.
+func TestSameBits(t *testing.T) {
+	policies := []string{"full", "streaming:sink=4,recent=60", "snapkv:topk=56,obs=8,pool=5",
+		"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "sage:sink=4,recent=30,topk=50", "h2o:recent=40,topk=40", "h2o:recent=40,topk=40,step=1", "tova:size=80",
+		"streaming:sink=4,recent=60,positions=cache", "h2o:recent=40,topk=40,step=1,positions=cache,half=1"}
+	if testing.Short() {
+		policies = policies[:4]
+	}
+	type row struct {
+		policy string
+		kv     tensor.DType
+	}
+	rows := []row{{"full", tensor.Int8}, {policies[3], tensor.Int8}}
+	for i, policy := range policies {
+		if !raceEnabled || i == 3 {
+			rows = append(rows, row{policy, tensor.BF16})
+		}
+	}
+	for _, row := range rows {
+		policy := row.policy
+		t.Run(fmt.Sprintf("%v:%s", row.kv, policy), func(t *testing.T) {
+			t.Parallel()
+			alone := newRig(t, rigConfig{dir: goldenDir, sockets: 1, mapping: topology.Gather, kv: row.kv})
+			want := mixed(policy)
+			for _, q := range want {
+				q.arrives = 0
+				alone.generate(512, q) // one at a time, prompts whole
+			}
+			cuts := []struct {
+				sockets, chunk int
+				mapping        topology.Mapping
+				shares         []float64
+			}{
+				{3, 64, topology.Reduce, []float64{1, 5, 2}},
+				{5, 200, topology.Gather, []float64{0.1, 1, 1, 3, 1}},
+				{1, 64, topology.Reduce, nil},
+				{3, 31, topology.Gather, nil},
+				{16, 64, topology.Reduce, nil},
+				{16, 100, topology.Gather, nil},
+			}
+			if testing.Short() {
+				cuts = cuts[:2]
+			}
+			for _, c := range cuts {
+				r := newRig(t, rigConfig{dir: goldenDir, sockets: c.sockets, mapping: c.mapping, shares: c.shares, kv: row.kv})
+				got := mixed(policy)
+				r.generate(c.chunk, got...)
+				if !bytes.Equal(bits(t, got), bits(t, want)) {
+					t.Errorf("%d sockets, %s, chunk %d: answers differ from one socket alone", c.sockets, c.mapping, c.chunk)
+				}
+			}
+		})
+	}
+}
+
+// TestSameBitsFamilies: the same for what other architectures add: biases cut
+// by rows, norms of heads, experts, with tokens grouped by them as batches and
+// chunks have it.
+func TestSameBitsFamilies(t *testing.T) {
+	const policy = "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"
+	for _, name := range []string{"qwen2", "qwen3", "mistral_window", "qwen2_window", "gemma3"} {
+		dir := filepath.Join(modelData, name)
+		want, got := mixed(policy)[:5], mixed(policy)[:5]
+		alone := newRig(t, rigConfig{dir: dir, sockets: 1, mapping: topology.Reduce, kv: tensor.BF16})
+		for _, q := range want {
+			q.arrives = 0
+			alone.generate(512, q)
+		}
+		newRig(t, rigConfig{dir: dir, sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}, kv: tensor.BF16}).generate(31, got...)
+		if !bytes.Equal(bits(t, got), bits(t, want)) {
+			t.Errorf("%s: answers of 3 sockets differ from one alone", name)
+		}
+	}
+	for _, name := range []string{"mixtral", "qwen3_moe"} {
+		for _, weights := range []string{"F32", "q8_0"} {
+			base := rigConfig{dir: filepath.Join(modelData, name), sockets: 1, mapping: topology.Gather, kv: tensor.BF16, weights: weights}
+			want := mixed(policy)[:5]
+			alone := newRig(t, base)
+			for _, q := range want {
+				q.arrives = 0
+				alone.generate(512, q)
+			}
+			for _, c := range []rigConfig{
+				{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},
+				{sockets: 5, mapping: topology.Reduce, shares: []float64{0.1, 1, 1, 3, 1}},
+			} {
+				c.dir, c.kv, c.weights = base.dir, base.kv, base.weights
+				got := mixed(policy)[:5]
+				newRig(t, c).generate(31, got...)
+				if !bytes.Equal(bits(t, got), bits(t, want)) {
+					t.Errorf("%s, %s: answers of %d sockets, %s, differ from one alone", name, weights, c.sockets, c.mapping)
+				}
+			}
+		}
+	}
+}
+
+// TestInt8Cache: rows of the cache rounded to a 127th of their largest element
+// move log-probabilities little.
+func TestInt8Cache(t *testing.T) {
+	g := readGoldens(t, goldenDir)
+	r := newRig(t, rigConfig{dir: goldenDir, sockets: 2, mapping: topology.Gather, kv: tensor.Int8})
+	for i, it := range g.Items {
+		q := &request{prompt: it.Prompt, max: 2, owner: i, params: greedy(len(it.Logits))}
+		r.generate(64, q)
+		compareLogits(t, q.scores[0].Top, it.Logits, int8Tolerance)
+	}
+}
+
+// int8Tolerance bounds how far int8 rows may move a log-probability of the random
+// model from the float32 reference; float32 rows stay within 2e-3, bf16 rows within 0.03.
+const int8Tolerance = 0.08
+
+// TestSameBitsQuantised is the same for weights that are quantised when loaded:
+// blocks of a row do not depend on who holds it.
+func TestSameBitsQuantised(t *testing.T) {
+	for _, weights := range []string{"q8_0", "q4_0", "iq4_nl"} {
+		t.Run(weights, func(t *testing.T) {
+			t.Parallel()
+			base := rigConfig{dir: goldenDir, sockets: 1, mapping: topology.Gather, kv: tensor.BF16, weights: weights}
+			alone := newRig(t, base)
+			want := mixed("full")[:5]
+			for _, q := range want {
+				q.arrives = 0
+				alone.generate(512, q)
+			}
+			for _, c := range []rigConfig{
+				{sockets: 3, mapping: topology.Reduce, shares: []float64{1, 5, 2}},
+				{sockets: 5, mapping: topology.Gather},
+				{sockets: 16, mapping: topology.Reduce},
+			} {
+				c.dir, c.kv, c.weights = base.dir, base.kv, base.weights
+				r := newRig(t, c)
+				got := mixed("full")[:5]
+				r.generate(50, got...)
+				if !bytes.Equal(bits(t, got), bits(t, want)) {
+					t.Errorf("%d sockets, %s: answers differ from one socket alone", c.sockets, c.mapping)
+				}
+			}
+		})
+	}
+}
+
+// TestSameBitsLatent: latent attention under every policy, whose scores are sums over
+// the query heads of all sockets; caches of every type.
+func TestSameBitsLatent(t *testing.T) {
+	type row struct {
+		policy string
+		kv     tensor.DType
+	}
+	rows := []row{{"full", tensor.BF16}, {"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", tensor.Int8}, {"h2o:recent=40,topk=40,step=1,positions=cache,half=1", tensor.BF16}}
+	if !testing.Short() {
+		rows = append(rows, row{"full", tensor.Int8}, row{"full", tensor.F16}, row{"streaming:sink=4,recent=60", tensor.F32}, row{"snapkv:topk=56,obs=8,pool=5", tensor.BF16},
+			row{"sage:sink=4,recent=30,topk=50", tensor.BF16}, row{"h2o:recent=40,topk=40", tensor.BF16}, row{"tova:size=80", tensor.BF16},
+			row{"streaming:sink=4,recent=60,positions=cache", tensor.Int8})
+	}
+	cuts := []rigConfig{
+		{sockets: 3, mapping: topology.Reduce, shares: []float64{1, 5, 2}},
+		{sockets: 3, mapping: topology.Gather},
+		{sockets: 16, mapping: topology.Gather},
+		{sockets: 20, mapping: topology.Reduce}, // more than there are runs of heads
+	}
+	for i, row := range rows {
+		t.Run(fmt.Sprintf("%v:%s", row.kv, row.policy), func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(modelData, "deepseek_v3")
+			alone := newRig(t, rigConfig{dir: dir, sockets: 1, mapping: topology.Gather, kv: row.kv})
+			want := mixed(row.policy)[:5]
+			for _, q := range want {
+				q.arrives = 0
+				alone.generate(512, q)
+			}
+			for j, c := range cuts {
+				if (i+j)%2 == 0 && (testing.Short() || i > 2) {
+					continue
+				}
+				c.dir, c.kv = dir, row.kv
+				got := mixed(row.policy)[:5]
+				newRig(t, c).generate(31+40*j, got...)
+				if !bytes.Equal(bits(t, got), bits(t, want)) {
+					t.Errorf("%d sockets, %s: answers differ from one socket alone", c.sockets, c.mapping)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,351 @@
+package socket
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"shoal/collective"
+	"shoal/gguf"
+	"shoal/model"
+	"shoal/model/modeltest"
+	"shoal/proto"
+	"shoal/sampler"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+const (
+	modelData = "../../model/testdata"
+	goldenDir = modelData + "/llama"
+)
+
+// rig is a group of sockets in this process over the memory transport.
+type rig struct {
+	t    *testing.T
+	sys  *actor.ActorSystem
+	pids []*actor.PID
+	step uint64
+	seq  uint64
+
+	ck    *model.Checkpoint
+	c     rigConfig
+	epoch uint32
+	wires map[uint32][]collective.Transport
+}
+
+type rigConfig struct {
+	weights string // default F32
+	dir     string
+	sockets int
+	mapping topology.Mapping
+	shares  []float64
+	kv      tensor.DType
+	budget  int64
+}
+
+func newRig(t *testing.T, c rigConfig) *rig {
+	t.Helper()
+	ck, err := model.Open(c.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	r := &rig{t: t, ck: ck, c: c, wires: map[uint32][]collective.Transport{}, sys: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
+	pool := tensor.NewPool(1)
+	if c.weights == "" {
+		r.c.weights = "F32"
+	}
+	if c.budget == 0 {
+		c.budget = 1 << 30
+	}
+	for range c.sockets {
+		cfg := Config{Checkpoint: ck, Pool: pool, KVBudget: c.budget, Logger: quiet,
+			Connect: func(_ context.Context, _ string, epoch uint32, rank int, _ []uint32) (collective.Transport, error) {
+				return r.wires[epoch][rank], nil
+			}}
+		r.pids = append(r.pids, r.sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &Actor{Config: cfg} })))
+	}
+	t.Cleanup(func() {
+		for _, p := range r.pids {
+			r.sys.Root.StopFuture(p).Wait()
+		}
+		pool.Close()
+		ck.Close()
+	})
+	r.place(1)
+	return r
+}
+
+// place forms the group of an epoch of the sockets in r.pids; it returns what each
+// kept from the epoch before.
+func (r *rig) place(epoch uint32) [][]*proto.Held {
+	r.t.Helper()
+	n := len(r.pids)
+	r.epoch, r.wires[epoch] = epoch, collective.NewMemory(n)
+	var members []topology.Member
+	for i := range n {
+		m := topology.Member{ID: fmt.Sprint("n", i)}
+		if r.c.shares != nil {
+			m.Share = r.c.shares[i]
+		}
+		members = append(members, m)
+	}
+	place, err := topology.Place(epoch, r.c.mapping, ShapeOf(&r.ck.Config), members)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	held := make([][]*proto.Held, n)
+	loads := make(chan error, n)
+	for i, p := range r.pids {
+		r.sys.Root.Send(p, &Load{Request: &proto.LoadRequest{Placement: PlacementMessage(place, make([]uint64, n)), Rank: uint32(i),
+			ModelHash: r.ck.Hash(), WeightType: r.c.weights, KvType: r.c.kv.String(), MaxStepTokens: 512},
+			Reply: func(l *proto.LoadReply, err error) { held[i] = l.GetHeld(); loads <- err }})
+	}
+	r.all(loads)
+	for _, p := range r.pids {
+		r.sys.Root.Send(p, &Join{Request: &proto.JoinRequest{Epoch: epoch, DeadlineMillis: 20000, Group: "t", Incarnations: make([]uint32, n)},
+			Reply: func(_ *proto.JoinReply, err error) { loads <- err }})
+	}
+	r.all(loads)
+	return held
+}
+
+func (r *rig) all(c chan error) {
+	r.t.Helper()
+	for range r.pids {
+		select {
+		case err := <-c:
+			if err != nil {
+				r.t.Fatal(err)
+			}
+		case <-time.After(20 * time.Second):
+			r.t.Fatal("no answer in 20 s")
+		}
+	}
+}
+
+// run carries one step out on every socket.
+func (r *rig) run(req *proto.StepRequest) map[uint64]*proto.Sampled {
+	r.t.Helper()
+	r.step++
+	req.Epoch, req.Step = r.epoch, r.step
+	done := make(chan error, len(r.pids))
+	replies := make(chan *proto.StepReply, len(r.pids))
+	for _, p := range r.pids {
+		r.sys.Root.Send(p, &Step{Request: req, Reply: func(s *proto.StepReply, err error) { replies <- s; done <- err }})
+	}
+	r.all(done)
+	out := map[uint64]*proto.Sampled{}
+	for range r.pids {
+		for _, s := range (<-replies).GetSampled() {
+			out[s.Seq] = s
+		}
+	}
+	return out
+}
+
+// request is one generation; results are appended to tokens and scores.
+type request struct {
+	prompt  []int32
+	max     int
+	params  sampler.Params
+	owner   int
+	policy  string
+	id      uint64
+	at      int
+	tokens  []int32
+	scores  []*proto.Sampled
+	arrives int // step at which it is opened
+}
+
+// generate runs requests together, prompts cut into chunks, until all are done.
+func (r *rig) generate(chunk int, reqs ...*request) {
+	r.t.Helper()
+	var release []uint64
+	for n := 0; ; n++ {
+		var s proto.StepRequest
+		s.Release, release = release, nil
+		left := false
+		for _, q := range reqs {
+			if len(q.tokens) == q.max {
+				continue
+			}
+			left = true
+			if n < q.arrives {
+				continue
+			}
+			if q.id == 0 {
+				r.seq++
+				q.id = r.seq
+				s.Open = append(s.Open, &proto.Open{Seq: q.id, Owner: uint32(q.owner % len(r.pids)), Policy: q.policy,
+					Sampling: SamplingMessage(&q.params), PromptTokens: uint32(len(q.prompt))})
+			}
+			c := &proto.Chunk{Seq: q.id, Start: uint32(q.at)}
+			if q.at < len(q.prompt) {
+				end := min(q.at+chunk, len(q.prompt))
+				c.Prefill, c.Last, c.Sample = true, end == len(q.prompt), end == len(q.prompt)
+				for _, t := range q.prompt[q.at:end] {
+					c.Tokens = append(c.Tokens, uint32(t))
+				}
+				q.at = end
+			} else {
+				c.Sample = true
+				c.Tokens = []uint32{uint32(q.tokens[len(q.tokens)-1])}
+				q.at++
+			}
+			s.Chunks = append(s.Chunks, c)
+		}
+		if !left {
+			if len(release) > 0 {
+				r.t.Log("sequences left open")
+			}
+			return
+		}
+		if len(s.Chunks) == 0 {
+			continue
+		}
+		got := r.run(&s)
+		for _, c := range s.Chunks {
+			if !c.Sample {
+				continue
+			}
+			q := reqs[slices.IndexFunc(reqs, func(q *request) bool { return q.id == c.Seq })]
+			res := got[c.Seq]
+			if res == nil || !res.HasToken {
+				r.t.Fatalf("no token for sequence %d", c.Seq)
+			}
+			q.tokens = append(q.tokens, int32(res.Token))
+			q.scores = append(q.scores, res)
+			if len(q.tokens) == q.max {
+				release = append(release, q.id)
+			}
+		}
+	}
+}
+
+func greedy(logprobs int) sampler.Params {
+	p := sampler.Default()
+	p.Temperature, p.Logprobs = 0, logprobs
+	return p
+}
+
+type goldens struct {
+	Items []struct {
+		Prompt []int32   `json:"prompt"`
+		Logits []float64 `json:"logits"`
+		Greedy []int32   `json:"greedy"`
+	} `json:"items"`
+}
+
+func readGoldens(t *testing.T, dir string) goldens {
+	t.Helper()
+	var g goldens
+	b, err := os.ReadFile(filepath.Join(dir, "goldens.json"))
+	if err == nil {
+		err = json.Unmarshal(b, &g)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// TestGoldens: last-position log-probabilities and greedy tokens of random
+// models of each architecture equal the float32 reference, cut any way.
+func TestGoldens(t *testing.T) {
+	for _, arch := range []struct {
+		name    string
+		sockets []int
+	}{
+		{"llama", []int{1, 2, 3, 5, 16}},
+		{"qwen2", []int{1, 3, 16}},
+		{"qwen3", []int{1, 3, 16}},
+		{"mistral", []int{1, 3, 16}},
+		{"mixtral", []int{1, 3, 16}},
+		{"deepseek_v2", []int{1, 3, 16}},
+		{"deepseek_v3", []int{1, 3, 16}},
+		{"qwen3_moe", []int{1, 3, 16}},
+		{"mistral_window", []int{1, 3, 16}},
+		{"qwen2_window", []int{1, 3, 16}},
+		{"gemma3", []int{1, 3, 16}},
+	} {
+		dir := filepath.Join(modelData, arch.name)
+		g := readGoldens(t, dir)
+		if raceEnabled { // the arithmetic is the same; the detector makes it twenty times as long
+			arch.sockets = []int{3}
+		}
+		for _, n := range arch.sockets {
+			for _, m := range topology.Mappings {
+				t.Run(fmt.Sprintf("%s/%s/%d", arch.name, m, n), func(t *testing.T) {
+					testGoldens(t, g, rigConfig{dir: dir, sockets: n, mapping: m, kv: tensor.F32})
+				})
+			}
+		}
+	}
+}
+
+// TestGoldensGGUF: the same weights in a GGUF file give the same answers.
+func TestGoldensGGUF(t *testing.T) {
+	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe"} {
+		dir := filepath.Join(modelData, name)
+		ck, err := model.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := modeltest.Convert(ck, func(string) gguf.Type { return gguf.F32 }).Bytes()
+		if err := ck.Close(); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), name+".gguf")
+		if err := os.WriteFile(path, file, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Run(name, func(t *testing.T) {
+			testGoldens(t, readGoldens(t, dir), rigConfig{dir: path, sockets: 3, mapping: topology.Gather, kv: tensor.F32})
+		})
+	}
+}
+
+func testGoldens(t *testing.T, g goldens, c rigConfig) {
+	r := newRig(t, c)
+	var reqs []*request
+	for i, it := range g.Items {
+		reqs = append(reqs, &request{prompt: it.Prompt, max: len(it.Greedy), owner: i, params: greedy(len(it.Logits))})
+	}
+	r.generate(64, reqs...)
+	for i, it := range g.Items {
+		if !slices.Equal(reqs[i].tokens, it.Greedy) {
+			t.Errorf("prompt %d: got %v, want %v", i, reqs[i].tokens, it.Greedy)
+		}
+		compareLogits(t, reqs[i].scores[0].Top, it.Logits, 2e-3)
+	}
+}
+
+func compareLogits(t *testing.T, got []*proto.TokenLogprob, want []float64, tolerance float64) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%d log-probabilities, want %d", len(got), len(want))
+	}
+	top, sum := slices.Max(want), 0.0
+	for _, v := range want {
+		sum += math.Exp(v - top)
+	}
+	worst := 0.0
+	for _, p := range got {
+		worst = max(worst, math.Abs(float64(p.Logprob)-(want[p.Token]-top-math.Log(sum))))
+	}
+	if worst > tolerance {
+		t.Errorf("log-probabilities differ by up to %g, allowed %g", worst, tolerance)
+	}
+}

@@ -1,0 +1,58 @@
+package socket
+
+import (
+	"time"
+
+	"shoal/actors/layer"
+	"shoal/collective"
+)
+
+// Stages is where the time of a step went on this socket. What the sum lacks
+// to the step's duration is messages between actors and waiting for their turn.
+type Stages struct {
+	Begin       time.Duration // checks, cache blocks, embedding
+	Projection  time.Duration // query, key, value and output projections, with their norm
+	Attention   time.Duration // RoPE, cache writes, attention
+	Observation time.Duration // while a prompt is read: window queries noted, attention sums of policies that ask
+	FFN         time.Duration // norm, gate, up, SiLU, down
+	Head        time.Duration // norm, logits, sampling
+	Votes       time.Duration // after the last chunk of a prompt: attention of the observation window
+	Selection   time.Duration // then: pooling, top-K
+	Shipping    time.Duration // then: kept rows to the owner, blocks given back
+	Wait        time.Duration // for collectives
+}
+
+// Compression is what the policy costs a prompt, the observation included.
+func (s Stages) Compression() time.Duration {
+	return s.Observation + s.Votes + s.Selection + s.Shipping
+}
+
+// Add sums stages of several steps.
+func (s *Stages) Add(o Stages) {
+	s.Begin += o.Begin
+	s.Projection += o.Projection
+	s.Attention += o.Attention
+	s.Observation += o.Observation
+	s.FFN += o.FFN
+	s.Head += o.Head
+	s.Votes += o.Votes
+	s.Selection += o.Selection
+	s.Shipping += o.Shipping
+	s.Wait += o.Wait
+}
+
+func (s Stages) with(b *layer.Batch) Stages {
+	s.Projection = b.Spent[layer.ProjectQKV] + b.Spent[layer.ProjectHeads] + b.Spent[layer.ProjectValues] + b.Spent[layer.ProjectOut]
+	s.Attention, s.Observation = b.Spent[layer.Attend]-b.Observed, b.Observed
+	s.FFN = b.Spent[layer.FeedForward] + b.Spent[layer.ProjectDown] + b.Spent[layer.Finish]
+	s.Wait += b.Wait
+	return s
+}
+
+// wireBytes is what the group has sent so far, a broadcast counted once.
+func wireBytes(g *collective.Group) uint64 {
+	if g == nil {
+		return 0
+	}
+	return g.Stats().BytesSent
+}

@@ -1,0 +1,56 @@
+package socket
+
+import (
+	"errors"
+	"testing"
+)
+
+func TestStateFencesOldEpochs(t *testing.T) {
+	s := State{Phase: Idle}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	stale := func(err error) {
+		t.Helper()
+		if !errors.Is(err, ErrStaleEpoch) {
+			t.Fatalf("got %v, want a stale epoch", err)
+		}
+	}
+	must(s.Load(3))
+	stale(s.Load(3))
+	stale(s.Loaded(2, true))
+	must(s.Loaded(3, true))
+	if err := s.Begin(3, 1); !errors.Is(err, ErrWrongPhase) {
+		t.Fatalf("a step before the group was formed: %v", err)
+	}
+	must(s.Join(3))
+	must(s.Joined(3, true))
+	must(s.Begin(3, 1))
+	if err := s.Begin(3, 2); !errors.Is(err, ErrWrongPhase) {
+		t.Fatalf("two steps at once: %v", err)
+	}
+	must(s.End(3, true))
+	stale(s.Begin(3, 1))
+	must(s.Begin(3, 2))
+	must(s.Load(4)) // a newer epoch interrupts a step
+	stale(s.End(3, true))
+	if s.Retire(3) {
+		t.Fatal("an old epoch was retired over a newer one")
+	}
+	if !s.Retire(4) || s.Phase != Idle {
+		t.Fatal("the current epoch was not retired")
+	}
+	stale(s.Load(4))
+	if s.Retire(8) {
+		t.Fatal("an idle socket had something to tear down")
+	}
+	stale(s.Load(7)) // it was on its way when the socket was retired
+	must(s.Load(9))
+	must(s.Loaded(9, false))
+	if err := s.Join(9); !errors.Is(err, ErrWrongPhase) {
+		t.Fatalf("joined after a failed load: %v", err)
+	}
+}

@@ -1,0 +1,81 @@
+package socket
+
+import (
+	"sync"
+
+	"shoal/kvcache"
+	"shoal/tensor"
+)
+
+// prefillView is a prompt that is being read, as a layer sees it: slot = position.
+type prefillView struct {
+	*kvcache.Store
+	seen  *kvcache.Observation // nil: the policy looks at nothing
+	scale float32
+	forks []*sequence // of latent attention, each with what its own policy looks at
+}
+
+func (v prefillView) Observe(layer, head, pos, n int, q []float32, ldq int) {
+	v.show(v.seen, layer, head, pos, n, q, ldq)
+	for _, f := range v.forks {
+		v.show(f.seen, layer, head, pos, n, q, ldq)
+	}
+}
+
+func (v prefillView) show(o *kvcache.Observation, layer, head, pos, n int, q []float32, ldq int) {
+	if o == nil {
+		return
+	}
+	s := scratch.Get().(*tensor.AttnScratch)
+	defer scratch.Put(s)
+	o.See(layer, head, pos, n, q, ldq, v.scale, v.Blocks(layer, v.rows(head)), s)
+}
+
+// rows is the KV head of the rows that a head, or of latent attention a unit, reads.
+func (v prefillView) rows(head int) int {
+	if v.Layout().Latent {
+		return 0
+	}
+	return head
+}
+
+var scratch = sync.Pool{New: func() any { return new(tensor.AttnScratch) }}
+
+func (v prefillView) Put(layer, head, pos int, k, val []float32) { v.Write(layer, head, pos, k, val) }
+
+func (v prefillView) View(layer, head int, _ []float32, _ *tensor.AttnScratch) ([][]byte, int, []uint64) {
+	return v.Blocks(layer, head), v.Len(layer, head), nil
+}
+
+// decodeView is an owner's store: the policy names the slots.
+type decodeView struct {
+	*kvcache.Store
+	geometry kvcache.Geometry
+	scale    float32
+	rope     kvcache.Rope
+}
+
+// Observe weighs the slots by the newest query, for policies that evict by it.
+func (v decodeView) Observe(layer, head, _, _ int, q []float32, _ int) {
+	if !v.Rule(layer).Needs().DecodeAttention {
+		return
+	}
+	s := scratch.Get().(*tensor.AttnScratch)
+	defer scratch.Put(s)
+	n, blocks := v.Len(layer, head), v.ReadBlocks(layer, head, v.rope, s)
+	if v.geometry.Units > 0 {
+		v.Store.Observe(layer, head, kvcache.LatentMass(v.geometry, q, n, v.scale, blocks, s))
+		return
+	}
+	mass := make([]float32, n)
+	tensor.AttentionMass(mass, q, 0, 1, n-1, v.geometry.Group, v.scale, v.Layout(), blocks, s)
+	v.Store.Observe(layer, head, mass)
+}
+
+func (v decodeView) Put(layer, head, pos int, k, val []float32) { v.Write(layer, head, pos, k, val) }
+
+func (v decodeView) View(layer, head int, q []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
+	return v.Store.View(layer, head, q, v.rope, s)
+}
+
+var noHeads tensor.Span

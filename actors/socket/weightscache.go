@@ -1,0 +1,191 @@
+package socket
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// WeightsCache keeps quantised matrices on disk, packed as the kernels read them, so
+// that the next start reads them instead of quantising again. A file is one slice of
+// one matrix; its name is a hash of the model's identity, the slice, the type and
+// the layout. Files are written beside their place and renamed; a checksum of every
+// MiB tells torn, damaged and foreign ones, which are removed and made anew. Nothing
+// that a file says sizes an allocation.
+//
+// The bytes are copied into huge pages and not mapped: a mapped file has small pages,
+// which cost a fifth of the bandwidth in every step.
+type WeightsCache struct {
+	Dir    string // made when it is missing
+	Limit  int64  // bytes of all files; the longest unused are removed beyond it
+	Logger *slog.Logger
+
+	hits, stored atomic.Int64
+}
+
+const (
+	cacheMagic  = "shoal packed 1\n\x00" // changes with the layout of a packed weight
+	cacheSuffix = ".weights"
+	cacheHeader = len(cacheMagic) + sha256.Size
+	cachePiece  = 1 << 20
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// cacheKey names the rows of a tensor as w holds them.
+func cacheKey(model, name string, rows topology.Range, w *tensor.Weight) [sha256.Size]byte {
+	return sha256.Sum256(fmt.Appendf(nil, "%s%s %q %d-%d of %d columns, units %d-%d, %v", cacheMagic, model, name, rows.Lo, rows.Hi, w.Cols, w.UnitLo, w.UnitHi, w.Type))
+}
+
+func (c *WeightsCache) path(key [sha256.Size]byte) string {
+	return filepath.Join(c.Dir, fmt.Sprintf("%x%s", key[:], cacheSuffix))
+}
+
+func pieces(n int) int { return (n + cachePiece - 1) / cachePiece }
+
+// load fills w from its file; false if there is none that is whole. w is zero then.
+func (c *WeightsCache) load(key [sha256.Size]byte, w *tensor.Weight, pool *tensor.Pool) bool {
+	path, data := c.path(key), w.Packed()
+	err := readPacked(path, key, data, pool)
+	if err == nil {
+		now := time.Now()
+		_ = os.Chtimes(path, now, now) // only orders what is removed first
+		c.hits.Add(1)
+		return true
+	}
+	clear(data)
+	if !errors.Is(err, fs.ErrNotExist) {
+		c.Logger.Warn("cached weights are not usable and are made anew", "file", path, "error", err)
+		_ = os.Remove(path)
+	}
+	return false
+}
+
+func readPacked(path string, key [sha256.Size]byte, data []byte, pool *tensor.Pool) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sums := make([]byte, 4*pieces(len(data)))
+	want := int64(cacheHeader + len(data) + len(sums))
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() != want {
+		return errors.Join(err, fmt.Errorf("socket: not a file of %d bytes", want))
+	}
+	head := make([]byte, cacheHeader)
+	if _, err := f.ReadAt(head, 0); err != nil {
+		return err
+	}
+	if !bytes.Equal(head, append([]byte(cacheMagic), key[:]...)) {
+		return errors.New("socket: header of another file")
+	}
+	if _, err := f.ReadAt(sums, int64(cacheHeader+len(data))); err != nil {
+		return err
+	}
+	errs := make([]error, pieces(len(data)))
+	pool.Run(len(errs), func(i int) {
+		piece := data[i*cachePiece : min((i+1)*cachePiece, len(data))]
+		if _, err := f.ReadAt(piece, int64(cacheHeader+i*cachePiece)); err != nil {
+			errs[i] = err
+		} else if crc32.Checksum(piece, castagnoli) != binary.LittleEndian.Uint32(sums[4*i:]) {
+			errs[i] = fmt.Errorf("socket: checksum of MiB %d is wrong", i)
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// store writes w's file. Trouble is logged: the cache only saves time.
+func (c *WeightsCache) store(key [sha256.Size]byte, w *tensor.Weight) {
+	if err := c.write(key, w.Packed()); err != nil {
+		c.Logger.Warn("weights are not cached", "folder", c.Dir, "error", err)
+		return
+	}
+	c.stored.Add(1)
+}
+
+func (c *WeightsCache) write(key [sha256.Size]byte, data []byte) (err error) {
+	size := int64(cacheHeader + len(data) + 4*pieces(len(data)))
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return err
+	}
+	if ok, err := c.makeRoom(size); !ok || err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(c.Dir, "writing-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+		}
+	}()
+	sums := make([]byte, 0, 4*pieces(len(data)))
+	for piece := range slices.Chunk(data, cachePiece) {
+		sums = binary.LittleEndian.AppendUint32(sums, crc32.Checksum(piece, castagnoli))
+	}
+	for _, part := range [][]byte{[]byte(cacheMagic), key[:], data, sums} {
+		if _, err := f.Write(part); err != nil {
+			return err
+		}
+	}
+	// No sync: after a power cut the checksums tell what is missing.
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), c.path(key))
+}
+
+// abandoned is the age at which a file that somebody was writing has no writer.
+const abandoned = time.Hour
+
+// makeRoom removes what was not used for longest until size more bytes fit; false if
+// they never can.
+func (c *WeightsCache) makeRoom(size int64) (bool, error) {
+	if size > c.Limit {
+		return false, nil
+	}
+	entries, err := os.ReadDir(c.Dir)
+	if err != nil {
+		return false, err
+	}
+	var files []fs.FileInfo
+	total := size
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !info.Mode().IsRegular() {
+			continue // removed meanwhile, or not ours
+		}
+		if strings.HasPrefix(e.Name(), "writing-") && time.Since(info.ModTime()) > abandoned {
+			_ = os.Remove(filepath.Join(c.Dir, e.Name()))
+		}
+		if strings.HasSuffix(e.Name(), cacheSuffix) {
+			files, total = append(files, info), total+info.Size()
+		}
+	}
+	slices.SortFunc(files, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
+	for _, f := range files {
+		if total <= c.Limit {
+			break
+		}
+		if err := os.Remove(filepath.Join(c.Dir, f.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+		total -= f.Size()
+	}
+	return true, nil
+}
