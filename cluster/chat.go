@@ -1,0 +1,21 @@
+package cluster
+
+import (
+	"errors"
+
+	"shoal/api"
+	"shoal/tokenizer"
+)
+
+// chatTemplate is the checkpoint's, or nil when it has none: then only
+// completions work, and the API says so.
+func chatTemplate(dir string) (api.ChatTemplate, error) {
+	t, err := tokenizer.LoadChatTemplate(dir)
+	if errors.Is(err, tokenizer.ErrNoChatTemplate) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return api.FromTemplate(t), nil
+}

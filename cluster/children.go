@@ -1,0 +1,173 @@
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"shoal/tensor"
+)
+
+// Children are the node processes of a local cluster: this same program, run
+// again with other arguments. Each holds the read end of a pipe and ends when
+// the parent is gone, however the parent died.
+type Children struct {
+	log  *slog.Logger
+	mu   sync.Mutex
+	list []*child
+	stop bool
+	wait sync.WaitGroup
+}
+
+type child struct {
+	id   string
+	cmd  *exec.Cmd
+	pipe io.WriteCloser
+	tail lastLines
+
+	ended bool // guarded by Children.mu
+}
+
+// NewChildren prepares a set of processes; log takes their last words.
+func NewChildren(log *slog.Logger) *Children { return &Children{log: log} }
+
+// Start runs one more process. onExit is told when it ends by itself.
+func (c *Children) Start(id string, args []string, stderr io.Writer, onExit func(id string, err error)) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("cluster: cannot find this program to run it again: %w", err)
+	}
+	k := &child{id: id, cmd: exec.Command(self, args...)}
+	k.cmd.Env = childEnv(os.Environ())
+	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C reaches the parent alone, which drains
+	if k.pipe, err = k.cmd.StdinPipe(); err != nil {
+		return err
+	}
+	k.cmd.Stderr = io.MultiWriter(stderr, &k.tail)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stop {
+		return errors.New("cluster: the local cluster is stopping")
+	}
+	if err := k.cmd.Start(); err != nil {
+		return fmt.Errorf("cluster: node %s did not start: %w", id, err)
+	}
+	c.list = append(c.list, k)
+	c.wait.Add(1)
+	go func() {
+		defer c.wait.Done()
+		err := k.cmd.Wait()
+		c.mu.Lock()
+		stopping := c.stop
+		k.ended = true
+		c.mu.Unlock()
+		if !stopping {
+			c.log.Error("a node process ended", "node", id, "pid", k.cmd.Process.Pid, "error", err, "said", k.tail.String())
+			onExit(id, err)
+		}
+	}()
+	return nil
+}
+
+// childEnv leaves out the settings of this program: args say everything that a
+// child needs, and what was meant for the parent (a cluster key, a list of shares)
+// would be taken for its own.
+func childEnv(env []string) []string {
+	return slices.DeleteFunc(env, func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return strings.HasPrefix(name, "SHOAL_") && name != tensor.EnvCPU
+	})
+}
+
+// PIDs lists the processes by node id.
+func (c *Children) PIDs() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := map[string]int{}
+	for _, k := range c.list {
+		out[k.id] = k.cmd.Process.Pid
+	}
+	return out
+}
+
+// Stop asks every process to end, and after grace makes it.
+func (c *Children) Stop(grace time.Duration) {
+	c.mu.Lock()
+	c.stop = true
+	for _, k := range c.list {
+		k.pipe.Close()
+		_ = k.cmd.Process.Signal(syscall.SIGTERM)
+	}
+	c.mu.Unlock()
+	done := make(chan struct{})
+	go func() { c.wait.Wait(); close(done) }()
+	select {
+	case <-done:
+		return
+	case <-time.After(grace):
+	}
+	c.mu.Lock()
+	for _, k := range c.list {
+		_ = k.cmd.Process.Kill()
+	}
+	c.mu.Unlock()
+	<-done
+}
+
+// WithParent gives a context that ends when the parent's pipe on standard
+// input closes: what a child of Children runs under.
+func WithParent(ctx context.Context, stdin io.Reader) context.Context {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() { // ends with the process at the latest: a read of a pipe has no deadline
+		_, _ = io.Copy(io.Discard, bufio.NewReader(stdin))
+		cancel(errors.New("cluster: the parent process is gone"))
+	}()
+	return ctx
+}
+
+// lastLines keeps the end of what a process wrote.
+type lastLines struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+const tailBytes = 2048
+
+func (l *lastLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buf = append(l.buf, p...)
+	if extra := len(l.buf) - tailBytes; extra > 0 {
+		l.buf = append(l.buf[:0], l.buf[extra:]...)
+	}
+	return len(p), nil
+}
+
+func (l *lastLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.buf)
+}
+
+// Alive is the number of processes that run.
+func (c *Children) Alive() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for _, k := range c.list {
+		if !k.ended {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,369 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"shoal/api"
+	"shoal/cluster/gossip"
+	"shoal/jobs"
+	"shoal/model"
+	"shoal/security"
+	"shoal/topology"
+)
+
+// CoordinatorConfig is the process with the API, the batcher and the placement
+// authority.
+type CoordinatorConfig struct {
+	// ID names the process in the cluster. Default "coordinator".
+	ID string
+	// Bind is host:port of gossip, which nodes join; the other listeners take
+	// free ports on the same host. Default 127.0.0.1:0.
+	Bind string
+	// Cluster is the name of the cluster: processes of another name are not let
+	// in. Letters, digits, - and _. Default "shoal".
+	Cluster string
+	// Join are gossip addresses of the cluster, for a coordinator that is not its
+	// first process.
+	Join []string
+	// API is where clients reach this coordinator; others are told.
+	API string
+	// Standby: wait while another coordinator has the lease, and take over when it
+	// is gone. Needs DataDir and Join.
+	Standby bool
+	// Waits is told why a standby does not coordinate yet, whenever that changes.
+	Waits func(why string)
+	// Nodes is how many nodes the first placement waits for; 0: whoever is there
+	// after a quiet moment.
+	Nodes int
+	Serve ServeConfig
+	// Key authenticates and encrypts everything; without one only loopback
+	// addresses may be bound.
+	Key  security.Key
+	NATS string
+	// DataDir is where jobs, batches and files live; one running coordinator may
+	// have it. Empty: no jobs.
+	DataDir string
+	// DataOptional: when DataDir is in use or cannot be written, serve without
+	// jobs (a default directory that nobody asked for).
+	DataOptional bool
+}
+
+// Coordinator serves a model on node processes. It implements api.Engine.
+type Coordinator struct {
+	*core
+	bus      *bus
+	discover *discoverer
+	depot    *depot // nil: no store
+	noJobs   string // why there are no jobs
+	mount    *jobs.Mount
+	api      *api.Server
+	seat     *seat // nil: there is no store
+	log      *slog.Logger
+	up       atomic.Pointer[core]
+	sitting  atomic.Pointer[seat]
+
+	ctx    context.Context // of what runs beside the core
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	lost   chan struct{} // closed when the lease is lost
+	why    error         // why, then
+}
+
+// ErrLostLease: another coordinator has taken over; this one has stopped.
+var ErrLostLease = errors.New("cluster: another coordinator has taken over")
+
+// StartCoordinator brings the coordinator up. It does not wait for nodes: Ready
+// tells when the model answers. A standby waits for the lease first, as long as
+// ctx allows.
+func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinator, err error) {
+	orDefault(&cfg.ID, "coordinator")
+	orDefault(&cfg.Bind, "127.0.0.1:0")
+	orDefault(&cfg.Cluster, defaultCluster)
+	if cfg.Nodes < 0 || cfg.Nodes > 256 {
+		return nil, errors.New("cluster: --nodes: want 0 to 256")
+	}
+	if cfg.Standby && (cfg.DataDir == "" || len(cfg.Join) == 0) {
+		return nil, errors.New("cluster: a standby needs --data-dir DIR for its copy of the store, and --join HOST:PORT of the cluster")
+	}
+	if err := checkBind(cfg.Bind, cfg.Key); err != nil {
+		return nil, err
+	}
+	ck, err := model.Open(cfg.Serve.Model)
+	if err != nil {
+		return nil, err
+	}
+	c := &Coordinator{lost: make(chan struct{})}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	defer func() {
+		if err != nil {
+			c.Close()
+			ck.Close()
+		}
+	}()
+	cfg.Serve.ensureDefaults(&ck.Config)
+	c.log = cfg.Serve.Logger
+	if err = c.openDepot(&cfg); err != nil {
+		return nil, err
+	}
+	var events atomic.Pointer[discoverer]
+	meta := gossip.Meta{Incarnation: uint64(time.Now().UnixNano()), State: gossip.Ready}
+	if c.depot != nil {
+		meta.Store = c.depot.keeper.addr
+	}
+	c.bus, err = openBus(security.RoleCoordinator, cfg.Cluster, cfg.ID, cfg.Bind, cfg.NATS, cfg.Key, cfg.Serve.Logger, meta, func(e gossip.Event) {
+		c.rival(e)
+		if d := events.Load(); d != nil { // earlier ones are found by comparison
+			d.event(e)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err = c.join(ctx, &cfg); err != nil {
+		return nil, err
+	}
+	var l ledger
+	if c.depot != nil {
+		if l, err = c.take(ctx, meta.Incarnation, &cfg); err != nil {
+			return nil, err
+		}
+		if err = c.depot.openStore(); err != nil {
+			return nil, err
+		}
+	}
+	if c.core, err = newCore(c.bus.rpc.Actors().Root, ck, cfg.Serve, cfg.Nodes, groupName(), l); err != nil {
+		return nil, err
+	}
+	c.up.Store(c.core)
+	select {
+	case <-c.lost: // between the lease and now
+		c.root.Send(c.dpid, &leaseLost{c.why.Error()})
+	default:
+	}
+	c.discover = newDiscoverer(c.bus, c.dpid, c.director.known, cfg.Serve.Logger)
+	events.Store(c.discover)
+	return c, nil
+}
+
+// openDepot comes first: a coordinator that cannot have its data directory must
+// not meet the nodes.
+func (c *Coordinator) openDepot(cfg *CoordinatorConfig) (err error) {
+	c.noJobs = "Jobs, batches and files need a place to live: start the coordinator with --data-dir DIR."
+	if cfg.DataDir == "" {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(cfg.Bind)
+	if err != nil {
+		return fmt.Errorf("cluster: --bind %q is not host:port: %w", cfg.Bind, err)
+	}
+	c.depot, err = openDepot(cfg.DataDir, cfg.ID, host, cfg.Key, security.RoleCoordinator, c.log)
+	if err != nil && cfg.DataOptional {
+		c.noJobs = "Jobs, batches and files are off: " + err.Error() + ". Give this one a --data-dir DIR of its own."
+		c.log.Warn("serving without jobs", "error", err)
+		return nil
+	}
+	return err
+}
+
+// join meets the cluster; the first coordinator has nobody to meet.
+func (c *Coordinator) join(ctx context.Context, cfg *CoordinatorConfig) error {
+	if c.depot != nil {
+		if err := c.depot.keeper.serve(c.bus.rpc); err != nil {
+			return err
+		}
+	}
+	if len(cfg.Join) == 0 {
+		return nil
+	}
+	for {
+		err := c.bus.gossip.Join(ctx, cfg.Join, 1)
+		if err == nil || !cfg.Standby {
+			return err
+		}
+		c.log.Debug("nobody answers yet", "join", cfg.Join, "error", err)
+		select {
+		case <-time.After(knockEvery):
+		case <-ctx.Done():
+			return fmt.Errorf("cluster: cannot join %v: %w", cfg.Join, err)
+		}
+	}
+}
+
+// rival tells the seat of coordinators that are gone.
+func (c *Coordinator) rival(e gossip.Event) {
+	if e.Member.Meta.Role != string(security.RoleCoordinator) || e.Kind != gossip.Failed && e.Kind != gossip.Leave {
+		return
+	}
+	c.wg.Add(1)
+	go func() { // gossip must not wait
+		defer c.wg.Done()
+		t := time.NewTicker(seatTick)
+		defer t.Stop()
+		for { // the seat may not be there yet
+			if s := c.sitting.Load(); s != nil {
+				s.gone(e.Member.Meta.Incarnation)
+				return
+			}
+			select {
+			case <-t.C:
+			case <-c.ctx.Done():
+				return
+			}
+		}
+	}()
+}
+
+const (
+	// rivalWait is how long a coordinator that is no standby waits for the lease of
+	// another one to run out.
+	rivalWait = leaseTTL + 10*time.Second
+	waitsTick = 200 * time.Millisecond
+)
+
+// take waits for the lease.
+func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *CoordinatorConfig) (ledger, error) {
+	said := ""
+	waits := func(why string) {
+		if why != said && cfg.Standby && why != "" {
+			c.log.Info("standing by", "reason", why)
+			if cfg.Waits != nil {
+				cfg.Waits(why)
+			}
+		}
+		said = why
+	}
+	t := time.NewTicker(waitsTick)
+	defer t.Stop()
+	for cfg.Standby { // until it keeps a copy
+		if p, _ := c.depot.keeper.now(); p != nil {
+			break
+		}
+		waits("the coordinator has not asked this process to keep a copy of the store yet; that takes three processes with a --data-dir")
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return ledger{}, ctx.Err()
+		}
+	}
+	if err := c.depot.openLease(ctx); err != nil {
+		return ledger{}, err
+	}
+	claims := make(chan topology.Claim, 1)
+	c.seat = newSeat(c.depot.lease, topology.LeaseConfig{Holder: cfg.ID, Incarnation: incarnation, API: cfg.API,
+		Sole: c.depot.alone != nil, Found: c.depot.alone != nil, Heir: true}, c.log)
+	c.seat.elected = func(l topology.Claim) { claims <- l }
+	c.seat.recorded = func(epoch uint32) { c.tell(&placementRecorded{epoch}) }
+	c.seat.deposed = c.depose
+	c.seat.run()
+	c.sitting.Store(c.seat)
+	began := time.Now()
+	for {
+		select {
+		case l := <-claims:
+			c.log.Info("coordinating", "term", l.Term, "after epoch", l.Placement.Epoch, "store", c.depot.kind)
+			return ledger{after: l.Placement.Epoch, record: c.seat.record}, nil
+		case <-t.C:
+		case <-ctx.Done():
+			return ledger{}, ctx.Err()
+		}
+		claim, _, why := c.seat.claim()
+		waits(why)
+		if !cfg.Standby && time.Since(began) > rivalWait {
+			return ledger{}, fmt.Errorf("cluster: %s (its API: %s); to wait in its shadow start this one with --standby --join HOST:PORT", why, claim.API)
+		}
+	}
+}
+
+// depose stops this coordinator: whatever it decides from now on could not be
+// written down, and nodes follow another one.
+func (c *Coordinator) depose(by topology.Claim) {
+	c.why = fmt.Errorf("%w: %s has the lease since term %d (its API: %s); this process was silent for too long and has changed nothing since", ErrLostLease, by.Holder, by.Term, by.API)
+	c.log.Error("stepping down", "reason", c.why)
+	close(c.lost)
+	c.tell(&leaseLost{c.why.Error()})
+	if k := c.up.Load(); k != nil {
+		c.wg.Add(1)
+		go func() {
+			defer c.wg.Done()
+			ctx, cancel := context.WithTimeout(c.ctx, 5*time.Second)
+			defer cancel()
+			_ = k.batcher.Stop(ctx) // running requests end with a reason
+		}()
+	}
+}
+
+// Lost is closed when another coordinator has taken over; LostReason says which.
+func (c *Coordinator) Lost() <-chan struct{} { return c.lost }
+
+// LostReason is an error that wraps ErrLostLease, once Lost is closed.
+func (c *Coordinator) LostReason() error {
+	select {
+	case <-c.lost:
+		return c.why
+	default:
+		return nil
+	}
+}
+
+// Cluster implements api.Engine.
+func (c *Coordinator) Cluster() api.ClusterState {
+	s := c.core.Cluster()
+	s.Subscriptions = c.bus.nats.Subscriptions()
+	if c.depot != nil {
+		kind, n := c.depot.durability()
+		claim, _, _ := c.seat.claim()
+		s.Store = &api.StoreState{Durability: kind, Replicas: n, Wanted: keepers, Coordinator: claim.Holder, Term: claim.Term}
+	}
+	return s
+}
+
+// tell sends the director a message, once there is one.
+func (c *Coordinator) tell(m any) {
+	if k := c.up.Load(); k != nil {
+		k.root.Send(k.dpid, m)
+	}
+}
+
+// groupName is of this coordinator's life alone: on a NATS that others use too,
+// nobody else speaks on its subjects, an earlier coordinator of these nodes
+// included.
+func groupName() string { return "g" + strings.ToLower(rand.Text()[:12]) }
+
+// GossipAddress is what nodes join.
+func (c *Coordinator) GossipAddress() string { return c.bus.gossip.Address() }
+
+// Close ends the coordinator; nodes stay up and wait for another one.
+func (c *Coordinator) Close() {
+	c.cancel()
+	if c.discover != nil {
+		c.discover.close()
+	}
+	if c.depot != nil { // before the core: what is interrupted is noted as such
+		c.depot.closeStore()
+	}
+	if c.seat != nil {
+		c.seat.close()
+	}
+	if c.core != nil {
+		c.core.close()
+	}
+	c.wg.Wait()
+	if c.depot != nil {
+		c.depot.close()
+	}
+	if c.bus != nil {
+		c.bus.close()
+	}
+	if c.core != nil {
+		c.checkpoint.Close()
+	}
+}

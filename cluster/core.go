@@ -1,0 +1,293 @@
+// Package cluster wires everything: it is the only package that knows everyone.
+//
+//	api -> core -> batcher -> stepper -> sockets (here or in node processes)
+//	                 ^                      |
+//	                 '---- director <-------' placement, epochs, who is there
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"shoal/actors/batcher"
+	"shoal/actors/socket"
+	"shoal/kvcache"
+	"shoal/model"
+	"shoal/proto"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// core is the coordinator's part that does not care where the sockets are.
+type core struct {
+	checkpoint *model.Checkpoint
+	serve      ServeConfig
+	root       *actor.RootContext
+	director   *director
+	dpid       *actor.PID
+	batcher    *batcher.Batcher
+	stepper    *stepper
+	policy     kvcache.Policy
+	geometry   kvcache.Geometry
+	recoveries atomic.Uint64 // placements withdrawn because something went wrong
+	most       atomic.Int64  // cache bytes of the largest placement that served
+	withdrawn  atomic.Bool   // one has served, and will again
+
+	steps  sync.WaitGroup // steps and releases in flight
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	mu     sync.Mutex
+	status map[string]*proto.SocketStatus // by node, polled
+	loose  loose
+}
+
+// loose are sequences that were released between steps. That message and the
+// next step race to the sockets, so the step says it again: its memory is then
+// free before it begins, and nothing is held for ever.
+type loose struct {
+	epoch uint32
+	seqs  []uint64
+}
+
+// statusEvery is how often nodes are asked for their figures; loadingEvery while
+// nothing serves, for progress bars.
+const (
+	statusEvery  = time.Second
+	loadingEvery = statusEvery / 5
+)
+
+// ledger is where placements are written down before nodes are told of them.
+type ledger struct {
+	after  uint32 // the newest epoch that is in it
+	record func(p topology.Placement, incarnations []uint64)
+}
+
+func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes int, group string, l ledger) (*core, error) {
+	if err := s.Validate(&ck.Config); err != nil {
+		return nil, err
+	}
+	policy, err := kvcache.Parse(s.Policy)
+	if err != nil {
+		return nil, err
+	}
+	kv, err := tensor.ParseDType(s.KV)
+	if err != nil {
+		return nil, err
+	}
+	c := &core{checkpoint: ck, serve: s, root: root, policy: policy, status: map[string]*proto.SocketStatus{}}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	m := &ck.Config
+	shape := socket.ShapeOf(m)
+	mapping, err := topology.ParseMapping(s.Mapping)
+	if err != nil {
+		mapping = topology.ChooseUnmeasured(shape, max(nodes, 1))
+	}
+	c.director = newDirector(directorConfig{
+		Authority: topology.AuthorityConfig{Shape: shape, Mapping: mapping, Nodes: nodes, Settle: settle, Backoff: 200 * time.Millisecond, ModelHash: ck.Hash(), After: l.after},
+		Record:    l.record,
+		Load:      &proto.LoadRequest{ModelHash: ck.Hash(), WeightType: s.Weights, KvType: s.KV, MaxStepTokens: uint32(s.StepTokens), Keeper: rand.Uint64()},
+		GroupName: group, Deadline: s.SyncDeadline, Logger: s.Logger,
+		OnServe: c.placed, OnWithdraw: c.unplaced,
+	})
+	c.stepper = &stepper{director: c.director, deadline: s.StepDeadline, suspect: c.suspect}
+	c.geometry = socket.GeometryOf(m, kv)
+	cfg := batcher.Config{
+		Geometry:     c.geometry,
+		ContextLimit: s.MaxContext, EOS: m.EOS, TokenBudget: s.StepTokens, Chunk: s.Chunk, MaxRunning: s.MaxSequences, MaxWaiting: s.Queue, Replicas: s.Replicas,
+		StepMillis: (s.StepDeadline + 5*time.Second).Milliseconds(),
+	}
+	cfg.Defaults()
+	if c.batcher, err = batcher.Start(root, cfg, c, batcher.Options{Logger: s.Logger}); err != nil {
+		return nil, err
+	}
+	c.dpid = root.Spawn(actor.PropsFromProducer(func() actor.Actor { return c.director }))
+	c.steps.Add(1)
+	go c.poll()
+	return c, nil
+}
+
+// settle is the quiet time after which newcomers are given a share.
+const settle = 2 * time.Second
+
+// placed and unplaced are called from the director.
+func (c *core) placed(g *Group) {
+	c.most.Store(max(c.most.Load(), g.budget()))
+	p := batcher.Placed{Epoch: g.Placement.Epoch}
+	for i, s := range g.Placement.Slices {
+		p.Sockets = append(p.Sockets, batcher.Socket{ID: s.ID, Budget: g.Nodes[i].KVBudget, Heads: tensor.Span{Lo: s.KVHeads.Lo, Hi: s.KVHeads.Hi}})
+	}
+	for rank, held := range g.Held {
+		for _, h := range held {
+			p.Held = append(p.Held, batcher.Held{Seq: h.Seq, Rank: rank, Prompt: int(h.Prompt), Tokens: int(h.Tokens), Staged: int(h.Staged), Copy: h.Replica})
+		}
+	}
+	c.batcher.Place(p)
+}
+
+func (c *core) unplaced(w topology.Withdraw) {
+	c.withdrawn.Store(true)
+	if !w.Grown {
+		c.recoveries.Add(1)
+	}
+	c.batcher.Unplace(w.Reason)
+}
+
+func (c *core) suspect(g *Group, rank int) {
+	n := g.Nodes[rank]
+	c.root.Send(c.dpid, &nodeDown{id: n.ID, incarnation: n.Incarnation})
+}
+
+// StartStep implements batcher.Stepper.
+func (c *core) StartStep(p *batcher.Plan, done func([]batcher.Result, []int64, error)) {
+	c.steps.Add(1)
+	c.mu.Lock()
+	if c.loose.epoch == p.Epoch && len(c.loose.seqs) > 0 {
+		again := *p
+		again.Release = slices.Concat(c.loose.seqs, p.Release)
+		p = &again
+	}
+	c.loose = loose{}
+	c.mu.Unlock()
+	go func() {
+		defer c.steps.Done()
+		d, err := c.stepper.run(c.ctx, p)
+		for rank, used := range d.Used {
+			c.noteUsed(c.nodeOf(p.Epoch, rank), used)
+		}
+		done(d.Results, d.Used, err)
+	}()
+}
+
+// Release implements batcher.Stepper.
+func (c *core) Release(epoch uint32, seqs []uint64) {
+	g := c.director.serving.Load()
+	if g == nil || g.Placement.Epoch != epoch {
+		return
+	}
+	c.mu.Lock()
+	if c.loose.epoch != epoch {
+		c.loose = loose{epoch: epoch}
+	}
+	c.loose.seqs = append(c.loose.seqs, seqs...)
+	c.mu.Unlock()
+	r := &proto.ReleaseRequest{Epoch: epoch, Seqs: seqs}
+	for i, h := range g.Handles {
+		c.steps.Add(1)
+		go func() {
+			defer c.steps.Done()
+			ctx, cancel := context.WithTimeout(c.ctx, retireTimeout)
+			defer cancel()
+			reply, err := h.Release(ctx, r)
+			if err != nil {
+				c.serve.Logger.Debug("release was not heard; the next step says it again", "error", err)
+				return
+			}
+			c.noteUsed(g.Nodes[i].ID, reply.KvUsedBytes)
+		}()
+	}
+}
+
+// noteUsed keeps the newest figure of a node's cache.
+func (c *core) noteUsed(id string, bytes int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.status[id]; s != nil {
+		s.KvUsedBytes = bytes
+	} else if id != "" {
+		c.status[id] = &proto.SocketStatus{KvUsedBytes: bytes}
+	}
+}
+
+// nodeOf names the node of a rank while its epoch serves.
+func (c *core) nodeOf(epoch uint32, rank int) string {
+	if g := c.director.serving.Load(); g != nil && g.Placement.Epoch == epoch && rank < len(g.Nodes) {
+		return g.Nodes[rank].ID
+	}
+	return ""
+}
+
+// Broken implements batcher.Stepper.
+func (c *core) Broken(b batcher.Broken) {
+	c.root.Send(c.dpid, &epochBroken{epoch: b.Epoch, reason: b.Reason})
+}
+
+// view asks the director for a snapshot.
+func (c *core) view(ctx context.Context) (directorView, error) {
+	m := &directorAsk{reply: make(chan directorView, 1)}
+	c.root.Send(c.dpid, m)
+	select {
+	case v := <-m.reply:
+		return v, nil
+	case <-ctx.Done():
+		return directorView{}, fmt.Errorf("cluster: the director does not answer: %w", ctx.Err())
+	}
+}
+
+// poll keeps the nodes' own figures fresh.
+func (c *core) poll() {
+	defer c.steps.Done()
+	t := time.NewTicker(loadingEvery)
+	defer t.Stop()
+	for last := time.Now(); ; {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-t.C:
+		}
+		if c.director.serving.Load() != nil && time.Since(last) < statusEvery {
+			continue
+		}
+		last = time.Now()
+		ctx, cancel := context.WithTimeout(c.ctx, statusEvery)
+		v, err := c.view(ctx)
+		if err == nil {
+			var wg sync.WaitGroup
+			for id, h := range v.Hosts {
+				wg.Add(1)
+				go func() {
+					defer wg.Done()
+					if s, err := h.handle.Status(ctx); err == nil {
+						c.mu.Lock()
+						c.status[id] = s
+						c.mu.Unlock()
+					}
+				}()
+			}
+			wg.Wait()
+		}
+		cancel()
+	}
+}
+
+// close ends the core: running requests finish with an error.
+func (c *core) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	err := c.batcher.Stop(ctx)
+	c.cancel()
+	err = errors.Join(err, c.root.StopFuture(c.dpid).Wait())
+	c.director.calls.Wait()
+	c.steps.Wait()
+	if err != nil {
+		c.serve.Logger.Warn("stopping", "error", err)
+	}
+}
+
+// Checkpoint is the model that is served.
+func (c *core) Checkpoint() *model.Checkpoint { return c.checkpoint }
+
+// ServeConfig is what is served, defaults filled in.
+func (c *core) ServeConfig() ServeConfig { return c.serve }
+
+// Logger is where the cluster logs.
+func (c *core) Logger() *slog.Logger { return c.serve.Logger }

@@ -1,0 +1,358 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"shoal/actors/socket"
+	"shoal/cluster/rpc"
+	"shoal/proto"
+	"shoal/topology"
+)
+
+// Group is what the director keeps of a serving epoch for the stepper.
+type Group struct {
+	Placement topology.Placement
+	Nodes     []topology.Node
+	Handles   []Handle        // rank order
+	Held      [][]*proto.Held // caches that each kept from earlier epochs
+}
+
+// budget is the cache bytes of all nodes together.
+func (g *Group) budget() int64 {
+	var sum int64
+	for _, n := range g.Nodes {
+		sum += n.KVBudget
+	}
+	return sum
+}
+
+// directorConfig is what the director needs besides the rules of the authority.
+type directorConfig struct {
+	Authority topology.AuthorityConfig
+	Load      *proto.LoadRequest // template: model, types, step size
+	GroupName string
+	Deadline  time.Duration // of one collective
+	Logger    *slog.Logger
+	// Record asks to write a placement down under the lease; placementRecorded is
+	// the answer. nil: there is no store, and epochs rest on what nodes report.
+	Record func(p topology.Placement, incarnations []uint64)
+	// OnServe and OnWithdraw tell the batcher; they must not block.
+	OnServe    func(*Group)
+	OnWithdraw func(topology.Withdraw)
+}
+
+// Messages to the director.
+type (
+	nodeUp struct {
+		node    topology.Node
+		handle  Handle
+		pid     int
+		address string
+	}
+	nodeDown struct {
+		id          string
+		incarnation uint64
+	}
+	nodeAnswered struct {
+		epoch uint32
+		id    string
+		err   error
+		reply *proto.LoadReply
+	}
+	epochBroken struct {
+		epoch  uint32
+		reason string
+	}
+	// nodeDrain: a node is to leave. leaves: by its own wish, also as the last one.
+	nodeDrain struct {
+		id          string
+		incarnation uint64
+		leaves      bool
+		reply       chan error // nil: nobody waits
+	}
+	placementRecorded struct{ epoch uint32 }
+	leaseLost         struct{ reason string }
+
+	clockTick   struct{}
+	directorAsk struct{ reply chan directorView }
+)
+
+// directorView is a snapshot for /v1/cluster.
+type directorView struct {
+	Phase     topology.AuthorityPhase
+	Reason    string
+	Epoch     uint32
+	Placement topology.Placement
+	Nodes     []topology.Node
+	Known     []topology.Node
+	Refused   map[string]string
+	Drained   map[string]uint64
+	Hosts     map[string]host
+}
+
+// host is what the director keeps of a node beside its place.
+type host struct {
+	handle      Handle
+	incarnation uint64
+	pid         int
+	address     string
+	weights     int64         // bytes of its slices
+	held        []*proto.Held // caches of earlier epochs that it kept
+}
+
+// director is the actor shell around topology.Authority: it turns effects into
+// calls to nodes, and their answers into messages.
+type director struct {
+	cfg       directorConfig
+	authority *topology.Authority
+	hosts     map[string]host
+	met       sync.Map // id -> incarnation, of nodes that are up or refused
+	began     time.Time
+	ctx       context.Context
+	cancel    context.CancelFunc
+	calls     sync.WaitGroup
+	serving   atomic.Pointer[Group]
+}
+
+const (
+	loadTimeout   = 15 * time.Minute
+	joinTimeout   = 20 * time.Second
+	retireTimeout = 5 * time.Second
+	tickEvery     = 100 * time.Millisecond
+)
+
+func newDirector(cfg directorConfig) *director {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &director{cfg: cfg, authority: topology.NewAuthority(cfg.Authority), hosts: map[string]host{},
+		began: time.Now(), ctx: ctx, cancel: cancel}
+}
+
+// Receive implements actor.Actor.
+func (d *director) Receive(c actor.Context) {
+	switch m := c.Message().(type) {
+	case *actor.Started:
+		self, root := c.Self(), c.ActorSystem().Root
+		d.calls.Add(1)
+		go func() {
+			defer d.calls.Done()
+			t := time.NewTicker(tickEvery)
+			defer t.Stop()
+			for {
+				select {
+				case <-t.C:
+					root.Send(self, &clockTick{})
+				case <-d.ctx.Done():
+					return
+				}
+			}
+		}()
+	case *actor.Stopping:
+		d.cancel()
+	case *nodeUp:
+		d.hosts[m.node.ID] = host{handle: m.handle, incarnation: m.node.Incarnation, pid: m.pid, address: m.address}
+		d.met.Store(m.node.ID, m.node.Incarnation)
+		d.run(c, d.authority.Up(m.node))
+		if why, refused := d.authority.Refused()[m.node.ID]; refused {
+			d.cfg.Logger.Warn("node cannot take part", "node", m.node.ID, "reason", why)
+		}
+	case *nodeDown:
+		d.down(c, m.id, m.incarnation)
+	case *rpc.PeerDown:
+		d.down(c, m.Peer.ID, m.Peer.Incarnation)
+	case *nodeAnswered:
+		if m.err != nil {
+			d.cfg.Logger.Warn("node did not follow", "node", m.id, "epoch", m.epoch, "error", m.err)
+		}
+		if m.reply != nil {
+			h := d.hosts[m.id]
+			h.weights, h.held = m.reply.WeightBytes, m.reply.Held
+			d.hosts[m.id] = h
+		}
+		d.run(c, d.authority.Answered(m.epoch, m.id, m.err))
+	case *epochBroken:
+		d.run(c, d.authority.Broken(m.epoch, m.reason))
+	case *nodeDrain:
+		d.drain(c, m)
+	case *placementRecorded:
+		d.run(c, d.authority.Recorded(m.epoch))
+	case *leaseLost:
+		d.run(c, d.authority.Depose(m.reason))
+	case *clockTick:
+		d.run(c, d.authority.Tick(time.Since(d.began)))
+	case *directorAsk:
+		phase, reason := d.authority.Phase()
+		p, nodes := d.authority.Placement()
+		v := directorView{Phase: phase, Reason: reason, Epoch: d.authority.Epoch(), Placement: p, Nodes: nodes, Known: d.authority.Known(),
+			Refused: maps.Clone(d.authority.Refused()), Drained: maps.Clone(d.authority.Drained()), Hosts: maps.Clone(d.hosts)}
+		m.reply <- v
+	}
+}
+
+// errLastNode: there is nobody to move work to.
+var errLastNode = errors.New("cluster: it is the last node")
+
+// drain takes a node out while it runs.
+func (d *director) drain(c actor.Context, m *nodeDrain) {
+	incarnation, up := d.known(m.id)
+	if m.incarnation == 0 {
+		m.incarnation = incarnation
+	}
+	effects, last := d.authority.Drain(m.id, m.incarnation)
+	var err error
+	switch {
+	case !up:
+		err = fmt.Errorf("cluster: there is no node %q", m.id)
+	case last && m.leaves:
+		d.down(c, m.id, m.incarnation)
+		h, epoch := d.hosts[m.id].handle, d.authority.Epoch() // it need not wait
+		d.call(retireTimeout, func(ctx context.Context) { _ = h.Retire(ctx, &proto.RetireRequest{Epoch: epoch}) })
+	case last:
+		err = fmt.Errorf("%w: %s has nobody to move its work to", errLastNode, m.id)
+	default:
+		d.cfg.Logger.Info("draining", "node", m.id)
+		d.run(c, effects)
+	}
+	if m.reply != nil {
+		m.reply <- err
+	}
+}
+
+// down removes a node, unless a newer process has taken its name.
+func (d *director) down(c actor.Context, id string, incarnation uint64) {
+	if inc, ok := d.known(id); ok && inc <= incarnation {
+		d.met.Delete(id)
+	}
+	d.run(c, d.authority.Down(id, incarnation))
+}
+
+// known is the incarnation of a node that is up or refused. It may be called
+// from any goroutine.
+func (d *director) known(id string) (uint64, bool) {
+	v, ok := d.met.Load(id)
+	if !ok {
+		return 0, false
+	}
+	return v.(uint64), true
+}
+
+func (d *director) run(c actor.Context, effects []topology.Effect) {
+	for _, e := range effects {
+		switch e := e.(type) {
+		case topology.Withdraw:
+			d.serving.Store(nil)
+			d.cfg.Logger.Warn("placement withdrawn", "reason", e.Reason)
+			d.cfg.OnWithdraw(e)
+		case topology.Record:
+			if d.cfg.Record == nil {
+				d.run(c, d.authority.Recorded(e.Placement.Epoch))
+				continue
+			}
+			d.cfg.Record(e.Placement, incarnations(e.Nodes))
+		case topology.LoadSlices:
+			d.cfg.Logger.Info("loading", "epoch", e.Placement.Epoch, "sockets", len(e.Nodes), "mapping", e.Placement.Mapping)
+			d.load(c, e)
+		case topology.FormGroup:
+			d.join(c, e)
+		case topology.Serve:
+			g := &Group{Placement: e.Placement, Nodes: e.Nodes}
+			for _, n := range e.Nodes {
+				h := d.hosts[n.ID]
+				g.Handles, g.Held = append(g.Handles, h.handle), append(g.Held, h.held)
+			}
+			d.serving.Store(g)
+			d.cfg.Logger.Info("serving", "epoch", e.Placement.Epoch, "sockets", len(e.Nodes))
+			d.cfg.OnServe(g)
+		case topology.RetireNode:
+			h := d.hosts[e.Node.ID].handle
+			d.call(retireTimeout, func(ctx context.Context) { _ = h.Retire(ctx, &proto.RetireRequest{Epoch: e.Epoch}) })
+		}
+	}
+}
+
+func (d *director) load(c actor.Context, e topology.LoadSlices) {
+	place := socket.PlacementMessage(e.Placement, incarnations(e.Nodes))
+	for rank, n := range e.Nodes {
+		h := d.hosts[n.ID].handle
+		r := &proto.LoadRequest{Placement: place, Rank: uint32(rank), ModelHash: d.cfg.Load.ModelHash,
+			WeightType: d.cfg.Load.WeightType, KvType: d.cfg.Load.KvType, MaxStepTokens: d.cfg.Load.MaxStepTokens, Keeper: d.cfg.Load.Keeper}
+		d.ask(c, loadTimeout, e.Placement.Epoch, n.ID, func(ctx context.Context) (*proto.LoadReply, error) { return h.Load(ctx, r) })
+	}
+}
+
+func incarnations(nodes []topology.Node) []uint64 {
+	out := make([]uint64, len(nodes))
+	for i, n := range nodes {
+		out[i] = n.Incarnation
+	}
+	return out
+}
+
+func (d *director) join(c actor.Context, e topology.FormGroup) {
+	r := &proto.JoinRequest{Epoch: e.Epoch, DeadlineMillis: uint32(d.cfg.Deadline.Milliseconds()), Group: d.cfg.GroupName}
+	for _, n := range e.Nodes {
+		r.Incarnations = append(r.Incarnations, uint32(n.Incarnation))
+	}
+	for _, n := range e.Nodes {
+		h := d.hosts[n.ID].handle
+		d.ask(c, joinTimeout, e.Epoch, n.ID, func(ctx context.Context) (*proto.LoadReply, error) {
+			_, err := h.Join(ctx, r)
+			return nil, err
+		})
+	}
+}
+
+// ask calls a node outside the actor and brings its answer back as a message.
+func (d *director) ask(c actor.Context, limit time.Duration, epoch uint32, id string, f func(context.Context) (*proto.LoadReply, error)) {
+	self, root := c.Self(), c.ActorSystem().Root
+	d.call(limit, func(ctx context.Context) {
+		reply, err := f(ctx)
+		root.Send(self, &nodeAnswered{epoch: epoch, id: id, err: err, reply: reply})
+	})
+}
+
+func (d *director) call(limit time.Duration, f func(context.Context)) {
+	ctx, cancel := context.WithTimeout(d.ctx, limit)
+	d.calls.Add(1)
+	go func() {
+		defer d.calls.Done()
+		defer cancel()
+		f(ctx)
+	}()
+}
+
+// ErrNoPlacement means that no epoch is serving.
+var ErrNoPlacement = errors.New("cluster: no placement is serving")
+
+// step runs one planned step on every socket of its epoch and gathers the
+// answers. The first failure is returned with the node's name, after all have
+// answered or the context has ended.
+func (g *Group) step(ctx context.Context, r *proto.StepRequest) ([]*proto.StepReply, []error) {
+	replies := make([]*proto.StepReply, len(g.Handles))
+	errs := make([]error, len(g.Handles))
+	var wg sync.WaitGroup
+	for i, h := range g.Handles {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			reply, err := h.Step(ctx, r)
+			if err == nil && (reply.Epoch != r.Epoch || reply.Step != r.Step) {
+				err = fmt.Errorf("cluster: answer of epoch %d step %d to epoch %d step %d", reply.Epoch, reply.Step, r.Epoch, r.Step)
+			}
+			if err != nil {
+				errs[i] = fmt.Errorf("node %s: %w", g.Nodes[i].ID, err)
+			}
+			replies[i] = reply
+		}()
+	}
+	wg.Wait()
+	return replies, errs
+}

@@ -1,0 +1,269 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"shoal/actors/batcher"
+	"shoal/api"
+	"shoal/kvcache"
+	"shoal/topology"
+)
+
+// Submit implements api.Engine.
+func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, error) {
+	if err := c.Ready(); err != nil {
+		return nil, err
+	}
+	policy := c.policy
+	if r.Policy != "" {
+		p, err := kvcache.Parse(r.Policy)
+		if err != nil {
+			return nil, api.ErrInvalid{Param: "kv_policy", Message: err.Error()}
+		}
+		policy = p
+	}
+	stream := batcher.NewStream()
+	cancel, err := c.batcher.Submit(ctx, batcher.Spec{
+		ID: r.ID, Prompt: r.Prompt, MaxTokens: r.MaxTokens, Sampling: &r.Sampling, Stop: r.StopTokens, IgnoreEOS: r.IgnoreEOS,
+		Policy: policy, PromptLogprobs: r.PromptLogprobs, Priority: r.Priority,
+		Emitted: r.Emitted, Accepted: r.Accepted,
+	}, stream)
+	if err != nil {
+		return nil, c.refusal(err, r)
+	}
+	out := make(chan api.Event, 16)
+	p := &pump{request: r, eos: c.checkpoint.Config.EOS, out: out}
+	c.steps.Add(1)
+	go func() {
+		defer c.steps.Done()
+		defer close(out)
+		defer cancel()
+		for {
+			e, err := stream.Next(ctx)
+			if err != nil || !p.take(ctx, e) {
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+// CacheBytes is what the cache of a sequence takes on its owner at its end, and
+// what a full one would. The last token is never fed back, so it is not in it.
+func (c *core) CacheBytes(policy string, prompt, output int) (bytes, full int64) {
+	p := c.policy
+	if policy != "" {
+		if q, err := kvcache.Parse(policy); err == nil {
+			p = q
+		}
+	}
+	tokens := prompt + max(output, 1) - 1
+	return kvcache.ResidentBytes(c.geometry, prompt, tokens, p), kvcache.ResidentBytes(c.geometry, prompt, tokens, kvcache.Full{})
+}
+
+// refusal turns the batcher's answer into the API's typed errors.
+func (c *core) refusal(err error, r *api.Request) error {
+	var no *batcher.Reject
+	if !errors.As(err, &no) {
+		if errors.Is(err, batcher.ErrBusy) {
+			return api.ErrOverloaded{Reason: "requests arrive faster than they are taken", RetryAfter: time.Second}
+		}
+		return err
+	}
+	switch no.Code {
+	case batcher.CodeOverloaded:
+		return api.ErrOverloaded{Reason: no.Message, RetryAfter: time.Duration(no.RetryAfter) * time.Second}
+	case batcher.CodeDraining:
+		return api.ErrNotReady{Reason: no.Message}
+	case batcher.CodeBudget:
+		if g := c.director.serving.Load(); g != nil && g.budget() < c.most.Load() {
+			return api.ErrNotReady{Reason: no.Code + " while nodes are missing: " + no.Message, RetryAfter: 5 * time.Second}
+		}
+	case batcher.CodeContext:
+		return api.ErrTooLong{Limit: c.serve.MaxContext, Prompt: len(r.Prompt), Completion: r.MaxTokens}
+	}
+	return api.ErrInvalid{Param: "prompt", Code: no.Code, Message: no.Message}
+}
+
+// pump turns the batcher's events into the API's: scores come with the first
+// token, and a token that ends the sequence comes with the reason.
+type pump struct {
+	request *api.Request
+	eos     []int32
+	out     chan<- api.Event
+	scores  []api.PromptLogprob
+	held    *api.Event // a stop token, until its Finish
+}
+
+// take handles one event; false: nothing more is to come.
+func (p *pump) take(ctx context.Context, e batcher.Event) bool {
+	switch {
+	case e.Scores != nil:
+		if p.scores == nil {
+			p.scores = make([]api.PromptLogprob, len(p.request.Prompt))
+		}
+		for _, s := range e.Scores {
+			p.scores[s.Position] = api.PromptLogprob{Logprob: s.Logprob, Top: s.Top}
+		}
+		return true
+	case e.Emit != nil:
+		out := api.Event{Token: e.Emit.Token, Logprob: e.Emit.Logprob, Top: e.Emit.Top, PromptLogprobs: p.scores}
+		p.scores = nil
+		if p.ends(out.Token) {
+			p.held = &out
+			return true
+		}
+		return p.send(ctx, out)
+	case e.Finish != nil:
+		p.send(ctx, p.last(e.Finish))
+	}
+	return false
+}
+
+func (p *pump) ends(token int32) bool {
+	return slices.Contains(p.request.StopTokens, token) || !p.request.IgnoreEOS && slices.Contains(p.eos, token)
+}
+
+func (p *pump) last(f *batcher.Finish) api.Event {
+	out := api.Event{Token: api.NoToken, PromptLogprobs: p.scores}
+	if p.held != nil {
+		out = *p.held
+	}
+	span := func(from, to int64) time.Duration {
+		if from < 0 || to < from {
+			return 0
+		}
+		return time.Duration(to-from) * time.Millisecond
+	}
+	out.Timings = &api.Timings{Queue: span(f.Arrived, f.Started), Prefill: span(f.Started, f.FirstToken), Decode: span(f.FirstToken, f.Ended)}
+	switch f.Reason {
+	case batcher.ReasonStop:
+		out.Finish = api.FinishStop
+	case batcher.ReasonLength:
+		out.Finish = api.FinishLength
+	case batcher.ReasonCancelled:
+		out.Finish = api.FinishCancelled
+	default:
+		out.Finish, out.Err = api.FinishError, api.ErrFailed{Code: f.Code, Message: f.Message}
+	}
+	return out
+}
+
+func (p *pump) send(ctx context.Context, e api.Event) bool {
+	select {
+	case p.out <- e:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Ready implements api.Engine: nil while a placement serves, and while the
+// cluster recovers: requests are taken then, and wait.
+func (c *core) Ready() error {
+	phase, err := c.serving()
+	if c.withdrawn.Load() && phase != topology.Over {
+		return nil
+	}
+	return err
+}
+
+// serving is nil while a placement serves.
+func (c *core) serving() (topology.AuthorityPhase, error) {
+	if c.director.serving.Load() != nil {
+		return topology.Serving, nil
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
+	defer cancel()
+	v, err := c.view(ctx)
+	if err != nil {
+		return "", api.ErrNotReady{Reason: err.Error()}
+	}
+	why := "the nodes are forming their group"
+	switch v.Phase {
+	case topology.Gathering:
+		why = "gathering nodes: " + v.Reason
+	case topology.Recording:
+		why = "the placement is being written down"
+	case topology.Over:
+		why = v.Reason
+	case topology.Loading:
+		why = "the nodes are loading their slices"
+	}
+	return v.Phase, api.ErrNotReady{Reason: why}
+}
+
+// Health implements api.Engine: steps can finish.
+func (c *core) Health() error {
+	select {
+	case <-c.batcher.Done():
+		return errors.Join(errors.New("cluster: the batcher has stopped"), c.batcher.Err())
+	default:
+	}
+	_, err := c.serving()
+	return err
+}
+
+// Cluster implements api.Engine.
+func (c *core) Cluster() api.ClusterState {
+	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
+	defer cancel()
+	v, err := c.view(ctx)
+	if err != nil {
+		return api.ClusterState{WaitingReason: err.Error()}
+	}
+	snap, err := c.batcher.Snapshot(ctx)
+	if err != nil {
+		return api.ClusterState{WaitingReason: err.Error()}
+	}
+	s := api.ClusterState{Epoch: uint64(v.Epoch), Mapping: string(v.Placement.Mapping), Running: len(snap.Running), Waiting: len(snap.Waiting),
+		Model: c.serve.Names[0], Policy: c.serve.Policy, TokensPerSecond: float64(snap.TokensPerSecond), BatchRows: snap.BatchRows, BatchSequences: snap.BatchSequences,
+		Recoveries: c.recoveries.Load(), Nodes: []api.NodeState{}}
+	if len(snap.Waiting) > 0 {
+		s.WaitingReason = snap.Waiting[0].Why
+	}
+	c.stepper.figures.mu.Lock()
+	s.StepMillis = float64(c.stepper.figures.step.Microseconds()) / 1000
+	c.stepper.figures.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range v.Known {
+		h := v.Hosts[n.ID]
+		state := "joining"
+		if v.Drained[n.ID] == n.Incarnation {
+			state = "drained"
+		}
+		node := api.NodeState{ID: n.ID, PID: h.pid, Address: h.address, State: state, KVBudgetBytes: n.KVBudget}
+		for i, p := range v.Placement.Slices {
+			if p.ID != n.ID {
+				continue
+			}
+			node.State = "ready"
+			if v.Drained[n.ID] == n.Incarnation {
+				node.State = "draining"
+			}
+			if v.Phase != topology.Serving {
+				node.State = string(v.Phase)
+			}
+			node.Share = float64(p.FFN.Len()) / float64(c.checkpoint.Config.FFN)
+			if snap.Epoch == v.Epoch && i < len(snap.Sockets) {
+				k := snap.Sockets[i]
+				node.Sequences, node.KVUsedBytes, node.KVReserved, node.KVReplicas, node.KVFreed = k.Sequences, max(k.Used, 0), k.Reserved, k.Replicas, k.Freed
+			}
+		}
+		if st := c.status[n.ID]; st != nil {
+			node.Subscriptions, node.LoadedBytes, node.LoadBytes = int(st.Subscriptions), st.LoadedBytes, st.LoadBytes
+			node.RSSBytes, node.Goroutines, node.OpenFiles, node.WeightBytes = st.ResidentBytes, int(st.Goroutines), int(st.OpenFiles), st.WeightBytes
+			node.KVUsedBytes = st.KvUsedBytes
+		}
+		s.Nodes = append(s.Nodes, node)
+	}
+	for id, why := range v.Refused {
+		h := v.Hosts[id]
+		s.Nodes = append(s.Nodes, api.NodeState{ID: id, PID: h.pid, Address: h.address, State: "refused: " + why})
+	}
+	return s
+}

@@ -1,0 +1,49 @@
+package cluster
+
+import (
+	"bytes"
+	"os"
+	"runtime"
+	"strconv"
+
+	pb "google.golang.org/protobuf/proto"
+
+	"shoal/cluster/rpc"
+	"shoal/collective/natsbus"
+	"shoal/proto"
+)
+
+// respond answers a call with what the socket said.
+func respond(c *rpc.Ctx, m pb.Message, err error) {
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	_ = c.Reply(m)
+}
+
+// processFigures adds what only the process knows.
+func processFigures(s *proto.SocketStatus, bus *natsbus.Server) *proto.SocketStatus {
+	s.Subscriptions = uint32(bus.Subscriptions())
+	s.Goroutines = uint32(runtime.NumGoroutine())
+	s.ResidentBytes = residentBytes()
+	if d, err := os.ReadDir("/proc/self/fd"); err == nil {
+		s.OpenFiles = uint32(len(d))
+	}
+	return s
+}
+
+// residentBytes is the memory of this process that is in RAM, 0 where the
+// system does not say (it is read from Linux's /proc).
+func residentBytes() int64 {
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	f := bytes.Fields(b)
+	if len(f) < 2 {
+		return 0
+	}
+	pages, _ := strconv.ParseInt(string(f[1]), 10, 64)
+	return pages * int64(os.Getpagesize())
+}

@@ -1,0 +1,189 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"shoal/cluster/gossip"
+	"shoal/cluster/rpc"
+	"shoal/jobs"
+	"shoal/proto"
+	"shoal/security"
+)
+
+const (
+	formEvery = 2 * time.Second
+	keepLimit = 20 * time.Second
+	moveLimit = 10 * time.Minute
+)
+
+// formStore watches for processes that offer to keep copies and, when there are
+// enough, moves the store of one copy into a replicated one.
+func (c *Coordinator) formStore() {
+	if c.depot.alone == nil {
+		return
+	}
+	c.wg.Add(1)
+	go func() {
+		defer c.wg.Done()
+		t := time.NewTicker(formEvery)
+		defer t.Stop()
+		said := ""
+		for {
+			p, err := c.propose()
+			switch {
+			case err != nil:
+				if why := err.Error(); why != said {
+					c.log.Warn("jobs have one copy, on this machine", "reason", why)
+					said = why
+				}
+			default:
+				err = c.replicate(p)
+				if err == nil {
+					return
+				}
+				c.log.Warn("the store was not replicated; trying again", "error", err)
+			}
+			select {
+			case <-t.C:
+			case <-c.ctx.Done():
+				return
+			}
+		}
+	}()
+}
+
+// propose picks the keepers: this process, then standbys, then nodes.
+func (c *Coordinator) propose() (*plan, error) {
+	if p, _ := c.depot.keeper.now(); p != nil {
+		return p, nil // begun before
+	}
+	var others []gossip.Member
+	for _, m := range c.bus.gossip.Members() {
+		if m.Meta.Store != "" && m.Name != c.bus.nats.Name() && m.Meta.State == gossip.Ready {
+			others = append(others, m)
+		}
+	}
+	if len(others) < keepers-1 {
+		return nil, fmt.Errorf("three processes with a --data-dir are needed, %d are here: give one to nodes, or start a standby", 1+len(others))
+	}
+	standby := func(m gossip.Member) int {
+		if m.Meta.Role == string(security.RoleCoordinator) {
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(others, func(a, b gossip.Member) int {
+		if d := standby(a) - standby(b); d != 0 {
+			return d
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	var id [6]byte
+	_, _ = rand.Read(id[:]) // never fails
+	self := c.bus.nats.Name()
+	p := &plan{ID: hex.EncodeToString(id[:]), Self: self, Members: []planMember{{self, c.depot.keeper.addr}}}
+	for _, m := range others[:keepers-1] {
+		p.Members = append(p.Members, planMember{m.Name, m.Meta.Store})
+	}
+	return p, nil
+}
+
+// replicate forms the store of a plan and moves what there is into it. The move
+// is done when the record of the lease is there: until then the old store counts,
+// from then on the new one.
+func (c *Coordinator) replicate(p *plan) error {
+	ctx, cancel := context.WithTimeout(c.ctx, moveLimit)
+	defer cancel()
+	d := c.depot
+	byRoute := map[string]gossip.Member{}
+	for _, m := range c.bus.gossip.Members() {
+		byRoute[m.Meta.Store] = m
+	}
+	for _, x := range p.Members {
+		if x.Name == p.Self {
+			continue
+		}
+		m, ok := byRoute[x.Route]
+		if !ok {
+			return fmt.Errorf("cluster: %s, who was to keep a copy at %s, is not here", x.Name, x.Route)
+		}
+		ask, cancel := context.WithTimeout(ctx, keepLimit)
+		err := c.bus.rpc.Call(ask, c.bus.rpc.PID(m.Meta.RPC, keeperName), uint32(proto.Kind_KIND_KEEP), p.request(), new(proto.Empty), rpc.Idempotent(5*time.Second))
+		cancel()
+		if err != nil {
+			return fmt.Errorf("cluster: %s does not keep a copy: %w", x.Name, err)
+		}
+	}
+	if err := d.keeper.keep(p); err != nil {
+		return err
+	}
+	lease, nc, err := d.replicated(ctx)
+	if err != nil {
+		return err
+	}
+	_, bus := d.keeper.now()
+	to, err := openLog(bus, keepers)
+	if err != nil {
+		nc.Close()
+		return err
+	}
+	began := time.Now()
+	c.mount.Refuse("The job store is being replicated.", 2*time.Second)
+	d.closeStore()
+	messages, err := c.move(ctx, to, lease)
+	if err != nil {
+		_ = to.Close()
+		nc.Close()
+		if err := d.openStore(); err != nil {
+			c.mount.Refuse("The job store cannot be opened: "+err.Error()+".", time.Minute)
+			return err
+		}
+		c.startJobs()
+		return err
+	}
+	d.nc.Close()
+	d.alone.Shutdown()
+	d.mu.Lock()
+	d.alone, d.lease, d.nc, d.kind = nil, lease, nc, "replicated"
+	d.mu.Unlock()
+	if err := d.retireSingle(p); err != nil {
+		c.log.Warn("the old store could not be put aside", "error", err)
+	}
+	if err := d.use(to); err != nil {
+		c.mount.Refuse("The job store cannot be read: "+err.Error()+".", time.Minute)
+		return err
+	}
+	c.startJobs()
+	c.log.Info("the store is replicated", "store", p.ID, "members", p.routes(), "messages", messages, "took", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// move copies the log and then the lease.
+func (c *Coordinator) move(ctx context.Context, to jobs.Log, lease register) (int, error) {
+	from, err := openLog(c.depot.alone, 1)
+	if err != nil {
+		return 0, err
+	}
+	n, err := jobs.Copy(ctx, from, to)
+	if err = errors.Join(err, from.Close()); err != nil {
+		return 0, err
+	}
+	return n, c.seat.move(ctx, lease)
+}
+
+// retireSingle puts the store of one copy aside: it must never be read again.
+func (d *depot) retireSingle(p *plan) error {
+	if err := os.Rename(d.singleDir(), filepath.Join(d.path, "jetstream-before-"+p.ID)); err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package gossip
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// MetaLimit is what memberlist carries for each member, in bytes.
+const MetaLimit = 512
+
+var (
+	// ErrMetaTooLarge is returned for a Meta that does not fit into MetaLimit.
+	ErrMetaTooLarge = errors.New("gossip: metadata too large")
+	// ErrBadMeta is returned for bytes that are not an encoded Meta.
+	ErrBadMeta = errors.New("gossip: not the metadata of a shoal member")
+)
+
+// State is what a member says about itself.
+type State uint8
+
+// States of a member.
+const (
+	Joining  State = iota // started, not ready for work
+	Ready                 // takes work
+	Draining              // finishes what it has and will leave
+)
+
+var stateNames = [...]string{"joining", "ready", "draining"}
+
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return fmt.Sprintf("state(%d)", uint8(s))
+}
+
+// Meta is what every member tells all others about itself.
+type Meta struct {
+	Role        string // "node", "coordinator"
+	State       State
+	Incarnation uint64 // of the process; a restart under the same name has another
+	RPC         string // host:port of package rpc
+	Route       string // host:port of the bus's routes
+	PID         uint32 // operating system's
+	Load        uint8  // percent of the memory budget in use
+	Version     string // build
+	Store       string // host:port of routes of its place in a replicated store; empty: it keeps none
+}
+
+const metaFormat = 1
+
+// Encode is: format 1, state, load, incarnation and PID big-endian, then role,
+// RPC, route, version and store, each one byte of length and the bytes.
+func (m Meta) Encode() ([]byte, error) {
+	b := []byte{metaFormat, byte(m.State), m.Load}
+	b = binary.BigEndian.AppendUint64(b, m.Incarnation)
+	b = binary.BigEndian.AppendUint32(b, m.PID)
+	for _, s := range []string{m.Role, m.RPC, m.Route, m.Version, m.Store} {
+		if len(s) > 255 {
+			return nil, fmt.Errorf("%w: a field of %d bytes, at most 255: %.40q", ErrMetaTooLarge, len(s), s)
+		}
+		b = append(append(b, byte(len(s))), s...)
+	}
+	if len(b) > MetaLimit {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d; shorten version or addresses", ErrMetaTooLarge, len(b), MetaLimit)
+	}
+	return b, nil
+}
+
+// DecodeMeta reads what Encode wrote. Bytes after the known fields are left
+// for newer builds.
+func DecodeMeta(b []byte) (Meta, error) {
+	const fixed = 3 + 8 + 4
+	if len(b) < fixed || len(b) > MetaLimit {
+		return Meta{}, fmt.Errorf("%w: %d bytes", ErrBadMeta, len(b))
+	}
+	if b[0] != metaFormat {
+		return Meta{}, fmt.Errorf("%w: format %d, this build reads %d", ErrBadMeta, b[0], metaFormat)
+	}
+	m := Meta{
+		State: State(b[1]), Load: b[2],
+		Incarnation: binary.BigEndian.Uint64(b[3:]), PID: binary.BigEndian.Uint32(b[11:]),
+	}
+	b = b[fixed:]
+	for _, s := range []*string{&m.Role, &m.RPC, &m.Route, &m.Version} {
+		if len(b) == 0 || len(b) < 1+int(b[0]) {
+			return Meta{}, fmt.Errorf("%w: cut off", ErrBadMeta)
+		}
+		*s, b = string(b[1:1+int(b[0])]), b[1+int(b[0]):]
+	}
+	if len(b) > 0 && len(b) >= 1+int(b[0]) { // absent in the first builds
+		m.Store = string(b[1 : 1+int(b[0])])
+	}
+	return m, nil
+}

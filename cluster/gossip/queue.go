@@ -1,0 +1,119 @@
+package gossip
+
+import (
+	"net"
+	"strconv"
+	"sync"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// queue stands between memberlist's callbacks, which run under its locks and
+// must neither block nor call it back, and the goroutine that reports. It keeps
+// the latest observation of each member, so it is bounded by their number and
+// loses only what has been overtaken: a restart in between still shows, because
+// the view compares incarnations.
+//
+// It also keeps who is alive, since what memberlist.Members returns is written
+// to by memberlist while the caller reads it.
+type queue struct {
+	mu      sync.Mutex
+	alive   map[string]Member
+	latest  map[string]seen
+	order   []string
+	wake    chan struct{} // holds one
+	self    string
+	refused func(name string, err error)
+}
+
+const maxMembers = 4096
+
+func (q *queue) put(o seen) {
+	if o.member.Name == q.self {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.latest == nil {
+		q.latest = map[string]seen{}
+	}
+	if _, known := q.alive[o.member.Name]; !o.alive {
+		delete(q.alive, o.member.Name)
+	} else if known || len(q.alive) < maxMembers {
+		q.alive[o.member.Name] = o.member
+	}
+	if _, waiting := q.latest[o.member.Name]; !waiting {
+		if len(q.order) >= maxMembers {
+			return
+		}
+		q.order = append(q.order, o.member.Name)
+	}
+	q.latest[o.member.Name] = o
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (q *queue) members() []Member {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	out := make([]Member, 0, len(q.alive)+1)
+	for _, m := range q.alive {
+		out = append(out, m)
+	}
+	return out
+}
+
+func (q *queue) count() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.alive)
+}
+
+func (q *queue) take() []seen {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	out := make([]seen, 0, len(q.order))
+	for _, name := range q.order {
+		out = append(out, q.latest[name])
+	}
+	q.latest, q.order = nil, nil
+	return out
+}
+
+// NotifyJoin, NotifyUpdate and NotifyLeave implement memberlist.EventDelegate.
+func (q *queue) NotifyJoin(n *memberlist.Node) { q.note(n, true) }
+
+// NotifyUpdate implements memberlist.EventDelegate.
+func (q *queue) NotifyUpdate(n *memberlist.Node) { q.note(n, true) }
+
+// NotifyLeave implements memberlist.EventDelegate. n.State is always "alive"
+// here, whatever happened.
+func (q *queue) NotifyLeave(n *memberlist.Node) { q.note(n, false) }
+
+func (q *queue) note(n *memberlist.Node, alive bool) {
+	if m, err := memberOf(n); err == nil { // NotifyAlive has refused others
+		q.put(seen{member: m, alive: alive})
+	}
+}
+
+// NotifyAlive implements memberlist.AliveDelegate: who has the key but speaks
+// another format is no member.
+func (q *queue) NotifyAlive(n *memberlist.Node) error {
+	_, err := memberOf(n)
+	if err != nil {
+		q.refused(n.Name, err)
+	}
+	return err
+}
+
+// NotifyConflict implements memberlist.ConflictDelegate.
+func (q *queue) NotifyConflict(existing, other *memberlist.Node) {
+	q.refused(other.Name, errConflict(existing, other))
+}
+
+func memberOf(n *memberlist.Node) (Member, error) {
+	meta, err := DecodeMeta(n.Meta)
+	return Member{Name: n.Name, Address: net.JoinHostPort(n.Addr.String(), strconv.Itoa(int(n.Port))), Meta: meta}, err
+}

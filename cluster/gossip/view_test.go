@@ -1,0 +1,116 @@
+package gossip
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestViewTellsAStory(t *testing.T) {
+	member := func(inc uint64, s State) Member { return Member{Name: "b", Meta: Meta{Incarnation: inc, State: s}} }
+	var v view
+	for i, step := range []struct {
+		o    seen
+		want []Event
+	}{
+		{seen{member(1, Joining), false}, nil},
+		{seen{member(1, Joining), true}, []Event{{Kind: Join, Member: member(1, Joining)}}},
+		{seen{member(1, Joining), true}, nil},
+		{seen{member(1, Ready), true}, []Event{{Kind: Update, Member: member(1, Ready)}}},
+		{seen{member(1, Ready), false}, []Event{{Kind: Failed, Member: member(1, Ready)}}},
+		{seen{member(1, Ready), false}, nil},
+		{seen{member(1, Ready), true}, []Event{{Kind: Join, Member: member(1, Ready), Again: true}}},
+		{seen{member(2, Joining), true}, []Event{{Kind: Failed, Member: member(1, Ready)}, {Kind: Join, Member: member(2, Joining)}}},
+		{seen{member(2, Draining), false}, []Event{{Kind: Leave, Member: member(2, Draining)}}},
+		{seen{member(3, Ready), true}, []Event{{Kind: Join, Member: member(3, Ready)}}},
+		{seen{member(4, Draining), false}, []Event{{Kind: Failed, Member: member(3, Ready)}}},
+		{seen{member(5, Draining), true}, []Event{{Kind: Join, Member: member(5, Draining)}}},
+		{seen{member(6, Ready), true}, []Event{{Kind: Leave, Member: member(5, Draining)}, {Kind: Join, Member: member(6, Ready)}}},
+	} {
+		if got := v.observe(step.o); !reflect.DeepEqual(got, step.want) {
+			t.Fatalf("step %d: %+v, want %+v", i, got, step.want)
+		}
+	}
+}
+
+// Whatever is observed, each name alternates between Join and Leave or Failed,
+// and the end agrees with the last observation.
+func TestViewAlternates(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var v view
+		alive, last := map[string]bool{}, map[string]seen{}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			o := seen{Member{Name: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "name"), Meta: Meta{
+				Incarnation: rapid.Uint64Range(1, 3).Draw(t, "incarnation"), State: State(rapid.IntRange(0, 2).Draw(t, "state")),
+			}}, rapid.Bool().Draw(t, "alive")}
+			last[o.member.Name] = o
+			for _, e := range v.observe(o) {
+				if was := alive[e.Member.Name]; was == (e.Kind == Join) {
+					t.Fatalf("%v while alive is %v", e.Kind, was)
+				}
+				alive[e.Member.Name] = e.Kind == Join || e.Kind == Update
+			}
+		}
+		for name, o := range last {
+			if alive[name] != o.alive || o.alive && v.alive[name] != o.member {
+				t.Fatalf("%s ends as %+v, observed %+v", name, v.alive[name], o)
+			}
+		}
+	})
+}
+
+func TestMetaRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.StringN(0, 60, 100)
+		m := Meta{
+			Role: text.Draw(t, "role"), RPC: text.Draw(t, "rpc"), Route: text.Draw(t, "route"), Version: text.Draw(t, "version"), Store: text.Draw(t, "store"),
+			State: State(rapid.Byte().Draw(t, "state")), Load: rapid.Byte().Draw(t, "load"),
+			Incarnation: rapid.Uint64().Draw(t, "incarnation"), PID: rapid.Uint32().Draw(t, "pid"),
+		}
+		b, err := m.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := DecodeMeta(append(b, "from a newer build"...)); err != nil || got != m {
+			t.Fatalf("%+v, %v, want %+v", got, err, m)
+		}
+	})
+	for _, m := range []Meta{
+		{Version: strings.Repeat("v", 256)},
+		{RPC: strings.Repeat("r", 250), Route: strings.Repeat("r", 250)},
+	} {
+		if _, err := m.Encode(); !errors.Is(err, ErrMetaTooLarge) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+func FuzzDecodeMeta(f *testing.F) {
+	b, err := Meta{Role: "node", Incarnation: 5, RPC: "10.0.0.1:7000", Version: "v1"}.Encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add(b[:len(b)-1])
+	f.Add([]byte{})
+	f.Add([]byte{2})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m, err := DecodeMeta(data)
+		if err != nil {
+			if !errors.Is(err, ErrBadMeta) {
+				t.Errorf("error %v", err)
+			}
+			return
+		}
+		again, err := m.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := DecodeMeta(again); err != nil || got != m {
+			t.Errorf("%+v, %v, want %+v", got, err, m)
+		}
+	})
+}

@@ -1,0 +1,307 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"shoal/api"
+	"shoal/collective/natsbus"
+	"shoal/jobs"
+	"shoal/security"
+)
+
+const (
+	// jobsOpenLimit bounds reading the store at the start.
+	jobsOpenLimit = 10 * time.Minute
+	// quorumWait bounds the wait for a store that must be there.
+	quorumWait = 60 * time.Second
+	quorumAsk  = 2 * time.Second // a request before there is a leader is lost
+	quorumTry  = 500 * time.Millisecond
+)
+
+// depot is a coordinator's data directory and the store in it: placement and
+// lease, jobs and batches. The store is a JetStream of this process alone, or a
+// replicated one that this process keeps a copy of (keeper); files lie beside it.
+type depot struct {
+	path   string
+	log    *slog.Logger
+	dir    *jobs.Dir
+	keeper *keeper
+
+	alone *natsbus.Server // the store of one copy; nil: it is replicated
+	lease register
+	nc    *nats.Conn // of the lease
+
+	mu      sync.Mutex // guards what follows: it is changed when the store is replicated
+	kind    string     // single, replicated
+	store   *jobs.Store
+	service *jobs.Service
+	unheard context.CancelFunc // ends following the log
+	wg      sync.WaitGroup
+	inStep  atomic.Int32
+}
+
+// openDepot takes the lock of a data directory.
+func openDepot(dir, name, host string, key security.Key, role security.Role, log *slog.Logger) (_ *depot, err error) {
+	d := &depot{path: dir, log: log, kind: "single"}
+	d.inStep.Store(1)
+	if d.dir, err = jobs.OpenDir(dir); err != nil {
+		return nil, err
+	}
+	if d.keeper, err = openKeeper(dir, name, host, role, key, log); err != nil {
+		d.dir.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// singleDir is where the store lies while there is one copy of it.
+func (d *depot) singleDir() string { return filepath.Join(d.path, "jetstream") }
+
+// openLease opens the register of the store that this directory belongs to.
+func (d *depot) openLease(ctx context.Context) error {
+	p, _ := d.keeper.now()
+	if p != nil {
+		err := d.openReplicated(ctx)
+		if _, there := os.Stat(d.singleDir()); err != nil || there != nil {
+			return err
+		}
+		// It was being formed when this process ended. The record decides whether
+		// the copy was whole.
+		if _, revision, err := d.lease.read(ctx); err != nil || revision > 0 {
+			return errors.Join(err, d.retireSingle(p))
+		}
+		d.nc.Close()
+		d.mu.Lock()
+		d.kind = "single"
+		d.mu.Unlock()
+	}
+	var err error
+	d.alone, err = natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: d.singleDir(),
+		StoreBytes: jobs.StoreBytes + (128 << 20), SyncAlways: true, Log: d.log})
+	if err != nil {
+		return err
+	}
+	if d.nc, err = d.alone.Connect("lease"); err != nil {
+		return err
+	}
+	d.lease, err = openRegister(ctx, d.nc, 1)
+	return err
+}
+
+// openReplicated waits until enough keepers are up and opens their register.
+func (d *depot) openReplicated(ctx context.Context) error {
+	r, nc, err := d.replicated(ctx)
+	if err != nil {
+		return err
+	}
+	d.lease, d.nc = r, nc
+	d.mu.Lock()
+	d.kind = "replicated"
+	d.mu.Unlock()
+	return nil
+}
+
+func (d *depot) replicated(ctx context.Context) (register, *nats.Conn, error) {
+	p, bus := d.keeper.now()
+	nc, err := bus.Connect("lease")
+	if err != nil {
+		return nil, nil, err
+	}
+	said := time.Now()
+	for {
+		try, cancel := context.WithTimeout(ctx, quorumAsk)
+		r, err := openRegister(try, nc, keepers)
+		cancel()
+		if err == nil {
+			return r, nc, nil
+		}
+		if time.Since(said) > 5*time.Second {
+			d.log.Warn("the store waits for more of its keepers", "members", p.routes(), "connected", bus.Peers(), "error", err)
+			said = time.Now()
+		}
+		select {
+		case <-time.After(quorumTry):
+		case <-ctx.Done():
+			nc.Close()
+			return nil, nil, fmt.Errorf("cluster: the store %s needs two of %v: %w", p.ID, p.routes(), err)
+		}
+	}
+}
+
+// openStore reads the jobs.
+func (d *depot) openStore() error {
+	bus, replicas := d.alone, 1
+	if bus == nil {
+		_, bus = d.keeper.now()
+		replicas = keepers
+	}
+	l, err := openLog(bus, replicas)
+	if err != nil {
+		return err
+	}
+	return d.use(l)
+}
+
+func openLog(bus *natsbus.Server, replicas int) (jobs.Log, error) {
+	nc, err := bus.Connect("jobs")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), quorumWait)
+	defer cancel()
+	l, err := jobs.OpenJetStream(ctx, nc, jobs.StoreBytes, replicas)
+	if err != nil {
+		nc.Close()
+	}
+	return l, err
+}
+
+// use reads a log and follows it when others can write it.
+func (d *depot) use(l jobs.Log) error {
+	ctx, cancel := context.WithTimeout(context.Background(), jobsOpenLimit)
+	defer cancel()
+	began := time.Now()
+	store, err := jobs.NewStore(ctx, l, jobs.StoreConfig{Logger: d.log})
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.store = store
+	name := ""
+	if d.kind == "replicated" {
+		p, _ := d.keeper.now()
+		name = "-" + p.ID
+		var ctx context.Context
+		ctx, d.unheard = context.WithCancel(context.Background())
+		d.wg.Add(2)
+		go func() { defer d.wg.Done(); store.Follow(ctx) }()
+		go func() { defer d.wg.Done(); d.count(ctx, l) }()
+	}
+	d.dir.Attach(store, name)
+	waiting, total := store.Count()
+	d.log.Info("job store open", "dir", d.path, "durability", d.kind, "jobs", total, "unfinished", waiting, "took", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// countEvery is how often the copies are counted.
+const countEvery = 2 * time.Second
+
+// count keeps the number of copies that are in step, and says when it changes.
+func (d *depot) count(ctx context.Context, l jobs.Log) {
+	t := time.NewTicker(countEvery)
+	defer t.Stop()
+	for {
+		ask, cancel := context.WithTimeout(ctx, countEvery)
+		n, err := l.Replicas(ask)
+		cancel()
+		if err != nil {
+			n = 0 // nobody knows: fewer than two answer
+		}
+		if old := d.inStep.Swap(int32(n)); int(old) != n && ctx.Err() == nil {
+			log := d.log.Info
+			if n < keepers {
+				log = d.log.Warn
+			}
+			log("copies of the job store in step", "now", n, "of", keepers)
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// durability is what clients are told.
+func (d *depot) durability() (string, int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.kind, int(d.inStep.Load())
+}
+
+// close ends what is open, the service first.
+func (d *depot) close() {
+	d.closeStore()
+	if d.nc != nil {
+		d.nc.Close()
+	}
+	if d.alone != nil {
+		d.alone.Shutdown()
+	}
+	d.keeper.close()
+	d.dir.Close()
+}
+
+func (d *depot) closeStore() {
+	d.mu.Lock()
+	service, store, unheard := d.service, d.store, d.unheard
+	d.service, d.store, d.unheard = nil, nil, nil
+	d.mu.Unlock()
+	if service != nil {
+		service.Stop()
+	}
+	if unheard != nil {
+		unheard()
+	}
+	d.wg.Wait()
+	d.dir.Detach()
+	if store != nil {
+		store.Close()
+	}
+}
+
+// ServeJobs adds the routes of jobs to an API server in front of this
+// coordinator and takes up the jobs in its data directory. Without one, the
+// routes say so. It is called once, before the API serves.
+func (c *Coordinator) ServeJobs(a *api.Server) (err error) {
+	if c.mount, err = jobs.NewMount(a, c.noJobs); err != nil || c.depot == nil {
+		return err
+	}
+	if err := a.Registerer().Register(jobStates{c.depot}); err != nil {
+		return err
+	}
+	c.api = a
+	c.startJobs()
+	c.formStore()
+	return nil
+}
+
+// startJobs runs what the store holds.
+func (c *Coordinator) startJobs() {
+	d := c.depot
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.service = jobs.Start(d.store, d.dir.Files, c.core, c.api, jobs.Config{Parallel: c.serve.MaxSequences, Durability: d.durability, Logger: c.serve.Logger})
+	c.mount.Serve(d.service)
+}
+
+// jobStates reads the numbers of jobs at each scrape.
+type jobStates struct{ depot *depot }
+
+var jobsDesc = prometheus.NewDesc("shoal_jobs", "Durable jobs that are kept, by state.", []string{"state"}, nil)
+
+func (j jobStates) Describe(ch chan<- *prometheus.Desc) { ch <- jobsDesc }
+
+func (j jobStates) Collect(ch chan<- prometheus.Metric) {
+	j.depot.mu.Lock()
+	store := j.depot.store
+	j.depot.mu.Unlock()
+	if store == nil {
+		return
+	}
+	for state, n := range store.States() {
+		ch <- prometheus.MustNewConstMetric(jobsDesc, prometheus.GaugeValue, float64(n), string(state))
+	}
+}

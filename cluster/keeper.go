@@ -1,0 +1,198 @@
+package cluster
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"shoal/cluster/rpc"
+	"shoal/collective/natsbus"
+	"shoal/jobs"
+	"shoal/proto"
+	"shoal/security"
+)
+
+// keepers is how many processes keep a copy of a replicated store: it goes on
+// while two of them are up.
+const keepers = 3
+
+// storeBytes is what one keeper may take on disk: jobs, files, and the lease.
+const storeBytes = jobs.StoreBytes + jobs.FileBytes + (256 << 20)
+
+// plan is a replicated store: who keeps it. It is written down by each of them
+// and never changes; JetStream must know its servers from the start.
+type plan struct {
+	ID      string       `json:"id"`
+	Self    string       `json:"self"`
+	Members []planMember `json:"members"`
+}
+
+type planMember struct {
+	Name  string `json:"name"`
+	Route string `json:"route"` // host:port
+}
+
+func (p *plan) routes() (out []string) {
+	for _, m := range p.Members {
+		out = append(out, m.Route)
+	}
+	return out
+}
+
+// keeper is a process's part in the replicated store: a NATS server with
+// JetStream in a mesh of its own, apart from that of the tensors, since a
+// collective must not wait for a disk. It begins when the coordinator has found
+// enough processes with a data directory, and goes on by itself after a restart.
+type keeper struct {
+	dir  string
+	name string
+	key  security.Key
+	role security.Role
+	log  *slog.Logger
+	addr string // its place in a replicated store, taken or offered
+
+	asked sync.WaitGroup
+
+	mu   sync.Mutex
+	plan *plan
+	bus  *natsbus.Server
+}
+
+// openKeeper starts what a data directory says, whose lock the caller has.
+func openKeeper(dir, name, host string, role security.Role, key security.Key, log *slog.Logger) (*keeper, error) {
+	k := &keeper{dir: dir, name: name, key: key, role: role, log: log}
+	b, err := os.ReadFile(k.path())
+	switch {
+	case err == nil:
+		p := new(plan)
+		if err := json.Unmarshal(b, p); err != nil {
+			return nil, fmt.Errorf("cluster: %s does not decode: %w", k.path(), err)
+		}
+		return k, k.start(p)
+	case !errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("cluster: %w", err)
+	}
+	// A port that is free now. Should somebody take it before it is needed, the
+	// store is not formed, and this process must be started again.
+	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		return nil, fmt.Errorf("cluster: %w", err)
+	}
+	k.addr = l.Addr().String()
+	return k, l.Close()
+}
+
+func (k *keeper) path() string { return filepath.Join(k.dir, "store.json") }
+
+// keep takes part in a store from now on. Twice is once.
+func (k *keeper) keep(p *plan) error {
+	k.mu.Lock()
+	old := k.plan
+	k.mu.Unlock()
+	if old != nil {
+		if old.ID == p.ID {
+			return nil
+		}
+		return fmt.Errorf("cluster: %s keeps store %s already, not %s; give it an empty --data-dir to change that", k.name, old.ID, p.ID)
+	}
+	b, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	if err := jobs.WriteWhole(k.path(), b); err != nil {
+		return err
+	}
+	if err := k.start(p); err != nil {
+		_ = os.Remove(k.path())
+		return err
+	}
+	k.log.Info("keeps a copy of the store", "store", p.ID, "as", p.Self, "members", p.routes())
+	return nil
+}
+
+func (k *keeper) start(p *plan) error {
+	at := slices.IndexFunc(p.Members, func(m planMember) bool { return m.Name == p.Self })
+	if at < 0 || len(p.Members) != keepers {
+		return fmt.Errorf("cluster: the store %s has %d members, want %d, %q among them", p.ID, len(p.Members), keepers, p.Self)
+	}
+	cfg := natsbus.Config{Name: p.Self, Cluster: "store-" + p.ID, Listen: p.Members[at].Route, Seeds: p.routes(), HungAfter: 2 * hintAfter,
+		StoreDir: filepath.Join(k.dir, "store-"+p.ID), StoreBytes: storeBytes, SyncAlways: true, Log: k.log}
+	if !k.key.IsZero() {
+		var err error
+		var clients *tls.Config
+		if cfg.RouteTLS, clients, err = busTLS(k.key, security.Identity{Role: k.role, ID: k.name}); err != nil {
+			return err
+		}
+		cfg.ClientTLS, cfg.Secret = clients, k.key.BusPassword(security.RoleCoordinator)
+	}
+	bus, err := natsbus.Start(cfg)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.plan, k.bus, k.addr = p, bus, p.Members[at].Route
+	k.mu.Unlock()
+	return nil
+}
+
+// now is the store that is kept and its server; nil: there is none yet.
+func (k *keeper) now() (*plan, *natsbus.Server) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.plan, k.bus
+}
+
+func (k *keeper) close() {
+	k.asked.Wait()
+	if _, bus := k.now(); bus != nil {
+		bus.Shutdown()
+	}
+}
+
+// keeperName is the actor of a process that offers to keep a copy.
+const keeperName = "keeper"
+
+// serve answers the coordinator that forms a store.
+func (k *keeper) serve(sys *rpc.System) error {
+	mux := rpc.NewMux(sys)
+	rpc.Handle(mux, uint32(proto.Kind_KIND_KEEP), func(c *rpc.Ctx, m *proto.KeepRequest) {
+		p := &plan{ID: m.Store}
+		for _, x := range m.Keepers {
+			if len(p.Members) < keepers {
+				p.Members = append(p.Members, planMember{x.Name, x.Route})
+			}
+			if x.Route == k.addr {
+				p.Self = x.Name
+			}
+		}
+		if _, err := os.Stat(filepath.Join(k.dir, "jetstream")); err == nil {
+			c.Fail(fmt.Errorf("cluster: %s has jobs of its own in %s; give it an empty --data-dir", k.name, k.dir))
+			return
+		}
+		k.asked.Add(1)
+		go func() { // starting a server takes a while
+			defer k.asked.Done()
+			respond(c, &proto.Empty{}, k.keep(p))
+		}()
+	})
+	_, err := sys.Spawn(keeperName, actor.PropsFromFunc(func(c actor.Context) { mux.Receive(c) }))
+	return err
+}
+
+// request asks another process to keep a copy.
+func (p *plan) request() *proto.KeepRequest {
+	r := &proto.KeepRequest{Store: p.ID}
+	for _, m := range p.Members {
+		r.Keepers = append(r.Keepers, &proto.Keeper{Name: m.Name, Route: m.Route})
+	}
+	return r
+}

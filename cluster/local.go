@@ -1,0 +1,131 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"log/slog"
+
+	"shoal/actors/socket"
+	"shoal/collective"
+	"shoal/model"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// LocalConfig is a whole cluster in this process, for embedding and for one
+// machine: the same batcher, sockets and arithmetic, without a network.
+type LocalConfig struct {
+	Serve ServeConfig
+	// Sockets to cut the model over. More than one is for tests; default 1.
+	Sockets int
+	// Shares of the sockets; nil: even.
+	Shares []float64
+	// KVBudget of each socket in bytes. Default 1 GiB.
+	KVBudget int64
+	// Threads compute; default: the processors of the machine.
+	Threads int
+}
+
+// Local is an embedded cluster. It implements api.Engine.
+type Local struct {
+	*core
+	system *actor.ActorSystem
+	pids   []*actor.PID
+	pool   *tensor.Pool
+}
+
+// New starts an embedded cluster and waits until it serves, or ctx ends.
+//
+//	c, err := cluster.New(ctx, cluster.LocalConfig{Serve: cluster.ServeConfig{Model: dir}})
+//	defer c.Close()
+//	events, err := c.Submit(ctx, &api.Request{...})
+func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
+	orDefault(&cfg.Sockets, 1)
+	orDefault(&cfg.KVBudget, 1<<30)
+	orDefault(&cfg.Threads, runtime.NumCPU())
+	if cfg.Sockets < 1 || cfg.Sockets > 256 || cfg.KVBudget < 0 || cfg.Threads < 1 {
+		return nil, fmt.Errorf("cluster: %d sockets, %d bytes of cache, %d threads: want 1 to 256 sockets and nothing negative", cfg.Sockets, cfg.KVBudget, cfg.Threads)
+	}
+	if cfg.Shares != nil && len(cfg.Shares) != cfg.Sockets {
+		return nil, fmt.Errorf("cluster: %d shares for %d sockets", len(cfg.Shares), cfg.Sockets)
+	}
+	ck, err := model.Open(cfg.Serve.Model)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Serve.ensureDefaults(&ck.Config)
+	log := cfg.Serve.Logger
+	c := &Local{pool: tensor.NewPool(cfg.Threads),
+		system: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return log }))}
+	defer func() {
+		if err != nil {
+			c.Close()
+			ck.Close()
+		}
+	}()
+	if c.core, err = newCore(c.system.Root, ck, cfg.Serve, cfg.Sockets, "local", ledger{}); err != nil {
+		return nil, err
+	}
+	hub := &memoryHub{size: cfg.Sockets}
+	for i := range cfg.Sockets {
+		sc := socket.Config{Checkpoint: ck, Pool: c.pool, KVBudget: cfg.KVBudget, Logger: log, Connect: hub.connect}
+		pid := c.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: sc} }))
+		c.pids = append(c.pids, pid)
+		n := topology.Node{ID: fmt.Sprintf("socket-%d", i), Incarnation: 1, KVBudget: cfg.KVBudget, ModelHash: ck.Hash()}
+		if cfg.Shares != nil {
+			n.Share = cfg.Shares[i]
+		}
+		c.system.Root.Send(c.dpid, &nodeUp{node: n, handle: localHandle{root: c.system.Root, pid: pid}, address: "local"})
+	}
+	for c.director.serving.Load() == nil {
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("cluster: the embedded cluster did not start: %w (%w)", context.Cause(ctx), c.Ready())
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return c, nil
+}
+
+// Close ends the cluster; running requests finish with an error.
+func (c *Local) Close() {
+	if c.core != nil {
+		c.core.close()
+	}
+	for _, p := range c.pids {
+		_ = c.system.Root.StopFuture(p).Wait()
+	}
+	c.pool.Close()
+	c.system.Shutdown()
+	if c.core != nil {
+		c.checkpoint.Close()
+	}
+}
+
+// memoryHub hands out the in-process transports of each epoch.
+type memoryHub struct {
+	size   int
+	mu     sync.Mutex
+	epoch  uint32
+	active []collective.Transport
+}
+
+func (h *memoryHub) connect(_ context.Context, _ string, epoch uint32, rank int, _ []uint32) (collective.Transport, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if epoch < h.epoch || rank >= h.size {
+		return nil, fmt.Errorf("cluster: rank %d of epoch %d, the process is at epoch %d", rank, epoch, h.epoch)
+	}
+	if epoch > h.epoch {
+		h.epoch, h.active = epoch, collective.NewMemory(h.size)
+	}
+	return h.active[rank], nil
+}
+
+var _ Handle = localHandle{}

@@ -1,0 +1,133 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"shoal/api"
+	"shoal/sampler"
+)
+
+const goldenDir = "../model/testdata/llama"
+
+type golden struct {
+	Prompt []int32 `json:"prompt"`
+	Greedy []int32 `json:"greedy"`
+}
+
+func goldens(t *testing.T) []golden {
+	t.Helper()
+	var g struct {
+		Items []golden `json:"items"`
+	}
+	b, err := os.ReadFile(goldenDir + "/goldens.json")
+	if err == nil {
+		err = json.Unmarshal(b, &g)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g.Items
+}
+
+func startLocal(t *testing.T, cfg LocalConfig) *Local {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	cfg.Serve.Logger = slog.New(slog.DiscardHandler)
+	c, err := New(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func generate(t *testing.T, e api.Engine, id string, prompt []int32, max int) []int32 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	p := sampler.Default()
+	p.Temperature = 0
+	events, err := e.Submit(ctx, &api.Request{ID: id, Prompt: prompt, MaxTokens: max, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1})
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	var out []int32
+	for ev := range events {
+		if ev.Err != nil {
+			t.Error(ev.Err)
+		}
+		if ev.Token != api.NoToken {
+			out = append(out, ev.Token)
+		}
+	}
+	return out
+}
+
+// TestLocalServesGoldens: batcher, stepper and sockets together, in one process.
+func TestLocalServesGoldens(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			c := startLocal(t, LocalConfig{Sockets: n, Threads: 1, Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32", Chunk: 48, StepTokens: 128}})
+			items := goldens(t)
+			got := make([][]int32, len(items))
+			done := make(chan int)
+			for i, g := range items {
+				go func() {
+					got[i] = generate(t, c, fmt.Sprint("r", i), g.Prompt, len(g.Greedy))
+					done <- i
+				}()
+			}
+			for range items {
+				<-done
+			}
+			for i, g := range items {
+				if !slices.Equal(got[i], g.Greedy) {
+					t.Errorf("prompt %d: got %v, want %v", i, got[i], g.Greedy)
+				}
+			}
+			waitIdle(t, c)
+		})
+	}
+}
+
+// waitIdle checks that every byte of cache came back.
+func waitIdle(t *testing.T, e api.Engine) {
+	t.Helper()
+	for range 200 {
+		used := int64(0)
+		for _, n := range e.Cluster().Nodes {
+			used += n.KVUsedBytes
+		}
+		if used == 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("cache bytes after the last request: %+v", e.Cluster().Nodes)
+}
+
+// TestLocalPreemptsUnderPressure: a budget for about two sequences carries
+// eight; their tokens do not change.
+func TestLocalPreemptsUnderPressure(t *testing.T) {
+	g := goldens(t)[6]
+	c := startLocal(t, LocalConfig{Sockets: 2, Threads: 1, KVBudget: 250_000, Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32"}})
+	done := make(chan []int32)
+	for i := range 8 {
+		go func() { done <- generate(t, c, fmt.Sprint("r", i), g.Prompt, len(g.Greedy)) }()
+	}
+	for range 8 {
+		if got := <-done; !slices.Equal(got, g.Greedy) {
+			t.Errorf("got %v, want %v", got, g.Greedy)
+		}
+	}
+	waitIdle(t, c)
+}

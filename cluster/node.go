@@ -1,0 +1,436 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"shoal/actors/socket"
+	"shoal/cluster/gossip"
+	"shoal/cluster/rpc"
+	"shoal/collective"
+	"shoal/collective/natsbus"
+	"shoal/model"
+	"shoal/proto"
+	"shoal/security"
+	"shoal/tensor"
+)
+
+// NodeConfig is one node process: one socket on one machine.
+type NodeConfig struct {
+	// ID names the node in the cluster: letters, digits, - and _. Default: the
+	// host's name and the process id.
+	ID string
+	// Bind is host:port of the gossip listener; port 0 takes a free one. The
+	// other listeners take free ports on the same host. Default 127.0.0.1:0.
+	Bind string
+	// Join are gossip addresses of the coordinator or of any node. At least one.
+	Join []string
+	// Cluster is the name of the cluster: processes of another name are not let
+	// in. Letters, digits, - and _. Default "shoal".
+	Cluster string
+	// Model is the checkpoint folder; it must hold what the cluster serves.
+	Model string
+	// KVBudget is the memory of this node's caches in bytes. Default 1 GiB.
+	KVBudget int64
+	// WeightsCache is the folder that keeps quantised weights from one start to the
+	// next, in at most WeightsCacheSize bytes; empty: none is kept.
+	WeightsCache     string
+	WeightsCacheSize int64
+	// Threads compute; default: the processors of the machine.
+	Threads int
+	// Share is the part of the work relative to other nodes; 0: its measured
+	// speed decides.
+	Share float64
+	// Key authenticates and encrypts everything; without one only loopback
+	// addresses may be bound.
+	Key security.Key
+	// Abrupt: leave without waiting until the others have its work, for a node
+	// whose cluster ends with it.
+	Abrupt bool
+	// DataDir is where the node keeps a copy of the coordinator's store, should it
+	// be asked to. Empty: it does not.
+	DataDir string
+	// NATS is the URL of an external NATS to use instead of the embedded mesh.
+	NATS string
+	// OnProgress, when set, is told how loading goes, in bytes of this node's
+	// weights; often, and from any goroutine.
+	OnProgress func(done, total int64)
+	Logger     *slog.Logger
+}
+
+func (c *NodeConfig) ensureDefaults() {
+	if c.ID == "" {
+		host, _ := os.Hostname()
+		c.ID = fmt.Sprintf("%s-%d", token(host), os.Getpid())
+	}
+	orDefault(&c.Bind, "127.0.0.1:0")
+	orDefault(&c.Cluster, defaultCluster)
+	if c.KVBudget == 0 {
+		c.KVBudget = 1 << 30
+	}
+	if c.Threads == 0 {
+		c.Threads = runtime.NumCPU()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+}
+
+// Validate says what is wrong with a config, as RunNode would.
+func (c *NodeConfig) Validate() error {
+	if len(c.Join) == 0 {
+		return errors.New("cluster: a node needs the address of its coordinator: --join HOST:PORT")
+	}
+	if c.KVBudget < 0 || c.Threads < 0 || c.Share < 0 {
+		return fmt.Errorf("cluster: kv-memory %d, threads %d and share %v must not be negative", c.KVBudget, c.Threads, c.Share)
+	}
+	return checkBind(c.Bind, c.Key)
+}
+
+// defaultCluster is the name of a cluster that was given none.
+const defaultCluster = "shoal"
+
+// checkBind refuses what would let strangers in, and addresses that others could
+// not be told.
+func checkBind(addr string, key security.Key) error {
+	if err := security.CheckBind(addr, !key.IsZero()); err != nil {
+		return err
+	}
+	host, _, err := net.SplitHostPort(addr)
+	if ip := net.ParseIP(host); err == nil && host != "localhost" && (ip == nil || ip.IsUnspecified()) {
+		return fmt.Errorf("cluster: --bind %s: want an IP address of this machine that the others reach it by, not a name and not every interface: --bind 10.0.0.2:7070", addr)
+	}
+	return nil
+}
+
+// token keeps what may stand in the name of a node.
+func token(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
+			return r
+		}
+		return '-'
+	}, s)
+	return strings.Trim(s[:min(len(s), 40)], "-_")
+}
+
+// bus is what a process of the cluster listens with.
+type bus struct {
+	rpc    *rpc.System
+	nats   *natsbus.Server
+	gossip *gossip.Node
+	log    *slog.Logger
+}
+
+// openBus starts the three listeners of a process. onEvent is told who comes
+// and goes; it must not block.
+func openBus(role security.Role, name, id, bind, url string, key security.Key, log *slog.Logger, meta gossip.Meta, onEvent func(gossip.Event)) (_ *bus, err error) {
+	host, _, err := net.SplitHostPort(bind)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: --bind %q is not host:port: %w", bind, err)
+	}
+	b := &bus{log: log}
+	defer func() {
+		if err != nil {
+			b.close()
+		}
+	}()
+	any := net.JoinHostPort(host, "0")
+	rc := rpc.Config{ID: id, Role: string(role), Incarnation: meta.Incarnation, Bind: any, Logger: log}
+	gc := gossip.Config{Name: id, Bind: bind, Label: name, Profile: profile(host), Logger: log}
+	nc := natsbus.Config{Name: id, Cluster: name, Listen: any, URL: url, Log: log, HungAfter: 2 * time.Second}
+	if !key.IsZero() {
+		if rc.ServerTLS, rc.ClientTLS, err = key.TLS(security.Identity{Role: role, ID: id}, security.Roles()...); err != nil {
+			return nil, err
+		}
+		if nc.RouteTLS, nc.ClientTLS, err = busTLS(key, security.Identity{Role: role, ID: id}); err != nil {
+			return nil, err
+		}
+		nc.Secret = key.BusPassword(security.RoleNode) // one for the mesh
+		gc.Key = key.Gossip()
+	}
+	if b.rpc, err = rpc.Start(rc); err != nil {
+		return nil, err
+	}
+	if b.nats, err = natsbus.Start(nc); err != nil {
+		return nil, err
+	}
+	meta.Role, meta.RPC, meta.Route, meta.PID = string(role), b.rpc.Address(), b.nats.RouteAddr(), uint32(os.Getpid())
+	gc.Meta = meta
+	gc.OnEvent = func(e gossip.Event) {
+		b.route(e)
+		onEvent(e)
+	}
+	b.gossip, err = gossip.Start(gc)
+	return b, err
+}
+
+// profile picks the timings of failure detection: processes of one machine can
+// be watched more closely than machines on a network.
+func profile(host string) gossip.Profile {
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
+		return gossip.Local
+	}
+	return gossip.LAN
+}
+
+// route connects the bus to a newly seen process; the mesh spreads by itself
+// from there, so one known peer is enough and a repeated one does nothing.
+func (b *bus) route(e gossip.Event) {
+	if e.Kind != gossip.Join || e.Member.Meta.Route == "" || e.Member.Name == b.nats.Name() {
+		return
+	}
+	if e.Member.Meta.Role == string(security.RoleCoordinator) {
+		if err := b.nats.AddRoute(e.Member.Meta.Route); err != nil {
+			b.log.Warn("cannot route to a peer", "peer", e.Member.Name, "error", err)
+		}
+	}
+}
+
+// sameBus says when the coordinator's tensors go another way than ours: over an
+// external NATS, or not.
+func (b *bus) sameBus() error {
+	ours := b.nats.RouteAddr() == ""
+	for _, m := range b.gossip.Members() {
+		if m.Meta.Role != string(security.RoleCoordinator) || (m.Meta.Route == "") == ours {
+			continue
+		}
+		if ours {
+			return fmt.Errorf("cluster: this node was given --nats, the coordinator %s was not: give it to all processes or to none", m.Name)
+		}
+		return fmt.Errorf("cluster: the coordinator %s uses an external NATS: give this node the same --nats URL", m.Name)
+	}
+	return nil
+}
+
+func (b *bus) setState(s gossip.State) error {
+	m := b.gossip.Meta()
+	m.State = s
+	return b.gossip.UpdateMeta(m)
+}
+
+func (b *bus) close() {
+	if b.gossip != nil {
+		_ = b.gossip.Leave()
+	}
+	if b.rpc != nil {
+		b.rpc.Close()
+	}
+	if b.nats != nil {
+		b.nats.Shutdown()
+	}
+}
+
+// RunNode runs a node until ctx ends; then it leaves the cluster.
+func RunNode(ctx context.Context, cfg NodeConfig) error {
+	cfg.ensureDefaults()
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	ck, err := model.Open(cfg.Model)
+	if err != nil {
+		return err
+	}
+	defer ck.Close()
+	// Weights and caches lie outside the Go heap; what is left is small, so a
+	// generous garbage target costs little and keeps the collector away.
+	debug.SetGCPercent(400)
+	pool := tensor.NewPool(cfg.Threads)
+	defer pool.Close()
+	if cfg.Share == 0 {
+		cfg.Share = measuredShare(pool)
+	}
+	incarnation := uint64(time.Now().UnixNano())
+	meta := gossip.Meta{Incarnation: incarnation, State: gossip.Joining}
+	k, err := nodeKeeper(&cfg)
+	if err != nil {
+		return err
+	}
+	if k != nil {
+		defer k.close()
+		meta.Store = k.keeper.addr
+	}
+	b, err := openBus(security.RoleNode, cfg.Cluster, cfg.ID, cfg.Bind, cfg.NATS, cfg.Key, cfg.Logger, meta, func(gossip.Event) {})
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	if k != nil {
+		if err := k.keeper.serve(b.rpc); err != nil {
+			return err
+		}
+	}
+	n := &nodeActor{retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation}
+	n.register()
+	n.socket = socket.Config{Checkpoint: ck, Pool: pool, KVBudget: cfg.KVBudget, Logger: cfg.Logger, Connect: connectNATS(b.nats), OnProgress: cfg.OnProgress}
+	if cfg.WeightsCache != "" {
+		n.socket.WeightsCache = &socket.WeightsCache{Dir: cfg.WeightsCache, Limit: cfg.WeightsCacheSize, Logger: cfg.Logger}
+	}
+	pid, err := b.rpc.Spawn(socketName, actor.PropsFromProducer(func() actor.Actor { return n }))
+	if err != nil {
+		return err
+	}
+	if err := b.gossip.Join(ctx, cfg.Join, 2); err != nil {
+		return fmt.Errorf("cluster: cannot join %s: %w", strings.Join(cfg.Join, ", "), err)
+	}
+	if err := b.sameBus(); err != nil {
+		return err
+	}
+	if err := b.setState(gossip.Ready); err != nil {
+		return err
+	}
+	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "gossip", b.gossip.Address(), "control", b.rpc.Address(), "routes", b.nats.RouteAddr())
+	stayJoined(ctx, b, cfg.Join, &n.heard, cfg.Logger)
+	cfg.Logger.Info("node leaves", "id", cfg.ID, "reason", context.Cause(ctx))
+	n.leaving.Store(true)
+	_ = b.setState(gossip.Draining)
+	if !cfg.Abrupt {
+		n.drain(b)
+	}
+	_ = b.rpc.Actors().Root.StopFuture(pid).Wait()
+	return nil
+}
+
+const (
+	// drainLimit is how long a node that leaves waits for its work to move.
+	drainLimit = 20 * time.Second
+	drainLook  = 100 * time.Millisecond
+)
+
+// drain waits until the others have this node's work, while it still takes part,
+// or until nobody is there who could move it.
+func (n *nodeActor) drain(b *bus) {
+	end := time.NewTimer(drainLimit)
+	defer end.Stop()
+	look := time.NewTicker(drainLook)
+	defer look.Stop()
+	for {
+		select {
+		case <-n.retired:
+			return
+		case <-end.C:
+			n.cfg.Logger.Warn("leaving with work in hand", "waited", drainLimit)
+			return
+		case <-look.C:
+			heard := time.Unix(0, n.heard.Load())
+			if time.Since(heard) > silence || !slices.ContainsFunc(b.gossip.Members(), func(m gossip.Member) bool {
+				return m.Meta.Role == string(security.RoleCoordinator)
+			}) {
+				return
+			}
+		}
+	}
+}
+
+// nodeKeeper opens the data directory of a node, if it has one.
+func nodeKeeper(cfg *NodeConfig) (*depot, error) {
+	if cfg.DataDir == "" {
+		return nil, nil
+	}
+	host, _, err := net.SplitHostPort(cfg.Bind)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: --bind %q is not host:port: %w", cfg.Bind, err)
+	}
+	return openDepot(cfg.DataDir, cfg.ID, host, cfg.Key, security.RoleNode, cfg.Logger)
+}
+
+// connectNATS joins a group over NATS: subscribe, then wait until every pair of
+// ranks has heard each other.
+func connectNATS(s *natsbus.Server) func(context.Context, string, uint32, int, []uint32) (collective.Transport, error) {
+	return func(ctx context.Context, group string, epoch uint32, rank int, incarnations []uint32) (collective.Transport, error) {
+		t, err := s.Transport(natsbus.TransportConfig{Group: group, Epoch: epoch, Rank: rank, Size: len(incarnations),
+			Incarnations: incarnations, Digest: groupDigest(group, epoch, incarnations)})
+		if err != nil {
+			return nil, err
+		}
+		if err := t.Ready(ctx); err != nil {
+			t.Close()
+			return nil, err
+		}
+		return t, nil
+	}
+}
+
+func groupDigest(group string, epoch uint32, incarnations []uint32) [32]byte {
+	b := binary.LittleEndian.AppendUint32([]byte(group), epoch)
+	for _, i := range incarnations {
+		b = binary.LittleEndian.AppendUint32(b, i)
+	}
+	return sha256.Sum256(b)
+}
+
+// nodeActor turns envelopes into the socket's commands and answers them when
+// the socket does.
+type nodeActor struct {
+	mux         *rpc.Mux
+	bus         *natsbus.Server
+	cfg         NodeConfig
+	socket      socket.Config
+	hash        string
+	incarnation uint64
+	pid         *actor.PID
+	leaving     atomic.Bool   // it has said that it drains
+	retired     chan struct{} // filled when it was told, since then, that it holds nothing
+	heard       atomic.Int64  // when the coordinator last asked something, Unix nanoseconds
+}
+
+// Receive implements actor.Actor.
+func (n *nodeActor) Receive(c actor.Context) {
+	if _, ok := c.Message().(*actor.Started); ok {
+		n.pid = c.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: n.socket} }))
+		return
+	}
+	n.mux.Receive(c)
+}
+
+func (n *nodeActor) register() {
+	rpc.Handle(n.mux, uint32(proto.Kind_KIND_DESCRIBE), func(c *rpc.Ctx, _ *proto.Empty) {
+		n.hear()
+		// The newest epoch is what a restarted coordinator counts on from.
+		c.Actor.Send(n.pid, &socket.Status{Reply: func(s *proto.SocketStatus) {
+			respond(c, &proto.NodeDescription{Id: n.cfg.ID, Incarnation: n.incarnation, Pid: uint32(os.Getpid()), ModelHash: n.hash,
+				ModelDir: n.cfg.Model, KvBudgetBytes: n.cfg.KVBudget, Share: n.cfg.Share, Threads: uint32(n.cfg.Threads), Epoch: s.Epoch}, nil)
+		}})
+	})
+	rpc.Handle(n.mux, uint32(proto.Kind_KIND_LOAD), func(c *rpc.Ctx, m *proto.LoadRequest) {
+		c.Actor.Send(n.pid, &socket.Load{Request: m, Reply: func(r *proto.LoadReply, err error) { respond(c, r, err) }})
+	})
+	rpc.Handle(n.mux, uint32(proto.Kind_KIND_JOIN), func(c *rpc.Ctx, m *proto.JoinRequest) {
+		c.Actor.Send(n.pid, &socket.Join{Request: m, Reply: func(r *proto.JoinReply, err error) { respond(c, r, err) }})
+	})
+	rpc.Handle(n.mux, uint32(proto.Kind_KIND_STEP), func(c *rpc.Ctx, m *proto.StepRequest) {
+		c.Actor.Send(n.pid, &socket.Step{Request: m, Reply: func(r *proto.StepReply, err error) { respond(c, r, err) }})
+	})
+	rpc.Handle(n.mux, uint32(proto.Kind_KIND_RETIRE), func(c *rpc.Ctx, m *proto.RetireRequest) {
+		c.Actor.Send(n.pid, &socket.Retire{Request: m, Reply: func(err error) {
+			respond(c, &proto.Empty{}, err)
+			if err == nil && n.leaving.Load() {
+				select {
+				case n.retired <- struct{}{}:
+				default:
+				}
+			}
+		}})
+	})
+	rpc.Handle(n.mux, uint32(proto.Kind_KIND_RELEASE), func(c *rpc.Ctx, m *proto.ReleaseRequest) {
+		c.Actor.Send(n.pid, &socket.Release{Request: m, Reply: func(r *proto.ReleaseReply, err error) { respond(c, r, err) }})
+	})
+	rpc.Handle(n.mux, uint32(proto.Kind_KIND_STATUS), func(c *rpc.Ctx, _ *proto.Empty) {
+		n.hear()
+		c.Actor.Send(n.pid, &socket.Status{Reply: func(s *proto.SocketStatus) { respond(c, processFigures(s, n.bus), nil) }})
+	})
+}

@@ -1,0 +1,74 @@
+package cluster
+
+import (
+	"context"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"shoal/actors/socket"
+	"shoal/proto"
+)
+
+// Handle is a socket somewhere, as the coordinator sees it. Every call ends by
+// its context; an error may mean that the socket acted all the same.
+type Handle interface {
+	Load(context.Context, *proto.LoadRequest) (*proto.LoadReply, error)
+	Join(context.Context, *proto.JoinRequest) (*proto.JoinReply, error)
+	Step(context.Context, *proto.StepRequest) (*proto.StepReply, error)
+	Retire(context.Context, *proto.RetireRequest) error
+	Release(context.Context, *proto.ReleaseRequest) (*proto.ReleaseReply, error)
+	Status(context.Context) (*proto.SocketStatus, error)
+}
+
+// localHandle is a socket actor in this process.
+type localHandle struct {
+	root *actor.RootContext
+	pid  *actor.PID
+}
+
+type answer[T any] struct {
+	reply T
+	err   error
+}
+
+// ask sends the command that make builds around a reply function, and waits.
+func ask[T any](ctx context.Context, h localHandle, command func(reply func(T, error)) any) (T, error) {
+	c := make(chan answer[T], 1)
+	h.root.Send(h.pid, command(func(r T, err error) { c <- answer[T]{r, err} }))
+	select {
+	case a := <-c:
+		return a.reply, a.err
+	case <-ctx.Done():
+		var none T
+		return none, context.Cause(ctx)
+	}
+}
+
+func (h localHandle) Load(ctx context.Context, r *proto.LoadRequest) (*proto.LoadReply, error) {
+	return ask(ctx, h, func(f func(*proto.LoadReply, error)) any { return &socket.Load{Request: r, Reply: f} })
+}
+
+func (h localHandle) Join(ctx context.Context, r *proto.JoinRequest) (*proto.JoinReply, error) {
+	return ask(ctx, h, func(f func(*proto.JoinReply, error)) any { return &socket.Join{Request: r, Reply: f} })
+}
+
+func (h localHandle) Step(ctx context.Context, r *proto.StepRequest) (*proto.StepReply, error) {
+	return ask(ctx, h, func(f func(*proto.StepReply, error)) any { return &socket.Step{Request: r, Reply: f} })
+}
+
+func (h localHandle) Retire(ctx context.Context, r *proto.RetireRequest) error {
+	_, err := ask(ctx, h, func(f func(*proto.Empty, error)) any {
+		return &socket.Retire{Request: r, Reply: func(err error) { f(nil, err) }}
+	})
+	return err
+}
+
+func (h localHandle) Release(ctx context.Context, r *proto.ReleaseRequest) (*proto.ReleaseReply, error) {
+	return ask(ctx, h, func(f func(*proto.ReleaseReply, error)) any { return &socket.Release{Request: r, Reply: f} })
+}
+
+func (h localHandle) Status(ctx context.Context) (*proto.SocketStatus, error) {
+	return ask(ctx, h, func(f func(*proto.SocketStatus, error)) any {
+		return &socket.Status{Reply: func(s *proto.SocketStatus) { f(s, nil) }}
+	})
+}

@@ -1,0 +1,53 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"shoal/api"
+)
+
+// ServeNodes adds the routes that manage nodes to an API server, before it serves.
+//
+//	POST /v1/nodes/{id}/drain   202: its work moves to the others; /v1/cluster
+//	                            shows it as draining, then drained
+func (c *Coordinator) ServeNodes(a *api.Server) error {
+	return a.Handle("POST", "/v1/nodes/*", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id, verb, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/nodes/"), "/")
+		if verb != "drain" {
+			a.WriteError(w, api.Problem{Status: http.StatusNotFound, Code: "unknown_url", Message: "There is POST /v1/nodes/{id}/drain and nothing else here."})
+			return
+		}
+		if err := c.Drain(r.Context(), id); err != nil {
+			status, code := http.StatusNotFound, "node_not_found"
+			switch {
+			case errors.Is(err, errLastNode):
+				status, code = http.StatusConflict, "last_node"
+			case errors.Is(err, context.DeadlineExceeded):
+				status, code = http.StatusServiceUnavailable, "not_ready"
+			}
+			a.WriteError(w, api.Problem{Status: status, Code: code, Message: strings.TrimPrefix(err.Error(), "cluster: ") + "."})
+			return
+		}
+		a.WriteJSON(w, http.StatusAccepted, map[string]any{"id": id, "object": "node", "state": "draining"})
+	}))
+}
+
+// Drain moves the work of a node to the others. It returns when that has begun;
+// Cluster tells when the node is drained. It takes no part again until another
+// process has its name.
+func (c *core) Drain(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	m := &nodeDrain{id: id, reply: make(chan error, 1)}
+	c.root.Send(c.dpid, m)
+	select {
+	case err := <-m.reply:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

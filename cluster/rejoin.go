@@ -1,0 +1,55 @@
+package cluster
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+const (
+	// silence of the coordinator after which a node knocks again. The
+	// coordinator asks every node for its figures each statusEvery.
+	silence    = 3 * statusEvery
+	knockEvery = 500 * time.Millisecond
+	knockLimit = 2 * time.Second
+)
+
+// stayJoined returns when ctx ends. Until then it asks the seeds for the cluster
+// again whenever the coordinator has been silent: a coordinator that died comes
+// back at the same address as a new process that knows nobody, perhaps before
+// gossip has noticed that it was gone. The node keeps its weights meanwhile.
+func stayJoined(ctx context.Context, b *bus, seeds []string, heard interface{ Load() int64 }, log *slog.Logger) {
+	t := time.NewTicker(knockEvery)
+	defer t.Stop()
+	began, lost := time.Now(), false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		last := began
+		if at := heard.Load(); at > 0 {
+			last = time.Unix(0, at)
+		}
+		if time.Since(last) < silence {
+			if lost {
+				log.Info("the coordinator is back")
+			}
+			lost = false
+			continue
+		}
+		if !lost {
+			log.Warn("the coordinator is silent; knocking until it answers", "join", seeds, "for", time.Since(last).Round(time.Millisecond))
+			lost = true
+		}
+		knock, cancel := context.WithTimeout(ctx, knockLimit)
+		err := b.gossip.Rejoin(knock, seeds)
+		cancel()
+		if err != nil {
+			log.Debug("no answer yet", "join", seeds, "error", err)
+		}
+	}
+}
+
+func (n *nodeActor) hear() { n.heard.Store(time.Now().UnixNano()) }

@@ -1,0 +1,56 @@
+package cluster
+
+import (
+	"context"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	pb "google.golang.org/protobuf/proto"
+
+	"shoal/cluster/rpc"
+	"shoal/proto"
+)
+
+// socketName is the name of the socket actor in a node process.
+const socketName = "socket"
+
+// remoteHandle is a socket in another process. Step, Load and Join are fenced
+// by epoch and step at the socket, so a repeated delivery has no effect; they
+// are not retried all the same: a lost one breaks the epoch, which is rare and safe.
+type remoteHandle struct {
+	sys *rpc.System
+	pid *actor.PID
+}
+
+func (h remoteHandle) call(ctx context.Context, kind proto.Kind, in, out pb.Message, opts ...rpc.Option) error {
+	return h.sys.Call(ctx, h.pid, uint32(kind), in, out, opts...)
+}
+
+func (h remoteHandle) Load(ctx context.Context, r *proto.LoadRequest) (*proto.LoadReply, error) {
+	out := new(proto.LoadReply)
+	return out, h.call(ctx, proto.Kind_KIND_LOAD, r, out)
+}
+
+func (h remoteHandle) Join(ctx context.Context, r *proto.JoinRequest) (*proto.JoinReply, error) {
+	out := new(proto.JoinReply)
+	return out, h.call(ctx, proto.Kind_KIND_JOIN, r, out)
+}
+
+func (h remoteHandle) Step(ctx context.Context, r *proto.StepRequest) (*proto.StepReply, error) {
+	out := new(proto.StepReply)
+	return out, h.call(ctx, proto.Kind_KIND_STEP, r, out)
+}
+
+func (h remoteHandle) Retire(ctx context.Context, r *proto.RetireRequest) error {
+	return h.call(ctx, proto.Kind_KIND_RETIRE, r, new(proto.Empty), rpc.Idempotent(time.Second))
+}
+
+func (h remoteHandle) Release(ctx context.Context, r *proto.ReleaseRequest) (*proto.ReleaseReply, error) {
+	out := new(proto.ReleaseReply)
+	return out, h.call(ctx, proto.Kind_KIND_RELEASE, r, out, rpc.Idempotent(time.Second))
+}
+
+func (h remoteHandle) Status(ctx context.Context) (*proto.SocketStatus, error) {
+	out := new(proto.SocketStatus)
+	return out, h.call(ctx, proto.Kind_KIND_STATUS, new(proto.Empty), out, rpc.Idempotent(time.Second))
+}

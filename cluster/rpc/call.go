@@ -1,0 +1,258 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	pb "google.golang.org/protobuf/proto"
+
+	"shoal/proto"
+)
+
+type options struct {
+	epoch      uint32
+	idempotent bool
+	attempt    time.Duration
+}
+
+// Option changes one Call or Send.
+type Option func(*options)
+
+// Epoch stamps the message with the placement epoch that the sender acts in.
+func Epoch(e uint32) Option { return func(o *options) { o.epoch = e } }
+
+// Idempotent says that the receiver may act on this request more than once to
+// the same effect. The call is then repeated, with the same request number and
+// growing pauses, until the context ends: when the peer cannot be reached or is
+// lost, when its queue is full, and when an attempt had no reply within
+// attempt (0: 2 s).
+func Idempotent(attempt time.Duration) Option {
+	return func(o *options) {
+		o.idempotent = true
+		o.attempt = attempt
+		setDefault(&o.attempt, 2*time.Second)
+	}
+}
+
+// Call sends payload to an actor, waits for the answer and decodes it into
+// reply (nil: the answer's payload is ignored). It ends with the context, or
+// after Config.CallTimeout if that has no deadline.
+//
+// Errors: ErrUnreachable (nothing was sent), ErrPeerLost and ErrTimeout (the
+// peer may have acted), ErrBusy, ErrVersion, ErrTooLarge, ErrClosed, or a
+// *RemoteError with what the handler said.
+func (s *System) Call(ctx context.Context, to *actor.PID, kind uint32, payload, reply pb.Message, opts ...Option) error {
+	var o options
+	for _, f := range opts {
+		f(&o)
+	}
+	if !s.begin() {
+		return ErrClosed
+	}
+	defer s.wg.Done()
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.cfg.CallTimeout)
+		defer cancel()
+	}
+	body, err := encode(kind, payload)
+	if err != nil {
+		return err
+	}
+	request := s.requests.Add(1)
+	if request == 0 { // means "no reply wanted"
+		request = s.requests.Add(1)
+	}
+	pause := 5 * time.Millisecond
+	for {
+		answer, err := s.attempt(ctx, to, kind, request, body, &o)
+		if err == nil {
+			return decodeReply(answer, reply)
+		}
+		if !o.idempotent || !retryable(err) {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, 250*time.Millisecond)
+		case <-ctx.Done():
+			return err
+		case <-s.ctx.Done():
+			return ErrClosed
+		}
+	}
+}
+
+func (s *System) attempt(ctx context.Context, to *actor.PID, kind uint32, request uint64, body []byte, o *options) (*proto.Envelope, error) {
+	if o.attempt > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.attempt)
+		defer cancel()
+	}
+	l, err := s.meet(ctx, to.Address)
+	if err != nil {
+		return nil, err
+	}
+	w := s.calls.add(request, l.peer)
+	defer s.calls.remove(request)
+	// The peer may have been lost between meet and add, unseen by both.
+	if to.Address != s.address && s.peers.get(to.Address) != l {
+		return nil, fmt.Errorf("%w: the connection to %s broke before the message was sent", ErrUnreachable, to.Address)
+	}
+	if err := s.transmit(to, s.envelope(kind, request, body, l.peer.Incarnation, o)); err != nil {
+		return nil, err
+	}
+	select {
+	case r := <-w.done:
+		if r.err != nil {
+			return nil, r.err
+		}
+		if r.reply.Error != "" {
+			return nil, &RemoteError{Peer: r.reply.From, Text: r.reply.Error}
+		}
+		return r.reply, nil
+	case <-ctx.Done():
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return nil, ctx.Err()
+		}
+		return nil, fmt.Errorf("%w: kind %d to %s at %s: %w", ErrTimeout, kind, to.Id, to.Address, ctx.Err())
+	case <-s.ctx.Done():
+		return nil, ErrClosed
+	}
+}
+
+// Send sends payload and waits for nothing but the first handshake with that
+// address. nil means that the message was queued, not that it arrived.
+func (s *System) Send(ctx context.Context, to *actor.PID, kind uint32, payload pb.Message, opts ...Option) error {
+	var o options
+	for _, f := range opts {
+		f(&o)
+	}
+	body, err := encode(kind, payload)
+	if err != nil {
+		return err
+	}
+	l, err := s.meet(ctx, to.Address)
+	if err != nil {
+		return err
+	}
+	return s.transmit(to, s.envelope(kind, 0, body, l.peer.Incarnation, &o))
+}
+
+// Answer is how CallAsync reports to an actor.
+type Answer struct {
+	Tag   any
+	Reply pb.Message // as given to CallAsync; decoded if Err is nil
+	Err   error
+}
+
+// CallAsync is Call for actors, whose handlers must not block: it returns at
+// once and later sends one *Answer with the tag to the local actor self.
+// payload is encoded before it returns; reply must not be touched until then.
+func (s *System) CallAsync(ctx context.Context, self, to *actor.PID, kind uint32, payload, reply pb.Message, tag any, opts ...Option) {
+	if payload != nil {
+		payload = pb.Clone(payload)
+	}
+	if !s.begin() {
+		s.actors.Root.Send(self, &Answer{Tag: tag, Reply: reply, Err: ErrClosed})
+		return
+	}
+	go func() {
+		defer s.wg.Done()
+		err := s.Call(ctx, to, kind, payload, reply, opts...)
+		s.actors.Root.Send(self, &Answer{Tag: tag, Reply: reply, Err: err})
+	}()
+}
+
+// meet returns the acquaintance with an address, with a handshake the first time.
+func (s *System) meet(ctx context.Context, address string) (*link, error) {
+	if address == s.address {
+		return &link{peer: s.self()}, nil
+	}
+	l, err := s.peers.meet(ctx, address, s.Hello)
+	switch {
+	case err == nil:
+		return l, nil
+	case s.ctx.Err() != nil:
+		return nil, ErrClosed
+	case expired(err) && !errors.Is(err, ErrUnreachable):
+		return nil, fmt.Errorf("%w: %s did not greet in time: %w", ErrUnreachable, address, err)
+	}
+	return nil, err
+}
+
+func (s *System) self() Peer {
+	return Peer{Address: s.address, ID: s.cfg.ID, Role: s.cfg.Role, Incarnation: s.cfg.Incarnation, Version: Version, Build: s.cfg.Build}
+}
+
+func (s *System) envelope(kind uint32, request uint64, body []byte, to uint64, o *options) *proto.Envelope {
+	return &proto.Envelope{
+		Version: Version, Kind: kind, Request: request, Epoch: o.epoch,
+		Incarnation: s.cfg.Incarnation, From: s.cfg.ID, Payload: body, To: to,
+	}
+}
+
+// transmit puts an envelope on its way. It is not touched afterwards.
+func (s *System) transmit(to *actor.PID, e *proto.Envelope) error {
+	sender := actor.NewPID(s.address, replies)
+	if to.Address == s.address {
+		if s.ctx.Err() != nil {
+			return ErrClosed
+		}
+		s.deliver(to.Id, e, sender) // may answer, hence not under the gate
+		return nil
+	}
+	if n := s.cfg.Network; n != nil {
+		return n.send(s, to, e, sender)
+	}
+	s.gate.RLock()
+	defer s.gate.RUnlock()
+	if s.closed {
+		return ErrClosed
+	}
+	o, _ := s.outboxes.LoadOrStore(to.Address, &outbox{})
+	if !o.(*outbox).reserve(int64(pb.Size(e)), s.cfg.QueueMessages, s.cfg.QueueBytes) {
+		return fmt.Errorf("%w: too much waits for %s already", ErrBusy, to.Address)
+	}
+	s.actors.Root.RequestWithCustomSender(to, e, sender)
+	return nil
+}
+
+// answer replies to a request; to a one-way message it does nothing.
+func (s *System) answer(to *actor.PID, request *proto.Envelope, payload []byte, failure error) error {
+	if request.Request == 0 || to == nil {
+		return nil
+	}
+	e := s.envelope(request.Kind, request.Request, payload, request.Incarnation, &options{epoch: request.Epoch})
+	if failure != nil {
+		e.Payload, e.Error = nil, errText(failure)
+	}
+	return s.transmit(to, e)
+}
+
+func encode(kind uint32, m pb.Message) ([]byte, error) {
+	if m == nil {
+		return nil, nil
+	}
+	body, err := pb.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("rpc: kind %d: %w", kind, err)
+	}
+	if len(body) > MaxPayload {
+		return nil, fmt.Errorf("kind %d: %w", kind, tooLarge(len(body)))
+	}
+	return body, nil
+}
+
+func decodeReply(e *proto.Envelope, into pb.Message) error {
+	if into == nil {
+		return nil
+	}
+	if err := pb.Unmarshal(e.Payload, into); err != nil {
+		return fmt.Errorf("%w: reply of %s to kind %d: %v", ErrBadPayload, e.From, e.Kind, err)
+	}
+	return nil
+}

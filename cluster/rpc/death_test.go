@@ -1,0 +1,238 @@
+package rpc
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	"github.com/asynkron/protoactor-go/remote"
+)
+
+// downs spawns a local actor that collects PeerDown.
+func downs(t *testing.T, s *System) (*actor.PID, <-chan *PeerDown) {
+	t.Helper()
+	ch := make(chan *PeerDown, 16)
+	return s.Actors().Root.Spawn(actor.PropsFromFunc(func(c actor.Context) {
+		if d, ok := c.Message().(*PeerDown); ok {
+			ch <- d
+		}
+	})), ch
+}
+
+func watching(t *testing.T, s *System, address string) <-chan *PeerDown {
+	t.Helper()
+	pid, ch := downs(t, s)
+	if _, err := s.Watch(address, pid); err != nil {
+		t.Fatal(err)
+	}
+	s.watches.mu.Lock()
+	defer s.watches.mu.Unlock()
+	for w := range s.watches.by[address] {
+		select {
+		case <-w.met:
+		case <-time.After(5 * time.Second):
+			t.Fatal("the watch has not met its peer")
+		}
+	}
+	return ch
+}
+
+func expect(t *testing.T, ch <-chan *PeerDown, within time.Duration) *PeerDown {
+	t.Helper()
+	begun := time.Now()
+	select {
+	case d := <-ch:
+		t.Logf("notice after %v: %s", time.Since(begun), d.Reason)
+		return d
+	case <-time.After(within):
+		t.Fatalf("no notice within %v", within)
+		return nil
+	}
+}
+
+func TestKillIsNoticed(t *testing.T) {
+	if !isolate(t) {
+		return
+	}
+	p := spawn(t, "127.0.0.1:0", "far", 7)
+	s := system(t)
+	mustSay(t, s, p.address, "hello")
+	ch := watching(t, s, p.address)
+
+	failed := make(chan error, 1)
+	ctx := deadline(t, 5*time.Second)
+	go func() {
+		_, err := say(s, ctx, p.address, kindSilent, "")
+		failed <- err
+	}()
+	time.Sleep(20 * time.Millisecond)
+	p.kill()
+	d := expect(t, ch, 100*time.Millisecond)
+	if d.Peer.ID != "far" || d.Peer.Incarnation != 7 || d.Restarted {
+		t.Errorf("notice %+v", d)
+	}
+	select {
+	case err := <-failed:
+		wantErr(t, err, ErrPeerLost)
+	case <-time.After(time.Second):
+		t.Error("a call outlived its peer by a second")
+	}
+	begun := time.Now()
+	_, err := say(s, ctx, p.address, kindEcho, "anyone?")
+	wantErr(t, err, ErrUnreachable)
+	if took := time.Since(begun); took > 500*time.Millisecond {
+		t.Errorf("a call to a dead address took %v to fail", took)
+	}
+}
+
+func TestRestartOnTheSamePort(t *testing.T) {
+	if !isolate(t) {
+		return
+	}
+	p := spawn(t, "127.0.0.1:0", "far", 1)
+	s := system(t)
+	mustSay(t, s, p.address, "hello")
+	ch := watching(t, s, p.address)
+	p.kill()
+	expect(t, ch, time.Second)
+	// Calls made while nobody listens are answered by the successor.
+	answered := make(chan error, 1)
+	ctx := deadline(t, 8*time.Second)
+	go func() {
+		got, err := say(s, ctx, p.address, kindEcho, "wait", Idempotent(0))
+		if err == nil && got != "wait" {
+			err = fmt.Errorf("got %q", got)
+		}
+		answered <- err
+	}()
+	time.Sleep(200 * time.Millisecond)
+	next := spawn(t, p.address, "far", 2)
+	begun := time.Now()
+	if err := <-answered; err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("answered %v after the restart", time.Since(begun))
+	mustSay(t, s, next.address, "new calls")
+}
+
+// A watch that learns of the loss only after the successor listens says so.
+func TestRestartIsReported(t *testing.T) {
+	if !isolate(t) {
+		return
+	}
+	p := spawn(t, "127.0.0.1:0", "far", 1)
+	s := system(t)
+	known := Peer{Address: p.address, ID: "far", Incarnation: 1}
+	p.kill()
+	spawn(t, p.address, "far", 2)
+	w := newWatch()
+	got, err := s.stayWith(deadline(t, time.Second), p.address, &known, w)
+	if err != nil || got.Incarnation != 2 || known.Incarnation != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestFalseAlarm(t *testing.T) {
+	if !isolate(t) {
+		return
+	}
+	p := spawn(t, "127.0.0.1:0", "far", 1)
+	s := system(t)
+	mustSay(t, s, p.address, "hello")
+	ch := watching(t, s, p.address)
+	var ended atomic.Int32
+	s.Actors().EventStream.Subscribe(func(e any) {
+		if _, ok := e.(*remote.EndpointTerminatedEvent); ok {
+			ended.Add(1)
+		}
+	})
+	for range 5 {
+		s.PeerGone(p.address)
+		// Proto.Actor's old stream used to end the new endpoint here, and with
+		// it the first request.
+		mustSay(t, s, p.address, "still here")
+	}
+	time.Sleep(100 * time.Millisecond)
+	if n := ended.Load(); n != 5 {
+		t.Errorf("5 alarms ended endpoints %d times", n)
+	}
+	select {
+	case d := <-ch:
+		t.Fatalf("a living peer was reported: %s", d.Reason)
+	case <-time.After(200 * time.Millisecond):
+	}
+	p.kill()
+	expect(t, ch, 100*time.Millisecond)
+	select {
+	case <-ch:
+		t.Error("reported twice")
+	case <-time.After(100 * time.Millisecond):
+	}
+}
+
+func TestFrozenPeer(t *testing.T) {
+	if !isolate(t) {
+		return
+	}
+	p := spawn(t, "127.0.0.1:0", "far", 1)
+	s := system(t, func(c *Config) { c.ProbeTimeout = 200 * time.Millisecond })
+	mustSay(t, s, p.address, "hello")
+	ch := watching(t, s, p.address)
+	p.freeze(t)
+	s.PeerGone(p.address) // as gossip would say
+	expect(t, ch, time.Second)
+	p.cmd.Process.Signal(syscall.SIGCONT)
+	got, err := say(s, deadline(t, 5*time.Second), p.address, kindEcho, "thawed", Idempotent(0))
+	if err != nil || got != "thawed" {
+		t.Fatalf("after SIGCONT: %q, %v", got, err)
+	}
+}
+
+func TestNeverThere(t *testing.T) {
+	if !isolate(t) {
+		return
+	}
+	s := system(t, func(c *Config) { c.ConnectTimeout = 100 * time.Millisecond })
+	pid, ch := downs(t, s)
+	if _, err := s.Watch(freePort(t), pid); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, ch, 2*time.Second)
+}
+
+// Both sides call each other and one is closed in the middle of it.
+func TestCloseUnderLoad(t *testing.T) {
+	if !isolate(t) {
+		return
+	}
+	p := spawn(t, "127.0.0.1:0", "far", 1)
+	s := system(t)
+	ctx := deadline(t, 5*time.Second)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for {
+				if _, err := say(s, ctx, p.address, kindEcho, "x"); err != nil {
+					wantLate(t, err)
+					return
+				}
+			}
+		})
+	}
+	time.Sleep(100 * time.Millisecond)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+}
+
+func wantLate(t *testing.T, err error) {
+	t.Helper()
+	if ctxErr := ErrClosed; err == nil || err.Error() != ctxErr.Error() {
+		t.Errorf("got %v, want %v", err, ErrClosed)
+	}
+}

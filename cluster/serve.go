@@ -1,0 +1,213 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"shoal/api"
+	"shoal/kvcache"
+	"shoal/model"
+	"shoal/tensor"
+	"shoal/tokenizer"
+	"shoal/topology"
+)
+
+// ServeConfig says what a cluster serves and how it schedules.
+type ServeConfig struct {
+	// Model is the checkpoint: a Hugging Face folder, or a GGUF file.
+	Model string
+	// Names are the model names of the API. Default: the folder's or file's name.
+	Names []string
+	// Weights is the type that matrices are held in. Default: bf16 for
+	// checkpoints stored so, q8_0 for quantised GGUF files, else f32. It is part of what decides the bits.
+	Weights string
+	// KV is the type of the cache: f32, bf16, or int8 with a scale per row of a head.
+	// Default bf16 where the weights are. It is part of what decides the bits.
+	KV string
+	// Mapping is gather, reduce or auto (the planner chooses). Never changes a bit.
+	Mapping string
+	// Policy is the cache policy of requests that name none. Default full.
+	Policy string
+	// MaxContext bounds prompt and completion together. Default: the model's.
+	MaxContext int
+	// StepTokens is the token budget of one step. Default 512.
+	StepTokens int
+	// Chunk is the most prompt tokens of one sequence in one step. Default 256.
+	Chunk int
+	// MaxSequences bounds the sequences that hold memory at once; below StepTokens,
+	// so that prompts are read beside them. Default 64.
+	MaxSequences int
+	// Replicas is how many copies of each decoding sequence's cache other nodes keep,
+	// 0 or 1, in memory under KVMemory that no sequence needs.
+	Replicas int
+	// Queue bounds the requests that wait; beyond it clients get 503. Default 1024.
+	Queue int
+	// StepDeadline is how long a step may take before the epoch is given up.
+	// Default 30 s.
+	StepDeadline time.Duration
+	// SyncDeadline is how long one collective may take. Default 10 s.
+	SyncDeadline time.Duration
+	Logger       *slog.Logger
+}
+
+func (c *ServeConfig) ensureDefaults(m *model.Config) {
+	if len(c.Names) == 0 {
+		abs, err := filepath.Abs(c.Model)
+		if err != nil {
+			abs = c.Model
+		}
+		c.Names = []string{modelName(abs)}
+	}
+	weights, kv := tensor.F32, tensor.F32
+	switch m.DType {
+	case tensor.BF16, tensor.Q8_0:
+		weights, kv = m.DType, tensor.BF16
+	}
+	orDefault(&c.Weights, weights.String())
+	orDefault(&c.KV, kv.String())
+	orDefault(&c.Mapping, "auto")
+	orDefault(&c.Policy, "full")
+	orDefault(&c.MaxContext, m.MaxPositions)
+	orDefault(&c.StepTokens, 512)
+	orDefault(&c.Chunk, min(256, c.StepTokens))
+	orDefault(&c.MaxSequences, min(64, max(1, c.StepTokens-1)))
+	orDefault(&c.Queue, 1024)
+	orDefault(&c.StepDeadline, 30*time.Second)
+	orDefault(&c.SyncDeadline, 10*time.Second)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+}
+
+// modelName is the last part of a path, without the ending of a GGUF file.
+func modelName(path string) string {
+	base := filepath.Base(path)
+	if ext := filepath.Ext(base); strings.EqualFold(ext, ".gguf") {
+		return strings.TrimSuffix(base, ext)
+	}
+	return base
+}
+
+func orDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// Validate says what is wrong with a filled-in config.
+func (c *ServeConfig) Validate(m *model.Config) error {
+	if dt, err := tensor.ParseDType(c.Weights); err != nil || dt == tensor.Int8 {
+		return fmt.Errorf("cluster: --quant %q: known are f32, bf16, f16, q8_0, q4_0, iq4_nl", c.Weights)
+	}
+	if kv, err := tensor.ParseDType(c.KV); err != nil || (kv != tensor.F32 && kv != tensor.BF16 && kv != tensor.Int8) {
+		return fmt.Errorf("cluster: --kv-type %q: known are f32, bf16, int8", c.KV)
+	}
+	if _, err := topology.ParseMapping(c.Mapping); err != nil && c.Mapping != "auto" {
+		return fmt.Errorf("%w, auto", err)
+	}
+	if _, err := kvcache.Parse(c.Policy); err != nil {
+		return fmt.Errorf("cluster: --policy: %w", err)
+	}
+	switch {
+	case c.MaxContext < 2 || c.MaxContext > m.MaxPositions:
+		return fmt.Errorf("cluster: --max-context %d: the model was made for 2 to %d tokens", c.MaxContext, m.MaxPositions)
+	case c.StepTokens < 2 || c.StepTokens > 1<<16:
+		return fmt.Errorf("cluster: --step-tokens %d: want 2 to %d", c.StepTokens, 1<<16)
+	case c.Chunk < 1 || c.Chunk > c.StepTokens:
+		return fmt.Errorf("cluster: --chunk %d: want 1 to --step-tokens, %d", c.Chunk, c.StepTokens)
+	case c.Replicas < 0 || c.Replicas > 1:
+		return fmt.Errorf("cluster: --replicas %d: want 0 or 1", c.Replicas)
+	case c.MaxSequences < 1 || c.MaxSequences >= c.StepTokens:
+		return fmt.Errorf("cluster: --max-sequences %d: want at least 1 and less than --step-tokens, %d", c.MaxSequences, c.StepTokens)
+	}
+	return nil
+}
+
+// Engine is what NewAPI serves: a Coordinator or a Local.
+type Engine interface {
+	api.Engine
+	CacheBytes(policy string, prompt, output int) (bytes, full int64)
+}
+
+// APIConfig is what the HTTP side adds.
+type APIConfig struct {
+	Keys    []string
+	Version string
+	Logger  *slog.Logger
+}
+
+// NewAPI puts the OpenAI API in front of an engine: tokenizer, chat template
+// and sampling defaults come from the checkpoint.
+func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Server, error) {
+	s.ensureDefaults(&ck.Config)
+	tok, err := tokenizer.Load(ck.Dir)
+	if err != nil {
+		return nil, err
+	}
+	cfg := api.Config{Models: s.Names, ModelRoot: ck.Dir, MaxModelLen: s.MaxContext, VocabSize: ck.Config.Vocab, EOSTokens: ck.Config.EOS,
+		CacheBytes: e.CacheBytes, APIKeys: a.Keys, Version: a.Version, Logger: a.Logger,
+		SystemFingerprint: fingerprint(ck, &s)}
+	files, err := tokenizer.ReadFiles(ck.Dir)
+	if err != nil {
+		return nil, err
+	}
+	cfg.TokenizerConfig = files.Config
+	if err := samplingDefaults(ck.Dir, &cfg); err != nil {
+		return nil, err
+	}
+	template, err := chatTemplate(ck.Dir)
+	if err != nil {
+		return nil, err
+	}
+	return api.New(cfg, e, api.FromTokenizer(tok), template)
+}
+
+// fingerprint names what decides the bits of an answer besides the request.
+func fingerprint(ck *model.Checkpoint, s *ServeConfig) string {
+	return fmt.Sprintf("shoal-%.12s-%s-%s", ck.Hash(), s.Weights, s.KV)
+}
+
+// Identify fills in what a server of this checkpoint would serve it with, and
+// returns the name and the system fingerprint that it would answer under.
+func Identify(ck *model.Checkpoint, s *ServeConfig) (name, print string) {
+	s.ensureDefaults(&ck.Config)
+	return s.Names[0], fingerprint(ck, s)
+}
+
+// samplingDefaults reads what generation_config.json says of sampling. A GGUF
+// file says nothing.
+func samplingDefaults(dir string, c *api.Config) error {
+	if st, err := os.Stat(dir); err == nil && !st.IsDir() {
+		return nil
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "generation_config.json"))
+	if os.IsNotExist(err) {
+		return nil
+	}
+	var g struct {
+		Sample      *bool    `json:"do_sample"`
+		Temperature *float64 `json:"temperature"`
+		TopP        float64  `json:"top_p"`
+		MinP        float64  `json:"min_p"`
+		TopK        int      `json:"top_k"`
+		Repetition  float64  `json:"repetition_penalty"`
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &g)
+	}
+	if err != nil {
+		return fmt.Errorf("cluster: %s: %w", filepath.Join(dir, "generation_config.json"), err)
+	}
+	c.DefaultTemperature, c.DefaultTopP, c.DefaultMinP, c.DefaultTopK, c.DefaultRepetitionPenalty = g.Temperature, g.TopP, g.MinP, g.TopK, g.Repetition
+	if g.Sample != nil && !*g.Sample {
+		zero := 0.0
+		c.DefaultTemperature = &zero
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"shoal/actors/batcher"
+	"shoal/actors/socket"
+	"shoal/proto"
+	"shoal/sampler"
+)
+
+// stepRequest is a plan in the form that crosses the wire.
+func stepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
+	r := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, Uncopy: p.Uncopy, DeadlineMillis: uint32(deadline.Milliseconds())}
+	for _, o := range p.Open {
+		open := &proto.Open{Seq: o.Seq, Owner: uint32(o.Owner), Policy: o.Policy.Spec(), Sampling: socket.SamplingMessage(o.Sampling),
+			PromptTokens: uint32(o.Read), SampledBefore: uint32(o.Sampled), ReserveTokens: uint32(o.Reserve), Buddy: uint32(o.Buddy + 1)}
+		for _, t := range o.Resume {
+			open.Resume = append(open.Resume, uint32(t))
+		}
+		r.Open = append(r.Open, open)
+	}
+	for _, k := range p.Copy {
+		r.Copy = append(r.Copy, &proto.Copy{Seq: k.Seq, Buddy: uint32(k.Buddy)})
+	}
+	for _, d := range p.Decode {
+		r.Chunks = append(r.Chunks, &proto.Chunk{Seq: d.Seq, Start: uint32(d.Position), Tokens: []uint32{uint32(d.Token)}, Sample: true})
+	}
+	for _, c := range p.Chunks {
+		m := &proto.Chunk{Seq: c.Seq, Start: uint32(c.Start), Prefill: true, Last: c.Last, Sample: c.Sample, Next: uint32(c.Next + 1)}
+		if c.PromptLogprobs >= 0 {
+			m.WantPromptLogprobs, m.PromptLogprobs = true, int32(c.PromptLogprobs)
+		}
+		for _, t := range c.Tokens {
+			m.Tokens = append(m.Tokens, uint32(t))
+		}
+		r.Chunks = append(r.Chunks, m)
+	}
+	return r
+}
+
+// stepDone gathers what the sockets of a step answered.
+func stepDone(p *batcher.Plan, replies []*proto.StepReply) batcher.StepDone {
+	d := batcher.StepDone{Epoch: p.Epoch, Step: p.Step}
+	for _, r := range replies {
+		d.Used = append(d.Used, r.KvUsedBytes)
+		for _, s := range r.Sampled {
+			out := batcher.Result{Seq: s.Seq}
+			if s.HasToken {
+				out.Sample = sampler.Result{Token: int32(s.Token), Logprob: s.Logprob, Top: tops(s.Top)}
+			}
+			for _, q := range s.Prompt {
+				out.Prompt = append(out.Prompt, batcher.PromptLogprob{Position: int(q.Position), Logprob: q.Logprob, Top: tops(q.Top)})
+			}
+			d.Results = append(d.Results, out)
+		}
+	}
+	return d
+}
+
+func tops(in []*proto.TokenLogprob) []sampler.TokenLogprob {
+	var out []sampler.TokenLogprob
+	for _, t := range in {
+		out = append(out, sampler.TokenLogprob{Token: int32(t.Token), Logprob: t.Logprob})
+	}
+	return out
+}
+
+// stepper carries plans out on the serving group.
+type stepper struct {
+	director *director
+	deadline time.Duration
+	suspect  func(g *Group, rank int) // a socket that failed a step and does not answer
+	figures  figures
+}
+
+// figures are the timings of recent steps, for /v1/cluster.
+type figures struct {
+	mu      sync.Mutex
+	step    time.Duration // smoothed
+	compute []time.Duration
+	steps   uint64
+	last    time.Time
+	total   StepTotals
+}
+
+// StepTotals are sums over all steps since the start.
+type StepTotals struct {
+	Steps   uint64        `json:"steps"`
+	Wall    time.Duration `json:"wall_ns"`    // from request to the last reply
+	Compute time.Duration `json:"compute_ns"` // of the slowest node of each step
+	Wait    time.Duration `json:"wait_ns"`    // for collectives, of that node
+	Wire    uint64        `json:"wire_bytes"` // sent by all nodes, a broadcast counted once
+}
+
+// Sub is what happened since o was taken.
+func (t StepTotals) Sub(o StepTotals) StepTotals {
+	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire}
+}
+
+// StepTotals says where the time of the steps went so far.
+func (c *core) StepTotals() StepTotals {
+	c.stepper.figures.mu.Lock()
+	defer c.stepper.figures.mu.Unlock()
+	return c.stepper.figures.total
+}
+
+func (f *figures) note(took time.Duration, replies []*proto.StepReply) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.steps++
+	f.last = time.Now()
+	f.step += (took - f.step) / 8
+	f.total.Steps++
+	f.total.Wall += took
+	var slowest *proto.StepReply
+	for _, r := range replies {
+		f.total.Wire += r.WireBytes
+		if slowest == nil || r.ComputeMicros > slowest.ComputeMicros {
+			slowest = r
+		}
+	}
+	if slowest != nil {
+		f.total.Compute += time.Duration(slowest.ComputeMicros) * time.Microsecond
+		f.total.Wait += time.Duration(slowest.WaitMicros) * time.Microsecond
+	}
+	f.compute = f.compute[:0]
+	for _, r := range replies {
+		f.compute = append(f.compute, time.Duration(r.ComputeMicros)*time.Microsecond)
+	}
+}
+
+// run carries one plan out. It returns within the deadline. An error names the
+// nodes that failed; those that do not even answer a ping are reported as suspects.
+func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, error) {
+	g := s.director.serving.Load()
+	if g == nil || g.Placement.Epoch != p.Epoch {
+		return batcher.StepDone{}, fmt.Errorf("%w: epoch %d is over", ErrNoPlacement, p.Epoch)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.deadline, fmt.Errorf("cluster: step %d was not done in %v", p.Step, s.deadline))
+	defer cancel()
+	began := time.Now()
+	replies, errs := g.step(ctx, stepRequest(p, s.deadline))
+	var failed []string
+	var wg sync.WaitGroup
+	for rank, err := range errs {
+		if err == nil {
+			continue
+		}
+		failed = append(failed, err.Error())
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			probe, cancel := context.WithTimeout(context.Background(), probeLimit)
+			defer cancel()
+			if _, err := g.Handles[rank].Status(probe); err != nil {
+				s.suspect(g, rank)
+			}
+		}()
+	}
+	wg.Wait()
+	if len(failed) > 0 {
+		return batcher.StepDone{}, errors.New(strings.Join(failed, "; "))
+	}
+	s.figures.note(time.Since(began), replies)
+	return stepDone(p, replies), nil
+}
+
+// probeLimit is how long a socket that failed a step has to answer a ping.
+const probeLimit = 800 * time.Millisecond
