@@ -1,0 +1,278 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+
+	"shoal/tokenizer/jinja"
+)
+
+func (s *Server) handleChat(w http.ResponseWriter, r *http.Request) {
+	body, e := s.readBody(w, r)
+	if e != nil {
+		s.writeError(w, e, false)
+		return
+	}
+	g, e := s.decodeChat(body)
+	if e != nil {
+		s.writeError(w, e, false)
+		return
+	}
+	s.generate(w, r, g)
+}
+
+// decodeChat turns the body of POST /v1/chat/completions into a generation.
+func (s *Server) decodeChat(body []byte) (*generation, *apiError) {
+	f, e := parseFields(body)
+	if e != nil {
+		return nil, e
+	}
+	g := &generation{params: s.parseParams(f), promptLogprobs: -1}
+	var want bool
+	var top int64
+	f.boolean("logprobs", &want)
+	hasTop := f.integer("top_logprobs", &top, 0, int64(s.cfg.Limits.TopLogprobs))
+	switch {
+	case want:
+		g.sampling.Logprobs = int(top)
+	case hasTop && top > 0:
+		f.fail(invalid("top_logprobs", "'top_logprobs' needs 'logprobs': true."))
+	}
+	if g.n > s.cfg.Limits.Choices {
+		f.fail(invalid("n", "'n' must be at most %d.", s.cfg.Limits.Choices))
+	}
+	if g.maxTokens == 0 {
+		f.fail(invalid("max_tokens", "'max_tokens' must be at least 1."))
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	if e := s.checkModel(&g.params); e != nil {
+		return nil, e
+	}
+	ids, e := s.chatPrompt(f)
+	if e != nil {
+		return nil, e
+	}
+	if e := s.fit(ids, &g.params, -1, "messages"); e != nil {
+		return nil, e
+	}
+	g.prompts = []prompt{{ids: ids}}
+	f.boolean("continue_final_message", &g.continues)
+	object := "chat.completion"
+	if g.stream {
+		object += ".chunk"
+	}
+	g.head = s.newHead("chatcmpl-", object, g.model)
+	g.shape = chatShape{s, g}
+	return g, nil
+}
+
+// chatPrompt renders and encodes the messages of f (also for /tokenize).
+func (s *Server) chatPrompt(f *fields) ([]int32, *apiError) {
+	if s.tmpl == nil {
+		return nil, invalidCode("messages", "no_chat_template", "This model has no chat template; use /v1/completions.")
+	}
+	var c Conversation
+	f.boolean("continue_final_message", &c.ContinueFinal)
+	c.AddGenerationPrompt = !c.ContinueFinal
+	f.boolean("add_generation_prompt", &c.AddGenerationPrompt)
+	if c.ContinueFinal && c.AddGenerationPrompt {
+		f.fail(invalid("continue_final_message", "'continue_final_message' and 'add_generation_prompt' exclude each other."))
+	}
+	var special bool
+	f.boolean("add_special_tokens", &special)
+	if v := f.get("chat_template_kwargs"); v != nil {
+		if json.Unmarshal(v, &c.Kwargs) != nil {
+			f.fail(invalid("chat_template_kwargs", "'chat_template_kwargs' must be an object."))
+		}
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	var e *apiError
+	if c.Messages, e = decodeMessages(f.get("messages"), s.cfg.Limits); e != nil {
+		return nil, e
+	}
+	segments, err := s.tmpl.Render(c)
+	if errors.Is(err, jinja.ErrInternal) {
+		return nil, &apiError{status: http.StatusInternalServerError, typ: typeServer, code: "chat_template_error", message: err.Error()}
+	}
+	if err != nil {
+		return nil, invalidCode("messages", "chat_template_error", "The model's chat template refuses these messages: %v.", err)
+	}
+	return s.encode(segments, special, "messages")
+}
+
+func decodeMessages(v json.RawMessage, lim Limits) ([]Message, *apiError) {
+	if v == nil {
+		return nil, invalidCode("messages", "missing_required_parameter", "'messages' is required.")
+	}
+	if v[0] != '[' {
+		return nil, invalid("messages", "'messages' must be a list of messages.")
+	}
+	var out []Message
+	tooMany, e := elements(v, lim.Messages, func(i int, raw json.RawMessage) *apiError {
+		m, e := decodeMessage(i, raw, lim)
+		out = append(out, m)
+		return e
+	})
+	switch {
+	case tooMany:
+		return nil, invalid("messages", "'messages' holds more than %d messages.", lim.Messages)
+	case e != nil:
+		return nil, e
+	case len(out) == 0:
+		return nil, invalid("messages", "'messages' must not be empty.")
+	}
+	return out, nil
+}
+
+func decodeMessage(i int, raw json.RawMessage, lim Limits) (Message, *apiError) {
+	at := "messages[" + itoa(i) + "]"
+	var m struct {
+		Role         json.RawMessage `json:"role"`
+		Name         json.RawMessage `json:"name"`
+		Content      json.RawMessage `json:"content"`
+		ToolCalls    json.RawMessage `json:"tool_calls"`
+		FunctionCall json.RawMessage `json:"function_call"`
+		Audio        json.RawMessage `json:"audio"`
+	}
+	if raw[0] != '{' || json.Unmarshal(raw, &m) != nil {
+		return Message{}, invalid(at, "'%s' must be an object.", at)
+	}
+	for _, x := range []struct {
+		name string
+		v    json.RawMessage
+	}{{"tool_calls", m.ToolCalls}, {"function_call", m.FunctionCall}, {"audio", m.Audio}} {
+		if !isNull(x.v) && !emptyValue(x.v) {
+			return Message{}, invalidCode(at+"."+x.name, "unsupported_parameter", "'%s.%s' is not supported.", at, x.name)
+		}
+	}
+	var out Message
+	if json.Unmarshal(m.Role, &out.Role) != nil {
+		return out, invalid(at+".role", "'%s.role' must be a string.", at)
+	}
+	switch out.Role {
+	case "system", "user", "assistant":
+	case "developer": // OpenAI's newer name; templates know the older one
+		out.Role = "system"
+	case "tool", "function":
+		return out, invalidCode(at+".role", "unsupported_parameter", "'%s.role' is %q: tool calling is not supported.", at, out.Role)
+	default:
+		return out, invalid(at+".role", "'%s.role' must be system, developer, user or assistant, got %q.", at, out.Role)
+	}
+	if !isNull(m.Name) && json.Unmarshal(m.Name, &out.Name) != nil {
+		return out, invalid(at+".name", "'%s.name' must be a string.", at)
+	}
+	var e *apiError
+	out.Content, e = decodeContent(at+".content", m.Content, lim)
+	return out, e
+}
+
+// decodeContent reads a string or a list of text parts, which are joined by
+// newlines (vLLM's reading for templates that expect a string).
+func decodeContent(at string, v json.RawMessage, lim Limits) (string, *apiError) {
+	var text string
+	if isNull(v) {
+		return "", invalid(at, "'%s' is required: a string or a list of text parts.", at)
+	}
+	if v[0] == '"' {
+		_ = json.Unmarshal(v, &text) // valid JSON that starts with a quote is a string
+		return text, nil
+	}
+	if v[0] != '[' {
+		return "", invalid(at, "'%s' must be a string or a list of text parts.", at)
+	}
+	var parts []string
+	tooMany, e := elements(v, lim.Parts, func(i int, raw json.RawMessage) *apiError {
+		here := at + "[" + itoa(i) + "]"
+		var p struct {
+			Type string  `json:"type"`
+			Text *string `json:"text"`
+		}
+		if json.Unmarshal(raw, &p) != nil {
+			return invalid(here, "'%s' must be an object with 'type' and 'text'.", here)
+		}
+		if p.Type != "text" {
+			return invalidCode(here+".type", "unsupported_parameter", "'%s.type' is %q: only text is supported.", here, p.Type)
+		}
+		if p.Text == nil {
+			return invalid(here+".text", "'%s.text' is required.", here)
+		}
+		parts = append(parts, *p.Text)
+		return nil
+	})
+	if tooMany {
+		return "", invalid(at, "'%s' holds more than %d parts.", at, lim.Parts)
+	}
+	return strings.Join(parts, "\n"), e
+}
+
+// chatShape writes chat.completion objects.
+type chatShape struct {
+	s *Server
+	g *generation
+}
+
+type chatDelta struct {
+	Role    string  `json:"role,omitempty"`
+	Content *string `json:"content,omitempty"`
+}
+
+type chatChunkChoice struct {
+	Index        int           `json:"index"`
+	Delta        chatDelta     `json:"delta"`
+	Logprobs     *chatLogprobs `json:"logprobs"`
+	FinishReason *string       `json:"finish_reason"`
+	StopReason   any           `json:"stop_reason,omitempty"`
+}
+
+func (c chatShape) chunk(d delta) chunkBody {
+	out := chatChunkChoice{Index: d.index, FinishReason: orNil(d.finish), StopReason: d.reason}
+	if d.first {
+		out.Delta.Role = "assistant"
+	}
+	if d.first || d.text != "" {
+		out.Delta.Content = &d.text
+	}
+	if len(d.tokens) > 0 {
+		out.Logprobs = c.s.chatLogprobs(c.g, d.tokens)
+	}
+	return chunkBody{head: c.g.head, Choices: []any{out}}
+}
+
+type chatMessage struct {
+	Role    string  `json:"role"`
+	Content string  `json:"content"`
+	Refusal *string `json:"refusal"`
+}
+
+type chatChoice struct {
+	Index        int           `json:"index"`
+	Message      chatMessage   `json:"message"`
+	Logprobs     *chatLogprobs `json:"logprobs"`
+	FinishReason string        `json:"finish_reason"`
+	StopReason   any           `json:"stop_reason,omitempty"`
+}
+
+func (c chatShape) whole(choices []delta, u usage) any {
+	body := struct {
+		head
+		Choices []chatChoice `json:"choices"`
+		Usage   usage        `json:"usage"`
+	}{head: c.g.head, Usage: u}
+	for _, d := range choices {
+		body.Choices = append(body.Choices, chatChoice{d.index, chatMessage{Role: "assistant", Content: d.text}, c.s.chatLogprobs(c.g, d.tokens), d.finish, d.reason})
+	}
+	return body
+}
+
+func orNil(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}

@@ -1,0 +1,218 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+)
+
+func (s *Server) handleCompletions(w http.ResponseWriter, r *http.Request) {
+	body, e := s.readBody(w, r)
+	if e != nil {
+		s.writeError(w, e, false)
+		return
+	}
+	g, e := s.decodeCompletions(body)
+	if e != nil {
+		s.writeError(w, e, false)
+		return
+	}
+	if g.discard && g.promptLogprobs < 0 { // the prompt echoed: no work for the engine
+		s.answerEcho(w, g)
+		return
+	}
+	s.generate(w, r, g)
+}
+
+// defaultMaxTokens of completions is OpenAI's.
+const defaultMaxTokens = 16
+
+// decodeCompletions turns the body of POST /v1/completions into a generation.
+func (s *Server) decodeCompletions(body []byte) (*generation, *apiError) {
+	f, e := parseFields(body)
+	if e != nil {
+		return nil, e
+	}
+	g := &generation{params: s.parseParams(f), promptLogprobs: -1, continues: true}
+	f.boolean("echo", &g.echo)
+	if string(f.get("logprobs")) != "false" { // some clients send the chat form
+		var k int64
+		if f.integer("logprobs", &k, 0, int64(s.cfg.Limits.Logprobs)) {
+			g.sampling.Logprobs = int(k)
+			if g.echo {
+				g.promptLogprobs = int(k)
+			}
+		}
+	}
+	if g.maxTokens == 0 {
+		if g.discard = g.echo; !g.echo {
+			f.fail(invalid("max_tokens", "'max_tokens' may be 0 only with 'echo'."))
+		}
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	if e := s.checkModel(&g.params); e != nil {
+		return nil, e
+	}
+	if g.prompts, e = s.decodePrompts(f.get("prompt"), g.specialTokens); e != nil {
+		return nil, e
+	}
+	if n := len(g.prompts) * g.n; n > s.cfg.Limits.Choices {
+		return nil, invalid("n", "%d prompts with 'n' %d are %d choices; at most %d are allowed.", len(g.prompts), g.n, n, s.cfg.Limits.Choices)
+	}
+	longest := g.prompts[0].ids
+	for _, p := range g.prompts {
+		if len(p.ids) > len(longest) {
+			longest = p.ids
+		}
+	}
+	if e := s.fit(longest, &g.params, defaultMaxTokens, "prompt"); e != nil {
+		return nil, e
+	}
+	g.head = s.newHead("cmpl-", "text_completion", g.model)
+	g.shape = completionShape{s, g}
+	return g, nil
+}
+
+// decodePrompts reads a string, a list of strings, token ids, or a list of
+// lists of token ids.
+func (s *Server) decodePrompts(v json.RawMessage, special *bool) ([]prompt, *apiError) {
+	addSpecial := special == nil || *special
+	lim := s.cfg.Limits
+	if v == nil {
+		return nil, invalidCode("prompt", "missing_required_parameter", "'prompt' is required.")
+	}
+	text := func(raw json.RawMessage) (p prompt, e *apiError) {
+		if json.Unmarshal(raw, &p.text) != nil || isNull(raw) {
+			return p, invalid("prompt", "'prompt' must be a string, a list of strings, a list of token ids, or a list of lists of token ids.")
+		}
+		if p.ids, e = s.encode([]Segment{{Text: p.text}}, addSpecial, "prompt"); e != nil {
+			return p, e
+		}
+		if len(p.ids) == 0 {
+			return p, invalid("prompt", "'prompt' must not be empty: it holds no tokens.")
+		}
+		return p, nil
+	}
+	list := func(raw json.RawMessage) (p prompt, e *apiError) {
+		ids, problem := parseIDs(raw, s.vocab, lim.PromptTokens)
+		if problem == "" && len(ids) == 0 {
+			problem = "must not be empty"
+		}
+		if problem != "" {
+			return p, invalid("prompt", "'prompt' %s.", problem)
+		}
+		return prompt{ids: ids}, nil
+	}
+	if v[0] != '[' {
+		p, e := text(v)
+		return []prompt{p}, e
+	}
+	i := 1
+	for i < len(v)-1 && v[i] <= ' ' {
+		i++
+	}
+	one := text
+	switch {
+	case v[i] == ']':
+		return nil, invalid("prompt", "'prompt' must not be an empty list.")
+	case v[i] == '[':
+		one = list
+	case isNumber(v[i:]):
+		p, e := list(v)
+		return []prompt{p}, e
+	}
+	var out []prompt
+	tooMany, e := elements(v, lim.Prompts, func(_ int, raw json.RawMessage) *apiError {
+		p, e := one(raw)
+		out = append(out, p)
+		return e
+	})
+	if tooMany {
+		return nil, invalid("prompt", "'prompt' holds more than %d prompts.", lim.Prompts)
+	}
+	return out, e
+}
+
+// answerEcho returns the prompts alone (echo with max_tokens 0).
+func (s *Server) answerEcho(w http.ResponseWriter, g *generation) {
+	var whole []delta
+	var u usage
+	for i, p := range g.prompts {
+		text := p.text
+		if text == "" {
+			text = s.tok.Decode(p.ids, !g.keepSpecial)
+		}
+		u.PromptTokens += len(p.ids)
+		for k := range g.n {
+			whole = append(whole, delta{index: i*g.n + k, text: text, first: true, finish: FinishLength})
+		}
+	}
+	u.TotalTokens = u.PromptTokens
+	if !g.stream {
+		s.writeJSON(w, http.StatusOK, g.shape.whole(whole, u))
+		return
+	}
+	out := newSSE(w, s.cfg.Limits.WriteTimeout)
+	chunks := make([]chunkBody, 0, len(whole)+1)
+	for _, d := range whole {
+		c := g.shape.chunk(d)
+		if g.includeUsage {
+			c.Usage = nullUsage
+		}
+		chunks = append(chunks, c)
+	}
+	if g.includeUsage {
+		last := chunkBody{head: g.head, Choices: []any{}}
+		last.Usage, _ = json.Marshal(u)
+		chunks = append(chunks, last)
+	}
+	for _, c := range chunks {
+		if out.data(c) != nil {
+			return
+		}
+	}
+	_ = out.done()
+}
+
+// completionShape writes text_completion objects.
+type completionShape struct {
+	s *Server
+	g *generation
+}
+
+type completionChoice struct {
+	Index        int                 `json:"index"`
+	Text         string              `json:"text"`
+	Logprobs     *completionLogprobs `json:"logprobs"`
+	FinishReason *string             `json:"finish_reason"`
+	StopReason   any                 `json:"stop_reason,omitempty"`
+}
+
+func (c completionShape) choice(d delta) completionChoice {
+	out := completionChoice{Index: d.index, Text: d.text, FinishReason: orNil(d.finish), StopReason: d.reason}
+	if len(d.tokens) > 0 || d.first {
+		out.Logprobs = c.s.completionLogprobs(c.g, d.tokens)
+	}
+	return out
+}
+
+func (c completionShape) chunk(d delta) chunkBody {
+	return chunkBody{head: c.g.head, Choices: []any{c.choice(d)}}
+}
+
+func (c completionShape) whole(choices []delta, u usage) any {
+	body := struct {
+		head
+		Choices []completionChoice `json:"choices"`
+		Usage   usage              `json:"usage"`
+	}{head: c.g.head, Usage: u}
+	for _, d := range choices {
+		d.first = true
+		body.Choices = append(body.Choices, c.choice(d))
+	}
+	return body
+}
+
+func itoa(i int) string { return strconv.Itoa(i) }

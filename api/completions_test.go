@@ -1,0 +1,246 @@
+package api
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestCompletion(t *testing.T) {
+	e := &fakeEngine{script: hello}
+	a := post(t, serve(t, e)+"/v1/completions", completion(M{"seed": 7, "user": "u", "unknown_field": M{"x": 1}}))
+	if a.status != 200 {
+		t.Fatal(a.raw)
+	}
+	if at(t, a.body, "object") != "text_completion" || !strings.HasPrefix(at(t, a.body, "id").(string), "cmpl-") || at(t, a.body, "model") != "fake/model" {
+		t.Error(a.raw)
+	}
+	c := at(t, a.body, "choices", 0)
+	if at(t, c, "text") != "Hello world!" || at(t, c, "finish_reason") != "stop" || at(t, c, "logprobs") != nil || at(t, c, "index") != 0.0 {
+		t.Error(a.raw)
+	}
+	if at(t, a.body, "usage", "prompt_tokens") != 3.0 || at(t, a.body, "usage", "completion_tokens") != 4.0 {
+		t.Error(a.raw)
+	}
+	r := e.last(t)
+	if r.MaxTokens != 16 || r.Sampling.Temperature != 1 || r.Sampling.Seed != 7 || r.Sampling.Logprobs != -1 || r.PromptLogprobs != -1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestPromptForms(t *testing.T) {
+	e := &fakeEngine{script: hello}
+	url := serve(t, e) + "/v1/completions"
+	for _, c := range []struct {
+		prompt any
+		want   [][]int32
+	}{
+		{"Hi", [][]int32{{tokBOS, 'H', 'i'}}},
+		{[]string{"a", "b"}, [][]int32{{tokBOS, 'a'}, {tokBOS, 'b'}}},
+		{[]int{1, 2, 256}, [][]int32{{1, 2, 256}}},
+		{[][]int{{1}, {2, 3}}, [][]int32{{1}, {2, 3}}},
+	} {
+		e.requests = nil
+		a := post(t, url, completion(M{"prompt": c.prompt}))
+		if a.status != 200 {
+			t.Fatal(a.raw)
+		}
+		var got [][]int32
+		for _, r := range e.requests {
+			got = append(got, r.Prompt)
+		}
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%v: prompts %v, want %v", c.prompt, got, c.want)
+		}
+		if n := len(at(t, a.body, "choices").([]any)); n != len(c.want) {
+			t.Errorf("%d choices", n)
+		}
+	}
+	e.requests = nil
+	post(t, url, completion(M{"add_special_tokens": false}))
+	if got := e.last(t).Prompt; !reflect.DeepEqual(got, []int32{'H', 'i'}) {
+		t.Errorf("without special tokens: %v", got)
+	}
+}
+
+func TestSeveralChoices(t *testing.T) {
+	e := &fakeEngine{script: func(r *Request) []Event {
+		return tokens(FinishLength, int32('a'+r.Sampling.Seed%26), int32(r.Prompt[0]))(r)
+	}}
+	url := serve(t, e) + "/v1/completions"
+	want := []string{"ax", "bx", "ay", "by"}
+	body := completion(M{"prompt": [][]int{{'x'}, {'y'}}, "n": 2, "seed": 26 * 4, "best_of": 2})
+	a := post(t, url, body)
+	for i, w := range want {
+		c := at(t, a.body, "choices", i)
+		if at(t, c, "text") != w || at(t, c, "index") != float64(i) {
+			t.Errorf("choice %d: %v, want %q", i, c, w)
+		}
+	}
+	if at(t, a.body, "usage", "prompt_tokens") != 2.0 || at(t, a.body, "usage", "completion_tokens") != 8.0 {
+		t.Error(a.raw)
+	}
+	got := make([]string, 4)
+	finish := 0
+	for _, ev := range stream(t, url, body) {
+		if ev.json == nil {
+			continue
+		}
+		c := at(t, ev.json, "choices", 0)
+		got[int(at(t, c, "index").(float64))] += at(t, c, "text").(string)
+		if at(t, c, "finish_reason") == "length" {
+			finish++
+		}
+	}
+	if !reflect.DeepEqual(got, want) || finish != 4 {
+		t.Errorf("streamed %q with %d finishes", got, finish)
+	}
+}
+
+func TestRandomSeedDiffers(t *testing.T) {
+	e := &fakeEngine{script: hello}
+	url := serve(t, e) + "/v1/completions"
+	a, b := post(t, url, completion(nil)), post(t, url, completion(nil))
+	if s, u := e.requests[0].Sampling.Seed, e.requests[1].Sampling.Seed; s == u || s>>63 != 0 {
+		t.Errorf("seeds %d, %d", s, u)
+	}
+	if strings.Contains(a.raw+b.raw, "seed") {
+		t.Error("a seed is reported")
+	}
+}
+
+// What lm-eval sends and reads.
+func TestEchoWithLogprobs(t *testing.T) {
+	url := serve(t, &fakeEngine{}) + "/v1/completions"
+	prompt := []int{tokBOS, tokHello, tokWorld, 0xe6, 0x97, 0xa5}
+	a := post(t, url, completion(M{"prompt": [][]int{prompt, {'a', 'b'}}, "echo": true, "max_tokens": 1, "logprobs": 1, "seed": 1234, "temperature": 0}))
+	if a.status != 200 {
+		t.Fatal(a.raw)
+	}
+	c := at(t, a.body, "choices", 0)
+	if got := at(t, c, "text"); got != "Hello world日 one" {
+		t.Errorf("text %q", got)
+	}
+	lp := at(t, c, "logprobs")
+	wantTokens := []any{"<bos>", "Hello", " world", `bytes:\xe6`, `bytes:\x97`, `bytes:\xa5`, " one"}
+	if got := at(t, lp, "tokens"); !reflect.DeepEqual(got, wantTokens) {
+		t.Errorf("tokens %v", got)
+	}
+	if got := at(t, lp, "token_logprobs"); !reflect.DeepEqual(got, []any{nil, -1.5, -0.5, -0.5, -1.5, -1.5, -0.5}) {
+		t.Errorf("token_logprobs %v", got)
+	}
+	if got := at(t, lp, "text_offset"); !reflect.DeepEqual(got, []any{0.0, 0.0, 5.0, 11.0, 11.0, 11.0, 12.0}) {
+		t.Errorf("text_offset %v", got)
+	}
+	top := at(t, lp, "top_logprobs").([]any)
+	if top[0] != nil || !reflect.DeepEqual(top[1], M{"q": -0.25, "Hello": -1.5}) || !reflect.DeepEqual(top[2], M{" world": -0.5}) {
+		t.Errorf("top_logprobs %v", top)
+	}
+	if got := at(t, a.body, "choices", 1, "text"); got != "ab one" {
+		t.Errorf("second choice %q", got)
+	}
+}
+
+func TestEchoWithoutGeneration(t *testing.T) {
+	e := &fakeEngine{}
+	url := serve(t, e) + "/v1/completions"
+	a := post(t, url, completion(M{"echo": true, "max_tokens": 0}))
+	if at(t, a.body, "choices", 0, "text") != "Hi" || at(t, a.body, "choices", 0, "finish_reason") != "length" || at(t, a.body, "usage", "completion_tokens") != 0.0 {
+		t.Error(a.raw)
+	}
+	if len(e.requests) != 0 {
+		t.Error("the engine was asked")
+	}
+	a = post(t, url, completion(M{"echo": true, "max_tokens": 0, "logprobs": 2}))
+	lp := at(t, a.body, "choices", 0, "logprobs")
+	if at(t, a.body, "choices", 0, "text") != "Hi" || len(at(t, lp, "tokens").([]any)) != 3 || at(t, a.body, "usage", "completion_tokens") != 0.0 {
+		t.Error(a.raw)
+	}
+	ev := stream(t, url, completion(M{"echo": true, "max_tokens": 0, "stream_options": M{"include_usage": true}}))
+	if len(ev) != 3 || at(t, ev[0].json, "choices", 0, "text") != "Hi" || at(t, ev[1].json, "usage", "prompt_tokens") != 3.0 {
+		t.Errorf("%v", ev)
+	}
+}
+
+func TestEchoStreams(t *testing.T) {
+	url := serve(t, &fakeEngine{script: hello}) + "/v1/completions"
+	var text string
+	n := 0
+	for _, e := range stream(t, url, completion(M{"echo": true, "logprobs": 0})) {
+		if e.json != nil {
+			text += at(t, e.json, "choices", 0, "text").(string)
+			n += len(at(t, e.json, "choices", 0, "logprobs", "tokens").([]any))
+		}
+	}
+	if text != "HiHello world!" || n != 3+4 {
+		t.Errorf("%q, %d tokens", text, n)
+	}
+}
+
+func TestEngineMustSendPromptLogprobs(t *testing.T) {
+	e := &fakeEngine{submit: func(r *Request) error { r.PromptLogprobs = -1; return nil }}
+	a := post(t, serve(t, e)+"/v1/completions", completion(M{"echo": true, "logprobs": 1}))
+	if a.status != 500 || !strings.Contains(a.raw, "logprobs of 0 prompt tokens") {
+		t.Error(a.raw)
+	}
+}
+
+func TestTokensAsIDs(t *testing.T) {
+	url := serve(t, &fakeEngine{script: hello})
+	a := post(t, url+"/v1/completions", completion(M{"logprobs": 1, "return_tokens_as_token_ids": true}))
+	lp := at(t, a.body, "choices", 0, "logprobs")
+	if at(t, lp, "tokens", 0) != "token_id:261" || !reflect.DeepEqual(at(t, lp, "top_logprobs", 0), M{"token_id:113": -0.25, "token_id:261": -1.5}) {
+		t.Error(a.raw)
+	}
+	a = post(t, url+"/v1/chat/completions", chat(M{"logprobs": true, "top_logprobs": 1, "return_tokens_as_token_ids": true}))
+	if at(t, a.body, "choices", 0, "logprobs", "content", 0, "token") != "token_id:261" {
+		t.Error(a.raw)
+	}
+}
+
+func TestSpecialTokensInText(t *testing.T) {
+	url := serve(t, &fakeEngine{script: tokens(FinishStop, tokOne, tokUser, tokTwo, tokEOS)}) + "/v1/completions"
+	if a := post(t, url, completion(nil)); at(t, a.body, "choices", 0, "text") != " one two" {
+		t.Error(a.raw)
+	}
+	if a := post(t, url, completion(M{"skip_special_tokens": false})); at(t, a.body, "choices", 0, "text") != " one<|user|> two" {
+		t.Error(a.raw)
+	}
+}
+
+func TestStopReasons(t *testing.T) {
+	url := serve(t, &fakeEngine{script: tokens(FinishStop, tokOne, tokTwo)}) + "/v1/completions"
+	a := post(t, url, completion(M{"stop_token_ids": []int{tokTwo}}))
+	if at(t, a.body, "choices", 0, "stop_reason") != float64(tokTwo) || at(t, a.body, "choices", 0, "text") != " one" {
+		t.Error(a.raw)
+	}
+	a = post(t, url, completion(M{"stop": "ne", "include_stop_str_in_output": true}))
+	if at(t, a.body, "choices", 0, "stop_reason") != "ne" || at(t, a.body, "choices", 0, "text") != " one" {
+		t.Error(a.raw)
+	}
+	a = post(t, url, completion(M{"stop": "ne", "min_tokens": 1}))
+	if _, has := at(t, a.body, "choices", 0).(M)["stop_reason"]; has || at(t, a.body, "choices", 0, "text") != " one" {
+		t.Error(a.raw)
+	}
+}
+
+// A stop string cuts text and logprobs alike.
+func TestStopCutsLogprobs(t *testing.T) {
+	url := serve(t, &fakeEngine{script: tokens(FinishLength, 'a', 'b', 'c', 'd')}) + "/v1/completions"
+	a := post(t, url, completion(M{"stop": []string{"cd"}, "logprobs": 0}))
+	if got := at(t, a.body, "choices", 0, "logprobs", "tokens"); !reflect.DeepEqual(got, []any{"a", "b"}) {
+		t.Error(got)
+	}
+}
+
+func TestTopTokensKeepOrder(t *testing.T) {
+	top := &topTokens{}
+	top.add("b", -1)
+	top.add("a<", -2)
+	top.add("b", -0.5)
+	b, err := json.Marshal(top)
+	if err != nil || !strings.HasPrefix(string(b), `{"b":-0.5,"a`) {
+		t.Errorf("%s %v", b, err)
+	}
+}

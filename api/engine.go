@@ -1,0 +1,141 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"shoal/sampler"
+)
+
+// Engine turns tokens into tokens. All methods may be called concurrently.
+type Engine interface {
+	// Submit hands over one sequence. On a nil error the request is accepted:
+	// events arrive on the channel, and the channel is closed after the one
+	// event whose Finish is not empty. Cancelling ctx ends the sequence within
+	// one step and frees its cache; the engine must then stop sending (select
+	// on ctx.Done beside the send) and close the channel. The API receives
+	// without waiting on the network, so a small buffer is enough.
+	//
+	// Typed refusals: ErrOverloaded, ErrNotReady, ErrTooLong, ErrInvalid.
+	// r and its slices belong to the engine from here on; it must not write to
+	// Prompt, which choices of the same prompt share.
+	Submit(ctx context.Context, r *Request) (<-chan Event, error)
+	// Cluster is a snapshot; the caller owns it. It must not block on a node.
+	Cluster() ClusterState
+	// Ready is nil when a request sent now would be accepted.
+	Ready() error
+	// Health is nil only while steps can finish: a process that answers but
+	// whose steps hang is not healthy.
+	Health() error
+}
+
+// Request is one sequence: one choice of one prompt.
+type Request struct {
+	ID             string // unique, made by the API
+	ClientID       string // x-request-id, for logs; not unique
+	IdempotencyKey string // Idempotency-Key header, "" when absent
+	Prompt         []int32
+	MaxTokens      int // >= 1
+	Sampling       sampler.Params
+	IgnoreEOS      bool
+	StopTokens     []int32 // end the sequence besides the model's own EOS
+	PromptLogprobs int     // -1: none; k: the k best besides the prompt's own token
+	Policy         string  // KV cache policy, "" for the server's default
+	Priority       int     // lower is sooner; 0 by default
+
+	// Emitted are output tokens of an earlier life of this request: it goes on
+	// after them, and only the ones after them come as events.
+	Emitted []int32
+	// Accepted: the request was acknowledged before (a job), so a full queue or a
+	// drain does not refuse it.
+	Accepted bool
+}
+
+// Finish values of the last event of a sequence.
+const (
+	FinishStop      = "stop"      // EOS or a stop token; Token is that token
+	FinishLength    = "length"    // MaxTokens or the context is used up
+	FinishError     = "error"     // Err says why
+	FinishCancelled = "cancelled" // the context was cancelled
+)
+
+// NoToken marks an event that carries no token.
+const NoToken int32 = -1
+
+// Event is one step of one sequence. With FinishStop the Token (unless NoToken)
+// is the one that ended the sequence: counted and reported in logprobs, but not
+// part of the text.
+type Event struct {
+	Token          int32
+	Logprob        float32                // set when Sampling.Logprobs >= 0
+	Top            []sampler.TokenLogprob // best first
+	PromptLogprobs []PromptLogprob        // once, in the first event; one per prompt token
+	Finish         string                 // "" until the last event
+	Err            error                  // with FinishError
+	Timings        *Timings               // with the last event; nil when not measured
+}
+
+// PromptLogprob is the log probability of a prompt token given those before it.
+// The first token of a prompt has none: its entry is ignored.
+type PromptLogprob struct {
+	Logprob float32
+	Top     []sampler.TokenLogprob
+}
+
+// Timings are intervals measured by one process's monotonic clock.
+type Timings struct {
+	Queue   time.Duration // accepted -> first step
+	Prefill time.Duration // first step -> first token
+	Decode  time.Duration // first token -> last token
+}
+
+// ClusterState is the body of GET /v1/cluster.
+type ClusterState struct {
+	Epoch           uint64      `json:"epoch"`
+	Mapping         string      `json:"mapping"`
+	Running         int         `json:"running"`
+	Waiting         int         `json:"waiting"`
+	WaitingReason   string      `json:"waiting_reason,omitempty"` // why the head of the queue waits
+	Model           string      `json:"model,omitempty"`
+	Policy          string      `json:"kv_policy,omitempty"`
+	TokensPerSecond float64     `json:"tokens_per_second"`
+	StepMillis      float64     `json:"step_ms"`
+	BatchRows       int         `json:"batch_rows"`      // tokens in the step in flight
+	BatchSequences  int         `json:"batch_sequences"` // sequences in it
+	Recoveries      uint64      `json:"recoveries"`      // placements withdrawn because a node was lost or a step failed
+	Subscriptions   int         `json:"subscriptions"`   // of the bus, in the coordinator's process
+	Nodes           []NodeState `json:"nodes"`
+	Store           *StoreState `json:"store,omitempty"` // absent: no data directory
+}
+
+// StoreState is where placement and jobs are written down, and by whom.
+type StoreState struct {
+	Durability  string `json:"durability"` // single: one copy on one disk; replicated
+	Replicas    int    `json:"replicas"`   // copies that are in step now
+	Wanted      int    `json:"wanted"`
+	Coordinator string `json:"coordinator"` // holder of the lease
+	Term        uint64 `json:"term"`        // grows with each holder
+}
+
+// NodeState is one node of the cluster.
+type NodeState struct {
+	ID            string  `json:"id"`
+	PID           int     `json:"pid"`
+	Address       string  `json:"address"`
+	State         string  `json:"state"` // joining, loading, ready, suspect, fenced ...
+	Share         float64 `json:"share"` // fraction of the weights, 0..1
+	Sequences     int     `json:"sequences"`
+	KVUsedBytes   int64   `json:"kv_used_bytes"`
+	KVBudgetBytes int64   `json:"kv_budget_bytes"`
+	KVReserved    int64   `json:"kv_reserved_bytes"` // by the ledger: used, or promised to a running sequence
+	KVReplicas    int64   `json:"kv_replica_bytes"`  // of the reserved, what copies of other nodes' caches take
+	KVFreed       int64   `json:"kv_freed_bytes"`    // given back in this epoch when prompts were compressed or handed over
+	WeightBytes   int64   `json:"weight_bytes,omitempty"`
+	Goroutines    int     `json:"goroutines,omitempty"`
+	OpenFiles     int     `json:"open_files,omitempty"`
+	Subscriptions int     `json:"subscriptions,omitempty"` // of the bus in the node's process
+	LoadedBytes   int64   `json:"loaded_bytes,omitempty"`  // while loading: of LoadBytes, weights converted so far
+	LoadBytes     int64   `json:"load_bytes,omitempty"`
+	RSSBytes      int64   `json:"rss_bytes,omitempty"`
+	StepMillis    float64 `json:"step_ms,omitempty"`
+}

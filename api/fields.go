@@ -1,0 +1,202 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"mime"
+	"strconv"
+)
+
+// fields is a JSON object whose members are decoded one by one, so that every
+// error names its member. null counts as absent. The first error wins.
+type fields struct {
+	raw map[string]json.RawMessage
+	err *apiError
+}
+
+func parseFields(body []byte) (*fields, *apiError) {
+	f := &fields{}
+	if len(bytes.TrimSpace(body)) == 0 {
+		return nil, invalidCode("", "invalid_json", "The request body is empty; send a JSON object.")
+	}
+	if err := json.Unmarshal(body, &f.raw); err != nil {
+		var syn *json.SyntaxError
+		if errors.As(err, &syn) {
+			return nil, invalidCode("", "invalid_json", "The request body is not valid JSON (byte %d: %v).", syn.Offset, syn)
+		}
+		return nil, invalidCode("", "invalid_json", "The request body must be a JSON object.")
+	}
+	if f.raw == nil {
+		return nil, invalidCode("", "invalid_json", "The request body must be a JSON object.")
+	}
+	return f, nil
+}
+
+func (f *fields) fail(e *apiError) {
+	if f.err == nil {
+		f.err = e
+	}
+}
+
+// get returns the member, or nil when it is absent or null.
+func (f *fields) get(name string) json.RawMessage {
+	v := f.raw[name]
+	if isNull(v) {
+		return nil
+	}
+	return v
+}
+
+func (f *fields) has(name string) bool { return f.get(name) != nil }
+
+func isNull(v json.RawMessage) bool { return len(v) == 0 || string(v) == "null" }
+
+// number reads a finite number of [lo, hi] and says whether it was there.
+func (f *fields) number(name string, dst *float32, lo, hi float64) bool {
+	v := f.get(name)
+	if v == nil {
+		return false
+	}
+	x, err := strconv.ParseFloat(string(v), 64) // a JSON number has no spelling of NaN or Inf
+	if err != nil || !isNumber(v) {
+		f.fail(invalid(name, "'%s' must be a number.", name))
+		return false
+	}
+	if !(x >= lo && x <= hi) {
+		f.fail(invalid(name, "'%s' must be between %g and %g, got %g.", name, lo, hi, x))
+		return false
+	}
+	*dst = float32(x)
+	return true
+}
+
+// integer reads a whole number of [lo, hi] and says whether it was there.
+func (f *fields) integer(name string, dst *int64, lo, hi int64) bool {
+	v := f.get(name)
+	if v == nil {
+		return false
+	}
+	x, ok := parseInt(v)
+	if !ok {
+		f.fail(invalid(name, "'%s' must be an integer.", name))
+		return false
+	}
+	if x < lo || x > hi {
+		f.fail(invalid(name, "'%s' must be between %d and %d, got %d.", name, lo, hi, x))
+		return false
+	}
+	*dst = x
+	return true
+}
+
+func isNumber(v json.RawMessage) bool { return v[0] == '-' || v[0] >= '0' && v[0] <= '9' }
+
+// parseInt reads a JSON number without a fraction; 16.0 is one, as some clients
+// spell integers so.
+func parseInt(v json.RawMessage) (int64, bool) {
+	if len(v) == 0 || !isNumber(v) {
+		return 0, false
+	}
+	if x, err := strconv.ParseInt(string(v), 10, 64); err == nil {
+		return x, true
+	}
+	x, err := strconv.ParseFloat(string(v), 64)
+	if err != nil || x != math.Trunc(x) || math.Abs(x) > 1<<53 {
+		return 0, false
+	}
+	return int64(x), true
+}
+
+func (f *fields) boolean(name string, dst *bool) bool {
+	v := f.get(name)
+	switch string(v) {
+	case "":
+		return false
+	case "true", "false":
+		*dst = string(v) == "true"
+		return true
+	}
+	f.fail(invalid(name, "'%s' must be true or false.", name))
+	return false
+}
+
+func (f *fields) str(name string, dst *string, maxBytes int) bool {
+	v := f.get(name)
+	if v == nil {
+		return false
+	}
+	var s string
+	if json.Unmarshal(v, &s) != nil {
+		f.fail(invalid(name, "'%s' must be a string.", name))
+		return false
+	}
+	if len(s) > maxBytes {
+		f.fail(invalid(name, "'%s' is longer than %d bytes.", name, maxBytes))
+		return false
+	}
+	*dst = s
+	return true
+}
+
+// elements calls each for the elements of a JSON array, of which there may be
+// at most limit, so that a small body cannot ask for a large slice.
+func elements(v json.RawMessage, limit int, each func(i int, e json.RawMessage) *apiError) (tooMany bool, err *apiError) {
+	dec := json.NewDecoder(bytes.NewReader(v))
+	if _, e := dec.Token(); e != nil {
+		return false, invalid("", "malformed array")
+	}
+	for i := 0; dec.More(); i++ {
+		if i >= limit {
+			return true, nil
+		}
+		var e json.RawMessage
+		if dec.Decode(&e) != nil {
+			return false, invalid("", "malformed array")
+		}
+		if err := each(i, e); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// parseIDs reads "[1,2,3]" into token ids below vocab. v is valid JSON.
+func parseIDs(v json.RawMessage, vocab, limit int) (ids []int32, problem string) {
+	if len(v) == 0 || v[0] != '[' {
+		return nil, "must be a list of token ids"
+	}
+	i := 1
+	for {
+		for i < len(v) && (v[i] <= ' ' || v[i] == ',') { // the JSON is valid: commas stand where they belong
+			i++
+		}
+		if i >= len(v) || v[i] == ']' {
+			return ids, ""
+		}
+		start := i
+		for i < len(v) && v[i] >= '0' && v[i] <= '9' {
+			i++
+		}
+		if start == i || i < len(v) && v[i] > ' ' && v[i] != ',' && v[i] != ']' {
+			return nil, "must hold only token ids (integers from 0)"
+		}
+		id, err := strconv.ParseInt(string(v[start:i]), 10, 32)
+		if err != nil || int(id) >= vocab {
+			return nil, "holds a token id outside the vocabulary of " + strconv.Itoa(vocab) + " tokens"
+		}
+		if len(ids) >= limit {
+			return nil, "holds more than " + strconv.Itoa(limit) + " tokens"
+		}
+		ids = append(ids, int32(id))
+	}
+}
+
+func mediaType(header string) string {
+	t, _, err := mime.ParseMediaType(header)
+	if err != nil {
+		return ""
+	}
+	return t
+}

@@ -1,0 +1,353 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+)
+
+// prompt is one prompt of a request.
+type prompt struct {
+	ids  []int32
+	text string // as the client gave it; "" for token ids
+}
+
+// generation is a decoded request, ready to submit.
+type generation struct {
+	params
+	head           head
+	prompts        []prompt
+	continues      bool // the output goes on with the prompt's text
+	echo           bool
+	promptLogprobs int // -1: none
+	discard        bool
+	shape          shape
+}
+
+// head is the same on a response and on all chunks of a stream.
+type head struct {
+	ID                string `json:"id"`
+	Object            string `json:"object"`
+	Created           int64  `json:"created"`
+	Model             string `json:"model"`
+	SystemFingerprint string `json:"system_fingerprint,omitempty"`
+}
+
+// shape puts deltas into the words of one endpoint.
+type shape interface {
+	chunk(d delta) chunkBody
+	whole(choices []delta, u usage) any
+}
+
+// usage counts tokens: of each prompt once, of all choices together.
+type usage struct {
+	PromptTokens     int `json:"prompt_tokens"`
+	CompletionTokens int `json:"completion_tokens"`
+	TotalTokens      int `json:"total_tokens"`
+	// Cache of all choices at their ends, in bytes: under their policy, and what
+	// it would be had every token been kept. Left out when not known.
+	KVBytes     int64 `json:"kv_bytes,omitempty"`
+	KVBytesFull int64 `json:"kv_bytes_full,omitempty"`
+}
+
+// generate runs g and answers, as a stream or as a whole.
+func (s *Server) generate(w http.ResponseWriter, r *http.Request, g *generation) {
+	ctx, cancel := context.WithTimeoutCause(r.Context(), s.cfg.Limits.RequestTimeout, errRequestTimeout)
+	defer cancel()
+	run, err := s.start(ctx, r, g)
+	if err != nil {
+		s.writeError(w, asAPIError(err), false)
+		return
+	}
+	defer run.close()
+	scopeOf(r).accepted = true
+	if g.stream {
+		s.stream(ctx, w, run)
+	} else {
+		s.collect(ctx, w, run)
+	}
+}
+
+// run is a generation under way. Each choice has a goroutine that moves events
+// from the engine into one queue, so that neither a slow client nor another
+// choice ever holds up the engine; the queue is bounded by max_tokens. run owns
+// the goroutines: close cancels and waits for them.
+type run struct {
+	*generation
+	server  *Server
+	choices []*choice
+	cancel  []context.CancelFunc
+	open    int // choices without a finish
+	queue   queue
+	readers sync.WaitGroup
+	began   time.Time
+	failure string // what became of unfinished choices: abort, error
+}
+
+// arrival is an event of one choice; closed says that none follows.
+type arrival struct {
+	choice int
+	event  Event
+	closed bool
+}
+
+// queue is an unbounded list with a bell; what bounds it is max_tokens.
+type queue struct {
+	mu    sync.Mutex
+	items []arrival
+	bell  chan struct{}
+}
+
+func (q *queue) put(a arrival) {
+	q.mu.Lock()
+	q.items = append(q.items, a)
+	q.mu.Unlock()
+	select {
+	case q.bell <- struct{}{}:
+	default:
+	}
+}
+
+// take returns all that has arrived.
+func (q *queue) take(into []arrival) []arrival {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	into = append(into[:0], q.items...)
+	clear(q.items)
+	q.items = q.items[:0]
+	return into
+}
+
+// start submits every choice of every prompt. If one is refused, none stays.
+func (s *Server) start(ctx context.Context, r *http.Request, g *generation) (*run, error) {
+	run := &run{generation: g, server: s, queue: queue{bell: make(chan struct{}, 1)}, began: time.Now(), failure: "abort"}
+	for i, p := range g.prompts {
+		for k := range g.n {
+			index := i*g.n + k
+			cctx, cancel := context.WithCancel(ctx)
+			run.cancel = append(run.cancel, cancel)
+			req := g.request(index)
+			req.ClientID, req.IdempotencyKey = scopeOf(r).id, r.Header.Get("Idempotency-Key")
+			events, err := s.engine.Submit(cctx, req)
+			if err != nil {
+				run.close()
+				return nil, err
+			}
+			run.choices = append(run.choices, s.newChoice(g, index))
+			run.open++
+			run.readers.Add(1)
+			go run.read(cctx, index, len(p.ids), events)
+		}
+	}
+	return run, nil
+}
+
+// request is what the engine is asked for one choice.
+func (g *generation) request(index int) *Request {
+	req := &Request{
+		ID: g.head.ID + "-" + strconv.Itoa(index), Prompt: g.prompts[index/g.n].ids,
+		MaxTokens: max(g.maxTokens, 1), Sampling: g.sampling,
+		IgnoreEOS: g.ignoreEOS, StopTokens: g.stopTokens,
+		PromptLogprobs: g.promptLogprobs, Policy: g.policy, Priority: g.priority,
+	}
+	req.Sampling.Seed += uint64(index % g.n)
+	return req
+}
+
+func (s *Server) newChoice(g *generation, index int) *choice {
+	text := s.tok.NewStream(!g.keepSpecial)
+	if g.continues {
+		text = continueText(s.tok, g.prompts[index/g.n].ids, !g.keepSpecial)
+	}
+	return &choice{
+		index: index, text: text, stop: stopper{stops: g.stop},
+		maxTokens: max(g.maxTokens, 1), minTokens: g.sampling.MinTokens, includeStop: g.includeStop,
+		logprobs: g.sampling.Logprobs >= 0, stopTokens: g.stopTokens, discard: g.discard,
+	}
+}
+
+// read moves the events of one choice into the queue until the channel closes
+// or the choice is cancelled, and times them.
+func (r *run) read(ctx context.Context, index, promptTokens int, events <-chan Event) {
+	defer r.readers.Done()
+	timer := r.server.metrics.sequence(r.began, promptTokens)
+	limit := max(r.maxTokens, 1) + 2 // tokens, one event more at each end
+	for n := 0; ; n++ {
+		select {
+		case ev, ok := <-events:
+			if !ok || n > limit {
+				r.queue.put(arrival{choice: index, closed: true})
+				return
+			}
+			timer.event(ev)
+			r.queue.put(arrival{choice: index, event: ev})
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// errIdle: nothing arrived for a while; the caller may say so and wait on.
+var errIdle = errors.New("api: idle")
+
+// wait fills into with at least one arrival, or says why not.
+func (r *run) wait(ctx context.Context, into []arrival, idle time.Duration) ([]arrival, error) {
+	timer := time.NewTimer(idle)
+	defer timer.Stop()
+	for {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if into = r.queue.take(into); len(into) > 0 {
+			return into, nil
+		}
+		select {
+		case <-r.queue.bell:
+		case <-ctx.Done():
+		case <-timer.C:
+			return nil, errIdle
+		}
+	}
+}
+
+// accept applies an arrival. A choice that is finished is cancelled at once, so
+// that a stop string frees its sequence.
+func (r *run) accept(a arrival) (d delta, show bool, err error) {
+	was := r.choices[a.choice].finish
+	if d, show, err = r.apply(a); err != nil {
+		return d, false, err
+	}
+	if c := r.choices[a.choice]; was == "" && c.finish != "" {
+		r.open--
+		r.cancel[a.choice]()
+		r.server.metrics.finished(c.finish, time.Since(r.began))
+	}
+	return d, show, nil
+}
+
+// apply is the part of accept that depends on the events alone.
+func (r *run) apply(a arrival) (d delta, show bool, err error) {
+	c := r.choices[a.choice]
+	if a.closed {
+		if c.finish == "" {
+			return d, false, errEngineClosed
+		}
+		return d, false, nil
+	}
+	if r.echo && !c.started && c.echo == nil {
+		if c.echo, err = r.makeEcho(a.choice/r.n, a.event); err != nil {
+			return d, false, err
+		}
+		c.runes = utf8.RuneCountInString(c.echo.text)
+	}
+	return c.accept(a.event)
+}
+
+// makeEcho prepares the prompt as the beginning of the output.
+func (r *run) makeEcho(i int, first Event) (*echo, error) {
+	p, s := r.prompts[i], r.server
+	if r.promptLogprobs < 0 {
+		if p.text == "" {
+			return &echo{text: s.tok.Decode(p.ids, !r.keepSpecial)}, nil
+		}
+		return &echo{text: p.text}, nil
+	}
+	if len(first.PromptLogprobs) != len(p.ids) {
+		return nil, fmt.Errorf("api: the engine sent logprobs of %d prompt tokens, not of %d", len(first.PromptLogprobs), len(p.ids))
+	}
+	e, text, runes := &echo{tokens: make([]tokenRecord, len(p.ids))}, s.tok.NewStream(!r.keepSpecial), 0
+	var all []byte
+	for k, id := range p.ids {
+		lp := first.PromptLogprobs[k]
+		e.tokens[k] = tokenRecord{id: id, logprob: lp.Logprob, top: lp.Top, first: k == 0, offset: runes}
+		t := text.Push(id)
+		all = append(all, t...)
+		runes += utf8.RuneCountInString(t)
+	}
+	e.text = string(append(all, text.Flush()...))
+	return e, nil
+}
+
+func (r *run) usage() usage {
+	var u usage
+	for _, p := range r.prompts {
+		u.PromptTokens += len(p.ids)
+	}
+	for i, c := range r.choices {
+		u.CompletionTokens += c.tokens
+		if f := r.server.cfg.CacheBytes; f != nil {
+			bytes, full := f(r.policy, len(r.prompts[i/r.n].ids), c.tokens)
+			u.KVBytes, u.KVBytesFull = u.KVBytes+bytes, u.KVBytesFull+full
+		}
+	}
+	u.TotalTokens = u.PromptTokens + u.CompletionTokens
+	return u
+}
+
+// close ends what still runs and waits for the readers.
+func (r *run) close() {
+	for _, cancel := range r.cancel {
+		cancel()
+	}
+	r.readers.Wait()
+	for _, c := range r.choices {
+		if c.finish == "" {
+			r.server.metrics.finished(r.failure, 0)
+		}
+	}
+}
+
+// collect answers with one body.
+func (s *Server) collect(ctx context.Context, w http.ResponseWriter, run *run) {
+	whole, err := run.all(ctx)
+	switch {
+	case errors.Is(err, context.Canceled): // nobody is there to read
+		s.log.Info("api: client left", "id", run.head.ID)
+	case err != nil:
+		run.failure = "error"
+		s.log.Warn("api: request failed", "id", run.head.ID, "err", err)
+		s.writeError(w, asAPIError(err), true)
+	default:
+		s.writeJSON(w, http.StatusOK, run.shape.whole(whole, run.usage()))
+	}
+}
+
+// all waits for the end of every choice and returns each as one delta.
+func (r *run) all(ctx context.Context) ([]delta, error) {
+	whole, texts := make([]delta, len(r.choices)), make([]strings.Builder, len(r.choices))
+	var batch []arrival
+	for r.open > 0 {
+		var err error
+		if batch, err = r.wait(ctx, batch, time.Hour); errors.Is(err, errIdle) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		for _, a := range batch {
+			d, _, err := r.accept(a)
+			if err != nil {
+				return nil, err
+			}
+			t := &whole[a.choice]
+			texts[a.choice].WriteString(d.text)
+			t.tokens = append(t.tokens, d.tokens...)
+			if d.finish != "" {
+				t.finish, t.reason = d.finish, d.reason
+			}
+		}
+	}
+	for i := range whole {
+		whole[i].index, whole[i].text = i, texts[i].String()
+	}
+	return whole, nil
+}
+
+// nullUsage is sent on the chunks before the one with the usage.
+var nullUsage = json.RawMessage("null")

@@ -1,0 +1,140 @@
+package api
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"time"
+)
+
+// Limits bound what one request can make the server allocate or do. A zero
+// field takes its default.
+type Limits struct {
+	BodyBytes       int64 // request body; 32 MiB
+	HeaderBytes     int   // all request headers; 64 KiB
+	JSONDepth       int   // nesting; 16
+	JSONMembers     int   // members of the top-level object; 256
+	Prompts         int   // prompts in one completions request; 256
+	Choices         int   // prompts x n; 256
+	N               int   // choices per prompt; 64
+	PromptTokens    int   // per prompt; Config.MaxModelLen
+	Messages        int   // chat messages; 4096
+	Parts           int   // content parts of one message; 1024
+	Stops           int   // stop strings; 4
+	StopBytes       int   // bytes of one stop string; 1024
+	StopTokens      int   // stop token ids; 128
+	LogitBias       int   // entries; 1024
+	TopLogprobs     int   // chat; 20
+	Logprobs        int   // completions; 5
+	PolicyBytes     int   // kv_policy; 256
+	DetokenizeToken int   // ids in one /detokenize; 1<<20
+
+	ReadHeaderTimeout time.Duration // 10 s
+	ReadTimeout       time.Duration // body; 60 s
+	WriteTimeout      time.Duration // per chunk or body: a slower reader is cut off; 30 s
+	IdleTimeout       time.Duration // between requests of a connection; 120 s
+	RequestTimeout    time.Duration // accepted -> last token; 1 h
+}
+
+// DefaultLimits are the limits used for fields that are zero.
+func DefaultLimits() Limits {
+	return Limits{
+		BodyBytes: 32 << 20, HeaderBytes: 64 << 10, JSONDepth: 16, JSONMembers: 256,
+		Prompts: 256, Choices: 256, N: 64, Messages: 4096, Parts: 1024,
+		Stops: 4, StopBytes: 1024, StopTokens: 128, LogitBias: 1024, TopLogprobs: 20, Logprobs: 5,
+		PolicyBytes: 256, DetokenizeToken: 1 << 20,
+		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 60 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout: 120 * time.Second, RequestTimeout: time.Hour,
+	}
+}
+
+func (l *Limits) fill() {
+	d := DefaultLimits()
+	or(&l.BodyBytes, d.BodyBytes)
+	for _, f := range []struct {
+		v *int
+		d int
+	}{
+		{&l.HeaderBytes, d.HeaderBytes}, {&l.JSONDepth, d.JSONDepth}, {&l.JSONMembers, d.JSONMembers},
+		{&l.Prompts, d.Prompts}, {&l.Choices, d.Choices}, {&l.N, d.N}, {&l.Messages, d.Messages}, {&l.Parts, d.Parts},
+		{&l.Stops, d.Stops}, {&l.StopBytes, d.StopBytes}, {&l.StopTokens, d.StopTokens}, {&l.LogitBias, d.LogitBias},
+		{&l.TopLogprobs, d.TopLogprobs}, {&l.Logprobs, d.Logprobs}, {&l.PolicyBytes, d.PolicyBytes},
+		{&l.DetokenizeToken, d.DetokenizeToken},
+	} {
+		or(f.v, f.d)
+	}
+	or(&l.ReadHeaderTimeout, d.ReadHeaderTimeout)
+	or(&l.ReadTimeout, d.ReadTimeout)
+	or(&l.WriteTimeout, d.WriteTimeout)
+	or(&l.IdleTimeout, d.IdleTimeout)
+	or(&l.RequestTimeout, d.RequestTimeout)
+}
+
+func or[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// readBody reads a whole JSON body under the limits and a deadline. After the
+// last byte net/http lifts the deadline by itself, to watch the connection for a
+// disconnect; on an error it stays, for the rest that net/http reads away.
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiError) {
+	s.hurry(w)
+	if mediaType(r.Header.Get("Content-Type")) != "application/json" {
+		// Also keeps web pages of other origins out: they cannot send this
+		// type without a preflight, which no route answers.
+		return nil, &apiError{status: http.StatusUnsupportedMediaType, typ: typeInvalid, code: "unsupported_media_type", message: "Send the request with Content-Type: application/json."}
+	}
+	limit := s.cfg.Limits.BodyBytes
+	tooLarge := &apiError{status: http.StatusRequestEntityTooLarge, typ: typeInvalid, code: "request_too_large", message: "The request body is larger than this server accepts."}
+	if r.ContentLength > limit {
+		return nil, tooLarge
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	var big *http.MaxBytesError
+	switch {
+	case errors.As(err, &big):
+		return nil, tooLarge
+	case err != nil:
+		return nil, &apiError{status: http.StatusRequestTimeout, typ: typeInvalid, code: "body_not_read", message: "The request body could not be read."}
+	}
+	if e := checkShape(body, s.cfg.Limits.JSONDepth, s.cfg.Limits.JSONMembers); e != nil {
+		return nil, e
+	}
+	return body, nil
+}
+
+// hurry gives the rest of a request's body its time.
+func (s *Server) hurry(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.cfg.Limits.ReadTimeout)) // unsupported only by test recorders
+}
+
+// checkShape bounds nesting and the members of the top-level object in one pass
+// without allocating, so that decoding cannot be made to blow up a small body.
+// It accepts some malformed JSON; the decoder does not.
+func checkShape(body []byte, maxDepth, maxMembers int) *apiError {
+	depth, commas, inString := 0, 0, false
+	for i := 0; i < len(body); i++ {
+		c := body[i]
+		switch {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > maxDepth {
+				return invalidCode("", "invalid_json", "The JSON body is nested deeper than %d levels.", maxDepth)
+			}
+		case c == '}' || c == ']':
+			depth--
+		case c == ',' && depth == 1:
+			if commas++; commas >= maxMembers {
+				return invalidCode("", "invalid_json", "The JSON body has more than %d members.", maxMembers)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,222 @@
+package api
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+
+	"shoal/sampler"
+)
+
+// params are the parameters that chat and completions share.
+type params struct {
+	model         string
+	stream        bool
+	includeUsage  bool // one extra chunk with the usage; null on the others
+	eachUsage     bool // vLLM: continuous_usage_stats
+	n             int
+	maxTokens     int // -1: not given
+	sampling      sampler.Params
+	ignoreEOS     bool
+	stop          []string
+	stopTokens    []int32
+	includeStop   bool // vLLM: include_stop_str_in_output
+	keepSpecial   bool // skip_special_tokens: false
+	tokenIDs      bool // return_tokens_as_token_ids
+	policy        string
+	priority      int
+	specialTokens *bool // add_special_tokens
+}
+
+// parseParams reads what chat and completions share. Errors are left in f.
+func (s *Server) parseParams(f *fields) params {
+	c, lim := &s.cfg, &s.cfg.Limits
+	refuse(f)
+	p := params{n: 1, maxTokens: -1, sampling: sampler.Params{
+		Temperature: float32(*c.DefaultTemperature), TopP: float32(c.DefaultTopP), TopK: c.DefaultTopK,
+		MinP: float32(c.DefaultMinP), RepetitionPenalty: float32(c.DefaultRepetitionPenalty), Logprobs: -1,
+	}}
+	f.str("model", &p.model, 512)
+	f.boolean("stream", &p.stream)
+	s.parseStreamOptions(f, &p)
+
+	var x int64
+	if f.integer("n", &x, 1, int64(lim.N)) {
+		p.n = int(x)
+	}
+	if f.integer("best_of", &x, 0, math.MaxInt32) && int(x) != p.n {
+		f.fail(invalidCode("best_of", "unsupported_parameter", "'best_of' must equal 'n' (%d): candidates are not ranked.", p.n))
+	}
+	if f.integer("max_tokens", &x, 0, math.MaxInt32) {
+		p.maxTokens = int(x)
+	}
+	if f.integer("max_completion_tokens", &x, 0, math.MaxInt32) { // supersedes max_tokens
+		p.maxTokens = int(x)
+	}
+	if f.integer("min_tokens", &x, 0, math.MaxInt32) {
+		p.sampling.MinTokens = int(x)
+	}
+	if p.maxTokens >= 0 && p.sampling.MinTokens > p.maxTokens {
+		f.fail(invalid("min_tokens", "'min_tokens' (%d) is more than 'max_tokens' (%d).", p.sampling.MinTokens, p.maxTokens))
+	}
+
+	sp := &p.sampling
+	f.number("temperature", &sp.Temperature, 0, 2)
+	f.number("top_p", &sp.TopP, 0, 1)
+	f.number("min_p", &sp.MinP, 0, 1)
+	if f.integer("top_k", &x, -1, math.MaxInt32) {
+		sp.TopK = int(max(x, 0)) // vLLM: -1 and 0 are off
+	}
+	f.number("presence_penalty", &sp.PresencePenalty, -2, 2)
+	f.number("frequency_penalty", &sp.FrequencyPenalty, -2, 2)
+	if f.number("repetition_penalty", &sp.RepetitionPenalty, 0, 10) && sp.RepetitionPenalty == 0 {
+		f.fail(invalid("repetition_penalty", "'repetition_penalty' must be more than 0."))
+	}
+	sp.Seed = rand.Uint64() >> 1
+	if f.integer("seed", &x, math.MinInt64, math.MaxInt64) {
+		sp.Seed = uint64(x)
+	}
+	sp.LogitBias = s.parseLogitBias(f)
+
+	f.boolean("ignore_eos", &p.ignoreEOS)
+	p.stop = s.parseStop(f)
+	p.stopTokens = s.parseStopTokens(f)
+	f.boolean("include_stop_str_in_output", &p.includeStop)
+	skip := true
+	f.boolean("skip_special_tokens", &skip)
+	p.keepSpecial = !skip
+	f.boolean("return_tokens_as_token_ids", &p.tokenIDs)
+	f.str("kv_policy", &p.policy, lim.PolicyBytes)
+	if f.integer("priority", &x, math.MinInt32, math.MaxInt32) {
+		p.priority = int(x)
+	}
+	var add bool
+	if f.boolean("add_special_tokens", &add) {
+		p.specialTokens = &add
+	}
+	var user string
+	f.str("user", &user, 1024)
+	if sp.MinTokens > 0 { // held back until then
+		sp.Stop = append(slices.Clone(p.stopTokens), c.EOSTokens...)
+		if p.ignoreEOS {
+			sp.Stop = slices.Clone(p.stopTokens)
+		}
+		slices.Sort(sp.Stop)
+		sp.Stop = slices.Compact(sp.Stop)
+	}
+	return p
+}
+
+func (s *Server) parseStreamOptions(f *fields, p *params) {
+	v := f.get("stream_options")
+	if v == nil {
+		return
+	}
+	if !p.stream {
+		f.fail(invalid("stream_options", "'stream_options' is only allowed when 'stream' is true."))
+		return
+	}
+	o, err := parseFields(v)
+	if err != nil {
+		f.fail(invalid("stream_options", "'stream_options' must be an object."))
+		return
+	}
+	o.boolean("include_usage", &p.includeUsage)
+	o.boolean("continuous_usage_stats", &p.eachUsage)
+	p.eachUsage = p.eachUsage && p.includeUsage
+	if o.err != nil {
+		f.fail(invalid("stream_options."+o.err.param, "%s", o.err.message))
+	}
+}
+
+func (s *Server) parseStop(f *fields) []string {
+	v, lim := f.get("stop"), s.cfg.Limits
+	if v == nil {
+		return nil
+	}
+	var stops []string
+	add := func(e json.RawMessage) *apiError {
+		var x string
+		if json.Unmarshal(e, &x) != nil || isNull(e) {
+			return invalid("stop", "'stop' must be a string or a list of up to %d strings.", lim.Stops)
+		}
+		if x == "" {
+			return invalid("stop", "'stop' must not hold an empty string.")
+		}
+		if len(x) > lim.StopBytes {
+			return invalid("stop", "a 'stop' string is longer than %d bytes.", lim.StopBytes)
+		}
+		stops = append(stops, x)
+		return nil
+	}
+	if v[0] != '[' {
+		if err := add(v); err != nil {
+			f.fail(err)
+		}
+		return stops
+	}
+	tooMany, err := elements(v, lim.Stops, func(_ int, e json.RawMessage) *apiError { return add(e) })
+	switch {
+	case tooMany:
+		f.fail(invalid("stop", "'stop' holds more than %d strings.", lim.Stops))
+	case err != nil:
+		f.fail(err)
+	}
+	return stops
+}
+
+func (s *Server) parseStopTokens(f *fields) []int32 {
+	v := f.get("stop_token_ids")
+	if v == nil {
+		return nil
+	}
+	ids, problem := parseIDs(v, s.vocab, s.cfg.Limits.StopTokens)
+	if problem != "" {
+		f.fail(invalid("stop_token_ids", "'stop_token_ids' %s.", problem))
+	}
+	return ids
+}
+
+func (s *Server) parseLogitBias(f *fields) []sampler.Bias {
+	v, limit := f.get("logit_bias"), s.cfg.Limits.LogitBias
+	if v == nil {
+		return nil
+	}
+	if bytes.Count(v, []byte{':'}) > limit { // before a map is made of it
+		f.fail(invalid("logit_bias", "'logit_bias' holds more than %d tokens.", limit))
+		return nil
+	}
+	var m map[string]float64
+	if json.Unmarshal(v, &m) != nil {
+		f.fail(invalid("logit_bias", "'logit_bias' must map token ids to numbers."))
+		return nil
+	}
+	out := make([]sampler.Bias, 0, len(m))
+	for k, b := range m {
+		id, err := strconv.ParseInt(k, 10, 32)
+		switch {
+		case err != nil || id < 0 || int(id) >= s.vocab:
+			f.fail(invalid("logit_bias", "'logit_bias' names the token %q; the ids are 0 to %d.", k, s.vocab-1))
+			return nil
+		case !(b >= -100 && b <= 100):
+			f.fail(invalid("logit_bias", "'logit_bias' of token %d must be between -100 and 100.", id))
+			return nil
+		}
+		out = append(out, sampler.Bias{Token: int32(id), Value: float32(b)})
+	}
+	slices.SortFunc(out, func(a, b sampler.Bias) int { return cmp.Compare(a.Token, b.Token) })
+	out = slices.CompactFunc(out, func(a, b sampler.Bias) bool { return a.Token == b.Token }) // "1" and "01"
+	return out
+}
+
+func compactJSON(v json.RawMessage) string {
+	var b bytes.Buffer
+	if json.Compact(&b, v) != nil {
+		return ""
+	}
+	return b.String()
+}

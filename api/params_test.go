@@ -1,0 +1,151 @@
+package api
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+
+	"shoal/sampler"
+)
+
+func TestParameters(t *testing.T) {
+	e := &fakeEngine{script: hello}
+	url := serve(t, e) + "/v1/completions"
+	a := post(t, url, completion(M{
+		"temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125, "repetition_penalty": 1.5, "presence_penalty": -1, "frequency_penalty": 2,
+		"logit_bias": M{"65": 5, "7": -100, "07": -100}, "seed": -3, "max_tokens": 9, "max_completion_tokens": 8, "min_tokens": 2.0, "stop_token_ids": []int{260, 3},
+		"ignore_eos": false, "kv_policy": "streaming:sink=4,recent=1020", "priority": -2, "stop": []string{"a", "b", "c", "d"}, "user": "me",
+	}))
+	if a.status != 200 {
+		t.Fatal(a.raw)
+	}
+	r := e.last(t)
+	seed := int64(-3)
+	want := sampler.Params{Temperature: 0.5, TopP: 0.25, TopK: 7, MinP: 0.125, RepetitionPenalty: 1.5, PresencePenalty: -1, FrequencyPenalty: 2,
+		LogitBias: []sampler.Bias{{Token: 7, Value: -100}, {Token: 65, Value: 5}}, Seed: uint64(seed), Logprobs: -1, MinTokens: 2, Stop: []int32{3, tokEOS, 260}}
+	if !reflect.DeepEqual(r.Sampling, want) {
+		t.Errorf("got  %+v\nwant %+v", r.Sampling, want)
+	}
+	if r.MaxTokens != 8 || r.Policy != "streaming:sink=4,recent=1020" || r.Priority != -2 || !reflect.DeepEqual(r.StopTokens, []int32{260, 3}) {
+		t.Errorf("%+v", r)
+	}
+	if err := r.Sampling.Validate(); err != nil {
+		t.Error(err)
+	}
+	post(t, url, completion(M{"min_tokens": 1, "ignore_eos": true, "logit_bias": nil, "stop": nil}))
+	if r := e.last(t); !r.IgnoreEOS || len(r.Sampling.Stop) != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestDefaultsOfTheModel(t *testing.T) {
+	e := &fakeEngine{script: hello}
+	zero := 0.0
+	url := serve(t, e, func(c *Config) { c.DefaultTemperature, c.DefaultTopP, c.DefaultTopK = &zero, 0.9, 50 }) + "/v1/completions"
+	post(t, url, completion(nil))
+	if p := e.last(t).Sampling; p.Temperature != 0 || p.TopP != 0.9 || p.TopK != 50 || p.RepetitionPenalty != 1 {
+		t.Errorf("%+v", p)
+	}
+	post(t, url, completion(M{"temperature": 1, "top_p": 1, "top_k": -1}))
+	if p := e.last(t).Sampling; p.Temperature != 1 || p.TopP != 1 || p.TopK != 0 {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestWrongParameters(t *testing.T) {
+	e := &fakeEngine{script: hello}
+	url := serve(t, e)
+	both := []struct {
+		name  string
+		value any
+	}{
+		{"temperature", "hot"}, {"temperature", -0.1}, {"temperature", 2.1}, {"temperature", []int{1}},
+		{"top_p", 1.1}, {"top_p", -1}, {"min_p", 2}, {"top_k", -2}, {"top_k", 1.5}, {"top_k", "1"},
+		{"presence_penalty", 3}, {"frequency_penalty", -3}, {"repetition_penalty", 0}, {"repetition_penalty", -1},
+		{"max_tokens", -1}, {"max_tokens", 1.5}, {"max_tokens", "9"}, {"max_tokens", true}, {"max_tokens", 1e30}, {"max_tokens", 0},
+		{"max_completion_tokens", -5}, {"min_tokens", -1}, {"n", 0}, {"n", 65}, {"n", "2"}, {"best_of", 2}, {"seed", "x"}, {"seed", 1.5}, {"seed", 1e19},
+		{"stream", "yes"}, {"stream", 1}, {"stop", 3}, {"stop", []any{"a", 3}}, {"stop", ""}, {"stop", []string{""}}, {"stop", []string{"1", "2", "3", "4", "5"}},
+		{"stop", strings.Repeat("a", 1025)}, {"stop", []any{nil}}, {"stop_token_ids", []int{-1}}, {"stop_token_ids", []int{9999}}, {"stop_token_ids", "1"}, {"stop_token_ids", []any{1.5}},
+		{"logit_bias", []int{1}}, {"logit_bias", M{"x": 1}}, {"logit_bias", M{"9999": 1}}, {"logit_bias", M{"-1": 1}}, {"logit_bias", M{"1": 101}}, {"logit_bias", M{"1": "a"}},
+		{"ignore_eos", 1}, {"skip_special_tokens", "no"}, {"return_tokens_as_token_ids", 0}, {"kv_policy", 3}, {"kv_policy", strings.Repeat("x", 257)}, {"model", 5},
+		{"stream_options", M{"include_usage": true}}, {"user", 3}, {"priority", "high"}, {"add_special_tokens", 2},
+	}
+	for _, c := range both {
+		checkParam(t, post(t, url+"/v1/completions", completion(M{c.name: c.value})), c.name, c.value)
+		checkParam(t, post(t, url+"/v1/chat/completions", chat(M{c.name: c.value})), c.name, c.value)
+	}
+	for _, c := range []struct {
+		name  string
+		value any
+	}{
+		{"logprobs", 6}, {"logprobs", -1}, {"logprobs", "1"}, {"logprobs", true}, {"echo", "x"}, {"suffix", "tail"},
+		{"prompt", nil}, {"prompt", 3}, {"prompt", M{}}, {"prompt", []any{}}, {"prompt", []any{"a", 1}}, {"prompt", []any{1, "a"}}, {"prompt", []any{[]int{1}, "a"}},
+		{"prompt", []any{[]int{1}, []int{}}}, {"prompt", []int{-1}}, {"prompt", []int{400}}, {"prompt", []any{1.5}}, {"prompt", []any{[]any{[]int{1}}}}, {"prompt", []any{true}},
+		{"prompt", []int{1 << 40}}, {"prompt", make([]int, 600)}, {"prompt", make([]string, 300)}, {"prompt", "unencodable"},
+	} {
+		checkParam(t, post(t, url+"/v1/completions", completion(M{c.name: c.value})), c.name, c.value)
+	}
+	for _, c := range []struct {
+		name  string
+		value any
+	}{
+		{"logprobs", 1}, {"top_logprobs", 2}, {"top_logprobs", 21}, {"messages", "x"}, {"chat_template_kwargs", 3},
+	} {
+		checkParam(t, post(t, url+"/v1/chat/completions", chat(M{c.name: c.value})), c.name, c.value)
+	}
+	checkParam(t, post(t, url+"/v1/chat/completions", chat(M{"stream": true, "stream_options": 3})), "stream_options", 3)
+	checkParam(t, post(t, url+"/v1/chat/completions", chat(M{"stream": true, "stream_options": M{"include_usage": 3}})), "stream_options.include_usage", 3)
+	checkParam(t, post(t, url+"/v1/completions", completion(M{"n": 64, "prompt": []string{"a", "b", "c", "d", "e"}})), "n", 64)
+	checkParam(t, post(t, url+"/v1/completions", completion(M{"min_tokens": 20})), "min_tokens", 20)
+	checkParam(t, post(t, url+"/v1/completions", completion(M{"echo": true, "max_tokens": 0, "min_tokens": 1})), "min_tokens", 1)
+	if len(e.requests) != 0 {
+		t.Errorf("%d requests reached the engine", len(e.requests))
+	}
+}
+
+func checkParam(t *testing.T, a answer, param string, value any) {
+	t.Helper()
+	if a.status != 400 || at(t, a.body, "error", "param") != param {
+		t.Errorf("%s = %v: %d %s", param, value, a.status, a.raw)
+	}
+}
+
+// Known parameters with an effect are refused by name, unless their value means off.
+func TestRefusedParameters(t *testing.T) {
+	e := &fakeEngine{script: hello}
+	url := serve(t, e)
+	on := M{"tools": []M{{"type": "function"}}, "tool_choice": "auto", "functions": []M{{"name": "f"}}, "function_call": "auto",
+		"response_format": M{"type": "json_object"}, "audio": M{"voice": "x"}, "modalities": []string{"text", "audio"}, "suffix": "x"}
+	for _, r := range refused {
+		v, ok := on[r.name]
+		if !ok {
+			v = M{"on": 1}
+		}
+		for path, body := range map[string]M{"/v1/completions": completion(M{r.name: v}), "/v1/chat/completions": chat(M{r.name: v})} {
+			a := post(t, url+path, body)
+			checkError(t, a, 400, "invalid_request_error", r.name, "unsupported_parameter")
+		}
+	}
+	off := M{"tools": []M{}, "tool_choice": "none", "functions": []M{}, "function_call": "none", "response_format": M{"type": "text"}, "audio": nil,
+		"modalities": []string{"text"}, "suffix": "", "best_of": 1, "store": false, "use_beam_search": false, "length_penalty": 1.0, "guided_json": nil,
+		"metadata": M{"a": "b"}, "parallel_tool_calls": true, "service_tier": "auto", "something_new": []int{1}}
+	for path, body := range map[string]M{"/v1/completions": completion(off), "/v1/chat/completions": chat(off)} {
+		if a := post(t, url+path, body); a.status != 200 {
+			t.Errorf("%s: %s", path, a.raw)
+		}
+	}
+}
+
+func TestParseIDs(t *testing.T) {
+	for in, want := range map[string][]int32{"[]": nil, " [ ]"[1:]: nil, "[1]": {1}, "[ 1 ,\n2,3 ]": {1, 2, 3}} {
+		if got, problem := parseIDs(json.RawMessage(in), 10, 3); problem != "" || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v %s", in, got, problem)
+		}
+	}
+	for _, in := range []string{"", "1", "{}", "[1.0]", "[1e1]", "[-1]", "[10]", "[1,2,3,4]", `["1"]`, "[[1]]", "[null]", "[99999999999999999999]"} {
+		if _, problem := parseIDs(json.RawMessage(in), 10, 3); problem == "" {
+			t.Errorf("%s passed", in)
+		}
+	}
+}

@@ -1,0 +1,232 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+)
+
+// route is one entry of the only table of what this server answers. A path that
+// ends in "/*" takes the rest of the path as one value.
+type route struct {
+	method, path string
+	public       bool // answers without a key
+	handle       http.HandlerFunc
+}
+
+func (s *Server) ownRoutes() []route {
+	const get, post = http.MethodGet, http.MethodPost
+	return []route{
+		{get, "/health", true, s.handleHealth},
+		{get, "/ready", true, s.handleReady},
+		{get, "/{$}", false, s.handlePage},
+		{get, "/version", false, s.handleVersion},
+		{get, "/metrics", false, s.handleMetrics},
+		{get, "/v1/models", false, s.handleModels},
+		{get, "/v1/models/*", false, s.handleModel},
+		{get, "/v1/cluster", false, s.handleCluster},
+		{post, "/v1/chat/completions", false, s.handleChat},
+		{post, "/v1/completions", false, s.handleCompletions},
+		{post, "/tokenize", false, s.handleTokenize},
+		{post, "/detokenize", false, s.handleDetokenize},
+		{get, "/tokenizer_info", false, s.handleTokenizerInfo},
+	}
+}
+
+// Handle adds a route of another package, behind the same keys, limits of the
+// connection, log and panic guard. path may end in "/*". Call it before Handler.
+func (s *Server) Handle(method, path string, h http.Handler) error {
+	for _, r := range s.routes {
+		if r.method == method && r.path == path {
+			return fmt.Errorf("api: route %s %s is taken", method, path)
+		}
+	}
+	s.routes = append(s.routes, route{method, path, false, h.ServeHTTP})
+	return nil
+}
+
+// find returns the handler, or the methods the path has when the method is not
+// among them. The longest pattern wins.
+func find(routes []route, method, path string) (h *route, allow []string) {
+	best := -1
+	for i := range routes {
+		r := &routes[i]
+		n, ok := match(r.path, path)
+		if !ok || n < best {
+			continue
+		}
+		if n > best {
+			best, h, allow = n, nil, nil
+		}
+		allow = append(allow, r.method)
+		if r.method == method || method == http.MethodHead && r.method == http.MethodGet {
+			h = r
+		}
+	}
+	return h, allow
+}
+
+func match(pattern, path string) (length int, ok bool) {
+	if prefix, wild := strings.CutSuffix(pattern, "*"); wild {
+		return len(prefix), len(path) > len(prefix) && strings.HasPrefix(path, prefix)
+	}
+	if pattern == "/{$}" {
+		pattern = "/"
+	}
+	return len(pattern) + 1, pattern == path // exact beats a prefix of the same length
+}
+
+// scope is what one request carries through its handlers.
+type scope struct {
+	id       string // x-request-id
+	accepted bool   // the engine has taken work: a retry would do it twice
+}
+
+type scopeKey struct{}
+
+func scopeOf(r *http.Request) *scope {
+	if sc, ok := r.Context().Value(scopeKey{}).(*scope); ok {
+		return sc
+	}
+	return &scope{}
+}
+
+// Handler answers all routes. Everything that is not in the table, and not
+// public, needs a key before it is even a 404.
+func (s *Server) Handler() http.Handler {
+	routes := slices.Clone(s.routes)
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		sc := &scope{id: requestID(r)}
+		r = r.WithContext(context.WithValue(r.Context(), scopeKey{}, sc))
+		w := &response{ResponseWriter: rw}
+		h := w.Header()
+		h.Set("X-Request-Id", sc.id)
+		h.Set("X-Content-Type-Options", "nosniff")
+		name := "other"
+		defer func() {
+			if p := recover(); p != nil {
+				s.panicked(w, r, sc, p)
+			}
+			s.metrics.http(name, w.code())
+			s.log.Debug("api: request", "id", sc.id, "method", r.Method, "path", r.URL.Path, "status", w.code(), "took", time.Since(began))
+		}()
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // whoever writes sets one
+		route, allow := find(routes, r.Method, r.URL.Path)
+		if route != nil {
+			name = route.path
+		}
+		key, known := s.keys.find(r)
+		if route == nil || !known {
+			s.hurry(w) // nobody reads this body
+		}
+		switch {
+		case (route == nil || !route.public) && !known:
+			s.unauthorized(w, r)
+		case route != nil && route.method == http.MethodPost:
+			if !s.keys.enter(key) {
+				s.hurry(w)
+				s.writeError(w, &apiError{status: http.StatusTooManyRequests, typ: typeRateLimit, code: "rate_limit_exceeded",
+					message: "This API key has as many requests under way as it may have.", retryAfter: time.Second}, false)
+				return
+			}
+			defer s.keys.leave(key)
+			s.dispatch(w, r, route)
+		case route != nil:
+			s.dispatch(w, r, route)
+		case allow != nil:
+			s.writeError(w, &apiError{status: http.StatusMethodNotAllowed, typ: typeInvalid, code: "method_not_allowed",
+				message: fmt.Sprintf("%s takes %s, not %s.", r.URL.Path, strings.Join(allow, ", "), r.Method), allow: strings.Join(allow, ", ")}, false)
+		default:
+			s.writeError(w, &apiError{status: http.StatusNotFound, typ: typeInvalid, code: "unknown_url",
+				message: fmt.Sprintf("There is no %s %s here.", r.Method, r.URL.Path)}, false)
+		}
+	})
+}
+
+func (s *Server) dispatch(w http.ResponseWriter, r *http.Request, route *route) {
+	if s.draining.Load() {
+		w.Header().Set("Connection", "close")
+	}
+	route.handle(w, r)
+}
+
+func (s *Server) unauthorized(w http.ResponseWriter, r *http.Request) {
+	challenge := `Bearer realm="shoal"`
+	if r.Method == http.MethodGet && r.URL.Path == "/" {
+		challenge = `Basic realm="shoal: any user name, an API key as the password", charset="UTF-8"`
+	}
+	w.Header().Set("WWW-Authenticate", challenge)
+	s.writeError(w, &apiError{status: http.StatusUnauthorized, typ: typeAuth, code: "invalid_api_key",
+		message: "The API key is missing or wrong; send it as Authorization: Bearer KEY."}, false)
+}
+
+// panicked answers for a handler that broke an invariant. Nothing of the panic
+// reaches the client but the request id.
+func (s *Server) panicked(w *response, r *http.Request, sc *scope, p any) {
+	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		panic(p)
+	}
+	s.log.Error("api: handler panicked", "id", sc.id, "method", r.Method, "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+	e := &apiError{status: http.StatusInternalServerError, typ: typeServer, code: "internal",
+		message: "An internal error occurred (request " + sc.id + ")."}
+	switch {
+	case w.status == 0:
+		w.Header().Del("Content-Length")
+		s.writeError(w, e, sc.accepted)
+	case strings.HasPrefix(w.Header().Get("Content-Type"), "text/event-stream"):
+		out := newSSE(w, s.cfg.Limits.WriteTimeout)
+		out.started = true
+		_ = out.data(e)
+	default:
+		panic(http.ErrAbortHandler) // half a body is out: cut it, rather than let it look whole
+	}
+}
+
+// response remembers the status.
+type response struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *response) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *response) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// Unwrap lets http.ResponseController reach deadlines and Flush.
+func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *response) code() int {
+	if w.status == 0 {
+		return 499 // nothing was sent: the client had left
+	}
+	return w.status
+}
+
+// requestID takes the client's if it is harmless in a log, else makes one.
+func requestID(r *http.Request) string {
+	id := r.Header.Get("X-Request-Id")
+	ok := id != "" && len(id) <= 128
+	for _, c := range []byte(id) {
+		ok = ok && (c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || strings.IndexByte("-_.:/=+", c) >= 0)
+	}
+	if ok {
+		return id
+	}
+	return "req-" + newID()
+}

@@ -1,0 +1,238 @@
+package api
+
+import (
+	"bytes"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func request(t *testing.T, method, url string, header ...string) answer {
+	t.Helper()
+	req, err := http.NewRequest(method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	return read(t, resp, err)
+}
+
+// Every route of the table, also one added later, needs a key, but for /health
+// and /ready; so does every path that is not there.
+func TestEveryRouteNeedsAKey(t *testing.T) {
+	s := newServer(t, &fakeEngine{script: hello}, func(c *Config) { c.APIKeys = []string{"key-one", "key-two"} })
+	if err := s.Handle("POST", "/v1/jobs", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })); err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(s.Handler())
+	defer srv.Close()
+	public := map[string]bool{"/health": true, "/ready": true}
+	paths := []route{{method: "GET", path: "/nothing"}, {method: "POST", path: "/v1/health"}, {method: "GET", path: "/v1/models/../../version"}, {method: "DELETE", path: "/v1/models"}}
+	seen := 0
+	for _, r := range append(paths, s.routes...) {
+		path := strings.NewReplacer("*", "x", "{$}", "").Replace(r.path)
+		for _, h := range [][]string{
+			{}, {"Authorization", "Bearer key-three"}, {"Authorization", "Bearer "}, {"Authorization", "key-one"}, {"Authorization", "Bearer key-on"},
+			{"Authorization", "Basic !!"}, {"Authorization", "Basic Og=="}, {"X-Api-Key", "key-one"},
+		} {
+			a := request(t, r.method, srv.URL+path, h...)
+			if public[path] {
+				seen++
+				if a.status != 200 {
+					t.Errorf("%s: %d", path, a.status)
+				}
+				continue
+			}
+			checkError(t, a, 401, "authentication_error", "", "invalid_api_key")
+			if a.header.Get("WWW-Authenticate") == "" {
+				t.Errorf("%s: no challenge", path)
+			}
+		}
+		for _, h := range []string{"Bearer key-one", "bearer key-two", "Basic YW55OmtleS1vbmU="} {
+			if a := request(t, r.method, srv.URL+path, "Authorization", h); a.status == 401 {
+				t.Errorf("%s %s: refused with %q", r.method, path, h)
+			}
+		}
+	}
+	if seen != 16 {
+		t.Errorf("%d public answers", seen)
+	}
+}
+
+func TestKeysAreNotKept(t *testing.T) {
+	s := newServer(t, &fakeEngine{}, func(c *Config) { c.APIKeys = []string{"secret"} })
+	if s.cfg.APIKeys != nil || len(s.keys.sums) != 1 {
+		t.Error("the server keeps the keys themselves")
+	}
+	for _, keys := range [][]string{{""}, {"a", " "}} {
+		cfg := testConfig()
+		cfg.APIKeys = keys
+		if _, err := New(cfg, &fakeEngine{}, fakeTok{}, nil); err == nil {
+			t.Errorf("keys %q accepted", keys)
+		}
+	}
+}
+
+func TestRequestsPerKey(t *testing.T) {
+	e := &fakeEngine{script: hello, gate: make(chan struct{})}
+	url := serve(t, e, func(c *Config) { c.APIKeys, c.PerKey = []string{"a", "b"}, 1 })
+	do := func(key string) answer {
+		req, _ := http.NewRequest("POST", url+"/v1/completions", strings.NewReader(`{"prompt":"x"}`))
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Authorization", "Bearer "+key)
+		resp, err := http.DefaultClient.Do(req)
+		return read(t, resp, err)
+	}
+	first := make(chan answer, 2)
+	go func() { first <- do("a") }()
+	eventually(t, "the first runs", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.requests) == 1 })
+	a := do("a")
+	checkError(t, a, 429, "rate_limit_error", "", "rate_limit_exceeded")
+	if a.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+	go func() { first <- do("b") }()
+	eventually(t, "another key has its own", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.requests) == 2 })
+	close(e.gate)
+	for range 2 {
+		if a := <-first; a.status != 200 {
+			t.Error(a.raw)
+		}
+	}
+	if a := do("a"); a.status != 200 {
+		t.Errorf("after the first: %s", a.raw)
+	}
+}
+
+func TestWrongPathsAndMethods(t *testing.T) {
+	url := serve(t, &fakeEngine{script: hello})
+	checkError(t, get(t, url+"/v1/engines"), 404, "invalid_request_error", "", "unknown_url")
+	checkError(t, get(t, url+"/v1/models/"), 404, "invalid_request_error", "", "unknown_url")
+	a := get(t, url+"/v1/chat/completions")
+	checkError(t, a, 405, "invalid_request_error", "", "method_not_allowed")
+	if a.header.Get("Allow") != "POST" {
+		t.Errorf("Allow %q", a.header.Get("Allow"))
+	}
+	checkError(t, request(t, "OPTIONS", url+"/v1/completions"), 405, "invalid_request_error", "", "method_not_allowed")
+	if a := request(t, "HEAD", url+"/v1/models"); a.status != 200 || a.raw != "" {
+		t.Errorf("HEAD: %d %q", a.status, a.raw)
+	}
+}
+
+func TestAddedRoutes(t *testing.T) {
+	s := newServer(t, &fakeEngine{})
+	h := func(name string) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(name + " " + r.URL.Path)) })
+	}
+	for _, r := range [][2]string{{"GET", "/v1/jobs"}, {"GET", "/v1/jobs/*"}, {"DELETE", "/v1/jobs/*"}, {"GET", "/v1/jobs/events/*"}} {
+		if err := s.Handle(r[0], r[1], h(r[0]+r[1])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.Handle("GET", "/v1/jobs", h("")) == nil {
+		t.Error("a route was taken over")
+	}
+	srv := httptest.NewServer(s.Handler())
+	defer srv.Close()
+	for path, want := range map[string]string{"GET /v1/jobs": "GET/v1/jobs /v1/jobs", "DELETE /v1/jobs/1": "DELETE/v1/jobs/* /v1/jobs/1",
+		"GET /v1/jobs/1": "GET/v1/jobs/* /v1/jobs/1", "GET /v1/jobs/events/2": "GET/v1/jobs/events/* /v1/jobs/events/2"} {
+		method, path, _ := strings.Cut(path, " ")
+		if a := request(t, method, srv.URL+path); a.raw != want {
+			t.Errorf("%s %s: %q", method, path, a.raw)
+		}
+	}
+	if a := request(t, "PUT", srv.URL+"/v1/jobs/1"); a.status != 405 || a.header.Get("Allow") != "GET, DELETE" {
+		t.Errorf("%d %q", a.status, a.header.Get("Allow"))
+	}
+}
+
+func TestRequestIDs(t *testing.T) {
+	e := &fakeEngine{script: hello}
+	url := serve(t, e)
+	if a := request(t, "GET", url+"/version", "X-Request-Id", "trace-1"); a.header.Get("X-Request-Id") != "trace-1" {
+		t.Error(a.header)
+	}
+	for _, bad := range []string{"", "a b", "<x>", strings.Repeat("a", 129)} {
+		if got := request(t, "GET", url+"/version", "X-Request-Id", bad).header.Get("X-Request-Id"); !strings.HasPrefix(got, "req-") || len(got) < 20 {
+			t.Errorf("%q became %q", bad, got)
+		}
+	}
+	req, _ := http.NewRequest("POST", url+"/v1/completions", strings.NewReader(`{"prompt":"x","n":2}`))
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-Request-Id", "trace-2")
+	req.Header.Set("Idempotency-Key", "once")
+	resp, err := http.DefaultClient.Do(req)
+	a := read(t, resp, err)
+	r := e.last(t)
+	if r.ClientID != "trace-2" || r.IdempotencyKey != "once" || !strings.HasPrefix(r.ID, at(t, a.body, "id").(string)+"-") || e.requests[0].ID == r.ID {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestPanics(t *testing.T) {
+	var log bytes.Buffer
+	s := newServer(t, &fakeEngine{}, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	add := func(path string, h http.HandlerFunc) {
+		if err := s.Handle("GET", path, h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("/early", func(http.ResponseWriter, *http.Request) { panic("secret detail") })
+	add("/accepted", func(_ http.ResponseWriter, r *http.Request) { scopeOf(r).accepted = true; panic("secret detail") })
+	add("/streaming", func(w http.ResponseWriter, _ *http.Request) {
+		out := newSSE(w, s.cfg.Limits.WriteTimeout)
+		_ = out.data(M{})
+		panic("secret detail")
+	})
+	add("/half", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		_, _ = w.Write([]byte("half"))
+		panic("secret detail")
+	})
+	srv := httptest.NewServer(s.Handler())
+	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+	defer srv.Close()
+	a := request(t, "GET", srv.URL+"/early", "X-Request-Id", "the-id")
+	checkError(t, a, 500, "server_error", "", "internal")
+	if !strings.Contains(a.raw, "the-id") || strings.Contains(a.raw, "secret") {
+		t.Error(a.raw)
+	}
+	if l := log.String(); !strings.Contains(l, "the-id") || !strings.Contains(l, "secret detail") || !strings.Contains(l, "router_test.go") {
+		t.Errorf("log: %s", l)
+	}
+	if a := request(t, "GET", srv.URL+"/accepted"); a.header.Get("X-Should-Retry") != "false" {
+		t.Error("retry of accepted work")
+	}
+	ev := parseEvents(t, request(t, "GET", srv.URL+"/streaming").raw)
+	if len(ev) != 2 || !strings.Contains(ev[1].data, `"error"`) {
+		t.Errorf("%v", ev)
+	}
+	if resp, err := http.Get(srv.URL + "/half"); err == nil {
+		var b bytes.Buffer
+		if _, err := b.ReadFrom(resp.Body); err == nil {
+			t.Error("half a body looks whole")
+		}
+		resp.Body.Close()
+	}
+}
+
+func TestPage(t *testing.T) {
+	a := get(t, serve(t, &fakeEngine{})+"/")
+	if a.status != 200 || !strings.HasPrefix(a.header.Get("Content-Type"), "text/html") || !strings.Contains(a.raw, "<title>Shoal</title>") {
+		t.Fatalf("%d %s", a.status, a.header)
+	}
+	csp := a.header.Get("Content-Security-Policy")
+	if !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") || strings.Count(csp, "sha256-") != 2 {
+		t.Error(csp)
+	}
+	for _, outside := range []string{"http://", "https://", "//cdn", "@import", "style=", "onclick=", "innerHTML"} {
+		if strings.Contains(a.raw, outside) {
+			t.Errorf("the page has %q", outside)
+		}
+	}
+}

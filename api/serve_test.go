@@ -1,0 +1,143 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// listen runs Serve and returns its address, the end of its context, and its result.
+func listen(t *testing.T, s *Server) (url string, stop context.CancelFunc, done chan error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	done = make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	return "http://" + l.Addr().String(), cancel, done
+}
+
+func TestDrainLetsStreamsFinish(t *testing.T) {
+	e := &fakeEngine{script: hello, gate: make(chan struct{})}
+	s := newServer(t, e, func(c *Config) { c.KeepAlive = 5 * time.Millisecond })
+	url, stop, done := listen(t, s)
+	resp := openStream(t, context.Background(), url+"/v1/chat/completions", chat(nil))
+	r := bufio.NewReader(resp.Body)
+	if _, err := r.ReadString('\n'); err != nil { // it is under way
+		t.Fatal(err)
+	}
+	stop()
+	eventually(t, "not ready while draining", s.draining.Load)
+	eventually(t, "no new connections", func() bool {
+		c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		if err == nil {
+			c.Close()
+		}
+		return err != nil
+	})
+	close(e.gate)
+	if _, err := r.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	ev := events(t, r)
+	if ev[len(ev)-1].data != "[DONE]" {
+		t.Errorf("cut off: %v", ev)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	e.live.Wait()
+}
+
+func TestDrainEndsWhatTakesTooLong(t *testing.T) {
+	e := &fakeEngine{delay: time.Millisecond}
+	s := newServer(t, e, func(c *Config) { c.Grace = 20 * time.Millisecond })
+	url, stop, done := listen(t, s)
+	resp := openStream(t, context.Background(), url+"/v1/completions", completion(M{"max_tokens": 500}))
+	whole := make(chan answer, 1)
+	go func() {
+		resp, err := http.Post(url+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"x","max_tokens":500}`))
+		whole <- read(t, resp, err)
+	}()
+	eventually(t, "two requests run", func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.requests) == 2
+	})
+	stop()
+	ev := events(t, resp.Body)
+	last := ev[len(ev)-1]
+	if last.json["error"] == nil || at(t, last.json, "error", "code") != "shutting_down" {
+		t.Errorf("last event %q", last.data)
+	}
+	if a := <-whole; a.status != 503 || at(t, a.body, "error", "code") != "shutting_down" {
+		t.Errorf("%d %s", a.status, a.raw)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	e.waitCancelled(t, 2)
+	e.live.Wait()
+}
+
+func TestReadyWhileDraining(t *testing.T) {
+	s := newServer(t, &fakeEngine{})
+	s.draining.Store(true)
+	rec := httptest.NewRecorder()
+	req, _ := http.NewRequest("GET", "/ready", nil)
+	s.Handler().ServeHTTP(rec, req)
+	if rec.Code != 503 || !strings.Contains(rec.Body.String(), "draining") {
+		t.Errorf("%d %s", rec.Code, rec.Body)
+	}
+}
+
+func TestLargeHeadersAreRefused(t *testing.T) {
+	s := newServer(t, &fakeEngine{}, func(c *Config) { c.Limits.HeaderBytes = 1 << 10 })
+	url, stop, done := listen(t, s)
+	if a := request(t, "GET", url+"/version", "X-Big", strings.Repeat("a", 8<<10)); a.status != 431 {
+		t.Errorf("status %d", a.status)
+	}
+	stop()
+	<-done
+}
+
+func TestSlowBodyTimesOut(t *testing.T) {
+	s := newServer(t, &fakeEngine{}, func(c *Config) { c.Limits.ReadTimeout = 30 * time.Millisecond })
+	url, stop, done := listen(t, s)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = conn.Write([]byte("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"))
+	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	line, _ := bufio.NewReader(conn).ReadString('\n')
+	if !strings.Contains(line, "408") {
+		t.Errorf("answer %q", line)
+	}
+	stop()
+	<-done
+}
+
+// The time that a body may take does not end a long generation.
+func TestReadTimeoutSparesLongRequests(t *testing.T) {
+	e := &fakeEngine{script: tokens(FinishLength, tokOne, tokOne, tokOne, tokOne), delay: 40 * time.Millisecond}
+	url := serve(t, e, func(c *Config) {
+		c.Limits.ReadTimeout, c.Limits.WriteTimeout = 50*time.Millisecond, 60*time.Millisecond
+	}) + "/v1/completions"
+	if a := post(t, url, completion(nil)); a.status != 200 {
+		t.Error(a.raw)
+	}
+	ev := stream(t, url, completion(nil))
+	if ev[len(ev)-1].data != "[DONE]" {
+		t.Error("cut off")
+	}
+}

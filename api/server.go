@@ -1,0 +1,264 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Config of a Server. Zero fields take their defaults unless stated.
+type Config struct {
+	// Models are the names clients may use; the first is reported in
+	// responses when a request names none. At least one.
+	Models []string
+	// ModelRoot is where the weights come from, reported as "root" by
+	// /v1/models; the first name when empty.
+	ModelRoot string
+	// MaxModelLen is the context in tokens, prompt and completion together.
+	// Required.
+	MaxModelLen int
+	// VocabSize bounds token ids from clients; the tokenizer's when 0.
+	VocabSize int
+	// EOSTokens are the model's own stop tokens; min_tokens holds them back.
+	EOSTokens []int32
+
+	// Sampling defaults, from the model's generation_config. A nil
+	// temperature is OpenAI's 1; 0 is greedy. The others: 0 is "off".
+	DefaultTemperature       *float64
+	DefaultTopP              float64
+	DefaultMinP              float64
+	DefaultRepetitionPenalty float64
+	DefaultTopK              int
+
+	// CacheBytes tells what the cache of a sequence of prompt and output tokens
+	// takes under a policy ("" for the server's), and what a full one would;
+	// reported in usage. May be nil.
+	CacheBytes func(policy string, prompt, output int) (bytes, full int64)
+
+	// APIKeys, when there are any, guard every route but /health and /ready.
+	// Only their hashes are kept.
+	APIKeys []string
+	// PerKey is how many POST requests of one key may be under way; more are
+	// a 429. 0: no limit.
+	PerKey int
+
+	Limits Limits
+	// KeepAlive is how long a stream stays silent before a comment is sent; 10 s.
+	KeepAlive time.Duration
+	// Grace is how long running requests may take after Serve's context ends; 30 s.
+	Grace time.Duration
+
+	// TokenizerConfig is the checkpoint's tokenizer_config.json, for /tokenizer_info.
+	TokenizerConfig json.RawMessage
+	// SystemFingerprint names what decides the bits of an answer besides the
+	// request: model and quantisation. Left out of responses when empty.
+	SystemFingerprint string
+	Version           string // "dev" when empty
+	Logger            *slog.Logger
+}
+
+func (c *Config) fill() error {
+	if len(c.Models) == 0 || c.Models[0] == "" {
+		return errors.New("api: Config.Models is empty: name at least one model")
+	}
+	if c.MaxModelLen < 2 {
+		return fmt.Errorf("api: Config.MaxModelLen is %d: the context must hold at least 2 tokens", c.MaxModelLen)
+	}
+	for i, k := range c.APIKeys {
+		if strings.TrimSpace(k) == "" {
+			return fmt.Errorf("api: Config.APIKeys[%d] is empty: it would let everyone in", i)
+		}
+	}
+	if t := c.DefaultTemperature; t == nil {
+		one := 1.0
+		c.DefaultTemperature = &one
+	} else if !(*t >= 0 && *t <= 100) {
+		return fmt.Errorf("api: Config.DefaultTemperature is %v: it must be 0 to 100", *t)
+	}
+	or(&c.DefaultTopP, 1)
+	or(&c.DefaultRepetitionPenalty, 1)
+	c.Limits.fill()
+	or(&c.Limits.PromptTokens, c.MaxModelLen)
+	or(&c.ModelRoot, c.Models[0])
+	or(&c.KeepAlive, 10*time.Second)
+	or(&c.Grace, 30*time.Second)
+	or(&c.Version, "dev")
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return nil
+}
+
+// Server is the HTTP front door of one engine.
+type Server struct {
+	cfg      Config
+	engine   Engine
+	tok      Tokenizer
+	tmpl     ChatTemplate // nil: no chat
+	vocab    int
+	longest  int // bytes of the longest token
+	log      *slog.Logger
+	keys     *keyring
+	routes   []route
+	metrics  *metrics
+	started  time.Time
+	info     map[string]any // /tokenizer_info
+	draining atomic.Bool
+	stopping chan struct{} // closed when Serve begins to drain
+}
+
+// New makes a server. tmpl may be nil for a model without a chat template.
+func New(cfg Config, e Engine, tok Tokenizer, tmpl ChatTemplate) (*Server, error) {
+	if err := cfg.fill(); err != nil {
+		return nil, err
+	}
+	if e == nil || tok == nil {
+		return nil, errors.New("api: New needs an engine and a tokenizer")
+	}
+	s := &Server{cfg: cfg, engine: e, tok: tok, tmpl: tmpl, vocab: cfg.VocabSize, log: cfg.Logger, started: time.Now(), stopping: make(chan struct{})}
+	or(&s.vocab, tok.VocabSize())
+	s.longest = 1
+	for id := range s.tok.VocabSize() {
+		s.longest = max(s.longest, len(tok.TokenBytes(int32(id))))
+	}
+	s.keys = newKeyring(cfg.APIKeys, cfg.PerKey)
+	s.cfg.APIKeys = nil
+	var err error
+	if s.info, err = tokenizerInfo(cfg); err != nil {
+		return nil, err
+	}
+	if t, ok := tmpl.(interface{ Source() string }); ok && s.info["chat_template"] == nil {
+		s.info["chat_template"] = t.Source() // it came in a file of its own
+	}
+	s.metrics = newMetrics(cfg.Models[0], e)
+	s.routes = s.ownRoutes()
+	return s, nil
+}
+
+// Registerer takes the metrics of other packages; they appear on /metrics.
+func (s *Server) Registerer() prometheus.Registerer { return s.metrics.registry }
+
+// Stopping is closed when Serve begins to drain: streams that a client can take
+// up again later should end now.
+func (s *Server) Stopping() <-chan struct{} { return s.stopping }
+
+// Serve answers on l until ctx ends. Then it stops accepting, lets running
+// requests finish for Config.Grace, ends the rest with an error event, and
+// returns. It closes l. It must be called once.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	base, kill := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer kill(nil)
+	lim := s.cfg.Limits
+	srv := &http.Server{
+		Handler:           s.Handler(),
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ReadHeaderTimeout: lim.ReadHeaderTimeout,
+		IdleTimeout:       lim.IdleTimeout,
+		MaxHeaderBytes:    lim.HeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(l) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("api: serve: %w", err)
+	case <-ctx.Done():
+	}
+	s.draining.Store(true)
+	close(s.stopping)
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Grace)
+	defer cancel()
+	err := srv.Shutdown(grace)
+	if err != nil { // some requests still run: tell them, and give them a moment to say so
+		kill(errShutdown)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		err = srv.Shutdown(last)
+		_ = srv.Close()
+	}
+	if e := <-failed; err == nil && !errors.Is(e, http.ErrServerClosed) {
+		err = e
+	}
+	if err != nil {
+		return fmt.Errorf("api: drain: connections cut after %v: %w", s.cfg.Grace, err)
+	}
+	return nil
+}
+
+// encode turns text into tokens.
+func (s *Server) encode(segments []Segment, special bool, param string) ([]int32, *apiError) {
+	size := 0
+	for _, seg := range segments {
+		size += len(seg.Text)
+	}
+	// Far too long is seen without encoding it; 4 is slack for normalisation.
+	if least := size / s.longest / 4; least > s.cfg.Limits.PromptTokens {
+		return nil, invalidCode(param, "context_length_exceeded", "%s", ErrTooLong{s.cfg.MaxModelLen, least, 0}.Error())
+	}
+	ids, err := s.tok.Encode(segments, special)
+	if err != nil {
+		return nil, invalidCode(param, "not_encodable", "'%s' cannot be turned into tokens: %v.", param, err)
+	}
+	return ids, nil
+}
+
+// checkModel resolves the model name of a request.
+func (s *Server) checkModel(p *params) *apiError {
+	if p.model == "" {
+		p.model = s.cfg.Models[0]
+		return nil
+	}
+	for _, m := range s.cfg.Models {
+		if m == p.model {
+			return nil
+		}
+	}
+	return &apiError{status: http.StatusNotFound, typ: typeInvalid, param: "model", code: "model_not_found",
+		message: fmt.Sprintf("The model `%s` does not exist; this server has `%s`.", p.model, s.cfg.Models[0])}
+}
+
+// fit checks prompt and completion against the context and settles
+// max_tokens; def is its default, -1 for the rest of the context.
+func (s *Server) fit(ids []int32, p *params, def int, param string) *apiError {
+	limit, n := s.cfg.MaxModelLen, len(ids)
+	if n > s.cfg.Limits.PromptTokens && s.cfg.Limits.PromptTokens < limit {
+		limit = s.cfg.Limits.PromptTokens // a stricter limit reads the same to a client
+	}
+	want := p.maxTokens
+	if want < 0 {
+		want = max(1, min(limit-n, max(def, 0)))
+		if def < 0 {
+			want = max(1, limit-n)
+		}
+	}
+	if n > limit || want > limit-n {
+		return invalidCode(param, "context_length_exceeded", "%s", ErrTooLong{limit, n, want}.Error())
+	}
+	p.maxTokens = want
+	if p.sampling.MinTokens > want {
+		return invalid("min_tokens", "'min_tokens' (%d) is more than the %d tokens that may be generated.", p.sampling.MinTokens, want)
+	}
+	return nil
+}
+
+func (s *Server) newHead(prefix, object, model string) head {
+	return head{ID: prefix + newID(), Object: object, Created: time.Now().Unix(), Model: model, SystemFingerprint: s.cfg.SystemFingerprint}
+}
+
+// newID is 128 random bits, spelled without ambiguity of case.
+func newID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
+}

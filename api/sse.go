@@ -1,0 +1,85 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"time"
+)
+
+// sse writes server-sent events, each flushed and each under its own write
+// deadline: a reader that takes longer for one chunk is cut off, however long
+// the stream as a whole may be.
+type sse struct {
+	w       http.ResponseWriter
+	rc      *http.ResponseController
+	timeout time.Duration
+	buf     bytes.Buffer
+	started bool
+}
+
+func newSSE(w http.ResponseWriter, timeout time.Duration) *sse {
+	return &sse{w: w, rc: http.NewResponseController(w), timeout: timeout}
+}
+
+func (e *sse) data(v any) error { return e.event("", v) }
+
+func (e *sse) event(id string, v any) error {
+	e.buf.Reset()
+	if id != "" {
+		e.buf.WriteString("id: " + id + "\n")
+	}
+	e.buf.WriteString("data: ")
+	enc := json.NewEncoder(&e.buf) // never emits a raw newline inside the value
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	e.buf.WriteByte('\n')
+	return e.send()
+}
+
+// comment keeps proxies and client timeouts quiet; clients ignore it.
+func (e *sse) comment(text string) error {
+	e.buf.Reset()
+	e.buf.WriteString(": " + text + "\n\n")
+	return e.send()
+}
+
+func (e *sse) done() error {
+	e.buf.Reset()
+	e.buf.WriteString("data: [DONE]\n\n")
+	return e.send()
+}
+
+func (e *sse) send() error {
+	if !e.started {
+		e.started = true
+		h := e.w.Header()
+		h.Set("Content-Type", "text/event-stream; charset=utf-8")
+		h.Set("Cache-Control", "no-cache")
+		h.Set("X-Accel-Buffering", "no") // nginx must not collect chunks
+		e.w.WriteHeader(http.StatusOK)
+	}
+	_ = e.rc.SetWriteDeadline(time.Now().Add(e.timeout)) // unsupported only by test recorders
+	if _, err := e.w.Write(e.buf.Bytes()); err != nil {
+		return err
+	}
+	return e.rc.Flush()
+}
+
+// marshal is json.Marshal that leaves <, > and & as they are.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// deadline gives the writing of one body its time.
+func (s *Server) deadline(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.cfg.Limits.WriteTimeout))
+}

@@ -1,0 +1,179 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestModels(t *testing.T) {
+	url := serve(t, &fakeEngine{})
+	a := get(t, url+"/v1/models")
+	m := at(t, a.body, "data", 0)
+	if at(t, a.body, "object") != "list" || at(t, m, "id") != "fake/model" || at(t, m, "root") != "weights/fake" || at(t, m, "max_model_len") != 512.0 || at(t, m, "object") != "model" {
+		t.Error(a.raw)
+	}
+	for _, id := range []string{"fake/model", "fake%2Fmodel", "alias"} {
+		if a := get(t, url+"/v1/models/"+id); a.status != 200 {
+			t.Errorf("%s: %s", id, a.raw)
+		}
+	}
+}
+
+func TestHealthAndReady(t *testing.T) {
+	e := &fakeEngine{}
+	url := serve(t, e)
+	for _, path := range []string{"/health", "/ready"} {
+		if a := get(t, url+path); a.status != 200 || at(t, a.body, "status") != "ok" {
+			t.Error(a.raw)
+		}
+	}
+	e.health, e.ready = errors.New("rank 3 at 10.0.0.7 hangs"), ErrNotReady{Reason: "loading"}
+	a := get(t, url+"/health")
+	if a.status != 503 || strings.Contains(a.raw, "10.0.0.7") {
+		t.Error(a.raw)
+	}
+	if a = get(t, url+"/ready"); a.status != 503 || at(t, a.body, "reason") != "loading" || a.header.Get("Retry-After") == "" {
+		t.Error(a.raw)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	if a := get(t, serve(t, &fakeEngine{})+"/version"); at(t, a.body, "version") != "1.2.3" {
+		t.Error(a.raw)
+	}
+}
+
+func TestCluster(t *testing.T) {
+	e := &fakeEngine{}
+	url := serve(t, e)
+	a := get(t, url+"/v1/cluster")
+	if at(t, a.body, "model") != "fake/model" || len(at(t, a.body, "nodes").([]any)) != 0 {
+		t.Error(a.raw)
+	}
+	e.state = testState
+	a = get(t, url+"/v1/cluster")
+	n := at(t, a.body, "nodes", 1)
+	for k, want := range (M{"id": "b", "pid": 12.0, "address": "10.0.0.2:1", "state": "suspect", "share": 0.25, "sequences": 3.0, "kv_used_bytes": 30.0, "kv_budget_bytes": 100.0}) {
+		if got := at(t, n, k); got != want {
+			t.Errorf("%s: %v, want %v", k, got, want)
+		}
+	}
+	for k, want := range (M{"epoch": 7.0, "mapping": "gather", "running": 4.0, "waiting": 2.0}) {
+		if got := at(t, a.body, k); got != want {
+			t.Errorf("%s: %v, want %v", k, got, want)
+		}
+	}
+}
+
+var testState = ClusterState{Epoch: 7, Mapping: "gather", Running: 4, Waiting: 2, Recoveries: 1, Nodes: []NodeState{
+	{ID: "a", PID: 11, Address: "10.0.0.1:1", State: "ready", Share: 0.75, Sequences: 1, KVUsedBytes: 20, KVBudgetBytes: 100},
+	{ID: "b", PID: 12, Address: "10.0.0.2:1", State: "suspect", Share: 0.25, Sequences: 3, KVUsedBytes: 30, KVBudgetBytes: 100},
+	{ID: "b", State: "fenced"}, // the same name twice must not fail a scrape
+}}
+
+func TestMetrics(t *testing.T) {
+	e := &fakeEngine{script: hello, state: testState}
+	url := serve(t, e)
+	post(t, url+"/v1/completions", completion(nil))
+	post(t, url+"/v1/completions", completion(M{"max_tokens": 2}))
+	post(t, url+"/v1/completions", completion(M{"stop": "wor"}))
+	post(t, url+"/v1/completions", completion(M{"n": 0}))
+	e.script = func(*Request) []Event { return []Event{{Token: NoToken, Finish: FinishError, Err: errors.New("x")}} }
+	post(t, url+"/v1/completions", completion(nil))
+	var raw string
+	for _, want := range []string{
+		`vllm:num_requests_running{model_name="fake/model"} 4`,
+		`vllm:num_requests_waiting{model_name="fake/model"} 2`,
+		`vllm:kv_cache_usage_perc{model_name="fake/model"} 0.25`,
+		`vllm:prompt_tokens_total{model_name="fake/model"} 9`,
+		`vllm:request_success_total{finished_reason="stop",model_name="fake/model"} 2`,
+		`vllm:request_success_total{finished_reason="length",model_name="fake/model"} 1`,
+		`vllm:request_success_total{finished_reason="error",model_name="fake/model"} 1`,
+		`vllm:request_success_total{finished_reason="abort",model_name="fake/model"} 0`,
+		`vllm:e2e_request_latency_seconds_count{model_name="fake/model"} 3`,
+		`vllm:time_to_first_token_seconds_count{model_name="fake/model"} 3`,
+		`shoal_epoch 7`, `shoal_recoveries_total 1`, `shoal_nodes{state="suspect"} 1`, `shoal_node_kv_used_bytes{node="b"} 30`,
+		`shoal_http_requests_total{code="400",route="/v1/completions"} 1`,
+		`shoal_http_requests_total{code="500",route="/v1/completions"} 1`,
+		"vllm:inter_token_latency_seconds_bucket", "vllm:request_queue_time_seconds_sum", "vllm:request_prefill_time_seconds_sum",
+		"vllm:request_decode_time_seconds_sum", "vllm:generation_tokens_total", "go_goroutines", "process_open_fds",
+	} {
+		eventually(t, want, func() bool {
+			if !strings.Contains(raw, want) {
+				raw = get(t, url+"/metrics").raw
+			}
+			return strings.Contains(raw, want)
+		})
+	}
+}
+
+func TestTokenize(t *testing.T) {
+	url := serve(t, &fakeEngine{})
+	a := post(t, url+"/tokenize", M{"prompt": "Hello!", "return_token_strs": true})
+	if !reflect.DeepEqual(at(t, a.body, "tokens"), []any{256.0, 261.0, 263.0}) || at(t, a.body, "count") != 3.0 || at(t, a.body, "max_model_len") != 512.0 ||
+		!reflect.DeepEqual(at(t, a.body, "token_strs"), []any{"<bos>", "Hello", "!"}) {
+		t.Error(a.raw)
+	}
+	a = post(t, url+"/tokenize", M{"prompt": "", "add_special_tokens": false})
+	if a.status != 200 || len(at(t, a.body, "tokens").([]any)) != 0 || at(t, a.body, "token_strs") != nil {
+		t.Error(a.raw)
+	}
+	a = post(t, url+"/tokenize", chat(nil))
+	if at(t, a.body, "count") != 6.0 {
+		t.Error(a.raw)
+	}
+	a = post(t, url+"/detokenize", M{"tokens": []int{256, 261, 263}})
+	if at(t, a.body, "prompt") != "<bos>Hello!" {
+		t.Error(a.raw)
+	}
+	checkParam(t, post(t, url+"/tokenize", M{}), "prompt", nil)
+	checkParam(t, post(t, url+"/tokenize", chat(M{"prompt": "x"})), "prompt", nil)
+	checkParam(t, post(t, url+"/tokenize", M{"messages": 3}), "messages", 3)
+	checkParam(t, post(t, url+"/detokenize", M{}), "tokens", nil)
+	checkParam(t, post(t, url+"/detokenize", M{"tokens": []int{9999}}), "tokens", nil)
+	checkParam(t, post(t, url+"/detokenize", M{"tokens": []int{1}, "model": 3}), "model", 3)
+}
+
+func TestTokenizerInfo(t *testing.T) {
+	url := serve(t, &fakeEngine{}, func(c *Config) {
+		c.TokenizerConfig = json.RawMessage(`{"eos_token":{"content":"<eos>","lstrip":false},"bos_token":"<bos>","chat_template":"{{x}}","extra":1}`)
+	})
+	a := get(t, url+"/tokenizer_info")
+	for k, want := range (M{"eos_token": "<eos>", "bos_token": "<bos>", "chat_template": "{{x}}", "extra": 1.0}) {
+		if at(t, a.body, k) != want {
+			t.Error(a.raw)
+		}
+	}
+	a = get(t, serve(t, &fakeEngine{})+"/tokenizer_info")
+	if at(t, a.body, "chat_template") != nil || at(t, a.body, "eos_token") != nil {
+		t.Error(a.raw)
+	}
+	for _, bad := range []string{"null", "[]", "{"} {
+		cfg := testConfig()
+		cfg.TokenizerConfig = json.RawMessage(bad)
+		if _, err := New(cfg, &fakeEngine{}, fakeTok{}, nil); err == nil {
+			t.Errorf("%s accepted", bad)
+		}
+	}
+}
+
+func TestConfig(t *testing.T) {
+	two := 200.0
+	for name, change := range map[string]func(*Config){
+		"models":      func(c *Config) { c.Models = nil },
+		"context":     func(c *Config) { c.MaxModelLen = 0 },
+		"temperature": func(c *Config) { c.DefaultTemperature = &two },
+	} {
+		cfg := testConfig()
+		change(&cfg)
+		if _, err := New(cfg, &fakeEngine{}, fakeTok{}, nil); err == nil {
+			t.Errorf("%s accepted", name)
+		}
+	}
+	if _, err := New(testConfig(), nil, fakeTok{}, nil); err == nil {
+		t.Error("no engine accepted")
+	}
+}

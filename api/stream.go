@@ -1,0 +1,92 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+)
+
+// chunkBody is one chunk of a stream of either endpoint.
+type chunkBody struct {
+	head
+	Choices []any           `json:"choices"`
+	Usage   json.RawMessage `json:"usage,omitempty"` // null on all but the last with include_usage
+}
+
+// stream answers with one chunk per token that has text to show.
+//
+// Headers wait for the first token (or the first keep-alive), so that a request
+// that fails before it still gets a proper status. After that a failure is an
+// error event and the end of the stream without [DONE].
+func (s *Server) stream(ctx context.Context, w http.ResponseWriter, run *run) {
+	out := newSSE(w, s.cfg.Limits.WriteTimeout)
+	if err := s.streamTo(ctx, out, run); err != nil {
+		var gone errWrite
+		switch {
+		case errors.As(err, &gone), errors.Is(err, context.Canceled):
+			s.log.Info("api: client left", "id", run.head.ID, "err", err)
+		case !out.started:
+			run.failure = "error"
+			s.writeError(w, asAPIError(err), true)
+		default:
+			run.failure = "error"
+			s.log.Warn("api: stream failed", "id", run.head.ID, "err", err)
+			_ = out.data(asAPIError(err)) // the client may be gone as well
+		}
+	}
+}
+
+// errWrite: the client does not read any more.
+type errWrite struct{ error }
+
+func (s *Server) streamTo(ctx context.Context, out *sse, run *run) error {
+	var batch []arrival
+	for run.open > 0 {
+		var err error
+		batch, err = run.wait(ctx, batch, s.cfg.KeepAlive)
+		if errors.Is(err, errIdle) {
+			if err := out.comment("keep-alive"); err != nil {
+				return errWrite{err}
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, a := range batch {
+			d, show, err := run.accept(a)
+			if err != nil {
+				return err
+			}
+			if !show {
+				continue
+			}
+			if err := out.data(run.chunk(d)); err != nil {
+				return errWrite{err}
+			}
+		}
+	}
+	if run.includeUsage {
+		c := chunkBody{head: run.head, Choices: []any{}}
+		c.Usage, _ = json.Marshal(run.usage())
+		if err := out.data(c); err != nil {
+			return errWrite{err}
+		}
+	}
+	if err := out.done(); err != nil {
+		return errWrite{err}
+	}
+	return nil
+}
+
+func (r *run) chunk(d delta) chunkBody {
+	c := r.shape.chunk(d)
+	switch {
+	case r.eachUsage:
+		c.Usage, _ = json.Marshal(r.usage())
+	case r.includeUsage:
+		c.Usage = nullUsage
+	}
+	return c
+}

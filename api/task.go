@@ -1,0 +1,194 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Task is a completion request that runs apart from the connection it came by.
+// It depends on the body, the options and the model only: the same body gives
+// the same Task in a later process.
+type Task struct {
+	server *Server
+	gen    *generation
+}
+
+// TaskOptions fix what a request leaves to the server.
+type TaskOptions struct {
+	ID      string // of the response, without a prefix
+	Created int64  // Unix seconds
+	Seed    uint64 // when the body has none
+}
+
+// Endpoints that a Task can be of.
+const (
+	EndpointCompletions = "/v1/completions"
+	EndpointChat        = "/v1/chat/completions"
+)
+
+// NewTask decodes a body of an endpoint, as the endpoint itself would; the
+// error is what its client would get. "stream" has no effect.
+func (s *Server) NewTask(endpoint string, body []byte, o TaskOptions) (*Task, error) {
+	if int64(len(body)) > s.cfg.Limits.BodyBytes {
+		return nil, &apiError{status: http.StatusRequestEntityTooLarge, typ: typeInvalid, code: "request_too_large", message: "The request body is larger than this server accepts."}
+	}
+	if e := checkShape(body, s.cfg.Limits.JSONDepth, s.cfg.Limits.JSONMembers); e != nil {
+		return nil, e
+	}
+	var g *generation
+	var e *apiError
+	prefix, object := "cmpl-", "text_completion"
+	switch endpoint {
+	case EndpointCompletions:
+		g, e = s.decodeCompletions(body)
+	case EndpointChat:
+		prefix, object = "chatcmpl-", "chat.completion"
+		g, e = s.decodeChat(body)
+	default:
+		e = invalid("endpoint", "'endpoint' is %.60q; known are %s and %s.", endpoint, EndpointCompletions, EndpointChat)
+	}
+	if e != nil {
+		return nil, e
+	}
+	if g.discard && g.promptLogprobs < 0 {
+		return nil, invalid("max_tokens", "'max_tokens' 0 without 'logprobs' leaves nothing to compute; send it to %s.", endpoint)
+	}
+	if f, _ := parseFields(body); f != nil && !f.has("seed") {
+		g.sampling.Seed = o.Seed
+	}
+	g.stream, g.includeUsage, g.eachUsage = false, false, false
+	g.head.ID, g.head.Object, g.head.Created = prefix+o.ID, object, o.Created
+	return &Task{s, g}, nil
+}
+
+// Choices is the number of sequences of the task.
+func (t *Task) Choices() int { return len(t.gen.prompts) * t.gen.n }
+
+// MaxTokens bounds the events with a token of one choice.
+func (t *Task) MaxTokens() int { return max(t.gen.maxTokens, 1) }
+
+// Request is what the engine is asked for a choice. The caller owns it, but for
+// Prompt, which is shared.
+func (t *Task) Request(choice int) *Request { return t.gen.request(choice) }
+
+// TaskDelta is what one event of the engine adds to a choice: text may lag
+// behind the tokens (unfinished characters, the beginning of a stop string).
+type TaskDelta struct {
+	Text   string
+	Finish string // "", stop, length
+}
+
+// Replay turns the events of all choices into text. It is a pure function of
+// the events it has accepted, so every replay of a log yields the same. It
+// belongs to one goroutine.
+type Replay struct {
+	run   *run
+	texts []strings.Builder
+	whole []delta
+}
+
+// Replay starts from nothing.
+func (t *Task) Replay() *Replay {
+	r := &Replay{run: &run{generation: t.gen, server: t.server}}
+	for i := range t.Choices() {
+		r.run.choices = append(r.run.choices, t.server.newChoice(t.gen, i))
+	}
+	r.texts, r.whole = make([]strings.Builder, t.Choices()), make([]delta, t.Choices())
+	return r
+}
+
+// Accept applies an event of a choice. An error means that the choice failed.
+func (r *Replay) Accept(choice int, e Event) (TaskDelta, error) {
+	if choice < 0 || choice >= len(r.whole) {
+		return TaskDelta{}, fmt.Errorf("api: an event of choice %d, there are %d", choice, len(r.whole))
+	}
+	d, _, err := r.run.apply(arrival{choice: choice, event: e})
+	if err != nil {
+		return TaskDelta{}, err
+	}
+	w := &r.whole[choice]
+	r.texts[choice].WriteString(d.text)
+	w.tokens = append(w.tokens, d.tokens...)
+	if d.finish != "" {
+		w.finish, w.reason = d.finish, d.reason
+	}
+	return TaskDelta{Text: d.text, Finish: d.finish}, nil
+}
+
+// Done tells whether a choice has finished; what follows of it has no effect.
+func (r *Replay) Done(choice int) bool { return r.run.choices[choice].finish != "" }
+
+// Tokens is how many tokens a choice has.
+func (r *Replay) Tokens(choice int) int { return r.run.choices[choice].tokens }
+
+// Result is the body of the response, once every choice is done.
+func (r *Replay) Result() (json.RawMessage, error) {
+	for i := range r.whole {
+		if !r.Done(i) {
+			return nil, fmt.Errorf("api: choice %d of a task is not done", i)
+		}
+		r.whole[i].index, r.whole[i].text = i, r.texts[i].String()
+	}
+	b, err := marshal(r.run.shape.whole(r.whole, r.run.usage()))
+	if err != nil {
+		return nil, err
+	}
+	return json.RawMessage(strings.TrimSuffix(string(b), "\n")), nil
+}
+
+// Fingerprint names what decides the bits besides a request (Config.SystemFingerprint).
+func (s *Server) Fingerprint() string { return s.cfg.SystemFingerprint }
+
+// Limits are those in force, for routes of other packages.
+func (s *Server) Limits() Limits { return s.cfg.Limits }
+
+// KeepAlive is how long a stream may be silent.
+func (s *Server) KeepAlive() time.Duration { return s.cfg.KeepAlive }
+
+// ReadJSON reads a JSON body under the server's limits.
+func (s *Server) ReadJSON(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	body, e := s.readBody(w, r)
+	if e != nil {
+		return nil, e
+	}
+	return body, nil
+}
+
+// WriteError answers with err as every route does.
+func (s *Server) WriteError(w http.ResponseWriter, err error) {
+	s.writeError(w, asAPIError(err), false)
+}
+
+// WriteJSON answers with v.
+func (s *Server) WriteJSON(w http.ResponseWriter, status int, v any) { s.writeJSON(w, status, v) }
+
+// ErrorStatus is the status and the body a client would get for err.
+func ErrorStatus(err error) (status int, body json.RawMessage) {
+	e := asAPIError(err)
+	b, err := json.Marshal(e)
+	if err != nil {
+		return http.StatusInternalServerError, json.RawMessage(`{}`)
+	}
+	return e.status, b
+}
+
+// EventStream writes server-sent events, each under the server's write deadline.
+type EventStream struct{ out *sse }
+
+// NewEventStream begins with the first event or comment.
+func (s *Server) NewEventStream(w http.ResponseWriter) *EventStream {
+	return &EventStream{newSSE(w, s.cfg.Limits.WriteTimeout)}
+}
+
+// Data sends v as one event with an id, which a browser's EventSource sends back
+// as Last-Event-ID; an empty id sends none.
+func (e *EventStream) Data(id string, v any) error { return e.out.event(id, v) }
+
+// Comment keeps proxies quiet.
+func (e *EventStream) Comment(text string) error { return e.out.comment(text) }
+
+// Done ends the stream.
+func (e *EventStream) Done() error { return e.out.done() }

@@ -1,0 +1,118 @@
+package api
+
+import (
+	"encoding/json"
+
+	"shoal/tokenizer"
+)
+
+// Tokenizer is what the API needs of a tokenizer; safe for concurrent use.
+type Tokenizer interface {
+	// Encode encodes the joined segments as one text. Added (special) tokens
+	// are recognised, but not in literal segments: user text cannot forge a
+	// control token. addSpecial applies the post-processor (BOS and the like).
+	// An error says that the text cannot be encoded as the model expects.
+	Encode(segments []Segment, addSpecial bool) ([]int32, error)
+	Decode(ids []int32, skipSpecial bool) string
+	Token(id int32) string      // as the vocabulary spells it
+	TokenBytes(id int32) []byte // what it adds to a text
+	VocabSize() int
+	IsSpecial(id int32) bool
+	NewStream(skipSpecial bool) TextStream
+}
+
+// TextStream decodes one sequence token by token. Push returns the text that is
+// complete after id and holds back the bytes of an unfinished rune; Flush
+// returns what is left. Not safe for concurrent use.
+type TextStream interface {
+	Push(id int32) string
+	Flush() string
+}
+
+// FromTokenizer is a Tokenizer over a checkpoint's own.
+func FromTokenizer(t *tokenizer.Tokenizer) Tokenizer { return checkpointTokenizer{t} }
+
+type checkpointTokenizer struct{ *tokenizer.Tokenizer }
+
+func (t checkpointTokenizer) Encode(segments []Segment, addSpecial bool) ([]int32, error) {
+	parts := make([]tokenizer.Part, len(segments))
+	for i, s := range segments {
+		parts[i] = tokenizer.Part(s)
+	}
+	return t.TryEncode(parts, addSpecial)
+}
+
+func (t checkpointTokenizer) NewStream(skipSpecial bool) TextStream {
+	return t.Tokenizer.NewStream(skipSpecial)
+}
+
+// continueText is a stream for the tokens that follow ids: one that knows that
+// text came before, so that a decoder which strips a leading space does not. It
+// takes a few tokens to know. Where ids end inside a character the stream
+// starts afresh: bytes of the prompt never show in the output.
+func continueText(t Tokenizer, ids []int32, skipSpecial bool) TextStream {
+	tail := ids[max(0, len(ids)-16):]
+	s, n := t.NewStream(skipSpecial), 0
+	for _, id := range tail {
+		n += len(s.Push(id))
+	}
+	if n != len(t.Decode(tail, skipSpecial)) {
+		return t.NewStream(skipSpecial)
+	}
+	return s
+}
+
+// ChatTemplate renders a conversation; safe for concurrent use.
+type ChatTemplate interface {
+	// Render returns the prompt as segments in order. An error says which
+	// message the template refuses; it reaches the client as a 400.
+	Render(c Conversation) ([]Segment, error)
+}
+
+// Conversation is a validated chat request: roles are system, user or assistant.
+type Conversation struct {
+	Messages            []Message
+	AddGenerationPrompt bool
+	ContinueFinal       bool           // the answer goes on with the last message
+	Kwargs              map[string]any // chat_template_kwargs, JSON values
+}
+
+// Message is one turn of plain text.
+type Message struct{ Role, Name, Content string }
+
+// Segment is a piece of a prompt. Literal text came from a message: control
+// tokens that it spells out stay text.
+type Segment struct {
+	Text    string
+	Literal bool
+}
+
+// FromTemplate is a ChatTemplate over a checkpoint's own.
+func FromTemplate(t *tokenizer.ChatTemplate) ChatTemplate { return checkpointTemplate{t} }
+
+type checkpointTemplate struct{ *tokenizer.ChatTemplate }
+
+func (t checkpointTemplate) Render(c Conversation) ([]Segment, error) {
+	messages := make([]tokenizer.Message, len(c.Messages))
+	for i, m := range c.Messages {
+		messages[i] = tokenizer.Message{Role: m.Role, Content: m.Content}
+		if m.Name != "" {
+			extra, err := json.Marshal(map[string]string{"name": m.Name})
+			if err != nil {
+				return nil, err
+			}
+			messages[i].Extra = extra
+		}
+	}
+	parts, err := t.ChatTemplate.Render(messages, tokenizer.RenderOptions{
+		AddGenerationPrompt: c.AddGenerationPrompt, ContinueFinal: c.ContinueFinal, Extra: c.Kwargs,
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Segment, len(parts))
+	for i, p := range parts {
+		out[i] = Segment(p)
+	}
+	return out, nil
+}

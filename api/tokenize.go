@@ -1,0 +1,135 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+)
+
+// handleTokenize takes {"prompt"} or {"messages"} and returns token ids.
+func (s *Server) handleTokenize(w http.ResponseWriter, r *http.Request) {
+	body, e := s.readBody(w, r)
+	if e == nil {
+		var out any
+		if out, e = s.tokenize(body); e == nil {
+			s.writeJSON(w, http.StatusOK, out)
+			return
+		}
+	}
+	s.writeError(w, e, false)
+}
+
+type tokenized struct {
+	Count       int      `json:"count"`
+	MaxModelLen int      `json:"max_model_len"`
+	Tokens      []int32  `json:"tokens"`
+	TokenStrs   []string `json:"token_strs"` // null unless asked for
+}
+
+func (s *Server) tokenize(body []byte) (*tokenized, *apiError) {
+	f, e := parseFields(body)
+	if e != nil {
+		return nil, e
+	}
+	var p params
+	special, strs := true, false
+	f.str("model", &p.model, 512)
+	f.boolean("return_token_strs", &strs)
+	var text string
+	hasText := f.str("prompt", &text, len(body))
+	hasMessages := f.has("messages")
+	if !hasMessages {
+		f.boolean("add_special_tokens", &special)
+	}
+	switch {
+	case f.err != nil:
+		return nil, f.err
+	case hasText == hasMessages:
+		return nil, invalid("prompt", "Send either 'prompt' or 'messages'.")
+	}
+	if e := s.checkModel(&p); e != nil {
+		return nil, e
+	}
+	var ids []int32
+	if hasMessages {
+		if ids, e = s.chatPrompt(f); e != nil {
+			return nil, e
+		}
+	} else if ids, e = s.encode([]Segment{{Text: text}}, special, "prompt"); e != nil {
+		return nil, e
+	}
+	out := &tokenized{Count: len(ids), MaxModelLen: s.cfg.MaxModelLen, Tokens: ids}
+	if ids == nil {
+		out.Tokens = []int32{}
+	}
+	if strs {
+		out.TokenStrs = make([]string, len(ids))
+		for i, id := range ids {
+			out.TokenStrs[i] = s.tok.Token(id)
+		}
+	}
+	return out, nil
+}
+
+// handleDetokenize takes {"tokens"} and returns {"prompt"}.
+func (s *Server) handleDetokenize(w http.ResponseWriter, r *http.Request) {
+	body, e := s.readBody(w, r)
+	if e == nil {
+		var text string
+		if text, e = s.detokenize(body); e == nil {
+			s.writeJSON(w, http.StatusOK, map[string]string{"prompt": text})
+			return
+		}
+	}
+	s.writeError(w, e, false)
+}
+
+func (s *Server) detokenize(body []byte) (string, *apiError) {
+	f, e := parseFields(body)
+	if e != nil {
+		return "", e
+	}
+	var p params
+	f.str("model", &p.model, 512)
+	ids, problem := parseIDs(f.get("tokens"), s.vocab, s.cfg.Limits.DetokenizeToken)
+	switch {
+	case f.err != nil:
+		return "", f.err
+	case problem != "":
+		return "", invalid("tokens", "'tokens' %s.", problem)
+	}
+	if e := s.checkModel(&p); e != nil {
+		return "", e
+	}
+	return s.tok.Decode(ids, false), nil
+}
+
+// tokenizerInfo is the tokenizer's configuration with the fields that clients
+// look for: bos_token, eos_token (strings or null) and chat_template.
+func tokenizerInfo(cfg Config) (map[string]any, error) {
+	info := map[string]any{}
+	if len(cfg.TokenizerConfig) > 0 {
+		if err := json.Unmarshal(cfg.TokenizerConfig, &info); err != nil {
+			return nil, fmt.Errorf("api: Config.TokenizerConfig is not a JSON object: %w", err)
+		}
+		if info == nil {
+			return nil, fmt.Errorf("api: Config.TokenizerConfig is null, not a JSON object")
+		}
+	}
+	for _, k := range []string{"bos_token", "eos_token", "pad_token", "unk_token"} {
+		if t, ok := info[k].(map[string]any); ok { // the long form of an added token
+			info[k] = t["content"]
+		}
+	}
+	for _, k := range []string{"bos_token", "eos_token", "chat_template", "tokenizer_class"} {
+		if _, ok := info[k]; !ok {
+			info[k] = nil
+		}
+	}
+	info["max_model_len"] = cfg.MaxModelLen
+	return info, nil
+}
+
+func (s *Server) handleTokenizerInfo(w http.ResponseWriter, _ *http.Request) {
+	s.writeJSON(w, http.StatusOK, s.info)
+}

@@ -1,0 +1,160 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"shoal/api"
+)
+
+// eventView is one event of a job's stream. Index counts the events of the job;
+// it is the SSE id, and from=Index+1 goes on after it.
+type eventView struct {
+	Object  string   `json:"object"` // job.event
+	Index   int      `json:"index"`
+	Choice  int      `json:"choice"`
+	Token   *int32   `json:"token"` // null: an end without a token
+	Text    string   `json:"text"`
+	Logprob *float32 `json:"logprob,omitempty"`
+	Finish  *string  `json:"finish_reason"`
+}
+
+// endView follows the last event.
+type endView struct {
+	Object string    `json:"object"` // job.end
+	State  Phase     `json:"state"`
+	Events int       `json:"events"`
+	Error  *jobError `json:"error"`
+}
+
+// events answers GET /v1/jobs/{id}/events?from=N: the events of the job from
+// index N (default: after Last-Event-ID, else 0), as they come, then job.end and
+// [DONE]. Every event was written before it is sent, so the indices are 0, 1, 2,
+// ... whatever crashes, and each index has the same content for ever.
+func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
+	from, err := fromIndex(r)
+	var task *api.Task
+	if err == nil {
+		var spec Spec
+		if spec, err = v.store.spec(r.Context(), j.id); err == nil {
+			task, err = v.task(j.id, j.view().state.Accepted, spec)
+		}
+	}
+	if err == nil && from > j.view().state.Events {
+		err = api.Problem{Status: http.StatusBadRequest, Param: "from", Message: fmt.Sprintf("'from' is %d, the job has %d events so far.", from, j.view().state.Events)}
+	}
+	if err != nil {
+		v.api.WriteError(w, err)
+		return
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(v.ctx, cancel)()
+	f := &follower{store: v.store, check: journal{name: j.id}, replay: task.Replay(), from: from, out: v.api.NewEventStream(w)}
+	for {
+		now := j.view() // before the read: what comes after it rings changed
+		if err := f.read(ctx); err != nil {
+			if !errors.Is(err, errGoneClient) && ctx.Err() == nil {
+				v.cfg.Logger.Warn("jobs: an event stream broke", "job", j.id, "error", err)
+				_ = f.out.Data("", map[string]any{"error": map[string]any{"message": err.Error(), "type": "server_error", "param": nil, "code": "store_unavailable"}})
+			}
+			return
+		}
+		if now.state.Phase.Final() {
+			end := endView{Object: "job.end", State: now.state.Phase, Events: now.state.Events, Error: v.show(now).Error}
+			if f.out.Data("", end) == nil {
+				_ = f.out.Done()
+			}
+			return
+		}
+		t := time.NewTimer(v.api.KeepAlive())
+		select {
+		case <-now.changed:
+		case <-t.C:
+			if f.out.Comment("keep-alive") != nil {
+				cancel()
+			}
+		case <-ctx.Done():
+		}
+		t.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+func fromIndex(r *http.Request) (int, error) {
+	q, last := r.URL.Query().Get("from"), r.Header.Get("Last-Event-ID")
+	add := 0
+	if q == "" {
+		q, add = last, 1
+	}
+	if q == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(q)
+	if err != nil || n < 0 || n > 1<<30 {
+		return 0, api.Problem{Status: http.StatusBadRequest, Param: "from", Message: fmt.Sprintf("'from' is %.40q; it must be the index of an event, 0 or more.", q)}
+	}
+	return n + add, nil
+}
+
+// follower reads a job's journal as it grows and sends the events from an index
+// on. Text needs what came before, so it begins at the beginning.
+type follower struct {
+	store  *Store
+	check  journal
+	replay *api.Replay
+	from   int
+	next   int
+	out    *api.EventStream
+}
+
+var errGoneClient = errors.New("jobs: the client left")
+
+func (f *follower) read(ctx context.Context) error {
+	return f.store.log.Read(ctx, f.check.name, f.check.last, func(seq uint64, data []byte) error {
+		r, err := f.check.verify(seq, data)
+		if err != nil || r.kind != KindTokens {
+			return err
+		}
+		_, events, err := decodeTokens(r.payload)
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			d, err := f.replay.Accept(e.Choice, e.Event)
+			if err != nil {
+				return err
+			}
+			if f.next >= f.from {
+				if err := f.send(e, d); err != nil {
+					return err
+				}
+			}
+			f.next++
+		}
+		return nil
+	})
+}
+
+func (f *follower) send(e Logged, d api.TaskDelta) error {
+	out := eventView{Object: "job.event", Index: f.next, Choice: e.Choice, Text: d.Text}
+	if e.Event.Token != api.NoToken {
+		out.Token = &e.Event.Token
+	}
+	if e.Event.Top != nil {
+		out.Logprob = &e.Event.Logprob
+	}
+	if d.Finish != "" {
+		out.Finish = &d.Finish
+	}
+	if f.out.Data(strconv.Itoa(f.next), out) != nil {
+		return errGoneClient
+	}
+	return nil
+}

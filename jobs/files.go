@@ -1,0 +1,230 @@
+package jobs
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// File is an uploaded or written file, as clients see it.
+type File struct {
+	ID        string `json:"id"`
+	Object    string `json:"object"`
+	Bytes     int64  `json:"bytes"`
+	CreatedAt int64  `json:"created_at"`
+	Filename  string `json:"filename"`
+	Purpose   string `json:"purpose"` // batch, batch_output
+	Status    string `json:"status"`
+	SHA256    string `json:"sha256"`
+}
+
+// FileBytes bounds what files take on disk.
+const FileBytes = 4 << 30
+
+// Limits of files.
+const (
+	maxFileBytes  = 200 << 20
+	maxFilesBytes = FileBytes
+	maxFiles      = 4096
+)
+
+var (
+	// ErrFileSize: a file is larger than one may be, or all together would be.
+	ErrFileSize = errors.New("jobs: file too large")
+	// ErrNoFile: there is no such file.
+	ErrNoFile = errors.New("jobs: no such file")
+)
+
+// Files keeps files in a folder: ID.data, then ID.json, each made whole under
+// another name first, synced and renamed, so that a file is there or is not.
+type Files struct {
+	dir string
+
+	mu    sync.Mutex
+	all   map[string]File
+	total int64
+}
+
+// OpenFiles makes or reads a folder; what was not finished is removed.
+func OpenFiles(dir string) (*Files, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("jobs: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: %w", err)
+	}
+	f := &Files{dir: dir, all: map[string]File{}}
+	for _, e := range entries {
+		id, meta := strings.CutSuffix(e.Name(), ".json")
+		if !meta {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		var x File
+		if err != nil || json.Unmarshal(b, &x) != nil || x.ID != id {
+			return nil, fmt.Errorf("%w: %s does not describe a file; remove it to go on without", ErrDamaged, filepath.Join(dir, e.Name()))
+		}
+		f.all[id], f.total = x, f.total+x.Bytes
+	}
+	for _, e := range entries {
+		id, data := strings.CutSuffix(e.Name(), ".data")
+		if _, there := f.all[id]; strings.HasSuffix(e.Name(), ".tmp") || data && !there {
+			_ = os.Remove(filepath.Join(dir, e.Name())) // never acknowledged
+		}
+	}
+	return f, nil
+}
+
+// Put keeps what r holds under id, in place of a file of that id.
+func (f *Files) Put(id, name, purpose string, created int64, r io.Reader) (_ File, err error) {
+	f.mu.Lock()
+	room, count := maxFilesBytes-f.total, len(f.all)
+	f.mu.Unlock()
+	if count >= maxFiles || room <= 0 {
+		return File{}, fmt.Errorf("%w: %d files hold all of %d bytes; delete some", ErrFileSize, count, int64(maxFilesBytes))
+	}
+	tmp, err := os.CreateTemp(f.dir, "*.tmp")
+	if err != nil {
+		return File{}, fmt.Errorf("jobs: %w", err)
+	}
+	defer func() {
+		tmp.Close()
+		if err != nil {
+			_ = os.Remove(tmp.Name())
+		}
+	}()
+	h := sha256.New()
+	limit := min(room, maxFileBytes)
+	n, err := io.Copy(io.MultiWriter(tmp, h), io.LimitReader(r, limit+1))
+	if err != nil {
+		return File{}, fmt.Errorf("jobs: %w", err)
+	}
+	if n > limit {
+		return File{}, fmt.Errorf("%w: more than %d bytes", ErrFileSize, limit)
+	}
+	if err = tmp.Sync(); err != nil {
+		return File{}, fmt.Errorf("jobs: %w", err)
+	}
+	x := File{ID: id, Object: "file", Bytes: n, CreatedAt: created, Filename: name, Purpose: purpose, Status: "processed", SHA256: hex.EncodeToString(h.Sum(nil))}
+	meta, err := json.Marshal(x)
+	if err != nil {
+		return File{}, fmt.Errorf("jobs: %w", err)
+	}
+	if err = os.Rename(tmp.Name(), f.path(id, "data")); err != nil {
+		return File{}, fmt.Errorf("jobs: %w", err)
+	}
+	if err = WriteWhole(f.path(id, "json"), meta); err != nil {
+		return File{}, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.total += n - f.all[id].Bytes
+	f.all[id] = x
+	return x, nil
+}
+
+func (f *Files) path(id, kind string) string { return filepath.Join(f.dir, id+"."+kind) }
+
+// WriteWhole replaces a file so that it is whole or as before after a crash.
+func WriteWhole(path string, b []byte) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "*.tmp")
+	if err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	_, err = tmp.Write(b)
+	err = errors.Join(err, tmp.Sync(), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp.Name())
+		return fmt.Errorf("jobs: write %s: %w", path, err)
+	}
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil {
+		return fmt.Errorf("jobs: sync %s: %w", d.Name(), err)
+	}
+	return nil
+}
+
+// Get is what is known of a file.
+func (f *Files) Get(id string) (File, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x, ok := f.all[id]
+	return x, ok
+}
+
+// List is all files, the newest first.
+func (f *Files) List() []File {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make([]File, 0, len(f.all))
+	for _, x := range f.all {
+		out = append(out, x)
+	}
+	slices.SortFunc(out, func(a, b File) int {
+		return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), cmp.Compare(b.ID, a.ID))
+	})
+	return out
+}
+
+// Open gives the content after checking all of it against the hash that was
+// noted when it was written.
+func (f *Files) Open(id string) (*os.File, File, error) {
+	x, ok := f.Get(id)
+	if !ok {
+		return nil, x, fmt.Errorf("%w: %s", ErrNoFile, id)
+	}
+	file, err := os.Open(f.path(id, "data"))
+	if err != nil {
+		return nil, x, fmt.Errorf("jobs: %w", err)
+	}
+	h := sha256.New()
+	n, err := io.Copy(h, file)
+	if want, _ := hex.DecodeString(x.SHA256); err == nil && (n != x.Bytes || !bytes.Equal(h.Sum(nil), want)) {
+		err = fmt.Errorf("%w: file %s has %d bytes with another SHA-256 than the %d that were written", ErrDamaged, id, n, x.Bytes)
+	}
+	if err == nil {
+		_, err = file.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		file.Close()
+		return nil, x, err
+	}
+	return file, x, nil
+}
+
+// Delete forgets a file; the description goes first.
+func (f *Files) Delete(id string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x, ok := f.all[id]
+	if !ok {
+		return fmt.Errorf("%w: %s", ErrNoFile, id)
+	}
+	if err := os.Remove(f.path(id, "json")); err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	delete(f.all, id)
+	f.total -= x.Bytes
+	if err := os.Remove(f.path(id, "data")); err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	return nil
+}

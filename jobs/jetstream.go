@@ -1,0 +1,264 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	streamName    = "SHOAL_JOBS"
+	subjectPrefix = "shoal.jobs."
+	codeMaxBytes  = 10077 // the stream has reached MaxBytes
+	codeNoStorage = 10047 // the account has
+	maxMessage    = maxPayload + recordHead + 64 + 512
+)
+
+// jetLog is a Log over a JetStream stream: one subject for each journal, whose
+// last sequence is what an Append expects.
+type jetLog struct {
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	stream jetstream.Stream
+	limit  int64
+}
+
+// OpenJetStream makes or opens the stream of jobs on the server behind nc, which
+// must sync every write before it acknowledges it. It takes nc over. A full
+// stream refuses new messages: it never discards old ones. With more than one
+// replica, reads are answered by their leader: the nearest copy may lag, and a
+// writer would not find what it has just written.
+func OpenJetStream(ctx context.Context, nc *nats.Conn, maxBytes int64, replicas int) (Log, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: JetStream: %w", err)
+	}
+	cfg := jetstream.StreamConfig{
+		Name: streamName, Subjects: []string{subjectPrefix + ">"}, Description: "durable jobs and batches of Shoal",
+		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew,
+		MaxBytes: maxBytes, MaxMsgSize: maxMessage, AllowDirect: replicas == 1, Replicas: replicas,
+	}
+	var stream jetstream.Stream
+	err = again(ctx, func(ctx context.Context) (err error) {
+		stream, err = js.CreateOrUpdateStream(ctx, cfg)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("jobs: stream %s: %w", streamName, err)
+	}
+	return &jetLog{nc: nc, js: js, stream: stream, limit: maxBytes}, nil
+}
+
+const (
+	askLimit      = 3 * time.Second // one request: while a leader is elected it is lost
+	askPause      = 100 * time.Millisecond
+	askAltogether = 2 * time.Minute
+)
+
+// again asks until there is an answer: what is asked while the log's leader is
+// being elected is lost, and nobody says so.
+func again(ctx context.Context, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, askAltogether)
+	defer cancel()
+	for {
+		try, cancel := context.WithTimeout(ctx, askLimit)
+		err := ask(try)
+		late := try.Err() != nil
+		cancel()
+		if err == nil || !late && !errors.Is(err, nats.ErrNoResponders) && !errors.Is(err, nats.ErrTimeout) {
+			return err
+		}
+		t := time.NewTimer(askPause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return err
+		}
+	}
+}
+
+func (l *jetLog) info(ctx context.Context) (info *jetstream.StreamInfo, err error) {
+	err = again(ctx, func(ctx context.Context) (err error) {
+		info, err = l.stream.Info(ctx)
+		return err
+	})
+	return info, err
+}
+
+func (l *jetLog) consumer(ctx context.Context, cfg jetstream.OrderedConsumerConfig) (c jetstream.Consumer, err error) {
+	err = again(ctx, func(ctx context.Context) (err error) {
+		c, err = l.stream.OrderedConsumer(ctx, cfg)
+		return err
+	})
+	return c, err
+}
+
+func (l *jetLog) Append(ctx context.Context, journal string, after uint64, data []byte) (uint64, error) {
+	ack, err := l.js.PublishMsg(ctx, &nats.Msg{Subject: subjectPrefix + journal, Data: data},
+		jetstream.WithExpectLastSequencePerSubject(after), jetstream.WithExpectStream(streamName), jetstream.WithRetryAttempts(0))
+	if err == nil {
+		return ack.Sequence, nil
+	}
+	var api *jetstream.APIError
+	if errors.As(err, &api) {
+		switch api.ErrorCode {
+		case jetstream.JSErrCodeStreamWrongLastSequence, jetstream.JSErrCodeStreamWrongLastSequenceConstant:
+			return 0, fmt.Errorf("%w: %v", ErrConflict, err)
+		case codeMaxBytes, codeNoStorage:
+			return 0, fmt.Errorf("%w: %v", ErrFull, err)
+		}
+	}
+	return 0, fmt.Errorf("jobs: append to %s: %w", journal, err)
+}
+
+func (l *jetLog) Read(ctx context.Context, journal string, after uint64, each func(uint64, []byte) error) error {
+	for {
+		var m *jetstream.RawStreamMsg
+		err := again(ctx, func(ctx context.Context) (err error) {
+			m, err = l.stream.GetMsg(ctx, after+1, jetstream.WithGetMsgSubject(subjectPrefix+journal))
+			return err
+		})
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("jobs: read %s after %d: %w", journal, after, err)
+		}
+		if err := each(m.Sequence, m.Data); err != nil {
+			return err
+		}
+		after = m.Sequence
+	}
+}
+
+// scanPause is how long a Scan waits for a message that should be there.
+const scanPause = 3 * time.Second
+
+func (l *jetLog) Scan(ctx context.Context, each func(string, uint64, []byte) error) error {
+	info, err := l.info(ctx)
+	if err != nil {
+		return fmt.Errorf("jobs: scan: %w", err)
+	}
+	if info.State.Msgs == 0 {
+		return nil
+	}
+	c, err := l.consumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy, InactiveThreshold: time.Minute})
+	if err != nil {
+		return fmt.Errorf("jobs: scan: %w", err)
+	}
+	it, err := c.Messages(jetstream.PullMaxMessages(256))
+	if err != nil {
+		return fmt.Errorf("jobs: scan: %w", err)
+	}
+	defer it.Stop()
+	pauses, patience := 0, 1
+	if info.Config.Replicas > 1 { // the copy that is read may have to catch up first
+		patience = 10
+	}
+	for {
+		m, err := it.Next(jetstream.NextMaxWait(scanPause))
+		if errors.Is(err, nats.ErrTimeout) {
+			if pauses++; pauses < patience {
+				continue
+			}
+			return nil // the rest cannot be read; the journals tell what is missing
+		}
+		if err != nil {
+			return fmt.Errorf("jobs: scan: %w", err)
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return fmt.Errorf("jobs: scan: %w", err)
+		}
+		if err := each(strings.TrimPrefix(m.Subject(), subjectPrefix), meta.Sequence.Stream, m.Data()); err != nil {
+			return err
+		}
+		// A damaged message stays pending; a copy that lags knows of fewer.
+		if meta.Sequence.Stream >= info.State.LastSeq || meta.NumPending == 0 && info.Config.Replicas == 1 {
+			return ctx.Err()
+		}
+	}
+}
+
+func (l *jetLog) Follow(ctx context.Context, after uint64, each func(string, uint64)) error {
+	c, err := l.consumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq: after + 1, HeadersOnly: true, InactiveThreshold: time.Minute})
+	if err != nil {
+		return fmt.Errorf("jobs: follow: %w", err)
+	}
+	it, err := c.Messages(jetstream.PullMaxMessages(256))
+	if err != nil {
+		return fmt.Errorf("jobs: follow: %w", err)
+	}
+	defer context.AfterFunc(ctx, it.Stop)()
+	defer it.Stop()
+	for {
+		m, err := it.Next()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			return fmt.Errorf("jobs: follow: %w", err)
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return fmt.Errorf("jobs: follow: %w", err)
+		}
+		each(strings.TrimPrefix(m.Subject(), subjectPrefix), meta.Sequence.Stream)
+	}
+}
+
+func (l *jetLog) Replicas(ctx context.Context) (inStep int, err error) {
+	info, err := l.stream.Info(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("jobs: stream %s: %w", streamName, err)
+	}
+	if info.Cluster == nil {
+		return 1, nil
+	}
+	if info.Cluster.Leader != "" {
+		inStep = 1
+	}
+	for _, p := range info.Cluster.Replicas {
+		if p.Current && !p.Offline {
+			inStep++
+		}
+	}
+	return inStep, nil
+}
+
+func (l *jetLog) Drop(ctx context.Context, journal string) error {
+	err := again(ctx, func(ctx context.Context) error {
+		return l.stream.Purge(ctx, jetstream.WithPurgeSubject(subjectPrefix+journal))
+	})
+	if err != nil {
+		return fmt.Errorf("jobs: drop %s: %w", journal, err)
+	}
+	return nil
+}
+
+func (l *jetLog) Clear(ctx context.Context) error {
+	if err := again(ctx, func(ctx context.Context) error { return l.stream.Purge(ctx) }); err != nil {
+		return fmt.Errorf("jobs: clear: %w", err)
+	}
+	return nil
+}
+
+func (l *jetLog) Usage(ctx context.Context) (Usage, error) {
+	info, err := l.info(ctx)
+	if err != nil {
+		return Usage{}, fmt.Errorf("jobs: stream %s: %w", streamName, err)
+	}
+	return Usage{Bytes: int64(info.State.Bytes), Limit: l.limit, Last: info.State.LastSeq}, nil
+}
+
+func (l *jetLog) Close() error {
+	l.nc.Close()
+	return nil
+}

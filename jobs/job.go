@@ -1,0 +1,197 @@
+package jobs
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// job is what is kept in memory of a job; body, tokens and result stay on disk.
+type job struct {
+	id      string
+	journal journal
+	gone    bool // guarded by journal.write: never accepted, not in the store any more
+
+	mu       sync.Mutex
+	state    State
+	head     Spec // without Body
+	hash     [sha256.Size]byte
+	done     committed
+	status   int             // Dead: the HTTP status a client would have got
+	body     json.RawMessage // Dead: its body
+	bytes    int64
+	first    uint64        // number of its first message: the order of acceptance
+	damage   string        // what is wrong with its records; nothing is appended then
+	changed  chan struct{} // closed and replaced at every change
+	attempts context.CancelFunc
+	running  bool  // an attempt of this process is under way
+	pause    int64 // Unix milliseconds before which this process starts no attempt
+}
+
+func newJob(id string) *job {
+	return &job{id: id, journal: journal{name: id}, changed: make(chan struct{})}
+}
+
+// view is a copy of what clients may see.
+type view struct {
+	id      string
+	state   State
+	head    Spec
+	done    committed
+	status  int
+	body    json.RawMessage
+	first   uint64
+	damage  string
+	changed <-chan struct{}
+}
+
+func (j *job) view() view {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return view{j.id, j.state, j.head, j.done, j.status, j.body, j.first, j.damage, j.changed}
+}
+
+// apply folds a record into the state; it may be of this process or read back.
+func (j *job) apply(r *record, seq uint64) error {
+	n, err := r.note()
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	next := j.state
+	if err := next.Apply(n); err != nil {
+		return err
+	}
+	switch r.kind {
+	case KindAccept:
+		var s Spec
+		if err := json.Unmarshal(r.payload, &s); err != nil {
+			return fmt.Errorf("%w: the request does not decode: %v", ErrDamaged, err)
+		}
+		j.hash, j.first = s.hash(), seq
+		s.Body = nil
+		j.head = s
+	case KindDone:
+		if err := json.Unmarshal(r.payload, &j.done); err != nil {
+			return fmt.Errorf("%w: the commit does not decode: %v", ErrDamaged, err)
+		}
+	case KindDead:
+		var e ending
+		_ = json.Unmarshal(r.payload, &e) // note has decoded it
+		j.status, j.body = e.Status, e.Body
+	}
+	j.state = next
+	j.bytes += int64(len(r.payload) + recordHead + sha256.Size)
+	close(j.changed)
+	j.changed = make(chan struct{})
+	return nil
+}
+
+// spoil marks a job whose records are damaged: it cannot go on, and says so.
+func (j *job) spoil(why string, now int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.damage = why
+	if j.state.Phase != Completed && j.state.Phase != Cancelled {
+		j.state.Phase, j.state.Code, j.state.Message = Dead, "record_damaged", why
+		set(&j.state.Ended, now)
+	}
+	close(j.changed)
+	j.changed = make(chan struct{})
+}
+
+// append writes a record and folds it in. The state is asked before, so that a
+// record that cannot follow is never written; ErrConflict and the errors of
+// State.Apply mean that whoever writes must look at the state again.
+func (s *Store) append(ctx context.Context, j *job, r record) error {
+	j.journal.write.Lock()
+	defer j.journal.write.Unlock()
+	if j.gone {
+		return errGone
+	}
+	foreign := func(r *record) error { return j.apply(r, j.journal.last) }
+	if j.journal.doubt {
+		if err := j.journal.catchUp(ctx, s.log, foreign); err != nil {
+			return s.failed(err)
+		}
+	}
+	n, err := r.note()
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	next, damage := j.state, j.damage
+	j.mu.Unlock()
+	if damage != "" {
+		return fmt.Errorf("%w: %s", ErrDamaged, damage)
+	}
+	if err := next.Apply(n); err != nil {
+		return fmt.Errorf("job %s: %w", j.id, err)
+	}
+	seq, err := j.journal.append(ctx, s.log, &r, foreign)
+	if err != nil {
+		return s.failed(err)
+	}
+	s.works(seq)
+	return j.apply(&r, seq)
+}
+
+// read calls each for the records of a job from the first, which it verifies
+// anew: what is on disk may have changed since.
+func (s *Store) read(ctx context.Context, id string, each func(*record) error) error {
+	check := journal{name: id}
+	return s.log.Read(ctx, id, 0, func(seq uint64, data []byte) error {
+		r, err := check.verify(seq, data)
+		if err != nil {
+			return err
+		}
+		return each(&r)
+	})
+}
+
+var errEnough = errors.New("jobs: enough")
+
+// spec reads the request.
+func (s *Store) spec(ctx context.Context, id string) (Spec, error) {
+	var spec Spec
+	found := false
+	err := s.read(ctx, id, func(r *record) error {
+		found = true
+		if err := json.Unmarshal(r.payload, &spec); err != nil {
+			return fmt.Errorf("%w: the request does not decode: %v", ErrDamaged, err)
+		}
+		return errEnough
+	})
+	if err == nil && !found {
+		err = fmt.Errorf("%w: the records of %s are gone", ErrDamaged, id)
+	}
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return spec, err
+}
+
+// result reads what was committed and checks it.
+func (s *Store) result(ctx context.Context, v view) (json.RawMessage, error) {
+	var out []byte
+	err := s.read(ctx, v.id, func(r *record) error {
+		if r.kind == KindPart && r.attempt == v.state.Attempt {
+			out = append(out, r.payload...)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if extra := len(out) - v.done.Bytes; extra > 0 {
+		out = out[extra:] // pieces of a try whose commit did not follow stand before
+	}
+	if sum := sha256.Sum256(out); len(out) != v.done.Bytes || string(sum[:]) != string(v.done.Sum) {
+		return nil, fmt.Errorf("%w: the result of %s has %d bytes that hash to %x, committed were %d with %.12x", ErrDamaged, v.id, len(out), sum[:6], v.done.Bytes, v.done.Sum)
+	}
+	return out, nil
+}

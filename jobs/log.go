@@ -1,0 +1,179 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Log keeps journals. All methods may be called concurrently. Numbers (seq) grow
+// over all journals and are never used twice.
+type Log interface {
+	// Append adds a message to a journal whose last message has the number after
+	// (0: the journal is empty) and returns once it is safe from a crash and a
+	// power loss. ErrConflict: the last message is another one. After any other
+	// error the message may or may not be there.
+	Append(ctx context.Context, journal string, after uint64, data []byte) (seq uint64, err error)
+	// Read calls each for the messages of a journal after a number, in order.
+	Read(ctx context.Context, journal string, after uint64, each func(seq uint64, data []byte) error) error
+	// Scan calls each for all messages of all journals, in order.
+	Scan(ctx context.Context, each func(journal string, seq uint64, data []byte) error) error
+	// Follow calls each for the messages after a number as they come, until ctx
+	// ends or the log cannot be read.
+	Follow(ctx context.Context, after uint64, each func(journal string, seq uint64)) error
+	// Replicas is how many copies of the log are in step.
+	Replicas(ctx context.Context) (int, error)
+	// Drop forgets a journal.
+	Drop(ctx context.Context, journal string) error
+	// Clear forgets everything.
+	Clear(ctx context.Context) error
+	// Usage tells how full the log is, and its last number.
+	Usage(ctx context.Context) (Usage, error)
+	Close() error
+}
+
+// Usage of a Log.
+type Usage struct {
+	Bytes, Limit int64
+	Last         uint64 // number of the newest message ever
+}
+
+var (
+	// ErrConflict: somebody else has written to the journal.
+	ErrConflict = errors.New("jobs: the journal has moved on")
+	// ErrFull: the log refuses to grow.
+	ErrFull = errors.New("jobs: the job store is full")
+)
+
+// MemoryLog is a Log that is lost with the process; its faults are for tests.
+type MemoryLog struct {
+	mu       sync.Mutex
+	messages []memoryMessage
+	last     uint64
+
+	// Fault, when set, is asked before (done false) and after (done true) each
+	// Append; an error is returned to the caller, after it with the message kept.
+	Fault func(journal string, data []byte, done bool) error
+}
+
+type memoryMessage struct {
+	journal string
+	seq     uint64
+	data    []byte
+}
+
+// NewMemoryLog is empty.
+func NewMemoryLog() *MemoryLog { return &MemoryLog{} }
+
+// Append implements Log.
+func (l *MemoryLog) Append(ctx context.Context, journal string, after uint64, data []byte) (uint64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	if l.Fault != nil {
+		if err := l.Fault(journal, data, false); err != nil {
+			return 0, err
+		}
+	}
+	var last uint64
+	for i := len(l.messages) - 1; i >= 0 && last == 0; i-- {
+		if l.messages[i].journal == journal {
+			last = l.messages[i].seq
+		}
+	}
+	if last != after {
+		return 0, fmt.Errorf("%w: its last message is %d, not %d", ErrConflict, last, after)
+	}
+	l.last++
+	l.messages = append(l.messages, memoryMessage{journal, l.last, slices.Clone(data)})
+	if l.Fault != nil {
+		if err := l.Fault(journal, data, true); err != nil {
+			return 0, err
+		}
+	}
+	return l.last, nil
+}
+
+// Read implements Log.
+func (l *MemoryLog) Read(ctx context.Context, journal string, after uint64, each func(uint64, []byte) error) error {
+	return l.Scan(ctx, func(j string, seq uint64, data []byte) error {
+		if j != journal || seq <= after {
+			return nil
+		}
+		return each(seq, data)
+	})
+}
+
+// Scan implements Log.
+func (l *MemoryLog) Scan(ctx context.Context, each func(string, uint64, []byte) error) error {
+	l.mu.Lock()
+	all := slices.Clone(l.messages)
+	l.mu.Unlock()
+	for _, m := range all {
+		if err := each(m.journal, m.seq, m.data); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// Follow implements Log.
+func (l *MemoryLog) Follow(ctx context.Context, after uint64, each func(string, uint64)) error {
+	t := time.NewTicker(time.Millisecond)
+	defer t.Stop()
+	for {
+		err := l.Scan(ctx, func(j string, seq uint64, _ []byte) error {
+			if seq > after {
+				after = seq
+				each(j, seq)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Replicas implements Log.
+func (l *MemoryLog) Replicas(context.Context) (int, error) { return 1, nil }
+
+// Drop implements Log.
+func (l *MemoryLog) Drop(_ context.Context, journal string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.messages = slices.DeleteFunc(l.messages, func(m memoryMessage) bool { return m.journal == journal })
+	return nil
+}
+
+// Clear implements Log.
+func (l *MemoryLog) Clear(context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.messages = nil
+	return nil
+}
+
+// Usage implements Log.
+func (l *MemoryLog) Usage(context.Context) (Usage, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u := Usage{Last: l.last}
+	for _, m := range l.messages {
+		u.Bytes += int64(len(m.data))
+	}
+	return u, nil
+}
+
+// Close implements Log.
+func (l *MemoryLog) Close() error { return nil }

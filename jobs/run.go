@@ -1,0 +1,376 @@
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"shoal/api"
+)
+
+// errStop: the attempt must end without another word in the journal; the state
+// says who goes on.
+var errStop = errors.New("jobs: attempt ends")
+
+// attempt runs a job once: from where its log ends, to its result, its failure
+// or the end of this process.
+func (v *Service) attempt(ctx context.Context, j *job) {
+	err := v.try(ctx, j)
+	if err != nil { // whatever the journal says, not at once again
+		j.mu.Lock()
+		j.pause = v.store.now() + v.cfg.Rules.Backoff.Milliseconds()
+		j.mu.Unlock()
+	}
+	var fail *Failure
+	var f failed
+	switch {
+	case err == nil, errors.Is(err, errStop), errors.Is(err, ErrFinal), errors.Is(err, ErrFenced), errors.Is(err, ErrConflict):
+		return
+	case v.ctx.Err() != nil:
+		fail = &Failure{Code: "interrupted", Message: "The coordinator was stopped.", Forgiven: true}
+	case errors.As(err, &f):
+		fail = &f.Failure
+	case errors.Is(err, ErrDamaged):
+		v.store.deactivate(j)
+		j.spoil(err.Error(), v.store.now())
+		v.cfg.Logger.Error("jobs: damaged record", "job", j.id, "error", err)
+		return
+	default:
+		fail = failureOf(err)
+	}
+	st := j.view().state
+	if st.Phase != Running {
+		return
+	}
+	n := st.Fail(v.store.now(), *fail, v.cfg.Rules)
+	e := ending{Code: n.Code, Message: n.Message, NotBefore: n.NotBefore, Forgiven: n.Forgiven}
+	if n.Kind == KindDead {
+		e.Status, e.Body = f.status, f.body
+		if e.Status == 0 {
+			e.Status, e.Body = api.ErrorStatus(err)
+		}
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+	defer cancel()
+	v.cfg.Logger.Info("jobs: attempt failed", "job", j.id, "attempt", st.Attempt, "code", e.Code, "error", e.Message, "dead", n.Kind == KindDead)
+	if err := v.write(last, j, record{kind: n.Kind, attempt: n.Attempt, at: n.At}, e); err != nil {
+		// The next attempt finds the job running and takes it over.
+		v.cfg.Logger.Warn("jobs: the end of an attempt was not written", "job", j.id, "error", err)
+	}
+}
+
+// failed is a failure on its way up, with what a client of the endpoint itself
+// would have been answered.
+type failed struct {
+	Failure
+	status int
+	body   json.RawMessage
+}
+
+func (f failed) Error() string { return f.Code + ": " + f.Message }
+
+// permanent codes of the engine: trying again cannot help.
+var permanent = map[string]bool{"invalid_request": true, "context_length_exceeded": true, "sampling_failed": true, "replay_diverged": true}
+
+// away are codes that say that there was no cluster.
+var away = map[string]bool{"no_cluster": true, "draining": true}
+
+func failureOf(err error) *Failure {
+	var (
+		eng  api.ErrFailed
+		inv  api.ErrInvalid
+		long api.ErrTooLong
+		not  api.ErrNotReady
+		over api.ErrOverloaded
+	)
+	f := &Failure{Code: "engine_error", Message: err.Error()}
+	switch {
+	case errors.As(err, &eng):
+		f.Code, f.Message = eng.Code, eng.Message
+		f.Permanent, f.Forgiven = permanent[eng.Code], away[eng.Code]
+	case errors.As(err, &inv):
+		f.Code, f.Permanent = cmp.Or(inv.Code, "invalid_request"), true
+	case errors.As(err, &long):
+		f.Code, f.Permanent = "context_length_exceeded", true
+	case errors.As(err, &not):
+		f.Code, f.Forgiven = "not_ready", true
+	case errors.As(err, &over):
+		f.Code, f.Forgiven = "overloaded", true
+	case errors.Is(err, ErrFull):
+		f.Code, f.Forgiven = "store_full", true
+	}
+	return f
+}
+
+// write appends a record with a JSON payload, and accounts for its end.
+func (v *Service) write(ctx context.Context, j *job, r record, payload any) error {
+	if payload != nil {
+		b, err := json.Marshal(payload)
+		if err != nil {
+			return fmt.Errorf("jobs: %w", err)
+		}
+		r.payload = b
+	}
+	if r.kind == KindDone || r.kind == KindDead || r.kind == KindCancel {
+		return v.store.end(ctx, j, r)
+	}
+	return v.store.append(ctx, j, r)
+}
+
+// life is one attempt under way.
+type life struct {
+	*Service
+	job     *job
+	attempt uint32
+	task    *api.Task
+	replay  *api.Replay
+	emitted [][]int32 // by choice
+	scored  []bool    // prompt logprobs are in the log
+	next    int       // index of the next event
+}
+
+func (v *Service) try(ctx context.Context, j *job) error {
+	st := j.view().state
+	n, ok := st.Begin(v.store.now(), v.cfg.Rules)
+	if !ok {
+		return errStop
+	}
+	if n.Kind == KindDead {
+		return v.write(ctx, j, record{kind: KindDead, attempt: n.Attempt, at: n.At},
+			ending{Code: n.Code, Message: n.Message, Status: http.StatusInternalServerError})
+	}
+	if err := v.write(ctx, j, record{kind: KindStart, attempt: n.Attempt, at: n.At}, nil); err != nil {
+		return err
+	}
+	l := &life{Service: v, job: j, attempt: n.Attempt}
+	if err := l.resume(ctx); err != nil {
+		return err
+	}
+	if err := l.generate(ctx); err != nil {
+		return err
+	}
+	return l.commit(ctx)
+}
+
+// task makes the job's request anew.
+func (v *Service) task(id string, accepted int64, spec Spec) (*api.Task, error) {
+	return v.api.NewTask(spec.Endpoint, spec.Body, api.TaskOptions{ID: strings.ReplaceAll(id, "-", ""), Created: accepted / 1000, Seed: spec.Seed})
+}
+
+// resume reads the request and the events of earlier attempts.
+func (l *life) resume(ctx context.Context) error {
+	spec, err := l.store.spec(ctx, l.job.id)
+	if err != nil {
+		return err
+	}
+	if now := l.api.Fingerprint(); spec.Fingerprint != now {
+		return failed{Failure: Failure{Code: "model_changed", Permanent: true,
+			Message: fmt.Sprintf("The job was accepted for %s, this coordinator serves %s.", spec.Fingerprint, now)}, status: http.StatusConflict}
+	}
+	if l.task, err = l.Service.task(l.job.id, l.job.view().state.Accepted, spec); err != nil {
+		status, body := api.ErrorStatus(err)
+		return failed{Failure: Failure{Code: "invalid_request", Message: err.Error(), Permanent: true}, status: status, body: body}
+	}
+	l.replay = l.task.Replay()
+	l.emitted, l.scored = make([][]int32, l.task.Choices()), make([]bool, l.task.Choices())
+	return l.store.read(ctx, l.job.id, func(r *record) error {
+		if r.kind != KindTokens {
+			return nil
+		}
+		_, events, err := decodeTokens(r.payload)
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			if _, err := l.replay.Accept(e.Choice, e.Event); err != nil {
+				return fmt.Errorf("%w: event %d of %s: %v", ErrDamaged, l.next, l.job.id, err)
+			}
+			l.took(e)
+		}
+		return nil
+	})
+}
+
+func (l *life) took(e Logged) {
+	if e.Event.Token != api.NoToken {
+		l.emitted[e.Choice] = append(l.emitted[e.Choice], e.Event.Token)
+	}
+	l.scored[e.Choice] = l.scored[e.Choice] || e.Event.PromptLogprobs != nil
+	l.next++
+}
+
+// generate runs every choice that is not done and logs its events.
+func (l *life) generate(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer cancel()
+	arrivals := make(chan arrival, 64)
+	open := 0
+	stop := make([]context.CancelFunc, l.task.Choices())
+	for i := range stop {
+		if l.replay.Done(i) {
+			continue
+		}
+		req := l.task.Request(i)
+		req.ID = fmt.Sprintf("%s/%d/%d", l.job.id, l.attempt, i)
+		req.Emitted, req.Accepted = l.emitted[i], true
+		if l.scored[i] {
+			req.PromptLogprobs = -1
+		}
+		var cctx context.Context
+		cctx, stop[i] = context.WithCancel(ctx)
+		events, err := l.engine.Submit(cctx, req)
+		if err != nil {
+			return err
+		}
+		open++
+		readers.Add(1)
+		go func() {
+			defer readers.Done()
+			forward(cctx, i, events, arrivals)
+		}()
+	}
+	for open > 0 {
+		batch, err := l.gather(ctx, arrivals)
+		if err != nil {
+			return err
+		}
+		ended, err := l.log(ctx, batch)
+		for _, i := range ended {
+			stop[i]()
+			open--
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// arrival is an event of a choice; closed: none follows.
+type arrival struct {
+	Logged
+	closed bool
+}
+
+func forward(ctx context.Context, choice int, events <-chan api.Event, to chan<- arrival) {
+	for {
+		a := arrival{Logged: Logged{Choice: choice}}
+		select {
+		case e, ok := <-events:
+			a.Event, a.closed = e, !ok
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case to <- a:
+		case <-ctx.Done():
+			return
+		}
+		if a.closed {
+			return
+		}
+	}
+}
+
+// gather waits for an event and takes what comes soon after it.
+func (l *life) gather(ctx context.Context, arrivals <-chan arrival) ([]arrival, error) {
+	var out []arrival
+	select {
+	case a := <-arrivals:
+		out = append(out, a)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	t := time.NewTimer(l.cfg.Linger)
+	defer t.Stop()
+	for len(out) < 1024 {
+		select {
+		case a := <-arrivals:
+			out = append(out, a)
+		case <-t.C:
+			return out, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return out, nil
+}
+
+// log accepts a batch of events and writes them; it returns the choices that
+// are done. What came before a failure is written as well: it need not be
+// computed again.
+func (l *life) log(ctx context.Context, batch []arrival) (ended []int, err error) {
+	var events []Logged
+	for _, a := range batch {
+		if l.replay.Done(a.Choice) {
+			continue // the engine's last words after a stop string
+		}
+		if a.closed {
+			err = errors.New("jobs: the engine closed the stream without a finish reason")
+			break
+		}
+		if a.Event.Finish == api.FinishError || a.Event.Finish == api.FinishCancelled {
+			if err = a.Event.Err; err == nil {
+				err = errors.New("jobs: the engine cancelled the sequence")
+			}
+			break
+		}
+		if _, err = l.replay.Accept(a.Choice, a.Event); err != nil {
+			break
+		}
+		events = append(events, a.Logged)
+		if l.replay.Done(a.Choice) {
+			ended = append(ended, a.Choice)
+		}
+	}
+	if len(events) == 0 {
+		return ended, err
+	}
+	payload := encodeTokens(l.next, events)
+	if e := l.store.append(ctx, l.job, record{kind: KindTokens, attempt: l.attempt, at: l.store.now(), payload: payload}); e != nil {
+		return ended, e
+	}
+	for _, e := range events {
+		l.took(e)
+	}
+	return ended, err
+}
+
+// partBytes is the size of a piece of a result.
+const partBytes = 4 << 20
+
+// commit writes the result: the pieces, then Done, which alone makes it true.
+func (l *life) commit(ctx context.Context) error {
+	result, err := l.replay.Result()
+	if err != nil {
+		return err
+	}
+	for at := 0; at < len(result); at += partBytes {
+		part := result[at:min(at+partBytes, len(result))]
+		if err := l.store.append(ctx, l.job, record{kind: KindPart, attempt: l.attempt, at: l.store.now(), payload: part}); err != nil {
+			return err
+		}
+	}
+	sum := sha256.Sum256(result)
+	done := committed{Bytes: len(result), Sum: sum[:]}
+	var u struct {
+		Usage struct {
+			Prompt     int `json:"prompt_tokens"`
+			Completion int `json:"completion_tokens"`
+		} `json:"usage"`
+	}
+	if err := json.Unmarshal(result, &u); err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	done.Usage.Prompt, done.Usage.Completion = u.Usage.Prompt, u.Usage.Completion
+	return l.write(ctx, l.job, record{kind: KindDone, attempt: l.attempt, at: l.store.now()}, done)
+}

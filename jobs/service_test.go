@@ -1,0 +1,485 @@
+package jobs
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"shoal/api"
+	"shoal/tokenizer"
+)
+
+// engine gives tokens that follow from the prompt, and goes on after those that
+// were emitted before.
+type engine struct {
+	mu      sync.Mutex
+	pause   time.Duration
+	fail    func(r *api.Request, index int) error // asked before each token
+	away    bool
+	resumed int // tokens that were not computed again
+}
+
+func (e *engine) Cluster() api.ClusterState { return api.ClusterState{} }
+func (e *engine) Health() error             { return nil }
+func (e *engine) Ready() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.away {
+		return api.ErrNotReady{Reason: "away"}
+	}
+	return nil
+}
+
+func (e *engine) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, error) {
+	e.mu.Lock()
+	pause, fail := e.pause, e.fail
+	e.resumed += len(r.Emitted)
+	e.mu.Unlock()
+	out := make(chan api.Event)
+	go func() {
+		defer close(out)
+		send := func(ev api.Event) bool {
+			select {
+			case out <- ev:
+				return true
+			case <-ctx.Done():
+				return false
+			}
+		}
+		for i := len(r.Emitted); i < r.MaxTokens; i++ {
+			if fail != nil {
+				if err := fail(r, i); err != nil {
+					send(api.Event{Token: api.NoToken, Finish: api.FinishError, Err: err})
+					return
+				}
+			}
+			h := fnv.New32()
+			fmt.Fprint(h, r.Prompt, r.Sampling.Seed, i)
+			if !send(api.Event{Token: int32(100 + h.Sum32()%2000)}) {
+				return
+			}
+			time.Sleep(pause)
+		}
+		send(api.Event{Token: api.NoToken, Finish: api.FinishLength})
+	}()
+	return out, nil
+}
+
+var tok = sync.OnceValues(func() (*tokenizer.Tokenizer, error) { return tokenizer.Load("../models/fry") })
+
+// house is a service over a log, with its HTTP door.
+type house struct {
+	t    *testing.T
+	s    *Service
+	http *httptest.Server
+}
+
+func open(t *testing.T, l Log, dir string, e *engine, cfg Config) *house {
+	t.Helper()
+	tk, err := tok()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := api.New(api.Config{Models: []string{"m"}, MaxModelLen: 4096, Logger: quiet, SystemFingerprint: "f"}, e, api.FromTokenizer(tk), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := OpenFiles(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Logger = quiet
+	if cfg.Rules.Backoff == 0 {
+		cfg.Rules.Backoff = 10 * time.Millisecond
+	}
+	m, err := NewMount(a, "closed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Start(store, files, e, a, cfg)
+	m.Serve(s)
+	h := &house{t, s, httptest.NewServer(a.Handler())}
+	t.Cleanup(h.close)
+	return h
+}
+
+func (h *house) close() {
+	h.s.Stop()
+	h.http.CloseClientConnections()
+	h.http.Close()
+}
+
+func (h *house) do(method, path, body string, header ...string) (int, map[string]any) {
+	h.t.Helper()
+	r, _ := http.NewRequest(method, h.http.URL+path, strings.NewReader(body))
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	resp, err := h.http.Client().Do(r)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, _ := io.ReadAll(resp.Body)
+	var out map[string]any
+	if err := json.Unmarshal(b, &out); err != nil {
+		h.t.Fatalf("%s %s: %d %s", method, path, resp.StatusCode, b)
+	}
+	return resp.StatusCode, out
+}
+
+func (h *house) want(status int, method, path, body string, header ...string) map[string]any {
+	h.t.Helper()
+	got, out := h.do(method, path, body, header...)
+	if got != status {
+		h.t.Fatalf("%s %s: status %d, want %d: %v", method, path, got, status, out)
+	}
+	return out
+}
+
+// until waits for a state of a job.
+func (h *house) until(id, state string) map[string]any {
+	h.t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		j := h.want(200, "GET", "/v1/jobs/"+id, "")
+		if j["state"] == state {
+			return j
+		}
+		if time.Now().After(end) {
+			h.t.Fatalf("the job does not get %s: %v", state, j)
+		}
+	}
+}
+
+// events reads a stream from an index to its end or its break, checking that
+// the indices have no gap.
+func (h *house) events(id string, from int) (texts []string, end map[string]any) {
+	h.t.Helper()
+	resp, err := h.http.Client().Get(fmt.Sprintf("%s/v1/jobs/%s/events?from=%d", h.http.URL, id, from))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	sc := bufio.NewScanner(resp.Body)
+	for sc.Scan() {
+		data, ok := strings.CutPrefix(sc.Text(), "data: ")
+		if !ok || data == "[DONE]" {
+			continue
+		}
+		var e map[string]any
+		if err := json.Unmarshal([]byte(data), &e); err != nil {
+			h.t.Fatal(err)
+		}
+		if e["object"] == "job.end" {
+			return texts, e
+		}
+		if e["index"] != float64(from+len(texts)) {
+			h.t.Fatalf("index %v, want %d", e["index"], from+len(texts))
+		}
+		texts = append(texts, fmt.Sprint(e["token"], e["text"], e["choice"]))
+	}
+	return texts, nil
+}
+
+var noID = regexp.MustCompile(`"id":"[^"]*"|"created":\d+`)
+
+func canon(v any) string {
+	b, _ := json.Marshal(v)
+	return noID.ReplaceAllString(string(b), "")
+}
+
+const askFor = `{"prompt":"func main() {","max_tokens":40,"seed":7,"n":2}`
+
+func TestAJobGivesWhatTheEndpointGives(t *testing.T) {
+	h := open(t, NewMemoryLog(), t.TempDir(), &engine{}, Config{})
+	direct := h.want(200, "POST", "/v1/completions", askFor)
+	for _, body := range []string{askFor, `{"endpoint":"/v1/completions","body":` + askFor + `}`} {
+		j := h.want(202, "POST", "/v1/jobs", body)
+		if j["durability"] != "single" {
+			t.Fatalf("%v", j)
+		}
+		id := j["id"].(string)
+		texts, end := h.events(id, 0)
+		if len(texts) != 82 || end["state"] != "completed" {
+			t.Fatalf("%d events, end %v", len(texts), end)
+		}
+		if got := h.until(id, "completed")["result"]; canon(got) != canon(direct) {
+			t.Fatalf("the job's result\n%s\nthe endpoint's\n%s", canon(got), canon(direct))
+		}
+		if again, _ := h.events(id, 30); fmt.Sprint(again) != fmt.Sprint(texts[30:]) {
+			t.Fatal("events read again differ")
+		}
+	}
+}
+
+func TestIdempotencyKey(t *testing.T) {
+	h := open(t, NewMemoryLog(), t.TempDir(), &engine{}, Config{})
+	var wg sync.WaitGroup
+	ids := make([]any, 8)
+	for i := range ids {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			_, j := h.do("POST", "/v1/jobs", askFor, "Idempotency-Key", "k")
+			ids[i] = j["id"]
+		}()
+	}
+	wg.Wait()
+	for _, id := range ids {
+		if id == nil || id != ids[0] {
+			t.Fatalf("one key, jobs %v", ids)
+		}
+	}
+	e := h.want(409, "POST", "/v1/jobs", `{"prompt":"other"}`, "Idempotency-Key", "k")
+	if e["error"].(map[string]any)["code"] != "idempotency_mismatch" {
+		t.Fatalf("%v", e)
+	}
+	if l := h.want(200, "GET", "/v1/jobs", ""); len(l["data"].([]any)) != 1 {
+		t.Fatalf("%v", l)
+	}
+	h.want(400, "POST", "/v1/jobs", `{"prompt":"x","temperature":9}`)
+	h.want(400, "POST", "/v1/jobs", `{"model":"m"}`)
+	h.want(404, "GET", "/v1/jobs/nosuch", "")
+	h.want(400, "GET", "/v1/jobs?state=odd", "")
+}
+
+func TestFailuresAreRetriedThenDead(t *testing.T) {
+	e := &engine{}
+	boom := map[int]bool{3: true, 11: true}
+	e.fail = func(r *api.Request, i int) error {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if strings.HasSuffix(r.ID, "/0") && boom[i] {
+			boom[i] = false
+			return api.ErrFailed{Code: "step_failed", Message: "boom"}
+		}
+		if len(r.Prompt) == 1 {
+			return api.ErrFailed{Code: "step_failed", Message: "always"}
+		}
+		return nil
+	}
+	h := open(t, NewMemoryLog(), t.TempDir(), e, Config{Rules: Rules{MaxFailures: 3}})
+	id := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
+	j := h.until(id, "completed")
+	if j["attempt"] != 3.0 {
+		t.Fatalf("attempts: %v", j["attempt"])
+	}
+	if direct := h.want(200, "POST", "/v1/completions", askFor); canon(j["result"]) != canon(direct) {
+		t.Fatal("a retried job gives another result")
+	}
+	id = h.want(202, "POST", "/v1/jobs", `{"prompt":[65]}`)["id"].(string)
+	j = h.until(id, "dead")
+	if j["attempt"] != 3.0 || j["error"].(map[string]any)["code"] != "step_failed" {
+		t.Fatalf("%v", j)
+	}
+	l := h.want(200, "GET", "/v1/jobs?state=dead", "")
+	if d := l["data"].([]any); len(d) != 1 || d[0].(map[string]any)["id"] != id {
+		t.Fatalf("dead letters: %v", l)
+	}
+	if _, end := h.events(id, 0); end["state"] != "dead" {
+		t.Fatalf("%v", end)
+	}
+}
+
+func TestRestartGoesOnWhereItWas(t *testing.T) {
+	l, dir, e := NewMemoryLog(), t.TempDir(), &engine{pause: 4 * time.Millisecond}
+	h := open(t, l, dir, e, Config{})
+	id := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
+	var seen []string
+	for deadline := time.Now().Add(5 * time.Second); len(seen) < 10 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		go func() { time.Sleep(60 * time.Millisecond); h.http.CloseClientConnections() }()
+		more, _ := h.events(id, len(seen))
+		seen = append(seen, more...)
+	}
+	h.close()
+	e.mu.Lock()
+	e.away = true
+	e.mu.Unlock()
+	h = open(t, l, dir, e, Config{})
+	time.Sleep(150 * time.Millisecond)
+	if j := h.want(200, "GET", "/v1/jobs/"+id, ""); j["state"] != "queued" || j["attempt"] != 1.0 {
+		t.Fatalf("while the cluster is away: %v", j)
+	}
+	e.mu.Lock()
+	e.away = false
+	e.mu.Unlock()
+	more, end := h.events(id, len(seen))
+	seen = append(seen, more...)
+	if end == nil || end["state"] != "completed" || len(seen) != 82 {
+		t.Fatalf("%d events, end %v", len(seen), end)
+	}
+	if e.resumed == 0 {
+		t.Fatal("the restarted job began from nothing")
+	}
+	if all, _ := h.events(id, 0); fmt.Sprint(all) != fmt.Sprint(seen) {
+		t.Fatal("the stream in pieces differs from the stream at once")
+	}
+	direct := h.want(200, "POST", "/v1/completions", askFor)
+	if j := h.until(id, "completed"); canon(j["result"]) != canon(direct) {
+		t.Fatal("the restarted job gives another result")
+	}
+}
+
+func TestCancelAndPurge(t *testing.T) {
+	h := open(t, NewMemoryLog(), t.TempDir(), &engine{pause: 5 * time.Millisecond}, Config{Parallel: 1})
+	a := h.want(202, "POST", "/v1/jobs", `{"prompt":"a","max_tokens":4000}`)["id"].(string)
+	b := h.want(202, "POST", "/v1/jobs", `{"prompt":"b","max_tokens":2}`)["id"].(string)
+	h.until(a, "running")
+	for range 2 { // twice is once
+		if j := h.want(200, "DELETE", "/v1/jobs/"+a, ""); j["state"] != "cancelled" {
+			t.Fatalf("%v", j)
+		}
+	}
+	h.until(b, "completed") // the slot is free
+	h.want(200, "DELETE", "/v1/jobs/"+a+"?purge=true", "")
+	h.want(404, "GET", "/v1/jobs/"+a, "")
+}
+
+func TestAFullDiskRefusesNewJobsAndKeepsOldOnes(t *testing.T) {
+	l := NewMemoryLog()
+	h := open(t, l, t.TempDir(), &engine{}, Config{})
+	id := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
+	h.until(id, "completed")
+	full := func(on bool) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.Fault = nil
+		if on {
+			l.Fault = func(string, []byte, bool) error { return errors.Join(ErrFull, errDisk) }
+		}
+	}
+	full(true)
+	if e := h.want(503, "POST", "/v1/jobs", askFor); e["error"].(map[string]any)["code"] != "store_full" {
+		t.Fatalf("%v", e)
+	}
+	h.until(id, "completed")
+	if s := h.want(200, "GET", "/v1/jobs", "")["store"].(string); !strings.Contains(s, "no space") {
+		t.Fatalf("store: %q", s)
+	}
+	full(false)
+	h.until(h.want(202, "POST", "/v1/jobs", askFor)["id"].(string), "completed")
+}
+
+func (h *house) upload(text string) string {
+	h.t.Helper()
+	var b bytes.Buffer
+	m := multipart.NewWriter(&b)
+	w, _ := m.CreateFormFile("file", "in.jsonl")
+	_, _ = io.WriteString(w, text)
+	_ = m.WriteField("purpose", "batch")
+	m.Close()
+	return h.want(200, "POST", "/v1/files", b.String(), "Content-Type", m.FormDataContentType())["id"].(string)
+}
+
+func (h *house) lines(id any) []map[string]any {
+	h.t.Helper()
+	resp, err := h.http.Client().Get(fmt.Sprintf("%s/v1/files/%v/content", h.http.URL, id))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var out []map[string]any
+	for d := json.NewDecoder(resp.Body); ; {
+		var x map[string]any
+		if err := d.Decode(&x); err != nil {
+			return out
+		}
+		out = append(out, x)
+	}
+}
+
+func (h *house) batchUntil(id string, ok func(map[string]any) bool) map[string]any {
+	h.t.Helper()
+	for end := time.Now().Add(15 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		b := h.want(200, "GET", "/v1/batches/"+id, "")
+		if ok(b) {
+			return b
+		}
+		if time.Now().After(end) {
+			h.t.Fatalf("the batch stays: %v", b)
+		}
+	}
+}
+
+func batchLines(n int) string {
+	var in strings.Builder
+	for i := range n {
+		fmt.Fprintf(&in, `{"custom_id":"c%d","method":"POST","url":"/v1/completions","body":{"prompt":"p%d","max_tokens":5}}`+"\n", i, i)
+	}
+	return in.String()
+}
+
+func TestBatchAcrossARestart(t *testing.T) {
+	l, dir, e := NewMemoryLog(), t.TempDir(), &engine{pause: 3 * time.Millisecond}
+	h := open(t, l, dir, e, Config{Window: 8, Parallel: 4})
+	in := h.upload(batchLines(30) + "\n" + `{"custom_id":"bad","method":"POST","url":"/v1/completions","body":{"prompt":"x","temperature":-1}}`)
+	ask := `{"input_file_id":"` + in + `","endpoint":"/v1/completions","completion_window":"24h","metadata":{"a":"b"}}`
+	id := h.want(200, "POST", "/v1/batches", ask, "Idempotency-Key", "x")["id"].(string)
+	h.batchUntil(id, func(b map[string]any) bool { return b["request_counts"].(map[string]any)["completed"].(float64) >= 6 })
+	h.want(409, "DELETE", "/v1/files/"+in, "")
+	h.close()
+	h = open(t, l, dir, e, Config{Window: 8, Parallel: 4})
+	if again := h.want(200, "POST", "/v1/batches", ask, "Idempotency-Key", "x"); again["id"] != id {
+		t.Fatal("one key, two batches")
+	}
+	b := h.batchUntil(id, func(b map[string]any) bool { return b["status"] == "completed" })
+	if c := fmt.Sprint(b["request_counts"]); c != "map[completed:30 failed:1 total:31]" {
+		t.Fatal(c)
+	}
+	out, bad := h.lines(b["output_file_id"]), h.lines(b["error_file_id"])
+	if len(out) != 30 || len(bad) != 1 || bad[0]["custom_id"] != "bad" || bad[0]["response"].(map[string]any)["status_code"] != 400.0 {
+		t.Fatalf("%d lines, errors %v", len(out), bad)
+	}
+	for i, line := range out {
+		want := h.want(200, "POST", "/v1/completions", fmt.Sprintf(`{"prompt":"p%d","max_tokens":5,"seed":1}`, i))
+		got := line["response"].(map[string]any)["body"].(map[string]any)
+		if line["custom_id"] != fmt.Sprintf("c%d", i) || canon(got["usage"]) != canon(want["usage"]) {
+			t.Fatalf("line %d: %v", i, line)
+		}
+	}
+}
+
+func TestBatchesThatFailOrAreCancelled(t *testing.T) {
+	h := open(t, NewMemoryLog(), t.TempDir(), &engine{pause: 20 * time.Millisecond}, Config{Window: 4, Parallel: 2})
+	create := func(text string) string {
+		return h.want(200, "POST", "/v1/batches", `{"input_file_id":"`+h.upload(text)+`","endpoint":"/v1/completions","completion_window":"24h"}`)["id"].(string)
+	}
+	line := `{"custom_id":"a","method":"POST","url":"/v1/completions","body":{}}` + "\n"
+	for text, code := range map[string]string{"": "empty_file", "x\n": "invalid_json_line", line + line: "duplicate_custom_id",
+		strings.Replace(line, "POST", "GET", 1): "invalid_method", strings.Replace(line, "completions", "models", 1): "mismatched_endpoint"} {
+		b := h.batchUntil(create(text), func(b map[string]any) bool { return b["status"] == "failed" })
+		if got := b["errors"].(map[string]any)["data"].([]any)[0].(map[string]any)["code"]; got != code {
+			t.Errorf("%q: %v, want %s", text, got, code)
+		}
+	}
+	id := create(batchLines(20))
+	h.batchUntil(id, func(b map[string]any) bool { return b["request_counts"].(map[string]any)["completed"].(float64) >= 2 })
+	if b := h.want(200, "POST", "/v1/batches/"+id+"/cancel", ""); b["status"] != "cancelling" {
+		t.Fatalf("%v", b)
+	}
+	b := h.batchUntil(id, func(b map[string]any) bool { return b["status"] == "cancelled" })
+	good, rest := h.lines(b["output_file_id"]), h.lines(b["error_file_id"])
+	if len(good)+len(rest) != 20 || len(good) < 2 || rest[0]["error"].(map[string]any)["code"] != "batch_cancelled" {
+		t.Fatalf("%d good, others %v", len(good), rest)
+	}
+}

@@ -1,0 +1,442 @@
+package jobs
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// StoreConfig bounds a store. Zero fields take their defaults.
+type StoreConfig struct {
+	// MaxOpen is how many jobs may wait or run; more are refused. Default 100,000.
+	MaxOpen int
+	// Keep and KeepJobs bound the jobs that have ended: by age (default 72 h) and
+	// number (default 20,000, the oldest go first).
+	Keep     time.Duration
+	KeepJobs int
+	// FullAt is the part of the log's limit at which new jobs are refused, so that
+	// those there are can end. Default 0.9.
+	FullAt float64
+	Logger *slog.Logger
+	now    func() time.Time // tests
+}
+
+func (c *StoreConfig) defaults() {
+	set(&c.MaxOpen, 100_000)
+	set(&c.Keep, 72*time.Hour)
+	set(&c.KeepJobs, 20_000)
+	set(&c.FullAt, 0.9)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.now == nil {
+		c.now = time.Now
+	}
+}
+
+func set[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+var (
+	// ErrMismatch: the idempotency key belongs to a job with another body.
+	ErrMismatch = errors.New("jobs: the idempotency key was used with another request")
+	// ErrTooMany: too many jobs wait.
+	ErrTooMany = errors.New("jobs: too many jobs wait")
+)
+
+// Store is the jobs of a Log. All methods may be called concurrently.
+type Store struct {
+	cfg StoreConfig
+	log Log
+
+	mu      sync.Mutex
+	jobs    map[string]*job
+	batches map[string]*batch
+	active  []entry  // jobs that have not ended, by first
+	pending int      // jobs whose acceptance is being written
+	notes   []string // damage that belongs to no job
+	trouble string   // why the last write failed; "": it did not
+	usage   Usage
+	last    uint64 // number of the newest message, which is never dropped
+	scanned uint64 // number of the newest message that NewStore read
+	anchor  uint64 // number of the newest message of the anchor's journal
+	wake    chan struct{}
+}
+
+// NewStore reads the log. Damage does not stop it: the jobs concerned are dead
+// and say why; Damage lists the rest.
+func NewStore(ctx context.Context, l Log, cfg StoreConfig) (*Store, error) {
+	cfg.defaults()
+	s := &Store{cfg: cfg, log: l, jobs: map[string]*job{}, batches: map[string]*batch{}, wake: make(chan struct{}, 1)}
+	err := l.Scan(ctx, func(name string, seq uint64, data []byte) error {
+		s.last = max(s.last, seq)
+		if name == anchorName {
+			s.anchor = seq
+			return nil
+		}
+		if strings.HasPrefix(name, batchPrefix) {
+			s.loadBatch(name, seq, data)
+			return nil
+		}
+		s.load(name, seq, data)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.scanned = s.last
+	if s.usage, err = l.Usage(ctx); err != nil {
+		return nil, err
+	}
+	for _, j := range s.jobs {
+		if !j.state.Phase.Final() {
+			s.activate(j)
+		}
+	}
+	return s, nil
+}
+
+// load takes one message of a job in the order of the log.
+func (s *Store) load(name string, seq uint64, data []byte) {
+	j := s.jobs[name]
+	if j == nil {
+		j = newJob(name)
+		j.first = seq
+		s.jobs[name] = j
+	}
+	if j.damage != "" {
+		return
+	}
+	r, err := j.journal.verify(seq, data)
+	if err == nil {
+		err = j.apply(&r, seq)
+		if err != nil && !errors.Is(err, ErrDamaged) {
+			err = fmt.Errorf("record %d of %s (message %d): %w: %v", r.number, name, seq, ErrDamaged, err)
+		}
+	}
+	if err != nil {
+		s.cfg.Logger.Error("jobs: damaged record", "job", name, "error", err)
+		j.spoil(err.Error(), s.now())
+	}
+}
+
+// failed notes why the log could not be written; what was refused by the rules
+// of a journal is no trouble of the log.
+func (s *Store) failed(err error) error {
+	if errors.Is(err, ErrConflict) || errors.Is(err, ErrFinal) || errors.Is(err, ErrFenced) {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.trouble == "" {
+		s.cfg.Logger.Error("jobs: the store cannot be written", "error", err)
+	}
+	s.trouble = err.Error()
+	return err
+}
+
+func (s *Store) works(seq uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.trouble != "" {
+		s.cfg.Logger.Info("jobs: the store can be written again")
+	}
+	s.trouble = ""
+	s.last = max(s.last, seq)
+}
+
+// Trouble is why the last write failed, "" when it did not.
+func (s *Store) Trouble() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.trouble
+}
+
+// Damage lists what is wrong with the log besides damaged jobs, which say so
+// themselves.
+func (s *Store) Damage() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.notes)
+}
+
+// Last is the number of the newest acknowledged message.
+func (s *Store) Last() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last
+}
+
+// jobID follows from the idempotency key, so that the log itself refuses a
+// second job with the key; without a key it is random.
+func jobID(key string) string {
+	if key == "" {
+		return "job-" + newID()
+	}
+	sum := sha256.Sum256([]byte("shoal job\x00" + key))
+	return "job-" + hex.EncodeToString(sum[:16])
+}
+
+// Accept makes a job. When it returns without an error, the job is on disk.
+// existed: there was one with the key and the same request already.
+func (s *Store) Accept(ctx context.Context, spec Spec) (v view, existed bool, err error) {
+	return s.accept(ctx, jobID(spec.Key), spec)
+}
+
+func (s *Store) accept(ctx context.Context, id string, spec Spec) (v view, existed bool, err error) {
+	payload, err := json.Marshal(spec)
+	if err != nil {
+		return v, false, fmt.Errorf("jobs: %w", err)
+	}
+	s.mu.Lock()
+	j := s.jobs[id]
+	if j == nil {
+		if err := s.room(); err != nil {
+			s.mu.Unlock()
+			return v, false, err
+		}
+		j = newJob(id)
+		s.jobs[id] = j
+	}
+	s.pending++
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.pending--
+		s.mu.Unlock()
+	}()
+	again := func() (view, bool, error) {
+		v := j.view()
+		if j.sameAs(&spec) {
+			return v, true, nil
+		}
+		return v, true, ErrMismatch
+	}
+	if j.view().state.Phase != "" {
+		return again()
+	}
+	err = s.append(ctx, j, record{kind: KindAccept, at: s.now(), payload: payload})
+	switch {
+	case err == nil:
+		s.activate(j)
+		s.Wake()
+		return j.view(), false, nil
+	case errors.Is(err, errGone): // it was given up between our look and our write
+		return s.accept(ctx, id, spec)
+	case j.view().state.Phase != "": // a request with the same key was faster, or one whose answer was lost
+		if !j.view().state.Phase.Final() {
+			s.activate(j)
+		}
+		return again()
+	}
+	s.forget(j)
+	return v, false, err
+}
+
+// errGone: the entry of a job was given up by whoever made it.
+var errGone = errors.New("jobs: entry given up")
+
+func (j *job) sameAs(spec *Spec) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.hash == spec.hash()
+}
+
+// room: may one more job come? s.mu is held.
+func (s *Store) room() error {
+	if n := len(s.active) + s.pending; n >= s.cfg.MaxOpen {
+		return fmt.Errorf("%w: %d of at most %d", ErrTooMany, n, s.cfg.MaxOpen)
+	}
+	if u := s.usage; u.Limit > 0 && float64(u.Bytes) >= s.cfg.FullAt*float64(u.Limit) {
+		return fmt.Errorf("%w: %d of %d bytes", ErrFull, u.Bytes, u.Limit)
+	}
+	return nil
+}
+
+// forget undoes the entry of a job that was not accepted, unless it is after all.
+func (s *Store) forget(j *job) {
+	j.journal.write.Lock()
+	defer j.journal.write.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.jobs[j.id] == j && j.view().state.Phase == "" {
+		j.gone = true
+		delete(s.jobs, j.id)
+	}
+}
+
+func (s *Store) now() int64 { return s.cfg.now().UnixMilli() }
+
+// Wake tells whoever runs jobs that there may be something to do.
+func (s *Store) Wake() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Store) job(id string) *job {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j := s.jobs[id]; j != nil && j.view().state.Phase != "" {
+		return j
+	}
+	return nil
+}
+
+// list are copies of all jobs in the order of acceptance.
+func (s *Store) list() []view {
+	s.mu.Lock()
+	out := make([]view, 0, len(s.jobs))
+	for _, j := range s.jobs {
+		if v := j.view(); v.state.Phase != "" {
+			out = append(out, v)
+		}
+	}
+	s.mu.Unlock()
+	slices.SortFunc(out, func(a, b view) int { return cmp.Compare(a.first, b.first) })
+	return out
+}
+
+// end writes a record that ends a job.
+func (s *Store) end(ctx context.Context, j *job, r record) error {
+	if err := s.append(ctx, j, r); err != nil {
+		return err
+	}
+	s.deactivate(j)
+	s.Wake()
+	return nil
+}
+
+// anchorName is a journal of messages that only stand for "the log reaches to
+// here" when the journal of the newest message is dropped: so the newest message
+// is always there, and a log that has lost its end shows (Dir.Attach).
+const anchorName = "anchor"
+
+func (s *Store) dropJournal(ctx context.Context, j *journal) error {
+	j.write.Lock()
+	defer j.write.Unlock()
+	s.mu.Lock()
+	newest, anchor := j.last >= s.last, s.anchor
+	s.mu.Unlock()
+	if newest {
+		seq, err := s.log.Append(ctx, anchorName, anchor, []byte(anchorName))
+		if err != nil {
+			return s.failed(err)
+		}
+		s.mu.Lock()
+		s.last, s.anchor = max(s.last, seq), seq
+		s.mu.Unlock()
+	}
+	return s.log.Drop(ctx, j.name)
+}
+
+// drop forgets a job that has ended.
+func (s *Store) drop(ctx context.Context, id string) error {
+	j := s.job(id)
+	if j == nil {
+		return nil
+	}
+	if err := s.dropJournal(ctx, &j.journal); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.jobs, id)
+	return nil
+}
+
+// sweep applies the bounds on ended jobs and measures the log. Jobs of a batch
+// stay until the batch has its files.
+func (s *Store) sweep(ctx context.Context) error {
+	ended := slices.DeleteFunc(s.list(), func(v view) bool {
+		return !v.state.Phase.Final() || v.head.Batch != "" && s.batchOpen(v.head.Batch)
+	})
+	slices.SortFunc(ended, func(a, b view) int { return cmp.Compare(a.state.Ended, b.state.Ended) })
+	limit := s.now() - s.cfg.Keep.Milliseconds()
+	extra := len(ended) - s.cfg.KeepJobs
+	for i, v := range ended {
+		if i >= extra && v.state.Ended >= limit {
+			break
+		}
+		if err := s.drop(ctx, v.id); err != nil {
+			return err
+		}
+	}
+	for _, b := range s.listBatches() {
+		b.mu.Lock()
+		old := b.state.Phase.Final() && b.state.Ended < limit
+		b.mu.Unlock()
+		if !old {
+			continue
+		}
+		if err := s.dropJournal(ctx, &b.journal); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		delete(s.batches, b.id)
+		s.mu.Unlock()
+	}
+	u, err := s.log.Usage(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.usage = u
+	s.mu.Unlock()
+	return nil
+}
+
+// activate puts a job among those that wait or run.
+func (s *Store) activate(j *job) {
+	first := j.view().first
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, there := slices.BinarySearchFunc(s.active, first, byFirst)
+	if !there {
+		s.active = slices.Insert(s.active, at, entry{first, j})
+	}
+}
+
+func (s *Store) deactivate(j *job) {
+	first := j.view().first
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at, there := slices.BinarySearchFunc(s.active, first, byFirst); there {
+		s.active = slices.Delete(s.active, at, at+1)
+	}
+}
+
+// entry is a job and the number of its first message.
+type entry struct {
+	first uint64
+	job   *job
+}
+
+func byFirst(e entry, first uint64) int { return cmp.Compare(e.first, first) }
+
+// unfinished calls each for the jobs that wait or run, in the order of
+// acceptance, until it returns false.
+func (s *Store) unfinished(each func(*job) bool) {
+	s.mu.Lock()
+	all := slices.Clone(s.active)
+	s.mu.Unlock()
+	for _, e := range all {
+		if !each(e.job) {
+			return
+		}
+	}
+}
