@@ -1,0 +1,230 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"shoal/api"
+	"shoal/cluster"
+	"shoal/model"
+	"shoal/sampler"
+	"shoal/tensor"
+)
+
+// BatchOptions are a load for an embedded cluster with a fixed cache memory.
+type BatchOptions struct {
+	Model    string // folder, or model.RandomPrefix and a shape
+	Weights  string
+	KV       string
+	Threads  int
+	Memory   int64 // bytes of cache
+	Requests int
+	Prompt   int // tokens of each
+	Output   int // tokens of each
+	Policies []string
+	Nodes    int // sockets, or node processes; 1 without Start
+	// Start, unless nil, brings up the cluster that is measured: node processes.
+	Start func(ctx context.Context, policy string) (BatchEngine, func(), error)
+}
+
+// BatchEngine is what a load is put on: cluster.Local or cluster.Coordinator.
+type BatchEngine interface {
+	api.Engine
+	CacheBytes(policy string, prompt, output int) (bytes, full int64)
+}
+
+// Batch says what a fixed memory holds and yields with and without compression.
+type Batch struct {
+	Model    string     `json:"model"`
+	Weights  string     `json:"quant"`
+	KV       string     `json:"kv_type"`
+	Threads  int        `json:"threads"`
+	Nodes    int        `json:"nodes"`
+	Memory   int64      `json:"kv_memory_bytes"` // of a node
+	Requests int        `json:"requests"`
+	Prompt   int        `json:"prompt_tokens"`
+	Output   int        `json:"output_tokens"`
+	Rows     []BatchRow `json:"policies"`
+	Machine  Machine    `json:"machine"`
+}
+
+// BatchRow is one policy under the load.
+type BatchRow struct {
+	Policy      string  `json:"policy"`
+	Resident    int64   `json:"sequence_bytes"` // of one sequence at its end
+	Compression float64 `json:"compression"`    // of the full cache over that
+	Sequences   int     `json:"max_sequences"`  // held at once, at the peak
+	OverFull    float64 `json:"sequences_over_first"`
+	PeakBytes   int64   `json:"peak_bytes"`          // of cache in use
+	Seconds     float64 `json:"seconds"`             // until all requests were done
+	TokensPerS  float64 `json:"tokens_per_s"`        // generated, over all of that time
+	DecodePerS  float64 `json:"decode_tokens_per_s"` // generated, in the fastest decodeSteps steps of all those sequences
+	DecodeOver  float64 `json:"decode_over_first"`
+	TTFT        float64 `json:"median_ttft_s"`
+	Failed      int     `json:"failed"`
+}
+
+// RunBatch sends all requests at once, policy after policy.
+func RunBatch(ctx context.Context, o BatchOptions, note func(string)) (*Batch, error) {
+	out := &Batch{Model: o.Model, Threads: o.Threads, Memory: o.Memory, Nodes: max(o.Nodes, 1), Requests: o.Requests, Prompt: o.Prompt, Output: o.Output, Machine: ThisMachine()}
+	ck, err := model.Open(o.Model)
+	if err != nil {
+		return nil, err
+	}
+	vocab, stored := ck.Config.Vocab, tensor.F32.String()
+	if ck.Config.DType == tensor.BF16 {
+		stored = tensor.BF16.String()
+	}
+	ck.Close()
+	out.Weights, out.KV = o.Weights, o.KV
+	for _, s := range []*string{&out.Weights, &out.KV} {
+		if *s == "" {
+			*s = stored
+		}
+	}
+	for _, p := range o.Policies {
+		note("policy " + p)
+		row, err := runBatch(ctx, o, p, vocab)
+		if err != nil {
+			return nil, fmt.Errorf("bench: policy %s: %w", p, err)
+		}
+		out.add(row)
+	}
+	return out, nil
+}
+
+// add puts a row below the first, which it is compared with.
+func (b *Batch) add(row *BatchRow) {
+	b.Rows = append(b.Rows, *row)
+	first, last := &b.Rows[0], &b.Rows[len(b.Rows)-1]
+	last.OverFull = float64(last.Sequences) / float64(max(first.Sequences, 1))
+	if first.DecodePerS > 0 {
+		last.DecodeOver = last.DecodePerS / first.DecodePerS
+	}
+}
+
+// embedded is a cluster of one socket in this process.
+func (o BatchOptions) embedded(ctx context.Context, policy string) (BatchEngine, func(), error) {
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	c, err := cluster.New(ctx, cluster.LocalConfig{KVBudget: o.Memory, Threads: o.Threads, Serve: cluster.ServeConfig{
+		Model: o.Model, Weights: o.Weights, KV: o.KV, Policy: policy, Logger: quiet,
+		MaxSequences: 256, Queue: o.Requests + 1, StepDeadline: 10 * time.Minute, SyncDeadline: 10 * time.Minute}})
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, c.Close, nil
+}
+
+func runBatch(ctx context.Context, o BatchOptions, policy string, vocab int) (*BatchRow, error) {
+	start := o.Start
+	if start == nil {
+		start = o.embedded
+	}
+	c, stop, err := start(ctx, policy)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	row := &BatchRow{Policy: policy}
+	bytes, full := c.CacheBytes(policy, o.Prompt, o.Output)
+	row.Resident, row.Compression = bytes, float64(full)/float64(bytes)
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var streams sync.WaitGroup
+	emitted := make(chan time.Duration, 4096) // since the start, of every token
+	firsts, failed := make(chan time.Duration, o.Requests), make(chan error, o.Requests)
+	began := time.Now()
+	for i := range o.Requests {
+		events, err := c.Submit(ctx, request(i, o, vocab))
+		if err != nil {
+			return nil, err
+		}
+		streams.Go(func() {
+			first := true
+			for e := range events {
+				if e.Token != api.NoToken {
+					emitted <- time.Since(began)
+					if first {
+						firsts <- time.Since(began)
+					}
+					first = false
+				}
+				if e.Finish != "" && e.Finish != api.FinishLength {
+					failed <- errors.Join(e.Err, fmt.Errorf("ended by %s", e.Finish))
+				}
+			}
+		})
+	}
+	go func() { streams.Wait(); close(emitted) }()
+	var at []time.Duration
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for open := true; open; {
+		select {
+		case t, ok := <-emitted:
+			if open = ok; ok {
+				at = append(at, t)
+			}
+		case <-look.C:
+			sequences := 0
+			for _, n := range c.Cluster().Nodes {
+				sequences += n.Sequences
+				row.PeakBytes = max(row.PeakBytes, n.KVUsedBytes)
+			}
+			row.Sequences = max(row.Sequences, sequences)
+		}
+	}
+	row.Seconds = time.Since(began).Seconds()
+	row.Failed = len(failed)
+	row.TokensPerS = float64(len(at)) / row.Seconds
+	row.DecodePerS = bestRate(at, decodeSteps*row.Sequences)
+	row.TTFT = middleOf(firsts)
+	if row.Failed == o.Requests {
+		return nil, <-failed
+	}
+	return row, ctx.Err()
+}
+
+func request(i int, o BatchOptions, vocab int) *api.Request {
+	r := &api.Request{ID: fmt.Sprintf("bench-%d", i), MaxTokens: o.Output, Sampling: sampler.Default(), IgnoreEOS: true, PromptLogprobs: -1}
+	r.Sampling.Temperature = 0
+	rng := rand.New(rand.NewPCG(uint64(i), 9))
+	for range o.Prompt {
+		r.Prompt = append(r.Prompt, int32(rng.IntN(vocab)))
+	}
+	return r
+}
+
+// decodeSteps are the steps that the rate of decode is taken over: few enough to lie
+// between two prompts.
+const decodeSteps = 24
+
+// bestRate is the densest run of n tokens, in tokens a second.
+func bestRate(at []time.Duration, n int) float64 {
+	n, best := min(n, len(at)/2), 0.0
+	for i := 0; n > 0 && i+n < len(at); i++ {
+		if d := at[i+n] - at[i]; d > 0 {
+			best = max(best, float64(n)/d.Seconds())
+		}
+	}
+	return best
+}
+
+// middleOf is the median of what a full channel holds.
+func middleOf(c chan time.Duration) float64 {
+	var all []time.Duration
+	for len(c) > 0 {
+		all = append(all, <-c)
+	}
+	if len(all) == 0 {
+		return 0
+	}
+	return all[len(all)/2].Seconds() // they came in order
+}

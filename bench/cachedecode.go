@@ -1,0 +1,210 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"shoal/actors/layer"
+	"shoal/actors/socket"
+	"shoal/kvcache"
+	"shoal/model"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// CacheDecode compares whole decode steps of a model (all layers and the head)
+// that differ only in how the cache of StreamingLLM is kept: figures 7 to 9 of EQUIP.
+type CacheDecode struct {
+	Model   string           `json:"model"`
+	Weights string           `json:"quant"`
+	KV      string           `json:"kv_type"`
+	Threads int              `json:"threads"`
+	Batch   int              `json:"batch"`
+	Slots   int              `json:"slots"`
+	Steps   int              `json:"steps"`
+	Ways    []CacheDecodeWay `json:"ways"`
+	Machine Machine          `json:"machine"`
+}
+
+// CacheDecodeWay is one way to keep the cache.
+type CacheDecodeWay struct {
+	Name     string  `json:"name"`
+	BestMS   float64 `json:"best_step_ms"`
+	MedianMS float64 `json:"median_step_ms"`
+	Speedup  float64 `json:"speedup"`        // over the shift-and-append of the same positions, fastest steps
+	Median   float64 `json:"median_speedup"` // of median steps
+	CacheMB  float64 `json:"cache_mb"`
+	base     int
+}
+
+// stream is a sequence's cache as the layers see it, one step at a time.
+type stream interface {
+	layer.Cache
+	begin(pos int) error
+	end()
+	bytes() int64
+}
+
+// RunCacheDecode measures o.Tokens steps of every way in turn, so that whatever
+// else the machine does disturbs all of them alike. Caches hold o.Context slots.
+func RunCacheDecode(ctx context.Context, o Options, note func(string)) (*CacheDecode, error) {
+	ck, err := model.Random(o.Model)
+	if err != nil {
+		return nil, err
+	}
+	defer ck.Close()
+	c := &ck.Config
+	if o.KV != tensor.F32 && o.KV != tensor.BF16 {
+		return nil, fmt.Errorf("bench: the shift-and-append cache is made for f32 and bf16, not %v", o.KV)
+	}
+	pool := tensor.NewPool(o.Threads)
+	defer pool.Close()
+	place, err := topology.Place(1, topology.Gather, socket.ShapeOf(c), []topology.Member{{ID: "bench"}})
+	if err != nil {
+		return nil, err
+	}
+	note("loading")
+	w, err := socket.LoadSlices(ctx, ck, place, 0, o.Weights, pool, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	out := &CacheDecode{Model: o.Model, Weights: o.Weights.String(), KV: o.KV.String(), Threads: pool.Threads(), Batch: o.Batch, Slots: o.Context, Steps: o.Tokens, Machine: ThisMachine()}
+	g := socket.GeometryOf(c, o.KV)
+	l := g.Layout
+	rope := newRotations(c, o.Context+o.Tokens+warmSteps+1)
+	policy := kvcache.Streaming{Sink: cacheSink, Recent: o.Context - cacheSink}
+	ways := []struct {
+		name string
+		base int // the way it is compared with
+		make func(a *kvcache.Arena) (stream, error)
+	}{
+		{"original positions, shift-and-append", 0, func(*kvcache.Arena) (stream, error) { return newShifted(g, o.Context, nil), nil }},
+		{"original positions, in place", 0, func(a *kvcache.Arena) (stream, error) { return newRing(a, g, policy, rope) }},
+		{"cache positions, shift-and-append, all keys rotated", 2, func(*kvcache.Arena) (stream, error) { return newShifted(g, o.Context, rope), nil }},
+		{"cache positions, in place, all keys rotated", 2, func(a *kvcache.Arena) (stream, error) { return newTurning(a, g, policy, rope, false) }},
+		{"cache positions, in place, all keys rotated, rotate-half cache", 2, func(a *kvcache.Arena) (stream, error) { return newTurning(a, g, policy, rope, true) }},
+		{"cache positions, in place, indices from the newest", 2, func(a *kvcache.Arena) (stream, error) {
+			return newRing(a, g, kvcache.Relative{Policy: policy}, rope)
+		}},
+		{"cache positions, in place, indices from the newest, rotate-half cache", 2, func(a *kvcache.Arena) (stream, error) {
+			return newRing(a, g, kvcache.Relative{Policy: policy, Half: true}, rope)
+		}},
+	}
+	note("filling caches")
+	arena := kvcache.NewArena(1 << 40)
+	defer arena.Close()
+	streams, took := make([][]stream, len(ways)), make([][]time.Duration, len(ways))
+	for i, way := range ways {
+		out.Ways = append(out.Ways, CacheDecodeWay{Name: way.name, base: way.base})
+		for range o.Batch {
+			s, err := way.make(arena)
+			if err != nil {
+				return nil, err
+			}
+			streams[i] = append(streams[i], s)
+			out.Ways[i].CacheMB += float64(s.bytes()) / 1e6
+		}
+	}
+	note("decoding")
+	m := &decoder{w: w, place: place, pool: pool, batch: layer.NewBatch(layer.DimsOf(c), o.Batch, l, pool), rope: rope, logits: make([]float32, o.Batch*c.Vocab), vocab: c.Vocab}
+	for step := range o.Tokens + warmSteps {
+		for i := range ways {
+			if err := context.Cause(ctx); err != nil {
+				return nil, err
+			}
+			t, err := m.step(streams[i], o.Context+step)
+			if err != nil {
+				return nil, err
+			}
+			if step >= warmSteps {
+				took[i] = append(took[i], t)
+			}
+		}
+	}
+	for i := range ways {
+		slices.Sort(took[i])
+		out.Ways[i].BestMS, out.Ways[i].MedianMS = ms(took[i][0]), ms(took[i][len(took[i])/2])
+	}
+	for i := range out.Ways {
+		base := out.Ways[out.Ways[i].base]
+		out.Ways[i].Speedup, out.Ways[i].Median = base.BestMS/out.Ways[i].BestMS, base.MedianMS/out.Ways[i].MedianMS
+	}
+	return out, nil
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
+
+// decoder is a model alone, without actors: its layers and head.
+type decoder struct {
+	w      *socket.Slices
+	place  topology.Placement
+	pool   *tensor.Pool
+	batch  *layer.Batch
+	rope   *rotations
+	logits []float32
+	vocab  int
+}
+
+func (m *decoder) step(streams []stream, pos int) (time.Duration, error) {
+	segments := make([]layer.Segment, len(streams))
+	for i, s := range streams {
+		segments[i] = layer.Segment{Seq: uint64(i + 1), Cache: s, N: 1, Start: pos}
+	}
+	randomRow(rand.New(rand.NewPCG(uint64(pos), 3)), m.batch.X)
+	began := time.Now()
+	for _, s := range streams {
+		if err := s.begin(pos); err != nil {
+			return 0, err
+		}
+	}
+	b := m.batch
+	if err := b.Reset(m.place, 0, segments, m.rope.fill); err != nil {
+		return 0, err
+	}
+	for i, w := range m.w.Layers {
+		for _, p := range b.Program(w.Experts != nil) {
+			w.Compute(p, i, b)
+		}
+	}
+	h := b.Dims.Hidden
+	m.pool.Run(b.T, func(t int) {
+		tensor.RMSNorm(b.Norm[t*h:(t+1)*h], b.X[t*h:(t+1)*h], m.w.FinalNorm, b.Dims.NormEps)
+	})
+	m.pool.MatMul(m.logits, m.vocab, m.w.Head, b.Norm, h, b.T)
+	for _, s := range streams {
+		s.end()
+	}
+	return time.Since(began), nil
+}
+
+// rotations are cos and sin by position.
+type rotations struct {
+	half     int
+	cos, sin []float32
+}
+
+func newRotations(c *model.Config, n int) *rotations {
+	r := &rotations{half: c.HeadDim / 2}
+	for pos := range n {
+		for _, f := range c.InvFreq() {
+			s, c := math.Sincos(float64(pos) * f)
+			r.cos, r.sin = append(r.cos, float32(c)), append(r.sin, float32(s))
+		}
+	}
+	return r
+}
+
+func (r *rotations) at(n int) (cos, sin []float32) {
+	return r.cos[n*r.half : (n+1)*r.half], r.sin[n*r.half : (n+1)*r.half]
+}
+
+func (r *rotations) fill(pos int, cos, sin []float32) {
+	c, s := r.at(pos)
+	copy(cos, c)
+	copy(sin, s)
+}

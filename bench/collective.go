@@ -1,0 +1,173 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"time"
+
+	"shoal/collective"
+	"shoal/collective/natsbus"
+	"shoal/tensor"
+)
+
+// Collective is the latency of one collective: until every rank has its result.
+type Collective struct {
+	Op       string  `json:"op"`
+	Nodes    int     `json:"nodes"`
+	Bytes    int     `json:"bytes"` // what a rank gives (all-gather), or the whole vector (all-reduce)
+	Repeat   int     `json:"repeat"`
+	BestUS   float64 `json:"best_us"`
+	MedianUS float64 `json:"median_us"`
+	P99US    float64 `json:"p99_us"`
+}
+
+// RunCollective measures a mesh of n NATS servers in this process: the protocol
+// and the sockets are those of node processes, on one machine. show is told each
+// line.
+func RunCollective(ctx context.Context, n int, sizes []int, repeat int, show func(Collective)) ([]Collective, error) {
+	groups, stop, err := mesh(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	var all []Collective
+	op := collective.OpID(0)
+	for _, size := range sizes {
+		for _, kind := range []string{"barrier", "all-gather", "all-reduce"} {
+			if kind == "barrier" && size != sizes[0] {
+				continue
+			}
+			w := newWork(n, size/4)
+			var took []time.Duration
+			for i := range repeat + repeat/10 + 1 {
+				op++
+				began := time.Now()
+				if err := w.run(ctx, groups, kind, op); err != nil {
+					return all, fmt.Errorf("bench: %s of %d bytes over %d nodes: %w", kind, size, n, err)
+				}
+				if i > repeat/10 {
+					took = append(took, time.Since(began))
+				}
+			}
+			slices.Sort(took)
+			us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+			c := Collective{Op: kind, Nodes: n, Bytes: size, Repeat: repeat, BestUS: us(took[0]), MedianUS: us(took[len(took)/2]), P99US: us(took[len(took)*99/100])}
+			if kind == "barrier" {
+				c.Bytes = 0
+			}
+			show(c)
+			all = append(all, c)
+		}
+	}
+	return all, nil
+}
+
+// mesh starts n servers and one rank on each.
+func mesh(ctx context.Context, n int) (groups []*collective.Group, stop func(), err error) {
+	var servers []*natsbus.Server
+	stop = func() {
+		for _, g := range groups {
+			g.Close()
+			<-g.Done()
+		}
+		for _, s := range servers {
+			s.Shutdown()
+		}
+	}
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	for i := range n {
+		cfg := natsbus.Config{Name: fmt.Sprintf("bench-%d", i), Log: quiet}
+		if i > 0 {
+			cfg.Seeds = []string{servers[0].RouteAddr()}
+		}
+		s, err := natsbus.Start(cfg)
+		if err != nil {
+			return nil, stop, err
+		}
+		servers = append(servers, s)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	transports := make([]*natsbus.Transport, n)
+	ready := make(chan error, n)
+	for r, s := range servers {
+		if transports[r], err = s.Transport(natsbus.TransportConfig{Group: "bench", Epoch: 1, Rank: r, Size: n}); err != nil {
+			return nil, stop, err
+		}
+		go func() { ready <- transports[r].Ready(ctx) }()
+	}
+	for range n {
+		if err := <-ready; err != nil {
+			return nil, stop, err
+		}
+	}
+	for r, t := range transports {
+		g, err := collective.NewGroup(collective.Config{Rank: r, Size: n, Epoch: 1, Deadline: 10 * time.Second}, t)
+		if err != nil {
+			return groups, stop, err
+		}
+		groups = append(groups, g)
+	}
+	return groups, stop, nil
+}
+
+// work is what every rank gives and gets.
+type work struct {
+	nodes [][]tensor.Span
+	mine  [][][]float32 // rank, tree node
+	recv  [][][]float32 // rank, from
+	out   [][]float32
+	done  chan error
+}
+
+// newWork shares the units of an axis evenly, as the down projection does.
+func newWork(n, floats int) *work {
+	w := &work{done: make(chan error, n)}
+	for r := range n {
+		nodes := tensor.Subtrees(r*tensor.MaxUnits/n, (r+1)*tensor.MaxUnits/n, tensor.MaxUnits)
+		w.nodes = append(w.nodes, nodes)
+		parts := make([][]float32, max(1, len(nodes)))
+		for i := range parts {
+			parts[i] = make([]float32, floats)
+		}
+		from := make([][]float32, n)
+		for i := range from {
+			from[i] = make([]float32, floats)
+		}
+		w.mine, w.recv, w.out = append(w.mine, parts), append(w.recv, from), append(w.out, make([]float32, floats))
+	}
+	return w
+}
+
+func (w *work) run(ctx context.Context, groups []*collective.Group, kind string, op collective.OpID) error {
+	done := func(err error) { w.done <- err }
+	for r, g := range groups {
+		switch kind {
+		case "barrier":
+			g.Barrier(op, done)
+		case "all-gather":
+			g.AllGather(op, w.mine[r][0], w.recv[r], done)
+		case "all-reduce":
+			g.AllReduceTree(op, tensor.MaxUnits, w.nodes, w.mine[r][:len(w.nodes[r])], w.out[r], done)
+		}
+	}
+	for range groups {
+		select {
+		case err := <-w.done:
+			if err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"shoal/kvcache"
+	"shoal/model"
+	"shoal/proto"
+	"shoal/tensor"
+)
+
+// RunFilled says what RunBatch does, for models whose prompts take too long to
+// read: how many sequences the ledger admits in o.Memory is computed, by the costs that
+// the batcher books, and decode is measured at that batch on caches with random
+// rows, filled and compressed by the same code (socket.Fill). One socket.
+func RunFilled(ctx context.Context, o BatchOptions, note func(string)) (*Batch, error) {
+	b := &Batch{Model: o.Model, Threads: o.Threads, Nodes: 1, Memory: o.Memory, Prompt: o.Prompt, Output: o.Output, Machine: ThisMachine(), Weights: o.Weights, KV: o.KV}
+	weights, err := tensor.ParseDType(o.Weights)
+	if err != nil {
+		return nil, err
+	}
+	kv, err := tensor.ParseDType(o.KV)
+	if err != nil {
+		return nil, err
+	}
+	for _, spec := range o.Policies {
+		row, err := runFilled(ctx, o, spec, weights, kv, note)
+		if err != nil {
+			return nil, fmt.Errorf("bench: policy %s: %w", spec, err)
+		}
+		b.add(row)
+	}
+	return b, nil
+}
+
+// Geometry is the shape of a model's cache on a socket that is alone.
+func Geometry(c *model.Config, kv tensor.DType) kvcache.Geometry {
+	return kvcache.Geometry{Layers: c.Layers, KVHeads: c.KVHeads, Group: c.Heads / c.KVHeads, Layout: tensor.KVLayout{Type: kv, KDim: c.HeadDim, VDim: c.HeadDim}}
+}
+
+// Held is the number of sequences of prompt and output tokens that live together in
+// memory bytes on one socket, when the last of them is read while the others are there.
+func Held(g kvcache.Geometry, p kvcache.Policy, prompt, output int, memory int64) int {
+	resident := kvcache.ResidentBytes(g, prompt, prompt+output-1, p)
+	reading := max(resident, kvcache.HandoverBytes(g, g.KVHeads, prompt, p)+kvcache.EvidenceBytes(g, g.KVHeads, prompt, p))
+	if memory < reading {
+		return 0
+	}
+	return 1 + int((memory-reading)/resident)
+}
+
+func runFilled(ctx context.Context, o BatchOptions, spec string, weights, kv tensor.DType, note func(string)) (*BatchRow, error) {
+	p, err := kvcache.Parse(spec)
+	if err != nil {
+		return nil, err
+	}
+	ck, err := model.Random(o.Model)
+	if err != nil {
+		return nil, err
+	}
+	g := Geometry(&ck.Config, kv)
+	ck.Close()
+	full := kvcache.ResidentBytes(g, o.Prompt, o.Prompt+o.Output-1, kvcache.Full{})
+	row := &BatchRow{Policy: spec, Resident: kvcache.ResidentBytes(g, o.Prompt, o.Prompt+o.Output-1, p), Sequences: Held(g, p, o.Prompt, o.Output, o.Memory)}
+	row.Compression = float64(full) / float64(row.Resident)
+	if row.Sequences == 0 {
+		return nil, fmt.Errorf("no sequence fits %d bytes", o.Memory)
+	}
+	note("policy " + spec + ": loading")
+	r, err := newRig(ctx, Options{Model: o.Model, Weights: weights, KV: kv, Threads: o.Threads}, 2*o.Memory, row.Sequences)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	note("policy " + spec + ": filling caches")
+	if err := r.fill(ctx, row.Sequences, o.Prompt, spec); err != nil {
+		return nil, err
+	}
+	note("policy " + spec + ": decoding")
+	tokens := make([]uint32, row.Sequences)
+	var took []time.Duration
+	began := time.Now()
+	for i := range min(o.Output, filledSteps) + warmSteps {
+		req := &proto.StepRequest{DeadlineMillis: 60000}
+		for s, t := range tokens {
+			req.Chunks = append(req.Chunks, &proto.Chunk{Seq: uint64(s + 1), Start: uint32(o.Prompt + i), Tokens: []uint32{t}, Sample: true})
+		}
+		reply, t, _, err := r.Step(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range reply.Sampled {
+			tokens[s.Seq-1] = s.Token
+		}
+		row.PeakBytes = max(row.PeakBytes, reply.KvUsedBytes)
+		if i >= warmSteps {
+			took = append(took, t)
+		}
+	}
+	row.Seconds = time.Since(began).Seconds()
+	row.DecodePerS = float64(row.Sequences) / slices.Min(took).Seconds()
+	row.TokensPerS = float64(row.Sequences) / middle(took).Seconds()
+	return row, nil
+}
+
+// filledSteps are the decode steps of a policy: enough for a best and a median.
+const filledSteps = 12

@@ -1,0 +1,30 @@
+package bench
+
+import (
+	"time"
+
+	"shoal/tensor"
+)
+
+// floor is the work's bytes read, or its arithmetic done, and nothing else. It
+// is taken in turn with the work, by the same threads, for about as long: what
+// neighbours on a shared machine take away, they take from both.
+type floor struct {
+	*tensor.Probe
+	weights tensor.DType
+}
+
+func newFloor(p *tensor.Pool, weights tensor.DType) (*floor, error) {
+	probe, err := tensor.NewProbe(p, readBytes)
+	return &floor{probe, weights}, err
+}
+
+func (f *floor) close() { _ = f.Probe.Close() }
+
+// arithmetic is the time of products with the weights and of attention.
+func (f *floor) arithmetic(mat, attn float64) time.Duration {
+	if tensor.Quantised(f.weights) {
+		return f.VNNI(mat) + f.FMA(attn)
+	}
+	return f.FMA(mat + attn)
+}

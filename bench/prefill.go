@@ -1,0 +1,115 @@
+package bench
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"shoal/actors/socket"
+	"shoal/model"
+	"shoal/proto"
+)
+
+// Prefill is what reading a prompt costs; best figures are of the fastest one.
+type Prefill struct {
+	Model       string  `json:"model"`
+	Weights     string  `json:"quant"`
+	KV          string  `json:"kv_type"`
+	Policy      string  `json:"policy"`
+	Threads     int     `json:"threads"`
+	Tokens      int     `json:"tokens"`
+	Chunk       int     `json:"chunk"`
+	Repeat      int     `json:"repeat"`
+	TokensPerS  float64 `json:"tokens_per_s"`
+	MedianPerS  float64 `json:"median_tokens_per_s"`
+	GFLOPS      float64 `json:"gflops"`            // matrices and attention, a multiply-add is two
+	PeakShare   float64 `json:"peak_share"`        // the same arithmetic alone, measured between the prompts, over the best prompt
+	Stages      Stages  `json:"stages"`            // summed over the chunks
+	Compression float64 `json:"compression_share"` // of the prompt's time: observation, votes, selection, shipping
+	MatShare    float64 `json:"matmul_peak"`       // projections, FFN and head against their floor
+	AttnShare   float64 `json:"attention_peak"`
+	LoadSeconds float64 `json:"load_s"`
+	Ceiling     Ceiling `json:"ceiling"`
+	Machine     Machine `json:"machine"`
+}
+
+// RunPrefill measures reading a prompt of o.Context tokens.
+func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, error) {
+	ck, err := model.Random(o.Model)
+	if err != nil {
+		return nil, err
+	}
+	if o.Chunk <= 0 || o.Chunk > o.Context {
+		o.Chunk = o.Context
+	}
+	k := CostsOf(&ck.Config, o.Weights, o.KV)
+	if err := k.fits(1, 2*o.Context, o.Chunk, &ck.Config); err != nil {
+		return nil, err
+	}
+	p := &Prefill{Model: o.Model, Weights: o.Weights.String(), KV: o.KV.String(), Policy: o.Policy, Tokens: o.Context, Chunk: o.Chunk, Repeat: o.Repeat, Machine: ThisMachine()}
+	note("loading")
+	r, err := newRig(ctx, o, 4*int64(o.Context+1024)*k.KVToken, o.Chunk)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	p.Threads, p.LoadSeconds = r.pool.Threads(), r.Load.Seconds()
+	if p.Ceiling, err = MeasureCeiling(r.pool, ceilingTime); err != nil {
+		return nil, err
+	}
+	note("reading")
+	f, err := newFloor(r.pool, o.Weights)
+	if err != nil {
+		return nil, err
+	}
+	defer f.close()
+	mat, attn := k.Prefill(o.Context)
+	var took, floors, attnFloors []time.Duration
+	for i := range o.Repeat + 1 {
+		t, stages, err := r.prompt(ctx, o, uint64(i+1), ck.Config.Vocab)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			continue // buffers and tables are made
+		}
+		took = append(took, t)
+		if t == slices.Min(took) {
+			p.Stages = stagesOf(stages, t)
+		}
+		floors, attnFloors = append(floors, f.arithmetic(mat, 0)), append(attnFloors, f.FMA(attn))
+	}
+	best, matFloor, attnFloor := slices.Min(took).Seconds(), slices.Min(floors).Seconds(), slices.Min(attnFloors).Seconds()
+	p.TokensPerS, p.MedianPerS = float64(o.Context)/best, float64(o.Context)/middle(took).Seconds()
+	p.Compression = p.Stages.Compression / p.Stages.Step
+	p.GFLOPS = (mat + attn) / best / 1e9
+	p.PeakShare = (matFloor + attnFloor) / best
+	p.MatShare = matFloor * 1e6 / (p.Stages.Projection + p.Stages.FFN + p.Stages.Head)
+	p.AttnShare = attnFloor * 1e6 / p.Stages.Attention
+	return p, nil
+}
+
+// prompt reads one prompt, chunk by chunk, and drops it.
+func (r *rig) prompt(ctx context.Context, o Options, seq uint64, vocab int) (took time.Duration, sum socket.Stages, err error) {
+	for at := 0; at < o.Context; at += o.Chunk {
+		end := min(at+o.Chunk, o.Context)
+		c := &proto.Chunk{Seq: seq, Start: uint32(at), Prefill: true, Last: end == o.Context, Sample: end == o.Context}
+		for t := at; t < end; t++ {
+			c.Tokens = append(c.Tokens, uint32((t*7919+int(seq))%vocab))
+		}
+		req := &proto.StepRequest{DeadlineMillis: 60000, Chunks: []*proto.Chunk{c}}
+		if at == 0 {
+			req.Open = []*proto.Open{{Seq: seq, Policy: o.Policy, Sampling: greedy(), PromptTokens: uint32(o.Context)}}
+			if seq > 1 {
+				req.Release = []uint64{seq - 1}
+			}
+		}
+		_, t, s, err := r.Step(ctx, req)
+		if err != nil {
+			return 0, sum, err
+		}
+		took += t
+		sum.Add(s)
+	}
+	return took, sum, nil
+}

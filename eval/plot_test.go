@@ -1,0 +1,134 @@
+package eval
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"image/png"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+func testSummary() *Summary {
+	s := &Summary{Model: "fry & <co>", Seed: 1, Tasks: []string{"passkey"}}
+	depth := [Eighths]float64{0, 12, 25, 50, 75, 100, -1, 60}
+	add := func(policy, family string, budget int, mean float64) {
+		s.Rows = append(s.Rows, Row{Policy: policy, Family: family, Budget: budget, Length: 4096, Mean: mean, MeanTasks: 9, Depth: depth,
+			Tasks: map[string]Cell{"passkey": {Samples: 20, Exact: mean}}})
+	}
+	add("full", "full", 0, 98.8)
+	add("streaming/512", "streaming", 512, 6.9)
+	add("streaming/1024", "streaming", 1024, 16)
+	add("snapkv/512", "snapkv", 512, 75.2)
+	add("snapkv/1024", "snapkv", 1024, 85.1)
+	add("snapstream/512", "snapstream", 512, 75)
+	add("snapstream/2048", "snapstream", 2048, 84.9)
+	return s
+}
+
+// TestPlotFiles: every file is there, decodes, has its size, and is neither empty
+// nor cut off at an edge.
+func TestPlotFiles(t *testing.T) {
+	dir := t.TempDir()
+	names, err := testSummary().WriteFiles(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(names, " "); got != "summary.json accuracy-4096.png accuracy-4096.svg depth-4096.png depth-4096.svg" {
+		t.Error(got)
+	}
+	for name, size := range map[string][2]int{"accuracy-4096": {880, 500}, "depth-4096": {0, 104 + 7*34 + 84}} {
+		b, err := os.ReadFile(filepath.Join(dir, name+".png"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		img, err := png.Decode(bytes.NewReader(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		box := img.Bounds()
+		if size[0] > 0 && box.Dx() != size[0]*pixelsPerPoint || box.Dy() != size[1]*pixelsPerPoint {
+			t.Errorf("%s is %v", name, box)
+		}
+		inked := 0
+		for y := range box.Dy() {
+			for x := range box.Dx() {
+				r, g, b, _ := img.At(x, y).RGBA()
+				if r&g&b == 0xffff {
+					continue
+				}
+				inked++
+				if x < 8 || y < 8 || x >= box.Dx()-8 || y >= box.Dy()-8 {
+					t.Fatalf("%s: ink at the edge (%d,%d)", name, x, y)
+				}
+			}
+		}
+		if share := float64(inked) / float64(box.Dx()*box.Dy()); share < 0.01 || share > 0.7 {
+			t.Errorf("%s: %.3f of it is ink", name, share)
+		}
+		svg, err := os.ReadFile(filepath.Join(dir, name+".svg"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var texts strings.Builder
+		for d := xml.NewDecoder(bytes.NewReader(svg)); ; {
+			tok, err := d.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s.svg: %v", name, err)
+			}
+			if c, ok := tok.(xml.CharData); ok {
+				texts.Write(c)
+			}
+		}
+		if !strings.Contains(texts.String(), "fry & <co>, 4096-token prompts, 20 samples a task") {
+			t.Errorf("%s.svg says %s", name, texts.String())
+		}
+	}
+}
+
+func TestNothingToPlot(t *testing.T) {
+	s := &Summary{Rows: []Row{{Policy: "full", Length: 512, Depth: [Eighths]float64{-1, -1, -1, -1, -1, -1, -1, -1}}}}
+	if s.accuracy(512) != nil || s.depths(512) != nil {
+		t.Error("a plot of nothing")
+	}
+}
+
+// TestLabelsDoNotTouch, even when all lines end in one point.
+func TestLabelsDoNotTouch(t *testing.T) {
+	for _, mean := range []float64{0, 50, 100} {
+		var lines []*series
+		for range 12 {
+			lines = append(lines, &series{rows: []Row{{Mean: mean}}})
+		}
+		placeLabels(lines, 84, 440)
+		for i := 1; i < len(lines); i++ {
+			if lines[i].label-lines[i-1].label < 16.9 || lines[i].label > 440 || lines[0].label < 84 {
+				t.Errorf("mean %v: labels at %.0f and %.0f", mean, lines[i-1].label, lines[i].label)
+			}
+		}
+	}
+}
+
+func TestGlyphs(t *testing.T) {
+	for r, g := range glyphs {
+		for stroke := range strings.SplitSeq(g, " ") {
+			if len(stroke) < 4 || len(stroke)%2 != 0 || strings.Trim(stroke, "012345678") != "" {
+				t.Errorf("glyph %q has the stroke %q", r, stroke)
+			}
+		}
+	}
+	for _, r := range "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.,:-_/%=()" {
+		if glyphs[r] == "" {
+			t.Errorf("no glyph for %q", r)
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package eval
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"shoal/cluster"
+)
+
+// everyPolicy is one of each, some of which ask for less than others observe.
+var everyPolicy = []string{"streaming/96 full snapkv/128 snapstream/128 snapstream_w32/128 snapstream_half/128 sage/128 h2o/96",
+	"h2o:recent=40,topk=40,step=1 tova:size=90 streaming:sink=4,recent=60,positions=cache"}
+
+// TestTogetherIsTheServer: prompts that are read once for all policies give, token
+// by token, what a server answers to each policy alone.
+func TestTogetherIsTheServer(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cfg := Config{Tasks: []string{"niah_multiquery"}, Lengths: []int{512}, Samples: 1}
+	var err error
+	if cfg.Policies, err = ParsePolicies(everyPolicy); err != nil {
+		t.Fatal(err)
+	}
+	if testing.Short() {
+		cfg.Policies = cfg.Policies[:4]
+	}
+	e, err := StartEmbedded(ctx, cluster.LocalConfig{KVBudget: 64 << 20, Serve: cluster.ServeConfig{Model: modelDir}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	c, err := NewClient(ctx, e.Address, "", "", time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	memory := func() *Store {
+		s, err := OpenStore("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	tok, g := testTokenizer(t), testGenerator(t, 1)
+	want, err := Run(ctx, c, tok, g, memory(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := memory()
+	got, err := RunTogether(ctx, tok, g, store, cfg, TogetherConfig{Model: modelDir, Workers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := func(r Record) string {
+		r.Millis = 0
+		b, _ := json.Marshal(r)
+		return string(b)
+	}
+	outputs := map[string]bool{}
+	for _, r := range want {
+		outputs[r.Output] = true
+		at := slices.IndexFunc(got, func(o Record) bool { return o.key() == r.key() })
+		if at < 0 || plain(got[at]) != plain(r) {
+			t.Errorf("together %+v, the server %s", got[max(0, at)], plain(r))
+		}
+	}
+	if len(got) != len(want) || len(outputs) < len(cfg.Policies)/2 {
+		t.Errorf("%d answers, the server gave %d, %d of them different", len(got), len(want), len(outputs))
+	}
+	before := *store.have[got[0].key()]
+	again, err := RunTogether(ctx, tok, g, store, cfg, TogetherConfig{Model: modelDir, Workers: 1})
+	if err != nil || len(again) != len(got) || again[0].Millis != before.Millis {
+		t.Errorf("a second run: %d answers, %v", len(again), err)
+	}
+}
+
+// TestPromptsFromAFile: the samples of a file are asked as they are, and the first
+// words of an answer are given.
+func TestPromptsFromAFile(t *testing.T) {
+	tok, g := testTokenizer(t), testGenerator(t, 3)
+	plain, chat := sample(t, g, "passkey", 512, 0), sample(t, g, "chat_niah", 512, 0)
+	file := map[string]any{
+		"passkey@512":   map[string]any{"prompt": [][]int32{plain.Prompt}, "ans": [][]int32{append(slices.Clone(plain.Answer), -1, -1)}, "sf": []int{0}, "depth": []any{0.25}},
+		"chat_niah@512": map[string]any{"prompt": [][]int32{chat.Prompt}, "ans": [][]int32{chat.Answer}, "sf": []int{chat.From}, "depth": []any{nil}},
+	}
+	text, err := json.Marshal(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	z.Write(text)
+	z.Close()
+	path := filepath.Join(t.TempDir(), "prompts.json.gz")
+	if err := os.WriteFile(path, zipped.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := ReadPrompts(path, tok)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fmt.Sprint(p.Tasks(), p.Lengths(), p.Samples()) != "[passkey chat_niah] [512] 1" {
+		t.Error(p.Tasks(), p.Lengths(), p.Samples())
+	}
+	s, err := p.Sample("chat_niah", 512, 0)
+	if err != nil || s.Given != chat.From || s.Given == 0 || s.Depth != -1 || s.To != len(chat.Answer)-1 {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	c := continuation{}
+	for i := range s.Answer {
+		c.add(s, 99, []int32{99}) // the token that would end it does not, where words are given
+		if i < s.Given && (c.over || c.last != s.Answer[i]) {
+			t.Errorf("word %d: %+v", i, c)
+		}
+	}
+	if !c.over || len(c.ids) != s.Given {
+		t.Errorf("%+v", c)
+	}
+	store, err := OpenStore("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	full, err := ParsePolicies([]string{"full"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, err := RunTogether(t.Context(), tok, p, store, Config{Tasks: p.Tasks(), Lengths: p.Lengths(), Samples: 1, Policies: full}, TogetherConfig{Model: modelDir})
+	if err != nil || len(records) != 2 || !records[0].Exact || !records[1].Exact || records[0].Depth == nil || *records[0].Depth != 0.25 {
+		t.Errorf("%+v, %v", records, err)
+	}
+	if _, err := p.Sample("vt", 512, 0); !errors.Is(err, ErrTask) {
+		t.Error(err)
+	}
+}
+
+func FuzzPrompts(f *testing.F) {
+	tok := testTokenizer(f)
+	f.Add([]byte(`{"vt@3":{"prompt":[[1,2,3]],"ans":[[5,6,-1]],"sf":[0],"depth":[null]}}`))
+	f.Add([]byte(`{"vt@3":{"prompt":[[1,2]],"ans":[[5,6]]}}`))
+	f.Add([]byte(`{"vt@1":{"prompt":[[1]],"ans":[[-1]],"sf":[9]}}`))
+	f.Add([]byte("\x1f\x8b"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, err := parsePrompts(bytes.NewReader(b), tok)
+		if err != nil {
+			if !errors.Is(err, ErrPrompts) {
+				t.Error(err)
+			}
+			return
+		}
+		for _, task := range p.Tasks() {
+			for _, l := range p.Lengths() {
+				if s, err := p.Sample(task, l, 0); err == nil && (len(s.Prompt) != l || s.From < 0 || s.From >= s.To || s.To >= len(s.Answer)) {
+					t.Errorf("%+v", s)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,169 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"shoal/actors/batcher"
+	"shoal/actors/socket"
+	"shoal/topology"
+)
+
+// checker holds the promises that are about the cluster as a whole; those about
+// one request are in client.go, those about one socket in node.go.
+type checker struct {
+	w      *world
+	broken string // the first promise that was broken
+	opened uint32 // newest epoch that was opened
+	opener *coordinator
+	groups map[uint32]*epoch // as it was loaded last
+	steps  int
+}
+
+func (k *checker) fail(format string, args ...any) {
+	if k.w.opt.Blind && strings.HasPrefix(format, "I4") {
+		return
+	}
+	if k.broken == "" {
+		k.broken = fmt.Sprintf(format, args...)
+		k.w.logf("BROKEN: %s", k.broken)
+	}
+}
+
+// opens: epochs only rise. Those of a later coordinator do so only if they are
+// written down; else two may have the same number, with no node in common.
+func (k *checker) opens(c *coordinator, number uint32) {
+	if number <= k.opened && (k.w.cfg.durable || k.opener == c) {
+		k.fail("I7: epoch %d is opened after epoch %d", number, k.opened)
+	}
+	k.opened, k.opener = number, c
+}
+
+// loads: an epoch is one group of processes, whoever hears of it.
+func (k *checker) loads(e *epoch) {
+	known, ok := k.groups[e.place.Epoch]
+	if ok && !slices.Equal(known.incarnations, e.incarnations) && (k.w.cfg.durable || known.of == e.of) {
+		k.fail("I7: epoch %d is loaded for two groups, %v and %v", e.place.Epoch, known.incarnations, e.incarnations)
+	}
+	k.groups[e.place.Epoch] = e
+}
+
+// serves: one epoch serves at a time, and only the newest.
+func (k *checker) serves(number, before uint32) {
+	if number <= before || number != k.opened {
+		k.fail("I7: epoch %d serves after epoch %d, the newest is %d", number, before, k.opened)
+	}
+}
+
+// starts: a step is of the epoch that was placed last, and the ledger holds.
+func (k *checker) starts(c *coordinator, p *batcher.Plan) {
+	if p.Epoch != c.placed {
+		k.fail("I7: step %d of epoch %d starts, epoch %d was placed", p.Step, p.Epoch, c.placed)
+	}
+	for _, o := range p.Open {
+		c.ids[o.Seq] = o.ID
+		if t := c.tickets[o.ID]; t != nil && t.got > 0 {
+			k.w.cover[Reopened]++
+		}
+	}
+	for _, d := range p.Decode {
+		if t := c.tickets[c.ids[d.Seq]]; t != nil && d.Position-len(t.spec.Prompt)+1 < t.got {
+			k.w.cover[Replayed]++
+		}
+	}
+	if k.steps++; k.steps%8 == 0 {
+		k.ledger(c)
+	}
+}
+
+func (k *checker) ledger(c *coordinator) {
+	for _, s := range c.batcher.Snapshot().Sockets {
+		if s.Reserved > s.Budget || s.Reserved < 0 {
+			k.fail("I5: the ledger reserves %d of %d bytes on %s", s.Reserved, s.Budget, s.ID)
+		}
+	}
+}
+
+// stale says whether the answer of a step comes too late to matter.
+func (k *checker) stale(c *coordinator, p *batcher.Plan) bool {
+	s := c.batcher.Snapshot()
+	late := !s.Placed || !s.InFlight || s.Epoch != p.Epoch || s.Step != p.Step
+	if late {
+		k.w.cover[StaleResult]++
+	}
+	return late
+}
+
+// without checks that a stale answer had no effect.
+func (k *checker) without(p *batcher.Plan, e *batcher.Effects) {
+	if e.Faults != nil || e.Emits != nil || e.Scores != nil || e.Finishes != nil || e.Broken != nil || e.Release != nil || e.Start != nil {
+		k.fail("I4: the answer of step %d.%d, which is over, had an effect: %+v", p.Epoch, p.Step, *e)
+	}
+}
+
+// memory: no node has ever held more than its budget.
+func (k *checker) memory() {
+	for _, n := range k.w.nodes {
+		if m := n.memory; m.peak > m.budget || m.used < 0 {
+			k.fail("I5: %s held %d bytes, its budget is %d", n.name, m.peak, m.budget)
+		}
+	}
+}
+
+// ends: everything that was accepted has ended.
+func (k *checker) ends() {
+	for _, c := range k.w.clients {
+		if c.asked && c.end == nil {
+			phase, why := k.w.coord.authority.Phase()
+			k.fail("I8: %s has not ended %v after the last fault; the authority is %s (%s), the batcher: %+v", c.spec.ID, k.w.now-k.w.cfg.quiet, phase, why, k.w.coord.batcher.Snapshot())
+			return
+		}
+	}
+	if !k.w.coord.batcher.Idle() {
+		k.fail("I1: the batcher has requests that nobody sent")
+	}
+}
+
+// restless says why the cluster is not at rest: when all is over it serves on all
+// nodes that it may, and the others hold nothing.
+func (k *checker) restless() string {
+	c := k.w.coord
+	if phase, why := c.authority.Phase(); phase != topology.Serving {
+		return fmt.Sprintf("I8: the cluster does not serve: %s: %s", phase, why)
+	}
+	_, part := c.authority.Placement()
+	alive := 0
+	for _, n := range k.w.nodes {
+		if n.dead {
+			continue
+		}
+		alive++
+		s := n.state.Now()
+		takesPart := slices.ContainsFunc(part, func(m topology.Node) bool { return m.ID == n.name })
+		switch {
+		case takesPart && (s.Phase != socket.Ready || s.Epoch != c.authority.Epoch()):
+			return fmt.Sprintf("I8: %s is part of epoch %d, but is %s at %d", n.name, c.authority.Epoch(), s.Phase, s.Epoch)
+		case !takesPart && s.Phase != socket.Idle:
+			return fmt.Sprintf("I6: %s is not part of epoch %d, but is %s at %d", n.name, c.authority.Epoch(), s.Phase, s.Epoch)
+		}
+	}
+	want := alive
+	if most := k.w.cfg.most; most > 0 {
+		want = min(want, most)
+	}
+	if len(part) != want {
+		return fmt.Sprintf("I8: %d nodes are alive, the placement has %d of them, want %d", alive, len(part), want)
+	}
+	return ""
+}
+
+// full names a node that holds bytes of cache when no request is left.
+func (k *checker) full() string {
+	for _, n := range k.w.nodes {
+		if !n.dead && n.memory.used != 0 {
+			return fmt.Sprintf("I6: %s holds %d bytes of cache when all requests have ended", n.name, n.memory.used)
+		}
+	}
+	return ""
+}

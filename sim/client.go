@@ -1,0 +1,162 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"shoal/actors/batcher"
+	"shoal/kvcache"
+	"shoal/sampler"
+)
+
+// client sends one request and checks, token by token, that what comes back is
+// what an undisturbed run gives.
+type client struct {
+	w         *world
+	spec      batcher.Spec
+	want      *truth
+	got       int // tokens
+	scored    int
+	asked     bool // it was accepted
+	refused   *batcher.Reject
+	cancelled bool
+	calm      bool // it neither leaves nor hurries
+	job       bool // it outlives the coordinator
+	end       *batcher.Finish
+	ended     time.Duration
+}
+
+var policies = []kvcache.Policy{kvcache.Full{}, kvcache.Full{}, kvcache.Streaming{Sink: 2, Recent: 14}, kvcache.Streaming{Sink: 4, Recent: 64}, kvcache.Streaming{Sink: 1, Recent: 5}}
+
+// newClient draws a request.
+func (w *world) newClient(i int) *client {
+	k := &client{w: w}
+	s := &k.spec
+	s.ID = fmt.Sprint("r", i+1)
+	n := 1 + w.rng.IntN(w.cfg.longest)
+	if w.cfg.crowded || w.chance(3) {
+		n = min(54+w.rng.IntN(12), w.cfg.longest) // its output crosses the end of a block
+	}
+	s.Prompt = make([]int32, n)
+	for p := range s.Prompt {
+		s.Prompt[p] = int32(1 + w.rng.IntN(vocab-1))
+	}
+	s.MaxTokens = 1 + w.rng.IntN(w.cfg.output)
+	if w.chance(20) {
+		s.MaxTokens = 0
+	}
+	s.Sampling = &sampler.Params{Seed: w.rng.Uint64(), Logprobs: -1}
+	s.IgnoreEOS = w.chance(2)
+	s.Policy = policies[w.rng.IntN(len(policies))]
+	s.PromptLogprobs = -1
+	if w.chance(6) {
+		s.PromptLogprobs = 0
+	}
+	s.Priority = w.rng.IntN(3) - 1
+	k.job = w.chance(2)
+	return k
+}
+
+// begin submits, now or as soon as the cluster takes requests.
+func (k *client) begin() {
+	c := k.w.coord
+	if c.dead || c.frozen || !c.ready() {
+		k.w.after(nil, 40*time.Millisecond, k.begin)
+		return
+	}
+	if !k.calm && !k.job && k.w.chance(25) {
+		k.spec.Deadline = c.millis() + int64(20+k.w.rng.IntN(1500))
+	}
+	k.w.logf("client: %s: %d prompt, %d output tokens, %s", k.spec.ID, len(k.spec.Prompt), k.spec.MaxTokens, k.spec.Policy.Spec())
+	no := c.submit(k)
+	switch {
+	case no != nil:
+		k.refused = no
+		k.w.logf("client: %s is refused: %s: %s", k.spec.ID, no.Code, no.Message)
+		if !slices.Contains([]string{batcher.CodeBudget, batcher.CodeOverloaded, batcher.CodeContext}, no.Code) {
+			k.w.watch.fail("%s was refused: %s: %s", k.spec.ID, no.Code, no.Message)
+		}
+	case !k.asked: // the coordinator died before it answered: the client asks again
+		k.w.after(nil, 40*time.Millisecond, k.begin)
+	case !k.calm && k.w.chance(8):
+		k.w.after(nil, k.w.between(0, 300*time.Millisecond), k.leave)
+	}
+}
+
+// leave cancels: the client disconnects.
+func (k *client) leave() {
+	c := k.w.coord
+	switch {
+	case k.end != nil:
+	case c.dead || c.frozen:
+		k.w.after(nil, 20*time.Millisecond, k.leave)
+	default:
+		k.cancelled = true
+		k.w.logf("client: %s is cancelled", k.spec.ID)
+		k.w.cover[Cancelled]++
+		c.step(batcher.Cancel{ID: k.spec.ID})
+	}
+}
+
+func (k *client) truth() *truth {
+	if k.want == nil {
+		t := undisturbed(&k.spec)
+		k.want = &t
+	}
+	return k.want
+}
+
+func (k *client) scores(prompt []batcher.PromptLogprob) {
+	for _, p := range prompt {
+		k.scored++
+		if want := k.truth().scores; p.Position != k.scored || p.Position > len(want) || p.Logprob != want[p.Position-1] || k.got > 0 {
+			k.w.watch.fail("I3: %s: score %+v, the %d. one, after %d tokens", k.spec.ID, p, k.scored, k.got)
+			return
+		}
+	}
+}
+
+func (k *client) emit(m batcher.Emit) {
+	want := k.truth().tokens
+	switch {
+	case k.end != nil:
+		k.w.watch.fail("I10: %s: token %d after the end", k.spec.ID, m.Index)
+	case m.Index != k.got:
+		k.w.watch.fail("I2: %s: token %d comes after %d tokens", k.spec.ID, m.Index, k.got)
+	case m.Index >= len(want):
+		k.w.watch.fail("I3: %s: token %d, the undisturbed run has %d", k.spec.ID, m.Index, len(want))
+	case m.Token != want[m.Index]:
+		k.w.watch.fail("I3: %s: token %d is %d, the undisturbed run has %d", k.spec.ID, m.Index, m.Token, want[m.Index])
+	}
+	k.got++
+}
+
+func (k *client) finish(f batcher.Finish) {
+	k.w.logf("client: %s ends: %s %s %s after %d tokens", f.ID, f.Reason, f.Code, f.Message, f.Output)
+	if k.end != nil {
+		k.w.watch.fail("I10: %s ended twice", f.ID)
+		return
+	}
+	k.end, k.ended = &f, k.w.now
+	k.w.cover[Preempted] += f.Preempted
+	switch f.Reason {
+	case batcher.ReasonStop, batcher.ReasonLength:
+		if t := k.truth(); f.Reason != t.reason || f.Output != len(t.tokens) || k.got != f.Output || k.scored != len(t.scores) {
+			k.w.watch.fail("I3: %s ended with %s after %d of %d tokens and %d scores; undisturbed %s after %d and %d", f.ID, f.Reason, k.got, f.Output, k.scored, t.reason, len(t.tokens), len(t.scores))
+		}
+		k.w.cover[Finished]++
+	case batcher.ReasonCancelled:
+		if !k.cancelled {
+			k.w.watch.fail("I1: %s was cancelled by nobody", f.ID)
+		}
+	case batcher.ReasonError:
+		switch {
+		case f.Code == batcher.CodeDeadline && k.spec.Deadline > 0:
+		case f.Code == batcher.CodeStranded, f.Code == batcher.CodeBudget, f.Code == batcher.CodeFailed:
+			k.w.cover[GivenUp]++
+		default:
+			k.w.watch.fail("I1: %s failed: %s: %s", f.ID, f.Code, f.Message)
+		}
+	}
+}

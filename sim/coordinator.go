@@ -1,0 +1,420 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"shoal/actors/batcher"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// coordinator is the process with the batcher and the director: the real State
+// and Authority, behind shells that do what cluster/core.go, director.go and
+// stepper.go do. Its two actors send each other messages, so neither sees the
+// other's change at once.
+type coordinator struct {
+	*process
+	w         *world
+	batcher   *batcher.State
+	authority *topology.Authority
+	began     time.Duration
+
+	hosts   map[string]host
+	known   map[string]uint64 // id -> incarnation of nodes that are up
+	serving *serving
+	asking  map[string]bool // nodes that are being described
+	members []member        // what gossip says, by slot
+
+	placed     uint32 // newest epoch that the batcher was told of
+	served     uint32 // newest epoch that the director served
+	recovering bool
+	tickets    map[string]*client
+	ids        map[uint64]string // sequence -> request, for the checker and the mutants
+}
+
+type host struct {
+	node        *node
+	incarnation uint64
+	held        []batcher.Held
+}
+
+// serving is cluster.Group.
+type serving struct {
+	place topology.Placement
+	nodes []topology.Node
+	hosts []*node
+}
+
+const modelHash = "toy"
+
+func (w *world) newCoordinator() *coordinator {
+	c := &coordinator{process: &process{name: "coordinator", slot: -1, incarnation: w.nextLife(), slow: 1}, w: w, began: w.now,
+		hosts: map[string]host{}, known: map[string]uint64{}, asking: map[string]bool{}, members: make([]member, maxNodes),
+		tickets: map[string]*client{}, ids: map[uint64]string{}}
+	state, err := batcher.New(w.cfg.batcher)
+	if err != nil {
+		panic(err)
+	}
+	c.batcher = state
+	var after uint32
+	if w.cfg.durable {
+		after = w.recorded // it is written down before anybody is told of it
+	}
+	c.authority = topology.NewAuthority(topology.AuthorityConfig{Shape: shape, Mapping: topology.Gather, Nodes: w.cfg.waitFor,
+		Settle: w.cfg.settle, Backoff: w.cfg.backoff, MaxNodes: w.cfg.most, ModelHash: modelHash, After: after})
+	c.every(w.cfg.tick, func() { c.direct(c.authority.Tick(w.now - c.began)) })
+	c.every(w.cfg.tick, func() { c.carryOut(c.batcher.Step(batcher.Tick{Now: c.millis()})) })
+	c.every(w.cfg.compare, c.compare)
+	return c
+}
+
+func (c *coordinator) every(d time.Duration, do func()) {
+	c.w.after(c.process, d, func() {
+		do()
+		c.every(d, do)
+	})
+}
+
+func (c *coordinator) millis() int64 { return (c.w.now - c.began).Milliseconds() }
+
+// post is a message from one actor of this process to another: in order.
+func (c *coordinator) post(do func()) { c.w.after(c.process, 20*time.Microsecond, do) }
+
+// ---- the director
+
+func (c *coordinator) nodeUp(n *node, described topology.Node) {
+	c.hosts[described.ID] = host{node: n, incarnation: described.Incarnation}
+	c.known[described.ID] = described.Incarnation
+	c.w.logf("director: %s.%d is up", described.ID, described.Incarnation)
+	c.direct(c.authority.Up(described))
+}
+
+func (c *coordinator) nodeDown(id string, incarnation uint64, why string) {
+	if inc, ok := c.known[id]; ok && inc <= incarnation {
+		delete(c.known, id)
+	}
+	c.w.logf("director: %s.%d is down: %s", id, incarnation, why)
+	c.direct(c.authority.Down(id, incarnation))
+}
+
+func (c *coordinator) answered(number uint32, id string, err error) {
+	if err != nil {
+		c.w.logf("director: %s did not follow into epoch %d: %v", id, number, err)
+	}
+	stale, was := number != c.authority.Epoch(), number
+	if stale {
+		c.w.cover[StaleAnswer]++
+		if b := c.w.opt.Bug; b == NoFence || b == NoAuthorityFence {
+			number = c.authority.Epoch()
+		}
+	}
+	before, _ := c.authority.Phase()
+	effects := c.authority.Answered(number, id, err)
+	if after, _ := c.authority.Phase(); stale && (after != before || len(effects) > 0) {
+		c.w.watch.fail("I4: the answer of %s to epoch %d, which is over, moved the authority from %s to %s", id, was, before, after)
+	}
+	c.direct(effects)
+}
+
+func (c *coordinator) direct(effects []topology.Effect) {
+	for _, e := range effects {
+		switch e := e.(type) {
+		case topology.Withdraw:
+			c.serving = nil
+			c.w.logf("director: withdrawn: %s", e.Reason)
+			reason := e.Reason
+			c.post(func() {
+				c.recovering = true
+				c.w.cover[Replaced]++
+				c.step(batcher.Unplaced{Reason: reason})
+			})
+		case topology.Record:
+			// The store answers a little later; the process may die before or after
+			// the record is there.
+			number := e.Placement.Epoch
+			c.w.after(c.process, c.w.between(100*time.Microsecond, 4*time.Millisecond), func() {
+				c.w.recorded = max(c.w.recorded, number)
+				c.w.after(c.process, c.w.between(100*time.Microsecond, 4*time.Millisecond), func() {
+					c.direct(c.authority.Recorded(number))
+				})
+			})
+		case topology.LoadSlices:
+			c.load(e)
+		case topology.FormGroup:
+			c.join(e)
+		case topology.Serve:
+			c.serve(e)
+		case topology.RetireNode:
+			h, number := c.hosts[e.Node.ID].node, e.Epoch
+			c.repeat(h, 3, func(reply func(any, error)) {
+				h.retire(number)
+				reply(nil, nil)
+			})
+		}
+	}
+}
+
+// repeat is an idempotent call: while nobody answers it is tried again.
+func (c *coordinator) repeat(h *node, tries int, serve func(reply func(any, error))) {
+	c.w.ask(c.process, h.process, c.w.cfg.retire, func(reply func(any, error)) {
+		h.take(func() { serve(reply) })
+	}, func(_ any, err error) {
+		if errors.Is(err, errTimeout) && tries > 1 {
+			c.repeat(h, tries-1, serve)
+		}
+	})
+}
+
+func (c *coordinator) load(e topology.LoadSlices) {
+	var incarnations []uint64
+	var peers []*process
+	var names []string
+	for _, n := range e.Nodes {
+		h := c.hosts[n.ID]
+		incarnations, peers = append(incarnations, n.Incarnation), append(peers, h.node.process)
+		names = append(names, n.ID)
+	}
+	c.w.logf("director: loading epoch %d on %s", e.Placement.Epoch, strings.Join(names, " "))
+	c.w.watch.opens(c, e.Placement.Epoch)
+	for rank, n := range e.Nodes {
+		h := c.hosts[n.ID].node
+		c.w.ask(c.process, h.process, c.w.cfg.load, func(reply func(any, error)) {
+			h.take(func() {
+				h.load(&epoch{of: c, place: e.Placement, incarnations: incarnations, rank: rank, peers: peers, seqs: map[uint64]*sequence{}}, reply)
+			})
+		}, func(v any, err error) {
+			c.post(func() {
+				if held, ok := v.([]batcher.Held); ok {
+					h := c.hosts[n.ID]
+					h.held = held
+					c.hosts[n.ID] = h
+				}
+				c.answered(e.Placement.Epoch, n.ID, err)
+			})
+		})
+	}
+}
+
+func (c *coordinator) join(e topology.FormGroup) {
+	for _, n := range e.Nodes {
+		h := c.hosts[n.ID].node
+		c.w.ask(c.process, h.process, c.w.cfg.join+c.w.cfg.join/4, func(reply func(any, error)) {
+			h.take(func() { h.join(e.Epoch, reply) })
+		}, func(_ any, err error) { c.post(func() { c.answered(e.Epoch, n.ID, err) }) })
+	}
+}
+
+func (c *coordinator) serve(e topology.Serve) {
+	g := &serving{place: e.Placement, nodes: e.Nodes}
+	p := batcher.Placed{Epoch: e.Placement.Epoch}
+	for i, s := range e.Placement.Slices {
+		g.hosts = append(g.hosts, c.hosts[e.Nodes[i].ID].node)
+		p.Sockets = append(p.Sockets, batcher.Socket{ID: s.ID, Budget: e.Nodes[i].KVBudget, Heads: tensor.Span{Lo: s.KVHeads.Lo, Hi: s.KVHeads.Hi}})
+	}
+	for rank, n := range e.Nodes {
+		for _, h := range c.hosts[n.ID].held {
+			h.Rank = rank
+			p.Held = append(p.Held, h)
+		}
+	}
+	c.serving = g
+	c.w.logf("director: epoch %d serves on %d sockets", p.Epoch, len(p.Sockets))
+	c.w.watch.serves(p.Epoch, c.served)
+	c.served = max(c.served, p.Epoch)
+	c.post(func() {
+		c.placed = max(c.placed, p.Epoch)
+		c.step(p)
+	})
+}
+
+// ---- the batcher
+
+func (c *coordinator) submit(k *client) *batcher.Reject {
+	spec := k.spec
+	spec.Arrival = c.millis()
+	c.carryOut(c.batcher.Step(batcher.Tick{Now: c.millis()}))
+	if c.dead {
+		return nil
+	}
+	c.tickets[k.spec.ID] = k
+	e := c.batcher.Step(batcher.Submit{Spec: spec})
+	if len(e.Rejects) > 0 {
+		delete(c.tickets, k.spec.ID)
+		c.carryOut(e)
+		return &e.Rejects[0]
+	}
+	k.asked = true // a job is in the log before anything is done for it
+	c.carryOut(e)
+	return nil
+}
+
+func (c *coordinator) step(in batcher.Input) {
+	c.carryOut(c.batcher.Step(batcher.Tick{Now: c.millis()}))
+	if !c.dead {
+		c.carryOut(c.batcher.Step(in))
+	}
+}
+
+// carryOut does what Effects says, in its order. The process may die between any
+// two of its parts.
+func (c *coordinator) carryOut(e batcher.Effects) {
+	for _, f := range e.Faults {
+		c.w.watch.fail("the batcher reports a broken invariant: %s %s: %s", f.Kind, f.ID, f.Message)
+	}
+	if c.dies(len(e.Emits) > 0, KilledBeforeEmit) {
+		return
+	}
+	for _, s := range e.Scores {
+		c.tickets[s.ID].scores(s.Prompt)
+	}
+	for _, m := range e.Emits {
+		c.tickets[m.ID].emit(m)
+	}
+	if c.dies(len(e.Finishes) > 0, KilledBeforeFinish) {
+		return
+	}
+	for _, f := range e.Finishes {
+		k := c.tickets[f.ID]
+		delete(c.tickets, f.ID)
+		k.finish(f)
+	}
+	if c.dies(e.Start != nil || e.Broken != nil, KilledBeforeStart) {
+		return
+	}
+	if b := e.Broken; b != nil {
+		c.w.logf("batcher: step %d.%d broken: %s", b.Epoch, b.Step, b.Reason)
+		c.w.cover[BrokenStep]++
+		c.post(func() { c.direct(c.authority.Broken(b.Epoch, b.Reason)) })
+	}
+	if len(e.Release) > 0 {
+		c.release(c.placed, e.Release)
+	}
+	if p := e.Start; p != nil {
+		c.start(p)
+	}
+}
+
+func (c *coordinator) release(number uint32, seqs []uint64) {
+	g := c.serving
+	if g == nil || g.place.Epoch != number {
+		return
+	}
+	c.w.cover[ReleaseSent]++
+	for _, h := range g.hosts {
+		c.repeat(h, 3, func(reply func(any, error)) { h.release(number, seqs, reply) })
+	}
+}
+
+// start is core.StartStep and stepper.run: all sockets are asked, all answers
+// awaited; those that failed are probed.
+func (c *coordinator) start(p *batcher.Plan) {
+	c.w.watch.starts(c, p)
+	p = c.mutate(p)
+	g := c.serving
+	if g == nil || g.place.Epoch != p.Epoch {
+		c.post(func() { c.ended(p, nil, fmt.Errorf("cluster: epoch %d is over", p.Epoch)) })
+		return
+	}
+	if c.w.opt.Trace {
+		c.w.logf("batcher: step %s", describe(p))
+	}
+	replies, errs := make([]*stepReply, len(g.hosts)), make([]error, len(g.hosts))
+	left := len(g.hosts)
+	for rank, h := range g.hosts {
+		c.w.ask(c.process, h.process, c.w.cfg.step, func(reply func(any, error)) {
+			h.take(func() { h.begin(p, reply) })
+		}, func(v any, err error) {
+			if err != nil {
+				errs[rank] = fmt.Errorf("node %s: %w", g.nodes[rank].ID, err)
+			} else {
+				replies[rank] = v.(*stepReply)
+			}
+			if left--; left == 0 {
+				c.gathered(g, p, replies, errs)
+			}
+		})
+	}
+}
+
+func (c *coordinator) gathered(g *serving, p *batcher.Plan, replies []*stepReply, errs []error) {
+	var failed []string
+	probes := 1
+	finish := func() {
+		if probes--; probes > 0 {
+			return
+		}
+		if len(failed) > 0 {
+			c.post(func() { c.ended(p, nil, errors.New(strings.Join(failed, "; "))) })
+			return
+		}
+		c.post(func() { c.ended(p, replies, nil) })
+	}
+	for rank, err := range errs {
+		if err == nil {
+			continue
+		}
+		failed = append(failed, err.Error())
+		probes++
+		h, n := g.hosts[rank], g.nodes[rank]
+		c.w.ask(c.process, h.process, c.w.cfg.probe, func(reply func(any, error)) {
+			h.take(func() { reply(nil, nil) })
+		}, func(_ any, err error) {
+			if err != nil {
+				c.w.cover[Suspected]++
+				c.post(func() { c.nodeDown(n.ID, n.Incarnation, "it failed a step and does not answer") })
+			}
+			finish()
+		})
+	}
+	finish()
+}
+
+// ended brings the answers of a step to the batcher.
+func (c *coordinator) ended(p *batcher.Plan, replies []*stepReply, err error) {
+	c.carryOut(c.batcher.Step(batcher.Tick{Now: c.millis()}))
+	if c.dead {
+		return
+	}
+	stale := c.w.watch.stale(c, p)
+	var in batcher.Input = batcher.StepFailed{Epoch: p.Epoch, Step: p.Step, Reason: fmt.Sprint(err)}
+	if err == nil {
+		d := batcher.StepDone{Epoch: p.Epoch, Step: p.Step}
+		for _, r := range replies {
+			d.Used = append(d.Used, r.used)
+			d.Results = append(d.Results, r.results...)
+		}
+		in = d
+	}
+	e := c.batcher.Step(c.loosen(in))
+	if stale {
+		c.w.watch.without(p, &e)
+	}
+	c.carryOut(e)
+}
+
+// ready is core.Ready or recovering: whether requests are taken.
+func (c *coordinator) ready() bool { return c.serving != nil || c.recovering }
+
+func describe(p *batcher.Plan) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d.%d:", p.Epoch, p.Step)
+	if len(p.Release) > 0 {
+		fmt.Fprintf(&b, " release %v", p.Release)
+	}
+	for _, o := range p.Open {
+		fmt.Fprintf(&b, " open %d=%s@%d(%d read, %d sampled, %s)", o.Seq, o.ID, o.Owner, o.Read, o.Sampled, o.Policy.Spec())
+	}
+	for _, d := range p.Decode {
+		fmt.Fprintf(&b, " decode %d[%d]=%d", d.Seq, d.Position, d.Token)
+	}
+	for _, k := range p.Chunks {
+		fmt.Fprintf(&b, " read %d[%d,%d)", k.Seq, k.Start, k.Start+len(k.Tokens))
+		if k.Last {
+			b.WriteString(" to its end")
+		}
+	}
+	return b.String()
+}

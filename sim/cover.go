@@ -1,0 +1,116 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+
+	"shoal/collective"
+)
+
+// Kind is something that schedules are to exercise.
+type Kind uint8
+
+const (
+	LostMessage Kind = iota
+	CutMessage
+	RepeatedMessage
+	LateMessage
+	Retired
+	ReleaseSent
+	ReleaseRefused
+	StaleAtSocket
+	StaleAnswer
+	StaleResult
+	StaleAtCollective
+	DuplicateAtCollective
+	Replaced
+	BrokenStep
+	Suspected
+	Cancelled
+	Preempted
+	Resumed
+	UndoneToken
+	Finished
+	GivenUp
+	Frozen
+	Hung
+	Restarted
+	PartitionedSides
+	PartitionedDirection
+	PartitionedPair
+	FalseAlarm
+	Dragged
+	Reopened
+	Replayed
+	KilledIdle // some time
+	KilledLoading
+	KilledJoining
+	KilledPrefill
+	KilledDecode
+	KilledCollective
+	KilledHandover
+	KilledReply
+	KilledCoordinator
+	KilledBeforeEmit
+	KilledBeforeFinish
+	KilledBeforeStart
+	TakenOver
+	kinds
+
+	NoCrash = kinds
+)
+
+var kindNames = [kinds]string{"messages lost", "messages cut", "messages repeated", "messages late", "nodes retired", "releases sent", "releases refused",
+	"stale at a socket", "stale answers", "stale results", "stale at a collective", "duplicates at a collective", "placements withdrawn", "steps broken",
+	"suspects", "cancellations", "preemptions", "caches that outlived an epoch", "tokens undone in them", "requests finished", "requests given up", "freezes", "hangs", "restarts", "partitions in two", "one-way partitions",
+	"pairs cut", "false alarms", "slow nodes", "sequences rebuilt", "tokens replayed", "kills at any time", "kills in loading", "kills in joining", "kills in prefill", "kills in decode",
+	"kills in collectives", "kills in hand-overs", "kills before replies",
+	"kills of the coordinator", "... before tokens go out", "... before an end goes out", "... before a step starts", "take-overs"}
+
+func (k Kind) String() string { return kindNames[k] }
+
+// Cover counts what happened.
+type Cover [kinds]int
+
+func (c *Cover) add(o *Cover) {
+	for k := range c {
+		c[k] += o[k]
+	}
+}
+
+// Missing lists what never happened.
+func (c *Cover) Missing() (none []Kind) {
+	for k := range kinds {
+		if c[k] == 0 {
+			none = append(none, k)
+		}
+	}
+	return none
+}
+
+func (c *Cover) String() string {
+	var b strings.Builder
+	for k := range kinds {
+		fmt.Fprintf(&b, "%28s %d\n", k, c[k])
+	}
+	return b.String()
+}
+
+func (c *Cover) kill(during string) {
+	for h := range hooks {
+		if h.String() == during {
+			c[KilledLoading+Kind(h)]++
+			return
+		}
+	}
+	c[KilledIdle]++
+}
+
+func (c *Cover) dropped(why collective.Drop, n uint64) {
+	switch why {
+	case collective.DropEpoch, collective.DropIncarnation:
+		c[StaleAtCollective] += int(n)
+	case collective.DropDuplicate:
+		c[DuplicateAtCollective] += int(n)
+	}
+}

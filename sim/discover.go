@@ -1,0 +1,73 @@
+package sim
+
+import (
+	"time"
+
+	"shoal/topology"
+)
+
+// member is what the coordinator's gossip and watches know of a node's slot.
+type member struct {
+	there bool
+	node  *node
+	heard time.Duration // last time it could be heard
+	limit time.Duration // silence after which it counts as gone
+}
+
+// compare is the discoverer: who can be heard is met, who has been silent for too
+// long is gone. A process that died and could be heard is noticed at once.
+func (c *coordinator) compare() {
+	w := c.w
+	for slot := range w.nodes {
+		m, n := &c.members[slot], w.nodes[slot]
+		if m.there && m.node != n && w.reaches(n.process, c.process) {
+			c.lost(m, "it was restarted")
+		}
+		hears := !n.dead && !n.frozen && w.reaches(n.process, c.process) && w.reaches(c.process, n.process)
+		switch {
+		case hears:
+			if !m.there {
+				*m = member{there: true, node: n, limit: w.between(w.cfg.suspect, 4*w.cfg.suspect)}
+			}
+			m.heard = w.now
+			c.met(n)
+		case m.there && n.dead && w.reaches(n.process, c.process):
+			c.lost(m, "its connection broke")
+		case m.there && w.now-m.heard > m.limit:
+			c.lost(m, "it has been silent")
+		}
+	}
+}
+
+func (c *coordinator) lost(m *member, why string) {
+	n := m.node
+	*m = member{}
+	c.post(func() { c.nodeDown(n.name, n.incarnation, why) })
+}
+
+// crashed tells of a broken connection before the next look.
+func (c *coordinator) crashed(n *node) {
+	c.w.after(c.process, c.w.between(500*time.Microsecond, 20*time.Millisecond), func() {
+		if m := &c.members[n.slot]; m.there && m.node == n && c.w.reaches(n.process, c.process) {
+			c.lost(m, "its connection broke")
+		}
+	})
+}
+
+// met asks a node that the director does not know to describe itself.
+func (c *coordinator) met(n *node) {
+	if inc, ok := c.known[n.name]; ok && inc == n.incarnation || c.asking[n.name] {
+		return
+	}
+	c.asking[n.name] = true
+	c.w.ask(c.process, n.process, c.w.cfg.describe, func(reply func(any, error)) {
+		n.take(func() { // the socket is asked for its epoch, so one that hangs does not answer
+			reply(topology.Node{ID: n.name, Incarnation: n.incarnation, Share: n.share, KVBudget: n.memory.budget, ModelHash: modelHash, Epoch: n.state.Now().Epoch}, nil)
+		})
+	}, func(v any, err error) {
+		if err == nil {
+			c.post(func() { c.nodeUp(n, v.(topology.Node)) })
+		}
+		delete(c.asking, n.name)
+	})
+}

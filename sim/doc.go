@@ -1,0 +1,25 @@
+// Package sim runs a whole cluster in one goroutine under virtual time: one seed,
+// one schedule, always the same.
+//
+// What decides is the real code: the batcher's State, the placement Authority,
+// each socket's State, the collective state machines, the cost functions and slot
+// rules of package kvcache. What does is modelled: the shells of package cluster
+// and actors/socket (coordinator.go, node.go), processes that crash, freeze and
+// come back (world.go), a network that delays, reorders, repeats and loses
+// (network.go), failure detectors (discover.go), clients (client.go).
+//
+// The language model is a hash (toy.go): the token after a sequence depends on
+// every cached slot, every rank's part of every row, the sampling seed and the
+// history. A cache row that is missing, doubled or misplaced, a result of another
+// step, a replay that is off by one: each gives other tokens than the undisturbed
+// run, which is computed besides by a loop without a cluster.
+//
+// check.go holds what is promised: nothing accepted is lost, streams have no gap
+// and no repetition and equal the undisturbed run, a message of a stale epoch
+// changes nothing, memory stays below the budget, epochs only rise, everything
+// ends within a bounded time after the last fault, and exactly once.
+//
+// A seed that breaks a promise prints its transcript:
+//
+//	go test ./sim -run TestSeed -seed=N -v
+package sim

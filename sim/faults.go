@@ -1,0 +1,291 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+)
+
+// Hook is a moment in a node's life at which a fault can be made to strike.
+type Hook uint8
+
+const (
+	OnLoad       Hook = iota // slices are being read
+	OnJoin                   // the group is being formed
+	OnPrefill                // a step with prompt tokens has its memory
+	OnDecode                 // ... with decode rows only
+	OnCollective             // between the sends of a collective
+	OnHandover               // kept rows are on their way to the owner
+	OnReply                  // the step is committed, the answer not sent
+	hooks
+)
+
+var hookNames = [hooks]string{"loading", "joining", "prefill", "decode", "a collective", "the hand-over", "the reply"}
+
+func (h Hook) String() string { return hookNames[h] }
+
+// faults are those that wait for their moment.
+type faults struct {
+	armed  []armed
+	active bool
+	crash  Kind // of the coordinator, at the skip-th such moment; NoCrash: none
+	skip   int
+}
+
+type armed struct {
+	at   Hook
+	skip int // times that the moment passes before it strikes
+	do   func(n *node)
+}
+
+// hook is called by nodes at their moments.
+func (w *world) hook(h Hook, n *node) {
+	for i := range w.faults.armed {
+		a := &w.faults.armed[i]
+		if a.at != h || n.dead {
+			continue
+		}
+		if a.skip--; a.skip >= 0 {
+			continue
+		}
+		do := a.do
+		w.faults.armed = append(w.faults.armed[:i], w.faults.armed[i+1:]...)
+		do(n)
+		return
+	}
+}
+
+// plan draws the faults of the schedule.
+func (w *world) plan() {
+	w.faults.active, w.faults.crash = true, NoCrash
+	if w.chance(5) {
+		w.faults.crash, w.faults.skip = KilledBeforeEmit+Kind(w.rng.IntN(3)), w.rng.IntN(1<<w.rng.IntN(6))
+	}
+	for range w.rng.IntN(w.cfg.faults + 1) {
+		if w.chance(2) {
+			at := Hook(w.rng.IntN(int(hooks)))
+			w.faults.armed = append(w.faults.armed, armed{at, w.rng.IntN(1 << w.rng.IntN(6)), func(n *node) {
+				if w.chance(4) {
+					w.storm(n)
+					return
+				}
+				w.strike(n, at.String())
+			}})
+			continue
+		}
+		w.after(nil, w.between(0, w.cfg.quiet), func() {
+			n := w.nodes[w.rng.IntN(len(w.nodes))]
+			switch w.rng.IntN(8) {
+			case 0, 1:
+				w.strike(n, "some time")
+			case 2:
+				w.partition()
+			case 3:
+				w.noise()
+			case 4:
+				w.suspicion(n)
+			case 5:
+				if c := w.coord; c.dead || w.chance(2) {
+					w.rest(c.process)
+				} else {
+					w.cover[KilledCoordinator]++
+					w.logf("the coordinator is killed")
+					w.crash()
+				}
+			case 6:
+				w.drag(n)
+			case 7:
+				w.storm(n)
+			}
+		})
+	}
+}
+
+// strike kills, freezes or hangs a node.
+func (w *world) strike(n *node, during string) {
+	if n.dead || !w.faults.active {
+		return
+	}
+	switch w.rng.IntN(6) {
+	case 0, 1, 2:
+		w.cover.kill(during)
+		w.kill(n, during)
+	case 3, 4:
+		w.cover[Frozen]++
+		w.rest(n.process)
+	case 5:
+		w.cover[Hung]++
+		w.logf("%s: its socket hangs", n.name)
+		n.hangs = true
+		w.after(nil, w.spell(), n.unhang)
+	}
+}
+
+// spell is how long a fault lasts: often less than the deadlines, sometimes more.
+func (w *world) spell() time.Duration {
+	return w.between(time.Millisecond, time.Duration(1+w.rng.IntN(16))*50*time.Millisecond)
+}
+
+func (w *world) rest(p *process) {
+	w.freeze(p)
+	w.after(nil, w.spell(), func() { w.thaw(p) })
+}
+
+// kill ends a process at once; calls to it break, and mostly it comes back.
+func (w *world) kill(n *node, during string) {
+	w.logf("%s.%d is killed during %s", n.name, n.incarnation, during)
+	n.dead, n.held = true, nil
+	for _, c := range n.calls {
+		w.refuse(c)
+	}
+	w.coord.crashed(n)
+	if !w.chance(4) {
+		w.after(nil, w.spell(), func() { w.restart(n) })
+	}
+}
+
+// restart puts a new process in the place of a dead one.
+func (w *world) restart(n *node) {
+	if w.nodes[n.slot] != n || !n.dead {
+		return
+	}
+	fresh := w.newNode(n.slot, n.memory.budget, n.share)
+	w.nodes[n.slot] = fresh
+	w.cover[Restarted]++
+	w.logf("%s comes back as %s.%d", n.name, fresh.name, fresh.incarnation)
+}
+
+// partition cuts links: of everybody on one side, of one direction, or of one pair.
+func (w *world) partition() {
+	type pair struct{ a, b int }
+	var cuts []pair
+	ports := append([]int{maxNodes}, make([]int, 0, maxNodes)...)
+	for slot := range w.nodes {
+		ports = append(ports, slot)
+	}
+	kind := w.rng.IntN(3)
+	switch kind {
+	case 0: // two sides
+		side := make([]bool, maxNodes+1)
+		for _, p := range ports {
+			side[p] = w.chance(2)
+		}
+		for _, a := range ports {
+			for _, b := range ports {
+				if side[a] != side[b] {
+					cuts = append(cuts, pair{a, b})
+				}
+			}
+		}
+	case 1: // one node is heard no more, but hears
+		a := ports[w.rng.IntN(len(ports))]
+		for _, b := range ports {
+			cuts = append(cuts, pair{a, b})
+		}
+	case 2: // one pair
+		a, b := ports[w.rng.IntN(len(ports))], ports[w.rng.IntN(len(ports))]
+		cuts = append(cuts, pair{a, b}, pair{b, a})
+	}
+	w.cover[PartitionedSides+Kind(kind)]++
+	w.logf("network: cut %v (%d is the coordinator)", cuts, maxNodes)
+	for _, c := range cuts {
+		if c.a != c.b {
+			w.cut(c.a, c.b)
+		}
+	}
+	w.after(nil, w.spell(), func() {
+		w.logf("network: heal %v", cuts)
+		for _, c := range cuts {
+			w.heal(c.a, c.b)
+		}
+	})
+}
+
+// noise makes the network lose, repeat or delay messages for a while.
+func (w *world) noise() {
+	rate := 4 << w.rng.IntN(6)
+	what := w.rng.IntN(4)
+	w.logf("network: noise %d, one message in %d", what, rate)
+	switch what {
+	case 0:
+		w.net.loss = rate * 2
+	case 1:
+		w.net.twice = rate
+	case 2:
+		w.net.late = rate
+	case 3:
+		w.net.twice, w.net.late = 2+rate/16, rate
+	}
+	w.after(nil, w.spell(), func() {
+		w.net.loss, w.net.twice, w.net.late = 0, 0, 0
+		w.logf("network: quiet")
+	})
+}
+
+// suspicion is a false alarm: a node that works is said to be gone.
+func (w *world) suspicion(n *node) {
+	c := w.coord
+	w.cover[FalseAlarm]++
+	w.after(c.process, 0, func() { c.nodeDown(n.name, n.incarnation, "a false alarm") })
+}
+
+// storm is a network so slow that a node is given up, again and again, while its
+// messages, and those of its whole epoch, are still on their way.
+func (w *world) storm(n *node) {
+	if !w.faults.active {
+		return
+	}
+	w.net.late, w.net.storm = 2+w.rng.IntN(8), true
+	w.logf("network: a storm, one message in %d is late", w.net.late)
+	at := time.Duration(0)
+	for range 1 + w.rng.IntN(4) {
+		at += w.between(2*time.Millisecond, 60*time.Millisecond)
+		w.after(nil, at, func() {
+			if w.faults.active {
+				w.suspicion(w.nodes[n.slot])
+			}
+		})
+	}
+	w.after(nil, at, func() {
+		w.net.late, w.net.storm = 0, false
+		w.logf("network: the storm is over")
+	})
+}
+
+// drag makes a node slow.
+func (w *world) drag(n *node) {
+	n.slow = 2 << w.rng.IntN(5)
+	w.logf("%s is %d times slower", n.name, n.slow)
+	w.cover[Dragged]++
+	w.after(nil, w.spell(), func() { n.slow = 1 })
+}
+
+// calm ends every fault. Some of the dead stay dead.
+func (w *world) calm() {
+	w.logf("all faults end")
+	w.faults.active, w.faults.armed, w.faults.crash = false, nil, NoCrash
+	w.net.storm = false
+	w.takeOver()
+	w.net.loss, w.net.twice, w.net.late = 0, 0, 0
+	for a := range w.net.links {
+		for b := range w.net.links[a] {
+			w.heal(a, b)
+		}
+	}
+	alive := 0
+	for _, n := range w.nodes {
+		w.thaw(n.process)
+		n.unhang()
+		n.slow = 1
+		if !n.dead {
+			alive++
+		}
+	}
+	w.thaw(w.coord.process)
+	for _, n := range w.nodes {
+		if n.dead && (alive == 0 || w.coord.served == 0 || w.chance(2)) {
+			w.restart(n)
+			alive++
+		}
+	}
+	w.logf("%s", fmt.Sprint(alive, " nodes are alive"))
+}

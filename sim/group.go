@@ -1,0 +1,215 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"shoal/collective"
+)
+
+// group is one rank's collective group: the real state machine, driven by hand,
+// over the simulated network, behind a barrier of hellos.
+type group struct {
+	collective.Manual
+	w     *world
+	n     *node
+	e     *epoch
+	op    uint64
+	heard []bool // hellos of this epoch, by rank
+	acked []bool // ranks that said they heard this one
+	ready bool
+	over  bool
+	early []packet // what came before the group was formed
+	tells func(error)
+
+	receive func(src int, msg []byte)
+	ticking bool
+	ticked  time.Duration
+}
+
+type packet struct {
+	src int
+	msg []byte
+}
+
+var errNotReady = errors.New("natsbus: not every pair of ranks has heard each other")
+
+// connect joins the epoch's group; done is called once, when every pair of ranks
+// has heard each other, or has not in time.
+func (n *node) connect(e *epoch, done func(error)) {
+	g := &group{w: n.w, n: n, e: e, heard: make([]bool, len(e.peers)), acked: make([]bool, len(e.peers)), tells: done}
+	g.heard[e.rank], g.acked[e.rank] = true, true
+	e.group = g
+	n.w.after(n.process, n.w.cfg.join, func() { g.told(errNotReady) })
+	if len(e.peers) == 1 {
+		g.form()
+		return
+	}
+	g.greet()
+}
+
+// greet says hello again and again until the barrier opens.
+func (g *group) greet() {
+	if g.over || g.ready {
+		return
+	}
+	for rank := range g.e.peers {
+		if !g.heard[rank] || !g.acked[rank] {
+			g.hello(rank, true)
+		}
+	}
+	g.w.after(g.n.process, g.w.cfg.hello, g.greet)
+}
+
+func (g *group) hello(to int, ask bool) {
+	src, heard, e := g.e.rank, g.heard[to], g.e
+	peer := e.peers[to]
+	g.w.send(g.n.process, peer, func() {
+		if o := g.w.groupOf(peer); o != nil && o.e.place.Epoch == e.place.Epoch && o.e.incarnations[src] == e.incarnations[src] {
+			o.greeted(src, heard, ask)
+		}
+	})
+}
+
+// groupOf is the group that a process takes part in now.
+func (w *world) groupOf(p *process) *group {
+	if n := w.nodes[p.slot]; n.process == p && n.epoch != nil {
+		return n.epoch.group
+	}
+	return nil
+}
+
+func (g *group) greeted(src int, heardMe, ask bool) {
+	if g.over {
+		return
+	}
+	fresh := !g.heard[src]
+	g.heard[src] = true
+	g.acked[src] = g.acked[src] || heardMe
+	if fresh || ask {
+		g.hello(src, fresh && !g.acked[src])
+	}
+	for rank := range g.heard {
+		if !g.heard[rank] || !g.acked[rank] {
+			return
+		}
+	}
+	if !g.ready {
+		g.form()
+	}
+}
+
+func (g *group) form() {
+	e, cfg := g.e, g.w.cfg
+	g.ready = true
+	c := collective.Config{Rank: e.rank, Size: len(e.peers), Epoch: e.place.Epoch, Deadline: cfg.sync, NoChecksum: true}
+	for _, i := range e.incarnations {
+		c.Incarnations = append(c.Incarnations, uint32(i))
+	}
+	if b := g.w.opt.Bug; b == NoFence || b == NoCollectiveFence {
+		c.Epoch, c.Incarnations = 1, nil
+	}
+	m, err := collective.NewManual(c, wire{g})
+	if err != nil {
+		panic(err)
+	}
+	g.Manual = m
+	for _, p := range g.early {
+		g.receive(p.src, p.msg)
+	}
+	g.early = nil
+	g.n.exec(0, func() { g.told(nil) })
+}
+
+func (g *group) told(err error) {
+	if tells := g.tells; tells != nil {
+		g.tells = nil
+		g.n.take(func() { tells(err) })
+	}
+}
+
+func (g *group) close() {
+	if g.over {
+		return
+	}
+	g.over = true
+	if g.Group != nil {
+		g.Close()
+		for drop, n := range g.Stats().Dropped {
+			if n > 0 {
+				g.w.cover.dropped(collective.Drop(drop), n)
+			}
+		}
+	}
+	g.told(errRetired)
+}
+
+// start begins the next operation of the epoch.
+func (g *group) start(begin func(op collective.OpID)) {
+	g.op++
+	begin(collective.Op(0, g.op))
+	g.Work()
+	if !g.ticking {
+		g.ticking, g.ticked = true, g.w.now
+		g.tick()
+	}
+}
+
+// tick looks at the deadlines while operations are pending.
+func (g *group) tick() {
+	if g.over || g.Err() != nil || g.Pending() == 0 {
+		g.ticking = false
+		return
+	}
+	g.w.after(g.n.process, g.Period(), func() {
+		if !g.over {
+			g.Advance(g.w.now - g.ticked)
+			g.ticked = g.w.now
+			g.tick()
+		}
+	})
+}
+
+// wire is the group's transport.
+type wire struct{ g *group }
+
+func (t wire) Broadcast(msg []byte) error {
+	for rank := range t.g.e.peers {
+		if rank != t.g.e.rank {
+			_ = t.Send(rank, msg)
+		}
+	}
+	return nil
+}
+
+// Send brings a message to whatever group the peer is in when it arrives: only
+// what the message says of its epoch keeps it out of another.
+func (t wire) Send(to int, msg []byte) error {
+	if to < 0 || to >= len(t.g.e.peers) {
+		return fmt.Errorf("sim: no rank %d", to)
+	}
+	src, peer, w := t.g.e.rank, t.g.e.peers[to], t.g.w
+	kept := append([]byte(nil), msg...)
+	w.send(t.g.n.process, peer, func() {
+		g := w.groupOf(peer)
+		switch {
+		case g == nil || g.over:
+		case g.receive == nil:
+			g.early = append(g.early, packet{src, kept})
+		case g.e != t.g.e && g.e.place.Epoch != t.g.e.place.Epoch:
+			before := g.Stats()
+			g.receive(src, kept)
+			if g.Stats().Dropped == before.Dropped {
+				w.watch.fail("I4: a collective message of epoch %d was taken in epoch %d", t.g.e.place.Epoch, g.e.place.Epoch)
+			}
+		default:
+			g.receive(src, kept)
+			g.Work()
+		}
+	})
+	return nil
+}
+
+func (t wire) Receive(f func(src int, msg []byte)) { t.g.receive = f }
+func (t wire) Close() error                        { return nil }

@@ -1,0 +1,77 @@
+package sim
+
+import (
+	"slices"
+
+	"shoal/actors/batcher"
+)
+
+// Bug is a mutant of the cluster that the checker must catch: a checker that
+// cannot fail proves nothing.
+type Bug uint8
+
+const (
+	NoBug             Bug = iota
+	NoFence               // nobody looks at epochs
+	NoSocketFence         // sockets do not
+	NoAuthorityFence      // answers of an earlier epoch count for the present one
+	NoBatcherFence        // results of an earlier step count for the present one
+	NoCollectiveFence     // messages of an earlier epoch are taken
+	SkipReplay            // a rebuilt sequence skips one emitted token
+	IgnoreRetire          // nodes that are not needed keep what they hold
+	bugs
+)
+
+var bugNames = [bugs]string{"none", "no fence", "no fence at sockets", "no fence at the authority", "no fence at the batcher", "no fence at collectives", "replay skips a token", "retire is ignored"}
+
+// loosen is NoBatcherFence.
+func (c *coordinator) loosen(in batcher.Input) batcher.Input {
+	if b := c.w.opt.Bug; b != NoFence && b != NoBatcherFence {
+		return in
+	}
+	s := c.batcher.Snapshot()
+	switch m := in.(type) {
+	case batcher.StepDone:
+		m.Epoch, m.Step = s.Epoch, s.Step
+		return m
+	case batcher.StepFailed:
+		m.Epoch, m.Step = s.Epoch, s.Step
+		return m
+	}
+	return in
+}
+
+// mutate is SkipReplay: rows that replay token i carry token i+1.
+func (c *coordinator) mutate(p *batcher.Plan) *batcher.Plan {
+	if c.w.opt.Bug != SkipReplay {
+		return p
+	}
+	m := *p
+	m.Decode, m.Chunks = slices.Clone(p.Decode), slices.Clone(p.Chunks)
+	for i := range m.Decode {
+		d := &m.Decode[i]
+		if k := c.tickets[c.ids[d.Seq]]; k != nil {
+			d.Token = k.skipped(d.Position, d.Token)
+		}
+	}
+	for i := range m.Chunks {
+		ch := &m.Chunks[i]
+		ch.Tokens = slices.Clone(ch.Tokens)
+		if k := c.tickets[c.ids[ch.Seq]]; k != nil {
+			for j := range ch.Tokens {
+				ch.Tokens[j] = k.skipped(ch.Start+j, ch.Tokens[j])
+			}
+		}
+	}
+	return &m
+}
+
+// skipped is the token after the one at pos, where both were emitted before.
+func (k *client) skipped(pos int, token int32) int32 {
+	if index := pos - len(k.spec.Prompt); index >= 0 && index+1 < k.got {
+		return k.truth().tokens[index+1]
+	}
+	return token
+}
+
+func (b Bug) String() string { return bugNames[b] }

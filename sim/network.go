@@ -1,0 +1,140 @@
+package sim
+
+import (
+	"errors"
+	"time"
+)
+
+// network says what becomes of a message. Links are by slot, the coordinator's
+// is the last; they outlive the processes.
+type network struct {
+	links [maxNodes + 1][maxNodes + 1]link
+	loss  int  // one message in so many is lost; 0: none
+	twice int  // ... comes twice
+	late  int  // ... comes much later
+	storm bool // ... about as late as a new epoch needs
+}
+
+// link is one direction of one pair.
+type link struct {
+	cut   bool
+	waits []func() // what a cut link holds until it heals, as TCP does; the rest is lost
+}
+
+func (p *process) port() int {
+	if p.slot < 0 {
+		return maxNodes
+	}
+	return p.slot
+}
+
+// reaches says whether messages pass from a to b.
+func (w *world) reaches(a, b *process) bool { return !w.net.links[a.port()][b.port()].cut }
+
+// send brings a message, whose arrival is do, from a process to another. It may
+// be lost, come twice, late, and in any order.
+func (w *world) send(from, to *process, do func()) {
+	if from.dead {
+		return
+	}
+	n := &w.net
+	if n.loss > 0 && w.chance(n.loss) {
+		w.cover[LostMessage]++
+		return
+	}
+	l := &n.links[from.port()][to.port()]
+	if l.cut {
+		w.cover[CutMessage]++
+		if w.chance(2) {
+			l.waits = append(l.waits, func() { w.after(to, w.transit(), do) })
+		}
+		return
+	}
+	w.after(to, w.transit(), do)
+	if n.twice > 0 && w.chance(n.twice) {
+		w.cover[RepeatedMessage]++
+		w.after(to, w.transit()*4, do)
+	}
+}
+
+// transit is how long a message takes.
+func (w *world) transit() time.Duration {
+	d := w.between(50*time.Microsecond, 800*time.Microsecond)
+	if w.net.late > 0 && w.chance(w.net.late) {
+		w.cover[LateMessage]++
+		if w.net.storm {
+			return d + w.between(5*time.Millisecond, 90*time.Millisecond)
+		}
+		d += w.between(time.Millisecond, 400*time.Millisecond)
+	}
+	return d
+}
+
+func (w *world) cut(a, b int) { w.net.links[a][b].cut = true }
+
+// heal mends a link; what it held arrives now.
+func (w *world) heal(a, b int) {
+	l := &w.net.links[a][b]
+	held := l.waits
+	l.cut, l.waits = false, nil
+	for _, do := range held {
+		do()
+	}
+}
+
+// Errors of calls, as package rpc gives them.
+var (
+	errUnreachable = errors.New("rpc: peer unreachable")
+	errTimeout     = errors.New("rpc: no answer before the deadline")
+)
+
+// call is a request that waits for its answer.
+type call struct {
+	from, to *process
+	over     bool
+	done     func(any, error)
+}
+
+// ask sends a request and waits for one answer, as rpc.System.Call does: done is
+// called once, with the first answer, or an error. serve runs at the receiver for
+// every copy that arrives.
+func (w *world) ask(from, to *process, limit time.Duration, serve func(reply func(any, error)), done func(any, error)) {
+	c := &call{from: from, to: to, done: done}
+	to.calls = append(to.calls, c)
+	w.after(from, limit, func() { c.end(nil, errTimeout) })
+	if to.dead {
+		w.refuse(c)
+		return
+	}
+	w.send(from, to, func() {
+		serve(func(v any, err error) {
+			w.send(to, from, func() { c.end(v, err) })
+		})
+	})
+}
+
+func (c *call) end(v any, err error) {
+	if c.over {
+		return
+	}
+	c.over = true
+	c.done(v, err)
+	if len(c.to.calls) > 64 {
+		kept := c.to.calls[:0]
+		for _, o := range c.to.calls {
+			if !o.over {
+				kept = append(kept, o)
+			}
+		}
+		clear(c.to.calls[len(kept):])
+		c.to.calls = kept
+	}
+}
+
+// refuse ends a call to a dead process: its kernel, or its successor, says so,
+// unless the way back is cut too.
+func (w *world) refuse(c *call) {
+	if !c.over && w.reaches(c.from, c.to) && w.reaches(c.to, c.from) {
+		w.after(c.from, w.between(100*time.Microsecond, 3*time.Millisecond), func() { c.end(nil, errUnreachable) })
+	}
+}

@@ -1,0 +1,216 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"shoal/actors/batcher"
+	"shoal/kvcache"
+)
+
+// Options of one run.
+type Options struct {
+	Seed  uint64
+	Bug   Bug  // a mutant to run
+	Blind bool // look at what clients and nodes get only, not at the messages behind it (I4)
+	Trace bool // keep the transcript
+}
+
+// Report is what came of a run.
+type Report struct {
+	Seed       uint64
+	Broken     string // the promise that was broken; "": none
+	Transcript string
+	Cover      Cover
+	Events     int
+	Steps      int
+	Recovery   time.Duration // from the end of the last fault to the end of the last request
+}
+
+// Replay is the command that shows a run again.
+func (r *Report) Replay() string {
+	return fmt.Sprintf("go test ./sim -run TestSeed -seed=%d -v", r.Seed)
+}
+
+const maxNodes = 5
+
+// config is what a seed draws before anything happens. The times are those of
+// package cluster, made shorter but kept in their order.
+type config struct {
+	batcher batcher.Config
+	nodes   int
+	waitFor int // nodes of the first placement
+	most    int // sockets of a placement; 0: any
+	clients int
+	longest int // prompt
+	output  int
+	faults  int
+	keeps   bool // sockets keep caches between epochs
+	durable bool // epochs are written down before nodes are told of them
+	crowded bool // many sequences that grow at once in little memory
+
+	tick, compare, settle, backoff, suspect                time.Duration
+	load, join, hello, step, sync, retire, probe, describe time.Duration
+	busy                                                   time.Duration // requests come until then
+	quiet                                                  time.Duration // faults come until then
+	bound                                                  time.Duration // everything must have ended this long after
+	rest                                                   time.Duration // how often it is looked whether the cluster has settled after that
+}
+
+func (w *world) configure() {
+	r := w.rng
+	c := &w.cfg
+	*c = config{
+		tick: 40 * time.Millisecond, compare: 25 * time.Millisecond, settle: 60 * time.Millisecond, backoff: 20 * time.Millisecond, suspect: 100 * time.Millisecond,
+		load: 2 * time.Second, join: 400 * time.Millisecond, hello: 10 * time.Millisecond, step: 700 * time.Millisecond, sync: 250 * time.Millisecond,
+		retire: 120 * time.Millisecond, probe: 60 * time.Millisecond, describe: 150 * time.Millisecond,
+		busy: 350 * time.Millisecond, quiet: 700 * time.Millisecond, bound: 8 * time.Second, rest: 100 * time.Millisecond,
+	}
+	c.nodes = 1 + r.IntN(4)
+	if w.chance(8) {
+		c.nodes = maxNodes
+	}
+	if w.chance(2) {
+		c.waitFor = 1 + r.IntN(c.nodes)
+	}
+	if w.chance(4) {
+		c.most = 1 + r.IntN(c.nodes)
+	}
+	c.durable = w.chance(2)
+	c.keeps = !w.chance(3)
+	c.clients = 2 + r.IntN(8)
+	c.longest = 8 + r.IntN(80)
+	c.output = 2 + r.IntN(30)
+	c.faults = r.IntN(12)
+	b := &c.batcher
+	*b = batcher.Config{Geometry: geometry, ContextLimit: window, EOS: []int32{eos}}
+	b.MaxRunning = 2 + r.IntN(6)
+	if c.crowded = w.chance(4); c.crowded {
+		c.nodes = 1 + r.IntN(3)
+		c.clients, c.longest, c.output, b.MaxRunning = 6+r.IntN(3), 80, 24, 7
+	}
+	c.waitFor = min(c.waitFor, c.nodes)
+	c.most = min(c.most, c.nodes)
+	b.TokenBudget = b.MaxRunning + 12 + r.IntN(60)
+	b.Chunk = 8 + r.IntN(b.TokenBudget-8)
+	b.MaxWaiting = 6
+	b.PriorityMillis = 40
+	b.StepMillis = (c.step + 150*time.Millisecond).Milliseconds()
+	b.StrandedMillis = 1500
+	b.MaxFailures = 8
+}
+
+// Run plays one seed.
+func Run(o Options) (r *Report) {
+	w := &world{opt: o, rng: rand.New(rand.NewPCG(o.Seed, 0x5a0a1))}
+	w.watch = &checker{w: w, groups: map[uint32]*epoch{}}
+	defer func() {
+		if cause := recover(); cause != nil {
+			w.watch.fail("panic: %v\n%s", cause, debug.Stack())
+		}
+		r = &Report{Seed: o.Seed, Broken: w.watch.broken, Transcript: w.log.String(), Cover: w.cover, Events: w.ran, Steps: w.watch.steps}
+		for _, k := range w.clients {
+			if !k.calm {
+				r.Recovery = max(r.Recovery, k.ended-w.cfg.quiet)
+			}
+		}
+	}()
+	w.configure()
+	w.coord = w.newCoordinator()
+	block := int64(geometry.Layout.BlockBytes())
+	tight := w.chance(2)
+	for slot := range w.cfg.nodes {
+		budget := block * int64(9+w.rng.IntN(12))
+		switch {
+		case w.cfg.crowded:
+			budget = block * int64(9+w.rng.IntN(5))
+		case w.chance(6):
+			budget = block * int64(3+w.rng.IntN(6))
+		case !tight:
+			budget += block * int64(w.rng.IntN(60))
+		}
+		w.nodes = append(w.nodes, w.newNode(slot, budget, float64(w.rng.IntN(3))))
+	}
+	for i := range w.cfg.clients {
+		k := w.newClient(i)
+		w.clients = append(w.clients, k)
+		busy := w.cfg.busy
+		if w.cfg.crowded {
+			busy /= 8
+		}
+		w.after(nil, w.between(0, busy), k.begin)
+	}
+	w.plan()
+	w.play()
+	return nil
+}
+
+// play runs through the faults, then until all requests have ended, then until
+// the cluster is at rest.
+func (w *world) play() {
+	w.run(w.cfg.quiet, func() bool { return false })
+	w.now = w.cfg.quiet
+	w.calm()
+	w.run(w.cfg.quiet+w.cfg.bound, func() bool {
+		for _, k := range w.clients {
+			if k.refused == nil && k.end == nil {
+				return false
+			}
+		}
+		return true
+	})
+	if w.watch.broken == "" {
+		w.watch.ends()
+	}
+	w.settle(w.watch.restless)
+	w.last()
+	w.settle(w.watch.restless)
+	w.settle(w.watch.full)
+	for _, n := range w.nodes { // for the counters
+		if g := w.groupOf(n.process); g != nil {
+			g.close()
+		}
+	}
+	w.watch.memory()
+}
+
+// settle waits until why has nothing to say any more.
+func (w *world) settle(why func() string) {
+	for end := w.now + w.cfg.bound; w.watch.broken == ""; {
+		if what := why(); what == "" {
+			return
+		} else if w.now >= end {
+			w.watch.fail("%s, %v after the last fault", what, w.now-w.cfg.quiet)
+		}
+		w.run(w.now+w.cfg.rest, func() bool { return false })
+	}
+}
+
+// last sends one more request, which must be served. Its steps carry the releases
+// that sockets have not heard.
+func (w *world) last() {
+	if w.watch.broken != "" {
+		return
+	}
+	k := w.newClient(len(w.clients))
+	k.spec.ID, k.spec.Prompt, k.spec.MaxTokens, k.calm = "last", k.spec.Prompt[:1], 2, true
+	k.spec.Policy = kvcache.Full{} // needs least
+	w.clients = append(w.clients, k)
+	w.after(nil, 0, k.begin)
+	w.run(w.now+w.cfg.bound, func() bool { return k.refused != nil || k.end != nil })
+	if k.end == nil || k.end.Reason == batcher.ReasonError {
+		w.watch.fail("I8: a request after all faults was not served: refused %+v, ended %+v", k.refused, k.end)
+	}
+}
+
+// transcript is what happened, a line a moment.
+type transcript struct{ lines []string }
+
+func (t *transcript) add(at time.Duration, line string) {
+	t.lines = append(t.lines, fmt.Sprintf("%10.3fms  %s", float64(at.Microseconds())/1000, line))
+}
+
+func (t *transcript) String() string { return strings.Join(t.lines, "\n") }

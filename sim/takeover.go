@@ -1,0 +1,69 @@
+package sim
+
+import (
+	"time"
+
+	"shoal/actors/batcher"
+)
+
+// What outlives a coordinator: jobs, in a log that has every token before its
+// client has it. A request over a stream ends with its connection.
+
+// dies strikes the coordinator down where a fault waits for this moment.
+func (c *coordinator) dies(moment bool, at Kind) bool {
+	w := c.w
+	if c.dead {
+		return true
+	}
+	if !moment || w.faults.crash != at {
+		return false
+	}
+	if w.faults.skip--; w.faults.skip >= 0 {
+		return false
+	}
+	w.faults.crash = NoCrash
+	w.cover[at]++
+	w.logf("the coordinator is killed: %v", at)
+	w.crash()
+	return true
+}
+
+// crash ends the coordinator; another one starts a little later.
+func (w *world) crash() {
+	c := w.coord
+	c.dead, c.held = true, nil
+	for _, k := range w.clients {
+		if k.asked && k.end == nil && !k.job {
+			k.end, k.ended = &batcher.Finish{ID: k.spec.ID, Reason: batcher.ReasonError, Code: "connection lost"}, w.now
+		}
+	}
+	w.after(nil, w.between(5*time.Millisecond, 150*time.Millisecond), w.takeOver)
+}
+
+// takeOver starts a coordinator in the place of a dead one. It takes up the jobs
+// of the log where their tokens end.
+func (w *world) takeOver() {
+	if !w.coord.dead {
+		return
+	}
+	w.cover[TakenOver]++
+	w.coord = w.newCoordinator()
+	w.logf("a new coordinator takes over")
+	for _, k := range w.clients {
+		if !k.job || !k.asked || k.end != nil {
+			continue
+		}
+		k.spec.Accepted, k.spec.Deadline = true, 0
+		k.spec.Emitted = k.truth().tokens[:k.got]
+		if k.got > 0 {
+			// All scores came before the first token and are in the log: asking for
+			// them again would hold back, or lose, those of a job that only lacks its end.
+			k.spec.PromptLogprobs = -1
+		} else {
+			k.scored = 0
+		}
+		if no := w.coord.submit(k); no != nil {
+			w.watch.fail("I1: job %s was refused by a later coordinator: %s: %s", k.spec.ID, no.Code, no.Message)
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// world is the clock, the event queue and everybody in it.
+type world struct {
+	opt      Options
+	cfg      config
+	rng      *rand.Rand
+	now      time.Duration
+	queue    events
+	serial   uint64
+	ran      int // events
+	lives    uint64
+	recorded uint32 // newest epoch that was written down
+
+	coord   *coordinator
+	nodes   []*node // by slot; a restarted one takes its predecessor's place
+	clients []*client
+	net     network
+	faults  faults
+	watch   *checker
+	log     transcript
+	cover   Cover
+}
+
+// process is one run of a program: a restart makes a new one.
+type process struct {
+	name        string
+	slot        int // of the node; -1: the coordinator
+	incarnation uint64
+	dead        bool
+	frozen      bool
+	slow        int     // its work takes so many times longer; 1: not slow
+	held        []event // what happened to it while it was frozen
+	calls       []*call // calls that others wait for
+}
+
+// nextLife numbers processes: a later one has a higher incarnation.
+func (w *world) nextLife() uint64 {
+	w.lives++
+	return w.lives
+}
+
+// event is something that happens at a moment, in a process (nil: outside).
+type event struct {
+	at     time.Duration
+	serial uint64 // order among equal moments
+	in     *process
+	do     func()
+}
+
+// after schedules do in p after d. It is dropped if p is dead by then, and held
+// back while p is frozen.
+func (w *world) after(p *process, d time.Duration, do func()) {
+	w.serial++
+	w.queue.push(event{w.now + d, w.serial, p, do})
+}
+
+// run carries out events until the moment `until`, or until over says so.
+func (w *world) run(until time.Duration, over func() bool) {
+	for len(w.queue) > 0 && w.queue[0].at <= until && w.watch.broken == "" && !over() {
+		e := w.queue.pop()
+		w.now = e.at
+		w.ran++
+		switch {
+		case e.in == nil:
+			e.do()
+		case e.in.dead:
+		case e.in.frozen:
+			e.in.held = append(e.in.held, e)
+		default:
+			e.do()
+		}
+	}
+}
+
+// freeze stops a process as SIGSTOP does; what is sent to it waits.
+func (w *world) freeze(p *process) {
+	if !p.dead && !p.frozen {
+		p.frozen = true
+		w.logf("%s freezes", p.name)
+	}
+}
+
+// thaw lets it go on: timers that are due and everything that was sent come at once.
+func (w *world) thaw(p *process) {
+	if p.dead || !p.frozen {
+		return
+	}
+	w.logf("%s goes on, with %d events behind", p.name, len(p.held))
+	p.frozen = false
+	for _, e := range p.held {
+		w.after(p, 0, e.do)
+	}
+	p.held = nil
+}
+
+// between draws a duration from [lo, hi).
+func (w *world) between(lo, hi time.Duration) time.Duration {
+	return lo + time.Duration(w.rng.Int64N(int64(max(hi-lo, 1))))
+}
+
+// chance is true once in n.
+func (w *world) chance(n int) bool { return w.rng.IntN(n) == 0 }
+
+func (w *world) logf(format string, args ...any) {
+	if w.opt.Trace {
+		w.log.add(w.now, fmt.Sprintf(format, args...))
+	}
+}
+
+// events is a binary heap by (at, serial).
+type events []event
+
+func (h events) less(i, j int) bool {
+	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].serial < h[j].serial
+}
+
+func (h *events) push(e event) {
+	*h = append(*h, e)
+	q := *h
+	for i := len(q) - 1; i > 0; {
+		up := (i - 1) / 2
+		if !q.less(i, up) {
+			break
+		}
+		q[i], q[up] = q[up], q[i]
+		i = up
+	}
+}
+
+func (h *events) pop() event {
+	q := *h
+	top, last := q[0], len(q)-1
+	q[0], q[last] = q[last], event{}
+	*h = q[:last]
+	q = q[:last]
+	for i := 0; ; {
+		down := 2*i + 1
+		if down >= last {
+			break
+		}
+		if down+1 < last && q.less(down+1, down) {
+			down++
+		}
+		if !q.less(down, i) {
+			break
+		}
+		q[i], q[down] = q[down], q[i]
+		i = down
+	}
+	return top
+}
