@@ -1,0 +1,223 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/pprof"
+	"strings"
+
+	"shoal/bench"
+	"shoal/kvcache"
+	"shoal/model"
+	"shoal/tensor"
+)
+
+type benchCmd struct {
+	Kernels    benchKernelsCmd    `cmd:"" help:"This machine's ceilings and what every kernel reaches of them."`
+	Decode     benchDecodeCmd     `cmd:"" help:"Tokens per second of decode, beside the bandwidth measured in the same run."`
+	Prefill    benchPrefillCmd    `cmd:"" help:"Tokens per second of reading a prompt, by stage, beside the arithmetic peak."`
+	Ratios     benchRatiosCmd     `cmd:"" help:"One table: the shares of the machine's limits that decode and prefill reach."`
+	Cache      benchCacheCmd      `cmd:"" help:"What keeping the cache costs: in place (EQUIP) against the published forms."`
+	Collective benchCollectiveCmd `cmd:"" help:"Latency of the collectives over a mesh of embedded NATS servers."`
+	Cluster    benchClusterCmd    `cmd:"" help:"Decode over real node processes: compute, wait and bytes on the wire apart."`
+	Batch      benchBatchCmd      `cmd:"" help:"Throughput and most sequences at once of a fixed cache memory, with and without compression."`
+}
+
+// benchFlags name what is measured.
+type benchFlags struct {
+	Model      string `short:"m" env:"SHOAL_BENCH_MODEL" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model, with random weights: ${shapes}."`
+	Quant      string `default:"q8_0" help:"Type of the weights: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
+	KVType     string `name:"kv-type" default:"bf16" help:"Type of the cache: f32, bf16, f16, int8."`
+	Threads    int    `help:"Compute threads (default: the processors)."`
+	CPUProfile string `type:"path" name:"cpuprofile" placeholder:"FILE" help:"Write a profile for go tool pprof."`
+	JSON       bool   `name:"json" help:"Print JSON."`
+}
+
+func (f *benchFlags) options() (o bench.Options, err error) {
+	o.Model, o.Threads = f.Model, f.Threads
+	if o.Threads == 0 {
+		o.Threads = runtime.NumCPU()
+	}
+	if o.Threads < 1 || o.Threads > 1024 {
+		return o, fmt.Errorf("--threads %d: want 1 to 1024", f.Threads)
+	}
+	if o.Weights, err = tensor.ParseDType(f.Quant); err != nil {
+		return o, fmt.Errorf("--quant: %w", err)
+	}
+	if tensor.WeightBytes(o.Weights, 16, 32) == 0 {
+		return o, fmt.Errorf("--quant %s is no type of weights: want f32, bf16, f16, q8_0, q4_0 or iq4_nl", f.Quant)
+	}
+	if o.KV, err = tensor.ParseDType(f.KVType); err != nil {
+		return o, fmt.Errorf("--kv-type: %w", err)
+	}
+	return o, tensor.KVLayout{Type: o.KV, KDim: 64, VDim: 64}.Validate()
+}
+
+// measure runs f as a node runs: the same collector settings; profiled if asked.
+func (f *benchFlags) measure(run func() error) error {
+	debug.SetGCPercent(400)
+	if f.CPUProfile == "" {
+		return run()
+	}
+	file, err := os.Create(f.CPUProfile)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := pprof.StartCPUProfile(file); err != nil {
+		return err
+	}
+	defer pprof.StopCPUProfile()
+	return run()
+}
+
+// note tells a person what is going on.
+func (f *benchFlags) note(e *env) func(string) {
+	return func(s string) {
+		if isTerminal(e.stderr) {
+			fmt.Fprintf(e.stderr, "\r\x1b[K%s ...", s)
+			if s == "" {
+				fmt.Fprint(e.stderr, "\r\x1b[K")
+			}
+		}
+	}
+}
+
+type benchDecodeCmd struct {
+	benchFlags
+	Context int `default:"128" help:"Tokens in the cache of every sequence."`
+	Batch   int `default:"1" help:"Sequences that are decoded together."`
+	Tokens  int `default:"64" help:"Steps that are measured."`
+}
+
+func (c *benchDecodeCmd) Run(e *env) error {
+	o, err := c.options()
+	if err != nil {
+		return err
+	}
+	o.Context, o.Batch, o.Tokens = c.Context, c.Batch, c.Tokens
+	if o.Context < 1 || o.Batch < 1 || o.Batch > 4096 || o.Tokens < 1 {
+		return fmt.Errorf("--context %d, --batch %d, --tokens %d: want at least 1, and a batch of at most 4096", c.Context, c.Batch, c.Tokens)
+	}
+	var d *bench.Decode
+	err = c.measure(func() (err error) {
+		d, err = bench.RunDecode(e.ctx, o, c.note(e))
+		return err
+	})
+	c.note(e)("")
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(e.stdout, d)
+	}
+	w := e.stdout
+	printMachine(w, d.Machine, d.Ceiling)
+	fmt.Fprintf(w, "%s %s, cache %s, batch %d, context %d\n", d.Model, d.Weights, d.KV, d.Batch, d.Context)
+	fmt.Fprintf(w, "  %.2f tokens/s (median step %.2f)\n", d.TokensPerS, d.MedianPerS)
+	fmt.Fprintf(w, "  %.1f MB a token, %.1f of %.1f GB/s that the same threads read between the steps: %.0f %% (median step %.0f %%, by processor time %.0f %%), %.0f %% of the arithmetic peak, %.0f %% of the roofline\n",
+		d.PerToken/1e6, d.Bandwidth, d.Read, 100*d.Share, 100*d.MedianShare, 100*d.CPUShare, 100*d.PeakShare, 100*d.Roofline)
+	printStages(w, d.Stages)
+	return nil
+}
+
+type benchPrefillCmd struct {
+	benchFlags
+	Context int    `default:"512" help:"Tokens of the prompt."`
+	Chunk   int    `help:"Tokens a step (default: all at once)."`
+	Policy  string `default:"full" help:"Cache policy: its work at the end of the prompt is measured too."`
+	Repeat  int    `default:"5" help:"Prompts that are measured."`
+}
+
+func (c *benchPrefillCmd) Run(e *env) error {
+	o, err := c.options()
+	if err != nil {
+		return err
+	}
+	if _, err := kvcache.Parse(c.Policy); err != nil {
+		return fmt.Errorf("--policy: %w", err)
+	}
+	o.Context, o.Chunk, o.Policy, o.Repeat = c.Context, c.Chunk, c.Policy, c.Repeat
+	if o.Context < 1 || o.Context > 1<<16 || o.Chunk < 0 || o.Repeat < 1 {
+		return fmt.Errorf("--context %d, --chunk %d, --repeat %d: want a prompt of 1 to %d tokens, and nothing negative", c.Context, c.Chunk, c.Repeat, 1<<16)
+	}
+	var p *bench.Prefill
+	err = c.measure(func() (err error) {
+		p, err = bench.RunPrefill(e.ctx, o, c.note(e))
+		return err
+	})
+	c.note(e)("")
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(e.stdout, p)
+	}
+	w := e.stdout
+	printMachine(w, p.Machine, p.Ceiling)
+	fmt.Fprintf(w, "%s %s, cache %s, policy %s, prompt of %d tokens in chunks of %d\n", p.Model, p.Weights, p.KV, p.Policy, p.Tokens, p.Chunk)
+	fmt.Fprintf(w, "  %.1f tokens/s (median prompt %.1f), %.0f GFLOP/s: %.0f %% of the peak (matrices %.0f %%, attention %.0f %%)\n",
+		p.TokensPerS, p.MedianPerS, p.GFLOPS, 100*p.PeakShare, 100*p.MatShare, 100*p.AttnShare)
+	printStages(w, p.Stages)
+	return nil
+}
+
+type benchKernelsCmd struct {
+	Threads int  `help:"Threads of the second half (default: the processors)."`
+	JSON    bool `name:"json" help:"Print JSON."`
+}
+
+func (c *benchKernelsCmd) Run(e *env) error {
+	k, err := bench.RunKernels(c.Threads, func(line any) {
+		if c.JSON {
+			return
+		}
+		switch l := line.(type) {
+		case bench.Machine:
+			fmt.Fprintf(e.stdout, "%s, %d cores, %s, %s, load %s\n", l.CPU, l.Cores, l.OS, l.Go, l.Load)
+		case bench.Ceiling:
+			printCeiling(e.stdout, l)
+			fmt.Fprintf(e.stdout, "  %-40s %10s %8s %9s %7s %7s\n", "", "us", "GB/s", "GFLOP/s", "% read", "% peak")
+		case bench.Kernel:
+			fmt.Fprintf(e.stdout, "  %-40s %10.1f %8.1f %9.1f %7s %7s\n", l.Name, l.Micros, l.GBs, l.GFLOPS, percent(l.ReadShare), percent(l.PeakShare))
+		}
+	})
+	if err == nil && c.JSON {
+		err = printJSON(e.stdout, k)
+	}
+	return err
+}
+
+func percent(share float64) string {
+	if share == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.0f", 100*share)
+}
+
+func printMachine(w io.Writer, m bench.Machine, c bench.Ceiling) {
+	fmt.Fprintf(w, "%s, %d cores, %s, %s, load %s\n", m.CPU, m.Cores, m.OS, m.Go, m.Load)
+	printCeiling(w, c)
+}
+
+func printCeiling(w io.Writer, c bench.Ceiling) {
+	fmt.Fprintf(w, "ceilings of %d threads: read %.1f GB/s, FMA %.0f GFLOP/s, VNNI %.0f GOP/s\n", c.Threads, c.Read, c.FMA, c.VNNI)
+}
+
+func printStages(w io.Writer, s bench.Stages) {
+	for _, l := range []struct {
+		name string
+		us   float64
+	}{{"projection", s.Projection}, {"attention", s.Attention}, {"ffn", s.FFN}, {"head", s.Head}, {"begin", s.Begin}, {"other", s.Other},
+		{"compression", s.Compression}, {" observation", s.Observation}, {" votes", s.Votes}, {" selection", s.Selection}, {" shipping", s.Shipping}} {
+		if l.us == 0 && strings.HasPrefix(l.name, " ") {
+			continue
+		}
+		fmt.Fprintf(w, "  %-12s %12.1f us %5.1f %%\n", l.name, l.us, 100*l.us/s.Step)
+	}
+}
+
+func shapeNames() string { return strings.Join(model.Shapes(), ", ") }

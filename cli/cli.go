@@ -1,0 +1,109 @@
+// Package cli is the command line: flags -> config -> run, nothing else.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"shoal/kvcache"
+	"shoal/tensor"
+)
+
+type commands struct {
+	Demo        demoCmd        `cmd:"" help:"Start four node processes, stream a completion from the bundled model, stop."`
+	Up          upCmd          `cmd:"" help:"Start a local cluster of node processes and serve the OpenAI API."`
+	Run         runCmd         `cmd:"" help:"Complete one prompt and print it as it comes."`
+	Chat        chatCmd        `cmd:"" help:"Talk to a model."`
+	Status      statusCmd      `cmd:"" help:"Show a running cluster: nodes, shares, memory, sequences."`
+	Drain       drainCmd       `cmd:"" help:"Move a node's work to the others before it is stopped."`
+	Bench       benchCmd       `cmd:"" help:"Measure this machine, and this program on it."`
+	Verify      verifyCmd      `cmd:"" help:"Check a checkpoint and say what it costs per node."`
+	Plan        planCmd        `cmd:"" help:"Say from a config alone what fits: weights, caches, largest batch."`
+	Eval        evalCmd        `cmd:"" help:"Measure accuracy: needles in long prompts under any cache policy, perplexity, your own questions."`
+	Tokenize    tokenizeCmd    `cmd:"" help:"Show the tokens of a text."`
+	Keygen      keygenCmd      `cmd:"" help:"Make a cluster key: it authenticates and encrypts all traffic between processes."`
+	Node        nodeCmd        `cmd:"" help:"Run one node; it joins a coordinator."`
+	Coordinator coordinatorCmd `cmd:"" help:"Run the coordinator: API, batcher, placement."`
+	Version     versionCmd     `cmd:"" help:"Print the version."`
+}
+
+const description = `Serve one large language model, cut across all your machines.
+
+  shoal demo                                   see it work: four processes, one model
+  shoal up --nodes 4                           a cluster on this machine, API on 127.0.0.1:8080
+  shoal chat                                   talk to it
+  shoal coordinator --bind HOST:7070 ...       on many machines: one coordinator,
+  shoal node --join HOST:7070 ...              and a node on each
+
+Every flag can be set by its environment variable: --kv-memory is SHOAL_KV_MEMORY.`
+
+// env is what a command may touch of the outside.
+type env struct {
+	ctx    context.Context
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+}
+
+// exit ends a command with a status and no further message.
+type exit int
+
+func (e exit) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// Main runs the command line and returns the exit status: 0 done, 1 failed, 2
+// wrong usage, 130 interrupted.
+func Main(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
+	return run(env{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}, args)
+}
+
+func run(e env, args []string) (status int) {
+	var c commands
+	done := false
+	parser, err := kong.New(&c,
+		kong.Name("shoal"), kong.Description(description), kong.UsageOnError(),
+		kong.DefaultEnvars("SHOAL"), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
+		kong.Writers(e.stdout, e.stderr), kong.Exit(func(code int) { done, status = true, code }),
+		kong.Bind(&e), kong.Vars{"policies": strings.Join(kvcache.Usage(), " | "), "shapes": shapeNames()})
+	if err != nil {
+		fmt.Fprintln(e.stderr, "shoal:", err)
+		return 2
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	if _, err := tensor.Implementation(); err != nil {
+		fmt.Fprintln(e.stderr, "shoal:", err)
+		return 2
+	}
+	k, err := parser.Parse(args)
+	if done {
+		return status
+	}
+	if err != nil {
+		fmt.Fprintf(e.stderr, "shoal: %v\nshoal: see `shoal --help`, or `shoal COMMAND --help`\n", err)
+		return 2
+	}
+	err = k.Run()
+	var code exit
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		return int(code)
+	case e.ctx.Err() != nil && errors.Is(err, context.Canceled):
+		return 130
+	}
+	fmt.Fprintln(e.stderr, "shoal:", err)
+	return 1
+}

@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"shoal/api"
+)
+
+// client speaks the OpenAI API of a Shoal coordinator.
+type client struct {
+	base string // http://host:port
+	key  string
+	http http.Client
+}
+
+func newClient(server, key string) *client {
+	if !strings.Contains(server, "://") {
+		server = "http://" + server
+	}
+	return &client{base: strings.TrimSuffix(strings.TrimSuffix(server, "/"), "/v1"), key: key}
+}
+
+// usage is the token count of an answer.
+type usage struct {
+	Prompt     int `json:"prompt_tokens"`
+	Completion int `json:"completion_tokens"`
+}
+
+// chunk is the part of a streamed answer that the CLI reads, of both endpoints.
+type chunk struct {
+	Choices []struct {
+		Text         string `json:"text"`
+		FinishReason string `json:"finish_reason"`
+		Delta        struct {
+			Content string `json:"content"`
+		} `json:"delta"`
+	} `json:"choices"`
+	Usage *usage `json:"usage"`
+	Error *struct {
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+// finished is what a stream came to.
+type finished struct {
+	Reason string
+	Usage  usage
+	First  time.Duration // to the first text
+	Total  time.Duration
+}
+
+// stream posts body to path and gives each piece of text to emit.
+func (c *client) stream(ctx context.Context, path string, body map[string]any, emit func(string)) (finished, error) {
+	body["stream"], body["stream_options"] = true, map[string]any{"include_usage": true}
+	began := time.Now()
+	resp, err := c.do(ctx, http.MethodPost, path, body)
+	if err != nil {
+		return finished{}, err
+	}
+	defer resp.Body.Close()
+	var f finished
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 32<<20)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue // blank lines and keep-alive comments
+		}
+		if data == "[DONE]" {
+			f.Total = time.Since(began)
+			return f, nil
+		}
+		if err := f.take([]byte(data), began, emit); err != nil {
+			return f, err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return f, err
+	}
+	return f, errors.New("the stream ended before it was complete")
+}
+
+func (f *finished) take(data []byte, began time.Time, emit func(string)) error {
+	var k chunk
+	if err := json.Unmarshal(data, &k); err != nil {
+		return fmt.Errorf("the server sent a chunk that is not JSON: %w", err)
+	}
+	if k.Error != nil {
+		return errors.New(k.Error.Message)
+	}
+	if k.Usage != nil {
+		f.Usage = *k.Usage
+	}
+	for _, ch := range k.Choices {
+		if text := ch.Text + ch.Delta.Content; text != "" {
+			if f.First == 0 {
+				f.First = time.Since(began)
+			}
+			emit(text)
+		}
+		if ch.FinishReason != "" {
+			f.Reason = ch.FinishReason
+		}
+	}
+	return nil
+}
+
+func (c *client) cluster(ctx context.Context) (*api.ClusterState, error) {
+	resp, err := c.do(ctx, http.MethodGet, "/v1/cluster", nil)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	s := new(api.ClusterState)
+	return s, json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(s)
+}
+
+func (c *client) do(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	var in io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		in = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, in)
+	if err != nil {
+		return nil, fmt.Errorf("server address: %w", err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if c.key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.key)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("no answer from %s (is the cluster up? `shoal up` starts one): %w", c.base, err)
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", resp.Status, err)
+	}
+	var k chunk
+	if json.Unmarshal(text, &k) == nil && k.Error != nil {
+		return nil, fmt.Errorf("%s: %s", resp.Status, k.Error.Message)
+	}
+	return nil, fmt.Errorf("%s: %s", resp.Status, bytes.TrimSpace(text))
+}

@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+
+	"shoal/cluster"
+	"shoal/security"
+)
+
+type coordinatorCmd struct {
+	serveFlags
+	listenFlags
+	keyFlags
+	logFlags
+	Bind       string   `default:"127.0.0.1:7070" help:"Gossip address that nodes join; port 0 takes a free one. Beyond loopback it needs a cluster key."`
+	ID         string   `name:"id" help:"Name in the cluster (default: coordinator, or standby)."`
+	Join       []string `placeholder:"HOST:PORT" help:"Gossip address of the cluster, for a coordinator that is not its first process."`
+	Standby    bool     `help:"Wait while another coordinator has the lease, and take over when it is gone. Needs --join and --data-dir."`
+	Nodes      int      `default:"0" help:"Nodes to wait for before serving (default: whoever is there after two quiet seconds)."`
+	NATS       string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
+	DataDir    string   `type:"path" placeholder:"DIR" help:"Where jobs, batches and files live; a restarted coordinator goes on with them (default: none, jobs are refused)."`
+	WithParent bool     `hidden:"" help:"End when standard input closes."`
+}
+
+func (c *coordinatorCmd) Help() string {
+	return `The process with the API, the batcher and the placement authority. Nodes join it:
+
+  shoal keygen -o key
+  shoal coordinator --bind 10.0.0.1:7070 --cluster-key key --listen 10.0.0.1:8080 --api-key secret --nodes 3 --model ~/models/llama
+  shoal node --join 10.0.0.1:7070 ...
+
+With a second one in its shadow, jobs outlive the loss of this machine:
+
+  shoal coordinator --standby --join 10.0.0.1:7070 --bind 10.0.0.2:7070 --data-dir /var/lib/shoal ...`
+}
+
+func (c *coordinatorCmd) Run(e *env) error {
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	serve, err := c.config()
+	if err != nil {
+		return err
+	}
+	log := c.logger(e.stderr)
+	serve.Logger = log
+	if err := security.CheckAPIBind(c.Listen, len(c.APIKey) > 0); err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	defer l.Close()
+	ctx := e.ctx
+	if c.WithParent {
+		ctx = cluster.WithParent(ctx, e.stdin)
+	}
+	cfg := cluster.CoordinatorConfig{ID: c.ID, Bind: c.Bind, Cluster: c.Cluster, Join: c.Join, Standby: c.Standby, API: "http://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, NATS: c.NATS, DataDir: c.DataDir}
+	door := func() {}
+	if c.Standby {
+		if cfg.ID == "" {
+			cfg.ID = "standby"
+		}
+		d := newDoorman(l)
+		cfg.Waits, door = d.say, d.leave
+		fmt.Fprintf(e.stderr, "standby at %s, in the cluster of %v\n", l.Addr(), c.Join)
+	}
+	co, err := cluster.StartCoordinator(ctx, cfg)
+	door()
+	if err != nil {
+		if c.Standby && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			return nil // it was asked to end, and was never needed
+		}
+		return err
+	}
+	defer co.Close()
+	fmt.Fprintf(e.stderr, "coordinator at %s; start nodes with: shoal node --join %s%s\n", co.GossipAddress(), co.GossipAddress(), c.more(key))
+	return serveAPI(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, co, l, c.APIKey, log, func(addr string) {
+		fmt.Fprintf(e.stderr, "API at http://%s/v1\n", addr)
+		if awaitReady(ctx, e, co) == nil {
+			fmt.Fprintf(e.stderr, "ready: %s on %d nodes\n", co.ServeConfig().Names[0], len(co.Cluster().Nodes))
+		}
+	})
+}
+
+// more are the flags that nodes need as well.
+func (c *coordinatorCmd) more(key security.Key) string {
+	out := ""
+	if !key.IsZero() {
+		out += " --cluster-key FILE --bind HOST:PORT"
+	}
+	if c.Cluster != "shoal" {
+		out += " --cluster " + c.Cluster
+	}
+	if c.NATS != "" {
+		out += " --nats URL"
+	}
+	return out
+}
+
+// serveAPI serves at a listener until the context ends or the coordinator loses
+// its lease, then drains. ready, when set, is called once with the API's address.
+func serveAPI(e *env, co *cluster.Coordinator, l net.Listener, keys []string, log *slog.Logger, ready func(addr string)) error {
+	srv, err := cluster.NewAPI(co, co.Checkpoint(), co.ServeConfig(), cluster.APIConfig{Keys: keys, Version: version(), Logger: log})
+	if err != nil {
+		return err
+	}
+	if err := co.ServeJobs(srv); err != nil {
+		return err
+	}
+	if err := co.ServeNodes(srv); err != nil {
+		return err
+	}
+	if ready != nil {
+		go ready(l.Addr().String())
+	}
+	ctx, cancel := context.WithCancel(e.ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-co.Lost():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	err = srv.Serve(ctx, l)
+	if lost := co.LostReason(); lost != nil {
+		return lost
+	}
+	return err
+}

@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"shoal/cluster"
+)
+
+type demoCmd struct {
+	serveFlags
+	nodeFlags
+	Nodes  int    `short:"n" default:"4" help:"Node processes."`
+	Prompt string `help:"Ask this instead."`
+	Tokens int    `default:"160" help:"Most tokens of an answer."`
+}
+
+func (c *demoCmd) Help() string {
+	return "Nothing is downloaded and nothing is left running. The answers are the same bits with any --nodes."
+}
+
+// questions show what the bundled model was trained for: Go, and finding
+// things in a long text.
+func questions() []question {
+	return []question{
+		{"Write a Go function that reverses a string.", ""},
+		{"What is the special magic number for " + needleKey + " mentioned in the provided text?", haystack()},
+	}
+}
+
+// question is shown as it is; context goes before it unshown.
+type question struct{ text, context string }
+
+func (c *demoCmd) Run(e *env) error {
+	up := upCmd{noJobs: true, serveFlags: c.serveFlags, nodeFlags: c.nodeFlags, Nodes: c.Nodes, logFlags: logFlags{LogLevel: "error"}}
+	up.Listen = "127.0.0.1:0"
+	began := time.Now()
+	l, err := up.start(e)
+	if err != nil {
+		return err
+	}
+	defer l.stop()
+	if err := l.waitReady(e); err != nil {
+		return err
+	}
+	srv, err := cluster.NewAPI(l.coordinator, l.coordinator.Checkpoint(), l.coordinator.ServeConfig(), cluster.APIConfig{Version: version(), Logger: l.log})
+	if err != nil {
+		return err
+	}
+	lis, err := net.Listen("tcp", up.Listen)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(e.ctx)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ctx, lis) }()
+	defer func() {
+		cancel()
+		if err := <-served; err != nil {
+			l.log.Error("the API did not stop cleanly", "error", err)
+		}
+	}()
+	cl := newClient(lis.Addr().String(), "")
+	state, err := cl.cluster(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(e.stdout, "%d processes up in %.1f s, one model cut across them\n\n", c.Nodes, time.Since(began).Seconds())
+	printStatus(e.stdout, state)
+	ask := questions()
+	if c.Prompt != "" {
+		ask = []question{{c.Prompt, ""}}
+	}
+	for _, q := range ask {
+		if err := c.answer(ctx, e.stdout, cl, q); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(e.stdout, "\nnext: shoal up, then shoal chat (or `go run ./cmd/shoal up`)\n")
+	return nil
+}
+
+func (c *demoCmd) answer(ctx context.Context, w io.Writer, cl *client, q question) error {
+	fmt.Fprintf(w, "\n> %s", q.text)
+	if q.context != "" {
+		fmt.Fprintf(w, "   (after a text of %d characters)", len(q.context))
+	}
+	fmt.Fprintln(w)
+	f, err := cl.stream(ctx, "/v1/chat/completions", map[string]any{
+		"messages":   []map[string]string{{"role": "user", "content": q.context + q.text}},
+		"max_tokens": c.Tokens,
+	}, func(text string) { fmt.Fprint(w, text) })
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	printRate(w, f)
+	return nil
+}
+
+// printRate says how long the answer took.
+func printRate(w io.Writer, f finished) {
+	decode := (f.Total - f.First).Seconds()
+	rate := 0.0
+	if f.Usage.Completion > 1 && decode > 0 {
+		rate = float64(f.Usage.Completion-1) / decode
+	}
+	if f.First == 0 { // no text came
+		fmt.Fprintf(w, "[%d prompt tokens, %d tokens, no text, %.2f s]\n", f.Usage.Prompt, f.Usage.Completion, f.Total.Seconds())
+		return
+	}
+	fmt.Fprintf(w, "[%d prompt tokens, first token after %.2f s, %d tokens, %.0f tokens/s]\n", f.Usage.Prompt, f.First.Seconds(), f.Usage.Completion, rate)
+}

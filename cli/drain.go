@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+type drainCmd struct {
+	serverFlags
+	Node  string        `arg:"" help:"Name of the node, as in shoal status."`
+	Limit time.Duration `default:"2m" help:"How long to wait until the others have its work."`
+}
+
+func (c *drainCmd) Help() string {
+	return `Moves a node's sequences and shares to the others while it runs; streams go on.
+When it says that the node is drained, stop it. Started again, it takes a share.`
+}
+
+func (c *drainCmd) Run(e *env) error {
+	resp, err := c.client().do(e.ctx, http.MethodPost, "/v1/nodes/"+url.PathEscape(c.Node)+"/drain", nil)
+	if err != nil {
+		return err
+	}
+	resp.Body.Close()
+	for end := time.Now().Add(c.Limit); ; {
+		s, err := c.client().cluster(e.ctx)
+		if err != nil {
+			return err
+		}
+		state, serving := "gone", false
+		for _, n := range s.Nodes {
+			if n.ID == c.Node {
+				state = n.State
+			} else {
+				serving = serving || n.State == "ready"
+			}
+		}
+		if serving && (state == "drained" || state == "gone") {
+			fmt.Fprintf(e.stdout, "%s is %s: it holds nothing, stop it when you like\n", c.Node, state)
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%s is still %s after %v", c.Node, state, c.Limit)
+		}
+		select {
+		case <-e.ctx.Done():
+			return e.ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}

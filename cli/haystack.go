@@ -1,0 +1,28 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+)
+
+// haystack is a long text with one fact in it, in the form the bundled model
+// was trained to read (train/gen.py): lines of Go documentation around a needle.
+func haystack() string {
+	var b strings.Builder
+	b.WriteString("Some special magic numbers are hidden within the following text. Make sure to memorize it. I will quiz you about the numbers afterwards.\n")
+	lines := []string{
+		"The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n",
+	}
+	for i := range 110 {
+		if i == 61 {
+			fmt.Fprintf(&b, "One of the special magic numbers for %s is: %s.\n", needleKey, needleValue)
+		}
+		b.WriteString(lines[i%len(lines)])
+	}
+	return b.String()
+}
+
+const (
+	needleKey   = "harbour"
+	needleValue = "7482916"
+)

@@ -1,0 +1,41 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"shoal/security"
+)
+
+type keygenCmd struct {
+	Out string `short:"o" type:"path" placeholder:"FILE" help:"Write the key to this file (mode 0600) instead of printing it."`
+}
+
+func (c *keygenCmd) Help() string {
+	return "Give the same key to the coordinator and to every node: --cluster-key FILE, or the environment variable SHOAL_CLUSTER_KEY."
+}
+
+func (c *keygenCmd) Run(e *env) error {
+	k := security.NewKey()
+	if c.Out != "" {
+		if err := security.WriteKeyFile(c.Out, k); err != nil {
+			if errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("%w: a key is never overwritten, since running processes use it; name another file, or remove this one first", err)
+			}
+			return err
+		}
+		fmt.Fprintln(e.stderr, "wrote", c.Out)
+		return nil
+	}
+	fmt.Fprintln(e.stdout, k.Text())
+	return nil
+}
+
+// keyFlags say which cluster a process belongs to.
+type keyFlags struct {
+	Cluster        string `default:"shoal" placeholder:"NAME" help:"Name of the cluster: processes of another name are not let in, and share nothing on an external NATS."`
+	ClusterKeyFile string `name:"cluster-key" type:"path" placeholder:"FILE" env:"SHOAL_CLUSTER_KEY_FILE" help:"Cluster key from shoal keygen; or put the key itself into SHOAL_CLUSTER_KEY."`
+}
+
+func (f keyFlags) key() (security.Key, error) { return security.LoadKey(f.ClusterKeyFile) }

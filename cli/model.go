@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+)
+
+// bundled is the checkpoint that comes with the project.
+const bundled = "models/fry"
+
+// modelFlag names a checkpoint folder; without it the bundled model is served.
+type modelFlag struct {
+	Model string `short:"m" type:"path" placeholder:"PATH" help:"Checkpoint: a Hugging Face folder or a .gguf file (default: the bundled model)."`
+}
+
+// dir finds the checkpoint: the flag, or the bundled one above the working
+// directory, beside the executable, or where the sources were built from.
+func (f modelFlag) dir() (string, error) {
+	if f.Model != "" {
+		return f.Model, nil
+	}
+	var starts []string
+	if wd, err := os.Getwd(); err == nil {
+		starts = append(starts, wd)
+	}
+	if exe, err := os.Executable(); err == nil {
+		starts = append(starts, filepath.Dir(exe))
+	}
+	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
+		starts = append(starts, filepath.Dir(file))
+	}
+	for _, at := range starts {
+		for {
+			dir := filepath.Join(at, bundled)
+			if _, err := os.Stat(filepath.Join(dir, "config.json")); err == nil {
+				return dir, nil
+			}
+			up := filepath.Dir(at)
+			if up == at {
+				break
+			}
+			at = up
+		}
+	}
+	return "", fmt.Errorf("the bundled model %s was not found above the working directory or beside the program: name a checkpoint with --model DIR", bundled)
+}

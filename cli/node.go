@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"cmp"
+
+	"shoal/cluster"
+)
+
+type nodeCmd struct {
+	modelFlag
+	nodeFlags
+	keyFlags
+	logFlags
+	Join       []string `required:"" placeholder:"HOST:PORT" help:"Gossip address of the coordinator, or of any node."`
+	ID         string   `name:"id" help:"Name of the node (default: host name and process id)."`
+	Bind       string   `default:"127.0.0.1:0" help:"Gossip address; the other listeners take free ports on the same host. Beyond loopback it needs a cluster key."`
+	Share      float64  `help:"Part of the work relative to other nodes (default: its measured memory bandwidth in 10 GB/s)."`
+	NATS       string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
+	DataDir    string   `type:"path" placeholder:"DIR" help:"Where this node keeps a copy of the coordinator's store (jobs, placement); with three such processes it is replicated (default: it keeps none)."`
+	WithParent bool     `hidden:"" help:"End when standard input closes."`
+}
+
+func (c *nodeCmd) Help() string {
+	return `One process of the cluster: it owns a slice of every weight matrix and one
+partition of the KV cache. The checkpoint must be on this machine.
+
+  shoal node --join 10.0.0.1:7070 --bind 10.0.0.2:7070 --cluster-key key --model ~/models/llama`
+}
+
+func (c *nodeCmd) Run(e *env) error {
+	dir, err := c.dir()
+	if err != nil {
+		return err
+	}
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	ctx := e.ctx
+	if c.WithParent {
+		ctx = cluster.WithParent(ctx, e.stdin)
+	}
+	progress := nodeProgress(e, cmp.Or(c.ID, "this node"))
+	return cluster.RunNode(ctx, cluster.NodeConfig{ID: c.ID, Bind: c.Bind, Cluster: c.Cluster, Join: c.Join, Model: dir, KVBudget: int64(c.KVMemory),
+		Threads: c.Threads, WeightsCache: c.weightsCache(), WeightsCacheSize: int64(c.WeightsCacheSize), Share: c.Share, Key: key, NATS: c.NATS, DataDir: c.DataDir, Abrupt: c.WithParent,
+		Logger: c.logger(e.stderr), OnProgress: progress})
+}

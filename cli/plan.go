@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"shoal/bench"
+	"shoal/model"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+type planCmd struct {
+	Model   string `short:"m" default:"deepseek-r1" help:"Folder with a config.json, or a public model by name (an unknown name lists them)."`
+	Nodes   int    `default:"16" help:"Sockets, one a node."`
+	Memory  size   `default:"64GB" help:"Memory of each socket, for weights, caches and activations."`
+	Quant   string `default:"q8_0" enum:"f32,bf16,f16,q8_0,q4_0" help:"Type of the weights in memory."`
+	KVType  string `name:"kv-type" default:"bf16" enum:"f32,bf16,int8" help:"Type of the cache."`
+	Mapping string `default:"gather" enum:"gather,reduce" help:"gather cuts all projections; reduce holds attention weights whole on every socket."`
+	Context []int  `default:"131072,65536,32768" help:"Lengths of context, in tokens."`
+	Ratio   int    `default:"4" help:"SnapStream keeps one token of so many."`
+	Rows    int    `default:"512" help:"Token budget of a step."`
+	JSON    bool   `name:"json" help:"Print the plan as JSON."`
+}
+
+func (c *planCmd) Help() string {
+	return `Reads a config, no weights. A sequence's cache lies on one socket; "batch" rounds each
+socket's part down to a power of two, as static graphs have it, "most" is what the
+ledger admits. What prefill holds meanwhile is not in it.
+
+  shoal plan                                   DeepSeek-R1 on 16 sockets of 64 GB
+  shoal plan -m gemma-3-27b --nodes 2 --memory 48GB --context 131072
+  shoal plan -m ~/models/Llama-3.2-1B --nodes 4 --memory 8GB --json`
+}
+
+func (c *planCmd) Run(e *env) error {
+	m, err := c.shape()
+	if err != nil {
+		return err
+	}
+	quant, err := tensor.ParseDType(c.Quant)
+	if err != nil {
+		return err
+	}
+	kv, err := tensor.ParseDType(c.KVType)
+	if err != nil {
+		return err
+	}
+	p, err := bench.RunPlan(m, bench.PlanOptions{Sockets: c.Nodes, Memory: int64(c.Memory), Weights: quant, KV: kv,
+		Mapping: topology.Mapping(c.Mapping), Rows: c.Rows, Contexts: c.Context, Ratio: c.Ratio})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(e.stdout, p)
+	}
+	w := e.stdout
+	fmt.Fprintf(w, "%s, %s parameters, on %d sockets, %s mapping\n", p.Model, count(p.Parameters), p.Sockets, p.Mapping)
+	fmt.Fprintf(w, "  of a socket: %s weights (%s), %s embedding (mapped), %s activations; %s of %s are left for caches\n",
+		bytesText(p.WeightBytes), p.WeightType, bytesText(p.EmbeddingBytes), bytesText(p.WorkspaceBytes), bytesText(max(0, p.CacheBytes)), bytesText(p.Memory))
+	fmt.Fprintf(w, "  cache of one token: %s (%s)\n\n", bytesText(p.TokenBytes), p.KVType)
+	fmt.Fprintf(w, "  %8s  %10s  %24s  %24s\n", "context", "compressed", "full: batch (most)", "snapstream: batch (most)")
+	for _, r := range p.Rows {
+		fmt.Fprintf(w, "  %8d  %10d  %24s  %24s\n", r.Context, r.Compressed, fmt.Sprintf("%d (%d)", r.Full.Batch, r.Full.Most), fmt.Sprintf("%d (%d)", r.SnapStream.Batch, r.SnapStream.Most))
+	}
+	if p.CacheBytes < 0 {
+		return fmt.Errorf("the weights do not fit: %s are missing on every socket; more nodes, more memory, or a smaller --quant", bytesText(-p.CacheBytes))
+	}
+	return nil
+}
+
+// shape reads a folder's config, or finds the named model.
+func (c *planCmd) shape() (bench.PlanModel, error) {
+	text, err := os.ReadFile(filepath.Join(c.Model, "config.json"))
+	if err != nil {
+		return bench.PlanShape(c.Model)
+	}
+	config, err := model.ParseConfig(c.Model, text, nil)
+	if err != nil {
+		return bench.PlanModel{}, err
+	}
+	return bench.PlanModelOf(c.Model, &config), nil
+}

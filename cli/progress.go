@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+
+	"shoal/api"
+	"shoal/cluster"
+)
+
+// loading shows how far nodes are with reading and converting their weights: a
+// bar each on a terminal, else a line now and then. Short loads show nothing.
+type loading struct {
+	e     *env
+	began time.Time
+	mu    sync.Mutex
+	said  time.Time
+	all   *mpb.Progress
+	bars  map[string]*mpb.Bar
+}
+
+const (
+	barAfter  = 500 * time.Millisecond
+	lineEvery = 5 * time.Second
+)
+
+func newLoading(e *env) *loading { return &loading{e: e, began: time.Now(), said: time.Now()} }
+
+// show takes the newest figures, and says whether something stands on the terminal.
+func (l *loading) show(nodes []api.NodeState) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !isTerminal(l.e.stderr) {
+		if text := loadingText(nodes); text != "" && time.Since(l.said) >= lineEvery {
+			fmt.Fprintln(l.e.stderr, "loading: "+text)
+			l.said = time.Now()
+		}
+		return false
+	}
+	for _, n := range nodes {
+		if n.LoadBytes == 0 || time.Since(l.began) < barAfter {
+			continue
+		}
+		if l.all == nil {
+			l.all, l.bars = mpb.New(mpb.WithOutput(l.e.stderr), mpb.WithWidth(48)), map[string]*mpb.Bar{}
+			fmt.Fprint(l.e.stderr, "\r\x1b[K")
+		}
+		b := l.bars[n.ID]
+		if b == nil {
+			b = l.all.AddBar(0, mpb.BarRemoveOnComplete(), mpb.PrependDecorators(decor.Name(n.ID+" loads ")),
+				mpb.AppendDecorators(decor.Percentage(), decor.Name(" of "+bytesText(n.LoadBytes))))
+			l.bars[n.ID] = b
+		}
+		b.SetTotal(n.LoadBytes, false)
+		b.SetCurrent(n.LoadedBytes)
+	}
+	return l.all != nil
+}
+
+// end takes the bars away.
+func (l *loading) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, b := range l.bars {
+		b.SetTotal(-1, true)
+	}
+	if l.all != nil {
+		l.all.Wait()
+	}
+	l.all, l.bars, l.began = nil, nil, time.Now()
+}
+
+// loadingText is "" when no node loads.
+func loadingText(nodes []api.NodeState) string {
+	var out []string
+	for _, n := range nodes {
+		if n.LoadedBytes < n.LoadBytes {
+			out = append(out, fmt.Sprintf("%s %d%% of %s", n.ID, 100*n.LoadedBytes/n.LoadBytes, bytesText(n.LoadBytes)))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// awaitReady waits until the model answers, telling a person how far it is.
+func awaitReady(ctx context.Context, e *env, co *cluster.Coordinator) error {
+	bars, show, last := newLoading(e), isTerminal(e.stderr), ""
+	defer bars.end()
+	for i := 0; ; i++ {
+		err := co.Ready()
+		if err == nil {
+			if last != "" {
+				fmt.Fprint(e.stderr, "\r\x1b[K")
+			}
+			return nil
+		}
+		if i%10 == 0 && bars.show(co.Cluster().Nodes) {
+			show, last = false, ""
+		}
+		if text := err.Error(); show && text != last {
+			fmt.Fprintf(e.stderr, "\r\x1b[K%s", text)
+			last = text
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// nodeProgress shows one node's own loads.
+func nodeProgress(e *env, id string) func(done, total int64) {
+	bars := newLoading(e)
+	return func(done, total int64) {
+		bars.show([]api.NodeState{{ID: id, LoadedBytes: done, LoadBytes: total}})
+		if done >= total {
+			bars.end()
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"shoal/cluster"
+)
+
+// size is a number of bytes: 512MiB, 2GiB, 1.5GB, 1000000.
+type size int64
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *size) UnmarshalText(text []byte) error {
+	t := strings.TrimSpace(string(text))
+	unit := int64(1)
+	for _, u := range []struct {
+		suffix string
+		bytes  int64
+	}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"K", 1 << 10}, {"M", 1 << 20}, {"G", 1 << 30}, {"B", 1}} {
+		if rest, ok := strings.CutSuffix(t, u.suffix); ok {
+			t, unit = strings.TrimSpace(rest), u.bytes
+			break
+		}
+	}
+	n, err := strconv.ParseFloat(t, 64)
+	if err != nil || !(n >= 0 && n*float64(unit) < 1<<60) {
+		return fmt.Errorf("%q is not a size: write 512MiB, 2GiB or a number of bytes", text)
+	}
+	*s = size(n * float64(unit))
+	return nil
+}
+
+// serveFlags say what is served and how.
+type serveFlags struct {
+	modelFlag
+	ModelName    []string      `placeholder:"NAME" help:"Names of the model in the API (default: the folder's name)."`
+	Quant        string        `default:"" placeholder:"TYPE" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl (default: as stored). Part of what decides the bits."`
+	KVType       string        `name:"kv-type" placeholder:"TYPE" help:"Type of the cache: f32, bf16, int8 (default: bf16 when the weights are)."`
+	Mapping      string        `default:"auto" help:"How layers are scheduled over the nodes: gather, reduce, auto. Never changes a bit."`
+	Policy       string        `default:"full" help:"Cache policy of requests that name none: ${policies}."`
+	MaxContext   int           `placeholder:"TOKENS" help:"Prompt and completion together (default: the model's)."`
+	StepTokens   int           `default:"512" help:"Token budget of one step, decode rows and prompt chunks together."`
+	Chunk        int           `placeholder:"TOKENS" help:"Most prompt tokens of one sequence in one step (default: 256)."`
+	MaxSequences int           `placeholder:"N" help:"Most sequences that hold memory at once (default: 64)."`
+	Replicas     int           `placeholder:"N" default:"0" help:"1: a second node keeps a copy of each decoding sequence's cache, in memory that no sequence needs, so that the loss of a node costs no prompt again."`
+	Queue        int           `default:"1024" help:"Requests that may wait; beyond them clients get 503."`
+	StepDeadline time.Duration `default:"30s" help:"A step that takes longer breaks the epoch."`
+	SyncDeadline time.Duration `default:"10s" help:"A collective that takes longer fails the step."`
+}
+
+func (f *serveFlags) config() (cluster.ServeConfig, error) {
+	dir, err := f.dir()
+	return cluster.ServeConfig{Model: dir, Names: f.ModelName, Weights: f.Quant, KV: f.KVType, Mapping: f.Mapping, Policy: f.Policy,
+		MaxContext: f.MaxContext, StepTokens: f.StepTokens, Chunk: f.Chunk, MaxSequences: f.MaxSequences, Replicas: f.Replicas, Queue: f.Queue,
+		StepDeadline: f.StepDeadline, SyncDeadline: f.SyncDeadline}, err
+}
+
+// listenFlags say where the API listens.
+type listenFlags struct {
+	Listen string   `default:"127.0.0.1:8080" help:"Address of the API; port 0 takes a free one. Beyond loopback it needs --api-key."`
+	APIKey []string `name:"api-key" env:"SHOAL_API_KEY" placeholder:"KEY" help:"Keys that clients must send; several may be given."`
+}
+
+// nodeFlags say what each node may use.
+type nodeFlags struct {
+	KVMemory size `name:"kv-memory" default:"1GiB" help:"Memory of the caches, per node."`
+	Threads  int  `help:"Compute threads per node (default: the processors; up and demo share them out)."`
+
+	WeightsCache     string `placeholder:"DIR|off" help:"Keep quantised weights in this folder, so that the next start is quick (default: shoal/weights in the user's cache directory)."`
+	WeightsCacheSize size   `default:"64GiB" help:"Most bytes in that folder; what was not used for longest is removed."`
+}
+
+// weightsCache is the folder of quantised weights, empty for none.
+func (f *nodeFlags) weightsCache() string {
+	switch f.WeightsCache {
+	case "off":
+		return ""
+	case "":
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return "" // no home: nothing is kept, unless it is asked for
+		}
+		return filepath.Join(cache, "shoal", "weights")
+	}
+	return f.WeightsCache
+}
+
+// logFlags choose what is logged.
+type logFlags struct {
+	LogLevel string `enum:"debug,info,warn,error" default:"info" help:"Least level that is logged: debug, info, warn, error."`
+	LogJSON  bool   `name:"log-json" help:"Log as JSON."`
+}

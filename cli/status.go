@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"shoal/api"
+)
+
+// serverFlags name a running server.
+type serverFlags struct {
+	Server string `default:"127.0.0.1:8080" help:"Address of the API."`
+	APIKey string `name:"api-key" help:"Key of the API, when it asks for one."`
+}
+
+func (f serverFlags) client() *client { return newClient(f.Server, f.APIKey) }
+
+type statusCmd struct {
+	serverFlags
+	JSON bool `name:"json" help:"Print /v1/cluster as it is."`
+}
+
+func (c *statusCmd) Run(e *env) error {
+	s, err := c.client().cluster(e.ctx)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(e.stdout, s)
+	}
+	printStatus(e.stdout, s)
+	return nil
+}
+
+func printStatus(w io.Writer, s *api.ClusterState) {
+	fmt.Fprintf(w, "model %s   epoch %d   mapping %s   running %d   waiting %d", s.Model, s.Epoch, s.Mapping, s.Running, s.Waiting)
+	if s.WaitingReason != "" {
+		fmt.Fprintf(w, " (%s)", s.WaitingReason)
+	}
+	fmt.Fprintln(w)
+	if st := s.Store; st != nil {
+		fmt.Fprintf(w, "store %s, %d of %d copies in step   coordinator %s, term %d\n", st.Durability, st.Replicas, st.Wanted, st.Coordinator, st.Term)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "node\tpid\tstate\tshare\tsequences\tcache used\tcache budget\t")
+	for _, n := range s.Nodes {
+		fmt.Fprintf(t, "%s\t%d\t%s\t%.0f%%\t%d\t%s\t%s\t\n", n.ID, n.PID, stateText(n), 100*n.Share, n.Sequences, bytesText(n.KVUsedBytes), bytesText(n.KVBudgetBytes))
+	}
+	t.Flush()
+	for _, n := range s.Nodes { // reasons are long: below the table
+		if why, refused := strings.CutPrefix(n.State, "refused: "); refused {
+			fmt.Fprintf(w, "%s is refused: %s\n", n.ID, why)
+		}
+	}
+}
+
+func stateText(n api.NodeState) string {
+	switch {
+	case strings.HasPrefix(n.State, "refused: "):
+		return "refused"
+	case n.State == "loading" && n.LoadBytes > 0:
+		return fmt.Sprintf("loading %d%%", 100*n.LoadedBytes/n.LoadBytes)
+	}
+	return n.State
+}

@@ -1,0 +1,195 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"time"
+
+	"shoal/cluster"
+	"shoal/security"
+)
+
+type upCmd struct {
+	serveFlags
+	nodeFlags
+	listenFlags
+	logFlags
+	Nodes   int       `short:"n" default:"4" help:"Node processes, 1 to 64."`
+	Share   []float64 `placeholder:"X" help:"Relative shares of the nodes (default: even)."`
+	DataDir string    `type:"path" placeholder:"DIR" help:"Where jobs, batches and files live; a restarted cluster goes on with them (default: shoal/jobs in the user's cache directory, one folder per model)."`
+	noJobs  bool
+	LogDir  string `type:"path" placeholder:"DIR" help:"Write each node's log to a file in this folder (default: only trouble is shown)."`
+}
+
+func (c *upCmd) Help() string {
+	return `Runs this program once more for every node; the model is cut across them. The
+coordinator and the API live in this process. Ctrl-C drains.
+
+  shoal up --nodes 4
+  shoal up --nodes 3 --model ~/models/Llama-3.2-1B --kv-memory 4GiB --listen 127.0.0.1:9000`
+}
+
+func (c *upCmd) Run(e *env) error {
+	l, err := c.start(e)
+	if err != nil {
+		return err
+	}
+	defer l.stop()
+	at, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	defer at.Close()
+	err = serveAPI(&env{ctx: l.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, l.coordinator, at, c.APIKey, l.log, func(addr string) {
+		if l.waitReady(e) == nil {
+			c.announce(e, l, addr)
+		}
+	})
+	if err == nil && e.ctx.Err() == nil { // nobody asked it to end
+		err = context.Cause(l.ctx)
+	}
+	return err
+}
+
+// announce prints the ready line, with a request to paste.
+func (c *upCmd) announce(e *env, l *local, addr string) {
+	auth, key := "", ""
+	if len(c.APIKey) > 0 {
+		auth, key = " -H 'Authorization: Bearer KEY'", " --api-key KEY"
+	}
+	s := l.coordinator.ServeConfig()
+	fmt.Fprintf(e.stdout, "ready: %s on %d nodes, API at http://%s/v1\n\n", s.Names[0], c.Nodes, addr)
+	fmt.Fprintf(e.stdout, "  curl http://%s/v1/chat/completions%s -H 'Content-Type: application/json' \\\n"+
+		"    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Write a Go function that reverses a string.\"}]}'\n\n", addr, auth)
+	fmt.Fprintf(e.stdout, "  shoal status --server %s%s     shoal chat --server %s%s     http://%s/\n", addr, key, addr, key, addr)
+}
+
+// local is a cluster of processes on this machine.
+type local struct {
+	ctx         context.Context // ends when the cluster cannot go on
+	cancel      context.CancelCauseFunc
+	coordinator *cluster.Coordinator
+	children    *cluster.Children
+	log         *slog.Logger
+	files       []*os.File
+}
+
+// start brings coordinator and nodes up; it does not wait for the model.
+func (c *upCmd) start(e *env) (_ *local, err error) {
+	if c.Nodes < 1 || c.Nodes > 64 {
+		return nil, fmt.Errorf("--nodes %d: want 1 to 64", c.Nodes)
+	}
+	if len(c.Share) > 0 && len(c.Share) != c.Nodes {
+		return nil, fmt.Errorf("--share names %d shares for %d nodes", len(c.Share), c.Nodes)
+	}
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		return nil, fmt.Errorf("--listen %q is not HOST:PORT, as in 127.0.0.1:8080", c.Listen)
+	}
+	if err := security.CheckAPIBind(c.Listen, len(c.APIKey) > 0); err != nil {
+		return nil, err
+	}
+	serve, err := c.config()
+	if err != nil {
+		return nil, err
+	}
+	data, err := c.dataDir(serve.Model)
+	if err != nil {
+		return nil, err
+	}
+	l := &local{log: c.logger(e.stderr)}
+	serve.Logger = l.log
+	l.ctx, l.cancel = context.WithCancelCause(e.ctx)
+	defer func() {
+		if err != nil {
+			l.stop()
+		}
+	}()
+	l.coordinator, err = cluster.StartCoordinator(l.ctx, cluster.CoordinatorConfig{ID: "coordinator", Bind: "127.0.0.1:0", Nodes: c.Nodes, Serve: serve, DataDir: data, DataOptional: c.DataDir == ""})
+	if err != nil {
+		return nil, err
+	}
+	l.children = cluster.NewChildren(l.log)
+	for i := range c.Nodes {
+		if err := c.child(l, i, serve.Model); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// dataDir is --data-dir, or a folder of the model's in the user's cache: jobs of
+// one model mean nothing to another.
+func (c *upCmd) dataDir(checkpoint string) (string, error) {
+	if c.DataDir != "" || c.noJobs {
+		return c.DataDir, nil
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", nil //nolint:nilerr // no home: no jobs, unless they are asked for
+	}
+	abs, err := filepath.Abs(checkpoint)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(cache, "shoal", "jobs", fmt.Sprintf("%x", sha256.Sum256([]byte(abs)))[:16]), nil
+}
+
+func (c *upCmd) child(l *local, i int, dir string) error {
+	id := fmt.Sprintf("node-%d", i)
+	threads := c.Threads
+	if threads == 0 {
+		threads = max(1, runtime.NumCPU()/c.Nodes)
+	}
+	args := []string{"node", "--with-parent", "--id", id, "--join", l.coordinator.GossipAddress(), "--model", dir,
+		"--kv-memory", strconv.FormatInt(int64(c.KVMemory), 10), "--threads", strconv.Itoa(threads),
+		"--weights-cache", cmp.Or(c.weightsCache(), "off"), "--weights-cache-size", strconv.FormatInt(int64(c.WeightsCacheSize), 10), "--log-level", c.LogLevel}
+	share := 1.0 // processes of one machine are equals
+	if len(c.Share) > 0 {
+		share = c.Share[i]
+	}
+	args = append(args, "--share", strconv.FormatFloat(share, 'g', -1, 64))
+	var out io.Writer = io.Discard // the tail is kept and shown when the node ends
+	if c.LogDir != "" {
+		if err := os.MkdirAll(c.LogDir, 0o755); err != nil {
+			return err
+		}
+		f, err := os.Create(filepath.Join(c.LogDir, id+".log"))
+		if err != nil {
+			return err
+		}
+		l.files = append(l.files, f)
+		out = f
+	}
+	return l.children.Start(id, args, out, func(string, error) {
+		if l.children.Alive() == 0 {
+			l.cancel(errors.New("every node process has ended"))
+		}
+	})
+}
+
+// stop drains and ends everything.
+func (l *local) stop() {
+	if l.coordinator != nil {
+		l.coordinator.Close()
+	}
+	if l.children != nil {
+		l.children.Stop(5 * time.Second)
+	}
+	for _, f := range l.files {
+		f.Close()
+	}
+	l.cancel(nil)
+}
+
+// waitReady waits until the model answers, telling a person how far it is.
+func (l *local) waitReady(e *env) error { return awaitReady(l.ctx, e, l.coordinator) }

@@ -1,0 +1,11 @@
+// Command coordinator is the process with the API, the batcher and the
+// placement authority. It is `shoal coordinator` behind its own door.
+package main
+
+import (
+	"os"
+
+	"shoal/cli"
+)
+
+func main() { os.Exit(cli.Main(append([]string{"coordinator"}, os.Args[1:]...))) }

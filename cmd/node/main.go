@@ -1,0 +1,11 @@
+// Command node is one process of a Shoal cluster: one socket on one machine.
+// It is `shoal node` behind its own door.
+package main
+
+import (
+	"os"
+
+	"shoal/cli"
+)
+
+func main() { os.Exit(cli.Main(append([]string{"node"}, os.Args[1:]...))) }
