@@ -1,0 +1,52 @@
+package cluster_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+)
+
+// TestChaosSixteen kills nodes of sixteen, one at a time, while 16 streams decode
+// under every policy, and lets each come back: with replicas and without, the
+// text and the scores stay those of the undisturbed run. SEED picks the victims,
+// SHOAL_VICTIMS their number (default 3, 16 for each of them).
+func TestChaosSixteen(t *testing.T) {
+	if !full() {
+		t.Skip("make chaos runs it, or SHOAL_E2E=full")
+	}
+	number := func(name string, otherwise int) int {
+		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+			return n
+		}
+		return otherwise
+	}
+	const nodes = 16
+	victims := rand.New(rand.NewPCG(uint64(number("SEED", 7)), 16)).Perm(nodes)[:min(nodes, number("SHOAL_VICTIMS", 3))]
+	reqs := streaming(16, 48)
+	var want []string
+	for _, replicas := range []string{"0", "1"} {
+		t.Run("replicas "+replicas, func(t *testing.T) {
+			c, gossip := coordinate(t, config{args: []string{"--nodes", fmt.Sprint(nodes), "--replicas", replicas}})
+			var procs [nodes]*process
+			for i := range procs {
+				procs[i] = join(t, fmt.Sprintf("n%d", i), gossip, nil)
+			}
+			c.waitReady()
+			if want == nil {
+				want, _ = c.open(reqs).wait(t)
+			}
+			for _, v := range victims {
+				id := fmt.Sprintf("n%d", v)
+				disturb(t, c, fmt.Sprintf("replicas %s, kill -9 %s of 16", replicas, id), reqs, want, func() { procs[v].kill(t) })
+				c.waitNodes(nodes-1, recoverLimit)
+				c.busy(t, id+" comes back", reqs, want, func() {
+					procs[v] = join(t, id, gossip, nil)
+					c.waitNodes(nodes, recoverLimit)
+				})
+			}
+			c.waitIdle(recoverLimit)
+		})
+	}
+}

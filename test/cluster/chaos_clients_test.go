@@ -1,0 +1,79 @@
+package cluster_test
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestChaosAborts: half of the clients leave while a node dies, before, in and
+// after the recovery. The others get their text, and no byte stays behind.
+func TestChaosAborts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long")
+	}
+	reqs := streaming(12, 60)
+	c := up(t, 3)
+	want, _ := c.open(reqs).wait(t)
+	stay, leave := reqs[:6], reqs[6:]
+	ctx, goAway := context.WithCancel(context.Background())
+	defer goAway()
+	left := make(chan error, len(leave))
+	for i, r := range leave {
+		go func() {
+			_, err := c.stream(ctx, r.path, r.body, func(n int, _ string) error {
+				if n == 5*(i+1) { // 5 to 30 of 60
+					return context.Canceled
+				}
+				return nil
+			})
+			left <- err
+		}()
+	}
+	disturb(t, c, "clients leave, kill -9 node-1", stay, want[:6], func() {
+		c.signal("node-1", syscall.SIGKILL)
+		time.AfterFunc(200*time.Millisecond, goAway) // the rest leaves in the recovery
+	})
+	for range leave {
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("a client that left: %v", err)
+		}
+	}
+	c.waitNodes(2, recoverLimit)
+	c.waitIdle(20 * time.Second)
+}
+
+// TestChaosFlapping: a node dies again and again, as soon as it is back or
+// sooner, while streams decode.
+func TestChaosFlapping(t *testing.T) {
+	if !full() {
+		t.Skip("make chaos runs it, or SHOAL_E2E=full")
+	}
+	reqs := streaming(8, 48)
+	c, gossip := coordinate(t, config{args: []string{"--nodes", "3"}})
+	join(t, "a", gossip, nil)
+	join(t, "b", gossip, nil)
+	flapping := join(t, "c", gossip, nil)
+	c.waitReady()
+	want, _ := c.open(reqs).wait(t)
+	before := c.state().Epoch
+	c.busy(t, "a node flaps", reqs, want, func() {
+		for i := range 6 {
+			flapping.kill(t)
+			c.waitNodes(2, recoverLimit)
+			flapping = join(t, "c", gossip, nil)
+			if i%2 == 1 {
+				c.waitNodes(3, recoverLimit)
+				continue
+			}
+			time.Sleep(time.Duration(i) * 700 * time.Millisecond) // it dies while it starts, or is taken in
+		}
+		c.waitNodes(3, recoverLimit)
+	})
+	c.waitIdle(20 * time.Second)
+	if s := c.state(); s.Epoch < before+6 || s.Epoch > before+40 {
+		t.Errorf("epoch %d before, %d after six deaths of one node", before, s.Epoch)
+	}
+}

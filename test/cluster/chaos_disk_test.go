@@ -1,0 +1,158 @@
+package cluster_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// diskJobs are long enough to be met half way.
+func diskJobs(n, tokens int) (reqs []request) {
+	r := rand.New(rand.NewPCG(21, 22))
+	for i := range n {
+		reqs = append(reqs, request{fmt.Sprintf("job %d", i), "/v1/completions", map[string]any{"prompt": ids(r, 20+10*i), "max_tokens": tokens,
+			"ignore_eos": true, "logprobs": 2, "temperature": float64(i%2) * 0.8, "seed": i}})
+	}
+	return reqs
+}
+
+// TestChaosTornLog cuts the end off the journal of a killed coordinator, in the
+// midst of a record, as a disk does that had written half of it. The coordinator
+// comes up; no accepted job is lost, and what was torn off is computed again with
+// the same bits: every event that a client saw has its index and content still.
+func TestChaosTornLog(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long")
+	}
+	p := startParts(t, 2)
+	reqs := diskJobs(4, 150)
+	want := p.send(t, reqs, len(reqs))
+	until := time.Now().Add(requestLimit)
+	jobs, seen := make([]string, len(reqs)), make([][]string, len(reqs))
+	for i, r := range reqs {
+		id, err := p.submit(r.name, r.body, until)
+		if err != nil {
+			t.Fatal(err)
+		}
+		jobs[i] = id
+	}
+	for i, id := range jobs { // all are accepted; the newest records are tokens
+		if _, err := p.attach(id, 0, until, func(e jobEvent) bool {
+			seen[i] = append(seen[i], e.line)
+			return len(seen[i]) < 40
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.coordinator.kill(t)
+	var last string
+	_ = filepath.WalkDir(p.data, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".blk") && strings.Contains(path, "SHOAL_JOBS") {
+			last = path // in lexical order; there are fewer than ten
+		}
+		return nil
+	})
+	info, err := os.Stat(last)
+	if err != nil || info.Size() < 1000 {
+		t.Fatalf("no journal to tear in %s: %v", p.data, err)
+	}
+	if err := os.Truncate(last, info.Size()-100); err != nil { // a record has at least 92 bytes and JetStream's own
+		t.Fatal(err)
+	}
+	p.startCoordinator()
+	p.ready(startLimit)
+	for i, id := range jobs {
+		events, _, err := p.follow(id, until)
+		k := p.lookAt(id)
+		if err != nil || len(k) != 1 || k[0].result != strings.TrimSpace(want[i]) {
+			t.Errorf("%s: %v, %+v, want %s", reqs[i].name, err, k, want[i])
+		}
+		if len(events) < len(seen[i]) || strings.Join(events[:len(seen[i])], "\n") != strings.Join(seen[i], "\n") {
+			t.Errorf("%s: its events are not those that were streamed before", reqs[i].name)
+		}
+	}
+	var list struct{ Damage []string }
+	p.getJSON("/v1/jobs", &list)
+	t.Logf("%d bytes cut off %s; damage that was told: %q", 100, filepath.Base(last), list.Damage)
+}
+
+// TestChaosDiskFull fills the disk of the coordinator while jobs run: nothing is
+// acknowledged that is not written, what is there stays readable, and with space
+// again (and a restart, which docs/jobs.md asks for) everything accepted ends.
+func TestChaosDiskFull(t *testing.T) {
+	if !full() {
+		t.Skip("make chaos runs it, or SHOAL_E2E=full")
+	}
+	data := smallDisk(t, 24<<20)
+	p := startPartsAt(t, data, 2)
+	reqs := diskJobs(3, 200)
+	want := p.send(t, reqs, len(reqs))
+	until := time.Now().Add(requestLimit)
+	var jobs []string
+	for _, r := range reqs {
+		id, err := p.submit(r.name, r.body, until)
+		if err != nil {
+			t.Fatal(err)
+		}
+		jobs = append(jobs, id)
+	}
+	ballast := filepath.Join(data, "ballast")
+	f, err := os.Create(ballast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for block := make([]byte, 4096); err == nil; {
+		_, err = f.Write(block)
+	}
+	f.Close()
+	t.Logf("the disk is full: %v", err)
+	acknowledged, refused := 0, answer{}
+	for i := range 40 { // what is open may have room for a few
+		ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
+		a, err := p.try(ctx, "POST", "/v1/jobs", map[string]any{"prompt": ids(rand.New(rand.NewPCG(1, uint64(i))), 2000), "max_tokens": 3, "ignore_eos": true})
+		cancel()
+		if err != nil {
+			t.Fatalf("the coordinator died of a full disk: %v", err)
+		}
+		if a.status == 202 {
+			var j jobState
+			if err := json.Unmarshal(a.body, &j); err != nil {
+				t.Fatal(err)
+			}
+			acknowledged++
+			jobs = append(jobs, j.ID)
+			continue
+		}
+		if refused = a; a.status >= 400 {
+			break
+		}
+	}
+	t.Logf("%d jobs more were accepted, then %d %s", acknowledged, refused.status, refused.body)
+	if refused.status != 503 || !strings.Contains(string(refused.body), "store_") {
+		t.Errorf("on a full disk a job gets %d %s, want 503 with a reason", refused.status, refused.body)
+	}
+	for _, id := range jobs {
+		if k := p.lookAt(id); len(k) != 1 || k[0].missing {
+			t.Errorf("on a full disk job %s is %+v", id, k)
+		}
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	p.coordinator.kill(t)
+	p.startCoordinator()
+	p.ready(startLimit)
+	for i, id := range jobs {
+		_, _, err := p.follow(id, until)
+		if k := p.lookAt(id); err != nil || len(k) != 1 || k[0].state != "completed" || i < len(want) && k[0].result != strings.TrimSpace(want[i]) {
+			t.Errorf("with space again job %s: %v, %+v", id, err, k)
+		}
+	}
+}

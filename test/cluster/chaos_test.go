@@ -1,0 +1,236 @@
+package cluster_test
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// recoverLimit is the longest silence of a stream that a fault may cause here:
+// generous, for a machine that does other things as well.
+const recoverLimit = 60 * time.Second
+
+// disturb runs the streams, calls fault when about a third of the tokens are out,
+// and compares what arrived with the undisturbed run.
+func disturb(t *testing.T, c *system, what string, reqs []request, want []string, fault func()) {
+	t.Helper()
+	f := c.open(reqs)
+	f.reach(t, int64(len(reqs)*f.reqs[0].body["max_tokens"].(int)/3))
+	before := c.state()
+	fault()
+	got, stall := f.wait(t)
+	after := c.state()
+	t.Logf("%s: longest silence %.2f s, epoch %d to %d", what, stall.Seconds(), before.Epoch, after.Epoch)
+	if stall > recoverLimit {
+		t.Errorf("%s: a stream was silent for %v", what, stall)
+	}
+	same(t, what, reqs, want, got)
+}
+
+// load are the streams that faults disturb.
+func load() []request {
+	if testing.Short() {
+		return streaming(6, 18)
+	}
+	return streaming(16, 32)
+}
+
+// TestChaosKill kills one node of four and then two at once, while 16 streams
+// decode. Each stream finishes with the tokens and logprobs of the undisturbed
+// run. SHOAL_E2E=full does it with each node as the first victim.
+func TestChaosKill(t *testing.T) {
+	reqs := load()
+	orders := [][3]string{{"node-2", "node-0", "node-3"}}
+	if full() {
+		orders = append(orders, [3]string{"node-0", "node-1", "node-2"}, [3]string{"node-1", "node-3", "node-0"}, [3]string{"node-3", "node-2", "node-1"})
+	}
+	var want []string
+	for _, ids := range orders {
+		t.Run(ids[0], func(t *testing.T) {
+			c := up(t, 4)
+			if want == nil {
+				var stall time.Duration
+				want, stall = c.open(reqs).wait(t)
+				t.Logf("undisturbed: longest silence %.2f s", stall.Seconds())
+			}
+			disturb(t, c, "kill -9 "+ids[0], reqs, want, func() { c.signal(ids[0], syscall.SIGKILL) })
+			c.waitNodes(3, recoverLimit)
+			disturb(t, c, "kill -9 "+ids[1]+" and "+ids[2], reqs, want, func() {
+				c.signal(ids[1], syscall.SIGKILL)
+				c.signal(ids[2], syscall.SIGKILL)
+			})
+			c.waitNodes(1, recoverLimit)
+			c.waitIdle(10 * time.Second)
+			if s := c.state(); s.Recoveries == 0 || s.Epoch < 2 {
+				t.Errorf("three nodes died, but %+v", s)
+			}
+		})
+	}
+}
+
+// TestChaosReplicas kills the owners of sequences of which another node keeps a
+// copy: they go on from it, and the survivors from their own caches, so that no
+// prompt is read again but for policies that score slots in decode.
+func TestChaosReplicas(t *testing.T) {
+	reqs := load()
+	c := up(t, 4, "--replicas", "1")
+	want, _ := c.open(reqs).wait(t)
+	copied := int64(0)
+	for i, id := range []string{"node-1", "node-3"} {
+		disturb(t, c, "with replicas, kill -9 "+id, reqs, want, func() {
+			for _, n := range c.state().Nodes {
+				copied += n.KVReplicas
+			}
+			c.signal(id, syscall.SIGKILL)
+		})
+		c.waitNodes(3-i, recoverLimit)
+	}
+	if copied == 0 {
+		t.Error("no node held a replica when the fault came")
+	}
+	c.waitIdle(10 * time.Second)
+}
+
+// TestChaosPrefill kills a node, and then two at once, while long prompts are
+// being read.
+func TestChaosPrefill(t *testing.T) {
+	c := up(t, 4, "--chunk", "64", "--step-tokens", "64", "--max-sequences", "16")
+	var reqs []request
+	for _, r := range mixed(false) {
+		if p := r.body["prompt"].([]int); len(p) >= 100 && len(p) <= 500 {
+			reqs = append(reqs, r)
+		}
+	}
+	want := c.send(t, reqs, len(reqs))
+	left := 4
+	for _, victims := range [][]string{{"node-0"}, {"node-1", "node-3"}} {
+		got := make(chan []string, 1)
+		go func() { got <- c.send(t, reqs, len(reqs)) }()
+		eventually(t, requestLimit, "prompts are read", func() (bool, string) { return c.used() > 0, "nothing is held" })
+		for _, id := range victims {
+			c.signal(id, syscall.SIGKILL)
+		}
+		same(t, fmt.Sprintf("kill -9 %v in prefill", victims), reqs, want, <-got)
+		left -= len(victims)
+		c.waitNodes(left, recoverLimit)
+		c.waitIdle(10 * time.Second)
+	}
+}
+
+// TestChaosFreeze stops a node with SIGSTOP while streams decode: they finish on
+// the others. After SIGCONT it joins again, and nothing changes.
+func TestChaosFreeze(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long")
+	}
+	reqs := load()
+	c := up(t, 4, "--sync-deadline", "5s", "--step-deadline", "10s")
+	want, _ := c.open(reqs).wait(t)
+	pid := c.node("node-1").PID
+	disturb(t, c, "SIGSTOP node-1", reqs, want, func() {
+		before := c.state().Recoveries
+		c.signal("node-1", syscall.SIGSTOP)
+		began := time.Now()
+		eventually(t, recoverLimit, "the placement with a frozen node is withdrawn", func() (bool, string) { return c.state().Recoveries > before, "it serves" })
+		took := time.Since(began)
+		t.Logf("a frozen node was fenced after %.2f s", took.Seconds())
+		if full() && took > 3*time.Second { // on a machine of its own
+			t.Errorf("a frozen node was fenced after %v, want 3 s", took)
+		}
+	})
+	c.waitNodes(3, recoverLimit)
+	got, _ := c.open(reqs).wait(t)
+	same(t, "while it is frozen", reqs, want, got)
+	disturb(t, c, "SIGCONT node-1", reqs, want, func() {
+		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+	})
+	c.waitNodes(4, recoverLimit)
+	got, _ = c.open(reqs).wait(t)
+	same(t, "after it came back", reqs, want, got)
+	// A pause shorter than every deadline costs time and nothing else.
+	disturb(t, c, "SIGSTOP node-2 for half a second", reqs, want, func() {
+		c.signal("node-2", syscall.SIGSTOP)
+		pid := c.node("node-2").PID
+		time.Sleep(500 * time.Millisecond)
+		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+	})
+	c.waitNodes(4, recoverLimit)
+}
+
+// busy keeps the streams running, again and again, until change returns; every
+// round is compared.
+func (s *system) busy(t *testing.T, what string, reqs []request, want []string, change func()) {
+	t.Helper()
+	stop, ended := make(chan struct{}), make(chan struct{})
+	var worst time.Duration
+	rounds := 0
+	go func() {
+		defer close(ended)
+		for more := true; more; rounds++ {
+			select {
+			case <-stop:
+				more = false // one more round, which sees the change
+			default:
+			}
+			got, stall := s.open(reqs).wait(t)
+			worst = max(worst, stall)
+			same(t, what, reqs, want, got)
+		}
+	}()
+	before := s.state()
+	change()
+	close(stop)
+	<-ended
+	t.Logf("%s: %d rounds, longest silence %.2f s, epoch %d to %d", what, rounds, worst.Seconds(), before.Epoch, s.state().Epoch)
+}
+
+// TestChaosJoin lets nodes join and leave in good order while streams decode.
+func TestChaosJoin(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long")
+	}
+	reqs := load()
+	c, gossip := coordinate(t, config{args: []string{"--nodes", "2"}})
+	join(t, "a", gossip, nil)
+	b := join(t, "b", gossip, nil)
+	c.waitReady()
+	want, _ := c.open(reqs).wait(t)
+	c.busy(t, "a third node joins", reqs, want, func() {
+		join(t, "c", gossip, nil, "--share", "2")
+		c.waitNodes(3, recoverLimit)
+	})
+	disturb(t, c, "a node leaves", reqs, want, func() {
+		if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if code := b.end(t, 20*time.Second); code != 0 {
+		t.Errorf("the node that left ended with status %d", code)
+	}
+	c.waitNodes(2, recoverLimit)
+	c.busy(t, "it comes back", reqs, want, func() {
+		join(t, "b", gossip, nil)
+		c.waitNodes(3, recoverLimit)
+	})
+	before := c.state()
+	c.busy(t, "a node is drained", reqs, want, func() {
+		if out, said, code := command(t, recoverLimit, nil, "drain", "c", "--server", c.base); code != 0 || !strings.Contains(out, "c is drained") {
+			t.Errorf("shoal drain: status %d: %s%s", code, out, said)
+		}
+	})
+	if n, s := c.node("c"), c.state(); n.State != "drained" || n.Sequences != 0 || n.KVUsedBytes != 0 || s.Epoch != before.Epoch+1 {
+		t.Errorf("after it was drained: %+v, epoch %d to %d", n, before.Epoch, s.Epoch)
+	}
+	if _, said, code := command(t, recoverLimit, nil, "drain", "nobody", "--server", c.base); code == 0 || !strings.Contains(said, "no node") {
+		t.Errorf("draining nobody: status %d: %s", code, said)
+	}
+	for _, n := range c.state().Nodes {
+		t.Logf("%s: share %.2f", n.ID, n.Share)
+	}
+}

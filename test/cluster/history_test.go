@@ -1,0 +1,238 @@
+package cluster_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"shoal/jobs"
+)
+
+// life is all that clients saw of one job, and what its journal says. One
+// goroutine at a time writes it.
+type life struct {
+	name    string
+	want    string   // the canonical result of the undisturbed run
+	ids     []string // one of each acknowledgement of its key
+	visits  []visit  // streams of its events
+	looks   []look   // answers to GET /v1/jobs/{id}, in order
+	journal []entry  // its records on disk, in order
+}
+
+// visit is one connection to a job's events.
+type visit struct {
+	from   int
+	events []sight
+	end    string // state in job.end, "" when the stream broke before
+	count  int    // events in job.end
+}
+
+type sight struct {
+	jobEvent
+	at time.Time
+}
+
+type look struct {
+	state           string
+	attempt, events int
+	result          string // canonical
+	missing         bool   // 404
+}
+
+// entry is one record of a journal.
+type entry struct{ kind, attempt int }
+
+// ended tells whether nothing can happen to a job in this state.
+func ended(state string) bool { return state == "completed" || state == "dead" || state == "cancelled" }
+
+// check returns what contradicts the promises to a job, nothing if all is well:
+// it was accepted under one id, it is there whenever one asks, it never goes
+// back, its events have indices without gap, each with one content, and say what
+// the result says, and one result was committed: that of the undisturbed run.
+func (l *life) check() (wrong []string) {
+	fault := func(format string, a ...any) { wrong = append(wrong, l.name+": "+fmt.Sprintf(format, a...)) }
+	if len(l.ids) == 0 {
+		fault("never acknowledged")
+		return wrong
+	}
+	if ids := slices.Compact(slices.Sorted(slices.Values(l.ids))); len(ids) > 1 {
+		fault("its key gave the jobs %v", ids)
+	}
+	events := l.checkVisits(fault)
+	l.checkLooks(len(events), fault)
+	l.checkEvents(events, fault)
+	l.checkJournal(fault)
+	return wrong
+}
+
+type faultFunc func(format string, a ...any)
+
+func (l *life) checkVisits(fault faultFunc) (events []jobEvent) {
+	ends := 0
+	for _, v := range l.visits {
+		next := v.from
+		for _, e := range v.events {
+			if e.Index != next {
+				fault("attached with from=%d, index %d came where %d was due", v.from, e.Index, next)
+			}
+			next = e.Index + 1
+			switch {
+			case e.Index < len(events) && events[e.Index].line != e.line:
+				fault("index %d was %s and then %s", e.Index, events[e.Index].line, e.line)
+			case e.Index == len(events):
+				events = append(events, e.jobEvent)
+			case e.Index > len(events):
+				fault("index %d came after %d events", e.Index, len(events))
+			}
+		}
+		if v.end == "" {
+			continue
+		}
+		ends++
+		if v.end != "completed" {
+			fault("its stream ended as %s", v.end)
+		}
+		if v.count != next {
+			fault("its stream ended after index %d, job.end counts %d events", next-1, v.count)
+		}
+	}
+	if ends == 0 {
+		fault("no stream saw its end")
+	}
+	return events
+}
+
+func (l *life) checkLooks(events int, fault faultFunc) {
+	var last look
+	for _, k := range l.looks {
+		switch {
+		case k.missing:
+			fault("it was accepted and is not there")
+			continue
+		case ended(last.state) && (k.state != last.state || k.attempt != last.attempt || k.events != last.events || k.result != last.result):
+			fault("it had ended as %+v and is %+v", last, k)
+		case k.attempt < last.attempt:
+			fault("attempt %d after %d", k.attempt, last.attempt)
+		case k.events < last.events:
+			fault("%d events after %d", k.events, last.events)
+		}
+		last = k
+	}
+	switch {
+	case last.state != "completed":
+		fault("it is %q at the end", last.state)
+	case last.result != strings.TrimSpace(l.want):
+		fault("its result differs from the undisturbed run %s", firstDifference(strings.TrimSpace(l.want), last.result))
+	case last.events != events:
+		fault("it has %d events, %d were streamed", last.events, events)
+	}
+}
+
+// checkEvents compares what was streamed with the undisturbed result: text,
+// number of tokens, and scores.
+func (l *life) checkEvents(events []jobEvent, fault faultFunc) {
+	want := struct {
+		Choices []struct {
+			Text     string
+			Logprobs *struct {
+				Scores []float32 `json:"token_logprobs"`
+			}
+		}
+		Usage struct {
+			Tokens int `json:"completion_tokens"`
+		}
+	}{}
+	if err := json.Unmarshal([]byte(l.want), &want); err != nil {
+		fault("the undisturbed result %.200q: %v", l.want, err)
+		return
+	}
+	text, scores, tokens := make([]string, len(want.Choices)), make([][]float32, len(want.Choices)), 0
+	for _, e := range events {
+		if e.Choice < 0 || e.Choice >= len(want.Choices) {
+			fault("event %s is of choice %d of %d", e.line, e.Choice, len(want.Choices))
+			return
+		}
+		text[e.Choice] += e.Text
+		if e.Token != nil {
+			tokens++
+		}
+		if e.Logprob != nil {
+			scores[e.Choice] = append(scores[e.Choice], *e.Logprob)
+		}
+	}
+	if tokens != want.Usage.Tokens {
+		fault("%d tokens were streamed, the undisturbed run has %d", tokens, want.Usage.Tokens)
+	}
+	for i, c := range want.Choices {
+		if text[i] != c.Text {
+			fault("its events say another text %s", firstDifference(c.Text, text[i]))
+		}
+		if c.Logprobs != nil && !slices.Equal(scores[i], c.Logprobs.Scores) {
+			fault("its events have the scores %v, the undisturbed run %v", scores[i], c.Logprobs.Scores)
+		}
+	}
+}
+
+// Kinds of records that the checker knows.
+const recordStart, recordDone = int(jobs.KindStart), int(jobs.KindDone)
+
+func (l *life) checkJournal(fault faultFunc) {
+	done, attempt := 0, 0
+	for i, r := range l.journal {
+		if r.kind == recordStart {
+			attempt++
+		}
+		if r.attempt != attempt {
+			fault("record %d is of attempt %d, %d is the newest", i, r.attempt, attempt)
+		}
+		if done > 0 {
+			fault("record %d (kind %d) follows the commit", i, r.kind)
+		}
+		if r.kind == recordDone {
+			done++
+		}
+	}
+	if done != 1 {
+		fault("%d results are committed in %d records", done, len(l.journal))
+	}
+}
+
+// gaps are the silences of a job's streams, from one new event to the next.
+func (l *life) gaps() (out [][2]time.Time) {
+	next := 0
+	var last time.Time
+	for _, v := range l.visits {
+		for _, e := range v.events {
+			if e.Index != next {
+				continue
+			}
+			if next > 0 {
+				out = append(out, [2]time.Time{last, e.at})
+			}
+			last, next = e.at, next+1
+		}
+	}
+	return out
+}
+
+// silences gives for each moment the longest silence of any job around it; jobs
+// that were silent around none of them do not count.
+func silences(lives []*life, moments []time.Time) (out []time.Duration) {
+	for _, m := range moments {
+		worst := time.Duration(0)
+		for _, l := range lives {
+			for _, g := range l.gaps() {
+				if !m.Before(g[0]) && m.Before(g[1]) {
+					worst = max(worst, g[1].Sub(g[0]))
+				}
+			}
+		}
+		if worst > 0 {
+			out = append(out, worst)
+		}
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,97 @@
+package cluster_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// binaries are built at most once a test binary each, into a folder of their
+// own, so that every process that runs one of them is known to be ours.
+type binaries struct {
+	dir  string
+	mu   sync.Mutex
+	made map[string]string // by tags
+}
+
+var built binaries
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "shoal-e2e-")
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir) // as /proc/PID/exe spells it
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	built = binaries{dir: dir, made: map[string]string{}}
+	code := m.Run()
+	for pid, name := range built.running() {
+		fmt.Fprintf(os.Stderr, "e2e: process %d (%s) outlived its test\n", pid, name)
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		code = 1
+	}
+	return code
+}
+
+// shoal is the path of cmd/shoal, built with the given build tags.
+func (b *binaries) shoal(t testing.TB, tags string) string {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if path := b.made[tags]; path != "" {
+		return path
+	}
+	path := filepath.Join(b.dir, "shoal"+tags)
+	args := []string{"build", "-buildvcs=false", "-o", path}
+	if tags != "" {
+		args = append(args, "-tags", tags)
+	}
+	if raceEnabled { // what the processes do is then watched as well
+		args = append(args, "-race")
+	}
+	began := time.Now()
+	if out, err := exec.Command("go", append(args, "shoal/cmd/shoal")...).CombinedOutput(); err != nil {
+		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	t.Logf("built shoal%s in %.1f s", tags, time.Since(began).Seconds())
+	b.made[tags] = path
+	return path
+}
+
+// running are the live processes (not zombies) of our binaries, with their
+// command lines.
+func (b *binaries) running() map[int]string {
+	found := map[int]string{}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil // no /proc: the cluster's own clean-up must do
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		exe, err := os.Readlink(filepath.Join("/proc", e.Name(), "exe"))
+		if err != nil || !strings.HasPrefix(exe, b.dir+string(filepath.Separator)) {
+			continue
+		}
+		line, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		found[pid] = strings.ReplaceAll(strings.TrimRight(string(line), "\x00"), "\x00", " ")
+	}
+	return found
+}
+
+// full tells that the long sweeps were asked for.
+func full() bool { return os.Getenv("SHOAL_E2E") == "full" }

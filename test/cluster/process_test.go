@@ -1,0 +1,206 @@
+package cluster_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// process is one run of the binary. Its output goes to files in the test's
+// folder, the ends of which are shown when the test fails.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	out  string // file of standard output
+	err  string // file of standard error
+	done chan struct{}
+
+	once sync.Once
+	code error // of Wait, after done
+}
+
+// spawn starts the binary; the process is killed at the latest when the test
+// ends. env is added to an environment without SHOAL_ variables.
+func spawn(t testing.TB, bin, name string, env []string, args ...string) *process {
+	t.Helper()
+	dir := t.TempDir()
+	p := &process{name: name, out: filepath.Join(dir, name+".out"), err: filepath.Join(dir, name+".err"), done: make(chan struct{})}
+	p.cmd = exec.Command(bin, args...)
+	p.cmd.Env = append(cleanEnv(), env...)
+	// The test binary may be killed: then this ends too, and its nodes with it.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	for _, f := range []struct {
+		path string
+		to   func(*os.File)
+	}{{p.out, func(f *os.File) { p.cmd.Stdout = f }}, {p.err, func(f *os.File) { p.cmd.Stderr = f }}} {
+		file, err := os.Create(f.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close() // the process has its own
+		f.to(file)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	go func() {
+		p.code = p.cmd.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		p.kill(t)
+		if t.Failed() {
+			t.Logf("--- %s, end of standard output:\n%s--- end of standard error:\n%s", name, tail(p.out), tail(p.err))
+		}
+		checkLog(t, name, p.err)
+	})
+	return p
+}
+
+func cleanEnv() []string {
+	var out []string
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "SHOAL_") {
+			out = append(out, v)
+		}
+	}
+	// The cache is where `up` keeps jobs unless it is told otherwise.
+	return append(out, "GOTRACEBACK=all", "GORACE=halt_on_error=1", "XDG_CACHE_HOME="+filepath.Join(built.dir, "cache"))
+}
+
+// trouble is what no process may write, whatever happened to it.
+var trouble = regexp.MustCompile(`(?m)^(WARNING: DATA RACE|panic: |fatal error: |unexpected fault address).*`)
+
+func checkLog(t testing.TB, name, path string) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return
+	}
+	if at := trouble.FindIndex(b); at != nil {
+		t.Errorf("%s wrote:\n%s", name, b[at[0]:min(len(b), at[0]+6000)])
+	}
+}
+
+const tailBytes = 6000
+
+func tail(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	if len(b) > tailBytes {
+		b = append([]byte("...\n"), b[len(b)-tailBytes:]...)
+	}
+	if len(b) > 0 && !bytes.HasSuffix(b, []byte("\n")) {
+		b = append(b, '\n')
+	}
+	return string(b)
+}
+
+// line waits until a line of the file matches and returns its submatches.
+func (p *process) line(t testing.TB, path string, re *regexp.Regexp, limit time.Duration) []string {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	for {
+		ended := false
+		select {
+		case <-p.done:
+			ended = true // read once more what it said last
+		default:
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := re.FindStringSubmatch(string(b)); m != nil {
+			return m
+		}
+		switch {
+		case ended:
+			t.Fatalf("%s ended (%v) before it said %v", p.name, p.code, re)
+		case time.Now().After(deadline):
+			t.Fatalf("%s did not say %v in %v", p.name, re, limit)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// end waits for the process and returns its exit code (-1: by a signal).
+func (p *process) end(t testing.TB, limit time.Duration) int {
+	t.Helper()
+	select {
+	case <-p.done:
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(limit):
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // goroutines into the log
+		select {
+		case <-p.done:
+		case <-time.After(5 * time.Second):
+		}
+		t.Fatalf("%s did not end in %v", p.name, limit)
+		return -1
+	}
+}
+
+func (p *process) kill(t testing.TB) {
+	p.once.Do(func() {
+		select {
+		case <-p.done:
+			return
+		default:
+		}
+		_ = p.cmd.Process.Kill()
+		select {
+		case <-p.done:
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s (pid %d) survives SIGKILL", p.name, p.cmd.Process.Pid)
+		}
+	})
+}
+
+// command runs the binary to its end and returns what it wrote.
+func command(t testing.TB, limit time.Duration, env []string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	c := exec.CommandContext(ctx, built.shoal(t, ""), args...)
+	c.Env = append(cleanEnv(), env...)
+	c.WaitDelay = 5 * time.Second
+	var o, e bytes.Buffer
+	c.Stdout, c.Stderr = &o, &e
+	err := c.Run()
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		t.Fatalf("shoal %s did not end in %v\n%s%s", strings.Join(args, " "), limit, o.String(), e.String())
+	case err != nil && !errors.As(err, &exit):
+		t.Fatal(fmt.Errorf("shoal %s: %w", strings.Join(args, " "), err))
+	}
+	return o.String(), e.String(), c.ProcessState.ExitCode()
+}
+
+// eventually polls until ok says true, at most for limit.
+func eventually(t testing.TB, limit time.Duration, what string, ok func() (bool, string)) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	for {
+		done, why := ok()
+		if done {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not in %v: %s", what, limit, why)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}

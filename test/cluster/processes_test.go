@@ -1,0 +1,38 @@
+package cluster_test
+
+import (
+	"regexp"
+	"testing"
+)
+
+var (
+	gossipLine = regexp.MustCompile(`coordinator at (\S+);`)
+	apiLine    = regexp.MustCompile(`API at (http://\S+)/v1`)
+)
+
+// coordinate starts a coordinator of its own; nodes join it with join.
+func coordinate(t testing.TB, c config) (s *system, gossip string) {
+	t.Helper()
+	s = &system{t: t, logs: t.TempDir()}
+	args := append([]string{"coordinator", "--bind", "127.0.0.1:0", "--listen", "127.0.0.1:0"}, c.args...)
+	s.head = spawn(t, built.shoal(t, c.tags), "coordinator", c.env, args...)
+	t.Cleanup(s.cleanup)
+	gossip = s.head.line(t, s.head.err, gossipLine, startLimit)[1]
+	s.httpClient = newHTTPClient(t, s.head.line(t, s.head.err, apiLine, startLimit)[1], c.key)
+	return s, gossip
+}
+
+// join starts one node process.
+func join(t testing.TB, id, gossip string, env []string, args ...string) *process {
+	t.Helper()
+	return spawn(t, built.shoal(t, ""), id, env, append([]string{"node", "--id", id, "--join", gossip, "--threads", "1"}, args...)...)
+}
+
+// waitReady waits until a request would be accepted.
+func (s *system) waitReady() {
+	s.t.Helper()
+	eventually(s.t, startLimit, "ready", func() (bool, string) {
+		a := s.call("GET", "/ready", nil)
+		return a.status == 200, string(a.body)
+	})
+}

@@ -1,0 +1,35 @@
+package cluster_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// TestReleaseRaces: a request that begins in the moment in which another ends
+// finds the other's bytes free, whichever of the two messages is faster, and
+// nothing is left in the end.
+func TestReleaseRaces(t *testing.T) {
+	for _, n := range []int{1, 2} {
+		t.Run(fmt.Sprintf("n%d", n), func(t *testing.T) {
+			c := up(t, n, "--kv-memory", "3MiB") // one large request on a node, or a few small ones
+			epoch := c.state().Epoch
+			r := rand.New(rand.NewPCG(1, 1))
+			var reqs []request
+			for i := range 100 {
+				prompt, tokens := 3, 1+i%3
+				if i%10 == 0 {
+					prompt, tokens = 200, 2
+				}
+				reqs = append(reqs, request{fmt.Sprintf("request %d", i), "/v1/completions",
+					map[string]any{"prompt": ids(r, prompt), "max_tokens": tokens, "ignore_eos": true, "temperature": 0}})
+			}
+			c.send(t, reqs, n)
+			c.waitIdle(10 * time.Second)
+			if s := c.state(); s.Recoveries != 0 || s.Epoch != epoch {
+				t.Errorf("a step failed: %d recoveries, epoch %d", s.Recoveries, s.Epoch)
+			}
+		})
+	}
+}

@@ -1,0 +1,96 @@
+package cluster_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// streaming is a workload of n streams with logprobs: greedy and seeded, with
+// the full cache and compressed ones, each of tokens tokens.
+func streaming(n, tokens int) []request {
+	r := rand.New(rand.NewPCG(3, 4))
+	var out []request
+	for i := range n {
+		b := map[string]any{"prompt": ids(r, 5+9*i), "max_tokens": tokens, "stream": true, "logprobs": 5, "return_tokens_as_token_ids": true,
+			"ignore_eos": true, "skip_special_tokens": false, "temperature": 0, "stream_options": map[string]any{"include_usage": true}}
+		if i%2 == 1 {
+			b["temperature"], b["top_p"], b["seed"], b["frequency_penalty"] = 0.9, 0.95, 100+i, 0.2
+		}
+		what := "full"
+		if i%3 > 0 {
+			what = policies[i%len(policies)]
+			b["kv_policy"] = what
+		}
+		out = append(out, request{fmt.Sprintf("stream %d (%s)", i, what), "/v1/completions", b})
+	}
+	return out
+}
+
+// flow is a set of streams under way.
+type flow struct {
+	c      *httpClient
+	reqs   []request
+	tokens atomic.Int64 // events so far, of all streams
+	ended  atomic.Int64
+	got    []stream
+	errs   []error
+	wg     sync.WaitGroup
+}
+
+// open starts all streams at once. Wait for them with wait.
+func (c *httpClient) open(reqs []request) *flow {
+	f := &flow{c: c, reqs: reqs, got: make([]stream, len(reqs)), errs: make([]error, len(reqs))}
+	for i, r := range reqs {
+		f.wg.Add(1)
+		go func() {
+			defer f.wg.Done()
+			defer f.ended.Add(1)
+			f.got[i], f.errs[i] = c.stream(context.Background(), r.path, r.body, func(int, string) error {
+				f.tokens.Add(1)
+				return nil
+			})
+		}()
+	}
+	return f
+}
+
+// reach waits until the streams have given n events together, while all run.
+func (f *flow) reach(t testing.TB, n int64) {
+	t.Helper()
+	eventually(t, requestLimit, fmt.Sprintf("%d events", n), func() (bool, string) {
+		if f.ended.Load() > 0 {
+			t.Fatal("a stream ended before the fault: give it more tokens")
+		}
+		have := f.tokens.Load()
+		return have >= n, fmt.Sprintf("%d events", have)
+	})
+}
+
+// wait returns the canonical text of every stream and the longest silence of any.
+func (f *flow) wait(t testing.TB) (texts []string, stall time.Duration) {
+	t.Helper()
+	f.wg.Wait()
+	for i, s := range f.got {
+		if f.errs[i] != nil {
+			t.Errorf("%s: %v after %d events", f.reqs[i].name, f.errs[i], len(s.events))
+		} else if !s.done {
+			t.Errorf("%s ended without [DONE] after %d events", f.reqs[i].name, len(s.events))
+		}
+		texts = append(texts, s.text())
+		stall = max(stall, s.worst)
+	}
+	return texts, stall
+}
+
+// same compares streams byte by byte.
+func same(t testing.TB, what string, reqs []request, want, got []string) {
+	t.Helper()
+	if n := compare(t.Errorf, what, reqs, want, got); n > 0 {
+		t.Errorf("%s: %d of %d streams differ from the undisturbed run", what, n, len(reqs))
+	}
+}

@@ -1,0 +1,320 @@
+package cluster_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"shoal/api"
+)
+
+// ordeal is how long jobs and kills go on: SHOAL_CHAOS (make chaos-jobs), or the
+// short form of every test run. The seed is SEED.
+type ordeal struct {
+	jobs, nodes int
+	span        time.Duration
+	long        bool
+	seed        uint64
+}
+
+func theOrdeal(t testing.TB) ordeal {
+	o := ordeal{jobs: 30, nodes: 3, span: 8 * time.Second, seed: 7}
+	if v := os.Getenv("SHOAL_CHAOS"); v != "" {
+		span, err := time.ParseDuration(v)
+		if err != nil {
+			t.Fatalf("SHOAL_CHAOS: %v", err)
+		}
+		o = ordeal{jobs: max(30, int(1000*span/(5*time.Minute))), nodes: 4, span: span, long: true, seed: 7}
+	}
+	if v := os.Getenv("SEED"); v != "" {
+		seed, err := strconv.ParseUint(v, 10, 64)
+		if err != nil {
+			t.Fatalf("SEED: %v", err)
+		}
+		o.seed = seed
+	}
+	return o
+}
+
+// workload is one job each: greedy and seeded, all with scores, under the full
+// cache and every kind of compression.
+func (o ordeal) workload(r *rand.Rand) (reqs []request) {
+	for i := range o.jobs {
+		b := map[string]any{"prompt": ids(r, 20+r.IntN(281)), "max_tokens": 8 + r.IntN(41), "ignore_eos": true, "logprobs": 2, "temperature": 0}
+		if !o.long {
+			b["max_tokens"] = 40 + r.IntN(60) // few jobs, which the two kills have to meet
+		}
+		if i%2 == 1 {
+			b["temperature"], b["top_p"], b["seed"] = 0.9, 0.95, i
+		}
+		what := "full"
+		if i%3 > 0 {
+			what = policies[i%len(policies)]
+			b["kv_policy"] = what
+		}
+		if i%10 == 0 {
+			b["n"] = 2
+		}
+		reqs = append(reqs, request{fmt.Sprintf("job %d (%s)", i, what), "/v1/completions", b})
+	}
+	return reqs
+}
+
+// blow is one fault.
+type blow struct {
+	what     string
+	at       time.Time
+	detected time.Duration // until the cluster said so; 0: not known
+}
+
+// strike kills what the schedule says, waits a moment, and starts it again.
+func (p *parts) strike(r *rand.Rand, what int) blow {
+	if what == 0 {
+		b := blow{what: "coordinator", at: time.Now()}
+		p.coordinator.kill(p.t)
+		time.Sleep(time.Duration(r.IntN(1200)) * time.Millisecond)
+		p.startCoordinator()
+		return b
+	}
+	victims := r.Perm(len(p.nodes))[:what]
+	before := p.look()
+	b := blow{what: fmt.Sprintf("%d of %d nodes", what, len(p.nodes)), at: time.Now()}
+	was := false
+	for _, i := range victims {
+		p.nodes[i].kill(p.t)
+		was = was || stateOf(before, fmt.Sprintf("n%d", i)) == "ready"
+	}
+	back := b.at.Add(time.Duration(r.IntN(1200)) * time.Millisecond)
+	for was && time.Since(b.at) < 5*time.Second {
+		if c := p.look(); c.Recoveries > before.Recoveries || c.Epoch > before.Epoch {
+			b.detected = time.Since(b.at)
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	time.Sleep(time.Until(back))
+	for _, i := range victims {
+		p.startNode(i)
+	}
+	return b
+}
+
+// look is /v1/cluster, empty while nobody answers.
+func (p *parts) look() (c api.ClusterState) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if a, err := p.try(ctx, "GET", "/v1/cluster", nil); err == nil {
+		_ = json.Unmarshal(a.body, &c)
+	}
+	return c
+}
+
+func stateOf(c api.ClusterState, id string) string {
+	for _, n := range c.Nodes {
+		if n.ID == id {
+			return n.State
+		}
+	}
+	return ""
+}
+
+// live is a client of one job: it submits it, some of them twice, follows its
+// events, some of them leaving and going back a little, and looks at it.
+func (p *parts) live(l *life, r *rand.Rand, body any, until time.Time) {
+	key := "key of " + l.name
+	id, err := p.submit(key, body, until)
+	if err != nil {
+		p.t.Error(err)
+		return
+	}
+	l.ids = append(l.ids, id)
+	again := r.IntN(4) == 0
+	restless := r.IntN(3) == 0
+	for have, over := 0, false; !over; {
+		if time.Now().After(until) {
+			p.t.Errorf("%s: no end of its events in time: %d so far", l.name, have)
+			return
+		}
+		l.looks = append(l.looks, p.lookAt(id)...)
+		v := visit{from: have}
+		if have > 3 && r.IntN(2) == 0 {
+			v.from = have - r.IntN(4)
+		}
+		leave := -1
+		if restless {
+			leave = 3 + r.IntN(20)
+		}
+		over, err = p.attach(id, v.from, until, func(e jobEvent) bool {
+			if e.Object == "job.end" {
+				v.end, v.count = e.State, e.Events
+				return true
+			}
+			v.events = append(v.events, sight{e, time.Now()})
+			leave--
+			return leave != 0
+		})
+		if err != nil {
+			p.t.Error(err)
+			return
+		}
+		l.visits = append(l.visits, v)
+		have = max(have, v.from+len(v.events))
+		if again {
+			again = false
+			if id, err := p.submit(key, body, until); err != nil {
+				p.t.Error(err)
+			} else {
+				l.ids = append(l.ids, id)
+			}
+		}
+		if !over {
+			time.Sleep(150 * time.Millisecond)
+		}
+	}
+}
+
+// lookAt is an answer to GET /v1/jobs/{id}, none while nobody answers.
+func (p *parts) lookAt(id string) []look {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	a, err := p.try(ctx, "GET", "/v1/jobs/"+id, nil)
+	if err != nil || a.status >= 500 {
+		return nil
+	}
+	if a.status == 404 {
+		return []look{{missing: true}}
+	}
+	var j jobState
+	if err := json.Unmarshal(a.body, &j); err != nil {
+		p.t.Errorf("%s: %v", a.body, err)
+		return nil
+	}
+	return []look{{state: j.State, attempt: j.Attempt, events: j.Events, result: canonical(string(j.Result))}}
+}
+
+// TestJobsSurviveEverything kills coordinator and nodes with kill -9 while jobs
+// come and run, starts them again, and checks what clients saw and what is on
+// disk (life.check). make chaos-jobs is the long form: 1000 jobs, 5 minutes.
+func TestJobsSurviveEverything(t *testing.T) {
+	o := theOrdeal(t)
+	// Few at a time: what a kill of the coordinator takes is then rebuilt before the next.
+	p := newParts(t, t.TempDir(), o.nodes)
+	p.headArgs = []string{"--max-sequences", "16"}
+	p.start()
+	r := rand.New(rand.NewPCG(o.seed, 7))
+	reqs := o.workload(r)
+	began := time.Now()
+	want := p.send(t, reqs, 32)
+	undisturbed := time.Since(began)
+	t.Logf("seed %d: undisturbed run of %d requests in %.1f s", o.seed, len(reqs), undisturbed.Seconds())
+
+	began = time.Now()
+	until := began.Add(o.span + 4*undisturbed + 150*time.Second) // a slow machine has more time
+	lives := make([]*life, len(reqs))
+	var clients sync.WaitGroup
+	for i := range reqs {
+		lives[i] = &life{name: reqs[i].name, want: want[i]}
+		own := rand.New(rand.NewPCG(o.seed, uint64(1000+i)))
+		clients.Add(1)
+		go func() {
+			defer clients.Done()
+			time.Sleep(time.Duration(i) * o.span / time.Duration(len(reqs))) // they come while it burns
+			p.live(lives[i], own, reqs[i].body, until)
+		}()
+	}
+	var blows []blow
+	if !o.long {
+		time.Sleep(o.span / 4)
+		blows = append(blows, p.strike(r, 1))
+		time.Sleep(o.span / 4)
+		blows = append(blows, p.strike(r, 0))
+	}
+	for o.long && time.Since(began) < o.span {
+		time.Sleep(time.Duration(1000+r.IntN(4000)) * time.Millisecond)
+		what := 1
+		switch n := r.IntN(10); {
+		case n < 4:
+			what = 0
+		case n == 9:
+			what = 2
+		}
+		blows = append(blows, p.strike(r, what))
+	}
+	clients.Wait()
+	took := time.Since(began)
+
+	var list struct {
+		Data   []jobState
+		Counts map[string]int
+		Damage []string
+	}
+	p.getJSON(fmt.Sprintf("/v1/jobs?limit=%d", 2*len(reqs)), &list)
+	if len(list.Data) != len(reqs) || list.Counts["completed"] != len(reqs) || len(list.Damage) > 0 {
+		t.Errorf("%d jobs, %v, damage %v; want %d completed", len(list.Data), list.Counts, list.Damage, len(reqs))
+	}
+	for _, l := range lives {
+		for _, id := range l.ids[:min(1, len(l.ids))] {
+			l.looks = append(l.looks, p.lookAt(id)...)
+		}
+	}
+	p.coordinator.kill(t)
+	onDisk := journals(t, p.data)
+	for _, l := range lives {
+		for _, id := range l.ids[:min(1, len(l.ids))] {
+			l.journal = onDisk[id]
+		}
+	}
+	judge(t, lives, blows, took)
+}
+
+// judge checks the lives and reports.
+func judge(t *testing.T, lives []*life, blows []blow, took time.Duration) {
+	t.Helper()
+	bad, attempts, breaks := 0, 0, 0
+	for _, l := range lives {
+		wrong := l.check()
+		if len(wrong) > 0 {
+			bad++
+		}
+		if len(wrong) > 0 && bad <= 5 {
+			t.Error(strings.Join(wrong, "\n"))
+		}
+		breaks += max(0, len(l.visits)-1)
+		if n := len(l.looks); n > 0 {
+			attempts += l.looks[n-1].attempt
+		}
+	}
+	if bad > 5 {
+		t.Errorf("%d jobs broke a promise", bad)
+	}
+	kinds, moments, found := map[string]int{}, []time.Time{}, []time.Duration{}
+	for _, b := range blows {
+		kinds[b.what]++
+		moments = append(moments, b.at)
+		if b.detected > 0 {
+			found = append(found, b.detected)
+		}
+	}
+	t.Logf("%d faults, killed: %v", len(blows), kinds)
+	t.Logf("%d jobs in %.1f s (%.1f a second), %d attempts, streams attached again %d times", len(lives), took.Seconds(),
+		float64(len(lives))/took.Seconds(), attempts, breaks)
+	t.Logf("loss of a node noticed: %s", spread(found))
+	t.Logf("longest silence of a stream around a fault: %s", spread(silences(lives, moments)))
+}
+
+// spread is the median and the largest of durations.
+func spread(d []time.Duration) string {
+	if len(d) == 0 {
+		return "never"
+	}
+	d = slices.Sorted(slices.Values(d))
+	return fmt.Sprintf("p50 %.2f s, max %.2f s (of %d)", d[len(d)/2].Seconds(), d[len(d)-1].Seconds(), len(d))
+}

@@ -1,0 +1,172 @@
+package cluster_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"shoal/api"
+)
+
+// startLimit bounds the way from a command to a ready cluster: sixteen
+// processes on a busy machine.
+const startLimit = 90 * time.Second
+
+// system is a running cluster.
+type system struct {
+	*httpClient
+	t    testing.TB
+	head *process // up, or the coordinator
+	logs string   // folder of the nodes' logs
+}
+
+// config is how a cluster is started.
+type config struct {
+	nodes int
+	tags  string   // build tags of the binary
+	env   []string // more environment
+	args  []string // more flags of `shoal up`
+	key   string   // API key that the client sends
+}
+
+var readyLine = regexp.MustCompile(`ready: .* API at (http://\S+)/v1`)
+
+// up starts `shoal up` and waits until it is ready.
+func up(t testing.TB, nodes int, args ...string) *system {
+	t.Helper()
+	return start(t, config{nodes: nodes, args: args})
+}
+
+func start(t testing.TB, c config) *system {
+	t.Helper()
+	s := &system{t: t, logs: filepath.Join(t.TempDir(), "nodes")}
+	args := append([]string{"up", "--nodes", strconv.Itoa(c.nodes), "--listen", "127.0.0.1:0", "--log-dir", s.logs}, c.args...)
+	began := time.Now()
+	s.head = spawn(t, built.shoal(t, c.tags), "up", c.env, args...)
+	t.Cleanup(s.cleanup) // before the head is killed
+	s.httpClient = newHTTPClient(t, s.head.line(t, s.head.out, readyLine, startLimit)[1], c.key)
+	t.Logf("%d nodes ready after %.1f s", c.nodes, time.Since(began).Seconds())
+	return s
+}
+
+// cleanup asks the cluster to end, kills what does not, and looks into the logs.
+func (s *system) cleanup() {
+	for _, pid := range s.children() { // a frozen node cannot be asked
+		_ = syscall.Kill(pid, syscall.SIGCONT)
+	}
+	pids := s.children()
+	_ = s.head.cmd.Process.Signal(syscall.SIGINT)
+	select {
+	case <-s.head.done:
+	case <-time.After(20 * time.Second):
+		s.t.Errorf("%s did not end within 20 s of SIGINT", s.head.name)
+		s.head.kill(s.t)
+	}
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end) && len(alive(pids)) > 0; {
+		time.Sleep(20 * time.Millisecond)
+	}
+	for _, pid := range alive(pids) {
+		s.t.Errorf("node process %d outlived its parent by 5 s", pid)
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	files, _ := filepath.Glob(filepath.Join(s.logs, "*.log"))
+	for _, f := range files {
+		checkLog(s.t, filepath.Base(f), f)
+		if s.t.Failed() {
+			s.t.Logf("--- end of %s:\n%s", filepath.Base(f), tail(f))
+		}
+	}
+}
+
+// alive are those of the processes that still run.
+func alive(pids []int) (out []int) {
+	running := built.running()
+	for _, pid := range pids {
+		if running[pid] != "" {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// children are the live processes whose parent is the head.
+func (s *system) children() []int {
+	var out []int
+	for pid := range built.running() {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue
+		}
+		_, after, _ := strings.Cut(string(b), ") ") // the name may hold anything
+		f := strings.Fields(after)
+		if len(f) > 1 && f[1] == strconv.Itoa(s.head.cmd.Process.Pid) {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// state is /v1/cluster.
+func (s *system) state() api.ClusterState {
+	s.t.Helper()
+	var c api.ClusterState
+	s.getJSON("/v1/cluster", &c)
+	return c
+}
+
+func (s *system) node(id string) api.NodeState {
+	s.t.Helper()
+	for _, n := range s.state().Nodes {
+		if n.ID == id {
+			return n
+		}
+	}
+	s.t.Fatalf("no node %s in /v1/cluster", id)
+	return api.NodeState{}
+}
+
+// signal sends a signal to a node's process.
+func (s *system) signal(id string, sig syscall.Signal) {
+	s.t.Helper()
+	n := s.node(id)
+	if built.running()[n.PID] == "" {
+		s.t.Fatalf("node %s says its pid is %d, which is no process of ours", id, n.PID)
+	}
+	if err := syscall.Kill(n.PID, sig); err != nil {
+		s.t.Fatalf("%v to node %s: %v", sig, id, err)
+	}
+}
+
+// waitNodes waits until exactly n nodes are ready.
+func (s *system) waitNodes(n int, limit time.Duration) {
+	s.t.Helper()
+	eventually(s.t, limit, fmt.Sprintf("%d ready nodes", n), func() (bool, string) {
+		ready, states := 0, []string{}
+		for _, node := range s.state().Nodes {
+			if node.State == "ready" {
+				ready++
+			}
+			states = append(states, node.ID+" "+node.State)
+		}
+		return ready == n, strings.Join(states, ", ")
+	})
+}
+
+// waitIdle waits until no node holds cache bytes and nothing runs.
+func (s *system) waitIdle(limit time.Duration) {
+	s.t.Helper()
+	eventually(s.t, limit, "an idle cluster", func() (bool, string) {
+		c := s.state()
+		var used int64
+		for _, n := range c.Nodes {
+			used += n.KVUsedBytes
+		}
+		return used == 0 && c.Running == 0 && c.Waiting == 0, fmt.Sprintf("%d running, %d waiting, %d cache bytes", c.Running, c.Waiting, used)
+	})
+}

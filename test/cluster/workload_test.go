@@ -1,0 +1,138 @@
+package cluster_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+)
+
+// request is one line of a workload.
+type request struct {
+	name string
+	path string
+	body map[string]any
+}
+
+// vocabulary of the bundled model.
+const vocabulary = 4096
+
+// ids are n pseudo-random ordinary tokens.
+func ids(r *rand.Rand, n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = 16 + r.IntN(vocabulary-16)
+	}
+	return out
+}
+
+// policies are small enough that the prompts and answers of these tests do not
+// fit: slots are chosen, and overwritten while decoding.
+var policies = []string{
+	"streaming:sink=4,recent=28",
+	"snapstream:sink=4,recent=20,topk=24,obs=16,pool=7",
+	"h2o:recent=16,topk=24",
+	"snapkv:topk=32,obs=16,pool=7",
+	"sage:sink=4,recent=20,topk=24",
+}
+
+// mixed is the workload of the same-bits tests: 20 requests, prompts of 1 to
+// 2000 tokens, greedy and seeded, with penalties, bias, echo, cache policies and
+// chat.
+func mixed(chat bool) []request {
+	r := rand.New(rand.NewPCG(1, 2))
+	var out []request
+	add := func(path string, prompt int, more map[string]any) {
+		b := map[string]any{"return_tokens_as_token_ids": true, "ignore_eos": true}
+		if path == "/v1/chat/completions" {
+			b["logprobs"], b["top_logprobs"] = true, 20
+		} else {
+			b["logprobs"], b["prompt"] = 5, ids(r, prompt)
+		}
+		for k, v := range more {
+			b[k] = v
+		}
+		out = append(out, request{fmt.Sprintf("request %d (prompt %d)", len(out), prompt), path, b})
+	}
+	const completions = "/v1/completions"
+	type m = map[string]any
+	greedy := func(n int) m { return m{"temperature": 0, "max_tokens": n} }
+	add(completions, 500, m{"temperature": 0, "max_tokens": 16, "kv_policy": policies[1]}) // the long ones first: they overlap with the rest
+	add(completions, 2000, greedy(6))
+	add(completions, 1, greedy(16))
+	add(completions, 2, m{"temperature": 1, "seed": 1, "max_tokens": 12})
+	add(completions, 3, m{"temperature": 0.7, "top_p": 0.9, "seed": 2, "max_tokens": 8})
+	add(completions, 15, m{"temperature": 1.3, "top_k": 40, "seed": -3, "max_tokens": 8})
+	add(completions, 31, greedy(8))
+	add(completions, 32, m{"temperature": 0, "max_tokens": 8, "echo": true})
+	add(completions, 33, m{"temperature": 1, "min_p": 0.05, "seed": 4, "max_tokens": 8, "repetition_penalty": 1.2})
+	add(completions, 63, m{"temperature": 1, "seed": 5, "max_tokens": 8, "presence_penalty": 0.5, "frequency_penalty": 0.3})
+	add(completions, 64, greedy(8))
+	add(completions, 65, m{"temperature": 0, "repetition_penalty": 1.1, "max_tokens": 8})
+	add(completions, 90, m{"temperature": 0.9, "top_p": 0.8, "top_k": 100, "min_p": 0.01, "seed": 6, "max_tokens": 8, "kv_policy": policies[2]})
+	add(completions, 129, m{"temperature": 0, "max_tokens": 1, "echo": true})
+	add(completions, 150, m{"temperature": 0.8, "seed": 7, "n": 2, "max_tokens": 8, "kv_policy": policies[3]})
+	add(completions, 257, m{"temperature": 1, "seed": 8, "max_tokens": 8, "logit_bias": m{"100": 5, "200": -100, "300": 3.5}, "kv_policy": policies[4]})
+	add(completions, 300, m{"temperature": 1, "seed": 9, "max_tokens": 8, "ignore_eos": false, "min_tokens": 4, "kv_policy": policies[0]})
+	if !chat {
+		for i := range 3 {
+			add(completions, 20+i, m{"temperature": float64(i) * 0.4, "seed": 10 + i, "max_tokens": 8})
+		}
+		return out
+	}
+	for i, text := range []string{"Write a Go function that reverses a string.", "hi", "Sort a slice of ints, largest first. 本当に?"} {
+		add("/v1/chat/completions", 0, m{"messages": []m{{"role": "user", "content": text}}, "temperature": float64(i%2) * 0.8,
+			"top_p": 0.95, "seed": 10 + i, "max_tokens": 8, "ignore_eos": false})
+	}
+	return out
+}
+
+// chats tells whether the server has a chat template.
+func (c *httpClient) chats() bool {
+	c.t.Helper()
+	return c.call("POST", "/v1/chat/completions", `{"messages":[{"role":"user","content":"hi"}],"max_tokens":1}`).status == 200
+}
+
+// send runs the requests, at most width at a time, and returns the canonical
+// answers.
+func (c *httpClient) send(t testing.TB, reqs []request, width int) []string {
+	t.Helper()
+	out, errs := make([]string, len(reqs)), make([]error, len(reqs))
+	slots := make(chan struct{}, width)
+	var wg sync.WaitGroup
+	for i, r := range reqs {
+		slots <- struct{}{}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			defer func() { <-slots }()
+			a, err := c.try(context.Background(), "POST", r.path, r.body)
+			if err == nil && a.status != 200 {
+				err = fmt.Errorf("status %d: %s", a.status, a.body)
+			}
+			out[i], errs[i] = canonical(string(a.body)), err
+		}()
+	}
+	wg.Wait()
+	for i, err := range errs {
+		if err != nil {
+			t.Fatalf("%s: %v", reqs[i].name, err)
+		}
+	}
+	return out
+}
+
+// compare fails for every answer that differs and returns how many do.
+func compare(report func(format string, args ...any), what string, reqs []request, want, got []string) int {
+	n := 0
+	for i := range reqs {
+		if want[i] != got[i] {
+			n++
+			if n <= 2 {
+				report("%s: %s differs from the first cluster's answer %s", what, reqs[i].name, firstDifference(want[i], got[i]))
+			}
+		}
+	}
+	return n
+}
