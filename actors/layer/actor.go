@@ -22,19 +22,55 @@ func NewExecutor(lanes int) *Executor {
 	go func() {
 		defer close(e.done)
 		for job := range e.jobs {
+			if job == nil {
+				return
+			}
 			job()
 		}
 	}()
 	return e
 }
 
-// Submit queues a job.
-func (e *Executor) Submit(job func()) { e.jobs <- job }
+// Submit queues a job; after Close it drops it.
+func (e *Executor) Submit(job func()) {
+	select {
+	case e.jobs <- job:
+	case <-e.done:
+	}
+}
 
 // Close waits for the jobs in hand and ends the goroutine.
 func (e *Executor) Close() {
-	close(e.jobs)
+	e.Submit(nil)
 	<-e.done
+}
+
+// Term is how long an epoch's weights may be read. A layer hears of a teardown
+// after its socket, and may submit a leg behind the job that freed what the leg
+// would read; so a term ends on the executor, and its later jobs are dropped.
+type Term struct {
+	exec *Executor
+	over bool // the executor's
+}
+
+// NewTerm begins a term.
+func (e *Executor) NewTerm() *Term { return &Term{exec: e} }
+
+// Submit queues a job of the term.
+func (t *Term) Submit(job func()) {
+	t.exec.Submit(func() {
+		if !t.over {
+			job()
+		}
+	})
+}
+
+// End queues the last job of the term.
+func (t *Term) End(free func()) {
+	t.Submit(func() {
+		t.over = true
+		free()
+	})
 }
 
 // Run asks a layer to carry a batch through. The batch belongs to the layer
@@ -70,7 +106,7 @@ type walk struct {
 type Actor struct {
 	Index   int
 	Weights *Weights
-	Exec    *Executor
+	Term    *Term
 
 	walks map[*Batch]*walk
 }
@@ -109,7 +145,7 @@ func (a *Actor) next(c actor.Context, w *walk) {
 	w.at = to + 1
 	self, root := c.Self(), c.ActorSystem().Root
 	b, group, program := w.run.Batch, w.run.Group, w.program
-	a.Exec.Submit(func() {
+	a.Term.Submit(func() {
 		began := time.Now()
 		if from > 0 {
 			b.Unpack(program[from-1])

@@ -101,6 +101,7 @@ type Actor struct {
 	arena  *kvcache.Arena
 	carry  *carry // the executor's
 	epoch  *epoch
+	term   *layer.Term // of the epoch
 	layers []*actor.PID
 	step   *step
 	cancel context.CancelFunc // of loading or joining
@@ -223,9 +224,9 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 		m.reply(nil, errors.Join(m.err, err))
 		return
 	}
-	a.epoch = m.epoch
+	a.epoch, a.term = m.epoch, a.exec.NewTerm()
 	for i, w := range m.epoch.weights.Layers {
-		props := actor.PropsFromProducer(func() actor.Actor { return &layer.Actor{Index: i, Weights: w, Exec: a.exec} })
+		props := actor.PropsFromProducer(func() actor.Actor { return &layer.Actor{Index: i, Weights: w, Term: a.term} })
 		a.layers = append(a.layers, c.Spawn(props))
 	}
 	a.Config.Logger.Info("slices loaded", "epoch", m.number, "rank", m.epoch.rank, "sockets", len(m.epoch.place.Slices),
@@ -373,7 +374,7 @@ func (a *Actor) advance(c actor.Context, s *step, err error) {
 
 // teardown ends what is in flight and frees the epoch, but for the caches that
 // the next one can use (keep). The executor may be in the middle of a leg, so
-// freeing is a job behind it.
+// freeing is the last job of the epoch's term.
 func (a *Actor) teardown(c actor.Context, cause error, keep bool) {
 	if a.cancel != nil {
 		a.cancel()
@@ -392,7 +393,7 @@ func (a *Actor) teardown(c actor.Context, cause error, keep bool) {
 		if e.group != nil {
 			e.group.Close()
 		}
-		a.exec.Submit(func() { e.close(keep) })
+		a.term.End(func() { e.close(keep) })
 	}
 }
 

@@ -1,0 +1,44 @@
+package socket
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"shoal/proto"
+	"shoal/topology"
+)
+
+// TestStepCutByANewEpoch: an epoch may end in the midst of any leg. What its step
+// had in flight is answered and reads nothing that was freed (a crash otherwise);
+// the next epoch works.
+func TestStepCutByANewEpoch(t *testing.T) {
+	rounds := 400
+	if testing.Short() || raceEnabled {
+		rounds = 60
+	}
+	r := newRig(t, rigConfig{dir: goldenDir, sockets: 3, mapping: topology.Gather})
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range rounds {
+		s := &proto.StepRequest{Epoch: r.epoch, Step: 1}
+		p := greedy(0)
+		for seq := range 3 {
+			prompt := make([]uint32, 64)
+			s.Open = append(s.Open, &proto.Open{Seq: uint64(1000*i + seq + 1), Owner: uint32(seq), Policy: "full", Sampling: SamplingMessage(&p), PromptTokens: 64})
+			s.Chunks = append(s.Chunks, &proto.Chunk{Seq: uint64(1000*i + seq + 1), Prefill: true, Last: true, Sample: true, Tokens: prompt})
+		}
+		answers := make(chan error, len(r.pids))
+		for _, p := range r.pids {
+			r.sys.Root.Send(p, &Step{Request: s, Reply: func(_ *proto.StepReply, err error) { answers <- err }})
+		}
+		time.Sleep(time.Duration(random.IntN(3000)) * time.Microsecond)
+		r.place(r.epoch + 1)
+		for range r.pids {
+			select {
+			case <-answers: // done or retired; what counts is that it is told
+			case <-time.After(10 * time.Second):
+				t.Fatalf("round %d: a step that a new epoch cut had no answer in 10 s", i)
+			}
+		}
+	}
+}
