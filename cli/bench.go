@@ -78,10 +78,10 @@ func (f *benchFlags) measure(run func() error) error {
 func (f *benchFlags) note(e *env) func(string) {
 	return func(s string) {
 		if isTerminal(e.stderr) {
-			fmt.Fprintf(e.stderr, "\r\x1b[K%s ...", s)
-			if s == "" {
-				fmt.Fprint(e.stderr, "\r\x1b[K")
+			if s != "" {
+				s += " ..."
 			}
+			showStatus(e.stderr, s)
 		}
 	}
 }

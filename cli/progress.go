@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -18,8 +19,9 @@ import (
 // bar each on a terminal, else a line now and then. Short loads show nothing.
 type loading struct {
 	e     *env
-	began time.Time
 	mu    sync.Mutex
+	busy  bool      // some node loads
+	began time.Time // since when
 	said  time.Time
 	all   *mpb.Progress
 	bars  map[string]*mpb.Bar
@@ -30,26 +32,31 @@ const (
 	lineEvery = 5 * time.Second
 )
 
-func newLoading(e *env) *loading { return &loading{e: e, began: time.Now(), said: time.Now()} }
+func newLoading(e *env) *loading { return &loading{e: e} }
 
 // show takes the newest figures, and says whether something stands on the terminal.
 func (l *loading) show(nodes []api.NodeState) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	text := loadingText(nodes)
+	if text != "" && !l.busy {
+		l.began, l.said = time.Now(), time.Now()
+	}
+	l.busy = text != ""
 	if !isTerminal(l.e.stderr) {
-		if text := loadingText(nodes); text != "" && time.Since(l.said) >= lineEvery {
+		if l.busy && time.Since(l.said) >= lineEvery {
 			fmt.Fprintln(l.e.stderr, "loading: "+text)
 			l.said = time.Now()
 		}
 		return false
 	}
 	for _, n := range nodes {
-		if n.LoadBytes == 0 || time.Since(l.began) < barAfter {
+		if n.LoadBytes == 0 || l.all == nil && (!l.busy || time.Since(l.began) < barAfter) {
 			continue
 		}
 		if l.all == nil {
-			l.all, l.bars = mpb.New(mpb.WithOutput(l.e.stderr), mpb.WithWidth(48)), map[string]*mpb.Bar{}
-			fmt.Fprint(l.e.stderr, "\r\x1b[K")
+			showStatus(l.e.stderr, "")
+			l.all, l.bars = showBars(l.e.stderr), map[string]*mpb.Bar{}
 		}
 		b := l.bars[n.ID]
 		if b == nil {
@@ -71,9 +78,9 @@ func (l *loading) end() {
 		b.SetTotal(-1, true)
 	}
 	if l.all != nil {
-		l.all.Wait()
+		hideBars(l.e.stderr, l.all)
 	}
-	l.all, l.bars, l.began = nil, nil, time.Now()
+	l.all, l.bars, l.busy = nil, nil, false
 }
 
 // loadingText is "" when no node loads.
@@ -95,15 +102,19 @@ func awaitReady(ctx context.Context, e *env, co *cluster.Coordinator) error {
 		err := co.Ready()
 		if err == nil {
 			if last != "" {
-				fmt.Fprint(e.stderr, "\r\x1b[K")
+				showStatus(e.stderr, "")
 			}
 			return nil
 		}
 		if i%10 == 0 && bars.show(co.Cluster().Nodes) {
 			show, last = false, ""
 		}
-		if text := err.Error(); show && text != last {
-			fmt.Fprintf(e.stderr, "\r\x1b[K%s", text)
+		text := err.Error()
+		if not := (api.ErrNotReady{}); errors.As(err, &not) {
+			text = not.Reason
+		}
+		if show && text != last {
+			showStatus(e.stderr, text)
 			last = text
 		}
 		select {

@@ -2,7 +2,7 @@ package cli
 
 import (
 	"fmt"
-	"os"
+	"io"
 
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
@@ -116,6 +116,7 @@ func (c *verifyCmd) print(e *env, r *model.Report) error {
 
 // bar is a progress bar on standard error, shown only to a person.
 type bar struct {
+	on       io.Writer
 	progress *mpb.Progress
 	bar      *mpb.Bar
 }
@@ -124,8 +125,8 @@ func newBar(e *env, name string, show bool) *bar {
 	if !show || !isTerminal(e.stderr) {
 		return &bar{}
 	}
-	p := mpb.New(mpb.WithOutput(e.stderr), mpb.WithWidth(48))
-	return &bar{progress: p, bar: p.AddBar(0, mpb.BarRemoveOnComplete(),
+	p := showBars(e.stderr)
+	return &bar{on: e.stderr, progress: p, bar: p.AddBar(0, mpb.BarRemoveOnComplete(),
 		mpb.PrependDecorators(decor.Name(name+" ")), mpb.AppendDecorators(decor.Percentage()))}
 }
 
@@ -139,17 +140,8 @@ func (b *bar) set(done, total int64) {
 func (b *bar) end() {
 	if b.bar != nil {
 		b.bar.SetTotal(-1, true)
-		b.progress.Wait()
+		hideBars(b.on, b.progress)
 	}
-}
-
-func isTerminal(w any) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 func bytesText(n int64) string {

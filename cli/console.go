@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/vbauerster/mpb/v8"
+)
+
+// console is standard error. While bars or a status stand on it, lines are written
+// above them: a log line in the midst of a bar would leave half of each.
+type console struct {
+	file   *os.File
+	mu     sync.Mutex
+	bars   *mpb.Progress
+	status string
+}
+
+// Write implements io.Writer.
+func (c *console) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.bars != nil {
+		if n, err := c.bars.Write(p); err == nil {
+			return n, nil
+		} // the bars are gone already
+	}
+	if c.status == "" {
+		return c.file.Write(p)
+	}
+	if _, err := c.file.Write(slices.Concat([]byte(clearLine), p, []byte(c.status))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// showStatus replaces the line that says what a terminal's user waits for; "" takes
+// it away.
+func showStatus(w io.Writer, text string) {
+	if c, ok := w.(*console); ok {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.status, w = text, c.file
+	}
+	fmt.Fprint(w, clearLine, text)
+}
+
+const clearLine = "\r\x1b[K"
+
+// showBars makes a place for bars on a terminal; hideBars takes it away when every
+// bar has ended.
+func showBars(w io.Writer) *mpb.Progress {
+	c, ok := w.(*console)
+	if !ok {
+		return mpb.New(mpb.WithOutput(w), mpb.WithWidth(barWidth))
+	}
+	bars := mpb.New(mpb.WithOutput(c.file), mpb.WithWidth(barWidth))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bars = bars
+	return bars
+}
+
+func hideBars(w io.Writer, bars *mpb.Progress) {
+	bars.Wait()
+	if c, ok := w.(*console); ok {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.bars == bars {
+			c.bars = nil
+		}
+	}
+}
+
+const barWidth = 48
+
+func isTerminal(w any) bool {
+	if c, ok := w.(*console); ok {
+		w = c.file
+	}
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
