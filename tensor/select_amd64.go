@@ -26,8 +26,6 @@ func detect() []*kernels {
 					}
 				}
 			}
-			// Not run on such a machine yet, so the AVX2 forms serve, with the same bits.
-			kernelsAVX512.tile[IQ4_NL], kernelsAVX512.geluMul = kernelsAVX2.tile[IQ4_NL], kernelsAVX2.geluMul
 			all = append(all, kernelsAVX512)
 		}
 		all = append(all, kernelsAVX2)
