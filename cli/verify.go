@@ -144,6 +144,14 @@ func (b *bar) end() {
 	}
 }
 
+// count is "1 node", "2 nodes".
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprint(n, " ", what)
+}
+
 func bytesText(n int64) string {
 	switch {
 	case n >= 1<<30:
