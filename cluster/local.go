@@ -35,9 +35,14 @@ type LocalConfig struct {
 // Local is an embedded cluster. It implements api.Engine.
 type Local struct {
 	*core
-	system *actor.ActorSystem
-	pids   []*actor.PID
-	pool   *tensor.Pool
+	system  *actor.ActorSystem
+	sockets []localSocket
+	pool    *tensor.Pool
+}
+
+type localSocket struct {
+	pid     *actor.PID
+	stopped chan struct{}
 }
 
 // New starts an embedded cluster and waits until it serves, or ctx ends.
@@ -74,9 +79,9 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	}
 	hub := &memoryHub{size: cfg.Sockets}
 	for i := range cfg.Sockets {
-		sc := socket.Config{Checkpoint: ck, Pool: c.pool, KVBudget: cfg.KVBudget, Logger: log, Connect: hub.connect}
+		sc := socket.Config{Checkpoint: ck, Pool: c.pool, KVBudget: cfg.KVBudget, Logger: log, Connect: hub.connect, Stopped: make(chan struct{})}
 		pid := c.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: sc} }))
-		c.pids = append(c.pids, pid)
+		c.sockets = append(c.sockets, localSocket{pid, sc.Stopped})
 		n := topology.Node{ID: fmt.Sprintf("socket-%d", i), Incarnation: 1, KVBudget: cfg.KVBudget, ModelHash: ck.Hash()}
 		if cfg.Shares != nil {
 			n.Share = cfg.Shares[i]
@@ -98,8 +103,8 @@ func (c *Local) Close() {
 	if c.core != nil {
 		c.core.close()
 	}
-	for _, p := range c.pids {
-		_ = c.system.Root.StopFuture(p).Wait()
+	for _, s := range c.sockets {
+		socket.Stop(c.system.Root, s.pid, s.stopped)
 	}
 	c.pool.Close()
 	c.system.Shutdown()

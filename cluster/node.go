@@ -276,7 +276,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	}
 	n := &nodeActor{retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation}
 	n.register()
-	n.socket = socket.Config{Checkpoint: ck, Pool: pool, KVBudget: cfg.KVBudget, Logger: cfg.Logger, Connect: connectNATS(b.nats), OnProgress: cfg.OnProgress}
+	n.socket = socket.Config{Checkpoint: ck, Pool: pool, KVBudget: cfg.KVBudget, Logger: cfg.Logger, Connect: connectNATS(b.nats), OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
 	if cfg.WeightsCache != "" {
 		n.socket.WeightsCache = &socket.WeightsCache{Dir: cfg.WeightsCache, Limit: cfg.WeightsCacheSize, Logger: cfg.Logger}
 	}
@@ -284,6 +284,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if err != nil {
 		return err
 	}
+	defer socket.Stop(b.rpc.Actors().Root, pid, n.socket.Stopped)
 	if err := b.gossip.Join(ctx, cfg.Join, 2); err != nil {
 		return fmt.Errorf("cluster: cannot join %s: %w", strings.Join(cfg.Join, ", "), err)
 	}
@@ -301,7 +302,6 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if !cfg.Abrupt {
 		n.drain(b)
 	}
-	_ = b.rpc.Actors().Root.StopFuture(pid).Wait()
 	return nil
 }
 

@@ -34,6 +34,18 @@ type Config struct {
 	// OnProgress, when set, is told how loading goes, in bytes of the slices; often,
 	// and from any goroutine.
 	OnProgress func(done, total int64)
+	// Stopped, when set, is closed when the socket has ended: only then may its
+	// checkpoint and its pool be closed, see Stop.
+	Stopped chan struct{}
+}
+
+// Stop ends the actor, a socket or its parent, and waits for the socket: for the
+// leg or the matrix that it has in hand, whose work is finite. The grace of
+// Proto.Actor (10 s) is not always enough, and what a leg still reads must not be
+// unmapped.
+func Stop(root *actor.RootContext, pid *actor.PID, stopped <-chan struct{}) {
+	root.Stop(pid)
+	<-stopped
 }
 
 // Commands that a socket takes. Reply is called once, from any goroutine, and
@@ -127,6 +139,13 @@ func (a *Actor) Receive(c actor.Context) {
 		a.exec.Submit(a.carry.clear)
 		a.exec.Close()
 		a.arena.Close()
+		select {
+		case <-a.Config.Stopped: // a predecessor under the same name was restarted
+		default:
+			if a.Config.Stopped != nil {
+				close(a.Config.Stopped)
+			}
+		}
 	case *Load:
 		a.load(c, m)
 	case *loaded:

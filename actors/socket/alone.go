@@ -32,9 +32,10 @@ type AloneConfig struct {
 type Alone struct {
 	Load time.Duration // what loading took
 
-	sys  *actor.ActorSystem
-	pid  *actor.PID
-	step uint64
+	sys     *actor.ActorSystem
+	pid     *actor.PID
+	stopped chan struct{}
+	step    uint64
 }
 
 // alonePatience bounds every answer; loading a large model takes the longest.
@@ -47,14 +48,14 @@ func NewAlone(ctx context.Context, c AloneConfig) (_ *Alone, err error) {
 		return nil, err
 	}
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	a := &Alone{sys: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
+	a := &Alone{stopped: make(chan struct{}), sys: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
 	defer func() {
 		if err != nil {
 			a.Close()
 		}
 	}()
 	transport := collective.NewMemory(1)[0]
-	cfg := Config{Checkpoint: c.Checkpoint, Pool: c.Pool, KVBudget: c.KVBudget, Logger: quiet,
+	cfg := Config{Checkpoint: c.Checkpoint, Pool: c.Pool, KVBudget: c.KVBudget, Logger: quiet, Stopped: a.stopped,
 		Connect: func(context.Context, string, uint32, int, []uint32) (collective.Transport, error) {
 			return transport, nil
 		}}
@@ -77,7 +78,7 @@ func NewAlone(ctx context.Context, c AloneConfig) (_ *Alone, err error) {
 // Close ends the socket and frees what it holds; the checkpoint and the pool are the caller's.
 func (a *Alone) Close() {
 	if a.pid != nil {
-		_ = a.sys.Root.StopFuture(a.pid).Wait() // it only reports a socket that takes longer than its grace to stop
+		Stop(a.sys.Root, a.pid, a.stopped)
 	}
 	a.sys.Shutdown()
 }

@@ -1,0 +1,62 @@
+package socket
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"shoal/collective"
+	"shoal/model"
+	"shoal/proto"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// TestStopInTheMidst: a socket may be stopped while it loads, reads a prompt or
+// decodes. When Stop returns, nothing reads the checkpoint any more: it is
+// unmapped at once (a crash otherwise).
+func TestStopInTheMidst(t *testing.T) {
+	rounds := 150
+	if testing.Short() || raceEnabled {
+		rounds = 30
+	}
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	random := rand.New(rand.NewPCG(3, 4))
+	for range rounds {
+		ck, err := model.Open(goldenDir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		place, err := topology.Place(1, topology.Gather, ShapeOf(&ck.Config), []topology.Member{{ID: "alone"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool, sys := tensor.NewPool(2), actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))
+		cfg := Config{Checkpoint: ck, Pool: pool, KVBudget: 1 << 26, Logger: quiet, Stopped: make(chan struct{}),
+			Connect: func(context.Context, string, uint32, int, []uint32) (collective.Transport, error) {
+				return collective.NewMemory(1)[0], nil
+			}}
+		pid := sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &Actor{Config: cfg} }))
+		p := greedy(0)
+		step := &proto.StepRequest{Epoch: 1, Step: 1, Open: []*proto.Open{{Seq: 1, Policy: "full", Sampling: SamplingMessage(&p), PromptTokens: 400}},
+			Chunks: []*proto.Chunk{{Seq: 1, Prefill: true, Last: true, Sample: true, Tokens: make([]uint32, 400)}}}
+		// Each command follows the answer to the one before; a stopped socket gives none.
+		sys.Root.Send(pid, &Load{Request: &proto.LoadRequest{Placement: PlacementMessage(place, []uint64{0}), ModelHash: ck.Hash(),
+			WeightType: "Q8", KvType: "BF16", MaxStepTokens: 512}, Reply: func(*proto.LoadReply, error) {
+			sys.Root.Send(pid, &Join{Request: &proto.JoinRequest{Epoch: 1, DeadlineMillis: 10000, Group: "t", Incarnations: []uint32{0}},
+				Reply: func(*proto.JoinReply, error) {
+					sys.Root.Send(pid, &Step{Request: step, Reply: func(*proto.StepReply, error) {}})
+				}})
+		}})
+		time.Sleep(time.Duration(random.IntN(6000)) * time.Microsecond)
+		Stop(sys.Root, pid, cfg.Stopped)
+		ck.Close()
+		pool.Close()
+		sys.Shutdown()
+	}
+}
