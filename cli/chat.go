@@ -29,7 +29,7 @@ func (c *chatCmd) Run(e *env) error {
 	}
 	person := isTerminal(e.stdout)
 	if person {
-		fmt.Fprintf(e.stdout, "%s on %s; an empty line ends, /reset forgets\n", state.Model, count(len(state.Nodes), "node"))
+		fmt.Fprintf(e.stdout, "%s on %s; an empty line ends, /reset forgets\n", state.Model, counted(len(state.Nodes), "node"))
 	}
 	history := c.start()
 	in := bufio.NewScanner(e.stdin)

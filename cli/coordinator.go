@@ -84,7 +84,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 	return serveAPI(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, co, l, c.APIKey, log, func(addr string) {
 		fmt.Fprintf(e.stderr, "API at http://%s/v1\n", addr)
 		if awaitReady(ctx, e, co) == nil {
-			fmt.Fprintf(e.stderr, "ready: %s on %s\n", co.ServeConfig().Names[0], count(len(co.Cluster().Nodes), "node"))
+			fmt.Fprintf(e.stderr, "ready: %s on %s\n", co.ServeConfig().Names[0], counted(len(co.Cluster().Nodes), "node"))
 		}
 	})
 }

@@ -68,7 +68,7 @@ func (c *upCmd) announce(e *env, l *local, addr string) {
 		auth, key = " -H 'Authorization: Bearer KEY'", " --api-key KEY"
 	}
 	s := l.coordinator.ServeConfig()
-	fmt.Fprintf(e.stdout, "ready: %s on %s, API at http://%s/v1\n\n", s.Names[0], count(c.Nodes, "node"), addr)
+	fmt.Fprintf(e.stdout, "ready: %s on %s, API at http://%s/v1\n\n", s.Names[0], counted(c.Nodes, "node"), addr)
 	fmt.Fprintf(e.stdout, "  curl http://%s/v1/chat/completions%s -H 'Content-Type: application/json' \\\n"+
 		"    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Write a Go function that reverses a string.\"}]}'\n\n", addr, auth)
 	fmt.Fprintf(e.stdout, "  shoal status --server %s%s     shoal chat --server %s%s     http://%s/\n", addr, key, addr, key, addr)

@@ -144,8 +144,8 @@ func (b *bar) end() {
 	}
 }
 
-// count is "1 node", "2 nodes".
-func count(n int, what string) string {
+// counted is "1 node", "2 nodes".
+func counted(n int, what string) string {
 	if n != 1 {
 		what += "s"
 	}
