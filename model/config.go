@@ -53,6 +53,7 @@ type Config struct {
 	PostNorms       bool              `json:",omitempty"` // RMSNorm also of what attention and FFN add
 	NormsAddOne     bool              `json:",omitempty"` // norms multiply by 1 + weight
 	ScaledEmbedding bool              `json:",omitempty"` // see EmbeddingScale
+	TrainedAs       tensor.DType      `json:",omitempty"` // what EmbeddingScale is rounded to; 0: the type that is stored
 	QueryScale      float64           `json:",omitempty"` // see AttentionScale
 	LogitCap        float32           `json:",omitempty"` // c: logits are c tanh(logits/c); 0: none
 

@@ -151,6 +151,9 @@ func (c *Config) EmbeddingScale(dt tensor.DType) float32 {
 		return 1
 	}
 	root := float32(math.Sqrt(float64(c.Hidden)))
+	if c.TrainedAs != 0 {
+		dt = c.TrainedAs
+	}
 	if dt != tensor.F32 && dt != tensor.F16 {
 		dt = tensor.BF16
 	}

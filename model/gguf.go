@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"shoal/gguf"
@@ -47,14 +46,21 @@ func (c *Checkpoint) openGGUF(path string) error {
 	if c.Config, err = configGGUF(parts[0], all); err != nil {
 		return err
 	}
+	arch, err := parts[0].Text("general.architecture", "")
+	if err != nil {
+		return fromGGUF(path, err)
+	}
+	family := familiesGGUF[arch]
 	for _, f := range parts {
 		for _, t := range f.Tensors {
 			p := place{path: f.Path, stored: t.Type.String(), weight: true,
-				Tensor: Tensor{Name: hubName(t.Name), DType: heldAs(t.Type), Shape: t.Shape, Data: t.Data}}
+				Tensor: Tensor{Name: family.hubName(t.Name), DType: heldAs(t.Type), Shape: t.Shape, Data: t.Data}}
 			if t.Type.Block() > 1 {
 				p.blocks = t.Type
 			}
-			p.paired = c.paired(parts[0], t.Name)
+			if family.paired && (strings.Contains(t.Name, ".attn_q.") || strings.Contains(t.Name, ".attn_k.")) {
+				p.paired = c.Config.HeadDim
+			}
 			taken, err := c.takeExperts(t, p)
 			if err == nil && !taken {
 				err = c.add(p)
@@ -67,26 +73,17 @@ func (c *Checkpoint) openGGUF(path string) error {
 	if err := c.takeRopeFactors(path); err != nil {
 		return err
 	}
+	if family.join != nil {
+		if err := family.join(c); err != nil {
+			return err
+		}
+	}
 	if err := c.check(); err != nil {
 		return err
 	}
 	c.Config.DType = c.commonType()
 	c.hash = c.identity()
 	return nil
-}
-
-// paired: llama.cpp's Llama rotates neighbours, so the converter reordered the
-// rows of every query and key head. Its Qwen models rotate halves.
-func (c *Checkpoint) paired(f *gguf.File, name string) int {
-	if arch, _ := f.Text("general.architecture", ""); arch != "llama" {
-		return 0
-	}
-	for _, part := range []string{".attn_q.", ".attn_k."} {
-		if strings.Contains(name, part) {
-			return c.Config.HeadDim
-		}
-	}
-	return 0
 }
 
 // takeRopeFactors: rope_freqs.weight divides the rotary frequencies (what the
@@ -132,32 +129,6 @@ func (c *Checkpoint) commonType() tensor.DType {
 		}
 	}
 	return best
-}
-
-// hubName is the name of a GGUF tensor in a Hugging Face folder; names that no
-// dense model here has stay as they are, for check to refuse.
-func hubName(name string) string {
-	switch name {
-	case "token_embd.weight":
-		return LlamaEmbedding
-	case "output_norm.weight":
-		return LlamaNorm
-	case "output.weight":
-		return LlamaHead
-	}
-	rest, inside := strings.CutPrefix(name, "blk.")
-	layer, part, ok := strings.Cut(rest, ".")
-	kind := filepath.Ext(part)
-	part = strings.TrimSuffix(part, kind)
-	hub, known := map[string]string{
-		"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
-		"attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
-		"ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-	}[part]
-	if !inside || !ok || !known || (kind != ".weight" && kind != ".bias") {
-		return name
-	}
-	return "model.layers." + layer + "." + hub + kind
 }
 
 // fromGGUF says in this package's words what package gguf found.

@@ -29,9 +29,11 @@ func always(typ gguf.Type) func(string) gguf.Type { return func(string) gguf.Typ
 // frequencies and every element of every tensor.
 func TestGGUFIsTheSameModel(t *testing.T) {
 	dirs := map[string]string{}
-	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe"} {
+	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "gemma3", "deepseek_v3"} {
 		dirs[name] = filepath.Join("testdata", name)
 	}
+	dirs["deepseek_v2"] = t.TempDir()
+	check(t, modeltest.SameMScale("testdata/deepseek_v2", dirs["deepseek_v2"]))
 	for name, s := range modeltest.Shapes() {
 		dirs[name] = write(t, s, 3)
 	}
@@ -40,20 +42,35 @@ func TestGGUFIsTheSameModel(t *testing.T) {
 			hub := open(t, dir)
 			got := convert(t, hub, always(gguf.F32))
 			want := hub.Config
-			if want.Architecture == "MistralForCausalLM" {
+			if want.Architecture == "MistralForCausalLM" && want.Windows == nil {
 				want.Architecture = "LlamaForCausalLM" // the same without a window
 			}
-			want.DType, want.Rope = tensor.F32, got.Config.Rope
+			want.DType, want.Rope, want.NormsAddOne = tensor.F32, got.Config.Rope, false
+			if got, want := got.Config.AttentionScale(), hub.Config.AttentionScale(); got != want {
+				t.Errorf("scores are scaled by %v, want %v", got, want)
+			}
+			want.QueryScale = got.Config.QueryScale
+			if hub.Config.ScaledEmbedding {
+				want.TrainedAs = tensor.BF16
+			}
 			if fmt.Sprintf("%+v", got.Config) != fmt.Sprintf("%+v", want) {
 				t.Errorf("config\n%+v\nwant\n%+v", got.Config, want)
 			}
-			f, g := hub.Config.InvFreq(), got.Config.InvFreq()
-			for i := range f {
-				if math.Abs(f[i]-g[i]) > 1e-7*f[i] {
-					t.Errorf("frequency %d is %g, want %g", i, g[i], f[i])
+			for r, f := range hub.Config.Rotations() {
+				g := got.Config.Rotations()[r]
+				for i := range f {
+					if math.Abs(f[i]-g[i]) > 1e-7*f[i] {
+						t.Errorf("rotation %d, frequency %d is %g, want %g", r, i, g[i], f[i])
+					}
 				}
 			}
+			if a, b := hub.Config.Rope, got.Config.Rope; a.Amplitude != b.Amplitude || a.MScaleAll != b.MScaleAll {
+				t.Errorf("YaRN %+v, want %+v", b, a)
+			}
 			for _, spec := range hub.Config.Tensors() {
+				if hub.Config.NormsAddOne && strings.HasSuffix(spec.Name, "norm.weight") {
+					continue // see TestGGUFNorms
+				}
 				equalTensors(t, hub, got, spec.Name, 0)
 			}
 			if extra := got.Extra(); len(extra) != 0 {
@@ -92,6 +109,27 @@ func equalTensors(t *testing.T, a, b *model.Checkpoint, name string, steps float
 		for i := range p {
 			if math.Abs(float64(p[i]-q[i])) > steps*float64(top) {
 				t.Fatalf("%s[%d,%d] is %g, want %g", name, r, i, q[i], p[i])
+			}
+		}
+	}
+}
+
+// Norms of Gemma carry their 1 in a GGUF file.
+func TestGGUFNorms(t *testing.T) {
+	hub := open(t, "testdata/gemma3")
+	got := convert(t, hub, always(gguf.F32))
+	for _, name := range []string{model.LlamaNorm, hub.Config.LayerNames(1).PostMLPNorm, hub.Config.LayerNames(0).QNorm} {
+		a, _ := hub.Tensor(name)
+		b, err := got.Tensor(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, q := make([]float32, a.Cols()), make([]float32, a.Cols())
+		a.Row(p, 0, 0, len(p))
+		b.Row(q, 0, 0, len(q))
+		for i := range p {
+			if q[i] != p[i]+1 {
+				t.Fatalf("%s[%d] is %g, want 1 + %g", name, i, q[i], p[i])
 			}
 		}
 	}
@@ -259,8 +297,8 @@ func TestGGUFMetadata(t *testing.T) {
 		kind error
 		want string
 	}{
-		{"no architecture", map[string]any{"general.architecture": nil}, model.ErrUnknownArch, `architecture "" is not supported; known: llama, qwen2, qwen3`},
-		{"another", map[string]any{"general.architecture": "gemma3"}, model.ErrUnsupported, `"gemma3" is not supported`},
+		{"no architecture", map[string]any{"general.architecture": nil}, model.ErrUnknownArch, `architecture "" is not supported; known: deepseek2, gemma3, llama, qwen2, qwen3`},
+		{"another", map[string]any{"general.architecture": "gemma2"}, model.ErrUnsupported, `"gemma2" is not supported`},
 		{"not a name", map[string]any{"general.architecture": 3}, model.ErrFormat, "is not a string"},
 		{"no layers", map[string]any{"llama.block_count": nil}, model.ErrMissing, `field "llama.block_count": missing`},
 		{"no width", map[string]any{"llama.embedding_length": nil}, model.ErrMissing, `"llama.embedding_length": missing`},

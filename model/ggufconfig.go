@@ -35,9 +35,6 @@ type metadata struct {
 	read    map[string]bool   // keys below arch that have been understood
 }
 
-// familiesGGUF maps general.architecture. Mistral's models are Llama's here.
-var familiesGGUF = map[string]string{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3moe": "Qwen3MoeForCausalLM"}
-
 func (m *metadata) parse() (Config, error) {
 	var c Config
 	arch, err := m.f.Text("general.architecture", "")
@@ -46,12 +43,12 @@ func (m *metadata) parse() (Config, error) {
 	}
 	family, ok := familiesGGUF[arch]
 	if !ok {
-		return c, &Error{Field: "general.architecture", Kind: ErrUnknownArch, Detail: fmt.Sprintf("architecture %q is not supported; known: llama, qwen2, qwen3, qwen3moe", clip(arch))}
+		return c, &Error{Field: "general.architecture", Kind: ErrUnknownArch, Detail: fmt.Sprintf("architecture %q is not supported; known: %s", clip(arch), knownGGUF())}
 	}
 	m.arch = arch
-	m.set("architectures", "general.architecture", []string{family})
-	for _, take := range []func() error{m.sizes, m.rope, m.window, m.experts, m.tokens, m.refuse} {
-		if err := take(); err != nil {
+	m.set("architectures", "general.architecture", []string{family.hub})
+	for _, take := range []func(*metadata) error{(*metadata).sizes, (*metadata).rope, family.read, (*metadata).tokens, (*metadata).refuse} {
+		if err := take(m); err != nil {
 			return c, err
 		}
 	}
@@ -68,6 +65,9 @@ func (m *metadata) parse() (Config, error) {
 	c.QKVBias = c.QKVBias || has("blk.0.attn_q.bias")
 	c.OutBias, c.MLPBias = has("blk.0.attn_output.bias"), has("blk.0.ffn_gate.bias")
 	c.Tied = !has("output.weight")
+	if family.finish != nil {
+		family.finish(&c)
+	}
 	return c, m.consistent(&c)
 }
 
@@ -151,39 +151,52 @@ func (m *metadata) rope() error {
 		factor, kind = "rope.scale_linear", "linear"
 	}
 	m.read[key], m.read[m.arch+"."+factor] = true, true
-	switch kind {
-	case "none":
-	case "linear":
-		v, _ := m.f.Value(m.arch + "." + factor)
-		n, ok := v.Number()
-		if !ok || !(n >= 1 && n <= 1e6) {
-			return &Error{Field: m.arch + "." + factor, Kind: ErrOutOfRange, Detail: fmt.Sprintf("%v; want 1..1e6", v)}
-		}
-		if n != 1 {
-			m.set("rope_scaling", key, map[string]any{"rope_type": "linear", "factor": n})
-		}
-	default:
-		return &Error{Field: key, Kind: ErrUnsupported, Detail: fmt.Sprintf("%q is not supported; known: none, linear (and rope_freqs.weight for Llama 3)", clip(kind))}
+	if kind == "none" {
+		return nil
+	}
+	yarn := kind == "yarn" && m.arch == "deepseek2"
+	if kind != "linear" && !yarn {
+		return &Error{Field: key, Kind: ErrUnsupported, Detail: fmt.Sprintf("%q is not supported; known: none, linear, yarn of deepseek2 (and rope_freqs.weight for Llama 3)", clip(kind))}
+	}
+	v, _ := m.f.Value(m.arch + "." + factor)
+	n, ok := v.Number()
+	if !ok || !(n >= 1 && n <= 1e6) {
+		return &Error{Field: m.arch + "." + factor, Kind: ErrOutOfRange, Detail: fmt.Sprintf("%v; want 1..1e6", v)}
+	}
+	if yarn {
+		return m.yarn(key, n)
+	}
+	if n != 1 {
+		m.set("rope_scaling", key, map[string]any{"rope_type": "linear", "factor": n})
 	}
 	return nil
 }
 
-// window: 0 is none. Only Mistral's models of the Llama family have one.
-func (m *metadata) window() error {
+// number is a setting that need not be there.
+func (m *metadata) number(name string, def float64) (float64, error) {
+	key := m.arch + "." + name
+	m.read[key] = true
+	v, ok := m.f.Value(key)
+	if !ok {
+		return def, nil
+	}
+	n, ok := v.Number()
+	if !ok || !(n >= -1e300 && n <= 1e300) {
+		return 0, &Error{Field: key, Kind: ErrFormat, Detail: fmt.Sprintf("%v (%v) is not a number", v, v.Kind)}
+	}
+	return n, nil
+}
+
+// window takes the sliding window, 0 when there is none.
+func (m *metadata) window() (int64, error) {
 	key := m.arch + ".attention.sliding_window"
 	m.read[key] = true
 	n, err := m.f.Whole(key, 0, 0, maxPositions)
 	if err != nil || n == 0 {
-		return wrapGGUF(m.f, err)
+		return 0, wrapGGUF(m.f, err)
 	}
 	m.set("sliding_window", key, n)
-	if m.arch == "llama" {
-		m.set("architectures", "general.architecture", []string{"MistralForCausalLM"}) // or Mixtral: see experts
-	} else {
-		m.set("use_sliding_window", key, true)
-		m.set("max_window_layers", key, 0)
-	}
-	return nil
+	return n, nil
 }
 
 func wrapGGUF(f *gguf.File, err error) error {
@@ -196,7 +209,7 @@ func wrapGGUF(f *gguf.File, err error) error {
 // endings are control tokens that end an answer in the families read here,
 // whatever the metadata calls them: as generation_config.json of their folders
 // has it.
-var endings = []string{"<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>"}
+var endings = []string{"<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<end_of_turn>", "<eos>"}
 
 // tokens reads which tokens begin and end a text.
 func (m *metadata) tokens() error {
@@ -244,7 +257,7 @@ func (m *metadata) refuse() error {
 	for _, key := range []string{"tensor_data_layout", "rope.scaling.original_context_length", "rope.scaling.finetuned"} { // say where the model comes from
 		m.read[m.arch+"."+key] = true
 	}
-	neutral := map[string]float64{"expert_count": 0, "expert_used_count": 0, "expert_shared_count": 0, "expert_weights_scale": 1, "expert_gating_func": 1, "rope.scaling.factor": 1, "rope.scaling.attn_factor": 1, "logit_scale": 1, "attention.clamp_kqv": 0, "attention.max_alibi_bias": 0}
+	neutral := map[string]float64{"expert_count": 0, "expert_used_count": 0, "expert_shared_count": 0, "expert_weights_scale": 1, "expert_gating_func": 1, "expert_group_count": 1, "nextn_predict_layers": 0, "expert_group_used_count": 1, "rope.scaling.factor": 1, "rope.scaling.attn_factor": 1, "logit_scale": 1, "attention.clamp_kqv": 0, "attention.max_alibi_bias": 0}
 	for _, key := range m.f.Keys() {
 		name, ok := strings.CutPrefix(key, m.arch+".")
 		if !ok || m.read[key] {
@@ -266,7 +279,11 @@ func (m *metadata) refuse() error {
 
 // consistent checks what metadata says twice.
 func (m *metadata) consistent(c *Config) error {
-	for key, want := range map[string]int{"vocab_size": c.Vocab, "attention.value_length": c.HeadDim, "rope.dimension_count": c.HeadDim} {
+	twice := map[string]int{"vocab_size": c.Vocab, "attention.value_length": c.HeadDim, "rope.dimension_count": c.HeadDim}
+	if c.Latent.Rank > 0 {
+		twice = map[string]int{"vocab_size": c.Vocab} // see ggufdeepseek.go
+	}
+	for key, want := range twice {
 		n, err := m.f.Whole(m.arch+"."+key, int64(want), 0, 1<<40)
 		if err != nil {
 			return fromGGUF(m.f.Path, err)

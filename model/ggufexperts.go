@@ -8,35 +8,44 @@ import (
 	"shoal/gguf"
 )
 
-// experts reads the settings of a mixture. llama.cpp always divides the weights of
-// Mixtral's and Qwen3's experts by their sum and has no key for it; which layers are
-// dense shows in their tensors.
-func (m *metadata) experts() error {
-	if m.arch != "qwen3moe" && m.arch != "llama" {
-		return nil
-	}
-	key := m.arch + ".expert_count"
-	n, err := m.f.Whole(key, 0, 0, maxExperts)
+// mixture reads how many experts a model has, under the names that Mixtral and Qwen
+// gave the numbers. false: none.
+func (m *metadata) mixture() (bool, error) {
+	n, err := m.f.Whole(m.arch+".expert_count", 0, 0, maxExperts)
 	if err != nil {
-		return fromGGUF(m.f.Path, err)
+		return false, fromGGUF(m.f.Path, err)
 	}
-	if n == 0 && m.arch == "llama" {
-		return nil
+	if n == 0 {
+		return false, nil
 	}
 	for _, p := range [][2]string{{"expert_count", "num_local_experts"}, {"expert_used_count", "num_experts_per_tok"}} {
-		if _, ok := m.f.Value(m.arch + "." + p[0]); !ok {
-			return &Error{Field: m.arch + "." + p[0], Kind: ErrMissing, Detail: "missing"}
-		}
-		if err := m.take(p[0], p[1]); err != nil {
-			return err
+		if err := m.need(p[0], p[1]); err != nil {
+			return false, err
 		}
 	}
-	if m.arch == "llama" {
-		m.set("architectures", "general.architecture", []string{"MixtralForCausalLM"})
-		return nil
+	return true, nil
+}
+
+// need is take for what must be there.
+func (m *metadata) need(key, field string) error {
+	if _, ok := m.f.Value(m.arch + "." + key); !ok {
+		return &Error{Field: m.arch + "." + key, Kind: ErrMissing, Detail: "missing"}
 	}
-	if _, ok := m.f.Value(m.arch + ".expert_feed_forward_length"); !ok {
-		return &Error{Field: m.arch + ".expert_feed_forward_length", Kind: ErrMissing, Detail: "missing"}
+	return m.take(key, field)
+}
+
+// qwen3moe: llama.cpp always divides the weights of Mixtral's and Qwen3's experts by
+// their sum and has no key for it; which layers are dense shows in their tensors.
+func (m *metadata) qwen3moe() error {
+	some, err := m.mixture()
+	if err == nil && !some {
+		err = &Error{Field: m.arch + ".expert_count", Kind: ErrMissing, Detail: "missing"}
+	}
+	if err == nil {
+		err = m.need("expert_feed_forward_length", "moe_intermediate_size")
+	}
+	if err != nil {
+		return err
 	}
 	m.set("norm_topk_prob", "general.architecture", true)
 	var dense []int
@@ -46,7 +55,7 @@ func (m *metadata) experts() error {
 		}
 	}
 	m.set("mlp_only_layers", "block_count", dense)
-	return m.take("expert_feed_forward_length", "moe_intermediate_size")
+	return m.qwenWindow()
 }
 
 // blockName takes "blk.7.ffn_gate.weight" apart.

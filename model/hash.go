@@ -39,13 +39,15 @@ func (c *Checkpoint) identity() string {
 		if t.scales != nil {
 			fmt.Fprintf(h, "scales %v\n", sha256.Sum256(t.scales.data))
 		}
-		if len(t.Data) <= whole {
-			h.Write(t.Data)
-			continue
-		}
-		for i := range stretches {
-			at := (len(t.Data) - stretch) / (stretches - 1) * i
-			h.Write(t.Data[at : at+stretch])
+		for _, part := range t.stored() {
+			if len(part.Data) <= whole {
+				h.Write(part.Data)
+				continue
+			}
+			for i := range stretches {
+				at := (len(part.Data) - stretch) / (stretches - 1) * i
+				h.Write(part.Data[at : at+stretch])
+			}
 		}
 	}
 	return hex.EncodeToString(h.Sum(nil))

@@ -20,6 +20,7 @@ type Tensor struct {
 
 	blocks gguf.Type                      // the format of quantised blocks; 0 (which is F32) when DType says it
 	fill   func(dst []float32, r, lo int) // instead of Data: makes a row from column lo on
+	parts  []Tensor                       // beside fill: what is stored, see joinKVUp
 	scales *fp8Scales                     // of FP8
 	paired int                            // rows (of a vector: elements) of each head lie in pairs (i, i+paired/2): see row
 }
@@ -33,7 +34,18 @@ func (t Tensor) Stored() string {
 	if t.scales != nil {
 		return "fp8_e4m3"
 	}
+	if t.parts != nil {
+		return t.parts[len(t.parts)-1].Stored()
+	}
 	return t.DType.String()
+}
+
+// stored are the tensors of the files that t consists of.
+func (t Tensor) stored() []Tensor {
+	if t.parts != nil {
+		return t.parts
+	}
+	return []Tensor{t}
 }
 
 // Rows and Cols are the shape of a matrix; a vector is one row. Dimensions

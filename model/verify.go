@@ -77,7 +77,9 @@ func (c *Checkpoint) Verify(ctx context.Context, progress func(done, total int64
 	specs := c.Config.Tensors()
 	for _, s := range specs {
 		t := c.must(s.Name)
-		r.Bytes += int64(len(t.Data))
+		for _, part := range t.stored() {
+			r.Bytes += int64(len(part.Data))
+		}
 		if t.scales != nil {
 			r.Bytes += int64(len(t.scales.data))
 		}
@@ -87,23 +89,26 @@ func (c *Checkpoint) Verify(ctx context.Context, progress func(done, total int64
 	for _, s := range specs {
 		t := c.must(s.Name)
 		hashTensor(digest, t)
-		found := TensorReport{Name: t.Name, Stored: t.Stored(), Shape: t.Shape, Bytes: int64(len(t.Data)), Zero: len(t.Shape) > 1}
+		found := TensorReport{Name: t.Name, Stored: t.Stored(), Shape: t.Shape, Zero: len(t.Shape) > 1}
 		if t.scales != nil {
 			digest.Write(t.scales.data)
 			found.Bytes, found.NotFinite = found.Bytes+int64(len(t.scales.data)), t.scales.notFinite()
 			done += int64(len(t.scales.data))
 		}
-		_, block := t.block()
-		piece := 4 << 20 / int(block) * int(block)
-		for data := t.Data; len(data) > 0; {
-			if err := ctx.Err(); err != nil {
-				return nil, fmt.Errorf("model: verifying %s: %w", c.Dir, err)
-			}
-			n := min(piece, len(data))
-			found.scan(data[:n], t, digest)
-			data, done = data[n:], done+int64(n)
-			if progress != nil {
-				progress(done, r.Bytes)
+		for _, part := range t.stored() {
+			found.Bytes += int64(len(part.Data))
+			_, block := part.block()
+			piece := 4 << 20 / int(block) * int(block)
+			for data := part.Data; len(data) > 0; {
+				if err := ctx.Err(); err != nil {
+					return nil, fmt.Errorf("model: verifying %s: %w", c.Dir, err)
+				}
+				n := min(piece, len(data))
+				found.scan(data[:n], part, digest)
+				data, done = data[n:], done+int64(n)
+				if progress != nil {
+					progress(done, r.Bytes)
+				}
 			}
 		}
 		r.add(found, t.Elements())

@@ -43,6 +43,9 @@ var ggufPretokenizers = map[string]struct {
 	"llama-v3":  {patterns: []string{llama3Pattern}, ignoreMerges: true, bos: true},
 	"qwen2":     {patterns: []string{qwen2Pattern}, normalizer: "NFC"},
 	"smollm":    {patterns: []string{`\p{N}`, gpt2Pattern}},
+
+	"deepseek-v3":      {patterns: []string{numbersPattern, cjkPattern, deepseekPattern}},
+	"deepseek-r1-qwen": {patterns: []string{qwen2Pattern}},
 }
 
 func ggufPre() []string {

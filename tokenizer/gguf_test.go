@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +24,7 @@ func writeGGUF(t testing.TB, g *modeltest.GGUF) string {
 // A tokenizer that went through GGUF metadata gives the ids of its
 // tokenizer.json.
 func TestGGUFByteLevel(t *testing.T) {
-	for name, pre := range map[string]string{"llama": "llama-bpe", "qwen2": "qwen2"} {
+	for name, pre := range map[string]string{"llama": "llama-bpe", "qwen2": "qwen2", "deepseek_v3": "deepseek-v3"} {
 		t.Run(name, func(t *testing.T) {
 			g := &modeltest.GGUF{}
 			if err := g.Vocabulary(filepath.Join("testdata", name), pre); err != nil {
@@ -115,6 +116,46 @@ func TestGGUFSentencePiece(t *testing.T) {
 	}
 }
 
+// Gemma's vocabulary: no space before a text, runs of spaces and line ends that the
+// converter marks as the user's own (with real spaces in them), turns as control tokens.
+func TestGGUFGemma(t *testing.T) {
+	var s spm
+	readJSON(t, "testdata/gguf/sentencepiece.json", &s)
+	own := map[string]int32{"  ": 4, "   ": 4, "\n\n": 4, "<end_of_turn>": 3}
+	g, ids := s.file(), map[string]int32{}
+	for _, text := range slices.Sorted(maps.Keys(own)) {
+		ids[text] = int32(len(s.Tokens))
+		s.Tokens, s.Kinds, s.Scores = append(s.Tokens, text), append(s.Kinds, own[text]), append(s.Scores, -1000)
+	}
+	for key, v := range map[string]any{"tokens": s.Tokens, "scores": s.Scores, "token_type": s.Kinds, "add_space_prefix": false} {
+		g.Unset("tokenizer.ggml." + key)
+		g.Set("tokenizer.ggml."+key, v)
+	}
+	tok, err := Load(writeGGUF(t, g))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string][]string{"the": nil, " the": nil, "the  the": {"  "}, "   x\n\nx  ": {"   ", "\n\n", "  "}, "the\nthe": nil, "the<end_of_turn>": {"<end_of_turn>"}} {
+		got := tok.Encode(text, false)
+		var found []int32
+		for _, id := range got {
+			if id >= ids[slices.Min(slices.Collect(maps.Keys(ids)))] {
+				found = append(found, id)
+			}
+		}
+		var wants []int32
+		for _, w := range want {
+			wants = append(wants, ids[w])
+		}
+		if !slices.Equal(found, wants) || tok.Decode(got, false) != text {
+			t.Errorf("Encode(%q): %v, back %q", text, names(tok, got), tok.Decode(got, false))
+		}
+		if lit := tok.EncodeLiteral(text); slices.Contains(lit, ids["<end_of_turn>"]) {
+			t.Errorf("EncodeLiteral(%q): %v", text, names(tok, lit))
+		}
+	}
+}
+
 func TestGGUFChatTemplate(t *testing.T) {
 	g := &modeltest.GGUF{}
 	if err := g.Vocabulary(filepath.Join("testdata", "llama"), "llama-bpe"); err != nil {
@@ -166,7 +207,7 @@ func TestGGUFTokenizerRefused(t *testing.T) {
 		"duplicate":            {s.file(), p + "tokens", append(slices.Clone(s.Tokens[:699]), "<s>"), ErrInvalid, `"<s>" both the id 1 and 699`},
 		"another model":        {bpe(), p + "model", "t5", ErrUnsupported, `"t5" is not one of gpt2, llama`},
 		"no model":             {bpe(), p + "model", nil, ErrUnsupported, `""`},
-		"unknown pattern":      {bpe(), p + "pre", "tekken", ErrUnsupported, `"tekken" is not one of gpt-2, llama-bpe`},
+		"unknown pattern":      {bpe(), p + "pre", "tekken", ErrUnsupported, `"tekken" is not one of deepseek-r1-qwen, deepseek-v3, gpt-2, llama-bpe`},
 		"no pattern":           {bpe(), p + "pre", nil, ErrUnsupported, `"default" is not one of`},
 		"no merges":            {bpe(), p + "merges", nil, ErrInvalid, "merges"},
 		"merge of nothing":     {bpe(), p + "merges", []string{"nosuch token"}, ErrInvalid, "merges[0]"},

@@ -3,6 +3,7 @@ package socket
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -297,7 +298,7 @@ func TestGoldens(t *testing.T) {
 
 // TestGoldensGGUF: the same weights in a GGUF file give the same answers.
 func TestGoldensGGUF(t *testing.T) {
-	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe"} {
+	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "gemma3", "deepseek_v3"} {
 		dir := filepath.Join(modelData, name)
 		ck, err := model.Open(dir)
 		if err != nil {
@@ -314,6 +315,44 @@ func TestGoldensGGUF(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testGoldens(t, readGoldens(t, dir), rigConfig{dir: path, sockets: 3, mapping: topology.Gather, kv: tensor.F32})
 		})
+	}
+}
+
+// TestGGUFDeepseekV2: the same for a model whose goldens a GGUF file cannot hold (two
+// mscales), against its folder with one: tokens and scores, bit for bit.
+func TestGGUFDeepseekV2(t *testing.T) {
+	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "m.gguf")
+	if err := modeltest.SameMScale(filepath.Join(modelData, "deepseek_v2"), dir); err != nil {
+		t.Fatal(err)
+	}
+	ck, err := model.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = os.WriteFile(file, modeltest.Convert(ck, func(string) gguf.Type { return gguf.F32 }).Bytes(), 0o600)
+	if err := errors.Join(err, ck.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var got [2][]*request
+	for i, path := range []string{dir, file} {
+		r := newRig(t, rigConfig{dir: path, sockets: 3, mapping: topology.Gather, kv: tensor.F32})
+		for j, it := range readGoldens(t, filepath.Join(modelData, "deepseek_v2")).Items {
+			got[i] = append(got[i], &request{prompt: it.Prompt, max: 16, owner: j, params: greedy(20)})
+		}
+		r.generate(64, got[i]...)
+	}
+	for j, hub := range got[0] {
+		own := got[1][j]
+		if !slices.Equal(own.tokens, hub.tokens) {
+			t.Errorf("prompt %d: got %v, want %v", j, own.tokens, hub.tokens)
+		}
+		for i, s := range hub.scores {
+			for k, top := range s.Top {
+				if o := own.scores[i].Top[k]; o.Token != top.Token || o.Logprob != top.Logprob {
+					t.Fatalf("prompt %d, token %d: %v, want %v", j, i, o, top)
+				}
+			}
+		}
 	}
 }
 

@@ -9,15 +9,38 @@ import (
 	"shoal/model"
 )
 
+// family is what the converter does for one architecture.
+type family struct {
+	arch   string
+	pairs  bool              // rows of queries and keys lie in pairs of neighbours
+	names  *strings.Replacer // of a block's tensors, before those of all
+	keys   func(g *GGUF, m *model.Config)
+	shift  bool // norms carry their 1
+	halves bool // KVUp is cut in two
+}
+
+var families = map[string]family{
+	"LlamaForCausalLM":      {arch: "llama", pairs: true},
+	"MistralForCausalLM":    {arch: "llama", pairs: true, keys: mistralKeys},
+	"MixtralForCausalLM":    {arch: "llama", pairs: true},
+	"Qwen2ForCausalLM":      {arch: "qwen2"},
+	"Qwen3ForCausalLM":      {arch: "qwen3"},
+	"Qwen3MoeForCausalLM":   {arch: "qwen3moe", keys: func(g *GGUF, m *model.Config) { g.Set("qwen3moe.expert_feed_forward_length", m.MoE.FFN) }},
+	"Gemma3ForCausalLM":     {arch: "gemma3", names: gemmaNames, keys: gemmaKeys, shift: true},
+	"DeepseekV2ForCausalLM": {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
+	"DeepseekV3ForCausalLM": {arch: "deepseek2", names: deepseekNames, keys: deepseekKeys, halves: true},
+}
+
 // Convert writes a checkpoint as llama.cpp's converter does: its names of
 // metadata and tensors, Llama's query and key rows reordered to pairs of
-// neighbours, llama3 scaling as a tensor of factors. typ chooses the type of
+// neighbours, llama3 scaling as a tensor of factors, experts stacked, the latent's
+// projections cut in two. typ chooses the type of
 // each matrix by its GGUF name; vectors are F32. The tokenizer is left out: see
 // Vocabulary.
 func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 	g, m := &GGUF{}, c.Config
-	arch := map[string]string{"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3",
-		"MixtralForCausalLM": "llama", "Qwen3MoeForCausalLM": "qwen3moe"}[m.Architecture]
+	f := families[m.Architecture]
+	arch := f.arch
 	g.Set("general.architecture", arch)
 	g.Set("general.name", "test")
 	for _, kv := range []struct {
@@ -28,6 +51,9 @@ func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 		{"attention.value_length", m.HeadDim}, {"rope.dimension_count", m.HeadDim}, {"vocab_size", m.Vocab}} {
 		if kv.n == m.Hidden/m.Heads && m.HeadDim == kv.n && strings.HasPrefix(kv.key, "attention.") && kv.key != "attention.head_count" && kv.key != "attention.head_count_kv" {
 			continue // the converter writes a head's width only where it does not follow
+		}
+		if f.halves && (strings.HasSuffix(kv.key, "_length") && strings.HasPrefix(kv.key, "attention.") || kv.key == "rope.dimension_count") {
+			continue // see deepseekKeys
 		}
 		g.Set(arch+"."+kv.key, kv.n)
 	}
@@ -46,15 +72,14 @@ func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 	if m.Rope.Type == "llama3" {
 		g.Add("rope_freqs.weight", gguf.F32, []int{m.HeadDim / 2}, Quantise(gguf.F32, factors(m)))
 	}
-	experts := expertNames(&m)
 	if e := m.MoE; e.Experts > 0 {
 		g.Set(arch+".expert_count", e.Experts)
 		g.Set(arch+".expert_used_count", e.PerToken)
-		if arch == "qwen3moe" {
-			g.Set(arch+".expert_feed_forward_length", e.FFN)
-		}
 	}
-	stacks := map[string][]float32{}
+	if f.keys != nil {
+		f.keys(g, &m)
+	}
+	experts, stacks := expertNames(&m), map[string][]float32{}
 	for _, spec := range c.Config.Tensors() {
 		t, err := c.Tensor(spec.Name)
 		if err != nil {
@@ -62,7 +87,7 @@ func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 		}
 		name, expert := experts[spec.Name]
 		if name == "" {
-			name = ggufName(spec.Name)
+			name = ggufName(f, spec.Name)
 		}
 		width, kind := t.Cols(), gguf.F32
 		if len(t.Shape) > 1 {
@@ -79,7 +104,16 @@ func Convert(c *model.Checkpoint, typ func(name string) gguf.Type) *GGUF {
 			}
 			continue
 		}
-		if arch == "llama" && (strings.Contains(name, "attn_q.") || strings.Contains(name, "attn_k.")) {
+		if f.halves && strings.Contains(name, ".attn_kv_b.") {
+			addHalves(g, strings.TrimSuffix(name, "kv_b.weight"), &m, all, kind)
+			continue
+		}
+		if f.shift && strings.HasSuffix(name, "norm.weight") {
+			for i := range all {
+				all[i]++
+			}
+		}
+		if f.pairs && (strings.Contains(name, "attn_q.") || strings.Contains(name, "attn_k.")) {
 			if len(t.Shape) == 1 {
 				width = 1
 			}
@@ -126,7 +160,7 @@ var ggufParts = strings.NewReplacer("input_layernorm", "attn_norm", "self_attn.q
 	"self_attn.v_proj", "attn_v", "self_attn.o_proj", "attn_output", "self_attn.q_norm", "attn_q_norm", "self_attn.k_norm", "attn_k_norm",
 	"post_attention_layernorm", "ffn_norm", "mlp.gate_proj", "ffn_gate", "mlp.up_proj", "ffn_up", "mlp.down_proj", "ffn_down", "model.layers.", "blk.")
 
-func ggufName(name string) string {
+func ggufName(f family, name string) string {
 	switch name {
 	case model.LlamaEmbedding:
 		return "token_embd.weight"
@@ -137,6 +171,9 @@ func ggufName(name string) string {
 	}
 	if !strings.HasPrefix(name, "model.layers.") {
 		panic(fmt.Sprintf("modeltest: GGUF has no name for %s", name))
+	}
+	if f.names != nil {
+		name = f.names.Replace(name)
 	}
 	return ggufParts.Replace(name)
 }

@@ -1,0 +1,93 @@
+package model
+
+import (
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// familyGGUF is what llama.cpp's converter makes of one family: one row of the table.
+type familyGGUF struct {
+	hub    string                  // the architecture in config.json; read may choose a relative
+	read   func(*metadata) error   // settings beyond sizes and rotation
+	finish func(*Config)           // what differs once config.json has been read; nil: nothing
+	names  map[string]string       // parts of a block that are named otherwise than partsGGUF has it
+	paired bool                    // query and key rows lie in pairs of neighbours, which llama.cpp rotates for this family
+	join   func(*Checkpoint) error // puts tensors together that the file holds in pieces; nil: none
+}
+
+var familiesGGUF = map[string]familyGGUF{
+	"llama":     {hub: "LlamaForCausalLM", read: (*metadata).llama, paired: true}, // Mistral's and Mixtral's too
+	"qwen2":     {hub: "Qwen2ForCausalLM", read: (*metadata).qwenWindow},
+	"qwen3":     {hub: "Qwen3ForCausalLM", read: (*metadata).qwenWindow},
+	"qwen3moe":  {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
+	"gemma3":    {hub: "Gemma3ForCausalLM", read: (*metadata).gemma3, finish: finishGemma3, names: gemmaGGUF},
+	"deepseek2": {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF, join: joinKVUp}, // V3 and R1 too
+}
+
+func knownGGUF() string {
+	return strings.Join(slices.Sorted(maps.Keys(familiesGGUF)), ", ")
+}
+
+// partsGGUF are the names of a block's tensors in a Hugging Face folder.
+var partsGGUF = map[string]string{
+	"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+	"attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
+	"ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+}
+
+// hubName is the name of a GGUF tensor in a Hugging Face folder; names that no
+// model of the family has stay as they are, for check to refuse.
+func (f familyGGUF) hubName(name string) string {
+	switch name {
+	case "token_embd.weight":
+		return LlamaEmbedding
+	case "output_norm.weight":
+		return LlamaNorm
+	case "output.weight":
+		return LlamaHead
+	}
+	rest, inside := strings.CutPrefix(name, "blk.")
+	layer, part, ok := strings.Cut(rest, ".")
+	kind := filepath.Ext(part)
+	hub, whole := f.names[part]
+	if !whole {
+		part = strings.TrimSuffix(part, kind)
+		if hub = f.names[part]; hub == "" {
+			hub = partsGGUF[part]
+		}
+		hub += kind
+	}
+	if !inside || !ok || hub == kind || (kind != ".weight" && kind != ".bias") {
+		return name
+	}
+	return "model.layers." + layer + "." + hub
+}
+
+// llama is also Mistral, with a window, and Mixtral, with experts.
+func (m *metadata) llama() error {
+	window, err := m.window()
+	if err != nil {
+		return err
+	}
+	if window > 0 {
+		m.set("architectures", "general.architecture", []string{"MistralForCausalLM"})
+	}
+	some, err := m.mixture()
+	if err == nil && some {
+		m.set("architectures", "general.architecture", []string{"MixtralForCausalLM"})
+	}
+	return err
+}
+
+// qwenWindow: a window of a Qwen model is every layer's.
+func (m *metadata) qwenWindow() error {
+	window, err := m.window()
+	if err == nil && window > 0 {
+		key := m.arch + ".attention.sliding_window"
+		m.set("use_sliding_window", key, true)
+		m.set("max_window_layers", key, 0)
+	}
+	return err
+}
