@@ -96,6 +96,7 @@ type directorView struct {
 	Known     []topology.Node
 	Refused   map[string]string
 	Drained   map[string]uint64
+	Apart     []string
 	Hosts     map[string]host
 }
 
@@ -192,7 +193,7 @@ func (d *director) Receive(c actor.Context) {
 		phase, reason := d.authority.Phase()
 		p, nodes := d.authority.Placement()
 		v := directorView{Phase: phase, Reason: reason, Epoch: d.authority.Epoch(), Placement: p, Nodes: nodes, Known: d.authority.Known(),
-			Refused: maps.Clone(d.authority.Refused()), Drained: maps.Clone(d.authority.Drained()), Hosts: maps.Clone(d.hosts)}
+			Refused: maps.Clone(d.authority.Refused()), Drained: maps.Clone(d.authority.Drained()), Apart: d.authority.Apart(), Hosts: maps.Clone(d.hosts)}
 		m.reply <- v
 	}
 }
@@ -304,7 +305,16 @@ func (d *director) join(c actor.Context, e topology.FormGroup) {
 	for _, n := range e.Nodes {
 		h := d.hosts[n.ID].handle
 		d.ask(c, joinTimeout, e.Epoch, n.ID, func(ctx context.Context) (*proto.LoadReply, error) {
-			_, err := h.Join(ctx, r)
+			reply, err := h.Join(ctx, r)
+			if err == nil && len(reply.Unheard) > 0 {
+				deaf := new(topology.Unheard)
+				for _, rank := range reply.Unheard {
+					if int(rank) < len(e.Nodes) {
+						deaf.Nodes = append(deaf.Nodes, e.Nodes[rank].ID)
+					}
+				}
+				err = deaf
+			}
 			return nil, err
 		})
 	}

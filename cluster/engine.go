@@ -235,6 +235,8 @@ func (c *core) Cluster() api.ClusterState {
 		state := "joining"
 		if v.Drained[n.ID] == n.Incarnation {
 			state = "drained"
+		} else if slices.Contains(v.Apart, n.ID) {
+			state = "unheard"
 		}
 		node := api.NodeState{ID: n.ID, PID: h.pid, Address: h.address, State: state, KVBudgetBytes: n.KVBudget}
 		for i, p := range v.Placement.Slices {

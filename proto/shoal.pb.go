@@ -803,6 +803,7 @@ func (x *JoinRequest) GetIncarnations() []uint32 {
 type JoinReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Millis        uint32                 `protobuf:"varint,1,opt,name=millis,proto3" json:"millis,omitempty"`
+	Unheard       []uint32               `protobuf:"varint,2,rep,packed,name=unheard,proto3" json:"unheard,omitempty"` // ranks that this one and they do not hear each other; the group is not formed then
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -842,6 +843,13 @@ func (x *JoinReply) GetMillis() uint32 {
 		return x.Millis
 	}
 	return 0
+}
+
+func (x *JoinReply) GetUnheard() []uint32 {
+	if x != nil {
+		return x.Unheard
+	}
+	return nil
 }
 
 // ReleaseRequest drops the caches of sequences when no step carries the list.
@@ -2186,9 +2194,10 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12'\n" +
 	"\x0fdeadline_millis\x18\x02 \x01(\rR\x0edeadlineMillis\x12\x14\n" +
 	"\x05group\x18\x03 \x01(\tR\x05group\x12\"\n" +
-	"\fincarnations\x18\x04 \x03(\rR\fincarnations\"#\n" +
+	"\fincarnations\x18\x04 \x03(\rR\fincarnations\"=\n" +
 	"\tJoinReply\x12\x16\n" +
-	"\x06millis\x18\x01 \x01(\rR\x06millis\":\n" +
+	"\x06millis\x18\x01 \x01(\rR\x06millis\x12\x18\n" +
+	"\aunheard\x18\x02 \x03(\rR\aunheard\":\n" +
 	"\x0eReleaseRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04seqs\x18\x02 \x03(\x04R\x04seqs\"2\n" +

@@ -55,6 +55,7 @@ const (
 	KilledBeforeFinish
 	KilledBeforeStart
 	TakenOver
+	LeftOut
 	kinds
 
 	NoCrash = kinds
@@ -65,7 +66,7 @@ var kindNames = [kinds]string{"messages lost", "messages cut", "messages repeate
 	"suspects", "cancellations", "preemptions", "caches that outlived an epoch", "tokens undone in them", "requests finished", "requests given up", "freezes", "hangs", "restarts", "partitions in two", "one-way partitions",
 	"pairs cut", "false alarms", "slow nodes", "sequences rebuilt", "tokens replayed", "kills at any time", "kills in loading", "kills in joining", "kills in prefill", "kills in decode",
 	"kills in collectives", "kills in hand-overs", "kills before replies",
-	"kills of the coordinator", "... before tokens go out", "... before an end goes out", "... before a step starts", "take-overs"}
+	"kills of the coordinator", "... before tokens go out", "... before an end goes out", "... before a step starts", "take-overs", "nodes left out"}
 
 func (k Kind) String() string { return kindNames[k] }
 

@@ -1,11 +1,11 @@
 package sim
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
 	"shoal/collective"
+	"shoal/topology"
 )
 
 // group is one rank's collective group: the real state machine, driven by hand,
@@ -33,7 +33,16 @@ type packet struct {
 	msg []byte
 }
 
-var errNotReady = errors.New("natsbus: not every pair of ranks has heard each other")
+// deaf names the ranks that keep the barrier closed.
+func (g *group) deaf() error {
+	u := new(topology.Unheard)
+	for rank := range g.heard {
+		if !g.heard[rank] || !g.acked[rank] {
+			u.Nodes = append(u.Nodes, g.e.place.Slices[rank].ID)
+		}
+	}
+	return u
+}
 
 // connect joins the epoch's group; done is called once, when every pair of ranks
 // has heard each other, or has not in time.
@@ -41,7 +50,7 @@ func (n *node) connect(e *epoch, done func(error)) {
 	g := &group{w: n.w, n: n, e: e, heard: make([]bool, len(e.peers)), acked: make([]bool, len(e.peers)), tells: done}
 	g.heard[e.rank], g.acked[e.rank] = true, true
 	e.group = g
-	n.w.after(n.process, n.w.cfg.join, func() { g.told(errNotReady) })
+	n.w.after(n.process, n.w.cfg.join, func() { g.told(g.deaf()) })
 	if len(e.peers) == 1 {
 		g.form()
 		return

@@ -52,7 +52,7 @@ type config struct {
 	durable bool // epochs are written down before nodes are told of them
 	crowded bool // many sequences that grow at once in little memory
 
-	tick, compare, settle, backoff, suspect                time.Duration
+	tick, compare, settle, backoff, apart, suspect         time.Duration
 	load, join, hello, step, sync, retire, probe, describe time.Duration
 	busy                                                   time.Duration // requests come until then
 	quiet                                                  time.Duration // faults come until then
@@ -64,8 +64,8 @@ func (w *world) configure() {
 	r := w.rng
 	c := &w.cfg
 	*c = config{
-		tick: 40 * time.Millisecond, compare: 25 * time.Millisecond, settle: 60 * time.Millisecond, backoff: 20 * time.Millisecond, suspect: 100 * time.Millisecond,
-		load: 2 * time.Second, join: 400 * time.Millisecond, hello: 10 * time.Millisecond, step: 700 * time.Millisecond, sync: 250 * time.Millisecond,
+		tick: 40 * time.Millisecond, compare: 25 * time.Millisecond, settle: 60 * time.Millisecond, backoff: 20 * time.Millisecond, apart: 80 * time.Millisecond, suspect: 100 * time.Millisecond,
+		load: 2 * time.Second, join: 150 * time.Millisecond, hello: 10 * time.Millisecond, step: 700 * time.Millisecond, sync: 250 * time.Millisecond,
 		retire: 120 * time.Millisecond, probe: 60 * time.Millisecond, describe: 150 * time.Millisecond,
 		busy: 350 * time.Millisecond, quiet: 700 * time.Millisecond, bound: 8 * time.Second, rest: 100 * time.Millisecond,
 	}

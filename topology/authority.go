@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -84,6 +85,9 @@ type AuthorityConfig struct {
 	// Backoff is the pause before a failed placement is tried again; it doubles
 	// up to 32 times itself.
 	Backoff time.Duration
+	// Apart is how long a node is first left out that others do not hear; it
+	// doubles up to 32 times itself. Default 5 s.
+	Apart time.Duration
 	// MaxNodes bounds the sockets of a placement.
 	MaxNodes  int
 	ModelHash string
@@ -108,6 +112,8 @@ type Authority struct {
 	refused map[string]string // id -> why it cannot take part
 	waiting map[string]bool   // nodes that have not answered in this phase
 	drained map[string]uint64 // incarnation of nodes that are to take no part
+	unheard [][2]string       // pairs that do not hear each other, as far as answered in this phase
+	apart   map[string]apart  // nodes that others did not hear
 	changed time.Duration     // last change of membership
 	retryAt time.Duration
 	tries   int
@@ -120,7 +126,10 @@ func NewAuthority(cfg AuthorityConfig) *Authority {
 	if cfg.MaxNodes == 0 {
 		cfg.MaxNodes = 64
 	}
-	return &Authority{cfg: cfg, phase: Gathering, seen: cfg.After, nodes: map[string]Node{}, refused: map[string]string{}, drained: map[string]uint64{}, reason: "no node has joined yet"}
+	if cfg.Apart == 0 {
+		cfg.Apart = 5 * time.Second
+	}
+	return &Authority{cfg: cfg, phase: Gathering, seen: cfg.After, nodes: map[string]Node{}, refused: map[string]string{}, drained: map[string]uint64{}, apart: map[string]apart{}, reason: "no node has joined yet"}
 }
 
 // Phase says where the authority stands, and in a few words why.
@@ -213,15 +222,23 @@ func (a *Authority) Drain(id string, incarnation uint64) (out []Effect, last boo
 func (a *Authority) Drained() map[string]uint64 { return a.drained }
 
 // ready are the nodes that may take part, by id.
-func (a *Authority) ready() []Node {
-	return slices.DeleteFunc(a.Known(), func(n Node) bool { return a.drained[n.ID] == n.Incarnation })
-}
+func (a *Authority) ready() []Node { return slices.DeleteFunc(a.Known(), a.out) }
+
+// out tells that a node is up and is to take no part.
+func (a *Authority) out(n Node) bool { return a.drained[n.ID] == n.Incarnation || a.isApart(n) }
 
 // Answered tells how a node answered LoadSlices or FormGroup of an epoch. An
 // error of a node that is still up is tried again after a pause.
 func (a *Authority) Answered(epoch uint32, id string, err error) []Effect {
 	if epoch != a.epoch || !a.waiting[id] {
 		return nil
+	}
+	var deaf *Unheard
+	if a.phase == Joining && errors.As(err, &deaf) { // who else is shows when all have answered
+		for _, other := range deaf.Nodes {
+			a.unheard = append(a.unheard, [2]string{id, other})
+		}
+		err = nil
 	}
 	if err != nil {
 		a.tries++
@@ -235,6 +252,14 @@ func (a *Authority) Answered(epoch uint32, id string, err error) []Effect {
 	if a.phase == Loading {
 		a.enter(Joining)
 		return []Effect{FormGroup{Epoch: a.epoch, Nodes: a.part}}
+	}
+	if len(a.unheard) > 0 {
+		a.tries++
+		a.leaveOut()
+		return a.fail()
+	}
+	for _, n := range a.part {
+		delete(a.apart, n.ID)
 	}
 	a.phase, a.reason, a.tries, a.served = Serving, "", 0, true
 	return []Effect{Serve{Placement: a.place, Nodes: a.part}}
@@ -353,7 +378,7 @@ func (a *Authority) choose() []Node {
 	var part []Node
 	seen := map[string]bool{}
 	for _, old := range a.part {
-		if n, ok := a.nodes[old.ID]; ok && a.drained[n.ID] != n.Incarnation {
+		if n, ok := a.nodes[old.ID]; ok && !a.out(n) {
 			part = append(part, n)
 			seen[n.ID] = true
 		}
@@ -367,7 +392,7 @@ func (a *Authority) choose() []Node {
 }
 
 func (a *Authority) enter(p AuthorityPhase) {
-	a.phase = p
+	a.phase, a.unheard = p, nil
 	a.waiting = map[string]bool{}
 	for _, n := range a.part {
 		a.waiting[n.ID] = true

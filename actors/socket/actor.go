@@ -258,10 +258,10 @@ func (a *Actor) join(c actor.Context, m *Join) {
 		m.Reply(nil, err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), joinTimeout)
+	deadline := time.Duration(m.Request.DeadlineMillis) * time.Millisecond
+	ctx, cancel := context.WithTimeout(context.Background(), min(max(deadline, joinLeast), joinTimeout))
 	a.cancel = cancel
 	e, self, root, connect := a.epoch, c.Self(), c.ActorSystem().Root, a.Config.Connect
-	deadline := time.Duration(m.Request.DeadlineMillis) * time.Millisecond
 	go func() { // owner: the context, cancelled by the next epoch or Stop
 		began := time.Now()
 		group, err := form(ctx, e, m.Request, deadline, connect, func(err error) {
@@ -271,8 +271,11 @@ func (a *Actor) join(c actor.Context, m *Join) {
 	}()
 }
 
-// joinTimeout bounds the hello barrier of a group.
-const joinTimeout = 15 * time.Second
+// The hello barrier of a group has the time of a collective, within these bounds.
+const (
+	joinLeast   = 3 * time.Second
+	joinTimeout = 15 * time.Second
+)
 
 func form(ctx context.Context, e *epoch, r *proto.JoinRequest, deadline time.Duration,
 	connect func(context.Context, string, uint32, int, []uint32) (collective.Transport, error), onFail func(error)) (*collective.Group, error) {
@@ -292,6 +295,16 @@ func (a *Actor) joined(_ actor.Context, m *joined) {
 	if err := a.state.Joined(m.number, m.err == nil); err != nil || m.err != nil {
 		if m.group != nil {
 			m.group.Close()
+		}
+		var deaf interface{ Missing() []int }
+		if err == nil && errors.As(m.err, &deaf) {
+			r := &proto.JoinReply{Millis: uint32(m.took.Milliseconds())}
+			for _, rank := range deaf.Missing() {
+				r.Unheard = append(r.Unheard, uint32(rank))
+			}
+			a.Config.Logger.Warn("group not formed", "epoch", m.number, "error", m.err)
+			m.reply(r, nil)
+			return
 		}
 		m.reply(nil, errors.Join(m.err, err))
 		return

@@ -33,6 +33,12 @@ type process struct {
 // ends. env is added to an environment without SHOAL_ variables.
 func spawn(t testing.TB, bin, name string, env []string, args ...string) *process {
 	t.Helper()
+	return spawnIn(t, nil, bin, name, env, args...)
+}
+
+// spawnIn is spawn for a process that is plugged into a wire.
+func spawnIn(t testing.TB, at *port, bin, name string, env []string, args ...string) *process {
+	t.Helper()
 	dir := t.TempDir()
 	p := &process{name: name, out: filepath.Join(dir, name+".out"), err: filepath.Join(dir, name+".err"), done: make(chan struct{})}
 	p.cmd = exec.Command(bin, args...)
@@ -50,7 +56,13 @@ func spawn(t testing.TB, bin, name string, env []string, args ...string) *proces
 		defer file.Close() // the process has its own
 		f.to(file)
 	}
-	if err := p.cmd.Start(); err != nil {
+	err := error(nil)
+	if start := func() { err = p.cmd.Start() }; at != nil {
+		at.in(start)
+	} else {
+		start()
+	}
+	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
 	go func() {

@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"net/http"
 	"regexp"
 	"testing"
 )
@@ -14,11 +15,18 @@ var (
 func coordinate(t testing.TB, c config) (s *system, gossip string) {
 	t.Helper()
 	s = &system{t: t, logs: t.TempDir()}
-	args := append([]string{"coordinator", "--bind", "127.0.0.1:0", "--listen", "127.0.0.1:0"}, c.args...)
-	s.head = spawn(t, built.shoal(t, c.tags), "coordinator", c.env, args...)
+	bind := "127.0.0.1:0"
+	if c.at != nil {
+		bind = c.at.ip() + ":0"
+	}
+	args := append([]string{"coordinator", "--bind", bind, "--listen", "127.0.0.1:0"}, c.args...)
+	s.head = spawnIn(t, c.at, built.shoal(t, c.tags), "coordinator", c.env, args...)
 	t.Cleanup(s.cleanup)
 	gossip = s.head.line(t, s.head.err, gossipLine, startLimit)[1]
 	s.httpClient = newHTTPClient(t, s.head.line(t, s.head.err, apiLine, startLimit)[1], c.key)
+	if c.at != nil {
+		s.http.Transport.(*http.Transport).DialContext = c.at.dial
+	}
 	return s, gossip
 }
 

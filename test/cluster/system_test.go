@@ -33,6 +33,7 @@ type config struct {
 	env   []string // more environment
 	args  []string // more flags of `shoal up`
 	key   string   // API key that the client sends
+	at    *port    // where the coordinator is plugged in; nil: on the machine's network
 }
 
 var readyLine = regexp.MustCompile(`ready: .* API at (http://\S+)/v1`)

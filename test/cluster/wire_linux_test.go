@@ -1,0 +1,367 @@
+package cluster_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// wire is a network for the processes of one cluster. Each has a network
+// namespace with one interface, a TUN device whose other end the test holds: every
+// packet between two of them passes forward, which obeys the rules of the
+// directed pair. Nothing of it is on the machine's own network. It takes root.
+//
+// The addresses are in 127/8, so that a cluster needs no key and messages are
+// readable; keyed uses 10/8.
+type wire struct {
+	t     testing.TB
+	keyed bool
+
+	mu    sync.Mutex
+	ports []*port
+	rules map[[2]byte]*rule // by the last byte of the addresses, from and to
+	done  int               // flips and resets since it was healed
+	r     *rand.Rand
+}
+
+// rule is what happens to packets of one direction. Probabilities are one in n;
+// 0: never.
+type rule struct {
+	cut         bool
+	delay       time.Duration
+	loss, twice int
+	flip, reset int                        // changes a bit of a TCP payload, checksum and all; breaks the connection
+	most        int                        // flips and resets, of all pairs together; 0: any number
+	only        func(from, to uint16) bool // flips and resets of these TCP ports; nil: of all
+
+	seen, lost, flipped int // what happened
+}
+
+// port is where one process is plugged in.
+type port struct {
+	w    *wire
+	at   byte // last byte of its address
+	tun  *os.File
+	jobs chan func() // run on the thread that is in the namespace
+	out  chan parcel // to the process, in order
+}
+
+type parcel struct {
+	due time.Time
+	b   []byte
+}
+
+const wireMTU = 9000
+
+// newWire makes an empty network, or skips the test where that is not allowed.
+func newWire(t testing.TB, keyed bool) *wire {
+	w := &wire{t: t, keyed: keyed, rules: map[[2]byte]*rule{}, r: rand.New(rand.NewPCG(1, 1))}
+	if _, err := w.open(250); err != nil {
+		t.Skipf("NOT TESTED: faults of a network: a network namespace with a TUN device cannot be made here (%v); run as root", err)
+	}
+	w.ports = nil // that was to see whether it can be done
+	return w
+}
+
+func (w *wire) address(at byte) [4]byte {
+	if w.keyed {
+		return [4]byte{10, 77, 0, at}
+	}
+	return [4]byte{127, 77, 0, at}
+}
+
+// plug adds a port. Processes that are spawned on it see nothing else.
+func (w *wire) plug() *port {
+	w.t.Helper()
+	w.mu.Lock()
+	at := byte(len(w.ports) + 1)
+	w.mu.Unlock()
+	p, err := w.open(at)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return p
+}
+
+func (w *wire) open(at byte) (*port, error) {
+	p := &port{w: w, at: at, jobs: make(chan func()), out: make(chan parcel, 4096)}
+	made := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		err := p.enter()
+		made <- err
+		for f := range p.jobs {
+			f()
+		}
+	}()
+	if err := <-made; err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	w.ports = append(w.ports, p)
+	w.mu.Unlock()
+	stop := make(chan struct{})
+	go p.receive()
+	go p.deliver(stop)
+	w.t.Cleanup(func() {
+		close(stop)
+		close(p.jobs)
+		p.tun.Close()
+	})
+	return p, nil
+}
+
+// in runs f on the thread that is in the port's namespace.
+func (p *port) in(f func()) {
+	done := make(chan struct{})
+	p.jobs <- func() { defer close(done); f() }
+	<-done
+}
+
+// ip is the port's address.
+func (p *port) ip() string { a := p.w.address(p.at); return net.IP(a[:]).String() }
+
+// dial connects from inside the namespace.
+func (p *port) dial(ctx context.Context, network, addr string) (c net.Conn, err error) {
+	p.in(func() { c, err = new(net.Dialer).DialContext(ctx, network, addr) })
+	return c, err
+}
+
+// enter moves the thread into a namespace of its own and brings its interfaces up.
+func (p *port) enter() error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("/dev/net/tun: %w", err)
+	}
+	const name = "wire0"
+	ifr, err := unix.NewIfreq(name)
+	if err != nil {
+		return err
+	}
+	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
+		unix.Close(fd)
+		return fmt.Errorf("TUNSETIFF: %w", err)
+	}
+	p.tun = os.NewFile(uintptr(fd), name)
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(s)
+	set := func(dev string, what uint, fill func(*unix.Ifreq) error) {
+		if err != nil {
+			return
+		}
+		var r *unix.Ifreq
+		if r, err = unix.NewIfreq(dev); err != nil {
+			return
+		}
+		if err = fill(r); err == nil {
+			err = unix.IoctlIfreq(s, what, r)
+		}
+		if err != nil {
+			err = fmt.Errorf("%s of %s: %w", unix.ErrnoName(errno(err)), dev, err)
+		}
+	}
+	addr := func(b ...byte) func(*unix.Ifreq) error { return func(r *unix.Ifreq) error { return r.SetInet4Addr(b) } }
+	up := func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING); return nil }
+	own := p.w.address(p.at)
+	set("lo", unix.SIOCSIFFLAGS, up)
+	set("lo", unix.SIOCSIFNETMASK, addr(255, 255, 255, 255)) // the rest of 127/8 is not here
+	set(name, unix.SIOCSIFMTU, func(r *unix.Ifreq) error { r.SetUint32(wireMTU); return nil })
+	set(name, unix.SIOCSIFADDR, addr(own[:]...))
+	set(name, unix.SIOCSIFNETMASK, addr(255, 255, 255, 0))
+	set(name, unix.SIOCSIFFLAGS, up)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile("/proc/sys/net/ipv4/conf/"+name+"/route_localnet", []byte("1"), 0o644)
+}
+
+func errno(err error) syscall.Errno {
+	e, _ := err.(syscall.Errno)
+	return e
+}
+
+// receive takes what the process sends.
+func (p *port) receive() {
+	b := make([]byte, wireMTU+64)
+	for {
+		n, err := p.tun.Read(b)
+		if err != nil {
+			return
+		}
+		p.w.forward(p, b[:n])
+	}
+}
+
+// deliver hands over what others have sent.
+func (p *port) deliver(stop chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case x := <-p.out:
+			if wait := time.Until(x.due); wait > 0 {
+				time.Sleep(wait)
+			}
+			_, _ = p.tun.Write(x.b) // what a full queue drops, TCP sends again
+		}
+	}
+}
+
+// forward decides what becomes of a packet.
+func (w *wire) forward(from *port, b []byte) {
+	if len(b) < 20 || b[0]>>4 != 4 {
+		return // IPv6 asks for routers
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := int(b[19]) - 1
+	if own := w.address(from.at); [4]byte(b[12:16]) != own || at < 0 || at >= len(w.ports) {
+		return
+	}
+	to := w.ports[at]
+	x := parcel{due: time.Now(), b: append([]byte(nil), b...)}
+	copies := 1
+	if r := w.rules[[2]byte{from.at, to.at}]; r != nil {
+		r.seen++
+		chance := func(n int) bool { return n > 0 && w.r.IntN(n) == 0 }
+		if r.cut || chance(r.loss) {
+			r.lost++
+			return
+		}
+		x.due = x.due.Add(r.delay)
+		if chance(r.twice) {
+			copies = 2
+		}
+		if data := tcpPayload(x.b); len(data) > 0 && (r.only == nil || r.only(tcpPorts(x.b))) && (r.most == 0 || w.done < r.most) {
+			switch {
+			case chance(r.reset):
+				w.done++
+				x.b = x.b[:len(x.b)-len(data)]
+				resetTCP(x.b)
+				sumTCP(x.b)
+			case chance(r.flip):
+				w.done++
+				r.flipped++
+				data[w.r.IntN(len(data))] ^= 1 << w.r.IntN(8)
+				sumTCP(x.b)
+			}
+		}
+	}
+	for range copies {
+		select {
+		case to.out <- x:
+		default: // a switch drops what it cannot hold
+		}
+	}
+}
+
+// between sets the rule of both directions of every pair of the two sets, or of
+// one direction only.
+func (w *wire) between(a, b []*port, both bool, change func(*rule)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	set := func(x, y *port) {
+		k := [2]byte{x.at, y.at}
+		if w.rules[k] == nil {
+			w.rules[k] = &rule{}
+		}
+		change(w.rules[k])
+	}
+	for _, x := range a {
+		for _, y := range b {
+			if x == y {
+				continue
+			}
+			set(x, y)
+			if both {
+				set(y, x)
+			}
+		}
+	}
+}
+
+// heal ends all faults.
+func (w *wire) heal() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rules, w.done = map[[2]byte]*rule{}, 0
+}
+
+// sum adds up what happened by the rules.
+func (w *wire) sum() (seen, lost, flipped int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.rules {
+		seen, lost, flipped = seen+r.seen, lost+r.lost, flipped+r.flipped
+	}
+	return seen, lost, flipped
+}
+
+// tcpAt is where the TCP header begins; 0: it is another protocol.
+func tcpAt(b []byte) int {
+	at := int(b[0]&15) * 4
+	if b[9] != unix.IPPROTO_TCP || len(b) < at+20 {
+		return 0
+	}
+	return at
+}
+
+// tcpPayload is the data of a TCP packet.
+func tcpPayload(b []byte) []byte {
+	at := tcpAt(b)
+	if at == 0 {
+		return nil
+	}
+	data := at + int(b[at+12]>>4)*4
+	return b[min(data, len(b)):]
+}
+
+func tcpPorts(b []byte) (from, to uint16) {
+	at := tcpAt(b)
+	return binary.BigEndian.Uint16(b[at:]), binary.BigEndian.Uint16(b[at+2:])
+}
+
+// resetTCP makes a packet say that the connection is no more.
+func resetTCP(b []byte) { b[tcpAt(b)+13] = 0x14 } // RST, ACK
+
+// sumTCP corrects the lengths and checksums of a packet that was changed.
+func sumTCP(b []byte) {
+	at := tcpAt(b)
+	binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
+	b[10], b[11], b[at+16], b[at+17] = 0, 0, 0, 0
+	sum := func(parts ...[]byte) uint16 {
+		var s uint32
+		for _, p := range parts { // all but the last are even
+			for i := 0; i+1 < len(p); i += 2 {
+				s += uint32(p[i])<<8 | uint32(p[i+1])
+			}
+			if len(p)%2 == 1 {
+				s += uint32(p[len(p)-1]) << 8
+			}
+		}
+		for s>>16 != 0 {
+			s = s&0xffff + s>>16
+		}
+		return ^uint16(s)
+	}
+	binary.BigEndian.PutUint16(b[10:], sum(b[:at]))
+	length := binary.BigEndian.AppendUint16([]byte{0, unix.IPPROTO_TCP}, uint16(len(b)-at))
+	binary.BigEndian.PutUint16(b[at+16:], sum(b[12:20], length, b[at:]))
+}
