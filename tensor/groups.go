@@ -67,7 +67,7 @@ func NewBank(dt DType, n, rows, cols int) (*Bank, error) {
 	b := &Bank{all: make([]Weight, n), n: int64(each * n)}
 	var data []byte
 	if each > 0 {
-		if data, b.mem, err = mapMemory(each * n); err != nil {
+		if data, b.mem, err = mapMatrix(each * n); err != nil {
 			return nil, err
 		}
 	}

@@ -11,4 +11,7 @@ func mapMemory(n int) ([]byte, mapping, error) {
 	return all[off : off+n : off+n], mapping{}, nil
 }
 
+// mapMatrix is mapMemory: the Go heap shares pages already.
+func mapMatrix(n int) ([]byte, mapping, error) { return mapMemory(n) }
+
 func (m mapping) free() error { return nil }

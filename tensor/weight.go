@@ -54,7 +54,7 @@ func NewWeightUnits(dt DType, rows, cols, unitLo, unitHi int) (*Weight, error) {
 	if err != nil || w.size() == 0 {
 		return w, err
 	}
-	w.data, w.mem, err = mapMemory(w.size())
+	w.data, w.mem, err = mapMatrix(w.size())
 	return w, err
 }
 
