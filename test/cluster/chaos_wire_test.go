@@ -2,6 +2,8 @@ package cluster_test
 
 import (
 	"fmt"
+	"regexp"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -78,4 +80,70 @@ func TestChaosPartition(t *testing.T) {
 	got, _ := x.open(reqs).wait(t)
 	same(t, "in the end", reqs, want, got)
 	x.waitIdle(10 * time.Second)
+}
+
+// routes matches what a node says of its place in the mesh that carries tensors.
+var routes = regexp.MustCompile(`node joined" .* routes=\S+:(\d+)`)
+
+// tensors tells connections of the mesh from all others.
+func (x *wired) tensors() func(from, to uint16) bool {
+	mesh := map[uint16]bool{}
+	for _, p := range x.procs {
+		n, err := strconv.ParseUint(p.line(x.t, p.err, routes, startLimit)[1], 10, 16)
+		if err != nil {
+			x.t.Fatal(err)
+		}
+		mesh[uint16(n)] = true
+	}
+	return func(from, to uint16) bool { return mesh[from] || mesh[to] }
+}
+
+// TestChaosWire changes bits of the tensors on their way, breaks connections,
+// delays every packet, and loses and repeats some. A changed message is dropped
+// and the epoch fails; the text stays that of the undisturbed run.
+func TestChaosWire(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long")
+	}
+	reqs := streaming(16, 18)
+	x := newWired(t, false, 3, "--sync-deadline", "2s", "--step-deadline", "8s")
+	want, _ := x.open(reqs).wait(t)
+	mesh := x.tensors()
+	before := x.state()
+	flips := 2
+	if full() {
+		flips = 12
+	}
+	disturb(t, x.system, "flipped bits", reqs, want, func() {
+		x.w.between(x.nodes, x.nodes, false, func(r *rule) { r.flip, r.most, r.only = 40, flips, mesh })
+		eventually(t, recoverLimit, "bits are flipped", func() (bool, string) {
+			_, _, n := x.w.sum()
+			return n == flips, fmt.Sprintf("%d of %d", n, flips)
+		})
+	})
+	if after := x.state(); after.Epoch == before.Epoch {
+		t.Errorf("epoch %d before and %d after bits were flipped: nobody has noticed", before.Epoch, after.Epoch)
+	}
+	x.w.heal()
+	x.waitNodes(3, recoverLimit)
+	disturb(t, x.system, "broken connections", reqs, want, func() {
+		x.w.between(x.nodes, x.nodes, false, func(r *rule) { r.reset, r.most, r.only = 40, 2, mesh })
+	})
+	x.w.heal()
+	x.waitNodes(3, recoverLimit)
+	few := streaming(4, 6)
+	undisturbed, _ := x.open(few).wait(t)
+	before = x.state()
+	x.w.between(append(x.nodes, x.head), append(x.nodes, x.head), false, func(r *rule) { r.delay = 20 * time.Millisecond })
+	got, stall := x.open(few).wait(t)
+	same(t, "every packet takes 20 ms longer", few, undisturbed, got)
+	if after := x.state(); after.Epoch != before.Epoch {
+		t.Errorf("a slow network cost %d epochs", after.Epoch-before.Epoch)
+	}
+	t.Logf("every packet takes 20 ms longer: longest silence %.2f s", stall.Seconds())
+	x.w.heal()
+	x.w.between(x.nodes, x.nodes, false, func(r *rule) { r.loss, r.twice = 100, 50 })
+	got, stall = x.open(few).wait(t)
+	same(t, "one packet in 100 is lost, one in 50 comes twice", few, undisturbed, got)
+	t.Logf("one packet in 100 is lost, one in 50 comes twice: longest silence %.2f s, epoch %d", stall.Seconds(), x.state().Epoch)
 }
