@@ -103,6 +103,8 @@ type ClusterState struct {
 	BatchRows       int         `json:"batch_rows"`      // tokens in the step in flight
 	BatchSequences  int         `json:"batch_sequences"` // sequences in it
 	Recoveries      uint64      `json:"recoveries"`      // placements withdrawn because a node was lost or a step failed
+	StepRows        uint64      `json:"step_rows"`       // tokens of all steps of this coordinator, of failed ones too
+	WireBytes       uint64      `json:"wire_bytes"`      // tensors that nodes sent in them, of failed ones not
 	Subscriptions   int         `json:"subscriptions"`   // of the bus, in the coordinator's process
 	Nodes           []NodeState `json:"nodes"`
 	Store           *StoreState `json:"store,omitempty"` // absent: no data directory

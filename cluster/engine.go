@@ -227,6 +227,7 @@ func (c *core) Cluster() api.ClusterState {
 	}
 	c.stepper.figures.mu.Lock()
 	s.StepMillis = float64(c.stepper.figures.step.Microseconds()) / 1000
+	s.StepRows, s.WireBytes = c.stepper.figures.total.Rows, c.stepper.figures.total.Wire
 	c.stepper.figures.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -96,11 +96,12 @@ type StepTotals struct {
 	Compute time.Duration `json:"compute_ns"` // of the slowest node of each step
 	Wait    time.Duration `json:"wait_ns"`    // for collectives, of that node
 	Wire    uint64        `json:"wire_bytes"` // sent by all nodes, a broadcast counted once
+	Rows    uint64        `json:"rows"`       // tokens, of steps that failed as well
 }
 
 // Sub is what happened since o was taken.
 func (t StepTotals) Sub(o StepTotals) StepTotals {
-	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire}
+	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows}
 }
 
 // StepTotals says where the time of the steps went so far.
@@ -108,6 +109,12 @@ func (c *core) StepTotals() StepTotals {
 	c.stepper.figures.mu.Lock()
 	defer c.stepper.figures.mu.Unlock()
 	return c.stepper.figures.total
+}
+
+func (f *figures) begin(rows int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.total.Rows += uint64(rows)
 }
 
 func (f *figures) note(took time.Duration, replies []*proto.StepReply) {
@@ -144,6 +151,7 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, s.deadline, fmt.Errorf("cluster: step %d was not done in %v", p.Step, s.deadline))
 	defer cancel()
+	s.figures.begin(p.Tokens())
 	began := time.Now()
 	replies, errs := g.step(ctx, stepRequest(p, s.deadline))
 	var failed []string

@@ -33,41 +33,41 @@ func TestHistoryCheck(t *testing.T) {
 		say    string // part of the finding
 		doctor func(l *life)
 	}{
-		{"never acknowledged", func(l *life) { l.ids = nil }},
-		{"its key gave the jobs [j1 j2]", func(l *life) { l.ids[1] = "j2" }},
+		{"I1: never acknowledged", func(l *life) { l.ids = nil }},
+		{"I1: its key gave the jobs [j1 j2]", func(l *life) { l.ids[1] = "j2" }},
 		{"is not there", func(l *life) { l.looks[1] = look{missing: true} }},
-		{"no stream saw its end", func(l *life) { l.visits[1].end = "" }},
-		{`it is "running" at the end`, func(l *life) { l.looks = l.looks[:2] }},
-		{`it is "" at the end`, func(l *life) { l.looks = nil }},
+		{"I8: no stream saw its end", func(l *life) { l.visits[1].end = "" }},
+		{`I8: it is "running" at the end`, func(l *life) { l.looks = l.looks[:2] }},
+		{`I8: it is "" at the end`, func(l *life) { l.looks = nil }},
 		{"ended as dead", func(l *life) { l.visits[1].end = "dead" }},
-		{"it had ended", func(l *life) { l.looks[2].state = "dead" }},
-		{"it had ended", func(l *life) { l.looks[2].result = "{}" }},
-		{"it had ended", func(l *life) { l.looks[3].attempt = 3 }},
-		{"attempt 0 after 1", func(l *life) { l.looks[0].attempt, l.looks[1].attempt = 1, 0 }},
-		{"1 events after 2", func(l *life) { l.looks[0].events, l.looks[1].events = 2, 1 }},
+		{"I10: it had ended", func(l *life) { l.looks[2].state = "dead" }},
+		{"I10: it had ended", func(l *life) { l.looks[2].result = "{}" }},
+		{"I10: it had ended", func(l *life) { l.looks[3].attempt = 3 }},
+		{"I4: attempt 0 after 1", func(l *life) { l.looks[0].attempt, l.looks[1].attempt = 1, 0 }},
+		{"I2: 1 events after 2", func(l *life) { l.looks[0].events, l.looks[1].events = 2, 1 }},
 		{"differs from the undisturbed run", func(l *life) { l.want = strings.ReplaceAll(l.want, "-3", "-4") }},
 		{"events have the scores", func(l *life) { l.want = strings.ReplaceAll(l.want, "-3", "-4") }},
 		{"say another text", func(l *life) { other(&l.visits[1].events[1]) }},
-		{"index 1 was b and then x", func(l *life) { other(&l.visits[1].events[0]) }},
+		{"I2: index 1 was b and then x", func(l *life) { other(&l.visits[1].events[0]) }},
 		{"index 2 came where 1 was due", func(l *life) { l.visits[0].events = l.visits[1].events[1:]; l.visits[0].from = 1 }},
 		{"index 2 came where 1 was due", func(l *life) { l.visits[0].events[1].Index = 2 }},
 		{"index 1 came where 2 was due", func(l *life) {
 			v := &l.visits[1]
 			v.events = slices.Insert(v.events, 1, v.events[0])
 		}},
-		{"index 2 came after 1 events", func(l *life) {
+		{"I2: index 2 came after 1 events", func(l *life) {
 			l.visits[0].events = l.visits[0].events[:1]
 			l.visits[1].from, l.visits[1].events = 2, l.visits[1].events[1:]
 		}},
 		{"job.end counts 2 events", func(l *life) { l.visits[1].count = 2 }},
-		{"2 tokens were streamed", func(l *life) { l.visits[1].events = l.visits[1].events[:1] }},
+		{"I3: 2 tokens were streamed", func(l *life) { l.visits[1].events = l.visits[1].events[:1] }},
 		{"3 events, 2 were streamed", func(l *life) { l.visits[1].events = l.visits[1].events[:1] }},
 		{"follows the commit", func(l *life) { l.journal = append(l.journal, entry{5, 2}) }},
-		{"2 results are committed", func(l *life) { l.journal = append(l.journal, entry{5, 2}) }},
-		{"0 results are committed", func(l *life) { l.journal = l.journal[:6] }},
+		{"I10: 2 results are committed", func(l *life) { l.journal = append(l.journal, entry{5, 2}) }},
+		{"I10: 0 results are committed", func(l *life) { l.journal = l.journal[:6] }},
 		{"is of attempt 1, 2 is the newest", func(l *life) { l.journal[4].attempt = 1 }},
 		{"is of attempt 3, 2 is the newest", func(l *life) { l.journal[3].attempt = 3 }},
-		{"0 results are committed in 0 records", func(l *life) { l.journal = nil }},
+		{"I10: 0 results are committed in 0 records", func(l *life) { l.journal = nil }},
 	} {
 		l := goodLife()
 		x.doctor(l)

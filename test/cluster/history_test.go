@@ -47,18 +47,19 @@ type entry struct{ kind, attempt int }
 // ended tells whether nothing can happen to a job in this state.
 func ended(state string) bool { return state == "completed" || state == "dead" || state == "cancelled" }
 
-// check returns what contradicts the promises to a job, nothing if all is well:
+// check returns what contradicts the promises to a job, each by the name of its
+// invariant (audit_test.go), nothing if all is well:
 // it was accepted under one id, it is there whenever one asks, it never goes
 // back, its events have indices without gap, each with one content, and say what
 // the result says, and one result was committed: that of the undisturbed run.
 func (l *life) check() (wrong []string) {
-	fault := func(format string, a ...any) { wrong = append(wrong, l.name+": "+fmt.Sprintf(format, a...)) }
+	fault := func(format string, a ...any) { wrong = append(wrong, fmt.Sprintf(format, a...)+" ("+l.name+")") }
 	if len(l.ids) == 0 {
-		fault("never acknowledged")
+		fault("I1: never acknowledged")
 		return wrong
 	}
 	if ids := slices.Compact(slices.Sorted(slices.Values(l.ids))); len(ids) > 1 {
-		fault("its key gave the jobs %v", ids)
+		fault("I1: its key gave the jobs %v", ids)
 	}
 	events := l.checkVisits(fault)
 	l.checkLooks(len(events), fault)
@@ -75,16 +76,16 @@ func (l *life) checkVisits(fault faultFunc) (events []jobEvent) {
 		next := v.from
 		for _, e := range v.events {
 			if e.Index != next {
-				fault("attached with from=%d, index %d came where %d was due", v.from, e.Index, next)
+				fault("I2: attached with from=%d, index %d came where %d was due", v.from, e.Index, next)
 			}
 			next = e.Index + 1
 			switch {
 			case e.Index < len(events) && events[e.Index].line != e.line:
-				fault("index %d was %s and then %s", e.Index, events[e.Index].line, e.line)
+				fault("I2: index %d was %s and then %s", e.Index, events[e.Index].line, e.line)
 			case e.Index == len(events):
 				events = append(events, e.jobEvent)
 			case e.Index > len(events):
-				fault("index %d came after %d events", e.Index, len(events))
+				fault("I2: index %d came after %d events", e.Index, len(events))
 			}
 		}
 		if v.end == "" {
@@ -92,14 +93,14 @@ func (l *life) checkVisits(fault faultFunc) (events []jobEvent) {
 		}
 		ends++
 		if v.end != "completed" {
-			fault("its stream ended as %s", v.end)
+			fault("I8: its stream ended as %s", v.end)
 		}
 		if v.count != next {
-			fault("its stream ended after index %d, job.end counts %d events", next-1, v.count)
+			fault("I2: its stream ended after index %d, job.end counts %d events", next-1, v.count)
 		}
 	}
 	if ends == 0 {
-		fault("no stream saw its end")
+		fault("I8: no stream saw its end")
 	}
 	return events
 }
@@ -109,24 +110,24 @@ func (l *life) checkLooks(events int, fault faultFunc) {
 	for _, k := range l.looks {
 		switch {
 		case k.missing:
-			fault("it was accepted and is not there")
+			fault("I1: it was accepted and is not there")
 			continue
 		case ended(last.state) && (k.state != last.state || k.attempt != last.attempt || k.events != last.events || k.result != last.result):
-			fault("it had ended as %+v and is %+v", last, k)
+			fault("I10: it had ended as %+v and is %+v", last, k)
 		case k.attempt < last.attempt:
-			fault("attempt %d after %d", k.attempt, last.attempt)
+			fault("I4: attempt %d after %d", k.attempt, last.attempt)
 		case k.events < last.events:
-			fault("%d events after %d", k.events, last.events)
+			fault("I2: %d events after %d", k.events, last.events)
 		}
 		last = k
 	}
 	switch {
 	case last.state != "completed":
-		fault("it is %q at the end", last.state)
+		fault("I8: it is %q at the end", last.state)
 	case last.result != strings.TrimSpace(l.want):
-		fault("its result differs from the undisturbed run %s", firstDifference(strings.TrimSpace(l.want), last.result))
+		fault("I3: its result differs from the undisturbed run %s", firstDifference(strings.TrimSpace(l.want), last.result))
 	case last.events != events:
-		fault("it has %d events, %d were streamed", last.events, events)
+		fault("I2: it has %d events, %d were streamed", last.events, events)
 	}
 }
 
@@ -151,7 +152,7 @@ func (l *life) checkEvents(events []jobEvent, fault faultFunc) {
 	text, scores, tokens := make([]string, len(want.Choices)), make([][]float32, len(want.Choices)), 0
 	for _, e := range events {
 		if e.Choice < 0 || e.Choice >= len(want.Choices) {
-			fault("event %s is of choice %d of %d", e.line, e.Choice, len(want.Choices))
+			fault("I3: event %s is of choice %d of %d", e.line, e.Choice, len(want.Choices))
 			return
 		}
 		text[e.Choice] += e.Text
@@ -163,14 +164,14 @@ func (l *life) checkEvents(events []jobEvent, fault faultFunc) {
 		}
 	}
 	if tokens != want.Usage.Tokens {
-		fault("%d tokens were streamed, the undisturbed run has %d", tokens, want.Usage.Tokens)
+		fault("I3: %d tokens were streamed, the undisturbed run has %d", tokens, want.Usage.Tokens)
 	}
 	for i, c := range want.Choices {
 		if text[i] != c.Text {
-			fault("its events say another text %s", firstDifference(c.Text, text[i]))
+			fault("I3: its events say another text %s", firstDifference(c.Text, text[i]))
 		}
 		if c.Logprobs != nil && !slices.Equal(scores[i], c.Logprobs.Scores) {
-			fault("its events have the scores %v, the undisturbed run %v", scores[i], c.Logprobs.Scores)
+			fault("I3: its events have the scores %v, the undisturbed run %v", scores[i], c.Logprobs.Scores)
 		}
 	}
 }
@@ -185,17 +186,17 @@ func (l *life) checkJournal(fault faultFunc) {
 			attempt++
 		}
 		if r.attempt != attempt {
-			fault("record %d is of attempt %d, %d is the newest", i, r.attempt, attempt)
+			fault("I4: record %d is of attempt %d, %d is the newest", i, r.attempt, attempt)
 		}
 		if done > 0 {
-			fault("record %d (kind %d) follows the commit", i, r.kind)
+			fault("I10: record %d (kind %d) follows the commit", i, r.kind)
 		}
 		if r.kind == recordDone {
 			done++
 		}
 	}
 	if done != 1 {
-		fault("%d results are committed in %d records", done, len(l.journal))
+		fault("I10: %d results are committed in %d records", done, len(l.journal))
 	}
 }
 
