@@ -183,7 +183,8 @@ func (c *Checkpoint) check() error {
 	var bad Problems
 	arch, _ := lookup(c.Config.Architecture)
 	known := map[string]bool{}
-	for _, want := range c.Config.Tensors() {
+	asked := c.asked()
+	for _, want := range asked.Tensors() {
 		known[want.Name] = true
 		p, ok := c.at[want.Name]
 		fail := func(kind error, format string, args ...any) {
@@ -211,6 +212,19 @@ func (c *Checkpoint) check() error {
 		}
 	}
 	return bad.in(c.Dir)
+}
+
+// asked is the config with no more layers than it takes to name more tensors than the
+// files hold: a few bytes of config can ask for a quarter of a million.
+func (c *Checkpoint) asked() Config {
+	few, names := c.Config, 0
+	for i := 0; i < c.Config.Layers && names <= len(c.at); i++ {
+		few.Layers = i + 1
+		if names++; c.Config.Sparse(i) {
+			names += 3 * c.Config.MoE.Experts
+		}
+	}
+	return few
 }
 
 // in returns the problems as an error, or nil when there is none.

@@ -342,37 +342,6 @@ func TestGGUFMetadata(t *testing.T) {
 	}
 }
 
-// Whatever lies in the file, opening it ends in a model that reads or an error.
-func FuzzOpenGGUF(f *testing.F) {
-	shape := modeltest.Small()
-	shape.Hidden, shape.Layers, shape.FFN, shape.Vocab = 32, 1, 32, 32
-	hub := open(f, write(f, shape, 1))
-	f.Add(modeltest.Convert(hub, always(gguf.Q8_0)).Bytes())
-	f.Add(modeltest.Convert(hub, always(gguf.F32)).Bytes())
-	shape.Experts = 3
-	f.Add(modeltest.Convert(open(f, write(f, shape, 1)), always(gguf.Q8_0)).Bytes())
-	path := filepath.Join(f.TempDir(), "m.gguf")
-	f.Fuzz(func(t *testing.T, data []byte) {
-		put(t, path, data)
-		c, err := model.Open(path)
-		if err != nil {
-			if !strings.HasPrefix(err.Error(), "model: ") {
-				t.Error(err)
-			}
-			return
-		}
-		defer c.Close()
-		for _, s := range c.Config.Tensors() {
-			x, err := c.Tensor(s.Name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			x.Row(make([]float32, x.Cols()), x.Rows()-1, 0, x.Cols())
-		}
-		c.Config.InvFreq()
-	})
-}
-
 // A model in parts is the model in one file.
 func TestGGUFSplit(t *testing.T) {
 	hub := open(t, "testdata/qwen2")

@@ -15,9 +15,9 @@ type GGUF struct {
 	Version   uint32 // 0: 3
 	Alignment int    // of the tensors; 0: 32. Write general.alignment with Set
 
-	meta    []ggufKey
-	tensors []ggufTensor
-	data    []byte
+	Table []Entry // of the tensors; for spoiling
+	meta  []ggufKey
+	data  []byte
 }
 
 type ggufKey struct {
@@ -25,11 +25,40 @@ type ggufKey struct {
 	value []byte
 }
 
-type ggufTensor struct {
-	name   string
-	typ    gguf.Type
-	shape  []int
-	offset uint64
+// Entry is a line of the table of tensors.
+type Entry struct {
+	Name   string
+	Type   gguf.Type
+	Shape  []int // outermost first
+	Offset uint64
+}
+
+// Keys lists the metadata in order.
+func (g *GGUF) Keys() []string {
+	var keys []string
+	for _, k := range g.meta {
+		keys = append(keys, k.name)
+	}
+	return keys
+}
+
+// Cut takes the last n bytes of the data away.
+func (g *GGUF) Cut(n int) { g.data = g.data[:max(0, len(g.data)-n)] }
+
+// Clone copies all but the data, which both share.
+func (g *GGUF) Clone() *GGUF {
+	c := *g
+	c.meta, c.Table = slices.Clone(g.meta), slices.Clone(g.Table)
+	for i := range c.Table {
+		c.Table[i].Shape = slices.Clone(c.Table[i].Shape)
+	}
+	return &c
+}
+
+// Header is the file up to its data, which has size bytes.
+func (g *GGUF) Header() (header []byte, size int) {
+	all := g.Bytes()
+	return all[:len(all)-len(g.data)], len(g.data)
 }
 
 // Set appends a metadata key with a uint32, int32, float32, uint64, bool,
@@ -52,7 +81,7 @@ func (g *GGUF) Add(name string, typ gguf.Type, shape []int, data []byte) {
 	for len(g.data)%align != 0 {
 		g.data = append(g.data, 0)
 	}
-	g.tensors = append(g.tensors, ggufTensor{name, typ, shape, uint64(len(g.data))})
+	g.Table = append(g.Table, Entry{name, typ, shape, uint64(len(g.data))})
 	g.data = append(g.data, data...)
 }
 
@@ -67,16 +96,16 @@ func (g *GGUF) Bytes() []byte {
 		align = 32
 	}
 	out := le.AppendUint32([]byte("GGUF"), version)
-	out = le.AppendUint64(le.AppendUint64(out, uint64(len(g.tensors))), uint64(len(g.meta)))
+	out = le.AppendUint64(le.AppendUint64(out, uint64(len(g.Table))), uint64(len(g.meta)))
 	for _, k := range g.meta {
 		out = append(appendString(out, k.name), k.value...)
 	}
-	for _, t := range g.tensors {
-		out = le.AppendUint32(appendString(out, t.name), uint32(len(t.shape)))
-		for i := range t.shape {
-			out = le.AppendUint64(out, uint64(t.shape[len(t.shape)-1-i]))
+	for _, t := range g.Table {
+		out = le.AppendUint32(appendString(out, t.Name), uint32(len(t.Shape)))
+		for i := range t.Shape {
+			out = le.AppendUint64(out, uint64(t.Shape[len(t.Shape)-1-i]))
 		}
-		out = le.AppendUint64(le.AppendUint32(out, uint32(t.typ)), t.offset)
+		out = le.AppendUint64(le.AppendUint32(out, uint32(t.Type)), t.Offset)
 	}
 	for len(out)%align != 0 {
 		out = append(out, 0)
@@ -146,12 +175,12 @@ func (g *GGUF) Split(n int) []*GGUF {
 		}
 		p.Set("split.no", i)
 		p.Set("split.count", n)
-		for j := len(g.tensors) * i / n; j < len(g.tensors)*(i+1)/n; j++ {
-			t, end := g.tensors[j], uint64(len(g.data))
-			if j+1 < len(g.tensors) {
-				end = g.tensors[j+1].offset
+		for j := len(g.Table) * i / n; j < len(g.Table)*(i+1)/n; j++ {
+			t, end := g.Table[j], uint64(len(g.data))
+			if j+1 < len(g.Table) {
+				end = g.Table[j+1].Offset
 			}
-			p.Add(t.name, t.typ, t.shape, g.data[t.offset:end])
+			p.Add(t.Name, t.Type, t.Shape, g.data[t.Offset:end])
 		}
 		parts[i] = p
 	}

@@ -233,3 +233,12 @@ func appendElement(data []byte, dt tensor.DType, v float32) []byte {
 	}
 	panic(fmt.Sprintf("modeltest: no weights of type %v", dt))
 }
+
+// Parts takes a safetensors file of this package apart.
+func Parts(file []byte) (header map[string]any, data []byte) {
+	n := 8 + binary.LittleEndian.Uint64(file)
+	if err := json.Unmarshal(file[8:n], &header); err != nil {
+		panic(err) // a file of ours
+	}
+	return header, file[n:]
+}
