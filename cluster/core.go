@@ -38,9 +38,9 @@ type core struct {
 	stepper    *stepper
 	policy     kvcache.Policy
 	geometry   kvcache.Geometry
-	recoveries atomic.Uint64 // placements withdrawn because something went wrong
-	most       atomic.Int64  // cache bytes of the largest placement that served
-	withdrawn  atomic.Bool   // one has served, and will again
+	recoveries atomic.Uint64             // placements withdrawn because something went wrong
+	most       atomic.Int64              // cache bytes of the largest placement that served
+	withdrawn  atomic.Pointer[time.Time] // since when none serves; nil: one does, or none ever has
 
 	steps  sync.WaitGroup // steps and releases in flight
 	ctx    context.Context
@@ -121,6 +121,7 @@ const settle = 2 * time.Second
 
 // placed and unplaced are called from the director.
 func (c *core) placed(g *Group) {
+	c.withdrawn.Store(nil)
 	c.most.Store(max(c.most.Load(), g.budget()))
 	p := batcher.Placed{Epoch: g.Placement.Epoch}
 	for i, s := range g.Placement.Slices {
@@ -135,7 +136,8 @@ func (c *core) placed(g *Group) {
 }
 
 func (c *core) unplaced(w topology.Withdraw) {
-	c.withdrawn.Store(true)
+	now := time.Now()
+	c.withdrawn.CompareAndSwap(nil, &now)
 	if !w.Grown {
 		c.recoveries.Add(1)
 	}

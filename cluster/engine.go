@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -161,15 +162,36 @@ func (p *pump) send(ctx context.Context, e api.Event) bool {
 	}
 }
 
-// Ready implements api.Engine: nil while a placement serves, and while the
-// cluster recovers: requests are taken then, and wait.
+// Ready implements api.Engine: nil while a placement serves, and for recoverGrace
+// after it was withdrawn: requests are taken then, and wait. Later a client does
+// better elsewhere, or by asking again.
 func (c *core) Ready() error {
 	phase, err := c.serving()
-	if c.withdrawn.Load() && phase != topology.Over {
+	if err == nil || c.most.Load() == 0 || phase == topology.Over {
+		return err
+	}
+	var gone time.Duration
+	if since := c.withdrawn.Load(); since != nil {
+		gone = time.Since(*since)
+	}
+	if gone < recoverGrace {
 		return nil
+	}
+	var not api.ErrNotReady
+	if errors.As(err, &not) {
+		not.Reason = fmt.Sprintf("no placement serves since %v: %s", gone.Round(time.Second), not.Reason)
+		not.RetryAfter = recoverRetry
+		return not
 	}
 	return err
 }
+
+const (
+	// recoverGrace is how long new requests may wait for a recovery before they are
+	// refused: an ordinary one takes a second or two.
+	recoverGrace = 10 * time.Second
+	recoverRetry = 2 * time.Second
+)
 
 // serving is nil while a placement serves.
 func (c *core) serving() (topology.AuthorityPhase, error) {
