@@ -107,7 +107,11 @@ type ClusterState struct {
 	WireBytes       uint64      `json:"wire_bytes"`      // tensors that nodes sent in them, of failed ones not
 	Subscriptions   int         `json:"subscriptions"`   // of the bus, in the coordinator's process
 	Nodes           []NodeState `json:"nodes"`
-	Store           *StoreState `json:"store,omitempty"` // absent: no data directory
+
+	// Fences counts nodes that were left out because they held up the others: slow, hung.
+	Fences map[string]uint64 `json:"fences,omitempty"`
+
+	Store *StoreState `json:"store,omitempty"` // absent: no data directory
 }
 
 // StoreState is where placement and jobs are written down, and by whom.
@@ -140,4 +144,6 @@ type NodeState struct {
 	LoadBytes     int64   `json:"load_bytes,omitempty"`
 	RSSBytes      int64   `json:"rss_bytes,omitempty"`
 	StepMillis    float64 `json:"step_ms,omitempty"`
+	Late          float64 `json:"late_ratio,omitempty"` // of the steps' time, what the others wait for it alone; a straggler above 0.5
+	Reason        string  `json:"reason,omitempty"`     // why it is fenced
 }

@@ -122,7 +122,7 @@ type clusterCollector struct {
 	used, budget, sequences        *prometheus.Desc
 	subscriptions, nodeSubs        *prometheus.Desc
 	reserved, freed, batch         *prometheus.Desc
-	replicas                       *prometheus.Desc
+	replicas, late, fences         *prometheus.Desc
 }
 
 func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
@@ -143,6 +143,8 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 		reserved:      desc("shoal_node_kv_reserved_bytes", "KV cache bytes that the ledger has promised to running sequences on the node.", "node"),
 		replicas:      desc("shoal_node_kv_replica_bytes", "KV cache bytes on the node that copies of other nodes' caches take.", "node"),
 		freed:         desc("shoal_node_kv_freed_bytes", "KV cache bytes that ends of prefill gave back on the node in this epoch.", "node"),
+		late:          desc("shoal_node_late_ratio", "Part of the steps' time in which the others wait for the node alone; a straggler above 0.5.", "node"),
+		fences:        desc("shoal_fences_total", "Nodes that were left out for a while, because they were slow or hung.", "kind"),
 		batch:         desc("shoal_batch_sequences", "Sequences in the step in flight."),
 		sequences:     desc("shoal_node_sequences", "Sequences whose cache the node owns.", "node"),
 		subscriptions: desc("shoal_subscriptions", "Subscriptions of the bus in the coordinator's process."),
@@ -151,7 +153,7 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 }
 
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.batch, c.subscriptions, c.nodeSubs} {
+	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.batch, c.subscriptions, c.nodeSubs} {
 		ch <- d
 	}
 }
@@ -167,6 +169,9 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.batch, float64(st.BatchSequences))
 	gauge(c.subscriptions, float64(st.Subscriptions))
 	ch <- prometheus.MustNewConstMetric(c.recoveries, prometheus.CounterValue, float64(st.Recoveries))
+	for kind, n := range st.Fences {
+		ch <- prometheus.MustNewConstMetric(c.fences, prometheus.CounterValue, float64(n), kind)
+	}
 	var used, budget int64
 	states, seen := map[string]int{}, map[string]bool{}
 	for _, n := range st.Nodes {
@@ -181,6 +186,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.budget, float64(n.KVBudgetBytes), n.ID)
 		gauge(c.reserved, float64(n.KVReserved), n.ID)
 		gauge(c.replicas, float64(n.KVReplicas), n.ID)
+		gauge(c.late, n.Late, n.ID)
 		gauge(c.freed, float64(n.KVFreed), n.ID)
 		gauge(c.sequences, float64(n.Sequences), n.ID)
 		gauge(c.nodeSubs, float64(n.Subscriptions), n.ID)

@@ -49,7 +49,7 @@ type serveFlags struct {
 	MaxSequences int           `placeholder:"N" help:"Most sequences that hold memory at once (default: 64)."`
 	Replicas     int           `placeholder:"N" default:"0" help:"1: a second node keeps a copy of each decoding sequence's cache, in memory that no sequence needs, so that the loss of a node costs no prompt again."`
 	Queue        int           `default:"1024" help:"Requests that may wait; beyond them clients get 503."`
-	StepDeadline time.Duration `default:"30s" help:"A step that takes longer breaks the epoch."`
+	StepDeadline time.Duration `default:"5s" help:"A node that makes no progress in a step for this long, while the others wait for it, is left out for a while. A step that takes six times as long breaks the epoch."`
 	SyncDeadline time.Duration `default:"10s" help:"A collective that takes longer fails the step."`
 }
 

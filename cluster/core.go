@@ -99,12 +99,12 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 		GroupName: group, Deadline: s.SyncDeadline, Logger: s.Logger,
 		OnServe: c.placed, OnWithdraw: c.unplaced,
 	})
-	c.stepper = &stepper{director: c.director, deadline: s.StepDeadline, suspect: c.suspect}
+	c.stepper = &stepper{director: c.director, stall: s.StepDeadline, deadline: stepStalls * s.StepDeadline, suspect: c.suspect, fence: c.fence, log: s.Logger}
 	c.geometry = socket.GeometryOf(m, kv)
 	cfg := batcher.Config{
 		Geometry:     c.geometry,
 		ContextLimit: s.MaxContext, EOS: m.EOS, TokenBudget: s.StepTokens, Chunk: s.Chunk, MaxRunning: s.MaxSequences, MaxWaiting: s.Queue, Replicas: s.Replicas,
-		StepMillis: (s.StepDeadline + 5*time.Second).Milliseconds(),
+		StepMillis: (stepStalls*s.StepDeadline + 5*time.Second).Milliseconds(),
 	}
 	cfg.Defaults()
 	if c.batcher, err = batcher.Start(root, cfg, c, batcher.Options{Logger: s.Logger}); err != nil {
@@ -147,6 +147,12 @@ func (c *core) unplaced(w topology.Withdraw) {
 func (c *core) suspect(g *Group, rank int) {
 	n := g.Nodes[rank]
 	c.root.Send(c.dpid, &nodeDown{id: n.ID, incarnation: n.Incarnation})
+}
+
+// fence asks that a node be left out: it holds up the others.
+func (c *core) fence(g *Group, rank int, reason string, hung bool) {
+	n := g.Nodes[rank]
+	c.root.Send(c.dpid, &nodeFence{id: n.ID, incarnation: n.Incarnation, reason: reason, hung: hung})
 }
 
 // StartStep implements batcher.Stepper.

@@ -79,6 +79,17 @@ type (
 		leaves      bool
 		reply       chan error // nil: nobody waits
 	}
+	// nodeFence: a node holds up the others. nodeWorks: it answers again.
+	nodeFence struct {
+		id          string
+		incarnation uint64
+		reason      string
+		hung        bool
+	}
+	nodeWorks struct {
+		id          string
+		incarnation uint64
+	}
 	placementRecorded struct{ epoch uint32 }
 	leaseLost         struct{ reason string }
 
@@ -97,6 +108,8 @@ type directorView struct {
 	Refused   map[string]string
 	Drained   map[string]uint64
 	Apart     []string
+	Fenced    map[string]topology.Fence
+	Fences    map[string]uint64 // how often nodes were fenced, by kind
 	Hosts     map[string]host
 }
 
@@ -116,7 +129,8 @@ type director struct {
 	cfg       directorConfig
 	authority *topology.Authority
 	hosts     map[string]host
-	met       sync.Map // id -> incarnation, of nodes that are up or refused
+	met       sync.Map          // id -> incarnation, of nodes that are up or refused
+	fences    map[string]uint64 // by kind, since the start
 	began     time.Time
 	ctx       context.Context
 	cancel    context.CancelFunc
@@ -133,7 +147,7 @@ const (
 
 func newDirector(cfg directorConfig) *director {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &director{cfg: cfg, authority: topology.NewAuthority(cfg.Authority), hosts: map[string]host{},
+	return &director{cfg: cfg, authority: topology.NewAuthority(cfg.Authority), hosts: map[string]host{}, fences: map[string]uint64{"hung": 0, "slow": 0},
 		began: time.Now(), ctx: ctx, cancel: cancel}
 }
 
@@ -183,6 +197,11 @@ func (d *director) Receive(c actor.Context) {
 		d.run(c, d.authority.Broken(m.epoch, m.reason))
 	case *nodeDrain:
 		d.drain(c, m)
+	case *nodeFence:
+		d.fence(c, m)
+	case *nodeWorks:
+		d.cfg.Logger.Info("a fenced node works again", "node", m.id)
+		d.authority.Works(m.id, m.incarnation)
 	case *placementRecorded:
 		d.run(c, d.authority.Recorded(m.epoch))
 	case *leaseLost:
@@ -193,7 +212,8 @@ func (d *director) Receive(c actor.Context) {
 		phase, reason := d.authority.Phase()
 		p, nodes := d.authority.Placement()
 		v := directorView{Phase: phase, Reason: reason, Epoch: d.authority.Epoch(), Placement: p, Nodes: nodes, Known: d.authority.Known(),
-			Refused: maps.Clone(d.authority.Refused()), Drained: maps.Clone(d.authority.Drained()), Apart: d.authority.Apart(), Hosts: maps.Clone(d.hosts)}
+			Refused: maps.Clone(d.authority.Refused()), Drained: maps.Clone(d.authority.Drained()), Apart: d.authority.Apart(), Hosts: maps.Clone(d.hosts),
+			Fenced: d.authority.Fenced(), Fences: maps.Clone(d.fences)}
 		m.reply <- v
 	}
 }
@@ -225,6 +245,36 @@ func (d *director) drain(c actor.Context, m *nodeDrain) {
 	if m.reply != nil {
 		m.reply <- err
 	}
+}
+
+// fence leaves a node out that holds up the others.
+func (d *director) fence(c actor.Context, m *nodeFence) {
+	effects := d.authority.Fence(m.id, m.incarnation, m.reason, m.hung)
+	f, fenced := d.authority.Fenced()[m.id]
+	if fenced && effects == nil {
+		return // by another step already
+	}
+	if !fenced {
+		d.cfg.Logger.Warn("a node holds up the others, and cannot be left out", "node", m.id, "reason", m.reason)
+		return
+	}
+	kind := "slow"
+	if m.hung {
+		kind = "hung"
+	}
+	d.fences[kind]++
+	d.cfg.Logger.Warn("node fenced", "node", m.id, "reason", m.reason, "times", f.Times)
+	d.run(c, effects)
+}
+
+// probe asks a fenced node whether its executor works.
+func (d *director) probe(c actor.Context, n topology.Node) {
+	self, root, h := c.Self(), c.ActorSystem().Root, d.hosts[n.ID].handle
+	d.call(probeLimit, func(ctx context.Context) {
+		if s, err := h.Status(ctx); err == nil && !s.Busy {
+			root.Send(self, &nodeWorks{n.ID, n.Incarnation})
+		}
+	})
 }
 
 // down removes a node, unless a newer process has taken its name.
@@ -272,6 +322,8 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 			d.serving.Store(g)
 			d.cfg.Logger.Info("serving", "epoch", e.Placement.Epoch, "sockets", len(e.Nodes))
 			d.cfg.OnServe(g)
+		case topology.Probe:
+			d.probe(c, e.Node)
 		case topology.RetireNode:
 			h := d.hosts[e.Node.ID].handle
 			d.call(retireTimeout, func(ctx context.Context) { _ = h.Retire(ctx, &proto.RetireRequest{Epoch: e.Epoch}) })

@@ -243,13 +243,17 @@ func (c *core) Cluster() api.ClusterState {
 	}
 	s := api.ClusterState{Epoch: uint64(v.Epoch), Mapping: string(v.Placement.Mapping), Running: len(snap.Running), Waiting: len(snap.Waiting),
 		Model: c.serve.Names[0], Policy: c.serve.Policy, TokensPerSecond: float64(snap.TokensPerSecond), BatchRows: snap.BatchRows, BatchSequences: snap.BatchSequences,
-		Recoveries: c.recoveries.Load(), Nodes: []api.NodeState{}}
+		Recoveries: c.recoveries.Load(), Nodes: []api.NodeState{}, Fences: v.Fences}
 	if len(snap.Waiting) > 0 {
 		s.WaitingReason = snap.Waiting[0].Why
 	}
 	c.stepper.figures.mu.Lock()
 	s.StepMillis = float64(c.stepper.figures.step.Microseconds()) / 1000
 	s.StepRows, s.WireBytes = c.stepper.figures.total.Rows, c.stepper.figures.total.Wire
+	late := map[string]float64{}
+	for _, n := range v.Nodes {
+		late[n.ID] = c.stepper.figures.pace.Ratio(n.ID)
+	}
 	c.stepper.figures.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,6 +266,11 @@ func (c *core) Cluster() api.ClusterState {
 			state = "unheard"
 		}
 		node := api.NodeState{ID: n.ID, PID: h.pid, Address: h.address, State: state, KVBudgetBytes: n.KVBudget}
+		if f, out := v.Fenced[n.ID]; out {
+			state = "fenced"
+			node.Reason = f.Reason
+		}
+		node.State, node.Late = state, late[n.ID]
 		for i, p := range v.Placement.Slices {
 			if p.ID != n.ID {
 				continue

@@ -47,8 +47,9 @@ type ServeConfig struct {
 	Replicas int
 	// Queue bounds the requests that wait; beyond it clients get 503. Default 1024.
 	Queue int
-	// StepDeadline is how long a step may take before the epoch is given up.
-	// Default 30 s.
+	// StepDeadline is how long a node may make no progress in a step while the
+	// others wait for it, before it is left out. A whole step may take six times as
+	// long before the epoch is given up. Default 5 s.
 	StepDeadline time.Duration
 	// SyncDeadline is how long one collective may take. Default 10 s.
 	SyncDeadline time.Duration
@@ -77,7 +78,7 @@ func (c *ServeConfig) ensureDefaults(m *model.Config) {
 	orDefault(&c.Chunk, min(256, c.StepTokens))
 	orDefault(&c.MaxSequences, min(64, max(1, c.StepTokens-1)))
 	orDefault(&c.Queue, 1024)
-	orDefault(&c.StepDeadline, 30*time.Second)
+	orDefault(&c.StepDeadline, 5*time.Second)
 	orDefault(&c.SyncDeadline, 10*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"shoal/actors/socket"
 	"shoal/proto"
 	"shoal/sampler"
+	"shoal/topology"
 )
 
 // stepRequest is a plan in the form that crosses the wire.
@@ -74,7 +76,10 @@ func tops(in []*proto.TokenLogprob) []sampler.TokenLogprob {
 // stepper carries plans out on the serving group.
 type stepper struct {
 	director *director
-	deadline time.Duration
+	stall    time.Duration // without progress of a node that the others wait for
+	deadline time.Duration // of the whole step
+	fence    func(g *Group, rank int, reason string, hung bool)
+	log      *slog.Logger
 	suspect  func(g *Group, rank int) // a socket that failed a step and does not answer
 	figures  figures
 }
@@ -87,6 +92,8 @@ type figures struct {
 	steps   uint64
 	last    time.Time
 	total   StepTotals
+	epoch   uint32
+	pace    topology.Pace
 }
 
 // StepTotals are sums over all steps since the start.
@@ -153,7 +160,9 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 	defer cancel()
 	s.figures.begin(p.Tokens())
 	began := time.Now()
+	ctx, hung := s.watch(ctx, g, p)
 	replies, errs := g.step(ctx, stepRequest(p, s.deadline))
+	hung()
 	var failed []string
 	var wg sync.WaitGroup
 	for rank, err := range errs {
@@ -175,7 +184,9 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 	if len(failed) > 0 {
 		return batcher.StepDone{}, errors.New(strings.Join(failed, "; "))
 	}
-	s.figures.note(time.Since(began), replies)
+	took := time.Since(began)
+	s.figures.note(took, replies)
+	s.keepPace(g, took, replies)
 	return stepDone(p, replies), nil
 }
 

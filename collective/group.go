@@ -2,6 +2,7 @@ package collective
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -117,7 +118,7 @@ func (g *Group) take(src int, h Header, payload, msg []byte) {
 		g.recycle(msg)
 	}
 	if ok {
-		g.st.landed(l)
+		g.st.landed(g.now(), l)
 	}
 }
 
@@ -254,6 +255,15 @@ func (g *Group) Done() <-chan struct{} { return g.ended }
 // Rank and Size are those of the config.
 func (g *Group) Rank() int { return g.cfg.Rank }
 func (g *Group) Size() int { return g.cfg.Size }
+
+// Late is how long this rank has waited for each other rank, so far: from the
+// moment when all others had delivered to an operation until that one had. A rank
+// that pauses finds all messages there when it wakes, and blames nobody.
+func (g *Group) Late() []time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.st.late)
+}
 
 // Stats returns the counters so far.
 func (g *Group) Stats() Stats {

@@ -7,6 +7,7 @@ type op struct {
 	id       OpID
 	done     func(error)
 	deadline int64
+	waits    int64 // when the wait for the next inbox began
 	phases   [2]phase
 	count    int // phases in use
 	at       int // phase whose data is awaited

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // state is the group as a pure machine. Inputs: start, message, landed, combined,
@@ -34,6 +35,7 @@ type state struct {
 	notice   bool  // OnFail is to be told
 
 	stats Stats
+	late  []time.Duration // by rank: see Group.Late
 }
 
 type lane struct {
@@ -70,7 +72,7 @@ type landing struct {
 }
 
 func newState(cfg Config) *state {
-	return &state{cfg: cfg, ops: map[OpID]*op{}, stash: map[OpID][]stashed{}}
+	return &state{cfg: cfg, ops: map[OpID]*op{}, stash: map[OpID][]stashed{}, late: make([]time.Duration, cfg.Size)}
 }
 
 // newOp returns a blank operation to be described and then started.
@@ -105,6 +107,7 @@ func (s *state) start(now int64, o *op) {
 			return
 		}
 	}
+	o.waits = now
 	o.deadline = now + int64(s.cfg.Deadline) + int64(float64(o.moved)/float64(s.cfg.Rate)*1e9)
 	if held, ok := s.stash[o.id]; ok {
 		delete(s.stash, o.id)
@@ -211,7 +214,7 @@ func (s *state) deliver(o *op, h Header, payload []byte) (l landing, ok, keep bo
 }
 
 // landed: the payload of a landing has been copied.
-func (s *state) landed(l landing) {
+func (s *state) landed(now int64, l landing) {
 	o := l.op
 	o.busy--
 	if s.settle(o) {
@@ -221,6 +224,12 @@ func (s *state) landed(l landing) {
 	in := &ph.in[l.rank]
 	if in.left--; in.left == 0 {
 		ph.missing--
+		if l.phase == o.at {
+			if ph.missing == 0 {
+				s.late[l.rank] += time.Duration(now - o.waits)
+			}
+			o.waits = now
+		}
 		s.advance(o)
 	}
 }

@@ -1906,6 +1906,7 @@ type StepReply struct {
 	ComputeMicros uint32                 `protobuf:"varint,5,opt,name=compute_micros,json=computeMicros,proto3" json:"compute_micros,omitempty"`
 	WaitMicros    uint32                 `protobuf:"varint,6,opt,name=wait_micros,json=waitMicros,proto3" json:"wait_micros,omitempty"`
 	WireBytes     uint64                 `protobuf:"varint,7,opt,name=wire_bytes,json=wireBytes,proto3" json:"wire_bytes,omitempty"`
+	LateMicros    []uint32               `protobuf:"varint,8,rep,packed,name=late_micros,json=lateMicros,proto3" json:"late_micros,omitempty"` // by rank: how long this one waited for it alone, the others being there
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1989,6 +1990,13 @@ func (x *StepReply) GetWireBytes() uint64 {
 	return 0
 }
 
+func (x *StepReply) GetLateMicros() []uint32 {
+	if x != nil {
+		return x.LateMicros
+	}
+	return nil
+}
+
 type SocketStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -2004,6 +2012,8 @@ type SocketStatus struct {
 	LoadedBytes   int64                  `protobuf:"varint,11,opt,name=loaded_bytes,json=loadedBytes,proto3" json:"loaded_bytes,omitempty"` // of load_bytes, while weights are read; 0 of 0 before the first load
 	LoadBytes     int64                  `protobuf:"varint,12,opt,name=load_bytes,json=loadBytes,proto3" json:"load_bytes,omitempty"`
 	Subscriptions uint32                 `protobuf:"varint,13,opt,name=subscriptions,proto3" json:"subscriptions,omitempty"` // of the bus in this process
+	Progress      uint64                 `protobuf:"varint,14,opt,name=progress,proto3" json:"progress,omitempty"`           // jobs that the executor has done of the step in flight
+	Busy          bool                   `protobuf:"varint,15,opt,name=busy,proto3" json:"busy,omitempty"`                   // the executor has a job in hand; false: it waits for others, or for work
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2127,6 +2137,20 @@ func (x *SocketStatus) GetSubscriptions() uint32 {
 		return x.Subscriptions
 	}
 	return 0
+}
+
+func (x *SocketStatus) GetProgress() uint64 {
+	if x != nil {
+		return x.Progress
+	}
+	return 0
+}
+
+func (x *SocketStatus) GetBusy() bool {
+	if x != nil {
+		return x.Busy
+	}
+	return false
 }
 
 var File_proto_shoal_proto protoreflect.FileDescriptor
@@ -2277,7 +2301,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x05token\x18\x03 \x01(\rR\x05token\x12\x18\n" +
 	"\alogprob\x18\x04 \x01(\x02R\alogprob\x12%\n" +
 	"\x03top\x18\x05 \x03(\v2\x13.shoal.TokenLogprobR\x03top\x12,\n" +
-	"\x06prompt\x18\x06 \x03(\v2\x14.shoal.PromptLogprobR\x06prompt\"\xea\x01\n" +
+	"\x06prompt\x18\x06 \x03(\v2\x14.shoal.PromptLogprobR\x06prompt\"\x8b\x02\n" +
 	"\tStepReply\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12(\n" +
@@ -2287,7 +2311,9 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\vwait_micros\x18\x06 \x01(\rR\n" +
 	"waitMicros\x12\x1d\n" +
 	"\n" +
-	"wire_bytes\x18\a \x01(\x04R\twireBytes\"\xb2\x03\n" +
+	"wire_bytes\x18\a \x01(\x04R\twireBytes\x12\x1f\n" +
+	"\vlate_micros\x18\b \x03(\rR\n" +
+	"lateMicros\"\xe2\x03\n" +
 	"\fSocketStatus\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\"\n" +
@@ -2306,7 +2332,9 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\floaded_bytes\x18\v \x01(\x03R\vloadedBytes\x12\x1d\n" +
 	"\n" +
 	"load_bytes\x18\f \x01(\x03R\tloadBytes\x12$\n" +
-	"\rsubscriptions\x18\r \x01(\rR\rsubscriptions*\xc3\x01\n" +
+	"\rsubscriptions\x18\r \x01(\rR\rsubscriptions\x12\x1a\n" +
+	"\bprogress\x18\x0e \x01(\x04R\bprogress\x12\x12\n" +
+	"\x04busy\x18\x0f \x01(\bR\x04busy*\xc3\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eKIND_RPC_HELLO\x10\x01\x12\x11\n" +

@@ -114,6 +114,8 @@ type Authority struct {
 	drained map[string]uint64 // incarnation of nodes that are to take no part
 	unheard [][2]string       // pairs that do not hear each other, as far as answered in this phase
 	apart   map[string]apart  // nodes that others did not hear
+	fenced  map[string]Fence  // nodes that held up the others, and those that came back
+	probeAt time.Duration     // when fenced nodes may be asked again
 	changed time.Duration     // last change of membership
 	retryAt time.Duration
 	tries   int
@@ -129,7 +131,7 @@ func NewAuthority(cfg AuthorityConfig) *Authority {
 	if cfg.Apart == 0 {
 		cfg.Apart = 5 * time.Second
 	}
-	return &Authority{cfg: cfg, phase: Gathering, seen: cfg.After, nodes: map[string]Node{}, refused: map[string]string{}, drained: map[string]uint64{}, apart: map[string]apart{}, reason: "no node has joined yet"}
+	return &Authority{cfg: cfg, phase: Gathering, seen: cfg.After, nodes: map[string]Node{}, refused: map[string]string{}, drained: map[string]uint64{}, apart: map[string]apart{}, fenced: map[string]Fence{}, reason: "no node has joined yet"}
 }
 
 // Phase says where the authority stands, and in a few words why.
@@ -173,6 +175,9 @@ func (a *Authority) Up(n Node) []Effect {
 	}
 	if a.drained[n.ID] != n.Incarnation {
 		delete(a.drained, n.ID)
+	}
+	if a.fenced[n.ID].Incarnation != n.Incarnation {
+		delete(a.fenced, n.ID)
 	}
 	a.changed = a.now
 	out := a.replan(fmt.Sprintf("node %s joined", n.ID), a.takesPart(n.ID))
@@ -221,8 +226,14 @@ func (a *Authority) Drain(id string, incarnation uint64) (out []Effect, last boo
 // Drained lists the nodes that take no part since they were drained.
 func (a *Authority) Drained() map[string]uint64 { return a.drained }
 
-// ready are the nodes that may take part, by id.
-func (a *Authority) ready() []Node { return slices.DeleteFunc(a.Known(), a.out) }
+// ready are the nodes that may take part, by id. A slow node is better than none.
+func (a *Authority) ready() []Node {
+	all := slices.DeleteFunc(a.Known(), a.out)
+	if r := slices.DeleteFunc(slices.Clone(all), a.isFenced); len(r) > 0 {
+		return r
+	}
+	return slices.DeleteFunc(all, func(n Node) bool { return a.fenced[n.ID].Hung })
+}
 
 // out tells that a node is up and is to take no part.
 func (a *Authority) out(n Node) bool { return a.drained[n.ID] == n.Incarnation || a.isApart(n) }
@@ -280,11 +291,15 @@ func (a *Authority) Tick(now time.Duration) []Effect {
 	if a.phase == Gathering && len(a.nodes) > 0 && a.now >= a.retryAt {
 		return a.start()
 	}
+	var out []Effect
+	if a.phase != Over {
+		out = a.probes()
+	}
 	if a.phase == Serving && a.grew() && a.now-a.changed >= a.cfg.Settle {
 		a.reason = "nodes joined"
-		return append([]Effect{Withdraw{Reason: a.reason, Grown: true}}, a.start()...)
+		out = append(append(out, Withdraw{Reason: a.reason, Grown: true}), a.start()...)
 	}
-	return nil
+	return out
 }
 
 // grew reports that nodes wait to take part in a serving placement.
@@ -332,7 +347,7 @@ func (a *Authority) start() []Effect {
 	part := a.choose()
 	members := make([]Member, len(part))
 	for i, n := range part {
-		members[i] = Member{ID: n.ID, Share: n.Share}
+		members[i] = Member{ID: n.ID, Share: a.share(n)}
 	}
 	a.epoch = max(a.epoch, a.seen) + 1
 	p, err := Place(a.epoch, a.cfg.Mapping, a.cfg.Shape, members)
@@ -376,14 +391,15 @@ func (a *Authority) Depose(reason string) []Effect {
 // moves; newcomers follow by id.
 func (a *Authority) choose() []Node {
 	var part []Node
+	ready := a.ready()
 	seen := map[string]bool{}
 	for _, old := range a.part {
-		if n, ok := a.nodes[old.ID]; ok && !a.out(n) {
-			part = append(part, n)
-			seen[n.ID] = true
+		if i := slices.IndexFunc(ready, func(n Node) bool { return n.ID == old.ID }); i >= 0 {
+			part = append(part, ready[i])
+			seen[old.ID] = true
 		}
 	}
-	for _, n := range a.ready() {
+	for _, n := range ready {
 		if !seen[n.ID] {
 			part = append(part, n)
 		}

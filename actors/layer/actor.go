@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -12,8 +13,18 @@ import (
 // so that no actor computes in its handler. At most one job a lane is
 // outstanding, so Submit never blocks when lanes <= the executor's capacity.
 type Executor struct {
-	jobs chan func()
-	done chan struct{}
+	jobs  chan func()
+	done  chan struct{}
+	taken atomic.Uint64 // jobs submitted
+	ended atomic.Uint64 // of them, done
+}
+
+// Progress is how many jobs have been done, and whether one is in hand. A socket
+// that is not busy in a step waits for others; one that is busy and makes no
+// progress hangs.
+func (e *Executor) Progress() (done uint64, busy bool) {
+	done = e.ended.Load()
+	return done, e.taken.Load() > done
 }
 
 // NewExecutor starts the goroutine; Close stops it after the jobs in hand.
@@ -26,6 +37,7 @@ func NewExecutor(lanes int) *Executor {
 				return
 			}
 			job()
+			e.ended.Add(1)
 		}
 	}()
 	return e
@@ -33,6 +45,7 @@ func NewExecutor(lanes int) *Executor {
 
 // Submit queues a job; after Close it drops it.
 func (e *Executor) Submit(job func()) {
+	e.taken.Add(1)
 	select {
 	case e.jobs <- job:
 	case <-e.done:

@@ -320,9 +320,11 @@ func (a *Actor) begin(c actor.Context, m *Step) {
 	}
 	s := &step{request: m.Request, reply: m.Reply, observe: m.Stages}
 	e := a.epoch
+	s.jobsBefore, _ = a.exec.Progress()
 	a.step = s
 	s.legs = []leg{{layer: -1, job: func(done func(error)) {
 		s.wireBefore = wireBytes(e.group)
+		s.lateBefore = lateness(e.group)
 		began := time.Now()
 		err := e.begin(s)
 		s.stages.Begin = time.Since(began)
@@ -401,7 +403,7 @@ func (a *Actor) advance(c actor.Context, s *step, err error) {
 	}
 	s.reply(&proto.StepReply{Epoch: number, Step: s.request.Step, Sampled: s.results.order, KvUsedBytes: a.arena.Used(),
 		ComputeMicros: uint32((b.Compute + s.stages.Head + s.stages.Begin).Microseconds()), WaitMicros: uint32((b.Wait + s.stages.Wait).Microseconds()),
-		WireBytes: wireBytes(a.epoch.group) - s.wireBefore}, nil)
+		WireBytes: wireBytes(a.epoch.group) - s.wireBefore, LateMicros: micros(lateness(a.epoch.group), s.lateBefore)}, nil)
 }
 
 // teardown ends what is in flight and frees the epoch, but for the caches that
@@ -430,7 +432,11 @@ func (a *Actor) teardown(c actor.Context, cause error, keep bool) {
 }
 
 func (a *Actor) status() *proto.SocketStatus {
-	s := &proto.SocketStatus{Epoch: a.state.Epoch, State: string(a.state.Phase), LastStep: a.state.Step,
+	done, busy := a.exec.Progress()
+	if a.step != nil {
+		done -= a.step.jobsBefore
+	}
+	s := &proto.SocketStatus{Progress: done, Busy: busy, Epoch: a.state.Epoch, State: string(a.state.Phase), LastStep: a.state.Step,
 		KvUsedBytes: a.arena.Used(), KvBudgetBytes: a.arena.Budget()}
 	if a.epoch != nil {
 		s.WeightBytes = a.epoch.weights.Bytes()

@@ -3,6 +3,7 @@ package socket
 import (
 	"fmt"
 	"math"
+	"time"
 
 	"shoal/actors/layer"
 	"shoal/collective"
@@ -80,6 +81,8 @@ type step struct {
 	stages     Stages
 	observe    func(Stages)
 	wireBefore uint64
+	lateBefore []time.Duration
+	jobsBefore uint64
 }
 
 // leg is one piece of a step between synchronisations. Exactly one of its two

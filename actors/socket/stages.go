@@ -56,3 +56,22 @@ func wireBytes(g *collective.Group) uint64 {
 	}
 	return g.Stats().BytesSent
 }
+
+// lateness is how long this rank has waited for each other so far.
+func lateness(g *collective.Group) []time.Duration {
+	if g == nil {
+		return nil
+	}
+	return g.Late()
+}
+
+// micros is what was added to before.
+func micros(now, before []time.Duration) []uint32 {
+	out := make([]uint32, len(now))
+	for i := range now {
+		if i < len(before) {
+			out[i] = uint32((now[i] - before[i]).Microseconds())
+		}
+	}
+	return out
+}

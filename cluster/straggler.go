@@ -1,0 +1,120 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"shoal/actors/batcher"
+	"shoal/proto"
+	"shoal/topology"
+)
+
+// stepStalls is how many stalls a whole step may last.
+const stepStalls = 6
+
+// watch looks how far the nodes are with a step that takes long. A node that makes
+// no progress while all others wait for it is fenced, and the step ends; the
+// verdict falls within the stall deadline. stop ends the watch.
+func (s *stepper) watch(ctx context.Context, g *Group, p *batcher.Plan) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if len(g.Handles) == 1 {
+		return ctx, func() { cancel(nil) }
+	}
+	every := s.stall / 8
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		t := time.NewTicker(every)
+		defer t.Stop()
+		began := time.Now()
+		rule := topology.Stall{Deadline: s.stall * 5 / 8}
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+			}
+			for _, rank := range rule.Look(time.Since(began), s.progress(ctx, g, p, every)) {
+				why := fmt.Sprintf("it made no progress in step %d for %v while the others waited for it", p.Step, rule.Deadline)
+				s.fence(g, rank, why, true)
+				cancel(fmt.Errorf("cluster: node %s is fenced: %s", g.Nodes[rank].ID, why))
+			}
+			if ctx.Err() != nil {
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		wg.Wait()
+	}
+}
+
+// progress asks all nodes at once how far they are.
+func (s *stepper) progress(ctx context.Context, g *Group, p *batcher.Plan, limit time.Duration) []topology.Progress {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	out := make([]topology.Progress, len(g.Handles))
+	var wg sync.WaitGroup
+	for i, h := range g.Handles {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			st, err := h.Status(ctx)
+			out[i] = progressOf(st, err, p)
+		}()
+	}
+	wg.Wait()
+	return out
+}
+
+// progressOf: a node that has left the step behind is done with it, be it with an
+// error.
+func progressOf(st *proto.SocketStatus, err error, p *batcher.Plan) topology.Progress {
+	switch {
+	case err != nil:
+		return topology.Progress{Silent: true}
+	case st.Epoch != p.Epoch || st.LastStep == p.Step && st.State != "stepping":
+		return topology.Progress{Done: true}
+	case st.LastStep != p.Step: // it has not begun
+		return topology.Progress{Busy: st.Busy}
+	}
+	return topology.Progress{Busy: st.Busy, Finished: st.Progress}
+}
+
+// keepPace notes who kept the others waiting.
+func (s *stepper) keepPace(g *Group, took time.Duration, replies []*proto.StepReply) {
+	ids, late := make([]string, len(replies)), make([][]time.Duration, len(replies))
+	for i, r := range replies {
+		ids[i] = g.Nodes[i].ID
+		for _, us := range r.LateMicros {
+			late[i] = append(late[i], time.Duration(us)*time.Microsecond)
+		}
+	}
+	f := &s.figures
+	f.mu.Lock()
+	if f.epoch != g.Placement.Epoch {
+		f.epoch = g.Placement.Epoch
+		f.pace.Reset()
+	}
+	remarks := f.pace.Step(took, ids, late)
+	f.mu.Unlock()
+	for _, r := range remarks {
+		switch {
+		case r.Over:
+			s.log.Info("a straggler keeps up again", "node", r.ID)
+			continue
+		case !r.Fence:
+			s.log.Warn("straggler", "node", r.ID, "others_wait", fmt.Sprintf("%.0f%%", 100*r.Ratio))
+			continue
+		}
+		for rank, n := range g.Nodes {
+			if n.ID == r.ID {
+				s.fence(g, rank, fmt.Sprintf("the others wait for it %.0f%% of the time", 100*r.Ratio), false)
+			}
+		}
+	}
+}

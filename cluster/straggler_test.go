@@ -1,0 +1,73 @@
+package cluster
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"shoal/actors/socket"
+	"shoal/proto"
+)
+
+// TestHungExecutor: the executor of one socket of three hangs, its actor answers
+// as before. Within the step deadline it is left out, and the request goes on with
+// the same tokens. A wrong verdict would be one on a socket that works.
+func TestHungExecutor(t *testing.T) {
+	const deadline = 4 * time.Second
+	g := goldens(t)[6]
+	c := startLocal(t, LocalConfig{Sockets: 3, Threads: 1, Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32", StepDeadline: deadline, SyncDeadline: time.Minute}})
+	// The reply of a release is called by the executor; this one does not return.
+	hung, free := make(chan struct{}), make(chan struct{})
+	hang := func() bool {
+		taken := make(chan bool, 1)
+		c.system.Root.Send(c.sockets[1].pid, &socket.Release{Request: &proto.ReleaseRequest{Epoch: c.director.serving.Load().Placement.Epoch}, Reply: func(_ *proto.ReleaseReply, err error) {
+			taken <- err == nil
+			if err == nil {
+				close(hung)
+				<-free
+			}
+		}})
+		return <-taken
+	}
+	defer close(free)
+	if !hang() {
+		t.Fatal("an idle socket refused a release")
+	}
+	<-hung
+	began := time.Now()
+	done := make(chan []int32, 1)
+	go func() { done <- generate(t, c, "r", g.Prompt, len(g.Greedy)) }()
+	for c.Cluster().Epoch < 2 {
+		if time.Since(began) > 10*deadline {
+			t.Fatal("it is not left out")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	took := time.Since(began)
+	t.Logf("left out %.2f s after the step began, of a deadline of %v", took.Seconds(), deadline)
+	if took > 2*deadline { // this machine does other things as well
+		t.Errorf("it took %v", took)
+	}
+	if got := <-done; !slices.Equal(got, g.Greedy) {
+		t.Errorf("got %v, want %v", got, g.Greedy)
+	}
+	for _, n := range c.Cluster().Nodes {
+		if want := map[bool]string{true: "fenced", false: "ready"}[n.ID == "socket-1"]; n.State != want {
+			t.Errorf("%s is %s (%s), want %s", n.ID, n.State, n.Reason, want)
+		}
+	}
+	if f := c.Cluster().Fences; f["hung"] != 1 || f["slow"] != 0 {
+		t.Errorf("fences: %v", f)
+	}
+	// While it hangs no probe lets it back.
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	v, err := c.view(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := v.Hosts["socket-1"].handle.Status(ctx); err != nil || !st.Busy {
+		t.Errorf("the hung socket says %v, %v", st, err)
+	}
+}

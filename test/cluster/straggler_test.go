@@ -1,0 +1,62 @@
+package cluster_test
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestChaosStraggler gives one node of four a fifth of the time, by SIGSTOP and
+// SIGCONT, each stop too short for gossip to call it dead. It is named and then
+// fenced; the streams do not change; when the cycle ends it comes back with a
+// smaller share.
+func TestChaosStraggler(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long")
+	}
+	reqs := streaming(4, 200)
+	c := up(t, 4)
+	want, _ := c.open(reqs).wait(t)
+	slow := c.node("node-2")
+	stop, ended := make(chan struct{}), make(chan struct{})
+	defer func() { <-ended }()
+	go func() {
+		defer close(ended)
+		defer func() { _ = syscall.Kill(slow.PID, syscall.SIGCONT) }()
+		for {
+			_ = syscall.Kill(slow.PID, syscall.SIGSTOP)
+			time.Sleep(240 * time.Millisecond)
+			_ = syscall.Kill(slow.PID, syscall.SIGCONT)
+			select {
+			case <-stop:
+				return
+			case <-time.After(60 * time.Millisecond):
+			}
+		}
+	}()
+	began := time.Now()
+	c.busy(t, "with a straggler", reqs, want, func() {
+		defer close(stop)
+		worst := 0.0
+		eventually(t, 3*recoverLimit, "the straggler is fenced", func() (bool, string) {
+			n := c.node("node-2")
+			worst = max(worst, n.Late)
+			return n.State == "fenced", n.State
+		})
+		n := c.node("node-2")
+		t.Logf("fenced after %.1f s: %s; the others waited for it up to %.0f %% of the time", time.Since(began).Seconds(), n.Reason, 100*worst)
+		if !strings.Contains(n.Reason, "the others wait for it") {
+			t.Errorf("the reason is %q", n.Reason)
+		}
+	})
+	c.waitNodes(4, recoverLimit)
+	if n := c.node("node-2"); n.Share >= slow.Share || n.PID != slow.PID {
+		t.Errorf("it came back with share %.2f, had %.2f", n.Share, slow.Share)
+	}
+	got, _ := c.open(reqs).wait(t)
+	same(t, "after it came back", reqs, want, got)
+	if text := string(c.want(200, "GET", "/metrics", nil).body); !strings.Contains(text, `shoal_fences_total{kind="slow"}`) || strings.Contains(text, `shoal_fences_total{kind="slow"} 0`) {
+		t.Error("/metrics counts no fence")
+	}
+}

@@ -1,0 +1,109 @@
+package topology
+
+import (
+	"fmt"
+	"time"
+)
+
+// Fence is a node that is up and left out, because it held up the others.
+type Fence struct {
+	Incarnation uint64
+	Reason      string
+	Until       time.Duration // not before then does it come back, on the authority's clock
+	Times       int           // how often this process was fenced
+	Slow        int           // of them, because it was slow
+	Hung        bool          // it hung, rather than being slow: nothing is asked of it before it moves
+	over        bool
+}
+
+// A node comes back after a pause, which doubles each time. One that was slow has
+// half the share then, and half again each time.
+const (
+	fencePause    = 10 * time.Second
+	fencePauseMax = 10 * time.Minute
+)
+
+// Probe asks the shell whether a fenced node works again; Works is the answer, when
+// it does. It is asked again after a pause.
+type Probe struct{ Node Node }
+
+func (Probe) effect() {}
+
+// Fence leaves a node out for a while. Nothing happens when it is the last one, or
+// another process by now.
+func (a *Authority) Fence(id string, incarnation uint64, reason string, hung bool) []Effect {
+	n, ok := a.nodes[id]
+	if !ok || n.Incarnation != incarnation || a.phase == Over || a.isFenced(n) {
+		return nil
+	}
+	if r := a.ready(); len(r) == 1 && r[0].ID == id {
+		return nil
+	}
+	f := Fence{Incarnation: incarnation, Reason: reason, Hung: hung, Times: 1}
+	if old, again := a.fenced[id]; again {
+		f.Times, f.Slow = old.Times+1, old.Slow
+	}
+	if !hung {
+		f.Slow++
+	}
+	f.Until = a.now + min(fencePause<<min(f.Times-1, 10), fencePauseMax)
+	a.fenced[id] = f
+	if !a.takesPart(id) {
+		return nil
+	}
+	return a.replan(fmt.Sprintf("node %s is fenced: %s", id, reason), true)
+}
+
+// Works tells that a fenced node answered its probe: it is to take part again.
+func (a *Authority) Works(id string, incarnation uint64) {
+	if f, ok := a.fenced[id]; ok && f.Incarnation == incarnation && a.now >= f.Until {
+		f.over, f.Hung = true, false
+		a.fenced[id] = f
+		a.changed = a.now
+	}
+}
+
+// Fenced lists the nodes that are left out now, by id.
+func (a *Authority) Fenced() map[string]Fence {
+	out := map[string]Fence{}
+	for id, f := range a.fenced {
+		if n, ok := a.nodes[id]; ok && a.isFenced(n) {
+			out[id] = f
+		}
+	}
+	return out
+}
+
+func (a *Authority) isFenced(n Node) bool {
+	f, ok := a.fenced[n.ID]
+	return ok && f.Incarnation == n.Incarnation && !f.over
+}
+
+// share is what a node is to have: half for each time that it was fenced.
+func (a *Authority) share(n Node) float64 {
+	share := n.Share
+	if f, ok := a.fenced[n.ID]; ok && f.Incarnation == n.Incarnation && f.Slow > 0 {
+		if share == 0 {
+			share = 1
+		}
+		for range min(f.Slow, 6) {
+			share /= 2
+		}
+	}
+	return share
+}
+
+// probes asks after fenced nodes whose time is over, once a pause.
+func (a *Authority) probes() []Effect {
+	var out []Effect
+	for _, n := range a.Known() {
+		f := a.fenced[n.ID]
+		if a.isFenced(n) && a.now >= f.Until && a.now >= a.probeAt {
+			out = append(out, Probe{n})
+		}
+	}
+	if out != nil {
+		a.probeAt = a.now + time.Second
+	}
+	return out
+}

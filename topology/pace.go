@@ -1,0 +1,119 @@
+package topology
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// Pace finds stragglers: nodes that take part and answer, and for which the
+// others wait most of the time (a throttled processor, a failing disk, a machine
+// that swaps). One slow step says nothing; it takes several, over seconds.
+type Pace struct {
+	nodes map[string]*pace
+	clock time.Duration // spent in steps
+	wall  float64       // seconds of steps, the older the less
+}
+
+type pace struct {
+	late   float64       // of wall, seconds that the others waited for it alone
+	slow   time.Duration // when it began to be slow, on the clock; -1: it is not
+	misses int           // steps since then of which it cost more than half
+}
+
+// Remark is what Pace has to say about a node.
+type Remark struct {
+	ID    string
+	Ratio float64 // of the time, the others wait for it
+	Fence bool    // it is to be left out; else it is only named
+	Over  bool    // it keeps up again
+}
+
+// The rules: a node is named when the others have waited for it more than half of
+// the time for two seconds of steps, and is to be left out after eight seconds and
+// eight misses. Less than two milliseconds a step is no straggling.
+const (
+	paceHalf   = 2 * time.Second // after which a step counts half
+	paceSlow   = 0.5
+	paceFine   = 0.35
+	paceName   = 2 * time.Second
+	paceFence  = 8 * time.Second
+	paceMisses = 8
+	paceFloor  = 2 * time.Millisecond
+)
+
+// Reset forgets the rates: another placement serves.
+func (p *Pace) Reset() { *p = Pace{} }
+
+// Step takes the times of one step: late[i][j] is how long rank i waited for rank
+// j alone. What counts is the median of what the others say, so that no single
+// rank can blame another.
+func (p *Pace) Step(wall time.Duration, ids []string, late [][]time.Duration) []Remark {
+	if wall <= 0 || len(ids) < 2 || len(late) != len(ids) {
+		return nil
+	}
+	if p.nodes == nil {
+		p.nodes = map[string]*pace{}
+	}
+	p.clock += wall
+	fade := math.Exp2(-wall.Seconds() / paceHalf.Seconds())
+	p.wall = p.wall*fade + wall.Seconds()
+	var out []Remark
+	for j, id := range ids {
+		n := p.nodes[id]
+		if n == nil {
+			n = &pace{slow: -1}
+			p.nodes[id] = n
+		}
+		cost := p.cost(j, late)
+		n.late = n.late*fade + cost.Seconds()
+		ratio := n.late / p.wall
+		switch {
+		case n.slow >= 0 && ratio < paceFine:
+			if p.clock-n.slow >= paceName {
+				out = append(out, Remark{ID: id, Ratio: ratio, Over: true})
+			}
+			n.slow, n.misses = -1, 0
+		case n.slow < 0 && ratio > paceSlow && cost >= paceFloor:
+			n.slow = p.clock
+		}
+		if n.slow < 0 {
+			continue
+		}
+		if cost >= paceFloor && cost > wall/2 {
+			n.misses++
+		}
+		before, now := p.clock-wall-n.slow, p.clock-n.slow
+		switch {
+		case now >= paceFence && n.misses >= paceMisses && ratio > paceSlow:
+			out = append(out, Remark{ID: id, Ratio: ratio, Fence: true})
+		case before < paceName && now >= paceName:
+			out = append(out, Remark{ID: id, Ratio: ratio})
+		}
+	}
+	return out
+}
+
+// Ratio is the part of the time that the others wait for a node, 0 to 1.
+func (p *Pace) Ratio(id string) float64 {
+	if n := p.nodes[id]; n != nil && p.wall > 0 {
+		return n.late / p.wall
+	}
+	return 0
+}
+
+// cost is the median of what the other ranks waited for rank j; of two, the less.
+func (p *Pace) cost(j int, late [][]time.Duration) time.Duration {
+	var said []time.Duration
+	for i := range late {
+		if i != j && j < len(late[i]) {
+			said = append(said, late[i][j])
+		}
+	}
+	if len(said) == 0 {
+		return 0
+	}
+	slices.SortFunc(said, cmp.Compare[time.Duration])
+	return said[(len(said)-1)/2]
+}

@@ -1,0 +1,203 @@
+package topology
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestStall: a verdict needs a node without progress, and all others waiting.
+func TestStall(t *testing.T) {
+	busy := func(n uint64) Progress { return Progress{Busy: true, Finished: n} }
+	waits := func(n uint64) Progress { return Progress{Finished: n} }
+	for _, x := range []struct {
+		what  string
+		looks [][]Progress // a second apart; the deadline is two
+		want  []int
+	}{
+		{"a hung executor", [][]Progress{{busy(3), waits(3)}, {busy(3), waits(3)}, {busy(3), waits(3)}}, []int{0}},
+		{"a hung actor", [][]Progress{{{Silent: true}, {Done: true}}, {{Silent: true}, {Done: true}}, {{Silent: true}, {Done: true}}}, []int{0}},
+		{"it moves", [][]Progress{{busy(3), waits(3)}, {busy(3), waits(3)}, {busy(4), waits(3)}}, nil},
+		{"others work", [][]Progress{{busy(3), busy(3), waits(3)}, {busy(3), busy(3), waits(3)}, {busy(3), busy(4), waits(3)}}, nil},
+		{"two of three hang", [][]Progress{{busy(3), busy(3), waits(3)}, {busy(3), busy(3), waits(3)}, {busy(3), busy(3), waits(3)}}, []int{0, 1}},
+		{"all hang: nobody waits", [][]Progress{{busy(1), busy(1)}, {busy(1), busy(1)}, {busy(1), busy(1)}}, nil},
+		{"all wait alike: a message is lost", [][]Progress{{waits(2), waits(2)}, {waits(2), waits(2)}, {waits(2), waits(2)}}, nil},
+		{"one waits with less done: it may not have heard another", [][]Progress{{waits(2), waits(3), waits(3)}, {waits(2), waits(3), waits(3)}, {waits(2), waits(3), waits(3)}}, nil},
+		{"too early", [][]Progress{{busy(3), waits(3)}, {busy(3), waits(3)}}, nil},
+		{"alone", [][]Progress{{busy(3)}, {busy(3)}, {busy(3)}}, nil},
+	} {
+		s, got := Stall{Deadline: 2 * time.Second}, []int(nil)
+		for i, l := range x.looks {
+			got = s.Look(time.Duration(i)*time.Second, l)
+		}
+		if !slices.Equal(got, x.want) {
+			t.Errorf("%s: got %v, want %v", x.what, got, x.want)
+		}
+	}
+}
+
+// paced runs steps: cost is what a rank keeps each other waiting in a step.
+func paced(p *Pace, steps int, wall time.Duration, ids []string, cost func(step, rank int) time.Duration) (out []Remark, fencedAfter time.Duration) {
+	for s := range steps {
+		late := make([][]time.Duration, len(ids))
+		for i := range late {
+			late[i] = make([]time.Duration, len(ids))
+			for j := range late[i] {
+				if i != j {
+					late[i][j] = cost(s, j)
+				}
+			}
+		}
+		for _, r := range p.Step(wall, ids, late) {
+			out = append(out, r)
+			if r.Fence && fencedAfter == 0 {
+				fencedAfter = time.Duration(s+1) * wall
+			}
+		}
+	}
+	return out, fencedAfter
+}
+
+func TestPace(t *testing.T) {
+	ids := []string{"a", "b", "c", "d"}
+	const wall = 100 * time.Millisecond
+	var p Pace
+	got, after := paced(&p, 100, wall, ids, func(_, rank int) time.Duration {
+		if rank == 2 {
+			return 80 * time.Millisecond
+		}
+		return 2 * time.Millisecond
+	})
+	if len(got) < 2 || got[0] != (Remark{ID: "c", Ratio: got[0].Ratio}) || !got[1].Fence || got[1].ID != "c" || after < paceFence || after > 2*paceFence {
+		t.Errorf("a node at a fifth of the speed: %+v after %v", got, after)
+	}
+	if r := p.Ratio("c"); r < 0.7 || r > 0.9 {
+		t.Errorf("its ratio is %v", r)
+	}
+	// A short pause, however long its step, is none.
+	p.Reset()
+	if got, _ := paced(&p, 200, wall, ids, func(s, rank int) time.Duration {
+		if rank == 1 && s%40 < 8 {
+			return 90 * time.Millisecond
+		}
+		return 5 * time.Millisecond
+	}); slices.ContainsFunc(got, func(r Remark) bool { return r.Fence }) {
+		t.Errorf("a node that is slow a fifth of the time: %+v", got)
+	}
+	// Everybody is late now and then.
+	p.Reset()
+	r := rand.New(rand.NewPCG(1, 2))
+	if got, _ := paced(&p, 2000, wall, ids, func(_, rank int) time.Duration { return time.Duration(r.Int64N(int64(wall))) / 2 }); got != nil {
+		t.Errorf("noise: %+v", got)
+	}
+	// One rank that blames another is not believed.
+	p.Reset()
+	for range 300 {
+		late := [][]time.Duration{{0, 90 * time.Millisecond, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}
+		if got := p.Step(wall, ids, late); got != nil {
+			t.Fatalf("the word of one rank: %+v", got)
+		}
+	}
+	// Steps of a hair's breadth.
+	p.Reset()
+	if got, _ := paced(&p, 20000, time.Millisecond, ids, func(_, rank int) time.Duration { return time.Duration(900*rank/3) * time.Microsecond }); got != nil {
+		t.Errorf("steps of a millisecond: %+v", got)
+	}
+	// It keeps up again before it is fenced.
+	p.Reset()
+	got, _ = paced(&p, 120, wall, ids, func(s, rank int) time.Duration {
+		if rank == 0 && s < 60 {
+			return 80 * time.Millisecond
+		}
+		return 0
+	})
+	if len(got) != 2 || got[0].Fence || !got[1].Over {
+		t.Errorf("slow for six seconds: %+v", got)
+	}
+}
+
+// TestFence: out at once, back after a pause and a probe, with a smaller share if
+// it was slow; the pause doubles; a new process starts afresh; the last node stays.
+func TestFence(t *testing.T) {
+	a := testAuthority(3)
+	for _, id := range []string{"a", "b", "c"} {
+		a.Up(node(id, 1))
+	}
+	answerAll(t, a)
+	part := func() string {
+		_, nodes := a.Placement()
+		s := ""
+		for i, n := range nodes {
+			s += fmt.Sprintf("%s:%d ", n.ID, a.place.Slices[i].FFN.Len())
+		}
+		return s
+	}
+	whole := part()
+	if got := a.Fence("b", 9, "x", false); got != nil {
+		t.Fatalf("another process was fenced: %v", got)
+	}
+	now := time.Duration(0)
+	for times := 1; times <= 2; times++ {
+		got := recorded(a, a.Fence("b", 1, "slow", false))
+		if _, ok := got[0].(Withdraw); !ok || len(got[1].(LoadSlices).Nodes) != 2 {
+			t.Fatalf("fenced: %v", got)
+		}
+		answerAll(t, a)
+		if a.Fence("b", 1, "again", false) != nil || len(a.Fenced()) != 1 {
+			t.Fatal("fenced twice")
+		}
+		a.Down("b", 1) // gossip loses it and finds it: it stays out
+		a.Up(node("b", 1))
+		until := a.Fenced()["b"].Until
+		if want := now + fencePause<<(times-1); until != want {
+			t.Fatalf("fence %d until %v, want %v", times, until, want)
+		}
+		if a.Tick(until-1) != nil {
+			t.Fatal("probed early")
+		}
+		a.Works("b", 1)
+		if len(a.Fenced()) != 1 {
+			t.Fatal("back early")
+		}
+		if got := a.Tick(until); len(got) != 1 || got[0] != (Probe{node("b", 1)}) {
+			t.Fatalf("after the pause: %v", got)
+		}
+		if got := a.Tick(until + 1); got != nil {
+			t.Fatalf("probed twice: %v", got)
+		}
+		a.Works("b", 1)
+		now = until + 2*time.Second
+		got = recorded(a, a.Tick(now))
+		if w, ok := got[0].(Withdraw); !ok || !w.Grown {
+			t.Fatalf("back: %v", got)
+		}
+		answerAll(t, a)
+		t.Logf("%s -> %s", whole, part())
+	}
+	sizes := map[string]int{}
+	for i, n := range a.part {
+		sizes[n.ID] = a.place.Slices[i].FFN.Len()
+	}
+	if sizes["b"]*2 > sizes["a"] {
+		t.Errorf("twice too slow, but its share is %v", sizes)
+	}
+	// Whoever is left keeps serving, though it is slow; unless it hangs.
+	a.Fence("b", 1, "slow", false)
+	a.Down("c", 1)
+	if _, nodes := a.Placement(); len(nodes) != 1 || nodes[0].ID != "a" {
+		t.Fatalf("got %v", nodes)
+	}
+	if a.Fence("a", 1, "slow", false) != nil {
+		t.Error("the last node was fenced")
+	}
+	a.Down("a", 1)
+	if _, nodes := a.Placement(); len(nodes) != 1 || nodes[0].ID != "b" {
+		t.Fatalf("a slow node is better than none: %v", nodes)
+	}
+	a.Up(node("b", 2))
+	if len(a.Fenced()) != 0 {
+		t.Error("a new process is fenced for what its predecessor did")
+	}
+}
