@@ -93,7 +93,7 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 		mapping = topology.ChooseUnmeasured(shape, max(nodes, 1))
 	}
 	c.director = newDirector(directorConfig{
-		Authority: topology.AuthorityConfig{Shape: shape, Mapping: mapping, Nodes: nodes, Settle: settle, Backoff: 200 * time.Millisecond, ModelHash: ck.Hash(), After: l.after},
+		Authority: topology.AuthorityConfig{Shape: shape, Mapping: mapping, Nodes: nodes, Settle: settle, Backoff: 200 * time.Millisecond, ModelHash: ck.Hash(), After: l.after, Leased: l.record != nil},
 		Record:    l.record,
 		Load:      &proto.LoadRequest{ModelHash: ck.Hash(), WeightType: s.Weights, KvType: s.KV, MaxStepTokens: uint32(s.StepTokens), Keeper: rand.Uint64()},
 		GroupName: group, Deadline: s.SyncDeadline, Logger: s.Logger,

@@ -187,7 +187,7 @@ func (d *director) Receive(c actor.Context) {
 		if m.err != nil {
 			d.cfg.Logger.Warn("node did not follow", "node", m.id, "epoch", m.epoch, "error", m.err)
 		}
-		if m.reply != nil {
+		if m.reply != nil && m.epoch == d.authority.Epoch() { // a late answer tells of caches as they were
 			h := d.hosts[m.id]
 			h.weights, h.held = m.reply.WeightBytes, m.reply.Held
 			d.hosts[m.id] = h

@@ -70,10 +70,10 @@ func (q *sequence) settle() {
 }
 
 // resume goes on with a cache that an earlier epoch left here.
-func (n *node) resume(q *sequence) error {
+func (n *node) resume(e *epoch, q *sequence) error {
 	want := len(q.open.Resume)
 	q.read = want
-	if q.open.Owner != n.epoch.rank {
+	if q.open.Owner != e.rank {
 		n.carry.release(&n.memory, []uint64{q.open.Seq})
 		return nil
 	}

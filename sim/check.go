@@ -13,12 +13,13 @@ import (
 // checker holds the promises that are about the cluster as a whole; those about
 // one request are in client.go, those about one socket in node.go.
 type checker struct {
-	w      *world
-	broken string // the first promise that was broken
-	opened uint32 // newest epoch that was opened
-	opener *coordinator
-	groups map[uint32]*epoch // as it was loaded last
-	steps  int
+	w       *world
+	broken  string                  // the first promise that was broken
+	opened  uint32                  // newest epoch that was opened
+	terms   map[uint64]*coordinator // of the lease, by whom held
+	openers map[uint32]*coordinator // of epochs that were written down
+	groups  map[uint32]*epoch       // as it was loaded last
+	steps   int
 }
 
 func (k *checker) fail(format string, args ...any) {
@@ -31,13 +32,17 @@ func (k *checker) fail(format string, args ...any) {
 	}
 }
 
-// opens: epochs only rise. Those of a later coordinator do so only if they are
-// written down; else two may have the same number, with no node in common.
+// opens: epochs of a coordinator only rise, and if they are written down each has
+// one coordinator; else two may have the same number, with no node in common. One
+// that was frozen may open its own after others opened theirs: nodes are past it.
 func (k *checker) opens(c *coordinator, number uint32) {
-	if number <= k.opened && (k.w.cfg.durable || k.opener == c) {
+	if number <= c.opened || k.w.cfg.durable && k.w.cfg.rivals == 1 && number <= k.opened {
 		k.fail("I7: epoch %d is opened after epoch %d", number, k.opened)
 	}
-	k.opened, k.opener = number, c
+	if by := k.openers[number]; k.w.cfg.durable && by != nil && by != c {
+		k.fail("I7: epoch %d is opened by %s.%d and by %s.%d", number, by.name, by.incarnation, c.name, c.incarnation)
+	}
+	k.opened, c.opened, k.openers[number] = max(k.opened, number), number, c
 }
 
 // loads: an epoch is one group of processes, whoever hears of it.
@@ -49,9 +54,9 @@ func (k *checker) loads(e *epoch) {
 	k.groups[e.place.Epoch] = e
 }
 
-// serves: one epoch serves at a time, and only the newest.
-func (k *checker) serves(number, before uint32) {
-	if number <= before || number != k.opened {
+// serves: one epoch of a coordinator serves at a time, and only its newest.
+func (k *checker) serves(c *coordinator, number uint32) {
+	if before := c.served; number <= before || number != c.opened {
 		k.fail("I7: epoch %d serves after epoch %d, the newest is %d", number, before, k.opened)
 	}
 }
@@ -115,12 +120,16 @@ func (k *checker) memory() {
 func (k *checker) ends() {
 	for _, c := range k.w.clients {
 		if c.asked && c.end == nil {
+			if k.w.coord.authority == nil {
+				k.fail("I8: %s has not ended %v after the last fault; nobody coordinates", c.spec.ID, k.w.now-k.w.cfg.quiet)
+				return
+			}
 			phase, why := k.w.coord.authority.Phase()
 			k.fail("I8: %s has not ended %v after the last fault; the authority is %s (%s), the batcher: %+v", c.spec.ID, k.w.now-k.w.cfg.quiet, phase, why, k.w.coord.batcher.Snapshot())
 			return
 		}
 	}
-	if !k.w.coord.batcher.Idle() {
+	if c := k.w.coord; !c.dead && c.batcher != nil && !c.batcher.Idle() {
 		k.fail("I1: the batcher has requests that nobody sent")
 	}
 }
@@ -129,6 +138,12 @@ func (k *checker) ends() {
 // nodes that it may, and the others hold nothing.
 func (k *checker) restless() string {
 	c := k.w.coord
+	if c.dead || c.authority == nil {
+		return "I8: nobody coordinates"
+	}
+	if n := k.w.holders(); k.w.cfg.durable && n != 1 {
+		return fmt.Sprintf("I7: %d coordinators hold the lease", n)
+	}
 	if phase, why := c.authority.Phase(); phase != topology.Serving {
 		return fmt.Sprintf("I8: the cluster does not serve: %s: %s", phase, why)
 	}

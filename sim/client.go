@@ -21,8 +21,9 @@ type client struct {
 	asked     bool // it was accepted
 	refused   *batcher.Reject
 	cancelled bool
-	calm      bool // it neither leaves nor hurries
-	job       bool // it outlives the coordinator
+	calm      bool         // it neither leaves nor hurries
+	job       bool         // it outlives the coordinator
+	at        *coordinator // that took it up last
 	end       *batcher.Finish
 	ended     time.Duration
 }
@@ -86,7 +87,7 @@ func (k *client) begin() {
 
 // leave cancels: the client disconnects.
 func (k *client) leave() {
-	c := k.w.coord
+	c := k.at
 	switch {
 	case k.end != nil:
 	case c.dead || c.frozen:

@@ -18,8 +18,12 @@ import (
 type coordinator struct {
 	*process
 	w         *world
-	batcher   *batcher.State
+	place     int             // which of the competing ones
+	lease     *topology.Lease // nil: nothing is written down
+	term      uint64          // of the lease
+	batcher   *batcher.State  // nil until it is elected, as the next
 	authority *topology.Authority
+	opened    uint32 // newest epoch that it told nodes of
 	began     time.Duration
 
 	hosts   map[string]host
@@ -50,25 +54,28 @@ type serving struct {
 
 const modelHash = "toy"
 
-func (w *world) newCoordinator() *coordinator {
-	c := &coordinator{process: &process{name: "coordinator", slot: -1, incarnation: w.nextLife(), slow: 1}, w: w, began: w.now,
+func (w *world) newCoordinator(place int) *coordinator {
+	return &coordinator{process: &process{name: fmt.Sprint("c", place+1), slot: -1 - place, incarnation: w.nextLife(), slow: 1}, w: w, place: place, began: w.now,
 		hosts: map[string]host{}, known: map[string]uint64{}, asking: map[string]bool{}, members: make([]member, maxNodes),
 		tickets: map[string]*client{}, ids: map[uint64]string{}}
+}
+
+// coordinate makes it the one that decides, after an epoch that was written down
+// before anybody was told of it.
+func (c *coordinator) coordinate(after uint32) {
+	w := c.w
 	state, err := batcher.New(w.cfg.batcher)
 	if err != nil {
 		panic(err)
 	}
 	c.batcher = state
-	var after uint32
-	if w.cfg.durable {
-		after = w.recorded // it is written down before anybody is told of it
-	}
 	c.authority = topology.NewAuthority(topology.AuthorityConfig{Shape: shape, Mapping: topology.Gather, Nodes: w.cfg.waitFor,
-		Settle: w.cfg.settle, Backoff: w.cfg.backoff, Apart: w.cfg.apart, MaxNodes: w.cfg.most, ModelHash: modelHash, After: after})
+		Settle: w.cfg.settle, Backoff: w.cfg.backoff, Apart: w.cfg.apart, MaxNodes: w.cfg.most, ModelHash: modelHash, After: after, Leased: c.lease != nil})
 	c.every(w.cfg.tick, func() { c.direct(c.authority.Tick(w.now - c.began)) })
 	c.every(w.cfg.tick, func() { c.carryOut(c.batcher.Step(batcher.Tick{Now: c.millis()})) })
 	c.every(w.cfg.compare, c.compare)
-	return c
+	w.coord = c
+	w.resume()
 }
 
 func (c *coordinator) every(d time.Duration, do func()) {
@@ -133,15 +140,15 @@ func (c *coordinator) direct(effects []topology.Effect) {
 				c.step(batcher.Unplaced{Reason: reason})
 			})
 		case topology.Record:
-			// The store answers a little later; the process may die before or after
-			// the record is there.
-			number := e.Placement.Epoch
-			c.w.after(c.process, c.w.between(100*time.Microsecond, 4*time.Millisecond), func() {
-				c.w.recorded = max(c.w.recorded, number)
-				c.w.after(c.process, c.w.between(100*time.Microsecond, 4*time.Millisecond), func() {
-					c.direct(c.authority.Recorded(number))
-				})
-			})
+			if number := e.Placement.Epoch; c.lease == nil || c.w.opt.Bug == NoRecord {
+				c.post(func() { c.direct(c.authority.Recorded(number)) })
+				continue
+			}
+			incarnations := make([]uint64, len(e.Nodes))
+			for i, n := range e.Nodes {
+				incarnations[i] = n.Incarnation
+			}
+			c.lead(c.lease.Record(e.Placement, incarnations))
 		case topology.LoadSlices:
 			c.load(e)
 		case topology.FormGroup:
@@ -188,7 +195,7 @@ func (c *coordinator) load(e topology.LoadSlices) {
 			})
 		}, func(v any, err error) {
 			c.post(func() {
-				if held, ok := v.([]batcher.Held); ok {
+				if held, ok := v.([]batcher.Held); ok && e.Placement.Epoch == c.authority.Epoch() {
 					h := c.hosts[n.ID]
 					h.held = held
 					c.hosts[n.ID] = h
@@ -223,7 +230,7 @@ func (c *coordinator) serve(e topology.Serve) {
 	}
 	c.serving = g
 	c.w.logf("director: epoch %d serves on %d sockets", p.Epoch, len(p.Sockets))
-	c.w.watch.serves(p.Epoch, c.served)
+	c.w.watch.serves(c, p.Epoch)
 	c.served = max(c.served, p.Epoch)
 	c.post(func() {
 		c.placed = max(c.placed, p.Epoch)
@@ -241,9 +248,12 @@ func (c *coordinator) submit(k *client) *batcher.Reject {
 		return nil
 	}
 	c.tickets[k.spec.ID] = k
+	at := k.at
+	k.at = c
 	e := c.batcher.Step(batcher.Submit{Spec: spec})
 	if len(e.Rejects) > 0 {
 		delete(c.tickets, k.spec.ID)
+		k.at = at
 		c.carryOut(e)
 		return &e.Rejects[0]
 	}
@@ -269,10 +279,14 @@ func (c *coordinator) carryOut(e batcher.Effects) {
 		return
 	}
 	for _, s := range e.Scores {
-		c.tickets[s.ID].scores(s.Prompt)
+		if k := c.tickets[s.ID]; c.writes(k) {
+			k.scores(s.Prompt)
+		}
 	}
 	for _, m := range e.Emits {
-		c.tickets[m.ID].emit(m)
+		if k := c.tickets[m.ID]; c.writes(k) {
+			k.emit(m)
+		}
 	}
 	if c.dies(len(e.Finishes) > 0, KilledBeforeFinish) {
 		return
@@ -280,7 +294,9 @@ func (c *coordinator) carryOut(e batcher.Effects) {
 	for _, f := range e.Finishes {
 		k := c.tickets[f.ID]
 		delete(c.tickets, f.ID)
-		k.finish(f)
+		if c.writes(k) {
+			k.finish(f)
+		}
 	}
 	if c.dies(e.Start != nil || e.Broken != nil, KilledBeforeStart) {
 		return
@@ -394,6 +410,15 @@ func (c *coordinator) ended(p *batcher.Plan, replies []*stepReply, err error) {
 		c.w.watch.without(p, &e)
 	}
 	c.carryOut(e)
+}
+
+// writes tells whether the log takes what is to be written of a request: only from
+// the coordinator that took it up last.
+func (c *coordinator) writes(k *client) bool {
+	if k.at != c {
+		c.w.cover[StaleWrite]++
+	}
+	return k.at == c
 }
 
 // ready is core.Ready or recovering: whether requests are taken.

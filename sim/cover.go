@@ -56,6 +56,10 @@ const (
 	KilledBeforeStart
 	TakenOver
 	LeftOut
+	DeposedHolder
+	StoreLost
+	StoreLate
+	StaleWrite
 	kinds
 
 	NoCrash = kinds
@@ -66,7 +70,8 @@ var kindNames = [kinds]string{"messages lost", "messages cut", "messages repeate
 	"suspects", "cancellations", "preemptions", "caches that outlived an epoch", "tokens undone in them", "requests finished", "requests given up", "freezes", "hangs", "restarts", "partitions in two", "one-way partitions",
 	"pairs cut", "false alarms", "slow nodes", "sequences rebuilt", "tokens replayed", "kills at any time", "kills in loading", "kills in joining", "kills in prefill", "kills in decode",
 	"kills in collectives", "kills in hand-overs", "kills before replies",
-	"kills of the coordinator", "... before tokens go out", "... before an end goes out", "... before a step starts", "take-overs", "nodes left out"}
+	"kills of the coordinator", "... before tokens go out", "... before an end goes out", "... before a step starts", "take-overs", "nodes left out",
+	"holders deposed", "requests of the lease lost", "... late", "writes of a deposed coordinator refused"}
 
 func (k Kind) String() string { return kindNames[k] }
 

@@ -47,6 +47,9 @@ func (c *coordinator) lost(m *member, why string) {
 
 // crashed tells of a broken connection before the next look.
 func (c *coordinator) crashed(n *node) {
+	if c.authority == nil {
+		return
+	}
 	c.w.after(c.process, c.w.between(500*time.Microsecond, 20*time.Millisecond), func() {
 		if m := &c.members[n.slot]; m.there && m.node == n && c.w.reaches(n.process, c.process) {
 			c.lost(m, "its connection broke")

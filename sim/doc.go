@@ -2,10 +2,10 @@
 // one schedule, always the same.
 //
 // What decides is the real code: the batcher's State, the placement Authority,
-// each socket's State, the collective state machines, the cost functions and slot
+// the Lease over which coordinators compete, each socket's State, the collective state machines, the cost functions and slot
 // rules of package kvcache. What does is modelled: the shells of package cluster
 // and actors/socket (coordinator.go, node.go), processes that crash, freeze and
-// come back (world.go), a network that delays, reorders, repeats and loses
+// come back (world.go), the store of the lease (lease.go), a network that delays, reorders, repeats and loses
 // (network.go), failure detectors (discover.go), clients (client.go).
 //
 // The language model is a hash (toy.go): the token after a sequence depends on

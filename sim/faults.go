@@ -84,12 +84,16 @@ func (w *world) plan() {
 			case 4:
 				w.suspicion(n)
 			case 5:
-				if c := w.coord; c.dead || w.chance(2) {
+				c := w.coord
+				if w.chance(3) {
+					c = w.coords[w.rng.IntN(len(w.coords))]
+				}
+				if c.dead || w.chance(2) {
 					w.rest(c.process)
 				} else {
 					w.cover[KilledCoordinator]++
-					w.logf("the coordinator is killed")
-					w.crash()
+					w.logf("%s is killed", c.name)
+					w.crash(c)
 				}
 			case 6:
 				w.drag(n)
@@ -137,7 +141,9 @@ func (w *world) kill(n *node, during string) {
 	for _, c := range n.calls {
 		w.refuse(c)
 	}
-	w.coord.crashed(n)
+	for _, c := range w.coords {
+		c.crashed(n)
+	}
 	if !w.chance(4) {
 		w.after(nil, w.spell(), func() { w.restart(n) })
 	}
@@ -158,14 +164,17 @@ func (w *world) restart(n *node) {
 func (w *world) partition() {
 	type pair struct{ a, b int }
 	var cuts []pair
-	ports := append([]int{maxNodes}, make([]int, 0, maxNodes)...)
+	var ports []int
+	for i := range w.coords {
+		ports = append(ports, maxNodes+i)
+	}
 	for slot := range w.nodes {
 		ports = append(ports, slot)
 	}
 	kind := w.rng.IntN(3)
 	switch kind {
 	case 0: // two sides
-		side := make([]bool, maxNodes+1)
+		side := make([]bool, maxNodes+maxRivals)
 		for _, p := range ports {
 			side[p] = w.chance(2)
 		}
@@ -186,7 +195,7 @@ func (w *world) partition() {
 		cuts = append(cuts, pair{a, b}, pair{b, a})
 	}
 	w.cover[PartitionedSides+Kind(kind)]++
-	w.logf("network: cut %v (%d is the coordinator)", cuts, maxNodes)
+	w.logf("network: cut %v (%d is the first coordinator)", cuts, maxNodes)
 	for _, c := range cuts {
 		if c.a != c.b {
 			w.cut(c.a, c.b)
@@ -225,7 +234,11 @@ func (w *world) noise() {
 func (w *world) suspicion(n *node) {
 	c := w.coord
 	w.cover[FalseAlarm]++
-	w.after(c.process, 0, func() { c.nodeDown(n.name, n.incarnation, "a false alarm") })
+	w.after(c.process, 0, func() {
+		if c.authority != nil {
+			c.nodeDown(n.name, n.incarnation, "a false alarm")
+		}
+	})
 }
 
 // storm is a network so slow that a node is given up, again and again, while its
@@ -264,7 +277,9 @@ func (w *world) calm() {
 	w.logf("all faults end")
 	w.faults.active, w.faults.armed, w.faults.crash = false, nil, NoCrash
 	w.net.storm = false
-	w.takeOver()
+	for _, c := range w.coords {
+		w.takeOver(c, true)
+	}
 	w.net.loss, w.net.twice, w.net.late = 0, 0, 0
 	for a := range w.net.links {
 		for b := range w.net.links[a] {
@@ -280,7 +295,9 @@ func (w *world) calm() {
 			alive++
 		}
 	}
-	w.thaw(w.coord.process)
+	for _, c := range w.coords {
+		w.thaw(c.process)
+	}
 	for _, n := range w.nodes {
 		if n.dead && (alive == 0 || w.coord.served == 0 || w.chance(2)) {
 			w.restart(n)

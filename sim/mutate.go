@@ -19,10 +19,12 @@ const (
 	NoCollectiveFence     // messages of an earlier epoch are taken
 	SkipReplay            // a rebuilt sequence skips one emitted token
 	IgnoreRetire          // nodes that are not needed keep what they hold
+	NoCompare             // the store takes every write
+	NoRecord              // nodes are told of a placement before it is written down
 	bugs
 )
 
-var bugNames = [bugs]string{"none", "no fence", "no fence at sockets", "no fence at the authority", "no fence at the batcher", "no fence at collectives", "replay skips a token", "retire is ignored"}
+var bugNames = [bugs]string{"none", "no fence", "no fence at sockets", "no fence at the authority", "no fence at the batcher", "no fence at collectives", "replay skips a token", "retire is ignored", "the store compares nothing", "nothing is recorded"}
 
 // loosen is NoBatcherFence.
 func (c *coordinator) loosen(in batcher.Input) batcher.Input {

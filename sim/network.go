@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// network says what becomes of a message. Links are by slot, the coordinator's
-// is the last; they outlive the processes.
+// network says what becomes of a message. Links are by slot, the coordinators'
+// are the last; they outlive the processes.
 type network struct {
-	links [maxNodes + 1][maxNodes + 1]link
+	links [maxNodes + maxRivals][maxNodes + maxRivals]link
 	loss  int  // one message in so many is lost; 0: none
 	twice int  // ... comes twice
 	late  int  // ... comes much later
@@ -23,7 +23,7 @@ type link struct {
 
 func (p *process) port() int {
 	if p.slot < 0 {
-		return maxNodes
+		return maxNodes - 1 - p.slot
 	}
 	return p.slot
 }

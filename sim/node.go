@@ -25,6 +25,7 @@ type node struct {
 	inbox   []func() // what waits while the socket's actor hangs
 	hangs   bool
 	execute time.Duration // when the executor is free
+	term    uint64        // of the newest coordinator that this process has followed
 	highest uint32        // epoch that this process has begun: what the checker knows
 }
 
@@ -98,6 +99,7 @@ func (n *node) load(e *epoch, reply func(any, error)) {
 	n.highest = max(n.highest, e.place.Epoch)
 	n.teardown(n.w.cfg.keeps)
 	n.w.watch.loads(e)
+	n.w.watch.follows(n, e)
 	n.w.hook(OnLoad, n)
 	n.exec(n.w.between(2*time.Millisecond, 25*time.Millisecond), func() {
 		if err := n.state.Loaded(e.place.Epoch, true); err != nil {

@@ -35,7 +35,10 @@ func (r *Report) Replay() string {
 	return fmt.Sprintf("go test ./sim -run TestSeed -seed=%d -v", r.Seed)
 }
 
-const maxNodes = 5
+const (
+	maxNodes  = 5
+	maxRivals = 2 // coordinators
+)
 
 // config is what a seed draws before anything happens. The times are those of
 // package cluster, made shorter but kept in their order.
@@ -50,14 +53,15 @@ type config struct {
 	faults  int
 	keeps   bool // sockets keep caches between epochs
 	durable bool // epochs are written down before nodes are told of them
+	rivals  int  // coordinators that compete for the lease
 	crowded bool // many sequences that grow at once in little memory
 
-	tick, compare, settle, backoff, apart, suspect         time.Duration
-	load, join, hello, step, sync, retire, probe, describe time.Duration
-	busy                                                   time.Duration // requests come until then
-	quiet                                                  time.Duration // faults come until then
-	bound                                                  time.Duration // everything must have ended this long after
-	rest                                                   time.Duration // how often it is looked whether the cluster has settled after that
+	tick, compare, settle, backoff, apart, suspect                    time.Duration
+	load, join, hello, step, sync, retire, probe, describe, ttl, seat time.Duration
+	busy                                                              time.Duration // requests come until then
+	quiet                                                             time.Duration // faults come until then
+	bound                                                             time.Duration // everything must have ended this long after
+	rest                                                              time.Duration // how often it is looked whether the cluster has settled after that
 }
 
 func (w *world) configure() {
@@ -66,7 +70,7 @@ func (w *world) configure() {
 	*c = config{
 		tick: 40 * time.Millisecond, compare: 25 * time.Millisecond, settle: 60 * time.Millisecond, backoff: 20 * time.Millisecond, apart: 80 * time.Millisecond, suspect: 100 * time.Millisecond,
 		load: 2 * time.Second, join: 150 * time.Millisecond, hello: 10 * time.Millisecond, step: 700 * time.Millisecond, sync: 250 * time.Millisecond,
-		retire: 120 * time.Millisecond, probe: 60 * time.Millisecond, describe: 150 * time.Millisecond,
+		retire: 120 * time.Millisecond, probe: 60 * time.Millisecond, describe: 150 * time.Millisecond, ttl: 160 * time.Millisecond, seat: 40 * time.Millisecond,
 		busy: 350 * time.Millisecond, quiet: 700 * time.Millisecond, bound: 8 * time.Second, rest: 100 * time.Millisecond,
 	}
 	c.nodes = 1 + r.IntN(4)
@@ -79,7 +83,10 @@ func (w *world) configure() {
 	if w.chance(4) {
 		c.most = 1 + r.IntN(c.nodes)
 	}
-	c.durable = w.chance(2)
+	c.durable, c.rivals = w.chance(2), 1
+	if c.durable {
+		c.rivals += w.rng.IntN(maxRivals)
+	}
 	c.keeps = !w.chance(3)
 	c.clients = 2 + r.IntN(8)
 	c.longest = 8 + r.IntN(80)
@@ -106,7 +113,7 @@ func (w *world) configure() {
 // Run plays one seed.
 func Run(o Options) (r *Report) {
 	w := &world{opt: o, rng: rand.New(rand.NewPCG(o.Seed, 0x5a0a1))}
-	w.watch = &checker{w: w, groups: map[uint32]*epoch{}}
+	w.watch = &checker{w: w, groups: map[uint32]*epoch{}, terms: map[uint64]*coordinator{}, openers: map[uint32]*coordinator{}}
 	defer func() {
 		if cause := recover(); cause != nil {
 			w.watch.fail("panic: %v\n%s", cause, debug.Stack())
@@ -119,7 +126,9 @@ func Run(o Options) (r *Report) {
 		}
 	}()
 	w.configure()
-	w.coord = w.newCoordinator()
+	for i := range w.cfg.rivals {
+		w.candidate(i, false)
+	}
 	block := int64(geometry.Layout.BlockBytes())
 	tight := w.chance(2)
 	for slot := range w.cfg.nodes {

@@ -105,6 +105,8 @@ func TestOldSeeds(t *testing.T) {
 	for _, seed := range []uint64{
 		31,     // a placement was given up while it loaded, and served when the last node answered
 		128123, // a spare held a higher epoch than a later coordinator retired
+		28123,  // a coordinator that had lost the lease retired a node that followed its successor
+		5729,   // a late answer to an earlier load told of caches as they had been
 	} {
 		if r := Run(Options{Seed: seed}); r.Broken != "" {
 			explain(t, seed, NoBug)

@@ -123,7 +123,7 @@ func (n *node) prepare(s *step, done func(error)) {
 		}
 		q := &sequence{open: o, fresh: o.Read - o.Sampled}
 		if o.Resume != nil {
-			if err := n.resume(q); err != nil {
+			if err := n.resume(e, q); err != nil {
 				done(err)
 				return
 			}

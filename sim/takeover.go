@@ -24,31 +24,37 @@ func (c *coordinator) dies(moment bool, at Kind) bool {
 	w.faults.crash = NoCrash
 	w.cover[at]++
 	w.logf("the coordinator is killed: %v", at)
-	w.crash()
+	w.crash(c)
 	return true
 }
 
 // crash ends the coordinator; another one starts a little later.
-func (w *world) crash() {
-	c := w.coord
+func (w *world) crash(c *coordinator) {
 	c.dead, c.held = true, nil
 	for _, k := range w.clients {
-		if k.asked && k.end == nil && !k.job {
+		if k.asked && k.end == nil && !k.job && k.at == c {
 			k.end, k.ended = &batcher.Finish{ID: k.spec.ID, Reason: batcher.ReasonError, Code: "connection lost"}, w.now
 		}
 	}
-	w.after(nil, w.between(5*time.Millisecond, 150*time.Millisecond), w.takeOver)
+	w.hint(c)
+	heir := w.chance(2)
+	w.after(nil, w.between(5*time.Millisecond, 150*time.Millisecond), func() { w.takeOver(c, heir) })
 }
 
-// takeOver starts a coordinator in the place of a dead one. It takes up the jobs
-// of the log where their tokens end.
-func (w *world) takeOver() {
-	if !w.coord.dead {
+// takeOver starts a coordinator in the place of a dead one.
+func (w *world) takeOver(c *coordinator, heir bool) {
+	if c.dead && w.coords[c.place] == c {
+		w.candidate(c.place, heir)
+	}
+}
+
+// resume takes up the jobs of the log where their tokens end.
+func (w *world) resume() {
+	if len(w.clients) == 0 {
 		return
 	}
 	w.cover[TakenOver]++
-	w.coord = w.newCoordinator()
-	w.logf("a new coordinator takes over")
+	w.logf("%s.%d takes over", w.coord.name, w.coord.incarnation)
 	for _, k := range w.clients {
 		if !k.job || !k.asked || k.end != nil {
 			continue

@@ -8,18 +8,19 @@ import (
 
 // world is the clock, the event queue and everybody in it.
 type world struct {
-	opt      Options
-	cfg      config
-	rng      *rand.Rand
-	now      time.Duration
-	queue    events
-	serial   uint64
-	ran      int // events
-	lives    uint64
-	recorded uint32 // newest epoch that was written down
+	opt    Options
+	cfg    config
+	rng    *rand.Rand
+	now    time.Duration
+	queue  events
+	serial uint64
+	ran    int // events
+	lives  uint64
+	store  store
 
-	coord   *coordinator
-	nodes   []*node // by slot; a restarted one takes its predecessor's place
+	coord   *coordinator   // the one that was elected last
+	coords  []*coordinator // that compete, by place
+	nodes   []*node        // by slot; a restarted one takes its predecessor's place
 	clients []*client
 	net     network
 	faults  faults
@@ -31,7 +32,7 @@ type world struct {
 // process is one run of a program: a restart makes a new one.
 type process struct {
 	name        string
-	slot        int // of the node; -1: the coordinator
+	slot        int // of the node; -1 and less: coordinators
 	incarnation uint64
 	dead        bool
 	frozen      bool

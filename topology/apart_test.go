@@ -105,3 +105,33 @@ func TestUnheardNodesAreLeftOut(t *testing.T) {
 		}
 	}
 }
+
+// TestNodesPastUsAreLeftAlone: under a lease, a node that is past our epochs follows
+// another coordinator; one that has lost the lease and does not know it must not
+// tell it to forget what it serves.
+func TestNodesPastUsAreLeftAlone(t *testing.T) {
+	for _, leased := range []bool{true, false} {
+		a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 1, Settle: time.Second, Backoff: time.Second, ModelHash: "m", Leased: leased})
+		var retired uint32
+		var run func(effects []Effect)
+		run = func(effects []Effect) {
+			for _, e := range effects {
+				switch e := e.(type) {
+				case Record:
+					run(a.Recorded(e.Placement.Epoch))
+				case LoadSlices:
+					run(a.Answered(e.Placement.Epoch, "a", nil))
+				case FormGroup:
+					run(a.Answered(e.Epoch, "a", nil))
+				case RetireNode:
+					retired = e.Epoch
+				}
+			}
+		}
+		run(a.Up(Node{ID: "a", Incarnation: 1, ModelHash: "m"}))
+		run(a.Up(Node{ID: "b", Incarnation: 1, ModelHash: "m", Epoch: 7}))
+		if want := map[bool]uint32{true: 1, false: 7}[leased]; retired != want {
+			t.Errorf("leased %v: a node at epoch 7 is to forget epochs up to %d, want %d", leased, retired, want)
+		}
+	}
+}

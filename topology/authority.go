@@ -95,6 +95,9 @@ type AuthorityConfig struct {
 	// higher. What nodes tell of theirs counts too, for coordinators without a
 	// store.
 	After uint32
+	// Leased: epochs are written down under a lease. A node that is past ours then
+	// follows another coordinator, and is none of this one's business.
+	Leased bool
 }
 
 // Authority decides which nodes make up which epoch: the one pure state machine
@@ -185,7 +188,7 @@ func (a *Authority) Up(n Node) []Effect {
 		// It comes back from an epoch that went on without it, and may be a spare
 		// for long: what it still holds must go, also if an earlier coordinator
 		// counted further than this one has come.
-		out = append(out, RetireNode{Node: n, Epoch: max(a.epoch, a.seen)})
+		out = append(out, RetireNode{Node: n, Epoch: a.past()})
 	}
 	return out
 }
@@ -220,7 +223,15 @@ func (a *Authority) Drain(id string, incarnation uint64) (out []Effect, last boo
 	if a.takesPart(id) {
 		return a.replan(fmt.Sprintf("node %s drains", id), true), false
 	}
-	return []Effect{RetireNode{Node: n, Epoch: max(a.told, a.seen)}}, false
+	return []Effect{RetireNode{Node: n, Epoch: a.past()}}, false
+}
+
+// past is the epoch up to which a node that takes no part is to forget.
+func (a *Authority) past() uint32 {
+	if a.cfg.Leased {
+		return max(a.told, a.cfg.After)
+	}
+	return max(a.told, a.seen)
 }
 
 // Drained lists the nodes that take no part since they were drained.

@@ -1,0 +1,140 @@
+package sim
+
+import (
+	"time"
+
+	"shoal/topology"
+)
+
+// The coordinators of a durable cluster compete for a lease in a store: the real
+// topology.Lease in each, over a network that loses requests and answers and brings
+// writes long after their sender has given them up.
+
+// store is the one record, and what it compares.
+type store struct {
+	claim    topology.Claim
+	revision uint64
+}
+
+func (w *world) write(e topology.WriteClaim) bool {
+	if e.After != w.store.revision && w.opt.Bug != NoCompare {
+		return false
+	}
+	w.store.claim, w.store.revision = e.Claim, w.store.revision+1
+	return true
+}
+
+// lead does what the lease says.
+func (c *coordinator) lead(effects []topology.LeaseEffect) {
+	for _, e := range effects {
+		if c.dead {
+			return
+		}
+		switch e := e.(type) {
+		case topology.ReadClaim:
+			c.reach(func() func() {
+				claim, revision := c.w.store.claim, c.w.store.revision
+				return func() { c.lead(c.lease.Saw(claim, revision)) }
+			})
+		case topology.WriteClaim:
+			c.reach(func() func() {
+				if !c.w.write(e) {
+					return func() { c.lead(c.lease.Refused()) }
+				}
+				revision := c.w.store.revision
+				return func() { c.lead(c.lease.Wrote(revision)) }
+			})
+		case topology.Elected:
+			c.term = e.Claim.Term
+			c.w.watch.holds(c)
+			c.w.logf("%s.%d holds term %d, after epoch %d", c.name, c.incarnation, c.term, e.Claim.Placement.Epoch)
+			c.coordinate(e.Claim.Placement.Epoch)
+		case topology.Recorded:
+			c.direct(c.authority.Recorded(e.Epoch))
+		case topology.Deposed:
+			c.w.cover[DeposedHolder]++
+			c.w.logf("%s.%d is deposed by %s.%d", c.name, c.incarnation, e.By.Holder, e.By.Incarnation)
+			c.direct(c.authority.Depose("deposed"))
+			c.w.crash(c)
+		}
+	}
+}
+
+// reach carries a request to the store, which acts and returns the answer.
+func (c *coordinator) reach(act func() (answer func())) {
+	w, fate := c.w, 0
+	if w.faults.active && w.chance(6) {
+		fate = 1 + w.rng.IntN(3)
+	}
+	unsure := func() { w.after(c.process, w.cfg.seat, func() { c.lead(c.lease.Unsure()) }) }
+	switch fate {
+	case 0:
+		w.after(nil, w.transit(), func() { w.after(c.process, w.transit(), act()) })
+	case 1: // the request is lost
+		w.cover[StoreLost]++
+		unsure()
+	case 2: // it comes late
+		w.cover[StoreLate]++
+		w.after(nil, w.between(0, 4*w.cfg.ttl), func() { act() })
+		unsure()
+	case 3: // the answer is lost
+		w.cover[StoreLost]++
+		w.after(nil, w.transit(), func() { act() })
+		unsure()
+	}
+}
+
+// candidate starts a coordinator in its place; heir: it knows that its predecessor
+// there is dead.
+func (w *world) candidate(place int, heir bool) {
+	c := w.newCoordinator(place)
+	if place < len(w.coords) {
+		w.coords[place] = c
+	} else {
+		w.coords = append(w.coords, c)
+	}
+	if w.coord == nil || w.coord.dead && w.coord.place == place {
+		w.coord = c
+	}
+	if !w.cfg.durable {
+		c.coordinate(0)
+		return
+	}
+	c.lease = topology.NewLease(topology.LeaseConfig{Holder: c.name, Incarnation: c.incarnation, TTL: w.cfg.ttl, Hint: w.cfg.ttl / 5, Renew: w.cfg.ttl / 8, Heir: heir, Found: true})
+	c.every(w.cfg.tick/4, func() { c.lead(c.lease.Tick(w.now - c.began)) })
+}
+
+// holds: a term has one holder.
+func (k *checker) holds(c *coordinator) {
+	if by := k.terms[c.term]; by != nil && by != c {
+		k.fail("I7: term %d has two holders, %s.%d and %s.%d", c.term, by.name, by.incarnation, c.name, c.incarnation)
+	}
+	k.terms[c.term] = c
+}
+
+// follows: a node that has followed a coordinator follows no earlier one.
+func (k *checker) follows(n *node, e *epoch) {
+	if e.of.term < n.term {
+		k.fail("I7: %s follows %s.%d of term %d into epoch %d, after a coordinator of term %d", n.name, e.of.name, e.of.incarnation, e.of.term, e.place.Epoch, n.term)
+	}
+	n.term = e.of.term
+}
+
+// holders are the coordinators that think they hold the lease.
+func (w *world) holders() (n int) {
+	for _, c := range w.coords {
+		if !c.dead && c.lease != nil && c.lease.Holding() {
+			n++
+		}
+	}
+	return n
+}
+
+// hint tells the others that a coordinator is gone, truly or not.
+func (w *world) hint(gone *coordinator) {
+	for _, c := range w.coords {
+		if c != gone && c.lease != nil {
+			w.after(c.process, w.between(time.Millisecond, 20*time.Millisecond), func() { c.lease.Gone(gone.incarnation) })
+		}
+	}
+}
