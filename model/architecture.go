@@ -7,6 +7,10 @@ import "sort"
 type architecture struct {
 	Name string // as in config.json's "architectures"
 
+	// defaults are sizes that published checkpoints leave to the family's configuration
+	// class; nil: none.
+	defaults map[string]string
+
 	// read takes the rest of config.json into c, and refuses by f.fail what the
 	// family could say but nothing here computes.
 	read func(f *fields, c *Config)

@@ -41,6 +41,7 @@ type Checkpoint struct {
 	at     map[string]place
 	hash   string
 	gguf   bool // from a GGUF file
+	nested bool // the folder holds more than the decoder, see nested.go
 	closed atomic.Bool
 
 	random    map[string]Spec // of a made-up checkpoint, instead of files
@@ -102,6 +103,7 @@ func (c *Checkpoint) open() error {
 	if c.Config, err = ParseConfig(c.Dir, config, generation); err != nil {
 		return err
 	}
+	c.nested = isNested(config)
 	if err := c.mapWeights(); err != nil {
 		return err
 	}
@@ -153,6 +155,13 @@ func (c *Checkpoint) mapShard(path string) error {
 	}
 	c.files, c.unmap = append(c.files, path), append(c.unmap, s.unmap)
 	for _, e := range s.entries {
+		if c.nested {
+			name, ok := decoderName(e.name)
+			if !ok {
+				continue
+			}
+			e.name = name
+		}
 		if old, ok := c.at[e.name]; ok {
 			return &Error{File: path, Tensor: e.name, Kind: ErrFormat, Detail: "is also in " + old.path}
 		}
@@ -166,7 +175,14 @@ func (c *Checkpoint) mapShard(path string) error {
 func (c *Checkpoint) checkIndex(where map[string]string) error {
 	var names []string
 	for name, file := range where {
-		if p, ok := c.at[name]; !ok || filepath.Base(p.path) != file {
+		own, ok := name, true
+		if c.nested {
+			own, ok = decoderName(name)
+		}
+		if !ok {
+			continue
+		}
+		if p, ok := c.at[own]; !ok || filepath.Base(p.path) != file {
 			names = append(names, name)
 		}
 	}

@@ -85,12 +85,20 @@ func ParseConfig(dir string, config, generation []byte) (Config, error) {
 	if f.err != nil {
 		return Config{}, f.err
 	}
-	arch, ok := lookup(names[0])
+	name := names[0]
+	if text, ok := nested[name]; ok {
+		if f, err = f.decoder(); err != nil {
+			return Config{}, err
+		}
+		name = text
+	}
+	arch, ok := lookup(name)
 	if !ok {
 		return Config{}, &Error{File: f.file, Field: "architectures", Kind: ErrUnknownArch,
 			Detail: fmt.Sprintf("architecture %q is not supported; known: %s", clip(names[0]), strings.Join(Architectures(), ", "))}
 	}
 	c := Config{Architecture: arch.Name}
+	f.assume(arch.defaults)
 	readShape(f, &c)
 	readDType(f, &c)
 	readQuantised(f, &c)

@@ -98,6 +98,7 @@ func FuzzFolder(f *testing.F) {
 		addFolder(f, quantised)
 		addFolder(f, plain)
 	}
+	addFolder(f, seeing(f, tinyFolder(f, "Gemma3ForCausalLM"), older))
 	dir := f.TempDir()
 	weights := filepath.Join(dir, "model.safetensors")
 	f.Fuzz(func(t *testing.T, config, header []byte, size uint32) {

@@ -25,7 +25,9 @@ import (
 // rotary positions of their own base; the sixth attends to everything.
 func init() {
 	register(architecture{
-		Name:    "Gemma3ForCausalLM",
+		Name: "Gemma3ForCausalLM",
+		defaults: map[string]string{"hidden_size": "2304", "intermediate_size": "9216", "num_hidden_layers": "26", "num_attention_heads": "8",
+			"num_key_value_heads": "4", "head_dim": "256", "vocab_size": "262208", "max_position_embeddings": "131072"},
 		read:    readGemma3,
 		tensors: llamaTensors,
 		extra:   llamaExtra,
@@ -36,10 +38,6 @@ func readGemma3(f *fields, c *Config) {
 	c.Tied = f.Bool("tie_word_embeddings", true)
 	c.QKVBias = f.Bool("attention_bias", false)
 	c.OutBias = c.QKVBias
-	defaultPositions(f, c, 131072)
-	if !f.has("head_dim") {
-		c.HeadDim = 256
-	}
 	c.QKNorm, c.PostNorms, c.NormsAddOne, c.ScaledEmbedding = true, true, true, true
 	c.Activation = tensor.GELUTanh
 	f.OneOf("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
