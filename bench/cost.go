@@ -15,13 +15,16 @@ type Costs struct {
 	HeadParams  int64
 	WeightBytes int64 // of all matrices, packed
 	ExpertBytes int64 // of that, one expert in every layer that has some
+	SlotBytes   int64 // of one token's cache in one layer
 	experts     int   // of a layer; 0: none
+	sparse      int   // layers with experts
 	perToken    int
-	KVToken     int64 // bytes of cache of one token
-	attnFlops   int64 // of one query token and one slot
+	windows     []int // of each layer, in slots; 0: none
+	attnFlops   int64 // of one query token and one slot, in one layer
 }
 
-// CostsOf a model with weights of a type and a cache of another.
+// CostsOf a model with weights of a type and a cache of another. Latent attention is
+// counted absorbed, as it is computed.
 func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 	var k Costs
 	add := func(n *int64, rows, cols int) {
@@ -29,13 +32,28 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 		k.WeightBytes += tensor.WeightBytes(weights, rows, cols)
 	}
 	q, v := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	e := c.MoE
-	k.experts, k.perToken = e.Experts, e.PerToken
+	e, l := c.MoE, c.Latent
+	k.experts, k.perToken, k.sparse = e.Experts, e.PerToken, c.SparseLayers()
 	for i := range c.Layers {
-		add(&k.LayerParams, q, c.Hidden)
-		add(&k.LayerParams, v, c.Hidden)
-		add(&k.LayerParams, v, c.Hidden)
-		add(&k.LayerParams, c.Hidden, q)
+		k.windows = append(k.windows, c.Window(i))
+		if l.Rank > 0 {
+			if up := c.Hidden; l.QueryRank > 0 {
+				add(&k.LayerParams, l.QueryRank, c.Hidden)
+				add(&k.LayerParams, q, l.QueryRank)
+			} else {
+				add(&k.LayerParams, q, up)
+			}
+			add(&k.LayerParams, l.Rank+l.Rope, c.Hidden)
+			for range c.Heads { // each packed by itself
+				add(&k.LayerParams, l.Rank, l.Nope)
+				add(&k.LayerParams, l.Value, l.Rank)
+			}
+		} else {
+			add(&k.LayerParams, q, c.Hidden)
+			add(&k.LayerParams, v, c.Hidden)
+			add(&k.LayerParams, v, c.Hidden)
+		}
+		add(&k.LayerParams, c.Hidden, c.Heads*c.ValueDim())
 		if !c.Sparse(i) {
 			add(&k.LayerParams, c.FFN, c.Hidden)
 			add(&k.LayerParams, c.FFN, c.Hidden)
@@ -54,13 +72,33 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 		}
 	}
 	add(&k.HeadParams, c.Vocab, c.Hidden)
-	layout := tensor.KVLayout{Type: kv, KDim: c.HeadDim, VDim: c.HeadDim}
-	k.KVToken = int64(layout.RowBytes()) * int64(c.Layers*c.KVHeads)
-	k.attnFlops = 4 * int64(c.Layers) * int64(q)
+	heads, key, value := c.CacheRow()
+	k.SlotBytes = int64(c.CacheLayout(kv).RowBytes()) * int64(heads)
+	k.attnFlops = 2 * int64(c.Heads) * int64(key+value)
 	return k
 }
 
-// ExpertsHit is how many of a layer's experts a batch of tokens is expected to
+// slots is how many of context slots a query at their end reads, in all layers.
+func (k Costs) slots(context int) float64 {
+	n := 0
+	for _, w := range k.windows {
+		if w == 0 || context < w {
+			w = context
+		}
+		n += w
+	}
+	return float64(n)
+}
+
+// KVBytes is the cache of one sequence of so many tokens, as attention reads it.
+func (k Costs) KVBytes(context int) int64 { return int64(k.slots(context)) * k.SlotBytes }
+
+// heldBytes is the most that a cache of so many tokens takes: a prompt is held whole.
+func (k Costs) heldBytes(context int) int64 {
+	return int64(len(k.windows)) * int64(context) * k.SlotBytes
+}
+
+// ExpertsHit is how many experts, in all layers, a batch of tokens is expected to
 // choose, each of them any PerToken alike: weights of the others are not read. A
 // trained router is less even, and reads fewer.
 func (k Costs) ExpertsHit(batch int) float64 {
@@ -68,27 +106,39 @@ func (k Costs) ExpertsHit(batch int) float64 {
 		return 0
 	}
 	n := float64(k.experts)
-	return n * (1 - math.Pow(1-float64(k.perToken)/n, float64(batch)))
+	return float64(k.sparse) * n * (1 - math.Pow(1-float64(k.perToken)/n, float64(batch)))
 }
 
 // Decode is the bytes and the flops (a multiply-add is two) of a step that
-// takes batch sequences, each of context tokens, one token further.
-func (k Costs) Decode(batch, context int) (bytes, matFlops, attnFlops float64) {
+// takes batch sequences, each of context tokens, one token further, and reads so many
+// experts in all layers together (ExpertsHit, or what a step says of itself).
+func (k Costs) Decode(batch, context int, experts float64) (bytes, matFlops, attnFlops float64) {
 	b := float64(batch)
-	unread := (float64(k.experts) - k.ExpertsHit(batch)) * float64(k.ExpertBytes)
-	return float64(k.WeightBytes) - unread + b*float64(context)*float64(k.KVToken),
-		2 * b * float64(k.LayerParams+k.HeadParams), b * float64(context) * float64(k.attnFlops)
+	unread := 0.0
+	if k.sparse > 0 {
+		unread = (float64(k.sparse*k.experts) - experts) * float64(k.ExpertBytes) / float64(k.sparse)
+	}
+	return float64(k.WeightBytes) - unread + b*k.slots(context)*float64(k.SlotBytes),
+		2 * b * float64(k.LayerParams+k.HeadParams), b * k.slots(context) * float64(k.attnFlops)
 }
 
 // Prefill is the same for a prompt, of whose last token alone logits are wanted.
 func (k Costs) Prefill(tokens int) (matFlops, attnFlops float64) {
 	t := float64(tokens)
-	return 2*t*float64(k.LayerParams) + 2*float64(k.HeadParams), t * (t + 1) / 2 * float64(k.attnFlops)
+	pairs := 0.0 // of a query and a slot
+	for _, w := range k.windows {
+		full := t // queries that see less than the window
+		if w > 0 && w < tokens {
+			full = float64(w)
+		}
+		pairs += full*(full+1)/2 + (t-full)*full
+	}
+	return 2*t*float64(k.LayerParams) + 2*float64(k.HeadParams), pairs * float64(k.attnFlops)
 }
 
 // fits refuses what this machine's memory does not hold.
 func (k Costs) fits(batch, context, step int, c *model.Config) error {
-	kv := int64(batch) * int64(context+64) * k.KVToken
+	kv := int64(batch) * k.KVBytes(context+64)
 	e := c.MoE
 	act := int64(step) * 4 * int64(3*c.Hidden+3*c.Heads*c.HeadDim+2*c.FFN+e.PerToken*(c.Hidden+2*e.FFN)+2*e.Shared)
 	need, have := k.WeightBytes+kv+act+64*4*int64(c.Vocab), Available()

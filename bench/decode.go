@@ -73,7 +73,7 @@ func RunDecode(ctx context.Context, o Options, note func(string)) (*Decode, erro
 	}
 	d := &Decode{Model: o.Model, Weights: o.Weights.String(), KV: o.KV.String(), Context: o.Context, Batch: o.Batch, Steps: o.Tokens, Machine: ThisMachine()}
 	note("loading")
-	r, err := newRig(ctx, o, int64(o.Batch)*int64(o.Context+steps+128)*k.KVToken, o.Batch)
+	r, err := newRig(ctx, o, int64(o.Batch)*k.heldBytes(o.Context+steps+128), o.Batch)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func RunDecode(ctx context.Context, o Options, note func(string)) (*Decode, erro
 		return nil, err
 	}
 	defer f.close()
-	bytes, mat, attn := k.Decode(o.Batch, o.Context+steps/2)
+	var bytes float64
 	tokens := make([]uint32, o.Batch)
 	var took, read, compute, stepCPU, readCPU []time.Duration
 	for i := range steps {
@@ -116,6 +116,8 @@ func RunDecode(ctx context.Context, o Options, note func(string)) (*Decode, erro
 		if t == slices.Min(took) {
 			d.Stages = stagesOf(stages, t)
 		}
+		var mat, attn float64
+		bytes, mat, attn = k.Decode(o.Batch, o.Context+steps/2, float64(stages.Experts))
 		cpu = cpuTime()
 		read = append(read, f.Read(bytes))
 		stepCPU, readCPU = append(stepCPU, cpuStep), append(readCPU, cpuTime()-cpu)

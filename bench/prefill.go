@@ -48,7 +48,7 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 	}
 	p := &Prefill{Model: o.Model, Weights: o.Weights.String(), KV: o.KV.String(), Policy: o.Policy, Tokens: o.Context, Chunk: o.Chunk, Repeat: o.Repeat, Machine: ThisMachine()}
 	note("loading")
-	r, err := newRig(ctx, o, 4*int64(o.Context+1024)*k.KVToken, o.Chunk)
+	r, err := newRig(ctx, o, 4*k.heldBytes(o.Context+1024), o.Chunk)
 	if err != nil {
 		return nil, err
 	}

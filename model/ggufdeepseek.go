@@ -195,34 +195,46 @@ func flat(t Tensor) Tensor {
 }
 
 // fillKVUp makes rows of KVUp. Those of a head's keys come from one transposition, which
-// is kept: a loader asks for them one after the other.
+// is kept until its last row: loaders read heads row by row, several heads at once.
 func fillKVUp(k, v Tensor, l Latent) func(dst []float32, r, lo int) {
+	const kept = 64
 	var (
-		mu   sync.Mutex
-		of   = -1 // the head that rows belong to
-		rows []float32
-		line []float32
+		mu    sync.Mutex
+		heads = map[int][]float32{} // (nope, rank) of a head
 	)
+	keys := func(head int) []float32 {
+		mu.Lock()
+		rows, ok := heads[head]
+		mu.Unlock()
+		if ok {
+			return rows
+		}
+		rows, line := make([]float32, l.Nope*l.Rank), make([]float32, l.Nope)
+		for c := range l.Rank {
+			k.Row(line, head*l.Rank+c, 0, l.Nope)
+			for n, x := range line {
+				rows[n*l.Rank+c] = x
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(heads) >= kept {
+			clear(heads)
+		}
+		heads[head] = rows
+		return rows
+	}
 	return func(dst []float32, r, lo int) {
 		head, i := r/(l.Nope+l.Value), r%(l.Nope+l.Value)
 		if i >= l.Nope {
 			v.Row(dst, head*l.Value+i-l.Nope, lo, lo+len(dst))
 			return
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		if of != head {
-			if rows == nil {
-				rows, line = make([]float32, l.Nope*l.Rank), make([]float32, l.Nope)
-			}
-			for c := range l.Rank {
-				k.Row(line, head*l.Rank+c, 0, l.Nope)
-				for n, x := range line {
-					rows[n*l.Rank+c] = x
-				}
-			}
-			of = head
+		copy(dst, keys(head)[i*l.Rank+lo:][:len(dst)])
+		if i == l.Nope-1 {
+			mu.Lock()
+			delete(heads, head)
+			mu.Unlock()
 		}
-		copy(dst, rows[i*l.Rank+lo:][:len(dst)])
 	}
 }

@@ -25,6 +25,7 @@ var shapes = []struct {
 }{
 	{"bench160m", Config{Hidden: 1024, Layers: 12, Heads: 16, KVHeads: 8, HeadDim: 64, FFN: 2816, Vocab: 32000, Tied: true,
 		MaxPositions: 131072, NormEps: 1e-5, Rope: Rope{Theta: 500000}}},
+	{"deepseek-v2-lite", latentShape(27, 102400, 10944, 64)},
 	{"fry", Config{Hidden: 384, Layers: 8, Heads: 16, KVHeads: 8, HeadDim: 32, FFN: 1024, Vocab: 4096, Tied: true,
 		MaxPositions: 8192, NormEps: 1e-5, Rope: Rope{Theta: 500000}}},
 	{"llama-3.1-8b", Config{Hidden: 4096, Layers: 32, Heads: 32, KVHeads: 8, HeadDim: 128, FFN: 14336, Vocab: 128256,
@@ -34,11 +35,21 @@ var shapes = []struct {
 	{"qwen3-30b-a3b", Config{Architecture: "Qwen3MoeForCausalLM", Hidden: 2048, Layers: 48, Heads: 32, KVHeads: 4, HeadDim: 128, FFN: 6144, Vocab: 151936,
 		QKNorm: true, MaxPositions: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6},
 		MoE: MoE{Experts: 128, PerToken: 8, FFN: 768, Router: Router{Score: Softmax, Normalise: true, Scale: 1}}}},
+	{"mla-1b", latentShape(6, 32000, 5632, 16)},
 	{"moe-1b", Config{Architecture: "Qwen3MoeForCausalLM", Hidden: 1024, Layers: 8, Heads: 16, KVHeads: 8, HeadDim: 64, FFN: 2816, Vocab: 32000,
 		QKNorm: true, MaxPositions: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6},
 		MoE: MoE{Experts: 64, PerToken: 8, FFN: 512, Router: Router{Score: Softmax, Normalise: true, Scale: 1}}}},
 	{"qwen3-0.6b", Config{Hidden: 1024, Layers: 28, Heads: 16, KVHeads: 8, HeadDim: 128, FFN: 3072, Vocab: 151936, Tied: true,
 		QKNorm: true, MaxPositions: 40960, NormEps: 1e-6, Rope: Rope{Theta: 1e6}}},
+}
+
+// latentShape is DeepSeek-V2-Lite (arXiv 2405.04434, appendix B) with so many layers, ids,
+// plain inner width of the first layer, and experts.
+func latentShape(layers, vocab, ffn, experts int) Config {
+	return Config{Architecture: "DeepseekV2ForCausalLM", Hidden: 2048, Layers: layers, Heads: 16, KVHeads: 1, HeadDim: 192, FFN: ffn, Vocab: vocab,
+		MaxPositions: 163840, NormEps: 1e-6, Latent: Latent{Rank: 512, Nope: 128, Rope: 64, Value: 128},
+		Rope: Rope{Theta: 10000, Type: "yarn", Factor: 40, OriginalMax: 4096, Fast: 32, Slow: 1, Amplitude: 1, MScaleAll: 0.707},
+		MoE:  MoE{Experts: experts, PerToken: 6, FFN: 1408, Shared: 2 * 1408, Router: Router{Score: Softmax, Scale: 1}, Dense: []int{0}}}
 }
 
 // Shapes lists the names that Random knows.
@@ -52,8 +63,8 @@ func Shapes() []string {
 
 // Random is a checkpoint of a public model's shape with random weights, the
 // same on every machine. Decoders of one kind share the code, so all dense shapes are
-// Llamas in name; qwen3-0.6b has its norms of queries and keys. moe-1b is nobody's:
-// experts that a small machine holds. An unknown name lists the known ones.
+// Llamas in name; qwen3-0.6b has its norms of queries and keys. moe-1b and mla-1b are
+// nobody's: experts, and latents, that a small machine holds. An unknown name lists the known ones.
 func Random(name string) (*Checkpoint, error) {
 	for _, s := range shapes {
 		if s.name != name {

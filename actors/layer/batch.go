@@ -137,6 +137,7 @@ type Batch struct {
 	Compute, Wait time.Duration
 	Spent         [phases]time.Duration // of Compute, by phase, all layers together
 	Observed      time.Duration         // of Spent[Attend]: what policies look at while a prompt is read
+	ExpertsRead   int                   // whose weights were read, all layers together
 }
 
 // NewBatch allocates the activations of a lane for at most maxRows rows. The
@@ -214,7 +215,7 @@ func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, ropes 
 		}
 	}
 	b.rows = b.rowRanges()
-	b.Compute, b.Wait, b.Observed, b.Spent = 0, 0, 0, [phases]time.Duration{}
+	b.Compute, b.Wait, b.Observed, b.Spent, b.ExpertsRead = 0, 0, 0, [phases]time.Duration{}, 0
 	return nil
 }
 

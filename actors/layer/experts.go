@@ -127,7 +127,9 @@ func (b *Batch) routeAll(e *Experts) {
 	}
 	at := int32(0)
 	for e, n := range m.first {
-		m.first[e], at = at, at+n
+		if m.first[e], at = at, at+n; n > 0 {
+			b.ExpertsRead++
+		}
 	}
 	h := b.Dims.Hidden
 	for i, e := range chosen { // in the order of tokens; first[e] becomes the end of e's run

@@ -22,6 +22,9 @@ func (l *loader) experts(c *model.Config, i int, me topology.Slice) *layer.Exper
 		Gate:   l.bank(m.Experts, narrow, c.Hidden), Up: l.bank(m.Experts, narrow, c.Hidden), Down: l.bank(m.Experts, me.Down, m.FFN),
 	}
 	for x := range m.Experts {
+		if l.measure {
+			break
+		}
 		gate, up, down := n.Expert(x)
 		for _, p := range []struct {
 			bank *tensor.Bank

@@ -20,6 +20,8 @@ type Stages struct {
 	Selection   time.Duration // then: pooling, top-K
 	Shipping    time.Duration // then: kept rows to the owner, blocks given back
 	Wait        time.Duration // for collectives
+
+	Experts int // whose weights were read, of all layers together
 }
 
 // Compression is what the policy costs a prompt, the observation included.
@@ -39,6 +41,7 @@ func (s *Stages) Add(o Stages) {
 	s.Selection += o.Selection
 	s.Shipping += o.Shipping
 	s.Wait += o.Wait
+	s.Experts += o.Experts
 }
 
 func (s Stages) with(b *layer.Batch) Stages {
@@ -46,6 +49,7 @@ func (s Stages) with(b *layer.Batch) Stages {
 	s.Attention, s.Observation = b.Spent[layer.Attend]-b.Observed, b.Observed
 	s.FFN = b.Spent[layer.FeedForward] + b.Spent[layer.ProjectDown] + b.Spent[layer.Finish]
 	s.Wait += b.Wait
+	s.Experts += b.ExpertsRead
 	return s
 }
 
