@@ -114,6 +114,65 @@ func equalTensors(t *testing.T, a, b *model.Checkpoint, name string, steps float
 	}
 }
 
+// Files of DeepSeek from before 2025 hold the latent's projections whole, and say the widths
+// of the heads behind them; from before V3, nothing of how experts are scored.
+func TestGGUFOlderDeepseek(t *testing.T) {
+	for _, name := range []string{"deepseek_v2", "deepseek_v3"} {
+		dir := t.TempDir()
+		check(t, modeltest.SameMScale(filepath.Join("testdata", name), dir))
+		hub := open(t, dir)
+		g := modeltest.Convert(hub, always(gguf.F32))
+		file, err := gguf.Parse(g.Bytes())
+		check(t, err)
+		old, l := g.Clone(), hub.Config.Latent
+		old.Cut(1 << 30)
+		old.Table = nil
+		for _, x := range file.Tensors {
+			if !strings.Contains(x.Name, "attn_k_b") && !strings.Contains(x.Name, "attn_v_b") {
+				old.Add(x.Name, x.Type, x.Shape, x.Data)
+			}
+		}
+		for i := range hub.Config.Layers {
+			x, err := hub.Tensor(model.LatentLayer(i).KVUp)
+			check(t, err)
+			all := make([]float32, x.Elements())
+			for r := range x.Rows() {
+				x.Row(all[r*x.Cols():(r+1)*x.Cols()], r, 0, x.Cols())
+			}
+			old.Add(fmt.Sprintf("blk.%d.attn_kv_b.weight", i), gguf.F32, x.Shape, modeltest.Quantise(gguf.F32, all))
+		}
+		for key, v := range map[string]any{"attention.key_length": l.Nope + l.Rope, "attention.value_length": l.Value, "attention.head_count_kv": hub.Config.Heads,
+			"attention.key_length_mla": nil, "attention.value_length_mla": nil} {
+			old.Unset("deepseek2." + key)
+			if v != nil {
+				old.Set("deepseek2."+key, v)
+			}
+		}
+		if name == "deepseek_v2" {
+			old.Unset("deepseek2.expert_gating_func")
+		}
+		path := filepath.Join(t.TempDir(), "old.gguf")
+		put(t, path, old.Bytes())
+		got, newer := open(t, path), convert(t, hub, always(gguf.F32))
+		if fmt.Sprintf("%+v", got.Config) != fmt.Sprintf("%+v", newer.Config) {
+			t.Errorf("config\n%+v\nwant\n%+v", got.Config, newer.Config)
+		}
+		for _, spec := range hub.Config.Tensors() {
+			equalTensors(t, hub, got, spec.Name, 0)
+		}
+		lost := g.Clone()
+		for i, e := range lost.Table {
+			if e.Name == "blk.1.attn_v_b.weight" {
+				lost.Table[i].Name = "blk.1.attn_v_c.weight"
+			}
+		}
+		put(t, path, lost.Bytes())
+		if _, err := model.Open(path); !errors.Is(err, model.ErrMissing) || !strings.Contains(err.Error(), `tensor "blk.1.attn_v_b.weight": missing beside`) {
+			t.Errorf("one half alone: %v", err)
+		}
+	}
+}
+
 // Norms of Gemma carry their 1 in a GGUF file.
 func TestGGUFNorms(t *testing.T) {
 	hub := open(t, "testdata/gemma3")
@@ -163,6 +222,33 @@ func TestGGUFTypes(t *testing.T) {
 		r, err := model.Verify(got.Files()[0])
 		if err != nil || r.Err() != nil || r.Types[0].Stored != strings.ToLower(test.typ.String()) || r.Parameters != hubParameters(hub) {
 			t.Errorf("%v: %+v, %v", test.typ, r, err)
+		}
+	}
+}
+
+// The halves of the latent's projections may be of two types, and count as what they are.
+func TestGGUFHalvesOfTwoTypes(t *testing.T) {
+	hub := open(t, "testdata/deepseek_v3")
+	got := convert(t, hub, func(name string) gguf.Type {
+		if strings.Contains(name, "kv_b") {
+			return gguf.Q8_0
+		}
+		return gguf.F32
+	})
+	name := model.LatentLayer(1).KVUp
+	equalTensors(t, hub, got, name, 1./200)
+	if x, err := got.Tensor(name); err != nil || x.DType != tensor.Q8_0 || x.Stored() != "q8_0" {
+		t.Errorf("held as %v, stored as %s, %v", x.DType, x.Stored(), err)
+	}
+	l, c := hub.Config.Latent, hub.Config
+	want := int64(c.Heads*l.Rank*l.Nope*4 + c.Heads*l.Value*l.Rank/32*34)
+	r, err := model.Verify(got.Files()[0])
+	if err != nil || r.Err() != nil || r.Parameters != hubParameters(hub) {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	for _, x := range r.Tensors {
+		if x.Name == name && x.Bytes != want {
+			t.Errorf("%d bytes, want %d", x.Bytes, want)
 		}
 	}
 }

@@ -43,7 +43,10 @@ func (g *GGUF) Keys() []string {
 }
 
 // Cut takes the last n bytes of the data away.
-func (g *GGUF) Cut(n int) { g.data = g.data[:max(0, len(g.data)-n)] }
+func (g *GGUF) Cut(n int) {
+	left := max(0, len(g.data)-n)
+	g.data = g.data[:left:left] // what is added does not write into a clone's
+}
 
 // Clone copies all but the data, which both share.
 func (g *GGUF) Clone() *GGUF {
