@@ -1,0 +1,92 @@
+package cluster_test
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// architectures are killed under: those without long in every run, all by make chaos.
+// tiny ones are random models that the goldens of package model are of.
+var architectures = []struct {
+	name       string
+	tiny, long bool
+}{
+	{name: "dace"}, // MLA and experts, bundled
+	{name: "mistral_window", tiny: true},
+	{name: "gemma3", tiny: true, long: true},
+	{name: "mixtral", tiny: true, long: true},
+	{name: "qwen2", tiny: true, long: true},
+	{name: "qwen2_window", tiny: true, long: true},
+	{name: "qwen3", tiny: true, long: true},
+	{name: "qwen3_moe", tiny: true, long: true},
+	{name: "deepseek_v2", tiny: true, long: true},
+	{name: "deepseek_v3", tiny: true, long: true},
+}
+
+// folder is where the model lies; a tiny one gets the tokenizer of another, of as many ids.
+func folder(t *testing.T, name string, tiny bool) string {
+	t.Helper()
+	if !tiny {
+		return filepath.Join("..", "..", "models", name)
+	}
+	const data = "../../model/testdata"
+	dir := t.TempDir()
+	for _, file := range [][2]string{{name, "config.json"}, {name, "generation_config.json"}, {name, "model.safetensors"}, {"llama", "tokenizer.json"}, {"llama", "tokenizer_config.json"}} {
+		from, err := filepath.Abs(filepath.Join(data, file[0], file[1]))
+		if err == nil {
+			err = os.Symlink(from, filepath.Join(dir, file[1]))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// TestChaosArchitectures: kill -9 of a node, and of a second one, under every
+// architecture, with prompts longer than its windows: each stream is that of the
+// undisturbed run, token for token and logprob for logprob.
+func TestChaosArchitectures(t *testing.T) {
+	n := 6
+	if testing.Short() {
+		n = 4
+	}
+	for _, a := range architectures {
+		t.Run(a.name, func(t *testing.T) {
+			if a.long && !full() {
+				t.Skip("long: make chaos")
+			}
+			tokens := 40
+			if a.tiny {
+				tokens = 200 // its steps are quick
+			}
+			c := up(t, 3, "--model", folder(t, a.name, a.tiny))
+			r := rand.New(rand.NewPCG(5, 6))
+			reqs := streaming(n, tokens)
+			for i := range reqs {
+				prompt := make([]int, 30+25*i)
+				for j := range prompt {
+					prompt[j] = 16 + r.IntN(512-16)
+				}
+				reqs[i].body["prompt"] = prompt
+			}
+			want, stall := c.open(reqs).wait(t)
+			t.Logf("undisturbed: longest silence %.2f s", stall.Seconds())
+			for i, id := range []string{"node-1", "node-0"} {
+				disturb(t, c, a.name+", kill -9 "+id, reqs, want, func() { c.signal(id, syscall.SIGKILL) })
+				c.waitNodes(2-i, recoverLimit)
+				if s := c.state(); s.Recoveries < uint64(i+1) {
+					t.Errorf("%d recoveries after %d kills: nothing was disturbed", s.Recoveries, i+1)
+				}
+				if i == 0 && !full() && testing.Short() {
+					break
+				}
+			}
+			c.waitIdle(10 * time.Second)
+		})
+	}
+}
