@@ -123,6 +123,7 @@ type clusterCollector struct {
 	subscriptions, nodeSubs        *prometheus.Desc
 	reserved, freed, batch         *prometheus.Desc
 	replicas, late, fences         *prometheus.Desc
+	fetched                        *prometheus.Desc
 }
 
 func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
@@ -143,6 +144,7 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 		reserved:      desc("shoal_node_kv_reserved_bytes", "KV cache bytes that the ledger has promised to running sequences on the node.", "node"),
 		replicas:      desc("shoal_node_kv_replica_bytes", "KV cache bytes on the node that copies of other nodes' caches take.", "node"),
 		freed:         desc("shoal_node_kv_freed_bytes", "KV cache bytes that ends of prefill gave back on the node in this epoch.", "node"),
+		fetched:       desc("shoal_node_fetched_bytes", "Bytes of the checkpoint that the node fetched from other processes.", "node"),
 		late:          desc("shoal_node_late_ratio", "Part of the steps' time in which the others wait for the node alone; a straggler above 0.5.", "node"),
 		fences:        desc("shoal_fences_total", "Nodes that were left out for a while, because they were slow or hung.", "kind"),
 		batch:         desc("shoal_batch_sequences", "Sequences in the step in flight."),
@@ -153,7 +155,7 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 }
 
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.batch, c.subscriptions, c.nodeSubs} {
+	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.batch, c.subscriptions, c.nodeSubs} {
 		ch <- d
 	}
 }
@@ -186,6 +188,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.budget, float64(n.KVBudgetBytes), n.ID)
 		gauge(c.reserved, float64(n.KVReserved), n.ID)
 		gauge(c.replicas, float64(n.KVReplicas), n.ID)
+		gauge(c.fetched, float64(n.FetchedBytes), n.ID)
 		gauge(c.late, n.Late, n.ID)
 		gauge(c.freed, float64(n.KVFreed), n.ID)
 		gauge(c.sequences, float64(n.Sequences), n.ID)

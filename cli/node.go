@@ -2,8 +2,13 @@ package cli
 
 import (
 	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"shoal/cluster"
+	"shoal/model"
 )
 
 type nodeCmd struct {
@@ -22,16 +27,30 @@ type nodeCmd struct {
 
 func (c *nodeCmd) Help() string {
 	return `One process of the cluster: it owns a slice of every weight matrix and one
-partition of the KV cache. The checkpoint must be on this machine.
+partition of the KV cache. Without a checkpoint on this machine (--model bus, or a
+path where there is none) it fetches what it needs from processes that have it, and
+keeps that in --weights-cache.
 
   shoal node --join 10.0.0.1:7070 --bind 10.0.0.2:7070 --cluster-key key --model ~/models/llama`
 }
 
-func (c *nodeCmd) Run(e *env) error {
+// here is the checkpoint on this machine; empty: there is none.
+func (c *nodeCmd) here(e *env) string {
 	dir, err := c.dir()
-	if err != nil {
-		return err
+	if err == nil && !strings.HasPrefix(filepath.Base(dir), model.RandomPrefix) {
+		_, err = os.Stat(dir)
 	}
+	if err == nil {
+		return dir
+	}
+	if filepath.Base(c.Model) != "bus" {
+		fmt.Fprintf(e.stderr, "No checkpoint here (%v): fetching what is needed from the cluster.\n", err)
+	}
+	return ""
+}
+
+func (c *nodeCmd) Run(e *env) error {
+	dir := c.here(e)
 	key, err := c.key()
 	if err != nil {
 		return err

@@ -74,6 +74,7 @@ type Coordinator struct {
 	ctx    context.Context // of what runs beside the core
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	given  func()        // waits for what the library is giving
 	lost   chan struct{} // closed when the lease is lost
 	why    error         // why, then
 }
@@ -126,6 +127,9 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 		}
 	})
 	if err != nil {
+		return nil, err
+	}
+	if c.given, err = serveLibrary(c.ctx, c.bus.rpc, ck); err != nil {
 		return nil, err
 	}
 	if err = c.join(ctx, &cfg); err != nil {
@@ -357,6 +361,9 @@ func (c *Coordinator) Close() {
 		c.core.close()
 	}
 	c.wg.Wait()
+	if c.given != nil {
+		c.given()
+	}
 	if c.depot != nil {
 		c.depot.close()
 	}

@@ -291,7 +291,7 @@ func (c *core) Cluster() api.ClusterState {
 		if st := c.status[n.ID]; st != nil {
 			node.Subscriptions, node.LoadedBytes, node.LoadBytes = int(st.Subscriptions), st.LoadedBytes, st.LoadBytes
 			node.RSSBytes, node.Goroutines, node.OpenFiles, node.WeightBytes = st.ResidentBytes, int(st.Goroutines), int(st.OpenFiles), st.WeightBytes
-			node.KVUsedBytes = st.KvUsedBytes
+			node.KVUsedBytes, node.FetchedBytes = st.KvUsedBytes, st.FetchedBytes
 		}
 		s.Nodes = append(s.Nodes, node)
 	}

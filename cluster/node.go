@@ -42,7 +42,8 @@ type NodeConfig struct {
 	// Cluster is the name of the cluster: processes of another name are not let
 	// in. Letters, digits, - and _. Default "shoal".
 	Cluster string
-	// Model is the checkpoint folder; it must hold what the cluster serves.
+	// Model is the checkpoint; it must be what the cluster serves. Empty: the node
+	// fetches what it needs from processes that have it, into WeightsCache.
 	Model string
 	// KVBudget is the memory of this node's caches in bytes. Default 1 GiB.
 	KVBudget int64
@@ -241,11 +242,15 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
-	ck, err := model.Open(cfg.Model)
-	if err != nil {
-		return err
+	var ck *model.Checkpoint
+	var m *mirror // nil: the checkpoint is all here
+	var err error
+	if cfg.Model != "" {
+		if ck, err = model.Open(cfg.Model); err != nil {
+			return err
+		}
 	}
-	defer ck.Close()
+	defer func() { closeWeights(ck, m) }()
 	// Weights and caches lie outside the Go heap; what is left is small, so a
 	// generous garbage target costs little and keeps the collector away.
 	debug.SetGCPercent(400)
@@ -274,7 +279,21 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 			return err
 		}
 	}
-	n := &nodeActor{retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation}
+	if ck != nil {
+		wait, err := serveLibrary(ctx, b.rpc, ck)
+		if err != nil {
+			return err
+		}
+		defer wait()
+	} else {
+		if err := b.meet(ctx, &cfg); err != nil {
+			return err
+		}
+		if ck, m, err = openMirror(ctx, b, cfg.WeightsCache, cfg.Logger); err != nil {
+			return err
+		}
+	}
+	n := &nodeActor{mirror: m, retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation}
 	n.register()
 	n.socket = socket.Config{Checkpoint: ck, Pool: pool, KVBudget: cfg.KVBudget, Logger: cfg.Logger, Connect: connectNATS(b.nats), OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
 	if cfg.WeightsCache != "" {
@@ -285,11 +304,10 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		return err
 	}
 	defer socket.Stop(b.rpc.Actors().Root, pid, n.socket.Stopped)
-	if err := b.gossip.Join(ctx, cfg.Join, 2); err != nil {
-		return fmt.Errorf("cluster: cannot join %s: %w", strings.Join(cfg.Join, ", "), err)
-	}
-	if err := b.sameBus(); err != nil {
-		return err
+	if m == nil {
+		if err := b.meet(ctx, &cfg); err != nil {
+			return err
+		}
 	}
 	if err := b.setState(gossip.Ready); err != nil {
 		return err
@@ -303,6 +321,23 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		n.drain(b)
 	}
 	return nil
+}
+
+// meet joins the cluster.
+func (b *bus) meet(ctx context.Context, cfg *NodeConfig) error {
+	if err := b.gossip.Join(ctx, cfg.Join, 2); err != nil {
+		return fmt.Errorf("cluster: cannot join %s: %w", strings.Join(cfg.Join, ", "), err)
+	}
+	return b.sameBus()
+}
+
+func closeWeights(ck *model.Checkpoint, m *mirror) {
+	if ck != nil {
+		_ = ck.Close()
+	}
+	if m != nil {
+		_ = m.close()
+	}
 }
 
 const (
@@ -376,6 +411,7 @@ func groupDigest(group string, epoch uint32, incarnations []uint32) [32]byte {
 // nodeActor turns envelopes into the socket's commands and answers them when
 // the socket does.
 type nodeActor struct {
+	mirror      *mirror // nil: the checkpoint is all here
 	mux         *rpc.Mux
 	bus         *natsbus.Server
 	cfg         NodeConfig
@@ -431,6 +467,11 @@ func (n *nodeActor) register() {
 	})
 	rpc.Handle(n.mux, uint32(proto.Kind_KIND_STATUS), func(c *rpc.Ctx, _ *proto.Empty) {
 		n.hear()
-		c.Actor.Send(n.pid, &socket.Status{Reply: func(s *proto.SocketStatus) { respond(c, processFigures(s, n.bus), nil) }})
+		c.Actor.Send(n.pid, &socket.Status{Reply: func(s *proto.SocketStatus) {
+			if n.mirror != nil {
+				s.FetchedBytes = n.mirror.fetched.Load()
+			}
+			respond(c, processFigures(s, n.bus), nil)
+		}})
 	})
 }

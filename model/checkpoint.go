@@ -1,6 +1,7 @@
 package model
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,6 +45,10 @@ type Checkpoint struct {
 	nested bool // the folder holds more than the decoder, see nested.go
 	closed atomic.Bool
 
+	heads    map[string]int64 // by file: bytes before the tensors; all, unless known
+	fetch    Fetcher          // of a partial checkpoint
+	fetching context.Context  // while it is opened
+
 	random    map[string]Spec // of a made-up checkpoint, instead of files
 	noiseOnce sync.Once
 	noise     []float32
@@ -52,6 +57,7 @@ type Checkpoint struct {
 // place is a tensor and the file it lies in.
 type place struct {
 	path   string
+	offset int64  // of the bytes in the file; 0: not known
 	stored string // type as the file names it
 	weight bool   // of a type that can be a weight
 	Tensor
@@ -107,6 +113,9 @@ func (c *Checkpoint) open() error {
 	if err := c.mapWeights(); err != nil {
 		return err
 	}
+	if err := c.wantSmall(); err != nil {
+		return err
+	}
 	if err := c.takeScales(); err != nil {
 		return err
 	}
@@ -116,7 +125,9 @@ func (c *Checkpoint) open() error {
 	if !statesDType(config) {
 		c.Config.DType = c.must(c.Config.Tensors()[0].Name).DType
 	}
-	c.hash = c.identity()
+	if c.fetch == nil {
+		c.hash = c.identity()
+	}
 	return nil
 }
 
@@ -154,6 +165,11 @@ func (c *Checkpoint) mapShard(path string) error {
 		return err
 	}
 	c.files, c.unmap = append(c.files, path), append(c.unmap, s.unmap)
+	head := int64(len(s.mapped) - len(s.data))
+	if c.heads == nil {
+		c.heads = map[string]int64{}
+	}
+	c.heads[path] = head
 	for _, e := range s.entries {
 		if c.nested {
 			name, ok := decoderName(e.name)
@@ -166,7 +182,7 @@ func (c *Checkpoint) mapShard(path string) error {
 			return &Error{File: path, Tensor: e.name, Kind: ErrFormat, Detail: "is also in " + old.path}
 		}
 		dt, ok := weightType[e.stored]
-		c.at[e.name] = place{path, e.stored, ok, Tensor{Name: e.name, DType: dt, Shape: e.shape, Data: s.data[e.begin:e.end:e.end]}}
+		c.at[e.name] = place{path, head + e.begin, e.stored, ok, Tensor{Name: e.name, DType: dt, Shape: e.shape, Data: s.data[e.begin:e.end:e.end]}}
 	}
 	return nil
 }

@@ -82,7 +82,9 @@ func (c *Checkpoint) openGGUF(path string) error {
 		return err
 	}
 	c.Config.DType = c.commonType()
-	c.hash = c.identity()
+	if c.fetch == nil {
+		c.hash = c.identity()
+	}
 	return nil
 }
 

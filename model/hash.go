@@ -21,6 +21,9 @@ func (c *Checkpoint) Hash() string { return c.hash }
 // Stamp tells one state of the files on this machine from another: their sizes
 // and times of change. For what is kept on this machine alone, beside Hash.
 func (c *Checkpoint) Stamp() string {
+	if c.fetch != nil {
+		return "fetched" // every byte was checked; the files change as more comes
+	}
 	var b strings.Builder
 	for _, path := range c.files {
 		if st, err := os.Stat(path); err == nil {

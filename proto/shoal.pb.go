@@ -38,6 +38,7 @@ const (
 	Kind_KIND_RELEASE     Kind = 23 // ReleaseRequest -> ReleaseReply: drop sequences between steps
 	Kind_KIND_STATUS      Kind = 22 // -> SocketStatus
 	Kind_KIND_KEEP        Kind = 24 // KeepRequest -> Empty: keep a copy of the store
+	Kind_KIND_WEIGHTS     Kind = 25 // WeightsRequest -> WeightsReply: parts of the checkpoint, for a node without one
 )
 
 // Enum value maps for Kind.
@@ -54,6 +55,7 @@ var (
 		23: "KIND_RELEASE",
 		22: "KIND_STATUS",
 		24: "KIND_KEEP",
+		25: "KIND_WEIGHTS",
 	}
 	Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED": 0,
@@ -67,6 +69,7 @@ var (
 		"KIND_RELEASE":     23,
 		"KIND_STATUS":      22,
 		"KIND_KEEP":        24,
+		"KIND_WEIGHTS":     25,
 	}
 )
 
@@ -1143,6 +1146,228 @@ func (x *Keeper) GetRoute() string {
 	return ""
 }
 
+// WeightsRequest asks for the list of files, for the hashes of a file's chunks, or
+// for chunks themselves.
+type WeightsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	List          string                 `protobuf:"bytes,1,opt,name=list,proto3" json:"list,omitempty"`                                // with file: of which list of files
+	File          string                 `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`                                // empty: the list
+	HashesFrom    uint32                 `protobuf:"varint,3,opt,name=hashes_from,json=hashesFrom,proto3" json:"hashes_from,omitempty"` // without chunks: hashes from this chunk on
+	Chunks        []uint32               `protobuf:"varint,4,rep,packed,name=chunks,proto3" json:"chunks,omitempty"`                    // their bytes, one after the other
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WeightsRequest) Reset() {
+	*x = WeightsRequest{}
+	mi := &file_proto_shoal_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WeightsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WeightsRequest) ProtoMessage() {}
+
+func (x *WeightsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_shoal_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WeightsRequest.ProtoReflect.Descriptor instead.
+func (*WeightsRequest) Descriptor() ([]byte, []int) {
+	return file_proto_shoal_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *WeightsRequest) GetList() string {
+	if x != nil {
+		return x.List
+	}
+	return ""
+}
+
+func (x *WeightsRequest) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *WeightsRequest) GetHashesFrom() uint32 {
+	if x != nil {
+		return x.HashesFrom
+	}
+	return 0
+}
+
+func (x *WeightsRequest) GetChunks() []uint32 {
+	if x != nil {
+		return x.Chunks
+	}
+	return nil
+}
+
+type WeightsReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	List          string                 `protobuf:"bytes,1,opt,name=list,proto3" json:"list,omitempty"` // hash of what follows: the identity of the files, byte for byte
+	ModelHash     string                 `protobuf:"bytes,2,opt,name=model_hash,json=modelHash,proto3" json:"model_hash,omitempty"`
+	Files         []*WeightsFile         `protobuf:"bytes,3,rep,name=files,proto3" json:"files,omitempty"`
+	Hashes        []byte                 `protobuf:"bytes,4,opt,name=hashes,proto3" json:"hashes,omitempty"` // SHA-256 each
+	Data          []byte                 `protobuf:"bytes,5,opt,name=data,proto3" json:"data,omitempty"`
+	Pending       bool                   `protobuf:"varint,6,opt,name=pending,proto3" json:"pending,omitempty"` // the list is being made: ask again
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WeightsReply) Reset() {
+	*x = WeightsReply{}
+	mi := &file_proto_shoal_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WeightsReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WeightsReply) ProtoMessage() {}
+
+func (x *WeightsReply) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_shoal_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WeightsReply.ProtoReflect.Descriptor instead.
+func (*WeightsReply) Descriptor() ([]byte, []int) {
+	return file_proto_shoal_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *WeightsReply) GetList() string {
+	if x != nil {
+		return x.List
+	}
+	return ""
+}
+
+func (x *WeightsReply) GetModelHash() string {
+	if x != nil {
+		return x.ModelHash
+	}
+	return ""
+}
+
+func (x *WeightsReply) GetFiles() []*WeightsFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *WeightsReply) GetHashes() []byte {
+	if x != nil {
+		return x.Hashes
+	}
+	return nil
+}
+
+func (x *WeightsReply) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *WeightsReply) GetPending() bool {
+	if x != nil {
+		return x.Pending
+	}
+	return false
+}
+
+type WeightsFile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Size          int64                  `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	Head          int64                  `protobuf:"varint,3,opt,name=head,proto3" json:"head,omitempty"`    // bytes that are needed to open it
+	Digest        []byte                 `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"` // SHA-256 of its chunks' hashes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WeightsFile) Reset() {
+	*x = WeightsFile{}
+	mi := &file_proto_shoal_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WeightsFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WeightsFile) ProtoMessage() {}
+
+func (x *WeightsFile) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_shoal_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WeightsFile.ProtoReflect.Descriptor instead.
+func (*WeightsFile) Descriptor() ([]byte, []int) {
+	return file_proto_shoal_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *WeightsFile) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WeightsFile) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *WeightsFile) GetHead() int64 {
+	if x != nil {
+		return x.Head
+	}
+	return 0
+}
+
+func (x *WeightsFile) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
 type Bias struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         uint32                 `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -1153,7 +1378,7 @@ type Bias struct {
 
 func (x *Bias) Reset() {
 	*x = Bias{}
-	mi := &file_proto_shoal_proto_msgTypes[16]
+	mi := &file_proto_shoal_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1165,7 +1390,7 @@ func (x *Bias) String() string {
 func (*Bias) ProtoMessage() {}
 
 func (x *Bias) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[16]
+	mi := &file_proto_shoal_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1178,7 +1403,7 @@ func (x *Bias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bias.ProtoReflect.Descriptor instead.
 func (*Bias) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{16}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Bias) GetToken() uint32 {
@@ -1216,7 +1441,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_proto_shoal_proto_msgTypes[17]
+	mi := &file_proto_shoal_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1228,7 +1453,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[17]
+	mi := &file_proto_shoal_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1241,7 +1466,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{17}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Sampling) GetTemperature() float32 {
@@ -1347,7 +1572,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_proto_shoal_proto_msgTypes[18]
+	mi := &file_proto_shoal_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1359,7 +1584,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[18]
+	mi := &file_proto_shoal_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1372,7 +1597,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{18}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Open) GetSeq() uint64 {
@@ -1450,7 +1675,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_proto_shoal_proto_msgTypes[19]
+	mi := &file_proto_shoal_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1462,7 +1687,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[19]
+	mi := &file_proto_shoal_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1475,7 +1700,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{19}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Copy) GetSeq() uint64 {
@@ -1510,7 +1735,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_proto_shoal_proto_msgTypes[20]
+	mi := &file_proto_shoal_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1522,7 +1747,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[20]
+	mi := &file_proto_shoal_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1535,7 +1760,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{20}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Chunk) GetSeq() uint64 {
@@ -1617,7 +1842,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_proto_shoal_proto_msgTypes[21]
+	mi := &file_proto_shoal_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1629,7 +1854,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[21]
+	mi := &file_proto_shoal_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1642,7 +1867,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{21}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StepRequest) GetEpoch() uint32 {
@@ -1711,7 +1936,7 @@ type TokenLogprob struct {
 
 func (x *TokenLogprob) Reset() {
 	*x = TokenLogprob{}
-	mi := &file_proto_shoal_proto_msgTypes[22]
+	mi := &file_proto_shoal_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1723,7 +1948,7 @@ func (x *TokenLogprob) String() string {
 func (*TokenLogprob) ProtoMessage() {}
 
 func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[22]
+	mi := &file_proto_shoal_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1736,7 +1961,7 @@ func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprob.ProtoReflect.Descriptor instead.
 func (*TokenLogprob) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{22}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TokenLogprob) GetToken() uint32 {
@@ -1764,7 +1989,7 @@ type PromptLogprob struct {
 
 func (x *PromptLogprob) Reset() {
 	*x = PromptLogprob{}
-	mi := &file_proto_shoal_proto_msgTypes[23]
+	mi := &file_proto_shoal_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +2001,7 @@ func (x *PromptLogprob) String() string {
 func (*PromptLogprob) ProtoMessage() {}
 
 func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[23]
+	mi := &file_proto_shoal_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +2014,7 @@ func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptLogprob.ProtoReflect.Descriptor instead.
 func (*PromptLogprob) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{23}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PromptLogprob) GetPosition() uint32 {
@@ -1827,7 +2052,7 @@ type Sampled struct {
 
 func (x *Sampled) Reset() {
 	*x = Sampled{}
-	mi := &file_proto_shoal_proto_msgTypes[24]
+	mi := &file_proto_shoal_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1839,7 +2064,7 @@ func (x *Sampled) String() string {
 func (*Sampled) ProtoMessage() {}
 
 func (x *Sampled) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[24]
+	mi := &file_proto_shoal_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1852,7 +2077,7 @@ func (x *Sampled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampled.ProtoReflect.Descriptor instead.
 func (*Sampled) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{24}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Sampled) GetSeq() uint64 {
@@ -1913,7 +2138,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_proto_shoal_proto_msgTypes[25]
+	mi := &file_proto_shoal_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1925,7 +2150,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[25]
+	mi := &file_proto_shoal_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1938,7 +2163,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{25}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StepReply) GetEpoch() uint32 {
@@ -2011,16 +2236,17 @@ type SocketStatus struct {
 	LastStep      uint64                 `protobuf:"varint,10,opt,name=last_step,json=lastStep,proto3" json:"last_step,omitempty"`
 	LoadedBytes   int64                  `protobuf:"varint,11,opt,name=loaded_bytes,json=loadedBytes,proto3" json:"loaded_bytes,omitempty"` // of load_bytes, while weights are read; 0 of 0 before the first load
 	LoadBytes     int64                  `protobuf:"varint,12,opt,name=load_bytes,json=loadBytes,proto3" json:"load_bytes,omitempty"`
-	Subscriptions uint32                 `protobuf:"varint,13,opt,name=subscriptions,proto3" json:"subscriptions,omitempty"` // of the bus in this process
-	Progress      uint64                 `protobuf:"varint,14,opt,name=progress,proto3" json:"progress,omitempty"`           // jobs that the executor has done of the step in flight
-	Busy          bool                   `protobuf:"varint,15,opt,name=busy,proto3" json:"busy,omitempty"`                   // the executor has a job in hand; false: it waits for others, or for work
+	Subscriptions uint32                 `protobuf:"varint,13,opt,name=subscriptions,proto3" json:"subscriptions,omitempty"`                   // of the bus in this process
+	Progress      uint64                 `protobuf:"varint,14,opt,name=progress,proto3" json:"progress,omitempty"`                             // jobs that the executor has done of the step in flight
+	FetchedBytes  int64                  `protobuf:"varint,16,opt,name=fetched_bytes,json=fetchedBytes,proto3" json:"fetched_bytes,omitempty"` // of the checkpoint, from other processes, since the start
+	Busy          bool                   `protobuf:"varint,15,opt,name=busy,proto3" json:"busy,omitempty"`                                     // the executor has a job in hand; false: it waits for others, or for work
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SocketStatus) Reset() {
 	*x = SocketStatus{}
-	mi := &file_proto_shoal_proto_msgTypes[26]
+	mi := &file_proto_shoal_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2032,7 +2258,7 @@ func (x *SocketStatus) String() string {
 func (*SocketStatus) ProtoMessage() {}
 
 func (x *SocketStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[26]
+	mi := &file_proto_shoal_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2045,7 +2271,7 @@ func (x *SocketStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SocketStatus.ProtoReflect.Descriptor instead.
 func (*SocketStatus) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{26}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SocketStatus) GetEpoch() uint32 {
@@ -2146,6 +2372,13 @@ func (x *SocketStatus) GetProgress() uint64 {
 	return 0
 }
 
+func (x *SocketStatus) GetFetchedBytes() int64 {
+	if x != nil {
+		return x.FetchedBytes
+	}
+	return 0
+}
+
 func (x *SocketStatus) GetBusy() bool {
 	if x != nil {
 		return x.Busy
@@ -2236,7 +2469,26 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\akeepers\x18\x02 \x03(\v2\r.shoal.KeeperR\akeepers\"2\n" +
 	"\x06Keeper\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05route\x18\x02 \x01(\tR\x05route\"2\n" +
+	"\x05route\x18\x02 \x01(\tR\x05route\"q\n" +
+	"\x0eWeightsRequest\x12\x12\n" +
+	"\x04list\x18\x01 \x01(\tR\x04list\x12\x12\n" +
+	"\x04file\x18\x02 \x01(\tR\x04file\x12\x1f\n" +
+	"\vhashes_from\x18\x03 \x01(\rR\n" +
+	"hashesFrom\x12\x16\n" +
+	"\x06chunks\x18\x04 \x03(\rR\x06chunks\"\xb1\x01\n" +
+	"\fWeightsReply\x12\x12\n" +
+	"\x04list\x18\x01 \x01(\tR\x04list\x12\x1d\n" +
+	"\n" +
+	"model_hash\x18\x02 \x01(\tR\tmodelHash\x12(\n" +
+	"\x05files\x18\x03 \x03(\v2\x12.shoal.WeightsFileR\x05files\x12\x16\n" +
+	"\x06hashes\x18\x04 \x01(\fR\x06hashes\x12\x12\n" +
+	"\x04data\x18\x05 \x01(\fR\x04data\x12\x18\n" +
+	"\apending\x18\x06 \x01(\bR\apending\"a\n" +
+	"\vWeightsFile\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x12\n" +
+	"\x04head\x18\x03 \x01(\x03R\x04head\x12\x16\n" +
+	"\x06digest\x18\x04 \x01(\fR\x06digest\"2\n" +
 	"\x04Bias\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\rR\x05token\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x02R\x05value\"\x81\x03\n" +
@@ -2313,7 +2565,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\n" +
 	"wire_bytes\x18\a \x01(\x04R\twireBytes\x12\x1f\n" +
 	"\vlate_micros\x18\b \x03(\rR\n" +
-	"lateMicros\"\xe2\x03\n" +
+	"lateMicros\"\x87\x04\n" +
 	"\fSocketStatus\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\"\n" +
@@ -2333,8 +2585,9 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\n" +
 	"load_bytes\x18\f \x01(\x03R\tloadBytes\x12$\n" +
 	"\rsubscriptions\x18\r \x01(\rR\rsubscriptions\x12\x1a\n" +
-	"\bprogress\x18\x0e \x01(\x04R\bprogress\x12\x12\n" +
-	"\x04busy\x18\x0f \x01(\bR\x04busy*\xc3\x01\n" +
+	"\bprogress\x18\x0e \x01(\x04R\bprogress\x12#\n" +
+	"\rfetched_bytes\x18\x10 \x01(\x03R\ffetchedBytes\x12\x12\n" +
+	"\x04busy\x18\x0f \x01(\bR\x04busy*\xd5\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eKIND_RPC_HELLO\x10\x01\x12\x11\n" +
@@ -2347,7 +2600,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"KIND_DRAIN\x10\x15\x12\x10\n" +
 	"\fKIND_RELEASE\x10\x17\x12\x0f\n" +
 	"\vKIND_STATUS\x10\x16\x12\r\n" +
-	"\tKIND_KEEP\x10\x18B\rZ\vshoal/protob\x06proto3"
+	"\tKIND_KEEP\x10\x18\x12\x10\n" +
+	"\fKIND_WEIGHTS\x10\x19B\rZ\vshoal/protob\x06proto3"
 
 var (
 	file_proto_shoal_proto_rawDescOnce sync.Once
@@ -2362,7 +2616,7 @@ func file_proto_shoal_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_shoal_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_proto_shoal_proto_goTypes = []any{
 	(Kind)(0),               // 0: shoal.Kind
 	(*Empty)(nil),           // 1: shoal.Empty
@@ -2381,17 +2635,20 @@ var file_proto_shoal_proto_goTypes = []any{
 	(*DrainRequest)(nil),    // 14: shoal.DrainRequest
 	(*KeepRequest)(nil),     // 15: shoal.KeepRequest
 	(*Keeper)(nil),          // 16: shoal.Keeper
-	(*Bias)(nil),            // 17: shoal.Bias
-	(*Sampling)(nil),        // 18: shoal.Sampling
-	(*Open)(nil),            // 19: shoal.Open
-	(*Copy)(nil),            // 20: shoal.Copy
-	(*Chunk)(nil),           // 21: shoal.Chunk
-	(*StepRequest)(nil),     // 22: shoal.StepRequest
-	(*TokenLogprob)(nil),    // 23: shoal.TokenLogprob
-	(*PromptLogprob)(nil),   // 24: shoal.PromptLogprob
-	(*Sampled)(nil),         // 25: shoal.Sampled
-	(*StepReply)(nil),       // 26: shoal.StepReply
-	(*SocketStatus)(nil),    // 27: shoal.SocketStatus
+	(*WeightsRequest)(nil),  // 17: shoal.WeightsRequest
+	(*WeightsReply)(nil),    // 18: shoal.WeightsReply
+	(*WeightsFile)(nil),     // 19: shoal.WeightsFile
+	(*Bias)(nil),            // 20: shoal.Bias
+	(*Sampling)(nil),        // 21: shoal.Sampling
+	(*Open)(nil),            // 22: shoal.Open
+	(*Copy)(nil),            // 23: shoal.Copy
+	(*Chunk)(nil),           // 24: shoal.Chunk
+	(*StepRequest)(nil),     // 25: shoal.StepRequest
+	(*TokenLogprob)(nil),    // 26: shoal.TokenLogprob
+	(*PromptLogprob)(nil),   // 27: shoal.PromptLogprob
+	(*Sampled)(nil),         // 28: shoal.Sampled
+	(*StepReply)(nil),       // 29: shoal.StepReply
+	(*SocketStatus)(nil),    // 30: shoal.SocketStatus
 }
 var file_proto_shoal_proto_depIdxs = []int32{
 	2,  // 0: shoal.Slice.kv_heads:type_name -> shoal.Range
@@ -2407,20 +2664,21 @@ var file_proto_shoal_proto_depIdxs = []int32{
 	4,  // 10: shoal.LoadRequest.placement:type_name -> shoal.Placement
 	7,  // 11: shoal.LoadReply.held:type_name -> shoal.Held
 	16, // 12: shoal.KeepRequest.keepers:type_name -> shoal.Keeper
-	17, // 13: shoal.Sampling.logit_bias:type_name -> shoal.Bias
-	18, // 14: shoal.Open.sampling:type_name -> shoal.Sampling
-	19, // 15: shoal.StepRequest.open:type_name -> shoal.Open
-	21, // 16: shoal.StepRequest.chunks:type_name -> shoal.Chunk
-	20, // 17: shoal.StepRequest.copy:type_name -> shoal.Copy
-	23, // 18: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
-	23, // 19: shoal.Sampled.top:type_name -> shoal.TokenLogprob
-	24, // 20: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
-	25, // 21: shoal.StepReply.sampled:type_name -> shoal.Sampled
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	19, // 13: shoal.WeightsReply.files:type_name -> shoal.WeightsFile
+	20, // 14: shoal.Sampling.logit_bias:type_name -> shoal.Bias
+	21, // 15: shoal.Open.sampling:type_name -> shoal.Sampling
+	22, // 16: shoal.StepRequest.open:type_name -> shoal.Open
+	24, // 17: shoal.StepRequest.chunks:type_name -> shoal.Chunk
+	23, // 18: shoal.StepRequest.copy:type_name -> shoal.Copy
+	26, // 19: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
+	26, // 20: shoal.Sampled.top:type_name -> shoal.TokenLogprob
+	27, // 21: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
+	28, // 22: shoal.StepReply.sampled:type_name -> shoal.Sampled
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_proto_shoal_proto_init() }
@@ -2434,7 +2692,7 @@ func file_proto_shoal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_shoal_proto_rawDesc), len(file_proto_shoal_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   27,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -56,7 +56,7 @@ func LoadSlices(ctx context.Context, ck *model.Checkpoint, p topology.Placement,
 	l := loader{ctx: ctx, ck: ck, dt: dt, pool: pool, cache: cache, source: ck.Hash() + " " + ck.Stamp(), progress: progress, total: SliceBytes(&ck.Config, p, rank, dt)}
 	s := l.slices(&ck.Config, p, rank)
 	if err = l.err; err == nil {
-		s.Embedding, err = ck.Tensor(model.LlamaEmbedding)
+		s.Embedding, err = l.tensor(model.LlamaEmbedding)
 		s.EmbeddingScale = ck.Config.EmbeddingScale(s.Embedding.DType)
 	}
 	if err != nil {
@@ -190,12 +190,16 @@ func (l *loader) fill(w *tensor.Weight, name string, rows topology.Range) {
 			}
 		}()
 	}
+	span := w.Span()
+	if l.err = l.ck.Want(l.ctx, name, rows.Lo, rows.Hi, span.Lo, span.Hi); l.err != nil {
+		return
+	}
 	t, err := l.ck.Tensor(name)
 	if err != nil {
 		l.err = err
 		return
 	}
-	span, bytes := w.Span(), w.Bytes()/int64((rows.Len()+panelGrain-1)/panelGrain)
+	bytes := w.Bytes() / int64((rows.Len()+panelGrain-1)/panelGrain)
 	l.pool.Run((rows.Len()+panelGrain-1)/panelGrain, func(p int) {
 		row := make([]float32, span.Hi-span.Lo)
 		for r := p * panelGrain; r < min((p+1)*panelGrain, rows.Len()); r++ {
@@ -208,11 +212,20 @@ func (l *loader) fill(w *tensor.Weight, name string, rows topology.Range) {
 	})
 }
 
+// tensor is one that is read whole, or row by row later.
+func (l *loader) tensor(name string) (model.Tensor, error) {
+	t, err := l.ck.Tensor(name)
+	if err == nil {
+		err = l.ck.Want(l.ctx, name, 0, t.Rows(), 0, t.Cols())
+	}
+	return t, err
+}
+
 func (l *loader) vector(name string, present bool) []float32 {
 	if l.err != nil || !present || l.measure {
 		return nil
 	}
-	t, err := l.ck.Tensor(name)
+	t, err := l.tensor(name)
 	if err != nil {
 		l.err = err
 		return nil

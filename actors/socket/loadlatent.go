@@ -70,7 +70,7 @@ func (l *loader) rows(cols, lo, hi int, from func(r int) (tensor string, row int
 		if _, ok := tensors[name]; ok {
 			continue
 		}
-		t, err := l.ck.Tensor(name)
+		t, err := l.tensor(name)
 		if err != nil {
 			l.err = err
 			return nil
@@ -115,7 +115,7 @@ func (l *loader) headMatrices(w *layer.Latent, name string, d model.Latent, head
 		l.total += int64(heads.Len()) * (tensor.WeightBytes(l.dt, d.Rank, d.Nope) + tensor.WeightBytes(l.dt, d.Value, d.Rank))
 		return
 	}
-	t, err := l.ck.Tensor(name)
+	t, err := l.tensor(name)
 	if err != nil {
 		l.err = err
 		return
