@@ -274,7 +274,7 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 		select {
 		case l := <-claims:
 			c.log.Info("coordinating", "term", l.Term, "after epoch", l.Placement.Epoch, "store", c.depot.kind)
-			return ledger{after: l.Placement.Epoch, record: c.seat.record}, nil
+			return ledger{after: l.Placement.Epoch, record: c.seat.record, drained: l.Drained, drain: c.seat.drain}, nil
 		case <-t.C:
 		case <-ctx.Done():
 			return ledger{}, ctx.Err()

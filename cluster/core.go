@@ -68,8 +68,11 @@ const (
 
 // ledger is where placements are written down before nodes are told of them.
 type ledger struct {
-	after  uint32 // the newest epoch that is in it
-	record func(p topology.Placement, incarnations []uint64)
+	after uint32 // the newest epoch that is in it
+	// drained are the nodes that it says are drained; drain writes others down.
+	drained map[string]uint64
+	drain   func(nodes map[string]uint64)
+	record  func(p topology.Placement, incarnations []uint64)
 }
 
 func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes int, group string, l ledger) (*core, error) {
@@ -93,8 +96,8 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 		mapping = topology.ChooseUnmeasured(shape, max(nodes, 1))
 	}
 	c.director = newDirector(directorConfig{
-		Authority: topology.AuthorityConfig{Shape: shape, Mapping: mapping, Nodes: nodes, Settle: settle, Backoff: 200 * time.Millisecond, ModelHash: ck.Hash(), After: l.after, Leased: l.record != nil},
-		Record:    l.record,
+		Authority: topology.AuthorityConfig{Shape: shape, Mapping: mapping, Nodes: nodes, Settle: settle, Backoff: 200 * time.Millisecond, ModelHash: ck.Hash(), After: l.after, Leased: l.record != nil, Drained: l.drained},
+		Record:    l.record, Drained: l.drain,
 		Load:      &proto.LoadRequest{ModelHash: ck.Hash(), WeightType: s.Weights, KvType: s.KV, MaxStepTokens: uint32(s.StepTokens), Keeper: rand.Uint64()},
 		GroupName: group, Deadline: s.SyncDeadline, Logger: s.Logger,
 		OnServe: c.placed, OnWithdraw: c.unplaced,

@@ -45,6 +45,8 @@ type directorConfig struct {
 	// Record asks to write a placement down under the lease; placementRecorded is
 	// the answer. nil: there is no store, and epochs rest on what nodes report.
 	Record func(p topology.Placement, incarnations []uint64)
+	// Drained asks to write the drained nodes down; nil: there is no store.
+	Drained func(nodes map[string]uint64)
 	// OnServe and OnWithdraw tell the batcher; they must not block.
 	OnServe    func(*Group)
 	OnWithdraw func(topology.Withdraw)
@@ -240,6 +242,9 @@ func (d *director) drain(c actor.Context, m *nodeDrain) {
 		err = fmt.Errorf("%w: %s has nobody to move its work to", errLastNode, m.id)
 	default:
 		d.cfg.Logger.Info("draining", "node", m.id)
+		if d.cfg.Drained != nil { // before the placement that follows from it
+			d.cfg.Drained(maps.Clone(d.authority.Drained()))
+		}
 		d.run(c, effects)
 	}
 	if m.reply != nil {

@@ -161,6 +161,12 @@ func (s *seat) record(p topology.Placement, incarnations []uint64) {
 	s.kick()
 }
 
+// drain asks to write down which nodes are drained.
+func (s *seat) drain(nodes map[string]uint64) {
+	s.take(func(l *topology.Lease) []topology.LeaseEffect { return l.Drained(nodes) })
+	s.kick()
+}
+
 // move carries the record to a register that nobody has written yet. When it
 // returns an error the old one is in use as before.
 func (s *seat) move(ctx context.Context, to register) error {

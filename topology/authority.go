@@ -3,6 +3,7 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -98,6 +99,8 @@ type AuthorityConfig struct {
 	// Leased: epochs are written down under a lease. A node that is past ours then
 	// follows another coordinator, and is none of this one's business.
 	Leased bool
+	// Drained are nodes that an earlier coordinator drained, by incarnation.
+	Drained map[string]uint64
 }
 
 // Authority decides which nodes make up which epoch: the one pure state machine
@@ -134,7 +137,11 @@ func NewAuthority(cfg AuthorityConfig) *Authority {
 	if cfg.Apart == 0 {
 		cfg.Apart = 5 * time.Second
 	}
-	return &Authority{cfg: cfg, phase: Gathering, seen: cfg.After, nodes: map[string]Node{}, refused: map[string]string{}, drained: map[string]uint64{}, apart: map[string]apart{}, fenced: map[string]Fence{}, reason: "no node has joined yet"}
+	drained := maps.Clone(cfg.Drained)
+	if drained == nil {
+		drained = map[string]uint64{}
+	}
+	return &Authority{cfg: cfg, phase: Gathering, seen: cfg.After, nodes: map[string]Node{}, refused: map[string]string{}, drained: drained, apart: map[string]apart{}, fenced: map[string]Fence{}, reason: "no node has joined yet"}
 }
 
 // Phase says where the authority stands, and in a few words why.

@@ -19,6 +19,8 @@ type Claim struct {
 	// incarnations of its nodes in rank order.
 	Placement    Placement `json:"placement"`
 	Incarnations []uint64  `json:"incarnations,omitempty"`
+	// Drained are the nodes that are to take no part, with their incarnation.
+	Drained map[string]uint64 `json:"drained,omitempty"`
 }
 
 // Effects of a Lease, to be carried out in order. At most one read or write is
@@ -89,6 +91,7 @@ type Lease struct {
 	over    bool
 	want    *Claim // placement to record, of the newest epoch
 	told    uint32 // newest epoch that Recorded was said of
+	drained map[string]uint64
 }
 
 // NewLease knows nothing yet; Tick starts it.
@@ -121,6 +124,16 @@ func (l *Lease) Record(p Placement, incarnations []uint64) []LeaseEffect {
 	}
 	l.want = &Claim{Placement: p, Incarnations: incarnations}
 	l.again = l.now
+	return l.next()
+}
+
+// Drained says which nodes are to take no part, for whoever comes after: the next
+// write, which is due now, carries it. The map is not changed any more.
+func (l *Lease) Drained(nodes map[string]uint64) []LeaseEffect {
+	if !l.Holding() {
+		return nil
+	}
+	l.drained, l.again = nodes, l.now
 	return l.next()
 }
 
@@ -164,7 +177,7 @@ func (l *Lease) took(mine bool) (out []LeaseEffect) {
 	}
 	e := l.claim.Placement.Epoch
 	if !l.holding {
-		l.holding, l.told = true, e
+		l.holding, l.told, l.drained = true, e, l.claim.Drained
 		out = append(out, Elected{Claim: l.claim, Revision: l.revision})
 	}
 	if l.want != nil && l.want.Placement.Epoch <= e {
@@ -203,6 +216,9 @@ func (l *Lease) read() []LeaseEffect {
 func (l *Lease) write(c Claim) []LeaseEffect {
 	l.beat = max(l.beat, c.Beat) + 1 // no two tries are alike: a late one is not taken for another
 	c.Beat = l.beat
+	if l.holding {
+		c.Drained = l.drained
+	}
 	l.busy, l.tried, l.again = true, &c, l.now+l.cfg.Renew
 	return []LeaseEffect{WriteClaim{Claim: c, After: l.revision}}
 }

@@ -1,0 +1,79 @@
+package topology
+
+import (
+	"maps"
+	"testing"
+	"time"
+)
+
+// TestDrainedOutlivesItsCoordinator: the record carries the drained nodes, with
+// the next write at the latest, to whoever takes over; its authority leaves them
+// out until another process has the name.
+func TestDrainedOutlivesItsCoordinator(t *testing.T) {
+	var store Claim
+	revision := uint64(0)
+	carry := func(l *Lease, effects []LeaseEffect) {
+		for len(effects) > 0 {
+			e := effects[0]
+			effects = effects[1:]
+			switch e := e.(type) {
+			case ReadClaim:
+				effects = append(effects, l.Saw(store, revision)...)
+			case WriteClaim:
+				if e.After != revision {
+					effects = append(effects, l.Refused()...)
+					continue
+				}
+				store, revision = e.Claim, revision+1
+				effects = append(effects, l.Wrote(revision)...)
+			}
+		}
+	}
+	lease := func(holder string, found bool) *Lease {
+		return NewLease(LeaseConfig{Holder: holder, Incarnation: 7, TTL: 8 * time.Second, Hint: time.Second, Renew: time.Second, Found: found})
+	}
+	first := lease("first", true)
+	carry(first, first.Tick(0))
+	if !first.Holding() {
+		t.Fatal("the first one does not hold the lease")
+	}
+	carry(first, first.Record(Placement{Epoch: 4}, nil))
+	want := map[string]uint64{"b": 1}
+	carry(first, first.Drained(want))
+	carry(first, first.Record(Placement{Epoch: 5}, nil))
+	carry(first, first.Tick(2*time.Second)) // renewed
+	if !maps.Equal(store.Drained, want) || store.Placement.Epoch != 5 {
+		t.Fatalf("the record is %+v", store)
+	}
+	second := lease("second", false)
+	for now := time.Duration(0); now < 30*time.Second && !second.Holding(); now += time.Second / 2 {
+		carry(second, second.Tick(now))
+	}
+	claim, _ := second.Claim()
+	if !second.Holding() || !maps.Equal(claim.Drained, want) {
+		t.Fatalf("the second one has %+v", claim)
+	}
+	carry(second, second.Record(Placement{Epoch: 6}, nil))
+	if !maps.Equal(store.Drained, want) {
+		t.Errorf("its first write forgot them: %+v", store)
+	}
+	if carry(first, first.Tick(40*time.Second)); first.Drained(nil) != nil {
+		t.Error("a deposed one writes")
+	}
+
+	a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 1, Settle: time.Second, Backoff: time.Second, ModelHash: "m", After: 5, Drained: claim.Drained})
+	a.Up(node("b", 1))
+	if p, _ := a.Phase(); p != Gathering {
+		t.Fatalf("a drained node is placed: %s", p)
+	}
+	a.Up(node("a", 1))
+	answerAll(t, a)
+	if _, part := a.Placement(); len(part) != 1 || part[0].ID != "a" {
+		t.Fatalf("placed on %v", part)
+	}
+	a.Up(node("b", 2))
+	recorded(a, a.Tick(time.Minute))
+	if _, part := a.Placement(); len(part) != 2 {
+		t.Errorf("a new process of the name takes no part: %v", part)
+	}
+}
