@@ -108,6 +108,9 @@ type ClusterState struct {
 	Subscriptions   int         `json:"subscriptions"`   // of the bus, in the coordinator's process
 	Nodes           []NodeState `json:"nodes"`
 
+	// Recovery is what faults have cost since this coordinator began.
+	Recovery *RecoveryState `json:"recovery,omitempty"`
+
 	// Fences counts nodes that were left out because they held up the others: slow, hung.
 	Fences map[string]uint64 `json:"fences,omitempty"`
 

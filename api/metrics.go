@@ -124,6 +124,7 @@ type clusterCollector struct {
 	reserved, freed, batch         *prometheus.Desc
 	replicas, late, fences         *prometheus.Desc
 	fetched                        *prometheus.Desc
+	recovery                       recoveryCollector
 }
 
 func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
@@ -132,6 +133,7 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 	}
 	return &clusterCollector{
 		engine:        e,
+		recovery:      newRecoveryCollector(),
 		running:       prometheus.NewDesc("vllm:num_requests_running", "Sequences in the running batch.", nil, label),
 		waiting:       prometheus.NewDesc("vllm:num_requests_waiting", "Sequences that wait for admission.", nil, label),
 		usage:         prometheus.NewDesc("vllm:kv_cache_usage_perc", "KV cache bytes in use, 1 is the whole budget.", nil, label),
@@ -155,6 +157,7 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 }
 
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
+	c.recovery.describe(ch)
 	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.batch, c.subscriptions, c.nodeSubs} {
 		ch <- d
 	}
@@ -174,6 +177,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	for kind, n := range st.Fences {
 		ch <- prometheus.MustNewConstMetric(c.fences, prometheus.CounterValue, float64(n), kind)
 	}
+	c.recovery.collect(st.Recovery, ch)
 	var used, budget int64
 	states, seen := map[string]int{}, map[string]bool{}
 	for _, n := range st.Nodes {

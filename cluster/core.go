@@ -38,8 +38,9 @@ type core struct {
 	stepper    *stepper
 	policy     kvcache.Policy
 	geometry   kvcache.Geometry
-	recoveries atomic.Uint64             // placements withdrawn because something went wrong
-	most       atomic.Int64              // cache bytes of the largest placement that served
+	recoveries atomic.Uint64 // placements withdrawn because something went wrong
+	most       atomic.Int64  // cache bytes of the largest placement that served
+	recovery   *recovery
 	withdrawn  atomic.Pointer[time.Time] // since when none serves; nil: one does, or none ever has
 
 	steps  sync.WaitGroup // steps and releases in flight
@@ -87,7 +88,7 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 	if err != nil {
 		return nil, err
 	}
-	c := &core{checkpoint: ck, serve: s, root: root, policy: policy, status: map[string]*proto.SocketStatus{}}
+	c := &core{checkpoint: ck, serve: s, root: root, policy: policy, recovery: newRecovery(), status: map[string]*proto.SocketStatus{}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	m := &ck.Config
 	shape := socket.ShapeOf(m)
@@ -124,7 +125,9 @@ const settle = 2 * time.Second
 
 // placed and unplaced are called from the director.
 func (c *core) placed(g *Group) {
-	c.withdrawn.Store(nil)
+	if since := c.withdrawn.Swap(nil); since != nil {
+		c.recovery.served(*since, time.Now())
+	}
 	c.most.Store(max(c.most.Load(), g.budget()))
 	p := batcher.Placed{Epoch: g.Placement.Epoch}
 	for i, s := range g.Placement.Slices {
@@ -141,6 +144,10 @@ func (c *core) placed(g *Group) {
 func (c *core) unplaced(w topology.Withdraw) {
 	now := time.Now()
 	c.withdrawn.CompareAndSwap(nil, &now)
+	c.stepper.figures.mu.Lock()
+	began := c.stepper.figures.flight
+	c.stepper.figures.mu.Unlock()
+	c.recovery.withdrawn(w, began, now)
 	if !w.Grown {
 		c.recoveries.Add(1)
 	}

@@ -248,6 +248,7 @@ func (c *core) Cluster() api.ClusterState {
 		s.WaitingReason = snap.Waiting[0].Why
 	}
 	c.stepper.figures.mu.Lock()
+	s.Recovery = c.recovery.state(snap.Totals, c.stepper.figures.copied)
 	s.StepMillis = float64(c.stepper.figures.step.Microseconds()) / 1000
 	s.StepRows, s.WireBytes = c.stepper.figures.total.Rows, c.stepper.figures.total.Wire
 	late := map[string]float64{}

@@ -92,6 +92,8 @@ type figures struct {
 	steps   uint64
 	last    time.Time
 	total   StepTotals
+	copied  uint64    // bytes to replicas
+	flight  time.Time // when the step in flight began; zero: none is
 	epoch   uint32
 	pace    topology.Pace
 }
@@ -124,6 +126,13 @@ func (f *figures) begin(rows int) {
 	f.total.Rows += uint64(rows)
 }
 
+// start notes when the step in flight began.
+func (f *figures) start(at time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.flight = at
+}
+
 func (f *figures) note(took time.Duration, replies []*proto.StepReply) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -135,6 +144,7 @@ func (f *figures) note(took time.Duration, replies []*proto.StepReply) {
 	var slowest *proto.StepReply
 	for _, r := range replies {
 		f.total.Wire += r.WireBytes
+		f.copied += r.ReplicaBytes
 		if slowest == nil || r.ComputeMicros > slowest.ComputeMicros {
 			slowest = r
 		}
@@ -160,6 +170,8 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 	defer cancel()
 	s.figures.begin(p.Tokens())
 	began := time.Now()
+	s.figures.start(began)
+	defer s.figures.start(time.Time{})
 	ctx, hung := s.watch(ctx, g, p)
 	replies, errs := g.step(ctx, stepRequest(p, s.deadline))
 	hung()

@@ -2131,6 +2131,7 @@ type StepReply struct {
 	ComputeMicros uint32                 `protobuf:"varint,5,opt,name=compute_micros,json=computeMicros,proto3" json:"compute_micros,omitempty"`
 	WaitMicros    uint32                 `protobuf:"varint,6,opt,name=wait_micros,json=waitMicros,proto3" json:"wait_micros,omitempty"`
 	WireBytes     uint64                 `protobuf:"varint,7,opt,name=wire_bytes,json=wireBytes,proto3" json:"wire_bytes,omitempty"`
+	ReplicaBytes  uint64                 `protobuf:"varint,9,opt,name=replica_bytes,json=replicaBytes,proto3" json:"replica_bytes,omitempty"`  // of cache rows that this rank sent to buddies in the step
 	LateMicros    []uint32               `protobuf:"varint,8,rep,packed,name=late_micros,json=lateMicros,proto3" json:"late_micros,omitempty"` // by rank: how long this one waited for it alone, the others being there
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2211,6 +2212,13 @@ func (x *StepReply) GetWaitMicros() uint32 {
 func (x *StepReply) GetWireBytes() uint64 {
 	if x != nil {
 		return x.WireBytes
+	}
+	return 0
+}
+
+func (x *StepReply) GetReplicaBytes() uint64 {
+	if x != nil {
+		return x.ReplicaBytes
 	}
 	return 0
 }
@@ -2553,7 +2561,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x05token\x18\x03 \x01(\rR\x05token\x12\x18\n" +
 	"\alogprob\x18\x04 \x01(\x02R\alogprob\x12%\n" +
 	"\x03top\x18\x05 \x03(\v2\x13.shoal.TokenLogprobR\x03top\x12,\n" +
-	"\x06prompt\x18\x06 \x03(\v2\x14.shoal.PromptLogprobR\x06prompt\"\x8b\x02\n" +
+	"\x06prompt\x18\x06 \x03(\v2\x14.shoal.PromptLogprobR\x06prompt\"\xb0\x02\n" +
 	"\tStepReply\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12(\n" +
@@ -2563,7 +2571,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\vwait_micros\x18\x06 \x01(\rR\n" +
 	"waitMicros\x12\x1d\n" +
 	"\n" +
-	"wire_bytes\x18\a \x01(\x04R\twireBytes\x12\x1f\n" +
+	"wire_bytes\x18\a \x01(\x04R\twireBytes\x12#\n" +
+	"\rreplica_bytes\x18\t \x01(\x04R\freplicaBytes\x12\x1f\n" +
 	"\vlate_micros\x18\b \x03(\rR\n" +
 	"lateMicros\"\x87\x04\n" +
 	"\fSocketStatus\x12\x14\n" +

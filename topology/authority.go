@@ -38,7 +38,8 @@ type (
 	// Withdraw: no step may start until the next Serve; comes before a new Load.
 	Withdraw struct {
 		Reason string
-		Grown  bool // nothing went wrong: nodes joined and are to have a share
+		Kind   string // one of Kinds
+		Grown  bool   // nothing went wrong: nodes joined and are to have a share
 	}
 	// Record: write the placement down, under the lease; nobody is told of it
 	// before Recorded. Only the newest one matters.
@@ -67,6 +68,22 @@ type (
 		Epoch uint32
 	}
 )
+
+// Kinds of reasons for which a serving placement is withdrawn.
+const (
+	KindLost      = "node_lost"
+	KindRestarted = "node_restarted" // a node is a new process
+	KindDrained   = "node_drained"
+	KindFenced    = "node_fenced"
+	KindJoined    = "node_joined"
+	KindStep      = "step_failed"
+	KindDeposed   = "lease_lost"
+)
+
+// Kinds lists them.
+func Kinds() []string {
+	return []string{KindLost, KindRestarted, KindDrained, KindFenced, KindJoined, KindStep, KindDeposed}
+}
 
 func (Withdraw) effect()   {}
 func (Record) effect()     {}
@@ -190,7 +207,7 @@ func (a *Authority) Up(n Node) []Effect {
 		delete(a.fenced, n.ID)
 	}
 	a.changed = a.now
-	out := a.replan(fmt.Sprintf("node %s joined", n.ID), a.takesPart(n.ID))
+	out := a.replan(KindRestarted, fmt.Sprintf("node %s joined", n.ID), a.takesPart(n.ID))
 	if a.phase == Serving {
 		// It comes back from an epoch that went on without it, and may be a spare
 		// for long: what it still holds must go, also if an earlier coordinator
@@ -211,7 +228,7 @@ func (a *Authority) Down(id string, incarnation uint64) []Effect {
 	if !a.takesPart(id) {
 		return nil
 	}
-	return a.replan(fmt.Sprintf("node %s is gone", id), true)
+	return a.replan(KindLost, fmt.Sprintf("node %s is gone", id), true)
 }
 
 // Drain takes a node that is up out of the placement: its sequences and shares
@@ -228,7 +245,7 @@ func (a *Authority) Drain(id string, incarnation uint64) (out []Effect, last boo
 	}
 	a.drained[id] = incarnation
 	if a.takesPart(id) {
-		return a.replan(fmt.Sprintf("node %s drains", id), true), false
+		return a.replan(KindDrained, fmt.Sprintf("node %s drains", id), true), false
 	}
 	return []Effect{RetireNode{Node: n, Epoch: a.past()}}, false
 }
@@ -300,22 +317,22 @@ func (a *Authority) Broken(epoch uint32, reason string) []Effect {
 		return nil
 	}
 	a.reason = reason
-	return append([]Effect{Withdraw{Reason: reason}}, a.start()...)
+	return append([]Effect{Withdraw{Kind: KindStep, Reason: reason}}, a.start()...)
 }
 
 // Tick moves the clock, which never goes back.
 func (a *Authority) Tick(now time.Duration) []Effect {
 	a.now = max(a.now, now)
-	if a.phase == Gathering && len(a.nodes) > 0 && a.now >= a.retryAt {
-		return a.start()
-	}
 	var out []Effect
 	if a.phase != Over {
 		out = a.probes()
 	}
+	if a.phase == Gathering && len(a.nodes) > 0 && a.now >= a.retryAt {
+		return append(out, a.start()...)
+	}
 	if a.phase == Serving && a.grew() && a.now-a.changed >= a.cfg.Settle {
 		a.reason = "nodes joined"
-		out = append(append(out, Withdraw{Reason: a.reason, Grown: true}), a.start()...)
+		out = append(append(out, Withdraw{Kind: KindJoined, Reason: a.reason, Grown: true}), a.start()...)
 	}
 	return out
 }
@@ -329,14 +346,14 @@ func (a *Authority) takesPart(id string) bool {
 
 // replan reacts to a change of membership. A serving placement that still
 // stands is left alone until Settle has passed.
-func (a *Authority) replan(reason string, broken bool) []Effect {
+func (a *Authority) replan(kind, reason string, broken bool) []Effect {
 	if a.phase == Serving && !broken {
 		return nil
 	}
 	a.reason = reason
 	var out []Effect
 	if a.phase == Serving {
-		out = append(out, Withdraw{Reason: reason})
+		out = append(out, Withdraw{Kind: kind, Reason: reason})
 	}
 	return append(out, a.start()...)
 }
@@ -400,7 +417,7 @@ func (a *Authority) Depose(reason string) []Effect {
 	serving := a.phase == Serving
 	a.phase, a.reason, a.waiting = Over, reason, nil
 	if serving {
-		return []Effect{Withdraw{Reason: reason}}
+		return []Effect{Withdraw{Kind: KindDeposed, Reason: reason}}
 	}
 	return nil
 }

@@ -188,7 +188,7 @@ func TestAuthorityTellsWhatIsWritten(t *testing.T) {
 		t.Fatalf("got %v", got)
 	}
 	answerAll(t, a)
-	if got := a.Depose("b has the lease"); len(got) != 1 || got[0] != (Withdraw{Reason: "b has the lease"}) {
+	if got := a.Depose("b has the lease"); len(got) != 1 || got[0] != (Withdraw{Kind: KindDeposed, Reason: "b has the lease"}) {
 		t.Fatalf("got %v", got)
 	}
 	for name, got := range map[string][]Effect{

@@ -196,6 +196,23 @@ func TestFence(t *testing.T) {
 	if _, nodes := a.Placement(); len(nodes) != 1 || nodes[0].ID != "b" {
 		t.Fatalf("a slow node is better than none: %v", nodes)
 	}
+	a.Fence("b", 1, "hangs", true) // the last one: it stays
+	b := testAuthority(2)
+	b.Up(node("a", 1))
+	b.Up(node("b", 1))
+	answerAll(t, b)
+	b.Fence("b", 1, "hangs", true)
+	b.Down("a", 1)
+	if p, _ := b.Phase(); p != Gathering {
+		t.Fatalf("with a hung node alone: %s", p)
+	}
+	if got := b.Tick(fencePause); len(got) != 1 || got[0] != (Probe{node("b", 1)}) {
+		t.Fatalf("nobody asks the last node whether it hangs still: %v", got)
+	}
+	b.Works("b", 1)
+	if got := b.Tick(fencePause + 1); len(got) != 1 {
+		t.Fatalf("it works again: %v", got)
+	}
 	a.Up(node("b", 2))
 	if len(a.Fenced()) != 0 {
 		t.Error("a new process is fenced for what its predecessor did")

@@ -27,13 +27,19 @@ func (s *State) stepDone(d StepDone) {
 	}
 	for i := range f.plan.Decode {
 		r := f.rows[f.plan.Decode[i].Seq]
+		if r.cached < r.reached {
+			s.totals.Replayed++
+		}
 		r.cached++
+		r.reached = max(r.reached, r.cached)
 		s.sampled(r, results[r.seq])
 	}
 	for i := range f.plan.Chunks {
 		c := &f.plan.Chunks[i]
 		r := f.rows[c.Seq]
+		s.totals.Recomputed += uint64(max(0, min(r.reached, r.cached+len(c.Tokens))-r.cached))
 		r.cached += len(c.Tokens)
+		r.reached = max(r.reached, r.cached)
 		if c.PromptLogprobs >= 0 {
 			s.scored(r, results[r.seq])
 		}

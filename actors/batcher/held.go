@@ -66,7 +66,8 @@ func (s *State) adopt(held []Held) {
 				copied = h.Rank
 			}
 		}
-		if own == none {
+		replica := own == none
+		if replica {
 			own, copied = copied, none
 		}
 		if own == none {
@@ -77,6 +78,11 @@ func (s *State) adopt(held []Held) {
 			continue
 		}
 		taken[k.seq] = true
+		if replica {
+			s.totals.Copies++
+		} else {
+			s.totals.Restored++
+		}
 		s.waiting.remove(r)
 		r.phase, r.seq, r.read, r.cached, r.buddy = decoding, k.seq, k.read, k.cached, none
 		need := make([]int64, len(s.ledger.sockets))

@@ -25,15 +25,16 @@ type request struct {
 	out    []int32 // output tokens so far
 	scored int     // prompt positions up to this one have been scored
 
-	phase  phase
-	ended  bool // Finish is out; memory goes at the step boundary
-	seq    uint64
-	owner  int
-	read   int     // tokens that prefill reads in this admission
-	cached int     // tokens in the cache
-	hold   []int64 // ledger bytes by rank
-	buddy  int     // rank with a replica of the cache, or none
-	kept   kept    // of the admission that the end of an epoch cut off
+	phase   phase
+	ended   bool // Finish is out; memory goes at the step boundary
+	seq     uint64
+	owner   int
+	read    int     // tokens that prefill reads in this admission
+	cached  int     // tokens in the cache
+	hold    []int64 // ledger bytes by rank
+	reached int     // most tokens that any admission's cache had
+	buddy   int     // rank with a replica of the cache, or none
+	kept    kept    // of the admission that the end of an epoch cut off
 
 	able      []bool // owners that can take it to its end, by rank
 	unfit     string // why the present placement cannot take it at all; "": it can

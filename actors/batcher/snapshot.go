@@ -17,6 +17,16 @@ type Snapshot struct {
 	Waiting         []RequestState
 	Sockets         []SocketState // by rank
 	TokensPerSecond int64         // prefill and decode, measured
+	Totals          Totals
+}
+
+// Totals is what rebuilding has cost since the start: what was done again for
+// sequences that a lost placement, or a lack of memory, had cut off.
+type Totals struct {
+	Recomputed uint64 // tokens that prefill read once more
+	Replayed   uint64 // output tokens that decode rows went through once more
+	Restored   uint64 // caches that outlived their epoch on their owner
+	Copies     uint64 // caches that went on from a replica
 }
 
 // RequestState is one request.
@@ -46,7 +56,7 @@ type SocketState struct {
 
 // Snapshot describes the present.
 func (s *State) Snapshot() Snapshot {
-	v := Snapshot{Epoch: s.epoch, Placed: s.placed, Unplaced: s.unplaced, Draining: s.draining, Step: s.steps, TokensPerSecond: s.rate.perSecond}
+	v := Snapshot{Epoch: s.epoch, Placed: s.placed, Unplaced: s.unplaced, Draining: s.draining, Step: s.steps, TokensPerSecond: s.rate.perSecond, Totals: s.totals}
 	if f := s.flight; f != nil {
 		v.InFlight, v.BatchRows, v.BatchSequences = true, f.plan.Tokens(), len(f.rows)
 	}

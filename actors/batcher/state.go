@@ -31,6 +31,7 @@ type State struct {
 
 	submitted, sequences, steps uint64 // counters
 	rate                        rate
+	totals                      Totals
 	out                         Effects
 }
 

@@ -403,7 +403,7 @@ func (a *Actor) advance(c actor.Context, s *step, err error) {
 	}
 	s.reply(&proto.StepReply{Epoch: number, Step: s.request.Step, Sampled: s.results.order, KvUsedBytes: a.arena.Used(),
 		ComputeMicros: uint32((b.Compute + s.stages.Head + s.stages.Begin).Microseconds()), WaitMicros: uint32((b.Wait + s.stages.Wait).Microseconds()),
-		WireBytes: wireBytes(a.epoch.group) - s.wireBefore, LateMicros: micros(lateness(a.epoch.group), s.lateBefore)}, nil)
+		WireBytes: wireBytes(a.epoch.group) - s.wireBefore, ReplicaBytes: a.epoch.copied, LateMicros: micros(lateness(a.epoch.group), s.lateBefore)}, nil)
 }
 
 // teardown ends what is in flight and frees the epoch, but for the caches that

@@ -31,6 +31,7 @@ type epoch struct {
 	seqs     map[uint64]*sequence
 	carry    *carry   // outlives the epoch
 	rows     replicas // of the tokens of a step; its buffers are used again
+	copied   uint64   // bytes sent to replicas in the step
 	pool     *tensor.Pool
 }
 
@@ -97,6 +98,7 @@ type leg struct {
 // can fail for lack of memory.
 func (e *epoch) begin(s *step) error {
 	e.settle()
+	e.copied = 0
 	e.release(s.request.Release)
 	e.uncopy(s.request.Uncopy)
 	for _, o := range s.request.Open {

@@ -141,7 +141,9 @@ func (r *replicas) exchange(size func(*sequence) int, pack func([]byte, *sequenc
 	}
 	for _, q := range r.seqs {
 		if q.owner == e.rank {
+			before := len(r.send[q.buddy])
 			r.send[q.buddy] = pack(r.send[q.buddy], q)
+			e.copied += uint64(len(r.send[q.buddy]) - before)
 		}
 		if q.buddy == e.rank {
 			want[q.owner] += size(q)

@@ -1,0 +1,96 @@
+package api
+
+import (
+	"maps"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// RecoveryState is what faults, joins and leaves have cost since the coordinator
+// began.
+type RecoveryState struct {
+	RecomputedTokens uint64            `json:"recomputed_tokens"` // read by prefill once more
+	ReplayedTokens   uint64            `json:"replayed_tokens"`   // output that went through decode once more
+	RestoredCaches   uint64            `json:"restored_caches"`   // went on where they were, in a new epoch
+	RestoredReplicas uint64            `json:"restored_replicas"` // went on from a copy on another node
+	ReplicaBytes     uint64            `json:"replica_bytes"`     // sent to copies
+	Detection        Durations         `json:"detection"`         // from the start of the step in flight to the end of its placement
+	Stall            Durations         `json:"stall"`             // from the end of a placement to the next that serves
+	Placements       map[string]uint64 `json:"placement_changes"` // serving placements withdrawn, by reason
+}
+
+// Durations is a histogram.
+type Durations struct {
+	Count   uint64             `json:"count"`
+	Seconds float64            `json:"seconds"` // sum
+	Max     float64            `json:"max_seconds"`
+	Buckets map[float64]uint64 `json:"-"` // at most so many seconds
+}
+
+var recoveryBuckets = []float64{0.05, 0.1, 0.25, 0.5, 1, 1.5, 2, 3, 5, 10, 20, 60, 300}
+
+// Add counts one.
+func (d *Durations) Add(t time.Duration) {
+	if d.Buckets == nil {
+		d.Buckets = map[float64]uint64{}
+	}
+	s := max(t.Seconds(), 0)
+	d.Count, d.Seconds, d.Max = d.Count+1, d.Seconds+s, max(d.Max, s)
+	for _, b := range recoveryBuckets {
+		if s <= b {
+			d.Buckets[b]++
+		}
+	}
+}
+
+// Clone is a copy that does not change.
+func (d *Durations) Clone() Durations {
+	out := *d
+	out.Buckets = maps.Clone(d.Buckets)
+	return out
+}
+
+// recoveryCollector reads RecoveryState at each scrape.
+type recoveryCollector struct {
+	tokens, caches, bytes, changes, detection, stall *prometheus.Desc
+}
+
+func newRecoveryCollector() recoveryCollector {
+	desc := func(name, help string, vars ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, vars, nil)
+	}
+	return recoveryCollector{
+		tokens:    desc("shoal_rebuilt_tokens_total", "Tokens that were computed once more for sequences that were cut off: recomputed by prefill, replayed by decode.", "how"),
+		caches:    desc("shoal_restored_caches_total", "Caches that went on in a new epoch: the owner's own, or a replica.", "from"),
+		bytes:     desc("shoal_replica_bytes_total", "Bytes of cache rows that were sent to replicas."),
+		changes:   desc("shoal_placement_changes_total", "Serving placements that were withdrawn, by reason.", "reason"),
+		detection: desc("shoal_detection_seconds", "From the start of the step in flight to the end of its placement, when a fault ended it."),
+		stall:     desc("shoal_stall_seconds", "From the end of a placement to the next that serves."),
+	}
+}
+
+func (c recoveryCollector) describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.tokens, c.caches, c.bytes, c.changes, c.detection, c.stall} {
+		ch <- d
+	}
+}
+
+func (c recoveryCollector) collect(r *RecoveryState, ch chan<- prometheus.Metric) {
+	if r == nil {
+		return
+	}
+	counter := func(d *prometheus.Desc, n uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+	}
+	counter(c.tokens, r.RecomputedTokens, "recomputed")
+	counter(c.tokens, r.ReplayedTokens, "replayed")
+	counter(c.caches, r.RestoredCaches, "owner")
+	counter(c.caches, r.RestoredReplicas, "replica")
+	counter(c.bytes, r.ReplicaBytes)
+	for reason, n := range r.Placements {
+		counter(c.changes, n, reason)
+	}
+	ch <- prometheus.MustNewConstHistogram(c.detection, r.Detection.Count, r.Detection.Seconds, r.Detection.Buckets)
+	ch <- prometheus.MustNewConstHistogram(c.stall, r.Stall.Count, r.Stall.Seconds, r.Stall.Buckets)
+}
