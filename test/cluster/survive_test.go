@@ -107,10 +107,10 @@ func (p *parts) strike(r *rand.Rand, what int) blow {
 }
 
 // look is /v1/cluster, empty while nobody answers.
-func (p *parts) look() (c api.ClusterState) {
+func (h *httpClient) look() (c api.ClusterState) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if a, err := p.try(ctx, "GET", "/v1/cluster", nil); err == nil {
+	if a, err := h.try(ctx, "GET", "/v1/cluster", nil); err == nil {
 		_ = json.Unmarshal(a.body, &c)
 	}
 	return c
@@ -213,7 +213,7 @@ func TestJobsSurviveEverything(t *testing.T) {
 	began := time.Now()
 	want := p.send(t, reqs, 32)
 	undisturbed := time.Since(began)
-	before := p.calm()
+	before := p.calm(o.nodes)
 	a := newAudit()
 	t.Logf("seed %d: undisturbed run of %d requests in %.1f s", o.seed, len(reqs), undisturbed.Seconds())
 
@@ -252,7 +252,7 @@ func TestJobsSurviveEverything(t *testing.T) {
 	}
 	clients.Wait()
 	took := time.Since(began)
-	after := p.calm()
+	after := p.calm(o.nodes)
 	stop()
 	a.returned(before, after)
 
@@ -287,11 +287,11 @@ func TestJobsSurviveEverything(t *testing.T) {
 }
 
 // calm waits until nothing runs and nodes have said so.
-func (p *parts) calm() (c api.ClusterState) {
-	p.t.Helper()
-	eventually(p.t, recoverLimit, "an idle cluster", func() (bool, string) {
-		c = p.look()
-		ok := len(c.Nodes) == len(p.nodes) && c.Running == 0 && c.Waiting == 0
+func (h *httpClient) calm(nodes int) (c api.ClusterState) {
+	h.t.Helper()
+	eventually(h.t, recoverLimit, "an idle cluster", func() (bool, string) {
+		c = h.look()
+		ok := len(c.Nodes) == nodes && c.Running == 0 && c.Waiting == 0
 		for _, n := range c.Nodes {
 			ok = ok && n.State == "ready" && n.KVUsedBytes == 0 && n.Goroutines > 0
 		}
