@@ -399,6 +399,12 @@ func valuesF3264x5AVX512(a *valuesArgs)
 func valuesF3264x6AVX512(a *valuesArgs)
 
 //go:noescape
+func valuesF32128x1AVX512(a *valuesArgs)
+
+//go:noescape
+func valuesF32128x2AVX512(a *valuesArgs)
+
+//go:noescape
 func valuesBF1616x1AVX512(a *valuesArgs)
 
 //go:noescape
@@ -451,6 +457,12 @@ func valuesBF1664x5AVX512(a *valuesArgs)
 
 //go:noescape
 func valuesBF1664x6AVX512(a *valuesArgs)
+
+//go:noescape
+func valuesBF16128x1AVX512(a *valuesArgs)
+
+//go:noescape
+func valuesBF16128x2AVX512(a *valuesArgs)
 
 //go:noescape
 func valuesF1616x1AVX512(a *valuesArgs)
@@ -507,6 +519,12 @@ func valuesF1664x5AVX512(a *valuesArgs)
 func valuesF1664x6AVX512(a *valuesArgs)
 
 //go:noescape
+func valuesF16128x1AVX512(a *valuesArgs)
+
+//go:noescape
+func valuesF16128x2AVX512(a *valuesArgs)
+
+//go:noescape
 func valuesInt816x1AVX512(a *valuesArgs)
 
 //go:noescape
@@ -559,6 +577,12 @@ func valuesInt864x5AVX512(a *valuesArgs)
 
 //go:noescape
 func valuesInt864x6AVX512(a *valuesArgs)
+
+//go:noescape
+func valuesInt8128x1AVX512(a *valuesArgs)
+
+//go:noescape
+func valuesInt8128x2AVX512(a *valuesArgs)
 
 //go:noescape
 func softmaxAVX512(a *softmaxArgs)
@@ -1042,24 +1066,28 @@ var valuesAVX512 = [6]valuesKernels{
 		{valuesF3216x1AVX512, valuesF3216x2AVX512, valuesF3216x3AVX512, valuesF3216x4AVX512, valuesF3216x5AVX512, valuesF3216x6AVX512},
 		{valuesF3232x1AVX512, valuesF3232x2AVX512, valuesF3232x3AVX512, valuesF3232x4AVX512, valuesF3232x5AVX512, valuesF3232x6AVX512},
 		{valuesF3264x1AVX512, valuesF3264x2AVX512, valuesF3264x3AVX512, valuesF3264x4AVX512, valuesF3264x5AVX512, valuesF3264x6AVX512},
+		{valuesF32128x1AVX512, valuesF32128x2AVX512, nil, nil, nil, nil},
 	},
 	BF16: {
 		{valuesBF168x1AVX2, valuesBF168x2AVX2, valuesBF168x3AVX2, valuesBF168x4AVX2, valuesBF168x5AVX2, valuesBF168x6AVX2},
 		{valuesBF1616x1AVX512, valuesBF1616x2AVX512, valuesBF1616x3AVX512, valuesBF1616x4AVX512, valuesBF1616x5AVX512, valuesBF1616x6AVX512},
 		{valuesBF1632x1AVX512, valuesBF1632x2AVX512, valuesBF1632x3AVX512, valuesBF1632x4AVX512, valuesBF1632x5AVX512, valuesBF1632x6AVX512},
 		{valuesBF1664x1AVX512, valuesBF1664x2AVX512, valuesBF1664x3AVX512, valuesBF1664x4AVX512, valuesBF1664x5AVX512, valuesBF1664x6AVX512},
+		{valuesBF16128x1AVX512, valuesBF16128x2AVX512, nil, nil, nil, nil},
 	},
 	F16: {
 		{valuesF168x1AVX2, valuesF168x2AVX2, valuesF168x3AVX2, valuesF168x4AVX2, valuesF168x5AVX2, valuesF168x6AVX2},
 		{valuesF1616x1AVX512, valuesF1616x2AVX512, valuesF1616x3AVX512, valuesF1616x4AVX512, valuesF1616x5AVX512, valuesF1616x6AVX512},
 		{valuesF1632x1AVX512, valuesF1632x2AVX512, valuesF1632x3AVX512, valuesF1632x4AVX512, valuesF1632x5AVX512, valuesF1632x6AVX512},
 		{valuesF1664x1AVX512, valuesF1664x2AVX512, valuesF1664x3AVX512, valuesF1664x4AVX512, valuesF1664x5AVX512, valuesF1664x6AVX512},
+		{valuesF16128x1AVX512, valuesF16128x2AVX512, nil, nil, nil, nil},
 	},
 	Int8: {
 		{valuesInt88x1AVX2, valuesInt88x2AVX2, valuesInt88x3AVX2, valuesInt88x4AVX2, valuesInt88x5AVX2, valuesInt88x6AVX2},
 		{valuesInt816x1AVX512, valuesInt816x2AVX512, valuesInt816x3AVX512, valuesInt816x4AVX512, valuesInt816x5AVX512, valuesInt816x6AVX512},
 		{valuesInt832x1AVX512, valuesInt832x2AVX512, valuesInt832x3AVX512, valuesInt832x4AVX512, valuesInt832x5AVX512, valuesInt832x6AVX512},
 		{valuesInt864x1AVX512, valuesInt864x2AVX512, valuesInt864x3AVX512, valuesInt864x4AVX512, valuesInt864x5AVX512, valuesInt864x6AVX512},
+		{valuesInt8128x1AVX512, valuesInt8128x2AVX512, nil, nil, nil, nil},
 	},
 }
 
@@ -1107,11 +1135,13 @@ var valuesAVX2 = [6]valuesKernels{
 		{valuesF3216x1AVX2, valuesF3216x2AVX2, valuesF3216x3AVX2, valuesF3216x4AVX2, valuesF3216x5AVX2, valuesF3216x6AVX2},
 		{valuesF3232x1AVX2, valuesF3232x2AVX2, nil, nil, nil, nil},
 		{nil, nil, nil, nil, nil, nil},
+		{nil, nil, nil, nil, nil, nil},
 	},
 	BF16: {
 		{valuesBF168x1AVX2, valuesBF168x2AVX2, valuesBF168x3AVX2, valuesBF168x4AVX2, valuesBF168x5AVX2, valuesBF168x6AVX2},
 		{valuesBF1616x1AVX2, valuesBF1616x2AVX2, valuesBF1616x3AVX2, valuesBF1616x4AVX2, valuesBF1616x5AVX2, valuesBF1616x6AVX2},
 		{valuesBF1632x1AVX2, valuesBF1632x2AVX2, nil, nil, nil, nil},
+		{nil, nil, nil, nil, nil, nil},
 		{nil, nil, nil, nil, nil, nil},
 	},
 	F16: {
@@ -1119,11 +1149,13 @@ var valuesAVX2 = [6]valuesKernels{
 		{valuesF1616x1AVX2, valuesF1616x2AVX2, valuesF1616x3AVX2, valuesF1616x4AVX2, valuesF1616x5AVX2, valuesF1616x6AVX2},
 		{valuesF1632x1AVX2, valuesF1632x2AVX2, nil, nil, nil, nil},
 		{nil, nil, nil, nil, nil, nil},
+		{nil, nil, nil, nil, nil, nil},
 	},
 	Int8: {
 		{valuesInt88x1AVX2, valuesInt88x2AVX2, valuesInt88x3AVX2, valuesInt88x4AVX2, valuesInt88x5AVX2, valuesInt88x6AVX2},
 		{valuesInt816x1AVX2, valuesInt816x2AVX2, valuesInt816x3AVX2, valuesInt816x4AVX2, valuesInt816x5AVX2, valuesInt816x6AVX2},
 		{valuesInt832x1AVX2, valuesInt832x2AVX2, nil, nil, nil, nil},
+		{nil, nil, nil, nil, nil, nil},
 		{nil, nil, nil, nil, nil, nil},
 	},
 }

@@ -22,6 +22,7 @@ type AttnScratch struct {
 	sum    []lanes                 // [rows]
 	blocks [][]byte                // see Blocks
 	ahead  []byte                  // the block that comes next, which is prefetched; nil: none
+	stream bool                    // the first rows read a block in the order in which it lies in memory
 	row    []float32               // see Row
 
 	// of latent layouts
@@ -61,7 +62,7 @@ type valuesArgs struct {
 }
 
 // valuesKernels is [log2 of columns/8][rows-1]; nil where there is no such shape.
-type valuesKernels [4][maxTileTokens]func(*valuesArgs)
+type valuesKernels [5][maxTileTokens]func(*valuesArgs)
 
 // attnRows bounds the (query, head) rows that walk the cache together in prefill:
 // their queries, scores and outputs should stay in the second-level cache.
@@ -83,6 +84,7 @@ func Attend(out, q []float32, g int, scale float32, l KVLayout, blocks [][]byte,
 	if l.Latent {
 		s.pack(l, q, g)
 	}
+	s.stream = prefetchAhead == 0 && !l.Latent
 	for b := 0; b*BlockSlots < n; b++ {
 		mask := prefixMask(n - b*BlockSlots)
 		if valid != nil {
@@ -101,7 +103,7 @@ func Attend(out, q []float32, g int, scale float32, l KVLayout, blocks [][]byte,
 		}
 		s.accumulate(l, blocks[b], 0, g, mask)
 	}
-	s.ahead = nil
+	s.ahead, s.stream = nil, false
 	s.finish(out, l.VDim, l, 0, g)
 }
 
@@ -234,8 +236,12 @@ func (s *AttnScratch) score(l KVLayout, block []byte, q []float32, r0, r1, n int
 	for r := r0; r < r1; {
 		left := (r1 - r + maxTileTokens - 1) / maxTileTokens
 		c := (r1 - r) / left
+		most := panels
+		if s.stream && r == r0 {
+			most = 1
+		}
 		for p := 0; p < panels; {
-			step, f := active.pick(l.Type, panels-p, c)
+			step, f := active.pick(l.Type, min(most, panels-p), c)
 			a.w = unsafe.Pointer(&block[p*int(a.panel)])
 			a.x = unsafe.Pointer(&q[r*l.KDim])
 			a.out = unsafe.Pointer(&s.s[r][p*panelRows])
@@ -293,6 +299,9 @@ func (s *AttnScratch) accumulate(l KVLayout, block []byte, r0, r1 int, mask uint
 		for r := r0; r < r1; {
 			left := (r1 - r + maxTileTokens - 1) / maxTileTokens
 			c := (r1 - r) / left
+			if s.stream && r == r0 && l.VDim > 64 {
+				c = min(c, wholeRows)
+			}
 			a.p = unsafe.Pointer(&s.s[r][lo])
 			for col := 0; col < l.VDim; {
 				cols, f := active.pickValues(dt, l.VDim-col, c)
@@ -310,6 +319,9 @@ func (s *AttnScratch) accumulate(l KVLayout, block []byte, r0, r1 int, mask uint
 		}
 	}
 }
+
+// wholeRows are the rows that have a kernel for 128 columns of values.
+const wholeRows = 2
 
 // pickValues returns the widest values kernel of at most `cols` columns and its width.
 func (k *kernels) pickValues(dt DType, cols, rows int) (int, func(*valuesArgs)) {

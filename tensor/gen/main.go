@@ -126,7 +126,7 @@ func tables(b *strings.Builder) {
 		fmt.Fprintf(b, "var values%s = [6]valuesKernels{\n", is.name)
 		for _, dt := range valueTypes {
 			fmt.Fprintf(b, "%s: {\n", dt)
-			for cols := 8; cols <= 64; cols *= 2 {
+			for cols := 8; cols <= 128; cols *= 2 {
 				b.WriteString("{")
 				for r := 1; r <= 6; r++ {
 					name := valuesName(is, dt, cols, r)

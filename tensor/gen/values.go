@@ -28,9 +28,9 @@ func valuesName(is isa, dt string, cols, r int) string {
 // outputs that share each load of a value.
 func values(g *gen) {
 	for _, dt := range valueTypes {
-		for _, nv := range []int{1, 2, 4} {
+		for _, nv := range []int{1, 2, 4, 8} {
 			for r := 1; r <= 6; r++ {
-				if g.wide() || r*nv+nv+1 <= 16 {
+				if g.wide() && (nv < 8 || r <= 2) || r*nv+nv+1 <= 16 && nv < 8 {
 					g.values(dt, nv, r)
 				}
 			}
@@ -49,15 +49,29 @@ func (g *gen) values(dt string, nv, r int) {
 		g.VMOVUPS(o.at(i/nv, i%nv*g.bytes), acc[i])
 	}
 	g.Label("loop")
-	ws := g.vecs(nv)
-	for i, w := range ws {
-		g.natural(dt, mem(v, 0), i, w)
-	}
-	for t := range r {
-		b := g.vec()
-		g.VBROADCASTSS(mem(p, t*256), b)
+	if nv > r { // hold the fewer: the rows' probabilities, or the values
+		b := g.vecs(r)
+		for t := range b {
+			g.VBROADCASTSS(mem(p, t*256), b[t])
+		}
+		for i := range nv {
+			w := g.vec()
+			g.natural(dt, mem(v, 0), i, w)
+			for t := range b {
+				g.VFMADD231PS(w, b[t], acc[t*nv+i])
+			}
+		}
+	} else {
+		ws := g.vecs(nv)
 		for i, w := range ws {
-			g.VFMADD231PS(w, b, acc[t*nv+i])
+			g.natural(dt, mem(v, 0), i, w)
+		}
+		for t := range r {
+			b := g.vec()
+			g.VBROADCASTSS(mem(p, t*256), b)
+			for i, w := range ws {
+				g.VFMADD231PS(w, b, acc[t*nv+i])
+			}
 		}
 	}
 	for line := 0; line < nv*g.natureBytes(dt); line += 64 {
