@@ -15,6 +15,9 @@ const (
 	// Bytes of weights that a pass over many tokens covers: they stay in the
 	// second-level cache from pass to pass.
 	passBytes = 128 << 10
+	// How far ahead three and more tokens in one pass prefetch where fewer need not:
+	// they read four panels in pairs, which is no rising stream.
+	prefetchFar = 64 << 10
 	// Columns that one call of a kernel may take, so that it stays below 0.3 ms.
 	maxCallCols = 16 << 10
 )
@@ -25,6 +28,7 @@ type matmul struct {
 	task     func(worker, i int)
 	rounding func(worker, t int)
 
+	shares []share // of the tasks, one a thread
 	jobs   []job
 	njobs  int
 	x      []float32
@@ -69,6 +73,7 @@ type matScratch struct {
 
 func (m *matmul) init(threads int) {
 	m.threads = make([]*matScratch, threads)
+	m.shares = make([]share, threads)
 	m.jobs = make([]job, maxProducts)
 	m.task, m.rounding = m.run, m.round
 }
@@ -184,9 +189,10 @@ func (p *Pool) matmul(x []float32, ldx, n int) {
 	}
 	if work < soloWork {
 		for i := range tasks {
-			m.run(0, i)
+			m.multiply(0, i)
 		}
 	} else {
+		m.split(tasks)
 		p.run(tasks, m.task)
 	}
 	for i := range m.jobs[:m.njobs] {
@@ -250,8 +256,11 @@ func (m *matmul) job(i int) *job {
 	return &m.jobs[lo]
 }
 
-// run is one task: `grain` panels, all tokens of the job, all units.
-func (m *matmul) run(worker, i int) {
+// run is one task, of the thread's own share while that lasts.
+func (m *matmul) run(worker, _ int) { m.multiply(worker, m.claim(worker)) }
+
+// multiply is one task: `grain` panels, all tokens of the job, all units.
+func (m *matmul) multiply(worker, i int) {
 	s := m.threads[worker]
 	if s == nil {
 		s = new(matScratch)
@@ -351,8 +360,11 @@ func (m *matmul) units(w *Weight, s *matScratch, steps []step, panel, panels, t0
 		a.x = unsafe.Add(m.from, (t0+t)*m.stride+x)
 		a.tokens = c
 		ahead := prefetchAhead
-		if passes > 1 {
+		switch {
+		case passes > 1:
 			ahead = all + pass*all/passes
+		case c > 2 && ahead == 0:
+			ahead = prefetchFar
 		}
 		for p := 0; p < panels; {
 			step, f := k.pick(w.Type, panels-p, c)
