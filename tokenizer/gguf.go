@@ -228,6 +228,11 @@ func (v *ggufVocab) sentencePiece(f *gguf.File) (doc map[string]any, scores []fl
 	if len(scores) != len(v.tokens) {
 		return nil, nil, invalid(ggufPrefix+"scores", "has %d entries for %d tokens", len(scores), len(v.tokens))
 	}
+	for id, score := range scores {
+		if score != score {
+			return nil, nil, invalid(ggufPrefix+"scores", "token %d has a NaN: the order of merges is lost", id)
+		}
+	}
 	if _, ok := f.Value(ggufPrefix + "precompiled_charsmap"); ok {
 		return nil, nil, fmt.Errorf("%w: %sprecompiled_charsmap: SentencePiece's normalization is not built in", ErrUnsupported, ggufPrefix)
 	}

@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"errors"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -215,6 +216,7 @@ func TestGGUFTokenizerRefused(t *testing.T) {
 		"bos outside":          {bpe(), p + "bos_token_id", 1 << 20, ErrInvalid, "bos_token_id"},
 		"no scores":            {s.file(), p + "scores", nil, ErrInvalid, "0 entries for 700 tokens"},
 		"scores all the same":  {s.file(), p + "scores", make([]float32, 700), ErrInvalid, "order of merges"},
+		"a score of NaN":       {s.file(), p + "scores", append(slices.Clone(s.Scores[:699]), float32(math.NaN())), ErrInvalid, "token 699 has a NaN"},
 		"another normalizer":   {s.file(), p + "precompiled_charsmap", []int32{1}, ErrUnsupported, "precompiled_charsmap"},
 		"template of a number": {bpe(), "tokenizer.chat_template", 5, ErrInvalid, "chat_template"},
 	} {
@@ -234,4 +236,45 @@ func TestGGUFTokenizerRefused(t *testing.T) {
 	if _, err := Load(dir); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
+}
+
+// FuzzGGUF: a file with any metadata loads and gives text back as it takes it, or is
+// refused.
+func FuzzGGUF(f *testing.F) {
+	const p = "tokenizer.ggml."
+	for _, kind := range []string{"llama", "gpt2"} {
+		g := &modeltest.GGUF{}
+		g.Set(p+"model", kind)
+		g.Set(p+"pre", "deepseek-v3")
+		g.Set(p+"tokens", []string{"<unk>", "<s>", "</s>", "<0x61>", "a", "b", "ab", "\u2581", "\u2581a", "  ", "\u0120"})
+		g.Set(p+"scores", []float32{0, 0, 0, 0, -1, -2, -3, -4, -5, 0, -6})
+		g.Set(p+"token_type", []int32{2, 3, 3, 6, 1, 1, 1, 1, 1, 4, 1})
+		g.Set(p+"merges", []string{"a b"})
+		g.Set(p+"bos_token_id", 1)
+		g.Set(p+"eos_token_id", 2)
+		g.Set(p+"unknown_token_id", 0)
+		g.Set(p+"add_space_prefix", false)
+		g.Set("tokenizer.chat_template", "{{ messages[0].content }}")
+		f.Add(g.Bytes())
+	}
+	path := filepath.Join(f.TempDir(), "m.gguf")
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		tok, err := Load(path)
+		if err != nil {
+			if !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrUnsupported) {
+				t.Fatalf("error of neither kind: %v", err)
+			}
+			return
+		}
+		ids := tok.Encode(" ab <s>  é\n", true)
+		for _, id := range ids {
+			if id < 0 || int(id) >= tok.VocabSize() {
+				t.Fatalf("id %d outside [0, %d)", id, tok.VocabSize())
+			}
+		}
+		tok.Decode(ids, false)
+	})
 }
