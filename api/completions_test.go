@@ -244,3 +244,17 @@ func TestTopTokensKeepOrder(t *testing.T) {
 		t.Errorf("%s %v", b, err)
 	}
 }
+
+// usage tells the cache of all choices at their ends under the request's own policy, and
+// what it would be had every token been kept.
+func TestUsageCountsCacheBytes(t *testing.T) {
+	url := serve(t, &fakeEngine{script: hello}, func(c *Config) {
+		c.CacheBytes = func(policy string, prompt, output int) (bytes, full int64) {
+			return int64(len(policy)), int64(1000*prompt + output)
+		}
+	})
+	a := post(t, url+"/v1/completions", completion(M{"n": 2, "kv_policy": "tova:size=9"}))
+	if at(t, a.body, "usage", "kv_bytes") != 22.0 || at(t, a.body, "usage", "kv_bytes_full") != 6008.0 {
+		t.Error(a.raw)
+	}
+}

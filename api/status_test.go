@@ -56,21 +56,21 @@ func TestCluster(t *testing.T) {
 	e.state = testState
 	a = get(t, url+"/v1/cluster")
 	n := at(t, a.body, "nodes", 1)
-	for k, want := range (M{"id": "b", "pid": 12.0, "address": "10.0.0.2:1", "state": "suspect", "share": 0.25, "sequences": 3.0, "kv_used_bytes": 30.0, "kv_budget_bytes": 100.0}) {
+	for k, want := range (M{"id": "b", "pid": 12.0, "address": "10.0.0.2:1", "state": "suspect", "share": 0.25, "sequences": 3.0, "kv_used_bytes": 30.0, "kv_budget_bytes": 100.0, "kv_reserved_bytes": 70.0, "kv_freed_bytes": 900.0}) {
 		if got := at(t, n, k); got != want {
 			t.Errorf("%s: %v, want %v", k, got, want)
 		}
 	}
-	for k, want := range (M{"epoch": 7.0, "mapping": "gather", "running": 4.0, "waiting": 2.0}) {
+	for k, want := range (M{"epoch": 7.0, "mapping": "gather", "running": 4.0, "waiting": 2.0, "batch_sequences": 5.0}) {
 		if got := at(t, a.body, k); got != want {
 			t.Errorf("%s: %v, want %v", k, got, want)
 		}
 	}
 }
 
-var testState = ClusterState{Epoch: 7, Mapping: "gather", Running: 4, Waiting: 2, Recoveries: 1, Nodes: []NodeState{
+var testState = ClusterState{Epoch: 7, Mapping: "gather", Running: 4, Waiting: 2, BatchSequences: 5, Recoveries: 1, Nodes: []NodeState{
 	{ID: "a", PID: 11, Address: "10.0.0.1:1", State: "ready", Share: 0.75, Sequences: 1, KVUsedBytes: 20, KVBudgetBytes: 100},
-	{ID: "b", PID: 12, Address: "10.0.0.2:1", State: "suspect", Share: 0.25, Sequences: 3, KVUsedBytes: 30, KVBudgetBytes: 100},
+	{ID: "b", PID: 12, Address: "10.0.0.2:1", State: "suspect", Share: 0.25, Sequences: 3, KVUsedBytes: 30, KVBudgetBytes: 100, KVReserved: 70, KVFreed: 900},
 	{ID: "b", State: "fenced"}, // the same name twice must not fail a scrape
 }}
 
@@ -96,6 +96,7 @@ func TestMetrics(t *testing.T) {
 		`vllm:e2e_request_latency_seconds_count{model_name="fake/model"} 3`,
 		`vllm:time_to_first_token_seconds_count{model_name="fake/model"} 3`,
 		`shoal_epoch 7`, `shoal_recoveries_total 1`, `shoal_nodes{state="suspect"} 1`, `shoal_node_kv_used_bytes{node="b"} 30`,
+		`shoal_node_kv_reserved_bytes{node="b"} 70`, `shoal_node_kv_freed_bytes{node="b"} 900`, `shoal_batch_sequences 5`,
 		`shoal_http_requests_total{code="400",route="/v1/completions"} 1`,
 		`shoal_http_requests_total{code="500",route="/v1/completions"} 1`,
 		"vllm:inter_token_latency_seconds_bucket", "vllm:request_queue_time_seconds_sum", "vllm:request_prefill_time_seconds_sum",

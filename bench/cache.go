@@ -19,12 +19,16 @@ type CacheUpdate struct {
 	Slots    int `json:"slots"`
 	Evict    int `json:"evict"`
 	// Microseconds of the fastest update of the whole batch.
-	Shift   float64 `json:"shift_us"`    // StreamingLLM: rows behind the evicted ones move up
-	Ring    float64 `json:"ring_us"`     // the same in place
-	Gather  float64 `json:"gather_us"`   // H2O: the rows that stay are gathered into a new cache
-	Scatter float64 `json:"scatter_us"`  // the same in place
-	OverStr float64 `json:"over_stream"` // Shift / Ring
-	OverH2O float64 `json:"over_h2o"`    // Gather / Scatter
+	Publish float64 `json:"published_us"`   // StreamingLLM: the rows that stay are copied to a new cache, the new ones behind them
+	Append  float64 `json:"append_us"`      // the same with two caches that take turns: no memory is asked for
+	Shift   float64 `json:"shift_us"`       // the same in one cache: rows behind the evicted ones move up
+	Ring    float64 `json:"ring_us"`        // the same in place
+	Gather  float64 `json:"gather_us"`      // H2O: the rows that stay are gathered into a new cache
+	Scatter float64 `json:"scatter_us"`     // the same in place
+	OverPub float64 `json:"over_published"` // Publish / Ring
+	OverApp float64 `json:"over_append"`    // Append / Ring
+	OverStr float64 `json:"over_stream"`    // Shift / Ring
+	OverH2O float64 `json:"over_h2o"`       // Gather / Scatter
 }
 
 // CacheShapes are the batches, heads and head sizes of EQUIP's table 5.
@@ -35,20 +39,34 @@ const (
 	cacheSink  = 4
 )
 
-// RunCacheUpdate measures one row: bfloat16 keys and values, 1024 slots. In place
-// is what the server does, with the copy of the old rows that a roll-back needs;
-// the published forms are flat arrays that are moved by whole rows, and their new
-// rows are rounded already.
+// RunCacheUpdate measures one row: bfloat16 keys and values, 1024 slots. All ways get
+// the new rows as float32 and round them by the same kernel. In place is what the
+// server does, with its slot tables and the copy of the old rows that a roll-back needs;
+// the published forms are flat arrays that are moved by whole rows, without either.
 func RunCacheUpdate(pool *tensor.Pool, batch, heads, size, evict int, d time.Duration) (CacheUpdate, error) {
 	u := CacheUpdate{Batch: batch, Heads: heads, HeadSize: size, Slots: cacheSlots, Evict: evict}
 	if evict < 1 || evict > cacheSlots-cacheSink {
 		return u, fmt.Errorf("bench: %d tokens evicted at once of %d slots", evict, cacheSlots)
 	}
-	n := newNaive(batch*heads, size, evict, pool.Threads())
+	n := newNaive(batch*heads, size, evict)
+	u.Append = fastest(d, func() error { pool.Run(len(n.caches), n.append); return nil })
 	u.Shift = fastest(d, func() error { pool.Run(len(n.caches), n.shift); return nil })
 	u.Gather = fastest(d, func() error { pool.Run(len(n.caches), n.gather); return nil })
-	n = nil
+	a := kvcache.NewArena(1 << 40)
+	defer a.Close()
 	var err error
+	free := func() {}
+	u.Publish = fastest(d, func() error {
+		old := free
+		if free, err = n.published(a, pool); err == nil {
+			old()
+		}
+		return err
+	})
+	if err != nil {
+		return u, err
+	}
+	n = nil
 	for _, f := range []struct {
 		policy kvcache.Policy
 		us     *float64
@@ -57,7 +75,7 @@ func RunCacheUpdate(pool *tensor.Pool, batch, heads, size, evict int, d time.Dur
 			return u, err
 		}
 	}
-	u.OverStr, u.OverH2O = u.Shift/u.Ring, u.Gather/u.Scatter
+	u.OverPub, u.OverApp, u.OverStr, u.OverH2O = u.Publish/u.Ring, u.Append/u.Ring, u.Shift/u.Ring, u.Gather/u.Scatter
 	return u, nil
 }
 
@@ -75,26 +93,23 @@ func fastest(d time.Duration, f func() error) float64 {
 	return float64(best.Nanoseconds()) / 1e3
 }
 
-// naive are flat caches, one per sequence and head: rows of uint16, keys then values.
+// naive are flat caches, one per sequence and head: rows of bf16, of keys and of values.
 type naive struct {
-	caches [][2][]uint16
-	spare  chan []uint16
-	fresh  []uint16 // new rows
-	width  int
-	evict  int
+	caches, spare [][2][]byte
+	fresh         []float32 // new rows
+	width         int       // bytes of a row
+	evict         int
 }
 
-func newNaive(caches, size, evict, threads int) *naive {
-	n := &naive{width: size, evict: evict, fresh: make([]uint16, evict*size), spare: make(chan []uint16, threads+1)}
-	for range caches {
-		n.caches = append(n.caches, [2][]uint16{make([]uint16, cacheSlots*size), make([]uint16, cacheSlots*size)})
-	}
-	for range threads + 1 {
-		n.spare <- make([]uint16, cacheSlots*size)
-	}
-	for _, c := range n.caches { // touch the pages
-		for i := 0; i < len(c[0]); i += 1024 {
-			c[0][i], c[1][i] = 1, 1
+func newNaive(caches, size, evict int) *naive {
+	n := &naive{width: 2 * size, evict: evict, fresh: make([]float32, evict*size)}
+	for _, list := range []*[][2][]byte{&n.caches, &n.spare} {
+		for range caches {
+			c := [2][]byte{make([]byte, cacheSlots*n.width), make([]byte, cacheSlots*n.width)}
+			for i := 0; i < len(c[0]); i += 1024 { // touch the pages
+				c[0][i], c[1][i] = 1, 1
+			}
+			*list = append(*list, c)
 		}
 	}
 	return n
@@ -104,25 +119,47 @@ func (n *naive) shift(i int) {
 	for _, c := range n.caches[i] {
 		at := cacheSink * n.width
 		copy(c[at:], c[at+n.evict*n.width:])
-		copy(c[len(c)-n.evict*n.width:], n.fresh)
+		tensor.RoundBF16(c[len(c)-n.evict*n.width:], n.fresh)
 	}
+}
+
+func (n *naive) append(i int) {
+	for which, c := range n.caches[i] {
+		to, at := n.spare[i][which], cacheSink*n.width
+		copy(to, c[:at])
+		copy(to[at:], c[at+n.evict*n.width:])
+		tensor.RoundBF16(to[len(to)-n.evict*n.width:], n.fresh)
+	}
+	n.caches[i], n.spare[i] = n.spare[i], n.caches[i]
+}
+
+// published is append with memory for the new cache, which the old one gives back.
+func (n *naive) published(a *kvcache.Arena, pool *tensor.Pool) (free func(), err error) {
+	blocks, err := a.Alloc(cacheSlots*n.width, 2*len(n.caches))
+	if err != nil {
+		return nil, err
+	}
+	for i := range n.spare {
+		n.spare[i] = [2][]byte{blocks[2*i], blocks[2*i+1]}
+	}
+	pool.Run(len(n.caches), n.append)
+	return func() { a.Release(blocks) }, nil
 }
 
 // gather drops every (slots/evict)-th row.
 func (n *naive) gather(i int) {
 	stride := cacheSlots / n.evict
 	for which, c := range n.caches[i] {
-		to, out := <-n.spare, 0
+		to, out := n.spare[i][which], 0
 		for row := range cacheSlots {
 			if row%stride == stride-1 && row/stride < n.evict {
 				continue
 			}
 			out += copy(to[out:], c[row*n.width:(row+1)*n.width])
 		}
-		copy(to[out:], n.fresh)
-		n.caches[i][which] = to
-		n.spare <- c
+		tensor.RoundBF16(to[out:], n.fresh)
 	}
+	n.caches[i], n.spare[i] = n.spare[i], n.caches[i]
 }
 
 // scattered evicts all over the cache, as H2O does, without the work of choosing.
@@ -147,6 +184,7 @@ func inPlace(pool *tensor.Pool, p kvcache.Policy, batch, heads, size, evict int,
 		if err != nil {
 			return 0, err
 		}
+		s.Expect(evict)
 		stores[i] = s
 	}
 	fresh := make([]float32, evict*size)

@@ -22,7 +22,7 @@ func TestShiftUp(t *testing.T) {
 				k[j] = float32(i%100 + j)
 			}
 			v[7] = float32(i % 100)
-			c.Put(0, 0, i, k, v)
+			c.Put(0, 0, i, 1, k, 0, v, 0)
 			want = append(want, float32(i%100))
 		}
 		for slot := cacheSink; slot < 128; slot++ {
@@ -38,7 +38,7 @@ func TestCacheBenches(t *testing.T) {
 	pool := tensor.NewPool(1)
 	defer pool.Close()
 	u, err := RunCacheUpdate(pool, 1, 2, 16, 64, time.Millisecond)
-	if err != nil || u.Ring <= 0 || u.Scatter <= 0 || u.OverStr <= 0 {
+	if err != nil || u.Ring <= 0 || u.Scatter <= 0 || u.OverStr <= 0 || u.OverPub <= 0 || u.OverApp <= 0 {
 		t.Fatal(u, err)
 	}
 	d, err := RunCacheDecode(context.Background(), Options{Model: "fry", Weights: tensor.Q8_0, KV: tensor.BF16, Threads: 1, Batch: 2, Context: 128, Tokens: 2}, func(string) {})

@@ -23,7 +23,10 @@ func (r *ring) begin(pos int) error { return r.Reserve(pos + 1) }
 func (r *ring) end()                { r.Commit(1) }
 func (r *ring) bytes() int64        { return r.Bytes() }
 
-func (r *ring) Put(layer, head, pos int, k, v []float32)   { r.Write(layer, head, pos, k, v) }
+func (r *ring) Put(layer, head, pos, n int, k []float32, ldk int, v []float32, ldv int) {
+	r.WriteRun(layer, head, pos, n, k, ldk, v, ldv)
+}
+
 func (r *ring) Observe(_, _, _, _ int, _ []float32, _ int) {}
 
 func (r *ring) View(layer, head int, _ []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
@@ -66,8 +69,8 @@ func newTurning(a *kvcache.Arena, g kvcache.Geometry, p kvcache.Streaming, r *ro
 
 func (t *turning) bytes() int64 { return t.Bytes() + int64(len(t.half)*t.g.Layout.HalfBytes()) }
 
-func (t *turning) Put(layer, head, pos int, k, v []float32) {
-	t.Write(layer, head, pos, k, v)
+func (t *turning) Put(layer, head, pos, _ int, k []float32, ldk int, v []float32, ldv int) {
+	t.WriteRun(layer, head, pos, 1, k, ldk, v, ldv)
 	if t.half != nil {
 		slot := t.p.Write(nil, pos)
 		t.g.Layout.PutHalf(t.halves(layer, head)[slot/tensor.BlockSlots], t.Blocks(layer, head)[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
@@ -147,7 +150,7 @@ func (c *shifted) bytes() int64 {
 	return int64(len(c.blocks)*len(c.blocks[0])) * int64(c.g.Layout.BlockBytes())
 }
 
-func (c *shifted) Put(layer, head, _ int, k, v []float32) {
+func (c *shifted) Put(layer, head, _, _ int, k []float32, _ int, v []float32, _ int) {
 	blocks, last := c.blocks[layer*c.g.KVHeads+head], c.slots-1
 	shiftUp(c.g.Layout, blocks, cacheSink, c.slots)
 	c.g.Layout.Put(blocks[last/tensor.BlockSlots], last%tensor.BlockSlots, k, v)

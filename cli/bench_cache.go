@@ -38,7 +38,7 @@ func (c *benchCacheUpdateCmd) Run(e *env) error {
 	m := bench.ThisMachine()
 	if !c.JSON {
 		fmt.Fprintf(e.stdout, "%s, %d cores, %s, %s, load %s; %d threads, bf16, 1024 slots\n", m.CPU, m.Cores, m.OS, m.Go, m.Load, c.Threads)
-		fmt.Fprintf(e.stdout, "%6s %6s %6s %6s %12s %12s %8s %12s %12s %8s\n", "batch", "heads", "size", "evict", "shift us", "in place", "x", "gather us", "in place", "x")
+		fmt.Fprintf(e.stdout, "%6s %6s %6s %6s %11s %11s %11s %11s %8s %8s %8s %11s %11s %8s\n", "batch", "heads", "size", "evict", "new cache", "two in turn", "shift us", "in place", "x new", "x two", "x shift", "gather us", "in place", "x")
 	}
 	var rows []bench.CacheUpdate
 	for _, evict := range c.Evict {
@@ -52,7 +52,7 @@ func (c *benchCacheUpdateCmd) Run(e *env) error {
 			}
 			rows = append(rows, u)
 			if !c.JSON {
-				fmt.Fprintf(e.stdout, "%6d %6d %6d %6d %12.0f %12.0f %8.2f %12.0f %12.0f %8.2f\n", u.Batch, u.Heads, u.HeadSize, u.Evict, u.Shift, u.Ring, u.OverStr, u.Gather, u.Scatter, u.OverH2O)
+				fmt.Fprintf(e.stdout, "%6d %6d %6d %6d %11.0f %11.0f %11.0f %11.0f %8.2f %8.2f %8.2f %11.0f %11.0f %8.2f\n", u.Batch, u.Heads, u.HeadSize, u.Evict, u.Publish, u.Append, u.Shift, u.Ring, u.OverPub, u.OverApp, u.OverStr, u.Gather, u.Scatter, u.OverH2O)
 			}
 		}
 	}

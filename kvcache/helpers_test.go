@@ -45,12 +45,14 @@ func row(g Geometry, layer, head, pos int) (k, v []float32) {
 }
 
 func write(s *Store, from, to int) {
-	for pos := from; pos < to; pos++ {
-		for layer := range s.g.Layers {
-			for head := s.heads.Lo; head < s.heads.Hi; head++ {
-				k, v := row(s.g, layer, head, pos)
-				s.Write(layer, head, pos, k, v)
+	for layer := range s.g.Layers {
+		for head := s.heads.Lo; head < s.heads.Hi; head++ {
+			var k, v []float32
+			for pos := from; pos < to; pos++ {
+				kk, vv := row(s.g, layer, head, pos)
+				k, v = append(k, kk...), append(v, vv...)
 			}
+			s.WriteRun(layer, head, from, to-from, k, s.g.Layout.KDim, v, s.g.Layout.VDim)
 		}
 	}
 }

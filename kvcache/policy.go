@@ -46,6 +46,13 @@ type Observer interface {
 	Observe(h *Head, attention []float32)
 }
 
+// Runner is the part of a policy whose slots do not depend on scores: the tokens from
+// pos on, m at most, take n successive slots from slot on, as Write would have it one by
+// one. n is at least 1.
+type Runner interface {
+	Run(pos, m int) (slot, n int)
+}
+
 // Needs is what a policy asks of the socket.
 type Needs struct {
 	// Window is the length of the observation window: the queries of the last

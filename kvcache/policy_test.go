@@ -164,8 +164,14 @@ func TestStepsAreIdempotent(t *testing.T) {
 			s := ownedOf(t, a, small, p, rapid.IntRange(1, 100).Draw(r, "prompt"))
 			twin := ownedOf(t, a, small, p, s.Prompt())
 			for range rapid.IntRange(1, 8).Draw(r, "steps") {
-				n := rapid.IntRange(1, 3).Draw(r, "tokens")
+				n := rapid.OneOf(rapid.IntRange(1, 3), rapid.IntRange(4, 40)).Draw(r, "tokens")
 				from, before := s.Tokens(), dump(s)
+				if some := rapid.IntRange(0, n).Draw(r, "reserved first"); some > 0 {
+					if err := s.Reserve(from + some); err != nil {
+						r.Fatal(err)
+					}
+					write(s, from, from+rapid.IntRange(0, some).Draw(r, "got to at first"))
+				}
 				if err := s.Reserve(from + n); err != nil {
 					r.Fatal(err)
 				}

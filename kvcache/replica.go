@@ -30,7 +30,7 @@ func (s *Store) ExportToken(dst []byte, pos int) []byte {
 	for i := range s.tables {
 		slot := pos
 		if !s.tables[i].rule.Identity() {
-			slot = int(s.undo.entries[(pos-s.tokens)*len(s.tables)+i].slot) - 1
+			slot = int(s.undo.entries[i*s.undo.per+pos-s.tokens].slot) - 1
 			if slot < 0 {
 				panic(fmt.Sprintf("kvcache: position %d was not written in this step", pos))
 			}
@@ -53,7 +53,7 @@ func (s *Store) ImportToken(pos int, rows []byte) error {
 	for i := range s.tables {
 		t, slot := &s.tables[i], pos
 		if !t.rule.Identity() {
-			slot = s.stage(t, (pos-s.tokens)*len(s.tables)+i, pos)
+			slot = s.stage(t, i*s.undo.per+pos-s.tokens, pos)
 		}
 		s.g.Layout.ImportRow(t.blocks[slot/tensor.BlockSlots], slot%tensor.BlockSlots, rows[i*size:])
 		s.turnHalf(t, slot)

@@ -71,6 +71,9 @@ func (s SnapStream) Keep(e *Evidence) Kept {
 // Write implements Policy: equation 4, listing 5.
 func (s SnapStream) Write(h *Head, pos int) int { return s.stream().Write(h, pos) }
 
+// Run implements Runner.
+func (s SnapStream) Run(pos, m int) (slot, n int) { return s.stream().Run(pos, m) }
+
 // Read implements Policy: every slot.
 func (s SnapStream) Read(*Head, []float32, []uint64) []uint64 { return nil }
 

@@ -27,7 +27,7 @@ func (s *Store) Reserve(upTo int) error {
 	}
 	s.staged = staged
 	if s.evicts() {
-		s.undo.extend(staged * len(s.tables))
+		s.extend(staged)
 	}
 	return nil
 }
@@ -146,16 +146,26 @@ func (s *Store) WriteRun(layer, head, pos, m int, k []float32, ldk int, v []floa
 	}
 	t := &s.tables[i]
 	identity := t.rule.Identity()
-	for j := range m {
-		slot := pos + j
-		if !identity {
-			slot = s.stage(t, (slot-s.tokens)*len(s.tables)+i, slot)
+	for j := 0; j < m; {
+		slot, n, old, at := pos+j, m-j, []byte(nil), 0
+		if identity {
+			n = min(n, tensor.BlockSlots-slot%tensor.BlockSlots)
+		} else {
+			slot, n, old, at = s.stageRun(t, i*s.undo.per+slot-s.tokens, slot, n)
 		}
-		s.g.Layout.Put(t.blocks[slot/tensor.BlockSlots], slot%tensor.BlockSlots, k[j*ldk:], v[j*ldv:])
-		s.turnHalf(t, slot)
-		t.n = max(t.n, slot+1)
+		s.g.Layout.PutRun(t.blocks[slot/tensor.BlockSlots], slot%tensor.BlockSlots, n, k[j*ldk:], ldk, v[j*ldv:], ldv, old, at)
+		for i := range n {
+			s.turnHalf(t, slot+i)
+		}
+		t.n = max(t.n, slot+n)
+		j += n
 	}
 }
+
+// Expect says that steps of up to `tokens` tokens will follow, as in speculative
+// decoding: the undo rows that they need are kept from one to the next, beyond what
+// ResidentBytes counts, which is for steps of one token.
+func (s *Store) Expect(tokens int) { s.run = max(tokens, 1) }
 
 // Commit makes the first n tokens of the running step durable and forgets the
 // others. n = 0 is Rollback.
@@ -197,7 +207,7 @@ func (s *Store) Observe(layer, head int, attention []float32) {
 func (s *Store) trim() {
 	undo := 0
 	if s.overwrites(s.tokens) {
-		undo = int(undoBlocks(int64(len(s.tables)), 1))
+		undo = int(undoBlocks(int64(len(s.tables)), s.run))
 	}
 	if undo < len(s.undo.blocks) {
 		s.arena.Release(s.undo.blocks[undo:])

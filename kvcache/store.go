@@ -23,6 +23,7 @@ type Store struct {
 	sealed  bool    // tokens may be written
 	pending int     // tokens that Open announced, until Seal
 	undo    undo
+	run     int   // tokens of a step for which undo rows are kept
 	charge  int64 // bytes of slot tables booked in the arena
 }
 
@@ -64,7 +65,7 @@ func newStore(a *Arena, g Geometry, heads tensor.Span, p Policy) *Store {
 	if heads.Lo < 0 || heads.Hi > g.KVHeads || heads.Lo > heads.Hi {
 		panic(fmt.Sprintf("kvcache: heads [%d,%d) of a model with %d", heads.Lo, heads.Hi, g.KVHeads))
 	}
-	s := &Store{arena: a, g: g, policy: p, heads: heads}
+	s := &Store{arena: a, g: g, policy: p, heads: heads, run: 1}
 	s.tables = make([]table, g.Layers*(heads.Hi-heads.Lo))
 	for i := range s.tables {
 		t := &s.tables[i]

@@ -35,6 +35,15 @@ func (s Streaming) Keep(e *Evidence) Kept {
 
 func (s Streaming) Write(_ *Head, pos int) int { return s.slot(pos) }
 
+// Run implements Runner: until the sink is full, then until the ring wraps.
+func (s Streaming) Run(pos, m int) (slot, n int) {
+	slot = s.slot(pos)
+	if slot < s.Sink {
+		return slot, min(m, s.Sink-slot)
+	}
+	return slot, min(m, s.Sink+s.Recent-slot)
+}
+
 func (s Streaming) Read(*Head, []float32, []uint64) []uint64 { return nil }
 
 // slot is listing 5.

@@ -65,3 +65,22 @@ func TestStreamingFigure4(t *testing.T) {
 		t.Errorf("token 27 goes to slot %d", got)
 	}
 }
+
+// A run takes the slots that its tokens take one by one.
+func TestRunsAreWrites(t *testing.T) {
+	for _, p := range []Policy{Streaming{Sink: 4, Recent: 9}, Streaming{Recent: 1}, SnapStream{Sink: 3, Recent: 7, TopK: 5, Obs: 4, Pool: 1}, Window{Size: 70}} {
+		for pos := range 300 {
+			for m := 1; m < 20; m++ {
+				slot, n := p.(Runner).Run(pos, m)
+				if n < 1 || n > m {
+					t.Fatalf("%s: a run of %d from %d has %d tokens", p.Spec(), m, pos, n)
+				}
+				for i := range n {
+					if want := p.Write(&Head{}, pos+i); slot+i != want {
+						t.Fatalf("%s: position %d goes to slot %d, Write says %d", p.Spec(), pos+i, slot+i, want)
+					}
+				}
+			}
+		}
+	}
+}

@@ -3,14 +3,16 @@ package kvcache
 import "shoal/tensor"
 
 // undo is the log of one running step of a policy that overwrites slots. Entry
-// i*heads+h is the i-th token of the step in table h; its old row lies in exported
-// form, in one piece, in row e%BlockSlots of block e/BlockSlots. Entries are independent, so heads may be
+// h*per+i is the i-th token of the step in table h; its old row lies in row
+// e%BlockSlots of block e/BlockSlots, which are in row form (tensor.KVLayout.SaveRow).
+// So a run of tokens is saved in one piece. Entries are independent: heads may be
 // written concurrently.
 //
 // It costs one row per head, and buys that a failed step leaves no trace: a
 // store can be copied elsewhere, or drop rejected tokens, without a rebuild.
 type undo struct {
 	blocks  [][]byte
+	per     int // tokens of the step
 	entries []undoEntry
 }
 
@@ -22,15 +24,31 @@ type undoEntry struct {
 	off   int32 // offset of the evicted token
 }
 
-func (u *undo) extend(entries int) {
-	u.entries = append(u.entries, make([]undoEntry, entries-len(u.entries))...)
+// extend makes room for per tokens of each head; a step that has begun keeps what it saved.
+func (s *Store) extend(per int) {
+	u, was := &s.undo, s.undo.per
+	u.per = per
+	u.entries = append(u.entries, make([]undoEntry, per*len(s.tables)-len(u.entries))...)
+	for h := len(s.tables) - 1; h > 0 && was > 0; h-- { // from the end: no entry lands on one that waits
+		for i := was - 1; i >= 0; i-- {
+			from, to := h*was+i, h*per+i
+			e := u.entries[from]
+			u.entries[from] = undoEntry{}
+			u.entries[to] = e
+			if e.slot > 0 && e.old >= 0 {
+				rows, at := u.row(to)
+				src, i := u.row(from)
+				s.g.Layout.MoveRow(rows, at, src, i)
+			}
+		}
+	}
 }
 
-func (u *undo) clear() { u.entries = u.entries[:0] }
+func (u *undo) clear() { u.entries, u.per = u.entries[:0], 0 }
 
-func (s *Store) undoRow(entry int) []byte {
-	size := s.g.Layout.RowBytes()
-	return s.undo.blocks[entry/tensor.BlockSlots][entry%tensor.BlockSlots*size:][:size]
+// row is the place of an entry's old row: a block in row form, and the row in it.
+func (u *undo) row(entry int) ([]byte, int) {
+	return u.blocks[entry/tensor.BlockSlots], entry % tensor.BlockSlots
 }
 
 // stage returns the slot of the token at pos. The first time it saves what the
@@ -52,7 +70,8 @@ func (s *Store) stage(t *table, entry, pos int) int {
 			e.off, t.offsets[slot] = t.offsets[slot], 0
 			t.evicted(e.old, 1)
 		}
-		s.g.Layout.ExportRow(s.undoRow(entry), t.blocks[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
+		rows, at := s.undo.row(entry)
+		s.g.Layout.SaveRow(rows, at, t.blocks[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
 	}
 	if t.Scores != nil {
 		e.score, t.Scores[slot] = t.Scores[slot], 0
@@ -61,34 +80,76 @@ func (s *Store) stage(t *table, entry, pos int) int {
 	return slot
 }
 
+// stageRun is stage of as many of the m tokens from pos on as take successive slots of
+// one block and have successive rows in one block of the log. It saves nothing: the rows
+// go where it says, unless that is nil.
+func (s *Store) stageRun(t *table, first, pos, m int) (slot, n int, old []byte, at int) {
+	n = min(m, tensor.BlockSlots-first%tensor.BlockSlots)
+	run, ok := t.rule.(Runner)
+	if !ok || n < 2 || t.offsets != nil || t.Scores != nil || s.undo.entries[first].slot > 0 {
+		return s.stage(t, first, pos), 1, nil, 0
+	}
+	slot, n = run.Run(pos, n)
+	n = min(n, tensor.BlockSlots-slot%tensor.BlockSlots)
+	entries, positions := s.undo.entries[first:first+n], t.Positions[slot:slot+n]
+	evicts, before := false, t.n
+	for j := range entries {
+		if entries[j].slot > 0 { // a repeated step wrote less than this one
+			n = j
+			break
+		}
+		was := positions[j]
+		entries[j] = undoEntry{slot: int32(slot + j + 1), old: was, n: int32(max(before, slot+j))}
+		if j == 0 {
+			entries[j].n = int32(before)
+		}
+		evicts = evicts || was >= 0
+		if was < 0 && slot+j < before {
+			t.holes--
+		}
+		positions[j] = int32(pos + j)
+	}
+	if evicts {
+		old, at = s.undo.row(first)
+	}
+	return slot, n, old, at
+}
+
 // rollback undoes the tokens of the step from the n-th on, newest first.
 func (s *Store) rollback(n int) {
 	for i := range s.tables {
-		if t := &s.tables[i]; t.rule.Identity() {
+		t := &s.tables[i]
+		if t.rule.Identity() {
 			t.n = min(t.n, s.tokens+n)
-		}
-	}
-	for entry := len(s.undo.entries) - 1; entry >= n*len(s.tables); entry-- {
-		e := &s.undo.entries[entry]
-		if e.slot == 0 {
 			continue
 		}
-		t, slot := &s.tables[entry%len(s.tables)], int(e.slot-1)
-		if e.old >= 0 {
-			s.g.Layout.ImportRow(t.blocks[slot/tensor.BlockSlots], slot%tensor.BlockSlots, s.undoRow(entry))
-			s.turnHalf(t, slot)
+		for j := s.undo.per - 1; j >= n; j-- {
+			s.putBack(t, i*s.undo.per+j)
 		}
-		t.Positions[slot] = e.old
-		if e.old >= 0 && t.offsets != nil {
-			t.offsets[slot] = e.off
-			t.evicted(e.old, -1)
-		}
-		t.n = int(e.n)
-		if e.old < 0 && slot < t.n {
-			t.holes++
-		}
-		if t.Scores != nil {
-			t.Scores[slot] = e.score
-		}
+	}
+}
+
+func (s *Store) putBack(t *table, entry int) {
+	e := &s.undo.entries[entry]
+	if e.slot == 0 {
+		return
+	}
+	slot := int(e.slot - 1)
+	if e.old >= 0 {
+		rows, at := s.undo.row(entry)
+		s.g.Layout.LoadRow(t.blocks[slot/tensor.BlockSlots], slot%tensor.BlockSlots, rows, at)
+		s.turnHalf(t, slot)
+	}
+	t.Positions[slot] = e.old
+	if e.old >= 0 && t.offsets != nil {
+		t.offsets[slot] = e.off
+		t.evicted(e.old, -1)
+	}
+	t.n = int(e.n)
+	if e.old < 0 && slot < t.n {
+		t.holes++
+	}
+	if t.Scores != nil {
+		t.Scores[slot] = e.score
 	}
 }

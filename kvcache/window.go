@@ -31,6 +31,7 @@ func (w Window) Identity() bool                           { return false }
 func (w Window) Slots(prompt, tokens int) int             { return w.stream().Slots(prompt, tokens) }
 func (w Window) Keep(e *Evidence) Kept                    { return w.stream().Keep(e) }
 func (w Window) Write(h *Head, pos int) int               { return w.stream().Write(h, pos) }
+func (w Window) Run(pos, m int) (slot, n int)             { return w.stream().Run(pos, m) }
 func (w Window) Read(*Head, []float32, []uint64) []uint64 { return nil } // see Store.View
 
 // view are the blocks that hold the window up to position newest, in the order of

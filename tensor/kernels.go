@@ -29,6 +29,8 @@ type kernels struct {
 	scaleBy func(x []float32, by float32)
 	mul64   func(x, by *[BlockSlots]float32)
 	quant   func(dst []byte, x []float32, start int32)
+	turn    func(dst, src *byte, ldd, lds, dstep, sstep uintptr, n int) // transposes n tiles of 8 x 8 cells of 32 bits
+	toBF16  func(dst []uint16, ldd int, x []float32, ldx, rows, n int)  // rounds rows of n
 	peak    peaks
 }
 

@@ -100,10 +100,7 @@ func (l KVLayout) Put(block []byte, slot int, k, v []float32) {
 	case F32:
 		copy(floats(values)[slot*l.VDim:], v)
 	case BF16:
-		h := halves(values)[slot*l.VDim:][:len(v)]
-		for i, x := range v {
-			h[i] = toBF16(x)
-		}
+		active.toBF16(halves(values)[slot*l.VDim:], len(v), v, len(v), 1, len(v))
 	case F16:
 		h := halves(values)[slot*l.VDim:][:len(v)]
 		for i, x := range v {

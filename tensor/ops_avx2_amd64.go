@@ -88,5 +88,7 @@ var kernelsAVX2 = &kernels{
 	scaleBy: scaleVecAVX2,
 	mul64:   mul64AVX2,
 	quant:   quantiseVec,
+	turn:    transpose8AVX2,
+	toBF16:  roundBF16Vec,
 	peak:    peaks{8, readPeakAVX2, fmaPeakAVX2, 8, dotPeakAVX2},
 }

@@ -88,5 +88,7 @@ var kernelsAVX512 = &kernels{
 	scaleBy: scaleVecAVX512,
 	mul64:   mul64AVX512,
 	quant:   quantiseVec,
+	turn:    transpose8AVX2,
+	toBF16:  roundBF16Vec,
 	peak:    peaks{16, readPeakAVX512, fmaPeakAVX512, 16, dotPeakAVX512},
 }

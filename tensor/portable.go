@@ -21,6 +21,8 @@ func portableKernels() *kernels {
 		scaleBy: portableScale,
 		mul64:   portableMul64,
 		quant:   portableQuantise,
+		turn:    portableTurn,
+		toBF16:  portableToBF16,
 		peak:    peaks{1, portableReadPeak, portableFMAPeak, 1, portableDotPeak},
 	}
 	k.setTiles(F32, portableTile(loadF32))

@@ -47,6 +47,16 @@ func quantiseVec(dst []byte, x []float32, start int32) {
 	quantiseAVX2(unsafe.SliceData(dst), unsafe.SliceData(x), len(dst)/recordBytes, start)
 }
 
+func roundBF16Vec(dst []uint16, ldd int, x []float32, ldx, rows, n int) {
+	whole := n &^ 7
+	if whole > 0 {
+		roundBF16AVX2(unsafe.SliceData(dst), unsafe.SliceData(x), uintptr(2*ldd), uintptr(4*ldx), rows, whole)
+	}
+	if whole < n {
+		portableToBF16(dst[whole:], ldd, x[whole:], ldx, rows, n-whole)
+	}
+}
+
 // The generator knows these offsets by number; a change of a struct does not compile.
 var (
 	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.pfStep)-11*8]

@@ -12,7 +12,9 @@ import (
 // storeView is a sequence's cache as a socket shows it.
 type storeView struct{ *kvcache.Store }
 
-func (v storeView) Put(layer, head, pos int, k, val []float32) { v.Write(layer, head, pos, k, val) }
+func (v storeView) Put(layer, head, pos, n int, k []float32, ldk int, val []float32, ldv int) {
+	v.WriteRun(layer, head, pos, n, k, ldk, val, ldv)
+}
 func (v storeView) Observe(int, int, int, int, []float32, int) {}
 func (v storeView) View(layer, head int, q []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	n := v.Len(layer, head)

@@ -88,11 +88,11 @@ func (a *attention) write(t attendTask) {
 			tensor.RopeRotateHalf(line[q*hd:(q+1)*hd], cos, sin)
 		}
 		k := line[d.qCols()+t.head*hd:][:hd]
-		v := line[d.qCols()+d.kCols()+t.head*hd:][:hd]
 		headNorm(k, a.w.KNorm, d.NormEps)
 		tensor.RopeRotateHalf(k, cos, sin)
-		t.s.Cache.Put(a.index, t.head, t.s.Start+r, k, v)
 	}
+	k, v := t.s.First*ld+d.qCols()+t.head*hd, t.s.First*ld+d.qCols()+d.kCols()+t.head*hd
+	t.s.Cache.Put(a.index, t.head, t.s.Start, t.s.N, b.QKV[k:], ld, b.QKV[v:], ld)
 }
 
 // attend is attention of a block of prompt rows, or of all decode rows of a segment.

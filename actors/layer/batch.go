@@ -14,8 +14,9 @@ import (
 // Cache is what a layer asks of a sequence's store on this socket. Writes of
 // one step may be repeated; they give the same state.
 type Cache interface {
-	// Put stores the key (rotated) and value of the token at true position pos.
-	Put(layer, head, pos int, k, v []float32)
+	// Put stores the keys (rotated) and values of n tokens from true position pos on,
+	// those of the i-th at k[i*ldk:] and v[i*ldv:].
+	Put(layer, head, pos, n int, k []float32, ldk int, v []float32, ldv int)
 	// View returns the blocks of one head, the number of slots in use and
 	// which of them the query q (group, HeadDim), rotated, reads (nil: all). Blocks
 	// may lie in s, until it is used for another View.

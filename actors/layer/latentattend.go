@@ -71,8 +71,10 @@ func (a *latentAttention) put(t attendTask) {
 		latent := line[:d.Latent.Rank]
 		tensor.RMSNorm(latent, latent, a.w.KVNorm, d.LatentEps)
 		tensor.RopeRotateHalf(line[d.Latent.Rank:], b.Cos[0][row*half:(row+1)*half], b.Sin[0][row*half:(row+1)*half])
-		t.s.Cache.Put(a.index, 0, t.s.Start+r, line, latent)
 	}
+	ld := d.downCols()
+	rows := b.latent.down[t.s.First*ld+d.Latent.QueryRank:]
+	t.s.Cache.Put(a.index, 0, t.s.Start, t.s.N, rows, ld, rows, ld)
 }
 
 func (a *latentAttention) attend(t attendTask) {

@@ -41,7 +41,9 @@ func (v prefillView) rows(head int) int {
 
 var scratch = sync.Pool{New: func() any { return new(tensor.AttnScratch) }}
 
-func (v prefillView) Put(layer, head, pos int, k, val []float32) { v.Write(layer, head, pos, k, val) }
+func (v prefillView) Put(layer, head, pos, n int, k []float32, ldk int, val []float32, ldv int) {
+	v.WriteRun(layer, head, pos, n, k, ldk, val, ldv)
+}
 
 func (v prefillView) View(layer, head int, _ []float32, _ *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	return v.Blocks(layer, head), v.Len(layer, head), nil
@@ -72,7 +74,9 @@ func (v decodeView) Observe(layer, head, _, _ int, q []float32, _ int) {
 	v.Store.Observe(layer, head, mass)
 }
 
-func (v decodeView) Put(layer, head, pos int, k, val []float32) { v.Write(layer, head, pos, k, val) }
+func (v decodeView) Put(layer, head, pos, n int, k []float32, ldk int, val []float32, ldv int) {
+	v.WriteRun(layer, head, pos, n, k, ldk, val, ldv)
+}
 
 func (v decodeView) View(layer, head int, q []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	return v.Store.View(layer, head, q, v.rope, s)

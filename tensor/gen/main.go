@@ -40,6 +40,7 @@ func main() {
 		file(dir, "ops_"+is.file, is, ops)
 		file(dir, "peak_"+is.file, is, peaks)
 	}
+	file(dir, "panel_"+avx2.file, avx2, panel)
 	var b strings.Builder
 	for _, s := range stubs {
 		fmt.Fprintf(&b, "//go:noescape\nfunc %s(%s)\n\n", s.name, s.params)

@@ -88,6 +88,8 @@ var kernelsISA = &kernels{
 	scaleBy: scaleVecISA,
 	mul64:   mul64ISA,
 	quant:   quantiseVec,
+	turn:    transpose8AVX2,
+	toBF16:  roundBF16Vec,
 	peak:    peaks{LANES, readPeakISA, fmaPeakISA, LANES, dotPeakISA},
 }
 `

@@ -1,0 +1,247 @@
+package tensor
+
+import (
+	"sync"
+	"unsafe"
+)
+
+// A block in row form has the bytes of a cache block, but its keys lie in rows as its
+// values do, [64 slots][KDim]: evicted rows wait in such blocks, where they are
+// written and read in one piece. A latent block is in row form already.
+
+// SaveRow copies the bits of a slot to row `at` of a block in row form.
+func (l KVLayout) SaveRow(rows []byte, at int, block []byte, slot int) {
+	l.check(rows, at)
+	l.check(block, slot)
+	if l.Latent {
+		l.copyLatent(rows, at, block, slot)
+		return
+	}
+	n := l.KDim * l.elem()
+	l.keyOut(rows[at*n:][:n], block, slot)
+	l.copyValues(rows, at, block, slot, 1)
+}
+
+// LoadRow is the inverse of SaveRow.
+func (l KVLayout) LoadRow(block []byte, slot int, rows []byte, at int) {
+	l.check(rows, at)
+	l.check(block, slot)
+	if l.Latent {
+		l.copyLatent(block, slot, rows, at)
+		return
+	}
+	n := l.KDim * l.elem()
+	l.keyIn(block, slot, rows[at*n:][:n])
+	l.copyValues(block, slot, rows, at, 1)
+}
+
+// MoveRow copies row `from` of a block in row form to row `to` of another, or the same.
+func (l KVLayout) MoveRow(dst []byte, to int, src []byte, from int) {
+	l.check(dst, to)
+	l.check(src, from)
+	if l.Latent {
+		l.copyLatent(dst, to, src, from)
+		return
+	}
+	n := l.KDim * l.elem()
+	copy(dst[to*n:][:n], src[from*n:])
+	l.copyValues(dst, to, src, from, 1)
+}
+
+// PutRun is Put of n successive slots of one block, key and value of the i-th at
+// k[i*ldk:] and v[i*ldv:]. What the slots held goes to the rows from `at` on of old, a
+// block in row form, unless that is nil.
+//
+// Keys lie in panels of 16 slots, so that a slot's key is strewn over as many cache
+// lines as it has elements, or pairs. A run goes panel by panel instead: rows are
+// rounded side by side, and transposed into the panel at once.
+func (l KVLayout) PutRun(block []byte, slot, n int, k []float32, ldk int, v []float32, ldv int, old []byte, at int) {
+	if n == 0 {
+		return
+	}
+	l.check(block, slot)
+	l.check(block, slot+n-1)
+	if old != nil {
+		l.check(old, at)
+		l.check(old, at+n-1)
+	}
+	if l.Latent || n < minRun || l.elem() < 2 || l.Type == F16 {
+		for i := range n {
+			if old != nil {
+				l.SaveRow(old, at+i, block, slot+i)
+			}
+			var value []float32
+			if !l.Latent {
+				value = v[i*ldv:]
+			}
+			l.Put(block, slot+i, k[i*ldk:], value)
+		}
+		return
+	}
+	if old != nil {
+		l.copyValues(old, at, block, slot, n)
+	}
+	values, e := block[l.valuesAt():], l.elem()
+	l.round(values[slot*l.VDim*e:], v, ldv, n, l.VDim)
+	size := l.KDim * e
+	s := panelScratch.Get().(*panelRowsOf)
+	defer panelScratch.Put(s)
+	rows := s[:panelRows*size]
+	for i := 0; i < n; {
+		p, lo := (slot+i)/panelRows, (slot+i)%panelRows
+		hi := min(panelRows, lo+n-i)
+		panel := block[p*panelRows*size:][:panelRows*size]
+		switch whole := hi-lo == panelRows; {
+		case whole && old != nil:
+			l.fromPanel(old[(at+i)*size:], panel)
+		case !whole:
+			l.fromPanel(rows, panel)
+			if old != nil {
+				copy(old[(at+i)*size:], rows[lo*size:hi*size])
+			}
+		}
+		l.round(rows[lo*size:], k[i*ldk:], ldk, hi-lo, l.KDim)
+		l.toPanel(panel, rows)
+		i += hi - lo
+	}
+}
+
+// minRun is the shortest run that is worth a transposition of 16 rows.
+const minRun = 4
+
+type panelRowsOf [panelRows * maxHead * 4]byte
+
+var panelScratch = sync.Pool{New: func() any { return new(panelRowsOf) }}
+
+// round stores rows of n elements side by side, as F32 or BF16.
+func (l KVLayout) round(dst []byte, x []float32, ldx, rows, n int) {
+	_ = x[(rows-1)*ldx+n-1]
+	_ = dst[rows*n*l.elem()-1]
+	if l.Type == BF16 {
+		active.toBF16(halves(dst), n, x, ldx, rows, n)
+		return
+	}
+	for i := range rows {
+		copy(floats(dst)[i*n:], x[i*ldx:][:n])
+	}
+}
+
+const cellsOfLine = 64 // bytes of a panel from a key's cell of 32 bits to the next
+
+// toPanel transposes 16 rows of F32 or BF16 keys to a panel; fromPanel is its inverse.
+func (l KVLayout) toPanel(panel, rows []byte) {
+	size := l.KDim * l.elem()
+	tiles := size / 32
+	if tiles > 0 {
+		for half := range uintptr(2) {
+			active.turn(&panel[half*32], &rows[half*8*uintptr(size)], cellsOfLine, uintptr(size), 8*cellsOfLine, 32, tiles)
+		}
+	}
+	to, from := floats(panel), floats(rows)
+	for c := tiles * 8; c < size/4; c++ {
+		for r := range panelRows {
+			to[c*panelRows+r] = from[r*(size/4)+c]
+		}
+	}
+}
+
+func (l KVLayout) fromPanel(rows, panel []byte) {
+	size := l.KDim * l.elem()
+	tiles := size / 32
+	if tiles > 0 {
+		for half := range uintptr(2) {
+			active.turn(&rows[half*8*uintptr(size)], &panel[half*32], uintptr(size), cellsOfLine, 32, 8*cellsOfLine, tiles)
+		}
+	}
+	to, from := floats(rows), floats(panel)
+	for c := tiles * 8; c < size/4; c++ {
+		for r := range panelRows {
+			to[r*(size/4)+c] = from[c*panelRows+r]
+		}
+	}
+}
+
+// keyOut copies the key of a slot to a row, keyIn back.
+func (l KVLayout) keyOut(row, block []byte, slot int) {
+	at := l.at(slot, 0)
+	switch l.elem() {
+	case 1:
+		for i := range row {
+			row[i] = block[at+i*panelRows]
+		}
+	case 2:
+		if l.Type == BF16 { // pairs are as wide as a float32
+			gather(floats(row), floats(block)[at/2:])
+			return
+		}
+		gather(halves(row), halves(block)[at:])
+	case 4:
+		gather(floats(row), floats(block)[at:])
+	}
+}
+
+func (l KVLayout) keyIn(block []byte, slot int, row []byte) {
+	at := l.at(slot, 0)
+	switch l.elem() {
+	case 1:
+		for i, b := range row {
+			block[at+i*panelRows] = b
+		}
+	case 2:
+		if l.Type == BF16 {
+			scatter(floats(block)[at/2:], floats(row))
+			return
+		}
+		scatter(halves(block)[at:], halves(row))
+	case 4:
+		scatter(floats(block)[at:], floats(row))
+	}
+}
+
+func gather[T any](dst, src []T) {
+	for i := range dst {
+		dst[i] = src[i*panelRows]
+	}
+}
+
+func scatter[T any](dst, src []T) {
+	for i, x := range src {
+		dst[i*panelRows] = x
+	}
+}
+
+// copyValues copies the values, and both scales of Int8, of n slots.
+func (l KVLayout) copyValues(dst []byte, to int, src []byte, from, n int) {
+	size := l.VDim * l.elem()
+	copy(dst[l.valuesAt()+to*size:][:n*size], src[l.valuesAt()+from*size:])
+	if l.Type == Int8 {
+		for which := range 2 {
+			copy(l.scales(dst, which)[to:to+n], l.scales(src, which)[from:])
+		}
+	}
+}
+
+// RoundBF16 stores x as bfloat16, ties to even.
+func RoundBF16(dst []byte, x []float32) {
+	active.toBF16(halves(dst)[:len(x)], len(x), x, len(x), 1, len(x))
+}
+
+// portableTurn is turn in plain Go.
+func portableTurn(dst, src *byte, ldd, lds, dstep, sstep uintptr, n int) {
+	d, s := unsafe.Pointer(dst), unsafe.Pointer(src)
+	for t := range uintptr(n) {
+		for r := range uintptr(8) {
+			for c := range uintptr(8) {
+				*(*uint32)(unsafe.Add(d, t*dstep+c*ldd+r*4)) = *(*uint32)(unsafe.Add(s, t*sstep+r*lds+c*4))
+			}
+		}
+	}
+}
+
+func portableToBF16(dst []uint16, ldd int, x []float32, ldx, rows, n int) {
+	for r := range rows {
+		for i, f := range x[r*ldx:][:n] {
+			dst[r*ldd+i] = toBF16(f)
+		}
+	}
+}
