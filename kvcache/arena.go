@@ -23,8 +23,9 @@ var (
 // adds for tables that live beside them; it never passes the budget. A free
 // block is always reused before a new slab is mapped, and a slab whose blocks
 // are all free is unmapped at once, so the resident memory of the arena stays
-// below the largest ledger figure since, and falls when sequences end. Blocks
-// of different sizes come from different slabs.
+// below the largest ledger figure since (on Linux plus less than a huge page, 2 MiB,
+// per block size), and falls when sequences end. Blocks of different sizes come from
+// different slabs.
 //
 // One owner allocates and frees; every method may be called from any goroutine.
 type Arena struct {

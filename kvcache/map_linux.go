@@ -1,0 +1,40 @@
+package kvcache
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const hugePage = 2 << 20
+
+// mapMemory maps zeroed memory, in huge pages where there is room for one: caches are
+// read from end to end in every step, as weights are.
+func mapMemory(bytes int) ([]byte, error) {
+	slack := 0
+	if bytes >= hugePage {
+		slack = hugePage
+	}
+	all, err := unix.MmapPtr(-1, 0, nil, uintptr(bytes+slack), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, err
+	}
+	if slack == 0 {
+		return unsafe.Slice((*byte)(all), bytes), nil
+	}
+	// What lies before and behind the aligned part goes back at once.
+	before := int(-uintptr(all) & (hugePage - 1))
+	mem := unsafe.Slice((*byte)(unsafe.Add(all, before)), bytes)
+	if before > 0 {
+		err = unix.MunmapPtr(all, uintptr(before))
+	}
+	if behind := slack - before; behind > 0 && err == nil {
+		err = unix.MunmapPtr(unsafe.Add(all, before+bytes), uintptr(behind))
+	}
+	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // advice: a kernel without huge pages answers EINVAL
+	return mem, err
+}
+
+func unmap(mem []byte) error {
+	return unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)))
+}
