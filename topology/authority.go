@@ -225,6 +225,9 @@ func (a *Authority) Down(id string, incarnation uint64) []Effect {
 	}
 	delete(a.nodes, id)
 	a.changed = a.now
+	if a.phase == Gathering && len(a.ready()) == 0 {
+		return a.start() // says that nobody is here
+	}
 	if !a.takesPart(id) {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -216,5 +217,17 @@ func TestFence(t *testing.T) {
 	a.Up(node("b", 2))
 	if len(a.Fenced()) != 0 {
 		t.Error("a new process is fenced for what its predecessor did")
+	}
+}
+
+// TestLastNodeDiesLoading: the reason is that nobody is here, not what the load of
+// a node that is gone said.
+func TestLastNodeDiesLoading(t *testing.T) {
+	a := testAuthority(1)
+	recorded(a, a.Up(node("a", 1)))
+	a.Answered(a.Epoch(), "a", errors.New("peer lost"))
+	a.Down("a", 1)
+	if p, why := a.Phase(); p != Gathering || why != "0 of 1 nodes are here" {
+		t.Errorf("%s: %s", p, why)
 	}
 }
