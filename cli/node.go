@@ -27,30 +27,33 @@ type nodeCmd struct {
 
 func (c *nodeCmd) Help() string {
 	return `One process of the cluster: it owns a slice of every weight matrix and one
-partition of the KV cache. Without a checkpoint on this machine (--model bus, or a
-path where there is none) it fetches what it needs from processes that have it, and
-keeps that in --weights-cache.
+partition of the KV cache. With --model bus it needs no checkpoint on this machine:
+it fetches what it needs from processes that have it, and keeps that in
+--weights-cache.
 
   shoal node --join 10.0.0.1:7070 --bind 10.0.0.2:7070 --cluster-key key --model ~/models/llama`
 }
 
-// here is the checkpoint on this machine; empty: there is none.
-func (c *nodeCmd) here(e *env) string {
+// here is the checkpoint on this machine; empty: it comes over the bus.
+func (c *nodeCmd) here() (string, error) {
 	dir, err := c.dir()
 	if err == nil && !strings.HasPrefix(filepath.Base(dir), model.RandomPrefix) {
 		_, err = os.Stat(dir)
 	}
-	if err == nil {
-		return dir
+	if err != nil && filepath.Base(c.Model) == "bus" {
+		return "", nil
 	}
-	if filepath.Base(c.Model) != "bus" {
-		fmt.Fprintf(e.stderr, "No checkpoint here (%v): fetching what is needed from the cluster.\n", err)
+	if err != nil {
+		return "", fmt.Errorf("no checkpoint here: %w (--model bus fetches what is needed from the others)", err)
 	}
-	return ""
+	return dir, nil
 }
 
 func (c *nodeCmd) Run(e *env) error {
-	dir := c.here(e)
+	dir, err := c.here()
+	if err != nil {
+		return err
+	}
 	key, err := c.key()
 	if err != nil {
 		return err

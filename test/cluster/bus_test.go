@@ -40,7 +40,7 @@ func TestWeightsOverTheBus(t *testing.T) {
 	}
 	started.kill(t)
 	c.waitNodes(2, recoverLimit)
-	start(filepath.Join(cache, "there", "is", "none"))
+	start("bus")
 	c.waitNodes(3, recoverLimit)
 	if n := c.node("c"); n.FetchedBytes != 0 {
 		t.Errorf("it fetched %d bytes that were on its disk", n.FetchedBytes)
