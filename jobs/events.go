@@ -40,7 +40,9 @@ func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 	var task *api.Task
 	if err == nil {
 		var spec Spec
-		if spec, err = v.store.spec(r.Context(), j.id); err == nil {
+		if spec, err = v.store.spec(r.Context(), j.id); err != nil {
+			err = unreadable("request", err)
+		} else {
 			task, err = v.task(j.id, j.view().state.Accepted, spec)
 		}
 	}

@@ -215,14 +215,21 @@ func (v *Service) whole(ctx context.Context, j view) (jobView, error) {
 	result, err := v.store.result(ctx, j)
 	if err != nil {
 		v.cfg.Logger.Error("jobs: a result cannot be read", "job", j.id, "error", err)
-		code := "store_unavailable"
-		if errors.Is(err, ErrDamaged) {
-			code = "record_damaged"
-		}
-		return out, api.Problem{Status: http.StatusInternalServerError, Code: code, Message: "The result of the job cannot be read: " + err.Error() + "."}
+		return out, unreadable("result", err)
 	}
 	out.Result = result
 	return out, nil
+}
+
+// unreadable words what kept a part of a job from being read: damage stays, a store
+// that does not answer may come back.
+func unreadable(part string, err error) error {
+	p := api.Problem{Status: http.StatusServiceUnavailable, Code: "store_unavailable", RetryAfter: 5 * time.Second,
+		Message: "The " + part + " of the job cannot be read: " + err.Error() + "."}
+	if errors.Is(err, ErrDamaged) {
+		p.Status, p.Code, p.RetryAfter = http.StatusInternalServerError, "record_damaged", 0
+	}
+	return p
 }
 
 // deleteJob cancels a job; one that has ended stays as it is, unless ?purge=true

@@ -70,7 +70,7 @@ func again(ctx context.Context, ask func(context.Context) error) error {
 		err := ask(try)
 		late := try.Err() != nil
 		cancel()
-		if err == nil || !late && !errors.Is(err, nats.ErrNoResponders) && !errors.Is(err, nats.ErrTimeout) {
+		if err == nil || !late && !leaderless(err) {
 			return err
 		}
 		t := time.NewTimer(askPause)
@@ -81,6 +81,12 @@ func again(ctx context.Context, ask func(context.Context) error) error {
 			return err
 		}
 	}
+}
+
+// leaderless says that an answer was given by a server that knows of no leader yet.
+func leaderless(err error) bool {
+	var api *jetstream.APIError
+	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, nats.ErrTimeout) || errors.As(err, &api) && api.Code == 503
 }
 
 func (l *jetLog) info(ctx context.Context) (info *jetstream.StreamInfo, err error) {

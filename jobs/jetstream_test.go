@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"shoal/collective/natsbus"
 )
 
@@ -240,4 +242,21 @@ func TestOneCoordinatorADirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Close()
+}
+
+// A server without a leader says 503; that is no answer. What else it says is.
+func TestAgainAsksWhileThereIsNoLeader(t *testing.T) {
+	asked := 0
+	err := again(t.Context(), func(context.Context) error {
+		if asked++; asked < 3 {
+			return fmt.Errorf("read: %w", &jetstream.APIError{Code: 503, ErrorCode: 10008})
+		}
+		return nil
+	})
+	if err != nil || asked != 3 {
+		t.Errorf("asked %d times, %v", asked, err)
+	}
+	if err := again(t.Context(), func(context.Context) error { asked++; return jetstream.ErrMsgNotFound }); !errors.Is(err, jetstream.ErrMsgNotFound) || asked != 4 {
+		t.Errorf("asked %d times, %v", asked, err)
+	}
 }
