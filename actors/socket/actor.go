@@ -135,6 +135,7 @@ func (a *Actor) Receive(c actor.Context) {
 		a.carry = new(carry)
 		a.arena = kvcache.NewArena(a.Config.KVBudget)
 	case *actor.Stopping:
+		a.state.Stop()
 		a.teardown(c, ErrRetired, false)
 		a.exec.Submit(a.carry.clear)
 		a.exec.Close()

@@ -21,7 +21,8 @@ const (
 	Joining  Phase = "joining"
 	Ready    Phase = "ready"
 	Stepping Phase = "stepping"
-	Failed   Phase = "failed" // the epoch is broken; only a newer one helps
+	Failed   Phase = "failed"  // the epoch is broken; only a newer one helps
+	Stopped  Phase = "stopped" // for good; Proto.Actor still hands out what comes meanwhile
 )
 
 // Errors that callers tell apart.
@@ -40,6 +41,9 @@ type State struct {
 
 // Load begins epoch. It may interrupt any phase of an older epoch.
 func (s *State) Load(epoch uint32) error {
+	if s.Phase == Stopped {
+		return fmt.Errorf("%w: the socket has stopped", ErrWrongPhase)
+	}
 	if epoch <= s.Epoch && fenced {
 		return fmt.Errorf("%w: asked to load epoch %d, at %d already", ErrStaleEpoch, epoch, s.Epoch)
 	}
@@ -80,13 +84,16 @@ func (s *State) End(epoch uint32, ok bool) error {
 // Retire leaves an epoch: true when there is something to tear down. An idle
 // socket remembers the number too: what comes late from before it is stale.
 func (s *State) Retire(epoch uint32) bool {
-	if epoch < s.Epoch && fenced {
+	if s.Phase == Stopped || epoch < s.Epoch && fenced {
 		return false
 	}
 	busy := s.Phase != Idle
 	*s = State{Phase: Idle, Epoch: epoch}
 	return busy
 }
+
+// Stop ends it all: nothing is possible any more.
+func (s *State) Stop() { s.Phase = Stopped }
 
 func (s *State) move(epoch uint32, from, to Phase) error {
 	switch {

@@ -54,3 +54,20 @@ func TestStateFencesOldEpochs(t *testing.T) {
 		t.Fatalf("joined after a failed load: %v", err)
 	}
 }
+
+// A stopping actor still gets messages; none may find an epoch that is gone.
+func TestStoppedStateRefusesEverything(t *testing.T) {
+	for _, phase := range []Phase{Idle, Loading, Loaded, Joining, Ready, Stepping, Failed} {
+		s := State{Phase: phase, Epoch: 3}
+		s.Stop()
+		for name, err := range map[string]error{"load": s.Load(4), "loaded": s.Loaded(3, true), "join": s.Join(3), "joined": s.Joined(3, true),
+			"begin": s.Begin(3, 1), "end": s.End(3, true)} {
+			if !errors.Is(err, ErrWrongPhase) {
+				t.Errorf("stopped when %s, %s: %v", phase, name, err)
+			}
+		}
+		if s.Retire(3) || s.Retire(4) || s.Phase != Stopped {
+			t.Errorf("stopped when %s: retired, now %s", phase, s.Phase)
+		}
+	}
+}
