@@ -160,9 +160,8 @@ func (m *mirror) Fetch(ctx context.Context, name string, spans []model.Span) err
 		select {
 		case m.flights <- struct{}{}:
 		case <-ctx.Done():
-		}
-		if ctx.Err() != nil {
-			break
+			wg.Wait()
+			return context.Cause(ctx)
 		}
 		wg.Add(1)
 		go func() {

@@ -243,3 +243,23 @@ func sized(r *proto.WeightsReply, size, head int64) {
 	r.Files[0].Size, r.Files[0].Head = size, head
 	r.List = listHash(r)
 }
+
+// A load that a newer epoch cancels gives back its places among the requests under
+// way; else some such loads later nothing could be fetched any more.
+func TestMirrorCancelled(t *testing.T) {
+	l, open := shelf(t, "../models/fry")
+	_, m, err := open(t.TempDir(), l.answer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for i := range int64(64) { // what was asked already may still arrive
+		if err := m.Fetch(ctx, "model.safetensors", []model.Span{{From: 1<<20 + i*chunkBytes, To: 1<<20 + (i+1)*chunkBytes}}); err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatalf("a cancelled fetch: %v", err)
+		}
+	}
+	if n := len(m.flights); n != 0 {
+		t.Errorf("%d places of requests that are over", n)
+	}
+}
