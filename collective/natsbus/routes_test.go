@@ -1,12 +1,14 @@
 package natsbus
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"math/big"
 	"net"
 	"slices"
@@ -38,7 +40,7 @@ func TestGossipAndPeerGone(t *testing.T) {
 		if name != "node-2" {
 			t.Errorf("%s is gone, want node-2", name)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Error("nobody said that node-2 is gone")
 	}
 	select {
@@ -124,7 +126,9 @@ func TestExternalServer(t *testing.T) {
 	ns.Start()
 	defer ns.WaitForShutdown()
 	defer ns.Shutdown()
-	ns.ReadyForConnections(5 * time.Second)
+	if !ns.ReadyForConnections(patience) {
+		t.Fatal("no listener")
+	}
 	var servers []*Server
 	for _, name := range []string{"a", "b"} {
 		s, err := Start(Config{Name: name, URL: ns.ClientURL()})
@@ -155,18 +159,58 @@ func TestExternalServer(t *testing.T) {
 	}
 }
 
-// TestJetStream: three of the servers keep streams; AddRoute meanwhile does no harm.
-func TestJetStream(t *testing.T) {
-	var addrs []string
-	for range 3 { // free ports, as an operator would assign them
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
+// startKeepers starts three servers with stores, on ports that are free, as an operator
+// would assign them. Another test may take a port before its server does.
+func startKeepers(t *testing.T) []*Server {
+	t.Helper()
+	for again := 0; ; again++ {
+		var addrs []string
+		var free []net.Listener
+		for range 3 {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			addrs = append(addrs, l.Addr().String())
+			free = append(free, l)
+		}
+		for _, l := range free { // all at once: three different ports
+			l.Close()
+		}
+		servers, err := tryServers(t, 3, func(i int, c *Config) { c.StoreDir, c.Listen, c.Seeds = t.TempDir(), addrs[i], addrs })
+		if err == nil {
+			return servers
+		}
+		for _, s := range servers {
+			s.Shutdown()
+		}
+		if again == 10 {
 			t.Fatal(err)
 		}
-		addrs = append(addrs, l.Addr().String())
-		l.Close()
 	}
-	servers := startServers(t, 3, func(i int, c *Config) { c.StoreDir, c.Listen, c.Seeds = t.TempDir(), addrs[i], addrs })
+}
+
+// asked repeats a request until it is answered: what comes before a leader was elected
+// is lost, and nobody says so.
+func asked(t *testing.T, what string, ask func(context.Context) error) {
+	t.Helper()
+	var last error
+	defer func() {
+		if t.Failed() {
+			t.Logf("%s: %v", what, last)
+		}
+	}()
+	waitFor(t, what, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		last = ask(ctx)
+		return last == nil
+	})
+}
+
+// TestJetStream: three of the servers keep streams; AddRoute meanwhile does no harm.
+func TestJetStream(t *testing.T) {
+	servers := startKeepers(t)
 	nc, err := servers[1].Connect("jobs")
 	if err != nil {
 		t.Fatal(err)
@@ -177,20 +221,28 @@ func TestJetStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	var kv jetstream.KeyValue
-	waitFor(t, "a replicated bucket", func() bool {
-		kv, err = js.CreateOrUpdateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "placement", Replicas: 3})
-		return err == nil
+	asked(t, "a replicated bucket", func(ctx context.Context) (err error) {
+		kv, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "placement", Replicas: 3})
+		return err
 	})
 	if err := servers[1].AddRoute("127.0.0.1:9"); err != nil {
 		t.Error(err)
 	}
-	rev, err := kv.Create(t.Context(), "epoch", []byte("1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := kv.Update(t.Context(), "epoch", []byte("2"), rev+5); err == nil {
-		t.Error("compare-and-swap with a wrong revision succeeded")
-	}
+	var rev uint64
+	asked(t, "an entry", func(ctx context.Context) (err error) {
+		rev, err = kv.Put(ctx, "epoch", []byte("1"))
+		return err
+	})
+	asked(t, "an answer to a wrong revision", func(ctx context.Context) error {
+		_, err := kv.Update(ctx, "epoch", []byte("2"), rev+5)
+		var api *jetstream.APIError
+		if err == nil {
+			t.Fatal("compare-and-swap with a wrong revision succeeded")
+		} else if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+			return nil
+		}
+		return err
+	})
 	if nc.Status() != nats.CONNECTED || nc.Stats().Reconnects != 0 {
 		t.Errorf("adding a route disturbed the connection: %v, %d reconnects", nc.Status(), nc.Stats().Reconnects)
 	}
@@ -211,9 +263,10 @@ func TestAloneWithStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "placement"}); err != nil {
-		t.Error(err)
-	}
+	asked(t, "a bucket", func(ctx context.Context) error {
+		_, err := js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "placement"})
+		return err
+	})
 	g := openGroups(t, openTransports(t, []*Server{s}, 1), 1, collective.Config{})[0]
 	if err := newRankWork(0, 1, 100).reduce(g, 1); err != nil {
 		t.Error(err)
