@@ -136,12 +136,19 @@ func (c *Coordinator) replicate(p *plan) error {
 		nc.Close()
 		return err
 	}
+	files, err := d.openFiles()
+	if err != nil {
+		_ = to.Close()
+		nc.Close()
+		return err
+	}
 	began := time.Now()
 	c.mount.Refuse("The job store is being replicated.", 2*time.Second)
 	d.closeStore()
-	messages, err := c.move(ctx, to, lease)
+	messages, err := c.move(ctx, to, files, lease)
 	if err != nil {
 		_ = to.Close()
+		_ = files.Close()
 		nc.Close()
 		if err := d.openStore(); err != nil {
 			c.mount.Refuse("The job store cannot be opened: "+err.Error()+".", time.Minute)
@@ -158,7 +165,10 @@ func (c *Coordinator) replicate(p *plan) error {
 	if err := d.retireSingle(p); err != nil {
 		c.log.Warn("the old store could not be put aside", "error", err)
 	}
-	if err := d.use(to); err != nil {
+	if err := d.takeFiles(files, true); err != nil {
+		c.log.Warn("the files could not be put aside", "error", err)
+	}
+	if err := d.use(to, files); err != nil {
 		c.mount.Refuse("The job store cannot be read: "+err.Error()+".", time.Minute)
 		return err
 	}
@@ -167,8 +177,14 @@ func (c *Coordinator) replicate(p *plan) error {
 	return nil
 }
 
-// move copies the log and then the lease.
-func (c *Coordinator) move(ctx context.Context, to jobs.Log, lease register) (int, error) {
+// move copies the files, the log, and then the lease.
+func (c *Coordinator) move(ctx context.Context, to jobs.Log, files *jobs.SharedFiles, lease register) (int, error) {
+	if err := files.Clear(ctx); err != nil { // of an earlier try
+		return 0, err
+	}
+	if err := c.depot.takeFiles(files, false); err != nil {
+		return 0, err
+	}
 	from, err := openLog(c.depot.alone, 1)
 	if err != nil {
 		return 0, err

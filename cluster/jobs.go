@@ -30,8 +30,9 @@ const (
 )
 
 // depot is a coordinator's data directory and the store in it: placement and
-// lease, jobs and batches. The store is a JetStream of this process alone, or a
-// replicated one that this process keeps a copy of (keeper); files lie beside it.
+// lease, jobs, batches and files. The store is a JetStream of this process alone,
+// with the files beside it, or a replicated one that this process keeps a copy of
+// (keeper), with the files in it.
 type depot struct {
 	path   string
 	log    *slog.Logger
@@ -45,6 +46,7 @@ type depot struct {
 	mu      sync.Mutex // guards what follows: it is changed when the store is replicated
 	kind    string     // single, replicated
 	store   *jobs.Store
+	shared  *jobs.SharedFiles // nil: files are on this disk alone
 	service *jobs.Service
 	unheard context.CancelFunc // ends following the log
 	wg      sync.WaitGroup
@@ -150,7 +152,16 @@ func (d *depot) openStore() error {
 	if err != nil {
 		return err
 	}
-	return d.use(l)
+	var files *jobs.SharedFiles
+	if replicas > 1 {
+		if files, err = d.openFiles(); err != nil {
+			return errors.Join(err, l.Close())
+		}
+		if err := d.takeFiles(files, true); err != nil {
+			return errors.Join(err, l.Close(), files.Close())
+		}
+	}
+	return d.use(l, files)
 }
 
 func openLog(bus *natsbus.Server, replicas int) (jobs.Log, error) {
@@ -167,18 +178,55 @@ func openLog(bus *natsbus.Server, replicas int) (jobs.Log, error) {
 	return l, err
 }
 
-// use reads a log and follows it when others can write it.
-func (d *depot) use(l jobs.Log) error {
+// openFiles opens the files of the replicated store.
+func (d *depot) openFiles() (*jobs.SharedFiles, error) {
+	p, bus := d.keeper.now()
+	nc, err := bus.Connect("files")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), quorumWait)
+	defer cancel()
+	l, err := jobs.OpenFileStream(ctx, nc, keepers)
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	f, err := jobs.OpenSharedFiles(ctx, l, filepath.Join(d.path, "files-"+p.ID))
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return f, nil
+}
+
+// takeFiles brings the files that lie on this disk alone into the replicated
+// store; with away they leave their place, and must not count any more.
+func (d *depot) takeFiles(to *jobs.SharedFiles, away bool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), moveLimit)
+	defer cancel()
+	damage, err := to.Take(ctx, d.dir.Files, away)
+	if damage != nil {
+		d.log.Error("damaged files were not replicated", "error", damage)
+	}
+	return err
+}
+
+// use reads a log and follows it when others can write it. files: nil when they
+// are on this disk alone.
+func (d *depot) use(l jobs.Log, files *jobs.SharedFiles) error {
 	ctx, cancel := context.WithTimeout(context.Background(), jobsOpenLimit)
 	defer cancel()
 	began := time.Now()
 	store, err := jobs.NewStore(ctx, l, jobs.StoreConfig{Logger: d.log})
 	if err != nil {
+		if files != nil {
+			err = errors.Join(err, files.Close())
+		}
 		return errors.Join(err, l.Close())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.store = store
+	d.store, d.shared = store, files
 	name := ""
 	if d.kind == "replicated" {
 		p, _ := d.keeper.now()
@@ -246,8 +294,8 @@ func (d *depot) close() {
 
 func (d *depot) closeStore() {
 	d.mu.Lock()
-	service, store, unheard := d.service, d.store, d.unheard
-	d.service, d.store, d.unheard = nil, nil, nil
+	service, store, shared, unheard := d.service, d.store, d.shared, d.unheard
+	d.service, d.store, d.shared, d.unheard = nil, nil, nil, nil
 	d.mu.Unlock()
 	if service != nil {
 		service.Stop()
@@ -259,6 +307,11 @@ func (d *depot) closeStore() {
 	d.dir.Detach()
 	if store != nil {
 		store.Close()
+	}
+	if shared != nil {
+		if err := shared.Close(); err != nil {
+			d.log.Warn("closing the files", "error", err)
+		}
 	}
 }
 
@@ -283,7 +336,11 @@ func (c *Coordinator) startJobs() {
 	d := c.depot
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.service = jobs.Start(d.store, d.dir.Files, c.core, c.api, jobs.Config{Parallel: c.serve.MaxSequences, Durability: d.durability, Logger: c.serve.Logger})
+	var files jobs.FileStore = d.dir.Files
+	if d.shared != nil {
+		files = d.shared
+	}
+	d.service = jobs.Start(d.store, files, c.core, c.api, jobs.Config{Parallel: c.serve.MaxSequences, Durability: d.durability, Logger: c.serve.Logger})
 	c.mount.Serve(d.service)
 }
 

@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -102,7 +103,7 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) {
 	for k, x := range spec.Metadata {
 		size = max(size, len(k), len(x))
 	}
-	f, ok := v.files.Get(spec.Input)
+	f, ferr := v.files.Get(r.Context(), spec.Input)
 	open := 0
 	for _, b := range v.store.listBatches() {
 		if v.store.batchOpen(b.id) {
@@ -118,7 +119,9 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) {
 		bad("completion_window", "'completion_window' is %.20q; it must be \"24h\".", spec.Window)
 	case len(spec.Metadata) > 16 || size > 512:
 		bad("metadata", "'metadata' may hold 16 pairs of up to 512 bytes.")
-	case !ok:
+	case ferr != nil && !errors.Is(ferr, ErrNoFile):
+		v.api.WriteError(w, fileProblem(ferr))
+	case ferr != nil:
 		bad("input_file_id", "There is no file %.80q; upload it with POST /v1/files and purpose \"batch\".", spec.Input)
 	case f.Purpose != "batch":
 		bad("input_file_id", "The file %s has the purpose %s; upload the input with \"batch\".", f.ID, f.Purpose)

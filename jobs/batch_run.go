@@ -99,7 +99,7 @@ func (b *batch) close() {
 
 func (v *Service) moveBatch(ctx context.Context, b *batch, st BatchState) error {
 	if b.feed == nil {
-		f, issues, err := v.openInput(b)
+		f, issues, err := v.openInput(ctx, b)
 		if err != nil {
 			return err
 		}
@@ -201,8 +201,8 @@ func (v *Service) count(b *batch) {
 }
 
 // openInput reads and checks the input file; issues say why the batch fails.
-func (v *Service) openInput(b *batch) (*feeder, []batchIssue, error) {
-	file, _, err := v.files.Open(b.spec.Input)
+func (v *Service) openInput(ctx context.Context, b *batch) (*feeder, []batchIssue, error) {
+	file, _, err := v.files.Open(ctx, b.spec.Input)
 	if errors.Is(err, ErrNoFile) || errors.Is(err, ErrDamaged) {
 		return nil, []batchIssue{{Code: "invalid_file", Message: err.Error()}}, nil
 	}
@@ -324,13 +324,13 @@ func (v *Service) finalize(ctx context.Context, b *batch, st BatchState) error {
 			count <- n
 		}()
 		id := "file-" + x.name + "-" + tail
-		_, err := v.files.Put(id, b.id+"_"+x.name+".jsonl", "batch_output", v.store.now()/1000, pr)
+		_, err := v.files.Put(ctx, id, b.id+"_"+x.name+".jsonl", "batch_output", v.store.now()/1000, pr)
 		_ = pr.CloseWithError(errors.New("jobs: the file cannot be written"))
 		if n := <-count; err != nil {
 			return err
 		} else if n > 0 {
 			*x.id = id
-		} else if err := v.files.Delete(id); err != nil {
+		} else if err := v.files.Delete(ctx, id); err != nil {
 			return err
 		}
 	}

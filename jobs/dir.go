@@ -17,7 +17,7 @@ const StoreBytes = 1 << 30
 //
 //	lock         the lease
 //	last.json    the newest message that was acknowledged, a moment ago
-//	files/       uploaded and written files
+//	files/       uploaded and written files; in the log, when it is replicated
 //	jetstream/   the journals, of a server that the caller starts; others, when
 //	             they are replicated
 type Dir struct {

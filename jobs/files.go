@@ -3,6 +3,7 @@ package jobs
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -45,6 +46,22 @@ var (
 	ErrNoFile = errors.New("jobs: no such file")
 )
 
+// FileStore keeps the files of batches. All methods may be called concurrently;
+// ErrNoFile: there is no file of that id.
+type FileStore interface {
+	// Put keeps what r holds under id, in place of a file of that id. When it
+	// returns without an error, the file is safe.
+	Put(ctx context.Context, id, name, purpose string, created int64, r io.Reader) (File, error)
+	// Get is what is known of a file.
+	Get(ctx context.Context, id string) (File, error)
+	// List is all files, the newest first.
+	List(ctx context.Context) ([]File, error)
+	// Open gives the content after checking all of it against the hash that was
+	// noted when it was written.
+	Open(ctx context.Context, id string) (*os.File, File, error)
+	Delete(ctx context.Context, id string) error
+}
+
 // Files keeps files in a folder: ID.data, then ID.json, each made whole under
 // another name first, synced and renamed, so that a file is there or is not.
 type Files struct {
@@ -86,8 +103,8 @@ func OpenFiles(dir string) (*Files, error) {
 	return f, nil
 }
 
-// Put keeps what r holds under id, in place of a file of that id.
-func (f *Files) Put(id, name, purpose string, created int64, r io.Reader) (_ File, err error) {
+// Put implements FileStore.
+func (f *Files) Put(_ context.Context, id, name, purpose string, created int64, r io.Reader) (_ File, err error) {
 	f.mu.Lock()
 	room, count := maxFilesBytes-f.total, len(f.all)
 	f.mu.Unlock()
@@ -162,34 +179,40 @@ func WriteWhole(path string, b []byte) error {
 	return nil
 }
 
-// Get is what is known of a file.
-func (f *Files) Get(id string) (File, bool) {
+// Get implements FileStore.
+func (f *Files) Get(_ context.Context, id string) (File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	x, ok := f.all[id]
-	return x, ok
+	if !ok {
+		return x, fmt.Errorf("%w: %s", ErrNoFile, id)
+	}
+	return x, nil
 }
 
-// List is all files, the newest first.
-func (f *Files) List() []File {
+// List implements FileStore.
+func (f *Files) List(context.Context) ([]File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := make([]File, 0, len(f.all))
 	for _, x := range f.all {
 		out = append(out, x)
 	}
-	slices.SortFunc(out, func(a, b File) int {
-		return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), cmp.Compare(b.ID, a.ID))
-	})
-	return out
+	newestFirst(out)
+	return out, nil
 }
 
-// Open gives the content after checking all of it against the hash that was
-// noted when it was written.
-func (f *Files) Open(id string) (*os.File, File, error) {
-	x, ok := f.Get(id)
-	if !ok {
-		return nil, x, fmt.Errorf("%w: %s", ErrNoFile, id)
+func newestFirst(files []File) {
+	slices.SortFunc(files, func(a, b File) int {
+		return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), cmp.Compare(b.ID, a.ID))
+	})
+}
+
+// Open implements FileStore.
+func (f *Files) Open(ctx context.Context, id string) (*os.File, File, error) {
+	x, err := f.Get(ctx, id)
+	if err != nil {
+		return nil, x, err
 	}
 	file, err := os.Open(f.path(id, "data"))
 	if err != nil {
@@ -210,8 +233,8 @@ func (f *Files) Open(id string) (*os.File, File, error) {
 	return file, x, nil
 }
 
-// Delete forgets a file; the description goes first.
-func (f *Files) Delete(id string) error {
+// Delete implements FileStore; the description goes first.
+func (f *Files) Delete(_ context.Context, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	x, ok := f.all[id]

@@ -1,11 +1,13 @@
 package jobs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -37,7 +39,9 @@ func (v *Service) upload(w http.ResponseWriter, r *http.Request) (File, error) {
 	keep := false
 	defer func() {
 		if have && !keep {
-			_ = v.files.Delete(f.ID) // it was never acknowledged
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), acceptLimit)
+			defer cancel()
+			_ = v.files.Delete(ctx, f.ID) // it was never acknowledged
 		}
 	}()
 	for parts := 0; ; parts++ {
@@ -63,7 +67,7 @@ func (v *Service) upload(w http.ResponseWriter, r *http.Request) (File, error) {
 			if len(name) > 255 || !utf8.ValidString(name) {
 				return File{}, api.Problem{Status: http.StatusBadRequest, Param: "file", Message: "The file's name must be UTF-8 of at most 255 bytes."}
 			}
-			if f, err = v.files.Put("file-"+newID(), name, "batch", v.store.now()/1000, p); err != nil {
+			if f, err = v.files.Put(r.Context(), "file-"+newID(), name, "batch", v.store.now()/1000, p); err != nil {
 				return File{}, fileProblem(err)
 			}
 			have = true
@@ -123,7 +127,12 @@ func (v *Service) listFiles(w http.ResponseWriter, r *http.Request) {
 		HasMore bool   `json:"has_more"`
 	}{Object: "list", Data: []File{}}
 	seen := q.Get("after") == ""
-	for _, f := range v.files.List() {
+	files, err := v.files.List(r.Context())
+	if err != nil {
+		v.api.WriteError(w, fileProblem(err))
+		return
+	}
+	for _, f := range files {
 		switch {
 		case !seen:
 			seen = f.ID == q.Get("after")
@@ -139,21 +148,27 @@ func (v *Service) listFiles(w http.ResponseWriter, r *http.Request) {
 
 func (v *Service) getFile(w http.ResponseWriter, r *http.Request) {
 	id, rest := pathID(r, "/v1/files/")
-	f, ok := v.files.Get(id)
+	f, err := v.files.Get(r.Context(), id)
 	switch {
-	case !ok:
+	case errors.Is(err, ErrNoFile):
 		v.api.WriteError(w, notFound("file", id))
+	case err != nil:
+		v.api.WriteError(w, fileProblem(err))
 	case rest == "":
 		v.api.WriteJSON(w, http.StatusOK, f)
 	case rest == "content":
-		v.content(w, id)
+		v.content(r.Context(), w, id)
 	default:
 		v.api.WriteError(w, noSuchURL(r))
 	}
 }
 
-func (v *Service) content(w http.ResponseWriter, id string) {
-	file, f, err := v.files.Open(id)
+func (v *Service) content(ctx context.Context, w http.ResponseWriter, id string) {
+	file, f, err := v.files.Open(ctx, id)
+	if err != nil && !errors.Is(err, ErrDamaged) && !errors.Is(err, os.ErrNotExist) {
+		v.api.WriteError(w, fileProblem(err))
+		return
+	}
 	if err != nil {
 		v.cfg.Logger.Error("jobs: a file cannot be read", "file", id, "error", err)
 		v.api.WriteError(w, api.Problem{Status: http.StatusInternalServerError, Code: "file_damaged", Message: "The file cannot be read: " + err.Error() + "."})
@@ -183,7 +198,7 @@ func (v *Service) content(w http.ResponseWriter, id string) {
 
 func (v *Service) deleteFile(w http.ResponseWriter, r *http.Request) {
 	id, rest := pathID(r, "/v1/files/")
-	if _, ok := v.files.Get(id); !ok || rest != "" {
+	if _, err := v.files.Get(r.Context(), id); rest != "" || errors.Is(err, ErrNoFile) {
 		v.api.WriteError(w, notFound("file", id))
 		return
 	}
@@ -191,7 +206,7 @@ func (v *Service) deleteFile(w http.ResponseWriter, r *http.Request) {
 		v.api.WriteError(w, api.Problem{Status: http.StatusConflict, Code: "file_in_use", Message: "The file is the input of " + b + ", which still runs; cancel that first."})
 		return
 	}
-	if err := v.files.Delete(id); err != nil {
+	if err := v.files.Delete(r.Context(), id); err != nil {
 		v.api.WriteError(w, fileProblem(err))
 		return
 	}

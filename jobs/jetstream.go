@@ -12,8 +12,6 @@ import (
 )
 
 const (
-	streamName    = "SHOAL_JOBS"
-	subjectPrefix = "shoal.jobs."
 	codeMaxBytes  = 10077 // the stream has reached MaxBytes
 	codeNoStorage = 10047 // the account has
 	maxMessage    = maxPayload + recordHead + 64 + 512
@@ -25,6 +23,8 @@ type jetLog struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
 	stream jetstream.Stream
+	name   string
+	prefix string // of subjects; a journal's name follows
 	limit  int64
 }
 
@@ -34,12 +34,22 @@ type jetLog struct {
 // replica, reads are answered by their leader: the nearest copy may lag, and a
 // writer would not find what it has just written.
 func OpenJetStream(ctx context.Context, nc *nats.Conn, maxBytes int64, replicas int) (Log, error) {
+	return openStream(ctx, nc, "SHOAL_JOBS", "shoal.jobs.", "durable jobs and batches of Shoal", maxBytes, replicas)
+}
+
+// OpenFileStream is OpenJetStream for the files beside the jobs, in a stream of
+// their own, so that nobody who reads the jobs reads them.
+func OpenFileStream(ctx context.Context, nc *nats.Conn, replicas int) (FileLog, error) {
+	return openStream(ctx, nc, "SHOAL_FILES", "shoal.files.", "files of the batches of Shoal", FileBytes+(64<<20), replicas)
+}
+
+func openStream(ctx context.Context, nc *nats.Conn, name, prefix, about string, maxBytes int64, replicas int) (*jetLog, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: JetStream: %w", err)
 	}
 	cfg := jetstream.StreamConfig{
-		Name: streamName, Subjects: []string{subjectPrefix + ">"}, Description: "durable jobs and batches of Shoal",
+		Name: name, Subjects: []string{prefix + ">"}, Description: about,
 		Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew,
 		MaxBytes: maxBytes, MaxMsgSize: maxMessage, AllowDirect: replicas == 1, Replicas: replicas,
 	}
@@ -49,9 +59,9 @@ func OpenJetStream(ctx context.Context, nc *nats.Conn, maxBytes int64, replicas 
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("jobs: stream %s: %w", streamName, err)
+		return nil, fmt.Errorf("jobs: stream %s: %w", name, err)
 	}
-	return &jetLog{nc: nc, js: js, stream: stream, limit: maxBytes}, nil
+	return &jetLog{nc: nc, js: js, stream: stream, name: name, prefix: prefix, limit: maxBytes}, nil
 }
 
 const (
@@ -106,8 +116,8 @@ func (l *jetLog) consumer(ctx context.Context, cfg jetstream.OrderedConsumerConf
 }
 
 func (l *jetLog) Append(ctx context.Context, journal string, after uint64, data []byte) (uint64, error) {
-	ack, err := l.js.PublishMsg(ctx, &nats.Msg{Subject: subjectPrefix + journal, Data: data},
-		jetstream.WithExpectLastSequencePerSubject(after), jetstream.WithExpectStream(streamName), jetstream.WithRetryAttempts(0))
+	ack, err := l.js.PublishMsg(ctx, &nats.Msg{Subject: l.prefix + journal, Data: data},
+		jetstream.WithExpectLastSequencePerSubject(after), jetstream.WithExpectStream(l.name), jetstream.WithRetryAttempts(0))
 	if err == nil {
 		return ack.Sequence, nil
 	}
@@ -127,7 +137,7 @@ func (l *jetLog) Read(ctx context.Context, journal string, after uint64, each fu
 	for {
 		var m *jetstream.RawStreamMsg
 		err := again(ctx, func(ctx context.Context) (err error) {
-			m, err = l.stream.GetMsg(ctx, after+1, jetstream.WithGetMsgSubject(subjectPrefix+journal))
+			m, err = l.stream.GetMsg(ctx, after+1, jetstream.WithGetMsgSubject(l.prefix+journal))
 			return err
 		})
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
@@ -182,7 +192,7 @@ func (l *jetLog) Scan(ctx context.Context, each func(string, uint64, []byte) err
 		if err != nil {
 			return fmt.Errorf("jobs: scan: %w", err)
 		}
-		if err := each(strings.TrimPrefix(m.Subject(), subjectPrefix), meta.Sequence.Stream, m.Data()); err != nil {
+		if err := each(strings.TrimPrefix(m.Subject(), l.prefix), meta.Sequence.Stream, m.Data()); err != nil {
 			return err
 		}
 		// A damaged message stays pending; a copy that lags knows of fewer.
@@ -216,14 +226,14 @@ func (l *jetLog) Follow(ctx context.Context, after uint64, each func(string, uin
 		if err != nil {
 			return fmt.Errorf("jobs: follow: %w", err)
 		}
-		each(strings.TrimPrefix(m.Subject(), subjectPrefix), meta.Sequence.Stream)
+		each(strings.TrimPrefix(m.Subject(), l.prefix), meta.Sequence.Stream)
 	}
 }
 
 func (l *jetLog) Replicas(ctx context.Context) (inStep int, err error) {
 	info, err := l.stream.Info(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("jobs: stream %s: %w", streamName, err)
+		return 0, fmt.Errorf("jobs: stream %s: %w", l.name, err)
 	}
 	if info.Cluster == nil {
 		return 1, nil
@@ -239,9 +249,43 @@ func (l *jetLog) Replicas(ctx context.Context) (inStep int, err error) {
 	return inStep, nil
 }
 
+// Last implements FileLog.
+func (l *jetLog) Last(ctx context.Context, journal string) (seq uint64, data []byte, err error) {
+	err = again(ctx, func(ctx context.Context) error {
+		m, err := l.stream.GetLastMsgForSubject(ctx, l.prefix+journal)
+		if err == nil {
+			seq, data = m.Sequence, m.Data
+		}
+		return err
+	})
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return 0, nil, nil
+	}
+	if err != nil {
+		return 0, nil, fmt.Errorf("jobs: read the end of %s: %w", journal, err)
+	}
+	return seq, data, nil
+}
+
+// Journals implements FileLog.
+func (l *jetLog) Journals(ctx context.Context) (out []string, err error) {
+	var info *jetstream.StreamInfo
+	err = again(ctx, func(ctx context.Context) (err error) {
+		info, err = l.stream.Info(ctx, jetstream.WithSubjectFilter(l.prefix+">"))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("jobs: stream %s: %w", l.name, err)
+	}
+	for subject := range info.State.Subjects {
+		out = append(out, strings.TrimPrefix(subject, l.prefix))
+	}
+	return out, nil
+}
+
 func (l *jetLog) Drop(ctx context.Context, journal string) error {
 	err := again(ctx, func(ctx context.Context) error {
-		return l.stream.Purge(ctx, jetstream.WithPurgeSubject(subjectPrefix+journal))
+		return l.stream.Purge(ctx, jetstream.WithPurgeSubject(l.prefix+journal))
 	})
 	if err != nil {
 		return fmt.Errorf("jobs: drop %s: %w", journal, err)
@@ -259,7 +303,7 @@ func (l *jetLog) Clear(ctx context.Context) error {
 func (l *jetLog) Usage(ctx context.Context) (Usage, error) {
 	info, err := l.info(ctx)
 	if err != nil {
-		return Usage{}, fmt.Errorf("jobs: stream %s: %w", streamName, err)
+		return Usage{}, fmt.Errorf("jobs: stream %s: %w", l.name, err)
 	}
 	return Usage{Bytes: int64(info.State.Bytes), Limit: l.limit, Last: info.State.LastSeq}, nil
 }

@@ -35,6 +35,15 @@ type Log interface {
 	Close() error
 }
 
+// FileLog is a Log whose journals are looked at from their ends.
+type FileLog interface {
+	Log
+	// Last is the newest message of a journal; nil: it is empty.
+	Last(ctx context.Context, journal string) (seq uint64, data []byte, err error)
+	// Journals names those that are not empty.
+	Journals(ctx context.Context) ([]string, error)
+}
+
 // Usage of a Log.
 type Usage struct {
 	Bytes, Limit int64
@@ -143,6 +152,28 @@ func (l *MemoryLog) Follow(ctx context.Context, after uint64, each func(string, 
 			return ctx.Err()
 		}
 	}
+}
+
+// Last implements FileLog.
+func (l *MemoryLog) Last(ctx context.Context, journal string) (seq uint64, data []byte, err error) {
+	err = l.Scan(ctx, func(j string, n uint64, b []byte) error {
+		if j == journal {
+			seq, data = n, b
+		}
+		return nil
+	})
+	return seq, data, err
+}
+
+// Journals implements FileLog.
+func (l *MemoryLog) Journals(ctx context.Context) (out []string, err error) {
+	err = l.Scan(ctx, func(j string, _ uint64, _ []byte) error {
+		if !slices.Contains(out, j) {
+			out = append(out, j)
+		}
+		return nil
+	})
+	return out, err
 }
 
 // Replicas implements Log.

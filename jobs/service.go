@@ -49,7 +49,7 @@ func (c *Config) defaults() {
 type Service struct {
 	cfg    Config
 	store  *Store
-	files  *Files
+	files  FileStore
 	engine api.Engine
 	api    *api.Server
 
@@ -61,7 +61,7 @@ type Service struct {
 
 // Start takes up what the store holds and runs it until Stop. A Mount puts it
 // behind the API.
-func Start(s *Store, f *Files, e api.Engine, a *api.Server, cfg Config) *Service {
+func Start(s *Store, f FileStore, e api.Engine, a *api.Server, cfg Config) *Service {
 	cfg.defaults()
 	v := &Service{cfg: cfg, store: s, files: f, engine: e, api: a, slots: make(chan struct{}, cfg.Parallel)}
 	v.ctx, v.cancel = context.WithCancel(context.Background())

@@ -89,6 +89,15 @@ type house struct {
 
 func open(t *testing.T, l Log, dir string, e *engine, cfg Config) *house {
 	t.Helper()
+	files, err := OpenFiles(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return openWith(t, l, files, e, cfg)
+}
+
+func openWith(t *testing.T, l Log, files FileStore, e *engine, cfg Config) *house {
+	t.Helper()
 	tk, err := tok()
 	if err != nil {
 		t.Fatal(err)
@@ -98,10 +107,6 @@ func open(t *testing.T, l Log, dir string, e *engine, cfg Config) *house {
 		t.Fatal(err)
 	}
 	store, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := OpenFiles(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

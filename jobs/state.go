@@ -51,6 +51,10 @@ const (
 	KindValidated Kind = 17
 	KindStopping  Kind = 18 // cancel was asked for
 	KindBatchDone Kind = 19 // final: completed, failed, expired, cancelled
+
+	// Of files that several processes keep.
+	KindChunk Kind = 24 // a piece of the content
+	KindFile  Kind = 25 // its description, after the last piece: the file is there
 )
 
 // Note is what the life of a job depends on in one record.

@@ -141,7 +141,7 @@ func TestStandby(t *testing.T) {
 	p.start(0, false)
 	p.runs[0].line(t, p.runs[0].err, listens, startLimit)
 	join := strings.Join(p.gossip[:], ",")
-	for i, more := range [][]string{{"--data-dir", t.TempDir()}, nil} {
+	for i, more := range [][]string{{"--data-dir", t.TempDir()}, nil, nil} {
 		spawn(t, built.shoal(t, ""), fmt.Sprintf("n%d", i), nil, append([]string{"node", "--join", join, "--id", fmt.Sprintf("n%d", i), "--threads", "1"}, more...)...)
 	}
 	p.serves(0, startLimit)
@@ -166,10 +166,14 @@ func TestStandby(t *testing.T) {
 		}
 		reqs = append(reqs, request{fmt.Sprintf("job %d", i), "/v1/completions", b})
 	}
+	if out, said, code := command(t, recoverLimit, nil, "drain", "n2", "--server", p.at[0].base); code != 0 {
+		t.Fatalf("shoal drain: status %d: %s%s", code, out, said)
+	}
 	want := p.at[0].send(t, reqs, len(reqs))
 
 	// Frozen: c1 takes over, c0 wakes.
 	jobs := p.jobs(0, "frozen", reqs)
+	batch, input, text := p.batchOf(0, reqs)
 	first := p.begun(0, jobs)
 	if err := p.runs[0].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -183,6 +187,8 @@ func TestStandby(t *testing.T) {
 		t.Errorf("the one that woke ended with status %d and did not say who has taken over", code)
 	}
 	p.check(1, "frozen", reqs, want, jobs)
+	p.batchEnds(1, batch, input, text, want)
+	p.staysDrained(1, "n2")
 	again := p.begun(1, jobs)
 	for i := range first {
 		if !strings.HasPrefix(again[i], first[i][:min(len(first[i]), len(again[i]))]) {
@@ -207,6 +213,8 @@ func TestStandby(t *testing.T) {
 	p.runs[1].kill(t)
 	t.Logf("killed: the standby serves after %.1f s", p.serves(0, recoverLimit).Seconds())
 	p.check(0, "killed", reqs, want, jobs)
+	p.batchEnds(0, batch, input, text, want)
+	p.staysDrained(0, "n2")
 	s, _ := p.state(0)
 	if s.Epoch <= after.Epoch || s.Store.Term <= after.Store.Term || s.Store.Coordinator != "c0" {
 		t.Errorf("after epoch %d and %+v comes epoch %d and %+v", after.Epoch, *after.Store, s.Epoch, s.Store)

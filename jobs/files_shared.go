@@ -1,0 +1,313 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"time"
+)
+
+const (
+	chunkBytes = 1 << 20
+	// fileLimit bounds writing one file to the log, and fetching it from there.
+	fileLimit = 5 * time.Minute
+)
+
+// SharedFiles keeps files in a log that several processes have copies of, so that
+// whoever takes over has them: a file is a journal of chunks, and its description
+// comes last. A folder of this process's own holds copies of what passed through
+// it; the log alone says which files there are.
+type SharedFiles struct {
+	log   FileLog
+	local *Files
+}
+
+// OpenSharedFiles opens the files of a log with a folder for copies. Copies of
+// files that the log does not know any more are removed, and so are files of
+// which the log has half: their writer died, or hears of it.
+func OpenSharedFiles(ctx context.Context, l FileLog, dir string) (*SharedFiles, error) {
+	local, err := OpenFiles(dir)
+	if err != nil {
+		return nil, err
+	}
+	f := &SharedFiles{log: l, local: local}
+	copies, err := local.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, x := range copies {
+		if _, err := f.Get(ctx, x.ID); errors.Is(err, ErrNoFile) {
+			err = local.Delete(ctx, x.ID)
+			if err != nil {
+				return nil, err
+			}
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	ids, err := l.Journals(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		if err := f.abandon(ctx, id); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// abandon removes half a file. Should somebody write it still, either he ends it
+// first and it stays, or his next record finds another one in its place.
+func (f *SharedFiles) abandon(ctx context.Context, id string) error {
+	seq, data, err := f.log.Last(ctx, id)
+	if err != nil || data == nil {
+		return err
+	}
+	if r, err := decodeRecord(id, data); err != nil || r.kind == KindFile {
+		return nil //nolint:nilerr // damage is told to whoever reads it
+	}
+	end := record{kind: KindChunk}
+	if _, err := f.log.Append(ctx, id, seq, end.encode(id)); err != nil {
+		if errors.Is(err, ErrConflict) {
+			return nil
+		}
+		return err
+	}
+	return f.log.Drop(ctx, id)
+}
+
+// patient gives up on one write after a while, so that it is looked for and
+// written again: what is sent while the log's leader is elected is lost.
+type patient struct{ FileLog }
+
+const chunkLimit = 10 * time.Second
+
+func (l patient) Append(ctx context.Context, journal string, after uint64, data []byte) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, chunkLimit)
+	defer cancel()
+	return l.FileLog.Append(ctx, journal, after, data)
+}
+
+// fileID is what may be the name of a journal: ids come from clients.
+var fileID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+
+// Put implements FileStore. A file that is there with the same content stays:
+// a process that was taken for dead may write what its successor has written.
+func (f *SharedFiles) Put(ctx context.Context, id, name, purpose string, created int64, r io.Reader) (_ File, err error) {
+	ids, err := f.log.Journals(ctx)
+	if err != nil {
+		return File{}, err
+	}
+	if len(ids) >= maxFiles {
+		return File{}, fmt.Errorf("%w: there are %d files; delete some", ErrFileSize, len(ids))
+	}
+	x, err := f.local.Put(ctx, id, name, purpose, created, r)
+	if err != nil {
+		return x, err
+	}
+	if x, err = f.publish(ctx, x); err != nil {
+		err = errors.Join(err, f.local.Delete(ctx, id))
+	}
+	return x, err
+}
+
+// publish writes a file of the folder to the log.
+func (f *SharedFiles) publish(ctx context.Context, x File) (_ File, err error) {
+	ctx, cancel := context.WithTimeout(ctx, fileLimit)
+	defer cancel()
+	old, err := f.Get(ctx, x.ID)
+	switch {
+	case err == nil && old.SHA256 == x.SHA256:
+		return old, nil
+	case err == nil || errors.Is(err, ErrNoFile): // another content, or half a file
+		err = f.log.Drop(ctx, x.ID)
+	}
+	if err != nil {
+		return File{}, err
+	}
+	file, _, err := f.local.Open(ctx, x.ID)
+	if err != nil {
+		return File{}, err
+	}
+	defer file.Close()
+	j := journal{name: x.ID}
+	add := func(kind Kind, payload []byte) error {
+		r := record{kind: kind, at: x.CreatedAt * 1000, payload: payload}
+		_, err := j.append(ctx, patient{f.log}, &r, func(*record) error {
+			return fmt.Errorf("%w: another process writes the file %s", ErrConflict, x.ID)
+		})
+		return err
+	}
+	for b := make([]byte, chunkBytes); ; {
+		n, err := io.ReadFull(file, b)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return File{}, fmt.Errorf("jobs: %w", err)
+		}
+		if err := add(KindChunk, b[:n]); err != nil {
+			return File{}, err
+		}
+	}
+	meta, err := json.Marshal(x)
+	if err != nil {
+		return File{}, fmt.Errorf("jobs: %w", err)
+	}
+	return x, add(KindFile, meta)
+}
+
+// Get implements FileStore.
+func (f *SharedFiles) Get(ctx context.Context, id string) (x File, err error) {
+	none := fmt.Errorf("%w: %.128s", ErrNoFile, id)
+	if !fileID.MatchString(id) {
+		return x, none
+	}
+	_, data, err := f.log.Last(ctx, id)
+	if err != nil {
+		return x, err
+	}
+	if data == nil {
+		return x, none
+	}
+	r, err := decodeRecord(id, data)
+	if err != nil {
+		return x, err
+	}
+	if r.kind != KindFile { // it is being written, or its writer died
+		return x, none
+	}
+	if err := json.Unmarshal(r.payload, &x); err != nil || x.ID != id {
+		return x, fmt.Errorf("%w: the description of file %s does not decode: %v", ErrDamaged, id, err)
+	}
+	return x, nil
+}
+
+// List implements FileStore.
+func (f *SharedFiles) List(ctx context.Context) (out []File, err error) {
+	ids, err := f.log.Journals(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		x, err := f.Get(ctx, id)
+		if errors.Is(err, ErrNoFile) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, x)
+	}
+	newestFirst(out)
+	return out, nil
+}
+
+// Open implements FileStore: from the folder, else from the log by way of it.
+func (f *SharedFiles) Open(ctx context.Context, id string) (*os.File, File, error) {
+	x, err := f.Get(ctx, id)
+	if err != nil {
+		return nil, x, err
+	}
+	if c, err := f.local.Get(ctx, id); err == nil && c.SHA256 == x.SHA256 {
+		if file, _, err := f.local.Open(ctx, id); err == nil {
+			return file, x, nil
+		}
+	}
+	if err := f.fetch(ctx, x); err != nil {
+		return nil, x, err
+	}
+	file, _, err := f.local.Open(ctx, id)
+	return file, x, err
+}
+
+// fetch copies a file from the log to the folder.
+func (f *SharedFiles) fetch(ctx context.Context, x File) error {
+	ctx, cancel := context.WithTimeout(ctx, fileLimit)
+	defer cancel()
+	pr, pw := io.Pipe()
+	go func() { // ends when the pipe's other end is closed
+		j := journal{name: x.ID}
+		err := f.log.Read(ctx, x.ID, 0, func(seq uint64, data []byte) error {
+			r, err := j.verify(seq, data)
+			if err == nil && r.kind == KindChunk {
+				_, err = pw.Write(r.payload)
+			}
+			return err
+		})
+		_ = pw.CloseWithError(err)
+	}()
+	got, err := f.local.Put(ctx, x.ID, x.Filename, x.Purpose, x.CreatedAt, pr)
+	_ = pr.CloseWithError(errors.New("jobs: the file cannot be written"))
+	if err == nil && got.SHA256 != x.SHA256 {
+		err = errors.Join(fmt.Errorf("%w: file %s has %d bytes with another SHA-256 than the %d that were written", ErrDamaged, x.ID, got.Bytes, x.Bytes),
+			f.local.Delete(ctx, x.ID))
+	}
+	return err
+}
+
+// Delete implements FileStore.
+func (f *SharedFiles) Delete(ctx context.Context, id string) error {
+	if _, err := f.Get(ctx, id); err != nil {
+		return err
+	}
+	if err := f.log.Drop(ctx, id); err != nil {
+		return err
+	}
+	if err := f.local.Delete(ctx, id); !errors.Is(err, ErrNoFile) {
+		return err
+	}
+	return nil
+}
+
+// Clear forgets every file of the log.
+func (f *SharedFiles) Clear(ctx context.Context) error { return f.log.Clear(ctx) }
+
+// Take copies the files of a folder into the log, those that are there already
+// left out; with away they then leave the folder. Damaged ones stay where they
+// are; damage says which.
+func (f *SharedFiles) Take(ctx context.Context, from *Files, away bool) (damage, err error) {
+	files, err := from.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, x := range files {
+		err := f.take(ctx, from, x)
+		if errors.Is(err, ErrDamaged) || errors.Is(err, os.ErrNotExist) {
+			damage = errors.Join(damage, err)
+			continue
+		}
+		if err != nil {
+			return damage, err
+		}
+		if away {
+			if err := from.Delete(ctx, x.ID); err != nil {
+				return damage, err
+			}
+		}
+	}
+	return damage, nil
+}
+
+func (f *SharedFiles) take(ctx context.Context, from *Files, x File) error {
+	if old, err := f.Get(ctx, x.ID); err == nil && old.SHA256 == x.SHA256 {
+		return nil
+	} else if err != nil && !errors.Is(err, ErrNoFile) {
+		return err
+	}
+	r, _, err := from.Open(ctx, x.ID)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	_, err = f.Put(ctx, x.ID, x.Filename, x.Purpose, x.CreatedAt, r)
+	return err
+}
+
+// Close closes the log.
+func (f *SharedFiles) Close() error { return f.log.Close() }

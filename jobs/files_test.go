@@ -1,0 +1,268 @@
+package jobs
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"shoal/collective/natsbus"
+)
+
+func sharedFiles(t *testing.T, l FileLog) *SharedFiles {
+	t.Helper()
+	f, err := OpenSharedFiles(t.Context(), l, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func fileStream(t *testing.T) FileLog {
+	t.Helper()
+	s, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: t.TempDir(), StoreBytes: 8 << 30, SyncAlways: true, Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := s.Connect("files")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := OpenFileStream(t.Context(), nc, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close(); s.Shutdown() })
+	return l
+}
+
+// bytesOf reads a file, "" and an error when it cannot be had.
+func bytesOf(t *testing.T, f FileStore, id string) (string, error) {
+	t.Helper()
+	r, x, err := f.Open(t.Context(), id)
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	b, err := io.ReadAll(r)
+	if err == nil && int64(len(b)) != x.Bytes {
+		err = fmt.Errorf("%d bytes, it says %d", len(b), x.Bytes)
+	}
+	return string(b), err
+}
+
+// TestFileStoresAgree runs one story on every keeper of files.
+func TestFileStoresAgree(t *testing.T) {
+	for name, make := range map[string]func(*testing.T) FileStore{
+		"folder": func(t *testing.T) FileStore {
+			f, err := OpenFiles(t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return f
+		},
+		"memory":    func(t *testing.T) FileStore { return sharedFiles(t, NewMemoryLog()) },
+		"jetstream": func(t *testing.T) FileStore { return sharedFiles(t, fileStream(t)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, ctx := make(t), t.Context()
+			long := randomText(2*chunkBytes + 12345)
+			put := func(id, text string) {
+				t.Helper()
+				x, err := f.Put(ctx, id, id+".jsonl", "batch", int64(len(text)), strings.NewReader(text))
+				if err != nil || x.Bytes != int64(len(text)) {
+					t.Fatalf("put %s: %+v %v", id, x, err)
+				}
+			}
+			is := func(id, want string) {
+				t.Helper()
+				if got, err := bytesOf(t, f, id); err != nil || got != want {
+					t.Fatalf("%s: %d bytes, want %d, %v", id, len(got), len(want), err)
+				}
+			}
+			put("file-a", long)
+			put("file-b", "")
+			put("file-c", "one")
+			put("file-c", "one") // again
+			put("file-c", "two") // in its place
+			is("file-a", long)
+			is("file-b", "")
+			is("file-c", "two")
+			all, err := f.List(ctx)
+			if err != nil || len(all) != 3 || all[0].ID != "file-a" || all[2].ID != "file-b" {
+				t.Fatalf("%v %v", all, err)
+			}
+			if err := f.Delete(ctx, "file-c"); err != nil {
+				t.Fatal(err)
+			}
+			for _, id := range []string{"file-c", "file-d", "*", ">", "a b", ""} {
+				_, err := f.Get(ctx, id)
+				_, oerr := bytesOf(t, f, id)
+				if !errors.Is(err, ErrNoFile) || !errors.Is(oerr, ErrNoFile) || !errors.Is(f.Delete(ctx, id), ErrNoFile) {
+					t.Errorf("%q is not there: %v, %v", id, err, oerr)
+				}
+			}
+		})
+	}
+}
+
+func randomText(n int) string {
+	b, r := make([]byte, n), rand.New(rand.NewPCG(7, 7))
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return string(b)
+}
+
+// TestSharedFilesOutliveTheirFolder: what one process took, another one has.
+func TestSharedFilesOutliveTheirFolder(t *testing.T) {
+	l, ctx, long := NewMemoryLog(), t.Context(), randomText(chunkBytes+1)
+	a := sharedFiles(t, l)
+	if _, err := a.Put(ctx, "file-a", "in", "batch", 1, strings.NewReader(long)); err != nil {
+		t.Fatal(err)
+	}
+	b := sharedFiles(t, l)
+	if got, err := bytesOf(t, b, "file-a"); err != nil || got != long {
+		t.Errorf("%d bytes, want %d, %v", len(got), len(long), err)
+	}
+	// A damaged copy is fetched again; damage in the log has a name.
+	data := filepath.Join(b.local.dir, "file-a.data")
+	if err := os.WriteFile(data, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := bytesOf(t, b, "file-a"); err != nil || got != long {
+		t.Errorf("after damage to the copy: %d bytes, %v", len(got), err)
+	}
+	l.messages[0].data = bytes.Clone(l.messages[0].data)
+	l.messages[0].data[recordHead+100] ^= 1
+	if err := os.WriteFile(data, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bytesOf(t, b, "file-a"); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a flipped bit: %v", err)
+	}
+}
+
+// inBetween is a log at which somebody is faster than an append.
+type inBetween struct {
+	*MemoryLog
+	before func()
+}
+
+func (l *inBetween) Append(ctx context.Context, journal string, after uint64, data []byte) (uint64, error) {
+	if f := l.before; f != nil {
+		l.before = nil
+		f()
+	}
+	return l.MemoryLog.Append(ctx, journal, after, data)
+}
+
+// TestHalfAFileIsAbandoned: its writer hears of it, or has ended it first.
+func TestHalfAFileIsAbandoned(t *testing.T) {
+	ctx := t.Context()
+	for name, ends := range map[string]bool{"the writer is late": false, "the writer is faster": true} {
+		t.Run(name, func(t *testing.T) {
+			l := NewMemoryLog()
+			j := journal{name: "file-x"}
+			write := func(kind Kind, payload string) error {
+				r := record{kind: kind, payload: []byte(payload)}
+				_, err := j.append(ctx, l, &r, func(*record) error { return ErrConflict })
+				return err
+			}
+			if err := write(KindChunk, "half"); err != nil {
+				t.Fatal(err)
+			}
+			meta := fmt.Sprintf(`{"id":"file-x","bytes":4,"sha256":"%x"}`, sha256.Sum256([]byte("half")))
+			at := &inBetween{MemoryLog: l}
+			if ends {
+				at.before = func() {
+					if err := write(KindFile, meta); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			early := &SharedFiles{log: l}
+			if _, err := early.Get(ctx, "file-x"); !errors.Is(err, ErrNoFile) {
+				t.Errorf("half a file: %v", err)
+			}
+			f := sharedFiles(t, at)
+			if ends {
+				if got, err := bytesOf(t, f, "file-x"); err != nil || got != "half" {
+					t.Errorf("a file that was acknowledged: %q, %v", got, err)
+				}
+				return
+			}
+			if names, err := l.Journals(ctx); err != nil || len(names) != 0 {
+				t.Errorf("%v stays, %v", names, err)
+			}
+			if err := write(KindFile, meta); !errors.Is(err, ErrConflict) {
+				t.Errorf("its writer goes on: %v", err)
+			}
+		})
+	}
+}
+
+// TestTakeFiles: files of a folder move into the log, damaged ones stay.
+func TestTakeFiles(t *testing.T) {
+	ctx := t.Context()
+	from, err := OpenFiles(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"file-a", "file-b", "file-bad"} {
+		if _, err := from.Put(ctx, id, id, "batch", 1, strings.NewReader(id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(from.path("file-bad", "data"), []byte("file-BAD"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	to := sharedFiles(t, NewMemoryLog())
+	for _, away := range []bool{false, true, true} {
+		damage, err := to.Take(ctx, from, away)
+		if err != nil || !errors.Is(damage, ErrDamaged) {
+			t.Fatalf("%v, damage %v", err, damage)
+		}
+	}
+	left, _ := from.List(ctx)
+	if len(left) != 1 || left[0].ID != "file-bad" {
+		t.Errorf("left: %v", left)
+	}
+	for _, id := range []string{"file-a", "file-b"} {
+		if got, err := bytesOf(t, to, id); err != nil || got != id {
+			t.Errorf("%s: %q %v", id, got, err)
+		}
+	}
+}
+
+// TestBatchTakenOver: another process with another disk ends the batch.
+func TestBatchTakenOver(t *testing.T) {
+	l, fl := NewMemoryLog(), NewMemoryLog()
+	h := openWith(t, l, sharedFiles(t, fl), &engine{away: true}, Config{Window: 4})
+	in := h.upload(batchLines(10))
+	id := h.want(200, "POST", "/v1/batches", `{"input_file_id":"`+in+`","endpoint":"/v1/completions","completion_window":"24h"}`)["id"].(string)
+	h.close()
+	h = openWith(t, l, sharedFiles(t, fl), &engine{}, Config{Window: 4})
+	b := h.batchUntil(id, func(b map[string]any) bool { return b["status"] == "completed" || b["status"] == "failed" })
+	if b["status"] != "completed" {
+		t.Fatalf("%v", b)
+	}
+	out := b["output_file_id"]
+	h.close()
+	h = openWith(t, l, sharedFiles(t, fl), &engine{}, Config{})
+	if lines := h.lines(out); len(lines) != 10 {
+		t.Errorf("a third process finds %d lines in the output", len(lines))
+	}
+	if b := h.want(200, "GET", "/v1/files", ""); len(b["data"].([]any)) != 2 {
+		t.Errorf("files: %v", b["data"])
+	}
+	h.want(200, "DELETE", "/v1/files/"+in, "")
+	h.want(404, "GET", "/v1/files/"+in, "")
+}
