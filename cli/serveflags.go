@@ -50,6 +50,7 @@ type serveFlags struct {
 	Replicas     int           `placeholder:"N" default:"0" help:"1: a second node keeps a copy of each decoding sequence's cache, in memory that no sequence needs, so that the loss of a node costs no prompt again."`
 	Queue        int           `default:"1024" help:"Requests that may wait; beyond them clients get 503."`
 	StepDeadline time.Duration `default:"5s" help:"A node that makes no progress in a step for this long, while the others wait for it, is left out for a while. A step that takes six times as long breaks the epoch."`
+	LoadDeadline time.Duration `default:"1m" help:"A node that makes no progress in loading its weights for this long, while others do, is left out for a while."`
 	SyncDeadline time.Duration `default:"10s" help:"A collective that takes longer fails the step."`
 }
 
@@ -57,7 +58,7 @@ func (f *serveFlags) config() (cluster.ServeConfig, error) {
 	dir, err := f.dir()
 	return cluster.ServeConfig{Model: dir, Names: f.ModelName, Weights: f.Quant, KV: f.KVType, Mapping: f.Mapping, Policy: f.Policy,
 		MaxContext: f.MaxContext, StepTokens: f.StepTokens, Chunk: f.Chunk, MaxSequences: f.MaxSequences, Replicas: f.Replicas, Queue: f.Queue,
-		StepDeadline: f.StepDeadline, SyncDeadline: f.SyncDeadline}, err
+		StepDeadline: f.StepDeadline, LoadDeadline: f.LoadDeadline, SyncDeadline: f.SyncDeadline}, err
 }
 
 // listenFlags say where the API listens.

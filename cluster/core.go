@@ -100,7 +100,7 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 		Authority: topology.AuthorityConfig{Shape: shape, Mapping: mapping, Nodes: nodes, Settle: settle, Backoff: 200 * time.Millisecond, ModelHash: ck.Hash(), After: l.after, Leased: l.record != nil, Drained: l.drained},
 		Record:    l.record, Drained: l.drain,
 		Load:      &proto.LoadRequest{ModelHash: ck.Hash(), WeightType: s.Weights, KvType: s.KV, MaxStepTokens: uint32(s.StepTokens), Keeper: rand.Uint64()},
-		GroupName: group, Deadline: s.SyncDeadline, Logger: s.Logger,
+		GroupName: group, Deadline: s.SyncDeadline, LoadStall: s.LoadDeadline, Logger: s.Logger,
 		OnServe: c.placed, OnWithdraw: c.unplaced,
 	})
 	c.stepper = &stepper{director: c.director, stall: s.StepDeadline, deadline: stepStalls * s.StepDeadline, suspect: c.suspect, fence: c.fence, log: s.Logger}

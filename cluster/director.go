@@ -41,6 +41,7 @@ type directorConfig struct {
 	Load      *proto.LoadRequest // template: model, types, step size
 	GroupName string
 	Deadline  time.Duration // of one collective
+	LoadStall time.Duration // how long a node may make no progress in a load while others do
 	Logger    *slog.Logger
 	// Record asks to write a placement down under the lease; placementRecorded is
 	// the answer. nil: there is no store, and epochs rest on what nodes report.
@@ -137,11 +138,13 @@ type director struct {
 	ctx       context.Context
 	cancel    context.CancelFunc
 	calls     sync.WaitGroup
+	endLoad   context.CancelCauseFunc // ends the calls of the newest load
 	serving   atomic.Pointer[Group]
 }
 
 const (
-	loadTimeout   = 15 * time.Minute
+	loadTimeout   = 15 * time.Minute // without progress of anybody
+	loadLongest   = 24 * time.Hour
 	joinTimeout   = 20 * time.Second
 	retireTimeout = 5 * time.Second
 	tickEvery     = 100 * time.Millisecond
@@ -150,7 +153,7 @@ const (
 func newDirector(cfg directorConfig) *director {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &director{cfg: cfg, authority: topology.NewAuthority(cfg.Authority), hosts: map[string]host{}, fences: map[string]uint64{"hung": 0, "slow": 0},
-		began: time.Now(), ctx: ctx, cancel: cancel}
+		began: time.Now(), ctx: ctx, cancel: cancel, endLoad: func(error) {}}
 }
 
 // Receive implements actor.Actor.
@@ -305,6 +308,7 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 		switch e := e.(type) {
 		case topology.Withdraw:
 			d.serving.Store(nil)
+			d.endLoad(errNewer)
 			d.cfg.Logger.Warn("placement withdrawn", "reason", e.Reason)
 			d.cfg.OnWithdraw(e)
 		case topology.Record:
@@ -337,13 +341,17 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 }
 
 func (d *director) load(c actor.Context, e topology.LoadSlices) {
+	d.endLoad(errNewer)
+	ctx, cancel := context.WithCancelCause(d.ctx)
+	d.endLoad = cancel
 	place := socket.PlacementMessage(e.Placement, incarnations(e.Nodes))
 	for rank, n := range e.Nodes {
 		h := d.hosts[n.ID].handle
 		r := &proto.LoadRequest{Placement: place, Rank: uint32(rank), ModelHash: d.cfg.Load.ModelHash,
 			WeightType: d.cfg.Load.WeightType, KvType: d.cfg.Load.KvType, MaxStepTokens: d.cfg.Load.MaxStepTokens, Keeper: d.cfg.Load.Keeper}
-		d.ask(c, loadTimeout, e.Placement.Epoch, n.ID, func(ctx context.Context) (*proto.LoadReply, error) { return h.Load(ctx, r) })
+		d.ask(ctx, c, loadLongest, e.Placement.Epoch, n.ID, func(ctx context.Context) (*proto.LoadReply, error) { return h.Load(ctx, r) })
 	}
+	d.watchLoad(ctx, c, e)
 }
 
 func incarnations(nodes []topology.Node) []uint64 {
@@ -355,13 +363,14 @@ func incarnations(nodes []topology.Node) []uint64 {
 }
 
 func (d *director) join(c actor.Context, e topology.FormGroup) {
+	d.endLoad(nil)
 	r := &proto.JoinRequest{Epoch: e.Epoch, DeadlineMillis: uint32(d.cfg.Deadline.Milliseconds()), Group: d.cfg.GroupName}
 	for _, n := range e.Nodes {
 		r.Incarnations = append(r.Incarnations, uint32(n.Incarnation))
 	}
 	for _, n := range e.Nodes {
 		h := d.hosts[n.ID].handle
-		d.ask(c, joinTimeout, e.Epoch, n.ID, func(ctx context.Context) (*proto.LoadReply, error) {
+		d.ask(d.ctx, c, joinTimeout, e.Epoch, n.ID, func(ctx context.Context) (*proto.LoadReply, error) {
 			reply, err := h.Join(ctx, r)
 			if err == nil && len(reply.Unheard) > 0 {
 				deaf := new(topology.Unheard)
@@ -378,16 +387,21 @@ func (d *director) join(c actor.Context, e topology.FormGroup) {
 }
 
 // ask calls a node outside the actor and brings its answer back as a message.
-func (d *director) ask(c actor.Context, limit time.Duration, epoch uint32, id string, f func(context.Context) (*proto.LoadReply, error)) {
+func (d *director) ask(ctx context.Context, c actor.Context, limit time.Duration, epoch uint32, id string, f func(context.Context) (*proto.LoadReply, error)) {
 	self, root := c.Self(), c.ActorSystem().Root
-	d.call(limit, func(ctx context.Context) {
+	d.callIn(ctx, limit, func(ctx context.Context) {
 		reply, err := f(ctx)
+		if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, ctx.Err()) {
+			err = cause
+		}
 		root.Send(self, &nodeAnswered{epoch: epoch, id: id, err: err, reply: reply})
 	})
 }
 
-func (d *director) call(limit time.Duration, f func(context.Context)) {
-	ctx, cancel := context.WithTimeout(d.ctx, limit)
+func (d *director) call(limit time.Duration, f func(context.Context)) { d.callIn(d.ctx, limit, f) }
+
+func (d *director) callIn(ctx context.Context, limit time.Duration, f func(context.Context)) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	d.calls.Add(1)
 	go func() {
 		defer d.calls.Done()

@@ -51,6 +51,9 @@ type ServeConfig struct {
 	// others wait for it, before it is left out. A whole step may take six times as
 	// long before the epoch is given up. Default 5 s.
 	StepDeadline time.Duration
+	// LoadDeadline is how long a node may make no progress in loading its weights
+	// while others do, before it is left out. Default 1 min.
+	LoadDeadline time.Duration
 	// SyncDeadline is how long one collective may take. Default 10 s.
 	SyncDeadline time.Duration
 	Logger       *slog.Logger
@@ -79,6 +82,7 @@ func (c *ServeConfig) ensureDefaults(m *model.Config) {
 	orDefault(&c.MaxSequences, min(64, max(1, c.StepTokens-1)))
 	orDefault(&c.Queue, 1024)
 	orDefault(&c.StepDeadline, 5*time.Second)
+	orDefault(&c.LoadDeadline, time.Minute)
 	orDefault(&c.SyncDeadline, 10*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -39,6 +39,40 @@ func TestStall(t *testing.T) {
 	}
 }
 
+// TestLoadStall: a load lasts for as long as it moves; who does not move hangs, if
+// another one works.
+func TestLoadStall(t *testing.T) {
+	at := func(n uint64) LoadProgress { return LoadProgress{Moved: n} }
+	done, silent := LoadProgress{Done: true}, LoadProgress{Silent: true}
+	for _, x := range []struct {
+		what  string
+		looks [][]LoadProgress // a second apart; a node has two, all have five
+		want  []int
+		over  bool
+	}{
+		{"one hangs, one is done", [][]LoadProgress{{at(3), at(0)}, {at(3), done}, {at(3), done}}, []int{0}, false},
+		{"one is silent, one moves", [][]LoadProgress{{silent, at(0)}, {silent, at(1)}, {silent, at(2)}}, []int{0}, false},
+		{"it hung before it began", [][]LoadProgress{{at(0), at(1)}, {at(0), at(2)}, {at(0), at(2)}}, []int{0}, false},
+		{"slow, and moves", [][]LoadProgress{{at(3), done}, {at(3), done}, {at(4), done}, {at(4), done}, {at(5), done}}, nil, false},
+		{"silent for a moment", [][]LoadProgress{{at(3), done}, {silent, done}, {at(4), done}, {silent, done}}, nil, false},
+		{"two of three hang", [][]LoadProgress{{at(3), at(3), at(3)}, {at(3), at(3), at(4)}, {at(3), at(3), at(5)}}, []int{0, 1}, false},
+		{"none moves: what they share", [][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}}, nil, false},
+		{"none moves, for long", [][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}}, nil, true},
+		{"alone, for long", [][]LoadProgress{{at(3)}, {at(3)}, {at(3)}, {at(3)}, {at(3)}, {at(3)}}, nil, true},
+		{"alone, and moves", [][]LoadProgress{{at(3)}, {at(4)}, {at(5)}, {at(6)}, {at(7)}, {at(8)}, {at(9)}}, nil, false},
+		{"all are done", [][]LoadProgress{{done, done}, {done, done}, {done, done}, {done, done}, {done, done}, {done, done}, {done, done}}, nil, false},
+		{"too early", [][]LoadProgress{{at(3), done}, {at(3), done}}, nil, false},
+	} {
+		s, got, over := LoadStall{Deadline: 2 * time.Second, All: 5 * time.Second}, []int(nil), false
+		for i, l := range x.looks {
+			got, over = s.Look(time.Duration(i)*time.Second, l)
+		}
+		if !slices.Equal(got, x.want) || over != x.over {
+			t.Errorf("%s: got %v %v, want %v %v", x.what, got, over, x.want, x.over)
+		}
+	}
+}
+
 // paced runs steps: cost is what a rank keeps each other waiting in a step.
 func paced(p *Pace, steps int, wall time.Duration, ids []string, cost func(step, rank int) time.Duration) (out []Remark, fencedAfter time.Duration) {
 	for s := range steps {

@@ -1,0 +1,85 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"shoal/proto"
+	"shoal/topology"
+)
+
+// errNewer ends the calls of a load that nobody wants any more.
+var errNewer = errors.New("cluster: another placement follows")
+
+// watchLoad looks how far the nodes are with a load, until ctx ends. A node that
+// hangs is fenced; when nobody moves for loadTimeout, the load fails.
+func (d *director) watchLoad(ctx context.Context, c actor.Context, e topology.LoadSlices) {
+	self, root := c.Self(), c.ActorSystem().Root
+	handles := make([]Handle, len(e.Nodes))
+	for i, n := range e.Nodes {
+		handles[i] = d.hosts[n.ID].handle
+	}
+	end, every := d.endLoad, d.cfg.LoadStall/8
+	d.calls.Add(1)
+	go func() {
+		defer d.calls.Done()
+		t := time.NewTicker(every)
+		defer t.Stop()
+		began := time.Now()
+		rule := topology.LoadStall{Deadline: d.cfg.LoadStall, All: loadTimeout}
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+			}
+			hung, over := rule.Look(time.Since(began), loadings(ctx, handles, e.Placement.Epoch, every))
+			if ctx.Err() != nil {
+				return
+			}
+			for _, rank := range hung {
+				n := e.Nodes[rank]
+				root.Send(self, &nodeFence{id: n.ID, incarnation: n.Incarnation, hung: true,
+					reason: fmt.Sprintf("it made no progress in loading its weights for %v", d.cfg.LoadStall)})
+			}
+			if over {
+				end(fmt.Errorf("cluster: no node has made progress in loading its weights for %v", loadTimeout))
+			}
+		}
+	}()
+}
+
+// loadings asks all nodes at once how far they are.
+func loadings(ctx context.Context, handles []Handle, epoch uint32, limit time.Duration) []topology.LoadProgress {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	out := make([]topology.LoadProgress, len(handles))
+	var wg sync.WaitGroup
+	for i, h := range handles {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			st, err := h.Status(ctx)
+			out[i] = loadingOf(st, err, epoch)
+		}()
+	}
+	wg.Wait()
+	return out
+}
+
+// loadingOf: what a node does before the load is in its executor's hands counts as
+// well, since the load comes behind it.
+func loadingOf(st *proto.SocketStatus, err error, epoch uint32) topology.LoadProgress {
+	if err != nil {
+		return topology.LoadProgress{Silent: true}
+	}
+	return topology.LoadProgress{
+		Done:  st.Epoch > epoch || st.Epoch == epoch && st.State != "loading",
+		Moved: uint64(st.LoadedBytes) + uint64(st.FetchedBytes) + st.Progress,
+	}
+}

@@ -1,0 +1,49 @@
+package cluster
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"shoal/actors/socket"
+	"shoal/proto"
+)
+
+// TestHungLoad: of three sockets one leaves, and another one's executor hangs, so
+// that it never comes to its new slices, while its actor answers. It is named and
+// left out, and the third one serves alone, with the same tokens.
+func TestHungLoad(t *testing.T) {
+	const deadline = 4 * time.Second
+	g := goldens(t)[6]
+	c := startLocal(t, LocalConfig{Sockets: 3, Threads: 1, Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32", LoadDeadline: deadline}})
+	hung, free := make(chan bool, 1), make(chan struct{})
+	c.system.Root.Send(c.sockets[1].pid, &socket.Release{Request: &proto.ReleaseRequest{Epoch: c.director.serving.Load().Placement.Epoch}, Reply: func(_ *proto.ReleaseReply, err error) {
+		hung <- err == nil
+		if err == nil {
+			<-free
+		}
+	}})
+	defer close(free)
+	if !<-hung {
+		t.Fatal("an idle socket refused a release")
+	}
+	began := time.Now()
+	c.root.Send(c.dpid, &nodeDrain{id: "socket-2"})
+	for c.Cluster().Fences["hung"] == 0 {
+		if time.Since(began) > 20*deadline {
+			t.Fatalf("it is not left out: %+v", c.Cluster())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Logf("left out %.2f s after the load began, of a deadline of %v", time.Since(began).Seconds(), deadline)
+	if got := generate(t, c, "r", g.Prompt, len(g.Greedy)); !slices.Equal(got, g.Greedy) {
+		t.Errorf("got %v, want %v", got, g.Greedy)
+	}
+	want := map[string]string{"socket-0": "ready", "socket-1": "fenced", "socket-2": "drained"}
+	for _, n := range c.Cluster().Nodes {
+		if n.State != want[n.ID] || n.ID == "socket-1" && !strings.Contains(n.Reason, "no progress in loading") {
+			t.Errorf("%s is %s (%s), want %s", n.ID, n.State, n.Reason, want[n.ID])
+		}
+	}
+}
