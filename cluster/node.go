@@ -361,8 +361,7 @@ func (n *nodeActor) drain(b *bus) {
 			n.cfg.Logger.Warn("leaving with work in hand", "waited", drainLimit)
 			return
 		case <-look.C:
-			heard := time.Unix(0, n.heard.Load())
-			if time.Since(heard) > silence || !slices.ContainsFunc(b.gossip.Members(), func(m gossip.Member) bool {
+			if uptime()-time.Duration(n.heard.Load()) > silence || !slices.ContainsFunc(b.gossip.Members(), func(m gossip.Member) bool {
 				return m.Meta.Role == string(security.RoleCoordinator)
 			}) {
 				return
@@ -421,7 +420,7 @@ type nodeActor struct {
 	pid         *actor.PID
 	leaving     atomic.Bool   // it has said that it drains
 	retired     chan struct{} // filled when it was told, since then, that it holds nothing
-	heard       atomic.Int64  // when the coordinator last asked something, Unix nanoseconds
+	heard       atomic.Int64  // when the coordinator last asked something, since the start of this process
 }
 
 // Receive implements actor.Actor.

@@ -28,11 +28,8 @@ func stayJoined(ctx context.Context, b *bus, seeds []string, heard interface{ Lo
 			return
 		case <-t.C:
 		}
-		last := began
-		if at := heard.Load(); at > 0 {
-			last = time.Unix(0, at)
-		}
-		if time.Since(last) < silence {
+		quiet := min(time.Since(began), uptime()-time.Duration(heard.Load()))
+		if quiet < silence {
 			if lost {
 				log.Info("the coordinator is back")
 			}
@@ -40,7 +37,7 @@ func stayJoined(ctx context.Context, b *bus, seeds []string, heard interface{ Lo
 			continue
 		}
 		if !lost {
-			log.Warn("the coordinator is silent; knocking until it answers", "join", seeds, "for", time.Since(last).Round(time.Millisecond))
+			log.Warn("the coordinator is silent; knocking until it answers", "join", seeds, "for", quiet.Round(time.Millisecond))
 			lost = true
 		}
 		knock, cancel := context.WithTimeout(ctx, knockLimit)
@@ -52,4 +49,9 @@ func stayJoined(ctx context.Context, b *bus, seeds []string, heard interface{ Lo
 	}
 }
 
-func (n *nodeActor) hear() { n.heard.Store(time.Now().UnixNano()) }
+var started = time.Now()
+
+// uptime is a time that no setting of the clock moves.
+func uptime() time.Duration { return time.Since(started) }
+
+func (n *nodeActor) hear() { n.heard.Store(int64(uptime())) }

@@ -194,7 +194,8 @@ func (r *Rules) Defaults() {
 // takes the job up: Start, or Dead. ok is false when it must not, or not yet.
 func (s *State) Begin(now int64, r Rules) (n Note, ok bool) {
 	switch {
-	case s.Phase != Queued && s.Phase != Running, now < s.NotBefore:
+	case s.Phase != Queued && s.Phase != Running, now < s.NotBefore && s.NotBefore-now <= r.MaxBackoff.Milliseconds():
+		// A pause that is longer than any was written before the clock was set back.
 		return Note{}, false
 	case s.Phase == Running && s.Takeovers >= r.MaxTakeovers:
 		return Note{Kind: KindDead, Attempt: s.Attempt, At: now, Code: "crash_loop",

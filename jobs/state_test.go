@@ -43,6 +43,9 @@ func TestStateTellsTheLifeOfAJob(t *testing.T) {
 	if _, now := s.Begin(10_999, rules); now {
 		t.Fatal("it begins before its pause is over")
 	}
+	if _, now := s.Begin(11_000-3_600_000, rules); !now {
+		t.Fatal("the clock was set back by an hour, and it waits that long")
+	}
 	n, _ := s.Begin(11_000, rules)
 	ok(n)
 	no(Note{Kind: KindTokens, Attempt: 1, First: 2, Count: 1}, ErrFenced)

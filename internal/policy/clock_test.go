@@ -1,0 +1,63 @@
+package policy
+
+import (
+	"go/ast"
+	"slices"
+	"testing"
+)
+
+// wallClock are the files that turn a time into a number or back, and what for.
+// Such a time has lost its monotonic reading: differences of two jump when the
+// machine's clock is set, so no wait and no verdict may rest on one.
+var wallClock = map[string]string{
+	"api/cluster.go":         "a time for clients",
+	"api/server.go":          "created, for clients",
+	"cli/standby.go":         "a deadline in the past",
+	"cluster/coordinator.go": "an incarnation",
+	"cluster/node.go":        "an incarnation",
+	"cluster/rpc/config.go":  "an incarnation",
+	"jobs/store.go":          "the times in a journal outlive the process; state.go bounds a pause that the clock was set back under",
+	"model/hash.go":          "the time of a file",
+}
+
+func TestWallClock(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range sources(t) {
+		if s.test || s.generated() {
+			continue
+		}
+		for _, at := range wallUses(s) {
+			if wallClock[s.name] == "" {
+				t.Errorf("%s: keep a time.Time, or a duration since the start: this one jumps with the machine's clock (or say in clock_test.go what it is for)", at)
+			}
+			seen[s.name] = true
+		}
+	}
+	for name := range wallClock {
+		if !seen[name] {
+			t.Errorf("%s reads no wall clock any more: take it off the list", name)
+		}
+	}
+}
+
+func TestWallClockCanFail(t *testing.T) {
+	for text, want := range map[string]int{
+		"var a = time.Now()": 0, "var a = time.Since(b)": 0,
+		"var a = time.Now().UnixNano()": 1, "var a = time.Unix(0, b)": 1, "var a = b.UnixMilli()": 1,
+	} {
+		if got := wallUses(parse(t, "x/y.go", "package x\nimport \"time\"\n"+text+"\n")); len(got) != want {
+			t.Errorf("%s: %v, want %d", text, got, want)
+		}
+	}
+}
+
+// wallUses lists where s turns times into numbers or numbers into times.
+func wallUses(s source) (uses []string) {
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		if sel, ok := n.(*ast.SelectorExpr); ok && slices.Contains([]string{"Unix", "UnixNano", "UnixMilli", "UnixMicro"}, sel.Sel.Name) {
+			uses = append(uses, s.at(sel)+": "+sel.Sel.Name)
+		}
+		return true
+	})
+	return uses
+}
