@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"shoal/cluster"
@@ -61,9 +62,20 @@ func (c *nodeCmd) Run(e *env) error {
 	ctx := e.ctx
 	if c.WithParent {
 		ctx = cluster.WithParent(ctx, e.stdin)
+		shareProcessors(c.Threads)
 	}
 	progress := nodeProgress(e, cmp.Or(c.ID, "this node"))
 	return cluster.RunNode(ctx, cluster.NodeConfig{ID: c.ID, Bind: c.Bind, Cluster: c.Cluster, Join: c.Join, Model: dir, KVBudget: int64(c.KVMemory),
 		Threads: c.Threads, WeightsCache: c.weightsCache(), WeightsCacheSize: int64(c.WeightsCacheSize), Share: c.Share, Key: key, NATS: c.NATS, DataDir: c.DataDir, Abrupt: c.WithParent,
 		Logger: c.logger(e.stderr), OnProgress: progress})
+}
+
+// shareProcessors keeps a node that shares this machine with others to as many
+// processors as it has compute threads. With more, every message that wakes a
+// goroutine wakes another thread of this process to look for work, on a core where
+// a rank that all wait for computes. GOMAXPROCS in the environment overrides.
+func shareProcessors(threads int) {
+	if os.Getenv("GOMAXPROCS") == "" && threads > 0 && threads < runtime.NumCPU() {
+		runtime.GOMAXPROCS(threads)
+	}
 }

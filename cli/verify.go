@@ -70,7 +70,11 @@ func (c *verifyCmd) Run(e *env) error {
 // share, in the type and the mapping that a cluster takes by itself.
 func nodeWeights(c *model.Config, n int) (topology.Mapping, int64, error) {
 	shape := socket.ShapeOf(c)
-	mapping := topology.ChooseUnmeasured(shape, max(n, 1))
+	dt := tensor.F32
+	if c.DType == tensor.BF16 || c.DType == tensor.Q8_0 {
+		dt = c.DType
+	}
+	mapping := topology.ChooseUnmeasured(shape, max(n, 1), float64(dt.BytesPerRow(32))/32)
 	members := make([]topology.Member, max(n, 1))
 	for i := range members {
 		members[i] = topology.Member{ID: fmt.Sprint(i), Share: 1}
@@ -78,10 +82,6 @@ func nodeWeights(c *model.Config, n int) (topology.Mapping, int64, error) {
 	place, err := topology.Place(1, mapping, shape, members)
 	if err != nil {
 		return mapping, 0, fmt.Errorf("--nodes %d: %w", n, err)
-	}
-	dt := tensor.F32
-	if c.DType == tensor.BF16 || c.DType == tensor.Q8_0 {
-		dt = c.DType
 	}
 	var most int64
 	for rank := range members {

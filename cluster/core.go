@@ -94,7 +94,11 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 	shape := socket.ShapeOf(m)
 	mapping, err := topology.ParseMapping(s.Mapping)
 	if err != nil {
-		mapping = topology.ChooseUnmeasured(shape, max(nodes, 1))
+		weights, err := tensor.ParseDType(s.Weights)
+		if err != nil {
+			return nil, err
+		}
+		mapping = topology.ChooseUnmeasured(shape, max(nodes, 1), float64(weights.BytesPerRow(32))/32)
 	}
 	c.director = newDirector(directorConfig{
 		Authority: topology.AuthorityConfig{Shape: shape, Mapping: mapping, Nodes: nodes, Settle: settle, Backoff: 200 * time.Millisecond, ModelHash: ck.Hash(), After: l.after, Leased: l.record != nil, Drained: l.drained},

@@ -11,10 +11,10 @@ type Costs struct {
 }
 
 // SyncGuess is the time of one small collective over the NATS mesh by number of
-// sockets, for the planner before anything was measured: about 20 us a message
-// that a socket sends and receives, all sockets sharing a machine (measured in
-// docs/benchmarks.md).
-func SyncGuess(sockets int) float64 { return 20e-6 * float64(sockets*sockets) / 2 }
+// sockets, for the planner before anything was measured. Processes that share two
+// cores took 160 to 240 us with two sockets and 320 to 600 with four, what a rank
+// waits for the others' turn on a core included (docs/benchmarks.md, Nodes).
+func SyncGuess(sockets int) float64 { return 10e-6 * float64(sockets*max(sockets, 8)) }
 
 // DecodeSeconds estimates one layer of a decode step of few rows, the mean of those
 // with experts and those without: the synchronisations of the mapping and the weights that the slowest socket reads.
@@ -33,9 +33,9 @@ func DecodeSeconds(m Mapping, s Shape, sockets int, c Costs) float64 {
 }
 
 // ChooseUnmeasured is Choose for sockets of which nothing was measured yet: eight
-// GB/s, two bytes a weight.
-func ChooseUnmeasured(s Shape, sockets int) Mapping {
-	return Choose(s, sockets, Costs{Sync: SyncGuess(sockets), Bandwidth: 8e9, WeightBytes: 2})
+// GB/s.
+func ChooseUnmeasured(s Shape, sockets int, weightBytes float64) Mapping {
+	return Choose(s, sockets, Costs{Sync: SyncGuess(sockets), Bandwidth: 8e9, WeightBytes: weightBytes})
 }
 
 // attentionWeights are the elements of a layer's projections. Of latent attention

@@ -25,3 +25,21 @@ func TestPlannerWeighsSynchronisationAgainstWeights(t *testing.T) {
 		t.Errorf("experts read %g bytes more, want %g", got, want)
 	}
 }
+
+// What processes on one machine were measured to be faster with, and what machines
+// of their own need: synchronisations cost more than a small model's attention
+// weights, and less than a large one's.
+func TestPlannerUnmeasured(t *testing.T) {
+	small := Shape{Hidden: 1024, Heads: 16, KVHeads: 8, HeadDim: 64, FFN: 2816}
+	large := Shape{Hidden: 8192, Heads: 64, KVHeads: 8, HeadDim: 128, FFN: 28672}
+	for _, weightBytes := range []float64{18.0 / 32, 34.0 / 32, 2} {
+		for _, sockets := range []int{2, 4, 16} {
+			if got := ChooseUnmeasured(small, sockets, weightBytes); got != Reduce {
+				t.Errorf("a small model, %d sockets, %g bytes a weight: %s", sockets, weightBytes, got)
+			}
+			if got := ChooseUnmeasured(large, sockets, weightBytes); got != Gather {
+				t.Errorf("a large model, %d sockets, %g bytes a weight: %s", sockets, weightBytes, got)
+			}
+		}
+	}
+}
