@@ -58,12 +58,25 @@ type exit int
 
 func (e exit) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
+// interruptedTwice is the exit status after a second Ctrl-C or SIGTERM.
+const interruptedTwice = 130
+
 // Main runs the command line and returns the exit status: 0 done, 1 failed, 2
-// wrong usage, 130 interrupted.
+// wrong usage, 130 interrupted. The first Ctrl-C or SIGTERM asks a command to end,
+// which may drain for a while; a second one ends the process at once.
 func Main(args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	go func() { // ends with the process
+		<-signals
+		cancel()
+		s := <-signals
+		fmt.Fprintf(os.Stderr, "shoal: %v while ending: stopped at once. Running requests are cut off; durable jobs go on when a coordinator runs again.\n", s)
+		os.Exit(interruptedTwice)
+	}()
 	return run(env{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: &console{file: os.Stderr}}, args)
 }
 

@@ -1,0 +1,40 @@
+package cluster_test
+
+import (
+	"context"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestSecondSignal: while a drain waits for requests that cannot end, since the
+// nodes are frozen, a second signal ends `shoal up` at once, with its own status
+// and a word on what that means.
+func TestSecondSignal(t *testing.T) {
+	c := up(t, 2)
+	pids := c.children()
+	signal := func(pid int, s syscall.Signal) {
+		t.Helper()
+		if err := syscall.Kill(pid, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := c.open(streaming(2, 400))
+	f.reach(t, 5)
+	for _, pid := range pids {
+		signal(pid, syscall.SIGSTOP)
+	}
+	signal(c.head.cmd.Process.Pid, syscall.SIGTERM)
+	eventually(t, startLimit, "it drains", func() (bool, string) {
+		a, err := c.try(context.Background(), "GET", "/ready", nil)
+		return err != nil || strings.Contains(string(a.body), "draining"), string(a.body)
+	})
+	signal(c.head.cmd.Process.Pid, syscall.SIGTERM)
+	if code := c.head.end(t, startLimit); code != 130 || !strings.Contains(tail(c.head.err), "terminated while ending: stopped at once") {
+		t.Errorf("status %d after the second signal, want 130 and a word on it", code)
+	}
+	for _, pid := range pids {
+		signal(pid, syscall.SIGCONT)
+	}
+	c.gone(pids)
+}
