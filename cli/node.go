@@ -64,10 +64,12 @@ func (c *nodeCmd) Run(e *env) error {
 		ctx = cluster.WithParent(ctx, e.stdin)
 		shareProcessors(c.Threads)
 	}
+	log := c.logger(e.stderr)
+	c.takeKVBytes(1, log)
 	progress := nodeProgress(e, cmp.Or(c.ID, "this node"))
 	return cluster.RunNode(ctx, cluster.NodeConfig{ID: c.ID, Bind: c.Bind, Cluster: c.Cluster, Join: c.Join, Model: dir, KVBudget: int64(c.KVMemory),
 		Threads: c.Threads, WeightsCache: c.weightsCache(), WeightsCacheSize: int64(c.WeightsCacheSize), Share: c.Share, Key: key, NATS: c.NATS, DataDir: c.DataDir, Abrupt: c.WithParent,
-		Logger: c.logger(e.stderr), OnProgress: progress})
+		Logger: log, OnProgress: progress})
 }
 
 // shareProcessors keeps a node that shares this machine with others to as many

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -69,11 +70,44 @@ type listenFlags struct {
 
 // nodeFlags say what each node may use.
 type nodeFlags struct {
-	KVMemory size `name:"kv-memory" default:"1GiB" help:"Memory of the caches, per node."`
+	KVMemory size `name:"kv-memory" help:"Memory of the caches, per node (default: 1GiB, or less: half of what this machine or container may use, shared by the nodes of this command)."`
 	Threads  int  `help:"Compute threads per node (default: the processors; up and demo share them out)."`
 
 	WeightsCache     string `placeholder:"DIR|off" help:"Keep quantised weights in this folder, so that the next start is quick (default: shoal/weights in the user's cache directory)."`
 	WeightsCacheSize size   `default:"64GiB" help:"Most bytes in that folder; what was not used for longest is removed."`
+}
+
+const (
+	kvMemory      = 1 << 30
+	kvMemoryLeast = 16 << 20
+)
+
+// kvBytes is the memory of each node's caches, of so many nodes in this machine or
+// container, which may use limit bytes (0: nobody knows). why, when set, is a word
+// to the user.
+func (f *nodeFlags) kvBytes(nodes int, limit int64, from string) (bytes int64, why string) {
+	part := limit / 2 / int64(nodes)
+	if bytes = int64(f.KVMemory); bytes > 0 {
+		if limit > 0 && bytes > limit/int64(nodes) {
+			why = fmt.Sprintf("--kv-memory %s for each of %s is more than %s may use (%s)", bytesText(bytes), counted(nodes, "node"), from, bytesText(limit))
+		}
+		return bytes, why
+	}
+	if limit == 0 || part >= kvMemory {
+		return kvMemory, ""
+	}
+	bytes = max(part, kvMemoryLeast)
+	return bytes, fmt.Sprintf("caches of each of %s take %s: %s may use %s; --kv-memory sets it", counted(nodes, "node"), bytesText(bytes), from, bytesText(limit))
+}
+
+// takeKVBytes settles KVMemory, and says what has to be said.
+func (f *nodeFlags) takeKVBytes(nodes int, log *slog.Logger) {
+	limit, from := cluster.MemoryLimit()
+	bytes, why := f.kvBytes(nodes, limit, from)
+	if why != "" {
+		log.Warn(why)
+	}
+	f.KVMemory = size(bytes)
 }
 
 // weightsCache is the folder of quantised weights, empty for none.

@@ -108,6 +108,7 @@ func (c *upCmd) start(e *env) (_ *local, err error) {
 	}
 	l := &local{log: c.logger(e.stderr)}
 	serve.Logger = l.log
+	c.takeKVBytes(c.Nodes, l.log)
 	l.ctx, l.cancel = context.WithCancelCause(e.ctx)
 	defer func() {
 		if err != nil {
