@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 
 	"shoal/cluster"
 	"shoal/security"
@@ -23,7 +24,8 @@ type coordinatorCmd struct {
 	Nodes      int      `default:"0" help:"Nodes to wait for before serving (default: whoever is there after two quiet seconds)."`
 	NATS       string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
 	DataDir    string   `type:"path" placeholder:"DIR" help:"Where jobs, batches and files live; a restarted coordinator goes on with them (default: none, jobs are refused)."`
-	WithParent bool     `hidden:"" help:"End when standard input closes."`
+	WithParent bool     `hidden:"" help:"End at once when standard input closes."`
+	ListenFD   int      `name:"listen-fd" hidden:"" help:"Descriptor of a listener that the parent has open, in place of --listen; a standby does not answer there."`
 }
 
 func (c *coordinatorCmd) Help() string {
@@ -52,14 +54,17 @@ func (c *coordinatorCmd) Run(e *env) error {
 	if err := security.CheckAPIBind(c.Listen, len(c.APIKey) > 0); err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", c.Listen)
+	l, err := c.listen()
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	defer l.Close()
 	ctx := e.ctx
 	if c.WithParent {
-		ctx = cluster.WithParent(ctx, e.stdin)
+		context.AfterFunc(cluster.WithParent(context.WithoutCancel(ctx), e.stdin), func() {
+			fmt.Fprintln(e.stderr, "shoal: the parent process is gone")
+			os.Exit(1) // what it has promised is on disk
+		})
 	}
 	cfg := cluster.CoordinatorConfig{ID: c.ID, Bind: c.Bind, Cluster: c.Cluster, Join: c.Join, Standby: c.Standby, API: "http://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, NATS: c.NATS, DataDir: c.DataDir}
 	door := func() {}
@@ -67,8 +72,10 @@ func (c *coordinatorCmd) Run(e *env) error {
 		if cfg.ID == "" {
 			cfg.ID = "standby"
 		}
-		d := newDoorman(l)
-		cfg.Waits, door = d.say, d.leave
+		if c.ListenFD == 0 { // else the one who coordinates answers there
+			d := newDoorman(l)
+			cfg.Waits, door = d.say, d.leave
+		}
 		fmt.Fprintf(e.stderr, "standby at %s, in the cluster of %v\n", l.Addr(), c.Join)
 	}
 	co, err := cluster.StartCoordinator(ctx, cfg)
@@ -87,6 +94,15 @@ func (c *coordinatorCmd) Run(e *env) error {
 			fmt.Fprintf(e.stderr, "ready: %s on %s\n", co.ServeConfig().Names[0], counted(len(co.Cluster().Nodes), "node"))
 		}
 	})
+}
+
+func (c *coordinatorCmd) listen() (net.Listener, error) {
+	if c.ListenFD == 0 {
+		return net.Listen("tcp", c.Listen)
+	}
+	f := os.NewFile(uintptr(c.ListenFD), "listener")
+	defer f.Close() // the listener has its own
+	return net.FileListener(f)
 }
 
 // more are the flags that nodes need as well.

@@ -62,6 +62,25 @@ func (f *serveFlags) config() (cluster.ServeConfig, error) {
 		StepDeadline: f.StepDeadline, LoadDeadline: f.LoadDeadline, SyncDeadline: f.SyncDeadline}, err
 }
 
+// args are the flags that give another process the same settings.
+func (f *serveFlags) args(dir string) []string {
+	out := []string{"--model", dir}
+	for _, x := range []struct {
+		flag  string
+		value any
+	}{{"quant", f.Quant}, {"kv-type", f.KVType}, {"mapping", f.Mapping}, {"policy", f.Policy}, {"max-context", f.MaxContext},
+		{"step-tokens", f.StepTokens}, {"chunk", f.Chunk}, {"max-sequences", f.MaxSequences}, {"replicas", f.Replicas}, {"queue", f.Queue},
+		{"step-deadline", f.StepDeadline}, {"load-deadline", f.LoadDeadline}, {"sync-deadline", f.SyncDeadline}} {
+		if v := fmt.Sprint(x.value); v != "" {
+			out = append(out, "--"+x.flag+"="+v)
+		}
+	}
+	for _, n := range f.ModelName {
+		out = append(out, "--model-name="+n)
+	}
+	return out
+}
+
 // listenFlags say where the API listens.
 type listenFlags struct {
 	Listen string   `default:"127.0.0.1:8080" help:"Address of the API; port 0 takes a free one. Beyond loopback it needs --api-key."`

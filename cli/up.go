@@ -27,6 +27,7 @@ type upCmd struct {
 	Nodes   int       `short:"n" default:"4" help:"Node processes, 1 to 64."`
 	Share   []float64 `placeholder:"X" help:"Relative shares of the nodes (default: even)."`
 	DataDir string    `type:"path" placeholder:"DIR" help:"Where jobs, batches and files live; a restarted cluster goes on with them (default: shoal/jobs in the user's cache directory, one folder per model)."`
+	Standby bool      `help:"Run the coordinator as a process of its own, with a second one that takes over when it dies. Three copies of the job store, in three processes."`
 	noJobs  bool
 	LogDir  string `type:"path" placeholder:"DIR" help:"Write each node's log to a file in this folder (default: only trouble is shown)."`
 }
@@ -40,6 +41,9 @@ coordinator and the API live in this process. Ctrl-C drains.
 }
 
 func (c *upCmd) Run(e *env) error {
+	if c.Standby {
+		return c.runPair(e)
+	}
 	l, err := c.start(e)
 	if err != nil {
 		return err
@@ -52,7 +56,7 @@ func (c *upCmd) Run(e *env) error {
 	defer at.Close()
 	err = serveAPI(&env{ctx: l.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, l.coordinator, at, c.APIKey, l.log, func(addr string) {
 		if l.waitReady(e) == nil {
-			c.announce(e, l, addr)
+			c.announce(e, l.coordinator.ServeConfig().Names[0], addr)
 		}
 	})
 	if err == nil && e.ctx.Err() == nil { // nobody asked it to end
@@ -62,13 +66,12 @@ func (c *upCmd) Run(e *env) error {
 }
 
 // announce prints the ready line, with a request to paste.
-func (c *upCmd) announce(e *env, l *local, addr string) {
+func (c *upCmd) announce(e *env, name, addr string) {
 	auth, key := "", ""
 	if len(c.APIKey) > 0 {
 		auth, key = " -H 'Authorization: Bearer KEY'", " --api-key KEY"
 	}
-	s := l.coordinator.ServeConfig()
-	fmt.Fprintf(e.stdout, "ready: %s on %s, API at http://%s/v1\n\n", s.Names[0], counted(c.Nodes, "node"), addr)
+	fmt.Fprintf(e.stdout, "ready: %s on %s, API at http://%s/v1\n\n", name, counted(c.Nodes, "node"), addr)
 	fmt.Fprintf(e.stdout, "  curl http://%s/v1/chat/completions%s -H 'Content-Type: application/json' \\\n"+
 		"    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Write a Go function that reverses a string.\"}]}'\n\n", addr, auth)
 	fmt.Fprintf(e.stdout, "  shoal status --server %s%s     shoal chat --server %s%s     http://%s/\n", addr, key, addr, key, addr)
@@ -84,18 +87,22 @@ type local struct {
 	files       []*os.File
 }
 
-// start brings coordinator and nodes up; it does not wait for the model.
-func (c *upCmd) start(e *env) (_ *local, err error) {
+func (c *upCmd) check() error {
 	if c.Nodes < 1 || c.Nodes > 64 {
-		return nil, fmt.Errorf("--nodes %d: want 1 to 64", c.Nodes)
+		return fmt.Errorf("--nodes %d: want 1 to 64", c.Nodes)
 	}
 	if len(c.Share) > 0 && len(c.Share) != c.Nodes {
-		return nil, fmt.Errorf("--share names %d shares for %d nodes", len(c.Share), c.Nodes)
+		return fmt.Errorf("--share names %d shares for %d nodes", len(c.Share), c.Nodes)
 	}
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return nil, fmt.Errorf("--listen %q is not HOST:PORT, as in 127.0.0.1:8080", c.Listen)
+		return fmt.Errorf("--listen %q is not HOST:PORT, as in 127.0.0.1:8080", c.Listen)
 	}
-	if err := security.CheckAPIBind(c.Listen, len(c.APIKey) > 0); err != nil {
+	return security.CheckAPIBind(c.Listen, len(c.APIKey) > 0)
+}
+
+// start brings coordinator and nodes up; it does not wait for the model.
+func (c *upCmd) start(e *env) (_ *local, err error) {
+	if err := c.check(); err != nil {
 		return nil, err
 	}
 	serve, err := c.config()
@@ -105,6 +112,9 @@ func (c *upCmd) start(e *env) (_ *local, err error) {
 	data, err := c.dataDir(serve.Model)
 	if err != nil {
 		return nil, err
+	}
+	if at := filepath.Join(data, pairCoordinator, "store.json"); data != "" && exists(at) {
+		return nil, fmt.Errorf("%s was written by `shoal up --standby`; start it with --standby, or with another --data-dir", data)
 	}
 	l := &local{log: c.logger(e.stderr)}
 	serve.Logger = l.log
@@ -121,7 +131,7 @@ func (c *upCmd) start(e *env) (_ *local, err error) {
 	}
 	l.children = cluster.NewChildren(l.log)
 	for i := range c.Nodes {
-		if err := c.child(l, i, serve.Model); err != nil {
+		if err := c.child(l, i, serve.Model, "--join", l.coordinator.GossipAddress()); err != nil {
 			return nil, err
 		}
 	}
@@ -145,20 +155,20 @@ func (c *upCmd) dataDir(checkpoint string) (string, error) {
 	return filepath.Join(cache, "shoal", "jobs", fmt.Sprintf("%x", sha256.Sum256([]byte(abs)))[:16]), nil
 }
 
-func (c *upCmd) child(l *local, i int, dir string) error {
+func (c *upCmd) child(l *local, i int, dir string, more ...string) error {
 	id := fmt.Sprintf("node-%d", i)
 	threads := c.Threads
 	if threads == 0 {
 		threads = max(1, runtime.NumCPU()/c.Nodes)
 	}
-	args := []string{"node", "--with-parent", "--id", id, "--join", l.coordinator.GossipAddress(), "--model", dir,
+	args := []string{"node", "--with-parent", "--id", id, "--model", dir,
 		"--kv-memory", strconv.FormatInt(int64(c.KVMemory), 10), "--threads", strconv.Itoa(threads),
 		"--weights-cache", cmp.Or(c.weightsCache(), "off"), "--weights-cache-size", strconv.FormatInt(int64(c.WeightsCacheSize), 10), "--log-level", c.LogLevel}
 	share := 1.0 // processes of one machine are equals
 	if len(c.Share) > 0 {
 		share = c.Share[i]
 	}
-	args = append(args, "--share", strconv.FormatFloat(share, 'g', -1, 64))
+	args = append(append(args, "--share", strconv.FormatFloat(share, 'g', -1, 64)), more...)
 	var out io.Writer = io.Discard // the tail is kept and shown when the node ends
 	if c.LogDir != "" {
 		if err := os.MkdirAll(c.LogDir, 0o755); err != nil {
@@ -171,11 +181,16 @@ func (c *upCmd) child(l *local, i int, dir string) error {
 		l.files = append(l.files, f)
 		out = f
 	}
-	return l.children.Start(id, args, out, func(string, error) {
+	return l.children.Start(cluster.Child{ID: id, Args: args, Stderr: out, Exited: func(error) {
 		if l.children.Alive() == 0 {
 			l.cancel(errors.New("every node process has ended"))
 		}
-	})
+	}})
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // stop drains and ends everything.

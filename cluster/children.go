@@ -38,29 +38,41 @@ type child struct {
 	ended bool // guarded by Children.mu
 }
 
+// Child is a process to run.
+type Child struct {
+	ID     string
+	Args   []string
+	Env    []string   // more than this process's, without its settings
+	Files  []*os.File // its descriptors from 3 on
+	Stderr io.Writer
+	Exited func(err error) // told when it ends by itself
+}
+
 // NewChildren prepares a set of processes; log takes their last words.
 func NewChildren(log *slog.Logger) *Children { return &Children{log: log} }
 
-// Start runs one more process. onExit is told when it ends by itself.
-func (c *Children) Start(id string, args []string, stderr io.Writer, onExit func(id string, err error)) error {
+// Start runs one more process.
+func (c *Children) Start(x Child) error {
+	id := x.ID
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("cluster: cannot find this program to run it again: %w", err)
 	}
-	k := &child{id: id, cmd: exec.Command(self, args...)}
-	k.cmd.Env = childEnv(os.Environ())
+	k := &child{id: id, cmd: exec.Command(self, x.Args...)}
+	k.cmd.Env = append(childEnv(os.Environ()), x.Env...)
+	k.cmd.ExtraFiles = x.Files
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C reaches the parent alone, which drains
 	if k.pipe, err = k.cmd.StdinPipe(); err != nil {
 		return err
 	}
-	k.cmd.Stderr = io.MultiWriter(stderr, &k.tail)
+	k.cmd.Stderr = io.MultiWriter(x.Stderr, &k.tail)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stop {
 		return errors.New("cluster: the local cluster is stopping")
 	}
 	if err := k.cmd.Start(); err != nil {
-		return fmt.Errorf("cluster: node %s did not start: %w", id, err)
+		return fmt.Errorf("cluster: %s did not start: %w", id, err)
 	}
 	c.list = append(c.list, k)
 	c.wait.Add(1)
@@ -72,8 +84,8 @@ func (c *Children) Start(id string, args []string, stderr io.Writer, onExit func
 		k.ended = true
 		c.mu.Unlock()
 		if !stopping {
-			c.log.Error("a node process ended", "node", id, "pid", k.cmd.Process.Pid, "error", err, "said", k.tail.String())
-			onExit(id, err)
+			c.log.Error("a process ended", "id", id, "pid", k.cmd.Process.Pid, "error", err, "said", k.tail.String())
+			x.Exited(err)
 		}
 	}()
 	return nil
@@ -89,7 +101,7 @@ func childEnv(env []string) []string {
 	})
 }
 
-// PIDs lists the processes by node id.
+// PIDs lists the processes by id.
 func (c *Children) PIDs() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,6 +110,23 @@ func (c *Children) PIDs() map[string]int {
 		out[k.id] = k.cmd.Process.Pid
 	}
 	return out
+}
+
+// Drain asks every process to end in its own time, and waits for that, at most for
+// limit. Stop must follow.
+func (c *Children) Drain(limit time.Duration) {
+	c.mu.Lock()
+	c.stop = true
+	for _, k := range c.list {
+		_ = k.cmd.Process.Signal(syscall.SIGTERM)
+	}
+	c.mu.Unlock()
+	done := make(chan struct{})
+	go func() { c.wait.Wait(); close(done) }() // ends with Stop at the latest
+	select {
+	case <-done:
+	case <-time.After(limit):
+	}
 }
 
 // Stop asks every process to end, and after grace makes it.

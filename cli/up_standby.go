@@ -1,0 +1,204 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"shoal/cluster"
+)
+
+// Folders in the data directory of a cluster with a standby, one a copy of the
+// store; the third one is that of the first node.
+const (
+	pairCoordinator = "coordinator"
+	pairStandby     = "standby"
+)
+
+const (
+	pairDrain = 40 * time.Second // a coordinator drains for up to 30 s
+	pairPause = time.Second      // before a coordinator that died is started again; it doubles
+	pairLong  = time.Minute      // one that lived this long starts afresh
+)
+
+// pair is a local cluster whose coordinator is a process of its own, with another
+// one in its shadow. Both have the API's listener, which this process opened, and
+// the one that coordinates accepts from it: the address outlives either, and who
+// connects while nobody coordinates waits in the kernel's queue.
+type pair struct {
+	*local
+	cmd    *upCmd
+	e      *env
+	args   []string // of both
+	data   string
+	fd     *os.File
+	gossip [2]string
+
+	heads *cluster.Children
+	wg    sync.WaitGroup
+}
+
+var pairNames = [2]string{pairCoordinator, pairStandby}
+
+func (c *upCmd) runPair(e *env) (err error) {
+	if err := c.check(); err != nil {
+		return err
+	}
+	serve, err := c.config()
+	if err != nil {
+		return err
+	}
+	p := &pair{local: &local{log: c.logger(e.stderr)}, cmd: c, e: e}
+	c.takeKVBytes(c.Nodes, p.log)
+	if p.data, err = c.dataDir(serve.Model); err != nil {
+		return err
+	}
+	if p.data == "" {
+		return errors.New("--standby needs a --data-dir for the copies of the store")
+	}
+	if c.DataDir == "" { // not where a cluster without a standby keeps its jobs
+		p.data += "-standby"
+	}
+	at, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	defer at.Close()
+	if p.fd, err = at.(*net.TCPListener).File(); err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	defer p.fd.Close()
+	if p.gossip, err = freeAddresses(); err != nil {
+		return err
+	}
+	p.args = append(c.args(serve.Model), "--nodes", strconv.Itoa(c.Nodes), "--log-level", c.LogLevel)
+	if c.LogJSON {
+		p.args = append(p.args, "--log-json")
+	}
+	p.ctx, p.cancel = context.WithCancelCause(e.ctx)
+	p.heads, p.children = cluster.NewChildren(p.log), cluster.NewChildren(p.log)
+	defer p.stop()
+	again := exists(filepath.Join(p.data, pairCoordinator, "store.json"))
+	for i := range p.gossip {
+		if err := p.head(i, again || i > 0, pairPause); err != nil {
+			return err
+		}
+	}
+	for i := range c.Nodes {
+		more := []string{"--join", strings.Join(p.gossip[:], ",")}
+		if i == 0 {
+			more = append(more, "--data-dir", filepath.Join(p.data, "node-0"))
+		}
+		if err := c.child(p.local, i, serve.Model, more...); err != nil {
+			return err
+		}
+	}
+	addr := at.Addr().String()
+	name, err := p.ready(addr)
+	if err == nil {
+		c.announce(e, name, addr)
+		<-p.ctx.Done()
+	}
+	if e.ctx.Err() != nil { // it was asked to end
+		return nil
+	}
+	return context.Cause(p.ctx)
+}
+
+// freeAddresses are two that nobody has now: a coordinator must come back at its
+// own.
+func freeAddresses() (out [2]string, err error) {
+	for i := range out {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return out, err
+		}
+		defer l.Close() // after the other one has been found
+		out[i] = l.Addr().String()
+	}
+	return out, nil
+}
+
+// head starts a coordinator, and again when it dies, in the shadow of the other.
+func (p *pair) head(i int, standby bool, pause time.Duration) error {
+	id := pairNames[i]
+	args := append([]string{"coordinator", "--with-parent", "--listen-fd", "3", "--id", id, "--bind", p.gossip[i], "--data-dir", filepath.Join(p.data, id)}, p.args...)
+	if standby {
+		args = append(args, "--standby", "--join", p.gossip[1-i])
+	}
+	var keys []string
+	if len(p.cmd.APIKey) > 0 { // not where every user of the machine reads it
+		keys = []string{"SHOAL_API_KEY=" + strings.Join(p.cmd.APIKey, ",")}
+	}
+	began := time.Now()
+	return p.heads.Start(cluster.Child{ID: id, Args: args, Env: keys, Files: []*os.File{p.fd}, Stderr: p.e.stderr, Exited: func(error) {
+		if p.heads.Alive() == 0 {
+			p.cancel(errors.New("both coordinators have ended"))
+			return
+		}
+		if time.Since(began) > pairLong {
+			pause = pairPause
+		}
+		p.wg.Add(1)
+		go func() {
+			defer p.wg.Done()
+			select {
+			case <-p.ctx.Done():
+				return
+			case <-time.After(pause):
+			}
+			if err := p.head(i, true, min(2*pause, 30*time.Second)); err != nil && p.ctx.Err() == nil {
+				p.log.Error("a coordinator was not started again", "id", id, "error", err)
+			}
+		}()
+	}})
+}
+
+// ready waits until the model answers, and gives its name.
+func (p *pair) ready(addr string) (string, error) {
+	key := ""
+	if len(p.cmd.APIKey) > 0 {
+		key = p.cmd.APIKey[0]
+	}
+	cl := newClient(addr, key)
+	for {
+		name, err := func() (string, error) {
+			ctx, cancel := context.WithTimeout(p.ctx, 2*time.Second)
+			defer cancel()
+			s, err := cl.cluster(ctx)
+			if err != nil {
+				return "", err
+			}
+			resp, err := cl.do(ctx, http.MethodGet, "/ready", nil)
+			if err != nil {
+				return "", err
+			}
+			return s.Model, resp.Body.Close()
+		}()
+		if err == nil {
+			return name, nil
+		}
+		select {
+		case <-p.ctx.Done():
+			return "", context.Cause(p.ctx)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// stop lets who coordinates drain, and ends everything.
+func (p *pair) stop() {
+	p.cancel(nil)
+	p.heads.Drain(pairDrain)
+	p.heads.Stop(5 * time.Second)
+	p.wg.Wait() // nobody is started any more, and who was about to has heard of it
+	p.local.stop()
+}
