@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"shoal/collective"
 	"shoal/tensor"
@@ -77,7 +76,7 @@ func openGroups(t testing.TB, ts []*Transport, epoch uint32, cfg collective.Conf
 	gs := make([]*collective.Group, len(ts))
 	for r, tr := range ts {
 		c := cfg
-		c.Rank, c.Size, c.Epoch = r, len(ts), epoch
+		c.Rank, c.Size, c.Epoch, c.Deadline = r, len(ts), epoch, 2*patience
 		g, err := collective.NewGroup(c, tr)
 		if err != nil {
 			t.Fatal(err)
@@ -158,7 +157,7 @@ func TestServersInOneProcess(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 5} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			servers := startServers(t, n, nil)
-			gs := openGroups(t, openTransports(t, servers, 3), 3, collective.Config{Deadline: time.Minute})
+			gs := openGroups(t, openTransports(t, servers, 3), 3, collective.Config{})
 			errs := make(chan error, n)
 			for r, g := range gs {
 				go func() {

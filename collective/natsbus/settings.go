@@ -34,10 +34,12 @@ func (s *Server) options(seeds []string) *server.Options {
 		MaxPending:                 maxPending,
 		// true would skip deliveries above 75% of MaxPending, without a word.
 		NoFastProducerStall: false,
-		WriteDeadline:       5 * time.Second,
-		TLSConfig:           c.ClientTLS,
-		TLSTimeout:          5,
-		AuthTimeout:         5,
+		// Only this process connects as a client: one that takes nothing for long is
+		// starved, not hung, and what it misses would fail its group.
+		WriteDeadline: time.Minute,
+		TLSConfig:     c.ClientTLS,
+		TLSTimeout:    5,
+		AuthTimeout:   5,
 		Cluster: server.ClusterOpts{
 			Name: c.Cluster, Host: host, Port: port, Advertise: c.Advertise,
 			TLSConfig: c.RouteTLS, TLSTimeout: 5, AuthTimeout: 5,
@@ -46,7 +48,7 @@ func (s *Server) options(seeds []string) *server.Options {
 			Compression: server.CompressionOpts{Mode: server.CompressionOff},
 			// Without pings a stopped peer is not noticed in 14 s.
 			PingInterval: c.HungAfter / pingsPerHang, MaxPingsOut: pingsPerHang,
-			WriteDeadline: 2 * time.Second,
+			WriteDeadline: c.HungAfter,
 			// A peer learned by gossip is tried again for a while; seeds for ever.
 			ConnectRetries: 30,
 		},

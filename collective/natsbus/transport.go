@@ -150,7 +150,10 @@ func (t *Transport) open(s *Server, role string, p *server.Permissions) (*nats.C
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			t.fail(fmt.Errorf("%w: %w", ErrLost, err))
 		}),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+		nats.DisconnectErrHandler(func(nc *nats.Conn, err error) {
+			if err == nil {
+				err = nc.LastError()
+			}
 			if err == nil {
 				err = nats.ErrConnectionClosed
 			}
