@@ -168,7 +168,7 @@ func TestTooManyMembers(t *testing.T) {
 func TestRequestTimeout(t *testing.T) {
 	for _, streaming := range []bool{false, true} {
 		e := &fakeEngine{gate: make(chan struct{})}
-		url := serve(t, e, func(c *Config) { c.Limits.RequestTimeout = 20 * time.Millisecond }) + "/v1/completions"
+		url := serve(t, e, func(c *Config) { c.Limits.RequestTimeout = 500 * time.Millisecond }) + "/v1/completions"
 		a := post(t, url, completion(M{"stream": streaming}))
 		checkError(t, a, 504, "server_error", "", "timeout")
 		if a.header.Get("X-Should-Retry") != "false" {

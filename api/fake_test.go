@@ -143,6 +143,7 @@ type fakeEngine struct {
 	script func(r *Request) []Event // played until its end; then length
 	delay  time.Duration            // between events
 	gate   chan struct{}            // when set, the first event waits for it
+	hold   func(*Request) bool      // its last event never comes: it only ends when cancelled
 	submit func(r *Request) error
 	health error
 	ready  error
@@ -206,6 +207,10 @@ func (e *fakeEngine) play(ctx context.Context, r *Request, ch chan<- Event) bool
 				ev.Finish = FinishLength
 			}
 		}
+		if ev.Finish != "" && e.hold != nil && e.hold(r) {
+			<-ctx.Done()
+			return false
+		}
 		if ev.Finish != "" {
 			ev.Timings = &Timings{Queue: time.Millisecond, Prefill: 2 * time.Millisecond, Decode: 3 * time.Millisecond}
 		}
@@ -266,7 +271,7 @@ func (e *fakeEngine) last(t *testing.T) *Request {
 	return e.requests[len(e.requests)-1]
 }
 
-// waitCancelled fails unless n sequences are cancelled within 2 s.
+// waitCancelled fails unless n sequences are cancelled.
 func (e *fakeEngine) waitCancelled(t *testing.T, n int) {
 	t.Helper()
 	eventually(t, "the engine sees the cancellation", func() bool {
@@ -276,14 +281,20 @@ func (e *fakeEngine) waitCancelled(t *testing.T, n int) {
 	})
 }
 
+// always holds every request.
+func always(*Request) bool { return true }
+
+// patience bounds every wait for what must come, on a machine however busy.
+const patience = 2 * time.Minute
+
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	t.Fatalf("not within 2 s: %s", what)
+	t.Fatalf("not within %v: %s", patience, what)
 }
 
 // tokens makes a script of tokens that ends with finish on the last one.

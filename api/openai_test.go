@@ -163,7 +163,7 @@ func TestClientRetries(t *testing.T) {
 }
 
 func TestClientCancels(t *testing.T) {
-	e := &fakeEngine{delay: time.Millisecond}
+	e := &fakeEngine{delay: time.Millisecond, hold: always}
 	c := client(serve(t, e), option.WithHTTPClient(http.DefaultClient))
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -58,7 +58,7 @@ func TestDrainLetsStreamsFinish(t *testing.T) {
 }
 
 func TestDrainEndsWhatTakesTooLong(t *testing.T) {
-	e := &fakeEngine{delay: time.Millisecond}
+	e := &fakeEngine{delay: time.Millisecond, hold: always}
 	s := newServer(t, e, func(c *Config) { c.Grace = 20 * time.Millisecond })
 	url, stop, done := listen(t, s)
 	resp := openStream(t, context.Background(), url+"/v1/completions", completion(M{"max_tokens": 500}))
@@ -118,7 +118,7 @@ func TestSlowBodyTimesOut(t *testing.T) {
 	}
 	defer conn.Close()
 	_, _ = conn.Write([]byte("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"))
-	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(patience))
 	line, _ := bufio.NewReader(conn).ReadString('\n')
 	if !strings.Contains(line, "408") {
 		t.Errorf("answer %q", line)
@@ -129,9 +129,10 @@ func TestSlowBodyTimesOut(t *testing.T) {
 
 // The time that a body may take does not end a long generation.
 func TestReadTimeoutSparesLongRequests(t *testing.T) {
-	e := &fakeEngine{script: tokens(FinishLength, tokOne, tokOne, tokOne, tokOne), delay: 40 * time.Millisecond}
+	t.Parallel() // it mostly waits
+	e := &fakeEngine{script: tokens(FinishLength, tokOne, tokOne, tokOne, tokOne), delay: 800 * time.Millisecond}
 	url := serve(t, e, func(c *Config) {
-		c.Limits.ReadTimeout, c.Limits.WriteTimeout = 50*time.Millisecond, 60*time.Millisecond
+		c.Limits.ReadTimeout, c.Limits.WriteTimeout = 2*time.Second, 2500*time.Millisecond // a busy machine still reads and writes in time
 	}) + "/v1/completions"
 	if a := post(t, url, completion(nil)); a.status != 200 {
 		t.Error(a.raw)

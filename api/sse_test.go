@@ -189,7 +189,7 @@ func TestPartialRunesAreHeldBack(t *testing.T) {
 }
 
 func TestStopStringInStream(t *testing.T) {
-	e := &fakeEngine{delay: time.Millisecond, script: func(r *Request) []Event {
+	e := &fakeEngine{delay: time.Millisecond, hold: always, script: func(r *Request) []Event {
 		return append(tokens("", tokOne, 'S', 'T', 'o', tokTwo, 'S', 'T', 'O', 'P')(r), tokens(FinishStop, make([]int32, 100)...)(r)...)
 	}}
 	url := serve(t, e) + "/v1/completions"
@@ -210,7 +210,7 @@ func TestStopStringInStream(t *testing.T) {
 
 // A stop string ends its own choice at once, while others go on.
 func TestStopStringFreesItsChoice(t *testing.T) {
-	e := &fakeEngine{delay: time.Millisecond}
+	e := &fakeEngine{delay: time.Millisecond, hold: func(r *Request) bool { return strings.HasSuffix(r.ID, "-0") }}
 	e.script = func(r *Request) []Event {
 		if strings.HasSuffix(r.ID, "-0") {
 			return tokens(FinishStop, slices.Repeat([]int32{tokOne, tokTwo}, 200)...)(r)
@@ -298,7 +298,7 @@ func TestEarlyFailureHasAStatus(t *testing.T) {
 
 func TestDisconnectCancels(t *testing.T) {
 	for _, streaming := range []bool{true, false} {
-		e := &fakeEngine{delay: time.Millisecond}
+		e := &fakeEngine{delay: time.Millisecond, hold: always}
 		url := serve(t, e) + "/v1/completions"
 		ctx, cancel := context.WithCancel(context.Background())
 		b, _ := json.Marshal(completion(M{"max_tokens": 500, "n": 2, "stream": streaming}))
@@ -318,12 +318,8 @@ func TestDisconnectCancels(t *testing.T) {
 			return len(e.requests) == 2
 		})
 		time.Sleep(5 * time.Millisecond)
-		began := time.Now()
 		cancel()
-		e.waitCancelled(t, 2)
-		if took := time.Since(began); took > 300*time.Millisecond {
-			t.Errorf("streaming %v: cancelled after %v", streaming, took)
-		}
+		e.waitCancelled(t, 2) // they would never end by themselves
 		<-done
 	}
 }
@@ -363,15 +359,7 @@ func TestSlowReaderIsCutOff(t *testing.T) {
 	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
 	b, _ := json.Marshal(completion(M{"stream": true, "max_tokens": 9_000_000}))
 	io.WriteString(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "+itoa(len(b))+"\r\n\r\n"+string(b))
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		e.mu.Lock()
-		n := len(e.cancelled)
-		e.mu.Unlock()
-		if n == 1 {
-			return
-		}
-	}
-	t.Fatal("the sequence of a reader that does not read still runs")
+	e.waitCancelled(t, 1)
 }
 
 // A slow reader does not hold up the engine: all tokens are taken while nobody reads.
@@ -383,7 +371,7 @@ func TestSlowReaderDoesNotBlockTheEngine(t *testing.T) {
 	go func() { e.live.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the engine is blocked")
 	}
 	if ev := events(t, resp.Body); len(ev) != 60_001 {

@@ -65,7 +65,7 @@ func (f *fakeServer) start(t *testing.T) string {
 
 func connect(t *testing.T, url string) *Client {
 	t.Helper()
-	c, err := NewClient(t.Context(), url+"/v1/", "k", "", 5*time.Second)
+	c, err := NewClient(t.Context(), url+"/v1/", "k", "", time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestClientErrors(t *testing.T) {
 	if _, err := c.Complete(t.Context(), []int32{1}, 1, ""); !errors.Is(err, ErrServer) || !strings.Contains(err.Error(), "too long") {
 		t.Error(err)
 	}
-	if _, err := NewClient(t.Context(), url, "wrong", "", time.Second); !errors.Is(err, ErrServer) || !strings.Contains(err.Error(), "no key") {
+	if _, err := NewClient(t.Context(), url, "wrong", "", time.Minute); !errors.Is(err, ErrServer) || !strings.Contains(err.Error(), "no key") {
 		t.Error(err)
 	}
 	hang := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))

@@ -16,7 +16,7 @@ import (
 
 // TestEmbeddedFindsNeedles runs the bundled model in this process.
 func TestEmbeddedFindsNeedles(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	e, err := StartEmbedded(ctx, cluster.LocalConfig{KVBudget: 64 << 20, Serve: cluster.ServeConfig{Model: modelDir}})
 	if err != nil {
@@ -27,7 +27,7 @@ func TestEmbeddedFindsNeedles(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	c, err := NewClient(ctx, e.Address, "", "", 30*time.Second)
+	c, err := NewClient(ctx, e.Address, "", "", 5*time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func TestFollowTakesUpWhatOthersWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		j, gone := next.job(late.id), next.job(before.id).view().state.Phase
 		waiting, total := next.Count()
 		if j != nil && gone == Cancelled && next.batch(b.id) != nil && waiting == 2 && total == 3 && next.job(mine.id) != nil {

@@ -28,6 +28,9 @@ type engine struct {
 	mu      sync.Mutex
 	pause   time.Duration
 	fail    func(r *api.Request, index int) error // asked before each token
+	hold    int                                   // a request stops before its token of this index (0: none does) until the hold is lifted
+	most    int                                   // only so many requests begin (0: all) until the hold is lifted
+	begun   int
 	away    bool
 	resumed int // tokens that were not computed again
 }
@@ -43,10 +46,24 @@ func (e *engine) Ready() error {
 	return nil
 }
 
+func (e *engine) held(place, i int) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.hold > 0 && i >= e.hold || e.most > 0 && place > e.most
+}
+
+func (e *engine) release() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.hold, e.most = 0, 0
+}
+
 func (e *engine) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, error) {
 	e.mu.Lock()
 	pause, fail := e.pause, e.fail
 	e.resumed += len(r.Emitted)
+	e.begun++
+	place := e.begun
 	e.mu.Unlock()
 	out := make(chan api.Event)
 	go func() {
@@ -63,6 +80,13 @@ func (e *engine) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, 
 			if fail != nil {
 				if err := fail(r, i); err != nil {
 					send(api.Event{Token: api.NoToken, Finish: api.FinishError, Err: err})
+					return
+				}
+			}
+			for e.held(place, i) {
+				select {
+				case <-time.After(time.Millisecond):
+				case <-ctx.Done():
 					return
 				}
 			}
@@ -162,10 +186,13 @@ func (h *house) want(status int, method, path, body string, header ...string) ma
 	return out
 }
 
+// patience bounds every wait for what must come, on a machine however busy.
+const patience = 2 * time.Minute
+
 // until waits for a state of a job.
 func (h *house) until(id, state string) map[string]any {
 	h.t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		j := h.want(200, "GET", "/v1/jobs/"+id, "")
 		if j["state"] == state {
 			return j
@@ -307,11 +334,11 @@ func TestFailuresAreRetriedThenDead(t *testing.T) {
 }
 
 func TestRestartGoesOnWhereItWas(t *testing.T) {
-	l, dir, e := NewMemoryLog(), t.TempDir(), &engine{pause: 4 * time.Millisecond}
+	l, dir, e := NewMemoryLog(), t.TempDir(), &engine{pause: 4 * time.Millisecond, hold: 30}
 	h := open(t, l, dir, e, Config{})
 	id := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
 	var seen []string
-	for deadline := time.Now().Add(5 * time.Second); len(seen) < 10 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); len(seen) < 10 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		go func() { time.Sleep(60 * time.Millisecond); h.http.CloseClientConnections() }()
 		more, _ := h.events(id, len(seen))
 		seen = append(seen, more...)
@@ -326,7 +353,7 @@ func TestRestartGoesOnWhereItWas(t *testing.T) {
 		t.Fatalf("while the cluster is away: %v", j)
 	}
 	e.mu.Lock()
-	e.away = false
+	e.away, e.hold = false, 0
 	e.mu.Unlock()
 	more, end := h.events(id, len(seen))
 	seen = append(seen, more...)
@@ -415,7 +442,7 @@ func (h *house) lines(id any) []map[string]any {
 
 func (h *house) batchUntil(id string, ok func(map[string]any) bool) map[string]any {
 	h.t.Helper()
-	for end := time.Now().Add(15 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		b := h.want(200, "GET", "/v1/batches/"+id, "")
 		if ok(b) {
 			return b
@@ -436,6 +463,7 @@ func batchLines(n int) string {
 
 func TestBatchAcrossARestart(t *testing.T) {
 	l, dir, e := NewMemoryLog(), t.TempDir(), &engine{pause: 3 * time.Millisecond}
+	e.most = 10 // the rest waits until the batch was looked at
 	h := open(t, l, dir, e, Config{Window: 8, Parallel: 4})
 	in := h.upload(batchLines(30) + "\n" + `{"custom_id":"bad","method":"POST","url":"/v1/completions","body":{"prompt":"x","temperature":-1}}`)
 	ask := `{"input_file_id":"` + in + `","endpoint":"/v1/completions","completion_window":"24h","metadata":{"a":"b"}}`
@@ -443,6 +471,7 @@ func TestBatchAcrossARestart(t *testing.T) {
 	h.batchUntil(id, func(b map[string]any) bool { return b["request_counts"].(map[string]any)["completed"].(float64) >= 6 })
 	h.want(409, "DELETE", "/v1/files/"+in, "")
 	h.close()
+	e.release()
 	h = open(t, l, dir, e, Config{Window: 8, Parallel: 4})
 	if again := h.want(200, "POST", "/v1/batches", ask, "Idempotency-Key", "x"); again["id"] != id {
 		t.Fatal("one key, two batches")
@@ -465,7 +494,8 @@ func TestBatchAcrossARestart(t *testing.T) {
 }
 
 func TestBatchesThatFailOrAreCancelled(t *testing.T) {
-	h := open(t, NewMemoryLog(), t.TempDir(), &engine{pause: 20 * time.Millisecond}, Config{Window: 4, Parallel: 2})
+	e := &engine{pause: 20 * time.Millisecond, most: 4}
+	h := open(t, NewMemoryLog(), t.TempDir(), e, Config{Window: 4, Parallel: 2})
 	create := func(text string) string {
 		return h.want(200, "POST", "/v1/batches", `{"input_file_id":"`+h.upload(text)+`","endpoint":"/v1/completions","completion_window":"24h"}`)["id"].(string)
 	}
@@ -482,6 +512,7 @@ func TestBatchesThatFailOrAreCancelled(t *testing.T) {
 	if b := h.want(200, "POST", "/v1/batches/"+id+"/cancel", ""); b["status"] != "cancelling" {
 		t.Fatalf("%v", b)
 	}
+	e.release()
 	b := h.batchUntil(id, func(b map[string]any) bool { return b["status"] == "cancelled" })
 	good, rest := h.lines(b["output_file_id"]), h.lines(b["error_file_id"])
 	if len(good)+len(rest) != 20 || len(good) < 2 || rest[0]["error"].(map[string]any)["code"] != "batch_cancelled" {

@@ -26,7 +26,7 @@ func shake(t *testing.T, server, client *tls.Config) (atServer, atClient error, 
 		t.Fatal(err)
 	}
 	defer l.Close()
-	deadline := time.Now().Add(2 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	result := make(chan error, 1)
 	var id Identity
 	go func() {

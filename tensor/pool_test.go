@@ -94,38 +94,52 @@ func TestCollectorIsNotHeldUp(t *testing.T) {
 		}
 	}()
 	const collections = 9
-	before, done := stopping(), make(chan struct{})
+	ended := make(chan struct{})
 	go func() {
-		for range collections {
-			runtime.GC()
+		defer close(ended)
+		// The median, because a loaded machine may take the processor away now and then;
+		// again, because it may do so more often than not. Kernels that hold the world up
+		// do it in every round.
+		for begun := time.Now(); ; {
+			median, stops := medianStop(collections)
+			if stops < collections {
+				t.Errorf("%d stops of the world in %d collections", stops, collections)
+			}
+			if median <= 0.010 {
+				return
+			}
+			if time.Since(begun) > time.Minute {
+				t.Errorf("half of %d stops of the world waited %v s or more for the kernels, want at most 0.01", stops, median)
+				return
+			}
 		}
-		close(done)
 	}()
 	select {
-	case <-done:
-	case <-time.After(20 * time.Second):
-		t.Error("nine collections took more than 20 s")
+	case <-ended:
+	case <-time.After(3 * time.Minute):
+		t.Error("nine collections took more than a minute")
 	}
 	stop.Store(true)
 	worker.Wait()
-	<-done
-	// The median, because a loaded machine may take the processor away now and then.
+	<-ended
+}
+
+// medianStop is how long half of the stops of the world in n collections waited at least.
+func medianStop(n int) (seconds float64, stops uint64) {
+	before := stopping()
+	for range n {
+		runtime.GC()
+	}
 	after, seen := stopping(), uint64(0)
-	total := uint64(0)
 	for i, n := range after.Counts {
-		total += n - before.Counts[i]
+		stops += n - before.Counts[i]
 	}
 	for i, n := range after.Counts {
-		if seen += n - before.Counts[i]; 2*seen > total {
-			if at := after.Buckets[i]; at > 0.010 {
-				t.Errorf("half of %d stops of the world waited %v s or more for the kernels, want at most 0.01", total, at)
-			}
-			break
+		if seen += n - before.Counts[i]; 2*seen > stops {
+			return after.Buckets[i], stops
 		}
 	}
-	if total < collections {
-		t.Errorf("%d stops of the world in %d collections", total, collections)
-	}
+	return 0, stops
 }
 
 // stopping is how long the collector has waited for goroutines to stop, by length.

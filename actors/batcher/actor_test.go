@@ -133,7 +133,7 @@ func drainStream(ctx context.Context, id string, s *Stream) (Finish, error) {
 
 func TestActorServes(t *testing.T) {
 	defer goleak.VerifyNone(t, deadLetterTimer)
-	ctx, done := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, done := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer done()
 	f, b := start(t, Config{MaxRunning: 6, TokenBudget: 40, Chunk: 16}, Options{Tick: 5 * time.Millisecond})
 	steps := 0

@@ -115,7 +115,7 @@ func (r *rig) place(epoch uint32) [][]*proto.Held {
 	}
 	r.all(loads)
 	for _, p := range r.pids {
-		r.sys.Root.Send(p, &Join{Request: &proto.JoinRequest{Epoch: epoch, DeadlineMillis: 20000, Group: "t", Incarnations: make([]uint32, n)},
+		r.sys.Root.Send(p, &Join{Request: &proto.JoinRequest{Epoch: epoch, DeadlineMillis: 120_000, Group: "t", Incarnations: make([]uint32, n)},
 			Reply: func(_ *proto.JoinReply, err error) { loads <- err }})
 	}
 	r.all(loads)
@@ -130,8 +130,8 @@ func (r *rig) all(c chan error) {
 			if err != nil {
 				r.t.Fatal(err)
 			}
-		case <-time.After(20 * time.Second):
-			r.t.Fatal("no answer in 20 s")
+		case <-time.After(2 * time.Minute):
+			r.t.Fatal("no answer in 2 minutes")
 		}
 	}
 }

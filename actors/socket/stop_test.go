@@ -48,7 +48,7 @@ func TestStopInTheMidst(t *testing.T) {
 		// Each command follows the answer to the one before; a stopped socket gives none.
 		sys.Root.Send(pid, &Load{Request: &proto.LoadRequest{Placement: PlacementMessage(place, []uint64{0}), ModelHash: ck.Hash(),
 			WeightType: "Q8", KvType: "BF16", MaxStepTokens: 512}, Reply: func(*proto.LoadReply, error) {
-			sys.Root.Send(pid, &Join{Request: &proto.JoinRequest{Epoch: 1, DeadlineMillis: 10000, Group: "t", Incarnations: []uint32{0}},
+			sys.Root.Send(pid, &Join{Request: &proto.JoinRequest{Epoch: 1, DeadlineMillis: 120_000, Group: "t", Incarnations: []uint32{0}},
 				Reply: func(*proto.JoinReply, error) {
 					sys.Root.Send(pid, &Step{Request: step, Reply: func(*proto.StepReply, error) {}})
 				}})

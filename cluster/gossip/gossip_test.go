@@ -20,6 +20,9 @@ import (
 	"shoal/security"
 )
 
+// patience bounds every wait for what must come, on a machine however busy.
+const patience = time.Minute
+
 const childEnv = "SHOAL_GOSSIP_TEST_CHILD" // "name seed incarnation"
 
 func TestMain(m *testing.M) {
@@ -43,7 +46,7 @@ func child(spec string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := n.Join(ctx, []string{seed}, 2); err != nil {
 		return err
@@ -121,21 +124,30 @@ func start(t *testing.T, name string, change ...func(*Config)) *recorder {
 	return r
 }
 
-func (r *recorder) expect(t *testing.T, kind Kind, name string, within time.Duration) Event {
+// expect waits for the next event, false alarms aside: on a busy machine memberlist may
+// hold a member for dead that lives, and take it back.
+func (r *recorder) expect(t *testing.T, kind Kind, name string) Event {
 	t.Helper()
 	begun := time.Now()
-	select {
-	case e := <-r.events:
-		if e.Kind != kind || e.Member.Name != name {
-			t.Fatalf("got %v %+v, want %v of %s", e.Kind, e.Member, kind, name)
+	for {
+		select {
+		case e := <-r.events:
+			if e.Kind == kind && e.Member.Name == name {
+				t.Logf("%v of %s after %v", kind, name, time.Since(begun).Round(time.Millisecond))
+				return e
+			}
+			if !alarm(e) {
+				t.Fatalf("got %v %+v, want %v of %s", e.Kind, e.Member, kind, name)
+			}
+			t.Logf("a false alarm: %v of %s", e.Kind, e.Member.Name)
+		case <-time.After(patience):
+			t.Fatalf("no %v of %s within %v", kind, name, patience)
 		}
-		t.Logf("%v of %s after %v", kind, name, time.Since(begun).Round(time.Millisecond))
-		return e
-	case <-time.After(within):
-		t.Fatalf("no %v of %s within %v", kind, name, within)
-		return Event{}
 	}
 }
+
+// alarm says that an event may be a false alarm or its end.
+func alarm(e Event) bool { return e.Kind == Failed || e.Kind == Join && e.Again }
 
 func (r *recorder) quiet(t *testing.T, d time.Duration) {
 	t.Helper()
@@ -158,7 +170,7 @@ func join(t *testing.T, n *recorder, want int, seeds ...*recorder) {
 	for _, s := range seeds {
 		at = append(at, s.Address())
 	}
-	if err := n.Join(deadline(t, 5*time.Second), at, want); err != nil {
+	if err := n.Join(deadline(t, patience), at, want); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -166,16 +178,16 @@ func join(t *testing.T, n *recorder, want int, seeds ...*recorder) {
 func TestJoinUpdateLeave(t *testing.T) {
 	a, b := start(t, "a"), start(t, "b")
 	join(t, b, 2, a)
-	if e := a.expect(t, Join, "b", time.Second); e.Member.Meta.RPC != "127.0.0.1:1" || e.Again {
+	if e := a.expect(t, Join, "b"); e.Member.Meta.RPC != "127.0.0.1:1" || e.Again {
 		t.Errorf("%+v", e)
 	}
-	b.expect(t, Join, "a", time.Second)
+	b.expect(t, Join, "a")
 	m := b.Meta()
 	m.State, m.Load = Ready, 40
 	if err := b.UpdateMeta(m); err != nil {
 		t.Fatal(err)
 	}
-	if e := a.expect(t, Update, "b", time.Second); e.Member.Meta != m {
+	if e := a.expect(t, Update, "b"); e.Member.Meta != m {
 		t.Errorf("%+v, want %+v", e.Member.Meta, m)
 	}
 	if got := len(a.Members()); got != 2 {
@@ -186,7 +198,7 @@ func TestJoinUpdateLeave(t *testing.T) {
 	}
 	// The drain may be told as an update first or be merged into the leave.
 	e := <-a.events
-	if e.Kind == Update && e.Member.Meta.State == Draining {
+	for e.Kind == Update && e.Member.Meta.State == Draining || alarm(e) {
 		e = <-a.events
 	}
 	if e.Kind != Leave || e.Member.Name != "b" {
@@ -208,7 +220,7 @@ func TestParallelJoinsConverge(t *testing.T) {
 	}
 	begun := time.Now()
 	var wg sync.WaitGroup
-	ctx := deadline(t, 8*time.Second)
+	ctx := deadline(t, patience)
 	for _, r := range nodes {
 		wg.Go(func() {
 			if err := r.Join(ctx, []string{nodes[0].Address()}, n); err != nil {
@@ -219,8 +231,10 @@ func TestParallelJoinsConverge(t *testing.T) {
 	wg.Wait()
 	t.Logf("%d members met in %v", n, time.Since(begun))
 	for _, r := range nodes {
-		if got := len(r.Members()); got != n {
-			t.Errorf("%d members, want %d", got, n)
+		for end := time.Now().Add(patience); len(r.Members()) != n; time.Sleep(time.Millisecond) { // a false alarm passes
+			if time.Now().After(end) {
+				t.Fatalf("%d members, want %d", len(r.Members()), n)
+			}
 		}
 	}
 }
@@ -237,7 +251,7 @@ func TestSeedThatStartsLater(t *testing.T) {
 		t.Errorf("join of nobody: %v", err)
 	}
 	result := make(chan error, 1)
-	ctx := deadline(t, 5*time.Second)
+	ctx := deadline(t, patience)
 	go func() { result <- b.Join(ctx, []string{at}, 2) }()
 	time.Sleep(100 * time.Millisecond)
 	start(t, "a2", func(c *Config) { c.Bind = at })
@@ -251,14 +265,18 @@ func TestSeedThatStartsLater(t *testing.T) {
 func TestKillAndRestart(t *testing.T) {
 	a := start(t, "a")
 	p := spawn(t, "b", a.Address(), "127.0.0.1:0", 1)
-	a.expect(t, Join, "b", time.Second)
+	a.expect(t, Join, "b")
 	p.cmd.Process.Signal(syscall.SIGKILL)
 	p.cmd.Wait()
 	spawn(t, "b", a.Address(), p.address, 2)
-	if e := a.expect(t, Failed, "b", 2*time.Second); e.Member.Meta.Incarnation != 1 {
+	if e := a.expect(t, Failed, "b"); e.Member.Meta.Incarnation != 1 {
 		t.Errorf("%+v", e)
 	}
-	if e := a.expect(t, Join, "b", 2*time.Second); e.Member.Meta.Incarnation != 2 || e.Again {
+	e := a.expect(t, Join, "b")
+	for e.Again { // the first one, after a false alarm
+		e = a.expect(t, Join, "b")
+	}
+	if e.Member.Meta.Incarnation != 2 {
 		t.Errorf("%+v", e)
 	}
 }
@@ -268,11 +286,11 @@ func TestKillAndRestart(t *testing.T) {
 func TestFrozenMemberRefutes(t *testing.T) {
 	a := start(t, "a")
 	p := spawn(t, "b", a.Address(), "127.0.0.1:0", 1)
-	a.expect(t, Join, "b", time.Second)
+	a.expect(t, Join, "b")
 	p.cmd.Process.Signal(syscall.SIGSTOP)
-	a.expect(t, Failed, "b", 5*time.Second)
+	a.expect(t, Failed, "b")
 	p.cmd.Process.Signal(syscall.SIGCONT)
-	if e := a.expect(t, Join, "b", 3*time.Second); !e.Again || e.Member.Meta.Incarnation != 1 {
+	if e := a.expect(t, Join, "b"); !e.Again || e.Member.Meta.Incarnation != 1 {
 		t.Errorf("%+v", e)
 	}
 	p.stdin.Close()
@@ -281,7 +299,7 @@ func TestFrozenMemberRefutes(t *testing.T) {
 		if e.Kind == Leave {
 			break
 		}
-		if e.Kind != Update {
+		if e.Kind != Update && !alarm(e) {
 			t.Fatalf("%v %+v", e.Kind, e.Member)
 		}
 	}
@@ -297,7 +315,11 @@ func TestWrongKeyAndLabel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, "b", change)
 			begun := time.Now()
-			err := b.Join(deadline(t, time.Second), []string{a.Address()}, 2)
+			within := time.Second
+			if name == "another key" { // that is told at once
+				within = patience
+			}
+			err := b.Join(deadline(t, within), []string{a.Address()}, 2)
 			t.Logf("after %v: %v", time.Since(begun), err)
 			if err == nil {
 				t.Fatal("joined")
@@ -370,16 +392,32 @@ func TestSlowConsumer(t *testing.T) {
 		}
 	}
 	for begun := time.Now(); len(a.Members()) < 2 || a.Members()[0].Meta.Load+a.Members()[1].Meta.Load != 5; {
-		if time.Since(begun) > 3*time.Second {
+		if time.Since(begun) > patience {
 			t.Fatal("memberlist stands still")
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 	close(release)
+	told := func() (n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, e := range got {
+			if !alarm(e) {
+				n++
+			}
+		}
+		if len(got) == 0 || got[len(got)-1].Member.Meta.Load != 5 {
+			return 0
+		}
+		return n
+	}
+	for begun := time.Now(); told() == 0; time.Sleep(time.Millisecond) {
+		if time.Since(begun) > patience {
+			t.Fatal("the last state is not told")
+		}
+	}
 	time.Sleep(50 * time.Millisecond)
-	mu.Lock()
-	defer mu.Unlock()
-	if n := len(got); n == 0 || n > 3 || got[n-1].Member.Meta.Load != 5 {
-		t.Errorf("%d events: %+v", len(got), got)
+	if n := told(); n == 0 || n > 3 {
+		t.Errorf("%d events: %+v", n, got)
 	}
 }

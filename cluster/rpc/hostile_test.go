@@ -6,7 +6,6 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
 	"github.com/asynkron/protoactor-go/remote"
@@ -97,7 +96,7 @@ func TestHostileClient(t *testing.T) {
 	mustSay(t, s, p.address, "before")
 	ch := watching(t, s, p.address)
 	cc := stranger(t, p.address)
-	ctx := deadline(t, 10*time.Second)
+	ctx := deadline(t, patience)
 
 	for _, method := range []string{"/remote.Remoting/ListProcesses", "/remote.Remoting/GetProcessDiagnostics", "/shoal.Control/Nonsense", "/x.y/z"} {
 		var out proto.Envelope
@@ -162,7 +161,7 @@ func TestVersionHandshake(t *testing.T) {
 	future := func(low, high uint32) string {
 		body := marshal(t, &proto.Hello{MinVersion: low, MaxVersion: high, Id: "future", Incarnation: 1})
 		var out proto.Envelope
-		if err := cc.Invoke(deadline(t, 2*time.Second), helloMethod, &proto.Envelope{Version: high, Kind: kindHello, From: "future", Payload: body}, &out); err != nil {
+		if err := cc.Invoke(deadline(t, patience), helloMethod, &proto.Envelope{Version: high, Kind: kindHello, From: "future", Payload: body}, &out); err != nil {
 			t.Fatal(err)
 		}
 		return out.Error

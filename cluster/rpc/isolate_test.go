@@ -21,7 +21,7 @@ func isolate(t testing.TB) bool {
 		return true
 	}
 	pattern := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
-	cmd := exec.Command(os.Args[0], "-test.run="+pattern, "-test.timeout=60s")
+	cmd := exec.Command(os.Args[0], "-test.run="+pattern, "-test.timeout=5m")
 	cmd.Env = append(os.Environ(), isolatedEnv+"=1", "GORACE=atexit_sleep_ms=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("in its own process: %v\n%s", err, out)

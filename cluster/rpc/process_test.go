@@ -54,7 +54,7 @@ func child(spec string) error {
 	if _, err := fmt.Sscan(spec, &address, &id, &incarnation); err != nil {
 		return err
 	}
-	cfg := Config{ID: id, Role: "node", Bind: address, Incarnation: incarnation, Logger: quiet()}
+	cfg := Config{ID: id, Role: "node", Bind: address, Incarnation: incarnation, Logger: quiet(), ConnectTimeout: patience, ProbeTimeout: patience}
 	if text := os.Getenv(keyEnv); text != "" {
 		if err := secure(&cfg, text, security.Role(os.Getenv(roleEnv))); err != nil {
 			return err
@@ -92,7 +92,7 @@ func (e *echo) Receive(c actor.Context) { e.mux.Receive(c) }
 func spawnEcho(s *System) error {
 	e := &echo{mux: NewMux(s)}
 	Handle(e.mux, kindEcho, func(c *Ctx, m *wrapperspb.StringValue) { e.count++; c.Reply(m) })
-	Handle(e.mux, kindSilent, func(c *Ctx, m *wrapperspb.StringValue) {})
+	Handle(e.mux, kindSilent, func(c *Ctx, m *wrapperspb.StringValue) { e.count++ })
 	Handle(e.mux, kindPanic, func(c *Ctx, m *wrapperspb.StringValue) { panic(m.Value) })
 	Handle(e.mux, kindSlow, func(c *Ctx, m *wrapperspb.StringValue) {
 		ms, _ := strconv.Atoi(m.Value)
@@ -102,6 +102,10 @@ func spawnEcho(s *System) error {
 	_, err := s.Spawn("echo", actor.PropsFromProducer(func() actor.Actor { return e }))
 	return err
 }
+
+// patience bounds every wait for what must come, and every attempt to reach a process
+// that lives, on a machine however busy.
+const patience = time.Minute
 
 func quiet() *slog.Logger {
 	if os.Getenv("SHOAL_TEST_LOG") != "" {
@@ -126,7 +130,7 @@ func (p *process) kill() {
 func (p *process) freeze(t *testing.T) {
 	t.Helper()
 	p.cmd.Process.Signal(syscall.SIGSTOP)
-	for begun := time.Now(); time.Since(begun) < 5*time.Second; time.Sleep(time.Millisecond) {
+	for begun := time.Now(); time.Since(begun) < patience; time.Sleep(time.Millisecond) {
 		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
 		stopped := 0
 		for _, f := range threads {
@@ -179,7 +183,7 @@ func spawnErr(t *testing.T, address, id string, incarnation uint64, env ...strin
 
 func system(t *testing.T, change ...func(*Config)) *System {
 	t.Helper()
-	cfg := Config{ID: "tester", Role: "coordinator", Bind: "127.0.0.1:0", Logger: quiet()}
+	cfg := Config{ID: "tester", Role: "coordinator", Bind: "127.0.0.1:0", Logger: quiet(), ConnectTimeout: patience, ProbeTimeout: patience}
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -209,7 +213,7 @@ func say(s *System, ctx context.Context, address string, kind uint32, text strin
 
 func mustSay(t *testing.T, s *System, address, text string) {
 	t.Helper()
-	got, err := say(s, deadline(t, 5*time.Second), address, kindEcho, text)
+	got, err := say(s, deadline(t, patience), address, kindEcho, text)
 	if err != nil || got != text {
 		t.Fatalf("echo of %q: %q, %v", text, got, err)
 	}
