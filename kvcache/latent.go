@@ -71,12 +71,11 @@ func EvidenceOfSum(from *Store, layer int, p Policy, scale float32, sum []float3
 // slots, summed over all its heads in the order of the units and their tree: what
 // policies observe in decode.
 func LatentMass(g Geometry, q []float32, n int, scale float32, blocks [][]byte, s *tensor.AttnScratch) []float32 {
-	heads := g.group() / g.Units
 	units := make([][]float32, g.Units)
 	for u := range units {
 		units[u] = make([]float32, n)
-		tensor.AttentionMass(units[u], q[u*heads*g.Layout.KDim:], 0, 1, n-1, heads, scale, g.Layout, blocks, s)
 	}
+	tensor.AttentionMasses(units, q, 0, 1, n-1, g.group(), scale, g.Layout, blocks, s)
 	tensor.CombineTree(units[0], leaves(g.Units), units, g.Units)
 	return units[0]
 }

@@ -603,6 +603,9 @@ func geluMulAVX512(dst, gate, up *float32, n int)
 func ropeAVX512(lo, hi, cos, sin *float32, n int)
 
 //go:noescape
+func widenBF16AVX512(dst *float32, src *uint16, n int)
+
+//go:noescape
 func scaleAVX512(x *float32, by float32, n int)
 
 //go:noescape
@@ -991,6 +994,9 @@ func geluMulAVX2(dst, gate, up *float32, n int)
 
 //go:noescape
 func ropeAVX2(lo, hi, cos, sin *float32, n int)
+
+//go:noescape
+func widenBF16AVX2(dst *float32, src *uint16, n int)
 
 //go:noescape
 func scaleAVX2(x *float32, by float32, n int)

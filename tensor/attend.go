@@ -24,6 +24,7 @@ type AttnScratch struct {
 	ahead  []byte                  // the block that comes next, which is prefetched; nil: none
 	stream bool                    // the first rows read a block in the order in which it lies in memory
 	row    []float32               // see Row
+	kept   []([BlockSlots]float32) // [blocks][rows] scores, see mass
 
 	// of latent layouts
 	packed  []float32                      // see pack

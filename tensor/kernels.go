@@ -31,6 +31,7 @@ type kernels struct {
 	quant   func(dst []byte, x []float32, start int32)
 	turn    func(dst, src *byte, ldd, lds, dstep, sstep uintptr, n int) // transposes n tiles of 8 x 8 cells of 32 bits
 	toBF16  func(dst []uint16, ldd int, x []float32, ldx, rows, n int)  // rounds rows of n
+	widen   func(dst []float32, src []uint16)                           // bfloat16 as float32, every zero +0
 	peak    peaks
 }
 

@@ -238,6 +238,12 @@ func portableTurn(dst, src *byte, ldd, lds, dstep, sstep uintptr, n int) {
 	}
 }
 
+func portableWidenBF16(dst []float32, src []uint16) {
+	for i, h := range src {
+		dst[i] = fromBF16(h) + 0
+	}
+}
+
 func portableToBF16(dst []uint16, ldd int, x []float32, ldx, rows, n int) {
 	for r := range rows {
 		for i, f := range x[r*ldx:][:n] {

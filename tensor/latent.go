@@ -185,7 +185,7 @@ func (s *AttnScratch) pack(l KVLayout, q []float32, rows int) {
 
 var unscaled = float32(1)
 
-// widen makes the first n slots of a block float32 rows, [64][KDim].
+// widen makes the first n slots of a block float32 rows, [64][KDim], every zero +0.
 func (s *AttnScratch) widen(l KVLayout, block []byte, n int) {
 	if l.Type == F32 {
 		s.wide = floats(block)[:BlockSlots*l.KDim]
@@ -195,6 +195,10 @@ func (s *AttnScratch) widen(l KVLayout, block []byte, n int) {
 		s.widened = make([]float32, need)
 	}
 	s.wide = s.widened[:BlockSlots*l.KDim]
+	if l.Type == BF16 {
+		active.widen(s.wide, halves(block)[:n*l.KDim])
+		return
+	}
 	// The kernel that adds values widens them: fma(scale, element, +0) is the element,
 	// scaled, and a zero is +0.
 	clear(s.wide[:n*l.KDim])
@@ -245,12 +249,22 @@ func (s *AttnScratch) scoreLatent(l KVLayout, block []byte, r0, r1, n int) {
 			}
 			slot += c
 		}
-		lo, hi := max(r0, first*panelRows), min(r1, (first+panels)*panelRows)
-		for slot := range n {
-			for r, v := range s.bySlot[slot][lo-first*panelRows : hi-first*panelRows] {
-				s.s[lo+r][slot] = v
-			}
-		}
+		s.byRow(first*panelRows, min(r1, (first+panels)*panelRows), n)
 		first += panels
+	}
+}
+
+// byRow turns bySlot into the scores of the rows [lo, hi), of at least n slots.
+func (s *AttnScratch) byRow(lo, hi, n int) {
+	const row = uintptr(groupRows * 4)
+	tiles := (n + 7) / 8
+	r := lo
+	for ; r+8 <= hi; r += 8 {
+		active.turn((*byte)(unsafe.Pointer(&s.s[r][0])), (*byte)(unsafe.Pointer(&s.bySlot[0][r-lo])), BlockSlots*4, row, 32, 8*row, tiles)
+	}
+	for ; r < hi; r++ {
+		for slot := range n {
+			s.s[r][slot] = s.bySlot[slot][r-lo]
+		}
 	}
 }

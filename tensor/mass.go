@@ -1,26 +1,49 @@
 package tensor
 
+import (
+	"fmt"
+	"slices"
+)
+
 // AttentionMass adds to mass[slot], for slots [0, first+nq), the attention that
 // nq successive query tokens of g heads pay to it: the sum over tokens and heads
 // of softmax(q.k*scale), token i seeing the slots [0, first+i]. q[i*ldq:] is
-// [g][KDim] as in [AttendCausal]; nothing of size queries x slots is kept.
+// [g][KDim] as in [AttendCausal]; of a matrix queries x slots there are never more
+// than the rows in hand.
 //
 // Each slot is one chain of additions in the order of tokens and heads, so a
 // prompt that is read in chunks gives the bits of one that is read at once.
 func AttentionMass(mass []float32, q []float32, ldq, nq, first, g int, scale float32, l KVLayout, blocks [][]byte, s *AttnScratch) {
+	AttentionMasses([][]float32{mass}, q, ldq, nq, first, g, scale, l, blocks, s)
+}
+
+// AttentionMasses is AttentionMass of each of len(masses) equal parts of the heads: the
+// bits of one call a part, for one walk over the cache.
+func AttentionMasses(masses [][]float32, q []float32, ldq, nq, first, g int, scale float32, l KVLayout, blocks [][]byte, s *AttnScratch) {
 	checkAttend(l, blocks, first+nq, g)
+	if len(masses) == 0 || g%len(masses) != 0 {
+		panic(fmt.Sprintf("tensor: attention of %d heads in %d parts", g, len(masses)))
+	}
 	step := l.tokensTogether(g)
 	for i := 0; i < nq; i += step {
-		s.mass(mass, q[i*ldq:], ldq, min(step, nq-i), first+i, g, scale, l, blocks)
+		s.mass(masses, q[i*ldq:], ldq, min(step, nq-i), first+i, g, scale, l, blocks)
 	}
 }
 
-func (s *AttnScratch) mass(mass []float32, q []float32, ldq, nq, first, g int, scale float32, l KVLayout, blocks [][]byte) {
+func (s *AttnScratch) mass(masses [][]float32, q []float32, ldq, nq, first, g int, scale float32, l KVLayout, blocks [][]byte) {
 	s.begin(l, nq*g)
 	s.gather(l, q, ldq, nq, g)
-	// Two walks over the keys: the sums must be known before the shares.
+	// Two walks over the slots: the sums must be known before the shares. The second
+	// finds the scores where the first left them, if they are not too many.
+	s.kept = s.kept[:0]
+	if blocks := (first + nq + BlockSlots - 1) / BlockSlots; blocks <= keptBlocks {
+		s.kept = slices.Grow(s.kept, blocks*nq*g)[:blocks*nq*g]
+	}
 	for b := 0; b*BlockSlots < first+nq; b++ {
 		s.weigh(l, blocks[b], b, nq, first, g, func(r int, mask uint64) {
+			if len(s.kept) > 0 {
+				s.kept[b*nq*g+r] = s.s[r]
+			}
 			a := &s.soft
 			a.s, a.sum, a.valid, a.scale, a.max = &s.s[r], &s.sum[r], mask, scale, s.max[r]
 			active.softmax(a)
@@ -33,16 +56,28 @@ func (s *AttnScratch) mass(mass []float32, q []float32, ldq, nq, first, g int, s
 	}
 	var unused lanes
 	for b := 0; b*BlockSlots < first+nq; b++ {
-		out := mass[b*BlockSlots : min((b+1)*BlockSlots, first+nq)]
-		s.weigh(l, blocks[b], b, nq, first, g, func(r int, mask uint64) {
+		lo, hi := b*BlockSlots, min((b+1)*BlockSlots, first+nq)
+		share := func(r int, mask uint64) {
 			a := &s.soft
 			a.s, a.sum, a.valid, a.scale, a.max = &s.s[r], &unused, mask, scale, s.max[r]
 			active.softmax(a)
 			active.scaleBy(s.s[r][:], inverse[r])
-			active.add(out, s.s[r][:len(out)])
-		})
+			active.add(masses[r%g*len(masses)/g][lo:hi], s.s[r][:hi-lo])
+		}
+		if len(s.kept) == 0 {
+			s.weigh(l, blocks[b], b, nq, first, g, share)
+			continue
+		}
+		seen := first + 1 - b*BlockSlots
+		for r := max(0, 1-seen) * g; r < nq*g; r++ {
+			s.s[r] = s.kept[b*nq*g+r]
+			share(r, prefixMask(seen+r/g))
+		}
 	}
 }
+
+// keptBlocks bounds the scores that a walk keeps: of 64 rows, 4 MiB.
+const keptBlocks = 256
 
 // weigh scores one block for all rows and calls f for each row that sees part of it.
 func (s *AttnScratch) weigh(l KVLayout, block []byte, b, nq, first, g int, f func(r int, mask uint64)) {

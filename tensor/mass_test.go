@@ -69,3 +69,69 @@ func TestAttentionMass(t *testing.T) {
 		}
 	}
 }
+
+// TestAttentionMasses: one walk gives what a walk a part gives, on every implementation,
+// whether scores are kept or not.
+func TestAttentionMasses(t *testing.T) {
+	for _, l := range []KVLayout{{Type: BF16, KDim: 40, VDim: 32, Latent: true}, {Type: F32, KDim: 40, VDim: 32, Latent: true}, {Type: BF16, KDim: 32, VDim: 32}} {
+		const g, parts, nq = 12, 4, 9
+		for _, first := range []int{3, 150, keptBlocks * BlockSlots} {
+			r := rng(5)
+			blocks := make([][]byte, (first+nq+BlockSlots-1)/BlockSlots)
+			for b := range blocks {
+				blocks[b] = make([]byte, l.BlockBytes())
+				for s := range BlockSlots {
+					l.Put(blocks[b], s, normal(r, l.KDim), normal(r, l.VDim))
+				}
+			}
+			q := normal(r, nq*g*l.KDim)
+			allEqual(t, "masses", func() []float32 {
+				var all []float32
+				masses := make([][]float32, parts)
+				for i := range masses {
+					masses[i] = make([]float32, first+nq)
+				}
+				AttentionMasses(masses, q, g*l.KDim, nq, first, g, 0.3, l, blocks, new(AttnScratch))
+				for i, m := range masses {
+					alone := make([]float32, first+nq)
+					AttentionMass(alone, q[i*g/parts*l.KDim:], g*l.KDim, nq, first, g/parts, 0.3, l, blocks, new(AttnScratch))
+					sameBits(t, "part", m, alone)
+					all = append(all, m...)
+				}
+				return all
+			})
+		}
+	}
+}
+
+// TestWiden: a widened block is its rows, and every zero of it +0.
+func TestWiden(t *testing.T) {
+	for _, dt := range []DType{BF16, F16, Int8, F32} {
+		l := KVLayout{Type: dt, KDim: 40, VDim: 32, Latent: true}
+		block := make([]byte, l.BlockBytes())
+		r := rng(3)
+		row := normal(r, l.KDim)
+		row[0], row[1], row[2] = float32(math.Copysign(0, -1)), 0, 1e-41
+		for s := range BlockSlots {
+			l.Put(block, s, row, nil)
+			row = append(row[7:], row[:7]...)
+		}
+		for _, n := range []int{1, 5, 63, BlockSlots} {
+			allEqual(t, dt.String(), func() []float32 {
+				var s AttnScratch
+				s.widen(l, block, n)
+				want := make([]float32, n*l.KDim)
+				for i := range n {
+					l.getLatent(block, i, want[i*l.KDim:][:l.KDim])
+				}
+				if dt != F32 {
+					for i := range want {
+						want[i] += 0
+					}
+				}
+				sameBits(t, "widened", s.wide[:n*l.KDim], want)
+				return want
+			})
+		}
+	}
+}

@@ -20,6 +20,13 @@ func addVecAVX2(dst, x []float32) {
 	portableAdd(dst[n:], x[n:])
 }
 
+func widenBF16VecAVX2(dst []float32, src []uint16) {
+	n := len(src) &^ 15
+	_ = dst[:n]
+	widenBF16AVX2(unsafe.SliceData(dst), unsafe.SliceData(src), n)
+	portableWidenBF16(dst[n:], src[n:])
+}
+
 func siluMulVecAVX2(dst, gate, up []float32) {
 	n := len(dst) &^ 15
 	siluMulAVX2(unsafe.SliceData(dst), unsafe.SliceData(gate), unsafe.SliceData(up), n)
@@ -90,5 +97,6 @@ var kernelsAVX2 = &kernels{
 	quant:   quantiseVec,
 	turn:    transpose8AVX2,
 	toBF16:  roundBF16Vec,
+	widen:   widenBF16VecAVX2,
 	peak:    peaks{8, readPeakAVX2, fmaPeakAVX2, 8, dotPeakAVX2},
 }

@@ -417,6 +417,34 @@ loop_done:
 	VZEROUPPER
 	RET
 
+// func widenBF16AVX2(dst uintptr, src uintptr, n int)
+// Requires: AVX, AVX2
+TEXT ·widenBF16AVX2(SB), NOSPLIT, $0-24
+	MOVQ   dst+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   n+16(FP), DX
+	VXORPS Y0, Y0, Y0
+	TESTQ  DX, DX
+	JZ     loop_done
+
+loop:
+	VPMOVZXWD (CX), Y1
+	VPSLLD    $0x10, Y1, Y1
+	VADDPS    Y0, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	VPMOVZXWD 16(CX), Y1
+	VPSLLD    $0x10, Y1, Y1
+	VADDPS    Y0, Y1, Y1
+	VMOVUPS   Y1, 32(AX)
+	ADDQ      $0x40, AX
+	ADDQ      $0x20, CX
+	SUBQ      $0x10, DX
+	JNZ       loop
+
+loop_done:
+	VZEROUPPER
+	RET
+
 // func scaleAVX2(x uintptr, by float32, n int)
 // Requires: AVX
 TEXT ·scaleAVX2(SB), NOSPLIT, $0-24

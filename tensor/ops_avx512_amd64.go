@@ -20,6 +20,13 @@ func addVecAVX512(dst, x []float32) {
 	portableAdd(dst[n:], x[n:])
 }
 
+func widenBF16VecAVX512(dst []float32, src []uint16) {
+	n := len(src) &^ 15
+	_ = dst[:n]
+	widenBF16AVX512(unsafe.SliceData(dst), unsafe.SliceData(src), n)
+	portableWidenBF16(dst[n:], src[n:])
+}
+
 func siluMulVecAVX512(dst, gate, up []float32) {
 	n := len(dst) &^ 15
 	siluMulAVX512(unsafe.SliceData(dst), unsafe.SliceData(gate), unsafe.SliceData(up), n)
@@ -90,5 +97,6 @@ var kernelsAVX512 = &kernels{
 	quant:   quantiseVec,
 	turn:    transpose8AVX2,
 	toBF16:  roundBF16Vec,
+	widen:   widenBF16VecAVX512,
 	peak:    peaks{16, readPeakAVX512, fmaPeakAVX512, 16, dotPeakAVX512},
 }

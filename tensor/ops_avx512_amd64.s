@@ -422,6 +422,30 @@ loop_done:
 	VZEROUPPER
 	RET
 
+// func widenBF16AVX512(dst uintptr, src uintptr, n int)
+// Requires: AVX, AVX512F
+TEXT ·widenBF16AVX512(SB), NOSPLIT, $0-24
+	MOVQ   dst+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   n+16(FP), DX
+	VPXORD Z0, Z0, Z0
+	TESTQ  DX, DX
+	JZ     loop_done
+
+loop:
+	VPMOVZXWD (CX), Z1
+	VPSLLD    $0x10, Z1, Z1
+	VADDPS    Z0, Z1, Z1
+	VMOVUPS   Z1, (AX)
+	ADDQ      $0x40, AX
+	ADDQ      $0x20, CX
+	SUBQ      $0x10, DX
+	JNZ       loop
+
+loop_done:
+	VZEROUPPER
+	RET
+
 // func scaleAVX512(x uintptr, by float32, n int)
 // Requires: AVX, AVX512F
 TEXT ·scaleAVX512(SB), NOSPLIT, $0-24

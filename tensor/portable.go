@@ -23,6 +23,7 @@ func portableKernels() *kernels {
 		quant:   portableQuantise,
 		turn:    portableTurn,
 		toBF16:  portableToBF16,
+		widen:   portableWidenBF16,
 		peak:    peaks{1, portableReadPeak, portableFMAPeak, 1, portableDotPeak},
 	}
 	k.setTiles(F32, portableTile(loadF32))

@@ -66,15 +66,22 @@ func (e *epoch) compare(m *Compare) error {
 		}
 	}
 	cut := tensorSpan(e.place.Slices[0].KVHeads)
-	if e.geometry.Units > 0 { // votes of latent attention are counted as they come, of each window apart
+	if e.geometry.Units > 0 { // votes of latent attention are counted as they come, of each window once
+		same := map[kvcache.Needs]*kvcache.Observation{} // policies that look at the same share what is seen
 		for _, f := range base.forks {
-			var err error
-			if f.seen, err = kvcache.NewObservation(e.arena, e.geometry, cut, f.policy, m.Prompt); err != nil {
-				for _, f := range base.forks {
-					f.seen.Release()
+			n := kvcache.Needs{Window: f.policy.Needs().Window, PromptAttention: f.policy.Needs().PromptAttention}
+			if same[n] == nil && n != (kvcache.Needs{}) {
+				o, err := kvcache.NewObservation(e.arena, e.geometry, cut, f.policy, m.Prompt)
+				if err != nil {
+					for _, f := range base.forks {
+						f.seen.Release()
+					}
+					return err
 				}
-				return err
+				same[n] = o
+				base.looks = append(base.looks, o)
 			}
+			f.seen = same[n]
 		}
 	} else {
 		var err error

@@ -187,7 +187,7 @@ func (e *epoch) prepare(s *step, c *proto.Chunk) (layer.Segment, error) {
 		}
 		view := prefillView{Store: q.part, seen: q.seen, scale: e.scale}
 		if e.geometry.Units > 0 {
-			view.forks = q.forks
+			view.looks = q.looks
 		}
 		seg.Cache = view
 	}

@@ -160,7 +160,7 @@ func (h *handover) seal() error {
 			q.part = nil
 		}
 		q.seen.Release()
-		q.seen, q.forks = nil, nil
+		q.seen, q.forks, q.looks = nil, nil, nil
 	}
 	return nil
 }

@@ -29,7 +29,8 @@ type sequence struct {
 	params  sampler.Params
 	history *sampler.History
 
-	forks []*sequence // Compare: sequences that share the prompt while it is read
+	forks []*sequence            // Compare: sequences that share the prompt while it is read
+	looks []*kvcache.Observation // of latent attention: what they look at, each once
 }
 
 // note records a token in the sampling history.

@@ -12,13 +12,13 @@ type prefillView struct {
 	*kvcache.Store
 	seen  *kvcache.Observation // nil: the policy looks at nothing
 	scale float32
-	forks []*sequence // of latent attention, each with what its own policy looks at
+	looks []*kvcache.Observation // of latent attention: what the sequences that share the prompt look at
 }
 
 func (v prefillView) Observe(layer, head, pos, n int, q []float32, ldq int) {
 	v.show(v.seen, layer, head, pos, n, q, ldq)
-	for _, f := range v.forks {
-		v.show(f.seen, layer, head, pos, n, q, ldq)
+	for _, o := range v.looks {
+		v.show(o, layer, head, pos, n, q, ldq)
 	}
 }
 

@@ -63,6 +63,7 @@ func ops(g *gen) {
 		g.VMOVUPS(t, mem(p[0], d))
 		g.VMOVUPS(hi, mem(p[1], d))
 	})
+	g.widenBF16()
 	g.scaled("scale", false)
 	g.scaled("norm", true)
 	g.reduce("sumSquares", "", func(x operand.Mem, acc, _ reg.VecVirtual) {
@@ -116,6 +117,29 @@ func (g *gen) elementwise(name, params string, body func(p []reg.Register, disp 
 		for _, r := range p {
 			g.ADDQ(operand.U8(64), r)
 		}
+		g.SUBQ(operand.U8(16), n)
+	})
+	g.ret()
+}
+
+// widenBF16 writes dst = src, n bfloat16 as float32, every zero +0.
+func (g *gen) widenBF16() {
+	g.plain("widenBF16"+g.name, "dst *float32, src *uint16, n int", "func(dst, src uintptr, n int)")
+	dst, src, n, zero := g.GP64(), g.GP64(), g.GP64(), g.vec()
+	g.Load(g.Param("dst"), dst)
+	g.Load(g.Param("src"), src)
+	g.Load(g.Param("n"), n)
+	g.zero(zero)
+	g.counted("loop", n, func() {
+		for d := 0; d < 64; d += g.bytes {
+			v := g.vec()
+			g.VPMOVZXWD(mem(src, d/2), v)
+			g.VPSLLD(operand.U8(16), v, v)
+			g.VADDPS(zero, v, v)
+			g.VMOVUPS(v, mem(dst, d))
+		}
+		g.ADDQ(operand.U8(64), dst)
+		g.ADDQ(operand.U8(32), src)
 		g.SUBQ(operand.U8(16), n)
 	})
 	g.ret()

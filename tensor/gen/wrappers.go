@@ -20,6 +20,13 @@ func addVecISA(dst, x []float32) {
 	portableAdd(dst[n:], x[n:])
 }
 
+func widenBF16VecISA(dst []float32, src []uint16) {
+	n := len(src) &^ 15
+	_ = dst[:n]
+	widenBF16ISA(unsafe.SliceData(dst), unsafe.SliceData(src), n)
+	portableWidenBF16(dst[n:], src[n:])
+}
+
 func siluMulVecISA(dst, gate, up []float32) {
 	n := len(dst) &^ 15
 	siluMulISA(unsafe.SliceData(dst), unsafe.SliceData(gate), unsafe.SliceData(up), n)
@@ -90,6 +97,7 @@ var kernelsISA = &kernels{
 	quant:   quantiseVec,
 	turn:    transpose8AVX2,
 	toBF16:  roundBF16Vec,
+	widen:   widenBF16VecISA,
 	peak:    peaks{LANES, readPeakISA, fmaPeakISA, LANES, dotPeakISA},
 }
 `
