@@ -102,6 +102,7 @@ type evalRulerCmd struct {
 	Together bool     `help:"Read each prompt once for all policies, in this process: the same answers, much sooner. --workers prompts at a time, a thread each."`
 	Workers  int      `help:"With --together: prompts at a time (default: the processors)."`
 	Prompts  string   `type:"path" placeholder:"FILE" help:"Ask these prompts, as train/evalgen.py makes them, in JSON (gzipped or not); implies --together."`
+	Write    string   `name:"write-prompts" type:"path" placeholder:"FILE" help:"Write the prompts as gzipped JSON, as --prompts and train/evalpol.py take them, and ask nothing."`
 	JSON     bool     `name:"json" help:"Print the summary as JSON."`
 	Markdown bool     `help:"Print the table as Markdown."`
 }
@@ -148,6 +149,9 @@ func (c *evalRulerCmd) Run(e *env) error {
 		if corpus, err = eval.ReadCorpus(c.Text); err != nil {
 			return err
 		}
+	}
+	if c.Write != "" {
+		return c.write(corpus, &cfg)
 	}
 	path := ""
 	if c.Out != "" {
@@ -215,6 +219,31 @@ func (c *evalRulerCmd) together(e *env, corpus *eval.Corpus, store *eval.Store, 
 	defer bar.end()
 	cfg.Progress = bar.set
 	return eval.RunTogether(e.ctx, tok, source, store, *cfg, eval.TogetherConfig{Model: dir, Weights: c.Quant, KV: c.KVType, Workers: c.Workers})
+}
+
+// write makes the prompts and asks nothing.
+func (c *evalRulerCmd) write(corpus *eval.Corpus, cfg *eval.Config) error {
+	dir, err := c.dir()
+	if err != nil {
+		return err
+	}
+	tok, err := tokenizer.Load(dir)
+	if err != nil {
+		return err
+	}
+	source, err := c.source(dir, tok, corpus, cfg)
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(c.Write)
+	if err != nil {
+		return err
+	}
+	err = eval.WritePrompts(f, source, cfg.Tasks, cfg.Lengths, cfg.Samples)
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	return err
 }
 
 // source gives the samples: from the file, or made.

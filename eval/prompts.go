@@ -149,6 +149,42 @@ func (s promptSet) from(i int) int {
 	return s.ScoreFrom[i]
 }
 
+// WritePrompts writes n samples of each task and length in the form that ReadPrompts
+// takes, gzipped, so that another implementation can be asked the same tokens. Tasks
+// whose answers are right in any order are left out: the form knows one order.
+func WritePrompts(out io.Writer, g Source, tasks []string, lengths []int, n int) error {
+	sets := map[string]*promptSet{}
+	for _, task := range tasks {
+		for _, length := range lengths {
+			set := &promptSet{}
+			for i := range n {
+				s, err := g.Sample(task, length, i)
+				if err != nil {
+					return err
+				}
+				if s.AnyOrder {
+					set = nil
+					break
+				}
+				var depth *float64
+				if s.Depth >= 0 {
+					depth = &s.Depth
+				}
+				set.Prompt, set.Answer = append(set.Prompt, s.Prompt), append(set.Answer, s.Answer)
+				set.ScoreFrom, set.Depth = append(set.ScoreFrom, s.From), append(set.Depth, depth)
+			}
+			if set != nil {
+				sets[fmt.Sprintf("%s@%d", task, length)] = set
+			}
+		}
+	}
+	z := gzip.NewWriter(out)
+	if err := json.NewEncoder(z).Encode(sets); err != nil {
+		return err
+	}
+	return z.Close()
+}
+
 // Tasks are those of the file, in the order of the tables.
 func (p *Prompts) Tasks() []string {
 	return slices.DeleteFunc(TaskNames(), func(t string) bool {

@@ -23,6 +23,12 @@ var everyPolicy = []string{"streaming/96 full snapkv/128 snapstream/128 snapstre
 // TestTogetherIsTheServer: prompts that are read once for all policies give, token
 // by token, what a server answers to each policy alone.
 func TestTogetherIsTheServer(t *testing.T) {
+	for _, dir := range []string{modelDir, "../models/dace"} { // of one tokenizer
+		t.Run(filepath.Base(dir), func(t *testing.T) { testTogether(t, dir) })
+	}
+}
+
+func testTogether(t *testing.T, dir string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	cfg := Config{Tasks: []string{"niah_multiquery"}, Lengths: []int{512}, Samples: 1}
@@ -33,7 +39,7 @@ func TestTogetherIsTheServer(t *testing.T) {
 	if testing.Short() {
 		cfg.Policies = cfg.Policies[:4]
 	}
-	e, err := StartEmbedded(ctx, cluster.LocalConfig{KVBudget: 64 << 20, Serve: cluster.ServeConfig{Model: modelDir}})
+	e, err := StartEmbedded(ctx, cluster.LocalConfig{KVBudget: 64 << 20, Serve: cluster.ServeConfig{Model: dir}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +62,7 @@ func TestTogetherIsTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := memory()
-	got, err := RunTogether(ctx, tok, g, store, cfg, TogetherConfig{Model: modelDir, Workers: 2})
+	got, err := RunTogether(ctx, tok, g, store, cfg, TogetherConfig{Model: dir, Workers: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +83,7 @@ func TestTogetherIsTheServer(t *testing.T) {
 		t.Errorf("%d answers, the server gave %d, %d of them different", len(got), len(want), len(outputs))
 	}
 	before := *store.have[got[0].key()]
-	again, err := RunTogether(ctx, tok, g, store, cfg, TogetherConfig{Model: modelDir, Workers: 1})
+	again, err := RunTogether(ctx, tok, g, store, cfg, TogetherConfig{Model: dir, Workers: 1})
 	if err != nil || len(again) != len(got) || again[0].Millis != before.Millis {
 		t.Errorf("a second run: %d answers, %v", len(again), err)
 	}
@@ -139,6 +145,38 @@ func TestPromptsFromAFile(t *testing.T) {
 	}
 	if _, err := p.Sample("vt", 512, 0); !errors.Is(err, ErrTask) {
 		t.Error(err)
+	}
+}
+
+// TestWritePrompts: what is written is what was made.
+func TestWritePrompts(t *testing.T) {
+	tok, g := testTokenizer(t), testGenerator(t, 3)
+	path := filepath.Join(t.TempDir(), "prompts.json.gz")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := WritePrompts(f, g, []string{"chat_niah", "cwe", "vt"}, []int{512}, 2); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := ReadPrompts(path, tok)
+	if err != nil || fmt.Sprint(p.Tasks()) != "[vt chat_niah]" || p.Samples() != 2 {
+		t.Fatalf("%v, %v", p, err)
+	}
+	for _, task := range p.Tasks() {
+		for i := range 2 {
+			want, err := g.Sample(task, 512, i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := p.Sample(task, 512, i)
+			if err != nil || !slices.Equal(got.Prompt, want.Prompt) || !slices.Equal(got.Answer, want.Answer) || got.From != want.From || got.To != want.To || got.Depth != want.Depth {
+				t.Errorf("%s %d: %+v, made %+v, %v", task, i, got, want, err)
+			}
+		}
 	}
 }
 

@@ -1,4 +1,5 @@
-"""Cache policies on a trained model. Usage: evalpol.py DATA HF_DIR EVAL.pkl OUT.json ctx:n:batch:budget+budget[,..] [dev]; SHARD=k/n in the environment: a part of the tasks,
+"""Cache policies on a trained model. Usage: evalpol.py DATA HF_DIR EVAL OUT.json ctx:n:batch:budget+budget[,..] [dev];
+EVAL: a pickle of evalgen.py, or prompts of `shoal eval ruler --write-prompts` (.json.gz). SHARD=k/n in the environment: a part of the tasks,
 POLICIES=a+b: only these
 The prompt is prefilled with full attention (stream_w: with the sliding window itself), the prompt's cache is
 cut to the budget, then the answer is decoded (teacher-forced greedy: exact match is the same as free-running greedy).
@@ -118,6 +119,48 @@ def decode(m, Ks, Vs, keeps, ring, xl, ans):
     return torch.cat([first[:, None], pred], 1)
 
 
+def cut(vote, T, recent, size):
+    """the tokens [b, KV, size] that a scored policy keeps of a prompt: the newest, and the best of the others"""
+    best = vote[..., :T - recent].topk(size - recent, -1).indices
+    new = torch.arange(T - recent, T, device=vote.device).expand(*vote.shape[:2], recent)
+    return torch.cat([best, new], -1).sort(-1).values
+
+
+@torch.no_grad()
+def decode_step(m, Ks, Vs, votes, recent, size, running, xl, ans):
+    """decode, token by token: ahead of each new token the one outside the newest `recent` (the new one counted) with the
+    least score goes, and the new row is appended (gather and append, as published; the cache never has more than `size`
+    rows). running: scores are sums of attention (H2O), else that of the newest query (TOVA)."""
+    b, A = ans.shape
+    T, dev = Ks[0].shape[2], ans.device
+    rows = lambda x, i: x.gather(2, i.unsqueeze(-1).expand(-1, -1, -1, x.shape[-1]))
+    at = [cut(v, T, recent, size) for v in votes]
+    K = [rows(k, i) for k, i in zip(Ks, at)]
+    V = [rows(v, i) for v, i in zip(Vs, at)]
+    S = [v.gather(2, i) for v, i in zip(votes, at)]
+    out = [m.logits(xl).argmax(-1)]
+    for j in range(A - 1):
+        cos, sin = m.cossin(torch.full((b,), T + j, device=dev))
+        x = F.embedding(ans[:, j].clamp_min(0), m.emb)
+        for li, l in enumerate(m.layers):
+            q, k, v = m.cached(l, x, cos, sin)
+            q = q.view(b, m.kv, -1, m.kd)
+            old = at[li] <= T + j - recent
+            go = S[li].masked_fill(~old, float("inf")).argmin(-1, keepdim=True)
+            stay = torch.ones_like(old).scatter_(-1, go, False)
+            left = lambda x: x[stay].view(b, m.kv, size - 1, *x.shape[3:])
+            K[li] = torch.cat([left(K[li]), k.view(b, m.kv, 1, m.kd)], 2)
+            V[li] = torch.cat([left(V[li]), v.reshape(b, m.kv, 1, m.vd)], 2)
+            at[li] = torch.cat([left(at[li]), torch.full((b, m.kv, 1), T + j, device=dev)], 2)
+            p = torch.softmax(torch.matmul(q, K[li].transpose(-1, -2)) * m.scale, -1)            # [b,KV,G,size]
+            got = p.sum(2)
+            S[li] = torch.cat([left(S[li]), torch.zeros(b, m.kv, 1, device=dev)], 2) + got if running else got
+            o = torch.matmul(p, V[li]).reshape(b, -1, m.vd)
+            x = m.finish(l, x, m.uncached(l, o))
+        out.append(m.logits(x).argmax(-1))
+    return torch.stack(out, 1)
+
+
 def score(pred, a, sf):
     j = torch.arange(a.shape[1], device=a.device)[None]
     ln = (a >= 0).sum(1, keepdim=True)
@@ -163,6 +206,9 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                                 k = keep_mask(vt[q["vote"]], T, q["sink"], q["ring"], q["K"])
                             keeps.append(k)
                         add(f"{name}/{bud}", *score(decode(m, Ks, Vs, keeps, q["ring"], xl, a), a, sf))
+                    for name, vote, recent, running in (("h2o_step", "h2o", bud // 2, True), ("tova", "sage", 1, False)):
+                        if not only or name in only:
+                            add(f"{name}/{bud}", *score(decode_step(m, Ks, Vs, [v[vote] for v in votes], recent, bud, running, xl, a), a, sf))
                 if stream_w:
                     for bud in budgets[:1]:
                         Kw, Vw, vw, xw = prefill(m, p, False, window=bud - SINK)
@@ -203,12 +249,27 @@ def load(path, dev):
     return m.to(dev).eval()
 
 
+def prompts(path):
+    """{(task, ctx): arrays} of a pickle of evalgen.py, or of `shoal eval ruler --write-prompts`"""
+    if path.endswith(".pkl"):
+        return pickle.load(open(path, "rb"))
+    import gzip
+    out = {}
+    for key, d in json.load(gzip.open(path)).items():
+        task, ctx = key.split("@")
+        ans = np.full((len(d["ans"]), max(map(len, d["ans"]))), -1, np.int32)
+        for row, a in zip(ans, d["ans"]):
+            row[:len(a)] = a
+        out[task, int(ctx)] = dict(prompt=np.array(d["prompt"], np.int32), ans=ans, sf=np.array(d["sf"]))
+    return out
+
+
 if __name__ == "__main__":
     data, ck, evp, out, spec = sys.argv[1:6]
     dev = sys.argv[6] if len(sys.argv) > 6 else "cuda"
     torch.backends.cuda.matmul.allow_tf32 = False
     m = load(ck, dev)
-    ev = pickle.load(open(evp, "rb"))
+    ev = prompts(evp)
     every = sorted({t for t, _ in ev})
     k, of = (int(x) for x in os.environ.get("SHARD", "0/1").split("/"))    # the tasks of one process of several
     res = {}
@@ -216,6 +277,7 @@ if __name__ == "__main__":
     for one in spec.split(","):
         ctx, n, batch, budgets = one.split(":")
         budgets = tuple(int(x) for x in budgets.split("+"))
-        res.update(run(m, ev, [(int(ctx), int(n), int(batch), budgets)], dev, tasks=every[k::of], stream_w=False))
-        json.dump(res, open(out, "w"), indent=0)
+        for task in every[k::of]:
+            res.update(run(m, ev, [(int(ctx), int(n), int(batch), budgets)], dev, tasks=[task], stream_w=False))
+            json.dump(res, open(out, "w"), indent=0)
         print(f"\nexact match %, ctx {ctx}, n={n} a task ({time.time() - t0:.0f} s so far)\n" + table(res, int(ctx), budgets) + "\n", flush=True)
