@@ -12,6 +12,9 @@ import (
 // memoryGroups starts n groups over the memory transport, closed with the test.
 func memoryGroups(t testing.TB, n int, cfg Config) []*Group {
 	t.Helper()
+	if cfg.Deadline == 0 {
+		cfg.Deadline = 2 * time.Minute // a rank may be starved
+	}
 	gs := make([]*Group, n)
 	for r, tr := range NewMemory(n) {
 		c := cfg

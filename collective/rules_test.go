@@ -207,7 +207,7 @@ func TestConfigValidate(t *testing.T) {
 }
 
 func TestDeadlineNamesTheSilent(t *testing.T) {
-	gs := memoryGroups(t, 4, Config{Deadline: 60 * time.Millisecond})
+	gs := memoryGroups(t, 4, Config{Deadline: 2 * time.Second})
 	errs := make(chan error, 4)
 	for r, g := range gs {
 		if r != 2 {

@@ -129,7 +129,7 @@ func TestLongWord(t *testing.T) {
 		tok := loadHF(t, name)
 		start := time.Now()
 		ids := tok.Encode(text, false)
-		if took := time.Since(start); took > 20*time.Second {
+		if took := time.Since(start); took > 2*time.Minute { // under the race detector, on a busy machine
 			t.Errorf("%s: %d bytes took %v", name, len(text), took)
 		}
 		if got := tok.Decode(ids, false); got != text {
