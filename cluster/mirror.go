@@ -28,9 +28,11 @@ import (
 // damaged or missing chunk is one that is fetched again, and there is no other
 // record of what is there.
 type mirror struct {
-	dir     string
-	list    *proto.WeightsReply
-	ask     func(context.Context, *proto.WeightsRequest) (*proto.WeightsReply, error)
+	dir  string
+	list *proto.WeightsReply
+	lock *os.File // the claim on dir
+	// ask asks somebody; others with each turn, for those who sent damage, and says whom.
+	ask     func(ctx context.Context, turn int, r *proto.WeightsRequest) (reply *proto.WeightsReply, from string, err error)
 	log     *slog.Logger
 	fetched atomic.Int64 // bytes, from others
 	flights chan struct{}
@@ -60,21 +62,36 @@ var ErrDamaged = errors.New("cluster: bytes do not have their hash")
 
 // openMirror finds out what the cluster serves, and brings what is needed to open
 // it: config, tokenizer, the headers of the weights.
-func openMirror(ctx context.Context, b *bus, cache string, log *slog.Logger) (*model.Checkpoint, *mirror, error) {
+func openMirror(ctx context.Context, b *bus, cache string, limit int64, log *slog.Logger) (*model.Checkpoint, *mirror, error) {
 	if cache == "" {
 		return nil, nil, errors.New("cluster: a node without a checkpoint needs a folder for what it fetches: --weights-cache DIR")
 	}
 	m := &mirror{log: log, ask: b.library, flights: make(chan struct{}, mirrorFlights), files: map[string]*mirrorFile{}}
-	list, err := m.ask(ctx, &proto.WeightsRequest{})
+	folder := filepath.Join(cache, "bus")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, nil, fmt.Errorf("cluster: %w", err)
+	}
+	err := m.try(ctx, &proto.WeightsRequest{}, func(r *proto.WeightsReply) error {
+		m.list = r
+		return checkList(r)
+	})
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := checkList(list); err != nil {
+	list := m.list
+	m.dir = filepath.Join(folder, list.List)
+	if m.lock, err = claimMirror(m.dir); err != nil {
 		return nil, nil, err
 	}
-	m.list, m.dir = list, filepath.Join(cache, "bus", list.List)
+	var size int64
+	for _, f := range list.Files {
+		size += f.Size
+	}
+	if err := makeMirrorRoom(folder, list.List, size, limit, log); err != nil {
+		log.Warn("old weights from the bus were not removed", "error", err)
+	}
 	if err := os.MkdirAll(m.dir, 0o700); err != nil {
-		return nil, nil, fmt.Errorf("cluster: %w", err)
+		return nil, nil, errors.Join(fmt.Errorf("cluster: %w", err), m.close())
 	}
 	ck, err := m.open(ctx)
 	if err != nil {
@@ -184,22 +201,56 @@ func (m *mirror) learn(ctx context.Context, f *mirrorFile) error {
 	if len(f.hashes) == want {
 		return nil
 	}
+	return m.turns(func(turn int) error { return m.learnFrom(ctx, turn, f, want) })
+}
+
+func (m *mirror) learnFrom(ctx context.Context, turn int, f *mirrorFile, want int) error {
 	var all []byte
+	from := ""
 	for len(all) < want {
-		r, err := m.ask(ctx, &proto.WeightsRequest{List: m.list.List, File: f.Name, HashesFrom: uint32(len(all) / sha256.Size)})
+		r, at, err := m.ask(ctx, turn, &proto.WeightsRequest{List: m.list.List, File: f.Name, HashesFrom: uint32(len(all) / sha256.Size)})
 		if err != nil {
 			return err
 		}
+		from = at
 		if len(r.Hashes) == 0 || len(r.Hashes)%sha256.Size != 0 || len(all)+len(r.Hashes) > want {
-			return fmt.Errorf("%w: %d bytes of hashes of %s", ErrDamaged, len(r.Hashes), f.Name)
+			return fmt.Errorf("%w: %d bytes of hashes of %s, from %s", ErrDamaged, len(r.Hashes), f.Name, from)
 		}
 		all = append(all, r.Hashes...)
 	}
 	if h := sha256.Sum256(all); !bytes.Equal(h[:], f.Digest) {
-		return fmt.Errorf("%w: the hashes of %s", ErrDamaged, f.Name)
+		return fmt.Errorf("%w: the hashes of %s, from %s", ErrDamaged, f.Name, from)
 	}
 	f.hashes = all
 	return nil
+}
+
+// mirrorTurns is how many sources are tried when what they send is damaged.
+const mirrorTurns = 3
+
+// turns calls f with the turns of one question, until its answer is not damaged.
+func (m *mirror) turns(f func(turn int) error) (err error) {
+	for turn := range mirrorTurns {
+		if err = f(turn); !errors.Is(err, ErrDamaged) {
+			return err
+		}
+		m.log.Warn("what was fetched is damaged", "error", err, "tries", turn+1, "of", mirrorTurns)
+	}
+	return err
+}
+
+// try asks until use takes the answer.
+func (m *mirror) try(ctx context.Context, q *proto.WeightsRequest, use func(*proto.WeightsReply) error) error {
+	return m.turns(func(turn int) error {
+		r, from, err := m.ask(ctx, turn, q)
+		if err != nil {
+			return err
+		}
+		if err := use(r); err != nil {
+			return fmt.Errorf("%w, from %s", err, from)
+		}
+		return nil
+	})
 }
 
 // missing are the chunks of the spans that are not on this disk, or not as they
@@ -238,11 +289,12 @@ func (f *mirrorFile) fits(c int64, b []byte) bool {
 
 // bring fetches chunks, checks each, and writes them to their place.
 func (m *mirror) bring(ctx context.Context, f *mirrorFile, chunks []uint32) error {
-	r, err := m.ask(ctx, &proto.WeightsRequest{List: m.list.List, File: f.Name, Chunks: chunks})
-	if err != nil {
-		return err
-	}
-	data := r.Data
+	return m.try(ctx, &proto.WeightsRequest{List: m.list.List, File: f.Name, Chunks: chunks}, func(r *proto.WeightsReply) error {
+		return m.take(f, chunks, r.Data)
+	})
+}
+
+func (m *mirror) take(f *mirrorFile, chunks []uint32, data []byte) error {
 	for _, c := range chunks {
 		n := chunkLen(f.Size, int64(c))
 		if int64(len(data)) < n || !f.fits(int64(c), data[:n]) {
@@ -265,26 +317,32 @@ func (m *mirror) close() error {
 	for _, f := range m.files {
 		err = errors.Join(err, f.file.Close())
 	}
+	if m.lock != nil {
+		err = errors.Join(err, m.lock.Close())
+	}
 	return err
 }
 
 // library asks whoever has the checkpoint: the coordinator, else a node. Those that
-// are busy, or still make their list, are asked again.
-func (b *bus) library(ctx context.Context, r *proto.WeightsRequest) (*proto.WeightsReply, error) {
+// are busy, or still make their list, are asked again. With each turn another one
+// is asked first; from is who answered.
+func (b *bus) library(ctx context.Context, turn int, r *proto.WeightsRequest) (_ *proto.WeightsReply, from string, _ error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, mirrorLimit, errors.New("cluster: nobody gave the checkpoint"))
 	defer cancel()
 	var last error
 	for {
-		for _, at := range b.librarians() {
+		all := b.librarians()
+		for i := range all {
+			at := all[(i+turn)%len(all)]
 			reply := new(proto.WeightsReply)
 			once, end := context.WithTimeout(ctx, askLimit)
 			last = b.rpc.Call(once, b.rpc.PID(at, libraryName), uint32(proto.Kind_KIND_WEIGHTS), r, reply)
 			end()
 			if last == nil && !reply.Pending {
-				return reply, nil
+				return reply, at, nil
 			}
 			if errors.Is(last, ErrNoLibrary) {
-				return nil, last
+				return nil, at, last
 			}
 			if last == nil {
 				last = errors.New("cluster: the list of its files is being made")
@@ -294,7 +352,7 @@ func (b *bus) library(ctx context.Context, r *proto.WeightsRequest) (*proto.Weig
 		select {
 		case <-time.After(askPause):
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w (the last answer: %v)", context.Cause(ctx), last)
+			return nil, "", fmt.Errorf("%w (the last answer: %v)", context.Cause(ctx), last)
 		}
 	}
 }

@@ -45,7 +45,10 @@ func shelf(t *testing.T, dir string) (*library, func(cache string, ask func(*pro
 			return nil, nil, err
 		}
 		m := &mirror{list: list, dir: filepath.Join(cache, list.List), log: slog.New(slog.DiscardHandler), flights: make(chan struct{}, mirrorFlights), files: map[string]*mirrorFile{},
-			ask: func(_ context.Context, r *proto.WeightsRequest) (*proto.WeightsReply, error) { return ask(r) }}
+			ask: func(_ context.Context, _ int, r *proto.WeightsRequest) (*proto.WeightsReply, string, error) {
+				reply, err := ask(r)
+				return reply, "somebody", err
+			}}
 		if err := os.MkdirAll(m.dir, 0o700); err != nil {
 			t.Fatal(err)
 		}

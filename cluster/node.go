@@ -289,7 +289,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		if err := b.meet(ctx, &cfg); err != nil {
 			return err
 		}
-		if ck, m, err = openMirror(ctx, b, cfg.WeightsCache, cfg.Logger); err != nil {
+		if ck, m, err = openMirror(ctx, b, cfg.WeightsCache, cfg.WeightsCacheSize, cfg.Logger); err != nil {
 			return err
 		}
 	}
