@@ -108,8 +108,8 @@ func (x *wired) tensors() func(from, to uint16) bool {
 	return func(from, to uint16) bool { return mesh[from] || mesh[to] }
 }
 
-// TestChaosWire changes bits of the tensors on their way, breaks connections,
-// delays every packet, and loses and repeats some. A changed message is dropped
+// TestChaosWire changes bits of the tensors on their way, breaks connections, cuts
+// messages short (tensors and calls alike), delays every packet, and loses and repeats some. A changed message is dropped
 // and the epoch fails; the text stays that of the undisturbed run.
 func TestChaosWire(t *testing.T) {
 	if testing.Short() {
@@ -138,6 +138,11 @@ func TestChaosWire(t *testing.T) {
 	x.waitNodes(3, recoverLimit)
 	disturb(t, x.system, "broken connections", reqs, want, func() {
 		x.w.between(x.nodes, x.nodes, false, func(r *rule) { r.reset, r.most, r.only = 40, 2, mesh })
+	})
+	x.w.heal()
+	x.waitNodes(3, recoverLimit)
+	disturb(t, x.system, "messages cut short", reqs, want, func() {
+		x.w.between(append(x.nodes, x.head), append(x.nodes, x.head), false, func(r *rule) { r.short, r.most = 40, 3 })
 	})
 	x.w.heal()
 	x.waitNodes(3, recoverLimit)

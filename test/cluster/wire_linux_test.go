@@ -30,7 +30,7 @@ type wire struct {
 	mu    sync.Mutex
 	ports []*port
 	rules map[[2]byte]*rule // by the last byte of the addresses, from and to
-	done  int               // flips and resets since it was healed
+	done  int               // flips, resets and cuts since it was healed
 	r     *rand.Rand
 }
 
@@ -41,8 +41,9 @@ type rule struct {
 	delay       time.Duration
 	loss, twice int
 	flip, reset int                        // changes a bit of a TCP payload, checksum and all; breaks the connection
-	most        int                        // flips and resets, of all pairs together; 0: any number
-	only        func(from, to uint16) bool // flips and resets of these TCP ports; nil: of all
+	short       int                        // ends the connection in the midst of a TCP payload, as if no more had been sent
+	most        int                        // flips, resets and cuts, of all pairs together; 0: any number
+	only        func(from, to uint16) bool // flips, resets and cuts of these TCP ports; nil: of all
 
 	seen, lost, flipped int // what happened
 }
@@ -256,6 +257,11 @@ func (w *wire) forward(from *port, b []byte) {
 				x.b = x.b[:len(x.b)-len(data)]
 				resetTCP(x.b)
 				sumTCP(x.b)
+			case chance(r.short):
+				w.done++
+				x.b = x.b[:len(x.b)-(len(data)+1)/2]
+				endTCP(x.b)
+				sumTCP(x.b)
 			case chance(r.flip):
 				w.done++
 				r.flipped++
@@ -340,6 +346,9 @@ func tcpPorts(b []byte) (from, to uint16) {
 
 // resetTCP makes a packet say that the connection is no more.
 func resetTCP(b []byte) { b[tcpAt(b)+13] = 0x14 } // RST, ACK
+
+// endTCP makes a packet the last one of its direction.
+func endTCP(b []byte) { b[tcpAt(b)+13] = 0x19 } // FIN, PSH, ACK
 
 // sumTCP corrects the lengths and checksums of a packet that was changed.
 func sumTCP(b []byte) {

@@ -60,6 +60,11 @@ func TestWire(t *testing.T) {
 		t.Errorf("a delayed connection took %v", took)
 	}
 	w.heal()
+	w.between([]*port{a}, []*port{b}, false, func(r *rule) { r.short, r.most = 1, 1 })
+	if data := send(); len(data) == 0 || len(data) >= 100000 {
+		t.Errorf("%d bytes came over a connection that was cut short", len(data))
+	}
+	w.heal()
 	w.between([]*port{b}, []*port{a}, false, func(r *rule) { r.cut = true })
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
