@@ -22,7 +22,7 @@ type AttnScratch struct {
 	sum    []lanes                 // [rows]
 	blocks [][]byte                // see Blocks
 	ahead  []byte                  // the block that comes next, which is prefetched; nil: none
-	stream bool                    // the first rows read a block in the order in which it lies in memory
+	stream bool                    // the rows read a block in the order in which it lies in memory
 	row    []float32               // see Row
 	kept   []([BlockSlots]float32) // [blocks][rows] scores, see mass
 
@@ -85,7 +85,7 @@ func Attend(out, q []float32, g int, scale float32, l KVLayout, blocks [][]byte,
 	if l.Latent {
 		s.pack(l, q, g)
 	}
-	s.stream = prefetchAhead == 0 && !l.Latent
+	s.stream = prefetchAhead == 0 && g <= streamRows && !l.Latent
 	for b := 0; b*BlockSlots < n; b++ {
 		mask := prefixMask(n - b*BlockSlots)
 		if valid != nil {
@@ -95,7 +95,7 @@ func Attend(out, q []float32, g int, scale float32, l KVLayout, blocks [][]byte,
 			continue
 		}
 		s.ahead = nil
-		if next := b + 1; prefetchAhead > 0 && !l.Latent && next*BlockSlots < n {
+		if next := b + 1; !l.Latent && next*BlockSlots < n {
 			s.ahead = blocks[next]
 		}
 		s.score(l, blocks[b], q, 0, g, bits.Len64(mask))
@@ -107,6 +107,11 @@ func Attend(out, q []float32, g int, scale float32, l KVLayout, blocks [][]byte,
 	s.ahead, s.stream = nil, false
 	s.finish(out, l.VDim, l, 0, g)
 }
+
+// streamRows are the rows whose scores are computed a panel of slots at a time, so that
+// the processor's own prefetcher follows. More rows take four panels at once: that is
+// where their time goes.
+const streamRows = 2
 
 // AttendCausal is Attend for nq successive tokens: token i, whose queries are
 // q[i*ldq:] as [g][KDim], attends the slots [0, first+i], or with a window > 0 the last

@@ -28,7 +28,6 @@ type matmul struct {
 	task     func(worker, i int)
 	rounding func(worker, t int)
 
-	shares []share // of the tasks, one a thread
 	jobs   []job
 	njobs  int
 	x      []float32
@@ -73,9 +72,8 @@ type matScratch struct {
 
 func (m *matmul) init(threads int) {
 	m.threads = make([]*matScratch, threads)
-	m.shares = make([]share, threads)
 	m.jobs = make([]job, maxProducts)
-	m.task, m.rounding = m.run, m.round
+	m.task, m.rounding = m.multiply, m.round
 }
 
 // MatMul computes y[t*ldy+r] = sum over k of W[r][k]*x[t*ldx+k] for n tokens and
@@ -192,7 +190,6 @@ func (p *Pool) matmul(x []float32, ldx, n int) {
 			m.multiply(0, i)
 		}
 	} else {
-		m.split(tasks)
 		p.run(tasks, m.task)
 	}
 	for i := range m.jobs[:m.njobs] {
@@ -255,9 +252,6 @@ func (m *matmul) job(i int) *job {
 	}
 	return &m.jobs[lo]
 }
-
-// run is one task, of the thread's own share while that lasts.
-func (m *matmul) run(worker, _ int) { m.multiply(worker, m.claim(worker)) }
 
 // multiply is one task: `grain` panels, all tokens of the job, all units.
 func (m *matmul) multiply(worker, i int) {
@@ -354,29 +348,35 @@ func (m *matmul) units(w *Weight, s *matScratch, steps []step, panel, panels, t0
 	all := cols / w.chunk * advance // bytes of these units; what comes next follows them
 	most := k.tokens(w.Type)
 	passes := (tokens + most - 1) / most
+	least, more := tokens/passes, tokens%passes // the last passes take one token more
 	a.pfStep = uintptr(advance / passes)
+	ahead, further := prefetchAhead, 0
+	switch {
+	case passes > 1:
+		ahead, further = all, all/passes
+	case tokens > 2 && ahead == 0:
+		ahead = prefetchFar
+	}
+	weights := unsafe.Add(from, first*w.chunk*w.column)
+	scales := unsafe.Add(from, width*w.chunk*w.column+first*w.scales)
+	c := least
+	step, f := k.pick(w.Type, panels, c)
 	for pass, t := 0, 0; pass < passes; pass++ {
-		c := (tokens - t) / (passes - pass)
-		a.x = unsafe.Add(m.from, (t0+t)*m.stride+x)
-		a.tokens = c
-		ahead := prefetchAhead
-		switch {
-		case passes > 1:
-			ahead = all + pass*all/passes
-		case c > 2 && ahead == 0:
-			ahead = prefetchFar
+		if pass == passes-more {
+			c++
+			step, f = k.pick(w.Type, panels, c)
 		}
-		for p := 0; p < panels; {
-			step, f := k.pick(w.Type, panels-p, c)
-			a.w = unsafe.Add(from, (first+p)*w.chunk*w.column)
-			a.scales = unsafe.Add(from, width*w.chunk*w.column+(first+p)*w.scales)
+		a.x = unsafe.Add(m.from, (t0+t)*m.stride+x)
+		a.tokens, a.panels = c, step
+		for p := 0; p < panels; p += step { // panels is a power of two, and so is step
+			a.w = unsafe.Add(weights, p*w.chunk*w.column)
+			a.scales = unsafe.Add(scales, p*w.scales)
 			a.pf = unsafe.Add(a.w, ahead)
 			a.stack = unsafe.Add(stack, (t*groupRows+p*panelRows)*4)
 			a.out = unsafe.Add(out.at, t*out.ld+p*panelRows*4)
-			a.panels = step
 			call(f, a)
-			p += step
 		}
+		ahead += further
 		t += c
 	}
 }

@@ -29,9 +29,10 @@ type Pool struct {
 	own   func(worker, i int) // calls user; made once so that Run allocates nothing
 	mat   matmul              // the current matrix product, guarded by mu
 	heads headsWork           // the current product of heads, guarded by mu
+	deal  shares              // of the current Run
 
 	_     [64]byte
-	claim atomic.Uint64 // n<<32 | next: task `next` of n is free to be claimed
+	claim atomic.Uint64 // n<<32 | next: of n tasks, `next` are claimed
 	_     [56]byte
 	done  atomic.Int64 // finished tasks of the current Run
 	_     [56]byte
@@ -55,6 +56,7 @@ func NewPool(threads int) *Pool {
 	p := &Pool{ready: make(chan struct{}, 1)}
 	p.own = func(_, i int) { p.user(i) }
 	p.mat.init(threads)
+	p.deal = make(shares, threads)
 	for id := 1; id < threads; id++ {
 		w := &worker{wake: make(chan struct{}, 1)}
 		p.workers = append(p.workers, w)
@@ -81,11 +83,13 @@ func (p *Pool) Close() {
 	p.exited.Wait()
 	p.mat = matmul{}
 	p.mat.init(1)
+	p.deal = make(shares, 1)
 	p.workers = nil
 }
 
-// Run calls f(0), ..., f(n-1) on the pool's threads, in no fixed order, and
-// returns when all calls have returned. f must not call the pool.
+// Run calls f(0), ..., f(n-1) on the pool's threads and returns when all calls have
+// returned. Each thread takes tasks that follow each other, but that order is not
+// promised. f must not call the pool.
 func (p *Pool) Run(n int, f func(i int)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,6 +107,7 @@ func (p *Pool) run(n int, task func(worker, i int)) {
 		return
 	}
 	p.task = task
+	p.deal.split(n)
 	p.done.Store(0)
 	p.claim.Store(uint64(n) << 32)
 	p.wakeAll()
@@ -112,8 +117,9 @@ func (p *Pool) run(n int, task func(worker, i int)) {
 	p.task = nil
 }
 
-// step claims one task and runs it. The claim is a compare-and-swap on the counter
-// that also holds n, so that p.task is only read while its Run is still waiting.
+// step claims one task and runs it: of the thread's own share while that lasts. The
+// claim is a compare-and-swap on the counter that also holds n, so that p.task and
+// p.deal are only read while their Run is still waiting.
 func (p *Pool) step(id int) bool {
 	for {
 		c := p.claim.Load()
@@ -122,7 +128,7 @@ func (p *Pool) step(id int) bool {
 			return false
 		}
 		if p.claim.CompareAndSwap(c, c+1) {
-			p.task(id, int(next))
+			p.task(id, p.deal.claim(id))
 			if p.done.Add(1) == int64(n) && id != 0 && p.wait.Load() {
 				select {
 				case p.ready <- struct{}{}:

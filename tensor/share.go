@@ -3,8 +3,8 @@ package tensor
 import "sync/atomic"
 
 // share is a run of successive tasks, lo<<32 | hi, of one thread, which takes them from
-// the front. So each thread reads weights that follow each other, and what it
-// prefetches it also multiplies. Whoever is done takes half of what another has left.
+// the front. So each thread reads weights, and caches, that follow each other, and what
+// it prefetches it also uses. Whoever is done takes half of what another has left.
 type share struct {
 	rest atomic.Uint64
 	_    [56]byte
@@ -12,27 +12,30 @@ type share struct {
 
 func packed(lo, hi uint64) uint64 { return lo<<32 | hi }
 
+// shares are the tasks of a Run, a share a thread.
+type shares []share
+
 // split deals n tasks to the threads.
-func (m *matmul) split(n int) {
-	for i := range m.shares {
-		m.shares[i].rest.Store(packed(uint64(n*i/len(m.shares)), uint64(n*(i+1)/len(m.shares))))
+func (s shares) split(n int) {
+	for i := range s {
+		s[i].rest.Store(packed(uint64(n*i/len(s)), uint64(n*(i+1)/len(s))))
 	}
 }
 
 // claim takes a task. It is called once for each, so there is one to be had, be it
 // between two shares for a moment. Only its thread adds to a share, and only to an
 // empty one. A run of tasks never comes back to a share in the
-// same product, which makes the exchanges safe.
-func (m *matmul) claim(worker int) int {
-	own := &m.shares[worker].rest
+// same Run, which makes the exchanges safe.
+func (s shares) claim(worker int) int {
+	own := &s[worker].rest
 	for {
 		for r := own.Load(); r>>32 != r&0xffffffff; r = own.Load() {
 			if own.CompareAndSwap(r, r+1<<32) {
 				return int(r >> 32)
 			}
 		}
-		for i := range m.shares {
-			other := &m.shares[(worker+1+i)%len(m.shares)].rest
+		for i := range s {
+			other := &s[(worker+1+i)%len(s)].rest
 			r := other.Load()
 			lo, hi := r>>32, r&0xffffffff
 			mid := lo + (hi-lo)/2

@@ -9,8 +9,7 @@ import (
 // with its share takes it in order.
 func TestSharesAreClaimedOnce(t *testing.T) {
 	const threads, rounds = 5, 400
-	var m matmul
-	m.init(threads)
+	m := make(shares, threads)
 	for n := range rounds {
 		m.split(n)
 		claimed := make([]int, n)

@@ -147,7 +147,7 @@ func (g *gen) byLoad(q quantType, m, c int, w panels, x rows, pf panels, bits ni
 			}
 		}
 		for p := range m {
-			g.prefetch(pf.at(p, l*64), c)
+			g.prefetch(pf.at(p, l*64))
 		}
 	}
 }
@@ -172,7 +172,7 @@ func (g *gen) inOrder(q quantType, m, c int, w panels, x rows, pf panels, bits n
 						g.dot4(ws, b[(t*parts+part)*half+l], sums[t*m+p])
 					}
 				}
-				g.prefetch(pf.at(p, (from+l)*64), c)
+				g.PREFETCHT0(pf.at(p, (from+l)*64)) // it is read at once
 			}
 		}
 	}

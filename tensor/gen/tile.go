@@ -127,7 +127,7 @@ func (g *gen) tile(dt tileType, m, c int) {
 		}
 		if lines := unroll * dt.column / 64; u < lines {
 			for p := range m {
-				g.prefetch(pf.at(p, u*64), c)
+				g.prefetch(pf.at(p, u*64))
 			}
 		}
 	}
@@ -140,16 +140,15 @@ func (g *gen) tile(dt tileType, m, c int) {
 	g.ret()
 }
 
-// prefetch fetches what comes next: into the first level for one or two tokens, which
-// read it at once; for more into the second, which has more misses under way and does
-// not displace what several passes still need. (Zen 4, AVX-512: Q8_0 of 4 and 6 tokens,
-// 64 KB ahead, 6.2 and 7.0 us without, 5.2 and 6.8 into the first level, 3.5 and 3.0 into
-// the second. A loss with AVX2.)
-func (g *gen) prefetch(at operand.Mem, c int) {
-	if c < 3 || !g.wide() {
-		g.PREFETCHT0(at)
-	} else {
+// prefetch fetches what comes next. The second level has more misses under way, and what
+// is there does not displace what is still needed. (Zen 4, AVX-512: Q8_0 of 4 and 6
+// tokens, 64 KB ahead, 6.2 and 7.0 us without, 5.2 and 6.8 into the first level, 3.5 and
+// 3.0 into the second. A loss with AVX2.)
+func (g *gen) prefetch(at operand.Mem) {
+	if g.wide() {
 		g.PREFETCHT1(at)
+	} else {
+		g.PREFETCHT0(at)
 	}
 }
 

@@ -75,7 +75,7 @@ func (g *gen) values(dt string, nv, r int) {
 		}
 	}
 	for line := 0; line < nv*g.natureBytes(dt); line += 64 {
-		g.PREFETCHT0(mem(pf, line))
+		g.prefetch(mem(pf, line))
 	}
 	g.ADDQ(ldv, v)
 	g.ADDQ(ldv, pf)
