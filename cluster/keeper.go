@@ -65,6 +65,7 @@ type keeper struct {
 	mu   sync.Mutex
 	plan *plan
 	bus  *natsbus.Server
+	held net.Listener // keeps the offered address free for the server; nil: it is needed no more
 }
 
 // openKeeper starts what a data directory says, whose lock the caller has.
@@ -81,14 +82,22 @@ func openKeeper(dir, name, host string, role security.Role, key security.Key, lo
 	case !errors.Is(err, os.ErrNotExist):
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	// A port that is free now. Should somebody take it before it is needed, the
-	// store is not formed, and this process must be started again.
-	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
-	if err != nil {
+	// A port that is free now, and stays so until the server takes it.
+	if k.held, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	k.addr = l.Addr().String()
-	return k, l.Close()
+	k.addr = k.held.Addr().String()
+	return k, nil
+}
+
+// free lets the offered address go.
+func (k *keeper) free() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held != nil {
+		_ = k.held.Close() // nobody has accepted from it
+		k.held = nil
+	}
 }
 
 func (k *keeper) path() string { return filepath.Join(k.dir, "store.json") }
@@ -111,6 +120,7 @@ func (k *keeper) keep(p *plan) error {
 	if err := jobs.WriteWhole(k.path(), b); err != nil {
 		return err
 	}
+	k.free()
 	if err := k.start(p); err != nil {
 		_ = os.Remove(k.path())
 		return err
@@ -153,6 +163,7 @@ func (k *keeper) now() (*plan, *natsbus.Server) {
 
 func (k *keeper) close() {
 	k.asked.Wait()
+	k.free()
 	if _, bus := k.now(); bus != nil {
 		bus.Shutdown()
 	}
