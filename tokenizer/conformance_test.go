@@ -9,10 +9,35 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"shoal/model/modeltest"
 )
 
+// ggufNames are the families by their tokenizer.ggml.pre.
+var ggufNames = map[string]string{"llama3": "llama-bpe", "qwen2": "qwen2", "deepseek3": "deepseek-v3", "deepseek-llm": "deepseek-llm", "deepseek-coder": "deepseek-coder", "tekken": "tekken"}
+
+// throughGGUF is the same vocabulary with what a GGUF file's pre-tokenizer of that name says.
+func throughGGUF(t *testing.T, json []byte, pre string) *Tokenizer {
+	dir := t.TempDir()
+	for name, data := range map[string][]byte{tokenizerFile: json, "tokenizer_config.json": []byte(`{"bos_token": "<s>", "eos_token": "</s>"}`)} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := &modeltest.GGUF{}
+	if err := g.Vocabulary(dir, pre); err != nil {
+		t.Fatal(err)
+	}
+	tok, err := Load(writeGGUF(t, g))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tok
+}
+
 // TestConformance: 2100 generated strings a family, all scripts and all kinds of space,
-// become the tokens that Hugging Face's tokenizers gives, and back. Written by
+// become the tokens that Hugging Face's tokenizers gives, and back, from tokenizer.json
+// and, byte-level families, from a GGUF file's names. Written by
 // train/tokenizer_conformance.py.
 func TestConformance(t *testing.T) {
 	f, err := os.Open(filepath.Join("testdata", "conformance", "conformance.json.gz"))
@@ -37,7 +62,7 @@ func TestConformance(t *testing.T) {
 	if err := json.NewDecoder(z).Decode(&all); err != nil {
 		t.Fatal(err)
 	}
-	if len(all.Texts) < 2000 || len(all.Families) != 5 {
+	if len(all.Texts) < 2000 || len(all.Families) != 8 {
 		t.Fatalf("%d texts, %d families", len(all.Texts), len(all.Families))
 	}
 	for name, family := range all.Families {
@@ -47,6 +72,10 @@ func TestConformance(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			toks := []*Tokenizer{tok}
+			if pre := ggufNames[name]; pre != "" {
+				toks = append(toks, throughGGUF(t, family.Tokenizer, pre))
+			}
 			wrong := 0
 			report := func(format string, args ...any) {
 				if wrong++; wrong <= 5 {
@@ -54,8 +83,10 @@ func TestConformance(t *testing.T) {
 				}
 			}
 			for i, text := range all.Texts {
-				if got := tok.Encode(text, false); !slices.Equal(got, family.IDs[i]) {
-					report("%q becomes %v, want %v", text, got, family.IDs[i])
+				for _, tok := range toks {
+					if got := tok.Encode(text, false); !slices.Equal(got, family.IDs[i]) {
+						report("%q becomes %v, want %v", text, got, family.IDs[i])
+					}
 				}
 				want, differs := family.Decoded[strconv.Itoa(i)]
 				if !differs {

@@ -42,8 +42,12 @@ var ggufPretokenizers = map[string]struct {
 	"llama3":    {patterns: []string{llama3Pattern}, ignoreMerges: true, bos: true},
 	"llama-v3":  {patterns: []string{llama3Pattern}, ignoreMerges: true, bos: true},
 	"qwen2":     {patterns: []string{qwen2Pattern}, normalizer: "NFC"},
-	"smollm":    {patterns: []string{`\p{N}`, gpt2Pattern}},
+	"smollm":    {patterns: []string{digitPattern, gpt2Pattern}},
 
+	"tekken": {patterns: []string{tekkenPattern}, ignoreMerges: true, bos: true},
+
+	"deepseek-llm":     {patterns: []string{deepseekLinePattern, deepseekWordPattern, deepseekSignPattern, deepseekTailPattern, deepseekWidePattern, digitPattern}},
+	"deepseek-coder":   {patterns: []string{deepseekLinePattern, coderWordPattern, coderSignPattern, deepseekWidePattern, digitPattern}},
 	"deepseek-v3":      {patterns: []string{numbersPattern, cjkPattern, deepseekPattern}},
 	"deepseek-r1-qwen": {patterns: []string{qwen2Pattern}},
 }
