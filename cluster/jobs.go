@@ -25,7 +25,8 @@ const (
 	jobsOpenLimit = 10 * time.Minute
 	// quorumWait bounds the wait for a store that must be there.
 	quorumWait = 60 * time.Second
-	quorumAsk  = 2 * time.Second // a request before there is a leader is lost
+	quorumAsk  = 2 * time.Second // the first request; each further one has longer
+	quorumMost = 16 * time.Second
 	quorumTry  = 500 * time.Millisecond
 )
 
@@ -97,8 +98,31 @@ func (d *depot) openLease(ctx context.Context) error {
 	if d.nc, err = d.alone.Connect("lease"); err != nil {
 		return err
 	}
-	d.lease, err = openRegister(ctx, d.nc, 1)
+	d.lease, err = openWithin(ctx, d.nc, 1, func(error) {})
 	return err
+}
+
+// openWithin opens the register of a store, asking again until ctx ends: a request before
+// there is a leader is lost, and a slow disk may need longer than one is given.
+func openWithin(ctx context.Context, nc *nats.Conn, replicas int, waits func(error)) (register, error) {
+	for limit := quorumAsk; ; limit = min(2*limit, quorumMost) {
+		try, cancel := context.WithTimeout(ctx, limit)
+		r, err := openRegister(try, nc, replicas)
+		late := try.Err() != nil
+		cancel()
+		if err == nil {
+			return r, nil
+		}
+		if replicas == 1 && !late {
+			return nil, err // no leader to wait for
+		}
+		waits(err)
+		select {
+		case <-time.After(quorumTry):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // openReplicated waits until enough keepers are up and opens their register.
@@ -121,24 +145,17 @@ func (d *depot) replicated(ctx context.Context) (register, *nats.Conn, error) {
 		return nil, nil, err
 	}
 	said := time.Now()
-	for {
-		try, cancel := context.WithTimeout(ctx, quorumAsk)
-		r, err := openRegister(try, nc, keepers)
-		cancel()
-		if err == nil {
-			return r, nc, nil
-		}
+	r, err := openWithin(ctx, nc, keepers, func(err error) {
 		if time.Since(said) > 5*time.Second {
 			d.log.Warn("the store waits for more of its keepers", "members", p.routes(), "connected", bus.Peers(), "error", err)
 			said = time.Now()
 		}
-		select {
-		case <-time.After(quorumTry):
-		case <-ctx.Done():
-			nc.Close()
-			return nil, nil, fmt.Errorf("cluster: the store %s needs two of %v: %w", p.ID, p.routes(), err)
-		}
+	})
+	if err != nil {
+		nc.Close()
+		return nil, nil, fmt.Errorf("cluster: the store %s needs two of %v: %w", p.ID, p.routes(), err)
 	}
+	return r, nc, nil
 }
 
 // openStore reads the jobs.

@@ -13,6 +13,7 @@ import (
 // fetches what it needs, checked by content hash, and answers with the same bits.
 // Killed and started again it fetches nothing that lies on its disk.
 func TestWeightsOverTheBus(t *testing.T) {
+	beside(t)
 	c, gossip := coordinate(t, config{args: []string{"--nodes", "3", "--mapping", "gather"}})
 	cache := t.TempDir()
 	start := func(model string) *process {

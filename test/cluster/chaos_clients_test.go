@@ -14,6 +14,7 @@ func TestChaosAborts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long")
 	}
+	beside(t)
 	reqs := streaming(12, 60)
 	c := up(t, 3)
 	want, _ := c.open(reqs).wait(t)
@@ -42,7 +43,7 @@ func TestChaosAborts(t *testing.T) {
 		}
 	}
 	c.waitNodes(2, recoverLimit)
-	c.waitIdle(20 * time.Second)
+	c.waitIdle(patience)
 }
 
 // TestChaosFlapping: a node dies again and again, as soon as it is back or
@@ -72,7 +73,7 @@ func TestChaosFlapping(t *testing.T) {
 		}
 		c.waitNodes(3, recoverLimit)
 	})
-	c.waitIdle(20 * time.Second)
+	c.waitIdle(patience)
 	if s := c.state(); s.Epoch < before+6 || s.Epoch > before+40 {
 		t.Errorf("epoch %d before, %d after six deaths of one node", before, s.Epoch)
 	}

@@ -31,6 +31,7 @@ func TestChaosTornLog(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long")
 	}
+	beside(t)
 	p := startParts(t, 2)
 	reqs := diskJobs(4, 150)
 	want := p.send(t, reqs, len(reqs))
@@ -90,6 +91,7 @@ func TestChaosDiskFull(t *testing.T) {
 	if !full() {
 		t.Skip("make chaos runs it, or SHOAL_E2E=full")
 	}
+	beside(t)
 	data := smallDisk(t, 24<<20)
 	p := startPartsAt(t, data, 2)
 	reqs := diskJobs(3, 200)
@@ -115,7 +117,7 @@ func TestChaosDiskFull(t *testing.T) {
 	t.Logf("the disk is full: %v", err)
 	acknowledged, refused := 0, answer{}
 	for i := range 40 { // what is open may have room for a few
-		ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		a, err := p.try(ctx, "POST", "/v1/jobs", map[string]any{"prompt": ids(rand.New(rand.NewPCG(1, uint64(i))), 2000), "max_tokens": 3, "ignore_eos": true})
 		cancel()
 		if err != nil {

@@ -18,6 +18,7 @@ func TestChaosTooFew(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long")
 	}
+	beside(t)
 	p := startParts(t, 3, "--kv-memory", "6MiB")
 	r := rand.New(rand.NewPCG(11, 12))
 	big := request{"a long prompt", "/v1/completions", map[string]any{"prompt": ids(r, 1000), "max_tokens": 30, "ignore_eos": true, "logprobs": 2, "temperature": 0, "kv_policy": policies[1]}}

@@ -6,11 +6,26 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"shoal/api"
 )
 
-// recoverLimit is the longest silence of a stream that a fault may cause here:
-// generous, for a machine that does other things as well.
-const recoverLimit = 60 * time.Second
+// recoverLimit is the longest silence of a stream that a fault may cause, and the
+// longest way back to ready nodes: generous, for a machine that does other things as
+// well. SHOAL_E2E=full, on a machine of its own, allows stallLimit.
+const (
+	recoverLimit = 3 * time.Minute
+	stallLimit   = time.Minute
+)
+
+// failed is how many steps of a cluster have failed. On a busy machine gossip may hold a
+// node for dead that lives, which ends an epoch as well; only that is no failure.
+func failed(c api.ClusterState) uint64 {
+	if c.Recovery == nil || full() { // on a machine of its own nothing ends an epoch unasked
+		return c.Recoveries
+	}
+	return uint64(c.Recovery.Placements["step_failed"])
+}
 
 // disturb runs the streams, calls fault when about a third of the tokens are out,
 // and compares what arrived with the undisturbed run.
@@ -23,7 +38,7 @@ func disturb(t *testing.T, c *system, what string, reqs []request, want []string
 	got, stall := f.wait(t)
 	after := c.state()
 	t.Logf("%s: longest silence %.2f s, epoch %d to %d", what, stall.Seconds(), before.Epoch, after.Epoch)
-	if stall > recoverLimit {
+	if stall > recoverLimit || full() && stall > stallLimit {
 		t.Errorf("%s: a stream was silent for %v", what, stall)
 	}
 	same(t, what, reqs, want, got)
@@ -62,7 +77,7 @@ func TestChaosKill(t *testing.T) {
 				c.signal(ids[2], syscall.SIGKILL)
 			})
 			c.waitNodes(1, recoverLimit)
-			c.waitIdle(10 * time.Second)
+			c.waitIdle(patience)
 			if s := c.state(); s.Recoveries == 0 || s.Epoch < 2 {
 				t.Errorf("three nodes died, but %+v", s)
 			}
@@ -90,7 +105,7 @@ func TestChaosReplicas(t *testing.T) {
 	if copied == 0 {
 		t.Error("no node held a replica when the fault came")
 	}
-	c.waitIdle(10 * time.Second)
+	c.waitIdle(patience)
 }
 
 // TestChaosPrefill kills a node, and then two at once, while long prompts are
@@ -115,7 +130,7 @@ func TestChaosPrefill(t *testing.T) {
 		same(t, fmt.Sprintf("kill -9 %v in prefill", victims), reqs, want, <-got)
 		left -= len(victims)
 		c.waitNodes(left, recoverLimit)
-		c.waitIdle(10 * time.Second)
+		c.waitIdle(patience)
 	}
 }
 
@@ -125,6 +140,7 @@ func TestChaosFreeze(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long")
 	}
+	beside(t)
 	reqs := load()
 	c := up(t, 4, "--sync-deadline", "5s", "--step-deadline", "10s")
 	want, _ := c.open(reqs).wait(t)
@@ -195,6 +211,7 @@ func TestChaosJoin(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long")
 	}
+	beside(t)
 	reqs := load()
 	c, gossip := coordinate(t, config{args: []string{"--nodes", "2"}})
 	join(t, "a", gossip, nil)
@@ -210,7 +227,7 @@ func TestChaosJoin(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if code := b.end(t, 20*time.Second); code != 0 {
+	if code := b.end(t, patience); code != 0 {
 		t.Errorf("the node that left ended with status %d", code)
 	}
 	c.waitNodes(2, recoverLimit)
@@ -224,7 +241,7 @@ func TestChaosJoin(t *testing.T) {
 			t.Errorf("shoal drain: status %d: %s%s", code, out, said)
 		}
 	})
-	if n, s := c.node("c"), c.state(); n.State != "drained" || n.Sequences != 0 || n.KVUsedBytes != 0 || s.Epoch != before.Epoch+1 {
+	if n, s := c.node("c"), c.state(); n.State != "drained" || n.Sequences != 0 || n.KVUsedBytes != 0 || s.Epoch <= before.Epoch || full() && s.Epoch != before.Epoch+1 {
 		t.Errorf("after it was drained: %+v, epoch %d to %d", n, before.Epoch, s.Epoch)
 	}
 	if _, said, code := command(t, recoverLimit, nil, "drain", "nobody", "--server", c.base); code == 0 || !strings.Contains(said, "no node") {

@@ -64,6 +64,7 @@ func TestChaosPartition(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long")
 	}
+	beside(t)
 	reqs := streaming(16, 18)
 	x := newWired(t, false, 4, "--sync-deadline", "2s", "--step-deadline", "5s")
 	want, _ := x.open(reqs).wait(t)
@@ -89,7 +90,7 @@ func TestChaosPartition(t *testing.T) {
 	}
 	got, _ := x.open(reqs).wait(t)
 	same(t, "in the end", reqs, want, got)
-	x.waitIdle(10 * time.Second)
+	x.waitIdle(patience)
 }
 
 // routes matches what a node says of its place in the mesh that carries tensors.

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// requestLimit bounds every request of the tests.
-const requestLimit = 120 * time.Second
+// requestLimit bounds every request of the tests, with the recoveries in it.
+const requestLimit = 5 * time.Minute
 
 // httpClient sends requests as curl would, and reads streams as they come.
 type httpClient struct {

@@ -2,7 +2,7 @@
 // real sockets. They build cmd/shoal once, start local clusters with it, and
 // speak HTTP and signals only.
 //
-//	go test ./test/cluster                     the default: about two minutes on two cores
+//	go test ./test/cluster                     the default: three minutes or so on two cores
 //	go test -short ./test/cluster              fewer node counts
 //	SHOAL_E2E=full go test -timeout 60m ...    every node count, mapping, chunk and batch
 //	SHOAL_CHAOS=5m go test -run Jobs ...       1000 jobs while everything is killed (make chaos-jobs)

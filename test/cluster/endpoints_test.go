@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestEndpoints drives every route of one server with raw requests, as curl
@@ -226,7 +225,7 @@ func (s *system) refusals() {
 }
 
 func (s *system) clusterState() {
-	s.waitIdle(10 * time.Second)
+	s.waitIdle(patience)
 	c := s.state()
 	total := 0.0
 	for _, n := range c.Nodes {
@@ -235,7 +234,7 @@ func (s *system) clusterState() {
 			s.t.Errorf("%+v", n)
 		}
 	}
-	if len(c.Nodes) != 2 || c.Epoch < 1 || c.Model != "fry" || c.Recoveries != 0 || total < 0.99 || total > 1.01 {
+	if len(c.Nodes) != 2 || c.Epoch < 1 || c.Model != "fry" || failed(c) != 0 || total < 0.99 || total > 1.01 {
 		s.t.Errorf("%+v", c)
 	}
 }

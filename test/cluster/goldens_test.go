@@ -59,8 +59,11 @@ func TestGoldens(t *testing.T) {
 	if err := json.Unmarshal(b, &g); err != nil || len(g.Items) == 0 {
 		t.Fatalf("goldens.json: %v, %d items", err, len(g.Items))
 	}
-	counts := []int{1, 2, 3, 5, 16}
-	if testing.Short() {
+	counts := []int{1, 3, 16}
+	switch {
+	case full():
+		counts = []int{1, 2, 3, 5, 16}
+	case testing.Short():
 		counts = []int{1, 3}
 	}
 	var first []string
@@ -68,7 +71,7 @@ func TestGoldens(t *testing.T) {
 		t.Run(fmt.Sprintf("n%d", n), func(t *testing.T) {
 			mapping := "reduce"
 			if n%2 == 1 {
-				mapping = "gather"
+				mapping = "gather" // TestSameBits runs reduce on 1 and 3, and gather on 16
 			}
 			c := up(t, n, "--model", goldenModel, "--quant", "f32", "--kv-type", "f32", "--mapping", mapping)
 			var reqs []request

@@ -5,24 +5,30 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 )
 
 // freePort is a port that was free a moment ago; a coordinator that is to come
-// back at its address needs a fixed one.
+// back at its address needs a fixed one. It lies below those that a system gives to
+// connections and to listeners that ask for any, so that nobody gets it by chance.
 func freePort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		at := net.JoinHostPort("127.0.0.1", strconv.Itoa(10000+rand.IntN(20000)))
+		if l, err := net.Listen("tcp", at); err == nil {
+			l.Close()
+			return at
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no free port")
+	return ""
 }
 
 // parts is a cluster of separate processes, each of which can be killed and
@@ -112,7 +118,7 @@ func (p *parts) submit(key string, body any, until time.Time) (string, error) {
 		if time.Now().After(until) {
 			return "", fmt.Errorf("job %s was not accepted in time: %w", key, last)
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		r, _ := http.NewRequestWithContext(ctx, "POST", p.base+"/v1/jobs", strings.NewReader(string(text)))
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("Idempotency-Key", key)

@@ -12,6 +12,7 @@ import (
 // from shoal keygen: everything between them is then encrypted and
 // authenticated, and who has another key, or none, stays outside.
 func TestClusterKey(t *testing.T) {
+	beside(t)
 	dir := t.TempDir()
 	key, other := filepath.Join(dir, "key"), filepath.Join(dir, "other")
 	for _, path := range []string{key, other} {
@@ -25,7 +26,7 @@ func TestClusterKey(t *testing.T) {
 	c, gossip := coordinate(t, config{args: []string{"--nodes", "2", "--cluster-key", key, "--api-key", "secret"}, key: "secret"})
 	for what, flags := range map[string][]string{"another key": {"--cluster-key", other}, "no key": nil} {
 		began := time.Now()
-		_, stderr, code := command(t, 30*time.Second, nil, append([]string{"node", "--id", "stranger", "--join", gossip}, flags...)...)
+		_, stderr, code := command(t, patience, nil, append([]string{"node", "--id", "stranger", "--join", gossip}, flags...)...)
 		if code != 1 || !strings.Contains(stderr, "another cluster key") {
 			t.Errorf("a node with %s: status %d after %v: %s", what, code, time.Since(began), stderr)
 		}
@@ -92,7 +93,7 @@ func TestOpenBinds(t *testing.T) {
 		{"--api-key", []string{"coordinator", "--bind", "127.0.0.1:0", "--listen", ":0"}},
 	} {
 		began := time.Now()
-		_, stderr, code := command(t, 30*time.Second, nil, c.args...)
+		_, stderr, code := command(t, patience, nil, c.args...)
 		if code != 1 || !strings.Contains(stderr, "refusing to listen beyond this machine") || !strings.Contains(stderr, c.say) {
 			t.Errorf("shoal %s: status %d after %v: %s", strings.Join(c.args, " "), code, time.Since(began), stderr)
 		}

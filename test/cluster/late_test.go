@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"syscall"
 	"testing"
-	"time"
 
 	pb "google.golang.org/protobuf/proto"
 
@@ -42,7 +41,7 @@ func late(t *testing.T, c *system, old uint32, rounds int) (wrong []string) {
 	for range rounds {
 		for _, m := range messages {
 			for _, n := range before.Nodes {
-				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
 				err := sys.Call(ctx, sys.PID(n.Address, "socket"), uint32(m.kind), m.in, m.out)
 				cancel()
 				if m.refused == (err == nil) {
@@ -69,7 +68,7 @@ func lateRun(t *testing.T, tags string, rounds int) *audit {
 	before := c.state()
 	a.look("I4", 4*rounds, late(t, c, 1, rounds)...)
 	f.wg.Wait() // a node that took one fails at its next step
-	if after := c.state(); after.Epoch != before.Epoch || after.Recoveries != before.Recoveries {
+	if after := c.state(); failed(after) != failed(before) || full() && after.Epoch != before.Epoch {
 		a.look("I4", 0, fmt.Sprintf("I4: messages of epoch 1 moved the cluster from epoch %d to %d", before.Epoch, after.Epoch))
 	}
 	for i, s := range f.got {
@@ -86,6 +85,7 @@ func TestChaosLate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long")
 	}
+	beside(t)
 	lateRun(t, "", 5).report(t, "I3", "I4")
 }
 
@@ -95,6 +95,7 @@ func TestFencingMutationIsCaught(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds another binary")
 	}
+	beside(t)
 	a := lateRun(t, "unfenced", 1)
 	if len(a.broken["I4"]) == 0 {
 		t.Fatalf("nodes without a fence were not noticed: %v", a.broken)

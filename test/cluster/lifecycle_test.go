@@ -13,6 +13,7 @@ import (
 // TestDisconnect: a client that leaves frees its cache bytes within a few steps,
 // streaming or not, while reading a prompt or decoding; others go on.
 func TestDisconnect(t *testing.T) {
+	beside(t)
 	c := up(t, 2, "--chunk", "64")
 	long := mixed(false)[1].body["prompt"] // 2000 tokens
 	for _, x := range []struct {
@@ -46,7 +47,7 @@ func TestDisconnect(t *testing.T) {
 		}
 		began := time.Now()
 		leave()
-		c.waitIdle(10 * time.Second)
+		c.waitIdle(patience)
 		t.Logf("%s: bytes were free %.2f s after it left", x.what, time.Since(began).Seconds())
 	}
 	// One of several choices and prompts: all of them end.
@@ -62,7 +63,7 @@ func TestDisconnect(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	c.waitIdle(10 * time.Second)
+	c.waitIdle(patience)
 	for _, n := range c.state().Nodes {
 		if n.Sequences != 0 {
 			t.Errorf("%s still owns %d sequences", n.ID, n.Sequences)
@@ -82,6 +83,7 @@ func (s *system) used() (sum int64) {
 // TestDrain: Ctrl-C lets running requests finish, refuses new ones, and ends
 // with status 0 and no process left.
 func TestDrain(t *testing.T) {
+	beside(t)
 	c := up(t, 3)
 	pids := c.children()
 	if len(pids) != 3 {
@@ -100,7 +102,7 @@ func TestDrain(t *testing.T) {
 	if _, err := c.try(context.Background(), "POST", "/v1/completions", `{"prompt":"a","max_tokens":1}`); err == nil {
 		t.Log("a request was taken in the last moment")
 	}
-	if code := c.head.end(t, 40*time.Second); code != 0 {
+	if code := c.head.end(t, patience); code != 0 {
 		t.Errorf("status %d after Ctrl-C, want 0", code)
 	}
 	t.Logf("drained and ended in %.1f s", time.Since(began).Seconds())
@@ -110,7 +112,7 @@ func TestDrain(t *testing.T) {
 // gone fails for processes that are still there.
 func (s *system) gone(pids []int) {
 	s.t.Helper()
-	eventually(s.t, 10*time.Second, "the node processes end", func() (bool, string) {
+	eventually(s.t, patience, "the node processes end", func() (bool, string) {
 		left := ""
 		for _, pid := range pids {
 			if name := built.running()[pid]; name != "" {
@@ -123,6 +125,7 @@ func (s *system) gone(pids []int) {
 
 // TestParentDies: nodes of `shoal up` do not outlive it, however it ends.
 func TestParentDies(t *testing.T) {
+	beside(t)
 	c := up(t, 2)
 	pids := c.children()
 	c.head.kill(t)
@@ -131,13 +134,14 @@ func TestParentDies(t *testing.T) {
 
 // TestAllNodesDie: a local cluster without nodes ends and says why.
 func TestAllNodesDie(t *testing.T) {
+	beside(t)
 	c := up(t, 2)
 	for _, pid := range c.children() {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 	}
-	code := c.head.end(t, 40*time.Second)
+	code := c.head.end(t, patience)
 	if said := tail(c.head.err); code == 0 || !strings.Contains(said, "every node process has ended") {
 		t.Errorf("status %d: %s", code, said)
 	}
@@ -146,6 +150,7 @@ func TestAllNodesDie(t *testing.T) {
 // TestEnvironment: settings of the parent's environment do not leak into the
 // nodes of `shoal up`, which gets them as flags.
 func TestEnvironment(t *testing.T) {
+	beside(t)
 	key, _, _ := command(t, startLimit, nil, "keygen")
 	c := start(t, config{nodes: 2, env: []string{"SHOAL_CLUSTER_KEY=" + strings.TrimSpace(key), "SHOAL_KV_MEMORY=64MiB", "SHOAL_SHARE=1,3"}})
 	shares := ""

@@ -93,5 +93,13 @@ func (b *binaries) running() map[int]string {
 	return found
 }
 
+// beside lets a test that mostly waits run beside others of its kind; what is measured on
+// a machine of its own (full) runs alone.
+func beside(t *testing.T) {
+	if !full() {
+		t.Parallel()
+	}
+}
+
 // full tells that the long sweeps were asked for.
 func full() bool { return os.Getenv("SHOAL_E2E") == "full" }

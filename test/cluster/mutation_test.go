@@ -10,6 +10,7 @@ func TestMutationIsCaught(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds another binary")
 	}
+	beside(t)
 	var reqs []request
 	answers := func(nodes int) []string {
 		c := start(t, config{nodes: nodes, tags: "mutation", args: []string{"--mapping", "reduce"}})

@@ -13,6 +13,7 @@ import (
 // it says so everywhere, with a reason and a time to come back; jobs are kept;
 // and when nodes are back it serves, with the same bits.
 func TestOutage(t *testing.T) {
+	beside(t)
 	p := startParts(t, 2)
 	r := request{"a request", "/v1/completions", map[string]any{"prompt": ids(rand.New(rand.NewPCG(31, 32)), 40), "max_tokens": 20, "ignore_eos": true, "logprobs": 1, "temperature": 0}}
 	want := p.send(t, []request{r}, 1)
@@ -29,7 +30,7 @@ func TestOutage(t *testing.T) {
 			body = r.body
 		}
 		var a answer
-		eventually(t, 60*time.Second, "an outage is told at "+x.path, func() (bool, string) {
+		eventually(t, patience, "an outage is told at "+x.path, func() (bool, string) {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second) // within the grace it would wait
 			defer cancel()
 			var err error

@@ -157,7 +157,7 @@ func (p *process) end(t testing.TB, limit time.Duration) int {
 		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // goroutines into the log
 		select {
 		case <-p.done:
-		case <-time.After(5 * time.Second):
+		case <-time.After(patience / 2):
 		}
 		t.Fatalf("%s did not end in %v", p.name, limit)
 		return -1
@@ -174,7 +174,7 @@ func (p *process) kill(t testing.TB) {
 		_ = p.cmd.Process.Kill()
 		select {
 		case <-p.done:
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 			t.Errorf("%s (pid %d) survives SIGKILL", p.name, p.cmd.Process.Pid)
 		}
 	})

@@ -59,11 +59,8 @@ func shapes() []shape {
 		return []shape{{3, "reduce", 64, true, 16}}
 	}
 	return []shape{
-		{1, "gather", 64, false, 16},
-		{2, "gather", 512, false, 16},
+		{2, "gather", 64, false, 16},
 		{3, "reduce", 64, true, 1},
-		{5, "gather", 64, true, 16},
-		{7, "reduce", 512, true, 16},
 		{16, "gather", 512, true, 16}, // TestGoldens runs reduce on 16
 	}
 }
@@ -82,7 +79,7 @@ func TestSameBits(t *testing.T) {
 		began := time.Now()
 		got := c.send(t, reqs, s.width)
 		t.Logf("%d requests in %.1f s", len(reqs), time.Since(began).Seconds())
-		c.waitIdle(10 * time.Second)
+		c.waitIdle(patience)
 		return got
 	}
 	t.Run(one.String(), func(t *testing.T) { want = run(t, one) })

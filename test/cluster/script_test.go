@@ -11,6 +11,7 @@ import (
 // TestScripts runs testdata/script/*.txt: the command line as people type it.
 // SERVER is a running cluster of two nodes, MODEL the bundled checkpoint.
 func TestScripts(t *testing.T) {
+	beside(t)
 	bin := filepath.Dir(built.shoal(t, ""))
 	c := up(t, 2)
 	model, err := filepath.Abs("../../models/fry")

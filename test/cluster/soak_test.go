@@ -34,7 +34,7 @@ func TestSoak(t *testing.T) {
 	const budget = 24 << 20
 	c := up(t, 4, "--kv-memory", strconv.Itoa(budget), "--max-sequences", "48")
 	c.send(t, mixed(c.chats())[2:14], 12) // buffers, connections and pools are there
-	c.waitIdle(10 * time.Second)
+	c.waitIdle(patience)
 	before := c.settled()
 
 	var done, cancelled, tokens atomic.Int64
@@ -90,11 +90,11 @@ func TestSoak(t *testing.T) {
 		t.Error("nothing was done")
 	}
 	c.http.CloseIdleConnections()
-	c.waitIdle(20 * time.Second)
+	c.waitIdle(patience)
 	if s := c.state(); s.Recoveries != 0 {
 		t.Errorf("the cluster recovered %d times: nothing was to fail", s.Recoveries)
 	}
-	eventually(t, 30*time.Second, "goroutines, files and subscriptions as before", func() (bool, string) {
+	eventually(t, patience, "goroutines, files and subscriptions as before", func() (bool, string) {
 		now := c.settled()
 		why := now.above(before)
 		return why == "", why

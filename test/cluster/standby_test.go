@@ -69,7 +69,7 @@ func (p *pair) serves(i int, limit time.Duration) time.Duration {
 func (p *pair) jobs(i int, what string, reqs []request) (out []string) {
 	p.t.Helper()
 	for n, r := range reqs {
-		id, err := p.at[i].submit(fmt.Sprintf("%s-%d", what, n), r.body, time.Now().Add(30*time.Second))
+		id, err := p.at[i].submit(fmt.Sprintf("%s-%d", what, n), r.body, time.Now().Add(patience))
 		if err != nil {
 			p.t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func (p *pair) check(i int, what string, reqs []request, want, ids []string) {
 			p.t.Errorf("%s: %s is %s after %d events (%v) and differs from the undisturbed run %s", what, reqs[n].name, j.State, len(events), err,
 				firstDifference(strings.TrimSpace(want[n]), canonical(string(j.Result))))
 		}
-		if again, err := p.at[i].submit(fmt.Sprintf("%s-%d", what, n), reqs[n].body, time.Now().Add(10*time.Second)); err != nil || again != id {
+		if again, err := p.at[i].submit(fmt.Sprintf("%s-%d", what, n), reqs[n].body, time.Now().Add(patience)); err != nil || again != id {
 			p.t.Errorf("%s: the key of %s gives job %s now, %v", what, id, again, err)
 		}
 	}
@@ -134,6 +134,7 @@ func TestStandby(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes over twice, some ten seconds each")
 	}
+	beside(t)
 	p := &pair{t: t, dirs: [2]string{t.TempDir(), t.TempDir()}, gossip: [2]string{freePort(t), freePort(t)}}
 	for i := range p.at {
 		p.at[i] = &parts{t: t, httpClient: newHTTPClient(t, "http://"+freePort(t), "")}
@@ -183,7 +184,7 @@ func TestStandby(t *testing.T) {
 	if err := p.runs[0].cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	if code := p.runs[0].end(t, 30*time.Second); code != 1 || !strings.Contains(tail(p.runs[0].err), "another coordinator has taken over: c1") {
+	if code := p.runs[0].end(t, patience); code != 1 || !strings.Contains(tail(p.runs[0].err), "another coordinator has taken over: c1") {
 		t.Errorf("the one that woke ended with status %d and did not say who has taken over", code)
 	}
 	p.check(1, "frozen", reqs, want, jobs)
@@ -196,7 +197,7 @@ func TestStandby(t *testing.T) {
 		}
 	}
 	after, ok := p.state(1)
-	if !ok || after.Epoch != before.Epoch || after.Store.Term != before.Store.Term || after.Store.Coordinator != "c1" {
+	if !ok || failed(after) != failed(before) || full() && after.Epoch != before.Epoch || after.Store.Term != before.Store.Term || after.Store.Coordinator != "c1" {
 		t.Errorf("when it woke the cluster changed from epoch %d, %+v to %d, %+v", before.Epoch, *before.Store, after.Epoch, after.Store)
 	}
 	var j jobState
@@ -219,7 +220,7 @@ func TestStandby(t *testing.T) {
 	if s.Epoch <= after.Epoch || s.Store.Term <= after.Store.Term || s.Store.Coordinator != "c0" {
 		t.Errorf("after epoch %d and %+v comes epoch %d and %+v", after.Epoch, *after.Store, s.Epoch, s.Store)
 	}
-	eventually(t, 20*time.Second, "a copy is known to be missing", func() (bool, string) {
+	eventually(t, patience, "a copy is known to be missing", func() (bool, string) {
 		s, _ := p.state(0)
 		return s.Store != nil && s.Store.Replicas == 2, fmt.Sprintf("%+v", s.Store)
 	})

@@ -12,8 +12,8 @@ import (
 // fenced; the streams do not change; when the cycle ends it comes back with a
 // smaller share.
 func TestChaosStraggler(t *testing.T) {
-	if testing.Short() {
-		t.Skip("long")
+	if !full() { // on a busy machine everybody waits for everybody
+		t.Skip("make chaos runs it, or SHOAL_E2E=full; topology plays it in virtual time")
 	}
 	reqs := streaming(4, 200)
 	c := up(t, 4)

@@ -203,6 +203,7 @@ func (p *parts) lookAt(id string) []look {
 // come and run, starts them again, and checks what clients saw and what is on
 // disk (life.check). make chaos-jobs is the long form: 1000 jobs, 5 minutes.
 func TestJobsSurviveEverything(t *testing.T) {
+	beside(t)
 	o := theOrdeal(t)
 	// Few at a time: what a kill of the coordinator takes is then rebuilt before the next.
 	p := newParts(t, t.TempDir(), o.nodes)

@@ -33,7 +33,7 @@ func TestWire(t *testing.T) {
 		}
 	}()
 	send := func() []byte {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		c, err := a.dial(ctx, "tcp", l.Addr().String())
 		if err != nil {
