@@ -177,7 +177,11 @@ func TestAttendCausalIsAttend(t *testing.T) {
 			blocks := newCache(r, l, c.first+c.nq)
 			ldq, ldo := c.g*l.KDim+5, c.g*l.VDim+3
 			q := normal(r, c.nq*ldq)
-			for _, window := range []int{0, 1, 63, 65, 100} {
+			windows := []int{0, 1, 63, 65, 100}
+			if small() {
+				windows = []int{0, 65}
+			}
+			for _, window := range windows {
 				want := make([]float32, c.nq*ldo)
 				for i := range c.nq {
 					n := c.first + i + 1
