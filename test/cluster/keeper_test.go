@@ -17,6 +17,7 @@ func TestKeeperLost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("forms a replicated store, some ten seconds")
 	}
+	beside(t)
 	p := &pair{t: t, dirs: [2]string{t.TempDir()}, gossip: [2]string{freePort(t)}}
 	at := &parts{t: t, httpClient: newHTTPClient(t, "http://"+freePort(t), "")}
 	p.at = [2]*parts{at, at}

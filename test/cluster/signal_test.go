@@ -11,6 +11,7 @@ import (
 // nodes are frozen, a second signal ends `shoal up` at once, with its own status
 // and a word on what that means.
 func TestSecondSignal(t *testing.T) {
+	beside(t)
 	c := up(t, 2)
 	pids := c.children()
 	signal := func(pid int, s syscall.Signal) {

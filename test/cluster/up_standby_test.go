@@ -11,9 +11,10 @@ import (
 )
 
 // coordinators are the pids of a cluster's coordinator processes, by id.
-func coordinators(ids ...string) map[string]int {
-	out := map[string]int{}
-	for pid, line := range built.running() {
+func (s *system) coordinators(ids ...string) map[string]int {
+	out, running := map[string]int{}, built.running()
+	for _, pid := range s.children() {
+		line := running[pid]
 		for _, id := range ids {
 			if strings.Contains(line, " coordinator ") && strings.Contains(line, " --id "+id+" ") {
 				out[id] = pid
@@ -30,6 +31,7 @@ func TestUpStandby(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a takeover takes some ten seconds")
 	}
+	beside(t)
 	c := start(t, config{nodes: 2, args: []string{"--standby", "--data-dir", t.TempDir()}})
 	at := &parts{t: t, httpClient: c.httpClient}
 	p := &pair{t: t, at: [2]*parts{at, at}} // one address
@@ -44,7 +46,7 @@ func TestUpStandby(t *testing.T) {
 	jobs := p.jobs(0, "killed", reqs)
 	p.begun(0, jobs)
 	before, _ := p.state(0)
-	pids := coordinators("coordinator", "standby")
+	pids := c.coordinators("coordinator", "standby")
 	first := pids[before.Store.Coordinator]
 	if first == 0 || len(pids) != 2 {
 		t.Fatalf("coordinators: %v, of which %s coordinates", pids, before.Store.Coordinator)
@@ -61,7 +63,7 @@ func TestUpStandby(t *testing.T) {
 	if after.Store.Term <= before.Store.Term || after.Epoch <= before.Epoch || len(after.Nodes) != 2 {
 		t.Errorf("after epoch %d of %+v comes epoch %d of %+v with %d nodes", before.Epoch, *before.Store, after.Epoch, *after.Store, len(after.Nodes))
 	}
-	if now := coordinators("coordinator", "standby"); len(now) != 2 || now[before.Store.Coordinator] == first {
+	if now := c.coordinators("coordinator", "standby"); len(now) != 2 || now[before.Store.Coordinator] == first {
 		t.Errorf("coordinators: %v, before %v", now, pids)
 	}
 	if a, err := at.try(context.Background(), "POST", "/v1/completions", map[string]any{"prompt": "a", "max_tokens": 2}); err != nil || a.status != 200 {
