@@ -45,6 +45,7 @@ type Decode struct {
 	Steps       int     `json:"steps"`
 	TokensPerS  float64 `json:"tokens_per_s"`        // of the fastest step, all sequences
 	MedianPerS  float64 `json:"median_tokens_per_s"` // of the median step
+	MeanPerS    float64 `json:"mean_tokens_per_s"`   // of all steps together, as other programs count
 	Bytes       float64 `json:"bytes_per_step"`      // weights and cache that a step reads
 	PerToken    float64 `json:"bytes_per_token"`
 	Bandwidth   float64 `json:"bandwidth_gbs"`
@@ -125,12 +126,20 @@ func RunDecode(ctx context.Context, o Options, note func(string)) (*Decode, erro
 	}
 	best, readFloor, computeFloor := slices.Min(took).Seconds(), slices.Min(read).Seconds(), slices.Min(compute).Seconds()
 	median, medianRead := middle(took).Seconds(), middle(read).Seconds()
-	d.TokensPerS, d.MedianPerS = float64(o.Batch)/best, float64(o.Batch)/median
+	d.TokensPerS, d.MedianPerS, d.MeanPerS = float64(o.Batch)/best, float64(o.Batch)/median, float64(o.Batch)/mean(took).Seconds()
 	d.Bytes, d.PerToken, d.Bandwidth, d.Read = bytes, bytes/float64(o.Batch), bytes/best/1e9, bytes/readFloor/1e9
 	d.Share, d.MedianShare = readFloor/best, medianRead/median
 	d.CPUShare = middle(readCPU).Seconds() / max(middle(stepCPU).Seconds(), 1e-9)
 	d.PeakShare, d.Roofline = computeFloor/best, max(readFloor, computeFloor)/best
 	return d, nil
+}
+
+func mean(d []time.Duration) time.Duration {
+	var sum time.Duration
+	for _, t := range d {
+		sum += t
+	}
+	return sum / time.Duration(len(d))
 }
 
 // middle is the median.

@@ -22,6 +22,7 @@ type Prefill struct {
 	Repeat      int     `json:"repeat"`
 	TokensPerS  float64 `json:"tokens_per_s"`
 	MedianPerS  float64 `json:"median_tokens_per_s"`
+	MeanPerS    float64 `json:"mean_tokens_per_s"`
 	GFLOPS      float64 `json:"gflops"`            // matrices and attention, a multiply-add is two
 	PeakShare   float64 `json:"peak_share"`        // the same arithmetic alone, measured between the prompts, over the best prompt
 	Stages      Stages  `json:"stages"`            // summed over the chunks
@@ -80,7 +81,7 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 		floors, attnFloors = append(floors, f.arithmetic(mat, 0)), append(attnFloors, f.FMA(attn))
 	}
 	best, matFloor, attnFloor := slices.Min(took).Seconds(), slices.Min(floors).Seconds(), slices.Min(attnFloors).Seconds()
-	p.TokensPerS, p.MedianPerS = float64(o.Context)/best, float64(o.Context)/middle(took).Seconds()
+	p.TokensPerS, p.MedianPerS, p.MeanPerS = float64(o.Context)/best, float64(o.Context)/middle(took).Seconds(), float64(o.Context)/mean(took).Seconds()
 	p.Compression = p.Stages.Compression / p.Stages.Step
 	p.GFLOPS = (mat + attn) / best / 1e9
 	p.PeakShare = (matFloor + attnFloor) / best

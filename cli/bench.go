@@ -117,7 +117,7 @@ func (c *benchDecodeCmd) Run(e *env) error {
 	w := e.stdout
 	printMachine(w, d.Machine, d.Ceiling)
 	fmt.Fprintf(w, "%s %s, cache %s, batch %d, context %d\n", d.Model, d.Weights, d.KV, d.Batch, d.Context)
-	fmt.Fprintf(w, "  %.2f tokens/s (median step %.2f)\n", d.TokensPerS, d.MedianPerS)
+	fmt.Fprintf(w, "  %.2f tokens/s (median step %.2f, mean %.2f)\n", d.TokensPerS, d.MedianPerS, d.MeanPerS)
 	fmt.Fprintf(w, "  %.1f MB a token, %.1f of %.1f GB/s that the same threads read between the steps: %.0f %% (median step %.0f %%, by processor time %.0f %%), %.0f %% of the arithmetic peak, %.0f %% of the roofline\n",
 		d.PerToken/1e6, d.Bandwidth, d.Read, 100*d.Share, 100*d.MedianShare, 100*d.CPUShare, 100*d.PeakShare, 100*d.Roofline)
 	printStages(w, d.Stages)
