@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -60,7 +61,7 @@ func spawnIn(t testing.TB, at *port, bin, name string, env []string, args ...str
 	if start := func() { err = p.cmd.Start() }; at != nil {
 		at.in(start)
 	} else {
-		start()
+		onLastingThread(start)
 	}
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
@@ -77,6 +78,26 @@ func spawnIn(t testing.TB, at *port, bin, name string, env []string, args ...str
 		checkLog(t, name, p.err)
 	})
 	return p
+}
+
+// lasting runs functions on a thread that never ends. A process is killed (Pdeathsig)
+// when the thread that started it ends, not when all of this process does; and the
+// thread of any test may later become that of a wire's port, which ends with the wire.
+var lasting = sync.OnceValue(func() chan<- func() {
+	calls := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for f := range calls {
+			f()
+		}
+	}()
+	return calls
+})
+
+func onLastingThread(f func()) {
+	done := make(chan struct{})
+	lasting() <- func() { defer close(done); f() }
+	<-done
 }
 
 func cleanEnv() []string {
