@@ -54,15 +54,15 @@ def corpus():
     return [unicodedata.normalize("NFC", s) for s in strings(4000, 1)]
 
 
-def byte_level(patterns, nfc, digits=False, whole=False, across=False):
+def byte_level(patterns, nfc=False, digits=False, whole=False):
     t = Tokenizer(models.BPE(ignore_merges=whole))
     t.pre_tokenizer = P.Sequence([P.Split(Regex(p), behavior="isolated", invert=False) for p in patterns] + [P.Digits(individual_digits=True)] * digits + [P.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=False)])
     if nfc:
         t.normalizer = normalizers.NFC()
     t.decoder = decoders.ByteLevel()
     split = t.pre_tokenizer
-    if across: # merges across what the pre-tokenizer splits, so that every missing split shows
-        t.pre_tokenizer = P.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=False)
+    # merges across what the pre-tokenizer splits, so that every missing split shows
+    t.pre_tokenizer = P.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=False)
     t.train_from_iterator(corpus(), trainers.BpeTrainer(vocab_size=1500, show_progress=False, initial_alphabet=P.ByteLevel.alphabet(), special_tokens=["<s>", "</s>"]))
     t.pre_tokenizer = split
     return t
@@ -89,9 +89,8 @@ def sentence_piece(gemma):
 
 
 def main():
-    families = {"llama3": byte_level([LLAMA3], False), "qwen2": byte_level([QWEN2], True), "deepseek3": byte_level([DS1, DS2, DS3], False),
-                "deepseek-llm": byte_level(DSLLM, False, digits=True, across=True), "deepseek-coder": byte_level(DSCODER, False, digits=True, across=True),
-                "tekken": byte_level([TEKKEN], False, whole=True, across=True),
+    families = {"llama3": byte_level([LLAMA3], whole=True), "qwen2": byte_level([QWEN2], nfc=True), "deepseek3": byte_level([DS1, DS2, DS3]),
+                "deepseek-llm": byte_level(DSLLM, digits=True), "deepseek-coder": byte_level(DSCODER, digits=True), "tekken": byte_level([TEKKEN], whole=True),
                 "llama2": sentence_piece(False), "gemma": sentence_piece(True)}
     texts = strings(2100, 7)
     out = {"texts": texts, "families": {}}
