@@ -13,6 +13,10 @@ type Geometry struct {
 	// everything; nil: all do. See Window.
 	Windows []int
 
+	// Chunk is how many prompt tokens a step reads at most, 0: any number. While a
+	// prompt is read, a layer with a window holds these and its ring.
+	Chunk int
+
 	// Units is for latent attention, where all query heads share the one KV head
 	// and sockets divide the query heads: the number of equal runs of heads that a
 	// socket may own. A socket that reads any of them keeps the whole row of every
@@ -47,11 +51,27 @@ func (g Geometry) TokenBytes() int64 {
 	return int64(g.Layers) * int64(g.KVHeads) * int64(g.Layout.BlockBytes()) / tensor.BlockSlots
 }
 
-// PrefillBytes is what a socket holds for a sequence of which `tokens` prompt
+// PrefillBytes is the most that a socket holds for a sequence of which `tokens` prompt
 // tokens were read, when the socket has `heads` KV heads of every layer. Prefill
-// attends to the whole prompt under every policy.
+// attends to the whole prompt under every policy, but for layers with a window.
 func PrefillBytes(g Geometry, heads, tokens int, p Policy) int64 {
-	return blockBytes(g, int64(g.Layers)*int64(heads)*blocksOf(tokens))
+	blocks := int64(0)
+	rules, layers := g.rules(p)
+	for i, r := range rules {
+		blocks += layers[i] * g.promptBlocks(r, tokens)
+	}
+	return blockBytes(g, blocks*int64(heads))
+}
+
+// promptBlocks are those of one head of a layer under rule r, at most, while a prompt is
+// read: of a layer with a window, what a step reads and the ring before it, neither of
+// which need begin with a block.
+func (g Geometry) promptBlocks(r Policy, tokens int) int64 {
+	all := blocksOf(tokens)
+	if w, ok := r.(Window); ok && g.Chunk > 0 {
+		return min(all, blocksOf(w.ring())+blocksOf(g.Chunk)+1)
+	}
+	return all
 }
 
 // ResidentBytes is what the owner holds for a sequence once `tokens` tokens are
@@ -85,7 +105,7 @@ func HandoverBytes(g Geometry, heads, prompt int, p Policy) int64 {
 	rules, layers := g.rules(p)
 	for i, r := range rules {
 		if !r.Identity() {
-			bytes += blockBytes(g, layers[i]*int64(heads)*blocksOf(prompt))
+			bytes += blockBytes(g, layers[i]*int64(heads)*g.promptBlocks(r, prompt))
 		}
 	}
 	return bytes

@@ -203,7 +203,8 @@ func (s *Store) Observe(layer, head int, attention []float32) {
 }
 
 // trim frees the blocks that the committed tokens do not need, so that the
-// figures of ResidentBytes stay exact after a roll-back.
+// figures of ResidentBytes stay exact after a roll-back, and those of a prompt that lie
+// behind a layer's window and the ring that Window.Keep takes.
 func (s *Store) trim() {
 	undo := 0
 	if s.overwrites(s.tokens) {
@@ -215,6 +216,11 @@ func (s *Store) trim() {
 	}
 	for i := range s.tables {
 		t := &s.tables[i]
+		if behind := (s.tokens - t.ring) / tensor.BlockSlots; t.ring > 0 && behind > t.gone {
+			s.arena.Release(t.blocks[t.gone:behind])
+			clear(t.blocks[t.gone:behind])
+			t.gone = behind
+		}
 		want := s.room(t, s.tokens)
 		if extra := len(t.blocks) - want; extra > 0 {
 			s.arena.Release(t.blocks[want:])

@@ -39,14 +39,23 @@ type table struct {
 	filled    []uint64  // a bit per slot that came in between Open and Seal
 	holes     int       // empty slots below n
 	order     [][]byte  // of Window.view
+	ring      int       // slots of the layer's window, while a prompt is read; 0: it sees everything
+	gone      int       // blocks that were freed behind it
 }
 
 // NewPrefill makes the store of a prompt that is being read, for KV heads
 // [heads.Lo, heads.Hi) of every layer. It keeps every token: policies act at the
-// end of prefill. It holds no memory before Reserve.
+// end of prefill. Only layers with a window free what lies behind it, step by step.
+// It holds no memory before Reserve.
 func NewPrefill(a *Arena, g Geometry, heads tensor.Span) *Store {
 	s := newStore(a, g, heads, Full{})
 	s.sealed = true
+	for i := range s.tables {
+		t := &s.tables[i]
+		if w, ok := g.Rule(t.Layer, s.policy).(Window); ok {
+			t.ring = w.ring()
+		}
+	}
 	return s
 }
 
@@ -98,14 +107,15 @@ func (s *Store) Prompt() int { return s.prompt }
 func (s *Store) Bytes() int64 {
 	n, half := len(s.undo.blocks), 0
 	for i := range s.tables {
-		n += len(s.tables[i].blocks)
+		n += len(s.tables[i].blocks) - s.tables[i].gone
 		half += len(s.tables[i].half)
 	}
 	return blockBytes(s.g, int64(n)) + int64(half)*int64(s.g.Layout.HalfBytes()) + s.charge
 }
 
 // Blocks are the blocks of a head, in slot order: slot i lies in block
-// i/tensor.BlockSlots. The slice belongs to the store.
+// i/tensor.BlockSlots. The slice belongs to the store; blocks that a prompt's window has
+// left behind are nil.
 func (s *Store) Blocks(layer, head int) [][]byte { return s.table(layer, head).blocks }
 
 // Len is the number of slots to attend to, those written in the running step included.
@@ -162,9 +172,9 @@ func (s *Store) View(layer, head int, q []float32, rope Rope, scratch *tensor.At
 func (s *Store) Release() {
 	for i := range s.tables {
 		t := &s.tables[i]
-		s.arena.Release(t.blocks)
+		s.arena.Release(t.blocks[t.gone:])
 		s.arena.Release(t.half)
-		t.blocks, t.half, t.offsets, t.n, t.Positions, t.Scores, t.attention, t.filled, t.holes = nil, nil, nil, 0, nil, nil, nil, nil, 0
+		t.blocks, t.half, t.offsets, t.n, t.Positions, t.Scores, t.attention, t.filled, t.holes, t.gone = nil, nil, nil, 0, nil, nil, nil, nil, 0, 0
 	}
 	s.arena.Release(s.undo.blocks)
 	s.arena.Uncharge(s.charge)

@@ -76,7 +76,7 @@ const attnRows = 48
 //
 // The g heads share every read of the cache.
 func Attend(out, q []float32, g int, scale float32, l KVLayout, blocks [][]byte, n int, valid []uint64, s *AttnScratch) {
-	checkAttend(l, blocks, n, g)
+	checkAttend(l, blocks, 0, n, g)
 	if valid != nil && len(valid) < (n+63)/64 {
 		panic(fmt.Sprintf("tensor: validity of %d slots in %d words", n, len(valid)))
 	}
@@ -115,10 +115,10 @@ const streamRows = 2
 
 // AttendCausal is Attend for nq successive tokens: token i, whose queries are
 // q[i*ldq:] as [g][KDim], attends the slots [0, first+i], or with a window > 0 the last
-// window of these, and writes out[i*ldo:] as [g][VDim]. The bits are those of nq calls
-// of Attend; the cache is read once per few tokens.
+// window of these, and writes out[i*ldo:] as [g][VDim]. Blocks that no token sees may be
+// nil. The bits are those of nq calls of Attend; the cache is read once per few tokens.
 func AttendCausal(out []float32, ldo int, q []float32, ldq int, nq, first, window, g int, scale float32, l KVLayout, blocks [][]byte, s *AttnScratch) {
-	checkAttend(l, blocks, first+nq, g)
+	checkAttend(l, blocks, windowStart(first, window), first+nq, g)
 	step := l.tokensTogether(g)
 	for i := 0; i < nq; i += step {
 		s.causal(out[i*ldo:], ldo, q[i*ldq:], ldq, min(step, nq-i), first+i, window, g, scale, l, blocks)
@@ -151,11 +151,7 @@ func (s *AttnScratch) gather(l KVLayout, q []float32, ldq, nq, g int) {
 func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, first, window, g int, scale float32, l KVLayout, blocks [][]byte) {
 	s.begin(l, nq*g)
 	s.gather(l, q, ldq, nq, g)
-	start := 0 // first slot that any token sees
-	if window > 0 {
-		start = max(0, first+1-window)
-	}
-	for b := start / BlockSlots; b*BlockSlots < first+nq; b++ {
+	for b := windowStart(first, window) / BlockSlots; b*BlockSlots < first+nq; b++ {
 		// Token i sees first+i+1-b*BlockSlots slots of this block: the first few
 		// tokens may see none, those from `full` on see all of it. A window hides the
 		// first hidden+i slots: those from `full` to `whole` see all, from `gone` on none.
@@ -188,14 +184,22 @@ func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, f
 	}
 }
 
-func checkAttend(l KVLayout, blocks [][]byte, n, g int) {
+// windowStart is the first slot that a token at slot `first` sees, or any after it.
+func windowStart(first, window int) int {
+	if window > 0 {
+		return max(0, first+1-window)
+	}
+	return 0
+}
+
+func checkAttend(l KVLayout, blocks [][]byte, start, n, g int) {
 	if err := l.Validate(); err != nil {
 		panic(err)
 	}
 	if g < 1 || n > len(blocks)*BlockSlots {
 		panic(fmt.Sprintf("tensor: attention of %d heads over %d slots in %d blocks", g, n, len(blocks)))
 	}
-	for i := 0; i*BlockSlots < n; i++ {
+	for i := start / BlockSlots; i*BlockSlots < n; i++ {
 		l.check(blocks[i], 0)
 	}
 }

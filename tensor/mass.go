@@ -20,7 +20,7 @@ func AttentionMass(mass []float32, q []float32, ldq, nq, first, g int, scale flo
 // AttentionMasses is AttentionMass of each of len(masses) equal parts of the heads: the
 // bits of one call a part, for one walk over the cache.
 func AttentionMasses(masses [][]float32, q []float32, ldq, nq, first, g int, scale float32, l KVLayout, blocks [][]byte, s *AttnScratch) {
-	checkAttend(l, blocks, first+nq, g)
+	checkAttend(l, blocks, 0, first+nq, g)
 	if len(masses) == 0 || g%len(masses) != 0 {
 		panic(fmt.Sprintf("tensor: attention of %d heads in %d parts", g, len(masses)))
 	}

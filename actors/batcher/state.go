@@ -47,6 +47,7 @@ func New(cfg Config) (*State, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	cfg.Geometry.Chunk = cfg.Chunk
 	return &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry}}, nil
 }
 
