@@ -112,17 +112,23 @@ func (c *Config) memberlist() (*memberlist.Config, error) {
 // in 1.0 to 1.4 s, LAN in 2.5 to 3.6 s, also under load; memberlist's own
 // settings need 6 to 12 s. Half of Local's would detect in 0.5 s and raise
 // false alarms. push/pull every few seconds repairs what parallel joins miss.
+//
+// Who asked others to probe for it hears from them after two ProbeTimeouts, and
+// counts an answer that is not there after one ProbeInterval as a sign of its own
+// slowness (Node.Health). So two of the former end well before the latter: else
+// one frozen member makes every other one doubt itself, and detection takes as
+// many times longer.
 func (p Profile) apply(m *memberlist.Config) error {
 	m.SuspicionMult, m.SuspicionMaxTimeoutMult = 3, 3
 	m.GossipInterval = 50 * time.Millisecond
 	m.TCPTimeout = 2 * time.Second
 	switch p {
 	case Local:
-		m.ProbeInterval, m.ProbeTimeout = 200*time.Millisecond, 100*time.Millisecond
+		m.ProbeInterval, m.ProbeTimeout = 200*time.Millisecond, 60*time.Millisecond
 		m.PushPullInterval = 3 * time.Second
 		m.GossipToTheDeadTime = 15 * time.Second
 	case LAN:
-		m.ProbeInterval, m.ProbeTimeout = 500*time.Millisecond, 250*time.Millisecond
+		m.ProbeInterval, m.ProbeTimeout = 500*time.Millisecond, 150*time.Millisecond
 		m.PushPullInterval = 10 * time.Second
 		m.GossipToTheDeadTime = 30 * time.Second
 	default:

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/memberlist"
 	"go.uber.org/goleak"
 
 	"shoal/security"
@@ -365,6 +366,20 @@ func TestConfig(t *testing.T) {
 	}
 	if err := a.UpdateMeta(Meta{RPC: long, Route: long, Version: long}); !errors.Is(err, ErrMetaTooLarge) {
 		t.Errorf("update: %v", err)
+	}
+}
+
+// Two ProbeTimeouts after a probe begins, those who were asked to help say that
+// they heard nothing either; that must be in time, with slack for a busy machine.
+func TestHelpersAnswerInTime(t *testing.T) {
+	for _, p := range []Profile{LAN, Local} {
+		m := memberlist.DefaultLANConfig()
+		if err := p.apply(m); err != nil {
+			t.Fatal(err)
+		}
+		if slack := m.ProbeInterval - 2*m.ProbeTimeout; slack < m.ProbeInterval/4 {
+			t.Errorf("profile %d: an answer has %v to arrive within a probe of %v", p, slack, m.ProbeInterval)
+		}
 	}
 }
 
