@@ -14,6 +14,7 @@ import (
 
 	"shoal/api"
 	"shoal/cluster/gossip"
+	"shoal/cluster/rpc"
 	"shoal/jobs"
 	"shoal/model"
 	"shoal/security"
@@ -116,7 +117,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 		return nil, err
 	}
 	var events atomic.Pointer[discoverer]
-	meta := gossip.Meta{Incarnation: uint64(time.Now().UnixNano()), State: gossip.Ready}
+	meta := gossip.Meta{Incarnation: rpc.NewIncarnation(), State: gossip.Ready}
 	if c.depot != nil {
 		meta.Store = c.depot.keeper.addr
 	}

@@ -285,9 +285,9 @@ func (d *director) probe(c actor.Context, n topology.Node) {
 	})
 }
 
-// down removes a node, unless a newer process has taken its name.
+// down removes a node, unless another process has taken its name.
 func (d *director) down(c actor.Context, id string, incarnation uint64) {
-	if inc, ok := d.known(id); ok && inc <= incarnation {
+	if inc, ok := d.known(id); ok && inc == incarnation {
 		d.met.Delete(id)
 	}
 	d.run(c, d.authority.Down(id, incarnation))

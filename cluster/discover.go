@@ -151,7 +151,7 @@ func (d *discoverer) describe(m gossip.Member) {
 	if desc.Id != m.Name || desc.Incarnation != m.Meta.Incarnation {
 		return // the process behind the address changed; gossip will tell
 	}
-	if _, err := d.bus.rpc.Watch(m.Meta.RPC, d.director); err != nil {
+	if _, err := d.bus.rpc.Watch(rpc.Peer{Address: m.Meta.RPC, ID: desc.Id, Incarnation: desc.Incarnation}, d.director); err != nil {
 		return
 	}
 	d.bus.rpc.Actors().Root.Send(d.director, &nodeUp{handle: h, pid: int(desc.Pid), address: m.Meta.RPC, node: topology.Node{

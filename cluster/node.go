@@ -259,7 +259,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if cfg.Share == 0 {
 		cfg.Share = measuredShare(pool)
 	}
-	incarnation := uint64(time.Now().UnixNano())
+	incarnation := rpc.NewIncarnation()
 	meta := gossip.Meta{Incarnation: incarnation, State: gossip.Joining}
 	k, err := nodeKeeper(&cfg)
 	if err != nil {

@@ -100,7 +100,7 @@ func (c *coordinator) nodeUp(n *node, described topology.Node) {
 }
 
 func (c *coordinator) nodeDown(id string, incarnation uint64, why string) {
-	if inc, ok := c.known[id]; ok && inc <= incarnation {
+	if inc, ok := c.known[id]; ok && inc == incarnation {
 		delete(c.known, id)
 	}
 	c.w.logf("director: %s.%d is down: %s", id, incarnation, why)

@@ -192,7 +192,7 @@ func (a *Authority) Up(n Node) []Effect {
 	delete(a.refused, n.ID)
 	if n.ModelHash != a.cfg.ModelHash {
 		a.refused[n.ID] = fmt.Sprintf("serves model %.12s, the cluster serves %.12s", n.ModelHash, a.cfg.ModelHash)
-		return a.Down(n.ID, n.Incarnation)
+		return a.drop(n.ID)
 	}
 	old, known := a.nodes[n.ID]
 	a.nodes[n.ID] = n
@@ -217,10 +217,18 @@ func (a *Authority) Up(n Node) []Effect {
 	return out
 }
 
-// Down tells that a node is gone. A stale incarnation has no effect.
+// Down tells that a process is gone. If it is not the one that is known by this
+// id, that has no effect: numbers of processes have no order.
 func (a *Authority) Down(id string, incarnation uint64) []Effect {
-	n, ok := a.nodes[id]
-	if !ok || n.Incarnation > incarnation || a.phase == Over {
+	if n, ok := a.nodes[id]; !ok || n.Incarnation != incarnation {
+		return nil
+	}
+	return a.drop(id)
+}
+
+// drop forgets whoever is known by this id.
+func (a *Authority) drop(id string) []Effect {
+	if _, ok := a.nodes[id]; !ok || a.phase == Over {
 		return nil
 	}
 	delete(a.nodes, id)

@@ -144,9 +144,11 @@ func TestAuthorityIgnoresTheStale(t *testing.T) {
 	answerAll(t, a)
 	for name, got := range map[string][]Effect{
 		"an old incarnation's death": a.Down("a", 6),
-		"a step of another epoch":    a.Broken(99, "x"),
-		"an answer of another epoch": a.Answered(99, "a", errors.New("x")),
-		"the same node again":        a.Up(node("a", 7)),
+		// The clock was set back before this process began, or numbers are drawn.
+		"that of one with a higher number": a.Down("a", 8),
+		"a step of another epoch":          a.Broken(99, "x"),
+		"an answer of another epoch":       a.Answered(99, "a", errors.New("x")),
+		"the same node again":              a.Up(node("a", 7)),
 	} {
 		if got != nil {
 			t.Errorf("%s had an effect: %v", name, got)
@@ -154,6 +156,20 @@ func TestAuthorityIgnoresTheStale(t *testing.T) {
 	}
 	if got := a.Up(Node{ID: "z", Incarnation: 1, ModelHash: "other"}); got != nil || a.Refused()["z"] == "" {
 		t.Errorf("a node with another model: %v, refused %v", got, a.Refused())
+	}
+}
+
+// A process under a known name that may not take part ends the old one's share,
+// whatever their numbers are.
+func TestAnotherModelUnderTheSameName(t *testing.T) {
+	for _, incarnation := range []uint64{6, 8} {
+		a := testAuthority(1)
+		a.Up(node("a", 7))
+		answerAll(t, a)
+		a.Up(Node{ID: "a", Incarnation: incarnation, ModelHash: "other"})
+		if phase, _ := a.Phase(); phase == Serving || len(a.Known()) > 0 {
+			t.Errorf("incarnation %d: %s, with %v", incarnation, phase, a.Known())
+		}
 	}
 }
 

@@ -1,7 +1,9 @@
 package rpc
 
 import (
+	"crypto/rand"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -38,8 +40,8 @@ type Config struct {
 	ID string
 	// Role is told to peers in the handshake.
 	Role string
-	// Incarnation tells this run of the process from earlier ones under the
-	// same ID or address. Default: the clock in nanoseconds.
+	// Incarnation tells this run of the process from others under the same ID or
+	// address. Default: a NewIncarnation.
 	Incarnation uint64
 	// Build is told to peers, for people to read.
 	Build string
@@ -75,9 +77,21 @@ type Config struct {
 
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
+// NewIncarnation draws the number of a process, never 0. It tells processes
+// apart and nothing else: no clock orders the lives of a name, since a clock may
+// be set back between two of them.
+func NewIncarnation() (n uint64) {
+	var b [8]byte
+	for uint32(n) == 0 { // collectives compare the low half
+		_, _ = rand.Read(b[:]) // never fails
+		n = binary.NativeEndian.Uint64(b[:])
+	}
+	return n
+}
+
 func (c *Config) ensureDefaults() {
 	if c.Incarnation == 0 {
-		c.Incarnation = uint64(time.Now().UnixNano())
+		c.Incarnation = NewIncarnation()
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -28,7 +28,7 @@ func downs(t *testing.T, s *System) (*actor.PID, <-chan *PeerDown) {
 func watching(t *testing.T, s *System, address string) <-chan *PeerDown {
 	t.Helper()
 	pid, ch := downs(t, s)
-	if _, err := s.Watch(address, pid); err != nil {
+	if _, err := s.Watch(Peer{Address: address}, pid); err != nil {
 		t.Fatal(err)
 	}
 	s.watches.mu.Lock()
@@ -208,10 +208,27 @@ func TestNeverThere(t *testing.T) {
 	}
 	s := system(t, func(c *Config) { c.ConnectTimeout = 100 * time.Millisecond })
 	pid, ch := downs(t, s)
-	if _, err := s.Watch(freePort(t), pid); err != nil {
+	if _, err := s.Watch(Peer{Address: freePort(t)}, pid); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, ch)
+}
+
+// A process that died between what it said and the watch on it is reported as
+// itself, and its successor at that address is left alone.
+func TestWatchOfThePredecessor(t *testing.T) {
+	if !isolate(t) {
+		return
+	}
+	p := spawn(t, "127.0.0.1:0", "far", 1)
+	s := system(t, func(c *Config) { c.ConnectTimeout = patience })
+	pid, ch := downs(t, s)
+	if _, err := s.Watch(Peer{Address: p.address, ID: "far", Incarnation: 2}, pid); err != nil {
+		t.Fatal(err)
+	}
+	if d := expect(t, ch); d.Peer.ID != "far" || d.Peer.Incarnation != 2 || !d.Restarted {
+		t.Errorf("notice %+v", d)
+	}
 }
 
 // Both sides call each other and one is closed in the middle of it.

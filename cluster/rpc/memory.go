@@ -154,16 +154,13 @@ func (n *Network) hello(ctx context.Context, from *System, address string) (Peer
 func (n *Network) stayWith(ctx context.Context, from *System, address string, known *Peer, w *watch) (Peer, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	greeting, stop := context.WithTimeout(ctx, from.patience(known))
+	greeting, stop := context.WithTimeout(ctx, from.patience(w))
 	p, m, err := n.hello(greeting, from, address)
 	stop()
 	if err != nil {
 		return Peer{}, err
 	}
-	if known.Incarnation == 0 {
-		*known = p
-		close(w.met)
-	} else if p.Incarnation != known.Incarnation {
+	if !w.meet(known, p) {
 		return p, nil
 	}
 	select {

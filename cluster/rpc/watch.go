@@ -16,14 +16,14 @@ import (
 
 // PeerDown is sent to the actor that watches an address, once a Watch.
 type PeerDown struct {
-	Peer   Peer   // whom the watch knew; only Address is set if nobody ever answered
+	Peer   Peer   // whom the watch was about, or who answered first
 	Reason string // for people
 	// Restarted: the address answers, but as another incarnation.
 	Restarted bool
 }
 
-// Watch sends one *PeerDown to the local actor when the process at address
-// dies, freezes, restarts, or cannot be reached within 3 ConnectTimeouts. A
+// Watch sends one *PeerDown to the local actor when peer, a process by its
+// Address and Incarnation (0: whoever answers there first), dies, freezes, restarts, or cannot be reached within 3 ConnectTimeouts. A
 // dead process is noticed by the kernel closing its connection (about a
 // millisecond); a dead machine or a frozen process by keepalive (13 s) unless
 // PeerGone says so earlier.
@@ -31,18 +31,19 @@ type PeerDown struct {
 // Before it reports, the watch pings the address back over a new connection:
 // while the same incarnation still answers, the alarm was false and the watch
 // goes on. stop ends the watch without a report; it may be called at any time.
-func (s *System) Watch(address string, to *actor.PID) (stop func(), err error) {
+func (s *System) Watch(peer Peer, to *actor.PID) (stop func(), err error) {
 	if !s.begin() {
 		return nil, ErrClosed
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
 	w := newWatch()
+	address := peer.Address
 	s.watches.add(address, w)
 	go func() {
 		defer s.wg.Done()
 		defer cancel()
 		defer s.watches.remove(address, w)
-		if down := s.observe(ctx, address, w); down != nil && ctx.Err() == nil {
+		if down := s.observe(ctx, peer, w); down != nil && ctx.Err() == nil {
 			s.log.Info("peer down", "address", address, "id", down.Peer.ID, "reason", down.Reason)
 			s.actors.EventStream.Publish(&remote.EndpointTerminatedEvent{Address: address})
 			s.actors.Root.Send(to, down)
@@ -52,8 +53,8 @@ func (s *System) Watch(address string, to *actor.PID) (stop func(), err error) {
 }
 
 // observe returns when the peer is down, or nil when ctx ends.
-func (s *System) observe(ctx context.Context, address string, w *watch) *PeerDown {
-	known := Peer{Address: address}
+func (s *System) observe(ctx context.Context, known Peer, w *watch) *PeerDown {
+	address := known.Address
 	begun := time.Now()
 	for {
 		p, cause := s.stayWith(ctx, address, &known, w)
@@ -62,7 +63,7 @@ func (s *System) observe(ctx context.Context, address string, w *watch) *PeerDow
 			return nil
 		case known.Incarnation != 0 && p.Incarnation != 0 && p.Incarnation != known.Incarnation:
 			return &PeerDown{Peer: known, Restarted: true, Reason: fmt.Sprintf("restarted as incarnation %d", p.Incarnation)}
-		case known.Incarnation == 0:
+		case !w.hasMet():
 			if time.Since(begun) > 3*s.cfg.ConnectTimeout {
 				return &PeerDown{Peer: known, Reason: "never answered: " + cause.Error()}
 			}
@@ -100,7 +101,7 @@ func (s *System) stayWith(ctx context.Context, address string, known *Peer, w *w
 		return Peer{}, err
 	}
 	defer cc.Close()
-	patience := time.AfterFunc(s.patience(known), cancel)
+	patience := time.AfterFunc(s.patience(w), cancel)
 	defer patience.Stop()
 	stream, err := cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, watchMethod)
 	if err != nil {
@@ -118,10 +119,7 @@ func (s *System) stayWith(ctx context.Context, address string, known *Peer, w *w
 	if err != nil {
 		return Peer{}, err
 	}
-	if known.Incarnation == 0 {
-		*known = p
-		close(w.met)
-	} else if p.Incarnation != known.Incarnation {
+	if !w.meet(known, p) {
 		return p, nil
 	}
 	patience.Stop()
@@ -143,8 +141,8 @@ func (s *System) stayWith(ctx context.Context, address string, known *Peer, w *w
 
 // patience is shorter with a peer that has answered before: one that froze
 // between a false alarm and the reconnect should not get ConnectTimeout.
-func (s *System) patience(known *Peer) time.Duration {
-	if known.Incarnation != 0 {
+func (s *System) patience(w *watch) time.Duration {
+	if w.hasMet() {
 		return s.cfg.ProbeTimeout
 	}
 	return s.cfg.ConnectTimeout
@@ -169,6 +167,29 @@ type watch struct {
 }
 
 func newWatch() *watch { return &watch{alarm: make(chan struct{}, 1), met: make(chan struct{})} }
+
+// meet is told who answered, and whether it is whom the watch is about.
+func (w *watch) meet(known *Peer, p Peer) bool {
+	if known.Incarnation == 0 {
+		*known = p
+	}
+	if p.Incarnation != known.Incarnation {
+		return false
+	}
+	if !w.hasMet() {
+		close(w.met)
+	}
+	return true
+}
+
+func (w *watch) hasMet() bool {
+	select {
+	case <-w.met:
+		return true
+	default:
+		return false
+	}
+}
 
 func (ws *watches) add(address string, w *watch) {
 	ws.mu.Lock()
