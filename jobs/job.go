@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // job is what is kept in memory of a job; body, tokens and result stay on disk.
@@ -27,8 +28,8 @@ type job struct {
 	damage   string        // what is wrong with its records; nothing is appended then
 	changed  chan struct{} // closed and replaced at every change
 	attempts context.CancelFunc
-	running  bool  // an attempt of this process is under way
-	pause    int64 // Unix milliseconds before which this process starts no attempt
+	running  bool      // an attempt of this process is under way
+	pause    time.Time // before which this process starts no attempt; monotonic, so that no clock that is set back makes it longer
 }
 
 func newJob(id string) *job {

@@ -25,7 +25,7 @@ func (v *Service) attempt(ctx context.Context, j *job) {
 	err := v.try(ctx, j)
 	if err != nil { // whatever the journal says, not at once again
 		j.mu.Lock()
-		j.pause = v.store.now() + v.cfg.Rules.Backoff.Milliseconds()
+		j.pause = time.Now().Add(v.cfg.Rules.Backoff)
 		j.mu.Unlock()
 	}
 	var fail *Failure

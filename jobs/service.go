@@ -121,7 +121,7 @@ func (v *Service) startDue() {
 	v.store.unfinished(func(j *job) bool {
 		j.mu.Lock()
 		_, ok := j.state.Begin(now, v.cfg.Rules)
-		ok = ok && !j.running && j.damage == "" && now >= j.pause
+		ok = ok && !j.running && j.damage == "" && !time.Now().Before(j.pause)
 		j.mu.Unlock()
 		if ok {
 			due = append(due, j)

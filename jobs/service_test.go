@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,7 +33,8 @@ type engine struct {
 	most    int                                   // only so many requests begin (0: all) until the hold is lifted
 	begun   int
 	away    bool
-	resumed int // tokens that were not computed again
+	resumed int              // tokens that were not computed again
+	now     func() time.Time // the machine's clock; nil: the real one
 }
 
 func (e *engine) Cluster() api.ClusterState { return api.ClusterState{} }
@@ -130,7 +132,7 @@ func openWith(t *testing.T, l Log, files FileStore, e *engine, cfg Config) *hous
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet})
+	store, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet, now: e.now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,6 +332,43 @@ func TestFailuresAreRetriedThenDead(t *testing.T) {
 	}
 	if _, end := h.events(id, 0); end["state"] != "dead" {
 		t.Fatalf("%v", end)
+	}
+}
+
+// The machine's clock is set back by hours after every failure: what waits for its
+// next attempt does not wait for the clock.
+func TestClockSetBackWhileAJobWaits(t *testing.T) {
+	var fails, behind atomic.Int64
+	e := &engine{now: func() time.Time { return time.Now().Round(0).Add(-time.Duration(behind.Load())) }}
+	e.fail = func(_ *api.Request, i int) error {
+		if i == 2 && fails.Add(1) <= 3 {
+			return api.ErrFailed{Code: "step_failed", Message: "boom"}
+		}
+		return nil
+	}
+	h := open(t, NewMemoryLog(), t.TempDir(), e, Config{Rules: Rules{MaxFailures: 5, Backoff: 50 * time.Millisecond}})
+	id := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for seen := int64(0); ; time.Sleep(time.Millisecond) {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if n := fails.Load(); n > seen {
+				seen = n
+				time.Sleep(10 * time.Millisecond) // in the pause that follows
+				behind.Add(int64(3 * time.Hour))
+			}
+		}
+	})
+	j := h.until(id, "completed")
+	close(stop)
+	wg.Wait()
+	if j["attempt"].(float64) < 3 {
+		t.Errorf("attempts: %v, want 3 or more", j["attempt"])
 	}
 }
 
