@@ -122,6 +122,9 @@ func (p Profile) apply(m *memberlist.Config) error {
 	m.SuspicionMult, m.SuspicionMaxTimeoutMult = 3, 3
 	m.GossipInterval = 50 * time.Millisecond
 	m.TCPTimeout = 2 * time.Second
+	// A process that takes a dead one's name at another address need not wait until
+	// the dead one is forgotten (GossipToTheDeadTime).
+	m.DeadNodeReclaimTime = time.Second
 	switch p {
 	case Local:
 		m.ProbeInterval, m.ProbeTimeout = 200*time.Millisecond, 60*time.Millisecond

@@ -369,9 +369,10 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// Two ProbeTimeouts after a probe begins, those who were asked to help say that
+// TestProfiles: two ProbeTimeouts after a probe begins, those who were asked to help say that
 // they heard nothing either; that must be in time, with slack for a busy machine.
-func TestHelpersAnswerInTime(t *testing.T) {
+// And a name is free again long before its dead owner is forgotten.
+func TestProfiles(t *testing.T) {
 	for _, p := range []Profile{LAN, Local} {
 		m := memberlist.DefaultLANConfig()
 		if err := p.apply(m); err != nil {
@@ -379,6 +380,9 @@ func TestHelpersAnswerInTime(t *testing.T) {
 		}
 		if slack := m.ProbeInterval - 2*m.ProbeTimeout; slack < m.ProbeInterval/4 {
 			t.Errorf("profile %d: an answer has %v to arrive within a probe of %v", p, slack, m.ProbeInterval)
+		}
+		if r := m.DeadNodeReclaimTime; r <= 0 || r > m.GossipToTheDeadTime/10 {
+			t.Errorf("profile %d: a process that comes back at another address waits for %v, or %v", p, r, m.GossipToTheDeadTime)
 		}
 	}
 }
