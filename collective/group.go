@@ -1,7 +1,6 @@
 package collective
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -45,12 +44,7 @@ func NewGroup(cfg Config, t Transport) (*Group, error) {
 		return nil, err
 	}
 	if n, ok := t.(Notifier); ok {
-		n.OnError(func(err error) {
-			if e := (*OpError)(nil); !errors.As(err, &e) { // else it says itself who is to blame
-				err = &OpError{Err: ErrTransport, Cause: err}
-			}
-			g.Fail(err)
-		})
+		n.OnError(func(err error) { g.Fail(&OpError{Err: ErrTransport, Cause: err}) })
 	}
 	go g.worker()
 	t.Receive(g.receive)

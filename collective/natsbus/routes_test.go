@@ -118,31 +118,25 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// external starts a NATS that belongs to nobody, and processes that use it.
-func external(t *testing.T, names ...string) (servers []*Server) {
-	t.Helper()
+func TestExternalServer(t *testing.T) {
 	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, MaxPayload: maxPayload})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ns.Start()
-	t.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
+	defer ns.WaitForShutdown()
+	defer ns.Shutdown()
 	if !ns.ReadyForConnections(patience) {
 		t.Fatal("no listener")
 	}
-	for _, name := range names {
+	var servers []*Server
+	for _, name := range []string{"a", "b"} {
 		s, err := Start(Config{Name: name, URL: ns.ClientURL()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		servers = append(servers, s)
 	}
-	return servers
-}
-
-func TestExternalServer(t *testing.T) {
-	var err error
-	servers := external(t, "a", "b")
 	ts := openTransports(t, servers, 1)
 	gs := make([]*collective.Group, 2)
 	for r := range ts {

@@ -42,8 +42,16 @@ type parts struct {
 	runs           int
 	coordinator    *process
 	nodes          []*process
-	headArgs       []string // more flags of the coordinator
-	nodeArgs       []string // and of each node
+	headArgs       []string                   // more flags of the coordinator
+	nodeArgs       []string                   // and of each node
+	env            func(name string) []string // more environment of "coordinator", "n0", ...; nil: none
+}
+
+func (p *parts) environment(name string) []string {
+	if p.env == nil {
+		return nil
+	}
+	return p.env(name)
 }
 
 var listens = regexp.MustCompile(`API at http://`)
@@ -77,14 +85,15 @@ func (p *parts) start() {
 
 func (p *parts) startCoordinator() {
 	p.runs++
-	p.coordinator = spawn(p.t, p.bin, fmt.Sprintf("coordinator-%d", p.runs), nil, append([]string{"coordinator", "--bind", p.gossip, "--listen", p.listen,
+	p.coordinator = spawn(p.t, p.bin, fmt.Sprintf("coordinator-%d", p.runs), p.environment("coordinator"), append([]string{"coordinator", "--bind", p.gossip, "--listen", p.listen,
 		"--data-dir", p.data, "--nodes", fmt.Sprint(len(p.nodes))}, p.headArgs...)...)
 	p.coordinator.line(p.t, p.coordinator.err, listens, startLimit)
 }
 
 func (p *parts) startNode(i int) {
 	p.runs++
-	p.nodes[i] = spawn(p.t, p.bin, fmt.Sprintf("node-%d-%d", i, p.runs), nil, append([]string{"node", "--join", p.gossip, "--id", fmt.Sprintf("n%d", i),
+	id := fmt.Sprintf("n%d", i)
+	p.nodes[i] = spawn(p.t, p.bin, fmt.Sprintf("node-%d-%d", i, p.runs), p.environment(id), append([]string{"node", "--join", p.gossip, "--id", id,
 		"--threads", "1"}, p.nodeArgs...)...)
 }
 

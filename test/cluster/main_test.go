@@ -18,7 +18,7 @@ import (
 type binaries struct {
 	dir  string
 	mu   sync.Mutex
-	made map[string]string // by tags
+	made map[string]string // by name
 }
 
 var built binaries
@@ -48,16 +48,22 @@ func testMain(m *testing.M) int {
 // shoal is the path of cmd/shoal, built with the given build tags.
 func (b *binaries) shoal(t testing.TB, tags string) string {
 	t.Helper()
+	if tags == "" {
+		return b.build(t, "shoal")
+	}
+	return b.build(t, "shoal"+tags, "-tags", tags)
+}
+
+// build makes cmd/shoal with more arguments of `go build`, under a name of its own.
+func (b *binaries) build(t testing.TB, name string, more ...string) string {
+	t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if path := b.made[tags]; path != "" {
+	if path := b.made[name]; path != "" {
 		return path
 	}
-	path := filepath.Join(b.dir, "shoal"+tags)
-	args := []string{"build", "-buildvcs=false", "-o", path}
-	if tags != "" {
-		args = append(args, "-tags", tags)
-	}
+	path := filepath.Join(b.dir, name)
+	args := append([]string{"build", "-buildvcs=false", "-o", path}, more...)
 	if raceEnabled { // what the processes do is then watched as well
 		args = append(args, "-race")
 	}
@@ -65,8 +71,8 @@ func (b *binaries) shoal(t testing.TB, tags string) string {
 	if out, err := exec.Command("go", append(args, "shoal/cmd/shoal")...).CombinedOutput(); err != nil {
 		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
-	t.Logf("built shoal%s in %.1f s", tags, time.Since(began).Seconds())
-	b.made[tags] = path
+	t.Logf("built %s in %.1f s", name, time.Since(began).Seconds())
+	b.made[name] = path
 	return path
 }
 
