@@ -167,7 +167,7 @@ func (m *decoder) step(streams []stream, pos int) (time.Duration, error) {
 		return 0, err
 	}
 	for i, w := range m.w.Layers {
-		for _, p := range b.Program(w.Experts != nil) {
+		for _, p := range b.Program(w.Experts != nil, false) {
 			w.Compute(p, i, b)
 		}
 	}

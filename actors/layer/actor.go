@@ -118,6 +118,7 @@ type walk struct {
 // Actor is one layer: between messages it only moves `at` forward.
 type Actor struct {
 	Index   int
+	Last    bool // no layer follows
 	Weights *Weights
 	Term    *Term
 
@@ -131,7 +132,7 @@ func (a *Actor) Receive(c actor.Context) {
 		if a.walks == nil {
 			a.walks = map[*Batch]*walk{}
 		}
-		w := &walk{run: m, program: m.Batch.Program(a.Weights.Experts != nil), to: c.Sender()}
+		w := &walk{run: m, program: m.Batch.Program(a.Weights.Experts != nil, a.Last), to: c.Sender()}
 		a.walks[m.Batch] = w
 		a.next(c, w)
 	case *legEnd:

@@ -60,7 +60,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 			for i := range b.X {
 				b.X[i] = float32(i%7) - 3
 			}
-			program := b.Program(w.Experts != nil)
+			program := b.Program(w.Experts != nil, false)
 			step := func() {
 				for _, p := range program {
 					w.Compute(p, 0, b)

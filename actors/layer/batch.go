@@ -127,8 +127,11 @@ type Batch struct {
 	normRow, activateRow, residualRow func(t int)
 
 	rows     []topology.Range // Reduce: rows each rank projects, see rowRanges
-	partial  [][]float32      // ReduceDown: tree nodes of the down projection
-	nodes    [][]tensor.Span  // ReduceDown: tree nodes of every rank
+	partial  [][]float32      // ReduceDown, ScatterDown: tree nodes of the down projection
+	nodes    [][]tensor.Span  // the same: tree nodes of every rank
+	bounds   []int            // ScatterDown: where the values of each rank's rows begin
+	summed   topology.Range   // rows whose sum of the FFN this rank has
+	firstRow int              // that residualRow counts from
 	send     [][]byte
 	recv     [][]byte
 	sendF    []float32
@@ -158,6 +161,7 @@ func NewBatch(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool) *B
 	h := d.Hidden
 	b.normRow = func(t int) { tensor.RMSNorm(b.Norm[t*h:(t+1)*h], b.X[t*h:(t+1)*h], b.normWeight, d.NormEps) }
 	b.residualRow = func(t int) {
+		t += b.firstRow
 		y := b.Y[t*h : (t+1)*h]
 		if b.postNorm != nil {
 			tensor.RMSNorm(y, y, b.postNorm, d.NormEps)
@@ -216,6 +220,7 @@ func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, ropes 
 		}
 	}
 	b.rows = b.rowRanges()
+	b.summed = topology.Range{Lo: 0, Hi: b.T}
 	b.Compute, b.Wait, b.Observed, b.Spent, b.ExpertsRead = 0, 0, 0, [phases]time.Duration{}, 0
 	return nil
 }
@@ -315,10 +320,11 @@ func (b *Batch) NextOp() uint64 {
 	return uint64(b.Lane)<<56 | b.sequence
 }
 
-// Program lists the phases of a layer, with experts or without, for this step.
-func (b *Batch) Program(sparse bool) []Phase {
+// Program lists the phases of a layer for this step: with experts or without, the
+// last one or not.
+func (b *Batch) Program(sparse, last bool) []Phase {
 	m, ranks, prefill, local := b.Place.Mapping, len(b.Place.Slices), b.HasPrefill(), b.qkvLocal()
-	p := Program(m, ranks, prefill, local, sparse)
+	p := Program(m, ranks, prefill, local, sparse, last)
 	if b.Dims.Latent.Rank > 0 {
 		return latentProgram(p, m, ranks, prefill, local)
 	}

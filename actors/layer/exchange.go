@@ -12,6 +12,7 @@ import (
 // another goroutine or at once. Unpack must follow a successful end.
 func (b *Batch) Start(p Phase, g *collective.Group, done func(error)) {
 	op := collective.OpID(b.NextOp())
+	b.summed = topology.Range{Lo: 0, Hi: b.T}
 	switch p {
 	case ExchangeLatent:
 		b.packGather(b.latentTiles)
@@ -45,6 +46,15 @@ func (b *Batch) Start(p Phase, g *collective.Group, done func(error)) {
 	case ReduceDown:
 		units := tensor.Units(b.Dims.FFN)
 		g.AllReduceTree(op, units, b.allNodes(units), b.partial, b.Y[:b.T*b.Dims.Hidden], done)
+	case ScatterDown:
+		units := tensor.Units(b.Dims.FFN)
+		b.bounds = append(b.bounds[:0], 0)
+		for r := range b.Place.Slices { // decode rows are in the order of their owners
+			b.bounds = append(b.bounds, b.bounds[r]+b.decodeRows(r).Len()*b.Dims.Hidden)
+		}
+		lo, hi := b.bounds[b.Rank], b.bounds[b.Rank+1]
+		b.summed = topology.Range{Lo: lo / b.Dims.Hidden, Hi: hi / b.Dims.Hidden}
+		g.ReduceScatterTree(op, units, b.allNodes(units), b.partial, b.bounds, b.Y[lo:hi], done)
 	}
 }
 

@@ -65,7 +65,7 @@ func (w *Weights) Bytes() int64 {
 // Alone walks the batch through layer index where nothing is exchanged.
 func (w *Weights) Alone(index int, b *Batch) {
 	began := time.Now()
-	for _, p := range b.Program(w.Experts != nil) {
+	for _, p := range b.Program(w.Experts != nil, false) {
 		start := time.Now()
 		w.Compute(p, index, b)
 		b.Spent[p] += time.Since(start)
@@ -245,7 +245,7 @@ func (w *Weights) projectOut(b *Batch) {
 func (w *Weights) feedForward(b *Batch) {
 	d, me := b.Dims, b.Place.Slices[b.Rank]
 	if b.Place.Mapping == topology.Gather {
-		b.addResidual(w.PostAttnNorm)
+		b.addResidual(w.PostAttnNorm, topology.Range{Lo: 0, Hi: b.T})
 	}
 	b.norm(w.FFNNorm)
 	if w.Experts != nil {
@@ -288,12 +288,12 @@ func (w *Weights) projectDown(b *Batch) {
 
 func (w *Weights) finish(b *Batch) {
 	h := b.Dims.Hidden
-	addBias(b.Y, h, b.T, w.DownBias, topology.Range{Lo: 0, Hi: h})
-	b.addResidual(w.PostFFNNorm)
+	addBias(b.Y[b.summed.Lo*h:], h, b.summed.Len(), w.DownBias, topology.Range{Lo: 0, Hi: h})
+	b.addResidual(w.PostFFNNorm, b.summed)
 }
 
-// addResidual is X += Y, or X += RMSNorm(Y, norm).
-func (b *Batch) addResidual(norm []float32) {
-	b.postNorm = norm
-	b.each(b.T, b.residualRow)
+// addResidual is X += Y, or X += RMSNorm(Y, norm), for some rows.
+func (b *Batch) addResidual(norm []float32, rows topology.Range) {
+	b.postNorm, b.firstRow = norm, rows.Lo
+	b.each(rows.Len(), b.residualRow)
 }

@@ -39,21 +39,23 @@ const (
 	ExchangeDown
 	// ReduceDown: all-reduce over units (Reduce).
 	ReduceDown
-	// Finish: the residual of the FFN.
+	// ScatterDown: reduce-scatter over units, to the owners of decode rows (Reduce).
+	ScatterDown
+	// Finish: the residual of the FFN, of the rows that have its sum.
 	Finish
 
 	phases
 )
 
 var phaseNames = [...]string{"project-qkv", "exchange-latent", "project-heads", "exchange-qkv", "attend", "exchange-values", "project-values",
-	"exchange-attention", "project-out", "exchange-out", "feed-forward", "exchange-ffn", "exchange-experts", "project-down", "exchange-down", "reduce-down", "finish"}
+	"exchange-attention", "project-out", "exchange-out", "feed-forward", "exchange-ffn", "exchange-experts", "project-down", "exchange-down", "reduce-down", "scatter-down", "finish"}
 
 func (p Phase) String() string { return phaseNames[p] }
 
 // Exchange reports whether the phase is a collective.
 func (p Phase) Exchange() bool {
 	switch p {
-	case ExchangeLatent, ExchangeQKV, ExchangeValues, ExchangeAttention, ExchangeOut, ExchangeFFN, ExchangeExperts, ExchangeDown, ReduceDown:
+	case ExchangeLatent, ExchangeQKV, ExchangeValues, ExchangeAttention, ExchangeOut, ExchangeFFN, ExchangeExperts, ExchangeDown, ReduceDown, ScatterDown:
 		return true
 	}
 	return false
@@ -63,8 +65,13 @@ func (p Phase) Exchange() bool {
 // every rank knows, so all ranks run the same collectives in the same order.
 // qkvLocal says that every rank computes exactly the projection rows its own
 // attention work needs, so that ExchangeQKV would move nothing; sparse, that the
-// layer has experts.
-func Program(m topology.Mapping, ranks int, prefill, qkvLocal, sparse bool) []Phase {
+// layer has experts; last, that no layer follows.
+//
+// With Reduce, a decode row is read by its owner alone until the next ExchangeOut,
+// which brings it to all: so its sum goes to the owner alone, but for the last
+// layer's, which all ranks read. One sequence over n ranks then takes n-1 messages
+// where the all-reduce takes n(n-1).
+func Program(m topology.Mapping, ranks int, prefill, qkvLocal, sparse, last bool) []Phase {
 	var p []Phase
 	switch {
 	case ranks == 1:
@@ -81,6 +88,8 @@ func Program(m topology.Mapping, ranks int, prefill, qkvLocal, sparse bool) []Ph
 	switch {
 	case sparse:
 		return append(p, FeedForward, ExchangeExperts, ProjectDown, ExchangeDown, Finish)
+	case m == topology.Reduce && !prefill && !last:
+		return append(p, FeedForward, ScatterDown, Finish)
 	case m == topology.Reduce:
 		return append(p, FeedForward, ReduceDown, Finish)
 	}

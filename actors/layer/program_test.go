@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"slices"
 	"testing"
 
 	"shoal/tensor"
@@ -32,8 +33,11 @@ func TestProgramSynchronises(t *testing.T) {
 		{topology.Reduce, 4, false, false, 2, 3},
 		{topology.Reduce, 16, true, false, 3, 4},
 	} {
-		p := Program(c.mapping, c.ranks, c.prefill, c.qkvLocal, false)
-		if got := exchanges(Program(c.mapping, c.ranks, c.prefill, c.qkvLocal, true)); got != c.sparse {
+		p := Program(c.mapping, c.ranks, c.prefill, c.qkvLocal, false, false)
+		if got := exchanges(Program(c.mapping, c.ranks, c.prefill, c.qkvLocal, false, true)); got != c.want {
+			t.Errorf("%s on %d ranks, prefill %v, last layer: %d synchronisations, want %d", c.mapping, c.ranks, c.prefill, got, c.want)
+		}
+		if got := exchanges(Program(c.mapping, c.ranks, c.prefill, c.qkvLocal, true, false)); got != c.sparse {
 			t.Errorf("%s on %d ranks, prefill %v, with experts: %d synchronisations, want %d", c.mapping, c.ranks, c.prefill, got, c.sparse)
 		}
 		if got := exchanges(p); got != c.want {
@@ -41,6 +45,17 @@ func TestProgramSynchronises(t *testing.T) {
 		}
 		if p[0] != ProjectQKV || p[len(p)-1] != Finish {
 			t.Errorf("%v does not begin with the projections and end with the residual", p)
+		}
+	}
+}
+
+// Where the next layer reads a row, its sum arrives: at its owner, in a step that only
+// decodes; everywhere before the head and before a prompt's projections.
+func TestProgramScattersDecode(t *testing.T) {
+	for _, c := range []struct{ prefill, last, want bool }{{false, false, true}, {false, true, false}, {true, false, false}, {true, true, false}} {
+		p := Program(topology.Reduce, 4, c.prefill, false, false, c.last)
+		if got := slices.Contains(p, ScatterDown); got != c.want || slices.Contains(p, ReduceDown) == c.want {
+			t.Errorf("prefill %v, last %v: %v", c.prefill, c.last, p)
 		}
 	}
 }

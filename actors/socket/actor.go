@@ -246,7 +246,9 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 	}
 	a.epoch, a.term = m.epoch, a.exec.NewTerm()
 	for i, w := range m.epoch.weights.Layers {
-		props := actor.PropsFromProducer(func() actor.Actor { return &layer.Actor{Index: i, Weights: w, Term: a.term} })
+		props := actor.PropsFromProducer(func() actor.Actor {
+			return &layer.Actor{Index: i, Last: i == len(m.epoch.weights.Layers)-1, Weights: w, Term: a.term}
+		})
 		a.layers = append(a.layers, c.Spawn(props))
 	}
 	a.Config.Logger.Info("slices loaded", "epoch", m.number, "rank", m.epoch.rank, "sockets", len(m.epoch.place.Slices),
