@@ -71,7 +71,7 @@ func (c *Children) Start(x Child) error {
 	if c.stop {
 		return errors.New("cluster: the local cluster is stopping")
 	}
-	if err := k.cmd.Start(); err != nil {
+	if err := coarseTimers(k.cmd.Start); err != nil {
 		return fmt.Errorf("cluster: %s did not start: %w", id, err)
 	}
 	c.list = append(c.list, k)

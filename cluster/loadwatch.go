@@ -9,7 +9,6 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/proto"
 	"shoal/topology"
 )
 
@@ -64,22 +63,9 @@ func loadings(ctx context.Context, handles []Handle, epoch uint32, limit time.Du
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			st, err := h.Status(ctx)
-			out[i] = loadingOf(st, err, epoch)
+			out[i] = standing(h.Status(ctx)).InLoad(epoch)
 		}()
 	}
 	wg.Wait()
 	return out
-}
-
-// loadingOf: what a node does before the load is in its executor's hands counts as
-// well, since the load comes behind it.
-func loadingOf(st *proto.SocketStatus, err error, epoch uint32) topology.LoadProgress {
-	if err != nil {
-		return topology.LoadProgress{Silent: true}
-	}
-	return topology.LoadProgress{
-		Done:  st.Epoch > epoch || st.Epoch == epoch && st.State != "loading",
-		Moved: uint64(st.LoadedBytes) + uint64(st.FetchedBytes) + st.Progress,
-	}
 }

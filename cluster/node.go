@@ -312,7 +312,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if err := b.setState(gossip.Ready); err != nil {
 		return err
 	}
-	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "gossip", b.gossip.Address(), "control", b.rpc.Address(), "routes", b.nats.RouteAddr())
+	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "gossip", b.gossip.Address(), "control", b.rpc.Address(), "routes", b.nats.RouteAddr(), "tensors", b.nats.Addr())
 	stayJoined(ctx, b, cfg.Join, &n.heard, cfg.Logger)
 	cfg.Logger.Info("node leaves", "id", cfg.ID, "reason", context.Cause(ctx))
 	n.leaving.Store(true)

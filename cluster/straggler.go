@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"shoal/actors/batcher"
+	"shoal/actors/socket"
 	"shoal/proto"
 	"shoal/topology"
 )
@@ -63,26 +64,20 @@ func (s *stepper) progress(ctx context.Context, g *Group, p *batcher.Plan, limit
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			st, err := h.Status(ctx)
-			out[i] = progressOf(st, err, p)
+			out[i] = standing(h.Status(ctx)).InStep(p.Epoch, p.Step)
 		}()
 	}
 	wg.Wait()
 	return out
 }
 
-// progressOf: a node that has left the step behind is done with it, be it with an
-// error.
-func progressOf(st *proto.SocketStatus, err error, p *batcher.Plan) topology.Progress {
-	switch {
-	case err != nil:
-		return topology.Progress{Silent: true}
-	case st.Epoch != p.Epoch || st.LastStep == p.Step && st.State != "stepping":
-		return topology.Progress{Done: true}
-	case st.LastStep != p.Step: // it has not begun
-		return topology.Progress{Busy: st.Busy}
+// standing is what a node said of itself; nil: it did not answer.
+func standing(st *proto.SocketStatus, err error) *topology.Standing {
+	if err != nil {
+		return nil
 	}
-	return topology.Progress{Busy: st.Busy, Finished: st.Progress}
+	return &topology.Standing{Epoch: st.Epoch, Step: st.LastStep, Loading: st.State == string(socket.Loading), Stepping: st.State == string(socket.Stepping),
+		Busy: st.Busy, Finished: st.Progress, Loaded: uint64(st.LoadedBytes) + uint64(st.FetchedBytes)}
 }
 
 // keepPace notes who kept the others waiting.

@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -44,7 +45,12 @@ func NewGroup(cfg Config, t Transport) (*Group, error) {
 		return nil, err
 	}
 	if n, ok := t.(Notifier); ok {
-		n.OnError(func(err error) { g.Fail(&OpError{Err: ErrTransport, Cause: err}) })
+		n.OnError(func(err error) {
+			if e := (*OpError)(nil); !errors.As(err, &e) { // else it says itself who is to blame
+				err = &OpError{Err: ErrTransport, Cause: err}
+			}
+			g.Fail(err)
+		})
 	}
 	go g.worker()
 	t.Receive(g.receive)

@@ -29,6 +29,7 @@ type coordinator struct {
 	hosts   map[string]host
 	known   map[string]uint64 // id -> incarnation of nodes that are up
 	serving *serving
+	pace    pace
 	asking  map[string]bool // nodes that are being described
 	members []member        // what gossip says, by slot
 
@@ -55,7 +56,7 @@ type serving struct {
 const modelHash = "toy"
 
 func (w *world) newCoordinator(place int) *coordinator {
-	return &coordinator{process: &process{name: fmt.Sprint("c", place+1), slot: -1 - place, incarnation: w.nextLife(), slow: 1}, w: w, place: place, began: w.now,
+	return &coordinator{process: &process{name: fmt.Sprint("c", place+1), slot: -1 - place, incarnation: w.nextLife(), slow: 1, stirred: w.fresh()}, w: w, place: place, began: w.now,
 		hosts: map[string]host{}, known: map[string]uint64{}, asking: map[string]bool{}, members: make([]member, maxNodes),
 		tickets: map[string]*client{}, ids: map[uint64]string{}}
 }
@@ -70,7 +71,7 @@ func (c *coordinator) coordinate(after uint32) {
 	}
 	c.batcher = state
 	c.authority = topology.NewAuthority(topology.AuthorityConfig{Shape: shape, Mapping: topology.Gather, Nodes: w.cfg.waitFor,
-		Settle: w.cfg.settle, Backoff: w.cfg.backoff, Apart: w.cfg.apart, MaxNodes: w.cfg.most, ModelHash: modelHash, After: after, Leased: c.lease != nil})
+		Settle: w.cfg.settle, Backoff: w.cfg.backoff, Apart: w.cfg.apart, Pause: w.cfg.pause, MaxNodes: w.cfg.most, ModelHash: modelHash, After: after, Leased: c.lease != nil})
 	c.every(w.cfg.tick, func() { c.direct(c.authority.Tick(w.now - c.began)) })
 	c.every(w.cfg.tick, func() { c.carryOut(c.batcher.Step(batcher.Tick{Now: c.millis()})) })
 	c.every(w.cfg.compare, c.compare)
@@ -155,6 +156,8 @@ func (c *coordinator) direct(effects []topology.Effect) {
 			c.join(e)
 		case topology.Serve:
 			c.serve(e)
+		case topology.Probe:
+			c.probe(e.Node)
 		case topology.RetireNode:
 			h, number := c.hosts[e.Node.ID].node, e.Epoch
 			c.repeat(h, 3, func(reply func(any, error)) {
@@ -187,6 +190,8 @@ func (c *coordinator) load(e topology.LoadSlices) {
 	}
 	c.w.logf("director: loading epoch %d on %s", e.Placement.Epoch, strings.Join(names, " "))
 	c.w.watch.opens(c, e.Placement.Epoch)
+	l := &loading{c: c, e: e, rule: topology.LoadStall{Deadline: c.w.cfg.loadStall, All: c.w.cfg.loadAll}, began: c.w.now}
+	c.w.after(c.process, c.w.cfg.loadStall/8, l.look)
 	for rank, n := range e.Nodes {
 		h := c.hosts[n.ID].node
 		c.w.ask(c.process, h.process, c.w.cfg.load, func(reply func(any, error)) {
@@ -338,25 +343,19 @@ func (c *coordinator) start(p *batcher.Plan) {
 	if c.w.opt.Trace {
 		c.w.logf("batcher: step %s", describe(p))
 	}
-	replies, errs := make([]*stepReply, len(g.hosts)), make([]error, len(g.hosts))
-	left := len(g.hosts)
+	f := &flight{c: c, g: g, p: p, replies: make([]*stepReply, len(g.hosts)), errs: make([]error, len(g.hosts)), left: len(g.hosts), began: c.w.now,
+		rule: topology.Stall{Deadline: c.w.cfg.stall * 5 / 8}}
 	for rank, h := range g.hosts {
 		c.w.ask(c.process, h.process, c.w.cfg.step, func(reply func(any, error)) {
 			h.take(func() { h.begin(p, reply) })
-		}, func(v any, err error) {
-			if err != nil {
-				errs[rank] = fmt.Errorf("node %s: %w", g.nodes[rank].ID, err)
-			} else {
-				replies[rank] = v.(*stepReply)
-			}
-			if left--; left == 0 {
-				c.gathered(g, p, replies, errs)
-			}
-		})
+		}, func(v any, err error) { f.answered(rank, v, err) })
+	}
+	if len(g.hosts) > 1 {
+		c.w.after(c.process, c.w.cfg.stall/8, f.look)
 	}
 }
 
-func (c *coordinator) gathered(g *serving, p *batcher.Plan, replies []*stepReply, errs []error) {
+func (c *coordinator) gathered(g *serving, p *batcher.Plan, began time.Duration, replies []*stepReply, errs []error) {
 	var failed []string
 	probes := 1
 	finish := func() {
@@ -367,6 +366,7 @@ func (c *coordinator) gathered(g *serving, p *batcher.Plan, replies []*stepReply
 			c.post(func() { c.ended(p, nil, errors.New(strings.Join(failed, "; "))) })
 			return
 		}
+		c.keepPace(g, c.w.now-began, replies)
 		c.post(func() { c.ended(p, replies, nil) })
 	}
 	for rank, err := range errs {

@@ -60,6 +60,15 @@ const (
 	StoreLost
 	StoreLate
 	StaleWrite
+	Jammed
+	Drought
+	FencedHung
+	FencedSlow
+	StragglerNamed
+	StragglerOver
+	LoadGivenUp
+	ProbedInVain
+	Back
 	kinds
 
 	NoCrash = kinds
@@ -71,7 +80,9 @@ var kindNames = [kinds]string{"messages lost", "messages cut", "messages repeate
 	"pairs cut", "false alarms", "slow nodes", "sequences rebuilt", "tokens replayed", "kills at any time", "kills in loading", "kills in joining", "kills in prefill", "kills in decode",
 	"kills in collectives", "kills in hand-overs", "kills before replies",
 	"kills of the coordinator", "... before tokens go out", "... before an end goes out", "... before a step starts", "take-overs", "nodes left out",
-	"holders deposed", "requests of the lease lost", "... late", "writes of a deposed coordinator refused"}
+	"holders deposed", "requests of the lease lost", "... late", "writes of a deposed coordinator refused",
+	"hung executors", "standstills of all", "nodes fenced for hanging", "... for being slow", "stragglers named", "... that kept up again",
+	"loads of which nobody moved", "probes in vain", "fenced nodes that work again"}
 
 func (k Kind) String() string { return kindNames[k] }
 

@@ -1,10 +1,11 @@
 // Package sim runs a whole cluster in one goroutine under virtual time: one seed,
 // one schedule, always the same.
 //
-// What decides is the real code: the batcher's State, the placement Authority,
-// the Lease over which coordinators compete, each socket's State, the collective state machines, the cost functions and slot
-// rules of package kvcache. What does is modelled: the shells of package cluster
-// and actors/socket (coordinator.go, node.go), processes that crash, freeze and
+// What decides is the real code: the batcher's State, the placement Authority and
+// its Fence, the rules that find who holds up the others (Stall, LoadStall, Pace), the
+// Lease over which coordinators compete, each socket's State, the collective state
+// machines, the cost functions and slot rules of package kvcache. What does is modelled: the shells of package cluster
+// and actors/socket (coordinator.go, straggler.go, node.go, executor.go), processes that crash, freeze and
 // come back (world.go), the store of the lease (lease.go), a network that delays, reorders, repeats and loses
 // (network.go), failure detectors (discover.go), clients (client.go).
 //
@@ -17,7 +18,9 @@
 // check.go holds what is promised: nothing accepted is lost, streams have no gap
 // and no repetition and equal the undisturbed run, a message of a stale epoch
 // changes nothing, memory stays below the budget, epochs only rise, everything
-// ends within a bounded time after the last fault, and exactly once.
+// ends within a bounded time after the last fault, and exactly once. blame.go knows
+// who truly hangs and who is slow: such a node is left out in time, nobody else is,
+// and nobody at all when all stand still alike; who works again takes part again.
 //
 // A seed that breaks a promise prints its transcript:
 //

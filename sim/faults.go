@@ -60,6 +60,9 @@ func (w *world) plan() {
 	if w.chance(5) {
 		w.faults.crash, w.faults.skip = KilledBeforeEmit+Kind(w.rng.IntN(3)), w.rng.IntN(1<<w.rng.IntN(6))
 	}
+	if w.chance(8) { // a straggler for as long as it takes
+		w.after(nil, w.between(0, w.cfg.busy/2), func() { w.slow(w.nodes[w.rng.IntN(len(w.nodes))], 64, w.cfg.quiet) })
+	}
 	for range w.rng.IntN(w.cfg.faults + 1) {
 		if w.chance(2) {
 			at := Hook(w.rng.IntN(int(hooks)))
@@ -74,7 +77,7 @@ func (w *world) plan() {
 		}
 		w.after(nil, w.between(0, w.cfg.quiet), func() {
 			n := w.nodes[w.rng.IntN(len(w.nodes))]
-			switch w.rng.IntN(8) {
+			switch w.rng.IntN(10) {
 			case 0, 1:
 				w.strike(n, "some time")
 			case 2:
@@ -99,6 +102,10 @@ func (w *world) plan() {
 				w.drag(n)
 			case 7:
 				w.storm(n)
+			case 8:
+				w.jam(n)
+			case 9:
+				w.drought()
 			}
 		})
 	}
@@ -117,10 +124,33 @@ func (w *world) strike(n *node, during string) {
 		w.cover[Frozen]++
 		w.rest(n.process)
 	case 5:
+		if w.chance(2) {
+			w.jam(n)
+			return
+		}
 		w.cover[Hung]++
 		w.logf("%s: its socket hangs", n.name)
 		n.hangs = true
 		w.after(nil, w.spell(), n.unhang)
+	}
+}
+
+// jam makes the executor of a node hang, in whatever it has in hand next.
+func (w *world) jam(n *node) {
+	w.cover[Jammed]++
+	w.logf("%s: its executor hangs", n.name)
+	n.jobs.hangs = true
+	w.after(nil, w.spell(), n.unjam)
+}
+
+// drought is what all nodes share and wait for: none of them moves.
+func (w *world) drought() {
+	w.cover[Drought]++
+	w.logf("what all nodes share hangs")
+	d := w.spell()
+	for _, n := range w.nodes {
+		n.jobs.hangs = true
+		w.after(nil, d, n.unjam)
 	}
 }
 
@@ -226,6 +256,7 @@ func (w *world) noise() {
 	}
 	w.after(nil, w.spell(), func() {
 		w.net.loss, w.net.twice, w.net.late = 0, 0, 0
+		w.trouble()
 		w.logf("network: quiet")
 	})
 }
@@ -260,16 +291,28 @@ func (w *world) storm(n *node) {
 	}
 	w.after(nil, at, func() {
 		w.net.late, w.net.storm = 0, false
+		w.trouble()
 		w.logf("network: the storm is over")
 	})
 }
 
 // drag makes a node slow.
 func (w *world) drag(n *node) {
-	n.slow = 2 << w.rng.IntN(5)
+	w.slow(n, 2<<w.rng.IntN(6), w.spell())
+}
+
+func (w *world) slow(n *node, times int, d time.Duration) {
+	n.slow = times
 	w.logf("%s is %d times slower", n.name, n.slow)
 	w.cover[Dragged]++
-	w.after(nil, w.spell(), func() { n.slow = 1 })
+	w.after(nil, d, n.hurry)
+}
+
+// hurry ends that.
+func (n *node) hurry() {
+	if n.slow > 1 {
+		n.slow, n.dragged = 1, n.w.now
+	}
 }
 
 // calm ends every fault. Some of the dead stay dead.
@@ -280,7 +323,10 @@ func (w *world) calm() {
 	for _, c := range w.coords {
 		w.takeOver(c, true)
 	}
-	w.net.loss, w.net.twice, w.net.late = 0, 0, 0
+	if w.net.loss > 0 || w.net.twice > 0 || w.net.late > 0 {
+		w.net.loss, w.net.twice, w.net.late = 0, 0, 0
+		w.trouble()
+	}
 	for a := range w.net.links {
 		for b := range w.net.links[a] {
 			w.heal(a, b)
@@ -290,7 +336,8 @@ func (w *world) calm() {
 	for _, n := range w.nodes {
 		w.thaw(n.process)
 		n.unhang()
-		n.slow = 1
+		n.unjam()
+		n.hurry()
 		if !n.dead {
 			alive++
 		}

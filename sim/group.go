@@ -128,7 +128,7 @@ func (g *group) form() {
 		g.receive(p.src, p.msg)
 	}
 	g.early = nil
-	g.n.exec(0, func() { g.told(nil) })
+	g.w.after(g.n.process, 0, func() { g.told(nil) })
 }
 
 func (g *group) told(err error) {
@@ -157,10 +157,11 @@ func (g *group) close() {
 // start begins the next operation of the epoch.
 func (g *group) start(begin func(op collective.OpID)) {
 	g.op++
+	g.catchUp()
 	begin(collective.Op(0, g.op))
 	g.Work()
 	if !g.ticking {
-		g.ticking, g.ticked = true, g.w.now
+		g.ticking = true
 		g.tick()
 	}
 }
@@ -173,11 +174,24 @@ func (g *group) tick() {
 	}
 	g.w.after(g.n.process, g.Period(), func() {
 		if !g.over {
-			g.Advance(g.w.now - g.ticked)
-			g.ticked = g.w.now
+			g.catchUp()
 			g.tick()
 		}
 	})
+}
+
+// catchUp moves the group's clock, which measures how late others are.
+func (g *group) catchUp() {
+	g.Advance(g.w.now - g.ticked)
+	g.ticked = g.w.now
+}
+
+// lateness is how long this rank has waited for each other, so far.
+func (g *group) lateness() []time.Duration {
+	if g.Group == nil {
+		return nil
+	}
+	return g.Late()
 }
 
 // wire is the group's transport.
@@ -213,6 +227,7 @@ func (t wire) Send(to int, msg []byte) error {
 				w.watch.fail("I4: a collective message of epoch %d was taken in epoch %d", t.g.e.place.Epoch, g.e.place.Epoch)
 			}
 		default:
+			g.catchUp()
 			g.receive(src, kept)
 			g.Work()
 		}

@@ -2,8 +2,10 @@ package sim
 
 import (
 	"slices"
+	"time"
 
 	"shoal/actors/batcher"
+	"shoal/topology"
 )
 
 // Bug is a mutant of the cluster that the checker must catch: a checker that
@@ -21,10 +23,42 @@ const (
 	IgnoreRetire          // nodes that are not needed keep what they hold
 	NoCompare             // the store takes every write
 	NoRecord              // nodes are told of a placement before it is written down
+	NoVerdict             // who holds up the others stays
+	BlameAll              // who does not wait counts as waiting, and of a load one as done
+	BlameWrong            // who waits counts as the one who is waited for
+	NoProbe               // a fenced node is never asked whether it works again
 	bugs
 )
 
-var bugNames = [bugs]string{"none", "no fence", "no fence at sockets", "no fence at the authority", "no fence at the batcher", "no fence at collectives", "replay skips a token", "retire is ignored", "the store compares nothing", "nothing is recorded"}
+var bugNames = [bugs]string{"none", "no fence", "no fence at sockets", "no fence at the authority", "no fence at the batcher", "no fence at collectives", "replay skips a token", "retire is ignored", "the store compares nothing", "nothing is recorded",
+	"who holds up the others stays", "all are blamed alike", "who waits is blamed", "a fenced node stays out"}
+
+// blameAll is BlameAll.
+func (c *coordinator) blameAll(ranks []topology.Progress) {
+	for i := range ranks {
+		if c.w.opt.Bug == BlameAll && i == 0 {
+			ranks[i] = topology.Progress{Done: true}
+		}
+	}
+}
+
+// mirrored is BlameWrong: rows become columns.
+func (c *coordinator) mirrored(late [][]time.Duration) [][]time.Duration {
+	if c.w.opt.Bug != BlameWrong {
+		return late
+	}
+	out := make([][]time.Duration, len(late))
+	for i := range late {
+		for j := range late {
+			var d time.Duration
+			if i < len(late[j]) {
+				d = late[j][i]
+			}
+			out[i] = append(out[i], d)
+		}
+	}
+	return out
+}
 
 // loosen is NoBatcherFence.
 func (c *coordinator) loosen(in batcher.Input) batcher.Input {

@@ -13,6 +13,9 @@ type network struct {
 	twice int  // ... comes twice
 	late  int  // ... comes much later
 	storm bool // ... about as late as a new epoch needs
+	cuts  int  // links that are cut
+
+	troubled time.Duration // last moment at which it began or ceased to be disturbed
 }
 
 // link is one direction of one pair.
@@ -70,13 +73,23 @@ func (w *world) transit() time.Duration {
 	return d
 }
 
-func (w *world) cut(a, b int) { w.net.links[a][b].cut = true }
+func (w *world) cut(a, b int) {
+	if l := &w.net.links[a][b]; !l.cut {
+		l.cut = true
+		w.net.cuts++
+	}
+}
 
 // heal mends a link; what it held arrives now.
 func (w *world) heal(a, b int) {
 	l := &w.net.links[a][b]
+	if !l.cut {
+		return
+	}
 	held := l.waits
 	l.cut, l.waits = false, nil
+	w.net.cuts--
+	w.trouble()
 	for _, do := range held {
 		do()
 	}

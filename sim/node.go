@@ -25,8 +25,9 @@ type node struct {
 	inbox   []func() // what waits while the socket's actor hangs
 	hangs   bool
 	execute time.Duration // when the executor is free
-	term    uint64        // of the newest coordinator that this process has followed
-	highest uint32        // epoch that this process has begun: what the checker knows
+	jobs    jobs
+	term    uint64 // of the newest coordinator that this process has followed
+	highest uint32 // epoch that this process has begun: what the checker knows
 }
 
 // fence is socket.State, or a mutant of it.
@@ -56,16 +57,10 @@ type epoch struct {
 func (e *epoch) heads() topology.Range { return e.place.Slices[e.rank].KVHeads }
 
 func (w *world) newNode(slot int, budget int64, share float64) *node {
-	n := &node{process: &process{name: fmt.Sprintf("n%d", slot+1), slot: slot, incarnation: w.nextLife(), slow: 1},
+	n := &node{process: &process{name: fmt.Sprintf("n%d", slot+1), slot: slot, incarnation: w.nextLife(), slow: 1, stirred: w.fresh(), dragged: -settled},
 		w: w, memory: memory{budget: budget}, share: share}
 	n.state = newFence(w.opt.Bug)
 	return n
-}
-
-// exec runs a job behind those that the executor has in hand.
-func (n *node) exec(cost time.Duration, job func()) {
-	n.execute = max(n.execute, n.w.now) + cost*time.Duration(n.slow)
-	n.w.after(n.process, n.execute-n.w.now, job)
 }
 
 // take is the socket's mailbox.
@@ -101,7 +96,17 @@ func (n *node) load(e *epoch, reply func(any, error)) {
 	n.w.watch.loads(e)
 	n.w.watch.follows(n, e)
 	n.w.hook(OnLoad, n)
-	n.exec(n.w.between(2*time.Millisecond, 25*time.Millisecond), func() {
+	n.read(e, 1+n.w.rng.IntN(4), reply)
+}
+
+// read brings in the weights, a piece at a time.
+func (n *node) read(e *epoch, pieces int, reply func(any, error)) {
+	n.exec(n.w.between(time.Millisecond, 9*time.Millisecond), func() {
+		if s := n.state.Now(); pieces > 1 && s.Phase == socket.Loading && s.Epoch == e.place.Epoch {
+			n.jobs.loaded++
+			n.read(e, pieces-1, reply)
+			return
+		}
 		if err := n.state.Loaded(e.place.Epoch, true); err != nil {
 			n.stale(err)
 			reply(nil, err)

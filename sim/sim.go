@@ -37,7 +37,9 @@ func (r *Report) Replay() string {
 
 const (
 	maxNodes  = 5
-	maxRivals = 2 // coordinators
+	maxRivals = 2   // coordinators
+	scale     = 40  // so many times shorter are the waits for those who hang
+	paceScale = 160 // ... and who are slow
 )
 
 // config is what a seed draws before anything happens. The times are those of
@@ -56,12 +58,13 @@ type config struct {
 	rivals  int  // coordinators that compete for the lease
 	crowded bool // many sequences that grow at once in little memory
 
-	tick, compare, settle, backoff, apart, suspect                    time.Duration
-	load, join, hello, step, sync, retire, probe, describe, ttl, seat time.Duration
-	busy                                                              time.Duration // requests come until then
-	quiet                                                             time.Duration // faults come until then
-	bound                                                             time.Duration // everything must have ended this long after
-	rest                                                              time.Duration // how often it is looked whether the cluster has settled after that
+	tick, compare, settle, backoff, apart, suspect              time.Duration
+	load, join, hello, sync, retire, probe, describe, ttl, seat time.Duration
+	stall, step, loadStall, loadAll, pause                      time.Duration // of those who hold up the others
+	busy                                                        time.Duration // requests come until then
+	quiet                                                       time.Duration // faults come until then
+	bound                                                       time.Duration // everything must have ended this long after
+	rest                                                        time.Duration // how often it is looked whether the cluster has settled after that
 }
 
 func (w *world) configure() {
@@ -69,7 +72,8 @@ func (w *world) configure() {
 	c := &w.cfg
 	*c = config{
 		tick: 40 * time.Millisecond, compare: 25 * time.Millisecond, settle: 60 * time.Millisecond, backoff: 20 * time.Millisecond, apart: 80 * time.Millisecond, suspect: 100 * time.Millisecond,
-		load: 2 * time.Second, join: 150 * time.Millisecond, hello: 10 * time.Millisecond, step: 700 * time.Millisecond, sync: 250 * time.Millisecond,
+		load: 2 * time.Second, join: 150 * time.Millisecond, hello: 10 * time.Millisecond, sync: 250 * time.Millisecond,
+		stall: 5 * time.Second / scale, step: 30 * time.Second / scale, loadStall: 160 * time.Millisecond, loadAll: 400 * time.Millisecond, pause: 10 * time.Second / scale,
 		retire: 120 * time.Millisecond, probe: 60 * time.Millisecond, describe: 150 * time.Millisecond, ttl: 160 * time.Millisecond, seat: 40 * time.Millisecond,
 		busy: 350 * time.Millisecond, quiet: 700 * time.Millisecond, bound: 8 * time.Second, rest: 100 * time.Millisecond,
 	}
@@ -125,6 +129,7 @@ func Run(o Options) (r *Report) {
 			}
 		}
 	}()
+	w.net.troubled = w.fresh()
 	w.configure()
 	for i := range w.cfg.rivals {
 		w.candidate(i, false)

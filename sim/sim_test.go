@@ -107,6 +107,9 @@ func TestOldSeeds(t *testing.T) {
 		128123, // a spare held a higher epoch than a later coordinator retired
 		28123,  // a coordinator that had lost the lease retired a node that followed its successor
 		5729,   // a late answer to an earlier load told of caches as they had been
+		1149,   // all stood still in a step; one was fenced when another went on a moment earlier
+		320,    // the same in a load
+		41,     // of two nodes one was fenced as slow, since the network was
 	} {
 		if r := Run(Options{Seed: seed}); r.Broken != "" {
 			explain(t, seed, NoBug)

@@ -22,7 +22,8 @@ type step struct {
 	wanted   []wanted
 	handover []*sequence
 	results  []batcher.Result
-	recv     [][]byte // of the exchange in hand
+	recv     [][]byte        // of the exchange in hand
+	late     []time.Duration // what this rank had waited for each other when the step began
 }
 
 type row struct {
@@ -47,10 +48,12 @@ type stepReply struct {
 	step    uint64
 	results []batcher.Result
 	used    int64
+	late    []time.Duration // what this rank waited for each other alone
 }
 
 func (n *node) newStep(p *batcher.Plan, reply func(any, error)) *step {
-	s := &step{plan: p, reply: reply, epoch: n.epoch}
+	s := &step{plan: p, reply: reply, epoch: n.epoch, late: n.epoch.group.lateness()}
+	n.jobs.before = n.jobs.ended
 	s.legs = []func(*step, func(error)){chain(n.prepare, n.exchangeRows), chain(n.attend, n.exchangeHeads), chain(n.sample, n.commit, n.handOver), n.seal}
 	return s
 }
@@ -75,7 +78,11 @@ func chain(parts ...func(*step, func(error))) func(*step, func(error)) {
 // run starts the leg that the step stands at.
 func (n *node) run(s *step) {
 	leg := s.legs[s.at]
-	n.exec(n.w.between(30*time.Microsecond, 300*time.Microsecond), func() {
+	cost := n.w.between(30*time.Microsecond, 300*time.Microsecond)
+	if s.at > 0 {
+		cost /= 32 // the work comes before the exchange to which every rank has something to give
+	}
+	n.exec(cost, func() {
 		leg(s, func(err error) { n.take(func() { n.advance(s, err) }) })
 	})
 }
@@ -101,7 +108,11 @@ func (n *node) advance(s *step, err error) {
 		return
 	}
 	n.w.hook(OnReply, n)
-	s.reply(&stepReply{s.plan.Epoch, s.plan.Step, s.results, n.memory.used}, nil)
+	late := s.epoch.group.lateness()
+	for rank := range late {
+		late[rank] -= s.late[rank]
+	}
+	s.reply(&stepReply{s.plan.Epoch, s.plan.Step, s.results, n.memory.used, late}, nil)
 }
 
 // prepare releases, opens and reserves: after it nothing can fail for lack of memory.

@@ -36,9 +36,11 @@ type process struct {
 	incarnation uint64
 	dead        bool
 	frozen      bool
-	slow        int     // its work takes so many times longer; 1: not slow
-	held        []event // what happened to it while it was frozen
-	calls       []*call // calls that others wait for
+	slow        int           // its work takes so many times longer; 1: not slow
+	held        []event       // what happened to it while it was frozen
+	calls       []*call       // calls that others wait for
+	stirred     time.Duration // when it last began, or went on
+	dragged     time.Duration // when it was last slow
 }
 
 // nextLife numbers processes: each has another incarnation, in no order.
@@ -94,7 +96,7 @@ func (w *world) thaw(p *process) {
 		return
 	}
 	w.logf("%s goes on, with %d events behind", p.name, len(p.held))
-	p.frozen = false
+	p.frozen, p.stirred = false, w.now
 	for _, e := range p.held {
 		w.after(p, 0, e.do)
 	}

@@ -270,6 +270,9 @@ func tileQ4_02x1AVX512(a *tileArgs)
 func tileQ4_04x1AVX512(a *tileArgs)
 
 //go:noescape
+func tileQ4_04x1RisingAVX512(a *tileArgs)
+
+//go:noescape
 func tileQ4_01x2AVX512(a *tileArgs)
 
 //go:noescape
@@ -310,6 +313,9 @@ func tileIQ4_NL2x1AVX512(a *tileArgs)
 
 //go:noescape
 func tileIQ4_NL4x1AVX512(a *tileArgs)
+
+//go:noescape
+func tileIQ4_NL4x1RisingAVX512(a *tileArgs)
 
 //go:noescape
 func tileIQ4_NL1x2AVX512(a *tileArgs)
@@ -1070,6 +1076,11 @@ var tilesAVX512 = [weightTypes][3][maxTileTokens]func(*tileArgs){
 		{tileIQ4_NL2x1AVX512, tileIQ4_NL2x2AVX512, tileIQ4_NL2x3AVX512, tileIQ4_NL2x4AVX512, tileIQ4_NL2x5AVX512, tileIQ4_NL2x6AVX512},
 		{tileIQ4_NL4x1AVX512, tileIQ4_NL4x2AVX512, nil, nil, nil, nil},
 	},
+}
+
+var risingAVX512 = map[DType]func(*tileArgs){
+	Q4_0:   tileQ4_04x1RisingAVX512,
+	IQ4_NL: tileIQ4_NL4x1RisingAVX512,
 }
 
 var valuesAVX512 = [6]valuesKernels{

@@ -25,6 +25,10 @@ func detect() []*kernels {
 						kernelsAVX512.tile[dt] = kernelsAVX2.tile[dt]
 					}
 				}
+			} else if prefetchAhead == 0 {
+				for dt, f := range risingAVX512 {
+					kernelsAVX512.tile[dt][2][0] = f
+				}
 			}
 			all = append(all, kernelsAVX512)
 		}

@@ -97,7 +97,8 @@ type AuthorityConfig struct {
 	Shape   Shape
 	Mapping Mapping
 	// Nodes is how many nodes the first placement waits for; zero: whoever is
-	// there once Settle has passed without a change.
+	// there once Settle has passed without a change. One that comes after another
+	// coordinator waits so for patience times Settle: the rest may be lost for good.
 	Nodes  int
 	Settle time.Duration
 	// Backoff is the pause before a failed placement is tried again; it doubles
@@ -106,6 +107,8 @@ type AuthorityConfig struct {
 	// Apart is how long a node is first left out that others do not hear; it
 	// doubles up to 32 times itself. Default 5 s.
 	Apart time.Duration
+	// Pause is how long a node is first left out that held up the others. Default 10 s.
+	Pause time.Duration
 	// MaxNodes bounds the sockets of a placement.
 	MaxNodes  int
 	ModelHash string
@@ -119,6 +122,8 @@ type AuthorityConfig struct {
 	// Drained are nodes that an earlier coordinator drained, by incarnation.
 	Drained map[string]uint64
 }
+
+const patience = 5
 
 // Authority decides which nodes make up which epoch: the one pure state machine
 // that numbers placements. Time comes in by Tick; answers of nodes by Answered.
@@ -153,6 +158,9 @@ func NewAuthority(cfg AuthorityConfig) *Authority {
 	}
 	if cfg.Apart == 0 {
 		cfg.Apart = 5 * time.Second
+	}
+	if cfg.Pause == 0 {
+		cfg.Pause = 10 * time.Second
 	}
 	drained := maps.Clone(cfg.Drained)
 	if drained == nil {
@@ -291,7 +299,7 @@ func (a *Authority) Answered(epoch uint32, id string, err error) []Effect {
 		return nil
 	}
 	var deaf *Unheard
-	if a.phase == Joining && errors.As(err, &deaf) { // who else is shows when all have answered
+	if a.phase == Joining && errors.As(err, &deaf) && len(deaf.Nodes) > 0 { // who else is shows when all have answered
 		for _, other := range deaf.Nodes {
 			a.unheard = append(a.unheard, [2]string{id, other})
 		}
@@ -379,7 +387,7 @@ func (a *Authority) fail() []Effect {
 func (a *Authority) start() []Effect {
 	a.phase, a.waiting = Gathering, nil // answers to what is given up here must not count
 	want := max(1, a.cfg.Nodes)
-	if a.served {
+	if a.served || a.cfg.After > 0 && a.now-a.changed >= patience*a.cfg.Settle {
 		want = 1
 	}
 	if n := len(a.ready()); n < want {

@@ -330,3 +330,21 @@ func TestAuthorityAlwaysSettles(t *testing.T) {
 		}
 	})
 }
+
+// TestSuccessorWaitsForAWhile: a coordinator that follows another one waits for all
+// nodes, but not for ever: its predecessor may have gone on without one that is lost.
+func TestSuccessorWaitsForAWhile(t *testing.T) {
+	for after, want := range map[uint32]AuthorityPhase{0: Gathering, 7: Loading} {
+		a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 3, Settle: time.Second, Backoff: time.Millisecond, ModelHash: "m", After: after})
+		recorded(a, a.Tick(time.Minute))
+		recorded(a, a.Up(node("a", 1)))
+		recorded(a, a.Tick(time.Minute+patience*time.Second-1))
+		if p, why := a.Phase(); p != Gathering {
+			t.Fatalf("after epoch %d it does not wait: %s %s", after, p, why)
+		}
+		recorded(a, a.Tick(time.Minute+patience*time.Second))
+		if p, why := a.Phase(); p != want {
+			t.Errorf("after epoch %d with one node of three: %s (%s), want %s", after, p, why, want)
+		}
+	}
+}

@@ -16,12 +16,10 @@ type Fence struct {
 	over        bool
 }
 
-// A node comes back after a pause, which doubles each time. One that was slow has
-// half the share then, and half again each time.
-const (
-	fencePause    = 10 * time.Second
-	fencePauseMax = 10 * time.Minute
-)
+// A node comes back after a pause (AuthorityConfig.Pause), which doubles each time up
+// to so many times itself. One that was slow has half the share then, and half again
+// each time.
+const fencePauses = 60
 
 // Probe asks the shell whether a fenced node works again; Works is the answer, when
 // it does. It is asked again after a pause.
@@ -46,7 +44,7 @@ func (a *Authority) Fence(id string, incarnation uint64, reason string, hung boo
 	if !hung {
 		f.Slow++
 	}
-	f.Until = a.now + min(fencePause<<min(f.Times-1, 10), fencePauseMax)
+	f.Until = a.now + min(a.cfg.Pause<<min(f.Times-1, 10), fencePauses*a.cfg.Pause)
 	a.fenced[id] = f
 	if !a.takesPart(id) {
 		return nil
@@ -93,7 +91,7 @@ func (a *Authority) share(n Node) float64 {
 	return share
 }
 
-// probes asks after fenced nodes whose time is over, once a pause.
+// probes asks after fenced nodes whose time is over, ten times a pause.
 func (a *Authority) probes() []Effect {
 	var out []Effect
 	for _, n := range a.Known() {
@@ -103,7 +101,7 @@ func (a *Authority) probes() []Effect {
 		}
 	}
 	if out != nil {
-		a.probeAt = a.now + time.Second
+		a.probeAt = a.now + a.cfg.Pause/10
 	}
 	return out
 }

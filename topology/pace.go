@@ -104,6 +104,8 @@ func (p *Pace) Ratio(id string) float64 {
 }
 
 // cost is the median of what the other ranks waited for rank j; of two, the less.
+// Where there are two ranks in all, each is the last that the other waits for: what
+// both wait alike is the network's.
 func (p *Pace) cost(j int, late [][]time.Duration) time.Duration {
 	var said []time.Duration
 	for i := range late {
@@ -115,5 +117,9 @@ func (p *Pace) cost(j int, late [][]time.Duration) time.Duration {
 		return 0
 	}
 	slices.SortFunc(said, cmp.Compare[time.Duration])
-	return said[(len(said)-1)/2]
+	cost := said[(len(said)-1)/2]
+	if other := 1 - j; len(late) == 2 && other < len(late[j]) {
+		cost = max(0, cost-late[j][other])
+	}
+	return cost
 }

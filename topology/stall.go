@@ -27,7 +27,8 @@ type mark struct {
 }
 
 // Look takes what all ranks said at a moment of one step, and returns the ranks
-// that hold it up.
+// that hold it up. The time counts from when somebody waits: until then all may
+// stand still for what they share, and one of them is the first to go on.
 func (s *Stall) Look(now time.Duration, ranks []Progress) []int {
 	if len(s.marks) != len(ranks) {
 		s.marks = make([]mark, len(ranks))
@@ -36,23 +37,23 @@ func (s *Stall) Look(now time.Duration, ranks []Progress) []int {
 		}
 		return nil
 	}
-	var out []int
-	for i, p := range ranks {
-		m := &s.marks[i]
-		if !p.Silent && p.Finished != m.finished {
-			*m = mark{p.Finished, now}
-		}
-		if !p.waits() && now-m.since >= s.Deadline {
-			out = append(out, i)
-		}
-	}
 	waiting := 0
 	for _, p := range ranks {
 		if p.waits() {
 			waiting++
 		}
 	}
-	if waiting == 0 || waiting+len(out) < len(ranks) {
+	var out []int
+	for i, p := range ranks {
+		m := &s.marks[i]
+		if waiting == 0 || !p.Silent && p.Finished != m.finished {
+			*m = mark{p.Finished, now}
+		}
+		if !p.waits() && now-m.since >= s.Deadline {
+			out = append(out, i)
+		}
+	}
+	if waiting+len(out) < len(ranks) {
 		return nil // somebody works
 	}
 	return out

@@ -27,6 +27,8 @@ func TestStall(t *testing.T) {
 		{"all wait alike: a message is lost", [][]Progress{{waits(2), waits(2)}, {waits(2), waits(2)}, {waits(2), waits(2)}}, nil},
 		{"one waits with less done: it may not have heard another", [][]Progress{{waits(2), waits(3), waits(3)}, {waits(2), waits(3), waits(3)}, {waits(2), waits(3), waits(3)}}, nil},
 		{"too early", [][]Progress{{busy(3), waits(3)}, {busy(3), waits(3)}}, nil},
+		{"all stood still, and one is the first to go on", [][]Progress{{busy(3), busy(3)}, {busy(3), busy(3)}, {busy(3), busy(3)}, {waits(4), busy(3)}}, nil},
+		{"all stood still, and one never goes on", [][]Progress{{busy(3), busy(3)}, {busy(3), busy(3)}, {waits(4), busy(3)}, {waits(4), busy(3)}, {waits(4), busy(3)}}, []int{1}},
 		{"alone", [][]Progress{{busy(3)}, {busy(3)}, {busy(3)}}, nil},
 	} {
 		s, got := Stall{Deadline: 2 * time.Second}, []int(nil)
@@ -60,6 +62,8 @@ func TestLoadStall(t *testing.T) {
 		{"none moves, for long", [][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}}, nil, true},
 		{"alone, for long", [][]LoadProgress{{at(3)}, {at(3)}, {at(3)}, {at(3)}, {at(3)}, {at(3)}}, nil, true},
 		{"alone, and moves", [][]LoadProgress{{at(3)}, {at(4)}, {at(5)}, {at(6)}, {at(7)}, {at(8)}, {at(9)}}, nil, false},
+		{"all stood still, and one is the first to go on", [][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(4), at(3)}}, nil, false},
+		{"all stood still, and one never goes on", [][]LoadProgress{{at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(3), at(3)}, {at(4), at(3)}, {at(5), at(3)}}, []int{1}, false},
 		{"all are done", [][]LoadProgress{{done, done}, {done, done}, {done, done}, {done, done}, {done, done}, {done, done}, {done, done}}, nil, false},
 		{"too early", [][]LoadProgress{{at(3), done}, {at(3), done}}, nil, false},
 	} {
@@ -135,6 +139,22 @@ func TestPace(t *testing.T) {
 			t.Fatalf("the word of one rank: %+v", got)
 		}
 	}
+	// Of two ranks each waits for the other's messages alone: a slow network is neither's
+	// fault, and a node that is slow besides shows.
+	for _, c := range []struct {
+		slow  time.Duration
+		fence bool
+	}{{0, false}, {60 * time.Millisecond, true}} {
+		p.Reset()
+		late := [][]time.Duration{{0, 30 * time.Millisecond}, {30*time.Millisecond + c.slow, 0}}
+		var all []Remark
+		for range 300 {
+			all = append(all, p.Step(45*time.Millisecond+c.slow, ids[:2], late)...)
+		}
+		if fenced := slices.ContainsFunc(all, func(r Remark) bool { return r.Fence && r.ID == "a" }); fenced != c.fence || !c.fence && all != nil {
+			t.Errorf("two ranks over a slow network, one of them %v slower: %+v", c.slow, all[:min(len(all), 3)])
+		}
+	}
 	// Steps of a hair's breadth.
 	p.Reset()
 	if got, _ := paced(&p, 20000, time.Millisecond, ids, func(_, rank int) time.Duration { return time.Duration(900*rank/3) * time.Microsecond }); got != nil {
@@ -186,7 +206,7 @@ func TestFence(t *testing.T) {
 		a.Down("b", 1) // gossip loses it and finds it: it stays out
 		a.Up(node("b", 1))
 		until := a.Fenced()["b"].Until
-		if want := now + fencePause<<(times-1); until != want {
+		if want := now + a.cfg.Pause<<(times-1); until != want {
 			t.Fatalf("fence %d until %v, want %v", times, until, want)
 		}
 		if a.Tick(until-1) != nil {
@@ -241,11 +261,11 @@ func TestFence(t *testing.T) {
 	if p, _ := b.Phase(); p != Gathering {
 		t.Fatalf("with a hung node alone: %s", p)
 	}
-	if got := b.Tick(fencePause); len(got) != 1 || got[0] != (Probe{node("b", 1)}) {
+	if got := b.Tick(b.cfg.Pause); len(got) != 1 || got[0] != (Probe{node("b", 1)}) {
 		t.Fatalf("nobody asks the last node whether it hangs still: %v", got)
 	}
 	b.Works("b", 1)
-	if got := b.Tick(fencePause + 1); len(got) != 1 {
+	if got := b.Tick(b.cfg.Pause + 1); len(got) != 1 {
 		t.Fatalf("it works again: %v", got)
 	}
 	a.Up(node("b", 2))

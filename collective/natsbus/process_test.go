@@ -210,7 +210,7 @@ func TestProcesses(t *testing.T) {
 		signal     syscall.Signal
 		want       string
 	}{
-		{"kill, deadline", "work", syscall.SIGKILL, "true false [2]"},
+		{"kill, connection", "work", syscall.SIGKILL, "false true [2]"},
 		{"kill, notice", "notice", syscall.SIGKILL, "false true [2]"},
 		{"stop, deadline", "work", syscall.SIGSTOP, "true false [2]"},
 	} {

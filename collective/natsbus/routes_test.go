@@ -118,25 +118,31 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-func TestExternalServer(t *testing.T) {
+// external starts a NATS that belongs to nobody, and processes that use it.
+func external(t *testing.T, names ...string) (servers []*Server) {
+	t.Helper()
 	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, MaxPayload: maxPayload})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ns.Start()
-	defer ns.WaitForShutdown()
-	defer ns.Shutdown()
+	t.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
 	if !ns.ReadyForConnections(patience) {
 		t.Fatal("no listener")
 	}
-	var servers []*Server
-	for _, name := range []string{"a", "b"} {
+	for _, name := range names {
 		s, err := Start(Config{Name: name, URL: ns.ClientURL()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		servers = append(servers, s)
 	}
+	return servers
+}
+
+func TestExternalServer(t *testing.T) {
+	var err error
+	servers := external(t, "a", "b")
 	ts := openTransports(t, servers, 1)
 	gs := make([]*collective.Group, 2)
 	for r := range ts {

@@ -36,7 +36,7 @@ func Start(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg = cfg.ensureDefaults()
-	s := &Server{cfg: cfg, users: newUsers(), seeds: slices.Clone(cfg.Seeds), conns: map[*nats.Conn]struct{}{}}
+	s := &Server{cfg: cfg, users: newUsers(cfg.Cluster, cfg.Secret), seeds: slices.Clone(cfg.Seeds), conns: map[*nats.Conn]struct{}{}}
 	if cfg.URL != "" {
 		if err := s.checkExternal(); err != nil {
 			return nil, err
@@ -76,12 +76,26 @@ func (s *Server) RouteAddr() string {
 	return s.ns.ClusterAddr().String()
 }
 
-// Addr is the client listener. Only connections of this process may log in.
+// Addr is the client listener, where ranks of other processes hear those of this one.
 func (s *Server) Addr() net.Addr {
 	if s.ns == nil {
 		return nil
 	}
 	return s.ns.Addr()
+}
+
+// heardAt is the address that other processes can connect to in order to hear this
+// one; empty: they cannot, and routes carry what it says.
+func (s *Server) heardAt() string {
+	if s.ns == nil || s.cfg.Alone || s.cfg.Advertise != "" {
+		return ""
+	}
+	addr := s.ns.Addr().String()
+	host, _, err := net.SplitHostPort(addr)
+	if ip := net.ParseIP(host); err != nil || ip == nil || ip.IsUnspecified() {
+		return ""
+	}
+	return addr
 }
 
 // AddRoute connects to one more server, at host:port, and keeps trying.

@@ -26,16 +26,16 @@ func (s *Server) options(seeds []string) *server.Options {
 	o := &server.Options{
 		ServerName: c.Name,
 		// DontListen would keep routes from ever starting: the route listener
-		// waits for the client listener. Nobody can log in here but this process.
-		Host: "127.0.0.1", Port: server.RANDOM_PORT,
+		// waits for the client listener. Ranks of other processes log in here.
+		Host: host, Port: server.RANDOM_PORT,
 		CustomClientAuthentication: s.users,
 		NoSigs:                     true,
 		MaxPayload:                 maxPayload,
 		MaxPending:                 maxPending,
 		// true would skip deliveries above 75% of MaxPending, without a word.
 		NoFastProducerStall: false,
-		// Only this process connects as a client: one that takes nothing for long is
-		// starved, not hung, and what it misses would fail its group.
+		// A client that takes nothing for long is starved, not hung (routes and
+		// deadlines tell of that), and what it misses would fail its group.
 		WriteDeadline: time.Minute,
 		TLSConfig:     c.ClientTLS,
 		TLSTimeout:    5,
@@ -59,7 +59,7 @@ func (s *Server) options(seeds []string) *server.Options {
 		o.Cluster.Username, o.Cluster.Password = "route", c.Secret
 	}
 	if c.Alone {
-		o.Cluster = server.ClusterOpts{}
+		o.Cluster, o.Host = server.ClusterOpts{}, "127.0.0.1"
 	}
 	for _, a := range seeds {
 		u := &url.URL{Scheme: "nats-route", Host: a}

@@ -21,6 +21,12 @@ func (s subjects) broadcast(src int) string { return s.prefix + ".b." + strconv.
 func (s subjects) direct(dst, src int) string {
 	return s.prefix + ".p." + strconv.Itoa(dst) + "." + strconv.Itoa(src)
 }
+
+// call is where rank src says to rank dst at which address it can be heard.
+func (s subjects) call(dst, src int) string {
+	return s.prefix + ".a." + strconv.Itoa(dst) + "." + strconv.Itoa(src)
+}
+func (s subjects) allCalls() string      { return s.prefix + ".a." + s.me + ".*" }
 func (s subjects) allBroadcasts() string { return s.prefix + ".b.*" }
 func (s subjects) allMine() string       { return s.prefix + ".p." + s.me + ".*" }
 

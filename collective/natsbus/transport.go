@@ -48,8 +48,11 @@ func (c TransportConfig) validate() error {
 	return nil
 }
 
-// Transport is collective.Transport over two NATS connections, one that speaks
-// and one that listens. With one for both, a large Publish holds the client's
+// Transport is collective.Transport over one connection that speaks, to this
+// process's own server, and one that listens at the server of each other rank
+// (call.go says how they find one another), so that a message crosses one server.
+// Where that cannot be, at an external NATS, one connection listens for all. No
+// connection does both: with one, a large Publish holds the client's
 // lock while it waits for the server to read, the client's reader wants that
 // lock to answer a ping, and the server may be waiting for that reader: a circle
 // through two nodes that only a write deadline breaks.
@@ -59,15 +62,21 @@ func (c TransportConfig) validate() error {
 type Transport struct {
 	cfg    TransportConfig
 	names  subjects
+	server *Server
 	to     []string   // direct subjects by rank
-	out    *nats.Conn // publishes only
+	out    speaker    // publishes only
 	in     *nats.Conn // subscribes only
 	forget []func()
+	pool   buffers
+
+	dialing context.Context // ends with the transport
+	cancel  context.CancelFunc
 
 	receive atomic.Pointer[func(int, []byte)]
 
 	mu      sync.Mutex
 	greeter *greeter
+	peers   []peer // by rank
 	refused uint64 // hellos that were not for this life of the group
 	changed chan struct{}
 	early   []early // before Receive
@@ -75,6 +84,12 @@ type Transport struct {
 	onError func(error)
 	err     error
 	closed  bool
+}
+
+// speaker is a connection that publishes: a link, or nats.go's.
+type speaker interface {
+	Publish(subject string, msg []byte) error
+	Close()
 }
 
 type early struct {
@@ -85,6 +100,7 @@ type early struct {
 var (
 	_ collective.Transport = (*Transport)(nil)
 	_ collective.Notifier  = (*Transport)(nil)
+	_ collective.Recycler  = (*Transport)(nil)
 )
 
 // Transport opens the data connection of one rank in one group and epoch. The
@@ -101,51 +117,80 @@ func (s *Server) Transport(cfg TransportConfig) (*Transport, error) {
 		cfg.PendingBytes = 1 << 30
 	}
 	t := &Transport{
-		cfg: cfg, names: newSubjects(s.cfg.Cluster, cfg.Group, cfg.Epoch, cfg.Rank),
-		greeter: newGreeter(cfg.Rank, cfg.Size, cfg.Digest),
+		cfg: cfg, names: newSubjects(s.cfg.Cluster, cfg.Group, cfg.Epoch, cfg.Rank), server: s,
+		greeter: newGreeter(cfg.Rank, cfg.Size, cfg.Digest), peers: make([]peer, cfg.Size),
 		changed: make(chan struct{}, 1),
 	}
+	t.dialing, t.cancel = context.WithCancel(context.Background())
 	for r := range cfg.Size {
 		t.to = append(t.to, t.names.direct(r, cfg.Rank))
 	}
-	role := fmt.Sprintf("rank-%s-%d-%d", cfg.Group, cfg.Epoch, cfg.Rank)
-	var err error
-	if t.out, err = t.open(s, role+"-out", speakPermissions(t.names)); err != nil {
-		return nil, err
-	}
-	if t.in, err = t.open(s, role+"-in", hearPermissions(t.names)); err != nil {
+	if err := t.connect(); err != nil {
 		t.Close()
 		return nil, err
-	}
-	// One subscription per source: own broadcasts never come back, and a large
-	// message from one peer is copied beside those of the others.
-	subjects := []string{t.names.allMine()}
-	for r := range cfg.Size {
-		if r != cfg.Rank {
-			subjects = append(subjects, t.names.broadcast(r))
-		}
-	}
-	for _, subject := range subjects {
-		sub, err := t.in.Subscribe(subject, t.arrive)
-		if err == nil {
-			err = sub.SetPendingLimits(-1, cfg.PendingBytes)
-		}
-		if err != nil {
-			t.Close()
-			return nil, fmt.Errorf("natsbus: subscribe %s: %w", subject, err)
-		}
-	}
-	// One round trip: our server now has both subscriptions and spreads them.
-	if err := t.in.FlushTimeout(5 * time.Second); err != nil {
-		t.Close()
-		return nil, fmt.Errorf("natsbus: subscriptions of %s: %w", t.names.prefix, err)
 	}
 	return t, nil
 }
 
-// open makes one of the two connections; a loss on either fails the group.
-func (t *Transport) open(s *Server, role string, p *server.Permissions) (*nats.Conn, error) {
-	nc, forget, err := s.connect(role, p,
+// connect opens the connections to the own server, or to the external one.
+func (t *Transport) connect() error {
+	role := fmt.Sprintf("rank-%s-%d-%d", t.cfg.Group, t.cfg.Epoch, t.cfg.Rank)
+	if t.server.ns == nil {
+		out, err := t.open(role+"-out", speakPermissions(t.names))
+		if err != nil {
+			return err
+		}
+		t.out = out
+	} else {
+		out, forget, err := t.server.pipe(t.dialing, role+"-out", speakPermissions(t.names))
+		if err != nil {
+			return err
+		}
+		t.out, t.forget = out, append(t.forget, forget)
+		out.listen(&t.pool, func(int, []byte) {}, func(err error) { t.fail(fmt.Errorf("%w: connection: %w", ErrLost, err)) })
+	}
+	var err error
+	if t.in, err = t.open(role+"-in", hearPermissions(t.names)); err != nil {
+		return err
+	}
+	if t.server.ns != nil {
+		err = t.listen(t.names.allCalls())
+	} else {
+		for r := range t.cfg.Size {
+			if r != t.cfg.Rank && err == nil {
+				err = t.listen(t.names.from(r)...)
+			}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	// One round trip: the server now has the subscriptions and spreads them.
+	if err := t.in.FlushTimeout(5 * time.Second); err != nil {
+		return fmt.Errorf("natsbus: subscriptions of %s: %w", t.names.prefix, err)
+	}
+	return nil
+}
+
+// listen subscribes at the own server. One subscription per source: own broadcasts
+// never come back, and a large message from one peer is copied beside those of the
+// others.
+func (t *Transport) listen(subjects ...string) error {
+	for _, subject := range subjects {
+		sub, err := t.in.Subscribe(subject, t.arrive)
+		if err == nil {
+			err = sub.SetPendingLimits(-1, t.cfg.PendingBytes)
+		}
+		if err != nil {
+			return fmt.Errorf("natsbus: subscribe %s: %w", subject, err)
+		}
+	}
+	return nil
+}
+
+// open makes a connection by nats.go; its loss fails the group.
+func (t *Transport) open(role string, p *server.Permissions) (*nats.Conn, error) {
+	nc, forget, err := t.server.connect(role, p,
 		nats.NoEcho(), nats.NoReconnect(), nats.ReconnectBufSize(-1),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			t.fail(fmt.Errorf("%w: %w", ErrLost, err))
@@ -180,30 +225,40 @@ func (t *Transport) publish(subject string, msg []byte) error {
 	return nil
 }
 
-// arrive runs on the goroutine of a subscription.
+// arrive runs on the goroutine of a subscription at the own server.
 func (t *Transport) arrive(m *nats.Msg) {
 	src := source(m.Subject, t.cfg.Size)
 	if src < 0 || src == t.cfg.Rank {
 		return
 	}
-	if isHello(m.Data) {
-		t.hello(src, m.Subject[len(t.names.prefix)+1] == 'p', m.Data)
+	if !isHello(m.Data) {
+		t.take(src, m.Data)
 		return
 	}
+	switch m.Subject[len(t.names.prefix)+1] {
+	case 'a':
+		t.called(src, m.Data)
+	default:
+		t.hello(src, m.Subject[len(t.names.prefix)+1] == 'p', m.Data)
+	}
+}
+
+// take passes on a tensor, or holds it for the group to come.
+func (t *Transport) take(src int, msg []byte) {
 	if f := t.receive.Load(); f != nil {
-		(*f)(src, m.Data)
+		(*f)(src, msg)
 		return
 	}
 	t.mu.Lock()
 	if f := t.receive.Load(); f != nil {
 		t.mu.Unlock()
-		(*f)(src, m.Data)
+		(*f)(src, msg)
 		return
 	}
-	over := t.held+len(m.Data) > t.cfg.PendingBytes
+	over := t.held+len(msg) > t.cfg.PendingBytes
 	if !over {
-		t.early = append(t.early, early{src, m.Data})
-		t.held += len(m.Data)
+		t.early = append(t.early, early{src, msg})
+		t.held += len(msg)
 	}
 	t.mu.Unlock()
 	if over {
@@ -259,11 +314,19 @@ func (t *Transport) Close() error {
 	}
 	t.closed = true
 	t.early, t.held = nil, 0
+	peers := slices.Clone(t.peers)
 	t.mu.Unlock()
+	t.cancel()
 	t.wake()
-	for _, nc := range []*nats.Conn{t.out, t.in} {
-		if nc != nil {
-			nc.Close()
+	if t.out != nil {
+		t.out.Close()
+	}
+	if t.in != nil {
+		t.in.Close()
+	}
+	for _, p := range peers {
+		if p.link != nil {
+			p.link.Close()
 		}
 	}
 	for _, f := range t.forget {
@@ -271,6 +334,9 @@ func (t *Transport) Close() error {
 	}
 	return nil
 }
+
+// Recycle takes back the buffer of a message.
+func (t *Transport) Recycle(msg []byte) { t.pool.give(msg) }
 
 func (t *Transport) wake() {
 	select {
@@ -288,16 +354,7 @@ func (t *Transport) hello(src int, direct bool, msg []byte) {
 		return
 	}
 	var out []greeting
-	switch {
-	case bad != collective.DropNone || int(h.Source) != src || h.Epoch != t.cfg.Epoch:
-		t.refused++
-	case int(h.Size) != t.cfg.Size:
-		t.refused++
-		t.greeter.notes[src] = fmt.Sprintf("counts %d ranks, here %d", h.Size, t.cfg.Size)
-	case h.Incarnation != t.cfg.Incarnations[src]:
-		t.refused++
-		t.greeter.notes[src] = fmt.Sprintf("incarnation %d, expected %d", h.Incarnation, t.cfg.Incarnations[src])
-	default:
+	if t.admits(src, h, bad) {
 		out = t.greeter.hello(src, direct, payload, nil)
 	}
 	over := t.greeter.left == 0 || t.greeter.wrong != nil
@@ -308,14 +365,37 @@ func (t *Transport) hello(src int, direct bool, msg []byte) {
 	t.greet(out)
 }
 
+// admits says whether a hello is of a rank of this life of the group; the lock is held.
+func (t *Transport) admits(src int, h collective.Header, bad collective.Drop) bool {
+	switch {
+	case bad != collective.DropNone || int(h.Source) != src || h.Epoch != t.cfg.Epoch:
+	case int(h.Size) != t.cfg.Size:
+		t.greeter.notes[src] = fmt.Sprintf("counts %d ranks, here %d", h.Size, t.cfg.Size)
+	case h.Incarnation != t.cfg.Incarnations[src]:
+		t.greeter.notes[src] = fmt.Sprintf("incarnation %d, expected %d", h.Incarnation, t.cfg.Incarnations[src])
+	default:
+		return true
+	}
+	t.refused++
+	return false
+}
+
+// helloMessage is a hello with these flags; more follows them.
+func (t *Transport) helloMessage(flags byte, more string) []byte {
+	n := helloBytes + len(more)
+	msg := make([]byte, collective.MessageBytes(n, true))
+	t.greeter.payload(msg[collective.HeaderBytes:], flags)
+	copy(msg[collective.HeaderBytes+helloBytes:], more)
+	collective.PutMessage(msg, collective.Header{
+		Kind: collective.KindHello, Source: uint16(t.cfg.Rank), Size: uint16(t.cfg.Size), Epoch: t.cfg.Epoch,
+		Chunks: 1, Length: uint32(n), Incarnation: t.cfg.Incarnations[t.cfg.Rank],
+	}, true)
+	return msg
+}
+
 func (t *Transport) greet(out []greeting) {
 	for _, g := range out {
-		msg := make([]byte, collective.MessageBytes(helloBytes, true))
-		t.greeter.payload(msg[collective.HeaderBytes:], g.flags)
-		collective.PutMessage(msg, collective.Header{
-			Kind: collective.KindHello, Source: uint16(t.cfg.Rank), Size: uint16(t.cfg.Size), Epoch: t.cfg.Epoch,
-			Chunks: 1, Length: helloBytes, Incarnation: t.cfg.Incarnations[t.cfg.Rank],
-		}, true)
+		msg := t.helloMessage(g.flags, "")
 		var err error
 		if g.dst < 0 {
 			err = t.Broadcast(msg)
@@ -364,6 +444,7 @@ func (t *Transport) Ready(ctx context.Context) error {
 			t.mu.Lock()
 			out := t.greeter.tick(nil)
 			t.mu.Unlock()
+			t.call(ranks)
 			t.greet(out)
 			timer.Reset(wait)
 			wait = min(2*wait, helloMost)

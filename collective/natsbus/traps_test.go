@@ -17,7 +17,7 @@ import (
 
 // TestSettings: the settings whose defaults lose messages or never start.
 func TestSettings(t *testing.T) {
-	s := &Server{cfg: Config{Name: "n"}.ensureDefaults(), users: newUsers()}
+	s := &Server{cfg: Config{Name: "n"}.ensureDefaults(), users: newUsers("shoal", "")}
 	o := s.options([]string{"127.0.0.1:1"})
 	if o.DontListen || o.Port != server.RANDOM_PORT || o.Host != "127.0.0.1" {
 		t.Error("without a client listener, routes never start")
@@ -68,9 +68,10 @@ func open(t *testing.T, s *Server, cfg TransportConfig) *Transport {
 	return tr
 }
 
-// TestSlowConsumerSurfaces: what NATS drops at the receiver fails the group.
+// TestSlowConsumerSurfaces: what NATS drops at the receiver fails the group. A link
+// drops nothing there: it reads no further, and the sender waits.
 func TestSlowConsumerSurfaces(t *testing.T) {
-	s := lone(t)
+	s := external(t, "a")[0]
 	a := open(t, s, TransportConfig{Group: "g", Rank: 0, Size: 2})
 	b := open(t, s, TransportConfig{Group: "g", Rank: 1, Size: 2, PendingBytes: 1 << 20})
 	ready(t, []*Transport{a, b})

@@ -1,8 +1,13 @@
 package natsbus
 
 import (
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -10,14 +15,52 @@ import (
 
 // users are the logins of one embedded server: one per connection that this
 // process opens, a random token that never leaves it, with permissions for
-// exactly what the connection is for. Tokens, not user names: a reload
+// exactly what the connection is for; and one for each rank of another process,
+// a ticket that only holders of the mesh's secret can write, to hear what this
+// process says to that rank. Tokens, not user names: a reload
 // (AddRoute) closes clients whose user name is not in the server's own list.
 type users struct {
+	cluster string
+	secret  []byte
+
 	mu      sync.Mutex
 	byToken map[string]*server.Permissions
 }
 
-func newUsers() *users { return &users{byToken: map[string]*server.Permissions{}} }
+func newUsers(cluster, secret string) *users {
+	return &users{cluster: cluster, secret: []byte(secret), byToken: map[string]*server.Permissions{}}
+}
+
+const ticketWord = "hear"
+
+// ticket is the login of one rank at the servers of the others:
+// hear.<group>.<epoch>.<rank>.<HMAC-SHA256 with the mesh's secret, hex>.
+func (u *users) ticket(group string, epoch uint32, rank int) string {
+	what := fmt.Sprintf("%s.%s.%d.%d", ticketWord, group, epoch, rank)
+	mac := hmac.New(sha256.New, u.secret)
+	fmt.Fprintf(mac, "shoal tensors %s %s", u.cluster, what)
+	return what + "." + hex.EncodeToString(mac.Sum(nil))
+}
+
+// admit returns what the bearer of a ticket may do, or nil.
+func (u *users) admit(ticket string) *server.Permissions {
+	part := strings.Split(ticket, ".")
+	if len(part) != 5 || part[0] != ticketWord || !isToken(part[1]) {
+		return nil
+	}
+	epoch, err := strconv.ParseUint(part[2], 10, 32)
+	if err != nil {
+		return nil
+	}
+	rank, err := strconv.ParseUint(part[3], 10, 16)
+	if err != nil {
+		return nil
+	}
+	if !hmac.Equal([]byte(ticket), []byte(u.ticket(part[1], uint32(epoch), int(rank)))) {
+		return nil
+	}
+	return hearPermissions(newSubjects(u.cluster, part[1], uint32(epoch), int(rank)))
+}
 
 // mint makes a login; drop ends it.
 func (u *users) mint(p *server.Permissions) (token string) {
@@ -40,9 +83,12 @@ func (u *users) drop(token string) {
 // them at a reload. A map lookup is no oracle here: guessing needs 192 bits.
 func (u *users) Check(c server.ClientAuthentication) bool {
 	u.mu.Lock()
-	p, ok := u.byToken[c.GetOpts().Token]
+	p := u.byToken[c.GetOpts().Token]
 	u.mu.Unlock()
-	if !ok {
+	if p == nil {
+		p = u.admit(c.GetOpts().Token)
+	}
+	if p == nil {
 		return false
 	}
 	c.RegisterUser(&server.User{Permissions: p})
@@ -60,7 +106,7 @@ func controlPermissions() *server.Permissions {
 // speakPermissions: speak as this rank in one group and epoch, hear nothing.
 func speakPermissions(s subjects) *server.Permissions {
 	return &server.Permissions{
-		Publish:   &server.SubjectPermission{Allow: []string{s.broadcast(s.rank), s.prefix + ".p.*." + s.me}},
+		Publish:   &server.SubjectPermission{Allow: []string{s.broadcast(s.rank), s.prefix + ".p.*." + s.me, s.prefix + ".a.*." + s.me}},
 		Subscribe: &server.SubjectPermission{Deny: []string{">"}},
 	}
 }
@@ -69,6 +115,6 @@ func speakPermissions(s subjects) *server.Permissions {
 func hearPermissions(s subjects) *server.Permissions {
 	return &server.Permissions{
 		Publish:   &server.SubjectPermission{Deny: []string{">"}},
-		Subscribe: &server.SubjectPermission{Allow: []string{s.allBroadcasts(), s.allMine()}},
+		Subscribe: &server.SubjectPermission{Allow: []string{s.allBroadcasts(), s.allMine(), s.allCalls()}},
 	}
 }

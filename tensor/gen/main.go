@@ -124,6 +124,15 @@ func tables(b *strings.Builder) {
 			b.WriteString("},\n")
 		}
 		b.WriteString("}\n\n")
+		if is.bytes == 64 {
+			fmt.Fprintf(b, "var rising%s = map[DType]func(*tileArgs){\n", is.name) // 4 panels, one token
+			for _, q := range quantTypes {
+				if name := risingName(is, q.name, 4, 1); have[name] {
+					fmt.Fprintf(b, "%s: %s,\n", q.name, name)
+				}
+			}
+			b.WriteString("}\n\n")
+		}
 		fmt.Fprintf(b, "var values%s = [6]valuesKernels{\n", is.name)
 		for _, dt := range valueTypes {
 			fmt.Fprintf(b, "%s: {\n", dt)

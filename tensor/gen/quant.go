@@ -59,8 +59,11 @@ func quants(g *gen) {
 			}
 			for _, m := range []int{1, 2, 4} {
 				if m < 4 || c <= 2 {
-					g.quant(q, m, c)
+					g.quant(q, m, c, false)
 				}
+			}
+			if q.loads == 4 && c == 1 {
+				g.quant(q, 4, c, true)
 			}
 		}
 	}
@@ -69,15 +72,27 @@ func quants(g *gen) {
 	}
 }
 
-func (g *gen) quant(q quantType, m, c int) {
-	a := g.fn(tileName(g.isa, q.name, m, c), "tileArgs")
+// risingName is the kernel for processors that follow a rising stream themselves.
+func risingName(is isa, dt string, m, c int) string {
+	return fmt.Sprintf("tile%s%dx%dRising%s", dt, m, c, is.name)
+}
+
+func (g *gen) quant(q quantType, m, c int, rising bool) {
+	name := tileName(g.isa, q.name, m, c)
+	if rising {
+		name = risingName(g.isa, q.name, m, c)
+	}
+	a := g.fn(name, "tileArgs")
 	nv := m // a panel's 16 rows are one vector
 	w := g.panels(g.field(a, argW), g.field(a, argPanel), m)
 	scales := g.field(a, argScales) // 16 float16 a panel, side by side
 	x := g.rows(g.field(a, argX), g.field(a, argLdx), c)
 	steps, nsteps := g.field(a, argSteps), g.field(a, argNsteps)
 	stack := g.field(a, argStack)
-	pf := panels{base: g.field(a, argPf), stride: w.stride, triple: w.triple}
+	var pf panels
+	if !rising {
+		pf = panels{base: g.field(a, argPf), stride: w.stride, triple: w.triple}
+	}
 	k := g.GP64()
 	var bits nibbles
 	if q.loads == 4 {
@@ -87,6 +102,14 @@ func (g *gen) quant(q quantType, m, c int) {
 	if q.name == "IQ4_NL" {
 		bits.code = g.vec()
 		g.VMOVDQU32(g.code(), bits.code)
+	}
+	// One token has registers for two sums a panel: then the high halves of the bytes
+	// are multiplied where they are, 16 times too large, and one shift a block does
+	// what else is one a load.
+	apart := c == 1 && q.name == "Q4_0"
+	if apart {
+		bits.high = g.vec()
+		g.VMOVDQU32(g.konst("highNibble", 0xf0f0f0f0), bits.high)
 	}
 
 	g.Label("unit")
@@ -100,8 +123,15 @@ func (g *gen) quant(q quantType, m, c int) {
 	for i, s := range sums {
 		g.VPBROADCASTD(x.at(i/nv, recordStart), s)
 	}
+	highs := sums
+	if apart {
+		highs = g.vecs(nv)
+		for _, v := range highs {
+			g.zero(v)
+		}
+	}
 	if c <= 2 {
-		g.inOrder(q, m, c, w, x, pf, bits, sums)
+		g.inOrder(q, m, c, w, x, pf, bits, sums, highs)
 	} else {
 		g.byLoad(q, m, c, w, x, pf, bits, sums)
 	}
@@ -112,6 +142,10 @@ func (g *gen) quant(q quantType, m, c int) {
 			s := g.vec()
 			g.VBROADCASTSS(x.at(t, recordScale), s)
 			g.VMULPS(ws, s, s)
+			if apart {
+				g.VPSRAD(operand.U8(4), highs[i], highs[i])
+				g.VPADDD(highs[i], sums[i], sums[i])
+			}
 			g.VCVTDQ2PS(sums[t*nv+i], sums[t*nv+i])
 			g.VFMADD231PS(sums[t*nv+i], s, acc[t*nv+i])
 		}
@@ -119,7 +153,9 @@ func (g *gen) quant(q quantType, m, c int) {
 	g.ADDQ(mem(a, argAdvance), w.base)
 	g.ADDQ(mem(a, argAdvance), scales)
 	g.advance(x, operand.U8(recordBytes))
-	g.ADDQ(mem(a, argPfStep), pf.base)
+	if !rising {
+		g.ADDQ(mem(a, argPfStep), pf.base)
+	}
 	g.SUBQ(operand.U8(32), k)
 	g.JNZ(operand.LabelRef("loop"))
 	g.finishUnit(a, steps, nsteps, stack, acc, c, nv)
@@ -127,7 +163,7 @@ func (g *gen) quant(q quantType, m, c int) {
 }
 
 // nibbles are what 4-bit weights are unpacked with.
-type nibbles struct{ mask, code reg.VecVirtual }
+type nibbles struct{ mask, high, code reg.VecVirtual }
 
 // byLoad multiplies a block of all panels load by load: each broadcast of a token
 // serves all panels.
@@ -155,7 +191,13 @@ func (g *gen) byLoad(q quantType, m, c int, w panels, x rows, pf panels, bits ni
 // inOrder does the same in the order in which the weights lie in memory, for
 // few tokens: then memory is what binds, and the processor's prefetcher follows
 // one rising stream (a third of the speed, on Zen 4, when four panels alternate).
-func (g *gen) inOrder(q quantType, m, c int, w panels, x rows, pf panels, bits nibbles, sums []reg.VecVirtual) {
+//
+// Without a place to prefetch from, one line of each panel is fetched into the second
+// level four blocks ahead. More lines than that, or any into the first level, hide the
+// misses that the processor's own prefetcher lives on (Zen 4).
+func (g *gen) inOrder(q quantType, m, c int, w panels, x rows, pf panels, bits nibbles, sums, highs []reg.VecVirtual) {
+	const blocksAhead = 4
+	block := m * (q.loads*64 + 32)
 	half := q.loads / c // as many broadcasts as there are registers for
 	for from := 0; from < q.loads; from += half {
 		parts := 8 / q.loads
@@ -169,10 +211,19 @@ func (g *gen) inOrder(q quantType, m, c int, w panels, x rows, pf panels, bits n
 				for part := range parts {
 					ws := g.quantLoad(q, w.at(p, (from+l)*64), part, bits)
 					for t := range c {
-						g.dot4(ws, b[(t*parts+part)*half+l], sums[t*m+p])
+						sum := sums[t*m+p]
+						if part > 0 {
+							sum = highs[t*m+p]
+						}
+						g.dot4(ws, b[(t*parts+part)*half+l], sum)
 					}
 				}
-				g.PREFETCHT0(pf.at(p, (from+l)*64)) // it is read at once
+				switch {
+				case pf.base != nil:
+					g.PREFETCHT0(pf.at(p, (from+l)*64)) // it is read at once
+				case l == 0:
+					g.PREFETCHT1(w.at(p, blocksAhead*block))
+				}
 			}
 		}
 	}
@@ -185,9 +236,12 @@ func (g *gen) quantLoad(q quantType, at operand.Mem, part int, bits nibbles) reg
 		g.VMOVDQU32(at, v)
 		return v
 	}
-	if part == 0 {
+	switch {
+	case part == 0:
 		g.VPANDD(at, bits.mask, v)
-	} else {
+	case bits.high != nil:
+		g.VPANDD(at, bits.high, v)
+	default:
 		g.VPSRLD(operand.U8(4), at, v)
 		g.VPANDD(v, bits.mask, v)
 	}

@@ -93,18 +93,21 @@ func TestChaosPartition(t *testing.T) {
 	x.waitIdle(patience)
 }
 
-// routes matches what a node says of its place in the mesh that carries tensors.
-var routes = regexp.MustCompile(`node joined" .* routes=\S+:(\d+)`)
+// routes matches what a node says of its place in the mesh: where routes lead, and
+// where other ranks hear its tensors.
+var routes = regexp.MustCompile(`node joined" .* routes=\S+:(\d+) tensors=\S+:(\d+)`)
 
 // tensors tells connections of the mesh from all others.
 func (x *wired) tensors() func(from, to uint16) bool {
 	mesh := map[uint16]bool{}
 	for _, p := range x.procs {
-		n, err := strconv.ParseUint(p.line(x.t, p.err, routes, startLimit)[1], 10, 16)
-		if err != nil {
-			x.t.Fatal(err)
+		for _, port := range p.line(x.t, p.err, routes, startLimit)[1:] {
+			n, err := strconv.ParseUint(port, 10, 16)
+			if err != nil {
+				x.t.Fatal(err)
+			}
+			mesh[uint16(n)] = true
 		}
-		mesh[uint16(n)] = true
 	}
 	return func(from, to uint16) bool { return mesh[from] || mesh[to] }
 }

@@ -1,0 +1,402 @@
+package natsbus
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+// link is a NATS client for tensors, of the part of the protocol that they need.
+// nats.go serves everything else: it hands what is published to one goroutine and
+// what arrives to two, where this one writes and delivers by itself, and it makes
+// new buffers for every message. A broken link is never repaired.
+type link struct {
+	nc   net.Conn
+	in   *bufio.Reader
+	max  int
+	lost func(error) // told once why the link ended, unless by Close
+
+	mu     sync.Mutex
+	buf    []byte
+	owed   atomic.Bool // a pong
+	closed atomic.Bool
+}
+
+const (
+	linkTimeout = 5 * time.Second // of a dial and of the login
+	linkBuffer  = 64 << 10
+	joinBelow   = 64 << 10 // messages below are copied behind their header
+)
+
+// openLink logs in on nc with token. over secures it, if the server asks for that;
+// it owns nc from here on. Nothing is delivered before listen.
+func openLink(ctx context.Context, nc net.Conn, over *tls.Config, name, token string) (*link, error) {
+	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	l := &link{nc: nc, in: bufio.NewReaderSize(nc, linkBuffer)}
+	err := l.login(over, name, token)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		l.nc.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *link) login(over *tls.Config, name, token string) error {
+	if err := l.nc.SetDeadline(time.Now().Add(linkTimeout)); err != nil {
+		return err
+	}
+	line, err := l.line()
+	if err != nil {
+		return err
+	}
+	var info struct {
+		TLS bool `json:"tls_required"`
+		Max int  `json:"max_payload"`
+	}
+	body, ok := bytes.CutPrefix(line, []byte("INFO "))
+	if !ok {
+		return fmt.Errorf("natsbus: %.40q is not the greeting of a NATS server", line)
+	}
+	if err := json.Unmarshal(body, &info); err != nil {
+		return fmt.Errorf("natsbus: greeting of the server: %w", err)
+	}
+	l.max = info.Max
+	if info.TLS {
+		if over == nil {
+			return fmt.Errorf("natsbus: the server asks for TLS: %w", nats.ErrSecureConnRequired)
+		}
+		l.nc = tls.Client(l.nc, over)
+		l.in.Reset(l.nc)
+	}
+	hello, err := json.Marshal(map[string]any{"verbose": false, "pedantic": false, "lang": "go", "version": nats.Version,
+		"protocol": 0, "name": name, "auth_token": token, "tls_required": info.TLS})
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(l.nc, "CONNECT %s\r\n", hello); err != nil {
+		return err
+	}
+	if err := l.roundTrip(); err != nil {
+		return err
+	}
+	return l.nc.SetDeadline(time.Time{})
+}
+
+// subscribe asks for a subject under a number.
+func (l *link) subscribe(subject string, sid int) error {
+	_, err := fmt.Fprintf(l.nc, "SUB %s %d\r\n", subject, sid)
+	return err
+}
+
+// roundTrip returns when the server has done what was asked so far; before listen.
+func (l *link) roundTrip() error {
+	if err := l.nc.SetDeadline(time.Now().Add(linkTimeout)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(l.nc, "PING\r\n"); err != nil {
+		return err
+	}
+	for {
+		line, err := l.line()
+		if err != nil {
+			return err
+		}
+		if e, ok := bytes.CutPrefix(line, []byte("-ERR ")); ok {
+			return refusal(string(e))
+		}
+		switch string(line) {
+		case "PONG":
+			return l.nc.SetDeadline(time.Time{})
+		case "PING": // right after CONNECT
+			if _, err := io.WriteString(l.nc, "PONG\r\n"); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// line reads one, without its end; valid until the next read.
+func (l *link) line() ([]byte, error) {
+	b, err := l.in.ReadSlice('\n')
+	if err != nil {
+		return nil, err
+	}
+	return bytes.TrimRight(b, "\r\n"), nil
+}
+
+// refusal is what the server says against the client, as nats.go has it.
+func refusal(text string) error {
+	text = strings.Trim(text, "'")
+	switch low := strings.ToLower(text); {
+	case strings.HasPrefix(low, "permissions violation"):
+		return fmt.Errorf("%w: %s", nats.ErrPermissionViolation, text)
+	case strings.HasPrefix(low, "authorization violation"):
+		return fmt.Errorf("%w: %s", nats.ErrAuthorization, text)
+	}
+	return errors.New("nats: " + text)
+}
+
+// Publish writes one message; it returns when the connection has taken all of it.
+func (l *link) Publish(subject string, msg []byte) error {
+	if len(msg) > l.max {
+		return nats.ErrMaxPayload
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed.Load() {
+		return nats.ErrConnectionClosed
+	}
+	b := append(append(append(l.buf[:0], "PUB "...), subject...), ' ')
+	b = append(strconv.AppendInt(b, int64(len(msg)), 10), "\r\n"...)
+	var err error
+	if len(msg) < joinBelow {
+		b = append(append(b, msg...), "\r\n"...)
+		_, err = l.nc.Write(b)
+	} else {
+		_, err = l.nc.Write(b)
+		if err == nil {
+			_, err = l.nc.Write(msg)
+		}
+		if err == nil {
+			_, err = l.nc.Write(crlf)
+		}
+	}
+	l.buf = b[:0]
+	if err != nil {
+		l.end(err)
+		return err
+	}
+	l.pong()
+	return nil
+}
+
+var crlf = []byte("\r\n")
+
+// pong answers a ping; the lock is held. A write may wait for the server, which may
+// wait for this client's reader, so the reader never waits for a write.
+func (l *link) pong() {
+	if l.owed.Swap(false) {
+		if _, err := io.WriteString(l.nc, "PONG\r\n"); err != nil {
+			l.end(err)
+		}
+	}
+}
+
+// listen delivers messages by the number of their subscription, on a goroutine of
+// its own, in buffers of pool.
+func (l *link) listen(pool *buffers, deliver func(sid int, msg []byte), lost func(error)) {
+	l.lost = lost
+	go func() { l.end(l.read(pool, deliver)) }()
+}
+
+func (l *link) read(pool *buffers, deliver func(int, []byte)) error {
+	for {
+		line, err := l.line()
+		if err != nil {
+			return err
+		}
+		if args, ok := bytes.CutPrefix(line, []byte("MSG ")); ok {
+			sid, n, ok := messageArgs(args)
+			if !ok || n > maxPayload {
+				return fmt.Errorf("natsbus: %.80q is no message", line)
+			}
+			msg := pool.take(n)
+			if _, err := io.ReadFull(l.in, msg); err != nil {
+				return err
+			}
+			if end, err := l.line(); err != nil || len(end) > 0 {
+				return errors.Join(errors.New("natsbus: a message that does not end where it should"), err)
+			}
+			deliver(sid, msg)
+			continue
+		}
+		if string(line) == "PING" {
+			l.owed.Store(true)
+			if l.mu.TryLock() {
+				l.pong()
+				l.mu.Unlock()
+			}
+			continue
+		}
+		if e, ok := bytes.CutPrefix(line, []byte("-ERR ")); ok {
+			return refusal(string(e))
+		}
+	}
+}
+
+// messageArgs reads "subject sid [reply] size".
+func messageArgs(b []byte) (sid, n int, ok bool) {
+	_, b, ok = bytes.Cut(b, []byte{' '})
+	if !ok {
+		return 0, 0, false
+	}
+	first, last := bytes.IndexByte(b, ' '), bytes.LastIndexByte(b, ' ')
+	if first < 0 {
+		return 0, 0, false
+	}
+	sid, n = number(b[:first]), number(b[last+1:])
+	return sid, n, sid >= 0 && n >= 0
+}
+
+func number(b []byte) int {
+	if len(b) == 0 || len(b) > 9 {
+		return -1
+	}
+	n := 0
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			return -1
+		}
+		n = 10*n + int(c-'0')
+	}
+	return n
+}
+
+// end closes the link and tells why, once.
+func (l *link) end(err error) {
+	if l.closed.Swap(true) {
+		return
+	}
+	l.nc.Close()
+	if l.lost != nil {
+		l.lost(err)
+	}
+}
+
+// Close ends the link; it may be called twice and does not wait.
+func (l *link) Close() {
+	if !l.closed.Swap(true) {
+		l.nc.Close()
+	}
+}
+
+// buffers keeps message buffers by size, powers of two.
+type buffers struct {
+	mu    sync.Mutex
+	class [25][][]byte
+}
+
+const keptBytes = 8 << 20 // of each class
+
+func (p *buffers) take(n int) []byte {
+	c := 6
+	for 1<<c < n {
+		c++
+	}
+	p.mu.Lock()
+	if k := len(p.class[c]); k > 0 {
+		b := p.class[c][k-1]
+		p.class[c] = p.class[c][:k-1]
+		p.mu.Unlock()
+		return b[:n]
+	}
+	p.mu.Unlock()
+	return make([]byte, n, 1<<c)
+}
+
+// give takes a buffer back, whoever made it.
+func (p *buffers) give(b []byte) {
+	c := 6
+	for c+1 < len(p.class) && 2<<c <= cap(b) {
+		c++
+	}
+	if cap(b) < 1<<c {
+		return
+	}
+	p.mu.Lock()
+	if (len(p.class[c])+1)<<c <= max(keptBytes, 2<<c) {
+		p.class[c] = append(p.class[c], b)
+	}
+	p.mu.Unlock()
+}
+
+// pipe connects to the embedded server without a socket.
+func (s *Server) pipe(ctx context.Context, role string, p *server.Permissions) (*link, func(), error) {
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return nil, nil, fmt.Errorf("%w: connect as %s", ErrClosed, role)
+	}
+	token := s.users.mint(p)
+	forget := func() { s.users.drop(token) }
+	nc, err := s.ns.InProcessConn()
+	var l *link
+	if err == nil {
+		l, err = openLink(ctx, nc, nil, s.cfg.Name+"/"+role, token)
+	}
+	if err != nil {
+		forget()
+		return nil, nil, fmt.Errorf("natsbus: connect as %s: %w", role, err)
+	}
+	return l, forget, nil
+}
+
+// reach connects to the client listener of another rank's server, to hear what
+// that rank says: one server between the two, and no route.
+func (t *Transport) reach(ctx context.Context, src int, addr string) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, linkTimeout)
+	defer cancel()
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	l, err := openLink(ctx, nc, t.server.dialTLS(addr), fmt.Sprintf("%s/rank-%s-%d-%d-hear", t.server.cfg.Name, t.cfg.Group, t.cfg.Epoch, t.cfg.Rank),
+		t.server.users.ticket(t.cfg.Group, t.cfg.Epoch, t.cfg.Rank))
+	if err != nil {
+		return nil, err
+	}
+	for sid, subject := range t.names.from(src) {
+		if err == nil {
+			err = l.subscribe(subject, sid)
+		}
+	}
+	if err == nil {
+		err = l.roundTrip()
+	}
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// dialTLS is how connections to the client listener of another server are secured.
+func (s *Server) dialTLS(addr string) *tls.Config {
+	c := s.cfg.RouteTLS
+	if c != nil && c.ServerName == "" {
+		c = c.Clone()
+		c.ServerName, _, _ = net.SplitHostPort(addr)
+	}
+	return c
+}
+
+// from lists the subjects on which rank src speaks to this one; the index is the
+// number of the subscription.
+func (s subjects) from(src int) []string {
+	return slices.Clone([]string{hearBroadcast: s.broadcast(src), hearDirect: s.direct(s.rank, src)})
+}
+
+const (
+	hearBroadcast = iota
+	hearDirect
+)

@@ -1,0 +1,174 @@
+package natsbus
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"shoal/collective"
+)
+
+// TestOneServerBetween: ranks hear one another at the speaker's server, also under
+// TLS, and where that cannot be over routes; mixed, too.
+func TestOneServerBetween(t *testing.T) {
+	pki := authority(t)
+	for _, c := range []struct {
+		name  string
+		edit  func(int, *Config)
+		links [3]int // of each rank
+	}{
+		{"plain", nil, [3]int{2, 2, 2}},
+		{"TLS", func(_ int, c *Config) { c.RouteTLS, c.ClientTLS = pki, pki }, [3]int{2, 2, 2}},
+		{"one behind another address", func(i int, c *Config) {
+			if i == 1 {
+				c.Advertise = "127.0.0.1:1"
+			}
+		}, [3]int{1, 2, 1}},
+		{"listener that asks for what nobody has", func(_ int, c *Config) { c.ClientTLS = pki }, [3]int{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			servers := startServers(t, 3, c.edit)
+			ts := openTransports(t, servers, 1)
+			for r, tr := range ts {
+				n := 0
+				tr.mu.Lock()
+				for _, p := range tr.peers {
+					if p.link != nil {
+						n++
+					}
+				}
+				tr.mu.Unlock()
+				if n != c.links[r] {
+					t.Errorf("rank %d hears %d of 2 at their servers, want %d", r, n, c.links[r])
+				}
+			}
+			gs := openGroups(t, ts, 1, collective.Config{})
+			errs := make(chan error, 3)
+			for r, g := range gs {
+				go func() {
+					w := newRankWork(r, 3, 40000)
+					errs <- errors.Join(w.reduce(g, 1), w.gather(g, 2))
+				}()
+			}
+			for range gs {
+				if err := <-errs; err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// TestTickets: only who knows the secret hears tensors, and of those only what is
+// said to the rank that the ticket names, in its group and epoch.
+func TestTickets(t *testing.T) {
+	s := startServers(t, 1, nil)[0]
+	tr := open(t, s, TransportConfig{Group: "g", Epoch: 4, Rank: 0, Size: 3})
+	dial := func(ticket string) (*link, error) {
+		nc, err := net.Dial("tcp", s.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := openLink(t.Context(), nc, nil, "test", ticket)
+		if err == nil {
+			t.Cleanup(l.Close)
+		}
+		return l, err
+	}
+	good := s.users.ticket("g", 4, 1)
+	for _, bad := range []string{
+		"", "hear", strings.Replace(good, ".1.", ".2.", 1), strings.Replace(good, ".4.", ".5.", 1), strings.Replace(good, "g", "h", 1), good[:len(good)-1],
+		newUsers("shoal", "other").ticket("g", 4, 1), newUsers("other", "s3").ticket("g", 4, 1),
+	} {
+		if _, err := dial(bad); err == nil {
+			t.Errorf("%q was let in", bad)
+		}
+	}
+	for _, deaf := range []string{"tp.shoal.g.4.p.2.*", "tp.shoal.g.5.b.0", "tp.shoal.>", ">"} {
+		l, err := dial(good)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(l.subscribe(deaf, 1), l.roundTrip()); !errors.Is(err, nats.ErrPermissionViolation) {
+			t.Errorf("subscription to %s: %v", deaf, err)
+		}
+	}
+	l, err := dial(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan error, 1)
+	l.listen(&tr.pool, func(int, []byte) {}, func(err error) { told <- err })
+	if err := l.Publish("tp.shoal.g.4.b.0", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-told; !errors.Is(err, nats.ErrPermissionViolation) {
+		t.Errorf("a listener spoke: %v", err)
+	}
+}
+
+// TestLinkReads: what a server may send, and what it must not.
+func TestLinkReads(t *testing.T) {
+	big := strings.Repeat("x", 100000)
+	for _, c := range []struct{ in, want, err string }{
+		{"MSG a.b 0 3\r\nabc\r\nPING\r\nMSG a.b 1 reply 0\r\n\r\n+OK\r\nINFO {}\r\n", "0 abc|1 |", "EOF"},
+		{"MSG a 12 " + fmt.Sprint(len(big)) + "\r\n" + big + "\r\n", "12 " + big + "|", "EOF"},
+		{"MSG a 1 3\r\nabcd\r\n", "", "does not end"},
+		{"MSG a 1 3\r\nab", "", "EOF"},
+		{"MSG a 1 99999999\r\n", "", "no message"},
+		{"MSG a 1 -1\r\n", "", "no message"},
+		{"MSG a\r\n", "", "no message"},
+		{"-ERR 'Slow Consumer'\r\n", "", "Slow Consumer"},
+		{big + "\r\n", "", "buffer full"},
+	} {
+		ours, theirs := net.Pipe()
+		go func() {
+			defer theirs.Close()
+			in := []byte("INFO {\"max_payload\":100}\r\n")
+			buf := make([]byte, 4096)
+			if _, err := theirs.Write(in); err != nil {
+				return
+			}
+			for n := 0; !bytes.Contains(buf[:n], []byte("PING\r\n")); {
+				k, err := theirs.Read(buf[n:])
+				if err != nil {
+					return
+				}
+				n += k
+			}
+			go func() { // takes the pong
+				for {
+					if _, err := theirs.Read(buf); err != nil {
+						return
+					}
+				}
+			}()
+			_, _ = theirs.Write([]byte("PONG\r\n" + c.in))
+		}()
+		l, err := openLink(context.Background(), ours, nil, "test", "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		told := make(chan error, 1)
+		l.listen(new(buffers), func(sid int, msg []byte) { got += fmt.Sprintf("%d %s|", sid, msg) }, func(err error) { told <- err })
+		if err := <-told; err == nil || !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%.40q: %v, want %s", c.in, err, c.err)
+		}
+		if got != c.want {
+			t.Errorf("%.40q: delivered %.60q, want %.60q", c.in, got, c.want)
+		}
+		if err := l.Publish("a", make([]byte, 101)); !errors.Is(err, nats.ErrMaxPayload) {
+			t.Errorf("too large: %v", err)
+		}
+		if err := l.Publish("a", nil); !errors.Is(err, nats.ErrConnectionClosed) {
+			t.Errorf("after its end: %v", err)
+		}
+	}
+}

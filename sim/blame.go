@@ -1,0 +1,143 @@
+package sim
+
+import "time"
+
+// Who holds up the others, as the world knows it. The coordinator only hears what
+// nodes say, so it is held against this where the network and the coordinator itself
+// have been well for a while: then it must be right, and in time.
+
+// settled is how long all must have been well before it counts.
+const settled = 450 * time.Millisecond
+
+// trouble notes that the network is disturbed, or was until now.
+func (w *world) trouble() { w.net.troubled = w.now }
+
+// fresh is when a process that begins now was last disturbed: those of the beginning
+// never were.
+func (w *world) fresh() time.Duration {
+	if w.now == 0 {
+		return -settled
+	}
+	return w.now
+}
+
+// well says whether network and coordinator have been undisturbed for a while.
+func (w *world) well(c *coordinator) bool {
+	n := &w.net
+	return n.loss == 0 && n.twice == 0 && n.late == 0 && n.cuts == 0 && w.now-n.troubled >= settled && w.now-c.stirred >= settled
+}
+
+// role is what a node does for the others, in truth.
+type role uint8
+
+const (
+	waits role = iota // nothing keeps it but others
+	works             // it moves
+	hangs             // it does not
+	gone              // dead, frozen or just awake: gossip's matter
+)
+
+func (n *node) role() role {
+	switch {
+	case n.gone():
+		return gone
+	case n.hangs, n.jobs.hangs && n.jobs.busy():
+		return hangs
+	case n.jobs.busy():
+		return works
+	}
+	return waits
+}
+
+func (n *node) gone() bool { return n.dead || n.frozen || n.w.now-n.stirred < settled }
+
+// holder is since when a node holds up the others, alone.
+type holder struct {
+	node  *node
+	since time.Duration
+}
+
+// held: a node that alone hangs, while every other is free, is left out within
+// limit. It is called when a look has blamed nobody.
+func (k *checker) held(c *coordinator, h *holder, hosts []*node, limit time.Duration, free func(*node) bool) {
+	var hung *node
+	alone := k.w.well(c) && len(hosts) > 1
+	for _, n := range hosts {
+		switch r := n.role(); {
+		case r == hangs && hung == nil:
+			hung = n
+		case r == hangs || r == gone || !free(n):
+			alone = false
+		}
+	}
+	if !alone || hung != h.node {
+		*h = holder{hung, k.w.now}
+	}
+	if h.node != nil {
+		h.since = max(h.since, h.node.jobs.moved)
+	}
+	if h.node != nil && k.w.now-h.since > limit {
+		k.fail("I8: %s hangs, the others have waited for %v, and it is not left out", h.node.name, k.w.now-h.since)
+	}
+}
+
+// blames: who is said to hang had not moved for that long when it was asked, and not
+// all are alike.
+func (k *checker) blames(c *coordinator, hosts []*node, hung []int, asked, long time.Duration) {
+	if len(hung) == 0 || !k.w.well(c) {
+		return
+	}
+	for _, i := range hung {
+		n := hosts[i]
+		if still := asked - n.jobs.moved; !n.hangs && !n.gone() && still >= 0 && still < long {
+			k.fail("I8: %s is blamed for a standstill, but it moved %v before", n.name, still)
+		}
+	}
+	for _, n := range hosts {
+		if n.role() != hangs {
+			return
+		}
+	}
+	k.fail("I8: a node is blamed while all %d hang alike", len(hosts))
+}
+
+// slows: who is said to be slow was, not long ago.
+func (k *checker) slows(c *coordinator, n *node) {
+	if k.w.well(c) && !n.gone() && n.slow == 1 && k.w.now-n.dragged >= settled {
+		k.fail("I8: %s is blamed for being slow, but it is not", n.name)
+	}
+}
+
+// spent is what steps have cost.
+type spent struct {
+	steps int
+	time  time.Duration
+}
+
+// paced: a node that alone is slow in steps is left out within twice the steps and
+// the time that it takes to say so.
+func (k *checker) paced(c *coordinator, g *serving, took time.Duration) {
+	p := &c.pace
+	if p.truth == nil {
+		p.truth = map[string]spent{}
+	}
+	slow := 0
+	well := k.w.well(c) && len(g.hosts) > 1
+	for _, h := range g.hosts {
+		if h.slow > 1 {
+			slow++
+		}
+		well = well && !h.gone()
+	}
+	for i, h := range g.hosts {
+		id := g.nodes[i].ID
+		if !well || slow != 1 || h.slow < 32 {
+			delete(p.truth, id)
+			continue
+		}
+		s := spent{p.truth[id].steps + 1, p.truth[id].time + took}
+		if p.truth[id] = s; s.steps > 2*8 && s.time > 2*8*time.Second/paceScale {
+			k.fail("I8: %s has been %d times slower for %d steps in %v, and is not left out", id, h.slow, s.steps, s.time)
+		}
+	}
+}

@@ -1,0 +1,229 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"shoal/actors/batcher"
+	"shoal/actors/socket"
+	"shoal/topology"
+)
+
+// What cluster/straggler.go and loadwatch.go do: the real Stall, LoadStall and Pace
+// are fed with what nodes say of themselves.
+
+// flight is a step on its way.
+type flight struct {
+	c       *coordinator
+	g       *serving
+	p       *batcher.Plan
+	replies []*stepReply
+	errs    []error
+	left    int
+	began   time.Duration
+	rule    topology.Stall
+	truth   holder
+}
+
+// answered takes what a rank said to the step, once.
+func (f *flight) answered(rank int, v any, err error) {
+	if f.replies[rank] != nil || f.errs[rank] != nil {
+		return // it was given up
+	}
+	if err != nil {
+		f.errs[rank] = fmt.Errorf("node %s: %w", f.g.nodes[rank].ID, err)
+	} else {
+		f.replies[rank] = v.(*stepReply)
+	}
+	if f.left--; f.left == 0 {
+		f.c.gathered(f.g, f.p, f.began, f.replies, f.errs)
+	}
+}
+
+// look asks all nodes how far they are, and leaves out who holds up the others.
+func (f *flight) look() {
+	if f.left == 0 {
+		return
+	}
+	c, every, asked := f.c, f.c.w.cfg.stall/8, f.c.w.now
+	c.standings(f.g.hosts, every, func(said []*topology.Standing) {
+		if f.left == 0 {
+			return
+		}
+		ranks := make([]topology.Progress, len(said))
+		for i, s := range said {
+			ranks[i] = s.InStep(f.p.Epoch, f.p.Step)
+		}
+		c.blameAll(ranks)
+		hung := f.rule.Look(c.w.now-f.began, ranks)
+		c.w.watch.blames(c, f.g.hosts, hung, asked, f.rule.Deadline-2*every)
+		for _, rank := range hung {
+			c.fence(f.g.nodes[rank], fmt.Sprintf("it made no progress in step %d.%d", f.p.Epoch, f.p.Step), true)
+		}
+		if len(hung) > 0 && c.w.opt.Bug != NoVerdict {
+			for rank := range f.errs {
+				f.answered(rank, nil, errFenced)
+			}
+			return
+		}
+		c.w.watch.held(c, &f.truth, f.g.hosts, c.w.cfg.stall+every, func(n *node) bool { return n.role() == waits })
+		c.w.after(c.process, every, f.look)
+	})
+}
+
+var errFenced = errors.New("cluster: a node is fenced")
+
+// loading is a load on its way.
+type loading struct {
+	c     *coordinator
+	e     topology.LoadSlices
+	rule  topology.LoadStall
+	began time.Duration
+	truth holder
+}
+
+// look is flight.look for a load, whose nodes do not wait for each other.
+func (l *loading) look() {
+	c, number := l.c, l.e.Placement.Epoch
+	over := func() bool {
+		phase, _ := c.authority.Phase()
+		return phase != topology.Loading || c.authority.Epoch() != number
+	}
+	if over() {
+		return
+	}
+	var hosts []*node
+	for _, n := range l.e.Nodes {
+		hosts = append(hosts, c.hosts[n.ID].node)
+	}
+	every, asked := c.w.cfg.loadStall/8, c.w.now
+	c.standings(hosts, every, func(said []*topology.Standing) {
+		if over() {
+			return
+		}
+		ranks := make([]topology.LoadProgress, len(said))
+		for i, s := range said {
+			ranks[i] = s.InLoad(number)
+		}
+		if c.w.opt.Bug == BlameAll {
+			for i := range ranks {
+				ranks[i].Done = ranks[i].Done || i == 0
+			}
+		}
+		hung, fails := l.rule.Look(c.w.now-l.began, ranks)
+		c.w.watch.blames(c, hosts, hung, asked, l.rule.Deadline-2*every)
+		for _, rank := range hung {
+			c.fence(l.e.Nodes[rank], "it made no progress in loading its weights", true)
+		}
+		if fails {
+			c.w.cover[LoadGivenUp]++
+			for _, n := range l.e.Nodes {
+				c.post(func() {
+					c.answered(number, n.ID, errors.New("cluster: no node has made progress in loading its weights"))
+				})
+			}
+		}
+		if len(hung) == 0 {
+			c.w.watch.held(c, &l.truth, hosts, l.rule.Deadline+3*every, func(n *node) bool { return n.state.Now().Phase != socket.Loading })
+		}
+		c.w.after(c.process, every, l.look)
+	})
+}
+
+// standings asks all nodes at once how far they are; who has not answered after
+// limit says nothing.
+func (c *coordinator) standings(hosts []*node, limit time.Duration, done func([]*topology.Standing)) {
+	said, left := make([]*topology.Standing, len(hosts)), len(hosts)
+	for i, h := range hosts {
+		c.w.ask(c.process, h.process, limit, func(reply func(any, error)) {
+			h.take(func() { reply(h.standing(), nil) })
+		}, func(v any, err error) {
+			if err == nil {
+				said[i] = v.(*topology.Standing)
+			}
+			if left--; left == 0 {
+				done(said)
+			}
+		})
+	}
+}
+
+// pace is what the stepper keeps of the steps of an epoch.
+type pace struct {
+	topology.Pace
+	epoch uint32
+	truth map[string]spent // on steps in which a node alone was slow
+}
+
+// keepPace notes who kept the others waiting. Pace has its rules in seconds of the
+// product, which are so many times longer.
+func (c *coordinator) keepPace(g *serving, took time.Duration, replies []*stepReply) {
+	ids, late := make([]string, len(replies)), make([][]time.Duration, len(replies))
+	for i, r := range replies {
+		ids[i] = g.nodes[i].ID
+		for _, d := range r.late {
+			late[i] = append(late[i], d*paceScale)
+		}
+	}
+	p := &c.pace
+	if p.epoch != g.place.Epoch {
+		*p = pace{epoch: g.place.Epoch}
+	}
+	for _, r := range p.Step(took*paceScale, ids, c.mirrored(late)) {
+		switch {
+		case r.Over:
+			c.w.cover[StragglerOver]++
+			continue
+		case !r.Fence:
+			c.w.cover[StragglerNamed]++
+			continue
+		}
+		for rank, n := range g.nodes {
+			if n.ID == r.ID {
+				c.w.watch.slows(c, g.hosts[rank])
+				c.fence(n, fmt.Sprintf("the others wait for it %.0f%% of the time", 100*r.Ratio), false)
+			}
+		}
+	}
+	c.w.watch.paced(c, g, took)
+}
+
+// fence is the director's: it leaves a node out.
+func (c *coordinator) fence(n topology.Node, why string, hung bool) {
+	if c.w.opt.Bug == NoVerdict {
+		return
+	}
+	c.post(func() {
+		effects := c.authority.Fence(n.ID, n.Incarnation, why, hung)
+		if f, fenced := c.authority.Fenced()[n.ID]; fenced && effects != nil {
+			c.w.logf("director: %s is fenced, for the %d. time: %s", n.ID, f.Times, why)
+			if hung {
+				c.w.cover[FencedHung]++
+			} else {
+				c.w.cover[FencedSlow]++
+			}
+		}
+		c.direct(effects)
+	})
+}
+
+// probe asks a fenced node whether its executor works.
+func (c *coordinator) probe(n topology.Node) {
+	if c.w.opt.Bug == NoProbe {
+		return
+	}
+	h := c.hosts[n.ID].node
+	c.w.ask(c.process, h.process, c.w.cfg.probe, func(reply func(any, error)) {
+		h.take(func() { reply(h.standing(), nil) })
+	}, func(v any, err error) {
+		if err != nil || v.(*topology.Standing).Busy {
+			c.w.cover[ProbedInVain]++
+			return
+		}
+		c.post(func() {
+			c.w.cover[Back]++
+			c.authority.Works(n.ID, n.Incarnation)
+		})
+	})
+}
