@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -128,6 +129,7 @@ func TestLinkReads(t *testing.T) {
 		{big + "\r\n", "", "buffer full"},
 	} {
 		ours, theirs := net.Pipe()
+		heard, ponged := make(chan struct{}), make(chan struct{}) // before the server goes: a closed pipe takes no deadline and no pong
 		go func() {
 			defer theirs.Close()
 			in := []byte("INFO {\"max_payload\":100}\r\n")
@@ -143,18 +145,21 @@ func TestLinkReads(t *testing.T) {
 				n += k
 			}
 			go func() { // takes the pong
-				for {
-					if _, err := theirs.Read(buf); err != nil {
-						return
-					}
-				}
+				_, _ = io.ReadFull(theirs, buf[:len("PONG\r\n")])
+				close(ponged)
 			}()
-			_, _ = theirs.Write([]byte("PONG\r\n" + c.in))
+			_, _ = theirs.Write([]byte("PONG\r\n"))
+			<-heard
+			_, _ = theirs.Write([]byte(c.in))
+			if strings.Contains(c.in, "PING\r\n") {
+				<-ponged
+			}
 		}()
 		l, err := openLink(context.Background(), ours, nil, "test", "x")
 		if err != nil {
 			t.Fatal(err)
 		}
+		close(heard)
 		got := ""
 		told := make(chan error, 1)
 		l.listen(new(buffers), func(sid int, msg []byte) { got += fmt.Sprintf("%d %s|", sid, msg) }, func(err error) { told <- err })
