@@ -66,7 +66,7 @@ type batchPayload struct {
 	Expired bool `json:"expired,omitempty"`
 }
 
-func (b *batch) apply(r *record, seq uint64) error {
+func (b *batch) apply(r *Record, seq uint64) error {
 	n := BatchNote{Kind: r.kind, At: r.at}
 	var spec batchSpec
 	var end batchEnd
@@ -107,13 +107,13 @@ func (b *batch) apply(r *record, seq uint64) error {
 func (s *Store) loadBatch(name string, seq uint64, data []byte) {
 	b := s.batches[name]
 	if b == nil {
-		b = &batch{id: name, journal: journal{name: name}}
+		b = &batch{id: name, journal: journal{Journal: Journal{Name: name}}}
 		s.batches[name] = b
 	}
 	if b.damage != "" {
 		return
 	}
-	r, err := b.journal.verify(seq, data)
+	r, err := b.journal.Verify(seq, data)
 	if err == nil {
 		err = b.apply(&r, seq)
 	}
@@ -135,7 +135,7 @@ func (s *Store) appendBatch(ctx context.Context, b *batch, kind Kind, payload an
 	}
 	b.journal.write.Lock()
 	defer b.journal.write.Unlock()
-	foreign := func(r *record) error { return b.apply(r, b.journal.last) }
+	foreign := func(r *Record) error { return b.apply(r, b.journal.last) }
 	if b.journal.doubt {
 		if err := b.journal.catchUp(ctx, s.log, foreign); err != nil {
 			return s.failed(err)
@@ -151,7 +151,7 @@ func (s *Store) appendBatch(ctx context.Context, b *batch, kind Kind, payload an
 	if err := next.Apply(n); err != nil {
 		return fmt.Errorf("batch %s: %w", b.id, err)
 	}
-	r := record{kind: kind, at: n.At, payload: text}
+	r := Record{kind: kind, at: n.At, payload: text}
 	seq, err := b.journal.append(ctx, s.log, &r, foreign)
 	if err != nil {
 		return s.failed(err)
@@ -174,7 +174,7 @@ func (s *Store) createBatch(ctx context.Context, spec batchSpec) (*batch, error)
 	b := s.batches[id]
 	s.mu.Unlock()
 	if b == nil {
-		b = &batch{id: id, journal: journal{name: id}}
+		b = &batch{id: id, journal: journal{Journal: Journal{Name: id}}}
 		err := s.appendBatch(ctx, b, KindBatch, spec)
 		if b.state.Phase == "" {
 			return nil, err

@@ -8,8 +8,9 @@
 //	        api.Engine
 //
 // A job is a journal: Accept, Start, Tokens..., Done. Its state is the fold of its
-// records (state.go, pure), so a process that takes over reads the journal and
-// goes on. Each record is appended under the number of the last one
+// records (state.go, pure), and how a record gets to the end of a journal is decided
+// beside it (state_journal.go; journal.go does it), so a process that takes over
+// reads the journal and goes on. Each record is appended under the number of the last one
 // (compare-and-swap per journal) and carries a hash of itself and of the one
 // before it (record.go): two writers cannot both win, and damage has a name.
 //

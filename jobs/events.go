@@ -56,7 +56,7 @@ func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(v.ctx, cancel)()
-	f := &follower{store: v.store, check: journal{name: j.id}, replay: task.Replay(), from: from, out: v.api.NewEventStream(w)}
+	f := &follower{store: v.store, check: journal{Journal: Journal{Name: j.id}}, replay: task.Replay(), from: from, out: v.api.NewEventStream(w)}
 	for {
 		now := j.view() // before the read: what comes after it rings changed
 		if err := f.read(ctx); err != nil {
@@ -119,12 +119,12 @@ type follower struct {
 var errGoneClient = errors.New("jobs: the client left")
 
 func (f *follower) read(ctx context.Context) error {
-	return f.store.log.Read(ctx, f.check.name, f.check.last, func(seq uint64, data []byte) error {
-		r, err := f.check.verify(seq, data)
+	return f.store.log.Read(ctx, f.check.Name, f.check.last, func(seq uint64, data []byte) error {
+		r, err := f.check.Verify(seq, data)
 		if err != nil || r.kind != KindTokens {
 			return err
 		}
-		_, events, err := decodeTokens(r.payload)
+		_, events, err := DecodeTokens(r.payload)
 		if err != nil {
 			return err
 		}

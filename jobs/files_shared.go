@@ -71,7 +71,7 @@ func (f *SharedFiles) abandon(ctx context.Context, id string) error {
 	if r, err := decodeRecord(id, data); err != nil || r.kind == KindFile {
 		return nil //nolint:nilerr // damage is told to whoever reads it
 	}
-	end := record{kind: KindChunk}
+	end := Record{kind: KindChunk}
 	if _, err := f.log.Append(ctx, id, seq, end.encode(id)); err != nil {
 		if errors.Is(err, ErrConflict) {
 			return nil
@@ -135,10 +135,10 @@ func (f *SharedFiles) publish(ctx context.Context, x File) (_ File, err error) {
 		return File{}, err
 	}
 	defer file.Close()
-	j := journal{name: x.ID}
+	j := journal{Journal: Journal{Name: x.ID}}
 	add := func(kind Kind, payload []byte) error {
-		r := record{kind: kind, at: x.CreatedAt * 1000, payload: payload}
-		_, err := j.append(ctx, patient{f.log}, &r, func(*record) error {
+		r := Record{kind: kind, at: x.CreatedAt * 1000, payload: payload}
+		_, err := j.append(ctx, patient{f.log}, &r, func(*Record) error {
 			return fmt.Errorf("%w: another process writes the file %s", ErrConflict, x.ID)
 		})
 		return err
@@ -232,9 +232,9 @@ func (f *SharedFiles) fetch(ctx context.Context, x File) error {
 	defer cancel()
 	pr, pw := io.Pipe()
 	go func() { // ends when the pipe's other end is closed
-		j := journal{name: x.ID}
+		j := journal{Journal: Journal{Name: x.ID}}
 		err := f.log.Read(ctx, x.ID, 0, func(seq uint64, data []byte) error {
-			r, err := j.verify(seq, data)
+			r, err := j.Verify(seq, data)
 			if err == nil && r.kind == KindChunk {
 				_, err = pw.Write(r.payload)
 			}

@@ -170,10 +170,10 @@ func TestHalfAFileIsAbandoned(t *testing.T) {
 	for name, ends := range map[string]bool{"the writer is late": false, "the writer is faster": true} {
 		t.Run(name, func(t *testing.T) {
 			l := NewMemoryLog()
-			j := journal{name: "file-x"}
+			j := journal{Journal: Journal{Name: "file-x"}}
 			write := func(kind Kind, payload string) error {
-				r := record{kind: kind, payload: []byte(payload)}
-				_, err := j.append(ctx, l, &r, func(*record) error { return ErrConflict })
+				r := Record{kind: kind, payload: []byte(payload)}
+				_, err := j.append(ctx, l, &r, func(*Record) error { return ErrConflict })
 				return err
 			}
 			if err := write(KindChunk, "half"); err != nil {

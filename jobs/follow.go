@@ -41,9 +41,9 @@ func (s *Store) heard(ctx context.Context, name string, seq uint64) {
 		b := s.batches[name]
 		s.mu.Unlock()
 		if b == nil {
-			b = &batch{id: name, journal: journal{name: name}}
+			b = &batch{id: name, journal: journal{Journal: Journal{Name: name}}}
 		}
-		s.catchUp(ctx, &b.journal, seq, func(r *record) error { return b.apply(r, b.journal.last) })
+		s.catchUp(ctx, &b.journal, seq, func(r *Record) error { return b.apply(r, b.journal.last) })
 		b.mu.Lock()
 		known := b.state.Phase != ""
 		b.mu.Unlock()
@@ -61,7 +61,7 @@ func (s *Store) heard(ctx context.Context, name string, seq uint64) {
 		s.jobs[name] = j
 	}
 	s.mu.Unlock()
-	if !s.catchUp(ctx, &j.journal, seq, func(r *record) error { return j.apply(r, j.journal.last) }) {
+	if !s.catchUp(ctx, &j.journal, seq, func(r *Record) error { return j.apply(r, j.journal.last) }) {
 		s.forget(j) // nothing is there, unless it is known
 		return
 	}
@@ -77,14 +77,14 @@ func (s *Store) heard(ctx context.Context, name string, seq uint64) {
 }
 
 // catchUp reads a journal up to a message; false: it was known.
-func (s *Store) catchUp(ctx context.Context, j *journal, seq uint64, foreign func(*record) error) bool {
+func (s *Store) catchUp(ctx context.Context, j *journal, seq uint64, foreign func(*Record) error) bool {
 	j.write.Lock()
 	defer j.write.Unlock()
 	if seq <= j.last {
 		return false
 	}
 	if err := j.catchUp(ctx, s.log, foreign); err != nil && ctx.Err() == nil {
-		s.cfg.Logger.Warn("jobs: what another process wrote cannot be read", "journal", j.name, "error", err)
+		s.cfg.Logger.Warn("jobs: what another process wrote cannot be read", "journal", j.Name, "error", err)
 	}
 	s.mu.Lock()
 	s.last = max(s.last, j.last)

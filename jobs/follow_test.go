@@ -29,7 +29,7 @@ func TestFollowTakesUpWhatOthersWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := old.end(t.Context(), old.job(before.id), record{kind: KindCancel, at: 1}); err != nil {
+	if err := old.end(t.Context(), old.job(before.id), Record{kind: KindCancel, at: 1}); err != nil {
 		t.Fatal(err)
 	}
 	b, err := old.createBatch(t.Context(), batchSpec{Input: "f", Endpoint: "e"})
@@ -73,7 +73,7 @@ func TestCopy(t *testing.T) {
 		}
 		ids = append(ids, v.id)
 	}
-	if err := a.append(t.Context(), a.job(ids[1]), record{kind: KindStart, attempt: 1, at: 1}); err != nil {
+	if err := a.append(t.Context(), a.job(ids[1]), Record{kind: KindStart, attempt: 1, at: 1}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := to.Append(t.Context(), ids[0], 0, []byte("of a copy that was cut short")); err != nil {

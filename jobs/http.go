@@ -265,7 +265,7 @@ func (v *Service) stopJob(ctx context.Context, j *job) error {
 		if j.view().state.Phase.Final() {
 			return nil
 		}
-		err := v.write(ctx, j, record{kind: KindCancel, at: v.store.now()}, nil)
+		err := v.write(ctx, j, Record{kind: KindCancel, at: v.store.now()}, nil)
 		if err == nil || errors.Is(err, ErrFinal) {
 			j.mu.Lock()
 			if j.attempts != nil {

@@ -162,10 +162,10 @@ func TestDamageOnDiskHasAName(t *testing.T) {
 	for i := range jobs {
 		v, _, err := s.Accept(t.Context(), Spec{Endpoint: "e", Body: []byte(fmt.Sprintf(`"body %d"`, i))})
 		if err == nil {
-			err = s.append(t.Context(), s.job(v.id), record{kind: KindStart, attempt: 1})
+			err = s.append(t.Context(), s.job(v.id), Record{kind: KindStart, attempt: 1})
 		}
 		if err == nil {
-			err = s.append(t.Context(), s.job(v.id), record{kind: KindTokens, attempt: 1, payload: encodeTokens(0, sampleEvents())})
+			err = s.append(t.Context(), s.job(v.id), Record{kind: KindTokens, attempt: 1, payload: EncodeTokens(0, sampleEvents())})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -213,7 +213,7 @@ func TestDamageOnDiskHasAName(t *testing.T) {
 					said += v.damage
 					continue
 				}
-				err := s.read(t.Context(), v.id, func(*record) error { return nil })
+				err := s.read(t.Context(), v.id, func(*Record) error { return nil })
 				if v.state.Events == len(sampleEvents()) && err == nil {
 					good++
 				} else if err != nil {

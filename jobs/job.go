@@ -33,7 +33,7 @@ type job struct {
 }
 
 func newJob(id string) *job {
-	return &job{id: id, journal: journal{name: id}, changed: make(chan struct{})}
+	return &job{id: id, journal: journal{Journal: Journal{Name: id}}, changed: make(chan struct{})}
 }
 
 // view is a copy of what clients may see.
@@ -56,8 +56,8 @@ func (j *job) view() view {
 }
 
 // apply folds a record into the state; it may be of this process or read back.
-func (j *job) apply(r *record, seq uint64) error {
-	n, err := r.note()
+func (j *job) apply(r *Record, seq uint64) error {
+	n, err := r.Note()
 	if err != nil {
 		return err
 	}
@@ -108,19 +108,19 @@ func (j *job) spoil(why string, now int64) {
 // append writes a record and folds it in. The state is asked before, so that a
 // record that cannot follow is never written; ErrConflict and the errors of
 // State.Apply mean that whoever writes must look at the state again.
-func (s *Store) append(ctx context.Context, j *job, r record) error {
+func (s *Store) append(ctx context.Context, j *job, r Record) error {
 	j.journal.write.Lock()
 	defer j.journal.write.Unlock()
 	if j.gone {
 		return errGone
 	}
-	foreign := func(r *record) error { return j.apply(r, j.journal.last) }
+	foreign := func(r *Record) error { return j.apply(r, j.journal.last) }
 	if j.journal.doubt {
 		if err := j.journal.catchUp(ctx, s.log, foreign); err != nil {
 			return s.failed(err)
 		}
 	}
-	n, err := r.note()
+	n, err := r.Note()
 	if err != nil {
 		return err
 	}
@@ -143,10 +143,10 @@ func (s *Store) append(ctx context.Context, j *job, r record) error {
 
 // read calls each for the records of a job from the first, which it verifies
 // anew: what is on disk may have changed since.
-func (s *Store) read(ctx context.Context, id string, each func(*record) error) error {
-	check := journal{name: id}
+func (s *Store) read(ctx context.Context, id string, each func(*Record) error) error {
+	check := journal{Journal: Journal{Name: id}}
 	return s.log.Read(ctx, id, 0, func(seq uint64, data []byte) error {
-		r, err := check.verify(seq, data)
+		r, err := check.Verify(seq, data)
 		if err != nil {
 			return err
 		}
@@ -160,7 +160,7 @@ var errEnough = errors.New("jobs: enough")
 func (s *Store) spec(ctx context.Context, id string) (Spec, error) {
 	var spec Spec
 	found := false
-	err := s.read(ctx, id, func(r *record) error {
+	err := s.read(ctx, id, func(r *Record) error {
 		found = true
 		if err := json.Unmarshal(r.payload, &spec); err != nil {
 			return fmt.Errorf("%w: the request does not decode: %v", ErrDamaged, err)
@@ -179,7 +179,7 @@ func (s *Store) spec(ctx context.Context, id string) (Spec, error) {
 // result reads what was committed and checks it.
 func (s *Store) result(ctx context.Context, v view) (json.RawMessage, error) {
 	var out []byte
-	err := s.read(ctx, v.id, func(r *record) error {
+	err := s.read(ctx, v.id, func(r *Record) error {
 		if r.kind == KindPart && r.attempt == v.state.Attempt {
 			out = append(out, r.payload...)
 		}

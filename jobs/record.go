@@ -9,7 +9,7 @@ import (
 	"fmt"
 )
 
-// A record is one message of a journal:
+// Record is one message of a journal:
 //
 //	0   4  magic "SHJ1"
 //	4   1  kind
@@ -25,7 +25,7 @@ import (
 // Little endian. The hash is our own because the store's checksums have missed
 // damage before; with the name in it a record cannot stand in another journal,
 // and with the chain none can go missing from the middle unseen.
-type record struct {
+type Record struct {
 	kind    Kind
 	number  uint32
 	attempt uint32
@@ -46,7 +46,7 @@ const (
 var ErrDamaged = errors.New("jobs: record damaged")
 
 // encode fills in sum and returns the bytes.
-func (r *record) encode(journal string) []byte {
+func (r *Record) encode(journal string) []byte {
 	b := make([]byte, recordHead, recordHead+len(r.payload)+sha256.Size)
 	copy(b, recordMagic)
 	b[4] = byte(r.kind)
@@ -69,9 +69,9 @@ func sumOf(journal string, b []byte) [sha256.Size]byte {
 }
 
 // decodeRecord checks length and hash before it believes anything.
-func decodeRecord(journal string, b []byte) (record, error) {
-	bad := func(format string, a ...any) (record, error) {
-		return record{}, fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, a...))
+func decodeRecord(journal string, b []byte) (Record, error) {
+	bad := func(format string, a ...any) (Record, error) {
+		return Record{}, fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, a...))
 	}
 	if len(b) < recordHead+sha256.Size {
 		return bad("%d bytes, a record has at least %d: it was cut off", len(b), recordHead+sha256.Size)
@@ -86,7 +86,7 @@ func decodeRecord(journal string, b []byte) (record, error) {
 	if want := sumOf(journal, body); !bytes.Equal(want[:], sum) {
 		return bad("its SHA-256 is %x, it says %x: a bit has changed", want[:6], sum[:6])
 	}
-	return record{kind: Kind(b[4]), number: binary.LittleEndian.Uint32(b[8:]), attempt: binary.LittleEndian.Uint32(b[12:]),
+	return Record{kind: Kind(b[4]), number: binary.LittleEndian.Uint32(b[8:]), attempt: binary.LittleEndian.Uint32(b[12:]),
 		at: int64(binary.LittleEndian.Uint64(b[16:])), prev: [sha256.Size]byte(b[28:60]), payload: body[recordHead:], sum: [sha256.Size]byte(sum)}, nil
 }
 
@@ -130,8 +130,20 @@ type committed struct {
 	} `json:"usage"`
 }
 
-// note is what State needs of a record.
-func (r *record) note() (Note, error) {
+// NewRecord is the record of a note. Without a payload Retry and Dead say what the
+// note says.
+func NewRecord(n Note, payload []byte) Record {
+	if payload == nil && (n.Kind == KindRetry || n.Kind == KindDead) {
+		payload, _ = json.Marshal(ending{Code: n.Code, Message: n.Message, NotBefore: n.NotBefore, Forgiven: n.Forgiven})
+	}
+	return Record{kind: n.Kind, attempt: n.Attempt, at: n.At, payload: payload}
+}
+
+// Payload is what the record says beyond its note.
+func (r *Record) Payload() []byte { return r.payload }
+
+// Note is what State needs of a record.
+func (r *Record) Note() (Note, error) {
 	n := Note{Kind: r.kind, Attempt: r.attempt, At: r.at}
 	switch r.kind {
 	case KindTokens:

@@ -27,14 +27,14 @@ func sampleEvents() []Logged {
 
 func TestEventsReturnExactly(t *testing.T) {
 	want := sampleEvents()
-	first, got, err := decodeTokens(encodeTokens(41, want))
+	first, got, err := DecodeTokens(EncodeTokens(41, want))
 	if err != nil || first != 41 || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%v %d\n%+v\n%+v", err, first, got, want)
 	}
 }
 
 func TestEveryFlippedBitAndEveryCutIsFound(t *testing.T) {
-	r := record{kind: KindTokens, number: 3, attempt: 2, at: 99, payload: encodeTokens(0, sampleEvents())}
+	r := Record{kind: KindTokens, number: 3, attempt: 2, at: 99, payload: EncodeTokens(0, sampleEvents())}
 	whole := r.encode("job-a")
 	if _, err := decodeRecord("job-a", whole); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func TestEveryFlippedBitAndEveryCutIsFound(t *testing.T) {
 }
 
 func FuzzRecord(f *testing.F) {
-	r := record{kind: KindAccept, payload: []byte(`{}`)}
+	r := Record{kind: KindAccept, payload: []byte(`{}`)}
 	f.Add(r.encode("j"))
 	f.Add([]byte(recordMagic))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -69,14 +69,14 @@ func FuzzRecord(f *testing.F) {
 }
 
 func FuzzTokens(f *testing.F) {
-	f.Add(encodeTokens(7, sampleEvents()))
+	f.Add(EncodeTokens(7, sampleEvents()))
 	f.Add([]byte{0, 1, 4, 0, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		first, events, err := decodeTokens(b)
+		first, events, err := DecodeTokens(b)
 		if err != nil {
 			return
 		}
-		again, more, err := decodeTokens(encodeTokens(first, events))
+		again, more, err := DecodeTokens(EncodeTokens(first, events))
 		if err != nil || again != first || len(more) != len(events) {
 			t.Fatalf("%d events decode, encode and do not decode: %v", len(events), err)
 		}

@@ -31,7 +31,7 @@ func (v *Service) attempt(ctx context.Context, j *job) {
 	var fail *Failure
 	var f failed
 	switch {
-	case err == nil, errors.Is(err, errStop), errors.Is(err, ErrFinal), errors.Is(err, ErrFenced), errors.Is(err, ErrConflict):
+	case err == nil, errors.Is(err, errStop), Superseded(err):
 		return
 	case v.ctx.Err() != nil:
 		fail = &Failure{Code: "interrupted", Message: "The coordinator was stopped.", Forgiven: true}
@@ -60,7 +60,7 @@ func (v *Service) attempt(ctx context.Context, j *job) {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
 	v.cfg.Logger.Info("jobs: attempt failed", "job", j.id, "attempt", st.Attempt, "code", e.Code, "error", e.Message, "dead", n.Kind == KindDead)
-	if err := v.write(last, j, record{kind: n.Kind, attempt: n.Attempt, at: n.At}, e); err != nil {
+	if err := v.write(last, j, Record{kind: n.Kind, attempt: n.Attempt, at: n.At}, e); err != nil {
 		// The next attempt finds the job running and takes it over.
 		v.cfg.Logger.Warn("jobs: the end of an attempt was not written", "job", j.id, "error", err)
 	}
@@ -76,12 +76,6 @@ type failed struct {
 
 func (f failed) Error() string { return f.Code + ": " + f.Message }
 
-// permanent codes of the engine: trying again cannot help.
-var permanent = map[string]bool{"invalid_request": true, "context_length_exceeded": true, "sampling_failed": true, "replay_diverged": true}
-
-// away are codes that say that there was no cluster.
-var away = map[string]bool{"no_cluster": true, "draining": true}
-
 func failureOf(err error) *Failure {
 	var (
 		eng  api.ErrFailed
@@ -93,8 +87,7 @@ func failureOf(err error) *Failure {
 	f := &Failure{Code: "engine_error", Message: err.Error()}
 	switch {
 	case errors.As(err, &eng):
-		f.Code, f.Message = eng.Code, eng.Message
-		f.Permanent, f.Forgiven = permanent[eng.Code], away[eng.Code]
+		*f = EngineFailure(eng.Code, eng.Message)
 	case errors.As(err, &inv):
 		f.Code, f.Permanent = cmp.Or(inv.Code, "invalid_request"), true
 	case errors.As(err, &long):
@@ -110,7 +103,7 @@ func failureOf(err error) *Failure {
 }
 
 // write appends a record with a JSON payload, and accounts for its end.
-func (v *Service) write(ctx context.Context, j *job, r record, payload any) error {
+func (v *Service) write(ctx context.Context, j *job, r Record, payload any) error {
 	if payload != nil {
 		b, err := json.Marshal(payload)
 		if err != nil {
@@ -143,10 +136,10 @@ func (v *Service) try(ctx context.Context, j *job) error {
 		return errStop
 	}
 	if n.Kind == KindDead {
-		return v.write(ctx, j, record{kind: KindDead, attempt: n.Attempt, at: n.At},
+		return v.write(ctx, j, Record{kind: KindDead, attempt: n.Attempt, at: n.At},
 			ending{Code: n.Code, Message: n.Message, Status: http.StatusInternalServerError})
 	}
-	if err := v.write(ctx, j, record{kind: KindStart, attempt: n.Attempt, at: n.At}, nil); err != nil {
+	if err := v.write(ctx, j, Record{kind: KindStart, attempt: n.Attempt, at: n.At}, nil); err != nil {
 		return err
 	}
 	l := &life{Service: v, job: j, attempt: n.Attempt}
@@ -180,11 +173,11 @@ func (l *life) resume(ctx context.Context) error {
 	}
 	l.replay = l.task.Replay()
 	l.emitted, l.scored = make([][]int32, l.task.Choices()), make([]bool, l.task.Choices())
-	return l.store.read(ctx, l.job.id, func(r *record) error {
+	return l.store.read(ctx, l.job.id, func(r *Record) error {
 		if r.kind != KindTokens {
 			return nil
 		}
-		_, events, err := decodeTokens(r.payload)
+		_, events, err := DecodeTokens(r.payload)
 		if err != nil {
 			return err
 		}
@@ -335,8 +328,8 @@ func (l *life) log(ctx context.Context, batch []arrival) (ended []int, err error
 	if len(events) == 0 {
 		return ended, err
 	}
-	payload := encodeTokens(l.next, events)
-	if e := l.store.append(ctx, l.job, record{kind: KindTokens, attempt: l.attempt, at: l.store.now(), payload: payload}); e != nil {
+	payload := EncodeTokens(l.next, events)
+	if e := l.store.append(ctx, l.job, Record{kind: KindTokens, attempt: l.attempt, at: l.store.now(), payload: payload}); e != nil {
 		return ended, e
 	}
 	for _, e := range events {
@@ -356,7 +349,7 @@ func (l *life) commit(ctx context.Context) error {
 	}
 	for at := 0; at < len(result); at += partBytes {
 		part := result[at:min(at+partBytes, len(result))]
-		if err := l.store.append(ctx, l.job, record{kind: KindPart, attempt: l.attempt, at: l.store.now(), payload: part}); err != nil {
+		if err := l.store.append(ctx, l.job, Record{kind: KindPart, attempt: l.attempt, at: l.store.now(), payload: part}); err != nil {
 			return err
 		}
 	}
@@ -372,5 +365,5 @@ func (l *life) commit(ctx context.Context) error {
 		return fmt.Errorf("jobs: %w", err)
 	}
 	done.Usage.Prompt, done.Usage.Completion = u.Usage.Prompt, u.Usage.Completion
-	return l.write(ctx, l.job, record{kind: KindDone, attempt: l.attempt, at: l.store.now()}, done)
+	return l.write(ctx, l.job, Record{kind: KindDone, attempt: l.attempt, at: l.store.now()}, done)
 }

@@ -154,7 +154,7 @@ func (w *world) move(t *rapid.T, s *Store, id string, own map[string]uint32) {
 	if st.Phase != Running || own[id] != st.Attempt {
 		rules := Rules{MaxTakeovers: 1 << 30, MaxFailures: 1 << 30}
 		rules.Defaults()
-		if n, ok := st.Begin(s.now(), rules); ok && s.append(ctx, j, record{kind: KindStart, attempt: n.Attempt, at: n.At}) == nil {
+		if n, ok := st.Begin(s.now(), rules); ok && s.append(ctx, j, Record{kind: KindStart, attempt: n.Attempt, at: n.At}) == nil {
 			own[id] = n.Attempt
 		}
 		return
@@ -167,12 +167,12 @@ func (w *world) move(t *rapid.T, s *Store, id string, own map[string]uint32) {
 			e.Event.Token = tokenAt(id, st.Events+i)
 			events = append(events, e)
 		}
-		_ = s.append(ctx, j, record{kind: KindTokens, attempt: own[id], at: s.now(), payload: encodeTokens(st.Events, events)})
+		_ = s.append(ctx, j, Record{kind: KindTokens, attempt: own[id], at: s.now(), payload: EncodeTokens(st.Events, events)})
 		return
 	}
-	if s.append(ctx, j, record{kind: KindPart, attempt: own[id], at: s.now(), payload: []byte(id)}) == nil {
+	if s.append(ctx, j, Record{kind: KindPart, attempt: own[id], at: s.now(), payload: []byte(id)}) == nil {
 		sum := sha256.Sum256([]byte(id))
-		_ = s.end(ctx, j, record{kind: KindDone, attempt: own[id], at: s.now(), payload: []byte(fmt.Sprintf(`{"bytes":%d,"sha256":%q}`, len(id), base64(sum[:])))})
+		_ = s.end(ctx, j, Record{kind: KindDone, attempt: own[id], at: s.now(), payload: []byte(fmt.Sprintf(`{"bytes":%d,"sha256":%q}`, len(id), base64(sum[:])))})
 	}
 }
 
@@ -202,11 +202,11 @@ func TestNothingAcceptedIsLostAndCommitsAreSingle(t *testing.T) {
 				owns = append(owns, map[string]uint32{})
 			case 3:
 				if j := s.job(jobID(key)); j != nil && rapid.IntRange(0, 3).Draw(t, "cancel") == 0 {
-					_ = s.end(w.once(), j, record{kind: KindCancel, at: s.now()})
+					_ = s.end(w.once(), j, Record{kind: KindCancel, at: s.now()})
 				}
 			case 4:
 				if j := s.job(jobID(key)); j != nil && owns[at][j.id] == j.view().state.Attempt && j.view().state.Phase == Running {
-					_ = s.append(w.once(), j, record{kind: KindRetry, attempt: owns[at][j.id], at: s.now(), payload: []byte(`{"code":"x"}`)})
+					_ = s.append(w.once(), j, Record{kind: KindRetry, attempt: owns[at][j.id], at: s.now(), payload: []byte(`{"code":"x"}`)})
 				}
 			default:
 				w.move(t, s, jobID(key), owns[at])
@@ -234,9 +234,9 @@ func (w *world) check(t *rapid.T, s *Store) {
 	check := map[string]*journal{}
 	err := w.log.Scan(context.Background(), func(name string, seq uint64, data []byte) error {
 		if check[name] == nil {
-			check[name] = &journal{name: name}
+			check[name] = &journal{Journal: Journal{Name: name}}
 		}
-		r, err := check[name].verify(seq, data)
+		r, err := check[name].Verify(seq, data)
 		if err != nil {
 			return err
 		}
@@ -247,7 +247,7 @@ func (w *world) check(t *rapid.T, s *Store) {
 		case KindDone, KindCancel, KindDead:
 			done[name]++
 		case KindTokens:
-			first, events, err := decodeTokens(r.payload)
+			first, events, err := DecodeTokens(r.payload)
 			if err != nil || first != tokens[name] {
 				t.Fatalf("%s: events from %d, want %d (%v)", name, first, tokens[name], err)
 			}

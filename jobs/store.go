@@ -120,7 +120,7 @@ func (s *Store) load(name string, seq uint64, data []byte) {
 	if j.damage != "" {
 		return
 	}
-	r, err := j.journal.verify(seq, data)
+	r, err := j.journal.Verify(seq, data)
 	if err == nil {
 		err = j.apply(&r, seq)
 		if err != nil && !errors.Is(err, ErrDamaged) {
@@ -136,7 +136,7 @@ func (s *Store) load(name string, seq uint64, data []byte) {
 // failed notes why the log could not be written; what was refused by the rules
 // of a journal is no trouble of the log.
 func (s *Store) failed(err error) error {
-	if errors.Is(err, ErrConflict) || errors.Is(err, ErrFinal) || errors.Is(err, ErrFenced) {
+	if Superseded(err) {
 		return err
 	}
 	s.mu.Lock()
@@ -228,7 +228,7 @@ func (s *Store) accept(ctx context.Context, id string, spec Spec) (v view, exist
 	if j.view().state.Phase != "" {
 		return again()
 	}
-	err = s.append(ctx, j, record{kind: KindAccept, at: s.now(), payload: payload})
+	err = s.append(ctx, j, Record{kind: KindAccept, at: s.now(), payload: payload})
 	switch {
 	case err == nil:
 		s.activate(j)
@@ -312,7 +312,7 @@ func (s *Store) list() []view {
 }
 
 // end writes a record that ends a job.
-func (s *Store) end(ctx context.Context, j *job, r record) error {
+func (s *Store) end(ctx context.Context, j *job, r Record) error {
 	if err := s.append(ctx, j, r); err != nil {
 		return err
 	}
@@ -341,7 +341,7 @@ func (s *Store) dropJournal(ctx context.Context, j *journal) error {
 		s.last, s.anchor = max(s.last, seq), seq
 		s.mu.Unlock()
 	}
-	return s.log.Drop(ctx, j.name)
+	return s.log.Drop(ctx, j.Name)
 }
 
 // drop forgets a job that has ended.

@@ -29,7 +29,8 @@ const (
 
 const maxEvents = 1 << 16 // of one record
 
-func encodeTokens(first int, events []Logged) []byte {
+// EncodeTokens makes the payload of a Tokens record.
+func EncodeTokens(first int, events []Logged) []byte {
 	b := binary.AppendUvarint(nil, uint64(first))
 	b = binary.AppendUvarint(b, uint64(len(events)))
 	for i := range events {
@@ -88,7 +89,8 @@ func tokensHead(b []byte) (first, count int, err error) {
 	return first, count, nil
 }
 
-func decodeTokens(b []byte) (first int, events []Logged, err error) {
+// DecodeTokens reads it back.
+func DecodeTokens(b []byte) (first int, events []Logged, err error) {
 	r := reader{b: b}
 	first = r.int(math.MaxInt32)
 	n := r.int(maxEvents)

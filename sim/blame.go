@@ -74,7 +74,7 @@ func (k *checker) held(c *coordinator, h *holder, hosts []*node, limit time.Dura
 		*h = holder{hung, k.w.now}
 	}
 	if h.node != nil {
-		h.since = max(h.since, h.node.jobs.moved)
+		h.since = max(h.since, h.node.jobs.moved, h.node.jobs.spoke)
 	}
 	if h.node != nil && k.w.now-h.since > limit {
 		k.fail("I8: %s hangs, the others have waited for %v, and it is not left out", h.node.name, k.w.now-h.since)
@@ -127,11 +127,12 @@ func (k *checker) paced(c *coordinator, g *serving, took time.Duration) {
 		if h.slow > 1 {
 			slow++
 		}
-		well = well && !h.gone()
+		hung := h.hangs || h.jobs.hangs || max(h.jobs.freed, h.jobs.spoke) > k.w.now-took
+		well = well && !h.gone() && !hung
 	}
 	for i, h := range g.hosts {
 		id := g.nodes[i].ID
-		if !well || slow != 1 || h.slow < 32 {
+		if !well || slow != 1 || h.slow < 64 {
 			delete(p.truth, id)
 			continue
 		}

@@ -73,7 +73,7 @@ func (k *checker) starts(c *coordinator, p *batcher.Plan) {
 		}
 	}
 	for _, d := range p.Decode {
-		if t := c.tickets[c.ids[d.Seq]]; t != nil && d.Position-len(t.spec.Prompt)+1 < t.got {
+		if t := c.tickets[c.ids[d.Seq]]; t != nil && d.Position-len(t.k.spec.Prompt)+1 < t.got {
 			k.w.cover[Replayed]++
 		}
 	}

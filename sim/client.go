@@ -1,11 +1,14 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"shoal/actors/batcher"
+	"shoal/api"
+	"shoal/jobs"
 	"shoal/kvcache"
 	"shoal/sampler"
 )
@@ -23,6 +26,8 @@ type client struct {
 	cancelled bool
 	calm      bool         // it neither leaves nor hurries
 	job       bool         // it outlives the coordinator
+	next      int          // event of the job's stream that comes next
+	told      bool         // something of it came from the coordinator that it is attached to
 	at        *coordinator // that took it up last
 	end       *batcher.Finish
 	ended     time.Duration
@@ -70,7 +75,12 @@ func (k *client) begin() {
 		k.spec.Deadline = c.millis() + int64(20+k.w.rng.IntN(1500))
 	}
 	k.w.logf("client: %s: %d prompt, %d output tokens, %s", k.spec.ID, len(k.spec.Prompt), k.spec.MaxTokens, k.spec.Policy.Spec())
-	no := c.submit(k)
+	if k.job {
+		k.order(c)
+		return
+	}
+	k.at = c
+	no := c.submit(k.spec, &ticket{k: k})
 	switch {
 	case no != nil:
 		k.refused = no
@@ -85,19 +95,102 @@ func (k *client) begin() {
 	}
 }
 
-// leave cancels: the client disconnects.
+// order asks for a job until it is told that it is accepted.
+func (k *client) order(c *coordinator) {
+	w := k.w
+	again := func() {
+		if !k.asked && k.refused == nil {
+			w.after(nil, 40*time.Millisecond, k.begin)
+		}
+	}
+	if c.entries == nil {
+		again()
+		return
+	}
+	k.at = c
+	answered := false
+	w.after(nil, 3*w.cfg.store, func() {
+		if !answered {
+			answered = true
+			again()
+		}
+	})
+	c.accept(k, func(err error) {
+		w.after(nil, w.transit(), func() {
+			switch {
+			case answered || c.dead:
+				return
+			case err == nil:
+				if !k.asked && w.chance(8) {
+					w.after(nil, w.between(0, 300*time.Millisecond), k.leave)
+				}
+				k.asked = true
+			case errors.Is(err, jobs.ErrDamaged) && w.disk.shelf(k.spec.ID).torn:
+				k.refused = &batcher.Reject{ID: k.spec.ID, Code: "record_damaged"}
+			default:
+				again()
+			}
+			answered = true
+		})
+	})
+}
+
+// leave cancels: the client disconnects, or takes its job back.
 func (k *client) leave() {
 	c := k.at
 	switch {
 	case k.end != nil:
-	case c.dead || c.frozen:
+	case c.dead || c.frozen || k.job && c.entries == nil:
 		k.w.after(nil, 20*time.Millisecond, k.leave)
 	default:
-		k.cancelled = true
-		k.w.logf("client: %s is cancelled", k.spec.ID)
-		k.w.cover[Cancelled]++
+		if !k.cancelled {
+			k.cancelled = true
+			k.w.logf("client: %s is cancelled", k.spec.ID)
+			k.w.cover[Cancelled]++
+		}
+		if k.job {
+			c.cancelJob(k)
+			k.w.after(nil, 4*k.w.cfg.store, k.leave) // until it has ended
+			return
+		}
 		c.step(batcher.Cancel{ID: k.spec.ID})
 	}
+}
+
+// events takes what a job's stream has beyond what came so far. Each event has one
+// index and one content for ever.
+func (k *client) events(e *entry) {
+	for ; k.next < len(e.events); k.next++ {
+		ev := e.events[k.next].Event
+		if p := ev.PromptLogprobs; p != nil {
+			scores := make([]batcher.PromptLogprob, len(p))
+			for i := range p {
+				scores[i] = batcher.PromptLogprob{Position: i + 1, Logprob: p[i].Logprob}
+			}
+			k.scores(scores)
+		}
+		if ev.Token != api.NoToken {
+			k.emit(batcher.Emit{ID: k.spec.ID, Index: k.got, Result: sampler.Result{Token: ev.Token}})
+		}
+	}
+	if k.end != nil {
+		return
+	}
+	end := batcher.Finish{ID: k.spec.ID, Output: k.got}
+	switch {
+	case e.damage != nil:
+		end.Reason, end.Code = batcher.ReasonError, "record_damaged"
+	case e.state.Phase == jobs.Completed:
+		end.Reason = string(e.events[len(e.events)-1].Event.Finish)
+	case e.state.Phase == jobs.Cancelled:
+		end.Reason = batcher.ReasonCancelled
+	case e.state.Phase == jobs.Dead:
+		end.Reason, end.Code, end.Message = batcher.ReasonError, e.state.Code, e.state.Message
+	default:
+		return
+	}
+	k.asked = true // by an answer that was lost
+	k.finish(end)
 }
 
 func (k *client) truth() *truth {
@@ -156,6 +249,10 @@ func (k *client) finish(f batcher.Finish) {
 		case f.Code == batcher.CodeDeadline && k.spec.Deadline > 0:
 		case f.Code == batcher.CodeStranded, f.Code == batcher.CodeBudget, f.Code == batcher.CodeFailed:
 			k.w.cover[GivenUp]++
+		case k.job && f.Code == "record_damaged" && k.w.disk.shelf(k.spec.ID).torn:
+		case k.job && f.Code == "crash_loop" && k.w.lives > uint64(rules.MaxTakeovers):
+		case k.job && (f.Code == "store_full" || f.Code == batcher.CodeOverloaded):
+			k.w.watch.fail("I1: %s is dead for what counts as nobody's fault: %s", f.ID, f.Code)
 		default:
 			k.w.watch.fail("I1: %s failed: %s: %s", f.ID, f.Code, f.Message)
 		}

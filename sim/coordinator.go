@@ -36,7 +36,9 @@ type coordinator struct {
 	placed     uint32 // newest epoch that the batcher was told of
 	served     uint32 // newest epoch that the director served
 	recovering bool
-	tickets    map[string]*client
+	tickets    map[string]*ticket
+	entries    map[string]*entry // jobs; nil: not read yet
+	jobs       []*entry          // in the order of their first records
 	ids        map[uint64]string // sequence -> request, for the checker and the mutants
 }
 
@@ -58,7 +60,7 @@ const modelHash = "toy"
 func (w *world) newCoordinator(place int) *coordinator {
 	return &coordinator{process: &process{name: fmt.Sprint("c", place+1), slot: -1 - place, incarnation: w.nextLife(), slow: 1, stirred: w.fresh()}, w: w, place: place, began: w.now,
 		hosts: map[string]host{}, known: map[string]uint64{}, asking: map[string]bool{}, members: make([]member, maxNodes),
-		tickets: map[string]*client{}, ids: map[uint64]string{}}
+		tickets: map[string]*ticket{}, ids: map[uint64]string{}}
 }
 
 // coordinate makes it the one that decides, after an epoch that was written down
@@ -245,24 +247,29 @@ func (c *coordinator) serve(e topology.Serve) {
 
 // ---- the batcher
 
-func (c *coordinator) submit(k *client) *batcher.Reject {
-	spec := k.spec
+// ticket is a request that the batcher has: of a stream, or of an attempt at a job.
+type ticket struct {
+	k   *client
+	run *attempt // nil: a stream
+	got int      // tokens that went out of it, or into it
+}
+
+func (c *coordinator) submit(spec batcher.Spec, t *ticket) *batcher.Reject {
 	spec.Arrival = c.millis()
 	c.carryOut(c.batcher.Step(batcher.Tick{Now: c.millis()}))
 	if c.dead {
 		return nil
 	}
-	c.tickets[k.spec.ID] = k
-	at := k.at
-	k.at = c
+	c.tickets[spec.ID] = t
 	e := c.batcher.Step(batcher.Submit{Spec: spec})
 	if len(e.Rejects) > 0 {
-		delete(c.tickets, k.spec.ID)
-		k.at = at
+		delete(c.tickets, spec.ID)
 		c.carryOut(e)
 		return &e.Rejects[0]
 	}
-	k.asked = true // a job is in the log before anything is done for it
+	if t.run == nil {
+		t.k.asked, t.k.at = true, c
+	}
 	c.carryOut(e)
 	return nil
 }
@@ -284,23 +291,37 @@ func (c *coordinator) carryOut(e batcher.Effects) {
 		return
 	}
 	for _, s := range e.Scores {
-		if k := c.tickets[s.ID]; c.writes(k) {
-			k.scores(s.Prompt)
+		switch t := c.tickets[s.ID]; {
+		case t == nil:
+		case t.run != nil:
+			t.run.score(s.Prompt)
+		default:
+			t.k.scores(s.Prompt)
 		}
 	}
 	for _, m := range e.Emits {
-		if k := c.tickets[m.ID]; c.writes(k) {
-			k.emit(m)
+		switch t := c.tickets[m.ID]; {
+		case t == nil:
+		case t.run != nil:
+			t.run.emit(m)
+		default:
+			t.k.emit(m)
+			t.got = t.k.got
 		}
 	}
 	if c.dies(len(e.Finishes) > 0, KilledBeforeFinish) {
 		return
 	}
 	for _, f := range e.Finishes {
-		k := c.tickets[f.ID]
+		t := c.tickets[f.ID]
 		delete(c.tickets, f.ID)
-		if c.writes(k) {
-			k.finish(f)
+		switch {
+		case t == nil:
+		case t.run != nil:
+			c.w.cover[Preempted] += f.Preempted
+			t.run.finish(f)
+		default:
+			t.k.finish(f)
 		}
 	}
 	if c.dies(e.Start != nil || e.Broken != nil, KilledBeforeStart) {
@@ -410,15 +431,6 @@ func (c *coordinator) ended(p *batcher.Plan, replies []*stepReply, err error) {
 		c.w.watch.without(p, &e)
 	}
 	c.carryOut(e)
-}
-
-// writes tells whether the log takes what is to be written of a request: only from
-// the coordinator that took it up last.
-func (c *coordinator) writes(k *client) bool {
-	if k.at != c {
-		c.w.cover[StaleWrite]++
-	}
-	return k.at == c
 }
 
 // ready is core.Ready or recovering: whether requests are taken.

@@ -54,6 +54,8 @@ const (
 	KilledBeforeEmit
 	KilledBeforeFinish
 	KilledBeforeStart
+	KilledBeforeWrite
+	KilledBeforeAck
 	TakenOver
 	LeftOut
 	DeposedHolder
@@ -69,6 +71,19 @@ const (
 	LoadGivenUp
 	ProbedInVain
 	Back
+	Blackout
+	StoreDown
+	StoreFull
+	LostWrite
+	TornRecord
+	LostAck
+	FoundAfterAll
+	AcceptedBefore
+	JobTakenOver
+	JobResumed
+	JobRetried
+	DeadLetter
+	Reattached
 	kinds
 
 	NoCrash = kinds
@@ -79,10 +94,12 @@ var kindNames = [kinds]string{"messages lost", "messages cut", "messages repeate
 	"suspects", "cancellations", "preemptions", "caches that outlived an epoch", "tokens undone in them", "requests finished", "requests given up", "freezes", "hangs", "restarts", "partitions in two", "one-way partitions",
 	"pairs cut", "false alarms", "slow nodes", "sequences rebuilt", "tokens replayed", "kills at any time", "kills in loading", "kills in joining", "kills in prefill", "kills in decode",
 	"kills in collectives", "kills in hand-overs", "kills before replies",
-	"kills of the coordinator", "... before tokens go out", "... before an end goes out", "... before a step starts", "take-overs", "nodes left out",
+	"kills of the coordinator", "... before tokens go out", "... before an end goes out", "... before a step starts", "... before a record is written", "... before it is known to be", "take-overs", "nodes left out",
 	"holders deposed", "requests of the lease lost", "... late", "writes of a deposed coordinator refused",
 	"hung executors", "standstills of all", "nodes fenced for hanging", "... for being slow", "stragglers named", "... that kept up again",
-	"loads of which nobody moved", "probes in vain", "fenced nodes that work again"}
+	"loads of which nobody moved", "probes in vain", "fenced nodes that work again",
+	"power losses of the store", "requests to it then", "... that it refused, full", "writes lost", "records torn", "acknowledgements lost", "records found after all",
+	"jobs accepted twice", "jobs taken over", "... with tokens", "jobs tried again", "dead letters", "streams taken up at N > 0"}
 
 func (k Kind) String() string { return kindNames[k] }
 

@@ -4,9 +4,11 @@
 // What decides is the real code: the batcher's State, the placement Authority and
 // its Fence, the rules that find who holds up the others (Stall, LoadStall, Pace), the
 // Lease over which coordinators compete, each socket's State, the collective state
-// machines, the cost functions and slot rules of package kvcache. What does is modelled: the shells of package cluster
-// and actors/socket (coordinator.go, straggler.go, node.go, executor.go), processes that crash, freeze and
-// come back (world.go), the store of the lease (lease.go), a network that delays, reorders, repeats and loses
+// machines, a job's State, Journal and Writing, the cost functions and slot rules of
+// package kvcache. What does is modelled: the shells of package cluster
+// and actors/socket (coordinator.go, straggler.go, node.go, executor.go) and jobs (jobs.go), processes that crash, freeze and
+// come back (world.go), the store of the lease (lease.go), that of the jobs, which loses what it has not
+// synced, tears a record, refuses, and forgets to answer (disk.go), a network that delays, reorders, repeats and loses
 // (network.go), failure detectors (discover.go), clients (client.go).
 //
 // The language model is a hash (toy.go): the token after a sequence depends on
@@ -21,6 +23,8 @@
 // ends within a bounded time after the last fault, and exactly once. blame.go knows
 // who truly hangs and who is slow: such a node is left out in time, nobody else is,
 // and nobody at all when all stand still alike; who works again takes part again.
+// audit.go reads the store at the end: every job that a client was told of has ended
+// once there, by the attempts in their order, and holds what its client has seen.
 //
 // A seed that breaks a promise prints its transcript:
 //

@@ -7,15 +7,17 @@ import (
 	"shoal/topology"
 )
 
-// jobs is the executor of a node: a queue of jobs that take time. It may hang while
+// executor is that of a node: a queue of jobs that take time. It may hang while
 // the actor beside it answers.
-type jobs struct {
+type executor struct {
 	taken, ended uint64
 	before       uint64 // of them, when the step in flight began
 	loaded       uint64 // bytes of weights, in a unit of its own
 	hangs        bool
 	jam          []func()      // what is due while it hangs
 	moved        time.Duration // when it last ended one
+	freed        time.Duration // when it last ceased to hang
+	spoke        time.Duration // when the actor beside it last began to answer again, which may count as a move
 }
 
 // exec runs a job behind those that the executor has in hand.
@@ -25,7 +27,7 @@ func (n *node) exec(cost time.Duration, job func()) {
 	n.w.after(n.process, n.execute-n.w.now, func() { n.jobs.due(n.w, job) })
 }
 
-func (j *jobs) due(w *world, job func()) {
+func (j *executor) due(w *world, job func()) {
 	if j.hangs {
 		j.jam = append(j.jam, job)
 		return
@@ -37,7 +39,9 @@ func (j *jobs) due(w *world, job func()) {
 // unjam lets a hanging executor go on.
 func (n *node) unjam() {
 	j := &n.jobs
-	j.hangs = false
+	if j.hangs {
+		j.hangs, j.freed = false, n.w.now
+	}
 	late := j.jam
 	j.jam = nil
 	for _, job := range late {
@@ -45,7 +49,7 @@ func (n *node) unjam() {
 	}
 }
 
-func (j *jobs) busy() bool { return j.taken > j.ended }
+func (j *executor) busy() bool { return j.taken > j.ended }
 
 // standing is what the actor answers when it is asked how far the node is.
 func (n *node) standing() *topology.Standing {

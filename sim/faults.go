@@ -29,6 +29,7 @@ type faults struct {
 	active bool
 	crash  Kind // of the coordinator, at the skip-th such moment; NoCrash: none
 	skip   int
+	power  int // the store loses its power at the so manieth write; 0: at none
 }
 
 type armed struct {
@@ -58,7 +59,10 @@ func (w *world) hook(h Hook, n *node) {
 func (w *world) plan() {
 	w.faults.active, w.faults.crash = true, NoCrash
 	if w.chance(5) {
-		w.faults.crash, w.faults.skip = KilledBeforeEmit+Kind(w.rng.IntN(3)), w.rng.IntN(1<<w.rng.IntN(6))
+		w.faults.crash, w.faults.skip = KilledBeforeEmit+Kind(w.rng.IntN(5)), w.rng.IntN(1<<w.rng.IntN(6))
+	}
+	if w.chance(4) {
+		w.faults.power = 1 + w.rng.IntN(1<<w.rng.IntN(7))
 	}
 	if w.chance(8) { // a straggler for as long as it takes
 		w.after(nil, w.between(0, w.cfg.busy/2), func() { w.slow(w.nodes[w.rng.IntN(len(w.nodes))], 64, w.cfg.quiet) })
@@ -77,7 +81,7 @@ func (w *world) plan() {
 		}
 		w.after(nil, w.between(0, w.cfg.quiet), func() {
 			n := w.nodes[w.rng.IntN(len(w.nodes))]
-			switch w.rng.IntN(10) {
+			switch w.rng.IntN(12) {
 			case 0, 1:
 				w.strike(n, "some time")
 			case 2:
@@ -106,6 +110,10 @@ func (w *world) plan() {
 				w.jam(n)
 			case 9:
 				w.drought()
+			case 10:
+				w.blackout()
+			case 11:
+				w.fill()
 			}
 		})
 	}
@@ -319,7 +327,7 @@ func (n *node) hurry() {
 func (w *world) calm() {
 	w.logf("all faults end")
 	w.faults.active, w.faults.armed, w.faults.crash = false, nil, NoCrash
-	w.net.storm = false
+	w.net.storm, w.disk.down, w.disk.full = false, false, false
 	for _, c := range w.coords {
 		w.takeOver(c, true)
 	}

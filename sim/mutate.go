@@ -27,11 +27,15 @@ const (
 	BlameAll              // who does not wait counts as waiting, and of a load one as done
 	BlameWrong            // who waits counts as the one who is waited for
 	NoProbe               // a fenced node is never asked whether it works again
+	EarlyAck              // the store of jobs acknowledges what it has not synced
+	LogNoCompare          // ... and takes every append
+	ForgetsTokens         // a job that is taken up again begins at its beginning
 	bugs
 )
 
 var bugNames = [bugs]string{"none", "no fence", "no fence at sockets", "no fence at the authority", "no fence at the batcher", "no fence at collectives", "replay skips a token", "retire is ignored", "the store compares nothing", "nothing is recorded",
-	"who holds up the others stays", "all are blamed alike", "who waits is blamed", "a fenced node stays out"}
+	"who holds up the others stays", "all are blamed alike", "who waits is blamed", "a fenced node stays out",
+	"the log acknowledges too early", "the log compares nothing", "an attempt forgets tokens"}
 
 // blameAll is BlameAll.
 func (c *coordinator) blameAll(ranks []topology.Progress) {
@@ -86,16 +90,16 @@ func (c *coordinator) mutate(p *batcher.Plan) *batcher.Plan {
 	m.Decode, m.Chunks = slices.Clone(p.Decode), slices.Clone(p.Chunks)
 	for i := range m.Decode {
 		d := &m.Decode[i]
-		if k := c.tickets[c.ids[d.Seq]]; k != nil {
-			d.Token = k.skipped(d.Position, d.Token)
+		if t := c.tickets[c.ids[d.Seq]]; t != nil {
+			d.Token = t.skipped(d.Position, d.Token)
 		}
 	}
 	for i := range m.Chunks {
 		ch := &m.Chunks[i]
 		ch.Tokens = slices.Clone(ch.Tokens)
-		if k := c.tickets[c.ids[ch.Seq]]; k != nil {
+		if t := c.tickets[c.ids[ch.Seq]]; t != nil {
 			for j := range ch.Tokens {
-				ch.Tokens[j] = k.skipped(ch.Start+j, ch.Tokens[j])
+				ch.Tokens[j] = t.skipped(ch.Start+j, ch.Tokens[j])
 			}
 		}
 	}
@@ -103,9 +107,9 @@ func (c *coordinator) mutate(p *batcher.Plan) *batcher.Plan {
 }
 
 // skipped is the token after the one at pos, where both were emitted before.
-func (k *client) skipped(pos int, token int32) int32 {
-	if index := pos - len(k.spec.Prompt); index >= 0 && index+1 < k.got {
-		return k.truth().tokens[index+1]
+func (t *ticket) skipped(pos int, token int32) int32 {
+	if index := pos - len(t.k.spec.Prompt); index >= 0 && index+1 < t.got {
+		return t.k.truth().tokens[index+1]
 	}
 	return token
 }

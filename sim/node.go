@@ -25,7 +25,7 @@ type node struct {
 	inbox   []func() // what waits while the socket's actor hangs
 	hangs   bool
 	execute time.Duration // when the executor is free
-	jobs    jobs
+	jobs    executor
 	term    uint64 // of the newest coordinator that this process has followed
 	highest uint32 // epoch that this process has begun: what the checker knows
 }
@@ -74,7 +74,9 @@ func (n *node) take(message func()) {
 
 // unhang lets a hanging actor go on.
 func (n *node) unhang() {
-	n.hangs = false
+	if n.hangs {
+		n.hangs, n.jobs.spoke = false, n.w.now
+	}
 	waiting := n.inbox
 	n.inbox = nil
 	for _, m := range waiting {

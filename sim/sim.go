@@ -60,6 +60,7 @@ type config struct {
 
 	tick, compare, settle, backoff, apart, suspect              time.Duration
 	load, join, hello, sync, retire, probe, describe, ttl, seat time.Duration
+	store                                                       time.Duration // until a request to the store counts as lost
 	stall, step, loadStall, loadAll, pause                      time.Duration // of those who hold up the others
 	busy                                                        time.Duration // requests come until then
 	quiet                                                       time.Duration // faults come until then
@@ -74,7 +75,7 @@ func (w *world) configure() {
 		tick: 40 * time.Millisecond, compare: 25 * time.Millisecond, settle: 60 * time.Millisecond, backoff: 20 * time.Millisecond, apart: 80 * time.Millisecond, suspect: 100 * time.Millisecond,
 		load: 2 * time.Second, join: 150 * time.Millisecond, hello: 10 * time.Millisecond, sync: 250 * time.Millisecond,
 		stall: 5 * time.Second / scale, step: 30 * time.Second / scale, loadStall: 160 * time.Millisecond, loadAll: 400 * time.Millisecond, pause: 10 * time.Second / scale,
-		retire: 120 * time.Millisecond, probe: 60 * time.Millisecond, describe: 150 * time.Millisecond, ttl: 160 * time.Millisecond, seat: 40 * time.Millisecond,
+		retire: 120 * time.Millisecond, probe: 60 * time.Millisecond, describe: 150 * time.Millisecond, ttl: 160 * time.Millisecond, seat: 40 * time.Millisecond, store: 30 * time.Millisecond,
 		busy: 350 * time.Millisecond, quiet: 700 * time.Millisecond, bound: 8 * time.Second, rest: 100 * time.Millisecond,
 	}
 	c.nodes = 1 + r.IntN(4)
@@ -130,6 +131,7 @@ func Run(o Options) (r *Report) {
 		}
 	}()
 	w.net.troubled = w.fresh()
+	w.disk.shelves = map[string]*shelf{}
 	w.configure()
 	for i := range w.cfg.rivals {
 		w.candidate(i, false)
@@ -183,6 +185,7 @@ func (w *world) play() {
 	w.last()
 	w.settle(w.watch.restless)
 	w.settle(w.watch.full)
+	w.watch.audit()
 	for _, n := range w.nodes { // for the counters
 		if g := w.groupOf(n.process); g != nil {
 			g.close()
@@ -211,6 +214,7 @@ func (w *world) last() {
 	}
 	k := w.newClient(len(w.clients))
 	k.spec.ID, k.spec.Prompt, k.spec.MaxTokens, k.calm = "last", k.spec.Prompt[:1], 2, true
+	k.job = true                   // a late take-over does not end it
 	k.spec.Policy = kvcache.Full{} // needs least
 	w.clients = append(w.clients, k)
 	w.after(nil, 0, k.begin)

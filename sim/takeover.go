@@ -48,28 +48,16 @@ func (w *world) takeOver(c *coordinator, heir bool) {
 	}
 }
 
-// resume takes up the jobs of the log where their tokens end.
+// resume takes up the jobs of the log; their clients attach to this coordinator.
 func (w *world) resume() {
-	if len(w.clients) == 0 {
-		return
+	if len(w.clients) > 0 {
+		w.cover[TakenOver]++
+		w.logf("%s.%d takes over", w.coord.name, w.coord.incarnation)
 	}
-	w.cover[TakenOver]++
-	w.logf("%s.%d takes over", w.coord.name, w.coord.incarnation)
 	for _, k := range w.clients {
-		if !k.job || !k.asked || k.end != nil {
-			continue
-		}
-		k.spec.Accepted, k.spec.Deadline = true, 0
-		k.spec.Emitted = k.truth().tokens[:k.got]
-		if k.got > 0 {
-			// All scores came before the first token and are in the log: asking for
-			// them again would hold back, or lose, those of a job that only lacks its end.
-			k.spec.PromptLogprobs = -1
-		} else {
-			k.scored = 0
-		}
-		if no := w.coord.submit(k); no != nil {
-			w.watch.fail("I1: job %s was refused by a later coordinator: %s: %s", k.spec.ID, no.Code, no.Message)
+		if k.job && k.end == nil {
+			k.at, k.told = w.coord, false
 		}
 	}
+	w.coord.openJobs()
 }

@@ -17,6 +17,7 @@ type world struct {
 	ran    int // events
 	lives  uint64
 	store  store
+	disk   disk
 
 	coord   *coordinator   // the one that was elected last
 	coords  []*coordinator // that compete, by place

@@ -1,0 +1,491 @@
+package sim
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"shoal/actors/batcher"
+	"shoal/api"
+	"shoal/jobs"
+)
+
+// What jobs/store.go, journal.go and run.go do: the real State, Journal and Writing of
+// package jobs in each coordinator, over a store that fails.
+
+// entry is what a coordinator knows of a job.
+type entry struct {
+	id      string
+	k       *client
+	journal jobs.Journal
+	state   jobs.State
+	events  []jobs.Logged
+	damage  error
+	busy    bool     // somebody writes to the journal
+	queue   []func() // who waits for that
+	run     *attempt
+	pause   int64 // no attempt before
+}
+
+var rules = jobs.Rules{MaxFailures: 3, MaxTakeovers: 3, Backoff: 10 * time.Millisecond, MaxBackoff: 80 * time.Millisecond}
+
+// wall is the time in records, which outlives processes.
+func (w *world) wall() int64 { return 1_000_000 + w.now.Milliseconds() }
+
+func (c *coordinator) entry(id string) *entry {
+	e := c.entries[id]
+	if e == nil {
+		e = &entry{id: id, journal: jobs.Journal{Name: id}}
+		for _, k := range c.w.clients {
+			if k.spec.ID == id {
+				e.k = k
+			}
+		}
+		c.entries[id] = e
+		c.jobs = append(c.jobs, e)
+	}
+	return e
+}
+
+// openJobs is jobs.NewStore, and Start.
+func (c *coordinator) openJobs() {
+	c.w.after(c.process, c.w.transit(), func() {
+		d := &c.w.disk
+		if d.down {
+			c.openJobs()
+			return
+		}
+		c.entries = map[string]*entry{}
+		for _, name := range d.order {
+			if read := d.synced(name, 0); len(read) > 0 {
+				_ = c.catchUp(c.entry(name), read) // a damaged job says so itself
+			}
+		}
+		c.every(c.w.cfg.tick/4, c.dispatch)
+	})
+}
+
+// fold takes a record, its own or somebody else's.
+func (c *coordinator) fold(e *entry, r *jobs.Record) error {
+	n, err := r.Note()
+	if err != nil {
+		return err
+	}
+	next := e.state
+	if err := next.Apply(n); err != nil {
+		return err
+	}
+	if n.Kind == jobs.KindTokens {
+		_, events, err := jobs.DecodeTokens(r.Payload())
+		if err != nil {
+			return err
+		}
+		e.events = append(e.events, events...)
+	}
+	e.state = next
+	c.tell(e)
+	return nil
+}
+
+func (c *coordinator) catchUp(e *entry, read []jobs.Message) error {
+	err := e.journal.CatchUp(read, func(r *jobs.Record) error { return c.fold(e, r) })
+	if err != nil {
+		c.spoil(e, err)
+	}
+	return err
+}
+
+// spoil marks a job whose records are damaged.
+func (c *coordinator) spoil(e *entry, err error) {
+	if e.damage == nil {
+		e.damage = err
+		c.w.logf("%s: %s is damaged: %v", c.name, e.id, err)
+		c.tell(e)
+	}
+}
+
+// lock is the journal's: one writes at a time.
+func (e *entry) lock(do func()) {
+	if e.busy {
+		e.queue = append(e.queue, do)
+		return
+	}
+	e.busy = true
+	do()
+}
+
+func (e *entry) unlock() {
+	e.busy = false
+	if len(e.queue) > 0 {
+		next := e.queue[0]
+		e.queue = e.queue[1:]
+		e.lock(next)
+	}
+}
+
+// heard is jobs.Store.Follow: somebody has written.
+func (c *coordinator) heard(name string, seq uint64) {
+	e := c.entry(name)
+	e.lock(func() {
+		if e.journal.Last() >= seq || e.damage != nil {
+			e.unlock()
+			return
+		}
+		c.readLog(name, e.journal.Last(), func(read []jobs.Message, err error) {
+			if err == nil {
+				_ = c.catchUp(e, read)
+			}
+			e.unlock()
+		})
+	})
+}
+
+// append is jobs.Store.append. over: nobody wants it any more.
+func (c *coordinator) append(e *entry, n jobs.Note, payload []byte, over func() bool, done func(error)) {
+	e.lock(func() {
+		end := func(err error) {
+			e.unlock()
+			if errors.Is(err, jobs.ErrDamaged) {
+				c.spoil(e, err)
+			}
+			done(err)
+		}
+		write := func() {
+			next := e.state
+			if e.damage != nil {
+				end(e.damage)
+				return
+			}
+			if err := next.Apply(n); err != nil {
+				end(err)
+				return
+			}
+			r := jobs.NewRecord(n, payload)
+			w, move := e.journal.Write(&r)
+			c.move(e, w, move, over, func(err error) {
+				if err == nil {
+					err = c.fold(e, &r)
+				}
+				end(err)
+			})
+		}
+		if !e.journal.Doubt() {
+			write()
+			return
+		}
+		c.readLog(e.id, e.journal.Last(), func(read []jobs.Message, err error) {
+			if err == nil {
+				err = c.catchUp(e, read)
+			}
+			if err != nil {
+				end(err)
+				return
+			}
+			write()
+		})
+	})
+}
+
+// move does what a Writing asks for.
+func (c *coordinator) move(e *entry, w *jobs.Writing, move jobs.Move, over func() bool, done func(error)) {
+	next := func(m jobs.Move) { c.move(e, w, m, over, done) }
+	switch move {
+	case jobs.MoveAppend:
+		if c.dies(true, KilledBeforeWrite) {
+			return
+		}
+		c.appendLog(e.id, e.journal.Last(), w.Data, func(seq uint64, err error) {
+			if !c.dies(err == nil, KilledBeforeAck) {
+				next(w.Appended(seq, err))
+			}
+		})
+	case jobs.MoveRead:
+		c.readLog(e.id, e.journal.Last(), func(read []jobs.Message, err error) {
+			m := w.Found(read, err, func(r *jobs.Record) error { return c.fold(e, r) })
+			if m == jobs.MoveEnd && w.Err == nil {
+				c.w.cover[FoundAfterAll]++
+			}
+			next(m)
+		})
+	case jobs.MovePause:
+		c.w.after(c.process, w.Pause, func() { next(w.Waited(over())) })
+	case jobs.MoveEnd:
+		done(w.Err)
+	}
+}
+
+func never() bool { return false }
+
+// accept answers a client that asks for its job, with this key for the first or
+// another time.
+func (c *coordinator) accept(k *client, answer func(err error)) {
+	e := c.entry(k.spec.ID)
+	if e.state.Phase != "" || e.damage != nil {
+		c.w.cover[AcceptedBefore]++
+		answer(e.damage)
+		return
+	}
+	until := c.w.now + 2*c.w.cfg.store
+	spec, _ := json.Marshal(jobs.Spec{Endpoint: "/v1/completions", Body: json.RawMessage(`{}`), Key: k.spec.ID})
+	c.append(e, jobs.Note{Kind: jobs.KindAccept, At: c.w.wall()}, spec, func() bool { return c.w.now > until }, func(err error) {
+		if e.state.Phase != "" {
+			err = nil
+		}
+		answer(err)
+	})
+}
+
+// cancelJob is jobs.stopJob.
+func (c *coordinator) cancelJob(k *client) {
+	e := c.entry(k.spec.ID)
+	if e.state.Phase.Final() || e.damage != nil {
+		return
+	}
+	until := c.w.now + 4*c.w.cfg.store
+	c.append(e, jobs.Note{Kind: jobs.KindCancel, At: c.w.wall()}, nil, func() bool { return c.w.now > until }, func(err error) {
+		switch {
+		case errors.Is(err, jobs.ErrConflict):
+			c.cancelJob(k)
+		case err == nil && e.run != nil:
+			e.run.end(err)
+		}
+	})
+}
+
+// dispatch is jobs.Service.startDue.
+func (c *coordinator) dispatch() {
+	if !c.ready() {
+		return
+	}
+	for _, e := range c.jobs {
+		n, ok := e.state.Begin(c.w.wall(), rules)
+		if !ok || e.run != nil || e.damage != nil || c.w.wall() < e.pause || c.dead {
+			continue
+		}
+		if n.Kind == jobs.KindStart && e.state.Phase == jobs.Running {
+			c.w.cover[JobTakenOver]++
+		}
+		a := &attempt{c: c, e: e, number: n.Attempt}
+		e.run = a
+		c.append(e, n, nil, never, func(err error) {
+			if err != nil || n.Kind == jobs.KindDead {
+				a.end(err)
+				return
+			}
+			a.resume()
+		})
+	}
+}
+
+// attempt is one run of a job.
+type attempt struct {
+	c       *coordinator
+	e       *entry
+	number  uint32
+	ticket  *ticket
+	name    string // of its request
+	scores  []api.PromptLogprob
+	pending []jobs.Logged
+	writing bool
+	failed  *jobs.Failure
+	over    bool
+}
+
+type failed struct{ jobs.Failure }
+
+func (f failed) Error() string { return f.Code + ": " + f.Message }
+
+// resume goes on where the log ends.
+func (a *attempt) resume() {
+	c, e := a.c, a.e
+	if a.over { // cancelled meanwhile
+		return
+	}
+	spec := e.k.spec
+	scored := false
+	for _, l := range e.events {
+		scored = scored || l.Event.PromptLogprobs != nil
+		if l.Event.Finish != "" {
+			a.commit()
+			return
+		}
+		if l.Event.Token != api.NoToken && c.w.opt.Bug != ForgetsTokens {
+			spec.Emitted = append(spec.Emitted, l.Event.Token)
+		}
+	}
+	if len(spec.Emitted) > 0 {
+		c.w.cover[JobResumed]++
+	}
+	spec.ID, spec.Accepted, spec.Deadline = fmt.Sprintf("%s/%d", e.id, a.number), true, 0
+	if scored {
+		spec.PromptLogprobs = -1
+	}
+	a.name, a.ticket = spec.ID, &ticket{k: e.k, run: a, got: len(spec.Emitted)}
+	if no := c.submit(spec, a.ticket); no != nil {
+		f := jobs.EngineFailure(no.Code, no.Message)
+		f.Forgiven = f.Forgiven || no.Code == batcher.CodeOverloaded
+		a.end(failed{f})
+	}
+}
+
+// emit and finish take what the batcher says.
+func (a *attempt) emit(m batcher.Emit) {
+	want := a.e.k.truth().tokens
+	if m.Index != a.ticket.got || m.Index >= len(want) || want[m.Index] != m.Token {
+		a.c.w.watch.fail("I3: %s: token %d is %d after %d tokens, the undisturbed run has %v", a.name, m.Index, m.Token, a.ticket.got, want)
+	}
+	a.ticket.got++
+	a.add(api.Event{Token: m.Token})
+}
+
+func (a *attempt) finish(f batcher.Finish) {
+	switch f.Reason {
+	case batcher.ReasonStop:
+		a.add(api.Event{Token: api.NoToken, Finish: api.FinishStop})
+	case batcher.ReasonLength:
+		a.add(api.Event{Token: api.NoToken, Finish: api.FinishLength})
+	case batcher.ReasonError:
+		failure := jobs.EngineFailure(f.Code, f.Message)
+		a.failed = &failure
+		a.flush()
+	}
+}
+
+func (a *attempt) score(prompt []batcher.PromptLogprob) {
+	for _, p := range prompt {
+		a.scores = append(a.scores, api.PromptLogprob{Logprob: p.Logprob})
+	}
+}
+
+func (a *attempt) add(e api.Event) {
+	e.PromptLogprobs, a.scores = a.scores, nil
+	a.pending = append(a.pending, jobs.Logged{Event: e})
+	a.flush()
+}
+
+// flush writes what has come, a little later and one record at a time. What came
+// before a failure is written as well.
+func (a *attempt) flush() {
+	if a.writing || a.over {
+		return
+	}
+	a.writing = true
+	a.c.w.after(a.c.process, time.Millisecond, func() {
+		events := a.pending
+		a.pending = nil
+		if a.over {
+			return
+		}
+		if len(events) == 0 {
+			a.end(failed{*a.failed})
+			return
+		}
+		first := len(a.e.events)
+		n := jobs.Note{Kind: jobs.KindTokens, Attempt: a.number, At: a.c.w.wall(), First: first, Count: len(events)}
+		a.c.append(a.e, n, jobs.EncodeTokens(first, events), func() bool { return a.over }, func(err error) {
+			a.writing = false
+			switch {
+			case err != nil:
+				a.end(err)
+			case events[len(events)-1].Event.Finish != "":
+				a.commit()
+			case len(a.pending) > 0 || a.failed != nil:
+				a.flush()
+			}
+		})
+	})
+}
+
+// committed is the payload of Done, as jobs writes it.
+type committed struct {
+	Bytes int    `json:"bytes"`
+	Sum   []byte `json:"sha256"`
+}
+
+// result is the body of a job's answer.
+func result(events []jobs.Logged) []byte {
+	var tokens []int32
+	for _, l := range events {
+		tokens = append(tokens, l.Event.Token)
+	}
+	out, _ := json.Marshal(tokens)
+	return out
+}
+
+func (a *attempt) commit() {
+	body := result(a.e.events)
+	over := func() bool { return a.over }
+	a.c.append(a.e, jobs.Note{Kind: jobs.KindPart, Attempt: a.number, At: a.c.w.wall()}, body, over, func(err error) {
+		if err != nil {
+			a.end(err)
+			return
+		}
+		sum := sha256.Sum256(body)
+		payload, _ := json.Marshal(committed{len(body), sum[:]})
+		a.c.append(a.e, jobs.Note{Kind: jobs.KindDone, Attempt: a.number, At: a.c.w.wall()}, payload, over, a.end)
+	})
+}
+
+// end is jobs.Service.attempt after its try.
+func (a *attempt) end(err error) {
+	c, e := a.c, a.e
+	if a.over {
+		return
+	}
+	a.over = true
+	if a.ticket != nil && c.tickets[a.name] != nil {
+		delete(c.tickets, a.name)
+		c.post(func() { c.step(batcher.Cancel{ID: a.name}) })
+	}
+	free := func(error) { e.run = nil }
+	if err != nil {
+		e.pause = c.w.wall() + rules.Backoff.Milliseconds()
+	}
+	var f failed
+	switch {
+	case err == nil:
+		free(nil)
+		return
+	case jobs.Superseded(err):
+		c.w.cover[StaleWrite]++
+		free(nil)
+		return
+	case errors.Is(err, jobs.ErrDamaged):
+		free(nil)
+		return
+	case errors.Is(err, jobs.ErrFull):
+		f.Failure = jobs.Failure{Code: "store_full", Forgiven: true}
+	case !errors.As(err, &f):
+		f.Failure = jobs.Failure{Code: "engine_error", Message: err.Error()}
+	}
+	if e.state.Phase != jobs.Running {
+		free(nil)
+		return
+	}
+	n := e.state.Fail(c.w.wall(), f.Failure, rules)
+	if n.Kind == jobs.KindRetry {
+		c.w.cover[JobRetried]++
+	} else {
+		c.w.cover[DeadLetter]++
+	}
+	until := c.w.now + 4*c.w.cfg.store
+	c.append(e, n, nil, func() bool { return c.w.now > until }, free)
+}
+
+// tell sends the client of a job what it has not had: GET .../events?from=N.
+func (c *coordinator) tell(e *entry) {
+	if e.k == nil || e.k.at != c {
+		return
+	}
+	if e.k.next > 0 && !e.k.told {
+		c.w.cover[Reattached]++
+	}
+	e.k.told = true
+	c.w.after(nil, c.w.transit(), func() {
+		if !c.dead && e.k.at == c {
+			e.k.events(e)
+		}
+	})
+}
