@@ -228,6 +228,9 @@ func tileQ8_02x1AVX512(a *tileArgs)
 func tileQ8_04x1AVX512(a *tileArgs)
 
 //go:noescape
+func tileQ8_04x1RisingAVX512(a *tileArgs)
+
+//go:noescape
 func tileQ8_01x2AVX512(a *tileArgs)
 
 //go:noescape
@@ -1079,6 +1082,7 @@ var tilesAVX512 = [weightTypes][3][maxTileTokens]func(*tileArgs){
 }
 
 var risingAVX512 = map[DType]func(*tileArgs){
+	Q8_0:   tileQ8_04x1RisingAVX512,
 	Q4_0:   tileQ4_04x1RisingAVX512,
 	IQ4_NL: tileIQ4_NL4x1RisingAVX512,
 }

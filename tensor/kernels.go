@@ -13,6 +13,9 @@ type kernels struct {
 	// tile[type][log2 panels][tokens-1] multiplies a tile; nil where this
 	// implementation has no such shape and the driver takes fewer panels.
 	tile [weightTypes][3][maxTileTokens]func(*tileArgs)
+	// rising[type] multiplies one token by successive groups of four panels; nil where
+	// tile does that, group by group.
+	rising [weightTypes]func(*tileArgs)
 
 	softmax func(*softmaxArgs)
 	// values[type] adds probabilities times values to rows of outputs.
@@ -69,6 +72,8 @@ type tileArgs struct {
 	advance uintptr        // from 4 columns, or a quantised block and its scales, to the next
 	panels  int
 	tokens  int
+	groups  uintptr // kernels.rising: groups of four panels, one behind the other in w and out
+	gap     uintptr // from the end of a group to the next one's first column
 }
 
 // step is one unit of a tile: its columns, padded to whole blocks (a multiple of 8

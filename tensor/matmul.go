@@ -20,6 +20,9 @@ const (
 	prefetchFar = 64 << 10
 	// Columns that one call of a kernel may take, so that it stays below 0.3 ms.
 	maxCallCols = 16 << 10
+	// Groups of a task of one token, and the tasks that a thread should still have.
+	risingGroups   = 4
+	tasksPerThread = 8
 )
 
 // matmul is the matrix product in progress; Pool.mu guards it.
@@ -179,6 +182,9 @@ func (p *Pool) matmul(x []float32, ldx, n int) {
 	if panels < 2*maxTilePanels*p.Threads() {
 		grain = max(1, maxTilePanels/2)
 	}
+	if n == 1 && active.rising[w.Type] != nil { // fewer calls, but some for each thread to give away
+		grain *= max(1, min(risingGroups, panels/(maxTilePanels*tasksPerThread*p.Threads())))
+	}
 	tasks := 0
 	for i := range m.jobs[:m.njobs] {
 		j := &m.jobs[i]
@@ -253,7 +259,8 @@ func (m *matmul) job(i int) *job {
 	return &m.jobs[lo]
 }
 
-// multiply is one task: `grain` panels, all tokens of the job, all units.
+// multiply is one task: `grain` panels, all tokens of the job, all units. One token
+// may take several groups of panels in one call.
 func (m *matmul) multiply(worker, i int) {
 	s := m.threads[worker]
 	if s == nil {
@@ -266,12 +273,18 @@ func (m *matmul) multiply(worker, i int) {
 	for first < last {
 		panels := min(last-first, maxTilePanels-first%maxTilePanels)
 		panels = 1 << (bits.Len(uint(panels)) - 1)
+		groups := 1
+		if j.n == 1 && panels == maxTilePanels && active.rising[j.w.Type] != nil {
+			whole := (min(last*panelRows, j.r1) - first*panelRows) / groupRows
+			groups = max(1, min(whole, maxCallCols/j.w.padded))
+		}
+		s.args.groups = uintptr(groups)
 		for t := 0; t < j.n; t += chunkTok {
 			for node := range j.w.nodes {
 				m.group(j, s, first, panels, t, min(chunkTok, j.n-t), node)
 			}
 		}
-		first += panels
+		first += panels * groups
 	}
 }
 
@@ -361,6 +374,10 @@ func (m *matmul) units(w *Weight, s *matScratch, steps []step, panel, panels, t0
 	scales := unsafe.Add(from, width*w.chunk*w.column+first*w.scales)
 	c := least
 	step, f := k.pick(w.Type, panels, c)
+	if rising := k.rising[w.Type]; rising != nil && tokens == 1 && panels == maxTilePanels {
+		f = rising
+		a.gap = uintptr(maxTilePanels*w.panel - all)
+	}
 	for pass, t := 0, 0; pass < passes; pass++ {
 		if pass == passes-more {
 			c++

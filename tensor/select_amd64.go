@@ -27,7 +27,7 @@ func detect() []*kernels {
 				}
 			} else if prefetchAhead == 0 {
 				for dt, f := range risingAVX512 {
-					kernelsAVX512.tile[dt][2][0] = f
+					kernelsAVX512.rising[dt] = f
 				}
 			}
 			all = append(all, kernelsAVX512)
@@ -68,6 +68,7 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.scales)-12*8]
 	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.advance)-13*8]
 	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.panels)-14*8]
+	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.gap)-17*8]
 	_ = [1]struct{}{}[groupRows*4-256]
 	_ = [1]struct{}{}[recordBytes-40]
 	_ = [1]struct{}{}[unsafe.Sizeof(step{})-16]

@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"fmt"
 	"testing"
 
 	"golang.org/x/sys/cpu"
@@ -32,7 +33,10 @@ func TestWithoutVNNI(t *testing.T) {
 }
 
 // Which kernel multiplies one token by four panels depends on the processor's maker.
-func TestRisingAndAheadSameBits(t *testing.T) {
+// Rows: one group and a rest, several groups in one call, and more than a call takes;
+// columns: an odd number of blocks, which leaves a gap between groups, and all or a part
+// of the units.
+func TestRisingSameBits(t *testing.T) {
 	if len(machine) < 3 || !cpu.X86.HasAVX512VNNI {
 		t.Skip("needs AVX-512 VNNI")
 	}
@@ -41,20 +45,28 @@ func TestRisingAndAheadSameBits(t *testing.T) {
 	p := NewPool(1)
 	defer p.Close()
 	r := rng(31)
-	const rows, k = 192, 1056
+	ahead, rising := *kernelsAVX512, *kernelsAVX512
+	clear(ahead.rising[:])
+	for dt, f := range risingAVX512 {
+		rising.rising[dt] = f
+	}
 	for dt := range risingAVX512 {
-		w := newWeight(t, dt, normal(r, rows*k), rows, k, 0, Units(k))
-		x := normal(r, k)
-		got, want := make([]float32, rows), make([]float32, rows)
-		active = implementations()[len(machine)-1]
-		p.MatMul(want, rows, w, x, k, 1)
-		for _, f := range []func(*tileArgs){risingAVX512[dt], tilesAVX512[dt][2][0]} {
-			mixed := *kernelsAVX512
-			mixed.tile[dt][2][0] = f
-			active = &mixed
-			clear(got)
-			p.MatMul(got, rows, w, x, k, 1)
-			sameBits(t, dt.String(), got, want)
+		for _, c := range []struct{ rows, k, lo, hi int }{{80, 1056, 0, 16}, {2120, 96, 0, 3}, {8192, 64, 0, 2}, {1040, 1056, 3, 16}, {192, 6144, 0, 16}} {
+			w := newWeight(t, dt, normal(r, c.rows*c.k), c.rows, c.k, c.lo, c.hi)
+			x := normal(r, w.Span().Len())
+			parts := func(k *kernels) []float32 {
+				active = k
+				all := make([]float32, len(w.nodes)*c.rows)
+				y := make([][]float32, len(w.nodes))
+				for i := range y {
+					y[i] = all[i*c.rows:][:c.rows]
+				}
+				p.MatMulPartial(y, w, x, len(x), 1)
+				return all
+			}
+			want := parts(machine[len(machine)-1])
+			sameBits(t, fmt.Sprintf("%v %v ahead", dt, c), parts(&ahead), want)
+			sameBits(t, fmt.Sprintf("%v %v rising", dt, c), parts(&rising), want)
 		}
 	}
 }

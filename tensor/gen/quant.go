@@ -62,7 +62,7 @@ func quants(g *gen) {
 					g.quant(q, m, c, false)
 				}
 			}
-			if q.loads == 4 && c == 1 {
+			if c == 1 {
 				g.quant(q, 4, c, true)
 			}
 		}
@@ -72,7 +72,8 @@ func quants(g *gen) {
 	}
 }
 
-// risingName is the kernel for processors that follow a rising stream themselves.
+// risingName is the kernel for processors that follow a rising stream themselves: one
+// token, and one group of four panels after the other.
 func risingName(is isa, dt string, m, c int) string {
 	return fmt.Sprintf("tile%s%dx%dRising%s", dt, m, c, is.name)
 }
@@ -112,6 +113,10 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 		g.VMOVDQU32(g.konst("highNibble", 0xf0f0f0f0), bits.high)
 	}
 
+	var groups, out reg.Register
+	if rising {
+		groups, out = g.field(a, argGroups), g.field(a, argOut)
+	}
 	g.Label("unit")
 	acc := g.vecs(c * nv)
 	for _, v := range acc {
@@ -158,7 +163,20 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 	}
 	g.SUBQ(operand.U8(32), k)
 	g.JNZ(operand.LabelRef("loop"))
-	g.finishUnit(a, steps, nsteps, stack, acc, c, nv)
+	g.finishUnit(a, steps, nsteps, stack, out, acc, c, nv)
+	if rising { // the next group follows: no pause for memory between two calls
+		g.ADDQ(operand.U32(stackRow), out)
+		g.SUBQ(operand.U8(1), groups)
+		g.JZ(operand.LabelRef("done"))
+		g.ADDQ(mem(a, argGap), w.base)
+		g.ADDQ(mem(a, argGap), scales)
+		g.MOVQ(mem(a, argX), x.base)
+		g.MOVQ(mem(a, argSteps), steps)
+		g.MOVQ(mem(a, argNsteps), nsteps)
+		g.MOVQ(mem(a, argStack), stack)
+		g.JMP(operand.LabelRef("unit"))
+		g.Label("done")
+	}
 	g.ret()
 }
 
@@ -192,8 +210,8 @@ func (g *gen) byLoad(q quantType, m, c int, w panels, x rows, pf panels, bits ni
 // few tokens: then memory is what binds, and the processor's prefetcher follows
 // one rising stream (a third of the speed, on Zen 4, when four panels alternate).
 //
-// Without a place to prefetch from, one line of each panel is fetched into the second
-// level four blocks ahead. More lines than that, or any into the first level, hide the
+// Without a place to prefetch from, one line of each panel of 4-bit weights is fetched
+// into the second level four blocks ahead. More lines than that, or any into the first level, hide the
 // misses that the processor's own prefetcher lives on (Zen 4).
 func (g *gen) inOrder(q quantType, m, c int, w panels, x rows, pf panels, bits nibbles, sums, highs []reg.VecVirtual) {
 	const blocksAhead = 4
@@ -221,6 +239,8 @@ func (g *gen) inOrder(q quantType, m, c int, w panels, x rows, pf panels, bits n
 				switch {
 				case pf.base != nil:
 					g.PREFETCHT0(pf.at(p, (from+l)*64)) // it is read at once
+				case q.loads == 8: // not ahead, but worth a tenth all the same
+					g.PREFETCHT0(w.at(p, (from+l)*64))
 				case l == 0:
 					g.PREFETCHT1(w.at(p, blocksAhead*block))
 				}

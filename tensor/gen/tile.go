@@ -24,6 +24,9 @@ const (
 	argScales
 	argAdvance
 	argPanels
+	argTokens
+	argGroups
+	argGap
 )
 
 // tileType is a weight type of the float tiles: the bytes of one column of a panel.
@@ -136,7 +139,7 @@ func (g *gen) tile(dt tileType, m, c int) {
 	g.ADDQ(pfStep, pf.base)
 	g.SUBQ(operand.U32(unroll), k)
 	g.JNZ(operand.LabelRef("loop"))
-	g.finishUnit(a, steps, nsteps, stack, acc, c, nv)
+	g.finishUnit(a, steps, nsteps, stack, nil, acc, c, nv)
 	g.ret()
 }
 
@@ -180,8 +183,8 @@ func (g *gen) column(dt string, at operand.Mem, u, i int, mask, v reg.VecVirtual
 }
 
 // finishUnit adds the tree nodes that the unit completes, then goes on to the next
-// unit or stores the result.
-func (g *gen) finishUnit(a, steps, nsteps, stack reg.Register, acc []reg.VecVirtual, c, nv int) {
+// unit or stores the result: at `to`, or where the arguments say.
+func (g *gen) finishUnit(a, steps, nsteps, stack, to reg.Register, acc []reg.VecVirtual, c, nv int) {
 	merges, level := g.field(steps, 8), g.field(a, argLevel)
 	g.counted("merge", merges, func() {
 		g.SUBQ(level, stack)
@@ -203,7 +206,10 @@ func (g *gen) finishUnit(a, steps, nsteps, stack reg.Register, acc []reg.VecVirt
 	g.ADDQ(operand.U8(16), steps)
 	g.JMP(operand.LabelRef("unit"))
 	g.Label("last")
-	out := g.rows(g.field(a, argOut), g.field(a, argLdout), c)
+	if to == nil {
+		to = g.field(a, argOut)
+	}
+	out := g.rows(to, g.field(a, argLdout), c)
 	for t := range c {
 		for i := range nv {
 			g.VMOVUPS(acc[t*nv+i], out.at(t, i*g.bytes))
