@@ -35,7 +35,7 @@ const kernelTime = 300 * time.Millisecond
 // RunKernels measures on one thread and on all of them. show is told each line.
 func RunKernels(threads int, show func(any)) (*Kernels, error) {
 	if threads < 1 {
-		threads = runtime.NumCPU()
+		threads = runtime.GOMAXPROCS(0)
 	}
 	k := &Kernels{Machine: ThisMachine()}
 	show(k.Machine)

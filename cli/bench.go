@@ -39,7 +39,7 @@ type benchFlags struct {
 func (f *benchFlags) options() (o bench.Options, err error) {
 	o.Model, o.Threads = f.Model, f.Threads
 	if o.Threads == 0 {
-		o.Threads = runtime.NumCPU()
+		o.Threads = runtime.GOMAXPROCS(0)
 	}
 	if o.Threads < 1 || o.Threads > 1024 {
 		return o, fmt.Errorf("--threads %d: want 1 to 1024", f.Threads)

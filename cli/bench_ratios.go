@@ -37,7 +37,7 @@ func (c *benchRatiosCmd) Run(e *env) error {
 		o := bench.Options{Model: c.Model, Weights: r.weights, KV: tensor.BF16, Threads: c.Threads, Context: r.context, Batch: r.batch,
 			Tokens: c.Tokens, Repeat: c.Repeat, Policy: "full"}
 		if o.Threads == 0 {
-			o.Threads = runtime.NumCPU()
+			o.Threads = runtime.GOMAXPROCS(0)
 		}
 		var m bench.Machine
 		var ceiling bench.Ceiling

@@ -77,7 +77,7 @@ func (c *nodeCmd) Run(e *env) error {
 // goroutine wakes another thread of this process to look for work, on a core where
 // a rank that all wait for computes. GOMAXPROCS in the environment overrides.
 func shareProcessors(threads int) {
-	if os.Getenv("GOMAXPROCS") == "" && threads > 0 && threads < runtime.NumCPU() {
+	if os.Getenv("GOMAXPROCS") == "" && threads > 0 && threads < runtime.GOMAXPROCS(0) {
 		runtime.GOMAXPROCS(threads)
 	}
 }

@@ -159,7 +159,7 @@ func (c *upCmd) child(l *local, i int, dir string, more ...string) error {
 	id := fmt.Sprintf("node-%d", i)
 	threads := c.Threads
 	if threads == 0 {
-		threads = max(1, runtime.NumCPU()/c.Nodes)
+		threads = max(1, runtime.GOMAXPROCS(0)/c.Nodes)
 	}
 	args := []string{"node", "--with-parent", "--id", id, "--model", dir,
 		"--kv-memory", strconv.FormatInt(int64(c.KVMemory), 10), "--threads", strconv.Itoa(threads),

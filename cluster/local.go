@@ -53,7 +53,7 @@ type localSocket struct {
 func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	orDefault(&cfg.Sockets, 1)
 	orDefault(&cfg.KVBudget, 1<<30)
-	orDefault(&cfg.Threads, runtime.NumCPU())
+	orDefault(&cfg.Threads, runtime.GOMAXPROCS(0))
 	if cfg.Sockets < 1 || cfg.Sockets > 256 || cfg.KVBudget < 0 || cfg.Threads < 1 {
 		return nil, fmt.Errorf("cluster: %d sockets, %d bytes of cache, %d threads: want 1 to 256 sockets and nothing negative", cfg.Sockets, cfg.KVBudget, cfg.Threads)
 	}

@@ -84,7 +84,7 @@ func (c *NodeConfig) ensureDefaults() {
 		c.KVBudget = 1 << 30
 	}
 	if c.Threads == 0 {
-		c.Threads = runtime.NumCPU()
+		c.Threads = runtime.GOMAXPROCS(0)
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

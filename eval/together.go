@@ -61,7 +61,7 @@ func RunTogether(ctx context.Context, tok *tokenizer.Tokenizer, g Source, store 
 		}
 	}
 	if t.Workers == 0 {
-		t.Workers = runtime.NumCPU()
+		t.Workers = runtime.GOMAXPROCS(0)
 	}
 	if t.Workers < 1 || t.Workers > 1024 {
 		return nil, fmt.Errorf("eval: %d workers; want 1 to 1024", t.Workers)

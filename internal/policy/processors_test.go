@@ -1,0 +1,35 @@
+package policy
+
+import (
+	"go/ast"
+	"testing"
+)
+
+// How many threads compute by default is what this process may use: Go's own
+// GOMAXPROCS, which minds the affinity and the CPU limit of a container (cgroup 1
+// and 2). runtime.NumCPU minds the affinity alone, and is for what tells of machines.
+var processors = map[string]string{
+	"bench/ceiling.go": "the machine, beside what was measured on it",
+}
+
+func TestProcessors(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range sources(t) {
+		if s.test || s.generated() {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == "NumCPU" {
+				if seen[s.name] = true; processors[s.name] == "" {
+					t.Errorf("%s: a container may have fewer processors than runtime.NumCPU: ask runtime.GOMAXPROCS(0)", s.at(sel))
+				}
+			}
+			return true
+		})
+	}
+	for name := range processors {
+		if !seen[name] {
+			t.Errorf("%s asks for no processors any more: take it off the list", name)
+		}
+	}
+}
