@@ -3,13 +3,10 @@ package cluster_test
 import (
 	"encoding/binary"
 	"encoding/json"
-	"io/fs"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,11 +46,9 @@ func (c clocks) set(ahead map[string]time.Duration) {
 
 // skewed is cmd/shoal with wall clocks that a test moves: `go build -overlay` puts
 // changed files in the place of those that read the clock, so that the product has
-// no hook for this. By default these are the files of this module, each time.Now
-// of which is another one, as are Since and Until; in full it is the standard
-// library's time.Now, which those of other modules and of the library itself call
-// as well (a cold build of everything: minutes). Monotonic readings stay, as they do
-// when a machine's clock is set.
+// no hook for this: the standard library's time.Now is another one, for this module,
+// for others and for the library itself (a cold build of everything: minutes).
+// Monotonic readings stay, as they do when a machine's clock is set.
 func (b *binaries) skewed(t testing.TB) string {
 	t.Helper()
 	overlay := map[string]string{}
@@ -65,11 +60,7 @@ func (b *binaries) skewed(t testing.TB) string {
 		}
 		overlay[path] = file
 	}
-	if full() {
-		skewLibrary(t, put)
-	} else {
-		skewModule(t, put)
-	}
+	skewLibrary(t, put)
 	text, err := json.Marshal(map[string]any{"Replace": overlay})
 	if err != nil {
 		t.Fatal(err)
@@ -123,55 +114,4 @@ func skewLibrary(t testing.TB, put func(path, text string)) {
 	}
 	put(filepath.Join(dir, "time.go"), text)
 	put(filepath.Join(dir, "skew.go"), "package time\n"+skewFile)
-}
-
-func skewModule(t testing.TB, put func(path, text string)) {
-	t.Helper()
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	clock := regexp.MustCompile(`\btime\.(Now|Since|Until)\b`)
-	clause := regexp.MustCompile(`(?m)^package [a-z_0-9]+$`)
-	seen := map[string]bool{}
-	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-		name := e.Name()
-		switch {
-		case err != nil:
-			return err
-		case e.IsDir() && (name == "testdata" || name == "test" || name == "bench" || name == "eval" || strings.HasPrefix(name, ".") && path != root):
-			return filepath.SkipDir
-		case e.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go"):
-			return nil
-		}
-		b, err := os.ReadFile(path)
-		if err != nil || !clock.Match(b) {
-			return err
-		}
-		text := clock.ReplaceAllString(string(b), "skew.$1")
-		at := clause.FindStringIndex(text)
-		text = text[:at[1]] + "\n\nimport \"shoal/internal/skew\"\n" + text[at[1]:] + "\nvar _ time.Duration\n"
-		put(path, text)
-		seen[filepath.Base(filepath.Dir(path))] = true
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !seen["jobs"] || !seen["cluster"] || !seen["api"] {
-		t.Fatalf("clocks are read in %v", slices.Collect(maps.Keys(seen)))
-	}
-	put(filepath.Join(root, "internal", "skew", "skew.go"), "package skew\n"+strings.Replace(skewFile, "import (\n", "import (\n\t\"time\"\n", 1)+`
-// Now moves the wall clock's seconds: 33 bits above 30 of nanoseconds, beside the
-// monotonic reading, which the bit above them tells of.
-func Now() time.Time {
-	t := time.Now()
-	wall := (*uint64)(unsafe.Pointer(&t))
-	*wall = 1<<63 | *wall + uint64(*skew)<<30
-	return t
-}
-
-func Since(t time.Time) time.Duration { return Now().Sub(t) }
-func Until(t time.Time) time.Duration { return t.Sub(Now()) }
-`)
 }
