@@ -13,9 +13,10 @@
 // whose four-line runs occur in the training text is dropped.
 //
 // It writes, into the working folder, documents ended by a newline and a zero
-// byte: code_train-NN.txt (100 MB each) and eng_train.txt, code_val.txt and
-// eng_val.txt (all folders), code_valgo.txt (the Go authors' part of
-// code_val), and sources.tsv: folder, licence, files, bytes.
+// byte: code_traingo-NN.txt (the Go authors'), code_train-NN.txt (the others';
+// 100 MB each) and eng_train.txt, code_val.txt and eng_val.txt (all folders),
+// code_valgo.txt (the Go authors' part of code_val), and sources.tsv: folder,
+// licence, files, bytes.
 package main
 
 import (
@@ -235,7 +236,7 @@ func write(files []file, copied map[int]bool) {
 		out[name].WriteString(s)
 		out[name].WriteString("\n\x00")
 	}
-	n, left := 0, 0
+	n, left := map[string]int{}, 0
 	for i, f := range files {
 		switch {
 		case copied[i]:
@@ -246,10 +247,14 @@ func write(files []file, copied map[int]bool) {
 				add("code_valgo", f.text)
 			}
 		case f.kind == "code":
-			name := fmt.Sprintf("code_train-%02d", n)
+			kind := "code_train"
+			if f.goes {
+				kind = "code_traingo"
+			}
+			name := fmt.Sprintf("%s-%02d", kind, n[kind])
 			add(name, f.text)
 			if out[name].Len() > part {
-				n++
+				n[kind]++
 			}
 		default:
 			add("eng_train", f.text)

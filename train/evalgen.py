@@ -1,9 +1,11 @@
-"""Build the evaluation prompts. Usage: evalgen.py DATA OUT.pkl ctx:n,ctx:n"""
+"""Build the evaluation prompts. Usage: evalgen.py DATA OUT.pkl ctx:n,ctx:n; OUT-ctx.json.gz beside it are for Shoal"""
 import sys, os, pickle, time
 import numpy as np
 
 def load_corp(data, split):
-    return {k: (np.load(f"{data}/{k}_{split}.npy", mmap_mode="r"), np.load(f"{data}/{k}_{split}_starts.npy", mmap_mode="r")) for k in ("code", "eng")}
+    """{kind: (tokens, where lines start)}; the Go authors' training text is a kind of its own"""
+    kinds = ("code", "eng") + (("codego",) if split == "train" and os.path.exists(f"{data}/codego_train.npy") else ())
+    return {k: (np.load(f"{data}/{k}_{split}.npy", mmap_mode="r"), np.load(f"{data}/{k}_{split}_starts.npy", mmap_mode="r")) for k in kinds}
 
 def load_tok(data):
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -40,9 +42,19 @@ def build(data, spec, procs=14, tasks=None, seed=1000):
                       anstext=[x[3] for x in r], depth=np.array([np.nan if x[4] is None else x[4] for x in r]))
     return fin
 
+def shoal(f, ctx, out):
+    """the prompts of one length as `shoal eval ruler --prompts` takes them"""
+    import gzip, json
+    d = {f"{t}@{c}": dict(prompt=x["prompt"].tolist(), ans=[[int(i) for i in a if i >= 0] for a in x["ans"]], sf=x["sf"].tolist(),
+                          depth=[None if np.isnan(y) else float(y) for y in x["depth"]]) for (t, c), x in f.items() if c == ctx}
+    with gzip.open(out, "wt") as z:
+        json.dump(d, z)
+
 if __name__ == "__main__":
     t0 = time.time()
     spec = [tuple(map(int, s.split(":"))) for s in sys.argv[3].split(",")]
     f = build(sys.argv[1], spec, procs=int(os.environ.get("PROCS", "14")))
     pickle.dump(f, open(sys.argv[2], "wb"))
+    for c, _ in spec:
+        shoal(f, c, sys.argv[2].replace(".pkl", f"-{c}.json.gz"))
     print("eval sets", {k: v["prompt"].shape[0] for k, v in f.items() if k[0] == "vt"}, "answers up to", max(v["ans"].shape[1] for v in f.values()), round(time.time() - t0, 1), "s", flush=True)

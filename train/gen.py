@@ -1,6 +1,6 @@
 """Synthetic long-context retrieval tasks inside Go-source / English haystacks.
 
-Token classes (of the token as a TARGET): 0 ignored, 1 natural text, 2 answer, 3 template text.
+Token classes (of the token as a TARGET): 0 ignored, 1 natural text, 2 answer, 3 template text, 4 answer from a compressed cache.
 """
 import json, os, random, re
 import numpy as np
@@ -63,8 +63,9 @@ ASSOC_FMT = [
 
 
 class Gen:
-    def __init__(self, tok, corp, seed):
-        """corp: {'code': (ids uint16, line starts int), 'eng': (...)}"""
+    def __init__(self, tok, corp, seed, go=1.0):
+        """corp: {'code': (ids uint16, line starts int), 'eng': (...)}, maybe with 'codego', the Go authors' part, of which
+        a token is read `go` times as often as one of 'code'"""
         self.tok = tok
         self.corp = corp
         self.r = random.Random(seed)
@@ -74,6 +75,8 @@ class Gen:
         self.noise = np.array(self.enc(NOISE), dtype=np.int32)
         dot = self.noise[self.noise == self.enc("is green.")[-1]][:1]
         self.noise_starts = [0] + [int(i) + 1 for i in np.flatnonzero(self.noise == dot)] if len(dot) else [0]
+        n = {k: len(x) for k, (x, _) in corp.items()}
+        self.go = go * n["codego"] / (go * n["codego"] + n["code"]) if "codego" in n else 0
         self.isnl = np.zeros(self.V, dtype=bool)
         for i in range(N_SPECIAL, self.V):
             if tok.decode([i]).endswith("\n"):
@@ -110,6 +113,12 @@ class Gen:
     def value(self, vt):
         return {"number": self.number, "word": self.word2, "code": self.hexs}[vt]()
 
+    def text(self):
+        """a kind of natural text by chance"""
+        if self.r.random() >= CODE:
+            return "eng"
+        return "codego" if self.go and self.r.random() < self.go else "code"
+
     def hay(self, n, kind):
         if n <= 0:
             return np.zeros(0, np.int32)
@@ -118,7 +127,7 @@ class Gen:
             o = self.r.choice(self.noise_starts)
             return np.tile(self.noise, reps)[o:o + n]
         if kind == "mix":
-            kind = "code" if self.r.random() < CODE else "eng"
+            kind = self.text()
         ids, starts = self.corp[kind]
         out, left = [], n
         while left > 0:
@@ -265,7 +274,7 @@ class Gen:
         r = self.r
         vt = "number"
         need, _, _, q, pre = KINDS[0]
-        nk = nk or r.choice((2, 3, 4))
+        nk = nk or r.choice((2, 3, 4, 4, 6, 8))
         if n is None:
             n, nq = self.budget(total, 24, 60 + 16 * nk, nk, r.choice((4, 8, 16)), r.choice((1, 2, 3)))
         n = max(n, nk)
@@ -420,8 +429,7 @@ class Gen:
         return np.array(ids[:total], np.int32), np.array(cls[:total], np.uint8)
 
     def natural(self, total):
-        kind = "code" if self.r.random() < CODE else "eng"
-        ids, starts = self.corp[kind]
+        ids, starts = self.corp[self.text()]
         while True:
             s = int(starts[self.r.randrange(len(starts))])
             seg = ids[s:s + total - 1].astype(np.int32)
@@ -467,11 +475,59 @@ class Gen:
                 return got
         return self.natural(total)
 
-    def batch(self, B, T, mix):
+    ENDS = dict(mq=.30, chat=.16, niah=.10, kv_json=.06, kv_hex=.10, vt=.14, mv=.09, passkey=.02, fwe=.03)
+
+    def end_parts(self, task, total):
+        """a task with one question, much as in eval_parts"""
+        r = self.r
+        seven = lambda: r.choice((7, 7, None))
+        hay = lambda: r.choice(("mix", "mix", "mix", "noise"))
+        if task == "mq":
+            nk = r.choice((2, 3, 4, 4, 4, 6, 8))
+            return self.t_mq(total, nk=nk, n=r.choice((nk, nk, nk + 4, 16)), nq=1, hay=hay(), nd=seven())
+        if task in ("niah", "chat"):
+            return self.t_niah(total, n=r.choice((1, 1, 4, 8, 16)), nq=1, hay=hay(), nd=seven())
+        if task == "mv":
+            return self.t_mv(total, n=r.choice((1, 2)), nq=1, hay=hay(), nd=seven())
+        if task.startswith("kv"):
+            hexa = task == "kv_hex"
+            return self.t_kv(total, hexa=hexa, n=max(4, int((total - 150) * r.choice((.1, .4, .8)) / (26 if hexa else 19))), nq=1, nd=seven())
+        if task == "vt":
+            return self.t_vt(total, chains=1, hops=r.choice((2, 3, 4, 4)), nq=1, hay=hay(), nd=5)
+        if task == "passkey":
+            return self.t_passkey(total)
+        return self.t_fwe(total, frac=r.choice((.6, 1.4)), plain=True)
+
+    def end_sample(self, prompt, rows):
+        """a prompt of exactly so many tokens that ends in a question, and its answer as class 4 in the `rows`
+        tokens behind it (the rest of them ignored): for training with the prompt's cache compressed"""
+        r = self.r
+        while True:
+            task = r.choices(list(self.ENDS), list(self.ENDS.values()))[0]
+            intro, ev, qas, hk = self.end_parts(task, prompt)
+            _, q, prefix, ans = qas[0]
+            chat = task == "chat" or r.random() < 0.2
+            head = [([BOS], 0)] + ([([USER], 3)] if chat else []) + ([(intro, 3)] if r.random() < 0.9 else [])
+            if chat:
+                tail = [("\n" + q, 3), ([END, ASSISTANT], 3)]
+                a = [(self.enc(prefix.lstrip()), 3), (self.enc(ans), 4), ([END], 4)]
+            else:
+                tail = [("\nQuestion: " + q + "\nAnswer:" + prefix, 3)]
+                a = [(self.enc(ans + "\n"), 4)]
+            got = self.assemble(prompt, head, ev + [(2, tail)], hk)
+            n = sum(len(x) for x, _ in a)
+            if got is None or n > rows:
+                continue
+            pad = rows - n
+            return (np.concatenate([got[0]] + [np.asarray(x, np.int32) for x, _ in a] + [np.full(pad, self.nl, np.int32)]),
+                    np.concatenate([got[1]] + [np.full(len(x), c, np.uint8) for x, c in a] + [np.zeros(pad, np.uint8)]))
+
+    def batch(self, B, T, mix, ends=0, rows=64):
+        """B samples of T + 1 tokens and their classes; the first `ends` of them of end_sample"""
         ids = np.empty((B, T + 1), np.int32)
         cls = np.empty((B, T + 1), np.uint8)
         for b in range(B):
-            i, c = self.train_sample(T + 1, mix)
+            i, c = self.end_sample(T + 1 - rows, rows) if b < ends else self.train_sample(T + 1, mix)
             ids[b], cls[b] = i, c
         return ids, cls
 

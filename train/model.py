@@ -32,6 +32,36 @@ def rope(x, cos, sin):
     return torch.cat([a * c - b * s, b * c + a * s], -1).to(x.dtype)
 
 
+def end_attention(H, KV, HD, sinks=4, window=64, pool=7, used=0.05):
+    """attention of the last `rows` tokens of b sequences as if the cache of what is before them had been compressed"""
+    def f(q, k, v, T, P, K, need):
+        """q [b, T, H, HD], k, v [b, T, KV, HD]; the prompt is P tokens, its middle cut to the K best by the votes of its last
+        `window` (SnapStream); need [b, T-P-1...]: which of the last rows are inputs of answers, weights.
+        -> o [b, T-P, H*HD], and how far below the cut (its K/2-th place) the votes are, in nats, for tokens of the middle
+        that these rows attend to with more than `used` each, all of it summed by attention"""
+        b, G, dev = q.shape[0], H // KV, q.device
+        q = q[:, P - window:].reshape(b, T - P + window, KV, G, HD).permute(0, 2, 3, 1, 4)
+        k, v = k.transpose(1, 2).unsqueeze(2), v.transpose(1, 2).unsqueeze(2)
+        s = torch.matmul(q, k.transpose(-1, -2)).float() * HD ** -0.5              # [b, KV, G, window + rows, T]
+        j, i = torch.arange(T, device=dev), torch.arange(P - window, T, device=dev)[:, None]
+        s = s.masked_fill(j > i, float("-inf"))
+        middle = (j >= sinks) & (j < P - window)
+        votes = F.avg_pool1d(torch.softmax(s[..., :window, :], -1).mean(3).sum(2), pool, 1, pool // 2)
+        votes = votes * middle
+        with torch.no_grad():
+            p = torch.softmax(s[..., window:, :], -1)
+            p = torch.where((p > used) & middle, p, 0.0)
+            want = (p * need[:, None, None, :, None]).sum((2, 3))                    # [b, KV, T]
+            top = votes.topk(K, -1)
+            keep = torch.zeros(b, KV, T, dtype=torch.bool, device=dev).scatter_(-1, top.indices, True)
+            bar = (top.values[..., K // 2 - 1:K // 2] * 1.2).clamp_min(1e-9).log()
+        short = (want * F.relu(bar - votes.clamp_min(1e-9).log())).sum()
+        seen = keep[:, :, None, None, :] | (j < sinks) | (j > i[window:] - window)
+        o = torch.matmul(torch.softmax(s[..., window:, :].masked_fill(~seen, float("-inf")), -1).to(v.dtype), v)
+        return o.permute(0, 3, 1, 2, 4).reshape(b, T - P, H * HD), short
+    return f
+
+
 def head_loss(eps):
     def f(x, ln, emb, tgt, w):
         """sum of w * cross entropy; also the per-token losses"""
@@ -61,7 +91,7 @@ def make_fns(c):
         g, u = g.chunk(2, -1)
         return x + F.linear(F.silu(g) * u, wd.to(x.dtype))
 
-    return pre, post, head_loss(EPS)
+    return pre, post, head_loss(EPS), end_attention(H, KV, HD)
 
 
 def sdpa(q, k, v, B, T, mask=None, backend="auto"):
@@ -124,20 +154,29 @@ class LM(nn.Module):
             self._cs[(B, T)] = self.cossin(torch.arange(T, device=dev).repeat(B))
         return self._cs[(B, T)]
 
-    def body(self, ids, fns, dtype):
-        """ids [B, T] -> hidden [B*T, D]"""
+    def body(self, ids, fns, dtype, ends=None):
+        """ids [B, T] -> hidden [B*T, D]. ends (need [b, rows], K): the first b sequences end in an answer of `rows`
+        tokens, which sees of the prompt what a cache compressed to K tokens holds; self.short is then set"""
         B, T = ids.shape
-        pre, post, _ = fns
+        pre, post, _, end = fns
+        self.short = 0.0
         cos, sin = self.cs(B, T, ids.device)
         x = F.embedding(ids.reshape(-1), self.emb).to(dtype)
         for l in self.layers:
             q, k, v = pre(x, l.ln1, l.wq, l.wk, l.wv, cos, sin)
             a = sdpa(q, k, v, B, T, backend=self.backend)
+            if ends:
+                need, K = ends
+                b, rows = need.shape
+                o, short = end(*(t.view(B, T, *t.shape[1:])[:b] for t in (q, k, v)), T, T - rows, K, need)
+                a = a.view(B, T, -1)
+                a = torch.cat([torch.cat([a[:b, :T - rows], o], 1), a[b:]]).view(B * T, -1)
+                self.short = self.short + short / (self.c.L * b)
             x = post(x, a, l.wo, l.ln2, l.wg, l.wu, l.wd)
         return x
 
-    def loss(self, ids, tgt, w, dtype=torch.bfloat16):
-        x = self.body(ids, self.fns, dtype)
+    def loss(self, ids, tgt, w, dtype=torch.bfloat16, ends=None):
+        x = self.body(ids, self.fns, dtype, ends)
         return self.fns[2](x, self.lnf, self.emb, tgt.reshape(-1), w.reshape(-1))
 
     def balance(self, rate, allreduce=None):

@@ -8,6 +8,7 @@ CHAT = ("{{ bos_token }}{% for m in messages %}{% if m['role'] == 'assistant' %}
         "{{ m['content'] }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}")
 
 
+ARRAYS = {"code_valgo": "codego_val", "code_traingo": "codego_train"}
 LINE = re.compile(r"^[ \t]*//(?!go:|nolint|line |export | ?\+build)[ \t]?(.*)$")
 BLOCK = re.compile(r"/\*(.*?)\*/", re.S)
 
@@ -108,12 +109,12 @@ def main():
     os.makedirs(dst, exist_ok=True)
     t0 = time.time()
     tp = f"{dst}/tokenizer.json"
-    paths = {n: sorted(p for p in glob.glob(f"{src}/{n}*.txt*") if re.fullmatch(n + r"(-\d+)?\.txt(\.xz)?", os.path.basename(p))) for n in ("code_train", "code_val", "code_valgo", "eng_train", "eng_val")}
+    paths = {n: sorted(p for p in glob.glob(f"{src}/{n}*.txt*") if re.fullmatch(n + r"(-\d+)?\.txt(\.xz)?", os.path.basename(p))) for n in ("code_train", "code_traingo", "code_val", "code_valgo", "eng_train", "eng_val")}
     print({k: len(v) for k, v in paths.items()}, flush=True)
     if len(sys.argv) > 3:
         open(tp, "w").write(open(sys.argv[3]).read())
     else:
-        train_tok([d for p in paths["code_train"] for d in docs(p)], [d for p in paths["eng_train"] for d in docs(p)], tp)
+        train_tok([d for p in paths["code_traingo"] + paths["code_train"] for d in docs(p)], [d for p in paths["eng_train"] for d in docs(p)], tp)
         print("tokenizer trained", round(time.time() - t0, 1), flush=True)
     import multiprocessing as mp
     from tokenizers import Tokenizer
@@ -128,7 +129,7 @@ def main():
         jobs = [(n, q) for n, ps in zip(names, pieces) for q in ps]
         print("unpacked", round(time.time() - t0, 1), flush=True)
         for (n, q), (a, nb, b, mb) in zip(jobs, pool.imap(_file, [q for _, q in jobs], chunksize=1)):
-            for k, x, y in ((n, a, nb), (n.replace("code", "eng"), b, mb)):
+            for k, x, y in ((n, a, nb), (n.replace("code", "eng").replace("traingo", "train"), b, mb)):
                 got.setdefault(k, []).append(x)
                 sizes[k] = sizes.get(k, 0) + y
             os.remove(q)
@@ -136,14 +137,13 @@ def main():
         a = np.concatenate(v)
         if not len(a):
             continue
-        n = {"code_valgo": "codego_val"}.get(n, n)
+        k, n = n, ARRAYS.get(n, n)
         st = np.flatnonzero(isnl[a]) + 1
         np.save(f"{dst}/{n}.npy", a)
         np.save(f"{dst}/{n}_starts.npy", st[st < len(a) - 20000].astype(np.int32))
-        k = {"codego_val": "code_valgo"}.get(n, n)
         sizes[k] /= len(a)
         print(n, len(a), "tokens", "%.4f" % sizes[k], "bytes a token", round(time.time() - t0, 1), flush=True)
-    json.dump({{"code_valgo": "codego_val"}.get(k, k): v for k, v in sizes.items()}, open(f"{dst}/bytes_a_token.json", "w"))
+    json.dump({ARRAYS.get(k, k): v for k, v in sizes.items()}, open(f"{dst}/bytes_a_token.json", "w"))
     d3 = sum(tok.token_to_id("%03d" % i) is not None for i in range(1000))
     print("vocab", tok.get_vocab_size(), "three-digit tokens", d3, "two-digit", sum(tok.token_to_id("%02d" % i) is not None for i in range(100)))
     json.dump({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|bos|>", "eos_token": "<|end|>", "pad_token": "<|pad|>",

@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 import model as M
 import gen
+import evalpol
 from evalgen import load_corp, load_tok
 
 MIX = {
@@ -12,28 +13,32 @@ MIX = {
     2048: dict(natural=.36, copy_rand=.03, copy_assoc=.10, niah=.13, mv=.09, mq=.05, passkey=.02, kv=.09, vt=.09, fwe=.04, chat_turns=.01),
     4096: dict(natural=.38, copy_rand=.02, copy_assoc=.08, niah=.14, mv=.09, mq=.05, passkey=.02, kv=.09, vt=.09, fwe=.04, chat_turns=.006),
 }
-def mix_for(T):
-    return MIX[max([k for k in MIX if k <= T] or [512])]
+AGAIN = dict(natural=.60, copy_rand=.01, copy_assoc=.05, niah=.08, mv=.07, mq=.05, passkey=.01, kv=.05, vt=.06, fwe=.03, chat_turns=.006)
+ROWS = 64   # behind the prompt of a sample of which the cache is compressed
+
+
+def mix_for(T, ends):
+    return AGAIN if ends else MIX[max([k for k in MIX if k <= T] or [512])]
 
 
 class Stream(torch.utils.data.IterableDataset):
-    def __init__(self, data, B, T, seed):
-        self.a = (data, B, T, seed)
+    def __init__(self, data, B, T, seed, ends=0, go=1.0):
+        self.a = (data, B, T, seed, ends, go)
     def __iter__(self):
-        data, B, T, seed = self.a
+        data, B, T, seed, ends, go = self.a
         torch.set_num_threads(1)
         wi = torch.utils.data.get_worker_info()
-        g = gen.Gen(load_tok(data), load_corp(data, "train"), seed * 1000003 + (wi.id if wi else 0) * 7907 + T)
-        mix = mix_for(T)
+        g = gen.Gen(load_tok(data), load_corp(data, "train"), seed * 1000003 + (wi.id if wi else 0) * 7907 + T, go)
+        mix = mix_for(T, ends)
         while True:
-            i, c = g.batch(B, T, mix)
+            i, c = g.batch(B, T, mix, ends, ROWS + 1)
             yield torch.from_numpy(i), torch.from_numpy(c)
 
 
 def weights(cls, lam, tmpl=0.05):
-    """per-target weights: mean over natural text + lam * mean over answers + tmpl * mean over template text"""
+    """per-target weights: mean over natural text + lam * mean over answers (of the compressed caches too) + tmpl * mean over template text"""
     w = torch.zeros(cls.shape, device=cls.device)
-    for c, l in ((1, 1.0), (2, lam), (3, tmpl)):
+    for c, l in ((1, 1.0), (2, lam), (3, tmpl), (4, lam)):
         m = (cls == c).float()
         w = w + m * (l / m.sum().clamp_min(1.0))
     return w
@@ -81,6 +86,15 @@ def val_loss(model, data, dev, T=2048, n=32, kinds=VAL):
     return out
 
 
+def compressed(cl, n):
+    """for model.loss: the last rows of the first n sequences, by whether their target is an answer, and how many tokens of
+    the prompt's middle a cache of a quarter of the context keeps"""
+    if not n:
+        return None
+    need = (cl[:n, -ROWS:] == 4).float()
+    return need / need.sum(1, keepdim=True).clamp_min(1), cl.shape[1] // 4 - 68
+
+
 class FlatGrad:
     """all gradients in one buffer, so that ranks average them in one all-reduce"""
     def __init__(self, params):
@@ -102,6 +116,9 @@ def main():
     ap.add_argument("--tiny", action="store_true"); ap.add_argument("--init"); ap.add_argument("--log-every", type=int, default=100)
     ap.add_argument("--shards", type=int, default=1, help="safetensors files of the exported folder")
     ap.add_argument("--arch", default="llama", choices=("llama", "deepseek")); ap.add_argument("--balance", type=float, default=0.001, help="step of the router's bias at the peak learning rate")
+    ap.add_argument("--ends", type=float, default=0, help="share of the samples that are answered from a compressed cache; also takes the mix of a second training")
+    ap.add_argument("--short", type=float, default=1.0, help="weight of votes that fall short of the cut")
+    ap.add_argument("--go", type=float, default=1.0, help="how often a token of the Go authors' text is read, to one of others' Go")
     a = ap.parse_args()
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     a.seed += 100 * rank
@@ -120,7 +137,7 @@ def main():
     # all the loaders start before CUDA does; an idle one waits on its full queue
     loaders = {}
     for T in dict.fromkeys(T for T, _, _ in phases):
-        loaders[T] = iter(torch.utils.data.DataLoader(Stream(a.data, max(1, a.N // T), T, a.seed), batch_size=None, num_workers=a.workers,
+        loaders[T] = iter(torch.utils.data.DataLoader(Stream(a.data, max(1, a.N // T), T, a.seed, int(a.ends * max(1, a.N // T)), a.go), batch_size=None, num_workers=a.workers,
                                                       prefetch_factor=4 if a.workers else None, pin_memory=False, multiprocessing_context="fork" if a.workers else None))
     torch.manual_seed(a.seed % 100)
     if dev == "cuda":
@@ -161,10 +178,17 @@ def main():
     # compile before the clock starts
     tc = time.time()
     grads = FlatGrad(list(model.parameters()))
-    ids, cls = next(loaders[phases[0][0]])
-    i = ids.long().to(dev)
-    l, _ = model.loss(i[:, :-1], i[:, 1:], weights(cls[:, 1:].to(dev), a.lam), dtype)
-    l.backward()
+    def forward(ids, cls):
+        """-> loss, loss of each token, classes, how short of the cut votes fell"""
+        i = ids.to(dev, non_blocking=True).long()
+        cl = cls.to(dev, non_blocking=True)[:, 1:]
+        ends = compressed(cl, int(a.ends * len(cl)))
+        l, ce = model.loss(i[:, :-1], i[:, 1:], weights(cl, a.lam), dtype, **({"ends": ends} if ends else {}))
+        short = model.short if ends else 0.0
+        return l + a.short * short, ce, cl, short
+    for T in loaders if a.ends else [phases[0][0]]:
+        l, *_ = forward(*next(loaders[T]))
+        l.backward()
     grads.flat.zero_()
     model.balance(0.0)
     clock = torch.zeros(1, dtype=torch.float64)
@@ -189,6 +213,9 @@ def main():
         jobs = [k for k in sorted(ev, key=lambda k: (-k[1], k[0])) if k[1] in ctxs]
         for t, ctx in jobs[rank::world]:
             r[f"{t}@{ctx}"] = round(em_full(model, ev[(t, ctx)], n, dev), 3)
+            if a.ends and ctx == 4096 and tag == "mid" and t in ("niah_multiquery", "chat_niah", "kv_hex", "vt"):
+                got = evalpol.run(model, ev, [(ctx, 32, 8, (512, 1024))], dev, tasks=[t], stream_w=False, say=lambda *x, **k: None)
+                r.update({f"{t}/{p}": v[0] for p, v in got[f"{t}@{ctx}"].items() if p.startswith("snapstream_r64")})
         if world > 1:
             parts = [None] * world
             dist.all_gather_object(parts, r)
@@ -219,9 +246,7 @@ def main():
         lr = a.lr * min(1.0, (step + 1) / a.warm) * (1.0 if p < a.decay_from else max(0.015, (1 - p) / (1 - a.decay_from)))
         for m in range(acc):
             ids, cls = next(loaders[T])
-            i = ids.to(dev, non_blocking=True).long()
-            cl = cls.to(dev, non_blocking=True)[:, 1:]
-            l, ce = model.loss(i[:, :-1], i[:, 1:], weights(cl, a.lam), dtype)
+            l, ce, cl, short = forward(ids, cls)
             (l / acc).backward()
             toks += cl.numel() * world
         if world > 1:
@@ -240,8 +265,9 @@ def main():
         if step % a.log_every == 0 or step == 10:
             cf = cl.reshape(-1)
             nat = ce[cf == 1].mean().item(); ans = ce[cf == 2].mean().item()
+            comp = dict(comp=ce[cf == 4].mean().item(), short=short.item()) if a.ends else {}
             now = time.time() - t0 - spent_eval
-            say(ev="train", step=step, T=T, t=time.time() - t0, mtok=toks / 1e6, nat=nat, ans=ans, lr=lr, **({} if load is None else {"load": load.item()}), tps=(toks - last_log[1]) / max(1e-9, now - last_log[0]))
+            say(ev="train", step=step, T=T, t=time.time() - t0, mtok=toks / 1e6, nat=nat, ans=ans, **comp, lr=lr, **({} if load is None else {"load": load.item()}), tps=(toks - last_log[1]) / max(1e-9, now - last_log[0]))
             last_log = (now, toks)
         if ev and el > next_eval:
             next_eval += a.eval_every
