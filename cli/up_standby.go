@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -114,10 +115,16 @@ func (c *upCmd) runPair(e *env) (err error) {
 }
 
 // freeAddresses are two that nobody has now: a coordinator must come back at its
-// own.
+// own. They lie below the ports that systems give to connections and to listeners
+// that ask for any, so that nobody gets one by chance while no coordinator has it.
 func freeAddresses() (out [2]string, err error) {
 	for i := range out {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		var l net.Listener
+		for range 100 {
+			if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(10000+rand.IntN(20000)))); err == nil {
+				break
+			}
+		}
 		if err != nil {
 			return out, err
 		}
