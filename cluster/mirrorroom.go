@@ -12,42 +12,25 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"shoal/internal/flock"
 )
 
 // mirrorLock is a claim on a folder of fetched weights: nobody removes it while one
-// is held. The kernel ends it with the process. It is a file beside the folder, so
-// that it outlives what it guards.
+// is held. It is a file beside the folder, so that it outlives what it guards.
 const mirrorLock = ".lock"
 
 // claimMirror says that this process uses a folder, from now until the file is
 // closed.
 func claimMirror(dir string) (*os.File, error) {
-	f, err := lockFile(dir, syscall.LOCK_SH)
+	f, err := flock.Open(dir+mirrorLock, flock.Share)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	now := time.Now()
 	if err := os.Chtimes(f.Name(), now, now); err != nil { // when it was last used
 		f.Close()
 		return nil, fmt.Errorf("cluster: %w", err)
-	}
-	return f, nil
-}
-
-func lockFile(dir string, how int) (*os.File, error) {
-	f, err := os.OpenFile(dir+mirrorLock, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("cluster: %w", err)
-	}
-	for {
-		err = syscall.Flock(int(f.Fd()), how)
-		if !errors.Is(err, syscall.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("cluster: lock %s: %w", f.Name(), err)
 	}
 	return f, nil
 }
@@ -87,12 +70,13 @@ func makeMirrorRoom(folder, keep string, want, limit int64, log *slog.Logger) er
 			return nil
 		}
 		dir := filepath.Join(folder, x.name)
-		lock, err := lockFile(dir, syscall.LOCK_EX|syscall.LOCK_NB)
-		if errors.Is(err, syscall.EWOULDBLOCK) {
+		lock, err := flock.Open(dir+mirrorLock, flock.Own)
+		if errors.Is(err, flock.ErrHeld) {
+			lock.Close()
 			continue // somebody uses it
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("cluster: %w", err)
 		}
 		err = os.RemoveAll(dir)
 		lock.Close()
