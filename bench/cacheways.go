@@ -151,13 +151,15 @@ func (c *shifted) bytes() int64 {
 }
 
 func (c *shifted) Put(layer, head, _, _ int, k []float32, _ int, v []float32, _ int) {
-	blocks, last := c.blocks[layer*c.g.KVHeads+head], c.slots-1
+	blocks, last := c.Blocks(layer, head), c.slots-1
 	shiftUp(c.g.Layout, blocks, cacheSink, c.slots)
 	c.g.Layout.Put(blocks[last/tensor.BlockSlots], last%tensor.BlockSlots, k, v)
 }
 
+func (c *shifted) Blocks(layer, head int) [][]byte { return c.blocks[layer*c.g.KVHeads+head] }
+
 func (c *shifted) View(layer, head int, _ []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
-	blocks := c.blocks[layer*c.g.KVHeads+head]
+	blocks := c.Blocks(layer, head)
 	if c.all == nil {
 		return blocks, c.slots, nil
 	}

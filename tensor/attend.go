@@ -22,6 +22,7 @@ type AttnScratch struct {
 	sum    []lanes                 // [rows]
 	blocks [][]byte                // see Blocks
 	ahead  []byte                  // the block that comes next, which is prefetched; nil: none
+	After  []byte                  // the block that the caller reads next, prefetched behind the last one; nil: none
 	stream bool                    // the rows read a block in the order in which it lies in memory
 	row    []float32               // see Row
 	kept   []([BlockSlots]float32) // [blocks][rows] scores, see mass
@@ -95,8 +96,12 @@ func Attend(out, q []float32, g int, scale float32, l KVLayout, blocks [][]byte,
 			continue
 		}
 		s.ahead = nil
-		if next := b + 1; !l.Latent && next*BlockSlots < n {
+		switch next := b + 1; {
+		case l.Latent:
+		case next*BlockSlots < n:
 			s.ahead = blocks[next]
+		case len(s.After) >= l.BlockBytes():
+			s.ahead = s.After
 		}
 		s.score(l, blocks[b], q, 0, g, bits.Len64(mask))
 		for r := range g {

@@ -37,11 +37,11 @@ func (a *attention) init(b *Batch) {
 		t := a.entries[i]
 		a.write(t)
 		if !t.s.Prefill {
-			a.attend(t)
+			a.attend(t, a.after(i))
 			a.show(t)
 		}
 	}
-	a.read = func(i int) { a.attend(a.reads[i]) }
+	a.read = func(i int) { a.attend(a.reads[i], nil) }
 	a.observe = func(i int) {
 		if t := a.entries[i]; t.s.Prefill {
 			a.show(t)
@@ -95,8 +95,22 @@ func (a *attention) write(t attendTask) {
 	t.s.Cache.Put(a.index, t.head, t.s.Start, t.s.N, b.QKV[k:], ld, b.QKV[v:], ld)
 }
 
-// attend is attention of a block of prompt rows, or of all decode rows of a segment.
-func (a *attention) attend(t attendTask) {
+// after is a block that the task behind a decode task will read: threads have runs of
+// tasks, and each begins with cache misses otherwise.
+func (a *attention) after(i int) []byte {
+	if i+1 < len(a.entries) {
+		if t := a.entries[i+1]; !t.s.Prefill {
+			if blocks := t.s.Cache.Blocks(a.index, t.head); len(blocks) > 0 {
+				return blocks[0]
+			}
+		}
+	}
+	return nil
+}
+
+// attend is attention of a block of prompt rows, or of all decode rows of a segment,
+// behind which the block after is prefetched.
+func (a *attention) attend(t attendTask, after []byte) {
 	b, d := a.b, a.b.Dims
 	ld, hd, g, scale := b.qkvWidth(), d.HeadDim, d.group(), d.scale()
 	sc := scratch.Get().(*tensor.AttnScratch)
@@ -110,10 +124,12 @@ func (a *attention) attend(t attendTask) {
 		tensor.AttendCausal(out, d.qCols(), q, ld, n, t.s.Start+t.first, a.w.Window, g, scale, b.Layout, blocks, sc)
 		return
 	}
+	sc.After = after
 	for r := range t.s.N {
 		blocks, slots, valid := t.s.Cache.View(a.index, t.head, q[r*ld:r*ld+g*hd], sc)
 		tensor.Attend(out[r*d.qCols():], q[r*ld:], g, scale, b.Layout, blocks, slots, valid, sc)
 	}
+	sc.After = nil
 }
 
 // show lets the policy see the queries.

@@ -21,6 +21,8 @@ type Cache interface {
 	// which of them the query q (group, HeadDim), rotated, reads (nil: all). Blocks
 	// may lie in s, until it is used for another View.
 	View(layer, head int, q []float32, s *tensor.AttnScratch) (blocks [][]byte, n int, valid []uint64)
+	// Blocks are those of one head, as they lie: what is worth fetching before View.
+	Blocks(layer, head int) [][]byte
 	// Observe shows the policy the rotated queries of n tokens from position pos on, q[i*ldq:] being (group, HeadDim) of token i. Their keys
 	// are in the cache.
 	Observe(layer, head, pos, n int, q []float32, ldq int)
