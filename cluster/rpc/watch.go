@@ -22,11 +22,11 @@ type PeerDown struct {
 	Restarted bool
 }
 
-// Watch sends one *PeerDown to the local actor when peer, a process by its
-// Address and Incarnation (0: whoever answers there first), dies, freezes, restarts, or cannot be reached within 3 ConnectTimeouts. A
-// dead process is noticed by the kernel closing its connection (about a
-// millisecond); a dead machine or a frozen process by keepalive (13 s) unless
-// PeerGone says so earlier.
+// Watch sends one *PeerDown to the local actor when peer, a process by its Address
+// and Incarnation (0: whoever answers there first), dies, freezes, restarts, or
+// cannot be reached within 3 ConnectTimeouts. A dead process is noticed by the
+// kernel closing its connection (about a millisecond); a dead machine or a frozen
+// process by keepalive (13 s) unless PeerGone says so earlier.
 //
 // Before it reports, the watch pings the address back over a new connection:
 // while the same incarnation still answers, the alarm was false and the watch

@@ -1,8 +1,13 @@
 package natsbus
 
 import (
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
+
+	"github.com/nats-io/nats-server/v2/server"
 
 	"shoal/collective"
 )
@@ -96,4 +101,66 @@ func (t *Transport) hear(src int, addr string) {
 	heard := t.greeter.pairs[src].heard
 	t.mu.Unlock()
 	t.greet([]greeting{{src, heard | ask}})
+}
+
+// pipe connects to the embedded server without a socket.
+func (s *Server) pipe(ctx context.Context, role string, p *server.Permissions) (*link, func(), error) {
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return nil, nil, fmt.Errorf("%w: connect as %s", ErrClosed, role)
+	}
+	token := s.users.mint(p)
+	forget := func() { s.users.drop(token) }
+	nc, err := s.ns.InProcessConn()
+	var l *link
+	if err == nil {
+		l, err = openLink(ctx, nc, nil, s.cfg.Name+"/"+role, token)
+	}
+	if err != nil {
+		forget()
+		return nil, nil, fmt.Errorf("natsbus: connect as %s: %w", role, err)
+	}
+	return l, forget, nil
+}
+
+// reach connects to the client listener of another rank's server, to hear what
+// that rank says: one server between the two, and no route.
+func (t *Transport) reach(ctx context.Context, src int, addr string) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, linkTimeout)
+	defer cancel()
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	l, err := openLink(ctx, nc, t.server.dialTLS(addr), fmt.Sprintf("%s/rank-%s-%d-%d-hear", t.server.cfg.Name, t.cfg.Group, t.cfg.Epoch, t.cfg.Rank),
+		t.server.users.ticket(t.cfg.Group, t.cfg.Epoch, t.cfg.Rank))
+	if err != nil {
+		return nil, err
+	}
+	for sid, subject := range t.names.from(src) {
+		if err == nil {
+			err = l.subscribe(subject, sid)
+		}
+	}
+	if err == nil {
+		err = l.roundTrip()
+	}
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// dialTLS is how connections to the client listener of another server are secured.
+func (s *Server) dialTLS(addr string) *tls.Config {
+	c := s.cfg.RouteTLS
+	if c != nil && c.ServerName == "" {
+		c = c.Clone()
+		c.ServerName, _, _ = net.SplitHostPort(addr)
+	}
+	return c
 }

@@ -20,8 +20,8 @@
 // subject, so a stale sender has no listeners at all.
 //
 // Losses on NATS are silent. Those that can be seen (slow consumer, lost
-// connection: then with the rank at its other end) fail the group at once through collective.Notifier; those before
-// interest has spread are covered by the hello barrier ([Transport.Ready]); the
-// rest ends at the deadline of an operation. settings.go lists the settings
-// that matter and why.
+// connection: then with the rank at its other end) fail the group at once through
+// collective.Notifier; those before interest has spread are covered by the hello
+// barrier ([Transport.Ready]); the rest ends at the deadline of an operation.
+// settings.go lists the settings that matter and why.
 package natsbus

@@ -10,14 +10,12 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 )
 
@@ -94,10 +92,7 @@ func (l *link) login(over *tls.Config, name, token string) error {
 	if _, err := fmt.Fprintf(l.nc, "CONNECT %s\r\n", hello); err != nil {
 		return err
 	}
-	if err := l.roundTrip(); err != nil {
-		return err
-	}
-	return l.nc.SetDeadline(time.Time{})
+	return l.roundTrip()
 }
 
 // subscribe asks for a subject under a number.
@@ -106,7 +101,8 @@ func (l *link) subscribe(subject string, sid int) error {
 	return err
 }
 
-// roundTrip returns when the server has done what was asked so far; before listen.
+// roundTrip returns when the server has done what was asked so far, and ends the
+// deadline of a login; before listen.
 func (l *link) roundTrip() error {
 	if err := l.nc.SetDeadline(time.Now().Add(linkTimeout)); err != nil {
 		return err
@@ -287,116 +283,3 @@ func (l *link) Close() {
 		l.nc.Close()
 	}
 }
-
-// buffers keeps message buffers by size, powers of two.
-type buffers struct {
-	mu    sync.Mutex
-	class [25][][]byte
-}
-
-const keptBytes = 8 << 20 // of each class
-
-func (p *buffers) take(n int) []byte {
-	c := 6
-	for 1<<c < n {
-		c++
-	}
-	p.mu.Lock()
-	if k := len(p.class[c]); k > 0 {
-		b := p.class[c][k-1]
-		p.class[c] = p.class[c][:k-1]
-		p.mu.Unlock()
-		return b[:n]
-	}
-	p.mu.Unlock()
-	return make([]byte, n, 1<<c)
-}
-
-// give takes a buffer back, whoever made it.
-func (p *buffers) give(b []byte) {
-	c := 6
-	for c+1 < len(p.class) && 2<<c <= cap(b) {
-		c++
-	}
-	if cap(b) < 1<<c {
-		return
-	}
-	p.mu.Lock()
-	if (len(p.class[c])+1)<<c <= max(keptBytes, 2<<c) {
-		p.class[c] = append(p.class[c], b)
-	}
-	p.mu.Unlock()
-}
-
-// pipe connects to the embedded server without a socket.
-func (s *Server) pipe(ctx context.Context, role string, p *server.Permissions) (*link, func(), error) {
-	s.mu.Lock()
-	closed := s.closed
-	s.mu.Unlock()
-	if closed {
-		return nil, nil, fmt.Errorf("%w: connect as %s", ErrClosed, role)
-	}
-	token := s.users.mint(p)
-	forget := func() { s.users.drop(token) }
-	nc, err := s.ns.InProcessConn()
-	var l *link
-	if err == nil {
-		l, err = openLink(ctx, nc, nil, s.cfg.Name+"/"+role, token)
-	}
-	if err != nil {
-		forget()
-		return nil, nil, fmt.Errorf("natsbus: connect as %s: %w", role, err)
-	}
-	return l, forget, nil
-}
-
-// reach connects to the client listener of another rank's server, to hear what
-// that rank says: one server between the two, and no route.
-func (t *Transport) reach(ctx context.Context, src int, addr string) (*link, error) {
-	ctx, cancel := context.WithTimeout(ctx, linkTimeout)
-	defer cancel()
-	var d net.Dialer
-	nc, err := d.DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	l, err := openLink(ctx, nc, t.server.dialTLS(addr), fmt.Sprintf("%s/rank-%s-%d-%d-hear", t.server.cfg.Name, t.cfg.Group, t.cfg.Epoch, t.cfg.Rank),
-		t.server.users.ticket(t.cfg.Group, t.cfg.Epoch, t.cfg.Rank))
-	if err != nil {
-		return nil, err
-	}
-	for sid, subject := range t.names.from(src) {
-		if err == nil {
-			err = l.subscribe(subject, sid)
-		}
-	}
-	if err == nil {
-		err = l.roundTrip()
-	}
-	if err != nil {
-		l.Close()
-		return nil, err
-	}
-	return l, nil
-}
-
-// dialTLS is how connections to the client listener of another server are secured.
-func (s *Server) dialTLS(addr string) *tls.Config {
-	c := s.cfg.RouteTLS
-	if c != nil && c.ServerName == "" {
-		c = c.Clone()
-		c.ServerName, _, _ = net.SplitHostPort(addr)
-	}
-	return c
-}
-
-// from lists the subjects on which rank src speaks to this one; the index is the
-// number of the subscription.
-func (s subjects) from(src int) []string {
-	return slices.Clone([]string{hearBroadcast: s.broadcast(src), hearDirect: s.direct(s.rank, src)})
-}
-
-const (
-	hearBroadcast = iota
-	hearDirect
-)

@@ -38,3 +38,14 @@ func source(subject string, size int) int {
 	}
 	return src
 }
+
+// from lists the subjects on which rank src speaks to this one; the index is the
+// number of the subscription.
+func (s subjects) from(src int) []string {
+	return []string{hearBroadcast: s.broadcast(src), hearDirect: s.direct(s.rank, src)}
+}
+
+const (
+	hearBroadcast = iota
+	hearDirect
+)
