@@ -124,9 +124,8 @@ type life struct {
 	attempt uint32
 	task    *api.Task
 	replay  *api.Replay
-	emitted [][]int32 // by choice
-	scored  []bool    // prompt logprobs are in the log
-	next    int       // index of the next event
+	courses []Course // by choice
+	next    int      // index of the next event
 }
 
 func (v *Service) try(ctx context.Context, j *job) error {
@@ -172,7 +171,7 @@ func (l *life) resume(ctx context.Context) error {
 		return failed{Failure: Failure{Code: "invalid_request", Message: err.Error(), Permanent: true}, status: status, body: body}
 	}
 	l.replay = l.task.Replay()
-	l.emitted, l.scored = make([][]int32, l.task.Choices()), make([]bool, l.task.Choices())
+	l.courses = make([]Course, l.task.Choices())
 	return l.store.read(ctx, l.job.id, func(r *Record) error {
 		if r.kind != KindTokens {
 			return nil
@@ -192,10 +191,7 @@ func (l *life) resume(ctx context.Context) error {
 }
 
 func (l *life) took(e Logged) {
-	if e.Event.Token != api.NoToken {
-		l.emitted[e.Choice] = append(l.emitted[e.Choice], e.Event.Token)
-	}
-	l.scored[e.Choice] = l.scored[e.Choice] || e.Event.PromptLogprobs != nil
+	l.courses[e.Choice].Take(e.Event)
 	l.next++
 }
 
@@ -214,8 +210,8 @@ func (l *life) generate(ctx context.Context) error {
 		}
 		req := l.task.Request(i)
 		req.ID = fmt.Sprintf("%s/%d/%d", l.job.id, l.attempt, i)
-		req.Emitted, req.Accepted = l.emitted[i], true
-		if l.scored[i] {
+		req.Emitted, req.Accepted = l.courses[i].Emitted, true
+		if l.courses[i].Scored {
 			req.PromptLogprobs = -1
 		}
 		var cctx context.Context

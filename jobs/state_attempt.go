@@ -1,6 +1,10 @@
 package jobs
 
-import "errors"
+import (
+	"errors"
+
+	"shoal/api"
+)
 
 // permanent codes of the engine: trying again cannot help.
 var permanent = map[string]bool{"invalid_request": true, "context_length_exceeded": true, "sampling_failed": true, "replay_diverged": true}
@@ -17,4 +21,21 @@ func EngineFailure(code, message string) Failure {
 // has ended. The attempt ends without another word in the journal.
 func Superseded(err error) bool {
 	return errors.Is(err, ErrFinal) || errors.Is(err, ErrFenced) || errors.Is(err, ErrConflict)
+}
+
+// Course is how far the events of one choice go. An attempt starts from that of the
+// log, whoever wrote it.
+type Course struct {
+	Emitted []int32
+	Scored  bool // prompt logprobs are among them
+	Ended   bool // the engine has given its finish reason
+}
+
+// Take goes on by one event.
+func (c *Course) Take(e api.Event) {
+	if e.Token != api.NoToken {
+		c.Emitted = append(c.Emitted, e.Token)
+	}
+	c.Scored = c.Scored || e.PromptLogprobs != nil
+	c.Ended = c.Ended || e.Finish != ""
 }

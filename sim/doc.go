@@ -4,12 +4,13 @@
 // What decides is the real code: the batcher's State, the placement Authority and
 // its Fence, the rules that find who holds up the others (Stall, LoadStall, Pace), the
 // Lease over which coordinators compete, each socket's State, the collective state
-// machines, a job's State, Journal and Writing, the cost functions and slot rules of
-// package kvcache. What does is modelled: the shells of package cluster
-// and actors/socket (coordinator.go, straggler.go, node.go, executor.go) and jobs (jobs.go), processes that crash, freeze and
-// come back (world.go), the store of the lease (lease.go), that of the jobs, which loses what it has not
-// synced, tears a record, refuses, and forgets to answer (disk.go), a network that delays, reorders, repeats and loses
-// (network.go), failure detectors (discover.go), clients (client.go).
+// machines, a job's State, Journal, Writing and Course, the cost functions and slot
+// rules of package kvcache. What does is modelled: the shells of package cluster and
+// actors/socket (coordinator.go, straggler.go, node.go, executor.go) and jobs (jobs.go,
+// attempt.go), processes that crash, freeze and come back (world.go), the store of the
+// lease (lease.go), that of the jobs, which loses what it has not synced, tears a
+// record, refuses, and forgets to answer (disk.go), a network that delays, reorders,
+// repeats and loses (network.go), failure detectors (discover.go), clients (client.go).
 //
 // The language model is a hash (toy.go): the token after a sequence depends on
 // every cached slot, every rank's part of every row, the sampling seed and the

@@ -1,19 +1,15 @@
 package sim
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
-	"shoal/actors/batcher"
-	"shoal/api"
 	"shoal/jobs"
 )
 
-// What jobs/store.go, journal.go and run.go do: the real State, Journal and Writing of
-// package jobs in each coordinator, over a store that fails.
+// What jobs/store.go and journal.go do: the real State, Journal and Writing of package
+// jobs in each coordinator, over a store that fails.
 
 // entry is what a coordinator knows of a job.
 type entry struct {
@@ -277,201 +273,6 @@ func (c *coordinator) dispatch() {
 			a.resume()
 		})
 	}
-}
-
-// attempt is one run of a job.
-type attempt struct {
-	c       *coordinator
-	e       *entry
-	number  uint32
-	ticket  *ticket
-	name    string // of its request
-	scores  []api.PromptLogprob
-	pending []jobs.Logged
-	writing bool
-	failed  *jobs.Failure
-	over    bool
-}
-
-type failed struct{ jobs.Failure }
-
-func (f failed) Error() string { return f.Code + ": " + f.Message }
-
-// resume goes on where the log ends.
-func (a *attempt) resume() {
-	c, e := a.c, a.e
-	if a.over { // cancelled meanwhile
-		return
-	}
-	spec := e.k.spec
-	scored := false
-	for _, l := range e.events {
-		scored = scored || l.Event.PromptLogprobs != nil
-		if l.Event.Finish != "" {
-			a.commit()
-			return
-		}
-		if l.Event.Token != api.NoToken && c.w.opt.Bug != ForgetsTokens {
-			spec.Emitted = append(spec.Emitted, l.Event.Token)
-		}
-	}
-	if len(spec.Emitted) > 0 {
-		c.w.cover[JobResumed]++
-	}
-	spec.ID, spec.Accepted, spec.Deadline = fmt.Sprintf("%s/%d", e.id, a.number), true, 0
-	if scored {
-		spec.PromptLogprobs = -1
-	}
-	a.name, a.ticket = spec.ID, &ticket{k: e.k, run: a, got: len(spec.Emitted)}
-	if no := c.submit(spec, a.ticket); no != nil {
-		f := jobs.EngineFailure(no.Code, no.Message)
-		f.Forgiven = f.Forgiven || no.Code == batcher.CodeOverloaded
-		a.end(failed{f})
-	}
-}
-
-// emit and finish take what the batcher says.
-func (a *attempt) emit(m batcher.Emit) {
-	want := a.e.k.truth().tokens
-	if m.Index != a.ticket.got || m.Index >= len(want) || want[m.Index] != m.Token {
-		a.c.w.watch.fail("I3: %s: token %d is %d after %d tokens, the undisturbed run has %v", a.name, m.Index, m.Token, a.ticket.got, want)
-	}
-	a.ticket.got++
-	a.add(api.Event{Token: m.Token})
-}
-
-func (a *attempt) finish(f batcher.Finish) {
-	switch f.Reason {
-	case batcher.ReasonStop:
-		a.add(api.Event{Token: api.NoToken, Finish: api.FinishStop})
-	case batcher.ReasonLength:
-		a.add(api.Event{Token: api.NoToken, Finish: api.FinishLength})
-	case batcher.ReasonError:
-		failure := jobs.EngineFailure(f.Code, f.Message)
-		a.failed = &failure
-		a.flush()
-	}
-}
-
-func (a *attempt) score(prompt []batcher.PromptLogprob) {
-	for _, p := range prompt {
-		a.scores = append(a.scores, api.PromptLogprob{Logprob: p.Logprob})
-	}
-}
-
-func (a *attempt) add(e api.Event) {
-	e.PromptLogprobs, a.scores = a.scores, nil
-	a.pending = append(a.pending, jobs.Logged{Event: e})
-	a.flush()
-}
-
-// flush writes what has come, a little later and one record at a time. What came
-// before a failure is written as well.
-func (a *attempt) flush() {
-	if a.writing || a.over {
-		return
-	}
-	a.writing = true
-	a.c.w.after(a.c.process, time.Millisecond, func() {
-		events := a.pending
-		a.pending = nil
-		if a.over {
-			return
-		}
-		if len(events) == 0 {
-			a.end(failed{*a.failed})
-			return
-		}
-		first := len(a.e.events)
-		n := jobs.Note{Kind: jobs.KindTokens, Attempt: a.number, At: a.c.w.wall(), First: first, Count: len(events)}
-		a.c.append(a.e, n, jobs.EncodeTokens(first, events), func() bool { return a.over }, func(err error) {
-			a.writing = false
-			switch {
-			case err != nil:
-				a.end(err)
-			case events[len(events)-1].Event.Finish != "":
-				a.commit()
-			case len(a.pending) > 0 || a.failed != nil:
-				a.flush()
-			}
-		})
-	})
-}
-
-// committed is the payload of Done, as jobs writes it.
-type committed struct {
-	Bytes int    `json:"bytes"`
-	Sum   []byte `json:"sha256"`
-}
-
-// result is the body of a job's answer.
-func result(events []jobs.Logged) []byte {
-	var tokens []int32
-	for _, l := range events {
-		tokens = append(tokens, l.Event.Token)
-	}
-	out, _ := json.Marshal(tokens)
-	return out
-}
-
-func (a *attempt) commit() {
-	body := result(a.e.events)
-	over := func() bool { return a.over }
-	a.c.append(a.e, jobs.Note{Kind: jobs.KindPart, Attempt: a.number, At: a.c.w.wall()}, body, over, func(err error) {
-		if err != nil {
-			a.end(err)
-			return
-		}
-		sum := sha256.Sum256(body)
-		payload, _ := json.Marshal(committed{len(body), sum[:]})
-		a.c.append(a.e, jobs.Note{Kind: jobs.KindDone, Attempt: a.number, At: a.c.w.wall()}, payload, over, a.end)
-	})
-}
-
-// end is jobs.Service.attempt after its try.
-func (a *attempt) end(err error) {
-	c, e := a.c, a.e
-	if a.over {
-		return
-	}
-	a.over = true
-	if a.ticket != nil && c.tickets[a.name] != nil {
-		delete(c.tickets, a.name)
-		c.post(func() { c.step(batcher.Cancel{ID: a.name}) })
-	}
-	free := func(error) { e.run = nil }
-	if err != nil {
-		e.pause = c.w.wall() + rules.Backoff.Milliseconds()
-	}
-	var f failed
-	switch {
-	case err == nil:
-		free(nil)
-		return
-	case jobs.Superseded(err):
-		c.w.cover[StaleWrite]++
-		free(nil)
-		return
-	case errors.Is(err, jobs.ErrDamaged):
-		free(nil)
-		return
-	case errors.Is(err, jobs.ErrFull):
-		f.Failure = jobs.Failure{Code: "store_full", Forgiven: true}
-	case !errors.As(err, &f):
-		f.Failure = jobs.Failure{Code: "engine_error", Message: err.Error()}
-	}
-	if e.state.Phase != jobs.Running {
-		free(nil)
-		return
-	}
-	n := e.state.Fail(c.w.wall(), f.Failure, rules)
-	if n.Kind == jobs.KindRetry {
-		c.w.cover[JobRetried]++
-	} else {
-		c.w.cover[DeadLetter]++
-	}
-	until := c.w.now + 4*c.w.cfg.store
-	c.append(e, n, nil, func() bool { return c.w.now > until }, free)
 }
 
 // tell sends the client of a job what it has not had: GET .../events?from=N.
