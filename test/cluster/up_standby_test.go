@@ -4,7 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -24,6 +28,21 @@ func (s *system) coordinators(ids ...string) map[string]int {
 	return out
 }
 
+// upPair is a cluster of two nodes with a standby, whose store has its copies, and jobs
+// for it with the results of an undisturbed run.
+func upPair(t *testing.T) (c *system, p *pair, reqs []request, want []string) {
+	c = start(t, config{nodes: 2, args: []string{"--standby", "--data-dir", t.TempDir()}})
+	at := &parts{t: t, httpClient: c.httpClient}
+	p = &pair{t: t, at: [2]*parts{at, at}} // one address
+	p.copies(0)
+	r := rand.New(rand.NewPCG(6, 6))
+	for i := range 3 {
+		reqs = append(reqs, request{fmt.Sprintf("job %d", i), "/v1/completions",
+			map[string]any{"prompt": ids(r, 20+30*i), "max_tokens": 250, "ignore_eos": true, "temperature": float64(i%2) * 0.8, "seed": i}})
+	}
+	return c, p, reqs, at.send(t, reqs, len(reqs))
+}
+
 // TestUpStandby: `shoal up --standby`, whose coordinator is killed with jobs under
 // way. At the same address they go on, under the other one or under the one that
 // was started in its place, whoever had the lease first, and both are there again.
@@ -32,17 +51,8 @@ func TestUpStandby(t *testing.T) {
 		t.Skip("a takeover takes some ten seconds")
 	}
 	beside(t)
-	c := start(t, config{nodes: 2, args: []string{"--standby", "--data-dir", t.TempDir()}})
-	at := &parts{t: t, httpClient: c.httpClient}
-	p := &pair{t: t, at: [2]*parts{at, at}} // one address
-	p.copies(0)
-	r := rand.New(rand.NewPCG(6, 6))
-	var reqs []request
-	for i := range 3 {
-		reqs = append(reqs, request{fmt.Sprintf("job %d", i), "/v1/completions",
-			map[string]any{"prompt": ids(r, 20+30*i), "max_tokens": 250, "ignore_eos": true, "temperature": float64(i%2) * 0.8, "seed": i}})
-	}
-	want := at.send(t, reqs, len(reqs))
+	c, p, reqs, want := upPair(t)
+	at := p.at[0]
 	jobs := p.jobs(0, "killed", reqs)
 	p.begun(0, jobs)
 	before, _ := p.state(0)
@@ -77,4 +87,115 @@ func TestUpStandby(t *testing.T) {
 		t.Errorf("status %d after Ctrl-C, want 0", code)
 	}
 	c.gone(all)
+}
+
+// TestChaosFrozenCoordinator: the coordinator of `shoal up --standby` stands still with jobs and
+// a stream under way. At the same address the other one takes over. When the first goes
+// on it may have the address for a moment, so jobs and requests come in all the while:
+// what it answers is right, what it accepts is done, and it ends and follows.
+func TestChaosFrozenCoordinator(t *testing.T) {
+	if !full() {
+		t.Skip("long; make chaos")
+	}
+	c, p, reqs, want := upPair(t)
+	flows := streaming(1, 250)
+	whole := c.open(flows)
+	whole.wait(t)
+	jobs := p.jobs(0, "frozen", reqs)
+	p.begun(0, jobs)
+	cut := c.open(flows)
+	cut.reach(t, 5)
+	old, _ := p.state(0)
+	pids := c.coordinators("coordinator", "standby")
+	first := pids[old.Store.Coordinator]
+	if first == 0 || len(pids) != 2 {
+		t.Fatalf("coordinators: %v, of which %s coordinates", pids, old.Store.Coordinator)
+	}
+	if err := syscall.Kill(first, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(first, syscall.SIGCONT) }() // else it holds up the end of a failed test
+
+	// Connections to the one that stands still stay where they are; new ones reach the other.
+	at := &parts{t: t, httpClient: newHTTPClient(t, c.base, "")}
+	at.http.Transport.(*http.Transport).DisableKeepAlives = true
+	p.at = [2]*parts{at, at}
+	t.Logf("frozen: served again after %.1f s", p.serves(0, recoverLimit).Seconds())
+	taken, _ := p.state(0)
+	if taken.Store.Term <= old.Store.Term || taken.Store.Coordinator == old.Store.Coordinator || taken.Epoch <= old.Epoch {
+		t.Errorf("after epoch %d of %+v comes epoch %d of %+v", old.Epoch, *old.Store, taken.Epoch, *taken.Store)
+	}
+
+	small := []request{{"a small request", "/v1/completions", map[string]any{"prompt": reqs[0].body["prompt"], "max_tokens": 20, "ignore_eos": true, "temperature": 0}}}
+	right := at.send(t, small, 1)
+	var late []string // jobs
+	var answers, refused atomic.Int64
+	gone := make(chan struct{})
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for over := false; !over; {
+				select {
+				case <-gone:
+					over = true // once more, after it has ended
+				default:
+				}
+				a, err := at.try(context.Background(), "POST", small[0].path, small[0].body)
+				if err != nil || a.status != 200 {
+					refused.Add(1)
+					continue
+				}
+				answers.Add(1)
+				if got := canonical(string(a.body)); got != right[0] {
+					t.Errorf("while the old coordinator woke, a request was answered %s", firstDifference(right[0], got))
+				}
+			}
+		})
+	}
+	clients.Go(func() {
+		for over := false; !over; {
+			select {
+			case <-gone:
+				over = true
+			default:
+			}
+			id, err := at.submit(fmt.Sprintf("woke-%d", len(late)), small[0].body, time.Now().Add(requestLimit))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			late = append(late, id)
+		}
+	})
+	if err := syscall.Kill(first, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, patience, "the end of the one that woke", func() (bool, string) {
+		now := c.coordinators("coordinator", "standby")
+		return now[old.Store.Coordinator] != first, fmt.Sprintf("coordinators: %v", now)
+	})
+	close(gone)
+	clients.Wait()
+	t.Logf("while it woke: %d requests answered, %d refused, %d jobs accepted", answers.Load(), refused.Load(), len(late))
+	if said := tail(c.head.err); !strings.Contains(said, "another coordinator has taken over: "+taken.Store.Coordinator) {
+		t.Error("the one that woke did not say who has taken over")
+	}
+	cut.wg.Wait()
+	events := cut.got[0].events
+	if n := len(events); n > 0 && strings.HasPrefix(events[n-1].data, `{"error":`) {
+		events = events[:n-1] // it may say that it was cut
+	}
+	for i, e := range events {
+		if w := whole.got[0].events; i >= len(w) || canonical(e.data) != canonical(w[i].data) {
+			t.Errorf("event %d of the stream that was cut is %s", i, e.data)
+			break
+		}
+	}
+	p.check(0, "frozen", reqs, want, jobs)
+	p.check(0, "woke", slices.Repeat(small, len(late)), slices.Repeat(right, len(late)), late)
+	p.copies(0) // the old one is back, and keeps its copy
+	after, _ := p.state(0)
+	if after.Store.Term != taken.Store.Term || after.Store.Coordinator != taken.Store.Coordinator || full() && after.Epoch != taken.Epoch {
+		t.Errorf("when it woke the cluster changed from epoch %d, %+v to %d, %+v", taken.Epoch, *taken.Store, after.Epoch, *after.Store)
+	}
 }
