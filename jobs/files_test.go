@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -224,16 +225,26 @@ func TestTakeFiles(t *testing.T) {
 	if err := os.WriteFile(from.path("file-bad", "data"), []byte("file-BAD"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	to := sharedFiles(t, NewMemoryLog())
-	for _, away := range []bool{false, true, true} {
-		damage, err := to.Take(ctx, from, away)
+	log := NewMemoryLog()
+	to := sharedFiles(t, log)
+	var written Usage
+	for _, step := range []struct {
+		away bool
+		left int // files in the folder
+	}{{false, 3}, {true, 1}, {true, 1}} {
+		damage, err := to.Take(ctx, from, step.away)
 		if err != nil || !errors.Is(damage, ErrDamaged) {
 			t.Fatalf("%v, damage %v", err, damage)
 		}
-	}
-	left, _ := from.List(ctx)
-	if len(left) != 1 || left[0].ID != "file-bad" {
-		t.Errorf("left: %v", left)
+		left, _ := from.List(ctx)
+		if len(left) != step.left || !slices.ContainsFunc(left, func(f File) bool { return f.ID == "file-bad" }) {
+			t.Errorf("after %+v: left %v", step, left)
+		}
+		now, err := log.Usage(ctx)
+		if err != nil || written != (Usage{}) && now != written {
+			t.Errorf("what was there was written again: %+v, before %+v, %v", now, written, err)
+		}
+		written = now
 	}
 	for _, id := range []string{"file-a", "file-b"} {
 		if got, err := bytesOf(t, to, id); err != nil || got != id {
