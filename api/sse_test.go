@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -208,9 +209,19 @@ func TestStopStringInStream(t *testing.T) {
 	e.waitCancelled(t, 1) // the rest is not generated
 }
 
-// A stop string ends its own choice at once, while others go on.
+// A stop string ends its own choice at once, while others go on: here one that ends
+// only after it.
 func TestStopStringFreesItsChoice(t *testing.T) {
-	e := &fakeEngine{delay: time.Millisecond, hold: func(r *Request) bool { return strings.HasSuffix(r.ID, "-0") }}
+	freed := make(chan struct{})
+	free := sync.OnceFunc(func() { close(freed) })
+	defer free()
+	e := &fakeEngine{delay: time.Millisecond, hold: func(r *Request) bool {
+		if strings.HasSuffix(r.ID, "-0") {
+			return true
+		}
+		<-freed
+		return false
+	}}
 	e.script = func(r *Request) []Event {
 		if strings.HasSuffix(r.ID, "-0") {
 			return tokens(FinishStop, slices.Repeat([]int32{tokOne, tokTwo}, 200)...)(r)
@@ -220,6 +231,7 @@ func TestStopStringFreesItsChoice(t *testing.T) {
 	url := serve(t, e) + "/v1/completions"
 	resp := openStream(t, context.Background(), url, completion(M{"n": 2, "stop": "two", "max_tokens": 500}))
 	e.waitCancelled(t, 1)
+	free()
 	e.mu.Lock()
 	who := strings.Join(e.cancelled, " ")
 	e.mu.Unlock()
