@@ -22,7 +22,7 @@ var errStop = errors.New("jobs: attempt ends")
 // attempt runs a job once: from where its log ends, to its result, its failure
 // or the end of this process.
 func (v *Service) attempt(ctx context.Context, j *job) {
-	err := v.try(ctx, j)
+	begun, err := v.try(ctx, j)
 	if err != nil { // whatever the journal says, not at once again
 		j.mu.Lock()
 		j.pause = time.Now().Add(v.cfg.Rules.Backoff)
@@ -46,10 +46,10 @@ func (v *Service) attempt(ctx context.Context, j *job) {
 		fail = failureOf(err)
 	}
 	st := j.view().state
-	if st.Phase != Running {
+	n, ok := st.Fail(begun, v.store.now(), *fail, v.cfg.Rules)
+	if !ok {
 		return
 	}
-	n := st.Fail(v.store.now(), *fail, v.cfg.Rules)
 	e := ending{Code: n.Code, Message: n.Message, NotBefore: n.NotBefore, Forgiven: n.Forgiven}
 	if n.Kind == KindDead {
 		e.Status, e.Body = f.status, f.body
@@ -59,7 +59,7 @@ func (v *Service) attempt(ctx context.Context, j *job) {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
-	v.cfg.Logger.Info("jobs: attempt failed", "job", j.id, "attempt", st.Attempt, "code", e.Code, "error", e.Message, "dead", n.Kind == KindDead)
+	v.cfg.Logger.Info("jobs: attempt failed", "job", j.id, "attempt", n.Attempt, "code", e.Code, "error", e.Message, "dead", n.Kind == KindDead)
 	if err := v.write(last, j, Record{kind: n.Kind, attempt: n.Attempt, at: n.At}, e); err != nil {
 		// The next attempt finds the job running and takes it over.
 		v.cfg.Logger.Warn("jobs: the end of an attempt was not written", "job", j.id, "error", err)
@@ -128,27 +128,28 @@ type life struct {
 	next    int      // index of the next event
 }
 
-func (v *Service) try(ctx context.Context, j *job) error {
+// try returns the attempt that it began; 0: none.
+func (v *Service) try(ctx context.Context, j *job) (begun uint32, err error) {
 	st := j.view().state
 	n, ok := st.Begin(v.store.now(), v.cfg.Rules)
 	if !ok {
-		return errStop
+		return 0, errStop
 	}
 	if n.Kind == KindDead {
-		return v.write(ctx, j, Record{kind: KindDead, attempt: n.Attempt, at: n.At},
+		return 0, v.write(ctx, j, Record{kind: KindDead, attempt: n.Attempt, at: n.At},
 			ending{Code: n.Code, Message: n.Message, Status: http.StatusInternalServerError})
 	}
 	if err := v.write(ctx, j, Record{kind: KindStart, attempt: n.Attempt, at: n.At}, nil); err != nil {
-		return err
+		return 0, err
 	}
 	l := &life{Service: v, job: j, attempt: n.Attempt}
 	if err := l.resume(ctx); err != nil {
-		return err
+		return n.Attempt, err
 	}
 	if err := l.generate(ctx); err != nil {
-		return err
+		return n.Attempt, err
 	}
-	return l.commit(ctx)
+	return n.Attempt, l.commit(ctx)
 }
 
 // task makes the job's request anew.

@@ -211,14 +211,18 @@ type Failure struct {
 	Forgiven      bool // the cluster was away, or the server stops: does not count
 }
 
-// Fail is the record with which a failed attempt ends: Retry or Dead.
-func (s *State) Fail(now int64, f Failure, r Rules) Note {
-	n := Note{Kind: KindRetry, Attempt: s.Attempt, At: now, Code: f.Code, Message: f.Message, Forgiven: f.Forgiven}
+// Fail is the record with which an attempt that failed ends: Retry or Dead. ok is false
+// when it is not the one that runs, and has nothing to say.
+func (s *State) Fail(attempt uint32, now int64, f Failure, r Rules) (n Note, ok bool) {
+	if s.Phase != Running || s.Attempt != attempt {
+		return Note{}, false
+	}
+	n = Note{Kind: KindRetry, Attempt: attempt, At: now, Code: f.Code, Message: f.Message, Forgiven: f.Forgiven}
 	if f.Permanent || !f.Forgiven && s.Failures+1 >= r.MaxFailures {
 		n.Kind = KindDead
-		return n
+		return n, true
 	}
 	pause := r.Backoff << min(s.Failures, 16)
 	n.NotBefore = now + min(pause, r.MaxBackoff).Milliseconds()
-	return n
+	return n, true
 }

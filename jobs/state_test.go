@@ -35,11 +35,25 @@ func TestStateTellsTheLifeOfAJob(t *testing.T) {
 	ok(Note{Kind: KindStart, Attempt: 1, At: 6})
 	no(Note{Kind: KindTokens, Attempt: 1, First: 1, Count: 1}, ErrOrder)
 	ok(Note{Kind: KindTokens, Attempt: 1, Count: 2})
-	f := s.Fail(10_000, Failure{Code: "x"}, rules)
+	fail := func(at int64, f Failure) Note {
+		t.Helper()
+		if n, ok := s.Fail(s.Attempt-1, at, f, rules); ok {
+			t.Fatalf("an attempt that is not the newest says %+v", n)
+		}
+		n, ok := s.Fail(s.Attempt, at, f, rules)
+		if !ok {
+			t.Fatal("the attempt that runs has nothing to say")
+		}
+		return n
+	}
+	f := fail(10_000, Failure{Code: "x"})
 	if f.Kind != KindRetry || f.NotBefore != 11_000 {
 		t.Fatalf("%+v", f)
 	}
 	ok(f)
+	if n, ok := s.Fail(s.Attempt, 10_000, Failure{Code: "x"}, rules); ok {
+		t.Fatalf("an attempt that has failed says %+v", n)
+	}
 	if _, now := s.Begin(10_999, rules); now {
 		t.Fatal("it begins before its pause is over")
 	}
@@ -50,17 +64,17 @@ func TestStateTellsTheLifeOfAJob(t *testing.T) {
 	ok(n)
 	no(Note{Kind: KindTokens, Attempt: 1, First: 2, Count: 1}, ErrFenced)
 	no(Note{Kind: KindDone, Attempt: 1}, ErrFenced)
-	ok(s.Fail(20_000, Failure{Code: "away", Forgiven: true}, rules))
+	ok(fail(20_000, Failure{Code: "away", Forgiven: true}))
 	n, _ = s.Begin(30_000, rules)
 	ok(n)
-	if f := s.Fail(30_000, Failure{Code: "x"}, rules); f.Kind != KindRetry || f.NotBefore != 32_000 {
+	if f := fail(30_000, Failure{Code: "x"}); f.Kind != KindRetry || f.NotBefore != 32_000 {
 		t.Fatalf("second failure: %+v", f)
 	} else {
 		ok(f)
 	}
 	n, _ = s.Begin(40_000, rules)
 	ok(n)
-	f = s.Fail(40_000, Failure{Code: "x"}, rules)
+	f = fail(40_000, Failure{Code: "x"})
 	if f.Kind != KindDead {
 		t.Fatalf("third failure: %+v", f)
 	}

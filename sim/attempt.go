@@ -16,10 +16,11 @@ import (
 type attempt struct {
 	c       *coordinator
 	e       *entry
-	number  uint32
+	number  uint32 // 0: not begun
 	ticket  *ticket
 	name    string // of its request
 	scores  []api.PromptLogprob
+	next    int // index of the next event to write
 	pending []jobs.Logged
 	writing bool
 	failed  *jobs.Failure
@@ -41,6 +42,7 @@ func (a *attempt) resume() {
 	for _, l := range e.events {
 		course.Take(l.Event)
 	}
+	a.next = len(e.events)
 	if course.Ended {
 		a.commit()
 		return
@@ -115,10 +117,10 @@ func (a *attempt) flush() {
 			a.end(failed{*a.failed})
 			return
 		}
-		first := len(a.e.events)
-		n := jobs.Note{Kind: jobs.KindTokens, Attempt: a.number, At: a.c.w.wall(), First: first, Count: len(events)}
-		a.c.append(a.e, n, jobs.EncodeTokens(first, events), func() bool { return a.over }, func(err error) {
+		n := jobs.Note{Kind: jobs.KindTokens, Attempt: a.number, At: a.c.w.wall(), First: a.next, Count: len(events)}
+		a.write(n, jobs.EncodeTokens(a.next, events), func(err error) {
 			a.writing = false
+			a.next += len(events)
 			switch {
 			case err != nil:
 				a.end(err)
@@ -128,6 +130,19 @@ func (a *attempt) flush() {
 				a.flush()
 			}
 		})
+	})
+}
+
+// write appends a record of the attempt while it goes on.
+func (a *attempt) write(n jobs.Note, payload []byte, done func(error)) {
+	over := func() bool { return a.over }
+	a.c.append(a.e, n, payload, over, func(err error) {
+		if a.usurps(err) {
+			n.Attempt = a.e.state.Attempt
+			a.c.append(a.e, n, payload, over, done)
+			return
+		}
+		done(err)
 	})
 }
 
@@ -149,15 +164,14 @@ func result(events []jobs.Logged) []byte {
 
 func (a *attempt) commit() {
 	body := result(a.e.events)
-	over := func() bool { return a.over }
-	a.c.append(a.e, jobs.Note{Kind: jobs.KindPart, Attempt: a.number, At: a.c.w.wall()}, body, over, func(err error) {
+	a.write(jobs.Note{Kind: jobs.KindPart, Attempt: a.number, At: a.c.w.wall()}, body, func(err error) {
 		if err != nil {
 			a.end(err)
 			return
 		}
 		sum := sha256.Sum256(body)
 		payload, _ := json.Marshal(committed{len(body), sum[:]})
-		a.c.append(a.e, jobs.Note{Kind: jobs.KindDone, Attempt: a.number, At: a.c.w.wall()}, payload, over, a.end)
+		a.write(jobs.Note{Kind: jobs.KindDone, Attempt: a.number, At: a.c.w.wall()}, payload, a.end)
 	})
 }
 
@@ -193,11 +207,11 @@ func (a *attempt) end(err error) {
 	case !errors.As(err, &f):
 		f.Failure = jobs.Failure{Code: "engine_error", Message: err.Error()}
 	}
-	if e.state.Phase != jobs.Running {
+	n, ok := e.state.Fail(a.number, c.w.wall(), f.Failure, rules)
+	if !ok {
 		free(nil)
 		return
 	}
-	n := e.state.Fail(c.w.wall(), f.Failure, rules)
 	if n.Kind == jobs.KindRetry {
 		c.w.cover[JobRetried]++
 	} else {

@@ -10,7 +10,8 @@ import (
 )
 
 // audit reads the store as it is at the end: every job that a client was told of is
-// there and has ended once, with the tokens and the result of the undisturbed run.
+// there and has ended once, with the tokens and the result of the undisturbed run, and
+// each attempt was written by the coordinator that began it.
 func (k *checker) audit() {
 	d := &k.w.disk
 	for _, c := range k.w.clients {
@@ -33,6 +34,7 @@ func (k *checker) auditJob(c *client, s *shelf) {
 	var events []jobs.Logged
 	var part []byte
 	var done committed
+	var runs *coordinator // the attempt
 	j := jobs.Journal{Name: c.spec.ID}
 	for _, m := range s.messages {
 		r, err := j.Verify(m.Seq, m.Data)
@@ -49,6 +51,15 @@ func (k *checker) auditJob(c *client, s *shelf) {
 			return
 		}
 		switch n.Kind {
+		case jobs.KindTokens, jobs.KindPart, jobs.KindRetry, jobs.KindDone:
+			if s.from[m.Seq] != runs {
+				k.fail("I10: message %d of job %s, of attempt %d, is not by who began it", m.Seq, c.spec.ID, n.Attempt)
+				return
+			}
+		}
+		switch n.Kind {
+		case jobs.KindStart:
+			runs = s.from[m.Seq]
 		case jobs.KindTokens:
 			_, more, _ := jobs.DecodeTokens(r.Payload())
 			events = append(events, more...)

@@ -25,6 +25,7 @@ type coordinator struct {
 	authority *topology.Authority
 	opened    uint32 // newest epoch that it told nodes of
 	began     time.Duration
+	deposed   bool // and about to end
 
 	hosts   map[string]host
 	known   map[string]uint64 // id -> incarnation of nodes that are up

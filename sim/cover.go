@@ -56,6 +56,7 @@ const (
 	KilledBeforeStart
 	KilledBeforeWrite
 	KilledBeforeAck
+	FrozenBeforeWrite
 	TakenOver
 	LeftOut
 	DeposedHolder
@@ -94,7 +95,7 @@ var kindNames = [kinds]string{"messages lost", "messages cut", "messages repeate
 	"suspects", "cancellations", "preemptions", "caches that outlived an epoch", "tokens undone in them", "requests finished", "requests given up", "freezes", "hangs", "restarts", "partitions in two", "one-way partitions",
 	"pairs cut", "false alarms", "slow nodes", "sequences rebuilt", "tokens replayed", "kills at any time", "kills in loading", "kills in joining", "kills in prefill", "kills in decode",
 	"kills in collectives", "kills in hand-overs", "kills before replies",
-	"kills of the coordinator", "... before tokens go out", "... before an end goes out", "... before a step starts", "... before a record is written", "... before it is known to be", "take-overs", "nodes left out",
+	"kills of the coordinator", "... before tokens go out", "... before an end goes out", "... before a step starts", "... before a record is written", "... before it is known to be", "coordinators frozen before a record is written", "take-overs", "nodes left out",
 	"holders deposed", "requests of the lease lost", "... late", "writes of a deposed coordinator refused",
 	"hung executors", "standstills of all", "nodes fenced for hanging", "... for being slow", "stragglers named", "... that kept up again",
 	"loads of which nobody moved", "probes in vain", "fenced nodes that work again",

@@ -24,7 +24,8 @@ type disk struct {
 // shelf is one journal.
 type shelf struct {
 	messages []jobs.Message
-	synced   int // of them
+	from     map[uint64]*coordinator // who wrote each
+	synced   int                     // of them
 	torn     bool
 }
 
@@ -38,7 +39,7 @@ func (s *shelf) last() uint64 {
 func (d *disk) shelf(name string) *shelf {
 	s := d.shelves[name]
 	if s == nil {
-		s = &shelf{}
+		s = &shelf{from: map[uint64]*coordinator{}}
 		d.shelves[name] = s
 		d.order = append(d.order, name)
 	}
@@ -82,7 +83,7 @@ func (c *coordinator) appendLog(name string, after uint64, data []byte, done fun
 		}
 		d.seq++
 		seq, life := d.seq, d.life
-		s.messages = append(s.messages, jobs.Message{Seq: seq, Data: data})
+		s.messages, s.from[seq] = append(s.messages, jobs.Message{Seq: seq, Data: data}), c
 		if w.opt.Bug == EarlyAck {
 			answer(seq, nil, nil)
 		}

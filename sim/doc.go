@@ -25,7 +25,8 @@
 // who truly hangs and who is slow: such a node is left out in time, nobody else is,
 // and nobody at all when all stand still alike; who works again takes part again.
 // audit.go reads the store at the end: every job that a client was told of has ended
-// once there, by the attempts in their order, and holds what its client has seen.
+// once there, by the attempts in their order, each written by the coordinator that began
+// it, and holds what its client has seen.
 //
 // A seed that breaks a promise prints its transcript:
 //

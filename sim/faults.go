@@ -59,7 +59,7 @@ func (w *world) hook(h Hook, n *node) {
 func (w *world) plan() {
 	w.faults.active, w.faults.crash = true, NoCrash
 	if w.chance(5) {
-		w.faults.crash, w.faults.skip = KilledBeforeEmit+Kind(w.rng.IntN(5)), w.rng.IntN(1<<w.rng.IntN(6))
+		w.faults.crash, w.faults.skip = KilledBeforeEmit+Kind(w.rng.IntN(6)), w.rng.IntN(1<<w.rng.IntN(6))
 	}
 	if w.chance(4) {
 		w.faults.power = 1 + w.rng.IntN(1<<w.rng.IntN(7))

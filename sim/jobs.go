@@ -192,10 +192,12 @@ func (c *coordinator) move(e *entry, w *jobs.Writing, move jobs.Move, over func(
 		if c.dies(true, KilledBeforeWrite) {
 			return
 		}
-		c.appendLog(e.id, e.journal.Last(), w.Data, func(seq uint64, err error) {
-			if !c.dies(err == nil, KilledBeforeAck) {
-				next(w.Appended(seq, err))
-			}
+		c.stalls(FrozenBeforeWrite, func() {
+			c.appendLog(e.id, e.journal.Last(), w.Data, func(seq uint64, err error) {
+				if !c.dies(err == nil, KilledBeforeAck) {
+					next(w.Appended(seq, err))
+				}
+			})
 		})
 	case jobs.MoveRead:
 		c.readLog(e.id, e.journal.Last(), func(read []jobs.Message, err error) {
@@ -263,13 +265,14 @@ func (c *coordinator) dispatch() {
 		if n.Kind == jobs.KindStart && e.state.Phase == jobs.Running {
 			c.w.cover[JobTakenOver]++
 		}
-		a := &attempt{c: c, e: e, number: n.Attempt}
+		a := &attempt{c: c, e: e}
 		e.run = a
 		c.append(e, n, nil, never, func(err error) {
 			if err != nil || n.Kind == jobs.KindDead {
 				a.end(err)
 				return
 			}
+			a.number = n.Attempt
 			a.resume()
 		})
 	}

@@ -27,7 +27,7 @@ func (w *world) write(e topology.WriteClaim) bool {
 // lead does what the lease says.
 func (c *coordinator) lead(effects []topology.LeaseEffect) {
 	for _, e := range effects {
-		if c.dead {
+		if c.dead || c.deposed {
 			return
 		}
 		switch e := e.(type) {
@@ -55,7 +55,9 @@ func (c *coordinator) lead(effects []topology.LeaseEffect) {
 			c.w.cover[DeposedHolder]++
 			c.w.logf("%s.%d is deposed by %s.%d", c.name, c.incarnation, e.By.Holder, e.By.Incarnation)
 			c.direct(c.authority.Depose("deposed"))
-			c.w.crash(c)
+			c.deposed = true
+			// It ends; what it was doing goes on until then.
+			c.w.after(c.process, c.w.between(0, 30*time.Millisecond), func() { c.w.crash(c) })
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"shoal/actors/batcher"
+	"shoal/jobs"
 	"shoal/topology"
 )
 
@@ -30,12 +31,13 @@ const (
 	EarlyAck              // the store of jobs acknowledges what it has not synced
 	LogNoCompare          // ... and takes every append
 	ForgetsTokens         // a job that is taken up again begins at its beginning
+	GoesOn                // an attempt goes on under the number of its successor
 	bugs
 )
 
 var bugNames = [bugs]string{"none", "no fence", "no fence at sockets", "no fence at the authority", "no fence at the batcher", "no fence at collectives", "replay skips a token", "retire is ignored", "the store compares nothing", "nothing is recorded",
 	"who holds up the others stays", "all are blamed alike", "who waits is blamed", "a fenced node stays out",
-	"the log acknowledges too early", "the log compares nothing", "an attempt forgets tokens"}
+	"the log acknowledges too early", "the log compares nothing", "an attempt forgets tokens", "an attempt goes on after its successor began"}
 
 // blameAll is BlameAll.
 func (c *coordinator) blameAll(ranks []topology.Progress) {
@@ -104,6 +106,12 @@ func (c *coordinator) mutate(p *batcher.Plan) *batcher.Plan {
 		}
 	}
 	return &m
+}
+
+// usurps is GoesOn: what was refused since somebody else has begun is written all the
+// same.
+func (a *attempt) usurps(err error) bool {
+	return a.c.w.opt.Bug == GoesOn && err != nil && jobs.Superseded(err) && a.e.state.Attempt > a.number && !a.over
 }
 
 // skipped is the token after the one at pos, where both were emitted before.

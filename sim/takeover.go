@@ -9,23 +9,40 @@ import (
 // What outlives a coordinator: jobs, in a log that has every token before its
 // client has it. A request over a stream ends with its connection.
 
-// dies strikes the coordinator down where a fault waits for this moment.
-func (c *coordinator) dies(moment bool, at Kind) bool {
-	w := c.w
-	if c.dead {
-		return true
-	}
-	if !moment || w.faults.crash != at {
+// strikes tells that a fault has waited for this moment of the coordinator.
+func (c *coordinator) strikes(at Kind) bool {
+	f := &c.w.faults
+	if f.crash != at {
 		return false
 	}
-	if w.faults.skip--; w.faults.skip >= 0 {
+	if f.skip--; f.skip >= 0 {
 		return false
 	}
-	w.faults.crash = NoCrash
-	w.cover[at]++
-	w.logf("the coordinator is killed: %v", at)
-	w.crash(c)
+	f.crash = NoCrash
+	c.w.cover[at]++
 	return true
+}
+
+// dies strikes the coordinator down at a moment; true as well when it is dead.
+func (c *coordinator) dies(moment bool, at Kind) bool {
+	if !c.dead && moment && c.strikes(at) {
+		c.w.logf("the coordinator is killed: %v", at)
+		c.w.crash(c)
+	}
+	return c.dead
+}
+
+// stalls freezes the coordinator at a moment, for long enough that another one may take
+// over; what it does next it does when it goes on.
+func (c *coordinator) stalls(at Kind, next func()) {
+	if !c.strikes(at) {
+		next()
+		return
+	}
+	w := c.w
+	w.freeze(c.process)
+	w.after(nil, w.between(w.cfg.ttl, 4*w.cfg.ttl), func() { w.thaw(c.process) })
+	w.after(c.process, 0, next)
 }
 
 // crash ends the coordinator; another one starts a little later.
