@@ -156,6 +156,8 @@ func (c *shifted) Put(layer, head, _, _ int, k []float32, _ int, v []float32, _ 
 	c.g.Layout.Put(blocks[last/tensor.BlockSlots], last%tensor.BlockSlots, k, v)
 }
 
+func (c *shifted) Fetch(int, int, int) {}
+
 func (c *shifted) Blocks(layer, head int) [][]byte { return c.blocks[layer*c.g.KVHeads+head] }
 
 func (c *shifted) View(layer, head int, _ []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {

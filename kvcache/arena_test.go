@@ -197,3 +197,29 @@ func rss(t *testing.T) int64 {
 	t.Fatal("no VmRSS in /proc/self/status")
 	return 0
 }
+
+// Attention reads blocks in the order of a table; the processor runs ahead where that is
+// the order of memory.
+func TestBlocksComeInOrder(t *testing.T) {
+	a := NewArena(1 << 20)
+	defer a.Close()
+	blocks, err := a.Alloc(4096, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []int{70, 3, 99, 71, 4, 5, 68} {
+		a.Release(blocks[i : i+1])
+	}
+	again, err := a.Alloc(4096, 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{3, 4, 5, 68, 70, 71, 99} {
+		if address(again[i]) != address(blocks[want]) {
+			t.Errorf("block %d is not the one that was the %dth", i, want)
+		}
+	}
+	if address(again[7]) <= address(blocks[99]) {
+		t.Error("a block that was never out came before one that was released")
+	}
+}

@@ -3,6 +3,7 @@ package kvcache
 import (
 	"cmp"
 	"fmt"
+	"math/bits"
 	"slices"
 	"unsafe"
 )
@@ -13,13 +14,13 @@ const (
 	pageBytes  = 4096
 )
 
-// slab is one mapping, cut into blocks of one size. Its free blocks are a
-// stack of indices below next plus the run [next, len) that was never touched.
+// slab is one mapping, cut into blocks of one size. The lowest free block is taken
+// first, so that blocks taken together lie one behind the other, as attention reads them.
 type slab struct {
 	mem   []byte
 	base  uintptr
 	used  []uint64 // a bit per block
-	free  []int32  // blocks that were out before: dirty
+	low   int      // no word of used below it has a clear bit
 	next  int      // first block that was never out: still zero
 	count int      // blocks out
 }
@@ -53,13 +54,12 @@ func (c *class) take() ([]byte, int64, error) {
 		grown = int64(len(mem))
 	}
 	s := c.partial[0]
-	i, dirty := s.next, false
-	if n := len(s.free); n > 0 {
-		i, dirty = int(s.free[n-1]), true
-		s.free = s.free[:n-1]
-	} else {
-		s.next++
+	for s.used[s.low] == ^uint64(0) {
+		s.low++
 	}
+	i := s.low*64 + bits.TrailingZeros64(^s.used[s.low])
+	dirty := i < s.next
+	s.next = max(s.next, i+1)
 	b := s.mem[i*c.size : (i+1)*c.size : (i+1)*c.size]
 	if dirty {
 		clear(b) // no sequence may read another's rows, nor a NaN in a lane that is masked later
@@ -89,7 +89,7 @@ func (c *class) put(b []byte) int64 {
 		panic("kvcache: released a block twice")
 	}
 	s.used[i/64] &^= 1 << (i % 64)
-	s.free = append(s.free, int32(i))
+	s.low = min(s.low, i/64)
 	if s.count == c.blocksPerSlab() {
 		c.partial = insert(c.partial, s)
 	}

@@ -173,17 +173,19 @@ func (s *Store) Commit(n int) {
 	if n < 0 || n > s.staged {
 		panic(fmt.Sprintf("kvcache: commit of %d tokens, %d are reserved", n, s.staged))
 	}
-	s.rollback(n)
-	for i := range s.tables {
-		t := &s.tables[i]
-		if o, ok := t.rule.(Observer); ok && n > 0 && len(t.attention) > 0 {
-			o.Observe(&t.Head, t.attention)
-		}
-		t.attention = t.attention[:0]
+	if n < s.staged {
+		s.rollback(n)
 	}
 	s.tokens += n
 	for i := range s.tables {
-		s.tables[i].Tokens = s.tokens
+		t := &s.tables[i]
+		if len(t.attention) > 0 {
+			if o, ok := t.rule.(Observer); ok && n > 0 {
+				o.Observe(&t.Head, t.attention)
+			}
+			t.attention = t.attention[:0]
+		}
+		t.Tokens = s.tokens
 	}
 	s.staged = 0
 	s.undo.clear()

@@ -118,6 +118,22 @@ func (s *Store) Bytes() int64 {
 // left behind are nil.
 func (s *Store) Blocks(layer, head int) [][]byte { return s.table(layer, head).blocks }
 
+// Fetch prefetches what Write of the token at pos will touch, where the policy can say so
+// before.
+func (s *Store) Fetch(layer, head, pos int) {
+	t, slot := s.table(layer, head), pos
+	if !t.rule.Identity() {
+		run, ok := t.rule.(Runner)
+		if !ok {
+			return
+		}
+		slot, _ = run.Run(pos, 1)
+	}
+	if b := slot / tensor.BlockSlots; b < len(t.blocks) && t.blocks[b] != nil {
+		s.g.Layout.Fetch(t.blocks[b], slot%tensor.BlockSlots)
+	}
+}
+
 // Len is the number of slots to attend to, those written in the running step included.
 func (s *Store) Len(layer, head int) int { return s.table(layer, head).n }
 

@@ -597,6 +597,9 @@ func valuesInt8128x2AVX512(a *valuesArgs)
 func softmaxAVX512(a *softmaxArgs)
 
 //go:noescape
+func fetchAVX512(p *byte, n int)
+
+//go:noescape
 func addAVX512(dst, x *float32, n int)
 
 //go:noescape
@@ -990,6 +993,9 @@ func valuesInt832x2AVX2(a *valuesArgs)
 func softmaxAVX2(a *softmaxArgs)
 
 //go:noescape
+func fetchAVX2(p *byte, n int)
+
+//go:noescape
 func addAVX2(dst, x *float32, n int)
 
 //go:noescape
@@ -1036,6 +1042,96 @@ func fmaPeakAVX2(n int)
 
 //go:noescape
 func dotPeakAVX2(n int)
+
+//go:noescape
+func attendF3232x1AVX512(a *attendArgs)
+
+//go:noescape
+func attendF3232x2AVX512(a *attendArgs)
+
+//go:noescape
+func attendF3232x3AVX512(a *attendArgs)
+
+//go:noescape
+func attendF3232x4AVX512(a *attendArgs)
+
+//go:noescape
+func attendF3264x1AVX512(a *attendArgs)
+
+//go:noescape
+func attendF3264x2AVX512(a *attendArgs)
+
+//go:noescape
+func attendF3264x3AVX512(a *attendArgs)
+
+//go:noescape
+func attendF3264x4AVX512(a *attendArgs)
+
+//go:noescape
+func attendF32128x1AVX512(a *attendArgs)
+
+//go:noescape
+func attendF32128x2AVX512(a *attendArgs)
+
+//go:noescape
+func attendBF1632x1AVX512(a *attendArgs)
+
+//go:noescape
+func attendBF1632x2AVX512(a *attendArgs)
+
+//go:noescape
+func attendBF1632x3AVX512(a *attendArgs)
+
+//go:noescape
+func attendBF1632x4AVX512(a *attendArgs)
+
+//go:noescape
+func attendBF1664x1AVX512(a *attendArgs)
+
+//go:noescape
+func attendBF1664x2AVX512(a *attendArgs)
+
+//go:noescape
+func attendBF1664x3AVX512(a *attendArgs)
+
+//go:noescape
+func attendBF1664x4AVX512(a *attendArgs)
+
+//go:noescape
+func attendBF16128x1AVX512(a *attendArgs)
+
+//go:noescape
+func attendBF16128x2AVX512(a *attendArgs)
+
+//go:noescape
+func attendInt832x1AVX512(a *attendArgs)
+
+//go:noescape
+func attendInt832x2AVX512(a *attendArgs)
+
+//go:noescape
+func attendInt832x3AVX512(a *attendArgs)
+
+//go:noescape
+func attendInt832x4AVX512(a *attendArgs)
+
+//go:noescape
+func attendInt864x1AVX512(a *attendArgs)
+
+//go:noescape
+func attendInt864x2AVX512(a *attendArgs)
+
+//go:noescape
+func attendInt864x3AVX512(a *attendArgs)
+
+//go:noescape
+func attendInt864x4AVX512(a *attendArgs)
+
+//go:noescape
+func attendInt8128x1AVX512(a *attendArgs)
+
+//go:noescape
+func attendInt8128x2AVX512(a *attendArgs)
 
 //go:noescape
 func transpose8AVX2(dst, src *byte, ldd, lds, dstep, sstep uintptr, n int)
@@ -1085,6 +1181,24 @@ var risingAVX512 = map[DType]func(*tileArgs){
 	Q8_0:   tileQ8_04x1RisingAVX512,
 	Q4_0:   tileQ4_04x1RisingAVX512,
 	IQ4_NL: tileIQ4_NL4x1RisingAVX512,
+}
+
+var attendAVX512 = map[DType]attendKernels{
+	F32: {
+		{attendF3232x1AVX512, attendF3232x2AVX512, attendF3232x3AVX512, attendF3232x4AVX512},
+		{attendF3264x1AVX512, attendF3264x2AVX512, attendF3264x3AVX512, attendF3264x4AVX512},
+		{attendF32128x1AVX512, attendF32128x2AVX512, nil, nil},
+	},
+	BF16: {
+		{attendBF1632x1AVX512, attendBF1632x2AVX512, attendBF1632x3AVX512, attendBF1632x4AVX512},
+		{attendBF1664x1AVX512, attendBF1664x2AVX512, attendBF1664x3AVX512, attendBF1664x4AVX512},
+		{attendBF16128x1AVX512, attendBF16128x2AVX512, nil, nil},
+	},
+	Int8: {
+		{attendInt832x1AVX512, attendInt832x2AVX512, attendInt832x3AVX512, attendInt832x4AVX512},
+		{attendInt864x1AVX512, attendInt864x2AVX512, attendInt864x3AVX512, attendInt864x4AVX512},
+		{attendInt8128x1AVX512, attendInt8128x2AVX512, nil, nil},
+	},
 }
 
 var valuesAVX512 = [6]valuesKernels{

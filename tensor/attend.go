@@ -14,6 +14,7 @@ type AttnScratch struct {
 	step   step
 	soft   softmaxArgs
 	values valuesArgs
+	whole  attendArgs
 	q      []float32               // [rows][KDim], where tokens are not adjacent
 	o      []float32               // [rows][VDim], not yet divided by the sum
 	s      []([BlockSlots]float32) // [rows] scores, then probabilities
@@ -87,7 +88,7 @@ func Attend(out, q []float32, g int, scale float32, l KVLayout, blocks [][]byte,
 		s.pack(l, q, g)
 	}
 	s.stream = prefetchAhead == 0 && g <= streamRows && !l.Latent
-	for b := 0; b*BlockSlots < n; b++ {
+	for b := s.attendWhole(l, blocks, q, g, n, valid, scale); b*BlockSlots < n; b++ {
 		mask := prefixMask(n - b*BlockSlots)
 		if valid != nil {
 			mask &= valid[b]
@@ -111,6 +112,83 @@ func Attend(out, q []float32, g int, scale float32, l KVLayout, blocks [][]byte,
 	}
 	s.ahead, s.stream = nil, false
 	s.finish(out, l.VDim, l, 0, g)
+}
+
+// attendWhole attends the whole blocks at the front in one kernel, and returns their
+// number: 0 where there is no such kernel.
+func (s *AttnScratch) attendWhole(l KVLayout, blocks [][]byte, q []float32, g, n int, valid []uint64, scale float32) int {
+	whole := n / BlockSlots
+	for i, v := range valid[:min(len(valid), whole)] {
+		if v != ^uint64(0) {
+			whole = i
+			break
+		}
+	}
+	f := active.pickAttend(l, g)
+	if f == nil || whole == 0 {
+		return 0
+	}
+	a := &s.whole
+	a.q, a.o, a.p = unsafe.Pointer(&q[0]), unsafe.Pointer(&s.o[0]), unsafe.Pointer(&s.s[0])
+	a.sum, a.max = unsafe.Pointer(&s.sum[0]), unsafe.Pointer(&s.max[0])
+	a.kdim, a.vdim, a.scale = uintptr(l.KDim), uintptr(l.VDim), scale
+	a.panel, a.scales = uintptr(panelRows*l.KDim*l.elem()), uintptr(l.scalesAt())
+	a.block = uintptr(l.BlockBytes())
+	for b := 0; b < whole; b += attendBlocks {
+		a.blocks, a.n = unsafe.Pointer(&blocks[b]), uintptr(min(attendBlocks, whole-b))
+		switch next := b + int(a.n); {
+		case next*BlockSlots < n:
+			a.after = unsafe.Pointer(&blocks[next][0])
+		case len(s.After) >= l.BlockBytes():
+			a.after = unsafe.Pointer(&s.After[0])
+		default:
+			a.after = unsafe.Pointer(&blocks[next-1][0])
+		}
+		f(a)
+	}
+	*a = attendArgs{}
+	return whole
+}
+
+// attendBlocks bounds a call, in which the collector waits for the thread.
+const attendBlocks = 256
+
+// attendKernels is [log2 of columns/32][rows-1]; nil where there is no such shape.
+type attendKernels [3][attendRows]func(*attendArgs)
+
+const attendRows = 4
+
+// attendArgs is attention of g queries over whole blocks, all slots of which are valid:
+// the operations of score, soften and accumulate, in their order.
+type attendArgs struct {
+	q      unsafe.Pointer // [g][kdim]
+	blocks unsafe.Pointer // [n] slices
+	n      uintptr        // at least 1
+	after  unsafe.Pointer // the block to prefetch during the last one
+	o      unsafe.Pointer // [g][vdim]
+	p      unsafe.Pointer // [g][BlockSlots], working memory
+	sum    unsafe.Pointer // [g]lanes
+	max    unsafe.Pointer // [g]
+	kdim   uintptr        // a multiple of 4
+	vdim   uintptr        // a multiple of the kernel's columns
+	panel  uintptr        // bytes of a panel of keys
+	scales uintptr        // Int8: bytes from a block to its scales
+	block  uintptr        // bytes of a block
+	scale  float32
+}
+
+// pickAttend returns the widest kernel for g heads over whole blocks; nil: none.
+func (k *kernels) pickAttend(l KVLayout, g int) func(*attendArgs) {
+	all, ok := k.attend[l.Type]
+	if !ok || l.Latent || g > attendRows {
+		return nil
+	}
+	for i := len(all) - 1; i >= 0; i-- {
+		if f := all[i][g-1]; f != nil && l.VDim%(32<<i) == 0 {
+			return f
+		}
+	}
+	return nil
 }
 
 // streamRows are the rows whose scores are computed a panel of slots at a time, so that

@@ -271,6 +271,30 @@ func TestAttendOfStrangeNumbers(t *testing.T) {
 	})
 }
 
+func TestWholeBlocksOfStrangeNumbers(t *testing.T) {
+	var s AttnScratch
+	for _, l := range layouts {
+		if l.Latent || l.KDim > 200 || small() && l.KDim > 64 {
+			continue
+		}
+		for _, v := range []float32{float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()), 3e38, 1e-45} {
+			for _, g := range []int{1, 2, 3, 4} {
+				r := rng(17)
+				blocks := newCache(r, l, 200)
+				k, val := normal(r, l.KDim), normal(r, l.VDim)
+				k[1], val[2] = v, v
+				l.Put(blocks[1], 7, k, val)
+				q := normal(r, g*l.KDim)
+				allEqual(t, fmt.Sprintf("%+v g=%d %v", l, g, v), func() []float32 {
+					out := make([]float32, g*l.VDim)
+					Attend(out, q, g, 0.2, l, blocks, 200, nil, &s)
+					return out
+				})
+			}
+		}
+	}
+}
+
 func TestSlotsMoveUnchanged(t *testing.T) {
 	for _, l := range layouts {
 		r := rng(11)
@@ -282,6 +306,7 @@ func TestSlotsMoveUnchanged(t *testing.T) {
 			l.Put(a, slot, normal(r, l.KDim), normal(r, l.VDim))
 		}
 		for slot := range BlockSlots {
+			l.Fetch(a, slot)
 			l.CopySlot(b, BlockSlots-1-slot, a, slot)
 			l.ExportRow(row, a, slot)
 			l.ImportRow(c, slot, row)

@@ -18,6 +18,9 @@ type kernels struct {
 	rising [weightTypes]func(*tileArgs)
 
 	softmax func(*softmaxArgs)
+	// attend[type] is attention of one token over whole blocks, see attendArgs; nil where
+	// score, softmax and values do it one after the other.
+	attend map[DType]attendKernels
 	// values[type] adds probabilities times values to rows of outputs.
 	values [6]valuesKernels
 
@@ -35,6 +38,7 @@ type kernels struct {
 	turn    func(dst, src *byte, ldd, lds, dstep, sstep uintptr, n int) // transposes n tiles of 8 x 8 cells of 32 bits
 	toBF16  func(dst []uint16, ldd int, x []float32, ldx, rows, n int)  // rounds rows of n
 	widen   func(dst []float32, src []uint16)                           // bfloat16 as float32, every zero +0
+	fetch   func(p *byte, n int)                                        // prefetches n bytes, a multiple of 64 above 0
 	peak    peaks
 }
 

@@ -115,6 +115,19 @@ func (l KVLayout) Put(block []byte, slot int, k, v []float32) {
 	}
 }
 
+// Fetch prefetches what Put of a slot will write: the lines of a panel, of each of which
+// the key takes a part, and the value's.
+func (l KVLayout) Fetch(block []byte, slot int) {
+	if l.Latent {
+		return
+	}
+	l.check(block, slot)
+	panel, row := panelRows*l.KDim*l.elem(), l.VDim*l.elem()
+	active.fetch(&block[slot/panelRows*panel], panel)
+	at := (l.valuesAt() + slot*row) &^ 63
+	active.fetch(&block[at], min((row+63)&^63, len(block)-at)&^63)
+}
+
 // putKey is the key's part of Put; 16 is the distance of a slot's elements (or,
 // of BF16, of half its pairs).
 func (l KVLayout) putKey(block []byte, slot int, k []float32) {
@@ -125,10 +138,10 @@ func (l KVLayout) putKey(block []byte, slot int, k []float32) {
 		for i, x := range k {
 			f[i*panelRows] = x
 		}
-	case BF16:
-		h := halves(block)[at:]
+	case BF16: // a pair, which is as wide as a float32, in one store
+		f := floats(block)[at/2:]
 		for i := 0; i < len(k); i += 2 {
-			h[i*panelRows], h[i*panelRows+1] = toBF16(k[i]), toBF16(k[i+1])
+			f[i/2*panelRows] = math.Float32frombits(uint32(toBF16(k[i])) | uint32(toBF16(k[i+1]))<<16)
 		}
 	case F16:
 		h := halves(block)[at:]

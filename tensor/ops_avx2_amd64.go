@@ -84,6 +84,7 @@ var kernelsAVX2 = &kernels{
 	tile:    tilesAVX2,
 	values:  valuesAVX2,
 	softmax: softmaxAVX2,
+	attend:  attendAVX2,
 	rmsnorm: rmsnormAVX2,
 	add:     addVecAVX2,
 	siluMul: siluMulVecAVX2,
@@ -98,5 +99,6 @@ var kernelsAVX2 = &kernels{
 	turn:    transpose8AVX2,
 	toBF16:  roundBF16Vec,
 	widen:   widenBF16VecAVX2,
+	fetch:   fetchAVX2,
 	peak:    peaks{8, readPeakAVX2, fmaPeakAVX2, 8, dotPeakAVX2},
 }

@@ -84,6 +84,7 @@ var kernelsAVX512 = &kernels{
 	tile:    tilesAVX512,
 	values:  valuesAVX512,
 	softmax: softmaxAVX512,
+	attend:  attendAVX512,
 	rmsnorm: rmsnormAVX512,
 	add:     addVecAVX512,
 	siluMul: siluMulVecAVX512,
@@ -98,5 +99,6 @@ var kernelsAVX512 = &kernels{
 	turn:    transpose8AVX2,
 	toBF16:  roundBF16Vec,
 	widen:   widenBF16VecAVX512,
+	fetch:   fetchAVX512,
 	peak:    peaks{16, readPeakAVX512, fmaPeakAVX512, 16, dotPeakAVX512},
 }

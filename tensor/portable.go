@@ -24,6 +24,7 @@ func portableKernels() *kernels {
 		turn:    portableTurn,
 		toBF16:  portableToBF16,
 		widen:   portableWidenBF16,
+		fetch:   func(*byte, int) {},
 		peak:    peaks{1, portableReadPeak, portableFMAPeak, 1, portableDotPeak},
 	}
 	k.setTiles(F32, portableTile(loadF32))

@@ -10,6 +10,8 @@ import (
 
 var machine = detect()
 
+var attendAVX2 map[DType]attendKernels // none: the scores of four panels do not fit 16 registers
+
 func implementations() []*kernels { return machine }
 
 // detect lists the implementations of this machine, the widest first.
@@ -74,6 +76,8 @@ var (
 	_ = [1]struct{}{}[unsafe.Sizeof(step{})-16]
 	_ = [1]struct{}{}[unsafe.Offsetof(valuesArgs{}.slots)-5*8]
 	_ = [1]struct{}{}[unsafe.Offsetof(valuesArgs{}.pf)-8*8]
+	_ = [1]struct{}{}[unsafe.Offsetof(attendArgs{}.scale)-13*8]
+	_ = [1]struct{}{}[unsafe.Sizeof([]byte{})-24]
 	_ = [1]struct{}{}[unsafe.Offsetof(softmaxArgs{}.valid)-16]
 	_ = [1]struct{}{}[unsafe.Offsetof(softmaxArgs{}.scale)-24]
 	_ = [1]struct{}{}[unsafe.Offsetof(softmaxArgs{}.correct)-32]

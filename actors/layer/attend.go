@@ -95,12 +95,13 @@ func (a *attention) write(t attendTask) {
 	t.s.Cache.Put(a.index, t.head, t.s.Start, t.s.N, b.QKV[k:], ld, b.QKV[v:], ld)
 }
 
-// after is a block that the task behind a decode task will read: threads have runs of
-// tasks, and each begins with cache misses otherwise.
+// after is a block that the task behind a decode task will read, and prefetches what that
+// will write: threads have runs of tasks, and each begins with cache misses otherwise.
 func (a *attention) after(i int) []byte {
 	if i+1 < len(a.entries) {
 		if t := a.entries[i+1]; !t.s.Prefill {
 			if blocks := t.s.Cache.Blocks(a.index, t.head); len(blocks) > 0 {
+				t.s.Cache.Fetch(a.index, t.head, t.s.Start)
 				return blocks[0]
 			}
 		}

@@ -23,6 +23,8 @@ type Cache interface {
 	View(layer, head int, q []float32, s *tensor.AttnScratch) (blocks [][]byte, n int, valid []uint64)
 	// Blocks are those of one head, as they lie: what is worth fetching before View.
 	Blocks(layer, head int) [][]byte
+	// Fetch prefetches what Put of the token at true position pos will touch.
+	Fetch(layer, head, pos int)
 	// Observe shows the policy the rotated queries of n tokens from position pos on, q[i*ldq:] being (group, HeadDim) of token i. Their keys
 	// are in the cache.
 	Observe(layer, head, pos, n int, q []float32, ldq int)

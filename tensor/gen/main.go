@@ -40,6 +40,7 @@ func main() {
 		file(dir, "ops_"+is.file, is, ops)
 		file(dir, "peak_"+is.file, is, peaks)
 	}
+	file(dir, "attend_"+avx512.file, avx512, attends)
 	file(dir, "panel_"+avx2.file, avx2, panel)
 	var b strings.Builder
 	for _, s := range stubs {
@@ -130,6 +131,19 @@ func tables(b *strings.Builder) {
 				if name := risingName(is, q.name, 4, 1); have[name] {
 					fmt.Fprintf(b, "%s: %s,\n", q.name, name)
 				}
+			}
+			b.WriteString("}\n\n")
+			fmt.Fprintf(b, "var attend%s = map[DType]attendKernels{\n", is.name)
+			for _, dt := range attendTypes {
+				fmt.Fprintf(b, "%s: {\n", dt)
+				for _, cols := range []int{32, 64, 128} {
+					b.WriteString("{")
+					for r := 1; r <= attendRows; r++ {
+						fmt.Fprintf(b, "%s,", entry(attendName(dt, cols, r)))
+					}
+					b.WriteString("},\n")
+				}
+				b.WriteString("},\n")
 			}
 			b.WriteString("}\n\n")
 		}

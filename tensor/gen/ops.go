@@ -8,6 +8,7 @@ import (
 // ops writes the elementwise operations and the 16-lane sums. Each handles n
 // elements, a multiple of 16; the callers do the rest in Go.
 func ops(g *gen) {
+	g.fetch()
 	g.elementwise("add", "dst, x", func(p []reg.Register, d int) {
 		v := g.vec()
 		g.VMOVUPS(mem(p[0], d), v)
@@ -262,4 +263,18 @@ func (g *gen) indexOf() {
 	g.Label("none")
 	g.Store(n, g.ReturnIndex(0))
 	g.ret()
+}
+
+// fetch prefetches n bytes, a multiple of 64 above 0.
+func (g *gen) fetch() {
+	g.plain("fetch"+g.name, "p *byte, n int", "func(p uintptr, n int)")
+	p, n := g.GP64(), g.GP64()
+	g.Load(g.Param("p"), p)
+	g.Load(g.Param("n"), n)
+	g.Label("loop")
+	g.PREFETCHT1(mem(p, 0))
+	g.ADDQ(operand.U8(64), p)
+	g.SUBQ(operand.U8(64), n)
+	g.JNZ(operand.LabelRef("loop"))
+	g.RET()
 }

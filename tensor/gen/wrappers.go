@@ -84,6 +84,7 @@ var kernelsISA = &kernels{
 	tile:    tilesISA,
 	values:  valuesISA,
 	softmax: softmaxISA,
+	attend:  attendISA,
 	rmsnorm: rmsnormISA,
 	add:     addVecISA,
 	siluMul: siluMulVecISA,
@@ -98,6 +99,7 @@ var kernelsISA = &kernels{
 	turn:    transpose8AVX2,
 	toBF16:  roundBF16Vec,
 	widen:   widenBF16VecISA,
+	fetch:   fetchISA,
 	peak:    peaks{LANES, readPeakISA, fmaPeakISA, LANES, dotPeakISA},
 }
 `
