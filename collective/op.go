@@ -11,7 +11,7 @@ type op struct {
 	phases   [2]phase
 	count    int // phases in use
 	at       int // phase whose data is awaited
-	unsent   int // queued sends of which a chunk is still to be encoded
+	unsent   int // sends that the transport has not taken whole
 	busy     int // borrowers outside the lock: they copy, encode or combine
 	moved    int // bytes to send and receive
 	err      error

@@ -283,16 +283,27 @@ func (s *state) nextJob() (j job, ok bool) {
 }
 
 // encoded: chunk j has been copied into a message; the rest goes to the back of
-// the queue, so that a large payload does not hold up the others.
-func (s *state) encoded(j job) {
+// the queue, so that a large payload does not hold up the others. last: there is
+// none, and sent follows.
+func (s *state) encoded(j job) (last bool) {
 	o := j.op
 	o.busy--
 	if s.settle(o) {
-		return
+		return false
 	}
 	j.chunk++
 	if j.chunk < chunkCount(o.phases[j.phase].sends[j.send].size, s.cfg.ChunkBytes) {
 		s.jobs.push(j)
+		return false
+	}
+	return true
+}
+
+// sent: the transport has taken the last chunk of one payload of operation id,
+// which may have failed meanwhile.
+func (s *state) sent(id OpID) {
+	o := s.ops[id]
+	if o == nil {
 		return
 	}
 	o.unsent--

@@ -34,9 +34,11 @@ func (g *Group) turn() {
 	g.leave()
 }
 
-// sendChunk copies one chunk into a message, gives the operation back and
-// sends. The lock is held on entry, not on exit. Only the worker calls it: it
-// owns g.message.
+// sendChunk copies one chunk into a message, gives the operation back, so that it
+// can fail while the transport holds this rank up, and sends. An operation is done
+// when its messages are on their way and not before: who has nothing to wait for
+// would compute on the processor that they need, and all others wait for them. The
+// lock is held on entry, not on exit. Only the worker calls it: it owns g.message.
 func (g *Group) sendChunk(j job) {
 	g.mu.Unlock()
 	s := j.op.phases[j.phase].sends[j.send]
@@ -56,7 +58,7 @@ func (g *Group) sendChunk(j job) {
 	id, kind := j.op.id, j.op.phases[j.phase].kind
 
 	g.mu.Lock()
-	g.st.encoded(j)
+	last := g.st.encoded(j)
 	g.st.stats.MessagesSent++
 	g.st.stats.BytesSent += uint64(n)
 	g.leave()
@@ -69,5 +71,11 @@ func (g *Group) sendChunk(j job) {
 	}
 	if err != nil {
 		g.Fail(&OpError{Op: id, Kind: kind, Err: ErrTransport, Detail: "send", Cause: err})
+		return
+	}
+	if last {
+		g.mu.Lock()
+		g.st.sent(id)
+		g.leave()
 	}
 }

@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/asynkron/protoactor-go/actor"
@@ -9,93 +8,17 @@ import (
 	"shoal/collective"
 )
 
-// Executor runs jobs of a socket one after another on a goroutine of its own,
-// so that no actor computes in its handler. At most one job a lane is
-// outstanding, so Submit never blocks when lanes <= the executor's capacity.
-type Executor struct {
-	jobs  chan func()
-	done  chan struct{}
-	taken atomic.Uint64 // jobs submitted
-	ended atomic.Uint64 // of them, done
-}
-
-// Progress is how many jobs have been done, and whether one is in hand. A socket
-// that is not busy in a step waits for others; one that is busy and makes no
-// progress hangs.
-func (e *Executor) Progress() (done uint64, busy bool) {
-	done = e.ended.Load()
-	return done, e.taken.Load() > done
-}
-
-// NewExecutor starts the goroutine; Close stops it after the jobs in hand.
-func NewExecutor(lanes int) *Executor {
-	e := &Executor{jobs: make(chan func(), lanes+1), done: make(chan struct{})}
-	go func() {
-		defer close(e.done)
-		for job := range e.jobs {
-			if job == nil {
-				return
-			}
-			job()
-			e.ended.Add(1)
-		}
-	}()
-	return e
-}
-
-// Submit queues a job; after Close it drops it.
-func (e *Executor) Submit(job func()) {
-	e.taken.Add(1)
-	select {
-	case e.jobs <- job:
-	case <-e.done:
-	}
-}
-
-// Close waits for the jobs in hand and ends the goroutine.
-func (e *Executor) Close() {
-	e.Submit(nil)
-	<-e.done
-}
-
-// Term is how long an epoch's weights may be read. A layer hears of a teardown
-// after its socket, and may submit a leg behind the job that freed what the leg
-// would read; so a term ends on the executor, and its later jobs are dropped.
-type Term struct {
-	exec *Executor
-	over bool // the executor's
-}
-
-// NewTerm begins a term.
-func (e *Executor) NewTerm() *Term { return &Term{exec: e} }
-
-// Submit queues a job of the term.
-func (t *Term) Submit(job func()) {
-	t.exec.Submit(func() {
-		if !t.over {
-			job()
-		}
-	})
-}
-
-// End queues the last job of the term.
-func (t *Term) End(free func()) {
-	t.Submit(func() {
-		t.over = true
-		free()
-	})
-}
-
-// Run asks a layer to carry a batch through. The batch belongs to the layer
-// until it answers with Done.
+// Run asks a layer to carry a batch through, and to pass it on to the layers that
+// follow. The batch belongs to them until the last one answers with Done, or the
+// one that fails.
 type Run struct {
 	Batch *Batch
 	Group *collective.Group
+	Then  []*actor.PID
 }
 
-// Done is the layer's answer to whoever sent Run.
+// Done is the answer to whoever sent the first Run.
 type Done struct {
-	Index int
 	Batch *Batch
 	Err   error
 }
@@ -125,6 +48,11 @@ type Actor struct {
 	walks map[*Batch]*walk
 }
 
+// Dispatcher runs a layer's handler on the goroutine that sends to it, since all it
+// does is to submit to the executor. A goroutine for each of the messages of a step,
+// four a layer, took more time than what they carry, most of it to grow its stack.
+var Dispatcher = actor.NewSynchronizedDispatcher(300)
+
 // Receive implements actor.Actor.
 func (a *Actor) Receive(c actor.Context) {
 	switch m := c.Message().(type) {
@@ -140,12 +68,16 @@ func (a *Actor) Receive(c actor.Context) {
 		if w == nil {
 			return // a leg of a batch that failed already
 		}
-		if m.err != nil || m.last {
+		switch then := w.run.Then; {
+		case m.err != nil || m.last && len(then) == 0:
 			delete(a.walks, m.batch)
-			c.Send(w.to, &Done{Index: a.Index, Batch: m.batch, Err: m.err})
-			return
+			c.Send(w.to, &Done{Batch: m.batch, Err: m.err})
+		case m.last:
+			delete(a.walks, m.batch)
+			c.RequestWithCustomSender(then[0], &Run{Batch: m.batch, Group: w.run.Group, Then: then[1:]}, w.to)
+		default:
+			a.next(c, w)
 		}
-		a.next(c, w)
 	}
 }
 

@@ -5,7 +5,7 @@ import "testing"
 // A layer that hears of a teardown late submits a leg behind the job that freed
 // the weights: the leg must not run. A job of the next epoch must.
 func TestLegOfAnEndedTermIsDropped(t *testing.T) {
-	e := NewExecutor(1)
+	e := NewExecutor()
 	old, next := e.NewTerm(), e.NewTerm()
 	freed := false
 	old.End(func() { freed = true })
@@ -22,4 +22,25 @@ func TestLegOfAnEndedTermIsDropped(t *testing.T) {
 		next.Submit(func() { t.Error("a job ran after Close") })
 	}
 	e.Close()
+}
+
+// A job may submit as many as it likes: nobody else could take them meanwhile.
+func TestJobsSubmit(t *testing.T) {
+	e := NewExecutor()
+	var order []int
+	e.Submit(func() {
+		for i := range 100 {
+			e.Submit(func() { order = append(order, i) })
+		}
+	})
+	last := make(chan struct{})
+	e.Submit(func() { close(last) })
+	<-last
+	e.Close()
+	if len(order) != 100 || order[0] != 0 || order[99] != 99 {
+		t.Errorf("jobs of a job ran as %v, want 0 to 99", order)
+	}
+	if done, busy := e.Progress(); done != 102 || busy {
+		t.Errorf("%d jobs done, busy %v, want 102 and idle", done, busy)
+	}
 }

@@ -131,7 +131,7 @@ func (a *Actor) Receive(c actor.Context) {
 	switch m := c.Message().(type) {
 	case *actor.Started:
 		a.state = State{Phase: Idle}
-		a.exec = layer.NewExecutor(4)
+		a.exec = layer.NewExecutor()
 		a.carry = new(carry)
 		a.arena = kvcache.NewArena(a.Config.KVBudget)
 	case *actor.Stopping:
@@ -248,7 +248,7 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 	for i, w := range m.epoch.weights.Layers {
 		props := actor.PropsFromProducer(func() actor.Actor {
 			return &layer.Actor{Index: i, Last: i == len(m.epoch.weights.Layers)-1, Weights: w, Term: a.term}
-		})
+		}, actor.WithDispatcher(layer.Dispatcher))
 		a.layers = append(a.layers, c.Spawn(props))
 	}
 	a.Config.Logger.Info("slices loaded", "epoch", m.number, "rank", m.epoch.rank, "sockets", len(m.epoch.place.Slices),
@@ -325,7 +325,7 @@ func (a *Actor) begin(c actor.Context, m *Step) {
 	e := a.epoch
 	s.jobsBefore, _ = a.exec.Progress()
 	a.step = s
-	s.legs = []leg{{layer: -1, job: func(done func(error)) {
+	s.legs = []leg{{job: func(done func(error)) {
 		s.wireBefore = wireBytes(e.group)
 		s.lateBefore = lateness(e.group)
 		began := time.Now()
@@ -376,7 +376,7 @@ func (a *Actor) compare(m *Compare) {
 func (a *Actor) run(c actor.Context, s *step) {
 	l := s.legs[s.at]
 	if l.job == nil {
-		c.Request(a.layers[l.layer], &layer.Run{Batch: a.epoch.batch, Group: a.epoch.group})
+		c.Request(a.layers[0], &layer.Run{Batch: a.epoch.batch, Group: a.epoch.group, Then: a.layers[1:]})
 		return
 	}
 	self, root := c.Self(), c.ActorSystem().Root

@@ -86,11 +86,10 @@ type step struct {
 	jobsBefore uint64
 }
 
-// leg is one piece of a step between synchronisations. Exactly one of its two
-// forms is set: a layer's actor, or a job for the executor that calls done once.
+// leg is one piece of a step: a job for the executor that calls done once, or,
+// without one, all layers in turn.
 type leg struct {
-	layer int
-	job   func(done func(error))
+	job func(done func(error))
 }
 
 // begin validates the request against what this socket knows, takes every

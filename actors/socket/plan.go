@@ -17,9 +17,7 @@ import (
 // rank lists the same collectives in the same order.
 func (e *epoch) plan(s *step) []leg {
 	legs := s.copies.legs()
-	for i := range e.weights.Layers {
-		legs = append(legs, leg{layer: i})
-	}
+	legs = append(legs, leg{})
 	alone := len(e.place.Slices) == 1
 	if alone && !e.batch.HasPrefill() {
 		// Nothing is exchanged and the step is short: one job instead of two messages a layer.

@@ -30,6 +30,10 @@ const (
 	keepaliveTimeout = 3 * time.Second
 	keepaliveMinimum = 5 * time.Second // servers hang up on clients that ask more often
 	maxStreams       = 256             // of one connection
+	// window is how much may be under way on a stream and on a connection. Fixed: to
+	// find its own, grpc pings back for every message that comes, which doubled the
+	// packets of a step.
+	window = 4 << 20
 )
 
 func (s *System) remoteOptions(address string) []remote.ConfigOption {
@@ -45,6 +49,8 @@ func (s *System) remoteOptions(address string) []remote.ConfigOption {
 func (s *System) serverOptions() []grpc.ServerOption {
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.StaticStreamWindowSize(window),
+		grpc.StaticConnWindowSize(window),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.WaitForHandlers(true),
 		grpc.ConnectionTimeout(s.cfg.ConnectTimeout),
@@ -67,6 +73,8 @@ func (s *System) dialOptions() []grpc.DialOption {
 	}
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
+		grpc.WithStaticStreamWindowSize(window),
+		grpc.WithStaticConnWindowSize(window),
 		grpc.WithNoProxy(), // HTTPS_PROXY is for the web, not for the machine next door
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout, PermitWithoutStream: true}),
 		grpc.WithConnectParams(grpc.ConnectParams{

@@ -3,6 +3,7 @@ package natsbus
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -221,6 +222,9 @@ func (t *Transport) Send(dst int, msg []byte) error { return t.publish(t.to[dst]
 func (t *Transport) publish(subject string, msg []byte) error {
 	if err := t.out.Publish(subject, msg); err != nil {
 		return fmt.Errorf("natsbus: publish %d bytes on %s: %w", len(msg), subject, err)
+	}
+	if t.server.ns != nil {
+		runtime.Gosched() // for the server's writers: what comes next may compute on this processor
 	}
 	return nil
 }

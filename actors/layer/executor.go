@@ -1,0 +1,109 @@
+package layer
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// Executor runs jobs of a socket one after another on a goroutine of its own,
+// so that no actor computes in its handler. Submit never blocks, for a job may
+// submit the next one. What waits is bounded by those who submit: one job a lane,
+// and those of commands, which a mailbox bounds.
+type Executor struct {
+	mu    sync.Mutex
+	some  sync.Cond // a job waits
+	jobs  []func()
+	at    int  // of the first that waits
+	over  bool // what comes now is dropped
+	done  chan struct{}
+	taken atomic.Uint64 // jobs submitted
+	ended atomic.Uint64 // of them, done
+}
+
+// Progress is how many jobs have been done, and whether one is in hand. A socket
+// that is not busy in a step waits for others; one that is busy and makes no
+// progress hangs.
+func (e *Executor) Progress() (done uint64, busy bool) {
+	done = e.ended.Load()
+	return done, e.taken.Load() > done
+}
+
+// NewExecutor starts the goroutine; Close stops it after the jobs in hand.
+func NewExecutor() *Executor {
+	e := &Executor{done: make(chan struct{})}
+	e.some.L = &e.mu
+	go func() {
+		defer close(e.done)
+		for job := e.next(); job != nil; job = e.next() {
+			job()
+			e.ended.Add(1)
+		}
+	}()
+	return e
+}
+
+// next waits for a job; nil: there will be none.
+func (e *Executor) next() func() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for e.at == len(e.jobs) {
+		e.jobs, e.at = e.jobs[:0], 0
+		if e.over {
+			return nil
+		}
+		e.some.Wait()
+	}
+	job := e.jobs[e.at]
+	e.jobs[e.at] = nil
+	e.at++
+	return job
+}
+
+// Submit queues a job; after Close it drops it.
+func (e *Executor) Submit(job func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.over {
+		return
+	}
+	e.taken.Add(1)
+	e.jobs = append(e.jobs, job)
+	e.some.Signal()
+}
+
+// Close waits for the jobs in hand and ends the goroutine; no job may call it.
+func (e *Executor) Close() {
+	e.mu.Lock()
+	e.over = true
+	e.some.Signal()
+	e.mu.Unlock()
+	<-e.done
+}
+
+// Term is how long an epoch's weights may be read. A layer hears of a teardown
+// after its socket, and may submit a leg behind the job that freed what the leg
+// would read; so a term ends on the executor, and its later jobs are dropped.
+type Term struct {
+	exec *Executor
+	over bool // the executor's
+}
+
+// NewTerm begins a term.
+func (e *Executor) NewTerm() *Term { return &Term{exec: e} }
+
+// Submit queues a job of the term.
+func (t *Term) Submit(job func()) {
+	t.exec.Submit(func() {
+		if !t.over {
+			job()
+		}
+	})
+}
+
+// End queues the last job of the term.
+func (t *Term) End(free func()) {
+	t.Submit(func() {
+		t.over = true
+		free()
+	})
+}

@@ -1,0 +1,53 @@
+package collective
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// taker is a transport that does what the test says with what it is given.
+type taker struct{ take func() error }
+
+func (t taker) Broadcast([]byte) error  { return t.take() }
+func (t taker) Send(int, []byte) error  { return t.take() }
+func (taker) Receive(func(int, []byte)) {}
+func (taker) Close() error              { return nil }
+
+// A rank that gives and gets nothing is done when the transport has taken what it
+// gives: what it computes next must not keep the processor from the message.
+func TestDoneAfterSent(t *testing.T) {
+	done, before := false, false
+	m, err := NewManual(Config{Rank: 0, Size: 2}, taker{func() error { before = done; return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	m.AllToAll(1, [][]byte{nil, []byte("x")}, [][]byte{nil, nil}, func(err error) { done = err == nil })
+	m.Work()
+	if before || !done {
+		t.Errorf("done before the transport took the message: %v; done after: %v", before, done)
+	}
+}
+
+// A transport that holds a rank up does not hold up the failure of its group.
+func TestHeldSendFails(t *testing.T) {
+	held, let := make(chan struct{}), make(chan struct{})
+	g, err := NewGroup(Config{Rank: 0, Size: 2, Deadline: time.Hour}, taker{func() error { close(held); <-let; return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { close(let); g.Close(); <-g.Done() }()
+	done := make(chan error, 1)
+	g.AllToAll(1, [][]byte{nil, []byte("x")}, [][]byte{nil, nil}, func(err error) { done <- err })
+	<-held
+	g.PeerGone(1)
+	select {
+	case err := <-done:
+		if !errors.Is(err, ErrPeerGone) {
+			t.Errorf("done with %v, want %v", err, ErrPeerGone)
+		}
+	case <-time.After(time.Minute):
+		t.Error("the operation waits for the transport although its group has failed")
+	}
+}
