@@ -126,7 +126,11 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 	g.Label("loop")
 	sums := g.vecs(c * nv)
 	for i, s := range sums {
-		g.VPBROADCASTD(x.at(i/nv, recordStart), s)
+		if i%nv > 0 { // the same for all panels; a copy costs nothing, a load of a core's busy half does
+			g.VMOVDQA32(sums[i-1], s)
+		} else {
+			g.VPBROADCASTD(x.at(i/nv, recordStart), s)
+		}
 	}
 	highs := sums
 	if apart {
@@ -140,19 +144,24 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 	} else {
 		g.byLoad(q, m, c, w, x, pf, bits, sums)
 	}
-	for i := range nv {
-		ws := g.vec()
-		g.VCVTPH2PS(mem(scales, i*32), ws)
-		for t := range c {
-			s := g.vec()
-			g.VBROADCASTSS(x.at(t, recordScale), s)
-			g.VMULPS(ws, s, s)
-			if apart {
-				g.VPSRAD(operand.U8(4), highs[i], highs[i])
-				g.VPADDD(highs[i], sums[i], sums[i])
-			}
-			g.VCVTDQ2PS(sums[t*nv+i], sums[t*nv+i])
-			g.VFMADD231PS(sums[t*nv+i], s, acc[t*nv+i])
+	if apart {
+		for i, v := range highs {
+			g.VPSRAD(operand.U8(4), v, v)
+			g.VPADDD(v, sums[i], sums[i])
+		}
+	}
+	ws := g.vecs(nv)
+	for i, v := range ws {
+		g.VCVTPH2PS(mem(scales, i*32), v)
+	}
+	for t := range c {
+		xs := g.vec()
+		g.VBROADCASTSS(x.at(t, recordScale), xs)
+		for i, v := range ws {
+			sum, s := sums[t*nv+i], g.vec()
+			g.VMULPS(v, xs, s)
+			g.VCVTDQ2PS(sum, sum)
+			g.VFMADD231PS(sum, s, acc[t*nv+i])
 		}
 	}
 	g.ADDQ(mem(a, argAdvance), w.base)
