@@ -90,6 +90,20 @@ func (d Dims) ropeHalf() int {
 	return d.HeadDim / 2
 }
 
+// gateWidth is the distance between rows of gate and up projections.
+func (d Dims) gateWidth() int { return stride(d.FFN) }
+
+// stride is the distance between rows of n elements: one cache line more where n are
+// whole pages. A tile writes a few columns of many rows at a time, and at distances of
+// whole pages they would share the few places of one set of the cache.
+func stride(n int) int {
+	const page, line = 1024, 16 // in float32
+	if n%page == 0 {
+		return n + line
+	}
+	return n
+}
+
 func (d Dims) group() int { return d.Heads / d.KVHeads }
 func (d Dims) qCols() int { return d.Heads * d.HeadDim }
 func (d Dims) kCols() int { return d.KVHeads * d.HeadDim }
@@ -114,8 +128,8 @@ type Batch struct {
 	Y    []float32   // (T, Hidden)
 	QKV  []float32   // (T, qkvWidth)
 	Attn []float32   // (T, attnCols)
-	Gate []float32   // (T, FFN)
-	Up   []float32   // (T, FFN)
+	Gate []float32   // (T, gateWidth), of which FFN
+	Up   []float32   // the same
 	Cos  [][]float32 // (Ropes)(T, ropeHalf)
 	Sin  [][]float32
 
@@ -157,7 +171,7 @@ func NewBatch(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool) *B
 		Dims: d, Layout: layout, Pool: pool,
 		X: make([]float32, maxRows*d.Hidden), Norm: make([]float32, maxRows*d.Hidden), Y: make([]float32, maxRows*d.Hidden),
 		QKV: make([]float32, maxRows*qkv), Attn: make([]float32, maxRows*d.attnCols()),
-		Gate: make([]float32, maxRows*d.FFN), Up: make([]float32, maxRows*d.FFN),
+		Gate: make([]float32, maxRows*d.gateWidth()), Up: make([]float32, maxRows*d.gateWidth()),
 	}
 	for range max(1, d.Ropes) {
 		b.Cos, b.Sin = append(b.Cos, make([]float32, maxRows*d.ropeHalf())), append(b.Sin, make([]float32, maxRows*d.ropeHalf()))
@@ -174,8 +188,9 @@ func NewBatch(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool) *B
 	}
 	b.activateRow = func(t int) {
 		r := b.Place.Slices[b.Rank].FFN
-		gate := b.Gate[t*d.FFN+r.Lo : t*d.FFN+r.Hi]
-		d.Activation.Mul(gate, gate, b.Up[t*d.FFN+r.Lo:t*d.FFN+r.Hi])
+		ld := d.gateWidth()
+		gate := b.Gate[t*ld+r.Lo : t*ld+r.Hi]
+		d.Activation.Mul(gate, gate, b.Up[t*ld+r.Lo:t*ld+r.Hi])
 	}
 	b.attention.init(b)
 	b.initMixture(maxRows)

@@ -116,7 +116,7 @@ func (b *Batch) outParts(rank int, yield func([]float32, int, tile)) {
 }
 
 func (b *Batch) ffnParts(rank int, yield func([]float32, int, tile)) {
-	yield(b.Gate, b.Dims.FFN, tile{topology.Range{Lo: 0, Hi: b.T}, b.Place.Slices[rank].FFN})
+	yield(b.Gate, b.Dims.gateWidth(), tile{topology.Range{Lo: 0, Hi: b.T}, b.Place.Slices[rank].FFN})
 }
 
 func (b *Batch) downParts(rank int, yield func([]float32, int, tile)) {

@@ -169,11 +169,12 @@ func (b *Batch) projectAll(t topology.Range) {
 	b.products, b.biases = b.products[:0], b.biases[:0]
 }
 
+// qkvWidth is the distance between rows of QKV.
 func (b *Batch) qkvWidth() int {
 	if d := b.Dims; d.Latent.Rank > 0 {
 		return d.Heads * d.row()
 	}
-	return b.Dims.qCols() + 2*b.Dims.kCols()
+	return stride(b.Dims.qCols() + 2*b.Dims.kCols())
 }
 
 func (b *Batch) norm(weight []float32) {
@@ -254,18 +255,19 @@ func (w *Weights) feedForward(b *Batch) {
 	}
 	if w.Gate != nil {
 		rows := me.FFN.Len()
-		b.products = append(b.products, tensor.Product{Y: b.Gate[me.FFN.Lo:], LdY: d.FFN, W: w.Gate, R1: rows},
-			tensor.Product{Y: b.Up[me.FFN.Lo:], LdY: d.FFN, W: w.Up, R1: rows})
+		ld := d.gateWidth()
+		b.products = append(b.products, tensor.Product{Y: b.Gate[me.FFN.Lo:], LdY: ld, W: w.Gate, R1: rows},
+			tensor.Product{Y: b.Up[me.FFN.Lo:], LdY: ld, W: w.Up, R1: rows})
 		b.Pool.MatMulMany(b.products, b.Norm, d.Hidden, b.T)
 		b.products = b.products[:0]
-		addBias(b.Gate, d.FFN, b.T, w.GateBias, me.FFN)
-		addBias(b.Up, d.FFN, b.T, w.UpBias, me.FFN)
+		addBias(b.Gate, ld, b.T, w.GateBias, me.FFN)
+		addBias(b.Up, ld, b.T, w.UpBias, me.FFN)
 		b.each(b.T, b.activateRow)
 	}
 	if b.Place.Mapping == topology.Reduce && len(b.Place.Slices) > 1 {
 		b.partial = b.partialBuffers(b.Rank)
 		if w.Down != nil {
-			b.Pool.MatMulPartial(b.partial, w.Down, b.Gate[me.FFN.Lo:], d.FFN, b.T)
+			b.Pool.MatMulPartial(b.partial, w.Down, b.Gate[me.FFN.Lo:], d.gateWidth(), b.T)
 		}
 	}
 }
@@ -283,7 +285,7 @@ func (w *Weights) projectDown(b *Batch) {
 	if b.Place.Mapping == topology.Gather {
 		lo = b.Place.Slices[b.Rank].Down.Lo
 	}
-	b.Pool.MatMul(b.Y[lo:], b.Dims.Hidden, w.Down, b.Gate, b.Dims.FFN, b.T)
+	b.Pool.MatMul(b.Y[lo:], b.Dims.Hidden, w.Down, b.Gate, b.Dims.gateWidth(), b.T)
 }
 
 func (w *Weights) finish(b *Batch) {
