@@ -3,6 +3,7 @@ package socket
 import (
 	"encoding/binary"
 	"math"
+	"sync"
 
 	"shoal/actors/layer"
 	"shoal/collective"
@@ -43,9 +44,12 @@ type head struct {
 
 	norm   []float32 // (headRows, Hidden)
 	logits []float32 // (headRows, Vocab)
+	bests  []int     // of greedy rows: the token of this rank's largest logit, counted from its first
 	send   [][]byte
 	recv   [][]byte
-	draw   sampler.Scratch
+	at     []int // (rows, ranks): where in recv the parts of a row begin
+	drawn  []sampler.Result
+	draw   sync.Pool // of *sampler.Scratch, one a thread
 }
 
 // bestBytes is the wire size of a greedy row: value and index.
@@ -53,20 +57,25 @@ const bestBytes = 8
 
 func (h *head) compute(b *layer.Batch, rows []wanted) {
 	if h.norm == nil {
-		h.norm, h.logits = make([]float32, headRows*h.hidden), make([]float32, headRows*h.vocab)
+		h.norm, h.logits, h.bests = make([]float32, headRows*h.hidden), make([]float32, headRows*h.vocab), make([]int, headRows)
 	}
 	for i, w := range rows {
 		tensor.RMSNorm(h.norm[i*h.hidden:(i+1)*h.hidden], b.X[w.row*h.hidden:(w.row+1)*h.hidden], h.weights.FinalNorm, h.eps)
 	}
-	if h.weights.Head != nil {
-		mine := b.Place.Slices[b.Rank].Vocab
-		b.Pool.MatMul(h.logits[mine.Lo:], h.vocab, h.weights.Head, h.norm, h.hidden, len(rows))
-		for i := range rows {
-			if h.logitCap > 0 {
-				tensor.SoftCap(h.logits[i*h.vocab+mine.Lo:i*h.vocab+mine.Hi], h.logitCap)
-			}
-		}
+	if h.weights.Head == nil {
+		return
 	}
+	mine := b.Place.Slices[b.Rank].Vocab
+	b.Pool.MatMul(h.logits[mine.Lo:], h.vocab, h.weights.Head, h.norm, h.hidden, len(rows))
+	b.Pool.Run(len(rows), func(i int) {
+		part := h.logits[i*h.vocab+mine.Lo : i*h.vocab+mine.Hi]
+		if h.logitCap > 0 {
+			tensor.SoftCap(part, h.logitCap)
+		}
+		if rows[i].greedy() {
+			h.bests[i] = tensor.ArgMax(part)
+		}
+	})
 }
 
 // exchange sends this rank's part of every row to the row's owner.
@@ -109,7 +118,7 @@ func (h *head) appendPart(out []byte, i int, w wanted, vocab topology.Range) []b
 	}
 	part := h.logits[i*h.vocab+vocab.Lo : i*h.vocab+vocab.Hi]
 	if w.greedy() {
-		best := tensor.ArgMax(part)
+		best := h.bests[i]
 		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(part[best]))
 		return binary.LittleEndian.AppendUint32(out, uint32(vocab.Lo+best))
 	}
@@ -119,33 +128,59 @@ func (h *head) appendPart(out []byte, i int, w wanted, vocab topology.Range) []b
 	return out
 }
 
-// finish samples the rows that this rank owns.
+// finish samples the rows that this rank owns, several at a time: a row of a large
+// vocabulary takes up to a millisecond.
 func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) {
-	at := make([]int, len(b.Place.Slices))
+	n := len(b.Place.Slices)
+	h.at, h.drawn = append(h.at[:0], make([]int, n)...), append(h.drawn[:0], make([]sampler.Result, len(rows))...)
 	for i, w := range rows {
-		if w.seq.owner != b.Rank {
-			continue
-		}
-		logits := h.logits[i*h.vocab : (i+1)*h.vocab]
-		if w.greedy() {
-			reply.token(w.seq, sampler.Result{Token: h.best(b, i, at)})
-			continue
-		}
+		h.at = append(h.at, h.at[i*n:]...)
 		for r, s := range b.Place.Slices {
-			if r == b.Rank {
-				continue
-			}
-			for v := s.Vocab.Lo; v < s.Vocab.Hi; v++ {
-				logits[v] = math.Float32frombits(binary.LittleEndian.Uint32(h.recv[r][at[r]:]))
-				at[r] += 4
+			if r != b.Rank && w.seq.owner == b.Rank {
+				h.at[(i+1)*n+r] += partBytes(w, s.Vocab)
 			}
 		}
-		if w.sample {
-			reply.token(w.seq, sampler.Sample(logits, &w.seq.params, w.position, w.seq.history, &h.draw))
+	}
+	b.Pool.Run(len(rows), func(i int) {
+		if rows[i].seq.owner == b.Rank {
+			h.drawn[i] = h.result(b, i, rows[i])
+		}
+	})
+	for i, w := range rows {
+		switch {
+		case w.seq.owner != b.Rank:
+		case w.sample:
+			reply.token(w.seq, h.drawn[i])
+		default:
+			reply.prompt(w, h.drawn[i])
+		}
+	}
+}
+
+// result is the token of row i, or the log-probabilities that were asked for.
+func (h *head) result(b *layer.Batch, i int, w wanted) sampler.Result {
+	at := h.at[i*len(b.Place.Slices):]
+	if w.greedy() {
+		return sampler.Result{Token: h.best(b, i, at)}
+	}
+	logits := h.logits[i*h.vocab : (i+1)*h.vocab]
+	for r, s := range b.Place.Slices {
+		if r == b.Rank {
 			continue
 		}
-		reply.prompt(w, logits, &h.draw)
+		for j := range s.Vocab.Len() {
+			logits[s.Vocab.Lo+j] = math.Float32frombits(binary.LittleEndian.Uint32(h.recv[r][at[r]+4*j:]))
+		}
 	}
+	scratch, _ := h.draw.Get().(*sampler.Scratch)
+	if scratch == nil {
+		scratch = new(sampler.Scratch)
+	}
+	defer h.draw.Put(scratch)
+	if w.sample {
+		return sampler.Sample(logits, &w.seq.params, w.position, w.seq.history, scratch)
+	}
+	return sampler.Logprobs(logits, w.score, w.top, scratch)
 }
 
 // best is the argmax over all ranks' bests, the lowest index on a tie: ranks
@@ -159,13 +194,11 @@ func (h *head) best(b *layer.Batch, i int, at []int) int32 {
 		var v float32
 		var t int32
 		if r == b.Rank {
-			part := h.logits[i*h.vocab+s.Vocab.Lo : i*h.vocab+s.Vocab.Hi]
-			best := tensor.ArgMax(part)
-			v, t = part[best], int32(s.Vocab.Lo+best)
+			t = int32(s.Vocab.Lo + h.bests[i])
+			v = h.logits[i*h.vocab+int(t)]
 		} else {
 			v = math.Float32frombits(binary.LittleEndian.Uint32(h.recv[r][at[r]:]))
 			t = int32(binary.LittleEndian.Uint32(h.recv[r][at[r]+4:]))
-			at[r] += bestBytes
 		}
 		if token < 0 || v > value || (value != value && v == v) {
 			token, value = t, v
@@ -199,9 +232,8 @@ func (r *results) token(s *sequence, t sampler.Result) {
 }
 
 // prompt reports the log-probability of the prompt token that follows the row.
-func (r *results) prompt(w wanted, logits []float32, scratch *sampler.Scratch) {
+func (r *results) prompt(w wanted, t sampler.Result) {
 	p := r.of(w.seq)
-	t := sampler.Logprobs(logits, w.score, w.top, scratch)
 	p.Prompt = append(p.Prompt, &proto.PromptLogprob{Position: uint32(w.position), Logprob: t.Logprob, Top: tops(t.Top)})
 }
 
