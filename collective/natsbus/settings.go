@@ -13,6 +13,8 @@ const (
 	// producers are stalled, which is the back-pressure that we want.
 	maxPending   = 512 << 20
 	pingsPerHang = 3
+	// clientSilence is for how long a client may take nothing and answer no ping.
+	clientSilence = time.Minute
 )
 
 // options are the server's settings, the same for the start and for a reload
@@ -35,11 +37,14 @@ func (s *Server) options(seeds []string) *server.Options {
 		// true would skip deliveries above 75% of MaxPending, without a word.
 		NoFastProducerStall: false,
 		// A client that takes nothing for long is starved, not hung (routes and
-		// deadlines tell of that), and what it misses would fail its group.
-		WriteDeadline: time.Minute,
-		TLSConfig:     c.ClientTLS,
-		TLSTimeout:    5,
-		AuthTimeout:   5,
+		// deadlines tell of that), and what it misses would fail its group. One of a
+		// frozen process that all has been written to is told by pings alone: its
+		// goroutines, descriptor and subscriptions would stay for 6 minutes.
+		WriteDeadline: clientSilence,
+		PingInterval:  clientSilence / pingsPerHang, MaxPingsOut: pingsPerHang - 1,
+		TLSConfig:   c.ClientTLS,
+		TLSTimeout:  5,
+		AuthTimeout: 5,
 		Cluster: server.ClusterOpts{
 			Name: c.Cluster, Host: host, Port: port, Advertise: c.Advertise,
 			TLSConfig: c.RouteTLS, TLSTimeout: 5, AuthTimeout: 5,

@@ -34,6 +34,9 @@ func TestSettings(t *testing.T) {
 	if o.Cluster.PingInterval > time.Second || o.Cluster.MaxPingsOut == 0 {
 		t.Error("a hung peer would go unnoticed")
 	}
+	if d := o.PingInterval * time.Duration(o.MaxPingsOut+1); d <= 0 || d > o.WriteDeadline || d < 30*time.Second {
+		t.Errorf("a client of a frozen process stays for %v", d)
+	}
 	if !o.NoSigs {
 		t.Error("the server must not take the process's signals")
 	}
