@@ -31,6 +31,8 @@ type Result struct {
 type Scratch struct {
 	keys  []uint64
 	items []weighted
+	bins  []uint8 // of each logit; empty if the items are all candidates there are
+	sums  [unweighed + 1]uint64
 	undo  []edit
 }
 
@@ -70,70 +72,121 @@ func (s *Scratch) choose(logits []float32, p *Params, position int) int32 {
 	if best < 0 || p.argmax() {
 		return best
 	}
-	items, total := s.weigh(logits, p, logits[best])
-	if p.TopP < 1 {
-		// The smallest set that reaches top_p: passing need-1 is reaching need.
-		need := max(uint64(math.Ceil(float64(p.TopP)*float64(total))), 1)
-		items = items[:prefix(items, min(need, total)-1)]
-		total = 0
-		for _, it := range items {
-			total += it.weight
-		}
-	}
-	target, _ := bits.Mul64(draw(p.Seed, position), total) // uniform in [0, total)
-	return keyToken(items[prefix(items, target)-1].key)
-}
-
-// weigh lists the candidates that temperature, min_p and top_k leave, in no
-// order, with exp((logit-max)/temperature) in fixed point, and the sum of these.
-// The best candidate weighs 2^44 (less if the vocabulary is beyond half a
-// million, so that sums fit 64 bits); what weighs less than 1 can never be drawn.
-func (s *Scratch) weigh(logits []float32, p *Params, top float32) (items []weighted, total uint64) {
 	w := weigher{
-		top:   top,
+		top:   logits[best],
 		temp:  float64(p.Temperature),
 		minP:  float64(p.MinP),
 		scale: float64(uint64(1) << min(44, 63-bits.Len(uint(len(logits))))),
 	}
-	items = s.items[:0]
+	var total, above uint64
 	if k := p.TopK; k > 0 && k < len(logits) {
-		s.keys = topKeys(s.keys, logits, k)
-		for _, key := range s.keys {
-			if x := w.weight(keyLogit(key)); x > 0 {
-				items = append(items, weighted{key, x})
-				total += x
-			}
-		}
+		total = s.best(logits, k, &w)
 	} else {
-		for i, l := range logits {
-			if x := w.weight(l); x > 0 {
-				items = append(items, weighted{makeKey(l, i), x})
-				total += x
-			}
+		total = s.spread(logits, &w)
+	}
+	if p.TopP < 1 {
+		// The smallest set that reaches top_p: passing need-1 is reaching need.
+		need := max(uint64(math.Ceil(float64(p.TopP)*float64(total))), 1)
+		if len(s.bins) > 0 {
+			last, _ := s.passes(min(need, total) - 1)
+			s.gather(logits, &w, 0, last)
+		}
+		s.items = s.items[:prefix(s.items, min(need, total)-1)]
+		total = 0
+		for _, it := range s.items {
+			total += it.weight
 		}
 	}
-	s.items = items
-	return items, total
+	target, _ := bits.Mul64(draw(p.Seed, position), total) // uniform in [0, total)
+	if p.TopP >= 1 && len(s.bins) > 0 {
+		bin, better := s.passes(target)
+		s.gather(logits, &w, bin, bin)
+		above = better
+	}
+	return keyToken(s.items[prefix(s.items, target-above)-1].key)
 }
 
+// best makes the k best candidates the items, in no order, and returns the sum of
+// their weights.
+func (s *Scratch) best(logits []float32, k int, w *weigher) (total uint64) {
+	s.keys, s.items, s.bins = topKeys(s.keys, logits, k), s.items[:0], s.bins[:0]
+	for _, key := range s.keys {
+		if x, _ := w.weight(keyLogit(key)); x > 0 {
+			s.items = append(s.items, weighted{key, x})
+			total += x
+		}
+	}
+	return total
+}
+
+// spread puts all candidates into bins by their logits, and returns the sum of their
+// weights. Which bin a draw falls into then follows from the bins' sums, and few
+// candidates are ever listed or ordered.
+func (s *Scratch) spread(logits []float32, w *weigher) (total uint64) {
+	if cap(s.bins) < len(logits) {
+		s.bins = make([]uint8, len(logits))
+	}
+	s.bins, s.sums = s.bins[:len(logits)], [unweighed + 1]uint64{}
+	for i, l := range logits {
+		x, bin := w.weight(l)
+		s.bins[i] = bin
+		s.sums[bin] += x
+		total += x
+	}
+	return total
+}
+
+// passes finds the bin in which the weights of better ones and its own pass target,
+// and the sum of the better ones.
+func (s *Scratch) passes(target uint64) (bin int, above uint64) {
+	for above+s.sums[bin] <= target {
+		above += s.sums[bin]
+		bin++
+	}
+	return bin, above
+}
+
+// gather makes the candidates of some bins the items.
+func (s *Scratch) gather(logits []float32, w *weigher, first, last int) {
+	s.items = s.items[:0]
+	for i, bin := range s.bins {
+		if int(bin) < first || int(bin) > last {
+			continue
+		}
+		if x, _ := w.weight(logits[i]); x > 0 {
+			s.items = append(s.items, weighted{makeKey(logits[i], i), x})
+		}
+	}
+}
+
+// weigher gives candidates that temperature and min_p leave exp((logit-max)/temperature)
+// in fixed point. The best candidate weighs 2^44 (less if the vocabulary is beyond half
+// a million, so that sums fit 64 bits); what weighs less than 1 can never be drawn.
 type weigher struct {
 	top               float32
 	temp, minP, scale float64
 }
 
-func (w *weigher) weight(l float32) uint64 {
+const (
+	lightest    = -31 // e^-31 < 2^-44
+	binsPerUnit = 8   // of (logit-max)/temperature
+	unweighed   = 255 // the bin of what weighs nothing
+)
+
+// weight is also the bin: a lower one for a greater logit.
+func (w *weigher) weight(l float32) (x uint64, bin uint8) {
 	if l == w.top { // also where both are +Inf
-		return uint64(w.scale)
+		return uint64(w.scale), 0
 	}
 	z := (float64(l) - float64(w.top)) / w.temp
-	if !(z > -31) { // e^-31 < 2^-44; NaN ends here too
-		return 0
+	if !(z > lightest) { // NaN ends here too
+		return 0, unweighed
 	}
 	e := exp(z)
 	if e < w.minP {
-		return 0
+		return 0, unweighed
 	}
-	return uint64(float64(e * w.scale))
+	return uint64(float64(e * w.scale)), uint8(z * -binsPerUnit)
 }
 
 // argMax returns the lowest index of the greatest candidate, -1 without one.

@@ -277,3 +277,16 @@ func BenchmarkSample(b *testing.B) {
 		})
 	}
 }
+
+// A draw that reaches the sum of a bin exactly belongs to the next one.
+func TestPasses(t *testing.T) {
+	s := Scratch{sums: [unweighed + 1]uint64{1: 3, 4: 2}}
+	for target, want := range []struct {
+		bin   int
+		above uint64
+	}{{1, 0}, {1, 0}, {1, 0}, {4, 3}, {4, 3}} {
+		if bin, above := s.passes(uint64(target)); bin != want.bin || above != want.above {
+			t.Errorf("%d is passed in bin %d, above it %d; want %+v", target, bin, above, want)
+		}
+	}
+}
