@@ -61,9 +61,10 @@ type BatchRow struct {
 	Compression float64 `json:"compression"`    // of the full cache over that
 	Sequences   int     `json:"max_sequences"`  // held at once, at the peak
 	OverFull    float64 `json:"sequences_over_first"`
-	PeakBytes   int64   `json:"peak_bytes"`          // of cache in use
-	Seconds     float64 `json:"seconds"`             // until all requests were done
-	TokensPerS  float64 `json:"tokens_per_s"`        // generated, over all of that time
+	PeakBytes   int64   `json:"peak_bytes"`   // of cache in use
+	Seconds     float64 `json:"seconds"`      // until all requests were done
+	TokensPerS  float64 `json:"tokens_per_s"` // generated, over all of that time
+	TokensOver  float64 `json:"tokens_over_first"`
 	DecodePerS  float64 `json:"decode_tokens_per_s"` // generated, in the fastest decodeSteps steps of all those sequences
 	DecodeOver  float64 `json:"decode_over_first"`
 	TTFT        float64 `json:"median_ttft_s"`
@@ -106,6 +107,7 @@ func (b *Batch) add(row *BatchRow) {
 	last.OverFull = float64(last.Sequences) / float64(max(first.Sequences, 1))
 	if first.DecodePerS > 0 {
 		last.DecodeOver = last.DecodePerS / first.DecodePerS
+		last.TokensOver = last.TokensPerS / first.TokensPerS
 	}
 }
 

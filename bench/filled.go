@@ -82,8 +82,7 @@ func runFilled(ctx context.Context, o BatchOptions, spec string, weights, kv ten
 	note("policy " + spec + ": decoding")
 	tokens := make([]uint32, row.Sequences)
 	var took []time.Duration
-	began := time.Now()
-	for i := range min(o.Output, filledSteps) + warmSteps {
+	for i := range o.Output + warmSteps {
 		req := &proto.StepRequest{DeadlineMillis: 60000}
 		for s, t := range tokens {
 			req.Chunks = append(req.Chunks, &proto.Chunk{Seq: uint64(s + 1), Start: uint32(o.Prompt + i), Tokens: []uint32{t}, Sample: true})
@@ -100,11 +99,8 @@ func runFilled(ctx context.Context, o BatchOptions, spec string, weights, kv ten
 			took = append(took, t)
 		}
 	}
-	row.Seconds = time.Since(began).Seconds()
+	row.Seconds = mean(took).Seconds() * float64(len(took))
 	row.DecodePerS = float64(row.Sequences) / slices.Min(took).Seconds()
-	row.TokensPerS = float64(row.Sequences) / middle(took).Seconds()
+	row.TokensPerS = float64(row.Sequences) / mean(took).Seconds()
 	return row, nil
 }
-
-// filledSteps are the decode steps of a policy: enough for a best and a median.
-const filledSteps = 12
