@@ -18,7 +18,7 @@ export FUZZTIME FUZZ
 .PHONY: help
 help: ## list the targets
 	@echo 'Shoal. The targets, and the settings that they take:'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## a local cluster of real processes, asked a few things
@@ -63,6 +63,12 @@ bench: ## benchmarks: PKG=./tensor BENCH=MatMul COUNT=10 | tee new.out, then ben
 .PHONY: bench-issue3
 bench-issue3: ## one table: the shares of this machine's limits that decode and prefill reach (10 minutes, alone)
 	go run ./cmd/shoal bench ratios
+
+.PHONY: bench-peers
+bench-peers: ## beside other programs: IK=, LLAMA=, DLLAMA= their binaries, PAIRS='--only 1B' (bench/peers/README.md)
+	go build -o bin/ ./cmd/shoal
+	python3 bench/peers/models.py bin/peers
+	python3 bench/peers/pairs.py --shoal bin/shoal --models bin/peers $(if $(IK),--ik $(IK)) $(if $(LLAMA),--llama $(LLAMA)) $(if $(DLLAMA),--dllama $(DLLAMA)) $(PAIRS)
 
 .PHONY: chaos
 chaos: ## real processes killed, frozen and cut off, again and again
