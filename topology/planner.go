@@ -11,10 +11,11 @@ type Costs struct {
 }
 
 // SyncGuess is the time of one small collective over the NATS mesh by number of
-// sockets, for the planner before anything was measured. Processes that share two
-// cores took 160 to 240 us with two sockets and 320 to 600 with four, what a rank
-// waits for the others' turn on a core included (docs/benchmarks.md, Nodes).
-func SyncGuess(sockets int) float64 { return 10e-6 * float64(sockets*max(sockets, 8)) }
+// sockets, for the planner before anything was measured. Of processes that share two
+// cores, `shoal bench cluster --quant q4_0` waits 150 us for each of a step's 25
+// with two sockets, 280 to 330 with four, 920 with sixteen, their turn on a core
+// included (docs/benchmarks.md, Nodes).
+func SyncGuess(sockets int) float64 { return 80e-6 * float64(sockets) }
 
 // DecodeSeconds estimates one layer of a decode step of few rows, the mean of those
 // with experts and those without: the synchronisations of the mapping and the weights that the slowest socket reads.
