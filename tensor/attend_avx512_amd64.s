@@ -8008,7 +8008,7 @@ together:
 	RET
 
 // func attendBF1664x1AVX512(a uintptr)
-// Requires: AVX, AVX512F, MMX+
+// Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·attendBF1664x1AVX512(SB), NOSPLIT, $0-8
 	MOVQ      a+0(FP), AX
 	VMOVDQU32 highHalf_attend_avx512<>+0(SB), Z0
@@ -8042,6 +8042,9 @@ block:
 
 last:
 	SUBQ    BX, SI
+	XORQ    DI, DI
+	CMPQ    SI, 96(AX)
+	CMOVQEQ DI, SI
 	MOVQ    64(AX), DI
 	MOVQ    DI, R8
 	SHLQ    $0x02, R8
@@ -8363,7 +8366,7 @@ together:
 	RET
 
 // func attendBF1664x2AVX512(a uintptr)
-// Requires: AVX, AVX512F, MMX+
+// Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·attendBF1664x2AVX512(SB), NOSPLIT, $0-8
 	MOVQ      a+0(FP), AX
 	VMOVDQU32 highHalf_attend_avx512<>+0(SB), Z0
@@ -8398,6 +8401,9 @@ block:
 
 last:
 	SUBQ    BX, SI
+	XORQ    DI, DI
+	CMPQ    SI, 96(AX)
+	CMOVQEQ DI, SI
 	MOVQ    64(AX), DI
 	MOVQ    DI, R8
 	SHLQ    $0x02, R8
@@ -10429,7 +10435,7 @@ together:
 	RET
 
 // func attendBF16128x1AVX512(a uintptr)
-// Requires: AVX, AVX512F, MMX+
+// Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·attendBF16128x1AVX512(SB), NOSPLIT, $0-8
 	MOVQ      a+0(FP), AX
 	VMOVDQU32 highHalf_attend_avx512<>+0(SB), Z0
@@ -10463,6 +10469,9 @@ block:
 
 last:
 	SUBQ    BX, SI
+	XORQ    DI, DI
+	CMPQ    SI, 96(AX)
+	CMOVQEQ DI, SI
 	MOVQ    64(AX), DI
 	MOVQ    DI, R8
 	SHLQ    $0x02, R8
@@ -10832,7 +10841,7 @@ together:
 	RET
 
 // func attendBF16128x2AVX512(a uintptr)
-// Requires: AVX, AVX512F, MMX+
+// Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·attendBF16128x2AVX512(SB), NOSPLIT, $0-8
 	MOVQ      a+0(FP), AX
 	VMOVDQU32 highHalf_attend_avx512<>+0(SB), Z0
@@ -10867,6 +10876,9 @@ block:
 
 last:
 	SUBQ    BX, SI
+	XORQ    DI, DI
+	CMPQ    SI, 96(AX)
+	CMOVQEQ DI, SI
 	MOVQ    64(AX), DI
 	MOVQ    DI, R8
 	SHLQ    $0x02, R8
