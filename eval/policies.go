@@ -30,6 +30,7 @@ var presets = []struct {
 	{"snapkv", "votes of the last 64 tokens, pooled", 65, func(b int) string { return fmt.Sprintf("snapkv:topk=%d,obs=64,pool=7", b-64) }},
 	{"snapkv_nopool", "the same without pooling", 65, func(b int) string { return fmt.Sprintf("snapkv:topk=%d,obs=64,pool=1", b-64) }},
 	{"snapstream", "4 sinks, a ring of 64, top-K by 64 votes", 69, func(b int) string { return fmt.Sprintf("snapstream:sink=4,recent=64,topk=%d,obs=64,pool=7", b-68) }},
+	{"snapstream_p15", "the same, votes averaged over 15 neighbours", 69, func(b int) string { return fmt.Sprintf("snapstream:sink=4,recent=64,topk=%d,obs=64,pool=15", b-68) }},
 	{"snapstream_w32", "the same by the votes of 32", 69, func(b int) string { return fmt.Sprintf("snapstream:sink=4,recent=64,topk=%d,obs=32,pool=7", b-68) }},
 	{"snapstream_half", "a ring of half the budget", 16, func(b int) string {
 		return fmt.Sprintf("snapstream:sink=4,recent=%d,topk=%d,obs=64,pool=7", b/2, b-b/2-4)

@@ -4,7 +4,7 @@ both have answered count. Exit 1 when a cell is more than 5 points off."""
 import sys, json
 from collections import defaultdict
 
-OURS = {"stream": "streaming", "snapstream_r64": "snapstream", "snapstream_w32_r64": "snapstream_w32"}
+OURS = {"stream": "streaming", "snapstream_r64": "snapstream", "snapstream_w32_r64": "snapstream_w32", "snapstream_p15_r64": "snapstream_p15"}
 TASKS = ["passkey", "niah_single_noise", "niah_single_text", "niah_multikey", "niah_multiquery", "kv_json", "kv_hex", "vt", "chat_niah", "niah_multivalue", "fwe"]
 
 ours, ref = defaultdict(dict), defaultdict(dict)

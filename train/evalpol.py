@@ -44,6 +44,8 @@ def prefill(m, ids, want, window=0):
                 pooled = F.avg_pool1d(r.reshape(-1, 1, T), 7, 1, 3).view_as(r)
                 vt[f"snap{w}"] = pooled.sum(2)
                 vt[f"snap{w}_nopool"] = r.sum(2)
+                if w == W:
+                    vt["snap64_p15"] = F.avg_pool1d(r.reshape(-1, 1, T), 15, 1, 7).view_as(r).sum(2)
             vt["sage"] = p[:, :, :, -1].sum(2)
             h = torch.zeros(b, m.kv, T, device=ids.device)
             for lo in range(0, T, 256):
@@ -81,6 +83,7 @@ def policies(budget):
         "snapkv_nopool": dict(vote="snap64_nopool", sink=0, ring=0, fixed=64, K=budget - 64),
         "snapstream_r64": dict(vote="snap64", sink=SINK, ring=64, K=budget - SINK - 64),
         "snapstream_w32_r64": dict(vote="snap32", sink=SINK, ring=64, K=budget - SINK - 64),
+        "snapstream_p15_r64": dict(vote="snap64_p15", sink=SINK, ring=64, K=budget - SINK - 64),
         "snapstream_half": dict(vote="snap64", sink=SINK, ring=h, K=budget - SINK - h),
     }
     return P
