@@ -295,6 +295,39 @@ func TestWholeBlocksOfStrangeNumbers(t *testing.T) {
 	}
 }
 
+// The kernel of whole blocks is called for attendBlocks of them, and leaves off at the
+// first that has a hole.
+func TestAttendOfManyBlocks(t *testing.T) {
+	var s AttnScratch
+	for _, l := range []KVLayout{{Type: F32, KDim: 8, VDim: 32}, {Type: BF16, KDim: 8, VDim: 64}, {Type: Int8, KDim: 8, VDim: 32}} {
+		if small() && l.Type != BF16 {
+			continue
+		}
+		r := rng(5)
+		some := newCache(r, l, 3*BlockSlots)
+		blocks := make([][]byte, 2*attendBlocks+2)
+		for i := range blocks {
+			blocks[i] = some[i*i%len(some)]
+		}
+		const g = 2
+		q := normal(r, g*l.KDim)
+		for _, n := range []int{attendBlocks + 1, 2*attendBlocks + 1} {
+			hole := make([]uint64, len(blocks))
+			for i := range hole {
+				hole[i] = ^uint64(0)
+			}
+			hole[n-1] = 1 << 63
+			for _, valid := range [][]uint64{nil, hole} {
+				allEqual(t, fmt.Sprintf("%+v, %d blocks, hole %v", l, n, valid != nil), func() []float32 {
+					out := make([]float32, g*l.VDim)
+					Attend(out, q, g, 0.05, l, blocks, n*BlockSlots+9, valid, &s)
+					return out
+				})
+			}
+		}
+	}
+}
+
 func TestSlotsMoveUnchanged(t *testing.T) {
 	for _, l := range layouts {
 		r := rng(11)
