@@ -98,7 +98,7 @@ func (s *Scratch) choose(logits []float32, p *Params, position int) int32 {
 		}
 	}
 	target, _ := bits.Mul64(draw(p.Seed, position), total) // uniform in [0, total)
-	if p.TopP >= 1 && len(s.bins) > 0 {
+	if !(p.TopP < 1) && len(s.bins) > 0 {
 		bin, better := s.passes(target)
 		s.gather(logits, &w, bin, bin)
 		above = better

@@ -290,3 +290,16 @@ func TestPasses(t *testing.T) {
 		}
 	}
 }
+
+// A socket does not check again what a coordinator sends: a NaN is as good as off.
+func TestSampleWithoutNumbers(t *testing.T) {
+	nan := float32(math.NaN())
+	for seed := range uint64(20) {
+		off := Params{Temperature: 1, TopP: 1, RepetitionPenalty: 1, Seed: seed, Logprobs: -1}
+		p, want := off, Sample([]float32{1, 3, 2, 0}, &off, 7, nil, new(Scratch))
+		p.TopP, p.MinP, p.RepetitionPenalty = nan, nan, nan
+		if got := Sample([]float32{1, 3, 2, 0}, &p, 7, nil, new(Scratch)); got.Token != want.Token {
+			t.Errorf("seed %d: token %d, want %d", seed, got.Token, want.Token)
+		}
+	}
+}
