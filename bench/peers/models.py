@@ -1,6 +1,6 @@
 """Checkpoints of random weights in a public model's shape, in the formats of the peers.
 Usage: models.py FOLDER. Writes SHAPE-q8.gguf and SHAPE-q4.gguf, and SHAPE.m with its
-tokenizer SHAPE.m.t (distributed-llama), 5 GB in all; what is there already stays.
+tokenizer SHAPE.m.t (distributed-llama), 4 GB in all; what is there already stays.
 
 Speed depends on bytes, not on values, so weights repeat one pattern of 20011 blocks (a
 prime: rows differ). Scales are such that activations neither vanish nor overflow."""
