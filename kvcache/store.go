@@ -10,7 +10,7 @@ import (
 //
 // One goroutine at a time calls Reserve, Commit, Rollback and the hand-over; Write,
 // Blocks, Len and Positions of different (layer, head) pairs may run concurrently
-// between them.
+// between them, Blocks and Fetch also beside a Write or View of the same pair.
 type Store struct {
 	arena   *Arena
 	g       Geometry

@@ -8,7 +8,7 @@ import (
 // Executor runs jobs of a socket one after another on a goroutine of its own,
 // so that no actor computes in its handler. Submit never blocks, for a job may
 // submit the next one. What waits is bounded by those who submit: one job a lane,
-// and those of commands, which a mailbox bounds.
+// and between steps those of commands, for whose answers a coordinator waits.
 type Executor struct {
 	mu    sync.Mutex
 	some  sync.Cond // a job waits
