@@ -1,5 +1,6 @@
 # again.sh OLD [GPUS]: trains the Llama of folder OLD further, so that compressed caches hold what its answers need
 O=$1; N=${2:-4}
+set -e
 export PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
 [ -e w/data/bytes_a_token.json ] || python3 prep.py . w/data $O/tokenizer.json
 [ -e w/ev.pkl ] || python3 evalgen.py w/data w/ev.pkl 1024:64,2048:100,4096:100,8192:48
@@ -10,4 +11,4 @@ export POLICIES=${POLICIES:-stream+h2o+sage+snapkv+snapstream_r64+snapstream_w32
 for k in $(seq 0 $((N - 1))); do
   CUDA_VISIBLE_DEVICES=$k SHARD=$k/$N python3 evalpol.py w/data w/again/hf w/ev-4096.json.gz w/pol$k.json ${POL:-4096:100:20:512+1024} &
 done
-wait
+for j in $(jobs -p); do wait $j; done
