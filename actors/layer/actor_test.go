@@ -24,6 +24,30 @@ func TestLegOfAnEndedTermIsDropped(t *testing.T) {
 	e.Close()
 }
 
+// A queue that never runs empty takes room for what waits alone.
+func TestExecutorForgetsJobs(t *testing.T) {
+	e := NewExecutor()
+	last := make(chan struct{})
+	left := 10000
+	var again func()
+	again = func() {
+		if left--; left > 0 {
+			e.Submit(again) // one behind it waits already
+		} else if left == 0 {
+			close(last)
+		}
+	}
+	e.Submit(func() {
+		e.Submit(again)
+		e.Submit(again)
+	})
+	<-last
+	e.Close()
+	if n := cap(e.jobs); n > 16 {
+		t.Errorf("room for %d jobs, never more than 3 waited", n)
+	}
+}
+
 // A job may submit as many as it likes: nobody else could take them meanwhile.
 func TestJobsSubmit(t *testing.T) {
 	e := NewExecutor()

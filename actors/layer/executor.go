@@ -67,6 +67,11 @@ func (e *Executor) Submit(job func()) {
 		return
 	}
 	e.taken.Add(1)
+	if e.at > 0 && len(e.jobs) == cap(e.jobs) { // room for as many as wait, not for all that ever came
+		waiting := copy(e.jobs, e.jobs[e.at:])
+		clear(e.jobs[waiting:])
+		e.jobs, e.at = e.jobs[:waiting], 0
+	}
 	e.jobs = append(e.jobs, job)
 	e.some.Signal()
 }

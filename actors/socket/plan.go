@@ -16,8 +16,7 @@ import (
 // hand-over of prompts that are complete. Every
 // rank lists the same collectives in the same order.
 func (e *epoch) plan(s *step) []leg {
-	legs := s.copies.legs()
-	legs = append(legs, leg{})
+	legs := append(s.copies.legs(), leg{}) // copies, then all layers
 	alone := len(e.place.Slices) == 1
 	if alone && !e.batch.HasPrefill() {
 		// Nothing is exchanged and the step is short: one job instead of two messages a layer.
