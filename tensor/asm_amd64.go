@@ -597,9 +597,6 @@ func valuesInt8128x2AVX512(a *valuesArgs)
 func softmaxAVX512(a *softmaxArgs)
 
 //go:noescape
-func fetchAVX512(p *byte, n int)
-
-//go:noescape
 func addAVX512(dst, x *float32, n int)
 
 //go:noescape
@@ -993,9 +990,6 @@ func valuesInt832x2AVX2(a *valuesArgs)
 func softmaxAVX2(a *softmaxArgs)
 
 //go:noescape
-func fetchAVX2(p *byte, n int)
-
-//go:noescape
 func addAVX2(dst, x *float32, n int)
 
 //go:noescape
@@ -1132,6 +1126,9 @@ func attendInt8128x1AVX512(a *attendArgs)
 
 //go:noescape
 func attendInt8128x2AVX512(a *attendArgs)
+
+//go:noescape
+func fetchAVX2(p *byte, n int)
 
 //go:noescape
 func transpose8AVX2(dst, src *byte, ldd, lds, dstep, sstep uintptr, n int)

@@ -99,6 +99,6 @@ var kernelsAVX512 = &kernels{
 	turn:    transpose8AVX2,
 	toBF16:  roundBF16Vec,
 	widen:   widenBF16VecAVX512,
-	fetch:   fetchAVX512,
+	fetch:   fetchAVX2,
 	peak:    peaks{16, readPeakAVX512, fmaPeakAVX512, 16, dotPeakAVX512},
 }

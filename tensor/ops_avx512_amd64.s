@@ -2,19 +2,6 @@
 
 #include "textflag.h"
 
-// func fetchAVX512(p uintptr, n int)
-// Requires: MMX+
-TEXT ·fetchAVX512(SB), NOSPLIT, $0-16
-	MOVQ p+0(FP), AX
-	MOVQ n+8(FP), CX
-
-loop:
-	PREFETCHT1 (AX)
-	ADDQ       $0x40, AX
-	SUBQ       $0x40, CX
-	JNZ        loop
-	RET
-
 // func addAVX512(dst uintptr, x uintptr, n int)
 // Requires: AVX, AVX512F
 TEXT ·addAVX512(SB), NOSPLIT, $0-24

@@ -2,6 +2,19 @@
 
 #include "textflag.h"
 
+// func fetchAVX2(p uintptr, n int)
+// Requires: MMX+
+TEXT ·fetchAVX2(SB), NOSPLIT, $0-16
+	MOVQ p+0(FP), AX
+	MOVQ n+8(FP), CX
+
+loop:
+	PREFETCHT1 (AX)
+	ADDQ       $0x40, AX
+	SUBQ       $0x40, CX
+	JNZ        loop
+	RET
+
 // func transpose8AVX2(dst uintptr, src uintptr, ldd uintptr, lds uintptr, dstep uintptr, sstep uintptr, n int)
 // Requires: AVX
 TEXT ·transpose8AVX2(SB), NOSPLIT, $0-56

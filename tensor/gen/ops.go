@@ -8,7 +8,6 @@ import (
 // ops writes the elementwise operations and the 16-lane sums. Each handles n
 // elements, a multiple of 16; the callers do the rest in Go.
 func ops(g *gen) {
-	g.fetch()
 	g.elementwise("add", "dst, x", func(p []reg.Register, d int) {
 		v := g.vec()
 		g.VMOVUPS(mem(p[0], d), v)

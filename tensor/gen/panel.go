@@ -8,6 +8,7 @@ import (
 // panel writes what moves rows into a cache's panels of 16 slots and out again. The
 // AVX2 form serves AVX-512 too: such a move is bound by memory.
 func panel(g *gen) {
+	g.fetch()
 	g.transpose8()
 	g.roundBF16()
 }

@@ -99,7 +99,7 @@ var kernelsISA = &kernels{
 	turn:    transpose8AVX2,
 	toBF16:  roundBF16Vec,
 	widen:   widenBF16VecISA,
-	fetch:   fetchISA,
+	fetch:   fetchAVX2,
 	peak:    peaks{LANES, readPeakISA, fmaPeakISA, LANES, dotPeakISA},
 }
 `
