@@ -3,14 +3,15 @@
 // Corpus collects the training text from folders of Go source: GOROOT's src
 // and test, and modules as `go mod download` unpacks them.
 //
-//	go run corpus.go DIR... [-- DIR...]
+//	go run corpus.go [-copies] DIR... [-- DIR...]
 //
 // A folder counts only if its licence file (or that of its GOROOT) is MIT,
 // BSD or Apache-2.0 by its text. Go files and Markdown are taken; testdata,
 // vendored, third-party, generated, very long (over 250 KB), mostly
 // non-English and duplicate files are not. Licence headers are cut. A fiftieth of the files, chosen by a hash of
 // folder/file name, is held out whole; a held-out file more than a fifth of
-// whose four-line runs occur in the training text is dropped. Folders behind
+// whose four-line runs occur in the training text is dropped, but not with
+// -copies (so the first version of fry was measured). Folders behind
 // -- add to the training text alone, so that what is held out stays the same
 // when modules are added: of their files those that would be held out, and
 // those that share four-line runs with what is, more than one in fifty, are
@@ -57,9 +58,13 @@ func main() {
 	seen := map[uint64]bool{}
 	src, err := os.Create("sources.tsv")
 	must(err)
-	more := false
+	keep, more := false, false
 	for _, root := range os.Args[1:] {
-		if root == "--" {
+		switch root {
+		case "-copies":
+			keep = true
+			continue
+		case "--":
 			more = true
 			continue
 		}
@@ -102,7 +107,7 @@ func main() {
 		fmt.Fprintf(src, "%s\t%s\t%d\t%d\n", name, lic, n, bytes)
 	}
 	must(src.Close())
-	write(files, copies(files))
+	write(files, copies(files, keep))
 }
 
 // licence is the kind of a folder's licence file: "" where there is none,
@@ -206,9 +211,10 @@ func runs(s string, f func(uint64)) {
 	}
 }
 
-// copies marks held-out files that the training text holds in large part, and
+// copies marks held-out files that the training text holds in large part (not if they
+// are to be kept), and
 // files of added folders that are held out or hold some of what is.
-func copies(files []file) map[int]bool {
+func copies(files []file, keep bool) map[int]bool {
 	held := map[uint64]bool{}
 	for _, f := range files {
 		if f.held && !f.more {
@@ -236,7 +242,7 @@ func copies(files []file) map[int]bool {
 				known++
 			}
 		})
-		out[i] = f.more && (f.held || known*50 > all) || !f.more && known*5 > all
+		out[i] = f.more && (f.held || known*50 > all) || !f.more && !keep && known*5 > all
 	}
 	return out
 }
