@@ -171,3 +171,35 @@ func (w *work) run(ctx context.Context, groups []*collective.Group, kind string,
 	}
 	return nil
 }
+
+// BusRate is what n ranks send in a second, together, while they do nothing but
+// all-reduce vectors of so many bytes: a broadcast counts once. The median of nine.
+func BusRate(ctx context.Context, n, bytes int) (float64, error) {
+	groups, stop, err := mesh(ctx, n)
+	if err != nil {
+		return 0, err
+	}
+	defer stop()
+	w := newWork(n, bytes/4)
+	var took []time.Duration
+	sent := uint64(0)
+	for i := range 12 {
+		before := sentBy(groups)
+		began := time.Now()
+		if err := w.run(ctx, groups, "all-reduce", collective.OpID(i+1)); err != nil {
+			return 0, fmt.Errorf("bench: all-reduce of %d bytes over %d nodes: %w", bytes, n, err)
+		}
+		if i >= 3 { // buffers are made
+			took = append(took, time.Since(began))
+			sent = sentBy(groups) - before
+		}
+	}
+	return float64(sent) / middle(took).Seconds(), nil
+}
+
+func sentBy(groups []*collective.Group) (n uint64) {
+	for _, g := range groups {
+		n += g.Stats().BytesSent
+	}
+	return n
+}

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"math"
+	"time"
 
 	"shoal/model"
 	"shoal/tensor"
@@ -147,4 +148,10 @@ func (k Costs) fits(batch, context, step int, c *model.Config) error {
 			gib(need), gib(k.WeightBytes), gib(kv), batch, context, gib(have))
 	}
 	return nil
+}
+
+// PrefillFloor is the time of the same at the peaks of a machine.
+func (k Costs) PrefillFloor(tokens int, weights tensor.DType, c Ceiling) time.Duration {
+	mat, attn := k.Prefill(tokens)
+	return time.Duration(mat/c.peak(weights) + attn/c.FMA) // GOP/s are operations a nanosecond
 }

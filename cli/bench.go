@@ -22,7 +22,7 @@ type benchCmd struct {
 	Ratios     benchRatiosCmd     `cmd:"" help:"One table: the shares of the machine's limits that decode and prefill reach."`
 	Cache      benchCacheCmd      `cmd:"" help:"What keeping the cache costs: in place (EQUIP) against the published forms."`
 	Collective benchCollectiveCmd `cmd:"" help:"Latency of the collectives over a mesh of embedded NATS servers."`
-	Cluster    benchClusterCmd    `cmd:"" help:"Decode over real node processes: compute, wait and bytes on the wire apart."`
+	Cluster    benchClusterCmd    `cmd:"" help:"Decode, or read prompts (--prompt), over real node processes: compute, wait and bytes on the wire apart."`
 	Batch      benchBatchCmd      `cmd:"" help:"Throughput and most sequences at once of a fixed cache memory, with and without compression."`
 }
 

@@ -54,6 +54,9 @@ type benchClusterCmd struct {
 	Context int           `default:"128" help:"Tokens of every prompt."`
 	Batch   int           `default:"1" help:"Sequences decoded together."`
 	Tokens  int           `default:"64" help:"Tokens decoded of each."`
+	Prompt  int           `placeholder:"LENGTH" help:"Instead of decoding: read prompts of this many tokens, one at a time."`
+	Repeat  int           `default:"2" help:"With --prompt: prompts that are read."`
+	Chunk   int           `help:"With --prompt: tokens of a prompt in a step (default: as shoal up)."`
 	Threads int           `help:"Compute threads per node (default: the processors, shared out)."`
 	Limit   time.Duration `default:"5m" help:"Give up after this long."`
 	JSON    bool          `name:"json" help:"Print JSON."`
@@ -81,6 +84,9 @@ func (c *benchClusterCmd) Run(e *env) error {
 	if _, err := model.Random(c.Model); err != nil {
 		return err
 	}
+	if c.Prompt < 0 || c.Repeat < 1 || c.Prompt > 0 && c.Nodes > 16 {
+		return fmt.Errorf("--prompt %d, --repeat %d, --nodes %d: want a length, a prompt or more, and at most 16 nodes with them", c.Prompt, c.Repeat, c.Nodes)
+	}
 	if c.Batch < 1 || c.Batch > 64 || c.Context < 1 || c.Tokens < 2 {
 		return fmt.Errorf("--batch %d, --context %d, --tokens %d: want a batch of 1 to 64, 1 token of prompt, 2 of answer", c.Batch, c.Context, c.Tokens)
 	}
@@ -88,7 +94,7 @@ func (c *benchClusterCmd) Run(e *env) error {
 	defer cancel()
 	up := upCmd{Nodes: c.Nodes, logFlags: logFlags{LogLevel: "error"}, nodeFlags: nodeFlags{KVMemory: 1 << 30, Threads: c.Threads}}
 	up.Listen, up.Model, up.Quant, up.KVType, up.Mapping, up.Policy = "127.0.0.1:0", model.RandomPrefix+c.Model, c.Quant, c.KVType, c.Mapping, "full"
-	up.StepTokens, up.Queue, up.StepDeadline, up.SyncDeadline = 512, 1024, time.Minute, 30*time.Second
+	up.StepTokens, up.Queue, up.StepDeadline, up.SyncDeadline, up.Chunk = 512, 1024, time.Minute, 30*time.Second, c.Chunk
 	l, err := up.start(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
 	if err != nil {
 		return err
@@ -96,6 +102,9 @@ func (c *benchClusterCmd) Run(e *env) error {
 	defer l.stop()
 	if err := l.waitReady(e); err != nil {
 		return err
+	}
+	if c.Prompt > 0 {
+		return c.reading(ctx, e, l)
 	}
 	f, err := c.measure(ctx, l.coordinator)
 	if err != nil {
@@ -111,21 +120,24 @@ func (c *benchClusterCmd) Run(e *env) error {
 	return nil
 }
 
+// benchRequest is the i-th request, greedy.
+func benchRequest(i, prompt, output, vocab int) *api.Request {
+	r := &api.Request{ID: fmt.Sprintf("bench-%d", i), Prompt: make([]int32, prompt), MaxTokens: output, Sampling: sampler.Default(), IgnoreEOS: true, PromptLogprobs: -1}
+	for j := range r.Prompt {
+		r.Prompt[j] = int32((j*7919 + i*104729) % vocab)
+	}
+	r.Sampling.Temperature = 0
+	return r
+}
+
 // measure decodes a batch and takes the steps between every sequence's second
 // token and the first end.
 func (c *benchClusterCmd) measure(ctx context.Context, co *cluster.Coordinator) (*clusterFigures, error) {
 	vocab := co.Checkpoint().Config.Vocab
 	streams := make([]<-chan api.Event, c.Batch)
 	for i := range streams {
-		prompt := make([]int32, c.Context)
-		for j := range prompt {
-			prompt[j] = int32((j*7919 + i*104729) % vocab)
-		}
-		p := sampler.Default()
-		p.Temperature = 0
 		var err error
-		streams[i], err = co.Submit(ctx, &api.Request{ID: fmt.Sprintf("bench-%d", i), Prompt: prompt, MaxTokens: c.Tokens + 2, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1})
-		if err != nil {
+		if streams[i], err = co.Submit(ctx, benchRequest(i, c.Context, c.Tokens+2, vocab)); err != nil {
 			return nil, err
 		}
 	}
