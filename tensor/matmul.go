@@ -108,14 +108,19 @@ func (p *Pool) MatMulMany(products []Product, x []float32, ldx, n int) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.mat.setAll(products, n)
+	p.matmul(x, ldx, n)
+}
+
+// setAll checks products of the same n tokens.
+func (m *matmul) setAll(products []Product, n int) {
 	for i, q := range products {
 		if first := products[0].W; q.W.Type != first.Type || q.W.Cols != first.Cols {
 			panic(fmt.Sprintf("tensor: MatMulMany of %v with %d columns and %v with %d", first.Type, first.Cols, q.W.Type, q.W.Cols))
 		}
-		p.mat.jobs[i].set(q, n)
+		m.jobs[i].set(q, n)
 	}
-	p.mat.njobs = len(products)
-	p.matmul(x, ldx, n)
+	m.njobs = len(products)
 }
 
 // set checks a product of n tokens.
@@ -153,17 +158,12 @@ func (p *Pool) MatMulPartial(y [][]float32, w *Weight, x []float32, ldx, n int) 
 	p.matmul(x, ldx, n)
 }
 
+// matmul multiplies the jobs that are set by tokens x.
 func (p *Pool) matmul(x []float32, ldx, n int) {
 	m := &p.mat
 	w := m.jobs[0].w
 	k := w.span.Len()
-	rows, work := 0, 0
-	for i := range m.jobs[:m.njobs] {
-		j := &m.jobs[i]
-		rows += j.r1 - j.r0
-		work += (j.r1 - j.r0) * j.n * k
-	}
-	if n == 0 || rows == 0 || k == 0 {
+	if n == 0 || m.rows() == 0 || k == 0 {
 		return
 	}
 	if ldx < k || len(x) < (n-1)*ldx+k {
@@ -176,6 +176,25 @@ func (p *Pool) matmul(x []float32, ldx, n int) {
 	m.from, m.stride = unsafe.Pointer(&m.x[0]), m.ldx*4
 	if Quantised(w.Type) {
 		m.quantise(p, w)
+	}
+	p.multiply()
+}
+
+// rows are those of all jobs.
+func (m *matmul) rows() (n int) {
+	for _, j := range m.jobs[:m.njobs] {
+		n += j.r1 - j.r0
+	}
+	return n
+}
+
+// multiply runs the tasks of the jobs that are set, on tokens that lie ready.
+func (p *Pool) multiply() {
+	m := &p.mat
+	w, n, rows, work := m.jobs[0].w, m.n, m.rows(), 0
+	for i := range m.jobs[:m.njobs] {
+		j := &m.jobs[i]
+		work += (j.r1 - j.r0) * j.n * w.span.Len()
 	}
 	panels := (rows + panelRows - 1) / panelRows
 	grain := maxTilePanels
@@ -239,11 +258,8 @@ func (m *matmul) quantise(p *Pool, w *Weight) {
 const manyTokens = 8
 
 func (m *matmul) round(_, t int) {
-	w, start := m.jobs[0].w, int32(-128)
-	if w.Type == Q4_0 {
-		start = -8
-	}
-	active.quant(m.records[t*m.stride:][:m.stride], m.x[t*m.ldx:][:w.padded], start)
+	w := m.jobs[0].w
+	active.quant(m.records[t*m.stride:][:m.stride], m.x[t*m.ldx:][:w.padded], recordStartOf(w.Type))
 }
 
 // job finds the one that task i is part of: the last that begins at or before it.

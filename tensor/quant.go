@@ -23,6 +23,15 @@ const (
 	recordStart = 36
 )
 
+// recordStartOf is what a record's sum of int8 is multiplied with: minus the offset of
+// weights of a type.
+func recordStartOf(dt DType) int32 {
+	if dt == Q4_0 {
+		return -8
+	}
+	return -128
+}
+
 // portableQuantise rounds whole blocks of a token to records: scale = max|x|/127,
 // q = x*(1/scale) to the nearest integer, ties to even. A block of zeros (or of
 // numbers too small to have an inverse scale) has scale 0. A block with NaN or an

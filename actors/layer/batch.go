@@ -117,6 +117,7 @@ type Batch struct {
 	Rank   int
 	Lane   int
 	Layout tensor.KVLayout
+	Type   tensor.DType // of the layers' matrices
 	Pool   *tensor.Pool
 
 	T        int       // rows
@@ -139,15 +140,16 @@ type Batch struct {
 	latent          latentBatch
 	latentAttention latentAttention
 	mix             mixture
+	rounded         rounded
 	normWeight      []float32
 	postNorm        []float32
 	// Tasks of a row, made once so that a step allocates nothing.
 	normRow, activateRow, residualRow func(t int)
 
 	rows     []topology.Range // Reduce: rows each rank projects, see rowRanges
-	partial  [][]float32      // ReduceDown, ScatterDown: tree nodes of the down projection
+	partial  [][]float32      // ReduceDown, ScatterDown, ScatterPrompt: tree nodes of the down projection
 	nodes    [][]tensor.Span  // the same: tree nodes of every rank
-	bounds   []int            // ScatterDown: where the values of each rank's rows begin
+	bounds   []int            // ScatterDown, ScatterPrompt: where the values of each rank's rows begin
 	summed   topology.Range   // rows whose sum of the FFN this rank has
 	firstRow int              // that residualRow counts from
 	send     [][]byte
@@ -239,6 +241,7 @@ func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, ropes 
 		}
 	}
 	b.rows = b.rowRanges()
+	b.rounded.prepare(b)
 	b.summed = topology.Range{Lo: 0, Hi: b.T}
 	b.Compute, b.Wait, b.Observed, b.Spent, b.ExpertsRead = 0, 0, 0, [phases]time.Duration{}, 0
 	return nil
@@ -342,6 +345,9 @@ func (b *Batch) NextOp() uint64 {
 // Program lists the phases of a layer for this step: with experts or without, the
 // last one or not.
 func (b *Batch) Program(sparse, last bool) []Phase {
+	if b.rounded.on {
+		return roundedProgram(b.Place.Mapping, b.qkvLocal(), b.decode > 0, last)
+	}
 	m, ranks, prefill, local := b.Place.Mapping, len(b.Place.Slices), b.HasPrefill(), b.qkvLocal()
 	p := Program(m, ranks, prefill, local, sparse, last)
 	if b.Dims.Latent.Rank > 0 {

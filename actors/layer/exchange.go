@@ -31,6 +31,18 @@ func (b *Batch) Start(p Phase, g *collective.Group, done func(error)) {
 		}
 		b.packGather(b.attentionParts)
 		g.AllGather(op, b.sendF, b.recvF, done)
+	case ExchangeNorm:
+		b.packGather(b.normParts)
+		g.AllGather(op, b.sendF, b.recvF, done)
+	case ExchangeLast:
+		b.packGather(b.lastParts)
+		g.AllGather(op, b.sendF, b.recvF, done)
+	case ExchangeOutRows:
+		b.packPairs(b.outRowPair)
+		g.AllToAll(op, b.send, b.recv, done)
+	case ExchangeDownRows:
+		b.packPairs(b.downRowPair)
+		g.AllToAll(op, b.send, b.recv, done)
 	case ExchangeOut:
 		b.packGather(b.outParts)
 		g.AllGather(op, b.sendF, b.recvF, done)
@@ -47,14 +59,17 @@ func (b *Batch) Start(p Phase, g *collective.Group, done func(error)) {
 		units := tensor.Units(b.Dims.FFN)
 		g.AllReduceTree(op, units, b.allNodes(units), b.partial, b.Y[:b.T*b.Dims.Hidden], done)
 	case ScatterDown:
-		units := tensor.Units(b.Dims.FFN)
 		b.bounds = append(b.bounds[:0], 0)
 		for r := range b.Place.Slices { // decode rows are in the order of their owners
 			b.bounds = append(b.bounds, b.bounds[r]+b.decodeRows(r).Len()*b.Dims.Hidden)
 		}
-		lo, hi := b.bounds[b.Rank], b.bounds[b.Rank+1]
-		b.summed = topology.Range{Lo: lo / b.Dims.Hidden, Hi: hi / b.Dims.Hidden}
-		g.ReduceScatterTree(op, units, b.allNodes(units), b.partial, b.bounds, b.Y[lo:hi], done)
+		b.scatter(op, g, 0, done)
+	case ScatterPrompt:
+		b.bounds = append(b.bounds[:0], 0)
+		for r := range b.Place.Slices {
+			b.bounds = append(b.bounds, b.bounds[r]+b.rows[r].Len()*b.Dims.Hidden)
+		}
+		b.scatter(op, g, b.decode, done)
 	}
 }
 
@@ -73,6 +88,14 @@ func (b *Batch) Unpack(p Phase) {
 			return
 		}
 		b.unpackGather(b.attentionParts)
+	case ExchangeNorm:
+		b.unpackGather(b.normParts)
+	case ExchangeLast:
+		b.unpackGather(b.lastParts)
+	case ExchangeOutRows:
+		b.unpackPairs(b.outRowPair)
+	case ExchangeDownRows:
+		b.unpackPairs(b.downRowPair)
 	case ExchangeOut:
 		b.unpackGather(b.outParts)
 	case ExchangeFFN:
@@ -92,16 +115,24 @@ type tile struct{ rows, cols topology.Range }
 type partsFunc func(rank int, yield func(m []float32, ld int, t tile))
 
 func (b *Batch) attentionParts(rank int, yield func([]float32, int, tile)) {
-	d := b.Dims
 	for i := range b.Segments {
 		s := &b.Segments[i]
 		h := b.heads(s, rank)
-		if d.Latent.Rank > 0 { // projected head by head, whoever attended
+		if b.Dims.Latent.Rank > 0 { // projected head by head, whoever attended
 			h = b.Place.Slices[rank].KVHeads
 		}
-		w := d.group() * d.valueDim()
-		yield(b.Attn, d.attnCols(), tile{topology.Range{Lo: s.First, Hi: s.First + s.N}, topology.Range{Lo: h.Lo * w, Hi: h.Hi * w}})
+		m, ld, cols := b.attended(h)
+		yield(m, ld, tile{topology.Range{Lo: s.First, Hi: s.First + s.N}, cols})
 	}
+}
+
+// attended is where the attention outputs of heads h lie, or their records.
+func (b *Batch) attended(h topology.Range) (m []float32, ld int, cols topology.Range) {
+	width, cols := b.Dims.attnCols(), b.attentionCols(h)
+	if b.rounded.on {
+		return b.rounded.mid, recordFloats(width), records(cols)
+	}
+	return b.Attn, width, cols
 }
 
 func (b *Batch) outParts(rank int, yield func([]float32, int, tile)) {
@@ -116,7 +147,12 @@ func (b *Batch) outParts(rank int, yield func([]float32, int, tile)) {
 }
 
 func (b *Batch) ffnParts(rank int, yield func([]float32, int, tile)) {
-	yield(b.Gate, b.Dims.gateWidth(), tile{topology.Range{Lo: 0, Hi: b.T}, b.Place.Slices[rank].FFN})
+	rows, cols := topology.Range{Lo: 0, Hi: b.T}, b.Place.Slices[rank].FFN
+	if b.rounded.on {
+		yield(b.rounded.mid, recordFloats(b.Dims.FFN), tile{rows, records(cols)})
+		return
+	}
+	yield(b.Gate, b.Dims.gateWidth(), tile{rows, cols})
 }
 
 func (b *Batch) downParts(rank int, yield func([]float32, int, tile)) {
@@ -179,15 +215,14 @@ func (b *Batch) qkvPair(from, to int, yield func([]float32, int, tile)) {
 
 // attentionPair: outputs of the heads of `from` for the prefill rows that `to` projects.
 func (b *Batch) attentionPair(from, to int, yield func([]float32, int, tile)) {
-	w := b.Dims.group() * b.Dims.valueDim()
 	for i := range b.Segments {
 		s := &b.Segments[i]
 		if !s.Prefill {
 			continue
 		}
-		h := b.heads(s, from)
+		m, ld, cols := b.attended(b.heads(s, from))
 		rows := topology.Range{Lo: s.First, Hi: s.First + s.N}.Intersect(b.rows[to])
-		yield(b.Attn, b.Dims.attnCols(), tile{rows, topology.Range{Lo: h.Lo * w, Hi: h.Hi * w}})
+		yield(m, ld, tile{rows, cols})
 	}
 }
 

@@ -76,6 +76,13 @@ func (w *Weights) Alone(index int, b *Batch) {
 // Compute runs a compute phase of layer index on the batch.
 func (w *Weights) Compute(p Phase, index int, b *Batch) {
 	switch p {
+	case NormAttention:
+		b.normOwned(w.AttnNorm)
+	case NormFFN:
+		if b.Place.Mapping == topology.Gather {
+			b.addOwned(w.PostAttnNorm)
+		}
+		b.normOwned(w.FFNNorm)
 	case ProjectQKV:
 		w.projectQKV(b)
 	case Attend:
@@ -84,6 +91,9 @@ func (w *Weights) Compute(p Phase, index int, b *Batch) {
 			return
 		}
 		w.attend(index, b)
+		if b.rounded.on {
+			b.roundAttention()
+		}
 	case ProjectHeads:
 		w.Latent.projectHeads(b)
 	case ProjectValues:
@@ -101,7 +111,9 @@ func (w *Weights) Compute(p Phase, index int, b *Batch) {
 
 // projectQKV: QKV[t] = Wqkv . RMSNorm(X[t]) for the rows and columns this rank owes.
 func (w *Weights) projectQKV(b *Batch) {
-	b.norm(w.AttnNorm)
+	if !b.rounded.on {
+		b.norm(w.AttnNorm)
+	}
 	if w.Latent != nil {
 		w.Latent.projectDown(b)
 		return
@@ -161,12 +173,23 @@ func (b *Batch) project(m *tensor.Weight, bias []float32, t, out topology.Range,
 // projectAll multiplies what was queued, for tokens t, in one parallel region.
 func (b *Batch) projectAll(t topology.Range) {
 	if t.Len() > 0 {
-		b.Pool.MatMulMany(b.products, b.Norm[t.Lo*b.Dims.Hidden:], b.Dims.Hidden, t.Len())
+		b.multiplyNorm(t)
 	}
 	for i, p := range b.products {
 		addBias(p.Y, p.LdY, t.Len(), b.biases[i], topology.Range{Lo: p.R0, Hi: p.R1})
 	}
 	b.products, b.biases = b.products[:0], b.biases[:0]
+}
+
+// multiplyNorm multiplies what was queued by the norms of rows t.
+func (b *Batch) multiplyNorm(t topology.Range) {
+	h := b.Dims.Hidden
+	if b.rounded.on {
+		ld := recordFloats(h)
+		b.Pool.MatMulRounded(b.products, floatBytes(b.rounded.norms[t.Lo*ld:]), 4*ld, t.Len())
+		return
+	}
+	b.Pool.MatMulMany(b.products, b.Norm[t.Lo*h:], h, t.Len())
 }
 
 // qkvWidth is the distance between rows of QKV.
@@ -220,7 +243,7 @@ func (w *Weights) projectOut(b *Batch) {
 	if b.Place.Mapping == topology.Gather {
 		me := b.Place.Slices[b.Rank].Out
 		if w.O != nil {
-			b.Pool.MatMul(b.Y[me.Lo:], d.Hidden, w.O, b.Attn, d.attnCols(), b.T)
+			b.multiplyAttention(b.Y[me.Lo:], w.O, topology.Range{Lo: 0, Hi: b.T})
 			addBias(b.Y, d.Hidden, b.T, w.OBias, me)
 		}
 		return
@@ -230,7 +253,7 @@ func (w *Weights) projectOut(b *Batch) {
 			continue
 		}
 		y := b.Y[t.Lo*d.Hidden : t.Hi*d.Hidden]
-		b.Pool.MatMul(y, d.Hidden, w.O, b.Attn[t.Lo*d.attnCols():], d.attnCols(), t.Len())
+		b.multiplyAttention(y, w.O, t)
 		addBias(y, d.Hidden, t.Len(), w.OBias, topology.Range{Lo: 0, Hi: d.Hidden})
 		if w.PostAttnNorm != nil {
 			for row := 0; row < len(y); row += d.Hidden {
@@ -241,14 +264,27 @@ func (w *Weights) projectOut(b *Batch) {
 	}
 }
 
+// multiplyAttention multiplies the attention outputs of rows t by w into y.
+func (b *Batch) multiplyAttention(y []float32, w *tensor.Weight, t topology.Range) {
+	ld := b.Dims.attnCols()
+	if b.rounded.on {
+		b.multiplyMid(y, w, ld, t)
+		return
+	}
+	b.Pool.MatMul(y, b.Dims.Hidden, w, b.Attn[t.Lo*ld:], ld, t.Len())
+}
+
 // feedForward: gate and up of this rank's FFN columns, act(gate)*up, and with
 // Reduce the tree nodes of down over this rank's units. Or the experts' part of it.
 func (w *Weights) feedForward(b *Batch) {
 	d, me := b.Dims, b.Place.Slices[b.Rank]
-	if b.Place.Mapping == topology.Gather {
-		b.addResidual(w.PostAttnNorm, topology.Range{Lo: 0, Hi: b.T})
+	all := topology.Range{Lo: 0, Hi: b.T}
+	if !b.rounded.on {
+		if b.Place.Mapping == topology.Gather {
+			b.addResidual(w.PostAttnNorm, all)
+		}
+		b.norm(w.FFNNorm)
 	}
-	b.norm(w.FFNNorm)
 	if w.Experts != nil {
 		w.Experts.mixUp(b)
 		return
@@ -258,11 +294,14 @@ func (w *Weights) feedForward(b *Batch) {
 		ld := d.gateWidth()
 		b.products = append(b.products, tensor.Product{Y: b.Gate[me.FFN.Lo:], LdY: ld, W: w.Gate, R1: rows},
 			tensor.Product{Y: b.Up[me.FFN.Lo:], LdY: ld, W: w.Up, R1: rows})
-		b.Pool.MatMulMany(b.products, b.Norm, d.Hidden, b.T)
+		b.multiplyNorm(all)
 		b.products = b.products[:0]
 		addBias(b.Gate, ld, b.T, w.GateBias, me.FFN)
 		addBias(b.Up, ld, b.T, w.UpBias, me.FFN)
 		b.each(b.T, b.activateRow)
+		if b.rounded.on && b.Place.Mapping == topology.Gather {
+			b.roundMid(b.Gate, ld, d.FFN, all, me.FFN)
+		}
 	}
 	if b.Place.Mapping == topology.Reduce && len(b.Place.Slices) > 1 {
 		b.partial = b.partialBuffers(b.Rank)
@@ -285,13 +324,22 @@ func (w *Weights) projectDown(b *Batch) {
 	if b.Place.Mapping == topology.Gather {
 		lo = b.Place.Slices[b.Rank].Down.Lo
 	}
+	if b.rounded.on {
+		b.multiplyMid(b.Y[lo:], w.Down, b.Dims.FFN, topology.Range{Lo: 0, Hi: b.T})
+		return
+	}
 	b.Pool.MatMul(b.Y[lo:], b.Dims.Hidden, w.Down, b.Gate, b.Dims.gateWidth(), b.T)
 }
 
 func (w *Weights) finish(b *Batch) {
-	h := b.Dims.Hidden
-	addBias(b.Y[b.summed.Lo*h:], h, b.summed.Len(), w.DownBias, topology.Range{Lo: 0, Hi: h})
-	b.addResidual(w.PostFFNNorm, b.summed)
+	h, rows := b.Dims.Hidden, [2]topology.Range{b.summed}
+	if b.rounded.on {
+		rows = b.owned(b.Rank)
+	}
+	for _, r := range rows {
+		addBias(b.Y[r.Lo*h:], h, r.Len(), w.DownBias, topology.Range{Lo: 0, Hi: h})
+		b.addResidual(w.PostFFNNorm, r)
+	}
 }
 
 // addResidual is X += Y, or X += RMSNorm(Y, norm), for some rows.

@@ -7,8 +7,12 @@ import "shoal/topology"
 type Phase uint8
 
 const (
+	// NormAttention: RMSNorm of the own rows, rounded (rounded.go).
+	NormAttention Phase = iota
+	// ExchangeNorm: all-gather of normed, rounded rows (rounded.go).
+	ExchangeNorm
 	// ProjectQKV: RMSNorm, then the query, key and value projections.
-	ProjectQKV Phase = iota
+	ProjectQKV
 	// ExchangeLatent: all-gather of latents (latent attention).
 	ExchangeLatent
 	// ProjectHeads: queries of heads from their latents, absorbed (latent attention).
@@ -27,6 +31,10 @@ const (
 	ProjectOut
 	// ExchangeOut: all-gather of output rows (Gather) or of whole token rows (Reduce).
 	ExchangeOut
+	// ExchangeOutRows: all-to-all, the ranks of rows get their output projections (rounded.go).
+	ExchangeOutRows
+	// NormFFN: the residual of attention and RMSNorm of the own rows, rounded (rounded.go).
+	NormFFN
 	// FeedForward: RMSNorm, gate, up, SiLU.mul; with Reduce also down by units.
 	FeedForward
 	// ExchangeFFN: all-gather of activations (Gather).
@@ -37,24 +45,32 @@ const (
 	ProjectDown
 	// ExchangeDown: all-gather of rows (Gather, and experts).
 	ExchangeDown
+	// ExchangeDownRows: all-to-all, the ranks of rows get their down projections (rounded.go).
+	ExchangeDownRows
 	// ReduceDown: all-reduce over units (Reduce).
 	ReduceDown
 	// ScatterDown: reduce-scatter over units, to the owners of decode rows (Reduce).
 	ScatterDown
+	// ScatterPrompt: reduce-scatter over units, to the ranks of prompt rows (rounded.go).
+	ScatterPrompt
 	// Finish: the residual of the FFN, of the rows that have its sum.
 	Finish
+	// ExchangeLast: all-gather of the rows of the residual stream, for the head (rounded.go).
+	ExchangeLast
 
 	phases
 )
 
-var phaseNames = [...]string{"project-qkv", "exchange-latent", "project-heads", "exchange-qkv", "attend", "exchange-values", "project-values",
-	"exchange-attention", "project-out", "exchange-out", "feed-forward", "exchange-ffn", "exchange-experts", "project-down", "exchange-down", "reduce-down", "scatter-down", "finish"}
+var phaseNames = [...]string{"norm-attention", "exchange-norm", "project-qkv", "exchange-latent", "project-heads", "exchange-qkv", "attend", "exchange-values", "project-values",
+	"exchange-attention", "project-out", "exchange-out", "exchange-out-rows", "norm-ffn", "feed-forward", "exchange-ffn", "exchange-experts", "project-down", "exchange-down", "exchange-down-rows", "reduce-down", "scatter-down", "scatter-prompt", "finish", "exchange-last"}
 
 func (p Phase) String() string { return phaseNames[p] }
 
 // Exchange reports whether the phase is a collective.
 func (p Phase) Exchange() bool {
 	switch p {
+	case ExchangeNorm, ExchangeOutRows, ExchangeDownRows, ScatterPrompt, ExchangeLast:
+		return true
 	case ExchangeLatent, ExchangeQKV, ExchangeValues, ExchangeAttention, ExchangeOut, ExchangeFFN, ExchangeExperts, ExchangeDown, ReduceDown, ScatterDown:
 		return true
 	}

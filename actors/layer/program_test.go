@@ -49,6 +49,67 @@ func TestProgramSynchronises(t *testing.T) {
 	}
 }
 
+// Rows that are rounded before they travel take more synchronisations: those of the
+// norms, and one for decode rows beside prompts.
+func TestRoundedProgramSynchronises(t *testing.T) {
+	for _, c := range []struct {
+		mapping                 topology.Mapping
+		qkvLocal, decode, final bool
+		want                    int
+	}{
+		{topology.Gather, true, false, false, 6},
+		{topology.Gather, false, true, false, 7},
+		{topology.Gather, true, false, true, 7},
+		{topology.Reduce, false, false, false, 4},
+		{topology.Reduce, false, true, false, 5},
+		{topology.Reduce, false, true, true, 6},
+	} {
+		if p := roundedProgram(c.mapping, c.qkvLocal, c.decode, c.final); exchanges(p) != c.want {
+			t.Errorf("%+v: %d synchronisations (%v)", c, exchanges(p), p)
+		}
+	}
+}
+
+// Which steps round their rows before they travel: all ranks must say the same.
+func TestRoundable(t *testing.T) {
+	d := Dims{Hidden: 64, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 64}
+	place := func(n int) topology.Placement {
+		p, err := topology.Place(1, topology.Gather, topology.Shape{Hidden: 64, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 64, Vocab: 64,
+			FFNUnits: 2, FFNUnitStart: func(u int) int { return 32 * u }}, make([]topology.Member, n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	narrow := d
+	narrow.HeadDim = 8
+	for _, c := range []struct {
+		d        Dims
+		dt       tensor.DType
+		ranks, n int
+		want     bool
+	}{
+		{d, tensor.Q8_0, 3, roundedRows, true},
+		{d, tensor.Q4_0, 2, roundedRows, true},
+		{d, tensor.Q8_0, 1, roundedRows, false},
+		{d, tensor.Q8_0, 3, roundedRows - 1, false},
+		{d, tensor.BF16, 3, roundedRows, false},
+		{narrow, tensor.Q8_0, 3, roundedRows, false}, // heads of a rank are no whole blocks
+	} {
+		p := place(c.ranks)
+		for rank := range c.ranks {
+			b := NewBatch(c.d, 64, tensor.KVLayout{Type: tensor.F32, KDim: c.d.HeadDim, VDim: c.d.HeadDim}, nil)
+			b.Type = c.dt
+			if err := b.Reset(p, rank, []Segment{{Seq: 1, N: 1, Owner: 0}, {Seq: 2, N: c.n, Prefill: true}}, func(int, []float32, []float32) {}); err != nil {
+				t.Fatal(err)
+			}
+			if b.rounded.on != c.want {
+				t.Errorf("%v, %d ranks, %d prompt rows, rank %d: %v", c.dt, c.ranks, c.n, rank, b.rounded.on)
+			}
+		}
+	}
+}
+
 // Where the next layer reads a row, its sum arrives: at its owner, in a step that only
 // decodes; everywhere before the head and before a prompt's projections.
 func TestProgramScattersDecode(t *testing.T) {

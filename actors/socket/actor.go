@@ -233,7 +233,7 @@ func build(ctx context.Context, cfg Config, read *progress, arena *kvcache.Arena
 	if err != nil {
 		return nil, err
 	}
-	return newEpoch(cfg.Checkpoint, p, rank, w, kv, arena, cfg.Pool, int(r.MaxStepTokens)), nil
+	return newEpoch(cfg.Checkpoint, p, rank, w, dt, kv, arena, cfg.Pool, int(r.MaxStepTokens)), nil
 }
 
 func (a *Actor) loaded(c actor.Context, m *loaded) {

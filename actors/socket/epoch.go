@@ -35,14 +35,14 @@ type epoch struct {
 	pool     *tensor.Pool
 }
 
-func newEpoch(ck *model.Checkpoint, p topology.Placement, rank int, w *Slices, kv tensor.DType, arena *kvcache.Arena, pool *tensor.Pool, maxRows int) *epoch {
+func newEpoch(ck *model.Checkpoint, p topology.Placement, rank int, w *Slices, dt, kv tensor.DType, arena *kvcache.Arena, pool *tensor.Pool, maxRows int) *epoch {
 	c := ck.Config
 	geometry := GeometryOf(&c, kv)
 	var ropes []*ropeTable
 	for _, inv := range c.Rotations() {
 		ropes = append(ropes, &ropeTable{inv: inv, half: c.RopeDim() / 2, amplitude: float32(c.Rope.Amplitude)})
 	}
-	return &epoch{
+	e := &epoch{
 		place: p, rank: rank, config: c, weights: w, arena: arena, pool: pool,
 		geometry: geometry, scale: c.AttentionScale(),
 		batch: layer.NewBatch(layer.DimsOf(&c), maxRows, geometry.Layout, pool),
@@ -50,6 +50,8 @@ func newEpoch(ck *model.Checkpoint, p topology.Placement, rank int, w *Slices, k
 		ropes: ropes,
 		seqs:  map[uint64]*sequence{},
 	}
+	e.batch.Type = dt
+	return e
 }
 
 // close frees the epoch; with keep, caches of sequences that decode go to the next.

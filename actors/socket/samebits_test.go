@@ -134,6 +134,27 @@ func TestSameBitsFamilies(t *testing.T) {
 			t.Errorf("%s: answers of 3 sockets differ from one alone", name)
 		}
 	}
+	// Rows rounded before they travel (layer/rounded.go): with biases, with norms behind attention and FFN.
+	for _, name := range []string{"qwen2", "gemma3"} {
+		base := rigConfig{dir: filepath.Join(modelData, name), sockets: 1, mapping: topology.Gather, kv: tensor.BF16, weights: "q8_0"}
+		want := mixed(policy)[:5]
+		alone := newRig(t, base)
+		for _, q := range want {
+			q.arrives = 0
+			alone.generate(512, q)
+		}
+		for _, c := range []rigConfig{
+			{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},
+			{sockets: 4, mapping: topology.Reduce, shares: []float64{0.1, 1, 3, 1}},
+		} {
+			c.dir, c.kv, c.weights = base.dir, base.kv, base.weights
+			got := mixed(policy)[:5]
+			newRig(t, c).generate(41, got...)
+			if !bytes.Equal(bits(t, got), bits(t, want)) {
+				t.Errorf("%s, q8_0: answers of %d sockets, %s, differ from one alone", name, c.sockets, c.mapping)
+			}
+		}
+	}
 	for _, name := range []string{"mixtral", "qwen3_moe"} {
 		for _, weights := range []string{"F32", "q8_0"} {
 			base := rigConfig{dir: filepath.Join(modelData, name), sockets: 1, mapping: topology.Gather, kv: tensor.BF16, weights: weights}

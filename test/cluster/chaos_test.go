@@ -109,9 +109,17 @@ func TestChaosReplicas(t *testing.T) {
 }
 
 // TestChaosPrefill kills a node, and then two at once, while long prompts are
-// being read.
+// being read: with weights as they are stored, and quantised, when rows of prompts are
+// rounded before they travel and each rank keeps the residual stream of its own.
 func TestChaosPrefill(t *testing.T) {
-	c := up(t, 4, "--chunk", "64", "--step-tokens", "64", "--max-sequences", "16")
+	t.Run("q8_0", func(t *testing.T) { chaosPrefill(t, "--quant", "q8_0") })
+	if full() {
+		t.Run("stored", func(t *testing.T) { chaosPrefill(t) })
+	}
+}
+
+func chaosPrefill(t *testing.T, flags ...string) {
+	c := up(t, 4, append(flags, "--chunk", "64", "--step-tokens", "64", "--max-sequences", "16")...)
 	var reqs []request
 	for _, r := range mixed(false) {
 		if p := r.body["prompt"].([]int); len(p) >= 100 && len(p) <= 500 {
