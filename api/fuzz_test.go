@@ -46,10 +46,7 @@ func FuzzRequest(f *testing.F) {
 
 func checkBounds(t *testing.T, s *Server, g *generation) {
 	l := s.cfg.Limits
-	if err := g.sampling.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.sampling.ValidateVocab(s.vocab); err != nil {
+	if err := g.sampling.Validate(s.vocab); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(g.prompts); n < 1 || n > l.Prompts || n*g.n > l.Choices || len(g.stop) > l.Stops || len(g.stopTokens) > l.StopTokens {

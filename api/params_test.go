@@ -30,7 +30,7 @@ func TestParameters(t *testing.T) {
 	if r.MaxTokens != 8 || r.Policy != "streaming:sink=4,recent=1020" || r.Priority != -2 || !reflect.DeepEqual(r.StopTokens, []int32{260, 3}) {
 		t.Errorf("%+v", r)
 	}
-	if err := r.Sampling.Validate(); err != nil {
+	if err := r.Sampling.Validate(1 << 10); err != nil {
 		t.Error(err)
 	}
 	post(t, url, completion(M{"min_tokens": 1, "ignore_eos": true, "logit_bias": nil, "stop": nil}))

@@ -10,6 +10,7 @@ import (
 	"shoal/actors/batcher"
 	"shoal/api"
 	"shoal/kvcache"
+	"shoal/sampler"
 	"shoal/topology"
 )
 
@@ -25,6 +26,10 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 			return nil, api.ErrInvalid{Param: "kv_policy", Message: err.Error()}
 		}
 		policy = p
+	}
+	var bad *sampler.ParamError
+	if err := r.Sampling.Validate(c.checkpoint.Config.Vocab); errors.As(err, &bad) {
+		return nil, api.ErrInvalid{Param: bad.Param, Message: bad.Error()}
 	}
 	stream := batcher.NewStream()
 	cancel, err := c.batcher.Submit(ctx, batcher.Spec{

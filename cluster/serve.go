@@ -12,6 +12,7 @@ import (
 	"shoal/api"
 	"shoal/kvcache"
 	"shoal/model"
+	"shoal/sampler"
 	"shoal/tensor"
 	"shoal/tokenizer"
 	"shoal/topology"
@@ -205,6 +206,13 @@ func samplingDefaults(dir string, c *api.Config) error {
 	}
 	if err == nil {
 		err = json.Unmarshal(b, &g)
+	}
+	if err == nil {
+		p := sampler.Params{TopP: float32(g.TopP), MinP: float32(g.MinP), TopK: g.TopK, RepetitionPenalty: float32(g.Repetition), Logprobs: -1}
+		if g.Temperature != nil {
+			p.Temperature = float32(*g.Temperature)
+		}
+		err = p.Validate(0)
 	}
 	if err != nil {
 		return fmt.Errorf("cluster: %s: %w", filepath.Join(dir, "generation_config.json"), err)

@@ -52,7 +52,7 @@ func stepDone(p *batcher.Plan, replies []*proto.StepReply) batcher.StepDone {
 	for _, r := range replies {
 		d.Used = append(d.Used, r.KvUsedBytes)
 		for _, s := range r.Sampled {
-			out := batcher.Result{Seq: s.Seq}
+			out := batcher.Result{Seq: s.Seq, Sample: sampler.Result{Err: sampler.ErrNoCandidate}}
 			if s.HasToken {
 				out.Sample = sampler.Result{Token: int32(s.Token), Logprob: s.Logprob, Top: tops(s.Top)}
 			}

@@ -16,6 +16,7 @@ import (
 	"shoal/kvcache"
 	"shoal/model"
 	"shoal/proto"
+	"shoal/sampler"
 	"shoal/tensor"
 	"shoal/tokenizer"
 )
@@ -228,6 +229,9 @@ func (w *together) answer(ctx context.Context, a *socket.Alone, j job, policies 
 			return err
 		}
 		for _, t := range reply.Sampled {
+			if !t.HasToken {
+				return sampler.ErrNoCandidate
+			}
 			bySeq[t.Seq].add(s, int32(t.Token), eos)
 		}
 	}

@@ -24,7 +24,7 @@ type Params struct {
 	Temperature       float32 // 0: greedy, lowest token id on a tie
 	TopP              float32 // [0, 1]; 1: off; 0: the most likely token only
 	MinP              float32 // [0, 1]; 0: off; relative to the most likely token
-	RepetitionPenalty float32 // > 0; 1: off; over prompt and output (Hugging Face)
+	RepetitionPenalty float32 // 0 or 1: off; over prompt and output (Hugging Face)
 	PresencePenalty   float32 // [-2, 2]; once per token in the output (OpenAI)
 	FrequencyPenalty  float32 // [-2, 2]; per occurrence in the output (OpenAI)
 	TopK              int     // 0 or -1: off
@@ -73,23 +73,26 @@ type ParamError struct{ Param, Message string }
 
 func (e *ParamError) Error() string { return "sampler: " + e.Param + " " + e.Message }
 
-// Validate checks every range that does not depend on the model. Errors are *ParamError.
-func (p *Params) Validate() error {
+// Validate checks every range, given the size of the model's vocabulary. Errors are *ParamError.
+func (p *Params) Validate(vocab int) error {
 	ranges := []struct {
-		name       string
-		v, lo, hi  float32
-		loExcluded bool
+		name      string
+		v, lo, hi float32
 	}{
 		{name: "temperature", v: p.Temperature, lo: 0, hi: math.MaxFloat32},
 		{name: "top_p", v: p.TopP, lo: 0, hi: 1},
 		{name: "min_p", v: p.MinP, lo: 0, hi: 1},
-		{name: "repetition_penalty", v: p.RepetitionPenalty, lo: 0, hi: math.MaxFloat32, loExcluded: true},
+		{name: "repetition_penalty", v: p.RepetitionPenalty, lo: 0, hi: math.MaxFloat32},
 		{name: "presence_penalty", v: p.PresencePenalty, lo: -2, hi: 2},
 		{name: "frequency_penalty", v: p.FrequencyPenalty, lo: -2, hi: 2},
 	}
 	for _, r := range ranges {
-		if !(r.v >= r.lo && r.v <= r.hi) || (r.loExcluded && r.v == r.lo) {
-			return rangeError(r.name, r.v, r.lo, r.hi, r.loExcluded)
+		switch {
+		case r.v >= r.lo && r.v <= r.hi:
+		case r.hi == math.MaxFloat32:
+			return &ParamError{r.name, fmt.Sprintf("must be finite and not negative, got %v", r.v)}
+		default:
+			return &ParamError{r.name, fmt.Sprintf("must be between %v and %v, got %v", r.lo, r.hi, r.v)}
 		}
 	}
 	switch {
@@ -97,6 +100,8 @@ func (p *Params) Validate() error {
 		return &ParamError{"top_k", fmt.Sprintf("must be -1 or 0 (off) or positive, got %d", p.TopK)}
 	case p.Logprobs < -1:
 		return &ParamError{"logprobs", fmt.Sprintf("must not be negative, got %d", p.Logprobs)}
+	case p.Logprobs > vocab:
+		return &ParamError{"logprobs", fmt.Sprintf("asks for %d tokens, but the vocabulary has %d", p.Logprobs, vocab)}
 	case p.MinTokens < 0:
 		return &ParamError{"min_tokens", fmt.Sprintf("must not be negative, got %d", p.MinTokens)}
 	}
@@ -110,30 +115,9 @@ func (p *Params) Validate() error {
 			return &ParamError{"logit_bias", fmt.Sprintf("must be sorted by token: %d follows %d", b.Token, p.LogitBias[i-1].Token)}
 		case !(b.Value >= -100 && b.Value <= 100):
 			return &ParamError{"logit_bias", fmt.Sprintf("of token %d must be between -100 and 100, got %v", b.Token, b.Value)}
-		}
-	}
-	return nil
-}
-
-// ValidateVocab checks what depends on the model's vocabulary size.
-func (p *Params) ValidateVocab(vocab int) error {
-	for _, b := range p.LogitBias {
-		if int(b.Token) >= vocab {
+		case int(b.Token) >= vocab:
 			return &ParamError{"logit_bias", fmt.Sprintf("names token %d, but the vocabulary has %d", b.Token, vocab)}
 		}
 	}
-	if p.Logprobs > vocab {
-		return &ParamError{"logprobs", fmt.Sprintf("asks for %d tokens, but the vocabulary has %d", p.Logprobs, vocab)}
-	}
 	return nil
-}
-
-func rangeError(name string, v, lo, hi float32, loExcluded bool) error {
-	switch {
-	case hi == math.MaxFloat32 && loExcluded:
-		return &ParamError{name, fmt.Sprintf("must be positive and finite, got %v", v)}
-	case hi == math.MaxFloat32:
-		return &ParamError{name, fmt.Sprintf("must be finite and not negative, got %v", v)}
-	}
-	return &ParamError{name, fmt.Sprintf("must be between %v and %v, got %v", lo, hi, v)}
 }

@@ -157,14 +157,14 @@ func TestGreedyFlag(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	good := Default()
-	if err := good.Validate(); err != nil {
+	if err := good.Validate(11); err != nil {
 		t.Fatal(err)
 	}
 	for param, change := range map[string]func(*Params){
 		"temperature":        func(p *Params) { p.Temperature = nan },
 		"top_p":              func(p *Params) { p.TopP = 1.1 },
 		"min_p":              func(p *Params) { p.MinP = -0.1 },
-		"repetition_penalty": func(p *Params) { p.RepetitionPenalty = 0 },
+		"repetition_penalty": func(p *Params) { p.RepetitionPenalty = -1 },
 		"presence_penalty":   func(p *Params) { p.PresencePenalty = 2.5 },
 		"frequency_penalty":  func(p *Params) { p.FrequencyPenalty = -3 },
 		"top_k":              func(p *Params) { p.TopK = -2 },
@@ -175,20 +175,20 @@ func TestValidate(t *testing.T) {
 		p := Default()
 		change(&p)
 		var pe *ParamError
-		if err := p.Validate(); !errors.As(err, &pe) || pe.Param != param || !strings.Contains(err.Error(), param) {
+		if err := p.Validate(11); !errors.As(err, &pe) || pe.Param != param || !strings.Contains(err.Error(), param) {
 			t.Errorf("%s: error %v", param, err)
 		}
 	}
 	for _, bias := range [][]Bias{{{-1, 0}}, {{1, 0}, {1, 1}}, {{1, 101}}, {{1, nan}}} {
 		p := Default()
 		p.LogitBias = bias
-		if p.Validate() == nil {
+		if p.Validate(11) == nil {
 			t.Errorf("bias %v was accepted", bias)
 		}
 	}
 	good.LogitBias = []Bias{{10, 1}}
-	if good.ValidateVocab(10) == nil || good.ValidateVocab(11) != nil {
-		t.Error("ValidateVocab misjudges the last token")
+	if good.Validate(10) == nil || good.Validate(11) != nil {
+		t.Error("Validate misjudges the last token")
 	}
 }
 

@@ -208,7 +208,7 @@ func TestSampleAgainstTwin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		logits := drawLogits(t)
 		p, prompt, output := drawParams(t, len(logits))
-		if err := p.Validate(); err != nil {
+		if err := p.Validate(1 << 20); err != nil {
 			t.Fatal(err)
 		}
 		var h History

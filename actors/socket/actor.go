@@ -212,16 +212,9 @@ func build(ctx context.Context, cfg Config, read *progress, arena *kvcache.Arena
 	if h := cfg.Checkpoint.Hash(); r.ModelHash != h {
 		return nil, fmt.Errorf("socket: the cluster serves model %.12s, this node has %.12s in %s", r.ModelHash, h, cfg.Checkpoint.Dir)
 	}
-	dt, err := tensor.ParseDType(r.WeightType)
+	dt, kv, err := typesOf(r, &cfg.Checkpoint.Config)
 	if err != nil {
 		return nil, err
-	}
-	kv, err := tensor.ParseDType(r.KvType)
-	if err != nil {
-		return nil, err
-	}
-	if err := cfg.Checkpoint.Config.CacheLayout(kv).Validate(); err != nil {
-		return nil, fmt.Errorf("socket: the cache of this model: %w", err)
 	}
 	w, err := LoadSlices(ctx, cfg.Checkpoint, p, rank, dt, cfg.Pool, cfg.WeightsCache, func(done, total int64) {
 		read.done.Store(done)

@@ -36,6 +36,7 @@ func (k *carry) keep(q *sequence) {
 	if k.seqs == nil {
 		k.seqs = map[uint64]*sequence{}
 	}
+	k.release(q.id) // of an epoch before, which nobody resumed
 	k.seqs[q.id] = q
 }
 
@@ -78,14 +79,8 @@ func (e *epoch) resume(o *proto.Open) (*sequence, error) {
 	}
 	q.read = len(o.Resume)
 	q.fresh = int(o.PromptTokens) - int(o.SampledBefore)
-	if q.read < q.prompt || q.read > e.config.MaxPositions || q.buddy == q.owner || q.buddy >= len(e.place.Slices) {
-		return nil, fmt.Errorf("socket: sequence %d resumes with %d tokens after a prompt of %d, owner %d, buddy %d", o.Seq, q.read, q.prompt, q.owner, q.buddy)
-	}
-	for i, t := range o.Resume {
-		if int(t) >= e.config.Vocab {
-			return nil, fmt.Errorf("socket: sequence %d: token %d, vocabulary is %d", o.Seq, t, e.config.Vocab)
-		}
-		if q.owner == e.rank {
+	if q.owner == e.rank {
+		for i, t := range o.Resume {
 			q.note(int32(t), i)
 		}
 	}
@@ -98,17 +93,10 @@ func (e *epoch) resume(o *proto.Open) (*sequence, error) {
 		return nil, fmt.Errorf("socket: sequence %d resumes, but nothing of it was kept here", o.Seq)
 	}
 	s, _ := k.store()
-	if s.Policy().Spec() != q.policy.Spec() || s.Prompt() != q.prompt {
-		return nil, fmt.Errorf("socket: sequence %d resumes under %s with a prompt of %d; kept under %s with %d", o.Seq, q.policy.Spec(), q.prompt, s.Policy().Spec(), s.Prompt())
+	if err := e.checkKept(q, s); err != nil {
+		return nil, err
 	}
-	switch q.read {
-	case s.Tokens():
-		s.Rollback()
-	case s.Tokens() + s.Staged():
-		s.Commit(s.Staged())
-	default:
-		return nil, fmt.Errorf("socket: sequence %d resumes with %d tokens; %d are kept, and %d of the last step", o.Seq, q.read, s.Tokens(), s.Staged())
-	}
+	s.Commit(q.read - s.Tokens()) // or undo, of the last step
 	if e.rank == q.owner {
 		q.own = s
 	} else {

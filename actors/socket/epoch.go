@@ -103,11 +103,8 @@ func (e *epoch) begin(s *step) error {
 	e.release(s.request.Release)
 	e.uncopy(s.request.Uncopy)
 	for _, o := range s.request.Open {
-		if e.seqs[o.Seq] != nil {
-			return fmt.Errorf("socket: sequence %d is open already", o.Seq)
-		}
-		if int(o.Owner) >= len(e.place.Slices) || int(o.PromptTokens) > e.config.MaxPositions || o.PromptTokens == 0 {
-			return fmt.Errorf("socket: sequence %d: owner %d of %d, %d prompt tokens, context %d", o.Seq, o.Owner, len(e.place.Slices), o.PromptTokens, e.config.MaxPositions)
+		if err := e.checkOpen(o); err != nil {
+			return err
 		}
 		if len(o.Resume) > 0 {
 			q, err := e.resume(o)
@@ -124,7 +121,7 @@ func (e *epoch) begin(s *step) error {
 		q.fresh = int(o.PromptTokens) - int(o.SampledBefore)
 		e.seqs[o.Seq] = q
 	}
-	copies, err := e.openCopies(s.request.Copy)
+	copies, err := e.openCopies(s.request)
 	if err != nil {
 		return err
 	}
@@ -148,7 +145,7 @@ func (e *epoch) begin(s *step) error {
 		return err
 	}
 	e.embed(s)
-	return nil
+	return checkScores(s)
 }
 
 // release drops the caches of sequences; unknown ones are none of its business.
@@ -162,25 +159,14 @@ func (e *epoch) release(ids []uint64) {
 	}
 }
 
-// prepare checks one chunk and reserves its cache.
+// prepare reserves the cache of one chunk.
 func (e *epoch) prepare(s *step, c *proto.Chunk) (layer.Segment, error) {
 	var none layer.Segment
+	if err := e.checkChunk(s.request, c); err != nil {
+		return none, err
+	}
 	q, n, start := e.seqs[c.Seq], len(c.Tokens), int(c.Start)
-	switch {
-	case q == nil:
-		return none, fmt.Errorf("socket: step %d names sequence %d, which is not open", s.request.Step, c.Seq)
-	case n == 0 || start+n > e.config.MaxPositions:
-		return none, fmt.Errorf("socket: sequence %d: %d tokens from position %d, context is %d", c.Seq, n, start, e.config.MaxPositions)
-	case c.Prefill && (start != q.read || start+n > q.prompt || c.Last != (start+n == q.prompt)):
-		return none, fmt.Errorf("socket: sequence %d: prompt chunk [%d,%d) last=%v, but %d of %d are read", c.Seq, start, start+n, c.Last, q.read, q.prompt)
-	case !c.Prefill && (start != q.read || start < q.prompt || n != 1):
-		return none, fmt.Errorf("socket: sequence %d: decode of %d at position %d, but %d are read and the prompt has %d", c.Seq, n, start, q.read, q.prompt)
-	}
-	for _, t := range c.Tokens {
-		if int(t) >= e.config.Vocab {
-			return none, fmt.Errorf("socket: sequence %d: token %d, vocabulary is %d", c.Seq, t, e.config.Vocab)
-		}
-	}
+	q.step = s.request.Step
 	seg := layer.Segment{Seq: c.Seq, N: n, Start: start, Prefill: c.Prefill, Owner: q.owner}
 	if c.Prefill && q.part != nil {
 		if err := q.part.Reserve(start + n); err != nil {

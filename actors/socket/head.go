@@ -2,6 +2,8 @@ package socket
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"math"
 	"sync"
 
@@ -130,7 +132,7 @@ func (h *head) appendPart(out []byte, i int, w wanted, vocab topology.Range) []b
 
 // finish samples the rows that this rank owns, several at a time: a row of a large
 // vocabulary takes up to a millisecond.
-func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) {
+func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 	n := len(b.Place.Slices)
 	h.at, h.drawn = append(h.at[:0], make([]int, n)...), append(h.drawn[:0], make([]sampler.Result, len(rows))...)
 	for i, w := range rows {
@@ -147,21 +149,24 @@ func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) {
 		}
 	})
 	for i, w := range rows {
-		switch {
+		switch err := h.drawn[i].Err; {
 		case w.seq.owner != b.Rank:
+		case err != nil && !errors.Is(err, sampler.ErrNoCandidate):
+			return err
 		case w.sample:
 			reply.token(w.seq, h.drawn[i])
 		default:
 			reply.prompt(w, h.drawn[i])
 		}
 	}
+	return nil
 }
 
 // result is the token of row i, or the log-probabilities that were asked for.
 func (h *head) result(b *layer.Batch, i int, w wanted) sampler.Result {
 	at := h.at[i*len(b.Place.Slices):]
 	if w.greedy() {
-		return sampler.Result{Token: h.best(b, i, at)}
+		return h.best(b, i, at)
 	}
 	logits := h.logits[i*h.vocab : (i+1)*h.vocab]
 	for r, s := range b.Place.Slices {
@@ -185,26 +190,32 @@ func (h *head) result(b *layer.Batch, i int, w wanted) sampler.Result {
 
 // best is the argmax over all ranks' bests, the lowest index on a tie: ranks
 // hold ascending rows, so a later one must be strictly greater.
-func (h *head) best(b *layer.Batch, i int, at []int) int32 {
-	token, value := int32(-1), float32(0)
+func (h *head) best(b *layer.Batch, i int, at []int) sampler.Result {
+	token, value := -1, float32(math.Inf(-1))
 	for r, s := range b.Place.Slices {
 		if s.Vocab.Len() == 0 {
 			continue
 		}
 		var v float32
-		var t int32
+		var t int
 		if r == b.Rank {
-			t = int32(s.Vocab.Lo + h.bests[i])
-			v = h.logits[i*h.vocab+int(t)]
+			t = s.Vocab.Lo + h.bests[i]
+			v = h.logits[i*h.vocab+t]
 		} else {
 			v = math.Float32frombits(binary.LittleEndian.Uint32(h.recv[r][at[r]:]))
-			t = int32(binary.LittleEndian.Uint32(h.recv[r][at[r]+4:]))
+			t = int(binary.LittleEndian.Uint32(h.recv[r][at[r]+4:]))
 		}
-		if token < 0 || v > value || (value != value && v == v) {
+		if t < s.Vocab.Lo || t >= s.Vocab.Hi {
+			return sampler.Result{Err: fmt.Errorf("socket: rank %d sent token %d, its rows are [%d,%d)", r, t, s.Vocab.Lo, s.Vocab.Hi)}
+		}
+		if v > value { // never NaN
 			token, value = t, v
 		}
 	}
-	return token
+	if token < 0 {
+		return sampler.Result{Err: sampler.ErrNoCandidate}
+	}
+	return sampler.Result{Token: int32(token)}
 }
 
 // results collects what the owner sends back, in the order of the rows.
@@ -226,8 +237,12 @@ func (r *results) of(s *sequence) *proto.Sampled {
 	return p
 }
 
+// token reports what was drawn; nothing, when there was nothing to draw from.
 func (r *results) token(s *sequence, t sampler.Result) {
 	p := r.of(s)
+	if t.Err != nil {
+		return
+	}
 	p.HasToken, p.Token, p.Logprob, p.Top = true, uint32(t.Token), t.Logprob, tops(t.Top)
 }
 

@@ -1,7 +1,6 @@
 package socket
 
 import (
-	"fmt"
 	"time"
 
 	"shoal/kvcache"
@@ -44,9 +43,9 @@ func (e *epoch) plan(s *step) []leg {
 			})
 		}}, leg{job: func(done func(error)) {
 			began := time.Now()
-			e.head.finish(e.batch, rows, &s.results)
+			err := e.head.finish(e.batch, rows, &s.results)
 			s.stages.Head += time.Since(began)
-			done(nil)
+			done(err)
 		}})
 	}
 	legs = append(legs, e.tokenLegs(s)...)
@@ -72,29 +71,6 @@ func (e *epoch) plan(s *step) []leg {
 	return legs
 }
 
-// placementOf checks a load request before anything is built from its numbers.
-func placementOf(r *proto.LoadRequest, c *model.Config) (topology.Placement, int, error) {
-	var none topology.Placement
-	m := r.GetPlacement()
-	mapping, err := topology.ParseMapping(m.GetMapping())
-	if err != nil {
-		return none, 0, err
-	}
-	if len(m.Slices) == 0 || len(m.Slices) > maxSockets || int(r.Rank) >= len(m.Slices) {
-		return none, 0, fmt.Errorf("socket: rank %d of %d sockets: want 1 to %d", r.Rank, len(m.Slices), maxSockets)
-	}
-	if r.MaxStepTokens == 0 || r.MaxStepTokens > maxStepTokens {
-		return none, 0, fmt.Errorf("socket: %d tokens a step: want 1 to %d", r.MaxStepTokens, maxStepTokens)
-	}
-	p := topology.Placement{Epoch: m.Epoch, Mapping: mapping}
-	for i, s := range m.Slices {
-		p.Slices = append(p.Slices, topology.Slice{ID: s.Id, Rank: i,
-			KVHeads: rangeOf(s.KvHeads), Q: rangeOf(s.Q), K: rangeOf(s.K), V: rangeOf(s.V), Out: rangeOf(s.Out), Down: rangeOf(s.Down),
-			FFNUnits: rangeOf(s.FfnUnits), FFN: rangeOf(s.Ffn), Vocab: rangeOf(s.Vocab)})
-	}
-	return p, int(r.Rank), p.Check(ShapeOf(c))
-}
-
 // ShapeOf is what placement needs to know of a model.
 func ShapeOf(c *model.Config) topology.Shape {
 	kvHeads, latent := c.KVHeads, 0
@@ -111,11 +87,6 @@ func GeometryOf(c *model.Config, kv tensor.DType) kvcache.Geometry {
 	heads, _, _ := c.CacheRow()
 	return kvcache.Geometry{Layers: c.Layers, KVHeads: heads, Group: c.Heads / heads, Layout: c.CacheLayout(kv), Windows: c.Windows, Units: c.HeadUnits()}
 }
-
-const (
-	maxSockets    = 256
-	maxStepTokens = 1 << 16
-)
 
 func rangeOf(m *proto.Range) topology.Range {
 	return topology.Range{Lo: int(m.GetLo()), Hi: int(m.GetHi())}

@@ -45,16 +45,13 @@ type replicas struct {
 }
 
 // openCopies notes the buddies of a step, and takes the memory of own replicas.
-func (e *epoch) openCopies(copies []*proto.Copy) (*replicas, error) {
+func (e *epoch) openCopies(s *proto.StepRequest) (*replicas, error) {
 	r := &replicas{epoch: e}
-	for _, c := range copies {
-		q := e.seqs[c.Seq]
-		switch {
-		case q == nil || q.buddy >= 0 || q.read < q.prompt:
-			return nil, fmt.Errorf("socket: sequence %d cannot be copied", c.Seq)
-		case int(c.Buddy) >= len(e.place.Slices) || int(c.Buddy) == q.owner:
-			return nil, fmt.Errorf("socket: sequence %d: buddy %d of %d, owner %d", c.Seq, c.Buddy, len(e.place.Slices), q.owner)
+	for _, c := range s.Copy {
+		if err := e.checkCopy(s, c); err != nil {
+			return nil, err
 		}
+		q := e.seqs[c.Seq]
 		q.buddy = int(c.Buddy)
 		if q.buddy == e.rank {
 			q.copy = kvcache.NewStore(e.arena, e.geometry, q.policy)

@@ -15,10 +15,11 @@ import (
 type sequence struct {
 	id     uint64
 	owner  int
-	buddy  int // rank with a replica, -1: none
-	prompt int // tokens that prefill reads
-	fresh  int // of these, how many the request came with; later ones were sampled
-	read   int // tokens whose step is committed
+	buddy  int    // rank with a replica, -1: none
+	prompt int    // tokens that prefill reads
+	fresh  int    // of these, how many the request came with; later ones were sampled
+	read   int    // tokens whose step is committed
+	step   uint64 // the last one that had rows of it
 	policy kvcache.Policy
 
 	part *kvcache.Store       // own KV heads of the prompt; nil when this rank has none, or after the hand-over

@@ -1,0 +1,405 @@
+package socket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+	pb "google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"shoal/collective"
+	"shoal/model"
+	"shoal/proto"
+	"shoal/sampler"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// sessionSockets take a session: an owner and a buddy.
+const sessionSockets = 2
+
+// victims are what the sockets of one session after another share.
+type victims struct {
+	t    testing.TB
+	ck   *model.Checkpoint
+	pool *tensor.Pool
+	log  *slog.Logger
+}
+
+func newVictims(t testing.TB, dir string) *victims {
+	t.Helper()
+	ck, err := model.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := &victims{t: t, ck: ck, pool: tensor.NewPool(1), log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	t.Cleanup(func() { v.pool.Close(); ck.Close() })
+	return v
+}
+
+// session is what a coordinator says to two sockets from their start: two epochs, in
+// which one sequence is read in two chunks and the other in one, decoded, copied,
+// resumed and released.
+// With a short deadline, sockets that fell out over a step end soon.
+func (v *victims) session(deadline time.Duration) []pb.Message {
+	var members []topology.Member
+	for i := range sessionSockets {
+		members = append(members, topology.Member{ID: fmt.Sprint("n", i)})
+	}
+	epoch := func(n uint32) []pb.Message {
+		place, err := topology.Place(n, topology.Gather, ShapeOf(&v.ck.Config), members)
+		if err != nil {
+			v.t.Fatal(err)
+		}
+		return []pb.Message{
+			&proto.LoadRequest{Placement: PlacementMessage(place, make([]uint64, sessionSockets)), ModelHash: v.ck.Hash(), WeightType: "bf16", KvType: "bf16", MaxStepTokens: 256},
+			&proto.JoinRequest{Epoch: n, DeadlineMillis: uint32(deadline.Milliseconds()), Group: "t", Incarnations: make([]uint32, sessionSockets)},
+		}
+	}
+	tokens := func(n int) []uint32 {
+		var out []uint32
+		for _, t := range somePrompt(n, 1) {
+			out = append(out, uint32(t))
+		}
+		return out
+	}
+	drawn := sampler.Default()
+	drawn.Seed, drawn.RepetitionPenalty, drawn.TopP, drawn.Logprobs, drawn.MinTokens, drawn.Stop = 7, 1.1, 0.9, 2, 1, []int32{2}
+	drawn.LogitBias = []sampler.Bias{{Token: 3, Value: 1}, {Token: 5, Value: -1}}
+	best := greedy(-1)
+	decode := func(seq uint64, at uint32) *proto.Chunk {
+		return &proto.Chunk{Seq: seq, Start: at, Tokens: []uint32{7}, Sample: true}
+	}
+	s := append(epoch(1),
+		&proto.StepRequest{Epoch: 1, Step: 1, Open: []*proto.Open{
+			{Seq: 1, Owner: 0, Policy: "snapstream:sink=4,recent=12,topk=16,obs=8", Sampling: SamplingMessage(&drawn), PromptTokens: 80},
+			{Seq: 2, Owner: 1, Policy: "full", Sampling: SamplingMessage(&best), PromptTokens: 20},
+		}, Chunks: []*proto.Chunk{
+			{Seq: 1, Tokens: tokens(70), Prefill: true, WantPromptLogprobs: true, PromptLogprobs: 2, Next: 5},
+			{Seq: 2, Tokens: tokens(20), Prefill: true, Last: true, Sample: true},
+		}},
+		&proto.StepRequest{Epoch: 1, Step: 2, Copy: []*proto.Copy{{Seq: 2, Buddy: 0}}, Chunks: []*proto.Chunk{
+			decode(2, 20),
+			{Seq: 1, Start: 70, Tokens: tokens(10), Prefill: true, Last: true, Sample: true},
+		}},
+		&proto.StepRequest{Epoch: 1, Step: 3, Chunks: []*proto.Chunk{decode(1, 80), decode(2, 21)}},
+		&proto.ReleaseRequest{Epoch: 1, Seqs: []uint64{9}},
+	)
+	s = append(s, epoch(2)...)
+	return append(s,
+		&proto.StepRequest{Epoch: 2, Step: 1, Open: []*proto.Open{
+			{Seq: 1, Owner: 0, Policy: "snapstream:sink=4,recent=12,topk=16,obs=8", Sampling: SamplingMessage(&drawn), PromptTokens: 80, Resume: tokens(81)},
+			{Seq: 2, Owner: 1, Buddy: 1, Policy: "full", Sampling: SamplingMessage(&best), PromptTokens: 20, Resume: tokens(22)},
+		}, Chunks: []*proto.Chunk{decode(1, 81), decode(2, 22)}},
+		&proto.StepRequest{Epoch: 2, Step: 2, Uncopy: []uint64{2}, Release: []uint64{1}, Chunks: []*proto.Chunk{decode(2, 23)}},
+		&proto.StepRequest{Epoch: 2, Step: 3, Chunks: []*proto.Chunk{decode(2, 24)}},
+	)
+}
+
+// play says a session to new sockets, all that they refuse too, and retires them. It
+// returns the first refusal. What may never happen fails the test: no answer, memory
+// that nobody asked for, or cache bytes that are left.
+func (v *victims) play(session []pb.Message) (refused error) {
+	v.t.Helper()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	sys := actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return v.log }))
+	defer sys.Shutdown()
+	wires := map[uint32][]collective.Transport{1: collective.NewMemory(sessionSockets), 2: collective.NewMemory(sessionSockets)}
+	var pids []*actor.PID
+	for range sessionSockets {
+		cfg := Config{Checkpoint: v.ck, Pool: v.pool, KVBudget: 4 << 20, Logger: v.log, Stopped: make(chan struct{}),
+			Connect: func(_ context.Context, _ string, epoch uint32, rank int, _ []uint32) (collective.Transport, error) {
+				if wires[epoch] == nil {
+					return nil, errors.New("no such epoch")
+				}
+				return wires[epoch][rank], nil
+			}}
+		pid := sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &Actor{Config: cfg} }))
+		defer Stop(sys.Root, pid, cfg.Stopped)
+		pids = append(pids, pid)
+	}
+	answers := make(chan error, sessionSockets)
+	all := func(command func(rank int) any) (bad error) {
+		for rank, pid := range pids {
+			sys.Root.Send(pid, command(rank))
+		}
+		for range pids {
+			select {
+			case err := <-answers:
+				bad = errors.Join(bad, err)
+			case <-time.After(2 * time.Minute):
+				v.t.Fatal("no answer in 2 minutes")
+			}
+		}
+		return bad
+	}
+	for _, m := range session {
+		err := all(func(rank int) any {
+			switch m := m.(type) {
+			case *proto.LoadRequest:
+				m = pb.CloneOf(m)
+				m.Rank += uint32(rank)
+				return &Load{Request: m, Reply: func(_ *proto.LoadReply, err error) { answers <- err }}
+			case *proto.JoinRequest:
+				return &Join{Request: m, Reply: func(_ *proto.JoinReply, err error) { answers <- err }}
+			case *proto.StepRequest:
+				return &Step{Request: m, Reply: func(_ *proto.StepReply, err error) { answers <- err }}
+			case *proto.ReleaseRequest:
+				return &Release{Request: m, Reply: func(_ *proto.ReleaseReply, err error) { answers <- err }}
+			}
+			panic(fmt.Sprintf("a session has no %T", m))
+		})
+		if refused == nil && err != nil {
+			refused = fmt.Errorf("%T: %w", m, err)
+		}
+	}
+	_ = all(func(int) any {
+		return &Retire{Request: &proto.RetireRequest{Epoch: math.MaxUint32}, Reply: func(err error) { answers <- err }}
+	})
+	for end := time.Now().Add(2 * time.Minute); ; {
+		held := make([]int64, sessionSockets)
+		_ = all(func(rank int) any {
+			return &Status{Reply: func(s *proto.SocketStatus) {
+				held[rank] = s.KvUsedBytes
+				answers <- nil
+			}}
+		})
+		if slices.Max(held) == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			v.t.Fatal("cache bytes are left of a session that is over")
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > 256<<20 {
+		v.t.Errorf("a session took %d MiB", grown>>20)
+	}
+	return refused
+}
+
+// TestSessionIsTaken: the session that the tests below spoil is a good one.
+func TestSessionIsTaken(t *testing.T) {
+	if err := newVictims(t, goldenDir).play(newVictims(t, goldenDir).session(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestStepsAreRefused: what no single number shows, and what would do no harm but is no
+// plan either.
+func TestStepsAreRefused(t *testing.T) {
+	v := newVictims(t, goldenDir)
+	for want, change := range map[string]func(first, second *proto.StepRequest){
+		"top_p":               func(s, _ *proto.StepRequest) { s.Open[0].Sampling.TopP = float32(math.NaN()) },
+		"bias names token":    func(s, _ *proto.StepRequest) { s.Open[0].Sampling.LogitBias[1].Token = 1 << 20 },
+		"prompt tokens were":  func(s, _ *proto.StepRequest) { s.Open[0].SampledBefore = 81 },
+		"not there yet":       func(s, _ *proto.StepRequest) { s.Open[0].Buddy = 2 },
+		"-1 log-prob":         func(s, _ *proto.StepRequest) { s.Chunks[0].PromptLogprobs = -1 },
+		"does not decode it":  func(_, s *proto.StepRequest) { s.Chunks = s.Chunks[1:] },
+		"last=true, but 20":   func(_, s *proto.StepRequest) { s.Chunks[0].Last = true },
+		"names sequence 2 tw": func(_, s *proto.StepRequest) { s.Chunks = append(s.Chunks, s.Chunks[0]) },
+		"has room for 65536": func(s, _ *proto.StepRequest) {
+			c := s.Chunks[0]
+			for len(c.Tokens) < 200 {
+				c.Tokens = append(c.Tokens, 1)
+			}
+			s.Open[0].PromptTokens, c.PromptLogprobs = 300, 500
+		},
+		"256 are open": func(s, _ *proto.StepRequest) {
+			for i := range 255 {
+				s.Open = append(s.Open, &proto.Open{Seq: uint64(10 + i), PromptTokens: 1})
+			}
+		},
+	} {
+		session := v.session(100 * time.Millisecond)
+		change(session[2].(*proto.StepRequest), session[3].(*proto.StepRequest))
+		if err := v.play(session); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+// TestCacheThatNobodyResumed: a sequence that is read anew, although its cache was kept
+// from the epoch before, leaves one cache behind and not two.
+func TestCacheThatNobodyResumed(t *testing.T) {
+	v := newVictims(t, goldenDir)
+	first := v.session(time.Minute)
+	session := first[:8:8]
+	for _, m := range first[2:5] {
+		s := pb.CloneOf(m.(*proto.StepRequest))
+		s.Epoch = 2
+		session = append(session, s)
+	}
+	third := pb.CloneOf(first[0].(*proto.LoadRequest))
+	third.Placement.Epoch = 3
+	if err := v.play(append(session, third)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestHostileNumbers: every field of every message, each in turn set to what no
+// coordinator sends, ends in an answer.
+func TestHostileNumbers(t *testing.T) {
+	for _, arch := range []string{"llama", "deepseek_v3", "gemma3"} {
+		t.Run(arch, func(t *testing.T) {
+			v := newVictims(t, filepath.Join(modelData, arch))
+			session := v.session(100 * time.Millisecond)
+			every, refused, n := 11, 0, 0 // -fuzz FuzzStep goes on from here
+			if raceEnabled || testing.Short() || arch != "llama" {
+				every = 43
+			}
+			for at := range session {
+				total := spoil(pb.Clone(session[at]).ProtoReflect(), -1)
+				for i := n % every; i < total; i += every {
+					m := pb.Clone(session[at])
+					spoil(m.ProtoReflect(), i)
+					spoiled := append(append(append([]pb.Message{}, session[:at]...), m), session[at+1:]...)
+					if v.play(spoiled) != nil {
+						refused++
+					}
+					n++
+				}
+			}
+			t.Logf("%d of %d refused", refused, n)
+			if n < 30 || refused < n/3 {
+				t.Errorf("%d of %d spoiled sessions were refused", refused, n)
+			}
+		})
+	}
+}
+
+// spoil makes the which-th change that it knows in m, and returns how many it has
+// counted; which < 0: it only counts.
+func spoil(m protoreflect.Message, which int) int {
+	n := 0
+	is := func() bool { n++; return n-1 == which }
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		switch {
+		case f.IsList():
+			list := m.Mutable(f).List()
+			if is() {
+				list.Truncate(0)
+				return n
+			}
+			if list.Len() == 0 {
+				if f.Message() == nil {
+					for _, v := range bad(f, list.NewElement()) {
+						if is() {
+							list.Append(v)
+							return n
+						}
+					}
+				}
+				continue
+			}
+			if is() {
+				list.Append(list.Get(0))
+				return n
+			}
+			if is() {
+				list.Truncate(list.Len() - 1)
+				return n
+			}
+			if f.Message() == nil {
+				last := list.Len() - 1
+				for _, v := range bad(f, list.Get(last)) {
+					if is() {
+						list.Set(last, v)
+						return n
+					}
+				}
+				continue
+			}
+			for j := range list.Len() {
+				n += spoil(list.Get(j).Message(), which-n)
+			}
+		case f.Message() != nil:
+			if is() {
+				m.Clear(f)
+				return n
+			}
+			n += spoil(m.Mutable(f).Message(), which-n)
+		default:
+			for _, v := range bad(f, m.Get(f)) {
+				if is() {
+					m.Set(f, v)
+					return n
+				}
+			}
+		}
+	}
+	return n
+}
+
+// bad are values that a field of this kind, which has one now, should not have.
+func bad(f protoreflect.FieldDescriptor, now protoreflect.Value) (out []protoreflect.Value) {
+	add := func(v any) { out = append(out, protoreflect.ValueOf(v)) }
+	switch f.Kind() {
+	case protoreflect.BoolKind:
+		add(!now.Bool())
+	case protoreflect.Uint32Kind:
+		x := uint32(now.Uint())
+		for _, v := range []uint32{0, x - 1, x + 1, 1 << 20, math.MaxInt32, math.MaxInt32 + 1, math.MaxUint32} {
+			add(v)
+		}
+	case protoreflect.Int32Kind:
+		for _, v := range []int32{-2, -1, 0, 1, math.MinInt32, math.MaxInt32} {
+			add(v)
+		}
+	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		for _, v := range []uint64{0, now.Uint() + 1, math.MaxUint64} {
+			add(v)
+		}
+	case protoreflect.FloatKind:
+		for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1, 0, 1e-45, math.MaxFloat32} {
+			add(float32(v))
+		}
+	case protoreflect.StringKind:
+		for _, v := range []string{"", "\xff", "f32", "int8", "q4_0", "reduce", "no.such", "snapkv:topk=16777216,obs=16777216,pool=255", "h2o:recent=16777216,topk=16777216,step=16777216",
+			"streaming:sink=0,recent=1,positions=cache,half=1", "sage:sink=16777216,recent=16777216,topk=16777216", "tova:size=1", "snapstream:sink=0,recent=1,topk=0,obs=1"} {
+			add(v)
+		}
+	default:
+		panic(fmt.Sprintf("no bad values of a %v", f.Kind()))
+	}
+	return out
+}
+
+// FuzzStep: an arbitrary step at any moment of a session ends in an answer.
+func FuzzStep(f *testing.F) {
+	v := newVictims(f, goldenDir)
+	session := v.session(100 * time.Millisecond)
+	for i, m := range session {
+		if s, ok := m.(*proto.StepRequest); ok {
+			b, err := pb.Marshal(s)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(uint8(i), b)
+		}
+	}
+	f.Fuzz(func(t *testing.T, at uint8, b []byte) {
+		m := new(proto.StepRequest)
+		if pb.Unmarshal(b, m) != nil {
+			return
+		}
+		v := *v
+		v.t = t
+		i := int(at) % (len(session) + 1)
+		_ = v.play(append(append(append([]pb.Message{}, session[:i]...), m), session[i:]...))
+	})
+}

@@ -1,0 +1,98 @@
+package socket
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"shoal/actors/layer"
+	"shoal/proto"
+	"shoal/sampler"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// TestWeightsThatAreNoNumbers: a checkpoint full of NaN gives no tokens, under every
+// policy and architecture, and does no other harm.
+func TestWeightsThatAreNoNumbers(t *testing.T) {
+	for _, arch := range []string{"llama", "qwen3_moe", "deepseek_v3", "gemma3"} {
+		dir := t.TempDir()
+		files, err := os.ReadDir(filepath.Join(modelData, arch))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			b, err := os.ReadFile(filepath.Join(modelData, arch, f.Name()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasSuffix(f.Name(), ".safetensors") {
+				for i := 8 + binary.LittleEndian.Uint64(b); i < uint64(len(b)); i++ {
+					b[i] = 0xff // NaN in every type
+				}
+			}
+			if err := os.WriteFile(filepath.Join(dir, f.Name()), b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := newRig(t, rigConfig{dir: dir, sockets: 2, mapping: topology.Gather, kv: tensor.BF16})
+		step := &proto.StepRequest{}
+		for i, policy := range []string{"full", "streaming:sink=4,recent=28", "snapkv:topk=40,obs=8", "snapstream:sink=4,recent=20,topk=24,obs=8", "sage:sink=4,recent=20,topk=24",
+			"h2o:recent=20,topk=20", "tova:size=40"} {
+			p := greedy(-1)
+			if i%2 > 0 {
+				p.Temperature, p.Logprobs, p.RepetitionPenalty, p.TopP = 1, 3, 1.2, 0.5
+			}
+			seq := uint64(i + 1)
+			step.Open = append(step.Open, &proto.Open{Seq: seq, Owner: uint32(i % 2), Policy: policy, Sampling: SamplingMessage(&p), PromptTokens: 60})
+			step.Chunks = append(step.Chunks, &proto.Chunk{Seq: seq, Tokens: make([]uint32, 60), Prefill: true, Last: true, Sample: true, WantPromptLogprobs: true, PromptLogprobs: 2})
+		}
+		for n := range 3 {
+			got := r.run(step)
+			next := &proto.StepRequest{}
+			for _, c := range step.Chunks {
+				if s := got[c.Seq]; s == nil || s.HasToken {
+					t.Errorf("%s, step %d, sequence %d: %v", arch, n, c.Seq, s)
+				}
+				next.Chunks = append(next.Chunks, &proto.Chunk{Seq: c.Seq, Start: uint32(60 + n), Tokens: []uint32{0}, Sample: true})
+			}
+			step = next
+		}
+	}
+}
+
+// TestBestOfAllRanks: the largest logit wins, the lowest token on a tie; what is no
+// number never does, and a token that its sender does not have ends the step.
+func TestBestOfAllRanks(t *testing.T) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	b := &layer.Batch{Rank: 1, Place: topology.Placement{Slices: []topology.Slice{{Vocab: topology.Range{Lo: 0, Hi: 2}}, {Vocab: topology.Range{Lo: 2, Hi: 4}}, {Vocab: topology.Range{Lo: 4, Hi: 4}}}}}
+	for _, c := range []struct {
+		peer  float32
+		token uint32
+		own   [2]float32
+		best  int
+		want  int32 // -1: none; -2: the step fails
+	}{
+		{1, 1, [2]float32{0, 2}, 1, 3},
+		{2, 1, [2]float32{0, 2}, 1, 1},
+		{nan, 0, [2]float32{-5, -6}, 0, 2},
+		{-7, 0, [2]float32{nan, nan}, 0, 0},
+		{nan, 0, [2]float32{nan, nan}, 0, -1},
+		{-inf, 0, [2]float32{-inf, -inf}, 0, -1},
+		{inf, 1, [2]float32{inf, 0}, 0, 1},
+		{1, 2, [2]float32{0, 2}, 1, -2},
+		{1, math.MaxUint32, [2]float32{0, 2}, 1, -2},
+	} {
+		part := binary.LittleEndian.AppendUint32(nil, math.Float32bits(c.peer))
+		h := head{vocab: 4, logits: []float32{0, 0, c.own[0], c.own[1]}, bests: []int{c.best}, recv: [][]byte{binary.LittleEndian.AppendUint32(part, c.token), nil, nil}}
+		got, want := h.best(b, 0, make([]int, 3)), c.want
+		none := errors.Is(got.Err, sampler.ErrNoCandidate)
+		if got.Err == nil && got.Token != want || none && want != -1 || got.Err != nil && !none && want != -2 {
+			t.Errorf("%+v: %+v", c, got)
+		}
+	}
+}
