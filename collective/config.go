@@ -26,8 +26,11 @@ type Config struct {
 	// many bytes is sent whole to everybody, a larger one in two shots (default
 	// 64 KiB, around which the two tie on NATS).
 	OneShotBytes int
-	// ChunkBytes is the largest payload of one message (default 4 MiB, at most
-	// MaxPayload). Smaller chunks let small operations overtake large ones.
+	// ChunkBytes is the largest payload of one message (default 63 KiB, at most
+	// MaxPayload): as much as a NATS server reads at once, with what is around it. A
+	// longer one is put together from its reads in new memory before it is passed on,
+	// and its sender and its reader begin when all of it is there. Chunks let small
+	// operations overtake large ones.
 	ChunkBytes int
 	// NoChecksum leaves out the CRC-32C trailer. The trailer costs one pass over
 	// the payload (above 10 GB/s with hardware support) and is what keeps a
@@ -53,7 +56,7 @@ func (c Config) ensureDefaults() Config {
 	setDefault(&c.Deadline, 5*time.Second)
 	setDefault(&c.Rate, 32e6)
 	setDefault(&c.OneShotBytes, 64<<10)
-	setDefault(&c.ChunkBytes, 4<<20)
+	setDefault(&c.ChunkBytes, 63<<10)
 	setDefault(&c.WindowOps, 64)
 	setDefault(&c.WindowBytes, 256<<20)
 	return c
