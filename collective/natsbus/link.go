@@ -155,6 +155,7 @@ func (l *link) Publish(subject string, msg []byte) error {
 	if len(msg) > l.max {
 		return nats.ErrMaxPayload
 	}
+	defer l.pong()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed.Load() {
@@ -178,21 +179,23 @@ func (l *link) Publish(subject string, msg []byte) error {
 	l.buf = b[:0]
 	if err != nil {
 		l.end(err)
-		return err
 	}
-	l.pong()
-	return nil
+	return err
 }
 
 var crlf = []byte("\r\n")
 
-// pong answers a ping; the lock is held. A write may wait for the server, which may
-// wait for this client's reader, so the reader never waits for a write.
+// pong answers pings. A write may wait for the server, which may wait for this client's
+// reader, so the reader never waits for a write: whoever holds the lock when a ping comes
+// answers it, and looks for one after it has let go.
 func (l *link) pong() {
-	if l.owed.Swap(false) {
-		if _, err := io.WriteString(l.nc, "PONG\r\n"); err != nil {
-			l.end(err)
+	for l.owed.Load() && l.mu.TryLock() {
+		if l.owed.Swap(false) {
+			if _, err := io.WriteString(l.nc, "PONG\r\n"); err != nil {
+				l.end(err)
+			}
 		}
+		l.mu.Unlock()
 	}
 }
 
@@ -226,10 +229,7 @@ func (l *link) read(pool *buffers, deliver func(int, []byte)) error {
 		}
 		if string(line) == "PING" {
 			l.owed.Store(true)
-			if l.mu.TryLock() {
-				l.pong()
-				l.mu.Unlock()
-			}
+			l.pong()
 			continue
 		}
 		if e, ok := bytes.CutPrefix(line, []byte("-ERR ")); ok {

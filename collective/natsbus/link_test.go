@@ -67,6 +67,56 @@ func TestOneServerBetween(t *testing.T) {
 	}
 }
 
+// TestEveryPingIsAnswered: also one that comes while the answer to the one before it is
+// being written, or a message, and nothing is published afterwards.
+func TestEveryPingIsAnswered(t *testing.T) {
+	client, server := net.Pipe() // a write ends when all of it was read
+	defer server.Close()
+	if err := server.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	say := func(text string) {
+		t.Helper()
+		if _, err := io.WriteString(server, text); err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+	}
+	hear := func(want string) {
+		t.Helper()
+		for got, b := "", make([]byte, 1); !strings.HasSuffix(got, want); got += string(b) {
+			if _, err := io.ReadFull(server, b); err != nil {
+				t.Fatalf("%q after %q: %v", want, got, err)
+			}
+		}
+	}
+	opened := make(chan *link, 1)
+	go func() {
+		l, err := openLink(t.Context(), client, nil, "test", "")
+		if err != nil {
+			t.Error(err)
+		}
+		opened <- l
+	}()
+	say(`INFO {"max_payload": 100}` + "\r\n")
+	hear("PING\r\n")
+	say("PONG\r\n")
+	l := <-opened
+	l.listen(new(buffers), func(int, []byte) {}, func(error) {})
+	published := make(chan error, 1)
+	go func() { published <- l.Publish("s", nil) }()
+	hear("P") // and the rest is being written
+	say("PING\r\n")
+	say("+OK\r\n") // is read when what is before it has been taken
+	hear("UB s 0\r\n\r\nP")
+	say("PING\r\n")
+	say("+OK\r\n")
+	hear("ONG\r\nPONG\r\n")
+	if err := <-published; err != nil {
+		t.Error(err)
+	}
+	l.Close()
+}
+
 // TestTickets: only who knows the secret hears tensors, and of those only what is
 // said to the rank that the ticket names, in its group and epoch.
 func TestTickets(t *testing.T) {
