@@ -28,7 +28,6 @@ func Superseded(err error) bool {
 type Course struct {
 	Emitted []int32
 	Scored  bool // prompt logprobs are among them
-	Ended   bool // the engine has given its finish reason
 }
 
 // Take goes on by one event.
@@ -37,5 +36,4 @@ func (c *Course) Take(e api.Event) {
 		c.Emitted = append(c.Emitted, e.Token)
 	}
 	c.Scored = c.Scored || e.PromptLogprobs != nil
-	c.Ended = c.Ended || e.Finish != ""
 }

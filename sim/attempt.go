@@ -43,7 +43,7 @@ func (a *attempt) resume() {
 		course.Take(l.Event)
 	}
 	a.next = len(e.events)
-	if course.Ended {
+	if n := len(e.events); n > 0 && e.events[n-1].Event.Finish != "" {
 		a.commit()
 		return
 	}
