@@ -203,7 +203,7 @@ func (s *Server) parseLogitBias(f *fields) []sampler.Bias {
 			f.fail(invalid("logit_bias", "'logit_bias' names the token %q; the ids are 0 to %d.", k, s.vocab-1))
 			return nil
 		case !(b >= -100 && b <= 100):
-			f.fail(invalid("logit_bias", "'logit_bias' of token %d must be between -100 and 100.", id))
+			f.fail(invalid("logit_bias", "'logit_bias' of token %d must be between -100 and 100, got %v.", id, b))
 			return nil
 		}
 		out = append(out, sampler.Bias{Token: int32(id), Value: float32(b)})

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"syscall"
 
 	"shoal/cluster"
 	"shoal/security"
@@ -56,7 +57,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 	}
 	l, err := c.listen()
 	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
+		return err
 	}
 	defer l.Close()
 	ctx := e.ctx
@@ -96,9 +97,21 @@ func (c *coordinatorCmd) Run(e *env) error {
 	})
 }
 
+// listenAt opens the listener of the API.
+func listenAt(addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("--listen %s: another program listens there: stop it, or choose another port (0: a free one)", addr)
+	case err != nil:
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	return l, nil
+}
+
 func (c *coordinatorCmd) listen() (net.Listener, error) {
 	if c.ListenFD == 0 {
-		return net.Listen("tcp", c.Listen)
+		return listenAt(c.Listen)
 	}
 	f := os.NewFile(uintptr(c.ListenFD), "listener")
 	defer f.Close() // the listener has its own

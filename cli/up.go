@@ -41,19 +41,22 @@ coordinator and the API live in this process. Ctrl-C drains.
 }
 
 func (c *upCmd) Run(e *env) error {
+	if err := c.check(); err != nil {
+		return err
+	}
 	if c.Standby {
 		return c.runPair(e)
 	}
+	at, err := listenAt(c.Listen)
+	if err != nil {
+		return err
+	}
+	defer at.Close()
 	l, err := c.start(e)
 	if err != nil {
 		return err
 	}
 	defer l.stop()
-	at, err := net.Listen("tcp", c.Listen)
-	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
-	}
-	defer at.Close()
 	err = serveAPI(&env{ctx: l.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, l.coordinator, at, c.APIKey, l.log, func(addr string) {
 		if l.waitReady(e) == nil {
 			c.announce(e, l.coordinator.ServeConfig().Names[0], addr)
@@ -102,9 +105,6 @@ func (c *upCmd) check() error {
 
 // start brings coordinator and nodes up; it does not wait for the model.
 func (c *upCmd) start(e *env) (_ *local, err error) {
-	if err := c.check(); err != nil {
-		return nil, err
-	}
 	serve, err := c.config()
 	if err != nil {
 		return nil, err

@@ -50,9 +50,6 @@ type pair struct {
 var pairNames = [2]string{pairCoordinator, pairStandby}
 
 func (c *upCmd) runPair(e *env) (err error) {
-	if err := c.check(); err != nil {
-		return err
-	}
 	serve, err := c.config()
 	if err != nil {
 		return err
@@ -68,9 +65,9 @@ func (c *upCmd) runPair(e *env) (err error) {
 	if c.DataDir == "" { // not where a cluster without a standby keeps its jobs
 		p.data += "-standby"
 	}
-	at, err := net.Listen("tcp", c.Listen)
+	at, err := listenAt(c.Listen)
 	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
+		return err
 	}
 	defer at.Close()
 	if p.fd, err = at.(*net.TCPListener).File(); err != nil {

@@ -113,6 +113,9 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	}()
 	cfg.Serve.ensureDefaults(&ck.Config)
 	c.log = cfg.Serve.Logger
+	if err = cfg.Serve.Validate(&ck.Config); err != nil { // before others hear of it
+		return nil, err
+	}
 	if err = c.openDepot(&cfg); err != nil {
 		return nil, err
 	}

@@ -76,10 +76,8 @@ type ledger struct {
 	record  func(p topology.Placement, incarnations []uint64)
 }
 
+// newCore takes a config that is valid.
 func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes int, group string, l ledger) (*core, error) {
-	if err := s.Validate(&ck.Config); err != nil {
-		return nil, err
-	}
 	policy, err := kvcache.Parse(s.Policy)
 	if err != nil {
 		return nil, err
@@ -135,6 +133,9 @@ func (c *core) placed(g *Group) {
 	c.most.Store(max(c.most.Load(), g.budget()))
 	p := batcher.Placed{Epoch: g.Placement.Epoch}
 	for i, s := range g.Placement.Slices {
+		if have, least := g.Nodes[i].KVBudget, kvcache.ResidentBytes(c.geometry, 1, 1, c.policy); have < least {
+			c.serve.Logger.Warn("no request fits the caches of this node: start it with more --kv-memory", "node", s.ID, "bytes", have, "shortest_request", least)
+		}
 		p.Sockets = append(p.Sockets, batcher.Socket{ID: s.ID, Budget: g.Nodes[i].KVBudget, Heads: tensor.Span{Lo: s.KVHeads.Lo, Hi: s.KVHeads.Hi}})
 	}
 	for rank, held := range g.Held {

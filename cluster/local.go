@@ -65,6 +65,10 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		return nil, err
 	}
 	cfg.Serve.ensureDefaults(&ck.Config)
+	if err := cfg.Serve.Validate(&ck.Config); err != nil {
+		ck.Close()
+		return nil, err
+	}
 	log := cfg.Serve.Logger
 	c := &Local{pool: tensor.NewPool(cfg.Threads),
 		system: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return log }))}

@@ -96,6 +96,11 @@ func (c *NodeConfig) Validate() error {
 	if len(c.Join) == 0 {
 		return errors.New("cluster: a node needs the address of its coordinator: --join HOST:PORT")
 	}
+	for _, at := range c.Join {
+		if _, _, err := security.HostPort(at); err != nil {
+			return fmt.Errorf("cluster: --join: %w", err)
+		}
+	}
 	if c.KVBudget < 0 || c.Threads < 0 || c.Share < 0 {
 		return fmt.Errorf("cluster: kv-memory %d, threads %d and share %v must not be negative", c.KVBudget, c.Threads, c.Share)
 	}

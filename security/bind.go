@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 )
 
@@ -47,4 +48,17 @@ func isLoopback(addr string) (bool, error) {
 		return false, nil //nolint:nilerr // "" is every interface; a name may resolve to anything
 	}
 	return ip.Unmap().IsLoopback(), nil
+}
+
+// HostPort cuts an address into its host and its port, a number.
+func HostPort(addr string) (host string, port int, err error) {
+	host, p, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", 0, fmt.Errorf("%q is not host:port: %w", addr, err)
+	}
+	port, err = strconv.Atoi(p)
+	if err != nil || port < 0 || port > 65535 {
+		return "", 0, fmt.Errorf("%q has no port between 0 and 65535", addr)
+	}
+	return host, port, nil
 }

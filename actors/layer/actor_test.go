@@ -53,6 +53,9 @@ func TestJobsSubmit(t *testing.T) {
 	e := NewExecutor()
 	var order []int
 	e.Submit(func() {
+		if done, busy := e.Progress(); done != 0 || !busy {
+			t.Errorf("in the first job: %d jobs done, busy %v", done, busy)
+		}
 		for i := range 100 {
 			e.Submit(func() { order = append(order, i) })
 		}

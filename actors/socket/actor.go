@@ -334,12 +334,8 @@ func (a *Actor) begin(c actor.Context, m *Step) {
 
 // release frees sequences between steps, behind what the executor has in hand.
 func (a *Actor) release(m *Release) {
-	e, arena := a.epoch, a.arena
-	if e == nil || m.Request.Epoch != a.state.Epoch || a.state.Phase != Ready {
-		m.Reply(nil, fmt.Errorf("%w: release in epoch %d, at %d (%s)", ErrStaleEpoch, m.Request.Epoch, a.state.Epoch, a.state.Phase))
-		return
-	}
-	a.exec.Submit(func() {
+	arena := a.arena
+	a.between("release", m.Request.Epoch, func(err error) { m.Reply(nil, err) }, func(e *epoch) {
 		e.release(m.Request.Seqs)
 		m.Reply(&proto.ReleaseReply{KvUsedBytes: arena.Used()}, nil)
 	})
@@ -347,22 +343,22 @@ func (a *Actor) release(m *Release) {
 
 // fill is release's twin: between steps, behind what the executor has in hand.
 func (a *Actor) fill(m *Fill) {
-	e := a.epoch
-	if e == nil || m.Epoch != a.state.Epoch || a.state.Phase != Ready {
-		m.Reply(fmt.Errorf("%w: fill in epoch %d, at %d (%s)", ErrStaleEpoch, m.Epoch, a.state.Epoch, a.state.Phase))
-		return
-	}
-	a.exec.Submit(func() { m.Reply(e.fill(m)) })
+	a.between("fill", m.Epoch, m.Reply, func(e *epoch) { m.Reply(e.fill(m)) })
 }
 
 // compare is fill's sibling.
 func (a *Actor) compare(m *Compare) {
+	a.between("compare", m.Epoch, m.Reply, func(e *epoch) { m.Reply(e.compare(m)) })
+}
+
+// between has the executor do a job between the steps of an epoch, or refuses it.
+func (a *Actor) between(what string, number uint32, refuse func(error), job func(*epoch)) {
 	e := a.epoch
-	if e == nil || m.Epoch != a.state.Epoch || a.state.Phase != Ready {
-		m.Reply(fmt.Errorf("%w: compare in epoch %d, at %d (%s)", ErrStaleEpoch, m.Epoch, a.state.Epoch, a.state.Phase))
+	if e == nil || number != a.state.Epoch || a.state.Phase != Ready {
+		refuse(fmt.Errorf("%w: %s in epoch %d, at %d (%s)", ErrStaleEpoch, what, number, a.state.Epoch, a.state.Phase))
 		return
 	}
-	a.exec.Submit(func() { m.Reply(e.compare(m)) })
+	a.exec.Submit(func() { job(e) })
 }
 
 // run starts the leg that the step stands at.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"strconv"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -75,7 +74,7 @@ func (c *Config) memberlist() (*memberlist.Config, error) {
 	if err := security.CheckBind(c.Bind, c.Key != nil); err != nil {
 		return nil, fmt.Errorf("gossip: %w", err)
 	}
-	host, port, err := hostPort(c.Bind)
+	host, port, err := security.HostPort(c.Bind)
 	if err != nil {
 		return nil, fmt.Errorf("gossip: bind address: %w", err)
 	}
@@ -87,7 +86,7 @@ func (c *Config) memberlist() (*memberlist.Config, error) {
 	}
 	m.AdvertisePort = port
 	if c.Advertise != "" {
-		h, p, err := hostPort(c.Advertise)
+		h, p, err := security.HostPort(c.Advertise)
 		if err != nil {
 			h, p = c.Advertise, 0
 		}
@@ -138,18 +137,6 @@ func (p Profile) apply(m *memberlist.Config) error {
 		return fmt.Errorf("gossip: unknown profile %d; known are LAN (0) and Local (1)", p)
 	}
 	return nil
-}
-
-func hostPort(addr string) (host string, port int, err error) {
-	host, p, err := net.SplitHostPort(addr)
-	if err != nil {
-		return "", 0, fmt.Errorf("%q is not host:port: %w", addr, err)
-	}
-	port, err = strconv.Atoi(p)
-	if err != nil || port < 0 || port > 65535 {
-		return "", 0, fmt.Errorf("%q has no port between 0 and 65535", addr)
-	}
-	return host, port, nil
 }
 
 func errConflict(existing, other *memberlist.Node) error {

@@ -87,6 +87,9 @@ func (n *Node) Members() []Member {
 	return out
 }
 
+// joinQuiet is how long Join tries before it says what it waits for.
+const joinQuiet = 3 * time.Second
+
 // Join meets the cluster through any of the seeds (host:port) and waits until
 // at least want members are known, this one included. It tries again until ctx
 // ends: seeds may start later, and members that join one seed at the same time
@@ -100,9 +103,14 @@ func (n *Node) Join(ctx context.Context, seeds []string, want int) error {
 	pause := 20 * time.Millisecond
 	joined := len(seeds) == 0
 	var last error
+	began, said := time.Now(), false
 	for {
 		if n.stopped() {
 			return ErrClosed
+		}
+		if !said && time.Since(began) > joinQuiet && last != nil {
+			said = true
+			n.log.Warn("nobody lets this process in yet; it goes on asking", "join", strings.Join(seeds, ", "), "error", last)
 		}
 		if !joined || n.q.count()+1 < want {
 			met, err := n.list.Join(ask)

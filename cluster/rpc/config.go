@@ -124,7 +124,7 @@ func (c *Config) Validate() error {
 	if c.CallTimeout < 0 || c.ConnectTimeout < 0 || c.ProbeTimeout < 0 || c.MailboxLimit < 0 || c.QueueBytes < 0 || c.QueueMessages < 0 {
 		return errors.New("rpc: limits and timeouts must not be negative")
 	}
-	if _, _, err := splitPort(c.Bind); err != nil {
+	if _, _, err := security.HostPort(c.Bind); err != nil {
 		return fmt.Errorf("rpc: bind address: %w", err)
 	}
 	if c.Network == nil {
@@ -140,7 +140,7 @@ func (c *Config) Validate() error {
 
 // advertised is the address peers dial, given the port that Bind came to have.
 func (c *Config) advertised(port int) (string, error) {
-	host, _, err := splitPort(c.Bind)
+	host, _, err := security.HostPort(c.Bind)
 	if err != nil {
 		return "", err
 	}
@@ -158,16 +158,4 @@ func (c *Config) advertised(port int) (string, error) {
 		return "", fmt.Errorf("rpc: %s listens on every interface, and peers need to be told one address: bind to the one of this machine that they reach (or set Advertise)", c.Bind)
 	}
 	return net.JoinHostPort(host, strconv.Itoa(port)), nil
-}
-
-func splitPort(addr string) (host string, port int, err error) {
-	host, p, err := net.SplitHostPort(addr)
-	if err != nil {
-		return "", 0, fmt.Errorf("%q is not host:port: %w", addr, err)
-	}
-	port, err = strconv.Atoi(p)
-	if err != nil || port < 0 || port > 65535 {
-		return "", 0, fmt.Errorf("%q has no port between 0 and 65535", addr)
-	}
-	return host, port, nil
 }

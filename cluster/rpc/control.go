@@ -11,6 +11,7 @@ import (
 	pb "google.golang.org/protobuf/proto"
 
 	"shoal/proto"
+	"shoal/security"
 )
 
 // The control service answers on the same port and with the same certificates
@@ -47,7 +48,7 @@ func (s *System) connect(address string) (*grpc.ClientConn, error) {
 	if s.ctx.Err() != nil {
 		return nil, ErrClosed
 	}
-	if _, port, err := splitPort(address); err != nil || port == 0 || len(address) > maxAddress {
+	if _, port, err := security.HostPort(address); err != nil || port == 0 || len(address) > maxAddress {
 		return nil, fmt.Errorf("%w: %.64q is not host:port", ErrUnreachable, address)
 	}
 	cc, err := grpc.NewClient("passthrough:///"+address, s.dialOptions()...)

@@ -13,6 +13,7 @@ import (
 	pb "google.golang.org/protobuf/proto"
 
 	"shoal/proto"
+	"shoal/security"
 )
 
 const receiveMethod = "/remote.Remoting/Receive"
@@ -155,7 +156,7 @@ func (s *System) accept(name string, data []byte, sender *actor.PID, id string) 
 		return tooLarge(len(data))
 	}
 	if sender != nil {
-		if _, port, err := splitPort(sender.Address); err != nil || port == 0 || len(sender.Address) > maxAddress || sender.Id != replies {
+		if _, port, err := security.HostPort(sender.Address); err != nil || port == 0 || len(sender.Address) > maxAddress || sender.Id != replies {
 			return fmt.Errorf("%w: replies wanted at %.64q of %.64q", ErrIdentity, sender.Id, sender.Address)
 		}
 	}

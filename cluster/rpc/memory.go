@@ -12,6 +12,7 @@ import (
 	pb "google.golang.org/protobuf/proto"
 
 	"shoal/proto"
+	"shoal/security"
 )
 
 // Network connects Systems of one process without sockets, for tests of whole
@@ -37,7 +38,7 @@ func NewNetwork() *Network {
 
 // attach gives s the address of its Bind, or a fresh one for port 0.
 func (n *Network) attach(s *System) error {
-	host, port, err := splitPort(s.cfg.Bind)
+	host, port, err := security.HostPort(s.cfg.Bind)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	"github.com/asynkron/protoactor-go/eventstream"
 	"github.com/asynkron/protoactor-go/remote"
+
+	"shoal/security"
 )
 
 // System is one process's end of the control network: an actor system that
@@ -57,7 +59,7 @@ func Start(cfg Config) (*System, error) {
 	if cfg.Network != nil {
 		return startInMemory(cfg)
 	}
-	_, port, err := splitPort(cfg.Bind)
+	_, port, err := security.HostPort(cfg.Bind)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +122,7 @@ func startInMemory(cfg Config) (*System, error) {
 
 // probe finds out whether the address can be had, and which port 0 would be.
 func probe(bind string) (host string, port int, err error) {
-	host, _, err = splitPort(bind)
+	host, _, err = security.HostPort(bind)
 	if err != nil {
 		return "", 0, err
 	}

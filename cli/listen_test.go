@@ -1,0 +1,23 @@
+package cli
+
+import (
+	"net"
+	"strings"
+	"testing"
+)
+
+// TestListenAtTakenPort: the error says what to do.
+func TestListenAtTakenPort(t *testing.T) {
+	l, err := listenAt("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var second net.Listener
+	if second, err = listenAt(l.Addr().String()); err == nil {
+		second.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "another program listens there") {
+		t.Error(err)
+	}
+}
