@@ -1174,6 +1174,8 @@ var tilesAVX512 = [weightTypes][3][maxTileTokens]func(*tileArgs){
 	},
 }
 
+var _ = [1]struct{}{}[spreadTokens-3] // of the kernels
+
 var risingAVX512 = map[DType]func(*tileArgs){
 	Q8_0:   tileQ8_04x1RisingAVX512,
 	Q4_0:   tileQ4_04x1RisingAVX512,

@@ -344,6 +344,9 @@ func (s *AttnScratch) score(l KVLayout, block []byte, q []float32, r0, r1, n int
 			a.pf, a.pfStep = a.w, 0
 			if s.ahead != nil && r == r0 {
 				a.pf, a.pfStep = unsafe.Pointer(&s.ahead[p*int(a.panel)]), a.advance
+				if active.spread[l.Type] && c >= spreadTokens {
+					a.pfStep, a.pfGap = a.advance*uintptr(step), lineBytes
+				}
 			}
 			a.panels, a.tokens = step, c
 			f(a)

@@ -13,6 +13,9 @@ type kernels struct {
 	// tile[type][log2 panels][tokens-1] multiplies a tile; nil where this
 	// implementation has no such shape and the driver takes fewer panels.
 	tile [weightTypes][3][maxTileTokens]func(*tileArgs)
+	// spread[type] says that tiles of spreadTokens and more have prefetches that lie pfGap
+	// apart.
+	spread [weightTypes]bool
 	// rising[type] multiplies one token by successive groups of four panels; nil where
 	// tile does that, group by group.
 	rising [weightTypes]func(*tileArgs)
@@ -47,6 +50,7 @@ const (
 	maxTilePanels = 4
 	tileColumns   = 4 // columns per round of a float kernel
 	maxTileTokens = 6
+	spreadTokens  = 3 // see kernels.spread
 )
 
 // tileArgs describes one tile of a matrix product: 1, 2 or 4 panels of 16 rows by
@@ -78,6 +82,7 @@ type tileArgs struct {
 	tokens  int
 	groups  uintptr // kernels.rising: groups of four panels, one behind the other in w and out
 	gap     uintptr // from the end of a group to the next one's first column
+	pfGap   uintptr // kernels.spread: from prefetch to prefetch
 }
 
 // step is one unit of a tile: its columns, padded to whole blocks (a multiple of 8

@@ -18,6 +18,8 @@ const (
 	// How far ahead three and more tokens in one pass prefetch where fewer need not:
 	// they read four panels in pairs, which is no rising stream.
 	prefetchFar = 64 << 10
+	// A tile has as many prefetches as its weights have lines, without their scales.
+	lineBytes = 64
 	// Columns that one call of a kernel may take, so that it stays below 0.3 ms.
 	maxCallCols = 16 << 10
 	// Groups of a task of one token, and the tasks that a thread should still have.
@@ -360,7 +362,7 @@ type target struct {
 
 // units computes successive units for all tokens of a chunk, a few tokens per pass
 // over the weights. Without help, the time for memory and the time for arithmetic
-// add up; so each of n passes prefetches 1/n of the weights that come next.
+// add up; so each call of each of n passes prefetches its share of the weights that come next.
 func (m *matmul) units(w *Weight, s *matScratch, steps []step, panel, panels, t0, tokens, at, cols int, stack unsafe.Pointer, out target) {
 	k, a := active, &s.args
 	a.steps, a.nsteps = &steps[0], uintptr(len(steps))
@@ -378,12 +380,13 @@ func (m *matmul) units(w *Weight, s *matScratch, steps []step, panel, panels, t0
 	most := k.tokens(w.Type)
 	passes := (tokens + most - 1) / most
 	least, more := tokens/passes, tokens%passes // the last passes take one token more
-	a.pfStep = uintptr(advance / passes)
+	spread := prefetchAhead > 0 && k.spread[w.Type] && least >= spreadTokens
+	a.pfStep, a.pfGap = uintptr(advance/passes), lineBytes
 	ahead, further := prefetchAhead, 0
 	switch {
 	case passes > 1:
 		ahead, further = all, all/passes
-	case tokens > 2 && ahead == 0:
+	case tokens > 2 && (ahead == 0 || spread):
 		ahead = prefetchFar
 	}
 	weights := unsafe.Add(from, first*w.chunk*w.column)
@@ -405,6 +408,12 @@ func (m *matmul) units(w *Weight, s *matScratch, steps []step, panel, panels, t0
 			a.w = unsafe.Add(weights, p*w.chunk*w.column)
 			a.scales = unsafe.Add(scales, p*w.scales)
 			a.pf = unsafe.Add(a.w, ahead)
+			if spread {
+				share := all / passes * step / panels
+				a.pf = unsafe.Add(from, ahead+p/step*share)
+				a.pfStep = uintptr(share * w.chunk / cols)
+				a.pfGap = a.pfStep / uintptr(w.chunk*step*w.column/lineBytes)
+			}
 			a.stack = unsafe.Add(stack, (t*groupRows+p*panelRows)*4)
 			a.out = unsafe.Add(out.at, t*out.ld+p*panelRows*4)
 			call(f, a)

@@ -17,6 +17,9 @@ func implementations() []*kernels { return machine }
 // detect lists the implementations of this machine, the widest first.
 func detect() []*kernels {
 	var all []*kernels
+	for dt := range kernelsAVX512.spread {
+		kernelsAVX512.spread[dt] = true
+	}
 	x := &cpu.X86
 	if x.HasAVX2 && x.HasFMA && x.HasF16C {
 		if x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL {
@@ -24,7 +27,7 @@ func detect() []*kernels {
 				kernelsAVX512.peak.dotLanes, kernelsAVX512.peak.dot = kernelsAVX2.peak.dotLanes, kernelsAVX2.peak.dot
 				for dt := range kernelsAVX2.tile {
 					if Quantised(DType(dt)) {
-						kernelsAVX512.tile[dt] = kernelsAVX2.tile[dt]
+						kernelsAVX512.tile[dt], kernelsAVX512.spread[dt] = kernelsAVX2.tile[dt], false
 					}
 				}
 			} else if prefetchAhead == 0 {
@@ -71,6 +74,7 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.advance)-13*8]
 	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.panels)-14*8]
 	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.gap)-17*8]
+	_ = [1]struct{}{}[unsafe.Offsetof(tileArgs{}.pfGap)-18*8]
 	_ = [1]struct{}{}[groupRows*4-256]
 	_ = [1]struct{}{}[recordBytes-40]
 	_ = [1]struct{}{}[unsafe.Sizeof(step{})-16]

@@ -14,12 +14,11 @@ TEXT ·tileF321x1AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), SI
 	MOVQ 48(AX), DI
 	MOVQ 80(AX), R8
-	MOVQ 88(AX), R9
 
 unit:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
-	MOVQ   (BX), R10
+	MOVQ   (BX), R9
 
 loop:
 	VBROADCASTSS (DX), Y2
@@ -40,19 +39,19 @@ loop:
 	PREFETCHT0   192(R8)
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
-	ADDQ         R9, R8
-	SUBQ         $0x00000004, R10
+	ADDQ         88(AX), R8
+	SUBQ         $0x00000004, R9
 	JNZ          loop
-	MOVQ         8(BX), R10
-	MOVQ         56(AX), R11
-	TESTQ        R10, R10
+	MOVQ         8(BX), R9
+	MOVQ         56(AX), R10
+	TESTQ        R9, R9
 	JZ           merge_done
 
 merge:
-	SUBQ   R11, DI
+	SUBQ   R10, DI
 	VADDPS (DI), Y0, Y0
 	VADDPS 32(DI), Y1, Y1
-	SUBQ   $0x01, R10
+	SUBQ   $0x01, R9
 	JNZ    merge
 
 merge_done:
@@ -60,7 +59,7 @@ merge_done:
 	JZ      last
 	VMOVUPS Y0, (DI)
 	VMOVUPS Y1, 32(DI)
-	ADDQ    R11, DI
+	ADDQ    R10, DI
 	ADDQ    $0x10, BX
 	JMP     unit
 
@@ -84,14 +83,13 @@ TEXT ·tileF321x2AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), DI
 	MOVQ 48(AX), R8
 	MOVQ 80(AX), R9
-	MOVQ 88(AX), R10
 
 unit:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   (SI), R11
+	MOVQ   (SI), R10
 
 loop:
 	VMOVUPS      (CX), Y4
@@ -132,21 +130,21 @@ loop:
 	PREFETCHT0   192(R9)
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
-	ADDQ         R10, R9
-	SUBQ         $0x00000004, R11
+	ADDQ         88(AX), R9
+	SUBQ         $0x00000004, R10
 	JNZ          loop
-	MOVQ         8(SI), R11
-	MOVQ         56(AX), R12
-	TESTQ        R11, R11
+	MOVQ         8(SI), R10
+	MOVQ         56(AX), R11
+	TESTQ        R10, R10
 	JZ           merge_done
 
 merge:
-	SUBQ   R12, R8
+	SUBQ   R11, R8
 	VADDPS (R8), Y0, Y0
 	VADDPS 32(R8), Y1, Y1
 	VADDPS 256(R8), Y2, Y2
 	VADDPS 288(R8), Y3, Y3
-	SUBQ   $0x01, R11
+	SUBQ   $0x01, R10
 	JNZ    merge
 
 merge_done:
@@ -156,7 +154,7 @@ merge_done:
 	VMOVUPS Y1, 32(R8)
 	VMOVUPS Y2, 256(R8)
 	VMOVUPS Y3, 288(R8)
-	ADDQ    R12, R8
+	ADDQ    R11, R8
 	ADDQ    $0x10, SI
 	JMP     unit
 
@@ -182,7 +180,6 @@ TEXT ·tileF321x3AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), DI
 	MOVQ 48(AX), R8
 	MOVQ 80(AX), R9
-	MOVQ 88(AX), R10
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -191,7 +188,7 @@ unit:
 	VXORPS Y3, Y3, Y3
 	VXORPS Y4, Y4, Y4
 	VXORPS Y5, Y5, Y5
-	MOVQ   (SI), R11
+	MOVQ   (SI), R10
 
 loop:
 	VMOVUPS      (CX), Y6
@@ -244,23 +241,23 @@ loop:
 	PREFETCHT0   192(R9)
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
-	ADDQ         R10, R9
-	SUBQ         $0x00000004, R11
+	ADDQ         88(AX), R9
+	SUBQ         $0x00000004, R10
 	JNZ          loop
-	MOVQ         8(SI), R11
-	MOVQ         56(AX), R12
-	TESTQ        R11, R11
+	MOVQ         8(SI), R10
+	MOVQ         56(AX), R11
+	TESTQ        R10, R10
 	JZ           merge_done
 
 merge:
-	SUBQ   R12, R8
+	SUBQ   R11, R8
 	VADDPS (R8), Y0, Y0
 	VADDPS 32(R8), Y1, Y1
 	VADDPS 256(R8), Y2, Y2
 	VADDPS 288(R8), Y3, Y3
 	VADDPS 512(R8), Y4, Y4
 	VADDPS 544(R8), Y5, Y5
-	SUBQ   $0x01, R11
+	SUBQ   $0x01, R10
 	JNZ    merge
 
 merge_done:
@@ -272,7 +269,7 @@ merge_done:
 	VMOVUPS Y3, 288(R8)
 	VMOVUPS Y4, 512(R8)
 	VMOVUPS Y5, 544(R8)
-	ADDQ    R12, R8
+	ADDQ    R11, R8
 	ADDQ    $0x10, SI
 	JMP     unit
 
@@ -302,7 +299,6 @@ TEXT ·tileF321x4AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -313,7 +309,7 @@ unit:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VMOVUPS      (CX), Y8
@@ -379,16 +375,16 @@ loop:
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
 	ADDQ         $0x00000010, SI
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 256(R9), Y2, Y2
@@ -397,7 +393,7 @@ merge:
 	VADDPS 544(R9), Y5, Y5
 	VADDPS 768(R9), Y6, Y6
 	VADDPS 800(R9), Y7, Y7
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -411,7 +407,7 @@ merge_done:
 	VMOVUPS Y5, 544(R9)
 	VMOVUPS Y6, 768(R9)
 	VMOVUPS Y7, 800(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -445,7 +441,6 @@ TEXT ·tileF321x5AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -458,7 +453,7 @@ unit:
 	VXORPS Y7, Y7, Y7
 	VXORPS Y8, Y8, Y8
 	VXORPS Y9, Y9, Y9
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VMOVUPS      (CX), Y10
@@ -536,16 +531,16 @@ loop:
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
 	ADDQ         $0x00000010, SI
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 256(R9), Y2, Y2
@@ -556,7 +551,7 @@ merge:
 	VADDPS 800(R9), Y7, Y7
 	VADDPS 1024(R9), Y8, Y8
 	VADDPS 1056(R9), Y9, Y9
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -572,7 +567,7 @@ merge_done:
 	VMOVUPS Y7, 800(R9)
 	VMOVUPS Y8, 1024(R9)
 	VMOVUPS Y9, 1056(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -608,7 +603,6 @@ TEXT ·tileF321x6AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -623,7 +617,7 @@ unit:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VMOVUPS      (CX), Y12
@@ -713,16 +707,16 @@ loop:
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
 	ADDQ         $0x00000010, SI
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 256(R9), Y2, Y2
@@ -735,7 +729,7 @@ merge:
 	VADDPS 1056(R9), Y9, Y9
 	VADDPS 1280(R9), Y10, Y10
 	VADDPS 1312(R9), Y11, Y11
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -753,7 +747,7 @@ merge_done:
 	VMOVUPS Y9, 1056(R9)
 	VMOVUPS Y10, 1280(R9)
 	VMOVUPS Y11, 1312(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -789,14 +783,13 @@ TEXT ·tileF322x1AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), DI
 	MOVQ 48(AX), R8
 	MOVQ 80(AX), R9
-	MOVQ 88(AX), R10
 
 unit:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   (SI), R11
+	MOVQ   (SI), R10
 
 loop:
 	VBROADCASTSS (BX), Y4
@@ -829,21 +822,21 @@ loop:
 	PREFETCHT0   192(R9)(DX*1)
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, BX
-	ADDQ         R10, R9
-	SUBQ         $0x00000004, R11
+	ADDQ         88(AX), R9
+	SUBQ         $0x00000004, R10
 	JNZ          loop
-	MOVQ         8(SI), R11
-	MOVQ         56(AX), R12
-	TESTQ        R11, R11
+	MOVQ         8(SI), R10
+	MOVQ         56(AX), R11
+	TESTQ        R10, R10
 	JZ           merge_done
 
 merge:
-	SUBQ   R12, R8
+	SUBQ   R11, R8
 	VADDPS (R8), Y0, Y0
 	VADDPS 32(R8), Y1, Y1
 	VADDPS 64(R8), Y2, Y2
 	VADDPS 96(R8), Y3, Y3
-	SUBQ   $0x01, R11
+	SUBQ   $0x01, R10
 	JNZ    merge
 
 merge_done:
@@ -853,7 +846,7 @@ merge_done:
 	VMOVUPS Y1, 32(R8)
 	VMOVUPS Y2, 64(R8)
 	VMOVUPS Y3, 96(R8)
-	ADDQ    R12, R8
+	ADDQ    R11, R8
 	ADDQ    $0x10, SI
 	JMP     unit
 
@@ -879,7 +872,6 @@ TEXT ·tileF322x2AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -890,7 +882,7 @@ unit:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VMOVUPS      (CX), Y8
@@ -959,16 +951,16 @@ loop:
 	PREFETCHT0   192(R10)(DX*1)
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, BX
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 64(R9), Y2, Y2
@@ -977,7 +969,7 @@ merge:
 	VADDPS 288(R9), Y5, Y5
 	VADDPS 320(R9), Y6, Y6
 	VADDPS 352(R9), Y7, Y7
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -991,7 +983,7 @@ merge_done:
 	VMOVUPS Y5, 288(R9)
 	VMOVUPS Y6, 320(R9)
 	VMOVUPS Y7, 352(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -1021,7 +1013,6 @@ TEXT ·tileF322x3AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -1036,7 +1027,7 @@ unit:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VBROADCASTSS (BX), Y12
@@ -1125,16 +1116,16 @@ loop:
 	PREFETCHT0   192(R10)(DX*1)
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, BX
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 64(R9), Y2, Y2
@@ -1147,7 +1138,7 @@ merge:
 	VADDPS 544(R9), Y9, Y9
 	VADDPS 576(R9), Y10, Y10
 	VADDPS 608(R9), Y11, Y11
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -1165,7 +1156,7 @@ merge_done:
 	VMOVUPS Y9, 544(R9)
 	VMOVUPS Y10, 576(R9)
 	VMOVUPS Y11, 608(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -1200,7 +1191,6 @@ TEXT ·tileF324x1AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -1211,7 +1201,7 @@ unit:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VBROADCASTSS (SI), Y8
@@ -1268,16 +1258,16 @@ loop:
 	PREFETCHT0   192(R10)(BX*1)
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, SI
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 64(R9), Y2, Y2
@@ -1286,7 +1276,7 @@ merge:
 	VADDPS 160(R9), Y5, Y5
 	VADDPS 192(R9), Y6, Y6
 	VADDPS 224(R9), Y7, Y7
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -1300,7 +1290,7 @@ merge_done:
 	VMOVUPS Y5, 160(R9)
 	VMOVUPS Y6, 192(R9)
 	VMOVUPS Y7, 224(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -1330,12 +1320,11 @@ TEXT ·tileBF161x1AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), SI
 	MOVQ 48(AX), DI
 	MOVQ 80(AX), R8
-	MOVQ 88(AX), R9
 
 unit:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
-	MOVQ   (BX), R10
+	MOVQ   (BX), R9
 
 loop:
 	VBROADCASTSS (DX), Y2
@@ -1370,19 +1359,19 @@ loop:
 	VFMADD231PS  Y3, Y2, Y1
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
-	ADDQ         R9, R8
-	SUBQ         $0x00000004, R10
+	ADDQ         88(AX), R8
+	SUBQ         $0x00000004, R9
 	JNZ          loop
-	MOVQ         8(BX), R10
-	MOVQ         56(AX), R11
-	TESTQ        R10, R10
+	MOVQ         8(BX), R9
+	MOVQ         56(AX), R10
+	TESTQ        R9, R9
 	JZ           merge_done
 
 merge:
-	SUBQ   R11, DI
+	SUBQ   R10, DI
 	VADDPS (DI), Y0, Y0
 	VADDPS 32(DI), Y1, Y1
-	SUBQ   $0x01, R10
+	SUBQ   $0x01, R9
 	JNZ    merge
 
 merge_done:
@@ -1390,7 +1379,7 @@ merge_done:
 	JZ      last
 	VMOVUPS Y0, (DI)
 	VMOVUPS Y1, 32(DI)
-	ADDQ    R11, DI
+	ADDQ    R10, DI
 	ADDQ    $0x10, BX
 	JMP     unit
 
@@ -1424,14 +1413,13 @@ TEXT ·tileBF161x2AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), DI
 	MOVQ 48(AX), R8
 	MOVQ 80(AX), R9
-	MOVQ 88(AX), R10
 
 unit:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   (SI), R11
+	MOVQ   (SI), R10
 
 loop:
 	VMOVDQU      (CX), Y4
@@ -1478,21 +1466,21 @@ loop:
 	VFMADD231PS  Y5, Y6, Y3
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
-	ADDQ         R10, R9
-	SUBQ         $0x00000004, R11
+	ADDQ         88(AX), R9
+	SUBQ         $0x00000004, R10
 	JNZ          loop
-	MOVQ         8(SI), R11
-	MOVQ         56(AX), R12
-	TESTQ        R11, R11
+	MOVQ         8(SI), R10
+	MOVQ         56(AX), R11
+	TESTQ        R10, R10
 	JZ           merge_done
 
 merge:
-	SUBQ   R12, R8
+	SUBQ   R11, R8
 	VADDPS (R8), Y0, Y0
 	VADDPS 32(R8), Y1, Y1
 	VADDPS 256(R8), Y2, Y2
 	VADDPS 288(R8), Y3, Y3
-	SUBQ   $0x01, R11
+	SUBQ   $0x01, R10
 	JNZ    merge
 
 merge_done:
@@ -1502,7 +1490,7 @@ merge_done:
 	VMOVUPS Y1, 32(R8)
 	VMOVUPS Y2, 256(R8)
 	VMOVUPS Y3, 288(R8)
-	ADDQ    R12, R8
+	ADDQ    R11, R8
 	ADDQ    $0x10, SI
 	JMP     unit
 
@@ -1528,7 +1516,6 @@ TEXT ·tileBF161x3AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), DI
 	MOVQ 48(AX), R8
 	MOVQ 80(AX), R9
-	MOVQ 88(AX), R10
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -1537,7 +1524,7 @@ unit:
 	VXORPS Y3, Y3, Y3
 	VXORPS Y4, Y4, Y4
 	VXORPS Y5, Y5, Y5
-	MOVQ   (SI), R11
+	MOVQ   (SI), R10
 
 loop:
 	VMOVDQU      (CX), Y6
@@ -1596,23 +1583,23 @@ loop:
 	VFMADD231PS  Y7, Y8, Y5
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
-	ADDQ         R10, R9
-	SUBQ         $0x00000004, R11
+	ADDQ         88(AX), R9
+	SUBQ         $0x00000004, R10
 	JNZ          loop
-	MOVQ         8(SI), R11
-	MOVQ         56(AX), R12
-	TESTQ        R11, R11
+	MOVQ         8(SI), R10
+	MOVQ         56(AX), R11
+	TESTQ        R10, R10
 	JZ           merge_done
 
 merge:
-	SUBQ   R12, R8
+	SUBQ   R11, R8
 	VADDPS (R8), Y0, Y0
 	VADDPS 32(R8), Y1, Y1
 	VADDPS 256(R8), Y2, Y2
 	VADDPS 288(R8), Y3, Y3
 	VADDPS 512(R8), Y4, Y4
 	VADDPS 544(R8), Y5, Y5
-	SUBQ   $0x01, R11
+	SUBQ   $0x01, R10
 	JNZ    merge
 
 merge_done:
@@ -1624,7 +1611,7 @@ merge_done:
 	VMOVUPS Y3, 288(R8)
 	VMOVUPS Y4, 512(R8)
 	VMOVUPS Y5, 544(R8)
-	ADDQ    R12, R8
+	ADDQ    R11, R8
 	ADDQ    $0x10, SI
 	JMP     unit
 
@@ -1654,7 +1641,6 @@ TEXT ·tileBF161x4AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -1665,7 +1651,7 @@ unit:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VMOVDQU      (CX), Y8
@@ -1737,16 +1723,16 @@ loop:
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
 	ADDQ         $0x00000010, SI
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 256(R9), Y2, Y2
@@ -1755,7 +1741,7 @@ merge:
 	VADDPS 544(R9), Y5, Y5
 	VADDPS 768(R9), Y6, Y6
 	VADDPS 800(R9), Y7, Y7
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -1769,7 +1755,7 @@ merge_done:
 	VMOVUPS Y5, 544(R9)
 	VMOVUPS Y6, 768(R9)
 	VMOVUPS Y7, 800(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -1803,7 +1789,6 @@ TEXT ·tileBF161x5AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -1816,7 +1801,7 @@ unit:
 	VXORPS Y7, Y7, Y7
 	VXORPS Y8, Y8, Y8
 	VXORPS Y9, Y9, Y9
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VMOVDQU      (CX), Y10
@@ -1900,16 +1885,16 @@ loop:
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
 	ADDQ         $0x00000010, SI
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 256(R9), Y2, Y2
@@ -1920,7 +1905,7 @@ merge:
 	VADDPS 800(R9), Y7, Y7
 	VADDPS 1024(R9), Y8, Y8
 	VADDPS 1056(R9), Y9, Y9
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -1936,7 +1921,7 @@ merge_done:
 	VMOVUPS Y7, 800(R9)
 	VMOVUPS Y8, 1024(R9)
 	VMOVUPS Y9, 1056(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -1972,7 +1957,6 @@ TEXT ·tileBF161x6AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -1987,7 +1971,7 @@ unit:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VMOVDQU      (CX), Y12
@@ -2083,16 +2067,16 @@ loop:
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
 	ADDQ         $0x00000010, SI
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 256(R9), Y2, Y2
@@ -2105,7 +2089,7 @@ merge:
 	VADDPS 1056(R9), Y9, Y9
 	VADDPS 1280(R9), Y10, Y10
 	VADDPS 1312(R9), Y11, Y11
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -2123,7 +2107,7 @@ merge_done:
 	VMOVUPS Y9, 1056(R9)
 	VMOVUPS Y10, 1280(R9)
 	VMOVUPS Y11, 1312(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -2159,14 +2143,13 @@ TEXT ·tileBF162x1AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), DI
 	MOVQ 48(AX), R8
 	MOVQ 80(AX), R9
-	MOVQ 88(AX), R10
 
 unit:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   (SI), R11
+	MOVQ   (SI), R10
 
 loop:
 	VBROADCASTSS (BX), Y4
@@ -2227,21 +2210,21 @@ loop:
 	VFMADD231PS  Y5, Y4, Y3
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, BX
-	ADDQ         R10, R9
-	SUBQ         $0x00000004, R11
+	ADDQ         88(AX), R9
+	SUBQ         $0x00000004, R10
 	JNZ          loop
-	MOVQ         8(SI), R11
-	MOVQ         56(AX), R12
-	TESTQ        R11, R11
+	MOVQ         8(SI), R10
+	MOVQ         56(AX), R11
+	TESTQ        R10, R10
 	JZ           merge_done
 
 merge:
-	SUBQ   R12, R8
+	SUBQ   R11, R8
 	VADDPS (R8), Y0, Y0
 	VADDPS 32(R8), Y1, Y1
 	VADDPS 64(R8), Y2, Y2
 	VADDPS 96(R8), Y3, Y3
-	SUBQ   $0x01, R11
+	SUBQ   $0x01, R10
 	JNZ    merge
 
 merge_done:
@@ -2251,7 +2234,7 @@ merge_done:
 	VMOVUPS Y1, 32(R8)
 	VMOVUPS Y2, 64(R8)
 	VMOVUPS Y3, 96(R8)
-	ADDQ    R12, R8
+	ADDQ    R11, R8
 	ADDQ    $0x10, SI
 	JMP     unit
 
@@ -2277,7 +2260,6 @@ TEXT ·tileBF162x2AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -2288,7 +2270,7 @@ unit:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VMOVDQU      (CX), Y8
@@ -2369,16 +2351,16 @@ loop:
 	VFMADD231PS  Y11, Y12, Y7
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, BX
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 64(R9), Y2, Y2
@@ -2387,7 +2369,7 @@ merge:
 	VADDPS 288(R9), Y5, Y5
 	VADDPS 320(R9), Y6, Y6
 	VADDPS 352(R9), Y7, Y7
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -2401,7 +2383,7 @@ merge_done:
 	VMOVUPS Y5, 288(R9)
 	VMOVUPS Y6, 320(R9)
 	VMOVUPS Y7, 352(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -2431,7 +2413,6 @@ TEXT ·tileBF162x3AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -2446,7 +2427,7 @@ unit:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VBROADCASTSS (BX), Y12
@@ -2547,16 +2528,16 @@ loop:
 	VFMADD231PS  Y15, Y14, Y11
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, BX
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 64(R9), Y2, Y2
@@ -2569,7 +2550,7 @@ merge:
 	VADDPS 544(R9), Y9, Y9
 	VADDPS 576(R9), Y10, Y10
 	VADDPS 608(R9), Y11, Y11
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -2587,7 +2568,7 @@ merge_done:
 	VMOVUPS Y9, 544(R9)
 	VMOVUPS Y10, 576(R9)
 	VMOVUPS Y11, 608(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -2622,7 +2603,6 @@ TEXT ·tileBF164x1AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -2633,7 +2613,7 @@ unit:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VBROADCASTSS (SI), Y8
@@ -2746,16 +2726,16 @@ loop:
 	VFMADD231PS  Y9, Y8, Y7
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, SI
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 64(R9), Y2, Y2
@@ -2764,7 +2744,7 @@ merge:
 	VADDPS 160(R9), Y5, Y5
 	VADDPS 192(R9), Y6, Y6
 	VADDPS 224(R9), Y7, Y7
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -2778,7 +2758,7 @@ merge_done:
 	VMOVUPS Y5, 160(R9)
 	VMOVUPS Y6, 192(R9)
 	VMOVUPS Y7, 224(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -2808,12 +2788,11 @@ TEXT ·tileF161x1AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), SI
 	MOVQ 48(AX), DI
 	MOVQ 80(AX), R8
-	MOVQ 88(AX), R9
 
 unit:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
-	MOVQ   (BX), R10
+	MOVQ   (BX), R9
 
 loop:
 	VBROADCASTSS (DX), Y2
@@ -2840,19 +2819,19 @@ loop:
 	VFMADD231PS  Y3, Y2, Y1
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
-	ADDQ         R9, R8
-	SUBQ         $0x00000004, R10
+	ADDQ         88(AX), R8
+	SUBQ         $0x00000004, R9
 	JNZ          loop
-	MOVQ         8(BX), R10
-	MOVQ         56(AX), R11
-	TESTQ        R10, R10
+	MOVQ         8(BX), R9
+	MOVQ         56(AX), R10
+	TESTQ        R9, R9
 	JZ           merge_done
 
 merge:
-	SUBQ   R11, DI
+	SUBQ   R10, DI
 	VADDPS (DI), Y0, Y0
 	VADDPS 32(DI), Y1, Y1
-	SUBQ   $0x01, R10
+	SUBQ   $0x01, R9
 	JNZ    merge
 
 merge_done:
@@ -2860,7 +2839,7 @@ merge_done:
 	JZ      last
 	VMOVUPS Y0, (DI)
 	VMOVUPS Y1, 32(DI)
-	ADDQ    R11, DI
+	ADDQ    R10, DI
 	ADDQ    $0x10, BX
 	JMP     unit
 
@@ -2884,14 +2863,13 @@ TEXT ·tileF161x2AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), DI
 	MOVQ 48(AX), R8
 	MOVQ 80(AX), R9
-	MOVQ 88(AX), R10
 
 unit:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   (SI), R11
+	MOVQ   (SI), R10
 
 loop:
 	VCVTPH2PS    (CX), Y4
@@ -2930,21 +2908,21 @@ loop:
 	VFMADD231PS  Y5, Y6, Y3
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
-	ADDQ         R10, R9
-	SUBQ         $0x00000004, R11
+	ADDQ         88(AX), R9
+	SUBQ         $0x00000004, R10
 	JNZ          loop
-	MOVQ         8(SI), R11
-	MOVQ         56(AX), R12
-	TESTQ        R11, R11
+	MOVQ         8(SI), R10
+	MOVQ         56(AX), R11
+	TESTQ        R10, R10
 	JZ           merge_done
 
 merge:
-	SUBQ   R12, R8
+	SUBQ   R11, R8
 	VADDPS (R8), Y0, Y0
 	VADDPS 32(R8), Y1, Y1
 	VADDPS 256(R8), Y2, Y2
 	VADDPS 288(R8), Y3, Y3
-	SUBQ   $0x01, R11
+	SUBQ   $0x01, R10
 	JNZ    merge
 
 merge_done:
@@ -2954,7 +2932,7 @@ merge_done:
 	VMOVUPS Y1, 32(R8)
 	VMOVUPS Y2, 256(R8)
 	VMOVUPS Y3, 288(R8)
-	ADDQ    R12, R8
+	ADDQ    R11, R8
 	ADDQ    $0x10, SI
 	JMP     unit
 
@@ -2980,7 +2958,6 @@ TEXT ·tileF161x3AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), DI
 	MOVQ 48(AX), R8
 	MOVQ 80(AX), R9
-	MOVQ 88(AX), R10
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -2989,7 +2966,7 @@ unit:
 	VXORPS Y3, Y3, Y3
 	VXORPS Y4, Y4, Y4
 	VXORPS Y5, Y5, Y5
-	MOVQ   (SI), R11
+	MOVQ   (SI), R10
 
 loop:
 	VCVTPH2PS    (CX), Y6
@@ -3040,23 +3017,23 @@ loop:
 	VFMADD231PS  Y7, Y8, Y5
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
-	ADDQ         R10, R9
-	SUBQ         $0x00000004, R11
+	ADDQ         88(AX), R9
+	SUBQ         $0x00000004, R10
 	JNZ          loop
-	MOVQ         8(SI), R11
-	MOVQ         56(AX), R12
-	TESTQ        R11, R11
+	MOVQ         8(SI), R10
+	MOVQ         56(AX), R11
+	TESTQ        R10, R10
 	JZ           merge_done
 
 merge:
-	SUBQ   R12, R8
+	SUBQ   R11, R8
 	VADDPS (R8), Y0, Y0
 	VADDPS 32(R8), Y1, Y1
 	VADDPS 256(R8), Y2, Y2
 	VADDPS 288(R8), Y3, Y3
 	VADDPS 512(R8), Y4, Y4
 	VADDPS 544(R8), Y5, Y5
-	SUBQ   $0x01, R11
+	SUBQ   $0x01, R10
 	JNZ    merge
 
 merge_done:
@@ -3068,7 +3045,7 @@ merge_done:
 	VMOVUPS Y3, 288(R8)
 	VMOVUPS Y4, 512(R8)
 	VMOVUPS Y5, 544(R8)
-	ADDQ    R12, R8
+	ADDQ    R11, R8
 	ADDQ    $0x10, SI
 	JMP     unit
 
@@ -3098,7 +3075,6 @@ TEXT ·tileF161x4AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -3109,7 +3085,7 @@ unit:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VCVTPH2PS    (CX), Y8
@@ -3173,16 +3149,16 @@ loop:
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
 	ADDQ         $0x00000010, SI
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 256(R9), Y2, Y2
@@ -3191,7 +3167,7 @@ merge:
 	VADDPS 544(R9), Y5, Y5
 	VADDPS 768(R9), Y6, Y6
 	VADDPS 800(R9), Y7, Y7
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -3205,7 +3181,7 @@ merge_done:
 	VMOVUPS Y5, 544(R9)
 	VMOVUPS Y6, 768(R9)
 	VMOVUPS Y7, 800(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -3239,7 +3215,6 @@ TEXT ·tileF161x5AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -3252,7 +3227,7 @@ unit:
 	VXORPS Y7, Y7, Y7
 	VXORPS Y8, Y8, Y8
 	VXORPS Y9, Y9, Y9
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VCVTPH2PS    (CX), Y10
@@ -3328,16 +3303,16 @@ loop:
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
 	ADDQ         $0x00000010, SI
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 256(R9), Y2, Y2
@@ -3348,7 +3323,7 @@ merge:
 	VADDPS 800(R9), Y7, Y7
 	VADDPS 1024(R9), Y8, Y8
 	VADDPS 1056(R9), Y9, Y9
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -3364,7 +3339,7 @@ merge_done:
 	VMOVUPS Y7, 800(R9)
 	VMOVUPS Y8, 1024(R9)
 	VMOVUPS Y9, 1056(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -3400,7 +3375,6 @@ TEXT ·tileF161x6AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -3415,7 +3389,7 @@ unit:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VCVTPH2PS    (CX), Y12
@@ -3503,16 +3477,16 @@ loop:
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
 	ADDQ         $0x00000010, SI
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 256(R9), Y2, Y2
@@ -3525,7 +3499,7 @@ merge:
 	VADDPS 1056(R9), Y9, Y9
 	VADDPS 1280(R9), Y10, Y10
 	VADDPS 1312(R9), Y11, Y11
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -3543,7 +3517,7 @@ merge_done:
 	VMOVUPS Y9, 1056(R9)
 	VMOVUPS Y10, 1280(R9)
 	VMOVUPS Y11, 1312(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -3579,14 +3553,13 @@ TEXT ·tileF162x1AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), DI
 	MOVQ 48(AX), R8
 	MOVQ 80(AX), R9
-	MOVQ 88(AX), R10
 
 unit:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   (SI), R11
+	MOVQ   (SI), R10
 
 loop:
 	VBROADCASTSS (BX), Y4
@@ -3631,21 +3604,21 @@ loop:
 	VFMADD231PS  Y5, Y4, Y3
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, BX
-	ADDQ         R10, R9
-	SUBQ         $0x00000004, R11
+	ADDQ         88(AX), R9
+	SUBQ         $0x00000004, R10
 	JNZ          loop
-	MOVQ         8(SI), R11
-	MOVQ         56(AX), R12
-	TESTQ        R11, R11
+	MOVQ         8(SI), R10
+	MOVQ         56(AX), R11
+	TESTQ        R10, R10
 	JZ           merge_done
 
 merge:
-	SUBQ   R12, R8
+	SUBQ   R11, R8
 	VADDPS (R8), Y0, Y0
 	VADDPS 32(R8), Y1, Y1
 	VADDPS 64(R8), Y2, Y2
 	VADDPS 96(R8), Y3, Y3
-	SUBQ   $0x01, R11
+	SUBQ   $0x01, R10
 	JNZ    merge
 
 merge_done:
@@ -3655,7 +3628,7 @@ merge_done:
 	VMOVUPS Y1, 32(R8)
 	VMOVUPS Y2, 64(R8)
 	VMOVUPS Y3, 96(R8)
-	ADDQ    R12, R8
+	ADDQ    R11, R8
 	ADDQ    $0x10, SI
 	JMP     unit
 
@@ -3681,7 +3654,6 @@ TEXT ·tileF162x2AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -3692,7 +3664,7 @@ unit:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VCVTPH2PS    (CX), Y8
@@ -3757,16 +3729,16 @@ loop:
 	VFMADD231PS  Y11, Y12, Y7
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, BX
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 64(R9), Y2, Y2
@@ -3775,7 +3747,7 @@ merge:
 	VADDPS 288(R9), Y5, Y5
 	VADDPS 320(R9), Y6, Y6
 	VADDPS 352(R9), Y7, Y7
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -3789,7 +3761,7 @@ merge_done:
 	VMOVUPS Y5, 288(R9)
 	VMOVUPS Y6, 320(R9)
 	VMOVUPS Y7, 352(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -3819,7 +3791,6 @@ TEXT ·tileF162x3AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -3834,7 +3805,7 @@ unit:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VBROADCASTSS (BX), Y12
@@ -3919,16 +3890,16 @@ loop:
 	VFMADD231PS  Y15, Y14, Y11
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, BX
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 64(R9), Y2, Y2
@@ -3941,7 +3912,7 @@ merge:
 	VADDPS 544(R9), Y9, Y9
 	VADDPS 576(R9), Y10, Y10
 	VADDPS 608(R9), Y11, Y11
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -3959,7 +3930,7 @@ merge_done:
 	VMOVUPS Y9, 544(R9)
 	VMOVUPS Y10, 576(R9)
 	VMOVUPS Y11, 608(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -3994,7 +3965,6 @@ TEXT ·tileF164x1AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -4005,7 +3975,7 @@ unit:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VBROADCASTSS (SI), Y8
@@ -4086,16 +4056,16 @@ loop:
 	VFMADD231PS  Y9, Y8, Y7
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, SI
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 64(R9), Y2, Y2
@@ -4104,7 +4074,7 @@ merge:
 	VADDPS 160(R9), Y5, Y5
 	VADDPS 192(R9), Y6, Y6
 	VADDPS 224(R9), Y7, Y7
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -4118,7 +4088,7 @@ merge_done:
 	VMOVUPS Y5, 160(R9)
 	VMOVUPS Y6, 192(R9)
 	VMOVUPS Y7, 224(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -4148,12 +4118,11 @@ TEXT ·tileInt81x1AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), SI
 	MOVQ 48(AX), DI
 	MOVQ 80(AX), R8
-	MOVQ 88(AX), R9
 
 unit:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
-	MOVQ   (BX), R10
+	MOVQ   (BX), R9
 
 loop:
 	VBROADCASTSS (DX), Y2
@@ -4187,19 +4156,19 @@ loop:
 	VFMADD231PS  Y3, Y2, Y1
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
-	ADDQ         R9, R8
-	SUBQ         $0x00000004, R10
+	ADDQ         88(AX), R8
+	SUBQ         $0x00000004, R9
 	JNZ          loop
-	MOVQ         8(BX), R10
-	MOVQ         56(AX), R11
-	TESTQ        R10, R10
+	MOVQ         8(BX), R9
+	MOVQ         56(AX), R10
+	TESTQ        R9, R9
 	JZ           merge_done
 
 merge:
-	SUBQ   R11, DI
+	SUBQ   R10, DI
 	VADDPS (DI), Y0, Y0
 	VADDPS 32(DI), Y1, Y1
-	SUBQ   $0x01, R10
+	SUBQ   $0x01, R9
 	JNZ    merge
 
 merge_done:
@@ -4207,7 +4176,7 @@ merge_done:
 	JZ      last
 	VMOVUPS Y0, (DI)
 	VMOVUPS Y1, 32(DI)
-	ADDQ    R11, DI
+	ADDQ    R10, DI
 	ADDQ    $0x10, BX
 	JMP     unit
 
@@ -4231,14 +4200,13 @@ TEXT ·tileInt81x2AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), DI
 	MOVQ 48(AX), R8
 	MOVQ 80(AX), R9
-	MOVQ 88(AX), R10
 
 unit:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   (SI), R11
+	MOVQ   (SI), R10
 
 loop:
 	VPMOVSXBD    (CX), Y4
@@ -4284,21 +4252,21 @@ loop:
 	VFMADD231PS  Y5, Y6, Y3
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
-	ADDQ         R10, R9
-	SUBQ         $0x00000004, R11
+	ADDQ         88(AX), R9
+	SUBQ         $0x00000004, R10
 	JNZ          loop
-	MOVQ         8(SI), R11
-	MOVQ         56(AX), R12
-	TESTQ        R11, R11
+	MOVQ         8(SI), R10
+	MOVQ         56(AX), R11
+	TESTQ        R10, R10
 	JZ           merge_done
 
 merge:
-	SUBQ   R12, R8
+	SUBQ   R11, R8
 	VADDPS (R8), Y0, Y0
 	VADDPS 32(R8), Y1, Y1
 	VADDPS 256(R8), Y2, Y2
 	VADDPS 288(R8), Y3, Y3
-	SUBQ   $0x01, R11
+	SUBQ   $0x01, R10
 	JNZ    merge
 
 merge_done:
@@ -4308,7 +4276,7 @@ merge_done:
 	VMOVUPS Y1, 32(R8)
 	VMOVUPS Y2, 256(R8)
 	VMOVUPS Y3, 288(R8)
-	ADDQ    R12, R8
+	ADDQ    R11, R8
 	ADDQ    $0x10, SI
 	JMP     unit
 
@@ -4334,7 +4302,6 @@ TEXT ·tileInt81x3AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), DI
 	MOVQ 48(AX), R8
 	MOVQ 80(AX), R9
-	MOVQ 88(AX), R10
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -4343,7 +4310,7 @@ unit:
 	VXORPS Y3, Y3, Y3
 	VXORPS Y4, Y4, Y4
 	VXORPS Y5, Y5, Y5
-	MOVQ   (SI), R11
+	MOVQ   (SI), R10
 
 loop:
 	VPMOVSXBD    (CX), Y6
@@ -4401,23 +4368,23 @@ loop:
 	VFMADD231PS  Y7, Y8, Y5
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
-	ADDQ         R10, R9
-	SUBQ         $0x00000004, R11
+	ADDQ         88(AX), R9
+	SUBQ         $0x00000004, R10
 	JNZ          loop
-	MOVQ         8(SI), R11
-	MOVQ         56(AX), R12
-	TESTQ        R11, R11
+	MOVQ         8(SI), R10
+	MOVQ         56(AX), R11
+	TESTQ        R10, R10
 	JZ           merge_done
 
 merge:
-	SUBQ   R12, R8
+	SUBQ   R11, R8
 	VADDPS (R8), Y0, Y0
 	VADDPS 32(R8), Y1, Y1
 	VADDPS 256(R8), Y2, Y2
 	VADDPS 288(R8), Y3, Y3
 	VADDPS 512(R8), Y4, Y4
 	VADDPS 544(R8), Y5, Y5
-	SUBQ   $0x01, R11
+	SUBQ   $0x01, R10
 	JNZ    merge
 
 merge_done:
@@ -4429,7 +4396,7 @@ merge_done:
 	VMOVUPS Y3, 288(R8)
 	VMOVUPS Y4, 512(R8)
 	VMOVUPS Y5, 544(R8)
-	ADDQ    R12, R8
+	ADDQ    R11, R8
 	ADDQ    $0x10, SI
 	JMP     unit
 
@@ -4459,7 +4426,6 @@ TEXT ·tileInt81x4AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -4470,7 +4436,7 @@ unit:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VPMOVSXBD    (CX), Y8
@@ -4541,16 +4507,16 @@ loop:
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
 	ADDQ         $0x00000010, SI
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 256(R9), Y2, Y2
@@ -4559,7 +4525,7 @@ merge:
 	VADDPS 544(R9), Y5, Y5
 	VADDPS 768(R9), Y6, Y6
 	VADDPS 800(R9), Y7, Y7
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -4573,7 +4539,7 @@ merge_done:
 	VMOVUPS Y5, 544(R9)
 	VMOVUPS Y6, 768(R9)
 	VMOVUPS Y7, 800(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -4607,7 +4573,6 @@ TEXT ·tileInt81x5AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -4620,7 +4585,7 @@ unit:
 	VXORPS Y7, Y7, Y7
 	VXORPS Y8, Y8, Y8
 	VXORPS Y9, Y9, Y9
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VPMOVSXBD    (CX), Y10
@@ -4703,16 +4668,16 @@ loop:
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
 	ADDQ         $0x00000010, SI
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 256(R9), Y2, Y2
@@ -4723,7 +4688,7 @@ merge:
 	VADDPS 800(R9), Y7, Y7
 	VADDPS 1024(R9), Y8, Y8
 	VADDPS 1056(R9), Y9, Y9
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -4739,7 +4704,7 @@ merge_done:
 	VMOVUPS Y7, 800(R9)
 	VMOVUPS Y8, 1024(R9)
 	VMOVUPS Y9, 1056(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -4775,7 +4740,6 @@ TEXT ·tileInt81x6AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -4790,7 +4754,7 @@ unit:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VPMOVSXBD    (CX), Y12
@@ -4885,16 +4849,16 @@ loop:
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, DX
 	ADDQ         $0x00000010, SI
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 256(R9), Y2, Y2
@@ -4907,7 +4871,7 @@ merge:
 	VADDPS 1056(R9), Y9, Y9
 	VADDPS 1280(R9), Y10, Y10
 	VADDPS 1312(R9), Y11, Y11
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -4925,7 +4889,7 @@ merge_done:
 	VMOVUPS Y9, 1056(R9)
 	VMOVUPS Y10, 1280(R9)
 	VMOVUPS Y11, 1312(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -4961,14 +4925,13 @@ TEXT ·tileInt82x1AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), DI
 	MOVQ 48(AX), R8
 	MOVQ 80(AX), R9
-	MOVQ 88(AX), R10
 
 unit:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
-	MOVQ   (SI), R11
+	MOVQ   (SI), R10
 
 loop:
 	VBROADCASTSS (BX), Y4
@@ -5027,21 +4990,21 @@ loop:
 	VFMADD231PS  Y5, Y4, Y3
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, BX
-	ADDQ         R10, R9
-	SUBQ         $0x00000004, R11
+	ADDQ         88(AX), R9
+	SUBQ         $0x00000004, R10
 	JNZ          loop
-	MOVQ         8(SI), R11
-	MOVQ         56(AX), R12
-	TESTQ        R11, R11
+	MOVQ         8(SI), R10
+	MOVQ         56(AX), R11
+	TESTQ        R10, R10
 	JZ           merge_done
 
 merge:
-	SUBQ   R12, R8
+	SUBQ   R11, R8
 	VADDPS (R8), Y0, Y0
 	VADDPS 32(R8), Y1, Y1
 	VADDPS 64(R8), Y2, Y2
 	VADDPS 96(R8), Y3, Y3
-	SUBQ   $0x01, R11
+	SUBQ   $0x01, R10
 	JNZ    merge
 
 merge_done:
@@ -5051,7 +5014,7 @@ merge_done:
 	VMOVUPS Y1, 32(R8)
 	VMOVUPS Y2, 64(R8)
 	VMOVUPS Y3, 96(R8)
-	ADDQ    R12, R8
+	ADDQ    R11, R8
 	ADDQ    $0x10, SI
 	JMP     unit
 
@@ -5077,7 +5040,6 @@ TEXT ·tileInt82x2AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -5088,7 +5050,7 @@ unit:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VPMOVSXBD    (CX), Y8
@@ -5167,16 +5129,16 @@ loop:
 	VFMADD231PS  Y11, Y12, Y7
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, BX
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 64(R9), Y2, Y2
@@ -5185,7 +5147,7 @@ merge:
 	VADDPS 288(R9), Y5, Y5
 	VADDPS 320(R9), Y6, Y6
 	VADDPS 352(R9), Y7, Y7
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -5199,7 +5161,7 @@ merge_done:
 	VMOVUPS Y5, 288(R9)
 	VMOVUPS Y6, 320(R9)
 	VMOVUPS Y7, 352(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -5229,7 +5191,6 @@ TEXT ·tileInt82x3AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -5244,7 +5205,7 @@ unit:
 	VXORPS Y9, Y9, Y9
 	VXORPS Y10, Y10, Y10
 	VXORPS Y11, Y11, Y11
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VBROADCASTSS (BX), Y12
@@ -5343,16 +5304,16 @@ loop:
 	VFMADD231PS  Y15, Y14, Y11
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, BX
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 64(R9), Y2, Y2
@@ -5365,7 +5326,7 @@ merge:
 	VADDPS 544(R9), Y9, Y9
 	VADDPS 576(R9), Y10, Y10
 	VADDPS 608(R9), Y11, Y11
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -5383,7 +5344,7 @@ merge_done:
 	VMOVUPS Y9, 544(R9)
 	VMOVUPS Y10, 576(R9)
 	VMOVUPS Y11, 608(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 
@@ -5418,7 +5379,6 @@ TEXT ·tileInt84x1AVX2(SB), NOSPLIT, $0-8
 	MOVQ 40(AX), R8
 	MOVQ 48(AX), R9
 	MOVQ 80(AX), R10
-	MOVQ 88(AX), R11
 
 unit:
 	VXORPS Y0, Y0, Y0
@@ -5429,7 +5389,7 @@ unit:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	MOVQ   (DI), R12
+	MOVQ   (DI), R11
 
 loop:
 	VBROADCASTSS (SI), Y8
@@ -5538,16 +5498,16 @@ loop:
 	VFMADD231PS  Y9, Y8, Y7
 	ADDQ         104(AX), CX
 	ADDQ         $0x00000010, SI
-	ADDQ         R11, R10
-	SUBQ         $0x00000004, R12
+	ADDQ         88(AX), R10
+	SUBQ         $0x00000004, R11
 	JNZ          loop
-	MOVQ         8(DI), R12
-	MOVQ         56(AX), R13
-	TESTQ        R12, R12
+	MOVQ         8(DI), R11
+	MOVQ         56(AX), R12
+	TESTQ        R11, R11
 	JZ           merge_done
 
 merge:
-	SUBQ   R13, R9
+	SUBQ   R12, R9
 	VADDPS (R9), Y0, Y0
 	VADDPS 32(R9), Y1, Y1
 	VADDPS 64(R9), Y2, Y2
@@ -5556,7 +5516,7 @@ merge:
 	VADDPS 160(R9), Y5, Y5
 	VADDPS 192(R9), Y6, Y6
 	VADDPS 224(R9), Y7, Y7
-	SUBQ   $0x01, R12
+	SUBQ   $0x01, R11
 	JNZ    merge
 
 merge_done:
@@ -5570,7 +5530,7 @@ merge_done:
 	VMOVUPS Y5, 160(R9)
 	VMOVUPS Y6, 192(R9)
 	VMOVUPS Y7, 224(R9)
-	ADDQ    R13, R9
+	ADDQ    R12, R9
 	ADDQ    $0x10, DI
 	JMP     unit
 

@@ -126,6 +126,7 @@ func tables(b *strings.Builder) {
 		}
 		b.WriteString("}\n\n")
 		if is.bytes == 64 {
+			fmt.Fprintf(b, "var _ = [1]struct{}{}[spreadTokens-%d] // of the kernels\n\n", spreadTokens)
 			fmt.Fprintf(b, "var rising%s = map[DType]func(*tileArgs){\n", is.name) // 4 panels, one token
 			for _, q := range quantTypes {
 				if name := risingName(is, q.name, 4, 1); have[name] {

@@ -91,7 +91,12 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 	steps, nsteps := g.field(a, argSteps), g.field(a, argNsteps)
 	stack := g.field(a, argStack)
 	var pf panels
-	if !rising {
+	var ahead *spread
+	switch {
+	case rising:
+	case c >= spreadTokens:
+		ahead = g.spread(a)
+	default:
 		pf = panels{base: g.field(a, argPf), stride: w.stride, triple: w.triple}
 	}
 	k := g.GP64()
@@ -142,7 +147,7 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 	if c <= 2 {
 		g.inOrder(q, m, c, w, x, pf, bits, sums, highs)
 	} else {
-		g.byLoad(q, m, c, w, x, pf, bits, sums)
+		g.byLoad(q, m, c, w, x, ahead, bits, sums)
 	}
 	if apart {
 		for i, v := range highs {
@@ -167,7 +172,7 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 	g.ADDQ(mem(a, argAdvance), w.base)
 	g.ADDQ(mem(a, argAdvance), scales)
 	g.advance(x, operand.U8(recordBytes))
-	if !rising {
+	if pf.base != nil {
 		g.ADDQ(mem(a, argPfStep), pf.base)
 	}
 	g.SUBQ(operand.U8(32), k)
@@ -194,7 +199,8 @@ type nibbles struct{ mask, high, code reg.VecVirtual }
 
 // byLoad multiplies a block of all panels load by load: each broadcast of a token
 // serves all panels.
-func (g *gen) byLoad(q quantType, m, c int, w panels, x rows, pf panels, bits nibbles, sums []reg.VecVirtual) {
+func (g *gen) byLoad(q quantType, m, c int, w panels, x rows, ahead *spread, bits nibbles, sums []reg.VecVirtual) {
+	ahead.begin(g)
 	for l := range q.loads {
 		for part := 0; part < 8/q.loads; part++ {
 			ws := make([]reg.VecVirtual, m)
@@ -209,10 +215,9 @@ func (g *gen) byLoad(q quantType, m, c int, w panels, x rows, pf panels, bits ni
 				}
 			}
 		}
-		for p := range m {
-			g.prefetch(pf.at(p, l*64))
-		}
+		ahead.prefetch(g, m)
 	}
+	ahead.end(g)
 }
 
 // inOrder does the same in the order in which the weights lie in memory, for

@@ -27,6 +27,7 @@ const (
 	argTokens
 	argGroups
 	argGap
+	argPfGap
 )
 
 // tileType is a weight type of the float tiles: the bytes of one column of a panel.
@@ -69,8 +70,14 @@ func (g *gen) tile(dt tileType, m, c int) {
 	x := g.rows(g.field(a, argX), g.field(a, argLdx), c)
 	steps, nsteps := g.field(a, argSteps), g.field(a, argNsteps)
 	stack := g.field(a, argStack)
-	pf := panels{base: g.field(a, argPf), stride: w.stride, triple: w.triple}
-	pfStep := g.field(a, argPfStep)
+	lines := unroll * dt.column / 64 // of a panel, per round
+	var pf panels
+	var ahead *spread
+	if g.wide() && c >= spreadTokens {
+		ahead = g.spread(a)
+	} else {
+		pf = panels{base: g.field(a, argPf), stride: w.stride, triple: w.triple}
+	}
 	var mask reg.VecVirtual
 	if dt.name == "BF16" && g.wide() {
 		mask = g.vec()
@@ -87,6 +94,9 @@ func (g *gen) tile(dt tileType, m, c int) {
 	}
 	k := g.field(steps, 0)
 	g.Label("loop")
+	if ahead != nil {
+		ahead.begin(g)
+	}
 	for u := range unroll {
 		load := func(i int) operand.Op {
 			v := g.vec()
@@ -128,7 +138,11 @@ func (g *gen) tile(dt tileType, m, c int) {
 				}
 			}
 		}
-		if lines := unroll * dt.column / 64; u < lines {
+		switch {
+		case u >= lines:
+		case ahead != nil:
+			ahead.prefetch(g, m)
+		default:
 			for p := range m {
 				g.prefetch(pf.at(p, u*64))
 			}
@@ -136,7 +150,11 @@ func (g *gen) tile(dt tileType, m, c int) {
 	}
 	g.ADDQ(mem(a, argAdvance), w.base)
 	g.advance(x, operand.U32(unroll*4))
-	g.ADDQ(pfStep, pf.base)
+	if ahead != nil {
+		ahead.end(g)
+	} else {
+		g.ADDQ(mem(a, argPfStep), pf.base)
+	}
 	g.SUBQ(operand.U32(unroll), k)
 	g.JNZ(operand.LabelRef("loop"))
 	g.finishUnit(a, steps, nsteps, stack, nil, acc, c, nv)
