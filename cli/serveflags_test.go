@@ -61,6 +61,7 @@ func TestKVBytes(t *testing.T) {
 		{0, 64, gib, 16 << 20, true}, // nothing runs with less
 		{3 * gib, 4, 64 * gib, 3 * gib, false},
 		{3 * gib, 4, 2 * gib, 3 * gib, true}, // as said, with a word
+		{3 * gib, 4, 8 * gib, 3 * gib, true}, // each fits, all do not
 		{3 * gib, 4, 0, 3 * gib, false},
 	} {
 		f := nodeFlags{KVMemory: x.flag}
