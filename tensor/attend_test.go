@@ -397,3 +397,28 @@ func TestAttendAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations per call", n)
 	}
 }
+
+// The maker of the processor decides what is prefetched, see TestMatMulWhateverIsPrefetched.
+func TestAttendWhateverIsPrefetched(t *testing.T) {
+	was := prefetchAhead
+	defer func() { prefetchAhead = was }()
+	const n = 5*BlockSlots + 7
+	for _, dt := range []DType{F32, BF16, F16, Int8} {
+		l := KVLayout{Type: dt, KDim: 64, VDim: 64}
+		blocks := newCache(rng(3), l, n)
+		for g := 1; g <= 6; g++ {
+			q := normal(rng(uint64(g)), g*l.KDim)
+			var want []float32
+			for _, ahead := range []int{0, 8 << 10} {
+				prefetchAhead = ahead
+				var s AttnScratch
+				out := make([]float32, g*l.VDim)
+				Attend(out, q, g, 0.1, l, blocks, n, nil, &s)
+				if want == nil {
+					want = out
+				}
+				sameBits(t, fmt.Sprintf("%v, %d heads, %d bytes ahead", dt, g, ahead), out, want)
+			}
+		}
+	}
+}
