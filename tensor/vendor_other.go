@@ -3,4 +3,4 @@
 package tensor
 
 // prefetchAhead is not used: the portable kernels do not prefetch.
-const prefetchAhead = 0
+var prefetchAhead = 0
