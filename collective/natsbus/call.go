@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 
 	"github.com/nats-io/nats-server/v2/server"
 
@@ -22,9 +21,8 @@ import (
 
 // peer is the way on which another rank is heard.
 type peer struct {
-	known bool     // it has said where it is heard
-	link  *link    // nil: not yet, or otherwise
-	near  net.Conn // nil: not yet, or otherwise
+	known bool  // it has said where it is heard
+	link  *link // nil: not yet, or over a route
 }
 
 // call tells each of the ranks where this one is heard, and asks for the same.
@@ -38,7 +36,7 @@ func (t *Transport) call(ranks []int) {
 }
 
 func (t *Transport) say(dst int, flags byte) {
-	if err := t.out.Publish(t.names.call(dst, t.cfg.Rank), t.helloMessage(flags, strings.TrimRight(t.server.heardAt()+" "+t.server.nearAt(), " "))); err != nil {
+	if err := t.out.Publish(t.names.call(dst, t.cfg.Rank), t.helloMessage(flags, t.server.heardAt())); err != nil {
 		t.fail(fmt.Errorf("%w: call: %w", ErrLost, err))
 	}
 }
@@ -65,21 +63,8 @@ func (t *Transport) called(src int, msg []byte) {
 	}
 }
 
-// hear opens the way on which rank src is heard from now on: its socket on this
-// machine, its server, or a route.
-func (t *Transport) hear(src int, at string) {
-	addr, name, _ := strings.Cut(at, " ")
-	if name != "" && t.server.near != nil {
-		nc, err := t.approach(t.dialing, src, name)
-		if err == nil {
-			if t.hold(src, peer{near: nc}) {
-				go t.hearNear(src, nc)
-				t.knock(src)
-			}
-			return
-		}
-		t.server.cfg.Log.Debug("a rank is of another machine", "rank", src, "why", err)
-	}
+// hear opens the way on which rank src is heard from now on.
+func (t *Transport) hear(src int, addr string) {
 	var l *link
 	err := errors.New("it gives no address")
 	if addr != "" {
@@ -94,7 +79,12 @@ func (t *Transport) hear(src int, at string) {
 		}
 		return
 	}
-	if !t.hold(src, peer{link: l}) {
+	t.mu.Lock()
+	t.peers[src].link = l
+	closed := t.closed
+	t.mu.Unlock()
+	if closed {
+		l.Close()
 		return
 	}
 	l.listen(&t.pool, func(sid int, msg []byte) {
@@ -106,34 +96,7 @@ func (t *Transport) hear(src int, at string) {
 	}, func(err error) {
 		t.fail(&collective.OpError{Ranks: []int{src}, Err: collective.ErrPeerGone, Cause: fmt.Errorf("%w: connection to its server: %w", ErrLost, err)})
 	})
-	t.knock(src)
-}
-
-// hold gives the way that was opened to the transport, which closes it.
-func (t *Transport) hold(src int, p peer) bool {
-	p.known = true
-	t.mu.Lock()
-	t.peers[src] = p
-	closed := t.closed
-	t.mu.Unlock()
-	if closed {
-		p.close()
-	}
-	return !closed
-}
-
-func (p peer) close() {
-	if p.link != nil {
-		p.link.Close()
-	}
-	if p.near != nil {
-		p.near.Close()
-	}
-}
-
-// knock greets a rank that is heard from now on: it need not wait for its next round of
-// hellos, nor this rank for its own.
-func (t *Transport) knock(src int) {
+	// It need not wait for its next round of hellos, nor this rank for its own.
 	t.mu.Lock()
 	heard := t.greeter.pairs[src].heard
 	t.mu.Unlock()

@@ -66,9 +66,6 @@ type Config struct {
 	MemoryBytes int64
 	SyncAlways  bool
 
-	// Apart: ranks of other processes of this machine are heard like those of others.
-	Apart bool
-
 	// Alone: no mesh, for a cluster that is this one process. JetStream then
 	// needs no other server.
 	Alone bool

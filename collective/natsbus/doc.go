@@ -7,8 +7,7 @@
 //
 // Each rank listens at the server of every other one, so a message crosses one
 // server ([Transport], link.go); how ranks find one another is in call.go. Routes
-// carry that, everything else, and tensors where it cannot be done. Between ranks of
-// one machine messages cross no server at all (near.go).
+// carry that, everything else, and tensors where it cannot be done.
 //
 // Subjects of one group in one epoch, source and destination as ranks:
 //

@@ -25,7 +25,7 @@ func TestOneServerBetween(t *testing.T) {
 		edit  func(int, *Config)
 		links [3]int // of each rank
 	}{
-		{"plain", func(int, *Config) {}, [3]int{2, 2, 2}},
+		{"plain", nil, [3]int{2, 2, 2}},
 		{"TLS", func(_ int, c *Config) { c.RouteTLS, c.ClientTLS = pki, pki }, [3]int{2, 2, 2}},
 		{"one behind another address", func(i int, c *Config) {
 			if i == 1 {
@@ -35,10 +35,7 @@ func TestOneServerBetween(t *testing.T) {
 		{"listener that asks for what nobody has", func(_ int, c *Config) { c.ClientTLS = pki }, [3]int{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			servers := startServers(t, 3, func(i int, cfg *Config) {
-				cfg.Apart = true
-				c.edit(i, cfg)
-			})
+			servers := startServers(t, 3, c.edit)
 			ts := openTransports(t, servers, 1)
 			for r, tr := range ts {
 				n := 0

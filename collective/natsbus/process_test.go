@@ -37,7 +37,7 @@ func rankProcess() int {
 func runRank(arg []string) error {
 	number := func(i int) int { n, _ := strconv.Atoi(arg[i]); return n }
 	rank, size, mode := number(0), number(1), arg[3]
-	cfg := Config{Name: fmt.Sprintf("node-%d", rank), Secret: "s3", Log: quiet, HungAfter: patience, Apart: mode == "apart"}
+	cfg := Config{Name: fmt.Sprintf("node-%d", rank), Secret: "s3", Log: quiet, HungAfter: patience}
 	if arg[2] != "" {
 		cfg.Seeds = []string{arg[2]}
 	}
@@ -211,10 +211,8 @@ func TestProcesses(t *testing.T) {
 		want       string
 	}{
 		{"kill, connection", "work", syscall.SIGKILL, "false true [2]"},
-		{"kill, connection to its server", "apart", syscall.SIGKILL, "false true [2]"},
 		{"kill, notice", "notice", syscall.SIGKILL, "false true [2]"},
 		{"stop, deadline", "work", syscall.SIGSTOP, "true false [2]"},
-		{"stop, deadline, by its server", "apart", syscall.SIGSTOP, "true false [2]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel() // they mostly wait

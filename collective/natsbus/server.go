@@ -21,7 +21,6 @@ type Server struct {
 	users *users
 	ns    *server.Server // nil: external NATS
 	watch *watcher
-	near  *nearby // nil: external NATS, or without a mesh
 	fatal atomic.Pointer[string]
 
 	mu     sync.Mutex
@@ -50,9 +49,6 @@ func Start(cfg Config) (*Server, error) {
 	}
 	s.ns = ns
 	s.watch = newWatcher(ns)
-	if !cfg.Alone && !cfg.Apart {
-		s.near = newNearby(s.users, cfg.Log)
-	}
 	ns.SetLoggerV2(serverLog{cfg.Log, s.watch.kick, &s.fatal}, false, false, false)
 	ns.Start()
 	for end := time.Now().Add(startLimit); !ns.ReadyForConnections(100 * time.Millisecond); {
@@ -100,15 +96,6 @@ func (s *Server) heardAt() string {
 		return ""
 	}
 	return addr
-}
-
-// nearAt is the socket that other processes of this machine can connect to in order to
-// hear this one; empty: there is none.
-func (s *Server) nearAt() string {
-	if s.near == nil || s.heardAt() == "" {
-		return ""
-	}
-	return s.near.name
 }
 
 // AddRoute connects to one more server, at host:port, and keeps trying.
@@ -238,9 +225,6 @@ func (s *Server) Shutdown() {
 	}
 	s.closed = true
 	s.mu.Unlock()
-	if s.near != nil {
-		s.near.stop()
-	}
 	if s.ns != nil {
 		s.watch.stop()
 		s.ns.Shutdown()

@@ -69,8 +69,6 @@ type Transport struct {
 	in     *nats.Conn // subscribes only
 	forget []func()
 	pool   buffers
-	// outlets, by rank: to those of this machine, which hear nothing else.
-	outlets []atomic.Pointer[outlet]
 
 	dialing context.Context // ends with the transport
 	cancel  context.CancelFunc
@@ -122,7 +120,7 @@ func (s *Server) Transport(cfg TransportConfig) (*Transport, error) {
 	t := &Transport{
 		cfg: cfg, names: newSubjects(s.cfg.Cluster, cfg.Group, cfg.Epoch, cfg.Rank), server: s,
 		greeter: newGreeter(cfg.Rank, cfg.Size, cfg.Digest), peers: make([]peer, cfg.Size),
-		changed: make(chan struct{}, 1), outlets: make([]atomic.Pointer[outlet], cfg.Size),
+		changed: make(chan struct{}, 1),
 	}
 	t.dialing, t.cancel = context.WithCancel(context.Background())
 	for r := range cfg.Size {
@@ -132,13 +130,8 @@ func (s *Server) Transport(cfg TransportConfig) (*Transport, error) {
 		t.Close()
 		return nil, err
 	}
-	if s.near != nil {
-		s.near.add(t.speaker(), t)
-	}
 	return t, nil
 }
-
-func (t *Transport) speaker() identity { return identity{t.cfg.Group, t.cfg.Epoch, t.cfg.Rank} }
 
 // connect opens the connections to the own server, or to the external one.
 func (t *Transport) connect() error {
@@ -220,20 +213,11 @@ func (t *Transport) open(role string, p *server.Permissions) (*nats.Conn, error)
 
 // Broadcast sends to all other ranks.
 func (t *Transport) Broadcast(msg []byte) error {
-	if t.eachNear(func(o *outlet) { o.send(msg, false) }) == t.cfg.Size-1 {
-		return nil
-	}
 	return t.publish(t.names.broadcast(t.cfg.Rank), msg)
 }
 
 // Send sends to one rank.
-func (t *Transport) Send(dst int, msg []byte) error {
-	if o := t.outlets[dst].Load(); o != nil {
-		o.send(msg, true)
-		return nil
-	}
-	return t.publish(t.to[dst], msg)
-}
+func (t *Transport) Send(dst int, msg []byte) error { return t.publish(t.to[dst], msg) }
 
 func (t *Transport) publish(subject string, msg []byte) error {
 	if err := t.out.Publish(subject, msg); err != nil {
@@ -345,12 +329,10 @@ func (t *Transport) Close() error {
 		t.in.Close()
 	}
 	for _, p := range peers {
-		p.close()
+		if p.link != nil {
+			p.link.Close()
+		}
 	}
-	if t.server.near != nil {
-		t.server.near.drop(t.speaker(), t)
-	}
-	t.eachNear((*outlet).leave)
 	for _, f := range t.forget {
 		f()
 	}

@@ -44,29 +44,22 @@ func (u *users) ticket(group string, epoch uint32, rank int) string {
 
 // admit returns what the bearer of a ticket may do, or nil.
 func (u *users) admit(ticket string) *server.Permissions {
-	group, epoch, rank, ok := u.read(ticket)
-	if !ok {
-		return nil
-	}
-	return hearPermissions(newSubjects(u.cluster, group, epoch, rank))
-}
-
-// read says whose ticket it is, if it is a good one.
-func (u *users) read(ticket string) (group string, epoch uint32, rank int, ok bool) {
 	part := strings.Split(ticket, ".")
 	if len(part) != 5 || part[0] != ticketWord || !isToken(part[1]) {
-		return "", 0, 0, false
+		return nil
 	}
-	e, err := strconv.ParseUint(part[2], 10, 32)
+	epoch, err := strconv.ParseUint(part[2], 10, 32)
 	if err != nil {
-		return "", 0, 0, false
+		return nil
 	}
-	r, err := strconv.ParseUint(part[3], 10, 16)
+	rank, err := strconv.ParseUint(part[3], 10, 16)
 	if err != nil {
-		return "", 0, 0, false
+		return nil
 	}
-	ok = hmac.Equal([]byte(ticket), []byte(u.ticket(part[1], uint32(e), int(r))))
-	return part[1], uint32(e), int(r), ok
+	if !hmac.Equal([]byte(ticket), []byte(u.ticket(part[1], uint32(epoch), int(rank)))) {
+		return nil
+	}
+	return hearPermissions(newSubjects(u.cluster, part[1], uint32(epoch), int(rank)))
 }
 
 // mint makes a login; drop ends it.
