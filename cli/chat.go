@@ -23,6 +23,7 @@ type turn struct {
 
 func (c *chatCmd) Run(e *env) error {
 	cl := c.client()
+	cl.notice = e.stderr
 	state, err := cl.cluster(e.ctx)
 	if err != nil {
 		return err

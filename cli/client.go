@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,7 +21,21 @@ type client struct {
 	base string // http://host:port
 	key  string
 	http http.Client
+	// notice is told what stream waits for; nil: nobody.
+	notice io.Writer
 }
+
+// patience is how long stream waits for a server that says it is not ready yet: one
+// that `shoal up` has just started, or that has lost all of its nodes.
+const patience = 30 * time.Second
+
+// unready is the answer of such a server.
+type unready struct {
+	error
+	retry time.Duration
+}
+
+func (u unready) Unwrap() error { return u.error }
 
 func newClient(server, key string) *client {
 	if !strings.Contains(server, "://") {
@@ -62,7 +77,7 @@ type finished struct {
 func (c *client) stream(ctx context.Context, path string, body map[string]any, emit func(string)) (finished, error) {
 	body["stream"], body["stream_options"] = true, map[string]any{"include_usage": true}
 	began := time.Now()
-	resp, err := c.do(ctx, http.MethodPost, path, body)
+	resp, err := c.whenReady(ctx, path, body)
 	if err != nil {
 		return finished{}, err
 	}
@@ -87,6 +102,27 @@ func (c *client) stream(ctx context.Context, path string, body map[string]any, e
 		return f, err
 	}
 	return f, errors.New("the stream ended before it was complete")
+}
+
+// whenReady posts body to path, again and again while the server is not ready.
+func (c *client) whenReady(ctx context.Context, path string, body any) (*http.Response, error) {
+	began, told := time.Now(), false
+	for {
+		resp, err := c.do(ctx, http.MethodPost, path, body)
+		var u unready
+		if !errors.As(err, &u) || time.Since(began)+u.retry > patience {
+			return resp, err
+		}
+		if !told && c.notice != nil {
+			fmt.Fprintf(c.notice, "waiting for the server (%v at most): %v\n", patience, u)
+			told = true
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(u.retry):
+		}
+	}
 }
 
 func (f *finished) take(data []byte, began time.Time, emit func(string)) error {
@@ -155,7 +191,11 @@ func (c *client) do(ctx context.Context, method, path string, body any) (*http.R
 	}
 	var k chunk
 	if json.Unmarshal(text, &k) == nil && k.Error != nil {
-		return nil, fmt.Errorf("%s: %s", resp.Status, k.Error.Message)
+		text = []byte(k.Error.Message)
 	}
-	return nil, fmt.Errorf("%s: %s", resp.Status, bytes.TrimSpace(text))
+	err = fmt.Errorf("%s: %s", resp.Status, bytes.TrimSpace(text))
+	if seconds, e := strconv.Atoi(resp.Header.Get("Retry-After")); e == nil && resp.StatusCode == http.StatusServiceUnavailable {
+		return nil, unready{err, max(time.Second/10, time.Duration(min(seconds, 10))*time.Second)}
+	}
+	return nil, err
 }

@@ -57,7 +57,9 @@ func (c *runCmd) Run(e *env) error {
 	}
 	body := c.body()
 	body["prompt"] = prompt
-	f, err := c.client().stream(e.ctx, "/v1/completions", body, func(t string) { fmt.Fprint(e.stdout, t) })
+	cl := c.client()
+	cl.notice = e.stderr
+	f, err := cl.stream(e.ctx, "/v1/completions", body, func(t string) { fmt.Fprint(e.stdout, t) })
 	if err != nil {
 		return err
 	}

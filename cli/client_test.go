@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// run and chat wait for a server that says when to come again, and for no other.
+func TestStreamWaitsUntilReady(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		refuse  int // times
+		status  int
+		retry   string
+		asked   int
+		wantErr string
+	}{
+		{"ready", 0, 0, "", 1, ""},
+		{"not ready twice", 2, http.StatusServiceUnavailable, "0", 3, ""},
+		{"does not say when", 1, http.StatusServiceUnavailable, "", 1, "no node has joined"},
+		{"too many requests", 1, http.StatusTooManyRequests, "0", 1, "no node has joined"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			asked := 0
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if asked++; asked <= c.refuse {
+					if c.retry != "" {
+						w.Header().Set("Retry-After", c.retry)
+					}
+					w.WriteHeader(c.status)
+					fmt.Fprint(w, `{"error":{"message":"no node has joined"}}`)
+					return
+				}
+				fmt.Fprint(w, "data: {\"choices\":[{\"text\":\"hello\"}]}\n\ndata: [DONE]\n\n")
+			}))
+			defer srv.Close()
+			var notice, text bytes.Buffer
+			cl := newClient(srv.URL, "")
+			cl.notice = &notice
+			_, err := cl.stream(context.Background(), "/v1/completions", map[string]any{}, func(s string) { text.WriteString(s) })
+			if got := fmt.Sprint(err); c.wantErr == "" && err != nil || !strings.Contains(got, c.wantErr) {
+				t.Errorf("error %v, want %q", err, c.wantErr)
+			}
+			if c.wantErr == "" && text.String() != "hello" {
+				t.Errorf("text %q", text.String())
+			}
+			if asked != c.asked {
+				t.Errorf("asked %d times, want %d", asked, c.asked)
+			}
+			if told := strings.Count(notice.String(), "no node has joined"); told > 1 || told == 1 != (c.asked > 1) {
+				t.Errorf("told %q", notice.String())
+			}
+		})
+	}
+}
