@@ -220,7 +220,7 @@ func (c *core) serving() (topology.AuthorityPhase, error) {
 	case topology.Loading:
 		why = "the nodes are loading their slices"
 	}
-	return v.Phase, api.ErrNotReady{Reason: why}
+	return v.Phase, api.ErrNotReady{Reason: why, RetryAfter: time.Second}
 }
 
 // Health implements api.Engine: steps can finish.
