@@ -404,15 +404,17 @@ func (m *matmul) units(w *Weight, s *matScratch, steps []step, panel, panels, t0
 		}
 		a.x = unsafe.Add(m.from, (t0+t)*m.stride+x)
 		a.tokens, a.panels = c, step
+		share := all / passes * step / panels // of what comes next, of each call
+		if spread {
+			a.pfStep = uintptr(share * w.chunk / cols)
+			a.pfGap = a.pfStep / uintptr(w.chunk*step*w.column/lineBytes)
+		}
 		for p := 0; p < panels; p += step { // panels is a power of two, and so is step
 			a.w = unsafe.Add(weights, p*w.chunk*w.column)
 			a.scales = unsafe.Add(scales, p*w.scales)
 			a.pf = unsafe.Add(a.w, ahead)
 			if spread {
-				share := all / passes * step / panels
 				a.pf = unsafe.Add(from, ahead+p/step*share)
-				a.pfStep = uintptr(share * w.chunk / cols)
-				a.pfGap = a.pfStep / uintptr(w.chunk*step*w.column/lineBytes)
 			}
 			a.stack = unsafe.Add(stack, (t*groupRows+p*panelRows)*4)
 			a.out = unsafe.Add(out.at, t*out.ld+p*panelRows*4)

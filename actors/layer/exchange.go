@@ -59,17 +59,9 @@ func (b *Batch) Start(p Phase, g *collective.Group, done func(error)) {
 		units := tensor.Units(b.Dims.FFN)
 		g.AllReduceTree(op, units, b.allNodes(units), b.partial, b.Y[:b.T*b.Dims.Hidden], done)
 	case ScatterDown:
-		b.bounds = append(b.bounds[:0], 0)
-		for r := range b.Place.Slices { // decode rows are in the order of their owners
-			b.bounds = append(b.bounds, b.bounds[r]+b.decodeRows(r).Len()*b.Dims.Hidden)
-		}
-		b.scatter(op, g, 0, done)
+		b.scatter(op, g, 0, func(rank int) int { return b.decodeRows(rank).Len() }, done) // in the order of their owners
 	case ScatterPrompt:
-		b.bounds = append(b.bounds[:0], 0)
-		for r := range b.Place.Slices {
-			b.bounds = append(b.bounds, b.bounds[r]+b.rows[r].Len()*b.Dims.Hidden)
-		}
-		b.scatter(op, g, b.decode, done)
+		b.scatter(op, g, b.decode, func(rank int) int { return b.rows[rank].Len() }, done)
 	}
 }
 

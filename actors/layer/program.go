@@ -69,9 +69,8 @@ func (p Phase) String() string { return phaseNames[p] }
 // Exchange reports whether the phase is a collective.
 func (p Phase) Exchange() bool {
 	switch p {
-	case ExchangeNorm, ExchangeOutRows, ExchangeDownRows, ScatterPrompt, ExchangeLast:
-		return true
-	case ExchangeLatent, ExchangeQKV, ExchangeValues, ExchangeAttention, ExchangeOut, ExchangeFFN, ExchangeExperts, ExchangeDown, ReduceDown, ScatterDown:
+	case ExchangeNorm, ExchangeLatent, ExchangeQKV, ExchangeValues, ExchangeAttention, ExchangeOut, ExchangeOutRows, ExchangeFFN, ExchangeExperts,
+		ExchangeDown, ExchangeDownRows, ReduceDown, ScatterDown, ScatterPrompt, ExchangeLast:
 		return true
 	}
 	return false

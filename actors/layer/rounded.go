@@ -174,11 +174,14 @@ func (b *Batch) rowPair(cols topology.Range, to int, yield func([]float32, int, 
 	}
 }
 
-// scatter sums the own units' nodes over the ranks, rows by bounds, in elements from
-// row first on.
-func (b *Batch) scatter(op collective.OpID, g *collective.Group, first int, done func(error)) {
-	units, h := tensor.Units(b.Dims.FFN), b.Dims.Hidden
-	n := len(b.bounds) - 1
+// scatter sums the own units' nodes over the ranks: of the rows from first on each rank
+// gets the next so many.
+func (b *Batch) scatter(op collective.OpID, g *collective.Group, first int, rows func(rank int) int, done func(error)) {
+	units, h, n := tensor.Units(b.Dims.FFN), b.Dims.Hidden, len(b.Place.Slices)
+	b.bounds = append(b.bounds[:0], 0)
+	for r := range n {
+		b.bounds = append(b.bounds, b.bounds[r]+rows(r)*h)
+	}
 	b.rounded.part = slices.Grow(b.rounded.part[:0], len(b.partial))
 	for _, p := range b.partial {
 		b.rounded.part = append(b.rounded.part, p[first*h:first*h+b.bounds[n]])

@@ -123,58 +123,40 @@ func TestSameBitsFamilies(t *testing.T) {
 				continue
 			}
 		}
-		want, got := mixed(policy)[:5], mixed(policy)[:5]
-		alone := newRig(t, rigConfig{dir: dir, sockets: 1, mapping: topology.Reduce, kv: tensor.BF16})
-		for _, q := range want {
-			q.arrives = 0
-			alone.generate(512, q)
-		}
-		newRig(t, rigConfig{dir: dir, sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}, kv: tensor.BF16}).generate(31, got...)
-		if !bytes.Equal(bits(t, got), bits(t, want)) {
-			t.Errorf("%s: answers of 3 sockets differ from one alone", name)
-		}
+		sameAsAlone(t, rigConfig{dir: dir}, policy, 31, rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}})
 	}
 	// Rows rounded before they travel (layer/rounded.go): with biases, with norms behind attention and FFN.
 	for _, name := range []string{"qwen2", "gemma3"} {
-		base := rigConfig{dir: filepath.Join(modelData, name), sockets: 1, mapping: topology.Gather, kv: tensor.BF16, weights: "q8_0"}
-		want := mixed(policy)[:5]
-		alone := newRig(t, base)
-		for _, q := range want {
-			q.arrives = 0
-			alone.generate(512, q)
-		}
-		for _, c := range []rigConfig{
-			{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},
-			{sockets: 4, mapping: topology.Reduce, shares: []float64{0.1, 1, 3, 1}},
-		} {
-			c.dir, c.kv, c.weights = base.dir, base.kv, base.weights
-			got := mixed(policy)[:5]
-			newRig(t, c).generate(41, got...)
-			if !bytes.Equal(bits(t, got), bits(t, want)) {
-				t.Errorf("%s, q8_0: answers of %d sockets, %s, differ from one alone", name, c.sockets, c.mapping)
-			}
-		}
+		sameAsAlone(t, rigConfig{dir: filepath.Join(modelData, name), weights: "q8_0"}, policy, 41,
+			rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},
+			rigConfig{sockets: 4, mapping: topology.Reduce, shares: []float64{0.1, 1, 3, 1}})
 	}
 	for _, name := range []string{"mixtral", "qwen3_moe"} {
 		for _, weights := range []string{"F32", "q8_0"} {
-			base := rigConfig{dir: filepath.Join(modelData, name), sockets: 1, mapping: topology.Gather, kv: tensor.BF16, weights: weights}
-			want := mixed(policy)[:5]
-			alone := newRig(t, base)
-			for _, q := range want {
-				q.arrives = 0
-				alone.generate(512, q)
-			}
-			for _, c := range []rigConfig{
-				{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},
-				{sockets: 5, mapping: topology.Reduce, shares: []float64{0.1, 1, 1, 3, 1}},
-			} {
-				c.dir, c.kv, c.weights = base.dir, base.kv, base.weights
-				got := mixed(policy)[:5]
-				newRig(t, c).generate(31, got...)
-				if !bytes.Equal(bits(t, got), bits(t, want)) {
-					t.Errorf("%s, %s: answers of %d sockets, %s, differ from one alone", name, weights, c.sockets, c.mapping)
-				}
-			}
+			sameAsAlone(t, rigConfig{dir: filepath.Join(modelData, name), weights: weights}, policy, 31,
+				rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},
+				rigConfig{sockets: 5, mapping: topology.Reduce, shares: []float64{0.1, 1, 1, 3, 1}})
+		}
+	}
+}
+
+// sameAsAlone compares answers of the clusters, in chunks of so many tokens, with those
+// of one socket.
+func sameAsAlone(t *testing.T, model rigConfig, policy string, chunk int, clusters ...rigConfig) {
+	t.Helper()
+	want := mixed(policy)[:5]
+	model.sockets, model.mapping, model.kv = 1, topology.Reduce, tensor.BF16
+	alone := newRig(t, model)
+	for _, q := range want {
+		q.arrives = 0
+		alone.generate(512, q)
+	}
+	for _, c := range clusters {
+		c.dir, c.kv, c.weights = model.dir, model.kv, model.weights
+		got := mixed(policy)[:5]
+		newRig(t, c).generate(chunk, got...)
+		if !bytes.Equal(bits(t, got), bits(t, want)) {
+			t.Errorf("%s, %s: answers of %d sockets, %s, differ from one alone", model.dir, model.weights, c.sockets, c.mapping)
 		}
 	}
 }
