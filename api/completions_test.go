@@ -250,11 +250,11 @@ func TestTopTokensKeepOrder(t *testing.T) {
 func TestUsageCountsCacheBytes(t *testing.T) {
 	url := serve(t, &fakeEngine{script: hello}, func(c *Config) {
 		c.CacheBytes = func(policy string, prompt, output int) (bytes, full int64) {
-			return int64(len(policy)), int64(1000*prompt + output)
+			return int64(len(policy)), int64(1000*prompt*prompt + output)
 		}
 	})
-	a := post(t, url+"/v1/completions", completion(M{"n": 2, "kv_policy": "tova:size=9"}))
-	if at(t, a.body, "usage", "kv_bytes") != 22.0 || at(t, a.body, "usage", "kv_bytes_full") != 6008.0 {
+	a := post(t, url+"/v1/completions", completion(M{"n": 2, "prompt": [][]int{{1, 2}, {3, 4, 5}}, "kv_policy": "tova:size=9"}))
+	if at(t, a.body, "usage", "kv_bytes") != 44.0 || at(t, a.body, "usage", "kv_bytes_full") != 2*(4000+9000)+4*4.0 {
 		t.Error(a.raw)
 	}
 }

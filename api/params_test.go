@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -56,6 +57,7 @@ func TestDefaultsOfTheModel(t *testing.T) {
 func TestWrongParameters(t *testing.T) {
 	e := &fakeEngine{script: hello}
 	url := serve(t, e)
+	beyond := fakeTok{}.VocabSize()
 	both := []struct {
 		name  string
 		value any
@@ -66,8 +68,8 @@ func TestWrongParameters(t *testing.T) {
 		{"max_tokens", -1}, {"max_tokens", 1.5}, {"max_tokens", "9"}, {"max_tokens", true}, {"max_tokens", 1e30}, {"max_tokens", 0},
 		{"max_completion_tokens", -5}, {"min_tokens", -1}, {"n", 0}, {"n", 65}, {"n", "2"}, {"best_of", 2}, {"seed", "x"}, {"seed", 1.5}, {"seed", 1e19},
 		{"stream", "yes"}, {"stream", 1}, {"stop", 3}, {"stop", []any{"a", 3}}, {"stop", ""}, {"stop", []string{""}}, {"stop", []string{"1", "2", "3", "4", "5"}},
-		{"stop", strings.Repeat("a", 1025)}, {"stop", []any{nil}}, {"stop_token_ids", []int{-1}}, {"stop_token_ids", []int{9999}}, {"stop_token_ids", "1"}, {"stop_token_ids", []any{1.5}},
-		{"logit_bias", []int{1}}, {"logit_bias", M{"x": 1}}, {"logit_bias", M{"9999": 1}}, {"logit_bias", M{"-1": 1}}, {"logit_bias", M{"1": 101}}, {"logit_bias", M{"1": "a"}},
+		{"stop", strings.Repeat("a", 1025)}, {"stop", []any{nil}}, {"stop_token_ids", []int{-1}}, {"stop_token_ids", []int{beyond}}, {"stop_token_ids", "1"}, {"stop_token_ids", []any{1.5}},
+		{"logit_bias", []int{1}}, {"logit_bias", M{"x": 1}}, {"logit_bias", M{strconv.Itoa(beyond): 1}}, {"logit_bias", M{"-1": 1}}, {"logit_bias", M{"1": 101}}, {"logit_bias", M{"1": "a"}},
 		{"ignore_eos", 1}, {"skip_special_tokens", "no"}, {"return_tokens_as_token_ids", 0}, {"kv_policy", 3}, {"kv_policy", strings.Repeat("x", 257)}, {"model", 5},
 		{"stream_options", M{"include_usage": true}}, {"user", 3}, {"priority", "high"}, {"add_special_tokens", 2},
 	}
@@ -81,7 +83,7 @@ func TestWrongParameters(t *testing.T) {
 	}{
 		{"logprobs", 6}, {"logprobs", -1}, {"logprobs", "1"}, {"logprobs", true}, {"echo", "x"}, {"suffix", "tail"},
 		{"prompt", nil}, {"prompt", 3}, {"prompt", M{}}, {"prompt", []any{}}, {"prompt", []any{"a", 1}}, {"prompt", []any{1, "a"}}, {"prompt", []any{[]int{1}, "a"}},
-		{"prompt", []any{[]int{1}, []int{}}}, {"prompt", []int{-1}}, {"prompt", []int{400}}, {"prompt", []any{1.5}}, {"prompt", []any{[]any{[]int{1}}}}, {"prompt", []any{true}},
+		{"prompt", []any{[]int{1}, []int{}}}, {"prompt", []int{-1}}, {"prompt", []int{beyond}}, {"prompt", []any{1.5}}, {"prompt", []any{[]any{[]int{1}}}}, {"prompt", []any{true}},
 		{"prompt", []int{1 << 40}}, {"prompt", make([]int, 600)}, {"prompt", make([]string, 300)}, {"prompt", "unencodable"},
 	} {
 		checkParam(t, post(t, url+"/v1/completions", completion(M{c.name: c.value})), c.name, c.value)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestListenAtTakenPort: the error says what to do.
+// TestListenAtTakenPort: the error says what to do, and any other names the flag.
 func TestListenAtTakenPort(t *testing.T) {
 	l, err := listenAt("127.0.0.1:0")
 	if err != nil {
@@ -18,6 +18,9 @@ func TestListenAtTakenPort(t *testing.T) {
 		second.Close()
 	}
 	if err == nil || !strings.Contains(err.Error(), "another program listens there") {
+		t.Error(err)
+	}
+	if _, err = listenAt("127.0.0.1:port"); err == nil || !strings.HasPrefix(err.Error(), "--listen: ") {
 		t.Error(err)
 	}
 }

@@ -24,13 +24,28 @@ func TestWrongFlagsTouchNothing(t *testing.T) {
 	}
 }
 
-// TestNodeConfig: what a node is told of its coordinator must be an address.
+// TestNodeConfig: what a node is told of its coordinator must be an address, and what it
+// may use a number of something.
 func TestNodeConfig(t *testing.T) {
-	for join, good := range map[string]bool{"10.0.0.2:7070": true, "[::1]:7070": true, "host:7070": true, "host": false, "http://host": false, "": false} {
+	for join, good := range map[string]bool{"10.0.0.2:7070": true, "[::1]:7070": true, "host:7070": true, "host": false, "http://host": false, "host:70700": false, "host:-1": false, "": false} {
 		c := NodeConfig{Join: []string{join}}
 		c.ensureDefaults()
 		if err := c.Validate(); (err == nil) != good {
 			t.Errorf("%q: %v", join, err)
+		}
+	}
+	for want, change := range map[string]func(c *NodeConfig){
+		"--join HOST:PORT": func(c *NodeConfig) { c.Join = nil },
+		"kv-memory -1":     func(c *NodeConfig) { c.KVBudget = -1 },
+		"threads -1":       func(c *NodeConfig) { c.Threads = -1 },
+		"share -1":         func(c *NodeConfig) { c.Share = -1 },
+		"0.0.0.0:7070":     func(c *NodeConfig) { c.Bind = "0.0.0.0:7070" },
+	} {
+		c := NodeConfig{Join: []string{"host:7070"}}
+		change(&c)
+		c.ensureDefaults()
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q: %v", want, err)
 		}
 	}
 }

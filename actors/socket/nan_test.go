@@ -69,30 +69,50 @@ func TestWeightsThatAreNoNumbers(t *testing.T) {
 // number never does, and a token that its sender does not have ends the step.
 func TestBestOfAllRanks(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
-	b := &layer.Batch{Rank: 1, Place: topology.Placement{Slices: []topology.Slice{{Vocab: topology.Range{Lo: 0, Hi: 2}}, {Vocab: topology.Range{Lo: 2, Hi: 4}}, {Vocab: topology.Range{Lo: 4, Hi: 4}}}}}
+	const none, fails = -1, -2
+	rows := []topology.Range{{Lo: 0, Hi: 2}, {Lo: 2, Hi: 4}, {Lo: 4, Hi: 4}}
+	b := &layer.Batch{}
+	for _, r := range rows {
+		b.Place.Slices = append(b.Place.Slices, topology.Slice{Vocab: r})
+	}
 	for _, c := range []struct {
+		rank  int // whose answer it is: 0 or 1, the other is the peer
 		peer  float32
 		token uint32
 		own   [2]float32
 		best  int
-		want  int32 // -1: none; -2: the step fails
+		want  int32
 	}{
-		{1, 1, [2]float32{0, 2}, 1, 3},
-		{2, 1, [2]float32{0, 2}, 1, 1},
-		{nan, 0, [2]float32{-5, -6}, 0, 2},
-		{-7, 0, [2]float32{nan, nan}, 0, 0},
-		{nan, 0, [2]float32{nan, nan}, 0, -1},
-		{-inf, 0, [2]float32{-inf, -inf}, 0, -1},
-		{inf, 1, [2]float32{inf, 0}, 0, 1},
-		{1, 2, [2]float32{0, 2}, 1, -2},
-		{1, math.MaxUint32, [2]float32{0, 2}, 1, -2},
+		{1, 1, 1, [2]float32{0, 2}, 1, 3},
+		{1, 2, 1, [2]float32{0, 2}, 1, 1},
+		{0, 2, 3, [2]float32{0, 2}, 1, 1},
+		{0, 3, 3, [2]float32{0, 2}, 1, 3},
+		{1, nan, 0, [2]float32{-5, -6}, 0, 2},
+		{1, -7, 0, [2]float32{nan, nan}, 0, 0},
+		{1, nan, 0, [2]float32{nan, nan}, 0, none},
+		{1, -inf, 0, [2]float32{-inf, -inf}, 0, none},
+		{1, inf, 1, [2]float32{inf, 0}, 0, 1},
+		{1, 1, 2, [2]float32{0, 2}, 1, fails},
+		{1, 1, math.MaxUint32, [2]float32{0, 2}, 1, fails},
+		{0, 1, 1, [2]float32{0, 2}, 1, fails},
+		{0, 1, 4, [2]float32{0, 2}, 1, fails},
 	} {
-		part := binary.LittleEndian.AppendUint32(nil, math.Float32bits(c.peer))
-		h := head{vocab: 4, logits: []float32{0, 0, c.own[0], c.own[1]}, bests: []int{c.best}, recv: [][]byte{binary.LittleEndian.AppendUint32(part, c.token), nil, nil}}
-		got, want := h.best(b, 0, make([]int, 3)), c.want
-		none := errors.Is(got.Err, sampler.ErrNoCandidate)
-		if got.Err == nil && got.Token != want || none && want != -1 || got.Err != nil && !none && want != -2 {
-			t.Errorf("%+v: %+v", c, got)
+		b.Rank = c.rank
+		h := head{vocab: 4, logits: make([]float32, 4), bests: []int{c.best}, recv: make([][]byte, len(rows))}
+		copy(h.logits[rows[c.rank].Lo:], c.own[:])
+		h.recv[1-c.rank] = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, math.Float32bits(c.peer)), c.token)
+		r := h.best(b, 0, make([]int, len(rows)))
+		got := r.Token
+		switch {
+		case errors.Is(r.Err, sampler.ErrNoCandidate):
+			got = none
+		case r.Err != nil:
+			got = fails
+		case got < 0:
+			t.Errorf("%+v: token %d without an error", c, got)
+		}
+		if got != c.want {
+			t.Errorf("%+v: %+v", c, r)
 		}
 	}
 }
