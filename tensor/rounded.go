@@ -27,14 +27,13 @@ func (p *Pool) Round(dst []byte, ld int, dt DType, x []float32, ldx, cols, n int
 		panic(fmt.Sprintf("tensor: Round of %d tokens and %d columns from %d elements, stride %d, to %d bytes, stride %d", n, cols, len(x), ldx, len(dst), ld))
 	}
 	start := recordStartOf(dt)
-	round := func(t int) { active.quant(dst[t*ld:][:size], x[t*ldx:][:cols], start) }
 	if n < manyTokens {
 		for t := range n {
-			round(t)
+			active.quant(dst[t*ld:][:size], x[t*ldx:][:cols], start)
 		}
 		return
 	}
-	p.Run(n, round)
+	p.Run(n, func(t int) { active.quant(dst[t*ld:][:size], x[t*ldx:][:cols], start) })
 }
 
 // MatMulRounded is MatMulMany of quantised weights with tokens that Round has rounded

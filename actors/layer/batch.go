@@ -345,7 +345,10 @@ func (b *Batch) NextOp() uint64 {
 // Program lists the phases of a layer for this step: with experts or without, the
 // last one or not.
 func (b *Batch) Program(sparse, last bool) []Phase {
-	if b.rounded.on {
+	switch {
+	case b.rounded.on && !b.HasPrefill():
+		return roundedDecode(last)
+	case b.rounded.on:
 		return roundedProgram(b.Place.Mapping, b.qkvLocal(), b.decode > 0, last)
 	}
 	m, ranks, prefill, local := b.Place.Mapping, len(b.Place.Slices), b.HasPrefill(), b.qkvLocal()

@@ -83,6 +83,8 @@ func (w *Weights) Compute(p Phase, index int, b *Batch) {
 			b.addOwned(w.PostAttnNorm)
 		}
 		b.normOwned(w.FFNNorm)
+	case NormRows:
+		b.normRounded(w.FFNNorm, [2]topology.Range{{Lo: 0, Hi: b.T}})
 	case ProjectQKV:
 		w.projectQKV(b)
 	case Attend:
@@ -333,7 +335,7 @@ func (w *Weights) projectDown(b *Batch) {
 
 func (w *Weights) finish(b *Batch) {
 	h, rows := b.Dims.Hidden, [2]topology.Range{b.summed}
-	if b.rounded.on {
+	if b.rounded.on && b.HasPrefill() {
 		rows = b.owned(b.Rank)
 	}
 	for _, r := range rows {

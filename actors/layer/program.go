@@ -35,6 +35,8 @@ const (
 	ExchangeOutRows
 	// NormFFN: the residual of attention and RMSNorm of the own rows, rounded (rounded.go).
 	NormFFN
+	// NormRows: RMSNorm of all rows, rounded (rounded.go).
+	NormRows
 	// FeedForward: RMSNorm, gate, up, SiLU.mul; with Reduce also down by units.
 	FeedForward
 	// ExchangeFFN: all-gather of activations (Gather).
@@ -62,7 +64,7 @@ const (
 )
 
 var phaseNames = [...]string{"norm-attention", "exchange-norm", "project-qkv", "exchange-latent", "project-heads", "exchange-qkv", "attend", "exchange-values", "project-values",
-	"exchange-attention", "project-out", "exchange-out", "exchange-out-rows", "norm-ffn", "feed-forward", "exchange-ffn", "exchange-experts", "project-down", "exchange-down", "exchange-down-rows", "reduce-down", "scatter-down", "scatter-prompt", "finish", "exchange-last"}
+	"exchange-attention", "project-out", "exchange-out", "exchange-out-rows", "norm-ffn", "norm-rows", "feed-forward", "exchange-ffn", "exchange-experts", "project-down", "exchange-down", "exchange-down-rows", "reduce-down", "scatter-down", "scatter-prompt", "finish", "exchange-last"}
 
 func (p Phase) String() string { return phaseNames[p] }
 

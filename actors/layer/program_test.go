@@ -68,13 +68,18 @@ func TestRoundedProgramSynchronises(t *testing.T) {
 			t.Errorf("%+v: %d synchronisations (%v)", c, exchanges(p), p)
 		}
 	}
+	for _, last := range []bool{false, true} { // as many as without rounding
+		if p := roundedDecode(last); exchanges(p) != 2 || slices.Contains(p, ExchangeOut) != last {
+			t.Errorf("decode alone, last layer %v: %v", last, p)
+		}
+	}
 }
 
 // Which steps round their rows before they travel: all ranks must say the same.
 func TestRoundable(t *testing.T) {
 	d := Dims{Hidden: 64, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 64}
-	place := func(n int) topology.Placement {
-		p, err := topology.Place(1, topology.Gather, topology.Shape{Hidden: 64, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 64, Vocab: 64,
+	place := func(n int, m topology.Mapping) topology.Placement {
+		p, err := topology.Place(1, m, topology.Shape{Hidden: 64, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 64, Vocab: 64,
 			FFNUnits: 2, FFNUnitStart: func(u int) int { return 32 * u }}, make([]topology.Member, n))
 		if err != nil {
 			t.Fatal(err)
@@ -84,27 +89,39 @@ func TestRoundable(t *testing.T) {
 	narrow := d
 	narrow.HeadDim = 8
 	for _, c := range []struct {
-		d        Dims
-		dt       tensor.DType
-		ranks, n int
-		want     bool
+		d            Dims
+		dt           tensor.DType
+		ranks, n     int
+		want, reduce bool // with gather, with reduce
 	}{
-		{d, tensor.Q8_0, 3, roundedRows, true},
-		{d, tensor.Q4_0, 2, roundedRows, true},
-		{d, tensor.Q8_0, 1, roundedRows, false},
-		{d, tensor.Q8_0, 3, roundedRows - 1, false},
-		{d, tensor.BF16, 3, roundedRows, false},
-		{narrow, tensor.Q8_0, 3, roundedRows, false}, // heads of a rank are no whole blocks
+		{d, tensor.Q8_0, 3, roundedRows, true, true},
+		{d, tensor.Q4_0, 2, roundedRows, true, true},
+		{d, tensor.Q8_0, 1, roundedRows, false, false},
+		{d, tensor.Q8_0, 3, roundedRows - 1, false, false},
+		{d, tensor.BF16, 3, roundedRows, false, false},
+		{narrow, tensor.Q8_0, 3, roundedRows, false, false}, // heads of a rank are no whole blocks
+		{d, tensor.Q8_0, 2, 0, false, true},                 // decode alone
+		{d, tensor.Q8_0, 1, 0, false, false},
+		{d, tensor.F32, 2, 0, false, false},
 	} {
-		p := place(c.ranks)
-		for rank := range c.ranks {
-			b := NewBatch(c.d, 64, tensor.KVLayout{Type: tensor.F32, KDim: c.d.HeadDim, VDim: c.d.HeadDim}, nil)
-			b.Type = c.dt
-			if err := b.Reset(p, rank, []Segment{{Seq: 1, N: 1, Owner: 0}, {Seq: 2, N: c.n, Prefill: true}}, func(int, []float32, []float32) {}); err != nil {
-				t.Fatal(err)
+		for _, m := range []topology.Mapping{topology.Gather, topology.Reduce} {
+			p, want := place(c.ranks, m), c.want
+			if m == topology.Reduce {
+				want = c.reduce
 			}
-			if b.rounded.on != c.want {
-				t.Errorf("%v, %d ranks, %d prompt rows, rank %d: %v", c.dt, c.ranks, c.n, rank, b.rounded.on)
+			for rank := range c.ranks {
+				b := NewBatch(c.d, 64, tensor.KVLayout{Type: tensor.F32, KDim: c.d.HeadDim, VDim: c.d.HeadDim}, nil)
+				b.Type = c.dt
+				segments := []Segment{{Seq: 1, N: 1, Owner: 0}}
+				if c.n > 0 {
+					segments = append(segments, Segment{Seq: 2, N: c.n, Prefill: true})
+				}
+				if err := b.Reset(p, rank, segments, func(int, []float32, []float32) {}); err != nil {
+					t.Fatal(err)
+				}
+				if b.rounded.on != want {
+					t.Errorf("%v, %s, %d ranks, %d prompt rows, rank %d: %v", c.dt, m, c.ranks, c.n, rank, b.rounded.on)
+				}
 			}
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"shoal/topology"
 )
 
-// Prompts over several ranks, weights quantised. What a product reads is rounded to a
+// Steps over several ranks, weights quantised. What a product reads is rounded to a
 // record of 40 bytes for every 32 numbers before it crosses the wire, by whoever
 // computed it: 0.31 of the bytes, and rounded once instead of on every rank. The
 // residual stream cannot be rounded, so it is not replicated: each rank keeps the rows
@@ -18,6 +18,11 @@ import (
 // Bytes that arrive anywhere for a row of n ranks, hidden h, FFN f, attention as wide
 // as hidden, in the mapping gather: before 4(n-1)(3h+f), now 1.25(n-1)(3h+f) for
 // records and 8h(n-1)/n for sums. The price is one or two synchronisations a layer.
+//
+// A step that only decodes has no price to pay with the mapping reduce: its sums go to
+// the owners of rows as it is, and where they gave their residual rows to all, they now
+// give the rounded norms. Only the last layer keeps the old way, since the head reads
+// every row.
 
 // roundedRows are the prompt rows of a step from which this is done: below, another
 // synchronisation costs more than the bytes.
@@ -40,7 +45,8 @@ func recordFloats(cols int) int { return tensor.RoundedBytes(cols) / 4 }
 func (b *Batch) roundable() bool {
 	d := b.Dims
 	whole := func(n int) bool { return n%tensor.BlockWidth == 0 }
-	return len(b.Place.Slices) > 1 && b.T-b.decode >= roundedRows && tensor.Quantised(b.Type) && d.MoE.Experts == 0 && d.Latent.Rank == 0 &&
+	free := b.Place.Mapping == topology.Reduce && !b.HasPrefill()
+	return len(b.Place.Slices) > 1 && (free || b.T-b.decode >= roundedRows) && tensor.Quantised(b.Type) && d.MoE.Experts == 0 && d.Latent.Rank == 0 &&
 		whole(d.Hidden) && whole(d.group()*d.HeadDim) && whole(d.FFN)
 }
 
@@ -52,10 +58,22 @@ func (r *rounded) prepare(b *Batch) {
 	}
 	rows := b.MaxRows()
 	r.norms, r.mid = growF(r.norms, rows*recordFloats(d.Hidden)), growF(r.mid, rows*recordFloats(max(d.attnCols(), d.FFN)))
-	r.owner = func(t int) { b.normRow(t + b.firstRow) }
+	if r.owner == nil {
+		r.owner = func(t int) { b.normRow(t + b.firstRow) }
+	}
 }
 
-// roundedProgram is Program for such a step, which has decode rows or none.
+// roundedDecode is Program for such a step without prompt rows, which is of the mapping
+// reduce.
+func roundedDecode(last bool) []Phase {
+	p := []Phase{NormAttention, ProjectQKV, Attend, ProjectOut}
+	if last {
+		return append(p, ExchangeOut, NormRows, FeedForward, ReduceDown, Finish)
+	}
+	return append(p, NormFFN, ExchangeNorm, FeedForward, ScatterDown, Finish)
+}
+
+// roundedProgram is Program for such a step with prompt rows, and with decode rows or none.
 func roundedProgram(m topology.Mapping, qkvLocal, decode, last bool) []Phase {
 	p := []Phase{NormAttention, ExchangeNorm, ProjectQKV}
 	if m == topology.Gather && !qkvLocal {
@@ -87,10 +105,13 @@ func (b *Batch) owned(rank int) [2]topology.Range {
 }
 
 // normOwned rounds the norm of the own rows.
-func (b *Batch) normOwned(weight []float32) {
+func (b *Batch) normOwned(weight []float32) { b.normRounded(weight, b.owned(b.Rank)) }
+
+// normRounded rounds the norm of some rows.
+func (b *Batch) normRounded(weight []float32, rows [2]topology.Range) {
 	h, ld := b.Dims.Hidden, recordFloats(b.Dims.Hidden)
 	b.normWeight = weight
-	for _, r := range b.owned(b.Rank) {
+	for _, r := range rows {
 		if r.Len() == 0 {
 			continue
 		}
@@ -119,9 +140,14 @@ func (b *Batch) roundMid(m []float32, ldm, width int, t, c topology.Range) {
 
 // roundAttention rounds what this rank attended.
 func (b *Batch) roundAttention() {
+	width := b.Dims.attnCols()
+	b.roundMid(b.Attn, width, width, b.decodeRows(b.Rank), topology.Range{Lo: 0, Hi: width})
 	for i := range b.Segments {
 		s := &b.Segments[i]
-		b.roundMid(b.Attn, b.Dims.attnCols(), b.Dims.attnCols(), topology.Range{Lo: s.First, Hi: s.First + s.N}, b.attentionCols(b.heads(s, b.Rank)))
+		if !s.Prefill {
+			continue
+		}
+		b.roundMid(b.Attn, width, width, topology.Range{Lo: s.First, Hi: s.First + s.N}, b.attentionCols(b.heads(s, b.Rank)))
 	}
 }
 
