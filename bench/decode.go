@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -69,6 +70,9 @@ func RunDecode(ctx context.Context, o Options, note func(string)) (*Decode, erro
 	}
 	k := CostsOf(&ck.Config, o.Weights, o.KV)
 	steps := o.Tokens + warmSteps
+	if most := ck.Config.MaxPositions; o.Context >= most || o.Tokens > most-o.Context-warmSteps {
+		return nil, fmt.Errorf("bench: %s was made for %d tokens: choose a smaller --context (%d) or --tokens (%d, and %d to warm up)", o.Model, most, o.Context, o.Tokens, warmSteps)
+	}
 	if err := k.fits(o.Batch, o.Context+steps, o.Batch, &ck.Config); err != nil {
 		return nil, err
 	}

@@ -93,8 +93,8 @@ type PlanBatch struct {
 // functions that the batcher's ledger admits by (kvcache.ResidentBytes). Prompts are taken to be read elsewhere or one at a
 // time before: what prefill holds meanwhile is not in it.
 func RunPlan(m PlanModel, o PlanOptions) (*Plan, error) {
-	if o.Sockets < 1 || o.Sockets > 256 || o.Ratio < 2 || o.Rows < 1 {
-		return nil, fmt.Errorf("bench: plan for %d sockets, %d rows a step, a ratio of %d: want 1 to 256 sockets, a row and a ratio of 2 or more", o.Sockets, o.Rows, o.Ratio)
+	if o.Sockets < 1 || o.Sockets > 256 || o.Ratio < 2 || o.Rows < 1 || o.Rows > 1<<16 {
+		return nil, fmt.Errorf("bench: plan for %d sockets, %d rows a step, a ratio of %d: want 1 to 256 sockets, 1 to %d rows and a ratio of 2 or more", o.Sockets, o.Rows, o.Ratio, 1<<16)
 	}
 	c := &m.Config
 	members := make([]topology.Member, o.Sockets)

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -39,6 +40,9 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 	ck, err := model.Random(o.Model)
 	if err != nil {
 		return nil, err
+	}
+	if most := ck.Config.MaxPositions; o.Context >= most {
+		return nil, fmt.Errorf("bench: %s was made for %d tokens: choose a smaller --context than %d", o.Model, most, o.Context)
 	}
 	if o.Chunk <= 0 || o.Chunk > o.Context {
 		o.Chunk = o.Context

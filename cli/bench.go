@@ -41,8 +41,11 @@ func (f *benchFlags) options() (o bench.Options, err error) {
 	if o.Threads == 0 {
 		o.Threads = runtime.GOMAXPROCS(0)
 	}
-	if o.Threads < 1 || o.Threads > 1024 {
-		return o, fmt.Errorf("--threads %d: want 1 to 1024", f.Threads)
+	if err := checkThreads(f.Threads); err != nil {
+		return o, err
+	}
+	if _, err := shapeOf(f.Model); err != nil {
+		return o, err
 	}
 	if o.Weights, err = tensor.ParseDType(f.Quant); err != nil {
 		return o, fmt.Errorf("--quant: %w", err)
@@ -53,7 +56,19 @@ func (f *benchFlags) options() (o bench.Options, err error) {
 	if o.KV, err = tensor.ParseDType(f.KVType); err != nil {
 		return o, fmt.Errorf("--kv-type: %w", err)
 	}
-	return o, tensor.KVLayout{Type: o.KV, KDim: 64, VDim: 64}.Validate()
+	if err := (tensor.KVLayout{Type: o.KV, KDim: 64, VDim: 64}).Validate(); err != nil {
+		return o, fmt.Errorf("--kv-type: %w", err)
+	}
+	return o, nil
+}
+
+// shapeOf is the public model that --model names.
+func shapeOf(name string) (*model.Config, error) {
+	ck, err := model.Random(name)
+	if err != nil {
+		return nil, fmt.Errorf("--model: %w (its weights are random: no folder is read; bench batch reads one)", err)
+	}
+	return &ck.Config, nil
 }
 
 // measure runs f as a node runs: the same collector settings; profiled if asked.
@@ -64,7 +79,7 @@ func (f *benchFlags) measure(run func() error) error {
 	}
 	file, err := os.Create(f.CPUProfile)
 	if err != nil {
-		return err
+		return fmt.Errorf("--cpuprofile: %w", err)
 	}
 	defer file.Close()
 	if err := pprof.StartCPUProfile(file); err != nil {
@@ -171,6 +186,9 @@ type benchKernelsCmd struct {
 }
 
 func (c *benchKernelsCmd) Run(e *env) error {
+	if err := checkThreads(c.Threads); err != nil {
+		return err
+	}
 	k, err := bench.RunKernels(c.Threads, func(line any) {
 		if c.JSON {
 			return

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -27,11 +28,11 @@ type benchCacheUpdateCmd struct {
 }
 
 func (c *benchCacheUpdateCmd) Run(e *env) error {
+	if err := checkThreads(c.Threads); err != nil {
+		return err
+	}
 	if c.Threads == 0 {
 		c.Threads = runtime.GOMAXPROCS(0)
-	}
-	if c.Threads < 1 || c.Threads > 1024 {
-		return fmt.Errorf("--threads %d: want 1 to 1024", c.Threads)
 	}
 	pool := tensor.NewPool(c.Threads)
 	defer pool.Close()
@@ -182,7 +183,9 @@ func (c *benchBatchCmd) Run(e *env) error {
 // sequence more. It fills in the types.
 func (c *benchBatchCmd) memory(o *bench.BatchOptions) (int64, error) {
 	ck, err := model.Open(o.Model)
-	if err != nil {
+	if errors.Is(err, model.ErrMissing) {
+		return 0, fmt.Errorf("%w, or one of the shapes %s", err, shapeNames())
+	} else if err != nil {
 		return 0, err
 	}
 	defer ck.Close()

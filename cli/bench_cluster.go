@@ -81,7 +81,8 @@ type clusterFigures struct {
 }
 
 func (c *benchClusterCmd) Run(e *env) error {
-	if _, err := model.Random(c.Model); err != nil {
+	shape, err := shapeOf(c.Model)
+	if err != nil {
 		return err
 	}
 	if c.Prompt < 0 || c.Repeat < 1 || c.Prompt > 0 && c.Nodes > 16 {
@@ -90,11 +91,20 @@ func (c *benchClusterCmd) Run(e *env) error {
 	if c.Batch < 1 || c.Batch > 64 || c.Context < 1 || c.Tokens < 2 {
 		return fmt.Errorf("--batch %d, --context %d, --tokens %d: want a batch of 1 to 64, 1 token of prompt, 2 of answer", c.Batch, c.Context, c.Tokens)
 	}
+	if most := shape.MaxPositions; c.Prompt >= most || c.Prompt == 0 && (c.Context >= most || c.Tokens > most-c.Context) {
+		return fmt.Errorf("--prompt %d, --context %d, --tokens %d: %s was made for %d tokens", c.Prompt, c.Context, c.Tokens, c.Model, most)
+	}
+	if c.Limit <= 0 {
+		return fmt.Errorf("--limit %v: want a time, as in 5m", c.Limit)
+	}
 	ctx, cancel := context.WithTimeoutCause(e.ctx, c.Limit, fmt.Errorf("bench: not done in %v (--limit)", c.Limit))
 	defer cancel()
 	up := upCmd{Nodes: c.Nodes, logFlags: logFlags{LogLevel: "error"}, nodeFlags: nodeFlags{KVMemory: 1 << 30, Threads: c.Threads}}
 	up.Listen, up.Model, up.Quant, up.KVType, up.Mapping, up.Policy = "127.0.0.1:0", model.RandomPrefix+c.Model, c.Quant, c.KVType, c.Mapping, "full"
 	up.StepTokens, up.Queue, up.StepDeadline, up.SyncDeadline, up.Chunk = 512, 1024, time.Minute, 30*time.Second, c.Chunk
+	if err := up.check(); err != nil {
+		return err
+	}
 	l, err := up.start(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
 	if err != nil {
 		return err

@@ -32,6 +32,21 @@ var ratioRows = []struct {
 }
 
 func (c *benchRatiosCmd) Run(e *env) error {
+	if err := checkThreads(c.Threads); err != nil {
+		return err
+	}
+	shape, err := shapeOf(c.Model)
+	if err != nil {
+		return err
+	}
+	if c.Tokens < 1 || c.Repeat < 1 {
+		return fmt.Errorf("--tokens %d, --repeat %d: want at least 1 of each", c.Tokens, c.Repeat)
+	}
+	for _, r := range ratioRows {
+		if r.context >= shape.MaxPositions {
+			return fmt.Errorf("--model %s was made for %d tokens, the table measures a context of %d", c.Model, shape.MaxPositions, r.context)
+		}
+	}
 	debug.SetGCPercent(400)
 	for i, r := range ratioRows {
 		o := bench.Options{Model: c.Model, Weights: r.weights, KV: tensor.BF16, Threads: c.Threads, Context: r.context, Batch: r.batch,

@@ -52,7 +52,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 	}
 	log := c.logger(e.stderr)
 	serve.Logger = log
-	if err := security.CheckAPIBind(c.Listen, len(c.APIKey) > 0); err != nil {
+	if err := c.check(); err != nil {
 		return err
 	}
 	l, err := c.listen()

@@ -38,6 +38,9 @@ func (c *demoCmd) Run(e *env) error {
 	up := upCmd{noJobs: true, serveFlags: c.serveFlags, nodeFlags: c.nodeFlags, Nodes: c.Nodes, logFlags: logFlags{LogLevel: "error"}}
 	up.Listen = "127.0.0.1:0"
 	began := time.Now()
+	if c.Tokens < 1 {
+		return fmt.Errorf("--tokens %d: want at least 1", c.Tokens)
+	}
 	if err := up.check(); err != nil {
 		return err
 	}

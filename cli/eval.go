@@ -46,6 +46,12 @@ type asked struct {
 }
 
 func (t *evalTarget) open(e *env) (_ *asked, err error) {
+	if err := checkThreads(t.Threads); err != nil {
+		return nil, err
+	}
+	if t.Timeout <= 0 {
+		return nil, fmt.Errorf("--timeout %v: want a time, as in 10m", t.Timeout)
+	}
 	dir, err := t.dir()
 	if err != nil {
 		return nil, err

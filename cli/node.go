@@ -45,12 +45,15 @@ func (c *nodeCmd) here() (string, error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("no checkpoint here: %w (--model bus fetches what is needed from the others)", err)
+		return "", fmt.Errorf("no checkpoint here: %w; name a folder that holds config.json, or a .gguf file (--model bus fetches what is needed from the others)", err)
 	}
 	return dir, nil
 }
 
 func (c *nodeCmd) Run(e *env) error {
+	if err := checkThreads(c.Threads); err != nil {
+		return err
+	}
 	dir, err := c.here()
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"shoal/bench"
 	"shoal/model"
@@ -15,7 +16,7 @@ type planCmd struct {
 	Model   string `short:"m" default:"deepseek-r1" help:"Folder with a config.json, or a public model by name (an unknown name lists them)."`
 	Nodes   int    `default:"16" help:"Sockets, one a node."`
 	Memory  size   `default:"64GB" help:"Memory of each socket, for weights, caches and activations."`
-	Quant   string `default:"q8_0" enum:"f32,bf16,f16,q8_0,q4_0" help:"Type of the weights in memory."`
+	Quant   string `default:"q8_0" enum:"f32,bf16,f16,q8_0,q4_0,iq4_nl" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
 	KVType  string `name:"kv-type" default:"bf16" enum:"f32,bf16,int8" help:"Type of the cache."`
 	Mapping string `default:"gather" enum:"gather,reduce" help:"gather cuts all projections; reduce holds attention weights whole on every socket."`
 	Context []int  `default:"131072,65536,32768" help:"Lengths of context, in tokens."`
@@ -74,7 +75,11 @@ func (c *planCmd) Run(e *env) error {
 func (c *planCmd) shape() (bench.PlanModel, error) {
 	text, err := os.ReadFile(filepath.Join(c.Model, "config.json"))
 	if err != nil {
-		return bench.PlanShape(c.Model)
+		known, unknown := bench.PlanShape(c.Model)
+		if unknown != nil && (strings.ContainsRune(c.Model, filepath.Separator) || exists(c.Model)) { // a path was meant
+			unknown = fmt.Errorf("--model: %w; give a folder with a config.json, or one of: %s", err, strings.Join(bench.PlanShapes(), ", "))
+		}
+		return known, unknown
 	}
 	config, err := model.ParseConfig(c.Model, text, nil)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"shoal/cluster"
+	"shoal/security"
 )
 
 // size is a number of bytes: 512MiB, 2GiB, 1.5GB, 1000000.
@@ -87,6 +88,19 @@ type listenFlags struct {
 	APIKey []string `name:"api-key" env:"SHOAL_API_KEY" placeholder:"KEY" help:"Keys that clients must send; several may be given."`
 }
 
+// check refuses an address that cannot be one, and one that would let everyone in.
+func (f *listenFlags) check() error {
+	for i, k := range f.APIKey {
+		if strings.TrimSpace(k) == "" {
+			return fmt.Errorf("--api-key: key %d of %d is empty: it would let everyone in", i+1, len(f.APIKey))
+		}
+	}
+	if _, _, err := security.HostPort(f.Listen); err != nil {
+		return fmt.Errorf("--listen: %w: want HOST:PORT, as in 127.0.0.1:8080", err)
+	}
+	return security.CheckAPIBind(f.Listen, len(f.APIKey) > 0)
+}
+
 // nodeFlags say what each node may use.
 type nodeFlags struct {
 	KVMemory size `name:"kv-memory" help:"Memory of the caches, per node (default: 1GiB, or less: half of what this machine or container may use, shared by the nodes of this command)."`
@@ -94,6 +108,17 @@ type nodeFlags struct {
 
 	WeightsCache     string `placeholder:"DIR|off" help:"Keep quantised weights in this folder, so that the next start is quick (default: shoal/weights in the user's cache directory)."`
 	WeightsCacheSize size   `default:"64GiB" help:"Most bytes in that folder; what was not used for longest is removed."`
+}
+
+// maxThreads is more than any machine has processors.
+const maxThreads = 1024
+
+// checkThreads refuses a number of compute threads; 0 asks for the default.
+func checkThreads(n int) error {
+	if n < 0 || n > maxThreads {
+		return fmt.Errorf("--threads %d: want 1 to %d, or 0 for the default", n, maxThreads)
+	}
+	return nil
 }
 
 const (

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"shoal/cluster"
-	"shoal/security"
 )
 
 type upCmd struct {
@@ -43,6 +42,11 @@ coordinator and the API live in this process. Ctrl-C drains.
 func (c *upCmd) Run(e *env) error {
 	if err := c.check(); err != nil {
 		return err
+	}
+	if c.LogDir != "" {
+		if err := os.MkdirAll(c.LogDir, 0o755); err != nil {
+			return fmt.Errorf("--log-dir: %w", err)
+		}
 	}
 	if c.Standby {
 		return c.runPair(e)
@@ -97,10 +101,15 @@ func (c *upCmd) check() error {
 	if len(c.Share) > 0 && len(c.Share) != c.Nodes {
 		return fmt.Errorf("--share names %d shares for %d nodes", len(c.Share), c.Nodes)
 	}
-	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return fmt.Errorf("--listen %q is not HOST:PORT, as in 127.0.0.1:8080", c.Listen)
+	for _, s := range c.Share {
+		if !(s >= 0) || math.IsInf(s, 1) {
+			return fmt.Errorf("--share %v: want a number, not negative", s)
+		}
 	}
-	return security.CheckAPIBind(c.Listen, len(c.APIKey) > 0)
+	if err := checkThreads(c.Threads); err != nil {
+		return err
+	}
+	return c.listenFlags.check()
 }
 
 // start brings coordinator and nodes up; it does not wait for the model.
@@ -171,9 +180,6 @@ func (c *upCmd) child(l *local, i int, dir string, more ...string) error {
 	args = append(append(args, "--share", strconv.FormatFloat(share, 'g', -1, 64)), more...)
 	var out io.Writer = io.Discard // the tail is kept and shown when the node ends
 	if c.LogDir != "" {
-		if err := os.MkdirAll(c.LogDir, 0o755); err != nil {
-			return err
-		}
 		f, err := os.Create(filepath.Join(c.LogDir, id+".log"))
 		if err != nil {
 			return err

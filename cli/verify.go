@@ -29,6 +29,11 @@ func (c *verifyCmd) Help() string {
 }
 
 func (c *verifyCmd) Run(e *env) error {
+	for _, n := range c.Nodes {
+		if n < 1 || n > 256 {
+			return fmt.Errorf("--nodes %d: want 1 to 256 of each", n)
+		}
+	}
 	dir, err := modelFlag{Model: c.Model}.dir()
 	if err != nil {
 		return err

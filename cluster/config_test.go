@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,6 +40,8 @@ func TestNodeConfig(t *testing.T) {
 		"kv-memory -1":     func(c *NodeConfig) { c.KVBudget = -1 },
 		"threads -1":       func(c *NodeConfig) { c.Threads = -1 },
 		"share -1":         func(c *NodeConfig) { c.Share = -1 },
+		"share NaN":        func(c *NodeConfig) { c.Share = math.NaN() },
+		"share +Inf":       func(c *NodeConfig) { c.Share = math.Inf(1) },
 		"0.0.0.0:7070":     func(c *NodeConfig) { c.Bind = "0.0.0.0:7070" },
 	} {
 		c := NodeConfig{Join: []string{"host:7070"}}

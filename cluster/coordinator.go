@@ -96,6 +96,9 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if cfg.Standby && (cfg.DataDir == "" || len(cfg.Join) == 0) {
 		return nil, errors.New("cluster: a standby needs --data-dir DIR for its copy of the store, and --join HOST:PORT of the cluster")
 	}
+	if err := checkJoin(cfg.Join); err != nil {
+		return nil, err
+	}
 	if err := checkBind(cfg.Bind, cfg.Key); err != nil {
 		return nil, err
 	}

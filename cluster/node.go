@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"runtime"
@@ -96,15 +97,23 @@ func (c *NodeConfig) Validate() error {
 	if len(c.Join) == 0 {
 		return errors.New("cluster: a node needs the address of its coordinator: --join HOST:PORT")
 	}
-	for _, at := range c.Join {
+	if err := checkJoin(c.Join); err != nil {
+		return err
+	}
+	if c.KVBudget < 0 || c.Threads < 0 || !(c.Share >= 0) || math.IsInf(c.Share, 1) {
+		return fmt.Errorf("cluster: --kv-memory %d, --threads %d, --share %v: want nothing negative, and a number", c.KVBudget, c.Threads, c.Share)
+	}
+	return checkBind(c.Bind, c.Key)
+}
+
+// checkJoin refuses what cannot be the address of a process.
+func checkJoin(addrs []string) error {
+	for _, at := range addrs {
 		if _, _, err := security.HostPort(at); err != nil {
 			return fmt.Errorf("cluster: --join: %w", err)
 		}
 	}
-	if c.KVBudget < 0 || c.Threads < 0 || c.Share < 0 {
-		return fmt.Errorf("cluster: kv-memory %d, threads %d and share %v must not be negative", c.KVBudget, c.Threads, c.Share)
-	}
-	return checkBind(c.Bind, c.Key)
+	return nil
 }
 
 // defaultCluster is the name of a cluster that was given none.

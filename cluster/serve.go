@@ -131,6 +131,10 @@ func (c *ServeConfig) Validate(m *model.Config) error {
 		return fmt.Errorf("cluster: --replicas %d: want 0 or 1", c.Replicas)
 	case c.MaxSequences < 1 || c.MaxSequences >= c.StepTokens:
 		return fmt.Errorf("cluster: --max-sequences %d: want at least 1 and less than --step-tokens, %d", c.MaxSequences, c.StepTokens)
+	case c.Queue < 1:
+		return fmt.Errorf("cluster: --queue %d: want at least 1", c.Queue)
+	case min(c.StepDeadline, c.LoadDeadline, c.SyncDeadline) < time.Millisecond:
+		return fmt.Errorf("cluster: --step-deadline %v, --load-deadline %v, --sync-deadline %v: want at least 1ms of each", c.StepDeadline, c.LoadDeadline, c.SyncDeadline)
 	}
 	return nil
 }

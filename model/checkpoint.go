@@ -92,7 +92,7 @@ func (c *Checkpoint) open() error {
 		return c.openGGUF(file)
 	}
 	if st, err := os.Stat(c.Dir); err != nil {
-		return notThere(c.Dir, err)
+		return notThere(c.Dir, err, "; name a folder that holds "+configFile+", or a .gguf file")
 	} else if !st.IsDir() {
 		return &Error{File: c.Dir, Kind: ErrNoCheckpoint, Detail: "not a directory; name the folder that holds " + configFile + ", or a .gguf file"}
 	}

@@ -112,12 +112,12 @@ func openRegular(path string) (*os.File, int64, error) {
 	return f, st.Size(), nil
 }
 
-func notThere(path string, err error) error {
+func notThere(path string, err error, more ...string) error {
 	var p *os.PathError
 	if errors.As(err, &p) {
 		err = p.Err
 	}
-	return &Error{File: path, Kind: ErrMissing, Detail: err.Error()}
+	return &Error{File: path, Kind: ErrMissing, Detail: err.Error() + strings.Join(more, "")}
 }
 
 // parseHeader reads the JSON text of a header and checks every tensor against

@@ -64,6 +64,9 @@ func ReadFiles(path string) (Files, error) {
 
 func readFolder(dir string) (Files, error) {
 	var f Files
+	if _, err := os.Stat(dir); err != nil {
+		return f, fmt.Errorf("tokenizer: %w; name a folder that holds %s, or a .gguf file", err, tokenizerFile)
+	}
 	for _, part := range []struct {
 		name string
 		to   *[]byte

@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMain ends a process of a cluster that a test started by mistake: it would be this
+// test binary again, run as a node.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") {
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// TestWrongFlagsAreRefused: every command says what was wrong, where, and what it takes,
+// before it begins anything.
+func TestWrongFlagsAreRefused(t *testing.T) {
+	empty, cache := t.TempDir(), filepath.Join(t.TempDir(), "cache")
+	t.Setenv("XDG_CACHE_HOME", cache)
+	const big = "9223372036854775807"
+	for _, c := range []struct {
+		args, want string // want: words of the answer, in their order, with " ... " between
+	}{
+		{"bench decode --model /nope", `no shape "/nope" ... bench160m ... no folder is read`},
+		{"bench prefill --model nope", `no shape "nope" ... bench160m`},
+		{"bench ratios --model /nope", `no shape "/nope" ... bench160m`},
+		{"bench cluster --model /nope", `no shape "/nope" ... bench160m`},
+		{"bench batch --model /nope", "/nope: no such file ... config.json, or a .gguf file ... bench160m"},
+		{"bench batch --model EMPTY", "EMPTY: not a Hugging Face model folder ... bench160m"},
+		{"bench ratios -m fry", "--model fry ... 8192 tokens ... 16384"},
+		{"bench ratios --threads=-1", "--threads -1: want 1 to 1024"},
+		{"bench ratios --tokens 0", "--tokens 0, --repeat 2: want at least 1"},
+		{"bench kernels --threads 100000", "--threads 100000: want 1 to 1024"},
+		{"bench decode --kv-type q4", "--kv-type: ... use f32"},
+		{"bench decode --cpuprofile /nope/x", "--cpuprofile: open /nope/x"},
+		{"bench decode -m fry --tokens " + big, "fry was made for 8192 tokens ... --tokens"},
+		{"bench decode -m fry --context " + big, "fry was made for 8192 tokens ... --context"},
+		{"bench prefill -m fry --context 8192", "fry was made for 8192 tokens ... --context"},
+		{"bench cluster --nodes 0", "--nodes 0: want 1 to 64"},
+		{"bench cluster --threads=-1", "--threads -1: want 1 to 1024"},
+		{"bench cluster -m fry --prompt " + big, "--prompt " + big + " ... fry was made for 8192 tokens"},
+		{"bench cluster -m fry --context " + big, "--context " + big + " ... fry was made for 8192 tokens"},
+		{"bench cluster -m fry --tokens " + big, "--tokens " + big + " ... fry was made for 8192 tokens"},
+		{"bench cluster --limit=-1s", "--limit -1s: want a time"},
+		{"bench cache update --threads=-1", "--threads -1: want 1 to 1024"},
+		{"up --model /nope", "/nope: no such file ... config.json, or a .gguf file"},
+		{"up --model EMPTY", "EMPTY: not a Hugging Face model folder ... config.json"},
+		{"up --threads=-1", "--threads -1: want 1 to 1024"},
+		{"up --share=-1,1,1,1", "--share -1: want a number"},
+		{"up --share=1,1,1,nan", "--share NaN: want a number"},
+		{"up --share=1,1,1,inf", "--share +Inf: want a number"},
+		{"up --queue=-1", "--queue -1: want at least 1"},
+		{"up --step-deadline=-1s", "--step-deadline -1s ... want at least 1ms"},
+		{"up --load-deadline=1us", "--load-deadline 1µs ... want at least 1ms"},
+		{"up --sync-deadline=-1s", "--sync-deadline -1s ... want at least 1ms"},
+		{"up --log-dir /dev/null/x", "--log-dir: mkdir /dev/null"},
+		{"up --listen nonsense", `--listen: "nonsense" ... want HOST:PORT`},
+		{"up --listen 127.0.0.1:99999", "--listen: ... port between 0 and 65535"},
+		{"up --listen 0.0.0.0:0", "no API key"},
+		{"up --listen 0.0.0.0:0 --api-key=BLANK", "--api-key: key 1 of 1 is empty"},
+		{"coordinator --api-key=BLANK", "--api-key: key 1 of 1 is empty"},
+		{"coordinator --listen nonsense", `--listen: "nonsense" ... want HOST:PORT`},
+		{"coordinator --listen 127.0.0.1:0 --join nonsense", `--join: "nonsense" is not host:port`},
+		{"node --join 127.0.0.1:1 --model /nope", "/nope: no such file ... config.json ... --model bus"},
+		{"node --join 127.0.0.1:1 --threads=-1", "--threads -1: want 1 to 1024"},
+		{"node --join 127.0.0.1:1 --share=nan", "--share NaN: want nothing negative"},
+		{"node --join nonsense", `--join: "nonsense" is not host:port`},
+		{"demo --tokens 0", "--tokens 0: want at least 1"},
+		{"demo --nodes 0", "--nodes 0: want 1 to 64"},
+		{"plan -m /nope", "/nope/config.json: no such file ... deepseek-r1"},
+		{"plan -m EMPTY", "EMPTY/config.json: no such file ... deepseek-r1"},
+		{"plan -m nope", `no model is called "nope" ... deepseek-r1`},
+		{"plan --rows " + big, "want 1 to 256 sockets, 1 to 65536 rows"},
+		{"verify /nope", "/nope: no such file ... config.json, or a .gguf file"},
+		{"verify --nodes 2,0", "--nodes 0: want 1 to 256"},
+		{"tokenize --model /nope x", "/nope: no such file ... tokenizer.json, or a .gguf file"},
+		{"eval ruler --model /nope", "/nope: no such file ... tokenizer.json, or a .gguf file"},
+		{"eval ruler --threads 100000", "--threads 100000: want 1 to 1024"},
+		{"eval ruler --timeout=-1s", "--timeout -1s: want a time"},
+	} {
+		var args []string
+		for _, a := range strings.Fields(c.args) {
+			args = append(args, strings.NewReplacer("EMPTY", empty, "BLANK", " ").Replace(a))
+		}
+		var said, out bytes.Buffer
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		status := run(env{ctx: ctx, stdin: strings.NewReader(""), stdout: &out, stderr: &said}, args)
+		cancel()
+		rest, found := said.String(), true
+		for _, want := range strings.Split(strings.ReplaceAll(c.want, "EMPTY", empty), " ... ") {
+			if found {
+				_, rest, found = strings.Cut(rest, want)
+			}
+		}
+		if status != 1 || !found || out.Len() > 0 || strings.Count(said.String(), "\n") != 1 {
+			t.Errorf("shoal %s: status %d, want 1 and one line with %q: %s%s", c.args, status, c.want, &out, &said)
+		}
+	}
+	if _, err := os.Stat(cache); !os.IsNotExist(err) {
+		t.Errorf("something was begun: %s: %v", cache, err)
+	}
+}
