@@ -96,7 +96,7 @@ func (f *listenFlags) check() error {
 		}
 	}
 	if _, _, err := security.HostPort(f.Listen); err != nil {
-		return fmt.Errorf("--listen: %w: want HOST:PORT, as in 127.0.0.1:8080", err)
+		return fmt.Errorf("--listen %q is not HOST:PORT, as in 127.0.0.1:8080", f.Listen)
 	}
 	return security.CheckAPIBind(f.Listen, len(f.APIKey) > 0)
 }
