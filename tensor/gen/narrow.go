@@ -1,0 +1,216 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// narrow is quant without VNNI and for any number of panels, in the order in which
+// the weights lie in memory: half a panel at a time, whose integer sums are all that
+// registers hold. The float32 sums stay in the unit's place on the stack, which is
+// in the first-level cache; so one load of a weight serves six tokens, and a group
+// of four panels is one rising stream.
+func (g *gen) narrow(q quantType, c int) {
+	a := g.fn(narrowName(g.isa, q.name, c), "tileArgs")
+	w, scales := g.field(a, argW), g.field(a, argScales)
+	x := g.rows(g.field(a, argX), g.field(a, argLdx), c)
+	steps, nsteps := g.field(a, argSteps), g.field(a, argNsteps)
+	stack, pf := g.field(a, argStack), g.field(a, argPf)
+	k, panel, end := g.GP64(), g.GP64(), g.field(a, argPanels) // panel counts 64 bytes each
+	g.SHLQ(operand.U8(6), end)
+	n := g.narrowConstants(q)
+	of := func(base reg.Register, scale, disp int) operand.Mem {
+		return operand.Mem{Base: base, Index: panel, Scale: uint8(scale), Disp: disp}
+	}
+	at := func(base reg.Register, i, t int) operand.Mem { return of(base, 1, t*stackRow+i*32) }
+	label := 0
+	panels := func(body func()) {
+		label++
+		l := fmt.Sprintf("panel%d", label)
+		g.XORQ(panel, panel)
+		g.Label(l)
+		body()
+		g.ADDQ(operand.U8(64), panel)
+		g.CMPQ(panel, end)
+		g.JNE(operand.LabelRef(l))
+	}
+	each := func(f func(i, t int)) {
+		panels(func() {
+			for t := range c {
+				f(0, t)
+				f(1, t)
+			}
+		})
+	}
+
+	g.Label("unit")
+	zero := g.vec()
+	g.zero(zero)
+	each(func(i, t int) { g.VMOVUPS(zero, at(stack, i, t)) })
+	g.MOVQ(mem(steps, 0), k)
+	g.Label("loop")
+	panels(func() {
+		for i := range 2 {
+			sums := g.narrowBlock(q, n, func(l int) operand.Mem { return of(w, q.loads, l*64+i*32) }, x, c)
+			half := g.GP64() // panel/2: 32 bytes of scales a panel
+			g.MOVQ(panel, half)
+			g.SHRQ(operand.U8(1), half)
+			ws := g.vec()
+			g.VCVTPH2PS(operand.Mem{Base: scales, Index: half, Scale: 1, Disp: i * 16}, ws)
+			for t := range c {
+				s := g.vec()
+				g.VBROADCASTSS(x.at(t, recordScale), s)
+				g.VMULPS(ws, s, s)
+				g.VCVTDQ2PS(sums[t], sums[t])
+				g.VFMADD213PS(at(stack, i, t), sums[t], s)
+				g.VMOVUPS(s, at(stack, i, t))
+			}
+		}
+		// Many tokens take several passes over these weights, each of which fetches
+		// a part of the next ones.
+		lines := q.loads
+		if c > 2 {
+			lines /= 2
+		}
+		for l := range lines {
+			g.PREFETCHT0(of(pf, lines, l*64))
+		}
+	})
+	if c <= 2 { // the scales of the block ahead, behind its panels
+		for line := range 2 {
+			g.PREFETCHT0(operand.Mem{Base: pf, Index: end, Scale: uint8(q.loads), Disp: line * 64})
+		}
+	}
+	g.ADDQ(mem(a, argAdvance), w)
+	g.ADDQ(mem(a, argAdvance), scales)
+	g.advance(x, operand.U8(recordBytes))
+	g.ADDQ(mem(a, argPfStep), pf)
+	g.SUBQ(operand.U8(32), k)
+	g.JNZ(operand.LabelRef("loop"))
+
+	merges, level, below := g.field(steps, 8), g.field(a, argLevel), g.GP64()
+	g.counted("merge", merges, func() {
+		g.MOVQ(stack, below)
+		g.SUBQ(level, below)
+		each(func(i, t int) {
+			v := g.vec()
+			g.VMOVUPS(at(stack, i, t), v)
+			g.VADDPS(at(below, i, t), v, v)
+			g.VMOVUPS(v, at(below, i, t))
+		})
+		g.MOVQ(below, stack)
+		g.SUBQ(operand.U8(1), merges)
+	})
+	g.SUBQ(operand.U8(1), nsteps)
+	g.JZ(operand.LabelRef("last"))
+	g.ADDQ(level, stack)
+	g.ADDQ(operand.U8(16), steps)
+	g.JMP(operand.LabelRef("unit"))
+	g.Label("last")
+	out, ld := g.field(a, argOut), g.field(a, argLdout)
+	for t := range c {
+		panels(func() {
+			for i := range 2 {
+				v := g.vec()
+				g.VMOVUPS(at(stack, i, t), v)
+				g.VMOVUPS(v, of(out, 1, i*32))
+			}
+		})
+		g.ADDQ(ld, out)
+	}
+	g.ret()
+}
+
+func narrowName(is isa, dt string, c int) string { return fmt.Sprintf("tile%sx%d%s", dt, c, is.name) }
+
+// narrowRegisters are a narrow tile's constants.
+type narrowRegisters struct{ ones, bias, mask, code reg.VecVirtual }
+
+func (g *gen) narrowConstants(q quantType) (n narrowRegisters) {
+	load := func(m operand.Mem) reg.VecVirtual {
+		v := g.vec()
+		g.VMOVDQU(m, v)
+		return v
+	}
+	n.ones = load(g.konst("ones16", 0x00010001))
+	switch q.name {
+	case "Q8_0":
+		n.bias = load(g.konst("bias128", 0x80808080))
+	case "IQ4_NL":
+		n.code = load(g.code())
+		fallthrough
+	default:
+		n.mask = load(g.konst("nibble", 0x0f0f0f0f))
+	}
+	return n
+}
+
+// narrowBlock returns the integer sums of a block of 8 rows. Signed weights lend the
+// token their sign and are multiplied by their magnitude; 16-bit pairs then hold at
+// most 127*127*2, and are widened one by one. Those of Q4_0 hold 15*127*2, and all
+// eight of a block fit 16 bits.
+func (g *gen) narrowBlock(q quantType, n narrowRegisters, at func(l int) operand.Mem, x rows, c int) []reg.VecVirtual {
+	sums := make([]reg.VecVirtual, c)
+	add := func(t int, p reg.VecVirtual, sum func(a, b, c operand.Op)) {
+		if sums[t] == nil {
+			sums[t] = p
+			return
+		}
+		sum(p, sums[t], sums[t])
+	}
+	signed := func(w reg.VecVirtual, group int) {
+		abs := g.vec()
+		g.VPABSB(w, abs)
+		for t := range c {
+			p := g.vec()
+			g.VPBROADCASTD(x.at(t, 4*group), p)
+			g.VPSIGNB(w, p, p)
+			g.VPMADDUBSW(p, abs, p)
+			g.VPMADDWD(n.ones, p, p)
+			add(t, p, func(a, b, c operand.Op) { g.VPADDD(a, b, c) })
+		}
+	}
+	if q.loads == 8 {
+		for l := range q.loads {
+			w := g.vec()
+			g.VPXOR(at(l), n.bias, w)
+			signed(w, l)
+		}
+		return sums
+	}
+	for l := range q.loads {
+		v := g.vec()
+		g.VMOVDQU(at(l), v)
+		for part := range 2 {
+			w := g.vec()
+			if part == 0 {
+				g.VPAND(v, n.mask, w)
+			} else {
+				g.VPSRLD(operand.U8(4), v, w)
+				g.VPAND(w, n.mask, w)
+			}
+			if n.code != nil {
+				g.VPSHUFB(w, n.code, w)
+				signed(w, l+4*part)
+				continue
+			}
+			for t := range c {
+				p := g.vec()
+				g.VPBROADCASTD(x.at(t, 4*(l+4*part)), p)
+				g.VPMADDUBSW(p, w, p)
+				add(t, p, func(a, b, c operand.Op) { g.VPADDW(a, b, c) })
+			}
+		}
+	}
+	if n.code == nil {
+		for t := range c {
+			start := g.vec()
+			g.VPBROADCASTD(x.at(t, recordStart), start)
+			g.VPMADDWD(n.ones, sums[t], sums[t])
+			g.VPADDD(start, sums[t], sums[t])
+		}
+	}
+	return sums
+}
