@@ -1,12 +1,14 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -67,6 +69,8 @@ type BatchRow struct {
 	TokensOver  float64 `json:"tokens_over_first"`
 	DecodePerS  float64 `json:"decode_tokens_per_s"` // generated, in the fastest decodeSteps steps of all those sequences
 	DecodeOver  float64 `json:"decode_over_first"`
+	MedianPerS  float64 `json:"decode_median_tokens_per_s"` // in the median of all such steps
+	MedianOver  float64 `json:"decode_median_over_first"`
 	TTFT        float64 `json:"median_ttft_s"`
 	Failed      int     `json:"failed"`
 }
@@ -109,6 +113,9 @@ func (b *Batch) add(row *BatchRow) {
 		last.DecodeOver = last.DecodePerS / first.DecodePerS
 		last.TokensOver = last.TokensPerS / first.TokensPerS
 	}
+	if first.MedianPerS > 0 {
+		last.MedianOver = last.MedianPerS / first.MedianPerS
+	}
 }
 
 // embedded is a cluster of one socket in this process.
@@ -140,7 +147,7 @@ func runBatch(ctx context.Context, o BatchOptions, policy string, vocab int) (*B
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var streams sync.WaitGroup
-	emitted := make(chan time.Duration, 4096) // since the start, of every token
+	emitted := make(chan token, 4096)
 	firsts, failed := make(chan time.Duration, o.Requests), make(chan error, o.Requests)
 	began := time.Now()
 	for i := range o.Requests {
@@ -152,7 +159,7 @@ func runBatch(ctx context.Context, o BatchOptions, policy string, vocab int) (*B
 			first := true
 			for e := range events {
 				if e.Token != api.NoToken {
-					emitted <- time.Since(began)
+					emitted <- token{i, time.Since(began)}
 					if first {
 						firsts <- time.Since(began)
 					}
@@ -165,14 +172,14 @@ func runBatch(ctx context.Context, o BatchOptions, policy string, vocab int) (*B
 		})
 	}
 	go func() { streams.Wait(); close(emitted) }()
-	var at []time.Duration
+	var tokens []token
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
 	for open := true; open; {
 		select {
 		case t, ok := <-emitted:
 			if open = ok; ok {
-				at = append(at, t)
+				tokens = append(tokens, t)
 			}
 		case <-look.C:
 			sequences := 0
@@ -185,8 +192,8 @@ func runBatch(ctx context.Context, o BatchOptions, policy string, vocab int) (*B
 	}
 	row.Seconds = time.Since(began).Seconds()
 	row.Failed = len(failed)
-	row.TokensPerS = float64(len(at)) / row.Seconds
-	row.DecodePerS = bestRate(at, decodeSteps*row.Sequences)
+	row.TokensPerS = float64(len(tokens)) / row.Seconds
+	row.DecodePerS, row.MedianPerS = rates(tokens, row.Sequences, decodeSteps)
 	row.TTFT = middleOf(firsts)
 	if row.Failed == o.Requests {
 		return nil, <-failed
@@ -208,15 +215,48 @@ func request(i int, o BatchOptions, vocab int) *api.Request {
 // between two prompts.
 const decodeSteps = 24
 
-// bestRate is the densest run of n tokens, in tokens a second.
-func bestRate(at []time.Duration, n int) float64 {
-	n, best := min(n, len(at)/2), 0.0
-	for i := 0; n > 0 && i+n < len(at); i++ {
-		if d := at[i+n] - at[i]; d > 0 {
-			best = max(best, float64(n)/d.Seconds())
+// token is one that sequence seq got, at a time since the start.
+type token struct {
+	seq int
+	at  time.Duration
+}
+
+// rates are the fastest and the median, in tokens a second, of all runs of `steps` steps in
+// which so many sequences decode and nothing else is done: each of them gets that many
+// tokens, or one less or more, and no other sequence any.
+func rates(tokens []token, sequences, steps int) (best, median float64) {
+	slices.SortStableFunc(tokens, func(a, b token) int { return cmp.Compare(a.at, b.at) })
+	n := steps * sequences
+	got := map[int]int{} // of the last n tokens
+	var all []float64
+	for i, t := range tokens {
+		got[t.seq]++
+		if i < n {
+			continue
+		}
+		if first := tokens[i-n].seq; got[first] == 1 {
+			delete(got, first)
+		} else {
+			got[first]--
+		}
+		if d := t.at - tokens[i-n].at; d > 0 && len(got) == sequences && even(got, steps) {
+			all = append(all, float64(n)/d.Seconds())
 		}
 	}
-	return best
+	if len(all) == 0 {
+		return 0, 0
+	}
+	slices.Sort(all)
+	return all[len(all)-1], all[len(all)/2]
+}
+
+func even(got map[int]int, steps int) bool {
+	for _, n := range got {
+		if n < steps-1 || n > steps+1 {
+			return false
+		}
+	}
+	return true
 }
 
 // middleOf is the median of what a full channel holds.

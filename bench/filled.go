@@ -102,5 +102,7 @@ func runFilled(ctx context.Context, o BatchOptions, spec string, weights, kv ten
 	row.Seconds = mean(took).Seconds() * float64(len(took))
 	row.DecodePerS = float64(row.Sequences) / slices.Min(took).Seconds()
 	row.TokensPerS = float64(row.Sequences) / mean(took).Seconds()
+	slices.Sort(took)
+	row.MedianPerS = float64(row.Sequences) / took[len(took)/2].Seconds()
 	return row, nil
 }

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -43,22 +44,37 @@ func TestHeldIsWhatFits(t *testing.T) {
 	}
 }
 
-func TestBestRate(t *testing.T) {
-	var at []time.Duration
-	for i := range 40 { // slow, then ten times as fast, then slow
+// TestRates: three sequences decode, in steps of 100 ms and, for a while, of 10; then one
+// ends, a prompt is read, and two decode fast.
+func TestRates(t *testing.T) {
+	var tokens []token
+	now := time.Duration(0)
+	step := func(d time.Duration, seqs ...int) {
+		now += d
+		for _, s := range seqs {
+			tokens = append(tokens, token{s, now})
+		}
+	}
+	for i := range 60 {
 		d := 100 * time.Millisecond
-		if i >= 10 && i < 30 {
+		if i >= 10 && i < 25 {
 			d = 10 * time.Millisecond
 		}
-		at = append(at, d)
-		if i > 0 {
-			at[i] += at[i-1]
-		}
+		step(d, 1, 2, 3)
 	}
-	if r := bestRate(at, 10); r < 99 || r > 101 {
-		t.Errorf("%.1f tokens/s, want 100", r)
+	for range 50 {
+		step(time.Millisecond, 1, 2)
 	}
-	if r := bestRate(nil, 10); r != 0 {
-		t.Error(r)
+	for range 50 {
+		step(time.Millisecond, 1, 2, 4)
+		step(time.Millisecond, 1, 2)
+	}
+	slices.Reverse(tokens) // streams come in any order
+	best, median := rates(tokens, 3, 10)
+	if best < 299 || best > 301 || median < 29 || median > 31 {
+		t.Errorf("%.1f and %.1f tokens/s, want 300 and 30", best, median)
+	}
+	if best, _ := rates(tokens, 5, 10); best != 0 {
+		t.Errorf("%.1f tokens/s of five sequences", best)
 	}
 }
