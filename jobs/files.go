@@ -67,9 +67,11 @@ type FileStore interface {
 type Files struct {
 	dir string
 
-	mu    sync.Mutex
-	all   map[string]File
-	total int64
+	mu      sync.Mutex
+	all     map[string]File
+	total   int64 // their bytes
+	writing int   // files that are being written
+	written int64 // their bytes so far
 }
 
 // OpenFiles makes or reads a folder; what was not finished is removed.
@@ -105,12 +107,11 @@ func OpenFiles(dir string) (*Files, error) {
 
 // Put implements FileStore.
 func (f *Files) Put(_ context.Context, id, name, purpose string, created int64, r io.Reader) (_ File, err error) {
-	f.mu.Lock()
-	room, count := maxFilesBytes-f.total, len(f.all)
-	f.mu.Unlock()
-	if count >= maxFiles || room <= 0 {
-		return File{}, fmt.Errorf("%w: %d files hold all of %d bytes; delete some", ErrFileSize, count, int64(maxFilesBytes))
+	c, err := f.claim()
+	if err != nil {
+		return File{}, err
 	}
+	defer c.release()
 	tmp, err := os.CreateTemp(f.dir, "*.tmp")
 	if err != nil {
 		return File{}, fmt.Errorf("jobs: %w", err)
@@ -122,13 +123,14 @@ func (f *Files) Put(_ context.Context, id, name, purpose string, created int64, 
 		}
 	}()
 	h := sha256.New()
-	limit := min(room, maxFileBytes)
-	n, err := io.Copy(io.MultiWriter(tmp, h), io.LimitReader(r, limit+1))
-	if err != nil {
+	n, err := io.Copy(io.MultiWriter(c, tmp, h), io.LimitReader(r, maxFileBytes+1))
+	switch {
+	case errors.Is(err, ErrFileSize):
+		return File{}, err
+	case err != nil:
 		return File{}, fmt.Errorf("jobs: %w", err)
-	}
-	if n > limit {
-		return File{}, fmt.Errorf("%w: more than %d bytes", ErrFileSize, limit)
+	case n > maxFileBytes:
+		return File{}, fmt.Errorf("%w: more than %d bytes", ErrFileSize, maxFileBytes)
 	}
 	if err = tmp.Sync(); err != nil {
 		return File{}, fmt.Errorf("jobs: %w", err)
@@ -149,6 +151,46 @@ func (f *Files) Put(_ context.Context, id, name, purpose string, created int64, 
 	f.total += n - f.all[id].Bytes
 	f.all[id] = x
 	return x, nil
+}
+
+// claim is the room of a file that is being written: uploads that come at once share
+// what is left.
+type claim struct {
+	files *Files
+	bytes int64
+}
+
+func (f *Files) claim() (*claim, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if count := len(f.all) + f.writing; count >= maxFiles || f.total+f.written >= maxFilesBytes {
+		return nil, f.full(count)
+	}
+	f.writing++
+	return &claim{files: f}, nil
+}
+
+// full is told with mu held.
+func (f *Files) full(count int) error {
+	return fmt.Errorf("%w: %d files, of at most %d, hold %d of %d bytes; delete some", ErrFileSize, count, maxFiles, f.total+f.written, int64(maxFilesBytes))
+}
+
+// Write takes room for bytes that are about to be written.
+func (c *claim) Write(p []byte) (int, error) {
+	f, n := c.files, int64(len(p))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n > maxFilesBytes-f.total-f.written {
+		return 0, f.full(len(f.all) + f.writing)
+	}
+	c.bytes, f.written = c.bytes+n, f.written+n
+	return len(p), nil
+}
+
+func (c *claim) release() {
+	c.files.mu.Lock()
+	defer c.files.mu.Unlock()
+	c.files.writing, c.files.written = c.files.writing-1, c.files.written-c.bytes
 }
 
 func (f *Files) path(id, kind string) string { return filepath.Join(f.dir, id+"."+kind) }

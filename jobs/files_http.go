@@ -49,14 +49,17 @@ func (v *Service) upload(w http.ResponseWriter, r *http.Request) (File, error) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil || parts > 16 {
-			return File{}, fileProblem(err)
+		if err != nil {
+			return File{}, fileProblem(sendError{err})
+		}
+		if parts > 16 {
+			return File{}, api.Problem{Status: http.StatusBadRequest, Message: "The multipart body has too many parts."}
 		}
 		switch p.FormName() {
 		case "purpose":
 			b, err := io.ReadAll(io.LimitReader(p, 64))
 			if err != nil {
-				return File{}, fileProblem(err)
+				return File{}, fileProblem(sendError{err})
 			}
 			purpose = string(b)
 		case "file":
@@ -67,7 +70,7 @@ func (v *Service) upload(w http.ResponseWriter, r *http.Request) (File, error) {
 			if len(name) > 255 || !utf8.ValidString(name) {
 				return File{}, api.Problem{Status: http.StatusBadRequest, Param: "file", Message: "The file's name must be UTF-8 of at most 255 bytes."}
 			}
-			if f, err = v.files.Put(r.Context(), "file-"+newID(), name, "batch", v.store.now()/1000, p); err != nil {
+			if f, err = v.files.Put(r.Context(), "file-"+newID(), name, "batch", v.store.now()/1000, sentBy{p}); err != nil {
 				return File{}, fileProblem(err)
 			}
 			have = true
@@ -95,17 +98,35 @@ func (b patientBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
+// sentBy marks what keeps a part from being read as the sender's, not the store's.
+type sentBy struct{ r io.Reader }
+
+type sendError struct{ error }
+
+func (e sendError) Unwrap() error { return e.error }
+
+func (s sentBy) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = sendError{err}
+	}
+	return n, err
+}
+
 func fileProblem(err error) error {
 	var big *http.MaxBytesError
+	var sent sendError
 	switch {
-	case err == nil:
-		return api.Problem{Status: http.StatusBadRequest, Message: "The multipart body has too many parts."}
 	case errors.As(err, &big), errors.Is(err, ErrFileSize):
 		return api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "file_too_large", Param: "file", Message: fmt.Sprintf("A file may have %d bytes: %v.", maxFileBytes, err)}
 	case errors.Is(err, ErrNoFile):
 		return api.Problem{Status: http.StatusNotFound, Code: "file_not_found", Message: err.Error() + "."}
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return api.Problem{Status: http.StatusBadRequest, Message: "The multipart body ends too soon."}
+	case errors.As(err, &sent) && errors.Is(err, os.ErrDeadlineExceeded):
+		return api.Problem{Status: http.StatusRequestTimeout, Code: "body_not_read", Message: "The rest of the multipart body did not come in time."}
+	case errors.As(err, &sent):
+		return api.Problem{Status: http.StatusBadRequest, Message: "The multipart body cannot be read: " + sent.Error() + "."}
 	}
 	return problemOf(err)
 }

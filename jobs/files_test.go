@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"shoal/api"
 	"shoal/collective/natsbus"
 )
 
@@ -111,6 +112,79 @@ func TestFileStoresAgree(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestUploadsShareTheRoom: what is being written counts, so that uploads that come at
+// once do not take more together than files may.
+func TestUploadsShareTheRoom(t *testing.T) {
+	f, err := OpenFiles(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.total = maxFilesBytes - 100
+	put := func(id string, bytes int) error {
+		_, err := f.Put(t.Context(), id, id, "batch", 1, strings.NewReader(randomText(bytes)))
+		return err
+	}
+	pr, pw := io.Pipe()
+	defer pr.Close()
+	done := make(chan error, 1)
+	go func() {
+		_, err := f.Put(t.Context(), "file-a", "a", "batch", 1, pr)
+		done <- err
+	}()
+	for _, n := range []int{60, 1} { // the second is read when the first has been written
+		if _, err := pw.Write(make([]byte, n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := put("file-b", 60); !errors.Is(err, ErrFileSize) {
+		t.Errorf("60 of 100 bytes beside 60 that are being written: %v", err)
+	}
+	if err := put("file-c", 30); err != nil {
+		t.Error(err)
+	}
+	for i := range maxFiles - 2 {
+		f.all[fmt.Sprint("file-", i)] = File{}
+	}
+	if err := put("file-d", 1); !errors.Is(err, ErrFileSize) {
+		t.Errorf("file %d beside one that is being written: %v", maxFiles-1, err)
+	}
+	pw.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if f.total != maxFilesBytes-9 || f.writing != 0 || f.written != 0 {
+		t.Errorf("%d bytes are left, %d files with %d bytes are being written; want 9, none", maxFilesBytes-f.total, f.writing, f.written)
+	}
+}
+
+// TestUploadThatIsNone: a body that is no multipart body is its sender's fault, and
+// leaves nothing behind.
+func TestUploadThatIsNone(t *testing.T) {
+	h := open(t, NewMemoryLog(), t.TempDir(), &engine{}, Config{})
+	const head = "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n{}\r\n"
+	for what, body := range map[string]string{
+		"nothing":            "",
+		"no boundary":        "hello",
+		"a broken header":    head + "--x\r\nno header\r\n\r\nbatch\r\n--x--\r\n",
+		"text behind a part": head + "--x no end\r\nbatch\r\n--x--\r\n",
+		"cut off":            head + "--x\r\n",
+		"cut off in a part":  head[:len(head)-2],
+		"too many parts":     head + strings.Repeat("--x\r\nContent-Disposition: form-data; name=\"y\"\r\n\r\n\r\n", 20) + "--x--\r\n",
+	} {
+		if status, answer := h.do("POST", "/v1/files", body, "Content-Type", "multipart/form-data; boundary=x"); status != 400 {
+			t.Errorf("%s: %d %v", what, status, answer)
+		}
+	}
+	if left := h.want(200, "GET", "/v1/files", "")["data"].([]any); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	for want, err := range map[int]error{408: sendError{os.ErrDeadlineExceeded}, 400: sendError{io.ErrClosedPipe}, 503: os.ErrDeadlineExceeded} {
+		if status, answer := api.ErrorStatus(fileProblem(fmt.Errorf("jobs: %w", err))); status != want {
+			t.Errorf("%v: %d %s, want %d", err, status, answer, want)
+		}
 	}
 }
 
