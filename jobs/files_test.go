@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"shoal/api"
 	"shoal/collective/natsbus"
@@ -181,10 +183,16 @@ func TestUploadThatIsNone(t *testing.T) {
 	if left := h.want(200, "GET", "/v1/files", "")["data"].([]any); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	for want, err := range map[int]error{408: sendError{os.ErrDeadlineExceeded}, 400: sendError{io.ErrClosedPipe}, 503: os.ErrDeadlineExceeded} {
-		if status, answer := api.ErrorStatus(fileProblem(fmt.Errorf("jobs: %w", err))); status != want {
+	for want, err := range map[int]error{408: os.ErrDeadlineExceeded, 400: io.ErrClosedPipe} { // in the middle of the file
+		r := httptest.NewRequest("POST", "/v1/files", io.MultiReader(strings.NewReader(head), iotest.ErrReader(err)))
+		r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
+		_, err := h.s.upload(httptest.NewRecorder(), r)
+		if status, answer := api.ErrorStatus(err); status != want {
 			t.Errorf("%v: %d %s, want %d", err, status, answer, want)
 		}
+	}
+	if status, answer := api.ErrorStatus(fileProblem(fmt.Errorf("jobs: %w", os.ErrDeadlineExceeded))); status != 503 {
+		t.Errorf("a store that does not answer: %d %s", status, answer)
 	}
 }
 
