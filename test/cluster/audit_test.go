@@ -119,14 +119,18 @@ func (a *audit) follow(look func() api.ClusterState) (stop func()) {
 	return func() { close(ended); <-over }
 }
 
-// returned checks that processes hold no more than before: figures of nodes, and
-// of every node only what one held that had worked undisturbed.
+// returned checks that processes hold no more than before.
 func (a *audit) returned(before, after api.ClusterState) {
+	a.look("I6", len(after.Nodes), kept(before, after)...)
+}
+
+// kept is what processes hold beyond what they held before: figures of nodes, and
+// of every node only what one held that had worked undisturbed.
+func kept(before, after api.ClusterState) (wrong []string) {
 	var goroutines, files, subscriptions int
 	for _, n := range before.Nodes {
 		goroutines, files, subscriptions = max(goroutines, n.Goroutines), max(files, n.OpenFiles), max(subscriptions, n.Subscriptions)
 	}
-	var wrong []string
 	const slackGoroutines, slackFiles = 16, 8 // idle connections and timers come and go
 	for _, n := range after.Nodes {
 		if n.Goroutines > goroutines+slackGoroutines || n.OpenFiles > files+slackFiles || n.Subscriptions > subscriptions {
@@ -137,7 +141,7 @@ func (a *audit) returned(before, after api.ClusterState) {
 			wrong = append(wrong, fmt.Sprintf("I6: %s holds %d bytes of cache", n.ID, n.KVUsedBytes))
 		}
 	}
-	a.look("I6", len(after.Nodes), wrong...)
+	return wrong
 }
 
 // names are the invariants that were broken.

@@ -81,7 +81,7 @@ func schedule(t *testing.T, keyed bool, seed uint64, span time.Duration) {
 		x.waitNodes(4, 2*recoverLimit)
 		t.Logf("%slongest silence %.2f s, epoch %d to %d", what, stall.Seconds(), epoch, x.look().Epoch)
 	}
-	after := x.calm(4)
+	after := x.back(4, before)
 	stop()
 	a.returned(before, after)
 	a.report(t, "I3", "I5", "I6", "I7", "I8")

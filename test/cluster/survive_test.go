@@ -253,7 +253,7 @@ func TestJobsSurviveEverything(t *testing.T) {
 	}
 	clients.Wait()
 	took := time.Since(began)
-	after := p.calm(o.nodes)
+	after := p.back(o.nodes, before)
 	stop()
 	a.returned(before, after)
 
@@ -299,6 +299,21 @@ func (h *httpClient) calm(nodes int) (c api.ClusterState) {
 		return ok, fmt.Sprintf("%+v", c)
 	})
 	return c
+}
+
+// back is calm once no node holds more than before the faults, or once patience is over:
+// a node's figures are a second old, and a server keeps a connection whose end it did not
+// hear of, with its subscription, for a minute at most (docs/decisions/nats-mesh.md). A leak
+// does not go away.
+func (h *httpClient) back(nodes int, before api.ClusterState) api.ClusterState {
+	h.t.Helper()
+	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
+		c, took := h.calm(nodes), time.Since(began)
+		if wrong := kept(before, c); len(wrong) == 0 || took > patience {
+			h.t.Logf("%d nodes hold what they held before after %.1f s, but for %q", nodes, took.Seconds(), wrong)
+			return c
+		}
+	}
 }
 
 // judge checks the lives and reports.
