@@ -346,9 +346,9 @@ func (b *Batch) NextOp() uint64 {
 // last one or not.
 func (b *Batch) Program(sparse, last bool) []Phase {
 	switch {
-	case b.rounded.on && !b.HasPrefill():
+	case b.rounded.own && !b.HasPrefill():
 		return roundedDecode(last)
-	case b.rounded.on:
+	case b.rounded.own:
 		return roundedProgram(b.Place.Mapping, b.qkvLocal(), b.decode > 0, last)
 	}
 	m, ranks, prefill, local := b.Place.Mapping, len(b.Place.Slices), b.HasPrefill(), b.qkvLocal()

@@ -113,7 +113,7 @@ func (w *Weights) Compute(p Phase, index int, b *Batch) {
 
 // projectQKV: QKV[t] = Wqkv . RMSNorm(X[t]) for the rows and columns this rank owes.
 func (w *Weights) projectQKV(b *Batch) {
-	if !b.rounded.on {
+	if !b.rounded.own {
 		b.norm(w.AttnNorm)
 	}
 	if w.Latent != nil {
@@ -186,7 +186,7 @@ func (b *Batch) projectAll(t topology.Range) {
 // multiplyNorm multiplies what was queued by the norms of rows t.
 func (b *Batch) multiplyNorm(t topology.Range) {
 	h := b.Dims.Hidden
-	if b.rounded.on {
+	if b.rounded.own {
 		ld := recordFloats(h)
 		b.Pool.MatMulRounded(b.products, floatBytes(b.rounded.norms[t.Lo*ld:]), 4*ld, t.Len())
 		return
@@ -281,7 +281,7 @@ func (b *Batch) multiplyAttention(y []float32, w *tensor.Weight, t topology.Rang
 func (w *Weights) feedForward(b *Batch) {
 	d, me := b.Dims, b.Place.Slices[b.Rank]
 	all := topology.Range{Lo: 0, Hi: b.T}
-	if !b.rounded.on {
+	if !b.rounded.own {
 		if b.Place.Mapping == topology.Gather {
 			b.addResidual(w.PostAttnNorm, all)
 		}
@@ -335,7 +335,7 @@ func (w *Weights) projectDown(b *Batch) {
 
 func (w *Weights) finish(b *Batch) {
 	h, rows := b.Dims.Hidden, [2]topology.Range{b.summed}
-	if b.rounded.on && b.HasPrefill() {
+	if b.rounded.own && b.HasPrefill() {
 		rows = b.owned(b.Rank)
 	}
 	for _, r := range rows {

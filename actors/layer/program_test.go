@@ -92,17 +92,18 @@ func TestRoundable(t *testing.T) {
 		d            Dims
 		dt           tensor.DType
 		ranks, n     int
-		want, reduce bool // with gather, with reduce
+		want, reduce bool // norms too, with gather, with reduce
+		gather       bool // attention and FFN, with gather
 	}{
-		{d, tensor.Q8_0, 3, roundedRows, true, true},
-		{d, tensor.Q4_0, 2, roundedRows, true, true},
-		{d, tensor.Q8_0, 1, roundedRows, false, false},
-		{d, tensor.Q8_0, 3, roundedRows - 1, false, false},
-		{d, tensor.BF16, 3, roundedRows, false, false},
-		{narrow, tensor.Q8_0, 3, roundedRows, false, false}, // heads of a rank are no whole blocks
-		{d, tensor.Q8_0, 2, 0, false, true},                 // decode alone
-		{d, tensor.Q8_0, 1, 0, false, false},
-		{d, tensor.F32, 2, 0, false, false},
+		{d, tensor.Q8_0, 3, roundedRows, true, true, true},
+		{d, tensor.Q4_0, 2, roundedRows, true, true, true},
+		{d, tensor.Q8_0, 1, roundedRows, false, false, false},
+		{d, tensor.Q8_0, 3, roundedRows - 1, false, false, true},
+		{d, tensor.BF16, 3, roundedRows, false, false, false},
+		{narrow, tensor.Q8_0, 3, roundedRows, false, false, false}, // heads of a rank are no whole blocks
+		{d, tensor.Q8_0, 2, 0, false, true, true},                  // decode alone
+		{d, tensor.Q8_0, 1, 0, false, false, false},
+		{d, tensor.F32, 2, 0, false, false, false},
 	} {
 		for _, m := range []topology.Mapping{topology.Gather, topology.Reduce} {
 			p, want := place(c.ranks, m), c.want
@@ -119,8 +120,8 @@ func TestRoundable(t *testing.T) {
 				if err := b.Reset(p, rank, segments, func(int, []float32, []float32) {}); err != nil {
 					t.Fatal(err)
 				}
-				if b.rounded.on != want {
-					t.Errorf("%v, %s, %d ranks, %d prompt rows, rank %d: %v", c.dt, m, c.ranks, c.n, rank, b.rounded.on)
+				if on := want || m == topology.Gather && c.gather; b.rounded.own != want || b.rounded.on != on {
+					t.Errorf("%v, %s, %d ranks, %d prompt rows, rank %d: norms %v, the rest %v", c.dt, m, c.ranks, c.n, rank, b.rounded.own, b.rounded.on)
 				}
 			}
 		}

@@ -22,7 +22,8 @@ import (
 // A step that only decodes has no price to pay with the mapping reduce: its sums go to
 // the owners of rows as it is, and where they gave their residual rows to all, they now
 // give the rounded norms. Only the last layer keeps the old way, since the head reads
-// every row.
+// every row. With gather, steps of few prompt rows or none round what attention and the
+// FFN give, for which nothing has to be owned.
 
 // roundedRows are the prompt rows of a step from which this is done: below, another
 // synchronisation costs more than the bytes.
@@ -30,7 +31,8 @@ const roundedRows = 32
 
 // rounded is the state of such a step.
 type rounded struct {
-	on    bool
+	on    bool        // for what attention and the FFN give
+	own   bool        // for norms too: each rank keeps the residual stream of its rows
 	norms []float32   // (T, recordFloats(Hidden)): records of the norm of X
 	mid   []float32   // (T, recordFloats(attnCols)) of attention, then (T, recordFloats(FFN)) of activations
 	part  [][]float32 // ScatterDown, ScatterPrompt: some rows of partial
@@ -41,19 +43,20 @@ type rounded struct {
 // travel as tiles do.
 func recordFloats(cols int) int { return tensor.RoundedBytes(cols) / 4 }
 
-// roundable says whether this step is such a one: a function of what all ranks know.
-func (b *Batch) roundable() bool {
+// roundable says what of this step is rounded: a function of what all ranks know.
+func (b *Batch) roundable() (on, own bool) {
 	d := b.Dims
 	whole := func(n int) bool { return n%tensor.BlockWidth == 0 }
-	free := b.Place.Mapping == topology.Reduce && !b.HasPrefill()
-	return len(b.Place.Slices) > 1 && (free || b.T-b.decode >= roundedRows) && tensor.Quantised(b.Type) && d.MoE.Experts == 0 && d.Latent.Rank == 0 &&
+	on = len(b.Place.Slices) > 1 && tensor.Quantised(b.Type) && d.MoE.Experts == 0 && d.Latent.Rank == 0 &&
 		whole(d.Hidden) && whole(d.group()*d.HeadDim) && whole(d.FFN)
+	own = on && (b.T-b.decode >= roundedRows || b.Place.Mapping == topology.Reduce && !b.HasPrefill())
+	return on && (own || b.Place.Mapping == topology.Gather), own
 }
 
 // prepare makes room.
 func (r *rounded) prepare(b *Batch) {
 	d := b.Dims
-	if r.on = b.roundable(); !r.on {
+	if r.on, r.own = b.roundable(); !r.on {
 		return
 	}
 	rows := b.MaxRows()
