@@ -173,7 +173,7 @@ func runBatch(ctx context.Context, o BatchOptions, policy string, vocab int) (*B
 	}
 	go func() { streams.Wait(); close(emitted) }()
 	var tokens []token
-	look := time.NewTicker(5 * time.Millisecond)
+	look := time.NewTicker(25 * time.Millisecond)
 	defer look.Stop()
 	for open := true; open; {
 		select {
