@@ -149,10 +149,7 @@ func (c *core) placed(g *Group) {
 func (c *core) unplaced(w topology.Withdraw) {
 	now := time.Now()
 	c.withdrawn.CompareAndSwap(nil, &now)
-	c.stepper.figures.mu.Lock()
-	began := c.stepper.figures.flight
-	c.stepper.figures.mu.Unlock()
-	c.recovery.withdrawn(w, began, now)
+	c.recovery.withdrawn(w, c.stepper.figures.broken(), now)
 	if !w.Grown {
 		c.recoveries.Add(1)
 	}

@@ -26,9 +26,9 @@ func newRecovery() *recovery {
 	return r
 }
 
-// withdrawn notes why a placement ended, and how long the step in flight had gone
-// on by then, which bounds the time that noticing the fault took. began is zero
-// when no step was in flight.
+// withdrawn notes why a placement ended, and how long ago the step had begun that was in
+// flight, or had just failed, which bounds the time that noticing the fault took. began
+// is zero when there was none.
 func (r *recovery) withdrawn(w topology.Withdraw, began, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -93,7 +93,7 @@ type figures struct {
 	last    time.Time
 	total   StepTotals
 	copied  uint64    // bytes to replicas
-	flight  time.Time // when the step in flight began; zero: none is
+	flight  time.Time // when the step in flight, or that has broken its epoch, began; zero: there is none
 	epoch   uint32
 	pace    topology.Pace
 }
@@ -131,6 +131,26 @@ func (f *figures) start(at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.flight = at
+}
+
+// end notes that the step that began then is done. One that fails is kept for broken: its
+// epoch is about to end.
+func (f *figures) end(began time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.flight.Equal(began) {
+		f.flight = time.Time{}
+	}
+}
+
+// broken is when the step began that the end of a placement has cut off or followed; zero:
+// there was none.
+func (f *figures) broken() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	began := f.flight
+	f.flight = time.Time{}
+	return began
 }
 
 func (f *figures) note(took time.Duration, replies []*proto.StepReply) {
@@ -171,7 +191,6 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 	s.figures.begin(p.Tokens())
 	began := time.Now()
 	s.figures.start(began)
-	defer s.figures.start(time.Time{})
 	ctx, hung := s.watch(ctx, g, p)
 	replies, errs := g.step(ctx, stepRequest(p, s.deadline))
 	hung()
@@ -197,6 +216,7 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 		return batcher.StepDone{}, errors.New(strings.Join(failed, "; "))
 	}
 	took := time.Since(began)
+	s.figures.end(began)
 	s.figures.note(took, replies)
 	s.keepPace(g, took, replies)
 	return stepDone(p, replies), nil

@@ -1,0 +1,30 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+)
+
+// TestBrokenStep: a step that a lost node breaks counts whether it fails before its
+// placement ends or after, and counts once.
+func TestBrokenStep(t *testing.T) {
+	at := time.Unix(100, 0)
+	var f figures
+	f.start(at) // in flight, then cut off
+	if got := f.broken(); !got.Equal(at) {
+		t.Errorf("in flight: %v", got)
+	}
+	if got := f.broken(); !got.IsZero() {
+		t.Errorf("counted again: %v", got)
+	}
+	f.start(at)
+	f.end(at)
+	if got := f.broken(); !got.IsZero() {
+		t.Errorf("done before: %v", got)
+	}
+	f.start(at.Add(time.Second)) // of the next epoch, while the old one's is still coming back
+	f.end(at)
+	if got := f.broken(); !got.Equal(at.Add(time.Second)) {
+		t.Errorf("an older step ended it: %v", got)
+	}
+}
