@@ -15,7 +15,7 @@ type RecoveryState struct {
 	RestoredCaches   uint64            `json:"restored_caches"`   // went on where they were, in a new epoch
 	RestoredReplicas uint64            `json:"restored_replicas"` // went on from a copy on another node
 	ReplicaBytes     uint64            `json:"replica_bytes"`     // sent to copies
-	Detection        Durations         `json:"detection"`         // from the start of the step in flight to the end of its placement
+	Detection        Durations         `json:"detection"`         // from the start of the step in flight, or just failed, to the end of its placement
 	Stall            Durations         `json:"stall"`             // from the end of a placement to the next that serves
 	Placements       map[string]uint64 `json:"placement_changes"` // serving placements withdrawn, by reason
 }
@@ -65,7 +65,7 @@ func newRecoveryCollector() recoveryCollector {
 		caches:    desc("shoal_restored_caches_total", "Caches that went on in a new epoch: the owner's own, or a replica.", "from"),
 		bytes:     desc("shoal_replica_bytes_total", "Bytes of cache rows that were sent to replicas."),
 		changes:   desc("shoal_placement_changes_total", "Serving placements that were withdrawn, by reason.", "reason"),
-		detection: desc("shoal_detection_seconds", "From the start of the step in flight to the end of its placement, when a fault ended it."),
+		detection: desc("shoal_detection_seconds", "From the start of the step in flight, or just failed, to the end of its placement, when a fault ended it."),
 		stall:     desc("shoal_stall_seconds", "From the end of a placement to the next that serves."),
 	}
 }

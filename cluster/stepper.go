@@ -120,27 +120,12 @@ func (c *core) StepTotals() StepTotals {
 	return c.stepper.figures.total
 }
 
-func (f *figures) begin(rows int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.total.Rows += uint64(rows)
-}
-
-// start notes when the step in flight began.
-func (f *figures) start(at time.Time) {
+// begin notes a step and when it began.
+func (f *figures) begin(at time.Time, rows int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.flight = at
-}
-
-// end notes that the step that began then is done. One that fails is kept for broken: its
-// epoch is about to end.
-func (f *figures) end(began time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.flight.Equal(began) {
-		f.flight = time.Time{}
-	}
+	f.total.Rows += uint64(rows)
 }
 
 // broken is when the step began that the end of a placement has cut off or followed; zero:
@@ -153,9 +138,13 @@ func (f *figures) broken() time.Time {
 	return began
 }
 
-func (f *figures) note(took time.Duration, replies []*proto.StepReply) {
+// note notes a step that is done. One that fails is kept for broken: its epoch is about to end.
+func (f *figures) note(began time.Time, took time.Duration, replies []*proto.StepReply) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.flight.Equal(began) {
+		f.flight = time.Time{}
+	}
 	f.steps++
 	f.last = time.Now()
 	f.step += (took - f.step) / 8
@@ -188,9 +177,8 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, s.deadline, fmt.Errorf("cluster: step %d was not done in %v", p.Step, s.deadline))
 	defer cancel()
-	s.figures.begin(p.Tokens())
 	began := time.Now()
-	s.figures.start(began)
+	s.figures.begin(began, p.Tokens())
 	ctx, hung := s.watch(ctx, g, p)
 	replies, errs := g.step(ctx, stepRequest(p, s.deadline))
 	hung()
@@ -216,8 +204,7 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 		return batcher.StepDone{}, errors.New(strings.Join(failed, "; "))
 	}
 	took := time.Since(began)
-	s.figures.end(began)
-	s.figures.note(took, replies)
+	s.figures.note(began, took, replies)
 	s.keepPace(g, took, replies)
 	return stepDone(p, replies), nil
 }

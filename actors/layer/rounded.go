@@ -25,8 +25,8 @@ import (
 // every row. With gather, steps of few prompt rows or none round what attention and the
 // FFN give, for which nothing has to be owned.
 
-// roundedRows are the prompt rows of a step from which this is done: below, another
-// synchronisation costs more than the bytes.
+// roundedRows are the prompt rows of a step from which rows are owned and norms rounded:
+// below, another synchronisation costs more than the bytes.
 const roundedRows = 32
 
 // rounded is the state of such a step.

@@ -10,20 +10,20 @@ import (
 func TestBrokenStep(t *testing.T) {
 	at := time.Unix(100, 0)
 	var f figures
-	f.start(at) // in flight, then cut off
+	f.begin(at, 1) // in flight, then cut off
 	if got := f.broken(); !got.Equal(at) {
 		t.Errorf("in flight: %v", got)
 	}
 	if got := f.broken(); !got.IsZero() {
 		t.Errorf("counted again: %v", got)
 	}
-	f.start(at)
-	f.end(at)
+	f.begin(at, 1)
+	f.note(at, time.Second, nil)
 	if got := f.broken(); !got.IsZero() {
 		t.Errorf("done before: %v", got)
 	}
-	f.start(at.Add(time.Second)) // of the next epoch, while the old one's is still coming back
-	f.end(at)
+	f.begin(at.Add(time.Second), 1) // of the next epoch, while the old one's is still coming back
+	f.note(at, time.Second, nil)
 	if got := f.broken(); !got.Equal(at.Add(time.Second)) {
 		t.Errorf("an older step ended it: %v", got)
 	}
