@@ -3,9 +3,12 @@ package cluster_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
+
+	"shoal/api"
 )
 
 // TestEndpoints drives every route of one server with raw requests, as curl
@@ -226,11 +229,21 @@ func (s *system) refusals() {
 
 func (s *system) clusterState() {
 	s.waitIdle(patience)
-	c := s.state()
+	var c api.ClusterState
+	eventually(s.t, patience, "a report of every node on this epoch", func() (bool, string) {
+		c = s.state()
+		reported := 0
+		for _, n := range c.Nodes {
+			if n.RSSBytes > 0 && n.WeightBytes > 0 {
+				reported++
+			}
+		}
+		return reported == len(c.Nodes), fmt.Sprintf("%d of %d", reported, len(c.Nodes))
+	})
 	total := 0.0
 	for _, n := range c.Nodes {
 		total += n.Share
-		if n.PID == 0 || n.Address == "" || n.State != "ready" || n.KVBudgetBytes == 0 || n.RSSBytes == 0 {
+		if n.PID == 0 || n.Address == "" || n.State != "ready" || n.KVBudgetBytes == 0 {
 			s.t.Errorf("%+v", n)
 		}
 	}
