@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -30,7 +31,8 @@ type Limits struct {
 	DetokenizeToken int   // ids in one /detokenize; 1<<20
 
 	ReadHeaderTimeout time.Duration // 10 s
-	ReadTimeout       time.Duration // body; 60 s
+	ReadTimeout       time.Duration // each further ReadBytes of a body, or its end; 60 s
+	ReadBytes         int           // 1 MiB: with ReadTimeout, 140 kbit/s
 	WriteTimeout      time.Duration // per chunk or body: a slower reader is cut off; 30 s
 	IdleTimeout       time.Duration // between requests of a connection; 120 s
 	RequestTimeout    time.Duration // accepted -> last token; 1 h
@@ -43,7 +45,7 @@ func DefaultLimits() Limits {
 		Prompts: 256, Choices: 256, N: 64, Messages: 4096, Parts: 1024,
 		Stops: 4, StopBytes: 1024, StopTokens: 128, LogitBias: 1024, TopLogprobs: 20, Logprobs: 5,
 		PolicyBytes: 256, DetokenizeToken: 1 << 20,
-		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 60 * time.Second, WriteTimeout: 30 * time.Second,
+		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 60 * time.Second, ReadBytes: 1 << 20, WriteTimeout: 30 * time.Second,
 		IdleTimeout: 120 * time.Second, RequestTimeout: time.Hour,
 	}
 }
@@ -59,7 +61,7 @@ func (l *Limits) fill() {
 		{&l.Prompts, d.Prompts}, {&l.Choices, d.Choices}, {&l.N, d.N}, {&l.Messages, d.Messages}, {&l.Parts, d.Parts},
 		{&l.Stops, d.Stops}, {&l.StopBytes, d.StopBytes}, {&l.StopTokens, d.StopTokens}, {&l.LogitBias, d.LogitBias},
 		{&l.TopLogprobs, d.TopLogprobs}, {&l.Logprobs, d.Logprobs}, {&l.PolicyBytes, d.PolicyBytes},
-		{&l.DetokenizeToken, d.DetokenizeToken},
+		{&l.DetokenizeToken, d.DetokenizeToken}, {&l.ReadBytes, d.ReadBytes},
 	} {
 		or(f.v, f.d)
 	}
@@ -77,11 +79,8 @@ func or[T comparable](v *T, d T) {
 	}
 }
 
-// readBody reads a whole JSON body under the limits and a deadline. After the
-// last byte net/http lifts the deadline by itself, to watch the connection for a
-// disconnect; on an error it stays, for the rest that net/http reads away.
+// readBody reads a whole JSON body under the limits.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiError) {
-	s.hurry(w)
 	if mediaType(r.Header.Get("Content-Type")) != "application/json" {
 		// Also keeps web pages of other origins out: they cannot send this
 		// type without a preflight, which no route answers.
@@ -97,18 +96,15 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiE
 	switch {
 	case errors.As(err, &big):
 		return nil, tooLarge
+	case errors.Is(err, ErrSlowBody):
+		return nil, &apiError{status: http.StatusRequestTimeout, typ: typeInvalid, code: "body_not_read", message: "The request was not read: " + strings.TrimPrefix(err.Error(), "api: ") + "."}
 	case err != nil:
-		return nil, &apiError{status: http.StatusRequestTimeout, typ: typeInvalid, code: "body_not_read", message: "The request body could not be read."}
+		return nil, &apiError{status: http.StatusBadRequest, typ: typeInvalid, code: "body_not_read", message: "The request body cannot be read: " + err.Error() + "."}
 	}
 	if e := checkShape(body, s.cfg.Limits.JSONDepth, s.cfg.Limits.JSONMembers); e != nil {
 		return nil, e
 	}
 	return body, nil
-}
-
-// hurry gives the rest of a request's body its time.
-func (s *Server) hurry(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.cfg.Limits.ReadTimeout)) // unsupported only by test recorders
 }
 
 // checkShape bounds nesting and the members of the top-level object in one pass

@@ -117,20 +117,19 @@ func (s *Server) Handler() http.Handler {
 			s.log.Debug("api: request", "id", sc.id, "method", r.Method, "path", r.URL.Path, "status", w.code(), "took", time.Since(began))
 		}()
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // whoever writes sets one
+		if r.Body != http.NoBody {                                      // else net/http watches the connection already
+			r.Body = s.pace(w, r.Body)
+		}
 		route, allow := find(routes, r.Method, r.URL.Path)
 		if route != nil {
 			name = route.path
 		}
 		key, known := s.keys.find(r)
-		if route == nil || !known {
-			s.hurry(w) // nobody reads this body
-		}
 		switch {
 		case (route == nil || !route.public) && !known:
 			s.unauthorized(w, r)
 		case route != nil && route.method == http.MethodPost:
 			if !s.keys.enter(key) {
-				s.hurry(w)
 				s.writeError(w, &apiError{status: http.StatusTooManyRequests, typ: typeRateLimit, code: "rate_limit_exceeded",
 					message: "This API key has as many requests under way as it may have.", retryAfter: time.Second}, false)
 				return

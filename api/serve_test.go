@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -109,19 +110,34 @@ func TestLargeHeadersAreRefused(t *testing.T) {
 	<-done
 }
 
+// A body that stops, or of which a byte comes now and then, ends its request: where it
+// is read and where nobody reads it.
 func TestSlowBodyTimesOut(t *testing.T) {
-	s := newServer(t, &fakeEngine{}, func(c *Config) { c.Limits.ReadTimeout = 30 * time.Millisecond })
+	s := newServer(t, &fakeEngine{}, func(c *Config) { c.Limits.ReadTimeout, c.Limits.ReadHeaderTimeout = 30*time.Millisecond, patience })
 	url, stop, done := listen(t, s)
-	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_, _ = conn.Write([]byte("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"))
-	_ = conn.SetReadDeadline(time.Now().Add(patience))
-	line, _ := bufio.NewReader(conn).ReadString('\n')
-	if !strings.Contains(line, "408") {
-		t.Errorf("answer %q", line)
+	for to, status := range map[string]string{"POST /v1/completions": "408", "GET /version": "200", "DELETE /nothing": "404"} {
+		for _, drips := range []bool{false, true} {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = conn.Write([]byte(to + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9999999\r\n\r\n{"))
+			var sender sync.WaitGroup
+			if drips {
+				sender.Go(func() {
+					for err := error(nil); err == nil; time.Sleep(time.Millisecond) {
+						_, err = conn.Write([]byte(" "))
+					}
+				})
+			}
+			_ = conn.SetReadDeadline(time.Now().Add(patience))
+			line, err := bufio.NewReader(conn).ReadString('\n')
+			if !strings.Contains(line, status) {
+				t.Errorf("%s, drips %v: answer %q, %v, want %s", to, drips, line, err, status)
+			}
+			conn.Close()
+			sender.Wait()
+		}
 	}
 	stop()
 	<-done

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"syscall"
+	"time"
 
 	"shoal/cluster"
 	"shoal/security"
@@ -74,7 +75,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 			cfg.ID = "standby"
 		}
 		if c.ListenFD == 0 { // else the one who coordinates answers there
-			d := newDoorman(l)
+			d := newDoorman(l, 5*time.Second)
 			cfg.Waits, door = d.say, d.leave
 		}
 		fmt.Fprintf(e.stderr, "standby at %s, in the cluster of %v\n", l.Addr(), c.Join)

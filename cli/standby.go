@@ -18,10 +18,11 @@ type doorman struct {
 	why  atomic.Pointer[string]
 }
 
-func newDoorman(l net.Listener) *doorman {
+// newDoorman answers at l. Bodies, which nobody reads, have the time limit to come.
+func newDoorman(l net.Listener, limit time.Duration) *doorman {
 	d := &doorman{l: &shared{Listener: l}, done: make(chan struct{})}
 	d.say("starting")
-	d.srv = &http.Server{Handler: d, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 1 << 14}
+	d.srv = &http.Server{Handler: d, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: limit, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 1 << 14}
 	go func() {
 		defer close(d.done)
 		_ = d.srv.Serve(d.l)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -29,7 +30,7 @@ func (v *Service) upload(w http.ResponseWriter, r *http.Request) (File, error) {
 	if t, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); t != "multipart/form-data" {
 		return File{}, api.Problem{Status: http.StatusUnsupportedMediaType, Code: "unsupported_media_type", Message: "Send the file as multipart/form-data with the parts 'file' and 'purpose'."}
 	}
-	r.Body = http.MaxBytesReader(w, patientBody{r.Body, http.NewResponseController(w), v.api.Limits().ReadTimeout}, maxFileBytes+(1<<20))
+	r.Body = http.MaxBytesReader(w, r.Body, maxFileBytes+(1<<20))
 	m, err := r.MultipartReader()
 	if err != nil {
 		return File{}, api.Problem{Status: http.StatusBadRequest, Message: "The multipart body cannot be read: " + err.Error() + "."}
@@ -86,18 +87,6 @@ func (v *Service) upload(w http.ResponseWriter, r *http.Request) (File, error) {
 	return f, nil
 }
 
-// patientBody gives every piece of a long upload its time.
-type patientBody struct {
-	io.ReadCloser
-	rc    *http.ResponseController
-	limit time.Duration
-}
-
-func (b patientBody) Read(p []byte) (int, error) {
-	_ = b.rc.SetReadDeadline(time.Now().Add(b.limit)) // unsupported only by test recorders
-	return b.ReadCloser.Read(p)
-}
-
 // sentBy marks what keeps a part from being read as the sender's, not the store's.
 type sentBy struct{ r io.Reader }
 
@@ -123,8 +112,8 @@ func fileProblem(err error) error {
 		return api.Problem{Status: http.StatusNotFound, Code: "file_not_found", Message: err.Error() + "."}
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return api.Problem{Status: http.StatusBadRequest, Message: "The multipart body ends too soon."}
-	case errors.As(err, &sent) && errors.Is(err, os.ErrDeadlineExceeded):
-		return api.Problem{Status: http.StatusRequestTimeout, Code: "body_not_read", Message: "The rest of the multipart body did not come in time."}
+	case errors.As(err, &sent) && errors.Is(err, api.ErrSlowBody):
+		return api.Problem{Status: http.StatusRequestTimeout, Code: "body_not_read", Message: "The file was not accepted: " + strings.TrimPrefix(sent.Error(), "api: ") + "."}
 	case errors.As(err, &sent):
 		return api.Problem{Status: http.StatusBadRequest, Message: "The multipart body cannot be read: " + sent.Error() + "."}
 	}

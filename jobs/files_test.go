@@ -180,16 +180,24 @@ func TestUploadThatIsNone(t *testing.T) {
 			t.Errorf("%s: %d %v", what, status, answer)
 		}
 	}
+	const full = head + "--x\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n"
+	for _, begun := range []string{head[:len(head)-2], full} { // in the middle of the file, and after it
+		for want, err := range map[int]error{408: os.ErrDeadlineExceeded, 400: io.ErrClosedPipe} {
+			r := httptest.NewRequest("POST", "/v1/files", io.MultiReader(strings.NewReader(begun), iotest.ErrReader(err)))
+			r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
+			w := httptest.NewRecorder()
+			h.s.api.Handler().ServeHTTP(w, r)
+			if w.Code != want {
+				t.Errorf("%v after %d bytes: %d %s, want %d", err, len(begun), w.Code, w.Body, want)
+			}
+		}
+	}
 	if left := h.want(200, "GET", "/v1/files", "")["data"].([]any); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	for want, err := range map[int]error{408: os.ErrDeadlineExceeded, 400: io.ErrClosedPipe} { // in the middle of the file
-		r := httptest.NewRequest("POST", "/v1/files", io.MultiReader(strings.NewReader(head), iotest.ErrReader(err)))
-		r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
-		_, err := h.s.upload(httptest.NewRecorder(), r)
-		if status, answer := api.ErrorStatus(err); status != want {
-			t.Errorf("%v: %d %s, want %d", err, status, answer, want)
-		}
+	f := h.s.files.(*Files)
+	if on, err := os.ReadDir(f.dir); err != nil || len(on) > 0 || f.total+f.written != 0 || f.writing != 0 {
+		t.Errorf("left behind: %v on disk, %d + %d bytes, %d being written, %v", on, f.total, f.written, f.writing, err)
 	}
 	if status, answer := api.ErrorStatus(fileProblem(fmt.Errorf("jobs: %w", os.ErrDeadlineExceeded))); status != 503 {
 		t.Errorf("a store that does not answer: %d %s", status, answer)
