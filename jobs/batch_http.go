@@ -120,7 +120,7 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) {
 	case len(spec.Metadata) > 16 || size > 512:
 		bad("metadata", "'metadata' may hold 16 pairs of up to 512 bytes.")
 	case ferr != nil && !errors.Is(ferr, ErrNoFile):
-		v.api.WriteError(w, fileProblem(ferr))
+		v.api.WriteError(w, unreadable("The input file", ferr))
 	case ferr != nil:
 		bad("input_file_id", "There is no file %.80q; upload it with POST /v1/files and purpose \"batch\".", spec.Input)
 	case f.Purpose != "batch":

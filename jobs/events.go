@@ -41,7 +41,7 @@ func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 	if err == nil {
 		var spec Spec
 		if spec, err = v.store.spec(r.Context(), j.id); err != nil {
-			err = unreadable("request", err)
+			err = unreadable("The request of the job", err)
 		} else {
 			task, err = v.task(j.id, j.view().state.Accepted, spec)
 		}
@@ -62,7 +62,8 @@ func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 		if err := f.read(ctx); err != nil {
 			if !errors.Is(err, errGoneClient) && ctx.Err() == nil {
 				v.cfg.Logger.Warn("jobs: an event stream broke", "job", j.id, "error", err)
-				_ = f.out.Data("", map[string]any{"error": map[string]any{"message": err.Error(), "type": "server_error", "param": nil, "code": "store_unavailable"}})
+				_, body := api.ErrorStatus(unreadable("The rest of the job's events", err))
+				_ = f.out.Data("", body)
 			}
 			return
 		}

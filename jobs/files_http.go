@@ -139,7 +139,7 @@ func (v *Service) listFiles(w http.ResponseWriter, r *http.Request) {
 	seen := q.Get("after") == ""
 	files, err := v.files.List(r.Context())
 	if err != nil {
-		v.api.WriteError(w, fileProblem(err))
+		v.api.WriteError(w, unreadable("The list of files", err))
 		return
 	}
 	for _, f := range files {
@@ -163,7 +163,7 @@ func (v *Service) getFile(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, ErrNoFile):
 		v.api.WriteError(w, notFound("file", id))
 	case err != nil:
-		v.api.WriteError(w, fileProblem(err))
+		v.api.WriteError(w, unreadable("The file", err))
 	case rest == "":
 		v.api.WriteJSON(w, http.StatusOK, f)
 	case rest == "content":
@@ -175,13 +175,16 @@ func (v *Service) getFile(w http.ResponseWriter, r *http.Request) {
 
 func (v *Service) content(ctx context.Context, w http.ResponseWriter, id string) {
 	file, f, err := v.files.Open(ctx, id)
-	if err != nil && !errors.Is(err, ErrDamaged) && !errors.Is(err, os.ErrNotExist) {
-		v.api.WriteError(w, fileProblem(err))
+	switch {
+	case errors.Is(err, ErrNoFile):
+		v.api.WriteError(w, notFound("file", id))
 		return
-	}
-	if err != nil {
+	case errors.Is(err, ErrDamaged), errors.Is(err, os.ErrNotExist):
 		v.cfg.Logger.Error("jobs: a file cannot be read", "file", id, "error", err)
 		v.api.WriteError(w, api.Problem{Status: http.StatusInternalServerError, Code: "file_damaged", Message: "The file cannot be read: " + err.Error() + "."})
+		return
+	case err != nil:
+		v.api.WriteError(w, unreadable("The file", err))
 		return
 	}
 	defer file.Close()
@@ -210,6 +213,9 @@ func (v *Service) deleteFile(w http.ResponseWriter, r *http.Request) {
 	id, rest := pathID(r, "/v1/files/")
 	if _, err := v.files.Get(r.Context(), id); rest != "" || errors.Is(err, ErrNoFile) {
 		v.api.WriteError(w, notFound("file", id))
+		return
+	} else if err != nil {
+		v.api.WriteError(w, unreadable("The file", err))
 		return
 	}
 	if b := v.store.batchOf(id); b != "" {

@@ -16,7 +16,7 @@ import (
 
 // routes of jobs, files and batches.
 func (v *Service) routes() map[string]http.HandlerFunc {
-	return map[string]http.HandlerFunc{
+	table := map[string]http.HandlerFunc{
 		"POST /v1/jobs":      v.postJob,
 		"GET /v1/jobs":       v.listJobs,
 		"GET /v1/jobs/*":     v.getJob,
@@ -30,6 +30,12 @@ func (v *Service) routes() map[string]http.HandlerFunc {
 		"GET /v1/batches/*":  v.getBatch,
 		"POST /v1/batches/*": v.cancelBatch,
 	}
+	for at, handle := range table {
+		table[at] = func(w http.ResponseWriter, r *http.Request) {
+			handle(w, r.WithContext(hurried(r.Context(), v.cfg.Silence)))
+		}
+	}
+	return table
 }
 
 const (
@@ -120,7 +126,7 @@ func (v *Service) accept(ctx context.Context, id string, spec Spec) (view, bool,
 // problemOf words the store's errors for clients.
 func problemOf(err error) error {
 	unavailable := func(status int, code string, after time.Duration) error {
-		return api.Problem{Status: status, Code: code, Message: "Nothing was accepted: " + strings.TrimPrefix(err.Error(), "jobs: ") + ".", RetryAfter: after}
+		return api.Problem{Status: status, Code: code, Message: "Nothing was accepted: " + reason(err) + ".", RetryAfter: after}
 	}
 	switch {
 	case err == nil:
@@ -134,6 +140,15 @@ func problemOf(err error) error {
 		return unavailable(http.StatusServiceUnavailable, "store_full", time.Minute)
 	}
 	return unavailable(http.StatusServiceUnavailable, "store_unavailable", 5*time.Second)
+}
+
+// reason words what the store said, or that it said nothing.
+func reason(err error) string {
+	why := strings.TrimPrefix(err.Error(), "jobs: ")
+	if errors.Is(err, context.DeadlineExceeded) || leaderless(err) {
+		why = "the job store does not answer (" + why + "). A replicated one does while two of the three processes that keep it are up and reach each other; store.json in its data directory names them. What it holds is kept: try again when they are back"
+	}
+	return why
 }
 
 // parseJob reads {"endpoint", "body"}, or the body of a completion itself, whose
@@ -215,17 +230,17 @@ func (v *Service) whole(ctx context.Context, j view) (jobView, error) {
 	result, err := v.store.result(ctx, j)
 	if err != nil {
 		v.cfg.Logger.Error("jobs: a result cannot be read", "job", j.id, "error", err)
-		return out, unreadable("result", err)
+		return out, unreadable("The result of the job", err)
 	}
 	out.Result = result
 	return out, nil
 }
 
-// unreadable words what kept a part of a job from being read: damage stays, a store
-// that does not answer may come back.
-func unreadable(part string, err error) error {
+// unreadable words what kept something from being read: damage stays, a store that does
+// not answer may come back.
+func unreadable(what string, err error) error {
 	p := api.Problem{Status: http.StatusServiceUnavailable, Code: "store_unavailable", RetryAfter: 5 * time.Second,
-		Message: "The " + part + " of the job cannot be read: " + err.Error() + "."}
+		Message: what + " cannot be read: " + reason(err) + "."}
 	if errors.Is(err, ErrDamaged) {
 		p.Status, p.Code, p.RetryAfter = http.StatusInternalServerError, "record_damaged", 0
 	}

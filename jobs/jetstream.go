@@ -70,17 +70,29 @@ const (
 	askAltogether = 2 * time.Minute
 )
 
+type silenceKey struct{}
+
+// hurried is ctx for a client's request: a log that gives no answer is asked for so long,
+// not for as long as those who run jobs ask.
+func hurried(ctx context.Context, silence time.Duration) context.Context {
+	return context.WithValue(ctx, silenceKey{}, silence)
+}
+
 // again asks until there is an answer: what is asked while the log's leader is
 // being elected is lost, and nobody says so.
 func again(ctx context.Context, ask func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, askAltogether)
+	limit := askAltogether
+	if silence, ok := ctx.Value(silenceKey{}).(time.Duration); ok {
+		limit = silence
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
 		try, cancel := context.WithTimeout(ctx, askLimit)
 		err := ask(try)
 		late := try.Err() != nil
 		cancel()
-		if err == nil || !late && !leaderless(err) {
+		if err == nil || ctx.Err() != nil || !late && !leaderless(err) {
 			return err
 		}
 		t := time.NewTimer(askPause)

@@ -25,6 +25,9 @@ type Config struct {
 	Window int
 	// MaxBody bounds the request of a job in bytes. Default 8 MiB.
 	MaxBody int
+	// Silence is how long a client's request waits for one answer of the store before it
+	// gets an error. Default 15 s: electing the leader of a replicated one takes 4 to 9.
+	Silence time.Duration
 	// Durability is told to clients: "single" is one copy on one disk,
 	// "replicated" several on as many machines, with how many are in step now.
 	Durability func() (kind string, replicas int)
@@ -37,6 +40,7 @@ func (c *Config) defaults() {
 	set(&c.Linger, 5*time.Millisecond)
 	set(&c.Window, 256)
 	set(&c.MaxBody, 8<<20)
+	set(&c.Silence, 15*time.Second)
 	if c.Durability == nil {
 		c.Durability = func() (string, int) { return "single", 1 }
 	}
