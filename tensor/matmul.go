@@ -12,9 +12,6 @@ const (
 	treeLevels = 6  // a binary tree over 16 units never holds more finished nodes
 	// Below this many multiply-adds the hand-over to other threads costs more than it saves.
 	soloWork = 1 << 16
-	// Bytes of weights that a pass over many tokens covers: they stay in the
-	// second-level cache from pass to pass.
-	passBytes = 128 << 10
 	// How far ahead three and more tokens in one pass prefetch where fewer need not:
 	// they read four panels in pairs, which is no rising stream.
 	prefetchFar = 64 << 10
@@ -25,6 +22,9 @@ const (
 	// Groups of a task of one token, and the tasks that a thread should still have.
 	risingGroups   = 4
 	tasksPerThread = 8
+	// Groups that a thread should have, or half groups are tasks: with few, all threads
+	// wait for the last. Fewer where one token's kernel takes whole groups only.
+	fewGroups, fewRisingGroups = 5, 2
 )
 
 // matmul is the matrix product in progress; Pool.mu guards it.
@@ -199,8 +199,11 @@ func (p *Pool) multiply() {
 		work += (j.r1 - j.r0) * j.n * w.span.Len()
 	}
 	panels := (rows + panelRows - 1) / panelRows
-	grain := maxTilePanels
-	if panels < 2*maxTilePanels*p.Threads() {
+	grain, few := maxTilePanels, fewGroups
+	if active.rising[w.Type] != nil {
+		few = fewRisingGroups
+	}
+	if p.Threads() > 1 && panels < few*maxTilePanels*p.Threads() {
 		grain = max(1, maxTilePanels/2)
 	}
 	if n == 1 && active.rising[w.Type] != nil { // fewer calls, but some for each thread to give away

@@ -193,20 +193,19 @@ func TestMatMulSameBits(t *testing.T) {
 	}
 }
 
-// Batches beyond one chunk of tree stacks, and more tasks than threads.
-// What is prefetched, and how, is decided by the maker of the processor: every way must
+// What is prefetched, and how, and how long a pass is, is decided by the maker of the processor: every way must
 // run here, and change nothing.
 func TestMatMulWhateverIsPrefetched(t *testing.T) {
-	was := prefetchAhead
-	defer func() { prefetchAhead = was }()
+	was, passed := prefetchAhead, passBytes
+	defer func() { prefetchAhead, passBytes = was, passed }()
 	const rows, k = 144, 1024
 	for _, dt := range allWeights {
 		w := newWeight(t, dt, normal(rng(1), rows*k), rows, k, 0, Units(k))
 		for _, n := range []int{1, 3, 6, 8, 29} {
 			x := normal(rng(uint64(n)), n*k)
 			var want []float32
-			for _, ahead := range []int{0, 4 << 10, 8 << 10} {
-				prefetchAhead = ahead
+			for _, way := range [][2]int{{0, 128 << 10}, {4 << 10, 32 << 10}, {8 << 10, 1}} {
+				prefetchAhead, passBytes = way[0], way[1]
 				y := make([]float32, n*rows)
 				p := NewPool(2)
 				p.MatMul(y, rows, w, x, k, n)
@@ -214,12 +213,13 @@ func TestMatMulWhateverIsPrefetched(t *testing.T) {
 				if want == nil {
 					want = y
 				}
-				sameBits(t, fmt.Sprintf("%v, %d tokens, %d bytes ahead", dt, n, ahead), y, want)
+				sameBits(t, fmt.Sprintf("%v, %d tokens, %d bytes ahead, passes of %d", dt, n, way[0], way[1]), y, want)
 			}
 		}
 	}
 }
 
+// Batches beyond one chunk of tree stacks, and more tasks than threads.
 func TestMatMulOfLargeBatches(t *testing.T) {
 	p := NewPool(2)
 	defer p.Close()

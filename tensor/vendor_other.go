@@ -2,5 +2,5 @@
 
 package tensor
 
-// prefetchAhead is not used: the portable kernels do not prefetch.
-var prefetchAhead = 0
+// The portable kernels do not prefetch.
+var prefetchAhead, passBytes = 0, 128 << 10
