@@ -113,6 +113,11 @@ func (f *SharedFiles) Put(ctx context.Context, id, name, purpose string, created
 	if x, err = f.publish(ctx, x); err != nil {
 		err = errors.Join(err, f.local.Delete(ctx, id))
 	}
+	if err != nil && !errors.Is(err, ErrConflict) { // else another process's records are there
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), acceptLimit)
+		defer cancel()
+		_ = f.abandon(last, id) // what the log does not take now, OpenSharedFiles does
+	}
 	return x, err
 }
 
@@ -137,6 +142,8 @@ func (f *SharedFiles) publish(ctx context.Context, x File) (_ File, err error) {
 	defer file.Close()
 	j := journal{Journal: Journal{Name: x.ID}}
 	add := func(kind Kind, payload []byte) error {
+		ctx, cancel := context.WithTimeout(ctx, silence(ctx, fileLimit))
+		defer cancel()
 		r := Record{kind: kind, at: x.CreatedAt * 1000, payload: payload}
 		_, err := j.append(ctx, patient{f.log}, &r, func(*Record) error {
 			return fmt.Errorf("%w: another process writes the file %s", ErrConflict, x.ID)

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"shoal/api"
 	"shoal/collective/natsbus"
@@ -297,6 +298,42 @@ func TestHalfAFileIsAbandoned(t *testing.T) {
 				t.Errorf("its writer goes on: %v", err)
 			}
 		})
+	}
+}
+
+// breaking is a log whose second append is not answered.
+type breaking struct {
+	*MemoryLog
+	appends int
+	then    func()
+}
+
+func (l *breaking) Append(ctx context.Context, journal string, after uint64, data []byte) (uint64, error) {
+	if l.appends++; l.appends == 2 {
+		l.then()
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
+	return l.MemoryLog.Append(ctx, journal, after, data)
+}
+
+// TestUploadThatTheLogDoesNotTake: a client who leaves while his file goes to the log, or
+// whose time for a silent log is over, leaves none of it there.
+func TestUploadThatTheLogDoesNotTake(t *testing.T) {
+	for want, limit := range map[error]time.Duration{context.Canceled: time.Hour, context.DeadlineExceeded: 100 * time.Millisecond} {
+		ctx, cancel := context.WithCancel(hurried(t.Context(), limit))
+		l := &breaking{MemoryLog: NewMemoryLog(), then: func() {}}
+		if want == context.Canceled {
+			l.then = cancel
+		}
+		f := sharedFiles(t, l)
+		_, err := f.Put(ctx, "file-x", "x", "batch", 1, strings.NewReader(randomText(2*chunkBytes)))
+		cancel()
+		names, jerr := l.Journals(t.Context())
+		copies, lerr := f.local.List(t.Context())
+		if !errors.Is(err, want) || len(names)+len(copies) > 0 || jerr != nil || lerr != nil {
+			t.Errorf("%v: in the log %v, %v, in the folder %v, %v; want %v, none", err, names, jerr, copies, lerr, want)
+		}
 	}
 }
 

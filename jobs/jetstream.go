@@ -74,18 +74,22 @@ type silenceKey struct{}
 
 // hurried is ctx for a client's request: a log that gives no answer is asked for so long,
 // not for as long as those who run jobs ask.
-func hurried(ctx context.Context, silence time.Duration) context.Context {
-	return context.WithValue(ctx, silenceKey{}, silence)
+func hurried(ctx context.Context, limit time.Duration) context.Context {
+	return context.WithValue(ctx, silenceKey{}, limit)
+}
+
+// silence is how long ctx waits for one answer, long where nobody hurries.
+func silence(ctx context.Context, long time.Duration) time.Duration {
+	if limit, ok := ctx.Value(silenceKey{}).(time.Duration); ok {
+		return limit
+	}
+	return long
 }
 
 // again asks until there is an answer: what is asked while the log's leader is
 // being elected is lost, and nobody says so.
 func again(ctx context.Context, ask func(context.Context) error) error {
-	limit := askAltogether
-	if silence, ok := ctx.Value(silenceKey{}).(time.Duration); ok {
-		limit = silence
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, silence(ctx, askAltogether))
 	defer cancel()
 	for {
 		try, cancel := context.WithTimeout(ctx, askLimit)
