@@ -22,9 +22,11 @@ const (
 	// Groups of a task of one token, and the tasks that a thread should still have.
 	risingGroups   = 4
 	tasksPerThread = 8
-	// Groups that a thread should have, or half groups are tasks: with few, all threads
-	// wait for the last. Fewer where one token's kernel takes whole groups only.
-	fewGroups, fewRisingGroups = 5, 2
+	// Groups that a thread should have, or half groups are tasks: with few large ones,
+	// all threads wait for the last. (Small ones lose more between two calls, and AMD's
+	// prefetchers what follows in memory.)
+	fewGroups, fewLargeGroups = 2, 5
+	largeGroup                = 128 << 10
 )
 
 // matmul is the matrix product in progress; Pool.mu guards it.
@@ -200,10 +202,10 @@ func (p *Pool) multiply() {
 	}
 	panels := (rows + panelRows - 1) / panelRows
 	grain, few := maxTilePanels, fewGroups
-	if active.rising[w.Type] != nil {
-		few = fewRisingGroups
+	if prefetchAhead > 0 && maxTilePanels*w.panel >= largeGroup {
+		few = fewLargeGroups
 	}
-	if p.Threads() > 1 && panels < few*maxTilePanels*p.Threads() {
+	if panels < few*maxTilePanels*p.Threads() {
 		grain = max(1, maxTilePanels/2)
 	}
 	if n == 1 && active.rising[w.Type] != nil { // fewer calls, but some for each thread to give away
