@@ -147,7 +147,6 @@ type NodeState struct {
 	LoadBytes     int64   `json:"load_bytes,omitempty"`
 	FetchedBytes  int64   `json:"fetched_bytes,omitempty"` // of the checkpoint, from other processes, since the node's start
 	RSSBytes      int64   `json:"rss_bytes,omitempty"`
-	StepMillis    float64 `json:"step_ms,omitempty"`
 	Late          float64 `json:"late_ratio,omitempty"` // of the steps' time, what the others wait for it alone; a straggler above 0.5
 	Reason        string  `json:"reason,omitempty"`     // why it is fenced
 }

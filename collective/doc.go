@@ -1,6 +1,6 @@
 // Package collective moves numbers between the ranks of one tensor-parallel
-// group: all-gather, all-to-all, all-reduce, reduce-scatter, broadcast and
-// barrier over any [Transport].
+// group: all-gather, all-to-all, all-reduce, reduce-scatter and barrier
+// over any [Transport].
 //
 // # Shape
 //

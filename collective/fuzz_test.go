@@ -10,7 +10,7 @@ func FuzzParseMessage(f *testing.F) {
 	f.Add(from(nil, []byte{1, 2, 3, 4}), true)
 	f.Add(from(func(h *Header) { h.Chunk, h.Chunks, h.Incarnation = 3, 4, 5 }, nil), true)
 	plain := make([]byte, MessageBytes(8, false))
-	PutMessage(plain, Header{Kind: KindBroadcast, Length: 8}, false)
+	PutMessage(plain, Header{Kind: KindAllGather, Length: 8}, false)
 	f.Add(plain, false)
 	f.Add(plain[:31], false)
 	f.Fuzz(func(t *testing.T, msg []byte, checksum bool) {

@@ -48,8 +48,7 @@ const (
 	KindReduceOneShot Kind = 4 // whole vectors of tree nodes, to all
 	KindReduceScatter Kind = 5 // slices of tree nodes, each to the slice's owner
 	KindReduceGather  Kind = 6 // reduced slices, to all
-	KindBroadcast     Kind = 7
-	KindBarrier       Kind = 8
+	KindBarrier       Kind = 8 // 7 was a broadcast
 )
 
 func (k Kind) String() string {

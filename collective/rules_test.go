@@ -174,7 +174,6 @@ func TestBadArguments(t *testing.T) {
 		"all-gather own":     func(g *Group, d func(error)) { g.AllGather(1, nil, [][]float32{{1}, nil}, d) },
 		"all-to-all slices":  func(g *Group, d func(error)) { g.AllToAll(1, two, nil, d) },
 		"all-to-all own":     func(g *Group, d func(error)) { g.AllToAll(1, two, [][]byte{{1}, nil}, d) },
-		"broadcast root":     func(g *Group, d func(error)) { g.Broadcast(1, 2, nil, d) },
 		"all-reduce nodes":   func(g *Group, d func(error)) { g.AllReduceTree(1, 4, nil, nil, nil, d) },
 		"reduce-scatter cut": func(g *Group, d func(error)) { g.ReduceScatterTree(1, 4, nil, nil, []int{0, 2, 1}, nil, d) },
 	} {

@@ -1,7 +1,5 @@
 package collective
 
-import "fmt"
-
 // Drop is why a message was dropped without effect.
 type Drop uint8
 
@@ -19,24 +17,6 @@ const (
 	DropFailed           // the group has failed or was closed
 	dropReasons
 )
-
-var dropNames = [dropReasons]string{"none", "malformed", "version", "checksum", "source", "size", "epoch", "incarnation", "stale", "duplicate", "failed"}
-
-func (d Drop) String() string {
-	if int(d) < len(dropNames) {
-		return dropNames[d]
-	}
-	return fmt.Sprintf("drop %d", uint8(d))
-}
-
-// Drops lists all reasons, for metrics.
-func Drops() []Drop {
-	all := make([]Drop, 0, dropReasons-1)
-	for d := DropMalformed; d < dropReasons; d++ {
-		all = append(all, d)
-	}
-	return all
-}
 
 // Stats counts since the group was made. Bytes are whole messages.
 type Stats struct {

@@ -191,22 +191,6 @@ func reduceScatterProgram(id OpID, r *rand.Rand, n, size int) program {
 		func(k int) error { return sameFloats(fmt.Sprintf("rank %d", k), out[k], sum[bounds[k]:bounds[k+1]]) }}
 }
 
-func broadcastProgram(id OpID, r *rand.Rand, n, most int) program {
-	root := r.IntN(n)
-	data := make([][]byte, n)
-	size := r.IntN(most + 1)
-	for k := range data {
-		data[k] = make([]byte, size)
-	}
-	for i := range data[root] {
-		data[root][i] = byte(r.Uint32())
-	}
-	want := string(data[root])
-	return program{id, fmt.Sprintf("broadcast of %d", size),
-		func(g *Group, k int, done func(error)) { g.Broadcast(id, root, data[k], done) },
-		func(k int) error { return sameBytes(fmt.Sprintf("rank %d", k), data[k], []byte(want)) }}
-}
-
 func barrierProgram(id OpID) program {
 	return program{id, "barrier",
 		func(g *Group, k int, done func(error)) { g.Barrier(id, done) },
@@ -214,7 +198,7 @@ func barrierProgram(id OpID) program {
 }
 
 func randomProgram(id OpID, r *rand.Rand, n, most int) program {
-	switch r.IntN(6) {
+	switch r.IntN(5) {
 	case 0:
 		return allGatherProgram(id, r, n, most)
 	case 1:
@@ -223,8 +207,6 @@ func randomProgram(id OpID, r *rand.Rand, n, most int) program {
 		return allReduceProgram(id, r, n, r.IntN(most+1))
 	case 3:
 		return reduceScatterProgram(id, r, n, r.IntN(most+1))
-	case 4:
-		return broadcastProgram(id, r, n, 4*most)
 	}
 	return barrierProgram(id)
 }

@@ -35,12 +35,6 @@ func (h *History) Outputs() int {
 	return h.outputs
 }
 
-// Reset empties h and keeps its memory.
-func (h *History) Reset() {
-	clear(h.index)
-	h.seen, h.outputs = h.seen[:0], 0
-}
-
 func (h *History) place(token int32) int32 {
 	if i, ok := h.index[token]; ok {
 		return i

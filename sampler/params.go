@@ -63,11 +63,6 @@ func (p *Params) penalises() bool {
 // repeats treats an unset (0) penalty as off, so that it can never divide by zero.
 func (p *Params) repeats() bool { return p.RepetitionPenalty != 1 && p.RepetitionPenalty > 0 }
 
-// NeedsHistory reports that Sample's result depends on its History.
-func (p *Params) NeedsHistory() bool {
-	return p.penalises() || (p.MinTokens > 0 && len(p.Stop) > 0)
-}
-
 // ParamError names the request parameter (OpenAI's spelling) that was wrong.
 type ParamError struct{ Param, Message string }
 

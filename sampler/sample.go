@@ -44,8 +44,8 @@ type Scratch struct {
 // sorted by (probability descending, token ascending). A prefix of that order
 // survives each cut, so at least one token always does.
 //
-// h may be nil when !p.NeedsHistory(). s may be nil. Logits are changed in
-// place during the call and restored before it returns.
+// h may be nil when no penalty and no MinTokens ask for it. s may be nil.
+// Logits are changed in place during the call and restored before it returns.
 // Without Top, Sample does not allocate once s has grown.
 func Sample(logits []float32, p *Params, position int, h *History, s *Scratch) Result {
 	if s == nil {

@@ -13,16 +13,12 @@ import (
 )
 
 type options struct {
-	epoch      uint32
 	idempotent bool
 	attempt    time.Duration
 }
 
-// Option changes one Call or Send.
+// Option changes one Call.
 type Option func(*options)
-
-// Epoch stamps the message with the placement epoch that the sender acts in.
-func Epoch(e uint32) Option { return func(o *options) { o.epoch = e } }
 
 // Idempotent says that the receiver may act on this request more than once to
 // the same effect. The call is then repeated, with the same request number and
@@ -102,7 +98,7 @@ func (s *System) attempt(ctx context.Context, to *actor.PID, kind uint32, reques
 	if to.Address != s.address && s.peers.get(to.Address) != l {
 		return nil, fmt.Errorf("%w: the connection to %s broke before the message was sent", ErrUnreachable, to.Address)
 	}
-	if err := s.transmit(to, s.envelope(kind, request, body, l.peer.Incarnation, o)); err != nil {
+	if err := s.transmit(to, s.envelope(kind, request, body, l.peer.Incarnation)); err != nil {
 		return nil, err
 	}
 	select {
@@ -126,11 +122,7 @@ func (s *System) attempt(ctx context.Context, to *actor.PID, kind uint32, reques
 
 // Send sends payload and waits for nothing but the first handshake with that
 // address. nil means that the message was queued, not that it arrived.
-func (s *System) Send(ctx context.Context, to *actor.PID, kind uint32, payload pb.Message, opts ...Option) error {
-	var o options
-	for _, f := range opts {
-		f(&o)
-	}
+func (s *System) Send(ctx context.Context, to *actor.PID, kind uint32, payload pb.Message) error {
 	body, err := encode(kind, payload)
 	if err != nil {
 		return err
@@ -139,32 +131,7 @@ func (s *System) Send(ctx context.Context, to *actor.PID, kind uint32, payload p
 	if err != nil {
 		return err
 	}
-	return s.transmit(to, s.envelope(kind, 0, body, l.peer.Incarnation, &o))
-}
-
-// Answer is how CallAsync reports to an actor.
-type Answer struct {
-	Tag   any
-	Reply pb.Message // as given to CallAsync; decoded if Err is nil
-	Err   error
-}
-
-// CallAsync is Call for actors, whose handlers must not block: it returns at
-// once and later sends one *Answer with the tag to the local actor self.
-// payload is encoded before it returns; reply must not be touched until then.
-func (s *System) CallAsync(ctx context.Context, self, to *actor.PID, kind uint32, payload, reply pb.Message, tag any, opts ...Option) {
-	if payload != nil {
-		payload = pb.Clone(payload)
-	}
-	if !s.begin() {
-		s.actors.Root.Send(self, &Answer{Tag: tag, Reply: reply, Err: ErrClosed})
-		return
-	}
-	go func() {
-		defer s.wg.Done()
-		err := s.Call(ctx, to, kind, payload, reply, opts...)
-		s.actors.Root.Send(self, &Answer{Tag: tag, Reply: reply, Err: err})
-	}()
+	return s.transmit(to, s.envelope(kind, 0, body, l.peer.Incarnation))
 }
 
 // meet returns the acquaintance with an address, with a handshake the first time.
@@ -188,9 +155,9 @@ func (s *System) self() Peer {
 	return Peer{Address: s.address, ID: s.cfg.ID, Role: s.cfg.Role, Incarnation: s.cfg.Incarnation, Version: Version, Build: s.cfg.Build}
 }
 
-func (s *System) envelope(kind uint32, request uint64, body []byte, to uint64, o *options) *proto.Envelope {
+func (s *System) envelope(kind uint32, request uint64, body []byte, to uint64) *proto.Envelope {
 	return &proto.Envelope{
-		Version: Version, Kind: kind, Request: request, Epoch: o.epoch,
+		Version: Version, Kind: kind, Request: request,
 		Incarnation: s.cfg.Incarnation, From: s.cfg.ID, Payload: body, To: to,
 	}
 }
@@ -204,9 +171,6 @@ func (s *System) transmit(to *actor.PID, e *proto.Envelope) error {
 		}
 		s.deliver(to.Id, e, sender) // may answer, hence not under the gate
 		return nil
-	}
-	if n := s.cfg.Network; n != nil {
-		return n.send(s, to, e, sender)
 	}
 	s.gate.RLock()
 	defer s.gate.RUnlock()
@@ -226,7 +190,7 @@ func (s *System) answer(to *actor.PID, request *proto.Envelope, payload []byte, 
 	if request.Request == 0 || to == nil {
 		return nil
 	}
-	e := s.envelope(request.Kind, request.Request, payload, request.Incarnation, &options{epoch: request.Epoch})
+	e := s.envelope(request.Kind, request.Request, payload, request.Incarnation)
 	if failure != nil {
 		e.Payload, e.Error = nil, errText(failure)
 	}

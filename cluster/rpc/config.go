@@ -52,9 +52,6 @@ type Config struct {
 	// port, which only works when Bind names one interface. Port 0 or none
 	// means Bind's.
 	Advertise string
-	// Network, if set, replaces sockets (and Advertise, and TLS): the System
-	// speaks only with others of that Network, in this process.
-	Network *Network
 	// ServerTLS and ClientTLS are both set (see security.Key.TLS) or both nil.
 	ServerTLS, ClientTLS *tls.Config
 	// Logger takes what this package and Proto.Actor have to say. Default: slog.Default.
@@ -127,10 +124,8 @@ func (c *Config) Validate() error {
 	if _, _, err := security.HostPort(c.Bind); err != nil {
 		return fmt.Errorf("rpc: bind address: %w", err)
 	}
-	if c.Network == nil {
-		if err := security.CheckBind(c.Bind, c.ServerTLS != nil); err != nil {
-			return fmt.Errorf("rpc: %w", err)
-		}
+	if err := security.CheckBind(c.Bind, c.ServerTLS != nil); err != nil {
+		return fmt.Errorf("rpc: %w", err)
 	}
 	if len(c.Advertise) > maxAddress {
 		return fmt.Errorf("rpc: advertised address of %d bytes, at most %d", len(c.Advertise), maxAddress)

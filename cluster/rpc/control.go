@@ -32,10 +32,6 @@ func (s *System) Hello(ctx context.Context, address string) (Peer, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	if n := s.cfg.Network; n != nil {
-		p, _, err := n.hello(ctx, s, address)
-		return p, err
-	}
 	cc, err := s.connect(address)
 	if err != nil {
 		return Peer{}, err
@@ -78,7 +74,7 @@ func (s *System) hello() *proto.Envelope {
 		MinVersion: MinVersion, MaxVersion: Version, Id: s.cfg.ID, Role: s.cfg.Role,
 		Incarnation: s.cfg.Incarnation, Build: s.cfg.Build,
 	})
-	e := s.envelope(kindHello, 1, body, 0, &options{})
+	e := s.envelope(kindHello, 1, body, 0)
 	if err != nil { // a role or build that is not UTF-8
 		e.Error = errText(err)
 	}

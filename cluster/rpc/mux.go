@@ -86,25 +86,6 @@ type Ctx struct {
 	answered atomic.Bool
 }
 
-// From is the node id of the sender, proven by its certificate if there is TLS.
-func (c *Ctx) From() string { return c.envelope.From }
-
-// Address is where the sender listens, "" if it did not say.
-func (c *Ctx) Address() string { return c.sender.GetAddress() }
-
-// Incarnation is the sender's.
-func (c *Ctx) Incarnation() uint64 { return c.envelope.Incarnation }
-
-// Epoch is the placement epoch that the sender acted in; 0: none.
-func (c *Ctx) Epoch() uint32 { return c.envelope.Epoch }
-
-// Kind is the message's.
-func (c *Ctx) Kind() uint32 { return c.envelope.Kind }
-
-// Request identifies the request among those of this sender and incarnation;
-// repetitions of an idempotent call keep it. 0: one-way.
-func (c *Ctx) Request() uint64 { return c.envelope.Request }
-
 // Reply answers the call. Only the first answer counts; to a one-way message
 // it does nothing.
 func (c *Ctx) Reply(m pb.Message) error {

@@ -121,25 +121,6 @@ func TestFullMailbox(t *testing.T) {
 	}
 }
 
-func TestCallAsync(t *testing.T) {
-	if !isolate(t) {
-		return
-	}
-	p := spawn(t, "127.0.0.1:0", "far", 1)
-	s := system(t)
-	got := make(chan *Answer, 1)
-	self := s.Actors().Root.Spawn(actor.PropsFromFunc(func(c actor.Context) {
-		if a, ok := c.Message().(*Answer); ok {
-			got <- a
-		}
-	}))
-	s.CallAsync(deadline(t, patience), self, s.PID(p.address, "echo"), kindEcho, wrapperspb.String("a"), &wrapperspb.StringValue{}, 42)
-	a := <-got
-	if a.Err != nil || a.Tag != 42 || a.Reply.(*wrapperspb.StringValue).Value != "a" {
-		t.Errorf("answer %+v", a)
-	}
-}
-
 func TestMutualTLS(t *testing.T) {
 	key, other := security.NewKey(), security.NewKey()
 	with := func(k security.Key, role security.Role) func(*Config) {

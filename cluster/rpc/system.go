@@ -56,9 +56,6 @@ func Start(cfg Config) (*System, error) {
 	if err := cfg.checkOwnCertificate(); err != nil {
 		return nil, err
 	}
-	if cfg.Network != nil {
-		return startInMemory(cfg)
-	}
 	_, port, err := security.HostPort(cfg.Bind)
 	if err != nil {
 		return nil, err
@@ -110,16 +107,6 @@ func newSystem(cfg Config, restore *restorer) *System {
 	return s
 }
 
-func startInMemory(cfg Config) (*System, error) {
-	s := newSystem(cfg, &restorer{})
-	s.events = s.actors.EventStream.Subscribe(s.onEvent)
-	if err := cfg.Network.attach(s); err != nil {
-		s.cancel()
-		return nil, err
-	}
-	return s, nil
-}
-
 // probe finds out whether the address can be had, and which port 0 would be.
 func probe(bind string) (host string, port int, err error) {
 	host, _, err = security.HostPort(bind)
@@ -153,9 +140,6 @@ func (s *System) Address() string { return s.address }
 
 // ID is the node id.
 func (s *System) ID() string { return s.cfg.ID }
-
-// Incarnation tells this run of the process from earlier ones.
-func (s *System) Incarnation() uint64 { return s.cfg.Incarnation }
 
 // Actors is the actor system, for local actors, timers and event streams. Do
 // not send to remote PIDs through it: only Call and Send keep the promises of
@@ -207,10 +191,6 @@ func (s *System) Close() error {
 	s.calls.fail("", ErrClosed)
 	s.stopActors()
 	s.wg.Wait()
-	if s.cfg.Network != nil {
-		s.cfg.Network.detach(s)
-		return nil
-	}
 	// Remote.Shutdown(true) tears down maps that its own goroutines still use.
 	// Stopping the supervisor of the endpoints, which waits for them, and then
 	// only the server, leaves nothing running and races with nothing.

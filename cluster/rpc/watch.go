@@ -91,9 +91,6 @@ var errReported = errors.New("it was reported gone")
 // stayWith holds a watch stream open until it breaks or an alarm comes. The
 // first answer fills known; a later different one is returned at once.
 func (s *System) stayWith(ctx context.Context, address string, known *Peer, w *watch) (Peer, error) {
-	if n := s.cfg.Network; n != nil {
-		return n.stayWith(ctx, s, address, known, w)
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cc, err := s.connect(address)
