@@ -15,7 +15,7 @@ import (
 // RunFilled says what RunBatch does, for models whose prompts take too long to
 // read: how many sequences the ledger admits in o.Memory is computed, by the costs that
 // the batcher books, and decode is measured at that batch on caches with random
-// rows, filled and compressed by the same code (socket.Fill). One socket.
+// rows, filled and compressed by the same code (alone.Fill). One socket.
 func RunFilled(ctx context.Context, o BatchOptions, note func(string)) (*Batch, error) {
 	b := &Batch{Model: o.Model, Threads: o.Threads, Nodes: 1, Memory: o.Memory, Prompt: o.Prompt, Output: o.Output, Machine: ThisMachine(), Weights: o.Weights, KV: o.KV}
 	weights, err := tensor.ParseDType(o.Weights)

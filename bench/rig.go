@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"shoal/actors/socket"
+	"shoal/internal/alone"
 	"shoal/model"
 	"shoal/proto"
 	"shoal/sampler"
@@ -26,7 +27,7 @@ type Options struct {
 
 // rig is a shape with random weights on one socket, alone.
 type rig struct {
-	*socket.Alone
+	*alone.Socket
 	pool *tensor.Pool
 	ck   *model.Checkpoint
 }
@@ -41,13 +42,13 @@ func newRig(ctx context.Context, o Options, budget int64, rows int) (_ *rig, err
 	if r.ck, err = model.Random(o.Model); err != nil {
 		return nil, err
 	}
-	r.Alone, err = socket.NewAlone(ctx, socket.AloneConfig{Checkpoint: r.ck, Pool: r.pool, Weights: o.Weights, KV: o.KV, KVBudget: budget, StepTokens: rows})
+	r.Socket, err = alone.New(ctx, alone.Config{Checkpoint: r.ck, Pool: r.pool, Weights: o.Weights, KV: o.KV, KVBudget: budget, StepTokens: rows})
 	return r, err
 }
 
 func (r *rig) close() {
-	if r.Alone != nil {
-		r.Alone.Close()
+	if r.Socket != nil {
+		r.Socket.Close()
 	}
 	r.pool.Close()
 	if r.ck != nil {

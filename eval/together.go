@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"shoal/actors/socket"
 	"shoal/cluster"
+	"shoal/internal/alone"
 	"shoal/kvcache"
 	"shoal/model"
 	"shoal/proto"
@@ -40,7 +40,7 @@ type together struct {
 }
 
 // RunTogether does what Run does, in this process: each prompt is read once, and
-// every policy compresses it and answers (socket.Compare). The answers are those
+// every policy compresses it and answers (alone.Together). The answers are those
 // that a server gives, token by token; samples come in the order of their numbers,
 // all tasks of one number before the next, so that a run that was stopped covers
 // everything evenly.
@@ -103,10 +103,10 @@ func (w *together) all(ctx context.Context, cfg Config, workers int) ([]Record, 
 		group.Go(func() error {
 			pool := tensor.NewPool(1)
 			defer pool.Close()
-			var alone *socket.Alone
+			var one *alone.Socket
 			defer func() {
-				if alone != nil {
-					alone.Close()
+				if one != nil {
+					one.Close()
 				}
 			}()
 			for ctx.Err() == nil {
@@ -115,15 +115,15 @@ func (w *together) all(ctx context.Context, cfg Config, workers int) ([]Record, 
 					return nil
 				}
 				policies := w.missing(jobs[n], cfg.Policies)
-				if alone == nil && len(policies) > 0 {
+				if one == nil && len(policies) > 0 {
 					var err error
-					if alone, err = socket.NewAlone(ctx, socket.AloneConfig{Checkpoint: w.ck, Pool: pool, Weights: w.weights, KV: w.kv,
+					if one, err = alone.New(ctx, alone.Config{Checkpoint: w.ck, Pool: pool, Weights: w.weights, KV: w.kv,
 						KVBudget: 1 << 40, StepTokens: max(readChunk, len(cfg.Policies)+1)}); err != nil {
 						return err
 					}
 				}
 				if len(policies) > 0 {
-					if err := w.answer(ctx, alone, jobs[n], policies); err != nil {
+					if err := w.answer(ctx, one, jobs[n], policies); err != nil {
 						return fmt.Errorf("%s, %d tokens, sample %d: %w", jobs[n].task, jobs[n].length, jobs[n].index, err)
 					}
 				}
@@ -184,7 +184,7 @@ func (c *continuation) add(s *Sample, token int32, eos []int32) {
 }
 
 // answer reads one prompt, and answers it under every policy.
-func (w *together) answer(ctx context.Context, a *socket.Alone, j job, policies []Policy) error {
+func (w *together) answer(ctx context.Context, a *alone.Socket, j job, policies []Policy) error {
 	s, err := w.samples.Sample(j.task, j.length, j.index)
 	if err != nil {
 		return err
@@ -203,10 +203,7 @@ func (w *together) answer(ctx context.Context, a *socket.Alone, j job, policies 
 		}
 		bySeq[answers[i].seq] = &answers[i]
 	}
-	if err := a.Compare(ctx, seq, len(s.Prompt), specs); err != nil {
-		return err
-	}
-	first, err := read(ctx, a, seq, s.Prompt)
+	first, err := a.Together(ctx, seq, s.Prompt, specs, readChunk)
 	if err != nil {
 		return err
 	}
@@ -254,22 +251,4 @@ func (s *Sample) scoreOf(tok *tokenizer.Tokenizer, ids []int32, text string) Sco
 		return s.scoreTokens(ids, text)
 	}
 	return s.Score(tok, text)
-}
-
-// read reads a prompt and returns the token that follows.
-func read(ctx context.Context, a *socket.Alone, seq uint64, prompt []int32) (int32, error) {
-	for at := 0; ; {
-		end := min(at+readChunk, len(prompt))
-		c := &proto.Chunk{Seq: seq, Start: uint32(at), Prefill: true, Last: end == len(prompt), Sample: end == len(prompt)}
-		for _, t := range prompt[at:end] {
-			c.Tokens = append(c.Tokens, uint32(t))
-		}
-		reply, _, _, err := a.Step(ctx, &proto.StepRequest{DeadlineMillis: 600000, Chunks: []*proto.Chunk{c}})
-		if err != nil {
-			return 0, err
-		}
-		if at = end; at == len(prompt) {
-			return int32(reply.Sampled[0].Token), nil
-		}
-	}
 }

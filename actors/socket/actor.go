@@ -24,6 +24,8 @@ type Config struct {
 	Checkpoint *model.Checkpoint
 	Pool       *tensor.Pool
 	KVBudget   int64 // bytes of KV cache on this socket
+	// ParsePolicy makes the cache policy of a spec; nil: kvcache.Parse.
+	ParsePolicy func(spec string) (kvcache.Policy, error)
 	// WeightsCache, when set, keeps quantised matrices from one start to the next.
 	WeightsCache *WeightsCache
 	Logger       *slog.Logger
@@ -72,6 +74,13 @@ type (
 	Release struct {
 		Request *proto.ReleaseRequest
 		Reply   func(*proto.ReleaseReply, error)
+	}
+	// Between has the executor do a job between the steps of an epoch, when nothing
+	// else touches its caches.
+	Between struct {
+		Epoch uint32
+		Do    func(*Caches) error
+		Reply func(error)
 	}
 	Status struct{ Reply func(*proto.SocketStatus) }
 )
@@ -173,10 +182,8 @@ func (a *Actor) Receive(c actor.Context) {
 		m.Reply(nil)
 	case *Release:
 		a.release(m)
-	case *Fill:
-		a.fill(m)
-	case *Compare:
-		a.compare(m)
+	case *Between:
+		a.between("job", m.Epoch, m.Reply, func(e *epoch) { m.Reply(m.Do(&Caches{e})) })
 	case *Status:
 		m.Reply(a.status())
 	}
@@ -226,7 +233,11 @@ func build(ctx context.Context, cfg Config, read *progress, arena *kvcache.Arena
 	if err != nil {
 		return nil, err
 	}
-	return newEpoch(cfg.Checkpoint, p, rank, w, dt, kv, arena, cfg.Pool, int(r.MaxStepTokens)), nil
+	e := newEpoch(cfg.Checkpoint, p, rank, w, dt, kv, arena, cfg.Pool, int(r.MaxStepTokens))
+	if e.parse = cfg.ParsePolicy; e.parse == nil {
+		e.parse = kvcache.Parse
+	}
+	return e, nil
 }
 
 func (a *Actor) loaded(c actor.Context, m *loaded) {
@@ -339,16 +350,6 @@ func (a *Actor) release(m *Release) {
 		e.release(m.Request.Seqs)
 		m.Reply(&proto.ReleaseReply{KvUsedBytes: arena.Used()}, nil)
 	})
-}
-
-// fill is release's twin: between steps, behind what the executor has in hand.
-func (a *Actor) fill(m *Fill) {
-	a.between("fill", m.Epoch, m.Reply, func(e *epoch) { m.Reply(e.fill(m)) })
-}
-
-// compare is fill's sibling.
-func (a *Actor) compare(m *Compare) {
-	a.between("compare", m.Epoch, m.Reply, func(e *epoch) { m.Reply(e.compare(m)) })
 }
 
 // between has the executor do a job between the steps of an epoch, or refuses it.

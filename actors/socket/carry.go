@@ -73,12 +73,11 @@ func (k *carry) clear() {
 // resume opens a sequence where an earlier epoch left it: the owner, and the buddy
 // if there is one, go on with the cache that they kept; the others only note it.
 func (e *epoch) resume(o *proto.Open) (*sequence, error) {
-	q, err := newSequence(o, e.rank)
+	q, err := e.newSequence(o)
 	if err != nil {
 		return nil, err
 	}
-	q.read = len(o.Resume)
-	q.fresh = int(o.PromptTokens) - int(o.SampledBefore)
+	q.read, q.handed = len(o.Resume), true
 	if q.owner == e.rank {
 		for i, t := range o.Resume {
 			q.note(int32(t), i)

@@ -128,9 +128,9 @@ func (e *epoch) checkChunk(r *proto.StepRequest, c *proto.Chunk) error {
 		return fmt.Errorf("socket: step %d names sequence %d twice", r.Step, c.Seq)
 	case n == 0 || start+n > e.config.MaxPositions:
 		return fmt.Errorf("socket: sequence %d: %d tokens from position %d, context is %d", c.Seq, n, start, e.config.MaxPositions)
-	case c.Prefill && (start != q.read || start+n > q.prompt || c.Last != (start+n == q.prompt)):
+	case c.Prefill && (start != q.read || start+n > q.prompt || c.Last && start+n != q.prompt):
 		return fmt.Errorf("socket: sequence %d: prompt chunk [%d,%d) last=%v, but %d of %d are read", c.Seq, start, start+n, c.Last, q.read, q.prompt)
-	case !c.Prefill && (start != q.read || start < q.prompt || n != 1 || c.Last):
+	case !c.Prefill && (start != q.read || start < q.prompt || n != 1 || c.Last || !q.handed):
 		return fmt.Errorf("socket: sequence %d: decode of %d at position %d last=%v, but %d are read and the prompt has %d", c.Seq, n, start, c.Last, q.read, q.prompt)
 	case c.WantPromptLogprobs && (c.PromptLogprobs < 0 || int(c.PromptLogprobs) > e.config.Vocab || int(c.Next) > e.config.Vocab):
 		return fmt.Errorf("socket: sequence %d: %d log-probabilities of prompt tokens, the next is %d; vocabulary is %d", c.Seq, c.PromptLogprobs, int(c.Next)-1, e.config.Vocab)

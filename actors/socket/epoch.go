@@ -33,6 +33,7 @@ type epoch struct {
 	rows     replicas // of the tokens of a step; its buffers are used again
 	copied   uint64   // bytes sent to replicas in the step
 	pool     *tensor.Pool
+	parse    func(spec string) (kvcache.Policy, error)
 }
 
 func newEpoch(ck *model.Checkpoint, p topology.Placement, rank int, w *Slices, dt, kv tensor.DType, arena *kvcache.Arena, pool *tensor.Pool, maxRows int) *epoch {
@@ -114,11 +115,10 @@ func (e *epoch) begin(s *step) error {
 			e.seqs[o.Seq] = q
 			continue
 		}
-		q, err := openSequence(o, e.rank, e.promptHeads(int(o.Owner)), tensorSpan(e.place.Slices[e.rank].KVHeads), e.arena, e.geometry)
+		q, err := e.open(o)
 		if err != nil {
 			return err
 		}
-		q.fresh = int(o.PromptTokens) - int(o.SampledBefore)
 		e.seqs[o.Seq] = q
 	}
 	copies, err := e.openCopies(s.request)
@@ -172,13 +172,10 @@ func (e *epoch) prepare(s *step, c *proto.Chunk) (layer.Segment, error) {
 		if err := q.part.Reserve(start + n); err != nil {
 			return none, fmt.Errorf("socket: sequence %d: %w", c.Seq, err)
 		}
-		view := prefillView{Store: q.part, seen: q.seen, scale: e.scale}
-		if e.geometry.Units > 0 {
-			view.looks = q.looks
-		}
-		seg.Cache = view
+		seg.Cache = prefillView{Store: q.part, seen: q.seen, scale: e.scale}
 	}
 	if c.Last {
+		q.handed = true
 		if q.owner == e.rank {
 			q.own = kvcache.NewStore(e.arena, e.geometry, q.policy)
 			heads := noHeads
@@ -189,10 +186,7 @@ func (e *epoch) prepare(s *step, c *proto.Chunk) (layer.Segment, error) {
 				return none, fmt.Errorf("socket: sequence %d: %w", c.Seq, err)
 			}
 		}
-		if err := e.fork(q); err != nil {
-			return none, err
-		}
-		s.handover = append(append(s.handover, q.forks...), q) // forks first: an identity takes the blocks
+		s.handover = append(s.handover, q)
 	}
 	if !c.Prefill && q.owner == e.rank {
 		if err := q.own.Reserve(start + n); err != nil {
@@ -253,9 +247,6 @@ func (e *epoch) commit(s *step) {
 	for _, c := range s.request.Chunks {
 		q := e.seqs[c.Seq]
 		q.read += len(c.Tokens)
-		for _, f := range q.forks {
-			f.read = q.read
-		}
 		if c.Prefill && q.part != nil {
 			q.part.Commit(len(c.Tokens))
 		}

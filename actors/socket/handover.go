@@ -132,7 +132,7 @@ func (h *handover) finish(layer int) error {
 func (h *handover) keepOwn(i, layer int, heads topology.Range) error {
 	e, q := h.epoch, h.seqs[i]
 	for head := heads.Lo; head < heads.Hi; head++ {
-		if q.policy.Identity() && layer == e.geometry.Layers-1 { // all layers at once, when no fork needs them any more
+		if q.policy.Identity() && layer == e.geometry.Layers-1 { // all layers at once, when no policy chooses from them any more
 			if err := q.own.Adopt(q.part, head); err != nil {
 				return err
 			}
@@ -160,7 +160,7 @@ func (h *handover) seal() error {
 			q.part = nil
 		}
 		q.seen.Release()
-		q.seen, q.forks, q.looks = nil, nil, nil
+		q.seen = nil
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ func (h *handover) finishLatent(layer int) error {
 			if err := q.own.Keep(q.part, layer, 0, kept[i]); err != nil {
 				return err
 			}
-		case layer == e.geometry.Layers-1: // all layers at once, when no fork needs them any more
+		case layer == e.geometry.Layers-1: // all layers at once, when no policy chooses from them any more
 			if err := q.own.Adopt(q.part, 0); err != nil {
 				return err
 			}

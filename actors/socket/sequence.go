@@ -6,7 +6,6 @@ import (
 	"shoal/kvcache"
 	"shoal/proto"
 	"shoal/sampler"
-	"shoal/tensor"
 )
 
 // sequence is what a socket knows of one request: on every socket its heads'
@@ -20,6 +19,7 @@ type sequence struct {
 	fresh  int    // of these, how many the request came with; later ones were sampled
 	read   int    // tokens whose step is committed
 	step   uint64 // the last one that had rows of it
+	handed bool   // the owner has the whole cache, or will have it when the step ends
 	policy kvcache.Policy
 
 	part *kvcache.Store       // own KV heads of the prompt; nil when this rank has none, or after the hand-over
@@ -29,9 +29,6 @@ type sequence struct {
 
 	params  sampler.Params
 	history *sampler.History
-
-	forks []*sequence            // Compare: sequences that share the prompt while it is read
-	looks []*kvcache.Observation // of latent attention: what they look at, each once
 }
 
 // note records a token in the sampling history.
@@ -64,16 +61,15 @@ func (s *sequence) releasePart() {
 	s.seen = nil
 }
 
-// openSequence begins a sequence; heads are the KV heads of the prompt that this rank
-// keeps, cut what it attends to of what the sockets divide.
-func openSequence(o *proto.Open, rank int, heads, cut tensor.Span, arena *kvcache.Arena, g kvcache.Geometry) (*sequence, error) {
-	s, err := newSequence(o, rank)
+// open begins a sequence whose prompt is to be read.
+func (e *epoch) open(o *proto.Open) (*sequence, error) {
+	s, err := e.newSequence(o)
 	if err != nil {
 		return nil, err
 	}
-	if heads.Len() > 0 {
-		s.part = kvcache.NewPrefill(arena, g, heads)
-		if s.seen, err = kvcache.NewObservation(arena, g, cut, s.policy, s.prompt); err != nil {
+	if heads := e.promptHeads(s.owner); heads.Len() > 0 {
+		s.part = kvcache.NewPrefill(e.arena, e.geometry, heads)
+		if s.seen, err = kvcache.NewObservation(e.arena, e.geometry, tensorSpan(e.place.Slices[e.rank].KVHeads), s.policy, s.prompt); err != nil {
 			return nil, fmt.Errorf("socket: sequence %d: %w", o.Seq, err)
 		}
 	}
@@ -81,20 +77,21 @@ func openSequence(o *proto.Open, rank int, heads, cut tensor.Span, arena *kvcach
 }
 
 // newSequence is what every socket notes of a sequence.
-func newSequence(o *proto.Open, rank int) (*sequence, error) {
-	policy, err := kvcache.Parse(o.Policy)
+func (e *epoch) newSequence(o *proto.Open) (*sequence, error) {
+	policy, err := e.parse(o.Policy)
 	if err != nil {
 		return nil, fmt.Errorf("socket: sequence %d: %w", o.Seq, err)
 	}
 	s := &sequence{id: o.Seq, owner: int(o.Owner), buddy: int(o.Buddy) - 1, prompt: int(o.PromptTokens), policy: policy}
+	s.fresh = s.prompt - int(o.SampledBefore)
 	s.params = samplingOf(o.Sampling) // all ranks: what a row sends to its owner depends on it
-	if s.owner == rank {
+	if s.owner == e.rank {
 		s.history = new(sampler.History)
 	}
 	return s, nil
 }
 
-// SamplingOf turns the wire form into parameters.
+// samplingOf turns the wire form into parameters.
 func samplingOf(m *proto.Sampling) sampler.Params {
 	p := sampler.Params{
 		Temperature: m.GetTemperature(), TopP: m.GetTopP(), MinP: m.GetMinP(), TopK: int(m.GetTopK()),

@@ -31,6 +31,8 @@ const (
 	goldenDir = modelData + "/llama"
 )
 
+var raceEnabled bool // see race_test.go
+
 // rig is a group of sockets in this process over the memory transport.
 type rig struct {
 	t    *testing.T

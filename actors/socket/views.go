@@ -12,23 +12,15 @@ type prefillView struct {
 	*kvcache.Store
 	seen  *kvcache.Observation // nil: the policy looks at nothing
 	scale float32
-	looks []*kvcache.Observation // of latent attention: what the sequences that share the prompt look at
 }
 
 func (v prefillView) Observe(layer, head, pos, n int, q []float32, ldq int) {
-	v.show(v.seen, layer, head, pos, n, q, ldq)
-	for _, o := range v.looks {
-		v.show(o, layer, head, pos, n, q, ldq)
-	}
-}
-
-func (v prefillView) show(o *kvcache.Observation, layer, head, pos, n int, q []float32, ldq int) {
-	if o == nil {
+	if v.seen == nil {
 		return
 	}
 	s := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(s)
-	o.See(layer, head, pos, n, q, ldq, v.scale, v.Blocks(layer, v.rows(head)), s)
+	v.seen.See(layer, head, pos, n, q, ldq, v.scale, v.Blocks(layer, v.rows(head)), s)
 }
 
 // rows is the KV head of the rows that a head, or of latent attention a unit, reads.

@@ -21,6 +21,7 @@ helpers:  model/modeltest internal/testmodel
 wires:    collective/natsbus cluster/gossip cluster/rpc
 layer:    actors/layer
 rooms:    actors/socket actors/batcher
+rigs:     internal/alone
 api:      api
 jobs:     jobs
 cluster:  cluster

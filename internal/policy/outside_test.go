@@ -15,7 +15,7 @@ import (
 // reason for it.
 const outside = `
 github.com/alecthomas/kong:             cli
-github.com/asynkron/protoactor-go:      actors/... cluster/... bench
+github.com/asynkron/protoactor-go:      actors/... cluster/... internal/alone
 github.com/dlclark/regexp2/v2:          tokenizer/...
 github.com/hashicorp/memberlist:        cluster/...
 github.com/nats-io/nats-server/v2:      collective/natsbus cluster/... test/cluster

@@ -1,4 +1,4 @@
-package socket
+package alone
 
 import (
 	"bufio"
@@ -36,7 +36,7 @@ func TestResidentMemoryFollowsCompression(t *testing.T) {
 	defer ck.Close()
 	pool := tensor.NewPool(1)
 	defer pool.Close()
-	a, err := NewAlone(t.Context(), AloneConfig{Checkpoint: ck, Pool: pool, Weights: tensor.BF16, KV: tensor.BF16, KVBudget: budget, StepTokens: 8})
+	a, err := New(t.Context(), Config{Checkpoint: ck, Pool: pool, Weights: tensor.BF16, KV: tensor.BF16, KVBudget: budget, StepTokens: 8})
 	if err != nil {
 		t.Fatal(err)
 	}

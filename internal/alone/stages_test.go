@@ -1,4 +1,4 @@
-package socket
+package alone
 
 import (
 	"path/filepath"
@@ -12,14 +12,14 @@ import (
 // TestExpertsRead: a step says whose weights it read: of one token what it chose, of many
 // no more than there are, and fewer than they chose together.
 func TestExpertsRead(t *testing.T) {
-	ck, err := model.Open(filepath.Join(modelData, "mixtral"))
+	ck, err := model.Open(filepath.Join("../../model/testdata", "mixtral"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ck.Close()
 	pool := tensor.NewPool(1)
 	defer pool.Close()
-	a, err := NewAlone(t.Context(), AloneConfig{Checkpoint: ck, Pool: pool, Weights: tensor.F32, KV: tensor.F32, KVBudget: 64 << 20, StepTokens: 64})
+	a, err := New(t.Context(), Config{Checkpoint: ck, Pool: pool, Weights: tensor.F32, KV: tensor.F32, KVBudget: 64 << 20, StepTokens: 64})
 	if err != nil {
 		t.Fatal(err)
 	}

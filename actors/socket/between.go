@@ -1,0 +1,76 @@
+package socket
+
+import (
+	"fmt"
+
+	"shoal/kvcache"
+	"shoal/model"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// Caches is what a job between steps may use of its socket's epoch, until it returns.
+type Caches struct{ e *epoch }
+
+// Arena has the bytes of all caches.
+func (c *Caches) Arena() *kvcache.Arena { return c.e.arena }
+
+// Geometry is the shape of the caches.
+func (c *Caches) Geometry() kvcache.Geometry { return c.e.geometry }
+
+// Pool is the socket's worker pool.
+func (c *Caches) Pool() *tensor.Pool { return c.e.pool }
+
+// Config is the model's.
+func (c *Caches) Config() *model.Config { return &c.e.config }
+
+// Placement says who owns what, Rank which of them this socket is.
+func (c *Caches) Placement() (p topology.Placement, rank int) { return c.e.place, c.e.rank }
+
+// Prompt is what this socket holds of a prompt that is being read: its rows, and what
+// its policy looks at.
+func (c *Caches) Prompt(seq uint64) (*kvcache.Store, *kvcache.Observation, error) {
+	q := c.e.seqs[seq]
+	if q == nil || q.part == nil {
+		return nil, nil, fmt.Errorf("socket: no prompt of sequence %d is being read here", seq)
+	}
+	return q.part, q.seen, nil
+}
+
+// Compress is the hand-over of a prompt that lies whole on this socket to a cache of
+// another policy: what that keeps of it. The rows that it moves rather than copies (a
+// policy that keeps all) are gone from the prompt.
+func (c *Caches) Compress(part *kvcache.Store, seen *kvcache.Observation, p kvcache.Policy) (*kvcache.Store, error) {
+	e := c.e
+	if len(e.place.Slices) != 1 {
+		return nil, fmt.Errorf("socket: a prompt lies on %d sockets", len(e.place.Slices))
+	}
+	q := &sequence{prompt: part.Tokens(), policy: p, part: part, seen: seen, own: kvcache.NewStore(e.arena, e.geometry, p)}
+	adopted := noHeads
+	if p.Identity() {
+		adopted = part.Heads()
+	}
+	err := q.own.Open(q.prompt, q.prompt, adopted)
+	h := &handover{epoch: e, seqs: []*sequence{q}}
+	for layer := 0; err == nil && layer < e.geometry.Layers; layer++ {
+		h.start(layer, func(failed error) { err = failed })
+		if err == nil {
+			err = h.finish(layer)
+		}
+	}
+	if err == nil {
+		err = q.own.Seal()
+	}
+	if err != nil {
+		q.own.Release()
+		return nil, err
+	}
+	return q.own, nil
+}
+
+// Keep gives the socket a whole cache, as if an earlier epoch had left it: a plan goes
+// on with it by an Open with Resume. What the socket had of the sequence is dropped.
+func (c *Caches) Keep(seq uint64, own *kvcache.Store) {
+	c.e.release([]uint64{seq})
+	c.e.carry.keep(&sequence{id: seq, own: own})
+}

@@ -1,0 +1,81 @@
+package alone
+
+import (
+	"context"
+	"fmt"
+
+	"shoal/actors/socket"
+	"shoal/kvcache"
+	"shoal/tensor"
+)
+
+// Fill makes sequences as if prompts of tokens tokens, with random keys and values,
+// had been read under a policy ("": full): long contexts can be measured without
+// reading them first.
+func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy string) error {
+	p, err := kvcache.Parse(policy)
+	if err != nil {
+		return err
+	}
+	made := 0
+	err = a.between(ctx, func(c *socket.Caches) error {
+		if most := c.Config().MaxPositions; tokens < 1 || tokens >= most {
+			return fmt.Errorf("alone: fill of %d tokens: want 1 to %d", tokens, most-1)
+		}
+		template := noiseBlock(c.Geometry().Layout)
+		for _, id := range seqs {
+			own, err := fill(c, template, tokens, p)
+			if err != nil {
+				return fmt.Errorf("alone: sequence %d: %w", id, err)
+			}
+			c.Keep(id, own)
+			made++
+		}
+		return nil
+	})
+	read := make([]uint32, max(tokens, 0))
+	for _, id := range seqs[:made] {
+		a.resume(id, p, read)
+	}
+	return err
+}
+
+func fill(c *socket.Caches, template []byte, tokens int, p kvcache.Policy) (*kvcache.Store, error) {
+	g := c.Geometry()
+	heads := tensor.Span{Lo: 0, Hi: g.KVHeads}
+	prompt := kvcache.NewPrefill(c.Arena(), g, heads)
+	defer prompt.Release()
+	if err := prompt.Reserve(tokens); err != nil {
+		return nil, err
+	}
+	k := make([]float32, g.Layout.KDim)
+	c.Pool().Run(g.Layers*g.KVHeads, func(i int) {
+		layer, head := i/g.KVHeads, i%g.KVHeads
+		for _, b := range prompt.Blocks(layer, head) {
+			copy(b, template)
+		}
+		prompt.Write(layer, head, tokens-1, k, k[:g.Layout.VDim])
+	})
+	prompt.Commit(tokens)
+	seen, err := kvcache.NewObservation(c.Arena(), g, heads, p, tokens)
+	if err != nil {
+		return nil, err
+	}
+	defer seen.Release()
+	return c.Compress(prompt, seen, p)
+}
+
+// noiseBlock is one cache block of random keys and values.
+func noiseBlock(l tensor.KVLayout) []byte {
+	block := make([]byte, l.BlockBytes())
+	row := make([]float32, l.KDim+l.VDim)
+	state := uint64(1)
+	for slot := range tensor.BlockSlots {
+		for i := range row {
+			state = state*6364136223846793005 + 1442695040888963407
+			row[i] = float32(state>>40)/(1<<23) - 1
+		}
+		l.Put(block, slot, row[:l.KDim], row[l.KDim:])
+	}
+	return block
+}

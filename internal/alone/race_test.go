@@ -1,0 +1,5 @@
+//go:build race
+
+package alone
+
+func init() { raceEnabled = true }

@@ -1,0 +1,151 @@
+// Package alone is one socket that holds a whole model, without a cluster and without
+// a batcher: what measurements and evaluations of a single process drive.
+package alone
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"shoal/actors/socket"
+	"shoal/collective"
+	"shoal/kvcache"
+	"shoal/model"
+	"shoal/proto"
+	"shoal/sampler"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// Config is what a socket without a cluster is given.
+type Config struct {
+	Checkpoint *model.Checkpoint
+	Pool       *tensor.Pool
+	Weights    tensor.DType // type of the matrices
+	KV         tensor.DType // type of the cache
+	KVBudget   int64        // bytes of KV cache
+	StepTokens int          // most rows of a step
+}
+
+// Socket takes the commands that a node's socket takes from the coordinator. One
+// goroutine uses it at a time.
+type Socket struct {
+	Load time.Duration // what loading took
+
+	sys     *actor.ActorSystem
+	pid     *actor.PID
+	stopped chan struct{}
+	step    uint64
+	opens   []*proto.Open // of caches that are there: the next step carries them
+}
+
+// patience bounds every answer; loading a large model takes the longest.
+const patience = 10 * time.Minute
+
+// New loads the model and waits until it is ready.
+func New(ctx context.Context, c Config) (_ *Socket, err error) {
+	place, err := topology.Place(1, topology.Gather, socket.ShapeOf(&c.Checkpoint.Config), []topology.Member{{ID: "alone"}})
+	if err != nil {
+		return nil, err
+	}
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	a := &Socket{stopped: make(chan struct{}), sys: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
+	defer func() {
+		if err != nil {
+			a.Close()
+		}
+	}()
+	transport := collective.NewMemory(1)[0]
+	cfg := socket.Config{Checkpoint: c.Checkpoint, Pool: c.Pool, KVBudget: c.KVBudget, Logger: quiet, Stopped: a.stopped, ParsePolicy: parse,
+		Connect: func(context.Context, string, uint32, int, []uint32) (collective.Transport, error) {
+			return transport, nil
+		}}
+	a.pid = a.sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: cfg} }))
+	began := time.Now()
+	_, err = ask(ctx, func(reply func(*proto.LoadReply, error)) {
+		a.sys.Root.Send(a.pid, &socket.Load{Reply: reply, Request: &proto.LoadRequest{Placement: socket.PlacementMessage(place, []uint64{0}),
+			ModelHash: c.Checkpoint.Hash(), WeightType: c.Weights.String(), KvType: c.KV.String(), MaxStepTokens: uint32(c.StepTokens)}})
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.Load = time.Since(began)
+	_, err = ask(ctx, func(reply func(*proto.JoinReply, error)) {
+		a.sys.Root.Send(a.pid, &socket.Join{Reply: reply, Request: &proto.JoinRequest{Epoch: 1, DeadlineMillis: 10000, Group: "alone", Incarnations: []uint32{0}}})
+	})
+	return a, err
+}
+
+// Close ends the socket and frees what it holds; the checkpoint and the pool are the caller's.
+func (a *Socket) Close() {
+	if a.pid != nil {
+		socket.Stop(a.sys.Root, a.pid, a.stopped)
+	}
+	a.sys.Shutdown()
+}
+
+// Step carries a step out and says how long it took, and where. It numbers the request,
+// and opens the sequences whose caches were made since the last.
+func (a *Socket) Step(ctx context.Context, req *proto.StepRequest) (*proto.StepReply, time.Duration, socket.Stages, error) {
+	a.step++
+	req.Epoch, req.Step = 1, a.step
+	req.Open, a.opens = append(a.opens, req.Open...), nil
+	var stages socket.Stages
+	began := time.Now()
+	reply, err := ask(ctx, func(reply func(*proto.StepReply, error)) {
+		a.sys.Root.Send(a.pid, &socket.Step{Request: req, Reply: reply, Stages: func(s socket.Stages) { stages = s }})
+	})
+	return reply, time.Since(began), stages, err
+}
+
+// Release drops sequences.
+func (a *Socket) Release(ctx context.Context, seqs []uint64) error {
+	a.opens = slices.DeleteFunc(a.opens, func(o *proto.Open) bool { return slices.Contains(seqs, o.Seq) })
+	_, err := ask(ctx, func(reply func(*proto.ReleaseReply, error)) {
+		a.sys.Root.Send(a.pid, &socket.Release{Request: &proto.ReleaseRequest{Epoch: 1, Seqs: seqs}, Reply: reply})
+	})
+	return err
+}
+
+// between has the socket do a job between steps.
+func (a *Socket) between(ctx context.Context, do func(*socket.Caches) error) error {
+	_, err := ask(ctx, func(reply func(struct{}, error)) {
+		a.sys.Root.Send(a.pid, &socket.Between{Epoch: 1, Do: do, Reply: func(err error) { reply(struct{}{}, err) }})
+	})
+	return err
+}
+
+// resume has the next step open a sequence whose cache was made, greedy.
+func (a *Socket) resume(seq uint64, p kvcache.Policy, tokens []uint32) {
+	a.opens = append(a.opens, &proto.Open{Seq: seq, Policy: p.Spec(), Sampling: greedy(), PromptTokens: uint32(len(tokens)), Resume: tokens})
+}
+
+func greedy() *proto.Sampling {
+	p := sampler.Default()
+	p.Temperature = 0
+	return socket.SamplingMessage(&p)
+}
+
+// ask sends a command and waits for its reply.
+func ask[T any](ctx context.Context, send func(reply func(T, error))) (T, error) {
+	type answer struct {
+		v   T
+		err error
+	}
+	c := make(chan answer, 1)
+	send(func(v T, err error) { c <- answer{v, err} })
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("alone: no answer in %v", patience))
+	defer cancel()
+	select {
+	case a := <-c:
+		return a.v, a.err
+	case <-ctx.Done():
+		var none T
+		return none, context.Cause(ctx)
+	}
+}

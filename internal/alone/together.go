@@ -1,0 +1,139 @@
+package alone
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"shoal/actors/socket"
+	"shoal/kvcache"
+	"shoal/proto"
+	"shoal/sampler"
+)
+
+// Together reads a prompt, chunk tokens a step, and makes a sequence seq of it under
+// the policy full, and for each of policies a sequence seq+1+i that keeps what that
+// policy chooses. It returns the first token of all of them, greedy; from then on
+// they are decoded like any others.
+//
+// It is for measuring accuracy: reading a long prompt costs far more than choosing
+// from it and decoding an answer. So the prompt is read once, with everything observed
+// that any of the policies looks at. Of latent attention a window is counted as it
+// comes; there the prompt is read once for each window.
+func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, policies []string, chunk int) (first int32, err error) {
+	tokens := make([]uint32, len(prompt))
+	for i, t := range prompt {
+		tokens[i] = uint32(t)
+	}
+	all := make([]kvcache.Policy, len(policies))
+	latent := false
+	if err := a.between(ctx, func(c *socket.Caches) error { latent = c.Geometry().Units > 0; return nil }); err != nil {
+		return 0, err
+	}
+	bases, of := []watching{{}}, make([]int, len(all)) // what is observed in one reading each; each policy's
+	for i, spec := range policies {
+		if all[i], err = kvcache.Parse(spec); err != nil {
+			return 0, err
+		}
+		if all[i].Identity() {
+			return 0, fmt.Errorf("alone: policy %s keeps every token: that is sequence %d itself", spec, seq)
+		}
+		n := all[i].Needs()
+		w := watching{window: n.Window, attention: n.PromptAttention}
+		switch of[i] = slices.Index(bases, w); {
+		case w == (watching{}):
+			of[i] = 0
+		case !latent || bases[0] == (watching{}):
+			of[i], bases[0] = 0, watching{window: max(w.window, bases[0].window), attention: w.attention || bases[0].attention}
+		case of[i] < 0:
+			of[i], bases = len(bases), append(bases, w)
+		}
+	}
+	for b, w := range bases {
+		if first, err = a.read(ctx, seq, w, tokens, chunk); err != nil {
+			return 0, err
+		}
+		err = a.between(ctx, func(c *socket.Caches) error {
+			part, seen, err := c.Prompt(seq)
+			if err != nil {
+				return err
+			}
+			for i, p := range all {
+				if of[i] != b {
+					continue
+				}
+				own, err := c.Compress(part, seen, p)
+				if err != nil {
+					return err
+				}
+				c.Keep(seq+1+uint64(i), own)
+			}
+			if b < len(bases)-1 {
+				return nil
+			}
+			own, err := c.Compress(part, nil, kvcache.Full{}) // last: it takes the prompt's blocks
+			if err == nil {
+				c.Keep(seq, own)
+			}
+			return err
+		})
+		if err == nil && b < len(bases)-1 {
+			err = a.Release(ctx, []uint64{seq})
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	a.resume(seq, kvcache.Full{}, tokens)
+	for i, p := range all {
+		a.resume(seq+1+uint64(i), p, tokens)
+	}
+	return first, nil
+}
+
+// read reads a prompt, which is not handed over, and returns the token that follows.
+func (a *Socket) read(ctx context.Context, seq uint64, w watching, prompt []uint32, chunk int) (int32, error) {
+	open := []*proto.Open{{Seq: seq, Policy: w.Spec(), Sampling: greedy(), PromptTokens: uint32(len(prompt))}}
+	for at := 0; ; {
+		end := min(at+chunk, len(prompt))
+		c := &proto.Chunk{Seq: seq, Start: uint32(at), Tokens: prompt[at:end], Prefill: true, Sample: end == len(prompt)}
+		reply, _, _, err := a.Step(ctx, &proto.StepRequest{DeadlineMillis: 600000, Open: open, Chunks: []*proto.Chunk{c}})
+		if err != nil {
+			return 0, err
+		}
+		if open, at = nil, end; at < len(prompt) {
+			continue
+		}
+		if t := reply.Sampled[0]; t.HasToken {
+			return int32(t.Token), nil
+		}
+		return 0, sampler.ErrNoCandidate
+	}
+}
+
+// watching is the policy full that looks at what others do.
+type watching struct {
+	kvcache.Full
+	window    int
+	attention bool
+}
+
+// Spec implements kvcache.Policy.
+func (w watching) Spec() string { return fmt.Sprintf("watching:%d,%t", w.window, w.attention) }
+
+// Needs implements kvcache.Policy.
+func (w watching) Needs() kvcache.Needs {
+	return kvcache.Needs{Window: w.window, PromptAttention: w.attention}
+}
+
+// parse is kvcache.Parse, and takes a watching too.
+func parse(spec string) (kvcache.Policy, error) {
+	rest, ok := strings.CutPrefix(spec, "watching:")
+	if !ok {
+		return kvcache.Parse(spec)
+	}
+	var w watching
+	_, err := fmt.Sscanf(rest, "%d,%t", &w.window, &w.attention)
+	return w, err
+}
