@@ -166,10 +166,8 @@ func (m *decoder) step(streams []stream, pos int) (time.Duration, error) {
 	if err := b.Reset(m.place, 0, segments, m.rope.fill); err != nil {
 		return 0, err
 	}
-	for i, w := range m.w.Layers {
-		for _, p := range b.Program(w.Experts != nil, false) {
-			w.Compute(p, i, b)
-		}
+	for _, w := range m.w.Layers {
+		b.Through(w)
 	}
 	h := b.Dims.Hidden
 	m.pool.Run(b.T, func(t int) {

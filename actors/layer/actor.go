@@ -23,29 +23,28 @@ type Done struct {
 	Err   error
 }
 
-// leg ends: the exchange that the leg began has ended, or the layer has.
-type legEnd struct {
+// advanced tells a layer that an exchange of a batch has ended, or its last stage.
+type advanced struct {
 	batch *Batch
 	err   error
 	last  bool
 }
 
-// walk is where a lane's batch stands in its program.
-type walk struct {
-	run     *Run
-	program []Phase
-	at      int // next phase
-	to      *actor.PID
+// pass is where a batch stands in this layer.
+type pass struct {
+	run      *Run
+	schedule []*Stage
+	at       int // next stage
+	to       *actor.PID
 }
 
 // Actor is one layer: between messages it only moves `at` forward.
 type Actor struct {
-	Index   int
 	Last    bool // no layer follows
 	Weights *Weights
 	Term    *Term
 
-	walks map[*Batch]*walk
+	passes map[*Batch]*pass
 }
 
 // Dispatcher runs a layer's handler on the goroutine that sends to it, since all it
@@ -57,23 +56,23 @@ var Dispatcher = actor.NewSynchronizedDispatcher(300)
 func (a *Actor) Receive(c actor.Context) {
 	switch m := c.Message().(type) {
 	case *Run:
-		if a.walks == nil {
-			a.walks = map[*Batch]*walk{}
+		if a.passes == nil {
+			a.passes = map[*Batch]*pass{}
 		}
-		w := &walk{run: m, program: m.Batch.Program(a.Weights.Experts != nil, a.Last), to: c.Sender()}
-		a.walks[m.Batch] = w
+		w := &pass{run: m, schedule: m.Batch.scheduleOf(a.Weights.Experts != nil, a.Last), to: c.Sender()}
+		a.passes[m.Batch] = w
 		a.next(c, w)
-	case *legEnd:
-		w := a.walks[m.batch]
+	case *advanced:
+		w := a.passes[m.batch]
 		if w == nil {
-			return // a leg of a batch that failed already
+			return // of a batch that failed already
 		}
 		switch then := w.run.Then; {
 		case m.err != nil || m.last && len(then) == 0:
-			delete(a.walks, m.batch)
+			delete(a.passes, m.batch)
 			c.Send(w.to, &Done{Batch: m.batch, Err: m.err})
 		case m.last:
-			delete(a.walks, m.batch)
+			delete(a.passes, m.batch)
 			c.RequestWithCustomSender(then[0], &Run{Batch: m.batch, Group: w.run.Group, Then: then[1:]}, w.to)
 		default:
 			a.next(c, w)
@@ -81,36 +80,31 @@ func (a *Actor) Receive(c actor.Context) {
 	}
 }
 
-// next submits one leg: unpack what arrived, compute up to the next exchange,
-// and start that. One job a leg keeps hand-offs to one per synchronisation.
-func (a *Actor) next(c actor.Context, w *walk) {
+// next submits one job: unpack what arrived, compute up to the next exchange,
+// and start that. So there is one hand-off a synchronisation.
+func (a *Actor) next(c actor.Context, w *pass) {
 	from, to := w.at, w.at
-	for to < len(w.program) && !w.program[to].Exchange() {
+	for to < len(w.schedule) && !w.schedule[to].Exchange() {
 		to++
 	}
 	w.at = to + 1
 	self, root := c.Self(), c.ActorSystem().Root
-	b, group, program := w.run.Batch, w.run.Group, w.program
+	b, group, schedule := w.run.Batch, w.run.Group, w.schedule
 	a.Term.Submit(func() {
 		began := time.Now()
 		if from > 0 {
-			b.Unpack(program[from-1])
+			schedule[from-1].unpack(b)
 		}
-		for _, p := range program[from:to] {
-			start := time.Now()
-			a.Weights.Compute(p, a.Index, b)
-			b.Spent[p] += time.Since(start)
-		}
-		if to == len(program) {
-			b.Compute += time.Since(began)
-			root.Send(self, &legEnd{batch: b, last: true})
-			return
-		}
+		b.run(a.Weights, schedule[from:to])
 		sent := time.Now()
 		b.Compute += sent.Sub(began)
-		b.Start(program[to], group, func(err error) {
+		if to == len(schedule) {
+			root.Send(self, &advanced{batch: b, last: true})
+			return
+		}
+		schedule[to].start(b, group, func(err error) {
 			b.Wait += time.Since(sent)
-			root.Send(self, &legEnd{batch: b, err: err})
+			root.Send(self, &advanced{batch: b, err: err})
 		})
 	})
 }

@@ -60,12 +60,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 			for i := range b.X {
 				b.X[i] = float32(i%7) - 3
 			}
-			program := b.Program(w.Experts != nil, false)
-			step := func() {
-				for _, p := range program {
-					w.Compute(p, 0, b)
-				}
-			}
+			step := func() { b.Through(w) }
 			step()
 			if n := testing.AllocsPerRun(200, step); n != 0 {
 				t.Errorf("%v, experts %v, %d sequences: %v allocations per layer and step", dt, w.Experts != nil, sequences, n)

@@ -2,11 +2,9 @@ package layer
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
-	"shoal/model"
 	"shoal/tensor"
 	"shoal/topology"
 )
@@ -41,76 +39,11 @@ type Segment struct {
 	Owner   int  // rank that owns the sequence
 }
 
-// Dims are the sizes of one layer.
-type Dims struct {
-	Hidden, Heads, KVHeads, HeadDim, FFN int
-	NormEps                              float32
-	MoE                                  model.MoE         // of the layers with experts
-	Activation                           tensor.Activation // of the FFN
-	Scale                                float32           // of attention scores; 0: 1/sqrt(HeadDim)
-	Ropes                                int               // rotations of a position that layers choose from; 0 counts as 1
-
-	// Latent attention: KVHeads counts units of query heads, HeadDim is of queries.
-	Latent    model.Latent
-	LatentEps float32
-}
-
-// DimsOf are the sizes of a model's layers.
-func DimsOf(c *model.Config) Dims {
-	d := Dims{Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, FFN: c.FFN, NormEps: c.NormEps, MoE: c.MoE,
-		Activation: c.Activation, Scale: c.AttentionScale(), Ropes: len(c.Rotations())}
-	if c.Latent.Rank > 0 {
-		d.KVHeads, d.Latent, d.LatentEps = c.HeadUnits(), c.Latent, model.LatentNormEps
-	}
-	return d
-}
-
-func (d Dims) scale() float32 {
-	if d.Scale != 0 {
-		return d.Scale
-	}
-	return float32(1 / math.Sqrt(float64(d.HeadDim)))
-}
-
-// valueDim is the width of a head's attention output, as it is projected.
-func (d Dims) valueDim() int {
-	if d.Latent.Rank > 0 {
-		return d.Latent.Value
-	}
-	return d.HeadDim
-}
-
-func (d Dims) attnCols() int { return d.Heads * d.valueDim() }
-
-// ropeHalf is the number of rotated pairs of a head.
-func (d Dims) ropeHalf() int {
-	if d.Latent.Rank > 0 {
-		return d.Latent.Rope / 2
-	}
-	return d.HeadDim / 2
-}
-
-// gateWidth is the distance between rows of gate and up projections.
-func (d Dims) gateWidth() int { return stride(d.FFN) }
-
-// stride is the distance between rows of n elements: one cache line more where n are
-// whole pages. A tile writes a few columns of many rows at a time, and at distances of
-// whole pages they would share the few places of one set of the cache.
-func stride(n int) int {
-	const page, line = 1024, 16 // in float32
-	if n%page == 0 {
-		return n + line
-	}
-	return n
-}
-
-func (d Dims) group() int { return d.Heads / d.KVHeads }
-func (d Dims) qCols() int { return d.Heads * d.HeadDim }
-func (d Dims) kCols() int { return d.KVHeads * d.HeadDim }
+func (s *Segment) rows() topology.Range { return topology.Range{Lo: s.First, Hi: s.First + s.N} }
 
 // Batch is one step on one socket: its rows in canonical order (decode rows by
 // owner, then prefill rows) and the activations that flow through the layers.
-// It is owned by whoever runs the current phase.
+// Everything of a step lies here. It is owned by whoever runs the current stage.
 type Batch struct {
 	Dims   Dims
 	Place  topology.Placement
@@ -140,17 +73,20 @@ type Batch struct {
 	latent          latentBatch
 	latentAttention latentAttention
 	mix             mixture
-	rounded         rounded
+	quantized       quantized
 	normWeight      []float32
 	postNorm        []float32
 	// Tasks of a row, made once so that a step allocates nothing.
 	normRow, activateRow, residualRow func(t int)
 
-	rows     []topology.Range // Reduce: rows each rank projects, see rowRanges
-	partial  [][]float32      // ReduceDown, ScatterDown, ScatterPrompt: tree nodes of the down projection
-	nodes    [][]tensor.Span  // the same: tree nodes of every rank
-	bounds   []int            // ScatterDown, ScatterPrompt: where the values of each rank's rows begin
-	summed   topology.Range   // rows whose sum of the FFN this rank has
+	step      conditions // of any layer of this step
+	schedules map[conditions][]*Stage
+
+	rows     []topology.Range // prompt rows that each rank owns, see rowRanges
+	partial  [][]float32      // projectUnits: this rank's tree nodes of the down projection
+	parts    [][]float32      // scatterDown, scatterPrompt: some rows of them
+	nodes    [][]tensor.Span  // tree nodes of every rank
+	bounds   []int            // scatterDown, scatterPrompt: where the values of each rank's rows begin
 	firstRow int              // that residualRow counts from
 	send     [][]byte
 	recv     [][]byte
@@ -159,9 +95,9 @@ type Batch struct {
 	sequence uint64 // collective number within the lane
 
 	Compute, Wait time.Duration
-	Spent         [phases]time.Duration // of Compute, by phase, all layers together
-	Observed      time.Duration         // of Spent[Attend]: what policies look at while a prompt is read
-	ExpertsRead   int                   // whose weights were read, all layers together
+	Spent         [Parts]time.Duration // of Compute, all layers together
+	Observed      time.Duration        // of Spent[Attention]: what policies look at while a prompt is read
+	ExpertsRead   int                  // whose weights were read, all layers together
 }
 
 // NewBatch allocates the activations of a lane for at most maxRows rows. The
@@ -170,7 +106,7 @@ func NewBatch(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool) *B
 	b := &Batch{Dims: d}
 	qkv := b.qkvWidth()
 	*b = Batch{
-		Dims: d, Layout: layout, Pool: pool,
+		Dims: d, Layout: layout, Pool: pool, schedules: map[conditions][]*Stage{},
 		X: make([]float32, maxRows*d.Hidden), Norm: make([]float32, maxRows*d.Hidden), Y: make([]float32, maxRows*d.Hidden),
 		QKV: make([]float32, maxRows*qkv), Attn: make([]float32, maxRows*d.attnCols()),
 		Gate: make([]float32, maxRows*d.gateWidth()), Up: make([]float32, maxRows*d.gateWidth()),
@@ -241,11 +177,13 @@ func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, ropes 
 		}
 	}
 	b.rows = b.rowRanges()
-	b.rounded.prepare(b)
-	b.summed = topology.Range{Lo: 0, Hi: b.T}
-	b.Compute, b.Wait, b.Observed, b.Spent, b.ExpertsRead = 0, 0, 0, [phases]time.Duration{}, 0
+	b.classify()
+	b.Compute, b.Wait, b.Observed, b.Spent, b.ExpertsRead = 0, 0, 0, [Parts]time.Duration{}, 0
 	return nil
 }
+
+// all are all rows.
+func (b *Batch) all() topology.Range { return topology.Range{Lo: 0, Hi: b.T} }
 
 // HasPrefill reports whether the step reads prompt tokens.
 func (b *Batch) HasPrefill() bool { return b.decode < b.T }
@@ -277,8 +215,8 @@ func (b *Batch) decodeRows(rank int) topology.Range {
 	return r
 }
 
-// rowRanges gives, for the Reduce mapping, the prefill rows whose output
-// projection each rank computes: an even cut, any cut gives the same bits.
+// rowRanges gives the prompt rows that each rank owns where rows are owned: an even
+// cut, any cut gives the same bits.
 func (b *Batch) rowRanges() []topology.Range {
 	n := len(b.Place.Slices)
 	shares := make([]float64, n)
@@ -293,68 +231,8 @@ func (b *Batch) rowRanges() []topology.Range {
 	return r
 }
 
-// qkvParts are the column ranges of QKV that hold the given query rows, key
-// rows and value rows.
-func (b *Batch) qkvParts(q, k, v topology.Range) [3]topology.Range {
-	d := b.Dims
-	return [3]topology.Range{q,
-		{Lo: d.qCols() + k.Lo, Hi: d.qCols() + k.Hi},
-		{Lo: d.qCols() + d.kCols() + v.Lo, Hi: d.qCols() + d.kCols() + v.Hi}}
-}
-
-// headParts are the columns of QKV that the attention of KV heads h needs.
-func (b *Batch) headParts(h topology.Range) [3]topology.Range {
-	d := b.Dims
-	q := topology.Range{Lo: h.Lo * d.group() * d.HeadDim, Hi: h.Hi * d.group() * d.HeadDim}
-	k := topology.Range{Lo: h.Lo * d.HeadDim, Hi: h.Hi * d.HeadDim}
-	return b.qkvParts(q, k, k)
-}
-
-// ownParts are the columns of QKV that a rank computes with the Gather mapping.
-func (b *Batch) ownParts(rank int) [3]topology.Range {
-	s := b.Place.Slices[rank]
-	return b.qkvParts(s.Q, s.K, s.V)
-}
-
-// qkvLocal reports whether every rank computes what its attention needs. All
-// ranks come to the same answer: it reads only the plan and the placement.
-func (b *Batch) qkvLocal() bool {
-	if b.Dims.Latent.Rank > 0 {
-		return b.latentLocal()
-	}
-	for i := range b.Segments {
-		s := &b.Segments[i]
-		for r := range b.Place.Slices {
-			need, have := b.headParts(b.heads(s, r)), b.ownParts(r)
-			for p := range need {
-				if need[p].Intersect(have[p]).Len() != need[p].Len() {
-					return false
-				}
-			}
-		}
-	}
-	return true
-}
-
 // NextOp numbers the collectives of this lane.
 func (b *Batch) NextOp() uint64 {
 	b.sequence++
 	return uint64(b.Lane)<<56 | b.sequence
-}
-
-// Program lists the phases of a layer for this step: with experts or without, the
-// last one or not.
-func (b *Batch) Program(sparse, last bool) []Phase {
-	switch {
-	case b.rounded.own && !b.HasPrefill():
-		return roundedDecode(last)
-	case b.rounded.own:
-		return roundedProgram(b.Place.Mapping, b.qkvLocal(), b.decode > 0, last)
-	}
-	m, ranks, prefill, local := b.Place.Mapping, len(b.Place.Slices), b.HasPrefill(), b.qkvLocal()
-	p := Program(m, ranks, prefill, local, sparse, last)
-	if b.Dims.Latent.Rank > 0 {
-		return latentProgram(p, m, ranks, prefill, local)
-	}
-	return p
 }

@@ -7,7 +7,7 @@ import (
 
 // Executor runs jobs of a socket one after another on a goroutine of its own,
 // so that no actor computes in its handler. Submit never blocks, for a job may
-// submit the next one. What waits is bounded by those who submit: one job a lane,
+// submit the next one. What waits is bounded by those who submit: one job a batch,
 // and between steps those of commands, for whose answers a coordinator waits.
 type Executor struct {
 	mu    sync.Mutex
@@ -86,7 +86,7 @@ func (e *Executor) Close() {
 }
 
 // Term is how long an epoch's weights may be read. A layer hears of a teardown
-// after its socket, and may submit a leg behind the job that freed what the leg
+// after its socket, and may submit a job behind the one that freed what it
 // would read; so a term ends on the executor, and its later jobs are dropped.
 type Term struct {
 	exec *Executor

@@ -37,6 +37,24 @@ func (e *Experts) weights() []closer {
 	return all
 }
 
+// The stages that experts have in place of gateUp, exchangeFFN and projectDown.
+var (
+	// expertsUp: router, then gate and up of this rank's columns of every chosen expert,
+	// w*SiLU(gate)*up; the same of the shared experts, without a weight.
+	expertsUp = compute("experts-up", FFN, func(w *Weights, b *Batch) { w.Experts.up(b) })
+
+	// exchangeExperts: activations of experts, whole to everybody.
+	exchangeExperts = allGather("exchange-experts", func(b *Batch, rank int, yield func([]float32, int, tile)) {
+		d := &b.Dims.MoE
+		yield(b.mix.gate, d.FFN, tile{topology.Range{Lo: 0, Hi: b.T * d.PerToken}, b.expertColumns(rank)})
+		yield(b.mix.sharedGate, d.Shared, tile{b.all(), b.sharedColumns(rank)})
+	})
+
+	// expertsDown: this rank's rows of Y = shared + the sum over a token's experts, in
+	// their order.
+	expertsDown = compute("experts-down", FFN, func(w *Weights, b *Batch) { w.Experts.down(b) })
+)
+
 // mixture is the state of a batch within a layer with experts. A pair is a token
 // and an expert that it chose; pairs lie in the order of their experts, and within
 // one of their tokens, so that an expert's pairs are one run of rows. Every socket
@@ -152,9 +170,7 @@ func (m *mixture) group(bank *tensor.Bank, y []float32, ld, col int) {
 	}
 }
 
-// mixUp: router, then gate and up of this rank's columns of every chosen expert,
-// w*SiLU(gate)*up; the same of the shared experts, without a weight.
-func (e *Experts) mixUp(b *Batch) {
+func (e *Experts) up(b *Batch) {
 	m, d, h := &b.mix, &b.Dims.MoE, b.Dims.Hidden
 	b.routeAll(e)
 	if own := b.expertColumns(b.Rank); own.Len() > 0 {
@@ -172,9 +188,7 @@ func (e *Experts) mixUp(b *Batch) {
 	b.each(b.T, m.activate)
 }
 
-// mixDown: this rank's rows of Y = shared + the sum over a token's experts, in
-// their order.
-func (e *Experts) mixDown(b *Batch) {
+func (e *Experts) down(b *Batch) {
 	m, d, h := &b.mix, &b.Dims.MoE, b.Dims.Hidden
 	own := b.Place.Slices[b.Rank].Down
 	if own.Len() == 0 {
@@ -187,11 +201,4 @@ func (e *Experts) mixDown(b *Batch) {
 	b.Pool.MatMulGroups(m.groups, m.gate, d.FFN)
 	m.groups = m.groups[:0]
 	b.each(b.T, m.combine)
-}
-
-// activationParts are a rank's columns of the experts' activations.
-func (b *Batch) activationParts(rank int, yield func([]float32, int, tile)) {
-	d := &b.Dims.MoE
-	yield(b.mix.gate, d.FFN, tile{topology.Range{Lo: 0, Hi: b.T * d.PerToken}, b.expertColumns(rank)})
-	yield(b.mix.sharedGate, d.Shared, tile{topology.Range{Lo: 0, Hi: b.T}, b.sharedColumns(rank)})
 }

@@ -24,6 +24,54 @@ func (l *Latent) matrices() []*tensor.Weight {
 	return append(append([]*tensor.Weight{l.Down, l.QUp}, l.KUp...), l.VUp...)
 }
 
+// The stages that latent attention has in place of projectQKV, exchangeQKV and attend.
+var (
+	// projectLatents: the latents of queries and cache, and the shared key: this rank's
+	// rows of the matrix, all tokens.
+	projectLatents = compute("project-latents", Projections, func(w *Weights, b *Batch) {
+		if l := w.Latent; l.Down != nil {
+			b.Pool.MatMul(b.latent.down[b.Place.Slices[b.Rank].K.Lo:], b.Dims.downCols(), l.Down, b.Norm, b.Dims.Hidden, b.T)
+		}
+	})
+
+	// projectOwnLatents: the same with the whole matrix, for the tokens that this rank owns.
+	projectOwnLatents = compute("project-own-latents", Projections, func(w *Weights, b *Batch) {
+		d := b.Dims
+		for _, t := range b.owned(b.Rank) {
+			b.Pool.MatMul(b.latent.down[t.Lo*d.downCols():], d.downCols(), w.Latent.Down, b.Norm[t.Lo*d.Hidden:], d.Hidden, t.Len())
+		}
+	})
+
+	// exchangeLatents: columns of latents, whole rows to everybody.
+	exchangeLatents = allGather("exchange-latents", func(b *Batch, rank int, yield func([]float32, int, tile)) {
+		yield(b.latent.down, b.Dims.downCols(), tile{b.all(), b.Place.Slices[rank].K})
+	})
+
+	// exchangeLatentRows: the latents of the prompt rows that a rank owns, to everybody.
+	exchangeLatentRows = allGather("exchange-latent-rows", func(b *Batch, rank int, yield func([]float32, int, tile)) {
+		yield(b.latent.down, b.Dims.downCols(), tile{b.rows[rank], topology.Range{Lo: 0, Hi: b.Dims.downCols()}})
+	})
+
+	// projectHeads: queries of heads from their latents, absorbed and rotated.
+	projectHeads = compute("project-heads", Projections, func(w *Weights, b *Batch) { w.Latent.projectHeads(b) })
+
+	// exchangeQueries: absorbed queries of the heads of `from` for the attention of `to`.
+	exchangeQueries = allToAll("exchange-queries", func(b *Batch, from, to int, yield func([]float32, int, tile)) {
+		b.headTiles(b.QKV, b.Dims.row(), from, to, yield)
+	})
+
+	// attendLatents: cache write, attention of this rank's heads over latents.
+	attendLatents = compute("attend-latents", Attention, func(w *Weights, b *Batch) { w.Latent.attend(w.Index, b) })
+
+	// exchangeMeans: means of latents that `from` found for the heads of `to`.
+	exchangeMeans = allToAll("exchange-means", func(b *Batch, from, to int, yield func([]float32, int, tile)) {
+		b.headTiles(b.latent.out, b.Dims.Latent.Rank, to, from, yield)
+	})
+
+	// projectValues: values of heads from their means of latents.
+	projectValues = compute("project-values", Projections, func(w *Weights, b *Batch) { w.Latent.projectValues(b) })
+)
+
 // latentBatch are the activations of latent attention. Batch.QKV has the absorbed
 // queries, (T, Heads*(rank+rope)).
 type latentBatch struct {
@@ -78,21 +126,6 @@ func (b *Batch) latentParts() (parts [2]latentPart, first int) {
 		{topology.Range{Lo: b.decode, Hi: b.T}, me}}, 0
 }
 
-// projectDown: the latents of queries and cache, and the shared key.
-func (l *Latent) projectDown(b *Batch) {
-	d := b.Dims
-	if b.Place.Mapping == topology.Gather {
-		if l.Down != nil {
-			b.Pool.MatMul(b.latent.down[b.Place.Slices[b.Rank].K.Lo:], d.downCols(), l.Down, b.Norm, d.Hidden, b.T)
-		}
-		return
-	}
-	for _, t := range [2]topology.Range{b.decodeRows(b.Rank), b.rows[b.Rank]} {
-		b.Pool.MatMul(b.latent.down[t.Lo*d.downCols():], d.downCols(), l.Down, b.Norm[t.Lo*d.Hidden:], d.Hidden, t.Len())
-	}
-}
-
-// projectHeads: queries of heads, absorbed and rotated.
 func (l *Latent) projectHeads(b *Batch) {
 	d, a := b.Dims, &b.latent
 	a.w = l
@@ -117,7 +150,6 @@ func (l *Latent) projectHeads(b *Batch) {
 	}
 }
 
-// projectValues: values of heads from their means of latents.
 func (l *Latent) projectValues(b *Batch) {
 	d := b.Dims
 	parts, first := b.latentParts()
@@ -131,38 +163,15 @@ func (l *Latent) projectValues(b *Batch) {
 	}
 }
 
-// Exchanges.
-
-// latentTiles are what a rank gives to all of the latents: with Gather its columns,
-// with Reduce the rows of prompts that it projected.
-func (b *Batch) latentTiles(rank int, yield func([]float32, int, tile)) {
-	m, ld := b.latent.down, b.Dims.downCols()
-	if b.Place.Mapping == topology.Reduce {
-		yield(m, ld, tile{b.rows[rank], topology.Range{Lo: 0, Hi: ld}})
-		return
-	}
-	yield(m, ld, tile{topology.Range{Lo: 0, Hi: b.T}, b.Place.Slices[rank].K})
-}
-
-// queryPair: absorbed queries of the heads of `from` for the attention of `to`.
-func (b *Batch) queryPair(from, to int, yield func([]float32, int, tile)) {
-	b.headPair(b.QKV, b.Dims.row(), from, to, yield)
-}
-
-// meanPair: means of latents that `from` found for the heads of `to`.
-func (b *Batch) meanPair(from, to int, yield func([]float32, int, tile)) {
-	b.headPair(b.latent.out, b.Dims.Latent.Rank, to, from, yield)
-}
-
-// headPair: of m, whose heads are width wide, what the rank that has heads and the
+// headTiles: of m, whose heads are width wide, what the rank that has heads and the
 // one that attends to segments with them share.
-func (b *Batch) headPair(m []float32, width, has, attends int, yield func([]float32, int, tile)) {
+func (b *Batch) headTiles(m []float32, width, has, attends int, yield func([]float32, int, tile)) {
 	d := b.Dims
 	w := d.group() * width
 	for i := range b.Segments {
 		s := &b.Segments[i]
 		h := b.heads(s, attends).Intersect(b.Place.Slices[has].KVHeads)
-		yield(m, d.Heads*width, tile{topology.Range{Lo: s.First, Hi: s.First + s.N}, topology.Range{Lo: h.Lo * w, Hi: h.Hi * w}})
+		yield(m, d.Heads*width, tile{s.rows(), topology.Range{Lo: h.Lo * w, Hi: h.Hi * w}})
 	}
 }
 
@@ -176,33 +185,4 @@ func (b *Batch) latentLocal() bool {
 		}
 	}
 	return true
-}
-
-// latentProgram puts the phases of latent attention into a layer's program.
-func latentProgram(p []Phase, m topology.Mapping, ranks int, prefill, local bool) []Phase {
-	var out []Phase
-	for _, phase := range p {
-		switch phase {
-		case ExchangeQKV: // after the heads' projections
-			continue
-		case ProjectQKV:
-			out = append(out, ProjectQKV)
-			if ranks > 1 && (m == topology.Gather || prefill) {
-				out = append(out, ExchangeLatent)
-			}
-			out = append(out, ProjectHeads)
-			if ranks > 1 && m == topology.Gather && !local {
-				out = append(out, ExchangeQKV)
-			}
-		case Attend:
-			out = append(out, Attend)
-			if ranks > 1 && m == topology.Gather && !local {
-				out = append(out, ExchangeValues)
-			}
-			out = append(out, ProjectValues)
-		default:
-			out = append(out, phase)
-		}
-	}
-	return out
 }

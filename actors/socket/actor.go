@@ -251,7 +251,7 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 	a.epoch, a.term = m.epoch, a.exec.NewTerm()
 	for i, w := range m.epoch.weights.Layers {
 		props := actor.PropsFromProducer(func() actor.Actor {
-			return &layer.Actor{Index: i, Last: i == len(m.epoch.weights.Layers)-1, Weights: w, Term: a.term}
+			return &layer.Actor{Last: i == len(m.epoch.weights.Layers)-1, Weights: w, Term: a.term}
 		}, actor.WithDispatcher(layer.Dispatcher))
 		a.layers = append(a.layers, c.Spawn(props))
 	}

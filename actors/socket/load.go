@@ -91,6 +91,7 @@ func (l *loader) slices(c *model.Config, p topology.Placement, rank int) *Slices
 	for i := range c.Layers {
 		n := c.LayerNames(i)
 		w := &layer.Weights{
+			Index:    i,
 			O:        l.matrix(n.O, attnCols, out, attn),
 			AttnNorm: l.norm(n.AttnNorm, true), FFNNorm: l.norm(n.MLPNorm, true),
 			PostAttnNorm: l.norm(n.PostAttnNorm, c.PostNorms), PostFFNNorm: l.norm(n.PostMLPNorm, c.PostNorms),

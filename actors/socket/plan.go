@@ -20,9 +20,11 @@ func (e *epoch) plan(s *step) []leg {
 	if alone && !e.batch.HasPrefill() {
 		// Nothing is exchanged and the step is short: one job instead of two messages a layer.
 		legs = []leg{{job: func(done func(error)) {
-			for i, w := range e.weights.Layers {
-				w.Alone(i, e.batch)
+			began := time.Now()
+			for _, w := range e.weights.Layers {
+				e.batch.Through(w)
 			}
+			e.batch.Compute += time.Since(began)
 			done(nil)
 		}}}
 	}

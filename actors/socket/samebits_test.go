@@ -125,7 +125,7 @@ func TestSameBitsFamilies(t *testing.T) {
 		}
 		sameAsAlone(t, rigConfig{dir: dir}, policy, 31, rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}})
 	}
-	// Rows rounded before they travel (layer/rounded.go): with biases, with norms behind attention and FFN.
+	// Activations quantized before they travel (layer/quantized.go): with biases, with norms behind attention and FFN.
 	for _, name := range []string{"qwen2", "gemma3"} {
 		sameAsAlone(t, rigConfig{dir: filepath.Join(modelData, name), weights: "q8_0"}, policy, 41,
 			rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}},

@@ -45,9 +45,8 @@ func (s *Stages) Add(o Stages) {
 }
 
 func (s Stages) with(b *layer.Batch) Stages {
-	s.Projection = b.Spent[layer.NormAttention] + b.Spent[layer.ProjectQKV] + b.Spent[layer.ProjectHeads] + b.Spent[layer.ProjectValues] + b.Spent[layer.ProjectOut]
-	s.Attention, s.Observation = b.Spent[layer.Attend]-b.Observed, b.Observed
-	s.FFN = b.Spent[layer.NormFFN] + b.Spent[layer.FeedForward] + b.Spent[layer.ProjectDown] + b.Spent[layer.Finish]
+	s.Projection, s.FFN = b.Spent[layer.Projections], b.Spent[layer.FFN]
+	s.Attention, s.Observation = b.Spent[layer.Attention]-b.Observed, b.Observed
 	s.Wait += b.Wait
 	s.Experts += b.ExpertsRead
 	return s

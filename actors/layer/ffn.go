@@ -1,0 +1,140 @@
+package layer
+
+import (
+	"slices"
+
+	"shoal/collective"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// The feed-forward network, its norm and its residual sum.
+
+var (
+	// normFFN: Norm = RMSNorm(X), all rows.
+	normFFN = compute("norm-ffn", FFN, func(w *Weights, b *Batch) { b.norm(w.FFNNorm) })
+
+	// gateUp: gate and up of this rank's columns, act(gate)*up.
+	gateUp = compute("gate-up", FFN, (*Weights).gateUp)
+
+	// exchangeFFN: activations, whole to everybody.
+	exchangeFFN = allGather("exchange-ffn", func(b *Batch, rank int, yield func([]float32, int, tile)) {
+		cols := b.Place.Slices[rank].FFN
+		if b.step.quantized {
+			yield(b.quantized.mid, quantizedFloats(b.Dims.FFN), tile{b.all(), quantizedCols(cols)})
+			return
+		}
+		yield(b.Gate, b.Dims.gateWidth(), tile{b.all(), cols})
+	})
+
+	// projectDown: Y = Wdown . Gate, this rank's output rows of all tokens.
+	projectDown = compute("project-down", FFN, func(w *Weights, b *Batch) {
+		switch y := b.Y[b.Place.Slices[b.Rank].Down.Lo:]; {
+		case w.Down == nil:
+		case b.step.quantized:
+			b.multiplyQuantized(y, w.Down, b.Dims.FFN, b.all())
+		default:
+			b.Pool.MatMul(y, b.Dims.Hidden, w.Down, b.Gate, b.Dims.gateWidth(), b.T)
+		}
+	})
+
+	// projectUnits: the tree nodes of Wdown . Gate over this rank's units, all tokens.
+	projectUnits = compute("project-units", FFN, func(w *Weights, b *Batch) {
+		b.partial = b.partialBuffers(b.Rank)
+		if w.Down != nil {
+			b.Pool.MatMulPartial(b.partial, w.Down, b.Gate[b.Place.Slices[b.Rank].FFN.Lo:], b.Dims.gateWidth(), b.T)
+		}
+	})
+
+	// exchangeDown: columns of Y, whole rows to everybody.
+	exchangeDown = allGather("exchange-down", func(b *Batch, rank int, yield func([]float32, int, tile)) {
+		yield(b.Y, b.Dims.Hidden, tile{b.all(), b.Place.Slices[rank].Down})
+	})
+
+	// exchangeDownRows: columns of Y that `from` projected of the rows of `to`.
+	exchangeDownRows = allToAll("exchange-down-rows", func(b *Batch, from, to int, yield func([]float32, int, tile)) {
+		b.ownedTiles(to, b.Y, b.Dims.Hidden, b.Place.Slices[from].Down, yield)
+	})
+
+	// reduceDown: Y, summed over all units, to everybody.
+	reduceDown = sum("reduce-down", func(b *Batch, g *collective.Group, done func(error)) {
+		units := tensor.Units(b.Dims.FFN)
+		g.AllReduceTree(collective.OpID(b.NextOp()), units, b.allNodes(units), b.partial, b.Y[:b.T*b.Dims.Hidden], done)
+	})
+
+	// scatterDown: the same, decode rows to their owners, in whose order they lie.
+	scatterDown = sum("scatter-down", func(b *Batch, g *collective.Group, done func(error)) {
+		b.scatter(g, 0, func(rank int) int { return b.decodeRows(rank).Len() }, done)
+	})
+
+	// scatterPrompt: the same, prompt rows to the ranks that keep them.
+	scatterPrompt = sum("scatter-prompt", func(b *Batch, g *collective.Group, done func(error)) {
+		b.scatter(g, b.decode, func(rank int) int { return b.rows[rank].Len() }, done)
+	})
+
+	// addFFN: X += Y + bias, or with a norm behind the FFN X += RMSNorm(Y + bias), all rows.
+	addFFN = compute("add-ffn", FFN, func(w *Weights, b *Batch) { w.addFFN(b, b.all()) })
+
+	// addOwnedFFN: the same, rows that this rank owns.
+	addOwnedFFN = compute("add-owned-ffn", FFN, func(w *Weights, b *Batch) {
+		for _, r := range b.owned(b.Rank) {
+			w.addFFN(b, r)
+		}
+	})
+)
+
+func (w *Weights) gateUp(b *Batch) {
+	if w.Gate == nil {
+		return
+	}
+	ld, me := b.Dims.gateWidth(), b.Place.Slices[b.Rank].FFN
+	b.products = append(b.products, tensor.Product{Y: b.Gate[me.Lo:], LdY: ld, W: w.Gate, R1: me.Len()},
+		tensor.Product{Y: b.Up[me.Lo:], LdY: ld, W: w.Up, R1: me.Len()})
+	b.multiplyNorm(b.all())
+	b.products = b.products[:0]
+	addBias(b.Gate, ld, b.T, w.GateBias, me)
+	addBias(b.Up, ld, b.T, w.UpBias, me)
+	b.each(b.T, b.activateRow)
+}
+
+func (w *Weights) addFFN(b *Batch, rows topology.Range) {
+	h := b.Dims.Hidden
+	addBias(b.Y[rows.Lo*h:], h, rows.Len(), w.DownBias, topology.Range{Lo: 0, Hi: h})
+	b.addResidual(w.PostFFNNorm, rows)
+}
+
+// allNodes are the tree nodes of the down projection that each rank contributes.
+func (b *Batch) allNodes(units int) [][]tensor.Span {
+	if len(b.nodes) != len(b.Place.Slices) {
+		b.nodes = make([][]tensor.Span, len(b.Place.Slices))
+		for r, s := range b.Place.Slices {
+			b.nodes[r] = tensor.Subtrees(s.FFNUnits.Lo, s.FFNUnits.Hi, units)
+		}
+	}
+	return b.nodes
+}
+
+func (b *Batch) partialBuffers(rank int) [][]float32 {
+	nodes := b.allNodes(tensor.Units(b.Dims.FFN))[rank]
+	b.partial = grow(b.partial, len(nodes))
+	for i := range b.partial {
+		b.partial[i] = growF(b.partial[i], b.T*b.Dims.Hidden)
+	}
+	return b.partial
+}
+
+// scatter sums the nodes of all ranks' units: of the rows from first on each rank gets
+// the next so many.
+func (b *Batch) scatter(g *collective.Group, first int, rows func(rank int) int, done func(error)) {
+	units, h, n := tensor.Units(b.Dims.FFN), b.Dims.Hidden, len(b.Place.Slices)
+	b.bounds = append(b.bounds[:0], 0)
+	for r := range n {
+		b.bounds = append(b.bounds, b.bounds[r]+rows(r)*h)
+	}
+	b.parts = slices.Grow(b.parts[:0], len(b.partial))
+	for _, p := range b.partial {
+		b.parts = append(b.parts, p[first*h:first*h+b.bounds[n]])
+	}
+	mine := b.Y[first*h+b.bounds[b.Rank] : first*h+b.bounds[b.Rank+1]]
+	g.ReduceScatterTree(collective.OpID(b.NextOp()), units, b.allNodes(units), b.parts, b.bounds, mine, done)
+}

@@ -1,0 +1,255 @@
+package layer
+
+import (
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// Attention's projections, its norm and its residual sum.
+
+var (
+	// normAttention: Norm = RMSNorm(X), all rows.
+	normAttention = compute("norm-attention", Projections, func(w *Weights, b *Batch) { b.norm(w.AttnNorm) })
+
+	// projectQKV: QKV[t] = Wqkv . Norm[t], this rank's rows of the matrices, all tokens.
+	projectQKV = compute("project-qkv", Projections, (*Weights).projectQKV)
+
+	// projectOwnQKV: the same with whole matrices, for the decode rows that this rank owns,
+	// and of all prompt rows what its heads need.
+	projectOwnQKV = compute("project-own-qkv", Projections, (*Weights).projectOwnQKV)
+
+	// exchangeQKV: columns that `from` computed and the attention of `to` needs.
+	exchangeQKV = allToAll("exchange-qkv", func(b *Batch, from, to int, yield func([]float32, int, tile)) {
+		have := b.ownParts(from)
+		for i := range b.Segments {
+			s := &b.Segments[i]
+			for p, need := range b.headParts(b.heads(s, to)) {
+				yield(b.QKV, b.qkvWidth(), tile{s.rows(), need.Intersect(have[p])})
+			}
+		}
+	})
+
+	// attend: rotation, cache write, attention of this rank's heads into Attn.
+	attend = compute("attend", Attention, func(w *Weights, b *Batch) { w.attend(w.Index, b) })
+
+	// exchangeAttention: attention outputs, whole to everybody.
+	exchangeAttention = allGather("exchange-attention", func(b *Batch, rank int, yield func([]float32, int, tile)) {
+		for i := range b.Segments {
+			s := &b.Segments[i]
+			h := b.heads(s, rank)
+			if b.Dims.Latent.Rank > 0 { // projected head by head, whoever attended
+				h = b.Place.Slices[rank].KVHeads
+			}
+			m, ld, cols := b.attended(h)
+			yield(m, ld, tile{s.rows(), cols})
+		}
+	})
+
+	// exchangeHeads: outputs of the heads of `from` for the prompt rows that `to` projects.
+	exchangeHeads = allToAll("exchange-heads", func(b *Batch, from, to int, yield func([]float32, int, tile)) {
+		for i := range b.Segments {
+			if s := &b.Segments[i]; s.Prefill {
+				m, ld, cols := b.attended(b.heads(s, from))
+				yield(m, ld, tile{s.rows().Intersect(b.rows[to]), cols})
+			}
+		}
+	})
+
+	// projectOut: Y = Wo . Attn, this rank's output rows of all tokens.
+	projectOut = compute("project-out", Projections, func(w *Weights, b *Batch) {
+		if w.O != nil {
+			me := b.Place.Slices[b.Rank].Out
+			b.multiplyAttention(b.Y[me.Lo:], w.O, b.all())
+			addBias(b.Y, b.Dims.Hidden, b.T, w.OBias, me)
+		}
+	})
+
+	// projectOwnOut: the same with the whole matrix, for the tokens that this rank owns.
+	projectOwnOut = compute("project-own-out", Projections, func(w *Weights, b *Batch) {
+		h := b.Dims.Hidden
+		for _, t := range b.owned(b.Rank) {
+			if t.Len() > 0 {
+				b.multiplyAttention(b.Y[t.Lo*h:], w.O, t)
+				addBias(b.Y[t.Lo*h:], h, t.Len(), w.OBias, topology.Range{Lo: 0, Hi: h})
+			}
+		}
+	})
+
+	// exchangeOut: columns of Y, whole rows to everybody.
+	exchangeOut = allGather("exchange-out", func(b *Batch, rank int, yield func([]float32, int, tile)) {
+		yield(b.Y, b.Dims.Hidden, tile{b.all(), b.Place.Slices[rank].Out})
+	})
+
+	// exchangeOutRows: columns of Y that `from` projected of the rows of `to`.
+	exchangeOutRows = allToAll("exchange-out-rows", func(b *Batch, from, to int, yield func([]float32, int, tile)) {
+		b.ownedTiles(to, b.Y, b.Dims.Hidden, b.Place.Slices[from].Out, yield)
+	})
+
+	// addAttention: X += Y, or with a norm behind attention X += RMSNorm(Y), all rows.
+	addAttention = compute("add-attention", Projections, func(w *Weights, b *Batch) { b.addResidual(w.PostAttnNorm, b.all()) })
+
+	// addOwnedAttention: the same, rows that this rank owns.
+	addOwnedAttention = compute("add-owned-attention", Projections, func(w *Weights, b *Batch) { b.addOwned(w.PostAttnNorm) })
+
+	// exchangeResidual: rows of X that a rank owns, to everybody.
+	exchangeResidual = allGather("exchange-residual", func(b *Batch, rank int, yield func([]float32, int, tile)) {
+		b.ownedTiles(rank, b.X, b.Dims.Hidden, topology.Range{Lo: 0, Hi: b.Dims.Hidden}, yield)
+	})
+)
+
+func (w *Weights) projectQKV(b *Batch) {
+	me, cols := b.Place.Slices[b.Rank], b.ownParts(b.Rank)
+	b.project(w.Q, within(w.QBias, me.Q), b.all(), topology.Range{Lo: 0, Hi: me.Q.Len()}, cols[0].Lo)
+	b.project(w.K, within(w.KBias, me.K), b.all(), topology.Range{Lo: 0, Hi: me.K.Len()}, cols[1].Lo)
+	b.project(w.V, within(w.VBias, me.V), b.all(), topology.Range{Lo: 0, Hi: me.V.Len()}, cols[2].Lo)
+	b.projectAll(b.all())
+}
+
+func (w *Weights) projectOwnQKV(b *Batch) {
+	d := b.Dims
+	q, k, v := 0, d.qCols(), d.qCols()+d.kCols()
+	own, prompts := b.decodeRows(b.Rank), topology.Range{Lo: b.decode, Hi: b.T}
+	b.project(w.Q, w.QBias, own, topology.Range{Lo: 0, Hi: d.qCols()}, q)
+	b.project(w.K, w.KBias, own, topology.Range{Lo: 0, Hi: d.kCols()}, k)
+	b.project(w.V, w.VBias, own, topology.Range{Lo: 0, Hi: d.kCols()}, v)
+	b.projectAll(own)
+	h := b.headParts(b.Place.Slices[b.Rank].KVHeads)
+	rows := func(r topology.Range, base, limit int) topology.Range { return panelRows(r.Lo-base, r.Hi-base, limit) }
+	b.project(w.Q, w.QBias, prompts, rows(h[0], q, d.qCols()), q)
+	b.project(w.K, w.KBias, prompts, rows(h[1], k, d.kCols()), k)
+	b.project(w.V, w.VBias, prompts, rows(h[2], v, d.kCols()), v)
+	b.projectAll(prompts)
+}
+
+// within is the part of a whole bias that belongs to rows r.
+func within(bias []float32, r topology.Range) []float32 {
+	if bias == nil {
+		return nil
+	}
+	return bias[r.Lo:r.Hi]
+}
+
+// panelRows widens a run of output rows to whole kernel panels: the extra rows
+// are right, only not needed.
+func panelRows(lo, hi, limit int) topology.Range {
+	if lo == hi {
+		return topology.Range{}
+	}
+	return topology.Range{Lo: lo / tensor.RowGrain * tensor.RowGrain, Hi: min((hi+tensor.RowGrain-1)/tensor.RowGrain*tensor.RowGrain, limit)}
+}
+
+// project queues rows out of m for tokens t into QKV, output row r at column
+// col+r. bias, unless nil, has an element for every row of m.
+func (b *Batch) project(m *tensor.Weight, bias []float32, t, out topology.Range, col int) {
+	if m == nil || t.Len() == 0 || out.Len() == 0 {
+		return
+	}
+	ld := b.qkvWidth()
+	b.products = append(b.products, tensor.Product{Y: b.QKV[t.Lo*ld+col:], LdY: ld, W: m, R0: out.Lo, R1: out.Hi})
+	b.biases = append(b.biases, bias)
+}
+
+// projectAll multiplies what was queued, for tokens t, in one parallel region.
+func (b *Batch) projectAll(t topology.Range) {
+	if t.Len() > 0 {
+		b.multiplyNorm(t)
+	}
+	for i, p := range b.products {
+		addBias(p.Y, p.LdY, t.Len(), b.biases[i], topology.Range{Lo: p.R0, Hi: p.R1})
+	}
+	b.products, b.biases = b.products[:0], b.biases[:0]
+}
+
+// multiplyNorm multiplies what was queued by the norms of rows t.
+func (b *Batch) multiplyNorm(t topology.Range) {
+	h := b.Dims.Hidden
+	if b.step.owned {
+		ld := quantizedFloats(h)
+		b.Pool.MatMulRounded(b.products, floatBytes(b.quantized.norm[t.Lo*ld:]), 4*ld, t.Len())
+		return
+	}
+	b.Pool.MatMulMany(b.products, b.Norm[t.Lo*h:], h, t.Len())
+}
+
+// multiplyAttention multiplies the attention outputs of rows t by w into y.
+func (b *Batch) multiplyAttention(y []float32, w *tensor.Weight, t topology.Range) {
+	ld := b.Dims.attnCols()
+	if b.step.quantized {
+		b.multiplyQuantized(y, w, ld, t)
+		return
+	}
+	b.Pool.MatMul(y, b.Dims.Hidden, w, b.Attn[t.Lo*ld:], ld, t.Len())
+}
+
+// attended is where the attention outputs of heads h lie, quantized or not.
+func (b *Batch) attended(h topology.Range) (m []float32, ld int, cols topology.Range) {
+	width, cols := b.Dims.attnCols(), b.attentionCols(h)
+	if b.step.quantized {
+		return b.quantized.mid, quantizedFloats(width), quantizedCols(cols)
+	}
+	return b.Attn, width, cols
+}
+
+// attentionCols are the columns of attention outputs of heads h.
+func (b *Batch) attentionCols(h topology.Range) topology.Range {
+	w := b.Dims.group() * b.Dims.valueDim()
+	return topology.Range{Lo: h.Lo * w, Hi: h.Hi * w}
+}
+
+// qkvWidth is the distance between rows of QKV.
+func (b *Batch) qkvWidth() int {
+	if d := b.Dims; d.Latent.Rank > 0 {
+		return d.Heads * d.row()
+	}
+	return stride(b.Dims.qCols() + 2*b.Dims.kCols())
+}
+
+// qkvParts are the column ranges of QKV that hold the given query rows, key
+// rows and value rows.
+func (b *Batch) qkvParts(q, k, v topology.Range) [3]topology.Range {
+	d := b.Dims
+	return [3]topology.Range{q,
+		{Lo: d.qCols() + k.Lo, Hi: d.qCols() + k.Hi},
+		{Lo: d.qCols() + d.kCols() + v.Lo, Hi: d.qCols() + d.kCols() + v.Hi}}
+}
+
+// headParts are the columns of QKV that the attention of KV heads h needs.
+func (b *Batch) headParts(h topology.Range) [3]topology.Range {
+	d := b.Dims
+	q := topology.Range{Lo: h.Lo * d.group() * d.HeadDim, Hi: h.Hi * d.group() * d.HeadDim}
+	k := topology.Range{Lo: h.Lo * d.HeadDim, Hi: h.Hi * d.HeadDim}
+	return b.qkvParts(q, k, k)
+}
+
+// ownParts are the columns of QKV that a rank computes with the Gather mapping.
+func (b *Batch) ownParts(rank int) [3]topology.Range {
+	s := b.Place.Slices[rank]
+	return b.qkvParts(s.Q, s.K, s.V)
+}
+
+// projectionsLocal reports whether every rank computes what its attention needs. All
+// ranks come to the same answer: it reads only the plan and the placement.
+func (b *Batch) projectionsLocal() bool {
+	if b.Dims.Latent.Rank > 0 {
+		return b.latentLocal()
+	}
+	for i := range b.Segments {
+		s := &b.Segments[i]
+		for r := range b.Place.Slices {
+			need, have := b.headParts(b.heads(s, r)), b.ownParts(r)
+			for p := range need {
+				if need[p].Intersect(have[p]).Len() != need[p].Len() {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+// headNorm is RMSNorm of one head in place, where the model has it.
+func headNorm(head, weight []float32, eps float32) {
+	if weight != nil {
+		tensor.RMSNorm(head, head, weight, eps)
+	}
+}

@@ -1,0 +1,147 @@
+package layer
+
+import (
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// Steps over several ranks, weights quantised. What a product reads is quantized to
+// blocks of 40 bytes for every 32 numbers before it crosses the wire, by whoever
+// computed it: 0.31 of the bytes, and quantized once instead of on every rank. The
+// residual stream cannot be quantized, so it is not replicated: each rank keeps the rows
+// that it owns, adds what comes for them, and gives their norm to all, quantized. The
+// blocks are those that the product would make, so the bits are the same.
+//
+// Bytes that arrive anywhere for a row of n ranks, hidden h, FFN f, attention as wide
+// as hidden, in the mapping gather: before 4(n-1)(3h+f), now 1.25(n-1)(3h+f) for
+// blocks and 8h(n-1)/n for sums. The price is one or two synchronisations a layer.
+//
+// A step that only decodes has no price to pay with the mapping reduce: its sums go to
+// the owners of rows as it is, and where they gave their residual rows to all, they now
+// give the quantized norms. Only the last layer keeps the old way, since the head reads
+// every row. With gather, steps of few prompt rows or none quantize what attention and the
+// FFN give, for which nothing has to be owned.
+
+// quantizedRows are the prompt rows of a step from which rows are owned and norms quantized:
+// below, another synchronisation costs more than the bytes.
+const quantizedRows = 32
+
+var (
+	// normOwnedAttention and normOwnedFFN: RMSNorm of the rows that this rank owns, quantized.
+	normOwnedAttention = compute("norm-owned-attention", Projections, func(w *Weights, b *Batch) { b.normQuantized(w.AttnNorm, b.owned(b.Rank)) })
+	normOwnedFFN       = compute("norm-owned-ffn", FFN, func(w *Weights, b *Batch) { b.normQuantized(w.FFNNorm, b.owned(b.Rank)) })
+
+	// normAllFFN: the same of all rows.
+	normAllFFN = compute("norm-all-ffn", FFN, func(w *Weights, b *Batch) { b.normQuantized(w.FFNNorm, [2]topology.Range{b.all()}) })
+
+	// exchangeNorm: the quantized norms of each rank's rows, whole to everybody.
+	exchangeNorm = allGather("exchange-norm", func(b *Batch, rank int, yield func([]float32, int, tile)) {
+		ld := quantizedFloats(b.Dims.Hidden)
+		b.ownedTiles(rank, b.quantized.norm, ld, topology.Range{Lo: 0, Hi: ld}, yield)
+	})
+
+	// quantizeAttention: what this rank attended.
+	quantizeAttention = compute("quantize-attention", Attention, (*Weights).quantizeAttention)
+
+	// quantizeFFN: the activations of this rank's columns.
+	quantizeFFN = compute("quantize-ffn", FFN, func(_ *Weights, b *Batch) {
+		b.quantize(b.Gate, b.Dims.gateWidth(), b.Dims.FFN, b.all(), b.Place.Slices[b.Rank].FFN)
+	})
+)
+
+// quantized are the quantized activations of such a step.
+type quantized struct {
+	norm []float32   // (T, quantizedFloats(Hidden)): the norm of X
+	mid  []float32   // (T, quantizedFloats(attnCols)) of attention, then (T, quantizedFloats(FFN)) of activations
+	row  func(t int) // norm of a row
+}
+
+// quantizedFloats is the size of a row's blocks, counted as float32 so that they
+// travel as tiles do.
+func quantizedFloats(cols int) int { return tensor.RoundedBytes(cols) / 4 }
+
+// quantizedCols are the columns of blocks that hold those columns.
+func quantizedCols(c topology.Range) topology.Range {
+	return topology.Range{Lo: quantizedFloats(c.Lo), Hi: quantizedFloats(c.Hi)}
+}
+
+// quantizable says what of this step is quantized, and makes room for it: activations, and
+// besides them norms, for which rows are owned. A function of what all ranks know.
+func (b *Batch) quantizable() (activations, owned bool) {
+	d, q := b.Dims, &b.quantized
+	whole := func(n int) bool { return n%tensor.BlockWidth == 0 }
+	on := len(b.Place.Slices) > 1 && tensor.Quantised(b.Type) && d.MoE.Experts == 0 && d.Latent.Rank == 0 &&
+		whole(d.Hidden) && whole(d.group()*d.HeadDim) && whole(d.FFN)
+	owned = on && (b.T-b.decode >= quantizedRows || b.Place.Mapping == topology.Reduce && !b.HasPrefill())
+	if activations = on && (owned || b.Place.Mapping == topology.Gather); !activations {
+		return false, false
+	}
+	rows := b.MaxRows()
+	q.norm, q.mid = growF(q.norm, rows*quantizedFloats(d.Hidden)), growF(q.mid, rows*quantizedFloats(max(d.attnCols(), d.FFN)))
+	if q.row == nil {
+		q.row = func(t int) { b.normRow(t + b.firstRow) }
+	}
+	return activations, owned
+}
+
+// owned are the rows that a rank projects and adds up: the decode rows of its sequences,
+// and its cut of the prompt rows.
+func (b *Batch) owned(rank int) [2]topology.Range {
+	return [2]topology.Range{b.decodeRows(rank), b.rows[rank]}
+}
+
+// ownedTiles are columns of a rank's rows of m.
+func (b *Batch) ownedTiles(rank int, m []float32, ld int, cols topology.Range, yield func([]float32, int, tile)) {
+	for _, r := range b.owned(rank) {
+		yield(m, ld, tile{r, cols})
+	}
+}
+
+// normQuantized quantizes the norm of some rows.
+func (b *Batch) normQuantized(weight []float32, rows [2]topology.Range) {
+	h, ld := b.Dims.Hidden, quantizedFloats(b.Dims.Hidden)
+	b.normWeight = weight
+	for _, r := range rows {
+		if r.Len() == 0 {
+			continue
+		}
+		b.firstRow = r.Lo
+		b.each(r.Len(), b.quantized.row)
+		b.Pool.Round(floatBytes(b.quantized.norm[r.Lo*ld:]), 4*ld, b.Type, b.Norm[r.Lo*h:], h, h, r.Len())
+	}
+}
+
+// addOwned is addResidual for the own rows.
+func (b *Batch) addOwned(norm []float32) {
+	for _, r := range b.owned(b.Rank) {
+		b.addResidual(norm, r)
+	}
+}
+
+// quantize quantizes rows t, columns c of m, which is as wide as all of them, to the
+// blocks of the same place.
+func (b *Batch) quantize(m []float32, ldm, width int, t, c topology.Range) {
+	if t.Len() == 0 || c.Len() == 0 {
+		return
+	}
+	ld := quantizedFloats(width)
+	b.Pool.Round(floatBytes(b.quantized.mid[t.Lo*ld+quantizedFloats(c.Lo):]), 4*ld, b.Type, m[t.Lo*ldm+c.Lo:], ldm, c.Len(), t.Len())
+}
+
+func (w *Weights) quantizeAttention(b *Batch) {
+	width := b.Dims.attnCols()
+	b.quantize(b.Attn, width, width, b.decodeRows(b.Rank), topology.Range{Lo: 0, Hi: width})
+	for i := range b.Segments {
+		if s := &b.Segments[i]; s.Prefill {
+			b.quantize(b.Attn, width, width, s.rows(), b.attentionCols(b.heads(s, b.Rank)))
+		}
+	}
+}
+
+// multiplyQuantized multiplies rows t, all width columns, by w into y.
+func (b *Batch) multiplyQuantized(y []float32, w *tensor.Weight, width int, t topology.Range) {
+	ld := quantizedFloats(width)
+	b.products = append(b.products, tensor.Product{Y: y, LdY: b.Dims.Hidden, W: w, R1: w.Rows})
+	b.Pool.MatMulRounded(b.products, floatBytes(b.quantized.mid[t.Lo*ld:]), 4*ld, t.Len())
+	b.products = b.products[:0]
+}

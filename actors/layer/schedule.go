@@ -1,0 +1,136 @@
+package layer
+
+import "shoal/topology"
+
+// A schedule lists the stages of one layer for one step. It is a pure function of what
+// every rank knows, so all ranks run the same collectives in the same order. The two
+// mappings (DESIGN: SnapStream, arXiv 2511.03092, section 4, figure 7) are two lists; what a
+// model, the weights' type or a step adds stands in them as a condition.
+
+// conditions are all that decides which stages apply.
+type conditions struct {
+	mapping topology.Mapping
+	alone   bool // one rank: nothing is exchanged
+
+	prefill, decode bool // the step has rows of prompts, rows that decode
+	local           bool // every rank computes the projections that its attention reads
+	quantized       bool // what attention and the FFN give is quantized before it travels
+	owned           bool // norms too: each rank keeps the residual stream of its rows alone
+
+	latent bool // latent attention
+	sparse bool // the layer has experts
+	last   bool // no layer follows
+}
+
+// schedule lists the stages in order.
+func (c conditions) schedule() []*Stage {
+	if c.mapping == topology.Reduce && !c.alone {
+		return c.reduce()
+	}
+	stages := c.gather()
+	if !c.alone {
+		return stages
+	}
+	for i, s := range stages {
+		if s.Exchange() {
+			stages[i] = nil
+		}
+	}
+	return list(stages...)
+}
+
+// gather cuts every matrix by rows and gathers what each gives.
+func (c conditions) gather() []*Stage {
+	return list(
+		either(c.owned, normOwnedAttention, normAttention),
+		exchangeNorm.when(c.owned),
+		either(c.latent, projectLatents, projectQKV),
+		exchangeLatents.when(c.latent),
+		projectHeads.when(c.latent),
+		either(c.latent, exchangeQueries, exchangeQKV).when(!c.local),
+		either(c.latent, attendLatents, attend),
+		exchangeMeans.when(c.latent && !c.local),
+		projectValues.when(c.latent),
+		quantizeAttention.when(c.quantized),
+		exchangeAttention,
+		projectOut,
+		either(c.owned, exchangeOutRows, exchangeOut),
+		either(c.owned, addOwnedAttention, addAttention),
+
+		either(c.owned, normOwnedFFN, normFFN),
+		exchangeNorm.when(c.owned),
+		either(c.sparse, expertsUp, gateUp),
+		quantizeFFN.when(c.quantized),
+		either(c.sparse, exchangeExperts, exchangeFFN),
+		either(c.sparse, expertsDown, projectDown),
+		either(c.owned, exchangeDownRows, exchangeDown),
+		either(c.owned, addOwnedFFN, addFFN),
+		exchangeResidual.when(c.owned && c.last), // for the head
+	)
+}
+
+// reduce has attention's matrices whole on every rank, which projects its own rows, and
+// sums the FFN's units. A rank's decode rows are read by it alone until exchangeResidual
+// or exchangeNorm gives them to all: so their sum goes to their owner alone, but for the
+// last layer's, which all ranks read. One sequence over n ranks then takes n-1 messages
+// where the all-reduce takes n(n-1).
+func (c conditions) reduce() []*Stage {
+	var (
+		apart   = c.owned && c.prefill             // rows stay with their owners for the whole step
+		gives   = !c.owned || c.last && !c.prefill // owners give the residual stream to all before the FFN
+		scatter = apart && c.decode || !c.prefill && !c.last
+		toAll   = !apart && (c.prefill || c.last)
+	)
+	return list(
+		either(c.owned, normOwnedAttention, normAttention),
+		exchangeNorm.when(apart),
+		either(c.latent, projectOwnLatents, projectOwnQKV),
+		exchangeLatentRows.when(c.latent && c.prefill),
+		projectHeads.when(c.latent),
+		either(c.latent, attendLatents, attend),
+		projectValues.when(c.latent),
+		quantizeAttention.when(c.quantized),
+		exchangeHeads.when(c.prefill),
+		projectOwnOut,
+		addOwnedAttention,
+		exchangeResidual.when(gives),
+
+		either(c.owned, either(gives, normAllFFN, normOwnedFFN), normFFN),
+		exchangeNorm.when(!gives),
+		either(c.sparse, expertsUp, gateUp),
+		exchangeExperts.when(c.sparse),
+		expertsDown.when(c.sparse),
+		exchangeDown.when(c.sparse),
+		projectUnits.when(!c.sparse),
+		scatterDown.when(!c.sparse && scatter),
+		scatterPrompt.when(!c.sparse && apart),
+		reduceDown.when(!c.sparse && toAll),
+		either(c.sparse || toAll, addFFN, addOwnedFFN),
+		exchangeResidual.when(apart && c.last), // for the head
+	)
+}
+
+// scheduleOf is the schedule of this step for a layer with experts or without, the last
+// one or not.
+func (b *Batch) scheduleOf(sparse, last bool) []*Stage {
+	c := b.step
+	c.sparse, c.last = sparse, last
+	s, ok := b.schedules[c]
+	if !ok {
+		s = c.schedule()
+		b.schedules[c] = s
+	}
+	return s
+}
+
+// classify notes what of the step decides its schedules.
+func (b *Batch) classify() {
+	c := conditions{mapping: b.Place.Mapping, alone: len(b.Place.Slices) == 1, prefill: b.HasPrefill(), decode: b.decode > 0, latent: b.Dims.Latent.Rank > 0}
+	c.local = b.projectionsLocal()
+	c.quantized, c.owned = b.quantizable()
+	b.step = c
+}
+
+// Through carries the batch through a layer of a model that is alone, where nothing is
+// exchanged.
+func (b *Batch) Through(w *Weights) { b.run(w, b.scheduleOf(w.Experts != nil, false)) }

@@ -1,0 +1,164 @@
+package layer
+
+import (
+	"slices"
+	"testing"
+
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+func exchanges(stages []*Stage) int {
+	n := 0
+	for _, s := range stages {
+		if s.Exchange() {
+			n++
+		}
+	}
+	return n
+}
+
+// The number of synchronisations of a layer is what a mapping is chosen by. Activations
+// that are quantized before they travel take more: those of the norms, and one for decode
+// rows beside prompts; but none where a step only decodes.
+func TestScheduleSynchronises(t *testing.T) {
+	g, r := conditions{mapping: topology.Gather, decode: true}, conditions{mapping: topology.Reduce, decode: true}
+	with := func(c conditions, set ...func(c *conditions)) conditions {
+		for _, f := range set {
+			f(&c)
+		}
+		return c
+	}
+	alone, prefill, local := func(c *conditions) { c.alone = true }, func(c *conditions) { c.prefill = true }, func(c *conditions) { c.local = true }
+	owned, last, latent := func(c *conditions) { c.owned, c.quantized = true, true }, func(c *conditions) { c.last = true }, func(c *conditions) { c.latent = true }
+	sparse, prompts := func(c *conditions) { c.sparse = true }, func(c *conditions) { c.prefill, c.decode = true, false }
+	for _, x := range []struct {
+		c    conditions
+		want int
+	}{
+		{with(g, alone, prefill), 0}, {with(r, alone), 0}, {with(r, alone, latent, prefill), 0}, {with(g, alone, sparse), 0},
+		{g, 5}, {with(g, last), 5}, {with(g, sparse), 5},
+		{with(g, prefill, local), 4}, {with(g, prefill, local, last), 4}, {with(g, prefill, local, sparse), 4}, // heads follow the projection rows: nothing to exchange before attention
+		{r, 2}, {with(r, last), 2}, {with(r, sparse), 3}, {with(r, prefill), 3}, {with(r, prefill, last), 3}, {with(r, prefill, sparse), 4},
+		{with(g, latent), 7}, {with(g, latent, local), 5}, {with(r, latent), 2}, {with(r, latent, prefill), 4},
+		{with(g, owned, prompts, local), 6}, {with(g, owned, prefill), 7}, {with(g, owned, prompts, local, last), 7},
+		{with(r, owned, prompts), 4}, {with(r, owned, prefill), 5}, {with(r, owned, prefill, last), 6},
+		{with(r, owned), 2}, {with(r, owned, last), 2},
+	} {
+		stages := x.c.schedule()
+		if got := exchanges(stages); got != x.want {
+			t.Errorf("%+v: %d synchronisations (%v), want %d", x.c, got, stages, x.want)
+		}
+		var parts []Part
+		for _, s := range stages {
+			if !s.Exchange() {
+				parts = append(parts, s.Part)
+			}
+		}
+		if !slices.Contains(parts, Attention) || parts[0] != Projections || parts[len(parts)-1] != FFN {
+			t.Errorf("%v does not begin with the projections and end with the residual of the FFN", stages)
+		}
+	}
+}
+
+// Which steps quantize their rows before they travel: all ranks must say the same.
+func TestQuantizable(t *testing.T) {
+	d := Dims{Hidden: 64, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 64}
+	place := func(n int, m topology.Mapping) topology.Placement {
+		p, err := topology.Place(1, m, topology.Shape{Hidden: 64, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 64, Vocab: 64,
+			FFNUnits: 2, FFNUnitStart: func(u int) int { return 32 * u }}, make([]topology.Member, n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	narrow := d
+	narrow.HeadDim = 8
+	for _, c := range []struct {
+		d            Dims
+		dt           tensor.DType
+		ranks, n     int
+		want, reduce bool // norms too, with gather, with reduce
+		gather       bool // attention and FFN, with gather
+	}{
+		{d, tensor.Q8_0, 3, quantizedRows, true, true, true},
+		{d, tensor.Q4_0, 2, quantizedRows, true, true, true},
+		{d, tensor.Q8_0, 1, quantizedRows, false, false, false},
+		{d, tensor.Q8_0, 3, quantizedRows - 1, false, false, true},
+		{d, tensor.BF16, 3, quantizedRows, false, false, false},
+		{narrow, tensor.Q8_0, 3, quantizedRows, false, false, false}, // heads of a rank are no whole blocks
+		{d, tensor.Q8_0, 2, 0, false, true, true},                    // decode alone
+		{d, tensor.Q8_0, 1, 0, false, false, false},
+		{d, tensor.F32, 2, 0, false, false, false},
+	} {
+		for _, m := range []topology.Mapping{topology.Gather, topology.Reduce} {
+			p, want := place(c.ranks, m), c.want
+			if m == topology.Reduce {
+				want = c.reduce
+			}
+			for rank := range c.ranks {
+				b := NewBatch(c.d, 64, tensor.KVLayout{Type: tensor.F32, KDim: c.d.HeadDim, VDim: c.d.HeadDim}, nil)
+				b.Type = c.dt
+				segments := []Segment{{Seq: 1, N: 1, Owner: 0}}
+				if c.n > 0 {
+					segments = append(segments, Segment{Seq: 2, N: c.n, Prefill: true})
+				}
+				if err := b.Reset(p, rank, segments, func(int, []float32, []float32) {}); err != nil {
+					t.Fatal(err)
+				}
+				if on := want || m == topology.Gather && c.gather; b.step.owned != want || b.step.quantized != on {
+					t.Errorf("%v, %s, %d ranks, %d prompt rows, rank %d: norms %v, the rest %v", c.dt, m, c.ranks, c.n, rank, b.step.owned, b.step.quantized)
+				}
+			}
+		}
+	}
+}
+
+// Where the next layer reads a row, its sum arrives: at its owner, in a step that only
+// decodes; everywhere before the head and before a prompt's projections.
+func TestScheduleScattersDecode(t *testing.T) {
+	for _, c := range []struct{ prefill, owned, last, want bool }{{false, false, false, true}, {false, false, true, false}, {true, false, false, false}, {true, false, true, false},
+		{false, true, false, true}, {false, true, true, false}} {
+		s := conditions{mapping: topology.Reduce, prefill: c.prefill, decode: true, owned: c.owned, quantized: c.owned, last: c.last}.schedule()
+		if got := slices.Contains(s, scatterDown); got != c.want || slices.Contains(s, reduceDown) == c.want {
+			t.Errorf("%+v: %v", c, s)
+		}
+		if gives := slices.Contains(s, exchangeResidual); gives == (c.owned && !c.last) {
+			t.Errorf("%+v: %v", c, s)
+		}
+	}
+}
+
+// Decode rows of an owner are contiguous and prefill rows come last, whatever
+// order the plan names them in.
+func TestBatchOrdersRows(t *testing.T) {
+	d := Dims{Hidden: 32, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 64}
+	p, err := topology.Place(1, topology.Reduce, topology.Shape{Hidden: 32, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 64, Vocab: 64,
+		FFNUnits: 2, FFNUnitStart: func(u int) int { return 32 * u }}, []topology.Member{{ID: "a"}, {ID: "b"}, {ID: "c"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := NewBatch(d, 16, tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}, nil)
+	segs := []Segment{{Seq: 1, N: 4, Prefill: true}, {Seq: 2, N: 1, Owner: 2}, {Seq: 3, N: 1, Owner: 0}, {Seq: 4, N: 1, Owner: 2}, {Seq: 5, N: 3, Prefill: true}}
+	if err := b.Reset(p, 0, segs, func(int, []float32, []float32) {}); err != nil {
+		t.Fatal(err)
+	}
+	for rank, want := range []topology.Range{{Lo: 0, Hi: 1}, {}, {Lo: 1, Hi: 3}} {
+		if got := b.decodeRows(rank); got != want {
+			t.Errorf("rank %d decodes rows %v, want %v", rank, got, want)
+		}
+	}
+	at := 3
+	for _, r := range b.rows {
+		if r.Lo != at {
+			t.Errorf("prefill rows %v, want to start at %d", r, at)
+		}
+		at = r.Hi
+	}
+	if at != b.T || b.T != 10 {
+		t.Errorf("%d rows, cut up to %d", b.T, at)
+	}
+	if err := b.Reset(p, 0, []Segment{{N: 17}}, func(int, []float32, []float32) {}); err == nil {
+		t.Error("a step larger than the batch was accepted")
+	}
+}
