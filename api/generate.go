@@ -59,6 +59,7 @@ type usage struct {
 
 // generate runs g and answers, as a stream or as a whole.
 func (s *Server) generate(w http.ResponseWriter, r *http.Request, g *generation) {
+	scopeOf(r).settle()
 	ctx, cancel := context.WithTimeoutCause(r.Context(), s.cfg.Limits.RequestTimeout, errRequestTimeout)
 	defer cancel()
 	run, err := s.start(ctx, r, g)

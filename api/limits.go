@@ -1,17 +1,14 @@
 package api
 
-import (
-	"errors"
-	"io"
-	"net/http"
-	"strings"
-	"time"
-)
+import "time"
 
 // Limits bound what one request can make the server allocate or do. A zero
 // field takes its default.
 type Limits struct {
 	BodyBytes       int64 // request body; 32 MiB
+	BodiesBytes     int64 // of all bodies that were read and not decoded yet; 128 MiB
+	KeyBodiesBytes  int64 // the same of one key; 64 MiB
+	Connections     int   // open at once; 1024, fewer where the process may not open as many files
 	HeaderBytes     int   // all request headers; 64 KiB
 	JSONDepth       int   // nesting; 16
 	JSONMembers     int   // members of the top-level object; 256
@@ -41,7 +38,8 @@ type Limits struct {
 // DefaultLimits are the limits used for fields that are zero.
 func DefaultLimits() Limits {
 	return Limits{
-		BodyBytes: 32 << 20, HeaderBytes: 64 << 10, JSONDepth: 16, JSONMembers: 256,
+		BodyBytes: 32 << 20, BodiesBytes: 128 << 20, KeyBodiesBytes: 64 << 20, Connections: 1024,
+		HeaderBytes: 64 << 10, JSONDepth: 16, JSONMembers: 256,
 		Prompts: 256, Choices: 256, N: 64, Messages: 4096, Parts: 1024,
 		Stops: 4, StopBytes: 1024, StopTokens: 128, LogitBias: 1024, TopLogprobs: 20, Logprobs: 5,
 		PolicyBytes: 256, DetokenizeToken: 1 << 20,
@@ -53,6 +51,9 @@ func DefaultLimits() Limits {
 func (l *Limits) fill() {
 	d := DefaultLimits()
 	or(&l.BodyBytes, d.BodyBytes)
+	or(&l.BodiesBytes, d.BodiesBytes)
+	or(&l.KeyBodiesBytes, d.KeyBodiesBytes)
+	or(&l.Connections, d.Connections)
 	for _, f := range []struct {
 		v *int
 		d int
@@ -77,34 +78,6 @@ func or[T comparable](v *T, d T) {
 	if *v == zero {
 		*v = d
 	}
-}
-
-// readBody reads a whole JSON body under the limits.
-func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiError) {
-	if mediaType(r.Header.Get("Content-Type")) != "application/json" {
-		// Also keeps web pages of other origins out: they cannot send this
-		// type without a preflight, which no route answers.
-		return nil, &apiError{status: http.StatusUnsupportedMediaType, typ: typeInvalid, code: "unsupported_media_type", message: "Send the request with Content-Type: application/json."}
-	}
-	limit := s.cfg.Limits.BodyBytes
-	tooLarge := &apiError{status: http.StatusRequestEntityTooLarge, typ: typeInvalid, code: "request_too_large", message: "The request body is larger than this server accepts."}
-	if r.ContentLength > limit {
-		return nil, tooLarge
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	var big *http.MaxBytesError
-	switch {
-	case errors.As(err, &big):
-		return nil, tooLarge
-	case errors.Is(err, ErrSlowBody):
-		return nil, &apiError{status: http.StatusRequestTimeout, typ: typeInvalid, code: "body_not_read", message: "The request was not read: " + strings.TrimPrefix(err.Error(), "api: ") + "."}
-	case err != nil:
-		return nil, &apiError{status: http.StatusBadRequest, typ: typeInvalid, code: "body_not_read", message: "The request body cannot be read: " + err.Error() + "."}
-	}
-	if e := checkShape(body, s.cfg.Limits.JSONDepth, s.cfg.Limits.JSONMembers); e != nil {
-		return nil, e
-	}
-	return body, nil
 }
 
 // checkShape bounds nesting and the members of the top-level object in one pass

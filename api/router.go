@@ -16,25 +16,26 @@ import (
 type route struct {
 	method, path string
 	public       bool // answers without a key
+	brief        bool // answers at once, also when there are too many connections
 	handle       http.HandlerFunc
 }
 
 func (s *Server) ownRoutes() []route {
 	const get, post = http.MethodGet, http.MethodPost
 	return []route{
-		{get, "/health", true, s.handleHealth},
-		{get, "/ready", true, s.handleReady},
-		{get, "/{$}", false, s.handlePage},
-		{get, "/version", false, s.handleVersion},
-		{get, "/metrics", false, s.handleMetrics},
-		{get, "/v1/models", false, s.handleModels},
-		{get, "/v1/models/*", false, s.handleModel},
-		{get, "/v1/cluster", false, s.handleCluster},
-		{post, "/v1/chat/completions", false, s.handleChat},
-		{post, "/v1/completions", false, s.handleCompletions},
-		{post, "/tokenize", false, s.handleTokenize},
-		{post, "/detokenize", false, s.handleDetokenize},
-		{get, "/tokenizer_info", false, s.handleTokenizerInfo},
+		{get, "/health", true, true, s.handleHealth},
+		{get, "/ready", true, true, s.handleReady},
+		{get, "/{$}", false, false, s.handlePage},
+		{get, "/version", false, true, s.handleVersion},
+		{get, "/metrics", false, true, s.handleMetrics},
+		{get, "/v1/models", false, true, s.handleModels},
+		{get, "/v1/models/*", false, true, s.handleModel},
+		{get, "/v1/cluster", false, true, s.handleCluster},
+		{post, "/v1/chat/completions", false, false, s.handleChat},
+		{post, "/v1/completions", false, false, s.handleCompletions},
+		{post, "/tokenize", false, false, s.handleTokenize},
+		{post, "/detokenize", false, false, s.handleDetokenize},
+		{get, "/tokenizer_info", false, false, s.handleTokenizerInfo},
 	}
 }
 
@@ -46,7 +47,7 @@ func (s *Server) Handle(method, path string, h http.Handler) error {
 			return fmt.Errorf("api: route %s %s is taken", method, path)
 		}
 	}
-	s.routes = append(s.routes, route{method, path, false, h.ServeHTTP})
+	s.routes = append(s.routes, route{method, path, false, false, h.ServeHTTP})
 	return nil
 }
 
@@ -85,6 +86,9 @@ func match(pattern, path string) (length int, ok bool) {
 type scope struct {
 	id       string // x-request-id
 	accepted bool   // the engine has taken work: a retry would do it twice
+	key      string // name of the API key, "" when none is asked for
+	booked   int64  // bytes of the body, in budget
+	budget   *bodyBudget
 }
 
 type scopeKey struct{}
@@ -109,15 +113,20 @@ func (s *Server) Handler() http.Handler {
 		h.Set("X-Request-Id", sc.id)
 		h.Set("X-Content-Type-Options", "nosniff")
 		name := "other"
+		body := r.Body != nil && r.Body != http.NoBody
 		defer func() {
+			sc.settle()
 			if p := recover(); p != nil {
 				s.panicked(w, r, sc, p)
+			}
+			if body && w.status >= 400 && !brief(r) {
+				s.drain(w, r)
 			}
 			s.metrics.http(name, w.code())
 			s.log.Debug("api: request", "id", sc.id, "method", r.Method, "path", r.URL.Path, "status", w.code(), "took", time.Since(began))
 		}()
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // whoever writes sets one
-		if r.Body != http.NoBody {                                      // else net/http watches the connection already
+		if body {                                                       // else net/http watches the connection already
 			r.Body = s.pace(w, r.Body)
 		}
 		route, allow := find(routes, r.Method, r.URL.Path)
@@ -125,7 +134,13 @@ func (s *Server) Handler() http.Handler {
 			name = route.path
 		}
 		key, known := s.keys.find(r)
+		if key >= 0 {
+			sc.key = itoa(key)
+		}
 		switch {
+		case brief(r) && !(route != nil && route.brief):
+			h.Set("Connection", "close")
+			s.writeError(w, unavailable("overloaded", "The server has as many connections as it may have.", time.Second), false)
 		case (route == nil || !route.public) && !known:
 			s.unauthorized(w, r)
 		case route != nil && route.method == http.MethodPost:

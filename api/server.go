@@ -110,6 +110,7 @@ type Server struct {
 	longest  int // bytes of the longest token
 	log      *slog.Logger
 	keys     *keyring
+	bodies   *bodyBudget
 	routes   []route
 	metrics  *metrics
 	started  time.Time
@@ -132,6 +133,7 @@ func New(cfg Config, e Engine, tok Tokenizer, tmpl ChatTemplate) (*Server, error
 	for id := range s.tok.VocabSize() {
 		s.longest = max(s.longest, len(tok.TokenBytes(int32(id))))
 	}
+	s.bodies = &bodyBudget{whole: cfg.Limits.BodiesBytes, perKey: cfg.Limits.KeyBodiesBytes, byKey: map[string]int64{}}
 	s.keys = newKeyring(cfg.APIKeys, cfg.PerKey)
 	s.cfg.APIKeys = nil
 	var err error
@@ -160,16 +162,20 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	base, kill := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer kill(nil)
 	lim := s.cfg.Limits
+	files, open := openFiles()
+	door := newConnections(l, connectionLimit(lim.Connections, files, open))
 	srv := &http.Server{
 		Handler:           s.Handler(),
 		BaseContext:       func(net.Listener) context.Context { return base },
+		ConnContext:       door.context,
+		ConnState:         door.state,
 		ReadHeaderTimeout: lim.ReadHeaderTimeout,
 		IdleTimeout:       lim.IdleTimeout,
 		MaxHeaderBytes:    lim.HeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(l) }()
+	go func() { failed <- srv.Serve(door) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("api: serve: %w", err)

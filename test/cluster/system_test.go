@@ -38,6 +38,7 @@ type config struct {
 	args  []string // more flags of `shoal up`
 	key   string   // API key that the client sends
 	at    *port    // where the coordinator is plugged in; nil: on the machine's network
+	files int      // that a process may open; 0: as the test
 }
 
 var readyLine = regexp.MustCompile(`ready: .* API at (http://\S+)/v1`)
@@ -53,7 +54,11 @@ func start(t testing.TB, c config) *system {
 	s := &system{t: t, logs: filepath.Join(t.TempDir(), "nodes")}
 	args := append([]string{"up", "--nodes", strconv.Itoa(c.nodes), "--listen", "127.0.0.1:0", "--log-dir", s.logs}, c.args...)
 	began := time.Now()
-	s.head = spawn(t, built.shoal(t, c.tags), "up", c.env, args...)
+	bin := built.shoal(t, c.tags)
+	if c.files > 0 {
+		bin, args = "sh", append([]string{"-c", fmt.Sprintf("ulimit -n %d && exec \"$0\" \"$@\"", c.files), bin}, args...)
+	}
+	s.head = spawn(t, bin, "up", c.env, args...)
 	t.Cleanup(s.cleanup) // before the head is killed
 	s.httpClient = newHTTPClient(t, s.head.line(t, s.head.out, readyLine, startLimit)[1], c.key)
 	t.Logf("%d nodes ready after %.1f s", c.nodes, time.Since(began).Seconds())

@@ -1,0 +1,150 @@
+package api
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// freeBody of each body takes none of the budget, so that ordinary requests pass while
+// large ones have used it up; Limits.Connections bounds how many there are.
+const freeBody = 64 << 10
+
+// bodyBudget counts the memory of request bodies that were read and not decoded yet, of
+// all clients and of each key.
+type bodyBudget struct {
+	whole, perKey int64
+
+	mu    sync.Mutex
+	used  int64
+	byKey map[string]int64
+}
+
+// take books more bytes for a key; "" is nobody's, and has no limit of its own.
+func (b *bodyBudget) take(key string, n int64) *apiError {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case key != "" && b.byKey[key]+n > b.perKey:
+		return &apiError{status: http.StatusTooManyRequests, typ: typeRateLimit, code: "rate_limit_exceeded", retryAfter: time.Second,
+			message: "This API key has as many bytes of request bodies under way as it may have."}
+	case b.used+n > b.whole:
+		return unavailable("overloaded", "The server is overloaded: too many bytes of request bodies are under way.", time.Second)
+	}
+	b.used += n
+	if key != "" {
+		b.byKey[key] += n
+	}
+	return nil
+}
+
+func (b *bodyBudget) give(key string, n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used -= n
+	if key == "" {
+		return
+	}
+	if b.byKey[key] -= n; b.byKey[key] == 0 {
+		delete(b.byKey, key)
+	}
+}
+
+// readBody reads a whole JSON body under the limits. Its memory is booked until the
+// request ends, or settle is called.
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiError) {
+	if mediaType(r.Header.Get("Content-Type")) != "application/json" {
+		// Also keeps web pages of other origins out: they cannot send this
+		// type without a preflight, which no route answers.
+		return nil, &apiError{status: http.StatusUnsupportedMediaType, typ: typeInvalid, code: "unsupported_media_type", message: "Send the request with Content-Type: application/json."}
+	}
+	limit := s.cfg.Limits.BodyBytes
+	if r.ContentLength > limit {
+		return nil, tooLarge(limit)
+	}
+	body, e := s.readAll(scopeOf(r), r.Body, r.ContentLength)
+	if e == nil {
+		e = checkShape(body, s.cfg.Limits.JSONDepth, s.cfg.Limits.JSONMembers)
+	}
+	if e != nil {
+		return nil, e
+	}
+	return body, nil
+}
+
+func tooLarge(limit int64) *apiError {
+	return &apiError{status: http.StatusRequestEntityTooLarge, typ: typeInvalid, code: "request_too_large",
+		message: "The request body is larger than the " + itoa(int(limit)) + " bytes that this server accepts."}
+}
+
+// readAll reads body into a buffer that doubles, and books what it has grown to.
+// length is what the client announced, -1 when it did not.
+func (s *Server) readAll(sc *scope, body io.Reader, length int64) ([]byte, *apiError) {
+	limit := s.cfg.Limits.BodyBytes
+	most := limit + 1 // one more byte tells that it is too large
+	if length >= 0 {
+		most = length + 1 // the last one is for the end
+	}
+	buf := make([]byte, 0, min(most, 4<<10))
+	for {
+		if len(buf) == cap(buf) {
+			size := min(most, 2*int64(cap(buf)))
+			if e := sc.book(s.bodies, size); e != nil {
+				return nil, e
+			}
+			buf = append(make([]byte, 0, size), buf...)
+		}
+		n, err := body.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		switch {
+		case int64(len(buf)) > limit:
+			return nil, tooLarge(limit)
+		case errors.Is(err, io.EOF):
+			return buf, nil
+		case errors.Is(err, ErrSlowBody):
+			return nil, &apiError{status: http.StatusRequestTimeout, typ: typeInvalid, code: "body_not_read", message: "The request was not read: " + strings.TrimPrefix(err.Error(), "api: ") + "."}
+		case err != nil:
+			return nil, &apiError{status: http.StatusBadRequest, typ: typeInvalid, code: "body_not_read", message: "The request body cannot be read: " + err.Error() + "."}
+		}
+	}
+}
+
+// book takes what a buffer of so many bytes needs beyond what is booked for it.
+func (sc *scope) book(b *bodyBudget, size int64) *apiError {
+	more := size - freeBody - sc.booked
+	if more <= 0 {
+		return nil
+	}
+	if e := b.take(sc.key, more); e != nil {
+		return e
+	}
+	sc.budget, sc.booked = b, sc.booked+more
+	return nil
+}
+
+// settle gives back what the body took: it has been decoded.
+func (sc *scope) settle() {
+	if sc.budget != nil {
+		sc.budget.give(sc.key, sc.booked)
+		sc.budget, sc.booked = nil, 0
+	}
+}
+
+// drain reads away what a refused request still sends, so that its client, who reads
+// nothing before all is sent, finds the answer and not a broken connection. A client
+// that waits for a 100 (Continue) sends nothing.
+func (s *Server) drain(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Expect") != "" {
+		return
+	}
+	limit := 4 * s.cfg.Limits.BodyBytes
+	for began := time.Now(); limit > 0 && time.Since(began) < s.cfg.Limits.ReadTimeout; limit -= 1 << 20 {
+		if _, err := io.CopyN(io.Discard, r.Body, 1<<20); err != nil {
+			break
+		}
+	}
+	s.deadline(w) // the answer is still to be written
+}
