@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import model as M
 
 SINK, W = 4, 64
+QUEST_SKIP = int(os.environ.get("QUEST_SKIP", "0"))    # layers that Quest leaves dense
 
 
 @torch.no_grad()
@@ -164,6 +165,52 @@ def decode_step(m, Ks, Vs, votes, recent, size, running, xl, ans):
     return torch.stack(out, 1)
 
 
+def bounds(k, page):
+    """least and greatest of the keys k [b, KV, n, kd] of each page, the last one perhaps short: [b, KV, pages, kd] twice"""
+    short = -k.shape[2] % page
+    fold = lambda fill: F.pad(k, (0, 0, 0, short), value=fill).unflatten(2, (-1, page))
+    return fold(float("inf")).amin(3), fold(float("-inf")).amax(3)
+
+
+@torch.no_grad()
+def decode_quest(m, Ks, Vs, page, budget, skip, xl, ans):
+    """Quest (arXiv 2406.10774), token by token: nothing is evicted, and each KV head reads budget/page pages: the first,
+    the newest, and those whose bound sum_d max(q_d min_d, q_d max_d), the largest over the group's query heads, is
+    greatest (the earlier of equals). The first `skip` layers read everything."""
+    b, A = ans.shape
+    T, dev = Ks[0].shape[2], ans.device
+    K, V = list(Ks), list(Vs)
+    least, most = map(list, zip(*(bounds(k[:, :, :T - T % page], page) for k in K)))    # of whole pages
+    out = [m.logits(xl).argmax(-1)]
+    for j in range(A - 1):
+        n = T + j + 1
+        cos, sin = m.cossin(torch.full((b,), T + j, device=dev))
+        x = F.embedding(ans[:, j].clamp_min(0), m.emb)
+        for li, l in enumerate(m.layers):
+            q, k, v = m.cached(l, x, cos, sin)
+            q = q.view(b, m.kv, -1, m.kd)
+            K[li] = torch.cat([K[li], k.view(b, m.kv, 1, m.kd)], 2)
+            V[li] = torch.cat([V[li], v.reshape(b, m.kv, 1, m.vd)], 2)
+            s = torch.matmul(q, K[li].transpose(-1, -2)) * m.scale                         # [b,KV,G,n]
+            whole = least[li].shape[2] * page
+            lo, hi = bounds(K[li][:, :, whole:], page)
+            lo, hi = torch.cat([least[li], lo], 2), torch.cat([most[li], hi], 2)
+            if lo.shape[2] * page == n:
+                least[li], most[li] = lo, hi
+            pages, take = lo.shape[2], budget // page
+            if li >= skip and pages > take:
+                # sum_d max(q_d lo_d, q_d hi_d) = relu(q) . hi - relu(-q) . lo
+                bound = (torch.matmul(q.relu(), hi.transpose(-1, -2)) - torch.matmul((-q).relu(), lo.transpose(-1, -2))).amax(2)
+                bound[..., 0] = bound[..., -1] = float("inf")
+                best = torch.sort(bound, stable=True, dim=-1, descending=True).indices[..., :take]
+                chosen = torch.zeros_like(bound, dtype=torch.bool).scatter_(-1, best, True)
+                s = s.masked_fill(~chosen.repeat_interleave(page, -1)[:, :, None, :n], float("-inf"))
+            o = torch.matmul(torch.softmax(s, -1), V[li]).reshape(b, -1, m.vd)
+            x = m.finish(l, x, m.uncached(l, o))
+        out.append(m.logits(x).argmax(-1))
+    return torch.stack(out, 1)
+
+
 def score(pred, a, sf):
     j = torch.arange(a.shape[1], device=a.device)[None]
     ln = (a >= 0).sum(1, keepdim=True)
@@ -192,7 +239,7 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                 p = torch.from_numpy(d["prompt"][b:e]).long().to(dev)
                 a = torch.from_numpy(d["ans"][b:e]).long().to(dev)
                 sf = torch.from_numpy(d["sf"][b:e]).to(dev)
-                Ks, Vs, votes, xl = prefill(m, p, True)
+                Ks, Vs, votes, xl = prefill(m, p, only != ["quest"])
                 add("full", *score(decode(m, Ks, Vs, None, 0, xl, a), a, sf))
                 for bud in budgets:
                     for name, q in policies(bud).items():
@@ -212,6 +259,8 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                     for name, vote, recent, running in (("h2o_step", "h2o", bud // 2, True), ("tova", "sage", 1, False)):
                         if not only or name in only:
                             add(f"{name}/{bud}", *score(decode_step(m, Ks, Vs, [v[vote] for v in votes], recent, bud, running, xl, a), a, sf))
+                    if not only or "quest" in only:
+                        add(f"quest/{bud}", *score(decode_quest(m, Ks, Vs, 16, bud, QUEST_SKIP, xl, a), a, sf))
                 if stream_w:
                     for bud in budgets[:1]:
                         Kw, Vw, vw, xw = prefill(m, p, False, window=bud - SINK)
