@@ -15,9 +15,8 @@ type architecture struct {
 	// family could say but nothing here computes.
 	read func(f *fields, c *Config)
 
-	// tensors lists every tensor that the forward pass reads, in the order in
-	// which it reads them.
-	tensors func(c *Config) []Spec
+	// layer is one layer in full.
+	layer func(c *Config, i int) LayerSpec
 
 	// extra says whether a tensor that is not in the list may be there, because
 	// ignoring it changes nothing.
@@ -25,16 +24,6 @@ type architecture struct {
 
 	// beyond is extra for what depends on the config; nil: nothing more.
 	beyond func(c *Config, name string) bool
-
-	// experts names the tensors of a layer with experts; nil: mlpExperts.
-	experts func(layer int) MoENames
-}
-
-// Spec is a tensor that an architecture needs. A matrix is [rows, columns] and
-// maps columns to rows, y = W x; a vector is [n].
-type Spec struct {
-	Name  string
-	Shape []int
 }
 
 var registry = map[string]architecture{}
@@ -59,14 +48,4 @@ func Architectures() []string {
 	}
 	sort.Strings(names)
 	return names
-}
-
-// Tensors lists what the architecture of c needs, in the order in which a
-// forward pass reads it.
-func (c *Config) Tensors() []Spec {
-	a, ok := lookup(c.Architecture)
-	if !ok {
-		return nil
-	}
-	return a.tensors(c)
 }

@@ -18,8 +18,8 @@ func TestRegisterArchitecture(t *testing.T) {
 				f.fail("use_sliding_window", ErrUnsupported, "true: attention here sees the whole context")
 			}
 		},
-		tensors: llamaTensors,
-		extra:   llamaExtra,
+		layer: llamaLayer,
+		extra: llamaExtra,
 	})
 	t.Cleanup(func() { delete(registry, name) })
 	if got := Architectures(); !slices.Equal(got, append(families, name)) {
@@ -34,7 +34,7 @@ func TestRegisterArchitecture(t *testing.T) {
 		names = append(names, s.Name)
 	}
 	l := LlamaLayer(1)
-	if !slices.Contains(names, l.QBias) || slices.Contains(names, l.OBias) || slices.Contains(names, LlamaHead) {
+	if !slices.Contains(names, l.Q.Bias) || slices.Contains(names, l.O.Bias) || slices.Contains(names, Head) {
 		t.Errorf("tensors %v", names)
 	}
 	_, err = ParseConfig("d", with(change{"architectures": []string{name}, "use_sliding_window": true}), nil)

@@ -46,7 +46,7 @@ func TestOpenReferenceLlama(t *testing.T) {
 	if !slices.Equal(c.Config.EOS, []int32{1}) || len(c.Extra()) != 0 || len(c.Files()) != 1 {
 		t.Errorf("eos %v, extra %v, files %v", c.Config.EOS, c.Extra(), c.Files())
 	}
-	w, err := c.Tensor(model.LlamaLayer(2).K)
+	w, err := c.Tensor(model.LlamaLayer(2).K.Weight)
 	if err != nil || w.DType != tensor.BF16 || !slices.Equal(w.Shape, []int{32, 128}) || w.Rows() != 32 || w.Cols() != 128 || w.Elements() != 32*128 {
 		t.Errorf("%v %v %v", w.DType, w.Shape, err)
 	}
@@ -94,13 +94,13 @@ func TestRoundTrip(t *testing.T) {
 func TestOptionalTensors(t *testing.T) {
 	c := open(t, write(t, modeltest.Odd(), 1))
 	l := model.LlamaLayer(2)
-	for _, name := range []string{l.QBias, l.KBias, l.VBias, l.OBias, l.GateBias, l.UpBias, l.DownBias, model.LlamaHead} {
+	for _, name := range []string{l.Q.Bias, l.K.Bias, l.V.Bias, l.O.Bias, l.Gate.Bias, l.Up.Bias, l.Down.Bias, model.Head} {
 		if _, err := c.Tensor(name); err != nil {
 			t.Error(err)
 		}
 	}
 	c = open(t, write(t, modeltest.Small(), 1))
-	for _, name := range []string{model.LlamaLayer(0).QBias, model.LlamaHead, "nonsense"} {
+	for _, name := range []string{model.LlamaLayer(0).Q.Bias, model.Head, "nonsense"} {
 		if _, err := c.Tensor(name); !errors.Is(err, model.ErrMissing) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -178,7 +178,7 @@ func TestOpenListsProblems(t *testing.T) {
 func TestExtraTensorsTolerated(t *testing.T) {
 	dir := write(t, modeltest.Small(), 1)
 	c := open(t, dir)
-	e, err := c.Tensor(model.LlamaEmbedding)
+	e, err := c.Tensor(model.Embedding)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestCloseAndConcurrentReads(t *testing.T) {
 	if err := errors.Join(c.Close(), c.Close()); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.Tensor(model.LlamaNorm); !errors.Is(err, model.ErrClosed) {
+	if _, err := c.Tensor(model.FinalNorm); !errors.Is(err, model.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 }

@@ -50,7 +50,6 @@ type Config struct {
 	LocalRope Rope  `json:",omitzero"` // of the layers with a window; zero: as Rope
 
 	Activation      tensor.Activation `json:",omitempty"` // of the FFN's gate
-	PostNorms       bool              `json:",omitempty"` // RMSNorm also of what attention and FFN add
 	NormsAddOne     bool              `json:",omitempty"` // norms multiply by 1 + weight
 	ScaledEmbedding bool              `json:",omitempty"` // see EmbeddingScale
 	TrainedAs       tensor.DType      `json:",omitempty"` // what EmbeddingScale is rounded to; 0: the type that is stored

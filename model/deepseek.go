@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -30,41 +31,70 @@ import (
 func init() {
 	for _, name := range []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"} {
 		register(architecture{
-			Name:    name,
-			read:    readDeepseek,
-			tensors: deepseekTensors,
-			extra:   llamaExtra,
-			beyond:  deepseekBeyond,
+			Name:   name,
+			read:   readDeepseek,
+			layer:  deepseekLayer,
+			extra:  llamaExtra,
+			beyond: deepseekBeyond,
 		})
 	}
 }
 
-// LatentNames are the tensors of one layer's attention.
-type LatentNames struct {
-	Q        string // (heads*(nope+rope), hidden): QueryRank 0
-	QDown    string // (query rank, hidden)
-	QNorm    string // (query rank)
-	QUp      string // (heads*(nope+rope), query rank)
-	KVDown   string // (rank + rope, hidden)
-	KVNorm   string // (rank)
-	KVUp     string // (heads*(nope+value), rank)
-	O        string // (hidden, heads*value)
-	AttnNorm string // (hidden)
+// Latent is multi-head latent attention (MLA; DeepSeek-V2, arXiv 2405.04434, section
+// 2.1): keys and values of all heads are projections of one latent per token, and
+// one rotated key is shared by all heads. See deepseek.go. All sizes in elements.
+type Latent struct {
+	Rank      int // of the latent of keys and values; 0: the model has no latent attention
+	QueryRank int `json:",omitempty"` // of the latent of queries; 0: queries are projected at once
+	Nope      int // of a head's query and key, the part without position
+	Rope      int // and the rotated part
+	Value     int // of a head's value
+}
+
+// LatentSpec are the tensors of a layer's latent attention.
+type LatentSpec struct {
+	QDown  Linear // (query rank, hidden)
+	QNorm  string // (query rank)
+	QUp    Linear // (heads*(nope+rope), query rank); without a latent of queries (.., hidden)
+	KVDown Linear // (rank + rope, hidden)
+	KVNorm string // (rank)
+	KVUp   Linear // (heads*(nope+value), rank)
 }
 
 // LatentNormEps is that of QNorm and KVNorm, whatever the model's other norms have.
 const LatentNormEps = 1e-6
 
-// LatentLayer names the attention's tensors of layer i, counted from 0.
-func LatentLayer(i int) LatentNames {
-	attn := fmt.Sprintf("model.layers.%d.self_attn.", i)
-	return LatentNames{
-		AttnNorm: fmt.Sprintf("model.layers.%d.input_layernorm.weight", i),
-		Q:        attn + "q_proj.weight",
-		QDown:    attn + "q_a_proj.weight", QNorm: attn + "q_a_layernorm.weight", QUp: attn + "q_b_proj.weight",
-		KVDown: attn + "kv_a_proj_with_mqa.weight", KVNorm: attn + "kv_a_layernorm.weight", KVUp: attn + "kv_b_proj.weight",
-		O: attn + "o_proj.weight",
+func deepseekLayer(c *Config, i int) LayerSpec {
+	l, d := llamaLayer(c, i), &c.Latent
+	p := fmt.Sprintf("model.layers.%d.self_attn.", i)
+	l.Q, l.K, l.V = Linear{}, Linear{}, Linear{}
+	l.Latent = &LatentSpec{
+		QUp:    linear(p+"q_proj", false),
+		KVDown: linear(p+"kv_a_proj_with_mqa", false),
+		KVNorm: p + "kv_a_layernorm.weight",
+		KVUp:   linear(p+"kv_b_proj", false),
 	}
+	if d.QueryRank > 0 {
+		l.Latent.QDown, l.Latent.QNorm, l.Latent.QUp = linear(p+"q_a_proj", false), p+"q_a_layernorm.weight", linear(p+"q_b_proj", false)
+	}
+	l.Latent.QUp.Pairs, l.Latent.QUp.Plain = c.HeadDim, d.Nope
+	l.Latent.KVDown.Pairs, l.Latent.KVDown.Plain = d.Rank+d.Rope, d.Rank
+	return l
+}
+
+// latent lists the tensors of latent attention in the order of the formulas.
+func (s *specs) latent(c *Config, l *LatentSpec) {
+	d := &c.Latent
+	s.linear(l.QDown, d.QueryRank, c.Hidden)
+	s.add(l.QNorm, d.QueryRank)
+	width := c.Hidden
+	if d.QueryRank > 0 {
+		width = d.QueryRank
+	}
+	s.linear(l.QUp, c.Heads*c.HeadDim, width)
+	s.linear(l.KVDown, d.Rank+d.Rope, c.Hidden)
+	s.add(l.KVNorm, d.Rank)
+	s.linear(l.KVUp, c.Heads*(d.Nope+d.Value), d.Rank)
 }
 
 func readDeepseek(f *fields, c *Config) {
@@ -141,34 +171,15 @@ func readDeepseekExperts(f *fields, c *Config, v3 bool) {
 	checkMoE(f, c, "n_routed_experts", "num_experts_per_tok", "n_group", "topk_group")
 }
 
-// deepseekTensors lists attention in the order of the formulas.
-func deepseekTensors(c *Config) []Spec {
-	var specs []Spec
-	add := func(name string, shape ...int) { specs = append(specs, Spec{name, shape}) }
-	l := c.Latent
-	add(LlamaEmbedding, c.Vocab, c.Hidden)
-	for i := range c.Layers {
-		n := LatentLayer(i)
-		add(n.AttnNorm, c.Hidden)
-		if l.QueryRank > 0 {
-			add(n.QDown, l.QueryRank, c.Hidden)
-			add(n.QNorm, l.QueryRank)
-			add(n.QUp, c.Heads*c.HeadDim, l.QueryRank)
-		} else {
-			add(n.Q, c.Heads*c.HeadDim, c.Hidden)
-		}
-		add(n.KVDown, l.Rank+l.Rope, c.Hidden)
-		add(n.KVNorm, l.Rank)
-		add(n.KVUp, c.Heads*(l.Nope+l.Value), l.Rank)
-		add(n.O, c.Hidden, c.Heads*l.Value)
-		add(LlamaLayer(i).MLPNorm, c.Hidden)
-		specs = append(specs, ffnTensors(c, i)...)
+// latentScale multiplies attention scores: 1/sqrt(HeadDim), with YaRN times the square
+// of its mscale.
+func (c *Config) latentScale() float32 {
+	scale := 1 / math.Sqrt(float64(c.HeadDim))
+	if c.Rope.Type == "yarn" && c.Rope.MScaleAll != 0 {
+		m := yarnScale(c.Rope.Factor, c.Rope.MScaleAll)
+		scale *= m * m
 	}
-	add(LlamaNorm, c.Hidden)
-	if !c.Tied {
-		add(LlamaHead, c.Vocab, c.Hidden)
-	}
-	return specs
+	return float32(scale)
 }
 
 // deepseekBeyond allows the layers behind the last, which predict further tokens

@@ -29,3 +29,8 @@ func ReadFP8(file []byte, name string, block [2]int) ([]float32, error) {
 	}
 	return all, nil
 }
+
+// LlamaLayer names all that a layer can have.
+func LlamaLayer(i int) LayerSpec {
+	return llamaLayer(&Config{QKVBias: true, OutBias: true, MLPBias: true, QKNorm: true}, i)
+}

@@ -152,7 +152,7 @@ func TestFamilyCheckpoints(t *testing.T) {
 		}
 		names := c.names()
 		l := LlamaLayer(0)
-		if slices.Contains(names, l.QNorm) != c.Config.QKNorm || slices.Contains(names, l.QBias) != c.Config.QKVBias || slices.Contains(names, l.OBias) {
+		if slices.Contains(names, l.QNorm) != c.Config.QKNorm || slices.Contains(names, l.Q.Bias) != c.Config.QKVBias || slices.Contains(names, l.O.Bias) {
 			t.Errorf("%s: tensors %v", name, names)
 		}
 		if err := c.Close(); err != nil {

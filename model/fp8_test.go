@@ -168,7 +168,7 @@ func FuzzFP8(f *testing.F) {
 		for i := range data {
 			data[i] = b + byte(i)
 		}
-		name := model.LlamaLayer(0).Q
+		name := model.LlamaLayer(0).Q.Weight
 		file := modeltest.File(object{
 			name:                object{"dtype": "F8_E4M3", "shape": []int64{rows, cols}, "data_offsets": []int64{0, n}},
 			name + "_scale_inv": object{"dtype": "F32", "shape": []int64{height, width}, "data_offsets": []int64{n, n + 4*m}},

@@ -2,8 +2,6 @@ package model
 
 import (
 	"fmt"
-	"math"
-	"slices"
 
 	"shoal/tensor"
 )
@@ -28,9 +26,9 @@ func init() {
 		Name: "Gemma3ForCausalLM",
 		defaults: map[string]string{"hidden_size": "2304", "intermediate_size": "9216", "num_hidden_layers": "26", "num_attention_heads": "8",
 			"num_key_value_heads": "4", "head_dim": "256", "vocab_size": "262208", "max_position_embeddings": "131072"},
-		read:    readGemma3,
-		tensors: llamaTensors,
-		extra:   llamaExtra,
+		read:  readGemma3,
+		layer: gemma3Layer,
+		extra: llamaExtra,
 	})
 }
 
@@ -38,7 +36,7 @@ func readGemma3(f *fields, c *Config) {
 	c.Tied = f.Bool("tie_word_embeddings", true)
 	c.QKVBias = f.Bool("attention_bias", false)
 	c.OutBias = c.QKVBias
-	c.QKNorm, c.PostNorms, c.NormsAddOne, c.ScaledEmbedding = true, true, true, true
+	c.QKNorm, c.NormsAddOne, c.ScaledEmbedding = true, true, true
 	c.Activation = tensor.GELUTanh
 	f.OneOf("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
 	c.QueryScale = f.Number("query_pre_attn_scalar", 256, 1e-3, 1e6)
@@ -69,103 +67,11 @@ func readGemma3(f *fields, c *Config) {
 	c.LocalRope = Rope{Theta: f.Number("rope_local_base_freq", 1e4, 2, maxTheta)}
 }
 
-// readWindows says which layers attend to a sliding window: those that layer_types
-// names, else those that slides picks.
-func readWindows(f *fields, c *Config, def int, slides func(layer int) bool) {
-	var kinds []string // one a layer
-	if f.get("layer_types", &kinds, "a list of names") {
-		if len(kinds) != c.Layers {
-			f.fail("layer_types", ErrFormat, "%d entries for %d layers", len(kinds), c.Layers)
-			return
-		}
-		for i, k := range kinds {
-			if k != "sliding_attention" && k != "full_attention" {
-				f.fail("layer_types", ErrUnsupported, "layer %d: %q is not supported; known: full_attention, sliding_attention", i, clip(k))
-				return
-			}
-		}
-		slides = func(layer int) bool { return kinds[layer] == "sliding_attention" }
-	}
-	windows, some := make([]int, c.Layers), false
-	for i := range windows {
-		if slides(i) {
-			windows[i], some = f.Size("sliding_window", def, maxPositions), true
-		}
-	}
-	if some {
-		c.Windows = windows
-	}
-}
-
-// dropIdle forgets windows that hide nothing, being as long as the context.
-func (c *Config) dropIdle() {
-	if c.Windows != nil && slices.Max(c.Windows) >= c.MaxPositions {
-		c.Windows = nil
-	}
-}
-
-// Window is the sliding window of a layer in tokens, the newest included: position i
-// attends to positions i-Window+1 to i. 0: to all of them.
-func (c *Config) Window(layer int) int {
-	if c.Windows == nil {
-		return 0
-	}
-	return c.Windows[layer]
-}
-
-// Rotations are the angles per position that layers choose from, see RopeOf.
-func (c *Config) Rotations() [][]float64 {
-	if c.LocalRope.Theta == 0 {
-		return [][]float64{c.InvFreq()}
-	}
-	return [][]float64{c.InvFreq(), c.LocalRope.InvFreq(c.HeadDim)}
-}
-
-// RopeOf says which of Rotations a layer uses.
-func (c *Config) RopeOf(layer int) int {
-	if c.LocalRope.Theta != 0 && c.Window(layer) > 0 {
-		return 1
-	}
-	return 0
-}
-
-// AttentionScale multiplies attention scores: 1/sqrt(HeadDim), or of QueryScale
-// where the family says so.
-func (c *Config) AttentionScale() float32 {
-	if c.Latent.Rank > 0 {
-		return c.latentScale()
-	}
-	if c.QueryScale > 0 {
-		return float32(1 / math.Sqrt(c.QueryScale))
-	}
-	return float32(1 / math.Sqrt(float64(c.HeadDim)))
-}
-
-// EmbeddingScale multiplies an embedding that is stored as dt. transformers rounds the
-// root to the type of the weights: sqrt(2560) becomes 50.5 in bf16. What is
-// quantised comes from such weights.
-func (c *Config) EmbeddingScale(dt tensor.DType) float32 {
-	if !c.ScaledEmbedding {
-		return 1
-	}
-	root := float32(math.Sqrt(float64(c.Hidden)))
-	if c.TrainedAs != 0 {
-		dt = c.TrainedAs
-	}
-	if dt != tensor.F32 && dt != tensor.F16 {
-		dt = tensor.BF16
-	}
-	return tensor.Round(dt, root)
-}
-
-// LayerNames names the tensors of layer i, counted from 0. With norms behind attention
-// and FFN too, the name that Llama gives to the norm before the FFN is that of the one
-// behind attention.
-func (c *Config) LayerNames(i int) LlamaNames {
-	n := LlamaLayer(i)
-	if c.PostNorms {
-		p := fmt.Sprintf("model.layers.%d.", i)
-		n.PostAttnNorm, n.MLPNorm, n.PostMLPNorm = n.MLPNorm, p+"pre_feedforward_layernorm.weight", p+"post_feedforward_layernorm.weight"
-	}
-	return n
+func gemma3Layer(c *Config, i int) LayerSpec {
+	l := llamaLayer(c, i)
+	p := fmt.Sprintf("model.layers.%d.", i)
+	l.PostAttnNorm = p + "post_attention_layernorm.weight" // what Llama calls the norm before the FFN
+	l.FFNNorm = p + "pre_feedforward_layernorm.weight"
+	l.PostFFNNorm = p + "post_feedforward_layernorm.weight"
+	return l
 }

@@ -124,7 +124,7 @@ func (c *Checkpoint) commonType() tensor.DType {
 	var bytes [math.MaxUint8]int64
 	best := c.must(c.Config.Tensors()[0].Name).DType
 	for _, s := range c.Config.Tensors() {
-		if t := c.must(s.Name); len(s.Shape) > 1 && s.Name != LlamaEmbedding {
+		if t := c.must(s.Name); len(s.Shape) > 1 && s.Name != Embedding {
 			if bytes[t.DType] += int64(len(t.Data)); bytes[t.DType] > bytes[best] {
 				best = t.DType
 			}

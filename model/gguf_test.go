@@ -133,7 +133,7 @@ func TestGGUFOlderDeepseek(t *testing.T) {
 			}
 		}
 		for i := range hub.Config.Layers {
-			x, err := hub.Tensor(model.LatentLayer(i).KVUp)
+			x, err := hub.Tensor(hub.Config.Layer(i).Latent.KVUp.Weight)
 			check(t, err)
 			all := make([]float32, x.Elements())
 			for r := range x.Rows() {
@@ -177,7 +177,7 @@ func TestGGUFOlderDeepseek(t *testing.T) {
 func TestGGUFNorms(t *testing.T) {
 	hub := open(t, "testdata/gemma3")
 	got := convert(t, hub, always(gguf.F32))
-	for _, name := range []string{model.LlamaNorm, hub.Config.LayerNames(1).PostMLPNorm, hub.Config.LayerNames(0).QNorm} {
+	for _, name := range []string{model.FinalNorm, hub.Config.Layer(1).PostFFNNorm, hub.Config.Layer(0).QNorm} {
 		a, _ := hub.Tensor(name)
 		b, err := got.Tensor(name)
 		if err != nil {
@@ -235,7 +235,7 @@ func TestGGUFHalvesOfTwoTypes(t *testing.T) {
 		}
 		return gguf.F32
 	})
-	name := model.LatentLayer(1).KVUp
+	name := hub.Config.Layer(1).Latent.KVUp.Weight
 	equalTensors(t, hub, got, name, 1./200)
 	if x, err := got.Tensor(name); err != nil || x.DType != tensor.Q8_0 || x.Stored() != "q8_0" {
 		t.Errorf("held as %v, stored as %s, %v", x.DType, x.Stored(), err)

@@ -176,7 +176,7 @@ func joinKVUp(c *Checkpoint) error {
 		delete(c.at, at+"k_b.weight")
 		delete(c.at, at+"v_b.weight")
 		p := k
-		p.Name, p.Shape = LatentLayer(i).KVUp, []int{c.Config.Heads * (l.Nope + l.Value), l.Rank}
+		p.Name, p.Shape = c.Config.Layer(i).Latent.KVUp.Weight, []int{c.Config.Heads * (l.Nope + l.Value), l.Rank}
 		p.Data, p.blocks, p.parts = nil, 0, []Tensor{flat(k.Tensor), flat(v.Tensor)}
 		if p.fill = fillKVUp(p.parts[0], p.parts[1], l); k.DType != v.DType {
 			p.DType = tensor.Q8_0

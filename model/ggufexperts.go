@@ -71,10 +71,10 @@ func blockName(name string) (layer int, part string, ok bool) {
 // the router likewise. It says whether t was one of them.
 func (c *Checkpoint) takeExperts(t gguf.Tensor, p place) (bool, error) {
 	layer, part, ok := blockName(t.Name)
-	if !ok || c.Config.MoE.Experts == 0 {
+	if !ok || layer >= c.Config.Layers || !c.Config.Sparse(layer) {
 		return false, nil
 	}
-	n, m := c.Config.MoELayer(layer), &c.Config.MoE
+	n, m := c.Config.Layer(layer).Experts, &c.Config.MoE
 	which := map[string]int{"ffn_gate_exps.weight": 0, "ffn_up_exps.weight": 1, "ffn_down_exps.weight": 2}
 	at, stacked := which[part]
 	switch {

@@ -42,11 +42,11 @@ var partsGGUF = map[string]string{
 func (f familyGGUF) hubName(name string) string {
 	switch name {
 	case "token_embd.weight":
-		return LlamaEmbedding
+		return Embedding
 	case "output_norm.weight":
-		return LlamaNorm
+		return FinalNorm
 	case "output.weight":
-		return LlamaHead
+		return Head
 	}
 	rest, inside := strings.CutPrefix(name, "blk.")
 	layer, part, ok := strings.Cut(rest, ".")

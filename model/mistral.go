@@ -6,10 +6,10 @@ package model
 // Large) have no window; Nemo and Small set head_dim apart from hidden/heads.
 func init() {
 	register(architecture{
-		Name:    "MistralForCausalLM",
-		read:    readMistral,
-		tensors: llamaTensors,
-		extra:   llamaExtra,
+		Name:  "MistralForCausalLM",
+		read:  readMistral,
+		layer: llamaLayer,
+		extra: llamaExtra,
 	})
 }
 

@@ -11,11 +11,10 @@ import "fmt"
 // chosen. w1 is the gate, w3 up, w2 down.
 func init() {
 	register(architecture{
-		Name:    "MixtralForCausalLM",
-		read:    readMixtral,
-		tensors: llamaTensors,
-		extra:   llamaExtra,
-		experts: mixtralExperts,
+		Name:  "MixtralForCausalLM",
+		read:  readMixtral,
+		layer: mixtralLayer,
+		extra: llamaExtra,
 	})
 }
 
@@ -37,7 +36,9 @@ func readMixtral(f *fields, c *Config) {
 	checkMoE(f, c, "num_local_experts", "num_experts_per_tok", "", "")
 }
 
-func mixtralExperts(i int) MoENames {
+func mixtralLayer(c *Config, i int) LayerSpec {
+	l := llamaLayer(c, i)
 	p := fmt.Sprintf("model.layers.%d.block_sparse_moe.", i)
-	return MoENames{Router: p + "gate.weight", expert: p + "experts.", gate: "w1.weight", up: "w3.weight", down: "w2.weight"}
+	l.Experts = &MoENames{Router: p + "gate.weight", expert: p + "experts.", gate: "w1.weight", up: "w3.weight", down: "w2.weight"}
+	return l
 }

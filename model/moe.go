@@ -71,33 +71,26 @@ func (c *Config) SparseLayers() int {
 	return c.Layers - len(c.MoE.Dense)
 }
 
-// MoELayer names the expert tensors of layer i.
-func (c *Config) MoELayer(i int) MoENames {
-	if a, ok := lookup(c.Architecture); ok && a.experts != nil {
-		return a.experts(i)
-	}
-	return mlpExperts(i)
-}
-
 // mlpExperts are the names that Qwen and DeepSeek gave them.
-func mlpExperts(i int) MoENames {
-	mlp := fmt.Sprintf("model.layers.%d.mlp.", i)
-	return MoENames{
+func mlpExperts(mlp string) *MoENames {
+	return &MoENames{
 		Router: mlp + "gate.weight", Bias: mlp + "gate.e_score_correction_bias",
 		expert: mlp + "experts.", gate: "gate_proj.weight", up: "up_proj.weight", down: "down_proj.weight",
 		SharedGate: mlp + "shared_experts.gate_proj.weight", SharedUp: mlp + "shared_experts.up_proj.weight", SharedDown: mlp + "shared_experts.down_proj.weight",
 	}
 }
 
-// moeTensors lists the tensors of a layer with experts.
-func moeTensors(c *Config, i int) []Spec {
-	m, n := &c.MoE, c.MoELayer(i)
-	specs := []Spec{{n.Router, []int{m.Experts, c.Hidden}}}
-	if m.Router.Bias {
-		specs = append(specs, Spec{n.Bias, []int{m.Experts}})
-	}
+// experts lists the tensors of a layer with experts.
+func (s *specs) experts(c *Config, n *MoENames) {
+	m := &c.MoE
 	three := func(gate, up, down string, width int) {
-		specs = append(specs, Spec{gate, []int{width, c.Hidden}}, Spec{up, []int{width, c.Hidden}}, Spec{down, []int{c.Hidden, width}})
+		s.add(gate, width, c.Hidden)
+		s.add(up, width, c.Hidden)
+		s.add(down, c.Hidden, width)
+	}
+	s.add(n.Router, m.Experts, c.Hidden)
+	if m.Router.Bias {
+		s.add(n.Bias, m.Experts)
 	}
 	for e := range m.Experts {
 		gate, up, down := n.Expert(e)
@@ -106,27 +99,6 @@ func moeTensors(c *Config, i int) []Spec {
 	if m.Shared > 0 {
 		three(n.SharedGate, n.SharedUp, n.SharedDown, m.Shared)
 	}
-	return specs
-}
-
-// ffnTensors lists the tensors of layer i's feed-forward network, or experts,
-// with the names of llama.go and of mlpExperts.
-func ffnTensors(c *Config, i int) []Spec {
-	if c.Sparse(i) {
-		return moeTensors(c, i)
-	}
-	l := LlamaLayer(i)
-	var specs []Spec
-	add := func(name string, rows, cols int, bias string) {
-		specs = append(specs, Spec{name, []int{rows, cols}})
-		if c.MLPBias {
-			specs = append(specs, Spec{bias, []int{rows}})
-		}
-	}
-	add(l.Gate, c.FFN, c.Hidden, l.GateBias)
-	add(l.Up, c.FFN, c.Hidden, l.UpBias)
-	add(l.Down, c.Hidden, c.FFN, l.DownBias)
-	return specs
 }
 
 // checkMoE refuses what no router could choose from. experts, perToken and groups

@@ -9,10 +9,10 @@ package model
 // models switch it off.
 func init() {
 	register(architecture{
-		Name:    "Qwen2ForCausalLM",
-		read:    readQwen2,
-		tensors: llamaTensors,
-		extra:   llamaExtra,
+		Name:  "Qwen2ForCausalLM",
+		read:  readQwen2,
+		layer: llamaLayer,
+		extra: llamaExtra,
 	})
 }
 

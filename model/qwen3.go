@@ -10,10 +10,10 @@ package model
 // config.json does not say. attention_bias puts a bias on all four projections.
 func init() {
 	register(architecture{
-		Name:    "Qwen3ForCausalLM",
-		read:    readQwen3,
-		tensors: llamaTensors,
-		extra:   llamaExtra,
+		Name:  "Qwen3ForCausalLM",
+		read:  readQwen3,
+		layer: llamaLayer,
+		extra: llamaExtra,
 	})
 }
 

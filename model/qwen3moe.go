@@ -10,10 +10,10 @@ package model
 // s-th, are dense with intermediate_size.
 func init() {
 	register(architecture{
-		Name:    "Qwen3MoeForCausalLM",
-		read:    readQwen3Moe,
-		tensors: llamaTensors,
-		extra:   llamaExtra,
+		Name:  "Qwen3MoeForCausalLM",
+		read:  readQwen3Moe,
+		layer: llamaLayer,
+		extra: llamaExtra,
 	})
 }
 

@@ -43,7 +43,7 @@ func TestVerifyDigest(t *testing.T) {
 	}
 	// A byte in the middle of a large matrix: only the digest sees it.
 	c := open(t, dir)
-	w, err := c.Tensor(model.LlamaLayer(1).Gate)
+	w, err := c.Tensor(model.LlamaLayer(1).Gate.Weight)
 	check(t, err)
 	needle := bytes.Clone(w.Data[5000:5032])
 	for _, path := range c.Files() {
@@ -65,11 +65,11 @@ func TestVerifyDigest(t *testing.T) {
 func TestVerifyFindsBadWeights(t *testing.T) {
 	dir := write(t, modeltest.Small(), 3)
 	path := filepath.Join(dir, "model.safetensors")
-	spoil(t, path, model.LlamaLayer(0).MLPNorm, func(data []byte) {
+	spoil(t, path, model.LlamaLayer(0).FFNNorm, func(data []byte) {
 		binary.LittleEndian.PutUint16(data[2*5:], 0x7f80)  // +Inf
 		binary.LittleEndian.PutUint16(data[2*63:], 0xffc1) // NaN
 	})
-	spoil(t, path, model.LlamaLayer(1).Down, func(data []byte) { clear(data) })
+	spoil(t, path, model.LlamaLayer(1).Down.Weight, func(data []byte) { clear(data) })
 	var calls int
 	c := open(t, dir)
 	r, err := c.Verify(context.Background(), func(done, total int64) {
@@ -100,7 +100,7 @@ func TestVerifyCountsLikeALoop(t *testing.T) {
 		s.DType = dt
 		s.Files = 1
 		dir := write(t, s, 3)
-		name := model.LlamaLayer(2).KBias
+		name := model.LlamaLayer(2).K.Bias
 		want := int64(0)
 		spoil(t, filepath.Join(dir, "model.safetensors"), name, func(data []byte) {
 			for i := range data {

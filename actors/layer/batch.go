@@ -76,6 +76,7 @@ type Batch struct {
 	quantized       quantized
 	normWeight      []float32
 	postNorm        []float32
+	activation      tensor.Activation
 	// Tasks of a row, made once so that a step allocates nothing.
 	normRow, activateRow, residualRow func(t int)
 
@@ -128,7 +129,7 @@ func NewBatch(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool) *B
 		r := b.Place.Slices[b.Rank].FFN
 		ld := d.gateWidth()
 		gate := b.Gate[t*ld+r.Lo : t*ld+r.Hi]
-		d.Activation.Mul(gate, gate, b.Up[t*ld+r.Lo:t*ld+r.Hi])
+		b.activation.Mul(gate, gate, b.Up[t*ld+r.Lo:t*ld+r.Hi])
 	}
 	b.attention.init(b)
 	b.initMixture(maxRows)

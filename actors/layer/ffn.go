@@ -94,6 +94,7 @@ func (w *Weights) gateUp(b *Batch) {
 	b.products = b.products[:0]
 	addBias(b.Gate, ld, b.T, w.GateBias, me)
 	addBias(b.Up, ld, b.T, w.UpBias, me)
+	b.activation = w.Activation
 	b.each(b.T, b.activateRow)
 }
 

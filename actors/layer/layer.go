@@ -26,6 +26,8 @@ type Weights struct {
 
 	Window int // sliding window in tokens, the newest included; 0: none
 	Rope   int // which of the batch's rotations: 0, or 1 where layers with a window have their own
+
+	Activation tensor.Activation // of the FFN's gate
 }
 
 type closer interface {

@@ -2,9 +2,6 @@ package socket
 
 import (
 	"context"
-	"crypto/sha256"
-	"fmt"
-	"sync/atomic"
 
 	"shoal/actors/layer"
 	"shoal/model"
@@ -44,10 +41,6 @@ func (s *Slices) Close() {
 	}
 }
 
-// panelGrain is the run of rows one worker packs: whole panels, so that
-// workers never share one.
-const panelGrain = 64
-
 // LoadSlices reads a socket's slices from the checkpoint and converts them.
 // progress (may be nil) is told the bytes done and to do, in the type of the
 // slices, from any goroutine and often. A cancelled ctx ends it between matrices.
@@ -56,7 +49,7 @@ func LoadSlices(ctx context.Context, ck *model.Checkpoint, p topology.Placement,
 	l := loader{ctx: ctx, ck: ck, dt: dt, pool: pool, cache: cache, source: ck.Hash() + " " + ck.Stamp(), progress: progress, total: SliceBytes(&ck.Config, p, rank, dt)}
 	s := l.slices(&ck.Config, p, rank)
 	if err = l.err; err == nil {
-		s.Embedding, err = l.tensor(model.LlamaEmbedding)
+		s.Embedding, err = l.tensor(model.Embedding)
 		s.EmbeddingScale = ck.Config.EmbeddingScale(s.Embedding.DType)
 	}
 	if err != nil {
@@ -73,176 +66,100 @@ func SliceBytes(c *model.Config, p topology.Placement, rank int, dt tensor.DType
 	return l.total
 }
 
+// cut is what a socket holds of each kind of matrix: a tensor's slice follows from its role.
+type cut struct {
+	q, k, out      topology.Range // rows of the projections; v as k
+	latents, heads topology.Range // latent attention: rows of the projection down, heads
+	ffn            topology.Range // rows of gate and up
+	down, units    topology.Range // rows of down, units of the FFN that it reads
+	expert, shared topology.Range // rows of gate and up of every expert, of the shared ones
+	expertDown     topology.Range // rows of down, of either
+	vocab          topology.Range // rows of the head
+}
+
+func cutOf(c *model.Config, m topology.Mapping, s topology.Slice) cut {
+	units, group := tensor.Units(c.FFN), c.Heads/max(1, c.HeadUnits())
+	cut := cut{
+		q: s.Q, k: s.K, out: s.Out, latents: s.K, heads: topology.Range{Lo: s.KVHeads.Lo * group, Hi: s.KVHeads.Hi * group},
+		ffn: s.FFN, down: s.Down, units: upTo(units), expert: s.Part(units, c.MoE.FFN), shared: s.Part(units, c.MoE.Shared), expertDown: s.Down, vocab: s.Vocab,
+	}
+	if m == topology.Reduce {
+		cut.q, cut.k, cut.out = upTo(c.Heads*c.HeadDim), upTo(c.KVHeads*c.HeadDim), upTo(c.Hidden)
+		cut.latents, cut.heads = upTo(c.Latent.QueryRank+c.Latent.Rank+c.Latent.Rope), upTo(c.Heads)
+		cut.down, cut.units = upTo(c.Hidden), s.FFNUnits
+	}
+	return cut
+}
+
+func upTo(n int) topology.Range { return topology.Range{Lo: 0, Hi: n} }
+
 // slices reads them all, or with measure only counts their bytes. After an error
 // (l.err) it is incomplete.
 func (l *loader) slices(c *model.Config, p topology.Placement, rank int) *Slices {
-	me := p.Slices[rank]
-	s := &Slices{}
-	all := func(n int) topology.Range { return topology.Range{Lo: 0, Hi: n} }
-	q, k, v, out, down := me.Q, me.K, me.V, me.Out, me.Down
-	units := all(tensor.Units(c.FFN))
-	if p.Mapping == topology.Reduce {
-		q, k, v, out, down = all(c.Heads*c.HeadDim), all(c.KVHeads*c.HeadDim), all(c.KVHeads*c.HeadDim), all(c.Hidden), all(c.Hidden)
-		units = me.FFNUnits
-	}
-	attnCols := c.Heads * c.ValueDim()
-	attn := all(tensor.Units(attnCols))
-	hidden := all(tensor.Units(c.Hidden))
-	for i := range c.Layers {
-		n := c.LayerNames(i)
+	s, me := &Slices{}, cutOf(c, p.Mapping, p.Slices[rank])
+	for i := 0; i < c.Layers && l.err == nil; i++ {
+		n := c.Layer(i)
 		w := &layer.Weights{
-			Index:    i,
-			O:        l.matrix(n.O, attnCols, out, attn),
-			AttnNorm: l.norm(n.AttnNorm, true), FFNNorm: l.norm(n.MLPNorm, true),
-			PostAttnNorm: l.norm(n.PostAttnNorm, c.PostNorms), PostFFNNorm: l.norm(n.PostMLPNorm, c.PostNorms),
-			QBias: l.vector(n.QBias, c.QKVBias), KBias: l.vector(n.KBias, c.QKVBias), VBias: l.vector(n.VBias, c.QKVBias),
-			QNorm: l.norm(n.QNorm, c.QKNorm), KNorm: l.norm(n.KNorm, c.QKNorm),
-			OBias:  l.vector(n.OBias, c.OutBias),
-			Window: c.Window(i), Rope: c.RopeOf(i),
+			Index: i, Window: n.Window, Rope: n.Rope, Activation: n.Activation,
+			AttnNorm: l.norm(n.AttnNorm, &n), PostAttnNorm: l.norm(n.PostAttnNorm, &n), QNorm: l.norm(n.QNorm, &n), KNorm: l.norm(n.KNorm, &n),
+			FFNNorm: l.norm(n.FFNNorm, &n), PostFFNNorm: l.norm(n.PostFFNNorm, &n),
+			QBias: l.vector(n.Q.Bias), KBias: l.vector(n.K.Bias), VBias: l.vector(n.V.Bias), OBias: l.vector(n.O.Bias),
 		}
 		s.Layers = append(s.Layers, w)
-		if c.Latent.Rank > 0 {
-			w.Latent = l.latent(c, i, p.Mapping, me)
+		if n.Latent != nil {
+			w.Latent = l.latent(c, n.Latent, me)
 		} else {
-			w.Q, w.K, w.V = l.matrix(n.Q, c.Hidden, q, hidden), l.matrix(n.K, c.Hidden, k, hidden), l.matrix(n.V, c.Hidden, v, hidden)
+			w.Q, w.K, w.V = l.matrix(n.Q, c.Hidden, me.q), l.matrix(n.K, c.Hidden, me.k), l.matrix(n.V, c.Hidden, me.k)
 		}
-		if c.Sparse(i) {
-			w.Experts = l.experts(c, i, me)
-		} else {
-			w.Gate, w.Up = l.matrix(n.Gate, c.Hidden, me.FFN, hidden), l.matrix(n.Up, c.Hidden, me.FFN, hidden)
-			w.Down = l.matrix(n.Down, c.FFN, down, units)
-			w.GateBias, w.UpBias, w.DownBias = l.vector(n.GateBias, c.MLPBias), l.vector(n.UpBias, c.MLPBias), l.vector(n.DownBias, c.MLPBias)
+		w.O = l.matrix(n.O, c.Heads*c.ValueDim(), me.out)
+		if n.Experts != nil {
+			w.Experts = l.experts(c, n.Experts, me)
+			continue
 		}
-		if l.err != nil {
-			return s
-		}
+		w.Gate, w.Up = l.matrix(n.Gate, c.Hidden, me.ffn), l.matrix(n.Up, c.Hidden, me.ffn)
+		w.Down = l.units(n.Down, c.FFN, me.down, me.units)
+		w.GateBias, w.UpBias, w.DownBias = l.vector(n.Gate.Bias), l.vector(n.Up.Bias), l.vector(n.Down.Bias)
 	}
-	head := model.LlamaHead
-	if c.Tied {
-		head = model.LlamaEmbedding
-	}
-	s.Head = l.matrix(head, c.Hidden, me.Vocab, hidden)
-	s.FinalNorm = l.norm(model.LlamaNorm, true)
+	last := c.Layer(c.Layers - 1)
+	s.Head, s.FinalNorm = l.matrix(model.Linear{Weight: c.HeadName()}, c.Hidden, me.vocab), l.norm(model.FinalNorm, &last)
 	return s
 }
 
-type loader struct {
-	ctx  context.Context
-	ck   *model.Checkpoint
-	dt   tensor.DType
-	pool *tensor.Pool
-	err  error
-
-	measure  bool // count into total, allocate and read nothing
-	total    int64
-	done     atomic.Int64
-	progress func(done, total int64)
-	cache    *WeightsCache // of quantised matrices; nil: none
-	source   string        // what they were made from
+// experts reads a layer's experts, which are cut alike in either mapping.
+func (l *loader) experts(c *model.Config, n *model.MoENames, me cut) *layer.Experts {
+	m := &c.MoE
+	e := &layer.Experts{Gate: l.bank(m.Experts, me.expert, c.Hidden), Up: l.bank(m.Experts, me.expert, c.Hidden), Down: l.bank(m.Experts, me.expertDown, m.FFN)}
+	e.Router = l.room(tensor.F32, n.Router, m.Experts, c.Hidden, upTo(tensor.Units(c.Hidden)))
+	l.fill(e.Router, 0, model.Linear{Weight: n.Router}, upTo(m.Experts))
+	if m.Router.Bias {
+		e.Bias = l.vector(n.Bias)
+	}
+	for x := range m.Experts {
+		gate, up, down := n.Expert(x)
+		l.fillBank(e.Gate, x, gate, me.expert)
+		l.fillBank(e.Up, x, up, me.expert)
+		l.fillBank(e.Down, x, down, me.expertDown)
+	}
+	if m.Shared > 0 {
+		e.SharedGate, e.SharedUp = l.matrix(model.Linear{Weight: n.SharedGate}, c.Hidden, me.shared), l.matrix(model.Linear{Weight: n.SharedUp}, c.Hidden, me.shared)
+		e.SharedDown = l.matrix(model.Linear{Weight: n.SharedDown}, m.Shared, me.expertDown)
+	}
+	return e
 }
 
-// matrix packs rows of a tensor of width cols, of which it keeps some units.
-func (l *loader) matrix(name string, cols int, rows, units topology.Range) *tensor.Weight {
-	return l.matrixAs(l.dt, name, cols, rows, units)
-}
-
-func (l *loader) matrixAs(dt tensor.DType, name string, cols int, rows, units topology.Range) *tensor.Weight {
-	if l.err == nil {
-		l.err = l.ctx.Err()
+// latent reads a layer's latent attention. The projection down is one matrix of two.
+func (l *loader) latent(c *model.Config, n *model.LatentSpec, me cut) *layer.Latent {
+	d := &c.Latent
+	w := &layer.Latent{KVNorm: l.vector(n.KVNorm), QNorm: l.vector(n.QNorm)}
+	w.Down = l.room(l.dt, n.KVDown.Weight, me.latents.Len(), c.Hidden, upTo(tensor.Units(c.Hidden)))
+	queries := me.latents.Intersect(upTo(d.QueryRank))
+	l.fill(w.Down, 0, n.QDown, queries)
+	l.fill(w.Down, queries.Len(), n.KVDown, topology.Range{Lo: max(me.latents.Lo-d.QueryRank, 0), Hi: max(me.latents.Hi-d.QueryRank, 0)})
+	width := c.Hidden
+	if d.QueryRank > 0 {
+		width = d.QueryRank
 	}
-	if l.err != nil || rows.Len() == 0 || units.Len() == 0 {
-		return nil
-	}
-	if l.measure {
-		span := tensor.UnitsSpan(cols, units.Lo, units.Hi)
-		l.total += tensor.WeightBytes(dt, rows.Len(), span.Hi-span.Lo)
-		return nil
-	}
-	w, err := tensor.NewWeightUnits(dt, rows.Len(), cols, units.Lo, units.Hi)
-	if err != nil {
-		l.err = fmt.Errorf("socket: no memory for %s: %w", name, err)
-		return nil
-	}
-	l.fill(w, name, rows)
+	w.QUp = l.matrix(n.QUp, width, topology.Range{Lo: me.heads.Lo * c.HeadDim, Hi: me.heads.Hi * c.HeadDim})
+	w.KUp, w.VUp = l.heads(n.KVUp.Weight, d, me.heads)
 	return w
-}
-
-// fill packs rows of a tensor, and of them the columns that w has.
-func (l *loader) fill(w *tensor.Weight, name string, rows topology.Range) {
-	if l.err == nil {
-		l.err = l.ctx.Err()
-	}
-	if l.err != nil {
-		return
-	}
-	var key [sha256.Size]byte
-	cached := l.cache != nil && tensor.Quantised(w.Type) && w.Bytes() > 0 && !l.ck.Random()
-	if cached {
-		key = cacheKey(l.source, name, rows, w)
-		if l.cache.load(key, w, l.pool) {
-			if done := l.done.Add(w.Bytes()); l.progress != nil {
-				l.progress(min(done, l.total), l.total)
-			}
-			return
-		}
-		defer func() {
-			if l.err == nil {
-				l.cache.store(key, w)
-			}
-		}()
-	}
-	span := w.Span()
-	if l.err = l.ck.Want(l.ctx, name, rows.Lo, rows.Hi, span.Lo, span.Hi); l.err != nil {
-		return
-	}
-	t, err := l.ck.Tensor(name)
-	if err != nil {
-		l.err = err
-		return
-	}
-	bytes := w.Bytes() / int64((rows.Len()+panelGrain-1)/panelGrain)
-	l.pool.Run((rows.Len()+panelGrain-1)/panelGrain, func(p int) {
-		row := make([]float32, span.Hi-span.Lo)
-		for r := p * panelGrain; r < min((p+1)*panelGrain, rows.Len()); r++ {
-			t.Row(row, rows.Lo+r, span.Lo, span.Hi)
-			w.SetRow(r, row)
-		}
-		if done := l.done.Add(bytes); l.progress != nil {
-			l.progress(min(done, l.total), l.total)
-		}
-	})
-}
-
-// tensor is one that is read whole, or row by row later.
-func (l *loader) tensor(name string) (model.Tensor, error) {
-	t, err := l.ck.Tensor(name)
-	if err == nil {
-		err = l.ck.Want(l.ctx, name, 0, t.Rows(), 0, t.Cols())
-	}
-	return t, err
-}
-
-func (l *loader) vector(name string, present bool) []float32 {
-	if l.err != nil || !present || l.measure {
-		return nil
-	}
-	t, err := l.tensor(name)
-	if err != nil {
-		l.err = err
-		return nil
-	}
-	v := make([]float32, t.Shape[0])
-	t.Row(v, 0, 0, len(v))
-	return v
-}
-
-// norm is a vector that multiplies what was normed.
-func (l *loader) norm(name string, present bool) []float32 {
-	v := l.vector(name, present)
-	if v != nil && l.ck.Config.NormsAddOne {
-		for i := range v {
-			v[i]++
-		}
-	}
-	return v
 }

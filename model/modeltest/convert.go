@@ -162,11 +162,11 @@ var ggufParts = strings.NewReplacer("input_layernorm", "attn_norm", "self_attn.q
 
 func ggufName(f family, name string) string {
 	switch name {
-	case model.LlamaEmbedding:
+	case model.Embedding:
 		return "token_embd.weight"
-	case model.LlamaNorm:
+	case model.FinalNorm:
 		return "output_norm.weight"
-	case model.LlamaHead:
+	case model.Head:
 		return "output.weight"
 	}
 	if !strings.HasPrefix(name, "model.layers.") {
@@ -186,7 +186,7 @@ func expertNames(c *model.Config) map[string]string {
 		if !c.Sparse(i) {
 			continue
 		}
-		n, block := c.MoELayer(i), fmt.Sprintf("blk.%d.ffn_", i)
+		n, block := c.Layer(i).Experts, fmt.Sprintf("blk.%d.ffn_", i)
 		names[n.Router] = block + "gate_inp.weight"
 		for e := range c.MoE.Experts {
 			gate, up, down := n.Expert(e)

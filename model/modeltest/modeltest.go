@@ -192,7 +192,7 @@ func Values(spec model.Spec, seed uint64) []float32 {
 	r := rand.New(rand.NewPCG(seed, h.Sum64()))
 	scale, mean := 0.1, 0.0
 	switch {
-	case spec.Name == model.LlamaEmbedding:
+	case spec.Name == model.Embedding:
 		scale = 1
 	case len(spec.Shape) > 1:
 		scale = 1 / math.Sqrt(float64(spec.Shape[1]))

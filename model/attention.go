@@ -6,15 +6,52 @@ import (
 	"shoal/tensor"
 )
 
-// Latent is multi-head latent attention (MLA; DeepSeek-V2, arXiv 2405.04434, section
-// 2.1): keys and values of all heads are projections of one latent per token, and
-// one rotated key is shared by all heads. See deepseek.go. All sizes in elements.
-type Latent struct {
-	Rank      int // of the latent of keys and values; 0: the model has no latent attention
-	QueryRank int `json:",omitempty"` // of the latent of queries; 0: queries are projected at once
-	Nope      int // of a head's query and key, the part without position
-	Rope      int // and the rotated part
-	Value     int // of a head's value
+// What attention takes from the config: its rotations, its scale, and the shape of a row
+// that it keeps.
+
+// Rotations are the angles per position that layers choose from, see RopeOf.
+func (c *Config) Rotations() [][]float64 {
+	if c.LocalRope.Theta == 0 {
+		return [][]float64{c.InvFreq()}
+	}
+	return [][]float64{c.InvFreq(), c.LocalRope.InvFreq(c.HeadDim)}
+}
+
+// RopeOf says which of Rotations a layer uses.
+func (c *Config) RopeOf(layer int) int {
+	if c.LocalRope.Theta != 0 && c.Window(layer) > 0 {
+		return 1
+	}
+	return 0
+}
+
+// AttentionScale multiplies attention scores: 1/sqrt(HeadDim), or of QueryScale
+// where the family says so.
+func (c *Config) AttentionScale() float32 {
+	if c.Latent.Rank > 0 {
+		return c.latentScale()
+	}
+	if c.QueryScale > 0 {
+		return float32(1 / math.Sqrt(c.QueryScale))
+	}
+	return float32(1 / math.Sqrt(float64(c.HeadDim)))
+}
+
+// EmbeddingScale multiplies an embedding that is stored as dt. transformers rounds the
+// root to the type of the weights: sqrt(2560) becomes 50.5 in bf16. What is
+// quantised comes from such weights.
+func (c *Config) EmbeddingScale(dt tensor.DType) float32 {
+	if !c.ScaledEmbedding {
+		return 1
+	}
+	root := float32(math.Sqrt(float64(c.Hidden)))
+	if c.TrainedAs != 0 {
+		dt = c.TrainedAs
+	}
+	if dt != tensor.F32 && dt != tensor.F16 {
+		dt = tensor.BF16
+	}
+	return tensor.Round(dt, root)
 }
 
 // CacheRow is what attention keeps of a token in a layer: the number of KV heads,
@@ -65,15 +102,4 @@ func (c *Config) HeadUnits() int {
 		units--
 	}
 	return units
-}
-
-// latentScale multiplies attention scores: 1/sqrt(HeadDim), with YaRN times the square
-// of its mscale.
-func (c *Config) latentScale() float32 {
-	scale := 1 / math.Sqrt(float64(c.HeadDim))
-	if c.Rope.Type == "yarn" && c.Rope.MScaleAll != 0 {
-		m := yarnScale(c.Rope.Factor, c.Rope.MScaleAll)
-		scale *= m * m
-	}
-	return float32(scale)
 }

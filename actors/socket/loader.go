@@ -1,0 +1,211 @@
+package socket
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"shoal/model"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// panelGrain is the run of rows one worker packs: whole panels, so that
+// workers never share one.
+const panelGrain = 64
+
+type loader struct {
+	ctx  context.Context
+	ck   *model.Checkpoint
+	dt   tensor.DType
+	pool *tensor.Pool
+	err  error
+
+	measure  bool // count into total, allocate and read nothing
+	total    int64
+	done     atomic.Int64
+	progress func(done, total int64)
+	cache    *WeightsCache // of quantised matrices; nil: none
+	source   string        // what they were made from
+}
+
+// matrix packs rows of a projection of width cols.
+func (l *loader) matrix(m model.Linear, cols int, rows topology.Range) *tensor.Weight {
+	return l.units(m, cols, rows, upTo(tensor.Units(cols)))
+}
+
+// units packs rows of a projection of width cols, of which it keeps some units.
+func (l *loader) units(m model.Linear, cols int, rows, units topology.Range) *tensor.Weight {
+	w := l.room(l.dt, m.Weight, rows.Len(), cols, units)
+	l.fill(w, 0, m, rows)
+	return w
+}
+
+// room is a matrix that is to be filled; nil: there is nothing to hold.
+func (l *loader) room(dt tensor.DType, name string, rows, cols int, units topology.Range) *tensor.Weight {
+	if l.stopped() || rows == 0 || units.Len() == 0 {
+		return nil
+	}
+	if l.measure {
+		span := tensor.UnitsSpan(cols, units.Lo, units.Hi)
+		l.total += tensor.WeightBytes(dt, rows, span.Hi-span.Lo)
+		return nil
+	}
+	w, err := tensor.NewWeightUnits(dt, rows, cols, units.Lo, units.Hi)
+	if err != nil {
+		l.err = fmt.Errorf("socket: no memory for %s: %w", name, err)
+		return nil
+	}
+	return w
+}
+
+// stopped says that there is no use in going on.
+func (l *loader) stopped() bool {
+	if l.err == nil {
+		l.err = l.ctx.Err()
+	}
+	return l.err != nil
+}
+
+// fill packs rows of a projection, and of them the columns that w has, into rows from `to`
+// on. A matrix that comes from one place is kept in the cache.
+func (l *loader) fill(w *tensor.Weight, to int, m model.Linear, rows topology.Range) {
+	if l.stopped() || w == nil || rows.Len() == 0 {
+		return
+	}
+	if l.cache != nil && rows.Len() == w.Rows && tensor.Quantised(w.Type) && w.Bytes() > 0 && !l.ck.Random() {
+		key := cacheKey(l.source, m.Weight, topology.Range{Lo: m.First + rows.Lo, Hi: m.First + rows.Hi}, w)
+		if l.cache.load(key, w, l.pool) {
+			l.packed(w.Bytes())
+			return
+		}
+		defer func() {
+			if l.err == nil {
+				l.cache.store(key, w)
+			}
+		}()
+	}
+	t, err := l.ck.Tensor(m.Weight)
+	if err != nil {
+		l.err = err
+		return
+	}
+	span, want := w.Span(), topology.Range{Lo: m.First + rows.Lo, Hi: m.First + rows.Hi}
+	if m.Pairs > 0 {
+		want = upTo(t.Rows())
+	}
+	if l.err = l.ck.Want(l.ctx, m.Weight, want.Lo, want.Hi, span.Lo, span.Hi); l.err != nil {
+		return
+	}
+	first, last := to/panelGrain, (to+rows.Len()-1)/panelGrain
+	l.pool.Run(last+1-first, func(p int) {
+		row := make([]float32, span.Hi-span.Lo)
+		lo, hi := max(to, (first+p)*panelGrain), min(to+rows.Len(), (first+p+1)*panelGrain)
+		for r := lo; r < hi; r++ {
+			t.Row(row, m.Row(rows.Lo+r-to), span.Lo, span.Hi)
+			w.SetRow(r, row)
+		}
+		l.packed(w.Bytes() * int64(hi-lo) / int64(w.Rows))
+	})
+}
+
+// packed tells of bytes that were read.
+func (l *loader) packed(bytes int64) {
+	if done := l.done.Add(bytes); l.progress != nil {
+		l.progress(min(done, l.total), l.total)
+	}
+}
+
+// bank is room for n matrices of some rows; nil for none.
+func (l *loader) bank(n int, rows topology.Range, cols int) *tensor.Bank {
+	if l.err != nil || rows.Len() == 0 {
+		return nil
+	}
+	if l.measure {
+		l.total += int64(n) * tensor.WeightBytes(l.dt, rows.Len(), cols)
+		return nil
+	}
+	b, err := tensor.NewBank(l.dt, n, rows.Len(), cols)
+	if err != nil {
+		l.err = fmt.Errorf("socket: no memory for %d experts: %w", n, err)
+		return nil
+	}
+	return b
+}
+
+func (l *loader) fillBank(b *tensor.Bank, i int, name string, rows topology.Range) {
+	if b != nil {
+		l.fill(b.At(i), 0, model.Linear{Weight: name}, rows)
+	}
+}
+
+// heads cuts the projection up from the latent into heads: of keys (rank, nope),
+// transposed because queries are absorbed by it, of values (value, rank).
+func (l *loader) heads(name string, d *model.Latent, heads topology.Range) (keys, values []*tensor.Weight) {
+	keys, values = make([]*tensor.Weight, heads.Len()), make([]*tensor.Weight, heads.Len())
+	for i := range keys {
+		keys[i], values[i] = l.room(l.dt, name, d.Rank, d.Nope, upTo(tensor.Units(d.Nope))), l.room(l.dt, name, d.Value, d.Rank, upTo(tensor.Units(d.Rank)))
+	}
+	if l.stopped() || l.measure || heads.Len() == 0 {
+		return keys, values
+	}
+	t, err := l.tensor(name)
+	if err != nil {
+		l.err = err
+		return keys, values
+	}
+	l.pool.Run(heads.Len(), func(i int) {
+		first, row := (heads.Lo+i)*(d.Nope+d.Value), make([]float32, d.Rank)
+		turned := make([]float32, d.Rank*d.Nope)
+		for r := range d.Nope {
+			t.Row(row, first+r, 0, d.Rank)
+			for k, v := range row {
+				turned[k*d.Nope+r] = v
+			}
+		}
+		for k := range d.Rank {
+			keys[i].SetRow(k, turned[k*d.Nope:(k+1)*d.Nope])
+		}
+		for r := range d.Value {
+			t.Row(row, first+d.Nope+r, 0, d.Rank)
+			values[i].SetRow(r, row)
+		}
+		l.packed(keys[i].Bytes() + values[i].Bytes())
+	})
+	return keys, values
+}
+
+// tensor is one that is read whole, or row by row later.
+func (l *loader) tensor(name string) (model.Tensor, error) {
+	t, err := l.ck.Tensor(name)
+	if err == nil {
+		err = l.ck.Want(l.ctx, name, 0, t.Rows(), 0, t.Cols())
+	}
+	return t, err
+}
+
+// vector is one that is held whole; without a name, none.
+func (l *loader) vector(name string) []float32 {
+	if l.err != nil || name == "" || l.measure {
+		return nil
+	}
+	t, err := l.tensor(name)
+	if err != nil {
+		l.err = err
+		return nil
+	}
+	v := make([]float32, t.Shape[0])
+	t.Row(v, 0, 0, len(v))
+	return v
+}
+
+// norm is a vector that multiplies what was normed.
+func (l *loader) norm(name string, of *model.LayerSpec) []float32 {
+	v := l.vector(name)
+	if of.NormsAddOne {
+		for i := range v {
+			v[i]++
+		}
+	}
+	return v
+}

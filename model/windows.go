@@ -1,0 +1,47 @@
+package model
+
+import "slices"
+
+// readWindows says which layers attend to a sliding window: those that layer_types
+// names, else those that slides picks.
+func readWindows(f *fields, c *Config, def int, slides func(layer int) bool) {
+	var kinds []string // one a layer
+	if f.get("layer_types", &kinds, "a list of names") {
+		if len(kinds) != c.Layers {
+			f.fail("layer_types", ErrFormat, "%d entries for %d layers", len(kinds), c.Layers)
+			return
+		}
+		for i, k := range kinds {
+			if k != "sliding_attention" && k != "full_attention" {
+				f.fail("layer_types", ErrUnsupported, "layer %d: %q is not supported; known: full_attention, sliding_attention", i, clip(k))
+				return
+			}
+		}
+		slides = func(layer int) bool { return kinds[layer] == "sliding_attention" }
+	}
+	windows, some := make([]int, c.Layers), false
+	for i := range windows {
+		if slides(i) {
+			windows[i], some = f.Size("sliding_window", def, maxPositions), true
+		}
+	}
+	if some {
+		c.Windows = windows
+	}
+}
+
+// dropIdle forgets windows that hide nothing, being as long as the context.
+func (c *Config) dropIdle() {
+	if c.Windows != nil && slices.Max(c.Windows) >= c.MaxPositions {
+		c.Windows = nil
+	}
+}
+
+// Window is the sliding window of a layer in tokens, the newest included: position i
+// attends to positions i-Window+1 to i. 0: to all of them.
+func (c *Config) Window(layer int) int {
+	if c.Windows == nil {
+		return 0
+	}
+	return c.Windows[layer]
+}
