@@ -15,7 +15,7 @@ import (
 	"shoal/api"
 	"shoal/cluster/gossip"
 	"shoal/cluster/rpc"
-	"shoal/jobs"
+	"shoal/jobs/door"
 	"shoal/model"
 	"shoal/security"
 	"shoal/topology"
@@ -65,7 +65,7 @@ type Coordinator struct {
 	discover *discoverer
 	depot    *depot // nil: no store
 	noJobs   string // why there are no jobs
-	mount    *jobs.Mount
+	mount    *door.Mount
 	api      *api.Server
 	seat     *seat // nil: there is no store
 	log      *slog.Logger

@@ -14,7 +14,8 @@ import (
 
 	"shoal/cluster/gossip"
 	"shoal/cluster/rpc"
-	"shoal/jobs"
+	"shoal/jobs/files"
+	"shoal/jobs/journal"
 	"shoal/proto"
 	"shoal/security"
 )
@@ -178,18 +179,18 @@ func (c *Coordinator) replicate(p *plan) error {
 }
 
 // move copies the files, the log, and then the lease.
-func (c *Coordinator) move(ctx context.Context, to jobs.Log, files *jobs.SharedFiles, lease register) (int, error) {
-	if err := files.Clear(ctx); err != nil { // of an earlier try
+func (c *Coordinator) move(ctx context.Context, to journal.Log, shared *files.Shared, lease register) (int, error) {
+	if err := shared.Clear(ctx); err != nil { // of an earlier try
 		return 0, err
 	}
-	if err := c.depot.takeFiles(files, false); err != nil {
+	if err := c.depot.takeFiles(shared, false); err != nil {
 		return 0, err
 	}
 	from, err := openLog(c.depot.alone, 1)
 	if err != nil {
 		return 0, err
 	}
-	n, err := jobs.Copy(ctx, from, to)
+	n, err := journal.Copy(ctx, from, to)
 	if err = errors.Join(err, from.Close()); err != nil {
 		return 0, err
 	}

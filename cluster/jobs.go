@@ -17,6 +17,10 @@ import (
 	"shoal/api"
 	"shoal/collective/natsbus"
 	"shoal/jobs"
+	"shoal/jobs/batches"
+	"shoal/jobs/door"
+	"shoal/jobs/files"
+	"shoal/jobs/journal"
 	"shoal/security"
 )
 
@@ -38,6 +42,7 @@ type depot struct {
 	path   string
 	log    *slog.Logger
 	dir    *jobs.Dir
+	folder *files.Folder // files while there is one copy of them
 	keeper *keeper
 
 	alone *natsbus.Server // the store of one copy; nil: it is replicated
@@ -47,8 +52,10 @@ type depot struct {
 	mu      sync.Mutex // guards what follows: it is changed when the store is replicated
 	kind    string     // single, replicated
 	store   *jobs.Store
-	shared  *jobs.SharedFiles // nil: files are on this disk alone
+	batches *batches.Store
+	shared  *files.Shared // nil: files are on this disk alone
 	service *jobs.Service
+	lines   *batches.Service
 	unheard context.CancelFunc // ends following the log
 	wg      sync.WaitGroup
 	inStep  atomic.Int32
@@ -61,7 +68,10 @@ func openDepot(dir, name, host string, key security.Key, role security.Role, log
 	if d.dir, err = jobs.OpenDir(dir); err != nil {
 		return nil, err
 	}
-	if d.keeper, err = openKeeper(dir, name, host, role, key, log); err != nil {
+	if d.folder, err = files.OpenFolder(filepath.Join(dir, "files")); err == nil {
+		d.keeper, err = openKeeper(dir, name, host, role, key, log)
+	}
+	if err != nil {
 		d.dir.Close()
 		return nil, err
 	}
@@ -169,26 +179,26 @@ func (d *depot) openStore() error {
 	if err != nil {
 		return err
 	}
-	var files *jobs.SharedFiles
+	var shared *files.Shared
 	if replicas > 1 {
-		if files, err = d.openFiles(); err != nil {
+		if shared, err = d.openFiles(); err != nil {
 			return errors.Join(err, l.Close())
 		}
-		if err := d.takeFiles(files, true); err != nil {
-			return errors.Join(err, l.Close(), files.Close())
+		if err := d.takeFiles(shared, true); err != nil {
+			return errors.Join(err, l.Close(), shared.Close())
 		}
 	}
-	return d.use(l, files)
+	return d.use(l, shared)
 }
 
-func openLog(bus *natsbus.Server, replicas int) (jobs.Log, error) {
+func openLog(bus *natsbus.Server, replicas int) (journal.Log, error) {
 	nc, err := bus.Connect("jobs")
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), quorumWait)
 	defer cancel()
-	l, err := jobs.OpenJetStream(ctx, nc, jobs.StoreBytes, replicas)
+	l, err := journal.OpenJetStream(ctx, nc, jobs.StoreBytes, replicas)
 	if err != nil {
 		nc.Close()
 	}
@@ -196,7 +206,7 @@ func openLog(bus *natsbus.Server, replicas int) (jobs.Log, error) {
 }
 
 // openFiles opens the files of the replicated store.
-func (d *depot) openFiles() (*jobs.SharedFiles, error) {
+func (d *depot) openFiles() (*files.Shared, error) {
 	p, bus := d.keeper.now()
 	nc, err := bus.Connect("files")
 	if err != nil {
@@ -204,12 +214,12 @@ func (d *depot) openFiles() (*jobs.SharedFiles, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), quorumWait)
 	defer cancel()
-	l, err := jobs.OpenFileStream(ctx, nc, keepers)
+	l, err := journal.OpenFileStream(ctx, nc, files.Bytes+(64<<20), keepers)
 	if err != nil {
 		nc.Close()
 		return nil, err
 	}
-	f, err := jobs.OpenSharedFiles(ctx, l, filepath.Join(d.path, "files-"+p.ID))
+	f, err := files.OpenShared(ctx, l, filepath.Join(d.path, "files-"+p.ID))
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
@@ -218,32 +228,33 @@ func (d *depot) openFiles() (*jobs.SharedFiles, error) {
 
 // takeFiles brings the files that lie on this disk alone into the replicated
 // store; with away they leave their place, and must not count any more.
-func (d *depot) takeFiles(to *jobs.SharedFiles, away bool) error {
+func (d *depot) takeFiles(to *files.Shared, away bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), moveLimit)
 	defer cancel()
-	damage, err := to.Take(ctx, d.dir.Files, away)
+	damage, err := to.Take(ctx, d.folder, away)
 	if damage != nil {
 		d.log.Error("damaged files were not replicated", "error", damage)
 	}
 	return err
 }
 
-// use reads a log and follows it when others can write it. files: nil when they
+// use reads a log and follows it when others can write it. shared: nil when the files
 // are on this disk alone.
-func (d *depot) use(l jobs.Log, files *jobs.SharedFiles) error {
+func (d *depot) use(l journal.Log, shared *files.Shared) error {
 	ctx, cancel := context.WithTimeout(context.Background(), jobsOpenLimit)
 	defer cancel()
 	began := time.Now()
-	store, err := jobs.NewStore(ctx, l, jobs.StoreConfig{Logger: d.log})
+	lines := batches.NewStore(d.log)
+	store, err := jobs.NewStore(ctx, l, jobs.StoreConfig{Logger: d.log, Beside: lines})
 	if err != nil {
-		if files != nil {
-			err = errors.Join(err, files.Close())
+		if shared != nil {
+			err = errors.Join(err, shared.Close())
 		}
 		return errors.Join(err, l.Close())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.store, d.shared = store, files
+	d.store, d.batches, d.shared = store, lines, shared
 	name := ""
 	if d.kind == "replicated" {
 		p, _ := d.keeper.now()
@@ -264,7 +275,7 @@ func (d *depot) use(l jobs.Log, files *jobs.SharedFiles) error {
 const countEvery = 2 * time.Second
 
 // count keeps the number of copies that are in step, and says when it changes.
-func (d *depot) count(ctx context.Context, l jobs.Log) {
+func (d *depot) count(ctx context.Context, l journal.Log) {
 	t := time.NewTicker(countEvery)
 	defer t.Stop()
 	for {
@@ -311,10 +322,11 @@ func (d *depot) close() {
 
 func (d *depot) closeStore() {
 	d.mu.Lock()
-	service, store, shared, unheard := d.service, d.store, d.shared, d.unheard
-	d.service, d.store, d.shared, d.unheard = nil, nil, nil, nil
+	service, lines, store, shared, unheard := d.service, d.lines, d.store, d.shared, d.unheard
+	d.service, d.lines, d.store, d.shared, d.unheard = nil, nil, nil, nil, nil
 	d.mu.Unlock()
 	if service != nil {
+		lines.Stop()
 		service.Stop()
 	}
 	if unheard != nil {
@@ -336,7 +348,7 @@ func (d *depot) closeStore() {
 // coordinator and takes up the jobs in its data directory. Without one, the
 // routes say so. It is called once, before the API serves.
 func (c *Coordinator) ServeJobs(a *api.Server) (err error) {
-	if c.mount, err = jobs.NewMount(a, c.noJobs); err != nil || c.depot == nil {
+	if c.mount, err = door.NewMount(a, c.noJobs); err != nil || c.depot == nil {
 		return err
 	}
 	if err := a.Registerer().Register(jobStates{c.depot}); err != nil {
@@ -353,12 +365,14 @@ func (c *Coordinator) startJobs() {
 	d := c.depot
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var files jobs.FileStore = d.dir.Files
+	var kept files.Store = d.folder
 	if d.shared != nil {
-		files = d.shared
+		kept = d.shared
 	}
-	d.service = jobs.Start(d.store, files, c.core, c.api, jobs.Config{Parallel: c.serve.MaxSequences, Durability: d.durability, Logger: c.serve.Logger})
-	c.mount.Serve(d.service)
+	d.service = jobs.Start(d.store, c.core, c.api, jobs.Config{Parallel: c.serve.MaxSequences, Durability: d.durability, Logger: c.serve.Logger})
+	d.lines = batches.Start(d.batches, d.service, kept, c.api, batches.Config{Durability: d.durability})
+	served := files.Serve(kept, c.api, c.serve.Logger, d.batches.Uses)
+	c.mount.Serve(0, d.service.Routes(), d.lines.Routes(), served.Routes())
 }
 
 // jobStates reads the numbers of jobs at each scrape.

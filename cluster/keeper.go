@@ -17,6 +17,8 @@ import (
 	"shoal/cluster/rpc"
 	"shoal/collective/natsbus"
 	"shoal/jobs"
+	"shoal/jobs/files"
+	"shoal/jobs/journal"
 	"shoal/proto"
 	"shoal/security"
 )
@@ -26,7 +28,7 @@ import (
 const keepers = 3
 
 // storeBytes is what one keeper may take on disk: jobs, files, and the lease.
-const storeBytes = jobs.StoreBytes + jobs.FileBytes + (256 << 20)
+const storeBytes = jobs.StoreBytes + files.Bytes + (256 << 20)
 
 // plan is a replicated store: who keeps it. It is written down by each of them
 // and never changes; JetStream must know its servers from the start.
@@ -117,7 +119,7 @@ func (k *keeper) keep(p *plan) error {
 	if err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
-	if err := jobs.WriteWhole(k.path(), b); err != nil {
+	if err := journal.WriteWhole(k.path(), b); err != nil {
 		return err
 	}
 	k.free()

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"shoal/jobs/journal"
 )
 
 // StoreBytes bounds what jobs and batches take on disk, without files.
@@ -17,12 +19,9 @@ const StoreBytes = 1 << 30
 //
 //	lock         the lease
 //	last.json    the newest message that was acknowledged, a moment ago
-//	files/       uploaded and written files; in the log, when it is replicated
 //	jetstream/   the journals, of a server that the caller starts; others, when
 //	             they are replicated
 type Dir struct {
-	Files *Files
-
 	path string
 	lock *lock
 	stop chan struct{} // of the goroutine that remembers; nil: there is none
@@ -39,12 +38,7 @@ func OpenDir(path string) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := OpenFiles(filepath.Join(path, "files"))
-	if err != nil {
-		l.release()
-		return nil, err
-	}
-	return &Dir{Files: f, path: path, lock: l}, nil
+	return &Dir{path: path, lock: l}, nil
 }
 
 // mark is the content of last.json.
@@ -99,7 +93,7 @@ func (d *Dir) remember(s *Store, path string, stop <-chan struct{}) {
 			continue
 		}
 		b, _ := json.Marshal(mark{last})
-		if err := WriteWhole(path, b); err != nil {
+		if err := journal.WriteWhole(path, b); err != nil {
 			s.cfg.Logger.Warn("jobs: last.json was not written", "error", err)
 			continue
 		}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"shoal/api"
+	"shoal/jobs/door"
+	"shoal/jobs/journal"
 )
 
 // eventView is one event of a job's stream. Index counts the events of the job;
@@ -25,10 +27,10 @@ type eventView struct {
 
 // endView follows the last event.
 type endView struct {
-	Object string    `json:"object"` // job.end
-	State  Phase     `json:"state"`
-	Events int       `json:"events"`
-	Error  *jobError `json:"error"`
+	Object string `json:"object"` // job.end
+	State  Phase  `json:"state"`
+	Events int    `json:"events"`
+	Error  *Error `json:"error"`
 }
 
 // events answers GET /v1/jobs/{id}/events?from=N: the events of the job from
@@ -41,7 +43,7 @@ func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 	if err == nil {
 		var spec Spec
 		if spec, err = v.store.spec(r.Context(), j.id); err != nil {
-			err = unreadable("The request of the job", err)
+			err = door.Unreadable("The request of the job", err)
 		} else {
 			task, err = v.task(j.id, j.view().state.Accepted, spec)
 		}
@@ -56,13 +58,13 @@ func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(v.ctx, cancel)()
-	f := &follower{store: v.store, check: journal{Journal: Journal{Name: j.id}}, replay: task.Replay(), from: from, out: v.api.NewEventStream(w)}
+	f := &follower{store: v.store, check: journal.Journal{Name: j.id}, replay: task.Replay(), from: from, out: v.api.NewEventStream(w)}
 	for {
 		now := j.view() // before the read: what comes after it rings changed
 		if err := f.read(ctx); err != nil {
 			if !errors.Is(err, errGoneClient) && ctx.Err() == nil {
 				v.cfg.Logger.Warn("jobs: an event stream broke", "job", j.id, "error", err)
-				_, body := api.ErrorStatus(unreadable("The rest of the job's events", err))
+				_, body := api.ErrorStatus(door.Unreadable("The rest of the job's events", err))
 				_ = f.out.Data("", body)
 			}
 			return
@@ -110,7 +112,7 @@ func fromIndex(r *http.Request) (int, error) {
 // on. Text needs what came before, so it begins at the beginning.
 type follower struct {
 	store  *Store
-	check  journal
+	check  journal.Journal
 	replay *api.Replay
 	from   int
 	next   int
@@ -120,12 +122,12 @@ type follower struct {
 var errGoneClient = errors.New("jobs: the client left")
 
 func (f *follower) read(ctx context.Context) error {
-	return f.store.log.Read(ctx, f.check.Name, f.check.last, func(seq uint64, data []byte) error {
+	return f.store.log.Read(ctx, f.check.Name, f.check.Last(), func(seq uint64, data []byte) error {
 		r, err := f.check.Verify(seq, data)
-		if err != nil || r.kind != KindTokens {
+		if err != nil || r.Kind != KindTokens {
 			return err
 		}
-		_, events, err := DecodeTokens(r.payload)
+		_, events, err := DecodeTokens(r.Payload)
 		if err != nil {
 			return err
 		}

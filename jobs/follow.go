@@ -2,8 +2,9 @@ package jobs
 
 import (
 	"context"
-	"strings"
 	"time"
+
+	"shoal/jobs/journal"
 )
 
 // Follow takes up what somebody else writes to a log that several processes can
@@ -36,22 +37,8 @@ func (s *Store) heard(ctx context.Context, name string, seq uint64) {
 	if name == anchorName {
 		return
 	}
-	if strings.HasPrefix(name, batchPrefix) {
-		s.mu.Lock()
-		b := s.batches[name]
-		s.mu.Unlock()
-		if b == nil {
-			b = &batch{id: name, journal: journal{Journal: Journal{Name: name}}}
-		}
-		s.catchUp(ctx, &b.journal, seq, func(r *Record) error { return b.apply(r, b.journal.last) })
-		b.mu.Lock()
-		known := b.state.Phase != ""
-		b.mu.Unlock()
-		s.mu.Lock()
-		if known && s.batches[name] == nil {
-			s.batches[name] = b
-		}
-		s.mu.Unlock()
+	if b := s.cfg.Beside; b != nil && b.Owns(name) {
+		b.Heard(name, func(w *journal.Writer, apply func(*journal.Record, uint64) error) { s.catchUp(ctx, w, seq, apply) })
 		return
 	}
 	s.mu.Lock()
@@ -61,7 +48,7 @@ func (s *Store) heard(ctx context.Context, name string, seq uint64) {
 		s.jobs[name] = j
 	}
 	s.mu.Unlock()
-	if !s.catchUp(ctx, &j.journal, seq, func(r *Record) error { return j.apply(r, j.journal.last) }) {
+	if !s.catchUp(ctx, j.journal, seq, j.apply) {
 		s.forget(j) // nothing is there, unless it is known
 		return
 	}
@@ -77,35 +64,18 @@ func (s *Store) heard(ctx context.Context, name string, seq uint64) {
 }
 
 // catchUp reads a journal up to a message; false: it was known.
-func (s *Store) catchUp(ctx context.Context, j *journal, seq uint64, foreign func(*Record) error) bool {
-	j.write.Lock()
-	defer j.write.Unlock()
-	if seq <= j.last {
+func (s *Store) catchUp(ctx context.Context, w *journal.Writer, seq uint64, apply func(*journal.Record, uint64) error) bool {
+	w.Lock()
+	defer w.Unlock()
+	if seq <= w.Last() {
 		return false
 	}
-	if err := j.catchUp(ctx, s.log, foreign); err != nil && ctx.Err() == nil {
-		s.cfg.Logger.Warn("jobs: what another process wrote cannot be read", "journal", j.Name, "error", err)
+	err := w.Read(ctx, s.log, func(r *journal.Record) error { return apply(r, w.Last()) })
+	if err != nil && ctx.Err() == nil {
+		s.cfg.Logger.Warn("jobs: what another process wrote cannot be read", "journal", w.Name, "error", err)
 	}
 	s.mu.Lock()
-	s.last = max(s.last, j.last)
+	s.last = max(s.last, w.Last())
 	s.mu.Unlock()
 	return true
-}
-
-// Copy brings every journal of one log into another, in place of what is there.
-func Copy(ctx context.Context, from, to Log) (messages int, err error) {
-	if err := to.Clear(ctx); err != nil {
-		return 0, err
-	}
-	last := map[string]uint64{}
-	err = from.Scan(ctx, func(name string, _ uint64, data []byte) error {
-		seq, err := to.Append(ctx, name, last[name], data)
-		if err != nil {
-			return err
-		}
-		last[name] = seq
-		messages++
-		return nil
-	})
-	return messages, err
 }

@@ -1,47 +1,30 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"strconv"
-	"strings"
+	"slices"
 	"time"
 
 	"shoal/api"
+	"shoal/jobs/door"
+	"shoal/jobs/journal"
 )
 
-// routes of jobs, files and batches.
-func (v *Service) routes() map[string]http.HandlerFunc {
-	table := map[string]http.HandlerFunc{
-		"POST /v1/jobs":      v.postJob,
-		"GET /v1/jobs":       v.listJobs,
-		"GET /v1/jobs/*":     v.getJob,
-		"DELETE /v1/jobs/*":  v.deleteJob,
-		"POST /v1/files":     v.postFile,
-		"GET /v1/files":      v.listFiles,
-		"GET /v1/files/*":    v.getFile,
-		"DELETE /v1/files/*": v.deleteFile,
-		"POST /v1/batches":   v.postBatch,
-		"GET /v1/batches":    v.listBatches,
-		"GET /v1/batches/*":  v.getBatch,
-		"POST /v1/batches/*": v.cancelBatch,
+// Routes are the paths that it answers.
+func (v *Service) Routes() door.Routes {
+	return door.Routes{
+		"POST /v1/jobs":     v.postJob,
+		"GET /v1/jobs":      v.listJobs,
+		"GET /v1/jobs/*":    v.getJob,
+		"DELETE /v1/jobs/*": v.deleteJob,
 	}
-	for at, handle := range table {
-		table[at] = func(w http.ResponseWriter, r *http.Request) {
-			handle(w, r.WithContext(hurried(r.Context(), v.cfg.Silence)))
-		}
-	}
-	return table
 }
-
-const (
-	acceptLimit = 5 * time.Second // a disk that takes longer is no place for a job
-	maxKey      = 255
-)
 
 // jobView is a job as clients see it.
 type jobView struct {
@@ -60,12 +43,12 @@ type jobView struct {
 	Batch       string          `json:"batch_id,omitempty"`
 	Durability  string          `json:"durability"` // single, or replicated
 	Replicas    int             `json:"replicas"`   // copies that are in step now
-	Error       *jobError       `json:"error"`
+	Error       *Error          `json:"error"`
 	Result      json.RawMessage `json:"result,omitempty"`
 }
 
-// jobError is why a job is dead, or why its last attempt failed.
-type jobError struct {
+// Error is why a job is dead, or why its last attempt failed.
+type Error struct {
 	Code    string          `json:"code"`
 	Message string          `json:"message"`
 	Status  int             `json:"status,omitempty"`
@@ -79,7 +62,7 @@ func (v *Service) show(j view) jobView {
 		Events: s.Events, Key: j.head.Key, Batch: j.head.Batch}
 	out.Durability, out.Replicas = v.cfg.Durability()
 	if s.Code != "" {
-		out.Error = &jobError{s.Code, s.Message, j.status, j.body}
+		out.Error = &Error{s.Code, s.Message, j.status, j.body}
 	}
 	return out
 }
@@ -97,7 +80,7 @@ func (v *Service) postJob(w http.ResponseWriter, r *http.Request) {
 		v.api.WriteError(w, err)
 		return
 	}
-	j, existed, err := v.accept(r.Context(), jobID(spec.Key), spec)
+	j, existed, err := v.accept(r.Context(), ID(spec.Key), spec)
 	if err != nil {
 		v.api.WriteError(w, err)
 		return
@@ -113,11 +96,11 @@ func (v *Service) postJob(w http.ResponseWriter, r *http.Request) {
 func (v *Service) accept(ctx context.Context, id string, spec Spec) (view, bool, error) {
 	spec.Seed, spec.Fingerprint = rand.Uint64()>>1, v.api.Fingerprint()
 	if v.store.job(id) == nil { // else it was checked
-		if _, err := v.task(id, v.store.now(), spec); err != nil {
+		if _, err := v.task(id, v.store.Now(), spec); err != nil {
 			return view{}, false, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, acceptLimit)
+	ctx, cancel := context.WithTimeout(ctx, door.AcceptLimit)
 	defer cancel()
 	j, existed, err := v.store.accept(ctx, id, spec)
 	return j, existed, problemOf(err)
@@ -125,37 +108,17 @@ func (v *Service) accept(ctx context.Context, id string, spec Spec) (view, bool,
 
 // problemOf words the store's errors for clients.
 func problemOf(err error) error {
-	unavailable := func(status int, code string, after time.Duration) error {
-		return api.Problem{Status: status, Code: code, Message: "Nothing was accepted: " + reason(err) + ".", RetryAfter: after}
+	if errors.Is(err, ErrTooMany) {
+		return door.Refused(err, http.StatusTooManyRequests, "too_many_jobs", 10*time.Second)
 	}
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, ErrMismatch):
-		return api.Problem{Status: http.StatusConflict, Code: "idempotency_mismatch", Param: "Idempotency-Key",
-			Message: "This Idempotency-Key belongs to a job with another request; send the same body, or another key."}
-	case errors.Is(err, ErrTooMany):
-		return unavailable(http.StatusTooManyRequests, "too_many_jobs", 10*time.Second)
-	case errors.Is(err, ErrFull):
-		return unavailable(http.StatusServiceUnavailable, "store_full", time.Minute)
-	}
-	return unavailable(http.StatusServiceUnavailable, "store_unavailable", 5*time.Second)
-}
-
-// reason words what the store said, or that it said nothing.
-func reason(err error) string {
-	why := strings.TrimPrefix(err.Error(), "jobs: ")
-	if errors.Is(err, context.DeadlineExceeded) || leaderless(err) {
-		why = "the job store does not answer (" + why + "). A replicated one does while two of the three processes that keep it are up and reach each other; store.json in its data directory names them. What it holds is kept: try again when they are back"
-	}
-	return why
+	return door.Problem(err)
 }
 
 // parseJob reads {"endpoint", "body"}, or the body of a completion itself, whose
 // endpoint shows by "messages" or "prompt" unless it is named.
 func parseJob(body []byte, key string) (Spec, error) {
-	if len(key) > maxKey {
-		return Spec{}, api.Problem{Status: http.StatusBadRequest, Param: "Idempotency-Key", Message: fmt.Sprintf("The Idempotency-Key is longer than %d bytes.", maxKey)}
+	if len(key) > door.MaxKey {
+		return Spec{}, api.Problem{Status: http.StatusBadRequest, Param: "Idempotency-Key", Message: fmt.Sprintf("The Idempotency-Key is longer than %d bytes.", door.MaxKey)}
 	}
 	var f struct {
 		Endpoint string          `json:"endpoint"`
@@ -185,32 +148,18 @@ func parseJob(body []byte, key string) (Spec, error) {
 	return spec, nil
 }
 
-// path gives the id and the rest of a path below prefix.
-func pathID(r *http.Request, prefix string) (id, rest string) {
-	id, rest, _ = strings.Cut(strings.TrimPrefix(r.URL.Path, prefix), "/")
-	return id, rest
-}
-
-func notFound(what, id string) error {
-	return api.Problem{Status: http.StatusNotFound, Code: what + "_not_found", Message: fmt.Sprintf("There is no %s %.80q here; ended ones are kept for a time only.", what, id)}
-}
-
-func noSuchURL(r *http.Request) error {
-	return api.Problem{Status: http.StatusNotFound, Code: "unknown_url", Message: fmt.Sprintf("There is no %s %s here.", r.Method, r.URL.Path)}
-}
-
 func (v *Service) getJob(w http.ResponseWriter, r *http.Request) {
-	id, rest := pathID(r, "/v1/jobs/")
+	id, rest := door.PathID(r, "/v1/jobs/")
 	j := v.store.job(id)
 	switch {
 	case rest == "events" && j != nil:
 		v.events(w, r, j)
 		return
 	case rest != "" && rest != "events":
-		v.api.WriteError(w, noSuchURL(r))
+		v.api.WriteError(w, door.NoSuchURL(r))
 		return
 	case j == nil:
-		v.api.WriteError(w, notFound("job", id))
+		v.api.WriteError(w, door.NotFound("job", id))
 		return
 	}
 	out, err := v.whole(r.Context(), j.view())
@@ -230,33 +179,64 @@ func (v *Service) whole(ctx context.Context, j view) (jobView, error) {
 	result, err := v.store.result(ctx, j)
 	if err != nil {
 		v.cfg.Logger.Error("jobs: a result cannot be read", "job", j.id, "error", err)
-		return out, unreadable("The result of the job", err)
+		return out, door.Unreadable("The result of the job", err)
 	}
 	out.Result = result
 	return out, nil
 }
 
-// unreadable words what kept something from being read: damage stays, a store that does
-// not answer may come back.
-func unreadable(what string, err error) error {
-	p := api.Problem{Status: http.StatusServiceUnavailable, Code: "store_unavailable", RetryAfter: 5 * time.Second,
-		Message: what + " cannot be read: " + reason(err) + "."}
-	if errors.Is(err, ErrDamaged) {
-		p.Status, p.Code, p.RetryAfter = http.StatusInternalServerError, "record_damaged", 0
-	}
-	return p
+// Accept checks a request as its endpoint would and makes it a job of this id; one that
+// is there already with the same request stays.
+func (v *Service) Accept(ctx context.Context, id string, spec Spec) error {
+	_, _, err := v.accept(ctx, id, spec)
+	return err
 }
+
+// Outcome is how far a job is, and for one that is dead what its client got: an error,
+// or the answer of its endpoint where Body is not nil.
+type Outcome struct {
+	Phase         Phase
+	Code, Message string
+	Status        int
+	Body          json.RawMessage
+}
+
+// Outcome of a job; false: there is none of that id.
+func (v *Service) Outcome(id string) (o Outcome, ok bool) {
+	j := v.store.job(id)
+	if j == nil {
+		return o, false
+	}
+	w := j.view()
+	return Outcome{w.state.Phase, w.state.Code, w.state.Message, w.status, w.body}, true
+}
+
+// Result of a job that is completed.
+func (v *Service) Result(ctx context.Context, id string) (json.RawMessage, error) {
+	return v.store.result(ctx, v.store.job(id).view())
+}
+
+// Cancel ends a job that has not ended; one that there is not has.
+func (v *Service) Cancel(ctx context.Context, id string) error {
+	if j := v.store.job(id); j != nil {
+		return v.stopJob(ctx, j)
+	}
+	return nil
+}
+
+// Store is where the jobs are.
+func (v *Service) Store() *Store { return v.store }
 
 // deleteJob cancels a job; one that has ended stays as it is, unless ?purge=true
 // asks to forget it.
 func (v *Service) deleteJob(w http.ResponseWriter, r *http.Request) {
-	id, rest := pathID(r, "/v1/jobs/")
+	id, rest := door.PathID(r, "/v1/jobs/")
 	j := v.store.job(id)
 	if rest != "" || j == nil {
-		v.api.WriteError(w, notFound("job", id))
+		v.api.WriteError(w, door.NotFound("job", id))
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), acceptLimit)
+	ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
 	defer cancel()
 	if err := v.stopJob(ctx, j); err != nil {
 		v.api.WriteError(w, problemOf(err))
@@ -280,7 +260,7 @@ func (v *Service) stopJob(ctx context.Context, j *job) error {
 		if j.view().state.Phase.Final() {
 			return nil
 		}
-		err := v.write(ctx, j, Record{kind: KindCancel, at: v.store.now()}, nil)
+		err := v.write(ctx, j, journal.Record{Kind: KindCancel, At: v.store.Now()}, nil)
 		if err == nil || errors.Is(err, ErrFinal) {
 			j.mu.Lock()
 			if j.attempts != nil {
@@ -289,7 +269,7 @@ func (v *Service) stopJob(ctx context.Context, j *job) error {
 			j.mu.Unlock()
 			return nil
 		}
-		if !errors.Is(err, ErrConflict) || ctx.Err() != nil {
+		if !errors.Is(err, journal.ErrConflict) || ctx.Err() != nil {
 			return err
 		}
 	}
@@ -298,9 +278,9 @@ func (v *Service) stopJob(ctx context.Context, j *job) error {
 // listJobs answers GET /v1/jobs?state=&batch_id=&after=&limit=: the newest first.
 func (v *Service) listJobs(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	limit, err := listLimit(q.Get("limit"))
-	state := Phase(q.Get("state"))
-	if err == nil && state != "" && !known(state) {
+	limit, err := door.Limit(r, 20, 1000)
+	state, batch := Phase(q.Get("state")), q.Get("batch_id")
+	if err == nil && state != "" && !slices.Contains(Phases, state) {
 		err = api.Problem{Status: http.StatusBadRequest, Param: "state", Message: fmt.Sprintf("'state' is %.40q; known are queued, running, completed, dead, cancelled.", string(state))}
 	}
 	if err != nil {
@@ -314,50 +294,16 @@ func (v *Service) listJobs(w http.ResponseWriter, r *http.Request) {
 		Counts  map[Phase]int `json:"counts"` // of all jobs
 		Store   string        `json:"store"`  // ok, or why it cannot be written
 		Damage  []string      `json:"damage,omitempty"`
-	}{Object: "list", Data: []jobView{}, Counts: map[Phase]int{}, Store: "ok", Damage: v.store.Damage()}
-	for _, p := range Phases {
-		out.Counts[p] = 0
-	}
-	if t := v.store.Trouble(); t != "" {
-		out.Store = t
-	}
-	all, after := v.store.list(), q.Get("after")
-	seen := after == ""
-	for i := len(all) - 1; i >= 0; i-- {
-		j := all[i]
-		out.Counts[j.state.Phase]++
-		if !seen {
-			seen = j.id == after
-			continue
-		}
-		if state != "" && j.state.Phase != state || q.Get("batch_id") != "" && j.head.Batch != q.Get("batch_id") {
-			continue
-		}
-		if len(out.Data) == limit {
-			out.HasMore = true
-			continue
-		}
+	}{Object: "list", Data: []jobView{}, Counts: v.store.States(), Store: cmp.Or(v.store.Trouble(), "ok"), Damage: v.store.Damage()}
+	all := v.store.list()
+	slices.Reverse(all)
+	page, more := door.Page(all, q.Get("after"), limit, func(j view) string { return j.id },
+		func(j view) bool {
+			return (state == "" || j.state.Phase == state) && (batch == "" || j.head.Batch == batch)
+		})
+	out.HasMore = more
+	for _, j := range page {
 		out.Data = append(out.Data, v.show(j))
 	}
 	v.api.WriteJSON(w, http.StatusOK, out)
-}
-
-func known(p Phase) bool {
-	for _, k := range Phases {
-		if p == k {
-			return true
-		}
-	}
-	return false
-}
-
-func listLimit(s string) (int, error) {
-	if s == "" {
-		return 20, nil
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 || n > 1000 {
-		return 0, api.Problem{Status: http.StatusBadRequest, Param: "limit", Message: "'limit' must be 1 to 1000."}
-	}
-	return n, nil
 }

@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,13 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"shoal/collective/natsbus"
+	"shoal/jobs/journal"
 )
 
 // jet opens the log in a folder, as the coordinator does; close ends the server.
-func jet(t *testing.T, dir string, maxBytes int64) (l Log, close func()) {
+func jet(t *testing.T, dir string, maxBytes int64) (l journal.Log, close func()) {
 	t.Helper()
 	s, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: dir, SyncAlways: true, Log: quiet})
 	if err != nil {
@@ -26,7 +24,7 @@ func jet(t *testing.T, dir string, maxBytes int64) (l Log, close func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l, err = OpenJetStream(t.Context(), nc, maxBytes, 1); err != nil {
+	if l, err = journal.OpenJetStream(t.Context(), nc, maxBytes, 1); err != nil {
 		t.Fatal(err)
 	}
 	over := false
@@ -41,65 +39,13 @@ func jet(t *testing.T, dir string, maxBytes int64) (l Log, close func()) {
 	return l, close
 }
 
-func store(t *testing.T, l Log) *Store {
+func store(t *testing.T, l journal.Log) *Store {
 	t.Helper()
 	s, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
-}
-
-// TestLogsAgree runs the same story on the log in memory and on JetStream.
-func TestLogsAgree(t *testing.T) {
-	for name, make := range map[string]func(*testing.T) Log{
-		"memory":    func(*testing.T) Log { return NewMemoryLog() },
-		"jetstream": func(t *testing.T) Log { l, _ := jet(t, t.TempDir(), 1<<20); return l },
-	} {
-		t.Run(name, func(t *testing.T) {
-			l, ctx := make(t), context.Background()
-			seq := func(journal string, after uint64, want error) uint64 {
-				t.Helper()
-				n, err := l.Append(ctx, journal, after, []byte(fmt.Sprint(journal, after)))
-				if !errors.Is(err, want) {
-					t.Fatalf("append to %s after %d: %v, want %v", journal, after, err, want)
-				}
-				return n
-			}
-			a1 := seq("a", 0, nil)
-			seq("a", 0, ErrConflict)
-			b1 := seq("b", 0, nil)
-			a2 := seq("a", a1, nil)
-			seq("a", a1, ErrConflict)
-			seq("b", a2, ErrConflict)
-			b2 := seq("b", b1, nil)
-			if b2 != a1+3 {
-				t.Fatalf("numbers %d %d %d %d", a1, b1, a2, b2)
-			}
-			var got []string
-			read := func(journal string, after uint64) {
-				t.Helper()
-				if err := l.Read(ctx, journal, after, func(_ uint64, b []byte) error { got = append(got, string(b)); return nil }); err != nil {
-					t.Fatal(err)
-				}
-			}
-			read("a", 0)
-			read("b", b1)
-			if err := l.Scan(ctx, func(j string, n uint64, _ []byte) error { got = append(got, fmt.Sprint(j, n)); return nil }); err != nil {
-				t.Fatal(err)
-			}
-			if err := l.Drop(ctx, "a"); err != nil {
-				t.Fatal(err)
-			}
-			read("a", 0)
-			if want := fmt.Sprint([]string{"a0", "a1", "b2", "a1", "b2", "a3", "b4"}); fmt.Sprint(got) != want {
-				t.Fatalf("got %v, want %v", got, want)
-			}
-			if u, err := l.Usage(ctx); err != nil || u.Last != 4 {
-				t.Fatalf("%+v %v", u, err)
-			}
-		})
-	}
 }
 
 func TestJetStreamKeepsJobsAcrossAServer(t *testing.T) {
@@ -119,7 +65,7 @@ func TestJetStreamKeepsJobsAcrossAServer(t *testing.T) {
 	if _, existed, err := s.Accept(t.Context(), Spec{Endpoint: "e", Body: []byte(`{"a":1}`), Key: "k"}); err != nil || !existed {
 		t.Fatalf("the same key and body: %v %v", existed, err)
 	}
-	if _, _, err := s.Accept(t.Context(), Spec{Endpoint: "e", Body: []byte(`{"a":2}`), Key: "k"}); !errors.Is(err, ErrMismatch) {
+	if _, _, err := s.Accept(t.Context(), Spec{Endpoint: "e", Body: []byte(`{"a":2}`), Key: "k"}); !errors.Is(err, journal.ErrMismatch) {
 		t.Fatalf("another body: %v", err)
 	}
 }
@@ -135,7 +81,7 @@ func TestAFullLogRefuses(t *testing.T) {
 			accepted++
 			continue
 		}
-		if !errors.Is(err, ErrFull) {
+		if !errors.Is(err, journal.ErrFull) {
 			t.Fatal(err)
 		}
 	}
@@ -162,10 +108,10 @@ func TestDamageOnDiskHasAName(t *testing.T) {
 	for i := range jobs {
 		v, _, err := s.Accept(t.Context(), Spec{Endpoint: "e", Body: []byte(fmt.Sprintf(`"body %d"`, i))})
 		if err == nil {
-			err = s.append(t.Context(), s.job(v.id), Record{kind: KindStart, attempt: 1})
+			err = s.append(t.Context(), s.job(v.id), journal.Record{Kind: KindStart, Attempt: 1})
 		}
 		if err == nil {
-			err = s.append(t.Context(), s.job(v.id), Record{kind: KindTokens, attempt: 1, payload: EncodeTokens(0, sampleEvents())})
+			err = s.append(t.Context(), s.job(v.id), journal.Record{Kind: KindTokens, Attempt: 1, Payload: EncodeTokens(0, sampleEvents())})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -184,7 +130,7 @@ func TestDamageOnDiskHasAName(t *testing.T) {
 	body := bytes.Index(whole, []byte("body 3"))
 	for name, damage := range map[string]func() []byte{
 		"a bit of a body":   func() []byte { b := bytes.Clone(whole); b[body+2] ^= 4; return b },
-		"a bit of a length": func() []byte { b := bytes.Clone(whole); b[body-recordHead-40] ^= 1; return b },
+		"a bit of a length": func() []byte { b := bytes.Clone(whole); b[body-100] ^= 1; return b },
 		"the end is gone":   func() []byte { return whole[:len(whole)-100] },
 		"the last is torn":  func() []byte { return whole[:len(whole)-1] },
 	} {
@@ -213,7 +159,7 @@ func TestDamageOnDiskHasAName(t *testing.T) {
 					said += v.damage
 					continue
 				}
-				err := s.read(t.Context(), v.id, func(*Record) error { return nil })
+				err := s.read(t.Context(), v.id, func(*journal.Record) error { return nil })
 				if v.state.Events == len(sampleEvents()) && err == nil {
 					good++
 				} else if err != nil {
@@ -242,21 +188,4 @@ func TestOneCoordinatorADirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Close()
-}
-
-// A server without a leader says 503; that is no answer. What else it says is.
-func TestAgainAsksWhileThereIsNoLeader(t *testing.T) {
-	asked := 0
-	err := again(t.Context(), func(context.Context) error {
-		if asked++; asked < 3 {
-			return fmt.Errorf("read: %w", &jetstream.APIError{Code: 503, ErrorCode: 10008})
-		}
-		return nil
-	})
-	if err != nil || asked != 3 {
-		t.Errorf("asked %d times, %v", asked, err)
-	}
-	if err := again(t.Context(), func(context.Context) error { asked++; return jetstream.ErrMsgNotFound }); !errors.Is(err, jetstream.ErrMsgNotFound) || asked != 4 {
-		t.Errorf("asked %d times, %v", asked, err)
-	}
 }

@@ -8,13 +8,15 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"shoal/jobs/journal"
 )
 
 // job is what is kept in memory of a job; body, tokens and result stay on disk.
 type job struct {
 	id      string
-	journal journal
-	gone    bool // guarded by journal.write: never accepted, not in the store any more
+	journal *journal.Writer
+	gone    bool // guarded by the journal's lock: never accepted, not in the store any more
 
 	mu       sync.Mutex
 	state    State
@@ -23,17 +25,16 @@ type job struct {
 	done     committed
 	status   int             // Dead: the HTTP status a client would have got
 	body     json.RawMessage // Dead: its body
-	bytes    int64
-	first    uint64        // number of its first message: the order of acceptance
-	damage   string        // what is wrong with its records; nothing is appended then
-	changed  chan struct{} // closed and replaced at every change
+	first    uint64          // number of its first message: the order of acceptance
+	damage   string          // what is wrong with its records; nothing is appended then
+	changed  chan struct{}   // closed and replaced at every change
 	attempts context.CancelFunc
 	running  bool      // an attempt of this process is under way
 	pause    time.Time // before which this process starts no attempt; monotonic, so that no clock that is set back makes it longer
 }
 
 func newJob(id string) *job {
-	return &job{id: id, journal: journal{Journal: Journal{Name: id}}, changed: make(chan struct{})}
+	return &job{id: id, journal: journal.NewWriter(id), changed: make(chan struct{})}
 }
 
 // view is a copy of what clients may see.
@@ -56,8 +57,8 @@ func (j *job) view() view {
 }
 
 // apply folds a record into the state; it may be of this process or read back.
-func (j *job) apply(r *Record, seq uint64) error {
-	n, err := r.Note()
+func (j *job) apply(r *journal.Record, seq uint64) error {
+	n, err := NoteOf(r)
 	if err != nil {
 		return err
 	}
@@ -67,26 +68,25 @@ func (j *job) apply(r *Record, seq uint64) error {
 	if err := next.Apply(n); err != nil {
 		return err
 	}
-	switch r.kind {
+	switch r.Kind {
 	case KindAccept:
 		var s Spec
-		if err := json.Unmarshal(r.payload, &s); err != nil {
-			return fmt.Errorf("%w: the request does not decode: %v", ErrDamaged, err)
+		if err := json.Unmarshal(r.Payload, &s); err != nil {
+			return fmt.Errorf("%w: the request does not decode: %v", journal.ErrDamaged, err)
 		}
 		j.hash, j.first = s.hash(), seq
 		s.Body = nil
 		j.head = s
 	case KindDone:
-		if err := json.Unmarshal(r.payload, &j.done); err != nil {
-			return fmt.Errorf("%w: the commit does not decode: %v", ErrDamaged, err)
+		if err := json.Unmarshal(r.Payload, &j.done); err != nil {
+			return fmt.Errorf("%w: the commit does not decode: %v", journal.ErrDamaged, err)
 		}
 	case KindDead:
 		var e ending
-		_ = json.Unmarshal(r.payload, &e) // note has decoded it
+		_ = json.Unmarshal(r.Payload, &e) // note has decoded it
 		j.status, j.body = e.Status, e.Body
 	}
 	j.state = next
-	j.bytes += int64(len(r.payload) + recordHead + sha256.Size)
 	close(j.changed)
 	j.changed = make(chan struct{})
 	return nil
@@ -106,45 +106,34 @@ func (j *job) spoil(why string, now int64) {
 }
 
 // append writes a record and folds it in. The state is asked before, so that a
-// record that cannot follow is never written; ErrConflict and the errors of
-// State.Apply mean that whoever writes must look at the state again.
-func (s *Store) append(ctx context.Context, j *job, r Record) error {
-	j.journal.write.Lock()
-	defer j.journal.write.Unlock()
-	if j.gone {
-		return errGone
-	}
-	foreign := func(r *Record) error { return j.apply(r, j.journal.last) }
-	if j.journal.doubt {
-		if err := j.journal.catchUp(ctx, s.log, foreign); err != nil {
-			return s.failed(err)
+// record that cannot follow is never written; journal.ErrConflict and the errors
+// of State.Apply mean that whoever writes must look at the state again.
+func (s *Store) append(ctx context.Context, j *job, r journal.Record) error {
+	return s.Write(ctx, j.journal, r, func() error {
+		if j.gone {
+			return errGone
 		}
-	}
-	n, err := r.Note()
-	if err != nil {
-		return err
-	}
-	j.mu.Lock()
-	next, damage := j.state, j.damage
-	j.mu.Unlock()
-	if damage != "" {
-		return fmt.Errorf("%w: %s", ErrDamaged, damage)
-	}
-	if err := next.Apply(n); err != nil {
-		return fmt.Errorf("job %s: %w", j.id, err)
-	}
-	seq, err := j.journal.append(ctx, s.log, &r, foreign)
-	if err != nil {
-		return s.failed(err)
-	}
-	s.works(seq)
-	return j.apply(&r, seq)
+		n, err := NoteOf(&r)
+		if err != nil {
+			return err
+		}
+		j.mu.Lock()
+		next, damage := j.state, j.damage
+		j.mu.Unlock()
+		if damage != "" {
+			return fmt.Errorf("%w: %s", journal.ErrDamaged, damage)
+		}
+		if err := next.Apply(n); err != nil {
+			return fmt.Errorf("job %s: %w", j.id, err)
+		}
+		return nil
+	}, j.apply)
 }
 
 // read calls each for the records of a job from the first, which it verifies
 // anew: what is on disk may have changed since.
-func (s *Store) read(ctx context.Context, id string, each func(*Record) error) error {
-	check := journal{Journal: Journal{Name: id}}
+func (s *Store) read(ctx context.Context, id string, each func(*journal.Record) error) error {
+	check := journal.Journal{Name: id}
 	return s.log.Read(ctx, id, 0, func(seq uint64, data []byte) error {
 		r, err := check.Verify(seq, data)
 		if err != nil {
@@ -160,15 +149,15 @@ var errEnough = errors.New("jobs: enough")
 func (s *Store) spec(ctx context.Context, id string) (Spec, error) {
 	var spec Spec
 	found := false
-	err := s.read(ctx, id, func(r *Record) error {
+	err := s.read(ctx, id, func(r *journal.Record) error {
 		found = true
-		if err := json.Unmarshal(r.payload, &spec); err != nil {
-			return fmt.Errorf("%w: the request does not decode: %v", ErrDamaged, err)
+		if err := json.Unmarshal(r.Payload, &spec); err != nil {
+			return fmt.Errorf("%w: the request does not decode: %v", journal.ErrDamaged, err)
 		}
 		return errEnough
 	})
 	if err == nil && !found {
-		err = fmt.Errorf("%w: the records of %s are gone", ErrDamaged, id)
+		err = fmt.Errorf("%w: the records of %s are gone", journal.ErrDamaged, id)
 	}
 	if errors.Is(err, errEnough) {
 		err = nil
@@ -179,9 +168,9 @@ func (s *Store) spec(ctx context.Context, id string) (Spec, error) {
 // result reads what was committed and checks it.
 func (s *Store) result(ctx context.Context, v view) (json.RawMessage, error) {
 	var out []byte
-	err := s.read(ctx, v.id, func(r *Record) error {
-		if r.kind == KindPart && r.attempt == v.state.Attempt {
-			out = append(out, r.payload...)
+	err := s.read(ctx, v.id, func(r *journal.Record) error {
+		if r.Kind == KindPart && r.Attempt == v.state.Attempt {
+			out = append(out, r.Payload...)
 		}
 		return nil
 	})
@@ -192,7 +181,7 @@ func (s *Store) result(ctx context.Context, v view) (json.RawMessage, error) {
 		out = out[extra:] // pieces of a try whose commit did not follow stand before
 	}
 	if sum := sha256.Sum256(out); len(out) != v.done.Bytes || string(sum[:]) != string(v.done.Sum) {
-		return nil, fmt.Errorf("%w: the result of %s has %d bytes that hash to %x, committed were %d with %.12x", ErrDamaged, v.id, len(out), sum[:6], v.done.Bytes, v.done.Sum)
+		return nil, fmt.Errorf("%w: the result of %s has %d bytes that hash to %x, committed were %d with %.12x", journal.ErrDamaged, v.id, len(out), sum[:6], v.done.Bytes, v.done.Sum)
 	}
 	return out, nil
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"shoal/api"
+	"shoal/jobs/journal"
 )
 
 // errStop: the attempt must end without another word in the journal; the state
@@ -37,16 +38,16 @@ func (v *Service) attempt(ctx context.Context, j *job) {
 		fail = &Failure{Code: "interrupted", Message: "The coordinator was stopped.", Forgiven: true}
 	case errors.As(err, &f):
 		fail = &f.Failure
-	case errors.Is(err, ErrDamaged):
+	case errors.Is(err, journal.ErrDamaged):
 		v.store.deactivate(j)
-		j.spoil(err.Error(), v.store.now())
+		j.spoil(err.Error(), v.store.Now())
 		v.cfg.Logger.Error("jobs: damaged record", "job", j.id, "error", err)
 		return
 	default:
 		fail = failureOf(err)
 	}
 	st := j.view().state
-	n, ok := st.Fail(begun, v.store.now(), *fail, v.cfg.Rules)
+	n, ok := st.Fail(begun, v.store.Now(), *fail, v.cfg.Rules)
 	if !ok {
 		return
 	}
@@ -60,7 +61,7 @@ func (v *Service) attempt(ctx context.Context, j *job) {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
 	v.cfg.Logger.Info("jobs: attempt failed", "job", j.id, "attempt", n.Attempt, "code", e.Code, "error", e.Message, "dead", n.Kind == KindDead)
-	if err := v.write(last, j, Record{kind: n.Kind, attempt: n.Attempt, at: n.At}, e); err != nil {
+	if err := v.write(last, j, journal.Record{Kind: n.Kind, Attempt: n.Attempt, At: n.At}, e); err != nil {
 		// The next attempt finds the job running and takes it over.
 		v.cfg.Logger.Warn("jobs: the end of an attempt was not written", "job", j.id, "error", err)
 	}
@@ -96,22 +97,22 @@ func failureOf(err error) *Failure {
 		f.Code, f.Forgiven = "not_ready", true
 	case errors.As(err, &over):
 		f.Code, f.Forgiven = "overloaded", true
-	case errors.Is(err, ErrFull):
+	case errors.Is(err, journal.ErrFull):
 		f.Code, f.Forgiven = "store_full", true
 	}
 	return f
 }
 
 // write appends a record with a JSON payload, and accounts for its end.
-func (v *Service) write(ctx context.Context, j *job, r Record, payload any) error {
+func (v *Service) write(ctx context.Context, j *job, r journal.Record, payload any) error {
 	if payload != nil {
 		b, err := json.Marshal(payload)
 		if err != nil {
 			return fmt.Errorf("jobs: %w", err)
 		}
-		r.payload = b
+		r.Payload = b
 	}
-	if r.kind == KindDone || r.kind == KindDead || r.kind == KindCancel {
+	if r.Kind == KindDone || r.Kind == KindDead || r.Kind == KindCancel {
 		return v.store.end(ctx, j, r)
 	}
 	return v.store.append(ctx, j, r)
@@ -131,15 +132,15 @@ type life struct {
 // try returns the attempt that it began; 0: none.
 func (v *Service) try(ctx context.Context, j *job) (begun uint32, err error) {
 	st := j.view().state
-	n, ok := st.Begin(v.store.now(), v.cfg.Rules)
+	n, ok := st.Begin(v.store.Now(), v.cfg.Rules)
 	if !ok {
 		return 0, errStop
 	}
 	if n.Kind == KindDead {
-		return 0, v.write(ctx, j, Record{kind: KindDead, attempt: n.Attempt, at: n.At},
+		return 0, v.write(ctx, j, journal.Record{Kind: KindDead, Attempt: n.Attempt, At: n.At},
 			ending{Code: n.Code, Message: n.Message, Status: http.StatusInternalServerError})
 	}
-	if err := v.write(ctx, j, Record{kind: KindStart, attempt: n.Attempt, at: n.At}, nil); err != nil {
+	if err := v.write(ctx, j, journal.Record{Kind: KindStart, Attempt: n.Attempt, At: n.At}, nil); err != nil {
 		return 0, err
 	}
 	l := &life{Service: v, job: j, attempt: n.Attempt}
@@ -173,17 +174,17 @@ func (l *life) resume(ctx context.Context) error {
 	}
 	l.replay = l.task.Replay()
 	l.courses = make([]Course, l.task.Choices())
-	return l.store.read(ctx, l.job.id, func(r *Record) error {
-		if r.kind != KindTokens {
+	return l.store.read(ctx, l.job.id, func(r *journal.Record) error {
+		if r.Kind != KindTokens {
 			return nil
 		}
-		_, events, err := DecodeTokens(r.payload)
+		_, events, err := DecodeTokens(r.Payload)
 		if err != nil {
 			return err
 		}
 		for _, e := range events {
 			if _, err := l.replay.Accept(e.Choice, e.Event); err != nil {
-				return fmt.Errorf("%w: event %d of %s: %v", ErrDamaged, l.next, l.job.id, err)
+				return fmt.Errorf("%w: event %d of %s: %v", journal.ErrDamaged, l.next, l.job.id, err)
 			}
 			l.took(e)
 		}
@@ -326,7 +327,7 @@ func (l *life) log(ctx context.Context, batch []arrival) (ended []int, err error
 		return ended, err
 	}
 	payload := EncodeTokens(l.next, events)
-	if e := l.store.append(ctx, l.job, Record{kind: KindTokens, attempt: l.attempt, at: l.store.now(), payload: payload}); e != nil {
+	if e := l.store.append(ctx, l.job, journal.Record{Kind: KindTokens, Attempt: l.attempt, At: l.store.Now(), Payload: payload}); e != nil {
 		return ended, e
 	}
 	for _, e := range events {
@@ -346,7 +347,7 @@ func (l *life) commit(ctx context.Context) error {
 	}
 	for at := 0; at < len(result); at += partBytes {
 		part := result[at:min(at+partBytes, len(result))]
-		if err := l.store.append(ctx, l.job, Record{kind: KindPart, attempt: l.attempt, at: l.store.now(), payload: part}); err != nil {
+		if err := l.store.append(ctx, l.job, journal.Record{Kind: KindPart, Attempt: l.attempt, At: l.store.Now(), Payload: part}); err != nil {
 			return err
 		}
 	}
@@ -362,5 +363,5 @@ func (l *life) commit(ctx context.Context) error {
 		return fmt.Errorf("jobs: %w", err)
 	}
 	done.Usage.Prompt, done.Usage.Completion = u.Usage.Prompt, u.Usage.Completion
-	return l.write(ctx, l.job, Record{kind: KindDone, attempt: l.attempt, at: l.store.now()}, done)
+	return l.write(ctx, l.job, journal.Record{Kind: KindDone, Attempt: l.attempt, At: l.store.Now()}, done)
 }

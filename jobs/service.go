@@ -2,10 +2,7 @@ package jobs
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base32"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -21,13 +18,8 @@ type Config struct {
 	// a job see its tokens that much later, and the disk syncs that much less
 	// often. Default 5 ms.
 	Linger time.Duration
-	// Window is how many lines of one batch are jobs at the same time. Default 256.
-	Window int
 	// MaxBody bounds the request of a job in bytes. Default 8 MiB.
 	MaxBody int
-	// Silence is how long a client's request waits for one answer of the store before it
-	// gets an error. Default 15 s: electing the leader of a replicated one takes 4 to 9.
-	Silence time.Duration
 	// Durability is told to clients: "single" is one copy on one disk,
 	// "replicated" several on as many machines, with how many are in step now.
 	Durability func() (kind string, replicas int)
@@ -38,9 +30,7 @@ func (c *Config) defaults() {
 	c.Rules.Defaults()
 	set(&c.Parallel, 32)
 	set(&c.Linger, 5*time.Millisecond)
-	set(&c.Window, 256)
 	set(&c.MaxBody, 8<<20)
-	set(&c.Silence, 15*time.Second)
 	if c.Durability == nil {
 		c.Durability = func() (string, int) { return "single", 1 }
 	}
@@ -53,7 +43,6 @@ func (c *Config) defaults() {
 type Service struct {
 	cfg    Config
 	store  *Store
-	files  FileStore
 	engine api.Engine
 	api    *api.Server
 
@@ -63,13 +52,12 @@ type Service struct {
 	slots  chan struct{}
 }
 
-// Start takes up what the store holds and runs it until Stop. A Mount puts it
-// behind the API.
-func Start(s *Store, f FileStore, e api.Engine, a *api.Server, cfg Config) *Service {
+// Start takes up what the store holds and runs it until Stop.
+func Start(s *Store, e api.Engine, a *api.Server, cfg Config) *Service {
 	cfg.defaults()
-	v := &Service{cfg: cfg, store: s, files: f, engine: e, api: a, slots: make(chan struct{}, cfg.Parallel)}
+	v := &Service{cfg: cfg, store: s, engine: e, api: a, slots: make(chan struct{}, cfg.Parallel)}
 	v.ctx, v.cancel = context.WithCancel(context.Background())
-	v.wg.Add(4)
+	v.wg.Add(3)
 	go func() { // jobs and their streams go on in the next process; they hold up no drain
 		defer v.wg.Done()
 		select {
@@ -80,7 +68,6 @@ func Start(s *Store, f FileStore, e api.Engine, a *api.Server, cfg Config) *Serv
 	}()
 	go v.dispatch()
 	go v.sweep()
-	go v.runBatches()
 	return v
 }
 
@@ -121,7 +108,7 @@ func (v *Service) startDue() {
 		return
 	}
 	var due []*job
-	now := v.store.now()
+	now := v.store.Now()
 	v.store.unfinished(func(j *job) bool {
 		j.mu.Lock()
 		_, ok := j.state.Begin(now, v.cfg.Rules)
@@ -174,11 +161,4 @@ func (v *Service) sweep() {
 		case <-t.C:
 		}
 	}
-}
-
-// newID is 128 random bits.
-func newID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
 }

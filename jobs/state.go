@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"shoal/jobs/journal"
 )
 
 // Phase of a job:
@@ -32,34 +34,21 @@ var Phases = []Phase{Queued, Running, Completed, Dead, Cancelled}
 // Final tells whether nothing can happen to a job any more.
 func (p Phase) Final() bool { return p == Completed || p == Dead || p == Cancelled }
 
-// Kind of a record.
-type Kind uint8
-
-// Kinds. The numbers are on disk.
+// Kinds of a job's records.
 const (
-	KindAccept Kind = 1 // the request; the job exists
-	KindStart  Kind = 2 // an attempt begins
-	KindTokens Kind = 3 // events of the engine, in order
-	KindRetry  Kind = 4 // the attempt failed; another one may follow
-	KindDone   Kind = 5 // the result is committed
-	KindDead   Kind = 6
-	KindCancel Kind = 7
-	KindPart   Kind = 8 // a piece of the result, before Done
-
-	// Of batches.
-	KindBatch     Kind = 16 // created
-	KindValidated Kind = 17
-	KindStopping  Kind = 18 // cancel was asked for
-	KindBatchDone Kind = 19 // final: completed, failed, expired, cancelled
-
-	// Of files that several processes keep.
-	KindChunk Kind = 24 // a piece of the content
-	KindFile  Kind = 25 // its description, after the last piece: the file is there
+	KindAccept journal.Kind = 1 // the request; the job exists
+	KindStart  journal.Kind = 2 // an attempt begins
+	KindTokens journal.Kind = 3 // events of the engine, in order
+	KindRetry  journal.Kind = 4 // the attempt failed; another one may follow
+	KindDone   journal.Kind = 5 // the result is committed
+	KindDead   journal.Kind = 6
+	KindCancel journal.Kind = 7
+	KindPart   journal.Kind = 8 // a piece of the result, before Done
 )
 
 // Note is what the life of a job depends on in one record.
 type Note struct {
-	Kind    Kind
+	Kind    journal.Kind
 	Attempt uint32
 	At      int64 // Unix milliseconds
 

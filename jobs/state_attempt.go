@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"shoal/api"
+	"shoal/jobs/journal"
 )
 
 // permanent codes of the engine: trying again cannot help.
@@ -20,7 +21,7 @@ func EngineFailure(code, message string) Failure {
 // Superseded: an append was refused because somebody else goes on with the job, or it
 // has ended. The attempt ends without another word in the journal.
 func Superseded(err error) bool {
-	return errors.Is(err, ErrFinal) || errors.Is(err, ErrFenced) || errors.Is(err, ErrConflict)
+	return errors.Is(err, ErrFinal) || errors.Is(err, ErrFenced) || errors.Is(err, journal.ErrConflict)
 }
 
 // Course is how far the events of one choice go. An attempt starts from that of the

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"shoal/jobs/journal"
 )
 
 func TestStateTellsTheLifeOfAJob(t *testing.T) {
@@ -109,7 +111,7 @@ func TestAJobThatKillsItsCoordinatorDies(t *testing.T) {
 // world is a log that several processes write to, some of which should be dead:
 // the lease is left out on purpose, so that the journals alone must hold.
 type world struct {
-	log      *MemoryLog
+	log      *journal.MemoryLog
 	stores   []*Store
 	accepted map[string]bool
 	now      time.Time
@@ -120,7 +122,7 @@ type world struct {
 var errDisk = errors.New("disk: no space left on device")
 
 func (w *world) boot(t *rapid.T) *Store {
-	s, err := NewStore(context.Background(), w.log, StoreConfig{Logger: quiet, now: func() time.Time { return w.now }})
+	s, err := NewStore(context.Background(), w.log, StoreConfig{Logger: quiet, Now: func() time.Time { return w.now }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +170,7 @@ func (w *world) move(t *rapid.T, s *Store, id string, own map[string]uint32) {
 	if st.Phase != Running || own[id] != st.Attempt {
 		rules := Rules{MaxTakeovers: 1 << 30, MaxFailures: 1 << 30}
 		rules.Defaults()
-		if n, ok := st.Begin(s.now(), rules); ok && s.append(ctx, j, Record{kind: KindStart, attempt: n.Attempt, at: n.At}) == nil {
+		if n, ok := st.Begin(s.Now(), rules); ok && s.append(ctx, j, journal.Record{Kind: KindStart, Attempt: n.Attempt, At: n.At}) == nil {
 			own[id] = n.Attempt
 		}
 		return
@@ -181,12 +183,12 @@ func (w *world) move(t *rapid.T, s *Store, id string, own map[string]uint32) {
 			e.Event.Token = tokenAt(id, st.Events+i)
 			events = append(events, e)
 		}
-		_ = s.append(ctx, j, Record{kind: KindTokens, attempt: own[id], at: s.now(), payload: EncodeTokens(st.Events, events)})
+		_ = s.append(ctx, j, journal.Record{Kind: KindTokens, Attempt: own[id], At: s.Now(), Payload: EncodeTokens(st.Events, events)})
 		return
 	}
-	if s.append(ctx, j, Record{kind: KindPart, attempt: own[id], at: s.now(), payload: []byte(id)}) == nil {
+	if s.append(ctx, j, journal.Record{Kind: KindPart, Attempt: own[id], At: s.Now(), Payload: []byte(id)}) == nil {
 		sum := sha256.Sum256([]byte(id))
-		_ = s.end(ctx, j, Record{kind: KindDone, attempt: own[id], at: s.now(), payload: []byte(fmt.Sprintf(`{"bytes":%d,"sha256":%q}`, len(id), base64(sum[:])))})
+		_ = s.end(ctx, j, journal.Record{Kind: KindDone, Attempt: own[id], At: s.Now(), Payload: []byte(fmt.Sprintf(`{"bytes":%d,"sha256":%q}`, len(id), base64(sum[:])))})
 	}
 }
 
@@ -194,8 +196,8 @@ func (w *world) move(t *rapid.T, s *Store, id string, own map[string]uint32) {
 // steps, and write on after they should be dead.
 func TestNothingAcceptedIsLostAndCommitsAreSingle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{log: NewMemoryLog(), accepted: map[string]bool{}, now: time.UnixMilli(1000)}
-		w.log.Fault = w.fault
+		w := &world{log: journal.NewMemoryLog(), accepted: map[string]bool{}, now: time.UnixMilli(1000)}
+		w.log.SetFault(w.fault)
 		owns := []map[string]uint32{{}}
 		w.boot(t)
 		keys := []string{"a", "b", "c"}
@@ -215,15 +217,15 @@ func TestNothingAcceptedIsLostAndCommitsAreSingle(t *testing.T) {
 				w.boot(t)
 				owns = append(owns, map[string]uint32{})
 			case 3:
-				if j := s.job(jobID(key)); j != nil && rapid.IntRange(0, 3).Draw(t, "cancel") == 0 {
-					_ = s.end(w.once(), j, Record{kind: KindCancel, at: s.now()})
+				if j := s.job(ID(key)); j != nil && rapid.IntRange(0, 3).Draw(t, "cancel") == 0 {
+					_ = s.end(w.once(), j, journal.Record{Kind: KindCancel, At: s.Now()})
 				}
 			case 4:
-				if j := s.job(jobID(key)); j != nil && owns[at][j.id] == j.view().state.Attempt && j.view().state.Phase == Running {
-					_ = s.append(w.once(), j, Record{kind: KindRetry, attempt: owns[at][j.id], at: s.now(), payload: []byte(`{"code":"x"}`)})
+				if j := s.job(ID(key)); j != nil && owns[at][j.id] == j.view().state.Attempt && j.view().state.Phase == Running {
+					_ = s.append(w.once(), j, journal.Record{Kind: KindRetry, Attempt: owns[at][j.id], At: s.Now(), Payload: []byte(`{"code":"x"}`)})
 				}
 			default:
-				w.move(t, s, jobID(key), owns[at])
+				w.move(t, s, ID(key), owns[at])
 			}
 			w.next = 0
 		}
@@ -232,7 +234,7 @@ func TestNothingAcceptedIsLostAndCommitsAreSingle(t *testing.T) {
 		for range 200 {
 			w.now = w.now.Add(time.Second)
 			for _, key := range keys { // in order: what is drawn must not depend on a map
-				id := jobID(key)
+				id := ID(key)
 				if w.accepted[id] && !last.job(id).view().state.Phase.Final() {
 					w.move(t, last, id, own)
 				}
@@ -245,23 +247,23 @@ func TestNothingAcceptedIsLostAndCommitsAreSingle(t *testing.T) {
 // check reads the log as it is.
 func (w *world) check(t *rapid.T, s *Store) {
 	done, tokens := map[string]int{}, map[string]int{}
-	check := map[string]*journal{}
+	check := map[string]*journal.Journal{}
 	err := w.log.Scan(context.Background(), func(name string, seq uint64, data []byte) error {
 		if check[name] == nil {
-			check[name] = &journal{Journal: Journal{Name: name}}
+			check[name] = &journal.Journal{Name: name}
 		}
 		r, err := check[name].Verify(seq, data)
 		if err != nil {
 			return err
 		}
 		if done[name] > 0 {
-			t.Fatalf("%s: a record of kind %d after the end", name, r.kind)
+			t.Fatalf("%s: a record of kind %d after the end", name, r.Kind)
 		}
-		switch r.kind {
+		switch r.Kind {
 		case KindDone, KindCancel, KindDead:
 			done[name]++
 		case KindTokens:
-			first, events, err := DecodeTokens(r.payload)
+			first, events, err := DecodeTokens(r.Payload)
 			if err != nil || first != tokens[name] {
 				t.Fatalf("%s: events from %d, want %d (%v)", name, first, tokens[name], err)
 			}

@@ -10,9 +10,11 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
+
+	"shoal/jobs/door"
+	"shoal/jobs/journal"
 )
 
 // StoreConfig bounds a store. Zero fields take their defaults.
@@ -26,8 +28,10 @@ type StoreConfig struct {
 	// FullAt is the part of the log's limit at which new jobs are refused, so that
 	// those there are can end. Default 0.9.
 	FullAt float64
+	// Beside keeps other journals in the same log: batches.
+	Beside Beside
 	Logger *slog.Logger
-	now    func() time.Time // tests
+	Now    func() time.Time // default: the machine's clock
 }
 
 func (c *StoreConfig) defaults() {
@@ -38,8 +42,8 @@ func (c *StoreConfig) defaults() {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	if c.now == nil {
-		c.now = time.Now
+	if c.Now == nil {
+		c.Now = time.Now
 	}
 }
 
@@ -50,26 +54,35 @@ func set[T comparable](v *T, d T) {
 	}
 }
 
-var (
-	// ErrMismatch: the idempotency key belongs to a job with another body.
-	ErrMismatch = errors.New("jobs: the idempotency key was used with another request")
-	// ErrTooMany: too many jobs wait.
-	ErrTooMany = errors.New("jobs: too many jobs wait")
-)
+// ErrTooMany: too many jobs wait.
+var ErrTooMany = errors.New("jobs: too many jobs wait")
 
-// Store is the jobs of a Log. All methods may be called concurrently.
+// Beside keeps journals of its own in the log of a Store.
+type Beside interface {
+	// Owns tells whether a journal of that name is one of them.
+	Owns(name string) bool
+	// Load takes one message while NewStore reads the log, in the order of the log.
+	Load(name string, seq uint64, data []byte)
+	// Heard has the journal read, as another process has written to it.
+	Heard(name string, read func(w *journal.Writer, apply func(*journal.Record, uint64) error))
+	// Holds tells whether a job that has ended must stay.
+	Holds(s *Spec) bool
+	// Sweep drops the journals that ended before a time in Unix milliseconds.
+	Sweep(before int64, drop func(*journal.Writer) error) error
+}
+
+// Store is the jobs of a journal.Log. All methods may be called concurrently.
 type Store struct {
 	cfg StoreConfig
-	log Log
+	log journal.Log
 
 	mu      sync.Mutex
 	jobs    map[string]*job
-	batches map[string]*batch
 	active  []entry  // jobs that have not ended, by first
 	pending int      // jobs whose acceptance is being written
 	notes   []string // damage that belongs to no job
 	trouble string   // why the last write failed; "": it did not
-	usage   Usage
+	usage   journal.Usage
 	last    uint64 // number of the newest message, which is never dropped
 	scanned uint64 // number of the newest message that NewStore read
 	anchor  uint64 // number of the newest message of the anchor's journal
@@ -78,20 +91,20 @@ type Store struct {
 
 // NewStore reads the log. Damage does not stop it: the jobs concerned are dead
 // and say why; Damage lists the rest.
-func NewStore(ctx context.Context, l Log, cfg StoreConfig) (*Store, error) {
+func NewStore(ctx context.Context, l journal.Log, cfg StoreConfig) (*Store, error) {
 	cfg.defaults()
-	s := &Store{cfg: cfg, log: l, jobs: map[string]*job{}, batches: map[string]*batch{}, wake: make(chan struct{}, 1)}
+	s := &Store{cfg: cfg, log: l, jobs: map[string]*job{}, wake: make(chan struct{}, 1)}
 	err := l.Scan(ctx, func(name string, seq uint64, data []byte) error {
 		s.last = max(s.last, seq)
 		if name == anchorName {
 			s.anchor = seq
 			return nil
 		}
-		if strings.HasPrefix(name, batchPrefix) {
-			s.loadBatch(name, seq, data)
-			return nil
+		if b := cfg.Beside; b != nil && b.Owns(name) {
+			b.Load(name, seq, data)
+		} else {
+			s.load(name, seq, data)
 		}
-		s.load(name, seq, data)
 		return nil
 	})
 	if err != nil {
@@ -123,13 +136,13 @@ func (s *Store) load(name string, seq uint64, data []byte) {
 	r, err := j.journal.Verify(seq, data)
 	if err == nil {
 		err = j.apply(&r, seq)
-		if err != nil && !errors.Is(err, ErrDamaged) {
-			err = fmt.Errorf("record %d of %s (message %d): %w: %v", r.number, name, seq, ErrDamaged, err)
+		if err != nil && !errors.Is(err, journal.ErrDamaged) {
+			err = fmt.Errorf("record %d of %s (message %d): %w: %v", r.Number, name, seq, journal.ErrDamaged, err)
 		}
 	}
 	if err != nil {
 		s.cfg.Logger.Error("jobs: damaged record", "job", name, "error", err)
-		j.spoil(err.Error(), s.now())
+		j.spoil(err.Error(), s.Now())
 	}
 }
 
@@ -158,6 +171,29 @@ func (s *Store) works(seq uint64) {
 	s.last = max(s.last, seq)
 }
 
+// Write appends a record to a journal of the log and folds it in. check is asked first,
+// so that a record that cannot follow is never written; apply takes the record, and
+// those of other processes that are found before it.
+func (s *Store) Write(ctx context.Context, w *journal.Writer, r journal.Record, check func() error, apply func(*journal.Record, uint64) error) error {
+	w.Lock()
+	defer w.Unlock()
+	foreign := func(r *journal.Record) error { return apply(r, w.Last()) }
+	if w.Doubt() {
+		if err := w.Read(ctx, s.log, foreign); err != nil {
+			return s.failed(err)
+		}
+	}
+	if err := check(); err != nil {
+		return err
+	}
+	seq, err := w.Append(ctx, s.log, &r, foreign)
+	if err != nil {
+		return s.failed(err)
+	}
+	s.works(seq)
+	return apply(&r, seq)
+}
+
 // Trouble is why the last write failed, "" when it did not.
 func (s *Store) Trouble() string {
 	s.mu.Lock()
@@ -180,11 +216,11 @@ func (s *Store) Last() uint64 {
 	return s.last
 }
 
-// jobID follows from the idempotency key, so that the log itself refuses a
+// ID of a job follows from the idempotency key, so that the log itself refuses a
 // second job with the key; without a key it is random.
-func jobID(key string) string {
+func ID(key string) string {
 	if key == "" {
-		return "job-" + newID()
+		return "job-" + door.NewID()
 	}
 	sum := sha256.Sum256([]byte("shoal job\x00" + key))
 	return "job-" + hex.EncodeToString(sum[:16])
@@ -193,7 +229,7 @@ func jobID(key string) string {
 // Accept makes a job. When it returns without an error, the job is on disk.
 // existed: there was one with the key and the same request already.
 func (s *Store) Accept(ctx context.Context, spec Spec) (v view, existed bool, err error) {
-	return s.accept(ctx, jobID(spec.Key), spec)
+	return s.accept(ctx, ID(spec.Key), spec)
 }
 
 func (s *Store) accept(ctx context.Context, id string, spec Spec) (v view, existed bool, err error) {
@@ -223,12 +259,12 @@ func (s *Store) accept(ctx context.Context, id string, spec Spec) (v view, exist
 		if j.sameAs(&spec) {
 			return v, true, nil
 		}
-		return v, true, ErrMismatch
+		return v, true, journal.ErrMismatch
 	}
 	if j.view().state.Phase != "" {
 		return again()
 	}
-	err = s.append(ctx, j, Record{kind: KindAccept, at: s.now(), payload: payload})
+	err = s.append(ctx, j, journal.Record{Kind: KindAccept, At: s.Now(), Payload: payload})
 	switch {
 	case err == nil:
 		s.activate(j)
@@ -261,15 +297,15 @@ func (s *Store) room() error {
 		return fmt.Errorf("%w: %d of at most %d", ErrTooMany, n, s.cfg.MaxOpen)
 	}
 	if u := s.usage; u.Limit > 0 && float64(u.Bytes) >= s.cfg.FullAt*float64(u.Limit) {
-		return fmt.Errorf("%w: %d of %d bytes", ErrFull, u.Bytes, u.Limit)
+		return fmt.Errorf("%w: %d of %d bytes", journal.ErrFull, u.Bytes, u.Limit)
 	}
 	return nil
 }
 
 // forget undoes the entry of a job that was not accepted, unless it is after all.
 func (s *Store) forget(j *job) {
-	j.journal.write.Lock()
-	defer j.journal.write.Unlock()
+	j.journal.Lock()
+	defer j.journal.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.jobs[j.id] == j && j.view().state.Phase == "" {
@@ -278,7 +314,8 @@ func (s *Store) forget(j *job) {
 	}
 }
 
-func (s *Store) now() int64 { return s.cfg.now().UnixMilli() }
+// Now is the time that records are written with, in Unix milliseconds.
+func (s *Store) Now() int64 { return s.cfg.Now().UnixMilli() }
 
 // Wake tells whoever runs jobs that there may be something to do.
 func (s *Store) Wake() {
@@ -312,7 +349,7 @@ func (s *Store) list() []view {
 }
 
 // end writes a record that ends a job.
-func (s *Store) end(ctx context.Context, j *job, r Record) error {
+func (s *Store) end(ctx context.Context, j *job, r journal.Record) error {
 	if err := s.append(ctx, j, r); err != nil {
 		return err
 	}
@@ -326,11 +363,11 @@ func (s *Store) end(ctx context.Context, j *job, r Record) error {
 // is always there, and a log that has lost its end shows (Dir.Attach).
 const anchorName = "anchor"
 
-func (s *Store) dropJournal(ctx context.Context, j *journal) error {
-	j.write.Lock()
-	defer j.write.Unlock()
+func (s *Store) dropJournal(ctx context.Context, j *journal.Writer) error {
+	j.Lock()
+	defer j.Unlock()
 	s.mu.Lock()
-	newest, anchor := j.last >= s.last, s.anchor
+	newest, anchor := j.Last() >= s.last, s.anchor
 	s.mu.Unlock()
 	if newest {
 		seq, err := s.log.Append(ctx, anchorName, anchor, []byte(anchorName))
@@ -350,7 +387,7 @@ func (s *Store) drop(ctx context.Context, id string) error {
 	if j == nil {
 		return nil
 	}
-	if err := s.dropJournal(ctx, &j.journal); err != nil {
+	if err := s.dropJournal(ctx, j.journal); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -359,14 +396,13 @@ func (s *Store) drop(ctx context.Context, id string) error {
 	return nil
 }
 
-// sweep applies the bounds on ended jobs and measures the log. Jobs of a batch
-// stay until the batch has its files.
+// sweep applies the bounds on ended jobs and measures the log.
 func (s *Store) sweep(ctx context.Context) error {
 	ended := slices.DeleteFunc(s.list(), func(v view) bool {
-		return !v.state.Phase.Final() || v.head.Batch != "" && s.batchOpen(v.head.Batch)
+		return !v.state.Phase.Final() || s.cfg.Beside != nil && s.cfg.Beside.Holds(&v.head)
 	})
 	slices.SortFunc(ended, func(a, b view) int { return cmp.Compare(a.state.Ended, b.state.Ended) })
-	limit := s.now() - s.cfg.Keep.Milliseconds()
+	limit := s.Now() - s.cfg.Keep.Milliseconds()
 	extra := len(ended) - s.cfg.KeepJobs
 	for i, v := range ended {
 		if i >= extra && v.state.Ended >= limit {
@@ -376,19 +412,10 @@ func (s *Store) sweep(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, b := range s.listBatches() {
-		b.mu.Lock()
-		old := b.state.Phase.Final() && b.state.Ended < limit
-		b.mu.Unlock()
-		if !old {
-			continue
-		}
-		if err := s.dropJournal(ctx, &b.journal); err != nil {
+	if s.cfg.Beside != nil {
+		if err := s.cfg.Beside.Sweep(limit, func(w *journal.Writer) error { return s.dropJournal(ctx, w) }); err != nil {
 			return err
 		}
-		s.mu.Lock()
-		delete(s.batches, b.id)
-		s.mu.Unlock()
 	}
 	u, err := s.log.Usage(ctx)
 	if err != nil {

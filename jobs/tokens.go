@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"shoal/api"
+	"shoal/jobs/journal"
 	"shoal/sampler"
 )
 
@@ -84,7 +85,7 @@ func tokensHead(b []byte) (first, count int, err error) {
 	r := reader{b: b}
 	first, count = r.int(math.MaxInt32), r.int(maxEvents)
 	if r.bad {
-		return 0, 0, fmt.Errorf("%w: the head of its events does not decode", ErrDamaged)
+		return 0, 0, fmt.Errorf("%w: the head of its events does not decode", journal.ErrDamaged)
 	}
 	return first, count, nil
 }
@@ -124,7 +125,7 @@ func DecodeTokens(b []byte) (first int, events []Logged, err error) {
 		events = append(events, e)
 	}
 	if r.bad || len(r.b) != 0 {
-		return 0, nil, fmt.Errorf("%w: its events do not decode", ErrDamaged)
+		return 0, nil, fmt.Errorf("%w: its events do not decode", journal.ErrDamaged)
 	}
 	return first, events, nil
 }

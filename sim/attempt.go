@@ -10,6 +10,7 @@ import (
 	"shoal/actors/batcher"
 	"shoal/api"
 	"shoal/jobs"
+	"shoal/jobs/journal"
 )
 
 // attempt is one run of a job, as in jobs/run.go.
@@ -199,10 +200,10 @@ func (a *attempt) end(err error) {
 		c.w.cover[StaleWrite]++
 		free(nil)
 		return
-	case errors.Is(err, jobs.ErrDamaged):
+	case errors.Is(err, journal.ErrDamaged):
 		free(nil)
 		return
-	case errors.Is(err, jobs.ErrFull):
+	case errors.Is(err, journal.ErrFull):
 		f.Failure = jobs.Failure{Code: "store_full", Forgiven: true}
 	case !errors.As(err, &f):
 		f.Failure = jobs.Failure{Code: "engine_error", Message: err.Error()}

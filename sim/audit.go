@@ -7,6 +7,7 @@ import (
 
 	"shoal/api"
 	"shoal/jobs"
+	"shoal/jobs/journal"
 )
 
 // audit reads the store as it is at the end: every job that a client was told of is
@@ -35,14 +36,14 @@ func (k *checker) auditJob(c *client, s *shelf) {
 	var part []byte
 	var done committed
 	var runs *coordinator // the attempt
-	j := jobs.Journal{Name: c.spec.ID}
+	j := journal.Journal{Name: c.spec.ID}
 	for _, m := range s.messages {
 		r, err := j.Verify(m.Seq, m.Data)
 		if err != nil {
 			k.fail("I1: %v", err)
 			return
 		}
-		n, err := r.Note()
+		n, err := jobs.NoteOf(&r)
 		if err == nil {
 			err = state.Apply(n)
 		}
@@ -61,12 +62,12 @@ func (k *checker) auditJob(c *client, s *shelf) {
 		case jobs.KindStart:
 			runs = s.from[m.Seq]
 		case jobs.KindTokens:
-			_, more, _ := jobs.DecodeTokens(r.Payload())
+			_, more, _ := jobs.DecodeTokens(r.Payload)
 			events = append(events, more...)
 		case jobs.KindPart:
-			part = r.Payload()
+			part = r.Payload
 		case jobs.KindDone:
-			_ = json.Unmarshal(r.Payload(), &done)
+			_ = json.Unmarshal(r.Payload, &done)
 		}
 	}
 	if !state.Phase.Final() || len(events) < c.next {

@@ -9,6 +9,7 @@ import (
 	"shoal/actors/batcher"
 	"shoal/api"
 	"shoal/jobs"
+	"shoal/jobs/journal"
 	"shoal/kvcache"
 	"shoal/sampler"
 )
@@ -125,7 +126,7 @@ func (k *client) order(c *coordinator) {
 					w.after(nil, w.between(0, 300*time.Millisecond), k.leave)
 				}
 				k.asked = true
-			case errors.Is(err, jobs.ErrDamaged) && w.disk.shelf(k.spec.ID).torn:
+			case errors.Is(err, journal.ErrDamaged) && w.disk.shelf(k.spec.ID).torn:
 				k.refused = &batcher.Reject{ID: k.spec.ID, Code: "record_damaged"}
 			default:
 				again()

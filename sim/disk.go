@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"shoal/jobs"
+	"shoal/jobs/journal"
 )
 
 // disk is the store of jobs, which does what JetStream does: an append names the
@@ -23,7 +23,7 @@ type disk struct {
 
 // shelf is one journal.
 type shelf struct {
-	messages []jobs.Message
+	messages []journal.Message
 	from     map[uint64]*coordinator // who wrote each
 	synced   int                     // of them
 	torn     bool
@@ -49,16 +49,16 @@ func (d *disk) shelf(name string) *shelf {
 var errNoAnswer = errors.New("sim: the store does not answer")
 
 // once makes the first call count, and the last one come after a limit.
-func (c *coordinator) once(done func(seq uint64, read []jobs.Message, err error)) func(uint64, []jobs.Message, error) {
+func (c *coordinator) once(done func(seq uint64, read []journal.Message, err error)) func(uint64, []journal.Message, error) {
 	over := false
-	end := func(seq uint64, read []jobs.Message, err error) {
+	end := func(seq uint64, read []journal.Message, err error) {
 		if !over {
 			over = true
 			done(seq, read, err)
 		}
 	}
 	c.w.after(c.process, c.w.cfg.store, func() { end(0, nil, errNoAnswer) })
-	return func(seq uint64, read []jobs.Message, err error) {
+	return func(seq uint64, read []journal.Message, err error) {
 		c.w.after(c.process, c.w.transit(), func() { end(seq, read, err) })
 	}
 }
@@ -66,7 +66,7 @@ func (c *coordinator) once(done func(seq uint64, read []jobs.Message, err error)
 // appendLog brings a message to the store.
 func (c *coordinator) appendLog(name string, after uint64, data []byte, done func(uint64, error)) {
 	w, d := c.w, &c.w.disk
-	answer := c.once(func(seq uint64, _ []jobs.Message, err error) { done(seq, err) })
+	answer := c.once(func(seq uint64, _ []journal.Message, err error) { done(seq, err) })
 	w.after(nil, w.transit(), func() {
 		s := d.shelf(name)
 		switch {
@@ -75,15 +75,15 @@ func (c *coordinator) appendLog(name string, after uint64, data []byte, done fun
 			return
 		case d.full:
 			w.cover[StoreFull]++
-			answer(0, nil, jobs.ErrFull)
+			answer(0, nil, journal.ErrFull)
 			return
 		case s.last() != after && w.opt.Bug != LogNoCompare:
-			answer(0, nil, jobs.ErrConflict)
+			answer(0, nil, journal.ErrConflict)
 			return
 		}
 		d.seq++
 		seq, life := d.seq, d.life
-		s.messages, s.from[seq] = append(s.messages, jobs.Message{Seq: seq, Data: data}), c
+		s.messages, s.from[seq] = append(s.messages, journal.Message{Seq: seq, Data: data}), c
 		if w.opt.Bug == EarlyAck {
 			answer(seq, nil, nil)
 		}
@@ -112,9 +112,9 @@ func (c *coordinator) appendLog(name string, after uint64, data []byte, done fun
 }
 
 // readLog reads what is synced of a journal after a message.
-func (c *coordinator) readLog(name string, after uint64, done func([]jobs.Message, error)) {
+func (c *coordinator) readLog(name string, after uint64, done func([]journal.Message, error)) {
 	w, d := c.w, &c.w.disk
-	answer := c.once(func(_ uint64, read []jobs.Message, err error) { done(read, err) })
+	answer := c.once(func(_ uint64, read []journal.Message, err error) { done(read, err) })
 	w.after(nil, w.transit(), func() {
 		if !d.down {
 			answer(0, d.synced(name, after), nil)
@@ -122,7 +122,7 @@ func (c *coordinator) readLog(name string, after uint64, done func([]jobs.Messag
 	})
 }
 
-func (d *disk) synced(name string, after uint64) (out []jobs.Message) {
+func (d *disk) synced(name string, after uint64) (out []journal.Message) {
 	if s := d.shelves[name]; s != nil {
 		for _, m := range s.messages[:s.synced] {
 			if m.Seq > after {

@@ -6,16 +6,17 @@ import (
 	"time"
 
 	"shoal/jobs"
+	"shoal/jobs/journal"
 )
 
-// What jobs/store.go and journal.go do: the real State, Journal and Writing of package
-// jobs in each coordinator, over a store that fails.
+// What jobs/store.go and journal/writer.go do: the real State, Journal and Writing in each
+// coordinator, over a store that fails.
 
 // entry is what a coordinator knows of a job.
 type entry struct {
 	id      string
 	k       *client
-	journal jobs.Journal
+	journal journal.Journal
 	state   jobs.State
 	events  []jobs.Logged
 	damage  error
@@ -33,7 +34,7 @@ func (w *world) wall() int64 { return 1_000_000 + w.now.Milliseconds() }
 func (c *coordinator) entry(id string) *entry {
 	e := c.entries[id]
 	if e == nil {
-		e = &entry{id: id, journal: jobs.Journal{Name: id}}
+		e = &entry{id: id, journal: journal.Journal{Name: id}}
 		for _, k := range c.w.clients {
 			if k.spec.ID == id {
 				e.k = k
@@ -64,8 +65,8 @@ func (c *coordinator) openJobs() {
 }
 
 // fold takes a record, its own or somebody else's.
-func (c *coordinator) fold(e *entry, r *jobs.Record) error {
-	n, err := r.Note()
+func (c *coordinator) fold(e *entry, r *journal.Record) error {
+	n, err := jobs.NoteOf(r)
 	if err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ func (c *coordinator) fold(e *entry, r *jobs.Record) error {
 		return err
 	}
 	if n.Kind == jobs.KindTokens {
-		_, events, err := jobs.DecodeTokens(r.Payload())
+		_, events, err := jobs.DecodeTokens(r.Payload)
 		if err != nil {
 			return err
 		}
@@ -85,8 +86,8 @@ func (c *coordinator) fold(e *entry, r *jobs.Record) error {
 	return nil
 }
 
-func (c *coordinator) catchUp(e *entry, read []jobs.Message) error {
-	err := e.journal.CatchUp(read, func(r *jobs.Record) error { return c.fold(e, r) })
+func (c *coordinator) catchUp(e *entry, read []journal.Message) error {
+	err := e.journal.CatchUp(read, func(r *journal.Record) error { return c.fold(e, r) })
 	if err != nil {
 		c.spoil(e, err)
 	}
@@ -129,7 +130,7 @@ func (c *coordinator) heard(name string, seq uint64) {
 			e.unlock()
 			return
 		}
-		c.readLog(name, e.journal.Last(), func(read []jobs.Message, err error) {
+		c.readLog(name, e.journal.Last(), func(read []journal.Message, err error) {
 			if err == nil {
 				_ = c.catchUp(e, read)
 			}
@@ -143,7 +144,7 @@ func (c *coordinator) append(e *entry, n jobs.Note, payload []byte, over func() 
 	e.lock(func() {
 		end := func(err error) {
 			e.unlock()
-			if errors.Is(err, jobs.ErrDamaged) {
+			if errors.Is(err, journal.ErrDamaged) {
 				c.spoil(e, err)
 			}
 			done(err)
@@ -171,7 +172,7 @@ func (c *coordinator) append(e *entry, n jobs.Note, payload []byte, over func() 
 			write()
 			return
 		}
-		c.readLog(e.id, e.journal.Last(), func(read []jobs.Message, err error) {
+		c.readLog(e.id, e.journal.Last(), func(read []journal.Message, err error) {
 			if err == nil {
 				err = c.catchUp(e, read)
 			}
@@ -185,10 +186,10 @@ func (c *coordinator) append(e *entry, n jobs.Note, payload []byte, over func() 
 }
 
 // move does what a Writing asks for.
-func (c *coordinator) move(e *entry, w *jobs.Writing, move jobs.Move, over func() bool, done func(error)) {
-	next := func(m jobs.Move) { c.move(e, w, m, over, done) }
+func (c *coordinator) move(e *entry, w *journal.Writing, move journal.Move, over func() bool, done func(error)) {
+	next := func(m journal.Move) { c.move(e, w, m, over, done) }
 	switch move {
-	case jobs.MoveAppend:
+	case journal.MoveAppend:
 		if c.dies(true, KilledBeforeWrite) {
 			return
 		}
@@ -199,17 +200,17 @@ func (c *coordinator) move(e *entry, w *jobs.Writing, move jobs.Move, over func(
 				}
 			})
 		})
-	case jobs.MoveRead:
-		c.readLog(e.id, e.journal.Last(), func(read []jobs.Message, err error) {
-			m := w.Found(read, err, func(r *jobs.Record) error { return c.fold(e, r) })
-			if m == jobs.MoveEnd && w.Err == nil {
+	case journal.MoveRead:
+		c.readLog(e.id, e.journal.Last(), func(read []journal.Message, err error) {
+			m := w.Found(read, err, func(r *journal.Record) error { return c.fold(e, r) })
+			if m == journal.MoveEnd && w.Err == nil {
 				c.w.cover[FoundAfterAll]++
 			}
 			next(m)
 		})
-	case jobs.MovePause:
+	case journal.MovePause:
 		c.w.after(c.process, w.Pause, func() { next(w.Waited(over())) })
-	case jobs.MoveEnd:
+	case journal.MoveEnd:
 		done(w.Err)
 	}
 }
@@ -244,7 +245,7 @@ func (c *coordinator) cancelJob(k *client) {
 	until := c.w.now + 4*c.w.cfg.store
 	c.append(e, jobs.Note{Kind: jobs.KindCancel, At: c.w.wall()}, nil, func() bool { return c.w.now > until }, func(err error) {
 		switch {
-		case errors.Is(err, jobs.ErrConflict):
+		case errors.Is(err, journal.ErrConflict):
 			c.cancelJob(k)
 		case err == nil && e.run != nil:
 			e.run.end(err)

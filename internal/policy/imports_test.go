@@ -23,7 +23,10 @@ layer:    actors/layer
 rooms:    actors/socket actors/batcher
 rigs:     internal/alone
 api:      api
+journals: jobs/journal
+files:    jobs/door jobs/files + jobs/files:jobs/door
 jobs:     jobs
+batches:  jobs/batches
 cluster:  cluster
 tools:    cli eval sim bench + cli:eval cli:bench
 street:   cmd/shoal cmd/node cmd/coordinator

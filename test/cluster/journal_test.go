@@ -9,6 +9,7 @@ import (
 
 	"shoal/collective/natsbus"
 	"shoal/jobs"
+	"shoal/jobs/journal"
 )
 
 // journals are the records in the data directory of a coordinator that has
@@ -26,7 +27,7 @@ func journals(t testing.TB, dir string) map[string][]entry {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	log, err := jobs.OpenJetStream(ctx, nc, jobs.StoreBytes, 1)
+	log, err := journal.OpenJetStream(ctx, nc, jobs.StoreBytes, 1)
 	if err != nil {
 		nc.Close()
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package jobs
+package journal
 
 import (
 	"context"
@@ -39,8 +39,8 @@ func OpenJetStream(ctx context.Context, nc *nats.Conn, maxBytes int64, replicas 
 
 // OpenFileStream is OpenJetStream for the files beside the jobs, in a stream of
 // their own, so that nobody who reads the jobs reads them.
-func OpenFileStream(ctx context.Context, nc *nats.Conn, replicas int) (FileLog, error) {
-	return openStream(ctx, nc, "SHOAL_FILES", "shoal.files.", "files of the batches of Shoal", FileBytes+(64<<20), replicas)
+func OpenFileStream(ctx context.Context, nc *nats.Conn, maxBytes int64, replicas int) (FileLog, error) {
+	return openStream(ctx, nc, "SHOAL_FILES", "shoal.files.", "files of the batches of Shoal", maxBytes, replicas)
 }
 
 func openStream(ctx context.Context, nc *nats.Conn, name, prefix, about string, maxBytes int64, replicas int) (*jetLog, error) {
@@ -62,57 +62,6 @@ func openStream(ctx context.Context, nc *nats.Conn, name, prefix, about string, 
 		return nil, fmt.Errorf("jobs: stream %s: %w", name, err)
 	}
 	return &jetLog{nc: nc, js: js, stream: stream, name: name, prefix: prefix, limit: maxBytes}, nil
-}
-
-const (
-	askLimit      = 3 * time.Second // one request: while a leader is elected it is lost
-	askPause      = 100 * time.Millisecond
-	askAltogether = 2 * time.Minute
-)
-
-type silenceKey struct{}
-
-// hurried is ctx for a client's request: a log that gives no answer is asked for so long,
-// not for as long as those who run jobs ask.
-func hurried(ctx context.Context, limit time.Duration) context.Context {
-	return context.WithValue(ctx, silenceKey{}, limit)
-}
-
-// silence is how long ctx waits for one answer, long where nobody hurries.
-func silence(ctx context.Context, long time.Duration) time.Duration {
-	if limit, ok := ctx.Value(silenceKey{}).(time.Duration); ok {
-		return limit
-	}
-	return long
-}
-
-// again asks until there is an answer: what is asked while the log's leader is
-// being elected is lost, and nobody says so.
-func again(ctx context.Context, ask func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, silence(ctx, askAltogether))
-	defer cancel()
-	for {
-		try, cancel := context.WithTimeout(ctx, askLimit)
-		err := ask(try)
-		late := try.Err() != nil
-		cancel()
-		if err == nil || ctx.Err() != nil || !late && !leaderless(err) {
-			return err
-		}
-		t := time.NewTimer(askPause)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return err
-		}
-	}
-}
-
-// leaderless says that an answer was given by a server that knows of no leader yet.
-func leaderless(err error) bool {
-	var api *jetstream.APIError
-	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, nats.ErrTimeout) || errors.As(err, &api) && api.Code == 503
 }
 
 func (l *jetLog) info(ctx context.Context) (info *jetstream.StreamInfo, err error) {

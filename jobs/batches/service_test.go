@@ -1,4 +1,4 @@
-package jobs
+package batches_test
 
 import (
 	"bufio"
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"log/slog"
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
@@ -20,6 +21,11 @@ import (
 	"time"
 
 	"shoal/api"
+	"shoal/jobs"
+	"shoal/jobs/batches"
+	"shoal/jobs/door"
+	"shoal/jobs/files"
+	"shoal/jobs/journal"
 	"shoal/tokenizer"
 )
 
@@ -104,25 +110,42 @@ func (e *engine) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, 
 	return out, nil
 }
 
-var tok = sync.OnceValues(func() (*tokenizer.Tokenizer, error) { return tokenizer.Load("../models/fry") })
+var tok = sync.OnceValues(func() (*tokenizer.Tokenizer, error) { return tokenizer.Load("../../models/fry") })
 
-// house is a service over a log, with its HTTP door.
+// config is that of all three services.
+type config struct {
+	jobs.Config
+	Window  int
+	Silence time.Duration
+}
+
+// house is the services over a log, with their HTTP door.
 type house struct {
 	t    *testing.T
-	s    *Service
+	stop func()
+	api  *api.Server
 	http *httptest.Server
 }
 
-func open(t *testing.T, l Log, dir string, e *engine, cfg Config) *house {
+func sharedFiles(t *testing.T, l journal.FileLog) files.Store {
 	t.Helper()
-	files, err := OpenFiles(dir)
+	f, err := files.OpenShared(t.Context(), l, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return openWith(t, l, files, e, cfg)
+	return f
 }
 
-func openWith(t *testing.T, l Log, files FileStore, e *engine, cfg Config) *house {
+func open(t *testing.T, l journal.Log, dir string, e *engine, cfg config) *house {
+	t.Helper()
+	kept, err := files.OpenFolder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return openWith(t, l, kept, e, cfg)
+}
+
+func openWith(t *testing.T, l journal.Log, kept files.Store, e *engine, cfg config) *house {
 	t.Helper()
 	tk, err := tok()
 	if err != nil {
@@ -132,7 +155,8 @@ func openWith(t *testing.T, l Log, files FileStore, e *engine, cfg Config) *hous
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet, now: e.now})
+	lines := batches.NewStore(quiet)
+	store, err := jobs.NewStore(t.Context(), l, jobs.StoreConfig{Logger: quiet, Beside: lines, Now: e.now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,19 +164,20 @@ func openWith(t *testing.T, l Log, files FileStore, e *engine, cfg Config) *hous
 	if cfg.Rules.Backoff == 0 {
 		cfg.Rules.Backoff = 10 * time.Millisecond
 	}
-	m, err := NewMount(a, "closed")
+	m, err := door.NewMount(a, "closed")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := Start(store, files, e, a, cfg)
-	m.Serve(s)
-	h := &house{t, s, httptest.NewServer(a.Handler())}
+	s := jobs.Start(store, e, a, cfg.Config)
+	b := batches.Start(lines, s, kept, a, batches.Config{Window: cfg.Window})
+	m.Serve(cfg.Silence, s.Routes(), b.Routes(), files.Serve(kept, a, quiet, lines.Uses).Routes())
+	h := &house{t, func() { b.Stop(); s.Stop() }, a, httptest.NewServer(a.Handler())}
 	t.Cleanup(h.close)
 	return h
 }
 
 func (h *house) close() {
-	h.s.Stop()
+	h.stop()
 	h.http.CloseClientConnections()
 	h.http.Close()
 }
@@ -242,10 +267,15 @@ func canon(v any) string {
 	return noID.ReplaceAllString(string(b), "")
 }
 
+var (
+	quiet   = slog.New(slog.NewTextHandler(io.Discard, nil))
+	errDisk = errors.New("disk: no space left on device")
+)
+
 const askFor = `{"prompt":"func main() {","max_tokens":40,"seed":7,"n":2}`
 
 func TestAJobGivesWhatTheEndpointGives(t *testing.T) {
-	h := open(t, NewMemoryLog(), t.TempDir(), &engine{}, Config{})
+	h := open(t, journal.NewMemoryLog(), t.TempDir(), &engine{}, config{})
 	direct := h.want(200, "POST", "/v1/completions", askFor)
 	for _, body := range []string{askFor, `{"endpoint":"/v1/completions","body":` + askFor + `}`} {
 		j := h.want(202, "POST", "/v1/jobs", body)
@@ -267,7 +297,7 @@ func TestAJobGivesWhatTheEndpointGives(t *testing.T) {
 }
 
 func TestIdempotencyKey(t *testing.T) {
-	h := open(t, NewMemoryLog(), t.TempDir(), &engine{}, Config{})
+	h := open(t, journal.NewMemoryLog(), t.TempDir(), &engine{}, config{})
 	var wg sync.WaitGroup
 	ids := make([]any, 8)
 	for i := range ids {
@@ -312,7 +342,7 @@ func TestFailuresAreRetriedThenDead(t *testing.T) {
 		}
 		return nil
 	}
-	h := open(t, NewMemoryLog(), t.TempDir(), e, Config{Rules: Rules{MaxFailures: 3}})
+	h := open(t, journal.NewMemoryLog(), t.TempDir(), e, config{Config: jobs.Config{Rules: jobs.Rules{MaxFailures: 3}}})
 	id := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
 	j := h.until(id, "completed")
 	if j["attempt"] != 3.0 {
@@ -346,7 +376,7 @@ func TestClockSetBackWhileAJobWaits(t *testing.T) {
 		}
 		return nil
 	}
-	h := open(t, NewMemoryLog(), t.TempDir(), e, Config{Rules: Rules{MaxFailures: 5, Backoff: 50 * time.Millisecond}})
+	h := open(t, journal.NewMemoryLog(), t.TempDir(), e, config{Config: jobs.Config{Rules: jobs.Rules{MaxFailures: 5, Backoff: 50 * time.Millisecond}}})
 	id := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -373,8 +403,8 @@ func TestClockSetBackWhileAJobWaits(t *testing.T) {
 }
 
 func TestRestartGoesOnWhereItWas(t *testing.T) {
-	l, dir, e := NewMemoryLog(), t.TempDir(), &engine{pause: 4 * time.Millisecond, hold: 30}
-	h := open(t, l, dir, e, Config{})
+	l, dir, e := journal.NewMemoryLog(), t.TempDir(), &engine{pause: 4 * time.Millisecond, hold: 30}
+	h := open(t, l, dir, e, config{})
 	id := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
 	var seen []string
 	for deadline := time.Now().Add(patience); len(seen) < 10 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
@@ -386,7 +416,7 @@ func TestRestartGoesOnWhereItWas(t *testing.T) {
 	e.mu.Lock()
 	e.away = true
 	e.mu.Unlock()
-	h = open(t, l, dir, e, Config{})
+	h = open(t, l, dir, e, config{})
 	time.Sleep(150 * time.Millisecond)
 	if j := h.want(200, "GET", "/v1/jobs/"+id, ""); j["state"] != "queued" || j["attempt"] != 1.0 {
 		t.Fatalf("while the cluster is away: %v", j)
@@ -412,7 +442,7 @@ func TestRestartGoesOnWhereItWas(t *testing.T) {
 }
 
 func TestCancelAndPurge(t *testing.T) {
-	h := open(t, NewMemoryLog(), t.TempDir(), &engine{pause: 5 * time.Millisecond}, Config{Parallel: 1})
+	h := open(t, journal.NewMemoryLog(), t.TempDir(), &engine{pause: 5 * time.Millisecond}, config{Config: jobs.Config{Parallel: 1}})
 	a := h.want(202, "POST", "/v1/jobs", `{"prompt":"a","max_tokens":4000}`)["id"].(string)
 	b := h.want(202, "POST", "/v1/jobs", `{"prompt":"b","max_tokens":2}`)["id"].(string)
 	h.until(a, "running")
@@ -427,16 +457,14 @@ func TestCancelAndPurge(t *testing.T) {
 }
 
 func TestAFullDiskRefusesNewJobsAndKeepsOldOnes(t *testing.T) {
-	l := NewMemoryLog()
-	h := open(t, l, t.TempDir(), &engine{}, Config{})
+	l := journal.NewMemoryLog()
+	h := open(t, l, t.TempDir(), &engine{}, config{})
 	id := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
 	h.until(id, "completed")
 	full := func(on bool) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.Fault = nil
+		l.SetFault(nil)
 		if on {
-			l.Fault = func(string, []byte, bool) error { return errors.Join(ErrFull, errDisk) }
+			l.SetFault(func(string, []byte, bool) error { return errors.Join(journal.ErrFull, errDisk) })
 		}
 	}
 	full(true)
@@ -501,9 +529,9 @@ func batchLines(n int) string {
 }
 
 func TestBatchAcrossARestart(t *testing.T) {
-	l, dir, e := NewMemoryLog(), t.TempDir(), &engine{pause: 3 * time.Millisecond}
+	l, dir, e := journal.NewMemoryLog(), t.TempDir(), &engine{pause: 3 * time.Millisecond}
 	e.most = 10 // the rest waits until the batch was looked at
-	h := open(t, l, dir, e, Config{Window: 8, Parallel: 4})
+	h := open(t, l, dir, e, config{Window: 8, Config: jobs.Config{Parallel: 4}})
 	in := h.upload(batchLines(30) + "\n" + `{"custom_id":"bad","method":"POST","url":"/v1/completions","body":{"prompt":"x","temperature":-1}}`)
 	ask := `{"input_file_id":"` + in + `","endpoint":"/v1/completions","completion_window":"24h","metadata":{"a":"b"}}`
 	id := h.want(200, "POST", "/v1/batches", ask, "Idempotency-Key", "x")["id"].(string)
@@ -511,7 +539,7 @@ func TestBatchAcrossARestart(t *testing.T) {
 	h.want(409, "DELETE", "/v1/files/"+in, "")
 	h.close()
 	e.release()
-	h = open(t, l, dir, e, Config{Window: 8, Parallel: 4})
+	h = open(t, l, dir, e, config{Window: 8, Config: jobs.Config{Parallel: 4}})
 	if again := h.want(200, "POST", "/v1/batches", ask, "Idempotency-Key", "x"); again["id"] != id {
 		t.Fatal("one key, two batches")
 	}
@@ -534,7 +562,7 @@ func TestBatchAcrossARestart(t *testing.T) {
 
 func TestBatchesThatFailOrAreCancelled(t *testing.T) {
 	e := &engine{pause: 20 * time.Millisecond, most: 4}
-	h := open(t, NewMemoryLog(), t.TempDir(), e, Config{Window: 4, Parallel: 2})
+	h := open(t, journal.NewMemoryLog(), t.TempDir(), e, config{Window: 4, Config: jobs.Config{Parallel: 2}})
 	create := func(text string) string {
 		return h.want(200, "POST", "/v1/batches", `{"input_file_id":"`+h.upload(text)+`","endpoint":"/v1/completions","completion_window":"24h"}`)["id"].(string)
 	}
@@ -557,4 +585,29 @@ func TestBatchesThatFailOrAreCancelled(t *testing.T) {
 	if len(good)+len(rest) != 20 || len(good) < 2 || rest[0]["error"].(map[string]any)["code"] != "batch_cancelled" {
 		t.Fatalf("%d good, others %v", len(good), rest)
 	}
+}
+
+// TestBatchTakenOver: another process with another disk ends the batch.
+func TestBatchTakenOver(t *testing.T) {
+	l, fl := journal.NewMemoryLog(), journal.NewMemoryLog()
+	h := openWith(t, l, sharedFiles(t, fl), &engine{away: true}, config{Window: 4})
+	in := h.upload(batchLines(10))
+	id := h.want(200, "POST", "/v1/batches", `{"input_file_id":"`+in+`","endpoint":"/v1/completions","completion_window":"24h"}`)["id"].(string)
+	h.close()
+	h = openWith(t, l, sharedFiles(t, fl), &engine{}, config{Window: 4})
+	b := h.batchUntil(id, func(b map[string]any) bool { return b["status"] == "completed" || b["status"] == "failed" })
+	if b["status"] != "completed" {
+		t.Fatalf("%v", b)
+	}
+	out := b["output_file_id"]
+	h.close()
+	h = openWith(t, l, sharedFiles(t, fl), &engine{}, config{})
+	if lines := h.lines(out); len(lines) != 10 {
+		t.Errorf("a third process finds %d lines in the output", len(lines))
+	}
+	if b := h.want(200, "GET", "/v1/files", ""); len(b["data"].([]any)) != 2 {
+		t.Errorf("files: %v", b["data"])
+	}
+	h.want(200, "DELETE", "/v1/files/"+in, "")
+	h.want(404, "GET", "/v1/files/"+in, "")
 }

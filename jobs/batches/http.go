@@ -1,4 +1,4 @@
-package jobs
+package batches
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"net/http"
 
 	"shoal/api"
+	"shoal/jobs/door"
+	"shoal/jobs/files"
 )
 
 // batchView is a batch as OpenAI's clients see it.
@@ -15,10 +17,10 @@ type batchView struct {
 	ID          string            `json:"id"`
 	Object      string            `json:"object"`
 	Endpoint    string            `json:"endpoint"`
-	Errors      *batchErrors      `json:"errors"`
+	Errors      *issueList        `json:"errors"`
 	Input       string            `json:"input_file_id"`
 	Window      string            `json:"completion_window"`
-	Status      BatchPhase        `json:"status"`
+	Status      Phase             `json:"status"`
 	Output      *string           `json:"output_file_id"`
 	ErrorFile   *string           `json:"error_file_id"`
 	Created     int64             `json:"created_at"`
@@ -30,17 +32,17 @@ type batchView struct {
 	ExpiredAt   *int64            `json:"expired_at"`
 	Cancelling  *int64            `json:"cancelling_at"`
 	CancelledAt *int64            `json:"cancelled_at"`
-	Counts      batchCounts       `json:"request_counts"`
+	Counts      counts            `json:"request_counts"`
 	Metadata    map[string]string `json:"metadata"`
 	Durability  string            `json:"durability"`
 }
 
-type batchErrors struct {
-	Object string       `json:"object"`
-	Data   []batchIssue `json:"data"`
+type issueList struct {
+	Object string  `json:"object"`
+	Data   []issue `json:"data"`
 }
 
-func (v *Service) showBatch(b *batch) batchView {
+func (v *Service) show(b *batch) batchView {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.state
@@ -59,26 +61,26 @@ func (v *Service) showBatch(b *batch) batchView {
 	}
 	out := batchView{ID: b.id, Object: "batch", Endpoint: b.spec.Endpoint, Input: b.spec.Input, Window: b.spec.Window, Status: s.Phase,
 		Output: text(b.end.Output), ErrorFile: text(b.end.Errors), Created: s.Created / 1000, InProgress: seconds(s.Begun),
-		Expires: (s.Created + batchWindow.Milliseconds()) / 1000, Counts: b.counts, Metadata: b.spec.Metadata}
-	out.Durability, _ = v.cfg.Durability()
+		Expires: (s.Created + window.Milliseconds()) / 1000, Counts: b.counts, Metadata: b.spec.Metadata}
+	out.Durability, _ = v.durability()
 	if b.end.Issues != nil {
-		out.Errors = &batchErrors{"list", b.end.Issues}
+		out.Errors = &issueList{"list", b.end.Issues}
 	}
 	if s.Stopped && !s.Expired {
 		out.Cancelling = seconds(s.Stopping)
 	}
 	switch s.Phase {
-	case BatchInProgress:
+	case InProgress:
 		if b.ready {
-			out.Status, out.Finalizing = BatchFinalizing, seconds(v.store.now())
+			out.Status, out.Finalizing = Finalizing, seconds(v.store.jobs.Now())
 		}
-	case BatchCompleted:
+	case Completed:
 		out.CompletedAt, out.Finalizing = seconds(s.Ended), seconds(s.Ended)
-	case BatchFailed:
+	case Failed:
 		out.FailedAt = seconds(s.Ended)
-	case BatchExpired:
+	case Expired:
 		out.ExpiredAt = seconds(s.Ended)
-	case BatchCancelled:
+	case Cancelled:
 		out.CancelledAt = seconds(s.Ended)
 	}
 	return out
@@ -93,7 +95,7 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) {
 	bad := func(param, format string, a ...any) {
 		v.api.WriteError(w, api.Problem{Status: http.StatusBadRequest, Param: param, Message: fmt.Sprintf(format, a...)})
 	}
-	spec := batchSpec{}
+	var spec spec
 	if err := json.Unmarshal(body, &spec); err != nil {
 		bad("", "The request body does not describe a batch: %v.", err)
 		return
@@ -105,22 +107,22 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) {
 	}
 	f, ferr := v.files.Get(r.Context(), spec.Input)
 	open := 0
-	for _, b := range v.store.listBatches() {
-		if v.store.batchOpen(b.id) {
+	for _, b := range v.store.list() {
+		if v.store.open(b.id) {
 			open++
 		}
 	}
 	switch {
-	case len(spec.Key) > maxKey:
-		bad("Idempotency-Key", "The Idempotency-Key is longer than %d bytes.", maxKey)
+	case len(spec.Key) > door.MaxKey:
+		bad("Idempotency-Key", "The Idempotency-Key is longer than %d bytes.", door.MaxKey)
 	case spec.Endpoint != api.EndpointChat && spec.Endpoint != api.EndpointCompletions:
 		bad("endpoint", "'endpoint' is %.60q; known are %s and %s.", spec.Endpoint, api.EndpointChat, api.EndpointCompletions)
 	case spec.Window != "24h":
 		bad("completion_window", "'completion_window' is %.20q; it must be \"24h\".", spec.Window)
 	case len(spec.Metadata) > 16 || size > 512:
 		bad("metadata", "'metadata' may hold 16 pairs of up to 512 bytes.")
-	case ferr != nil && !errors.Is(ferr, ErrNoFile):
-		v.api.WriteError(w, unreadable("The input file", ferr))
+	case ferr != nil && !errors.Is(ferr, files.ErrNone):
+		v.api.WriteError(w, door.Unreadable("The input file", ferr))
 	case ferr != nil:
 		bad("input_file_id", "There is no file %.80q; upload it with POST /v1/files and purpose \"batch\".", spec.Input)
 	case f.Purpose != "batch":
@@ -128,50 +130,50 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) {
 	case open >= maxOpenBatch:
 		v.api.WriteError(w, api.Problem{Status: http.StatusTooManyRequests, Code: "too_many_batches", Message: fmt.Sprintf("%d batches are under way, as many as may be.", open)})
 	default:
-		ctx, cancel := context.WithTimeout(r.Context(), acceptLimit)
+		ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
 		defer cancel()
-		b, err := v.store.createBatch(ctx, spec)
+		b, err := v.store.create(ctx, spec)
 		if err != nil {
-			v.api.WriteError(w, problemOf(err))
+			v.api.WriteError(w, door.Problem(err))
 			return
 		}
-		v.api.WriteJSON(w, http.StatusOK, v.showBatch(b))
+		v.api.WriteJSON(w, http.StatusOK, v.show(b))
 	}
 }
 
 func (v *Service) getBatch(w http.ResponseWriter, r *http.Request) {
-	id, rest := pathID(r, "/v1/batches/")
-	b := v.store.batch(id)
+	id, rest := door.PathID(r, "/v1/batches/")
+	b := v.store.get(id)
 	if b == nil || rest != "" {
-		v.api.WriteError(w, notFound("batch", id))
+		v.api.WriteError(w, door.NotFound("batch", id))
 		return
 	}
-	v.api.WriteJSON(w, http.StatusOK, v.showBatch(b))
+	v.api.WriteJSON(w, http.StatusOK, v.show(b))
 }
 
 // cancelBatch answers POST /v1/batches/{id}/cancel.
 func (v *Service) cancelBatch(w http.ResponseWriter, r *http.Request) {
-	id, rest := pathID(r, "/v1/batches/")
-	b := v.store.batch(id)
+	id, rest := door.PathID(r, "/v1/batches/")
+	b := v.store.get(id)
 	switch {
 	case rest != "cancel":
-		v.api.WriteError(w, noSuchURL(r))
+		v.api.WriteError(w, door.NoSuchURL(r))
 		return
 	case b == nil:
-		v.api.WriteError(w, notFound("batch", id))
+		v.api.WriteError(w, door.NotFound("batch", id))
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), acceptLimit)
+	ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
 	defer cancel()
-	if err := v.store.stopBatch(ctx, b, false); err != nil {
-		v.api.WriteError(w, problemOf(err))
+	if err := v.store.stop(ctx, b, false); err != nil {
+		v.api.WriteError(w, door.Problem(err))
 		return
 	}
-	v.api.WriteJSON(w, http.StatusOK, v.showBatch(b))
+	v.api.WriteJSON(w, http.StatusOK, v.show(b))
 }
 
 func (v *Service) listBatches(w http.ResponseWriter, r *http.Request) {
-	limit, err := listLimit(r.URL.Query().Get("limit"))
+	limit, err := door.Limit(r, 20, 1000)
 	if err != nil {
 		v.api.WriteError(w, err)
 		return
@@ -183,17 +185,10 @@ func (v *Service) listBatches(w http.ResponseWriter, r *http.Request) {
 		Last    *string     `json:"last_id"`
 		HasMore bool        `json:"has_more"`
 	}{Object: "list", Data: []batchView{}}
-	after := r.URL.Query().Get("after")
-	seen := after == ""
-	for _, b := range v.store.listBatches() {
-		switch {
-		case !seen:
-			seen = b.id == after
-		case len(out.Data) == limit:
-			out.HasMore = true
-		default:
-			out.Data = append(out.Data, v.showBatch(b))
-		}
+	page, more := door.Page(v.store.list(), r.URL.Query().Get("after"), limit, func(b *batch) string { return b.id }, func(*batch) bool { return true })
+	out.HasMore = more
+	for _, b := range page {
+		out.Data = append(out.Data, v.show(b))
 	}
 	if n := len(out.Data); n > 0 {
 		out.First, out.Last = &out.Data[0].ID, &out.Data[n-1].ID

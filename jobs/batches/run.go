@@ -1,8 +1,9 @@
-package jobs
+package batches
 
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,10 @@ import (
 	"time"
 
 	"shoal/api"
+	"shoal/jobs"
+	"shoal/jobs/door"
+	"shoal/jobs/files"
+	"shoal/jobs/journal"
 )
 
 // Limits of a batch, OpenAI's.
@@ -21,8 +26,8 @@ const (
 	maxOpenBatch = 100
 	maxIssues    = 100
 	maxCustomID  = 512
-	batchWindow  = 24 * time.Hour
-	batchEvery   = 100 * time.Millisecond
+	window       = 24 * time.Hour
+	every        = 100 * time.Millisecond
 )
 
 // feeder turns the lines of a batch into jobs, a window of them at a time.
@@ -33,21 +38,21 @@ type feeder struct {
 	lines   []lineAt
 	next    int           // the first line that is no job yet
 	low     int           // all lines below are settled
-	settled batchCounts   // of those below low
+	settled counts        // of those below low
 	refused map[int]error // lines that could not become jobs
 }
 
 type lineAt struct{ at, bytes int64 }
 
-// batchLine is one line of an input file.
-type batchLine struct {
+// inputLine is one line of an input file.
+type inputLine struct {
 	CustomID string          `json:"custom_id"`
 	Method   string          `json:"method"`
 	URL      string          `json:"url"`
 	Body     json.RawMessage `json:"body"`
 }
 
-func (f *feeder) line(i int) (l batchLine, err error) {
+func (f *feeder) line(i int) (l inputLine, err error) {
 	b := make([]byte, f.lines[i].bytes)
 	if _, err := f.file.ReadAt(b, f.lines[i].at); err != nil {
 		return l, fmt.Errorf("jobs: line %d: %w", i+1, err)
@@ -59,33 +64,92 @@ func (f *feeder) line(i int) (l batchLine, err error) {
 }
 
 func lineJob(batch string, line int) string {
-	return fmt.Sprintf("job-%s-%d", batch[len(batchPrefix):], line)
+	return fmt.Sprintf("job-%s-%d", batch[len(prefix):], line)
 }
 
-// runBatches moves every batch on until Stop.
-func (v *Service) runBatches() {
-	defer v.wg.Done()
-	t := time.NewTicker(batchEvery)
+// Config of a Service. Zero fields take their defaults.
+type Config struct {
+	// Window is how many lines of one batch are jobs at the same time. Default 256.
+	Window int
+	// MaxBody bounds the request of a line in bytes. Default 8 MiB.
+	MaxBody int
+	// Durability is told to clients, as jobs.Config has it.
+	Durability func() (kind string, replicas int)
+}
+
+// Service runs the batches of a store as jobs and answers for them over HTTP.
+type Service struct {
+	store      *Store
+	jobs       *jobs.Service
+	files      files.Store
+	api        *api.Server
+	cfg        Config
+	durability func() (kind string, replicas int)
+	cancel     context.CancelFunc
+	done       chan struct{}
+}
+
+// Start takes up the batches that the store has read and runs them until Stop, or until
+// the API stops.
+func Start(s *Store, j *jobs.Service, f files.Store, a *api.Server, cfg Config) *Service {
+	s.jobs = j.Store()
+	cfg.Window, cfg.MaxBody = cmp.Or(cfg.Window, 256), cmp.Or(cfg.MaxBody, 8<<20)
+	v := &Service{store: s, jobs: j, files: f, api: a, cfg: cfg, durability: cfg.Durability, done: make(chan struct{})}
+	if v.durability == nil {
+		v.durability = func() (string, int) { return "single", 1 }
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	v.cancel = cancel
+	go v.run(ctx)
+	return v
+}
+
+// Stop waits until no batch moves; it comes before the jobs are stopped.
+func (v *Service) Stop() {
+	v.cancel()
+	<-v.done
+}
+
+// Routes are the paths that it answers.
+func (v *Service) Routes() door.Routes {
+	return door.Routes{
+		"POST /v1/batches":   v.postBatch,
+		"GET /v1/batches":    v.listBatches,
+		"GET /v1/batches/*":  v.getBatch,
+		"POST /v1/batches/*": v.cancelBatch,
+	}
+}
+
+// run moves every batch on.
+func (v *Service) run(ctx context.Context) {
+	defer close(v.done)
+	defer v.cancel()
+	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
 		select {
-		case <-v.ctx.Done():
-			for _, b := range v.store.listBatches() {
-				b.close()
-			}
-			return
+		case <-ctx.Done():
+		case <-v.api.Stopping():
+			v.cancel()
 		case <-t.C:
 		}
-		for _, b := range v.store.listBatches() {
+		for _, b := range v.store.list() {
+			if ctx.Err() != nil {
+				b.close()
+				continue
+			}
 			b.mu.Lock()
 			st := b.state
 			b.mu.Unlock()
-			if st.Phase.Final() || v.ctx.Err() != nil {
+			if st.Phase.Final() {
 				continue
 			}
-			if err := v.moveBatch(v.ctx, b, st); err != nil && v.ctx.Err() == nil {
-				v.cfg.Logger.Warn("jobs: a batch cannot go on for now", "batch", b.id, "error", err)
+			if err := v.move(ctx, b, st); err != nil && ctx.Err() == nil {
+				v.store.log.Warn("jobs: a batch cannot go on for now", "batch", b.id, "error", err)
 			}
+		}
+		if ctx.Err() != nil {
+			return
 		}
 	}
 }
@@ -97,34 +161,32 @@ func (b *batch) close() {
 	b.feed = nil
 }
 
-func (v *Service) moveBatch(ctx context.Context, b *batch, st BatchState) error {
+func (v *Service) move(ctx context.Context, b *batch, st State) error {
 	if b.feed == nil {
 		f, issues, err := v.openInput(ctx, b)
 		if err != nil {
 			return err
 		}
 		if len(issues) > 0 {
-			return v.store.appendBatch(ctx, b, KindBatchDone, batchEnd{Phase: BatchFailed, Issues: issues})
+			return v.store.append(ctx, b, KindDone, ending{Phase: Failed, Issues: issues})
 		}
 		b.feed = f
 	}
 	f := b.feed
-	if st.Phase == BatchValidating {
-		return v.store.appendBatch(ctx, b, KindValidated, batchPayload{Total: len(f.lines)})
+	if st.Phase == Validating {
+		return v.store.append(ctx, b, KindValidated, note{Total: len(f.lines)})
 	}
-	if !st.Stopped && v.store.now() > st.Created+batchWindow.Milliseconds() {
-		return v.store.stopBatch(ctx, b, true)
+	if !st.Stopped && v.store.jobs.Now() > st.Created+window.Milliseconds() {
+		return v.store.stop(ctx, b, true)
 	}
 	if st.Total == 0 { // cancelled before it was validated
 		f.lines = nil
 	}
 	if st.Stopped {
-		for i := f.low; i < f.next || i < len(f.lines) && v.store.job(lineJob(b.id, i)) != nil; i++ {
+		for i := f.low; i < f.next || i < len(f.lines) && v.known(b, i); i++ {
 			f.next = max(f.next, i+1)
-			if j := v.store.job(lineJob(b.id, i)); j != nil {
-				if err := v.stopJob(ctx, j); err != nil {
-					return err
-				}
+			if err := v.jobs.Cancel(ctx, lineJob(b.id, i)); err != nil {
+				return err
 			}
 		}
 	} else if err := v.feed(ctx, b); err != nil {
@@ -140,19 +202,24 @@ func (v *Service) moveBatch(ctx context.Context, b *batch, st BatchState) error 
 	return v.finalize(ctx, b, st)
 }
 
+// known tells whether a line is a job already.
+func (v *Service) known(b *batch, line int) bool {
+	_, ok := v.jobs.Outcome(lineJob(b.id, line))
+	return ok
+}
+
 // feed makes jobs of the next lines while the window has room.
 func (v *Service) feed(ctx context.Context, b *batch) error {
 	f := b.feed
 	for ; f.next < len(f.lines) && f.next-f.low < v.cfg.Window; f.next++ {
-		id := lineJob(b.id, f.next)
-		if v.store.job(id) != nil {
+		if v.known(b, f.next) {
 			continue
 		}
 		l, err := f.line(f.next)
 		if err != nil {
 			return err
 		}
-		_, _, err = v.accept(ctx, id, Spec{Endpoint: l.URL, Body: l.Body, Batch: b.id, Line: f.next})
+		err = v.jobs.Accept(ctx, lineJob(b.id, f.next), jobs.Spec{Endpoint: l.URL, Body: l.Body, Batch: b.id, Line: f.next})
 		if err == nil {
 			continue
 		}
@@ -167,21 +234,18 @@ func (v *Service) feed(ctx context.Context, b *batch) error {
 // count moves low up and updates what clients see.
 func (v *Service) count(b *batch) {
 	f := b.feed
-	settle := func(i int, c *batchCounts) bool {
+	settle := func(i int, c *counts) bool {
 		if f.refused[i] != nil {
 			c.Failed++
 			return true
 		}
-		j := v.store.job(lineJob(b.id, i))
-		if j == nil {
-			return false
-		}
-		switch j.view().state.Phase {
-		case Completed:
+		j, _ := v.jobs.Outcome(lineJob(b.id, i))
+		switch j.Phase {
+		case jobs.Completed:
 			c.Completed++
-		case Dead:
+		case jobs.Dead:
 			c.Failed++
-		case Cancelled:
+		case jobs.Cancelled:
 		default:
 			return false
 		}
@@ -201,10 +265,10 @@ func (v *Service) count(b *batch) {
 }
 
 // openInput reads and checks the input file; issues say why the batch fails.
-func (v *Service) openInput(ctx context.Context, b *batch) (*feeder, []batchIssue, error) {
+func (v *Service) openInput(ctx context.Context, b *batch) (*feeder, []issue, error) {
 	file, _, err := v.files.Open(ctx, b.spec.Input)
-	if errors.Is(err, ErrNoFile) || errors.Is(err, ErrDamaged) {
-		return nil, []batchIssue{{Code: "invalid_file", Message: err.Error()}}, nil
+	if errors.Is(err, files.ErrNone) || errors.Is(err, journal.ErrDamaged) {
+		return nil, []issue{{Code: "invalid_file", Message: err.Error()}}, nil
 	}
 	if err != nil {
 		return nil, nil, err
@@ -218,10 +282,10 @@ func (v *Service) openInput(ctx context.Context, b *batch) (*feeder, []batchIssu
 }
 
 // scan finds the lines and what is wrong with them.
-func (f *feeder) scan(endpoint string, maxBody int) (issues []batchIssue, err error) {
+func (f *feeder) scan(endpoint string, maxBody int) (issues []issue, err error) {
 	bad := func(line int, code, param, format string, a ...any) {
 		if len(issues) < maxIssues {
-			issues = append(issues, batchIssue{Code: code, Param: param, Line: line, Message: fmt.Sprintf(format, a...)})
+			issues = append(issues, issue{Code: code, Param: param, Line: line, Message: fmt.Sprintf(format, a...)})
 		}
 	}
 	seen := map[string]int{}
@@ -250,7 +314,7 @@ func (f *feeder) scan(endpoint string, maxBody int) (issues []batchIssue, err er
 			return issues, nil
 		}
 		f.lines = append(f.lines, lineAt{begin, int64(len(line))})
-		var l batchLine
+		var l inputLine
 		switch err := json.Unmarshal(text, &l); {
 		case err != nil:
 			bad(n, "invalid_json_line", "", "Line %d is not a JSON object of a request: %v.", n, err)
@@ -296,7 +360,7 @@ type outLine struct {
 	ID       string       `json:"id"`
 	CustomID string       `json:"custom_id"`
 	Response *outResponse `json:"response"`
-	Error    *jobError    `json:"error"`
+	Error    *jobs.Error  `json:"error"`
 }
 
 type outResponse struct {
@@ -307,10 +371,10 @@ type outResponse struct {
 
 // finalize writes the files and ends the batch. The files' ids follow from the
 // batch, so that doing it again after a crash replaces them.
-func (v *Service) finalize(ctx context.Context, b *batch, st BatchState) error {
-	end := batchEnd{Phase: st.Outcome(), Counts: b.feed.settled}
+func (v *Service) finalize(ctx context.Context, b *batch, st State) error {
+	end := ending{Phase: st.Outcome(), Counts: b.feed.settled}
 	end.Counts.Total = len(b.feed.lines)
-	tail := b.id[len(batchPrefix):]
+	tail := b.id[len(prefix):]
 	for _, x := range []struct {
 		good bool
 		name string
@@ -324,7 +388,7 @@ func (v *Service) finalize(ctx context.Context, b *batch, st BatchState) error {
 			count <- n
 		}()
 		id := "file-" + x.name + "-" + tail
-		_, err := v.files.Put(ctx, id, b.id+"_"+x.name+".jsonl", "batch_output", v.store.now()/1000, pr)
+		_, err := v.files.Put(ctx, id, b.id+"_"+x.name+".jsonl", "batch_output", v.store.jobs.Now()/1000, pr)
 		_ = pr.CloseWithError(errors.New("jobs: the file cannot be written"))
 		if n := <-count; err != nil {
 			return err
@@ -334,17 +398,17 @@ func (v *Service) finalize(ctx context.Context, b *batch, st BatchState) error {
 			return err
 		}
 	}
-	if err := v.store.appendBatch(ctx, b, KindBatchDone, end); err != nil {
+	if err := v.store.append(ctx, b, KindDone, end); err != nil {
 		return err
 	}
-	v.cfg.Logger.Info("jobs: batch ended", "batch", b.id, "state", end.Phase, "completed", end.Counts.Completed, "failed", end.Counts.Failed)
+	v.store.log.Info("jobs: batch ended", "batch", b.id, "state", end.Phase, "completed", end.Counts.Completed, "failed", end.Counts.Failed)
 	b.close()
 	return nil
 }
 
 // writeLines writes the lines that went well, or the others, in the order of
 // the input.
-func (v *Service) writeLines(ctx context.Context, b *batch, st BatchState, w io.Writer, good bool) (n int, err error) {
+func (v *Service) writeLines(ctx context.Context, b *batch, st State, w io.Writer, good bool) (n int, err error) {
 	out := bufio.NewWriterSize(w, 1<<16)
 	enc := json.NewEncoder(out)
 	enc.SetEscapeHTML(false)
@@ -370,7 +434,7 @@ func (v *Service) writeLines(ctx context.Context, b *batch, st BatchState, w io.
 }
 
 // outcome is what became of a line.
-func (v *Service) outcome(ctx context.Context, b *batch, st BatchState, i int) (line outLine, good bool, err error) {
+func (v *Service) outcome(ctx context.Context, b *batch, st State, i int) (line outLine, good bool, err error) {
 	id := lineJob(b.id, i)
 	line.ID = "batch_req_" + id[len("job-"):]
 	if err := b.feed.refused[i]; err != nil {
@@ -378,31 +442,26 @@ func (v *Service) outcome(ctx context.Context, b *batch, st BatchState, i int) (
 		line.Response.Status, line.Response.Body = api.ErrorStatus(err)
 		return line, false, nil
 	}
-	j := v.store.job(id)
-	phase := Cancelled
-	if j != nil {
-		phase = j.view().state.Phase
-	}
-	switch phase {
-	case Completed:
-		result, err := v.store.result(ctx, j.view())
-		if errors.Is(err, ErrDamaged) {
-			line.Error = &jobError{Code: "record_damaged", Message: err.Error()}
+	j, _ := v.jobs.Outcome(id)
+	switch j.Phase {
+	case jobs.Completed:
+		result, err := v.jobs.Result(ctx, id)
+		if errors.Is(err, journal.ErrDamaged) {
+			line.Error = &jobs.Error{Code: "record_damaged", Message: err.Error()}
 			return line, false, nil
 		}
 		line.Response = &outResponse{http.StatusOK, id, result}
 		return line, true, err
-	case Dead:
-		w := j.view()
-		if w.status > 0 && w.body != nil {
-			line.Response = &outResponse{w.status, id, w.body}
+	case jobs.Dead:
+		if j.Status > 0 && j.Body != nil {
+			line.Response = &outResponse{j.Status, id, j.Body}
 		} else {
-			line.Error = &jobError{Code: w.state.Code, Message: w.state.Message}
+			line.Error = &jobs.Error{Code: j.Code, Message: j.Message}
 		}
 	default:
-		line.Error = &jobError{Code: "batch_cancelled", Message: "The batch was cancelled before this request ended."}
+		line.Error = &jobs.Error{Code: "batch_cancelled", Message: "The batch was cancelled before this request ended."}
 		if st.Expired {
-			line.Error = &jobError{Code: "batch_expired", Message: "The batch's window was over before this request ended."}
+			line.Error = &jobs.Error{Code: "batch_expired", Message: "The batch's window was over before this request ended."}
 		}
 	}
 	return line, false, nil

@@ -1,4 +1,4 @@
-package jobs
+package files
 
 import (
 	"bytes"
@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"shoal/jobs/journal"
 )
 
 // File is an uploaded or written file, as clients see it.
@@ -29,26 +31,25 @@ type File struct {
 	SHA256    string `json:"sha256"`
 }
 
-// FileBytes bounds what files take on disk.
-const FileBytes = 4 << 30
+// Bytes bounds what files take on disk.
+const Bytes = 4 << 30
 
 // Limits of files.
 const (
-	maxFileBytes  = 200 << 20
-	maxFilesBytes = FileBytes
-	maxFiles      = 4096
+	maxFileBytes = 200 << 20
+	maxFiles     = 4096
 )
 
 var (
-	// ErrFileSize: a file is larger than one may be, or all together would be.
-	ErrFileSize = errors.New("jobs: file too large")
-	// ErrNoFile: there is no such file.
-	ErrNoFile = errors.New("jobs: no such file")
+	// ErrSize: a file is larger than one may be, or all together would be.
+	ErrSize = errors.New("jobs: file too large")
+	// ErrNone: there is no such file.
+	ErrNone = errors.New("jobs: no such file")
 )
 
-// FileStore keeps the files of batches. All methods may be called concurrently;
-// ErrNoFile: there is no file of that id.
-type FileStore interface {
+// Store keeps the files of batches. All methods may be called concurrently;
+// ErrNone: there is no file of that id.
+type Store interface {
 	// Put keeps what r holds under id, in place of a file of that id. When it
 	// returns without an error, the file is safe.
 	Put(ctx context.Context, id, name, purpose string, created int64, r io.Reader) (File, error)
@@ -62,9 +63,9 @@ type FileStore interface {
 	Delete(ctx context.Context, id string) error
 }
 
-// Files keeps files in a folder: ID.data, then ID.json, each made whole under
+// Folder keeps files in a folder: ID.data, then ID.json, each made whole under
 // another name first, synced and renamed, so that a file is there or is not.
-type Files struct {
+type Folder struct {
 	dir string
 
 	mu      sync.Mutex
@@ -74,8 +75,8 @@ type Files struct {
 	written int64 // their bytes so far
 }
 
-// OpenFiles makes or reads a folder; what was not finished is removed.
-func OpenFiles(dir string) (*Files, error) {
+// OpenFolder makes or reads a folder; what was not finished is removed.
+func OpenFolder(dir string) (*Folder, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("jobs: %w", err)
 	}
@@ -83,7 +84,7 @@ func OpenFiles(dir string) (*Files, error) {
 	if err != nil {
 		return nil, fmt.Errorf("jobs: %w", err)
 	}
-	f := &Files{dir: dir, all: map[string]File{}}
+	f := &Folder{dir: dir, all: map[string]File{}}
 	for _, e := range entries {
 		id, meta := strings.CutSuffix(e.Name(), ".json")
 		if !meta {
@@ -92,7 +93,7 @@ func OpenFiles(dir string) (*Files, error) {
 		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		var x File
 		if err != nil || json.Unmarshal(b, &x) != nil || x.ID != id {
-			return nil, fmt.Errorf("%w: %s does not describe a file; remove it to go on without", ErrDamaged, filepath.Join(dir, e.Name()))
+			return nil, fmt.Errorf("%w: %s does not describe a file; remove it to go on without", journal.ErrDamaged, filepath.Join(dir, e.Name()))
 		}
 		f.all[id], f.total = x, f.total+x.Bytes
 	}
@@ -105,8 +106,8 @@ func OpenFiles(dir string) (*Files, error) {
 	return f, nil
 }
 
-// Put implements FileStore.
-func (f *Files) Put(_ context.Context, id, name, purpose string, created int64, r io.Reader) (_ File, err error) {
+// Put implements Store.
+func (f *Folder) Put(_ context.Context, id, name, purpose string, created int64, r io.Reader) (_ File, err error) {
 	c, err := f.claim()
 	if err != nil {
 		return File{}, err
@@ -125,12 +126,12 @@ func (f *Files) Put(_ context.Context, id, name, purpose string, created int64, 
 	h := sha256.New()
 	n, err := io.Copy(io.MultiWriter(c, tmp, h), io.LimitReader(r, maxFileBytes+1))
 	switch {
-	case errors.Is(err, ErrFileSize):
+	case errors.Is(err, ErrSize):
 		return File{}, err
 	case err != nil:
 		return File{}, fmt.Errorf("jobs: %w", err)
 	case n > maxFileBytes:
-		return File{}, fmt.Errorf("%w: more than %d bytes", ErrFileSize, maxFileBytes)
+		return File{}, fmt.Errorf("%w: more than %d bytes", ErrSize, maxFileBytes)
 	}
 	if err = tmp.Sync(); err != nil {
 		return File{}, fmt.Errorf("jobs: %w", err)
@@ -143,7 +144,7 @@ func (f *Files) Put(_ context.Context, id, name, purpose string, created int64, 
 	if err = os.Rename(tmp.Name(), f.path(id, "data")); err != nil {
 		return File{}, fmt.Errorf("jobs: %w", err)
 	}
-	if err = WriteWhole(f.path(id, "json"), meta); err != nil {
+	if err = journal.WriteWhole(f.path(id, "json"), meta); err != nil {
 		return File{}, err
 	}
 	f.mu.Lock()
@@ -156,14 +157,14 @@ func (f *Files) Put(_ context.Context, id, name, purpose string, created int64, 
 // claim is the room of a file that is being written: uploads that come at once share
 // what is left.
 type claim struct {
-	files *Files
+	files *Folder
 	bytes int64
 }
 
-func (f *Files) claim() (*claim, error) {
+func (f *Folder) claim() (*claim, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if count := len(f.all) + f.writing; count >= maxFiles || f.total+f.written >= maxFilesBytes {
+	if count := len(f.all) + f.writing; count >= maxFiles || f.total+f.written >= Bytes {
 		return nil, f.full(count)
 	}
 	f.writing++
@@ -171,8 +172,8 @@ func (f *Files) claim() (*claim, error) {
 }
 
 // full is told with mu held.
-func (f *Files) full(count int) error {
-	return fmt.Errorf("%w: %d files, of at most %d, hold %d of %d bytes; delete some", ErrFileSize, count, maxFiles, f.total+f.written, int64(maxFilesBytes))
+func (f *Folder) full(count int) error {
+	return fmt.Errorf("%w: %d files, of at most %d, hold %d of %d bytes; delete some", ErrSize, count, maxFiles, f.total+f.written, int64(Bytes))
 }
 
 // Write takes room for bytes that are about to be written.
@@ -180,7 +181,7 @@ func (c *claim) Write(p []byte) (int, error) {
 	f, n := c.files, int64(len(p))
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if n > maxFilesBytes-f.total-f.written {
+	if n > Bytes-f.total-f.written {
 		return 0, f.full(len(f.all) + f.writing)
 	}
 	c.bytes, f.written = c.bytes+n, f.written+n
@@ -193,47 +194,21 @@ func (c *claim) release() {
 	c.files.writing, c.files.written = c.files.writing-1, c.files.written-c.bytes
 }
 
-func (f *Files) path(id, kind string) string { return filepath.Join(f.dir, id+"."+kind) }
+func (f *Folder) path(id, kind string) string { return filepath.Join(f.dir, id+"."+kind) }
 
-// WriteWhole replaces a file so that it is whole or as before after a crash.
-func WriteWhole(path string, b []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "*.tmp")
-	if err != nil {
-		return fmt.Errorf("jobs: %w", err)
-	}
-	_, err = tmp.Write(b)
-	err = errors.Join(err, tmp.Sync(), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(tmp.Name())
-		return fmt.Errorf("jobs: write %s: %w", path, err)
-	}
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return fmt.Errorf("jobs: %w", err)
-	}
-	defer d.Close()
-	if err := d.Sync(); err != nil {
-		return fmt.Errorf("jobs: sync %s: %w", d.Name(), err)
-	}
-	return nil
-}
-
-// Get implements FileStore.
-func (f *Files) Get(_ context.Context, id string) (File, error) {
+// Get implements Store.
+func (f *Folder) Get(_ context.Context, id string) (File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	x, ok := f.all[id]
 	if !ok {
-		return x, fmt.Errorf("%w: %s", ErrNoFile, id)
+		return x, fmt.Errorf("%w: %s", ErrNone, id)
 	}
 	return x, nil
 }
 
-// List implements FileStore.
-func (f *Files) List(context.Context) ([]File, error) {
+// List implements Store.
+func (f *Folder) List(context.Context) ([]File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := make([]File, 0, len(f.all))
@@ -250,8 +225,8 @@ func newestFirst(files []File) {
 	})
 }
 
-// Open implements FileStore.
-func (f *Files) Open(ctx context.Context, id string) (*os.File, File, error) {
+// Open implements Store.
+func (f *Folder) Open(ctx context.Context, id string) (*os.File, File, error) {
 	x, err := f.Get(ctx, id)
 	if err != nil {
 		return nil, x, err
@@ -263,7 +238,7 @@ func (f *Files) Open(ctx context.Context, id string) (*os.File, File, error) {
 	h := sha256.New()
 	n, err := io.Copy(h, file)
 	if want, _ := hex.DecodeString(x.SHA256); err == nil && (n != x.Bytes || !bytes.Equal(h.Sum(nil), want)) {
-		err = fmt.Errorf("%w: file %s has %d bytes with another SHA-256 than the %d that were written", ErrDamaged, id, n, x.Bytes)
+		err = fmt.Errorf("%w: file %s has %d bytes with another SHA-256 than the %d that were written", journal.ErrDamaged, id, n, x.Bytes)
 	}
 	if err == nil {
 		_, err = file.Seek(0, io.SeekStart)
@@ -275,13 +250,13 @@ func (f *Files) Open(ctx context.Context, id string) (*os.File, File, error) {
 	return file, x, nil
 }
 
-// Delete implements FileStore; the description goes first.
-func (f *Files) Delete(_ context.Context, id string) error {
+// Delete implements Store; the description goes first.
+func (f *Folder) Delete(_ context.Context, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	x, ok := f.all[id]
 	if !ok {
-		return fmt.Errorf("%w: %s", ErrNoFile, id)
+		return fmt.Errorf("%w: %s", ErrNone, id)
 	}
 	if err := os.Remove(f.path(id, "json")); err != nil {
 		return fmt.Errorf("jobs: %w", err)

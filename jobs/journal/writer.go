@@ -1,4 +1,4 @@
-package jobs
+package journal
 
 import (
 	"context"
@@ -6,15 +6,18 @@ import (
 	"time"
 )
 
-// journal is the shell of a Journal: one append at a time.
-type journal struct {
-	write sync.Mutex // guards the rest
+// Writer is the shell of a Journal: one append at a time, under its lock.
+type Writer struct {
+	sync.Mutex // guards the rest
 	Journal
 }
 
-// append writes r as the next record, as Writing says, until ctx ends. j.write is
+// NewWriter begins at the beginning of a journal.
+func NewWriter(name string) *Writer { return &Writer{Journal: Journal{Name: name}} }
+
+// Append writes r as the next record, as Writing says, until ctx ends. The lock is
 // held. foreign takes records of somebody else that were found instead.
-func (j *journal) append(ctx context.Context, l Log, r *Record, foreign func(*Record) error) (uint64, error) {
+func (j *Writer) Append(ctx context.Context, l Log, r *Record, foreign func(*Record) error) (uint64, error) {
 	w, move := j.Write(r)
 	for {
 		switch move {
@@ -38,7 +41,7 @@ func (j *journal) append(ctx context.Context, l Log, r *Record, foreign func(*Re
 }
 
 // beyond reads what the log has after what is known.
-func (j *journal) beyond(ctx context.Context, l Log) (read []Message, err error) {
+func (j *Writer) beyond(ctx context.Context, l Log) (read []Message, err error) {
 	err = l.Read(ctx, j.Name, j.last, func(seq uint64, data []byte) error {
 		read = append(read, Message{seq, data})
 		return nil
@@ -46,8 +49,8 @@ func (j *journal) beyond(ctx context.Context, l Log) (read []Message, err error)
 	return read, err
 }
 
-// catchUp reads what the log has beyond what is known.
-func (j *journal) catchUp(ctx context.Context, l Log, foreign func(*Record) error) error {
+// Read catches up with what the log has beyond what is known. The lock is held.
+func (j *Writer) Read(ctx context.Context, l Log, foreign func(*Record) error) error {
 	read, err := j.beyond(ctx, l)
 	if err != nil {
 		return err

@@ -1,60 +1,11 @@
-package jobs
+package journal
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
-)
-
-// Log keeps journals. All methods may be called concurrently. Numbers (seq) grow
-// over all journals and are never used twice.
-type Log interface {
-	// Append adds a message to a journal whose last message has the number after
-	// (0: the journal is empty) and returns once it is safe from a crash and a
-	// power loss. ErrConflict: the last message is another one. After any other
-	// error the message may or may not be there.
-	Append(ctx context.Context, journal string, after uint64, data []byte) (seq uint64, err error)
-	// Read calls each for the messages of a journal after a number, in order.
-	Read(ctx context.Context, journal string, after uint64, each func(seq uint64, data []byte) error) error
-	// Scan calls each for all messages of all journals, in order.
-	Scan(ctx context.Context, each func(journal string, seq uint64, data []byte) error) error
-	// Follow calls each for the messages after a number as they come, until ctx
-	// ends or the log cannot be read.
-	Follow(ctx context.Context, after uint64, each func(journal string, seq uint64)) error
-	// Replicas is how many copies of the log are in step.
-	Replicas(ctx context.Context) (int, error)
-	// Drop forgets a journal.
-	Drop(ctx context.Context, journal string) error
-	// Clear forgets everything.
-	Clear(ctx context.Context) error
-	// Usage tells how full the log is, and its last number.
-	Usage(ctx context.Context) (Usage, error)
-	Close() error
-}
-
-// FileLog is a Log whose journals are looked at from their ends.
-type FileLog interface {
-	Log
-	// Last is the newest message of a journal; nil: it is empty.
-	Last(ctx context.Context, journal string) (seq uint64, data []byte, err error)
-	// Journals names those that are not empty.
-	Journals(ctx context.Context) ([]string, error)
-}
-
-// Usage of a Log.
-type Usage struct {
-	Bytes, Limit int64
-	Last         uint64 // number of the newest message ever
-}
-
-var (
-	// ErrConflict: somebody else has written to the journal.
-	ErrConflict = errors.New("jobs: the journal has moved on")
-	// ErrFull: the log refuses to grow.
-	ErrFull = errors.New("jobs: the job store is full")
 )
 
 // MemoryLog is a Log that is lost with the process; its faults are for tests.
@@ -63,9 +14,7 @@ type MemoryLog struct {
 	messages []memoryMessage
 	last     uint64
 
-	// Fault, when set, is asked before (done false) and after (done true) each
-	// Append; an error is returned to the caller, after it with the message kept.
-	Fault func(journal string, data []byte, done bool) error
+	fault func(journal string, data []byte, done bool) error
 }
 
 type memoryMessage struct {
@@ -77,6 +26,14 @@ type memoryMessage struct {
 // NewMemoryLog is empty.
 func NewMemoryLog() *MemoryLog { return &MemoryLog{} }
 
+// SetFault has f asked before (done false) and after (done true) each Append; an error
+// is returned to the caller, after it with the message kept.
+func (l *MemoryLog) SetFault(f func(journal string, data []byte, done bool) error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fault = f
+}
+
 // Append implements Log.
 func (l *MemoryLog) Append(ctx context.Context, journal string, after uint64, data []byte) (uint64, error) {
 	l.mu.Lock()
@@ -84,8 +41,8 @@ func (l *MemoryLog) Append(ctx context.Context, journal string, after uint64, da
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	if l.Fault != nil {
-		if err := l.Fault(journal, data, false); err != nil {
+	if l.fault != nil {
+		if err := l.fault(journal, data, false); err != nil {
 			return 0, err
 		}
 	}
@@ -100,8 +57,8 @@ func (l *MemoryLog) Append(ctx context.Context, journal string, after uint64, da
 	}
 	l.last++
 	l.messages = append(l.messages, memoryMessage{journal, l.last, slices.Clone(data)})
-	if l.Fault != nil {
-		if err := l.Fault(journal, data, true); err != nil {
+	if l.fault != nil {
+		if err := l.fault(journal, data, true); err != nil {
 			return 0, err
 		}
 	}

@@ -1,4 +1,4 @@
-package jobs
+package batches_test
 
 import (
 	"context"
@@ -7,12 +7,14 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"shoal/jobs/journal"
 )
 
 // silent is a log that stops to answer: each question lasts as long as it may, as one
 // lasts that a log of JetStream asks of nobody.
 type silent struct {
-	*MemoryLog
+	*journal.MemoryLog
 	t     *testing.T
 	mute  atomic.Bool
 	first atomic.Int32 // questions that are answered all the same
@@ -23,15 +25,17 @@ func (l *silent) ask(ctx context.Context) error {
 	if !l.mute.Load() || l.first.Add(-1) >= 0 {
 		return nil
 	}
-	return again(ctx, func(ctx context.Context) error {
-		if l.asked.Add(1) > 1 {
-			l.t.Error("a client waits for longer than its time")
-			l.mute.Store(false)
-			return nil
-		}
-		<-ctx.Done()
-		return ctx.Err()
-	})
+	l.asked.Add(1)
+	limit := journal.Silence(ctx, time.Hour)
+	if limit == time.Hour {
+		l.t.Error("a client waits for longer than its time")
+		l.mute.Store(false)
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func (l *silent) Read(ctx context.Context, name string, after uint64, each func(uint64, []byte) error) error {
@@ -58,8 +62,8 @@ func (l *silent) Journals(ctx context.Context) ([]string, error) {
 // TestClientsDoNotWaitForASilentStore: whoever runs jobs asks a store that does not
 // answer for minutes, a client gets an error that says so.
 func TestClientsDoNotWaitForASilentStore(t *testing.T) {
-	l, fl := &silent{MemoryLog: NewMemoryLog(), t: t}, &silent{MemoryLog: NewMemoryLog(), t: t}
-	h := openWith(t, l, sharedFiles(t, fl), &engine{}, Config{Silence: time.Millisecond})
+	l, fl := &silent{MemoryLog: journal.NewMemoryLog(), t: t}, &silent{MemoryLog: journal.NewMemoryLog(), t: t}
+	h := openWith(t, l, sharedFiles(t, fl), &engine{}, config{Silence: time.Millisecond})
 	job := h.want(202, "POST", "/v1/jobs", askFor)["id"].(string)
 	h.until(job, "completed")
 	file := h.upload(batchLines(1))

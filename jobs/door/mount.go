@@ -1,28 +1,34 @@
-package jobs
+package door
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"sync/atomic"
 	"time"
 
 	"shoal/api"
+	"shoal/jobs/journal"
 )
 
-// Mount is the door of jobs in an API: its routes are there from the start, and
-// answered by whichever Service has them. While there is none they say why.
+// Routes answer, by method and path.
+type Routes map[string]http.HandlerFunc
+
+// Mount is the door of jobs, files and batches in an API: their routes are there from
+// the start, and answered by whichever services have them. While there is none they
+// say why.
 type Mount struct {
 	api *api.Server
 	at  atomic.Pointer[mounted]
 }
 
 type mounted struct {
-	table  map[string]http.HandlerFunc
+	table  Routes
 	reason string
 	after  time.Duration
 }
 
-// methods that the paths of jobs take.
+// methods that the paths take.
 var methods = map[string][]string{
 	"/v1/jobs": {"POST", "GET"}, "/v1/jobs/*": {"GET", "DELETE"},
 	"/v1/files": {"POST", "GET"}, "/v1/files/*": {"GET", "DELETE"},
@@ -52,8 +58,24 @@ func NewMount(a *api.Server, reason string) (*Mount, error) {
 	return m, nil
 }
 
-// Serve gives the routes to a service.
-func (m *Mount) Serve(v *Service) { m.at.Store(&mounted{table: v.routes()}) }
+// Serve gives the routes to services. silence is how long a request waits for one
+// answer of the store before it gets an error (0: 15 s; electing the leader of a
+// replicated one takes 4 to 9).
+func (m *Mount) Serve(silence time.Duration, services ...Routes) {
+	if silence == 0 {
+		silence = 15 * time.Second
+	}
+	all := Routes{}
+	for _, table := range services {
+		maps.Copy(all, table)
+	}
+	for at, handle := range all {
+		all[at] = func(w http.ResponseWriter, r *http.Request) {
+			handle(w, r.WithContext(journal.Hurried(r.Context(), silence)))
+		}
+	}
+	m.at.Store(&mounted{table: all})
+}
 
 // Refuse answers every route with 503 and a reason.
 func (m *Mount) Refuse(reason string, after time.Duration) {

@@ -1,4 +1,4 @@
-package jobs
+package files
 
 import (
 	"bytes"
@@ -8,29 +8,27 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"testing/iotest"
 	"time"
 
-	"shoal/api"
 	"shoal/collective/natsbus"
+	"shoal/jobs/journal"
 )
 
-func sharedFiles(t *testing.T, l FileLog) *SharedFiles {
+func sharedFiles(t *testing.T, l journal.FileLog) *Shared {
 	t.Helper()
-	f, err := OpenSharedFiles(t.Context(), l, t.TempDir())
+	f, err := OpenShared(t.Context(), l, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return f
 }
 
-func fileStream(t *testing.T) FileLog {
+func fileStream(t *testing.T) journal.FileLog {
 	t.Helper()
 	s, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: t.TempDir(), StoreBytes: 8 << 30, SyncAlways: true, Log: quiet})
 	if err != nil {
@@ -40,7 +38,7 @@ func fileStream(t *testing.T) FileLog {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := OpenFileStream(t.Context(), nc, 1)
+	l, err := journal.OpenFileStream(t.Context(), nc, Bytes+(64<<20), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +47,7 @@ func fileStream(t *testing.T) FileLog {
 }
 
 // bytesOf reads a file, "" and an error when it cannot be had.
-func bytesOf(t *testing.T, f FileStore, id string) (string, error) {
+func bytesOf(t *testing.T, f Store, id string) (string, error) {
 	t.Helper()
 	r, x, err := f.Open(t.Context(), id)
 	if err != nil {
@@ -63,18 +61,18 @@ func bytesOf(t *testing.T, f FileStore, id string) (string, error) {
 	return string(b), err
 }
 
-// TestFileStoresAgree runs one story on every keeper of files.
-func TestFileStoresAgree(t *testing.T) {
-	for name, make := range map[string]func(*testing.T) FileStore{
-		"folder": func(t *testing.T) FileStore {
-			f, err := OpenFiles(t.TempDir())
+// TestStoresAgree runs one story on every keeper of files.
+func TestStoresAgree(t *testing.T) {
+	for name, make := range map[string]func(*testing.T) Store{
+		"folder": func(t *testing.T) Store {
+			f, err := OpenFolder(t.TempDir())
 			if err != nil {
 				t.Fatal(err)
 			}
 			return f
 		},
-		"memory":    func(t *testing.T) FileStore { return sharedFiles(t, NewMemoryLog()) },
-		"jetstream": func(t *testing.T) FileStore { return sharedFiles(t, fileStream(t)) },
+		"memory":    func(t *testing.T) Store { return sharedFiles(t, journal.NewMemoryLog()) },
+		"jetstream": func(t *testing.T) Store { return sharedFiles(t, fileStream(t)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, ctx := make(t), t.Context()
@@ -110,7 +108,7 @@ func TestFileStoresAgree(t *testing.T) {
 			for _, id := range []string{"file-c", "file-d", "*", ">", "a b", ""} {
 				_, err := f.Get(ctx, id)
 				_, oerr := bytesOf(t, f, id)
-				if !errors.Is(err, ErrNoFile) || !errors.Is(oerr, ErrNoFile) || !errors.Is(f.Delete(ctx, id), ErrNoFile) {
+				if !errors.Is(err, ErrNone) || !errors.Is(oerr, ErrNone) || !errors.Is(f.Delete(ctx, id), ErrNone) {
 					t.Errorf("%q is not there: %v, %v", id, err, oerr)
 				}
 			}
@@ -121,11 +119,11 @@ func TestFileStoresAgree(t *testing.T) {
 // TestUploadsShareTheRoom: what is being written counts, so that uploads that come at
 // once do not take more together than files may.
 func TestUploadsShareTheRoom(t *testing.T) {
-	f, err := OpenFiles(t.TempDir())
+	f, err := OpenFolder(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.total = maxFilesBytes - 100
+	f.total = Bytes - 100
 	put := func(id string, bytes int) error {
 		_, err := f.Put(t.Context(), id, id, "batch", 1, strings.NewReader(randomText(bytes)))
 		return err
@@ -142,7 +140,7 @@ func TestUploadsShareTheRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := put("file-b", 60); !errors.Is(err, ErrFileSize) {
+	if err := put("file-b", 60); !errors.Is(err, ErrSize) {
 		t.Errorf("60 of 100 bytes beside 60 that are being written: %v", err)
 	}
 	if err := put("file-c", 30); err != nil {
@@ -151,57 +149,15 @@ func TestUploadsShareTheRoom(t *testing.T) {
 	for i := range maxFiles - 2 {
 		f.all[fmt.Sprint("file-", i)] = File{}
 	}
-	if err := put("file-d", 1); !errors.Is(err, ErrFileSize) {
+	if err := put("file-d", 1); !errors.Is(err, ErrSize) {
 		t.Errorf("file %d beside one that is being written: %v", maxFiles-1, err)
 	}
 	pw.Close()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if f.total != maxFilesBytes-9 || f.writing != 0 || f.written != 0 {
-		t.Errorf("%d bytes are left, %d files with %d bytes are being written; want 9, none", maxFilesBytes-f.total, f.writing, f.written)
-	}
-}
-
-// TestUploadThatIsNone: a body that is no multipart body is its sender's fault, and
-// leaves nothing behind.
-func TestUploadThatIsNone(t *testing.T) {
-	h := open(t, NewMemoryLog(), t.TempDir(), &engine{}, Config{})
-	const head = "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n{}\r\n"
-	for what, body := range map[string]string{
-		"nothing":            "",
-		"no boundary":        "hello",
-		"a broken header":    head + "--x\r\nno header\r\n\r\nbatch\r\n--x--\r\n",
-		"text behind a part": head + "--x no end\r\nbatch\r\n--x--\r\n",
-		"cut off":            head + "--x\r\n",
-		"cut off in a part":  head[:len(head)-2],
-		"too many parts":     head + strings.Repeat("--x\r\nContent-Disposition: form-data; name=\"y\"\r\n\r\n\r\n", 20) + "--x--\r\n",
-	} {
-		if status, answer := h.do("POST", "/v1/files", body, "Content-Type", "multipart/form-data; boundary=x"); status != 400 {
-			t.Errorf("%s: %d %v", what, status, answer)
-		}
-	}
-	const full = head + "--x\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n"
-	for _, begun := range []string{head[:len(head)-2], full} { // in the middle of the file, and after it
-		for want, err := range map[int]error{408: os.ErrDeadlineExceeded, 400: io.ErrClosedPipe} {
-			r := httptest.NewRequest("POST", "/v1/files", io.MultiReader(strings.NewReader(begun), iotest.ErrReader(err)))
-			r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
-			w := httptest.NewRecorder()
-			h.s.api.Handler().ServeHTTP(w, r)
-			if w.Code != want {
-				t.Errorf("%v after %d bytes: %d %s, want %d", err, len(begun), w.Code, w.Body, want)
-			}
-		}
-	}
-	if left := h.want(200, "GET", "/v1/files", "")["data"].([]any); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
-	}
-	f := h.s.files.(*Files)
-	if on, err := os.ReadDir(f.dir); err != nil || len(on) > 0 || f.total+f.written != 0 || f.writing != 0 {
-		t.Errorf("left behind: %v on disk, %d + %d bytes, %d being written, %v", on, f.total, f.written, f.writing, err)
-	}
-	if status, answer := api.ErrorStatus(fileProblem(fmt.Errorf("jobs: %w", os.ErrDeadlineExceeded))); status != 503 {
-		t.Errorf("a store that does not answer: %d %s", status, answer)
+	if f.total != Bytes-9 || f.writing != 0 || f.written != 0 {
+		t.Errorf("%d bytes are left, %d files with %d bytes are being written; want 9, none", Bytes-f.total, f.writing, f.written)
 	}
 }
 
@@ -213,9 +169,25 @@ func randomText(n int) string {
 	return string(b)
 }
 
+// flipping is a log that reads with a flipped bit.
+type flipping struct {
+	*journal.MemoryLog
+	on bool
+}
+
+func (l *flipping) Read(ctx context.Context, name string, after uint64, each func(uint64, []byte) error) error {
+	return l.MemoryLog.Read(ctx, name, after, func(seq uint64, data []byte) error {
+		if l.on {
+			data = bytes.Clone(data)
+			data[160] ^= 1
+		}
+		return each(seq, data)
+	})
+}
+
 // TestSharedFilesOutliveTheirFolder: what one process took, another one has.
 func TestSharedFilesOutliveTheirFolder(t *testing.T) {
-	l, ctx, long := NewMemoryLog(), t.Context(), randomText(chunkBytes+1)
+	l, ctx, long := &flipping{MemoryLog: journal.NewMemoryLog()}, t.Context(), randomText(chunkBytes+1)
 	a := sharedFiles(t, l)
 	if _, err := a.Put(ctx, "file-a", "in", "batch", 1, strings.NewReader(long)); err != nil {
 		t.Fatal(err)
@@ -232,28 +204,27 @@ func TestSharedFilesOutliveTheirFolder(t *testing.T) {
 	if got, err := bytesOf(t, b, "file-a"); err != nil || got != long {
 		t.Errorf("after damage to the copy: %d bytes, %v", len(got), err)
 	}
-	l.messages[0].data = bytes.Clone(l.messages[0].data)
-	l.messages[0].data[recordHead+100] ^= 1
+	l.on = true
 	if err := os.WriteFile(data, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bytesOf(t, b, "file-a"); !errors.Is(err, ErrDamaged) {
+	if _, err := bytesOf(t, b, "file-a"); !errors.Is(err, journal.ErrDamaged) {
 		t.Errorf("a flipped bit: %v", err)
 	}
 }
 
 // inBetween is a log at which somebody is faster than an append.
 type inBetween struct {
-	*MemoryLog
+	*journal.MemoryLog
 	before func()
 }
 
-func (l *inBetween) Append(ctx context.Context, journal string, after uint64, data []byte) (uint64, error) {
+func (l *inBetween) Append(ctx context.Context, name string, after uint64, data []byte) (uint64, error) {
 	if f := l.before; f != nil {
 		l.before = nil
 		f()
 	}
-	return l.MemoryLog.Append(ctx, journal, after, data)
+	return l.MemoryLog.Append(ctx, name, after, data)
 }
 
 // TestHalfAFileIsAbandoned: its writer hears of it, or has ended it first.
@@ -261,11 +232,11 @@ func TestHalfAFileIsAbandoned(t *testing.T) {
 	ctx := t.Context()
 	for name, ends := range map[string]bool{"the writer is late": false, "the writer is faster": true} {
 		t.Run(name, func(t *testing.T) {
-			l := NewMemoryLog()
-			j := journal{Journal: Journal{Name: "file-x"}}
-			write := func(kind Kind, payload string) error {
-				r := Record{kind: kind, payload: []byte(payload)}
-				_, err := j.append(ctx, l, &r, func(*Record) error { return ErrConflict })
+			l := journal.NewMemoryLog()
+			j := journal.NewWriter("file-x")
+			write := func(kind journal.Kind, payload string) error {
+				r := journal.Record{Kind: kind, Payload: []byte(payload)}
+				_, err := j.Append(ctx, l, &r, func(*journal.Record) error { return journal.ErrConflict })
 				return err
 			}
 			if err := write(KindChunk, "half"); err != nil {
@@ -280,8 +251,8 @@ func TestHalfAFileIsAbandoned(t *testing.T) {
 					}
 				}
 			}
-			early := &SharedFiles{log: l}
-			if _, err := early.Get(ctx, "file-x"); !errors.Is(err, ErrNoFile) {
+			early := &Shared{log: l}
+			if _, err := early.Get(ctx, "file-x"); !errors.Is(err, ErrNone) {
 				t.Errorf("half a file: %v", err)
 			}
 			f := sharedFiles(t, at)
@@ -294,7 +265,7 @@ func TestHalfAFileIsAbandoned(t *testing.T) {
 			if names, err := l.Journals(ctx); err != nil || len(names) != 0 {
 				t.Errorf("%v stays, %v", names, err)
 			}
-			if err := write(KindFile, meta); !errors.Is(err, ErrConflict) {
+			if err := write(KindFile, meta); !errors.Is(err, journal.ErrConflict) {
 				t.Errorf("its writer goes on: %v", err)
 			}
 		})
@@ -303,26 +274,26 @@ func TestHalfAFileIsAbandoned(t *testing.T) {
 
 // breaking is a log whose second append is not answered.
 type breaking struct {
-	*MemoryLog
+	*journal.MemoryLog
 	appends int
 	then    func()
 }
 
-func (l *breaking) Append(ctx context.Context, journal string, after uint64, data []byte) (uint64, error) {
+func (l *breaking) Append(ctx context.Context, name string, after uint64, data []byte) (uint64, error) {
 	if l.appends++; l.appends == 2 {
 		l.then()
 		<-ctx.Done()
 		return 0, ctx.Err()
 	}
-	return l.MemoryLog.Append(ctx, journal, after, data)
+	return l.MemoryLog.Append(ctx, name, after, data)
 }
 
 // TestUploadThatTheLogDoesNotTake: a client who leaves while his file goes to the log, or
 // whose time for a silent log is over, leaves none of it there.
 func TestUploadThatTheLogDoesNotTake(t *testing.T) {
 	for want, limit := range map[error]time.Duration{context.Canceled: time.Hour, context.DeadlineExceeded: 100 * time.Millisecond} {
-		ctx, cancel := context.WithCancel(hurried(t.Context(), limit))
-		l := &breaking{MemoryLog: NewMemoryLog(), then: func() {}}
+		ctx, cancel := context.WithCancel(journal.Hurried(t.Context(), limit))
+		l := &breaking{MemoryLog: journal.NewMemoryLog(), then: func() {}}
 		if want == context.Canceled {
 			l.then = cancel
 		}
@@ -340,7 +311,7 @@ func TestUploadThatTheLogDoesNotTake(t *testing.T) {
 // TestTakeFiles: files of a folder move into the log, damaged ones stay.
 func TestTakeFiles(t *testing.T) {
 	ctx := t.Context()
-	from, err := OpenFiles(t.TempDir())
+	from, err := OpenFolder(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,15 +323,15 @@ func TestTakeFiles(t *testing.T) {
 	if err := os.WriteFile(from.path("file-bad", "data"), []byte("file-BAD"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	log := NewMemoryLog()
+	log := journal.NewMemoryLog()
 	to := sharedFiles(t, log)
-	var written Usage
+	var written journal.Usage
 	for _, step := range []struct {
 		away bool
 		left int // files in the folder
 	}{{false, 3}, {true, 1}, {true, 1}} {
 		damage, err := to.Take(ctx, from, step.away)
-		if err != nil || !errors.Is(damage, ErrDamaged) {
+		if err != nil || !errors.Is(damage, journal.ErrDamaged) {
 			t.Fatalf("%v, damage %v", err, damage)
 		}
 		left, _ := from.List(ctx)
@@ -368,7 +339,7 @@ func TestTakeFiles(t *testing.T) {
 			t.Errorf("after %+v: left %v", step, left)
 		}
 		now, err := log.Usage(ctx)
-		if err != nil || written != (Usage{}) && now != written {
+		if err != nil || written != (journal.Usage{}) && now != written {
 			t.Errorf("what was there was written again: %+v, before %+v, %v", now, written, err)
 		}
 		written = now
@@ -378,29 +349,4 @@ func TestTakeFiles(t *testing.T) {
 			t.Errorf("%s: %q %v", id, got, err)
 		}
 	}
-}
-
-// TestBatchTakenOver: another process with another disk ends the batch.
-func TestBatchTakenOver(t *testing.T) {
-	l, fl := NewMemoryLog(), NewMemoryLog()
-	h := openWith(t, l, sharedFiles(t, fl), &engine{away: true}, Config{Window: 4})
-	in := h.upload(batchLines(10))
-	id := h.want(200, "POST", "/v1/batches", `{"input_file_id":"`+in+`","endpoint":"/v1/completions","completion_window":"24h"}`)["id"].(string)
-	h.close()
-	h = openWith(t, l, sharedFiles(t, fl), &engine{}, Config{Window: 4})
-	b := h.batchUntil(id, func(b map[string]any) bool { return b["status"] == "completed" || b["status"] == "failed" })
-	if b["status"] != "completed" {
-		t.Fatalf("%v", b)
-	}
-	out := b["output_file_id"]
-	h.close()
-	h = openWith(t, l, sharedFiles(t, fl), &engine{}, Config{})
-	if lines := h.lines(out); len(lines) != 10 {
-		t.Errorf("a third process finds %d lines in the output", len(lines))
-	}
-	if b := h.want(200, "GET", "/v1/files", ""); len(b["data"].([]any)) != 2 {
-		t.Errorf("files: %v", b["data"])
-	}
-	h.want(200, "DELETE", "/v1/files/"+in, "")
-	h.want(404, "GET", "/v1/files/"+in, "")
 }

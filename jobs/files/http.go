@@ -1,10 +1,11 @@
-package jobs
+package files
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"mime"
 	"net/http"
 	"os"
@@ -14,7 +15,33 @@ import (
 	"unicode/utf8"
 
 	"shoal/api"
+	"shoal/jobs/door"
+	"shoal/jobs/journal"
 )
+
+// Service answers for the files of a store over HTTP.
+type Service struct {
+	store Store
+	api   *api.Server
+	log   *slog.Logger
+	inUse func(id string) string
+}
+
+// Serve answers for the files of s. inUse names the batch that still reads a file, ""
+// when there is none.
+func Serve(s Store, a *api.Server, log *slog.Logger, inUse func(id string) string) *Service {
+	return &Service{store: s, api: a, log: log, inUse: inUse}
+}
+
+// Routes are the paths that it answers.
+func (v *Service) Routes() door.Routes {
+	return door.Routes{
+		"POST /v1/files":     v.postFile,
+		"GET /v1/files":      v.listFiles,
+		"GET /v1/files/*":    v.getFile,
+		"DELETE /v1/files/*": v.deleteFile,
+	}
+}
 
 // postFile takes multipart/form-data with a file and a purpose, as OpenAI's.
 func (v *Service) postFile(w http.ResponseWriter, r *http.Request) {
@@ -40,9 +67,9 @@ func (v *Service) upload(w http.ResponseWriter, r *http.Request) (File, error) {
 	keep := false
 	defer func() {
 		if have && !keep {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), acceptLimit)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), abandonLimit)
 			defer cancel()
-			_ = v.files.Delete(ctx, f.ID) // it was never acknowledged
+			_ = v.store.Delete(ctx, f.ID) // it was never acknowledged
 		}
 	}()
 	for parts := 0; ; parts++ {
@@ -71,7 +98,7 @@ func (v *Service) upload(w http.ResponseWriter, r *http.Request) (File, error) {
 			if len(name) > 255 || !utf8.ValidString(name) {
 				return File{}, api.Problem{Status: http.StatusBadRequest, Param: "file", Message: "The file's name must be UTF-8 of at most 255 bytes."}
 			}
-			if f, err = v.files.Put(r.Context(), "file-"+newID(), name, "batch", v.store.now()/1000, sentBy{p}); err != nil {
+			if f, err = v.store.Put(r.Context(), "file-"+door.NewID(), name, "batch", time.Now().Unix(), sentBy{p}); err != nil {
 				return File{}, fileProblem(err)
 			}
 			have = true
@@ -106,9 +133,9 @@ func fileProblem(err error) error {
 	var big *http.MaxBytesError
 	var sent sendError
 	switch {
-	case errors.As(err, &big), errors.Is(err, ErrFileSize):
+	case errors.As(err, &big), errors.Is(err, ErrSize):
 		return api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "file_too_large", Param: "file", Message: fmt.Sprintf("A file may have %d bytes: %v.", maxFileBytes, err)}
-	case errors.Is(err, ErrNoFile):
+	case errors.Is(err, ErrNone):
 		return api.Problem{Status: http.StatusNotFound, Code: "file_not_found", Message: err.Error() + "."}
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return api.Problem{Status: http.StatusBadRequest, Message: "The multipart body ends too soon."}
@@ -117,74 +144,60 @@ func fileProblem(err error) error {
 	case errors.As(err, &sent):
 		return api.Problem{Status: http.StatusBadRequest, Message: "The multipart body cannot be read: " + sent.Error() + "."}
 	}
-	return problemOf(err)
+	return door.Problem(err)
 }
 
 func (v *Service) listFiles(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	limit := maxFiles
-	if s := q.Get("limit"); s != "" {
-		n, err := strconv.Atoi(s)
-		if err != nil || n < 1 || n > 10000 {
-			v.api.WriteError(w, api.Problem{Status: http.StatusBadRequest, Param: "limit", Message: "'limit' must be 1 to 10000."})
-			return
-		}
-		limit = n
+	limit, err := door.Limit(r, maxFiles, 10000)
+	if err != nil {
+		v.api.WriteError(w, err)
+		return
+	}
+	files, err := v.store.List(r.Context())
+	if err != nil {
+		v.api.WriteError(w, door.Unreadable("The list of files", err))
+		return
 	}
 	out := struct {
 		Object  string `json:"object"`
 		Data    []File `json:"data"`
 		HasMore bool   `json:"has_more"`
-	}{Object: "list", Data: []File{}}
-	seen := q.Get("after") == ""
-	files, err := v.files.List(r.Context())
-	if err != nil {
-		v.api.WriteError(w, unreadable("The list of files", err))
-		return
-	}
-	for _, f := range files {
-		switch {
-		case !seen:
-			seen = f.ID == q.Get("after")
-		case q.Get("purpose") != "" && f.Purpose != q.Get("purpose"):
-		case len(out.Data) == limit:
-			out.HasMore = true
-		default:
-			out.Data = append(out.Data, f)
-		}
-	}
+	}{Object: "list"}
+	out.Data, out.HasMore = door.Page(files, q.Get("after"), limit, func(f File) string { return f.ID },
+		func(f File) bool { return q.Get("purpose") == "" || f.Purpose == q.Get("purpose") })
 	v.api.WriteJSON(w, http.StatusOK, out)
 }
 
 func (v *Service) getFile(w http.ResponseWriter, r *http.Request) {
-	id, rest := pathID(r, "/v1/files/")
-	f, err := v.files.Get(r.Context(), id)
+	id, rest := door.PathID(r, "/v1/files/")
+	f, err := v.store.Get(r.Context(), id)
 	switch {
-	case errors.Is(err, ErrNoFile):
-		v.api.WriteError(w, notFound("file", id))
+	case errors.Is(err, ErrNone):
+		v.api.WriteError(w, door.NotFound("file", id))
 	case err != nil:
-		v.api.WriteError(w, unreadable("The file", err))
+		v.api.WriteError(w, door.Unreadable("The file", err))
 	case rest == "":
 		v.api.WriteJSON(w, http.StatusOK, f)
 	case rest == "content":
 		v.content(r.Context(), w, id)
 	default:
-		v.api.WriteError(w, noSuchURL(r))
+		v.api.WriteError(w, door.NoSuchURL(r))
 	}
 }
 
 func (v *Service) content(ctx context.Context, w http.ResponseWriter, id string) {
-	file, f, err := v.files.Open(ctx, id)
+	file, f, err := v.store.Open(ctx, id)
 	switch {
-	case errors.Is(err, ErrNoFile):
-		v.api.WriteError(w, notFound("file", id))
+	case errors.Is(err, ErrNone):
+		v.api.WriteError(w, door.NotFound("file", id))
 		return
-	case errors.Is(err, ErrDamaged), errors.Is(err, os.ErrNotExist):
-		v.cfg.Logger.Error("jobs: a file cannot be read", "file", id, "error", err)
+	case errors.Is(err, journal.ErrDamaged), errors.Is(err, os.ErrNotExist):
+		v.log.Error("jobs: a file cannot be read", "file", id, "error", err)
 		v.api.WriteError(w, api.Problem{Status: http.StatusInternalServerError, Code: "file_damaged", Message: "The file cannot be read: " + err.Error() + "."})
 		return
 	case err != nil:
-		v.api.WriteError(w, unreadable("The file", err))
+		v.api.WriteError(w, door.Unreadable("The file", err))
 		return
 	}
 	defer file.Close()
@@ -210,19 +223,19 @@ func (v *Service) content(ctx context.Context, w http.ResponseWriter, id string)
 }
 
 func (v *Service) deleteFile(w http.ResponseWriter, r *http.Request) {
-	id, rest := pathID(r, "/v1/files/")
-	if _, err := v.files.Get(r.Context(), id); rest != "" || errors.Is(err, ErrNoFile) {
-		v.api.WriteError(w, notFound("file", id))
+	id, rest := door.PathID(r, "/v1/files/")
+	if _, err := v.store.Get(r.Context(), id); rest != "" || errors.Is(err, ErrNone) {
+		v.api.WriteError(w, door.NotFound("file", id))
 		return
 	} else if err != nil {
-		v.api.WriteError(w, unreadable("The file", err))
+		v.api.WriteError(w, door.Unreadable("The file", err))
 		return
 	}
-	if b := v.store.batchOf(id); b != "" {
+	if b := v.inUse(id); b != "" {
 		v.api.WriteError(w, api.Problem{Status: http.StatusConflict, Code: "file_in_use", Message: "The file is the input of " + b + ", which still runs; cancel that first."})
 		return
 	}
-	if err := v.files.Delete(r.Context(), id); err != nil {
+	if err := v.store.Delete(r.Context(), id); err != nil {
 		v.api.WriteError(w, fileProblem(err))
 		return
 	}

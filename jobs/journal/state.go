@@ -1,4 +1,4 @@
-package jobs
+package journal
 
 import (
 	"bytes"
@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Journal is where the log of one job or batch stands, as far as one process knows:
+// Journal is where one journal stands, as far as one process knows:
 // it numbers and chains the records, and decides how one gets to the end of the log.
-// It is pure; the shell is journal.go, and package sim.
+// It is pure; the shell is writer.go.
 type Journal struct {
 	Name   string
 	number uint32 // of the next record
@@ -34,12 +34,12 @@ type Message struct {
 
 // Verify takes a message that was read as the next record.
 func (j *Journal) Verify(seq uint64, data []byte) (Record, error) {
-	r, err := decodeRecord(j.Name, data)
+	r, err := Decode(j.Name, data)
 	switch {
 	case err != nil:
 		return r, fmt.Errorf("record %d of %s (message %d): %w", j.number, j.Name, seq, err)
-	case r.number != j.number:
-		return r, fmt.Errorf("record %d of %s (message %d): %w: record %d stands in its place, those between are gone", j.number, j.Name, seq, ErrDamaged, r.number)
+	case r.Number != j.number:
+		return r, fmt.Errorf("record %d of %s (message %d): %w: record %d stands in its place, those between are gone", j.number, j.Name, seq, ErrDamaged, r.Number)
 	case r.prev != j.prev:
 		return r, fmt.Errorf("record %d of %s (message %d): %w: it does not follow the record before it", j.number, j.Name, seq, ErrDamaged)
 	}
@@ -48,7 +48,7 @@ func (j *Journal) Verify(seq uint64, data []byte) (Record, error) {
 }
 
 func (j *Journal) took(r *Record, seq uint64) {
-	j.number, j.prev, j.last = r.number+1, r.sum, seq
+	j.number, j.prev, j.last = r.Number+1, r.sum, seq
 }
 
 // CatchUp takes what the log has beyond what is known. foreign takes each record.
@@ -100,12 +100,12 @@ type Writing struct {
 // Write begins to write r as the next record.
 func (j *Journal) Write(r *Record) (*Writing, Move) {
 	w := &Writing{journal: j, record: r, Pause: firstPause / 2}
-	if len(r.payload) > maxPayload {
-		w.Err = fmt.Errorf("jobs: a record of %d bytes for %s, at most %d fit", len(r.payload), j.Name, maxPayload)
+	if len(r.Payload) > maxPayload {
+		w.Err = fmt.Errorf("jobs: a record of %d bytes for %s, at most %d fit", len(r.Payload), j.Name, maxPayload)
 		return w, MoveEnd
 	}
-	r.number, r.prev = j.number, j.prev
-	w.Data = r.encode(j.Name)
+	r.Number, r.prev = j.number, j.prev
+	w.Data = r.Encode(j.Name)
 	return w, MoveAppend
 }
 

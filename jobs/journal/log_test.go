@@ -1,0 +1,107 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"shoal/collective/natsbus"
+)
+
+// jet opens the log in a folder, as the coordinator does; close ends the server.
+func jet(t *testing.T, dir string, maxBytes int64) (l Log, close func()) {
+	t.Helper()
+	s, err := natsbus.Start(natsbus.Config{Name: "jobs", Cluster: "jobs", Alone: true, StoreDir: dir, SyncAlways: true, Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := s.Connect("jobs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err = OpenJetStream(t.Context(), nc, maxBytes, 1); err != nil {
+		t.Fatal(err)
+	}
+	over := false
+	close = func() {
+		if !over {
+			over = true
+			_ = l.Close()
+			s.Shutdown()
+		}
+	}
+	t.Cleanup(close)
+	return l, close
+}
+
+// TestLogsAgree runs the same story on the log in memory and on JetStream.
+func TestLogsAgree(t *testing.T) {
+	for name, make := range map[string]func(*testing.T) Log{
+		"memory":    func(*testing.T) Log { return NewMemoryLog() },
+		"jetstream": func(t *testing.T) Log { l, _ := jet(t, t.TempDir(), 1<<20); return l },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, ctx := make(t), context.Background()
+			seq := func(journal string, after uint64, want error) uint64 {
+				t.Helper()
+				n, err := l.Append(ctx, journal, after, []byte(fmt.Sprint(journal, after)))
+				if !errors.Is(err, want) {
+					t.Fatalf("append to %s after %d: %v, want %v", journal, after, err, want)
+				}
+				return n
+			}
+			a1 := seq("a", 0, nil)
+			seq("a", 0, ErrConflict)
+			b1 := seq("b", 0, nil)
+			a2 := seq("a", a1, nil)
+			seq("a", a1, ErrConflict)
+			seq("b", a2, ErrConflict)
+			b2 := seq("b", b1, nil)
+			if b2 != a1+3 {
+				t.Fatalf("numbers %d %d %d %d", a1, b1, a2, b2)
+			}
+			var got []string
+			read := func(journal string, after uint64) {
+				t.Helper()
+				if err := l.Read(ctx, journal, after, func(_ uint64, b []byte) error { got = append(got, string(b)); return nil }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			read("a", 0)
+			read("b", b1)
+			if err := l.Scan(ctx, func(j string, n uint64, _ []byte) error { got = append(got, fmt.Sprint(j, n)); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.Drop(ctx, "a"); err != nil {
+				t.Fatal(err)
+			}
+			read("a", 0)
+			if want := fmt.Sprint([]string{"a0", "a1", "b2", "a1", "b2", "a3", "b4"}); fmt.Sprint(got) != want {
+				t.Fatalf("got %v, want %v", got, want)
+			}
+			if u, err := l.Usage(ctx); err != nil || u.Last != 4 {
+				t.Fatalf("%+v %v", u, err)
+			}
+		})
+	}
+}
+
+// A server without a leader says 503; that is no answer. What else it says is.
+func TestAgainAsksWhileThereIsNoLeader(t *testing.T) {
+	asked := 0
+	err := again(t.Context(), func(context.Context) error {
+		if asked++; asked < 3 {
+			return fmt.Errorf("read: %w", &jetstream.APIError{Code: 503, ErrorCode: 10008})
+		}
+		return nil
+	})
+	if err != nil || asked != 3 {
+		t.Errorf("asked %d times, %v", asked, err)
+	}
+	if err := again(t.Context(), func(context.Context) error { asked++; return jetstream.ErrMsgNotFound }); !errors.Is(err, jetstream.ErrMsgNotFound) || asked != 4 {
+		t.Errorf("asked %d times, %v", asked, err)
+	}
+}

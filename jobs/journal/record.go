@@ -1,0 +1,103 @@
+package journal
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Kind of a record. The numbers are on disk: 1 to 15 belong to jobs, 16 to 23 to
+// batches, 24 to 31 to files.
+type Kind uint8
+
+// Record is one message of a journal:
+//
+//	0   4  magic "SHJ1"
+//	4   1  kind
+//	5   3  zero
+//	8   4  number in its journal, from 0
+//	12  4  attempt
+//	16  8  time, Unix milliseconds
+//	24  4  length of the payload
+//	28  32 hash of the record before it, zero in the first
+//	60  n  payload
+//	+   32 SHA-256 of the journal's name and all of the above
+//
+// Little endian. The hash is our own because the store's checksums have missed
+// damage before; with the name in it a record cannot stand in another journal,
+// and with the chain none can go missing from the middle unseen.
+type Record struct {
+	Kind    Kind
+	Attempt uint32 // of a job; 0 in other journals
+	At      int64  // Unix milliseconds
+	Payload []byte
+
+	Number    uint32 // in its journal, from 0
+	prev, sum [sha256.Size]byte
+}
+
+const (
+	recordMagic = "SHJ1"
+	recordHead  = 60
+	// maxPayload leaves room in a message of 16 MiB.
+	maxPayload = 12 << 20
+)
+
+var (
+	// ErrDamaged: a record is not what was written.
+	ErrDamaged = errors.New("jobs: record damaged")
+	// ErrConflict: somebody else has written to the journal.
+	ErrConflict = errors.New("jobs: the journal has moved on")
+	// ErrFull: the log refuses to grow.
+	ErrFull = errors.New("jobs: the job store is full")
+	// ErrMismatch: the idempotency key belongs to a journal that began with another
+	// request.
+	ErrMismatch = errors.New("jobs: the idempotency key was used with another request")
+)
+
+// Encode fills in sum and returns the bytes.
+func (r *Record) Encode(journal string) []byte {
+	b := make([]byte, recordHead, recordHead+len(r.Payload)+sha256.Size)
+	copy(b, recordMagic)
+	b[4] = byte(r.Kind)
+	binary.LittleEndian.PutUint32(b[8:], r.Number)
+	binary.LittleEndian.PutUint32(b[12:], r.Attempt)
+	binary.LittleEndian.PutUint64(b[16:], uint64(r.At))
+	binary.LittleEndian.PutUint32(b[24:], uint32(len(r.Payload)))
+	copy(b[28:], r.prev[:])
+	b = append(b, r.Payload...)
+	r.sum = sumOf(journal, b)
+	return append(b, r.sum[:]...)
+}
+
+func sumOf(journal string, b []byte) [sha256.Size]byte {
+	h := sha256.New()
+	h.Write([]byte(journal))
+	h.Write([]byte{0})
+	h.Write(b)
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// Decode checks length and hash before it believes anything.
+func Decode(journal string, b []byte) (Record, error) {
+	bad := func(format string, a ...any) (Record, error) {
+		return Record{}, fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, a...))
+	}
+	if len(b) < recordHead+sha256.Size {
+		return bad("%d bytes, a record has at least %d: it was cut off", len(b), recordHead+sha256.Size)
+	}
+	if string(b[:4]) != recordMagic {
+		return bad("it does not begin with %s", recordMagic)
+	}
+	if n := binary.LittleEndian.Uint32(b[24:]); n > maxPayload || int(n) != len(b)-recordHead-sha256.Size {
+		return bad("a payload of %d bytes in a record of %d: it was cut off", n, len(b))
+	}
+	body, sum := b[:len(b)-sha256.Size], b[len(b)-sha256.Size:]
+	if want := sumOf(journal, body); !bytes.Equal(want[:], sum) {
+		return bad("its SHA-256 is %x, it says %x: a bit has changed", want[:6], sum[:6])
+	}
+	return Record{Kind: Kind(b[4]), Number: binary.LittleEndian.Uint32(b[8:]), Attempt: binary.LittleEndian.Uint32(b[12:]),
+		At: int64(binary.LittleEndian.Uint64(b[16:])), prev: [sha256.Size]byte(b[28:60]), Payload: body[recordHead:], sum: [sha256.Size]byte(sum)}, nil
+}
