@@ -68,9 +68,9 @@ func RunCacheUpdate(pool *tensor.Pool, batch, heads, size, evict int, d time.Dur
 	}
 	n = nil
 	for _, f := range []struct {
-		policy kvcache.Policy
+		policy *kvcache.Policy
 		us     *float64
-	}{{kvcache.Streaming{Sink: cacheSink, Recent: cacheSlots - cacheSink}, &u.Ring}, {scattered{cacheSlots}, &u.Scatter}} {
+	}{{kvcache.Streaming(cacheSink, cacheSlots-cacheSink), &u.Ring}, {kvcache.Compose("scattered", "scattered", kvcache.Parts{Eviction: scattered{cacheSlots}}), &u.Scatter}} {
 		if *f.us, err = inPlace(pool, f.policy, batch, heads, size, evict, d); err != nil {
 			return u, err
 		}
@@ -165,16 +165,10 @@ func (n *naive) gather(i int) {
 // scattered evicts all over the cache, as H2O does, without the work of choosing.
 type scattered struct{ size int }
 
-func (s scattered) Name() string                                     { return "scattered" }
-func (s scattered) Spec() string                                     { return "scattered" }
-func (s scattered) Needs() kvcache.Needs                             { return kvcache.Needs{} }
-func (s scattered) Identity() bool                                   { return false }
-func (s scattered) Slots(_, tokens int) int                          { return min(tokens, s.size) }
-func (s scattered) Keep(*kvcache.Evidence) kvcache.Kept              { panic("bench: never read") }
-func (s scattered) Write(_ *kvcache.Head, pos int) int               { return pos * 389 % s.size }
-func (s scattered) Read(*kvcache.Head, []float32, []uint64) []uint64 { return nil }
+func (s scattered) Slots(tokens int) int              { return min(tokens, s.size) }
+func (s scattered) Slot(_ *kvcache.Head, pos int) int { return pos * 389 % s.size }
 
-func inPlace(pool *tensor.Pool, p kvcache.Policy, batch, heads, size, evict int, d time.Duration) (float64, error) {
+func inPlace(pool *tensor.Pool, p *kvcache.Policy, batch, heads, size, evict int, d time.Duration) (float64, error) {
 	g := kvcache.Geometry{Layers: 1, KVHeads: heads, Group: 1, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: size, VDim: size}}
 	a := kvcache.NewArena(int64(batch) * 2 * kvcache.ResidentBytes(g, cacheSlots, cacheSlots+64, p))
 	defer a.Close()
@@ -208,7 +202,7 @@ func inPlace(pool *tensor.Pool, p kvcache.Policy, batch, heads, size, evict int,
 }
 
 // filled is a store whose first `tokens` slots hold small random rows.
-func filled(a *kvcache.Arena, g kvcache.Geometry, p kvcache.Policy, tokens int) (*kvcache.Store, error) {
+func filled(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, tokens int) (*kvcache.Store, error) {
 	s := kvcache.NewStore(a, g, p)
 	if err := s.Open(tokens, tokens, tensor.Span{}); err != nil {
 		return nil, err

@@ -77,7 +77,7 @@ func RunCacheDecode(ctx context.Context, o Options, note func(string)) (*CacheDe
 	g := socket.GeometryOf(c, o.KV)
 	l := g.Layout
 	rope := newRotations(c, o.Context+o.Tokens+warmSteps+1)
-	policy := kvcache.Streaming{Sink: cacheSink, Recent: o.Context - cacheSink}
+	policy := kvcache.Streaming(cacheSink, o.Context-cacheSink)
 	ways := []struct {
 		name string
 		base int // the way it is compared with
@@ -89,10 +89,10 @@ func RunCacheDecode(ctx context.Context, o Options, note func(string)) (*CacheDe
 		{"cache positions, in place, all keys rotated", 2, func(a *kvcache.Arena) (stream, error) { return newTurning(a, g, policy, rope, false) }},
 		{"cache positions, in place, all keys rotated, rotate-half cache", 2, func(a *kvcache.Arena) (stream, error) { return newTurning(a, g, policy, rope, true) }},
 		{"cache positions, in place, indices from the newest", 2, func(a *kvcache.Arena) (stream, error) {
-			return newRing(a, g, kvcache.Relative{Policy: policy}, rope)
+			return newRing(a, g, policy.AtCachePositions(false), rope)
 		}},
 		{"cache positions, in place, indices from the newest, rotate-half cache", 2, func(a *kvcache.Arena) (stream, error) {
-			return newRing(a, g, kvcache.Relative{Policy: policy, Half: true}, rope)
+			return newRing(a, g, policy.AtCachePositions(true), rope)
 		}},
 	}
 	note("filling caches")

@@ -13,7 +13,7 @@ type ring struct {
 	rope kvcache.Rope
 }
 
-func newRing(a *kvcache.Arena, g kvcache.Geometry, p kvcache.Policy, r *rotations) (*ring, error) {
+func newRing(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, r *rotations) (*ring, error) {
 	slots := p.Slots(1<<20, 1<<20)
 	s, err := filled(a, g, p, slots)
 	return &ring{s, r.at}, err
@@ -29,7 +29,7 @@ func (r *ring) Put(layer, head, pos, n int, k []float32, ldk int, v []float32, l
 
 func (r *ring) Observe(_, _, _, _ int, _ []float32, _ int) {}
 
-func (r *ring) View(layer, head int, _ []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
+func (r *ring) View(layer, head, _ int, _ []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	return r.ReadBlocks(layer, head, r.rope, s), r.Len(layer, head), nil
 }
 
@@ -39,17 +39,17 @@ func (r *ring) View(layer, head int, _ []float32, s *tensor.AttnScratch) ([][]by
 type turning struct {
 	ring
 	g    kvcache.Geometry
-	p    kvcache.Streaming
+	p    kvcache.Ring
 	half [][]byte // [layer][head][block]
 	all  *rotations
 }
 
-func newTurning(a *kvcache.Arena, g kvcache.Geometry, p kvcache.Streaming, r *rotations, half bool) (*turning, error) {
+func newTurning(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, r *rotations, half bool) (*turning, error) {
 	s, err := newRing(a, g, p, r)
 	if err != nil {
 		return nil, err
 	}
-	t := &turning{ring: *s, g: g, p: p, all: r}
+	t := &turning{ring: *s, g: g, p: p.Eviction.(kvcache.Ring), all: r}
 	for layer := range g.Layers {
 		for head := range g.KVHeads {
 			for _, b := range s.Blocks(layer, head) {
@@ -72,7 +72,7 @@ func (t *turning) bytes() int64 { return t.Bytes() + int64(len(t.half)*t.g.Layou
 func (t *turning) Put(layer, head, pos, _ int, k []float32, ldk int, v []float32, ldv int) {
 	t.WriteRun(layer, head, pos, 1, k, ldk, v, ldv)
 	if t.half != nil {
-		slot := t.p.Write(nil, pos)
+		slot := t.p.Slot(nil, pos)
 		t.g.Layout.PutHalf(t.halves(layer, head)[slot/tensor.BlockSlots], t.Blocks(layer, head)[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
 	}
 }
@@ -82,9 +82,9 @@ func (t *turning) halves(layer, head int) [][]byte {
 	return t.half[(layer*t.g.KVHeads+head)*n:][:n]
 }
 
-func (t *turning) View(layer, head int, _ []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
+func (t *turning) View(layer, head, _ int, _ []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	blocks, n := t.Blocks(layer, head), t.Len(layer, head)
-	newest := t.p.Write(nil, t.Tokens())
+	newest := t.p.Slot(nil, t.Tokens())
 	var half [][]byte
 	if t.half != nil {
 		half = t.halves(layer, head)
@@ -158,9 +158,11 @@ func (c *shifted) Put(layer, head, _, _ int, k []float32, _ int, v []float32, _ 
 
 func (c *shifted) Fetch(int, int, int) {}
 
+func (c *shifted) Together(int, int, int) (together, causal bool) { return false, false }
+
 func (c *shifted) Blocks(layer, head int) [][]byte { return c.blocks[layer*c.g.KVHeads+head] }
 
-func (c *shifted) View(layer, head int, _ []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
+func (c *shifted) View(layer, head, _ int, _ []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	blocks := c.Blocks(layer, head)
 	if c.all == nil {
 		return blocks, c.slots, nil

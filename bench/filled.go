@@ -43,9 +43,9 @@ func Geometry(c *model.Config, kv tensor.DType) kvcache.Geometry {
 
 // Held is the number of sequences of prompt and output tokens that live together in
 // memory bytes on one socket, when the last of them is read while the others are there.
-func Held(g kvcache.Geometry, p kvcache.Policy, prompt, output int, memory int64) int {
+func Held(g kvcache.Geometry, p *kvcache.Policy, prompt, output int, memory int64) int {
 	resident := kvcache.ResidentBytes(g, prompt, prompt+output-1, p)
-	reading := max(resident, kvcache.HandoverBytes(g, g.KVHeads, prompt, p)+kvcache.EvidenceBytes(g, g.KVHeads, prompt, p))
+	reading := max(resident, kvcache.HandoverBytes(g, g.KVHeads, prompt, p)+kvcache.StatisticsBytes(g, g.KVHeads, prompt, p))
 	if memory < reading {
 		return 0
 	}
@@ -63,7 +63,7 @@ func runFilled(ctx context.Context, o BatchOptions, spec string, weights, kv ten
 	}
 	g := Geometry(&ck.Config, kv)
 	ck.Close()
-	full := kvcache.ResidentBytes(g, o.Prompt, o.Prompt+o.Output-1, kvcache.Full{})
+	full := kvcache.ResidentBytes(g, o.Prompt, o.Prompt+o.Output-1, kvcache.Full())
 	row := &BatchRow{Policy: spec, Resident: kvcache.ResidentBytes(g, o.Prompt, o.Prompt+o.Output-1, p), Sequences: Held(g, p, o.Prompt, o.Output, o.Memory)}
 	row.Compression = float64(full) / float64(row.Resident)
 	if row.Sequences == 0 {

@@ -27,7 +27,7 @@ func TestHeldIsWhatFits(t *testing.T) {
 		const memory = 20 << 20
 		a, n := kvcache.NewArena(memory), 0
 		for ; ; n++ {
-			reading := kvcache.HandoverBytes(g, g.KVHeads, prompt, p) + kvcache.EvidenceBytes(g, g.KVHeads, prompt, p)
+			reading := kvcache.HandoverBytes(g, g.KVHeads, prompt, p) + kvcache.StatisticsBytes(g, g.KVHeads, prompt, p)
 			resident := kvcache.ResidentBytes(g, prompt, prompt+output-1, p)
 			if a.Charge(max(reading, resident)) != nil {
 				break
@@ -39,7 +39,7 @@ func TestHeldIsWhatFits(t *testing.T) {
 		}
 		a.Close()
 	}
-	if Held(g, kvcache.Full{}, prompt, output, 1000) != 0 {
+	if Held(g, kvcache.Full(), prompt, output, 1000) != 0 {
 		t.Error("a sequence fits 1000 bytes")
 	}
 }

@@ -124,14 +124,17 @@ func RunPlan(m PlanModel, o PlanOptions) (*Plan, error) {
 			return nil, fmt.Errorf("bench: a context of %d tokens: want %d to the model's %d", context, o.Ratio*16, c.MaxPositions)
 		}
 		kept := context / o.Ratio
-		snap := kvcache.SnapStream{Sink: 4, Recent: kept/2 - 4, TopK: kept - kept/2, Obs: 64, Pool: 7}
+		snap, err := kvcache.Parse(fmt.Sprintf("snapstream:sink=4,recent=%d,topk=%d", kept/2-4, kept-kept/2))
+		if err != nil {
+			return nil, err
+		}
 		p.Rows = append(p.Rows, PlanRow{Context: context, Compressed: kept,
-			Full: p.batch(g, context, kvcache.Full{}), SnapStream: p.batch(g, context, snap)})
+			Full: p.batch(g, context, kvcache.Full()), SnapStream: p.batch(g, context, snap)})
 	}
 	return p, nil
 }
 
-func (p *Plan) batch(g kvcache.Geometry, context int, policy kvcache.Policy) PlanBatch {
+func (p *Plan) batch(g kvcache.Geometry, context int, policy *kvcache.Policy) PlanBatch {
 	b := PlanBatch{Policy: policy.Spec(), Bytes: kvcache.ResidentBytes(g, context, context, policy)}
 	if each := p.CacheBytes / b.Bytes; each > 0 {
 		b.Most = p.Sockets * int(each)

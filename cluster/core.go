@@ -36,7 +36,7 @@ type core struct {
 	dpid       *actor.PID
 	batcher    *batcher.Batcher
 	stepper    *stepper
-	policy     kvcache.Policy
+	policy     *kvcache.Policy
 	geometry   kvcache.Geometry
 	recoveries atomic.Uint64 // placements withdrawn because something went wrong
 	most       atomic.Int64  // cache bytes of the largest placement that served

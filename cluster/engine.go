@@ -67,7 +67,7 @@ func (c *core) CacheBytes(policy string, prompt, output int) (bytes, full int64)
 		}
 	}
 	tokens := prompt + max(output, 1) - 1
-	return kvcache.ResidentBytes(c.geometry, prompt, tokens, p), kvcache.ResidentBytes(c.geometry, prompt, tokens, kvcache.Full{})
+	return kvcache.ResidentBytes(c.geometry, prompt, tokens, p), kvcache.ResidentBytes(c.geometry, prompt, tokens, kvcache.Full())
 }
 
 // refusal turns the batcher's answer into the API's typed errors.

@@ -99,7 +99,7 @@ func ParsePolicies(list []string) ([]Policy, error) {
 // attention and for policies of other servers.
 func budgetOf(spec string) int {
 	p, err := kvcache.Parse(spec)
-	if err != nil || p.Identity() {
+	if err != nil || p.RebuildsByPrefill() {
 		return 0
 	}
 	return p.Slots(1<<24, 1<<24)

@@ -54,7 +54,7 @@ func RunTogether(ctx context.Context, tok *tokenizer.Tokenizer, g Source, store 
 		if err != nil {
 			return nil, err
 		}
-		if p.Identity() {
+		if p.RebuildsByPrefill() {
 			whole++
 		}
 		if cfg.Policies[i].Spec = p.Spec(); whole > 1 {
@@ -196,7 +196,7 @@ func (w *together) answer(ctx context.Context, a *alone.Socket, j job, policies 
 	bySeq := map[uint64]*continuation{}
 	for i, p := range policies {
 		answers[i].seq = seq // full attention is the prompt's own sequence
-		if p.Spec != (kvcache.Full{}).Spec() {
+		if p.Spec != kvcache.Full().Spec() {
 			specs = append(specs, p.Spec)
 			answers[i].seq = uint64(seq + len(specs))
 			all = append(all, answers[i].seq)

@@ -3,8 +3,10 @@ package kvcache
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 )
 
 var (
@@ -25,7 +27,8 @@ var (
 // are all free is unmapped at once, so the resident memory of the arena stays
 // below the largest ledger figure since (on Linux plus less than a huge page, 2 MiB,
 // per block size), and falls when sequences end. Blocks of different sizes come from
-// different slabs.
+// different slabs. A block may have several holders (Retain): it is counted once, and comes
+// back when the last releases it.
 //
 // One owner allocates and frees; every method may be called from any goroutine.
 type Arena struct {
@@ -35,20 +38,24 @@ type Arena struct {
 	mapped atomic.Int64
 	given  atomic.Int64 // bytes unmapped since the start
 
-	mu      sync.Mutex
-	classes []*class
-	closed  bool
+	mu       sync.Mutex
+	classes  []*class
+	shared   int64 // bytes of blocks with several holders
+	segments map[*Segment]bool
+	closed   bool
 }
 
 // Stats are figures of one moment, each in bytes unless it says otherwise.
 type Stats struct {
-	Budget   int64 // the ledger never passes it
-	Used     int64 // blocks that are out, and charged tables
-	Peak     int64 // the largest Used so far
-	Mapped   int64 // address space of all slabs; pages not yet touched are not resident
-	Returned int64 // address space given back to the system since the start
-	Blocks   int   // blocks that are out
-	Slabs    int   // slabs mapped
+	Budget    int64 // the ledger never passes it
+	Used      int64 // blocks that are out, and charged tables: each once
+	Shared    int64 // of Used, blocks that several hold
+	Evictable int64 // of Used, blocks that only segments hold: what releasing these would free
+	Peak      int64 // the largest Used so far
+	Mapped    int64 // address space of all slabs; pages not yet touched are not resident
+	Returned  int64 // address space given back to the system since the start
+	Blocks    int   // blocks that are out
+	Slabs     int   // slabs mapped
 }
 
 // NewArena makes an arena that hands out at most budget bytes. It maps no
@@ -74,6 +81,12 @@ func (a *Arena) Stats() Stats {
 	for _, c := range a.classes {
 		s.Slabs += len(c.slabs)
 		s.Blocks += c.out
+	}
+	s.Shared = a.shared
+	for b, n := range a.cached() {
+		if c := a.class(b.size); c.holders(unsafe.Slice(b.at, b.size)) == n {
+			s.Evictable += int64(b.size)
+		}
 	}
 	return s
 }
@@ -123,9 +136,28 @@ func (a *Arena) take(size, n int) ([][]byte, error) {
 	return blocks, nil
 }
 
-// Release takes back blocks that Alloc handed out. Their contents are gone and
-// their memory may be unmapped: touching them afterwards is a fault. A block
-// that the arena does not know, or that is free already, is a panic.
+// Retain makes the caller a holder of blocks that others hold, and returns a list of its own.
+func (a *Arena) Retain(blocks [][]byte) [][]byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, b := range blocks {
+		if a.class(len(b)).hold(b) == 1 {
+			a.shared += int64(len(b))
+		}
+	}
+	return slices.Clone(blocks)
+}
+
+// IsShared says whether a block has several holders.
+func (a *Arena) IsShared(b []byte) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.class(len(b)).holders(b) > 1
+}
+
+// Release gives up blocks that Alloc handed out or Retain took. When nobody else holds one
+// its contents are gone and its memory may be unmapped: touching it afterwards is a fault.
+// A block that the arena does not know, or that is free already, is a panic.
 func (a *Arena) Release(blocks [][]byte) {
 	if len(blocks) == 0 {
 		return
@@ -133,17 +165,24 @@ func (a *Arena) Release(blocks [][]byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i, b := range blocks {
-		a.put(a.class(len(b)), blocks[i:i+1])
-		a.used.Add(-int64(len(b)))
+		switch a.put(a.class(len(b)), blocks[i:i+1]) {
+		case 0:
+			a.used.Add(-int64(len(b)))
+		case 1:
+			a.shared -= int64(len(b))
+		}
 	}
 }
 
-func (a *Arena) put(c *class, blocks [][]byte) {
+// put gives up blocks, and says how many holders the last of them still has.
+func (a *Arena) put(c *class, blocks [][]byte) (left int32) {
 	for _, b := range blocks {
-		shrunk := c.put(b)
+		var shrunk int64
+		left, shrunk = c.put(b)
 		a.mapped.Add(-shrunk)
 		a.given.Add(shrunk)
 	}
+	return left
 }
 
 // Charge books bytes that lie elsewhere but belong to the cache (slot tables),

@@ -10,7 +10,7 @@ type Geometry struct {
 	Layout  tensor.KVLayout
 
 	// Windows has the sliding window of each layer in tokens, 0 for one that attends to
-	// everything; nil: all do. See Window.
+	// everything; nil: all do. See window.go.
 	Windows []int
 
 	// Chunk is how many prompt tokens a step reads at most, 0: any number. While a
@@ -54,11 +54,10 @@ func (g Geometry) TokenBytes() int64 {
 // PrefillBytes is the most that a socket holds for a sequence of which `tokens` prompt
 // tokens were read, when the socket has `heads` KV heads of every layer. Prefill
 // attends to the whole prompt under every policy, but for layers with a window.
-func PrefillBytes(g Geometry, heads, tokens int, p Policy) int64 {
+func PrefillBytes(g Geometry, heads, tokens int, p *Policy) int64 {
 	blocks := int64(0)
-	rules, layers := g.rules(p)
-	for i, r := range rules {
-		blocks += layers[i] * g.promptBlocks(r, tokens)
+	for _, r := range g.rules(p) {
+		blocks += r.layers * g.promptBlocks(r, tokens)
 	}
 	return blockBytes(g, blocks*int64(heads))
 }
@@ -66,10 +65,10 @@ func PrefillBytes(g Geometry, heads, tokens int, p Policy) int64 {
 // promptBlocks are those of one head of a layer under rule r, at most, while a prompt is
 // read: of a layer with a window, what a step reads and the ring before it, neither of
 // which need begin with a block.
-func (g Geometry) promptBlocks(r Policy, tokens int) int64 {
+func (g Geometry) promptBlocks(r rule, tokens int) int64 {
 	all := blocksOf(tokens)
-	if w, ok := r.(Window); ok && g.Chunk > 0 {
-		return min(all, blocksOf(w.ring())+blocksOf(g.Chunk)+1)
+	if r.window > 0 && g.Chunk > 0 {
+		return min(all, blocksOf(windowRing(r.window))+blocksOf(g.Chunk)+1)
 	}
 	return all
 }
@@ -78,17 +77,17 @@ func (g Geometry) promptBlocks(r Policy, tokens int) int64 {
 // in its cache (or reserved by the step that is running), `prompt` of which were
 // there at the end of prefill. All KV heads of all layers, slot tables and the
 // rows that Rollback would need included.
-func ResidentBytes(g Geometry, prompt, tokens int, p Policy) int64 {
+func ResidentBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 	var bytes int64
 	undo := false
-	rules, layers := g.rules(p)
-	for i, r := range rules {
-		if layers[i] == 0 {
-			continue
+	for _, r := range g.rules(p) {
+		slots := r.Slots(prompt, tokens)
+		table := blocksOf(slots) * tableBytes(r.Policy)
+		for _, plane := range g.planesOf(r.Policy) {
+			table += int64(plane.size) * int64(plane.room(slots))
 		}
-		blocks := layers[i] * int64(g.KVHeads) * blocksOf(r.Slots(prompt, tokens))
-		bytes += blockBytes(g, blocks) + blocks*(tableBytes(r)+halfBytes(g, r))
-		undo = undo || overwrites(r, prompt, tokens)
+		bytes += r.layers * int64(g.KVHeads) * table
+		undo = undo || overwrites(r.Policy, prompt, tokens)
 	}
 	if undo {
 		bytes += blockBytes(g, undoBlocks(int64(g.Layers)*int64(g.KVHeads), 1))
@@ -97,46 +96,37 @@ func ResidentBytes(g Geometry, prompt, tokens int, p Policy) int64 {
 }
 
 // HandoverBytes is the peak on the owner while a prompt of `prompt` tokens is
-// handed over, when `heads` of the KV heads were read on the owner itself. Under
-// an identity policy their blocks are adopted; otherwise, and in layers with a window,
+// handed over, when `heads` of the KV heads were read on the owner itself. Under a policy
+// that keeps every token their blocks are adopted; otherwise, and in layers with a window,
 // the kept rows are copied beside them.
-func HandoverBytes(g Geometry, heads, prompt int, p Policy) int64 {
+func HandoverBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 	bytes := ResidentBytes(g, prompt, prompt, p)
-	rules, layers := g.rules(p)
-	for i, r := range rules {
-		if !r.Identity() {
-			bytes += blockBytes(g, layers[i]*int64(heads)*g.promptBlocks(r, prompt))
+	for _, r := range g.rules(p) {
+		if !r.KeepsAll() {
+			bytes += blockBytes(g, r.layers*int64(heads)*g.promptBlocks(r, prompt))
 		}
 	}
 	return bytes
 }
 
 // overwrites says whether some token up to `tokens` has taken the slot of another.
-func overwrites(p Policy, prompt, tokens int) bool {
+func overwrites(p *Policy, prompt, tokens int) bool {
 	return tokens-prompt > p.Slots(prompt, tokens)-p.Slots(prompt, prompt)
 }
 
 // tableBytes is what the slot table of one block takes beside it.
-func tableBytes(p Policy) int64 {
-	if p.Identity() {
+func tableBytes(p *Policy) int64 {
+	if p.KeepsAll() {
 		return 0
 	}
-	n, needs := int64(4*tensor.BlockSlots), p.Needs()
-	if needs.DecodeAttention {
+	n := int64(4 * tensor.BlockSlots)
+	if p.Scored() {
 		n += 4 * tensor.BlockSlots
 	}
-	if needs.CachePositions {
+	if p.cachePositions {
 		n += 4 * tensor.BlockSlots
 	}
 	return n
-}
-
-// halfBytes is what the rotate-half cache of one block takes.
-func halfBytes(g Geometry, p Policy) int64 {
-	if !p.Needs().HalfKeys {
-		return 0
-	}
-	return int64(g.Layout.HalfBytes())
 }
 
 func blocksOf(slots int) int64 { return int64(slots+tensor.BlockSlots-1) / tensor.BlockSlots }

@@ -6,7 +6,8 @@
 // of the token in each slot. A [Policy] says which slots a sequence keeps at the
 // end of prefill, which slot the next token takes, and which slots a query
 // reads. What a sequence will cost is known before it is admitted:
-// [PrefillBytes], [ResidentBytes] and [HandoverBytes] are exact to the byte.
+// [PrefillBytes], [ResidentBytes] and [HandoverBytes] are exact to the byte. Blocks are
+// counted by reference: a [Segment] is a run of them that several stores read.
 //
 // The life of a sequence:
 //
@@ -16,7 +17,7 @@
 //	end of prefill, on the socket that owns the sequence:
 //	    o := NewStore(arena, geometry, policy)
 //	    o.Open(prompt, Span{lo, hi})       all the bytes that the hand-over needs
-//	    own heads:     o.Adopt(s, head) when policy.Identity(), else o.Keep(s, layer, head, kept)
+//	    own heads:     o.Adopt(s, head) when policy.KeepsAll(), else o.Keep(s, layer, head, kept)
 //	    other heads:   o.Import(layer, head, firstSlot, rows)
 //	    o.Seal(); s.Release()
 //	and on the others:
@@ -24,7 +25,8 @@
 //	decode, on the owner:
 //	    per step:  o.Reserve(o.Tokens()+1); o.Write(...) ...; o.Commit(1)
 //
-// A step is repeated by writing the same tokens again: until Commit that changes
-// nothing. [Store.Rollback] returns to the last Commit, also when a ring slot
-// was overwritten meanwhile.
+// A step is repeated by writing its tokens again: until Commit that undoes what it wrote.
+// [Store.Rollback] returns to the last Commit, also when a ring slot was overwritten
+// meanwhile. A step may have several tokens and commit fewer: the bits are those of one
+// token a step ([Store.Together]).
 package kvcache

@@ -1,20 +1,9 @@
 package kvcache
 
-// Full keeps every token, in the slot of its position.
-type Full struct{}
+// full keeps every token, in the slot of its position, and reads them all.
+var full = methodFull.of()
 
-func (Full) Name() string                             { return "full" }
-func (Full) Spec() string                             { return "full" }
-func (Full) Needs() Needs                             { return Needs{} }
-func (Full) Identity() bool                           { return true }
-func (Full) Slots(_, tokens int) int                  { return tokens }
-func (Full) Write(_ *Head, pos int) int               { return pos }
-func (Full) Read(*Head, []float32, []uint64) []uint64 { return nil }
+var methodFull = method{name: "full", parts: func([]int) Parts { return Parts{} }}
 
-func (Full) Keep(e *Evidence) Kept {
-	kept := make([]int32, e.Prompt)
-	for i := range kept {
-		kept[i] = int32(i)
-	}
-	return Kept{Positions: kept}
-}
+// Full is the policy that keeps and reads every token.
+func Full() *Policy { return full }

@@ -1,83 +1,56 @@
 package kvcache
 
-import "fmt"
-
-// H2O keeps heavy hitters: the Recent newest tokens, and the TopK others that
-// received most attention, summed over all queries so far (H2O, arXiv
-// 2306.14048).
+// h2o keeps heavy hitters: the newest tokens, and the topk others that received most
+// attention, summed over all queries so far (H2O, arXiv 2306.14048).
 //
-// Step false: one cut at the end of prefill; decode then turns the ring of the
-// recent tokens and leaves the heavy hitters alone (slots [ring | top-K]).
-// Step true: the original, which goes on counting in decode: each new token
-// takes the slot of the token outside the recent window that has the least
-// attention so far.
-type H2O struct {
-	Recent, TopK int
-	Step         bool
-}
-
-// Name implements Policy.
-func (s H2O) Name() string { return "h2o" }
-
-// Spec implements Policy.
-func (s H2O) Spec() string {
-	step := 0
-	if s.Step {
-		step = 1
+// step=0: one cut at the end of prefill; decode then turns the ring of the recent tokens
+// and leaves the heavy hitters alone (slots [ring | top-K]). step=1: the original, which
+// goes on counting in decode: each new token takes the slot of the token outside the recent
+// window that has the least attention so far.
+var h2o = method{"h2o", []param{size("recent", 512, 1), size("topk", 512, 0), flag("step")}, func(v []int) Parts {
+	p := Parts{Recent: v[0], TopK: v[1], Compressor: received{}, Needs: Needs{PromptAttention: true}, Eviction: Ring{0, v[0]}}
+	if v[2] == 1 {
+		p.Eviction = heavyHitters{lowest{recent: v[0], size: v[0] + v[1]}}
 	}
-	return fmt.Sprintf("h2o:recent=%d,topk=%d,step=%d", s.Recent, s.TopK, step)
-}
+	return p
+}}
 
-// Needs implements Policy.
-func (s H2O) Needs() Needs { return Needs{PromptAttention: true, DecodeAttention: s.Step} }
+// received scores a token by the attention that it received from the whole prompt.
+type received struct{}
 
-// Identity implements Policy.
-func (s H2O) Identity() bool { return false }
+func (received) Score(s *Statistics) []float32 { return s.Attention }
 
-func (s H2O) cut() SnapStream { return SnapStream{Recent: s.Recent, TopK: s.TopK} }
+// heavyHitters evicts the token with the least attention so far.
+type heavyHitters struct{ lowest }
 
-// Slots implements Policy.
-func (s H2O) Slots(prompt, tokens int) int {
-	if s.Step {
-		return min(tokens, s.Recent+s.TopK)
-	}
-	return s.cut().Slots(prompt, tokens)
-}
-
-// Keep implements Policy.
-func (s H2O) Keep(e *Evidence) Kept {
-	if s.Step {
-		return keepScored(e, e.Attention, s.Recent, s.Recent+s.TopK)
-	}
-	kept := s.cut().stream().Keep(e)
-	if k := s.cut().validTopK(e.Prompt); k > 0 {
-		kept.Positions = append(kept.Positions, topK(e.Attention, 0, e.Prompt-s.Recent, k)...)
-	}
-	return kept
-}
-
-// Write implements Policy.
-func (s H2O) Write(h *Head, pos int) int {
-	if s.Step {
-		return evictLowest(h, pos, s.Recent, s.Recent+s.TopK)
-	}
-	return s.cut().Write(h, pos)
-}
-
-// Read implements Policy: every slot.
-func (s H2O) Read(*Head, []float32, []uint64) []uint64 { return nil }
-
-// Observe implements Observer: attention accumulates.
-func (s H2O) Observe(h *Head, attention []float32) {
-	if !s.Step {
-		return
-	}
+// Observe implements Scored: attention accumulates.
+func (heavyHitters) Observe(h *Head, attention []float32) {
 	for slot, a := range attention {
 		h.Scores[slot] += a
 	}
 }
 
-func parseH2O(p *params) (Policy, error) {
-	s := H2O{Recent: p.size("recent", 512, 1), TopK: p.size("topk", 512, 0), Step: p.flag("step")}
-	return s, p.done()
+// lowest evicts the token with the lowest score among those older than the last recent-1;
+// the oldest of equals goes.
+type lowest struct{ recent, size int }
+
+// Slots implements Eviction.
+func (l lowest) Slots(tokens int) int { return min(tokens, l.size) }
+
+// Slot implements Eviction: the next free one, or that of the lowest.
+func (l lowest) Slot(h *Head, pos int) int {
+	if pos < l.size {
+		return pos
+	}
+	best := -1
+	for slot, score := range h.Scores[:l.size] {
+		at := h.Positions[slot]
+		if int(at) > pos-l.recent {
+			continue
+		}
+		if best < 0 || score < h.Scores[best] || score == h.Scores[best] && at < h.Positions[best] {
+			best = slot
+		}
+	}
+	return best
 }

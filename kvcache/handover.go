@@ -24,7 +24,7 @@ func (s *Store) Open(prompt, tokens int, adopted tensor.Span) error {
 		return errors.New("kvcache: Open of a store that is in use")
 	case prompt < 1 || tokens < prompt:
 		return fmt.Errorf("kvcache: Open with a prompt of %d and %d tokens", prompt, tokens)
-	case adopted.Hi > adopted.Lo && !s.policy.Identity():
+	case adopted.Hi > adopted.Lo && !s.policy.KeepsAll():
 		return fmt.Errorf("kvcache: policy %s moves rows, so no head can be adopted", s.policy.Name())
 	}
 	s.prompt = prompt
@@ -33,7 +33,7 @@ func (s *Store) Open(prompt, tokens int, adopted tensor.Span) error {
 		undo = int(undoBlocks(int64(len(s.tables)), 1))
 	}
 	err := s.grow(tokens, undo, func(t *table) bool {
-		return t.Index < adopted.Lo || t.Index >= adopted.Hi || !t.rule.Identity()
+		return t.Index < adopted.Lo || t.Index >= adopted.Hi || !t.rule.KeepsAll()
 	})
 	if err != nil {
 		s.prompt = 0
@@ -47,12 +47,12 @@ func (s *Store) Open(prompt, tokens int, adopted tensor.Span) error {
 	return nil
 }
 
-// Adopt moves the blocks of one KV head, all layers, from a prefill store on the
-// same arena, without a copy. from must hold exactly the prompt. Layers with a window
-// are left to Keep.
+// Adopt takes the blocks of one KV head, all layers, of a prefill store on the same arena,
+// without a copy: both stores hold them until one is released or writes. from must hold
+// exactly the prompt. Layers with a window are left to Keep.
 func (s *Store) Adopt(from *Store, head int) error {
 	switch {
-	case !s.policy.Identity():
+	case !s.policy.KeepsAll():
 		return fmt.Errorf("kvcache: policy %s moves rows, so no head can be adopted", s.policy.Name())
 	case from.arena != s.arena:
 		return errors.New("kvcache: Adopt from another arena: export the rows and import them")
@@ -61,14 +61,14 @@ func (s *Store) Adopt(from *Store, head int) error {
 	}
 	for layer := range s.g.Layers {
 		to, own := s.table(layer, head), from.table(layer, head)
-		if !to.rule.Identity() {
+		if !to.rule.KeepsAll() {
 			continue
 		}
-		if len(to.blocks) > 0 {
+		if len(to.rows()) > 0 {
 			return fmt.Errorf("kvcache: layer %d, head %d has blocks already: name it in Open's adopted heads", layer, head)
 		}
-		to.blocks, own.blocks = own.blocks, nil
-		to.n, own.n = own.n, 0
+		s.shares, from.shares = true, true
+		to.planes[rowsPlane].blocks, to.n = s.arena.Retain(own.rows()), own.n
 		for slot := range to.n {
 			to.filled[slot/64] |= 1 << (slot % 64)
 		}
@@ -87,23 +87,21 @@ func (s *Store) Keep(from *Store, layer, head int, kept Kept) error {
 		return fmt.Errorf("kvcache: %d kept slots, policy %s has %d after a prompt of %d", len(kept.Positions), to.rule.Spec(), want, s.prompt)
 	}
 	for slot, pos := range kept.Positions {
-		if pos >= int32(own.n) {
+		if pos < 0 || pos >= int32(own.n) {
 			return fmt.Errorf("kvcache: kept position %d of a prompt of %d", pos, own.n)
 		}
-		if pos >= 0 {
-			s.g.Layout.CopySlot(to.blocks[slot/tensor.BlockSlots], slot%tensor.BlockSlots, own.blocks[pos/tensor.BlockSlots], int(pos)%tensor.BlockSlots)
-			s.turnHalf(to, slot)
-		}
+		s.g.Layout.CopySlot(to.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, own.rows()[pos/tensor.BlockSlots], int(pos)%tensor.BlockSlots)
+		s.turnHalf(to, slot)
 		s.fill(to, slot, pos, scoreOf(kept, slot))
 	}
 	return nil
 }
 
 // RowBytes is the size of one row of a layer under rule p as Export writes it: position (int32), score
-// (float32, only under policies with Needs.DecodeAttention), key and value, little
+// (float32, only under Scored policies), key and value, little
 // endian.
-func RowBytes(g Geometry, p Policy) int {
-	if p.Needs().DecodeAttention {
+func RowBytes(g Geometry, p *Policy) int {
+	if p.Scored() {
 		return 8 + g.Layout.RowBytes()
 	}
 	return 4 + g.Layout.RowBytes()
@@ -111,8 +109,8 @@ func RowBytes(g Geometry, p Policy) int {
 
 // Export appends to dst, for each entry of kept (a whole answer of Keep or a run
 // of its slots), the row of that prompt position: s is a prefill store and p the
-// rule of the layer. Position -1 gives an empty row.
-func (s *Store) Export(dst []byte, p Policy, layer, head int, kept Kept) []byte {
+// rule of the layer.
+func (s *Store) Export(dst []byte, p *Policy, layer, head int, kept Kept) []byte {
 	t, size := s.table(layer, head), RowBytes(s.g, p)
 	for i, pos := range kept.Positions {
 		at := len(dst)
@@ -139,16 +137,14 @@ func (s *Store) ExportSlots(dst []byte, layer, head, lo, hi int) []byte {
 	return dst
 }
 
-func (s *Store) exportRow(dst []byte, p Policy, t *table, slot, pos int, score float32) {
+func (s *Store) exportRow(dst []byte, p *Policy, t *table, slot, pos int, score float32) {
 	binary.LittleEndian.PutUint32(dst, uint32(int32(pos)))
 	dst = dst[4:]
-	if p.Needs().DecodeAttention {
+	if p.Scored() {
 		binary.LittleEndian.PutUint32(dst, math.Float32bits(score))
 		dst = dst[4:]
 	}
-	if pos >= 0 {
-		s.g.Layout.ExportRow(dst, t.blocks[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
-	}
+	s.g.Layout.ExportRow(dst, t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
 }
 
 // Import puts rows (a whole number of them, as Export wrote them) into the slots
@@ -166,12 +162,12 @@ func (s *Store) Import(layer, head, first int, rows []byte) error {
 		return fmt.Errorf("%w: the store is not open", ErrRows)
 	case len(rows)%size != 0:
 		return fmt.Errorf("%w: %d bytes are not whole rows of %d", ErrRows, len(rows), size)
-	case first < 0 || first > slots || n > slots-first || int(blocksOf(first+n)) > len(t.blocks):
+	case first < 0 || first > slots || n > slots-first || int(blocksOf(first+n)) > len(t.rows()):
 		return fmt.Errorf("%w: slots [%d,%d) of a store with %d", ErrRows, first, first+n, slots)
 	}
 	for i := range n {
 		pos := int32(binary.LittleEndian.Uint32(rows[i*size:]))
-		if pos < -1 || int(pos) >= s.pending || t.rule.Identity() && int(pos) != first+i {
+		if pos < 0 || int(pos) >= s.pending || t.rule.KeepsAll() && int(pos) != first+i {
 			return fmt.Errorf("%w: slot %d carries position %d of %d", ErrRows, first+i, pos, s.pending)
 		}
 	}
@@ -183,10 +179,8 @@ func (s *Store) Import(layer, head, first int, rows []byte) error {
 			score = math.Float32frombits(binary.LittleEndian.Uint32(row))
 			row = row[4:]
 		}
-		if pos >= 0 {
-			s.g.Layout.ImportRow(t.blocks[slot/tensor.BlockSlots], slot%tensor.BlockSlots, row)
-			s.turnHalf(t, slot)
-		}
+		s.g.Layout.ImportRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, row)
+		s.turnHalf(t, slot)
 		s.fill(t, slot, pos, score)
 	}
 	return nil
@@ -222,13 +216,8 @@ func (s *Store) Seal() error {
 	for i := range s.tables {
 		t := &s.tables[i]
 		t.filled = nil
-		for _, pos := range t.Positions[:min(t.n, len(t.Positions))] {
-			if pos < 0 {
-				t.holes++
-			}
-		}
-		t.Tokens = s.pending
-		t.index(s.pending)
+		t.countEvicted(s.pending)
+		s.extendIndex(t, 0, t.n)
 	}
 	s.tokens, s.pending, s.sealed = s.pending, 0, true
 	return nil

@@ -9,23 +9,21 @@ import (
 )
 
 // policies is the table that every policy joins: it inherits all the tests below.
-var policies = []Policy{
-	Full{},
-	Streaming{Sink: 4, Recent: 60},
-	Streaming{Sink: 0, Recent: 1},
-	Streaming{Sink: 3, Recent: 130},
-	SnapKV{TopK: 40, Obs: 8, Pool: 5},
-	SnapStream{Sink: 4, Recent: 30, TopK: 33, Obs: 8, Pool: 7},
-	SnapStream{Sink: 0, Recent: 1, TopK: 5, Obs: 70, Pool: 1},
-	Sage(4, 20, 40),
-	H2O{Recent: 30, TopK: 30},
-	H2O{Recent: 30, TopK: 30, Step: true},
-	TOVA{Size: 64},
-	Relative{Policy: Streaming{Sink: 4, Recent: 60}},
-	Relative{Policy: SnapStream{Sink: 4, Recent: 30, TopK: 33, Obs: 8, Pool: 7}, Half: true},
-	Relative{Policy: H2O{Recent: 30, TopK: 30, Step: true}, Half: true},
-	lowest{Size: 70},
-	keepEven{Recent: 66},
+var policies = []*Policy{
+	Full(),
+	Streaming(4, 60),
+	Streaming(0, 1),
+	Streaming(3, 130),
+	snapKV.of(40, 8, 5),
+	snapStream.of(4, 30, 33, 8, 7),
+	snapStream.of(0, 1, 5, 70, 1),
+	sage.of(4, 20, 40),
+	h2o.of(30, 30, 0),
+	h2o.of(30, 30, 1),
+	tova.of(64),
+	Streaming(4, 60).AtCachePositions(false),
+	snapStream.of(4, 30, 33, 8, 7).AtCachePositions(true),
+	h2o.of(30, 30, 1).AtCachePositions(true),
 }
 
 var small = Geometry{Layers: 2, KVHeads: 3, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 16, VDim: 8}}
@@ -111,8 +109,8 @@ func read(t testing.TB, a *Arena, g Geometry, heads tensor.Span, prompt, chunk i
 	return s
 }
 
-func evidence(s *Store, layer, head int) *Evidence {
-	e := EvidenceOf(s, layer, head)
+func statistics(s *Store, layer, head int) *Statistics {
+	e := StatisticsOf(s, layer, head)
 	e.Scale, e.Queries, e.Attention = 0.25, make([]float32, e.Prompt*s.g.group()*s.g.Layout.KDim), make([]float32, e.Prompt)
 	for i := range e.Queries {
 		e.Queries[i] = float32(i%13)/13 - 0.5
@@ -125,11 +123,11 @@ func evidence(s *Store, layer, head int) *Evidence {
 
 // handOver takes a prompt from the sockets that read it (stores; owner is one of
 // them) to the owner. It returns the owner's peak bytes.
-func handOver(p Policy, stores []*Store, owner int) (*Store, int64, error) {
+func handOver(p *Policy, stores []*Store, owner int) (*Store, int64, error) {
 	own := stores[owner]
 	o := NewStore(own.arena, own.g, p)
 	adopted := tensor.Span{}
-	if p.Identity() {
+	if p.KeepsAll() {
 		adopted = own.Heads()
 	}
 	prompt := own.Tokens()
@@ -139,17 +137,17 @@ func handOver(p Policy, stores []*Store, owner int) (*Store, int64, error) {
 	peak := o.Bytes() + own.Bytes()
 	for i, s := range stores {
 		for head := s.heads.Lo; head < s.heads.Hi; head++ {
-			if i == owner && p.Identity() {
+			if i == owner && p.KeepsAll() {
 				if err := o.Adopt(s, head); err != nil {
 					return nil, 0, err
 				}
 			}
 			for layer := range s.g.Layers {
 				p := s.g.Rule(layer, p)
-				if i == owner && p.Identity() {
+				if i == owner && p.KeepsAll() {
 					continue
 				}
-				kept := p.Keep(evidence(s, layer, head))
+				kept := p.Keep(statistics(s, layer, head))
 				if i == owner {
 					if err := o.Keep(s, layer, head, kept); err != nil {
 						return nil, 0, err
@@ -175,82 +173,7 @@ func handOver(p Policy, stores []*Store, owner int) (*Store, int64, error) {
 	return o, peak, o.Seal()
 }
 
-// lowest stands for H2O and TOVA: scores are shipped with the rows, observed
-// in decode, and choose the slot, differently in every head.
-type lowest struct{ Size int }
-
-func (e lowest) Name() string            { return "lowest" }
-func (e lowest) Spec() string            { return fmt.Sprintf("lowest:size=%d", e.Size) }
-func (e lowest) Needs() Needs            { return Needs{DecodeAttention: true, PromptAttention: true} }
-func (e lowest) Identity() bool          { return false }
-func (e lowest) Slots(_, tokens int) int { return min(tokens, e.Size) }
-func (e lowest) Read(*Head, []float32, []uint64) []uint64 {
-	return nil
-}
-
-func (e lowest) Keep(ev *Evidence) Kept {
-	var k Kept
-	for i := range e.Slots(ev.Prompt, ev.Prompt) {
-		pos := ev.Prompt - 1 - i
-		k.Positions = append(k.Positions, int32(pos))
-		k.Scores = append(k.Scores, attentionOf(ev.Head, pos))
-	}
-	return k
-}
-
-func (e lowest) Write(h *Head, pos int) int {
-	if pos < e.Size {
-		return pos
-	}
-	best := 0
-	for slot, score := range h.Scores[:e.Size] {
-		if score < h.Scores[best] {
-			best = slot
-		}
-	}
-	return best
-}
-
-func (e lowest) Observe(h *Head, attention []float32) {
-	for slot, a := range attention {
-		h.Scores[slot] += a
-	}
-}
-
 func attentionOf(head, pos int) float32 { return float32((pos*37+head*101)%97) + 1 }
-
-// keepEven leaves holes: every fifth slot of the ring is empty at first, and
-// behind the ring only the older tokens of even position stay.
-type keepEven struct{ Recent int }
-
-func (e keepEven) Name() string   { return "even" }
-func (e keepEven) Spec() string   { return fmt.Sprintf("even:recent=%d", e.Recent) }
-func (e keepEven) Needs() Needs   { return Needs{} }
-func (e keepEven) Identity() bool { return false }
-func (e keepEven) Slots(prompt, tokens int) int {
-	return min(tokens, e.Recent) + max(0, prompt-e.Recent)
-}
-func (e keepEven) Write(_ *Head, pos int) int { return pos % e.Recent }
-func (e keepEven) Read(*Head, []float32, []uint64) []uint64 {
-	return nil
-}
-
-func (e keepEven) Keep(ev *Evidence) Kept {
-	k := Kept{Positions: make([]int32, e.Slots(ev.Prompt, ev.Prompt))}
-	for pos := max(0, ev.Prompt-e.Recent); pos < ev.Prompt; pos++ {
-		k.Positions[pos%e.Recent] = int32(pos)
-		if pos%5 == 4 {
-			k.Positions[pos%e.Recent] = -1
-		}
-	}
-	for pos := range ev.Prompt - e.Recent {
-		k.Positions[e.Recent+pos] = int32(pos)
-		if pos%2 == 1 {
-			k.Positions[e.Recent+pos] = -1
-		}
-	}
-	return k
-}
 
 func mustBudget(t testing.TB, err error) {
 	t.Helper()

@@ -10,7 +10,7 @@ import "shoal/tensor"
 // tree ([tensor.CombineTree]). So sockets may own any units (SnapStream, arXiv
 // 2511.03092, section 4.2: scores are all-reduced).
 
-// count is See for one unit of latent attention: q[i*ldq:] is [Group/Units][KDim].
+// count is Observe for one unit of latent attention: q[i*ldq:] is [Group/Units][KDim].
 func (o *Observation) count(layer, unit, pos, n int, q []float32, ldq int, scale float32, blocks [][]byte, s *tensor.AttnScratch) {
 	at, g := o.index(layer, unit)*o.prompt, o.g.group()/o.g.Units
 	if o.attention != nil {
@@ -23,8 +23,8 @@ func (o *Observation) count(layer, unit, pos, n int, q []float32, ldq int, scale
 
 // PartFloats is the size of what [Observation.Parts] gives for one tree node of one
 // layer: what the sockets sum up before the owner may ask the policy.
-func PartFloats(g Geometry, p Policy, prompt int) int {
-	n, floats := p.Needs(), 0
+func PartFloats(g Geometry, p *Policy, prompt int) int {
+	n, floats := p.Needs, 0
 	if g.Units > 0 && n.Window > 0 {
 		floats += prompt
 	}
@@ -53,10 +53,10 @@ func (o *Observation) Parts(layer int, nodes []tensor.Span, parts [][]float32) {
 	}
 }
 
-// EvidenceOfSum is what Keep may look at for a layer of latent attention: the prompt's
+// StatisticsOfSum is what a compressor may read of a layer of latent attention: the prompt's
 // rows in from, and the sum of all sockets' Parts (nil when p needs none).
-func EvidenceOfSum(from *Store, layer int, p Policy, scale float32, sum []float32) *Evidence {
-	e, n := EvidenceOf(from, layer, 0), p.Needs()
+func StatisticsOfSum(from *Store, layer int, p *Policy, scale float32, sum []float32) *Statistics {
+	e, n := StatisticsOf(from, layer, 0), p.Needs
 	e.Scale = scale
 	if n.Window > 0 {
 		e.Votes, sum = sum[:e.Prompt], sum[e.Prompt:]

@@ -6,10 +6,33 @@ import (
 	"shoal/tensor"
 )
 
-// Observation gathers on one socket, while a prompt is read, what its policy
-// wants to look at when the prompt is complete: the queries of the observation
-// window and the attention that prompt tokens receive, for the KV heads of that
-// socket. Different (layer, head) pairs may be fed concurrently.
+// Statistics are what a compressor may read, of one head of one layer.
+type Statistics struct {
+	Layer, Head int
+	Prompt      int // tokens in the prompt
+
+	// Queries are those of the observation window, [window][group][KDim] after
+	// RoPE; window = min(Needs.Window, Prompt). Scale multiplies a score.
+	Queries []float32
+	Group   int
+	Scale   float32
+	// Votes, of latent attention instead of Queries: what the window's queries pay to
+	// each prompt token, summed over them and all query heads, [Prompt].
+	Votes []float32
+	// Attention received by each prompt token, [Prompt]; nil unless asked for.
+	Attention []float32
+	// votes are windowVotes of `voted` queries, when Vote was called.
+	votes []float32
+	voted int
+
+	// Layout and Blocks give the keys of the prompt: slot = position.
+	Layout tensor.KVLayout
+	Blocks [][]byte
+}
+
+// Observation gathers on one socket, while a prompt is read, what compressors read when
+// the prompt is complete: the queries of the observation window and the attention that
+// prompt tokens receive, for the KV heads of that socket. Different (layer, head) pairs may be fed concurrently.
 //
 // In latent attention the sockets divide the query heads of the one KV head, so what
 // is gathered of a unit of them is a part of a sum (see [Observation.Parts]). Queries
@@ -19,7 +42,6 @@ type Observation struct {
 	arena  *Arena
 	g      Geometry
 	heads  tensor.Span
-	policy Policy
 	prompt int
 	at     []int // of each layer among those without a window; -1: it has one
 	first  int   // position of the first query of the window
@@ -30,10 +52,13 @@ type Observation struct {
 	attention []float32 // (layer, head or unit, prompt)
 }
 
-// EvidenceBytes is what an Observation takes on a socket with `heads` KV heads
-// (or units) of every layer, for a prompt of `prompt` tokens.
-func EvidenceBytes(g Geometry, heads, prompt int, p Policy) int64 {
-	n := p.Needs()
+// StatisticsBytes is what an Observation for policy p takes on a socket with `heads` KV
+// heads (or units) of every layer, for a prompt of `prompt` tokens.
+func StatisticsBytes(g Geometry, heads, prompt int, p *Policy) int64 {
+	return statisticsBytes(g, heads, prompt, p.Needs)
+}
+
+func statisticsBytes(g Geometry, heads, prompt int, n Needs) int64 {
 	floats := min(n.Window, prompt) * g.group() * g.Layout.KDim
 	if g.Units > 0 {
 		if floats = 0; n.Window > 0 {
@@ -43,32 +68,30 @@ func EvidenceBytes(g Geometry, heads, prompt int, p Policy) int64 {
 	if n.PromptAttention {
 		floats += prompt
 	}
-	_, layers := g.rules(p)
-	return 4 * int64(floats) * layers[0] * int64(heads)
+	return 4 * int64(floats) * int64(g.unwindowed()) * int64(heads)
 }
 
-// NewObservation charges the arena; nil without an error when the policy wants
-// nothing. Errors wrap ErrBudget.
-func NewObservation(a *Arena, g Geometry, heads tensor.Span, p Policy, prompt int) (*Observation, error) {
-	bytes := EvidenceBytes(g, heads.Hi-heads.Lo, prompt, p)
+// NewObservation charges the arena; nil without an error when nothing is needed. Errors
+// wrap ErrBudget.
+func NewObservation(a *Arena, g Geometry, heads tensor.Span, n Needs, prompt int) (*Observation, error) {
+	bytes := statisticsBytes(g, heads.Hi-heads.Lo, prompt, n)
 	if bytes == 0 {
 		return nil, nil
 	}
 	if err := a.Charge(bytes); err != nil {
 		return nil, fmt.Errorf("observing a prompt of %d tokens: %w", prompt, err)
 	}
-	n := p.Needs()
 	at, layers := make([]int, g.Layers), 0
 	for i := range at {
 		at[i] = -1
-		if _, windowed := g.Rule(i, p).(Window); !windowed {
+		if g.window(i) == 0 {
 			at[i] = layers
 			layers++
 		}
 	}
 	tables := layers * (heads.Hi - heads.Lo)
 	window := min(n.Window, prompt)
-	o := &Observation{arena: a, g: g, heads: heads, policy: p, prompt: prompt, at: at, first: prompt - window, charge: bytes}
+	o := &Observation{arena: a, g: g, heads: heads, prompt: prompt, at: at, first: prompt - window, charge: bytes}
 	switch {
 	case g.Units == 0:
 		o.queries = make([]float32, tables*window*g.group()*g.Layout.KDim)
@@ -90,9 +113,9 @@ func (o *Observation) window(layer, head int) []float32 {
 	return o.queries[o.index(layer, head)*n:][:n]
 }
 
-// See notes the queries of n tokens from position pos on, whose keys are in
+// Observe notes the queries of n tokens from position pos on, whose keys are in
 // blocks already: q[i*ldq:] is [Group][KDim] of token i.
-func (o *Observation) See(layer, head, pos, n int, q []float32, ldq int, scale float32, blocks [][]byte, s *tensor.AttnScratch) {
+func (o *Observation) Observe(layer, head, pos, n int, q []float32, ldq int, scale float32, blocks [][]byte, s *tensor.AttnScratch) {
 	if o.at[layer] < 0 {
 		return
 	}
@@ -110,9 +133,9 @@ func (o *Observation) See(layer, head, pos, n int, q []float32, ldq int, scale f
 	}
 }
 
-// Evidence is what Keep may look at for one head of the prompt in from.
-func (o *Observation) Evidence(from *Store, layer, head int, scale float32) *Evidence {
-	e := EvidenceOf(from, layer, head)
+// Statistics is what a compressor may read of one head of the prompt in from.
+func (o *Observation) Statistics(from *Store, layer, head int, scale float32) *Statistics {
+	e := StatisticsOf(from, layer, head)
 	if o == nil || o.at[layer] < 0 {
 		return e
 	}
@@ -123,9 +146,9 @@ func (o *Observation) Evidence(from *Store, layer, head int, scale float32) *Evi
 	return e
 }
 
-// EvidenceOf is the evidence for policies that need no observation.
-func EvidenceOf(s *Store, layer, head int) *Evidence {
-	return &Evidence{Layer: layer, Head: head, Prompt: s.Tokens(), Group: s.g.group(), Layout: s.g.Layout, Blocks: s.Blocks(layer, head)}
+// StatisticsOf is what a compressor may read that needs no observation.
+func StatisticsOf(s *Store, layer, head int) *Statistics {
+	return &Statistics{Layer: layer, Head: head, Prompt: s.Tokens(), Group: s.g.group(), Layout: s.g.Layout, Blocks: s.Blocks(layer, head)}
 }
 
 // Release gives the bytes back; a second one, or one of nil, does nothing.

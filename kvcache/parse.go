@@ -3,6 +3,7 @@ package kvcache
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,126 +15,135 @@ var ErrPolicy = errors.New("kvcache: bad cache policy")
 // maxSlots bounds every size in a spec: more slots than any context has.
 const maxSlots = 1 << 24
 
-// registered are the policies that Parse knows: those that work from prefill to decode.
-var registered = []struct {
-	name  string
-	usage string
-	parse func(*params) (Policy, error)
-}{
-	{"full", "full", func(p *params) (Policy, error) { return Full{}, p.done() }},
-	{"streaming", "streaming:sink=4,recent=1020", parseStreaming},
-	{"snapkv", "snapkv:topk=960,obs=64,pool=7", parseSnapKV},
-	{"snapstream", "snapstream:sink=4,recent=1020,topk=1024,obs=64,pool=7", parseSnapStream},
-	{"sage", "sage:sink=4,recent=64,topk=956", parseSage},
-	{"h2o", "h2o:recent=512,topk=512,step=0", parseH2O},
-	{"tova", "tova:size=1024", parseTOVA},
+// registered are the methods that Parse knows.
+var registered = []method{methodFull, streaming, snapKV, snapStream, sage, h2o, tova}
+
+// method is a policy with its parameters open.
+type method struct {
+	name   string
+	params []param // in the order of the spec
+	parts  func(values []int) Parts
+}
+
+// param is a whole number of a spec.
+type param struct {
+	key                string
+	value, least, most int // value: the default
+	odd                bool
+}
+
+func size(key string, value, least int) param { return param{key, value, least, maxSlots, false} }
+func odd(key string, value int) param         { return param{key, value, 1, 255, true} }
+func flag(key string) param                   { return param{key, 0, 0, 1, false} }
+
+// of is the policy with these values of its parameters.
+func (m method) of(values ...int) *Policy { return Compose(m.name, m.spec(values), m.parts(values)) }
+
+func (m method) spec(values []int) string {
+	spec, sep := m.name, ":"
+	for i, p := range m.params {
+		spec += fmt.Sprint(sep, p.key, "=", values[i])
+		sep = ","
+	}
+	return spec
+}
+
+// usage is the spec with all defaults.
+func (m method) usage() string {
+	values := make([]int, len(m.params))
+	for i, p := range m.params {
+		values[i] = p.value
+	}
+	return m.spec(values)
 }
 
 // Usage lists the known policies with their parameters and defaults.
 func Usage() []string {
 	var u []string
-	for _, r := range registered {
-		u = append(u, r.usage)
+	for _, m := range registered {
+		u = append(u, m.usage())
 	}
 	return u
 }
 
-// Parse reads "name" or "name:key=value,key=value". A parameter that is not given
-// has the default of Usage. Every policy that evicts also takes positions=cache
-// and, with it, half=1 (see Relative). The empty text is "full". Errors wrap ErrPolicy.
-func Parse(spec string) (Policy, error) {
+// Parse reads "name" or "name:key=value,key=value". A parameter that is not given has the
+// default of Usage. Every policy that evicts also takes positions=cache and, with it,
+// half=1 (see Policy.AtCachePositions). The empty text is "full". Errors wrap ErrPolicy.
+func Parse(spec string) (*Policy, error) {
 	name, rest, given := strings.Cut(spec, ":")
 	if spec == "" {
 		name = "full"
 	}
-	for _, r := range registered {
-		if r.name != name {
-			continue
+	at := slices.IndexFunc(registered, func(m method) bool { return m.name == name })
+	if at < 0 {
+		return nil, fmt.Errorf("%w: %.60q is unknown; known are %s; and behind each that evicts ,positions=cache", ErrPolicy, name, strings.Join(Usage(), " | "))
+	}
+	m := registered[at]
+	policy, err := m.parse(rest, given)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w (write %s)", ErrPolicy, err, m.usage())
+	}
+	return policy, nil
+}
+
+func (m method) parse(text string, given bool) (*Policy, error) {
+	var pairs []string
+	if given {
+		pairs = strings.Split(text, ",")
+	}
+	texts := map[string]string{}
+	for _, pair := range pairs {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			return nil, fmt.Errorf("%.60q is not key=value", pair)
 		}
-		p := &params{usage: r.usage, values: map[string]string{}}
-		if given {
-			p.split(rest)
+		if _, twice := texts[key]; twice {
+			return nil, fmt.Errorf("%.60q is given twice", key)
 		}
-		policy, err := p.relative(r.parse)
-		if err != nil {
+		texts[key] = value
+	}
+	take := func(p param) (int, error) {
+		text, ok := texts[p.key]
+		delete(texts, p.key)
+		if !ok {
+			return p.value, nil
+		}
+		n, err := strconv.Atoi(text)
+		switch {
+		case err != nil || n < p.least || n > p.most:
+			return 0, fmt.Errorf("%s=%.60q must be a whole number from %d to %d", p.key, text, p.least, p.most)
+		case p.odd && n%2 == 0:
+			return 0, fmt.Errorf("%s=%d must be odd", p.key, n)
+		}
+		return n, nil
+	}
+	positions, given := texts["positions"]
+	delete(texts, "positions")
+	if given && positions != "cache" && positions != "original" {
+		return nil, fmt.Errorf("positions=%.60q must be cache or original", positions)
+	}
+	half := 0
+	var err error
+	if positions == "cache" {
+		if half, err = take(flag("half")); err != nil {
 			return nil, err
 		}
+	}
+	values := make([]int, len(m.params))
+	for i, p := range m.params {
+		if values[i], err = take(p); err != nil {
+			return nil, err
+		}
+	}
+	if len(texts) > 0 {
+		return nil, fmt.Errorf("unknown parameter %.60q", slices.Sorted(maps.Keys(texts))[0])
+	}
+	policy := m.of(values...)
+	switch {
+	case positions != "cache":
 		return policy, nil
+	case policy.KeepsAll():
+		return nil, fmt.Errorf("%s evicts nothing: its positions in the cache are the original ones", m.name)
 	}
-	return nil, fmt.Errorf("%w: %.60q is unknown; known are %s; and behind each that evicts ,positions=cache", ErrPolicy, name, strings.Join(Usage(), " | "))
-}
-
-// params are the key=value pairs of a spec; the first error is kept.
-type params struct {
-	usage  string
-	values map[string]string
-	err    error
-}
-
-func (p *params) fail(format string, args ...any) {
-	if p.err == nil {
-		p.err = fmt.Errorf("%w: %s (write %s)", ErrPolicy, fmt.Sprintf(format, args...), p.usage)
-	}
-}
-
-func (p *params) split(text string) {
-	for part := range strings.SplitSeq(text, ",") {
-		key, value, ok := strings.Cut(part, "=")
-		if !ok {
-			p.fail("%.60q is not key=value", part)
-			return
-		}
-		if _, twice := p.values[key]; twice {
-			p.fail("%.60q is given twice", key)
-			return
-		}
-		p.values[key] = value
-	}
-}
-
-// size takes the whole number `key`, at least least and at most maxSlots.
-func (p *params) size(key string, otherwise, least int) int {
-	text, ok := p.values[key]
-	delete(p.values, key)
-	if !ok {
-		return otherwise
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < least || n > maxSlots {
-		p.fail("%s=%.60q must be a whole number from %d to %d", key, text, least, maxSlots)
-		return otherwise
-	}
-	return n
-}
-
-// flag takes 0 or 1.
-func (p *params) flag(key string) bool {
-	n := p.size(key, 0, 0)
-	if n > 1 {
-		p.fail("%s=%d must be 0 or 1", key, n)
-	}
-	return n == 1
-}
-
-// odd takes an odd width, at most 255.
-func (p *params) odd(key string, otherwise int) int {
-	n := p.size(key, otherwise, 1)
-	if n%2 == 0 || n > 255 {
-		p.fail("%s=%d must be odd and at most 255", key, n)
-		return otherwise
-	}
-	return n
-}
-
-// done reports the first error, or the parameters that nobody took.
-func (p *params) done() error {
-	if len(p.values) > 0 {
-		var left []string
-		for k := range p.values {
-			left = append(left, k)
-		}
-		slices.Sort(left)
-		p.fail("unknown parameter %.60q", left[0])
-	}
-	return p.err
+	return policy.AtCachePositions(half == 1), nil
 }

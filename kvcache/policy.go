@@ -1,115 +1,221 @@
 package kvcache
 
-import (
-	"shoal/tensor"
-)
+import "shoal/tensor"
 
-// Policy is the rule by which a sequence keeps, writes and reads its slots. It
-// is a pure value: the same arguments give the same answer on every socket, or
-// a rebuilt sequence would not give the same bits.
-//
-// A new policy is one file with this interface, one entry in the table of
-// [Parse] and one row in the table of the tests.
-type Policy interface {
-	// Name is the word before the colon: "full", "streaming".
-	Name() string
-	// Spec is the canonical form with all parameters; Parse(Spec()) is the same policy.
-	Spec() string
-	// Needs declares what the socket must provide beyond keys and values.
-	Needs() Needs
-	// Identity says that every token stays in the slot of its position. Then the
-	// prefill blocks become the resident blocks, and a lost cache is rebuilt by
-	// prefill of the prompt and of what was generated. Other policies rebuild by
-	// prefill of the prompt and a replay through Write, which evicts as before.
-	Identity() bool
-	// Slots is the number of slots per layer and head that a sequence spans once
-	// `tokens` tokens were read or generated, `prompt` of which were there at the
-	// end of prefill; tokens >= prompt. It never falls as tokens grow.
-	Slots(prompt, tokens int) int
-	// Keep says at the end of prefill which of the prompt's tokens one head of
-	// one layer keeps: Positions has length Slots(prompt, prompt).
-	Keep(e *Evidence) Kept
-	// Write is the slot of the token at position pos, below Slots(h.Prompt, pos+1).
-	// What the slot held is evicted; that happens only when Slots does not grow with
-	// the token. Positions come in order, without gaps.
-	Write(h *Head, pos int) int
-	// Read narrows the slots that a query (q, [group][KDim], after RoPE) attends
-	// to: a bit per slot in mask, which has room for them. nil means every slot
-	// that holds a token.
-	Read(h *Head, q []float32, mask []uint64) []uint64
+// Policy is the rule by which a sequence keeps, writes and reads its slots: at most one
+// [Compressor], one [Eviction] and one [Selector], and their parameters. It is a pure
+// value: the same arguments give the same answer on every socket, or a rebuilt sequence
+// would not give the same bits. [Parse] makes one of its text.
+type Policy struct {
+	Parts
+	name, spec string
+	runs       Runner // the eviction, where it goes by positions alone
+	scored     Scored // the eviction, where it goes by scores
+
+	cachePositions bool // see AtCachePositions
+	half           bool
 }
 
-// Observer is the part of a policy with Needs.DecodeAttention (H2O, TOVA): after
-// a step it updates h.Scores from the attention that the step's query paid to
-// each slot, summed over the query heads of the group.
-type Observer interface {
-	Observe(h *Head, attention []float32)
+// Parts are what a policy is made of. Without any it keeps and reads every token.
+type Parts struct {
+	// Sink and Recent are the first and the newest prompt tokens that stay whatever their
+	// scores are, TopK how many of the others do.
+	Sink, Recent, TopK int
+	// Compressor chooses prompt tokens at the end of prefill; nil: all stay, or those that
+	// the eviction would have left.
+	Compressor Compressor
+	// Needs is what the compressor reads beyond the keys.
+	Needs Needs
+	// Eviction names the slots of generated tokens; nil: each gets one of its own.
+	Eviction Eviction
+	// Selector chooses what a query reads; nil: everything that is kept.
+	Selector Selector
+	// Skip is the number of first layers that keep and read everything.
+	Skip int
 }
 
-// Runner is the part of a policy whose slots do not depend on scores: the tokens from
-// pos on, m at most, take n successive slots from slot on, as Write would have it one by
-// one. n is at least 1.
+// Compressor scores the prompt's tokens once, at the end of prefill; see Parts.
+type Compressor interface {
+	// Score is a number a prompt token, [Prompt]: the highest stay.
+	Score(s *Statistics) []float32
+}
+
+// Eviction names the slot of the next token.
+type Eviction interface {
+	// Slots is the number of slots that `tokens` tokens take, never less for more of them.
+	Slots(tokens int) int
+	// Slot is the slot of the token at position pos, below Slots(pos+1). What it held is
+	// evicted; that happens only when Slots does not grow with the token. Positions come in
+	// order, without gaps.
+	Slot(h *Head, pos int) int
+}
+
+// Runner is an eviction that goes by positions alone: the tokens from pos on, m at most,
+// take n successive slots from slot on, as Slot would have it one by one. n is at least 1.
 type Runner interface {
+	Eviction
 	Run(pos, m int) (slot, n int)
 }
 
-// Needs is what a policy asks of the socket.
+// Scored is an eviction that goes by the scores of slots, which begin as those of the
+// compressor: after each generated token it updates h.Scores from the attention that the
+// token's query paid to each slot, summed over the query heads of the group. A token that
+// comes into a slot has score 0.
+type Scored interface {
+	Eviction
+	Observe(h *Head, attention []float32)
+}
+
+// Selector chooses the pages that a query reads. It has an index beside the rows of each
+// head, a pure function of the keys as they are stored, so that every socket finds the same.
+type Selector interface {
+	// Page is the number of slots of a page; it divides tensor.BlockSlots.
+	Page() int
+	// Index is the size of a block of the index, and the number of slots that it covers.
+	Index(l tensor.KVLayout) (bytes, slots int)
+	// Update makes an index that is right for the slots [0, from) right for [0, to). From the
+	// start of a page on it looks at nothing but the rows.
+	Update(l tensor.KVLayout, index, blocks [][]byte, from, to int)
+	// Select gives the pages of the slots [0, n) that the queries q, [g][KDim] after RoPE,
+	// read together, in order of position; nil: all. They lie in the scratch.
+	Select(l tensor.KVLayout, index [][]byte, n int, q []float32, g int, s *tensor.AttnScratch) []int32
+}
+
+// Needs is what a compressor reads beyond the keys.
 type Needs struct {
-	// Window is the length of the observation window: the queries of the last
-	// Window prompt tokens are given to Keep. 0: none.
+	// Window is the length of the observation window: the queries of the last Window
+	// prompt tokens. 0: none.
 	Window int
-	// PromptAttention: the attention that each prompt token received, summed over
-	// all queries of the prompt, is given to Keep.
+	// PromptAttention is the attention that each prompt token received, summed over all
+	// queries of the prompt.
 	PromptAttention bool
-	// DecodeAttention: attention over the slots is observed at every decode step,
-	// and slots carry a score.
-	DecodeAttention bool
-	// PreRoPEKeys: keys are stored before RoPE, and rotated when they are read.
-	PreRoPEKeys bool
-	// CachePositions: keys are read at their positions within the cache, see Relative.
-	CachePositions bool
-	// HalfKeys: rotate_half of every key lies beside the keys (EQUIP).
-	HalfKeys bool
-	// ReadQueries: Read looks at the query, so it runs per query and head.
-	ReadQueries bool
 }
 
-// Evidence is what Keep may look at, for one head of one layer.
-type Evidence struct {
-	Layer, Head int
-	Prompt      int // tokens in the prompt
-
-	// Queries are those of the observation window, [window][group][KDim] after
-	// RoPE; window = min(Needs.Window, Prompt). Scale multiplies a score.
-	Queries []float32
-	Group   int
-	Scale   float32
-	// Votes, of latent attention instead of Queries: what the window's queries pay to
-	// each prompt token, summed over them and all query heads, [Prompt].
-	Votes []float32
-	// Attention received by each prompt token, [Prompt]; nil unless asked for.
-	Attention []float32
-	// votes are windowVotes of `voted` queries, when Vote was called.
-	votes []float32
-	voted int
-
-	// Layout and Blocks give the keys of the prompt: slot = position.
-	Layout tensor.KVLayout
-	Blocks [][]byte
-}
-
-// Kept is the answer of Keep.
+// Kept is what a head of a layer keeps of a prompt.
 type Kept struct {
-	Positions []int32   // [slots] the prompt position that goes into each slot, -1: none
-	Scores    []float32 // [slots] the first scores, for Needs.DecodeAttention; else nil
+	Positions []int32   // [slots] the prompt position that goes into each slot
+	Scores    []float32 // [slots] the first scores under a Scored eviction; else nil
 }
 
-// Head is one head of one layer as a policy sees it. Policies read it; only
-// Observe changes Scores.
+// Head is one head of one layer as an eviction sees it. Only Observe changes Scores.
 type Head struct {
 	Layer, Index int       // Index: the KV head in the model
 	Prompt       int       // tokens at the end of prefill
-	Tokens       int       // committed: tokens from this position on belong to the running step
 	Positions    []int32   // [slots] true position of the token in each slot, -1: none; nil: slot = position
-	Scores       []float32 // [slots], for Needs.DecodeAttention
+	Scores       []float32 // [slots], under a Scored eviction
+}
+
+// Compose makes a policy of its parts; spec is what names it.
+func Compose(name, spec string, parts Parts) *Policy {
+	p := &Policy{Parts: parts, name: name, spec: spec}
+	p.runs, _ = parts.Eviction.(Runner)
+	p.scored, _ = parts.Eviction.(Scored)
+	return p
+}
+
+// Name is the word before the colon: "full", "streaming".
+func (p *Policy) Name() string { return p.name }
+
+// Spec is the canonical form with all parameters; Parse(Spec()) is the same policy.
+func (p *Policy) Spec() string { return p.spec }
+
+// KeepsAll says that every token stays in the slot of its position: then the prefill
+// blocks become the resident blocks.
+func (p *Policy) KeepsAll() bool { return p.Compressor == nil && p.Eviction == nil }
+
+// RebuildsByPrefill says that a lost cache is rebuilt by prefill of the prompt and of what
+// was generated, whose rows are those that decode wrote. Under other policies generated
+// tokens attended to less than prefill attends to, so a cache is rebuilt by prefill of the
+// prompt and a replay of the output through decode rows.
+func (p *Policy) RebuildsByPrefill() bool { return p.KeepsAll() && p.Selector == nil }
+
+// Scored says that slots carry scores, which attention changes in decode: such a cache
+// cannot be followed by a replica, which sees rows and no queries.
+func (p *Policy) Scored() bool { return p.scored != nil }
+
+// Layer is what a layer that sees everything goes by.
+func (p *Policy) Layer(layer int) *Policy {
+	if layer < p.Skip {
+		return full
+	}
+	return p
+}
+
+// Slots is the number of slots per layer and head that a sequence spans once `tokens`
+// tokens were read or generated, `prompt` of which were there at the end of prefill;
+// tokens >= prompt. It never falls as tokens grow.
+func (p *Policy) Slots(prompt, tokens int) int {
+	switch {
+	case p.Eviction == nil && p.Compressor == nil:
+		return tokens
+	case p.Eviction == nil:
+		return min(prompt, p.Sink+p.TopK+p.Recent) + tokens - prompt
+	case p.scored != nil:
+		return p.Eviction.Slots(tokens)
+	}
+	return p.Eviction.Slots(tokens) + p.apart(prompt)
+}
+
+// apart is the number of chosen prompt tokens that lie behind the slots of a ring.
+func (p *Policy) apart(prompt int) int { return min(max(prompt-p.Sink-p.Recent, 0), p.TopK) }
+
+// Keep says at the end of prefill which of the prompt's tokens one head of one layer
+// keeps: Positions has length Slots(prompt, prompt). Behind an eviction that goes by
+// positions the slots are
+//
+//	| as the eviction has them | chosen |
+//
+// and otherwise the first, the chosen and the newest tokens in the order of the text.
+func (p *Policy) Keep(s *Statistics) Kept {
+	n := s.Prompt
+	if p.Eviction != nil && p.scored == nil {
+		kept := make([]int32, p.Eviction.Slots(n))
+		for pos := range min(p.Sink, n) {
+			kept[pos] = int32(pos)
+		}
+		for pos := max(p.Sink, n-p.Recent); pos < n; pos++ {
+			kept[p.Eviction.Slot(nil, pos)] = int32(pos)
+		}
+		if k := p.apart(n); k > 0 {
+			kept = append(kept, topK(p.Compressor.Score(s), p.Sink, n-p.Recent, k)...)
+		}
+		return Kept{Positions: kept}
+	}
+	recent := n
+	if p.Compressor != nil {
+		recent = min(p.Recent, n)
+	}
+	sink := min(p.Sink, n-recent)
+	var scores []float32
+	if p.scored != nil || p.Compressor != nil && n-recent > sink && p.TopK > 0 {
+		scores = p.Compressor.Score(s)
+	}
+	kept := span(nil, 0, sink)
+	if scores != nil {
+		kept = append(kept, topK(scores, sink, n-recent, p.TopK)...)
+	}
+	k := Kept{Positions: span(kept, n-recent, n)}
+	if p.scored != nil {
+		k.Scores = make([]float32, len(k.Positions))
+		for i, pos := range k.Positions {
+			k.Scores[i] = scores[pos]
+		}
+	}
+	return k
+}
+
+// span appends the positions [lo, hi).
+func span(kept []int32, lo, hi int) []int32 {
+	for pos := lo; pos < hi; pos++ {
+		kept = append(kept, int32(pos))
+	}
+	return kept
+}
+
+// Slot is the slot of the token at position pos, below Slots(h.Prompt, pos+1).
+func (p *Policy) Slot(h *Head, pos int) int {
+	if p.Eviction == nil {
+		return p.Slots(h.Prompt, pos)
+	}
+	return p.Eviction.Slot(h, pos)
 }

@@ -6,7 +6,7 @@ import (
 	"shoal/tensor"
 )
 
-// Relative gives the tokens of a policy that evicts positions within the cache
+// AtCachePositions gives the tokens of a policy that evicts positions within the cache
 // instead of those in the text: the distance from a query to a slot counts the
 // tokens that are still there (StreamingLLM, arXiv 2309.17453, section 3.2), in
 // place and re-indexed as EQUIP does (section 4.2, figures 16 to 18).
@@ -26,56 +26,17 @@ import (
 // Arithmetic: a stored key is widened to float32, rotated by its offset with each
 // product rounded (tensor.RopeRotateHalf), and rounded to the cache type before
 // it is scored (tensor.KVLayout.RotateKeys). An offset of 0 changes no bit.
-type Relative struct {
-	Policy
-	// Half holds rotate_half of every key beside the keys, as EQUIP does
-	// (figures 16, 17): half as much memory again as keys and values of equal width
-	// take. It changes no bit.
-	Half bool
-}
-
-// Spec implements Policy.
-func (r Relative) Spec() string {
-	if r.Half {
-		return r.Policy.Spec() + ",positions=cache,half=1"
+//
+// half keeps rotate_half of every key beside the keys, as EQUIP does (figures 16, 17): half
+// as much memory again as keys and values of equal width take. It changes no bit.
+func (p *Policy) AtCachePositions(half bool) *Policy {
+	r := *p
+	r.cachePositions, r.half = true, half
+	r.spec += ",positions=cache"
+	if half {
+		r.spec += ",half=1"
 	}
-	return r.Policy.Spec() + ",positions=cache"
-}
-
-// Needs implements Policy.
-func (r Relative) Needs() Needs {
-	n := r.Policy.Needs()
-	n.CachePositions, n.HalfKeys = true, r.Half
-	return n
-}
-
-// Observe implements Observer for policies that are.
-func (r Relative) Observe(h *Head, attention []float32) {
-	if o, ok := r.Policy.(Observer); ok {
-		o.Observe(h, attention)
-	}
-}
-
-// relative wraps what parse gives when the spec asks for it.
-func (p *params) relative(parse func(*params) (Policy, error)) (Policy, error) {
-	text, given := p.values["positions"]
-	delete(p.values, "positions")
-	if given && text != "cache" && text != "original" {
-		p.fail("positions=%.60q must be cache or original", text)
-	}
-	half := false
-	if text == "cache" {
-		half = p.flag("half")
-	}
-	policy, err := parse(p)
-	switch {
-	case err != nil || text != "cache":
-		return policy, err
-	case policy.Identity():
-		p.fail("%s evicts nothing: its positions in the cache are the original ones", policy.Name())
-		return nil, p.err
-	}
-	return Relative{policy, half}, nil
+	return &r
 }
 
 // Rope gives cos and sin (KDim/2 each) of the rotation by n positions. It may be
@@ -83,12 +44,12 @@ func (p *params) relative(parse func(*params) (Policy, error)) (Policy, error) {
 type Rope func(n int) (cos, sin []float32)
 
 // ReadBlocks are the blocks of a head as attention reads them. Under
-// Needs.CachePositions blocks with a key that must turn are copies in scratch,
+// AtCachePositions blocks with a key that must turn are copies in scratch,
 // valid until its next use; all others, and all under other policies, are Blocks.
 func (s *Store) ReadBlocks(layer, head int, rope Rope, scratch *tensor.AttnScratch) [][]byte {
 	t := s.table(layer, head)
 	if t.offsets == nil {
-		return t.blocks
+		return t.rows()
 	}
 	l, n := s.g.Layout, t.n
 	turning := 0
@@ -98,19 +59,19 @@ func (s *Store) ReadBlocks(layer, head int, rope Rope, scratch *tensor.AttnScrat
 		}
 	}
 	if turning == 0 {
-		return t.blocks
+		return t.rows()
 	}
 	copies, row := scratch.Blocks(turning, l.BlockBytes()), scratch.Row(2*l.KDim)
 	out := make([][]byte, int(blocksOf(n)))
 	for b := range out {
-		out[b] = t.blocks[b]
+		out[b] = t.rows()[b]
 		if offsets := t.blockOffsets(b); slices.ContainsFunc(offsets, nonzero) {
 			var half []byte
-			if t.half != nil {
-				half = t.half[b]
+			if halves := t.planes[halfPlane].blocks; halves != nil {
+				half = halves[b]
 			}
 			out[b], copies = copies[0], copies[1:]
-			l.RotateKeys(out[b], t.blocks[b], half, offsets, rope, row)
+			l.RotateKeys(out[b], t.rows()[b], half, offsets, rope, row)
 		}
 	}
 	return out
@@ -124,7 +85,7 @@ func (t *table) blockOffsets(b int) []int32 {
 }
 
 // Offsets says by how many positions the key of each slot below Len is turned when
-// it is read: nil under policies without Needs.CachePositions. It belongs to the store.
+// it is read: nil where they are read at their true positions. It belongs to the store.
 func (s *Store) Offsets(layer, head int) []int32 {
 	t := s.table(layer, head)
 	if t.offsets == nil {
@@ -147,9 +108,9 @@ func (t *table) evicted(old, by int32) {
 	}
 }
 
-// index finds the offsets from nothing: the tokens of the text behind a slot's,
+// countEvicted finds the offsets from nothing: the tokens of the text behind a slot's,
 // less those that are in the cache.
-func (t *table) index(tokens int) {
+func (t *table) countEvicted(tokens int) {
 	if t.offsets == nil {
 		return
 	}
@@ -171,7 +132,7 @@ func (t *table) index(tokens int) {
 
 // turnHalf renews the rotate-half row of a slot whose key has changed.
 func (s *Store) turnHalf(t *table, slot int) {
-	if t.half != nil {
-		s.g.Layout.PutHalf(t.half[slot/tensor.BlockSlots], t.blocks[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
+	if halves := t.planes[halfPlane].blocks; halves != nil {
+		s.g.Layout.PutHalf(halves[slot/tensor.BlockSlots], t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
 	}
 }

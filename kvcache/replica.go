@@ -26,18 +26,30 @@ func TokenBytes(g Geometry) int { return g.Layers * g.KVHeads * g.Layout.RowByte
 // head by head, layer by layer, TokenBytes in all.
 func (s *Store) ExportToken(dst []byte, pos int) []byte {
 	s.checkStaged(pos)
-	size := s.g.Layout.RowBytes()
+	l, size := s.g.Layout, s.g.Layout.RowBytes()
 	for i := range s.tables {
-		slot := pos
-		if !s.tables[i].rule.Identity() {
-			slot = int(s.undo.entries[i*s.undo.per+pos-s.tokens].slot) - 1
+		t, slot := &s.tables[i], pos
+		block := []byte(nil)
+		if !t.rule.KeepsAll() {
+			entries := s.undo.entries[i*s.undo.per:][:s.undo.per]
+			slot = int(entries[pos-s.tokens].slot) - 1
 			if slot < 0 {
 				panic(fmt.Sprintf("kvcache: position %d was not written in this step", pos))
 			}
+			for j := pos - s.tokens + 1; j < len(entries) && block == nil; j++ {
+				if int(entries[j].slot)-1 == slot { // a later token of the step took the slot
+					block = make([]byte, l.BlockBytes())
+					rows, at := s.undo.row(i*s.undo.per + j)
+					l.LoadRow(block, slot%tensor.BlockSlots, rows, at)
+				}
+			}
+		}
+		if block == nil {
+			block = t.rows()[slot/tensor.BlockSlots]
 		}
 		at := len(dst)
 		dst = append(dst, make([]byte, size)...)
-		s.g.Layout.ExportRow(dst[at:], s.tables[i].blocks[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
+		l.ExportRow(dst[at:], block, slot%tensor.BlockSlots)
 	}
 	return dst
 }
@@ -52,11 +64,15 @@ func (s *Store) ImportToken(pos int, rows []byte) error {
 	size := s.g.Layout.RowBytes()
 	for i := range s.tables {
 		t, slot := &s.tables[i], pos
-		if !t.rule.Identity() {
+		if !t.rule.KeepsAll() {
+			if s.undo.entries[i*s.undo.per+pos-s.tokens].slot > 0 {
+				s.rewind(t, pos-s.tokens)
+			}
 			slot = s.stage(t, i*s.undo.per+pos-s.tokens, pos)
 		}
-		s.g.Layout.ImportRow(t.blocks[slot/tensor.BlockSlots], slot%tensor.BlockSlots, rows[i*size:])
+		s.g.Layout.ImportRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, rows[i*size:])
 		s.turnHalf(t, slot)
+		s.reindex(t, slot, slot+1)
 		t.n = max(t.n, slot+1)
 	}
 	return nil

@@ -23,6 +23,7 @@ type slab struct {
 	low   int      // no word of used below it has a clear bit
 	next  int      // first block that was never out: still zero
 	count int      // blocks out
+	more  []int32  // holders of a block beside the first; nil: no block ever had any
 }
 
 // class holds the slabs of one block size. Allocation fills the slab at the
@@ -73,8 +74,8 @@ func (c *class) take() ([]byte, int64, error) {
 	return b, grown, nil
 }
 
-// put takes a block back and returns the bytes that were unmapped thereby.
-func (c *class) put(b []byte) int64 {
+// find is the place of a block that is out.
+func (c *class) find(b []byte) (s *slab, at, i int) {
 	addr := address(b)
 	at, ok := slices.BinarySearchFunc(c.slabs, addr, byBase)
 	if !ok {
@@ -83,10 +84,39 @@ func (c *class) put(b []byte) int64 {
 	if at < 0 || addr >= c.slabs[at].base+uintptr(c.blocksPerSlab()*c.size) || (addr-c.slabs[at].base)%uintptr(c.size) != 0 {
 		panic(fmt.Sprintf("kvcache: released a block of %d bytes that this arena did not hand out", len(b)))
 	}
-	s := c.slabs[at]
-	i := int(addr-s.base) / c.size
+	s = c.slabs[at]
+	i = int(addr-s.base) / c.size
 	if s.used[i/64]&(1<<(i%64)) == 0 {
 		panic("kvcache: released a block twice")
+	}
+	return s, at, i
+}
+
+// hold counts one more holder of a block, and says how many there were.
+func (c *class) hold(b []byte) int32 {
+	s, _, i := c.find(b)
+	if s.more == nil {
+		s.more = make([]int32, c.blocksPerSlab())
+	}
+	s.more[i]++
+	return s.more[i]
+}
+
+// holders of a block.
+func (c *class) holders(b []byte) int32 {
+	if s, _, i := c.find(b); s.more != nil {
+		return 1 + s.more[i]
+	}
+	return 1
+}
+
+// put counts one holder less. When it was the last it takes the block back, and returns
+// the bytes that were unmapped thereby; left is the number of holders that remain.
+func (c *class) put(b []byte) (left int32, unmapped int64) {
+	s, at, i := c.find(b)
+	if s.more != nil && s.more[i] > 0 {
+		s.more[i]--
+		return 1 + s.more[i], 0
 	}
 	s.used[i/64] &^= 1 << (i % 64)
 	s.low = min(s.low, i/64)
@@ -96,7 +126,7 @@ func (c *class) put(b []byte) int64 {
 	s.count--
 	c.out--
 	if s.count > 0 {
-		return 0
+		return 0, 0
 	}
 	c.slabs = slices.Delete(c.slabs, at, at+1)
 	p, _ := slices.BinarySearchFunc(c.partial, s.base, byBase)
@@ -105,7 +135,7 @@ func (c *class) put(b []byte) int64 {
 	if err := unmap(s.mem); err != nil {
 		panic(fmt.Sprintf("kvcache: unmapping a slab: %v", err))
 	}
-	return bytes
+	return 0, bytes
 }
 
 func insert(list []*slab, s *slab) []*slab {

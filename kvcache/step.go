@@ -17,15 +17,23 @@ func (s *Store) Reserve(upTo int) error {
 	if upTo <= s.tokens+s.staged {
 		return nil
 	}
-	staged := upTo - s.tokens
-	undo := 0
+	staged, undo := upTo-s.tokens, 0
 	if s.overwrites(upTo) {
 		undo = int(undoBlocks(int64(len(s.tables)), staged))
 	}
 	if err := s.grow(upTo, undo, func(*table) bool { return true }); err != nil {
 		return fmt.Errorf("reserving tokens [%d,%d): %w", s.tokens, upTo, err)
 	}
-	s.staged = staged
+	if err := s.unshare(); err != nil {
+		s.trimTo(s.tokens + s.staged)
+		return fmt.Errorf("copying shared blocks for token %d: %w", s.tokens, err)
+	}
+	scores := s.scoreBytes(staged)
+	if err := s.arena.Charge(scores - s.undo.charge); err != nil {
+		s.trimTo(s.tokens + s.staged)
+		return fmt.Errorf("keeping scores of %d tokens: %w", staged, err)
+	}
+	s.staged, s.undo.charge = staged, scores
 	if s.evicts() {
 		s.extend(staged)
 	}
@@ -35,7 +43,7 @@ func (s *Store) Reserve(upTo int) error {
 // overwrites says whether in some table a token up to `tokens` has taken the slot of
 // another.
 func (s *Store) overwrites(tokens int) bool {
-	for i := 0; i < len(s.tables); i += s.heads.Hi - s.heads.Lo { // a layer's heads go by one rule
+	for i := 0; i < len(s.tables); i += s.heads.Len() { // a layer's heads go by one rule
 		if overwrites(s.tables[i].rule, s.prompt, tokens) {
 			return true
 		}
@@ -45,59 +53,66 @@ func (s *Store) overwrites(tokens int) bool {
 
 // evicts says whether some table does not keep every token.
 func (s *Store) evicts() bool {
-	for i := range s.tables {
-		if !s.tables[i].rule.Identity() {
+	for i := 0; i < len(s.tables); i += s.heads.Len() {
+		if !s.tables[i].rule.KeepsAll() {
 			return true
 		}
 	}
 	return false
 }
 
-// room is the number of blocks of a table that holds `tokens` tokens.
-func (s *Store) room(t *table, tokens int) int { return int(blocksOf(t.rule.Slots(s.prompt, tokens))) }
-
 // grow gives the chosen tables room for tokens, and the undo log its blocks.
 func (s *Store) grow(tokens, undo int, chosen func(*table) bool) error {
-	need := max(0, undo-len(s.undo.blocks))
-	grown, halves, charge := 0, 0, int64(0)
+	var need, sizes [planes]int
+	need[rowsPlane], sizes[rowsPlane] = max(0, undo-len(s.undo.blocks)), s.g.Layout.BlockBytes()
+	undo, charge := need[rowsPlane], int64(0)
 	for i := range s.tables {
 		if t := &s.tables[i]; chosen(t) {
-			n := max(0, s.room(t, tokens)-len(t.blocks))
-			grown += n
-			charge += int64(n) * tableBytes(t.rule)
-			if t.rule.Needs().HalfKeys {
-				halves += n
+			slots := t.rule.Slots(s.prompt, tokens)
+			for j := range t.planes {
+				if p := &t.planes[j]; p.size > 0 {
+					n := max(0, p.room(slots)-len(p.blocks))
+					need[j], sizes[j] = need[j]+n, p.size
+					if j == rowsPlane {
+						charge += int64(n) * tableBytes(t.rule)
+					}
+				}
 			}
 		}
 	}
 	if err := s.arena.Charge(charge); err != nil {
 		return err
 	}
-	blocks, err := s.arena.Alloc(s.g.Layout.BlockBytes(), need+grown)
-	if err != nil {
-		s.arena.Uncharge(charge)
-		return err
-	}
-	var half [][]byte
-	if halves > 0 {
-		if half, err = s.arena.Alloc(s.g.Layout.HalfBytes(), halves); err != nil {
-			s.arena.Release(blocks)
+	var got [planes][][]byte
+	for j, n := range need {
+		if n == 0 {
+			continue
+		}
+		var err error
+		if got[j], err = s.arena.Alloc(sizes[j], n); err != nil {
+			for _, blocks := range got {
+				s.arena.Release(blocks)
+			}
 			s.arena.Uncharge(charge)
 			return err
 		}
 	}
 	s.charge += charge
-	s.undo.blocks = append(s.undo.blocks, blocks[:need]...)
-	blocks = blocks[need:]
+	s.undo.blocks = append(s.undo.blocks, got[rowsPlane][:undo]...)
+	got[rowsPlane] = got[rowsPlane][undo:]
 	for i := range s.tables {
 		t := &s.tables[i]
-		if n := s.room(t, tokens) - len(t.blocks); n > 0 && chosen(t) {
-			t.blocks = append(t.blocks, blocks[:n]...)
-			blocks = blocks[n:]
-			if t.rule.Needs().HalfKeys {
-				t.half = append(t.half, half[:n]...)
-				half = half[n:]
+		if !chosen(t) {
+			continue
+		}
+		slots, grown := t.rule.Slots(s.prompt, tokens), false
+		for j := range t.planes {
+			p := &t.planes[j]
+			if n := p.room(slots) - len(p.blocks); n > 0 {
+				p.blocks, got[j], grown = append(p.blocks, got[j][:n]...), got[j][n:], true
 			}
+		}
+		if grown {
 			s.resizeTable(t)
 		}
 	}
@@ -105,32 +120,33 @@ func (s *Store) grow(tokens, undo int, chosen func(*table) bool) error {
 }
 
 func (s *Store) resizeTable(t *table) {
-	if t.rule.Identity() {
+	if t.rule.KeepsAll() {
 		return
 	}
-	slots := len(t.blocks) * tensor.BlockSlots
+	slots := len(t.rows()) * tensor.BlockSlots
 	for len(t.Positions) < slots {
 		t.Positions = append(t.Positions, -1)
 	}
 	t.Positions = t.Positions[:slots]
-	needs := t.rule.Needs()
-	if needs.DecodeAttention {
-		for len(t.Scores) < slots {
-			t.Scores = append(t.Scores, 0)
-		}
-		t.Scores = t.Scores[:slots]
+	if t.rule.Scored() {
+		t.Scores = resize(t.Scores, slots)
 	}
-	if needs.CachePositions {
-		for len(t.offsets) < slots {
-			t.offsets = append(t.offsets, 0)
-		}
-		t.offsets = t.offsets[:slots]
+	if t.rule.cachePositions {
+		t.offsets = resize(t.offsets, slots)
 	}
+}
+
+// resize cuts x to n elements, or appends zeros.
+func resize[T any](x []T, n int) []T {
+	if len(x) >= n {
+		return x[:n]
+	}
+	return append(x, make([]T, n-len(x))...)
 }
 
 // Write puts the key (KDim) and value (VDim) of the token at position pos, which
 // must be reserved and not committed, into the slot that the policy names.
-// Writing it again before Commit overwrites the same slot.
+// Writing it again before Commit undoes what the step wrote from pos on.
 func (s *Store) Write(layer, head, pos int, k, v []float32) {
 	s.WriteRun(layer, head, pos, 1, k, len(k), v, len(v))
 }
@@ -145,18 +161,22 @@ func (s *Store) WriteRun(layer, head, pos, m int, k []float32, ldk int, v []floa
 		panic(fmt.Sprintf("kvcache: write of positions [%d,%d), reserved are [%d,%d)", pos, pos+m, s.tokens, s.tokens+s.staged))
 	}
 	t := &s.tables[i]
-	identity := t.rule.Identity()
+	keeps := t.rule.KeepsAll()
+	if !keeps && m > 0 && s.undo.entries[i*s.undo.per+pos-s.tokens].slot > 0 {
+		s.rewind(t, pos-s.tokens)
+	}
 	for j := 0; j < m; {
 		slot, n, old, at := pos+j, m-j, []byte(nil), 0
-		if identity {
+		if keeps {
 			n = min(n, tensor.BlockSlots-slot%tensor.BlockSlots)
 		} else {
 			slot, n, old, at = s.stageRun(t, i*s.undo.per+slot-s.tokens, slot, n)
 		}
-		s.g.Layout.PutRun(t.blocks[slot/tensor.BlockSlots], slot%tensor.BlockSlots, n, k[j*ldk:], ldk, v[j*ldv:], ldv, old, at)
+		s.g.Layout.PutRun(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, n, k[j*ldk:], ldk, v[j*ldv:], ldv, old, at)
 		for i := range n {
 			s.turnHalf(t, slot+i)
 		}
+		s.reindex(t, slot, slot+n)
 		t.n = max(t.n, slot+n)
 		j += n
 	}
@@ -180,37 +200,72 @@ func (s *Store) Commit(n int) {
 	for i := range s.tables {
 		t := &s.tables[i]
 		if len(t.attention) > 0 {
-			if o, ok := t.rule.(Observer); ok && n > 0 {
-				o.Observe(&t.Head, t.attention)
+			if n > 0 {
+				t.rule.scored.Observe(&t.Head, t.attention)
 			}
 			t.attention = t.attention[:0]
 		}
-		t.Tokens = s.tokens
+		t.before = nil
 	}
-	s.staged = 0
+	s.arena.Uncharge(s.undo.charge)
+	s.staged, s.undo.charge = 0, 0
 	s.undo.clear()
-	s.trim()
+	s.trimTo(s.tokens)
 }
 
 // Rollback returns to the state of the last Commit: rows that the step overwrote
 // are put back, and what only the step needed is freed.
 func (s *Store) Rollback() { s.Commit(0) }
 
-// Observe records the attention that the step's last query paid to each slot,
-// summed over the query heads of the group, for policies with
-// Needs.DecodeAttention. It takes effect at Commit. The slice is copied.
+// Observe records the attention that the query of the newest written token paid to each
+// slot, summed over the query heads of the group, for Scored policies. It takes effect at
+// Commit, or when the next token of the step is written. The slice is copied.
 func (s *Store) Observe(layer, head int, attention []float32) {
 	t := s.table(layer, head)
+	if !t.rule.Scored() {
+		return
+	}
 	t.attention = append(t.attention[:0], attention...)
 }
 
-// trim frees the blocks that the committed tokens do not need, so that the
-// figures of ResidentBytes stay exact after a roll-back, and those of a prompt that lie
-// behind a layer's window and the ring that Window.Keep takes.
-func (s *Store) trim() {
+// scoreBytes is what keepScores keeps in a step of several tokens.
+func (s *Store) scoreBytes(staged int) (bytes int64) {
+	if staged < 2 {
+		return 0
+	}
+	for i := range s.tables {
+		if t := &s.tables[i]; t.rule.Scored() {
+			bytes += int64(staged) * 4 * int64(len(t.rows())*tensor.BlockSlots)
+		}
+	}
+	return bytes
+}
+
+// Together says how the n tokens of a step from pos on may be attended to in a layer. Where a
+// policy evicts one of them may take a slot that another still reads: each is written, viewed
+// and observed before the next. Otherwise all may be written first (together); and where a
+// view holds nothing else than the slots of the last view but for the newest ones, one view
+// does for all (causal): the i-th token reads all but its last n-1-i slots.
+func (s *Store) Together(layer, pos, n int) (together, causal bool) {
+	t := s.table(layer, s.heads.Lo)
+	switch {
+	case n == 1:
+		return true, false
+	case t.window > 0:
+		return n <= windowRing(t.window)-t.window+1, false
+	case t.rule.Scored() || t.rule.Slots(s.prompt, pos+n)-t.rule.Slots(s.prompt, pos) < n:
+		return false, false
+	}
+	return true, t.rule.Selector == nil
+}
+
+// trimTo frees the blocks that so many tokens do not need, so that the figures of
+// ResidentBytes stay exact after a roll-back, and those of a prompt that lie behind a
+// layer's window and its ring.
+func (s *Store) trimTo(tokens int) {
 	undo := 0
-	if s.overwrites(s.tokens) {
-		undo = int(undoBlocks(int64(len(s.tables)), s.run))
+	if s.overwrites(tokens) {
+		undo = int(undoBlocks(int64(len(s.tables)), max(s.run, tokens-s.tokens)))
 	}
 	if undo < len(s.undo.blocks) {
 		s.arena.Release(s.undo.blocks[undo:])
@@ -219,22 +274,26 @@ func (s *Store) trim() {
 	for i := range s.tables {
 		t := &s.tables[i]
 		if behind := (s.tokens - t.ring) / tensor.BlockSlots; t.ring > 0 && behind > t.gone {
-			s.arena.Release(t.blocks[t.gone:behind])
-			clear(t.blocks[t.gone:behind])
+			s.arena.Release(t.rows()[t.gone:behind])
+			clear(t.rows()[t.gone:behind])
 			t.gone = behind
 		}
-		want := s.room(t, s.tokens)
-		if extra := len(t.blocks) - want; extra > 0 {
-			s.arena.Release(t.blocks[want:])
-			t.blocks = t.blocks[:want]
-			if t.half != nil {
-				s.arena.Release(t.half[want:])
-				t.half = t.half[:want]
+		slots := t.rule.Slots(s.prompt, tokens)
+		for j := range t.planes {
+			p := &t.planes[j]
+			want := p.room(slots)
+			extra := len(p.blocks) - want
+			if extra <= 0 {
+				continue
 			}
-			s.resizeTable(t)
-			free := int64(extra) * tableBytes(t.rule)
-			s.arena.Uncharge(free)
-			s.charge -= free
+			s.arena.Release(p.blocks[want:])
+			p.blocks = p.blocks[:want]
+			if j == rowsPlane {
+				s.resizeTable(t)
+				free := int64(extra) * tableBytes(t.rule)
+				s.arena.Uncharge(free)
+				s.charge -= free
+			}
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 type Store struct {
 	arena   *Arena
 	g       Geometry
-	policy  Policy
+	policy  *Policy
 	heads   tensor.Span
 	tables  []table // [layer][head]
 	prompt  int     // tokens at the end of prefill: what Open was told
@@ -25,35 +25,41 @@ type Store struct {
 	undo    undo
 	run     int   // tokens of a step for which undo rows are kept
 	charge  int64 // bytes of slot tables booked in the arena
+	shares  bool  // blocks may be shared with other stores: the next write looks
 }
 
 // table is one head of one layer.
 type table struct {
 	Head
-	rule      Policy // Geometry.Rule; Full while a prompt is being read
-	blocks    [][]byte
-	half      [][]byte  // Needs.HalfKeys: rotate_half of the keys, beside blocks
-	offsets   []int32   // Needs.CachePositions: [slots], see Relative
-	n         int       // slots in use: the highest that was written, + 1
-	attention []float32 // observed in the running step, for Observer
-	filled    []uint64  // a bit per slot that came in between Open and Seal
-	holes     int       // empty slots below n
-	order     [][]byte  // of Window.view
-	ring      int       // slots of the layer's window, while a prompt is read; 0: it sees everything
-	gone      int       // blocks that were freed behind it
+	rule      *Policy // Geometry.Rule; Full while a prompt is being read
+	window    int     // of the layer; 0: it sees everything
+	planes    [planes]plane
+	offsets   []int32     // [slots], see Policy.AtCachePositions
+	n         int         // slots in use: the highest that was written, + 1
+	indexed   int         // of these, the index has so many
+	attention []float32   // of the newest token of the running step, for Scored evictions
+	before    [][]float32 // scores before each token of a step of several
+	filled    []uint64    // a bit per slot that came in between Open and Seal
+	order     [][]byte    // of windowView
+	ring      int         // slots of the layer's window, while a prompt is read
+	gone      int         // blocks that were freed behind it
 }
+
+// rows are the blocks of keys and values.
+func (t *table) rows() [][]byte { return t.planes[rowsPlane].blocks }
 
 // NewPrefill makes the store of a prompt that is being read, for KV heads
 // [heads.Lo, heads.Hi) of every layer. It keeps every token: policies act at the
 // end of prefill. Only layers with a window free what lies behind it, step by step.
 // It holds no memory before Reserve.
 func NewPrefill(a *Arena, g Geometry, heads tensor.Span) *Store {
-	s := newStore(a, g, heads, Full{})
-	s.sealed = true
+	plain := g
+	plain.Windows = nil
+	s := newStore(a, plain, heads, full)
+	s.g, s.sealed = g, true
 	for i := range s.tables {
-		t := &s.tables[i]
-		if w, ok := g.Rule(t.Layer, s.policy).(Window); ok {
-			t.ring = w.ring()
+		if w := g.window(s.tables[i].Layer); w > 0 {
+			s.tables[i].ring = windowRing(w)
 		}
 	}
 	return s
@@ -61,25 +67,25 @@ func NewPrefill(a *Arena, g Geometry, heads tensor.Span) *Store {
 
 // NewStore makes the store of the sequence's owner: all KV heads, under policy p.
 // Open it, fill it, and Seal it before tokens are written.
-func NewStore(a *Arena, g Geometry, p Policy) *Store {
-	s := newStore(a, g, tensor.Span{Lo: 0, Hi: g.KVHeads}, p)
-	for i := range s.tables {
-		t := &s.tables[i]
-		t.rule = g.Rule(t.Layer, p)
-	}
-	return s
+func NewStore(a *Arena, g Geometry, p *Policy) *Store {
+	return newStore(a, g, tensor.Span{Lo: 0, Hi: g.KVHeads}, p)
 }
 
-func newStore(a *Arena, g Geometry, heads tensor.Span, p Policy) *Store {
+func newStore(a *Arena, g Geometry, heads tensor.Span, p *Policy) *Store {
 	if heads.Lo < 0 || heads.Hi > g.KVHeads || heads.Lo > heads.Hi {
 		panic(fmt.Sprintf("kvcache: heads [%d,%d) of a model with %d", heads.Lo, heads.Hi, g.KVHeads))
 	}
 	s := &Store{arena: a, g: g, policy: p, heads: heads, run: 1}
-	s.tables = make([]table, g.Layers*(heads.Hi-heads.Lo))
+	s.tables = make([]table, g.Layers*heads.Len())
 	for i := range s.tables {
 		t := &s.tables[i]
-		t.rule = p
-		t.Layer, t.Index = i/max(1, heads.Hi-heads.Lo), heads.Lo+i%max(1, heads.Hi-heads.Lo)
+		t.Layer, t.Index = i/heads.Len(), heads.Lo+i%heads.Len()
+		if t.window = g.window(t.Layer); t.Index > heads.Lo {
+			t.rule = s.tables[i-1].rule
+		} else {
+			t.rule = g.Rule(t.Layer, p)
+		}
+		t.planes = g.planesOf(t.rule)
 	}
 	return s
 }
@@ -88,10 +94,10 @@ func newStore(a *Arena, g Geometry, heads tensor.Span, p Policy) *Store {
 func (s *Store) Heads() tensor.Span { return s.heads }
 
 // Policy is the rule of the store; Full while a prompt is being read.
-func (s *Store) Policy() Policy { return s.policy }
+func (s *Store) Policy() *Policy { return s.policy }
 
 // Rule is what one layer of the store goes by.
-func (s *Store) Rule(layer int) Policy { return s.table(layer, s.heads.Lo).rule }
+func (s *Store) Rule(layer int) *Policy { return s.table(layer, s.heads.Lo).rule }
 
 // Layout is how the blocks hold a row.
 func (s *Store) Layout() tensor.KVLayout { return s.g.Layout }
@@ -103,34 +109,37 @@ func (s *Store) Tokens() int { return s.tokens }
 // Prompt is the number of tokens that were there at the end of prefill.
 func (s *Store) Prompt() int { return s.prompt }
 
-// Bytes is what the store holds of its arena: blocks, slot tables and undo rows.
+// Bytes is what the store holds of its arena: planes, slot tables and undo rows. Blocks
+// that it shares with others count whole, see Shared.
 func (s *Store) Bytes() int64 {
-	n, half := len(s.undo.blocks), 0
+	bytes := blockBytes(s.g, int64(len(s.undo.blocks))) + s.charge + s.undo.charge
 	for i := range s.tables {
-		n += len(s.tables[i].blocks) - s.tables[i].gone
-		half += len(s.tables[i].half)
+		t := &s.tables[i]
+		for _, p := range t.planes {
+			bytes += int64(p.size) * int64(len(p.blocks))
+		}
+		bytes -= blockBytes(s.g, int64(t.gone))
 	}
-	return blockBytes(s.g, int64(n)) + int64(half)*int64(s.g.Layout.HalfBytes()) + s.charge
+	return bytes
 }
 
 // Blocks are the blocks of a head, in slot order: slot i lies in block
 // i/tensor.BlockSlots. The slice belongs to the store; blocks that a prompt's window has
 // left behind are nil.
-func (s *Store) Blocks(layer, head int) [][]byte { return s.table(layer, head).blocks }
+func (s *Store) Blocks(layer, head int) [][]byte { return s.table(layer, head).rows() }
 
 // Fetch prefetches what Write of the token at pos will touch, where the policy can say so
 // before.
 func (s *Store) Fetch(layer, head, pos int) {
 	t, slot := s.table(layer, head), pos
-	if !t.rule.Identity() {
-		run, ok := t.rule.(Runner)
-		if !ok {
+	if !t.rule.KeepsAll() {
+		if t.rule.runs == nil {
 			return
 		}
-		slot, _ = run.Run(pos, 1)
+		slot, _ = t.rule.runs.Run(pos, 1)
 	}
-	if b := slot / tensor.BlockSlots; b < len(t.blocks) && t.blocks[b] != nil {
-		s.g.Layout.Fetch(t.blocks[b], slot%tensor.BlockSlots)
+	if b := slot / tensor.BlockSlots; b < len(t.rows()) && t.rows()[b] != nil {
+		s.g.Layout.Fetch(t.rows()[b], slot%tensor.BlockSlots)
 	}
 }
 
@@ -146,41 +155,24 @@ func (s *Store) Position(layer, head, slot int) int {
 	switch {
 	case slot < 0 || slot >= t.n:
 		return -1
-	case t.rule.Identity():
+	case t.rule.KeepsAll():
 		return slot
 	}
 	return int(t.Positions[slot])
 }
 
-// Read is the mask of slots that a query attends to ([group][KDim], after RoPE):
-// nil for all slots below Len. mask is scratch of at least (Len+63)/64 words.
-func (s *Store) Read(layer, head int, q []float32, mask []uint64) []uint64 {
+// View is what the query of the token at pos ([group][KDim], after RoPE) attends to: the
+// blocks in the order in which they are read, the number of their slots, and which of these
+// it reads (nil: all). Tokens behind pos may be there already where [Store.Together] says
+// so. The blocks are valid until the next View of the head, or use of the scratch.
+func (s *Store) View(layer, head, pos int, q []float32, rope Rope, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	t := s.table(layer, head)
-	if chosen := t.rule.Read(&t.Head, q, mask); chosen != nil || t.holes == 0 {
-		return chosen
-	}
-	mask = mask[:(t.n+63)/64]
-	clear(mask)
-	for slot, pos := range t.Positions[:t.n] {
-		if pos >= 0 {
-			mask[slot/64] |= 1 << (slot % 64)
-		}
-	}
-	return mask
-}
-
-// View is what the newest query ([group][KDim], after RoPE) attends to: the blocks in
-// the order in which they are read, the number of their slots, and which of these it
-// reads (nil: all). The blocks are valid until the next View of the head, or use of the
-// scratch.
-func (s *Store) View(layer, head int, q []float32, rope Rope, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
-	t := s.table(layer, head)
-	if w, ok := t.rule.(Window); ok {
-		blocks, n, mask := w.view(t.blocks, t.order, s.tokens+s.staged-1, scratch.Mask(w.ring()))
+	if t.window > 0 {
+		blocks, n, mask := windowView(t.window, t.rows(), t.order, pos, scratch.Mask(windowRing(t.window)))
 		t.order = blocks
 		return blocks, n, mask
 	}
-	return s.ReadBlocks(layer, head, rope, scratch), t.n, s.Read(layer, head, q, scratch.Mask(t.n))
+	return s.ReadBlocks(layer, head, rope, scratch), t.rule.Slots(s.prompt, pos+1), nil
 }
 
 // Release gives everything back. The store is empty afterwards, and a second
@@ -188,14 +180,16 @@ func (s *Store) View(layer, head int, q []float32, rope Rope, scratch *tensor.At
 func (s *Store) Release() {
 	for i := range s.tables {
 		t := &s.tables[i]
-		s.arena.Release(t.blocks[t.gone:])
-		s.arena.Release(t.half)
-		t.blocks, t.half, t.offsets, t.n, t.Positions, t.Scores, t.attention, t.filled, t.holes, t.gone = nil, nil, nil, 0, nil, nil, nil, nil, 0, 0
+		s.arena.Release(t.rows()[t.gone:])
+		for _, p := range t.planes[1:] {
+			s.arena.Release(p.blocks)
+		}
+		*t = table{Head: Head{Layer: t.Layer, Index: t.Index}, rule: t.rule, window: t.window, ring: t.ring, planes: s.g.planesOf(t.rule)}
 	}
 	s.arena.Release(s.undo.blocks)
-	s.arena.Uncharge(s.charge)
+	s.arena.Uncharge(s.charge + s.undo.charge)
 	s.undo, s.charge = undo{}, 0
-	s.tokens, s.staged, s.prompt, s.pending, s.sealed = 0, 0, 0, 0, false
+	s.tokens, s.staged, s.prompt, s.pending, s.sealed, s.shares = 0, 0, 0, 0, false, false
 }
 
 func (s *Store) table(layer, head int) *table {

@@ -30,21 +30,22 @@ func (n *naiveStreaming) append(pos int32) {
 
 func TestStreamingKeepsWhatTheNaiveCacheKeeps(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		s := Streaming{Sink: rapid.IntRange(0, 9).Draw(r, "sink"), Recent: rapid.IntRange(1, 40).Draw(r, "recent")}
+		ring := Ring{Sink: rapid.IntRange(0, 9).Draw(r, "sink"), Recent: rapid.IntRange(1, 40).Draw(r, "recent")}
+		s := Streaming(ring.Sink, ring.Recent)
 		prompt := rapid.IntRange(1, 120).Draw(r, "prompt")
-		naive := naiveStreaming{sink: s.Sink, recent: s.Recent}
+		naive := naiveStreaming{sink: ring.Sink, recent: ring.Recent}
 		naive.prefill(prompt)
-		kept := s.Keep(&Evidence{Prompt: prompt}).Positions
+		kept := s.Keep(&Statistics{Prompt: prompt}).Positions
 		h := &Head{Prompt: prompt}
 		for pos := prompt; pos < prompt+100; pos++ {
 			sorted := slices.Sorted(slices.Values(kept))
 			if !slices.Equal(sorted, naive.cache) || len(kept) != s.Slots(prompt, pos) {
 				r.Fatalf("at %d tokens: kept %v (%d slots), naive %v", pos, kept, s.Slots(prompt, pos), naive.cache)
 			}
-			if !slices.Equal(kept[:min(s.Sink, pos)], naive.cache[:min(s.Sink, pos)]) {
+			if !slices.Equal(kept[:min(ring.Sink, pos)], naive.cache[:min(s.Sink, pos)]) {
 				r.Fatalf("at %d tokens the sink is %v", pos, kept[:s.Sink])
 			}
-			slot := s.Write(h, pos)
+			slot := s.Slot(h, pos)
 			if slot == len(kept) {
 				kept = append(kept, 0)
 			}
@@ -57,27 +58,27 @@ func TestStreamingKeepsWhatTheNaiveCacheKeeps(t *testing.T) {
 // Figure 4 of SnapStream: sink 1, recent 4, last token 26: the ring holds
 // [25 26 23 24] and token 27 takes the place of 23.
 func TestStreamingFigure4(t *testing.T) {
-	s := Streaming{Sink: 1, Recent: 4}
-	if got := s.Keep(&Evidence{Prompt: 27}).Positions; !slices.Equal(got, []int32{0, 25, 26, 23, 24}) {
+	s := Streaming(1, 4)
+	if got := s.Keep(&Statistics{Prompt: 27}).Positions; !slices.Equal(got, []int32{0, 25, 26, 23, 24}) {
 		t.Errorf("kept %v", got)
 	}
-	if got := s.Write(nil, 27); got != 3 {
+	if got := s.Slot(nil, 27); got != 3 {
 		t.Errorf("token 27 goes to slot %d", got)
 	}
 }
 
 // A run takes the slots that its tokens take one by one.
 func TestRunsAreWrites(t *testing.T) {
-	for _, p := range []Policy{Streaming{Sink: 4, Recent: 9}, Streaming{Recent: 1}, SnapStream{Sink: 3, Recent: 7, TopK: 5, Obs: 4, Pool: 1}, Window{Size: 70}} {
+	for _, p := range []*Policy{Streaming(4, 9), Streaming(0, 1), snapStream.of(3, 7, 5, 4, 1), windowed.Rule(0, Full())} {
 		for pos := range 300 {
 			for m := 1; m < 20; m++ {
-				slot, n := p.(Runner).Run(pos, m)
+				slot, n := p.runs.Run(pos, m)
 				if n < 1 || n > m {
 					t.Fatalf("%s: a run of %d from %d has %d tokens", p.Spec(), m, pos, n)
 				}
 				for i := range n {
-					if want := p.Write(&Head{}, pos+i); slot+i != want {
-						t.Fatalf("%s: position %d goes to slot %d, Write says %d", p.Spec(), pos+i, slot+i, want)
+					if want := p.Slot(&Head{}, pos+i); slot+i != want {
+						t.Fatalf("%s: position %d goes to slot %d, Slot says %d", p.Spec(), pos+i, slot+i, want)
 					}
 				}
 			}

@@ -1,6 +1,10 @@
 package kvcache
 
-import "shoal/tensor"
+import (
+	"slices"
+
+	"shoal/tensor"
+)
 
 // undo is the log of one running step of a policy that overwrites slots. Entry
 // h*per+i is the i-th token of the step in table h; its old row lies in row
@@ -14,6 +18,7 @@ type undo struct {
 	blocks  [][]byte
 	per     int // tokens of the step
 	entries []undoEntry
+	charge  int64 // bytes of kept scores booked in the arena
 }
 
 type undoEntry struct {
@@ -51,27 +56,20 @@ func (u *undo) row(entry int) ([]byte, int) {
 	return u.blocks[entry/tensor.BlockSlots], entry % tensor.BlockSlots
 }
 
-// stage returns the slot of the token at pos. The first time it saves what the
-// slot held; a repeated step finds the entry and goes to the same slot.
+// stage returns the slot of the token at pos, and saves what the slot held.
 func (s *Store) stage(t *table, entry, pos int) int {
-	e := &s.undo.entries[entry]
-	if e.slot > 0 {
-		slot := int(e.slot - 1)
-		t.Positions[slot] = int32(pos)
-		return slot
+	if t.Scores != nil {
+		s.keepScores(t, pos-s.tokens)
 	}
-	slot := t.rule.Write(&t.Head, pos)
+	e, slot := &s.undo.entries[entry], t.rule.Slot(&t.Head, pos)
 	*e = undoEntry{slot: int32(slot + 1), old: t.Positions[slot], n: int32(t.n)}
-	if e.old < 0 && slot < t.n {
-		t.holes--
-	}
 	if e.old >= 0 {
 		if t.offsets != nil {
 			e.off, t.offsets[slot] = t.offsets[slot], 0
 			t.evicted(e.old, 1)
 		}
 		rows, at := s.undo.row(entry)
-		s.g.Layout.SaveRow(rows, at, t.blocks[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
+		s.g.Layout.SaveRow(rows, at, t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
 	}
 	if t.Scores != nil {
 		e.score, t.Scores[slot] = t.Scores[slot], 0
@@ -80,33 +78,44 @@ func (s *Store) stage(t *table, entry, pos int) int {
 	return slot
 }
 
+// keepScores readies the scores for the i-th token of a step: what the token before it paid
+// counts, and in a step of several the scores as they are now are kept.
+func (s *Store) keepScores(t *table, i int) {
+	if s.staged == 1 {
+		return
+	}
+	if i > 0 && len(t.before) == 0 { // the first came when one token was reserved
+		e := s.undo.entries[s.index(t.Layer, t.Index)*s.undo.per]
+		first := slices.Clone(t.Scores)
+		first[e.slot-1] = e.score
+		t.before = append(t.before, first)
+	}
+	if len(t.attention) > 0 {
+		t.rule.scored.Observe(&t.Head, t.attention)
+		t.attention = t.attention[:0]
+	}
+	t.before = append(t.before[:i], slices.Clone(t.Scores))
+}
+
 // stageRun is stage of as many of the m tokens from pos on as take successive slots of
 // one block and have successive rows in one block of the log. It saves nothing: the rows
 // go where it says, unless that is nil.
 func (s *Store) stageRun(t *table, first, pos, m int) (slot, n int, old []byte, at int) {
 	n = min(m, tensor.BlockSlots-first%tensor.BlockSlots)
-	run, ok := t.rule.(Runner)
-	if !ok || n < 2 || t.offsets != nil || t.Scores != nil || s.undo.entries[first].slot > 0 {
+	if t.rule.runs == nil || n < 2 || t.offsets != nil {
 		return s.stage(t, first, pos), 1, nil, 0
 	}
-	slot, n = run.Run(pos, n)
+	slot, n = t.rule.runs.Run(pos, n)
 	n = min(n, tensor.BlockSlots-slot%tensor.BlockSlots)
 	entries, positions := s.undo.entries[first:first+n], t.Positions[slot:slot+n]
 	evicts, before := false, t.n
 	for j := range entries {
-		if entries[j].slot > 0 { // a repeated step wrote less than this one
-			n = j
-			break
-		}
 		was := positions[j]
 		entries[j] = undoEntry{slot: int32(slot + j + 1), old: was, n: int32(max(before, slot+j))}
 		if j == 0 {
 			entries[j].n = int32(before)
 		}
 		evicts = evicts || was >= 0
-		if was < 0 && slot+j < before {
-			t.holes--
-		}
 		positions[j] = int32(pos + j)
 	}
 	if evicts {
@@ -119,25 +128,40 @@ func (s *Store) stageRun(t *table, first, pos, m int) (slot, n int, old []byte, 
 func (s *Store) rollback(n int) {
 	for i := range s.tables {
 		t := &s.tables[i]
-		if t.rule.Identity() {
+		if t.rule.KeepsAll() {
 			t.n = min(t.n, s.tokens+n)
+			if t.indexed > t.n {
+				s.reindex(t, t.n, t.n)
+			}
 			continue
 		}
-		for j := s.undo.per - 1; j >= n; j-- {
-			s.putBack(t, i*s.undo.per+j)
+		s.rewind(t, n)
+	}
+}
+
+// rewind undoes what the step wrote into a table that evicts, from its n-th token on, newest
+// first.
+func (s *Store) rewind(t *table, n int) {
+	base := s.index(t.Layer, t.Index) * s.undo.per
+	for j := s.undo.per - 1; j >= n; j-- {
+		if s.undo.entries[base+j].slot > 0 {
+			s.putBack(t, base+j)
+			t.attention = t.attention[:0] // of that token, or one behind it
 		}
+	}
+	if n < len(t.before) {
+		copy(t.Scores, t.before[n])
+		t.before = t.before[:n]
 	}
 }
 
 func (s *Store) putBack(t *table, entry int) {
-	e := &s.undo.entries[entry]
-	if e.slot == 0 {
-		return
-	}
+	e := s.undo.entries[entry]
+	s.undo.entries[entry] = undoEntry{}
 	slot := int(e.slot - 1)
 	if e.old >= 0 {
 		rows, at := s.undo.row(entry)
-		s.g.Layout.LoadRow(t.blocks[slot/tensor.BlockSlots], slot%tensor.BlockSlots, rows, at)
+		s.g.Layout.LoadRow(t.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, rows, at)
 		s.turnHalf(t, slot)
 	}
 	t.Positions[slot] = e.old
@@ -146,9 +170,6 @@ func (s *Store) putBack(t *table, entry int) {
 		t.evicted(e.old, -1)
 	}
 	t.n = int(e.n)
-	if e.old < 0 && slot < t.n {
-		t.holes++
-	}
 	if t.Scores != nil {
 		t.Scores[slot] = e.score
 	}

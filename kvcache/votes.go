@@ -6,33 +6,43 @@ import (
 	"shoal/tensor"
 )
 
+// votes scores a token by equations 1 and 2 of SnapStream: the attention that the last obs
+// queries pay to it, pooled over its neighbours. Needs.Window must be obs.
+type votes struct {
+	obs  int // queries
+	pool int // width of the average pooling, odd; 1: none
+}
+
+// Score implements Compressor.
+func (v votes) Score(s *Statistics) []float32 { return pooled(windowVotes(s, v.obs), v.pool) }
+
 // windowVotes are equation 1 of SnapStream (SnapKV, arXiv 2404.14469): the
 // attention that each prompt token receives from the last `window` queries,
 // summed over them and over the query heads of the group. The rows of the
 // softmax run over all tokens that a query sees, as when the layer was computed;
 // no window x prompt matrix exists at any time.
 //
-// window is the policy's Needs.Window: latent attention has counted its votes.
-func windowVotes(e *Evidence, window int) []float32 {
-	if e.Votes != nil {
-		return slices.Clone(e.Votes)
+// window is the policy's Needs.Window: latent attention has counted its votes already.
+func windowVotes(s *Statistics, window int) []float32 {
+	if s.Votes != nil {
+		return slices.Clone(s.Votes)
 	}
-	window = min(window, e.Prompt)
-	if e.votes != nil && e.voted == window {
-		return e.votes
+	window = min(window, s.Prompt)
+	if s.votes != nil && s.voted == window {
+		return s.votes
 	}
-	width := e.Group * e.Layout.KDim
-	have := len(e.Queries) / width
-	votes := make([]float32, e.Prompt)
-	tensor.AttentionMass(votes, e.Queries[(have-window)*width:], width, window, e.Prompt-window, e.Group, e.Scale, e.Layout, e.Blocks, new(tensor.AttnScratch))
+	width := s.Group * s.Layout.KDim
+	have := len(s.Queries) / width
+	votes := make([]float32, s.Prompt)
+	tensor.AttentionMass(votes, s.Queries[(have-window)*width:], width, window, s.Prompt-window, s.Group, s.Scale, s.Layout, s.Blocks, new(tensor.AttnScratch))
 	return votes
 }
 
-// Vote computes the observation attention of the last `window` queries ahead of
-// Keep, which then only chooses: so that what each costs can be told apart.
-func (e *Evidence) Vote(window int) {
+// Vote computes the attention of an observation window ahead of Keep, which then only
+// chooses: so that what each costs can be told apart.
+func (s *Statistics) Vote(window int) {
 	if window > 0 {
-		e.votes, e.voted = windowVotes(e, window), min(window, e.Prompt)
+		s.votes, s.voted = windowVotes(s, window), min(window, s.Prompt)
 	}
 }
 

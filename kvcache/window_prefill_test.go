@@ -29,7 +29,7 @@ func TestWindowPrefill(t *testing.T) {
 			}
 			write(s, start, start+n)
 			most = max(most, s.Bytes())
-			if got, want := s.Bytes(), PrefillBytes(g, heads.Len(), start+n, Full{}); got > want {
+			if got, want := s.Bytes(), PrefillBytes(g, heads.Len(), start+n, Full()); got > want {
 				t.Fatalf("window %d: %d bytes after %d tokens, booked are %d", size, got, start+n, want)
 			}
 			for head := heads.Lo; head < heads.Hi; head++ {
@@ -48,14 +48,14 @@ func TestWindowPrefill(t *testing.T) {
 			}
 			s.Commit(n * r.IntN(2)) // every second step fails and is repeated
 		}
-		if book := PrefillBytes(g, heads.Len(), prompt, Full{}); most > book || 2*most < book {
+		if book := PrefillBytes(g, heads.Len(), prompt, Full()); most > book || 2*most < book {
 			t.Errorf("window %d: %d bytes at most, %d are booked", size, most, book)
 		}
-		if without := PrefillBytes(small, heads.Len(), prompt, Full{}); most > without*2/3 {
+		if without := PrefillBytes(small, heads.Len(), prompt, Full()); most > without*2/3 {
 			t.Errorf("window %d: %d bytes, %d without windows", size, most, without)
 		}
-		rule := g.Rule(0, Full{})
-		kept := rule.Keep(EvidenceOf(s, 0, 1))
+		rule := g.Rule(0, Full())
+		kept := rule.Keep(StatisticsOf(s, 0, 1))
 		if !slices.Equal(s.Export(nil, rule, 0, 1, kept), whole.Export(nil, rule, 0, 1, kept)) {
 			t.Errorf("window %d: the owner gets other rows", size)
 		}

@@ -27,7 +27,7 @@ func TestWindowIsAMask(t *testing.T) {
 		g := Geometry{Layers: 2, KVHeads: 2, Layout: l, Windows: []int{0, size}}
 		for _, prompt := range []int{1, 30, 64, 65, 129, 300} {
 			a := NewArena(1 << 30)
-			s := ownedOf(t, a, g, Full{}, prompt)
+			s := ownedOf(t, a, g, Full(), prompt)
 			var scratch tensor.AttnScratch
 			for range 140 {
 				pos := s.Tokens()
@@ -40,7 +40,7 @@ func TestWindowIsAMask(t *testing.T) {
 					for i := range q {
 						q[i] = float32((pos+i*head)%5) / 1000
 					}
-					blocks, n, mask := s.View(1, head, q, nil, &scratch)
+					blocks, n, mask := s.View(1, head, pos, q, nil, &scratch)
 					if want := size/tensor.BlockSlots + 2; len(s.Blocks(1, head)) > want {
 						t.Fatalf("window %d holds %d blocks, want at most %d", size, len(s.Blocks(1, head)), want)
 					}
@@ -73,19 +73,19 @@ func TestWindowBytes(t *testing.T) {
 	plain.Windows = nil
 	const tokens = 131072
 	row := int64(l.BlockBytes()) / tensor.BlockSlots * int64(g.KVHeads)
-	full := ResidentBytes(g, tokens, tokens, Full{})
+	full := ResidentBytes(g, tokens, tokens, Full())
 	table := int64(4 * g.KVHeads) // of a slot in a ring
 	if want := tokens*row + 5*(1024+tensor.BlockSlots)*(row+table); full != want {
 		t.Errorf("%d bytes, want %d", full, want)
 	}
-	if whole := ResidentBytes(plain, tokens, tokens, Full{}); full > whole/5 {
+	if whole := ResidentBytes(plain, tokens, tokens, Full()); full > whole/5 {
 		t.Errorf("%d bytes with windows, %d without", full, whole)
 	}
-	p := SnapStream{Sink: 4, Recent: 1020, TopK: 1024, Obs: 64, Pool: 7}
+	p := snapStream.of(4, 1020, 1024, 64, 7)
 	if got, want := ResidentBytes(g, tokens, tokens, p), 2048*(row+table)+5*(1024+tensor.BlockSlots)*(row+table); got != want {
 		t.Errorf("snapstream: %d bytes, want %d", got, want)
 	}
-	if got, want := EvidenceBytes(g, 2, tokens, p)*6, EvidenceBytes(plain, 2, tokens, p); got != want {
-		t.Errorf("evidence is %d bytes for one layer of six, %d for all", got/6, want)
+	if got, want := StatisticsBytes(g, 2, tokens, p)*6, StatisticsBytes(plain, 2, tokens, p); got != want {
+		t.Errorf("statistics are %d bytes for one layer of six, %d for all", got/6, want)
 	}
 }

@@ -43,7 +43,7 @@ type sequence struct {
 	before [heads][]cell // what own was without it
 }
 
-func (q *sequence) policy() kvcache.Policy { return q.open.Policy }
+func (q *sequence) policy() *kvcache.Policy { return q.open.Policy }
 
 func (q *sequence) release(m *memory) {
 	_ = m.resize(&q.partBytes, 0)
@@ -61,7 +61,7 @@ func (q *sequence) reservePart(m *memory, own topology.Range, n int) error {
 func (q *sequence) openOwn(m *memory, own topology.Range) error {
 	n := q.open.Read
 	bytes := kvcache.ResidentBytes(geometry, n, n, q.policy())
-	if q.policy().Identity() {
+	if q.policy().KeepsAll() {
 		bytes -= kvcache.PrefillBytes(geometry, own.Len(), n, q.policy())
 	}
 	return m.resize(&q.ownBytes, bytes)
@@ -71,7 +71,7 @@ func (q *sequence) openOwn(m *memory, own topology.Range) error {
 func (q *sequence) seal(m *memory, owner bool) {
 	part := q.partBytes
 	_ = m.resize(&q.partBytes, 0)
-	if owner && q.policy().Identity() {
+	if owner && q.policy().KeepsAll() {
 		_ = m.resize(&q.ownBytes, q.ownBytes+part)
 	}
 	q.part = [heads][]cell{}

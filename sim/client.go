@@ -34,7 +34,7 @@ type client struct {
 	ended     time.Duration
 }
 
-var policies = []kvcache.Policy{kvcache.Full{}, kvcache.Full{}, kvcache.Streaming{Sink: 2, Recent: 14}, kvcache.Streaming{Sink: 4, Recent: 64}, kvcache.Streaming{Sink: 1, Recent: 5}}
+var policies = []*kvcache.Policy{kvcache.Full(), kvcache.Full(), kvcache.Streaming(2, 14), kvcache.Streaming(4, 64), kvcache.Streaming(1, 5)}
 
 // newClient draws a request.
 func (w *world) newClient(i int) *client {

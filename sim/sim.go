@@ -215,7 +215,7 @@ func (w *world) last() {
 	k := w.newClient(len(w.clients))
 	k.spec.ID, k.spec.Prompt, k.spec.MaxTokens, k.calm = "last", k.spec.Prompt[:1], 2, true
 	k.job = true                   // a late take-over does not end it
-	k.spec.Policy = kvcache.Full{} // needs least
+	k.spec.Policy = kvcache.Full() // needs least
 	w.clients = append(w.clients, k)
 	w.after(nil, 0, k.begin)
 	w.run(w.now+w.cfg.bound, func() bool { return k.refused != nil || k.end != nil })

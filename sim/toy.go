@@ -151,8 +151,8 @@ func undisturbed(spec *batcher.Spec) truth {
 }
 
 // keep is the end of prefill for one head: what the policy leaves of the prompt.
-func keep(p kvcache.Policy, head int, prompt []cell) []cell {
-	kept := p.Keep(&kvcache.Evidence{Head: head, Prompt: len(prompt)}).Positions
+func keep(p *kvcache.Policy, head int, prompt []cell) []cell {
+	kept := p.Keep(&kvcache.Statistics{Head: head, Prompt: len(prompt)}).Positions
 	out := make([]cell, len(kept), len(kept)+1)
 	for slot, pos := range kept {
 		out[slot] = cell{pos: -1}
@@ -164,8 +164,8 @@ func keep(p kvcache.Policy, head int, prompt []cell) []cell {
 }
 
 // put writes the next token where the policy says.
-func put(p kvcache.Policy, slots []cell, prompt int, c cell) []cell {
-	slot := p.Write(&kvcache.Head{Prompt: prompt}, int(c.pos))
+func put(p *kvcache.Policy, slots []cell, prompt int, c cell) []cell {
+	slot := p.Slot(&kvcache.Head{Prompt: prompt}, int(c.pos))
 	for slot >= len(slots) {
 		slots = append(slots, cell{pos: -1})
 	}

@@ -98,7 +98,7 @@ func start(t *testing.T, cfg Config, opts Options) (*fakeStepper, *Batcher) {
 var deadLetterTimer = goleak.IgnoreTopFunction("github.com/asynkron/protoactor-go/actor.NewDeadLetter.NewThrottle.func4.1")
 
 func (f *fakeStepper) submit(ctx context.Context, id string, promptLen, tokens int) (*Stream, func(), error) {
-	spec := Spec{ID: id, Prompt: prompt(id, promptLen), MaxTokens: tokens, Sampling: greedy, Policy: kvcache.Full{}, PromptLogprobs: 0}
+	spec := Spec{ID: id, Prompt: prompt(id, promptLen), MaxTokens: tokens, Sampling: greedy, Policy: kvcache.Full(), PromptLogprobs: 0}
 	f.mu.Lock()
 	f.specs[id] = &spec
 	f.mu.Unlock()
@@ -271,7 +271,7 @@ func (s *blockedSink) Finish(f Finish) { s.in <- struct{}{}; <-s.out; s.Stream.F
 func TestActorIntakeIsBounded(t *testing.T) {
 	defer goleak.VerifyNone(t, deadLetterTimer)
 	f, b := start(t, Config{}, Options{Intake: 2})
-	spec := Spec{ID: "slow", Prompt: []int32{1}, MaxTokens: 1, Sampling: greedy, Policy: kvcache.Full{}, PromptLogprobs: -1}
+	spec := Spec{ID: "slow", Prompt: []int32{1}, MaxTokens: 1, Sampling: greedy, Policy: kvcache.Full(), PromptLogprobs: -1}
 	sink := &blockedSink{NewStream(), make(chan struct{}), make(chan struct{})}
 	cancel, err := b.Submit(t.Context(), spec, sink)
 	if err != nil {

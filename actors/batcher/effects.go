@@ -62,7 +62,7 @@ type Open struct {
 	Seq      uint64
 	ID       string
 	Owner    int // rank
-	Policy   kvcache.Policy
+	Policy   *kvcache.Policy
 	Sampling *sampler.Params
 	Read     int // tokens that prefill reads; the rest comes as decode rows
 	Sampled  int // how many of them, at the end, are output already (rebuild)

@@ -17,7 +17,7 @@ type Spec struct {
 	Sampling       *sampler.Params
 	Stop           []int32 // end the sequence, besides Config.EOS
 	IgnoreEOS      bool
-	Policy         kvcache.Policy
+	Policy         *kvcache.Policy
 	PromptLogprobs int // -1: none; k: score every prompt token, with the k best besides
 	Priority       int // lower is sooner, -1000 to 1000
 	Arrival        int64

@@ -28,12 +28,12 @@ func (a *account) heads() int { return a.Heads.Hi - a.Heads.Lo }
 
 // need is what each socket must have for a sequence with `read` tokens to prefill
 // and `tokens` in the cache afterwards, on an owner.
-func (l *ledger) need(p kvcache.Policy, owner, read, tokens int) []int64 {
+func (l *ledger) need(p *kvcache.Policy, owner, read, tokens int) []int64 {
 	need := make([]int64, len(l.sockets))
 	for i := range l.sockets {
 		cut := l.sockets[i].heads()
 		heads := l.g.PromptHeads(cut, i == owner)
-		evidence := kvcache.EvidenceBytes(l.g, cut, read, p)
+		evidence := kvcache.StatisticsBytes(l.g, cut, read, p)
 		if i != owner {
 			need[i] = kvcache.PrefillBytes(l.g, heads, read, p) + evidence
 			continue
@@ -47,7 +47,7 @@ func (l *ledger) need(p kvcache.Policy, owner, read, tokens int) []int64 {
 // fits everywhere, the one that keeps the most bytes free, then the one with the
 // fewest sequences, then the lowest rank. When none fits, why says where it came
 // closest.
-func (l *ledger) choose(p kvcache.Policy, read, tokens int, able func(owner int) bool) (owner int, need []int64, why string) {
+func (l *ledger) choose(p *kvcache.Policy, read, tokens int, able func(owner int) bool) (owner int, need []int64, why string) {
 	owner = -1
 	var shortest int64
 	for o := range l.sockets {
@@ -101,7 +101,7 @@ func (l *ledger) alone(r *request, output int) (able []bool, why string) {
 	}
 	final := len(r.Prompt) + max(output, 1) - 1
 	read := len(r.Prompt)
-	if r.Policy.Identity() {
+	if r.Policy.RebuildsByPrefill() {
 		read = final
 	}
 	able = make([]bool, len(l.sockets))

@@ -60,7 +60,7 @@ func drawSpec(r *rapid.T, id string, now int64) Spec {
 	p := Spec{ID: id, Sampling: greedy, Arrival: now, PromptLogprobs: rapid.IntRange(-1, 0).Draw(r, "prompt logprobs")}
 	p.Prompt = prompt(id, rapid.IntRange(1, 200).Draw(r, "prompt"))
 	p.MaxTokens = rapid.IntRange(0, 90).Draw(r, "max tokens")
-	p.Policy = rapid.SampledFrom([]kvcache.Policy{kvcache.Full{}, kvcache.Streaming{Sink: 4, Recent: 60}, kvcache.Streaming{Sink: 2, Recent: 20}}).Draw(r, "policy")
+	p.Policy = rapid.SampledFrom([]*kvcache.Policy{kvcache.Full(), kvcache.Streaming(4, 60), kvcache.Streaming(2, 20)}).Draw(r, "policy")
 	p.Priority = rapid.IntRange(-1, 1).Draw(r, "priority")
 	if p.MaxTokens > 0 && rapid.Bool().Draw(r, "stops") {
 		p.Stop = []int32{modelToken(id, rapid.IntRange(0, p.MaxTokens-1).Draw(r, "stop at"))}

@@ -26,7 +26,7 @@ func (s *State) replicate(p *Plan) {
 		if len(p.Copy) == copiesAStep {
 			return
 		}
-		if r.phase != decoding || r.ended || r.buddy != none || r.Policy.Needs().DecodeAttention {
+		if r.phase != decoding || r.ended || r.buddy != none || r.Policy.Scored() {
 			continue
 		}
 		buddy := none

@@ -66,7 +66,7 @@ func (r *request) tokens(lo, hi int) []int32 {
 // an identity policy a cache does not tell prefill from decode; other policies
 // evict as they decode, so what was generated must be replayed.
 func (r *request) toRead() int {
-	if r.Policy.Identity() {
+	if r.Policy.RebuildsByPrefill() {
 		return len(r.Prompt) + len(r.out)
 	}
 	return len(r.Prompt)

@@ -239,7 +239,7 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 			a := c.arenas[k.Owner]
 			q.own, q.owner = kvcache.NewStore(a, geometry, q.open.Policy), k.Owner
 			adopted := tensor.Span{}
-			if q.open.Policy.Identity() {
+			if q.open.Policy.KeepsAll() {
 				adopted = c.spans[k.Owner]
 			}
 			c.must(q.own.Open(q.open.Read, q.open.Read, adopted), "hand-over of %d tokens", q.open.Read)
@@ -317,11 +317,11 @@ func (q *sequence) result(seq uint64, cached int) Result {
 func (c *cluster) handOver(q *sequence, owner int) {
 	for rank, part := range q.parts {
 		for head := c.spans[rank].Lo; head < c.spans[rank].Hi; head++ {
-			kept := q.open.Policy.Keep(&kvcache.Evidence{Head: head, Prompt: q.open.Read})
+			kept := q.open.Policy.Keep(&kvcache.Statistics{Head: head, Prompt: q.open.Read})
 			switch {
 			case rank != owner:
 				c.must(q.own.Import(0, head, 0, part.Export(nil, q.open.Policy, 0, head, kept)), "import")
-			case q.open.Policy.Identity():
+			case q.open.Policy.KeepsAll():
 				c.must(q.own.Adopt(part, head), "adopt")
 			default:
 				c.must(q.own.Keep(part, 0, head, kept), "keep")

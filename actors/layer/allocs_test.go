@@ -16,9 +16,8 @@ func (v storeView) Put(layer, head, pos, n int, k []float32, ldk int, val []floa
 	v.WriteRun(layer, head, pos, n, k, ldk, val, ldv)
 }
 func (v storeView) Observe(int, int, int, int, []float32, int) {}
-func (v storeView) View(layer, head int, q []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
-	n := v.Len(layer, head)
-	return v.Blocks(layer, head), n, v.Read(layer, head, q, s.Mask(n))
+func (v storeView) View(layer, head, pos int, q []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
+	return v.Store.View(layer, head, pos, q, nil, s)
 }
 
 // The race detector's build keeps on the heap what the plain one keeps on the stack.

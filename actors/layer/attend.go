@@ -20,28 +20,29 @@ type attention struct {
 	b       *Batch
 	w       *Weights
 	index   int
-	entries []attendTask // of every segment and head: rotate, write; for decode all the rest too
+	entries []attendTask // of every segment and head: rotate, put; for decode all the rest too
 	reads   []attendTask // prefill: blocks of queries
 
 	enter, read, observe func(i int)
 }
 
 type attendTask struct {
-	s           *Segment
-	head, first int // KV head; first query row within the segment
+	s              *Segment
+	head, first, n int // KV head; rows within the segment
 }
 
 func (a *attention) init(b *Batch) {
 	a.b = b
 	a.enter = func(i int) {
 		t := a.entries[i]
-		a.write(t)
-		if !t.s.Prefill {
-			a.attend(t, a.after(i))
-			a.show(t)
+		a.rotate(t)
+		if t.s.Prefill {
+			a.put(t)
+			return
 		}
+		a.decode(t, a.after(i))
 	}
-	a.read = func(i int) { a.attend(a.reads[i], nil) }
+	a.read = func(i int) { a.prefill(a.reads[i]) }
 	a.observe = func(i int) {
 		if t := a.entries[i]; t.s.Prefill {
 			a.show(t)
@@ -59,9 +60,9 @@ func (w *Weights) attend(index int, b *Batch) {
 		s := &b.Segments[i]
 		h := b.heads(s, b.Rank)
 		for head := h.Lo; head < h.Hi; head++ {
-			a.entries = append(a.entries, attendTask{s, head, 0})
+			a.entries = append(a.entries, attendTask{s, head, 0, s.N})
 			for first := 0; s.Prefill && first < s.N; first += queryBlock {
-				a.reads = append(a.reads, attendTask{s, head, first})
+				a.reads = append(a.reads, attendTask{s, head, first, min(queryBlock, s.N-first)})
 			}
 		}
 	}
@@ -74,9 +75,8 @@ func (w *Weights) attend(index int, b *Batch) {
 	}
 }
 
-// write norms and rotates the queries and keys of a head and puts keys and values
-// into the cache.
-func (a *attention) write(t attendTask) {
+// rotate norms and rotates the queries and keys of a head.
+func (a *attention) rotate(t attendTask) {
 	b, d := a.b, a.b.Dims
 	ld, half, hd, g := b.qkvWidth(), d.HeadDim/2, d.HeadDim, d.group()
 	for r := range t.s.N {
@@ -91,8 +91,14 @@ func (a *attention) write(t attendTask) {
 		headNorm(k, a.w.KNorm, d.NormEps)
 		tensor.RopeRotateHalf(k, cos, sin)
 	}
-	k, v := t.s.First*ld+d.qCols()+t.head*hd, t.s.First*ld+d.qCols()+d.kCols()+t.head*hd
-	t.s.Cache.Put(a.index, t.head, t.s.Start, t.s.N, b.QKV[k:], ld, b.QKV[v:], ld)
+}
+
+// put writes keys and values into the cache.
+func (a *attention) put(t attendTask) {
+	b, d := a.b, a.b.Dims
+	ld := b.qkvWidth()
+	k := (t.s.First+t.first)*ld + d.qCols() + t.head*d.HeadDim
+	t.s.Cache.Put(a.index, t.head, t.s.Start+t.first, t.n, b.QKV[k:], ld, b.QKV[k+d.kCols():], ld)
 }
 
 // after is a block that the task behind a decode task will read, and prefetches what that
@@ -109,32 +115,59 @@ func (a *attention) after(i int) []byte {
 	return nil
 }
 
-// attend is attention of a block of prompt rows, or of all decode rows of a segment,
-// behind which the block after is prefetched.
-func (a *attention) attend(t attendTask, after []byte) {
-	b, d := a.b, a.b.Dims
-	ld, hd, g, scale := b.qkvWidth(), d.HeadDim, d.group(), d.scale()
+// decode puts and attends to the decode rows of a segment: the bits are those of one token
+// a step.
+func (a *attention) decode(t attendTask, after []byte) {
+	together, causal := t.s.Cache.Together(a.index, t.s.Start, t.s.N)
+	if !together {
+		t.n = 1
+	}
+	for ; t.first < t.s.N; t.first += t.n {
+		a.put(t)
+		a.attend(t, causal, after)
+		a.show(t)
+	}
+}
+
+// rows are the queries of a task's rows and where their attention goes.
+func (a *attention) rows(t attendTask) (q, out []float32) {
+	d, row := a.b.Dims, t.s.First+t.first
+	at := t.head * d.group() * d.HeadDim
+	return a.b.QKV[row*a.b.qkvWidth()+at:], a.b.Attn[row*d.qCols()+at:]
+}
+
+// prefill is attention of a block of prompt rows.
+func (a *attention) prefill(t attendTask) {
+	d := a.b.Dims
 	sc := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(sc)
-	row := t.s.First + t.first
-	q := b.QKV[row*ld+t.head*g*hd:]
-	out := b.Attn[row*d.qCols()+t.head*g*hd:]
-	if t.s.Prefill {
-		blocks, _, _ := t.s.Cache.View(a.index, t.head, q[:g*hd], sc)
-		n := min(queryBlock, t.s.N-t.first)
-		tensor.AttendCausal(out, d.qCols(), q, ld, n, t.s.Start+t.first, a.w.Window, g, scale, b.Layout, blocks, sc)
+	q, out := a.rows(t)
+	tensor.AttendCausal(out, d.qCols(), q, a.b.qkvWidth(), t.n, t.s.Start+t.first, a.w.Window, d.group(), d.scale(), a.b.Layout, t.s.Cache.Blocks(a.index, t.head), sc)
+}
+
+// attend is attention of decode rows, behind which the block after is prefetched.
+func (a *attention) attend(t attendTask, causal bool, after []byte) {
+	d, ld, pos := a.b.Dims, a.b.qkvWidth(), t.s.Start+t.first
+	width, g, scale := d.group()*d.HeadDim, d.group(), d.scale()
+	sc := scratch.Get().(*tensor.AttnScratch)
+	defer scratch.Put(sc)
+	q, out := a.rows(t)
+	if causal {
+		last := t.n - 1
+		blocks, slots, _ := t.s.Cache.View(a.index, t.head, pos+last, q[last*ld:][:width], sc)
+		tensor.AttendCausal(out, d.qCols(), q, ld, t.n, slots-t.n, 0, g, scale, a.b.Layout, blocks, sc)
 		return
 	}
 	sc.After = after
-	for r := range t.s.N {
-		blocks, slots, valid := t.s.Cache.View(a.index, t.head, q[r*ld:r*ld+g*hd], sc)
-		tensor.Attend(out[r*d.qCols():], q[r*ld:], g, scale, b.Layout, blocks, slots, valid, sc)
+	for r := range t.n {
+		blocks, slots, valid := t.s.Cache.View(a.index, t.head, pos+r, q[r*ld:][:width], sc)
+		tensor.Attend(out[r*d.qCols():], q[r*ld:], g, scale, a.b.Layout, blocks, slots, valid, sc)
 	}
 	sc.After = nil
 }
 
 // show lets the policy see the queries.
 func (a *attention) show(t attendTask) {
-	ld, g, hd := a.b.qkvWidth(), a.b.Dims.group(), a.b.Dims.HeadDim
-	t.s.Cache.Observe(a.index, t.head, t.s.Start, t.s.N, a.b.QKV[t.s.First*ld+t.head*g*hd:], ld)
+	q, _ := a.rows(t)
+	t.s.Cache.Observe(a.index, t.head, t.s.Start+t.first, t.n, q, a.b.qkvWidth())
 }

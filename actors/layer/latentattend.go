@@ -32,49 +32,70 @@ func (a *latentAttention) init(b *Batch) {
 }
 
 func (l *Latent) attend(index int, b *Batch) {
-	a, d := &b.latentAttention, b.Dims
+	a := &b.latentAttention
 	a.w, a.index = l, index
+	for round, more := 0, true; more; round++ {
+		more = a.plan(round)
+		b.Pool.Run(len(a.writes), a.write)
+		b.Pool.Run(len(a.reads), a.read)
+		b.Pool.Run(len(a.watches), a.watch)
+	}
+}
+
+// plan lists the tasks of a round: all rows in the first, but those of a decode segment that
+// are put, viewed and observed one by one (Cache.Together) in a round each. It says whether
+// another one follows.
+func (a *latentAttention) plan(round int) (more bool) {
+	b, d := a.b, a.b.Dims
 	a.writes, a.reads, a.watches = a.writes[:0], a.reads[:0], a.watches[:0]
 	for i := range b.Segments {
 		s := &b.Segments[i]
-		if s.Cache == nil {
+		if s.Cache == nil || round >= s.N {
 			continue
 		}
-		a.writes = append(a.writes, attendTask{s, 0, 0})
 		units := b.heads(s, b.Rank)
 		if !s.Prefill {
-			for head := 0; head < d.Heads && units.Len() > 0; head += latentHeads {
-				a.reads = append(a.reads, attendTask{s, head, 0})
+			first, n := 0, s.N
+			if together, _ := s.Cache.Together(a.index, s.Start, s.N); !together {
+				first, n, more = round, 1, more || round+1 < s.N
+			} else if round > 0 {
+				continue
 			}
-			a.watches = append(a.watches, attendTask{s, 0, 0})
+			a.writes = append(a.writes, attendTask{s, 0, first, n})
+			for head := 0; head < d.Heads && units.Len() > 0; head += latentHeads {
+				a.reads = append(a.reads, attendTask{s, head, first, n})
+			}
+			a.watches = append(a.watches, attendTask{s, 0, first, n})
 			continue
 		}
+		if round > 0 {
+			continue
+		}
+		a.writes = append(a.writes, attendTask{s, 0, 0, s.N})
 		for unit := units.Lo; unit < units.Hi; unit++ {
 			for first := 0; first < s.N; first += latentQueries {
-				a.reads = append(a.reads, attendTask{s, unit, first})
+				a.reads = append(a.reads, attendTask{s, unit, first, min(latentQueries, s.N-first)})
 			}
-			a.watches = append(a.watches, attendTask{s, unit, 0})
+			a.watches = append(a.watches, attendTask{s, unit, 0, s.N})
 		}
 	}
-	b.Pool.Run(len(a.writes), a.write)
-	b.Pool.Run(len(a.reads), a.read)
-	b.Pool.Run(len(a.watches), a.watch)
+	return more
 }
 
 // put norms the latents of a segment, rotates its keys and writes both.
 func (a *latentAttention) put(t attendTask) {
 	b, d := a.b, a.b.Dims
 	half := d.Latent.Rope / 2
-	for r := range t.s.N {
-		row := t.s.First + r
+	for r := range t.n {
+		row := t.s.First + t.first + r
 		line := b.latent.down[row*d.downCols()+d.Latent.QueryRank:][:d.row()]
 		latent := line[:d.Latent.Rank]
 		tensor.RMSNorm(latent, latent, a.w.KVNorm, d.LatentEps)
 		tensor.RopeRotateHalf(line[d.Latent.Rank:], b.Cos[0][row*half:(row+1)*half], b.Sin[0][row*half:(row+1)*half])
 	}
 	ld := d.downCols()
-	rows := b.latent.down[t.s.First*ld+d.Latent.QueryRank:]
-	t.s.Cache.Put(a.index, 0, t.s.Start, t.s.N, rows, ld, rows, ld)
+	rows := b.latent.down[(t.s.First+t.first)*ld+d.Latent.QueryRank:]
+	t.s.Cache.Put(a.index, 0, t.s.Start+t.first, t.n, rows, ld, rows, ld)
 }
 
 func (a *latentAttention) attend(t attendTask) {
@@ -82,24 +103,30 @@ func (a *latentAttention) attend(t attendTask) {
 	sc := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(sc)
 	ldq, ldo, scale := b.qkvWidth(), d.Heads*d.Latent.Rank, d.scale()
-	row := t.s.First + t.first
+	row, pos := t.s.First+t.first, t.s.Start+t.first
 	q, out := b.QKV[row*ldq:], b.latent.out[row*ldo:]
 	if t.s.Prefill {
 		g := d.group()
 		q, out = q[t.head*g*d.row():], out[t.head*g*d.Latent.Rank:]
-		blocks, _, _ := t.s.Cache.View(a.index, 0, q[:g*d.row()], sc)
-		tensor.AttendCausal(out, ldo, q, ldq, min(latentQueries, t.s.N-t.first), t.s.Start+t.first, 0, g, scale, b.Layout, blocks, sc)
+		tensor.AttendCausal(out, ldo, q, ldq, t.n, pos, 0, g, scale, b.Layout, t.s.Cache.Blocks(a.index, 0), sc)
 		return
 	}
 	heads := min(latentHeads, d.Heads-t.head)
-	for r := range t.s.N {
-		blocks, slots, valid := t.s.Cache.View(a.index, 0, q[r*ldq:(r+1)*ldq], sc)
-		tensor.Attend(out[r*ldo+t.head*d.Latent.Rank:], q[r*ldq+t.head*d.row():], heads, scale, b.Layout, blocks, slots, valid, sc)
+	part, to := q[t.head*d.row():], out[t.head*d.Latent.Rank:]
+	if _, causal := t.s.Cache.Together(a.index, pos, t.n); causal {
+		last := t.n - 1
+		blocks, slots, _ := t.s.Cache.View(a.index, 0, pos+last, q[last*ldq:][:ldq], sc)
+		tensor.AttendCausal(to, ldo, part, ldq, t.n, slots-t.n, 0, heads, scale, b.Layout, blocks, sc)
+		return
+	}
+	for r := range t.n {
+		blocks, slots, valid := t.s.Cache.View(a.index, 0, pos+r, q[r*ldq:][:ldq], sc)
+		tensor.Attend(to[r*ldo:], part[r*ldq:], heads, scale, b.Layout, blocks, slots, valid, sc)
 	}
 }
 
 // show lets the policy see the queries: of a prompt unit by unit, in decode all heads.
 func (a *latentAttention) show(t attendTask) {
 	ld, d := a.b.qkvWidth(), a.b.Dims
-	t.s.Cache.Observe(a.index, t.head, t.s.Start, t.s.N, a.b.QKV[t.s.First*ld+t.head*d.group()*d.row():], ld)
+	t.s.Cache.Observe(a.index, t.head, t.s.Start+t.first, t.n, a.b.QKV[(t.s.First+t.first)*ld+t.head*d.group()*d.row():], ld)
 }

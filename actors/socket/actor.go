@@ -25,7 +25,7 @@ type Config struct {
 	Pool       *tensor.Pool
 	KVBudget   int64 // bytes of KV cache on this socket
 	// ParsePolicy makes the cache policy of a spec; nil: kvcache.Parse.
-	ParsePolicy func(spec string) (kvcache.Policy, error)
+	ParsePolicy func(spec string) (*kvcache.Policy, error)
 	// WeightsCache, when set, keeps quantised matrices from one start to the next.
 	WeightsCache *WeightsCache
 	Logger       *slog.Logger

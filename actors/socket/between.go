@@ -40,14 +40,14 @@ func (c *Caches) Prompt(seq uint64) (*kvcache.Store, *kvcache.Observation, error
 // Compress is the hand-over of a prompt that lies whole on this socket to a cache of
 // another policy: what that keeps of it. The rows that it moves rather than copies (a
 // policy that keeps all) are gone from the prompt.
-func (c *Caches) Compress(part *kvcache.Store, seen *kvcache.Observation, p kvcache.Policy) (*kvcache.Store, error) {
+func (c *Caches) Compress(part *kvcache.Store, seen *kvcache.Observation, p *kvcache.Policy) (*kvcache.Store, error) {
 	e := c.e
 	if len(e.place.Slices) != 1 {
 		return nil, fmt.Errorf("socket: a prompt lies on %d sockets", len(e.place.Slices))
 	}
 	q := &sequence{prompt: part.Tokens(), policy: p, part: part, seen: seen, own: kvcache.NewStore(e.arena, e.geometry, p)}
 	adopted := noHeads
-	if p.Identity() {
+	if p.KeepsAll() {
 		adopted = part.Heads()
 	}
 	err := q.own.Open(q.prompt, q.prompt, adopted)

@@ -33,7 +33,7 @@ type epoch struct {
 	rows     replicas // of the tokens of a step; its buffers are used again
 	copied   uint64   // bytes sent to replicas in the step
 	pool     *tensor.Pool
-	parse    func(spec string) (kvcache.Policy, error)
+	parse    func(spec string) (*kvcache.Policy, error)
 }
 
 func newEpoch(ck *model.Checkpoint, p topology.Placement, rank int, w *Slices, dt, kv tensor.DType, arena *kvcache.Arena, pool *tensor.Pool, maxRows int) *epoch {
@@ -179,7 +179,7 @@ func (e *epoch) prepare(s *step, c *proto.Chunk) (layer.Segment, error) {
 		if q.owner == e.rank {
 			q.own = kvcache.NewStore(e.arena, e.geometry, q.policy)
 			heads := noHeads
-			if q.part != nil && q.policy.Identity() {
+			if q.part != nil && q.policy.KeepsAll() {
 				heads = e.promptHeads(q.owner)
 			}
 			if err := q.own.Open(q.prompt, q.prompt, heads); err != nil {

@@ -15,7 +15,7 @@ type handover struct {
 	epoch *epoch
 	seqs  []*sequence    // in the order of the plan, the same on every rank
 	kept  []kvcache.Kept // (seq, own head) of the layer in hand
-	looks []*kvcache.Evidence
+	stats []*kvcache.Statistics
 	send  [][]byte
 	recv  [][]byte
 	sum   []float32 // latent attention: what policies look at, of all sequences, over all sockets
@@ -30,18 +30,18 @@ func (h *handover) choose(layer int) {
 	e := h.epoch
 	mine := e.place.Slices[e.rank].KVHeads
 	h.kept = make([]kvcache.Kept, len(h.seqs)*mine.Len())
-	h.looks = make([]*kvcache.Evidence, len(h.kept))
+	h.stats = make([]*kvcache.Statistics, len(h.kept))
 	e.pool.Run(len(h.kept), func(i int) {
 		q, head := h.seqs[i/mine.Len()], mine.Lo+i%mine.Len()
-		if rule := e.geometry.Rule(layer, q.policy); q.owner != e.rank || !rule.Identity() {
-			h.looks[i] = q.seen.Evidence(q.part, layer, head, e.scale)
-			h.looks[i].Vote(rule.Needs().Window)
+		if rule := e.geometry.Rule(layer, q.policy); q.owner != e.rank || !rule.KeepsAll() {
+			h.stats[i] = q.seen.Statistics(q.part, layer, head, e.scale)
+			h.stats[i].Vote(rule.Needs.Window)
 		}
 	})
 	voted := time.Now()
 	e.pool.Run(len(h.kept), func(i int) {
-		if h.looks[i] != nil {
-			h.kept[i] = e.geometry.Rule(layer, h.seqs[i/mine.Len()].policy).Keep(h.looks[i])
+		if h.stats[i] != nil {
+			h.kept[i] = e.geometry.Rule(layer, h.seqs[i/mine.Len()].policy).Keep(h.stats[i])
 		}
 	})
 	h.observing += voted.Sub(began)
@@ -132,12 +132,12 @@ func (h *handover) finish(layer int) error {
 func (h *handover) keepOwn(i, layer int, heads topology.Range) error {
 	e, q := h.epoch, h.seqs[i]
 	for head := heads.Lo; head < heads.Hi; head++ {
-		if q.policy.Identity() && layer == e.geometry.Layers-1 { // all layers at once, when no policy chooses from them any more
+		if q.policy.KeepsAll() && layer == e.geometry.Layers-1 { // all layers at once, when no policy chooses from them any more
 			if err := q.own.Adopt(q.part, head); err != nil {
 				return err
 			}
 		}
-		if e.geometry.Rule(layer, q.policy).Identity() {
+		if e.geometry.Rule(layer, q.policy).KeepsAll() {
 			continue
 		}
 		if err := q.own.Keep(q.part, layer, head, h.keep(i, head)); err != nil {

@@ -63,14 +63,14 @@ func (h *handover) finishLatent(layer int) error {
 		sums[i], at = h.sum[at:at+n], at+n
 	}
 	e.pool.Run(len(h.seqs), func(i int) {
-		if q := h.seqs[i]; q.owner == e.rank && !q.policy.Identity() {
-			kept[i] = q.policy.Keep(kvcache.EvidenceOfSum(q.part, layer, q.policy, e.scale, sums[i]))
+		if q := h.seqs[i]; q.owner == e.rank && !q.policy.KeepsAll() {
+			kept[i] = q.policy.Keep(kvcache.StatisticsOfSum(q.part, layer, q.policy, e.scale, sums[i]))
 		}
 	})
 	for i, q := range h.seqs {
 		switch {
 		case q.owner != e.rank:
-		case !q.policy.Identity():
+		case !q.policy.KeepsAll():
 			if err := q.own.Keep(q.part, layer, 0, kept[i]); err != nil {
 				return err
 			}

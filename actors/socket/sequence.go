@@ -20,7 +20,7 @@ type sequence struct {
 	read   int    // tokens whose step is committed
 	step   uint64 // the last one that had rows of it
 	handed bool   // the owner has the whole cache, or will have it when the step ends
-	policy kvcache.Policy
+	policy *kvcache.Policy
 
 	part *kvcache.Store       // own KV heads of the prompt; nil when this rank has none, or after the hand-over
 	seen *kvcache.Observation // what the policy will look at; nil: nothing
@@ -69,7 +69,7 @@ func (e *epoch) open(o *proto.Open) (*sequence, error) {
 	}
 	if heads := e.promptHeads(s.owner); heads.Len() > 0 {
 		s.part = kvcache.NewPrefill(e.arena, e.geometry, heads)
-		if s.seen, err = kvcache.NewObservation(e.arena, e.geometry, tensorSpan(e.place.Slices[e.rank].KVHeads), s.policy, s.prompt); err != nil {
+		if s.seen, err = kvcache.NewObservation(e.arena, e.geometry, tensorSpan(e.place.Slices[e.rank].KVHeads), s.policy.Needs, s.prompt); err != nil {
 			return nil, fmt.Errorf("socket: sequence %d: %w", o.Seq, err)
 		}
 	}

@@ -20,7 +20,7 @@ func (v prefillView) Observe(layer, head, pos, n int, q []float32, ldq int) {
 	}
 	s := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(s)
-	v.seen.See(layer, head, pos, n, q, ldq, v.scale, v.Blocks(layer, v.rows(head)), s)
+	v.seen.Observe(layer, head, pos, n, q, ldq, v.scale, v.Blocks(layer, v.rows(head)), s)
 }
 
 // rows is the KV head of the rows that a head, or of latent attention a unit, reads.
@@ -37,7 +37,7 @@ func (v prefillView) Put(layer, head, pos, n int, k []float32, ldk int, val []fl
 	v.WriteRun(layer, head, pos, n, k, ldk, val, ldv)
 }
 
-func (v prefillView) View(layer, head int, _ []float32, _ *tensor.AttnScratch) ([][]byte, int, []uint64) {
+func (v prefillView) View(layer, head, _ int, _ []float32, _ *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	return v.Blocks(layer, head), v.Len(layer, head), nil
 }
 
@@ -49,9 +49,10 @@ type decodeView struct {
 	rope     kvcache.Rope
 }
 
-// Observe weighs the slots by the newest query, for policies that evict by it.
+// Observe weighs the slots by the newest query, for policies that evict by it: their tokens
+// come one by one.
 func (v decodeView) Observe(layer, head, _, _ int, q []float32, _ int) {
-	if !v.Rule(layer).Needs().DecodeAttention {
+	if !v.Rule(layer).Scored() {
 		return
 	}
 	s := scratch.Get().(*tensor.AttnScratch)
@@ -70,8 +71,8 @@ func (v decodeView) Put(layer, head, pos, n int, k []float32, ldk int, val []flo
 	v.WriteRun(layer, head, pos, n, k, ldk, val, ldv)
 }
 
-func (v decodeView) View(layer, head int, q []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
-	return v.Store.View(layer, head, q, v.rope, s)
+func (v decodeView) View(layer, head, pos int, q []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
+	return v.Store.View(layer, head, pos, q, v.rope, s)
 }
 
 var noHeads tensor.Span

@@ -40,7 +40,7 @@ func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy str
 	return err
 }
 
-func fill(c *socket.Caches, template []byte, tokens int, p kvcache.Policy) (*kvcache.Store, error) {
+func fill(c *socket.Caches, template []byte, tokens int, p *kvcache.Policy) (*kvcache.Store, error) {
 	g := c.Geometry()
 	heads := tensor.Span{Lo: 0, Hi: g.KVHeads}
 	prompt := kvcache.NewPrefill(c.Arena(), g, heads)
@@ -57,7 +57,7 @@ func fill(c *socket.Caches, template []byte, tokens int, p kvcache.Policy) (*kvc
 		prompt.Write(layer, head, tokens-1, k, k[:g.Layout.VDim])
 	})
 	prompt.Commit(tokens)
-	seen, err := kvcache.NewObservation(c.Arena(), g, heads, p, tokens)
+	seen, err := kvcache.NewObservation(c.Arena(), g, heads, p.Needs, tokens)
 	if err != nil {
 		return nil, err
 	}

@@ -26,32 +26,31 @@ func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, polic
 	for i, t := range prompt {
 		tokens[i] = uint32(t)
 	}
-	all := make([]kvcache.Policy, len(policies))
+	all := make([]*kvcache.Policy, len(policies))
 	latent := false
 	if err := a.between(ctx, func(c *socket.Caches) error { latent = c.Geometry().Units > 0; return nil }); err != nil {
 		return 0, err
 	}
-	bases, of := []watching{{}}, make([]int, len(all)) // what is observed in one reading each; each policy's
+	bases, of := []kvcache.Needs{{}}, make([]int, len(all)) // what is observed in one reading each; each policy's
 	for i, spec := range policies {
 		if all[i], err = kvcache.Parse(spec); err != nil {
 			return 0, err
 		}
-		if all[i].Identity() {
-			return 0, fmt.Errorf("alone: policy %s keeps every token: that is sequence %d itself", spec, seq)
+		if all[i].RebuildsByPrefill() {
+			return 0, fmt.Errorf("alone: policy %s keeps and reads every token: that is sequence %d itself", spec, seq)
 		}
-		n := all[i].Needs()
-		w := watching{window: n.Window, attention: n.PromptAttention}
-		switch of[i] = slices.Index(bases, w); {
-		case w == (watching{}):
+		n := all[i].Needs
+		switch of[i] = slices.Index(bases, n); {
+		case n == (kvcache.Needs{}):
 			of[i] = 0
-		case !latent || bases[0] == (watching{}):
-			of[i], bases[0] = 0, watching{window: max(w.window, bases[0].window), attention: w.attention || bases[0].attention}
+		case !latent || bases[0] == (kvcache.Needs{}):
+			of[i], bases[0] = 0, kvcache.Needs{Window: max(n.Window, bases[0].Window), PromptAttention: n.PromptAttention || bases[0].PromptAttention}
 		case of[i] < 0:
-			of[i], bases = len(bases), append(bases, w)
+			of[i], bases = len(bases), append(bases, n)
 		}
 	}
-	for b, w := range bases {
-		if first, err = a.read(ctx, seq, w, tokens, chunk); err != nil {
+	for b, n := range bases {
+		if first, err = a.read(ctx, seq, n, tokens, chunk); err != nil {
 			return 0, err
 		}
 		err = a.between(ctx, func(c *socket.Caches) error {
@@ -72,7 +71,7 @@ func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, polic
 			if b < len(bases)-1 {
 				return nil
 			}
-			own, err := c.Compress(part, nil, kvcache.Full{}) // last: it takes the prompt's blocks
+			own, err := c.Compress(part, nil, kvcache.Full())
 			if err == nil {
 				c.Keep(seq, own)
 			}
@@ -85,7 +84,7 @@ func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, polic
 			return 0, err
 		}
 	}
-	a.resume(seq, kvcache.Full{}, tokens)
+	a.resume(seq, kvcache.Full(), tokens)
 	for i, p := range all {
 		a.resume(seq+1+uint64(i), p, tokens)
 	}
@@ -93,8 +92,8 @@ func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, polic
 }
 
 // read reads a prompt, which is not handed over, and returns the token that follows.
-func (a *Socket) read(ctx context.Context, seq uint64, w watching, prompt []uint32, chunk int) (int32, error) {
-	open := []*proto.Open{{Seq: seq, Policy: w.Spec(), Sampling: greedy(), PromptTokens: uint32(len(prompt))}}
+func (a *Socket) read(ctx context.Context, seq uint64, n kvcache.Needs, prompt []uint32, chunk int) (int32, error) {
+	open := []*proto.Open{{Seq: seq, Policy: watching(n).Spec(), Sampling: greedy(), PromptTokens: uint32(len(prompt))}}
 	for at := 0; ; {
 		end := min(at+chunk, len(prompt))
 		c := &proto.Chunk{Seq: seq, Start: uint32(at), Tokens: prompt[at:end], Prefill: true, Sample: end == len(prompt)}
@@ -112,28 +111,18 @@ func (a *Socket) read(ctx context.Context, seq uint64, w watching, prompt []uint
 	}
 }
 
-// watching is the policy full that looks at what others do.
-type watching struct {
-	kvcache.Full
-	window    int
-	attention bool
-}
-
-// Spec implements kvcache.Policy.
-func (w watching) Spec() string { return fmt.Sprintf("watching:%d,%t", w.window, w.attention) }
-
-// Needs implements kvcache.Policy.
-func (w watching) Needs() kvcache.Needs {
-	return kvcache.Needs{Window: w.window, PromptAttention: w.attention}
+// watching is the policy full that observes what others need.
+func watching(n kvcache.Needs) *kvcache.Policy {
+	return kvcache.Compose("watching", fmt.Sprintf("watching:%d,%t", n.Window, n.PromptAttention), kvcache.Parts{Needs: n})
 }
 
 // parse is kvcache.Parse, and takes a watching too.
-func parse(spec string) (kvcache.Policy, error) {
+func parse(spec string) (*kvcache.Policy, error) {
 	rest, ok := strings.CutPrefix(spec, "watching:")
 	if !ok {
 		return kvcache.Parse(spec)
 	}
-	var w watching
-	_, err := fmt.Sscanf(rest, "%d,%t", &w.window, &w.attention)
-	return w, err
+	var n kvcache.Needs
+	_, err := fmt.Sscanf(rest, "%d,%t", &n.Window, &n.PromptAttention)
+	return watching(n), err
 }
