@@ -86,6 +86,10 @@ soak: ## 64 clients on four nodes for SOAK=2m; nothing may fail, leak or pass a 
 samebits: ## the same-bits tests in full: every node count, mapping, chunk, share and batch (long)
 	SHOAL_E2E=full go test -count 1 -v -timeout 90m -run 'SameBits|Goldens' ./test/cluster
 
+.PHONY: answers
+answers: ## answers of every policy, architecture and type, to the bit, beside those recorded (1 to 3 minutes)
+	go run ./test/answers
+
 .PHONY: sim
 sim: ## simulated clusters under every fault, one seed a schedule: SCHEDULES=100000
 	SHOAL_SIM_SCHEDULES=$(SCHEDULES) go test -count 1 -v -timeout 0 -run TestSchedules ./sim

@@ -30,7 +30,7 @@ batches:  jobs/batches
 cluster:  cluster
 tools:    cli eval sim bench + cli:eval cli:bench
 street:   cmd/shoal cmd/node cmd/coordinator
-tests:    internal/policy test/cluster
+tests:    internal/policy test/cluster test/answers
 `
 
 func TestImportsPointDown(t *testing.T) {

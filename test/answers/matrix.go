@@ -1,0 +1,205 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"shoal/gguf"
+	"shoal/kvcache"
+	"shoal/model"
+	"shoal/model/modeltest"
+)
+
+// checkpoint is one model of the matrix. Those of testdata have random weights.
+type checkpoint struct {
+	name, dir string
+	make      func(root, dir string) error // writes it there; nil: it is in the tree
+	types     [][2]string                  // of weights and cache; nil: each with each
+	large     bool                         // one of the bundled models
+}
+
+// main types are answered in every cut and with long prompts too.
+var mainTypes = [][2]string{{"f32", "f32"}, {"bf16", "bf16"}, {"q8_0", "int8"}}
+
+var (
+	weightTypes = []string{"f32", "bf16", "f16", "q8_0", "q4_0", "iq4_nl"}
+	cacheTypes  = []string{"f32", "bf16", "int8"}
+)
+
+func checkpoints() []checkpoint {
+	var all []checkpoint
+	for _, name := range []string{"llama", "mistral", "mistral_window", "gemma3", "qwen2", "qwen2_window", "qwen3", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3"} {
+		all = append(all, checkpoint{name: name, dir: "model/testdata/" + name})
+	}
+	for name, shape := range modeltest.Shapes() {
+		all = append(all, checkpoint{name: "random_" + name, make: func(_, dir string) error { return modeltest.Write(dir, shape, 7) }, types: [][2]string{{"f32", "f32"}, {"bf16", "bf16"}, {"f16", "int8"}}})
+	}
+	all = append(all, checkpoint{name: "random_flat", make: writeFlat, types: [][2]string{{"bf16", "bf16"}, {"f32", "int8"}}})
+	slices.SortFunc(all[11:], func(a, b checkpoint) int { return strings.Compare(a.name, b.name) })
+	for _, name := range []string{"llama", "mixtral", "gemma3", "deepseek_v3"} {
+		all = append(all, checkpoint{name: "gguf_" + name, make: func(root, dir string) error { return writeGGUF(filepath.Join(root, "model/testdata", name), dir) }, types: [][2]string{{"q8_0", "bf16"}}})
+	}
+	for _, name := range []string{"fry", "dace"} {
+		all = append(all, checkpoint{name: name, dir: "models/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}, {"iq4_nl", "bf16"}}, large: true})
+	}
+	return all
+}
+
+func writeGGUF(from, dir string) error {
+	ck, err := model.Open(from)
+	if err != nil {
+		return err
+	}
+	file := modeltest.Convert(ck, func(string) gguf.Type { return gguf.F32 }).Bytes()
+	return errors.Join(ck.Close(), os.WriteFile(filepath.Join(dir, "model.gguf"), file, 0o600))
+}
+
+// writeFlat makes a model that attends to all tokens alike, because its keys are zeros:
+// scores are ties, and policies choose by their rules for these.
+func writeFlat(_, dir string) error {
+	path := filepath.Join(dir, "model.safetensors")
+	if err := modeltest.Write(dir, modeltest.Small(), 11); err != nil {
+		return err
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	header, data := modeltest.Parts(file)
+	for name, e := range header {
+		if strings.Contains(name, "k_proj") {
+			at := e.(map[string]any)["data_offsets"].([]any)
+			clear(data[int(at[0].(float64)):int(at[1].(float64))])
+		}
+	}
+	return os.WriteFile(path, modeltest.File(header, data), 0o600)
+}
+
+// cut is a way to serve the same answers.
+type cut struct {
+	sockets     int
+	mapping     string
+	shares      []float64
+	step, chunk int // tokens
+	threads     int
+	tight       bool // little cache: sequences wait, are preempted and rebuilt
+}
+
+func (c cut) String() string {
+	s := fmt.Sprintf("%d nodes, %s, chunks of %d", c.sockets, c.mapping, c.chunk)
+	if c.tight {
+		s += ", little cache"
+	}
+	return s
+}
+
+var cuts = []cut{
+	{sockets: 1, mapping: "gather", step: 512, chunk: 256, threads: 2},
+	{sockets: 3, mapping: "gather", step: 96, chunk: 40, threads: 1},
+	{sockets: 3, mapping: "reduce", shares: []float64{0.5, 0.2, 0.3}, step: 64, chunk: 17, threads: 2},
+	{sockets: 2, mapping: "reduce", step: 128, chunk: 100, threads: 1, tight: true},
+}
+
+// policies have every registered one, in sizes that evict within the prompts below.
+var policies = []string{
+	"full",
+	"streaming:sink=4,recent=60",
+	"snapkv:topk=70,obs=16,pool=5",
+	"snapstream:sink=4,recent=30,topk=50,obs=24,pool=7",
+	"sage:sink=2,recent=33,topk=64",
+	"h2o:recent=40,topk=33",
+	"h2o:recent=20,topk=50,step=1",
+	"tova:size=90",
+	"streaming:sink=3,recent=70,positions=cache",
+	"streaming:sink=4,recent=65,positions=cache,half=1",
+	"snapkv:topk=60,obs=16,pool=1,positions=cache",
+	"snapstream:sink=4,recent=40,topk=40,obs=16,pool=3,positions=cache,half=1",
+	"h2o:recent=30,topk=40,step=1,positions=cache",
+	"tova:size=100,positions=cache",
+}
+
+// longPolicies answer prompts beyond a thousand tokens.
+var longPolicies = []string{
+	"full",
+	"snapstream:sink=4,recent=300,topk=900,obs=64,pool=7",
+	"h2o:recent=200,topk=1000,step=1",
+	"streaming:sink=4,recent=1100,positions=cache",
+}
+
+// growingPolicies keep more and more in decode.
+var growingPolicies = []string{"full", "h2o:recent=50,topk=70,step=1"}
+
+// setup is a model with types.
+type setup struct {
+	checkpoint
+	weights, kv string
+	main        bool
+	number      int // of the types among the model's
+}
+
+func (s setup) String() string { return s.name + " " + s.weights + " " + s.kv }
+
+func setups() []setup {
+	var all []setup
+	for _, c := range checkpoints() {
+		types := c.types
+		if types == nil {
+			for _, w := range weightTypes {
+				for _, kv := range cacheTypes {
+					types = append(types, [2]string{w, kv})
+				}
+			}
+		}
+		for i, t := range types {
+			main := slices.Contains(mainTypes, t) && (!c.large || i == 0)
+			all = append(all, setup{checkpoint: c, weights: t[0], kv: t[1], main: main, number: i})
+		}
+	}
+	return all
+}
+
+// grows says that long answers are asked for, also in little cache.
+func (s setup) grows() bool { return s.weights == "bf16" && s.kv == "bf16" }
+
+// cutsOf are the cuts that a setup is served in.
+func (s setup) cutsOf() []cut {
+	switch {
+	case s.main && s.grows():
+		return cuts
+	case s.main:
+		return cuts[:3]
+	}
+	return []cut{cuts[s.number%3]}
+}
+
+// complete says what of the tree the matrix has no row for.
+func complete(all []setup, root string) error {
+	for _, u := range kvcache.Usage() {
+		name, _, _ := strings.Cut(u, ":")
+		if !slices.ContainsFunc(policies, func(p string) bool { n, _, _ := strings.Cut(p, ":"); return n == name }) {
+			return fmt.Errorf("answers: policy %s has no row in policies (test/answers/matrix.go): add one", name)
+		}
+	}
+	missing := model.Architectures()
+	for _, s := range all {
+		if s.make != nil {
+			continue
+		}
+		ck, err := model.Open(filepath.Join(root, s.dir))
+		if err != nil {
+			return err
+		}
+		missing = slices.DeleteFunc(missing, func(a string) bool { return a == ck.Config.Architecture })
+		if err := ck.Close(); err != nil {
+			return err
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("answers: no model of %s in checkpoints (test/answers/matrix.go): add one", strings.Join(missing, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"shoal/api"
+	"shoal/cluster"
+	"shoal/model"
+	"shoal/sampler"
+)
+
+// patience bounds every wait, on a machine however busy.
+const patience = 10 * time.Minute
+
+// scoreRun is how many positions of a prompt's scores share a hash.
+const scoreRun = 32
+
+// request is one sequence that a setup is asked for.
+type request struct {
+	policy, kind string
+	prompt       []int32
+	output       int
+}
+
+func (r request) String() string {
+	return fmt.Sprintf("%s %s %d+%d", r.policy, r.kind, len(r.prompt), r.output)
+}
+
+// seed follows from the text alone, so that a new row of the matrix changes no other.
+func (r request) seed() uint64 {
+	h := fnv.New64a()
+	fmt.Fprint(h, r.policy, " ", r.kind)
+	return h.Sum64()
+}
+
+// The kinds of requests: how tokens are drawn and what is told of them.
+const (
+	greedy = "greedy" // temperature 0, with log probabilities
+	drawn  = "drawn"  // by a seed, with penalties and log probabilities
+	argmax = "argmax" // temperature 0, ids alone: logits need not travel
+	scores = "scores" // log probabilities of the prompt
+)
+
+func newRequest(c *model.Config, policy, kind string, prompt, output int) request {
+	r := request{policy: policy, kind: kind, output: output}
+	r.prompt = makePrompt(c.Vocab, prompt, r.seed())
+	return r
+}
+
+// requests of a setup: all policies, drawn both ways in turn; ids alone; a prompt's
+// scores; with the main types long prompts, and with bf16 long answers.
+func (s setup) requests(c *model.Config) []request {
+	var all []request
+	add := func(policy, kind string, prompt, output int) {
+		all = append(all, newRequest(c, policy, kind, prompt, output))
+	}
+	for _, p := range policies {
+		seed := request{policy: p}.seed()
+		add(p, [2]string{greedy, drawn}[(seed+uint64(s.number))%2], 121+int(seed/2%140), 16)
+	}
+	add("full", argmax, 77, 16)
+	add("full", scores, 150, 1)
+	if s.main && c.MaxPositions > 1600 {
+		for i, p := range longPolicies {
+			add(p, greedy, 1350+50*i, 12)
+		}
+	}
+	if s.grows() {
+		all = append(all, growing(c)...)
+	}
+	return all
+}
+
+// growing are requests whose caches pass two blocks while they decode. In little cache
+// they are preempted, and rebuilt by prefill and by replay.
+func growing(c *model.Config) (all []request) {
+	for _, p := range growingPolicies {
+		all = append(all, newRequest(c, p, greedy, 60, 72), newRequest(c, p, drawn, 61, 72))
+	}
+	return all
+}
+
+// makePrompt is random, with repetitions, so that attention has something to find.
+func makePrompt(vocab, n int, seed uint64) []int32 {
+	r := rand.New(rand.NewPCG(seed, 16))
+	p := make([]int32, n)
+	for i := range p {
+		if p[i] = int32(r.IntN(vocab)); i > 40 && r.IntN(3) > 0 {
+			p[i] = p[i-37]
+		}
+	}
+	return p
+}
+
+func (r request) api(i int) *api.Request {
+	p := sampler.Default()
+	p.Temperature, p.Logprobs = 0, 3
+	a := &api.Request{ID: fmt.Sprint("answer-", i), Prompt: r.prompt, MaxTokens: r.output, IgnoreEOS: true, PromptLogprobs: -1, Policy: r.policy}
+	switch r.kind {
+	case drawn:
+		p.Temperature, p.TopP, p.TopK, p.MinP, p.Seed, p.Logprobs = 0.9, 0.95, 200, 0.001, r.seed(), 1
+		p.RepetitionPenalty, p.PresencePenalty, p.FrequencyPenalty = 1.1, 0.2, 0.1
+		p.LogitBias = []sampler.Bias{{Token: 5, Value: 0.5}, {Token: 9, Value: -1}}
+	case argmax:
+		p.Logprobs = -1
+	case scores:
+		a.PromptLogprobs = 2
+	}
+	a.Sampling = p
+	return a
+}
+
+// hash takes 32-bit values one by one.
+type hash uint32
+
+func newHash() hash { h := fnv.New32a(); return hash(h.Sum32()) }
+
+func (h *hash) add(v uint32) {
+	for i := 0; i < 32; i += 8 {
+		*h = (*h ^ hash(v>>i&0xff)) * 16777619
+	}
+}
+
+func (h *hash) logprobs(own float32, top []sampler.TokenLogprob) {
+	h.add(math.Float32bits(own))
+	for _, t := range top {
+		h.add(uint32(t.Token))
+		h.add(math.Float32bits(t.Logprob))
+	}
+}
+
+// ask hands over one request and takes its answer.
+func ask(ctx context.Context, e api.Engine, r request, i int) (answer, error) {
+	events, err := e.Submit(ctx, r.api(i))
+	if err != nil {
+		return answer{}, err
+	}
+	var a answer
+	var failed error
+	for ev := range events {
+		if ev.Err != nil {
+			failed = ev.Err
+		}
+		for at := 1; at < len(ev.PromptLogprobs); at += scoreRun { // the first token has none
+			h := newHash()
+			for _, p := range ev.PromptLogprobs[at:min(at+scoreRun, len(ev.PromptLogprobs))] {
+				h.logprobs(p.Logprob, p.Top)
+			}
+			a.hashes = append(a.hashes, uint32(h))
+		}
+		if ev.Token == api.NoToken || r.kind == scores {
+			continue
+		}
+		h := newHash()
+		h.add(uint32(ev.Token))
+		if r.kind != argmax {
+			h.logprobs(ev.Logprob, ev.Top)
+		}
+		a.ids, a.hashes = append(a.ids, ev.Token), append(a.hashes, uint32(h))
+	}
+	if failed == nil && len(a.hashes) == 0 {
+		failed = fmt.Errorf("no answer: %w", context.Cause(ctx))
+	}
+	return a, failed
+}
+
+// asked are the answers of a setup in one cut.
+type asked struct {
+	cut      cut
+	requests []request
+	answers  []answer
+}
+
+// run serves s in one cut and asks everything at once.
+func (s setup) run(ctx context.Context, dir string, c cut) (*asked, error) {
+	ck, err := model.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	config := ck.Config
+	if err := ck.Close(); err != nil {
+		return nil, err
+	}
+	out, budget := &asked{cut: c, requests: s.requests(&config)}, int64(1<<30)
+	if c.tight {
+		out.requests, budget = growing(&config), littleCache(&config)
+	}
+	out.answers = make([]answer, len(out.requests))
+	e, err := cluster.New(ctx, cluster.LocalConfig{Sockets: c.sockets, Shares: c.shares, Threads: c.threads, KVBudget: budget, Serve: cluster.ServeConfig{
+		Model: dir, Weights: s.weights, KV: s.kv, Mapping: c.mapping, StepTokens: c.step, Chunk: c.chunk,
+		StepDeadline: patience, SyncDeadline: patience, LoadDeadline: patience, Logger: slog.New(slog.DiscardHandler)}})
+	if err != nil {
+		return nil, err
+	}
+	defer e.Close()
+	g, ctx := errgroup.WithContext(ctx)
+	for i, r := range out.requests {
+		g.Go(func() (err error) {
+			if out.answers[i], err = ask(ctx, e, r, i); err != nil {
+				err = fmt.Errorf("%v: %w", r, err)
+			}
+			return err
+		})
+	}
+	return out, g.Wait()
+}
+
+// littleCache has room for one and a half of those that grow at their end, and for two at
+// their beginning.
+func littleCache(c *model.Config) int64 {
+	row := 2 * c.KVHeads * c.HeadDim * 2 // bf16
+	if c.Latent.Rank > 0 {
+		row = (c.Latent.Rank + c.Latent.Rope) * 2
+	}
+	return int64(192 * row * c.Layers * 3 / 2)
+}
+
+// runAll answers all setups that match, workers at a time.
+func runAll(root string, only *regexp.Regexp, workers int) (*record, error) {
+	all := setups()
+	if err := complete(all, root); err != nil {
+		return nil, err
+	}
+	tmp, err := os.MkdirTemp("", "shoal-answers-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(tmp)
+	results := make([][]*asked, len(all))
+	g, ctx := errgroup.WithContext(context.Background())
+	g.SetLimit(max(workers, 1))
+	dirs := map[string]string{}
+	for i, s := range all {
+		if !only.MatchString(s.String()) {
+			continue
+		}
+		dir := filepath.Join(root, s.dir)
+		if s.make != nil {
+			if dirs[s.name] == "" {
+				dirs[s.name] = filepath.Join(tmp, s.name)
+				if err := errors.Join(os.MkdirAll(dirs[s.name], 0o755), s.make(root, dirs[s.name])); err != nil {
+					return nil, errors.Join(err, g.Wait())
+				}
+			}
+			dir = dirs[s.name]
+		}
+		g.Go(func() error {
+			for _, c := range s.cutsOf() {
+				ctx, cancel := context.WithTimeout(ctx, patience)
+				a, err := s.run(ctx, dir, c)
+				cancel()
+				if err != nil {
+					return fmt.Errorf("answers: %v on %v: %w", s, c, err)
+				}
+				results[i] = append(results[i], a)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	r := newRecord()
+	for i, cuts := range results {
+		for _, a := range cuts {
+			for j, q := range a.requests {
+				r.add(key{all[i].String(), q.String()}, a.answers[j], a.cut.String())
+			}
+		}
+	}
+	return r, nil
+}
