@@ -151,7 +151,7 @@ func runBatch(ctx context.Context, o BatchOptions, policy string, vocab int) (*B
 	firsts, failed := make(chan time.Duration, o.Requests), make(chan error, o.Requests)
 	began := time.Now()
 	for i := range o.Requests {
-		events, err := c.Submit(ctx, request(i, o, vocab))
+		events, err := c.Submit(ctx, request(i, o.Prompt, o.Output, vocab))
 		if err != nil {
 			return nil, err
 		}
@@ -193,7 +193,7 @@ func runBatch(ctx context.Context, o BatchOptions, policy string, vocab int) (*B
 	row.Seconds = time.Since(began).Seconds()
 	row.Failed = len(failed)
 	row.TokensPerS = float64(len(tokens)) / row.Seconds
-	row.DecodePerS, row.MedianPerS = rates(tokens, row.Sequences, decodeSteps)
+	row.DecodePerS, row.MedianPerS = decodeRates(tokens, row.Sequences, decodeSteps)
 	row.TTFT = middleOf(firsts)
 	if row.Failed == o.Requests {
 		return nil, <-failed
@@ -201,12 +201,13 @@ func runBatch(ctx context.Context, o BatchOptions, policy string, vocab int) (*B
 	return row, ctx.Err()
 }
 
-func request(i int, o BatchOptions, vocab int) *api.Request {
-	r := &api.Request{ID: fmt.Sprintf("bench-%d", i), MaxTokens: o.Output, Sampling: sampler.Default(), IgnoreEOS: true, PromptLogprobs: -1}
+// request is the i-th of a load, greedy.
+func request(i, prompt, output, vocab int) *api.Request {
+	r := &api.Request{ID: fmt.Sprintf("bench-%d", i), Prompt: make([]int32, prompt), MaxTokens: output, Sampling: sampler.Default(), IgnoreEOS: true, PromptLogprobs: -1}
 	r.Sampling.Temperature = 0
 	rng := rand.New(rand.NewPCG(uint64(i), 9))
-	for range o.Prompt {
-		r.Prompt = append(r.Prompt, int32(rng.IntN(vocab)))
+	for j := range r.Prompt {
+		r.Prompt[j] = int32(rng.IntN(vocab))
 	}
 	return r
 }
@@ -221,10 +222,10 @@ type token struct {
 	at  time.Duration
 }
 
-// rates are the fastest and the median, in tokens a second, of all runs of `steps` steps in
+// decodeRates are the fastest and the median, in tokens a second, of all runs of `steps` steps in
 // which so many sequences decode and nothing else is done: each of them gets that many
 // tokens, or one less or more, and no other sequence any.
-func rates(tokens []token, sequences, steps int) (best, median float64) {
+func decodeRates(tokens []token, sequences, steps int) (best, median float64) {
 	slices.SortStableFunc(tokens, func(a, b token) int { return cmp.Compare(a.at, b.at) })
 	n := steps * sequences
 	got := map[int]int{} // of the last n tokens

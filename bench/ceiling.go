@@ -49,6 +49,11 @@ type Machine struct {
 	Load   string `json:"load_average"` // of the last minute, when the run began
 }
 
+// String is a line above the figures.
+func (m Machine) String() string {
+	return fmt.Sprintf("%s, %d cores, %s, %s, load %s", m.CPU, m.Cores, m.OS, m.Go, m.Load)
+}
+
 // ThisMachine reads what Linux tells; elsewhere most fields are empty.
 func ThisMachine() Machine {
 	m := Machine{Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version()}

@@ -8,7 +8,6 @@ import (
 
 	"shoal/actors/socket"
 	"shoal/model"
-	"shoal/proto"
 )
 
 // Stages are the parts of one step in microseconds.
@@ -98,59 +97,29 @@ func RunDecode(ctx context.Context, o Options, note func(string)) (*Decode, erro
 	}
 	defer f.close()
 	var bytes float64
-	tokens := make([]uint32, o.Batch)
 	var took, read, compute, stepCPU, readCPU []time.Duration
-	for i := range steps {
-		req := &proto.StepRequest{DeadlineMillis: 60000}
-		for s, t := range tokens {
-			req.Chunks = append(req.Chunks, &proto.Chunk{Seq: uint64(s + 1), Start: uint32(o.Context + i), Tokens: []uint32{t}, Sample: true})
-		}
-		cpu := cpuTime()
-		reply, t, stages, err := r.Step(ctx, req)
-		cpuStep := cpuTime() - cpu
-		if err != nil {
-			return nil, err
-		}
-		for _, s := range reply.Sampled {
-			tokens[s.Seq-1] = s.Token
-		}
-		if i < warmSteps {
-			continue
-		}
-		took = append(took, t)
+	_, err = r.decode(ctx, o.Batch, o.Context, o.Tokens, func(t, processor time.Duration, stages socket.Stages) {
+		took, stepCPU = append(took, t), append(stepCPU, processor)
 		if t == slices.Min(took) {
 			d.Stages = stagesOf(stages, t)
 		}
 		var mat, attn float64
 		bytes, mat, attn = k.Decode(o.Batch, o.Context+steps/2, float64(stages.Experts))
-		cpu = cpuTime()
+		before := cpuTime()
 		read = append(read, f.Read(bytes))
-		stepCPU, readCPU = append(stepCPU, cpuStep), append(readCPU, cpuTime()-cpu)
-		compute = append(compute, f.arithmetic(mat, attn))
+		readCPU, compute = append(readCPU, cpuTime()-before), append(compute, f.arithmetic(mat, attn))
+	})
+	if err != nil {
+		return nil, err
 	}
 	best, readFloor, computeFloor := slices.Min(took).Seconds(), slices.Min(read).Seconds(), slices.Min(compute).Seconds()
 	median, medianRead := middle(took).Seconds(), middle(read).Seconds()
-	d.TokensPerS, d.MedianPerS, d.MeanPerS = float64(o.Batch)/best, float64(o.Batch)/median, float64(o.Batch)/mean(took).Seconds()
+	d.TokensPerS, d.MedianPerS, d.MeanPerS = rates(o.Batch, took)
 	d.Bytes, d.PerToken, d.Bandwidth, d.Read = bytes, bytes/float64(o.Batch), bytes/best/1e9, bytes/readFloor/1e9
 	d.Share, d.MedianShare = readFloor/best, medianRead/median
 	d.CPUShare = middle(readCPU).Seconds() / max(middle(stepCPU).Seconds(), 1e-9)
 	d.PeakShare, d.Roofline = computeFloor/best, max(readFloor, computeFloor)/best
 	return d, nil
-}
-
-func mean(d []time.Duration) time.Duration {
-	var sum time.Duration
-	for _, t := range d {
-		sum += t
-	}
-	return sum / time.Duration(len(d))
-}
-
-// middle is the median.
-func middle(d []time.Duration) time.Duration {
-	d = slices.Clone(d)
-	slices.Sort(d)
-	return d[len(d)/2]
 }
 
 const (

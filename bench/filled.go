@@ -3,12 +3,11 @@ package bench
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
+	"shoal/actors/socket"
 	"shoal/kvcache"
 	"shoal/model"
-	"shoal/proto"
 	"shoal/tensor"
 )
 
@@ -80,29 +79,12 @@ func runFilled(ctx context.Context, o BatchOptions, spec string, weights, kv ten
 		return nil, err
 	}
 	note("policy " + spec + ": decoding")
-	tokens := make([]uint32, row.Sequences)
 	var took []time.Duration
-	for i := range o.Output + warmSteps {
-		req := &proto.StepRequest{DeadlineMillis: 60000}
-		for s, t := range tokens {
-			req.Chunks = append(req.Chunks, &proto.Chunk{Seq: uint64(s + 1), Start: uint32(o.Prompt + i), Tokens: []uint32{t}, Sample: true})
-		}
-		reply, t, _, err := r.Step(ctx, req)
-		if err != nil {
-			return nil, err
-		}
-		for _, s := range reply.Sampled {
-			tokens[s.Seq-1] = s.Token
-		}
-		row.PeakBytes = max(row.PeakBytes, reply.KvUsedBytes)
-		if i >= warmSteps {
-			took = append(took, t)
-		}
+	peak, err := r.decode(ctx, row.Sequences, o.Prompt, o.Output, func(t, _ time.Duration, _ socket.Stages) { took = append(took, t) })
+	if err != nil {
+		return nil, err
 	}
-	row.Seconds = mean(took).Seconds() * float64(len(took))
-	row.DecodePerS = float64(row.Sequences) / slices.Min(took).Seconds()
-	row.TokensPerS = float64(row.Sequences) / mean(took).Seconds()
-	slices.Sort(took)
-	row.MedianPerS = float64(row.Sequences) / took[len(took)/2].Seconds()
+	row.PeakBytes, row.Seconds = peak, average(took).Seconds()*float64(len(took))
+	row.DecodePerS, row.MedianPerS, row.TokensPerS = rates(row.Sequences, took)
 	return row, nil
 }

@@ -70,11 +70,11 @@ func TestRates(t *testing.T) {
 		step(time.Millisecond, 1, 2)
 	}
 	slices.Reverse(tokens) // streams come in any order
-	best, median := rates(tokens, 3, 10)
+	best, median := decodeRates(tokens, 3, 10)
 	if best < 299 || best > 301 || median < 29 || median > 31 {
 		t.Errorf("%.1f and %.1f tokens/s, want 300 and 30", best, median)
 	}
-	if best, _ := rates(tokens, 5, 10); best != 0 {
+	if best, _ := decodeRates(tokens, 5, 10); best != 0 {
 		t.Errorf("%.1f tokens/s of five sequences", best)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"shoal/actors/socket"
+	"shoal/internal/alone"
 	"shoal/model"
-	"shoal/proto"
 )
 
 // Prefill is what reading a prompt costs; best figures are of the fastest one.
@@ -85,7 +85,7 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 		floors, attnFloors = append(floors, f.arithmetic(mat, 0)), append(attnFloors, f.FMA(attn))
 	}
 	best, matFloor, attnFloor := slices.Min(took).Seconds(), slices.Min(floors).Seconds(), slices.Min(attnFloors).Seconds()
-	p.TokensPerS, p.MedianPerS, p.MeanPerS = float64(o.Context)/best, float64(o.Context)/middle(took).Seconds(), float64(o.Context)/mean(took).Seconds()
+	p.TokensPerS, p.MedianPerS, p.MeanPerS = rates(o.Context, took)
 	p.Compression = p.Stages.Compression / p.Stages.Step
 	p.GFLOPS = (mat + attn) / best / 1e9
 	p.PeakShare = (matFloor + attnFloor) / best
@@ -94,27 +94,15 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 	return p, nil
 }
 
-// prompt reads one prompt, chunk by chunk, and drops it.
+// prompt reads one prompt in place of the one before.
 func (r *rig) prompt(ctx context.Context, o Options, seq uint64, vocab int) (took time.Duration, sum socket.Stages, err error) {
-	for at := 0; at < o.Context; at += o.Chunk {
-		end := min(at+o.Chunk, o.Context)
-		c := &proto.Chunk{Seq: seq, Start: uint32(at), Prefill: true, Last: end == o.Context, Sample: end == o.Context}
-		for t := at; t < end; t++ {
-			c.Tokens = append(c.Tokens, uint32((t*7919+int(seq))%vocab))
-		}
-		req := &proto.StepRequest{DeadlineMillis: 60000, Chunks: []*proto.Chunk{c}}
-		if at == 0 {
-			req.Open = []*proto.Open{{Seq: seq, Policy: o.Policy, Sampling: greedy(), PromptTokens: uint32(o.Context)}}
-			if seq > 1 {
-				req.Release = []uint64{seq - 1}
-			}
-		}
-		_, t, s, err := r.Step(ctx, req)
-		if err != nil {
-			return 0, sum, err
-		}
-		took += t
-		sum.Add(s)
+	p := alone.Prompt{Seq: seq, Policy: o.Policy, Chunk: o.Chunk}
+	for t := range o.Context {
+		p.Tokens = append(p.Tokens, uint32((t*7919+int(seq))%vocab))
 	}
-	return took, sum, nil
+	if seq > 1 {
+		p.Drop = []uint64{seq - 1}
+	}
+	_, took, sum, err = r.Prefill(ctx, p)
+	return took, sum, err
 }

@@ -2,12 +2,12 @@ package bench
 
 import (
 	"context"
+	"slices"
+	"time"
 
 	"shoal/actors/socket"
 	"shoal/internal/alone"
 	"shoal/model"
-	"shoal/proto"
-	"shoal/sampler"
 	"shoal/tensor"
 )
 
@@ -65,9 +65,45 @@ func (r *rig) fill(ctx context.Context, n, tokens int, policy string) error {
 	return r.Fill(ctx, ids, tokens, policy)
 }
 
-// greedy is the cheapest sampling, and what llama-bench's peers do.
-func greedy() *proto.Sampling {
-	p := sampler.Default()
-	p.Temperature = 0
-	return socket.SamplingMessage(&p)
+// decode takes the sequences 1..n, which have caches of context tokens, so many steps
+// further, after some that warm up. step is told of each that counts.
+func (r *rig) decode(ctx context.Context, n, context, steps int, step func(took, processor time.Duration, s socket.Stages)) (peak int64, err error) {
+	rows := make([]*alone.Row, n)
+	for i := range rows {
+		rows[i] = &alone.Row{Seq: uint64(i + 1), At: context}
+	}
+	for i := range steps + warmSteps {
+		before := cpuTime()
+		reply, took, stages, err := r.Decode(ctx, rows)
+		processor := cpuTime() - before
+		if err != nil {
+			return 0, err
+		}
+		peak = max(peak, reply.KvUsedBytes)
+		if i >= warmSteps {
+			step(took, processor, stages)
+		}
+	}
+	return peak, nil
+}
+
+// rates are how much a second of the fastest, of the median and of all steps together.
+func rates(each int, took []time.Duration) (best, median, mean float64) {
+	n := float64(each)
+	return n / slices.Min(took).Seconds(), n / middle(took).Seconds(), n / average(took).Seconds()
+}
+
+func average(d []time.Duration) time.Duration {
+	var sum time.Duration
+	for _, t := range d {
+		sum += t
+	}
+	return sum / time.Duration(len(d))
+}
+
+// middle is the median.
+func middle(d []time.Duration) time.Duration {
+	d = slices.Clone(d)
+	slices.Sort(d)
+	return d[len(d)/2]
 }

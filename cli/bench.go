@@ -71,34 +71,43 @@ func shapeOf(name string) (*model.Config, error) {
 	return &ck.Config, nil
 }
 
-// measure runs f as a node runs: the same collector settings; profiled if asked.
-func (f *benchFlags) measure(run func() error) error {
+// measured runs a measurement as a node runs, with the same collector settings; profiled
+// if asked. A person is told what is going on, and then what came of it.
+func measured[T any](f *benchFlags, e *env, run func(note func(string)) (T, error), text func(io.Writer, T)) error {
 	debug.SetGCPercent(400)
-	if f.CPUProfile == "" {
-		return run()
+	if f.CPUProfile != "" {
+		file, err := os.Create(f.CPUProfile)
+		if err != nil {
+			return fmt.Errorf("--cpuprofile: %w", err)
+		}
+		defer file.Close()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
 	}
-	file, err := os.Create(f.CPUProfile)
-	if err != nil {
-		return fmt.Errorf("--cpuprofile: %w", err)
-	}
-	defer file.Close()
-	if err := pprof.StartCPUProfile(file); err != nil {
-		return err
-	}
-	defer pprof.StopCPUProfile()
-	return run()
+	v, err := run(func(s string) { note(e, s+" ...") })
+	note(e, "")
+	return report(e, f.JSON, v, err, text)
 }
 
 // note tells a person what is going on.
-func (f *benchFlags) note(e *env) func(string) {
-	return func(s string) {
-		if isTerminal(e.stderr) {
-			if s != "" {
-				s += " ..."
-			}
-			showStatus(e.stderr, s)
-		}
+func note(e *env, s string) {
+	if isTerminal(e.stderr) {
+		showStatus(e.stderr, s)
 	}
+}
+
+// report prints what came of a command, as JSON or as text.
+func report[T any](e *env, json bool, v T, err error, text func(io.Writer, T)) error {
+	switch {
+	case err != nil:
+		return err
+	case json:
+		return printJSON(e.stdout, v)
+	}
+	text(e.stdout, v)
+	return nil
 }
 
 type benchDecodeCmd struct {
@@ -117,26 +126,16 @@ func (c *benchDecodeCmd) Run(e *env) error {
 	if o.Context < 1 || o.Batch < 1 || o.Batch > 4096 || o.Tokens < 1 {
 		return fmt.Errorf("--context %d, --batch %d, --tokens %d: want at least 1, and a batch of at most 4096", c.Context, c.Batch, c.Tokens)
 	}
-	var d *bench.Decode
-	err = c.measure(func() (err error) {
-		d, err = bench.RunDecode(e.ctx, o, c.note(e))
-		return err
-	})
-	c.note(e)("")
-	if err != nil {
-		return err
-	}
-	if c.JSON {
-		return printJSON(e.stdout, d)
-	}
-	w := e.stdout
+	return measured(&c.benchFlags, e, func(note func(string)) (*bench.Decode, error) { return bench.RunDecode(e.ctx, o, note) }, printDecode)
+}
+
+func printDecode(w io.Writer, d *bench.Decode) {
 	printMachine(w, d.Machine, d.Ceiling)
 	fmt.Fprintf(w, "%s %s, cache %s, batch %d, context %d\n", d.Model, d.Weights, d.KV, d.Batch, d.Context)
 	fmt.Fprintf(w, "  %.2f tokens/s (median step %.2f, mean %.2f)\n", d.TokensPerS, d.MedianPerS, d.MeanPerS)
 	fmt.Fprintf(w, "  %.1f MB a token, %.1f of %.1f GB/s that the same threads read between the steps: %.0f %% (median step %.0f %%, by processor time %.0f %%), %.0f %% of the arithmetic peak, %.0f %% of the roofline\n",
 		d.PerToken/1e6, d.Bandwidth, d.Read, 100*d.Share, 100*d.MedianShare, 100*d.CPUShare, 100*d.PeakShare, 100*d.Roofline)
 	printStages(w, d.Stages)
-	return nil
 }
 
 type benchPrefillCmd struct {
@@ -159,25 +158,15 @@ func (c *benchPrefillCmd) Run(e *env) error {
 	if o.Context < 1 || o.Context > 1<<16 || o.Chunk < 0 || o.Repeat < 1 {
 		return fmt.Errorf("--context %d, --chunk %d, --repeat %d: want a prompt of 1 to %d tokens, and nothing negative", c.Context, c.Chunk, c.Repeat, 1<<16)
 	}
-	var p *bench.Prefill
-	err = c.measure(func() (err error) {
-		p, err = bench.RunPrefill(e.ctx, o, c.note(e))
-		return err
-	})
-	c.note(e)("")
-	if err != nil {
-		return err
-	}
-	if c.JSON {
-		return printJSON(e.stdout, p)
-	}
-	w := e.stdout
+	return measured(&c.benchFlags, e, func(note func(string)) (*bench.Prefill, error) { return bench.RunPrefill(e.ctx, o, note) }, printPrefill)
+}
+
+func printPrefill(w io.Writer, p *bench.Prefill) {
 	printMachine(w, p.Machine, p.Ceiling)
 	fmt.Fprintf(w, "%s %s, cache %s, policy %s, prompt of %d tokens in chunks of %d\n", p.Model, p.Weights, p.KV, p.Policy, p.Tokens, p.Chunk)
 	fmt.Fprintf(w, "  %.1f tokens/s (median prompt %.1f), %.0f GFLOP/s: %.0f %% of the peak (matrices %.0f %%, attention %.0f %%)\n",
 		p.TokensPerS, p.MedianPerS, p.GFLOPS, 100*p.PeakShare, 100*p.MatShare, 100*p.AttnShare)
 	printStages(w, p.Stages)
-	return nil
 }
 
 type benchKernelsCmd struct {
@@ -195,7 +184,7 @@ func (c *benchKernelsCmd) Run(e *env) error {
 		}
 		switch l := line.(type) {
 		case bench.Machine:
-			fmt.Fprintf(e.stdout, "%s, %d cores, %s, %s, load %s\n", l.CPU, l.Cores, l.OS, l.Go, l.Load)
+			fmt.Fprintln(e.stdout, l)
 		case bench.Ceiling:
 			printCeiling(e.stdout, l)
 			fmt.Fprintf(e.stdout, "  %-40s %10s %8s %9s %7s %7s\n", "", "us", "GB/s", "GFLOP/s", "% read", "% peak")
@@ -217,7 +206,7 @@ func percent(share float64) string {
 }
 
 func printMachine(w io.Writer, m bench.Machine, c bench.Ceiling) {
-	fmt.Fprintf(w, "%s, %d cores, %s, %s, load %s\n", m.CPU, m.Cores, m.OS, m.Go, m.Load)
+	fmt.Fprintln(w, m)
 	printCeiling(w, c)
 }
 

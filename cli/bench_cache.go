@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"slices"
 	"time"
@@ -38,7 +39,7 @@ func (c *benchCacheUpdateCmd) Run(e *env) error {
 	defer pool.Close()
 	m := bench.ThisMachine()
 	if !c.JSON {
-		fmt.Fprintf(e.stdout, "%s, %d cores, %s, %s, load %s; %d threads, bf16, 1024 slots\n", m.CPU, m.Cores, m.OS, m.Go, m.Load, c.Threads)
+		fmt.Fprintf(e.stdout, "%v; %d threads, bf16, 1024 slots\n", m, c.Threads)
 		fmt.Fprintf(e.stdout, "%6s %6s %6s %6s %11s %11s %11s %11s %8s %8s %8s %11s %11s %8s\n", "batch", "heads", "size", "evict", "new cache", "two in turn", "shift us", "in place", "x new", "x two", "x shift", "gather us", "in place", "x")
 	}
 	var rows []bench.CacheUpdate
@@ -79,25 +80,15 @@ func (c *benchCacheDecodeCmd) Run(e *env) error {
 	if o.Context < 64 || o.Context > 1<<20 || o.Batch < 1 || o.Batch > 4096 || o.Tokens < 1 {
 		return fmt.Errorf("--slots %d, --batch %d, --tokens %d: want 64 slots or more, a batch of 1 to 4096, and a step", c.Slots, c.Batch, c.Tokens)
 	}
-	var d *bench.CacheDecode
-	err = c.measure(func() (err error) {
-		d, err = bench.RunCacheDecode(e.ctx, o, c.note(e))
-		return err
-	})
-	c.note(e)("")
-	if err != nil {
-		return err
+	return measured(&c.benchFlags, e, func(note func(string)) (*bench.CacheDecode, error) { return bench.RunCacheDecode(e.ctx, o, note) }, printCacheDecode)
+}
+
+func printCacheDecode(w io.Writer, d *bench.CacheDecode) {
+	fmt.Fprintf(w, "%v\n%s %s, cache %s, batch %d, %d slots, %d threads\n", d.Machine, d.Model, d.Weights, d.KV, d.Batch, d.Slots, d.Threads)
+	fmt.Fprintf(w, "  %-72s %9s %9s %7s %7s %9s\n", "", "best ms", "median", "x", "median", "cache MB")
+	for _, way := range d.Ways {
+		fmt.Fprintf(w, "  %-72s %9.2f %9.2f %7.2f %7.2f %9.1f\n", way.Name, way.BestMS, way.MedianMS, way.Speedup, way.Median, way.CacheMB)
 	}
-	if c.JSON {
-		return printJSON(e.stdout, d)
-	}
-	fmt.Fprintf(e.stdout, "%s, %d cores, %s, load %s\n%s %s, cache %s, batch %d, %d slots, %d threads\n", d.Machine.CPU, d.Machine.Cores, d.Machine.Go, d.Machine.Load,
-		d.Model, d.Weights, d.KV, d.Batch, d.Slots, d.Threads)
-	fmt.Fprintf(e.stdout, "  %-72s %9s %9s %7s %7s %9s\n", "", "best ms", "median", "x", "median", "cache MB")
-	for _, w := range d.Ways {
-		fmt.Fprintf(e.stdout, "  %-72s %9.2f %9.2f %7.2f %7.2f %9.1f\n", w.Name, w.BestMS, w.MedianMS, w.Speedup, w.Median, w.CacheMB)
-	}
-	return nil
 }
 
 type benchBatchCmd struct {
@@ -145,7 +136,6 @@ func (c *benchBatchCmd) Run(e *env) error {
 			return fmt.Errorf("--policy: %w", err)
 		}
 	}
-	flags := benchFlags{}
 	o := bench.BatchOptions{Model: dir, Weights: c.Quant, KV: c.KVType, Threads: c.Threads, Memory: int64(c.KVMemory),
 		Requests: c.Requests, Prompt: c.Prompt, Output: c.Output, Policies: c.Policy, Nodes: c.Nodes}
 	if o.Memory, err = c.memory(&o); err != nil {
@@ -158,25 +148,22 @@ func (c *benchBatchCmd) Run(e *env) error {
 	if c.Filled {
 		o.Model, run = shape, bench.RunFilled
 	}
-	b, err := run(e.ctx, o, flags.note(e))
-	flags.note(e)("")
-	if err != nil {
-		return err
-	}
-	if c.JSON {
-		return printJSON(e.stdout, b)
-	}
-	fmt.Fprintf(e.stdout, "%s, %d cores, %s, load %s\n%s %s, cache %s in %.1f MiB on each of %d nodes, %d threads each: %d + %d tokens, %d requests at once (0: caches filled)\n", b.Machine.CPU, b.Machine.Cores, b.Machine.Go, b.Machine.Load,
-		b.Model, b.Weights, b.KV, float64(b.Memory)/(1<<20), b.Nodes, b.Threads, b.Prompt, b.Output, b.Requests)
-	fmt.Fprintf(e.stdout, "  %-56s %6s %8s %6s %6s %9s %6s %9s %6s %9s %8s %8s %6s %7s\n", "policy", "smaller", "MB/seq", "most", "x", "decode/s", "x", "median", "x", "peak MB", "s", "tok/s", "x", "TTFT s")
+	b, err := run(e.ctx, o, func(s string) { note(e, s+" ...") })
+	note(e, "")
+	return report(e, c.JSON, b, err, printBatch)
+}
+
+func printBatch(w io.Writer, b *bench.Batch) {
+	fmt.Fprintf(w, "%v\n%s %s, cache %s in %.1f MiB on each of %d nodes, %d threads each: %d + %d tokens, %d requests at once (0: caches filled)\n",
+		b.Machine, b.Model, b.Weights, b.KV, float64(b.Memory)/(1<<20), b.Nodes, b.Threads, b.Prompt, b.Output, b.Requests)
+	fmt.Fprintf(w, "  %-56s %6s %8s %6s %6s %9s %6s %9s %6s %9s %8s %8s %6s %7s\n", "policy", "smaller", "MB/seq", "most", "x", "decode/s", "x", "median", "x", "peak MB", "s", "tok/s", "x", "TTFT s")
 	for _, r := range b.Rows {
-		fmt.Fprintf(e.stdout, "  %-56s %7.2f %8.1f %6d %6.2f %9.2f %6.2f %9.2f %6.2f %9.1f %8.1f %8.2f %6.2f %7.1f\n", r.Policy, r.Compression, float64(r.Resident)/1e6, r.Sequences, r.OverFull, r.DecodePerS, r.DecodeOver, r.MedianPerS, r.MedianOver,
+		fmt.Fprintf(w, "  %-56s %7.2f %8.1f %6d %6.2f %9.2f %6.2f %9.2f %6.2f %9.1f %8.1f %8.2f %6.2f %7.1f\n", r.Policy, r.Compression, float64(r.Resident)/1e6, r.Sequences, r.OverFull, r.DecodePerS, r.DecodeOver, r.MedianPerS, r.MedianOver,
 			float64(r.PeakBytes)/1e6, r.Seconds, r.TokensPerS, r.TokensOver, r.TTFT)
 		if r.Failed > 0 {
-			fmt.Fprintf(e.stdout, "    %d requests failed\n", r.Failed)
+			fmt.Fprintf(w, "    %d requests failed\n", r.Failed)
 		}
 	}
-	return nil
 }
 
 // memory is --kv-memory, or with --fit just less than the first policy needs for one
@@ -215,15 +202,11 @@ func (c *benchBatchCmd) memory(o *bench.BatchOptions) (int64, error) {
 // processes starts the cluster of shoal up for a policy.
 func (c *benchBatchCmd) processes(e *env, o bench.BatchOptions) func(context.Context, string) (bench.BatchEngine, func(), error) {
 	return func(ctx context.Context, policy string) (bench.BatchEngine, func(), error) {
-		up := upCmd{Nodes: c.Nodes, logFlags: logFlags{LogLevel: "error"}, nodeFlags: nodeFlags{KVMemory: size(o.Memory), Threads: c.Threads}, noJobs: true}
-		up.Listen, up.Model, up.Quant, up.KVType, up.Mapping, up.Policy = "127.0.0.1:0", o.Model, o.Weights, o.KV, "auto", policy
-		up.StepTokens, up.MaxSequences, up.Queue, up.StepDeadline, up.SyncDeadline = 512, 256, o.Requests+1, 10*time.Minute, 5*time.Minute
-		l, err := up.start(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
+		up := benchCluster(c.Nodes, c.Threads, o.Memory, o.Model, o.Weights, o.KV)
+		up.Mapping, up.Policy, up.noJobs = "auto", policy, true
+		up.MaxSequences, up.Queue, up.StepDeadline, up.SyncDeadline = 256, o.Requests+1, 10*time.Minute, 5*time.Minute
+		l, err := up.ready(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
 		if err != nil {
-			return nil, nil, err
-		}
-		if err := l.waitReady(e); err != nil {
-			l.stop()
 			return nil, nil, err
 		}
 		return l.coordinator, l.stop, nil

@@ -2,15 +2,12 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"time"
 
-	"shoal/api"
 	"shoal/bench"
-	"shoal/cluster"
 	"shoal/model"
-	"shoal/sampler"
 )
 
 type benchCollectiveCmd struct {
@@ -62,24 +59,6 @@ type benchClusterCmd struct {
 	JSON    bool          `name:"json" help:"Print JSON."`
 }
 
-// clusterFigures are what a decode step over processes costs.
-type clusterFigures struct {
-	Machine      bench.Machine `json:"machine"`
-	Model        string        `json:"model"`
-	Quant        string        `json:"quant"`
-	Mapping      string        `json:"mapping"`
-	Nodes        int           `json:"nodes"`
-	Batch        int           `json:"batch"`
-	Context      int           `json:"context"`
-	Steps        uint64        `json:"steps"`
-	TokensPerS   float64       `json:"tokens_per_s"`
-	StepMicros   float64       `json:"step_us"`
-	Compute      float64       `json:"compute_us"` // of the slowest node
-	Wait         float64       `json:"wait_us"`    // for collectives, of that node
-	Control      float64       `json:"control_us"` // the rest: step messages, scheduling
-	WirePerToken float64       `json:"wire_bytes_per_token"`
-}
-
 func (c *benchClusterCmd) Run(e *env) error {
 	shape, err := shapeOf(c.Model)
 	if err != nil {
@@ -99,87 +78,59 @@ func (c *benchClusterCmd) Run(e *env) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(e.ctx, c.Limit, fmt.Errorf("bench: not done in %v (--limit)", c.Limit))
 	defer cancel()
-	up := upCmd{Nodes: c.Nodes, logFlags: logFlags{LogLevel: "error"}, nodeFlags: nodeFlags{KVMemory: 1 << 30, Threads: c.Threads}}
-	up.Listen, up.Model, up.Quant, up.KVType, up.Mapping, up.Policy = "127.0.0.1:0", model.RandomPrefix+c.Model, c.Quant, c.KVType, c.Mapping, "full"
-	up.StepTokens, up.Queue, up.StepDeadline, up.SyncDeadline, up.Chunk = 512, 1024, time.Minute, 30*time.Second, c.Chunk
+	up := benchCluster(c.Nodes, c.Threads, 1<<30, model.RandomPrefix+c.Model, c.Quant, c.KVType)
+	up.Mapping, up.Policy, up.Chunk = c.Mapping, "full", c.Chunk
+	up.Queue, up.StepDeadline, up.SyncDeadline = 1024, time.Minute, 30*time.Second
 	if err := up.check(); err != nil {
 		return err
 	}
-	l, err := up.start(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
+	l, err := up.ready(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
 	if err != nil {
 		return err
 	}
 	defer l.stop()
-	if err := l.waitReady(e); err != nil {
-		return err
-	}
+	o := bench.ProcessOptions{Coordinator: l.coordinator, PIDs: l.children.PIDs, Model: c.Model, Weights: c.Quant, KV: c.KVType, Nodes: c.Nodes,
+		Batch: c.Batch, Context: c.Context, Tokens: c.Tokens, Prompt: c.Prompt, Repeat: c.Repeat}
 	if c.Prompt > 0 {
-		return c.reading(ctx, e, l)
+		f, err := bench.PromptsOfProcesses(ctx, o)
+		return report(e, c.JSON, f, err, printPrompts)
 	}
-	f, err := c.measure(ctx, l.coordinator)
+	f, err := bench.DecodeOfProcesses(ctx, o)
+	return report(e, c.JSON, f, err, printProcesses)
+}
+
+// benchCluster is the local cluster that a benchmark starts.
+func benchCluster(nodes, threads int, memory int64, model, weights, kv string) *upCmd {
+	up := &upCmd{Nodes: nodes, logFlags: logFlags{LogLevel: "error"}, nodeFlags: nodeFlags{KVMemory: size(memory), Threads: threads}}
+	up.Listen, up.Model, up.Quant, up.KVType, up.StepTokens = "127.0.0.1:0", model, weights, kv, 512
+	return up
+}
+
+// ready starts the cluster and waits until its model answers.
+func (c *upCmd) ready(e *env) (*local, error) {
+	l, err := c.start(e)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if c.JSON {
-		return printJSON(e.stdout, f)
+	if err := l.waitReady(e); err != nil {
+		l.stop()
+		return nil, err
 	}
-	fmt.Fprintf(e.stdout, "%s, %d cores, %s, load %s\n", f.Machine.CPU, f.Machine.Cores, f.Machine.Go, f.Machine.Load)
-	fmt.Fprintf(e.stdout, "%s %s over %d processes, mapping %s, batch %d, context %d: %.1f tokens/s\n", f.Model, f.Quant, f.Nodes, f.Mapping, f.Batch, f.Context, f.TokensPerS)
-	fmt.Fprintf(e.stdout, "  a step: %.0f us = compute %.0f (slowest node) + wait for collectives %.0f + control %.0f; %.1f kB sent per token\n",
+	return l, nil
+}
+
+func printProcesses(w io.Writer, f *bench.Processes) {
+	fmt.Fprintln(w, f.Machine)
+	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, batch %d, context %d: %.1f tokens/s\n", f.Model, f.Quant, f.Nodes, f.Mapping, f.Batch, f.Context, f.TokensPerS)
+	fmt.Fprintf(w, "  a step: %.0f us = compute %.0f (slowest node) + wait for collectives %.0f + control %.0f; %.1f kB sent per token\n",
 		f.StepMicros, f.Compute, f.Wait, f.Control, f.WirePerToken/1e3)
-	return nil
 }
 
-// benchRequest is the i-th request, greedy.
-func benchRequest(i, prompt, output, vocab int) *api.Request {
-	r := &api.Request{ID: fmt.Sprintf("bench-%d", i), Prompt: make([]int32, prompt), MaxTokens: output, Sampling: sampler.Default(), IgnoreEOS: true, PromptLogprobs: -1}
-	for j := range r.Prompt {
-		r.Prompt[j] = int32((j*7919 + i*104729) % vocab)
-	}
-	r.Sampling.Temperature = 0
-	return r
-}
-
-// measure decodes a batch and takes the steps between every sequence's second
-// token and the first end.
-func (c *benchClusterCmd) measure(ctx context.Context, co *cluster.Coordinator) (*clusterFigures, error) {
-	vocab := co.Checkpoint().Config.Vocab
-	streams := make([]<-chan api.Event, c.Batch)
-	for i := range streams {
-		var err error
-		if streams[i], err = co.Submit(ctx, benchRequest(i, c.Context, c.Tokens+2, vocab)); err != nil {
-			return nil, err
-		}
-	}
-	next := func(n int) error { // n events of every sequence
-		for _, s := range streams {
-			for range n {
-				ev, open := <-s
-				if !open {
-					return errors.Join(errors.New("bench: a sequence ended early"), context.Cause(ctx))
-				}
-				if ev.Err != nil {
-					return ev.Err
-				}
-			}
-		}
-		return nil
-	}
-	if err := next(2); err != nil {
-		return nil, err
-	}
-	from, began := co.StepTotals(), time.Now()
-	if err := next(c.Tokens - 1); err != nil {
-		return nil, err
-	}
-	took, d := time.Since(began), co.StepTotals().Sub(from)
-	for _, s := range streams {
-		for range s {
-		}
-	}
-	per := func(t time.Duration) float64 { return float64(t.Microseconds()) / float64(max(d.Steps, 1)) }
-	tokens := float64(c.Batch * (c.Tokens - 1))
-	return &clusterFigures{Machine: bench.ThisMachine(), Model: c.Model, Quant: c.Quant, Mapping: co.Cluster().Mapping, Nodes: c.Nodes, Batch: c.Batch, Context: c.Context,
-		Steps: d.Steps, TokensPerS: tokens / took.Seconds(), StepMicros: per(d.Wall), Compute: per(d.Compute), Wait: per(d.Wait),
-		Control: per(d.Wall - d.Compute - d.Wait), WirePerToken: float64(d.Wire) / (float64(c.Batch) * float64(max(d.Steps, 1)))}, nil
+func printPrompts(w io.Writer, f *bench.ProcessPrompts) {
+	fmt.Fprintln(w, f.Machine)
+	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, prompts of %d in %d steps: %.1f tokens/s\n", f.Model, f.Quant, f.Nodes, f.Mapping, f.Prompt, f.Steps, f.TokensPerS)
+	fmt.Fprintf(w, "  the fastest: %.3f s = compute %.3f (slowest node) + wait for collectives %.3f + control %.3f; processor time of the nodes %.2f s; %.1f MB sent\n",
+		f.Seconds, f.Compute, f.Wait, f.Control, f.Processor, float64(f.Wire)/1e6)
+	fmt.Fprintf(w, "  floor: %.3f s of arithmetic on %d cores (%.0f VNNI GOP/s, %.0f FMA GFLOP/s); %.3f s of bus (%.0f MB/s sent, nothing else running)\n",
+		f.Arithmetic, f.Ceiling.Threads, f.Ceiling.VNNI, f.Ceiling.FMA, f.Bus, f.BusRate/1e6)
 }

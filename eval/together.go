@@ -15,8 +15,6 @@ import (
 	"shoal/internal/alone"
 	"shoal/kvcache"
 	"shoal/model"
-	"shoal/proto"
-	"shoal/sampler"
 	"shoal/tensor"
 	"shoal/tokenizer"
 )
@@ -164,22 +162,21 @@ const readChunk = 256
 
 // continuation is what one policy has answered so far.
 type continuation struct {
-	seq  uint64
+	alone.Row
 	ids  []int32 // answered, without the token that ends it
-	last int32   // fed next
 	over bool
 }
 
-// add takes the token that follows. Of an answer whose first words are given, they
+// add takes the token that was drawn. Of an answer whose first words are given, they
 // are what goes on, whatever the model would have said.
-func (c *continuation) add(s *Sample, token int32, eos []int32) {
+func (c *continuation) add(s *Sample, eos []int32) {
 	if len(c.ids) < s.Given {
-		token = s.Answer[len(c.ids)]
-	} else if slices.Contains(eos, token) {
+		c.Token = s.Answer[len(c.ids)]
+	} else if slices.Contains(eos, c.Token) {
 		c.over = true
 		return
 	}
-	c.ids, c.last = append(c.ids, token), token
+	c.ids = append(c.ids, c.Token)
 	c.over = len(c.ids) == s.MaxTokens()
 }
 
@@ -193,15 +190,13 @@ func (w *together) answer(ctx context.Context, a *alone.Socket, j job, policies 
 	const seq = 1
 	var specs []string
 	all, answers := []uint64{seq}, make([]continuation, len(policies))
-	bySeq := map[uint64]*continuation{}
 	for i, p := range policies {
-		answers[i].seq = seq // full attention is the prompt's own sequence
+		answers[i].Seq = seq // full attention is the prompt's own sequence
 		if p.Spec != kvcache.Full().Spec() {
 			specs = append(specs, p.Spec)
-			answers[i].seq = uint64(seq + len(specs))
-			all = append(all, answers[i].seq)
+			answers[i].Seq = uint64(seq + len(specs))
+			all = append(all, answers[i].Seq)
 		}
-		bySeq[answers[i].seq] = &answers[i]
 	}
 	first, err := a.Together(ctx, seq, s.Prompt, specs, readChunk)
 	if err != nil {
@@ -209,27 +204,22 @@ func (w *together) answer(ctx context.Context, a *alone.Socket, j job, policies 
 	}
 	eos := w.ck.Config.EOS
 	for i := range answers {
-		answers[i].add(s, first, eos)
+		answers[i].At, answers[i].Token = len(s.Prompt), first
 	}
-	for n := len(s.Prompt); ; n++ {
-		req := &proto.StepRequest{DeadlineMillis: 60000}
-		for _, c := range answers {
-			if !c.over {
-				req.Chunks = append(req.Chunks, &proto.Chunk{Seq: c.seq, Start: uint32(n), Tokens: []uint32{uint32(c.last)}, Sample: true})
+	for {
+		var rows []*alone.Row
+		for i := range answers {
+			if c := &answers[i]; !c.over {
+				if c.add(s, eos); !c.over {
+					rows = append(rows, &c.Row)
+				}
 			}
 		}
-		if len(req.Chunks) == 0 {
+		if len(rows) == 0 {
 			break
 		}
-		reply, _, _, err := a.Step(ctx, req)
-		if err != nil {
+		if _, _, _, err := a.Decode(ctx, rows); err != nil {
 			return err
-		}
-		for _, t := range reply.Sampled {
-			if !t.HasToken {
-				return sampler.ErrNoCandidate
-			}
-			bySeq[t.Seq].add(s, int32(t.Token), eos)
 		}
 	}
 	millis := time.Since(began).Milliseconds() / int64(len(policies))

@@ -123,8 +123,9 @@ func TestPromptsFromAFile(t *testing.T) {
 	}
 	c := continuation{}
 	for i := range s.Answer {
-		c.add(s, 99, []int32{99}) // the token that would end it does not, where words are given
-		if i < s.Given && (c.over || c.last != s.Answer[i]) {
+		c.Token = 99
+		c.add(s, []int32{99}) // the token that would end it does not, where words are given
+		if i < s.Given && (c.over || c.Token != s.Answer[i]) {
 			t.Errorf("word %d: %+v", i, c)
 		}
 	}

@@ -8,8 +8,6 @@ import (
 
 	"shoal/actors/socket"
 	"shoal/kvcache"
-	"shoal/proto"
-	"shoal/sampler"
 )
 
 // Together reads a prompt, chunk tokens a step, and makes a sequence seq of it under
@@ -50,7 +48,7 @@ func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, polic
 		}
 	}
 	for b, n := range bases {
-		if first, err = a.read(ctx, seq, n, tokens, chunk); err != nil {
+		if first, _, _, err = a.Prefill(ctx, Prompt{Seq: seq, Policy: watching(n).Spec(), Tokens: tokens, Chunk: chunk, Open: true}); err != nil {
 			return 0, err
 		}
 		err = a.between(ctx, func(c *socket.Caches) error {
@@ -89,26 +87,6 @@ func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, polic
 		a.resume(seq+1+uint64(i), p, tokens)
 	}
 	return first, nil
-}
-
-// read reads a prompt, which is not handed over, and returns the token that follows.
-func (a *Socket) read(ctx context.Context, seq uint64, n kvcache.Needs, prompt []uint32, chunk int) (int32, error) {
-	open := []*proto.Open{{Seq: seq, Policy: watching(n).Spec(), Sampling: greedy(), PromptTokens: uint32(len(prompt))}}
-	for at := 0; ; {
-		end := min(at+chunk, len(prompt))
-		c := &proto.Chunk{Seq: seq, Start: uint32(at), Tokens: prompt[at:end], Prefill: true, Sample: end == len(prompt)}
-		reply, _, _, err := a.Step(ctx, &proto.StepRequest{DeadlineMillis: 600000, Open: open, Chunks: []*proto.Chunk{c}})
-		if err != nil {
-			return 0, err
-		}
-		if open, at = nil, end; at < len(prompt) {
-			continue
-		}
-		if t := reply.Sampled[0]; t.HasToken {
-			return int32(t.Token), nil
-		}
-		return 0, sampler.ErrNoCandidate
-	}
 }
 
 // watching is the policy full that observes what others need.

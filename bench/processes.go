@@ -1,0 +1,190 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+
+	"shoal/api"
+	"shoal/cluster"
+	"shoal/model"
+	"shoal/tensor"
+)
+
+// ProcessOptions are a cluster of node processes that is up, and what is asked of it.
+type ProcessOptions struct {
+	Coordinator *cluster.Coordinator
+	PIDs        func() map[string]int // of the nodes, by id
+	Model       string
+	Weights, KV string
+	Nodes       int
+	Batch       int // sequences decoded together,
+	Context     int // of prompts of so many tokens,
+	Tokens      int // and so many decoded of each
+	Prompt      int // or: tokens of the prompts that are read one at a time,
+	Repeat      int // and how many
+}
+
+// Processes is what a decode step over node processes costs.
+type Processes struct {
+	Machine      Machine `json:"machine"`
+	Model        string  `json:"model"`
+	Quant        string  `json:"quant"`
+	Mapping      string  `json:"mapping"`
+	Nodes        int     `json:"nodes"`
+	Batch        int     `json:"batch"`
+	Context      int     `json:"context"`
+	Steps        uint64  `json:"steps"`
+	TokensPerS   float64 `json:"tokens_per_s"`
+	StepMicros   float64 `json:"step_us"`
+	Compute      float64 `json:"compute_us"` // of the slowest node
+	Wait         float64 `json:"wait_us"`    // for collectives, of that node
+	Control      float64 `json:"control_us"` // the rest: step messages, scheduling
+	WirePerToken float64 `json:"wire_bytes_per_token"`
+}
+
+// DecodeOfProcesses decodes a batch and takes the steps between every sequence's second
+// token and the first end.
+func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error) {
+	co := o.Coordinator
+	vocab := co.Checkpoint().Config.Vocab
+	streams := make([]<-chan api.Event, o.Batch)
+	for i := range streams {
+		var err error
+		if streams[i], err = co.Submit(ctx, request(i, o.Context, o.Tokens+2, vocab)); err != nil {
+			return nil, err
+		}
+	}
+	next := func(n int) error { // n events of every sequence
+		for _, s := range streams {
+			for range n {
+				ev, open := <-s
+				if !open {
+					return errors.Join(errors.New("bench: a sequence ended early"), context.Cause(ctx))
+				}
+				if ev.Err != nil {
+					return ev.Err
+				}
+			}
+		}
+		return nil
+	}
+	if err := next(2); err != nil {
+		return nil, err
+	}
+	from, began := co.StepTotals(), time.Now()
+	if err := next(o.Tokens - 1); err != nil {
+		return nil, err
+	}
+	took, d := time.Since(began), co.StepTotals().Sub(from)
+	for _, s := range streams {
+		for range s {
+		}
+	}
+	per := func(t time.Duration) float64 { return float64(t.Microseconds()) / float64(max(d.Steps, 1)) }
+	tokens := float64(o.Batch * (o.Tokens - 1))
+	return &Processes{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Batch: o.Batch, Context: o.Context,
+		Steps: d.Steps, TokensPerS: tokens / took.Seconds(), StepMicros: per(d.Wall), Compute: per(d.Compute), Wait: per(d.Wait),
+		Control: per(d.Wall - d.Compute - d.Wait), WirePerToken: float64(d.Wire) / (float64(o.Batch) * float64(max(d.Steps, 1)))}, nil
+}
+
+// ProcessPrompts is what reading a prompt over node processes costs; of the fastest
+// prompt, in seconds.
+type ProcessPrompts struct {
+	Machine    Machine   `json:"machine"`
+	Model      string    `json:"model"`
+	Quant      string    `json:"quant"`
+	Mapping    string    `json:"mapping"`
+	Nodes      int       `json:"nodes"`
+	Prompt     int       `json:"prompt_tokens"`
+	Steps      uint64    `json:"steps"`
+	Prompts    []float64 `json:"prompts_s"` // of each prompt
+	TokensPerS float64   `json:"tokens_per_s"`
+	Seconds    float64   `json:"seconds"`
+	Compute    float64   `json:"compute_s"`          // of the slowest node of each step
+	Wait       float64   `json:"wait_s"`             // for collectives, of that node
+	Control    float64   `json:"control_s"`          // the rest: step messages, scheduling
+	Processor  float64   `json:"processor_s"`        // of all node processes together; 0: not known
+	Wire       uint64    `json:"wire_bytes"`         // sent by all nodes, a broadcast counted once
+	Arithmetic float64   `json:"arithmetic_floor_s"` // matrices and attention at the peaks of all cores
+	Bus        float64   `json:"bus_floor_s"`        // as many bytes sent as all-reduces of a chunk, over a mesh in one process
+	BusRate    float64   `json:"bus_bytes_per_s"`
+	Ceiling    Ceiling   `json:"ceiling"`
+}
+
+// PromptsOfProcesses reads prompts, one at a time, and measures the machine's ceilings
+// when the nodes are idle again.
+func PromptsOfProcesses(ctx context.Context, o ProcessOptions) (*ProcessPrompts, error) {
+	co := o.Coordinator
+	cfg := co.Checkpoint().Config
+	f := &ProcessPrompts{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Prompt: o.Prompt}
+	for i := range o.Repeat {
+		if err := o.readOne(ctx, i, f); err != nil {
+			return nil, err
+		}
+	}
+	return f, o.floors(ctx, &cfg, co.ServeConfig().Chunk, f)
+}
+
+// readOne reads the i-th prompt, and keeps its figures if it was the fastest.
+func (o *ProcessOptions) readOne(ctx context.Context, i int, f *ProcessPrompts) error {
+	co := o.Coordinator
+	busy, from, began := o.processors(), co.StepTotals(), time.Now()
+	events, err := co.Submit(ctx, request(i, o.Prompt, 1, co.Checkpoint().Config.Vocab))
+	if err != nil {
+		return err
+	}
+	tokens := 0
+	for ev := range events {
+		if ev.Err != nil {
+			return ev.Err
+		}
+		tokens++
+	}
+	took, d := time.Since(began).Seconds(), co.StepTotals().Sub(from)
+	if tokens == 0 {
+		return errors.Join(errors.New("bench: a prompt ended without a token"), context.Cause(ctx))
+	}
+	f.Prompts = append(f.Prompts, took)
+	if f.Seconds > 0 && took >= f.Seconds {
+		return nil
+	}
+	f.Seconds, f.TokensPerS, f.Steps, f.Wire = took, float64(o.Prompt)/took, d.Steps, d.Wire
+	f.Compute, f.Wait, f.Control = d.Compute.Seconds(), d.Wait.Seconds(), took-(d.Compute+d.Wait).Seconds()
+	f.Processor = (o.processors() - busy).Seconds()
+	return nil
+}
+
+// processors is the processor time of the node processes so far.
+func (o *ProcessOptions) processors() (sum time.Duration) {
+	for _, pid := range o.PIDs() {
+		sum += ProcessTime(pid)
+	}
+	return sum
+}
+
+// floors measures what this machine can do at most.
+func (o *ProcessOptions) floors(ctx context.Context, cfg *model.Config, chunk int, f *ProcessPrompts) error {
+	weights, err := tensor.ParseDType(o.Weights)
+	if err != nil {
+		return err
+	}
+	kv, err := tensor.ParseDType(o.KV)
+	if err != nil {
+		return err
+	}
+	pool := tensor.NewPool(runtime.GOMAXPROCS(0))
+	defer pool.Close()
+	if f.Ceiling, err = MeasureCeiling(pool, 400*time.Millisecond); err != nil {
+		return err
+	}
+	f.Arithmetic = CostsOf(cfg, weights, kv).PrefillFloor(o.Prompt, weights, f.Ceiling).Seconds()
+	if o.Nodes == 1 {
+		return nil
+	}
+	if f.BusRate, err = BusRate(ctx, o.Nodes, 4*cfg.Hidden*min(chunk, o.Prompt)); err == nil {
+		f.Bus = float64(f.Wire) / f.BusRate
+	}
+	return err
+}

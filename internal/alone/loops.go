@@ -1,0 +1,75 @@
+package alone
+
+import (
+	"context"
+	"time"
+
+	"shoal/actors/socket"
+	"shoal/proto"
+	"shoal/sampler"
+)
+
+// Prompt is read by Prefill.
+type Prompt struct {
+	Seq    uint64
+	Policy string
+	Tokens []uint32
+	Chunk  int      // tokens a step
+	Open   bool     // it stays a prompt, which is not handed over
+	Drop   []uint64 // sequences that are released with the first step
+}
+
+// Prefill reads a prompt and returns the token that follows, greedy, and what all of its
+// steps took together.
+func (a *Socket) Prefill(ctx context.Context, p Prompt) (first int32, took time.Duration, sum socket.Stages, err error) {
+	req := &proto.StepRequest{Open: []*proto.Open{{Seq: p.Seq, Policy: p.Policy, Sampling: greedy(), PromptTokens: uint32(len(p.Tokens))}}, Release: p.Drop}
+	for at := 0; ; {
+		end := min(at+p.Chunk, len(p.Tokens))
+		last := end == len(p.Tokens)
+		req.DeadlineMillis = 600000
+		req.Chunks = []*proto.Chunk{{Seq: p.Seq, Start: uint32(at), Tokens: p.Tokens[at:end], Prefill: true, Last: last && !p.Open, Sample: last}}
+		reply, t, stages, err := a.Step(ctx, req)
+		if err != nil {
+			return 0, 0, sum, err
+		}
+		took += t
+		sum.Add(stages)
+		if last {
+			if !reply.Sampled[0].HasToken {
+				return 0, 0, sum, sampler.ErrNoCandidate
+			}
+			return int32(reply.Sampled[0].Token), took, sum, nil
+		}
+		req, at = &proto.StepRequest{}, end
+	}
+}
+
+// Row is a sequence in decode: the token that comes next, and its place.
+type Row struct {
+	Seq   uint64
+	At    int
+	Token int32
+}
+
+// Decode takes every row one token further: Token and At are those of the token that
+// follows, greedy.
+func (a *Socket) Decode(ctx context.Context, rows []*Row) (*proto.StepReply, time.Duration, socket.Stages, error) {
+	req := &proto.StepRequest{DeadlineMillis: 60000}
+	of := make(map[uint64]*Row, len(rows))
+	for _, r := range rows {
+		req.Chunks = append(req.Chunks, &proto.Chunk{Seq: r.Seq, Start: uint32(r.At), Tokens: []uint32{uint32(r.Token)}, Sample: true})
+		of[r.Seq] = r
+	}
+	reply, took, stages, err := a.Step(ctx, req)
+	if err != nil {
+		return nil, 0, stages, err
+	}
+	for _, s := range reply.Sampled {
+		if !s.HasToken {
+			return nil, 0, stages, sampler.ErrNoCandidate
+		}
+		r := of[s.Seq]
+		r.At, r.Token = r.At+1, int32(s.Token)
+	}
+	return reply, took, stages, nil
+}
