@@ -15,6 +15,7 @@ import (
 	"shoal/api"
 	"shoal/cluster/gossip"
 	"shoal/cluster/rpc"
+	"shoal/cluster/weights"
 	"shoal/jobs/door"
 	"shoal/model"
 	"shoal/security"
@@ -75,7 +76,7 @@ type Coordinator struct {
 	ctx    context.Context // of what runs beside the core
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	given  func()        // waits for what the library is giving
+	given  func()        // waits for what the weight server is giving
 	lost   chan struct{} // closed when the lease is lost
 	why    error         // why, then
 }
@@ -136,7 +137,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err != nil {
 		return nil, err
 	}
-	if c.given, err = serveLibrary(c.ctx, c.bus.rpc, ck); err != nil {
+	if c.given, err = weights.Serve(c.ctx, c.bus.rpc, ck); err != nil {
 		return nil, err
 	}
 	if err = c.join(ctx, &cfg); err != nil {

@@ -22,6 +22,7 @@ import (
 	"shoal/actors/socket"
 	"shoal/cluster/gossip"
 	"shoal/cluster/rpc"
+	"shoal/cluster/weights"
 	"shoal/collective"
 	"shoal/collective/natsbus"
 	"shoal/model"
@@ -257,7 +258,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		return err
 	}
 	var ck *model.Checkpoint
-	var m *mirror // nil: the checkpoint is all here
+	var m *weights.Cache // nil: the checkpoint is all here
 	var err error
 	if cfg.Model != "" {
 		if ck, err = model.Open(cfg.Model); err != nil {
@@ -294,7 +295,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		}
 	}
 	if ck != nil {
-		wait, err := serveLibrary(ctx, b.rpc, ck)
+		wait, err := weights.Serve(ctx, b.rpc, ck)
 		if err != nil {
 			return err
 		}
@@ -303,11 +304,11 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		if err := b.meet(ctx, &cfg); err != nil {
 			return err
 		}
-		if ck, m, err = openMirror(ctx, b, cfg.WeightsCache, cfg.WeightsCacheSize, cfg.Logger); err != nil {
+		if ck, m, err = weights.Open(ctx, weights.From(b.rpc, b.weightServers), cfg.WeightsCache, cfg.WeightsCacheSize, cfg.Logger); err != nil {
 			return err
 		}
 	}
-	n := &nodeActor{mirror: m, retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation}
+	n := &nodeActor{cache: m, retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation}
 	n.register()
 	n.socket = socket.Config{Checkpoint: ck, Pool: pool, KVBudget: cfg.KVBudget, Logger: cfg.Logger, Connect: connectNATS(b.nats), OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
 	if cfg.WeightsCache != "" {
@@ -345,12 +346,24 @@ func (b *bus) meet(ctx context.Context, cfg *NodeConfig) error {
 	return b.sameBus()
 }
 
-func closeWeights(ck *model.Checkpoint, m *mirror) {
+// weightServers are the control addresses of the coordinator, then of nodes.
+func (b *bus) weightServers() (out []string) {
+	for _, m := range b.gossip.Members() {
+		if m.Meta.Role == string(security.RoleCoordinator) {
+			out = append([]string{m.Meta.RPC}, out...)
+		} else if m.Meta.State == gossip.Ready && m.Meta.RPC != b.rpc.Address() {
+			out = append(out, m.Meta.RPC)
+		}
+	}
+	return out
+}
+
+func closeWeights(ck *model.Checkpoint, m *weights.Cache) {
 	if ck != nil {
 		_ = ck.Close()
 	}
 	if m != nil {
-		_ = m.close()
+		_ = m.Close()
 	}
 }
 
@@ -424,7 +437,7 @@ func groupDigest(group string, epoch uint32, incarnations []uint32) [32]byte {
 // nodeActor turns envelopes into the socket's commands and answers them when
 // the socket does.
 type nodeActor struct {
-	mirror      *mirror // nil: the checkpoint is all here
+	cache       *weights.Cache // nil: the checkpoint is all here
 	mux         *rpc.Mux
 	bus         *natsbus.Server
 	cfg         NodeConfig
@@ -481,8 +494,8 @@ func (n *nodeActor) register() {
 	rpc.Handle(n.mux, uint32(proto.Kind_KIND_STATUS), func(c *rpc.Ctx, _ *proto.Empty) {
 		n.hear()
 		c.Actor.Send(n.pid, &socket.Status{Reply: func(s *proto.SocketStatus) {
-			if n.mirror != nil {
-				s.FetchedBytes = n.mirror.fetched.Load()
+			if n.cache != nil {
+				s.FetchedBytes = n.cache.Fetched()
 			}
 			respond(c, processFigures(s, n.bus), nil)
 		}})

@@ -27,6 +27,7 @@ journals: jobs/journal
 files:    jobs/door jobs/files + jobs/files:jobs/door
 jobs:     jobs
 batches:  jobs/batches
+weights:  cluster/weights
 cluster:  cluster
 tools:    cli eval sim bench + cli:eval cli:bench
 street:   cmd/shoal cmd/node cmd/coordinator

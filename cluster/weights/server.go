@@ -1,4 +1,4 @@
-package cluster
+package weights
 
 import (
 	"context"
@@ -24,22 +24,22 @@ import (
 // The checkpoint travels in chunks; each has a hash, and the hashes have one. A
 // reply holds as many chunks or hashes as an envelope can carry.
 const (
-	chunkBytes      = 64 << 10
-	chunksPerReply  = 15
-	hashesPerReply  = 24 << 10
-	libraryName     = "library"
-	libraryReaders  = 4          // requests that are read at once; further ones are told to wait
-	maxLibraryFiles = 1<<12 + 64 // as many as a checkpoint may have, and its small ones
-	maxSmallFile    = 256 << 20
-	maxLibraryBytes = 1 << 45
+	chunkBytes     = 64 << 10
+	chunksPerReply = 15
+	hashesPerReply = 24 << 10
+	actorName      = "weights"
+	serverReads    = 4          // requests that are read at once; further ones are told to wait
+	maxFiles       = 1<<12 + 64 // as many as a checkpoint may have, and its small ones
+	maxSmallFile   = 256 << 20
+	maxBytes       = 1 << 45
 )
 
-// ErrNoLibrary: a process has no checkpoint that it could give.
-var ErrNoLibrary = errors.New("cluster: no checkpoint to give")
+// ErrNone: a process has no checkpoint that it could give.
+var ErrNone = errors.New("weights: no checkpoint to give")
 
-// library gives a whole checkpoint to nodes that have none, piece by piece. The
+// server gives a whole checkpoint to nodes that have none, piece by piece. The
 // list with the hashes is made when somebody first asks: it takes reading it all.
-type library struct {
+type server struct {
 	ck      *model.Checkpoint
 	ctx     context.Context
 	readers chan struct{}
@@ -49,51 +49,55 @@ type library struct {
 	making bool
 	err    error
 	list   *proto.WeightsReply // nil until it is made
-	files  map[string]*libraryFile
+	files  map[string]*servedFile
 }
 
-type libraryFile struct {
+type servedFile struct {
 	path   string
 	size   int64
 	hashes []byte
 }
 
-// serveLibrary answers on sys until ctx ends; wait for the returned function then.
-func serveLibrary(ctx context.Context, sys *rpc.System, ck *model.Checkpoint) (wait func(), err error) {
-	l := &library{ck: ck, ctx: ctx, readers: make(chan struct{}, libraryReaders)}
+// Serve answers on sys until ctx ends; wait for the returned function then.
+func Serve(ctx context.Context, sys *rpc.System, ck *model.Checkpoint) (wait func(), err error) {
+	s := &server{ck: ck, ctx: ctx, readers: make(chan struct{}, serverReads)}
 	mux := rpc.NewMux(sys)
 	rpc.Handle(mux, uint32(proto.Kind_KIND_WEIGHTS), func(c *rpc.Ctx, m *proto.WeightsRequest) {
 		select {
-		case l.readers <- struct{}{}:
+		case s.readers <- struct{}{}:
 		default:
 			c.Fail(rpc.ErrBusy)
 			return
 		}
-		l.wg.Add(1)
+		s.wg.Add(1)
 		go func() { // reads from disk
-			defer l.wg.Done()
-			defer func() { <-l.readers }()
-			r, err := l.answer(m)
-			respond(c, r, err)
+			defer s.wg.Done()
+			defer func() { <-s.readers }()
+			r, err := s.answer(m)
+			if err != nil {
+				c.Fail(err)
+				return
+			}
+			_ = c.Reply(r)
 		}()
 	})
-	_, err = sys.Spawn(libraryName, actor.PropsFromFunc(func(c actor.Context) { mux.Receive(c) }))
-	return l.wg.Wait, err
+	_, err = sys.Spawn(actorName, actor.PropsFromFunc(func(c actor.Context) { mux.Receive(c) }))
+	return s.wg.Wait, err
 }
 
-func (l *library) answer(m *proto.WeightsRequest) (*proto.WeightsReply, error) {
-	l.mu.Lock()
-	if l.list == nil && l.err == nil {
-		if !l.making && l.ctx.Err() == nil {
-			l.making = true
-			l.wg.Add(1)
-			go l.make()
+func (s *server) answer(m *proto.WeightsRequest) (*proto.WeightsReply, error) {
+	s.mu.Lock()
+	if s.list == nil && s.err == nil {
+		if !s.making && s.ctx.Err() == nil {
+			s.making = true
+			s.wg.Add(1)
+			go s.make()
 		}
-		l.mu.Unlock()
+		s.mu.Unlock()
 		return &proto.WeightsReply{Pending: true}, nil
 	}
-	list, files, err := l.list, l.files, l.err
-	l.mu.Unlock()
+	list, files, err := s.list, s.files, s.err
+	s.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
@@ -102,35 +106,35 @@ func (l *library) answer(m *proto.WeightsRequest) (*proto.WeightsReply, error) {
 	}
 	f := files[m.File]
 	if f == nil || m.List != list.List {
-		return nil, fmt.Errorf("cluster: %q is not in the list %.12s", m.File, m.List)
+		return nil, fmt.Errorf("weights: %q is not in the list %.12s", m.File, m.List)
 	}
 	if len(m.Chunks) == 0 {
 		from := min(int(m.HashesFrom)*sha256.Size, len(f.hashes))
 		return &proto.WeightsReply{List: list.List, Hashes: f.hashes[from:min(from+hashesPerReply*sha256.Size, len(f.hashes))]}, nil
 	}
 	if len(m.Chunks) > chunksPerReply {
-		return nil, fmt.Errorf("cluster: %d chunks at once, want at most %d", len(m.Chunks), chunksPerReply)
+		return nil, fmt.Errorf("weights: %d chunks at once, want at most %d", len(m.Chunks), chunksPerReply)
 	}
 	data, err := f.read(m.Chunks)
 	return &proto.WeightsReply{List: list.List, Data: data}, err
 }
 
-func (f *libraryFile) read(chunks []uint32) ([]byte, error) {
+func (f *servedFile) read(chunks []uint32) ([]byte, error) {
 	file, err := os.Open(f.path)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: %w", err)
+		return nil, fmt.Errorf("weights: %w", err)
 	}
 	defer file.Close()
 	var out []byte
 	for _, c := range chunks {
 		n := chunkLen(f.size, int64(c))
 		if n <= 0 {
-			return nil, fmt.Errorf("cluster: %s has no chunk %d", filepath.Base(f.path), c)
+			return nil, fmt.Errorf("weights: %s has no chunk %d", filepath.Base(f.path), c)
 		}
 		at := len(out)
 		out = append(out, make([]byte, n)...)
 		if _, err := file.ReadAt(out[at:], int64(c)*chunkBytes); err != nil {
-			return nil, fmt.Errorf("cluster: %w", err)
+			return nil, fmt.Errorf("weights: %w", err)
 		}
 	}
 	return out, nil
@@ -142,26 +146,26 @@ func chunkLen(size, chunk int64) int64 { return max(0, min(chunkBytes, size-chun
 func chunkCount(size int64) int64 { return (size + chunkBytes - 1) / chunkBytes }
 
 // make reads the whole checkpoint once.
-func (l *library) make() {
-	defer l.wg.Done()
-	list, files, err := l.hash()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.list, l.files, l.making = list, files, false
-	if l.ctx.Err() == nil {
-		l.err = err
+func (s *server) make() {
+	defer s.wg.Done()
+	list, files, err := s.hash()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list, s.files, s.making = list, files, false
+	if s.ctx.Err() == nil {
+		s.err = err
 	}
 }
 
-func (l *library) hash() (*proto.WeightsReply, map[string]*libraryFile, error) {
-	if l.ck.Random() {
-		return nil, nil, fmt.Errorf("%w: random weights are not in files; give the node the same --model", ErrNoLibrary)
+func (s *server) hash() (*proto.WeightsReply, map[string]*servedFile, error) {
+	if s.ck.Random() {
+		return nil, nil, fmt.Errorf("%w: random weights are not in files; give the node the same --model", ErrNone)
 	}
-	list, files := &proto.WeightsReply{ModelHash: l.ck.Hash()}, map[string]*libraryFile{}
-	weights := l.ck.Files()
+	list, files := &proto.WeightsReply{ModelHash: s.ck.Hash()}, map[string]*servedFile{}
+	weights := s.ck.Files()
 	paths := slices.Clone(weights)
-	if st, err := os.Stat(l.ck.Dir); err == nil && st.IsDir() {
-		small, err := smallFiles(l.ck.Dir)
+	if st, err := os.Stat(s.ck.Dir); err == nil && st.IsDir() {
+		small, err := smallFiles(s.ck.Dir)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -169,14 +173,14 @@ func (l *library) hash() (*proto.WeightsReply, map[string]*libraryFile, error) {
 	}
 	slices.Sort(paths)
 	for _, path := range slices.Compact(paths) {
-		f, digest, err := l.hashFile(path)
+		f, digest, err := s.hashFile(path)
 		if err != nil {
-			return nil, nil, fmt.Errorf("cluster: %w", err)
+			return nil, nil, fmt.Errorf("weights: %w", err)
 		}
 		name := filepath.Base(path)
 		head := f.size
 		if slices.Contains(weights, path) {
-			head = l.ck.Head(path, f.size)
+			head = s.ck.Head(path, f.size)
 		}
 		files[name] = f
 		list.Files = append(list.Files, &proto.WeightsFile{Name: name, Size: f.size, Head: head, Digest: digest})
@@ -189,7 +193,7 @@ func (l *library) hash() (*proto.WeightsReply, map[string]*libraryFile, error) {
 func smallFiles(dir string) (out []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: %w", err)
+		return nil, fmt.Errorf("weights: %w", err)
 	}
 	for _, e := range entries {
 		switch strings.ToLower(filepath.Ext(e.Name())) {
@@ -203,7 +207,7 @@ func smallFiles(dir string) (out []string, err error) {
 	return out, nil
 }
 
-func (l *library) hashFile(path string) (*libraryFile, []byte, error) {
+func (s *server) hashFile(path string) (*servedFile, []byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, nil, err
@@ -213,10 +217,10 @@ func (l *library) hashFile(path string) (*libraryFile, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	f := &libraryFile{path: path, size: st.Size()}
+	f := &servedFile{path: path, size: st.Size()}
 	buf := make([]byte, chunkBytes)
 	for c := range chunkCount(f.size) {
-		if err := l.ctx.Err(); err != nil {
+		if err := s.ctx.Err(); err != nil {
 			return nil, nil, err
 		}
 		n := chunkLen(f.size, c)

@@ -1,4 +1,4 @@
-package cluster
+package weights
 
 import (
 	"cmp"
@@ -16,32 +16,32 @@ import (
 	"shoal/internal/flock"
 )
 
-// mirrorLock is a claim on a folder of fetched weights: nobody removes it while one
+// lockSuffix is a claim on a folder of fetched weights: nobody removes it while one
 // is held. It is a file beside the folder, so that it outlives what it guards.
-const mirrorLock = ".lock"
+const lockSuffix = ".lock"
 
-// claimMirror says that this process uses a folder, from now until the file is
+// claim says that this process uses a folder, from now until the file is
 // closed.
-func claimMirror(dir string) (*os.File, error) {
-	f, err := flock.Open(dir+mirrorLock, flock.Share)
+func claim(dir string) (*os.File, error) {
+	f, err := flock.Open(dir+lockSuffix, flock.Share)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: %w", err)
+		return nil, fmt.Errorf("weights: %w", err)
 	}
 	now := time.Now()
 	if err := os.Chtimes(f.Name(), now, now); err != nil { // when it was last used
 		f.Close()
-		return nil, fmt.Errorf("cluster: %w", err)
+		return nil, fmt.Errorf("weights: %w", err)
 	}
 	return f, nil
 }
 
-// makeMirrorRoom removes folders of fetched weights that no process uses, those
+// evict removes folders of fetched weights that no process uses, those
 // that were not used for longest first, until they and want bytes more fit limit.
 // keep is the one that is about to grow.
-func makeMirrorRoom(folder, keep string, want, limit int64, log *slog.Logger) error {
+func evict(folder, keep string, want, limit int64, log *slog.Logger) error {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
-		return fmt.Errorf("cluster: %w", err)
+		return fmt.Errorf("weights: %w", err)
 	}
 	type old struct {
 		name  string
@@ -58,7 +58,7 @@ func makeMirrorRoom(folder, keep string, want, limit int64, log *slog.Logger) er
 		if x.bytes, err = diskBytes(filepath.Join(folder, x.name)); err != nil {
 			return err
 		}
-		if st, err := os.Stat(filepath.Join(folder, x.name+mirrorLock)); err == nil {
+		if st, err := os.Stat(filepath.Join(folder, x.name+lockSuffix)); err == nil {
 			x.used = st.ModTime()
 		}
 		all = append(all, x)
@@ -70,18 +70,18 @@ func makeMirrorRoom(folder, keep string, want, limit int64, log *slog.Logger) er
 			return nil
 		}
 		dir := filepath.Join(folder, x.name)
-		lock, err := flock.Open(dir+mirrorLock, flock.Own)
+		lock, err := flock.Open(dir+lockSuffix, flock.Own)
 		if errors.Is(err, flock.ErrHeld) {
 			lock.Close()
 			continue // somebody uses it
 		}
 		if err != nil {
-			return fmt.Errorf("cluster: %w", err)
+			return fmt.Errorf("weights: %w", err)
 		}
 		err = os.RemoveAll(dir)
 		lock.Close()
 		if err != nil {
-			return fmt.Errorf("cluster: %w", err)
+			return fmt.Errorf("weights: %w", err)
 		}
 		log.Info("weights from the bus were removed", "folder", dir, "bytes", x.bytes, "limit", limit)
 		sum -= x.bytes
@@ -107,7 +107,7 @@ func diskBytes(dir string) (sum int64, err error) {
 		return nil
 	})
 	if err != nil {
-		return 0, fmt.Errorf("cluster: %w", err)
+		return 0, fmt.Errorf("weights: %w", err)
 	}
 	return sum, nil
 }

@@ -1,4 +1,4 @@
-package cluster
+package weights
 
 import (
 	"bytes"
@@ -20,15 +20,15 @@ import (
 	"shoal/topology"
 )
 
-// shelf is a library without a network, and a way to open mirrors of it.
-func shelf(t *testing.T, dir string) (*library, func(cache string, ask func(*proto.WeightsRequest) (*proto.WeightsReply, error)) (*model.Checkpoint, *mirror, error)) {
+// shelf is a server without a network, and a way to open caches of it.
+func shelf(t *testing.T, dir string) (*server, func(cache string, ask func(*proto.WeightsRequest) (*proto.WeightsReply, error)) (*model.Checkpoint, *Cache, error)) {
 	t.Helper()
 	ck, err := model.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &library{ck: ck, ctx: ctx, readers: make(chan struct{}, libraryReaders)}
+	l := &server{ck: ck, ctx: ctx, readers: make(chan struct{}, serverReads)}
 	l.wg.Add(1)
 	l.make()
 	t.Cleanup(func() {
@@ -36,7 +36,7 @@ func shelf(t *testing.T, dir string) (*library, func(cache string, ask func(*pro
 		l.wg.Wait()
 		ck.Close()
 	})
-	return l, func(cache string, ask func(*proto.WeightsRequest) (*proto.WeightsReply, error)) (*model.Checkpoint, *mirror, error) {
+	return l, func(cache string, ask func(*proto.WeightsRequest) (*proto.WeightsReply, error)) (*model.Checkpoint, *Cache, error) {
 		list, err := ask(&proto.WeightsRequest{})
 		if err == nil {
 			err = checkList(list)
@@ -44,7 +44,7 @@ func shelf(t *testing.T, dir string) (*library, func(cache string, ask func(*pro
 		if err != nil {
 			return nil, nil, err
 		}
-		m := &mirror{list: list, dir: filepath.Join(cache, list.List), log: slog.New(slog.DiscardHandler), flights: make(chan struct{}, mirrorFlights), files: map[string]*mirrorFile{},
+		m := &Cache{list: list, dir: filepath.Join(cache, list.List), log: slog.New(slog.DiscardHandler), flights: make(chan struct{}, requestsAtOnce), files: map[string]*cachedFile{},
 			ask: func(_ context.Context, _ int, r *proto.WeightsRequest) (*proto.WeightsReply, string, error) {
 				reply, err := ask(r)
 				return reply, "somebody", err
@@ -53,16 +53,21 @@ func shelf(t *testing.T, dir string) (*library, func(cache string, ask func(*pro
 			t.Fatal(err)
 		}
 		part, err := m.open(context.Background())
-		t.Cleanup(func() { closeWeights(part, m) })
+		t.Cleanup(func() {
+			if part != nil {
+				part.Close()
+			}
+			m.Close()
+		})
 		return part, m, err
 	}
 }
 
-// TestMirror loads the slices of every rank from a mirror: the same bits as from
+// TestCache loads the slices of every rank from a cache: the same bits as from
 // the checkpoint, for few of its bytes; then again from what is on disk, of which
 // somebody has damaged a chunk.
-func TestMirror(t *testing.T) {
-	const dir = "../models/fry"
+func TestCache(t *testing.T) {
+	const dir = "../../models/fry"
 	l, open := shelf(t, dir)
 	pool := tensor.NewPool(1)
 	defer pool.Close()
@@ -121,7 +126,8 @@ func TestMirror(t *testing.T) {
 	if got := m.fetched.Load(); got != 0 {
 		t.Errorf("%d bytes were fetched that are on disk", got)
 	}
-	closeWeights(ck, m)
+	ck.Close()
+	m.Close()
 	path := filepath.Join(cache, l.list.List, "model.safetensors")
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -151,10 +157,10 @@ func rowsOf(w *tensor.Weight) []byte {
 	return w.Packed()
 }
 
-// TestMirrorRefuses: nothing that a reply says is believed without its hash, and
+// TestCacheRefuses: nothing that a reply says is believed without its hash, and
 // nothing is sized by it before it is bounded.
-func TestMirrorRefuses(t *testing.T) {
-	l, open := shelf(t, goldenDir)
+func TestCacheRefuses(t *testing.T) {
+	l, open := shelf(t, "../../model/testdata/llama")
 	for _, x := range []struct {
 		what   string
 		change func(r *proto.WeightsReply, q *proto.WeightsRequest)
@@ -224,7 +230,7 @@ func TestMirrorRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer random.Close()
-	if _, _, err := (&library{ck: random, ctx: context.Background()}).hash(); !errors.Is(err, ErrNoLibrary) || !strings.Contains(err.Error(), "--model") {
+	if _, _, err := (&server{ck: random, ctx: context.Background()}).hash(); !errors.Is(err, ErrNone) || !strings.Contains(err.Error(), "--model") {
 		t.Errorf("random weights: %v", err)
 	}
 }
@@ -249,8 +255,8 @@ func sized(r *proto.WeightsReply, size, head int64) {
 
 // A load that a newer epoch cancels gives back its places among the requests under
 // way; else some such loads later nothing could be fetched any more.
-func TestMirrorCancelled(t *testing.T) {
-	l, open := shelf(t, "../models/fry")
+func TestCacheCancelled(t *testing.T) {
+	l, open := shelf(t, "../../models/fry")
 	_, m, err := open(t.TempDir(), l.answer)
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package cluster
+package weights
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 	"shoal/proto"
 )
 
-// TestMirrorRoom: what nobody uses goes, the oldest first, and no more than must.
-func TestMirrorRoom(t *testing.T) {
+// TestEvict: what nobody uses goes, the oldest first, and no more than must.
+func TestEvict(t *testing.T) {
 	const mib = 1 << 20
 	for _, x := range []struct {
 		what  string
@@ -44,7 +44,7 @@ func TestMirrorRoom(t *testing.T) {
 			if name == "unsaid" {
 				continue
 			}
-			lock, err := claimMirror(dir)
+			lock, err := claim(dir)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -58,7 +58,7 @@ func TestMirrorRoom(t *testing.T) {
 				lock.Close()
 			}
 		}
-		if err := makeMirrorRoom(folder, "keep", 2*mib, x.limit, slog.New(slog.DiscardHandler)); err != nil {
+		if err := evict(folder, "keep", 2*mib, x.limit, slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
 		}
 		entries, err := os.ReadDir(folder)
@@ -77,10 +77,10 @@ func TestMirrorRoom(t *testing.T) {
 	}
 }
 
-// TestMirrorAsksOthers: one source sends damage; what it sent is asked of another
+// TestCacheAsksOthers: one source sends damage; what it sent is asked of another
 // one. When all do, the load fails and names one.
-func TestMirrorAsksOthers(t *testing.T) {
-	l, open := shelf(t, "../models/fry")
+func TestCacheAsksOthers(t *testing.T) {
+	l, open := shelf(t, "../../models/fry")
 	_, m, err := open(t.TempDir(), l.answer)
 	if err != nil {
 		t.Fatal(err)
