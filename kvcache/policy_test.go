@@ -464,3 +464,42 @@ func TestHeadsAreWrittenConcurrently(t *testing.T) {
 		}
 	})
 }
+
+// A replica that is fed the rows of each step is the owner's store, whichever part of a
+// step is committed.
+func TestReplicaFollows(t *testing.T) {
+	forEachShape(t, func(t *testing.T, p *Policy, small Geometry) {
+		if p.Scored() {
+			return
+		}
+		rapid.Check(t, func(r *rapid.T) {
+			a := NewArena(1 << 30)
+			defer a.Close()
+			s := ownedOf(t, a, small, p, rapid.IntRange(1, 100).Draw(r, "prompt"))
+			replica := ownedOf(t, a, small, p, s.Prompt())
+			for range rapid.IntRange(1, 8).Draw(r, "steps") {
+				n, from := rapid.IntRange(1, 9).Draw(r, "tokens"), s.Tokens()
+				for _, to := range []*Store{s, replica} {
+					if err := to.Reserve(from + n); err != nil {
+						r.Fatal(err)
+					}
+				}
+				write(s, from, from+n)
+				for range rapid.IntRange(1, 2).Draw(r, "times") {
+					for pos := from; pos < from+n; pos++ {
+						if err := replica.ImportToken(pos, s.ExportToken(nil, pos)); err != nil {
+							r.Fatal(err)
+						}
+					}
+				}
+				keep := rapid.IntRange(0, n).Draw(r, "accepted")
+				s.Commit(keep)
+				replica.Commit(keep)
+				if got, want := dump(replica), dump(s); got != want {
+					r.Fatalf("%d of %d tokens committed: %s", keep, n, diff(got, want))
+				}
+			}
+			checkRows(t, replica)
+		})
+	})
+}

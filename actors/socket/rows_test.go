@@ -1,0 +1,173 @@
+package socket
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"shoal/actors/layer"
+	"shoal/kvcache"
+	"shoal/model"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// decoder is a model alone, and one sequence of it after a prompt of noise.
+type decoder struct {
+	t     *testing.T
+	g     kvcache.Geometry
+	ropes []func(pos int, cos, sin []float32)
+	view  decodeView
+	w     *Slices
+	batch *layer.Batch
+	place topology.Placement
+}
+
+const decodeRows = 9
+
+func newDecoder(t *testing.T, ck *model.Checkpoint, w *Slices, place topology.Placement, pool *tensor.Pool, arena *kvcache.Arena, p *kvcache.Policy, prompt int, noise uint64) *decoder {
+	c := &ck.Config
+	d := &decoder{t: t, g: GeometryOf(c, tensor.BF16), w: w, place: place}
+	d.batch = layer.NewBatch(layer.DimsOf(c), decodeRows, d.g.Layout, pool)
+	var tables []*ropeTable
+	for _, inv := range c.Rotations() {
+		r := &ropeTable{inv: inv, half: c.RopeDim() / 2, amplitude: float32(c.Rope.Amplitude)}
+		tables, d.ropes = append(tables, r), append(d.ropes, r.fill)
+	}
+	r := rand.New(rand.NewPCG(noise, 1))
+	part := kvcache.NewPrefill(arena, d.g, tensor.Span{Lo: 0, Hi: d.g.KVHeads})
+	own := kvcache.NewStore(arena, d.g, p)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(part.Reserve(prompt))
+	for layer := range d.g.Layers {
+		for head := range d.g.KVHeads {
+			k, v := noiseRow(r, prompt*d.g.Layout.KDim), noiseRow(r, prompt*d.g.Layout.VDim)
+			part.WriteRun(layer, head, 0, prompt, k, d.g.Layout.KDim, v, d.g.Layout.VDim)
+		}
+	}
+	part.Commit(prompt)
+	must(own.Open(prompt, prompt, noHeads))
+	for layer := range d.g.Layers {
+		for head := range d.g.KVHeads {
+			s := kvcache.StatisticsOf(part, layer, head)
+			s.Votes, s.Attention = noiseRow(r, prompt), noiseRow(r, prompt)
+			must(own.Keep(part, layer, head, d.g.Rule(layer, p).Keep(s)))
+		}
+	}
+	must(own.Seal())
+	part.Release()
+	half := make([]float32, c.RopeDim()/2)
+	tables[0].fill(prompt+200, half, slices.Clone(half))
+	d.view = decodeView{own, d.g, c.AttentionScale(), tables[0].at}
+	return d
+}
+
+func noiseRow(r *rand.Rand, n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = r.Float32()*2 - 1
+	}
+	return x
+}
+
+// step runs rows of residual stream through all layers, and gives what they become.
+func (d *decoder) step(rows []float32) []float32 {
+	d.t.Helper()
+	n, start := len(rows)/d.batch.Dims.Hidden, d.view.Tokens()
+	if err := d.view.Reserve(start + n); err != nil {
+		d.t.Fatal(err)
+	}
+	if err := d.batch.Reset(d.place, 0, []layer.Segment{{Seq: 1, Cache: d.view, N: n, Start: start}}, d.ropes...); err != nil {
+		d.t.Fatal(err)
+	}
+	copy(d.batch.X, rows)
+	for _, w := range d.w.Layers {
+		d.batch.Through(w)
+	}
+	return slices.Clone(d.batch.X[:len(rows)])
+}
+
+// TestRowsOfSeveralTokens: a step of 1 to 9 tokens of a sequence, of which any number is
+// committed, gives the bits of one token a step, with every policy, in ordinary and latent
+// attention and in layers with a window; a step that is repeated does too.
+func TestRowsOfSeveralTokens(t *testing.T) {
+	policies := []string{"full", "streaming:sink=4,recent=60", "streaming:sink=0,recent=3", "snapkv:topk=30,obs=8,pool=5",
+		"snapstream:sink=4,recent=20,topk=20,obs=8,pool=7", "sage:sink=4,recent=20,topk=20", "h2o:recent=20,topk=20", "h2o:recent=2,topk=40,step=1", "h2o:recent=20,topk=50,step=1", "tova:size=50",
+		"streaming:sink=4,recent=60,positions=cache", "snapkv:topk=30,obs=8,pool=5,positions=cache", "h2o:recent=20,topk=20,step=1,positions=cache,half=1", "tova:size=50,positions=cache"}
+	for _, name := range []string{"llama", "deepseek_v2", "gemma3"} {
+		ck, err := model.Open(filepath.Join(modelData, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ck.Close()
+		pool := tensor.NewPool(2)
+		defer pool.Close()
+		place, err := topology.Place(1, topology.Gather, ShapeOf(&ck.Config), []topology.Member{{ID: "a"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := LoadSlices(t.Context(), ck, place, 0, tensor.F32, pool, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		for _, spec := range policies {
+			t.Run(name+" "+spec, func(t *testing.T) {
+				p, err := kvcache.Parse(spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for seed, prompt := range []int{5, 58, 130} {
+					arena := kvcache.NewArena(1 << 30)
+					several := newDecoder(t, ck, w, place, pool, arena, p, prompt, uint64(seed))
+					single := newDecoder(t, ck, w, place, pool, arena, p, prompt, uint64(seed))
+					h, r := several.batch.Dims.Hidden, rand.New(rand.NewPCG(uint64(seed), 2))
+					for i := range 14 {
+						n := 1 + r.IntN(decodeRows)
+						rows := noiseRow(r, n*h)
+						accepted := []int{0, n, r.IntN(n + 1)}[i%3]
+						got := several.step(rows)
+						if i%4 == 0 { // a step that is carried out again
+							got = several.step(rows)
+						}
+						several.view.Commit(accepted)
+						var want []float32
+						for j := range accepted {
+							want = append(want, single.step(rows[j*h:][:h])...)
+							single.view.Commit(1)
+						}
+						if !slices.Equal(got[:accepted*h], want) {
+							t.Fatalf("prompt %d, step %d: %d of %d tokens: other bits than one by one", prompt, i, accepted, n)
+						}
+						if got, want := rowsOf(several.view.Store, several.g.Layers), rowsOf(single.view.Store, several.g.Layers); got != want {
+							t.Fatalf("prompt %d, step %d: %d of %d tokens: the caches differ", prompt, i, accepted, n)
+						}
+					}
+					several.view.Release()
+					single.view.Release()
+					if used := arena.Used(); used != 0 {
+						t.Fatalf("%d bytes are left", used)
+					}
+				}
+			})
+		}
+	}
+}
+
+// rowsOf is all that a store holds, and its bytes.
+func rowsOf(s *kvcache.Store, layers int) string {
+	out := fmt.Appendf(nil, "%d tokens, %d bytes", s.Tokens(), s.Bytes())
+	for layer := range layers {
+		for head := s.Heads().Lo; head < s.Heads().Hi; head++ {
+			out = s.ExportSlots(out, layer, head, 0, s.Len(layer, head))
+		}
+	}
+	return string(out)
+}
