@@ -95,12 +95,15 @@ func ParsePolicies(list []string) ([]Policy, error) {
 	return out, nil
 }
 
-// budgetOf is what a policy of ours keeps of a very long prompt; 0 for full
+// budgetOf is what a policy of ours keeps of a very long prompt, or reads of it; 0 for full
 // attention and for policies of other servers.
 func budgetOf(spec string) int {
 	p, err := kvcache.Parse(spec)
-	if err != nil || p.RebuildsByPrefill() {
+	switch {
+	case err != nil || p.RebuildsByPrefill():
 		return 0
+	case p.Selector != nil:
+		return p.Selector.Reads()
 	}
 	return p.Slots(1<<24, 1<<24)
 }

@@ -33,7 +33,7 @@ func (s *Store) Open(prompt, tokens int, adopted tensor.Span) error {
 		undo = int(undoBlocks(int64(len(s.tables)), 1))
 	}
 	err := s.grow(tokens, undo, func(t *table) bool {
-		return t.Index < adopted.Lo || t.Index >= adopted.Hi || !t.rule.KeepsAll()
+		return t.Index >= adopted.Lo && t.Index < adopted.Hi && t.rule.KeepsAll()
 	})
 	if err != nil {
 		s.prompt = 0

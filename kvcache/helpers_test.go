@@ -24,6 +24,10 @@ var policies = []*Policy{
 	Streaming(4, 60).AtCachePositions(false),
 	snapStream.of(4, 30, 33, 8, 7).AtCachePositions(true),
 	h2o.of(30, 30, 1).AtCachePositions(true),
+	knorm.of(4, 20, 30),
+	knorm.of(0, 1, 9).AtCachePositions(true),
+	quest.of(16, 64, 0),
+	quest.of(32, 96, 1),
 }
 
 var small = Geometry{Layers: 2, KVHeads: 3, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 16, VDim: 8}}
@@ -73,9 +77,24 @@ func dump(s *Store) string {
 		for head := s.heads.Lo; head < s.heads.Hi; head++ {
 			out = fmt.Appendf(out, " layer %d head %d len %d:", layer, head, s.Len(layer, head))
 			out = s.ExportSlots(out, layer, head, 0, s.Len(layer, head))
+			out = fmt.Append(out, indexOf(s, layer, head))
 		}
 	}
 	return string(out)
+}
+
+// indexOf is what an index says to a query: a score of each page.
+func indexOf(s *Store, layer, head int) []float32 {
+	t := s.table(layer, head)
+	if t.rule.Selector == nil || t.n == 0 {
+		return nil
+	}
+	q := make([]float32, s.g.Layout.KDim)
+	for i := range q {
+		q[i] = float32(i*5%7) - 3
+	}
+	page := t.rule.Selector.Page()
+	return new(tensor.AttnScratch).ScorePages(s.g.Layout, t.planes[indexPlane].blocks, (t.n+page-1)/page, q, 1)
 }
 
 // checkRows compares every live row with what was written for its position.

@@ -30,6 +30,16 @@ type Statistics struct {
 	Blocks [][]byte
 }
 
+// EachKey gives every key of the prompt in turn, [KDim] after RoPE, as it is stored. The slice
+// is valid during the call.
+func (s *Statistics) EachKey(f func(pos int, key []float32)) {
+	k, v := make([]float32, s.Layout.KDim), make([]float32, s.Layout.VDim)
+	for pos := range s.Prompt {
+		s.Layout.Get(s.Blocks[pos/tensor.BlockSlots], pos%tensor.BlockSlots, k, v)
+		f(pos, k)
+	}
+}
+
 // Observation gathers on one socket, while a prompt is read, what compressors read when
 // the prompt is complete: the queries of the observation window and the attention that
 // prompt tokens receive, for the KV heads of that socket. Different (layer, head) pairs may be fed concurrently.

@@ -16,7 +16,7 @@ var ErrPolicy = errors.New("kvcache: bad cache policy")
 const maxSlots = 1 << 24
 
 // registered are the methods that Parse knows.
-var registered = []method{methodFull, streaming, snapKV, snapStream, sage, h2o, tova}
+var registered = []method{methodFull, streaming, snapKV, snapStream, sage, h2o, tova, knorm, quest}
 
 // method is a policy with its parameters open.
 type method struct {
@@ -29,12 +29,26 @@ type method struct {
 type param struct {
 	key                string
 	value, least, most int // value: the default
-	odd                bool
+	odd, doubles       bool
 }
 
-func size(key string, value, least int) param { return param{key, value, least, maxSlots, false} }
-func odd(key string, value int) param         { return param{key, value, 1, 255, true} }
-func flag(key string) param                   { return param{key, 0, 0, 1, false} }
+func size(key string, value, least int) param {
+	return param{key: key, value: value, least: least, most: maxSlots}
+}
+
+func odd(key string, value int) param {
+	return param{key: key, value: value, least: 1, most: 255, odd: true}
+}
+
+func flag(key string) param { return param{key: key, most: 1} }
+
+// compressor is a method of nothing but a compressor that reads nothing but keys; the values
+// are defaults. Generated tokens are all kept.
+func compressor(name string, c Compressor, sink, recent, topK int) method {
+	return method{name, []param{size("sink", sink, 0), size("recent", recent, 1), size("topk", topK, 0)}, func(v []int) Parts {
+		return Parts{Sink: v[0], Recent: v[1], TopK: v[2], Compressor: c}
+	}}
+}
 
 // of is the policy with these values of its parameters.
 func (m method) of(values ...int) *Policy { return Compose(m.name, m.spec(values), m.parts(values)) }
@@ -114,6 +128,8 @@ func (m method) parse(text string, given bool) (*Policy, error) {
 			return 0, fmt.Errorf("%s=%.60q must be a whole number from %d to %d", p.key, text, p.least, p.most)
 		case p.odd && n%2 == 0:
 			return 0, fmt.Errorf("%s=%d must be odd", p.key, n)
+		case p.doubles && n&(n-1) != 0:
+			return 0, fmt.Errorf("%s=%d must be a power of two", p.key, n)
 		}
 		return n, nil
 	}

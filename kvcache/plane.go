@@ -1,6 +1,10 @@
 package kvcache
 
-import "shoal/tensor"
+import (
+	"sync"
+
+	"shoal/tensor"
+)
 
 // A table keeps planes: lists of blocks of one size from the arena. A block of rows holds
 // keys, values and their scales side by side, as the kernels read them (see
@@ -30,7 +34,9 @@ func (p *plane) room(slots int) int {
 // extendIndex brings the index of a table's slots [from, to) up to their rows.
 func (s *Store) extendIndex(t *table, from, to int) {
 	if t.rule.Selector != nil {
-		t.rule.Selector.Update(s.g.Layout, t.planes[indexPlane].blocks, t.rows(), from, to)
+		scratch := scratches.Get().(*tensor.AttnScratch)
+		defer scratches.Put(scratch)
+		t.rule.Selector.Update(s.g.Layout, t.planes[indexPlane].blocks, t.rows(), from, to, scratch)
 		t.indexed = to
 	}
 }
@@ -44,6 +50,8 @@ func (s *Store) reindex(t *table, from, to int) {
 		s.extendIndex(t, from, to)
 	}
 }
+
+var scratches = sync.Pool{New: func() any { return new(tensor.AttnScratch) }}
 
 // planesOf are the planes of a table under rule p, all empty.
 func (g Geometry) planesOf(p *Policy) (all [planes]plane) {

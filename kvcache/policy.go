@@ -71,11 +71,13 @@ type Scored interface {
 type Selector interface {
 	// Page is the number of slots of a page; it divides tensor.BlockSlots.
 	Page() int
+	// Reads is the most slots that a query reads.
+	Reads() int
 	// Index is the size of a block of the index, and the number of slots that it covers.
 	Index(l tensor.KVLayout) (bytes, slots int)
 	// Update makes an index that is right for the slots [0, from) right for [0, to). From the
 	// start of a page on it looks at nothing but the rows.
-	Update(l tensor.KVLayout, index, blocks [][]byte, from, to int)
+	Update(l tensor.KVLayout, index, blocks [][]byte, from, to int, s *tensor.AttnScratch)
 	// Select gives the pages of the slots [0, n) that the queries q, [g][KDim] after RoPE,
 	// read together, in order of position; nil: all. They lie in the scratch.
 	Select(l tensor.KVLayout, index [][]byte, n int, q []float32, g int, s *tensor.AttnScratch) []int32

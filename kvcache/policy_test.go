@@ -25,7 +25,7 @@ func forEach(t *testing.T, f func(t *testing.T, p *Policy)) {
 // sees a window.
 func forEachShape(t *testing.T, f func(t *testing.T, p *Policy, g Geometry)) {
 	forEach(t, func(t *testing.T, p *Policy) { f(t, p, small) })
-	for _, i := range []int{0, 5, 13} {
+	for _, i := range []int{0, 5, 13, 16} {
 		t.Run("window,"+policies[i].Spec(), func(t *testing.T) { f(t, policies[i], windowed) })
 	}
 }

@@ -21,7 +21,7 @@ func (s *Store) Reserve(upTo int) error {
 	if s.overwrites(upTo) {
 		undo = int(undoBlocks(int64(len(s.tables)), staged))
 	}
-	if err := s.grow(upTo, undo, func(*table) bool { return true }); err != nil {
+	if err := s.grow(upTo, undo, func(*table) bool { return false }); err != nil {
 		return fmt.Errorf("reserving tokens [%d,%d): %w", s.tokens, upTo, err)
 	}
 	if err := s.unshare(); err != nil {
@@ -61,21 +61,21 @@ func (s *Store) evicts() bool {
 	return false
 }
 
-// grow gives the chosen tables room for tokens, and the undo log its blocks.
-func (s *Store) grow(tokens, undo int, chosen func(*table) bool) error {
+// grow gives the tables room for tokens, but those rows that will be adopted, and the undo
+// log its blocks.
+func (s *Store) grow(tokens, undo int, adopted func(*table) bool) error {
 	var need, sizes [planes]int
 	need[rowsPlane], sizes[rowsPlane] = max(0, undo-len(s.undo.blocks)), s.g.Layout.BlockBytes()
 	undo, charge := need[rowsPlane], int64(0)
 	for i := range s.tables {
-		if t := &s.tables[i]; chosen(t) {
-			slots := t.rule.Slots(s.prompt, tokens)
-			for j := range t.planes {
-				if p := &t.planes[j]; p.size > 0 {
-					n := max(0, p.room(slots)-len(p.blocks))
-					need[j], sizes[j] = need[j]+n, p.size
-					if j == rowsPlane {
-						charge += int64(n) * tableBytes(t.rule)
-					}
+		t := &s.tables[i]
+		slots := t.rule.Slots(s.prompt, tokens)
+		for j := range t.planes {
+			if p := &t.planes[j]; p.size > 0 && (j != rowsPlane || !adopted(t)) {
+				n := max(0, p.room(slots)-len(p.blocks))
+				need[j], sizes[j] = need[j]+n, p.size
+				if j == rowsPlane {
+					charge += int64(n) * tableBytes(t.rule)
 				}
 			}
 		}
@@ -102,13 +102,10 @@ func (s *Store) grow(tokens, undo int, chosen func(*table) bool) error {
 	got[rowsPlane] = got[rowsPlane][undo:]
 	for i := range s.tables {
 		t := &s.tables[i]
-		if !chosen(t) {
-			continue
-		}
 		slots, grown := t.rule.Slots(s.prompt, tokens), false
 		for j := range t.planes {
 			p := &t.planes[j]
-			if n := p.room(slots) - len(p.blocks); n > 0 {
+			if n := p.room(slots) - len(p.blocks); n > 0 && (j != rowsPlane || !adopted(t)) {
 				p.blocks, got[j], grown = append(p.blocks, got[j][:n]...), got[j][n:], true
 			}
 		}

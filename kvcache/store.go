@@ -172,7 +172,14 @@ func (s *Store) View(layer, head, pos int, q []float32, rope Rope, scratch *tens
 		t.order = blocks
 		return blocks, n, mask
 	}
-	return s.ReadBlocks(layer, head, rope, scratch), t.rule.Slots(s.prompt, pos+1), nil
+	n := t.rule.Slots(s.prompt, pos+1)
+	if c := t.rule.Selector; c != nil {
+		if pages := c.Select(s.g.Layout, t.planes[indexPlane].blocks, n, q, s.g.group(), scratch); pages != nil {
+			last := n - int(pages[len(pages)-1])*c.Page() // slots of the newest page
+			return scratch.Gather(s.g.Layout, t.rows(), pages, c.Page()), (len(pages)-1)*c.Page() + min(last, c.Page()), nil
+		}
+	}
+	return s.ReadBlocks(layer, head, rope, scratch), n, nil
 }
 
 // Release gives everything back. The store is empty afterwards, and a second

@@ -27,6 +27,10 @@ type AttnScratch struct {
 	stream bool                    // the rows read a block in the order in which it lies in memory
 	row    []float32               // see Row
 	kept   []([BlockSlots]float32) // [blocks][rows] scores, see mass
+	pages  []float32               // see ScorePages
+	list   [][]byte                // see Gather
+	keys   []uint64                // see Chosen
+	places []int32                 // see Chosen
 
 	// of latent layouts
 	packed  []float32                      // see pack

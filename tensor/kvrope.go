@@ -110,6 +110,17 @@ func (s *AttnScratch) Row(n int) []float32 {
 	return s.row[:n]
 }
 
+// Chosen is scratch for choosing k of n, which the next call reuses.
+func (s *AttnScratch) Chosen(n, k int) (keys []uint64, places []int32) {
+	if cap(s.keys) < n {
+		s.keys = make([]uint64, n+n/4)
+	}
+	if cap(s.places) < k {
+		s.places = make([]int32, k)
+	}
+	return s.keys[:n], s.places[:k]
+}
+
 // Mask is scratch for a bit per slot of n slots, which the next call reuses.
 func (s *AttnScratch) Mask(n int) []uint64 {
 	if need := (n + 63) / 64; cap(s.mask) < need {

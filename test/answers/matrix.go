@@ -120,6 +120,9 @@ var policies = []string{
 	"snapstream:sink=4,recent=40,topk=40,obs=16,pool=3,positions=cache,half=1",
 	"h2o:recent=30,topk=40,step=1,positions=cache",
 	"tova:size=100,positions=cache",
+	"knorm:sink=4,recent=30,topk=50",
+	"quest:page=16,budget=80",
+	"quest:page=32,budget=64,skip=1",
 }
 
 // longPolicies answer prompts beyond a thousand tokens.

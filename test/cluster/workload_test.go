@@ -35,6 +35,7 @@ var policies = []string{
 	"h2o:recent=16,topk=24",
 	"snapkv:topk=32,obs=16,pool=7",
 	"sage:sink=4,recent=20,topk=24",
+	"quest:page=16,budget=64",
 }
 
 // mixed is the workload of the same-bits tests: 20 requests, prompts of 1 to

@@ -1,0 +1,114 @@
+package kvcache
+
+import (
+	"math"
+	"slices"
+
+	"shoal/tensor"
+)
+
+// quest keeps every token and reads few: of each page of `page` tokens the smallest and the
+// largest element of its keys in each channel lie in an index, which bounds what a query can
+// score there, and each decode step reads the pages with the highest bounds, `budget` tokens
+// in all (Quest, arXiv 2406.10774). The first and the newest page are always among them; the
+// earlier page wins a tie. Prefill reads everything, and so do the first `skip` layers (the
+// paper: 2).
+//
+// Bounds are of the keys as they are stored: after RoPE, rounded to the type of the cache.
+// The paper chooses for each query head; here all query heads of a KV head read the same
+// pages, those with the highest bound of any of them.
+var quest = method{"quest", []param{{key: "page", value: 16, least: 16, most: 64, doubles: true}, size("budget", 1024, 32), {key: "skip", most: 1024}}, func(v []int) Parts {
+	return Parts{Selector: pageBounds{page: v[0], pages: max(2, v[1]/v[0])}, Skip: v[2]}
+}}
+
+// pageBounds selects pages by tensor.KVLayout.Bound.
+type pageBounds struct {
+	page  int // slots
+	pages int // that a query reads, at least 2
+}
+
+// Page implements Selector.
+func (b pageBounds) Page() int { return b.page }
+
+// Reads implements Selector.
+func (b pageBounds) Reads() int { return b.page * b.pages }
+
+// Index implements Selector: the bounds of tensor.BlockSlots pages.
+func (b pageBounds) Index(l tensor.KVLayout) (bytes, slots int) {
+	return l.IndexBytes(), tensor.BlockSlots * b.page
+}
+
+// Update implements Selector.
+func (b pageBounds) Update(l tensor.KVLayout, index, blocks [][]byte, from, to int, s *tensor.AttnScratch) {
+	row := s.Row(3 * l.KDim)
+	for from < to {
+		page := from / b.page
+		first, end := page*b.page, min(to, (page+1)*b.page)
+		block := first / tensor.BlockSlots
+		l.Bound(index[page/tensor.BlockSlots], page%tensor.BlockSlots, blocks[block], first-block*tensor.BlockSlots, from-block*tensor.BlockSlots, end-block*tensor.BlockSlots, row)
+		from = end
+	}
+}
+
+// Select implements Selector.
+func (b pageBounds) Select(l tensor.KVLayout, index [][]byte, n int, q []float32, g int, s *tensor.AttnScratch) []int32 {
+	pages := (n + b.page - 1) / b.page
+	if pages <= b.pages {
+		return nil
+	}
+	scores := s.ScorePages(l, index, pages, q, g)
+	return chosen(scores, b.pages, s)
+}
+
+// chosen are the places of the first, the last, and the highest of the other scores, k in
+// all, in order; the earlier wins a tie.
+func chosen(scores []float32, k int, s *tensor.AttnScratch) []int32 {
+	keys, places := s.Chosen(len(scores), k)
+	for i, x := range scores {
+		bits := math.Float32bits(x)
+		if bits>>31 != 0 { // in the order of the numbers
+			bits = ^bits
+		} else {
+			bits |= 1 << 31
+		}
+		keys[i] = uint64(bits)<<32 | uint64(^uint32(i))
+	}
+	keys[0] |= math.MaxUint32 << 32
+	keys[len(keys)-1] |= math.MaxUint32 << 32
+	partition(keys, k)
+	for i := range places {
+		places[i] = int32(^uint32(keys[i]))
+	}
+	slices.Sort(places)
+	return places
+}
+
+// partition puts the k highest of different keys in front.
+func partition(keys []uint64, k int) {
+	lo, hi := 0, len(keys) // the k-th lies in [lo, hi)
+	for hi-lo > 1 {
+		a, b, c := keys[lo], keys[(lo+hi)/2], keys[hi-1]
+		pivot := max(min(a, b), min(max(a, b), c))
+		i, j := lo, hi-1
+		for i <= j {
+			for keys[i] > pivot {
+				i++
+			}
+			for keys[j] < pivot {
+				j--
+			}
+			if i <= j {
+				keys[i], keys[j] = keys[j], keys[i]
+				i, j = i+1, j-1
+			}
+		}
+		switch { // [lo, j] are the pivot or higher, [i, hi) the pivot or lower
+		case k <= j:
+			hi = j + 1
+		case k >= i:
+			lo = i
+		default:
+			return
+		}
+	}
+}
