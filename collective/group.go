@@ -124,7 +124,8 @@ func (g *Group) take(src int, h Header, payload, msg []byte) {
 		g.recycle(msg)
 	}
 	if ok {
-		g.st.landed(g.now(), l)
+		g.now() // how late it is
+		g.st.landed(l)
 	}
 }
 
@@ -181,13 +182,20 @@ func (g *Group) leave() {
 // not be blamed for the pause.
 func (g *Group) now() int64 {
 	if g.manual {
+		g.st.awake = g.clock
 		return g.clock
 	}
 	t := time.Now()
-	g.clock += int64(min(t.Sub(g.looked), 2*g.period()))
+	d := t.Sub(g.looked)
+	g.clock += int64(min(d, 2*g.period()))
+	g.st.awake += int64(min(d, 2*g.tickEvery()))
 	g.looked = t
 	return g.clock
 }
+
+// tickEvery is how often the clock is moved on while operations are pending, so that
+// a short pause of this process is not taken for a wait for others.
+func (g *Group) tickEvery() time.Duration { return min(g.period(), 20*time.Millisecond) }
 
 func (g *Group) period() time.Duration {
 	return min(max(g.cfg.Deadline/16, time.Millisecond), 250*time.Millisecond)
@@ -200,10 +208,10 @@ func (g *Group) arm() {
 	}
 	g.armed = true
 	if g.timer == nil {
-		g.timer = time.AfterFunc(g.period(), g.tick)
+		g.timer = time.AfterFunc(g.tickEvery(), g.tick)
 		return
 	}
-	g.timer.Reset(g.period())
+	g.timer.Reset(g.tickEvery())
 }
 
 func (g *Group) tick() {

@@ -36,6 +36,7 @@ type state struct {
 
 	stats Stats
 	late  []time.Duration // by rank: see Group.Late
+	awake int64           // nanoseconds that this process was not paused, which the shell moves on
 }
 
 type lane struct {
@@ -107,7 +108,7 @@ func (s *state) start(now int64, o *op) {
 			return
 		}
 	}
-	o.waits = now
+	o.waits = s.awake
 	o.deadline = now + int64(s.cfg.Deadline) + int64(float64(o.moved)/float64(s.cfg.Rate)*1e9)
 	if held, ok := s.stash[o.id]; ok {
 		delete(s.stash, o.id)
@@ -214,7 +215,7 @@ func (s *state) deliver(o *op, h Header, payload []byte) (l landing, ok, keep bo
 }
 
 // landed: the payload of a landing has been copied.
-func (s *state) landed(now int64, l landing) {
+func (s *state) landed(l landing) {
 	o := l.op
 	o.busy--
 	if s.settle(o) {
@@ -226,9 +227,9 @@ func (s *state) landed(now int64, l landing) {
 		ph.missing--
 		if l.phase == o.at {
 			if ph.missing == 0 {
-				s.late[l.rank] += time.Duration(now - o.waits)
+				s.late[l.rank] += time.Duration(s.awake - o.waits)
 			}
-			o.waits = now
+			o.waits = s.awake
 		}
 		s.advance(o)
 	}

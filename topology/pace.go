@@ -103,9 +103,10 @@ func (p *Pace) Ratio(id string) float64 {
 	return 0
 }
 
-// cost is the median of what the other ranks waited for rank j; of two, the less.
-// Where there are two ranks in all, each is the last that the other waits for: what
-// both wait alike is the network's.
+// cost is what rank j kept the others waiting by itself: the median of what they
+// waited for it alone; of two, the less; less what it has waited for others. Who
+// computes slowly waits for nobody. Whom a message reaches late, because the network
+// lost it, keeps the others waiting for as long as it has waited: nobody's fault.
 func (p *Pace) cost(j int, late [][]time.Duration) time.Duration {
 	var said []time.Duration
 	for i := range late {
@@ -118,8 +119,8 @@ func (p *Pace) cost(j int, late [][]time.Duration) time.Duration {
 	}
 	slices.SortFunc(said, cmp.Compare[time.Duration])
 	cost := said[(len(said)-1)/2]
-	if other := 1 - j; len(late) == 2 && other < len(late[j]) {
-		cost = max(0, cost-late[j][other])
+	for _, d := range late[j] {
+		cost -= d
 	}
-	return cost
+	return max(0, cost)
 }

@@ -157,8 +157,17 @@ func TestChaosWire(t *testing.T) {
 	same(t, "every packet takes 20 ms longer", few, undisturbed, got)
 	t.Logf("every packet takes 20 ms longer: longest silence %.2f s, epoch %d", stall.Seconds(), x.state().Epoch)
 	x.w.heal()
-	x.w.between(x.nodes, x.nodes, false, func(r *rule) { r.loss, r.twice = 100, 50 })
-	got, stall = x.open(few).wait(t)
-	same(t, "one packet in 100 is lost, one in 50 comes twice", few, undisturbed, got)
-	t.Logf("one packet in 100 is lost, one in 50 comes twice: longest silence %.2f s, epoch %d", stall.Seconds(), x.state().Epoch)
+	x.w.between(append(x.nodes, x.head), append(x.nodes, x.head), false, func(r *rule) { r.loss, r.twice = 50, 50 })
+	long := few
+	if full() {
+		long = streaming(4, 400)
+		undisturbed, _ = x.open(long).wait(t)
+	}
+	got, stall = x.open(long).wait(t)
+	same(t, "one packet in 50 is lost, one in 50 comes twice", long, undisturbed, got)
+	s := x.state()
+	t.Logf("one packet in 50 is lost, one in 50 comes twice: longest silence %.2f s, epoch %d", stall.Seconds(), s.Epoch)
+	if s.Fences["slow"] > 0 {
+		t.Errorf("a node is fenced for being slow, but the network of all is: %+v", s.Nodes)
+	}
 }
