@@ -27,6 +27,6 @@
 //   - What a peer can make this rank hold is bounded ([Config.WindowOps],
 //     [Config.WindowBytes]).
 //
-// Nothing is promised about order between lanes, and a transport may reorder,
+// Nothing is promised about order between micro-batches, and a transport may reorder,
 // repeat or lose messages: every one is addressed by (operation, kind, chunk).
 package collective

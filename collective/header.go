@@ -14,7 +14,7 @@ import (
 //	 4 u16 source rank
 //	 6 u16 number of ranks
 //	 8 u32 epoch
-//	12 u64 operation (lane<<56 | sequence)
+//	12 u64 operation (micro-batch<<56 | sequence)
 //	20 u16 chunk
 //	22 u16 chunks
 //	24 u32 payload length in bytes
@@ -144,17 +144,19 @@ func ParseMessage(msg []byte, checksum bool) (Header, []byte, Drop) {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// OpID numbers an operation: lane<<56 | sequence. Within a lane the caller
-// counts strictly upwards, the same on all ranks. Lanes are independent.
+// OpID numbers an operation: micro-batch<<56 | sequence. Within a micro-batch the caller
+// counts strictly upwards, the same on all ranks. Micro-batches are independent.
 type OpID uint64
 
 // Op builds an OpID; sequence must be below 1<<56.
-func Op(lane uint8, sequence uint64) OpID { return OpID(uint64(lane)<<56 | sequence&maxSequence) }
+func Op(microBatch uint8, sequence uint64) OpID {
+	return OpID(uint64(microBatch)<<56 | sequence&maxSequence)
+}
 
-// Lane is the stream of operations that the op belongs to.
-func (o OpID) Lane() uint8 { return uint8(o >> 56) }
+// MicroBatch is the stream of operations that the op belongs to.
+func (o OpID) MicroBatch() uint8 { return uint8(o >> 56) }
 
-// Sequence is the op's number within its lane.
+// Sequence is the op's number within its micro-batch.
 func (o OpID) Sequence() uint64 { return uint64(o) & maxSequence }
 
-func (o OpID) String() string { return fmt.Sprintf("%d.%d", o.Lane(), o.Sequence()) }
+func (o OpID) String() string { return fmt.Sprintf("%d.%d", o.MicroBatch(), o.Sequence()) }

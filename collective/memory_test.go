@@ -41,17 +41,17 @@ func TestMemoryManyLanes(t *testing.T) {
 		r := rand.New(rand.NewPCG(1, uint64(n)))
 		gs := memoryGroups(t, n, Config{ChunkBytes: 4096, OneShotBytes: 8000})
 		var all sync.WaitGroup
-		const lanes, ops = 3, 12
-		var programs [lanes][]program
-		for lane := range lanes {
+		const batches, ops = 3, 12
+		var programs [batches][]program
+		for batch := range batches {
 			for i := range ops {
-				programs[lane] = append(programs[lane], randomProgram(Op(uint8(lane), uint64(i+1)), r, n, 3000))
+				programs[batch] = append(programs[batch], randomProgram(Op(uint8(batch), uint64(i+1)), r, n, 3000))
 			}
 		}
 		for k, g := range gs {
-			for lane := range lanes {
+			for batch := range batches {
 				all.Go(func() {
-					for _, p := range programs[lane] {
+					for _, p := range programs[batch] {
 						res := make(chan error, 1)
 						p.start(g, k, func(err error) { res <- err })
 						if err := <-res; err != nil {

@@ -107,14 +107,14 @@ type outcome struct {
 	err   error
 }
 
-// play starts every program on every rank, lanes and ranks interleaved at
-// random but in order within (rank, lane), and steps until nothing moves.
+// play starts every program on every rank, micro-batches and ranks interleaved at
+// random but in order within (rank, micro-batch), and steps until nothing moves.
 func (net *network) play(programs []program) [][]outcome {
 	out := make([][]outcome, len(net.groups))
-	next := make([]map[uint8]int, len(net.groups)) // per lane: index into programs
-	lanes := map[uint8][]int{}
+	next := make([]map[uint8]int, len(net.groups)) // per micro-batch: index into programs
+	batches := map[uint8][]int{}
 	for i, p := range programs {
-		lanes[p.id.Lane()] = append(lanes[p.id.Lane()], i)
+		batches[p.id.MicroBatch()] = append(batches[p.id.MicroBatch()], i)
 	}
 	left := 0
 	for k := range net.groups {
@@ -128,10 +128,10 @@ func (net *network) play(programs []program) [][]outcome {
 				break
 			}
 			k := net.r.IntN(len(net.groups))
-			for lane, list := range lanes {
-				if at := next[k][lane]; at < len(list) {
+			for batch, list := range batches {
+				if at := next[k][batch]; at < len(list) {
 					i := list[at]
-					next[k][lane]++
+					next[k][batch]++
 					left--
 					programs[i].start(net.groups[k], k, func(err error) {
 						out[k][i].calls++
@@ -151,9 +151,9 @@ func randomPrograms(r *rand.Rand, n, count, most int) []program {
 	var ps []program
 	seq := [3]uint64{}
 	for range count {
-		lane := r.IntN(3)
-		seq[lane] += uint64(1 + r.IntN(2)) // numbers may skip, alike on all ranks
-		ps = append(ps, randomProgram(Op(uint8(lane), seq[lane]), r, n, most))
+		batch := r.IntN(3)
+		seq[batch] += uint64(1 + r.IntN(2)) // numbers may skip, alike on all ranks
+		ps = append(ps, randomProgram(Op(uint8(batch), seq[batch]), r, n, most))
 	}
 	return ps
 }

@@ -128,8 +128,8 @@ func TestSilentRankMustStaySilent(t *testing.T) {
 }
 
 func TestWindow(t *testing.T) {
-	ahead := func(lane uint8, seq uint64, n int) []byte {
-		return from(func(h *Header) { h.Op = Op(lane, seq) }, make([]byte, n))
+	ahead := func(batch uint8, seq uint64, n int) []byte {
+		return from(func(h *Header) { h.Op = Op(batch, seq) }, make([]byte, n))
 	}
 	net := pairOf(t, Config{WindowOps: 3})
 	g := net.groups[0]

@@ -17,10 +17,10 @@ import (
 // combined; until then the operation is not completed, not even as failed,
 // because done gives the caller's slices back.
 type state struct {
-	cfg   Config
-	lanes [256]lane
-	ops   map[OpID]*op
-	free  []*op
+	cfg     Config
+	batches [256]microBatch
+	ops     map[OpID]*op
+	free    []*op
 
 	stash      map[OpID][]stashed
 	stashBytes int
@@ -39,7 +39,7 @@ type state struct {
 	awake int64           // nanoseconds that this process was not paused, which the shell moves on
 }
 
-type lane struct {
+type microBatch struct {
 	started bool
 	last    uint64
 }
@@ -90,19 +90,19 @@ func (s *state) newOp(id OpID, done func(error)) *op {
 
 // start begins a described operation.
 func (s *state) start(now int64, o *op) {
-	l := &s.lanes[o.id.Lane()]
+	l := &s.batches[o.id.MicroBatch()]
 	switch {
 	case s.err != nil:
 		s.finish(o, s.err)
 		return
 	case l.started && o.id.Sequence() <= l.last:
-		s.refuse(o, fmt.Sprintf("numbers of a lane must rise: %d was started before", l.last))
+		s.refuse(o, fmt.Sprintf("numbers of a micro-batch must rise: %d was started before", l.last))
 		return
 	}
 	l.started, l.last = true, o.id.Sequence()
 	s.ops[o.id] = o
 	for id := range s.stash {
-		if id.Lane() == o.id.Lane() && id.Sequence() < l.last {
+		if id.MicroBatch() == o.id.MicroBatch() && id.Sequence() < l.last {
 			s.fail(&OpError{Op: id, Ranks: []int{int(s.stash[id][0].h.Source)}, Err: ErrProtocol,
 				Detail: fmt.Sprintf("peer started an operation that this rank skipped (it is at %v): ranks disagree about the sequence", o.id)})
 			return
@@ -164,7 +164,7 @@ func (s *state) foreign(src int, h Header) Drop {
 
 // unstarted drops a message of a past operation and holds one of a coming one.
 func (s *state) unstarted(h Header, payload, msg []byte) (keep bool) {
-	if l := s.lanes[h.Op.Lane()]; l.started && h.Op.Sequence() <= l.last {
+	if l := s.batches[h.Op.MicroBatch()]; l.started && h.Op.Sequence() <= l.last {
 		s.drop(DropStale)
 		return false
 	}

@@ -9,102 +9,108 @@ import (
 )
 
 // Run asks a layer to carry a batch through, and to pass it on to the layers that
-// follow. The batch belongs to them until the last one answers with Done, or the
-// one that fails.
+// follow. The batch belongs to them until the last one answers ReplyTo with Done, or
+// the one that fails. Several batches, micro-batches of the same epoch, may be under way.
 type Run struct {
-	Batch *Batch
-	Group *collective.Group
-	Then  []*actor.PID
+	Batch   *Batch
+	Group   *collective.Group // nil where nothing is exchanged
+	ReplyTo *actor.PID
 }
 
-// Done is the answer to whoever sent the first Run.
+// Done ends a Run.
 type Done struct {
 	Batch *Batch
 	Err   error
 }
 
-// advanced tells a layer that an exchange of a batch has ended, or its last stage.
+// advanced tells a layer that an exchange of a pass has ended.
 type advanced struct {
-	batch *Batch
-	err   error
-	last  bool
+	pass *pass
+	err  error
 }
 
-// pass is where a batch stands in this layer.
+// pass is what a layer holds of a micro-batch: where its batch stands in the schedule. Its
+// parts are made once, for a batch returns with every step.
 type pass struct {
+	layer    *Actor
 	run      *Run
 	schedule []*Stage
-	at       int // next stage
-	to       *actor.PID
+	at       int // the exchange that is under way; -1: none yet
+	sent     time.Time
+	compute  func() // the executor's
+	arrived  func(error)
+	advanced advanced
 }
 
-// Actor is one layer: between messages it only moves `at` forward.
+// Actor is one layer: between messages it only moves its passes forward.
 type Actor struct {
-	Last    bool // no layer follows
 	Weights *Weights
+	Next    *actor.PID // the layer that follows; nil: none
 	Term    *Term
 
+	self   *actor.PID
+	root   *actor.RootContext
 	passes map[*Batch]*pass
 }
 
 // Dispatcher runs a layer's handler on the goroutine that sends to it, since all it
 // does is to submit to the executor. A goroutine for each of the messages of a step,
-// four a layer, took more time than what they carry, most of it to grow its stack.
+// two a layer and more with exchanges, took more time than what they carry, most of it
+// to grow its stack.
 var Dispatcher = actor.NewSynchronizedDispatcher(300)
 
 // Receive implements actor.Actor.
 func (a *Actor) Receive(c actor.Context) {
 	switch m := c.Message().(type) {
+	case *actor.Started:
+		a.self, a.root, a.passes = c.Self(), c.ActorSystem().Root, map[*Batch]*pass{}
 	case *Run:
-		if a.passes == nil {
-			a.passes = map[*Batch]*pass{}
+		p := a.passes[m.Batch]
+		if p == nil {
+			p = a.newPass()
+			a.passes[m.Batch] = p
 		}
-		w := &pass{run: m, schedule: m.Batch.scheduleOf(a.Weights.Experts != nil, a.Last), to: c.Sender()}
-		a.passes[m.Batch] = w
-		a.next(c, w)
+		p.run, p.schedule, p.at = m, m.Batch.scheduleOf(a.Weights.Experts != nil, a.Next == nil), -1
+		a.Term.Submit(p.compute)
 	case *advanced:
-		w := a.passes[m.batch]
-		if w == nil {
-			return // of a batch that failed already
+		if m.err != nil {
+			c.Send(m.pass.run.ReplyTo, &Done{Batch: m.pass.run.Batch, Err: m.err})
+			return
 		}
-		switch then := w.run.Then; {
-		case m.err != nil || m.last && len(then) == 0:
-			delete(a.passes, m.batch)
-			c.Send(w.to, &Done{Batch: m.batch, Err: m.err})
-		case m.last:
-			delete(a.passes, m.batch)
-			c.RequestWithCustomSender(then[0], &Run{Batch: m.batch, Group: w.run.Group, Then: then[1:]}, w.to)
-		default:
-			a.next(c, w)
-		}
+		a.Term.Submit(m.pass.compute)
 	}
 }
 
-// next submits one job: unpack what arrived, compute up to the next exchange,
-// and start that. So there is one hand-off a synchronisation.
-func (a *Actor) next(c actor.Context, w *pass) {
-	from, to := w.at, w.at
-	for to < len(w.schedule) && !w.schedule[to].Exchange() {
-		to++
+func (a *Actor) newPass() *pass {
+	p := &pass{layer: a}
+	p.advanced.pass = p
+	p.arrived = func(err error) {
+		p.run.Batch.Wait += time.Since(p.sent)
+		p.advanced.err = err
+		a.root.Send(a.self, &p.advanced)
 	}
-	w.at = to + 1
-	self, root := c.Self(), c.ActorSystem().Root
-	b, group, schedule := w.run.Batch, w.run.Group, w.schedule
-	a.Term.Submit(func() {
-		began := time.Now()
-		if from > 0 {
-			schedule[from-1].unpack(b)
-		}
-		b.run(a.Weights, schedule[from:to])
-		sent := time.Now()
-		b.Compute += sent.Sub(began)
-		if to == len(schedule) {
-			root.Send(self, &advanced{batch: b, last: true})
-			return
-		}
-		schedule[to].start(b, group, func(err error) {
-			b.Wait += time.Since(sent)
-			root.Send(self, &advanced{batch: b, err: err})
-		})
-	})
+	p.compute = p.next
+	return p
+}
+
+// next unpacks what arrived, computes up to the next exchange, and starts that: there is one
+// hand-off a synchronisation. At the end of the schedule the batch goes to the next layer.
+func (p *pass) next() {
+	began, b, from := time.Now(), p.run.Batch, p.at+1
+	if p.at >= 0 {
+		p.schedule[p.at].unpack(b)
+	}
+	for p.at = from; p.at < len(p.schedule) && !p.schedule[p.at].Exchange(); p.at++ {
+	}
+	b.run(p.layer.Weights, p.schedule[from:p.at])
+	p.sent = time.Now()
+	b.Compute += p.sent.Sub(began)
+	switch a := p.layer; {
+	case p.at < len(p.schedule):
+		p.schedule[p.at].start(b, p.run.Group, p.arrived)
+	case a.Next != nil:
+		a.root.Send(a.Next, p.run)
+	default:
+		a.root.Send(p.run.ReplyTo, &Done{Batch: b})
+	}
 }

@@ -72,7 +72,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	}
 }
 
-func randomMatrix(t *testing.T, dt tensor.DType, rows, cols int) *tensor.Weight {
+func randomMatrix(t testing.TB, dt tensor.DType, rows, cols int) *tensor.Weight {
 	t.Helper()
 	m, err := tensor.NewWeight(dt, rows, cols)
 	if err != nil {
@@ -92,7 +92,7 @@ func randomRows(m *tensor.Weight, seed int) {
 	}
 }
 
-func randomExperts(t *testing.T, d Dims, dt tensor.DType) *Experts {
+func randomExperts(t testing.TB, d Dims, dt tensor.DType) *Experts {
 	t.Helper()
 	bank := func(rows, cols int) *tensor.Bank {
 		b, err := tensor.NewBank(dt, d.MoE.Experts, rows, cols)
@@ -109,7 +109,7 @@ func randomExperts(t *testing.T, d Dims, dt tensor.DType) *Experts {
 		SharedGate: randomMatrix(t, dt, d.MoE.Shared, d.Hidden), SharedUp: randomMatrix(t, dt, d.MoE.Shared, d.Hidden), SharedDown: randomMatrix(t, dt, d.Hidden, d.MoE.Shared)}
 }
 
-func randomWeights(t *testing.T, d Dims, dt tensor.DType) *Weights {
+func randomWeights(t testing.TB, d Dims, dt tensor.DType) *Weights {
 	t.Helper()
 	matrix := func(rows, cols int) *tensor.Weight { return randomMatrix(t, dt, rows, cols) }
 	ones := make([]float32, d.Hidden)
@@ -121,7 +121,7 @@ func randomWeights(t *testing.T, d Dims, dt tensor.DType) *Weights {
 }
 
 // filled is a store with n tokens, and room reserved for one more.
-func filled(t *testing.T, a *kvcache.Arena, d Dims, l tensor.KVLayout, n int) *kvcache.Store {
+func filled(t testing.TB, a *kvcache.Arena, d Dims, l tensor.KVLayout, n int) *kvcache.Store {
 	t.Helper()
 	s := kvcache.NewPrefill(a, kvcache.Geometry{Layers: 1, KVHeads: d.KVHeads, Group: d.group(), Layout: l}, tensor.Span{Lo: 0, Hi: d.KVHeads})
 	if err := s.Reserve(n); err != nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"shoal/collective"
 	"shoal/tensor"
 	"shoal/topology"
 )
@@ -50,13 +51,13 @@ func (s *Segment) rows() topology.Range { return topology.Range{Lo: s.First, Hi:
 // owner, then prefill rows) and the activations that flow through the layers.
 // Everything of a step lies here. It is owned by whoever runs the current stage.
 type Batch struct {
-	Dims   Dims
-	Place  topology.Placement
-	Rank   int
-	Lane   int
-	Layout tensor.KVLayout
-	Type   tensor.DType // of the layers' matrices
-	Pool   *tensor.Pool
+	Dims       Dims
+	Place      topology.Placement
+	Rank       int
+	MicroBatch uint8 // which of those in flight together; numbers the collectives
+	Layout     tensor.KVLayout
+	Type       tensor.DType // of the layers' matrices
+	Pool       *tensor.Pool
 
 	T        int       // rows
 	Segments []Segment // in row order
@@ -85,8 +86,9 @@ type Batch struct {
 	// Tasks of a row, made once so that a step allocates nothing.
 	normRow, activateRow, residualRow func(t int)
 
-	step      conditions // of any layer of this step
-	schedules map[conditions][]*Stage
+	step      conditions              // of any layer of this step
+	schedules map[conditions][]*Stage // that were needed so far
+	lists     [2][2][]*Stage          // of this step: without experts, with; not the last layer, the last
 
 	rows     []topology.Range // prompt rows that each rank owns, see rowRanges
 	partial  [][]float32      // projectUnits: this rank's tree nodes of the down projection
@@ -98,7 +100,7 @@ type Batch struct {
 	recv     [][]byte
 	sendF    []float32
 	recvF    [][]float32
-	sequence uint64 // collective number within the lane
+	sequence uint64 // of the last collective
 
 	Compute, Wait time.Duration
 	Spent         [Parts]time.Duration // of Compute, all layers together
@@ -106,8 +108,8 @@ type Batch struct {
 	ExpertsRead   int                  // whose weights were read, all layers together
 }
 
-// NewBatch allocates the activations of a lane for at most maxRows rows. The
-// buffers are reused by every step of the lane.
+// NewBatch allocates the activations of a micro-batch for at most maxRows rows. The
+// buffers are reused by every step of it.
 func NewBatch(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool) *Batch {
 	b := &Batch{Dims: d}
 	qkv := b.qkvWidth()
@@ -237,8 +239,8 @@ func (b *Batch) rowRanges() []topology.Range {
 	return r
 }
 
-// NextOp numbers the collectives of this lane.
+// NextOp numbers the collectives of this micro-batch.
 func (b *Batch) NextOp() uint64 {
 	b.sequence++
-	return uint64(b.Lane)<<56 | b.sequence
+	return uint64(collective.Op(b.MicroBatch, b.sequence))
 }

@@ -12,7 +12,7 @@ import (
 type Executor struct {
 	mu    sync.Mutex
 	some  sync.Cond // a job waits
-	jobs  []func()
+	jobs  []job
 	at    int  // of the first that waits
 	over  bool // what comes now is dropped
 	done  chan struct{}
@@ -34,33 +34,43 @@ func NewExecutor() *Executor {
 	e.some.L = &e.mu
 	go func() {
 		defer close(e.done)
-		for job := e.next(); job != nil; job = e.next() {
-			job()
+		for j, ok := e.next(); ok; j, ok = e.next() {
+			if j.term == nil || !j.term.over {
+				j.do()
+			}
 			e.ended.Add(1)
 		}
 	}()
 	return e
 }
 
-// next waits for a job; nil: there will be none.
-func (e *Executor) next() func() {
+// job is a piece of work, of a term or of none.
+type job struct {
+	do   func()
+	term *Term
+}
+
+// next waits for a job; false: there will be none.
+func (e *Executor) next() (job, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for e.at == len(e.jobs) {
 		e.jobs, e.at = e.jobs[:0], 0
 		if e.over {
-			return nil
+			return job{}, false
 		}
 		e.some.Wait()
 	}
-	job := e.jobs[e.at]
-	e.jobs[e.at] = nil
+	j := e.jobs[e.at]
+	e.jobs[e.at] = job{}
 	e.at++
-	return job
+	return j, true
 }
 
 // Submit queues a job; after Close it drops it.
-func (e *Executor) Submit(job func()) {
+func (e *Executor) Submit(do func()) { e.submit(job{do: do}) }
+
+func (e *Executor) submit(j job) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.over {
@@ -72,7 +82,7 @@ func (e *Executor) Submit(job func()) {
 		clear(e.jobs[waiting:])
 		e.jobs, e.at = e.jobs[:waiting], 0
 	}
-	e.jobs = append(e.jobs, job)
+	e.jobs = append(e.jobs, j)
 	e.some.Signal()
 }
 
@@ -97,13 +107,7 @@ type Term struct {
 func (e *Executor) NewTerm() *Term { return &Term{exec: e} }
 
 // Submit queues a job of the term.
-func (t *Term) Submit(job func()) {
-	t.exec.Submit(func() {
-		if !t.over {
-			job()
-		}
-	})
-}
+func (t *Term) Submit(do func()) { t.exec.submit(job{do, t}) }
 
 // End queues the last job of the term.
 func (t *Term) End(free func()) {

@@ -113,14 +113,24 @@ func (c conditions) reduce() []*Stage {
 // scheduleOf is the schedule of this step for a layer with experts or without, the last
 // one or not.
 func (b *Batch) scheduleOf(sparse, last bool) []*Stage {
-	c := b.step
-	c.sparse, c.last = sparse, last
-	s, ok := b.schedules[c]
-	if !ok {
-		s = c.schedule()
-		b.schedules[c] = s
+	of := &b.lists[index(sparse)][index(last)]
+	if *of == nil {
+		c := b.step
+		c.sparse, c.last = sparse, last
+		*of = b.schedules[c]
+		if *of == nil {
+			*of = c.schedule()
+			b.schedules[c] = *of
+		}
 	}
-	return s
+	return *of
+}
+
+func index(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
 }
 
 // classify notes what of the step decides its schedules.
@@ -128,7 +138,9 @@ func (b *Batch) classify() {
 	c := conditions{mapping: b.Place.Mapping, alone: len(b.Place.Slices) == 1, prefill: b.HasPrefill(), decode: b.decode > 0, latent: b.Dims.Latent.Rank > 0}
 	c.local = b.projectionsLocal()
 	c.quantized, c.owned = b.quantizable()
-	b.step = c
+	if b.step != c {
+		b.step, b.lists = c, [2][2][]*Stage{}
+	}
 }
 
 // Through carries the batch through a layer of a model that is alone, where nothing is

@@ -90,13 +90,16 @@ func list(stages ...*Stage) []*Stage {
 	return out
 }
 
-// run computes stages one after another and counts their time.
+// run computes stages one after another and counts their time, with a look at the clock
+// for each part.
 func (b *Batch) run(w *Weights, stages []*Stage) {
 	began := time.Now()
-	for _, s := range stages {
+	for i, s := range stages {
 		s.compute(w, b)
-		ended := time.Now()
-		b.Spent[s.Part] += ended.Sub(began)
-		began = ended
+		if i+1 == len(stages) || stages[i+1].Part != s.Part {
+			ended := time.Now()
+			b.Spent[s.Part] += ended.Sub(began)
+			began = ended
+		}
 	}
 }

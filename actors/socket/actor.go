@@ -249,12 +249,13 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 		return
 	}
 	a.epoch, a.term = m.epoch, a.exec.NewTerm()
-	for i, w := range m.epoch.weights.Layers {
-		props := actor.PropsFromProducer(func() actor.Actor {
-			return &layer.Actor{Last: i == len(m.epoch.weights.Layers)-1, Weights: w, Term: a.term}
-		}, actor.WithDispatcher(layer.Dispatcher))
-		a.layers = append(a.layers, c.Spawn(props))
+	layers := m.epoch.weights.Layers
+	a.layers = make([]*actor.PID, len(layers)+1) // the last has none to follow
+	for i := len(layers) - 1; i >= 0; i-- {
+		l := &layer.Actor{Weights: layers[i], Next: a.layers[i+1], Term: a.term}
+		a.layers[i] = c.Spawn(actor.PropsFromProducer(func() actor.Actor { return l }, actor.WithDispatcher(layer.Dispatcher)))
 	}
+	a.layers = a.layers[:len(layers)]
 	a.Config.Logger.Info("slices loaded", "epoch", m.number, "rank", m.epoch.rank, "sockets", len(m.epoch.place.Slices),
 		"weights_bytes", m.epoch.weights.Bytes(), "took", m.took.Round(time.Millisecond))
 	m.reply(&proto.LoadReply{WeightBytes: m.epoch.weights.Bytes(), KvBudgetBytes: a.arena.Budget(), Millis: uint32(m.took.Milliseconds()), Held: m.held}, nil)
@@ -366,7 +367,7 @@ func (a *Actor) between(what string, number uint32, refuse func(error), job func
 func (a *Actor) run(c actor.Context, s *step) {
 	l := s.legs[s.at]
 	if l.job == nil {
-		c.Request(a.layers[0], &layer.Run{Batch: a.epoch.batch, Group: a.epoch.group, Then: a.layers[1:]})
+		c.Send(a.layers[0], &layer.Run{Batch: a.epoch.batch, Group: a.epoch.group, ReplyTo: c.Self()})
 		return
 	}
 	self, root := c.Self(), c.ActorSystem().Root

@@ -17,17 +17,6 @@ import (
 func (e *epoch) plan(s *step) []leg {
 	legs := append(s.copies.legs(), leg{}) // copies, then all layers
 	alone := len(e.place.Slices) == 1
-	if alone && !e.batch.HasPrefill() {
-		// Nothing is exchanged and the step is short: one job instead of two messages a layer.
-		legs = []leg{{job: func(done func(error)) {
-			began := time.Now()
-			for _, w := range e.weights.Layers {
-				e.batch.Through(w)
-			}
-			e.batch.Compute += time.Since(began)
-			done(nil)
-		}}}
-	}
 	for lo := 0; lo < len(s.wanted); lo += headRows {
 		rows := s.wanted[lo:min(lo+headRows, len(s.wanted))]
 		legs = append(legs, leg{job: func(done func(error)) {

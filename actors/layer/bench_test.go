@@ -1,0 +1,75 @@
+package layer
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"testing"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"shoal/kvcache"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// BenchmarkStep is a decoded token of small layers on one rank, as one loop and through their
+// actors: what 8 cost more than 1 is computation there, and messages besides here.
+func BenchmarkStep(b *testing.B) {
+	d := Dims{Hidden: 64, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 64, NormEps: 1e-5}
+	place, err := topology.Place(1, topology.Gather, topology.Shape{Hidden: d.Hidden, Heads: d.Heads, KVHeads: d.KVHeads, HeadDim: d.HeadDim,
+		FFN: d.FFN, Vocab: 64, FFNUnits: tensor.Units(d.FFN), FFNUnitStart: func(u int) int { return tensor.UnitsSpan(d.FFN, 0, u).Hi }},
+		[]topology.Member{{ID: "a"}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	pool := tensor.NewPool(1)
+	defer pool.Close()
+	arena := kvcache.NewArena(64 << 20)
+	defer arena.Close()
+	layout := tensor.KVLayout{Type: tensor.BF16, KDim: d.HeadDim, VDim: d.HeadDim}
+	w := randomWeights(b, d, tensor.Q8_0)
+	defer w.Close()
+	batch := NewBatch(d, 1, layout, pool)
+	store := filled(b, arena, d, layout, 20)
+	defer store.Release()
+	segments := []Segment{{Seq: 1, Cache: storeView{store}, N: 1, Start: 20}}
+	if err := batch.Reset(place, 0, segments, func(int, []float32, []float32) {}); err != nil {
+		b.Fatal(err)
+	}
+	for _, layers := range []int{1, 8} {
+		b.Run(fmt.Sprintf("loop/%d", layers), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				for range layers {
+					batch.Through(w)
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("actors/%d", layers), func(b *testing.B) {
+			quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+			sys := actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))
+			exec := NewExecutor()
+			term := exec.NewTerm()
+			var next *actor.PID
+			for range layers {
+				a := &Actor{Weights: w, Next: next, Term: term}
+				next = sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithDispatcher(Dispatcher)))
+			}
+			done := make(chan struct{}, 1)
+			end := sys.Root.Spawn(actor.PropsFromFunc(func(c actor.Context) {
+				if _, ok := c.Message().(*Done); ok {
+					done <- struct{}{}
+				}
+			}))
+			run := &Run{Batch: batch, ReplyTo: end}
+			b.ReportAllocs()
+			for b.Loop() {
+				sys.Root.Send(next, run)
+				<-done
+			}
+			exec.Close()
+			sys.Shutdown()
+		})
+	}
+}

@@ -1,0 +1,223 @@
+package layer
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+
+	"shoal/collective"
+	"shoal/kvcache"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// sockets are several ranks' layers and groups in this process.
+type sockets struct {
+	t     *testing.T
+	d     Dims
+	place topology.Placement
+	pool  *tensor.Pool
+	arena *kvcache.Arena
+	sys   *actor.ActorSystem
+	execs []*Executor
+	first []*actor.PID // layer of each rank
+	nets  []*collective.Group
+	open  []*kvcache.Store
+}
+
+const testLayers = 3
+
+func newSockets(t *testing.T, m topology.Mapping, ranks int, dt tensor.DType) *sockets {
+	t.Helper()
+	d := Dims{Hidden: 64, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 128, NormEps: 1e-5}
+	place, err := topology.Place(1, m, topology.Shape{Hidden: d.Hidden, Heads: d.Heads, KVHeads: d.KVHeads, HeadDim: d.HeadDim, FFN: d.FFN, Vocab: 64,
+		FFNUnits: tensor.Units(d.FFN), FFNUnitStart: func(u int) int { return tensor.UnitsSpan(d.FFN, 0, u).Hi }}, make([]topology.Member, ranks))
+	if err != nil {
+		t.Fatal(err)
+	}
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	s := &sockets{t: t, d: d, place: place, pool: tensor.NewPool(1), arena: kvcache.NewArena(64 << 20),
+		sys: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
+	t.Cleanup(func() {
+		for _, c := range s.open {
+			c.Release()
+		}
+		s.sys.Shutdown()
+		s.arena.Close()
+		s.pool.Close()
+	})
+	wires := collective.NewMemory(ranks)
+	for rank := range ranks {
+		exec, next := NewExecutor(), (*actor.PID)(nil)
+		for i := testLayers - 1; i >= 0; i-- {
+			a := &Actor{Weights: s.slice(i, rank, dt), Next: next, Term: exec.NewTerm()}
+			next = s.sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return a }, actor.WithDispatcher(Dispatcher)))
+			t.Cleanup(a.Weights.Close)
+		}
+		g, err := collective.NewGroup(collective.Config{Rank: rank, Size: ranks, Epoch: 1, Incarnations: make([]uint32, ranks), Deadline: time.Minute}, wires[rank])
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.execs, s.first, s.nets = append(s.execs, exec), append(s.first, next), append(s.nets, g)
+		t.Cleanup(func() { g.Close(); <-g.Done(); exec.Close() })
+	}
+	return s
+}
+
+// slice makes a rank's part of a layer whose every element follows from its place.
+func (s *sockets) slice(layer, rank int, dt tensor.DType) *Weights {
+	d, me := s.d, s.place.Slices[rank]
+	all := func(n int) topology.Range { return topology.Range{Lo: 0, Hi: n} }
+	matrix := func(seed int, rows topology.Range, cols int, units topology.Range) *tensor.Weight {
+		if rows.Len() == 0 || units.Len() == 0 {
+			return nil
+		}
+		w, err := tensor.NewWeightUnits(dt, rows.Len(), cols, units.Lo, units.Hi)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		row := make([]float32, w.Span().Hi-w.Span().Lo)
+		for r := range rows.Len() {
+			for i := range row {
+				row[i] = float32(((seed+layer)*5+(rows.Lo+r)*31+(w.Span().Lo+i)*(rows.Lo+r+3))%13-6) / 64
+			}
+			w.SetRow(r, row)
+		}
+		return w
+	}
+	hidden, attn, ffn := all(tensor.Units(d.Hidden)), all(tensor.Units(d.qCols())), all(tensor.Units(d.FFN))
+	ones := slices.Repeat([]float32{1}, d.Hidden)
+	w := &Weights{Index: layer, AttnNorm: ones, FFNNorm: ones}
+	q, k, out, down := me.Q, me.K, me.Out, me.Down
+	if s.place.Mapping == topology.Reduce {
+		q, k, out, down, ffn = all(d.qCols()), all(d.kCols()), all(d.Hidden), all(d.Hidden), me.FFNUnits
+	}
+	w.Q, w.K, w.V, w.O = matrix(1, q, d.Hidden, hidden), matrix(2, k, d.Hidden, hidden), matrix(3, k, d.Hidden, hidden), matrix(4, out, d.qCols(), attn)
+	w.Gate, w.Up, w.Down = matrix(5, me.FFN, d.Hidden, hidden), matrix(6, me.FFN, d.Hidden, hidden), matrix(7, down, d.FFN, ffn)
+	return w
+}
+
+// step makes a micro-batch of every rank: sequences that decode, one for each rank from
+// the seed on, and one that reads so many tokens of its prompt.
+func (s *sockets) step(number uint8, seed, prompt int, dt tensor.DType) []*Batch {
+	layout := tensor.KVLayout{Type: tensor.F32, KDim: s.d.HeadDim, VDim: s.d.HeadDim}
+	g := kvcache.Geometry{Layers: testLayers, KVHeads: s.d.KVHeads, Group: s.d.group(), Layout: layout}
+	var out []*Batch
+	for rank, me := range s.place.Slices {
+		open := func(heads tensor.Span, have, more int) Cache {
+			c := kvcache.NewPrefill(s.arena, g, heads)
+			reserve := func(n int) {
+				if err := c.Reserve(n); err != nil {
+					s.t.Fatal(err)
+				}
+			}
+			reserve(have)
+			row := make([]float32, s.d.HeadDim)
+			for layer := range testLayers {
+				for head := heads.Lo; head < heads.Hi; head++ {
+					for pos := range have {
+						for i := range row {
+							row[i] = float32((seed*3+layer*5+head*7+pos*11+i*13)%17-8) / 8
+						}
+						c.Write(layer, head, pos, row, row)
+					}
+				}
+			}
+			c.Commit(have)
+			reserve(have + more)
+			s.open = append(s.open, c)
+			return storeView{c}
+		}
+		var segments []Segment
+		for owner := seed % 2; owner < len(s.place.Slices); owner++ {
+			segment := Segment{Seq: uint64(owner + 1), N: 1, Start: 20 + seed, Owner: owner}
+			if owner == rank {
+				segment.Cache = open(tensor.Span{Lo: 0, Hi: s.d.KVHeads}, segment.Start, 1)
+			}
+			segments = append(segments, segment)
+		}
+		if prompt > 0 {
+			segments = append(segments, Segment{Seq: 100, N: prompt, Prefill: true, Cache: open(tensor.Span{Lo: me.KVHeads.Lo, Hi: me.KVHeads.Hi}, 0, prompt)})
+		}
+		b := NewBatch(s.d, 64, layout, s.pool)
+		b.Type, b.MicroBatch = dt, number
+		if err := b.Reset(s.place, rank, segments, func(pos int, cos, sin []float32) {
+			for i := range cos {
+				cos[i], sin[i] = float32((pos+i)%5)/8, float32((pos*3+i)%7)/8
+			}
+		}); err != nil {
+			s.t.Fatal(err)
+		}
+		for i := range b.T * s.d.Hidden {
+			b.X[i] = float32((seed*7+i*29)%31-15) / 16
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+// run carries steps through the layers of all ranks, at once.
+func (s *sockets) run(steps ...[]*Batch) {
+	s.t.Helper()
+	done := make(chan *Done, len(steps)*len(s.execs))
+	end := s.sys.Root.Spawn(actor.PropsFromFunc(func(c actor.Context) {
+		if d, ok := c.Message().(*Done); ok {
+			done <- d
+		}
+	}))
+	begin := make(chan struct{})
+	for rank, exec := range s.execs {
+		exec.Submit(func() { <-begin }) // all steps wait for the executor: after the first job of one comes that of the next
+		for _, step := range steps {
+			s.sys.Root.Send(s.first[rank], &Run{Batch: step[rank], Group: s.nets[rank], ReplyTo: end})
+		}
+	}
+	close(begin)
+	for range len(steps) * len(s.execs) {
+		select {
+		case d := <-done:
+			if d.Err != nil {
+				s.t.Fatal(d.Err)
+			}
+		case <-time.After(time.Minute):
+			s.t.Fatal("a step did not come through")
+		}
+	}
+}
+
+// TestMicroBatches: two steps that go through the layers of several ranks together, one
+// computing while the other exchanges, end with the bits of one after the other.
+func TestMicroBatches(t *testing.T) {
+	for _, m := range topology.Mappings {
+		for _, dt := range []tensor.DType{tensor.F32, tensor.Q8_0} {
+			for _, prompt := range []int{0, 5, 40} { // beside a step that only decodes
+				t.Run(fmt.Sprint(m, dt, prompt), func(t *testing.T) {
+					s := newSockets(t, m, 3, dt)
+					want := [][]*Batch{s.step(0, 1, 0, dt), s.step(0, 2, prompt, dt)}
+					for _, step := range want {
+						for rank, b := range step {
+							b.sequence = want[0][rank].sequence // one micro-batch: its numbers go on
+						}
+						s.run(step)
+					}
+					s = newSockets(t, m, 3, dt)
+					got := [][]*Batch{s.step(0, 1, 0, dt), s.step(1, 2, prompt, dt)}
+					s.run(got...)
+					for i := range want {
+						for rank := range want[i] {
+							n := want[i][rank].T * s.d.Hidden
+							if !slices.Equal(want[i][rank].X[:n], got[i][rank].X[:n]) || !slices.Equal(want[i][0].X[:n], want[i][rank].X[:n]) {
+								t.Errorf("step %d, rank %d: other numbers than one after the other, or than rank 0", i, rank)
+							}
+						}
+					}
+				})
+			}
+		}
+	}
+}
