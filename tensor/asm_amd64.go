@@ -231,34 +231,19 @@ func tileQ8_04x1AVX512(a *tileArgs)
 func tileQ8_04x1RisingAVX512(a *tileArgs)
 
 //go:noescape
-func tileQ8_01x2AVX512(a *tileArgs)
-
-//go:noescape
 func tileQ8_02x2AVX512(a *tileArgs)
 
 //go:noescape
 func tileQ8_04x2AVX512(a *tileArgs)
 
 //go:noescape
-func tileQ8_01x3AVX512(a *tileArgs)
-
-//go:noescape
 func tileQ8_02x3AVX512(a *tileArgs)
-
-//go:noescape
-func tileQ8_01x4AVX512(a *tileArgs)
 
 //go:noescape
 func tileQ8_02x4AVX512(a *tileArgs)
 
 //go:noescape
-func tileQ8_01x5AVX512(a *tileArgs)
-
-//go:noescape
 func tileQ8_02x5AVX512(a *tileArgs)
-
-//go:noescape
-func tileQ8_01x6AVX512(a *tileArgs)
 
 //go:noescape
 func tileQ8_02x6AVX512(a *tileArgs)
@@ -276,34 +261,19 @@ func tileQ4_04x1AVX512(a *tileArgs)
 func tileQ4_04x1RisingAVX512(a *tileArgs)
 
 //go:noescape
-func tileQ4_01x2AVX512(a *tileArgs)
-
-//go:noescape
 func tileQ4_02x2AVX512(a *tileArgs)
 
 //go:noescape
 func tileQ4_04x2AVX512(a *tileArgs)
 
 //go:noescape
-func tileQ4_01x3AVX512(a *tileArgs)
-
-//go:noescape
 func tileQ4_02x3AVX512(a *tileArgs)
-
-//go:noescape
-func tileQ4_01x4AVX512(a *tileArgs)
 
 //go:noescape
 func tileQ4_02x4AVX512(a *tileArgs)
 
 //go:noescape
-func tileQ4_01x5AVX512(a *tileArgs)
-
-//go:noescape
 func tileQ4_02x5AVX512(a *tileArgs)
-
-//go:noescape
-func tileQ4_01x6AVX512(a *tileArgs)
 
 //go:noescape
 func tileQ4_02x6AVX512(a *tileArgs)
@@ -321,34 +291,19 @@ func tileIQ4_NL4x1AVX512(a *tileArgs)
 func tileIQ4_NL4x1RisingAVX512(a *tileArgs)
 
 //go:noescape
-func tileIQ4_NL1x2AVX512(a *tileArgs)
-
-//go:noescape
 func tileIQ4_NL2x2AVX512(a *tileArgs)
 
 //go:noescape
 func tileIQ4_NL4x2AVX512(a *tileArgs)
 
 //go:noescape
-func tileIQ4_NL1x3AVX512(a *tileArgs)
-
-//go:noescape
 func tileIQ4_NL2x3AVX512(a *tileArgs)
-
-//go:noescape
-func tileIQ4_NL1x4AVX512(a *tileArgs)
 
 //go:noescape
 func tileIQ4_NL2x4AVX512(a *tileArgs)
 
 //go:noescape
-func tileIQ4_NL1x5AVX512(a *tileArgs)
-
-//go:noescape
 func tileIQ4_NL2x5AVX512(a *tileArgs)
-
-//go:noescape
-func tileIQ4_NL1x6AVX512(a *tileArgs)
 
 //go:noescape
 func tileIQ4_NL2x6AVX512(a *tileArgs)
@@ -774,12 +729,6 @@ func tileQ8_0x3AVX2(a *tileArgs)
 func tileQ8_0x4AVX2(a *tileArgs)
 
 //go:noescape
-func tileQ8_0x5AVX2(a *tileArgs)
-
-//go:noescape
-func tileQ8_0x6AVX2(a *tileArgs)
-
-//go:noescape
 func tileQ4_0x1AVX2(a *tileArgs)
 
 //go:noescape
@@ -792,12 +741,6 @@ func tileQ4_0x3AVX2(a *tileArgs)
 func tileQ4_0x4AVX2(a *tileArgs)
 
 //go:noescape
-func tileQ4_0x5AVX2(a *tileArgs)
-
-//go:noescape
-func tileQ4_0x6AVX2(a *tileArgs)
-
-//go:noescape
 func tileIQ4_NLx1AVX2(a *tileArgs)
 
 //go:noescape
@@ -808,12 +751,6 @@ func tileIQ4_NLx3AVX2(a *tileArgs)
 
 //go:noescape
 func tileIQ4_NLx4AVX2(a *tileArgs)
-
-//go:noescape
-func tileIQ4_NLx5AVX2(a *tileArgs)
-
-//go:noescape
-func tileIQ4_NLx6AVX2(a *tileArgs)
 
 //go:noescape
 func quantiseAVX2(dst *byte, x *float32, blocks int, start int32)
@@ -1158,17 +1095,17 @@ var tilesAVX512 = [weightTypes][3][maxTileTokens]func(*tileArgs){
 		{tileInt84x1AVX512, tileInt84x2AVX512, tileInt84x3AVX512, tileInt84x4AVX512, tileInt84x5AVX512, tileInt84x6AVX512},
 	},
 	Q8_0: {
-		{tileQ8_01x1AVX512, tileQ8_01x2AVX512, tileQ8_01x3AVX512, tileQ8_01x4AVX512, tileQ8_01x5AVX512, tileQ8_01x6AVX512},
+		{tileQ8_01x1AVX512, nil, nil, nil, nil, nil},
 		{tileQ8_02x1AVX512, tileQ8_02x2AVX512, tileQ8_02x3AVX512, tileQ8_02x4AVX512, tileQ8_02x5AVX512, tileQ8_02x6AVX512},
 		{tileQ8_04x1AVX512, tileQ8_04x2AVX512, nil, nil, nil, nil},
 	},
 	Q4_0: {
-		{tileQ4_01x1AVX512, tileQ4_01x2AVX512, tileQ4_01x3AVX512, tileQ4_01x4AVX512, tileQ4_01x5AVX512, tileQ4_01x6AVX512},
+		{tileQ4_01x1AVX512, nil, nil, nil, nil, nil},
 		{tileQ4_02x1AVX512, tileQ4_02x2AVX512, tileQ4_02x3AVX512, tileQ4_02x4AVX512, tileQ4_02x5AVX512, tileQ4_02x6AVX512},
 		{tileQ4_04x1AVX512, tileQ4_04x2AVX512, nil, nil, nil, nil},
 	},
 	IQ4_NL: {
-		{tileIQ4_NL1x1AVX512, tileIQ4_NL1x2AVX512, tileIQ4_NL1x3AVX512, tileIQ4_NL1x4AVX512, tileIQ4_NL1x5AVX512, tileIQ4_NL1x6AVX512},
+		{tileIQ4_NL1x1AVX512, nil, nil, nil, nil, nil},
 		{tileIQ4_NL2x1AVX512, tileIQ4_NL2x2AVX512, tileIQ4_NL2x3AVX512, tileIQ4_NL2x4AVX512, tileIQ4_NL2x5AVX512, tileIQ4_NL2x6AVX512},
 		{tileIQ4_NL4x1AVX512, tileIQ4_NL4x2AVX512, nil, nil, nil, nil},
 	},
@@ -1253,19 +1190,19 @@ var tilesAVX2 = [weightTypes][3][maxTileTokens]func(*tileArgs){
 		{tileInt84x1AVX2, nil, nil, nil, nil, nil},
 	},
 	Q8_0: {
-		{tileQ8_0x1AVX2, tileQ8_0x2AVX2, tileQ8_0x3AVX2, tileQ8_0x4AVX2, tileQ8_0x5AVX2, tileQ8_0x6AVX2},
-		{tileQ8_0x1AVX2, tileQ8_0x2AVX2, tileQ8_0x3AVX2, tileQ8_0x4AVX2, tileQ8_0x5AVX2, tileQ8_0x6AVX2},
-		{tileQ8_0x1AVX2, tileQ8_0x2AVX2, tileQ8_0x3AVX2, tileQ8_0x4AVX2, tileQ8_0x5AVX2, tileQ8_0x6AVX2},
+		{tileQ8_0x1AVX2, tileQ8_0x2AVX2, tileQ8_0x3AVX2, tileQ8_0x4AVX2, nil, nil},
+		{tileQ8_0x1AVX2, tileQ8_0x2AVX2, tileQ8_0x3AVX2, tileQ8_0x4AVX2, nil, nil},
+		{tileQ8_0x1AVX2, tileQ8_0x2AVX2, tileQ8_0x3AVX2, tileQ8_0x4AVX2, nil, nil},
 	},
 	Q4_0: {
-		{tileQ4_0x1AVX2, tileQ4_0x2AVX2, tileQ4_0x3AVX2, tileQ4_0x4AVX2, tileQ4_0x5AVX2, tileQ4_0x6AVX2},
-		{tileQ4_0x1AVX2, tileQ4_0x2AVX2, tileQ4_0x3AVX2, tileQ4_0x4AVX2, tileQ4_0x5AVX2, tileQ4_0x6AVX2},
-		{tileQ4_0x1AVX2, tileQ4_0x2AVX2, tileQ4_0x3AVX2, tileQ4_0x4AVX2, tileQ4_0x5AVX2, tileQ4_0x6AVX2},
+		{tileQ4_0x1AVX2, tileQ4_0x2AVX2, tileQ4_0x3AVX2, tileQ4_0x4AVX2, nil, nil},
+		{tileQ4_0x1AVX2, tileQ4_0x2AVX2, tileQ4_0x3AVX2, tileQ4_0x4AVX2, nil, nil},
+		{tileQ4_0x1AVX2, tileQ4_0x2AVX2, tileQ4_0x3AVX2, tileQ4_0x4AVX2, nil, nil},
 	},
 	IQ4_NL: {
-		{tileIQ4_NLx1AVX2, tileIQ4_NLx2AVX2, tileIQ4_NLx3AVX2, tileIQ4_NLx4AVX2, tileIQ4_NLx5AVX2, tileIQ4_NLx6AVX2},
-		{tileIQ4_NLx1AVX2, tileIQ4_NLx2AVX2, tileIQ4_NLx3AVX2, tileIQ4_NLx4AVX2, tileIQ4_NLx5AVX2, tileIQ4_NLx6AVX2},
-		{tileIQ4_NLx1AVX2, tileIQ4_NLx2AVX2, tileIQ4_NLx3AVX2, tileIQ4_NLx4AVX2, tileIQ4_NLx5AVX2, tileIQ4_NLx6AVX2},
+		{tileIQ4_NLx1AVX2, tileIQ4_NLx2AVX2, tileIQ4_NLx3AVX2, tileIQ4_NLx4AVX2, nil, nil},
+		{tileIQ4_NLx1AVX2, tileIQ4_NLx2AVX2, tileIQ4_NLx3AVX2, tileIQ4_NLx4AVX2, nil, nil},
+		{tileIQ4_NLx1AVX2, tileIQ4_NLx2AVX2, tileIQ4_NLx3AVX2, tileIQ4_NLx4AVX2, nil, nil},
 	},
 }
 

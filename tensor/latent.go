@@ -231,7 +231,7 @@ func (s *AttnScratch) scoreLatent(l KVLayout, block []byte, r0, r1, n int) {
 	s.step.k = uintptr(l.KDim)
 	a.steps, a.nsteps = &s.step, 1
 	last := (r1 + panelRows - 1) / panelRows
-	most := active.tokens(F32)
+	most := active.tokens(F32, 1)
 	for first := r0 / panelRows; first < last; {
 		panels := min(last-first, maxTilePanels)
 		for slot := 0; slot < n; {

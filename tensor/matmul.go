@@ -328,7 +328,7 @@ func (m *matmul) group(j *job, s *matScratch, panel, panels, t0, tokens, node in
 		dst = target{unsafe.Pointer(&j.y[node][t0*j.ldy+row]), j.ldy * 4}
 	}
 	most := maxCallCols
-	if tokens > active.tokens(w.Type) {
+	if tokens > active.tokens(w.Type, panels) {
 		most = passBytes / (panels * w.column)
 	}
 	at := UnitSpan(w.Cols, w.nodes[node].Lo).Lo - w.span.Lo
@@ -382,7 +382,7 @@ func (m *matmul) units(w *Weight, s *matScratch, steps []step, panel, panels, t0
 	a.panel, a.advance = uintptr(w.chunk*w.column), uintptr(advance)
 	first := panel % maxTilePanels
 	all := cols / w.chunk * advance // bytes of these units; what comes next follows them
-	most := k.tokens(w.Type)
+	most := k.tokens(w.Type, panels)
 	passes := (tokens + most - 1) / most
 	least, more := tokens/passes, tokens%passes // the last passes take one token more
 	spread := prefetchAhead > 0 && k.spread[w.Type] && least >= spreadTokens
@@ -436,10 +436,10 @@ func (m *matmul) units(w *Weight, s *matScratch, steps []step, panel, panels, t0
 //go:noinline
 func call(f func(*tileArgs), a *tileArgs) { f(a) }
 
-// tokens is how many tokens a tile of dt can have.
-func (k *kernels) tokens(dt DType) int {
+// tokens is how many tokens a tile of dt and of at most so many panels can have.
+func (k *kernels) tokens(dt DType, panels int) int {
 	n := maxTileTokens
-	for k.tile[dt][0][n-1] == nil {
+	for _, f := k.widest(dt, panels, n); f == nil; _, f = k.widest(dt, panels, n) {
 		n--
 	}
 	return n
@@ -447,10 +447,19 @@ func (k *kernels) tokens(dt DType) int {
 
 // pick returns the widest tile kernel of at most `panels` panels and its width.
 func (k *kernels) pick(dt DType, panels, tokens int) (int, func(*tileArgs)) {
+	width, f := k.widest(dt, panels, tokens)
+	if f == nil {
+		panic("tensor: no " + k.name + " kernel for " + dt.String())
+	}
+	return width, f
+}
+
+// widest is pick; nil: there is none.
+func (k *kernels) widest(dt DType, panels, tokens int) (int, func(*tileArgs)) {
 	for i := bits.Len(uint(panels)) - 1; i >= 0; i-- {
 		if f := k.tile[dt][i][tokens-1]; f != nil {
 			return 1 << i, f
 		}
 	}
-	panic("tensor: no " + k.name + " kernel for " + dt.String())
+	return 0, nil
 }

@@ -10,7 +10,7 @@ import (
 // narrow is quant without VNNI and for any number of panels, in the order in which
 // the weights lie in memory: half a panel at a time, whose integer sums are all that
 // registers hold. The float32 sums stay in the unit's place on the stack, which is
-// in the first-level cache; so one load of a weight serves six tokens, and a group
+// in the first-level cache; so one load of a weight serves four tokens, and a group
 // of four panels is one rising stream.
 func (g *gen) narrow(q quantType, c int) {
 	a := g.fn(narrowName(g.isa, q.name, c), "tileArgs")

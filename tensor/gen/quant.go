@@ -54,11 +54,13 @@ func quants(g *gen) {
 	for _, q := range quantTypes {
 		for c := 1; c <= 6; c++ {
 			if !g.wide() {
-				g.narrow(q, c)
+				if c <= 4 { // five and six in one pass are no faster than two passes of three
+					g.narrow(q, c)
+				}
 				continue
 			}
 			for _, m := range []int{1, 2, 4} {
-				if m < 4 || c <= 2 {
+				if m == 2 || c == 1 || m == 4 && c == 2 { // a single panel is the rest of a matrix
 					g.quant(q, m, c, false)
 				}
 			}
