@@ -60,6 +60,7 @@ func (c *connections) admit(conn net.Conn) net.Conn {
 	if len(c.open) >= c.limit+c.spare {
 		return nil
 	}
+	shortQueue(conn)
 	held := &heldConn{Conn: conn, of: c}
 	c.turn++
 	c.open[held] = &connection{idle: c.turn, brief: len(c.open) >= c.limit}

@@ -20,6 +20,10 @@ type Engine interface {
 	// r and its slices belong to the engine from here on; it must not write to
 	// Prompt, which choices of the same prompt share.
 	Submit(ctx context.Context, r *Request) (<-chan Event, error)
+	// Unread says that the client of a request (by ID) does not take its tokens, or
+	// that it does again: the sequence gives its place to those who wait. It must
+	// not block.
+	Unread(id string, yes bool)
 	// Cluster is a snapshot; the caller owns it. It must not block on a node.
 	Cluster() ClusterState
 	// Ready is nil when a request sent now would be accepted.

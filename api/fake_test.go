@@ -151,6 +151,7 @@ type fakeEngine struct {
 
 	mu        sync.Mutex
 	requests  []*Request
+	unread    map[string]bool
 	cancelled []string
 	live      sync.WaitGroup
 }
@@ -255,6 +256,15 @@ func fakePromptLogprobs(r *Request) []PromptLogprob {
 		out[i].Logprob, out[i].Top = fakeLogprobs(id, r.PromptLogprobs)
 	}
 	return out
+}
+
+func (e *fakeEngine) Unread(id string, yes bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.unread == nil {
+		e.unread = map[string]bool{}
+	}
+	e.unread[id] = yes
 }
 
 func (e *fakeEngine) Cluster() ClusterState { return e.state }

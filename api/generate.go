@@ -150,10 +150,12 @@ func (s *Server) start(ctx context.Context, r *http.Request, g *generation) (*ru
 	return run, nil
 }
 
+func (g *generation) sequenceID(index int) string { return g.head.ID + "-" + strconv.Itoa(index) }
+
 // request is what the engine is asked for one choice.
 func (g *generation) request(index int) *Request {
 	req := &Request{
-		ID: g.head.ID + "-" + strconv.Itoa(index), Prompt: g.prompts[index/g.n].ids,
+		ID: g.sequenceID(index), Prompt: g.prompts[index/g.n].ids,
 		MaxTokens: max(g.maxTokens, 1), Sampling: g.sampling,
 		IgnoreEOS: g.ignoreEOS, StopTokens: g.stopTokens,
 		PromptLogprobs: g.promptLogprobs, Policy: g.policy, Priority: g.priority,

@@ -31,6 +31,7 @@ type Limits struct {
 	ReadTimeout       time.Duration // each further ReadBytes of a body, or its end; 60 s
 	ReadBytes         int           // 1 MiB: with ReadTimeout, 140 kbit/s
 	WriteTimeout      time.Duration // per chunk or body: a slower reader is cut off; 30 s
+	UnreadAfter       time.Duration // a stream that waits this long for its reader gives its place to others; 1 s
 	IdleTimeout       time.Duration // between requests of a connection; 120 s
 	RequestTimeout    time.Duration // accepted -> last token; 1 h
 }
@@ -43,7 +44,7 @@ func DefaultLimits() Limits {
 		Prompts: 256, Choices: 256, N: 64, Messages: 4096, Parts: 1024,
 		Stops: 4, StopBytes: 1024, StopTokens: 128, LogitBias: 1024, TopLogprobs: 20, Logprobs: 5,
 		PolicyBytes: 256, DetokenizeToken: 1 << 20,
-		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 60 * time.Second, ReadBytes: 1 << 20, WriteTimeout: 30 * time.Second,
+		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 60 * time.Second, ReadBytes: 1 << 20, WriteTimeout: 30 * time.Second, UnreadAfter: time.Second,
 		IdleTimeout: 120 * time.Second, RequestTimeout: time.Hour,
 	}
 }
@@ -69,6 +70,7 @@ func (l *Limits) fill() {
 	or(&l.ReadHeaderTimeout, d.ReadHeaderTimeout)
 	or(&l.ReadTimeout, d.ReadTimeout)
 	or(&l.WriteTimeout, d.WriteTimeout)
+	or(&l.UnreadAfter, d.UnreadAfter)
 	or(&l.IdleTimeout, d.IdleTimeout)
 	or(&l.RequestTimeout, d.RequestTimeout)
 }

@@ -16,6 +16,7 @@ type sse struct {
 	timeout time.Duration
 	buf     bytes.Buffer
 	started bool
+	reader  *reader // nil: nobody asks
 }
 
 func newSSE(w http.ResponseWriter, timeout time.Duration) *sse {
@@ -62,6 +63,8 @@ func (e *sse) send() error {
 		e.w.WriteHeader(http.StatusOK)
 	}
 	_ = e.rc.SetWriteDeadline(time.Now().Add(e.timeout)) // unsupported only by test recorders
+	e.reader.begin()
+	defer e.reader.end()
 	if _, err := e.w.Write(e.buf.Bytes()); err != nil {
 		return err
 	}

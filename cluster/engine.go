@@ -57,6 +57,9 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 	return out, nil
 }
 
+// Unread implements api.Engine.
+func (c *core) Unread(id string, yes bool) { c.batcher.Unread(id, yes) }
+
 // CacheBytes is what the cache of a sequence takes on its owner at its end, and
 // what a full one would. The last token is never fed back, so it is not in it.
 func (c *core) CacheBytes(policy string, prompt, output int) (bytes, full int64) {

@@ -109,7 +109,7 @@ func (w *world) configure() {
 	b.TokenBudget = b.MaxRunning + 12 + r.IntN(60)
 	b.Chunk = 8 + r.IntN(b.TokenBudget-8)
 	b.MaxWaiting = 6
-	b.PriorityMillis = 40
+	b.PriorityMillis, b.JobMillis = 40, 240
 	b.StepMillis = (c.step + 150*time.Millisecond).Milliseconds()
 	b.StrandedMillis = 1500
 	b.MaxFailures = 8

@@ -155,6 +155,10 @@ func (b *Batcher) Submit(ctx context.Context, spec Spec, sink Sink) (cancel func
 	}
 }
 
+// Unread says whether the reader of a request leaves its tokens lying: then it gives
+// its place to those who wait. The caller bounds how often it says so.
+func (b *Batcher) Unread(id string, yes bool) { b.send(Unread{ID: id, Yes: yes}) }
+
 // Place announces a working cluster, Unplace that none works.
 func (b *Batcher) Place(p Placed) { b.send(p) }
 
@@ -248,6 +252,8 @@ func (b *Batcher) receive(c actor.Context) {
 	case *stepEnded:
 		b.step(m.input)
 	case Placed:
+		b.step(m)
+	case Unread:
 		b.step(m)
 	case Unplaced:
 		b.step(m)

@@ -6,7 +6,7 @@ import (
 	"shoal/tensor"
 )
 
-// Input is one of Submit, Cancel, StepDone, StepFailed, Placed, Unplaced, Tick, Drain.
+// Input is one of Submit, Cancel, Unread, StepDone, StepFailed, Placed, Unplaced, Tick, Drain.
 type Input interface{ input() }
 
 // Spec is one request. The state does not write to its slices.
@@ -26,8 +26,8 @@ type Spec struct {
 	// Emitted are output tokens of an earlier life (a job taken over after the
 	// coordinator died): the sequence is rebuilt, and goes on with the next index.
 	Emitted []int32
-	// Accepted: the request was acknowledged before, so a full queue or a drain
-	// does not refuse it.
+	// Accepted: the request is a job, acknowledged before, so a full queue or a drain
+	// does not refuse it. Nobody looks on: it lets others pass, for Config.JobMillis.
 	Accepted bool
 }
 
@@ -38,6 +38,13 @@ type Submit struct{ Spec Spec }
 // Cancel ends a request: its Finish comes at once, its memory is freed at the
 // next step boundary. An unknown ID has no effect.
 type Cancel struct{ ID string }
+
+// Unread says that the reader of a request does not take its tokens, or, with Yes
+// false, that it does again. An unknown ID has no effect.
+type Unread struct {
+	ID  string
+	Yes bool
+}
 
 // StepDone is the result of the step in flight. One of another epoch or step has
 // no effect.
@@ -96,6 +103,7 @@ type Drain struct{}
 
 func (Submit) input()     {}
 func (Cancel) input()     {}
+func (Unread) input()     {}
 func (StepDone) input()   {}
 func (StepFailed) input() {}
 func (Placed) input()     {}

@@ -102,6 +102,7 @@ func (s *story) run(line string) string {
 			c.Chunk = a.int("chunk", min(c.Chunk, c.TokenBudget))
 			c.MaxRunning = a.int("running", c.MaxRunning)
 			c.MaxWaiting = a.int("waiting", c.MaxWaiting)
+			c.JobMillis = int64(a.int("job", 60_000))
 			c.MaxFailures = a.int("failures", 8)
 			c.EOS = []int32{2}
 		})
@@ -113,6 +114,8 @@ func (s *story) run(line string) string {
 		return s.step(Unplaced{Reason: a["reason"]})
 	case "submit":
 		return s.step(Submit{s.spec(a)})
+	case "unread":
+		return s.step(Unread{ID: a["id"], Yes: a["yes"] == "true"})
 	case "cancel":
 		return s.step(Cancel{a["id"]})
 	case "drain":
@@ -156,6 +159,7 @@ func (s *story) spec(a arguments) Spec {
 	}
 	p := Spec{ID: a["id"], Prompt: prompt(a["id"], a.int("prompt", 1)), MaxTokens: a.int("max", 1), Sampling: greedy, Policy: policy,
 		PromptLogprobs: a.int("prompt_logprobs", -1), Priority: a.int("priority", 0), Arrival: s.now, Deadline: int64(a.int("deadline", 0))}
+	p.Accepted = a["job"] != ""
 	for i := range a.int("emitted", 0) {
 		p.Emitted, p.Accepted = append(p.Emitted, modelToken(p.ID, i)), true
 	}

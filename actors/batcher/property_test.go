@@ -62,6 +62,7 @@ func drawSpec(r *rapid.T, id string, now int64) Spec {
 	p.MaxTokens = rapid.IntRange(0, 90).Draw(r, "max tokens")
 	p.Policy = rapid.SampledFrom([]*kvcache.Policy{kvcache.Full(), kvcache.Streaming(4, 60), kvcache.Streaming(2, 20)}).Draw(r, "policy")
 	p.Priority = rapid.IntRange(-1, 1).Draw(r, "priority")
+	p.Accepted = rapid.Bool().Draw(r, "a job")
 	if p.MaxTokens > 0 && rapid.Bool().Draw(r, "stops") {
 		p.Stop = []int32{modelToken(id, rapid.IntRange(0, p.MaxTokens-1).Draw(r, "stop at"))}
 	}
@@ -131,7 +132,7 @@ func TestEverythingEnds(t *testing.T) {
 		}
 		n := 0
 		for range rapid.IntRange(5, 120).Draw(r, "actions") {
-			switch rapid.SampledFrom([]string{"submit", "submit", "done", "done", "done", "done", "cancel", "fail", "place", "unplace", "tick", "stale"}).Draw(r, "action") {
+			switch rapid.SampledFrom([]string{"submit", "submit", "done", "done", "done", "done", "cancel", "fail", "place", "unplace", "tick", "stale", "unread"}).Draw(r, "action") {
 			case "submit":
 				n++
 				spec := drawSpec(r, fmt.Sprint("r", n), now)
@@ -160,6 +161,8 @@ func TestEverythingEnds(t *testing.T) {
 			case "tick":
 				now += rapid.Int64Range(0, 4000).Draw(r, "millis")
 				step(Tick{now})
+			case "unread":
+				step(Unread{fmt.Sprint("r", rapid.IntRange(1, max(1, n)).Draw(r, "which")), rapid.Bool().Draw(r, "does not read")})
 			case "stale":
 				e := step(StepDone{Epoch: epoch - 1, Step: s.steps, Results: []Result{{Seq: 1}}})
 				if e.Start != nil || e.Emits != nil {
@@ -169,6 +172,9 @@ func TestEverythingEnds(t *testing.T) {
 		}
 		// A cluster that holds any one request: all must end, in bounded work.
 		place(drawRoomy(r))
+		for id := range out.specs {
+			step(Unread{id, false})
+		}
 		for steps := 0; !s.Idle(); steps++ {
 			if flight == nil || steps > 200*(n+1) {
 				r.Fatalf("stuck after %d steps: %+v", steps, s.Snapshot())
@@ -223,7 +229,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 			if todo > 0 && (flight == nil || rapid.IntRange(0, 2).Draw(r, "submit") == 0) {
 				todo--
 				spec := drawSpec(r, fmt.Sprint("r", todo), int64(len(want)))
-				spec.Priority = 0
+				spec.Priority, spec.Accepted = 0, false // equals
 				out.specs[spec.ID], out.tokens[spec.ID] = &spec, len(spec.Emitted)
 				want = append(want, spec.ID)
 				step(Submit{spec})

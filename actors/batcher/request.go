@@ -26,6 +26,7 @@ type request struct {
 	scored int     // prompt positions up to this one have been scored
 
 	phase   phase
+	unread  bool // its reader does not take its tokens
 	ended   bool // Finish is out; memory goes at the step boundary
 	seq     uint64
 	owner   int

@@ -5,6 +5,7 @@ package batcher
 // the token budget is used up.
 func (s *State) schedule() {
 	s.growAll()
+	s.makeRoom()
 	p := &Plan{Epoch: s.epoch, Step: s.steps + 1}
 	s.reopen(p)
 	rows := map[uint64]*request{}
@@ -86,6 +87,35 @@ func (s *State) preempt(r *request) {
 	s.waiting.insert(r)
 }
 
+// makeRoom takes places and memory for the first in order that waits, when there are
+// none: from requests whose readers do not take their tokens, and from jobs behind it.
+// They wait with the tokens they have; a job that has let others pass for long enough
+// is behind nobody.
+func (s *State) makeRoom() {
+	r := s.head()
+	if r == nil {
+		return
+	}
+	read, tokens := r.asks()
+	for {
+		_, _, why := s.ledger.choose(r.Policy, read, tokens, r.canOwn)
+		if why == "" && len(s.running) < s.cfg.MaxRunning {
+			return
+		}
+		yields := func(v *request) bool {
+			return v.unread || v.Accepted && !r.Accepted && inOrder(r, v) < 0
+		}
+		last := len(s.running) - 1
+		for last >= 0 && !yields(s.running[last]) {
+			last--
+		}
+		if last < 0 {
+			return
+		}
+		s.preempt(s.running[last])
+	}
+}
+
 // admit takes the first in order that waits into the plan, if it fits everywhere
 // at its peak. Nobody overtakes: the first waits until it fits. Requests that
 // this placement can never take stand aside.
@@ -115,9 +145,11 @@ func (s *State) admit(p *Plan) *request {
 	return r
 }
 
+// head is the first in order that waits for a place. Who does not take its tokens
+// waits for its reader.
 func (s *State) head() *request {
 	for _, r := range s.waiting {
-		if r.unfit == "" {
+		if r.unfit == "" && !r.unread {
 			return r
 		}
 	}

@@ -91,6 +91,8 @@ func (s *State) why(r *request, ahead int, head *request) string {
 		return s.unplaced
 	case r.unfit != "":
 		return "too large for the present cluster: " + r.unfit
+	case r.unread:
+		return "its client does not take the tokens that it has"
 	case r != head:
 		return fmt.Sprintf("%d ahead in the queue", ahead)
 	case len(s.running) >= s.cfg.MaxRunning:

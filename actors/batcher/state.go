@@ -62,6 +62,10 @@ func (s *State) Step(in Input) Effects {
 		if r, ok := s.requests[in.ID]; ok {
 			s.finish(r, ReasonCancelled, "", "cancelled")
 		}
+	case Unread:
+		if r, ok := s.requests[in.ID]; ok {
+			r.unread = in.Yes
+		}
 	case StepDone:
 		s.stepDone(in)
 	case StepFailed:

@@ -13,6 +13,9 @@ func (s *State) submit(spec Spec) {
 	r.out = slices.Clone(spec.Emitted)
 	r.limit = min(spec.MaxTokens, s.cfg.ContextLimit-len(spec.Prompt))
 	r.rank = spec.Arrival + int64(spec.Priority)*s.cfg.PriorityMillis
+	if spec.Accepted {
+		r.rank += s.cfg.JobMillis
+	}
 	if rejected := s.refuse(r); rejected != nil {
 		rejected.ID = spec.ID
 		s.out.Rejects = append(s.out.Rejects, *rejected)

@@ -44,6 +44,7 @@ type engine struct {
 }
 
 func (e *engine) Cluster() api.ClusterState { return api.ClusterState{} }
+func (e *engine) Unread(string, bool)       {}
 func (e *engine) Health() error             { return nil }
 func (e *engine) Ready() error {
 	e.mu.Lock()

@@ -1,8 +1,12 @@
 package cluster_test
 
 import (
+	"bufio"
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -42,4 +46,71 @@ func TestFewFilesManyConnections(t *testing.T) {
 	if n := len(s.state().Nodes); n != 2 {
 		t.Errorf("%d nodes", n)
 	}
+}
+
+// The only place of a cluster has a stream whose client does not read. A request that
+// comes later is answered meanwhile; then the client reads, and gets every token that it
+// would have got.
+func TestUnreadStreamGivesItsPlace(t *testing.T) {
+	s := start(t, config{nodes: 2, args: []string{"--max-sequences", "1"}})
+	body := map[string]any{"prompt": "// Package sort provides", "max_tokens": 2000, "ignore_eos": true, "temperature": 0}
+	want := s.complete(body)
+	addr := strings.TrimPrefix(s.base, "http://")
+	conn, err := net.DialTimeout("tcp", addr, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+	body["stream"] = true
+	b, err := json.Marshal(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", addr, len(b), b)
+	for end := time.Now().Add(patience); s.state().Running == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the stream does not begin")
+		}
+	}
+	s.complete(map[string]any{"prompt": "func add", "max_tokens": 3, "temperature": 0})
+	if st := s.state(); st.Running+st.Waiting == 0 {
+		t.Error("the stream that nobody reads kept its place to its end")
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var got strings.Builder
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() && lines.Text() != "data: [DONE]" {
+		var chunk struct{ Choices []struct{ Text string } }
+		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok && json.Unmarshal([]byte(data), &chunk) == nil && len(chunk.Choices) > 0 {
+			got.WriteString(chunk.Choices[0].Text)
+		}
+	}
+	if lines.Text() != "data: [DONE]" || got.String() != want {
+		t.Errorf("the stream is not the undisturbed one: %d of %d bytes, last line %q, %v", got.Len(), len(want), lines.Text(), lines.Err())
+	}
+}
+
+// complete returns the text of a completion.
+func (s *system) complete(body map[string]any) string {
+	s.t.Helper()
+	b, err := json.Marshal(body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	resp, err := s.http.Post(s.base+"/v1/completions", "application/json", bytes.NewReader(b))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var v struct{ Choices []struct{ Text string } }
+	if err := json.NewDecoder(resp.Body).Decode(&v); err != nil || len(v.Choices) != 1 {
+		s.t.Fatalf("status %d: %v", resp.StatusCode, err)
+	}
+	return v.Choices[0].Text
 }
