@@ -26,13 +26,28 @@ const (
 	maxStages      = 64      // components of one pipeline, nested sequences included
 	maxNesting     = 8       // sequences within sequences
 	maxContent     = 1 << 10 // what a Replace or Prepend puts in
+	maxQuoted      = 200     // bytes of a file's string in an error
 	maxGrowth      = 64      // times a text may grow in normalization; NFKD needs 11
 )
 
 func invalid(path, format string, args ...any) error {
-	return fmt.Errorf("%w: %s: %s", ErrInvalid, path, fmt.Sprintf(format, args...))
+	for i, a := range args {
+		if s, ok := a.(string); ok {
+			args[i] = clip(s)
+		}
+	}
+	return fmt.Errorf("%w: %s: %s", ErrInvalid, clip(path), fmt.Sprintf(format, args...))
+}
+
+// clip shortens what a file says, for an error that is read: its strings may have
+// hundreds of megabytes.
+func clip(s string) string {
+	if len(s) <= maxQuoted {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxQuoted], "") + "..."
 }
 
 func unsupported(path, kind, got string, known []string) error {
-	return fmt.Errorf("%w: %s: %s %q is not one of %s", ErrUnsupported, path, kind, got, strings.Join(known, ", "))
+	return fmt.Errorf("%w: %s: %s %q is not one of %s", ErrUnsupported, clip(path), kind, clip(got), strings.Join(known, ", "))
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/dlclark/regexp2/v2"
 )
 
-// matchTimeout bounds one search of a general pattern. It is far above what an
-// honest pattern needs even on a busy machine: were it close, the ids of a text
-// could depend on the load.
-const matchTimeout = 10 * time.Second
+// matchTimeout bounds one search of a general pattern, and so a text: the first search
+// that takes longer ends it with an error. It is far above what an honest pattern needs
+// even on a busy machine.
+const matchTimeout = 3 * time.Second
 
 // wordClass is what Oniguruma calls a word character, as the inside of a class.
 // Outside a class, \w also takes the superscripts and fractions of Latin-1.
@@ -216,6 +216,10 @@ func compileRegex(path, pattern string) (*regex, error) {
 		return nil, invalid(path, "pattern %q: %v", pattern, err)
 	}
 	re.MatchTimeout = matchTimeout
+	if text := backtracks(re, pattern); text != "" {
+		return nil, fmt.Errorf("%w: %s: pattern %.200q needs more than %v for a text of %d characters (%q): it tries exponentially many ways to match",
+			ErrUnsupported, path, pattern, probeTimeout, utf8.RuneCountInString(text), text)
+	}
 	return &regex{re}, nil
 }
 

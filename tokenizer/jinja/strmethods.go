@@ -265,10 +265,11 @@ func (in *interp) replace(s, old, new Str, count int) Str {
 	var b builder
 	from := 0
 	if old.s == "" { // between all code points
+		in.charge(40 * len(s.s))
 		chars := s.chars()
 		for i, c := range append(chars, Str{}) {
 			if i < count {
-				in.charge(len(new.s))
+				in.charge(len(new.s) + 16*len(new.lit))
 				b.add(new)
 			}
 			b.add(c)
@@ -280,7 +281,7 @@ func (in *interp) replace(s, old, new Str, count int) Str {
 		if i < 0 {
 			break
 		}
-		in.charge(len(new.s) + i)
+		in.charge(len(new.s) + 16*len(new.lit) + i)
 		b.add(s.slice(from, from+i))
 		b.add(new)
 		from += i + len(old.s)
