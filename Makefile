@@ -92,7 +92,7 @@ answers: ## answers of every policy, architecture and type, to the bit, beside t
 
 .PHONY: sim
 sim: ## simulated clusters under every fault, one seed a schedule: SCHEDULES=100000
-	SHOAL_SIM_SCHEDULES=$(SCHEDULES) go test -count 1 -v -timeout 0 -run TestSchedules ./sim
+	SHOAL_SIM_SCHEDULES=$(SCHEDULES) go test -count 1 -v -timeout 0 -run TestSchedules ./internal/sim
 
 .PHONY: clean
 clean: ## remove bin/, test binaries and profiles; the tools stay

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,15 +48,6 @@ type core struct {
 
 	mu     sync.Mutex
 	status map[string]*proto.SocketStatus // by node, polled
-	loose  loose
-}
-
-// loose are sequences that were released between steps. That message and the
-// next step race to the sockets, so the step says it again: its memory is then
-// free before it begins, and nothing is held for ever.
-type loose struct {
-	epoch uint32
-	seqs  []uint64
 }
 
 // statusEvery is how often nodes are asked for their figures; loadingEvery while
@@ -101,7 +91,7 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 	c.director = newDirector(directorConfig{
 		Authority: topology.AuthorityConfig{Shape: shape, Mapping: mapping, Nodes: nodes, Settle: settle, Backoff: 200 * time.Millisecond, ModelHash: ck.Hash(), After: l.after, Leased: l.record != nil, Drained: l.drained},
 		Record:    l.record, Drained: l.drain,
-		Load:      &proto.LoadRequest{ModelHash: ck.Hash(), WeightType: s.Weights, KvType: s.KV, MaxStepTokens: uint32(s.StepTokens), Keeper: rand.Uint64()},
+		Load:      &proto.LoadRequest{ModelHash: ck.Hash(), WeightType: s.Weights, KvType: s.KV, MaxStepTokens: uint32(s.StepTokens), Coordinator: rand.Uint64()},
 		GroupName: group, Deadline: s.SyncDeadline, LoadStall: s.LoadDeadline, Logger: s.Logger,
 		OnServe: c.placed, OnWithdraw: c.unplaced,
 	})
@@ -140,7 +130,7 @@ func (c *core) placed(g *Group) {
 	}
 	for rank, held := range g.Held {
 		for _, h := range held {
-			p.Held = append(p.Held, batcher.Held{Seq: h.Seq, Rank: rank, Prompt: int(h.Prompt), Tokens: int(h.Tokens), Staged: int(h.Staged), Copy: h.Replica})
+			p.Held = append(p.Held, batcher.Held{Seq: h.Seq, Rank: rank, Prompt: int(h.Prompt), Tokens: int(h.Tokens), Staged: int(h.Staged), Replica: h.Replica})
 		}
 	}
 	c.batcher.Place(p)
@@ -170,14 +160,6 @@ func (c *core) fence(g *Group, rank int, reason string, hung bool) {
 // StartStep implements batcher.Stepper.
 func (c *core) StartStep(p *batcher.Plan, done func([]batcher.Result, []int64, error)) {
 	c.steps.Add(1)
-	c.mu.Lock()
-	if c.loose.epoch == p.Epoch && len(c.loose.seqs) > 0 {
-		again := *p
-		again.Release = slices.Concat(c.loose.seqs, p.Release)
-		p = &again
-	}
-	c.loose = loose{}
-	c.mu.Unlock()
 	go func() {
 		defer c.steps.Done()
 		d, err := c.stepper.run(c.ctx, p)
@@ -194,12 +176,6 @@ func (c *core) Release(epoch uint32, seqs []uint64) {
 	if g == nil || g.Placement.Epoch != epoch {
 		return
 	}
-	c.mu.Lock()
-	if c.loose.epoch != epoch {
-		c.loose = loose{epoch: epoch}
-	}
-	c.loose.seqs = append(c.loose.seqs, seqs...)
-	c.mu.Unlock()
 	r := &proto.ReleaseRequest{Epoch: epoch, Seqs: seqs}
 	for i, h := range g.Handles {
 		c.steps.Add(1)

@@ -16,22 +16,26 @@ import (
 	"shoal/topology"
 )
 
-// stepRequest is a plan in the form that crosses the wire.
-func stepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
-	r := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, Uncopy: p.Uncopy, DeadlineMillis: uint32(deadline.Milliseconds())}
+// StepRequest is a plan in the form that crosses the wire.
+func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
+	r := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, DeadlineMillis: uint32(deadline.Milliseconds())}
 	for _, o := range p.Open {
 		open := &proto.Open{Seq: o.Seq, Owner: uint32(o.Owner), Policy: o.Policy.Spec(), Sampling: socket.SamplingMessage(o.Sampling),
-			PromptTokens: uint32(o.Read), SampledBefore: uint32(o.Sampled), ReserveTokens: uint32(o.Reserve), Buddy: uint32(o.Buddy + 1)}
+			PromptTokens: uint32(o.Read), SampledBefore: uint32(o.Sampled), ReserveTokens: uint32(o.Reserve), Replica: uint32(o.Replica + 1)}
 		for _, t := range o.Resume {
 			open.Resume = append(open.Resume, uint32(t))
 		}
 		r.Open = append(r.Open, open)
 	}
 	for _, k := range p.Copy {
-		r.Copy = append(r.Copy, &proto.Copy{Seq: k.Seq, Buddy: uint32(k.Buddy)})
+		r.Copy = append(r.Copy, &proto.Copy{Seq: k.Seq, Replica: uint32(k.Replica)})
 	}
 	for _, d := range p.Decode {
-		r.Chunks = append(r.Chunks, &proto.Chunk{Seq: d.Seq, Start: uint32(d.Position), Tokens: []uint32{uint32(d.Token)}, Sample: true})
+		m := &proto.Chunk{Seq: d.Seq, Start: uint32(d.Position), Accepted: uint32(d.Accepted), Sample: true}
+		for _, t := range d.Tokens {
+			m.Tokens = append(m.Tokens, uint32(t))
+		}
+		r.Chunks = append(r.Chunks, m)
 	}
 	for _, c := range p.Chunks {
 		m := &proto.Chunk{Seq: c.Seq, Start: uint32(c.Start), Prefill: true, Last: c.Last, Sample: c.Sample, Next: uint32(c.Next + 1)}
@@ -46,15 +50,19 @@ func stepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
 	return r
 }
 
-// stepDone gathers what the sockets of a step answered.
-func stepDone(p *batcher.Plan, replies []*proto.StepReply) batcher.StepDone {
+// StepDone gathers what the sockets of a step answered.
+func StepDone(p *batcher.Plan, replies []*proto.StepReply) batcher.StepDone {
 	d := batcher.StepDone{Epoch: p.Epoch, Step: p.Step}
 	for _, r := range replies {
 		d.Used = append(d.Used, r.KvUsedBytes)
 		for _, s := range r.Sampled {
-			out := batcher.Result{Seq: s.Seq, Sample: sampler.Result{Err: sampler.ErrNoCandidate}}
-			if s.HasToken {
-				out.Sample = sampler.Result{Token: int32(s.Token), Logprob: s.Logprob, Top: tops(s.Top)}
+			out := batcher.Result{Seq: s.Seq}
+			for _, t := range s.Drawn {
+				sample := sampler.Result{Err: sampler.ErrNoCandidate}
+				if t.HasToken {
+					sample = sampler.Result{Token: int32(t.Token), Logprob: t.Logprob, Top: tops(t.Top)}
+				}
+				out.Samples = append(out.Samples, sample)
 			}
 			for _, q := range s.Prompt {
 				out.Prompt = append(out.Prompt, batcher.PromptLogprob{Position: int(q.Position), Logprob: q.Logprob, Top: tops(q.Top)})
@@ -180,7 +188,7 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 	began := time.Now()
 	s.figures.begin(began, p.Tokens())
 	ctx, hung := s.watch(ctx, g, p)
-	replies, errs := g.step(ctx, stepRequest(p, s.deadline))
+	replies, errs := g.step(ctx, StepRequest(p, s.deadline))
 	hung()
 	var failed []string
 	var wg sync.WaitGroup
@@ -206,7 +214,7 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 	took := time.Since(began)
 	s.figures.note(began, took, replies)
 	s.keepPace(g, took, replies)
-	return stepDone(p, replies), nil
+	return StepDone(p, replies), nil
 }
 
 // probeLimit is how long a socket that failed a step has to answer a ping.

@@ -506,7 +506,7 @@ type LoadRequest struct {
 	WeightType    string                 `protobuf:"bytes,4,opt,name=weight_type,json=weightType,proto3" json:"weight_type,omitempty"` // tensor.DType name
 	KvType        string                 `protobuf:"bytes,5,opt,name=kv_type,json=kvType,proto3" json:"kv_type,omitempty"`
 	MaxStepTokens uint32                 `protobuf:"varint,6,opt,name=max_step_tokens,json=maxStepTokens,proto3" json:"max_step_tokens,omitempty"`
-	Keeper        uint64                 `protobuf:"fixed64,7,opt,name=keeper,proto3" json:"keeper,omitempty"` // the coordinator's life: caches of another one's epochs are dropped
+	Coordinator   uint64                 `protobuf:"fixed64,7,opt,name=coordinator,proto3" json:"coordinator,omitempty"` // its life: caches of another one's epochs are dropped
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -583,9 +583,9 @@ func (x *LoadRequest) GetMaxStepTokens() uint32 {
 	return 0
 }
 
-func (x *LoadRequest) GetKeeper() uint64 {
+func (x *LoadRequest) GetCoordinator() uint64 {
 	if x != nil {
-		return x.Keeper
+		return x.Coordinator
 	}
 	return 0
 }
@@ -1563,9 +1563,10 @@ type Open struct {
 	PromptTokens  uint32                 `protobuf:"varint,5,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`    // tokens read by prefill; what follows is decode
 	SampledBefore uint32                 `protobuf:"varint,6,opt,name=sampled_before,json=sampledBefore,proto3" json:"sampled_before,omitempty"` // tokens of the request that count as output already (rebuild)
 	ReserveTokens uint32                 `protobuf:"varint,7,opt,name=reserve_tokens,json=reserveTokens,proto3" json:"reserve_tokens,omitempty"` // slots the owner sets aside at once
-	// The tokens in a cache that outlived its epoch: owner and buddy have it. Empty: from the start.
+	// The tokens in a cache that outlived its epoch: the owner has it, and the socket with a
+	// replica. Empty: from the start.
 	Resume        []uint32 `protobuf:"varint,8,rep,packed,name=resume,proto3" json:"resume,omitempty"`
-	Buddy         uint32   `protobuf:"varint,9,opt,name=buddy,proto3" json:"buddy,omitempty"` // 1 + rank of the socket with a replica; 0: none
+	Replica       uint32   `protobuf:"varint,9,opt,name=replica,proto3" json:"replica,omitempty"` // 1 + rank of the socket with a replica; 0: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1656,19 +1657,19 @@ func (x *Open) GetResume() []uint32 {
 	return nil
 }
 
-func (x *Open) GetBuddy() uint32 {
+func (x *Open) GetReplica() uint32 {
 	if x != nil {
-		return x.Buddy
+		return x.Replica
 	}
 	return 0
 }
 
-// Copy sends the cache of a sequence from its owner to its buddy, before the
-// rows of the step run.
+// Copy makes a replica: before the rows of the step run, the cache of a sequence goes
+// from its owner to another socket.
 type Copy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	Buddy         uint32                 `protobuf:"varint,2,opt,name=buddy,proto3" json:"buddy,omitempty"` // rank
+	Replica       uint32                 `protobuf:"varint,2,opt,name=replica,proto3" json:"replica,omitempty"` // rank
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1710,9 +1711,9 @@ func (x *Copy) GetSeq() uint64 {
 	return 0
 }
 
-func (x *Copy) GetBuddy() uint32 {
+func (x *Copy) GetReplica() uint32 {
 	if x != nil {
-		return x.Buddy
+		return x.Replica
 	}
 	return 0
 }
@@ -1723,14 +1724,17 @@ type Chunk struct {
 	Seq                uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
 	Start              uint32                 `protobuf:"varint,2,opt,name=start,proto3" json:"start,omitempty"` // true position of the first token
 	Tokens             []uint32               `protobuf:"varint,3,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
-	Prefill            bool                   `protobuf:"varint,4,opt,name=prefill,proto3" json:"prefill,omitempty"`                                     // false: one decode row on the owner
+	Prefill            bool                   `protobuf:"varint,4,opt,name=prefill,proto3" json:"prefill,omitempty"`                                     // false: decode, on the owner
 	Last               bool                   `protobuf:"varint,5,opt,name=last,proto3" json:"last,omitempty"`                                           // last chunk of the prompt: hand the cache to the owner
-	Sample             bool                   `protobuf:"varint,6,opt,name=sample,proto3" json:"sample,omitempty"`                                       // sample a token from the last row
+	Sample             bool                   `protobuf:"varint,6,opt,name=sample,proto3" json:"sample,omitempty"`                                       // sample a token after the last row; of decode, after every row
 	PromptLogprobs     int32                  `protobuf:"varint,7,opt,name=prompt_logprobs,json=promptLogprobs,proto3" json:"prompt_logprobs,omitempty"` // -1 or absent+flag: none
 	WantPromptLogprobs bool                   `protobuf:"varint,8,opt,name=want_prompt_logprobs,json=wantPromptLogprobs,proto3" json:"want_prompt_logprobs,omitempty"`
 	Next               uint32                 `protobuf:"varint,9,opt,name=next,proto3" json:"next,omitempty"` // with want_prompt_logprobs: 1 + the prompt token after the chunk; 0: none
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Decode: how many tokens of the sequence's last step count; the others are rolled back.
+	// start follows them.
+	Accepted      uint32 `protobuf:"varint,10,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Chunk) Reset() {
@@ -1826,6 +1830,13 @@ func (x *Chunk) GetNext() uint32 {
 	return 0
 }
 
+func (x *Chunk) GetAccepted() uint32 {
+	if x != nil {
+		return x.Accepted
+	}
+	return 0
+}
+
 type StepRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Epoch          uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -1835,9 +1846,11 @@ type StepRequest struct {
 	Chunks         []*Chunk               `protobuf:"bytes,5,rep,name=chunks,proto3" json:"chunks,omitempty"`
 	DeadlineMillis uint32                 `protobuf:"varint,6,opt,name=deadline_millis,json=deadlineMillis,proto3" json:"deadline_millis,omitempty"`
 	Copy           []*Copy                `protobuf:"bytes,7,rep,name=copy,proto3" json:"copy,omitempty"`
-	Uncopy         []uint64               `protobuf:"varint,8,rep,packed,name=uncopy,proto3" json:"uncopy,omitempty"` // sequences whose replica is dropped before the step
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	DropReplica    []uint64               `protobuf:"varint,8,rep,packed,name=drop_replica,json=dropReplica,proto3" json:"drop_replica,omitempty"` // sequences whose replica is dropped before the step
+	// Steps of different micro-batches may be in flight together, with different sequences.
+	MicroBatch    uint32 `protobuf:"varint,9,opt,name=micro_batch,json=microBatch,proto3" json:"micro_batch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StepRequest) Reset() {
@@ -1919,11 +1932,18 @@ func (x *StepRequest) GetCopy() []*Copy {
 	return nil
 }
 
-func (x *StepRequest) GetUncopy() []uint64 {
+func (x *StepRequest) GetDropReplica() []uint64 {
 	if x != nil {
-		return x.Uncopy
+		return x.DropReplica
 	}
 	return nil
+}
+
+func (x *StepRequest) GetMicroBatch() uint32 {
+	if x != nil {
+		return x.MicroBatch
+	}
+	return 0
 }
 
 type TokenLogprob struct {
@@ -2038,21 +2058,87 @@ func (x *PromptLogprob) GetTop() []*TokenLogprob {
 	return nil
 }
 
+// Drawn is the token that was sampled after one row.
+type Drawn struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	HasToken      bool                   `protobuf:"varint,1,opt,name=has_token,json=hasToken,proto3" json:"has_token,omitempty"` // false: there was nothing to draw from
+	Token         uint32                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
+	Logprob       float32                `protobuf:"fixed32,3,opt,name=logprob,proto3" json:"logprob,omitempty"`
+	Top           []*TokenLogprob        `protobuf:"bytes,4,rep,name=top,proto3" json:"top,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Drawn) Reset() {
+	*x = Drawn{}
+	mi := &file_proto_shoal_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Drawn) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Drawn) ProtoMessage() {}
+
+func (x *Drawn) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_shoal_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Drawn.ProtoReflect.Descriptor instead.
+func (*Drawn) Descriptor() ([]byte, []int) {
+	return file_proto_shoal_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Drawn) GetHasToken() bool {
+	if x != nil {
+		return x.HasToken
+	}
+	return false
+}
+
+func (x *Drawn) GetToken() uint32 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *Drawn) GetLogprob() float32 {
+	if x != nil {
+		return x.Logprob
+	}
+	return 0
+}
+
+func (x *Drawn) GetTop() []*TokenLogprob {
+	if x != nil {
+		return x.Top
+	}
+	return nil
+}
+
 type Sampled struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	HasToken      bool                   `protobuf:"varint,2,opt,name=has_token,json=hasToken,proto3" json:"has_token,omitempty"`
-	Token         uint32                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
-	Logprob       float32                `protobuf:"fixed32,4,opt,name=logprob,proto3" json:"logprob,omitempty"`
-	Top           []*TokenLogprob        `protobuf:"bytes,5,rep,name=top,proto3" json:"top,omitempty"`
 	Prompt        []*PromptLogprob       `protobuf:"bytes,6,rep,name=prompt,proto3" json:"prompt,omitempty"`
+	Drawn         []*Drawn               `protobuf:"bytes,7,rep,name=drawn,proto3" json:"drawn,omitempty"` // in the order of the rows
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Sampled) Reset() {
 	*x = Sampled{}
-	mi := &file_proto_shoal_proto_msgTypes[27]
+	mi := &file_proto_shoal_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2064,7 +2150,7 @@ func (x *Sampled) String() string {
 func (*Sampled) ProtoMessage() {}
 
 func (x *Sampled) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[27]
+	mi := &file_proto_shoal_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2077,7 +2163,7 @@ func (x *Sampled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampled.ProtoReflect.Descriptor instead.
 func (*Sampled) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{27}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Sampled) GetSeq() uint64 {
@@ -2087,37 +2173,16 @@ func (x *Sampled) GetSeq() uint64 {
 	return 0
 }
 
-func (x *Sampled) GetHasToken() bool {
+func (x *Sampled) GetPrompt() []*PromptLogprob {
 	if x != nil {
-		return x.HasToken
-	}
-	return false
-}
-
-func (x *Sampled) GetToken() uint32 {
-	if x != nil {
-		return x.Token
-	}
-	return 0
-}
-
-func (x *Sampled) GetLogprob() float32 {
-	if x != nil {
-		return x.Logprob
-	}
-	return 0
-}
-
-func (x *Sampled) GetTop() []*TokenLogprob {
-	if x != nil {
-		return x.Top
+		return x.Prompt
 	}
 	return nil
 }
 
-func (x *Sampled) GetPrompt() []*PromptLogprob {
+func (x *Sampled) GetDrawn() []*Drawn {
 	if x != nil {
-		return x.Prompt
+		return x.Drawn
 	}
 	return nil
 }
@@ -2131,7 +2196,7 @@ type StepReply struct {
 	ComputeMicros uint32                 `protobuf:"varint,5,opt,name=compute_micros,json=computeMicros,proto3" json:"compute_micros,omitempty"`
 	WaitMicros    uint32                 `protobuf:"varint,6,opt,name=wait_micros,json=waitMicros,proto3" json:"wait_micros,omitempty"`
 	WireBytes     uint64                 `protobuf:"varint,7,opt,name=wire_bytes,json=wireBytes,proto3" json:"wire_bytes,omitempty"`
-	ReplicaBytes  uint64                 `protobuf:"varint,9,opt,name=replica_bytes,json=replicaBytes,proto3" json:"replica_bytes,omitempty"`  // of cache rows that this rank sent to buddies in the step
+	ReplicaBytes  uint64                 `protobuf:"varint,9,opt,name=replica_bytes,json=replicaBytes,proto3" json:"replica_bytes,omitempty"`  // of cache rows that this rank sent to replicas in the step
 	LateMicros    []uint32               `protobuf:"varint,8,rep,packed,name=late_micros,json=lateMicros,proto3" json:"late_micros,omitempty"` // by rank: how long this one waited for it alone, the others being there
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2139,7 +2204,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_proto_shoal_proto_msgTypes[28]
+	mi := &file_proto_shoal_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2151,7 +2216,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[28]
+	mi := &file_proto_shoal_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2164,7 +2229,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{28}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StepReply) GetEpoch() uint32 {
@@ -2254,7 +2319,7 @@ type SocketStatus struct {
 
 func (x *SocketStatus) Reset() {
 	*x = SocketStatus{}
-	mi := &file_proto_shoal_proto_msgTypes[29]
+	mi := &file_proto_shoal_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2266,7 +2331,7 @@ func (x *SocketStatus) String() string {
 func (*SocketStatus) ProtoMessage() {}
 
 func (x *SocketStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[29]
+	mi := &file_proto_shoal_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2279,7 +2344,7 @@ func (x *SocketStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SocketStatus.ProtoReflect.Descriptor instead.
 func (*SocketStatus) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{29}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SocketStatus) GetEpoch() uint32 {
@@ -2433,7 +2498,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\athreads\x18\t \x01(\rR\athreads\x12\x18\n" +
 	"\aversion\x18\n" +
 	" \x01(\tR\aversion\x12\x14\n" +
-	"\x05epoch\x18\v \x01(\rR\x05epoch\"\xea\x01\n" +
+	"\x05epoch\x18\v \x01(\rR\x05epoch\"\xf4\x01\n" +
 	"\vLoadRequest\x12.\n" +
 	"\tplacement\x18\x01 \x01(\v2\x10.shoal.PlacementR\tplacement\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x1d\n" +
@@ -2442,8 +2507,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\vweight_type\x18\x04 \x01(\tR\n" +
 	"weightType\x12\x17\n" +
 	"\akv_type\x18\x05 \x01(\tR\x06kvType\x12&\n" +
-	"\x0fmax_step_tokens\x18\x06 \x01(\rR\rmaxStepTokens\x12\x16\n" +
-	"\x06keeper\x18\a \x01(\x06R\x06keeper\"z\n" +
+	"\x0fmax_step_tokens\x18\x06 \x01(\rR\rmaxStepTokens\x12 \n" +
+	"\vcoordinator\x18\a \x01(\x06R\vcoordinator\"z\n" +
 	"\x04Held\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06prompt\x18\x02 \x01(\rR\x06prompt\x12\x16\n" +
@@ -2515,7 +2580,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	" \x01(\x05R\blogprobs\x12\x1d\n" +
 	"\n" +
 	"min_tokens\x18\v \x01(\x05R\tminTokens\x12\x12\n" +
-	"\x04stop\x18\f \x03(\rR\x04stop\"\x94\x02\n" +
+	"\x04stop\x18\f \x03(\rR\x04stop\"\x98\x02\n" +
 	"\x04Open\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\rR\x05owner\x12\x16\n" +
@@ -2524,11 +2589,11 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\rprompt_tokens\x18\x05 \x01(\rR\fpromptTokens\x12%\n" +
 	"\x0esampled_before\x18\x06 \x01(\rR\rsampledBefore\x12%\n" +
 	"\x0ereserve_tokens\x18\a \x01(\rR\rreserveTokens\x12\x16\n" +
-	"\x06resume\x18\b \x03(\rR\x06resume\x12\x14\n" +
-	"\x05buddy\x18\t \x01(\rR\x05buddy\".\n" +
+	"\x06resume\x18\b \x03(\rR\x06resume\x12\x18\n" +
+	"\areplica\x18\t \x01(\rR\areplica\"2\n" +
 	"\x04Copy\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
-	"\x05buddy\x18\x02 \x01(\rR\x05buddy\"\xfc\x01\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
+	"\areplica\x18\x02 \x01(\rR\areplica\"\x98\x02\n" +
 	"\x05Chunk\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\rR\x05start\x12\x16\n" +
@@ -2538,7 +2603,9 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x06sample\x18\x06 \x01(\bR\x06sample\x12'\n" +
 	"\x0fprompt_logprobs\x18\a \x01(\x05R\x0epromptLogprobs\x120\n" +
 	"\x14want_prompt_logprobs\x18\b \x01(\bR\x12wantPromptLogprobs\x12\x12\n" +
-	"\x04next\x18\t \x01(\rR\x04next\"\xfa\x01\n" +
+	"\x04next\x18\t \x01(\rR\x04next\x12\x1a\n" +
+	"\baccepted\x18\n" +
+	" \x01(\rR\baccepted\"\xa6\x02\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x18\n" +
@@ -2546,22 +2613,26 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x04open\x18\x04 \x03(\v2\v.shoal.OpenR\x04open\x12$\n" +
 	"\x06chunks\x18\x05 \x03(\v2\f.shoal.ChunkR\x06chunks\x12'\n" +
 	"\x0fdeadline_millis\x18\x06 \x01(\rR\x0edeadlineMillis\x12\x1f\n" +
-	"\x04copy\x18\a \x03(\v2\v.shoal.CopyR\x04copy\x12\x16\n" +
-	"\x06uncopy\x18\b \x03(\x04R\x06uncopy\">\n" +
+	"\x04copy\x18\a \x03(\v2\v.shoal.CopyR\x04copy\x12!\n" +
+	"\fdrop_replica\x18\b \x03(\x04R\vdropReplica\x12\x1f\n" +
+	"\vmicro_batch\x18\t \x01(\rR\n" +
+	"microBatch\">\n" +
 	"\fTokenLogprob\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\rR\x05token\x12\x18\n" +
 	"\alogprob\x18\x02 \x01(\x02R\alogprob\"l\n" +
 	"\rPromptLogprob\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\rR\bposition\x12\x18\n" +
 	"\alogprob\x18\x02 \x01(\x02R\alogprob\x12%\n" +
-	"\x03top\x18\x03 \x03(\v2\x13.shoal.TokenLogprobR\x03top\"\xbd\x01\n" +
+	"\x03top\x18\x03 \x03(\v2\x13.shoal.TokenLogprobR\x03top\"{\n" +
+	"\x05Drawn\x12\x1b\n" +
+	"\thas_token\x18\x01 \x01(\bR\bhasToken\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\rR\x05token\x12\x18\n" +
+	"\alogprob\x18\x03 \x01(\x02R\alogprob\x12%\n" +
+	"\x03top\x18\x04 \x03(\v2\x13.shoal.TokenLogprobR\x03top\"s\n" +
 	"\aSampled\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x1b\n" +
-	"\thas_token\x18\x02 \x01(\bR\bhasToken\x12\x14\n" +
-	"\x05token\x18\x03 \x01(\rR\x05token\x12\x18\n" +
-	"\alogprob\x18\x04 \x01(\x02R\alogprob\x12%\n" +
-	"\x03top\x18\x05 \x03(\v2\x13.shoal.TokenLogprobR\x03top\x12,\n" +
-	"\x06prompt\x18\x06 \x03(\v2\x14.shoal.PromptLogprobR\x06prompt\"\xb0\x02\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12,\n" +
+	"\x06prompt\x18\x06 \x03(\v2\x14.shoal.PromptLogprobR\x06prompt\x12\"\n" +
+	"\x05drawn\x18\a \x03(\v2\f.shoal.DrawnR\x05drawnJ\x04\b\x02\x10\x06\"\xb0\x02\n" +
 	"\tStepReply\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12(\n" +
@@ -2625,7 +2696,7 @@ func file_proto_shoal_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_shoal_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_proto_shoal_proto_goTypes = []any{
 	(Kind)(0),               // 0: shoal.Kind
 	(*Empty)(nil),           // 1: shoal.Empty
@@ -2655,9 +2726,10 @@ var file_proto_shoal_proto_goTypes = []any{
 	(*StepRequest)(nil),     // 25: shoal.StepRequest
 	(*TokenLogprob)(nil),    // 26: shoal.TokenLogprob
 	(*PromptLogprob)(nil),   // 27: shoal.PromptLogprob
-	(*Sampled)(nil),         // 28: shoal.Sampled
-	(*StepReply)(nil),       // 29: shoal.StepReply
-	(*SocketStatus)(nil),    // 30: shoal.SocketStatus
+	(*Drawn)(nil),           // 28: shoal.Drawn
+	(*Sampled)(nil),         // 29: shoal.Sampled
+	(*StepReply)(nil),       // 30: shoal.StepReply
+	(*SocketStatus)(nil),    // 31: shoal.SocketStatus
 }
 var file_proto_shoal_proto_depIdxs = []int32{
 	2,  // 0: shoal.Slice.kv_heads:type_name -> shoal.Range
@@ -2680,14 +2752,15 @@ var file_proto_shoal_proto_depIdxs = []int32{
 	24, // 17: shoal.StepRequest.chunks:type_name -> shoal.Chunk
 	23, // 18: shoal.StepRequest.copy:type_name -> shoal.Copy
 	26, // 19: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
-	26, // 20: shoal.Sampled.top:type_name -> shoal.TokenLogprob
+	26, // 20: shoal.Drawn.top:type_name -> shoal.TokenLogprob
 	27, // 21: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
-	28, // 22: shoal.StepReply.sampled:type_name -> shoal.Sampled
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	28, // 22: shoal.Sampled.drawn:type_name -> shoal.Drawn
+	29, // 23: shoal.StepReply.sampled:type_name -> shoal.Sampled
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_proto_shoal_proto_init() }
@@ -2701,7 +2774,7 @@ func file_proto_shoal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_shoal_proto_rawDesc), len(file_proto_shoal_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   30,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

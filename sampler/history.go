@@ -27,6 +27,20 @@ func (h *History) AddOutput(token int32) {
 	h.outputs++
 }
 
+// Distinct is the number of different tokens.
+func (h *History) Distinct() int { return len(h.seen) }
+
+// Undo takes the newest generated token back; distinct is what Distinct was before it.
+func (h *History) Undo(token int32, distinct int) {
+	i := h.index[token]
+	h.seen[i].outputs--
+	h.outputs--
+	if int(i) >= distinct {
+		delete(h.index, token)
+		h.seen = h.seen[:distinct]
+	}
+}
+
 // Outputs is the number of generated tokens. A nil History has none.
 func (h *History) Outputs() int {
 	if h == nil {

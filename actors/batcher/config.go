@@ -23,7 +23,7 @@ type Config struct {
 	JobMillis      int64 // a job lets pass who comes within this long after it; 60 000
 	PriorityMillis int64 // one level of priority weighs as much as having waited this long; 10 000
 	StepMillis     int64 // a step without a result for this long breaks its epoch; 30 000
-	StrandedMillis int64 // a request that no placement can take fails after this long; 120 000
+	UnservedMillis int64 // a request that no placement can take fails after this long; 120 000
 	MaxFailures    int   // steps that may fail under a request without a new token before it is given up; 8
 }
 
@@ -47,7 +47,7 @@ func (c *Config) Defaults() {
 	millis(&c.JobMillis, 60_000)
 	millis(&c.PriorityMillis, 10_000)
 	millis(&c.StepMillis, 30_000)
-	millis(&c.StrandedMillis, 120_000)
+	millis(&c.UnservedMillis, 120_000)
 }
 
 // ErrConfig means that a Config cannot work.
@@ -70,8 +70,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("%w: max waiting %d and max failures %d must be at least 1", ErrConfig, c.MaxWaiting, c.MaxFailures)
 	case c.Replicas < 0 || c.Replicas > 1:
 		return fmt.Errorf("%w: %d replicas must be 0 or 1", ErrConfig, c.Replicas)
-	case c.JobMillis < 1 || c.PriorityMillis < 1 || c.StepMillis < 1 || c.StrandedMillis < 1:
-		return fmt.Errorf("%w: job %d ms, priority %d ms, step %d ms and stranded %d ms must be positive", ErrConfig, c.JobMillis, c.PriorityMillis, c.StepMillis, c.StrandedMillis)
+	case c.JobMillis < 1 || c.PriorityMillis < 1 || c.StepMillis < 1 || c.UnservedMillis < 1:
+		return fmt.Errorf("%w: job %d ms, priority %d ms, step %d ms and unserved %d ms must be positive", ErrConfig, c.JobMillis, c.PriorityMillis, c.StepMillis, c.UnservedMillis)
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ func (s *State) stepDone(d StepDone) {
 		if r.cached < r.reached {
 			s.totals.Replayed++
 		}
-		r.cached++
+		r.cached, r.staged = r.cached+1, 1
 		r.reached = max(r.reached, r.cached)
 		s.sampled(r, results[r.seq])
 	}
@@ -59,12 +59,12 @@ func (s *State) stepDone(d StepDone) {
 // missing names a row whose result did not come.
 func (s *State) missing(results map[uint64]*Result) string {
 	for _, d := range s.flight.plan.Decode {
-		if results[d.Seq] == nil {
+		if r := results[d.Seq]; r == nil || len(r.Samples) < len(d.Tokens) {
 			return fmt.Sprintf("step %d gave no result for the decode row of sequence %d", s.flight.plan.Step, d.Seq)
 		}
 	}
 	for _, c := range s.flight.plan.Chunks {
-		if results[c.Seq] == nil && (c.Sample || c.PromptLogprobs >= 0) {
+		if r := results[c.Seq]; r == nil && c.PromptLogprobs >= 0 || c.Sample && (r == nil || len(r.Samples) == 0) {
 			return fmt.Sprintf("step %d gave no result for the chunk of sequence %d", s.flight.plan.Step, c.Seq)
 		}
 	}
@@ -85,11 +85,12 @@ func (s *State) sampled(r *request, result *Result) {
 	if r.ended {
 		return
 	}
-	if result.Sample.Err != nil {
-		s.finish(r, ReasonError, CodeSampling, result.Sample.Err.Error())
+	sample := result.Samples[0]
+	if sample.Err != nil {
+		s.finish(r, ReasonError, CodeSampling, sample.Err.Error())
 		return
 	}
-	index, token := r.cached-len(r.Prompt), result.Sample.Token
+	index, token := r.cached-len(r.Prompt), sample.Token
 	if index < len(r.out) {
 		if r.out[index] != token {
 			message := fmt.Sprintf("output token %d was %d, the rebuilt sequence gives %d", index, r.out[index], token)
@@ -103,7 +104,7 @@ func (s *State) sampled(r *request, result *Result) {
 	if r.first < 0 {
 		r.first = s.now
 	}
-	s.out.Emits = append(s.out.Emits, Emit{ID: r.ID, Index: index, Result: result.Sample})
+	s.out.Emits = append(s.out.Emits, Emit{ID: r.ID, Index: index, Result: sample})
 	if reason, over := r.finished(s.cfg.EOS); over {
 		s.finish(r, reason, "", "")
 	}

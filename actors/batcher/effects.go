@@ -36,20 +36,22 @@ type Effects struct {
 // copy, then run.
 // What they do not know any more they need not release.
 type Plan struct {
-	Epoch   uint32
-	Step    uint64 // 1, 2, 3, ... across epochs
-	Lane    int    // 0; steps of different lanes may be in flight together
-	Release []uint64
-	Uncopy  []uint64 // sequences whose replica its buddy drops
-	Open    []Open
-	Copy    []Copy
-	Decode  []Decode
-	Chunks  []Chunk
+	Epoch       uint32
+	Step        uint64 // 1, 2, 3, ... across epochs
+	Release     []uint64
+	DropReplica []uint64 // sequences whose replica is dropped
+	Open        []Open
+	Copy        []Copy
+	Decode      []Decode
+	Chunks      []Chunk
 }
 
 // Tokens is the number of rows of the step.
 func (p *Plan) Tokens() int {
-	n := len(p.Decode)
+	n := 0
+	for _, d := range p.Decode {
+		n += len(d.Tokens)
+	}
 	for _, c := range p.Chunks {
 		n += len(c.Tokens)
 	}
@@ -69,18 +71,20 @@ type Open struct {
 	Reserve  int // tokens the owner's ledger covers at first: Read, or one more
 
 	// Resume are the tokens in a cache that outlived its epoch: the owner has it,
-	// and Buddy (a rank, or -1) a replica; decode goes on. nil: from the start.
-	Resume []int32
-	Buddy  int
+	// and Replica (a rank, or -1) a copy of it; decode goes on. nil: from the start.
+	Resume  []int32
+	Replica int
 }
 
-// Decode is one row: the token at Position goes into the cache, and the token
-// after it is sampled.
+// Decode is a row for each of its tokens, one at present: those from Position on go into
+// the cache, and after each the next token is sampled. Accepted of the tokens of the
+// sequence's last Decode count, which Position follows; the others are rolled back.
 type Decode struct {
 	Seq      uint64
 	Owner    int // rank
+	Accepted int
 	Position int
-	Token    int32
+	Tokens   []int32
 }
 
 // Chunk is a run of tokens that prefill reads.
@@ -126,7 +130,7 @@ const (
 	CodeBudget     = "kv_budget_exceeded"
 	CodeOverloaded = "overloaded"
 	CodeDraining   = "draining"
-	CodeStranded   = "no_cluster"
+	CodeUnserved   = "no_cluster"
 	CodeDeadline   = "deadline_exceeded"
 	CodeFailed     = "step_failed"
 	CodeSampling   = "sampling_failed"

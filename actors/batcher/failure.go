@@ -36,7 +36,7 @@ func (s *State) suspend(reason string) {
 		}
 	}
 	s.running = nil
-	s.told, s.drop, s.uncopy, s.resumed = nil, nil, nil, nil
+	s.released, s.drop, s.noReplica, s.resumed = nil, nil, nil, nil
 	s.ledger.sockets = nil
 }
 
@@ -55,20 +55,20 @@ func (s *State) tick(now int64) {
 		}
 	}
 	for _, r := range append(queue(nil), s.waiting...) {
-		s.strand(r)
+		s.failUnserved(r)
 	}
 }
 
-// strand gives up a request that nothing has been able to take for long.
-func (s *State) strand(r *request) {
+// failUnserved gives up a request that nothing has been able to take for long.
+func (s *State) failUnserved(r *request) {
 	switch {
 	case s.placed && r.unfit == "":
-		r.stranded = -1
-	case r.stranded < 0:
-		r.stranded = s.now
-	case s.now-r.stranded < s.cfg.StrandedMillis:
+		r.unserved = -1
+	case r.unserved < 0:
+		r.unserved = s.now
+	case s.now-r.unserved < s.cfg.UnservedMillis:
 	case !s.placed:
-		s.finish(r, ReasonError, CodeStranded, fmt.Sprintf("no working cluster for %d ms: %s", s.now-r.stranded, s.unplaced))
+		s.finish(r, ReasonError, CodeUnserved, fmt.Sprintf("no working cluster for %d ms: %s", s.now-r.unserved, s.unplaced))
 	default:
 		s.finish(r, ReasonError, CodeBudget, s.tooLarge(r))
 	}

@@ -7,15 +7,15 @@ import (
 )
 
 // Held is the cache of a sequence that decoded when its epoch ended, as a socket
-// of the next epoch still has it: the owner's own, or the copy on its buddy.
+// of the next epoch still has it: the owner's own, or a replica.
 // Caches lie whole on one socket, so no change of placement makes them wrong.
 type Held struct {
-	Seq    uint64
-	Rank   int // in the new placement
-	Prompt int // tokens that prefill read
-	Tokens int // committed
-	Staged int // tokens of the last step, which the socket can keep or undo
-	Copy   bool
+	Seq     uint64
+	Rank    int // in the new placement
+	Prompt  int // tokens that prefill read
+	Tokens  int // committed
+	Staged  int // tokens of the last step, which the socket can keep or undo
+	Replica bool
 }
 
 // takes says that the cache can go on as the admission that was cut off.
@@ -29,13 +29,13 @@ type kept struct {
 	read, cached int
 }
 
-// unlucky is how many steps may fail under a request before its held cache is no
+// maxTrusted is how many steps may fail under a request before its held cache is no
 // longer trusted, and it is rebuilt from its tokens.
-const unlucky = 2
+const maxTrusted = 2
 
 // keep remembers the admission of a request that decodes, for adopt.
 func (r *request) keep() kept {
-	if r.phase != decoding || r.failures >= unlucky {
+	if r.phase != decoding || r.failures >= maxTrusted {
 		return kept{}
 	}
 	return kept{seq: r.seq, read: r.read, cached: r.cached}
@@ -60,7 +60,7 @@ func (s *State) adopt(held []Held) {
 		for _, h := range found[k.seq] {
 			switch {
 			case h.Rank < 0 || h.Rank >= len(s.ledger.sockets) || !h.takes(k):
-			case !h.Copy:
+			case !h.Replica:
 				own = h.Rank
 			default:
 				copied = h.Rank
@@ -84,12 +84,12 @@ func (s *State) adopt(held []Held) {
 			s.totals.Restored++
 		}
 		s.waiting.remove(r)
-		r.phase, r.seq, r.read, r.cached, r.buddy = decoding, k.seq, k.read, k.cached, none
+		r.phase, r.seq, r.read, r.cached, r.replica = decoding, k.seq, k.read, k.cached, none
 		need := make([]int64, len(s.ledger.sockets))
 		need[own] = bytes
 		s.ledger.admit(r, own, need)
 		if copied != none && s.cfg.Replicas > 0 && bytes <= s.ledger.sockets[copied].free() {
-			s.ledger.copied(r, copied)
+			s.ledger.addReplica(r, copied)
 		}
 		s.running.insert(r)
 		s.resumed = append(s.resumed, resumption{r, r.seq})
@@ -109,7 +109,7 @@ func (s *State) reopen(p *Plan) {
 	for _, q := range s.resumed {
 		if r := q.r; r.phase == decoding && r.seq == q.seq && !r.ended {
 			p.Open = append(p.Open, Open{Seq: r.seq, ID: r.ID, Owner: r.owner, Policy: r.Policy, Sampling: r.Sampling,
-				Read: r.read, Sampled: r.read - len(r.Prompt), Reserve: r.cached + 1, Resume: r.tokens(0, r.cached), Buddy: r.buddy})
+				Read: r.read, Sampled: r.read - len(r.Prompt), Reserve: r.cached + 1, Resume: r.tokens(0, r.cached), Replica: r.replica})
 		}
 	}
 	s.resumed = nil

@@ -57,9 +57,9 @@ type StepDone struct {
 
 // Result is what one sequence got from a step.
 type Result struct {
-	Seq    uint64
-	Sample sampler.Result  // of the last row; ignored where the plan did not want sampling
-	Prompt []PromptLogprob // in order of position
+	Seq     uint64
+	Samples []sampler.Result // one for each row after which the plan samples
+	Prompt  []PromptLogprob  // in order of position
 }
 
 // PromptLogprob scores the prompt token at Position, given those before it.

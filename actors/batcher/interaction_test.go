@@ -180,7 +180,7 @@ func (s *story) done(a arguments) string {
 		if r != nil {
 			token = modelToken(r.ID, max(0, next-len(r.Prompt)))
 		}
-		d.Results = append(d.Results, Result{Seq: seq, Sample: sampler.Result{Token: int32(a.int("token", int(token)))}})
+		d.Results = append(d.Results, Result{Seq: seq, Samples: []sampler.Result{{Token: int32(a.int("token", int(token)))}}})
 		return &d.Results[len(d.Results)-1]
 	}
 	for _, row := range p.Decode {
@@ -252,7 +252,7 @@ func (s *story) describe(e Effects) string {
 			say("  open %d for %s: owner %d, %s, read %d (%d of them output), reserve %d", o.Seq, o.ID, o.Owner, o.Policy.Spec(), o.Read, o.Sampled, o.Reserve)
 		}
 		for _, d := range p.Decode {
-			say("  decode %d (%s) position %d", d.Seq, s.ids[d.Seq], d.Position)
+			say("  decode %d (%s) position %d, %d accepted", d.Seq, s.ids[d.Seq], d.Position, d.Accepted)
 		}
 		for _, c := range p.Chunks {
 			say("  chunk %d (%s) [%d,%d) last=%v sample=%v logprobs=%d", c.Seq, s.ids[c.Seq], c.Start, c.Start+len(c.Tokens), c.Last, c.Sample, c.PromptLogprobs)

@@ -166,17 +166,17 @@ func (l *ledger) growth(r *request) int64 {
 func (l *ledger) grow(r *request, bytes int64) {
 	r.hold[r.owner] += bytes
 	l.sockets[r.owner].reserved += bytes
-	if r.buddy != none {
-		r.hold[r.buddy] += bytes
-		l.sockets[r.buddy].reserved += bytes
-		l.sockets[r.buddy].replicas += bytes
+	if r.replica != none {
+		r.hold[r.replica] += bytes
+		l.sockets[r.replica].reserved += bytes
+		l.sockets[r.replica].replicas += bytes
 	}
 }
 
 // release gives back all that a request holds.
 func (l *ledger) release(r *request) {
-	if r.buddy != none {
-		l.uncopied(r)
+	if r.replica != none {
+		l.removeReplica(r)
 	}
 	for i, bytes := range r.hold {
 		l.sockets[i].reserved -= bytes

@@ -193,7 +193,7 @@ func TestEverythingEnds(t *testing.T) {
 			step(StepFailed{epoch, s.steps, "the last step carried only requests that were cancelled"})
 			return
 		}
-		at.release(s.told) // the last ones may not have been heard
+		at.release(s.released) // the last ones may not have been heard
 		if len(at.seqs) > 0 {
 			r.Fatalf("%d caches were never released", len(at.seqs))
 		}

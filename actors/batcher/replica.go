@@ -1,14 +1,14 @@
 package batcher
 
-// none is the buddy of a sequence without a replica.
+// none is the rank of a replica that is not there.
 const none = -1
 
 // Copy makes a replica: before its rows run, the step sends the whole cache of a
-// sequence from its owner to its buddy. Afterwards every step sends the new rows.
+// sequence from its owner to another socket. Afterwards every step sends the new rows.
 type Copy struct {
-	Seq   uint64
-	Owner int // rank
-	Buddy int // rank
+	Seq     uint64
+	Owner   int // rank
+	Replica int // rank
 }
 
 // copiesAStep bounds what copying adds to one step.
@@ -26,52 +26,52 @@ func (s *State) replicate(p *Plan) {
 		if len(p.Copy) == copiesAStep {
 			return
 		}
-		if r.phase != decoding || r.ended || r.buddy != none || r.Policy.Scored() {
+		if r.phase != decoding || r.ended || r.replica != none || r.Policy.Scored() {
 			continue
 		}
-		buddy := none
+		replica := none
 		for i := range s.ledger.sockets {
-			if free := s.ledger.sockets[i].free(); i != r.owner && free >= r.hold[r.owner] && (buddy == none || free > s.ledger.sockets[buddy].free()) {
-				buddy = i
+			if free := s.ledger.sockets[i].free(); i != r.owner && free >= r.hold[r.owner] && (replica == none || free > s.ledger.sockets[replica].free()) {
+				replica = i
 			}
 		}
-		if buddy == none {
+		if replica == none {
 			continue
 		}
-		s.ledger.copied(r, buddy)
-		p.Copy = append(p.Copy, Copy{Seq: r.seq, Owner: r.owner, Buddy: buddy})
+		s.ledger.addReplica(r, replica)
+		p.Copy = append(p.Copy, Copy{Seq: r.seq, Owner: r.owner, Replica: replica})
 	}
 }
 
-// forgo drops the replica of the last in order that has one on a socket: they use
+// evictReplica drops the replica of the last in order that has one on a socket: they use
 // only what sequences leave. False: there is none.
-func (s *State) forgo(rank int) bool {
+func (s *State) evictReplica(rank int) bool {
 	for i := len(s.running) - 1; i >= 0; i-- {
-		if r := s.running[i]; r.buddy == rank && r.phase == decoding {
-			s.dropCopy(r)
+		if r := s.running[i]; r.replica == rank && r.phase == decoding {
+			s.dropReplica(r)
 			return true
 		}
 	}
 	return false
 }
 
-func (s *State) dropCopy(r *request) {
-	s.ledger.uncopied(r)
-	s.uncopy = append(s.uncopy, r.seq)
+func (s *State) dropReplica(r *request) {
+	s.ledger.removeReplica(r)
+	s.noReplica = append(s.noReplica, r.seq)
 }
 
-// copied books a replica: as many bytes as the owner holds.
-func (l *ledger) copied(r *request, buddy int) {
-	r.buddy = buddy
-	r.hold[buddy] += r.hold[r.owner]
-	l.sockets[buddy].reserved += r.hold[r.owner]
-	l.sockets[buddy].replicas += r.hold[r.owner]
+// addReplica books a replica: as many bytes as the owner holds.
+func (l *ledger) addReplica(r *request, replica int) {
+	r.replica = replica
+	r.hold[replica] += r.hold[r.owner]
+	l.sockets[replica].reserved += r.hold[r.owner]
+	l.sockets[replica].replicas += r.hold[r.owner]
 }
 
-func (l *ledger) uncopied(r *request) {
-	a := &l.sockets[r.buddy]
-	a.reserved -= r.hold[r.buddy]
-	a.replicas -= r.hold[r.buddy]
-	r.hold[r.buddy] = 0
-	r.buddy = none
+func (l *ledger) removeReplica(r *request) {
+	a := &l.sockets[r.replica]
+	a.reserved -= r.hold[r.replica]
+	a.replicas -= r.hold[r.replica]
+	r.hold[r.replica] = 0
+	r.replica = none
 }

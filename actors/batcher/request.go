@@ -32,14 +32,15 @@ type request struct {
 	owner   int
 	read    int     // tokens that prefill reads in this admission
 	cached  int     // tokens in the cache
+	staged  int     // of these, those of the last step: the sockets have not committed them
 	hold    []int64 // ledger bytes by rank
 	reached int     // most tokens that any admission's cache had
-	buddy   int     // rank with a replica of the cache, or none
+	replica int     // rank with a replica of the cache, or none
 	kept    kept    // of the admission that the end of an epoch cut off
 
 	able      []bool // owners that can take it to its end, by rank
 	unfit     string // why the present placement cannot take it at all; "": it can
-	stranded  int64  // since when nothing can take it, -1: something can
+	unserved  int64  // since when nothing can take it, -1: something can
 	failures  int    // steps that failed under it since its last new token
 	preempted int
 	started   int64
@@ -99,7 +100,7 @@ func (r *request) finished(eos []int32) (string, bool) {
 
 // restart forgets the admission and keeps the tokens.
 func (r *request) restart() {
-	r.phase, r.seq, r.owner, r.read, r.cached, r.hold, r.buddy, r.kept = waiting, 0, 0, 0, 0, nil, none, kept{}
+	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.hold, r.replica, r.kept = waiting, 0, 0, 0, 0, 0, nil, none, kept{}
 }
 
 // queue is a list of requests in order.

@@ -11,7 +11,7 @@ func (s *State) schedule() {
 	rows := map[uint64]*request{}
 	for _, r := range s.running {
 		if r.phase == decoding {
-			p.Decode = append(p.Decode, Decode{Seq: r.seq, Owner: r.owner, Position: r.cached, Token: r.token(r.cached)})
+			p.Decode = append(p.Decode, Decode{Seq: r.seq, Owner: r.owner, Accepted: r.staged, Position: r.cached, Tokens: r.tokens(r.cached, r.cached+1)})
 			rows[r.seq] = r
 		}
 	}
@@ -32,14 +32,14 @@ func (s *State) schedule() {
 	}
 	if len(rows) == 0 {
 		s.out.Release, s.drop = s.drop, nil
-		s.told = append(s.told, s.out.Release...)
+		s.released = append(s.released, s.out.Release...)
 		return
 	}
 	s.replicate(p)
 	s.steps++
-	p.Uncopy, s.uncopy = s.uncopy, nil
-	p.Release = append(s.told, s.drop...)
-	s.told, s.drop = nil, nil
+	p.DropReplica, s.noReplica = s.noReplica, nil
+	p.Release = append(s.released, s.drop...)
+	s.released, s.drop = nil, nil
 	s.flight = &flight{plan: p, started: s.now, rows: rows}
 	s.out.Start = p
 }
@@ -54,15 +54,15 @@ func (s *State) growAll() {
 		}
 		bytes := s.ledger.growth(r)
 		for r.phase == decoding && bytes > s.ledger.sockets[r.owner].free() {
-			if !s.forgo(r.owner) {
+			if !s.evictReplica(r.owner) {
 				s.preempt(s.victim(r.owner))
 			}
 		}
 		if r.phase != decoding {
 			continue
 		}
-		if r.buddy != none && bytes > s.ledger.sockets[r.buddy].free() {
-			s.dropCopy(r)
+		if r.replica != none && bytes > s.ledger.sockets[r.replica].free() {
+			s.dropReplica(r)
 		}
 		s.ledger.grow(r, bytes)
 	}
@@ -135,13 +135,13 @@ func (s *State) admit(p *Plan) *request {
 	s.waiting.remove(r)
 	s.ledger.admit(r, owner, need)
 	s.sequences++
-	r.phase, r.seq, r.read, r.cached, r.buddy = reading, s.sequences, read, 0, none
+	r.phase, r.seq, r.read, r.cached, r.staged, r.replica = reading, s.sequences, read, 0, 0, none
 	if r.started < 0 {
 		r.started = s.now
 	}
 	s.running.insert(r)
 	p.Open = append(p.Open, Open{Seq: r.seq, ID: r.ID, Owner: owner, Policy: r.Policy, Sampling: r.Sampling,
-		Read: read, Sampled: read - len(r.Prompt), Reserve: tokens, Buddy: none})
+		Read: read, Sampled: read - len(r.Prompt), Reserve: tokens, Replica: none})
 	return r
 }
 

@@ -38,15 +38,15 @@ type cluster struct {
 type fataler interface{ Fatalf(string, ...any) }
 
 type sequence struct {
-	open   Open
-	parts  []*kvcache.Store
-	own    *kvcache.Store
-	copy   *kvcache.Store // on buddy
-	owner  int
-	buddy  int
-	held   bool // its epoch is over, nobody has opened it again
-	prompt int  // of the request
-	next   int  // position that the next row must have
+	open    Open
+	parts   []*kvcache.Store
+	own     *kvcache.Store
+	copy    *kvcache.Store // on replica
+	owner   int
+	replica int
+	held    bool // its epoch is over, nobody has opened it again
+	prompt  int  // of the request
+	next    int  // position that the next row must have
 }
 
 func newCluster(t fataler, epoch uint32, sockets []Socket) *cluster {
@@ -91,12 +91,12 @@ func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster,
 			if s == nil || !lives {
 				return nil, none
 			}
-			held = append(held, Held{Seq: seq, Rank: at, Prompt: s.Prompt(), Tokens: s.Tokens(), Staged: s.Staged(), Copy: copied})
+			held = append(held, Held{Seq: seq, Rank: at, Prompt: s.Prompt(), Tokens: s.Tokens(), Staged: s.Staged(), Replica: copied})
 			return s, at
 		}
 		k := &sequence{open: q.open, prompt: q.prompt, held: true}
 		k.own, k.owner = add(q.own, q.owner, false)
-		k.copy, k.buddy = add(q.copy, q.buddy, true)
+		k.copy, k.replica = add(q.copy, q.replica, true)
 		if k.own != nil || k.copy != nil {
 			next.seqs[seq] = k
 		}
@@ -119,7 +119,7 @@ func (c *cluster) resume(o Open, requests map[string]*Spec) {
 		s := q.own
 		if q.owner != rank {
 			s = q.copy
-			if s == nil || q.buddy != rank {
+			if s == nil || q.replica != rank {
 				c.t.Fatalf("%s: rank %d does not hold it", o.ID, rank)
 			}
 		}
@@ -134,15 +134,15 @@ func (c *cluster) resume(o Open, requests map[string]*Spec) {
 		return s
 	}
 	own, copied := store(o.Owner), (*kvcache.Store)(nil)
-	if o.Buddy != none {
-		copied = store(o.Buddy)
+	if o.Replica != none {
+		copied = store(o.Replica)
 	}
 	for _, s := range []*kvcache.Store{q.own, q.copy} {
 		if s != nil && s != own && s != copied {
 			s.Release()
 		}
 	}
-	*q = sequence{open: o, own: own, copy: copied, owner: o.Owner, buddy: o.Buddy, prompt: q.prompt}
+	*q = sequence{open: o, own: own, copy: copied, owner: o.Owner, replica: o.Replica, prompt: q.prompt}
 	q.feed(c, requests, 0, o.Resume)
 }
 
@@ -193,7 +193,7 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 	}
 	c.settle()
 	c.release(p.Release)
-	for _, seq := range p.Uncopy {
+	for _, seq := range p.DropReplica {
 		if q := c.seqs[seq]; q != nil {
 			q.copy.Release()
 			q.copy = nil
@@ -212,10 +212,10 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 	}
 	for _, k := range p.Copy {
 		q := c.seqs[k.Seq]
-		if q.copy != nil || k.Owner != q.owner || k.Buddy == k.Owner {
+		if q.copy != nil || k.Owner != q.owner || k.Replica == k.Owner {
 			c.t.Fatalf("%s: a second copy, or one on its owner: %+v", q.open.ID, k)
 		}
-		q.copy, q.buddy = kvcache.NewStore(c.arenas[k.Buddy], geometry, q.open.Policy), k.Buddy
+		q.copy, q.replica = kvcache.NewStore(c.arenas[k.Replica], geometry, q.open.Policy), k.Replica
 		c.must(q.copy.Open(q.own.Prompt(), q.own.Tokens(), tensor.Span{}), "copy of %d tokens", q.own.Tokens())
 		for head := range geometry.KVHeads {
 			rows := q.own.ExportSlots(nil, 0, head, 0, q.open.Policy.Slots(q.own.Prompt(), q.own.Tokens()))
@@ -248,7 +248,7 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 	done := StepDone{Epoch: p.Epoch, Step: p.Step}
 	for _, d := range p.Decode {
 		q := c.seqs[d.Seq]
-		q.feed(c, requests, d.Position, []int32{d.Token})
+		q.feed(c, requests, d.Position, d.Tokens)
 		put(q.own, d.Position, 1)
 		if q.copy != nil {
 			c.must(q.copy.ImportToken(d.Position, q.own.ExportToken(nil, d.Position)), "row of a copy")
@@ -311,7 +311,7 @@ func (q *sequence) feed(c *cluster, requests map[string]*Spec, start int, tokens
 }
 
 func (q *sequence) result(seq uint64, cached int) Result {
-	return Result{Seq: seq, Sample: sampler.Result{Token: modelToken(q.open.ID, max(0, cached-q.prompt))}}
+	return Result{Seq: seq, Samples: []sampler.Result{{Token: modelToken(q.open.ID, max(0, cached-q.prompt))}}}
 }
 
 func (c *cluster) handOver(q *sequence, owner int) {

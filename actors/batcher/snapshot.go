@@ -66,8 +66,8 @@ func (s *State) Snapshot() Snapshot {
 	names := [...]string{waiting: "waiting", reading: "reading", decoding: "decoding"}
 	for _, r := range s.running {
 		state := RequestState{ID: r.ID, State: names[r.phase], Owner: s.ledger.sockets[r.owner].ID, Prompt: len(r.Prompt), Output: len(r.out), Cached: r.cached, Preempted: r.preempted}
-		if r.buddy != none {
-			state.Replica = s.ledger.sockets[r.buddy].ID
+		if r.replica != none {
+			state.Replica = s.ledger.sockets[r.replica].ID
 		}
 		for _, bytes := range r.hold {
 			state.Bytes += bytes

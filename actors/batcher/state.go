@@ -22,10 +22,10 @@ type State struct {
 	ledger   ledger
 	draining bool
 
-	flight *flight  // the step in flight
-	drop   []uint64 // sequences that the sockets must release; schedule passes them on
-	told   []uint64 // passed on without a step, so perhaps not heard: the next step repeats them
-	uncopy []uint64 // sequences whose replica the next plan drops
+	flight    *flight  // the step in flight
+	drop      []uint64 // sequences that the sockets must release; schedule passes them on
+	released  []uint64 // passed on without a step, so perhaps not heard: the next step repeats them
+	noReplica []uint64 // sequences whose replica the next plan drops
 
 	resumed []resumption // sequences that the next plan opens where they stood
 

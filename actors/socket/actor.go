@@ -90,7 +90,6 @@ type (
 	loaded struct {
 		number uint32
 		epoch  *epoch
-		held   []*proto.Held
 		err    error
 		took   time.Duration
 		reply  func(*proto.LoadReply, error)
@@ -102,9 +101,15 @@ type (
 		took   time.Duration
 		reply  func(*proto.JoinReply, error)
 	}
-	legDone struct {
+	stageDone struct {
 		step *step
 		err  error
+	}
+	jobDone struct {
+		number uint32
+		made   map[uint64]*Kept
+		err    error
+		reply  func(error)
 	}
 	groupFailed struct {
 		number uint32
@@ -112,21 +117,20 @@ type (
 	}
 )
 
-// Actor is the shell: it fences with State, and hands every piece of work to
-// the executor, the layers or the collective group.
+// Actor is the shell: Machine decides, and every piece of work goes to the executor,
+// the layers or the collective group.
 type Actor struct {
 	Config Config
 
-	state  State
-	exec   *layer.Executor
-	arena  *kvcache.Arena
-	carry  *carry // the executor's
-	epoch  *epoch
-	term   *layer.Term // of the epoch
-	layers []*actor.PID
-	step   *step
-	cancel context.CancelFunc // of loading or joining
-	read   *progress          // of the newest load
+	machine *Machine
+	exec    *layer.Executor
+	caches  *caches // the executor's
+	epoch   *epoch
+	term    *layer.Term // of the epoch
+	layers  []*actor.PID
+	steps   [MicroBatches]*step
+	cancel  context.CancelFunc // of loading or joining
+	read    *progress          // of the newest load
 }
 
 // progress is how far a load has come, in bytes of the slices.
@@ -139,16 +143,16 @@ var ErrRetired = errors.New("socket: epoch retired")
 func (a *Actor) Receive(c actor.Context) {
 	switch m := c.Message().(type) {
 	case *actor.Started:
-		a.state = State{Phase: Idle}
+		a.machine = NewMachine()
 		a.exec = layer.NewExecutor()
-		a.carry = new(carry)
-		a.arena = kvcache.NewArena(a.Config.KVBudget)
+		a.caches = &caches{arena: kvcache.NewArena(a.Config.KVBudget), seqs: map[uint64]*sequence{}}
+		if a.Config.ParsePolicy == nil {
+			a.Config.ParsePolicy = kvcache.Parse
+		}
 	case *actor.Stopping:
-		a.state.Stop()
-		a.teardown(c, ErrRetired, false)
-		a.exec.Submit(a.carry.clear)
+		a.teardown(c, a.machine.Stop())
 		a.exec.Close()
-		a.arena.Close()
+		a.caches.arena.Close()
 		select {
 		case <-a.Config.Stopped: // a predecessor under the same name was restarted
 		default:
@@ -166,24 +170,30 @@ func (a *Actor) Receive(c actor.Context) {
 		a.joined(c, m)
 	case *Step:
 		a.begin(c, m)
-	case *legDone:
+	case *stageDone:
 		a.advance(c, m.step, m.err)
 	case *layer.Done:
-		if a.step != nil && a.epoch != nil && m.Batch == a.epoch.batch {
-			a.advance(c, a.step, m.Err)
+		for _, s := range a.steps {
+			if s != nil && s.micro != nil && m.Batch == s.micro.batch {
+				a.advance(c, s, m.Err)
+			}
 		}
 	case *groupFailed:
 		a.Config.Logger.Warn("collective group failed", "epoch", m.number, "error", m.err)
 	case *Retire:
-		if a.state.Retire(m.Request.Epoch) {
-			a.teardown(c, ErrRetired, false)
-			a.exec.Submit(a.carry.clear)
+		if effects, ok := a.machine.Retire(m.Request.Epoch); ok {
+			a.teardown(c, effects)
 		}
 		m.Reply(nil)
 	case *Release:
 		a.release(m)
 	case *Between:
-		a.between("job", m.Epoch, m.Reply, func(e *epoch) { m.Reply(m.Do(&Caches{e})) })
+		a.between(c, m)
+	case *jobDone:
+		if effects := a.machine.JobDone(m.number, m.made); len(effects) > 0 {
+			a.exec.Submit(func() { a.caches.release(effects) })
+		}
+		m.reply(m.err)
 	case *Status:
 		m.Reply(a.status())
 	}
@@ -191,31 +201,38 @@ func (a *Actor) Receive(c actor.Context) {
 
 func (a *Actor) load(c actor.Context, m *Load) {
 	p, rank, err := placementOf(m.Request, &a.Config.Checkpoint.Config)
+	var effects []Effect
 	if err == nil {
-		err = a.state.Load(p.Epoch)
+		effects, err = a.machine.Load(p.Epoch, m.Request.Coordinator, limitsOf(m.Request, &a.Config, rank))
 	}
 	if err != nil {
 		m.Reply(nil, err)
 		return
 	}
-	a.teardown(c, ErrRetired, true)
+	a.teardown(c, effects)
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
-	self, root, cfg, arena, carry := c.Self(), c.ActorSystem().Root, a.Config, a.arena, a.carry
+	self, root, cfg, held := c.Self(), c.ActorSystem().Root, a.Config, a.caches
 	read := &progress{}
 	a.read = read
 	a.exec.Submit(func() {
 		began := time.Now()
-		e, err := build(ctx, cfg, read, arena, p, rank, m.Request)
-		carry.claim(m.Request.Keeper)
-		if err == nil {
-			e.carry = carry
-		}
-		root.Send(self, &loaded{number: p.Epoch, epoch: e, held: carry.held(), err: err, took: time.Since(began), reply: m.Reply})
+		e, err := build(ctx, cfg, read, held, p, rank, m.Request)
+		root.Send(self, &loaded{number: p.Epoch, epoch: e, err: err, took: time.Since(began), reply: m.Reply})
 	})
 }
 
-func build(ctx context.Context, cfg Config, read *progress, arena *kvcache.Arena, p topology.Placement, rank int, r *proto.LoadRequest) (*epoch, error) {
+// limitsOf are the limits of a load whose placement was checked.
+func limitsOf(r *proto.LoadRequest, cfg *Config, rank int) Limits {
+	c := &cfg.Checkpoint.Config
+	l := Limits{Rank: rank, Ranks: len(r.Placement.Slices), Vocab: c.Vocab, Positions: c.MaxPositions, Rows: int(r.MaxStepTokens), Parse: cfg.ParsePolicy}
+	if kv, err := tensor.ParseDType(r.KvType); err == nil { // else build refuses it
+		l.Layout = c.CacheLayout(kv)
+	}
+	return l
+}
+
+func build(ctx context.Context, cfg Config, read *progress, held *caches, p topology.Placement, rank int, r *proto.LoadRequest) (*epoch, error) {
 	if h := cfg.Checkpoint.Hash(); r.ModelHash != h {
 		return nil, fmt.Errorf("socket: the cluster serves model %.12s, this node has %.12s in %s", r.ModelHash, h, cfg.Checkpoint.Dir)
 	}
@@ -233,17 +250,15 @@ func build(ctx context.Context, cfg Config, read *progress, arena *kvcache.Arena
 	if err != nil {
 		return nil, err
 	}
-	e := newEpoch(cfg.Checkpoint, p, rank, w, dt, kv, arena, cfg.Pool, int(r.MaxStepTokens))
-	if e.parse = cfg.ParsePolicy; e.parse == nil {
-		e.parse = kvcache.Parse
-	}
+	e := newEpoch(cfg.Checkpoint, p, rank, w, dt, kv, held, cfg.Pool, int(r.MaxStepTokens))
+	e.parse = cfg.ParsePolicy
 	return e, nil
 }
 
 func (a *Actor) loaded(c actor.Context, m *loaded) {
-	if err := a.state.Loaded(m.number, m.err == nil); err != nil || m.err != nil {
+	if err := a.machine.Loaded(m.number, m.err == nil); err != nil || m.err != nil {
 		if m.epoch != nil {
-			m.epoch.close(false)
+			m.epoch.close(nil)
 		}
 		m.reply(nil, errors.Join(m.err, err))
 		return
@@ -258,11 +273,11 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 	a.layers = a.layers[:len(layers)]
 	a.Config.Logger.Info("slices loaded", "epoch", m.number, "rank", m.epoch.rank, "sockets", len(m.epoch.place.Slices),
 		"weights_bytes", m.epoch.weights.Bytes(), "took", m.took.Round(time.Millisecond))
-	m.reply(&proto.LoadReply{WeightBytes: m.epoch.weights.Bytes(), KvBudgetBytes: a.arena.Budget(), Millis: uint32(m.took.Milliseconds()), Held: m.held}, nil)
+	m.reply(&proto.LoadReply{WeightBytes: m.epoch.weights.Bytes(), KvBudgetBytes: a.caches.arena.Budget(), Millis: uint32(m.took.Milliseconds()), Held: a.machine.Held()}, nil)
 }
 
 func (a *Actor) join(c actor.Context, m *Join) {
-	if err := a.state.Join(m.Request.Epoch); err != nil {
+	if err := a.machine.Join(m.Request.Epoch); err != nil {
 		m.Reply(nil, err)
 		return
 	}
@@ -300,7 +315,7 @@ func form(ctx context.Context, e *epoch, r *proto.JoinRequest, deadline time.Dur
 }
 
 func (a *Actor) joined(_ actor.Context, m *joined) {
-	if err := a.state.Joined(m.number, m.err == nil); err != nil || m.err != nil {
+	if err := a.machine.Joined(m.number, m.err == nil); err != nil || m.err != nil {
 		if m.group != nil {
 			m.group.Close()
 		}
@@ -322,116 +337,148 @@ func (a *Actor) joined(_ actor.Context, m *joined) {
 }
 
 func (a *Actor) begin(c actor.Context, m *Step) {
-	if err := a.state.Begin(m.Request.Epoch, m.Request.Step); err != nil {
+	w, err := a.machine.Plan(m.Request)
+	if err != nil {
 		m.Reply(nil, err)
+		a.cut(err)
 		return
 	}
-	s := &step{request: m.Request, reply: m.Reply, observe: m.Stages}
+	s := &step{work: w, reply: m.Reply, observe: m.Stages}
 	e := a.epoch
 	s.jobsBefore, _ = a.exec.Progress()
-	a.step = s
-	s.legs = []leg{{job: func(done func(error)) {
+	a.steps[w.Batch] = s
+	s.stages = []stage{{job: func(done func(error)) {
 		s.wireBefore = wireBytes(e.group)
 		s.lateBefore = lateness(e.group)
 		began := time.Now()
 		err := e.begin(s)
-		s.stages.Begin = time.Since(began)
+		s.spent.Begin = time.Since(began)
 		if err == nil {
-			s.legs = append(s.legs, e.plan(s)...)
+			s.stages = append(s.stages, e.plan(s)...)
 		}
 		done(err)
 	}}}
 	a.run(c, s)
 }
 
+// cut ends the steps in flight when the epoch has failed.
+func (a *Actor) cut(cause error) {
+	if a.machine.Phase == Stepping || a.machine.Phase == Ready {
+		return
+	}
+	for i, s := range a.steps {
+		if s != nil {
+			a.steps[i] = nil
+			s.reply(nil, cause)
+		}
+	}
+}
+
 // release frees sequences between steps, behind what the executor has in hand.
 func (a *Actor) release(m *Release) {
-	arena := a.arena
-	a.between("release", m.Request.Epoch, func(err error) { m.Reply(nil, err) }, func(e *epoch) {
-		e.release(m.Request.Seqs)
-		m.Reply(&proto.ReleaseReply{KvUsedBytes: arena.Used()}, nil)
+	effects, err := a.machine.Release(m.Request.Epoch, m.Request.Seqs)
+	if err != nil {
+		m.Reply(nil, err)
+		return
+	}
+	held := a.caches
+	a.exec.Submit(func() {
+		held.release(effects)
+		m.Reply(&proto.ReleaseReply{KvUsedBytes: held.arena.Used()}, nil)
 	})
 }
 
 // between has the executor do a job between the steps of an epoch, or refuses it.
-func (a *Actor) between(what string, number uint32, refuse func(error), job func(*epoch)) {
-	e := a.epoch
-	if e == nil || number != a.state.Epoch || a.state.Phase != Ready {
-		refuse(fmt.Errorf("%w: %s in epoch %d, at %d (%s)", ErrStaleEpoch, what, number, a.state.Epoch, a.state.Phase))
+func (a *Actor) between(c actor.Context, m *Between) {
+	if err := a.machine.Job(m.Epoch); err != nil {
+		m.Reply(err)
 		return
 	}
-	a.exec.Submit(func() { job(e) })
+	e, self, root := a.epoch, c.Self(), c.ActorSystem().Root
+	a.exec.Submit(func() {
+		caches := &Caches{e: e, made: map[uint64]*Kept{}}
+		err := m.Do(caches)
+		root.Send(self, &jobDone{number: m.Epoch, made: caches.made, err: err, reply: m.Reply})
+	})
 }
 
-// run starts the leg that the step stands at.
+// run starts the stage that the step stands at.
 func (a *Actor) run(c actor.Context, s *step) {
-	l := s.legs[s.at]
+	l := s.stages[s.at]
 	if l.job == nil {
-		c.Send(a.layers[0], &layer.Run{Batch: a.epoch.batch, Group: a.epoch.group, ReplyTo: c.Self()})
+		c.Send(a.layers[0], &layer.Run{Batch: s.micro.batch, Group: a.epoch.group, ReplyTo: c.Self()})
 		return
 	}
 	self, root := c.Self(), c.ActorSystem().Root
-	a.exec.Submit(func() { l.job(func(err error) { root.Send(self, &legDone{s, err}) }) })
+	a.exec.Submit(func() { l.job(func(err error) { root.Send(self, &stageDone{s, err}) }) })
 }
 
-// advance moves a step to its next leg, or ends it.
+// advance moves a step to its next stage, or ends it.
 func (a *Actor) advance(c actor.Context, s *step, err error) {
-	if a.step != s {
+	w := s.work
+	if a.steps[w.Batch] != s {
 		return // of an epoch that is gone
 	}
 	if err == nil {
-		if s.at++; s.at < len(s.legs) {
+		if s.at++; s.at < len(s.stages) {
 			a.run(c, s)
 			return
 		}
 	}
-	a.step = nil
-	number := s.request.Epoch
-	if stale := a.state.End(number, err == nil); stale != nil || err != nil {
-		s.reply(nil, errors.Join(err, stale))
+	a.steps[w.Batch] = nil
+	if stale := a.machine.End(w, err == nil); stale != nil || err != nil {
+		err = errors.Join(err, stale)
+		a.Config.Logger.Warn("step failed", "epoch", w.Epoch, "step", w.Step, "error", err)
+		s.reply(nil, err)
+		a.cut(err)
 		return
 	}
-	b := a.epoch.batch
+	b := s.micro.batch
 	if s.observe != nil {
-		s.observe(s.stages.with(b))
+		s.observe(s.spent.with(b))
 	}
-	s.reply(&proto.StepReply{Epoch: number, Step: s.request.Step, Sampled: s.results.order, KvUsedBytes: a.arena.Used(),
-		ComputeMicros: uint32((b.Compute + s.stages.Head + s.stages.Begin).Microseconds()), WaitMicros: uint32((b.Wait + s.stages.Wait).Microseconds()),
-		WireBytes: wireBytes(a.epoch.group) - s.wireBefore, ReplicaBytes: a.epoch.copied, LateMicros: micros(lateness(a.epoch.group), s.lateBefore)}, nil)
+	s.reply(&proto.StepReply{Epoch: w.Epoch, Step: w.Step, Sampled: s.results.order, KvUsedBytes: a.caches.arena.Used(),
+		ComputeMicros: uint32((b.Compute + s.spent.Head + s.spent.Begin).Microseconds()), WaitMicros: uint32((b.Wait + s.spent.Wait).Microseconds()),
+		WireBytes: wireBytes(a.epoch.group) - s.wireBefore, ReplicaBytes: s.copied, LateMicros: micros(lateness(a.epoch.group), s.lateBefore)}, nil)
 }
 
-// teardown ends what is in flight and frees the epoch, but for the caches that
-// the next one can use (keep). The executor may be in the middle of a leg, so
-// freeing is the last job of the epoch's term.
-func (a *Actor) teardown(c actor.Context, cause error, keep bool) {
+// teardown ends what is in flight and frees the epoch, but for the caches that a later
+// one can use. The executor may be in the middle of a stage, so freeing is the last job
+// of the epoch's term.
+func (a *Actor) teardown(c actor.Context, effects []Effect) {
 	if a.cancel != nil {
 		a.cancel()
 		a.cancel = nil
 	}
-	if a.step != nil {
-		a.step.reply(nil, cause)
-		a.step = nil
-	}
+	a.cut(ErrRetired)
 	for _, p := range a.layers {
 		c.Stop(p)
 	}
 	a.layers = nil
+	held := a.caches
 	if e := a.epoch; e != nil {
 		a.epoch = nil
 		if e.group != nil {
 			e.group.Close()
 		}
-		a.term.End(func() { e.close(keep) })
+		a.term.End(func() { e.close(effects) })
+		return
+	}
+	if len(effects) > 0 {
+		a.exec.Submit(func() { held.release(effects) })
 	}
 }
 
 func (a *Actor) status() *proto.SocketStatus {
 	done, busy := a.exec.Progress()
-	if a.step != nil {
-		done -= a.step.jobsBefore
+	before := uint64(0)
+	for _, f := range a.steps {
+		if f != nil && (before == 0 || f.jobsBefore < before) {
+			before = f.jobsBefore
+		}
 	}
-	s := &proto.SocketStatus{Progress: done, Busy: busy, Epoch: a.state.Epoch, State: string(a.state.Phase), LastStep: a.state.Step,
-		KvUsedBytes: a.arena.Used(), KvBudgetBytes: a.arena.Budget()}
+	s := &proto.SocketStatus{Progress: done - before, Busy: busy, Epoch: a.machine.Epoch, State: string(a.machine.Phase), LastStep: a.machine.Step,
+		KvUsedBytes: a.caches.arena.Used(), KvBudgetBytes: a.caches.arena.Budget()}
 	if a.epoch != nil {
 		s.WeightBytes = a.epoch.weights.Bytes()
 	}

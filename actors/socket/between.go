@@ -10,7 +10,10 @@ import (
 )
 
 // Caches is what a job between steps may use of its socket's epoch, until it returns.
-type Caches struct{ e *epoch }
+type Caches struct {
+	e    *epoch
+	made map[uint64]*Kept
+}
 
 // Arena has the bytes of all caches.
 func (c *Caches) Arena() *kvcache.Arena { return c.e.arena }
@@ -71,6 +74,7 @@ func (c *Caches) Compress(part *kvcache.Store, seen *kvcache.Observation, p *kvc
 // Keep gives the socket a whole cache, as if an earlier epoch had left it: a plan goes
 // on with it by an Open with Resume. What the socket had of the sequence is dropped.
 func (c *Caches) Keep(seq uint64, own *kvcache.Store) {
-	c.e.release([]uint64{seq})
-	c.e.carry.keep(&sequence{id: seq, own: own})
+	c.e.release([]Effect{{Do: DoRelease, Seq: seq}})
+	c.e.seqs[seq] = &sequence{id: seq, replica: none, own: own}
+	c.made[seq] = &Kept{Prompt: own.Prompt(), Tokens: own.Tokens(), Policy: own.Policy().Spec()}
 }

@@ -84,8 +84,8 @@ func outlive(t *testing.T, dir, policy string, kv tensor.DType, heard bool) {
 			t.Errorf("sequence %d: %v, undisturbed %v", i, got[i].tokens, want[i].tokens)
 		}
 		for j := range want[i].scores {
-			if j < len(got[i].scores) && got[i].scores[j].Logprob != want[i].scores[j].Logprob {
-				t.Errorf("sequence %d, token %d: log-probability %v, undisturbed %v", i, j, got[i].scores[j].Logprob, want[i].scores[j].Logprob)
+			if j < len(got[i].scores) && got[i].scores[j].Drawn[0].Logprob != want[i].scores[j].Drawn[0].Logprob {
+				t.Errorf("sequence %d, token %d: log-probability %v, undisturbed %v", i, j, got[i].scores[j].Drawn[0].Logprob, want[i].scores[j].Drawn[0].Logprob)
 				break
 			}
 		}
@@ -112,7 +112,7 @@ func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool
 		for _, q := range reqs {
 			if keep {
 				q.at++
-				q.tokens, q.scores = append(q.tokens, int32(got[q.id].Token)), append(q.scores, got[q.id])
+				q.tokens, q.scores = append(q.tokens, int32(got[q.id].Drawn[0].Token)), append(q.scores, got[q.id])
 			}
 		}
 	}
@@ -129,13 +129,13 @@ func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool
 	}
 	got := r.run(first)
 	for _, q := range reqs {
-		q.tokens, q.scores = append(q.tokens, int32(got[q.id].Token)), append(q.scores, got[q.id])
+		q.tokens, q.scores = append(q.tokens, int32(got[q.id].Drawn[0].Token)), append(q.scores, got[q.id])
 	}
 	for n := 1; n < before; n++ {
 		s := &proto.StepRequest{}
 		if n == 5 || n == 7 { // two at once, two later
 			for _, q := range reqs[(n-5)&2:][:2] {
-				s.Copy = append(s.Copy, &proto.Copy{Seq: q.id, Buddy: uint32((q.owner + 1) % 4)})
+				s.Copy = append(s.Copy, &proto.Copy{Seq: q.id, Replica: uint32((q.owner + 1) % 4)})
 			}
 		}
 		decode(s, heard || n < before-1)
@@ -143,7 +143,7 @@ func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool
 	lost := r.pids[0]
 	t.Cleanup(func() { r.sys.Root.StopFuture(lost).Wait() })
 	r.pids = []*actor.PID{r.pids[2], r.pids[3], r.pids[1]}
-	holders := map[uint64][2]int{} // owner, buddy
+	holders := map[uint64][2]int{} // owner, replica
 	for _, q := range reqs {
 		holders[q.id] = [2]int{-1, -1}
 	}
@@ -167,7 +167,7 @@ func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool
 		if at[0] < 0 {
 			t.Fatalf("sequence %d is nowhere", q.id)
 		}
-		o := &proto.Open{Seq: q.id, Owner: uint32(at[0]), Buddy: uint32(at[1] + 1), Policy: q.policy, Sampling: SamplingMessage(&q.params), PromptTokens: uint32(len(q.prompt))}
+		o := &proto.Open{Seq: q.id, Owner: uint32(at[0]), Replica: uint32(at[1] + 1), Policy: q.policy, Sampling: SamplingMessage(&q.params), PromptTokens: uint32(len(q.prompt))}
 		for i := range q.at {
 			if i < len(q.prompt) {
 				o.Resume = append(o.Resume, uint32(q.prompt[i]))
@@ -177,7 +177,7 @@ func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool
 		}
 		s.Open = append(s.Open, o)
 		if at[1] < 0 && q.owner != 3 { // a new replica of what was one
-			s.Copy = append(s.Copy, &proto.Copy{Seq: q.id, Buddy: uint32((at[0] + 1) % 3)})
+			s.Copy = append(s.Copy, &proto.Copy{Seq: q.id, Replica: uint32((at[0] + 1) % 3)})
 		}
 	}
 	for len(reqs[0].tokens) < reqs[0].max {

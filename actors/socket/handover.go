@@ -3,6 +3,7 @@ package socket
 import (
 	"time"
 
+	"shoal/actors/layer"
 	"shoal/collective"
 	"shoal/kvcache"
 	"shoal/topology"
@@ -13,6 +14,7 @@ import (
 // or keeps its own heads and imports the rest.
 type handover struct {
 	epoch *epoch
+	batch *layer.Batch   // of the step, which numbers its collectives
 	seqs  []*sequence    // in the order of the plan, the same on every rank
 	kept  []kvcache.Kept // (seq, own head) of the layer in hand
 	stats []*kvcache.Statistics
@@ -96,7 +98,7 @@ func (h *handover) start(layer int, done func(error)) {
 		done(nil)
 		return
 	}
-	e.group.AllToAll(collective.OpID(e.batch.NextOp()), h.send, h.recv, done)
+	e.group.AllToAll(collective.OpID(h.batch.NextOp()), h.send, h.recv, done)
 }
 
 // finish puts one layer into the owners' stores.

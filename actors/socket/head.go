@@ -20,7 +20,7 @@ import (
 // vocabulary is half a megabyte.
 const headRows = 64
 
-// wanted is one row of the step whose logits somebody wants.
+// wanted is one row of the step whose logits are requested.
 type wanted struct {
 	row      int
 	seq      *sequence
@@ -28,6 +28,7 @@ type wanted struct {
 	sample   bool  // draw a token from them
 	score    int32 // else: report the log-probability of this prompt token
 	top      int   // and of the best `top`
+	token    int32 // of the row, which enters the history before its successor is drawn, or none
 }
 
 // greedy reports that only the largest logit matters.
@@ -51,6 +52,7 @@ type head struct {
 	recv   [][]byte
 	at     []int // (rows, ranks): where in recv the parts of a row begin
 	drawn  []sampler.Result
+	runs   []int     // rows that a task begins with
 	draw   sync.Pool // of *sampler.Scratch, one a thread
 }
 
@@ -143,8 +145,21 @@ func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 			}
 		}
 	}
-	b.Pool.Run(len(rows), func(i int) {
-		if rows[i].seq.owner == b.Rank {
+	h.runs = h.runs[:0]
+	for i, w := range rows {
+		if i == 0 || w.token == none || w.seq != rows[i-1].seq { // rows of decode of one sequence are one task
+			h.runs = append(h.runs, i)
+		}
+	}
+	b.Pool.Run(len(h.runs), func(i int) {
+		end := len(rows)
+		if i+1 < len(h.runs) {
+			end = h.runs[i+1]
+		}
+		for i := h.runs[i]; i < end && rows[i].seq.owner == b.Rank; i++ {
+			if rows[i].token != none {
+				rows[i].seq.feed(rows[i].token)
+			}
 			h.drawn[i] = h.result(b, i, rows[i])
 		}
 	})
@@ -237,13 +252,13 @@ func (r *results) of(s *sequence) *proto.Sampled {
 	return p
 }
 
-// token reports what was drawn; nothing, when there was nothing to draw from.
+// token reports what was drawn after the next row.
 func (r *results) token(s *sequence, t sampler.Result) {
-	p := r.of(s)
-	if t.Err != nil {
-		return
+	p, d := r.of(s), &proto.Drawn{}
+	if t.Err == nil { // else there was nothing to draw from
+		d.HasToken, d.Token, d.Logprob, d.Top = true, uint32(t.Token), t.Logprob, tops(t.Top)
 	}
-	p.HasToken, p.Token, p.Logprob, p.Top = true, uint32(t.Token), t.Logprob, tops(t.Top)
+	p.Drawn = append(p.Drawn, d)
 }
 
 // prompt reports the log-probability of the prompt token that follows the row.

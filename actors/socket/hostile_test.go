@@ -26,7 +26,7 @@ import (
 	"shoal/topology"
 )
 
-// sessionSockets take a session: an owner and a buddy.
+// sessionSockets take a session: an owner and a replica.
 const sessionSockets = 2
 
 // victims are what the sockets of one session after another share.
@@ -78,8 +78,8 @@ func (v *victims) session(deadline time.Duration) []pb.Message {
 	drawn.Seed, drawn.RepetitionPenalty, drawn.TopP, drawn.Logprobs, drawn.MinTokens, drawn.Stop = 7, 1.1, 0.9, 2, 1, []int32{2}
 	drawn.LogitBias = []sampler.Bias{{Token: 3, Value: 1}, {Token: 5, Value: -1}}
 	best := greedy(-1)
-	decode := func(seq uint64, at uint32) *proto.Chunk {
-		return &proto.Chunk{Seq: seq, Start: at, Tokens: []uint32{7}, Sample: true}
+	decode := func(seq uint64, at, accepted uint32) *proto.Chunk {
+		return &proto.Chunk{Seq: seq, Start: at, Tokens: []uint32{7}, Sample: true, Accepted: accepted}
 	}
 	s := append(epoch(1),
 		&proto.StepRequest{Epoch: 1, Step: 1, Open: []*proto.Open{
@@ -89,21 +89,21 @@ func (v *victims) session(deadline time.Duration) []pb.Message {
 			{Seq: 1, Tokens: tokens(70), Prefill: true, WantPromptLogprobs: true, PromptLogprobs: 2, Next: 5},
 			{Seq: 2, Tokens: tokens(20), Prefill: true, Last: true, Sample: true},
 		}},
-		&proto.StepRequest{Epoch: 1, Step: 2, Copy: []*proto.Copy{{Seq: 2, Buddy: 0}}, Chunks: []*proto.Chunk{
-			decode(2, 20),
+		&proto.StepRequest{Epoch: 1, Step: 2, Copy: []*proto.Copy{{Seq: 2, Replica: 0}}, Chunks: []*proto.Chunk{
+			decode(2, 20, 0),
 			{Seq: 1, Start: 70, Tokens: tokens(10), Prefill: true, Last: true, Sample: true},
 		}},
-		&proto.StepRequest{Epoch: 1, Step: 3, Chunks: []*proto.Chunk{decode(1, 80), decode(2, 21)}},
+		&proto.StepRequest{Epoch: 1, Step: 3, MicroBatch: 1, Chunks: []*proto.Chunk{decode(1, 80, 0), {Seq: 2, Start: 21, Tokens: []uint32{7, 8, 9}, Sample: true, Accepted: 1}}},
 		&proto.ReleaseRequest{Epoch: 1, Seqs: []uint64{9}},
 	)
 	s = append(s, epoch(2)...)
 	return append(s,
 		&proto.StepRequest{Epoch: 2, Step: 1, Open: []*proto.Open{
 			{Seq: 1, Owner: 0, Policy: "snapstream:sink=4,recent=12,topk=16,obs=8", Sampling: SamplingMessage(&drawn), PromptTokens: 80, Resume: tokens(81)},
-			{Seq: 2, Owner: 1, Buddy: 1, Policy: "full", Sampling: SamplingMessage(&best), PromptTokens: 20, Resume: tokens(22)},
-		}, Chunks: []*proto.Chunk{decode(1, 81), decode(2, 22)}},
-		&proto.StepRequest{Epoch: 2, Step: 2, Uncopy: []uint64{2}, Release: []uint64{1}, Chunks: []*proto.Chunk{decode(2, 23)}},
-		&proto.StepRequest{Epoch: 2, Step: 3, Chunks: []*proto.Chunk{decode(2, 24)}},
+			{Seq: 2, Owner: 1, Replica: 1, Policy: "full", Sampling: SamplingMessage(&best), PromptTokens: 20, Resume: tokens(22)},
+		}, Chunks: []*proto.Chunk{decode(1, 81, 0), decode(2, 22, 0)}},
+		&proto.StepRequest{Epoch: 2, Step: 2, DropReplica: []uint64{2}, Release: []uint64{1}, Chunks: []*proto.Chunk{decode(2, 23, 1)}},
+		&proto.StepRequest{Epoch: 2, Step: 3, Chunks: []*proto.Chunk{decode(2, 24, 1)}},
 	)
 }
 
@@ -202,14 +202,14 @@ func TestSessionIsTaken(t *testing.T) {
 func TestStepsAreRefused(t *testing.T) {
 	v := newVictims(t, goldenDir)
 	for want, change := range map[string]func(first, second *proto.StepRequest){
-		"top_p":               func(s, _ *proto.StepRequest) { s.Open[0].Sampling.TopP = float32(math.NaN()) },
-		"bias names token":    func(s, _ *proto.StepRequest) { s.Open[0].Sampling.LogitBias[1].Token = 1 << 20 },
-		"prompt tokens were":  func(s, _ *proto.StepRequest) { s.Open[0].SampledBefore = 81 },
-		"not there yet":       func(s, _ *proto.StepRequest) { s.Open[0].Buddy = 2 },
-		"-1 log-prob":         func(s, _ *proto.StepRequest) { s.Chunks[0].PromptLogprobs = -1 },
-		"does not decode it":  func(_, s *proto.StepRequest) { s.Chunks = s.Chunks[1:] },
-		"last=true, but 20":   func(_, s *proto.StepRequest) { s.Chunks[0].Last = true },
-		"names sequence 2 tw": func(_, s *proto.StepRequest) { s.Chunks = append(s.Chunks, s.Chunks[0]) },
+		"top_p":                 func(s, _ *proto.StepRequest) { s.Open[0].Sampling.TopP = float32(math.NaN()) },
+		"bias names token":      func(s, _ *proto.StepRequest) { s.Open[0].Sampling.LogitBias[1].Token = 1 << 20 },
+		"prompt tokens were":    func(s, _ *proto.StepRequest) { s.Open[0].SampledBefore = 81 },
+		"not there yet":         func(s, _ *proto.StepRequest) { s.Open[0].Replica = 2 },
+		"-1 log-prob":           func(s, _ *proto.StepRequest) { s.Chunks[0].PromptLogprobs = -1 },
+		"does not decode it":    func(_, s *proto.StepRequest) { s.Chunks = s.Chunks[1:] },
+		"last=true, but 0 of 0": func(_, s *proto.StepRequest) { s.Chunks[0].Last = true },
+		"names sequence 2 tw":   func(_, s *proto.StepRequest) { s.Chunks = append(s.Chunks, s.Chunks[0]) },
 		"has room for 65536": func(s, _ *proto.StepRequest) {
 			c := s.Chunks[0]
 			for len(c.Tokens) < 200 {

@@ -50,7 +50,7 @@ func (h *handover) startLatent(layer int, done func(error)) {
 		done(nil)
 		return
 	}
-	e.group.AllReduceTree(collective.OpID(e.batch.NextOp()), units, nodes, parts, h.sum, done)
+	e.group.AllReduceTree(collective.OpID(h.batch.NextOp()), units, nodes, parts, h.sum, done)
 }
 
 // finishLatent lets the owners keep what their policies choose from their own rows.

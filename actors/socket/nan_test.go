@@ -55,7 +55,7 @@ func TestWeightsThatAreNoNumbers(t *testing.T) {
 			got := r.run(step)
 			next := &proto.StepRequest{}
 			for _, c := range step.Chunks {
-				if s := got[c.Seq]; s == nil || s.HasToken {
+				if s := got[c.Seq]; len(s.GetDrawn()) != 1 || s.Drawn[0].HasToken {
 					t.Errorf("%s, step %d, sequence %d: %v", arch, n, c.Seq, s)
 				}
 				next.Chunks = append(next.Chunks, &proto.Chunk{Seq: c.Seq, Start: uint32(60 + n), Tokens: []uint32{0}, Sample: true})

@@ -10,56 +10,71 @@ import (
 	"shoal/topology"
 )
 
-// plan lists the legs that follow begin: copies of whole caches, the layers in
-// turn, the head for the wanted rows, the rows for replicas, the commit, the
-// hand-over of prompts that are complete. Every
-// rank lists the same collectives in the same order.
-func (e *epoch) plan(s *step) []leg {
-	legs := append(s.copies.legs(), leg{}) // copies, then all layers
+// plan lists the stages that follow begin: copies of whole caches, the layers in
+// turn, the head for the wanted rows, the rows for replicas, the commit of prompts, the
+// hand-over of those that are complete. Every rank lists the same collectives in the
+// same order.
+func (e *epoch) plan(s *step) []stage {
+	stages := append(e.copies(s), stage{}) // copies, then all layers
 	alone := len(e.place.Slices) == 1
+	b, h := s.micro.batch, &s.micro.head
 	for lo := 0; lo < len(s.wanted); lo += headRows {
 		rows := s.wanted[lo:min(lo+headRows, len(s.wanted))]
-		legs = append(legs, leg{job: func(done func(error)) {
+		stages = append(stages, stage{job: func(done func(error)) {
 			began := time.Now()
-			e.head.compute(e.batch, rows)
+			h.compute(b, rows)
 			sent := time.Now()
-			s.stages.Head += sent.Sub(began)
+			s.spent.Head += sent.Sub(began)
 			if alone {
 				done(nil)
 				return
 			}
-			e.head.exchange(e.batch, rows, e.group, func(err error) {
-				s.stages.Wait += time.Since(sent)
+			h.exchange(b, rows, e.group, func(err error) {
+				s.spent.Wait += time.Since(sent)
 				done(err)
 			})
-		}}, leg{job: func(done func(error)) {
+		}}, stage{job: func(done func(error)) {
 			began := time.Now()
-			err := e.head.finish(e.batch, rows, &s.results)
-			s.stages.Head += time.Since(began)
+			err := h.finish(b, rows, &s.results)
+			s.spent.Head += time.Since(began)
 			done(err)
 		}})
 	}
-	legs = append(legs, e.tokenLegs(s)...)
-	legs = append(legs, leg{job: func(done func(error)) {
-		e.commit(s)
+	stages = append(stages, e.mirror(s)...)
+	stages = append(stages, stage{job: func(done func(error)) {
+		for _, c := range s.work.Runs {
+			if q := e.seqs[c.Seq]; c.Prefill && q.part != nil {
+				q.part.Commit(len(c.Tokens))
+			}
+		}
 		done(nil)
 	}})
-	h := &handover{epoch: e, seqs: s.handover}
-	if len(h.seqs) > 0 {
-		var began time.Time // of the hand-over: choosing, sending and keeping the rows
-		legs = append(legs, leg{job: func(done func(error)) { began = time.Now(); done(nil) }})
-		for l := range e.weights.Layers {
-			legs = append(legs, leg{job: func(done func(error)) { h.start(l, done) }},
-				leg{job: func(done func(error)) { done(h.finish(l)) }})
+	return append(stages, e.handOver(s)...)
+}
+
+// handOver are the stages that move prompts that are complete to their owners.
+func (e *epoch) handOver(s *step) []stage {
+	h := &handover{epoch: e, batch: s.micro.batch}
+	for _, c := range s.work.Runs {
+		if c.Last {
+			h.seqs = append(h.seqs, e.seqs[c.Seq])
 		}
-		legs = append(legs, leg{job: func(done func(error)) {
-			err := h.seal()
-			s.stages.Votes, s.stages.Selection = h.observing, h.choosing
-			s.stages.Shipping = time.Since(began) - h.observing - h.choosing
-			done(err)
-		}})
 	}
-	return legs
+	if len(h.seqs) == 0 {
+		return nil
+	}
+	var began time.Time // of the hand-over: choosing, sending and keeping the rows
+	stages := []stage{{job: func(done func(error)) { began = time.Now(); done(nil) }}}
+	for l := range e.weights.Layers {
+		stages = append(stages, stage{job: func(done func(error)) { h.start(l, done) }},
+			stage{job: func(done func(error)) { done(h.finish(l)) }})
+	}
+	return append(stages, stage{job: func(done func(error)) {
+		err := h.seal()
+		s.spent.Votes, s.spent.Selection = h.observing, h.choosing
+		s.spent.Shipping = time.Since(began) - h.observing - h.choosing
+		done(err)
+	}})
 }
 
 // ShapeOf is what placement needs to know of a model.

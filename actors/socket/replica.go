@@ -3,88 +3,65 @@ package socket
 import (
 	"fmt"
 
+	"shoal/actors/layer"
 	"shoal/collective"
 	"shoal/kvcache"
-	"shoal/proto"
 	"shoal/tensor"
 )
 
-// settle commits what the step before wrote. That a next step has come says that
-// no socket failed in it; until then it can be undone, and so a cache fits what
-// the coordinator knows whichever way the step ended.
-func (e *epoch) settle() {
-	for _, q := range e.seqs {
-		for _, s := range [...]*kvcache.Store{q.own, q.copy} {
-			if s != nil && s.Staged() > 0 {
-				s.Commit(s.Staged())
-			}
-		}
-	}
-}
-
-// uncopy drops replicas.
-func (e *epoch) uncopy(ids []uint64) {
-	for _, id := range ids {
-		if q := e.seqs[id]; q != nil {
-			if q.copy != nil {
-				q.copy.Release()
-				q.copy = nil
-			}
-			q.buddy = -1
-		}
-	}
-}
-
-// replicas moves rows from owners to buddies: whole caches before a step, a layer
-// an exchange; the rows of one token after it, in one exchange.
-type replicas struct {
-	epoch      *epoch
-	seqs       []*sequence
-	send, recv [][]byte
-	size       func(*sequence) int // of the exchange in hand
-}
-
-// openCopies notes the buddies of a step, and takes the memory of own replicas.
-func (e *epoch) openCopies(s *proto.StepRequest) (*replicas, error) {
-	r := &replicas{epoch: e}
-	for _, c := range s.Copy {
-		if err := e.checkCopy(s, c); err != nil {
-			return nil, err
-		}
-		q := e.seqs[c.Seq]
-		q.buddy = int(c.Buddy)
-		if q.buddy == e.rank {
-			q.copy = kvcache.NewStore(e.arena, e.geometry, q.policy)
-			if err := q.copy.Open(q.prompt, q.read, tensor.Span{}); err != nil {
-				return nil, fmt.Errorf("socket: replica of sequence %d: %w", c.Seq, err)
-			}
-		}
-		r.seqs = append(r.seqs, q)
-	}
-	return r, nil
-}
-
-// legs copies whole caches.
-func (r *replicas) legs() []leg {
-	var legs []leg
-	if len(r.seqs) == 0 {
+// replicate notes where the replica of a sequence is to be, and begins it there.
+func (e *epoch) replicate(q *sequence, rank, tokens int) error {
+	q.replica = rank
+	if rank != e.rank {
 		return nil
 	}
-	for l := range r.epoch.geometry.Layers {
-		legs = append(legs, leg{job: func(done func(error)) {
-			r.exchange(func(q *sequence) int {
-				rule := r.epoch.geometry.Rule(l, q.policy)
-				return r.epoch.geometry.KVHeads * rule.Slots(q.prompt, q.read) * kvcache.RowBytes(r.epoch.geometry, rule)
-			}, func(dst []byte, q *sequence) []byte {
-				for head := range r.epoch.geometry.KVHeads {
-					dst = q.own.ExportSlots(dst, l, head, 0, r.epoch.geometry.Rule(l, q.policy).Slots(q.prompt, q.read))
+	q.copy = kvcache.NewStore(e.arena, e.geometry, q.policy)
+	return q.copy.Open(q.prompt, tokens, tensor.Span{})
+}
+
+// moved is a sequence whose rows go from its owner to its replica: the cache of tokens
+// tokens before a step, or the step's own rows from position tokens on.
+type moved struct {
+	*sequence
+	tokens, rows int
+}
+
+// replicas moves rows from owners to replicas: whole caches before the layers, a layer
+// an exchange; the rows of a step after them, in one exchange.
+type replicas struct {
+	epoch      *epoch
+	batch      *layer.Batch
+	seqs       []moved
+	send, recv [][]byte
+	size       func(moved) int // of the exchange in hand
+	sent       uint64          // bytes of the step
+}
+
+// copies are the stages that copy whole caches.
+func (e *epoch) copies(s *step) []stage {
+	if len(s.work.Copies) == 0 {
+		return nil
+	}
+	r := &replicas{epoch: e, batch: s.micro.batch}
+	for _, k := range s.work.Copies {
+		r.seqs = append(r.seqs, moved{e.seqs[k.Seq], k.Tokens, k.Rows})
+	}
+	var stages []stage
+	for l := range e.geometry.Layers {
+		slots := func(q moved) int { return e.geometry.Rule(l, q.policy).Slots(q.prompt, q.tokens) }
+		stages = append(stages, stage{job: func(done func(error)) {
+			r.exchange(func(q moved) int {
+				return e.geometry.KVHeads * slots(q) * kvcache.RowBytes(e.geometry, e.geometry.Rule(l, q.policy))
+			}, func(dst []byte, q moved) []byte {
+				for head := range e.geometry.KVHeads {
+					dst = q.own.ExportSlots(dst, l, head, 0, slots(q))
 				}
 				return dst
 			}, done)
-		}}, leg{job: func(done func(error)) {
-			done(r.each(func(q *sequence, rows []byte) error {
-				for head := range r.epoch.geometry.KVHeads {
-					size := len(rows) / (r.epoch.geometry.KVHeads - head)
+		}}, stage{job: func(done func(error)) {
+			done(r.each(func(q moved, rows []byte) error {
+				for head := range e.geometry.KVHeads {
+					size := len(rows) / (e.geometry.KVHeads - head)
 					if err := q.copy.Import(l, head, 0, rows[:size]); err != nil {
 						return err
 					}
@@ -94,39 +71,53 @@ func (r *replicas) legs() []leg {
 			}))
 		}})
 	}
-	return append(legs, leg{job: func(done func(error)) {
-		done(r.each(func(q *sequence, _ []byte) error {
+	return append(stages, stage{job: func(done func(error)) {
+		s.copied += r.sent
+		done(r.each(func(q moved, _ []byte) error {
 			if err := q.copy.Seal(); err != nil {
 				return err
 			}
-			return q.copy.Reserve(q.read + 1)
+			return q.copy.Reserve(q.tokens + q.rows)
 		}))
 	}})
 }
 
-// tokenLegs sends the rows that a step wrote, for sequences with a buddy.
-func (e *epoch) tokenLegs(s *step) []leg {
-	r := &e.rows
-	r.epoch, r.seqs = e, r.seqs[:0]
-	for _, c := range s.request.Chunks {
-		if q := e.seqs[c.Seq]; !c.Prefill && q.buddy >= 0 {
-			r.seqs = append(r.seqs, q)
+// mirror are the stages that send the rows that a step decoded to their replicas.
+func (e *epoch) mirror(s *step) []stage {
+	r := &s.micro.rows
+	r.epoch, r.batch, r.seqs, r.sent = e, s.micro.batch, r.seqs[:0], 0
+	for _, c := range s.work.Runs {
+		if q := e.seqs[c.Seq]; !c.Prefill && q.replica != none {
+			r.seqs = append(r.seqs, moved{q, c.Start, len(c.Tokens)})
 		}
 	}
 	if len(r.seqs) == 0 {
 		return nil
 	}
-	return []leg{{job: func(done func(error)) {
-		r.exchange(func(*sequence) int { return kvcache.TokenBytes(e.geometry) },
-			func(dst []byte, q *sequence) []byte { return q.own.ExportToken(dst, q.read) }, done)
+	size := kvcache.TokenBytes(e.geometry)
+	return []stage{{job: func(done func(error)) {
+		r.exchange(func(q moved) int { return q.rows * size }, func(dst []byte, q moved) []byte {
+			for i := range q.rows {
+				dst = q.own.ExportToken(dst, q.tokens+i)
+			}
+			return dst
+		}, done)
 	}}, {job: func(done func(error)) {
-		done(r.each(func(q *sequence, rows []byte) error { return q.copy.ImportToken(q.read, rows) }))
+		s.copied += r.sent
+		done(r.each(func(q moved, rows []byte) error {
+			for i := range q.rows {
+				if err := q.copy.ImportToken(q.tokens+i, rows[i*size:(i+1)*size]); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
 	}}}
 }
 
 // exchange sends what pack gives for each of the sequences, size bytes each, from
-// owners to buddies.
-func (r *replicas) exchange(size func(*sequence) int, pack func([]byte, *sequence) []byte, done func(error)) {
+// owners to replicas.
+func (r *replicas) exchange(size func(moved) int, pack func([]byte, moved) []byte, done func(error)) {
 	r.size = size
 	e, n := r.epoch, len(r.epoch.place.Slices)
 	if r.send == nil {
@@ -138,11 +129,11 @@ func (r *replicas) exchange(size func(*sequence) int, pack func([]byte, *sequenc
 	}
 	for _, q := range r.seqs {
 		if q.owner == e.rank {
-			before := len(r.send[q.buddy])
-			r.send[q.buddy] = pack(r.send[q.buddy], q)
-			e.copied += uint64(len(r.send[q.buddy]) - before)
+			before := len(r.send[q.replica])
+			r.send[q.replica] = pack(r.send[q.replica], q)
+			r.sent += uint64(len(r.send[q.replica]) - before)
 		}
-		if q.buddy == e.rank {
+		if q.replica == e.rank {
 			want[q.owner] += size(q)
 		}
 	}
@@ -152,14 +143,14 @@ func (r *replicas) exchange(size func(*sequence) int, pack func([]byte, *sequenc
 		}
 		r.recv[i] = r.recv[i][:want[i]]
 	}
-	e.group.AllToAll(collective.OpID(e.batch.NextOp()), r.send, r.recv, done)
+	e.group.AllToAll(collective.OpID(r.batch.NextOp()), r.send, r.recv, done)
 }
 
 // each hands the rows that came to the replicas on this socket.
-func (r *replicas) each(put func(q *sequence, rows []byte) error) error {
+func (r *replicas) each(put func(q moved, rows []byte) error) error {
 	at := make([]int, len(r.recv))
 	for _, q := range r.seqs {
-		if q.buddy != r.epoch.rank {
+		if q.replica != r.epoch.rank {
 			continue
 		}
 		rows := r.recv[q.owner][at[q.owner]:][:r.size(q)]

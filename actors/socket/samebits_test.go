@@ -170,7 +170,7 @@ func TestInt8Cache(t *testing.T) {
 	for i, it := range g.Items {
 		q := &request{prompt: it.Prompt, max: 2, owner: i, params: greedy(len(it.Logits))}
 		r.generate(64, q)
-		compareLogits(t, q.scores[0].Top, it.Logits, int8Tolerance)
+		compareLogits(t, q.scores[0].Drawn[0].Top, it.Logits, int8Tolerance)
 	}
 }
 

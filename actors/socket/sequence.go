@@ -8,30 +8,40 @@ import (
 	"shoal/sampler"
 )
 
-// sequence is what a socket knows of one request: on every socket its heads'
-// part of the prompt while that is read; on the owner the cache that decode
-// reads, and the sampling state.
+// caches are the stores that a socket holds, of its epoch and of earlier ones. Machine
+// says what becomes of them; only the executor touches them.
+type caches struct {
+	arena *kvcache.Arena
+	seqs  map[uint64]*sequence
+}
+
+// sequence is what a socket holds of one: its heads' part of the prompt while that is
+// read; on the owner the cache that decode reads, and the sampling state.
 type sequence struct {
-	id     uint64
-	owner  int
-	buddy  int    // rank with a replica, -1: none
-	prompt int    // tokens that prefill reads
-	fresh  int    // of these, how many the request came with; later ones were sampled
-	read   int    // tokens whose step is committed
-	step   uint64 // the last one that had rows of it
-	handed bool   // the owner has the whole cache, or will have it when the step ends
-	policy *kvcache.Policy
+	id      uint64
+	owner   int
+	replica int // rank, or none
+	prompt  int // tokens that prefill reads
+	fresh   int // of these, how many the request came with; later ones were sampled
+	policy  *kvcache.Policy
 
 	part *kvcache.Store       // own KV heads of the prompt; nil when this rank has none, or after the hand-over
 	seen *kvcache.Observation // what the policy will look at; nil: nothing
 	own  *kvcache.Store       // the owner's, from the last chunk on
-	copy *kvcache.Store       // the buddy's replica of it
+	copy *kvcache.Store       // the replica of it on this socket
 
 	params  sampler.Params
 	history *sampler.History
+	ahead   []ahead // of the last decode rows, which may be rolled back
 }
 
-// note records a token in the sampling history.
+// ahead is a token in the history that may be taken back.
+type ahead struct {
+	token    int32
+	distinct int // tokens in the history before it
+}
+
+// note records a prompt token in the sampling history.
 func (s *sequence) note(token int32, position int) {
 	if position < s.fresh {
 		s.history.Add([]int32{token})
@@ -40,55 +50,177 @@ func (s *sequence) note(token int32, position int) {
 	s.history.AddOutput(token)
 }
 
-func (s *sequence) release() {
-	s.releasePart()
-	if s.own != nil {
-		s.own.Release()
-		s.own = nil
-	}
-	if s.copy != nil {
-		s.copy.Release()
-		s.copy = nil
-	}
+// feed records the token of a decode row.
+func (s *sequence) feed(token int32) {
+	s.ahead = append(s.ahead, ahead{token, s.history.Distinct()})
+	s.history.AddOutput(token)
 }
 
-func (s *sequence) releasePart() {
+// commit makes the first tokens of the cache count, whose last ones are those of the
+// last rows, and rolls the others back.
+func (s *sequence) commit(tokens int) error {
+	for _, store := range [...]*kvcache.Store{s.own, s.copy} {
+		if store == nil {
+			continue
+		}
+		n := tokens - store.Tokens()
+		if n < 0 || n > store.Staged() {
+			return fmt.Errorf("socket: sequence %d: %d tokens are to count; there are %d, and %d of the last step", s.id, tokens, store.Tokens(), store.Staged())
+		}
+		back := store.Staged() - n
+		store.Commit(n)
+		if store != s.own {
+			continue
+		}
+		for ; back > 0 && len(s.ahead) > 0; back-- {
+			last := s.ahead[len(s.ahead)-1]
+			s.ahead = s.ahead[:len(s.ahead)-1]
+			s.history.Undo(last.token, last.distinct)
+		}
+		s.ahead = s.ahead[:0]
+	}
+	return nil
+}
+
+func (s *sequence) release() {
 	if s.part != nil {
 		s.part.Release()
 		s.part = nil
 	}
 	s.seen.Release()
 	s.seen = nil
+	if s.own != nil {
+		s.own.Release()
+		s.own = nil
+	}
+	s.dropReplica()
 }
 
-// open begins a sequence whose prompt is to be read.
-func (e *epoch) open(o *proto.Open) (*sequence, error) {
-	s, err := e.newSequence(o)
-	if err != nil {
-		return nil, err
+func (s *sequence) dropReplica() {
+	if s.copy != nil {
+		s.copy.Release()
+		s.copy = nil
 	}
-	if heads := e.promptHeads(s.owner); heads.Len() > 0 {
-		s.part = kvcache.NewPrefill(e.arena, e.geometry, heads)
-		if s.seen, err = kvcache.NewObservation(e.arena, e.geometry, tensorSpan(e.place.Slices[e.rank].KVHeads), s.policy.Needs, s.prompt); err != nil {
-			return nil, fmt.Errorf("socket: sequence %d: %w", o.Seq, err)
+	s.replica = none
+}
+
+// release carries out the Releases among effects: all that is left of an epoch that is over.
+func (c *caches) release(effects []Effect) {
+	for _, f := range effects {
+		if q := c.seqs[f.Seq]; q != nil && f.Do == DoRelease {
+			q.release()
+			delete(c.seqs, f.Seq)
 		}
 	}
-	return s, nil
+}
+
+// do carries effects out.
+func (e *epoch) do(effects []Effect) error {
+	for i, f := range effects {
+		var err error
+		q := e.seqs[f.Seq]
+		switch f.Do {
+		case DoCommit:
+			err = q.commit(f.Tokens)
+		case DoRelease:
+			e.caches.release(effects[i : i+1])
+		case DoDropReplica:
+			q.dropReplica()
+		case DoResume:
+			err = e.resume(f.Open)
+		case DoOpen:
+			err = e.open(f.Open)
+		case DoReplicate:
+			err = e.replicate(q, f.Rank, f.Tokens)
+		case DoReservePrompt:
+			if q.part != nil {
+				err = q.part.Reserve(f.Tokens)
+			}
+		case DoOpenCache:
+			err = e.openCache(q)
+		case DoReserveCache:
+			err = q.reserve(f.Tokens)
+		}
+		if err != nil {
+			return fmt.Errorf("socket: %v: %w", f, err)
+		}
+	}
+	return nil
+}
+
+// open begins a sequence.
+func (e *epoch) open(o *proto.Open) error {
+	s, err := e.newSequence(o)
+	if err != nil {
+		return err
+	}
+	e.seqs[o.Seq] = s
+	if heads := e.promptHeads(s.owner); heads.Len() > 0 && len(o.Resume) == 0 {
+		s.part = kvcache.NewPrefill(e.arena, e.geometry, heads)
+		s.seen, err = kvcache.NewObservation(e.arena, e.geometry, tensorSpan(e.place.Slices[e.rank].KVHeads), s.policy.Needs, s.prompt)
+	}
+	return err
 }
 
 // newSequence is what every socket notes of a sequence.
 func (e *epoch) newSequence(o *proto.Open) (*sequence, error) {
 	policy, err := e.parse(o.Policy)
 	if err != nil {
-		return nil, fmt.Errorf("socket: sequence %d: %w", o.Seq, err)
+		return nil, err
 	}
-	s := &sequence{id: o.Seq, owner: int(o.Owner), buddy: int(o.Buddy) - 1, prompt: int(o.PromptTokens), policy: policy}
+	s := &sequence{id: o.Seq, owner: int(o.Owner), replica: int(o.Replica) - 1, prompt: int(o.PromptTokens), policy: policy}
 	s.fresh = s.prompt - int(o.SampledBefore)
 	s.params = samplingOf(o.Sampling) // all ranks: what a row sends to its owner depends on it
 	if s.owner == e.rank {
 		s.history = new(sampler.History)
 	}
 	return s, nil
+}
+
+// resume goes on with the cache that was kept here, as the owner's or as a replica.
+func (e *epoch) resume(o *proto.Open) error {
+	s, err := e.newSequence(o)
+	if err != nil {
+		return err
+	}
+	kept := e.seqs[o.Seq]
+	store := kept.own
+	if store == nil {
+		store = kept.copy
+	}
+	if s.owner == e.rank {
+		s.own = store
+		for i, t := range o.Resume {
+			s.note(int32(t), i)
+		}
+	} else {
+		s.copy = store
+	}
+	e.seqs[o.Seq] = s
+	return s.commit(len(o.Resume))
+}
+
+// openCache begins the owner's cache of a prompt that is about to be handed over.
+func (e *epoch) openCache(q *sequence) error {
+	q.own = kvcache.NewStore(e.arena, e.geometry, q.policy)
+	heads := noHeads
+	if q.part != nil && q.policy.KeepsAll() {
+		heads = e.promptHeads(q.owner)
+	}
+	return q.own.Open(q.prompt, q.prompt, heads)
+}
+
+// reserve gets room for the next decode rows; a replica that is being made gets it when
+// it is whole.
+func (q *sequence) reserve(tokens int) error {
+	for _, s := range [...]*kvcache.Store{q.own, q.copy} {
+		if s != nil && s.Sealed() {
+			if err := s.Reserve(tokens); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // samplingOf turns the wire form into parameters.

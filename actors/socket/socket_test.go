@@ -40,6 +40,7 @@ type rig struct {
 	pids []*actor.PID
 	step uint64
 	seq  uint64
+	rows map[uint64]int // tokens of each sequence's last decode rows
 
 	ck    *model.Checkpoint
 	c     rigConfig
@@ -64,7 +65,7 @@ func newRig(t *testing.T, c rigConfig) *rig {
 		t.Fatal(err)
 	}
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	r := &rig{t: t, ck: ck, c: c, wires: map[uint32][]collective.Transport{}, sys: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
+	r := &rig{t: t, ck: ck, c: c, wires: map[uint32][]collective.Transport{}, rows: map[uint64]int{}, sys: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
 	pool := tensor.NewPool(1)
 	if c.weights == "" {
 		r.c.weights = "F32"
@@ -138,24 +139,46 @@ func (r *rig) all(c chan error) {
 	}
 }
 
-// run carries one step out on every socket.
+// run carries one step out on every socket. Where a plan does not say how many of a
+// sequence's last rows count, all do.
 func (r *rig) run(req *proto.StepRequest) map[uint64]*proto.Sampled {
+	r.t.Helper()
+	return r.start(req)()
+}
+
+// start begins a step on every socket; what it returns waits for its end.
+func (r *rig) start(req *proto.StepRequest) func() map[uint64]*proto.Sampled {
 	r.t.Helper()
 	r.step++
 	req.Epoch, req.Step = r.epoch, r.step
+	for _, o := range req.Open {
+		delete(r.rows, o.Seq)
+	}
+	for _, c := range req.Chunks {
+		if c.Prefill {
+			continue
+		}
+		if c.Accepted == 0 {
+			c.Accepted = uint32(r.rows[c.Seq])
+		}
+		r.rows[c.Seq] = len(c.Tokens)
+	}
 	done := make(chan error, len(r.pids))
 	replies := make(chan *proto.StepReply, len(r.pids))
 	for _, p := range r.pids {
 		r.sys.Root.Send(p, &Step{Request: req, Reply: func(s *proto.StepReply, err error) { replies <- s; done <- err }})
 	}
-	r.all(done)
-	out := map[uint64]*proto.Sampled{}
-	for range r.pids {
-		for _, s := range (<-replies).GetSampled() {
-			out[s.Seq] = s
+	return func() map[uint64]*proto.Sampled {
+		r.t.Helper()
+		r.all(done)
+		out := map[uint64]*proto.Sampled{}
+		for range r.pids {
+			for _, s := range (<-replies).GetSampled() {
+				out[s.Seq] = s
+			}
 		}
+		return out
 	}
-	return out
 }
 
 // request is one generation; results are appended to tokens and scores.
@@ -225,10 +248,10 @@ func (r *rig) generate(chunk int, reqs ...*request) {
 			}
 			q := reqs[slices.IndexFunc(reqs, func(q *request) bool { return q.id == c.Seq })]
 			res := got[c.Seq]
-			if res == nil || !res.HasToken {
+			if len(res.GetDrawn()) == 0 || !res.Drawn[0].HasToken {
 				r.t.Fatalf("no token for sequence %d", c.Seq)
 			}
-			q.tokens = append(q.tokens, int32(res.Token))
+			q.tokens = append(q.tokens, int32(res.Drawn[0].Token))
 			q.scores = append(q.scores, res)
 			if len(q.tokens) == q.max {
 				release = append(release, q.id)
@@ -349,8 +372,8 @@ func TestGGUFDeepseekV2(t *testing.T) {
 			t.Errorf("prompt %d: got %v, want %v", j, own.tokens, hub.tokens)
 		}
 		for i, s := range hub.scores {
-			for k, top := range s.Top {
-				if o := own.scores[i].Top[k]; o.Token != top.Token || o.Logprob != top.Logprob {
+			for k, top := range s.Drawn[0].Top {
+				if o := own.scores[i].Drawn[0].Top[k]; o.Token != top.Token || o.Logprob != top.Logprob {
 					t.Fatalf("prompt %d, token %d: %v, want %v", j, i, o, top)
 				}
 			}
@@ -369,7 +392,7 @@ func testGoldens(t *testing.T, g goldens, c rigConfig) {
 		if !slices.Equal(reqs[i].tokens, it.Greedy) {
 			t.Errorf("prompt %d: got %v, want %v", i, reqs[i].tokens, it.Greedy)
 		}
-		compareLogits(t, reqs[i].scores[0].Top, it.Logits, 2e-3)
+		compareLogits(t, reqs[i].scores[0].Drawn[0].Top, it.Logits, 2e-3)
 	}
 }
 

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"syscall"
@@ -33,7 +34,7 @@ func TestCall(t *testing.T) {
 
 	_, err := say(s, deadline(t, patience), p.address, kindMissing, "")
 	wantErr(t, err, ErrUnknownKind)
-	if !strings.Contains(err.Error(), "unknown kind 99 (peer speaks version 1)") {
+	if !strings.Contains(err.Error(), fmt.Sprintf("unknown kind 99 (peer speaks version %d)", Version)) {
 		t.Errorf("error %q", err)
 	}
 	_, err = say(s, deadline(t, patience), p.address, kindPanic, "boom")

@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -57,7 +58,7 @@ func hostileBatches(t testing.TB) map[string]*remote.RemoteMessage {
 	one := func(typ string, data []byte) *remote.RemoteMessage {
 		return batch([]string{typ}, echo, nil, &remote.MessageEnvelope{MessageData: data})
 	}
-	good := marshal(t, &proto.Envelope{Version: 1, Kind: kindEcho, From: "x", Incarnation: 1})
+	good := marshal(t, &proto.Envelope{Version: Version, Kind: kindEcho, From: "x", Incarnation: 1})
 	return map[string]*remote.RemoteMessage{
 		"unknown type":           one("shoal.FromTheFuture", []byte{1, 2, 3}),
 		"stop":                   one("actor.Stop", nil),
@@ -76,9 +77,9 @@ func hostileBatches(t testing.TB) map[string]*remote.RemoteMessage {
 		"serializer index":       batch([]string{envelopeType}, echo, nil, &remote.MessageEnvelope{SerializerId: 100, MessageData: good}),
 		"garbage envelope":       one(envelopeType, []byte("\xff\xff\xff")),
 		"not UTF-8":              one(envelopeType, []byte("\x32\x01\xff")),
-		"huge payload":           one(envelopeType, marshal(t, &proto.Envelope{Version: 1, Kind: 16, From: "x", Payload: make([]byte, MaxPayload+1)})),
-		"nameless":               one(envelopeType, marshal(t, &proto.Envelope{Version: 1, Kind: 16})),
-		"kind 0":                 one(envelopeType, marshal(t, &proto.Envelope{Version: 1, From: "x"})),
+		"huge payload":           one(envelopeType, marshal(t, &proto.Envelope{Version: Version, Kind: 16, From: "x", Payload: make([]byte, MaxPayload+1)})),
+		"nameless":               one(envelopeType, marshal(t, &proto.Envelope{Version: Version, Kind: 16})),
+		"kind 0":                 one(envelopeType, marshal(t, &proto.Envelope{Version: Version, From: "x"})),
 		"version 9":              one(envelopeType, marshal(t, &proto.Envelope{Version: 9, Kind: 16, From: "x"})),
 		"reply to another actor": batch([]string{envelopeType}, echo, []*actor.PID{{Address: "10.0.0.1:1", Id: "echo"}}, &remote.MessageEnvelope{Sender: 1, MessageData: good}),
 		"connect with nothing":   {MessageType: &remote.RemoteMessage_ConnectRequest{ConnectRequest: &remote.ConnectRequest{ConnectionType: &remote.ConnectRequest_ServerConnection{}}}},
@@ -111,7 +112,7 @@ func TestHostileClient(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		// The stream goes on: a good message after the bad one is served.
-		good := &proto.Envelope{Version: 1, Kind: kindEcho, From: "stranger"}
+		good := &proto.Envelope{Version: Version, Kind: kindEcho, From: "stranger"}
 		st.Send(batch([]string{envelopeType}, []*actor.PID{{Id: "echo"}}, nil, &remote.MessageEnvelope{MessageData: marshal(t, good)}))
 		st.CloseSend()
 		var err error
@@ -166,23 +167,23 @@ func TestVersionHandshake(t *testing.T) {
 		}
 		return out.Error
 	}
-	if got := future(2, 3); got != "rpc: wire versions do not meet: the peer speaks versions 2 to 3, this process 1 to 1; upgrade the older of the two" {
+	if got := future(Version+1, Version+2); got != fmt.Sprintf("rpc: wire versions do not meet: the peer speaks versions %d to %d, this process %d to %d; upgrade the older of the two", Version+1, Version+2, MinVersion, Version) {
 		t.Errorf("error %q", got)
 	}
-	if got := future(1, 7); got != "" {
-		t.Errorf("a peer that also speaks version 1 was refused: %s", got)
+	if got := future(Version, Version+6); got != "" {
+		t.Errorf("a peer that also speaks version %d was refused: %s", Version, got)
 	}
-	if got := future(3, 1); got == "" {
+	if got := future(Version+2, Version); got == "" {
 		t.Error("an impossible range was accepted")
 	}
 }
 
 // A server that speaks only a newer version refuses us in words.
 func TestNewerServer(t *testing.T) {
-	_, err := meetHello(&proto.Envelope{Version: 4, Kind: kindHello, From: "new", Error: errText(versionError(3, 4))}, "")
+	_, err := meetHello(&proto.Envelope{Version: Version + 3, Kind: kindHello, From: "new", Error: errText(versionError(Version+2, Version+3))}, "")
 	wantErr(t, err, ErrVersion)
-	body := marshal(t, &proto.Hello{MinVersion: 2, MaxVersion: 4, Id: "new"})
-	_, err = meetHello(&proto.Envelope{Version: 4, Kind: kindHello, From: "new", Payload: body}, "")
+	body := marshal(t, &proto.Hello{MinVersion: Version + 1, MaxVersion: Version + 3, Id: "new"})
+	_, err = meetHello(&proto.Envelope{Version: Version + 3, Kind: kindHello, From: "new", Payload: body}, "")
 	wantErr(t, err, ErrVersion)
 }
 
@@ -215,9 +216,9 @@ func FuzzEnvelope(f *testing.F) {
 	if !isolate(f) {
 		f.Skip("ran in a process of its own")
 	}
-	f.Add(marshal(f, &proto.Envelope{Version: 1, Kind: kindEcho, From: "x", Request: 5, Payload: []byte{10, 1, 'a'}}))
-	f.Add(marshal(f, &proto.Envelope{Version: 1, Kind: kindMissing, From: "x", To: 3}))
-	f.Add(marshal(f, &proto.Envelope{Version: 2, Kind: kindHello, Payload: marshal(f, &proto.Hello{Id: "x", MinVersion: 1, MaxVersion: 2})}))
+	f.Add(marshal(f, &proto.Envelope{Version: Version, Kind: kindEcho, From: "x", Request: 5, Payload: []byte{10, 1, 'a'}}))
+	f.Add(marshal(f, &proto.Envelope{Version: Version, Kind: kindMissing, From: "x", To: 3}))
+	f.Add(marshal(f, &proto.Envelope{Version: Version + 1, Kind: kindHello, Payload: marshal(f, &proto.Hello{Id: "x", MinVersion: Version, MaxVersion: Version + 1})}))
 	s, err := Start(Config{ID: "fuzz", Bind: "127.0.0.1:0", Logger: quiet()})
 	if err != nil {
 		f.Fatal(err)

@@ -35,10 +35,10 @@ func (a *Socket) Prefill(ctx context.Context, p Prompt) (first int32, took time.
 		took += t
 		sum.Add(stages)
 		if last {
-			if !reply.Sampled[0].HasToken {
+			if !reply.Sampled[0].Drawn[0].HasToken {
 				return 0, 0, sum, sampler.ErrNoCandidate
 			}
-			return int32(reply.Sampled[0].Token), took, sum, nil
+			return int32(reply.Sampled[0].Drawn[0].Token), took, sum, nil
 		}
 		req, at = &proto.StepRequest{}, end
 	}
@@ -65,11 +65,11 @@ func (a *Socket) Decode(ctx context.Context, rows []*Row) (*proto.StepReply, tim
 		return nil, 0, stages, err
 	}
 	for _, s := range reply.Sampled {
-		if !s.HasToken {
+		if !s.Drawn[0].HasToken {
 			return nil, 0, stages, sampler.ErrNoCandidate
 		}
 		r := of[s.Seq]
-		r.At, r.Token = r.At+1, int32(s.Token)
+		r.At, r.Token = r.At+1, int32(s.Drawn[0].Token)
 	}
 	return reply, took, stages, nil
 }

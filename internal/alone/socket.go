@@ -41,7 +41,8 @@ type Socket struct {
 	pid     *actor.PID
 	stopped chan struct{}
 	step    uint64
-	opens   []*proto.Open // of caches that are there: the next step carries them
+	opens   []*proto.Open  // of caches that are there: the next step carries them
+	rows    map[uint64]int // tokens of each sequence's last decode rows
 }
 
 // patience bounds every answer; loading a large model takes the longest.
@@ -54,7 +55,7 @@ func New(ctx context.Context, c Config) (_ *Socket, err error) {
 		return nil, err
 	}
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	a := &Socket{stopped: make(chan struct{}), sys: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
+	a := &Socket{rows: map[uint64]int{}, stopped: make(chan struct{}), sys: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
 	defer func() {
 		if err != nil {
 			a.Close()
@@ -90,11 +91,19 @@ func (a *Socket) Close() {
 }
 
 // Step carries a step out and says how long it took, and where. It numbers the request,
-// and opens the sequences whose caches were made since the last.
+// opens the sequences whose caches were made since the last, and accepts all rows.
 func (a *Socket) Step(ctx context.Context, req *proto.StepRequest) (*proto.StepReply, time.Duration, socket.Stages, error) {
 	a.step++
 	req.Epoch, req.Step = 1, a.step
 	req.Open, a.opens = append(a.opens, req.Open...), nil
+	for _, o := range req.Open {
+		delete(a.rows, o.Seq)
+	}
+	for _, c := range req.Chunks {
+		if !c.Prefill {
+			c.Accepted, a.rows[c.Seq] = uint32(a.rows[c.Seq]), len(c.Tokens)
+		}
+	}
 	var stages socket.Stages
 	began := time.Now()
 	reply, err := ask(ctx, func(reply func(*proto.StepReply, error)) {

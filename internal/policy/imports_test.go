@@ -29,7 +29,7 @@ jobs:     jobs
 batches:  jobs/batches
 weights:  cluster/weights
 cluster:  cluster
-tools:    cli eval sim bench + cli:eval cli:bench
+tools:    cli eval internal/sim bench + cli:eval cli:bench
 street:   cmd/shoal cmd/node cmd/coordinator
 tests:    internal/policy test/cluster test/answers
 `

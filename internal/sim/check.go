@@ -154,7 +154,7 @@ func (k *checker) restless() string {
 			continue
 		}
 		alive++
-		s := n.state.Now()
+		s := n.machine.State
 		takesPart := slices.ContainsFunc(part, func(m topology.Node) bool { return m.ID == n.name })
 		switch {
 		case takesPart && (s.Phase != socket.Ready || s.Epoch != c.authority.Epoch()):

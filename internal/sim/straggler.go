@@ -7,6 +7,7 @@ import (
 
 	"shoal/actors/batcher"
 	"shoal/actors/socket"
+	"shoal/proto"
 	"shoal/topology"
 )
 
@@ -18,7 +19,7 @@ type flight struct {
 	c       *coordinator
 	g       *serving
 	p       *batcher.Plan
-	replies []*stepReply
+	replies []*proto.StepReply
 	errs    []error
 	left    int
 	began   time.Duration
@@ -34,7 +35,7 @@ func (f *flight) answered(rank int, v any, err error) {
 	if err != nil {
 		f.errs[rank] = fmt.Errorf("node %s: %w", f.g.nodes[rank].ID, err)
 	} else {
-		f.replies[rank] = v.(*stepReply)
+		f.replies[rank] = v.(*proto.StepReply)
 	}
 	if f.left--; f.left == 0 {
 		f.c.gathered(f.g, f.p, f.began, f.replies, f.errs)
@@ -125,7 +126,7 @@ func (l *loading) look() {
 			}
 		}
 		if len(hung) == 0 {
-			c.w.watch.held(c, &l.truth, hosts, l.rule.Deadline+3*every, func(n *node) bool { return n.state.Now().Phase != socket.Loading })
+			c.w.watch.held(c, &l.truth, hosts, l.rule.Deadline+3*every, func(n *node) bool { return n.machine.Phase != socket.Loading })
 		}
 		c.w.after(c.process, every, l.look)
 	})
@@ -158,12 +159,12 @@ type pace struct {
 
 // keepPace notes who kept the others waiting. Pace has its rules in seconds of the
 // product, which are so many times longer.
-func (c *coordinator) keepPace(g *serving, took time.Duration, replies []*stepReply) {
+func (c *coordinator) keepPace(g *serving, took time.Duration, replies []*proto.StepReply) {
 	ids, late := make([]string, len(replies)), make([][]time.Duration, len(replies))
 	for i, r := range replies {
 		ids[i] = g.nodes[i].ID
-		for _, d := range r.late {
-			late[i] = append(late[i], d*paceScale)
+		for _, d := range r.LateMicros {
+			late[i] = append(late[i], time.Duration(d)*time.Microsecond*paceScale)
 		}
 	}
 	p := &c.pace

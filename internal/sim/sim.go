@@ -32,7 +32,7 @@ type Report struct {
 
 // Replay is the command that shows a run again.
 func (r *Report) Replay() string {
-	return fmt.Sprintf("go test ./sim -run TestSeed -seed=%d -v", r.Seed)
+	return fmt.Sprintf("go test ./internal/sim -run TestSeed -seed=%d -v", r.Seed)
 }
 
 const (
@@ -111,8 +111,9 @@ func (w *world) configure() {
 	b.MaxWaiting = 6
 	b.PriorityMillis, b.JobMillis = 40, 240
 	b.StepMillis = (c.step + 150*time.Millisecond).Milliseconds()
-	b.StrandedMillis = 1500
+	b.UnservedMillis = 1500
 	b.MaxFailures = 8
+	b.Replicas = r.IntN(2)
 }
 
 // Run plays one seed.

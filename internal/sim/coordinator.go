@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"shoal/actors/batcher"
+	"shoal/cluster"
+	"shoal/proto"
 	"shoal/tensor"
 	"shoal/topology"
 )
@@ -46,7 +48,7 @@ type coordinator struct {
 type host struct {
 	node        *node
 	incarnation uint64
-	held        []batcher.Held
+	held        []*proto.Held
 }
 
 // serving is cluster.Group.
@@ -199,11 +201,11 @@ func (c *coordinator) load(e topology.LoadSlices) {
 		h := c.hosts[n.ID].node
 		c.w.ask(c.process, h.process, c.w.cfg.load, func(reply func(any, error)) {
 			h.take(func() {
-				h.load(&epoch{of: c, place: e.Placement, incarnations: incarnations, rank: rank, peers: peers, seqs: map[uint64]*sequence{}}, reply)
+				h.load(&epoch{of: c, place: e.Placement, incarnations: incarnations, rank: rank, peers: peers}, reply)
 			})
 		}, func(v any, err error) {
 			c.post(func() {
-				if held, ok := v.([]batcher.Held); ok && e.Placement.Epoch == c.authority.Epoch() {
+				if held, ok := v.([]*proto.Held); ok && e.Placement.Epoch == c.authority.Epoch() {
 					h := c.hosts[n.ID]
 					h.held = held
 					c.hosts[n.ID] = h
@@ -232,8 +234,7 @@ func (c *coordinator) serve(e topology.Serve) {
 	}
 	for rank, n := range e.Nodes {
 		for _, h := range c.hosts[n.ID].held {
-			h.Rank = rank
-			p.Held = append(p.Held, h)
+			p.Held = append(p.Held, batcher.Held{Seq: h.Seq, Rank: rank, Prompt: int(h.Prompt), Tokens: int(h.Tokens), Staged: int(h.Staged), Replica: h.Replica})
 		}
 	}
 	c.serving = g
@@ -365,11 +366,12 @@ func (c *coordinator) start(p *batcher.Plan) {
 	if c.w.opt.Trace {
 		c.w.logf("batcher: step %s", describe(p))
 	}
-	f := &flight{c: c, g: g, p: p, replies: make([]*stepReply, len(g.hosts)), errs: make([]error, len(g.hosts)), left: len(g.hosts), began: c.w.now,
+	f := &flight{c: c, g: g, p: p, replies: make([]*proto.StepReply, len(g.hosts)), errs: make([]error, len(g.hosts)), left: len(g.hosts), began: c.w.now,
 		rule: topology.Stall{Deadline: c.w.cfg.stall * 5 / 8}}
+	request := cluster.StepRequest(p, c.w.cfg.step)
 	for rank, h := range g.hosts {
 		c.w.ask(c.process, h.process, c.w.cfg.step, func(reply func(any, error)) {
-			h.take(func() { h.begin(p, reply) })
+			h.take(func() { h.begin(request, reply) })
 		}, func(v any, err error) { f.answered(rank, v, err) })
 	}
 	if len(g.hosts) > 1 {
@@ -377,7 +379,7 @@ func (c *coordinator) start(p *batcher.Plan) {
 	}
 }
 
-func (c *coordinator) gathered(g *serving, p *batcher.Plan, began time.Duration, replies []*stepReply, errs []error) {
+func (c *coordinator) gathered(g *serving, p *batcher.Plan, began time.Duration, replies []*proto.StepReply, errs []error) {
 	var failed []string
 	probes := 1
 	finish := func() {
@@ -412,7 +414,7 @@ func (c *coordinator) gathered(g *serving, p *batcher.Plan, began time.Duration,
 }
 
 // ended brings the answers of a step to the batcher.
-func (c *coordinator) ended(p *batcher.Plan, replies []*stepReply, err error) {
+func (c *coordinator) ended(p *batcher.Plan, replies []*proto.StepReply, err error) {
 	c.carryOut(c.batcher.Step(batcher.Tick{Now: c.millis()}))
 	if c.dead {
 		return
@@ -420,12 +422,7 @@ func (c *coordinator) ended(p *batcher.Plan, replies []*stepReply, err error) {
 	stale := c.w.watch.stale(c, p)
 	var in batcher.Input = batcher.StepFailed{Epoch: p.Epoch, Step: p.Step, Reason: fmt.Sprint(err)}
 	if err == nil {
-		d := batcher.StepDone{Epoch: p.Epoch, Step: p.Step}
-		for _, r := range replies {
-			d.Used = append(d.Used, r.used)
-			d.Results = append(d.Results, r.results...)
-		}
-		in = d
+		in = cluster.StepDone(p, replies)
 	}
 	e := c.batcher.Step(c.loosen(in))
 	if stale {
@@ -447,7 +444,7 @@ func describe(p *batcher.Plan) string {
 		fmt.Fprintf(&b, " open %d=%s@%d(%d read, %d sampled, %s)", o.Seq, o.ID, o.Owner, o.Read, o.Sampled, o.Policy.Spec())
 	}
 	for _, d := range p.Decode {
-		fmt.Fprintf(&b, " decode %d[%d]=%d", d.Seq, d.Position, d.Token)
+		fmt.Fprintf(&b, " decode %d[%d]=%d", d.Seq, d.Position, d.Tokens)
 	}
 	for _, k := range p.Chunks {
 		fmt.Fprintf(&b, " read %d[%d,%d)", k.Seq, k.Start, k.Start+len(k.Tokens))

@@ -53,7 +53,7 @@ func (j *executor) busy() bool { return j.taken > j.ended }
 
 // standing is what the actor answers when it is asked how far the node is.
 func (n *node) standing() *topology.Standing {
-	s := n.state.Now()
+	s := n.machine.State
 	out := &topology.Standing{Epoch: s.Epoch, Step: s.Step, Loading: s.Phase == socket.Loading, Stepping: s.Phase == socket.Stepping,
 		Busy: n.jobs.busy(), Finished: n.jobs.ended, Loaded: n.jobs.loaded}
 	if n.step != nil {

@@ -53,7 +53,9 @@ func (w *world) newClient(i int) *client {
 	if w.chance(20) {
 		s.MaxTokens = 0
 	}
-	s.Sampling = &sampler.Params{Seed: w.rng.Uint64(), Logprobs: -1}
+	params := sampler.Default()
+	params.Seed, params.Logprobs = w.rng.Uint64(), -1
+	s.Sampling = &params
 	s.IgnoreEOS = w.chance(2)
 	s.Policy = policies[w.rng.IntN(len(policies))]
 	s.PromptLogprobs = -1
@@ -248,7 +250,7 @@ func (k *client) finish(f batcher.Finish) {
 	case batcher.ReasonError:
 		switch {
 		case f.Code == batcher.CodeDeadline && k.spec.Deadline > 0:
-		case f.Code == batcher.CodeStranded, f.Code == batcher.CodeBudget, f.Code == batcher.CodeFailed:
+		case f.Code == batcher.CodeUnserved, f.Code == batcher.CodeBudget, f.Code == batcher.CodeFailed:
 			k.w.cover[GivenUp]++
 		case k.job && f.Code == "record_damaged" && k.w.disk.shelf(k.spec.ID).torn:
 		case k.job && f.Code == "crash_loop" && k.w.lives > uint64(rules.MaxTakeovers):

@@ -53,6 +53,9 @@ type cell struct {
 	key uint64
 }
 
+// remove takes an output token back.
+func (h *history) remove(token int32) { *h -= history(mix(uint64(token)+9, 4)) }
+
 // attend reads slots in slot order.
 func attend(slots []cell) uint64 {
 	h := uint64(len(slots))

@@ -93,7 +93,7 @@ func (c *coordinator) mutate(p *batcher.Plan) *batcher.Plan {
 	for i := range m.Decode {
 		d := &m.Decode[i]
 		if t := c.tickets[c.ids[d.Seq]]; t != nil {
-			d.Token = t.skipped(d.Position, d.Token)
+			d.Tokens = []int32{t.skipped(d.Position, d.Tokens[0])}
 		}
 	}
 	for i := range m.Chunks {

@@ -5,20 +5,21 @@ import (
 	"fmt"
 	"time"
 
-	"shoal/actors/batcher"
 	"shoal/actors/socket"
+	"shoal/kvcache"
+	"shoal/proto"
 	"shoal/topology"
 )
 
-// node is one process with one socket: the shell of actors/socket around the real
-// socket.State, with the executor as a queue of jobs that take time.
+// node is one process with one socket: the real socket.Machine, whose effects act on
+// caches of cells, with the executor as a queue of jobs that take time.
 type node struct {
 	*process
-	w      *world
-	state  fence
-	memory memory
-	carry  carry
-	share  float64
+	w       *world
+	machine *socket.Machine
+	memory  memory
+	seqs    map[uint64]*sequence // the executor's
+	share   float64
 
 	epoch   *epoch
 	step    *step
@@ -30,18 +31,6 @@ type node struct {
 	highest uint32 // epoch that this process has begun: what the checker knows
 }
 
-// fence is socket.State, or a mutant of it.
-type fence interface {
-	Load(epoch uint32) error
-	Loaded(epoch uint32, ok bool) error
-	Join(epoch uint32) error
-	Joined(epoch uint32, ok bool) error
-	Begin(epoch uint32, step uint64) error
-	End(epoch uint32, ok bool) error
-	Retire(epoch uint32) bool
-	Now() socket.State
-}
-
 // epoch is what a socket holds for one placement.
 type epoch struct {
 	of           *coordinator
@@ -49,17 +38,13 @@ type epoch struct {
 	incarnations []uint64
 	rank         int
 	peers        []*process
-	seqs         map[uint64]*sequence
 	group        *group
 	closed       bool
 }
 
-func (e *epoch) heads() topology.Range { return e.place.Slices[e.rank].KVHeads }
-
 func (w *world) newNode(slot int, budget int64, share float64) *node {
 	n := &node{process: &process{name: fmt.Sprintf("n%d", slot+1), slot: slot, incarnation: w.nextLife(), slow: 1, stirred: w.fresh(), dragged: -settled},
-		w: w, memory: memory{budget: budget}, share: share}
-	n.state = newFence(w.opt.Bug)
+		w: w, machine: socket.NewMachine(), memory: memory{budget: budget}, seqs: map[uint64]*sequence{}, share: share}
 	return n
 }
 
@@ -86,15 +71,27 @@ func (n *node) unhang() {
 
 var errRetired = errors.New("socket: epoch retired")
 
+// unfenced is a mutant: every epoch is taken for the present one.
+func (n *node) unfenced() bool { return n.w.opt.Bug == NoFence || n.w.opt.Bug == NoSocketFence }
+
 func (n *node) load(e *epoch, reply func(any, error)) {
 	defer n.fenced("load", e.place.Epoch)()
-	if err := n.state.Load(e.place.Epoch); err != nil {
+	if n.unfenced() {
+		n.machine.Phase, n.machine.Epoch = socket.Idle, 0
+	}
+	coordinator := e.of.incarnation
+	if !n.w.cfg.keeps {
+		coordinator = n.w.nextLife()
+	}
+	effects, err := n.machine.Load(e.place.Epoch, coordinator, socket.Limits{Rank: e.rank, Ranks: len(e.peers), Vocab: vocab, Positions: window,
+		Rows: n.w.cfg.batcher.TokenBudget, Layout: geometry.Layout, Parse: kvcache.Parse})
+	if err != nil {
 		n.stale(err)
 		reply(nil, err)
 		return
 	}
 	n.highest = max(n.highest, e.place.Epoch)
-	n.teardown(n.w.cfg.keeps)
+	n.teardown(effects)
 	n.w.watch.loads(e)
 	n.w.watch.follows(n, e)
 	n.w.hook(OnLoad, n)
@@ -104,25 +101,31 @@ func (n *node) load(e *epoch, reply func(any, error)) {
 // read brings in the weights, a piece at a time.
 func (n *node) read(e *epoch, pieces int, reply func(any, error)) {
 	n.exec(n.w.between(time.Millisecond, 9*time.Millisecond), func() {
-		if s := n.state.Now(); pieces > 1 && s.Phase == socket.Loading && s.Epoch == e.place.Epoch {
+		if s := n.machine.State; pieces > 1 && s.Phase == socket.Loading && s.Epoch == e.place.Epoch {
 			n.jobs.loaded++
 			n.read(e, pieces-1, reply)
 			return
 		}
-		if err := n.state.Loaded(e.place.Epoch, true); err != nil {
+		number := e.place.Epoch
+		if n.unfenced() {
+			number = n.machine.Epoch
+		}
+		if err := n.machine.Loaded(number, true); err != nil {
 			n.stale(err)
 			reply(nil, err)
 			return
 		}
-		n.carry.claim(&n.memory, e.of.incarnation)
 		n.epoch = e
-		reply(n.carry.held(), nil)
+		reply(n.machine.Held(), nil)
 	})
 }
 
 func (n *node) join(number uint32, reply func(any, error)) {
 	defer n.fenced("join", number)()
-	if err := n.state.Join(number); err != nil {
+	if n.unfenced() {
+		number = n.machine.Epoch
+	}
+	if err := n.machine.Join(number); err != nil {
 		n.stale(err)
 		reply(nil, err)
 		return
@@ -130,7 +133,10 @@ func (n *node) join(number uint32, reply func(any, error)) {
 	e := n.epoch
 	n.w.hook(OnJoin, n)
 	n.connect(e, func(err error) {
-		if refused := n.state.Joined(number, err == nil); refused != nil || err != nil {
+		if n.unfenced() {
+			number = n.machine.Epoch
+		}
+		if refused := n.machine.Joined(number, err == nil); refused != nil || err != nil {
 			if e.group != nil {
 				e.group.close()
 			}
@@ -141,14 +147,20 @@ func (n *node) join(number uint32, reply func(any, error)) {
 	})
 }
 
-func (n *node) begin(p *batcher.Plan, reply func(any, error)) {
-	defer n.fenced("step", p.Epoch)()
-	if err := n.state.Begin(p.Epoch, p.Step); err != nil {
+func (n *node) begin(r *proto.StepRequest, reply func(any, error)) {
+	defer n.fenced("step", r.Epoch)()
+	if n.unfenced() {
+		epoch, step := r.Epoch, r.Step
+		r.Epoch, r.Step = n.machine.Epoch, n.machine.State.Step+1
+		defer func() { r.Epoch, r.Step = epoch, step }() // others read it too
+	}
+	work, err := n.machine.Plan(r)
+	if err != nil {
 		n.stale(err)
 		reply(nil, err)
 		return
 	}
-	n.step = n.newStep(p, reply)
+	n.step = n.newStep(work, reply)
 	n.run(n.step)
 }
 
@@ -158,59 +170,42 @@ func (n *node) retire(number uint32) {
 		return
 	}
 	n.highest = max(n.highest, number)
-	if n.state.Retire(number) {
+	if n.unfenced() {
+		number = n.machine.Epoch
+	}
+	if effects, ok := n.machine.Retire(number); ok {
 		n.w.cover[Retired]++
-		n.teardown(false)
-		n.exec(0, func() { n.carry.clear(&n.memory) })
+		n.teardown(effects)
 	}
 }
 
 func (n *node) release(number uint32, seqs []uint64, reply func(any, error)) {
 	defer n.fenced("release", number)()
-	s, e := n.state.Now(), n.epoch
-	if e == nil || number != s.Epoch || s.Phase != socket.Ready {
+	effects, err := n.machine.Release(number, seqs)
+	if err != nil {
 		n.w.cover[ReleaseRefused]++
-		reply(nil, fmt.Errorf("%w: release in epoch %d, at %d (%s)", socket.ErrStaleEpoch, number, s.Epoch, s.Phase))
+		reply(nil, err)
 		return
 	}
-	n.exec(10*time.Microsecond, func() {
-		e.release(&n.memory, seqs)
-		n.carry.release(&n.memory, seqs)
-		reply(n.memory.used, nil)
-	})
+	n.exec(10*time.Microsecond, func() { reply(n.memory.used, n.do(nil, effects)) })
 }
 
-func (e *epoch) release(m *memory, ids []uint64) {
-	for _, id := range ids {
-		if q := e.seqs[id]; q != nil {
-			q.release(m)
-			delete(e.seqs, id)
-		}
-	}
-}
-
-// teardown ends what is in flight and frees the epoch, behind the executor's jobs;
-// with keep, the caches of sequences that decode go to the next.
-func (n *node) teardown(keep bool) {
+// teardown ends what is in flight and frees the epoch, behind the executor's jobs.
+func (n *node) teardown(effects []socket.Effect) {
 	if s := n.step; s != nil {
 		n.step = nil
 		s.reply(nil, errRetired)
 	}
-	if e := n.epoch; e != nil {
-		n.epoch = nil
-		if e.group != nil {
-			e.group.close()
-		}
+	e := n.epoch
+	if n.epoch = nil; e != nil && e.group != nil {
+		e.group.close()
+	}
+	if e != nil || len(effects) > 0 {
 		n.exec(0, func() {
-			e.closed = true
-			for _, q := range e.seqs {
-				if keep && q.sealed {
-					n.carry.keep(&n.memory, q)
-					continue
-				}
-				q.release(&n.memory)
+			if e != nil {
+				e.closed = true
 			}
-			e.seqs = nil
+			_ = n.do(e, effects) // releases only
 		})
 	}
 }
@@ -228,9 +223,9 @@ func (n *node) fenced(what string, number uint32) func() {
 	if number >= n.highest {
 		return func() {}
 	}
-	state, epoch, step, execute := n.state.Now(), n.epoch, n.step, n.execute
+	state, epoch, step, execute := n.machine.State, n.epoch, n.step, n.execute
 	return func() {
-		if n.state.Now() != state || n.epoch != epoch || n.step != step || n.execute != execute {
+		if n.machine.State != state || n.epoch != epoch || n.step != step || n.execute != execute {
 			n.w.watch.fail("I4: a %s of epoch %d changed %s, which is at epoch %d", what, number, n.name, n.highest)
 		}
 	}

@@ -3,9 +3,10 @@
 //
 // What decides is the real code: the batcher's State, the placement Authority and
 // its Fence, the rules that find who holds up the others (Stall, LoadStall, Pace), the
-// Lease over which coordinators compete, each socket's State, the collective state
+// Lease over which coordinators compete, each socket's Machine, the collective state
 // machines, a job's State, Journal, Writing and Course, the cost functions and slot
-// rules of package kvcache. What does is modelled: the shells of package cluster and
+// rules of package kvcache. What does is modelled: a socket's effects on caches of cells
+// (stores.go), its steps (step.go, moves.go), the shells of package cluster and
 // actors/socket (coordinator.go, straggler.go, node.go, executor.go) and jobs (jobs.go,
 // attempt.go), processes that crash, freeze and come back (world.go), the store of the
 // lease (lease.go), that of the jobs, which loses what it has not synced, tears a
@@ -30,5 +31,5 @@
 //
 // A seed that breaks a promise prints its transcript:
 //
-//	go test ./sim -run TestSeed -seed=N -v
+//	go test ./internal/sim -run TestSeed -seed=N -v
 package sim

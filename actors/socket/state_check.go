@@ -1,0 +1,200 @@
+package socket
+
+import (
+	"fmt"
+
+	"shoal/proto"
+)
+
+// maxScores bounds the log-probabilities of a step: at some 13 bytes each, what an
+// answer has room for.
+const maxScores = 1 << 16
+
+// check looks at a whole plan, and changes nothing that counts. What passes can be
+// carried out. It returns the sequences that the plan opens; those that go on are Whole.
+func (m *Machine) check(r *proto.StepRequest) (opened map[uint64]*Sequence, err error) {
+	left := len(m.seqs)
+	var released map[uint64]bool
+	for _, ids := range [...][]uint64{r.Release, r.DropReplica} {
+		for _, id := range ids {
+			if q := m.seqs[id]; q != nil && q.flight != 0 {
+				return nil, fmt.Errorf("socket: sequence %d is in step %d, which is in flight", id, q.flight)
+			}
+		}
+	}
+	for _, id := range r.Release {
+		if released == nil {
+			released = map[uint64]bool{}
+		}
+		if !released[id] && m.seqs[id] != nil {
+			left--
+		}
+		released[id] = true
+	}
+	for _, o := range r.Open {
+		switch {
+		case opened[o.Seq] != nil || m.seqs[o.Seq] != nil && !released[o.Seq]:
+			return nil, fmt.Errorf("socket: sequence %d is open already", o.Seq)
+		case left+len(opened) >= m.limits.Rows:
+			return nil, fmt.Errorf("socket: sequence %d: %d are open, as many as a step has rows", o.Seq, left+len(opened))
+		}
+		q, err := m.checkOpen(o, released[o.Seq])
+		if err != nil {
+			return nil, err
+		}
+		if opened == nil {
+			opened = map[uint64]*Sequence{}
+		}
+		opened[o.Seq] = q
+	}
+	at := func(id uint64) *Sequence {
+		if q := opened[id]; q != nil {
+			return q
+		}
+		if released[id] {
+			return nil
+		}
+		return m.seqs[id]
+	}
+	scores := 0
+	for _, c := range r.Chunks {
+		q := at(c.Seq)
+		if err := m.checkChunk(r, c, q); err != nil {
+			return nil, err
+		}
+		if scores += scoresOf(c, q); scores > maxScores {
+			return nil, fmt.Errorf("socket: step %d asks for %d log-probabilities, an answer has room for %d", r.Step, scores, maxScores)
+		}
+	}
+	if len(r.Chunks) == 0 {
+		return nil, fmt.Errorf("socket: step %d has no rows", r.Step)
+	}
+	return opened, m.checkCopies(r, at)
+}
+
+func (m *Machine) checkOpen(o *proto.Open, released bool) (*Sequence, error) {
+	l := &m.limits
+	switch {
+	case int(o.Owner) >= l.Ranks || int(o.PromptTokens) > l.Positions || o.PromptTokens == 0:
+		return nil, fmt.Errorf("socket: sequence %d: owner %d of %d, %d prompt tokens, context %d", o.Seq, o.Owner, l.Ranks, o.PromptTokens, l.Positions)
+	case o.SampledBefore > o.PromptTokens:
+		return nil, fmt.Errorf("socket: sequence %d: %d of %d prompt tokens were sampled", o.Seq, o.SampledBefore, o.PromptTokens)
+	}
+	params := samplingOf(o.Sampling)
+	if err := params.Validate(l.Vocab); err != nil {
+		return nil, fmt.Errorf("socket: sequence %d: %w", o.Seq, err)
+	}
+	policy, err := l.Parse(o.Policy)
+	if err != nil {
+		return nil, fmt.Errorf("socket: sequence %d: %w", o.Seq, err)
+	}
+	q := &Sequence{Owner: int(o.Owner), Replica: none, Prompt: int(o.PromptTokens), Policy: policy.Spec(), Logprobs: params.Logprobs}
+	n := len(o.Resume)
+	if n == 0 {
+		if o.Replica != 0 {
+			return nil, fmt.Errorf("socket: sequence %d: a replica on %d of a cache that is not there yet", o.Seq, int(o.Replica)-1)
+		}
+		return q, nil
+	}
+	q.Replica, q.Read, q.Whole, q.Mirrored = int(o.Replica)-1, n, true, o.Replica != 0
+	if n < q.Prompt || n > l.Positions || q.Replica == q.Owner || q.Replica >= l.Ranks {
+		return nil, fmt.Errorf("socket: sequence %d resumes with %d tokens after a prompt of %d, owner %d, replica on %d", o.Seq, n, q.Prompt, q.Owner, q.Replica)
+	}
+	if err := m.checkTokens(o.Seq, o.Resume); err != nil {
+		return nil, err
+	}
+	if q.Owner != l.Rank && q.Replica != l.Rank {
+		return q, nil
+	}
+	k := m.kept[o.Seq]
+	switch {
+	case k == nil || released:
+		return nil, fmt.Errorf("socket: sequence %d resumes, but nothing of it was kept here", o.Seq)
+	case k.Policy != q.Policy || k.Prompt != q.Prompt || k.Layout != l.Layout:
+		return nil, fmt.Errorf("socket: sequence %d resumes under %s with a prompt of %d in %v; kept under %s with %d in %v",
+			o.Seq, q.Policy, q.Prompt, l.Layout.Type, k.Policy, k.Prompt, k.Layout.Type)
+	case n < k.Tokens || n > k.Tokens+k.Staged:
+		return nil, fmt.Errorf("socket: sequence %d resumes with %d tokens; %d are kept, and %d of the last step", o.Seq, n, k.Tokens, k.Staged)
+	}
+	return q, nil
+}
+
+func (m *Machine) checkChunk(r *proto.StepRequest, c *proto.Chunk, q *Sequence) error {
+	l, n, start := &m.limits, len(c.Tokens), int(c.Start)
+	if q == nil {
+		return fmt.Errorf("socket: step %d names sequence %d, which is not open", r.Step, c.Seq)
+	}
+	tokens := q.Read + int(c.Accepted)
+	switch {
+	case q.named == r.Step:
+		return fmt.Errorf("socket: step %d names sequence %d twice", r.Step, c.Seq)
+	case q.flight != 0:
+		return fmt.Errorf("socket: sequence %d is in step %d, which is in flight", c.Seq, q.flight)
+	case n == 0 || start+n > l.Positions:
+		return fmt.Errorf("socket: sequence %d: %d tokens from position %d, context is %d", c.Seq, n, start, l.Positions)
+	case c.Prefill && (start != q.Read || start+n > q.Prompt || c.Last && start+n != q.Prompt || c.Accepted != 0):
+		return fmt.Errorf("socket: sequence %d: prompt chunk [%d,%d) last=%v, but %d of %d are read", c.Seq, start, start+n, c.Last, q.Read, q.Prompt)
+	case !c.Prefill && (!q.Whole || c.Last || start != tokens || int(c.Accepted) > q.Staged):
+		return fmt.Errorf("socket: sequence %d: decode of %d at position %d last=%v, but %d of %d of the last rows follow %d tokens, prompt of %d", c.Seq, n, start, c.Last, c.Accepted, q.Staged, q.Read, q.Prompt)
+	case c.WantPromptLogprobs && (c.PromptLogprobs < 0 || int(c.PromptLogprobs) > l.Vocab || int(c.Next) > l.Vocab):
+		return fmt.Errorf("socket: sequence %d: %d log-probabilities of prompt tokens, the next is %d; vocabulary is %d", c.Seq, c.PromptLogprobs, int(c.Next)-1, l.Vocab)
+	}
+	q.named = r.Step
+	return m.checkTokens(c.Seq, c.Tokens)
+}
+
+// checkCopies: the step must decode the sequence too, or the replica's tokens would not
+// be those of its owner.
+func (m *Machine) checkCopies(r *proto.StepRequest, at func(uint64) *Sequence) error {
+	copied := map[uint64]bool{}
+	for _, c := range r.Copy {
+		q := at(c.Seq)
+		switch {
+		case q == nil || q.Replica != none && !dropped(r, c.Seq) || !q.Whole || copied[c.Seq]:
+			return fmt.Errorf("socket: sequence %d cannot be copied", c.Seq)
+		case int(c.Replica) >= m.limits.Ranks || int(c.Replica) == q.Owner:
+			return fmt.Errorf("socket: sequence %d: a replica on %d of %d, owner %d", c.Seq, c.Replica, m.limits.Ranks, q.Owner)
+		case q.named != r.Step:
+			return fmt.Errorf("socket: step %d copies sequence %d and does not decode it", r.Step, c.Seq)
+		}
+		copied[c.Seq] = true
+	}
+	return nil
+}
+
+// dropped says that a plan drops the replica of a sequence before it opens any.
+func dropped(r *proto.StepRequest, seq uint64) bool {
+	for _, o := range r.Open {
+		if o.Seq == seq {
+			return false
+		}
+	}
+	for _, id := range r.DropReplica {
+		if id == seq {
+			return true
+		}
+	}
+	return false
+}
+
+// scoresOf is how many log-probabilities a chunk asks for.
+func scoresOf(c *proto.Chunk, q *Sequence) (n int) {
+	if c.WantPromptLogprobs {
+		n = len(c.Tokens) * (1 + int(c.PromptLogprobs))
+	}
+	if c.Sample && c.Prefill {
+		n += 1 + max(0, q.Logprobs)
+	} else if c.Sample {
+		n += len(c.Tokens) * (1 + max(0, q.Logprobs))
+	}
+	return n
+}
+
+func (m *Machine) checkTokens(seq uint64, tokens []uint32) error {
+	for _, t := range tokens {
+		if int(t) >= m.limits.Vocab {
+			return fmt.Errorf("socket: sequence %d: token %d, vocabulary is %d", seq, t, m.limits.Vocab)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+package socket
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"shoal/kvcache"
+	"shoal/proto"
+	"shoal/tensor"
+)
+
+// Machine decides for one socket which messages count, what a plan means for the
+// caches of its sequences, and which of them outlive an epoch. It takes values and
+// returns Effects; the actor around it only does them, in order, before it does those
+// of a later message. Transcripts are in testdata.
+//
+// A sequence lives in three forms: a prompt that all sockets read, cut by KV heads;
+// the cache that decode reads, whole on its owner; and a replica of that on another
+// socket. What decode writes is not committed before a later plan says how many of
+// the tokens count. So a cache fits what the coordinator knows whichever way a step
+// ended, and goes on in the next epoch.
+type Machine struct {
+	State
+	limits      Limits
+	coordinator uint64 // whose sequences these are: its life
+	seqs        map[uint64]*Sequence
+	kept        map[uint64]*Kept // of earlier epochs; nobody has resumed them
+	flights     [MicroBatches][]uint64
+	busy        bool // a job between steps is in hand
+}
+
+// Limits of an epoch bound what its plans may say.
+type Limits struct {
+	Rank, Ranks int
+	Vocab       int
+	Positions   int             // of a sequence at most
+	Rows        int             // of a step, and sequences that are open
+	Layout      tensor.KVLayout // of the cache
+	Parse       func(spec string) (*kvcache.Policy, error)
+}
+
+// none is the rank of a replica that is not there.
+const none = -1
+
+// Sequence is what a socket knows of one, the same on every rank.
+type Sequence struct {
+	Owner    int // rank
+	Replica  int // rank, or none
+	Prompt   int // tokens that prefill reads
+	Policy   string
+	Logprobs int    // beside each sampled token
+	Read     int    // tokens that count: of the prompt, then of the cache
+	Staged   int    // of the last decode rows: the next plan says how many of them count
+	Whole    bool   // the hand-over is done
+	Mirrored bool   // the replica is complete
+	flight   uint64 // step in flight with rows of it, or 0
+	named    uint64 // last step that named it
+}
+
+// Kept is a cache that outlived its epoch on this socket.
+type Kept struct {
+	Prompt, Tokens, Staged int
+	Policy                 string
+	Layout                 tensor.KVLayout
+	Replica                bool
+}
+
+// NewMachine is that of a socket that has just started.
+func NewMachine() *Machine {
+	return &Machine{State: State{Phase: Idle}, seqs: map[uint64]*Sequence{}, kept: map[uint64]*Kept{}}
+}
+
+// Load begins an epoch of a coordinator. What the last one held goes, but for the
+// caches of sequences that decode, if they are of this coordinator.
+func (m *Machine) Load(epoch uint32, coordinator uint64, l Limits) ([]Effect, error) {
+	if err := m.State.Load(epoch); err != nil {
+		return nil, err
+	}
+	effects := m.leave(m.coordinator == coordinator)
+	m.coordinator, m.limits = coordinator, l
+	return effects, nil
+}
+
+// Retire leaves an epoch for good; false: there is nothing to tear down.
+func (m *Machine) Retire(epoch uint32) ([]Effect, bool) {
+	if !m.State.Retire(epoch) {
+		return nil, false
+	}
+	return m.leave(false), true
+}
+
+// Stop ends it all.
+func (m *Machine) Stop() []Effect {
+	m.State.Stop()
+	return m.leave(false)
+}
+
+// leave drops what an epoch held, but with keep the whole caches.
+func (m *Machine) leave(keep bool) (effects []Effect) {
+	for _, id := range slices.Sorted(maps.Keys(m.seqs)) {
+		q := m.seqs[id]
+		own := q.Owner == m.limits.Rank && q.Whole
+		if !keep || !own && !(q.Replica == m.limits.Rank && q.Mirrored) {
+			effects = append(effects, Effect{Do: DoRelease, Seq: id})
+			continue
+		}
+		m.kept[id] = &Kept{Prompt: q.Prompt, Tokens: q.Read, Staged: q.Staged, Policy: q.Policy, Layout: m.limits.Layout, Replica: !own}
+	}
+	clear(m.seqs)
+	m.flights, m.busy = [MicroBatches][]uint64{}, false
+	if !keep {
+		for _, id := range slices.Sorted(maps.Keys(m.kept)) {
+			effects = append(effects, Effect{Do: DoRelease, Seq: id})
+		}
+		clear(m.kept)
+	}
+	return effects
+}
+
+// Held lists the caches that outlived their epochs here.
+func (m *Machine) Held() []*proto.Held {
+	var list []*proto.Held
+	for _, id := range slices.Sorted(maps.Keys(m.kept)) {
+		k := m.kept[id]
+		list = append(list, &proto.Held{Seq: id, Prompt: uint32(k.Prompt), Tokens: uint32(k.Tokens), Staged: uint32(k.Staged), Replica: k.Replica})
+	}
+	return list
+}
+
+// Release frees sequences between steps.
+func (m *Machine) Release(epoch uint32, seqs []uint64) ([]Effect, error) {
+	if err := m.between("release", epoch); err != nil {
+		return nil, err
+	}
+	return m.release(nil, seqs), nil
+}
+
+func (m *Machine) release(effects []Effect, seqs []uint64) []Effect {
+	for _, id := range seqs {
+		if m.seqs[id] != nil || m.kept[id] != nil { // others are none of its business
+			delete(m.seqs, id)
+			delete(m.kept, id)
+			effects = append(effects, Effect{Do: DoRelease, Seq: id})
+		}
+	}
+	return effects
+}
+
+// Job begins a job between steps, JobDone ends it: it may have made whole caches, of
+// sequences that are not open then.
+func (m *Machine) Job(epoch uint32) error {
+	if err := m.between("job", epoch); err != nil {
+		return err
+	}
+	m.busy = true
+	return nil
+}
+
+// JobDone takes the caches that a job has made; of an epoch that is over it frees them.
+func (m *Machine) JobDone(epoch uint32, made map[uint64]*Kept) (effects []Effect) {
+	if epoch != m.Epoch || !m.busy {
+		for _, id := range slices.Sorted(maps.Keys(made)) {
+			effects = append(effects, Effect{Do: DoRelease, Seq: id})
+		}
+		return effects
+	}
+	m.busy = false
+	for id, k := range made {
+		delete(m.seqs, id)
+		k.Layout = m.limits.Layout
+		m.kept[id] = k
+	}
+	return nil
+}
+
+func (m *Machine) between(what string, epoch uint32) error {
+	if epoch != m.Epoch || m.Phase != Ready || m.busy {
+		return fmt.Errorf("%w: %s in epoch %d, at %d (%s)", ErrStaleEpoch, what, epoch, m.Epoch, m.Phase)
+	}
+	return nil
+}

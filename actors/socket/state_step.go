@@ -1,0 +1,146 @@
+package socket
+
+import (
+	"fmt"
+
+	"shoal/proto"
+)
+
+// Plan begins a step: what a plan means for this socket. A plan is checked as a
+// whole before any of it counts, and all that can fail of one that is taken is memory.
+// After an error of another kind than the fence's the epoch has failed.
+func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
+	if r.MicroBatch >= MicroBatches {
+		return nil, fmt.Errorf("%w: micro-batch %d of %d", ErrWrongPhase, r.MicroBatch, MicroBatches)
+	}
+	if m.busy {
+		return nil, fmt.Errorf("%w: a job between steps is in hand", ErrWrongPhase)
+	}
+	batch := int(r.MicroBatch)
+	if err := m.Begin(r.Epoch, r.Step, batch); err != nil {
+		return nil, err
+	}
+	opened, err := m.check(r)
+	if err != nil {
+		m.Phase = Failed
+		return nil, err
+	}
+	w := &Work{Epoch: r.Epoch, Step: r.Step, Batch: batch}
+	m.commit(w, r)
+	w.First = m.release(w.First, r.Release)
+	for _, id := range r.DropReplica {
+		if q := m.seqs[id]; q != nil && q.Replica != none {
+			q.Replica, q.Mirrored = none, false
+			w.First = append(w.First, Effect{Do: DoDropReplica, Seq: id})
+		}
+	}
+	m.open(w, r, opened)
+	for _, c := range r.Copy {
+		q := m.seqs[c.Seq]
+		q.Replica = int(c.Replica)
+		w.First = append(w.First, Effect{Do: DoReplicate, Seq: c.Seq, Rank: q.Replica, Tokens: q.Read})
+		w.Copies = append(w.Copies, Copy{Seq: c.Seq, Tokens: q.Read})
+	}
+	for _, c := range r.Chunks {
+		m.run(w, c)
+	}
+	return w, nil
+}
+
+// commit makes what the plan accepts of each sequence's last rows count.
+func (m *Machine) commit(w *Work, r *proto.StepRequest) {
+	for _, c := range r.Chunks {
+		if q := m.seqs[c.Seq]; q != nil && !c.Prefill && q.Staged > 0 {
+			q.Read, q.Staged = q.Read+int(c.Accepted), 0
+			if q.Owner == m.limits.Rank || q.Replica == m.limits.Rank {
+				w.First = append(w.First, Effect{Do: DoCommit, Seq: c.Seq, Tokens: q.Read})
+			}
+		}
+	}
+}
+
+// open begins the sequences of a plan: first those that go on, which needs no memory.
+func (m *Machine) open(w *Work, r *proto.StepRequest, opened map[uint64]*Sequence) {
+	for _, resume := range [...]bool{true, false} {
+		for _, o := range r.Open {
+			q := opened[o.Seq]
+			if resume != q.Whole {
+				continue
+			}
+			do := Effect{Do: DoOpen, Seq: o.Seq, Open: o}
+			if holds := resume && (q.Owner == m.limits.Rank || q.Replica == m.limits.Rank); holds {
+				do = Effect{Do: DoResume, Seq: o.Seq, Open: o, Tokens: q.Read}
+			} else if m.kept[o.Seq] != nil {
+				w.First = append(w.First, Effect{Do: DoRelease, Seq: o.Seq})
+			}
+			delete(m.kept, o.Seq)
+			m.seqs[o.Seq] = q
+			w.First = append(w.First, do)
+		}
+	}
+}
+
+// run takes up one run of tokens, and what it will need.
+func (m *Machine) run(w *Work, c *proto.Chunk) {
+	q, n, start := m.seqs[c.Seq], len(c.Tokens), int(c.Start)
+	q.flight = w.Step
+	m.flights[w.Batch] = append(m.flights[w.Batch], c.Seq)
+	if c.WantPromptLogprobs {
+		for i := range c.Tokens {
+			token := c.Next
+			if i < n-1 {
+				token = c.Tokens[i+1] + 1
+			}
+			if token != 0 {
+				w.Wanted = append(w.Wanted, Wanted{Run: len(w.Runs), Row: i, Position: start + i + 1, Score: int32(token - 1), Top: int(c.PromptLogprobs)})
+			}
+		}
+	}
+	if c.Sample {
+		from := n - 1
+		if !c.Prefill {
+			from = 0
+		}
+		for i := from; i < n; i++ {
+			w.Wanted = append(w.Wanted, Wanted{Run: len(w.Runs), Row: i, Position: start + i + 1, Sample: true})
+		}
+	}
+	w.Runs = append(w.Runs, Run{Seq: c.Seq, Owner: q.Owner, Replica: q.Replica, Start: start, Tokens: c.Tokens, Prefill: c.Prefill, Last: c.Last})
+	if c.Prefill {
+		w.First = append(w.First, Effect{Do: DoReservePrompt, Seq: c.Seq, Tokens: start + n})
+		if c.Last && q.Owner == m.limits.Rank {
+			w.First = append(w.First, Effect{Do: DoOpenCache, Seq: c.Seq, Tokens: q.Prompt})
+		}
+		return
+	}
+	q.Staged = n
+	if q.Owner == m.limits.Rank || q.Replica == m.limits.Rank {
+		w.First = append(w.First, Effect{Do: DoReserveCache, Seq: c.Seq, Tokens: start + n})
+	}
+	for i := range w.Copies {
+		if k := &w.Copies[i]; k.Seq == c.Seq {
+			k.Rows = n
+		}
+	}
+}
+
+// End closes a step: its prompts are read so far, and what it has handed over or copied
+// is whole. After one that failed the epoch is over for this socket.
+func (m *Machine) End(w *Work, ok bool) error {
+	if err := m.State.End(w.Epoch, w.Batch, ok); err != nil || !ok {
+		return err
+	}
+	for _, id := range m.flights[w.Batch] {
+		m.seqs[id].flight = 0
+	}
+	m.flights[w.Batch] = m.flights[w.Batch][:0]
+	for _, r := range w.Runs {
+		if q := m.seqs[r.Seq]; r.Prefill {
+			q.Read, q.Whole = q.Read+len(r.Tokens), r.Last
+		}
+	}
+	for _, k := range w.Copies {
+		m.seqs[k.Seq].Mirrored = true
+	}
+	return nil
+}

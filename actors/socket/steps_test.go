@@ -1,0 +1,208 @@
+package socket
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+
+	pb "google.golang.org/protobuf/proto"
+
+	"shoal/kvcache"
+	"shoal/proto"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// everyPolicy is a row for each that evicts, reads or scores in its own way.
+var everyPolicy = []string{"full", "streaming:sink=4,recent=28", "snapkv:topk=40,obs=8", "snapstream:sink=4,recent=20,topk=24,obs=8", "sage:sink=4,recent=20,topk=24",
+	"h2o:recent=20,topk=20", "h2o:recent=20,topk=20,step=1", "tova:size=40", "streaming:sink=4,recent=28,positions=cache", "streaming:sink=4,recent=28,positions=cache,half=1",
+	"h2o:recent=20,topk=20,step=1,positions=cache,half=1", "knorm:sink=4,recent=20,topk=20", "quest:page=16,budget=48"}
+
+// TestStepsOfSeveralTokens: rows of 1 to 9 tokens, of which a later plan accepts some,
+// give the bits of one token at a time, with replicas where a policy has them.
+func TestStepsOfSeveralTokens(t *testing.T) {
+	policies := everyPolicy
+	if raceEnabled {
+		policies = policies[3:6]
+	}
+	for _, arch := range []string{"llama", "deepseek_v3", "gemma3"} {
+		for i, policy := range policies {
+			if testing.Short() && (arch != "llama" || i%2 > 0) {
+				continue
+			}
+			t.Run(arch+"/"+policy, func(t *testing.T) {
+				t.Parallel()
+				c := rigConfig{dir: filepath.Join(modelData, arch), sockets: 3, mapping: topology.Mappings[i%2], kv: tensor.BF16}
+				want := someRequests(policy, 40)
+				newRig(t, c).generate(64, want...)
+				r := newRig(t, c)
+				speculate(t, r, want, someRequests(policy, 40))
+			})
+		}
+	}
+}
+
+// someRequests differ in length and sampling.
+func someRequests(policy string, tokens int) (list []*request) {
+	for i := range 3 {
+		p := greedy(3)
+		if i > 0 {
+			p.Temperature, p.Seed, p.RepetitionPenalty, p.FrequencyPenalty = 0.8, uint64(i), 1.1, 0.3
+		}
+		list = append(list, &request{prompt: somePrompt(30+17*i, i), max: tokens, params: p, owner: i, policy: policy})
+	}
+	return list
+}
+
+// speculate decodes what want has already: each row is a token that is known and some
+// that are guessed, at random right or wrong.
+func speculate(t *testing.T, r *rig, want, reqs []*request) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(5, 6))
+	for _, q := range reqs {
+		q.max = 1
+	}
+	r.generate(64, reqs...)
+	accepted := make([]int, len(reqs))
+	for n := 0; ; n++ {
+		s := &proto.StepRequest{}
+		var rows []int // of a request each
+		for i, q := range reqs {
+			left := len(want[i].tokens) - len(q.tokens)
+			if left == 0 {
+				continue
+			}
+			if p, err := kvcache.Parse(q.policy); n == 2 && err == nil && !p.Scored() {
+				s.Copy = append(s.Copy, &proto.Copy{Seq: q.id, Replica: uint32((q.owner + 1) % 3)})
+			}
+			c := &proto.Chunk{Seq: q.id, Start: uint32(q.at), Sample: true, Accepted: uint32(accepted[i])}
+			size := 1 + random.IntN(9)
+			right := 1 + random.IntN(min(size, left)) // rows whose token is what an undisturbed run has
+			for j := range size {
+				token := want[i].tokens[min(len(q.tokens)-1+j, len(want[i].tokens)-1)]
+				if j >= right {
+					token = (token + 1 + int32(random.IntN(50))) % 400
+				}
+				c.Tokens = append(c.Tokens, uint32(token))
+			}
+			accepted[i] = right
+			s.Chunks, rows = append(s.Chunks, c), append(rows, i)
+		}
+		if len(rows) == 0 {
+			return
+		}
+		got := r.run(s)
+		for at, i := range rows {
+			q, drawn := reqs[i], got[reqs[i].id].GetDrawn()
+			if len(drawn) != len(s.Chunks[at].Tokens) {
+				t.Fatalf("step %d, sequence %d: %d results of %d rows", n, i, len(drawn), len(s.Chunks[at].Tokens))
+			}
+			for _, d := range drawn[:accepted[i]] {
+				if expected := want[i].scores[len(q.tokens)].Drawn[0]; !pb.Equal(d, expected) {
+					t.Fatalf("step %d, sequence %d, token %d: %v, one at a time %v", n, i, len(q.tokens), d, expected)
+				}
+				q.tokens = append(q.tokens, int32(d.Token))
+			}
+			q.at += accepted[i]
+		}
+	}
+}
+
+// TestTwoStepsInFlight: steps of two micro-batches, begun together and ended in any
+// order, give the bits of one step at a time.
+func TestTwoStepsInFlight(t *testing.T) {
+	for i, policy := range []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8", "h2o:recent=20,topk=20"} {
+		for _, sockets := range []int{1, 3} {
+			t.Run(fmt.Sprint(policy, "/", sockets), func(t *testing.T) {
+				c := rigConfig{dir: goldenDir, sockets: sockets, mapping: topology.Mappings[i%2], kv: tensor.BF16}
+				const tokens = 24
+				reqs := func() (list []*request) {
+					for range 2 {
+						list = append(list, someRequests(policy, tokens)...)
+					}
+					return list
+				}
+				want := reqs()
+				newRig(t, c).generate(20, want...)
+				r, got := newRig(t, c), reqs()
+				half := len(got) / 2
+				halves := [MicroBatches]*flow{{reqs: got[:half]}, {reqs: got[half:]}}
+				for n := 0; halves[0].left() || halves[1].left(); n++ {
+					for batch, h := range halves {
+						if h.ended != nil && (n+batch)%3 > 0 { // the other may begin and end another step first
+							h.take(t, h.ended())
+							h.ended = nil
+						}
+						if s := h.next(r, 20+13*batch); h.ended == nil && s != nil {
+							s.MicroBatch = uint32(batch)
+							h.ended = r.start(s)
+						}
+					}
+				}
+				for i := range want {
+					for j, s := range want[i].scores {
+						if j >= len(got[i].scores) || !pb.Equal(got[i].scores[j].Drawn[0], s.Drawn[0]) {
+							t.Fatalf("sequence %d, token %d differs from one step at a time", i, j)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// flow is the requests of one micro-batch.
+type flow struct {
+	reqs  []*request
+	ended func() map[uint64]*proto.Sampled // waits for the step in flight
+}
+
+func (f *flow) left() bool {
+	for _, q := range f.reqs {
+		if len(q.tokens) < q.max {
+			return true
+		}
+	}
+	return f.ended != nil
+}
+
+// next is the next step of all; nil: one is in flight, or they are done.
+func (f *flow) next(r *rig, chunk int) *proto.StepRequest {
+	s := &proto.StepRequest{}
+	for _, q := range f.reqs {
+		if f.ended != nil || len(q.tokens) == q.max {
+			continue
+		}
+		if q.id == 0 {
+			r.seq++
+			q.id = r.seq
+			s.Open = append(s.Open, &proto.Open{Seq: q.id, Owner: uint32(q.owner % len(r.pids)), Policy: q.policy, Sampling: SamplingMessage(&q.params), PromptTokens: uint32(len(q.prompt))})
+		}
+		c := &proto.Chunk{Seq: q.id, Start: uint32(q.at)}
+		if end := min(q.at+chunk, len(q.prompt)); q.at < end {
+			c.Prefill, c.Last, c.Sample = true, end == len(q.prompt), end == len(q.prompt)
+			for _, t := range q.prompt[q.at:end] {
+				c.Tokens = append(c.Tokens, uint32(t))
+			}
+			q.at = end
+		} else {
+			c.Sample, c.Tokens = true, []uint32{uint32(q.tokens[len(q.tokens)-1])}
+			q.at++
+		}
+		s.Chunks = append(s.Chunks, c)
+	}
+	if len(s.Chunks) == 0 {
+		return nil
+	}
+	return s
+}
+
+func (f *flow) take(t *testing.T, got map[uint64]*proto.Sampled) {
+	t.Helper()
+	for _, q := range f.reqs {
+		if s := got[q.id]; s != nil {
+			q.tokens, q.scores = append(q.tokens, int32(s.Drawn[0].Token)), append(q.scores, s)
+		}
+	}
+}

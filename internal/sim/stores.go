@@ -1,0 +1,197 @@
+package sim
+
+import (
+	"fmt"
+
+	"shoal/actors/socket"
+	"shoal/kvcache"
+	"shoal/proto"
+	"shoal/topology"
+)
+
+// memory is the ledger of a node's cache. The bytes are those of the real cost
+// functions; what lies in them is cells.
+type memory struct {
+	budget, used, peak int64
+}
+
+// resize changes a holding from its bytes to `to`; it is refused past the budget.
+func (m *memory) resize(holds *int64, to int64) error {
+	if to > *holds && m.used+to-*holds > m.budget {
+		return fmt.Errorf("%w: %d bytes asked, %d of %d in use", kvcache.ErrBudget, to-*holds, m.used, m.budget)
+	}
+	m.used += to - *holds
+	m.peak = max(m.peak, m.used)
+	*holds = to
+	return nil
+}
+
+// sequence is what a socket holds of one, as socket.Machine says.
+type sequence struct {
+	open    *proto.Open
+	policy  *kvcache.Policy
+	replica int // rank; -1: none
+
+	part      [heads][]cell // own heads of the prompt
+	partBytes int64
+	own       cache // the owner's
+	copy      cache // the replica
+	seen      history
+	fed       []int32 // tokens of the last decode rows, which are in seen
+}
+
+// cache is one that decode reads, or its replica.
+type cache struct {
+	slots  [heads][]cell
+	bytes  int64
+	tokens int             // that count
+	undo   [][heads][]cell // what it was before each row of the last step
+}
+
+func (q *sequence) prompt() int { return int(q.open.PromptTokens) }
+
+func (q *sequence) release(m *memory) {
+	_ = m.resize(&q.partBytes, 0)
+	_ = m.resize(&q.own.bytes, 0)
+	_ = m.resize(&q.copy.bytes, 0)
+}
+
+// resident is what a cache of n tokens takes.
+func (q *sequence) resident(n int) int64 {
+	return kvcache.ResidentBytes(geometry, q.prompt(), n, q.policy)
+}
+
+// note records tokens in the history of the owner.
+func (q *sequence) note(tokens []uint32, from int) {
+	for i, t := range tokens {
+		q.seen.add(int32(t), from+i >= int(q.open.PromptTokens-q.open.SampledBefore))
+	}
+}
+
+// feed records the token of a decode row, which may be taken back.
+func (q *sequence) feed(token int32) {
+	q.seen.add(token, true)
+	q.fed = append(q.fed, token)
+}
+
+// commit makes the first tokens of the cache count and rolls those behind back.
+func (q *sequence) commit(w *world, m *memory, tokens int) error {
+	for _, c := range [...]*cache{&q.own, &q.copy} {
+		n := tokens - c.tokens
+		if c.bytes == 0 {
+			continue
+		}
+		if n < 0 || n > len(c.undo) {
+			return fmt.Errorf("socket: sequence %d: %d tokens are to count, of %d and %d of the last step", q.open.Seq, tokens, c.tokens, len(c.undo))
+		}
+		if n < len(c.undo) {
+			c.slots = c.undo[n]
+			w.cover[UndoneToken]++
+		}
+		for i := n; c == &q.own && i < len(q.fed); i++ {
+			q.seen.remove(q.fed[i])
+		}
+		c.tokens, c.undo, q.fed = tokens, nil, nil
+		_ = m.resize(&c.bytes, q.resident(tokens))
+	}
+	return nil
+}
+
+// write puts the cells of a token, one a head, into a cache.
+func (c *cache) write(q *sequence, cells [heads]cell) {
+	var before [heads][]cell
+	for h := range heads {
+		before[h] = append([]cell(nil), c.slots[h]...)
+		c.slots[h] = put(q.policy, c.slots[h], q.prompt(), cells[h])
+	}
+	c.undo = append(c.undo, before)
+}
+
+// do carries effects out.
+func (n *node) do(e *epoch, effects []socket.Effect) error {
+	m := &n.memory
+	for _, f := range effects {
+		q := n.seqs[f.Seq]
+		var err error
+		switch f.Do {
+		case socket.DoCommit:
+			err = q.commit(n.w, m, f.Tokens)
+		case socket.DoRelease:
+			if q != nil {
+				q.release(m)
+				delete(n.seqs, f.Seq)
+			}
+		case socket.DoDropReplica:
+			_ = m.resize(&q.copy.bytes, 0)
+			q.copy, q.replica = cache{}, -1
+		case socket.DoOpen, socket.DoResume:
+			err = n.open(e, q, f)
+		case socket.DoReplicate:
+			if q.replica = f.Rank; f.Rank == e.rank {
+				q.copy.tokens = f.Tokens
+				err = m.resize(&q.copy.bytes, q.resident(f.Tokens))
+			}
+		case socket.DoReservePrompt:
+			err = m.resize(&q.partBytes, max(q.partBytes, kvcache.PrefillBytes(geometry, e.heads().Len(), f.Tokens, q.policy)))
+		case socket.DoOpenCache:
+			bytes := q.resident(f.Tokens)
+			if q.policy.KeepsAll() { // the blocks of its own heads are adopted, so they are booked already
+				bytes -= kvcache.PrefillBytes(geometry, e.heads().Len(), f.Tokens, q.policy)
+			}
+			err = m.resize(&q.own.bytes, bytes)
+		case socket.DoReserveCache:
+			for _, c := range [...]*cache{&q.own, &q.copy} {
+				if err == nil && c.bytes > 0 {
+					err = m.resize(&c.bytes, max(c.bytes, q.resident(f.Tokens)))
+				}
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("socket: %v: %w", f, err)
+		}
+	}
+	return nil
+}
+
+// open begins a sequence, with the cache that was kept of it if it goes on here.
+func (n *node) open(e *epoch, kept *sequence, f socket.Effect) error {
+	policy, err := kvcache.Parse(f.Open.Policy)
+	if err != nil {
+		return err
+	}
+	q := &sequence{open: f.Open, policy: policy, replica: int(f.Open.Replica) - 1}
+	n.seqs[f.Seq] = q
+	if f.Do == socket.DoOpen {
+		return nil
+	}
+	c := kept.own
+	if c.bytes == 0 {
+		c = kept.copy
+		n.w.cover[ResumedReplica]++
+	}
+	n.w.cover[Resumed]++
+	if int(f.Open.Owner) == e.rank {
+		q.own = c
+		q.note(f.Open.Resume, 0)
+	} else {
+		q.copy = c
+	}
+	return q.commit(n.w, &n.memory, f.Tokens)
+}
+
+// seal ends the hand-over of a prompt: adopted blocks change hands, the rest of the
+// prompt goes.
+func (q *sequence) seal(m *memory, owner bool) {
+	part := q.partBytes
+	_ = m.resize(&q.partBytes, 0)
+	if owner {
+		q.own.tokens = q.prompt()
+		if q.policy.KeepsAll() {
+			_ = m.resize(&q.own.bytes, q.own.bytes+part)
+		}
+	}
+	q.part = [heads][]cell{}
+}
+
+// heads are the KV heads that a rank reads prompts for.
+func (e *epoch) heads() topology.Range { return e.place.Slices[e.rank].KVHeads }
