@@ -16,7 +16,7 @@ import (
 )
 
 // families are the architectures that the package registers.
-var families = []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"}
+var families = []string{"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"}
 
 // Each family's own keys and defaults, as its configuration class in
 // transformers has them.
@@ -42,6 +42,10 @@ func TestFamilies(t *testing.T) {
 		{"Mistral", change{"sliding_window": 100}, func(c *Config) bool { return c.Window(0) == 100 }},
 		{"Mistral", change{"sliding_window": 256, "head_dim": 128}, func(c *Config) bool { return c.Windows == nil && c.HeadDim == 128 }},
 		{"Mistral", change{"sliding_window": nil, "max_position_embeddings": remove}, func(c *Config) bool { return c.MaxPositions == 131072 }},
+		{"Phi3", change{"rms_norm_eps": remove, "max_position_embeddings": remove, "sliding_window": 100}, func(c *Config) bool {
+			return c.NormEps == 1e-5 && c.MaxPositions == 4096 && c.Window(1) == 100
+		}},
+		{"Phi3", change{"sliding_window": nil, "partial_rotary_factor": 1}, func(c *Config) bool { return c.Windows == nil }},
 		{"Gemma3", change{"num_hidden_layers": 7, "rope_theta": remove, "sliding_window": 32, "tie_word_embeddings": remove, "hidden_activation": "gelu_pytorch_tanh"}, func(c *Config) bool {
 			return c.Window(4) == 32 && c.Window(5) == 0 && c.Window(6) == 32 && c.RopeOf(4) == 1 && c.RopeOf(5) == 0 && c.Rope.Theta == 1e6 && c.LocalRope.Theta == 1e4 &&
 				c.Tied && c.HeadDim == 256 && c.AttentionScale() == 1./16 && c.LogitCap == 0
@@ -90,6 +94,12 @@ func TestFamilies(t *testing.T) {
 	if _, err := ParseConfig("d", with(moe("Qwen3Moe", change{"num_experts": 4096, "num_hidden_layers": 1024})), nil); !errors.Is(err, ErrOutOfRange) {
 		t.Errorf("12 million expert tensors: %v", err)
 	}
+	for field, v := range map[string]any{"partial_rotary_factor": 0.75, "rope_scaling": map[string]any{"type": "longrope"}, "hidden_act": "gelu", "sliding_window": 0} {
+		full := change{"architectures": []string{"Phi3ForCausalLM"}, field: v}
+		if _, err := ParseConfig("d", with(full), nil); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("Phi-3, %s %v: %v", field, v, err)
+		}
+	}
 	for field, v := range map[string]any{"attn_logit_softcapping": 50, "use_bidirectional_attention": true, "hidden_activation": "gelu", "layer_types": []string{"full_attention"},
 		"query_pre_attn_scalar": 0, "rope_parameters": map[string]any{"full_attention": map[string]any{"rope_type": "yarn"}}} {
 		full := change{"architectures": []string{"Gemma3ForCausalLM"}, "rope_theta": remove, field: v}
@@ -110,7 +120,7 @@ func TestFamilies(t *testing.T) {
 func TestFamilyCheckpoints(t *testing.T) {
 	for name, arch := range map[string]string{"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
 		"gemma3": "Gemma3ForCausalLM", "mistral_window": "MistralForCausalLM", "qwen2_window": "Qwen2ForCausalLM",
-		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM"} {
+		"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM", "phi3": "Phi3ForCausalLM"} {
 		dir := filepath.Join("testdata", name)
 		c, err := Open(dir)
 		if err != nil {
@@ -164,7 +174,7 @@ func TestFamilyCheckpoints(t *testing.T) {
 // A family is told by name, not by what its tensors look like: the wrong name
 // leaves tensors over or finds none.
 func TestWrongFamily(t *testing.T) {
-	for from, to := range map[string]string{"qwen2": "LlamaForCausalLM", "qwen3": "MistralForCausalLM", "mistral": "Qwen3ForCausalLM", "mixtral": "Qwen3MoeForCausalLM", "qwen3_moe": "Qwen3ForCausalLM", "deepseek_v2": "LlamaForCausalLM", "deepseek_v3": "LlamaForCausalLM"} {
+	for from, to := range map[string]string{"qwen2": "LlamaForCausalLM", "qwen3": "MistralForCausalLM", "mistral": "Qwen3ForCausalLM", "mixtral": "Qwen3MoeForCausalLM", "qwen3_moe": "Qwen3ForCausalLM", "deepseek_v2": "LlamaForCausalLM", "deepseek_v3": "LlamaForCausalLM", "phi3": "LlamaForCausalLM"} {
 		c := Checkpoint{Dir: filepath.Join("testdata", from), at: map[string]place{}}
 		var raw map[string]any
 		readJSON(t, filepath.Join(c.Dir, configFile), &raw)

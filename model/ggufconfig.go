@@ -209,7 +209,7 @@ func wrapGGUF(f *gguf.File, err error) error {
 // endings are control tokens that end an answer in the families read here,
 // whatever the metadata calls them: as generation_config.json of their folders
 // has it.
-var endings = []string{"<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<end_of_turn>", "<eos>"}
+var endings = []string{"<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<eos>"}
 
 // tokens reads which tokens begin and end a text.
 func (m *metadata) tokens() error {

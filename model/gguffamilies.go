@@ -23,7 +23,8 @@ var familiesGGUF = map[string]familyGGUF{
 	"qwen3":     {hub: "Qwen3ForCausalLM", read: (*metadata).qwenWindow},
 	"qwen3moe":  {hub: "Qwen3MoeForCausalLM", read: (*metadata).qwen3moe},
 	"gemma3":    {hub: "Gemma3ForCausalLM", read: (*metadata).gemma3, finish: finishGemma3, names: gemmaGGUF},
-	"deepseek2": {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF, join: joinKVUp}, // V3 and R1 too
+	"phi3":      {hub: "Phi3ForCausalLM", read: (*metadata).phi3, names: map[string]string{"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}}, // Phi-4 too
+	"deepseek2": {hub: "DeepseekV2ForCausalLM", read: (*metadata).deepseek, names: deepseekGGUF, join: joinKVUp},                                            // V3 and R1 too
 }
 
 func knownGGUF() string {
@@ -78,6 +79,12 @@ func (m *metadata) llama() error {
 	if err == nil && some {
 		m.set("architectures", "general.architecture", []string{"MixtralForCausalLM"})
 	}
+	return err
+}
+
+// phi3: a window is every layer's.
+func (m *metadata) phi3() error {
+	_, err := m.window()
 	return err
 }
 

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of eight architectures with reference logits. Usage: goldens.py SRC OUTDIR [arch,arch]
+"""Tiny random checkpoints of nine architectures with reference logits. Usage: goldens.py SRC OUTDIR [arch,arch]
 SRC holds the texts that tokenizers are trained on; "-" makes checkpoints without a tokenizer."""
 import sys, os, json, math, random, lzma, tarfile, time, traceback
 import torch
@@ -126,6 +126,20 @@ def a_mistral():
         attn(d, f"model.layers.{i}.", D, H, KV, HD); mlp(d, f"model.layers.{i}.mlp.", D, FF)
     return c, d, "gpt2", True, torch.bfloat16
 
+def a_phi3():
+    D, L, H, KV, HD, FF = 128, 3, 8, 4, 16, 192
+    c = base("Phi3ForCausalLM", "phi3", hidden_size=D, num_hidden_layers=L, num_attention_heads=H, num_key_value_heads=KV, intermediate_size=FF, rope_theta=10000.0, rope_scaling=None, sliding_window=64,
+             original_max_position_embeddings=2048, pad_token_id=2, torch_dtype="bfloat16")
+    d = {}
+    common(d, V, D, L, False)
+    for i in range(L):
+        p = f"model.layers.{i}."
+        d[p + "self_attn.qkv_proj.weight"] = torch.cat([lin(H * HD, D, 1.3), lin(KV * HD, D, 1.3), lin(KV * HD, D)])
+        d[p + "self_attn.o_proj.weight"] = lin(D, H * HD)
+        d[p + "mlp.gate_up_proj.weight"] = lin(2 * FF, D)
+        d[p + "mlp.down_proj.weight"] = lin(D, FF)
+    return c, d, "llama3", True, torch.bfloat16
+
 def a_mixtral():
     D, L, H, KV, HD, FF, E = 64, 2, 8, 4, 8, 80, 8
     c = base("MixtralForCausalLM", "mixtral", hidden_size=D, num_hidden_layers=L, num_attention_heads=H, num_key_value_heads=KV, intermediate_size=FF, num_local_experts=E, num_experts_per_tok=2, rope_theta=1000000.0, sliding_window=None,
@@ -213,7 +227,7 @@ def a_deepseek_v2():
     return c, d, "deepseek", True, torch.bfloat16
 
 
-ARCH = {"llama": a_llama, "qwen2": a_qwen2, "qwen3": a_qwen3, "mistral": a_mistral, "mixtral": a_mixtral, "deepseek_v3": a_deepseek, "qwen3_moe": a_qwen3_moe, "deepseek_v2": a_deepseek_v2}
+ARCH = {"llama": a_llama, "qwen2": a_qwen2, "qwen3": a_qwen3, "mistral": a_mistral, "mixtral": a_mixtral, "deepseek_v3": a_deepseek, "qwen3_moe": a_qwen3_moe, "deepseek_v2": a_deepseek_v2, "phi3": a_phi3}
 
 
 def watch_routers(model, k):

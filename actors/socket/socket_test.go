@@ -305,6 +305,7 @@ func TestGoldens(t *testing.T) {
 		{"mistral_window", []int{1, 3, 16}},
 		{"qwen2_window", []int{1, 3, 16}},
 		{"gemma3", []int{1, 3, 16}},
+		{"phi3", []int{1, 3, 16}},
 	} {
 		dir := filepath.Join(modelData, arch.name)
 		g := readGoldens(t, dir)
@@ -323,7 +324,7 @@ func TestGoldens(t *testing.T) {
 
 // TestGoldensGGUF: the same weights in a GGUF file give the same answers.
 func TestGoldensGGUF(t *testing.T) {
-	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "gemma3", "deepseek_v3"} {
+	for _, name := range []string{"llama", "qwen2", "qwen3", "mistral", "mistral_window", "mixtral", "qwen3_moe", "gemma3", "phi3", "deepseek_v3"} {
 		dir := filepath.Join(modelData, name)
 		ck, err := model.Open(dir)
 		if err != nil {

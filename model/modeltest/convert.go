@@ -21,8 +21,9 @@ type family struct {
 
 var families = map[string]family{
 	"LlamaForCausalLM":      {arch: "llama", pairs: true},
-	"MistralForCausalLM":    {arch: "llama", pairs: true, keys: mistralKeys},
+	"MistralForCausalLM":    {arch: "llama", pairs: true, keys: windowKey("llama")},
 	"MixtralForCausalLM":    {arch: "llama", pairs: true},
+	"Phi3ForCausalLM":       {arch: "phi3", names: strings.NewReplacer("self_attn.qkv_proj", "attn_qkv", "mlp.gate_up_proj", "ffn_up"), keys: windowKey("phi3")},
 	"Qwen2ForCausalLM":      {arch: "qwen2"},
 	"Qwen3ForCausalLM":      {arch: "qwen3"},
 	"Qwen3MoeForCausalLM":   {arch: "qwen3moe", keys: func(g *GGUF, m *model.Config) { g.Set("qwen3moe.expert_feed_forward_length", m.MoE.FFN) }},

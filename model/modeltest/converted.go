@@ -20,9 +20,11 @@ var (
 		"mlp.gate.e_score_correction_bias", "exp_probs_b.bias")
 )
 
-func mistralKeys(g *GGUF, m *model.Config) {
-	if w := m.Window(0); w > 0 {
-		g.Set("llama.attention.sliding_window", w)
+func windowKey(arch string) func(g *GGUF, m *model.Config) {
+	return func(g *GGUF, m *model.Config) {
+		if w := m.Window(0); w > 0 {
+			g.Set(arch+".attention.sliding_window", w)
+		}
 	}
 }
 

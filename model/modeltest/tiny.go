@@ -16,6 +16,7 @@ import (
 var tiny = map[string]map[string]any{
 	"LlamaForCausalLM":    {"rope_scaling": map[string]any{"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 16}},
 	"MistralForCausalLM":  {"sliding_window": 16},
+	"Phi3ForCausalLM":     {"sliding_window": 16},
 	"Qwen2ForCausalLM":    {"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 0},
 	"Qwen3ForCausalLM":    {"tie_word_embeddings": true},
 	"MixtralForCausalLM":  {"num_local_experts": 3, "num_experts_per_tok": 2},

@@ -1,0 +1,47 @@
+package model
+
+import "fmt"
+
+// Phi-3 and Phi-4 (Microsoft, arXiv 2404.14219, 2412.08905): the equations of llama.go,
+// with what reads the same stored as one matrix:
+//
+//	[q | k | v] = QKV h                                   (heads*dim + 2 kv*dim)
+//	[g | u] = GateUp h                                    (ffn + ffn)
+//
+// sliding_window is every layer's. The long-context variants' two tables of rotary
+// factors (longrope), and heads that are rotated in part (Phi-4-mini), are refused.
+func init() {
+	register(architecture{
+		Name:     "Phi3ForCausalLM",
+		defaults: map[string]string{"rms_norm_eps": "1e-5", "max_position_embeddings": "4096"},
+		read:     readPhi3,
+		layer:    phi3Layer,
+		extra:    llamaExtra,
+	})
+}
+
+func readPhi3(f *fields, c *Config) {
+	c.Tied = f.Bool("tie_word_embeddings", false)
+	c.Rope = readRope(f, 10000)
+	f.OneOf("hidden_act", "silu", "silu")
+	if part := f.Number("partial_rotary_factor", 1, 0, 1); part != 1 {
+		f.fail("partial_rotary_factor", ErrUnsupported, "%g: heads are rotated whole", part)
+	}
+	if f.has("sliding_window") { // null, and missing, is none
+		readWindows(f, c, maxPositions, func(int) bool { return true })
+		c.dropIdle()
+	}
+}
+
+func phi3Layer(c *Config, i int) LayerSpec {
+	l := llamaLayer(c, i)
+	p := fmt.Sprintf("model.layers.%d.", i)
+	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	qkv := Linear{Weight: p + "self_attn.qkv_proj.weight", Of: q + 2*kv}
+	l.Q, l.K, l.V = qkv, qkv, qkv
+	l.K.First, l.V.First = q, q+kv
+	l.Gate = Linear{Weight: p + "mlp.gate_up_proj.weight", Of: 2 * c.FFN}
+	l.Up = l.Gate
+	l.Up.First = c.FFN
+	return l
+}
