@@ -2,7 +2,6 @@ package bench
 
 import (
 	"fmt"
-	"math"
 	"time"
 
 	"shoal/model"
@@ -99,20 +98,9 @@ func (k Costs) heldBytes(context int) int64 {
 	return int64(len(k.windows)) * int64(context) * k.SlotBytes
 }
 
-// ExpertsHit is how many experts, in all layers, a batch of tokens is expected to
-// choose, each of them any PerToken alike: weights of the others are not read. A
-// trained router is less even, and reads fewer.
-func (k Costs) ExpertsHit(batch int) float64 {
-	if k.experts == 0 {
-		return 0
-	}
-	n := float64(k.experts)
-	return float64(k.sparse) * n * (1 - math.Pow(1-float64(k.perToken)/n, float64(batch)))
-}
-
 // Decode is the bytes and the flops (a multiply-add is two) of a step that
 // takes batch sequences, each of context tokens, one token further, and reads so many
-// experts in all layers together (ExpertsHit, or what a step says of itself).
+// experts in all layers together, as the step says.
 func (k Costs) Decode(batch, context int, experts float64) (bytes, matFlops, attnFlops float64) {
 	b := float64(batch)
 	unread := 0.0

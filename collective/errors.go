@@ -12,7 +12,7 @@ var (
 	// named include the culprit, and perhaps others that wait for it in an
 	// earlier operation: what all survivors name is the likely one.
 	ErrPeerTimeout = errors.New("collective: peer timed out")
-	// ErrPeerGone: a peer is known to be dead (the owner of the group said so).
+	// ErrPeerGone: a peer is known to be dead (the transport said so).
 	ErrPeerGone = errors.New("collective: peer is gone")
 	// ErrProtocol: a peer of this epoch sent something that does not fit the operation.
 	ErrProtocol = errors.New("collective: peer does not follow the operation")

@@ -233,11 +233,6 @@ func (g *Group) Fail(err error) {
 	g.leave()
 }
 
-// PeerGone fails the group because rank is known to be dead.
-func (g *Group) PeerGone(rank int) {
-	g.Fail(&OpError{Ranks: []int{rank}, Err: ErrPeerGone})
-}
-
 // Err is the failure of the group, or nil.
 func (g *Group) Err() error {
 	g.mu.Lock()

@@ -33,7 +33,6 @@ const (
 	versionChecksum  = magic | 2
 	MaxPayload       = 16<<20 - 1024 // bytes of payload in one message: under the 16 MB limit of the transports
 	MaxRanks         = 1 << 12
-	maxChunks        = 1<<16 - 1
 	maxSequence      = 1<<56 - 1
 	broadcastAddress = -1
 )

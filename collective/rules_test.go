@@ -241,8 +241,8 @@ func TestPeerGone(t *testing.T) {
 	gs := memoryGroups(t, 3, Config{OnFail: func(e error) { told <- e }})
 	errs := make(chan error, 1)
 	gs[0].Barrier(Op(0, 1), func(e error) { errs <- e })
-	gs[0].PeerGone(2)
-	gs[0].PeerGone(1)
+	gs[0].Fail(&OpError{Ranks: []int{2}, Err: ErrPeerGone})
+	gs[0].Fail(&OpError{Ranks: []int{1}, Err: ErrPeerGone})
 	if err := <-errs; !errors.Is(err, ErrPeerGone) || Blamed(err)[0] != 2 || <-told != err {
 		t.Fatal(err)
 	}

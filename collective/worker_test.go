@@ -41,7 +41,7 @@ func TestHeldSendFails(t *testing.T) {
 	done := make(chan error, 1)
 	g.AllToAll(1, [][]byte{nil, []byte("x")}, [][]byte{nil, nil}, func(err error) { done <- err })
 	<-held
-	g.PeerGone(1)
+	g.Fail(&OpError{Ranks: []int{1}, Err: ErrPeerGone})
 	select {
 	case err := <-done:
 		if !errors.Is(err, ErrPeerGone) {

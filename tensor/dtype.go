@@ -48,12 +48,6 @@ func (d DType) String() string {
 // Valid says whether d is one of the known types.
 func (d DType) Valid() bool { return int(d) < len(dtypes) }
 
-// BlockElems is the number of values that are stored together (1, or 32 if quantised).
-func (d DType) BlockElems() int { return dtypes[d].block }
-
-// BlockBytes is the size of one such block in a checkpoint file.
-func (d DType) BlockBytes() int { return dtypes[d].size }
-
 // BytesPerRow is the size of n consecutive values in a checkpoint file; a last
 // block that is not full takes the space of a full one.
 func (d DType) BytesPerRow(n int) int {

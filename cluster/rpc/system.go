@@ -138,9 +138,6 @@ func startRemote(r *remote.Remote) (err error) {
 // Address is host:port at which peers reach this System.
 func (s *System) Address() string { return s.address }
 
-// ID is the node id.
-func (s *System) ID() string { return s.cfg.ID }
-
 // Actors is the actor system, for local actors, timers and event streams. Do
 // not send to remote PIDs through it: only Call and Send keep the promises of
 // this package, and peers drop other messages.

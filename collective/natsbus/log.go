@@ -9,16 +9,13 @@ import (
 )
 
 // serverLog turns the server's log into slog records. Notices of a NATS server
-// are start-up chatter: they become debug records. Every line also wakes the
-// watcher of routes, because a dropped route is logged the moment it happens.
+// are start-up chatter: they become debug records.
 type serverLog struct {
 	log   *slog.Logger
-	kick  func()
 	fatal *atomic.Pointer[string] // why the server gave up, if it did
 }
 
 func (l serverLog) write(level slog.Level, format string, v []any) {
-	l.kick()
 	if l.log.Enabled(context.Background(), level) {
 		l.log.Log(context.Background(), level, "nats: "+fmt.Sprintf(format, v...))
 	}

@@ -57,7 +57,7 @@ func runRank(arg []string) error {
 		return err
 	}
 	deadline := processDeadline
-	if mode == "notice" { // a lost route fails the group, whatever the deadline
+	if mode == "notice" { // a lost connection fails the group, whatever the deadline
 		deadline = 2 * patience
 	}
 	g, err := collective.NewGroup(collective.Config{Rank: rank, Size: size, Epoch: 1, Deadline: deadline}, tr)
@@ -68,13 +68,6 @@ func runRank(arg []string) error {
 	fmt.Println("ready")
 	if mode == "bench" {
 		return benchRank(g, arg[4], number(5), number(6))
-	}
-	if mode == "notice" {
-		s.OnPeerGone(func(name string) {
-			if r, err := strconv.Atoi(strings.TrimPrefix(name, "node-")); err == nil {
-				g.PeerGone(r)
-			}
-		})
 	}
 	w := newRankWork(rank, size, 5000)
 	for i := uint64(1); ; i++ {

@@ -20,7 +20,6 @@ type Server struct {
 	cfg   Config
 	users *users
 	ns    *server.Server // nil: external NATS
-	watch *watcher
 	fatal atomic.Pointer[string]
 
 	mu     sync.Mutex
@@ -48,8 +47,7 @@ func Start(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("natsbus: server %s: %w", cfg.Name, err)
 	}
 	s.ns = ns
-	s.watch = newWatcher(ns)
-	ns.SetLoggerV2(serverLog{cfg.Log, s.watch.kick, &s.fatal}, false, false, false)
+	ns.SetLoggerV2(serverLog{cfg.Log, &s.fatal}, false, false, false)
 	ns.Start()
 	for end := time.Now().Add(startLimit); !ns.ReadyForConnections(100 * time.Millisecond); {
 		if why := s.fatal.Load(); why != nil {
@@ -135,14 +133,17 @@ func (s *Server) Peers() []string {
 	return slices.Compact(names)
 }
 
-// OnPeerGone calls f with the name of each server whose route is lost: within
-// milliseconds when its process dies, after Config.HungAfter when it hangs. A
-// restarted server of the same name counts as lost first. f runs on one
-// goroutine and must not block. Nothing is reported with an external NATS.
-func (s *Server) OnPeerGone(f func(serverName string)) {
-	if s.watch != nil {
-		s.watch.add(f)
+// routes maps the names of connected servers to the ids of their lives.
+func routes(ns *server.Server) map[string]string {
+	z, err := ns.Routez(nil)
+	if err != nil {
+		return nil
 	}
+	m := make(map[string]string, len(z.Routes))
+	for _, r := range z.Routes {
+		m[r.RemoteName] = r.RemoteID
+	}
+	return m
 }
 
 // Connect opens a connection for anything but tensors (jobs, control, JetStream).
@@ -226,7 +227,6 @@ func (s *Server) Shutdown() {
 	s.closed = true
 	s.mu.Unlock()
 	if s.ns != nil {
-		s.watch.stop()
 		s.ns.Shutdown()
 		s.ns.WaitForShutdown()
 	}
