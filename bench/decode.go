@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"shoal/actors/socket"
+	"shoal/kvcache"
 	"shoal/model"
 )
 
@@ -39,6 +40,7 @@ type Decode struct {
 	Model       string  `json:"model"`
 	Weights     string  `json:"quant"`
 	KV          string  `json:"kv_type"`
+	Policy      string  `json:"policy"`
 	Threads     int     `json:"threads"`
 	Context     int     `json:"context"`
 	Batch       int     `json:"batch"`
@@ -52,17 +54,27 @@ type Decode struct {
 	Read        float64 `json:"read_gbs"`        // the same bytes only read, between the steps
 	Share       float64 `json:"bandwidth_share"` // of that: best step against best read
 	MedianShare float64 `json:"median_bandwidth_share"`
-	CPUShare    float64 `json:"cpu_share"`      // processor time of reading over that of the steps, medians: neighbours count less
-	PeakShare   float64 `json:"peak_share"`     // of the arithmetic peak, likewise
-	Roofline    float64 `json:"roofline_share"` // of the higher of both floors
-	Stages      Stages  `json:"stages"`         // of the fastest step
+	CPUShare    float64 `json:"cpu_share"`       // processor time of reading over that of the steps, medians: neighbours count less
+	PeakShare   float64 `json:"peak_share"`      // of the arithmetic peak, likewise
+	Roofline    float64 `json:"roofline_share"`  // of the higher of both floors
+	CacheBytes  float64 `json:"cache_bytes"`     // of those, what attention reads of one sequence's cache
+	CacheShare  float64 `json:"cache_share"`     // of what it reads under the policy full
+	Times       float64 `json:"times,omitempty"` // as fast as Beside, and what the bytes of both would give
+	Bound       float64 `json:"bound,omitempty"`
+	Beside      *Decode `json:"beside,omitempty"` // the same under the policy full
+	Stages      Stages  `json:"stages"`           // of the fastest step
 	LoadSeconds float64 `json:"load_s"`
 	Ceiling     Ceiling `json:"ceiling"`
 	Machine     Machine `json:"machine"`
 }
 
-// RunDecode measures decode on random weights and random caches.
+// RunDecode measures decode on random weights and random caches, under the policy full and,
+// where Options.Policy names another, under that too: Beside is then what full gave.
 func RunDecode(ctx context.Context, o Options, note func(string)) (*Decode, error) {
+	policy, err := kvcache.Parse(o.Policy)
+	if err != nil {
+		return nil, err
+	}
 	ck, err := model.Random(o.Model)
 	if err != nil {
 		return nil, err
@@ -75,51 +87,75 @@ func RunDecode(ctx context.Context, o Options, note func(string)) (*Decode, erro
 	if err := k.fits(o.Batch, o.Context+steps, o.Batch, &ck.Config); err != nil {
 		return nil, err
 	}
-	d := &Decode{Model: o.Model, Weights: o.Weights.String(), KV: o.KV.String(), Context: o.Context, Batch: o.Batch, Steps: o.Tokens, Machine: ThisMachine()}
 	note("loading")
-	r, err := newRig(ctx, o, int64(o.Batch)*k.heldBytes(o.Context+steps+128), o.Batch)
+	g := socket.GeometryOf(&ck.Config, o.KV)
+	held := max(kvcache.ResidentBytes(g, o.Context, o.Context+steps, policy), kvcache.HandoverBytes(g, g.KVHeads, o.Context, policy)) +
+		kvcache.StatisticsBytes(g, g.Cut(), o.Context, policy)
+	r, err := newRig(ctx, o, int64(o.Batch)*max(held, k.heldBytes(o.Context+steps+128)), o.Batch)
 	if err != nil {
 		return nil, err
 	}
 	defer r.close()
-	d.Threads, d.LoadSeconds = r.pool.Threads(), r.Load.Seconds()
-	if d.Ceiling, err = MeasureCeiling(r.pool, ceilingTime); err != nil {
+	ceiling, err := MeasureCeiling(r.pool, ceilingTime)
+	if err != nil {
 		return nil, err
 	}
-	note("filling caches")
-	if err := r.fill(ctx, o.Batch, o.Context, "full"); err != nil {
-		return nil, err
-	}
-	note("decoding")
 	f, err := newFloor(r.pool, o.Weights)
 	if err != nil {
 		return nil, err
 	}
 	defer f.close()
-	var bytes float64
+	var d, full *Decode
+	for _, p := range []*kvcache.Policy{kvcache.Full(), policy} {
+		if full != nil && p.Spec() == full.Policy {
+			return full, nil
+		}
+		d = &Decode{Model: o.Model, Weights: o.Weights.String(), KV: o.KV.String(), Policy: p.Spec(), Context: o.Context, Batch: o.Batch, Steps: o.Tokens,
+			Threads: r.pool.Threads(), LoadSeconds: r.Load.Seconds(), Ceiling: ceiling, Machine: ThisMachine()}
+		note("policy " + p.Spec())
+		if err := d.measure(ctx, r, f, k, g, p); err != nil {
+			return nil, err
+		}
+		if d.Beside = full; full != nil {
+			d.Times, d.Bound = d.TokensPerS/full.TokensPerS, full.Bytes/d.Bytes
+		}
+		full = d
+	}
+	return d, nil
+}
+
+// measure fills caches under a policy and decodes from there.
+func (d *Decode) measure(ctx context.Context, r *rig, f *floor, k Costs, g kvcache.Geometry, p *kvcache.Policy) error {
+	if err := r.fill(ctx, d.Batch, d.Context, p.Spec()); err != nil {
+		return err
+	}
+	at, full := d.Context+(d.Steps+warmSteps)/2, kvcache.Full()
+	whole := float64(kvcache.ReadBytes(g, d.Context, at, full))
+	d.CacheBytes = float64(kvcache.ReadBytes(g, d.Context, at, p))
+	d.CacheShare = d.CacheBytes / whole
 	var took, read, compute, stepCPU, readCPU []time.Duration
-	_, err = r.decode(ctx, o.Batch, o.Context, o.Tokens, func(t, processor time.Duration, stages socket.Stages) {
+	_, err := r.decode(ctx, d.Batch, d.Context, d.Steps, func(t, processor time.Duration, stages socket.Stages) {
 		took, stepCPU = append(took, t), append(stepCPU, processor)
 		if t == slices.Min(took) {
 			d.Stages = stagesOf(stages, t)
 		}
-		var mat, attn float64
-		bytes, mat, attn = k.Decode(o.Batch, o.Context+steps/2, float64(stages.Experts))
+		bytes, mat, attn := k.Decode(d.Batch, at, float64(stages.Experts))
+		d.Bytes = bytes + float64(d.Batch)*(d.CacheBytes-whole)
 		before := cpuTime()
-		read = append(read, f.Read(bytes))
-		readCPU, compute = append(readCPU, cpuTime()-before), append(compute, f.arithmetic(mat, attn))
+		read = append(read, f.Read(d.Bytes))
+		readCPU, compute = append(readCPU, cpuTime()-before), append(compute, f.arithmetic(mat, attn*d.CacheShare))
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	best, readFloor, computeFloor := slices.Min(took).Seconds(), slices.Min(read).Seconds(), slices.Min(compute).Seconds()
 	median, medianRead := middle(took).Seconds(), middle(read).Seconds()
-	d.TokensPerS, d.MedianPerS, d.MeanPerS = rates(o.Batch, took)
-	d.Bytes, d.PerToken, d.Bandwidth, d.Read = bytes, bytes/float64(o.Batch), bytes/best/1e9, bytes/readFloor/1e9
+	d.TokensPerS, d.MedianPerS, d.MeanPerS = rates(d.Batch, took)
+	d.PerToken, d.Bandwidth, d.Read = d.Bytes/float64(d.Batch), d.Bytes/best/1e9, d.Bytes/readFloor/1e9
 	d.Share, d.MedianShare = readFloor/best, medianRead/median
 	d.CPUShare = middle(readCPU).Seconds() / max(middle(stepCPU).Seconds(), 1e-9)
 	d.PeakShare, d.Roofline = computeFloor/best, max(readFloor, computeFloor)/best
-	return d, nil
+	return r.empty(ctx, d.Batch)
 }
 
 const (

@@ -65,6 +65,15 @@ func (r *rig) fill(ctx context.Context, n, tokens int, policy string) error {
 	return r.Fill(ctx, ids, tokens, policy)
 }
 
+// empty releases what fill opened.
+func (r *rig) empty(ctx context.Context, n int) error {
+	ids := make([]uint64, n)
+	for i := range ids {
+		ids[i] = uint64(i + 1)
+	}
+	return r.Release(ctx, ids)
+}
+
 // decode takes the sequences 1..n, which have caches of context tokens, so many steps
 // further, after some that warm up. step is told of each that counts.
 func (r *rig) decode(ctx context.Context, n, context, steps int, step func(took, processor time.Duration, s socket.Stages)) (peak int64, err error) {

@@ -112,9 +112,10 @@ func report[T any](e *env, json bool, v T, err error, text func(io.Writer, T)) e
 
 type benchDecodeCmd struct {
 	benchFlags
-	Context int `default:"128" help:"Tokens in the cache of every sequence."`
-	Batch   int `default:"1" help:"Sequences that are decoded together."`
-	Tokens  int `default:"64" help:"Steps that are measured."`
+	Context int    `default:"128" help:"Tokens in the cache of every sequence."`
+	Batch   int    `default:"1" help:"Sequences that are decoded together."`
+	Tokens  int    `default:"64" help:"Steps that are measured."`
+	Policy  string `default:"full" help:"Cache policy: measured beside the policy full in the same run."`
 }
 
 func (c *benchDecodeCmd) Run(e *env) error {
@@ -122,7 +123,10 @@ func (c *benchDecodeCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	o.Context, o.Batch, o.Tokens = c.Context, c.Batch, c.Tokens
+	if _, err := kvcache.Parse(c.Policy); err != nil {
+		return fmt.Errorf("--policy: %w", err)
+	}
+	o.Context, o.Batch, o.Tokens, o.Policy = c.Context, c.Batch, c.Tokens, c.Policy
 	if o.Context < 1 || o.Batch < 1 || o.Batch > 4096 || o.Tokens < 1 {
 		return fmt.Errorf("--context %d, --batch %d, --tokens %d: want at least 1, and a batch of at most 4096", c.Context, c.Batch, c.Tokens)
 	}
@@ -131,7 +135,18 @@ func (c *benchDecodeCmd) Run(e *env) error {
 
 func printDecode(w io.Writer, d *bench.Decode) {
 	printMachine(w, d.Machine, d.Ceiling)
-	fmt.Fprintf(w, "%s %s, cache %s, batch %d, context %d\n", d.Model, d.Weights, d.KV, d.Batch, d.Context)
+	if d.Beside != nil {
+		printDecodeFigures(w, d.Beside)
+	}
+	printDecodeFigures(w, d)
+	if d.Beside != nil {
+		fmt.Fprintf(w, "  reads %.1f %% of the cache (%.1f of %.1f MB a token); %.2f times full, and the bytes of both would give %.2f\n",
+			100*d.CacheShare, d.CacheBytes/1e6, d.Beside.CacheBytes/1e6, d.Times, d.Bound)
+	}
+}
+
+func printDecodeFigures(w io.Writer, d *bench.Decode) {
+	fmt.Fprintf(w, "%s %s, cache %s, policy %s, batch %d, context %d\n", d.Model, d.Weights, d.KV, d.Policy, d.Batch, d.Context)
 	fmt.Fprintf(w, "  %.2f tokens/s (median step %.2f, mean %.2f)\n", d.TokensPerS, d.MedianPerS, d.MeanPerS)
 	fmt.Fprintf(w, "  %.1f MB a token, %.1f of %.1f GB/s that the same threads read between the steps: %.0f %% (median step %.0f %%, by processor time %.0f %%), %.0f %% of the arithmetic peak, %.0f %% of the roofline\n",
 		d.PerToken/1e6, d.Bandwidth, d.Read, 100*d.Share, 100*d.MedianShare, 100*d.CPUShare, 100*d.PeakShare, 100*d.Roofline)

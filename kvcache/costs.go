@@ -109,6 +109,26 @@ func HandoverBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 	return bytes
 }
 
+// ReadBytes is what attention of one token reads of the cache of a sequence with `tokens`
+// tokens, `prompt` of which were there at the end of prefill: rows, and of an index the pages
+// in use.
+func ReadBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
+	var bytes int64
+	for _, r := range g.rules(p) {
+		slots, index := r.Slots(prompt, tokens), 0
+		if c := r.Selector; c != nil && slots > c.Reads() {
+			size, covers := c.Index(g.Layout)
+			index = (slots + c.Page() - 1) / c.Page() * (size * c.Page() / covers)
+			slots = c.Reads()
+		}
+		if r.window > 0 {
+			slots = min(tokens, r.window)
+		}
+		bytes += r.layers * int64(g.KVHeads) * int64(slots*g.Layout.RowBytes()+index)
+	}
+	return bytes
+}
+
 // overwrites says whether some token up to `tokens` has taken the slot of another.
 func overwrites(p *Policy, prompt, tokens int) bool {
 	return tokens-prompt > p.Slots(prompt, tokens)-p.Slots(prompt, prompt)

@@ -22,9 +22,9 @@ func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy str
 		if most := c.Config().MaxPositions; tokens < 1 || tokens >= most {
 			return fmt.Errorf("alone: fill of %d tokens: want 1 to %d", tokens, most-1)
 		}
-		template := noiseBlock(c.Geometry().Layout)
+		templates := noiseBlocks(c.Geometry().Layout)
 		for _, id := range seqs {
-			own, err := fill(c, template, tokens, p)
+			own, err := fill(c, templates, tokens, p)
 			if err != nil {
 				return fmt.Errorf("alone: sequence %d: %w", id, err)
 			}
@@ -40,7 +40,7 @@ func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy str
 	return err
 }
 
-func fill(c *socket.Caches, template []byte, tokens int, p *kvcache.Policy) (*kvcache.Store, error) {
+func fill(c *socket.Caches, templates [][]byte, tokens int, p *kvcache.Policy) (*kvcache.Store, error) {
 	g := c.Geometry()
 	heads := tensor.Span{Lo: 0, Hi: g.KVHeads}
 	prompt := kvcache.NewPrefill(c.Arena(), g, heads)
@@ -51,8 +51,8 @@ func fill(c *socket.Caches, template []byte, tokens int, p *kvcache.Policy) (*kv
 	k := make([]float32, g.Layout.KDim)
 	c.Pool().Run(g.Layers*g.KVHeads, func(i int) {
 		layer, head := i/g.KVHeads, i%g.KVHeads
-		for _, b := range prompt.Blocks(layer, head) {
-			copy(b, template)
+		for j, b := range prompt.Blocks(layer, head) {
+			copy(b, templates[(37*j+7*layer+head)%len(templates)])
 		}
 		prompt.Write(layer, head, tokens-1, k, k[:g.Layout.VDim])
 	})
@@ -65,17 +65,20 @@ func fill(c *socket.Caches, template []byte, tokens int, p *kvcache.Policy) (*kv
 	return c.Compress(prompt, seen, p)
 }
 
-// noiseBlock is one cache block of random keys and values.
-func noiseBlock(l tensor.KVLayout) []byte {
-	block := make([]byte, l.BlockBytes())
+// noiseBlocks are cache blocks of random keys and values, each with others.
+func noiseBlocks(l tensor.KVLayout) [][]byte {
+	blocks := make([][]byte, 64)
 	row := make([]float32, l.KDim+l.VDim)
 	state := uint64(1)
-	for slot := range tensor.BlockSlots {
-		for i := range row {
-			state = state*6364136223846793005 + 1442695040888963407
-			row[i] = float32(state>>40)/(1<<23) - 1
+	for b := range blocks {
+		blocks[b] = make([]byte, l.BlockBytes())
+		for slot := range tensor.BlockSlots {
+			for i := range row {
+				state = state*6364136223846793005 + 1442695040888963407
+				row[i] = float32(state>>40)/(1<<23) - 1
+			}
+			l.Put(blocks[b], slot, row[:l.KDim], row[l.KDim:])
 		}
-		l.Put(block, slot, row[:l.KDim], row[l.KDim:])
 	}
-	return block
+	return blocks
 }
