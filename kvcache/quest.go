@@ -2,7 +2,6 @@ package kvcache
 
 import (
 	"math"
-	"slices"
 
 	"shoal/tensor"
 )
@@ -65,50 +64,50 @@ func (b pageBounds) Select(l tensor.KVLayout, index [][]byte, n int, q []float32
 func chosen(scores []float32, k int, s *tensor.AttnScratch) []int32 {
 	keys, places := s.Chosen(len(scores), k)
 	for i, x := range scores {
-		bits := math.Float32bits(x)
-		if bits>>31 != 0 { // in the order of the numbers
-			bits = ^bits
+		keys[i] = math.Float32bits(x)
+		if keys[i]>>31 != 0 { // in the order of the numbers
+			keys[i] = ^keys[i]
 		} else {
-			bits |= 1 << 31
+			keys[i] |= 1 << 31
 		}
-		keys[i] = uint64(bits)<<32 | uint64(^uint32(i))
 	}
-	keys[0] |= math.MaxUint32 << 32
-	keys[len(keys)-1] |= math.MaxUint32 << 32
-	partition(keys, k)
-	for i := range places {
-		places[i] = int32(^uint32(keys[i]))
+	keys[0], keys[len(keys)-1] = math.MaxUint32, math.MaxUint32 // above every number
+	least, ties := kth(keys, k)
+	at := 0
+	for i, key := range keys {
+		if key < least || key == least && ties == 0 {
+			continue
+		}
+		if key == least {
+			ties--
+		}
+		places[at], at = int32(i), at+1
 	}
-	slices.Sort(places)
 	return places
 }
 
-// partition puts the k highest of different keys in front.
-func partition(keys []uint64, k int) {
-	lo, hi := 0, len(keys) // the k-th lies in [lo, hi)
-	for hi-lo > 1 {
-		a, b, c := keys[lo], keys[(lo+hi)/2], keys[hi-1]
-		pivot := max(min(a, b), min(max(a, b), c))
-		i, j := lo, hi-1
-		for i <= j {
-			for keys[i] > pivot {
-				i++
-			}
-			for keys[j] < pivot {
-				j--
-			}
-			if i <= j {
-				keys[i], keys[j] = keys[j], keys[i]
-				i, j = i+1, j-1
+// kth is the k-th highest key, and how many of those that equal it are among the k highest:
+// digit by digit, from the first that decides.
+func kth(keys []uint32, k int) (key uint32, ties int) {
+	const bits = 11
+	var count [1 << bits]int32
+	known := uint32(0) // a mask
+	for shift := 32 - bits; ; shift -= bits {
+		shift = max(shift, 0)
+		clear(count[:])
+		for _, x := range keys {
+			if x&known == key {
+				count[x>>shift%(1<<bits)]++
 			}
 		}
-		switch { // [lo, j] are the pivot or higher, [i, hi) the pivot or lower
-		case k <= j:
-			hi = j + 1
-		case k >= i:
-			lo = i
-		default:
-			return
+		digit := len(count) - 1
+		for ; k > int(count[digit]); digit-- {
+			k -= int(count[digit])
+		}
+		key |= uint32(digit) << shift
+		known = ^uint32(0) << shift
+		if shift == 0 {
+			return key, k
 		}
 	}
 }

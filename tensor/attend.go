@@ -29,7 +29,7 @@ type AttnScratch struct {
 	kept   []([BlockSlots]float32) // [blocks][rows] scores, see mass
 	pages  []float32               // see ScorePages
 	list   [][]byte                // see Gather
-	keys   []uint64                // see Chosen
+	keys   []uint32                // see Chosen
 	places []int32                 // see Chosen
 
 	// of latent layouts

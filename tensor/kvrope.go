@@ -111,9 +111,9 @@ func (s *AttnScratch) Row(n int) []float32 {
 }
 
 // Chosen is scratch for choosing k of n, which the next call reuses.
-func (s *AttnScratch) Chosen(n, k int) (keys []uint64, places []int32) {
+func (s *AttnScratch) Chosen(n, k int) (keys []uint32, places []int32) {
 	if cap(s.keys) < n {
-		s.keys = make([]uint64, n+n/4)
+		s.keys = make([]uint32, n+n/4)
 	}
 	if cap(s.places) < k {
 		s.places = make([]int32, k)
