@@ -79,6 +79,7 @@ func outwards(x, sign float32) float32 {
 }
 
 // ScorePages is for each of the first n pages the largest bound over g queries, q [g][KDim].
+// Index blocks are those of an arena, or have 256 bytes behind them.
 // A score that is not a number counts as -Inf. The slice is valid until the next call.
 func (s *AttnScratch) ScorePages(l KVLayout, index [][]byte, n int, q []float32, g int) []float32 {
 	b := l.bounds()
