@@ -102,18 +102,18 @@ type (
 
 // directorView is a snapshot for /v1/cluster.
 type directorView struct {
-	Phase     topology.AuthorityPhase
-	Reason    string
-	Epoch     uint32
-	Placement topology.Placement
-	Nodes     []topology.Node
-	Known     []topology.Node
-	Refused   map[string]string
-	Drained   map[string]uint64
-	Apart     []string
-	Fenced    map[string]topology.Fence
-	Fences    map[string]uint64 // how often nodes were fenced, by kind
-	Hosts     map[string]host
+	Phase       topology.AuthorityPhase
+	Reason      string
+	Epoch       uint32
+	Placement   topology.Placement
+	Nodes       []topology.Node
+	Known       []topology.Node
+	Refused     map[string]string
+	Drained     map[string]uint64
+	Quarantined []string
+	Fenced      map[string]topology.Fence
+	Fences      map[string]uint64 // how often nodes were fenced, by kind
+	Hosts       map[string]host
 }
 
 // host is what the director keeps of a node beside its place.
@@ -217,7 +217,7 @@ func (d *director) Receive(c actor.Context) {
 		phase, reason := d.authority.Phase()
 		p, nodes := d.authority.Placement()
 		v := directorView{Phase: phase, Reason: reason, Epoch: d.authority.Epoch(), Placement: p, Nodes: nodes, Known: d.authority.Known(),
-			Refused: maps.Clone(d.authority.Refused()), Drained: maps.Clone(d.authority.Drained()), Apart: d.authority.Apart(), Hosts: maps.Clone(d.hosts),
+			Refused: maps.Clone(d.authority.Refused()), Drained: maps.Clone(d.authority.Drained()), Quarantined: d.authority.Quarantined(), Hosts: maps.Clone(d.hosts),
 			Fenced: d.authority.Fenced(), Fences: maps.Clone(d.fences)}
 		m.reply <- v
 	}
@@ -372,14 +372,14 @@ func (d *director) join(c actor.Context, e topology.FormGroup) {
 		h := d.hosts[n.ID].handle
 		d.ask(d.ctx, c, joinTimeout, e.Epoch, n.ID, func(ctx context.Context) (*proto.LoadReply, error) {
 			reply, err := h.Join(ctx, r)
-			if err == nil && len(reply.Unheard) > 0 {
-				deaf := new(topology.Unheard)
-				for _, rank := range reply.Unheard {
+			if err == nil && len(reply.Unreachable) > 0 {
+				cut := new(topology.Unreachable)
+				for _, rank := range reply.Unreachable {
 					if int(rank) < len(e.Nodes) {
-						deaf.Nodes = append(deaf.Nodes, e.Nodes[rank].ID)
+						cut.Nodes = append(cut.Nodes, e.Nodes[rank].ID)
 					}
 				}
-				err = deaf
+				err = cut
 			}
 			return nil, err
 		})

@@ -271,8 +271,8 @@ func (c *core) Cluster() api.ClusterState {
 		state := "joining"
 		if v.Drained[n.ID] == n.Incarnation {
 			state = "drained"
-		} else if slices.Contains(v.Apart, n.ID) {
-			state = "unheard"
+		} else if slices.Contains(v.Quarantined, n.ID) {
+			state = "unreachable"
 		}
 		node := api.NodeState{ID: n.ID, PID: h.pid, Address: h.address, State: state, KVBudgetBytes: n.KVBudget}
 		if f, out := v.Fenced[n.ID]; out {

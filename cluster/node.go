@@ -465,7 +465,7 @@ func (n *nodeActor) register() {
 		// The newest epoch is what a restarted coordinator counts on from.
 		c.Actor.Send(n.pid, &socket.Status{Reply: func(s *proto.SocketStatus) {
 			respond(c, &proto.NodeDescription{Id: n.cfg.ID, Incarnation: n.incarnation, Pid: uint32(os.Getpid()), ModelHash: n.hash,
-				ModelDir: n.cfg.Model, KvBudgetBytes: n.cfg.KVBudget, Share: n.cfg.Share, Threads: uint32(n.cfg.Threads), Epoch: s.Epoch}, nil)
+				KvBudgetBytes: n.cfg.KVBudget, Share: n.cfg.Share, Threads: uint32(n.cfg.Threads), Epoch: s.Epoch}, nil)
 		}})
 	})
 	rpc.Handle(n.mux, uint32(proto.Kind_KIND_LOAD), func(c *rpc.Ctx, m *proto.LoadRequest) {

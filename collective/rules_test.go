@@ -14,7 +14,7 @@ func pairOf(t *testing.T, cfg Config) *network {
 	return newNetwork(t, 2, rand.New(rand.NewPCG(1, 1)), cfg)
 }
 
-// from builds a message of rank 1 for rank 0 and lets edit spoil it.
+// from builds a message of rank 1 for rank 0 and lets edit damage it.
 func from(edit func(*Header), payload []byte) []byte {
 	h := Header{Kind: KindAllGather, DType: dtypeF32, Source: 1, Size: 2, Epoch: 7, Op: Op(0, 1), Chunks: 1, Length: uint32(len(payload))}
 	if edit != nil {

@@ -92,8 +92,8 @@ func (j *job) apply(r *journal.Record, seq uint64) error {
 	return nil
 }
 
-// spoil marks a job whose records are damaged: it cannot go on, and says so.
-func (j *job) spoil(why string, now int64) {
+// markDamaged marks a job whose records are damaged: it cannot go on, and says so.
+func (j *job) markDamaged(why string, now int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.damage = why

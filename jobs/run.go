@@ -40,7 +40,7 @@ func (v *Service) attempt(ctx context.Context, j *job) {
 		fail = &f.Failure
 	case errors.Is(err, journal.ErrDamaged):
 		v.store.deactivate(j)
-		j.spoil(err.Error(), v.store.Now())
+		j.markDamaged(err.Error(), v.store.Now())
 		v.cfg.Logger.Error("jobs: damaged record", "job", j.id, "error", err)
 		return
 	default:
@@ -121,12 +121,12 @@ func (v *Service) write(ctx context.Context, j *job, r journal.Record, payload a
 // life is one attempt under way.
 type life struct {
 	*Service
-	job     *job
-	attempt uint32
-	task    *api.Task
-	replay  *api.Replay
-	courses []Course // by choice
-	next    int      // index of the next event
+	job      *job
+	attempt  uint32
+	task     *api.Task
+	replay   *api.Replay
+	progress []Progress // by choice
+	next     int        // index of the next event
 }
 
 // try returns the attempt that it began; 0: none.
@@ -173,7 +173,7 @@ func (l *life) resume(ctx context.Context) error {
 		return failed{Failure: Failure{Code: "invalid_request", Message: err.Error(), Permanent: true}, status: status, body: body}
 	}
 	l.replay = l.task.Replay()
-	l.courses = make([]Course, l.task.Choices())
+	l.progress = make([]Progress, l.task.Choices())
 	return l.store.read(ctx, l.job.id, func(r *journal.Record) error {
 		if r.Kind != KindTokens {
 			return nil
@@ -193,7 +193,7 @@ func (l *life) resume(ctx context.Context) error {
 }
 
 func (l *life) took(e Logged) {
-	l.courses[e.Choice].Take(e.Event)
+	l.progress[e.Choice].Take(e.Event)
 	l.next++
 }
 
@@ -212,8 +212,8 @@ func (l *life) generate(ctx context.Context) error {
 		}
 		req := l.task.Request(i)
 		req.ID = fmt.Sprintf("%s/%d/%d", l.job.id, l.attempt, i)
-		req.Emitted, req.Accepted = l.courses[i].Emitted, true
-		if l.courses[i].Scored {
+		req.Emitted, req.Accepted = l.progress[i].Emitted, true
+		if l.progress[i].Scored {
 			req.PromptLogprobs = -1
 		}
 		var cctx context.Context

@@ -24,15 +24,15 @@ func Superseded(err error) bool {
 	return errors.Is(err, ErrFinal) || errors.Is(err, ErrFenced) || errors.Is(err, journal.ErrConflict)
 }
 
-// Course is how far the events of one choice go. An attempt starts from that of the
+// Progress is how far the events of one choice go. An attempt starts from that of the
 // log, whoever wrote it.
-type Course struct {
+type Progress struct {
 	Emitted []int32
 	Scored  bool // prompt logprobs are among them
 }
 
 // Take goes on by one event.
-func (c *Course) Take(e api.Event) {
+func (c *Progress) Take(e api.Event) {
 	if e.Token != api.NoToken {
 		c.Emitted = append(c.Emitted, e.Token)
 	}

@@ -142,7 +142,7 @@ func (s *Store) load(name string, seq uint64, data []byte) {
 	}
 	if err != nil {
 		s.cfg.Logger.Error("jobs: damaged record", "job", name, "error", err)
-		j.spoil(err.Error(), s.Now())
+		j.markDamaged(err.Error(), s.Now())
 	}
 }
 

@@ -380,10 +380,8 @@ type NodeDescription struct {
 	Incarnation   uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	Pid           uint32                 `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`
 	ModelHash     string                 `protobuf:"bytes,4,opt,name=model_hash,json=modelHash,proto3" json:"model_hash,omitempty"`
-	ModelDir      string                 `protobuf:"bytes,5,opt,name=model_dir,json=modelDir,proto3" json:"model_dir,omitempty"`
 	KvBudgetBytes int64                  `protobuf:"varint,6,opt,name=kv_budget_bytes,json=kvBudgetBytes,proto3" json:"kv_budget_bytes,omitempty"`
-	Share         float64                `protobuf:"fixed64,7,opt,name=share,proto3" json:"share,omitempty"`                       // asked for by --share; 0: none asked
-	SpeedGbs      float64                `protobuf:"fixed64,8,opt,name=speed_gbs,json=speedGbs,proto3" json:"speed_gbs,omitempty"` // measured weight-read speed
+	Share         float64                `protobuf:"fixed64,7,opt,name=share,proto3" json:"share,omitempty"` // asked for by --share; 0: none asked
 	Threads       uint32                 `protobuf:"varint,9,opt,name=threads,proto3" json:"threads,omitempty"`
 	Version       string                 `protobuf:"bytes,10,opt,name=version,proto3" json:"version,omitempty"`
 	Epoch         uint32                 `protobuf:"varint,11,opt,name=epoch,proto3" json:"epoch,omitempty"` // newest epoch the node has seen
@@ -449,13 +447,6 @@ func (x *NodeDescription) GetModelHash() string {
 	return ""
 }
 
-func (x *NodeDescription) GetModelDir() string {
-	if x != nil {
-		return x.ModelDir
-	}
-	return ""
-}
-
 func (x *NodeDescription) GetKvBudgetBytes() int64 {
 	if x != nil {
 		return x.KvBudgetBytes
@@ -466,13 +457,6 @@ func (x *NodeDescription) GetKvBudgetBytes() int64 {
 func (x *NodeDescription) GetShare() float64 {
 	if x != nil {
 		return x.Share
-	}
-	return 0
-}
-
-func (x *NodeDescription) GetSpeedGbs() float64 {
-	if x != nil {
-		return x.SpeedGbs
 	}
 	return 0
 }
@@ -806,7 +790,7 @@ func (x *JoinRequest) GetIncarnations() []uint32 {
 type JoinReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Millis        uint32                 `protobuf:"varint,1,opt,name=millis,proto3" json:"millis,omitempty"`
-	Unheard       []uint32               `protobuf:"varint,2,rep,packed,name=unheard,proto3" json:"unheard,omitempty"` // ranks that this one and they do not hear each other; the group is not formed then
+	Unreachable   []uint32               `protobuf:"varint,2,rep,packed,name=unreachable,proto3" json:"unreachable,omitempty"` // ranks that this one and they do not hear each other; the group is not formed then
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -848,9 +832,9 @@ func (x *JoinReply) GetMillis() uint32 {
 	return 0
 }
 
-func (x *JoinReply) GetUnheard() []uint32 {
+func (x *JoinReply) GetUnreachable() []uint32 {
 	if x != nil {
-		return x.Unheard
+		return x.Unreachable
 	}
 	return nil
 }
@@ -2484,21 +2468,19 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\tPlacement\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x18\n" +
 	"\amapping\x18\x02 \x01(\tR\amapping\x12$\n" +
-	"\x06slices\x18\x03 \x03(\v2\f.shoal.SliceR\x06slices\"\xb6\x02\n" +
+	"\x06slices\x18\x03 \x03(\v2\f.shoal.SliceR\x06slices\"\x88\x02\n" +
 	"\x0fNodeDescription\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x10\n" +
 	"\x03pid\x18\x03 \x01(\rR\x03pid\x12\x1d\n" +
 	"\n" +
-	"model_hash\x18\x04 \x01(\tR\tmodelHash\x12\x1b\n" +
-	"\tmodel_dir\x18\x05 \x01(\tR\bmodelDir\x12&\n" +
+	"model_hash\x18\x04 \x01(\tR\tmodelHash\x12&\n" +
 	"\x0fkv_budget_bytes\x18\x06 \x01(\x03R\rkvBudgetBytes\x12\x14\n" +
-	"\x05share\x18\a \x01(\x01R\x05share\x12\x1b\n" +
-	"\tspeed_gbs\x18\b \x01(\x01R\bspeedGbs\x12\x18\n" +
+	"\x05share\x18\a \x01(\x01R\x05share\x12\x18\n" +
 	"\athreads\x18\t \x01(\rR\athreads\x12\x18\n" +
 	"\aversion\x18\n" +
 	" \x01(\tR\aversion\x12\x14\n" +
-	"\x05epoch\x18\v \x01(\rR\x05epoch\"\xf4\x01\n" +
+	"\x05epoch\x18\v \x01(\rR\x05epochJ\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\xf4\x01\n" +
 	"\vLoadRequest\x12.\n" +
 	"\tplacement\x18\x01 \x01(\v2\x10.shoal.PlacementR\tplacement\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x1d\n" +
@@ -2524,10 +2506,10 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12'\n" +
 	"\x0fdeadline_millis\x18\x02 \x01(\rR\x0edeadlineMillis\x12\x14\n" +
 	"\x05group\x18\x03 \x01(\tR\x05group\x12\"\n" +
-	"\fincarnations\x18\x04 \x03(\rR\fincarnations\"=\n" +
+	"\fincarnations\x18\x04 \x03(\rR\fincarnations\"E\n" +
 	"\tJoinReply\x12\x16\n" +
-	"\x06millis\x18\x01 \x01(\rR\x06millis\x12\x18\n" +
-	"\aunheard\x18\x02 \x03(\rR\aunheard\":\n" +
+	"\x06millis\x18\x01 \x01(\rR\x06millis\x12 \n" +
+	"\vunreachable\x18\x02 \x03(\rR\vunreachable\":\n" +
 	"\x0eReleaseRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04seqs\x18\x02 \x03(\x04R\x04seqs\"2\n" +

@@ -104,9 +104,9 @@ type AuthorityConfig struct {
 	// Backoff is the pause before a failed placement is tried again; it doubles
 	// up to 32 times itself.
 	Backoff time.Duration
-	// Apart is how long a node is first left out that others do not hear; it
+	// Quarantine is how long a node is first left out that others do not hear; it
 	// doubles up to 32 times itself. Default 5 s.
-	Apart time.Duration
+	Quarantine time.Duration
 	// Pause is how long a node is first left out that held up the others. Default 10 s.
 	Pause time.Duration
 	// MaxNodes bounds the sockets of a placement.
@@ -128,27 +128,27 @@ const patience = 5
 // Authority decides which nodes make up which epoch: the one pure state machine
 // that numbers placements. Time comes in by Tick; answers of nodes by Answered.
 type Authority struct {
-	cfg     AuthorityConfig
-	now     time.Duration
-	phase   AuthorityPhase
-	epoch   uint32 // of the newest placement
-	told    uint32 // newest epoch that was written down, and told to nodes
-	seen    uint32 // newest epoch that a node has told of: the next one is higher
-	place   Placement
-	part    []Node // nodes of the current placement, rank order
-	nodes   map[string]Node
-	refused map[string]string // id -> why it cannot take part
-	waiting map[string]bool   // nodes that have not answered in this phase
-	drained map[string]uint64 // incarnation of nodes that are to take no part
-	unheard [][2]string       // pairs that do not hear each other, as far as answered in this phase
-	apart   map[string]apart  // nodes that others did not hear
-	fenced  map[string]Fence  // nodes that held up the others, and those that came back
-	probeAt time.Duration     // when fenced nodes may be asked again
-	changed time.Duration     // last change of membership
-	retryAt time.Duration
-	tries   int
-	served  bool
-	reason  string
+	cfg         AuthorityConfig
+	now         time.Duration
+	phase       AuthorityPhase
+	epoch       uint32 // of the newest placement
+	told        uint32 // newest epoch that was written down, and told to nodes
+	seen        uint32 // newest epoch that a node has told of: the next one is higher
+	place       Placement
+	part        []Node // nodes of the current placement, rank order
+	nodes       map[string]Node
+	refused     map[string]string     // id -> why it cannot take part
+	waiting     map[string]bool       // nodes that have not answered in this phase
+	drained     map[string]uint64     // incarnation of nodes that are to take no part
+	unreachable [][2]string           // pairs that do not hear each other, as far as answered in this phase
+	quarantined map[string]quarantine // nodes that others did not hear
+	fenced      map[string]Fence      // nodes that held up the others, and those that came back
+	probeAt     time.Duration         // when fenced nodes may be asked again
+	changed     time.Duration         // last change of membership
+	retryAt     time.Duration
+	tries       int
+	served      bool
+	reason      string
 }
 
 // NewAuthority starts with no nodes.
@@ -156,8 +156,8 @@ func NewAuthority(cfg AuthorityConfig) *Authority {
 	if cfg.MaxNodes == 0 {
 		cfg.MaxNodes = 64
 	}
-	if cfg.Apart == 0 {
-		cfg.Apart = 5 * time.Second
+	if cfg.Quarantine == 0 {
+		cfg.Quarantine = 5 * time.Second
 	}
 	if cfg.Pause == 0 {
 		cfg.Pause = 10 * time.Second
@@ -166,7 +166,7 @@ func NewAuthority(cfg AuthorityConfig) *Authority {
 	if drained == nil {
 		drained = map[string]uint64{}
 	}
-	return &Authority{cfg: cfg, phase: Gathering, seen: cfg.After, nodes: map[string]Node{}, refused: map[string]string{}, drained: drained, apart: map[string]apart{}, fenced: map[string]Fence{}, reason: "no node has joined yet"}
+	return &Authority{cfg: cfg, phase: Gathering, seen: cfg.After, nodes: map[string]Node{}, refused: map[string]string{}, drained: drained, quarantined: map[string]quarantine{}, fenced: map[string]Fence{}, reason: "no node has joined yet"}
 }
 
 // Phase says where the authority stands, and in a few words why.
@@ -290,7 +290,7 @@ func (a *Authority) ready() []Node {
 }
 
 // out tells that a node is up and is to take no part.
-func (a *Authority) out(n Node) bool { return a.drained[n.ID] == n.Incarnation || a.isApart(n) }
+func (a *Authority) out(n Node) bool { return a.drained[n.ID] == n.Incarnation || a.isQuarantined(n) }
 
 // Answered tells how a node answered LoadSlices or FormGroup of an epoch. An
 // error of a node that is still up is tried again after a pause.
@@ -298,10 +298,10 @@ func (a *Authority) Answered(epoch uint32, id string, err error) []Effect {
 	if epoch != a.epoch || !a.waiting[id] {
 		return nil
 	}
-	var deaf *Unheard
-	if a.phase == Joining && errors.As(err, &deaf) && len(deaf.Nodes) > 0 { // who else is shows when all have answered
-		for _, other := range deaf.Nodes {
-			a.unheard = append(a.unheard, [2]string{id, other})
+	var cut *Unreachable
+	if a.phase == Joining && errors.As(err, &cut) && len(cut.Nodes) > 0 { // who else is shows when all have answered
+		for _, other := range cut.Nodes {
+			a.unreachable = append(a.unreachable, [2]string{id, other})
 		}
 		err = nil
 	}
@@ -318,13 +318,13 @@ func (a *Authority) Answered(epoch uint32, id string, err error) []Effect {
 		a.enter(Joining)
 		return []Effect{FormGroup{Epoch: a.epoch, Nodes: a.part}}
 	}
-	if len(a.unheard) > 0 {
+	if len(a.unreachable) > 0 {
 		a.tries++
 		a.leaveOut()
 		return a.fail()
 	}
 	for _, n := range a.part {
-		delete(a.apart, n.ID)
+		delete(a.quarantined, n.ID)
 	}
 	a.phase, a.reason, a.tries, a.served = Serving, "", 0, true
 	return []Effect{Serve{Placement: a.place, Nodes: a.part}}
@@ -462,7 +462,7 @@ func (a *Authority) choose() []Node {
 }
 
 func (a *Authority) enter(p AuthorityPhase) {
-	a.phase, a.unheard = p, nil
+	a.phase, a.unreachable = p, nil
 	a.waiting = map[string]bool{}
 	for _, n := range a.part {
 		a.waiting[n.ID] = true

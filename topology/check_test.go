@@ -4,7 +4,7 @@ import "testing"
 
 func TestCheckRefusesWhatPlaceWouldNotMake(t *testing.T) {
 	members := []Member{{ID: "a"}, {ID: "b", Share: 2}, {ID: "c"}}
-	for name, spoil := range map[string]func(*Placement){
+	for name, damage := range map[string]func(*Placement){
 		"overlap":          func(p *Placement) { p.Slices[1].Q.Lo-- },
 		"gap":              func(p *Placement) { p.Slices[1].Vocab.Lo += 16 },
 		"past the end":     func(p *Placement) { p.Slices[2].Out.Hi = 1 << 30 },
@@ -20,7 +20,7 @@ func TestCheckRefusesWhatPlaceWouldNotMake(t *testing.T) {
 		if err := p.Check(testShape()); err != nil {
 			t.Fatalf("a placement of Place was refused: %v", err)
 		}
-		if spoil(&p); p.Check(testShape()) == nil {
+		if damage(&p); p.Check(testShape()) == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}

@@ -319,11 +319,11 @@ func (a *Actor) joined(_ actor.Context, m *joined) {
 		if m.group != nil {
 			m.group.Close()
 		}
-		var deaf interface{ Missing() []int }
-		if err == nil && errors.As(m.err, &deaf) {
+		var cut interface{ Missing() []int }
+		if err == nil && errors.As(m.err, &cut) {
 			r := &proto.JoinReply{Millis: uint32(m.took.Milliseconds())}
-			for _, rank := range deaf.Missing() {
-				r.Unheard = append(r.Unheard, uint32(rank))
+			for _, rank := range cut.Missing() {
+				r.Unreachable = append(r.Unreachable, uint32(rank))
 			}
 			a.Config.Logger.Warn("group not formed", "epoch", m.number, "error", m.err)
 			m.reply(r, nil)

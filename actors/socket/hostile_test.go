@@ -190,7 +190,7 @@ func (v *victims) play(session []pb.Message) (refused error) {
 	return refused
 }
 
-// TestSessionIsTaken: the session that the tests below spoil is a good one.
+// TestSessionIsTaken: the session that the tests below damage is a good one.
 func TestSessionIsTaken(t *testing.T) {
 	if err := newVictims(t, goldenDir).play(newVictims(t, goldenDir).session(time.Minute)); err != nil {
 		t.Fatal(err)
@@ -261,10 +261,10 @@ func TestHostileNumbers(t *testing.T) {
 				every = 43
 			}
 			for at := range session {
-				total := spoil(pb.Clone(session[at]).ProtoReflect(), -1)
+				total := damage(pb.Clone(session[at]).ProtoReflect(), -1)
 				for i := n % every; i < total; i += every {
 					m := pb.Clone(session[at])
-					spoil(m.ProtoReflect(), i)
+					damage(m.ProtoReflect(), i)
 					spoiled := append(append(append([]pb.Message{}, session[:at]...), m), session[at+1:]...)
 					if v.play(spoiled) != nil {
 						refused++
@@ -280,9 +280,9 @@ func TestHostileNumbers(t *testing.T) {
 	}
 }
 
-// spoil makes the which-th change that it knows in m, and returns how many it has
+// damage makes the which-th change that it knows in m, and returns how many it has
 // counted; which < 0: it only counts.
-func spoil(m protoreflect.Message, which int) int {
+func damage(m protoreflect.Message, which int) int {
 	n := 0
 	is := func() bool { n++; return n-1 == which }
 	fields := m.Descriptor().Fields()
@@ -325,14 +325,14 @@ func spoil(m protoreflect.Message, which int) int {
 				continue
 			}
 			for j := range list.Len() {
-				n += spoil(list.Get(j).Message(), which-n)
+				n += damage(list.Get(j).Message(), which-n)
 			}
 		case f.Message() != nil:
 			if is() {
 				m.Clear(f)
 				return n
 			}
-			n += spoil(m.Mutable(f).Message(), which-n)
+			n += damage(m.Mutable(f).Message(), which-n)
 		default:
 			for _, v := range bad(f, m.Get(f)) {
 				if is() {

@@ -39,9 +39,9 @@ func (a *attempt) resume() {
 		return
 	}
 	spec := e.k.spec
-	var course jobs.Course
+	var progress jobs.Progress
 	for _, l := range e.events {
-		course.Take(l.Event)
+		progress.Take(l.Event)
 	}
 	a.next = len(e.events)
 	if n := len(e.events); n > 0 && e.events[n-1].Event.Finish != "" {
@@ -49,13 +49,13 @@ func (a *attempt) resume() {
 		return
 	}
 	if c.w.opt.Bug != ForgetsTokens {
-		spec.Emitted = course.Emitted
+		spec.Emitted = progress.Emitted
 	}
 	if len(spec.Emitted) > 0 {
 		c.w.cover[JobResumed]++
 	}
 	spec.ID, spec.Accepted, spec.Deadline = fmt.Sprintf("%s/%d", e.id, a.number), true, 0
-	if course.Scored {
+	if progress.Scored {
 		spec.PromptLogprobs = -1
 	}
 	a.name, a.ticket = spec.ID, &ticket{k: e.k, run: a, got: len(spec.Emitted)}

@@ -76,7 +76,7 @@ func (c *coordinator) coordinate(after uint32) {
 	}
 	c.batcher = state
 	c.authority = topology.NewAuthority(topology.AuthorityConfig{Shape: shape, Mapping: topology.Gather, Nodes: w.cfg.waitFor,
-		Settle: w.cfg.settle, Backoff: w.cfg.backoff, Apart: w.cfg.apart, Pause: w.cfg.pause, MaxNodes: w.cfg.most, ModelHash: modelHash, After: after, Leased: c.lease != nil})
+		Settle: w.cfg.settle, Backoff: w.cfg.backoff, Quarantine: w.cfg.quarantine, Pause: w.cfg.pause, MaxNodes: w.cfg.most, ModelHash: modelHash, After: after, Leased: c.lease != nil})
 	c.every(w.cfg.tick, func() { c.direct(c.authority.Tick(w.now - c.began)) })
 	c.every(w.cfg.tick, func() { c.carryOut(c.batcher.Step(batcher.Tick{Now: c.millis()})) })
 	c.every(w.cfg.compare, c.compare)
@@ -126,7 +126,7 @@ func (c *coordinator) answered(number uint32, id string, err error) {
 	}
 	before, _ := c.authority.Phase()
 	effects := c.authority.Answered(number, id, err)
-	c.w.cover[LeftOut] += len(c.authority.Apart())
+	c.w.cover[LeftOut] += len(c.authority.Quarantined())
 	if after, _ := c.authority.Phase(); stale && (after != before || len(effects) > 0) {
 		c.w.watch.fail("I4: the answer of %s to epoch %d, which is over, moved the authority from %s to %s", id, was, before, after)
 	}

@@ -4,7 +4,7 @@
 // What decides is the real code: the batcher's State, the placement Authority and
 // its Fence, the rules that find who holds up the others (Stall, LoadStall, Pace), the
 // Lease over which coordinators compete, each socket's Machine, the collective state
-// machines, a job's State, Journal, Writing and Course, the cost functions and slot
+// machines, a job's State, Journal, Writing and Progress, the cost functions and slot
 // rules of package kvcache. What does is modelled: a socket's effects on caches of cells
 // (stores.go), its steps (step.go, moves.go), the shells of package cluster and
 // actors/socket (coordinator.go, straggler.go, node.go, executor.go) and jobs (jobs.go,

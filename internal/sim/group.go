@@ -33,9 +33,9 @@ type packet struct {
 	msg []byte
 }
 
-// deaf names the ranks that keep the barrier closed.
-func (g *group) deaf() error {
-	u := new(topology.Unheard)
+// unreachable names the ranks that keep the barrier closed.
+func (g *group) unreachable() error {
+	u := new(topology.Unreachable)
 	for rank := range g.heard {
 		if !g.heard[rank] || !g.acked[rank] {
 			u.Nodes = append(u.Nodes, g.e.place.Slices[rank].ID)
@@ -50,7 +50,7 @@ func (n *node) connect(e *epoch, done func(error)) {
 	g := &group{w: n.w, n: n, e: e, heard: make([]bool, len(e.peers)), acked: make([]bool, len(e.peers)), tells: done}
 	g.heard[e.rank], g.acked[e.rank] = true, true
 	e.group = g
-	n.w.after(n.process, n.w.cfg.join, func() { g.told(g.deaf()) })
+	n.w.after(n.process, n.w.cfg.join, func() { g.told(g.unreachable()) })
 	if len(e.peers) == 1 {
 		g.form()
 		return

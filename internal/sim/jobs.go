@@ -89,13 +89,13 @@ func (c *coordinator) fold(e *entry, r *journal.Record) error {
 func (c *coordinator) catchUp(e *entry, read []journal.Message) error {
 	err := e.journal.CatchUp(read, func(r *journal.Record) error { return c.fold(e, r) })
 	if err != nil {
-		c.spoil(e, err)
+		c.markDamaged(e, err)
 	}
 	return err
 }
 
-// spoil marks a job whose records are damaged.
-func (c *coordinator) spoil(e *entry, err error) {
+// markDamaged marks a job whose records are damaged.
+func (c *coordinator) markDamaged(e *entry, err error) {
 	if e.damage == nil {
 		e.damage = err
 		c.w.logf("%s: %s is damaged: %v", c.name, e.id, err)
@@ -145,7 +145,7 @@ func (c *coordinator) append(e *entry, n jobs.Note, payload []byte, over func() 
 		end := func(err error) {
 			e.unlock()
 			if errors.Is(err, journal.ErrDamaged) {
-				c.spoil(e, err)
+				c.markDamaged(e, err)
 			}
 			done(err)
 		}

@@ -58,7 +58,7 @@ type config struct {
 	rivals  int  // coordinators that compete for the lease
 	crowded bool // many sequences that grow at once in little memory
 
-	tick, compare, settle, backoff, apart, suspect              time.Duration
+	tick, compare, settle, backoff, quarantine, suspect         time.Duration
 	load, join, hello, sync, retire, probe, describe, ttl, seat time.Duration
 	store                                                       time.Duration // until a request to the store counts as lost
 	stall, step, loadStall, loadAll, pause                      time.Duration // of those who hold up the others
@@ -72,7 +72,7 @@ func (w *world) configure() {
 	r := w.rng
 	c := &w.cfg
 	*c = config{
-		tick: 40 * time.Millisecond, compare: 25 * time.Millisecond, settle: 60 * time.Millisecond, backoff: 20 * time.Millisecond, apart: 80 * time.Millisecond, suspect: 100 * time.Millisecond,
+		tick: 40 * time.Millisecond, compare: 25 * time.Millisecond, settle: 60 * time.Millisecond, backoff: 20 * time.Millisecond, quarantine: 80 * time.Millisecond, suspect: 100 * time.Millisecond,
 		load: 2 * time.Second, join: 150 * time.Millisecond, hello: 10 * time.Millisecond, sync: 250 * time.Millisecond,
 		stall: 5 * time.Second / scale, step: 30 * time.Second / scale, loadStall: 160 * time.Millisecond, loadAll: 400 * time.Millisecond, pause: 10 * time.Second / scale,
 		retire: 120 * time.Millisecond, probe: 60 * time.Millisecond, describe: 150 * time.Millisecond, ttl: 160 * time.Millisecond, seat: 40 * time.Millisecond, store: 30 * time.Millisecond,

@@ -44,7 +44,7 @@ func TestKeeperLost(t *testing.T) {
 	nodes[1].kill(t)
 	p.check(0, "kept", reqs, want, jobs)
 	later := p.jobs(0, "meanwhile", reqs) // accepted by the two that are left
-	if n := spoil(t, dirs[1]); n == 0 {
+	if n := damage(t, dirs[1]); n == 0 {
 		t.Fatal("no file of the copy was found to be damaged")
 	}
 	begin(1, 1)
@@ -53,9 +53,9 @@ func TestKeeperLost(t *testing.T) {
 	p.check(0, "kept", reqs, want, jobs)
 }
 
-// spoil overwrites the middle of every file of messages of a copy of the store, and
+// damage overwrites the middle of every file of messages of a copy of the store, and
 // says how many there were.
-func spoil(t *testing.T, dir string) (n int) {
+func damage(t *testing.T, dir string) (n int) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".blk") {

@@ -28,10 +28,10 @@ func TestUnheardNodesAreLeftOut(t *testing.T) {
 		{"two sides", [][2]string{{"a", "c"}, {"a", "d"}, {"b", "c"}, {"b", "d"}}, []string{"a", "b"}},
 		{"nobody hears anybody", [][2]string{{"a", "b"}, {"a", "c"}, {"a", "d"}, {"b", "c"}, {"b", "d"}, {"c", "d"}}, []string{"a"}},
 	} {
-		a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 4, Settle: time.Second, Backoff: time.Second, Apart: 5 * time.Second, ModelHash: "m"})
+		a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 4, Settle: time.Second, Backoff: time.Second, Quarantine: 5 * time.Second, ModelHash: "m"})
 		var part []Node
 		served, loads := uint32(0), 0
-		deaf := x.pairs
+		cut := x.pairs
 		var run func(effects []Effect)
 		run = func(effects []Effect) {
 			for _, e := range effects {
@@ -45,8 +45,8 @@ func TestUnheardNodesAreLeftOut(t *testing.T) {
 					}
 				case FormGroup:
 					for _, n := range e.Nodes {
-						u := new(Unheard)
-						for _, p := range deaf {
+						u := new(Unreachable)
+						for _, p := range cut {
 							for i := range p {
 								if p[i] == n.ID && slices.Contains(ids(e.Nodes), p[1-i]) {
 									u.Nodes = append(u.Nodes, p[1-i])
@@ -78,7 +78,7 @@ func TestUnheardNodesAreLeftOut(t *testing.T) {
 			}
 		}
 		if got := ids(part); served == 0 || !slices.Equal(got, x.want) {
-			t.Errorf("%s: %v serve, want %v; %v are left out", x.what, got, x.want, a.Apart())
+			t.Errorf("%s: %v serve, want %v; %v are left out", x.what, got, x.want, a.Quarantined())
 		}
 		loads = 0
 		for now := 6 * time.Second; now <= 20*time.Minute; now += 100 * time.Millisecond {
@@ -87,11 +87,11 @@ func TestUnheardNodesAreLeftOut(t *testing.T) {
 		if loads < 4 || loads > 60 {
 			t.Errorf("%s: %d epochs in twenty minutes", x.what, loads)
 		}
-		deaf = nil
+		cut = nil
 		for now := 20 * time.Minute; now <= 23*time.Minute; now += 100 * time.Millisecond {
 			run(a.Tick(now))
 		}
-		if len(part) != 4 || a.Apart() != nil {
+		if len(part) != 4 || a.Quarantined() != nil {
 			t.Errorf("%s: when it is over %v serve", x.what, ids(part))
 		}
 		// Another process of the name is not left out, and a timeout is not a reason to.
@@ -100,8 +100,8 @@ func TestUnheardNodesAreLeftOut(t *testing.T) {
 			t.Errorf("%s: after a broken step %v serve", x.what, ids(part))
 		}
 		a.Answered(a.Epoch(), "a", context.DeadlineExceeded)
-		if a.Apart() != nil {
-			t.Errorf("%s: %v are left out for nothing", x.what, a.Apart())
+		if a.Quarantined() != nil {
+			t.Errorf("%s: %v are left out for nothing", x.what, a.Quarantined())
 		}
 	}
 }

@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// Unheard is the answer to FormGroup of a node that the others, as far as it
-// knows, can do without: it is up, but it and some of them do not hear each other.
-type Unheard struct{ Nodes []string }
+// Unreachable is the answer to FormGroup of a node that is up, but that cannot reach
+// some of the others, or they cannot reach it.
+type Unreachable struct{ Nodes []string }
 
-func (u *Unheard) Error() string {
+func (u *Unreachable) Error() string {
 	return fmt.Sprintf("it and %s do not hear each other", strings.Join(u.Nodes, ", "))
 }
 
-// apart is a node that is left out for a while.
-type apart struct {
+// quarantine is the time that a node is left out for.
+type quarantine struct {
 	incarnation uint64
 	until, wait time.Duration
 }
 
-func (a *Authority) isApart(n Node) bool {
-	x, ok := a.apart[n.ID]
+func (a *Authority) isQuarantined(n Node) bool {
+	x, ok := a.quarantined[n.ID]
 	return ok && x.incarnation == n.Incarnation && a.now < x.until
 }
 
-// Apart lists the nodes that take no part because others do not hear them.
-func (a *Authority) Apart() (ids []string) {
+// Quarantined lists the nodes that take no part because others do not hear them.
+func (a *Authority) Quarantined() (ids []string) {
 	for _, n := range a.Known() {
-		if a.isApart(n) {
+		if a.isQuarantined(n) {
 			ids = append(ids, n.ID)
 		}
 	}
@@ -39,7 +39,7 @@ func (a *Authority) Apart() (ids []string) {
 // leaveOut takes nodes out until those that are left hear each other: who is in
 // most of the pairs first, and of equals the one of the highest rank.
 func (a *Authority) leaveOut() {
-	for pairs := a.unheard; len(pairs) > 0; {
+	for pairs := a.unreachable; len(pairs) > 0; {
 		count := map[string]int{}
 		for _, p := range pairs {
 			count[p[0]]++
@@ -55,13 +55,13 @@ func (a *Authority) leaveOut() {
 			return // they name nobody of ours
 		}
 		pairs = slices.DeleteFunc(pairs, func(p [2]string) bool { return p[0] == worst.ID || p[1] == worst.ID })
-		x := a.apart[worst.ID]
+		x := a.quarantined[worst.ID]
 		if x.incarnation != worst.Incarnation {
-			x = apart{incarnation: worst.Incarnation, wait: a.cfg.Apart / 2}
+			x = quarantine{incarnation: worst.Incarnation, wait: a.cfg.Quarantine / 2}
 		}
-		x.wait = min(2*x.wait, 32*a.cfg.Apart)
+		x.wait = min(2*x.wait, 32*a.cfg.Quarantine)
 		x.until = a.now + x.wait
-		a.apart[worst.ID] = x
+		a.quarantined[worst.ID] = x
 		a.reason = fmt.Sprintf("node %s and others do not hear each other: it is left out for %v", worst.ID, x.wait)
 	}
 }
