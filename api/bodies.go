@@ -118,7 +118,7 @@ func (sc *scope) book(b *bodyBudget, size int64) *apiError {
 	if more <= 0 {
 		return nil
 	}
-	if e := b.take(sc.key, more); e != nil {
+	if e := b.take(sc.who().Name, more); e != nil {
 		return e
 	}
 	sc.budget, sc.booked = b, sc.booked+more
@@ -128,7 +128,7 @@ func (sc *scope) book(b *bodyBudget, size int64) *apiError {
 // settle gives back what the body took: it has been decoded.
 func (sc *scope) settle() {
 	if sc.budget != nil {
-		sc.budget.give(sc.key, sc.booked)
+		sc.budget.give(sc.who().Name, sc.booked)
 		sc.budget, sc.booked = nil, 0
 	}
 }

@@ -56,6 +56,9 @@ func (s *Server) decodeChat(body []byte) (*generation, *apiError) {
 	if e != nil {
 		return nil, e
 	}
+	if g.ignored, e = s.ignored(f); e != nil {
+		return nil, e
+	}
 	if e := s.fit(ids, &g.params, -1, "messages"); e != nil {
 		return nil, e
 	}

@@ -58,6 +58,9 @@ func (s *Server) decodeCompletions(body []byte) (*generation, *apiError) {
 	if g.prompts, e = s.decodePrompts(f.get("prompt"), g.specialTokens); e != nil {
 		return nil, e
 	}
+	if g.ignored, e = s.ignored(f); e != nil {
+		return nil, e
+	}
 	if n := len(g.prompts) * g.n; n > s.cfg.Limits.Choices {
 		return nil, invalid("n", "%d prompts with 'n' %d are %d choices; at most %d are allowed.", len(g.prompts), g.n, n, s.cfg.Limits.Choices)
 	}

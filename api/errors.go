@@ -79,10 +79,11 @@ var (
 
 // Error types of the OpenAI protocol.
 const (
-	typeInvalid   = "invalid_request_error"
-	typeAuth      = "authentication_error"
-	typeRateLimit = "rate_limit_error"
-	typeServer    = "server_error"
+	typeInvalid    = "invalid_request_error"
+	typeAuth       = "authentication_error"
+	typePermission = "permission_error"
+	typeRateLimit  = "rate_limit_error"
+	typeServer     = "server_error"
 )
 
 // apiError is an error as a client sees it.

@@ -6,18 +6,20 @@ import (
 	"errors"
 	"math"
 	"mime"
+	"slices"
 	"strconv"
 )
 
 // fields is a JSON object whose members are decoded one by one, so that every
 // error names its member. null counts as absent. The first error wins.
 type fields struct {
-	raw map[string]json.RawMessage
-	err *apiError
+	raw  map[string]json.RawMessage
+	read map[string]bool // members that were asked for
+	err  *apiError
 }
 
 func parseFields(body []byte) (*fields, *apiError) {
-	f := &fields{}
+	f := &fields{read: map[string]bool{}}
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil, invalidCode("", "invalid_json", "The request body is empty; send a JSON object.")
 	}
@@ -42,12 +44,34 @@ func (f *fields) fail(e *apiError) {
 
 // get returns the member, or nil when it is absent or null.
 func (f *fields) get(name string) json.RawMessage {
+	f.read[name] = true
 	v := f.raw[name]
 	if isNull(v) {
 		return nil
 	}
 	return v
 }
+
+// unread are the members that nobody asked for, so that have no effect; null is absent.
+// Names are cut and bounded in number: they go into a header.
+func (f *fields) unread() []string {
+	var out []string
+	for name, v := range f.raw {
+		if !f.read[name] && !isNull(v) {
+			out = append(out, strconv.QuoteToASCII(name))
+		}
+	}
+	slices.Sort(out)
+	for i, name := range out {
+		if name = name[1 : len(name)-1]; len(name) > maxNamed {
+			name = name[:maxNamed] + "..."
+		}
+		out[i] = name
+	}
+	return out[:min(len(out), maxNamed)]
+}
+
+const maxNamed = 64
 
 func (f *fields) has(name string) bool { return f.get(name) != nil }
 

@@ -24,7 +24,8 @@ type generation struct {
 	params
 	head           head
 	prompts        []prompt
-	continues      bool // the output goes on with the prompt's text
+	ignored        []string // parameters that have no effect
+	continues      bool     // the output goes on with the prompt's text
 	echo           bool
 	promptLogprobs int // -1: none
 	discard        bool
@@ -59,7 +60,12 @@ type usage struct {
 
 // generate runs g and answers, as a stream or as a whole.
 func (s *Server) generate(w http.ResponseWriter, r *http.Request, g *generation) {
-	scopeOf(r).settle()
+	sc := scopeOf(r)
+	sc.settle()
+	if e := s.admit(w, sc.who(), g); e != nil {
+		s.writeError(w, e, false)
+		return
+	}
 	ctx, cancel := context.WithTimeoutCause(r.Context(), s.cfg.Limits.RequestTimeout, errRequestTimeout)
 	defer cancel()
 	run, err := s.start(ctx, r, g)
@@ -67,13 +73,26 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, g *generation)
 		s.writeError(w, asAPIError(err), false)
 		return
 	}
-	defer run.close()
-	scopeOf(r).accepted = true
+	defer func() {
+		run.close()
+		sc.tokens = run.usage()
+		sc.who().spend(sc.tokens.TotalTokens, time.Now())
+	}()
+	sc.accepted = true
 	if g.stream {
 		s.stream(ctx, w, run)
 	} else {
 		s.collect(ctx, w, run)
 	}
+}
+
+// admit applies what the key of a request allows, and says what of it has no effect.
+func (s *Server) admit(w http.ResponseWriter, h *holder, g *generation) *apiError {
+	if len(g.ignored) > 0 {
+		w.Header().Set("X-Ignored-Parameters", strings.Join(g.ignored, ", "))
+	}
+	g.priority = h.order(g.priority)
+	return h.mayAsk(time.Now())
 }
 
 // run is a generation under way. Each choice has a goroutine that moves events

@@ -3,59 +3,247 @@ package api
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"time"
 )
 
-// keyring holds hashes of API keys; an empty one lets everyone in.
-type keyring struct {
-	sums  [][sha256.Size]byte
-	busy  []atomic.Int64 // requests under way, by key
-	limit int64          // of them; 0: none
+// Roles of a key.
+const (
+	RoleUser     = "user"     // asks the model, and has jobs
+	RoleOperator = "operator" // also moves the work of nodes
+)
+
+// Key is somebody who may use the API, and how much. Zero limits are none.
+type Key struct {
+	Name            string `json:"name"`              // in logs, so not the secret
+	Secret          string `json:"key"`               // what the client sends, or
+	SHA256          string `json:"sha256"`            // its SHA-256 in hexadecimal
+	Role            string `json:"role"`              // user by default
+	Requests        int    `json:"requests"`          // POST requests under way at once
+	TokensPerMinute int    `json:"tokens_per_minute"` // of prompts and answers
+	Priority        int    `json:"priority"`          // added to that of its requests; lower is sooner
 }
 
-func newKeyring(keys []string, limit int) *keyring {
-	k := &keyring{busy: make([]atomic.Int64, len(keys)), limit: int64(limit)}
-	for _, key := range keys {
-		k.sums = append(k.sums, sha256.Sum256([]byte(key)))
+// OperatorKeys are keys without limits, named by their places.
+func OperatorKeys(secrets ...string) []Key {
+	var out []Key
+	for i, s := range secrets {
+		out = append(out, Key{Name: "key-" + itoa(i+1), Secret: s, Role: RoleOperator})
 	}
-	return k
+	return out
 }
 
-// find returns the number of the key of a request, in time that depends on no
-// key; ok is false when the request may not pass. Without keys everyone may, as
-// number -1.
-func (k *keyring) find(r *http.Request) (number int, ok bool) {
-	if len(k.sums) == 0 {
-		return -1, true
+// maxKeys bounds the keys of one server: each request is compared with all of them.
+const maxKeys = 10_000
+
+// ParseKeys reads {"keys": [...]}, every member of which is known and in range.
+func ParseKeys(text []byte) ([]Key, error) {
+	var file struct {
+		Keys []Key `json:"keys"`
 	}
-	key, ok := presentedKey(r)
+	d := json.NewDecoder(strings.NewReader(string(text)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&file); err != nil {
+		return nil, fmt.Errorf("api: keys: %w", err)
+	}
+	if d.More() {
+		return nil, errors.New("api: keys: something follows the object")
+	}
+	if len(file.Keys) == 0 {
+		return nil, errors.New(`api: keys: there are none; want {"keys": [{"name": "...", "key": "..."}]}`)
+	}
+	_, err := newKeyring(file.Keys, nil)
+	return file.Keys, err
+}
+
+// holder is a key with what its requests have taken.
+type holder struct {
+	Key
+	sum [sha256.Size]byte
+	use *keyUse // the same after a reload
+}
+
+// keyUse is what a key has under way.
+type keyUse struct {
+	requests atomic.Int64
+	mu       sync.Mutex
+	left     float64   // tokens of this minute; below 0 when an answer was longer
+	at       time.Time // of left; zero: a full minute
+}
+
+// keyring holds the keys; an empty one lets everyone in.
+type keyring []*holder
+
+// anyone is who asks where there are no keys.
+var anyone = &holder{Key: Key{Role: RoleOperator}}
+
+// newKeyring checks keys. Those of old that are there again keep what they have used.
+func newKeyring(keys []Key, old keyring) (keyring, error) {
+	if len(keys) > maxKeys {
+		return nil, fmt.Errorf("api: %d keys are more than %d", len(keys), maxKeys)
+	}
+	out, names, sums := make(keyring, 0, len(keys)), map[string]bool{}, map[[sha256.Size]byte]bool{}
+	for i, k := range keys {
+		h := &holder{Key: k, use: &keyUse{}}
+		bad := func(format string, args ...any) (keyring, error) {
+			return nil, fmt.Errorf("api: key %d of %d (%.40q): %s", i+1, len(keys), k.Name, fmt.Sprintf(format, args...))
+		}
+		or(&h.Role, RoleUser)
+		h.Secret, h.SHA256 = "", ""
+		switch b, err := hex.DecodeString(k.SHA256); {
+		case k.Name == "" || len(k.Name) > 64:
+			return bad("its name must have 1 to 64 bytes")
+		case names[k.Name]:
+			return bad("another key has this name")
+		case (k.Secret == "") == (k.SHA256 == ""):
+			return bad("give either key or sha256")
+		case k.Secret != "" && strings.TrimSpace(k.Secret) != k.Secret:
+			return bad("the key begins or ends with a space, which a client cannot send")
+		case k.SHA256 != "" && (err != nil || len(b) != sha256.Size):
+			return bad("sha256 is not 64 hexadecimal digits")
+		case h.Role != RoleUser && h.Role != RoleOperator:
+			return bad("its role is %.20q; known are %s and %s", h.Role, RoleUser, RoleOperator)
+		case k.Requests < 0 || k.TokensPerMinute < 0:
+			return bad("a limit is below 0")
+		case k.Priority < -500 || k.Priority > 500:
+			return bad("its priority must be -500 to 500")
+		case k.SHA256 != "":
+			h.sum = [sha256.Size]byte(b)
+		default:
+			h.sum = sha256.Sum256([]byte(k.Secret))
+		}
+		if sums[h.sum] {
+			return bad("it is the same as an earlier one")
+		}
+		names[k.Name], sums[h.sum] = true, true
+		for _, o := range old {
+			if o.sum == h.sum {
+				h.use = o.use
+			}
+		}
+		out = append(out, h)
+	}
+	return out, nil
+}
+
+// find returns the key of a request, in time that depends on no key; nil: it may not
+// pass.
+func (k keyring) find(r *http.Request) *holder {
+	if len(k) == 0 {
+		return anyone
+	}
+	key, sent := presentedKey(r)
 	sum := sha256.Sum256([]byte(key))
-	number = -1
-	for i := range k.sums {
-		number = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(k.sums[i][:], sum[:]), i, number)
+	number := -1
+	for i, h := range k {
+		number = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(h.sum[:], sum[:]), i, number)
 	}
-	return number, ok && number >= 0
+	if !sent || number < 0 {
+		return nil
+	}
+	return k[number]
 }
 
-// enter counts a request of a key; the caller leaves when it ends. It is false
-// when the key has as many as it may have.
-func (k *keyring) enter(number int) bool {
-	if number < 0 || k.limit == 0 {
-		return true
+// enter counts a request; who enters leaves. The error is a 429.
+func (h *holder) enter() *apiError {
+	if h.use != nil && h.use.requests.Add(1) > int64(h.Requests) && h.Requests > 0 {
+		h.use.requests.Add(-1)
+		return limited(fmt.Sprintf("This API key has as many requests under way as it may have (%d).", h.Requests), time.Second)
 	}
-	if k.busy[number].Add(1) > k.limit {
-		k.busy[number].Add(-1)
-		return false
-	}
-	return true
+	return nil
 }
 
-func (k *keyring) leave(number int) {
-	if number >= 0 && k.limit > 0 {
-		k.busy[number].Add(-1)
+func (h *holder) leave() {
+	if h.use != nil {
+		h.use.requests.Add(-1)
 	}
+}
+
+// spend takes tokens from the minute, which fills again evenly.
+func (h *holder) spend(tokens int, now time.Time) {
+	if h.TokensPerMinute == 0 {
+		return
+	}
+	h.use.mu.Lock()
+	defer h.use.mu.Unlock()
+	h.use.refill(float64(h.TokensPerMinute), now)
+	h.use.left -= float64(tokens)
+}
+
+// mayAsk is nil while the minute has tokens left. An answer may take more than are left:
+// then it is the longer until the next one.
+func (h *holder) mayAsk(now time.Time) *apiError {
+	if h.TokensPerMinute == 0 {
+		return nil
+	}
+	h.use.mu.Lock()
+	defer h.use.mu.Unlock()
+	perMinute := float64(h.TokensPerMinute)
+	h.use.refill(perMinute, now)
+	if h.use.left >= 1 {
+		return nil
+	}
+	wait := time.Duration((1 - h.use.left) / perMinute * float64(time.Minute))
+	return limited(fmt.Sprintf("This API key has used its %d tokens a minute.", h.TokensPerMinute), wait+time.Millisecond)
+}
+
+func (u *keyUse) refill(perMinute float64, now time.Time) {
+	switch {
+	case u.at.IsZero():
+		u.left = perMinute
+	default:
+		u.left = min(perMinute, u.left+perMinute*now.Sub(u.at).Minutes())
+	}
+	u.at = now
+}
+
+// order is the priority of a request that asks for one: users cannot ask to be sooner
+// than their key.
+func (h *holder) order(asked int) int {
+	if h.Role != RoleOperator {
+		asked = max(asked, 0)
+	}
+	return min(max(asked+h.Priority, -1000), 1000)
+}
+
+func limited(message string, after time.Duration) *apiError {
+	return &apiError{status: http.StatusTooManyRequests, typ: typeRateLimit, code: "rate_limit_exceeded", message: message, retryAfter: after}
+}
+
+// SetKeys replaces the keys, also while the server runs: requests under way go on, those
+// of keys that are there again still count. At least one is needed where there are some.
+func (s *Server) SetKeys(keys []Key) error {
+	old := *s.keys.Load()
+	if len(old) > 0 && len(keys) == 0 {
+		return errors.New("api: no keys: it would let everyone in")
+	}
+	ring, err := newKeyring(keys, old)
+	if err != nil {
+		return err
+	}
+	s.keys.Store(&ring)
+	return nil
+}
+
+// Charge books the tokens that a task may take on the key of the request that brings it.
+func (s *Server) Charge(r *http.Request, t *Task) error {
+	h, now := scopeOf(r).who(), time.Now()
+	if e := h.mayAsk(now); e != nil {
+		return e
+	}
+	tokens := t.Choices() * t.MaxTokens()
+	for _, p := range t.gen.prompts {
+		tokens += len(p.ids)
+	}
+	h.spend(tokens, now)
+	return nil
 }
 
 // presentedKey is the bearer token, or the password of basic authentication,

@@ -28,7 +28,7 @@ func hi(more ...func(*openai.ChatCompletionNewParams)) openai.ChatCompletionNewP
 }
 
 func TestClientChat(t *testing.T) {
-	c := client(serve(t, &fakeEngine{script: hello}, func(c *Config) { c.APIKeys = []string{"key"} }))
+	c := client(serve(t, &fakeEngine{script: hello}, func(c *Config) { c.Keys = OperatorKeys("key") }))
 	got, err := c.Chat.Completions.New(context.Background(), hi(func(p *openai.ChatCompletionNewParams) {
 		p.Logprobs, p.TopLogprobs, p.Seed, p.MaxCompletionTokens = openai.Bool(true), openai.Int(2), openai.Int(3), openai.Int(50)
 	}))
@@ -120,7 +120,7 @@ func TestClientModels(t *testing.T) {
 }
 
 func TestClientErrors(t *testing.T) {
-	url := serve(t, &fakeEngine{script: hello}, func(c *Config) { c.APIKeys = []string{"key"} })
+	url := serve(t, &fakeEngine{script: hello}, func(c *Config) { c.Keys = OperatorKeys("key") })
 	fails := func(c openai.Client, p openai.ChatCompletionNewParams, status int, code, param string) {
 		t.Helper()
 		_, err := c.Chat.Completions.New(context.Background(), p)

@@ -100,7 +100,8 @@ func (s *Server) parseParams(f *fields) params {
 	}
 	var user string
 	f.str("user", &user, 1024)
-	if sp.MinTokens > 0 { // held back until then
+	f.read["metadata"] = true // it is the client's own
+	if sp.MinTokens > 0 {     // held back until then
 		sp.Stop = append(slices.Clone(p.stopTokens), c.EOSTokens...)
 		if p.ignoreEOS {
 			sp.Stop = slices.Clone(p.stopTokens)

@@ -4,7 +4,8 @@ import "encoding/json"
 
 // refused lists parameters that other servers know and that would change the
 // answer here: silence would be a wrong answer, so they are a 400 that names
-// them, unless the value means "off". Anything else unknown is ignored.
+// them, unless the value means "off". Anything else
+// unknown is ignored, and named in a header.
 var refused = []struct {
 	name string
 	off  func(json.RawMessage) bool
@@ -29,6 +30,8 @@ var refused = []struct {
 	{"guided_regex", never, "constrained decoding is not supported"},
 	{"guided_choice", emptyValue, "constrained decoding is not supported"},
 	{"guided_grammar", never, "constrained decoding is not supported"},
+	{"grammar", emptyValue, "constrained decoding is not supported"},
+	{"json_schema", emptyValue, "constrained decoding is not supported"},
 	{"structured_outputs", emptyValue, "constrained decoding is not supported"},
 	{"bad_words", emptyValue, "use logit_bias"},
 	{"allowed_token_ids", never, "use logit_bias"},
@@ -45,11 +48,26 @@ var refused = []struct {
 
 func refuse(f *fields) {
 	for _, r := range refused {
-		if v := f.get(r.name); v != nil && !r.off(v) {
+		if v := f.get(r.name); v != nil && !r.off(v) && !unused(f, r.name) {
 			f.fail(invalidCode(r.name, "unsupported_parameter", "'%s' is not supported with this value: %s.", r.name, r.why))
 			return
 		}
 	}
+}
+
+// ignored names the parameters that have no effect, which a strict server refuses.
+func (s *Server) ignored(f *fields) ([]string, *apiError) {
+	names := f.unread()
+	if len(names) > 0 && s.cfg.Strict {
+		return nil, invalidCode(names[0], "unsupported_parameter", "'%s' is not known here, and this server refuses what it does not know.", names[0])
+	}
+	return names, nil
+}
+
+// unused: tools that must not be called change nothing.
+func unused(f *fields, name string) bool {
+	choice := map[string]string{"tools": "tool_choice", "functions": "function_call"}[name]
+	return choice != "" && string(f.get(choice)) == `"none"`
 }
 
 func never(json.RawMessage) bool { return false }

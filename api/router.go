@@ -84,14 +84,23 @@ func match(pattern, path string) (length int, ok bool) {
 
 // scope is what one request carries through its handlers.
 type scope struct {
-	id       string // x-request-id
-	accepted bool   // the engine has taken work: a retry would do it twice
-	key      string // name of the API key, "" when none is asked for
-	booked   int64  // bytes of the body, in budget
+	id       string  // x-request-id
+	accepted bool    // the engine has taken work: a retry would do it twice
+	holder   *holder // who asks; nil: nobody who may
+	tokens   usage   // of the request's answer, so far
+	booked   int64   // bytes of the body, in budget
 	budget   *bodyBudget
 }
 
 type scopeKey struct{}
+
+// who is the key of the request.
+func (sc *scope) who() *holder {
+	if sc.holder == nil {
+		return anyone
+	}
+	return sc.holder
+}
 
 func scopeOf(r *http.Request) *scope {
 	if sc, ok := r.Context().Value(scopeKey{}).(*scope); ok {
@@ -123,6 +132,7 @@ func (s *Server) Handler() http.Handler {
 				s.drain(w, r)
 			}
 			s.metrics.http(name, w.code())
+			s.audit.request(r, sc, w.code(), began)
 			s.log.Debug("api: request", "id", sc.id, "method", r.Method, "path", r.URL.Path, "status", w.code(), "took", time.Since(began))
 		}()
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // whoever writes sets one
@@ -133,23 +143,19 @@ func (s *Server) Handler() http.Handler {
 		if route != nil {
 			name = route.path
 		}
-		key, known := s.keys.find(r)
-		if key >= 0 {
-			sc.key = itoa(key)
-		}
+		sc.holder = s.keys.Load().find(r)
 		switch {
 		case brief(r) && !(route != nil && route.brief):
 			h.Set("Connection", "close")
 			s.writeError(w, unavailable("overloaded", "The server has as many connections as it may have.", time.Second), false)
-		case (route == nil || !route.public) && !known:
+		case (route == nil || !route.public) && sc.holder == nil:
 			s.unauthorized(w, r)
 		case route != nil && route.method == http.MethodPost:
-			if !s.keys.enter(key) {
-				s.writeError(w, &apiError{status: http.StatusTooManyRequests, typ: typeRateLimit, code: "rate_limit_exceeded",
-					message: "This API key has as many requests under way as it may have.", retryAfter: time.Second}, false)
+			if e := s.mayPost(r, sc.holder); e != nil {
+				s.writeError(w, e, false)
 				return
 			}
-			defer s.keys.leave(key)
+			defer sc.holder.leave()
 			s.dispatch(w, r, route)
 		case route != nil:
 			s.dispatch(w, r, route)
@@ -163,9 +169,29 @@ func (s *Server) Handler() http.Handler {
 	})
 }
 
+// mayPost lets a request in, which then leaves, or says why not.
+func (s *Server) mayPost(r *http.Request, h *holder) *apiError {
+	forbidden := func(why string) *apiError {
+		return &apiError{status: http.StatusForbidden, typ: typePermission, code: "permission_denied", message: why}
+	}
+	switch {
+	case s.draining.Load():
+		return asAPIError(errShutdown)
+	case h.Role != RoleOperator && strings.HasPrefix(r.URL.Path, "/v1/nodes/"):
+		return forbidden("This API key may not change the cluster: that takes the role " + RoleOperator + ".")
+	case h.TokensPerMinute > 0 && r.URL.Path == "/v1/batches":
+		return forbidden("This API key has a limit on tokens, which a batch would pass: send its requests one by one, also as jobs.")
+	}
+	return h.enter()
+}
+
 func (s *Server) dispatch(w http.ResponseWriter, r *http.Request, route *route) {
 	if s.draining.Load() {
 		w.Header().Set("Connection", "close")
+	}
+	if !route.brief {
+		s.working.Add(1)
+		defer s.working.Add(-1)
 	}
 	route.handle(w, r)
 }

@@ -25,7 +25,7 @@ func request(t *testing.T, method, url string, header ...string) answer {
 // Every route of the table, also one added later, needs a key, but for /health
 // and /ready; so does every path that is not there.
 func TestEveryRouteNeedsAKey(t *testing.T) {
-	s := newServer(t, &fakeEngine{script: hello}, func(c *Config) { c.APIKeys = []string{"key-one", "key-two"} })
+	s := newServer(t, &fakeEngine{script: hello}, func(c *Config) { c.Keys = OperatorKeys("key-one", "key-two") })
 	if err := s.Handle("POST", "/v1/jobs", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })); err != nil {
 		t.Fatal(err)
 	}
@@ -65,13 +65,13 @@ func TestEveryRouteNeedsAKey(t *testing.T) {
 }
 
 func TestKeysAreNotKept(t *testing.T) {
-	s := newServer(t, &fakeEngine{}, func(c *Config) { c.APIKeys = []string{"secret"} })
-	if s.cfg.APIKeys != nil || len(s.keys.sums) != 1 {
+	s := newServer(t, &fakeEngine{}, func(c *Config) { c.Keys = OperatorKeys("secret") })
+	if k := *s.keys.Load(); s.cfg.Keys != nil || len(k) != 1 || k[0].Secret != "" {
 		t.Error("the server keeps the keys themselves")
 	}
 	for _, keys := range [][]string{{""}, {"a", " "}} {
 		cfg := testConfig()
-		cfg.APIKeys = keys
+		cfg.Keys = OperatorKeys(keys...)
 		if _, err := New(cfg, &fakeEngine{}, fakeTok{}, nil); err == nil {
 			t.Errorf("keys %q accepted", keys)
 		}
@@ -80,7 +80,9 @@ func TestKeysAreNotKept(t *testing.T) {
 
 func TestRequestsPerKey(t *testing.T) {
 	e := &fakeEngine{script: hello, gate: make(chan struct{})}
-	url := serve(t, e, func(c *Config) { c.APIKeys, c.PerKey = []string{"a", "b"}, 1 })
+	url := serve(t, e, func(c *Config) {
+		c.Keys = []Key{{Name: "one", Secret: "a", Requests: 1}, {Name: "two", Secret: "b", Requests: 1}}
+	})
 	do := func(key string) answer {
 		req, _ := http.NewRequest("POST", url+"/v1/completions", strings.NewReader(`{"prompt":"x"}`))
 		req.Header.Set("Content-Type", "application/json")

@@ -37,13 +37,14 @@ func TestDrainLetsStreamsFinish(t *testing.T) {
 	}
 	stop()
 	eventually(t, "not ready while draining", s.draining.Load)
-	eventually(t, "no new connections", func() bool {
-		c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-		if err == nil {
-			c.Close()
-		}
-		return err != nil
-	})
+	a := post(t, url+"/v1/completions", completion(nil))
+	checkError(t, a, 503, "server_error", "", "shutting_down")
+	if a.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+	if a := get(t, url+"/ready"); a.status != 503 {
+		t.Errorf("/ready while draining: %d", a.status)
+	}
 	close(e.gate)
 	if _, err := r.ReadString('\n'); err != nil {
 		t.Fatal(err)

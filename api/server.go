@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/base32"
 	"encoding/json"
 	"errors"
@@ -46,12 +47,17 @@ type Config struct {
 	// reported in usage. May be nil.
 	CacheBytes func(policy string, prompt, output int) (bytes, full int64)
 
-	// APIKeys, when there are any, guard every route but /health and /ready.
+	// Keys, when there are any, guard every route but /health and /ready.
 	// Only their hashes are kept.
-	APIKeys []string
-	// PerKey is how many POST requests of one key may be under way; more are
-	// a 429. 0: no limit.
-	PerKey int
+	Keys []Key
+	// Audit gets a record of every request that may change something or was refused
+	// for its key: who, what, when, with which outcome. nil: none.
+	Audit *slog.Logger
+	// TLS, when set, is what Serve speaks.
+	TLS *tls.Config
+
+	// Strict refuses parameters that are not known; else they are named in a header.
+	Strict bool
 
 	Limits Limits
 	// KeepAlive is how long a stream stays silent before a comment is sent; 10 s.
@@ -74,11 +80,6 @@ func (c *Config) fill() error {
 	}
 	if c.MaxModelLen < 2 {
 		return fmt.Errorf("api: Config.MaxModelLen is %d: the context must hold at least 2 tokens", c.MaxModelLen)
-	}
-	for i, k := range c.APIKeys {
-		if strings.TrimSpace(k) == "" {
-			return fmt.Errorf("api: Config.APIKeys[%d] is empty: it would let everyone in", i)
-		}
 	}
 	if t := c.DefaultTemperature; t == nil {
 		one := 1.0
@@ -109,7 +110,9 @@ type Server struct {
 	vocab    int
 	longest  int // bytes of the longest token
 	log      *slog.Logger
-	keys     *keyring
+	keys     atomic.Pointer[keyring]
+	audit    *audit
+	working  atomic.Int64 // requests that their handlers have, but for brief ones
 	bodies   *bodyBudget
 	routes   []route
 	metrics  *metrics
@@ -134,9 +137,13 @@ func New(cfg Config, e Engine, tok Tokenizer, tmpl ChatTemplate) (*Server, error
 		s.longest = max(s.longest, len(tok.TokenBytes(int32(id))))
 	}
 	s.bodies = &bodyBudget{whole: cfg.Limits.BodiesBytes, perKey: cfg.Limits.KeyBodiesBytes, byKey: map[string]int64{}}
-	s.keys = newKeyring(cfg.APIKeys, cfg.PerKey)
-	s.cfg.APIKeys = nil
-	var err error
+	s.keys.Store(&keyring{})
+	err := s.SetKeys(cfg.Keys)
+	if err != nil {
+		return nil, err
+	}
+	s.cfg.Keys = nil
+	s.audit = &audit{log: cfg.Audit}
 	if s.info, err = tokenizerInfo(cfg); err != nil {
 		return nil, err
 	}
@@ -155,7 +162,7 @@ func (s *Server) Registerer() prometheus.Registerer { return s.metrics.registry 
 // up again later should end now.
 func (s *Server) Stopping() <-chan struct{} { return s.stopping }
 
-// Serve answers on l until ctx ends. Then it stops accepting, lets running
+// Serve answers on l until ctx ends. Then it refuses new work with 503, lets running
 // requests finish for Config.Grace, ends the rest with an error event, and
 // returns. It closes l. It must be called once.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
@@ -175,7 +182,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(door) }()
+	var at net.Listener = door
+	if s.cfg.TLS != nil {
+		at = tls.NewListener(door, s.cfg.TLS)
+	}
+	go func() { failed <- srv.Serve(at) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("api: serve: %w", err)
@@ -185,6 +196,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	close(s.stopping)
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Grace)
 	defer cancel()
+	s.awaitWork(grace)
 	err := srv.Shutdown(grace)
 	if err != nil { // some requests still run: tell them, and give them a moment to say so
 		kill(errShutdown)
@@ -200,6 +212,20 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("api: drain: connections cut after %v: %w", s.cfg.Grace, err)
 	}
 	return nil
+}
+
+// awaitWork returns when every request has its answer. Until then the server still
+// listens: new work gets a 503 that says why, not a refused connection.
+func (s *Server) awaitWork(ctx context.Context) {
+	t := time.NewTicker(10 * time.Millisecond)
+	defer t.Stop()
+	for s.working.Load() > 0 {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // encode turns text into tokens.

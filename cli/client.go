@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,6 +45,24 @@ func newClient(server, key string) *client {
 	}
 	return &client{base: strings.TrimSuffix(strings.TrimSuffix(server, "/"), "/v1"), key: key}
 }
+
+// trusting trusts servers by the certificates of a file.
+func trusting(file string) http.RoundTripper {
+	pem, err := readSmall(file)
+	pool := x509.NewCertPool()
+	if err == nil && !pool.AppendCertsFromPEM(pem) {
+		err = fmt.Errorf("%s holds no certificate", file)
+	}
+	if err != nil {
+		return failing{fmt.Errorf("--tls-ca: %w", err)}
+	}
+	return &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}
+}
+
+// failing is a transport that says why there is none.
+type failing struct{ error }
+
+func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.error }
 
 // usage is the token count of an answer.
 type usage struct {

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/vbauerster/mpb/v8"
+	"golang.org/x/term"
 )
 
 // console is standard error. While bars or a status stand on it, lines are written
@@ -85,6 +86,5 @@ func isTerminal(w any) bool {
 	if !ok {
 		return false
 	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return term.IsTerminal(int(f.Fd()))
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"syscall"
@@ -56,6 +55,11 @@ func (c *coordinatorCmd) Run(e *env) error {
 	if err := c.check(); err != nil {
 		return err
 	}
+	front, err := c.front(e, log)
+	if err != nil {
+		return err
+	}
+	defer front.close()
 	l, err := c.listen()
 	if err != nil {
 		return err
@@ -68,7 +72,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 			os.Exit(1) // what it has promised is on disk
 		})
 	}
-	cfg := cluster.CoordinatorConfig{ID: c.ID, Bind: c.Bind, Cluster: c.Cluster, Join: c.Join, Standby: c.Standby, API: "http://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, NATS: c.NATS, DataDir: c.DataDir}
+	cfg := cluster.CoordinatorConfig{ID: c.ID, Bind: c.Bind, Cluster: c.Cluster, Join: c.Join, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, NATS: c.NATS, DataDir: c.DataDir}
 	door := func() {}
 	if c.Standby {
 		if cfg.ID == "" {
@@ -90,8 +94,8 @@ func (c *coordinatorCmd) Run(e *env) error {
 	}
 	defer co.Close()
 	fmt.Fprintf(e.stderr, "coordinator at %s; start nodes with: shoal node --join %s%s\n", co.GossipAddress(), co.GossipAddress(), c.more(key))
-	return serveAPI(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, co, l, c.APIKey, log, func(addr string) {
-		fmt.Fprintf(e.stderr, "API at http://%s/v1\n", addr)
+	return serveAPI(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, co, l, front, func(addr string) {
+		fmt.Fprintf(e.stderr, "API at %s://%s/v1\n", c.scheme(), addr)
 		if awaitReady(ctx, e, co) == nil {
 			fmt.Fprintf(e.stderr, "ready: %s on %s\n", co.ServeConfig().Names[0], counted(len(co.Cluster().Nodes), "node"))
 		}
@@ -136,8 +140,12 @@ func (c *coordinatorCmd) more(key security.Key) string {
 
 // serveAPI serves at a listener until the context ends or the coordinator loses
 // its lease, then drains. ready, when set, is called once with the API's address.
-func serveAPI(e *env, co *cluster.Coordinator, l net.Listener, keys []string, log *slog.Logger, ready func(addr string)) error {
-	srv, err := cluster.NewAPI(co, co.Checkpoint(), co.ServeConfig(), cluster.APIConfig{Keys: keys, Version: version(), Logger: log})
+func serveAPI(e *env, co *cluster.Coordinator, l net.Listener, front *front, ready func(addr string)) error {
+	cfg, err := front.config()
+	if err != nil {
+		return err
+	}
+	srv, err := cluster.NewAPI(co, co.Checkpoint(), co.ServeConfig(), cfg)
 	if err != nil {
 		return err
 	}
@@ -152,6 +160,9 @@ func serveAPI(e *env, co *cluster.Coordinator, l net.Listener, keys []string, lo
 	}
 	ctx, cancel := context.WithCancel(e.ctx)
 	defer cancel()
+	watched := make(chan struct{})
+	defer func() { cancel(); <-watched }()
+	go func() { defer close(watched); front.watch(ctx, srv) }()
 	go func() {
 		select {
 		case <-co.Lost():

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 
 	"shoal/cluster"
 	"shoal/model"
@@ -53,6 +55,9 @@ func (c *nodeCmd) here() (string, error) {
 func (c *nodeCmd) Run(e *env) error {
 	if err := checkThreads(c.Threads); err != nil {
 		return err
+	}
+	if !isTerminal(e.stdin) { // a node has nothing to read again, and nothing to end for
+		signal.Ignore(syscall.SIGHUP)
 	}
 	dir, err := c.here()
 	if err != nil {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -85,7 +86,14 @@ func (f *serveFlags) args(dir string) []string {
 // listenFlags say where the API listens.
 type listenFlags struct {
 	Listen string   `default:"127.0.0.1:8080" help:"Address of the API; port 0 takes a free one. Beyond loopback it needs --api-key."`
-	APIKey []string `name:"api-key" env:"SHOAL_API_KEY" placeholder:"KEY" help:"Keys that clients must send; several may be given."`
+	APIKey []string `name:"api-key" env:"SHOAL_API_KEY" placeholder:"KEY" help:"Keys that clients must send; several may be given. Their holders may do everything."`
+
+	APIKeys      string `name:"api-keys" type:"path" placeholder:"FILE" help:"JSON file of keys with names, roles and limits (docs/api.md); read again when it changes, and on SIGHUP."`
+	TLSCert      string `name:"tls-cert" type:"path" placeholder:"FILE" help:"Serve the API over TLS with this certificate chain (PEM); read again when it changes, and on SIGHUP."`
+	TLSKey       string `name:"tls-key" type:"path" placeholder:"FILE" help:"Private key of --tls-cert (PEM)."`
+	AuditLog     string `name:"audit-log" type:"path" placeholder:"FILE" help:"Append a JSON line for each request that may change something, or is refused for its key; opened again on SIGHUP."`
+	Strict       bool   `help:"Refuse requests with parameters that are not known, instead of naming them in a header."`
+	ChatTemplate string `name:"chat-template" type:"path" placeholder:"FILE" help:"Jinja chat template to use instead of the checkpoint's."`
 }
 
 // check refuses an address that cannot be one, and one that would let everyone in.
@@ -98,7 +106,36 @@ func (f *listenFlags) check() error {
 	if _, _, err := security.HostPort(f.Listen); err != nil {
 		return fmt.Errorf("--listen %q is not HOST:PORT, as in 127.0.0.1:8080", f.Listen)
 	}
-	return security.CheckAPIBind(f.Listen, len(f.APIKey) > 0)
+	if (f.TLSCert == "") != (f.TLSKey == "") {
+		return errors.New("--tls-cert and --tls-key belong together: give both")
+	}
+	keys, err := f.keys()
+	if err != nil {
+		return err
+	}
+	return security.CheckAPIBind(f.Listen, len(keys) > 0)
+}
+
+// frontArgs are the flags that give another process the same front.
+func (f *listenFlags) frontArgs() []string {
+	var out []string
+	for _, x := range [][2]string{{"api-keys", f.APIKeys}, {"tls-cert", f.TLSCert}, {"tls-key", f.TLSKey}, {"audit-log", f.AuditLog}, {"chat-template", f.ChatTemplate}} {
+		if x[1] != "" {
+			out = append(out, "--"+x[0]+"="+x[1])
+		}
+	}
+	if f.Strict {
+		out = append(out, "--strict")
+	}
+	return out
+}
+
+// scheme of the API's address.
+func (f *listenFlags) scheme() string {
+	if f.TLSCert != "" {
+		return "https"
+	}
+	return "http"
 }
 
 // nodeFlags say what each node may use.

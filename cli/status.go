@@ -13,9 +13,16 @@ import (
 type serverFlags struct {
 	Server string `default:"127.0.0.1:8080" help:"Address of the API."`
 	APIKey string `name:"api-key" help:"Key of the API, when it asks for one."`
+	TLSCA  string `name:"tls-ca" type:"path" placeholder:"FILE" help:"Certificates (PEM) to trust a server at https:// by, instead of the system's."`
 }
 
-func (f serverFlags) client() *client { return newClient(f.Server, f.APIKey) }
+func (f serverFlags) client() *client {
+	c := newClient(f.Server, f.APIKey)
+	if f.TLSCA != "" {
+		c.http.Transport = trusting(f.TLSCA)
+	}
+	return c
+}
 
 type statusCmd struct {
 	serverFlags

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"shoal/cluster"
+	"shoal/tokenizer"
 )
 
 type upCmd struct {
@@ -51,6 +52,11 @@ func (c *upCmd) Run(e *env) error {
 	if c.Standby {
 		return c.runPair(e)
 	}
+	front, err := c.front(e, c.logger(e.stderr))
+	if err != nil {
+		return err
+	}
+	defer front.close()
 	at, err := listenAt(c.Listen)
 	if err != nil {
 		return err
@@ -61,7 +67,7 @@ func (c *upCmd) Run(e *env) error {
 		return err
 	}
 	defer l.stop()
-	err = serveAPI(&env{ctx: l.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, l.coordinator, at, c.APIKey, l.log, func(addr string) {
+	err = serveAPI(&env{ctx: l.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, l.coordinator, at, front, func(addr string) {
 		if l.waitReady(e) == nil {
 			c.announce(e, l.coordinator.ServeConfig().Names[0], addr)
 		}
@@ -75,13 +81,22 @@ func (c *upCmd) Run(e *env) error {
 // announce prints the ready line, with a request to paste.
 func (c *upCmd) announce(e *env, name, addr string) {
 	auth, key := "", ""
-	if len(c.APIKey) > 0 {
+	if len(c.APIKey) > 0 || c.APIKeys != "" {
 		auth, key = " -H 'Authorization: Bearer KEY'", " --api-key KEY"
 	}
-	fmt.Fprintf(e.stdout, "ready: %s on %s, API at http://%s/v1\n\n", name, counted(c.Nodes, "node"), addr)
-	fmt.Fprintf(e.stdout, "  curl http://%s/v1/chat/completions%s -H 'Content-Type: application/json' \\\n"+
-		"    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Write a Go function that reverses a string.\"}]}'\n\n", addr, auth)
-	fmt.Fprintf(e.stdout, "  shoal status --server %s%s     shoal chat --server %s%s     http://%s/\n", addr, key, addr, key, addr)
+	at, server, talk := c.scheme()+"://"+addr, addr, "chat"
+	if c.TLSCert != "" {
+		auth, server = auth+" --cacert "+c.TLSCert, at+" --tls-ca "+c.TLSCert
+	}
+	path, body := "chat/completions", `{"messages":[{"role":"user","content":"Write a Go function that reverses a string."}]}`
+	if dir, err := c.dir(); err == nil {
+		if _, err := tokenizer.LoadChatTemplateFrom(dir, c.ChatTemplate); errors.Is(err, tokenizer.ErrNoChatTemplate) {
+			path, body, talk = "completions", `{"prompt":"Once upon a time"}`, "run"
+		}
+	}
+	fmt.Fprintf(e.stdout, "ready: %s on %s, API at %s/v1\n\n", name, counted(c.Nodes, "node"), at)
+	fmt.Fprintf(e.stdout, "  curl %s/v1/%s%s -H 'Content-Type: application/json' \\\n    -d '%s'\n\n", at, path, auth, body)
+	fmt.Fprintf(e.stdout, "  shoal status --server %s%s     shoal %s --server %s%s     %s/\n", server, key, talk, server, key, at)
 }
 
 // local is a cluster of processes on this machine.

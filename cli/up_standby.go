@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -78,6 +79,7 @@ func (c *upCmd) runPair(e *env) (err error) {
 		return err
 	}
 	p.args = append(c.args(serve.Model), "--nodes", strconv.Itoa(c.Nodes), "--log-level", c.LogLevel)
+	p.args = append(p.args, c.frontArgs()...)
 	if c.LogJSON {
 		p.args = append(p.args, "--log-json")
 	}
@@ -172,20 +174,24 @@ func (p *pair) ready(addr string) (string, error) {
 	if len(p.cmd.APIKey) > 0 {
 		key = p.cmd.APIKey[0]
 	}
-	cl := newClient(addr, key)
+	cl := newClient(p.cmd.scheme()+"://"+addr, key)
+	cl.http.Transport = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // the listener is this process's own, whatever name its certificate bears
 	for {
 		name, err := func() (string, error) {
 			ctx, cancel := context.WithTimeout(p.ctx, 2*time.Second)
 			defer cancel()
-			s, err := cl.cluster(ctx)
-			if err != nil {
-				return "", err
-			}
 			resp, err := cl.do(ctx, http.MethodGet, "/ready", nil)
 			if err != nil {
 				return "", err
 			}
-			return s.Model, resp.Body.Close()
+			if err := resp.Body.Close(); err != nil || key == "" && p.cmd.APIKeys != "" { // nobody may ask for its name
+				return "the model", err
+			}
+			s, err := cl.cluster(ctx)
+			if err != nil {
+				return "", err
+			}
+			return s.Model, nil
 		}()
 		if err == nil {
 			return name, nil

@@ -9,8 +9,8 @@ import (
 
 // chatTemplate is the checkpoint's, or nil when it has none: then only
 // completions work, and the API says so.
-func chatTemplate(dir string) (api.ChatTemplate, error) {
-	t, err := tokenizer.LoadChatTemplate(dir)
+func chatTemplate(dir, file string) (api.ChatTemplate, error) {
+	t, err := tokenizer.LoadChatTemplateFrom(dir, file)
 	if errors.Is(err, tokenizer.ErrNoChatTemplate) {
 		return nil, nil
 	}

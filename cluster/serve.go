@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -147,9 +148,13 @@ type Engine interface {
 
 // APIConfig is what the HTTP side adds.
 type APIConfig struct {
-	Keys    []string
-	Version string
-	Logger  *slog.Logger
+	Keys     []api.Key
+	Audit    *slog.Logger
+	TLS      *tls.Config
+	Strict   bool   // refuse parameters that are not known
+	Template string // a file with a chat template, instead of the checkpoint's
+	Version  string
+	Logger   *slog.Logger
 }
 
 // NewAPI puts the OpenAI API in front of an engine: tokenizer, chat template
@@ -161,7 +166,7 @@ func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Se
 		return nil, err
 	}
 	cfg := api.Config{Models: s.Names, ModelRoot: ck.Dir, MaxModelLen: s.MaxContext, VocabSize: ck.Config.Vocab, EOSTokens: ck.Config.EOS,
-		CacheBytes: e.CacheBytes, APIKeys: a.Keys, Version: a.Version, Logger: a.Logger,
+		CacheBytes: e.CacheBytes, Keys: a.Keys, Audit: a.Audit, TLS: a.TLS, Strict: a.Strict, Version: a.Version, Logger: a.Logger,
 		SystemFingerprint: fingerprint(ck, &s)}
 	files, err := tokenizer.ReadFiles(ck.Dir)
 	if err != nil {
@@ -171,7 +176,7 @@ func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Se
 	if err := samplingDefaults(ck.Dir, &cfg); err != nil {
 		return nil, err
 	}
-	template, err := chatTemplate(ck.Dir)
+	template, err := chatTemplate(ck.Dir, a.Template)
 	if err != nil {
 		return nil, err
 	}

@@ -80,7 +80,7 @@ func (v *Service) postJob(w http.ResponseWriter, r *http.Request) {
 		v.api.WriteError(w, err)
 		return
 	}
-	j, existed, err := v.accept(r.Context(), ID(spec.Key), spec)
+	j, existed, err := v.accept(r.Context(), ID(spec.Key), spec, func(t *api.Task) error { return v.api.Charge(r, t) })
 	if err != nil {
 		v.api.WriteError(w, err)
 		return
@@ -92,11 +92,16 @@ func (v *Service) postJob(w http.ResponseWriter, r *http.Request) {
 	v.api.WriteJSON(w, http.StatusAccepted, v.show(j))
 }
 
-// accept checks a request as its endpoint would and makes it a job.
-func (v *Service) accept(ctx context.Context, id string, spec Spec) (view, bool, error) {
+// accept checks a request as its endpoint would and makes it a job; charge, when set,
+// may refuse the task.
+func (v *Service) accept(ctx context.Context, id string, spec Spec, charge func(*api.Task) error) (view, bool, error) {
 	spec.Seed, spec.Fingerprint = rand.Uint64()>>1, v.api.Fingerprint()
 	if v.store.job(id) == nil { // else it was checked
-		if _, err := v.task(id, v.store.Now(), spec); err != nil {
+		task, err := v.task(id, v.store.Now(), spec)
+		if err == nil && charge != nil {
+			err = charge(task)
+		}
+		if err != nil {
 			return view{}, false, err
 		}
 	}
@@ -188,7 +193,7 @@ func (v *Service) whole(ctx context.Context, j view) (jobView, error) {
 // Accept checks a request as its endpoint would and makes it a job of this id; one that
 // is there already with the same request stays.
 func (v *Service) Accept(ctx context.Context, id string, spec Spec) error {
-	_, _, err := v.accept(ctx, id, spec)
+	_, _, err := v.accept(ctx, id, spec, nil)
 	return err
 }
 

@@ -49,17 +49,35 @@ const (
 // tokenizer_config.json, a string or a list of named templates. Names of
 // special tokens come from tokenizer_config.json and tokenizer.json. A GGUF file
 // (named, or the only one in its folder) has the same in its metadata.
-func LoadChatTemplate(dir string) (*ChatTemplate, error) {
+func LoadChatTemplate(dir string) (*ChatTemplate, error) { return LoadChatTemplateFrom(dir, "") }
+
+// LoadChatTemplateFrom takes the template from a file instead, unless that is "", and
+// the names of special tokens from the checkpoint as ever.
+func LoadChatTemplateFrom(dir, template string) (*ChatTemplate, error) {
+	var instead map[string]string
+	if template != "" {
+		text, err := chatReadFile(template, maxChatConfig)
+		if err != nil {
+			return nil, err
+		}
+		if text == nil {
+			return nil, fmt.Errorf("tokenizer: there is no chat template at %s", template)
+		}
+		instead = map[string]string{"default": string(text)}
+	}
 	if file, ok := ggufFile(dir); ok {
-		return chatTemplateGGUF(file)
+		return chatTemplateGGUF(file, instead)
 	}
 	var config map[string]json.RawMessage
 	if err := chatReadJSON(filepath.Join(dir, "tokenizer_config.json"), maxChatConfig, &config); err != nil {
 		return nil, err
 	}
-	source, err := chatSources(dir, config["chat_template"])
-	if err != nil {
-		return nil, err
+	source := instead
+	if source == nil {
+		var err error
+		if source, err = chatSources(dir, config["chat_template"]); err != nil {
+			return nil, err
+		}
 	}
 	var vocab struct {
 		Added []chatAdded `json:"added_tokens"`
@@ -71,7 +89,7 @@ func LoadChatTemplate(dir string) (*ChatTemplate, error) {
 }
 
 // chatTemplateGGUF reads the files that the metadata stands for.
-func chatTemplateGGUF(file string) (*ChatTemplate, error) {
+func chatTemplateGGUF(file string, source map[string]string) (*ChatTemplate, error) {
 	files, _, err := readGGUF(file)
 	if err != nil {
 		return nil, err
@@ -86,9 +104,10 @@ func chatTemplateGGUF(file string) (*ChatTemplate, error) {
 	if err := json.Unmarshal(files.Tokenizer, &vocab); err != nil {
 		return nil, fmt.Errorf("tokenizer: %s: %w", file, err)
 	}
-	source, err := chatNamed(config["chat_template"], filepath.Base(file))
-	if err != nil {
-		return nil, err
+	if source == nil {
+		if source, err = chatNamed(config["chat_template"], filepath.Base(file)); err != nil {
+			return nil, err
+		}
 	}
 	return newChatTemplate(source, config, vocab.Added)
 }

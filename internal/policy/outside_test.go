@@ -27,6 +27,7 @@ github.com/vbauerster/mpb/v8:           cli
 go.uber.org/goleak:                     tests
 golang.org/x/sync:                      all
 golang.org/x/sys:                       all
+golang.org/x/term:                      cli
 golang.org/x/text:                      tokenizer/...
 google.golang.org/grpc:                 cluster/rpc security
 google.golang.org/protobuf:             proto actors/... cluster/...

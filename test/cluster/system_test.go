@@ -41,7 +41,7 @@ type config struct {
 	files int      // that a process may open; 0: as the test
 }
 
-var readyLine = regexp.MustCompile(`ready: .* API at (http://\S+)/v1`)
+var readyLine = regexp.MustCompile(`ready: .* API at (https?://\S+)/v1`)
 
 // up starts `shoal up` and waits until it is ready.
 func up(t testing.TB, nodes int, args ...string) *system {

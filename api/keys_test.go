@@ -1,0 +1,206 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestParseKeys(t *testing.T) {
+	good := `{"keys": [{"name": "a", "key": "one", "requests": 2, "tokens_per_minute": 60, "priority": 3},
+		{"name": "b", "sha256": "` + strings.Repeat("0a", 32) + `", "role": "operator"}]}`
+	keys, err := ParseKeys([]byte(good))
+	if err != nil || len(keys) != 2 || keys[0].TokensPerMinute != 60 {
+		t.Fatal(keys, err)
+	}
+	for text, want := range map[string]string{
+		``:                                      "EOF",
+		`{}`:                                    "there are none",
+		`{"keys": []} {}`:                       "follows",
+		`{"keys": [{"nmae": "a"}]}`:             "unknown field",
+		`{"keys": [{"key": "a"}]}`:              "name",
+		`{"keys": [{"name": "a"}]}`:             "either key or sha256",
+		`{"keys": [{"name": "a", "key": " "}]}`: "space",
+		`{"keys": [{"name": "a", "sha256": "00"}]}`:                        "hexadecimal",
+		`{"keys": [{"name": "a", "key": "x", "role": "root"}]}`:            "known are",
+		`{"keys": [{"name": "a", "key": "x", "requests": -1}]}`:            "below 0",
+		`{"keys": [{"name": "a", "key": "x", "priority": 501}]}`:           "priority",
+		`{"keys": [{"name": "a", "key": "x"}, {"name": "a", "key": "y"}]}`: "this name",
+		`{"keys": [{"name": "a", "key": "x"}, {"name": "b", "key": "x"}]}`: "same",
+	} {
+		if _, err := ParseKeys([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// The tokens of a minute come back evenly, and a long answer is paid for afterwards.
+func TestTokensPerMinute(t *testing.T) {
+	ring, err := newKeyring([]Key{{Name: "a", Secret: "s", TokensPerMinute: 60}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, now := ring[0], time.Unix(1000, 0)
+	if e := h.mayAsk(now); e != nil {
+		t.Fatal(e)
+	}
+	h.spend(90, now)
+	if e := h.mayAsk(now.Add(10 * time.Second)); e == nil || e.status != 429 || e.retryAfter < 20*time.Second || e.retryAfter > 22*time.Second {
+		t.Errorf("20 tokens short: %+v", e)
+	}
+	if e := h.mayAsk(now.Add(32 * time.Second)); e != nil {
+		t.Errorf("after the wait: %v", e)
+	}
+	again, err := newKeyring([]Key{{Name: "renamed", Secret: "s", TokensPerMinute: 60}}, ring)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.spend(60, now.Add(32*time.Second))
+	if again[0].mayAsk(now.Add(32*time.Second)) == nil {
+		t.Error("a reload gives the minute back")
+	}
+}
+
+// ask posts with a key.
+func ask(t testing.TB, method, url, key, body string) answer {
+	t.Helper()
+	req, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+key)
+	resp, err := http.DefaultClient.Do(req)
+	return read(t, resp, err)
+}
+
+// lines is a log.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// Roles, limits and priorities of keys hold, also after a reload, and all of it is
+// written down by name.
+func TestKeysRolesAndAudit(t *testing.T) {
+	e := &fakeEngine{script: hello}
+	log := &lines{}
+	s := newServer(t, e, func(c *Config) {
+		c.Audit = slog.New(slog.NewJSONHandler(log, nil))
+		c.Keys = []Key{{Name: "ann", Secret: "a", TokensPerMinute: 1, Priority: 5}, {Name: "op", Secret: "o", Role: RoleOperator}}
+	})
+	if err := s.Handle("POST", "/v1/nodes/*", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) })); err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(s.Handler())
+	defer srv.Close()
+	const body = `{"prompt":"x","priority":-7}`
+	if a := ask(t, "POST", srv.URL+"/v1/completions", "a", body); a.status != 200 {
+		t.Fatal(a.raw)
+	}
+	if p := e.last(t).Priority; p != 5 {
+		t.Errorf("a user's request has priority %d", p)
+	}
+	a := ask(t, "POST", srv.URL+"/v1/completions", "a", body)
+	checkError(t, a, 429, "rate_limit_error", "", "rate_limit_exceeded")
+	checkError(t, ask(t, "POST", srv.URL+"/v1/nodes/n/drain", "a", ""), 403, "permission_error", "", "permission_denied")
+	checkError(t, ask(t, "POST", srv.URL+"/v1/batches", "a", "{}"), 404, "invalid_request_error", "", "unknown_url")
+	if a := ask(t, "POST", srv.URL+"/v1/nodes/n/drain", "o", ""); a.status != 202 {
+		t.Error(a.status)
+	}
+	if a := ask(t, "POST", srv.URL+"/v1/completions", "o", body); a.status != 200 || e.last(t).Priority != -7 {
+		t.Errorf("%d, priority %d", a.status, e.last(t).Priority)
+	}
+	if err := s.SetKeys(nil); err == nil {
+		t.Error("all keys can be taken away")
+	}
+	if err := s.SetKeys([]Key{{Name: "ann", Secret: "new"}}); err != nil {
+		t.Fatal(err)
+	}
+	checkError(t, ask(t, "POST", srv.URL+"/v1/completions", "o", body), 401, "authentication_error", "", "invalid_api_key")
+	if a := ask(t, "POST", srv.URL+"/v1/completions", "new", body); a.status != 200 {
+		t.Error(a.raw)
+	}
+	var got []string
+	log.mu.Lock()
+	defer log.mu.Unlock()
+	for line := range strings.Lines(log.b.String()) {
+		var r struct {
+			Key, Role, Method, Path string
+			Status                  int
+			Prompt                  int `json:"prompt_tokens"`
+		}
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, strings.TrimSpace(r.Key+" "+r.Role+" "+r.Path+" "+itoa(r.Status)+" "+itoa(r.Prompt)))
+	}
+	want := []string{"ann user /v1/completions 200 2", "ann user /v1/completions 429 0", "ann user /v1/nodes/n/drain 403 0", "ann user /v1/batches 404 0",
+		"op operator /v1/nodes/n/drain 202 0", "op operator /v1/completions 200 2", "/v1/completions 401 0", "ann user /v1/completions 200 2"}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("written down:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// Who guesses keys does not fill the disk.
+func TestRefusalsAreWrittenSoManyASecond(t *testing.T) {
+	a, now, written, missed := &audit{}, time.Unix(50, 0), 0, 0
+	for i := range 1000 {
+		m, write := a.refusal(now.Add(time.Duration(i) * 2 * time.Millisecond)) // two seconds
+		missed += m
+		if write {
+			written++
+		}
+	}
+	if written != 2*refusedPerSecond || missed != 500-refusedPerSecond {
+		t.Errorf("%d written, %d told of", written, missed)
+	}
+}
+
+// What has no effect is named; a strict server refuses it.
+func TestIgnoredParametersAreNamed(t *testing.T) {
+	url := serve(t, &fakeEngine{script: hello})
+	a := post(t, url+"/v1/completions", completion(M{"temprature": 0, "usr\n": 1, "metadata": M{}, "user": "me", "off": nil, "priority": 1}))
+	if got := a.header.Get("X-Ignored-Parameters"); a.status != 200 || got != `temprature, usr\n` {
+		t.Errorf("%d, %q", a.status, got)
+	}
+	for name, body := range map[string]M{"/v1/completions": completion(M{"seed": 1, "echo": true, "logprobs": 1}), "/v1/chat/completions": chat(M{"logprobs": true, "top_logprobs": 1})} {
+		if a := post(t, url+name, body); a.status != 200 || a.header.Get("X-Ignored-Parameters") != "" {
+			t.Errorf("%s: %d %s names %q", name, a.status, a.raw, a.header.Get("X-Ignored-Parameters"))
+		}
+	}
+	strict := serve(t, &fakeEngine{script: hello}, func(c *Config) { c.Strict = true })
+	checkError(t, post(t, strict+"/v1/completions", completion(M{"temprature": 0})), 400, "invalid_request_error", "temprature", "unsupported_parameter")
+	if a := post(t, strict+"/v1/chat/completions", chat(M{"temperature": 0})); a.status != 200 {
+		t.Error(a.raw)
+	}
+}
+
+// Tools that must not be called change nothing; constraints on the answer are refused.
+func TestToolsThatAreNotCalled(t *testing.T) {
+	url := serve(t, &fakeEngine{script: hello}) + "/v1/chat/completions"
+	tools := []M{{"type": "function", "function": M{"name": "f"}}}
+	if a := post(t, url, chat(M{"tools": tools, "tool_choice": "none"})); a.status != 200 {
+		t.Error(a.raw)
+	}
+	if a := post(t, url, chat(M{"functions": tools, "function_call": "none"})); a.status != 200 {
+		t.Error(a.raw)
+	}
+	checkError(t, post(t, url, chat(M{"tools": tools})), 400, "invalid_request_error", "tools", "unsupported_parameter")
+	checkError(t, post(t, url, chat(M{"tools": tools, "tool_choice": "auto"})), 400, "invalid_request_error", "tools", "unsupported_parameter")
+	for _, name := range []string{"grammar", "json_schema"} {
+		checkError(t, post(t, url, chat(M{name: "root ::= x"})), 400, "invalid_request_error", name, "unsupported_parameter")
+	}
+}

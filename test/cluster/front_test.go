@@ -1,0 +1,132 @@
+package cluster_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// certificate writes one for 127.0.0.1, signed by itself, with its key.
+func certificate(t *testing.T, name, certFile, keyFile string) *x509.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, keyFile, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})))
+	write(t, certFile, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	if c, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The API over TLS, with keys from a file and an audit log; SIGHUP reads certificate and
+// keys again, opens the log again, and ends nothing. What cannot be read changes nothing.
+func TestHangupReadsKeysAndCertificateAgain(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	first := certificate(t, "first", at("cert"), at("secret"))
+	keys := func(secret string) {
+		write(t, at("keys"), fmt.Sprintf(`{"keys": [{"name": "ann", "key": %q, "role": "operator"}]}`, secret))
+	}
+	keys("one")
+	s := start(t, config{nodes: 1, key: "one", args: []string{"--tls-cert", at("cert"), "--tls-key", at("secret"), "--api-keys", at("keys"), "--audit-log", at("audit")}})
+	seen := make(chan string, 1)
+	roots := x509.NewCertPool()
+	roots.AddCert(first)
+	ask := func(key string) int {
+		tr := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots}}
+		req, err := http.NewRequest("POST", s.base+"/tokenize", strings.NewReader(`{"prompt":"x"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Authorization", "Bearer "+key)
+		resp, err := tr.RoundTrip(req)
+		if err != nil {
+			t.Log(err)
+			return 0
+		}
+		defer resp.Body.Close()
+		select {
+		case <-seen:
+		default:
+		}
+		seen <- resp.TLS.PeerCertificates[0].Subject.CommonName
+		return resp.StatusCode
+	}
+	eventually := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal(what)
+			}
+		}
+	}
+	if status := ask("one"); status != 200 || <-seen != "first" {
+		t.Fatalf("status %d", status)
+	}
+	if status := ask("two"); status != 401 {
+		t.Fatalf("a wrong key: %d", status)
+	}
+	if err := os.Rename(at("audit"), at("audit.1")); err != nil {
+		t.Fatal(err)
+	}
+	roots.AddCert(certificate(t, "second", at("cert"), at("secret")))
+	keys("two")
+	if err := s.head.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	eventually("the new key and certificate are not in force", func() bool { return ask("two") == 200 && <-seen == "second" })
+	if status := ask("one"); status != 401 {
+		t.Errorf("the old key: %d", status)
+	}
+	write(t, at("keys"), `{"keys": []}`)
+	if err := s.head.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	eventually("nothing is written of a file that is refused", func() bool {
+		b, err := os.ReadFile(s.head.err)
+		return err == nil && strings.Contains(string(b), "API keys not read again")
+	})
+	if status := ask("two"); status != 200 {
+		t.Errorf("after keys that are refused: %d", status)
+	}
+	for name, want := range map[string]string{"audit.1": `"key":"ann","role":"operator"`, "audit": `"status":401`} {
+		if b, err := os.ReadFile(at(name)); err != nil || !strings.Contains(string(b), want) {
+			t.Errorf("%s holds %q, %v", name, b, err)
+		}
+	}
+}
