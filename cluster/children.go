@@ -61,7 +61,7 @@ func (c *Children) Start(x Child) error {
 	k := &child{id: id, cmd: exec.Command(self, x.Args...)}
 	k.cmd.Env = append(childEnv(os.Environ()), x.Env...)
 	k.cmd.ExtraFiles = x.Files
-	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C reaches the parent alone, which drains
+	k.cmd.SysProcAttr = apart()
 	if k.pipe, err = k.cmd.StdinPipe(); err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"shoal/internal/flock"
@@ -89,7 +88,7 @@ func evict(folder, keep string, want, limit int64, log *slog.Logger) error {
 	return nil
 }
 
-// diskBytes is what a folder takes on the disk; holes take nothing.
+// diskBytes is what a folder takes on the disk.
 func diskBytes(dir string) (sum int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
@@ -99,11 +98,7 @@ func diskBytes(dir string) (sum int64, err error) {
 		if err != nil {
 			return err
 		}
-		if s, ok := st.Sys().(*syscall.Stat_t); ok {
-			sum += s.Blocks * 512
-		} else {
-			sum += st.Size()
-		}
+		sum += onDisk(st)
 		return nil
 	})
 	if err != nil {
