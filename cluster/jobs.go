@@ -49,6 +49,8 @@ type depot struct {
 	lease register
 	nc    *nats.Conn // of the lease
 
+	mender *mender // of the store of one copy; nil: there never was one
+
 	mu      sync.Mutex // guards what follows: it is changed when the store is replicated
 	kind    string     // single, replicated
 	store   *jobs.Store
@@ -105,6 +107,11 @@ func (d *depot) openLease(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	d.mender = startMender(d.path, func() *natsbus.Server {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.alone
+	}, d.log)
 	if d.nc, err = d.alone.Connect("lease"); err != nil {
 		return err
 	}
@@ -312,6 +319,9 @@ func (d *depot) close() {
 	d.closeStore()
 	if d.nc != nil {
 		d.nc.Close()
+	}
+	if d.mender != nil {
+		d.mender.close()
 	}
 	if d.alone != nil {
 		d.alone.Shutdown()

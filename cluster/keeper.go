@@ -62,7 +62,8 @@ type keeper struct {
 	log  *slog.Logger
 	addr string // its place in a replicated store, taken or offered
 
-	asked sync.WaitGroup
+	asked  sync.WaitGroup
+	mender *mender
 
 	mu   sync.Mutex
 	plan *plan
@@ -71,8 +72,13 @@ type keeper struct {
 }
 
 // openKeeper starts what a data directory says, whose lock the caller has.
-func openKeeper(dir, name, host string, role security.Role, key security.Key, log *slog.Logger) (*keeper, error) {
+func openKeeper(dir, name, host string, role security.Role, key security.Key, log *slog.Logger) (_ *keeper, err error) {
 	k := &keeper{dir: dir, name: name, key: key, role: role, log: log}
+	defer func() {
+		if err == nil {
+			k.mender = startMender(dir, func() *natsbus.Server { _, bus := k.now(); return bus }, log)
+		}
+	}()
 	b, err := os.ReadFile(k.path())
 	switch {
 	case err == nil:
@@ -165,6 +171,7 @@ func (k *keeper) now() (*plan, *natsbus.Server) {
 
 func (k *keeper) close() {
 	k.asked.Wait()
+	k.mender.close()
 	k.free()
 	if _, bus := k.now(); bus != nil {
 		bus.Shutdown()

@@ -30,6 +30,9 @@ const (
 	leaseRenew = time.Second
 	seatTick   = 100 * time.Millisecond
 	seatLimit  = 3 * time.Second // of one read or write
+	// waiveAfter is how long the only process that can write a store waits for it
+	// before it places nodes without: plain requests need no disk.
+	waiveAfter = 2 * time.Second
 )
 
 // seat is the shell around topology.Lease: one goroutine that asks the register
@@ -55,7 +58,7 @@ type seat struct {
 }
 
 func newSeat(reg register, cfg topology.LeaseConfig, log *slog.Logger) *seat {
-	cfg.TTL, cfg.Hint, cfg.Renew = leaseTTL, hintAfter, leaseRenew
+	cfg.TTL, cfg.Hint, cfg.Renew, cfg.Waive = leaseTTL, hintAfter, leaseRenew, waiveAfter
 	s := &seat{log: log, began: time.Now(), reg: reg, lease: topology.NewLease(cfg), wake: make(chan struct{}, 1)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
@@ -101,7 +104,12 @@ func (s *seat) take(step func(*topology.Lease) []topology.LeaseEffect) {
 		case topology.Elected:
 			tell = append(tell, func() { s.elected(e.Claim) })
 		case topology.Recorded:
-			tell = append(tell, func() { s.recorded(e.Epoch) })
+			tell = append(tell, func() {
+				if e.Owed {
+					s.log.Warn("the placement is not written down: the store takes nothing, and this process alone may write it; its successor will go by what nodes report", "epoch", e.Epoch)
+				}
+				s.recorded(e.Epoch)
+			})
 		case topology.Deposed:
 			tell = append(tell, func() { s.deposed(e.By) })
 		}
@@ -226,6 +234,13 @@ func (s *seat) kick() {
 	case s.wake <- struct{}{}:
 	default:
 	}
+}
+
+// owing tells that the store does not have the newest placement, and takes nothing.
+func (s *seat) owing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lease.Owing()
 }
 
 // claim is the record as this process knows it, and why it does not coordinate.

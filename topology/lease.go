@@ -41,8 +41,12 @@ type (
 		Claim    Claim
 		Revision uint64
 	}
-	// Recorded: the placement of an epoch is in the store; nodes may be told.
-	Recorded struct{ Epoch uint32 }
+	// Recorded: nodes may be told of the placement of an epoch. It is in the store,
+	// or owed to it: the store takes nothing (Waive), and the write is still tried.
+	Recorded struct {
+		Epoch uint32
+		Owed  bool
+	}
 	// Deposed: another holder has the lease. Nothing follows.
 	Deposed struct{ By Claim }
 )
@@ -67,6 +71,10 @@ type LeaseConfig struct {
 	Heir bool
 	// Sole: no other process can be alive that writes this store.
 	Sole bool
+	// Waive is for how long a Sole holder waits for a store that takes nothing before
+	// it goes on without. Epochs then rest on what nodes report; nobody else can be
+	// elected meanwhile. 0: it waits for ever.
+	Waive time.Duration
 	// Found: write the first record when there is none.
 	Found bool
 }
@@ -84,6 +92,8 @@ type Lease struct {
 	gone     uint64        // incarnation of a holder that is known to be gone
 
 	busy    bool          // a read or write is under way
+	sent    time.Duration // of the first write since the last one that was done; -1: there is none
+	silent  time.Duration // the same, once it is known that it was not answered
 	tried   *Claim        // the write whose fate is not known yet
 	beat    uint64        // of the last try
 	again   time.Duration // no read or write before
@@ -95,7 +105,7 @@ type Lease struct {
 }
 
 // NewLease knows nothing yet; Tick starts it.
-func NewLease(cfg LeaseConfig) *Lease { return &Lease{cfg: cfg} }
+func NewLease(cfg LeaseConfig) *Lease { return &Lease{cfg: cfg, sent: -1, silent: -1} }
 
 // Holding tells that this process coordinates as far as it knows.
 func (l *Lease) Holding() bool { return l.holding && !l.over }
@@ -106,7 +116,22 @@ func (l *Lease) Claim() (Claim, uint64) { return l.claim, l.revision }
 // Tick moves the clock, which never goes back.
 func (l *Lease) Tick(now time.Duration) []LeaseEffect {
 	l.now = max(l.now, now)
-	return l.next()
+	return append(l.waive(), l.next()...)
+}
+
+// waive lets a holder go on whose placement the store does not take.
+func (l *Lease) waive() []LeaseEffect {
+	if !l.Owing() || l.want.Placement.Epoch <= l.told {
+		return nil
+	}
+	l.told = l.want.Placement.Epoch
+	return []LeaseEffect{Recorded{Epoch: l.told, Owed: true}}
+}
+
+// Owing tells that the newest placement is not in the store and that the store takes
+// nothing: if this process ends now, its successor does not know of it.
+func (l *Lease) Owing() bool {
+	return l.Holding() && l.cfg.Sole && l.cfg.Waive > 0 && l.want != nil && l.silent >= 0 && l.now-l.silent >= l.cfg.Waive
 }
 
 // Moved tells that the record was carried to another store by this process, its
@@ -124,7 +149,7 @@ func (l *Lease) Record(p Placement, incarnations []uint64) []LeaseEffect {
 	}
 	l.want = &Claim{Placement: p, Incarnations: incarnations}
 	l.again = l.now
-	return l.next()
+	return append(l.waive(), l.next()...)
 }
 
 // Drained says which nodes are to take no part, for whoever comes after: the next
@@ -140,6 +165,9 @@ func (l *Lease) Drained(nodes map[string]uint64) []LeaseEffect {
 // Saw answers ReadClaim; revision 0: there is no record.
 func (l *Lease) Saw(c Claim, revision uint64) []LeaseEffect {
 	l.busy = false
+	if l.tried == nil || l.tried.Beat == c.Beat { // else it can be read, and takes nothing
+		l.sent, l.silent = -1, -1
+	}
 	if l.over || revision < l.revision { // an old copy says nothing
 		return nil
 	}
@@ -162,7 +190,7 @@ func (l *Lease) Saw(c Claim, revision uint64) []LeaseEffect {
 
 // Wrote answers WriteClaim: it is there, under a revision.
 func (l *Lease) Wrote(revision uint64) []LeaseEffect {
-	l.busy = false
+	l.busy, l.sent, l.silent = false, -1, -1
 	if l.over || l.tried == nil {
 		return nil
 	}
@@ -193,7 +221,7 @@ func (l *Lease) took(mine bool) (out []LeaseEffect) {
 // Refused answers WriteClaim: the record has another revision, so the write is
 // not there and never will be. Who has written it shows when it is read.
 func (l *Lease) Refused() []LeaseEffect {
-	l.busy = false
+	l.busy, l.sent, l.silent = false, -1, -1
 	if l.over {
 		return nil
 	}
@@ -204,6 +232,7 @@ func (l *Lease) Refused() []LeaseEffect {
 // Unsure answers either: nobody knows, so the record is to be read.
 func (l *Lease) Unsure() []LeaseEffect {
 	l.busy, l.watched = false, false // time in which the record cannot be read does not count
+	l.silent = l.sent
 	l.again = l.now + l.cfg.Renew/2
 	return nil
 }
@@ -220,6 +249,9 @@ func (l *Lease) write(c Claim) []LeaseEffect {
 		c.Drained = l.drained
 	}
 	l.busy, l.tried, l.again = true, &c, l.now+l.cfg.Renew
+	if l.sent < 0 {
+		l.sent = l.now
+	}
 	return []LeaseEffect{WriteClaim{Claim: c, After: l.revision}}
 }
 

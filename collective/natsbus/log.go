@@ -11,8 +11,9 @@ import (
 // serverLog turns the server's log into slog records. Notices of a NATS server
 // are start-up chatter: they become debug records.
 type serverLog struct {
-	log   *slog.Logger
-	fatal *atomic.Pointer[string] // why the server gave up, if it did
+	log    *slog.Logger
+	fatal  *atomic.Pointer[string] // why the server gave up, if it did
+	broken *atomic.Pointer[string] // why JetStream writes no more, if so
 }
 
 func (l serverLog) write(level slog.Level, format string, v []any) {
@@ -38,6 +39,13 @@ func (l serverLog) Fatalf(format string, v ...any) {
 	l.write(slog.LevelError, format, v)
 }
 
-func (l serverLog) Errorf(format string, v ...any) { l.write(slog.LevelWarn, format, v) }
+func (l serverLog) Errorf(format string, v ...any) {
+	if broken(format) {
+		why := fmt.Sprintf(format, v...)
+		l.broken.CompareAndSwap(nil, &why)
+	}
+	l.write(slog.LevelWarn, format, v)
+}
+
 func (l serverLog) Debugf(format string, v ...any) { l.write(slog.LevelDebug-4, format, v) }
 func (l serverLog) Tracef(format string, v ...any) { l.write(slog.LevelDebug-8, format, v) }

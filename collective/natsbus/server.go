@@ -17,10 +17,11 @@ const startLimit = 10 * time.Second
 
 // Server is this process's part of the bus.
 type Server struct {
-	cfg   Config
-	users *users
-	ns    *server.Server // nil: external NATS
-	fatal atomic.Pointer[string]
+	cfg    Config
+	users  *users
+	ns     *server.Server // nil: external NATS
+	fatal  atomic.Pointer[string]
+	broken atomic.Pointer[string] // see Broken
 
 	mu     sync.Mutex
 	seeds  []string
@@ -47,7 +48,7 @@ func Start(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("natsbus: server %s: %w", cfg.Name, err)
 	}
 	s.ns = ns
-	ns.SetLoggerV2(serverLog{cfg.Log, &s.fatal}, false, false, false)
+	ns.SetLoggerV2(serverLog{cfg.Log, &s.fatal, &s.broken}, false, false, false)
 	ns.Start()
 	for end := time.Now().Add(startLimit); !ns.ReadyForConnections(100 * time.Millisecond); {
 		if why := s.fatal.Load(); why != nil {

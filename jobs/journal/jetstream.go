@@ -26,6 +26,7 @@ type jetLog struct {
 	name   string
 	prefix string // of subjects; a journal's name follows
 	limit  int64
+	copies int
 }
 
 // OpenJetStream makes or opens the stream of jobs on the server behind nc, which
@@ -61,11 +62,11 @@ func openStream(ctx context.Context, nc *nats.Conn, name, prefix, about string, 
 	if err != nil {
 		return nil, fmt.Errorf("jobs: stream %s: %w", name, err)
 	}
-	return &jetLog{nc: nc, js: js, stream: stream, name: name, prefix: prefix, limit: maxBytes}, nil
+	return &jetLog{nc: nc, js: js, stream: stream, name: name, prefix: prefix, limit: maxBytes, copies: replicas}, nil
 }
 
 func (l *jetLog) info(ctx context.Context) (info *jetstream.StreamInfo, err error) {
-	err = again(ctx, func(ctx context.Context) (err error) {
+	err = l.again(ctx, func(ctx context.Context) (err error) {
 		info, err = l.stream.Info(ctx)
 		return err
 	})
@@ -73,7 +74,7 @@ func (l *jetLog) info(ctx context.Context) (info *jetstream.StreamInfo, err erro
 }
 
 func (l *jetLog) consumer(ctx context.Context, cfg jetstream.OrderedConsumerConfig) (c jetstream.Consumer, err error) {
-	err = again(ctx, func(ctx context.Context) (err error) {
+	err = l.again(ctx, func(ctx context.Context) (err error) {
 		c, err = l.stream.OrderedConsumer(ctx, cfg)
 		return err
 	})
@@ -95,13 +96,25 @@ func (l *jetLog) Append(ctx context.Context, journal string, after uint64, data 
 			return 0, fmt.Errorf("%w: %v", ErrFull, err)
 		}
 	}
-	return 0, fmt.Errorf("jobs: append to %s: %w", journal, err)
+	return 0, fmt.Errorf("jobs: append to %s: %w", journal, l.silence(err))
+}
+
+func (l *jetLog) again(ctx context.Context, ask func(context.Context) error) error {
+	return l.silence(again(ctx, ask))
+}
+
+// silence notes of which log an answer is missing.
+func (l *jetLog) silence(err error) error {
+	if err != nil && unanswered(err) {
+		return &silent{l.copies, err}
+	}
+	return err
 }
 
 func (l *jetLog) Read(ctx context.Context, journal string, after uint64, each func(uint64, []byte) error) error {
 	for {
 		var m *jetstream.RawStreamMsg
-		err := again(ctx, func(ctx context.Context) (err error) {
+		err := l.again(ctx, func(ctx context.Context) (err error) {
 			m, err = l.stream.GetMsg(ctx, after+1, jetstream.WithGetMsgSubject(l.prefix+journal))
 			return err
 		})
@@ -216,7 +229,7 @@ func (l *jetLog) Replicas(ctx context.Context) (inStep int, err error) {
 
 // Last implements FileLog.
 func (l *jetLog) Last(ctx context.Context, journal string) (seq uint64, data []byte, err error) {
-	err = again(ctx, func(ctx context.Context) error {
+	err = l.again(ctx, func(ctx context.Context) error {
 		m, err := l.stream.GetLastMsgForSubject(ctx, l.prefix+journal)
 		if err == nil {
 			seq, data = m.Sequence, m.Data
@@ -235,7 +248,7 @@ func (l *jetLog) Last(ctx context.Context, journal string) (seq uint64, data []b
 // Journals implements FileLog.
 func (l *jetLog) Journals(ctx context.Context) (out []string, err error) {
 	var info *jetstream.StreamInfo
-	err = again(ctx, func(ctx context.Context) (err error) {
+	err = l.again(ctx, func(ctx context.Context) (err error) {
 		info, err = l.stream.Info(ctx, jetstream.WithSubjectFilter(l.prefix+">"))
 		return err
 	})
@@ -249,7 +262,7 @@ func (l *jetLog) Journals(ctx context.Context) (out []string, err error) {
 }
 
 func (l *jetLog) Drop(ctx context.Context, journal string) error {
-	err := again(ctx, func(ctx context.Context) error {
+	err := l.again(ctx, func(ctx context.Context) error {
 		return l.stream.Purge(ctx, jetstream.WithPurgeSubject(l.prefix+journal))
 	})
 	if err != nil {
@@ -259,7 +272,7 @@ func (l *jetLog) Drop(ctx context.Context, journal string) error {
 }
 
 func (l *jetLog) Clear(ctx context.Context) error {
-	if err := again(ctx, func(ctx context.Context) error { return l.stream.Purge(ctx) }); err != nil {
+	if err := l.again(ctx, func(ctx context.Context) error { return l.stream.Purge(ctx) }); err != nil {
 		return fmt.Errorf("jobs: clear: %w", err)
 	}
 	return nil

@@ -61,11 +61,28 @@ func leaderless(err error) bool {
 	return errors.Is(err, nats.ErrNoResponders) || errors.Is(err, nats.ErrTimeout) || errors.As(err, &api) && api.Code == 503
 }
 
+// silent is the error of a log that gave no answer.
+type silent struct {
+	copies int
+	err    error
+}
+
+func (s *silent) Error() string { return s.err.Error() }
+func (s *silent) Unwrap() error { return s.err }
+
+func unanswered(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || leaderless(err)
+}
+
 // Reason words for a client what the log said, or that it said nothing.
 func Reason(err error) string {
 	why := strings.TrimPrefix(err.Error(), "jobs: ")
-	if errors.Is(err, context.DeadlineExceeded) || leaderless(err) {
-		why = "the job store does not answer (" + why + "). A replicated one does while two of the three processes that keep it are up and reach each other; store.json in its data directory names them. What it holds is kept: try again when they are back"
+	if !unanswered(err) {
+		return why
 	}
-	return why
+	why = "the job store does not answer (" + why + "). "
+	if s := (*silent)(nil); errors.As(err, &s) && s.copies == 1 {
+		return why + "It has one copy, on the disk of the coordinator, which is full or failing: its log says which. What it holds is kept, and it goes on by itself once the disk takes something again"
+	}
+	return why + "A replicated one does while two of the three processes that keep it are up and reach each other; store.json in its data directory names them. What it holds is kept: try again when they are back"
 }

@@ -1,0 +1,80 @@
+package topology
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestLeaseWaive: a store that takes nothing stops only who must share it. What is owed
+// is written when it takes something again, and said once.
+func TestLeaseWaive(t *testing.T) {
+	for _, sole := range []bool{true, false} {
+		var told []string
+		var asked []LeaseEffect
+		full := false
+		var claim Claim
+		revision := uint64(0)
+		l := NewLease(LeaseConfig{Holder: "c", Incarnation: 1, TTL: 8 * time.Second, Hint: time.Second, Renew: time.Second, Sole: sole, Waive: 2 * time.Second, Found: true})
+		now := time.Duration(0)
+		take := func(effects []LeaseEffect) {
+			for _, e := range effects {
+				switch e := e.(type) {
+				case Recorded:
+					told = append(told, fmt.Sprintf("%d %v at %v", e.Epoch, e.Owed, now))
+				case ReadClaim, WriteClaim:
+					asked = append(asked, e)
+				}
+			}
+		}
+		until := func(end time.Duration) { // a write on a full disk has no answer for three seconds; reads have
+			for ; now < end; now += 100 * time.Millisecond {
+				take(l.Tick(now))
+				for len(asked) > 0 {
+					e := asked[0]
+					w, writes := e.(WriteClaim)
+					if writes && full {
+						if now < l.sent+3*time.Second {
+							break
+						}
+						asked = asked[1:]
+						take(l.Unsure())
+						continue
+					}
+					asked = asked[1:]
+					if !writes {
+						take(l.Saw(claim, revision))
+						continue
+					}
+					revision++
+					claim = w.Claim
+					take(l.Wrote(revision))
+				}
+			}
+		}
+		until(10 * time.Second)
+		take(l.Record(Placement{Epoch: 1}, nil))
+		until(12 * time.Second)
+		full = true
+		until(14 * time.Second) // it is not known yet
+		take(l.Record(Placement{Epoch: 2}, nil))
+		until(20 * time.Second)
+		take(l.Record(Placement{Epoch: 3}, nil)) // now it is
+		until(21 * time.Second)
+		owing := l.Owing()
+		full = false
+		until(30 * time.Second)
+		got := strings.Join(told, ", ")
+		if sole {
+			if got != "1 false at 10s, 2 true at 16s, 3 true at 20s" || !owing {
+				t.Errorf("sole: told %s, owing %v", got, owing)
+			}
+		} else if !strings.HasPrefix(got, "1 false at 10s, 3 false at 2") || strings.Contains(got, "true") || owing {
+			t.Errorf("shared: told %s, owing %v", got, owing)
+		}
+		if claim.Placement.Epoch != 3 || l.Owing() {
+			t.Errorf("sole %v: the store has epoch %d in the end, owing %v", sole, claim.Placement.Epoch, l.Owing())
+		}
+	}
+}
