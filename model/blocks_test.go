@@ -39,7 +39,7 @@ func TestDequantGoldens(t *testing.T) {
 			broken := append([]byte{}, g.Blocks...)
 			broken[at], broken[at+1] = 0, 0x7c // infinity
 			if bad, any := blocksNotFinite(broken, typ); bad != int64(n) || !any {
-				t.Errorf("%v: an infinite scale at %d spoils %d elements, want %d", typ, at, bad, n)
+				t.Errorf("%v: an infinite scale at %d damages %d elements, want %d", typ, at, bad, n)
 			}
 		}
 		if bad, any := blocksNotFinite(g.Blocks, typ); bad != 0 || !any {

@@ -30,8 +30,8 @@ func skipped(cases *int) bool {
 	return *cases%8 != 0 && os.Getenv("SHOAL_CORPUS") != "all"
 }
 
-// spoilt opens a file or folder that somebody has changed.
-func spoilt(t *testing.T, path string) error {
+// damaged opens a file or folder that somebody has changed.
+func damaged(t *testing.T, path string) error {
 	t.Helper()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -107,7 +107,7 @@ func TestCorpusGGUF(t *testing.T) {
 			whole := modeltest.Convert(open(t, tinyFolder(t, name)), always(gguf.F32))
 			try := func(g *modeltest.GGUF) error {
 				put(t, path, g.Bytes())
-				return spoilt(t, path)
+				return damaged(t, path)
 			}
 			if err := try(whole); err != nil {
 				t.Fatal(err)
@@ -129,7 +129,7 @@ func TestCorpusGGUF(t *testing.T) {
 				}
 			}
 			for i, e := range whole.Table {
-				spoil := func(what string, f func(*modeltest.GGUF, *modeltest.Entry)) {
+				damage := func(what string, f func(*modeltest.GGUF, *modeltest.Entry)) {
 					t.Helper()
 					if skipped(&cases) {
 						return
@@ -144,27 +144,27 @@ func TestCorpusGGUF(t *testing.T) {
 				}
 				for d := range e.Shape {
 					for _, n := range []int{0, e.Shape[d] + 1, 2 * e.Shape[d], 1 << 31, 1 << 40, 1 << 62, -1} {
-						spoil(fmt.Sprintf("dimension %d of %d", d, n), func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Shape[d] = n })
+						damage(fmt.Sprintf("dimension %d of %d", d, n), func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Shape[d] = n })
 					}
 				}
 				for _, by := range []uint64{1, 32, 1 << 20, 1 << 63, math.MaxUint64 - 31} {
-					spoil(fmt.Sprintf("an offset %d further", by), func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Offset += by })
+					damage(fmt.Sprintf("an offset %d further", by), func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Offset += by })
 				}
 				for _, typ := range []gguf.Type{gguf.F16, gguf.Q4_K, 16, 99, math.MaxUint32} {
 					if typ == gguf.F16 && elements(e.Shape) <= 16 {
 						continue // the rest of its 32 bytes may be padding
 					}
-					spoil(typ.String(), func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Type = typ })
+					damage(typ.String(), func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Type = typ })
 				}
 				if len(e.Shape) > 1 {
-					spoil("a flat shape", func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Shape = []int{elements(e.Shape)} })
+					damage("a flat shape", func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Shape = []int{elements(e.Shape)} })
 				}
-				spoil("a rank more", func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Shape = append([]int{1}, e.Shape...) })
-				spoil("a rank of 9", func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Shape = make([]int, 9) })
-				spoil("the name of another", func(g *modeltest.GGUF, e *modeltest.Entry) { e.Name = g.Table[(i+1)%len(g.Table)].Name })
-				spoil("a name of its own", func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Name = "blk.9.attn_q.weight" })
-				spoil("no name", func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Name = "" })
-				spoil("a name of a megabyte", func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Name = strings.Repeat("n", 1<<20) })
+				damage("a rank more", func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Shape = append([]int{1}, e.Shape...) })
+				damage("a rank of 9", func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Shape = make([]int, 9) })
+				damage("the name of another", func(g *modeltest.GGUF, e *modeltest.Entry) { e.Name = g.Table[(i+1)%len(g.Table)].Name })
+				damage("a name of its own", func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Name = "blk.9.attn_q.weight" })
+				damage("no name", func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Name = "" })
+				damage("a name of a megabyte", func(_ *modeltest.GGUF, e *modeltest.Entry) { e.Name = strings.Repeat("n", 1<<20) })
 			}
 			for _, n := range []int{1, 31, 1 << 10, 1 << 30} {
 				g := whole.Clone()
@@ -201,7 +201,7 @@ func TestCorpusFolder(t *testing.T) {
 			check(t, json.Unmarshal(text, &config))
 			try := func(text []byte) error {
 				put(t, filepath.Join(dir, "config.json"), text)
-				return spoilt(t, dir)
+				return damaged(t, dir)
 			}
 			if err := try(text); err != nil {
 				t.Fatal(err)
@@ -239,7 +239,7 @@ func corpusSafetensors(t *testing.T, dir string, cases *int) {
 		if name == "__metadata__" {
 			continue
 		}
-		spoil := func(what string, f func(h map[string]any, e map[string]any)) {
+		damage := func(what string, f func(h map[string]any, e map[string]any)) {
 			t.Helper()
 			if skipped(cases) {
 				return
@@ -247,7 +247,7 @@ func corpusSafetensors(t *testing.T, dir string, cases *int) {
 			h, _ := modeltest.Parts(file)
 			f(h, h[name].(map[string]any))
 			put(t, path, modeltest.File(h, data))
-			if err := spoilt(t, dir); err == nil {
+			if err := damaged(t, dir); err == nil {
 				t.Errorf("%s with %s is accepted", name, what)
 			} else if !strings.Contains(err.Error(), "tensor") {
 				t.Errorf("%s with %s: no tensor is named: %v", name, what, err)
@@ -256,29 +256,29 @@ func corpusSafetensors(t *testing.T, dir string, cases *int) {
 		shape := e.(map[string]any)["shape"].([]any)
 		for d := range shape {
 			for _, n := range []any{0, -1, 1.5, shape[d].(float64) + 1, 1 << 40, 1 << 62, "4", nil, []int{}} {
-				spoil(fmt.Sprintf("dimension %d of %v", d, n), func(_, e map[string]any) { e["shape"].([]any)[d] = n })
+				damage(fmt.Sprintf("dimension %d of %v", d, n), func(_, e map[string]any) { e["shape"].([]any)[d] = n })
 			}
 		}
 		for i := range 2 {
 			for _, n := range []any{-1, 1, 1 << 20, 1 << 62, 1.5, "0", nil} {
-				spoil(fmt.Sprintf("offset %d at %v", i, n), func(_, e map[string]any) { e["data_offsets"].([]any)[i] = n })
+				damage(fmt.Sprintf("offset %d at %v", i, n), func(_, e map[string]any) { e["data_offsets"].([]any)[i] = n })
 			}
 		}
 		for _, typ := range []any{"F32", "I64", "F8_E4M3", "BOOL", "bf16", "", 3, nil, strings.Repeat("F", 1<<20)} {
-			spoil(fmt.Sprintf("type %.20v", typ), func(_, e map[string]any) { e["dtype"] = typ })
+			damage(fmt.Sprintf("type %.20v", typ), func(_, e map[string]any) { e["dtype"] = typ })
 		}
 		for _, key := range []string{"dtype", "shape", "data_offsets"} {
-			spoil("no "+key, func(_, e map[string]any) { delete(e, key) })
+			damage("no "+key, func(_, e map[string]any) { delete(e, key) })
 		}
-		spoil("a key more", func(_, e map[string]any) { e["strides"] = []int{1} })
-		spoil("a flat shape", func(_, e map[string]any) { e["shape"] = []int{1} })
-		spoil("a rank of 9", func(_, e map[string]any) { e["shape"] = []int{1, 1, 1, 1, 1, 1, 1, 1, 1} })
-		spoil("another name", func(h, e map[string]any) { delete(h, name); h["model.layers.9.x"] = e })
-		spoil("a name of a megabyte", func(h, e map[string]any) { h[strings.Repeat("n", 1<<20)] = e })
-		spoil("nothing", func(h, e map[string]any) { delete(h, name) })
+		damage("a key more", func(_, e map[string]any) { e["strides"] = []int{1} })
+		damage("a flat shape", func(_, e map[string]any) { e["shape"] = []int{1} })
+		damage("a rank of 9", func(_, e map[string]any) { e["shape"] = []int{1, 1, 1, 1, 1, 1, 1, 1, 1} })
+		damage("another name", func(h, e map[string]any) { delete(h, name); h["model.layers.9.x"] = e })
+		damage("a name of a megabyte", func(h, e map[string]any) { h[strings.Repeat("n", 1<<20)] = e })
+		damage("nothing", func(h, e map[string]any) { delete(h, name) })
 	}
 	put(t, path, file)
-	if err := spoilt(t, dir); err != nil {
+	if err := damaged(t, dir); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -287,12 +287,12 @@ func corpusSafetensors(t *testing.T, dir string, cases *int) {
 func TestManyTensorsAsked(t *testing.T) {
 	dir := tinyFolder(t, "Qwen3MoeForCausalLM")
 	put(t, filepath.Join(dir, "config.json"), []byte(`{"architectures":["Qwen3MoeForCausalLM"],"hidden_size":32,"num_hidden_layers":21,"num_attention_heads":2,"intermediate_size":16,"vocab_size":12,"num_experts":4096}`))
-	if err := spoilt(t, dir); !errors.Is(err, model.ErrMissing) || !strings.Contains(err.Error(), "more") {
+	if err := damaged(t, dir); !errors.Is(err, model.ErrMissing) || !strings.Contains(err.Error(), "more") {
 		t.Error(err)
 	}
 	dir = tinyFolder(t, "LlamaForCausalLM")
 	put(t, filepath.Join(dir, "config.json"), []byte(`{"architectures":["LlamaForCausalLM"],"hidden_size":32,"num_hidden_layers":1024,"num_attention_heads":2,"intermediate_size":16,"vocab_size":12}`))
-	if err := spoilt(t, dir); !errors.Is(err, model.ErrMissing) {
+	if err := damaged(t, dir); !errors.Is(err, model.ErrMissing) {
 		t.Error(err)
 	}
 }

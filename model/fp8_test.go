@@ -100,10 +100,10 @@ func TestHostileFP8(t *testing.T) {
 		return func(t testing.TB, dir string) { edit(t, filepath.Join(dir, "model.safetensors"), old, replacement) }
 	}
 	for _, test := range []struct {
-		name  string
-		spoil func(testing.TB, string)
-		kind  error
-		want  string
+		name   string
+		damage func(testing.TB, string)
+		kind   error
+		want   string
 	}{
 		{"not said", config("", nil), model.ErrUnsupported, "is F8_E4M3; weights are read from"},
 		{"another method", config("quant_method", "awq"), model.ErrUnsupported, `quantised by "awq"`},
@@ -122,7 +122,7 @@ func TestHostileFP8(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir, _ := fp8(t)
-			test.spoil(t, dir)
+			test.damage(t, dir)
 			c, err := model.Open(dir)
 			if c != nil {
 				check(t, c.Close())

@@ -304,10 +304,10 @@ func TestGGUFRefused(t *testing.T) {
 	hub := open(t, write(t, modeltest.Small(), 1))
 	f32 := make([]byte, 4*16)
 	for _, test := range []struct {
-		name  string
-		spoil func(*modeltest.GGUF)
-		kind  error
-		want  string
+		name   string
+		damage func(*modeltest.GGUF)
+		kind   error
+		want   string
 	}{
 		{"experts without a number", func(g *modeltest.GGUF) { g.Set("llama.expert_count", 8) }, model.ErrMissing, `field "llama.expert_used_count": missing`},
 		{"experts without tensors", func(g *modeltest.GGUF) {
@@ -352,7 +352,7 @@ func TestGGUFRefused(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := modeltest.Convert(hub, always(gguf.F32))
-			test.spoil(g)
+			test.damage(g)
 			path := filepath.Join(t.TempDir(), "m.gguf")
 			put(t, path, g.Bytes())
 			c, err := model.Open(path)

@@ -52,10 +52,10 @@ func TestHostileFiles(t *testing.T) {
 		}
 	}
 	for _, test := range []struct {
-		name  string
-		spoil func(testing.TB, string)
-		kind  error
-		want  string
+		name   string
+		damage func(testing.TB, string)
+		kind   error
+		want   string
 	}{
 		{"no folder", func(t testing.TB, dir string) { check(t, os.RemoveAll(dir)) }, model.ErrMissing, "no such file"},
 		{"a file, not a folder", func(t testing.TB, dir string) { check(t, os.RemoveAll(dir)); put(t, dir, nil) }, model.ErrNoCheckpoint, "not a directory"},
@@ -118,7 +118,7 @@ func TestHostileFiles(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := write(t, modeltest.Small(), 1)
-			test.spoil(t, dir)
+			test.damage(t, dir)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			c, err := model.Open(dir)

@@ -148,7 +148,7 @@ func (t *TensorReport) scan(data []byte, of Tensor, digest hash.Hash) {
 	t.Zero = t.Zero && !any
 }
 
-// Err lists the weights that would spoil every answer, or is nil.
+// Err lists the weights that would damage every answer, or is nil.
 func (r *Report) Err() error {
 	var bad Problems
 	for _, t := range r.Tensors {

@@ -65,11 +65,11 @@ func TestVerifyDigest(t *testing.T) {
 func TestVerifyFindsBadWeights(t *testing.T) {
 	dir := write(t, modeltest.Small(), 3)
 	path := filepath.Join(dir, "model.safetensors")
-	spoil(t, path, model.LlamaLayer(0).FFNNorm, func(data []byte) {
+	damage(t, path, model.LlamaLayer(0).FFNNorm, func(data []byte) {
 		binary.LittleEndian.PutUint16(data[2*5:], 0x7f80)  // +Inf
 		binary.LittleEndian.PutUint16(data[2*63:], 0xffc1) // NaN
 	})
-	spoil(t, path, model.LlamaLayer(1).Down.Weight, func(data []byte) { clear(data) })
+	damage(t, path, model.LlamaLayer(1).Down.Weight, func(data []byte) { clear(data) })
 	var calls int
 	c := open(t, dir)
 	r, err := c.Verify(context.Background(), func(done, total int64) {
@@ -102,7 +102,7 @@ func TestVerifyCountsLikeALoop(t *testing.T) {
 		dir := write(t, s, 3)
 		name := model.LlamaLayer(2).K.Bias
 		want := int64(0)
-		spoil(t, filepath.Join(dir, "model.safetensors"), name, func(data []byte) {
+		damage(t, filepath.Join(dir, "model.safetensors"), name, func(data []byte) {
 			for i := range data {
 				if data[i] = byte(r.Uint32()); r.IntN(3) == 0 {
 					data[i] |= 0x7f
@@ -129,8 +129,8 @@ func TestVerifyCountsLikeALoop(t *testing.T) {
 	}
 }
 
-// spoil changes the bytes of a tensor in its file, which nothing maps yet.
-func spoil(t testing.TB, path, name string, f func(data []byte)) {
+// damage changes the bytes of a tensor in its file, which nothing maps yet.
+func damage(t testing.TB, path, name string, f func(data []byte)) {
 	t.Helper()
 	c, err := model.Open(filepath.Dir(path))
 	check(t, err)

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// TestUnheardNodesAreLeftOut: when some nodes do not hear each other, the others
+// TestUnreachableNodesAreLeftOut: when some nodes do not hear each other, the others
 // serve without as few of them as will do; they are tried again, ever less often.
-func TestUnheardNodesAreLeftOut(t *testing.T) {
+func TestUnreachableNodesAreLeftOut(t *testing.T) {
 	ids := func(nodes []Node) (out []string) {
 		for _, n := range nodes {
 			out = append(out, n.ID)

@@ -33,12 +33,12 @@ func (l *ledger) need(p *kvcache.Policy, owner, read, tokens int) []int64 {
 	for i := range l.sockets {
 		cut := l.sockets[i].heads()
 		heads := l.g.PromptHeads(cut, i == owner)
-		evidence := kvcache.StatisticsBytes(l.g, cut, read, p)
+		statistics := kvcache.StatisticsBytes(l.g, cut, read, p)
 		if i != owner {
-			need[i] = kvcache.PrefillBytes(l.g, heads, read, p) + evidence
+			need[i] = kvcache.PrefillBytes(l.g, heads, read, p) + statistics
 			continue
 		}
-		need[i] = max(kvcache.HandoverBytes(l.g, heads, read, p)+evidence, kvcache.ResidentBytes(l.g, read, tokens, p))
+		need[i] = max(kvcache.HandoverBytes(l.g, heads, read, p)+statistics, kvcache.ResidentBytes(l.g, read, tokens, p))
 	}
 	return need
 }

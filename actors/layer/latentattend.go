@@ -4,7 +4,7 @@ import "shoal/tensor"
 
 // latentAttention is the attention phase where all query heads share one row a
 // token. A rank that computes any attention of a segment, or owns it, writes its rows;
-// then tasks of some heads and some queries walk the cache.
+// then tasks of some heads and some queries pass over the cache.
 type latentAttention struct {
 	b       *Batch
 	w       *Latent

@@ -42,8 +42,8 @@ type Config struct {
 }
 
 // Stop ends the actor, a socket or its parent, and waits for the socket: for the
-// leg or the matrix that it has in hand, whose work is finite. The grace of
-// Proto.Actor (10 s) is not always enough, and what a leg still reads must not be
+// stage or the matrix that it has in hand, whose work is finite. The grace of
+// Proto.Actor (10 s) is not always enough, and what a stage still reads must not be
 // unmapped.
 func Stop(root *actor.RootContext, pid *actor.PID, stopped <-chan struct{}) {
 	root.Stop(pid)

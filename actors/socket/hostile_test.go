@@ -265,8 +265,8 @@ func TestHostileNumbers(t *testing.T) {
 				for i := n % every; i < total; i += every {
 					m := pb.Clone(session[at])
 					damage(m.ProtoReflect(), i)
-					spoiled := append(append(append([]pb.Message{}, session[:at]...), m), session[at+1:]...)
-					if v.play(spoiled) != nil {
+					damaged := append(append(append([]pb.Message{}, session[:at]...), m), session[at+1:]...)
+					if v.play(damaged) != nil {
 						refused++
 					}
 					n++
@@ -274,7 +274,7 @@ func TestHostileNumbers(t *testing.T) {
 			}
 			t.Logf("%d of %d refused", refused, n)
 			if n < 30 || refused < n/3 {
-				t.Errorf("%d of %d spoiled sessions were refused", refused, n)
+				t.Errorf("%d of %d damaged sessions were refused", refused, n)
 			}
 		})
 	}

@@ -9,7 +9,7 @@ import (
 	"shoal/topology"
 )
 
-// TestStepCutByANewEpoch: an epoch may end in the midst of any leg. What its step
+// TestStepCutByANewEpoch: an epoch may end in the midst of any stage. What its step
 // had in flight is answered and reads nothing that was freed (a crash otherwise);
 // the next epoch works.
 func TestStepCutByANewEpoch(t *testing.T) {

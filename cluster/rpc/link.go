@@ -17,7 +17,7 @@ import (
 // outgoing wraps the stream that Proto.Actor's endpoint opens to a peer.
 //
 //   - Connecting: the endpoint would try five times with two seconds of sleep
-//     each, deaf to everything. Here grpc redials quickly for ConnectTimeout,
+//     each, and hear nothing meanwhile. Here grpc redials quickly for ConnectTimeout,
 //     and failure is not returned (that would mean sleep) but dressed as a
 //     stream that breaks at once, see broken.
 //   - Ending: when an endpoint has been told to stop, its old stream's error

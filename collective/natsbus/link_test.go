@@ -142,13 +142,13 @@ func TestTickets(t *testing.T) {
 			t.Errorf("%q was let in", bad)
 		}
 	}
-	for _, deaf := range []string{"tp.shoal.g.4.p.2.*", "tp.shoal.g.5.b.0", "tp.shoal.>", ">"} {
+	for _, foreign := range []string{"tp.shoal.g.4.p.2.*", "tp.shoal.g.5.b.0", "tp.shoal.>", ">"} {
 		l, err := dial(good)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(l.subscribe(deaf, 1), l.roundTrip()); !errors.Is(err, nats.ErrPermissionViolation) {
-			t.Errorf("subscription to %s: %v", deaf, err)
+		if err := errors.Join(l.subscribe(foreign, 1), l.roundTrip()); !errors.Is(err, nats.ErrPermissionViolation) {
+			t.Errorf("subscription to %s: %v", foreign, err)
 		}
 	}
 	l, err := dial(good)

@@ -147,9 +147,9 @@ func TestExternalServer(t *testing.T) {
 	}
 }
 
-// startKeepers starts three servers with stores, on ports that are free, as an operator
+// startStores starts three servers with stores, on ports that are free, as an operator
 // would assign them. Another test may take a port before its server does.
-func startKeepers(t *testing.T) []*Server {
+func startStores(t *testing.T) []*Server {
 	t.Helper()
 	for again := 0; ; again++ {
 		var addrs []string
@@ -198,7 +198,7 @@ func asked(t *testing.T, what string, ask func(context.Context) error) {
 
 // TestJetStream: three of the servers keep streams; AddRoute meanwhile does no harm.
 func TestJetStream(t *testing.T) {
-	servers := startKeepers(t)
+	servers := startStores(t)
 	nc, err := servers[1].Connect("jobs")
 	if err != nil {
 		t.Fatal(err)

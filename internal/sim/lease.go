@@ -68,7 +68,7 @@ func (c *coordinator) reach(act func() (answer func())) {
 	if w.faults.active && w.chance(6) {
 		fate = 1 + w.rng.IntN(3)
 	}
-	unsure := func() { w.after(c.process, w.cfg.seat, func() { c.lead(c.lease.Unsure()) }) }
+	unsure := func() { w.after(c.process, w.cfg.renew, func() { c.lead(c.lease.Unsure()) }) }
 	switch fate {
 	case 0:
 		w.after(nil, w.transit(), func() { w.after(c.process, w.transit(), act()) })

@@ -58,14 +58,14 @@ type config struct {
 	rivals  int  // coordinators that compete for the lease
 	crowded bool // many sequences that grow at once in little memory
 
-	tick, compare, settle, backoff, quarantine, suspect         time.Duration
-	load, join, hello, sync, retire, probe, describe, ttl, seat time.Duration
-	store                                                       time.Duration // until a request to the store counts as lost
-	stall, step, loadStall, loadAll, pause                      time.Duration // of those who hold up the others
-	busy                                                        time.Duration // requests come until then
-	quiet                                                       time.Duration // faults come until then
-	bound                                                       time.Duration // everything must have ended this long after
-	rest                                                        time.Duration // how often it is looked whether the cluster has settled after that
+	tick, compare, settle, backoff, quarantine, suspect          time.Duration
+	load, join, hello, sync, retire, probe, describe, ttl, renew time.Duration
+	store                                                        time.Duration // until a request to the store counts as lost
+	stall, step, loadStall, loadAll, pause                       time.Duration // of those who hold up the others
+	busy                                                         time.Duration // requests come until then
+	quiet                                                        time.Duration // faults come until then
+	bound                                                        time.Duration // everything must have ended this long after
+	rest                                                         time.Duration // how often it is looked whether the cluster has settled after that
 }
 
 func (w *world) configure() {
@@ -75,7 +75,7 @@ func (w *world) configure() {
 		tick: 40 * time.Millisecond, compare: 25 * time.Millisecond, settle: 60 * time.Millisecond, backoff: 20 * time.Millisecond, quarantine: 80 * time.Millisecond, suspect: 100 * time.Millisecond,
 		load: 2 * time.Second, join: 150 * time.Millisecond, hello: 10 * time.Millisecond, sync: 250 * time.Millisecond,
 		stall: 5 * time.Second / scale, step: 30 * time.Second / scale, loadStall: 160 * time.Millisecond, loadAll: 400 * time.Millisecond, pause: 10 * time.Second / scale,
-		retire: 120 * time.Millisecond, probe: 60 * time.Millisecond, describe: 150 * time.Millisecond, ttl: 160 * time.Millisecond, seat: 40 * time.Millisecond, store: 30 * time.Millisecond,
+		retire: 120 * time.Millisecond, probe: 60 * time.Millisecond, describe: 150 * time.Millisecond, ttl: 160 * time.Millisecond, renew: 40 * time.Millisecond, store: 30 * time.Millisecond,
 		busy: 350 * time.Millisecond, quiet: 700 * time.Millisecond, bound: 8 * time.Second, rest: 100 * time.Millisecond,
 	}
 	c.nodes = 1 + r.IntN(4)

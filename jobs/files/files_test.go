@@ -61,7 +61,7 @@ func bytesOf(t *testing.T, f Store, id string) (string, error) {
 	return string(b), err
 }
 
-// TestStoresAgree runs one story on every keeper of files.
+// TestStoresAgree runs one story on every store of files.
 func TestStoresAgree(t *testing.T) {
 	for name, make := range map[string]func(*testing.T) Store{
 		"folder": func(t *testing.T) Store {

@@ -15,7 +15,7 @@ type GGUF struct {
 	Version   uint32 // 0: 3
 	Alignment int    // of the tensors; 0: 32. Write general.alignment with Set
 
-	Table []Entry // of the tensors; for spoiling
+	Table []Entry // of the tensors; for damaging
 	meta  []ggufKey
 	data  []byte
 }
