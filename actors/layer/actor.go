@@ -6,6 +6,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"shoal/collective"
+	"shoal/tensor"
 )
 
 // Run asks a layer to carry a batch through, and to pass it on to the layers that
@@ -13,8 +14,18 @@ import (
 // the one that fails. Several batches, micro-batches of the same epoch, may be under way.
 type Run struct {
 	Batch   *Batch
-	Group   *collective.Group // nil where nothing is exchanged
+	Group   Group // unused where nothing is exchanged
 	ReplyTo *actor.PID
+}
+
+// Group carries out the exchanges of a rank. An operation returns at once, calls done
+// exactly once, unless the epoch ends before, and has the slices until then (see
+// collective.Group, which is one).
+type Group interface {
+	AllGather(id collective.OpID, mine []float32, recv [][]float32, done func(error))
+	AllToAll(id collective.OpID, send, recv [][]byte, done func(error))
+	AllReduceTree(id collective.OpID, units int, nodes [][]tensor.Span, mine [][]float32, out []float32, done func(error))
+	ReduceScatterTree(id collective.OpID, units int, nodes [][]tensor.Span, mine [][]float32, bounds []int, out []float32, done func(error))
 }
 
 // Done ends a Run.

@@ -57,18 +57,18 @@ var (
 	})
 
 	// reduceDown: Y, summed over all units, to everybody.
-	reduceDown = sum("reduce-down", func(b *Batch, g *collective.Group, done func(error)) {
+	reduceDown = sum("reduce-down", func(b *Batch, g Group, done func(error)) {
 		units := tensor.Units(b.Dims.FFN)
 		g.AllReduceTree(collective.OpID(b.NextOp()), units, b.allNodes(units), b.partial, b.Y[:b.T*b.Dims.Hidden], done)
 	})
 
 	// scatterDown: the same, decode rows to their owners, in whose order they lie.
-	scatterDown = sum("scatter-down", func(b *Batch, g *collective.Group, done func(error)) {
+	scatterDown = sum("scatter-down", func(b *Batch, g Group, done func(error)) {
 		b.scatter(g, 0, func(rank int) int { return b.decodeRows(rank).Len() }, done)
 	})
 
 	// scatterPrompt: the same, prompt rows to the ranks that keep them.
-	scatterPrompt = sum("scatter-prompt", func(b *Batch, g *collective.Group, done func(error)) {
+	scatterPrompt = sum("scatter-prompt", func(b *Batch, g Group, done func(error)) {
 		b.scatter(g, b.decode, func(rank int) int { return b.rows[rank].Len() }, done)
 	})
 
@@ -126,7 +126,7 @@ func (b *Batch) partialBuffers(rank int) [][]float32 {
 
 // scatter sums the nodes of all ranks' units: of the rows from first on each rank gets
 // the next so many.
-func (b *Batch) scatter(g *collective.Group, first int, rows func(rank int) int, done func(error)) {
+func (b *Batch) scatter(g Group, first int, rows func(rank int) int, done func(error)) {
 	units, h, n := tensor.Units(b.Dims.FFN), b.Dims.Hidden, len(b.Place.Slices)
 	b.bounds = append(b.bounds[:0], 0)
 	for r := range n {

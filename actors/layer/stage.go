@@ -17,7 +17,7 @@ type Stage struct {
 
 	// An exchange packs and begins; done is called once, from another goroutine or at
 	// once. After a success unpack puts what arrived where the next stage reads it.
-	start  func(b *Batch, g *collective.Group, done func(error))
+	start  func(b *Batch, g Group, done func(error))
 	unpack func(b *Batch)
 }
 
@@ -44,7 +44,7 @@ func compute(name string, part Part, f func(w *Weights, b *Batch)) *Stage {
 // allGather: every rank gives its tiles to all others.
 func allGather(name string, tiles gatherTiles) *Stage {
 	return &Stage{Name: name, unpack: func(b *Batch) { b.unpackGather(tiles) },
-		start: func(b *Batch, g *collective.Group, done func(error)) {
+		start: func(b *Batch, g Group, done func(error)) {
 			b.packGather(tiles)
 			g.AllGather(collective.OpID(b.NextOp()), b.sendF, b.recvF, done)
 		}}
@@ -53,14 +53,14 @@ func allGather(name string, tiles gatherTiles) *Stage {
 // allToAll: every pair of ranks exchanges tiles of its own.
 func allToAll(name string, tiles pairTiles) *Stage {
 	return &Stage{Name: name, unpack: func(b *Batch) { b.unpackPairs(tiles) },
-		start: func(b *Batch, g *collective.Group, done func(error)) {
+		start: func(b *Batch, g Group, done func(error)) {
 			b.packPairs(tiles)
 			g.AllToAll(collective.OpID(b.NextOp()), b.send, b.recv, done)
 		}}
 }
 
 // sum: a reduction, which leaves its result where it is read.
-func sum(name string, start func(b *Batch, g *collective.Group, done func(error))) *Stage {
+func sum(name string, start func(b *Batch, g Group, done func(error))) *Stage {
 	return &Stage{Name: name, unpack: func(*Batch) {}, start: start}
 }
 

@@ -96,7 +96,7 @@ type (
 	}
 	joined struct {
 		number uint32
-		group  *collective.Group
+		group  *exchanges
 		err    error
 		took   time.Duration
 		reply  func(*proto.JoinReply, error)
@@ -118,7 +118,7 @@ type (
 )
 
 // Actor is the shell: Machine decides, and every piece of work goes to the executor,
-// the layers or the collective group.
+// the layers or the collective actor.
 type Actor struct {
 	Config Config
 
@@ -128,9 +128,11 @@ type Actor struct {
 	epoch   *epoch
 	term    *layer.Term // of the epoch
 	layers  []*actor.PID
-	steps   [MicroBatches]*step
-	cancel  context.CancelFunc // of loading or joining
-	read    *progress          // of the newest load
+	// collective of the epoch; nil: it has not been told to join
+	collective *actor.PID
+	steps      [MicroBatches]*step
+	cancel     context.CancelFunc // of loading
+	read       *progress          // of the newest load
 }
 
 // progress is how far a load has come, in bytes of the slices.
@@ -282,16 +284,27 @@ func (a *Actor) join(c actor.Context, m *Join) {
 		return
 	}
 	deadline := time.Duration(m.Request.DeadlineMillis) * time.Millisecond
-	ctx, cancel := context.WithTimeout(context.Background(), min(max(deadline, joinLeast), joinTimeout))
-	a.cancel = cancel
-	e, self, root, connect := a.epoch, c.Self(), c.ActorSystem().Root, a.Config.Connect
-	go func() { // owner: the context, cancelled by the next epoch or Stop
-		began := time.Now()
-		group, err := form(ctx, e, m.Request, deadline, connect, func(err error) {
-			root.Send(self, &groupFailed{number: m.Request.Epoch, err: err})
-		})
-		root.Send(self, &joined{number: m.Request.Epoch, group: group, err: err, took: time.Since(began), reply: m.Reply})
-	}()
+	e, r, self, root, connect := a.epoch, m.Request, c.Self(), c.ActorSystem().Root, a.Config.Connect
+	cfg := collective.Config{Rank: e.rank, Size: len(e.place.Slices), Epoch: e.place.Epoch, Incarnations: r.Incarnations, Deadline: deadline,
+		OnFail: func(err error) { root.Send(self, &groupFailed{number: r.Epoch, err: err}) }}
+	child := &collectiveActor{
+		patience: min(max(deadline, joinLeast), joinTimeout),
+		form: func(ctx context.Context) (*collective.Group, error) {
+			t, err := connect(ctx, r.Group, cfg.Epoch, cfg.Rank, r.Incarnations)
+			if err != nil {
+				return nil, err
+			}
+			g, err := collective.NewGroup(cfg, t)
+			if err != nil {
+				t.Close()
+			}
+			return g, err
+		},
+		formed: func(x *exchanges, err error, took time.Duration) {
+			root.Send(self, &joined{number: r.Epoch, group: x, err: err, took: took, reply: m.Reply})
+		},
+	}
+	a.collective = c.Spawn(actor.PropsFromProducer(func() actor.Actor { return child }, actor.WithDispatcher(layer.Dispatcher)))
 }
 
 // The hello barrier of a group has the time of a collective, within these bounds.
@@ -300,25 +313,8 @@ const (
 	joinTimeout = 15 * time.Second
 )
 
-func form(ctx context.Context, e *epoch, r *proto.JoinRequest, deadline time.Duration,
-	connect func(context.Context, string, uint32, int, []uint32) (collective.Transport, error), onFail func(error)) (*collective.Group, error) {
-	cfg := collective.Config{Rank: e.rank, Size: len(e.place.Slices), Epoch: e.place.Epoch, Incarnations: r.Incarnations, Deadline: deadline, OnFail: onFail}
-	t, err := connect(ctx, r.Group, e.place.Epoch, e.rank, r.Incarnations)
-	if err != nil {
-		return nil, err
-	}
-	g, err := collective.NewGroup(cfg, t)
-	if err != nil {
-		t.Close()
-	}
-	return g, err
-}
-
 func (a *Actor) joined(_ actor.Context, m *joined) {
 	if err := a.machine.Joined(m.number, m.err == nil); err != nil || m.err != nil {
-		if m.group != nil {
-			m.group.Close()
-		}
 		var cut interface{ Missing() []int }
 		if err == nil && errors.As(m.err, &cut) {
 			r := &proto.JoinReply{Millis: uint32(m.took.Milliseconds())}
@@ -348,8 +344,8 @@ func (a *Actor) begin(c actor.Context, m *Step) {
 	s.jobsBefore, _ = a.exec.Progress()
 	a.steps[w.Batch] = s
 	s.stages = []stage{{job: func(done func(error)) {
-		s.wireBefore = wireBytes(e.group)
-		s.lateBefore = lateness(e.group)
+		s.wireBefore = e.group.wireBytes()
+		s.lateBefore = e.group.lateness()
 		began := time.Now()
 		err := e.begin(s)
 		s.spent.Begin = time.Since(began)
@@ -439,7 +435,7 @@ func (a *Actor) advance(c actor.Context, s *step, err error) {
 	}
 	s.reply(&proto.StepReply{Epoch: w.Epoch, Step: w.Step, Sampled: s.results.order, KvUsedBytes: a.caches.arena.Used(),
 		ComputeMicros: uint32((b.Compute + s.spent.Head + s.spent.Begin).Microseconds()), WaitMicros: uint32((b.Wait + s.spent.Wait).Microseconds()),
-		WireBytes: wireBytes(a.epoch.group) - s.wireBefore, ReplicaBytes: s.copied, LateMicros: micros(lateness(a.epoch.group), s.lateBefore)}, nil)
+		WireBytes: a.epoch.group.wireBytes() - s.wireBefore, ReplicaBytes: s.copied, LateMicros: micros(a.epoch.group.lateness(), s.lateBefore)}, nil)
 }
 
 // teardown ends what is in flight and frees the epoch, but for the caches that a later
@@ -458,8 +454,9 @@ func (a *Actor) teardown(c actor.Context, effects []Effect) {
 	held := a.caches
 	if e := a.epoch; e != nil {
 		a.epoch = nil
-		if e.group != nil {
-			e.group.Close()
+		if a.collective != nil {
+			c.Stop(a.collective)
+			a.collective = nil
 		}
 		a.term.End(func() { e.close(effects) })
 		return

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"shoal/actors/layer"
-	"shoal/collective"
 	"shoal/kvcache"
 	"shoal/model"
 	"shoal/proto"
@@ -26,7 +25,7 @@ type epoch struct {
 	micro    [MicroBatches]*microBatch
 	maxRows  int
 	dt       tensor.DType // of the matrices
-	group    *collective.Group
+	group    *exchanges   // once it has joined
 	ropes    []*ropeTable // the first is that of layers without a window
 	pool     *tensor.Pool
 	parse    func(spec string) (*kvcache.Policy, error)
@@ -66,9 +65,6 @@ func (e *epoch) microBatch(batch int) *microBatch {
 
 // close frees the epoch, and the caches that no later one can use.
 func (e *epoch) close(effects []Effect) {
-	if e.group != nil {
-		e.group.Close()
-	}
 	e.release(effects)
 	e.weights.Close()
 }

@@ -83,7 +83,7 @@ func (h *head) compute(b *layer.Batch, rows []wanted) {
 }
 
 // exchange sends this rank's part of every row to the row's owner.
-func (h *head) exchange(b *layer.Batch, rows []wanted, g *collective.Group, done func(error)) {
+func (h *head) exchange(b *layer.Batch, rows []wanted, g *exchanges, done func(error)) {
 	n := len(b.Place.Slices)
 	if len(h.send) != n {
 		h.send, h.recv = make([][]byte, n), make([][]byte, n)

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"shoal/actors/layer"
-	"shoal/collective"
 )
 
 // Stages is where the time of a step went on this socket. What the sum lacks
@@ -50,22 +49,6 @@ func (s Stages) with(b *layer.Batch) Stages {
 	s.Wait += b.Wait
 	s.Experts += b.ExpertsRead
 	return s
-}
-
-// wireBytes is what the group has sent so far, a broadcast counted once.
-func wireBytes(g *collective.Group) uint64 {
-	if g == nil {
-		return 0
-	}
-	return g.Stats().BytesSent
-}
-
-// lateness is how long this rank has waited for each other so far.
-func lateness(g *collective.Group) []time.Duration {
-	if g == nil {
-		return nil
-	}
-	return g.Late()
 }
 
 // micros is what was added to before.
