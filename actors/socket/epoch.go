@@ -137,29 +137,30 @@ func (e *epoch) embed(s *step) {
 	for _, seg := range b.Segments {
 		first[seg.Seq] = seg.First
 	}
-	drawn := make(map[uint64]bool, len(s.work.Wanted))
+	drawn := make([]bool, len(s.work.Runs))
+	s.wanted = make([]wanted, 0, len(s.work.Wanted))
 	for _, w := range s.work.Wanted {
 		c := &s.work.Runs[w.Run]
 		out := wanted{row: first[c.Seq] + w.Row, seq: e.seqs[c.Seq], position: w.Position, sample: w.Sample, score: w.Score, top: w.Top, token: none}
 		if w.Sample && !c.Prefill {
-			out.token, drawn[c.Seq] = int32(c.Tokens[w.Row]), true
+			out.token, drawn[w.Run] = int32(c.Tokens[w.Row]), true
 		}
 		s.wanted = append(s.wanted, out)
 	}
 	for i := range s.work.Runs {
 		c := &s.work.Runs[i]
 		q := e.seqs[c.Seq]
-		for i, t := range c.Tokens {
-			row := first[c.Seq] + i
+		for j, t := range c.Tokens {
+			row := first[c.Seq] + j
 			x := b.X[row*h : (row+1)*h]
 			e.weights.Embedding.Row(x, int(t), 0, h)
 			if by := e.weights.EmbeddingScale; by != 1 {
 				tensor.Scale(x, by)
 			}
 			switch {
-			case q.owner != e.rank || drawn[c.Seq]:
+			case q.owner != e.rank || drawn[i]:
 			case c.Prefill:
-				q.note(int32(t), c.Start+i)
+				q.note(int32(t), c.Start+j)
 			default:
 				q.feed(int32(t))
 			}

@@ -2,6 +2,7 @@ package socket
 
 import (
 	"fmt"
+	"slices"
 
 	"shoal/proto"
 )
@@ -146,35 +147,23 @@ func (m *Machine) checkChunk(r *proto.StepRequest, c *proto.Chunk, q *Sequence) 
 // checkCopies: the step must decode the sequence too, or the replica's tokens would not
 // be those of its owner.
 func (m *Machine) checkCopies(r *proto.StepRequest, at func(uint64) *Sequence) error {
-	copied := map[uint64]bool{}
-	for _, c := range r.Copy {
+	for i, c := range r.Copy {
 		q := at(c.Seq)
 		switch {
-		case q == nil || q.Replica != none && !dropped(r, c.Seq) || !q.Whole || copied[c.Seq]:
+		case q == nil || q.Replica != none && !dropped(r, c.Seq) || !q.Whole || slices.ContainsFunc(r.Copy[:i], func(o *proto.Copy) bool { return o.Seq == c.Seq }):
 			return fmt.Errorf("socket: sequence %d cannot be copied", c.Seq)
 		case int(c.Replica) >= m.limits.Ranks || int(c.Replica) == q.Owner:
 			return fmt.Errorf("socket: sequence %d: a replica on %d of %d, owner %d", c.Seq, c.Replica, m.limits.Ranks, q.Owner)
 		case q.named != r.Step:
 			return fmt.Errorf("socket: step %d copies sequence %d and does not decode it", r.Step, c.Seq)
 		}
-		copied[c.Seq] = true
 	}
 	return nil
 }
 
 // dropped says that a plan drops the replica of a sequence before it opens any.
 func dropped(r *proto.StepRequest, seq uint64) bool {
-	for _, o := range r.Open {
-		if o.Seq == seq {
-			return false
-		}
-	}
-	for _, id := range r.DropReplica {
-		if id == seq {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(r.DropReplica, seq) && !slices.ContainsFunc(r.Open, func(o *proto.Open) bool { return o.Seq == seq })
 }
 
 // scoresOf is how many log-probabilities a chunk asks for.

@@ -25,7 +25,8 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 		m.Phase = Failed
 		return nil, err
 	}
-	w := &Work{Epoch: r.Epoch, Step: r.Step, Batch: batch}
+	n := len(r.Chunks)
+	w := &Work{Epoch: r.Epoch, Step: r.Step, Batch: batch, First: make([]Effect, 0, 2*n), Runs: make([]Run, 0, n), Wanted: make([]Wanted, 0, n)}
 	m.commit(w, r)
 	w.First = m.release(w.First, r.Release)
 	for _, id := range r.DropReplica {

@@ -29,9 +29,9 @@ jobs:     jobs
 batches:  jobs/batches
 weights:  cluster/weights
 cluster:  cluster
-tools:    cli eval internal/sim bench + cli:eval cli:bench
+tools:    cli eval bench + cli:eval cli:bench
 street:   cmd/shoal cmd/node cmd/coordinator
-tests:    internal/policy test/cluster test/answers
+tests:    internal/policy internal/sim test/cluster test/answers
 `
 
 func TestImportsPointDown(t *testing.T) {
