@@ -22,7 +22,7 @@ type commands struct {
 	Up          upCmd          `cmd:"" help:"Start a local cluster of node processes and serve the OpenAI API."`
 	Run         runCmd         `cmd:"" help:"Complete one prompt and print it as it comes."`
 	Chat        chatCmd        `cmd:"" help:"Talk to a model."`
-	Status      statusCmd      `cmd:"" help:"Show a running cluster: nodes, shares, memory, sequences."`
+	Status      statusCmd      `cmd:"" aliases:"ps" help:"Show a running cluster: nodes, shares, memory, sequences."`
 	Drain       drainCmd       `cmd:"" help:"Move a node's work to the others before it is stopped."`
 	Bench       benchCmd       `cmd:"" help:"Measure this machine, and this program on it."`
 	Verify      verifyCmd      `cmd:"" help:"Check a checkpoint and say what it costs per node."`

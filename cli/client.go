@@ -145,6 +145,13 @@ func (c *client) whenReady(ctx context.Context, path string, body any) (*http.Re
 	}
 }
 
+// sayIfCut tells that an answer was not at its end.
+func (f *finished) sayIfCut(w io.Writer) {
+	if f.Reason == api.FinishLength {
+		fmt.Fprintf(w, "[cut after %d tokens; -t N takes more, up to the model's context]\n", f.Usage.Completion)
+	}
+}
+
 func (f *finished) take(data []byte, began time.Time, emit func(string)) error {
 	var k chunk
 	if err := json.Unmarshal(data, &k); err != nil {

@@ -52,6 +52,10 @@ func (c *coordinatorCmd) Run(e *env) error {
 	}
 	log := c.logger(e.stderr)
 	serve.Logger = log
+	c.warn(serve.Model, log)
+	if !c.WithParent {
+		defer sayEnding(e)()
+	}
 	if err := c.check(); err != nil {
 		return err
 	}

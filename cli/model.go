@@ -15,10 +15,21 @@ type modelFlag struct {
 	Model string `short:"m" type:"path" placeholder:"PATH" help:"Checkpoint: a Hugging Face folder or a .gguf file (default: the bundled model)."`
 }
 
+// adapterNote tells of an adapter that lies beside a checkpoint; "" when there is none.
+func adapterNote(dir string) string {
+	if !exists(filepath.Join(dir, "adapter_config.json")) {
+		return ""
+	}
+	return "adapter_config.json: a LoRA adapter lies here, which is not applied: the answers are the base model's. Merge it into the weights to have it"
+}
+
 // dir finds the checkpoint: the flag, or the bundled one above the working
 // directory, beside the executable, or where the sources were built from.
 func (f modelFlag) dir() (string, error) {
 	if f.Model != "" {
+		if note := adapterNote(f.Model); note != "" && !exists(filepath.Join(f.Model, "config.json")) {
+			return "", fmt.Errorf("%s is a LoRA adapter, not a model (it has adapter_config.json and no config.json): adapters are not applied here; merge it into its base model and serve that", f.Model)
+		}
 		return f.Model, nil
 	}
 	var starts []string

@@ -24,6 +24,7 @@ func TestMain(m *testing.M) {
 func TestWrongFlagsAreRefused(t *testing.T) {
 	empty, cache := t.TempDir(), filepath.Join(t.TempDir(), "cache")
 	t.Setenv("XDG_CACHE_HOME", cache)
+	t.Setenv("XDG_STATE_HOME", cache)
 	const big = "9223372036854775807"
 	for _, c := range []struct {
 		args, want string // want: words of the answer, in their order, with " ... " between

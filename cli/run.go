@@ -3,8 +3,18 @@ package cli
 import (
 	"fmt"
 	"io"
+	"path/filepath"
+	"regexp"
 	"strings"
 )
+
+// modelLike is how models are named elsewhere: llama3, llama3:8b, org/model-7b.
+var modelLike = regexp.MustCompile(`^([\w.-]+/)?[A-Za-z]+[\w.-]*\d[\w.-]*(:[\w.-]+)?$`)
+
+// isCheckpoint tells whether a text is the path of one.
+func isCheckpoint(text string) bool {
+	return text != "" && len(text) < 4096 && (exists(filepath.Join(text, "config.json")) || strings.EqualFold(filepath.Ext(text), ".gguf") && exists(text))
+}
 
 // sampleFlags are the sampling parameters of run and chat.
 type sampleFlags struct {
@@ -48,12 +58,20 @@ func (c *runCmd) Help() string {
 
 func (c *runCmd) Run(e *env) error {
 	prompt := strings.Join(c.Prompt, " ")
-	if len(c.Prompt) == 0 || prompt == "-" {
-		b, err := io.ReadAll(e.stdin)
+	switch {
+	case len(c.Prompt) == 0 || prompt == "-":
+		if isTerminal(e.stdin) {
+			fmt.Fprintln(e.stderr, "the prompt, please; Ctrl-D on a line of its own ends it")
+		}
+		b, err := await(e.ctx, func() ([]byte, error) { return io.ReadAll(e.stdin) }, func() {})
 		if err != nil {
 			return err
 		}
 		prompt = string(b)
+	case isCheckpoint(prompt):
+		return fmt.Errorf("%s is a model, and run takes a prompt for the model that a cluster serves: `shoal up --model %s` serves it, then `shoal run \"Once upon\"`, `shoal chat`", prompt, prompt)
+	case len(c.Prompt) == 1 && modelLike.MatchString(prompt):
+		fmt.Fprintf(e.stderr, "%q is taken as the prompt; a model is named where it is served: shoal up --model DIR\n", prompt)
 	}
 	body := c.body()
 	body["prompt"] = prompt
@@ -64,6 +82,7 @@ func (c *runCmd) Run(e *env) error {
 		return err
 	}
 	fmt.Fprintln(e.stdout)
+	f.sayIfCut(e.stderr)
 	if c.Stats {
 		printRate(e.stderr, f)
 	}

@@ -57,6 +57,13 @@ type serveFlags struct {
 	SyncDeadline time.Duration `default:"10s" help:"A collective that takes longer fails the step."`
 }
 
+// warn tells what of the checkpoint is not served.
+func (f *serveFlags) warn(dir string, log *slog.Logger) {
+	if note := adapterNote(dir); note != "" {
+		log.Warn(note)
+	}
+}
+
 func (f *serveFlags) config() (cluster.ServeConfig, error) {
 	dir, err := f.dir()
 	return cluster.ServeConfig{Model: dir, Names: f.ModelName, Weights: f.Quant, KV: f.KVType, Mapping: f.Mapping, Policy: f.Policy,

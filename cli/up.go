@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -26,7 +25,7 @@ type upCmd struct {
 	logFlags
 	Nodes   int       `short:"n" default:"4" help:"Node processes, 1 to 64."`
 	Share   []float64 `placeholder:"X" help:"Relative shares of the nodes (default: even)."`
-	DataDir string    `type:"path" placeholder:"DIR" help:"Where jobs, batches and files live; a restarted cluster goes on with them (default: shoal/jobs in the user's cache directory, one folder per model)."`
+	DataDir string    `type:"path" placeholder:"DIR" help:"Where jobs, batches and files live; a restarted cluster goes on with them (default: shoal/jobs in the user's state directory, ~/.local/state on Linux, one folder per model)."`
 	Standby bool      `help:"Run the coordinator as a process of its own, with a second one that takes over when it dies. Three copies of the job store, in three processes."`
 	noJobs  bool
 	LogDir  string `type:"path" placeholder:"DIR" help:"Write each node's log to a file in this folder (default: only trouble is shown)."`
@@ -49,6 +48,7 @@ func (c *upCmd) Run(e *env) error {
 			return fmt.Errorf("--log-dir: %w", err)
 		}
 	}
+	defer sayEnding(e)()
 	if c.Standby {
 		return c.runPair(e)
 	}
@@ -76,6 +76,14 @@ func (c *upCmd) Run(e *env) error {
 		err = context.Cause(l.ctx)
 	}
 	return err
+}
+
+// sayEnding tells at once that Ctrl-C or SIGTERM was heard, as the end may take a while.
+// The caller calls what it returns when it is over.
+func sayEnding(e *env) func() bool {
+	return context.AfterFunc(e.ctx, func() {
+		fmt.Fprintln(e.stderr, "ending: running requests get up to 30 s, jobs are kept; Ctrl-C again stops at once")
+	})
 }
 
 // announce prints the ready line, with a request to paste.
@@ -133,15 +141,17 @@ func (c *upCmd) start(e *env) (_ *local, err error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := c.dataDir(serve.Model)
+	log := c.logger(e.stderr)
+	data, err := c.dataDir(serve.Model, "", log)
 	if err != nil {
 		return nil, err
 	}
 	if at := filepath.Join(data, pairCoordinator, "store.json"); data != "" && exists(at) {
 		return nil, fmt.Errorf("%s was written by `shoal up --standby`; start it with --standby, or with another --data-dir", data)
 	}
-	l := &local{log: c.logger(e.stderr)}
+	l := &local{log: log}
 	serve.Logger = l.log
+	c.warn(serve.Model, l.log)
 	c.takeKVBytes(c.Nodes, l.log)
 	l.ctx, l.cancel = context.WithCancelCause(e.ctx)
 	defer func() {
@@ -162,21 +172,16 @@ func (c *upCmd) start(e *env) (_ *local, err error) {
 	return l, nil
 }
 
-// dataDir is --data-dir, or a folder of the model's in the user's cache: jobs of
-// one model mean nothing to another.
-func (c *upCmd) dataDir(checkpoint string) (string, error) {
+// dataDir is --data-dir, or the folder of the model's jobs; suffix is for the latter.
+func (c *upCmd) dataDir(checkpoint, suffix string, log *slog.Logger) (string, error) {
 	if c.DataDir != "" || c.noJobs {
 		return c.DataDir, nil
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", nil //nolint:nilerr // no home: no jobs, unless they are asked for
+	dir, old, err := jobsDir(checkpoint, suffix)
+	if old {
+		log.Warn("jobs lie in the user's cache folder, which may be emptied: move the folder to the state folder while nothing runs, or name one with --data-dir", "from", dir, "to", filepath.Join(stateHome(), "shoal", "jobs"))
 	}
-	abs, err := filepath.Abs(checkpoint)
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(cache, "shoal", "jobs", fmt.Sprintf("%x", sha256.Sum256([]byte(abs)))[:16]), nil
+	return dir, err
 }
 
 func (c *upCmd) child(l *local, i int, dir string, more ...string) error {

@@ -57,14 +57,11 @@ func (c *upCmd) runPair(e *env) (err error) {
 	}
 	p := &pair{local: &local{log: c.logger(e.stderr)}, cmd: c, e: e}
 	c.takeKVBytes(c.Nodes, p.log)
-	if p.data, err = c.dataDir(serve.Model); err != nil {
+	if p.data, err = c.dataDir(serve.Model, "-standby", p.log); err != nil { // not where a cluster without a standby keeps its jobs
 		return err
 	}
 	if p.data == "" {
 		return errors.New("--standby needs a --data-dir for the copies of the store")
-	}
-	if c.DataDir == "" { // not where a cluster without a standby keeps its jobs
-		p.data += "-standby"
 	}
 	at, err := listenAt(c.Listen)
 	if err != nil {

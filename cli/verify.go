@@ -61,7 +61,7 @@ func (c *verifyCmd) Run(e *env) error {
 			return err
 		}
 	} else {
-		if err := c.print(e, report); err != nil {
+		if err := c.print(e, report, tokErr == nil); err != nil {
 			return err
 		}
 	}
@@ -95,7 +95,7 @@ func nodeWeights(c *model.Config, n int) (topology.Mapping, int64, error) {
 	return mapping, most, nil
 }
 
-func (c *verifyCmd) print(e *env, r *model.Report) error {
+func (c *verifyCmd) print(e *env, r *model.Report, tokenizes bool) error {
 	m := r.Config
 	w := e.stdout
 	fmt.Fprintf(w, "%s\n  %s, %s parameters, %s as stored\n", r.Dir, m.Architecture, count(r.Parameters), bytesText(r.Bytes))
@@ -113,7 +113,10 @@ func (c *verifyCmd) print(e *env, r *model.Report) error {
 		}
 		fmt.Fprintf(w, "  %6d  %7s  %16s  %28d\n", n, mapping, bytesText(bytes), int64(n)*(1<<30)/r.KVBytesBF16)
 	}
-	if r.Err() == nil {
+	if note := adapterNote(r.Dir); note != "" {
+		fmt.Fprintf(w, "\n%s\n", note)
+	}
+	if r.Err() == nil && tokenizes {
 		fmt.Fprintf(w, "\nok: %d tensors, all weights finite\n", len(r.Tensors))
 	}
 	return nil

@@ -108,7 +108,7 @@ func cleanEnv() []string {
 		}
 	}
 	// The cache is where `up` keeps jobs unless it is told otherwise.
-	return append(out, "GOTRACEBACK=all", "GORACE=halt_on_error=1", "XDG_CACHE_HOME="+filepath.Join(built.dir, "cache"))
+	return append(out, "GOTRACEBACK=all", "GORACE=halt_on_error=1", "XDG_CACHE_HOME="+filepath.Join(built.dir, "cache"), "XDG_STATE_HOME="+filepath.Join(built.dir, "state"))
 }
 
 // trouble is what no process may write, whatever happened to it.

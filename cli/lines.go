@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"os"
+
+	"golang.org/x/term"
+)
+
+// lines reads lines from a person, with editing and history, or from a file or pipe. One
+// read is under way at a time; a context ends the wait for it, not the read.
+type lines struct {
+	prompt string
+	read   func() (string, error)
+	stop   func() // gives the terminal back as it was; may be called twice
+}
+
+// maxLine bounds a line that is no terminal's.
+const maxLine = 16 << 20
+
+// newLines reads from e's standard input; the prompt is for a person only.
+func newLines(e *env, prompt string) *lines {
+	in, ok := e.stdin.(*os.File)
+	if !ok || !isTerminal(in) || !isTerminal(e.stdout) {
+		scan := bufio.NewScanner(e.stdin)
+		scan.Buffer(nil, maxLine)
+		return &lines{stop: func() {}, read: func() (string, error) {
+			if scan.Scan() {
+				return scan.Text(), nil
+			}
+			if err := scan.Err(); err != nil {
+				return "", err
+			}
+			return "", io.EOF
+		}}
+	}
+	t := term.NewTerminal(struct {
+		io.Reader
+		io.Writer
+	}{in, e.stdout}, prompt)
+	fd := int(in.Fd())
+	before, err := term.GetState(fd)
+	l := &lines{prompt: prompt, stop: func() {
+		if err == nil {
+			_ = term.Restore(fd, before) // the terminal may be gone
+		}
+	}}
+	l.read = func() (string, error) {
+		if _, err := term.MakeRaw(fd); err != nil {
+			return "", err
+		}
+		defer l.stop()
+		if w, h, err := term.GetSize(fd); err == nil && w > 0 {
+			_ = t.SetSize(w, h) // an error of its own output, which ReadLine meets as well
+		}
+		text, err := t.ReadLine()
+		if errors.Is(err, term.ErrPasteIndicator) {
+			err = nil
+		}
+		return text, err
+	}
+	return l
+}
+
+// next is the next line, io.EOF after the last one or a person's Ctrl-C or Ctrl-D, or the
+// context's error.
+func (l *lines) next(ctx context.Context) (string, error) {
+	return await(ctx, l.read, l.stop)
+}
+
+// await waits for a read until ctx ends. The read goes on then, and the process with it:
+// nothing else ends a read of a terminal.
+func await[T any](ctx context.Context, read func() (T, error), stop func()) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := read()
+		done <- result{v, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		stop()
+		var none T
+		return none, ctx.Err()
+	}
+}

@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// terminal opens a pseudo-terminal: what a person types and sees, and what the program has.
+func terminal(t *testing.T) (person, program *os.File) {
+	t.Helper()
+	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("no pseudo-terminals here:", err)
+	}
+	t.Cleanup(func() { person.Close() })
+	if err := unix.IoctlSetPointerInt(int(person.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(person.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { program.Close() })
+	return person, program
+}
+
+// echo is a server that answers every chat with "fine", cut.
+type echo struct {
+	mu    sync.Mutex
+	asked []string // last messages
+}
+
+func (s *echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet {
+		fmt.Fprint(w, `{"model":"m","nodes":[]}`)
+		return
+	}
+	var body struct{ Messages []turn }
+	_ = json.NewDecoder(r.Body).Decode(&body)
+	s.mu.Lock()
+	s.asked = append(s.asked, body.Messages[len(body.Messages)-1].Content)
+	s.mu.Unlock()
+	fmt.Fprint(w, "data: {\"choices\":[{\"delta\":{\"content\":\"fine\"},\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n")
+}
+
+const linePatience = time.Minute
+
+// A person edits a line, has an earlier one back, is helped, is told that an answer was
+// cut, and leaves with Ctrl-C.
+func TestChatAtATerminal(t *testing.T) {
+	s := &echo{}
+	srv := httptest.NewServer(s)
+	defer srv.Close()
+	person, program := terminal(t)
+	seen := make(chan string, 1000)
+	go func() {
+		buf := make([]byte, 4096)
+		for {
+			n, err := person.Read(buf)
+			if err != nil {
+				close(seen)
+				return
+			}
+			seen <- string(buf[:n])
+		}
+	}()
+	var screen strings.Builder
+	wait := func(want string) {
+		t.Helper()
+		late := time.After(linePatience)
+		for !strings.Contains(screen.String(), want) {
+			select {
+			case text := <-seen:
+				screen.WriteString(text)
+			case <-late:
+				t.Fatalf("%q does not come; on the screen: %q", want, screen.String())
+			}
+		}
+		_, rest, _ := strings.Cut(screen.String(), want)
+		screen.Reset()
+		screen.WriteString(rest)
+	}
+	done := make(chan int, 1)
+	go func() {
+		done <- run(env{ctx: context.Background(), stdin: program, stdout: program, stderr: program}, []string{"chat", "--server", srv.URL})
+	}()
+	wait("> ")
+	fmt.Fprint(person, "helo\x7flo\r") // o is taken back
+	wait("[cut after")
+	wait("> ")
+	fmt.Fprint(person, "\x1b[A!\r") // the line before, and more
+	wait("[cut after")
+	wait("> ")
+	fmt.Fprint(person, "/help\r")
+	wait("/reset")
+	wait("> ")
+	fmt.Fprint(person, "half a line\x03")
+	select {
+	case status := <-done:
+		if status != 0 {
+			t.Errorf("status %d", status)
+		}
+	case <-time.After(linePatience):
+		t.Fatal("Ctrl-C does not leave")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if strings.Join(s.asked, ",") != "hello,hello!" {
+		t.Errorf("asked %q", s.asked)
+	}
+}
+
+// Ctrl-C and SIGTERM leave a chat and a run that wait for input.
+func TestInterruptWhileInputIsAwaited(t *testing.T) {
+	srv := httptest.NewServer(&echo{})
+	defer srv.Close()
+	for _, command := range []string{"chat", "run"} {
+		r, w := io.Pipe()
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan int, 1)
+		go func() {
+			done <- run(env{ctx: ctx, stdin: r, stdout: io.Discard, stderr: io.Discard}, []string{command, "--server", srv.URL})
+		}()
+		time.AfterFunc(50*time.Millisecond, cancel)
+		select {
+		case status := <-done:
+			if status != 130 {
+				t.Errorf("%s: status %d", command, status)
+			}
+		case <-time.After(linePatience):
+			t.Fatalf("%s does not end", command)
+		}
+		w.Close()
+	}
+}
+
+// A model in place of a prompt is told; ps shows the cluster.
+func TestRunOfAModel(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if status := run(env{ctx: context.Background(), stdin: strings.NewReader(""), stdout: &out, stderr: &out}, []string{"run", dir}); status != 1 || !strings.Contains(out.String(), "shoal up --model") {
+		t.Errorf("status %d: %s", status, out.String())
+	}
+	for text, model := range map[string]bool{"llama3": true, "Qwen/Qwen2.5-7B": true, "llama3.2:1b": true, "Hello": false, "2+2": false, "def f():": false, "a/b": false} {
+		if modelLike.MatchString(text) != model {
+			t.Errorf("%q is taken for a model: %v", text, !model)
+		}
+	}
+	srv := httptest.NewServer(&echo{})
+	defer srv.Close()
+	out.Reset()
+	if status := run(env{ctx: context.Background(), stdout: &out, stderr: &out}, []string{"ps", "--server", srv.URL}); status != 0 || !strings.Contains(out.String(), "model m") {
+		t.Errorf("ps: status %d: %s", status, out.String())
+	}
+}

@@ -1,0 +1,43 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Jobs lie in the state folder, not in the cache, unless an earlier version left them
+// there; the kinds of clusters have their own.
+func TestJobsLieInTheStateFolder(t *testing.T) {
+	state, cache := t.TempDir(), t.TempDir()
+	t.Setenv("XDG_STATE_HOME", state)
+	t.Setenv("XDG_CACHE_HOME", cache)
+	fresh, old, err := jobsDir("model", "")
+	if err != nil || old || !strings.HasPrefix(fresh, filepath.Join(state, "shoal", "jobs")) {
+		t.Fatal(fresh, old, err)
+	}
+	rel, err := filepath.Rel(state, fresh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := filepath.Join(cache, rel)
+	if err := os.MkdirAll(left, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if dir, old, err := jobsDir("model", ""); dir != left || !old || err != nil {
+		t.Errorf("jobs of an earlier version: %s, %v, %v", dir, old, err)
+	}
+	if dir, old, _ := jobsDir("model", "-standby"); old || dir != fresh+"-standby" {
+		t.Errorf("another kind: %s, %v", dir, old)
+	}
+	if dir, _, _ := jobsDir("other", ""); dir == fresh || dir == left {
+		t.Errorf("another model has the same folder: %s", dir)
+	}
+	if err := os.MkdirAll(fresh, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if dir, old, _ := jobsDir("model", ""); dir != fresh || old {
+		t.Errorf("the new place counts first: %s", dir)
+	}
+}
