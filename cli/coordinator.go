@@ -64,6 +64,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 		return err
 	}
 	defer front.close()
+	defer rereadKey(e, key, log)()
 	l, err := c.listen()
 	if err != nil {
 		return err

@@ -73,6 +73,7 @@ func (c *nodeCmd) Run(e *env) error {
 		shareProcessors(c.Threads)
 	}
 	log := c.logger(e.stderr)
+	defer rereadKey(e, key, log)()
 	c.takeKVBytes(1, log)
 	progress := nodeProgress(e, cmp.Or(c.ID, "this node"))
 	return cluster.RunNode(ctx, cluster.NodeConfig{ID: c.ID, Bind: c.Bind, Cluster: c.Cluster, Join: c.Join, Model: dir, KVBudget: int64(c.KVMemory),

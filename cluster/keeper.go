@@ -150,7 +150,7 @@ func (k *keeper) start(p *plan) error {
 		if cfg.RouteTLS, clients, err = busTLS(k.key, security.Identity{Role: k.role, ID: k.name}); err != nil {
 			return err
 		}
-		cfg.ClientTLS, cfg.Secret = clients, k.key.BusPassword(security.RoleCoordinator)
+		cfg.ClientTLS, cfg.Secret, cfg.Secrets = clients, k.key.BusPassword(security.RoleCoordinator), passwords(k.key, security.RoleCoordinator)
 	}
 	bus, err := natsbus.Start(cfg)
 	if err != nil {

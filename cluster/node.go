@@ -176,8 +176,8 @@ func openBus(role security.Role, name, id, bind, url string, key security.Key, l
 		if nc.RouteTLS, nc.ClientTLS, err = busTLS(key, security.Identity{Role: role, ID: id}); err != nil {
 			return nil, err
 		}
-		nc.Secret = key.BusPassword(security.RoleNode) // one for the mesh
-		gc.Key = key.Gossip()
+		nc.Secret, nc.Secrets = key.BusPassword(security.RoleNode), passwords(key, security.RoleNode) // one for the mesh
+		gc.Keys = gossipKeys(key.Keys())
 	}
 	if b.rpc, err = rpc.Start(rc); err != nil {
 		return nil, err
@@ -191,8 +191,17 @@ func openBus(role security.Role, name, id, bind, url string, key security.Key, l
 		b.route(e)
 		onEvent(e)
 	}
-	b.gossip, err = gossip.Start(gc)
-	return b, err
+	if b.gossip, err = gossip.Start(gc); err != nil {
+		return nil, err
+	}
+	key.Watch(func(keys []security.Key) {
+		if err := b.gossip.SetKeys(gossipKeys(keys)); err != nil {
+			log.Error("the cluster key was not changed in gossip", "error", err)
+			return
+		}
+		log.Info("cluster keys were read again", "in_use", keys[0].Fingerprint(), "accepted", len(keys))
+	})
+	return b, nil
 }
 
 // profile picks the timings of failure detection: processes of one machine can

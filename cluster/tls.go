@@ -19,3 +19,20 @@ func busTLS(key security.Key, id security.Identity) (routes, clients *tls.Config
 	routes.InsecureSkipVerify = true // of host names only, see security.Key.TLS
 	return routes, server.Clone(), nil
 }
+
+// passwords are those of a role under every key that is accepted.
+func passwords(key security.Key, role security.Role) func() []string {
+	return func() (out []string) {
+		for _, k := range key.Keys() {
+			out = append(out, k.BusPassword(role))
+		}
+		return out
+	}
+}
+
+func gossipKeys(keys []security.Key) (out [][]byte) {
+	for _, k := range keys {
+		out = append(out, k.Gossip())
+	}
+	return out
+}

@@ -31,10 +31,11 @@ var (
 )
 
 // Key is the secret that all processes of one cluster share. The zero Key is
-// no key. Printing a Key in any way shows a placeholder; only Text reveals it.
+// no key. One of a file follows the file (Reload), and accepts several. Printing a Key in any way shows a placeholder; only Text reveals it.
 type Key struct {
 	secret [KeySize]byte
 	set    bool
+	ring   *ring // of a key file, which may change; nil: this key alone
 }
 
 // NewKey draws a key from the system's random source.
@@ -72,6 +73,7 @@ func ParseKey(text string) (Key, error) {
 // unpadded URL-safe base64 (32 bytes of secret, 4 of checksum). It is the one
 // way to see the secret, meant for 'shoal keygen' and nothing else.
 func (k Key) Text() string {
+	k = k.current()
 	sum := checksum(k.secret[:])
 	return keyPrefix + base64.RawURLEncoding.EncodeToString(append(k.secret[:], sum[:]...))
 }
@@ -81,6 +83,7 @@ func (k Key) IsZero() bool { return !k.set }
 
 // Equal compares in constant time.
 func (k Key) Equal(o Key) bool {
+	k, o = k.current(), o.current()
 	return k.set == o.set && subtle.ConstantTimeCompare(k.secret[:], o.secret[:]) == 1
 }
 
@@ -108,6 +111,7 @@ func (k Key) derive(purpose string, n int) []byte {
 	if !k.set {
 		panic("security: a secret was derived from the zero Key")
 	}
+	k = k.current()
 	out, err := hkdf.Key(sha256.New, k.secret[:], nil, infoContext+purpose, n)
 	if err != nil {
 		panic("security: hkdf: " + err.Error()) // only for n beyond 255 hashes

@@ -29,7 +29,8 @@ func LoadKey(file string) (Key, error) {
 	return k, nil
 }
 
-// ReadKeyFile reads a key from a regular file that only its owner can read.
+// ReadKeyFile reads keys, one a line, from a regular file that only its owner can read. The
+// first is used, all are accepted; Reload reads the file again.
 func ReadKeyFile(path string) (Key, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -50,11 +51,11 @@ func ReadKeyFile(path string) (Key, error) {
 	if err != nil {
 		return Key{}, fmt.Errorf("security: cluster key: %w", err)
 	}
-	k, err := ParseKey(string(text))
+	keys, err := parseKeys(string(text))
 	if err != nil {
 		return Key{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return k, nil
+	return onRing(path, keys), nil
 }
 
 // WriteKeyFile writes k to a new file of mode 0600; it does not overwrite.

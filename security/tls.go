@@ -48,11 +48,7 @@ func (k Key) TLS(id Identity, allowed ...Role) (server, client *tls.Config, err 
 	if len(allowed) == 0 {
 		allowed = Roles()
 	}
-	ca, err := k.authority()
-	if err != nil {
-		return nil, nil, err
-	}
-	iss := &issuer{ca: ca, id: id, now: time.Now}
+	iss := &issuer{key: k, id: id, now: time.Now}
 	if _, err := iss.certificate(); err != nil {
 		return nil, nil, err
 	}
@@ -118,22 +114,55 @@ func (a *authority) issue(id Identity, from, until time.Time) (*tls.Certificate,
 
 // issuer keeps a fresh certificate of one identity.
 type issuer struct {
-	ca  *authority
+	key Key
 	id  Identity
 	now func() time.Time
 
 	mu      sync.Mutex
+	keys    []Key        // as they were when cas was made
+	cas     []*authority // of each
 	current *tls.Certificate
+}
+
+// authorities are those of the keys that are accepted now, the one in use first.
+func (i *issuer) authorities() ([]*authority, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.follow()
+}
+
+// follow brings the authorities up with the key; the lock is held.
+func (i *issuer) follow() ([]*authority, error) {
+	keys := i.key.Keys()
+	if slices.EqualFunc(keys, i.keys, Key.Equal) {
+		return i.cas, nil
+	}
+	cas := make([]*authority, len(keys))
+	for n, k := range keys {
+		var err error
+		if cas[n], err = k.authority(); err != nil {
+			return nil, err
+		}
+	}
+	if len(i.keys) == 0 || !keys[0].Equal(i.keys[0]) {
+		i.current = nil
+	}
+	i.keys, i.cas = keys, cas
+	return cas, nil
 }
 
 func (i *issuer) certificate() (*tls.Certificate, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	cas, err := i.follow()
+	if err != nil {
+		return nil, err
+	}
 	now := i.now()
 	if i.current != nil && now.Before(i.current.Leaf.NotAfter.Add(-certLife/2)) && now.After(i.current.Leaf.NotBefore) {
 		return i.current, nil
 	}
-	c, err := i.ca.issue(i.id, now.Add(-certSkew), now.Add(certLife))
+	c, err := cas[0].issue(i.id, now.Add(-certSkew), now.Add(certLife))
 	if err != nil {
 		return nil, err
 	}
@@ -168,9 +197,15 @@ func (i *issuer) verify(s *tls.ConnectionState, allowed []Role) error {
 		return fmt.Errorf("%w: the peer sent none", ErrIdentity)
 	}
 	leaf := s.PeerCertificates[0]
+	cas, err := i.authorities()
+	if err != nil {
+		return err
+	}
 	roots := x509.NewCertPool()
-	roots.AddCert(i.ca.cert)
-	_, err := leaf.Verify(x509.VerifyOptions{
+	for _, ca := range cas {
+		roots.AddCert(ca.cert)
+	}
+	_, err = leaf.Verify(x509.VerifyOptions{
 		Roots:       roots,
 		CurrentTime: i.now(),
 		KeyUsages:   []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
@@ -183,7 +218,7 @@ func (i *issuer) verify(s *tls.ConnectionState, allowed []Role) error {
 			leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339), i.now().UTC().Format(time.RFC3339))
 	default:
 		return fmt.Errorf("%w; give every process the same %s (issuer %q, ours %q)", ErrWrongKey, EnvKey,
-			leaf.Issuer.CommonName, i.ca.cert.Subject.CommonName)
+			leaf.Issuer.CommonName, cas[0].cert.Subject.CommonName)
 	}
 	peer, err := identityOf(leaf)
 	if err != nil {

@@ -149,12 +149,8 @@ func issued(t *testing.T, k Key, id string, from, until time.Duration) *tls.Conf
 
 // A process that runs for weeks shows a certificate of today.
 func TestCertificateIsRenewed(t *testing.T) {
-	ca, err := NewKey().authority()
-	if err != nil {
-		t.Fatal(err)
-	}
 	now := time.Now()
-	i := &issuer{ca: ca, id: Identity{RoleNode, "n"}, now: func() time.Time { return now }}
+	i := &issuer{key: NewKey(), id: Identity{RoleNode, "n"}, now: func() time.Time { return now }}
 	first, err := i.certificate()
 	if err != nil {
 		t.Fatal(err)

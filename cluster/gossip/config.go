@@ -32,9 +32,10 @@ type Config struct {
 	// Advertise is the IP:port others reach this member at. Default: Bind,
 	// which must then name one interface. No port or port 0 means Bind's.
 	Advertise string
-	// Key is 32 bytes (security.Key.Gossip). Without one, traffic is plain and
-	// Bind must be a loopback address.
-	Key []byte
+	// Keys are of 32 bytes each (security.Key.Gossip): the first is used, all are
+	// accepted; see SetKeys. Without one, traffic is plain and Bind must be a
+	// loopback address.
+	Keys [][]byte
 	// Label keeps clusters apart that share a network; members of other labels
 	// are not heard. At most 255 bytes.
 	Label string
@@ -65,13 +66,15 @@ func (c *Config) memberlist() (*memberlist.Config, error) {
 	if c.Name == "" || len(c.Name) > 128 {
 		return nil, fmt.Errorf("gossip: name of %d bytes, want 1 to 128", len(c.Name))
 	}
-	if c.Key != nil && len(c.Key) != 32 {
-		return nil, fmt.Errorf("%w, it has %d", ErrKeySize, len(c.Key))
+	for _, k := range c.Keys {
+		if len(k) != 32 {
+			return nil, fmt.Errorf("%w, it has %d", ErrKeySize, len(k))
+		}
 	}
 	if len(c.Label) > 255 {
 		return nil, fmt.Errorf("gossip: label of %d bytes, at most 255", len(c.Label))
 	}
-	if err := security.CheckBind(c.Bind, c.Key != nil); err != nil {
+	if err := security.CheckBind(c.Bind, c.Keys != nil); err != nil {
 		return nil, fmt.Errorf("gossip: %w", err)
 	}
 	host, port, err := security.HostPort(c.Bind)
@@ -100,7 +103,11 @@ func (c *Config) memberlist() (*memberlist.Config, error) {
 	} else if ip := net.ParseIP(m.BindAddr); ip == nil || ip.IsUnspecified() {
 		return nil, fmt.Errorf("gossip: %s is not one IP address, and others need to be told one: bind to the address of this machine that they reach (or set Advertise)", c.Bind)
 	}
-	m.SecretKey = c.Key
+	if c.Keys != nil {
+		if m.Keyring, err = memberlist.NewKeyring(c.Keys, c.Keys[0]); err != nil {
+			return nil, fmt.Errorf("gossip: %w", err)
+		}
+	}
 	m.GossipVerifyIncoming, m.GossipVerifyOutgoing = true, true
 	m.EnableCompression = false // messages are small, and nobody should unpack a stranger's
 	m.RequireNodeNames = false

@@ -43,7 +43,7 @@ func child(spec string) error {
 	if _, err := fmt.Sscan(spec, &name, &seed, &bind, &inc); err != nil {
 		return err
 	}
-	n, err := Start(Config{Name: name, Bind: bind, Key: key.Gossip(), Profile: Local, Logger: quiet(), Meta: Meta{Role: "node", Incarnation: inc}})
+	n, err := Start(Config{Name: name, Bind: bind, Keys: [][]byte{key.Gossip()}, Profile: Local, Logger: quiet(), Meta: Meta{Role: "node", Incarnation: inc}})
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ type recorder struct {
 func start(t *testing.T, name string, change ...func(*Config)) *recorder {
 	t.Helper()
 	r := &recorder{events: make(chan Event, 256)}
-	cfg := Config{Name: name, Bind: "127.0.0.1:0", Key: key.Gossip(), Profile: Local, Logger: quiet(),
+	cfg := Config{Name: name, Bind: "127.0.0.1:0", Keys: [][]byte{key.Gossip()}, Profile: Local, Logger: quiet(),
 		Meta: Meta{Role: "node", Incarnation: 1, RPC: "127.0.0.1:1"}, OnEvent: func(e Event) { r.events <- e }}
 	for _, f := range change {
 		f(&cfg)
@@ -309,8 +309,8 @@ func TestFrozenMemberRefutes(t *testing.T) {
 func TestWrongKeyAndLabel(t *testing.T) {
 	a := start(t, "a")
 	for name, change := range map[string]func(*Config){
-		"another key":   func(c *Config) { c.Key = security.NewKey().Gossip() },
-		"no key":        func(c *Config) { c.Key = nil },
+		"another key":   func(c *Config) { c.Keys = [][]byte{security.NewKey().Gossip()} },
+		"no key":        func(c *Config) { c.Keys = nil },
 		"another label": func(c *Config) { c.Label = "other" },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -341,8 +341,8 @@ func TestConfig(t *testing.T) {
 	for name, c := range map[string]Config{
 		"no name":         {Bind: "127.0.0.1:0"},
 		"open, no key":    {Name: "a", Bind: "0.0.0.0:0"},
-		"every interface": {Name: "a", Bind: "0.0.0.0:0", Key: key.Gossip()},
-		"short key":       {Name: "a", Bind: "127.0.0.1:0", Key: []byte("short")},
+		"every interface": {Name: "a", Bind: "0.0.0.0:0", Keys: [][]byte{key.Gossip()}},
+		"short key":       {Name: "a", Bind: "127.0.0.1:0", Keys: [][]byte{[]byte("short")}},
 		"bad address":     {Name: "a", Bind: "127.0.0.1"},
 		"advertised name": {Name: "a", Bind: "127.0.0.1:0", Advertise: "machine.example"},
 		"unknown profile": {Name: "a", Bind: "127.0.0.1:0", Profile: 9},

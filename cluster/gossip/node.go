@@ -1,6 +1,7 @@
 package gossip
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ type Node struct {
 	cfg  Config
 	log  *slog.Logger
 	list *memberlist.Memberlist
+	ring *memberlist.Keyring // nil: no keys
 	at   string
 	q    *queue
 	stop chan struct{}
@@ -67,13 +69,39 @@ func Start(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gossip: cannot listen on %s: %w", cfg.Bind, err)
 	}
-	n.at = n.list.LocalNode().Address()
+	n.ring, n.at = mc.Keyring, n.list.LocalNode().Address()
 	go n.report()
 	return n, nil
 }
 
 // Address is where other members find this one: the seed to give them.
 func (n *Node) Address() string { return n.at }
+
+// SetKeys replaces the keys of Config.Keys, at least one: the first is used from now on,
+// messages under any of them are read, and under others not. Members that change keys
+// one after the other must first accept the new one everywhere, then use it, and only
+// then drop the old one.
+func (n *Node) SetKeys(keys [][]byte) error {
+	if n.ring == nil || len(keys) == 0 {
+		return fmt.Errorf("%w: keys cannot be added to a member without any, nor all be taken away", ErrKeySize)
+	}
+	for _, k := range keys {
+		if err := n.ring.AddKey(k); err != nil {
+			return fmt.Errorf("gossip: %w", err)
+		}
+	}
+	if err := n.ring.UseKey(keys[0]); err != nil {
+		return fmt.Errorf("gossip: %w", err)
+	}
+	for _, old := range slices.Clone(n.ring.GetKeys()) {
+		if !slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, old) }) {
+			if err := n.ring.RemoveKey(old); err != nil {
+				return fmt.Errorf("gossip: %w", err)
+			}
+		}
+	}
+	return nil
+}
 
 // Health is memberlist's own doubt: 0 is well, higher numbers mean that this
 // process is too starved to judge others.

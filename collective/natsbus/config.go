@@ -42,6 +42,10 @@ type Config struct {
 	Seeds []string
 	// Secret must be equal on all servers. Without TLS it crosses the network as is.
 	Secret string
+	// Secrets are those that are accepted now, the one in use first, for a Secret that
+	// changes while servers run; it needs RouteTLS, which then guards the routes alone.
+	// nil: Secret.
+	Secrets func() []string
 	// RouteTLS secures routes, both ends (set ClientAuth and ClientCAs as well
 	// as RootCAs: each server dials and is dialled). ClientTLS secures the client
 	// listener, which only connections of this process use. nil: plain TCP.
@@ -78,6 +82,13 @@ type Config struct {
 
 	// Log takes the server's messages (default: slog.Default).
 	Log *slog.Logger
+}
+
+func (c Config) secrets() []string {
+	if c.Secrets != nil {
+		return c.Secrets()
+	}
+	return []string{c.Secret}
 }
 
 func (c Config) ensureDefaults() Config {

@@ -136,7 +136,7 @@ func TestTickets(t *testing.T) {
 	good := s.users.ticket("g", 4, 1)
 	for _, bad := range []string{
 		"", "hear", strings.Replace(good, ".1.", ".2.", 1), strings.Replace(good, ".4.", ".5.", 1), strings.Replace(good, "g", "h", 1), good[:len(good)-1],
-		newUsers("shoal", "other").ticket("g", 4, 1), newUsers("other", "s3").ticket("g", 4, 1),
+		newUsers("shoal", func() []string { return []string{"other"} }).ticket("g", 4, 1), newUsers("other", func() []string { return []string{"s3"} }).ticket("g", 4, 1),
 	} {
 		if _, err := dial(bad); err == nil {
 			t.Errorf("%q was let in", bad)

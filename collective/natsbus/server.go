@@ -36,7 +36,7 @@ func Start(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg = cfg.ensureDefaults()
-	s := &Server{cfg: cfg, users: newUsers(cfg.Cluster, cfg.Secret), seeds: slices.Clone(cfg.Seeds), conns: map[*nats.Conn]struct{}{}}
+	s := &Server{cfg: cfg, users: newUsers(cfg.Cluster, cfg.secrets), seeds: slices.Clone(cfg.Seeds), conns: map[*nats.Conn]struct{}{}}
 	if cfg.URL != "" {
 		if err := s.checkExternal(); err != nil {
 			return nil, err

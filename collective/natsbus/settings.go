@@ -60,7 +60,10 @@ func (s *Server) options(seeds []string) *server.Options {
 		// A dead peer is retried every second: say so now and then, not each time.
 		ConnectErrorReports: 60, ReconnectErrorReports: 60,
 	}
-	if c.Secret != "" && !c.Alone {
+	// Both ends of TLS prove that they hold the key, which may change while they are
+	// connected; a password of the server could not.
+	password := c.Secret != "" && c.RouteTLS == nil
+	if password && !c.Alone {
 		o.Cluster.Username, o.Cluster.Password = "route", c.Secret
 	}
 	if c.Alone {
@@ -68,7 +71,7 @@ func (s *Server) options(seeds []string) *server.Options {
 	}
 	for _, a := range seeds {
 		u := &url.URL{Scheme: "nats-route", Host: a}
-		if c.Secret != "" {
+		if password {
 			u.User = url.UserPassword("route", c.Secret)
 		}
 		o.Routes = append(o.Routes, u)

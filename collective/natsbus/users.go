@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,14 +22,14 @@ import (
 // (AddRoute) closes clients whose user name is not in the server's own list.
 type users struct {
 	cluster string
-	secret  []byte
+	secrets func() []string // accepted, the one in use first
 
 	mu      sync.Mutex
 	byToken map[string]*server.Permissions
 }
 
-func newUsers(cluster, secret string) *users {
-	return &users{cluster: cluster, secret: []byte(secret), byToken: map[string]*server.Permissions{}}
+func newUsers(cluster string, secrets func() []string) *users {
+	return &users{cluster: cluster, secrets: secrets, byToken: map[string]*server.Permissions{}}
 }
 
 const ticketWord = "hear"
@@ -36,8 +37,12 @@ const ticketWord = "hear"
 // ticket is the login of one rank at the servers of the others:
 // hear.<group>.<epoch>.<rank>.<HMAC-SHA256 with the mesh's secret, hex>.
 func (u *users) ticket(group string, epoch uint32, rank int) string {
+	return u.sign(u.secrets()[0], group, epoch, rank)
+}
+
+func (u *users) sign(secret, group string, epoch uint32, rank int) string {
 	what := fmt.Sprintf("%s.%s.%d.%d", ticketWord, group, epoch, rank)
-	mac := hmac.New(sha256.New, u.secret)
+	mac := hmac.New(sha256.New, []byte(secret))
 	fmt.Fprintf(mac, "shoal tensors %s %s", u.cluster, what)
 	return what + "." + hex.EncodeToString(mac.Sum(nil))
 }
@@ -56,7 +61,9 @@ func (u *users) admit(ticket string) *server.Permissions {
 	if err != nil {
 		return nil
 	}
-	if !hmac.Equal([]byte(ticket), []byte(u.ticket(part[1], uint32(epoch), int(rank)))) {
+	if !slices.ContainsFunc(u.secrets(), func(secret string) bool {
+		return hmac.Equal([]byte(ticket), []byte(u.sign(secret, part[1], uint32(epoch), int(rank))))
+	}) {
 		return nil
 	}
 	return hearPermissions(newSubjects(u.cluster, part[1], uint32(epoch), int(rank)))

@@ -1,0 +1,90 @@
+package security
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestKeyFileOfSeveral: the first key is used, all are accepted, and what cannot be read
+// changes nothing.
+func TestKeyFileOfSeveral(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "key")
+	write := func(lines ...string) {
+		if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, b := NewKey(), NewKey()
+	write(a.Text())
+	k, err := ReadKeyFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told [][]Key
+	k.Watch(func(keys []Key) { told = append(told, keys) })
+	prints := func(keys ...Key) (out []string) {
+		for _, x := range keys {
+			out = append(out, x.Fingerprint())
+		}
+		return out
+	}
+	check := func(what string, want ...Key) {
+		t.Helper()
+		if got := k.Fingerprints(); !slices.Equal(got, prints(want...)) || k.Fingerprint() != got[0] || !slices.Equal(k.Gossip(), want[0].Gossip()) || !k.Equal(want[0]) || k.Text() != want[0].Text() {
+			t.Errorf("%s: keys %v, want %v; in use %s", what, got, prints(want...), k.Fingerprint())
+		}
+	}
+	check("one", a)
+	server, _, err := k.TLS(Identity{RoleCoordinator, "c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lets := func(who Key) error {
+		_, client, err := who.TLS(Identity{RoleNode, "n"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		serr, cerr, _ := shake(t, server, client)
+		return errors.Join(serr, cerr)
+	}
+	rounds := []struct {
+		keys         []Key
+		oldIn, newIn bool
+	}{{[]Key{a, b}, true, false}, {[]Key{b, a}, false, true}, {[]Key{b}, false, true}}
+	for _, r := range rounds {
+		var lines []string
+		for _, x := range r.keys {
+			lines = append(lines, x.Text())
+		}
+		write(append(lines, "")...)
+		if err := k.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		check("reloaded", r.keys...)
+		// A process that knows one key takes what this one shows only if it is that one.
+		if err := lets(a); (err == nil) != r.oldIn {
+			t.Errorf("keys %v: the old one alone: %v", prints(r.keys...), err)
+		}
+		if err := lets(b); (err == nil) != r.newIn {
+			t.Errorf("keys %v: the new one alone: %v", prints(r.keys...), err)
+		}
+	}
+	if len(told) != 3 || !told[2][0].Equal(b) {
+		t.Errorf("told %d times", len(told))
+	}
+	for what, lines := range map[string][]string{"nonsense": {b.Text(), "x"}, "twice": {b.Text(), b.Text()}, "nothing": {"", ""},
+		"five": {NewKey().Text(), NewKey().Text(), NewKey().Text(), NewKey().Text(), NewKey().Text()}} {
+		write(lines...)
+		if err := k.Reload(); !errors.Is(err, ErrKeyFormat) {
+			t.Errorf("%s: %v", what, err)
+		}
+		check(what, b)
+	}
+	if err := a.Reload(); !errors.Is(err, ErrNoFile) {
+		t.Errorf("a key without a file: %v", err)
+	}
+}
