@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// phase of a request: waiting -> reading -> decoding, and back to waiting when
+// phase of a request: waiting -> prefill -> decoding, and back to waiting when
 // it is preempted or its epoch breaks.
 type phase uint8
 
 const (
 	waiting phase = iota
-	reading
+	prefill
 	decoding
 )
 

@@ -17,7 +17,7 @@ func (s *State) schedule() {
 	}
 	left := s.cfg.TokenBudget - len(p.Decode)
 	for _, r := range s.running {
-		if r.phase == reading && left > 0 {
+		if r.phase == prefill && left > 0 {
 			left -= s.chunk(p, r, left)
 			rows[r.seq] = r
 		}
@@ -50,7 +50,7 @@ func (s *State) schedule() {
 func (s *State) growAll() {
 	for _, r := range append(queue(nil), s.running...) {
 		if r.phase != decoding {
-			continue // still reading, or preempted a moment ago
+			continue // still in prefill, or preempted a moment ago
 		}
 		bytes := s.ledger.growth(r)
 		for r.phase == decoding && bytes > s.ledger.sockets[r.owner].free() {
@@ -135,7 +135,7 @@ func (s *State) admit(p *Plan) *request {
 	s.waiting.remove(r)
 	s.ledger.admit(r, owner, need)
 	s.sequences++
-	r.phase, r.seq, r.read, r.cached, r.staged, r.replica = reading, s.sequences, read, 0, 0, none
+	r.phase, r.seq, r.read, r.cached, r.staged, r.replica = prefill, s.sequences, read, 0, 0, none
 	if r.started < 0 {
 		r.started = s.now
 	}

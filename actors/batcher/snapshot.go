@@ -32,7 +32,7 @@ type Totals struct {
 // RequestState is one request.
 type RequestState struct {
 	ID        string
-	State     string // "waiting", "reading", "decoding", "ending"
+	State     string // "waiting", "prefill", "decoding", "ending"
 	Why       string // of one that waits
 	Owner     string // socket, of one that runs
 	Prompt    int    // tokens
@@ -63,7 +63,7 @@ func (s *State) Snapshot() Snapshot {
 	for _, a := range s.ledger.sockets {
 		v.Sockets = append(v.Sockets, SocketState{ID: a.ID, Budget: a.Budget, Reserved: a.reserved, Used: a.used, Freed: a.freed, Replicas: a.replicas, Sequences: a.sequences})
 	}
-	names := [...]string{waiting: "waiting", reading: "reading", decoding: "decoding"}
+	names := [...]string{waiting: "waiting", prefill: "prefill", decoding: "decoding"}
 	for _, r := range s.running {
 		state := RequestState{ID: r.ID, State: names[r.phase], Owner: s.ledger.sockets[r.owner].ID, Prompt: len(r.Prompt), Output: len(r.out), Cached: r.cached, Preempted: r.preempted}
 		if r.replica != none {

@@ -14,7 +14,7 @@ type State struct {
 
 	requests map[string]*request // by ID, until Finish
 	waiting  queue
-	running  queue // reading and decoding, in order; they hold memory
+	running  queue // in prefill and decode, in order; they hold memory
 
 	epoch    uint32 // the newest that was placed
 	placed   bool   // it still works

@@ -6,7 +6,6 @@ import (
 	"shoal/kvcache"
 	"shoal/model"
 	"shoal/tensor"
-	"shoal/topology"
 )
 
 // Caches is what a job between steps may use of its socket's epoch, until it returns.
@@ -26,9 +25,6 @@ func (c *Caches) Pool() *tensor.Pool { return c.e.pool }
 
 // Config is the model's.
 func (c *Caches) Config() *model.Config { return &c.e.config }
-
-// Placement says who owns what, Rank which of them this socket is.
-func (c *Caches) Placement() (p topology.Placement, rank int) { return c.e.place, c.e.rank }
 
 // Prompt is what this socket holds of a prompt that is being read: its rows, and what
 // its policy looks at.
