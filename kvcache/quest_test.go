@@ -95,6 +95,32 @@ func questNaive(t *testing.T, s *Store, p pageBounds, layer, head, n int, q []fl
 	return positions
 }
 
+// What a step reads is the chosen pages and the whole index, of layers that choose.
+func TestReadBytes(t *testing.T) {
+	g := Geometry{Layers: 3, KVHeads: 2, Group: 4, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}}
+	row := int64(g.Layout.RowBytes())
+	full := 3 * 2 * 5000 * row
+	for spec, want := range map[string]int64{
+		"full":                            full,
+		"streaming:sink=4,recent=60":      3 * 2 * 64 * row,
+		"quest:page=16,budget=1024":       3 * 2 * (1024*row + 313*2*64*2), // 312.5 pages of two bounds
+		"quest:page=32,budget=512,skip=1": full/3 + 2*2*(512*row+157*2*64*2),
+		"quest:page=16,budget=5008":       full, // everything is read, and no index
+	} {
+		p, err := Parse(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := ReadBytes(g, 4000, 5000, p); got != want {
+			t.Errorf("%s reads %d bytes, want %d", spec, got, want)
+		}
+	}
+	g.Windows = []int{0, 100, 100}
+	if got, want := ReadBytes(g, 4000, 5000, Full()), full/3+2*2*100*row; got != want {
+		t.Errorf("with windows %d bytes, want %d", got, want)
+	}
+}
+
 // A view holds the tokens that the paper's plain form chooses, in order, after any history
 // of steps; and everything, without a copy, while the context is within the budget.
 func TestQuestEqualsNaive(t *testing.T) {

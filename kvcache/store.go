@@ -116,7 +116,9 @@ func (s *Store) Bytes() int64 {
 	for i := range s.tables {
 		t := &s.tables[i]
 		for _, p := range t.planes {
-			bytes += int64(p.size) * int64(len(p.blocks))
+			if p.tier == Memory {
+				bytes += int64(p.size) * int64(len(p.blocks))
+			}
 		}
 		bytes -= blockBytes(s.g, int64(t.gone))
 	}
