@@ -248,3 +248,20 @@ func FuzzChatSegments(f *testing.F) {
 		}
 	})
 }
+
+// A template of one's own takes the place of the checkpoint's, or of none.
+func TestChatTemplateFromAFile(t *testing.T) {
+	own := filepath.Join(t.TempDir(), "own.jinja")
+	if err := os.WriteFile(own, []byte("{{ bos_token }}{{ messages[0].content }}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, template := range []any{nil, "of the checkpoint"} {
+		c, err := LoadChatTemplateFrom(chatDir(t, template, nil), own)
+		if err != nil || c.Source() != "{{ bos_token }}{{ messages[0].content }}" {
+			t.Errorf("%v, %v", c, err)
+		}
+	}
+	if _, err := LoadChatTemplateFrom(chatDir(t, nil, nil), own+"x"); err == nil || !strings.Contains(err.Error(), "own.jinjax") {
+		t.Error(err)
+	}
+}
