@@ -8,7 +8,7 @@ type Limits struct {
 	BodyBytes       int64 // request body; 32 MiB
 	BodiesBytes     int64 // of all bodies that were read and not decoded yet; 128 MiB
 	KeyBodiesBytes  int64 // the same of one key; 64 MiB
-	Connections     int   // open at once; 1024, fewer where the process may not open as many files
+	Connections     int   // open at once; 2048, fewer where the process may not open as many files
 	HeaderBytes     int   // all request headers; 64 KiB
 	JSONDepth       int   // nesting; 16
 	JSONMembers     int   // members of the top-level object; 256
@@ -39,7 +39,7 @@ type Limits struct {
 // DefaultLimits are the limits used for fields that are zero.
 func DefaultLimits() Limits {
 	return Limits{
-		BodyBytes: 32 << 20, BodiesBytes: 128 << 20, KeyBodiesBytes: 64 << 20, Connections: 1024,
+		BodyBytes: 32 << 20, BodiesBytes: 128 << 20, KeyBodiesBytes: 64 << 20, Connections: 2048,
 		HeaderBytes: 64 << 10, JSONDepth: 16, JSONMembers: 256,
 		Prompts: 256, Choices: 256, N: 64, Messages: 4096, Parts: 1024,
 		Stops: 4, StopBytes: 1024, StopTokens: 128, LogitBias: 1024, TopLogprobs: 20, Logprobs: 5,
