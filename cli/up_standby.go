@@ -9,10 +9,12 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"shoal/cluster"
@@ -83,6 +85,21 @@ func (c *upCmd) runPair(e *env) (err error) {
 	p.ctx, p.cancel = context.WithCancelCause(e.ctx)
 	p.heads, p.children = cluster.NewChildren(p.log), cluster.NewChildren(p.log)
 	defer p.stop()
+	if !isTerminal(e.stdin) { // the coordinators have the files that SIGHUP is about
+		hup := make(chan os.Signal, 1)
+		signal.Notify(hup, syscall.SIGHUP)
+		defer signal.Stop(hup)
+		p.wg.Go(func() {
+			for {
+				select {
+				case <-hup:
+					p.heads.Signal(syscall.SIGHUP)
+				case <-p.ctx.Done():
+					return
+				}
+			}
+		})
+	}
 	again := exists(filepath.Join(p.data, pairCoordinator, "store.json"))
 	for i := range p.gossip {
 		if err := p.head(i, again || i > 0, pairPause); err != nil {

@@ -112,6 +112,15 @@ func (c *Children) PIDs() map[string]int {
 	return out
 }
 
+// Signal passes a signal on to every process.
+func (c *Children) Signal(s os.Signal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range c.list {
+		_ = k.cmd.Process.Signal(s) // one that has ended needs none
+	}
+}
+
 // Drain asks every process to end in its own time, and waits for that, at most for
 // limit. Stop must follow.
 func (c *Children) Drain(limit time.Duration) {

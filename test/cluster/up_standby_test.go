@@ -76,6 +76,9 @@ func TestUpStandby(t *testing.T) {
 	if now := c.coordinators("coordinator", "standby"); len(now) != 2 || now[before.Store.Coordinator] == first {
 		t.Errorf("coordinators: %v, before %v", now, pids)
 	}
+	if err := c.head.cmd.Process.Signal(syscall.SIGHUP); err != nil { // it ends nothing
+		t.Fatal(err)
+	}
 	if a, err := at.try(context.Background(), "POST", "/v1/completions", map[string]any{"prompt": "a", "max_tokens": 2}); err != nil || a.status != 200 {
 		t.Errorf("a plain request: status %d %s, %v", a.status, a.body, err)
 	}
