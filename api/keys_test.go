@@ -23,7 +23,7 @@ func TestParseKeys(t *testing.T) {
 		``:                                      "EOF",
 		`{}`:                                    "there are none",
 		`{"keys": []} {}`:                       "follows",
-		`{"keys": [{"Name2": "a"}]}`:             "unknown field",
+		`{"keys": [{"Name2": "a"}]}`:            "unknown field",
 		`{"keys": [{"key": "a"}]}`:              "name",
 		`{"keys": [{"name": "a"}]}`:             "either key or sha256",
 		`{"keys": [{"name": "a", "key": " "}]}`: "space",
