@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"shoal/internal/lograte"
 )
 
 const (
@@ -63,7 +65,7 @@ func Start(cfg Config) (*Node, error) {
 		n.log.Warn("refused a member", "name", name, "error", err)
 	}}
 	mc.Delegate, mc.Events, mc.Alive, mc.Conflict = delegate{n}, n.q, n.q, n.q
-	mc.Logger = log.New(logWriter{n.log}, "", 0)
+	mc.Logger = log.New(&logWriter{log: n.log}, "", 0)
 	mc.LogOutput = nil
 	n.list, err = memberlist.Create(mc)
 	if err != nil {
@@ -330,12 +332,16 @@ func (delegate) LocalState(bool) []byte          { return nil }
 func (delegate) MergeRemoteState([]byte, bool)   {}
 
 // logWriter reads the level that memberlist puts before each line, and lowers
-// it by one step: a failed probe is no error of this process.
-type logWriter struct{ log *slog.Logger }
+// it by one step: a failed probe is no error of this process. Of a kind of line few are
+// passed on: anybody can send datagrams.
+type logWriter struct {
+	log  *slog.Logger
+	rate lograte.Limiter
+}
 
-var _ io.Writer = logWriter{}
+var _ io.Writer = (*logWriter)(nil)
 
-func (w logWriter) Write(line []byte) (int, error) {
+func (w *logWriter) Write(line []byte) (int, error) {
 	text := strings.TrimSpace(string(line))
 	level := slog.LevelDebug
 	for prefix, l := range map[string]slog.Level{"[ERR] ": slog.LevelWarn, "[WARN] ": slog.LevelInfo, "[INFO] ": slog.LevelDebug, "[DEBUG] ": slog.LevelDebug - 4} {
@@ -343,6 +349,10 @@ func (w logWriter) Write(line []byte) (int, error) {
 			text, level = rest, l
 		}
 	}
-	w.log.Log(context.Background(), level, text)
+	if ctx := context.Background(); w.log.Enabled(ctx, level) {
+		if ok, leftOut, last := w.rate.Allow(lograte.Kind(text), time.Now()); ok {
+			w.log.Log(ctx, level, text, lograte.Attrs(leftOut, last)...)
+		}
+	}
 	return len(line), nil
 }

@@ -6,19 +6,25 @@ import (
 	"log/slog"
 	"strings"
 	"sync/atomic"
+	"time"
+
+	"shoal/internal/lograte"
 )
 
 // serverLog turns the server's log into slog records. Notices of a NATS server
 // are start-up chatter: they become debug records.
 type serverLog struct {
 	log    *slog.Logger
+	rate   *lograte.Limiter        // anybody can connect
 	fatal  *atomic.Pointer[string] // why the server gave up, if it did
 	broken *atomic.Pointer[string] // why JetStream writes no more, if so
 }
 
 func (l serverLog) write(level slog.Level, format string, v []any) {
-	if l.log.Enabled(context.Background(), level) {
-		l.log.Log(context.Background(), level, "nats: "+fmt.Sprintf(format, v...))
+	if ctx := context.Background(); l.log.Enabled(ctx, level) {
+		if ok, leftOut, last := l.rate.Allow(lograte.Kind(format), time.Now()); ok {
+			l.log.Log(ctx, level, "nats: "+fmt.Sprintf(format, v...), lograte.Attrs(leftOut, last)...)
+		}
 	}
 }
 

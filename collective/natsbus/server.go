@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+
+	"shoal/internal/lograte"
 )
 
 // startLimit bounds the time that the listeners may take to come up.
@@ -48,7 +50,7 @@ func Start(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("natsbus: server %s: %w", cfg.Name, err)
 	}
 	s.ns = ns
-	ns.SetLoggerV2(serverLog{cfg.Log, &s.fatal, &s.broken}, false, false, false)
+	ns.SetLoggerV2(serverLog{cfg.Log, new(lograte.Limiter), &s.fatal, &s.broken}, false, false, false)
 	ns.Start()
 	for end := time.Now().Add(startLimit); !ns.ReadyForConnections(100 * time.Millisecond); {
 		if why := s.fatal.Load(); why != nil {
