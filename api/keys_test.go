@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -104,6 +105,9 @@ func TestKeysRolesAndAudit(t *testing.T) {
 	if err := s.Handle("POST", "/v1/nodes/*", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) })); err != nil {
 		t.Fatal(err)
 	}
+	if err := s.Handle("POST", "/v1/batches", http.NotFoundHandler()); err != nil {
+		t.Fatal(err)
+	}
 	srv := httptest.NewServer(s.Handler())
 	defer srv.Close()
 	const body = `{"prompt":"x","priority":-7}`
@@ -116,7 +120,7 @@ func TestKeysRolesAndAudit(t *testing.T) {
 	a := ask(t, "POST", srv.URL+"/v1/completions", "a", body)
 	checkError(t, a, 429, "rate_limit_error", "", "rate_limit_exceeded")
 	checkError(t, ask(t, "POST", srv.URL+"/v1/nodes/n/drain", "a", ""), 403, "permission_error", "", "permission_denied")
-	checkError(t, ask(t, "POST", srv.URL+"/v1/batches", "a", "{}"), 404, "invalid_request_error", "", "unknown_url")
+	checkError(t, ask(t, "POST", srv.URL+"/v1/batches", "a", "{}"), 403, "permission_error", "", "permission_denied")
 	if a := ask(t, "POST", srv.URL+"/v1/nodes/n/drain", "o", ""); a.status != 202 {
 		t.Error(a.status)
 	}
@@ -147,10 +151,37 @@ func TestKeysRolesAndAudit(t *testing.T) {
 		}
 		got = append(got, strings.TrimSpace(r.Key+" "+r.Role+" "+r.Path+" "+itoa(r.Status)+" "+itoa(r.Prompt)))
 	}
-	want := []string{"ann user /v1/completions 200 2", "ann user /v1/completions 429 0", "ann user /v1/nodes/n/drain 403 0", "ann user /v1/batches 404 0",
+	want := []string{"ann user /v1/completions 200 2", "ann user /v1/completions 429 0", "ann user /v1/nodes/n/drain 403 0", "ann user /v1/batches 403 0",
 		"op operator /v1/nodes/n/drain 202 0", "op operator /v1/completions 200 2", "/v1/completions 401 0", "ann user /v1/completions 200 2"}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("written down:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// A task pays when it is brought, with all it may generate.
+func TestTasksAreCharged(t *testing.T) {
+	s := newServer(t, &fakeEngine{}, func(c *Config) { c.Keys = []Key{{Name: "ann", Secret: "a", TokensPerMinute: 60}} })
+	err := s.Handle("POST", "/v1/jobs", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		task, err := s.NewTask(EndpointCompletions, []byte(`{"prompt":"x","n":2,"max_tokens":50}`), TaskOptions{})
+		if err == nil {
+			err = s.Charge(r, task)
+		}
+		if err != nil {
+			s.WriteError(w, err)
+		}
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(s.Handler())
+	defer srv.Close()
+	if a := ask(t, "POST", srv.URL+"/v1/jobs", "a", "{}"); a.status != 200 {
+		t.Fatal(a.raw)
+	}
+	a := ask(t, "POST", srv.URL+"/v1/jobs", "a", "{}")
+	checkError(t, a, 429, "rate_limit_error", "", "rate_limit_exceeded")
+	if after, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || after < 30 {
+		t.Errorf("Retry-After %q: the task may take 102 tokens of the 60", a.header.Get("Retry-After"))
 	}
 }
 
