@@ -19,6 +19,7 @@ type coordinatorCmd struct {
 	keyFlags
 	logFlags
 	Bind       string   `default:"127.0.0.1:7070" help:"Gossip address that nodes join; port 0 takes a free one. Beyond loopback it needs a cluster key."`
+	Ports      int      `default:"0" placeholder:"FIRST" help:"First of four ports on the host of --bind: control, routes, tensors, store (default: any that are free)."`
 	ID         string   `name:"id" help:"Name in the cluster (default: coordinator, or standby)."`
 	Join       []string `placeholder:"HOST:PORT" help:"Gossip address of the cluster, for a coordinator that is not its first process."`
 	Standby    bool     `help:"Wait while another coordinator has the lease, and take over when it is gone. Needs --join and --data-dir."`
@@ -77,7 +78,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 			os.Exit(1) // what it has promised is on disk
 		})
 	}
-	cfg := cluster.CoordinatorConfig{ID: c.ID, Bind: c.Bind, Cluster: c.Cluster, Join: c.Join, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, NATS: c.NATS, DataDir: c.DataDir}
+	cfg := cluster.CoordinatorConfig{ID: c.ID, Bind: c.Bind, Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, NATS: c.NATS, DataDir: c.DataDir}
 	door := func() {}
 	if c.Standby {
 		if cfg.ID == "" {

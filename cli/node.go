@@ -22,6 +22,7 @@ type nodeCmd struct {
 	Join       []string `required:"" placeholder:"HOST:PORT" help:"Gossip address of the coordinator, or of any node."`
 	ID         string   `name:"id" help:"Name of the node (default: host name and process id)."`
 	Bind       string   `default:"127.0.0.1:0" help:"Gossip address; the other listeners take free ports on the same host. Beyond loopback it needs a cluster key."`
+	Ports      int      `default:"0" placeholder:"FIRST" help:"First of four ports on the host of --bind: control, routes, tensors, store (default: any that are free)."`
 	Share      float64  `help:"Part of the work relative to other nodes (default: its measured memory bandwidth in 10 GB/s)."`
 	NATS       string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
 	DataDir    string   `type:"path" placeholder:"DIR" help:"Where this node keeps a copy of the coordinator's store (jobs, placement); with three such processes it is replicated (default: it keeps none)."`
@@ -76,7 +77,7 @@ func (c *nodeCmd) Run(e *env) error {
 	defer rereadKey(e, key, log)()
 	c.takeKVBytes(1, log)
 	progress := nodeProgress(e, cmp.Or(c.ID, "this node"))
-	return cluster.RunNode(ctx, cluster.NodeConfig{ID: c.ID, Bind: c.Bind, Cluster: c.Cluster, Join: c.Join, Model: dir, KVBudget: int64(c.KVMemory),
+	return cluster.RunNode(ctx, cluster.NodeConfig{ID: c.ID, Bind: c.Bind, Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Model: dir, KVBudget: int64(c.KVMemory),
 		Threads: c.Threads, WeightsCache: c.weightsCache(), WeightsCacheSize: int64(c.WeightsCacheSize), Share: c.Share, Key: key, NATS: c.NATS, DataDir: c.DataDir, Abrupt: c.WithParent,
 		Logger: log, OnProgress: progress})
 }

@@ -12,12 +12,13 @@ import (
 // serverFlags name a running server.
 type serverFlags struct {
 	Server string `default:"127.0.0.1:8080" help:"Address of the API."`
-	APIKey string `name:"api-key" help:"Key of the API, when it asks for one."`
+	APIKey string `name:"api-key" env:"SHOAL_API_KEY" help:"Key of the API, when it asks for one."`
 	TLSCA  string `name:"tls-ca" type:"path" placeholder:"FILE" help:"Certificates (PEM) to trust a server at https:// by, instead of the system's."`
 }
 
 func (f serverFlags) client() *client {
-	c := newClient(f.Server, f.APIKey)
+	key, _, _ := strings.Cut(f.APIKey, ",") // of several in the environment the first
+	c := newClient(f.Server, key)
 	if f.TLSCA != "" {
 		c.http.Transport = trusting(f.TLSCA)
 	}

@@ -28,8 +28,9 @@ type CoordinatorConfig struct {
 	// ID names the process in the cluster. Default "coordinator".
 	ID string
 	// Bind is host:port of gossip, which nodes join; the other listeners take
-	// free ports on the same host. Default 127.0.0.1:0.
-	Bind string
+	// Ports on the same host. Default 127.0.0.1:0.
+	Bind  string
+	Ports Ports
 	// Cluster is the name of the cluster: processes of another name are not let
 	// in. Letters, digits, - and _. Default "shoal".
 	Cluster string
@@ -100,6 +101,9 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err := checkJoin(cfg.Join); err != nil {
 		return nil, err
 	}
+	if err := cfg.Ports.check(); err != nil {
+		return nil, err
+	}
 	if err := checkBind(cfg.Bind, cfg.Key); err != nil {
 		return nil, err
 	}
@@ -128,7 +132,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if c.depot != nil {
 		meta.Store = c.depot.keeper.addr
 	}
-	c.bus, err = openBus(security.RoleCoordinator, cfg.Cluster, cfg.ID, cfg.Bind, cfg.NATS, cfg.Key, cfg.Serve.Logger, meta, func(e gossip.Event) {
+	c.bus, err = openBus(security.RoleCoordinator, cfg.Cluster, cfg.ID, cfg.Bind, cfg.Ports, cfg.NATS, cfg.Key, cfg.Serve.Logger, meta, func(e gossip.Event) {
 		c.rival(e)
 		if d := events.Load(); d != nil { // earlier ones are found by comparison
 			d.event(e)
@@ -177,7 +181,7 @@ func (c *Coordinator) openDepot(cfg *CoordinatorConfig) (err error) {
 	if err != nil {
 		return fmt.Errorf("cluster: --bind %q is not host:port: %w", cfg.Bind, err)
 	}
-	c.depot, err = openDepot(cfg.DataDir, cfg.ID, host, cfg.Key, security.RoleCoordinator, c.log)
+	c.depot, err = openDepot(cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleCoordinator, c.log)
 	if err != nil && cfg.DataOptional {
 		c.noJobs = "Jobs, batches and files are off: " + err.Error() + ". Give this one a --data-dir DIR of its own."
 		c.log.Warn("serving without jobs", "error", err)

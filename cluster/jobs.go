@@ -64,14 +64,14 @@ type depot struct {
 }
 
 // openDepot takes the lock of a data directory.
-func openDepot(dir, name, host string, key security.Key, role security.Role, log *slog.Logger) (_ *depot, err error) {
+func openDepot(dir, name, at string, key security.Key, role security.Role, log *slog.Logger) (_ *depot, err error) {
 	d := &depot{path: dir, log: log, kind: "single"}
 	d.inStep.Store(1)
 	if d.dir, err = jobs.OpenDir(dir); err != nil {
 		return nil, err
 	}
 	if d.folder, err = files.OpenFolder(filepath.Join(dir, "files")); err == nil {
-		d.keeper, err = openKeeper(dir, name, host, role, key, log)
+		d.keeper, err = openKeeper(dir, name, at, role, key, log)
 	}
 	if err != nil {
 		d.dir.Close()

@@ -72,7 +72,7 @@ type keeper struct {
 }
 
 // openKeeper starts what a data directory says, whose lock the caller has.
-func openKeeper(dir, name, host string, role security.Role, key security.Key, log *slog.Logger) (_ *keeper, err error) {
+func openKeeper(dir, name, at string, role security.Role, key security.Key, log *slog.Logger) (_ *keeper, err error) {
 	k := &keeper{dir: dir, name: name, key: key, role: role, log: log}
 	defer func() {
 		if err == nil {
@@ -91,7 +91,7 @@ func openKeeper(dir, name, host string, role security.Role, key security.Key, lo
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	// A port that is free now, and stays so until the server takes it.
-	if k.held, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err != nil {
+	if k.held, err = net.Listen("tcp", at); err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	k.addr = k.held.Addr().String()

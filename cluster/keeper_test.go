@@ -11,7 +11,7 @@ import (
 // TestKeeperHoldsItsAddress: what a process offers to the store is not taken by
 // somebody else before the store is formed, and is free when it has left.
 func TestKeeperHoldsItsAddress(t *testing.T) {
-	k, err := openKeeper(t.TempDir(), "a", "127.0.0.1", security.RoleNode, security.Key{}, slog.New(slog.DiscardHandler))
+	k, err := openKeeper(t.TempDir(), "a", "127.0.0.1:0", security.RoleNode, security.Key{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,8 +37,9 @@ type NodeConfig struct {
 	// host's name and the process id.
 	ID string
 	// Bind is host:port of the gossip listener; port 0 takes a free one. The
-	// other listeners take free ports on the same host. Default 127.0.0.1:0.
-	Bind string
+	// other listeners take Ports on the same host. Default 127.0.0.1:0.
+	Bind  string
+	Ports Ports
 	// Join are gossip addresses of the coordinator or of any node. At least one.
 	Join []string
 	// Cluster is the name of the cluster: processes of another name are not let
@@ -101,6 +102,9 @@ func (c *NodeConfig) Validate() error {
 	if err := checkJoin(c.Join); err != nil {
 		return err
 	}
+	if err := c.Ports.check(); err != nil {
+		return err
+	}
 	if c.KVBudget < 0 || c.Threads < 0 || !(c.Share >= 0) || math.IsInf(c.Share, 1) {
 		return fmt.Errorf("cluster: --kv-memory %d, --threads %d, --share %v: want nothing negative, and a number", c.KVBudget, c.Threads, c.Share)
 	}
@@ -154,7 +158,7 @@ type bus struct {
 
 // openBus starts the three listeners of a process. onEvent is told who comes
 // and goes; it must not block.
-func openBus(role security.Role, name, id, bind, url string, key security.Key, log *slog.Logger, meta gossip.Meta, onEvent func(gossip.Event)) (_ *bus, err error) {
+func openBus(role security.Role, name, id, bind string, ports Ports, url string, key security.Key, log *slog.Logger, meta gossip.Meta, onEvent func(gossip.Event)) (_ *bus, err error) {
 	host, _, err := net.SplitHostPort(bind)
 	if err != nil {
 		return nil, fmt.Errorf("cluster: --bind %q is not host:port: %w", bind, err)
@@ -165,10 +169,9 @@ func openBus(role security.Role, name, id, bind, url string, key security.Key, l
 			b.close()
 		}
 	}()
-	any := net.JoinHostPort(host, "0")
-	rc := rpc.Config{ID: id, Role: string(role), Incarnation: meta.Incarnation, Bind: any, Logger: log}
+	rc := rpc.Config{ID: id, Role: string(role), Incarnation: meta.Incarnation, Bind: ports.at(host, controlPort), Logger: log}
 	gc := gossip.Config{Name: id, Bind: bind, Label: name, Profile: profile(host), Logger: log}
-	nc := natsbus.Config{Name: id, Cluster: name, Listen: any, URL: url, Log: log, HungAfter: 2 * time.Second}
+	nc := natsbus.Config{Name: id, Cluster: name, Listen: ports.at(host, routesPort), ClientPort: ports.number(tensorsPort), URL: url, Log: log, HungAfter: 2 * time.Second}
 	if !key.IsZero() {
 		if rc.ServerTLS, rc.ClientTLS, err = key.TLS(security.Identity{Role: role, ID: id}, security.Roles()...); err != nil {
 			return nil, err
@@ -293,7 +296,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		defer k.close()
 		meta.Store = k.keeper.addr
 	}
-	b, err := openBus(security.RoleNode, cfg.Cluster, cfg.ID, cfg.Bind, cfg.NATS, cfg.Key, cfg.Logger, meta, func(gossip.Event) {})
+	b, err := openBus(security.RoleNode, cfg.Cluster, cfg.ID, cfg.Bind, cfg.Ports, cfg.NATS, cfg.Key, cfg.Logger, meta, func(gossip.Event) {})
 	if err != nil {
 		return err
 	}
@@ -415,7 +418,7 @@ func nodeKeeper(cfg *NodeConfig) (*depot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster: --bind %q is not host:port: %w", cfg.Bind, err)
 	}
-	return openDepot(cfg.DataDir, cfg.ID, host, cfg.Key, security.RoleNode, cfg.Logger)
+	return openDepot(cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleNode, cfg.Logger)
 }
 
 // connectNATS joins a group over NATS: subscribe, then wait until every pair of

@@ -40,6 +40,10 @@ type Config struct {
 	// Seeds are route addresses (host:port) of some other servers; the rest is
 	// learned from them. A server retries its seeds for ever.
 	Seeds []string
+	// ClientPort is where ranks of other processes log in, on the host of Listen; 0
+	// takes a free one.
+	ClientPort int
+
 	// Secret must be equal on all servers. Without TLS it crosses the network as is.
 	Secret string
 	// Secrets are those that are accepted now, the one in use first, for a Secret that

@@ -25,11 +25,15 @@ func (s *Server) options(seeds []string) *server.Options {
 	if port == 0 {
 		port = server.RANDOM_PORT
 	}
+	clients := c.ClientPort
+	if clients == 0 {
+		clients = server.RANDOM_PORT
+	}
 	o := &server.Options{
 		ServerName: c.Name,
 		// DontListen would keep routes from ever starting: the route listener
 		// waits for the client listener. Ranks of other processes log in here.
-		Host: host, Port: server.RANDOM_PORT,
+		Host: host, Port: clients,
 		CustomClientAuthentication: s.users,
 		NoSigs:                     true,
 		MaxPayload:                 maxPayload,

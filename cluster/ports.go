@@ -1,0 +1,38 @@
+package cluster
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+)
+
+// Ports is the first of the four ports that a process listens at besides gossip; 0: any
+// that are free.
+type Ports int
+
+// The listeners, in the order of their ports.
+const (
+	controlPort = iota // steps, calls
+	routesPort         // of the NATS mesh
+	tensorsPort        // where other ranks log in
+	storePort          // of the copies of the store, with a data directory
+	portsOfAll
+)
+
+func (p Ports) number(which int) int {
+	if p == 0 {
+		return 0
+	}
+	return int(p) + which
+}
+
+func (p Ports) at(host string, which int) string {
+	return net.JoinHostPort(host, strconv.Itoa(p.number(which)))
+}
+
+func (p Ports) check() error {
+	if p < 0 || p > 65536-portsOfAll {
+		return fmt.Errorf("cluster: --ports %d: want 1 to %d, the first of %d, or 0", int(p), 65536-portsOfAll, portsOfAll)
+	}
+	return nil
+}
