@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -97,6 +98,11 @@ func TestDrain(t *testing.T) {
 	if err := c.head.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, patience, "it says that it ends", func() (bool, string) {
+		b, err := os.ReadFile(c.head.err)
+		return err == nil && strings.Contains(string(b), "ending: "), "nothing"
+	})
+	t.Logf("said so after %v", time.Since(began).Round(time.Millisecond))
 	got, _ := f.wait(t)
 	same(t, "drained", reqs, want, got)
 	if _, err := c.try(context.Background(), "POST", "/v1/completions", `{"prompt":"a","max_tokens":1}`); err == nil {
