@@ -70,6 +70,11 @@ bench-peers: ## beside other programs: IK=, LLAMA=, DLLAMA= their binaries, PAIR
 	python3 bench/peers/models.py bin/peers
 	python3 bench/peers/pairs.py --shoal bin/shoal --models bin/peers $(if $(IK),--ik $(IK)) $(if $(LLAMA),--llama $(LLAMA)) $(if $(DLLAMA),--dllama $(DLLAMA)) $(PAIRS)
 
+.PHONY: bench-versions
+bench-versions: ## this tree beside OLD=bin/shoal-old, in turn: decode, prefill, nodes (30 minutes, alone)
+	go build -o bin/ ./cmd/shoal
+	python3 bench/peers/versions.py $(OLD) bin/shoal
+
 .PHONY: chaos
 chaos: ## real processes killed, frozen and cut off, again and again
 	SHOAL_E2E=full go test -count 1 -v -timeout 60m -run '^TestClockJumps|^TestChaos|^TestFencing|^TestStandby|^TestExternalNATS|^TestReleaseRaces' ./test/cluster/...

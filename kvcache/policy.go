@@ -1,6 +1,10 @@
 package kvcache
 
-import "shoal/tensor"
+import (
+	"slices"
+
+	"shoal/tensor"
+)
 
 // Policy is the rule by which a sequence keeps, writes and reads its slots: at most one
 // [Compressor], one [Eviction] and one [Selector], and their parameters. It is a pure
@@ -179,7 +183,7 @@ func (p *Policy) Keep(s *Statistics) Kept {
 			kept[p.Eviction.Slot(nil, pos)] = int32(pos)
 		}
 		if k := p.apart(n); k > 0 {
-			kept = append(kept, topK(p.Compressor.Score(s), p.Sink, n-p.Recent, k)...)
+			kept = slices.Concat(kept, topK(p.Compressor.Score(s), p.Sink, n-p.Recent, k))
 		}
 		return Kept{Positions: kept}
 	}
