@@ -176,7 +176,7 @@ func (a *Actor) Receive(c actor.Context) {
 		a.advance(c, m.step, m.err)
 	case *layer.Done:
 		for _, s := range a.steps {
-			if s != nil && s.micro != nil && m.Batch == s.micro.batch {
+			if s != nil && m.Batch == s.sent {
 				a.advance(c, s, m.Err)
 			}
 		}
@@ -402,6 +402,7 @@ func (a *Actor) between(c actor.Context, m *Between) {
 func (a *Actor) run(c actor.Context, s *step) {
 	l := s.stages[s.at]
 	if l.job == nil {
+		s.sent = s.micro.batch
 		c.Send(a.layers[0], &layer.Run{Batch: s.micro.batch, Group: a.epoch.group, ReplyTo: c.Self()})
 		return
 	}

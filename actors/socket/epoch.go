@@ -77,6 +77,7 @@ type step struct {
 	wanted  []wanted
 	results results
 	stages  []stage
+	sent    *layer.Batch // to the layers; the actor's, while the executor has the rest
 	at      int
 	reply   func(*proto.StepReply, error)
 
