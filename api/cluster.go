@@ -38,6 +38,11 @@ func (s *Server) status(w http.ResponseWriter, word string, err error) {
 		s.writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 		return
 	}
+	var less ErrDegraded
+	if errors.As(err, &less) {
+		s.writeJSON(w, http.StatusOK, map[string]string{"status": "degraded", "reason": less.Reason})
+		return
+	}
 	body := map[string]string{"status": word}
 	var not ErrNotReady
 	if errors.As(err, &not) {

@@ -29,7 +29,7 @@ type Engine interface {
 	// Ready is nil when a request sent now would be accepted.
 	Ready() error
 	// Health is nil only while steps can finish: a process that answers but
-	// whose steps hang is not healthy.
+	// whose steps hang is not healthy. ErrDegraded: they can, so far.
 	Health() error
 }
 
@@ -128,6 +128,7 @@ type StoreState struct {
 	Wanted      int    `json:"wanted"`
 	Coordinator string `json:"coordinator"` // holder of the lease
 	Term        uint64 `json:"term"`        // grows with each holder
+	Trouble     string `json:"trouble,omitempty"`
 }
 
 // NodeState is one node of the cluster.

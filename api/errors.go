@@ -21,6 +21,11 @@ type ErrOverloaded struct {
 
 func (e ErrOverloaded) Error() string { return "api: overloaded: " + e.Reason }
 
+// ErrDegraded: the engine serves, and something that it needs before long is missing.
+type ErrDegraded struct{ Reason string }
+
+func (e ErrDegraded) Error() string { return "api: degraded: " + e.Reason }
+
 // ErrNotReady: the engine is loading, recovering or draining.
 type ErrNotReady struct {
 	Reason     string

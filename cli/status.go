@@ -51,6 +51,9 @@ func printStatus(w io.Writer, s *api.ClusterState) {
 	if st := s.Store; st != nil {
 		fmt.Fprintf(w, "store %s, %d of %d copies in step   coordinator %s, term %d\n", st.Durability, st.Replicas, st.Wanted, st.Coordinator, st.Term)
 	}
+	if st := s.Store; st != nil && st.Trouble != "" {
+		fmt.Fprintln(w, "trouble:", st.Trouble)
+	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "node\tpid\tstate\tshare\tsequences\tcache used\tcache budget\t")
 	for _, n := range s.Nodes {

@@ -159,6 +159,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if c.core, err = newCore(c.bus.rpc.Actors().Root, ck, cfg.Serve, cfg.Nodes, groupName(), l); err != nil {
 		return nil, err
 	}
+	c.trouble = c.storeTrouble
 	c.up.Store(c.core)
 	select {
 	case <-c.lost: // between the lease and now
@@ -338,6 +339,7 @@ func (c *Coordinator) Cluster() api.ClusterState {
 		kind, n := c.depot.durability()
 		claim, _, _ := c.seat.claim()
 		s.Store = &api.StoreState{Durability: kind, Replicas: n, Wanted: keepers, Coordinator: claim.Holder, Term: claim.Term}
+		s.Store.Trouble = c.storeTrouble()
 	}
 	return s
 }

@@ -40,6 +40,7 @@ type core struct {
 	recoveries atomic.Uint64 // placements withdrawn because something went wrong
 	most       atomic.Int64  // cache bytes of the largest placement that served
 	recovery   *recovery
+	trouble    func() string             // what is wrong besides steps; empty: nothing
 	withdrawn  atomic.Pointer[time.Time] // since when none serves; nil: one does, or none ever has
 
 	steps  sync.WaitGroup // steps and releases in flight

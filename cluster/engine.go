@@ -233,8 +233,13 @@ func (c *core) Health() error {
 		return errors.Join(errors.New("cluster: the batcher has stopped"), c.batcher.Err())
 	default:
 	}
-	_, err := c.serving()
-	return err
+	if _, err := c.serving(); err != nil || c.trouble == nil {
+		return err
+	}
+	if why := c.trouble(); why != "" {
+		return api.ErrDegraded{Reason: why}
+	}
+	return nil
 }
 
 // Cluster implements api.Engine.

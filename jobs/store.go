@@ -209,6 +209,19 @@ func (s *Store) Damage() []string {
 	return slices.Clone(s.notes)
 }
 
+// Lost is how many jobs are dead since their records are damaged, and how many more
+// things are wrong with the log.
+func (s *Store) Lost() (dead, other int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, j := range s.jobs {
+		if j.damage != "" {
+			dead++
+		}
+	}
+	return dead, len(s.notes)
+}
+
 // Last is the number of the newest acknowledged message.
 func (s *Store) Last() uint64 {
 	s.mu.Lock()

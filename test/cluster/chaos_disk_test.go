@@ -195,6 +195,9 @@ func TestDiskFullServes(t *testing.T) {
 	if stall > recoverLimit {
 		t.Errorf("a stream was silent for %v", stall)
 	}
+	if a := p.call("GET", "/health", nil); a.status != 200 || !strings.Contains(string(a.body), "degraded") || !strings.Contains(string(a.body), "not written down") {
+		t.Errorf("/health on a full disk says %d %s", a.status, a.body)
+	}
 	again, _ := sys.open(reqs).wait(t)
 	same(t, "requests on a full disk", reqs, want, again)
 	if err := os.Remove(ballast); err != nil {
@@ -210,6 +213,10 @@ func TestDiskFullServes(t *testing.T) {
 		t.Errorf("with space again a job does not end: %v", err)
 	}
 	t.Logf("a job ended %.1f s after there was space", time.Since(began).Seconds())
+	eventually(t, patience, "/health is well again", func() (bool, string) {
+		a := p.call("GET", "/health", nil)
+		return strings.Contains(string(a.body), `"ok"`), string(a.body)
+	})
 	p.startNode(1)
 	sys.waitNodes(3, recoverLimit)
 	// A coordinator that comes back goes on above what was decided meanwhile.

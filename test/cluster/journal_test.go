@@ -3,7 +3,11 @@ package cluster_test
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,4 +48,53 @@ func journals(t testing.TB, dir string) map[string][]entry {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// TestLostJobsShowInHealth: the journals of all jobs are overwritten while the coordinator
+// is down. It serves, and says on /health that jobs are lost.
+func TestLostJobsShowInHealth(t *testing.T) {
+	beside(t)
+	p := startParts(t, 1)
+	until := time.Now().Add(requestLimit)
+	for i, r := range diskJobs(3, 5) {
+		id, err := p.submit(fmt.Sprint("lost ", i), r.body, until)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := p.follow(id, until); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a := p.call("GET", "/health", nil); a.status != 200 || strings.Contains(string(a.body), "degraded") {
+		t.Fatalf("before: %d %s", a.status, a.body)
+	}
+	eventually(t, patience, "the end of the log is noted", func() (bool, string) { // once a second
+		_, err := os.Stat(filepath.Join(p.data, "last.json"))
+		return err == nil, fmt.Sprint(err)
+	})
+	time.Sleep(1500 * time.Millisecond)
+	p.coordinator.kill(t)
+	damaged := 0
+	_ = filepath.WalkDir(p.data, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".blk") || !strings.Contains(path, "SHOAL_JOBS") {
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range b {
+			b[i] ^= 0x55
+		}
+		damaged++
+		return os.WriteFile(path, b, 0o600)
+	})
+	if damaged == 0 {
+		t.Fatalf("no journal in %s", p.data)
+	}
+	p.startCoordinator()
+	p.ready(startLimit)
+	if a := p.call("GET", "/health", nil); a.status != 200 || !strings.Contains(string(a.body), "degraded") || !strings.Contains(string(a.body), "damaged") {
+		t.Errorf("after: %d %s; GET /v1/jobs: %s", a.status, a.body, p.call("GET", "/v1/jobs", nil).body)
+	}
 }
