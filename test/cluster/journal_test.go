@@ -75,8 +75,11 @@ func TestLostJobsShowInHealth(t *testing.T) {
 	time.Sleep(1500 * time.Millisecond)
 	p.coordinator.kill(t)
 	damaged := 0
-	_ = filepath.WalkDir(p.data, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, ".blk") || !strings.Contains(path, "SHOAL_JOBS") {
+	err := filepath.WalkDir(p.data, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if !strings.HasSuffix(path, ".blk") || !strings.Contains(path, "SHOAL_JOBS") {
 			return nil
 		}
 		b, err := os.ReadFile(path)
@@ -89,8 +92,8 @@ func TestLostJobsShowInHealth(t *testing.T) {
 		damaged++
 		return os.WriteFile(path, b, 0o600)
 	})
-	if damaged == 0 {
-		t.Fatalf("no journal in %s", p.data)
+	if err != nil || damaged == 0 {
+		t.Fatalf("no journal in %s: %v", p.data, err)
 	}
 	p.startCoordinator()
 	p.ready(startLimit)
