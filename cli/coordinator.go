@@ -78,7 +78,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 			os.Exit(1) // what it has promised is on disk
 		})
 	}
-	cfg := cluster.CoordinatorConfig{ID: c.ID, Bind: c.Bind, Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, NATS: c.NATS, DataDir: c.DataDir}
+	cfg := cluster.CoordinatorConfig{ID: c.ID, Bind: c.Bind, Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir}
 	door := func() {}
 	if c.Standby {
 		if cfg.ID == "" {
@@ -131,9 +131,9 @@ func (c *coordinatorCmd) listen() (net.Listener, error) {
 
 // more are the flags that nodes need as well.
 func (c *coordinatorCmd) more(key security.Key) string {
-	out := ""
-	if !key.IsZero() {
-		out += " --cluster-key FILE --bind HOST:PORT"
+	out := " --cluster-key FILE --bind HOST:PORT"
+	if key.IsZero() {
+		out = " --insecure"
 	}
 	if c.Cluster != "shoal" {
 		out += " --cluster " + c.Cluster

@@ -22,6 +22,7 @@ type upCmd struct {
 	serveFlags
 	nodeFlags
 	listenFlags
+	clusterKeyFlag
 	logFlags
 	Nodes   int       `short:"n" default:"4" help:"Node processes, 1 to 64."`
 	Share   []float64 `placeholder:"X" help:"Relative shares of the nodes (default: even)."`
@@ -34,6 +35,10 @@ type upCmd struct {
 func (c *upCmd) Help() string {
 	return `Runs this program once more for every node; the model is cut across them. The
 coordinator and the API live in this process. Ctrl-C drains.
+
+The processes share a key that is drawn at the start: no other one gets in. With
+--cluster-key FILE (from shoal keygen) who has that file can start further nodes, as the
+ready line says.
 
   shoal up --nodes 4
   shoal up --nodes 3 --model ~/models/Llama-3.2-1B --kv-memory 4GiB --listen 127.0.0.1:9000`
@@ -69,7 +74,7 @@ func (c *upCmd) Run(e *env) error {
 	defer l.stop()
 	err = serveAPI(&env{ctx: l.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, l.coordinator, at, front, func(addr string) {
 		if l.waitReady(e) == nil {
-			c.announce(e, l.coordinator.ServeConfig().Names[0], addr)
+			c.announce(e, l.coordinator.ServeConfig().Names[0], addr, l.coordinator.GossipAddress())
 		}
 	})
 	if err == nil && e.ctx.Err() == nil { // nobody asked it to end
@@ -86,8 +91,9 @@ func sayEnding(e *env) func() bool {
 	})
 }
 
-// announce prints the ready line, with a request to paste.
-func (c *upCmd) announce(e *env, name, addr string) {
+// announce prints the ready line, with a request to paste, and how to join where that
+// can be done.
+func (c *upCmd) announce(e *env, name, addr, gossip string) {
 	auth, key := "", ""
 	if len(c.APIKey) > 0 || c.APIKeys != "" {
 		auth, key = " -H 'Authorization: Bearer KEY'", " --api-key KEY"
@@ -105,6 +111,9 @@ func (c *upCmd) announce(e *env, name, addr string) {
 	fmt.Fprintf(e.stdout, "ready: %s on %s, API at %s/v1\n\n", name, counted(c.Nodes, "node"), at)
 	fmt.Fprintf(e.stdout, "  curl %s/v1/%s%s -H 'Content-Type: application/json' \\\n    -d '%s'\n\n", at, path, auth, body)
 	fmt.Fprintf(e.stdout, "  shoal status --server %s%s     shoal %s --server %s%s     %s/\n", server, key, talk, server, key, at)
+	if given, err := c.key(); err == nil && !given.IsZero() {
+		fmt.Fprintf(e.stdout, "  shoal node --join %s --cluster-key %s\n", gossip, cmp.Or(c.ClusterKeyFile, "FILE"))
+	}
 }
 
 // local is a cluster of processes on this machine.
@@ -149,6 +158,10 @@ func (c *upCmd) start(e *env) (_ *local, err error) {
 	if at := filepath.Join(data, pairCoordinator, "store.json"); data != "" && exists(at) {
 		return nil, fmt.Errorf("%s was written by `shoal up --standby`; start it with --standby, or with another --data-dir", data)
 	}
+	key, err := c.orDraw()
+	if err != nil {
+		return nil, err
+	}
 	l := &local{log: log}
 	serve.Logger = l.log
 	c.warn(serve.Model, l.log)
@@ -159,11 +172,11 @@ func (c *upCmd) start(e *env) (_ *local, err error) {
 			l.stop()
 		}
 	}()
-	l.coordinator, err = cluster.StartCoordinator(l.ctx, cluster.CoordinatorConfig{ID: "coordinator", Bind: "127.0.0.1:0", Nodes: c.Nodes, Serve: serve, DataDir: data, DataOptional: c.DataDir == ""})
+	l.coordinator, err = cluster.StartCoordinator(l.ctx, cluster.CoordinatorConfig{ID: "coordinator", Bind: "127.0.0.1:0", Nodes: c.Nodes, Serve: serve, Key: key, DataDir: data, DataOptional: c.DataDir == ""})
 	if err != nil {
 		return nil, err
 	}
-	l.children = cluster.NewChildren(l.log)
+	l.children = cluster.NewChildren(key, l.log)
 	for i := range c.Nodes {
 		if err := c.child(l, i, serve.Model, "--join", l.coordinator.GossipAddress()); err != nil {
 			return nil, err

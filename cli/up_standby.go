@@ -57,6 +57,10 @@ func (c *upCmd) runPair(e *env) (err error) {
 	if err != nil {
 		return err
 	}
+	key, err := c.orDraw()
+	if err != nil {
+		return err
+	}
 	p := &pair{local: &local{log: c.logger(e.stderr)}, cmd: c, e: e}
 	c.takeKVBytes(c.Nodes, p.log)
 	if p.data, err = c.dataDir(serve.Model, "-standby", p.log); err != nil { // not where a cluster without a standby keeps its jobs
@@ -83,7 +87,7 @@ func (c *upCmd) runPair(e *env) (err error) {
 		p.args = append(p.args, "--log-json")
 	}
 	p.ctx, p.cancel = context.WithCancelCause(e.ctx)
-	p.heads, p.children = cluster.NewChildren(p.log), cluster.NewChildren(p.log)
+	p.heads, p.children = cluster.NewChildren(key, p.log), cluster.NewChildren(key, p.log)
 	defer p.stop()
 	if !isTerminal(e.stdin) { // the coordinators have the files that SIGHUP is about
 		hup := make(chan os.Signal, 1)
@@ -118,7 +122,7 @@ func (c *upCmd) runPair(e *env) (err error) {
 	addr := at.Addr().String()
 	name, err := p.ready(addr)
 	if err == nil {
-		c.announce(e, name, addr)
+		c.announce(e, name, addr, strings.Join(p.gossip[:], ","))
 		<-p.ctx.Done()
 	}
 	if e.ctx.Err() != nil { // it was asked to end

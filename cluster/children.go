@@ -10,18 +10,22 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"shoal/security"
 	"shoal/tensor"
 )
 
 // Children are the node processes of a local cluster: this same program, run
 // again with other arguments. Each holds the read end of a pipe and ends when
-// the parent is gone, however the parent died.
+// the parent is gone, however the parent died. Another one has the cluster's key in it:
+// who did not come from here does not get it.
 type Children struct {
+	key  security.Key
 	log  *slog.Logger
 	mu   sync.Mutex
 	list []*child
@@ -48,8 +52,10 @@ type Child struct {
 	Exited func(err error) // told when it ends by itself
 }
 
-// NewChildren prepares a set of processes; log takes their last words.
-func NewChildren(log *slog.Logger) *Children { return &Children{log: log} }
+// NewChildren prepares a set of processes of one cluster; log takes their last words.
+func NewChildren(key security.Key, log *slog.Logger) *Children {
+	return &Children{key: key, log: log}
+}
 
 // Start runs one more process.
 func (c *Children) Start(x Child) error {
@@ -58,9 +64,14 @@ func (c *Children) Start(x Child) error {
 	if err != nil {
 		return fmt.Errorf("cluster: cannot find this program to run it again: %w", err)
 	}
-	k := &child{id: id, cmd: exec.Command(self, x.Args...)}
+	key, err := security.KeyPipe(c.key)
+	if err != nil {
+		return err
+	}
+	defer key.Close() // the process has its own
+	k := &child{id: id, cmd: exec.Command(self, append(x.Args, "--cluster-key-fd", strconv.Itoa(3+len(x.Files)))...)}
 	k.cmd.Env = append(childEnv(os.Environ()), x.Env...)
-	k.cmd.ExtraFiles = x.Files
+	k.cmd.ExtraFiles = append(slices.Clip(x.Files), key)
 	k.cmd.SysProcAttr = apart()
 	if k.pipe, err = k.cmd.StdinPipe(); err != nil {
 		return err

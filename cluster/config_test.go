@@ -13,7 +13,7 @@ import (
 // lease or writes a store.
 func TestWrongFlagsTouchNothing(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
-	c, err := StartCoordinator(t.Context(), CoordinatorConfig{DataDir: data, Serve: ServeConfig{Model: goldenDir, Policy: "lru", Logger: slog.New(slog.DiscardHandler)}})
+	c, err := StartCoordinator(t.Context(), CoordinatorConfig{DataDir: data, Insecure: true, Serve: ServeConfig{Model: goldenDir, Policy: "lru", Logger: slog.New(slog.DiscardHandler)}})
 	if err == nil {
 		c.Close()
 	}
@@ -29,7 +29,7 @@ func TestWrongFlagsTouchNothing(t *testing.T) {
 // may use a number of something.
 func TestNodeConfig(t *testing.T) {
 	for join, good := range map[string]bool{"10.0.0.2:7070": true, "[::1]:7070": true, "host:7070": true, "host": false, "http://host": false, "host:70700": false, "host:-1": false, "": false} {
-		c := NodeConfig{Join: []string{join}}
+		c := NodeConfig{Join: []string{join}, Insecure: true}
 		c.ensureDefaults()
 		if err := c.Validate(); (err == nil) != good {
 			t.Errorf("%q: %v", join, err)
@@ -43,6 +43,7 @@ func TestNodeConfig(t *testing.T) {
 		"share NaN":        func(c *NodeConfig) { c.Share = math.NaN() },
 		"share +Inf":       func(c *NodeConfig) { c.Share = math.Inf(1) },
 		"0.0.0.0:7070":     func(c *NodeConfig) { c.Bind = "0.0.0.0:7070" },
+		"no cluster key":   func(*NodeConfig) {},
 	} {
 		c := NodeConfig{Join: []string{"host:7070"}}
 		change(&c)

@@ -48,10 +48,13 @@ type CoordinatorConfig struct {
 	// after a quiet moment.
 	Nodes int
 	Serve ServeConfig
-	// Key authenticates and encrypts everything; without one only loopback
+	// Key authenticates every process to every other one, and encrypts what leaves the
+	// machine.
+	Key security.Key
+	// Insecure: start without a Key. Whoever can connect is let in, so only loopback
 	// addresses may be bound.
-	Key  security.Key
-	NATS string
+	Insecure bool
+	NATS     string
 	// DataDir is where jobs, batches and files live; one running coordinator may
 	// have it. Empty: no jobs.
 	DataDir string
@@ -104,7 +107,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err := cfg.Ports.check(); err != nil {
 		return nil, err
 	}
-	if err := checkBind(cfg.Bind, cfg.Key); err != nil {
+	if err := checkBind(cfg.Bind, cfg.Key, cfg.Insecure); err != nil {
 		return nil, err
 	}
 	ck, err := model.Open(cfg.Serve.Model)

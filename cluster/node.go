@@ -59,9 +59,12 @@ type NodeConfig struct {
 	// Share is the part of the work relative to other nodes; 0: its measured
 	// speed decides.
 	Share float64
-	// Key authenticates and encrypts everything; without one only loopback
-	// addresses may be bound.
+	// Key authenticates every process to every other one, and encrypts what leaves the
+	// machine.
 	Key security.Key
+	// Insecure: start without a Key. Whoever can connect is let in, so only loopback
+	// addresses may be bound.
+	Insecure bool
 	// Abrupt: leave without waiting until the others have its work, for a node
 	// whose cluster ends with it.
 	Abrupt bool
@@ -108,7 +111,7 @@ func (c *NodeConfig) Validate() error {
 	if c.KVBudget < 0 || c.Threads < 0 || !(c.Share >= 0) || math.IsInf(c.Share, 1) {
 		return fmt.Errorf("cluster: --kv-memory %d, --threads %d, --share %v: want nothing negative, and a number", c.KVBudget, c.Threads, c.Share)
 	}
-	return checkBind(c.Bind, c.Key)
+	return checkBind(c.Bind, c.Key, c.Insecure)
 }
 
 // checkJoin refuses what cannot be the address of a process.
@@ -126,13 +129,17 @@ const defaultCluster = "shoal"
 
 // checkBind refuses what would let strangers in, and addresses that others could
 // not be told.
-func checkBind(addr string, key security.Key) error {
+func checkBind(addr string, key security.Key, insecure bool) error {
 	if err := security.CheckBind(addr, !key.IsZero()); err != nil {
 		return err
 	}
 	host, _, err := net.SplitHostPort(addr)
 	if ip := net.ParseIP(host); err == nil && host != "localhost" && (ip == nil || ip.IsUnspecified()) {
 		return fmt.Errorf("cluster: --bind %s: want an IP address of this machine that the others reach it by, not a name and not every interface: --bind 10.0.0.2:7070", addr)
+	}
+	if key.IsZero() && !insecure {
+		return fmt.Errorf("%w: every user of this machine could join the cluster, and read its prompts. Make one with `shoal keygen -o key` and give it "+
+			"to every process: --cluster-key key, or %s. Without one, only with --insecure", security.ErrNoKey, security.EnvKey)
 	}
 	return nil
 }
@@ -178,6 +185,11 @@ func openBus(role security.Role, name, id, bind string, ports Ports, url string,
 		}
 		if nc.RouteTLS, nc.ClientTLS, err = busTLS(key, security.Identity{Role: role, ID: id}); err != nil {
 			return nil, err
+		}
+		// No packet of loopback is seen by others: tensors go in the clear there, at up to
+		// a quarter more tokens a second. Logins cannot be used twice.
+		if local, err := security.Loopback(bind); err == nil && local {
+			nc.ClientTLS = nil
 		}
 		nc.Secret, nc.Secrets = key.BusPassword(security.RoleNode), passwords(key, security.RoleNode) // one for the mesh
 		gc.Keys = gossipKeys(key.Keys())

@@ -17,7 +17,7 @@ var ErrOpenBind = errors.New("security: refusing to listen beyond this machine w
 // addr is host:port; a host that is not an IP address and not "localhost"
 // counts as reachable, since what it resolves to can change.
 func CheckBind(addr string, haveKey bool) error {
-	local, err := isLoopback(addr)
+	local, err := Loopback(addr)
 	if err != nil || local || haveKey {
 		return err
 	}
@@ -27,7 +27,7 @@ func CheckBind(addr string, haveKey bool) error {
 
 // CheckAPIBind is CheckBind for the HTTP API and its bearer keys.
 func CheckAPIBind(addr string, haveAPIKey bool) error {
-	local, err := isLoopback(addr)
+	local, err := Loopback(addr)
 	if err != nil || local || haveAPIKey {
 		return err
 	}
@@ -35,7 +35,9 @@ func CheckAPIBind(addr string, haveAPIKey bool) error {
 		"set one with --api-key or SHOAL_API_KEY, or listen on 127.0.0.1", ErrOpenBind, addr)
 }
 
-func isLoopback(addr string) (bool, error) {
+// Loopback reports that host:port can be reached from this machine alone, where nobody
+// but its administrator sees packets.
+func Loopback(addr string) (bool, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return false, fmt.Errorf("security: address %q is not host:port: %w", addr, err)

@@ -12,8 +12,7 @@ const EnvKey = "SHOAL_CLUSTER_KEY"
 const maxKeyFile = 4096
 
 // LoadKey finds the cluster key: in file when that is not empty, else in
-// SHOAL_CLUSTER_KEY, else nowhere (the zero Key and no error: a cluster on
-// loopback needs none, see CheckBind).
+// SHOAL_CLUSTER_KEY, else nowhere (the zero Key and no error).
 func LoadKey(file string) (Key, error) {
 	if file != "" {
 		return ReadKeyFile(file)
@@ -47,15 +46,55 @@ func ReadKeyFile(path string) (Key, error) {
 	if perm := info.Mode().Perm(); perm&0o077 != 0 {
 		return Key{}, fmt.Errorf("security: cluster key %s has mode %04o, so others on this machine can read it; run 'chmod 600 %s'", path, perm, path)
 	}
-	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
-	if err != nil {
-		return Key{}, fmt.Errorf("security: cluster key: %w", err)
-	}
-	keys, err := parseKeys(string(text))
+	keys, err := readKeys(f)
 	if err != nil {
 		return Key{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return onRing(path, keys), nil
+}
+
+func readKeys(r io.Reader) ([]Key, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxKeyFile))
+	if err != nil {
+		return nil, fmt.Errorf("security: cluster key: %w", err)
+	}
+	return parseKeys(string(text))
+}
+
+// KeyPipe is a pipe with the keys of k in it, to be inherited by a child: neither its
+// arguments nor its environment tell them. The caller closes it.
+func KeyPipe(k Key) (*os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("security: cluster key: %w", err)
+	}
+	for _, x := range k.Keys() {
+		if err == nil {
+			_, err = w.WriteString(x.Text() + "\n") // less than any pipe holds
+		}
+	}
+	if cerr := w.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		r.Close()
+		return nil, fmt.Errorf("security: cluster key: %w", err)
+	}
+	return r, nil
+}
+
+// ReadKeyPipe reads a key from an inherited descriptor, and closes it.
+func ReadKeyPipe(fd int) (Key, error) {
+	f := os.NewFile(uintptr(fd), "key")
+	if f == nil {
+		return Key{}, fmt.Errorf("security: cluster key: descriptor %d is not open", fd)
+	}
+	defer f.Close()
+	keys, err := readKeys(f)
+	if err != nil {
+		return Key{}, err
+	}
+	return onRing("", keys), nil
 }
 
 // WriteKeyFile writes k to a new file of mode 0600; it does not overwrite.

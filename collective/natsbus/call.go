@@ -116,7 +116,7 @@ func (s *Server) pipe(ctx context.Context, role string, p *server.Permissions) (
 	nc, err := s.ns.InProcessConn()
 	var l *link
 	if err == nil {
-		l, err = openLink(ctx, nc, nil, s.cfg.Name+"/"+role, token)
+		l, err = openLink(ctx, nc, nil, s.cfg.Name+"/"+role, func(string) string { return token })
 	}
 	if err != nil {
 		forget()
@@ -136,7 +136,9 @@ func (t *Transport) reach(ctx context.Context, src int, addr string) (*link, err
 		return nil, err
 	}
 	l, err := openLink(ctx, nc, t.server.dialTLS(addr), fmt.Sprintf("%s/rank-%s-%d-%d-hear", t.server.cfg.Name, t.cfg.Group, t.cfg.Epoch, t.cfg.Rank),
-		t.server.users.ticket(t.cfg.Group, t.cfg.Epoch, t.cfg.Rank))
+		func(nonce string) string {
+			return t.server.users.ticket(t.cfg.Group, t.cfg.Epoch, t.cfg.Rank, nonce, addr)
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -155,8 +157,12 @@ func (t *Transport) reach(ctx context.Context, src int, addr string) (*link, err
 	return l, nil
 }
 
-// dialTLS is how connections to the client listener of another server are secured.
+// dialTLS is how connections to the client listener of another server are secured, as
+// those to this one's are.
 func (s *Server) dialTLS(addr string) *tls.Config {
+	if s.cfg.ClientTLS == nil {
+		return nil
+	}
 	c := s.cfg.RouteTLS
 	if c != nil && c.ServerName == "" {
 		c = c.Clone()

@@ -52,7 +52,8 @@ type Config struct {
 	Secrets func() []string
 	// RouteTLS secures routes, both ends (set ClientAuth and ClientCAs as well
 	// as RootCAs: each server dials and is dialled). ClientTLS secures the client
-	// listener, which only connections of this process use. nil: plain TCP.
+	// listener, where ranks of other processes hear this one's. nil: plain TCP, on
+	// which logins cannot be used twice and tensors can be read by whoever sees packets.
 	RouteTLS  *tls.Config
 	ClientTLS *tls.Config
 

@@ -46,7 +46,7 @@ func FuzzLink(f *testing.F) {
 	}
 	f.Add([]byte("INFO {\"tls_required\":true}\r\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		l, err := openLink(context.Background(), said{bytes.NewReader(b)}, nil, "fuzz", "x")
+		l, err := openLink(context.Background(), said{bytes.NewReader(b)}, nil, "fuzz", func(string) string { return "x" })
 		if err != nil {
 			return
 		}

@@ -41,9 +41,10 @@ const (
 	joinBelow   = 64 << 10 // messages below are copied behind their header
 )
 
-// openLink logs in on nc with token. over secures it, if the server asks for that;
-// it owns nc from here on. Nothing is delivered before listen.
-func openLink(ctx context.Context, nc net.Conn, over *tls.Config, name, token string) (*link, error) {
+// openLink logs in on nc with the token for the server's nonce. over secures it; the server
+// must ask for that, and must not without. It owns nc from here on. Nothing is delivered
+// before listen.
+func openLink(ctx context.Context, nc net.Conn, over *tls.Config, name string, token func(nonce string) string) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	l := &link{nc: nc, in: bufio.NewReaderSize(nc, linkBuffer)}
 	err := l.login(over, name, token)
@@ -57,7 +58,7 @@ func openLink(ctx context.Context, nc net.Conn, over *tls.Config, name, token st
 	return l, nil
 }
 
-func (l *link) login(over *tls.Config, name, token string) error {
+func (l *link) login(over *tls.Config, name string, token func(string) string) error {
 	if err := l.nc.SetDeadline(time.Now().Add(linkTimeout)); err != nil {
 		return err
 	}
@@ -66,8 +67,9 @@ func (l *link) login(over *tls.Config, name, token string) error {
 		return err
 	}
 	var info struct {
-		TLS bool `json:"tls_required"`
-		Max int  `json:"max_payload"`
+		TLS   bool   `json:"tls_required"`
+		Max   int    `json:"max_payload"`
+		Nonce string `json:"nonce"`
 	}
 	body, ok := bytes.CutPrefix(line, []byte("INFO "))
 	if !ok {
@@ -77,15 +79,17 @@ func (l *link) login(over *tls.Config, name, token string) error {
 		return fmt.Errorf("natsbus: greeting of the server: %w", err)
 	}
 	l.max = info.Max
-	if info.TLS {
-		if over == nil {
-			return fmt.Errorf("natsbus: the server asks for TLS: %w", nats.ErrSecureConnRequired)
-		}
+	switch {
+	case info.TLS && over == nil:
+		return fmt.Errorf("natsbus: the server asks for TLS: %w", nats.ErrSecureConnRequired)
+	case !info.TLS && over != nil: // or somebody between has taken that out
+		return fmt.Errorf("natsbus: the server does without TLS: %w", nats.ErrSecureConnWanted)
+	case info.TLS:
 		l.nc = tls.Client(l.nc, over)
 		l.in.Reset(l.nc)
 	}
 	hello, err := json.Marshal(map[string]any{"verbose": false, "pedantic": false, "lang": "go", "version": nats.Version,
-		"protocol": 0, "name": name, "auth_token": token, "tls_required": info.TLS})
+		"protocol": 0, "name": name, "auth_token": token(info.Nonce), "tls_required": info.TLS})
 	if err != nil {
 		return err
 	}

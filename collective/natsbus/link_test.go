@@ -91,7 +91,7 @@ func TestEveryPingIsAnswered(t *testing.T) {
 	}
 	opened := make(chan *link, 1)
 	go func() {
-		l, err := openLink(t.Context(), client, nil, "test", "")
+		l, err := openLink(t.Context(), client, nil, "test", func(string) string { return "" })
 		if err != nil {
 			t.Error(err)
 		}
@@ -117,33 +117,59 @@ func TestEveryPingIsAnswered(t *testing.T) {
 	l.Close()
 }
 
+// TestLinkWantsItsTLS: a server that does without, where this side has it, may be somebody
+// between the two.
+func TestLinkWantsItsTLS(t *testing.T) {
+	client, server := net.Pipe()
+	defer server.Close()
+	go func() { _, _ = io.WriteString(server, "INFO {\"max_payload\":100}\r\n") }()
+	token := func(string) string { t.Error("the login was written"); return "" }
+	if _, err := openLink(t.Context(), client, authority(t), "test", token); !errors.Is(err, nats.ErrSecureConnWanted) {
+		t.Error(err)
+	}
+}
+
 // TestTickets: only who knows the secret hears tensors, and of those only what is
 // said to the rank that the ticket names, in its group and epoch.
 func TestTickets(t *testing.T) {
 	s := startServers(t, 1, nil)[0]
 	tr := open(t, s, TransportConfig{Group: "g", Epoch: 4, Rank: 0, Size: 3})
-	dial := func(ticket string) (*link, error) {
+	dialAs := func(token func(nonce string) string) (*link, error) {
 		nc, err := net.Dial("tcp", s.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := openLink(t.Context(), nc, nil, "test", ticket)
+		l, err := openLink(t.Context(), nc, nil, "test", token)
 		if err == nil {
 			t.Cleanup(l.Close)
 		}
 		return l, err
 	}
-	good := s.users.ticket("g", 4, 1)
-	for _, bad := range []string{
-		"", "hear", strings.Replace(good, ".1.", ".2.", 1), strings.Replace(good, ".4.", ".5.", 1), strings.Replace(good, "g", "h", 1), good[:len(good)-1],
-		newUsers("shoal", func() []string { return []string{"other"} }).ticket("g", 4, 1), newUsers("other", func() []string { return []string{"s3"} }).ticket("g", 4, 1),
+	at := s.Addr().String()
+	secrets := func(s string) func() []string { return func() []string { return []string{s} } }
+	ticket := func(u *users, addr string) func(string) string {
+		return func(nonce string) string { return u.ticket("g", 4, 1, nonce, addr) }
+	}
+	good := ticket(s.users, at)
+	dial := func() (*link, error) { return dialAs(good) }
+	used := ""
+	if _, err := dialAs(func(nonce string) string { used = good(nonce); return used }); err != nil {
+		t.Fatal(err)
+	}
+	edit := func(old, new string) func(string) string {
+		return func(nonce string) string { return strings.Replace(good(nonce), old, new, 1) }
+	}
+	for what, bad := range map[string]func(string) string{
+		"nothing": func(string) string { return "" }, "a word": func(string) string { return "hear" }, "rank": edit(".1.", ".2."), "epoch": edit(".4.", ".5."), "group": edit("g", "h"),
+		"cut": func(nonce string) string { return good(nonce)[:len(used)-1] }, "a ticket that was used": func(string) string { return used },
+		"secret": ticket(newUsers("shoal", secrets("other"), nil), at), "cluster": ticket(newUsers("other", secrets("s3"), nil), at), "a ticket for another listener": ticket(s.users, "127.0.0.1:1"),
 	} {
-		if _, err := dial(bad); err == nil {
-			t.Errorf("%q was let in", bad)
+		if _, err := dialAs(bad); err == nil {
+			t.Errorf("%s: was let in", what)
 		}
 	}
 	for _, foreign := range []string{"tp.shoal.g.4.p.2.*", "tp.shoal.g.5.b.0", "tp.shoal.>", ">"} {
-		l, err := dial(good)
+		l, err := dial()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +177,7 @@ func TestTickets(t *testing.T) {
 			t.Errorf("subscription to %s: %v", foreign, err)
 		}
 	}
-	l, err := dial(good)
+	l, err := dial()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +237,7 @@ func TestLinkReads(t *testing.T) {
 				<-ponged
 			}
 		}()
-		l, err := openLink(context.Background(), ours, nil, "test", "x")
+		l, err := openLink(context.Background(), ours, nil, "test", func(string) string { return "x" })
 		if err != nil {
 			t.Fatal(err)
 		}

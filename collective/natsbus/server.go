@@ -38,12 +38,16 @@ func Start(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg = cfg.ensureDefaults()
-	s := &Server{cfg: cfg, users: newUsers(cfg.Cluster, cfg.secrets), seeds: slices.Clone(cfg.Seeds), conns: map[*nats.Conn]struct{}{}}
+	s := &Server{cfg: cfg, seeds: slices.Clone(cfg.Seeds), conns: map[*nats.Conn]struct{}{}}
 	if cfg.URL != "" {
 		if err := s.checkExternal(); err != nil {
 			return nil, err
 		}
 		return s, nil
+	}
+	s.users = newUsers(cfg.Cluster, cfg.secrets, nil)
+	if cfg.StoreDir == "" { // the servers of a store have no ranks
+		s.users.addr = s.heardAt
 	}
 	ns, err := server.NewServer(s.options(s.seeds))
 	if err != nil {

@@ -35,6 +35,7 @@ func (s *Server) options(seeds []string) *server.Options {
 		// waits for the client listener. Ranks of other processes log in here.
 		Host: host, Port: clients,
 		CustomClientAuthentication: s.users,
+		AlwaysEnableNonce:          true,
 		NoSigs:                     true,
 		MaxPayload:                 maxPayload,
 		MaxPending:                 maxPending,

@@ -17,7 +17,7 @@ import (
 
 // TestSettings: the settings whose defaults lose messages or never start.
 func TestSettings(t *testing.T) {
-	s := &Server{cfg: Config{Name: "n"}.ensureDefaults(), users: newUsers("shoal", func() []string { return []string{""} })}
+	s := &Server{cfg: Config{Name: "n"}.ensureDefaults(), users: newUsers("shoal", func() []string { return []string{""} }, nil)}
 	o := s.options([]string{"127.0.0.1:1"})
 	if o.DontListen || o.Port != server.RANDOM_PORT || o.Host != "127.0.0.1" {
 		t.Error("without a client listener, routes never start")

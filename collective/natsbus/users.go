@@ -18,39 +18,41 @@ import (
 // process opens, a random token that never leaves it, with permissions for
 // exactly what the connection is for; and one for each rank of another process,
 // a ticket that only holders of the mesh's secret can write, to hear what this
-// process says to that rank. Tokens, not user names: a reload
+// process says to that rank. A ticket answers one nonce of one listener: whoever takes
+// the port of a dead process, where there is no TLS, gets nothing to use elsewhere. Tokens, not user names: a reload
 // (AddRoute) closes clients whose user name is not in the server's own list.
 type users struct {
 	cluster string
 	secrets func() []string // accepted, the one in use first
+	addr    func() string   // of the listener; nil: no tickets
 
 	mu      sync.Mutex
 	byToken map[string]*server.Permissions
 }
 
-func newUsers(cluster string, secrets func() []string) *users {
-	return &users{cluster: cluster, secrets: secrets, byToken: map[string]*server.Permissions{}}
+func newUsers(cluster string, secrets func() []string, addr func() string) *users {
+	return &users{cluster: cluster, secrets: secrets, addr: addr, byToken: map[string]*server.Permissions{}}
 }
 
 const ticketWord = "hear"
 
-// ticket is the login of one rank at the servers of the others:
-// hear.<group>.<epoch>.<rank>.<HMAC-SHA256 with the mesh's secret, hex>.
-func (u *users) ticket(group string, epoch uint32, rank int) string {
-	return u.sign(u.secrets()[0], group, epoch, rank)
+// ticket is the login of one rank at another's server, which listens at addr and has
+// greeted with nonce: hear.<group>.<epoch>.<rank>.<HMAC-SHA256 with the mesh's secret, hex>.
+func (u *users) ticket(group string, epoch uint32, rank int, nonce, addr string) string {
+	return u.sign(u.secrets()[0], group, epoch, rank, nonce, addr)
 }
 
-func (u *users) sign(secret, group string, epoch uint32, rank int) string {
+func (u *users) sign(secret, group string, epoch uint32, rank int, nonce, addr string) string {
 	what := fmt.Sprintf("%s.%s.%d.%d", ticketWord, group, epoch, rank)
 	mac := hmac.New(sha256.New, []byte(secret))
-	fmt.Fprintf(mac, "shoal tensors %s %s", u.cluster, what)
+	fmt.Fprintf(mac, "shoal tensors %s %s %s %s", u.cluster, what, nonce, addr)
 	return what + "." + hex.EncodeToString(mac.Sum(nil))
 }
 
-// admit returns what the bearer of a ticket may do, or nil.
-func (u *users) admit(ticket string) *server.Permissions {
+// admit returns what the bearer of a ticket for a nonce may do, or nil.
+func (u *users) admit(ticket, nonce string) *server.Permissions {
 	part := strings.Split(ticket, ".")
-	if len(part) != 5 || part[0] != ticketWord || !isToken(part[1]) {
+	if u.addr == nil || nonce == "" || len(part) != 5 || part[0] != ticketWord || !isToken(part[1]) {
 		return nil
 	}
 	epoch, err := strconv.ParseUint(part[2], 10, 32)
@@ -62,7 +64,7 @@ func (u *users) admit(ticket string) *server.Permissions {
 		return nil
 	}
 	if !slices.ContainsFunc(u.secrets(), func(secret string) bool {
-		return hmac.Equal([]byte(ticket), []byte(u.sign(secret, part[1], uint32(epoch), int(rank))))
+		return hmac.Equal([]byte(ticket), []byte(u.sign(secret, part[1], uint32(epoch), int(rank), nonce, u.addr())))
 	}) {
 		return nil
 	}
@@ -93,7 +95,7 @@ func (u *users) Check(c server.ClientAuthentication) bool {
 	p := u.byToken[c.GetOpts().Token]
 	u.mu.Unlock()
 	if p == nil {
-		p = u.admit(c.GetOpts().Token)
+		p = u.admit(c.GetOpts().Token, string(c.GetNonce()))
 	}
 	if p == nil {
 		return false

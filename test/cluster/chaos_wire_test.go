@@ -3,8 +3,8 @@ package cluster_test
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 )
@@ -13,7 +13,7 @@ import (
 type wired struct {
 	*system
 	w      *wire
-	env    []string // of every process
+	flags  []string // of every process
 	gossip string
 	head   *port
 	nodes  []*port
@@ -24,12 +24,11 @@ type wired struct {
 // serve.
 func newWired(t *testing.T, keyed bool, nodes int, args ...string) *wired {
 	x := &wired{w: newWire(t, keyed), nodes: make([]*port, nodes), procs: make([]*process, nodes)}
-	if keyed {
-		key, _, _ := command(t, startLimit, nil, "keygen")
-		x.env = []string{"SHOAL_CLUSTER_KEY=" + strings.TrimSpace(key)}
+	if !keyed {
+		x.flags = []string{"--insecure"} // so that messages can be read
 	}
 	x.head = x.w.plug()
-	x.system, x.gossip = coordinate(t, config{at: x.head, env: x.env, args: append([]string{"--nodes", fmt.Sprint(nodes)}, args...)})
+	x.system, x.gossip = coordinate(t, config{at: x.head, args: slices.Concat([]string{"--nodes", fmt.Sprint(nodes)}, x.flags, args)})
 	for i := range nodes {
 		x.nodes[i] = x.w.plug()
 		x.join(i)
@@ -41,7 +40,7 @@ func newWired(t *testing.T, keyed bool, nodes int, args ...string) *wired {
 // join starts the process of a node.
 func (x *wired) join(i int) {
 	id, at := fmt.Sprintf("n%d", i), x.nodes[i]
-	x.procs[i] = spawnIn(x.t, at, built.shoal(x.t, ""), id, x.env, "node", "--id", id, "--join", x.gossip, "--threads", "1", "--bind", at.ip()+":0")
+	x.procs[i] = spawnIn(x.t, at, built.shoal(x.t, ""), id, nil, append([]string{"node", "--id", id, "--join", x.gossip, "--threads", "1", "--bind", at.ip() + ":0"}, x.flags...)...)
 }
 
 // others are all ports but one.

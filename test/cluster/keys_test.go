@@ -24,7 +24,7 @@ func TestClusterKey(t *testing.T) {
 		}
 	}
 	c, gossip := coordinate(t, config{args: []string{"--nodes", "2", "--cluster-key", key, "--api-key", "secret"}, key: "secret"})
-	for what, flags := range map[string][]string{"another key": {"--cluster-key", other}, "no key": nil} {
+	for what, flags := range map[string][]string{"another key": {"--cluster-key", other}, "no key": {"--insecure"}} {
 		began := time.Now()
 		_, stderr, code := command(t, patience, nil, append([]string{"node", "--id", "stranger", "--join", gossip}, flags...)...)
 		if code != 1 || !strings.Contains(stderr, "another cluster key") {

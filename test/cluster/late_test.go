@@ -10,13 +10,18 @@ import (
 
 	"shoal/cluster/rpc"
 	"shoal/proto"
+	"shoal/security"
 )
 
 // late is a coordinator of an epoch that is over, as one that was frozen is when it
 // wakes: its messages reach nodes that serve a newer one. It returns what broke.
 func late(t *testing.T, c *system, old uint32, rounds int) (wrong []string) {
 	t.Helper()
-	sys, err := rpc.Start(rpc.Config{ID: "late", Role: "coordinator", Incarnation: 1, Bind: "127.0.0.1:0"})
+	server, client, err := clusterKey.TLS(security.Identity{Role: security.RoleCoordinator, ID: "late"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sys, err := rpc.Start(rpc.Config{ID: "late", Role: "coordinator", Incarnation: 1, Bind: "127.0.0.1:0", ServerTLS: server, ClientTLS: client})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +63,7 @@ func late(t *testing.T, c *system, old uint32, rounds int) (wrong []string) {
 func lateRun(t *testing.T, tags string, rounds int) *audit {
 	t.Helper()
 	a := newAudit()
-	c := start(t, config{nodes: 3, tags: tags})
+	c := start(t, config{nodes: 3, tags: tags, env: []string{security.EnvKey + "=" + clusterKey.Text()}})
 	reqs := streaming(8, 60)
 	want, _ := c.open(reqs).wait(t)
 	c.signal("node-2", syscall.SIGKILL)

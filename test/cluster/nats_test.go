@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"shoal/security"
 )
 
 // externalNATS is a NATS as an operator would run it, with a user and a password
@@ -55,7 +57,7 @@ func TestExternalNATS(t *testing.T) {
 		}
 		both[i] = c
 		if i == 1 {
-			_, stderr, code := command(t, startLimit, nil, "node", "--id", "c", "--join", gossip)
+			_, stderr, code := command(t, startLimit, []string{security.EnvKey + "=" + clusterKey.Text()}, "node", "--id", "c", "--join", gossip)
 			if code != 1 || !strings.Contains(stderr, "uses an external NATS: give this node the same --nats URL") {
 				t.Errorf("a node without --nats: status %d: %s", code, stderr)
 			}
@@ -128,7 +130,7 @@ func TestNATSRefused(t *testing.T) {
 		{natsURL(gone), "is a NATS there"},
 		{small.ClientURL(), "user and password"},
 	} {
-		_, stderr, code := command(t, startLimit, nil, "coordinator", "--bind", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--nats", c.url)
+		_, stderr, code := command(t, startLimit, nil, "coordinator", "--insecure", "--bind", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--nats", c.url)
 		if code != 1 || !strings.Contains(stderr, c.say) || strings.Contains(stderr, "pass@") {
 			t.Errorf("status %d: %s", code, stderr)
 		}

@@ -10,11 +10,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"shoal/security"
 )
 
 // process is one run of the binary. Its output goes to files in the test's
@@ -30,8 +33,12 @@ type process struct {
 	code error // of Wait, after done
 }
 
+// clusterKey is the key of the nodes and coordinators that tests start one by one.
+var clusterKey = security.NewKey()
+
 // spawn starts the binary; the process is killed at the latest when the test
-// ends. env is added to an environment without SHOAL_ variables.
+// ends. env is added to an environment without SHOAL_ variables, but for the
+// cluster key of a process that is no whole cluster by itself.
 func spawn(t testing.TB, bin, name string, env []string, args ...string) *process {
 	t.Helper()
 	return spawnIn(t, nil, bin, name, env, args...)
@@ -43,7 +50,11 @@ func spawnIn(t testing.TB, at *port, bin, name string, env []string, args ...str
 	dir := t.TempDir()
 	p := &process{name: name, out: filepath.Join(dir, name+".out"), err: filepath.Join(dir, name+".err"), done: make(chan struct{})}
 	p.cmd = exec.Command(bin, args...)
-	p.cmd.Env = append(cleanEnv(), env...)
+	p.cmd.Env = cleanEnv()
+	if args[0] != "up" && !slices.Contains(args, "--insecure") && !slices.Contains(args, "--cluster-key") {
+		p.cmd.Env = append(p.cmd.Env, security.EnvKey+"="+clusterKey.Text())
+	}
+	p.cmd.Env = append(p.cmd.Env, env...)
 	// The test binary may be killed: then this ends too, and its nodes with it.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	for _, f := range []struct {

@@ -1,0 +1,28 @@
+//go:build unix
+
+package security
+
+import (
+	"syscall"
+	"testing"
+)
+
+// TestKeyPipe: what goes into the pipe comes out of its descriptor, once.
+func TestKeyPipe(t *testing.T) {
+	k := NewKey()
+	r, err := KeyPipe(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := syscall.Dup(int(r.Fd())) // as a child has it
+	r.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ReadKeyPipe(fd); err != nil || !got.Equal(k) {
+		t.Errorf("read back: %v", err)
+	}
+	if _, err := ReadKeyPipe(fd); err == nil {
+		t.Error("the descriptor is still open")
+	}
+}
