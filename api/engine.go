@@ -121,6 +121,13 @@ type ClusterState struct {
 	Store *StoreState `json:"store,omitempty"` // absent: no data directory
 }
 
+// Keeper is a process that keeps a copy of the store.
+type Keeper struct {
+	ID    string `json:"id"`
+	Route string `json:"route"` // where its server listens
+	State string `json:"state"` // here, away
+}
+
 // StoreState is where placement and jobs are written down, and by whom.
 type StoreState struct {
 	Durability  string `json:"durability"` // single: one copy on one disk; replicated
@@ -129,6 +136,8 @@ type StoreState struct {
 	Coordinator string `json:"coordinator"` // holder of the lease
 	Term        uint64 `json:"term"`        // grows with each holder
 	Trouble     string `json:"trouble,omitempty"`
+
+	Keepers []Keeper `json:"keepers,omitempty"` // of a replicated one
 }
 
 // NodeState is one node of the cluster.

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -23,6 +24,8 @@ type client struct {
 	base string // http://host:port
 	key  string
 	http http.Client
+	// header is sent with every request, besides the others.
+	header http.Header
 	// notice is told what stream waits for; nil: nobody.
 	notice io.Writer
 }
@@ -200,11 +203,15 @@ func (c *client) do(ctx context.Context, method, path string, body any) (*http.R
 	if err != nil {
 		return nil, fmt.Errorf("server address: %w", err)
 	}
+	maps.Copy(req.Header, c.header)
 	req.Header.Set("Content-Type", "application/json")
 	if c.key != "" {
 		req.Header.Set("Authorization", "Bearer "+c.key)
 	}
 	resp, err := c.http.Do(req)
+	if late := context.Cause(ctx); err != nil && errors.Is(late, errLate) {
+		return nil, fmt.Errorf("%s does not answer (%w)", c.base, late)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("no answer from %s (is the cluster up? `shoal up` starts one): %w", c.base, err)
 	}

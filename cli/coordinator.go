@@ -1,13 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"syscall"
-	"time"
 
 	"shoal/cluster"
 	"shoal/security"
@@ -26,6 +26,7 @@ type coordinatorCmd struct {
 	Nodes      int      `default:"0" help:"Nodes to wait for before serving (default: whoever is there after two quiet seconds)."`
 	NATS       string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
 	DataDir    string   `type:"path" placeholder:"DIR" help:"Where jobs, batches and files live; a restarted coordinator goes on with them (default: none, jobs are refused)."`
+	StoreNodes []string `placeholder:"NAME" help:"Processes (--id, with a --data-dir of their own) that are to keep copies of the store, from two on: a standby and a node, or two nodes. Nobody else is asked to; later, shoal store add and remove."`
 	WithParent bool     `hidden:"" help:"End at once when standard input closes."`
 	ListenFD   int      `name:"listen-fd" hidden:"" help:"Descriptor of a listener that the parent has open, in place of --listen; a standby does not answer there."`
 }
@@ -78,20 +79,12 @@ func (c *coordinatorCmd) Run(e *env) error {
 			os.Exit(1) // what it has promised is on disk
 		})
 	}
-	cfg := cluster.CoordinatorConfig{ID: c.ID, Bind: c.Bind, Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir}
-	door := func() {}
+	cfg := cluster.CoordinatorConfig{ID: c.ID, Bind: c.Bind, Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, StoreNodes: c.StoreNodes}
 	if c.Standby {
-		if cfg.ID == "" {
-			cfg.ID = "standby"
-		}
-		if c.ListenFD == 0 { // else the one who coordinates answers there
-			d := newDoorman(l, 5*time.Second)
-			cfg.Waits, door = d.say, d.leave
-		}
+		cfg.ID = cmp.Or(cfg.ID, "standby")
 		fmt.Fprintf(e.stderr, "standby at %s, in the cluster of %v\n", l.Addr(), c.Join)
 	}
-	co, err := cluster.StartCoordinator(ctx, cfg)
-	door()
+	co, err := startBehindDoorman(ctx, cfg, l, c.ListenFD != 0)
 	if err != nil {
 		if c.Standby && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return nil // it was asked to end, and was never needed
@@ -158,7 +151,7 @@ func serveAPI(e *env, co *cluster.Coordinator, l net.Listener, front *front, rea
 	if err := co.ServeJobs(srv); err != nil {
 		return err
 	}
-	if err := co.ServeNodes(srv); err != nil {
+	if err := errors.Join(co.ServeNodes(srv), co.ServeStore(srv)); err != nil {
 		return err
 	}
 	if ready != nil {

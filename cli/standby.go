@@ -7,20 +7,46 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"shoal/cluster"
 )
 
-// doorman answers at the API's address while this process is a standby: who
-// coordinates, and 503 to everything else.
+// doorman answers at the API's address while this process does not coordinate, because
+// it is a standby or its store lacks keepers: 503, and why.
 type doorman struct {
-	srv  *http.Server
-	l    *shared
-	done chan struct{}
-	why  atomic.Pointer[string]
+	srv     *http.Server
+	l       *shared
+	standby bool
+	done    chan struct{}
+	why     atomic.Pointer[string]
+}
+
+// startBehindDoorman starts a coordinator that is to serve at l. What it waits for
+// meanwhile is told there, unless l is also another process's, which answers.
+func startBehindDoorman(ctx context.Context, cfg cluster.CoordinatorConfig, l net.Listener, shared bool) (*cluster.Coordinator, error) {
+	var d *doorman
+	if !shared {
+		open := func() { d = newDoorman(l, cfg.Standby, 5*time.Second) }
+		if cfg.Standby {
+			open()
+		}
+		cfg.Waits = func(why string) {
+			if d == nil {
+				open()
+			}
+			d.say(why)
+		}
+	}
+	co, err := cluster.StartCoordinator(ctx, cfg)
+	if d != nil {
+		d.leave()
+	}
+	return co, err
 }
 
 // newDoorman answers at l. Bodies, which nobody reads, have the time limit to come.
-func newDoorman(l net.Listener, limit time.Duration) *doorman {
-	d := &doorman{l: &shared{Listener: l}, done: make(chan struct{})}
+func newDoorman(l net.Listener, standby bool, limit time.Duration) *doorman {
+	d := &doorman{l: &shared{Listener: l}, standby: standby, done: make(chan struct{})}
 	d.say("starting")
 	d.srv = &http.Server{Handler: d, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: limit, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 1 << 14}
 	go func() {
@@ -34,15 +60,22 @@ func (d *doorman) say(why string) { d.why.Store(&why) }
 
 // ServeHTTP implements http.Handler.
 func (d *doorman) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	why, what, code := *d.why.Load(), "does not serve yet", "store_unavailable"
 	w.Header().Set("Content-Type", "application/json")
-	if r.URL.Path == "/health" { // the process is well, and no place for requests
-		_, _ = w.Write([]byte(`{"status":"standby"}`))
-		return
+	if d.standby {
+		if r.URL.Path == "/health" { // the process is well, and no place for requests
+			_, _ = w.Write([]byte(`{"status":"standby"}`))
+			return
+		}
+		what, code = "is a standby", "standby"
 	}
 	w.Header().Set("Retry-After", "1")
 	w.WriteHeader(http.StatusServiceUnavailable)
-	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"message": "This coordinator is a standby: " + *d.why.Load() + ".",
-		"type": "server_error", "param": nil, "code": "standby"}})
+	var answer any = map[string]any{"error": map[string]any{"message": "This coordinator " + what + ": " + why + ".", "type": "server_error", "param": nil, "code": code}}
+	if r.URL.Path == "/health" || r.URL.Path == "/ready" {
+		answer = map[string]string{"status": map[string]string{"/health": "unhealthy", "/ready": "not_ready"}[r.URL.Path], "reason": why}
+	}
+	_ = json.NewEncoder(w).Encode(answer)
 }
 
 // leave gives the listener back, open.

@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"shoal/api"
 )
@@ -14,6 +17,19 @@ type serverFlags struct {
 	Server string `default:"127.0.0.1:8080" help:"Address of the API."`
 	APIKey string `name:"api-key" env:"SHOAL_API_KEY" help:"Key of the API, when it asks for one."`
 	TLSCA  string `name:"tls-ca" type:"path" placeholder:"FILE" help:"Certificates (PEM) to trust a server at https:// by, instead of the system's."`
+}
+
+// lookFlags are of commands that look at a running server and end.
+type lookFlags struct {
+	serverFlags
+	Timeout time.Duration `default:"5s" help:"How long to wait for the answer."`
+}
+
+var errLate = errors.New("--timeout")
+
+// within bounds the wait for an answer.
+func (f lookFlags) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, f.Timeout, fmt.Errorf("%w %v", errLate, f.Timeout))
 }
 
 func (f serverFlags) client() *client {
@@ -26,12 +42,14 @@ func (f serverFlags) client() *client {
 }
 
 type statusCmd struct {
-	serverFlags
+	lookFlags
 	JSON bool `name:"json" help:"Print /v1/cluster as it is."`
 }
 
 func (c *statusCmd) Run(e *env) error {
-	s, err := c.client().cluster(e.ctx)
+	ctx, cancel := c.within(e.ctx)
+	defer cancel()
+	s, err := c.client().cluster(ctx)
 	if err != nil {
 		return err
 	}
@@ -49,7 +67,7 @@ func printStatus(w io.Writer, s *api.ClusterState) {
 	}
 	fmt.Fprintln(w)
 	if st := s.Store; st != nil {
-		fmt.Fprintf(w, "store %s, %d of %d copies in step   coordinator %s, term %d\n", st.Durability, st.Replicas, st.Wanted, st.Coordinator, st.Term)
+		printStoreLine(w, st)
 	}
 	if st := s.Store; st != nil && st.Trouble != "" {
 		fmt.Fprintln(w, "trouble:", st.Trouble)
@@ -64,6 +82,22 @@ func printStatus(w io.Writer, s *api.ClusterState) {
 		if why, refused := strings.CutPrefix(n.State, "refused: "); refused {
 			fmt.Fprintf(w, "%s is refused: %s\n", n.ID, why)
 		}
+	}
+}
+
+func printStoreLine(w io.Writer, s *api.StoreState) {
+	fmt.Fprintf(w, "store %s, %d of %d copies in step   coordinator %s, term %d\n", s.Durability, s.Replicas, s.Wanted, s.Coordinator, s.Term)
+	var away []string
+	for _, k := range s.Keepers {
+		if k.State != "here" {
+			away = append(away, k.ID)
+		}
+	}
+	switch {
+	case len(away) > len(s.Keepers)/2:
+		fmt.Fprintf(w, "most keepers of the store are away: %s; until they are back no job is accepted, and no placement follows this one\n", strings.Join(away, ", "))
+	case len(away) > 0:
+		fmt.Fprintf(w, "a keeper of the store is away: %s; one more, and no job is accepted. If it is lost: shoal store remove, then add another\n", away[0])
 	}
 }
 

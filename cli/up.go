@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -67,7 +68,7 @@ func (c *upCmd) Run(e *env) error {
 		return err
 	}
 	defer at.Close()
-	l, err := c.start(e)
+	l, err := c.start(e, at)
 	if err != nil {
 		return err
 	}
@@ -144,8 +145,9 @@ func (c *upCmd) check() error {
 	return c.listenFlags.check()
 }
 
-// start brings coordinator and nodes up; it does not wait for the model.
-func (c *upCmd) start(e *env) (_ *local, err error) {
+// start brings coordinator and nodes up; it does not wait for the model. What its store
+// waits for is told at the listener of the API; nil: nowhere.
+func (c *upCmd) start(e *env, at net.Listener) (_ *local, err error) {
 	serve, err := c.config()
 	if err != nil {
 		return nil, err
@@ -172,7 +174,7 @@ func (c *upCmd) start(e *env) (_ *local, err error) {
 			l.stop()
 		}
 	}()
-	l.coordinator, err = cluster.StartCoordinator(l.ctx, cluster.CoordinatorConfig{ID: "coordinator", Bind: "127.0.0.1:0", Nodes: c.Nodes, Serve: serve, Key: key, DataDir: data, DataOptional: c.DataDir == ""})
+	l.coordinator, err = startBehindDoorman(l.ctx, cluster.CoordinatorConfig{ID: "coordinator", Bind: "127.0.0.1:0", Nodes: c.Nodes, Serve: serve, Key: key, DataDir: data, DataOptional: c.DataDir == ""}, at, at == nil)
 	if err != nil {
 		return nil, err
 	}

@@ -81,7 +81,7 @@ func (c *upCmd) runPair(e *env) (err error) {
 	if p.gossip, err = freeAddresses(); err != nil {
 		return err
 	}
-	p.args = append(c.args(serve.Model), "--nodes", strconv.Itoa(c.Nodes), "--log-level", c.LogLevel)
+	p.args = append(c.args(serve.Model), "--nodes", strconv.Itoa(c.Nodes), "--log-level", c.LogLevel, "--store-nodes", pairStandby+",node-0")
 	p.args = append(p.args, c.frontArgs()...)
 	if c.LogJSON {
 		p.args = append(p.args, "--log-json")

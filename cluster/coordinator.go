@@ -42,7 +42,8 @@ type CoordinatorConfig struct {
 	// Standby: wait while another coordinator has the lease, and take over when it
 	// is gone. Needs DataDir and Join.
 	Standby bool
-	// Waits is told why a standby does not coordinate yet, whenever that changes.
+	// Waits is told why this process does not coordinate yet, whenever that changes: a
+	// standby, or one whose store lacks its keepers.
 	Waits func(why string)
 	// Nodes is how many nodes the first placement waits for; 0: whoever is there
 	// after a quiet moment.
@@ -58,6 +59,9 @@ type CoordinatorConfig struct {
 	// DataDir is where jobs, batches and files live; one running coordinator may
 	// have it. Empty: no jobs.
 	DataDir string
+	// StoreNodes are the processes that are to keep copies of the store, once two of them
+	// are here; AddKeeper names more.
+	StoreNodes []string
 	// DataOptional: when DataDir is in use or cannot be written, serve without
 	// jobs (a default directory that nobody asked for).
 	DataOptional bool
@@ -73,9 +77,16 @@ type Coordinator struct {
 	mount    *door.Mount
 	api      *api.Server
 	seat     *seat // nil: there is no store
-	log      *slog.Logger
-	up       atomic.Pointer[core]
-	sitting  atomic.Pointer[seat]
+
+	operator  string     // who may change the store says this
+	storeOp   sync.Mutex // one change of the store's members at a time
+	names     *keeperNames
+	tended    bool              // the plan stands in the store
+	toldStore map[uint64]uint32 // by incarnation: the revision of the plan that a process knows
+
+	log     *slog.Logger
+	up      atomic.Pointer[core]
+	sitting atomic.Pointer[seat]
 
 	ctx    context.Context // of what runs beside the core
 	cancel context.CancelFunc
@@ -114,7 +125,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err != nil {
 		return nil, err
 	}
-	c := &Coordinator{lost: make(chan struct{})}
+	c := &Coordinator{lost: make(chan struct{}), operator: cfg.Key.OperatorToken(), names: newKeeperNames(cfg.StoreNodes), toldStore: map[uint64]uint32{}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -253,21 +264,25 @@ const (
 func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *CoordinatorConfig) (ledger, error) {
 	said := ""
 	waits := func(why string) {
-		if why != said && cfg.Standby && why != "" {
-			c.log.Info("standing by", "reason", why)
+		if why != said && why != "" {
+			if cfg.Standby {
+				c.log.Info("standing by", "reason", why)
+			}
 			if cfg.Waits != nil {
 				cfg.Waits(why)
 			}
 		}
 		said = why
 	}
+	c.depot.waits = waits
+	defer func() { c.depot.waits = nil }()
 	t := time.NewTicker(waitsTick)
 	defer t.Stop()
 	for cfg.Standby { // until it keeps a copy
 		if p, _ := c.depot.keeper.now(); p != nil {
 			break
 		}
-		waits("the coordinator has not asked this process to keep a copy of the store yet; that takes three processes with a --data-dir")
+		waits(fmt.Sprintf("the coordinator has not asked this process to keep a copy of the store yet: name it there, with --store-nodes %s,... or shoal store add %s; that takes three processes with a --data-dir", cfg.ID, cfg.ID))
 		select {
 		case <-t.C:
 		case <-ctx.Done():
@@ -296,7 +311,9 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 			return ledger{}, ctx.Err()
 		}
 		claim, _, why := c.seat.claim()
-		waits(why)
+		if cfg.Standby || time.Since(began) > storeQuiet {
+			waits(why)
+		}
 		if !cfg.Standby && time.Since(began) > rivalWait {
 			return ledger{}, fmt.Errorf("cluster: %s (its API: %s); to wait in its shadow start this one with --standby --join HOST:PORT", why, claim.API)
 		}
@@ -339,9 +356,7 @@ func (c *Coordinator) Cluster() api.ClusterState {
 	s := c.core.Cluster()
 	s.Subscriptions = c.bus.nats.Subscriptions()
 	if c.depot != nil {
-		kind, n := c.depot.durability()
-		claim, _, _ := c.seat.claim()
-		s.Store = &api.StoreState{Durability: kind, Replicas: n, Wanted: keepers, Coordinator: claim.Holder, Term: claim.Term}
+		s.Store = c.storeState()
 		s.Store.Trouble = c.storeTrouble()
 	}
 	return s

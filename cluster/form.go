@@ -13,10 +13,8 @@ import (
 	"time"
 
 	"shoal/cluster/gossip"
-	"shoal/cluster/rpc"
 	"shoal/jobs/files"
 	"shoal/jobs/journal"
-	"shoal/proto"
 	"shoal/security"
 )
 
@@ -26,12 +24,10 @@ const (
 	moveLimit = 10 * time.Minute
 )
 
-// formStore watches for processes that offer to keep copies and, when there are
-// enough, moves the store of one copy into a replicated one.
+// formStore watches for the processes that the operator has named to keep copies and,
+// when two of them are here, moves the store of one copy into a replicated one. From then
+// on it tends that one.
 func (c *Coordinator) formStore() {
-	if c.depot.alone == nil {
-		return
-	}
 	c.wg.Add(1)
 	go func() {
 		defer c.wg.Done()
@@ -39,22 +35,16 @@ func (c *Coordinator) formStore() {
 		defer t.Stop()
 		said := ""
 		for {
-			p, err := c.propose()
-			switch {
-			case err != nil:
-				if why := err.Error(); why != said {
-					c.log.Warn("jobs have one copy, on this machine", "reason", why)
-					said = why
-				}
-			default:
-				err = c.replicate(p)
-				if err == nil {
-					return
-				}
-				c.log.Warn("the store was not replicated; trying again", "error", err)
+			c.storeOp.Lock()
+			why := c.formOrTend()
+			c.storeOp.Unlock()
+			if why != "" && why != said {
+				c.log.Warn(why)
 			}
+			said = why
 			select {
 			case <-t.C:
+			case <-c.names.changed:
 			case <-c.ctx.Done():
 				return
 			}
@@ -62,19 +52,38 @@ func (c *Coordinator) formStore() {
 	}()
 }
 
-// propose picks the keepers: this process, then standbys, then nodes.
+// formOrTend says what hinders it.
+func (c *Coordinator) formOrTend() string {
+	if c.depot.alone == nil {
+		if err := c.tend(); err != nil && c.ctx.Err() == nil {
+			return "the members of the store cannot be brought up to date: " + err.Error()
+		}
+		return ""
+	}
+	p, err := c.propose()
+	if err != nil {
+		return "jobs have one copy, on this machine: " + err.Error()
+	}
+	if err := c.replicate(p); err != nil {
+		return "the store was not replicated; trying again: " + err.Error()
+	}
+	return ""
+}
+
+// propose picks the keepers among the processes that were named: this process, then
+// standbys, then nodes.
 func (c *Coordinator) propose() (*plan, error) {
 	if p, _ := c.depot.keeper.now(); p != nil {
 		return p, nil // begun before
 	}
 	var others []gossip.Member
 	for _, m := range c.bus.gossip.Members() {
-		if m.Meta.Store != "" && m.Name != c.bus.nats.Name() && m.Meta.State == gossip.Ready {
+		if m.Meta.Store != "" && m.Name != c.bus.nats.Name() && m.Meta.State == gossip.Ready && c.names.has(m.Name) {
 			others = append(others, m)
 		}
 	}
 	if len(others) < keepers-1 {
-		return nil, fmt.Errorf("three processes with a --data-dir are needed, %d are here: give one to nodes, or start a standby", 1+len(others))
+		return nil, fmt.Errorf("copies go to two further processes that the operator names (--store-nodes, or shoal store add) and that have a --data-dir; named: %s; here: %d", c.names, len(others))
 	}
 	standby := func(m gossip.Member) int {
 		if m.Meta.Role == string(security.RoleCoordinator) {
@@ -91,9 +100,9 @@ func (c *Coordinator) propose() (*plan, error) {
 	var id [6]byte
 	_, _ = rand.Read(id[:]) // never fails
 	self := c.bus.nats.Name()
-	p := &plan{ID: hex.EncodeToString(id[:]), Self: self, Members: []planMember{{self, c.depot.keeper.addr}}}
+	p := &plan{ID: hex.EncodeToString(id[:]), Self: self, Members: []planMember{{Name: self, Route: c.depot.keeper.addr}}}
 	for _, m := range others[:keepers-1] {
-		p.Members = append(p.Members, planMember{m.Name, m.Meta.Store})
+		p.Members = append(p.Members, planMember{Name: m.Name, Route: m.Meta.Store})
 	}
 	return p, nil
 }
@@ -117,11 +126,8 @@ func (c *Coordinator) replicate(p *plan) error {
 		if !ok {
 			return fmt.Errorf("cluster: %s, who was to keep a copy at %s, is not here", x.Name, x.Route)
 		}
-		ask, cancel := context.WithTimeout(ctx, keepLimit)
-		err := c.bus.rpc.Call(ask, c.bus.rpc.PID(m.Meta.RPC, keeperName), uint32(proto.Kind_KIND_KEEP), p.request(), new(proto.Empty), rpc.Idempotent(5*time.Second))
-		cancel()
-		if err != nil {
-			return fmt.Errorf("cluster: %s does not keep a copy: %w", x.Name, err)
+		if err := c.tellKeeper(ctx, m, p); err != nil {
+			return err
 		}
 	}
 	if err := d.keeper.keep(p); err != nil {

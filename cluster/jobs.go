@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,8 +48,9 @@ type depot struct {
 	keeper *keeper
 
 	alone *natsbus.Server // the store of one copy; nil: it is replicated
-	lease register
-	nc    *nats.Conn // of the lease
+	lease *bucketRegister
+	nc    *nats.Conn       // of the lease
+	waits func(why string) // told for what the store waits
 
 	mender *mender // of the store of one copy; nil: there never was one
 
@@ -121,7 +124,7 @@ func (d *depot) openLease(ctx context.Context) error {
 
 // openWithin opens the register of a store, asking again until ctx ends: a request before
 // there is a leader is lost, and a slow disk may need longer than one is given.
-func openWithin(ctx context.Context, nc *nats.Conn, replicas int, waits func(error)) (register, error) {
+func openWithin(ctx context.Context, nc *nats.Conn, replicas int, waits func(error)) (*bucketRegister, error) {
 	for limit := quorumAsk; ; limit = min(2*limit, quorumMost) {
 		try, cancel := context.WithTimeout(ctx, limit)
 		r, err := openRegister(try, nc, replicas)
@@ -152,19 +155,42 @@ func (d *depot) openReplicated(ctx context.Context) error {
 	d.mu.Lock()
 	d.kind = "replicated"
 	d.mu.Unlock()
-	return nil
+	var p *plan
+	for { // as record does
+		try, cancel := context.WithTimeout(ctx, seatLimit)
+		p, _, err = r.members(try)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+		select {
+		case <-time.After(seatTick):
+		case <-ctx.Done():
+		}
+	}
+	if err != nil || p == nil {
+		return err
+	}
+	p.Self = p.at(d.keeper.addr) // others may have changed the members while this process was away
+	return d.keeper.keep(p)
 }
 
-func (d *depot) replicated(ctx context.Context) (register, *nats.Conn, error) {
+// storeQuiet is how long the store may take to open before it is said what it waits for.
+const storeQuiet = 3 * time.Second
+
+func (d *depot) replicated(ctx context.Context) (*bucketRegister, *nats.Conn, error) {
 	p, bus := d.keeper.now()
 	nc, err := bus.Connect("lease")
 	if err != nil {
 		return nil, nil, err
 	}
-	said := time.Now()
+	began, said := time.Now(), time.Now()
 	r, err := openWithin(ctx, nc, keepers, func(err error) {
+		if d.waits != nil && time.Since(began) > storeQuiet {
+			d.waits(d.lacks(p, bus))
+		}
 		if time.Since(said) > 5*time.Second {
-			d.log.Warn("the store waits for more of its keepers", "members", p.routes(), "connected", bus.Peers(), "error", err)
+			d.log.Warn(d.lacks(p, bus), "members", p.routes(), "error", err)
 			said = time.Now()
 		}
 	})
@@ -173,6 +199,23 @@ func (d *depot) replicated(ctx context.Context) (register, *nats.Conn, error) {
 		return nil, nil, fmt.Errorf("cluster: the store %s needs two of %v: %w", p.ID, p.routes(), err)
 	}
 	return r, nc, nil
+}
+
+// lacks says which keepers of a store are not there.
+func (d *depot) lacks(p *plan, bus *natsbus.Server) string {
+	up := bus.Peers()
+	var here, away []string
+	for _, m := range p.Members {
+		if m.Name == p.Self || slices.Contains(up, m.server()) {
+			here = append(here, m.Name)
+		} else {
+			away = append(away, m.Name)
+		}
+	}
+	if len(here) > len(p.Members)/2 {
+		return "the store elects its leader"
+	}
+	return fmt.Sprintf("the job store needs %d of its %d keepers; here: %s; away: %s. Start them again, with their --data-dir", len(p.Members)/2+1, len(p.Members), strings.Join(here, ", "), strings.Join(away, ", "))
 }
 
 // openStore reads the jobs.
@@ -270,7 +313,7 @@ func (d *depot) use(l journal.Log, shared *files.Shared) error {
 		ctx, d.unheard = context.WithCancel(context.Background())
 		d.wg.Add(2)
 		go func() { defer d.wg.Done(); store.Follow(ctx) }()
-		go func() { defer d.wg.Done(); d.count(ctx, l) }()
+		go func() { defer d.wg.Done(); d.count(ctx) }()
 	}
 	d.dir.Attach(store, name)
 	waiting, total := store.Count()
@@ -282,15 +325,18 @@ func (d *depot) use(l journal.Log, shared *files.Shared) error {
 const countEvery = 2 * time.Second
 
 // count keeps the number of copies that are in step, and says when it changes.
-func (d *depot) count(ctx context.Context, l journal.Log) {
+func (d *depot) count(ctx context.Context) {
 	t := time.NewTicker(countEvery)
 	defer t.Stop()
 	for {
 		ask, cancel := context.WithTimeout(ctx, countEvery)
-		n, err := l.Replicas(ask)
+		n, err := d.lease.copies(ask)
 		cancel()
-		if err != nil {
+		p, bus := d.keeper.now()
+		if members, others, merr := bus.StoreMembers(p.servers()); err != nil || merr != nil {
 			n = 0 // nobody knows: fewer than two answer
+		} else {
+			n = min(n, members-len(others))
 		}
 		if old := d.inStep.Swap(int32(n)); int(old) != n && ctx.Err() == nil {
 			log := d.log.Info

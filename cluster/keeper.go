@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -30,17 +31,36 @@ const keepers = 3
 // storeBytes is what one keeper may take on disk: jobs, files, and the lease.
 const storeBytes = jobs.StoreBytes + files.Bytes + (256 << 20)
 
-// plan is a replicated store: who keeps it. It is written down by each of them
-// and never changes; JetStream must know its servers from the start.
+// plan is a replicated store: who keeps it. It stands in the store, and each of them
+// writes it down to find the others. The operator changes it, one member at a time
+// (storeops.go).
 type plan struct {
-	ID      string       `json:"id"`
-	Self    string       `json:"self"`
-	Members []planMember `json:"members"`
+	ID       string       `json:"id"`
+	Revision uint32       `json:"revision,omitempty"` // grows with each change
+	Self     string       `json:"self,omitempty"`     // this process's member
+	Members  []planMember `json:"members"`
+	// Removed are those that were taken out last: they are told, should they come back.
+	Removed []planMember `json:"removed,omitempty"`
 }
 
 type planMember struct {
-	Name  string `json:"name"`
-	Route string `json:"route"` // host:port
+	Name   string `json:"name"`             // of the process
+	Route  string `json:"route"`            // host:port
+	Server string `json:"server,omitempty"` // the name of its server; empty: Name
+}
+
+func (m planMember) server() string { return cmp.Or(m.Server, m.Name) }
+
+func (p *plan) servers() (out []string) {
+	for _, m := range p.Members {
+		out = append(out, m.server())
+	}
+	return out
+}
+
+// member finds one by the name of its process; -1: it is none.
+func (p *plan) member(name string) int {
+	return slices.IndexFunc(p.Members, func(m planMember) bool { return m.Name == name })
 }
 
 func (p *plan) routes() (out []string) {
@@ -52,8 +72,8 @@ func (p *plan) routes() (out []string) {
 
 // keeper is a process's part in the replicated store: a NATS server with
 // JetStream in a mesh of its own, apart from that of the tensors, since a
-// collective must not wait for a disk. It begins when the coordinator has found
-// enough processes with a data directory, and goes on by itself after a restart.
+// collective must not wait for a disk. It begins when the coordinator asks for it, and
+// goes on by itself after a restart.
 type keeper struct {
 	dir  string
 	name string
@@ -64,6 +84,7 @@ type keeper struct {
 
 	asked  sync.WaitGroup
 	mender *mender
+	change sync.Mutex // one at a time
 
 	mu   sync.Mutex
 	plan *plan
@@ -110,22 +131,18 @@ func (k *keeper) free() {
 
 func (k *keeper) path() string { return filepath.Join(k.dir, "store.json") }
 
-// keep takes part in a store from now on. Twice is once.
+// keep takes part in a store from now on, or learns who does now. Twice is once, and
+// what is older than what is known says nothing.
 func (k *keeper) keep(p *plan) error {
-	k.mu.Lock()
-	old := k.plan
-	k.mu.Unlock()
-	if old != nil {
+	k.change.Lock()
+	defer k.change.Unlock()
+	if old, bus := k.now(); old != nil {
 		if old.ID == p.ID {
-			return nil
+			return k.follow(old, p, bus)
 		}
 		return fmt.Errorf("cluster: %s keeps store %s already, not %s; give it an empty --data-dir to change that", k.name, old.ID, p.ID)
 	}
-	b, err := json.Marshal(p)
-	if err != nil {
-		return fmt.Errorf("cluster: %w", err)
-	}
-	if err := journal.WriteWhole(k.path(), b); err != nil {
+	if err := k.write(p); err != nil {
 		return err
 	}
 	k.free()
@@ -137,13 +154,49 @@ func (k *keeper) keep(p *plan) error {
 	return nil
 }
 
-func (k *keeper) start(p *plan) error {
-	at := slices.IndexFunc(p.Members, func(m planMember) bool { return m.Name == p.Self })
-	if at < 0 || len(p.Members) != keepers {
-		return fmt.Errorf("cluster: the store %s has %d members, want %d, %q among them", p.ID, len(p.Members), keepers, p.Self)
+// follow takes a newer plan of the same store. Who is not in it puts its copy aside.
+func (k *keeper) follow(old, p *plan, bus *natsbus.Server) error {
+	if p.Revision <= old.Revision {
+		return nil
 	}
-	cfg := natsbus.Config{Name: p.Self, Cluster: "store-" + p.ID, Listen: p.Members[at].Route, Seeds: p.routes(), HungAfter: 2 * hintAfter,
-		StoreDir: filepath.Join(k.dir, "store-"+p.ID), StoreBytes: storeBytes, SyncAlways: true, Log: k.log}
+	if p.Self == "" {
+		bus.Shutdown()
+		k.log.Error("this process keeps no copy of the store any more: it was removed. To keep one again, start it again", "store", old.ID)
+		aside := filepath.Join(k.dir, fmt.Sprintf("removed-%s-%d", p.ID, p.Revision))
+		return errors.Join(os.MkdirAll(aside, 0o700), os.Rename(k.path(), filepath.Join(aside, "store.json")), os.Rename(k.storeDir(old), filepath.Join(aside, "store")))
+	}
+	if err := k.write(p); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.plan = p
+	k.mu.Unlock()
+	for _, at := range p.routes() {
+		if err := bus.AddRoute(at); err != nil {
+			return err
+		}
+	}
+	k.log.Info("the members of the store have changed", "store", p.ID, "members", p.servers())
+	return nil
+}
+
+func (k *keeper) write(p *plan) error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	return journal.WriteWhole(k.path(), b)
+}
+
+func (k *keeper) storeDir(p *plan) string { return filepath.Join(k.dir, "store-"+p.ID) }
+
+func (k *keeper) start(p *plan) error {
+	at := p.member(p.Self)
+	if at < 0 || len(p.Members) < 2 || len(p.Members) > keepers {
+		return fmt.Errorf("cluster: the store %s has %d members, want 2 or %d, %q among them", p.ID, len(p.Members), keepers, p.Self)
+	}
+	cfg := natsbus.Config{Name: p.Members[at].server(), Cluster: "store-" + p.ID, Listen: p.Members[at].Route, Seeds: p.routes(), HungAfter: 2 * hintAfter,
+		StoreDir: k.storeDir(p), StoreBytes: storeBytes, SyncAlways: true, Log: k.log}
 	if !k.key.IsZero() {
 		var err error
 		var clients *tls.Config
@@ -185,15 +238,11 @@ const keeperName = "keeper"
 func (k *keeper) serve(sys *rpc.System) error {
 	mux := rpc.NewMux(sys)
 	rpc.Handle(mux, uint32(proto.Kind_KIND_KEEP), func(c *rpc.Ctx, m *proto.KeepRequest) {
-		p := &plan{ID: m.Store}
-		for _, x := range m.Keepers {
-			if len(p.Members) < keepers {
-				p.Members = append(p.Members, planMember{x.Name, x.Route})
-			}
-			if x.Route == k.addr {
-				p.Self = x.Name
-			}
+		p := &plan{ID: m.Store, Revision: m.Revision}
+		for _, x := range m.Keepers[:min(len(m.Keepers), keepers)] {
+			p.Members = append(p.Members, planMember{x.Name, x.Route, x.Server})
 		}
+		p.Self = p.at(k.addr)
 		if _, err := os.Stat(filepath.Join(k.dir, "jetstream")); err == nil {
 			c.Fail(fmt.Errorf("cluster: %s has jobs of its own in %s; give it an empty --data-dir", k.name, k.dir))
 			return
@@ -208,11 +257,21 @@ func (k *keeper) serve(sys *rpc.System) error {
 	return err
 }
 
+// at is the member whose routes listen there; empty: none.
+func (p *plan) at(route string) string {
+	for _, m := range p.Members {
+		if m.Route == route {
+			return m.Name
+		}
+	}
+	return ""
+}
+
 // request asks another process to keep a copy.
 func (p *plan) request() *proto.KeepRequest {
-	r := &proto.KeepRequest{Store: p.ID}
+	r := &proto.KeepRequest{Store: p.ID, Revision: p.Revision}
 	for _, m := range p.Members {
-		r.Keepers = append(r.Keepers, &proto.Keeper{Name: m.Name, Route: m.Route})
+		r.Keepers = append(r.Keepers, &proto.Keeper{Name: m.Name, Route: m.Route, Server: m.Server})
 	}
 	return r
 }

@@ -107,6 +107,9 @@ func (c *Coordinator) storeTrouble() string {
 		_, bus = d.keeper.now()
 	}
 	var why []string
+	if lacks := c.storeless(); lacks != "" {
+		why = append(why, lacks)
+	}
 	if bus != nil && bus.Broken() != "" {
 		why = append(why, "the disk of the job store takes nothing: it is full or failing")
 	}

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -13,13 +15,17 @@ import (
 )
 
 const (
-	bucket   = "SHOAL"
-	claimKey = "coordinator"
+	bucket     = "SHOAL"
+	claimKey   = "coordinator"
+	membersKey = "members" // of a replicated store
 )
 
 // bucketRegister is a register in a JetStream key-value bucket. Reads are
 // answered by the leader of its stream, not by the nearest copy, which may lag.
-type bucketRegister struct{ kv jetstream.KeyValue }
+type bucketRegister struct {
+	js jetstream.JetStream
+	kv jetstream.KeyValue
+}
 
 // openRegister makes or opens the bucket.
 func openRegister(ctx context.Context, nc *nats.Conn, replicas int) (*bucketRegister, error) {
@@ -40,7 +46,7 @@ func openRegister(ctx context.Context, nc *nats.Conn, replicas int) (*bucketRegi
 	if err != nil {
 		return nil, fmt.Errorf("cluster: bucket %s: %w", bucket, err)
 	}
-	return &bucketRegister{kv}, nil
+	return &bucketRegister{js, kv}, nil
 }
 
 func (b *bucketRegister) read(ctx context.Context) (c topology.Claim, revision uint64, err error) {
@@ -71,4 +77,95 @@ func (b *bucketRegister) write(ctx context.Context, c topology.Claim, after uint
 		return 0, fmt.Errorf("cluster: write the lease: %w", err)
 	}
 	return revision, nil
+}
+
+// members is the plan of the store as it stands in it, and its revision there; nil: none does yet.
+func (b *bucketRegister) members(ctx context.Context) (*plan, uint64, error) {
+	e, err := b.kv.Get(ctx, membersKey)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("cluster: read the members of the store: %w", err)
+	}
+	p := new(plan)
+	if err := json.Unmarshal(e.Value(), p); err != nil {
+		return nil, 0, fmt.Errorf("cluster: the members of the store do not decode: %w", err)
+	}
+	return p, e.Revision(), nil
+}
+
+// record writes a plan down, which follows the one that stands there. What is asked while
+// the store elects its leader is lost, so it is asked again, and looked whether it is there.
+func (b *bucketRegister) record(ctx context.Context, p *plan) error {
+	data, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	for {
+		err := func() error {
+			ctx, cancel := context.WithTimeout(ctx, seatLimit)
+			defer cancel()
+			was, revision, err := b.members(ctx)
+			switch {
+			case err != nil:
+				return err
+			case was != nil && was.Revision == p.Revision && slices.Equal(was.Members, p.Members):
+				return nil
+			case was != nil && was.Revision >= p.Revision:
+				return fmt.Errorf("%w: they have changed meanwhile, look again", errKeepers)
+			}
+			if _, err := b.kv.Update(ctx, membersKey, data, revision); err != nil {
+				return fmt.Errorf("cluster: write the members of the store: %w", err)
+			}
+			return nil
+		}()
+		if err == nil || errors.Is(err, errKeepers) || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-time.After(seatTick):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// copies counts those of the stream that has the fewest in step: the store outlives the
+// loss of a keeper when all of them do. nats.go does not tell which are pending: they
+// follow, and have no vote yet.
+func (b *bucketRegister) copies(ctx context.Context) (least int, err error) {
+	var list struct {
+		Error   *jetstream.APIError `json:"error"`
+		Streams []struct {
+			Cluster struct {
+				Leader   string `json:"leader"`
+				Replicas []struct{ Current, Offline, Pending bool }
+			}
+		}
+	}
+	reply, err := b.js.Conn().RequestWithContext(ctx, "$JS.API.STREAM.LIST", nil)
+	if err == nil {
+		err = json.Unmarshal(reply.Data, &list)
+	}
+	if err == nil && list.Error != nil {
+		err = list.Error
+	}
+	if err != nil {
+		return 0, fmt.Errorf("cluster: copies of the store: %w", err)
+	}
+	least = keepers
+	for _, s := range list.Streams {
+		n := 0
+		if s.Cluster.Leader != "" {
+			n++
+		}
+		for _, p := range s.Cluster.Replicas {
+			if p.Current && !p.Offline && !p.Pending {
+				n++
+			}
+		}
+		least = min(least, n)
+	}
+	return least, nil
 }

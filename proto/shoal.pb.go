@@ -1024,11 +1024,12 @@ func (x *DrainRequest) GetId() string {
 	return ""
 }
 
-// KeepRequest: the members of a replicated store, the receiver among them.
+// KeepRequest: the members of a replicated store. The receiver is among them, or was.
 type KeepRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Store         string                 `protobuf:"bytes,1,opt,name=store,proto3" json:"store,omitempty"`
 	Keepers       []*Keeper              `protobuf:"bytes,2,rep,name=keepers,proto3" json:"keepers,omitempty"`
+	Revision      uint32                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // grows with each change of the members
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1077,11 +1078,20 @@ func (x *KeepRequest) GetKeepers() []*Keeper {
 	return nil
 }
 
-// Keeper is one of them: the name of its server, and where its routes listen.
+func (x *KeepRequest) GetRevision() uint32 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+// Keeper is one of them: its process, where the routes of its server listen, and the
+// name of that server, if it is another.
 type Keeper struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Route         string                 `protobuf:"bytes,2,opt,name=route,proto3" json:"route,omitempty"`
+	Server        string                 `protobuf:"bytes,3,opt,name=server,proto3" json:"server,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1126,6 +1136,13 @@ func (x *Keeper) GetName() string {
 func (x *Keeper) GetRoute() string {
 	if x != nil {
 		return x.Route
+	}
+	return ""
+}
+
+func (x *Keeper) GetServer() string {
+	if x != nil {
+		return x.Server
 	}
 	return ""
 }
@@ -2518,13 +2535,15 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\rRetireRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\"\x1e\n" +
 	"\fDrainRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"L\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"h\n" +
 	"\vKeepRequest\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\tR\x05store\x12'\n" +
-	"\akeepers\x18\x02 \x03(\v2\r.shoal.KeeperR\akeepers\"2\n" +
+	"\akeepers\x18\x02 \x03(\v2\r.shoal.KeeperR\akeepers\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\rR\brevision\"J\n" +
 	"\x06Keeper\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05route\x18\x02 \x01(\tR\x05route\"q\n" +
+	"\x05route\x18\x02 \x01(\tR\x05route\x12\x16\n" +
+	"\x06server\x18\x03 \x01(\tR\x06server\"q\n" +
 	"\x0eWeightsRequest\x12\x12\n" +
 	"\x04list\x18\x01 \x01(\tR\x04list\x12\x12\n" +
 	"\x04file\x18\x02 \x01(\tR\x04file\x12\x1f\n" +

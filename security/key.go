@@ -105,6 +105,15 @@ func (k Key) BusPassword(role Role) string {
 	return hex.EncodeToString(k.derive("bus password of "+string(role), 32))
 }
 
+// OperatorToken proves to a coordinator that who asks it for a change of its store holds
+// the key, without showing that. Of no key it is "none".
+func (k Key) OperatorToken() string {
+	if !k.set {
+		return "none"
+	}
+	return hex.EncodeToString(k.derive("operator token", 32))
+}
+
 // derive is HKDF-SHA256 with the purpose as info: secrets of different
 // purposes tell nothing about each other or about the key.
 func (k Key) derive(purpose string, n int) []byte {

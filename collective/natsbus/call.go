@@ -111,7 +111,7 @@ func (s *Server) pipe(ctx context.Context, role string, p *server.Permissions) (
 	if closed {
 		return nil, nil, fmt.Errorf("%w: connect as %s", ErrClosed, role)
 	}
-	token := s.users.mint(p)
+	token := s.users.mint(&server.User{Permissions: p})
 	forget := func() { s.users.drop(token) }
 	nc, err := s.ns.InProcessConn()
 	var l *link

@@ -164,6 +164,10 @@ func (s *Server) Connect(role string, opts ...nats.Option) (*nats.Conn, error) {
 
 // connect opens a connection; forget ends its login.
 func (s *Server) connect(role string, p *server.Permissions, opts ...nats.Option) (nc *nats.Conn, forget func(), err error) {
+	return s.connectAs(role, &server.User{Permissions: p}, opts...)
+}
+
+func (s *Server) connectAs(role string, as *server.User, opts ...nats.Option) (nc *nats.Conn, forget func(), err error) {
 	s.mu.Lock()
 	closed := s.closed
 	s.mu.Unlock()
@@ -173,7 +177,7 @@ func (s *Server) connect(role string, p *server.Permissions, opts ...nats.Option
 	all := []nats.Option{nats.Name(s.cfg.Name + "/" + role), nats.Timeout(5 * time.Second)}
 	url, forget := s.cfg.URL, func() {}
 	if s.ns != nil {
-		token := s.users.mint(p)
+		token := s.users.mint(as)
 		url, forget = "", func() { s.users.drop(token) }
 		all = append(all, nats.InProcessServer(s.ns), nats.Token(token))
 	}

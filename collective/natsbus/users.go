@@ -27,11 +27,11 @@ type users struct {
 	addr    func() string   // of the listener; nil: no tickets
 
 	mu      sync.Mutex
-	byToken map[string]*server.Permissions
+	byToken map[string]*server.User
 }
 
 func newUsers(cluster string, secrets func() []string, addr func() string) *users {
-	return &users{cluster: cluster, secrets: secrets, addr: addr, byToken: map[string]*server.Permissions{}}
+	return &users{cluster: cluster, secrets: secrets, addr: addr, byToken: map[string]*server.User{}}
 }
 
 const ticketWord = "hear"
@@ -72,12 +72,12 @@ func (u *users) admit(ticket, nonce string) *server.Permissions {
 }
 
 // mint makes a login; drop ends it.
-func (u *users) mint(p *server.Permissions) (token string) {
+func (u *users) mint(as *server.User) (token string) {
 	var secret [24]byte
 	rand.Read(secret[:])
 	token = hex.EncodeToString(secret[:])
 	u.mu.Lock()
-	u.byToken[token] = p
+	u.byToken[token] = as
 	u.mu.Unlock()
 	return token
 }
@@ -92,15 +92,16 @@ func (u *users) drop(token string) {
 // them at a reload. A map lookup is no oracle here: guessing needs 192 bits.
 func (u *users) Check(c server.ClientAuthentication) bool {
 	u.mu.Lock()
-	p := u.byToken[c.GetOpts().Token]
+	as := u.byToken[c.GetOpts().Token]
 	u.mu.Unlock()
-	if p == nil {
-		p = u.admit(c.GetOpts().Token, string(c.GetNonce()))
+	if as == nil {
+		p := u.admit(c.GetOpts().Token, string(c.GetNonce()))
+		if p == nil {
+			return false
+		}
+		as = &server.User{Permissions: p}
 	}
-	if p == nil {
-		return false
-	}
-	c.RegisterUser(&server.User{Permissions: p})
+	c.RegisterUser(as)
 	return true
 }
 

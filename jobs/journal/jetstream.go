@@ -208,25 +208,6 @@ func (l *jetLog) Follow(ctx context.Context, after uint64, each func(string, uin
 	}
 }
 
-func (l *jetLog) Replicas(ctx context.Context) (inStep int, err error) {
-	info, err := l.stream.Info(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("jobs: stream %s: %w", l.name, err)
-	}
-	if info.Cluster == nil {
-		return 1, nil
-	}
-	if info.Cluster.Leader != "" {
-		inStep = 1
-	}
-	for _, p := range info.Cluster.Replicas {
-		if p.Current && !p.Offline {
-			inStep++
-		}
-	}
-	return inStep, nil
-}
-
 // Last implements FileLog.
 func (l *jetLog) Last(ctx context.Context, journal string) (seq uint64, data []byte, err error) {
 	err = l.again(ctx, func(ctx context.Context) error {

@@ -19,8 +19,6 @@ type Log interface {
 	// Follow calls each for the messages after a number as they come, until ctx
 	// ends or the log cannot be read.
 	Follow(ctx context.Context, after uint64, each func(journal string, seq uint64)) error
-	// Replicas is how many copies of the log are in step.
-	Replicas(ctx context.Context) (int, error)
 	// Drop forgets a journal.
 	Drop(ctx context.Context, journal string) error
 	// Clear forgets everything.

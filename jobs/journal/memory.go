@@ -133,9 +133,6 @@ func (l *MemoryLog) Journals(ctx context.Context) (out []string, err error) {
 	return out, err
 }
 
-// Replicas implements Log.
-func (l *MemoryLog) Replicas(context.Context) (int, error) { return 1, nil }
-
 // Drop implements Log.
 func (l *MemoryLog) Drop(_ context.Context, journal string) error {
 	l.mu.Lock()

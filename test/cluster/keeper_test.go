@@ -4,10 +4,15 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"shoal/security"
 )
 
 // TestKeeperLost: one of the three processes whose NATS servers keep the store is
@@ -18,19 +23,8 @@ func TestKeeperLost(t *testing.T) {
 		t.Skip("forms a replicated store, some ten seconds")
 	}
 	beside(t)
-	p := &pair{t: t, dirs: [2]string{t.TempDir()}, gossip: [2]string{freePort(t)}}
-	at := &parts{t: t, httpClient: newHTTPClient(t, "http://"+freePort(t), "")}
-	p.at = [2]*parts{at, at}
-	p.start(0, false)
-	p.runs[0].line(t, p.runs[0].err, listens, startLimit)
-	dirs := []string{t.TempDir(), t.TempDir()}
-	var nodes [2]*process
-	begin := func(i, run int) {
-		nodes[i] = spawn(t, built.shoal(t, ""), fmt.Sprintf("n%d-%d", i, run), nil, "node", "--join", p.gossip[0], "--id", fmt.Sprintf("n%d", i), "--threads", "1", "--data-dir", dirs[i])
-	}
-	begin(0, 0)
-	begin(1, 0)
-	p.serves(0, startLimit)
+	k := newKept(t, "n0,n1", 2)
+	p, at, dirs, nodes, begin := k.pair, k.at[0], k.dataDirs, k.nodes, k.begin
 	p.copies(0)
 	r := rand.New(rand.NewPCG(8, 8))
 	var reqs []request
@@ -51,6 +45,167 @@ func TestKeeperLost(t *testing.T) {
 	p.copies(0)
 	p.check(0, "meanwhile", reqs, want, later)
 	p.check(0, "kept", reqs, want, jobs)
+}
+
+// keepersOf is a coordinator and nodes that could keep copies of its store.
+type keepersOf struct {
+	*pair
+	dataDirs []string
+	nodes    []*process
+}
+
+func newKept(t *testing.T, keepers string, nodes int) *keepersOf {
+	k := &keepersOf{pair: &pair{t: t, keepers: keepers, dirs: [2]string{t.TempDir()}, gossip: [2]string{freePort(t)}}, nodes: make([]*process, nodes)}
+	at := &parts{t: t, httpClient: newHTTPClient(t, "http://"+freePort(t), "")}
+	k.at = [2]*parts{at, at}
+	k.start(0, false)
+	k.runs[0].line(t, k.runs[0].err, listens, startLimit)
+	for i := range nodes {
+		k.dataDirs = append(k.dataDirs, t.TempDir())
+		k.begin(i, 0)
+	}
+	k.serves(0, startLimit)
+	return k
+}
+
+func (k *keepersOf) begin(i, run int) {
+	k.nodes[i] = spawn(k.t, built.shoal(k.t, ""), fmt.Sprintf("n%d-%d", i, run), nil, "node", "--join", k.gossip[0], "--id", fmt.Sprintf("n%d", i), "--threads", "1", "--data-dir", k.dataDirs[i])
+}
+
+// store runs `shoal store`, as who holds the cluster key.
+func (k *keepersOf) store(args ...string) (out string, code int) {
+	k.t.Helper()
+	stdout, stderr, code := command(k.t, patience, []string{security.EnvKey + "=" + clusterKey.Text()}, append(append([]string{"store"}, args...), "--server", k.at[0].base)...)
+	return stdout + stderr, code
+}
+
+// TestKeepersAreNamed: nodes that offer to keep copies are not asked before the operator
+// names them, and nobody who does not hold the cluster key does that.
+func TestKeepersAreNamed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for what must not come")
+	}
+	beside(t)
+	k := newKept(t, "", 3)
+	early := k.jobs(0, "early", []request{{"a job of the first store", "", map[string]any{"prompt": []int{100, 200}, "max_tokens": 5, "ignore_eos": true}}})
+	time.Sleep(8 * time.Second) // strangers were keepers after four
+	if s, _ := k.state(0); s.Store.Durability != "single" || len(s.Store.Keepers) > 0 {
+		t.Errorf("nobody was named, and the store is %+v", *s.Store)
+	}
+	for _, method := range []string{"POST", "DELETE"} {
+		k.at[0].want(403, method, "/v1/store/keepers/n0", "{}")
+	}
+	if out, code := k.store("add", "n7"); code != 1 || !strings.Contains(out, "is not here, or has no --data-dir") {
+		t.Errorf("status %d: %s", code, out)
+	}
+	for _, name := range []string{"n2", "n0"} {
+		if out, code := k.store("add", name); code != 0 {
+			t.Fatalf("shoal store add %s: %s", name, out)
+		}
+	}
+	k.copies(0)
+	if s, _ := k.state(0); len(s.Store.Keepers) != 3 || s.Store.Keepers[1].ID != "n0" || s.Store.Keepers[2].ID != "n2" {
+		t.Errorf("n0 and n2 were named, the keepers are %+v", s.Store.Keepers)
+	}
+	if out, code := k.store("add", "n1"); code != 1 || !strings.Contains(out, "remove one first") {
+		t.Errorf("a fourth one: status %d: %s", code, out)
+	}
+	if out, code := k.store("remove", "c0"); code != 1 || !strings.Contains(out, "c0 coordinates") {
+		t.Errorf("itself: status %d: %s", code, out)
+	}
+	var j jobState
+	if k.at[0].getJSON("/v1/jobs/"+early[0], &j); j.State != "completed" {
+		t.Errorf("a job from before is %s", j.State)
+	}
+}
+
+// TestKeeperReplaced: a keeper is lost for good, with its disk. The operator removes it and
+// names another, which has all there was, and counts: with it the store outlives the loss
+// of the other first one. When the lost one comes back after all, it is told.
+func TestKeeperReplaced(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forms a replicated store, some ten seconds")
+	}
+	beside(t)
+	k := newKept(t, "n0,n1", 3)
+	k.copies(0)
+	work := []request{{"a job", "/v1/completions", map[string]any{"prompt": []int{100, 200}, "max_tokens": 20, "ignore_eos": true, "temperature": 0}}}
+	want := k.at[0].send(t, work, 1)
+	before := k.jobs(0, "before", work)
+	k.check(0, "before", work, want, before)
+	k.nodes[0].kill(t)
+	eventually(t, patience, "that n0 is away is told", func() (bool, string) {
+		out, _ := k.store("list")
+		return strings.Contains(out, "a keeper of the store is away: n0"), out
+	})
+	if out, code := k.store("remove", "n1"); code != 1 || !strings.Contains(out, "n0 is away as well") {
+		t.Errorf("the last but one: status %d: %s", code, out)
+	}
+	for _, args := range [][]string{{"remove", "n0"}, {"add", "n2"}} {
+		if out, code := k.store(args...); code != 0 {
+			t.Fatalf("shoal store %v: %s", args, out)
+		}
+	}
+	k.copies(0)
+	k.check(0, "before", work, want, before)
+	k.nodes[1].kill(t) // c0 and n2 are left
+	after := k.jobs(0, "after", work)
+	k.check(0, "after", work, want, after)
+
+	k.begin(0, 1)
+	k.nodes[0].line(t, k.nodes[0].err, regexp.MustCompile("keeps no copy of the store any more"), patience)
+	k.runs[0].kill(t)
+	k.begin(1, 1)
+	k.start(0, false)
+	k.copies(0)
+	if s, _ := k.state(0); len(s.Store.Keepers) != 3 || s.Store.Keepers[1].ID != "n1" || s.Store.Keepers[2].ID != "n2" {
+		t.Errorf("the keepers are %+v", s.Store.Keepers)
+	}
+	k.check(0, "after", work, want, after)
+}
+
+// TestKeepersGone: both other keepers are gone. Who coordinates goes on with what runs and
+// says what it lacks; started again, it says so as well, within seconds.
+func TestKeepersGone(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forms a replicated store, some ten seconds")
+	}
+	beside(t)
+	const lacks = "the job store needs 2 of its 3 keepers; here: c0; away: n0, n1"
+	k := newKept(t, "n0,n1", 3)
+	k.copies(0)
+	k.nodes[0].kill(t)
+	k.nodes[1].kill(t)
+	eventually(t, patience, "health that says what is missing", func() (bool, string) {
+		a := k.at[0].call("GET", "/health", nil)
+		return strings.Contains(string(a.body), lacks), fmt.Sprint(a.status, string(a.body))
+	})
+	if out, _, _ := command(t, patience, nil, "status", "--server", k.at[0].base); !strings.Contains(out, "most keepers of the store are away: n0, n1") {
+		t.Errorf("shoal status does not say who is away:\n%s", out)
+	}
+	k.runs[0].kill(t)
+	k.start(0, false)
+	eventually(t, patience, "an answer of a coordinator without its store", func() (bool, string) {
+		a, err := k.at[0].try(t.Context(), "GET", "/health", nil)
+		return err == nil && a.status == 503 && strings.Contains(string(a.body), lacks), fmt.Sprint(err, a.status, string(a.body))
+	})
+	if _, stderr, code := command(t, patience, nil, "status", "--server", k.at[0].base); code != 1 || !strings.Contains(stderr, lacks) {
+		t.Errorf("shoal status: status %d: %s", code, stderr)
+	}
+	k.begin(0, 1)
+	k.serves(0, startLimit)
+}
+
+// TestStatusDoesNotWait: shoal status ends when nobody answers.
+func TestStatusDoesNotWait(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, stderr, code := command(t, patience, nil, "status", "--timeout", "300ms", "--server", l.Addr().String()); code != 1 || !strings.Contains(stderr, "does not answer (--timeout 300ms)") {
+		t.Errorf("status %d: %s", code, stderr)
+	}
 }
 
 // damage overwrites the middle of every file of messages of a copy of the store, and
