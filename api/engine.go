@@ -121,8 +121,8 @@ type ClusterState struct {
 	Store *StoreState `json:"store,omitempty"` // absent: no data directory
 }
 
-// Keeper is a process that keeps a copy of the store.
-type Keeper struct {
+// StoreMember is a process that keeps a replica of the store.
+type StoreMember struct {
 	ID    string `json:"id"`
 	Route string `json:"route"` // where its server listens
 	State string `json:"state"` // here, away
@@ -137,7 +137,7 @@ type StoreState struct {
 	Term        uint64 `json:"term"`        // grows with each holder
 	Trouble     string `json:"trouble,omitempty"`
 
-	Keepers []Keeper `json:"keepers,omitempty"` // of a replicated one
+	Members []StoreMember `json:"members,omitempty"` // of a replicated one
 }
 
 // NodeState is one node of the cluster.

@@ -120,6 +120,12 @@ func TestKeysRolesAndAudit(t *testing.T) {
 	a := ask(t, "POST", srv.URL+"/v1/completions", "a", body)
 	checkError(t, a, 429, "rate_limit_error", "", "rate_limit_exceeded")
 	checkError(t, ask(t, "POST", srv.URL+"/v1/nodes/n/drain", "a", ""), 403, "permission_error", "", "permission_denied")
+	if err := s.Handle("DELETE", "/v1/store/members/*", http.NotFoundHandler()); err != nil {
+		t.Fatal(err)
+	}
+	inner := httptest.NewServer(s.Handler())
+	defer inner.Close()
+	checkError(t, ask(t, "DELETE", inner.URL+"/v1/store/members/n", "a", ""), 403, "permission_error", "", "permission_denied")
 	checkError(t, ask(t, "POST", srv.URL+"/v1/batches", "a", "{}"), 403, "permission_error", "", "permission_denied")
 	if a := ask(t, "POST", srv.URL+"/v1/nodes/n/drain", "o", ""); a.status != 202 {
 		t.Error(a.status)
@@ -151,7 +157,7 @@ func TestKeysRolesAndAudit(t *testing.T) {
 		}
 		got = append(got, strings.TrimSpace(r.Key+" "+r.Role+" "+r.Path+" "+itoa(r.Status)+" "+itoa(r.Prompt)))
 	}
-	want := []string{"ann user /v1/completions 200 2", "ann user /v1/completions 429 0", "ann user /v1/nodes/n/drain 403 0", "ann user /v1/batches 403 0",
+	want := []string{"ann user /v1/completions 200 2", "ann user /v1/completions 429 0", "ann user /v1/nodes/n/drain 403 0", "ann user /v1/store/members/n 403 0", "ann user /v1/batches 403 0",
 		"op operator /v1/nodes/n/drain 202 0", "op operator /v1/completions 200 2", "/v1/completions 401 0", "ann user /v1/completions 200 2"}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("written down:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

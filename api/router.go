@@ -150,6 +150,8 @@ func (s *Server) Handler() http.Handler {
 			s.writeError(w, unavailable("overloaded", "The server has as many connections as it may have.", time.Second), false)
 		case (route == nil || !route.public) && sc.holder == nil:
 			s.unauthorized(w, r)
+		case route != nil && sc.holder != nil && sc.holder.Role != RoleOperator && changesCluster(r):
+			s.writeError(w, forbidden("This API key may not change the cluster: that takes the role "+RoleOperator+"."), false)
 		case route != nil && route.method == http.MethodPost:
 			if e := s.mayPost(r, sc.holder); e != nil {
 				s.writeError(w, e, false)
@@ -169,16 +171,20 @@ func (s *Server) Handler() http.Handler {
 	})
 }
 
+// changesCluster tells what only operators may do.
+func changesCluster(r *http.Request) bool {
+	return r.Method != http.MethodGet && r.Method != http.MethodHead && (strings.HasPrefix(r.URL.Path, "/v1/nodes/") || strings.HasPrefix(r.URL.Path, "/v1/store/"))
+}
+
+func forbidden(why string) *apiError {
+	return &apiError{status: http.StatusForbidden, typ: typePermission, code: "permission_denied", message: why}
+}
+
 // mayPost lets a request in, which then leaves, or says why not.
 func (s *Server) mayPost(r *http.Request, h *holder) *apiError {
-	forbidden := func(why string) *apiError {
-		return &apiError{status: http.StatusForbidden, typ: typePermission, code: "permission_denied", message: why}
-	}
 	switch {
 	case s.draining.Load():
 		return asAPIError(errShutdown)
-	case h.Role != RoleOperator && strings.HasPrefix(r.URL.Path, "/v1/nodes/"):
-		return forbidden("This API key may not change the cluster: that takes the role " + RoleOperator + ".")
 	case h.TokensPerMinute > 0 && r.URL.Path == "/v1/batches":
 		return forbidden("This API key has a limit on tokens, which a batch would pass: send its requests one by one, also as jobs.")
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // doorman answers at the API's address while this process does not coordinate, because
-// it is a standby or its store lacks keepers: 503, and why.
+// it is a standby or its store lacks replicas: 503, and why.
 type doorman struct {
 	srv     *http.Server
 	l       *shared

@@ -88,16 +88,16 @@ func printStatus(w io.Writer, s *api.ClusterState) {
 func printStoreLine(w io.Writer, s *api.StoreState) {
 	fmt.Fprintf(w, "store %s, %d of %d copies in step   coordinator %s, term %d\n", s.Durability, s.Replicas, s.Wanted, s.Coordinator, s.Term)
 	var away []string
-	for _, k := range s.Keepers {
+	for _, k := range s.Members {
 		if k.State != "here" {
 			away = append(away, k.ID)
 		}
 	}
 	switch {
-	case len(away) > len(s.Keepers)/2:
-		fmt.Fprintf(w, "most keepers of the store are away: %s; until they are back no job is accepted, and no placement follows this one\n", strings.Join(away, ", "))
+	case len(away) > len(s.Members)/2:
+		fmt.Fprintf(w, "most replicas of the store are away: %s; until they are back no job is accepted, and no placement follows this one\n", strings.Join(away, ", "))
 	case len(away) > 0:
-		fmt.Fprintf(w, "a keeper of the store is away: %s; one more, and no job is accepted. If it is lost: shoal store remove, then add another\n", away[0])
+		fmt.Fprintf(w, "a replica of the store is away: %s; one more, and no job is accepted. If it is lost: shoal store remove, then add another\n", away[0])
 	}
 }
 

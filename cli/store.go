@@ -58,7 +58,7 @@ func (c *storeListCmd) Run(e *env) error {
 func printStore(e *env, s *api.StoreState) {
 	printStoreLine(e.stdout, s)
 	t := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
-	for _, k := range s.Keepers {
+	for _, k := range s.Members {
 		fmt.Fprintf(t, "%s\t%s\t%s\n", k.ID, k.State, k.Route)
 	}
 	t.Flush()
@@ -77,7 +77,7 @@ func (c *storeChange) run(e *env, method string) error {
 	defer cancel()
 	cl := c.client()
 	cl.header = http.Header{cluster.OperatorHeader: {key.OperatorToken()}}
-	resp, err := cl.do(ctx, method, "/v1/store/keepers/"+url.PathEscape(c.Name), nil)
+	resp, err := cl.do(ctx, method, "/v1/store/members/"+url.PathEscape(c.Name), nil)
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ type CoordinatorConfig struct {
 	// have it. Empty: no jobs.
 	DataDir string
 	// StoreNodes are the processes that are to keep copies of the store, once two of them
-	// are here; AddKeeper names more.
+	// are here; AddStoreMember names more.
 	StoreNodes []string
 	// DataOptional: when DataDir is in use or cannot be written, serve without
 	// jobs (a default directory that nobody asked for).
@@ -80,7 +80,7 @@ type Coordinator struct {
 
 	operator  string     // who may change the store says this
 	storeOp   sync.Mutex // one change of the store's members at a time
-	names     *keeperNames
+	names     *storeNames
 	tended    bool              // the plan stands in the store
 	toldStore map[uint64]uint32 // by incarnation: the revision of the plan that a process knows
 
@@ -125,7 +125,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err != nil {
 		return nil, err
 	}
-	c := &Coordinator{lost: make(chan struct{}), operator: cfg.Key.OperatorToken(), names: newKeeperNames(cfg.StoreNodes), toldStore: map[uint64]uint32{}}
+	c := &Coordinator{lost: make(chan struct{}), operator: cfg.Key.OperatorToken(), names: newStoreNames(cfg.StoreNodes), toldStore: map[uint64]uint32{}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {

@@ -126,7 +126,7 @@ func (c *Coordinator) replicate(p *plan) error {
 		if !ok {
 			return fmt.Errorf("cluster: %s, who was to keep a copy at %s, is not here", x.Name, x.Route)
 		}
-		if err := c.tellKeeper(ctx, m, p); err != nil {
+		if err := c.tellMember(ctx, m, p); err != nil {
 			return err
 		}
 	}

@@ -113,14 +113,14 @@ func (b *bucketRegister) record(ctx context.Context, p *plan) error {
 			case was != nil && was.Revision == p.Revision && slices.Equal(was.Members, p.Members):
 				return nil
 			case was != nil && was.Revision >= p.Revision:
-				return fmt.Errorf("%w: they have changed meanwhile, look again", errKeepers)
+				return fmt.Errorf("%w: they have changed meanwhile, look again", errMembers)
 			}
 			if _, err := b.kv.Update(ctx, membersKey, data, revision); err != nil {
 				return fmt.Errorf("cluster: write the members of the store: %w", err)
 			}
 			return nil
 		}()
-		if err == nil || errors.Is(err, errKeepers) || ctx.Err() != nil {
+		if err == nil || errors.Is(err, errMembers) || ctx.Err() != nil {
 			return err
 		}
 		select {

@@ -17,12 +17,12 @@ const OperatorHeader = "Shoal-Operator"
 // serves. They are for holders of the cluster key: who names a keeper decides where every
 // prompt of a job is written.
 //
-//	POST   /v1/store/keepers/{id}   202: it is to keep one
-//	DELETE /v1/store/keepers/{id}   202: it keeps none any more
+//	POST   /v1/store/members/{id}   202: it is to keep one
+//	DELETE /v1/store/members/{id}   202: it keeps none any more
 func (c *Coordinator) ServeStore(a *api.Server) error {
 	serve := func(change func(context.Context, string) error) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			id := strings.TrimPrefix(r.URL.Path, "/v1/store/keepers/")
+			id := strings.TrimPrefix(r.URL.Path, "/v1/store/members/")
 			switch {
 			case subtle.ConstantTimeCompare([]byte(r.Header.Get(OperatorHeader)), []byte(c.operator)) != 1:
 				a.WriteError(w, api.Problem{Status: http.StatusForbidden, Code: "not_the_operator", Message: "The members of the store are changed by who holds the cluster key: shoal store --cluster-key FILE."})
@@ -34,9 +34,9 @@ func (c *Coordinator) ServeStore(a *api.Server) error {
 			if err := change(r.Context(), id); err != nil {
 				status, code := http.StatusServiceUnavailable, "store_unavailable"
 				switch {
-				case errors.Is(err, errNoKeeper):
-					status, code = http.StatusNotFound, "keeper_not_found"
-				case errors.Is(err, errKeepers):
+				case errors.Is(err, errNoMember):
+					status, code = http.StatusNotFound, "member_not_found"
+				case errors.Is(err, errMembers):
 					status, code = http.StatusConflict, "store_members"
 				}
 				a.WriteError(w, api.Problem{Status: status, Code: code, Message: strings.TrimPrefix(err.Error(), "cluster: ") + "."})
@@ -45,5 +45,5 @@ func (c *Coordinator) ServeStore(a *api.Server) error {
 			a.WriteJSON(w, http.StatusAccepted, c.storeState())
 		})
 	}
-	return errors.Join(a.Handle(http.MethodPost, "/v1/store/keepers/*", serve(c.AddKeeper)), a.Handle(http.MethodDelete, "/v1/store/keepers/*", serve(c.RemoveKeeper)))
+	return errors.Join(a.Handle(http.MethodPost, "/v1/store/members/*", serve(c.AddStoreMember)), a.Handle(http.MethodDelete, "/v1/store/members/*", serve(c.RemoveStoreMember)))
 }

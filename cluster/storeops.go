@@ -21,32 +21,32 @@ import (
 // another by itself (docs/decisions/standby.md).
 
 var (
-	errNoKeeper = errors.New("cluster: no such process")
-	errKeepers  = errors.New("cluster: the members of the store cannot be changed so")
+	errNoMember = errors.New("cluster: no such process")
+	errMembers  = errors.New("cluster: the members of the store cannot be changed so")
 )
 
-// keeperNames are the processes that may be asked to found a replicated store.
-type keeperNames struct {
+// storeNames are the processes that may be asked to found a replicated store.
+type storeNames struct {
 	mu      sync.Mutex
 	names   map[string]bool
 	changed chan struct{}
 }
 
-func newKeeperNames(names []string) *keeperNames {
-	n := &keeperNames{names: map[string]bool{}, changed: make(chan struct{}, 1)}
+func newStoreNames(names []string) *storeNames {
+	n := &storeNames{names: map[string]bool{}, changed: make(chan struct{}, 1)}
 	for _, name := range names {
 		n.names[name] = true
 	}
 	return n
 }
 
-func (n *keeperNames) has(name string) bool {
+func (n *storeNames) has(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.names[name]
 }
 
-func (n *keeperNames) set(name string, is bool) {
+func (n *storeNames) set(name string, is bool) {
 	n.mu.Lock()
 	if is {
 		n.names[name] = true
@@ -57,14 +57,14 @@ func (n *keeperNames) set(name string, is bool) {
 	n.kick()
 }
 
-func (n *keeperNames) kick() {
+func (n *storeNames) kick() {
 	select {
 	case n.changed <- struct{}{}:
 	default:
 	}
 }
 
-func (n *keeperNames) String() string {
+func (n *storeNames) String() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(n.names) == 0 {
@@ -76,14 +76,14 @@ func (n *keeperNames) String() string {
 // opLimit bounds one change of the members, the start of a server on a slow disk included.
 const opLimit = 30 * time.Second
 
-// AddKeeper names a process that is to keep a copy of the store. While there is one copy,
+// AddStoreMember names a process that is to keep a copy of the store. While there is one copy,
 // that begins when two are named; later it takes a free place at once.
-func (c *Coordinator) AddKeeper(ctx context.Context, name string) error {
+func (c *Coordinator) AddStoreMember(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, opLimit)
 	defer cancel()
 	m, ok := c.offers(name)
 	if !ok {
-		return fmt.Errorf("%w: %q is not here, or has no --data-dir", errNoKeeper, name)
+		return fmt.Errorf("%w: %q is not here, or has no --data-dir", errNoMember, name)
 	}
 	c.storeOp.Lock()
 	defer c.storeOp.Unlock()
@@ -96,26 +96,26 @@ func (c *Coordinator) AddKeeper(ctx context.Context, name string) error {
 	case p.member(name) >= 0:
 		return nil
 	case len(p.Members) >= keepers:
-		return fmt.Errorf("%w: there are %d already (%s): remove one first", errKeepers, keepers, strings.Join(p.servers(), ", "))
+		return fmt.Errorf("%w: there are %d already (%s): remove one first", errMembers, keepers, strings.Join(p.servers(), ", "))
 	}
 	next := p.next()
 	next.Members = append(next.Members, planMember{name, m.Meta.Store, fmt.Sprintf("%s-%d", name, next.Revision)})
-	if err := c.tellKeeper(ctx, m, next); err != nil { // it refuses if it keeps another one
+	if err := c.tellMember(ctx, m, next); err != nil { // it refuses if it keeps another one
 		return err
 	}
 	return c.change(ctx, next)
 }
 
-// RemoveKeeper takes a process out of the store, be it here or lost for good. Another one
+// RemoveStoreMember takes a process out of the store, be it here or lost for good. Another one
 // may have its place then.
-func (c *Coordinator) RemoveKeeper(ctx context.Context, name string) error {
+func (c *Coordinator) RemoveStoreMember(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, opLimit)
 	defer cancel()
 	c.storeOp.Lock()
 	defer c.storeOp.Unlock()
 	if c.depot.alone != nil {
 		if !c.names.has(name) {
-			return fmt.Errorf("%w: %q was not named", errNoKeeper, name)
+			return fmt.Errorf("%w: %q was not named", errNoMember, name)
 		}
 		c.names.set(name, false)
 		return nil
@@ -124,18 +124,18 @@ func (c *Coordinator) RemoveKeeper(ctx context.Context, name string) error {
 	at := p.member(name)
 	switch {
 	case at < 0:
-		return fmt.Errorf("%w: %q keeps no copy", errNoKeeper, name)
+		return fmt.Errorf("%w: %q keeps no copy", errNoMember, name)
 	case name == p.Self:
-		return fmt.Errorf("%w: %s coordinates; let a standby take over first", errKeepers, name)
+		return fmt.Errorf("%w: %s coordinates; let a standby take over first", errMembers, name)
 	case len(p.Members) < keepers:
-		return fmt.Errorf("%w: two are left; add another one first", errKeepers)
+		return fmt.Errorf("%w: two are left; add another one first", errMembers)
 	}
 	next := p.next()
 	gone := next.Members[at]
 	next.Members = slices.Delete(next.Members, at, at+1)
 	for _, m := range next.Members {
 		if m.Name != p.Self && !slices.Contains(bus.Peers(), m.server()) {
-			return fmt.Errorf("%w: %s is away as well, and without it nothing can be written", errKeepers, m.Name)
+			return fmt.Errorf("%w: %s is away as well, and without it nothing can be written", errMembers, m.Name)
 		}
 	}
 	next.Removed = append(next.Removed, gone)
@@ -181,7 +181,7 @@ func (c *Coordinator) tend() error {
 		if c.toldStore[m.Meta.Incarnation] >= p.Revision || !slices.ContainsFunc(p.Members, concerned) && !slices.ContainsFunc(p.Removed, concerned) {
 			continue
 		}
-		if err := c.tellKeeper(ctx, m, p); err != nil {
+		if err := c.tellMember(ctx, m, p); err != nil {
 			errs = errors.Join(errs, err)
 			continue
 		}
@@ -190,8 +190,8 @@ func (c *Coordinator) tend() error {
 	return errs
 }
 
-// tellKeeper asks a process to keep a copy, or tells it who keeps them now.
-func (c *Coordinator) tellKeeper(ctx context.Context, m gossip.Member, p *plan) error {
+// tellMember asks a process to keep a copy, or tells it who keeps them now.
+func (c *Coordinator) tellMember(ctx context.Context, m gossip.Member, p *plan) error {
 	ctx, cancel := context.WithTimeout(ctx, keepLimit)
 	defer cancel()
 	err := c.bus.rpc.Call(ctx, c.bus.rpc.PID(m.Meta.RPC, keeperName), uint32(proto.Kind_KIND_KEEP), p.request(), new(proto.Empty), rpc.Idempotent(5*time.Second))
@@ -226,7 +226,7 @@ func (c *Coordinator) storeState() *api.StoreState {
 		if m.Name == p.Self || slices.Contains(up, m.server()) {
 			state = "here"
 		}
-		s.Keepers = append(s.Keepers, api.Keeper{ID: m.Name, Route: m.Route, State: state})
+		s.Members = append(s.Members, api.StoreMember{ID: m.Name, Route: m.Route, State: state})
 	}
 	return s
 }

@@ -15,7 +15,7 @@ import (
 // has the messages, and counts: the store outlives the loss of one more of the first three.
 // The lost one, should it come back, is no member.
 func TestStoreMemberReplaced(t *testing.T) {
-	servers := startKeepers(t)
+	servers := startStores(t)
 	nc, err := servers[0].Connect("jobs")
 	if err != nil {
 		t.Fatal(err)

@@ -89,11 +89,11 @@ func TestKeepersAreNamed(t *testing.T) {
 	k := newKept(t, "", 3)
 	early := k.jobs(0, "early", []request{{"a job of the first store", "", map[string]any{"prompt": []int{100, 200}, "max_tokens": 5, "ignore_eos": true}}})
 	time.Sleep(8 * time.Second) // strangers were keepers after four
-	if s, _ := k.state(0); s.Store.Durability != "single" || len(s.Store.Keepers) > 0 {
+	if s, _ := k.state(0); s.Store.Durability != "single" || len(s.Store.Members) > 0 {
 		t.Errorf("nobody was named, and the store is %+v", *s.Store)
 	}
 	for _, method := range []string{"POST", "DELETE"} {
-		k.at[0].want(403, method, "/v1/store/keepers/n0", "{}")
+		k.at[0].want(403, method, "/v1/store/members/n0", "{}")
 	}
 	if out, code := k.store("add", "n7"); code != 1 || !strings.Contains(out, "is not here, or has no --data-dir") {
 		t.Errorf("status %d: %s", code, out)
@@ -104,8 +104,8 @@ func TestKeepersAreNamed(t *testing.T) {
 		}
 	}
 	k.copies(0)
-	if s, _ := k.state(0); len(s.Store.Keepers) != 3 || s.Store.Keepers[1].ID != "n0" || s.Store.Keepers[2].ID != "n2" {
-		t.Errorf("n0 and n2 were named, the keepers are %+v", s.Store.Keepers)
+	if s, _ := k.state(0); len(s.Store.Members) != 3 || s.Store.Members[1].ID != "n0" || s.Store.Members[2].ID != "n2" {
+		t.Errorf("n0 and n2 were named, the keepers are %+v", s.Store.Members)
 	}
 	if out, code := k.store("add", "n1"); code != 1 || !strings.Contains(out, "remove one first") {
 		t.Errorf("a fourth one: status %d: %s", code, out)
@@ -136,7 +136,7 @@ func TestKeeperReplaced(t *testing.T) {
 	k.nodes[0].kill(t)
 	eventually(t, patience, "that n0 is away is told", func() (bool, string) {
 		out, _ := k.store("list")
-		return strings.Contains(out, "a keeper of the store is away: n0"), out
+		return strings.Contains(out, "a replica of the store is away: n0"), out
 	})
 	if out, code := k.store("remove", "n1"); code != 1 || !strings.Contains(out, "n0 is away as well") {
 		t.Errorf("the last but one: status %d: %s", code, out)
@@ -158,8 +158,8 @@ func TestKeeperReplaced(t *testing.T) {
 	k.begin(1, 1)
 	k.start(0, false)
 	k.copies(0)
-	if s, _ := k.state(0); len(s.Store.Keepers) != 3 || s.Store.Keepers[1].ID != "n1" || s.Store.Keepers[2].ID != "n2" {
-		t.Errorf("the keepers are %+v", s.Store.Keepers)
+	if s, _ := k.state(0); len(s.Store.Members) != 3 || s.Store.Members[1].ID != "n1" || s.Store.Members[2].ID != "n2" {
+		t.Errorf("the keepers are %+v", s.Store.Members)
 	}
 	k.check(0, "after", work, want, after)
 }
@@ -171,7 +171,7 @@ func TestKeepersGone(t *testing.T) {
 		t.Skip("forms a replicated store, some ten seconds")
 	}
 	beside(t)
-	const lacks = "the job store needs 2 of its 3 keepers; here: c0; away: n0, n1"
+	const lacks = "the job store needs 2 of its 3 replicas; here: c0; away: n0, n1"
 	k := newKept(t, "n0,n1", 3)
 	k.copies(0)
 	k.nodes[0].kill(t)
@@ -180,7 +180,7 @@ func TestKeepersGone(t *testing.T) {
 		a := k.at[0].call("GET", "/health", nil)
 		return strings.Contains(string(a.body), lacks), fmt.Sprint(a.status, string(a.body))
 	})
-	if out, _, _ := command(t, patience, nil, "status", "--server", k.at[0].base); !strings.Contains(out, "most keepers of the store are away: n0, n1") {
+	if out, _, _ := command(t, patience, nil, "status", "--server", k.at[0].base); !strings.Contains(out, "most replicas of the store are away: n0, n1") {
 		t.Errorf("shoal status does not say who is away:\n%s", out)
 	}
 	k.runs[0].kill(t)
