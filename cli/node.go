@@ -23,7 +23,7 @@ type nodeCmd struct {
 	ID         string   `name:"id" help:"Name of the node (default: host name and process id)."`
 	Bind       string   `default:"127.0.0.1:0" help:"Gossip address; the other listeners take free ports on the same host. Beyond loopback it needs a cluster key."`
 	Ports      int      `default:"0" placeholder:"FIRST" help:"First of four ports on the host of --bind: control, routes, tensors, store (default: any that are free)."`
-	Share      float64  `help:"Part of the work relative to other nodes (default: its measured memory bandwidth in 10 GB/s)."`
+	Share      float64  `help:"Part of the work relative to other nodes (default: its measured memory bandwidth in 10 GB/s); at most twice that. The coordinator's --shares overrides it."`
 	NATS       string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
 	DataDir    string   `type:"path" placeholder:"DIR" help:"Where this node keeps a copy of the coordinator's store (jobs, placement); with three such processes it is replicated (default: it keeps none)."`
 	WithParent bool     `hidden:"" help:"End when standard input closes."`

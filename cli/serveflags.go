@@ -41,20 +41,21 @@ func (s *size) UnmarshalText(text []byte) error {
 // serveFlags say what is served and how.
 type serveFlags struct {
 	modelFlag
-	ModelName    []string      `placeholder:"NAME" help:"Names of the model in the API (default: the folder's name)."`
-	Quant        string        `default:"" placeholder:"TYPE" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl (default: as stored). Part of what decides the bits."`
-	KVType       string        `name:"kv-type" placeholder:"TYPE" help:"Type of the cache: f32, bf16, int8 (default: bf16 when the weights are)."`
-	Mapping      string        `default:"auto" help:"How layers are scheduled over the nodes: gather, reduce, auto. Never changes a bit."`
-	Policy       string        `default:"full" help:"Cache policy of requests that name none: ${policies}."`
-	MaxContext   int           `placeholder:"TOKENS" help:"Prompt and completion together (default: the model's)."`
-	StepTokens   int           `default:"512" help:"Token budget of one step, decode rows and prompt chunks together."`
-	Chunk        int           `placeholder:"TOKENS" help:"Most prompt tokens of one sequence in one step (default: 256)."`
-	MaxSequences int           `placeholder:"N" help:"Most sequences that hold memory at once (default: 64)."`
-	Replicas     int           `placeholder:"N" default:"0" help:"1: a second node keeps a copy of each decoding sequence's cache, in memory that no sequence needs, so that the loss of a node costs no prompt again."`
-	Queue        int           `default:"1024" help:"Requests that may wait; beyond them clients get 503."`
-	StepDeadline time.Duration `default:"5s" help:"A node that makes no progress in a step for this long, while the others wait for it, is left out for a while. A step that takes six times as long breaks the epoch."`
-	LoadDeadline time.Duration `default:"1m" help:"A node that makes no progress in loading its weights for this long, while others do, is left out for a while."`
-	SyncDeadline time.Duration `default:"10s" help:"A collective that takes longer fails the step."`
+	ModelName    []string           `placeholder:"NAME" help:"Names of the model in the API (default: the folder's name)."`
+	Quant        string             `default:"" placeholder:"TYPE" help:"Type of the weights in memory: f32, bf16, f16, q8_0, q4_0, iq4_nl (default: as stored). Part of what decides the bits."`
+	KVType       string             `name:"kv-type" placeholder:"TYPE" help:"Type of the cache: f32, bf16, int8 (default: bf16 when the weights are)."`
+	Shares       map[string]float64 `mapsep:"," placeholder:"NODE=X,..." help:"Parts of the work of nodes by name, relative to each other. A node that is not named has its measured memory bandwidth in units of 10 GB/s, or the --share that it was given, at most twice what it measured and twice the median of the others."`
+	Mapping      string             `default:"auto" help:"How layers are scheduled over the nodes: gather, reduce, auto. Never changes a bit."`
+	Policy       string             `default:"full" help:"Cache policy of requests that name none: ${policies}."`
+	MaxContext   int                `placeholder:"TOKENS" help:"Prompt and completion together (default: the model's)."`
+	StepTokens   int                `default:"512" help:"Token budget of one step, decode rows and prompt chunks together."`
+	Chunk        int                `placeholder:"TOKENS" help:"Most prompt tokens of one sequence in one step (default: 256)."`
+	MaxSequences int                `placeholder:"N" help:"Most sequences that hold memory at once (default: 64)."`
+	Replicas     int                `placeholder:"N" default:"0" help:"1: a second node keeps a copy of each decoding sequence's cache, in memory that no sequence needs, so that the loss of a node costs no prompt again."`
+	Queue        int                `default:"1024" help:"Requests that may wait; beyond them clients get 503."`
+	StepDeadline time.Duration      `default:"5s" help:"A node that makes no progress in a step for this long, while the others wait for it, is left out for a while. A step that takes six times as long breaks the epoch."`
+	LoadDeadline time.Duration      `default:"1m" help:"A node that makes no progress in loading its weights for this long, while others do, is left out for a while."`
+	SyncDeadline time.Duration      `default:"10s" help:"A collective that takes longer fails the step."`
 }
 
 // warn tells what of the checkpoint is not served.
@@ -66,7 +67,7 @@ func (f *serveFlags) warn(dir string, log *slog.Logger) {
 
 func (f *serveFlags) config() (cluster.ServeConfig, error) {
 	dir, err := f.dir()
-	return cluster.ServeConfig{Model: dir, Names: f.ModelName, Weights: f.Quant, KV: f.KVType, Mapping: f.Mapping, Policy: f.Policy,
+	return cluster.ServeConfig{Model: dir, Names: f.ModelName, Weights: f.Quant, KV: f.KVType, Shares: f.Shares, Mapping: f.Mapping, Policy: f.Policy,
 		MaxContext: f.MaxContext, StepTokens: f.StepTokens, Chunk: f.Chunk, MaxSequences: f.MaxSequences, Replicas: f.Replicas, Queue: f.Queue,
 		StepDeadline: f.StepDeadline, LoadDeadline: f.LoadDeadline, SyncDeadline: f.SyncDeadline}, err
 }
@@ -83,6 +84,9 @@ func (f *serveFlags) args(dir string) []string {
 		if v := fmt.Sprint(x.value); v != "" {
 			out = append(out, "--"+x.flag+"="+v)
 		}
+	}
+	for id, s := range f.Shares {
+		out = append(out, fmt.Sprintf("--shares=%s=%v", id, s))
 	}
 	for _, n := range f.ModelName {
 		out = append(out, "--model-name="+n)

@@ -23,6 +23,8 @@ func TestServeFlagsTravel(t *testing.T) {
 			*x = "text " + v.Type().Field(at).Name
 		case *[]string:
 			*x = []string{"a name", "b"}
+		case *map[string]float64:
+			*x = map[string]float64{"a": 0.25, "b-1": 3}
 		case *int:
 			*x = 100 + at
 		case *time.Duration:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"os"
@@ -148,6 +149,7 @@ func (c *upCmd) check() error {
 // start brings coordinator and nodes up; it does not wait for the model. What its store
 // waits for is told at the listener of the API; nil: nowhere.
 func (c *upCmd) start(e *env, at net.Listener) (_ *local, err error) {
+	c.nameShares()
 	serve, err := c.config()
 	if err != nil {
 		return nil, err
@@ -199,6 +201,23 @@ func (c *upCmd) dataDir(checkpoint, suffix string, log *slog.Logger) (string, er
 	return dir, err
 }
 
+// nameShares says what each node is to have: processes of one machine are equals, unless
+// --share says otherwise.
+func (c *upCmd) nameShares() {
+	shares := maps.Clone(c.Shares)
+	if shares == nil {
+		shares = map[string]float64{}
+	}
+	for i := range c.Nodes {
+		share := 1.0
+		if len(c.Share) > 0 && c.Share[i] > 0 {
+			share = c.Share[i]
+		}
+		shares[fmt.Sprintf("node-%d", i)] = share
+	}
+	c.Shares = shares
+}
+
 func (c *upCmd) child(l *local, i int, dir string, more ...string) error {
 	id := fmt.Sprintf("node-%d", i)
 	threads := c.Threads
@@ -208,11 +227,7 @@ func (c *upCmd) child(l *local, i int, dir string, more ...string) error {
 	args := []string{"node", "--with-parent", "--id", id, "--model", dir,
 		"--kv-memory", strconv.FormatInt(int64(c.KVMemory), 10), "--threads", strconv.Itoa(threads),
 		"--weights-cache", cmp.Or(c.weightsCache(), "off"), "--weights-cache-size", strconv.FormatInt(int64(c.WeightsCacheSize), 10), "--log-level", c.LogLevel}
-	share := 1.0 // processes of one machine are equals
-	if len(c.Share) > 0 {
-		share = c.Share[i]
-	}
-	args = append(append(args, "--share", strconv.FormatFloat(share, 'g', -1, 64)), more...)
+	args = append(append(args, "--share", strconv.FormatFloat(c.Shares[id], 'g', -1, 64)), more...)
 	var out io.Writer = io.Discard // the tail is kept and shown when the node ends
 	if c.LogDir != "" {
 		f, err := os.Create(filepath.Join(c.LogDir, id+".log"))

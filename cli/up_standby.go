@@ -53,6 +53,7 @@ type pair struct {
 var pairNames = [2]string{pairCoordinator, pairStandby}
 
 func (c *upCmd) runPair(e *env) (err error) {
+	c.nameShares()
 	serve, err := c.config()
 	if err != nil {
 		return err

@@ -330,6 +330,9 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 			}
 			d.serving.Store(g)
 			d.cfg.Logger.Info("serving", "epoch", e.Placement.Epoch, "sockets", len(e.Nodes))
+			for id, why := range d.authority.Capped() {
+				d.cfg.Logger.Warn("a node has less of the work than it says: if that is wrong, tell the coordinator, with --shares", "node", id, "share", why)
+			}
 			d.cfg.OnServe(g)
 		case topology.Probe:
 			d.probe(c, e.Node)

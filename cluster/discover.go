@@ -155,5 +155,5 @@ func (d *discoverer) describe(m gossip.Member) {
 		return
 	}
 	d.bus.rpc.Actors().Root.Send(d.director, &nodeUp{handle: h, pid: int(desc.Pid), address: m.Meta.RPC, node: topology.Node{
-		ID: desc.Id, Incarnation: desc.Incarnation, Share: desc.Share, KVBudget: desc.KvBudgetBytes, ModelHash: desc.ModelHash, Epoch: desc.Epoch}})
+		ID: desc.Id, Incarnation: desc.Incarnation, Share: desc.Share, Speed: desc.Speed, KVBudget: desc.KvBudgetBytes, ModelHash: desc.ModelHash, Epoch: desc.Epoch}})
 }

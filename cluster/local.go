@@ -78,6 +78,12 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 			ck.Close()
 		}
 	}()
+	for i, s := range cfg.Shares {
+		if cfg.Serve.Shares == nil {
+			cfg.Serve.Shares = map[string]float64{}
+		}
+		cfg.Serve.Shares[fmt.Sprintf("socket-%d", i)] = s
+	}
 	if c.core, err = newCore(c.system.Root, ck, cfg.Serve, cfg.Sockets, "local", ledger{}); err != nil {
 		return nil, err
 	}
@@ -87,9 +93,6 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		pid := c.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: sc} }))
 		c.sockets = append(c.sockets, localSocket{pid, sc.Stopped})
 		n := topology.Node{ID: fmt.Sprintf("socket-%d", i), Incarnation: 1, KVBudget: cfg.KVBudget, ModelHash: ck.Hash()}
-		if cfg.Shares != nil {
-			n.Share = cfg.Shares[i]
-		}
 		c.system.Root.Send(c.dpid, &nodeUp{node: n, handle: localHandle{root: c.system.Root, pid: pid}, address: "local"})
 	}
 	for c.director.serving.Load() == nil {

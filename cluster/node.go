@@ -56,8 +56,8 @@ type NodeConfig struct {
 	WeightsCacheSize int64
 	// Threads compute; default: the processors of the machine.
 	Threads int
-	// Share is the part of the work relative to other nodes; 0: its measured
-	// speed decides.
+	// Share is the part of the work relative to other nodes, at most twice the measured
+	// speed, unless the coordinator was told one (ServeConfig.Shares); 0: that speed.
 	Share float64
 	// Key authenticates every process to every other one, and encrypts what leaves the
 	// machine.
@@ -295,8 +295,9 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	debug.SetGCPercent(400)
 	pool := tensor.NewPool(cfg.Threads)
 	defer pool.Close()
-	if cfg.Share == 0 {
-		cfg.Share = measuredShare(pool)
+	speed := 0.0
+	if cfg.Share == 0 || !cfg.Abrupt { // else the cluster that it ends with has said what it is to have
+		speed = measuredShare(pool)
 	}
 	incarnation := rpc.NewIncarnation()
 	meta := gossip.Meta{Incarnation: incarnation, State: gossip.Joining}
@@ -332,7 +333,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 			return err
 		}
 	}
-	n := &nodeActor{cache: m, retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation}
+	n := &nodeActor{cache: m, retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation, speed: speed}
 	n.register()
 	n.socket = socket.Config{Checkpoint: ck, Pool: pool, KVBudget: cfg.KVBudget, Logger: cfg.Logger, Connect: connectNATS(b.nats), OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
 	if cfg.WeightsCache != "" {
@@ -351,7 +352,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if err := b.setState(gossip.Ready); err != nil {
 		return err
 	}
-	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "gossip", b.gossip.Address(), "control", b.rpc.Address(), "routes", b.nats.RouteAddr(), "tensors", b.nats.Addr())
+	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "measured", speed, "gossip", b.gossip.Address(), "control", b.rpc.Address(), "routes", b.nats.RouteAddr(), "tensors", b.nats.Addr())
 	stayJoined(ctx, b, cfg.Join, &n.heard, cfg.Logger)
 	cfg.Logger.Info("node leaves", "id", cfg.ID, "reason", context.Cause(ctx))
 	n.leaving.Store(true)
@@ -468,6 +469,7 @@ type nodeActor struct {
 	socket      socket.Config
 	hash        string
 	incarnation uint64
+	speed       float64 // measured, in units of a share; 0: it was not
 	pid         *actor.PID
 	leaving     atomic.Bool   // it has said that it drains
 	retired     chan struct{} // filled when it was told, since then, that it holds nothing
@@ -489,7 +491,7 @@ func (n *nodeActor) register() {
 		// The newest epoch is what a restarted coordinator counts on from.
 		c.Actor.Send(n.pid, &socket.Status{Reply: func(s *proto.SocketStatus) {
 			respond(c, &proto.NodeDescription{Id: n.cfg.ID, Incarnation: n.incarnation, Pid: uint32(os.Getpid()), ModelHash: n.hash,
-				KvBudgetBytes: n.cfg.KVBudget, Share: n.cfg.Share, Threads: uint32(n.cfg.Threads), Epoch: s.Epoch}, nil)
+				KvBudgetBytes: n.cfg.KVBudget, Share: n.cfg.Share, Speed: n.speed, Threads: uint32(n.cfg.Threads), Epoch: s.Epoch}, nil)
 		}})
 	})
 	rpc.Handle(n.mux, uint32(proto.Kind_KIND_LOAD), func(c *rpc.Ctx, m *proto.LoadRequest) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,6 +34,9 @@ type ServeConfig struct {
 	KV string
 	// Mapping is gather, reduce or auto (the planner chooses). Never changes a bit.
 	Mapping string
+	// Shares are those of nodes by name, in any unit; what a node says of itself counts
+	// only where its name is missing, and then within bounds.
+	Shares map[string]float64
 	// Policy is the cache policy of requests that name none. Default full.
 	Policy string
 	// MaxContext bounds prompt and completion together. Default: the model's.
@@ -120,6 +124,11 @@ func (c *ServeConfig) Validate(m *model.Config) error {
 	}
 	if _, err := kvcache.Parse(c.Policy); err != nil {
 		return fmt.Errorf("cluster: --policy: %w", err)
+	}
+	for id, s := range c.Shares {
+		if !(s > 0) || math.IsInf(s, 1) {
+			return fmt.Errorf("cluster: the share of %s is %v: want a number above zero", id, s)
+		}
 	}
 	switch {
 	case c.MaxContext < 2 || c.MaxContext > m.MaxPositions:

@@ -17,10 +17,11 @@ func measuredShare(pool *tensor.Pool) float64 {
 	if err != nil || rate <= 0 {
 		return 1
 	}
-	return max(0.25, math.Round(rate/10*4)/4)
+	return max(0.25, math.Round(rate/shareUnit*4)/4)
 }
 
 const (
+	shareUnit  = 10        // GB/s
 	speedBytes = 128 << 20 // several times the last-level cache of an ordinary machine
 	speedTime  = 60 * time.Millisecond
 )

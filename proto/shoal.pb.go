@@ -384,7 +384,8 @@ type NodeDescription struct {
 	Share         float64                `protobuf:"fixed64,7,opt,name=share,proto3" json:"share,omitempty"` // asked for by --share; 0: none asked
 	Threads       uint32                 `protobuf:"varint,9,opt,name=threads,proto3" json:"threads,omitempty"`
 	Version       string                 `protobuf:"bytes,10,opt,name=version,proto3" json:"version,omitempty"`
-	Epoch         uint32                 `protobuf:"varint,11,opt,name=epoch,proto3" json:"epoch,omitempty"` // newest epoch the node has seen
+	Epoch         uint32                 `protobuf:"varint,11,opt,name=epoch,proto3" json:"epoch,omitempty"`  // newest epoch the node has seen
+	Speed         float64                `protobuf:"fixed64,12,opt,name=speed,proto3" json:"speed,omitempty"` // measured, in units of a share; 0: it was not
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -478,6 +479,13 @@ func (x *NodeDescription) GetVersion() string {
 func (x *NodeDescription) GetEpoch() uint32 {
 	if x != nil {
 		return x.Epoch
+	}
+	return 0
+}
+
+func (x *NodeDescription) GetSpeed() float64 {
+	if x != nil {
+		return x.Speed
 	}
 	return 0
 }
@@ -2485,7 +2493,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\tPlacement\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x18\n" +
 	"\amapping\x18\x02 \x01(\tR\amapping\x12$\n" +
-	"\x06slices\x18\x03 \x03(\v2\f.shoal.SliceR\x06slices\"\x88\x02\n" +
+	"\x06slices\x18\x03 \x03(\v2\f.shoal.SliceR\x06slices\"\x9e\x02\n" +
 	"\x0fNodeDescription\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x10\n" +
@@ -2497,7 +2505,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\athreads\x18\t \x01(\rR\athreads\x12\x18\n" +
 	"\aversion\x18\n" +
 	" \x01(\tR\aversion\x12\x14\n" +
-	"\x05epoch\x18\v \x01(\rR\x05epochJ\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\xf4\x01\n" +
+	"\x05epoch\x18\v \x01(\rR\x05epoch\x12\x14\n" +
+	"\x05speed\x18\f \x01(\x01R\x05speedJ\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\xf4\x01\n" +
 	"\vLoadRequest\x12.\n" +
 	"\tplacement\x18\x01 \x01(\v2\x10.shoal.PlacementR\tplacement\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x1d\n" +

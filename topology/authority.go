@@ -13,7 +13,8 @@ import (
 type Node struct {
 	ID          string
 	Incarnation uint64
-	Share       float64 // asked for or measured; zero counts as 1
+	Share       float64 // asked for; zero: none was
+	Speed       float64 // as the node has measured it, in units of a share; zero: it has not
 	KVBudget    int64   // bytes
 	ModelHash   string
 	Epoch       uint32 // the newest epoch the node has seen
@@ -109,6 +110,8 @@ type AuthorityConfig struct {
 	Quarantine time.Duration
 	// Pause is how long a node is first left out that held up the others. Default 10 s.
 	Pause time.Duration
+	// Shares are the operator's word on nodes, whatever they say themselves.
+	Shares map[string]float64
 	// MaxNodes bounds the sockets of a placement.
 	MaxNodes  int
 	ModelHash string
@@ -142,6 +145,7 @@ type Authority struct {
 	drained     map[string]uint64     // incarnation of nodes that are to take no part
 	unreachable [][2]string           // pairs that do not hear each other, as far as answered in this phase
 	quarantined map[string]quarantine // nodes that others did not hear
+	capped      map[string]string     // nodes of the placement that have less than they say
 	fenced      map[string]Fence      // nodes that held up the others, and those that came back
 	probeAt     time.Duration         // when fenced nodes may be asked again
 	changed     time.Duration         // last change of membership
@@ -399,9 +403,9 @@ func (a *Authority) start() []Effect {
 		return nil
 	}
 	part := a.choose()
-	members := make([]Member, len(part))
+	members, shares := make([]Member, len(part)), a.shares(part)
 	for i, n := range part {
-		members[i] = Member{ID: n.ID, Share: a.share(n)}
+		members[i] = Member{ID: n.ID, Share: shares[i]}
 	}
 	a.epoch = max(a.epoch, a.seen) + 1
 	p, err := Place(a.epoch, a.cfg.Mapping, a.cfg.Shape, members)

@@ -77,13 +77,9 @@ func (a *Authority) isFenced(n Node) bool {
 	return ok && f.Incarnation == n.Incarnation && !f.over
 }
 
-// share is what a node is to have: half for each time that it was fenced.
-func (a *Authority) share(n Node) float64 {
-	share := n.Share
+// slowed is what is left of a share: half for each time that its node was fenced.
+func (a *Authority) slowed(n Node, share float64) float64 {
 	if f, ok := a.fenced[n.ID]; ok && f.Incarnation == n.Incarnation && f.Slow > 0 {
-		if share == 0 {
-			share = 1
-		}
 		for range min(f.Slow, 6) {
 			share /= 2
 		}

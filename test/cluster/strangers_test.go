@@ -87,8 +87,15 @@ func TestUpTakesAKey(t *testing.T) {
 	}
 	_, line, _ := strings.Cut(string(out), "  shoal node")
 	line, _, _ = strings.Cut(line, "\n")
-	spawn(t, built.shoal(t, ""), "further", nil, append([]string{"node"}, strings.Fields(line)...)...)
+	spawn(t, built.shoal(t, ""), "further", nil, append([]string{"node", "--id", "further", "--share", "1000000"}, strings.Fields(line)...)...)
 	c.waitNodes(2, startLimit)
+	// Whatever it says of itself, it has at most twice what the other one has.
+	if n := c.node("further"); n.Share == 0 || n.Share > 0.7 {
+		t.Errorf("it says a million, and has %.0f%%", 100*n.Share)
+	}
+	if log := tail(c.head.err); !strings.Contains(log, "a node has less of the work than it says") {
+		t.Errorf("nobody is told: %s", log)
+	}
 }
 
 // TestKeyless: a process alone has no key unless it is given one, and then says so.
