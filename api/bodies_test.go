@@ -39,7 +39,7 @@ func TestUnfinishedBodiesStayWithinABudget(t *testing.T) {
 	url, stop, done := listen(t, s)
 	var conns []net.Conn
 	for range 12 {
-		conns = append(conns, dial(t, url, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 500000\r\n\r\n"+strings.Repeat(" ", 490000)))
+		conns = append(conns, dial(t, url, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 500000\r\n\r\n"+strings.Repeat(" ", 490000)))
 	}
 	eventually(t, "the bodies use up most of the budget", func() bool { return s.bodies.inUse() > whole/2 })
 	if a := post(t, url+"/v1/completions", completion(nil)); a.status != 200 {
@@ -105,7 +105,7 @@ func TestTooLargeABodyGetsAReadableAnswer(t *testing.T) {
 		"length":  fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body),
 		"chunked": fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body),
 	} {
-		conn := dial(t, url, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"+text)
+		conn := dial(t, url, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+text)
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)

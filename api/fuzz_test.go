@@ -74,6 +74,7 @@ func FuzzHTTP(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"} {
 			r := httptest.NewRequest("POST", path, bytes.NewReader(body))
+			r.Host = "localhost"
 			r.Header.Set("Content-Type", "application/json")
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)

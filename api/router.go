@@ -144,10 +144,15 @@ func (s *Server) Handler() http.Handler {
 			name = route.path
 		}
 		sc.holder = s.keys.Load().find(r)
+		strange, preflight := s.foreign(r), s.cors(h, r)
 		switch {
 		case brief(r) && !(route != nil && route.brief):
 			h.Set("Connection", "close")
 			s.writeError(w, unavailable("overloaded", "The server has as many connections as it may have.", time.Second), false)
+		case preflight:
+			w.WriteHeader(http.StatusNoContent)
+		case strange != nil && (route == nil || !route.public):
+			s.writeError(w, strange, false)
 		case (route == nil || !route.public) && sc.holder == nil:
 			s.unauthorized(w, r)
 		case route != nil && sc.holder != nil && sc.holder.Role != RoleOperator && changesCluster(r):

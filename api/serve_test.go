@@ -122,7 +122,7 @@ func TestSlowBodyTimesOut(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, _ = conn.Write([]byte(to + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9999999\r\n\r\n{"))
+			_, _ = conn.Write([]byte(to + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9999999\r\n\r\n{"))
 			var sender sync.WaitGroup
 			if drips {
 				sender.Go(func() {

@@ -56,6 +56,10 @@ type Config struct {
 	// TLS, when set, is what Serve speaks.
 	TLS *tls.Config
 
+	// AllowOrigins are the origins (scheme://host:port, or *) whose web pages may use the
+	// API, besides its own.
+	AllowOrigins []string
+
 	// Strict refuses parameters that are not known; else they are named in a header.
 	Strict bool
 

@@ -24,6 +24,7 @@ type commands struct {
 	Chat        chatCmd        `cmd:"" help:"Talk to a model."`
 	Status      statusCmd      `cmd:"" aliases:"ps" help:"Show a running cluster: nodes, shares, memory, sequences."`
 	Drain       drainCmd       `cmd:"" help:"Move a node's work to the others before it is stopped."`
+	Undrain     undrainCmd     `cmd:"" help:"Let a drained node take a share again."`
 	Store       storeCmd       `cmd:"" help:"Say and change who keeps copies of the store of jobs and placement."`
 	Bench       benchCmd       `cmd:"" help:"Measure this machine, and this program on it."`
 	Verify      verifyCmd      `cmd:"" help:"Check a checkpoint and say what it costs per node."`

@@ -15,7 +15,22 @@ type drainCmd struct {
 
 func (c *drainCmd) Help() string {
 	return `Moves a node's sequences and shares to the others while it runs; streams go on.
-When it says that the node is drained, stop it. Started again, it takes a share.`
+When it says that the node is drained, stop it. Started again, or after shoal undrain, it
+takes a share.`
+}
+
+type undrainCmd struct {
+	serverFlags
+	Node string `arg:"" help:"Name of the node, as in shoal status."`
+}
+
+func (c *undrainCmd) Run(e *env) error {
+	resp, err := c.client().do(e.ctx, http.MethodPost, "/v1/nodes/"+url.PathEscape(c.Node)+"/undrain", nil)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(e.stdout, "%s takes a share again\n", c.Node)
+	return resp.Body.Close()
 }
 
 func (c *drainCmd) Run(e *env) error {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"shoal/api"
 	"shoal/cluster"
 	"shoal/security"
 )
@@ -99,12 +100,13 @@ type listenFlags struct {
 	Listen string   `default:"127.0.0.1:8080" help:"Address of the API; port 0 takes a free one. Beyond loopback it needs --api-key."`
 	APIKey []string `name:"api-key" env:"SHOAL_API_KEY" placeholder:"KEY" help:"Keys that clients must send; several may be given. Their holders may do everything."`
 
-	APIKeys      string `name:"api-keys" type:"path" placeholder:"FILE" help:"JSON file of keys with names, roles and limits (docs/api.md); read again when it changes, and on SIGHUP."`
-	TLSCert      string `name:"tls-cert" type:"path" placeholder:"FILE" help:"Serve the API over TLS with this certificate chain (PEM); read again when it changes, and on SIGHUP."`
-	TLSKey       string `name:"tls-key" type:"path" placeholder:"FILE" help:"Private key of --tls-cert (PEM)."`
-	AuditLog     string `name:"audit-log" type:"path" placeholder:"FILE" help:"Append a JSON line for each request that may change something, or is refused for its key; opened again on SIGHUP."`
-	Strict       bool   `help:"Refuse requests with parameters that are not known, instead of naming them in a header."`
-	ChatTemplate string `name:"chat-template" type:"path" placeholder:"FILE" help:"Jinja chat template to use instead of the checkpoint's."`
+	APIKeys      string   `name:"api-keys" type:"path" placeholder:"FILE" help:"JSON file of keys with names, roles and limits (docs/api.md); read again when it changes, and on SIGHUP."`
+	TLSCert      string   `name:"tls-cert" type:"path" placeholder:"FILE" help:"Serve the API over TLS with this certificate chain (PEM); read again when it changes, and on SIGHUP."`
+	TLSKey       string   `name:"tls-key" type:"path" placeholder:"FILE" help:"Private key of --tls-cert (PEM)."`
+	AuditLog     string   `name:"audit-log" type:"path" placeholder:"FILE" help:"Append a JSON line for each request that may change something, or is refused for its key; opened again on SIGHUP."`
+	AllowOrigin  []string `placeholder:"ORIGIN" help:"Web pages of this origin (https://chat.example.com, or * for every one) may use the API; others may not, and without API keys the API answers to no other name than localhost."`
+	Strict       bool     `help:"Refuse requests with parameters that are not known, instead of naming them in a header."`
+	ChatTemplate string   `name:"chat-template" type:"path" placeholder:"FILE" help:"Jinja chat template to use instead of the checkpoint's."`
 }
 
 // check refuses an address that cannot be one, and one that would let everyone in.
@@ -120,6 +122,9 @@ func (f *listenFlags) check() error {
 	if (f.TLSCert == "") != (f.TLSKey == "") {
 		return errors.New("--tls-cert and --tls-key belong together: give both")
 	}
+	if bad, ok := api.CheckOrigins(f.AllowOrigin); !ok {
+		return fmt.Errorf("--allow-origin %q is no origin, as https://chat.example.com is, or http://localhost:3000", bad)
+	}
 	keys, err := f.keys()
 	if err != nil {
 		return err
@@ -134,6 +139,9 @@ func (f *listenFlags) frontArgs() []string {
 		if x[1] != "" {
 			out = append(out, "--"+x[0]+"="+x[1])
 		}
+	}
+	for _, o := range f.AllowOrigin {
+		out = append(out, "--allow-origin="+o)
 	}
 	if f.Strict {
 		out = append(out, "--strict")

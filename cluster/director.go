@@ -82,6 +82,11 @@ type (
 		leaves      bool
 		reply       chan error // nil: nobody waits
 	}
+	// nodeUndrain: a drained node is to take part again.
+	nodeUndrain struct {
+		id    string
+		reply chan error
+	}
 	// nodeFence: a node holds up the others. nodeWorks: it answers again.
 	nodeFence struct {
 		id          string
@@ -202,6 +207,8 @@ func (d *director) Receive(c actor.Context) {
 		d.run(c, d.authority.Broken(m.epoch, m.reason))
 	case *nodeDrain:
 		d.drain(c, m)
+	case *nodeUndrain:
+		m.reply <- d.undrain(m.id)
 	case *nodeFence:
 		d.fence(c, m)
 	case *nodeWorks:
@@ -253,6 +260,22 @@ func (d *director) drain(c actor.Context, m *nodeDrain) {
 	if m.reply != nil {
 		m.reply <- err
 	}
+}
+
+var errNotDrained = errors.New("cluster: it is not drained")
+
+func (d *director) undrain(id string) error {
+	if _, up := d.known(id); !up {
+		return fmt.Errorf("cluster: there is no node %q", id)
+	}
+	if !d.authority.Undrain(id) {
+		return fmt.Errorf("%w: %s takes part already, or waits to", errNotDrained, id)
+	}
+	d.cfg.Logger.Info("drained no more", "node", id)
+	if d.cfg.Drained != nil {
+		d.cfg.Drained(maps.Clone(d.authority.Drained()))
+	}
+	return nil
 }
 
 // fence leaves a node out that holds up the others.

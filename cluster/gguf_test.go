@@ -56,6 +56,7 @@ func TestServesGGUF(t *testing.T) {
 		} {
 			w := httptest.NewRecorder()
 			r := httptest.NewRequest(http.MethodPost, call[0], strings.NewReader(call[1]))
+			r.Host = "localhost"
 			r.Header.Set("Content-Type", "application/json")
 			server.Handler().ServeHTTP(w, r)
 			if w.Code != http.StatusOK {

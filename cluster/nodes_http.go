@@ -14,25 +14,33 @@ import (
 //
 //	POST /v1/nodes/{id}/drain   202: its work moves to the others; /v1/cluster
 //	                            shows it as draining, then drained
+//	POST /v1/nodes/{id}/undrain 202: it takes a share again
 func (c *Coordinator) ServeNodes(a *api.Server) error {
 	return a.Handle("POST", "/v1/nodes/*", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, verb, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/nodes/"), "/")
-		if verb != "drain" {
-			a.WriteError(w, api.Problem{Status: http.StatusNotFound, Code: "unknown_url", Message: "There is POST /v1/nodes/{id}/drain and nothing else here."})
+		do, state := c.Drain, "draining"
+		switch verb {
+		case "drain":
+		case "undrain":
+			do, state = c.Undrain, "joining"
+		default:
+			a.WriteError(w, api.Problem{Status: http.StatusNotFound, Code: "unknown_url", Message: "There are POST /v1/nodes/{id}/drain and undrain, and nothing else here."})
 			return
 		}
-		if err := c.Drain(r.Context(), id); err != nil {
+		if err := do(r.Context(), id); err != nil {
 			status, code := http.StatusNotFound, "node_not_found"
 			switch {
 			case errors.Is(err, errLastNode):
 				status, code = http.StatusConflict, "last_node"
+			case errors.Is(err, errNotDrained):
+				status, code = http.StatusConflict, "not_drained"
 			case errors.Is(err, context.DeadlineExceeded):
 				status, code = http.StatusServiceUnavailable, "not_ready"
 			}
 			a.WriteError(w, api.Problem{Status: status, Code: code, Message: strings.TrimPrefix(err.Error(), "cluster: ") + "."})
 			return
 		}
-		a.WriteJSON(w, http.StatusAccepted, map[string]any{"id": id, "object": "node", "state": "draining"})
+		a.WriteJSON(w, http.StatusAccepted, map[string]any{"id": id, "object": "node", "state": state})
 	}))
 }
 
@@ -40,12 +48,23 @@ func (c *Coordinator) ServeNodes(a *api.Server) error {
 // Cluster tells when the node is drained. It takes no part again until another
 // process has its name.
 func (c *core) Drain(ctx context.Context, id string) error {
+	m := &nodeDrain{id: id, reply: make(chan error, 1)}
+	return c.told(ctx, m, m.reply)
+}
+
+// Undrain lets a drained node take part again.
+func (c *core) Undrain(ctx context.Context, id string) error {
+	m := &nodeUndrain{id: id, reply: make(chan error, 1)}
+	return c.told(ctx, m, m.reply)
+}
+
+// told sends the director a message and waits for what it says.
+func (c *core) told(ctx context.Context, m any, reply <-chan error) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	m := &nodeDrain{id: id, reply: make(chan error, 1)}
 	c.root.Send(c.dpid, m)
 	select {
-	case err := <-m.reply:
+	case err := <-reply:
 		return err
 	case <-ctx.Done():
 		return ctx.Err()

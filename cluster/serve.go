@@ -157,13 +157,15 @@ type Engine interface {
 
 // APIConfig is what the HTTP side adds.
 type APIConfig struct {
-	Keys     []api.Key
-	Audit    *slog.Logger
-	TLS      *tls.Config
-	Strict   bool   // refuse parameters that are not known
-	Template string // a file with a chat template, instead of the checkpoint's
-	Version  string
-	Logger   *slog.Logger
+	Keys   []api.Key
+	Audit  *slog.Logger
+	TLS    *tls.Config
+	Strict bool // refuse parameters that are not known
+	// AllowOrigins are the origins whose web pages may use the API, besides its own.
+	AllowOrigins []string
+	Template     string // a file with a chat template, instead of the checkpoint's
+	Version      string
+	Logger       *slog.Logger
 }
 
 // NewAPI puts the OpenAI API in front of an engine: tokenizer, chat template
@@ -175,7 +177,7 @@ func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Se
 		return nil, err
 	}
 	cfg := api.Config{Models: s.Names, ModelRoot: ck.Dir, MaxModelLen: s.MaxContext, VocabSize: ck.Config.Vocab, EOSTokens: ck.Config.EOS,
-		CacheBytes: e.CacheBytes, Keys: a.Keys, Audit: a.Audit, TLS: a.TLS, Strict: a.Strict, Version: a.Version, Logger: a.Logger,
+		CacheBytes: e.CacheBytes, Keys: a.Keys, Audit: a.Audit, TLS: a.TLS, Strict: a.Strict, AllowOrigins: a.AllowOrigins, Version: a.Version, Logger: a.Logger,
 		SystemFingerprint: fingerprint(ck, &s)}
 	files, err := tokenizer.ReadFiles(ck.Dir)
 	if err != nil {

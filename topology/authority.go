@@ -273,6 +273,17 @@ func (a *Authority) Drain(id string, incarnation uint64) (out []Effect, last boo
 	return []Effect{RetireNode{Node: n, Epoch: a.past()}}, false
 }
 
+// Undrain lets a drained node take part again, after Settle. false: it is not drained.
+func (a *Authority) Undrain(id string) bool {
+	n, ok := a.nodes[id]
+	if !ok || a.drained[id] != n.Incarnation || a.phase == Over {
+		return false
+	}
+	delete(a.drained, id)
+	a.changed = a.now
+	return true
+}
+
 // past is the epoch up to which a node that takes no part is to forget.
 func (a *Authority) past() uint32 {
 	if a.cfg.Leased {

@@ -77,3 +77,28 @@ func TestDrainedOutlivesItsCoordinator(t *testing.T) {
 		t.Errorf("a new process of the name takes no part: %v", part)
 	}
 }
+
+// TestUndrain: a drained node comes back when it is told to, after a quiet moment.
+func TestUndrain(t *testing.T) {
+	a := NewAuthority(AuthorityConfig{Shape: testShape(), Mapping: Gather, Nodes: 2, Settle: time.Second, Backoff: time.Second, ModelHash: "m"})
+	a.Up(node("a", 1))
+	a.Up(node("b", 1))
+	answerAll(t, a)
+	if a.Undrain("b") || a.Undrain("c") {
+		t.Error("who is not drained was undrained")
+	}
+	recorded(a, first(a.Drain("b", 1)))
+	answerAll(t, a)
+	if _, part := a.Placement(); len(part) != 1 {
+		t.Fatalf("drained, and placed on %v", part)
+	}
+	if !a.Undrain("b") || len(a.Drained()) != 0 {
+		t.Fatalf("still drained: %v", a.Drained())
+	}
+	recorded(a, a.Tick(time.Minute))
+	if _, part := a.Placement(); len(part) != 2 {
+		t.Errorf("it takes no part: %v", part)
+	}
+}
+
+func first(e []Effect, _ bool) []Effect { return e }

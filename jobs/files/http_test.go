@@ -38,6 +38,7 @@ func TestUploadThatIsNone(t *testing.T) {
 	m.Serve(0, Serve(f, a, quiet, func(string) string { return "" }).Routes())
 	post := func(body io.Reader) *httptest.ResponseRecorder {
 		r := httptest.NewRequest("POST", "/v1/files", body)
+		r.Host = "localhost"
 		r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
 		w := httptest.NewRecorder()
 		a.Handler().ServeHTTP(w, r)

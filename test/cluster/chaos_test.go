@@ -252,6 +252,12 @@ func TestChaosJoin(t *testing.T) {
 	if n, s := c.node("c"), c.state(); n.State != "drained" || n.Sequences != 0 || n.KVUsedBytes != 0 || s.Epoch <= before.Epoch || full() && s.Epoch != before.Epoch+1 {
 		t.Errorf("after it was drained: %+v, epoch %d to %d", n, before.Epoch, s.Epoch)
 	}
+	for status, want := range []string{"c takes a share again", "takes part already"} {
+		if out, said, code := command(t, recoverLimit, nil, "undrain", "c", "--server", c.base); code != status || !strings.Contains(out+said, want) {
+			t.Errorf("shoal undrain: status %d: %s%s", code, out, said)
+		}
+		c.waitNodes(3, recoverLimit)
+	}
 	if _, said, code := command(t, recoverLimit, nil, "drain", "nobody", "--server", c.base); code == 0 || !strings.Contains(said, "no node") {
 		t.Errorf("draining nobody: status %d: %s", code, said)
 	}

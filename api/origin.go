@@ -1,0 +1,89 @@
+package api
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// What a browser sends for a page of somebody else is refused: a page may post without
+// asking first, and may have had its own name resolve to this address (DNS rebinding).
+// Programs send no Origin.
+
+// foreign says why a request is not to be answered.
+func (s *Server) foreign(r *http.Request) *apiError {
+	refuse := func(code, why string) *apiError {
+		return &apiError{status: http.StatusForbidden, typ: typePermission, code: code, message: why + " --allow-origin allows it, where that is meant."}
+	}
+	if origin := r.Header.Get("Origin"); origin != "" && !s.allows(origin) {
+		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
+			return refuse("origin_not_allowed", "Web pages of other origins may not use this API.")
+		}
+	}
+	// A page that has a key was given it; without keys the name in the address bar is all
+	// that tells it from the server's own.
+	if len(*s.keys.Load()) == 0 && !s.ours(r.Host) {
+		return refuse("host_not_allowed", "Without API keys this server answers to IP addresses and localhost alone.")
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		switch t := mediaType(r.Header.Get("Content-Type")); {
+		case t == "text/plain", t == "application/x-www-form-urlencoded", strings.HasPrefix(t, "multipart/") && r.URL.Path != "/v1/files":
+			return &apiError{status: http.StatusUnsupportedMediaType, typ: typeInvalid, code: "unsupported_media_type", message: "Send the request with Content-Type: application/json."}
+		}
+	}
+	return nil
+}
+
+// allows tells that the operator lets pages of an origin use the API.
+func (s *Server) allows(origin string) bool {
+	return slices.ContainsFunc(s.cfg.AllowOrigins, func(o string) bool { return o == "*" || strings.EqualFold(o, origin) })
+}
+
+// ours tells that a Host names this server: an address, localhost, or an origin's host.
+func (s *Server) ours(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	name = strings.ToLower(strings.TrimSuffix(strings.Trim(name, "[]"), "."))
+	if _, err := netip.ParseAddr(name); err == nil || name == "" || name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		return true
+	}
+	return slices.ContainsFunc(s.cfg.AllowOrigins, func(o string) bool {
+		u, err := url.Parse(o)
+		return err == nil && u.Hostname() != "" && strings.EqualFold(u.Hostname(), name)
+	})
+}
+
+// cors tells the browser that a page of an allowed origin may read the answer; true: that
+// was the question, and there is no other.
+func (s *Server) cors(h http.Header, r *http.Request) (preflight bool) {
+	origin := r.Header.Get("Origin")
+	if origin == "" || !s.allows(origin) {
+		return false
+	}
+	h.Set("Access-Control-Allow-Origin", origin)
+	h.Add("Vary", "Origin")
+	h.Set("Access-Control-Expose-Headers", "X-Request-Id, X-Ignored-Parameters, Retry-After")
+	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
+		return false
+	}
+	h.Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
+	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Request-Id")
+	h.Set("Access-Control-Max-Age", "600")
+	return true
+}
+
+// CheckOrigins names one that is no origin, and would allow nothing.
+func CheckOrigins(origins []string) (bad string, ok bool) {
+	for _, o := range origins {
+		u, err := url.Parse(o)
+		if o != "*" && (err != nil || u.Scheme == "" || u.Host == "" || u.Scheme+"://"+u.Host != o) {
+			return o, false
+		}
+	}
+	return "", true
+}

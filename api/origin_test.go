@@ -1,0 +1,84 @@
+package api
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// TestForeignPages: what a browser sends for a page of somebody else changes nothing and
+// tells nothing, by whatever trick; programs and the server's own page are answered.
+func TestForeignPages(t *testing.T) {
+	started := 0
+	open := newServer(t, &fakeEngine{script: hello})
+	keyed := newServer(t, &fakeEngine{script: hello}, func(c *Config) { c.Keys = OperatorKeys("k") })
+	allowing := newServer(t, &fakeEngine{script: hello}, func(c *Config) { c.AllowOrigins = []string{"https://chat.example.com"} })
+	for _, s := range []*Server{open, keyed, allowing} {
+		for _, path := range []string{"/v1/nodes/*", "/v1/files"} {
+			if err := s.Handle("POST", path, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { started++ })); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	const drain, evil = "/v1/nodes/n/drain", "http://evil.example.com"
+	for _, c := range []struct {
+		what                             string
+		s                                *Server
+		method, path, host, origin, kind string
+		want                             int
+	}{
+		{"curl", open, "POST", drain, "127.0.0.1:8080", "", "", 200},
+		{"curl by name", open, "POST", drain, "localhost:8080", "", "application/json", 200},
+		{"curl by IPv6", open, "GET", "/v1/cluster", "[::1]:8080", "", "", 200},
+		{"own page", open, "POST", drain, "127.0.0.1:8080", "http://127.0.0.1:8080", "application/json", 200},
+		{"upload", open, "POST", "/v1/files", "127.0.0.1:8080", "", "multipart/form-data; boundary=x", 200},
+		{"a page that posts", open, "POST", drain, "127.0.0.1:8080", evil, "text/plain", 403},
+		{"a page without a type", open, "POST", drain, "127.0.0.1:8080", evil, "", 403},
+		{"a page in a frame", open, "POST", drain, "127.0.0.1:8080", "null", "text/plain", 403},
+		{"a page of another port", open, "POST", drain, "127.0.0.1:8080", "http://127.0.0.1:3000", "", 403},
+		{"a page that uploads", open, "POST", "/v1/files", "127.0.0.1:8080", evil, "multipart/form-data; boundary=x", 403},
+		{"a page that asks first", open, "OPTIONS", drain, "127.0.0.1:8080", evil, "", 403},
+		{"a form, and no origin", open, "POST", drain, "127.0.0.1:8080", "", "application/x-www-form-urlencoded", 415},
+		{"text, and no origin", open, "POST", drain, "127.0.0.1:8080", "", "text/plain;charset=UTF-8", 415},
+		{"a form where files do not go", open, "POST", drain, "127.0.0.1:8080", "", "multipart/form-data; boundary=x", 415},
+		{"rebinding", open, "GET", "/v1/cluster", "evil.example.com", "", "", 403},
+		{"rebinding, own origin", open, "POST", drain, "evil.example.com:8080", "http://evil.example.com:8080", "application/json", 403},
+		{"a name like an address", open, "GET", "/v1/cluster", "127.0.0.1.example.com", "", "", 403},
+		{"a probe by any name", open, "GET", "/health", "lb.example.com", "", "", 200},
+		{"a name, with a key", keyed, "GET", "/v1/cluster", "shoal.example.com", "", "", 200},
+		{"a page, with a key", keyed, "GET", "/v1/cluster", "shoal.example.com", evil, "", 403},
+		{"an allowed page", allowing, "POST", drain, "127.0.0.1:8080", "https://chat.example.com", "application/json", 200},
+		{"an allowed page that asks first", allowing, "OPTIONS", "/v1/chat/completions", "127.0.0.1:8080", "https://chat.example.com", "", 204},
+		{"its name", allowing, "GET", "/v1/cluster", "chat.example.com", "", "", 200},
+		{"another page", allowing, "POST", drain, "127.0.0.1:8080", "https://chat.example.com.evil.org", "", 403},
+	} {
+		r := httptest.NewRequest(c.method, c.path, strings.NewReader(""))
+		r.Host = c.host
+		if c.origin != "" {
+			r.Header.Set("Origin", c.origin)
+		}
+		if c.kind != "" {
+			r.Header.Set("Content-Type", c.kind)
+		}
+		if c.method == "OPTIONS" {
+			r.Header.Set("Access-Control-Request-Method", "POST")
+		}
+		if c.s == keyed {
+			r.Header.Set("Authorization", "Bearer k")
+		}
+		w, before := httptest.NewRecorder(), started
+		c.s.Handler().ServeHTTP(w, r)
+		if w.Code != c.want || c.want >= 400 && started != before {
+			t.Errorf("%s: status %d, want %d, %d calls: %s", c.what, w.Code, c.want, started-before, w.Body)
+		}
+		if granted := w.Header().Get("Access-Control-Allow-Origin") != ""; granted != strings.HasPrefix(c.what, "an allowed page") {
+			t.Errorf("%s: granted: %v", c.what, granted)
+		}
+	}
+	for _, bad := range []string{"example.com", "https://example.com/", "https://", "null"} {
+		if _, ok := CheckOrigins([]string{"*", bad}); ok {
+			t.Errorf("%q is taken for an origin", bad)
+		}
+	}
+}
