@@ -78,7 +78,7 @@ type Coordinator struct {
 	api      *api.Server
 	seat     *seat // nil: there is no store
 
-	operator  string     // who may change the store says this
+	key       security.Key
 	storeOp   sync.Mutex // one change of the store's members at a time
 	names     *storeNames
 	tended    bool              // the plan stands in the store
@@ -125,7 +125,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err != nil {
 		return nil, err
 	}
-	c := &Coordinator{lost: make(chan struct{}), operator: cfg.Key.OperatorToken(), names: newStoreNames(cfg.StoreNodes), toldStore: map[uint64]uint32{}}
+	c := &Coordinator{lost: make(chan struct{}), key: cfg.Key, names: newStoreNames(cfg.StoreNodes), toldStore: map[uint64]uint32{}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {

@@ -5,9 +5,11 @@ import (
 	"crypto/subtle"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 
 	"shoal/api"
+	"shoal/security"
 )
 
 // OperatorHeader carries security.Key.OperatorToken in requests that change the store.
@@ -24,7 +26,7 @@ func (c *Coordinator) ServeStore(a *api.Server) error {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			id := strings.TrimPrefix(r.URL.Path, "/v1/store/members/")
 			switch {
-			case subtle.ConstantTimeCompare([]byte(r.Header.Get(OperatorHeader)), []byte(c.operator)) != 1:
+			case !c.isOperator(r.Header.Get(OperatorHeader)):
 				a.WriteError(w, api.Problem{Status: http.StatusForbidden, Code: "not_the_operator", Message: "The members of the store are changed by who holds the cluster key: shoal store --cluster-key FILE."})
 				return
 			case c.depot == nil:
@@ -46,4 +48,15 @@ func (c *Coordinator) ServeStore(a *api.Server) error {
 		})
 	}
 	return errors.Join(a.Handle(http.MethodPost, "/v1/store/members/*", serve(c.AddStoreMember)), a.Handle(http.MethodDelete, "/v1/store/members/*", serve(c.RemoveStoreMember)))
+}
+
+// isOperator takes the word of any key that the cluster accepts now.
+func (c *Coordinator) isOperator(word string) bool {
+	keys := c.key.Keys()
+	if len(keys) == 0 {
+		keys = []security.Key{c.key}
+	}
+	return slices.ContainsFunc(keys, func(k security.Key) bool {
+		return subtle.ConstantTimeCompare([]byte(word), []byte(k.OperatorToken())) == 1
+	})
 }
