@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"shoal/cluster"
+	"shoal/cluster/supervise"
 	"shoal/security"
 )
 
@@ -74,7 +75,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 	defer l.Close()
 	ctx := e.ctx
 	if c.WithParent {
-		context.AfterFunc(cluster.WithParent(context.WithoutCancel(ctx), e.stdin), func() {
+		context.AfterFunc(supervise.WithParent(context.WithoutCancel(ctx), e.stdin), func() {
 			fmt.Fprintln(e.stderr, "shoal: the parent process is gone")
 			os.Exit(1) // what it has promised is on disk
 		})

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"shoal/cluster"
+	"shoal/cluster/supervise"
 	"shoal/model"
 )
 
@@ -70,7 +71,7 @@ func (c *nodeCmd) Run(e *env) error {
 	}
 	ctx := e.ctx
 	if c.WithParent {
-		ctx = cluster.WithParent(ctx, e.stdin)
+		ctx = supervise.WithParent(ctx, e.stdin)
 		shareProcessors(c.Threads)
 	}
 	log := c.logger(e.stderr)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"shoal/cluster"
+	"shoal/cluster/supervise"
 	"shoal/tokenizer"
 )
 
@@ -123,7 +124,7 @@ type local struct {
 	ctx         context.Context // ends when the cluster cannot go on
 	cancel      context.CancelCauseFunc
 	coordinator *cluster.Coordinator
-	children    *cluster.Children
+	children    *supervise.Children
 	log         *slog.Logger
 	files       []*os.File
 }
@@ -180,7 +181,7 @@ func (c *upCmd) start(e *env, at net.Listener) (_ *local, err error) {
 	if err != nil {
 		return nil, err
 	}
-	l.children = cluster.NewChildren(key, l.log)
+	l.children = supervise.New(key, l.log)
 	for i := range c.Nodes {
 		if err := c.child(l, i, serve.Model, "--join", l.coordinator.GossipAddress()); err != nil {
 			return nil, err
@@ -237,7 +238,7 @@ func (c *upCmd) child(l *local, i int, dir string, more ...string) error {
 		l.files = append(l.files, f)
 		out = f
 	}
-	return l.children.Start(cluster.Child{ID: id, Args: args, Stderr: out, Exited: func(error) {
+	return l.children.Start(supervise.Child{ID: id, Args: args, Stderr: out, Exited: func(error) {
 		if l.children.Alive() == 0 {
 			l.cancel(errors.New("every node process has ended"))
 		}

@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"shoal/cluster"
+	"shoal/cluster/supervise"
 )
 
 // Folders in the data directory of a cluster with a standby, one a copy of the
@@ -46,7 +46,7 @@ type pair struct {
 	fd     *os.File
 	gossip [2]string
 
-	heads *cluster.Children
+	heads *supervise.Children
 	wg    sync.WaitGroup
 }
 
@@ -88,7 +88,7 @@ func (c *upCmd) runPair(e *env) (err error) {
 		p.args = append(p.args, "--log-json")
 	}
 	p.ctx, p.cancel = context.WithCancelCause(e.ctx)
-	p.heads, p.children = cluster.NewChildren(key, p.log), cluster.NewChildren(key, p.log)
+	p.heads, p.children = supervise.New(key, p.log), supervise.New(key, p.log)
 	defer p.stop()
 	if !isTerminal(e.stdin) { // the coordinators have the files that SIGHUP is about
 		hup := make(chan os.Signal, 1)
@@ -164,7 +164,7 @@ func (p *pair) head(i int, standby bool, pause time.Duration) error {
 		keys = []string{"SHOAL_API_KEY=" + strings.Join(p.cmd.APIKey, ",")}
 	}
 	began := time.Now()
-	return p.heads.Start(cluster.Child{ID: id, Args: args, Env: keys, Files: []*os.File{p.fd}, Stderr: p.e.stderr, Exited: func(error) {
+	return p.heads.Start(supervise.Child{ID: id, Args: args, Env: keys, Files: []*os.File{p.fd}, Stderr: p.e.stderr, Exited: func(error) {
 		if p.heads.Alive() == 0 {
 			p.cancel(errors.New("both coordinators have ended"))
 			return

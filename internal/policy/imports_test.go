@@ -18,7 +18,7 @@ const floors = `
 values:   tensor proto security internal/mmap internal/flock internal/lograte gguf + gguf:internal/mmap
 machines: topology model kvcache collective tokenizer tokenizer/jinja sampler + kvcache:sampler model:topology tokenizer:tokenizer/jinja collective:topology
 helpers:  model/modeltest internal/testmodel
-wires:    collective/natsbus cluster/gossip cluster/rpc
+wires:    collective/natsbus cluster/gossip cluster/rpc cluster/supervise
 layer:    actors/layer
 rooms:    actors/socket actors/batcher
 rigs:     internal/alone

@@ -1,4 +1,4 @@
-package cluster
+package supervise
 
 import (
 	"os/exec"

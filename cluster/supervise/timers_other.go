@@ -1,5 +1,5 @@
 //go:build !linux
 
-package cluster
+package supervise
 
 func coarseTimers(start func() error) error { return start() }

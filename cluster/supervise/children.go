@@ -1,4 +1,5 @@
-package cluster
+// Package supervise runs the node processes of a local cluster and ends them with it.
+package supervise
 
 import (
 	"bufio"
@@ -52,8 +53,8 @@ type Child struct {
 	Exited func(err error) // told when it ends by itself
 }
 
-// NewChildren prepares a set of processes of one cluster; log takes their last words.
-func NewChildren(key security.Key, log *slog.Logger) *Children {
+// New prepares a set of processes of one cluster; log takes their last words.
+func New(key security.Key, log *slog.Logger) *Children {
 	return &Children{key: key, log: log}
 }
 
@@ -62,7 +63,7 @@ func (c *Children) Start(x Child) error {
 	id := x.ID
 	self, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("cluster: cannot find this program to run it again: %w", err)
+		return fmt.Errorf("supervise: cannot find this program to run it again: %w", err)
 	}
 	key, err := security.KeyPipe(c.key)
 	if err != nil {
@@ -72,7 +73,7 @@ func (c *Children) Start(x Child) error {
 	k := &child{id: id, cmd: exec.Command(self, append(x.Args, "--cluster-key-fd", strconv.Itoa(3+len(x.Files)))...)}
 	k.cmd.Env = append(childEnv(os.Environ()), x.Env...)
 	k.cmd.ExtraFiles = append(slices.Clip(x.Files), key)
-	k.cmd.SysProcAttr = apart()
+	k.cmd.SysProcAttr = ownGroup()
 	if k.pipe, err = k.cmd.StdinPipe(); err != nil {
 		return err
 	}
@@ -80,10 +81,10 @@ func (c *Children) Start(x Child) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stop {
-		return errors.New("cluster: the local cluster is stopping")
+		return errors.New("supervise: the local cluster is stopping")
 	}
 	if err := coarseTimers(k.cmd.Start); err != nil {
-		return fmt.Errorf("cluster: %s did not start: %w", id, err)
+		return fmt.Errorf("supervise: %s did not start: %w", id, err)
 	}
 	c.list = append(c.list, k)
 	c.wait.Add(1)
@@ -179,7 +180,7 @@ func WithParent(ctx context.Context, stdin io.Reader) context.Context {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() { // ends with the process at the latest: a read of a pipe has no deadline
 		_, _ = io.Copy(io.Discard, bufio.NewReader(stdin))
-		cancel(errors.New("cluster: the parent process is gone"))
+		cancel(errors.New("supervise: the parent process is gone"))
 	}()
 	return ctx
 }

@@ -1,0 +1,8 @@
+package supervise
+
+import "syscall"
+
+// ownGroup keeps Ctrl-C from a child: it reaches the parent alone, which drains.
+func ownGroup() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
+}
