@@ -70,13 +70,13 @@ type CoordinatorConfig struct {
 // Coordinator serves a model on node processes. It implements api.Engine.
 type Coordinator struct {
 	*core
-	bus      *bus
-	discover *discoverer
-	depot    *depot // nil: no store
-	noJobs   string // why there are no jobs
-	mount    *door.Mount
-	api      *api.Server
-	seat     *seat // nil: there is no store
+	bus       *bus
+	discover  *discoverer
+	dataStore *dataStore // nil: no store
+	noJobs    string     // why there are no jobs
+	mount     *door.Mount
+	api       *api.Server
+	election  *election // nil: there is no store
 
 	key       security.Key
 	storeOp   sync.Mutex // one change of the store's members at a time
@@ -86,7 +86,7 @@ type Coordinator struct {
 
 	log     *slog.Logger
 	up      atomic.Pointer[core]
-	sitting atomic.Pointer[seat]
+	sitting atomic.Pointer[election]
 
 	ctx    context.Context // of what runs beside the core
 	cancel context.CancelFunc
@@ -138,13 +138,13 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err = cfg.Serve.Validate(&ck.Config); err != nil { // before others hear of it
 		return nil, err
 	}
-	if err = c.openDepot(&cfg); err != nil {
+	if err = c.openDataStore(&cfg); err != nil {
 		return nil, err
 	}
 	var events atomic.Pointer[discoverer]
 	meta := gossip.Meta{Incarnation: rpc.NewIncarnation(), State: gossip.Ready}
-	if c.depot != nil {
-		meta.Store = c.depot.keeper.addr
+	if c.dataStore != nil {
+		meta.Store = c.dataStore.keeper.addr
 	}
 	c.bus, err = openBus(security.RoleCoordinator, cfg.Cluster, cfg.ID, cfg.Bind, cfg.Ports, cfg.NATS, cfg.Key, cfg.Serve.Logger, meta, func(e gossip.Event) {
 		c.rival(e)
@@ -162,11 +162,11 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 		return nil, err
 	}
 	var l ledger
-	if c.depot != nil {
+	if c.dataStore != nil {
 		if l, err = c.take(ctx, meta.Incarnation, &cfg); err != nil {
 			return nil, err
 		}
-		if err = c.depot.openStore(); err != nil {
+		if err = c.dataStore.openStore(); err != nil {
 			return nil, err
 		}
 	}
@@ -185,9 +185,9 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	return c, nil
 }
 
-// openDepot comes first: a coordinator that cannot have its data directory must
+// openDataStore comes first: a coordinator that cannot have its data directory must
 // not meet the nodes.
-func (c *Coordinator) openDepot(cfg *CoordinatorConfig) (err error) {
+func (c *Coordinator) openDataStore(cfg *CoordinatorConfig) (err error) {
 	c.noJobs = "Jobs, batches and files need a place to live: start the coordinator with --data-dir DIR."
 	if cfg.DataDir == "" {
 		return nil
@@ -196,7 +196,7 @@ func (c *Coordinator) openDepot(cfg *CoordinatorConfig) (err error) {
 	if err != nil {
 		return fmt.Errorf("cluster: --bind %q is not host:port: %w", cfg.Bind, err)
 	}
-	c.depot, err = openDepot(cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleCoordinator, c.log)
+	c.dataStore, err = openDataStore(cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleCoordinator, c.log)
 	if err != nil && cfg.DataOptional {
 		c.noJobs = "Jobs, batches and files are off: " + err.Error() + ". Give this one a --data-dir DIR of its own."
 		c.log.Warn("serving without jobs", "error", err)
@@ -207,8 +207,8 @@ func (c *Coordinator) openDepot(cfg *CoordinatorConfig) (err error) {
 
 // join meets the cluster; the first coordinator has nobody to meet.
 func (c *Coordinator) join(ctx context.Context, cfg *CoordinatorConfig) error {
-	if c.depot != nil {
-		if err := c.depot.keeper.serve(c.bus.rpc); err != nil {
+	if c.dataStore != nil {
+		if err := c.dataStore.keeper.serve(c.bus.rpc); err != nil {
 			return err
 		}
 	}
@@ -229,7 +229,7 @@ func (c *Coordinator) join(ctx context.Context, cfg *CoordinatorConfig) error {
 	}
 }
 
-// rival tells the seat of coordinators that are gone.
+// rival tells the election of coordinators that are gone.
 func (c *Coordinator) rival(e gossip.Event) {
 	if e.Member.Meta.Role != string(security.RoleCoordinator) || e.Kind != gossip.Failed && e.Kind != gossip.Leave {
 		return
@@ -237,9 +237,9 @@ func (c *Coordinator) rival(e gossip.Event) {
 	c.wg.Add(1)
 	go func() { // gossip must not wait
 		defer c.wg.Done()
-		t := time.NewTicker(seatTick)
+		t := time.NewTicker(electionTick)
 		defer t.Stop()
-		for { // the seat may not be there yet
+		for { // the election may not be there yet
 			if s := c.sitting.Load(); s != nil {
 				s.gone(e.Member.Meta.Incarnation)
 				return
@@ -274,12 +274,12 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 		}
 		said = why
 	}
-	c.depot.waits = waits
-	defer func() { c.depot.waits = nil }()
+	c.dataStore.waits = waits
+	defer func() { c.dataStore.waits = nil }()
 	t := time.NewTicker(waitsTick)
 	defer t.Stop()
 	for cfg.Standby { // until it keeps a copy
-		if p, _ := c.depot.keeper.now(); p != nil {
+		if p, _ := c.dataStore.keeper.now(); p != nil {
 			break
 		}
 		waits(fmt.Sprintf("the coordinator has not asked this process to keep a copy of the store yet: name it there, with --store-nodes %s,... or shoal store add %s; that takes three processes with a --data-dir", cfg.ID, cfg.ID))
@@ -289,28 +289,28 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 			return ledger{}, ctx.Err()
 		}
 	}
-	if err := c.depot.openLease(ctx); err != nil {
+	if err := c.dataStore.openLease(ctx); err != nil {
 		return ledger{}, err
 	}
 	claims := make(chan topology.Claim, 1)
-	c.seat = newSeat(c.depot.lease, topology.LeaseConfig{Holder: cfg.ID, Incarnation: incarnation, API: cfg.API,
-		Sole: c.depot.alone != nil, Found: c.depot.alone != nil, Heir: true}, c.log)
-	c.seat.elected = func(l topology.Claim) { claims <- l }
-	c.seat.recorded = func(epoch uint32) { c.tell(&placementRecorded{epoch}) }
-	c.seat.deposed = c.depose
-	c.seat.run()
-	c.sitting.Store(c.seat)
+	c.election = newElection(c.dataStore.lease, topology.LeaseConfig{Holder: cfg.ID, Incarnation: incarnation, API: cfg.API,
+		Sole: c.dataStore.alone != nil, Found: c.dataStore.alone != nil, Heir: true}, c.log)
+	c.election.elected = func(l topology.Claim) { claims <- l }
+	c.election.recorded = func(epoch uint32) { c.tell(&placementRecorded{epoch}) }
+	c.election.deposed = c.depose
+	c.election.run()
+	c.sitting.Store(c.election)
 	began := time.Now()
 	for {
 		select {
 		case l := <-claims:
-			c.log.Info("coordinating", "term", l.Term, "after epoch", l.Placement.Epoch, "store", c.depot.kind)
-			return ledger{after: l.Placement.Epoch, record: c.seat.record, drained: l.Drained, drain: c.seat.drain}, nil
+			c.log.Info("coordinating", "term", l.Term, "after epoch", l.Placement.Epoch, "store", c.dataStore.kind)
+			return ledger{after: l.Placement.Epoch, record: c.election.record, drained: l.Drained, drain: c.election.drain}, nil
 		case <-t.C:
 		case <-ctx.Done():
 			return ledger{}, ctx.Err()
 		}
-		claim, _, why := c.seat.claim()
+		claim, _, why := c.election.claim()
 		if cfg.Standby || time.Since(began) > storeQuiet {
 			waits(why)
 		}
@@ -355,7 +355,7 @@ func (c *Coordinator) LostReason() error {
 func (c *Coordinator) Cluster() api.ClusterState {
 	s := c.core.Cluster()
 	s.Subscriptions = c.bus.nats.Subscriptions()
-	if c.depot != nil {
+	if c.dataStore != nil {
 		s.Store = c.storeState()
 		s.Store.Trouble = c.storeTrouble()
 	}
@@ -383,11 +383,11 @@ func (c *Coordinator) Close() {
 	if c.discover != nil {
 		c.discover.close()
 	}
-	if c.depot != nil { // before the core: what is interrupted is noted as such
-		c.depot.closeStore()
+	if c.dataStore != nil { // before the core: what is interrupted is noted as such
+		c.dataStore.closeStore()
 	}
-	if c.seat != nil {
-		c.seat.close()
+	if c.election != nil {
+		c.election.close()
 	}
 	if c.core != nil {
 		c.core.close()
@@ -396,8 +396,8 @@ func (c *Coordinator) Close() {
 	if c.given != nil {
 		c.given()
 	}
-	if c.depot != nil {
-		c.depot.close()
+	if c.dataStore != nil {
+		c.dataStore.close()
 	}
 	if c.bus != nil {
 		c.bus.close()

@@ -54,7 +54,7 @@ func (c *Coordinator) formStore() {
 
 // formOrTend says what hinders it.
 func (c *Coordinator) formOrTend() string {
-	if c.depot.alone == nil {
+	if c.dataStore.alone == nil {
 		if err := c.tend(); err != nil && c.ctx.Err() == nil {
 			return "the members of the store cannot be brought up to date: " + err.Error()
 		}
@@ -73,7 +73,7 @@ func (c *Coordinator) formOrTend() string {
 // propose picks the keepers among the processes that were named: this process, then
 // standbys, then nodes.
 func (c *Coordinator) propose() (*plan, error) {
-	if p, _ := c.depot.keeper.now(); p != nil {
+	if p, _ := c.dataStore.keeper.now(); p != nil {
 		return p, nil // begun before
 	}
 	var others []gossip.Member
@@ -100,7 +100,7 @@ func (c *Coordinator) propose() (*plan, error) {
 	var id [6]byte
 	_, _ = rand.Read(id[:]) // never fails
 	self := c.bus.nats.Name()
-	p := &plan{ID: hex.EncodeToString(id[:]), Self: self, Members: []planMember{{Name: self, Route: c.depot.keeper.addr}}}
+	p := &plan{ID: hex.EncodeToString(id[:]), Self: self, Members: []planMember{{Name: self, Route: c.dataStore.keeper.addr}}}
 	for _, m := range others[:keepers-1] {
 		p.Members = append(p.Members, planMember{Name: m.Name, Route: m.Meta.Store})
 	}
@@ -113,7 +113,7 @@ func (c *Coordinator) propose() (*plan, error) {
 func (c *Coordinator) replicate(p *plan) error {
 	ctx, cancel := context.WithTimeout(c.ctx, moveLimit)
 	defer cancel()
-	d := c.depot
+	d := c.dataStore
 	byRoute := map[string]gossip.Member{}
 	for _, m := range c.bus.gossip.Members() {
 		byRoute[m.Meta.Store] = m
@@ -189,10 +189,10 @@ func (c *Coordinator) move(ctx context.Context, to journal.Log, shared *files.Sh
 	if err := shared.Clear(ctx); err != nil { // of an earlier try
 		return 0, err
 	}
-	if err := c.depot.takeFiles(shared, false); err != nil {
+	if err := c.dataStore.takeFiles(shared, false); err != nil {
 		return 0, err
 	}
-	from, err := openLog(c.depot.alone, 1)
+	from, err := openLog(c.dataStore.alone, 1)
 	if err != nil {
 		return 0, err
 	}
@@ -200,11 +200,11 @@ func (c *Coordinator) move(ctx context.Context, to journal.Log, shared *files.Sh
 	if err = errors.Join(err, from.Close()); err != nil {
 		return 0, err
 	}
-	return n, c.seat.move(ctx, lease)
+	return n, c.election.move(ctx, lease)
 }
 
 // retireSingle puts the store of one copy aside: it must never be read again.
-func (d *depot) retireSingle(p *plan) error {
+func (d *dataStore) retireSingle(p *plan) error {
 	if err := os.Rename(d.singleDir(), filepath.Join(d.path, "jetstream-before-"+p.ID)); err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}

@@ -36,11 +36,11 @@ const (
 	quorumTry  = 500 * time.Millisecond
 )
 
-// depot is a coordinator's data directory and the store in it: placement and
+// dataStore is a coordinator's data directory and the store in it: placement and
 // lease, jobs, batches and files. The store is a JetStream of this process alone,
 // with the files beside it, or a replicated one that this process keeps a copy of
 // (keeper), with the files in it.
-type depot struct {
+type dataStore struct {
 	path   string
 	log    *slog.Logger
 	dir    *jobs.Dir
@@ -54,21 +54,21 @@ type depot struct {
 
 	mender *mender // of the store of one copy; nil: there never was one
 
-	mu      sync.Mutex // guards what follows: it is changed when the store is replicated
-	kind    string     // single, replicated
-	store   *jobs.Store
-	batches *batches.Store
-	shared  *files.Shared // nil: files are on this disk alone
-	service *jobs.Service
-	lines   *batches.Service
-	unheard context.CancelFunc // ends following the log
-	wg      sync.WaitGroup
-	inStep  atomic.Int32
+	mu            sync.Mutex // guards what follows: it is changed when the store is replicated
+	kind          string     // single, replicated
+	store         *jobs.Store
+	batches       *batches.Store
+	shared        *files.Shared // nil: files are on this disk alone
+	service       *jobs.Service
+	lines         *batches.Service
+	stopFollowing context.CancelFunc // ends following the log
+	wg            sync.WaitGroup
+	inStep        atomic.Int32
 }
 
-// openDepot takes the lock of a data directory.
-func openDepot(dir, name, at string, key security.Key, role security.Role, log *slog.Logger) (_ *depot, err error) {
-	d := &depot{path: dir, log: log, kind: "single"}
+// openDataStore takes the lock of a data directory.
+func openDataStore(dir, name, at string, key security.Key, role security.Role, log *slog.Logger) (_ *dataStore, err error) {
+	d := &dataStore{path: dir, log: log, kind: "single"}
 	d.inStep.Store(1)
 	if d.dir, err = jobs.OpenDir(dir); err != nil {
 		return nil, err
@@ -84,10 +84,10 @@ func openDepot(dir, name, at string, key security.Key, role security.Role, log *
 }
 
 // singleDir is where the store lies while there is one copy of it.
-func (d *depot) singleDir() string { return filepath.Join(d.path, "jetstream") }
+func (d *dataStore) singleDir() string { return filepath.Join(d.path, "jetstream") }
 
 // openLease opens the register of the store that this directory belongs to.
-func (d *depot) openLease(ctx context.Context) error {
+func (d *dataStore) openLease(ctx context.Context) error {
 	p, _ := d.keeper.now()
 	if p != nil {
 		err := d.openReplicated(ctx)
@@ -146,7 +146,7 @@ func openWithin(ctx context.Context, nc *nats.Conn, replicas int, waits func(err
 }
 
 // openReplicated waits until enough keepers are up and opens their register.
-func (d *depot) openReplicated(ctx context.Context) error {
+func (d *dataStore) openReplicated(ctx context.Context) error {
 	r, nc, err := d.replicated(ctx)
 	if err != nil {
 		return err
@@ -157,14 +157,14 @@ func (d *depot) openReplicated(ctx context.Context) error {
 	d.mu.Unlock()
 	var p *plan
 	for { // as record does
-		try, cancel := context.WithTimeout(ctx, seatLimit)
+		try, cancel := context.WithTimeout(ctx, electionLimit)
 		p, _, err = r.members(try)
 		cancel()
 		if err == nil || ctx.Err() != nil {
 			break
 		}
 		select {
-		case <-time.After(seatTick):
+		case <-time.After(electionTick):
 		case <-ctx.Done():
 		}
 	}
@@ -178,7 +178,7 @@ func (d *depot) openReplicated(ctx context.Context) error {
 // storeQuiet is how long the store may take to open before it is said what it waits for.
 const storeQuiet = 3 * time.Second
 
-func (d *depot) replicated(ctx context.Context) (*bucketRegister, *nats.Conn, error) {
+func (d *dataStore) replicated(ctx context.Context) (*bucketRegister, *nats.Conn, error) {
 	p, bus := d.keeper.now()
 	nc, err := bus.Connect("lease")
 	if err != nil {
@@ -202,7 +202,7 @@ func (d *depot) replicated(ctx context.Context) (*bucketRegister, *nats.Conn, er
 }
 
 // lacks says which keepers of a store are not there.
-func (d *depot) lacks(p *plan, bus *natsbus.Server) string {
+func (d *dataStore) lacks(p *plan, bus *natsbus.Server) string {
 	up := bus.Peers()
 	var here, away []string
 	for _, m := range p.Members {
@@ -219,7 +219,7 @@ func (d *depot) lacks(p *plan, bus *natsbus.Server) string {
 }
 
 // openStore reads the jobs.
-func (d *depot) openStore() error {
+func (d *dataStore) openStore() error {
 	bus, replicas := d.alone, 1
 	if bus == nil {
 		_, bus = d.keeper.now()
@@ -256,7 +256,7 @@ func openLog(bus *natsbus.Server, replicas int) (journal.Log, error) {
 }
 
 // openFiles opens the files of the replicated store.
-func (d *depot) openFiles() (*files.Shared, error) {
+func (d *dataStore) openFiles() (*files.Shared, error) {
 	p, bus := d.keeper.now()
 	nc, err := bus.Connect("files")
 	if err != nil {
@@ -278,7 +278,7 @@ func (d *depot) openFiles() (*files.Shared, error) {
 
 // takeFiles brings the files that lie on this disk alone into the replicated
 // store; with away they leave their place, and must not count any more.
-func (d *depot) takeFiles(to *files.Shared, away bool) error {
+func (d *dataStore) takeFiles(to *files.Shared, away bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), moveLimit)
 	defer cancel()
 	damage, err := to.Take(ctx, d.folder, away)
@@ -290,7 +290,7 @@ func (d *depot) takeFiles(to *files.Shared, away bool) error {
 
 // use reads a log and follows it when others can write it. shared: nil when the files
 // are on this disk alone.
-func (d *depot) use(l journal.Log, shared *files.Shared) error {
+func (d *dataStore) use(l journal.Log, shared *files.Shared) error {
 	ctx, cancel := context.WithTimeout(context.Background(), jobsOpenLimit)
 	defer cancel()
 	began := time.Now()
@@ -310,7 +310,7 @@ func (d *depot) use(l journal.Log, shared *files.Shared) error {
 		p, _ := d.keeper.now()
 		name = "-" + p.ID
 		var ctx context.Context
-		ctx, d.unheard = context.WithCancel(context.Background())
+		ctx, d.stopFollowing = context.WithCancel(context.Background())
 		d.wg.Add(2)
 		go func() { defer d.wg.Done(); store.Follow(ctx) }()
 		go func() { defer d.wg.Done(); d.count(ctx) }()
@@ -325,7 +325,7 @@ func (d *depot) use(l journal.Log, shared *files.Shared) error {
 const countEvery = 2 * time.Second
 
 // count keeps the number of copies that are in step, and says when it changes.
-func (d *depot) count(ctx context.Context) {
+func (d *dataStore) count(ctx context.Context) {
 	t := time.NewTicker(countEvery)
 	defer t.Stop()
 	for {
@@ -354,14 +354,14 @@ func (d *depot) count(ctx context.Context) {
 }
 
 // durability is what clients are told.
-func (d *depot) durability() (string, int) {
+func (d *dataStore) durability() (string, int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.kind, int(d.inStep.Load())
 }
 
 // close ends what is open, the service first.
-func (d *depot) close() {
+func (d *dataStore) close() {
 	d.closeStore()
 	if d.nc != nil {
 		d.nc.Close()
@@ -376,17 +376,17 @@ func (d *depot) close() {
 	d.dir.Close()
 }
 
-func (d *depot) closeStore() {
+func (d *dataStore) closeStore() {
 	d.mu.Lock()
-	service, lines, store, shared, unheard := d.service, d.lines, d.store, d.shared, d.unheard
-	d.service, d.lines, d.store, d.shared, d.unheard = nil, nil, nil, nil, nil
+	service, lines, store, shared, stopFollowing := d.service, d.lines, d.store, d.shared, d.stopFollowing
+	d.service, d.lines, d.store, d.shared, d.stopFollowing = nil, nil, nil, nil, nil
 	d.mu.Unlock()
 	if service != nil {
 		lines.Stop()
 		service.Stop()
 	}
-	if unheard != nil {
-		unheard()
+	if stopFollowing != nil {
+		stopFollowing()
 	}
 	d.wg.Wait()
 	d.dir.Detach()
@@ -404,10 +404,10 @@ func (d *depot) closeStore() {
 // coordinator and takes up the jobs in its data directory. Without one, the
 // routes say so. It is called once, before the API serves.
 func (c *Coordinator) ServeJobs(a *api.Server) (err error) {
-	if c.mount, err = door.NewMount(a, c.noJobs); err != nil || c.depot == nil {
+	if c.mount, err = door.NewMount(a, c.noJobs); err != nil || c.dataStore == nil {
 		return err
 	}
-	if err := a.Registerer().Register(jobStates{c.depot}); err != nil {
+	if err := a.Registerer().Register(jobStates{c.dataStore}); err != nil {
 		return err
 	}
 	c.api = a
@@ -418,7 +418,7 @@ func (c *Coordinator) ServeJobs(a *api.Server) (err error) {
 
 // startJobs runs what the store holds.
 func (c *Coordinator) startJobs() {
-	d := c.depot
+	d := c.dataStore
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var kept files.Store = d.folder
@@ -432,16 +432,16 @@ func (c *Coordinator) startJobs() {
 }
 
 // jobStates reads the numbers of jobs at each scrape.
-type jobStates struct{ depot *depot }
+type jobStates struct{ dataStore *dataStore }
 
 var jobsDesc = prometheus.NewDesc("shoal_jobs", "Durable jobs that are kept, by state.", []string{"state"}, nil)
 
 func (j jobStates) Describe(ch chan<- *prometheus.Desc) { ch <- jobsDesc }
 
 func (j jobStates) Collect(ch chan<- prometheus.Metric) {
-	j.depot.mu.Lock()
-	store := j.depot.store
-	j.depot.mu.Unlock()
+	j.dataStore.mu.Lock()
+	store := j.dataStore.store
+	j.dataStore.mu.Unlock()
 	if store == nil {
 		return
 	}

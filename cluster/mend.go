@@ -96,10 +96,10 @@ func (m *mender) close() {
 // storeTrouble says what is wrong with the store while the cluster serves; empty: nothing.
 // It needs no key to be read, and names no path.
 func (c *Coordinator) storeTrouble() string {
-	if c.depot == nil {
+	if c.dataStore == nil {
 		return ""
 	}
-	d := c.depot
+	d := c.dataStore
 	d.mu.Lock()
 	bus, store := d.alone, d.store
 	d.mu.Unlock()
@@ -113,7 +113,7 @@ func (c *Coordinator) storeTrouble() string {
 	if bus != nil && bus.Broken() != "" {
 		why = append(why, "the disk of the job store takes nothing: it is full or failing")
 	}
-	if c.seat != nil && c.seat.owing() {
+	if c.election != nil && c.election.owing() {
 		why = append(why, "the newest placement is not written down: a coordinator that is started now goes by what nodes report")
 	}
 	if store != nil {

@@ -423,7 +423,7 @@ func (n *nodeActor) drain(b *bus) {
 }
 
 // nodeKeeper opens the data directory of a node, if it has one.
-func nodeKeeper(cfg *NodeConfig) (*depot, error) {
+func nodeKeeper(cfg *NodeConfig) (*dataStore, error) {
 	if cfg.DataDir == "" {
 		return nil, nil
 	}
@@ -431,7 +431,7 @@ func nodeKeeper(cfg *NodeConfig) (*depot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster: --bind %q is not host:port: %w", cfg.Bind, err)
 	}
-	return openDepot(cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleNode, cfg.Logger)
+	return openDataStore(cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleNode, cfg.Logger)
 }
 
 // connectNATS joins a group over NATS: subscribe, then wait until every pair of

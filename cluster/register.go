@@ -104,7 +104,7 @@ func (b *bucketRegister) record(ctx context.Context, p *plan) error {
 	}
 	for {
 		err := func() error {
-			ctx, cancel := context.WithTimeout(ctx, seatLimit)
+			ctx, cancel := context.WithTimeout(ctx, electionLimit)
 			defer cancel()
 			was, revision, err := b.members(ctx)
 			switch {
@@ -124,7 +124,7 @@ func (b *bucketRegister) record(ctx context.Context, p *plan) error {
 			return err
 		}
 		select {
-		case <-time.After(seatTick):
+		case <-time.After(electionTick):
 		case <-ctx.Done():
 			return err
 		}

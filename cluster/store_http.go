@@ -29,7 +29,7 @@ func (c *Coordinator) ServeStore(a *api.Server) error {
 			case !c.isOperator(r.Header.Get(OperatorHeader)):
 				a.WriteError(w, api.Problem{Status: http.StatusForbidden, Code: "not_the_operator", Message: "The members of the store are changed by who holds the cluster key: shoal store --cluster-key FILE."})
 				return
-			case c.depot == nil:
+			case c.dataStore == nil:
 				a.WriteError(w, api.Problem{Status: http.StatusConflict, Code: "no_store", Message: "This coordinator has no store: start it with --data-dir DIR."})
 				return
 			}

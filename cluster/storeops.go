@@ -87,11 +87,11 @@ func (c *Coordinator) AddStoreMember(ctx context.Context, name string) error {
 	}
 	c.storeOp.Lock()
 	defer c.storeOp.Unlock()
-	if c.depot.alone != nil {
+	if c.dataStore.alone != nil {
 		c.names.set(name, true)
 		return nil
 	}
-	p, _ := c.depot.keeper.now()
+	p, _ := c.dataStore.keeper.now()
 	switch {
 	case p.member(name) >= 0:
 		return nil
@@ -113,14 +113,14 @@ func (c *Coordinator) RemoveStoreMember(ctx context.Context, name string) error 
 	defer cancel()
 	c.storeOp.Lock()
 	defer c.storeOp.Unlock()
-	if c.depot.alone != nil {
+	if c.dataStore.alone != nil {
 		if !c.names.has(name) {
 			return fmt.Errorf("%w: %q was not named", errNoMember, name)
 		}
 		c.names.set(name, false)
 		return nil
 	}
-	p, bus := c.depot.keeper.now()
+	p, bus := c.dataStore.keeper.now()
 	at := p.member(name)
 	switch {
 	case at < 0:
@@ -150,14 +150,14 @@ func (p *plan) next() *plan {
 
 // change writes a plan into the store, which is what counts, and carries it out.
 func (c *Coordinator) change(ctx context.Context, next *plan) error {
-	if err := c.depot.lease.record(ctx, next); err != nil {
+	if err := c.dataStore.lease.record(ctx, next); err != nil {
 		return err
 	}
-	if err := c.depot.keeper.keep(next); err != nil {
+	if err := c.dataStore.keeper.keep(next); err != nil {
 		return err
 	}
 	c.log.Info("the members of the store change", "members", next.servers(), "revision", next.Revision)
-	_, bus := c.depot.keeper.now()
+	_, bus := c.dataStore.keeper.now()
 	err := bus.RetainStoreMembers(ctx, next.servers())
 	c.names.kick() // the others are told; who is away hears of it later
 	return err
@@ -168,9 +168,9 @@ func (c *Coordinator) change(ctx context.Context, next *plan) error {
 func (c *Coordinator) tend() error {
 	ctx, cancel := context.WithTimeout(c.ctx, opLimit)
 	defer cancel()
-	p, bus := c.depot.keeper.now()
+	p, bus := c.dataStore.keeper.now()
 	if !c.tended {
-		if err := c.depot.lease.record(ctx, p); err != nil { // founded just now, or by an earlier build
+		if err := c.dataStore.lease.record(ctx, p); err != nil { // founded just now, or by an earlier build
 			return err
 		}
 		c.tended = true
@@ -213,10 +213,10 @@ func (c *Coordinator) offers(name string) (gossip.Member, bool) {
 
 // storeState is the store as /v1/cluster shows it.
 func (c *Coordinator) storeState() *api.StoreState {
-	kind, n := c.depot.durability()
-	claim, _, _ := c.seat.claim()
+	kind, n := c.dataStore.durability()
+	claim, _, _ := c.election.claim()
 	s := &api.StoreState{Durability: kind, Replicas: n, Wanted: keepers, Coordinator: claim.Holder, Term: claim.Term}
-	p, bus := c.depot.keeper.now()
+	p, bus := c.dataStore.keeper.now()
 	if p == nil || kind != "replicated" {
 		return s
 	}
@@ -252,12 +252,12 @@ func (c *Coordinator) Ready() error {
 
 // storeless says which keepers the store lacks; empty: it works.
 func (c *Coordinator) storeless() string {
-	if c.depot == nil {
+	if c.dataStore == nil {
 		return ""
 	}
-	if kind, _ := c.depot.durability(); kind == "replicated" {
-		if p, bus := c.depot.keeper.now(); !p.majority(bus.Peers()) {
-			return c.depot.lacks(p, bus)
+	if kind, _ := c.dataStore.durability(); kind == "replicated" {
+		if p, bus := c.dataStore.keeper.now(); !p.majority(bus.Peers()) {
+			return c.dataStore.lacks(p, bus)
 		}
 	}
 	return ""

@@ -25,19 +25,19 @@ var errMoved = errors.New("cluster: the record of the lease has changed")
 // Timings of the lease. A coordinator that died is seldom waited for so long:
 // gossip tells of its death, and then hintAfter counts.
 const (
-	leaseTTL   = 8 * time.Second
-	hintAfter  = 1500 * time.Millisecond
-	leaseRenew = time.Second
-	seatTick   = 100 * time.Millisecond
-	seatLimit  = 3 * time.Second // of one read or write
+	leaseTTL      = 8 * time.Second
+	hintAfter     = 1500 * time.Millisecond
+	leaseRenew    = time.Second
+	electionTick  = 100 * time.Millisecond
+	electionLimit = 3 * time.Second // of one read or write
 	// waiveAfter is how long the only process that can write a store waits for it
 	// before it places nodes without: plain requests need no disk.
 	waiveAfter = 2 * time.Second
 )
 
-// seat is the shell around topology.Lease: one goroutine that asks the register
+// election is the shell around topology.Lease: one goroutine that asks the register
 // and tells what follows.
-type seat struct {
+type election struct {
 	log    *slog.Logger
 	began  time.Time
 	ctx    context.Context
@@ -57,19 +57,19 @@ type seat struct {
 	wake  chan struct{}
 }
 
-func newSeat(reg register, cfg topology.LeaseConfig, log *slog.Logger) *seat {
+func newElection(reg register, cfg topology.LeaseConfig, log *slog.Logger) *election {
 	cfg.TTL, cfg.Hint, cfg.Renew, cfg.Waive = leaseTTL, hintAfter, leaseRenew, waiveAfter
-	s := &seat{log: log, began: time.Now(), reg: reg, lease: topology.NewLease(cfg), wake: make(chan struct{}, 1)}
+	s := &election{log: log, began: time.Now(), reg: reg, lease: topology.NewLease(cfg), wake: make(chan struct{}, 1)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
 
 // run starts the goroutine. What it calls must not wait for it.
-func (s *seat) run() {
+func (s *election) run() {
 	s.wg.Add(1)
 	go func() {
 		defer s.wg.Done()
-		t := time.NewTicker(seatTick)
+		t := time.NewTicker(electionTick)
 		defer t.Stop()
 		for {
 			s.take(func(l *topology.Lease) []topology.LeaseEffect { return l.Tick(time.Since(s.began)) })
@@ -85,15 +85,15 @@ func (s *seat) run() {
 	}()
 }
 
-// close ends the seat. The lease is left as it is: the next holder waits for it,
+// close ends the election. The lease is left as it is: the next holder waits for it,
 // or knows that this process is gone.
-func (s *seat) close() {
+func (s *election) close() {
 	s.cancel()
 	s.wg.Wait()
 }
 
 // take lets the lease take a step and tells what follows.
-func (s *seat) take(step func(*topology.Lease) []topology.LeaseEffect) {
+func (s *election) take(step func(*topology.Lease) []topology.LeaseEffect) {
 	s.mu.Lock()
 	effects := step(s.lease)
 	var tell []func()
@@ -121,7 +121,7 @@ func (s *seat) take(step func(*topology.Lease) []topology.LeaseEffect) {
 }
 
 // ask carries out one read or write; false: there is none to do.
-func (s *seat) ask() bool {
+func (s *election) ask() bool {
 	s.mu.Lock()
 	if len(s.asks) == 0 || s.hold || s.ctx.Err() != nil {
 		s.mu.Unlock()
@@ -135,7 +135,7 @@ func (s *seat) ask() bool {
 		s.busy = false
 		s.mu.Unlock()
 	}()
-	ctx, cancel := context.WithTimeout(s.ctx, seatLimit)
+	ctx, cancel := context.WithTimeout(s.ctx, electionLimit)
 	defer cancel()
 	var c topology.Claim
 	var revision uint64
@@ -164,20 +164,20 @@ func (s *seat) ask() bool {
 }
 
 // record asks to write a placement down.
-func (s *seat) record(p topology.Placement, incarnations []uint64) {
+func (s *election) record(p topology.Placement, incarnations []uint64) {
 	s.take(func(l *topology.Lease) []topology.LeaseEffect { return l.Record(p, incarnations) })
 	s.kick()
 }
 
 // drain asks to write down which nodes are drained.
-func (s *seat) drain(nodes map[string]uint64) {
+func (s *election) drain(nodes map[string]uint64) {
 	s.take(func(l *topology.Lease) []topology.LeaseEffect { return l.Drained(nodes) })
 	s.kick()
 }
 
 // move carries the record to a register that nobody has written yet. When it
 // returns an error the old one is in use as before.
-func (s *seat) move(ctx context.Context, to register) error {
+func (s *election) move(ctx context.Context, to register) error {
 	s.mu.Lock()
 	s.hold = true
 	s.mu.Unlock()
@@ -222,14 +222,14 @@ func (s *seat) move(ctx context.Context, to register) error {
 }
 
 // gone tells that a process is dead or cannot be reached.
-func (s *seat) gone(incarnation uint64) {
+func (s *election) gone(incarnation uint64) {
 	s.mu.Lock()
 	s.lease.Gone(incarnation)
 	s.mu.Unlock()
 	s.kick()
 }
 
-func (s *seat) kick() {
+func (s *election) kick() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -237,14 +237,14 @@ func (s *seat) kick() {
 }
 
 // owing tells that the store does not have the newest placement, and takes nothing.
-func (s *seat) owing() bool {
+func (s *election) owing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lease.Owing()
 }
 
 // claim is the record as this process knows it, and why it does not coordinate.
-func (s *seat) claim() (c topology.Claim, holding bool, waits string) {
+func (s *election) claim() (c topology.Claim, holding bool, waits string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c, _ = s.lease.Claim()
