@@ -15,8 +15,8 @@ import (
 	"shoal/api"
 	"shoal/cluster/gossip"
 	"shoal/cluster/rpc"
+	"shoal/cluster/store"
 	"shoal/cluster/weights"
-	"shoal/jobs/door"
 	"shoal/model"
 	"shoal/security"
 	"shoal/topology"
@@ -43,7 +43,7 @@ type CoordinatorConfig struct {
 	// is gone. Needs DataDir and Join.
 	Standby bool
 	// Waits is told why this process does not coordinate yet, whenever that changes: a
-	// standby, or one whose store lacks its keepers.
+	// standby, or one whose store lacks its replicas.
 	Waits func(why string)
 	// Nodes is how many nodes the first placement waits for; 0: whoever is there
 	// after a quiet moment.
@@ -60,7 +60,7 @@ type CoordinatorConfig struct {
 	// have it. Empty: no jobs.
 	DataDir string
 	// StoreNodes are the processes that are to keep copies of the store, once two of them
-	// are here; AddStoreMember names more.
+	// are here; store.Members.Add names more.
 	StoreNodes []string
 	// DataOptional: when DataDir is in use or cannot be written, serve without
 	// jobs (a default directory that nobody asked for).
@@ -70,23 +70,16 @@ type CoordinatorConfig struct {
 // Coordinator serves a model on node processes. It implements api.Engine.
 type Coordinator struct {
 	*core
-	bus       *bus
-	discover  *discoverer
-	dataStore *dataStore // nil: no store
-	noJobs    string     // why there are no jobs
-	mount     *door.Mount
-	api       *api.Server
-	election  *election // nil: there is no store
+	bus      *bus
+	discover *discoverer
+	store    *store.Store   // nil: there is none
+	members  *store.Members // of the store
+	noJobs   string         // why there are no jobs
+	key      security.Key
 
-	key       security.Key
-	storeOp   sync.Mutex // one change of the store's members at a time
-	names     *storeNames
-	tended    bool              // the plan stands in the store
-	toldStore map[uint64]uint32 // by incarnation: the revision of the plan that a process knows
-
-	log     *slog.Logger
-	up      atomic.Pointer[core]
-	sitting atomic.Pointer[election]
+	log      *slog.Logger
+	up       atomic.Pointer[core]
+	election atomic.Pointer[store.Election]
 
 	ctx    context.Context // of what runs beside the core
 	cancel context.CancelFunc
@@ -125,7 +118,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err != nil {
 		return nil, err
 	}
-	c := &Coordinator{lost: make(chan struct{}), key: cfg.Key, names: newStoreNames(cfg.StoreNodes), toldStore: map[uint64]uint32{}}
+	c := &Coordinator{lost: make(chan struct{}), key: cfg.Key}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -138,13 +131,13 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err = cfg.Serve.Validate(&ck.Config); err != nil { // before others hear of it
 		return nil, err
 	}
-	if err = c.openDataStore(&cfg); err != nil {
+	if err = c.openStore(&cfg); err != nil {
 		return nil, err
 	}
 	var events atomic.Pointer[discoverer]
 	meta := gossip.Meta{Incarnation: rpc.NewIncarnation(), State: gossip.Ready}
-	if c.dataStore != nil {
-		meta.Store = c.dataStore.keeper.addr
+	if c.store != nil {
+		meta.Store = c.store.Addr()
 	}
 	c.bus, err = openBus(security.RoleCoordinator, cfg.Cluster, cfg.ID, cfg.Bind, cfg.Ports, cfg.NATS, cfg.Key, cfg.Serve.Logger, meta, func(e gossip.Event) {
 		c.rival(e)
@@ -155,6 +148,9 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err != nil {
 		return nil, err
 	}
+	if c.store != nil {
+		c.members = store.NewMembers(c.ctx, c.store, c.bus.gossip, c.bus.rpc, cfg.StoreNodes)
+	}
 	if c.given, err = weights.Serve(c.ctx, c.bus.rpc, ck); err != nil {
 		return nil, err
 	}
@@ -162,11 +158,11 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 		return nil, err
 	}
 	var l ledger
-	if c.dataStore != nil {
+	if c.store != nil {
 		if l, err = c.take(ctx, meta.Incarnation, &cfg); err != nil {
 			return nil, err
 		}
-		if err = c.dataStore.openStore(); err != nil {
+		if err = c.store.OpenJobs(); err != nil {
 			return nil, err
 		}
 	}
@@ -185,9 +181,9 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	return c, nil
 }
 
-// openDataStore comes first: a coordinator that cannot have its data directory must
+// openStore comes first: a coordinator that cannot have its data directory must
 // not meet the nodes.
-func (c *Coordinator) openDataStore(cfg *CoordinatorConfig) (err error) {
+func (c *Coordinator) openStore(cfg *CoordinatorConfig) (err error) {
 	c.noJobs = "Jobs, batches and files need a place to live: start the coordinator with --data-dir DIR."
 	if cfg.DataDir == "" {
 		return nil
@@ -196,7 +192,7 @@ func (c *Coordinator) openDataStore(cfg *CoordinatorConfig) (err error) {
 	if err != nil {
 		return fmt.Errorf("cluster: --bind %q is not host:port: %w", cfg.Bind, err)
 	}
-	c.dataStore, err = openDataStore(cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleCoordinator, c.log)
+	c.store, err = store.Open(cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleCoordinator, c.log)
 	if err != nil && cfg.DataOptional {
 		c.noJobs = "Jobs, batches and files are off: " + err.Error() + ". Give this one a --data-dir DIR of its own."
 		c.log.Warn("serving without jobs", "error", err)
@@ -207,8 +203,8 @@ func (c *Coordinator) openDataStore(cfg *CoordinatorConfig) (err error) {
 
 // join meets the cluster; the first coordinator has nobody to meet.
 func (c *Coordinator) join(ctx context.Context, cfg *CoordinatorConfig) error {
-	if c.dataStore != nil {
-		if err := c.dataStore.keeper.serve(c.bus.rpc); err != nil {
+	if c.store != nil {
+		if err := c.store.Offer(c.bus.rpc); err != nil {
 			return err
 		}
 	}
@@ -237,11 +233,11 @@ func (c *Coordinator) rival(e gossip.Event) {
 	c.wg.Add(1)
 	go func() { // gossip must not wait
 		defer c.wg.Done()
-		t := time.NewTicker(electionTick)
+		t := time.NewTicker(waitsTick)
 		defer t.Stop()
 		for { // the election may not be there yet
-			if s := c.sitting.Load(); s != nil {
-				s.gone(e.Member.Meta.Incarnation)
+			if s := c.election.Load(); s != nil {
+				s.Gone(e.Member.Meta.Incarnation)
 				return
 			}
 			select {
@@ -256,7 +252,7 @@ func (c *Coordinator) rival(e gossip.Event) {
 const (
 	// rivalWait is how long a coordinator that is no standby waits for the lease of
 	// another one to run out.
-	rivalWait = leaseTTL + 10*time.Second
+	rivalWait = store.LeaseTTL + 10*time.Second
 	waitsTick = 200 * time.Millisecond
 )
 
@@ -274,14 +270,9 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 		}
 		said = why
 	}
-	c.dataStore.waits = waits
-	defer func() { c.dataStore.waits = nil }()
 	t := time.NewTicker(waitsTick)
 	defer t.Stop()
-	for cfg.Standby { // until it keeps a copy
-		if p, _ := c.dataStore.keeper.now(); p != nil {
-			break
-		}
+	for cfg.Standby && !c.store.Replicated() {
 		waits(fmt.Sprintf("the coordinator has not asked this process to keep a copy of the store yet: name it there, with --store-nodes %s,... or shoal store add %s; that takes three processes with a --data-dir", cfg.ID, cfg.ID))
 		select {
 		case <-t.C:
@@ -289,29 +280,29 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 			return ledger{}, ctx.Err()
 		}
 	}
-	if err := c.dataStore.openLease(ctx); err != nil {
+	if err := c.store.OpenLease(ctx, waits); err != nil {
 		return ledger{}, err
 	}
 	claims := make(chan topology.Claim, 1)
-	c.election = newElection(c.dataStore.lease, topology.LeaseConfig{Holder: cfg.ID, Incarnation: incarnation, API: cfg.API,
-		Sole: c.dataStore.alone != nil, Found: c.dataStore.alone != nil, Heir: true}, c.log)
-	c.election.elected = func(l topology.Claim) { claims <- l }
-	c.election.recorded = func(epoch uint32) { c.tell(&placementRecorded{epoch}) }
-	c.election.deposed = c.depose
-	c.election.run()
-	c.sitting.Store(c.election)
+	election := c.store.Elect(cfg.ID, incarnation, cfg.API, store.Told{
+		Elected:  func(l topology.Claim) { claims <- l },
+		Recorded: func(epoch uint32) { c.tell(&placementRecorded{epoch}) },
+		Deposed:  c.depose,
+	})
+	c.election.Store(election)
 	began := time.Now()
 	for {
 		select {
 		case l := <-claims:
-			c.log.Info("coordinating", "term", l.Term, "after epoch", l.Placement.Epoch, "store", c.dataStore.kind)
-			return ledger{after: l.Placement.Epoch, record: c.election.record, drained: l.Drained, drain: c.election.drain}, nil
+			kind, _ := c.store.Durability()
+			c.log.Info("coordinating", "term", l.Term, "after epoch", l.Placement.Epoch, "store", kind)
+			return ledger{after: l.Placement.Epoch, record: election.Record, drained: l.Drained, drain: election.Drain}, nil
 		case <-t.C:
 		case <-ctx.Done():
 			return ledger{}, ctx.Err()
 		}
-		claim, _, why := c.election.claim()
-		if cfg.Standby || time.Since(began) > storeQuiet {
+		claim, _, why := election.Claim()
+		if cfg.Standby || time.Since(began) > store.Quiet {
 			waits(why)
 		}
 		if !cfg.Standby && time.Since(began) > rivalWait {
@@ -355,9 +346,8 @@ func (c *Coordinator) LostReason() error {
 func (c *Coordinator) Cluster() api.ClusterState {
 	s := c.core.Cluster()
 	s.Subscriptions = c.bus.nats.Subscriptions()
-	if c.dataStore != nil {
-		s.Store = c.storeState()
-		s.Store.Trouble = c.storeTrouble()
+	if c.store != nil {
+		s.Store = c.store.State()
 	}
 	return s
 }
@@ -383,11 +373,11 @@ func (c *Coordinator) Close() {
 	if c.discover != nil {
 		c.discover.close()
 	}
-	if c.dataStore != nil { // before the core: what is interrupted is noted as such
-		c.dataStore.closeStore()
+	if c.store != nil { // before the core: what is interrupted is noted as such
+		c.store.CloseJobs()
 	}
-	if c.election != nil {
-		c.election.close()
+	if e := c.election.Load(); e != nil {
+		e.Close()
 	}
 	if c.core != nil {
 		c.core.close()
@@ -396,8 +386,8 @@ func (c *Coordinator) Close() {
 	if c.given != nil {
 		c.given()
 	}
-	if c.dataStore != nil {
-		c.dataStore.close()
+	if c.store != nil {
+		c.store.Close()
 	}
 	if c.bus != nil {
 		c.bus.close()

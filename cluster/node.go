@@ -22,6 +22,7 @@ import (
 	"shoal/actors/socket"
 	"shoal/cluster/gossip"
 	"shoal/cluster/rpc"
+	"shoal/cluster/store"
 	"shoal/cluster/weights"
 	"shoal/collective"
 	"shoal/collective/natsbus"
@@ -183,7 +184,7 @@ func openBus(role security.Role, name, id, bind string, ports Ports, url string,
 		if rc.ServerTLS, rc.ClientTLS, err = key.TLS(security.Identity{Role: role, ID: id}, security.Roles()...); err != nil {
 			return nil, err
 		}
-		if nc.RouteTLS, nc.ClientTLS, err = busTLS(key, security.Identity{Role: role, ID: id}); err != nil {
+		if nc.RouteTLS, nc.ClientTLS, err = key.BusTLS(security.Identity{Role: role, ID: id}); err != nil {
 			return nil, err
 		}
 		// No packet of loopback is seen by others: tensors go in the clear there, at up to
@@ -191,7 +192,7 @@ func openBus(role security.Role, name, id, bind string, ports Ports, url string,
 		if local, err := security.Loopback(bind); err == nil && local {
 			nc.ClientTLS = nil
 		}
-		nc.Secret, nc.Secrets = key.BusPassword(security.RoleNode), passwords(key, security.RoleNode) // one for the mesh
+		nc.Secret, nc.Secrets = key.BusPassword(security.RoleNode), key.BusPasswords(security.RoleNode) // one for the mesh
 		gc.Keys = gossipKeys(key.Keys())
 	}
 	if b.rpc, err = rpc.Start(rc); err != nil {
@@ -217,6 +218,13 @@ func openBus(role security.Role, name, id, bind string, ports Ports, url string,
 		log.Info("cluster keys were read again", "in_use", keys[0].Fingerprint(), "accepted", len(keys))
 	})
 	return b, nil
+}
+
+func gossipKeys(keys []security.Key) (out [][]byte) {
+	for _, k := range keys {
+		out = append(out, k.Gossip())
+	}
+	return out
 }
 
 // profile picks the timings of failure detection: processes of one machine can
@@ -301,13 +309,13 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	}
 	incarnation := rpc.NewIncarnation()
 	meta := gossip.Meta{Incarnation: incarnation, State: gossip.Joining}
-	k, err := nodeKeeper(&cfg)
+	k, err := openStore(&cfg)
 	if err != nil {
 		return err
 	}
 	if k != nil {
-		defer k.close()
-		meta.Store = k.keeper.addr
+		defer k.Close()
+		meta.Store = k.Addr()
 	}
 	b, err := openBus(security.RoleNode, cfg.Cluster, cfg.ID, cfg.Bind, cfg.Ports, cfg.NATS, cfg.Key, cfg.Logger, meta, func(gossip.Event) {})
 	if err != nil {
@@ -315,7 +323,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	}
 	defer b.close()
 	if k != nil {
-		if err := k.keeper.serve(b.rpc); err != nil {
+		if err := k.Offer(b.rpc); err != nil {
 			return err
 		}
 	}
@@ -422,8 +430,8 @@ func (n *nodeActor) drain(b *bus) {
 	}
 }
 
-// nodeKeeper opens the data directory of a node, if it has one.
-func nodeKeeper(cfg *NodeConfig) (*dataStore, error) {
+// openStore opens the data directory of a node, if it has one.
+func openStore(cfg *NodeConfig) (*store.Store, error) {
 	if cfg.DataDir == "" {
 		return nil, nil
 	}
@@ -431,7 +439,7 @@ func nodeKeeper(cfg *NodeConfig) (*dataStore, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster: --bind %q is not host:port: %w", cfg.Bind, err)
 	}
-	return openDataStore(cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleNode, cfg.Logger)
+	return store.Open(cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleNode, cfg.Logger)
 }
 
 // connectNATS joins a group over NATS: subscribe, then wait until every pair of

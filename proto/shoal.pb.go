@@ -37,7 +37,7 @@ const (
 	Kind_KIND_DRAIN       Kind = 21 // DrainRequest -> Empty: a node asks to leave
 	Kind_KIND_RELEASE     Kind = 23 // ReleaseRequest -> ReleaseReply: drop sequences between steps
 	Kind_KIND_STATUS      Kind = 22 // -> SocketStatus
-	Kind_KIND_KEEP        Kind = 24 // KeepRequest -> Empty: keep a copy of the store
+	Kind_KIND_STORE       Kind = 24 // StoreMembers -> Empty: keep a copy of the store
 	Kind_KIND_WEIGHTS     Kind = 25 // WeightsRequest -> WeightsReply: parts of the checkpoint, for a node without one
 )
 
@@ -54,7 +54,7 @@ var (
 		21: "KIND_DRAIN",
 		23: "KIND_RELEASE",
 		22: "KIND_STATUS",
-		24: "KIND_KEEP",
+		24: "KIND_STORE",
 		25: "KIND_WEIGHTS",
 	}
 	Kind_value = map[string]int32{
@@ -68,7 +68,7 @@ var (
 		"KIND_DRAIN":       21,
 		"KIND_RELEASE":     23,
 		"KIND_STATUS":      22,
-		"KIND_KEEP":        24,
+		"KIND_STORE":       24,
 		"KIND_WEIGHTS":     25,
 	}
 )
@@ -1032,30 +1032,30 @@ func (x *DrainRequest) GetId() string {
 	return ""
 }
 
-// KeepRequest: the members of a replicated store. The receiver is among them, or was.
-type KeepRequest struct {
+// StoreMembers: the members of a replicated store. The receiver is among them, or was.
+type StoreMembers struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Store         string                 `protobuf:"bytes,1,opt,name=store,proto3" json:"store,omitempty"`
-	Keepers       []*Keeper              `protobuf:"bytes,2,rep,name=keepers,proto3" json:"keepers,omitempty"`
+	Members       []*StoreMember         `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
 	Revision      uint32                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // grows with each change of the members
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *KeepRequest) Reset() {
-	*x = KeepRequest{}
+func (x *StoreMembers) Reset() {
+	*x = StoreMembers{}
 	mi := &file_proto_shoal_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *KeepRequest) String() string {
+func (x *StoreMembers) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*KeepRequest) ProtoMessage() {}
+func (*StoreMembers) ProtoMessage() {}
 
-func (x *KeepRequest) ProtoReflect() protoreflect.Message {
+func (x *StoreMembers) ProtoReflect() protoreflect.Message {
 	mi := &file_proto_shoal_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1067,35 +1067,35 @@ func (x *KeepRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use KeepRequest.ProtoReflect.Descriptor instead.
-func (*KeepRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use StoreMembers.ProtoReflect.Descriptor instead.
+func (*StoreMembers) Descriptor() ([]byte, []int) {
 	return file_proto_shoal_proto_rawDescGZIP(), []int{14}
 }
 
-func (x *KeepRequest) GetStore() string {
+func (x *StoreMembers) GetStore() string {
 	if x != nil {
 		return x.Store
 	}
 	return ""
 }
 
-func (x *KeepRequest) GetKeepers() []*Keeper {
+func (x *StoreMembers) GetMembers() []*StoreMember {
 	if x != nil {
-		return x.Keepers
+		return x.Members
 	}
 	return nil
 }
 
-func (x *KeepRequest) GetRevision() uint32 {
+func (x *StoreMembers) GetRevision() uint32 {
 	if x != nil {
 		return x.Revision
 	}
 	return 0
 }
 
-// Keeper is one of them: its process, where the routes of its server listen, and the
+// StoreMember is one of them: its process, where the routes of its server listen, and the
 // name of that server, if it is another.
-type Keeper struct {
+type StoreMember struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Route         string                 `protobuf:"bytes,2,opt,name=route,proto3" json:"route,omitempty"`
@@ -1104,20 +1104,20 @@ type Keeper struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Keeper) Reset() {
-	*x = Keeper{}
+func (x *StoreMember) Reset() {
+	*x = StoreMember{}
 	mi := &file_proto_shoal_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Keeper) String() string {
+func (x *StoreMember) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Keeper) ProtoMessage() {}
+func (*StoreMember) ProtoMessage() {}
 
-func (x *Keeper) ProtoReflect() protoreflect.Message {
+func (x *StoreMember) ProtoReflect() protoreflect.Message {
 	mi := &file_proto_shoal_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1129,26 +1129,26 @@ func (x *Keeper) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Keeper.ProtoReflect.Descriptor instead.
-func (*Keeper) Descriptor() ([]byte, []int) {
+// Deprecated: Use StoreMember.ProtoReflect.Descriptor instead.
+func (*StoreMember) Descriptor() ([]byte, []int) {
 	return file_proto_shoal_proto_rawDescGZIP(), []int{15}
 }
 
-func (x *Keeper) GetName() string {
+func (x *StoreMember) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-func (x *Keeper) GetRoute() string {
+func (x *StoreMember) GetRoute() string {
 	if x != nil {
 		return x.Route
 	}
 	return ""
 }
 
-func (x *Keeper) GetServer() string {
+func (x *StoreMember) GetServer() string {
 	if x != nil {
 		return x.Server
 	}
@@ -2544,12 +2544,12 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\rRetireRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\"\x1e\n" +
 	"\fDrainRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"h\n" +
-	"\vKeepRequest\x12\x14\n" +
-	"\x05store\x18\x01 \x01(\tR\x05store\x12'\n" +
-	"\akeepers\x18\x02 \x03(\v2\r.shoal.KeeperR\akeepers\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\rR\brevision\"J\n" +
-	"\x06Keeper\x12\x12\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"n\n" +
+	"\fStoreMembers\x12\x14\n" +
+	"\x05store\x18\x01 \x01(\tR\x05store\x12,\n" +
+	"\amembers\x18\x02 \x03(\v2\x12.shoal.StoreMemberR\amembers\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\rR\brevision\"O\n" +
+	"\vStoreMember\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05route\x18\x02 \x01(\tR\x05route\x12\x16\n" +
 	"\x06server\x18\x03 \x01(\tR\x06server\"q\n" +
@@ -2677,7 +2677,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\rsubscriptions\x18\r \x01(\rR\rsubscriptions\x12\x1a\n" +
 	"\bprogress\x18\x0e \x01(\x04R\bprogress\x12#\n" +
 	"\rfetched_bytes\x18\x10 \x01(\x03R\ffetchedBytes\x12\x12\n" +
-	"\x04busy\x18\x0f \x01(\bR\x04busy*\xd5\x01\n" +
+	"\x04busy\x18\x0f \x01(\bR\x04busy*\xd6\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eKIND_RPC_HELLO\x10\x01\x12\x11\n" +
@@ -2689,8 +2689,9 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\n" +
 	"KIND_DRAIN\x10\x15\x12\x10\n" +
 	"\fKIND_RELEASE\x10\x17\x12\x0f\n" +
-	"\vKIND_STATUS\x10\x16\x12\r\n" +
-	"\tKIND_KEEP\x10\x18\x12\x10\n" +
+	"\vKIND_STATUS\x10\x16\x12\x0e\n" +
+	"\n" +
+	"KIND_STORE\x10\x18\x12\x10\n" +
 	"\fKIND_WEIGHTS\x10\x19B\rZ\vshoal/protob\x06proto3"
 
 var (
@@ -2723,8 +2724,8 @@ var file_proto_shoal_proto_goTypes = []any{
 	(*ReleaseReply)(nil),    // 12: shoal.ReleaseReply
 	(*RetireRequest)(nil),   // 13: shoal.RetireRequest
 	(*DrainRequest)(nil),    // 14: shoal.DrainRequest
-	(*KeepRequest)(nil),     // 15: shoal.KeepRequest
-	(*Keeper)(nil),          // 16: shoal.Keeper
+	(*StoreMembers)(nil),    // 15: shoal.StoreMembers
+	(*StoreMember)(nil),     // 16: shoal.StoreMember
 	(*WeightsRequest)(nil),  // 17: shoal.WeightsRequest
 	(*WeightsReply)(nil),    // 18: shoal.WeightsReply
 	(*WeightsFile)(nil),     // 19: shoal.WeightsFile
@@ -2754,7 +2755,7 @@ var file_proto_shoal_proto_depIdxs = []int32{
 	3,  // 9: shoal.Placement.slices:type_name -> shoal.Slice
 	4,  // 10: shoal.LoadRequest.placement:type_name -> shoal.Placement
 	7,  // 11: shoal.LoadReply.held:type_name -> shoal.Held
-	16, // 12: shoal.KeepRequest.keepers:type_name -> shoal.Keeper
+	16, // 12: shoal.StoreMembers.members:type_name -> shoal.StoreMember
 	19, // 13: shoal.WeightsReply.files:type_name -> shoal.WeightsFile
 	20, // 14: shoal.Sampling.logit_bias:type_name -> shoal.Bias
 	21, // 15: shoal.Open.sampling:type_name -> shoal.Sampling

@@ -28,6 +28,7 @@ files:    jobs/door jobs/files + jobs/files:jobs/door
 jobs:     jobs
 batches:  jobs/batches
 weights:  cluster/weights
+stores:   cluster/store
 cluster:  cluster
 tools:    cli eval bench + cli:eval cli:bench
 street:   cmd/shoal cmd/node cmd/coordinator

@@ -37,7 +37,7 @@ course courses:               progress                 in jobs
 // older are the packages that still use some of them. The list only shrinks: a row that
 // is not needed fails the test.
 const older = `
-cluster:keeper test/cluster:keeper
+
 `
 
 func TestWordsOfTheField(t *testing.T) {

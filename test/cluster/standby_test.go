@@ -23,11 +23,11 @@ type pair struct {
 	runs   [2]*process
 	spawns int
 
-	keepers string // those that are named at the start
+	members string // those that are named at the start
 }
 
 func (p *pair) start(i int, standby bool) {
-	args := []string{"coordinator", "--id", fmt.Sprintf("c%d", i), "--bind", p.gossip[i], "--listen", strings.TrimPrefix(p.at[i].base, "http://"), "--data-dir", p.dirs[i], "--nodes", "2", "--store-nodes", p.keepers}
+	args := []string{"coordinator", "--id", fmt.Sprintf("c%d", i), "--bind", p.gossip[i], "--listen", strings.TrimPrefix(p.at[i].base, "http://"), "--data-dir", p.dirs[i], "--nodes", "2", "--store-nodes", p.members}
 	if standby {
 		args = append(args, "--standby", "--join", p.gossip[1-i])
 	}
@@ -137,7 +137,7 @@ func TestStandby(t *testing.T) {
 		t.Skip("takes over twice, some ten seconds each")
 	}
 	beside(t)
-	p := &pair{t: t, keepers: "c1,n0", dirs: [2]string{t.TempDir(), t.TempDir()}, gossip: [2]string{freePort(t), freePort(t)}}
+	p := &pair{t: t, members: "c1,n0", dirs: [2]string{t.TempDir(), t.TempDir()}, gossip: [2]string{freePort(t), freePort(t)}}
 	for i := range p.at {
 		p.at[i] = &parts{t: t, httpClient: newHTTPClient(t, "http://"+freePort(t), "")}
 	}

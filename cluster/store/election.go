@@ -1,4 +1,4 @@
-package cluster
+package store
 
 import (
 	"context"
@@ -20,12 +20,12 @@ type register interface {
 	write(ctx context.Context, c topology.Claim, after uint64) (revision uint64, err error)
 }
 
-var errMoved = errors.New("cluster: the record of the lease has changed")
+var errMoved = errors.New("store: the record of the lease has changed")
 
 // Timings of the lease. A coordinator that died is seldom waited for so long:
 // gossip tells of its death, and then hintAfter counts.
 const (
-	leaseTTL      = 8 * time.Second
+	LeaseTTL      = 8 * time.Second
 	hintAfter     = 1500 * time.Millisecond
 	leaseRenew    = time.Second
 	electionTick  = 100 * time.Millisecond
@@ -35,18 +35,16 @@ const (
 	waiveAfter = 2 * time.Second
 )
 
-// election is the shell around topology.Lease: one goroutine that asks the register
+// Election is the shell around topology.Lease: one goroutine that asks the register
 // and tells what follows.
-type election struct {
+type Election struct {
 	log    *slog.Logger
 	began  time.Time
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	elected  func(topology.Claim)
-	recorded func(epoch uint32)
-	deposed  func(by topology.Claim)
+	told Told
 
 	mu    sync.Mutex // guards the rest; never held while the register is asked
 	lease *topology.Lease
@@ -57,15 +55,26 @@ type election struct {
 	wake  chan struct{}
 }
 
-func newElection(reg register, cfg topology.LeaseConfig, log *slog.Logger) *election {
-	cfg.TTL, cfg.Hint, cfg.Renew, cfg.Waive = leaseTTL, hintAfter, leaseRenew, waiveAfter
-	s := &election{log: log, began: time.Now(), reg: reg, lease: topology.NewLease(cfg), wake: make(chan struct{}, 1)}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	return s
+// Told are the functions that an election calls. None may wait for it.
+type Told struct {
+	Elected  func(topology.Claim)
+	Recorded func(epoch uint32)
+	Deposed  func(by topology.Claim)
 }
 
-// run starts the goroutine. What it calls must not wait for it.
-func (s *election) run() {
+// Elect begins to ask for the lease, in the register that OpenLease has opened. holder is
+// the process's name, api where clients reach it.
+func (s *Store) Elect(holder string, incarnation uint64, api string, told Told) *Election {
+	sole := s.alone != nil
+	s.election = &Election{log: s.log, began: time.Now(), told: told, reg: s.lease, wake: make(chan struct{}, 1),
+		lease: topology.NewLease(topology.LeaseConfig{Holder: holder, Incarnation: incarnation, API: api, Sole: sole, Found: sole, Heir: true,
+			TTL: LeaseTTL, Hint: hintAfter, Renew: leaseRenew, Waive: waiveAfter})}
+	s.election.run()
+	return s.election
+}
+
+func (s *Election) run() {
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Add(1)
 	go func() {
 		defer s.wg.Done()
@@ -85,15 +94,15 @@ func (s *election) run() {
 	}()
 }
 
-// close ends the election. The lease is left as it is: the next holder waits for it,
+// Close ends the election. The lease is left as it is: the next holder waits for it,
 // or knows that this process is gone.
-func (s *election) close() {
+func (s *Election) Close() {
 	s.cancel()
 	s.wg.Wait()
 }
 
 // take lets the lease take a step and tells what follows.
-func (s *election) take(step func(*topology.Lease) []topology.LeaseEffect) {
+func (s *Election) take(step func(*topology.Lease) []topology.LeaseEffect) {
 	s.mu.Lock()
 	effects := step(s.lease)
 	var tell []func()
@@ -102,16 +111,16 @@ func (s *election) take(step func(*topology.Lease) []topology.LeaseEffect) {
 		case topology.ReadClaim, topology.WriteClaim:
 			s.asks = append(s.asks, e)
 		case topology.Elected:
-			tell = append(tell, func() { s.elected(e.Claim) })
+			tell = append(tell, func() { s.told.Elected(e.Claim) })
 		case topology.Recorded:
 			tell = append(tell, func() {
 				if e.Owed {
 					s.log.Warn("the placement is not written down: the store takes nothing, and this process alone may write it; its successor will go by what nodes report", "epoch", e.Epoch)
 				}
-				s.recorded(e.Epoch)
+				s.told.Recorded(e.Epoch)
 			})
 		case topology.Deposed:
-			tell = append(tell, func() { s.deposed(e.By) })
+			tell = append(tell, func() { s.told.Deposed(e.By) })
 		}
 	}
 	s.mu.Unlock()
@@ -121,7 +130,7 @@ func (s *election) take(step func(*topology.Lease) []topology.LeaseEffect) {
 }
 
 // ask carries out one read or write; false: there is none to do.
-func (s *election) ask() bool {
+func (s *Election) ask() bool {
 	s.mu.Lock()
 	if len(s.asks) == 0 || s.hold || s.ctx.Err() != nil {
 		s.mu.Unlock()
@@ -163,21 +172,21 @@ func (s *election) ask() bool {
 	return true
 }
 
-// record asks to write a placement down.
-func (s *election) record(p topology.Placement, incarnations []uint64) {
+// Record asks to write a placement down.
+func (s *Election) Record(p topology.Placement, incarnations []uint64) {
 	s.take(func(l *topology.Lease) []topology.LeaseEffect { return l.Record(p, incarnations) })
 	s.kick()
 }
 
-// drain asks to write down which nodes are drained.
-func (s *election) drain(nodes map[string]uint64) {
+// Drain asks to write down which nodes are drained.
+func (s *Election) Drain(nodes map[string]uint64) {
 	s.take(func(l *topology.Lease) []topology.LeaseEffect { return l.Drained(nodes) })
 	s.kick()
 }
 
 // move carries the record to a register that nobody has written yet. When it
 // returns an error the old one is in use as before.
-func (s *election) move(ctx context.Context, to register) error {
+func (s *Election) move(ctx context.Context, to register) error {
 	s.mu.Lock()
 	s.hold = true
 	s.mu.Unlock()
@@ -199,18 +208,18 @@ func (s *election) move(ctx context.Context, to register) error {
 		select {
 		case <-t.C:
 		case <-ctx.Done():
-			return fmt.Errorf("cluster: the lease was not moved: %w", ctx.Err())
+			return fmt.Errorf("store: the lease was not moved: %w", ctx.Err())
 		}
 	}
-	c, holding, _ := s.claim()
+	c, holding, _ := s.Claim()
 	if !holding {
-		return errors.New("cluster: the lease was lost before it was moved")
+		return errors.New("store: the lease was lost before it was moved")
 	}
 	revision, err := to.write(ctx, c, 0)
 	if err != nil { // it may be there all the same
 		got, at, rerr := to.read(ctx)
 		if rerr != nil || at == 0 || got.Holder != c.Holder || got.Incarnation != c.Incarnation {
-			return fmt.Errorf("cluster: the lease was not moved: %w", errors.Join(err, rerr))
+			return fmt.Errorf("store: the lease was not moved: %w", errors.Join(err, rerr))
 		}
 		revision = at
 	}
@@ -221,15 +230,15 @@ func (s *election) move(ctx context.Context, to register) error {
 	return nil
 }
 
-// gone tells that a process is dead or cannot be reached.
-func (s *election) gone(incarnation uint64) {
+// Gone tells that a process is dead or cannot be reached.
+func (s *Election) Gone(incarnation uint64) {
 	s.mu.Lock()
 	s.lease.Gone(incarnation)
 	s.mu.Unlock()
 	s.kick()
 }
 
-func (s *election) kick() {
+func (s *Election) kick() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -237,14 +246,14 @@ func (s *election) kick() {
 }
 
 // owing tells that the store does not have the newest placement, and takes nothing.
-func (s *election) owing() bool {
+func (s *Election) owing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lease.Owing()
 }
 
-// claim is the record as this process knows it, and why it does not coordinate.
-func (s *election) claim() (c topology.Claim, holding bool, waits string) {
+// Claim is the record as this process knows it, and why it does not coordinate.
+func (s *Election) Claim() (c topology.Claim, holding bool, waits string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c, _ = s.lease.Claim()

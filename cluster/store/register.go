@@ -1,4 +1,4 @@
-package cluster
+package store
 
 import (
 	"context"
@@ -31,7 +31,7 @@ type bucketRegister struct {
 func openRegister(ctx context.Context, nc *nats.Conn, replicas int) (*bucketRegister, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: JetStream: %w", err)
+		return nil, fmt.Errorf("store: JetStream: %w", err)
 	}
 	// A bucket is a stream of this name; made by hand, for reads that do not lag.
 	_, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
@@ -40,11 +40,11 @@ func openRegister(ctx context.Context, nc *nats.Conn, replicas int) (*bucketRegi
 		MaxBytes: 32 << 20, MaxMsgSize: 1 << 20, DenyDelete: true, AllowRollup: true, AllowDirect: false, Replicas: replicas,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cluster: bucket %s: %w", bucket, err)
+		return nil, fmt.Errorf("store: bucket %s: %w", bucket, err)
 	}
 	kv, err := js.KeyValue(ctx, bucket)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: bucket %s: %w", bucket, err)
+		return nil, fmt.Errorf("store: bucket %s: %w", bucket, err)
 	}
 	return &bucketRegister{js, kv}, nil
 }
@@ -55,10 +55,10 @@ func (b *bucketRegister) read(ctx context.Context) (c topology.Claim, revision u
 		return c, 0, nil
 	}
 	if err != nil {
-		return c, 0, fmt.Errorf("cluster: read the lease: %w", err)
+		return c, 0, fmt.Errorf("store: read the lease: %w", err)
 	}
 	if err := json.Unmarshal(e.Value(), &c); err != nil {
-		return c, 0, fmt.Errorf("cluster: the record of the lease does not decode: %w", err)
+		return c, 0, fmt.Errorf("store: the record of the lease does not decode: %w", err)
 	}
 	return c, e.Revision(), nil
 }
@@ -66,7 +66,7 @@ func (b *bucketRegister) read(ctx context.Context) (c topology.Claim, revision u
 func (b *bucketRegister) write(ctx context.Context, c topology.Claim, after uint64) (uint64, error) {
 	data, err := json.Marshal(c)
 	if err != nil {
-		return 0, fmt.Errorf("cluster: %w", err)
+		return 0, fmt.Errorf("store: %w", err)
 	}
 	revision, err := b.kv.Update(ctx, claimKey, data, after) // 0: the key is not there yet
 	var api *jetstream.APIError
@@ -74,7 +74,7 @@ func (b *bucketRegister) write(ctx context.Context, c topology.Claim, after uint
 		return 0, fmt.Errorf("%w: %v", errMoved, err)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("cluster: write the lease: %w", err)
+		return 0, fmt.Errorf("store: write the lease: %w", err)
 	}
 	return revision, nil
 }
@@ -86,11 +86,11 @@ func (b *bucketRegister) members(ctx context.Context) (*plan, uint64, error) {
 		return nil, 0, nil
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("cluster: read the members of the store: %w", err)
+		return nil, 0, fmt.Errorf("store: read the members of the store: %w", err)
 	}
 	p := new(plan)
 	if err := json.Unmarshal(e.Value(), p); err != nil {
-		return nil, 0, fmt.Errorf("cluster: the members of the store do not decode: %w", err)
+		return nil, 0, fmt.Errorf("store: the members of the store do not decode: %w", err)
 	}
 	return p, e.Revision(), nil
 }
@@ -100,7 +100,7 @@ func (b *bucketRegister) members(ctx context.Context) (*plan, uint64, error) {
 func (b *bucketRegister) record(ctx context.Context, p *plan) error {
 	data, err := json.Marshal(p)
 	if err != nil {
-		return fmt.Errorf("cluster: %w", err)
+		return fmt.Errorf("store: %w", err)
 	}
 	for {
 		err := func() error {
@@ -113,14 +113,14 @@ func (b *bucketRegister) record(ctx context.Context, p *plan) error {
 			case was != nil && was.Revision == p.Revision && slices.Equal(was.Members, p.Members):
 				return nil
 			case was != nil && was.Revision >= p.Revision:
-				return fmt.Errorf("%w: they have changed meanwhile, look again", errMembers)
+				return fmt.Errorf("%w: they have changed meanwhile, look again", ErrMembers)
 			}
 			if _, err := b.kv.Update(ctx, membersKey, data, revision); err != nil {
-				return fmt.Errorf("cluster: write the members of the store: %w", err)
+				return fmt.Errorf("store: write the members of the store: %w", err)
 			}
 			return nil
 		}()
-		if err == nil || errors.Is(err, errMembers) || ctx.Err() != nil {
+		if err == nil || errors.Is(err, ErrMembers) || ctx.Err() != nil {
 			return err
 		}
 		select {
@@ -132,7 +132,7 @@ func (b *bucketRegister) record(ctx context.Context, p *plan) error {
 }
 
 // copies counts those of the stream that has the fewest in step: the store outlives the
-// loss of a keeper when all of them do. nats.go does not tell which are pending: they
+// loss of a replica when all of them do. nats.go does not tell which are pending: they
 // follow, and have no vote yet.
 func (b *bucketRegister) copies(ctx context.Context) (least int, err error) {
 	var list struct {
@@ -152,9 +152,9 @@ func (b *bucketRegister) copies(ctx context.Context) (least int, err error) {
 		err = list.Error
 	}
 	if err != nil {
-		return 0, fmt.Errorf("cluster: copies of the store: %w", err)
+		return 0, fmt.Errorf("store: copies of the store: %w", err)
 	}
-	least = keepers
+	least = wanted
 	for _, s := range list.Streams {
 		n := 0
 		if s.Cluster.Leader != "" {

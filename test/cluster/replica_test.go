@@ -15,10 +15,10 @@ import (
 	"shoal/security"
 )
 
-// TestKeeperLost: one of the three processes whose NATS servers keep the store is
+// TestStoreReplicaLost: one of the three processes whose NATS servers keep the store is
 // killed with jobs in flight, and its copy is damaged before it comes back. The
 // jobs end as in the undisturbed run, and three copies are in step again.
-func TestKeeperLost(t *testing.T) {
+func TestStoreReplicaLost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("forms a replicated store, some ten seconds")
 	}
@@ -47,15 +47,15 @@ func TestKeeperLost(t *testing.T) {
 	p.check(0, "kept", reqs, want, jobs)
 }
 
-// keepersOf is a coordinator and nodes that could keep copies of its store.
-type keepersOf struct {
+// storeCluster is a coordinator and nodes that could keep copies of its store.
+type storeCluster struct {
 	*pair
 	dataDirs []string
 	nodes    []*process
 }
 
-func newKept(t *testing.T, keepers string, nodes int) *keepersOf {
-	k := &keepersOf{pair: &pair{t: t, keepers: keepers, dirs: [2]string{t.TempDir()}, gossip: [2]string{freePort(t)}}, nodes: make([]*process, nodes)}
+func newKept(t *testing.T, members string, nodes int) *storeCluster {
+	k := &storeCluster{pair: &pair{t: t, members: members, dirs: [2]string{t.TempDir()}, gossip: [2]string{freePort(t)}}, nodes: make([]*process, nodes)}
 	at := &parts{t: t, httpClient: newHTTPClient(t, "http://"+freePort(t), "")}
 	k.at = [2]*parts{at, at}
 	k.start(0, false)
@@ -68,27 +68,27 @@ func newKept(t *testing.T, keepers string, nodes int) *keepersOf {
 	return k
 }
 
-func (k *keepersOf) begin(i, run int) {
+func (k *storeCluster) begin(i, run int) {
 	k.nodes[i] = spawn(k.t, built.shoal(k.t, ""), fmt.Sprintf("n%d-%d", i, run), nil, "node", "--join", k.gossip[0], "--id", fmt.Sprintf("n%d", i), "--threads", "1", "--data-dir", k.dataDirs[i])
 }
 
 // store runs `shoal store`, as who holds the cluster key.
-func (k *keepersOf) store(args ...string) (out string, code int) {
+func (k *storeCluster) store(args ...string) (out string, code int) {
 	k.t.Helper()
 	stdout, stderr, code := command(k.t, patience, []string{security.EnvKey + "=" + clusterKey.Text()}, append(append([]string{"store"}, args...), "--server", k.at[0].base)...)
 	return stdout + stderr, code
 }
 
-// TestKeepersAreNamed: nodes that offer to keep copies are not asked before the operator
+// TestStoreMembersAreNamed: nodes that offer to keep copies are not asked before the operator
 // names them, and nobody who does not hold the cluster key does that.
-func TestKeepersAreNamed(t *testing.T) {
+func TestStoreMembersAreNamed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for what must not come")
 	}
 	beside(t)
 	k := newKept(t, "", 3)
 	early := k.jobs(0, "early", []request{{"a job of the first store", "", map[string]any{"prompt": []int{100, 200}, "max_tokens": 5, "ignore_eos": true}}})
-	time.Sleep(8 * time.Second) // strangers were keepers after four
+	time.Sleep(8 * time.Second) // strangers were members after four
 	if s, _ := k.state(0); s.Store.Durability != "single" || len(s.Store.Members) > 0 {
 		t.Errorf("nobody was named, and the store is %+v", *s.Store)
 	}
@@ -105,7 +105,7 @@ func TestKeepersAreNamed(t *testing.T) {
 	}
 	k.copies(0)
 	if s, _ := k.state(0); len(s.Store.Members) != 3 || s.Store.Members[1].ID != "n0" || s.Store.Members[2].ID != "n2" {
-		t.Errorf("n0 and n2 were named, the keepers are %+v", s.Store.Members)
+		t.Errorf("n0 and n2 were named, the members are %+v", s.Store.Members)
 	}
 	if out, code := k.store("add", "n1"); code != 1 || !strings.Contains(out, "remove one first") {
 		t.Errorf("a fourth one: status %d: %s", code, out)
@@ -119,10 +119,10 @@ func TestKeepersAreNamed(t *testing.T) {
 	}
 }
 
-// TestKeeperReplaced: a keeper is lost for good, with its disk. The operator removes it and
+// TestStoreMemberIsReplaced: a member is lost for good, with its disk. The operator removes it and
 // names another, which has all there was, and counts: with it the store outlives the loss
 // of the other first one. When the lost one comes back after all, it is told.
-func TestKeeperReplaced(t *testing.T) {
+func TestStoreMemberIsReplaced(t *testing.T) {
 	if testing.Short() {
 		t.Skip("forms a replicated store, some ten seconds")
 	}
@@ -159,14 +159,14 @@ func TestKeeperReplaced(t *testing.T) {
 	k.start(0, false)
 	k.copies(0)
 	if s, _ := k.state(0); len(s.Store.Members) != 3 || s.Store.Members[1].ID != "n1" || s.Store.Members[2].ID != "n2" {
-		t.Errorf("the keepers are %+v", s.Store.Members)
+		t.Errorf("the members are %+v", s.Store.Members)
 	}
 	k.check(0, "after", work, want, after)
 }
 
-// TestKeepersGone: both other keepers are gone. Who coordinates goes on with what runs and
+// TestStoreReplicasGone: both other replicas are gone. Who coordinates goes on with what runs and
 // says what it lacks; started again, it says so as well, within seconds.
-func TestKeepersGone(t *testing.T) {
+func TestStoreReplicasGone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("forms a replicated store, some ten seconds")
 	}

@@ -1,10 +1,9 @@
-package cluster
+package store
 
 import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -73,7 +72,7 @@ func (m *mender) run() {
 func (m *mender) probe() error {
 	f, err := os.CreateTemp(m.dir, ".space-*")
 	if err != nil {
-		return fmt.Errorf("cluster: %w", err)
+		return fmt.Errorf("store: %w", err)
 	}
 	_, err = f.Write(make([]byte, mendRoom))
 	if err == nil {
@@ -91,35 +90,4 @@ func (m *mender) probe() error {
 func (m *mender) close() {
 	close(m.quit)
 	m.wg.Wait()
-}
-
-// storeTrouble says what is wrong with the store while the cluster serves; empty: nothing.
-// It needs no key to be read, and names no path.
-func (c *Coordinator) storeTrouble() string {
-	if c.dataStore == nil {
-		return ""
-	}
-	d := c.dataStore
-	d.mu.Lock()
-	bus, store := d.alone, d.store
-	d.mu.Unlock()
-	if bus == nil {
-		_, bus = d.keeper.now()
-	}
-	var why []string
-	if lacks := c.storeless(); lacks != "" {
-		why = append(why, lacks)
-	}
-	if bus != nil && bus.Broken() != "" {
-		why = append(why, "the disk of the job store takes nothing: it is full or failing")
-	}
-	if c.election != nil && c.election.owing() {
-		why = append(why, "the newest placement is not written down: a coordinator that is started now goes by what nodes report")
-	}
-	if store != nil {
-		if dead, other := store.Lost(); dead+other > 0 {
-			why = append(why, fmt.Sprintf("records of the job store are damaged: %d jobs are lost, and %d other findings, which GET /v1/jobs tells", dead, other))
-		}
-	}
-	return strings.Join(why, "; ")
 }

@@ -1,0 +1,113 @@
+package cluster
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"shoal/api"
+	"shoal/cluster/store"
+	"shoal/jobs/door"
+	"shoal/security"
+)
+
+// ServeJobs adds the routes of jobs to an API server in front of this
+// coordinator and takes up the jobs in its data directory. Without one, the
+// routes say so. It is called once, before the API serves.
+func (c *Coordinator) ServeJobs(a *api.Server) error {
+	mount, err := door.NewMount(a, c.noJobs)
+	if err != nil || c.store == nil {
+		return err
+	}
+	if err := c.store.Serve(store.Front{Engine: c.core, API: a, Mount: mount, Parallel: c.serve.MaxSequences}); err != nil {
+		return err
+	}
+	c.wg.Go(c.members.Run)
+	return nil
+}
+
+// Health implements api.Engine. Without a majority of its replicas the store takes no
+// placement: what runs goes on (storeTrouble tells), and what does not is told why.
+func (c *Coordinator) Health() error {
+	err := c.core.Health()
+	if why := c.storeLacks(); why != "" && !errors.As(err, new(api.ErrDegraded)) {
+		return api.ErrNotReady{Reason: why}
+	}
+	return err
+}
+
+// Ready implements api.Engine.
+func (c *Coordinator) Ready() error {
+	err := c.core.Ready()
+	if why := c.storeLacks(); err != nil && why != "" {
+		return api.ErrNotReady{Reason: why, RetryAfter: time.Second}
+	}
+	return err
+}
+
+func (c *Coordinator) storeLacks() string {
+	if c.store == nil {
+		return ""
+	}
+	return c.store.Lacks()
+}
+
+func (c *Coordinator) storeTrouble() string {
+	if c.store == nil {
+		return ""
+	}
+	return c.store.Trouble()
+}
+
+// OperatorHeader carries security.Key.OperatorToken in requests that change the store.
+const OperatorHeader = "Shoal-Operator"
+
+// ServeStore adds the routes that say who keeps copies of the store, before an API server
+// serves. They are for holders of the cluster key: who names a replica decides where every
+// prompt of a job is written.
+//
+//	POST   /v1/store/members/{id}   202: it is to keep one
+//	DELETE /v1/store/members/{id}   202: it keeps none any more
+func (c *Coordinator) ServeStore(a *api.Server) error {
+	serve := func(change func(context.Context, string) error) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			id := strings.TrimPrefix(r.URL.Path, "/v1/store/members/")
+			switch {
+			case !c.isOperator(r.Header.Get(OperatorHeader)):
+				a.WriteError(w, api.Problem{Status: http.StatusForbidden, Code: "not_the_operator", Message: "The members of the store are changed by who holds the cluster key: shoal store --cluster-key FILE."})
+				return
+			case c.store == nil:
+				a.WriteError(w, api.Problem{Status: http.StatusConflict, Code: "no_store", Message: "This coordinator has no store: start it with --data-dir DIR."})
+				return
+			}
+			if err := change(r.Context(), id); err != nil {
+				status, code := http.StatusServiceUnavailable, "store_unavailable"
+				switch {
+				case errors.Is(err, store.ErrNoMember):
+					status, code = http.StatusNotFound, "member_not_found"
+				case errors.Is(err, store.ErrMembers):
+					status, code = http.StatusConflict, "store_members"
+				}
+				a.WriteError(w, api.Problem{Status: status, Code: code, Message: strings.TrimPrefix(err.Error(), "store: ") + "."})
+				return
+			}
+			a.WriteJSON(w, http.StatusAccepted, c.store.State())
+		})
+	}
+	return errors.Join(a.Handle(http.MethodPost, "/v1/store/members/*", serve(c.members.Add)), a.Handle(http.MethodDelete, "/v1/store/members/*", serve(c.members.Remove)))
+}
+
+// isOperator takes the word of any key that the cluster accepts now.
+func (c *Coordinator) isOperator(word string) bool {
+	keys := c.key.Keys()
+	if len(keys) == 0 {
+		keys = []security.Key{c.key}
+	}
+	return slices.ContainsFunc(keys, func(k security.Key) bool {
+		return subtle.ConstantTimeCompare([]byte(word), []byte(k.OperatorToken())) == 1
+	})
+}
