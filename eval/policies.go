@@ -41,6 +41,12 @@ var presets = []struct {
 	{"tova", "the least attended goes at every step", 2, func(b int) string { return fmt.Sprintf("tova:size=%d", b) }},
 	{"knorm", "4 sinks, the newest 64, shortest keys", 69, func(b int) string { return fmt.Sprintf("knorm:sink=4,recent=64,topk=%d", b-68) }},
 	{"quest", "pages of 16 that bounds of their keys choose", 32, func(b int) string { return fmt.Sprintf("quest:page=16,budget=%d", b) }},
+	{"shadowkv", "landmarks of chunks of 8 and 48 outliers; all that is read", 431, func(b int) string {
+		return fmt.Sprintf("shadowkv:chunk=8,budget=%d,outliers=48,local=4", (b-423)/8*8)
+	}},
+	{"shadowkv_c4", "chunks of 4 and 16 outliers", 103, func(b int) string {
+		return fmt.Sprintf("shadowkv:chunk=4,budget=%d,outliers=16,local=8", (b-99)/4*4)
+	}},
 }
 
 // PolicyHelp describes the NAME/BUDGET forms in a line each.

@@ -198,8 +198,13 @@ func TestPolicies(t *testing.T) {
 		for _, b := range []int{512, 1024, 1023} {
 			got, err := ParsePolicy(p.name + "/" + itoa(b))
 			keeps := b
-			if p.name == "quest" { // whole pages
+			switch p.name { // whole pages
+			case "quest":
 				keeps -= b % 16
+			case "shadowkv":
+				keeps -= (b - 423) % 8
+			case "shadowkv_c4":
+				keeps -= (b - 99) % 4
 			}
 			if err != nil || budgetOf(got.Spec) != keeps || got.Budget != b || got.Family != p.name {
 				t.Errorf("%s/%d: %+v keeps %d, %v", p.name, b, got, budgetOf(got.Spec), err)

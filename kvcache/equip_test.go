@@ -206,7 +206,7 @@ func (h *history) compare() error {
 			turned = append(turned, rotated(q[i*l.KDim:(i+1)*l.KDim], pos)...)
 		}
 		got := make([]float32, len(want))
-		blocks, n, mask := h.store.View(0, head, pos, turned, rope, h.sc)
+		blocks, n, mask := h.store.View(0, head, pos, turned, 0.7, rope, h.sc)
 		tensor.Attend(got, turned, equipGroup, 0.7, l, blocks, n, mask, new(tensor.AttnScratch))
 		for i := range got {
 			if d := math.Abs(float64(got[i] - want[i])); !(d < 2e-5) {

@@ -16,7 +16,7 @@ var ErrPolicy = errors.New("kvcache: bad cache policy")
 const maxSlots = 1 << 24
 
 // registered are the methods that Parse knows.
-var registered = []method{methodFull, streaming, snapKV, snapStream, sage, h2o, tova, knorm, quest}
+var registered = []method{methodFull, streaming, snapKV, snapStream, sage, h2o, tova, knorm, quest, shadowKV}
 
 // method is a policy with its parameters open.
 type method struct {

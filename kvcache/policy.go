@@ -82,9 +82,16 @@ type Selector interface {
 	// Update makes an index that is right for the slots [0, from) right for [0, to). From the
 	// start of a page on it looks at nothing but the rows.
 	Update(l tensor.KVLayout, index, blocks [][]byte, from, to int, s *tensor.AttnScratch)
-	// Select gives the pages of the slots [0, n) that the queries q, [g][KDim] after RoPE,
-	// read together, in order of position; nil: all. They lie in the scratch.
-	Select(l tensor.KVLayout, index [][]byte, n int, q []float32, g int, s *tensor.AttnScratch) []int32
+	// Select gives the pages of the slots [0, n) that the queries q read together, in order
+	// of position; nil: all. They lie in the scratch, and the newest is among them.
+	Select(l tensor.KVLayout, index [][]byte, n int, q Queries, s *tensor.AttnScratch) []int32
+}
+
+// Queries are those of one token for one KV head.
+type Queries struct {
+	Rows  []float32 // [Heads][KDim] after RoPE
+	Heads int
+	Scale float32 // of a product with a key
 }
 
 // Needs is what a compressor reads beyond the keys.

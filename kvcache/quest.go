@@ -50,64 +50,17 @@ func (b pageBounds) Update(l tensor.KVLayout, index, blocks [][]byte, from, to i
 }
 
 // Select implements Selector.
-func (b pageBounds) Select(l tensor.KVLayout, index [][]byte, n int, q []float32, g int, s *tensor.AttnScratch) []int32 {
+func (b pageBounds) Select(l tensor.KVLayout, index [][]byte, n int, q Queries, s *tensor.AttnScratch) []int32 {
 	pages := (n + b.page - 1) / b.page
 	if pages <= b.pages {
 		return nil
 	}
-	scores := s.ScorePages(l, index, pages, q, g)
-	return chosen(scores, b.pages, s)
-}
-
-// chosen are the places of the first, the last, and the highest of the other scores, k in
-// all, in order; the earlier wins a tie.
-func chosen(scores []float32, k int, s *tensor.AttnScratch) []int32 {
-	keys, places := s.Chosen(len(scores), k)
+	scores := s.ScorePages(l, index, pages, q.Rows, q.Heads)
+	keys, places := s.Chosen(pages, b.pages)
 	for i, x := range scores {
-		keys[i] = math.Float32bits(x)
-		if keys[i]>>31 != 0 { // in the order of the numbers
-			keys[i] = ^keys[i]
-		} else {
-			keys[i] |= 1 << 31
-		}
+		keys[i] = ordered(x)
 	}
-	keys[0], keys[len(keys)-1] = math.MaxUint32, math.MaxUint32 // above every number
-	least, ties := kth(keys, k)
-	at := 0
-	for i, key := range keys {
-		if key < least || key == least && ties == 0 {
-			continue
-		}
-		if key == least {
-			ties--
-		}
-		places[at], at = int32(i), at+1
-	}
+	keys[0], keys[pages-1] = math.MaxUint32, math.MaxUint32 // above every number
+	highest(keys, b.pages, places)
 	return places
-}
-
-// kth is the k-th highest key, and how many of those that equal it are among the k highest:
-// digit by digit, from the first that decides.
-func kth(keys []uint32, k int) (key uint32, ties int) {
-	const bits = 11
-	var count [1 << bits]int32
-	known := uint32(0) // a mask
-	for shift := 32 - bits; ; shift -= bits {
-		shift = max(shift, 0)
-		clear(count[:])
-		for _, x := range keys {
-			if x&known == key {
-				count[x>>shift%(1<<bits)]++
-			}
-		}
-		digit := len(count) - 1
-		for ; k > int(count[digit]); digit-- {
-			k -= int(count[digit])
-		}
-		key |= uint32(digit) << shift
-		known = ^uint32(0) << shift
-		if shift == 0 {
-			return key, k
-		}
-	}
 }

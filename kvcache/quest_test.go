@@ -37,7 +37,12 @@ func TestChosenPages(t *testing.T) {
 		})
 		want := append([]int32{0, int32(len(scores) - 1)}, rest[:k-2]...)
 		slices.Sort(want)
-		if got := chosen(slices.Clone(scores), k, scratch); !slices.Equal(got, want) {
+		keys, got := scratch.Chosen(len(scores), k)
+		for i, x := range scores {
+			keys[i] = ordered(x)
+		}
+		keys[0], keys[len(keys)-1] = math.MaxUint32, math.MaxUint32
+		if highest(keys, k, got); !slices.Equal(got, want) {
 			r.Fatalf("%d of %v: %v, want %v", k, scores, got, want)
 		}
 	})
@@ -101,11 +106,12 @@ func TestReadBytes(t *testing.T) {
 	row := int64(g.Layout.RowBytes())
 	full := 3 * 2 * 5000 * row
 	for spec, want := range map[string]int64{
-		"full":                            full,
-		"streaming:sink=4,recent=60":      3 * 2 * 64 * row,
-		"quest:page=16,budget=1024":       3 * 2 * (1024*row + 313*2*64*2), // 312.5 pages of two bounds
-		"quest:page=32,budget=512,skip=1": full/3 + 2*2*(512*row+157*2*64*2),
-		"quest:page=16,budget=5008":       full, // everything is read, and no index
+		"full":                                            full,
+		"streaming:sink=4,recent=60":                      3 * 2 * 64 * row,
+		"quest:page=16,budget=1024":                       3 * 2 * (1024*row + 313*2*64*2), // 312.5 pages of two bounds
+		"quest:page=32,budget=512,skip=1":                 full/3 + 2*2*(512*row+157*2*64*2),
+		"quest:page=16,budget=5008":                       full,                                      // everything is read, and no index
+		"shadowkv:chunk=8,budget=256,outliers=48,local=4": 3 * 2 * ((256+384+39)*row + 625*(64*2+4)), // a landmark and its cosine
 	} {
 		p, err := Parse(spec)
 		if err != nil {
@@ -145,7 +151,7 @@ func TestQuestEqualsNaive(t *testing.T) {
 					q[i] = rapid.Float32Range(-1, 1).Draw(r, "q") + float32(i)/1000
 				}
 				for layer := range 2 {
-					blocks, n, mask := s.View(layer, 1, at, q, nil, new(tensor.AttnScratch))
+					blocks, n, mask := s.View(layer, 1, at, q, 1, nil, new(tensor.AttnScratch))
 					if layer < p.Skip || at < p.Selector.Reads() {
 						if n != at+1 || mask != nil || &blocks[0][0] != &s.Blocks(layer, 1)[0][0] || len(blocks) != len(s.Blocks(layer, 1)) {
 							r.Fatalf("layer %d: %d of %d slots", layer, n, at+1)

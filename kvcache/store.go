@@ -166,8 +166,9 @@ func (s *Store) Position(layer, head, slot int) int {
 // View is what the query of the token at pos ([group][KDim], after RoPE) attends to: the
 // blocks in the order in which they are read, the number of their slots, and which of these
 // it reads (nil: all). Tokens behind pos may be there already where [Store.Together] says
-// so. The blocks are valid until the next View of the head, or use of the scratch.
-func (s *Store) View(layer, head, pos int, q []float32, rope Rope, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
+// so. scale multiplies a product with a key. The blocks are valid until the next View of the
+// head, or use of the scratch.
+func (s *Store) View(layer, head, pos int, q []float32, scale float32, rope Rope, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	t := s.table(layer, head)
 	if t.window > 0 {
 		blocks, n, mask := windowView(t.window, t.rows(), t.order, pos, scratch.Mask(windowRing(t.window)))
@@ -176,13 +177,20 @@ func (s *Store) View(layer, head, pos int, q []float32, rope Rope, scratch *tens
 	}
 	n := t.rule.Slots(s.prompt, pos+1)
 	if c := t.rule.Selector; c != nil {
-		if pages := c.Select(s.g.Layout, t.planes[indexPlane].blocks, n, q, s.g.group(), scratch); pages != nil {
+		if pages := c.Select(s.g.Layout, t.planes[indexPlane].blocks, n, Queries{q, s.g.group(), scale}, scratch); pages != nil {
+			if c.Page() < panelSlots {
+				return scratch.Pick(t.rows(), pages, c.Page(), n)
+			}
 			last := n - int(pages[len(pages)-1])*c.Page() // slots of the newest page
 			return scratch.Gather(s.g.Layout, t.rows(), pages, c.Page()), (len(pages)-1)*c.Page() + min(last, c.Page()), nil
 		}
 	}
 	return s.ReadBlocks(layer, head, rope, scratch), n, nil
 }
+
+// panelSlots are the slots whose keys lie in one piece. Larger pages are copied and then read as
+// whole blocks; of smaller ones a copy would take as long as reading them where they are.
+const panelSlots = 16
 
 // Release gives everything back. The store is empty afterwards, and a second
 // Release does nothing.

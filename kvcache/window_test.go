@@ -40,7 +40,7 @@ func TestWindowIsAMask(t *testing.T) {
 					for i := range q {
 						q[i] = float32((pos+i*head)%5) / 1000
 					}
-					blocks, n, mask := s.View(1, head, pos, q, nil, &scratch)
+					blocks, n, mask := s.View(1, head, pos, q, 1, nil, &scratch)
 					if want := size/tensor.BlockSlots + 2; len(s.Blocks(1, head)) > want {
 						t.Fatalf("window %d holds %d blocks, want at most %d", size, len(s.Blocks(1, head)), want)
 					}

@@ -108,7 +108,7 @@ func Attend(out, q []float32, g int, scale float32, l KVLayout, blocks [][]byte,
 		case len(s.After) >= l.BlockBytes():
 			s.ahead = s.After
 		}
-		s.score(l, blocks[b], q, 0, g, bits.Len64(mask))
+		s.scoreSome(l, blocks[b], q, g, mask)
 		for r := range g {
 			s.soften(l, blocks[b], r, mask, scale)
 		}
@@ -321,27 +321,57 @@ func (s *AttnScratch) begin(l KVLayout, rows int) {
 // beyond n, and those that are not valid, may hold anything.
 func (s *AttnScratch) score(l KVLayout, block []byte, q []float32, r0, r1, n int) {
 	if l.Latent {
-		s.scoreLatent(l, block, r0, r1, n)
+		s.scoreLatent(l, block, r0, r1, 0, n)
 		return
 	}
+	panels := (n + panelRows - 1) / panelRows
+	if panels == 3 {
+		panels = 4
+	}
+	s.scorePanels(l, block, q, r0, r1, 0, panels)
+}
+
+// scoreSome is score of the slots in mask: panels without any of them are not read.
+func (s *AttnScratch) scoreSome(l KVLayout, block []byte, q []float32, g int, mask uint64) {
+	if last := bits.Len64(mask); !l.Latent && mask == prefixMask(last) {
+		s.score(l, block, q, 0, g, last)
+		return
+	}
+	step := 1
+	if !l.Latent {
+		step = panelRows
+	}
+	for lo := 0; mask>>lo != 0; {
+		lo += bits.TrailingZeros64(mask>>lo) / step * step
+		hi := lo
+		for hi < BlockSlots && mask>>hi&prefixMask(step) != 0 {
+			hi += step
+		}
+		if l.Latent {
+			s.scoreLatent(l, block, 0, g, lo, hi)
+		} else {
+			s.scorePanels(l, block, q, 0, g, lo/panelRows, hi/panelRows)
+		}
+		lo = hi
+	}
+}
+
+// scorePanels is score of the panels [p, end) of a layout that is not latent.
+func (s *AttnScratch) scorePanels(l KVLayout, block []byte, q []float32, r0, r1, begin, end int) {
 	a := &s.tile
 	a.panel, a.advance = uintptr(panelRows*l.KDim*l.elem()), uintptr(panelRows*tileColumns*l.elem())
 	a.ldx, a.ldout = uintptr(l.KDim)*4, BlockSlots*4
 	s.step.k = uintptr(l.KDim)
 	a.steps, a.nsteps = &s.step, 1
-	panels := (n + panelRows - 1) / panelRows
-	if panels == 3 {
-		panels = 4
-	}
 	for r := r0; r < r1; {
 		left := (r1 - r + maxTileTokens - 1) / maxTileTokens
 		c := (r1 - r) / left
-		most := panels
+		most := end
 		if s.stream && r == r0 {
 			most = 1
 		}
-		for p := 0; p < panels; {
-			step, f := active.pick(l.Type, min(most, panels-p), c)
+		for p := begin; p < end; {
+			step, f := active.pick(l.Type, min(most, end-p), c)
 			a.w = unsafe.Pointer(&block[p*int(a.panel)])
 			a.x = unsafe.Pointer(&q[r*l.KDim])
 			a.out = unsafe.Pointer(&s.s[r][p*panelRows])

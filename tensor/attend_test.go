@@ -141,6 +141,8 @@ func TestAttendSameBits(t *testing.T) {
 				}
 				q := normal(r, g*l.KDim)
 				masks := [][]uint64{nil}
+				chunks := []uint64{0xff000000000000ff, 0xff00, 0xff0000ff0000ff0, 1 << 40}
+				masks = append(masks, chunks)
 				if g <= 2 {
 					random, gap, none := make([]uint64, 4), make([]uint64, 4), make([]uint64, 4)
 					for i := range random {

@@ -185,8 +185,8 @@ func (s *AttnScratch) pack(l KVLayout, q []float32, rows int) {
 
 var unscaled = float32(1)
 
-// widen makes the first n slots of a block float32 rows, [64][KDim], every zero +0.
-func (s *AttnScratch) widen(l KVLayout, block []byte, n int) {
+// widen makes the slots [lo, n) of a block float32 rows, [64][KDim], every zero +0.
+func (s *AttnScratch) widen(l KVLayout, block []byte, lo, n int) {
 	if l.Type == F32 {
 		s.wide = floats(block)[:BlockSlots*l.KDim]
 		return
@@ -196,15 +196,15 @@ func (s *AttnScratch) widen(l KVLayout, block []byte, n int) {
 	}
 	s.wide = s.widened[:BlockSlots*l.KDim]
 	if l.Type == BF16 {
-		active.widen(s.wide, halves(block)[:n*l.KDim])
+		active.widen(s.wide[lo*l.KDim:], halves(block)[lo*l.KDim:n*l.KDim])
 		return
 	}
 	// The kernel that adds values widens them: fma(scale, element, +0) is the element,
 	// scaled, and a zero is +0.
-	clear(s.wide[:n*l.KDim])
+	clear(s.wide[lo*l.KDim : n*l.KDim])
 	a, e := &s.values, l.elem()
 	a.ldv, a.ldo, a.slots = 0, 0, 1
-	for slot := range n {
+	for slot := lo; slot < n; slot++ {
 		for part, span := range l.latentParts() {
 			a.p = unsafe.Pointer(&unscaled)
 			if l.Type == Int8 {
@@ -222,9 +222,9 @@ func (s *AttnScratch) widen(l KVLayout, block []byte, n int) {
 	}
 }
 
-// scoreLatent is score for packed queries: panels of rows times slots.
-func (s *AttnScratch) scoreLatent(l KVLayout, block []byte, r0, r1, n int) {
-	s.widen(l, block, n)
+// scoreLatent is score of the slots [lo, n) for packed queries: panels of rows times slots.
+func (s *AttnScratch) scoreLatent(l KVLayout, block []byte, r0, r1, lo, n int) {
+	s.widen(l, block, lo, n)
 	a := &s.tile
 	a.panel, a.advance = uintptr(panelRows*l.KDim*4), uintptr(panelRows*tileColumns*4)
 	a.ldx, a.ldout = uintptr(l.KDim)*4, groupRows*4
@@ -234,7 +234,7 @@ func (s *AttnScratch) scoreLatent(l KVLayout, block []byte, r0, r1, n int) {
 	most := active.tokens(F32, 1)
 	for first := r0 / panelRows; first < last; {
 		panels := min(last-first, maxTilePanels)
-		for slot := 0; slot < n; {
+		for slot := lo; slot < n; {
 			left := (n - slot + most - 1) / most
 			c := (n - slot) / left
 			for p := 0; p < panels; {

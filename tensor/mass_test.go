@@ -119,7 +119,7 @@ func TestWiden(t *testing.T) {
 		for _, n := range []int{1, 5, 63, BlockSlots} {
 			allEqual(t, dt.String(), func() []float32 {
 				var s AttnScratch
-				s.widen(l, block, n)
+				s.widen(l, block, 0, n)
 				want := make([]float32, n*l.KDim)
 				for i := range n {
 					l.getLatent(block, i, want[i*l.KDim:][:l.KDim])

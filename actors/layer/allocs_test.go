@@ -17,7 +17,7 @@ func (v storeView) Put(layer, head, pos, n int, k []float32, ldk int, val []floa
 }
 func (v storeView) Observe(int, int, int, int, []float32, int) {}
 func (v storeView) View(layer, head, pos int, q []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
-	return v.Store.View(layer, head, pos, q, nil, s)
+	return v.Store.View(layer, head, pos, q, 0.2, nil, s)
 }
 
 // The race detector's build keeps on the heap what the plain one keeps on the stack.

@@ -72,7 +72,7 @@ func (v decodeView) Put(layer, head, pos, n int, k []float32, ldk int, val []flo
 }
 
 func (v decodeView) View(layer, head, pos int, q []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
-	return v.Store.View(layer, head, pos, q, v.rope, s)
+	return v.Store.View(layer, head, pos, q, v.scale, v.rope, s)
 }
 
 var noHeads tensor.Span

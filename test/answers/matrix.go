@@ -123,6 +123,8 @@ var policies = []string{
 	"knorm:sink=4,recent=30,topk=50",
 	"quest:page=16,budget=80",
 	"quest:page=32,budget=64,skip=1",
+	"shadowkv:chunk=8,budget=40,outliers=5,local=2",
+	"shadowkv:chunk=4,budget=32,outliers=0,local=3,skip=1",
 }
 
 // longPolicies answer prompts beyond a thousand tokens.
@@ -133,8 +135,8 @@ var longPolicies = []string{
 	"streaming:sink=4,recent=1100,positions=cache",
 }
 
-// growingPolicies keep more and more in decode.
-var growingPolicies = []string{"full", "h2o:recent=50,topk=70,step=1"}
+// growingPolicies keep more and more in decode, or choose among more and more.
+var growingPolicies = []string{"full", "h2o:recent=50,topk=70,step=1", "shadowkv:chunk=8,budget=24,outliers=2,local=1"}
 
 // setup is a model with types.
 type setup struct {

@@ -36,6 +36,7 @@ var policies = []string{
 	"snapkv:topk=32,obs=16,pool=7",
 	"sage:sink=4,recent=20,topk=24",
 	"quest:page=16,budget=64",
+	"shadowkv:chunk=8,budget=32,outliers=4,local=2",
 }
 
 // mixed is the workload of the same-bits tests: 20 requests, prompts of 1 to

@@ -1,0 +1,116 @@
+package kvcache
+
+import (
+	"math"
+	"math/bits"
+
+	"shoal/tensor"
+)
+
+// shadowKV keeps every token and reads few (ShadowKV, arXiv 2410.21465, algorithms 1 and 2, the
+// keys kept exact): of each chunk of `chunk` tokens the mean of its keys is a landmark, and a
+// step reads the chunks whose landmarks it attends to most, `budget` tokens in all. Beside
+// them it reads, always, the `outliers` chunks whose landmarks say least about their keys, those
+// with the lowest cosine between a key and the mean, which have no landmark, and the newest
+// `local` chunks with whatever follows them. Prefill reads everything.
+//
+// A step's attention to a landmark is the softmax over all of them, of each query head; a
+// chunk's is the largest of the query heads that share its KV head. The earlier chunk wins a
+// tie, among outliers too. The paper chooses the outliers of the prompt and never indexes what
+// is generated; here a chunk has a landmark as soon as `local` whole ones follow it, whoever wrote it,
+// and the outliers are those of all chunks that have one. So a choice is a pure function of the
+// keys, whatever was written, undone or handed over.
+var shadowKV = method{"shadowkv", []param{{key: "chunk", value: 8, least: 2, most: 64, doubles: true}, size("budget", 256, 2), {key: "outliers", value: 48, most: 1 << 16}, {key: "local", value: 4, least: 1, most: 1 << 16}, {key: "skip", most: 1024}}, func(v []int) Parts {
+	return Parts{Selector: landmarks{chunk: v[0], chunks: max(1, v[1]/v[0]), outliers: v[2], local: v[3]}, Skip: v[4]}
+}}
+
+// landmarks selects chunks by tensor.KVLayout.Landmark.
+type landmarks struct {
+	chunk    int // slots
+	chunks   int // that a query chooses
+	outliers int // chunks
+	local    int // chunks
+}
+
+// Page implements Selector.
+func (m landmarks) Page() int { return m.chunk }
+
+// Reads implements Selector.
+func (m landmarks) Reads() int { return (m.chunks+m.outliers+m.local+1)*m.chunk - 1 }
+
+// Index implements Selector: the landmarks of tensor.BlockSlots chunks.
+func (m landmarks) Index(l tensor.KVLayout) (bytes, slots int) {
+	return l.LandmarkBytes(), tensor.BlockSlots * m.chunk
+}
+
+// Update implements Selector: a chunk has a landmark when it is whole.
+func (m landmarks) Update(l tensor.KVLayout, index, blocks [][]byte, from, to int, s *tensor.AttnScratch) {
+	row := s.Row(2 * l.KDim)
+	for c := from / m.chunk; c < to/m.chunk; c++ {
+		first := c * m.chunk
+		block := first / tensor.BlockSlots
+		first -= block * tensor.BlockSlots
+		l.Landmark(index[c/tensor.BlockSlots], c%tensor.BlockSlots, blocks[block], first, first+m.chunk, row)
+	}
+}
+
+// Select implements Selector.
+func (m landmarks) Select(l tensor.KVLayout, index [][]byte, n int, q Queries, s *tensor.AttnScratch) []int32 {
+	chunks := (n + m.chunk - 1) / m.chunk
+	marked := n/m.chunk - m.local
+	if marked <= m.chunks+m.outliers {
+		return nil
+	}
+	fixed := m.choose(l, index, marked, s)
+	scores := s.ScoreLandmarks(l, index, marked, q.Rows, q.Heads)
+	for r := range q.Heads {
+		row := scores[r*marked:][:marked]
+		tensor.Scale(row, q.Scale)
+		for i, word := range fixed {
+			for ; word != 0; word &= word - 1 {
+				row[i*64+bits.TrailingZeros64(word)] = negInf
+			}
+		}
+		normaliser := tensor.LogSumExp(row)
+		for i, x := range row {
+			row[i] = x - normaliser
+		}
+	}
+	keys, places := s.Chosen(marked, m.chunks+m.outliers+chunks-marked)
+	for i := range keys {
+		best := negInf
+		for r := range q.Heads {
+			if x := scores[r*marked+i]; x > best {
+				best = x
+			}
+		}
+		keys[i] = ordered(best)
+		if fixed[i/64]>>(i%64)&1 != 0 {
+			keys[i] = math.MaxUint32
+		}
+	}
+	at := highest(keys, m.chunks+m.outliers, places)
+	for c := marked; c < chunks; c++ {
+		places[at], at = int32(c), at+1
+	}
+	return places
+}
+
+// choose gives a bit to each of the outliers among the first n chunks.
+func (m landmarks) choose(l tensor.KVLayout, index [][]byte, n int, s *tensor.AttnScratch) []uint64 {
+	fixed := s.Mask(n)
+	clear(fixed)
+	if m.outliers == 0 {
+		return fixed
+	}
+	keys, places := s.Chosen(n, m.outliers)
+	for first := 0; first < n; first += tensor.BlockSlots {
+		for i, cosine := range l.LandmarkNumbers(index[first/tensor.BlockSlots])[:min(tensor.BlockSlots, n-first)] {
+			keys[first+i] = ordered(-cosine)
+		}
+	}
+	for _, c := range places[:highest(keys, m.outliers, places)] {
+		fixed[c/64] |= 1 << (c % 64)
+	}
+	return fixed
+}
