@@ -96,10 +96,11 @@ type Batch struct {
 	nodes    [][]tensor.Span  // tree nodes of every rank
 	bounds   []int            // scatterDown, scatterPrompt: where the values of each rank's rows begin
 	firstRow int              // that residualRow counts from
-	send     [][]byte
+	out, in  [][]float32      // what each rank gets and gives
+	send     [][]byte         // the same, as bytes
 	recv     [][]byte
-	sendF    []float32
-	recvF    [][]float32
+	tiles    []tile // of an exchange, listed by addTile
+	addTile  func(tile)
 	sequence uint64 // of the last collective
 
 	Compute, Wait time.Duration
@@ -138,6 +139,7 @@ func NewBatch(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool) *B
 		gate := b.Gate[t*ld+r.Lo : t*ld+r.Hi]
 		b.activation.Mul(gate, gate, b.Up[t*ld+r.Lo:t*ld+r.Hi])
 	}
+	b.addTile = func(t tile) { b.tiles = append(b.tiles, t) }
 	b.attention.init(b)
 	b.initMixture(maxRows)
 	b.latentAttention.init(b)

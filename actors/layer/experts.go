@@ -44,10 +44,10 @@ var (
 	expertsUp = compute("experts-up", FFN, func(w *Weights, b *Batch) { w.Experts.up(b) })
 
 	// exchangeExperts: activations of experts, whole to everybody.
-	exchangeExperts = allGather("exchange-experts", func(b *Batch, rank int, yield func([]float32, int, tile)) {
+	exchangeExperts = allGather("exchange-experts", func(b *Batch, rank int, yield func(tile)) {
 		d := &b.Dims.MoE
-		yield(b.mix.gate, d.FFN, tile{topology.Range{Lo: 0, Hi: b.T * d.PerToken}, b.expertColumns(rank)})
-		yield(b.mix.sharedGate, d.Shared, tile{b.all(), b.sharedColumns(rank)})
+		yield(tile{ExpertGate, topology.Range{Lo: 0, Hi: b.T * d.PerToken}, b.expertColumns(rank)})
+		yield(tile{SharedGate, b.all(), b.sharedColumns(rank)})
 	})
 
 	// expertsDown: this rank's rows of Y = shared + the sum over a token's experts, in

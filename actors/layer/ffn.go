@@ -18,13 +18,13 @@ var (
 	gateUp = compute("gate-up", FFN, (*Weights).gateUp)
 
 	// exchangeFFN: activations, whole to everybody.
-	exchangeFFN = allGather("exchange-ffn", func(b *Batch, rank int, yield func([]float32, int, tile)) {
+	exchangeFFN = allGather("exchange-ffn", func(b *Batch, rank int, yield func(tile)) {
 		cols := b.Place.Slices[rank].FFN
 		if b.step.quantized {
-			yield(b.quantized.mid, quantizedFloats(b.Dims.FFN), tile{b.all(), quantizedCols(cols)})
+			yield(tile{QuantizedFFN, b.all(), quantizedCols(cols)})
 			return
 		}
-		yield(b.Gate, b.Dims.gateWidth(), tile{b.all(), cols})
+		yield(tile{Gate, b.all(), cols})
 	})
 
 	// projectDown: Y = Wdown . Gate, this rank's output rows of all tokens.
@@ -47,13 +47,13 @@ var (
 	})
 
 	// exchangeDown: columns of Y, whole rows to everybody.
-	exchangeDown = allGather("exchange-down", func(b *Batch, rank int, yield func([]float32, int, tile)) {
-		yield(b.Y, b.Dims.Hidden, tile{b.all(), b.Place.Slices[rank].Down})
+	exchangeDown = allGather("exchange-down", func(b *Batch, rank int, yield func(tile)) {
+		yield(tile{Sum, b.all(), b.Place.Slices[rank].Down})
 	})
 
 	// exchangeDownRows: columns of Y that `from` projected of the rows of `to`.
-	exchangeDownRows = allToAll("exchange-down-rows", func(b *Batch, from, to int, yield func([]float32, int, tile)) {
-		b.ownedTiles(to, b.Y, b.Dims.Hidden, b.Place.Slices[from].Down, yield)
+	exchangeDownRows = allToAll("exchange-down-rows", func(b *Batch, from, to int, yield func(tile)) {
+		b.ownedTiles(to, Sum, b.Place.Slices[from].Down, yield)
 	})
 
 	// reduceDown: Y, summed over all units, to everybody.

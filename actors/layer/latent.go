@@ -43,29 +43,29 @@ var (
 	})
 
 	// exchangeLatents: columns of latents, whole rows to everybody.
-	exchangeLatents = allGather("exchange-latents", func(b *Batch, rank int, yield func([]float32, int, tile)) {
-		yield(b.latent.down, b.Dims.downCols(), tile{b.all(), b.Place.Slices[rank].K})
+	exchangeLatents = allGather("exchange-latents", func(b *Batch, rank int, yield func(tile)) {
+		yield(tile{Latents, b.all(), b.Place.Slices[rank].K})
 	})
 
 	// exchangeLatentRows: the latents of the prompt rows that a rank owns, to everybody.
-	exchangeLatentRows = allGather("exchange-latent-rows", func(b *Batch, rank int, yield func([]float32, int, tile)) {
-		yield(b.latent.down, b.Dims.downCols(), tile{b.rows[rank], topology.Range{Lo: 0, Hi: b.Dims.downCols()}})
+	exchangeLatentRows = allGather("exchange-latent-rows", func(b *Batch, rank int, yield func(tile)) {
+		yield(tile{Latents, b.rows[rank], topology.Range{Lo: 0, Hi: b.Dims.downCols()}})
 	})
 
 	// projectHeads: queries of heads from their latents, absorbed and rotated.
 	projectHeads = compute("project-heads", Projections, func(w *Weights, b *Batch) { w.Latent.projectHeads(b) })
 
 	// exchangeQueries: absorbed queries of the heads of `from` for the attention of `to`.
-	exchangeQueries = allToAll("exchange-queries", func(b *Batch, from, to int, yield func([]float32, int, tile)) {
-		b.headTiles(b.QKV, b.Dims.row(), from, to, yield)
+	exchangeQueries = allToAll("exchange-queries", func(b *Batch, from, to int, yield func(tile)) {
+		b.headTiles(QKV, b.Dims.row(), from, to, yield)
 	})
 
 	// attendLatents: cache write, attention of this rank's heads over latents.
 	attendLatents = compute("attend-latents", Attention, func(w *Weights, b *Batch) { w.Latent.attend(w.Index, b) })
 
 	// exchangeMeans: means of latents that `from` found for the heads of `to`.
-	exchangeMeans = allToAll("exchange-means", func(b *Batch, from, to int, yield func([]float32, int, tile)) {
-		b.headTiles(b.latent.out, b.Dims.Latent.Rank, to, from, yield)
+	exchangeMeans = allToAll("exchange-means", func(b *Batch, from, to int, yield func(tile)) {
+		b.headTiles(LatentMeans, b.Dims.Latent.Rank, to, from, yield)
 	})
 
 	// projectValues: values of heads from their means of latents.
@@ -163,15 +163,15 @@ func (l *Latent) projectValues(b *Batch) {
 	}
 }
 
-// headTiles: of m, whose heads are width wide, what the rank that has heads and the
+// headTiles: of an activation whose heads are width wide, what the rank that has heads and the
 // one that attends to segments with them share.
-func (b *Batch) headTiles(m []float32, width, has, attends int, yield func([]float32, int, tile)) {
+func (b *Batch) headTiles(of Activation, width, has, attends int, yield func(tile)) {
 	d := b.Dims
 	w := d.group() * width
 	for i := range b.Segments {
 		s := &b.Segments[i]
 		h := b.heads(s, attends).Intersect(b.Place.Slices[has].KVHeads)
-		yield(m, d.Heads*width, tile{s.rows(), topology.Range{Lo: h.Lo * w, Hi: h.Hi * w}})
+		yield(tile{of, s.rows(), topology.Range{Lo: h.Lo * w, Hi: h.Hi * w}})
 	}
 }
 

@@ -19,12 +19,12 @@ var (
 	projectOwnQKV = compute("project-own-qkv", Projections, (*Weights).projectOwnQKV)
 
 	// exchangeQKV: columns that `from` computed and the attention of `to` needs.
-	exchangeQKV = allToAll("exchange-qkv", func(b *Batch, from, to int, yield func([]float32, int, tile)) {
+	exchangeQKV = allToAll("exchange-qkv", func(b *Batch, from, to int, yield func(tile)) {
 		have := b.ownParts(from)
 		for i := range b.Segments {
 			s := &b.Segments[i]
 			for p, need := range b.headParts(b.heads(s, to)) {
-				yield(b.QKV, b.qkvWidth(), tile{s.rows(), need.Intersect(have[p])})
+				yield(tile{QKV, s.rows(), need.Intersect(have[p])})
 			}
 		}
 	})
@@ -33,24 +33,24 @@ var (
 	attend = compute("attend", Attention, func(w *Weights, b *Batch) { w.attend(w.Index, b) })
 
 	// exchangeAttention: attention outputs, whole to everybody.
-	exchangeAttention = allGather("exchange-attention", func(b *Batch, rank int, yield func([]float32, int, tile)) {
+	exchangeAttention = allGather("exchange-attention", func(b *Batch, rank int, yield func(tile)) {
 		for i := range b.Segments {
 			s := &b.Segments[i]
 			h := b.heads(s, rank)
 			if b.Dims.Latent.Rank > 0 { // projected head by head, whoever attended
 				h = b.Place.Slices[rank].KVHeads
 			}
-			m, ld, cols := b.attended(h)
-			yield(m, ld, tile{s.rows(), cols})
+			of, cols := b.attended(h)
+			yield(tile{of, s.rows(), cols})
 		}
 	})
 
 	// exchangeHeads: outputs of the heads of `from` for the prompt rows that `to` projects.
-	exchangeHeads = allToAll("exchange-heads", func(b *Batch, from, to int, yield func([]float32, int, tile)) {
+	exchangeHeads = allToAll("exchange-heads", func(b *Batch, from, to int, yield func(tile)) {
 		for i := range b.Segments {
 			if s := &b.Segments[i]; s.Prefill {
-				m, ld, cols := b.attended(b.heads(s, from))
-				yield(m, ld, tile{s.rows().Intersect(b.rows[to]), cols})
+				of, cols := b.attended(b.heads(s, from))
+				yield(tile{of, s.rows().Intersect(b.rows[to]), cols})
 			}
 		}
 	})
@@ -76,13 +76,13 @@ var (
 	})
 
 	// exchangeOut: columns of Y, whole rows to everybody.
-	exchangeOut = allGather("exchange-out", func(b *Batch, rank int, yield func([]float32, int, tile)) {
-		yield(b.Y, b.Dims.Hidden, tile{b.all(), b.Place.Slices[rank].Out})
+	exchangeOut = allGather("exchange-out", func(b *Batch, rank int, yield func(tile)) {
+		yield(tile{Sum, b.all(), b.Place.Slices[rank].Out})
 	})
 
 	// exchangeOutRows: columns of Y that `from` projected of the rows of `to`.
-	exchangeOutRows = allToAll("exchange-out-rows", func(b *Batch, from, to int, yield func([]float32, int, tile)) {
-		b.ownedTiles(to, b.Y, b.Dims.Hidden, b.Place.Slices[from].Out, yield)
+	exchangeOutRows = allToAll("exchange-out-rows", func(b *Batch, from, to int, yield func(tile)) {
+		b.ownedTiles(to, Sum, b.Place.Slices[from].Out, yield)
 	})
 
 	// addAttention: X += Y, or with a norm behind attention X += RMSNorm(Y), all rows.
@@ -92,8 +92,8 @@ var (
 	addOwnedAttention = compute("add-owned-attention", Projections, func(w *Weights, b *Batch) { b.addOwned(w.PostAttnNorm) })
 
 	// exchangeResidual: rows of X that a rank owns, to everybody.
-	exchangeResidual = allGather("exchange-residual", func(b *Batch, rank int, yield func([]float32, int, tile)) {
-		b.ownedTiles(rank, b.X, b.Dims.Hidden, topology.Range{Lo: 0, Hi: b.Dims.Hidden}, yield)
+	exchangeResidual = allGather("exchange-residual", func(b *Batch, rank int, yield func(tile)) {
+		b.ownedTiles(rank, Residual, topology.Range{Lo: 0, Hi: b.Dims.Hidden}, yield)
 	})
 )
 
@@ -182,12 +182,12 @@ func (b *Batch) multiplyAttention(y []float32, w *tensor.Weight, t topology.Rang
 }
 
 // attended is where the attention outputs of heads h lie, quantized or not.
-func (b *Batch) attended(h topology.Range) (m []float32, ld int, cols topology.Range) {
-	width, cols := b.Dims.attnCols(), b.attentionCols(h)
+func (b *Batch) attended(h topology.Range) (of Activation, cols topology.Range) {
+	cols = b.attentionCols(h)
 	if b.step.quantized {
-		return b.quantized.mid, quantizedFloats(width), quantizedCols(cols)
+		return QuantizedAttention, quantizedCols(cols)
 	}
-	return b.Attn, width, cols
+	return Attended, cols
 }
 
 // attentionCols are the columns of attention outputs of heads h.

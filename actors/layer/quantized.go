@@ -35,9 +35,8 @@ var (
 	normAllFFN = compute("norm-all-ffn", FFN, func(w *Weights, b *Batch) { b.normQuantized(w.FFNNorm, [2]topology.Range{b.all()}) })
 
 	// exchangeNorm: the quantized norms of each rank's rows, whole to everybody.
-	exchangeNorm = allGather("exchange-norm", func(b *Batch, rank int, yield func([]float32, int, tile)) {
-		ld := quantizedFloats(b.Dims.Hidden)
-		b.ownedTiles(rank, b.quantized.norm, ld, topology.Range{Lo: 0, Hi: ld}, yield)
+	exchangeNorm = allGather("exchange-norm", func(b *Batch, rank int, yield func(tile)) {
+		b.ownedTiles(rank, QuantizedNorm, topology.Range{Lo: 0, Hi: quantizedFloats(b.Dims.Hidden)}, yield)
 	})
 
 	// quantizeAttention: what this rank attended.
@@ -90,10 +89,10 @@ func (b *Batch) owned(rank int) [2]topology.Range {
 	return [2]topology.Range{b.decodeRows(rank), b.rows[rank]}
 }
 
-// ownedTiles are columns of a rank's rows of m.
-func (b *Batch) ownedTiles(rank int, m []float32, ld int, cols topology.Range, yield func([]float32, int, tile)) {
+// ownedTiles are columns of a rank's rows.
+func (b *Batch) ownedTiles(rank int, of Activation, cols topology.Range, yield func(tile)) {
 	for _, r := range b.owned(rank) {
-		yield(m, ld, tile{r, cols})
+		yield(tile{of, r, cols})
 	}
 }
 

@@ -46,7 +46,7 @@ func allGather(name string, tiles gatherTiles) *Stage {
 	return &Stage{Name: name, unpack: func(b *Batch) { b.unpackGather(tiles) },
 		start: func(b *Batch, g Group, done func(error)) {
 			b.packGather(tiles)
-			g.AllGather(collective.OpID(b.NextOp()), b.sendF, b.recvF, done)
+			g.AllGather(collective.OpID(b.NextOp()), b.out[b.Rank], b.in, done)
 		}}
 }
 
