@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -76,7 +75,8 @@ func RunCacheDecode(ctx context.Context, o Options, note func(string)) (*CacheDe
 	out := &CacheDecode{Model: o.Model, Weights: o.Weights.String(), KV: o.KV.String(), Threads: pool.Threads(), Batch: o.Batch, Slots: o.Context, Steps: o.Tokens, Machine: ThisMachine()}
 	g := socket.GeometryOf(c, o.KV)
 	l := g.Layout
-	rope := newRotations(c, o.Context+o.Tokens+warmSteps+1)
+	rope := layer.RotationsOf(c)[0]
+	rope.Until(o.Context + o.Tokens + warmSteps)
 	policy := kvcache.Streaming(cacheSink, o.Context-cacheSink)
 	ways := []struct {
 		name string
@@ -112,6 +112,9 @@ func RunCacheDecode(ctx context.Context, o Options, note func(string)) (*CacheDe
 	}
 	note("decoding")
 	m := &decoder{w: w, place: place, pool: pool, batch: layer.NewBatch(layer.DimsOf(c), o.Batch, l, pool), rope: rope, logits: make([]float32, o.Batch*c.Vocab), vocab: c.Vocab}
+	for row := range o.Batch {
+		m.rows = append(m.rows, layer.LogitRow{Row: row})
+	}
 	for step := range o.Tokens + warmSteps {
 		for i := range ways {
 			if err := context.Cause(ctx); err != nil {
@@ -145,7 +148,8 @@ type decoder struct {
 	place  topology.Placement
 	pool   *tensor.Pool
 	batch  *layer.Batch
-	rope   *rotations
+	rope   *layer.Rotation
+	rows   []layer.LogitRow // all
 	logits []float32
 	vocab  int
 }
@@ -163,46 +167,15 @@ func (m *decoder) step(streams []stream, pos int) (time.Duration, error) {
 		}
 	}
 	b := m.batch
-	if err := b.Reset(m.place, 0, segments, m.rope.fill); err != nil {
+	if err := b.Reset(m.place, 0, segments, m.rope); err != nil {
 		return 0, err
 	}
 	for _, w := range m.w.Layers {
 		b.Through(w)
 	}
-	h := b.Dims.Hidden
-	m.pool.Run(b.T, func(t int) {
-		tensor.RMSNorm(b.Norm[t*h:(t+1)*h], b.X[t*h:(t+1)*h], m.w.FinalNorm, b.Dims.NormEps)
-	})
-	m.pool.MatMul(m.logits, m.vocab, m.w.Head, b.Norm, h, b.T)
+	b.Logits(&m.w.Ends, m.rows, m.logits, m.vocab, nil)
 	for _, s := range streams {
 		s.end()
 	}
 	return time.Since(began), nil
-}
-
-// rotations are cos and sin by position.
-type rotations struct {
-	half     int
-	cos, sin []float32
-}
-
-func newRotations(c *model.Config, n int) *rotations {
-	r := &rotations{half: c.HeadDim / 2}
-	for pos := range n {
-		for _, f := range c.InvFreq() {
-			s, c := math.Sincos(float64(pos) * f)
-			r.cos, r.sin = append(r.cos, float32(c)), append(r.sin, float32(s))
-		}
-	}
-	return r
-}
-
-func (r *rotations) at(n int) (cos, sin []float32) {
-	return r.cos[n*r.half : (n+1)*r.half], r.sin[n*r.half : (n+1)*r.half]
-}
-
-func (r *rotations) fill(pos int, cos, sin []float32) {
-	c, s := r.at(pos)
-	copy(cos, c)
-	copy(sin, s)
 }

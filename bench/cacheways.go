@@ -3,6 +3,7 @@ package bench
 import (
 	"math/rand/v2"
 
+	"shoal/actors/layer"
 	"shoal/kvcache"
 	"shoal/tensor"
 )
@@ -13,10 +14,10 @@ type ring struct {
 	rope kvcache.Rope
 }
 
-func newRing(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, r *rotations) (*ring, error) {
+func newRing(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, r *layer.Rotation) (*ring, error) {
 	slots := p.Slots(1<<20, 1<<20)
 	s, err := filled(a, g, p, slots)
-	return &ring{s, r.at}, err
+	return &ring{s, r.At}, err
 }
 
 func (r *ring) begin(pos int) error { return r.Reserve(pos + 1) }
@@ -41,10 +42,10 @@ type turning struct {
 	g    kvcache.Geometry
 	p    kvcache.Ring
 	half [][]byte // [layer][head][block]
-	all  *rotations
+	all  *layer.Rotation
 }
 
-func newTurning(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, r *rotations, half bool) (*turning, error) {
+func newTurning(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, r *layer.Rotation, half bool) (*turning, error) {
 	s, err := newRing(a, g, p, r)
 	if err != nil {
 		return nil, err
@@ -98,7 +99,7 @@ func (t *turning) View(layer, head, _ int, _ []float32, s *tensor.AttnScratch) (
 }
 
 // turnAll rotates every key by the index of its slot.
-func turnAll(l tensor.KVLayout, blocks, half [][]byte, n int, r *rotations, s *tensor.AttnScratch, index func(slot int) int) [][]byte {
+func turnAll(l tensor.KVLayout, blocks, half [][]byte, n int, r *layer.Rotation, s *tensor.AttnScratch, index func(slot int) int) [][]byte {
 	out, row := s.Blocks(len(blocks), l.BlockBytes()), s.Row(2*l.KDim)
 	var offsets [tensor.BlockSlots]int32
 	for b := range blocks {
@@ -110,7 +111,7 @@ func turnAll(l tensor.KVLayout, blocks, half [][]byte, n int, r *rotations, s *t
 		if half != nil {
 			h = half[b]
 		}
-		l.RotateKeys(out[b], blocks[b], h, offsets[:size], r.at, row)
+		l.RotateKeys(out[b], blocks[b], h, offsets[:size], r.At, row)
 	}
 	return out
 }
@@ -122,10 +123,10 @@ type shifted struct {
 	g      kvcache.Geometry
 	slots  int
 	blocks [][][]byte // [layer*heads][block]
-	all    *rotations
+	all    *layer.Rotation
 }
 
-func newShifted(g kvcache.Geometry, slots int, r *rotations) *shifted {
+func newShifted(g kvcache.Geometry, slots int, r *layer.Rotation) *shifted {
 	c := &shifted{g: g, slots: slots, all: r}
 	rng := rand.New(rand.NewPCG(4, 5))
 	k, v := make([]float32, g.Layout.KDim), make([]float32, g.Layout.VDim)

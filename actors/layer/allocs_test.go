@@ -53,7 +53,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 			for i := range sequences {
 				segments = append(segments, Segment{Seq: uint64(i), Cache: storeView{filled(t, arena, d, layout, 200)}, N: 1, Start: 200})
 			}
-			if err := b.Reset(place, 0, segments, func(int, []float32, []float32) {}); err != nil {
+			if err := b.Reset(place, 0, segments); err != nil {
 				t.Fatal(err)
 			}
 			for i := range b.X {

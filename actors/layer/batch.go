@@ -96,6 +96,7 @@ type Batch struct {
 	nodes    [][]tensor.Span  // tree nodes of every rank
 	bounds   []int            // scatterDown, scatterPrompt: where the values of each rank's rows begin
 	firstRow int              // that residualRow counts from
+	final    []float32        // of Logits: norms
 	out, in  [][]float32      // what each rank gets and gives
 	send     [][]byte         // the same, as bytes
 	recv     [][]byte
@@ -151,9 +152,8 @@ func NewBatch(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool) *B
 func (b *Batch) MaxRows() int { return len(b.X) / b.Dims.Hidden }
 
 // Reset prepares the batch for a step. Segments are put in canonical order and
-// given their rows; each of ropes, of which there are Dims.Ropes, fills the rotation of
-// one position.
-func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, ropes ...func(pos int, cos, sin []float32)) error {
+// given their rows; rotations, of which there are Dims.Ropes, are those of every position.
+func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, rotations ...*Rotation) error {
 	slices.SortStableFunc(segments, func(x, y Segment) int {
 		switch {
 		case x.Prefill != y.Prefill:
@@ -181,8 +181,8 @@ func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, ropes 
 	for _, s := range segments {
 		for i := range s.N {
 			r := s.First + i
-			for j, rope := range ropes {
-				rope(s.Start+i, b.Cos[j][r*half:(r+1)*half], b.Sin[j][r*half:(r+1)*half])
+			for j, turn := range rotations {
+				turn.fill(s.Start+i, b.Cos[j][r*half:(r+1)*half], b.Sin[j][r*half:(r+1)*half])
 			}
 		}
 	}

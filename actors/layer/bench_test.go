@@ -34,7 +34,7 @@ func BenchmarkStep(b *testing.B) {
 	store := filled(b, arena, d, layout, 20)
 	defer store.Release()
 	segments := []Segment{{Seq: 1, Cache: storeView{store}, N: 1, Start: 20}}
-	if err := batch.Reset(place, 0, segments, func(int, []float32, []float32) {}); err != nil {
+	if err := batch.Reset(place, 0, segments); err != nil {
 		b.Fatal(err)
 	}
 	for _, layers := range []int{1, 8} {

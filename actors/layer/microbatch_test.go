@@ -146,11 +146,11 @@ func (s *sockets) step(number uint8, seed, prompt int, dt tensor.DType) []*Batch
 		}
 		b := NewBatch(s.d, 64, layout, s.pool)
 		b.Type, b.MicroBatch = dt, number
-		if err := b.Reset(s.place, rank, segments, func(pos int, cos, sin []float32) {
-			for i := range cos {
-				cos[i], sin[i] = float32((pos+i)%5)/8, float32((pos*3+i)%7)/8
-			}
-		}); err != nil {
+		turn := &Rotation{inv: make([]float64, s.d.HeadDim/2)}
+		for i := range turn.inv {
+			turn.inv[i] = float64(i+1) / 8
+		}
+		if err := b.Reset(s.place, rank, segments, turn); err != nil {
 			s.t.Fatal(err)
 		}
 		for i := range b.T * s.d.Hidden {

@@ -103,7 +103,7 @@ func TestQuantizable(t *testing.T) {
 				if c.n > 0 {
 					segments = append(segments, Segment{Seq: 2, N: c.n, Prefill: true})
 				}
-				if err := b.Reset(p, rank, segments, func(int, []float32, []float32) {}); err != nil {
+				if err := b.Reset(p, rank, segments); err != nil {
 					t.Fatal(err)
 				}
 				if on := want || m == topology.Gather && c.gather; b.step.owned != want || b.step.quantized != on {
@@ -140,7 +140,7 @@ func TestBatchOrdersRows(t *testing.T) {
 	}
 	b := NewBatch(d, 16, tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}, nil)
 	segs := []Segment{{Seq: 1, N: 4, Prefill: true}, {Seq: 2, N: 1, Owner: 2}, {Seq: 3, N: 1, Owner: 0}, {Seq: 4, N: 1, Owner: 2}, {Seq: 5, N: 3, Prefill: true}}
-	if err := b.Reset(p, 0, segs, func(int, []float32, []float32) {}); err != nil {
+	if err := b.Reset(p, 0, segs); err != nil {
 		t.Fatal(err)
 	}
 	for rank, want := range []topology.Range{{Lo: 0, Hi: 1}, {}, {Lo: 1, Hi: 3}} {
@@ -158,7 +158,7 @@ func TestBatchOrdersRows(t *testing.T) {
 	if at != b.T || b.T != 10 {
 		t.Errorf("%d rows, cut up to %d", b.T, at)
 	}
-	if err := b.Reset(p, 0, []Segment{{N: 17}}, func(int, []float32, []float32) {}); err == nil {
+	if err := b.Reset(p, 0, []Segment{{N: 17}}); err == nil {
 		t.Error("a step larger than the batch was accepted")
 	}
 }

@@ -1,7 +1,6 @@
 package socket
 
 import (
-	"math"
 	"time"
 
 	"shoal/actors/layer"
@@ -24,9 +23,9 @@ type epoch struct {
 	scale    float32 // of attention scores
 	micro    [MicroBatches]*microBatch
 	maxRows  int
-	dt       tensor.DType // of the matrices
-	group    *exchanges   // once it has joined
-	ropes    []*ropeTable // the first is that of layers without a window
+	dt       tensor.DType      // of the matrices
+	group    *exchanges        // once it has joined
+	ropes    []*layer.Rotation // the first is that of layers without a window
 	pool     *tensor.Pool
 	parse    func(spec string) (*kvcache.Policy, error)
 }
@@ -40,13 +39,9 @@ type microBatch struct {
 
 func newEpoch(ck *model.Checkpoint, p topology.Placement, rank int, w *Slices, dt, kv tensor.DType, held *caches, pool *tensor.Pool, maxRows int) *epoch {
 	c := ck.Config
-	var ropes []*ropeTable
-	for _, inv := range c.Rotations() {
-		ropes = append(ropes, &ropeTable{inv: inv, half: c.RopeDim() / 2, amplitude: float32(c.Rope.Amplitude)})
-	}
 	e := &epoch{
 		caches: held, place: p, rank: rank, config: c, weights: w, pool: pool, maxRows: maxRows, dt: dt,
-		geometry: GeometryOf(&c, kv), scale: c.AttentionScale(), ropes: ropes,
+		geometry: GeometryOf(&c, kv), scale: c.AttentionScale(), ropes: layer.RotationsOf(&c),
 	}
 	e.microBatch(0)
 	return e
@@ -58,7 +53,7 @@ func (e *epoch) microBatch(batch int) *microBatch {
 		c := &e.config
 		b := layer.NewBatch(layer.DimsOf(c), e.maxRows, e.geometry.Layout, e.pool)
 		b.Type, b.MicroBatch = e.dt, uint8(batch)
-		e.micro[batch] = &microBatch{batch: b, head: head{weights: e.weights, hidden: c.Hidden, vocab: c.Vocab, eps: c.NormEps, logitCap: c.LogitCap}}
+		e.micro[batch] = &microBatch{batch: b, head: head{ends: &e.weights.Ends, vocab: c.Vocab}}
 	}
 	return e.micro[batch]
 }
@@ -106,11 +101,7 @@ func (e *epoch) begin(s *step) error {
 	for i := range s.work.Runs {
 		segments[i] = e.segment(&s.work.Runs[i])
 	}
-	fills := make([]func(int, []float32, []float32), 0, 2)
-	for _, r := range e.ropes {
-		fills = append(fills, r.fill)
-	}
-	if err := s.micro.batch.Reset(e.place, e.rank, segments, fills...); err != nil {
+	if err := s.micro.batch.Reset(e.place, e.rank, segments, e.ropes...); err != nil {
 		return err
 	}
 	e.embed(s)
@@ -125,7 +116,7 @@ func (e *epoch) segment(c *Run) layer.Segment {
 	case c.Prefill && q.part != nil:
 		seg.Cache = prefillView{Store: q.part, seen: q.seen, scale: e.scale}
 	case !c.Prefill && q.owner == e.rank:
-		seg.Cache = decodeView{q.own, e.geometry, e.scale, e.ropes[0].at}
+		seg.Cache = decodeView{q.own, e.geometry, e.scale, e.ropes[0].At}
 	}
 	return seg
 }
@@ -133,7 +124,7 @@ func (e *epoch) segment(c *Run) layer.Segment {
 // embed looks the tokens up, notes them in the owners' histories (those of decode rows
 // when their tokens are drawn), and lists the rows whose logits are requested.
 func (e *epoch) embed(s *step) {
-	b, h := s.micro.batch, e.config.Hidden
+	b := s.micro.batch
 	first := make(map[uint64]int, len(b.Segments))
 	for _, seg := range b.Segments {
 		first[seg.Seq] = seg.First
@@ -151,13 +142,8 @@ func (e *epoch) embed(s *step) {
 	for i := range s.work.Runs {
 		c := &s.work.Runs[i]
 		q := e.seqs[c.Seq]
+		b.Embed(&e.weights.Ends, first[c.Seq], c.Tokens)
 		for j, t := range c.Tokens {
-			row := first[c.Seq] + j
-			x := b.X[row*h : (row+1)*h]
-			e.weights.Embedding.Row(x, int(t), 0, h)
-			if by := e.weights.EmbeddingScale; by != 1 {
-				tensor.Scale(x, by)
-			}
 			switch {
 			case q.owner != e.rank || drawn[i]:
 			case c.Prefill:
@@ -167,37 +153,4 @@ func (e *epoch) embed(s *step) {
 			}
 		}
 	}
-}
-
-// ropeTable holds cos and sin by position, grown as positions are met. As in
-// the reference implementation the angle is a float32 product.
-type ropeTable struct {
-	inv      []float64
-	half     int
-	cos, sin []float32 // (positions, half)
-
-	amplitude float32 // multiplies what fill gives; 0 counts as 1
-}
-
-func (r *ropeTable) fill(pos int, cos, sin []float32) {
-	for have := len(r.cos) / r.half; have <= pos; have++ {
-		for _, f := range r.inv {
-			angle := float64(float32(have) * float32(f))
-			r.cos = append(r.cos, float32(math.Cos(angle)))
-			r.sin = append(r.sin, float32(math.Sin(angle)))
-		}
-	}
-	copy(cos, r.cos[pos*r.half:(pos+1)*r.half])
-	copy(sin, r.sin[pos*r.half:(pos+1)*r.half])
-	if r.amplitude != 0 && r.amplitude != 1 {
-		for i := range cos {
-			cos[i], sin[i] = cos[i]*r.amplitude, sin[i]*r.amplitude
-		}
-	}
-}
-
-// at is the row of a position at or before one that was filled: what a step
-// turns keys by while its layers run, on many workers at once.
-func (r *ropeTable) at(pos int) (cos, sin []float32) {
-	return r.cos[pos*r.half : (pos+1)*r.half], r.sin[pos*r.half : (pos+1)*r.half]
 }

@@ -11,7 +11,6 @@ import (
 	"shoal/collective"
 	"shoal/proto"
 	"shoal/sampler"
-	"shoal/tensor"
 	"shoal/topology"
 )
 
@@ -38,14 +37,10 @@ func (w wanted) greedy() bool { return w.sample && w.seq.params.Greedy() }
 // sockets, logits (or for greedy rows only the best one) sent to the owner of
 // the sequence, which samples.
 type head struct {
-	weights *Slices
-	hidden  int
-	vocab   int
-	eps     float32
-	// logitCap is Config.LogitCap.
-	logitCap float32
+	ends  *layer.Ends
+	vocab int
 
-	norm   []float32 // (headRows, Hidden)
+	rows   []layer.LogitRow
 	logits []float32 // (headRows, Vocab)
 	bests  []int     // of greedy rows: the token of this rank's largest logit, counted from its first
 	send   [][]byte
@@ -60,26 +55,14 @@ type head struct {
 const bestBytes = 8
 
 func (h *head) compute(b *layer.Batch, rows []wanted) {
-	if h.norm == nil {
-		h.norm, h.logits, h.bests = make([]float32, headRows*h.hidden), make([]float32, headRows*h.vocab), make([]int, headRows)
+	if h.logits == nil {
+		h.logits, h.bests = make([]float32, headRows*h.vocab), make([]int, headRows)
 	}
-	for i, w := range rows {
-		tensor.RMSNorm(h.norm[i*h.hidden:(i+1)*h.hidden], b.X[w.row*h.hidden:(w.row+1)*h.hidden], h.weights.FinalNorm, h.eps)
+	h.rows = h.rows[:0]
+	for _, w := range rows {
+		h.rows = append(h.rows, layer.LogitRow{Row: w.row, Best: w.greedy()})
 	}
-	if h.weights.Head == nil {
-		return
-	}
-	mine := b.Place.Slices[b.Rank].Vocab
-	b.Pool.MatMul(h.logits[mine.Lo:], h.vocab, h.weights.Head, h.norm, h.hidden, len(rows))
-	b.Pool.Run(len(rows), func(i int) {
-		part := h.logits[i*h.vocab+mine.Lo : i*h.vocab+mine.Hi]
-		if h.logitCap > 0 {
-			tensor.SoftCap(part, h.logitCap)
-		}
-		if rows[i].greedy() {
-			h.bests[i] = tensor.ArgMax(part)
-		}
-	})
+	b.Logits(h.ends, h.rows, h.logits, h.vocab, h.bests)
 }
 
 // exchange sends this rank's part of every row to the row's owner.

@@ -11,12 +11,8 @@ import (
 
 // Slices are the weights of one socket: its part of every matrix.
 type Slices struct {
-	Layers    []*layer.Weights
-	Head      *tensor.Weight // vocabulary rows of the output head; nil when empty
-	FinalNorm []float32      // (Hidden)
-	Embedding model.Tensor   // read through the mapped file, a row a token
-
-	EmbeddingScale float32 // of those rows; 1: as stored
+	Layers []*layer.Weights
+	layer.Ends
 }
 
 // Bytes is the memory the matrices take.
@@ -121,6 +117,7 @@ func (l *loader) slices(c *model.Config, p topology.Placement, rank int) *Slices
 		w.GateBias, w.UpBias, w.DownBias = l.vector(n.Gate.Bias), l.vector(n.Up.Bias), l.vector(n.Down.Bias)
 	}
 	last := c.Layer(c.Layers - 1)
+	s.LogitCap = c.LogitCap
 	s.Head, s.FinalNorm = l.matrix(model.Linear{Weight: c.HeadName()}, c.Hidden, me.vocab), l.norm(model.FinalNorm, &last)
 	return s
 }

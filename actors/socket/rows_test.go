@@ -18,7 +18,7 @@ import (
 type decoder struct {
 	t     *testing.T
 	g     kvcache.Geometry
-	ropes []func(pos int, cos, sin []float32)
+	ropes []*layer.Rotation
 	view  decodeView
 	w     *Slices
 	batch *layer.Batch
@@ -31,11 +31,7 @@ func newDecoder(t *testing.T, ck *model.Checkpoint, w *Slices, place topology.Pl
 	c := &ck.Config
 	d := &decoder{t: t, g: GeometryOf(c, tensor.BF16), w: w, place: place}
 	d.batch = layer.NewBatch(layer.DimsOf(c), decodeRows, d.g.Layout, pool)
-	var tables []*ropeTable
-	for _, inv := range c.Rotations() {
-		r := &ropeTable{inv: inv, half: c.RopeDim() / 2, amplitude: float32(c.Rope.Amplitude)}
-		tables, d.ropes = append(tables, r), append(d.ropes, r.fill)
-	}
+	d.ropes = layer.RotationsOf(c)
 	r := rand.New(rand.NewPCG(noise, 1))
 	part := kvcache.NewPrefill(arena, d.g, tensor.Span{Lo: 0, Hi: d.g.KVHeads})
 	own := kvcache.NewStore(arena, d.g, p)
@@ -63,9 +59,8 @@ func newDecoder(t *testing.T, ck *model.Checkpoint, w *Slices, place topology.Pl
 	}
 	must(own.Seal())
 	part.Release()
-	half := make([]float32, c.RopeDim()/2)
-	tables[0].fill(prompt+200, half, slices.Clone(half))
-	d.view = decodeView{own, d.g, c.AttentionScale(), tables[0].at}
+	d.ropes[0].Until(prompt + 200)
+	d.view = decodeView{own, d.g, c.AttentionScale(), d.ropes[0].At}
 	return d
 }
 
