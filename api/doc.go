@@ -3,7 +3,7 @@
 // caches. Text becomes tokens here, tokens become text here; what lies between
 // is an Engine.
 //
-// The walk of one request:
+// The path of one request:
 //
 //	router.go       route table, keys, request id, panics, access log
 //	limits.go       bytes, JSON depth and members are bounded before decoding

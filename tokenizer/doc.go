@@ -3,7 +3,7 @@
 // Llama 3, Qwen, DeepSeek) and the SentencePiece-style family (Llama 2,
 // Mistral, Gemma).
 //
-// The walk of a text, the same as in the Hugging Face tokenizers library:
+// The path of a text, the same as in the Hugging Face tokenizers library:
 //
 //	text -> added tokens cut out -> normalizer -> normalized added tokens cut out
 //	     -> pre-tokenizer (pieces) -> BPE merges (ids) -> post-processor (BOS, EOS)

@@ -165,7 +165,7 @@ func (b *Batch) multiplyNorm(t topology.Range) {
 	h := b.Dims.Hidden
 	if b.step.owned {
 		ld := quantizedFloats(h)
-		b.Pool.MatMulRounded(b.products, floatBytes(b.quantized.norm[t.Lo*ld:]), 4*ld, t.Len())
+		b.Pool.MatMulQuantized(b.products, floatBytes(b.quantized.norm[t.Lo*ld:]), 4*ld, t.Len())
 		return
 	}
 	b.Pool.MatMulMany(b.products, b.Norm[t.Lo*h:], h, t.Len())

@@ -57,7 +57,7 @@ type quantized struct {
 
 // quantizedFloats is the size of a row's blocks, counted as float32 so that they
 // travel as tiles do.
-func quantizedFloats(cols int) int { return tensor.RoundedBytes(cols) / 4 }
+func quantizedFloats(cols int) int { return tensor.QuantizedBytes(cols) / 4 }
 
 // quantizedCols are the columns of blocks that hold those columns.
 func quantizedCols(c topology.Range) topology.Range {
@@ -106,7 +106,7 @@ func (b *Batch) normQuantized(weight []float32, rows [2]topology.Range) {
 		}
 		b.firstRow = r.Lo
 		b.each(r.Len(), b.quantized.row)
-		b.Pool.Round(floatBytes(b.quantized.norm[r.Lo*ld:]), 4*ld, b.Type, b.Norm[r.Lo*h:], h, h, r.Len())
+		b.Pool.Quantize(floatBytes(b.quantized.norm[r.Lo*ld:]), 4*ld, b.Type, b.Norm[r.Lo*h:], h, h, r.Len())
 	}
 }
 
@@ -124,7 +124,7 @@ func (b *Batch) quantize(m []float32, ldm, width int, t, c topology.Range) {
 		return
 	}
 	ld := quantizedFloats(width)
-	b.Pool.Round(floatBytes(b.quantized.mid[t.Lo*ld+quantizedFloats(c.Lo):]), 4*ld, b.Type, m[t.Lo*ldm+c.Lo:], ldm, c.Len(), t.Len())
+	b.Pool.Quantize(floatBytes(b.quantized.mid[t.Lo*ld+quantizedFloats(c.Lo):]), 4*ld, b.Type, m[t.Lo*ldm+c.Lo:], ldm, c.Len(), t.Len())
 }
 
 func (w *Weights) quantizeAttention(b *Batch) {
@@ -141,6 +141,6 @@ func (w *Weights) quantizeAttention(b *Batch) {
 func (b *Batch) multiplyQuantized(y []float32, w *tensor.Weight, width int, t topology.Range) {
 	ld := quantizedFloats(width)
 	b.products = append(b.products, tensor.Product{Y: y, LdY: b.Dims.Hidden, W: w, R1: w.Rows})
-	b.Pool.MatMulRounded(b.products, floatBytes(b.quantized.mid[t.Lo*ld:]), 4*ld, t.Len())
+	b.Pool.MatMulQuantized(b.products, floatBytes(b.quantized.mid[t.Lo*ld:]), 4*ld, t.Len())
 	b.products = b.products[:0]
 }

@@ -40,7 +40,7 @@ func (e *epoch) plan(s *step) []stage {
 			done(err)
 		}})
 	}
-	stages = append(stages, e.mirror(s)...)
+	stages = append(stages, e.replication(s)...)
 	stages = append(stages, stage{job: func(done func(error)) {
 		for _, c := range s.work.Runs {
 			if q := e.seqs[c.Seq]; c.Prefill && q.part != nil {

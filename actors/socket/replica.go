@@ -82,8 +82,8 @@ func (e *epoch) copies(s *step) []stage {
 	}})
 }
 
-// mirror are the stages that send the rows that a step decoded to their replicas.
-func (e *epoch) mirror(s *step) []stage {
+// replication are the stages that send the rows that a step decoded to their replicas.
+func (e *epoch) replication(s *step) []stage {
 	r := &s.micro.rows
 	r.epoch, r.batch, r.seqs, r.sent = e, s.micro.batch, r.seqs[:0], 0
 	for _, c := range s.work.Runs {

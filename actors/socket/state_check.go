@@ -97,7 +97,7 @@ func (m *Machine) checkOpen(o *proto.Open, released bool) (*Sequence, error) {
 		}
 		return q, nil
 	}
-	q.Replica, q.Read, q.Whole, q.Mirrored = int(o.Replica)-1, n, true, o.Replica != 0
+	q.Replica, q.Read, q.Whole, q.Replicated = int(o.Replica)-1, n, true, o.Replica != 0
 	if n < q.Prompt || n > l.Positions || q.Replica == q.Owner || q.Replica >= l.Ranks {
 		return nil, fmt.Errorf("socket: sequence %d resumes with %d tokens after a prompt of %d, owner %d, replica on %d", o.Seq, n, q.Prompt, q.Owner, q.Replica)
 	}

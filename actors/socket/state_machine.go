@@ -45,17 +45,17 @@ const none = -1
 
 // Sequence is what a socket knows of one, the same on every rank.
 type Sequence struct {
-	Owner    int // rank
-	Replica  int // rank, or none
-	Prompt   int // tokens that prefill reads
-	Policy   string
-	Logprobs int    // beside each sampled token
-	Read     int    // tokens that count: of the prompt, then of the cache
-	Staged   int    // of the last decode rows: the next plan says how many of them count
-	Whole    bool   // the hand-over is done
-	Mirrored bool   // the replica is complete
-	flight   uint64 // step in flight with rows of it, or 0
-	named    uint64 // last step that named it
+	Owner      int // rank
+	Replica    int // rank, or none
+	Prompt     int // tokens that prefill reads
+	Policy     string
+	Logprobs   int    // beside each sampled token
+	Read       int    // tokens that count: of the prompt, then of the cache
+	Staged     int    // of the last decode rows: the next plan says how many of them count
+	Whole      bool   // the hand-over is done
+	Replicated bool   // the replica is complete
+	flight     uint64 // step in flight with rows of it, or 0
+	named      uint64 // last step that named it
 }
 
 // Kept is a cache that outlived its epoch on this socket.
@@ -101,7 +101,7 @@ func (m *Machine) leave(keep bool) (effects []Effect) {
 	for _, id := range slices.Sorted(maps.Keys(m.seqs)) {
 		q := m.seqs[id]
 		own := q.Owner == m.limits.Rank && q.Whole
-		if !keep || !own && !(q.Replica == m.limits.Rank && q.Mirrored) {
+		if !keep || !own && !(q.Replica == m.limits.Rank && q.Replicated) {
 			effects = append(effects, Effect{Do: DoRelease, Seq: id})
 			continue
 		}

@@ -31,7 +31,7 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 	w.First = m.release(w.First, r.Release)
 	for _, id := range r.DropReplica {
 		if q := m.seqs[id]; q != nil && q.Replica != none {
-			q.Replica, q.Mirrored = none, false
+			q.Replica, q.Replicated = none, false
 			w.First = append(w.First, Effect{Do: DoDropReplica, Seq: id})
 		}
 	}
@@ -141,7 +141,7 @@ func (m *Machine) End(w *Work, ok bool) error {
 		}
 	}
 	for _, k := range w.Copies {
-		m.seqs[k.Seq].Mirrored = true
+		m.seqs[k.Seq].Replicated = true
 	}
 	return nil
 }

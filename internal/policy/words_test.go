@@ -2,7 +2,9 @@ package policy
 
 import (
 	"go/ast"
-	"maps"
+	"go/token"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -26,7 +28,7 @@ seat seats:                   leader election          in all
 keeper keepers:               store replica            in all
 librarian librarians:         weight server            in all
 library:                      weight server            in cluster
-mirror mirrors mirrored:      weight cache             in cluster
+mirror mirrors mirrored:      weight cache, replica    in cluster actors
 carry:                        resume                   in actors/socket
 strand strands stranded:      say what happens         in all
 spoil spoils spoilt spoiled:  damage                   in all
@@ -34,20 +36,10 @@ unlucky:                      say what happens         in all
 course courses:               progress                 in jobs
 `
 
-// older are the packages that still use some of them. The list only shrinks: a row that
-// is not needed fails the test.
-const older = `
-
-`
-
 func TestWordsOfTheField(t *testing.T) {
 	words, err := parseRetired(retired)
 	if err != nil {
 		t.Fatal(err)
-	}
-	excused := map[string]bool{}
-	for _, line := range strings.Fields(older) {
-		excused[line] = false
 	}
 	for _, s := range sources(t) {
 		if s.generated() || s.pkg == "internal/policy" {
@@ -58,19 +50,43 @@ func TestWordsOfTheField(t *testing.T) {
 				if !r.holds(s.pkg) {
 					continue
 				}
-				row := s.pkg + ":" + r.name
-				if _, ok := excused[row]; ok {
-					excused[row] = true
-					continue
-				}
 				t.Errorf("%s: %q: the field says %s", at, word, r.say)
 			}
 		}
 	}
-	for _, row := range slices.Sorted(maps.Keys(excused)) {
-		if !excused[row] {
-			t.Errorf("%s is not needed any more: take it off the list", row)
+}
+
+// TestWordsOfTheDocs: what people read of the whole tree keeps to the same words.
+func TestWordsOfTheDocs(t *testing.T) {
+	words, err := parseRetired(retired)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := 0
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "bench/*/*.md", "proto/*.proto", "api/*.html"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
 		}
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			read++
+			for n, line := range strings.Split(string(text), "\n") {
+				for _, word := range split(line) {
+					for _, r := range words[word] {
+						if r.holds("") {
+							t.Errorf("%s:%d: %q: the field says %s", f, n+1, word, r.say)
+						}
+					}
+				}
+			}
+		}
+	}
+	if read < 20 {
+		t.Fatalf("only %d documents found", read)
 	}
 }
 
@@ -89,6 +105,7 @@ func TestWordsCanFail(t *testing.T) {
 		{"a/a.go", "var somebody, nobuddyhere int", false},
 		{"actors/a/a.go", "type planLane int", true},
 		{"tensor/a.go", "type planLane int", false},
+		{"a/a.go", `const help = "keeps a buddy"`, true},
 	} {
 		s := parse(t, c.file, "package p\n"+c.text+"\n")
 		found := false
@@ -141,7 +158,8 @@ type errBadWord string
 
 func (e errBadWord) Error() string { return "not WORDS: MEANING in FOLDERS: " + string(e) }
 
-// wordsOf are the words of a file's names and comments, each with a place where it is.
+// wordsOf are the words of a file's names, comments and texts (help, logs, metrics), each with
+// a place where it is.
 func wordsOf(s source) map[string]string {
 	out := map[string]string{}
 	add := func(text, at string) {
@@ -152,8 +170,13 @@ func wordsOf(s source) map[string]string {
 		}
 	}
 	ast.Inspect(s.file, func(n ast.Node) bool {
-		if id, ok := n.(*ast.Ident); ok {
-			add(id.Name, s.at(id))
+		switch n := n.(type) {
+		case *ast.Ident:
+			add(n.Name, s.at(n))
+		case *ast.BasicLit:
+			if n.Kind == token.STRING {
+				add(n.Value, s.at(n))
+			}
 		}
 		return true
 	})

@@ -117,9 +117,9 @@ func (n *node) decoded(s *step) (all []cells) {
 	return all
 }
 
-func (n *node) mirror(s *step, done func(error)) { n.move(s, n.decoded(s), done) }
+func (n *node) replicate(s *step, done func(error)) { n.move(s, n.decoded(s), done) }
 
-func (n *node) mirrored(s *step, done func(error)) {
+func (n *node) replicated(s *step, done func(error)) {
 	s.unpack(n.decoded(s))
 	done(nil)
 }

@@ -44,7 +44,7 @@ type wanted struct {
 func (n *node) newStep(w *socket.Work, reply func(any, error)) *step {
 	s := &step{Work: w, reply: reply, epoch: n.epoch, late: n.epoch.group.lateness(), out: map[uint64]*proto.Sampled{}}
 	n.jobs.before = n.jobs.ended
-	s.stages = []func(*step, func(error)){chain(n.prepare, n.copyCaches), chain(n.copied, n.exchangeRows), chain(n.attend, n.exchangeHeads), chain(n.sample, n.mirror), chain(n.mirrored, n.handOver), n.seal}
+	s.stages = []func(*step, func(error)){chain(n.prepare, n.copyCaches), chain(n.copied, n.exchangeRows), chain(n.attend, n.exchangeHeads), chain(n.sample, n.replicate), chain(n.replicated, n.handOver), n.seal}
 	return s
 }
 

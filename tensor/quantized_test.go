@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Tokens rounded beforehand, in pieces of whole blocks, give the bits of MatMulMany.
-func TestMatMulRounded(t *testing.T) {
+// Tokens quantized beforehand, in pieces of whole blocks, give the bits of MatMulMany.
+func TestMatMulQuantized(t *testing.T) {
 	p := NewPool(2)
 	defer p.Close()
 	forEach(t, func(t *testing.T) {
@@ -16,7 +16,7 @@ func TestMatMulRounded(t *testing.T) {
 			for _, dt := range []DType{Q8_0, Q4_0, IQ4_NL} {
 				a := newWeight(t, dt, normal(r, c.rows*c.k), c.rows, c.k, 0, Units(c.k))
 				b := newWeight(t, dt, normal(r, c.rows*c.k), c.rows, c.k, 0, Units(c.k))
-				ldx, ld, ldy := c.k+5, RoundedBytes(c.k)+12, 2*c.rows+3
+				ldx, ld, ldy := c.k+5, QuantizedBytes(c.k)+12, 2*c.rows+3
 				x := normal(r, c.n*ldx)
 				if c.n > 1 {
 					x[ldx+3] = float32(math.NaN())
@@ -27,18 +27,18 @@ func TestMatMulRounded(t *testing.T) {
 				want, got := make([]float32, c.n*ldy), make([]float32, c.n*ldy)
 				p.MatMulMany(products(want), x, ldx, c.n)
 
-				rounded := make([]byte, c.n*ld)
+				quantized := make([]byte, c.n*ld)
 				cut := c.k / BlockWidth / 2 * BlockWidth
-				p.Round(rounded, ld, dt, x, ldx, cut, c.n)
-				p.Round(rounded[RoundedBytes(cut):], ld, dt, x[cut:], ldx, c.k-cut, c.n)
-				p.MatMulRounded(products(got), rounded, ld, c.n)
+				p.Quantize(quantized, ld, dt, x, ldx, cut, c.n)
+				p.Quantize(quantized[QuantizedBytes(cut):], ld, dt, x[cut:], ldx, c.k-cut, c.n)
+				p.MatMulQuantized(products(got), quantized, ld, c.n)
 				for i := range want {
 					if math.Float32bits(got[i]) != math.Float32bits(want[i]) && (got[i] == got[i] || want[i] == want[i]) {
 						t.Fatalf("%v %+v: element %d is %v, want %v", dt, c, i, got[i], want[i])
 					}
 				}
 				for tok := range c.n {
-					if !bytes.Equal(rounded[tok*ld+RoundedBytes(c.k):(tok+1)*ld], make([]byte, 12)) {
+					if !bytes.Equal(quantized[tok*ld+QuantizedBytes(c.k):(tok+1)*ld], make([]byte, 12)) {
 						t.Fatalf("%v %+v: wrote beyond the columns", dt, c)
 					}
 				}

@@ -1,0 +1,63 @@
+package tensor
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// Activations of quantised products, quantized by whoever has them. A product quantizes its
+// tokens block by block, so a block may be quantized before it is sent: a third of the
+// bytes, and once instead of on every receiver.
+
+// QuantizedBytes is the size of one token of cols columns, which are whole blocks,
+// as Quantize leaves it. A block's part of it is QuantizedBytes(BlockWidth).
+func QuantizedBytes(cols int) int { return cols / BlockWidth * recordBytes }
+
+// Quantize quantizes n tokens x[t*ldx:] of cols columns, whole blocks, for products with
+// weights of a quantised type: dst[t*ld:] gets QuantizedBytes(cols). NaN and infinities
+// show in the product, as in MatMul. dst lies at a multiple of 4 bytes, and so does ld.
+func (p *Pool) Quantize(dst []byte, ld int, dt DType, x []float32, ldx, cols, n int) {
+	size := QuantizedBytes(cols)
+	switch {
+	case !Quantised(dt) || cols%BlockWidth != 0:
+		panic(fmt.Sprintf("tensor: Quantize of %d columns for %v", cols, dt))
+	case n == 0 || cols == 0:
+		return
+	case ldx < cols || len(x) < (n-1)*ldx+cols || ld < size || len(dst) < (n-1)*ld+size:
+		panic(fmt.Sprintf("tensor: Quantize of %d tokens and %d columns from %d elements, stride %d, to %d bytes, stride %d", n, cols, len(x), ldx, len(dst), ld))
+	}
+	start := recordStartOf(dt)
+	if n < manyTokens {
+		for t := range n {
+			active.quant(dst[t*ld:][:size], x[t*ldx:][:cols], start)
+		}
+		return
+	}
+	p.Run(n, func(t int) { active.quant(dst[t*ld:][:size], x[t*ldx:][:cols], start) })
+}
+
+// MatMulQuantized is MatMulMany of quantised weights with tokens that Quantize has quantized
+// for their type: token t lies at x[t*ld:]. The bits are those of MatMulMany.
+func (p *Pool) MatMulQuantized(products []Product, x []byte, ld, n int) {
+	if len(products) == 0 {
+		return
+	}
+	if len(products) > maxProducts {
+		panic(fmt.Sprintf("tensor: MatMulQuantized of %d matrices, at most %d", len(products), maxProducts))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m, w := &p.mat, products[0].W
+	m.setAll(products, n)
+	size := QuantizedBytes(w.Cols)
+	switch {
+	case !Quantised(w.Type) || w.Cols%BlockWidth != 0:
+		panic(fmt.Sprintf("tensor: MatMulQuantized of %d columns of %v", w.Cols, w.Type))
+	case n == 0 || m.rows() == 0 || size == 0:
+		return
+	case ld < size || ld%4 != 0 || len(x) < (n-1)*ld+size:
+		panic(fmt.Sprintf("tensor: MatMulQuantized of %d tokens and %d columns from %d bytes, stride %d", n, w.Cols, len(x), ld))
+	}
+	m.n, m.from, m.stride = n, unsafe.Pointer(&x[0]), ld
+	p.multiply()
+}
