@@ -159,7 +159,7 @@ func (m *decoder) step(streams []stream, pos int) (time.Duration, error) {
 	for i, s := range streams {
 		segments[i] = layer.Segment{Seq: uint64(i + 1), Cache: s, N: 1, Start: pos}
 	}
-	randomRow(rand.New(rand.NewPCG(uint64(pos), 3)), m.batch.X)
+	randomRow(rand.New(rand.NewPCG(uint64(pos), 3)), m.batch.Backend.(*layer.Processor).X)
 	began := time.Now()
 	for _, s := range streams {
 		if err := s.begin(pos); err != nil {
@@ -173,7 +173,7 @@ func (m *decoder) step(streams []stream, pos int) (time.Duration, error) {
 	for _, w := range m.w.Layers {
 		b.Through(w)
 	}
-	b.Logits(&m.w.Ends, m.rows, m.logits, m.vocab, nil)
+	b.Backend.Logits(&m.w.Ends, m.rows, m.logits, m.vocab, nil)
 	for _, s := range streams {
 		s.end()
 	}

@@ -113,7 +113,7 @@ func (p *pass) next() {
 	}
 	for p.at = from; p.at < len(p.schedule) && !p.schedule[p.at].Exchange(); p.at++ {
 	}
-	b.run(p.layer.Weights, p.schedule[from:p.at])
+	b.Backend.Run(p.layer.Weights, p.schedule[from:p.at])
 	p.sent = time.Now()
 	b.Compute += p.sent.Sub(began)
 	switch a := p.layer; {

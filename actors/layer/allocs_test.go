@@ -56,8 +56,8 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 			if err := b.Reset(place, 0, segments); err != nil {
 				t.Fatal(err)
 			}
-			for i := range b.X {
-				b.X[i] = float32(i%7) - 3
+			for i := range b.Backend.(*Processor).X {
+				b.Backend.(*Processor).X[i] = float32(i%7) - 3
 			}
 			step := func() { b.Through(w) }
 			step()

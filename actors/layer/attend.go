@@ -17,7 +17,7 @@ const queryBlock = 32
 // are one chain and are never cut. Tasks and their functions are kept from step
 // to step.
 type attention struct {
-	b       *Batch
+	b       *Processor
 	w       *Weights
 	index   int
 	entries []attendTask // of every segment and head: rotate, put; for decode all the rest too
@@ -31,7 +31,7 @@ type attendTask struct {
 	head, first, n int // KV head; rows within the segment
 }
 
-func (a *attention) init(b *Batch) {
+func (a *attention) init(b *Processor) {
 	a.b = b
 	a.enter = func(i int) {
 		t := a.entries[i]
@@ -52,7 +52,7 @@ func (a *attention) init(b *Batch) {
 
 // attend: for every segment and KV head of this rank: rotate q and k, write the
 // cache, then attention of the group's query heads into Attn.
-func (w *Weights) attend(index int, b *Batch) {
+func (w *Weights) attend(index int, b *Processor) {
 	a := &b.attention
 	a.w, a.index = w, index
 	a.entries, a.reads = a.entries[:0], a.reads[:0]

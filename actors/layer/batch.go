@@ -48,60 +48,35 @@ type Segment struct {
 func (s *Segment) rows() topology.Range { return topology.Range{Lo: s.First, Hi: s.First + s.N} }
 
 // Batch is one step on one socket: its rows in canonical order (decode rows by
-// owner, then prefill rows) and the activations that flow through the layers.
-// Everything of a step lies here. It is owned by whoever runs the current stage.
+// owner, then prefill rows), and what follows from that alone, which all ranks know:
+// which stages a layer has, who gives what to whom. What is computed lies in Backend.
+// It is owned by whoever runs the current stage.
 type Batch struct {
 	Dims       Dims
 	Place      topology.Placement
 	Rank       int
-	MicroBatch uint8 // which of those in flight together; numbers the collectives
-	Layout     tensor.KVLayout
+	MicroBatch uint8        // which of those in flight together; numbers the collectives
 	Type       tensor.DType // of the layers' matrices
-	Pool       *tensor.Pool
+	Backend    Backend
 
 	T        int       // rows
 	Segments []Segment // in row order
 	decode   int       // rows that are decode rows; the rest are prefill rows
-
-	X    []float32   // (T, Hidden) residual stream, replicated
-	Norm []float32   // (T, Hidden)
-	Y    []float32   // (T, Hidden)
-	QKV  []float32   // (T, qkvWidth)
-	Attn []float32   // (T, attnCols)
-	Gate []float32   // (T, gateWidth), of which FFN
-	Up   []float32   // the same
-	Cos  [][]float32 // (Ropes)(T, ropeHalf)
-	Sin  [][]float32
-
-	products        []tensor.Product // queued for the same tokens
-	biases          [][]float32
-	attention       attention
-	latent          latentBatch
-	latentAttention latentAttention
-	mix             mixture
-	quantized       quantized
-	normWeight      []float32
-	postNorm        []float32
-	activation      tensor.Activation
-	// Tasks of a row, made once so that a step allocates nothing.
-	normRow, activateRow, residualRow func(t int)
+	maxRows  int
 
 	step      conditions              // of any layer of this step
 	schedules map[conditions][]*Stage // that were needed so far
 	lists     [2][2][]*Stage          // of this step: without experts, with; not the last layer, the last
 
 	rows     []topology.Range // prompt rows that each rank owns, see rowRanges
-	partial  [][]float32      // projectUnits: this rank's tree nodes of the down projection
-	parts    [][]float32      // scatterDown, scatterPrompt: some rows of them
 	nodes    [][]tensor.Span  // tree nodes of every rank
-	bounds   []int            // scatterDown, scatterPrompt: where the values of each rank's rows begin
-	firstRow int              // that residualRow counts from
-	final    []float32        // of Logits: norms
+	parts    [][]float32      // scatterDown, scatterPrompt: some rows of this rank's tree nodes
+	bounds   []int            // where in them the values of each rank's rows begin
 	out, in  [][]float32      // what each rank gets and gives
 	send     [][]byte         // the same, as bytes
 	recv     [][]byte
-	tiles    []tile // of an exchange, listed by addTile
-	addTile  func(tile)
+	tiles    []Tile // of an exchange, listed by addTile
+	addTile  func(Tile)
 	sequence uint64 // of the last collective
 
 	Compute, Wait time.Duration
@@ -110,46 +85,15 @@ type Batch struct {
 	ExpertsRead   int                  // whose weights were read, all layers together
 }
 
-// NewBatch allocates the activations of a micro-batch for at most maxRows rows. The
-// buffers are reused by every step of it.
-func NewBatch(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool) *Batch {
-	b := &Batch{Dims: d}
-	qkv := b.qkvWidth()
-	*b = Batch{
-		Dims: d, Layout: layout, Pool: pool, schedules: map[conditions][]*Stage{},
-		X: make([]float32, maxRows*d.Hidden), Norm: make([]float32, maxRows*d.Hidden), Y: make([]float32, maxRows*d.Hidden),
-		QKV: make([]float32, maxRows*qkv), Attn: make([]float32, maxRows*d.attnCols()),
-		Gate: make([]float32, maxRows*d.gateWidth()), Up: make([]float32, maxRows*d.gateWidth()),
-	}
-	for range max(1, d.Ropes) {
-		b.Cos, b.Sin = append(b.Cos, make([]float32, maxRows*d.ropeHalf())), append(b.Sin, make([]float32, maxRows*d.ropeHalf()))
-	}
-	h := d.Hidden
-	b.normRow = func(t int) { tensor.RMSNorm(b.Norm[t*h:(t+1)*h], b.X[t*h:(t+1)*h], b.normWeight, d.NormEps) }
-	b.residualRow = func(t int) {
-		t += b.firstRow
-		y := b.Y[t*h : (t+1)*h]
-		if b.postNorm != nil {
-			tensor.RMSNorm(y, y, b.postNorm, d.NormEps)
-		}
-		tensor.Add(b.X[t*h:(t+1)*h], y)
-	}
-	b.activateRow = func(t int) {
-		r := b.Place.Slices[b.Rank].FFN
-		ld := d.gateWidth()
-		gate := b.Gate[t*ld+r.Lo : t*ld+r.Hi]
-		b.activation.Mul(gate, gate, b.Up[t*ld+r.Lo:t*ld+r.Hi])
-	}
-	b.addTile = func(t tile) { b.tiles = append(b.tiles, t) }
-	b.attention.init(b)
-	b.initMixture(maxRows)
-	b.latentAttention.init(b)
-	b.initLatent(maxRows)
+// newBatch is one for at most maxRows rows, without a backend.
+func newBatch(d Dims, maxRows int) *Batch {
+	b := &Batch{Dims: d, maxRows: maxRows, schedules: map[conditions][]*Stage{}}
+	b.addTile = func(t Tile) { b.tiles = append(b.tiles, t) }
 	return b
 }
 
 // MaxRows is the number of rows the batch has room for.
-func (b *Batch) MaxRows() int { return len(b.X) / b.Dims.Hidden }
+func (b *Batch) MaxRows() int { return b.maxRows }
 
 // Reset prepares the batch for a step. Segments are put in canonical order and
 // given their rows; rotations, of which there are Dims.Ropes, are those of every position.
@@ -177,18 +121,10 @@ func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, rotati
 	if b.T > b.MaxRows() {
 		return fmt.Errorf("layer: step has %d rows, this socket was set up for %d", b.T, b.MaxRows())
 	}
-	half := b.Dims.ropeHalf()
-	for _, s := range segments {
-		for i := range s.N {
-			r := s.First + i
-			for j, turn := range rotations {
-				turn.fill(s.Start+i, b.Cos[j][r*half:(r+1)*half], b.Sin[j][r*half:(r+1)*half])
-			}
-		}
-	}
 	b.rows = b.rowRanges()
 	b.classify()
 	b.Compute, b.Wait, b.Observed, b.Spent, b.ExpertsRead = 0, 0, 0, [Parts]time.Duration{}, 0
+	b.Backend.Begin(rotations)
 	return nil
 }
 

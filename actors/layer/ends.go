@@ -14,8 +14,8 @@ type Ends struct {
 	LogitCap       float32        // Config.LogitCap
 }
 
-// Embed fills the residual stream of the rows from row on with the embeddings of tokens.
-func (b *Batch) Embed(e *Ends, row int, tokens []uint32) {
+// Embed implements Backend.
+func (b *Processor) Embed(e *Ends, row int, tokens []uint32) {
 	h := b.Dims.Hidden
 	for i, t := range tokens {
 		x := b.X[(row+i)*h:][:h]
@@ -32,9 +32,8 @@ type LogitRow struct {
 	Best bool // only the largest matters
 }
 
-// Logits computes this rank's columns of the logits of rows, out (len(rows), vocab), and of
-// those with Best the index of the largest among these columns.
-func (b *Batch) Logits(e *Ends, rows []LogitRow, out []float32, vocab int, bests []int) {
+// Logits implements Backend.
+func (b *Processor) Logits(e *Ends, rows []LogitRow, out []float32, vocab int, bests []int) {
 	h := b.Dims.Hidden
 	b.final = growF(b.final, len(rows)*h)
 	for i, r := range rows {

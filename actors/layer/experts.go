@@ -41,18 +41,18 @@ func (e *Experts) weights() []closer {
 var (
 	// expertsUp: router, then gate and up of this rank's columns of every chosen expert,
 	// w*SiLU(gate)*up; the same of the shared experts, without a weight.
-	expertsUp = compute("experts-up", FFN, func(w *Weights, b *Batch) { w.Experts.up(b) })
+	expertsUp = compute("experts-up", FFN, func(w *Weights, b *Processor) { w.Experts.up(b) })
 
 	// exchangeExperts: activations of experts, whole to everybody.
-	exchangeExperts = allGather("exchange-experts", func(b *Batch, rank int, yield func(tile)) {
+	exchangeExperts = allGather("exchange-experts", func(b *Batch, rank int, yield func(Tile)) {
 		d := &b.Dims.MoE
-		yield(tile{ExpertGate, topology.Range{Lo: 0, Hi: b.T * d.PerToken}, b.expertColumns(rank)})
-		yield(tile{SharedGate, b.all(), b.sharedColumns(rank)})
+		yield(Tile{ExpertGate, topology.Range{Lo: 0, Hi: b.T * d.PerToken}, b.expertColumns(rank)})
+		yield(Tile{SharedGate, b.all(), b.sharedColumns(rank)})
 	})
 
 	// expertsDown: this rank's rows of Y = shared + the sum over a token's experts, in
 	// their order.
-	expertsDown = compute("experts-down", FFN, func(w *Weights, b *Batch) { w.Experts.down(b) })
+	expertsDown = compute("experts-down", FFN, func(w *Weights, b *Processor) { w.Experts.down(b) })
 )
 
 // mixture is the state of a batch within a layer with experts. A pair is a token
@@ -77,7 +77,7 @@ type mixture struct {
 	route, activate, combine func(t int)
 }
 
-func (b *Batch) initMixture(maxRows int) {
+func (b *Processor) initMixture(maxRows int) {
 	m, d := &b.mix, &b.Dims.MoE
 	if d.Experts == 0 {
 		return
@@ -133,7 +133,7 @@ func (b *Batch) part(rank, width int) topology.Range {
 
 // routeAll chooses every token's experts, puts the pairs in order, and packs what
 // the experts read.
-func (b *Batch) routeAll(e *Experts) {
+func (b *Processor) routeAll(e *Experts) {
 	m, d := &b.mix, &b.Dims.MoE
 	m.experts = e
 	b.Pool.MatMul(m.scores, d.Experts, e.Router, b.Norm, b.Dims.Hidden, b.T)
@@ -170,7 +170,7 @@ func (m *mixture) group(bank *tensor.Bank, y []float32, ld, col int) {
 	}
 }
 
-func (e *Experts) up(b *Batch) {
+func (e *Experts) up(b *Processor) {
 	m, d, h := &b.mix, &b.Dims.MoE, b.Dims.Hidden
 	b.routeAll(e)
 	if own := b.expertColumns(b.Rank); own.Len() > 0 {
@@ -188,7 +188,7 @@ func (e *Experts) up(b *Batch) {
 	b.each(b.T, m.activate)
 }
 
-func (e *Experts) down(b *Batch) {
+func (e *Experts) down(b *Processor) {
 	m, d, h := &b.mix, &b.Dims.MoE, b.Dims.Hidden
 	own := b.Place.Slices[b.Rank].Down
 	if own.Len() == 0 {

@@ -1,8 +1,6 @@
 package layer
 
 import (
-	"slices"
-
 	"shoal/collective"
 	"shoal/tensor"
 	"shoal/topology"
@@ -12,23 +10,23 @@ import (
 
 var (
 	// normFFN: Norm = RMSNorm(X), all rows.
-	normFFN = compute("norm-ffn", FFN, func(w *Weights, b *Batch) { b.norm(w.FFNNorm) })
+	normFFN = compute("norm-ffn", FFN, func(w *Weights, b *Processor) { b.norm(w.FFNNorm) })
 
 	// gateUp: gate and up of this rank's columns, act(gate)*up.
 	gateUp = compute("gate-up", FFN, (*Weights).gateUp)
 
 	// exchangeFFN: activations, whole to everybody.
-	exchangeFFN = allGather("exchange-ffn", func(b *Batch, rank int, yield func(tile)) {
+	exchangeFFN = allGather("exchange-ffn", func(b *Batch, rank int, yield func(Tile)) {
 		cols := b.Place.Slices[rank].FFN
 		if b.step.quantized {
-			yield(tile{QuantizedFFN, b.all(), quantizedCols(cols)})
+			yield(Tile{QuantizedFFN, b.all(), quantizedCols(cols)})
 			return
 		}
-		yield(tile{Gate, b.all(), cols})
+		yield(Tile{Gate, b.all(), cols})
 	})
 
 	// projectDown: Y = Wdown . Gate, this rank's output rows of all tokens.
-	projectDown = compute("project-down", FFN, func(w *Weights, b *Batch) {
+	projectDown = compute("project-down", FFN, func(w *Weights, b *Processor) {
 		switch y := b.Y[b.Place.Slices[b.Rank].Down.Lo:]; {
 		case w.Down == nil:
 		case b.step.quantized:
@@ -39,7 +37,7 @@ var (
 	})
 
 	// projectUnits: the tree nodes of Wdown . Gate over this rank's units, all tokens.
-	projectUnits = compute("project-units", FFN, func(w *Weights, b *Batch) {
+	projectUnits = compute("project-units", FFN, func(w *Weights, b *Processor) {
 		b.partial = b.partialBuffers(b.Rank)
 		if w.Down != nil {
 			b.Pool.MatMulPartial(b.partial, w.Down, b.Gate[b.Place.Slices[b.Rank].FFN.Lo:], b.Dims.gateWidth(), b.T)
@@ -47,19 +45,19 @@ var (
 	})
 
 	// exchangeDown: columns of Y, whole rows to everybody.
-	exchangeDown = allGather("exchange-down", func(b *Batch, rank int, yield func(tile)) {
-		yield(tile{Sum, b.all(), b.Place.Slices[rank].Down})
+	exchangeDown = allGather("exchange-down", func(b *Batch, rank int, yield func(Tile)) {
+		yield(Tile{Sum, b.all(), b.Place.Slices[rank].Down})
 	})
 
 	// exchangeDownRows: columns of Y that `from` projected of the rows of `to`.
-	exchangeDownRows = allToAll("exchange-down-rows", func(b *Batch, from, to int, yield func(tile)) {
+	exchangeDownRows = allToAll("exchange-down-rows", func(b *Batch, from, to int, yield func(Tile)) {
 		b.ownedTiles(to, Sum, b.Place.Slices[from].Down, yield)
 	})
 
 	// reduceDown: Y, summed over all units, to everybody.
 	reduceDown = sum("reduce-down", func(b *Batch, g Group, done func(error)) {
 		units := tensor.Units(b.Dims.FFN)
-		g.AllReduceTree(collective.OpID(b.NextOp()), units, b.allNodes(units), b.partial, b.Y[:b.T*b.Dims.Hidden], done)
+		g.AllReduceTree(collective.OpID(b.NextOp()), units, b.allNodes(units), b.Backend.Nodes(), b.Backend.Total(), done)
 	})
 
 	// scatterDown: the same, decode rows to their owners, in whose order they lie.
@@ -73,17 +71,17 @@ var (
 	})
 
 	// addFFN: X += Y + bias, or with a norm behind the FFN X += RMSNorm(Y + bias), all rows.
-	addFFN = compute("add-ffn", FFN, func(w *Weights, b *Batch) { w.addFFN(b, b.all()) })
+	addFFN = compute("add-ffn", FFN, func(w *Weights, b *Processor) { w.addFFN(b, b.all()) })
 
 	// addOwnedFFN: the same, rows that this rank owns.
-	addOwnedFFN = compute("add-owned-ffn", FFN, func(w *Weights, b *Batch) {
+	addOwnedFFN = compute("add-owned-ffn", FFN, func(w *Weights, b *Processor) {
 		for _, r := range b.owned(b.Rank) {
 			w.addFFN(b, r)
 		}
 	})
 )
 
-func (w *Weights) gateUp(b *Batch) {
+func (w *Weights) gateUp(b *Processor) {
 	if w.Gate == nil {
 		return
 	}
@@ -98,7 +96,7 @@ func (w *Weights) gateUp(b *Batch) {
 	b.each(b.T, b.activateRow)
 }
 
-func (w *Weights) addFFN(b *Batch, rows topology.Range) {
+func (w *Weights) addFFN(b *Processor, rows topology.Range) {
 	h := b.Dims.Hidden
 	addBias(b.Y[rows.Lo*h:], h, rows.Len(), w.DownBias, topology.Range{Lo: 0, Hi: h})
 	b.addResidual(w.PostFFNNorm, rows)
@@ -115,7 +113,7 @@ func (b *Batch) allNodes(units int) [][]tensor.Span {
 	return b.nodes
 }
 
-func (b *Batch) partialBuffers(rank int) [][]float32 {
+func (b *Processor) partialBuffers(rank int) [][]float32 {
 	nodes := b.allNodes(tensor.Units(b.Dims.FFN))[rank]
 	b.partial = grow(b.partial, len(nodes))
 	for i := range b.partial {
@@ -132,10 +130,10 @@ func (b *Batch) scatter(g Group, first int, rows func(rank int) int, done func(e
 	for r := range n {
 		b.bounds = append(b.bounds, b.bounds[r]+rows(r)*h)
 	}
-	b.parts = slices.Grow(b.parts[:0], len(b.partial))
-	for _, p := range b.partial {
+	b.parts = b.parts[:0]
+	for _, p := range b.Backend.Nodes() {
 		b.parts = append(b.parts, p[first*h:first*h+b.bounds[n]])
 	}
-	mine := b.Y[first*h+b.bounds[b.Rank] : first*h+b.bounds[b.Rank+1]]
+	mine := b.Backend.Total()[first*h+b.bounds[b.Rank] : first*h+b.bounds[b.Rank+1]]
 	g.ReduceScatterTree(collective.OpID(b.NextOp()), units, b.allNodes(units), b.parts, b.bounds, mine, done)
 }

@@ -28,14 +28,14 @@ func (l *Latent) matrices() []*tensor.Weight {
 var (
 	// projectLatents: the latents of queries and cache, and the shared key: this rank's
 	// rows of the matrix, all tokens.
-	projectLatents = compute("project-latents", Projections, func(w *Weights, b *Batch) {
+	projectLatents = compute("project-latents", Projections, func(w *Weights, b *Processor) {
 		if l := w.Latent; l.Down != nil {
 			b.Pool.MatMul(b.latent.down[b.Place.Slices[b.Rank].K.Lo:], b.Dims.downCols(), l.Down, b.Norm, b.Dims.Hidden, b.T)
 		}
 	})
 
 	// projectOwnLatents: the same with the whole matrix, for the tokens that this rank owns.
-	projectOwnLatents = compute("project-own-latents", Projections, func(w *Weights, b *Batch) {
+	projectOwnLatents = compute("project-own-latents", Projections, func(w *Weights, b *Processor) {
 		d := b.Dims
 		for _, t := range b.owned(b.Rank) {
 			b.Pool.MatMul(b.latent.down[t.Lo*d.downCols():], d.downCols(), w.Latent.Down, b.Norm[t.Lo*d.Hidden:], d.Hidden, t.Len())
@@ -43,33 +43,33 @@ var (
 	})
 
 	// exchangeLatents: columns of latents, whole rows to everybody.
-	exchangeLatents = allGather("exchange-latents", func(b *Batch, rank int, yield func(tile)) {
-		yield(tile{Latents, b.all(), b.Place.Slices[rank].K})
+	exchangeLatents = allGather("exchange-latents", func(b *Batch, rank int, yield func(Tile)) {
+		yield(Tile{Latents, b.all(), b.Place.Slices[rank].K})
 	})
 
 	// exchangeLatentRows: the latents of the prompt rows that a rank owns, to everybody.
-	exchangeLatentRows = allGather("exchange-latent-rows", func(b *Batch, rank int, yield func(tile)) {
-		yield(tile{Latents, b.rows[rank], topology.Range{Lo: 0, Hi: b.Dims.downCols()}})
+	exchangeLatentRows = allGather("exchange-latent-rows", func(b *Batch, rank int, yield func(Tile)) {
+		yield(Tile{Latents, b.rows[rank], topology.Range{Lo: 0, Hi: b.Dims.downCols()}})
 	})
 
 	// projectHeads: queries of heads from their latents, absorbed and rotated.
-	projectHeads = compute("project-heads", Projections, func(w *Weights, b *Batch) { w.Latent.projectHeads(b) })
+	projectHeads = compute("project-heads", Projections, func(w *Weights, b *Processor) { w.Latent.projectHeads(b) })
 
 	// exchangeQueries: absorbed queries of the heads of `from` for the attention of `to`.
-	exchangeQueries = allToAll("exchange-queries", func(b *Batch, from, to int, yield func(tile)) {
+	exchangeQueries = allToAll("exchange-queries", func(b *Batch, from, to int, yield func(Tile)) {
 		b.headTiles(QKV, b.Dims.row(), from, to, yield)
 	})
 
 	// attendLatents: cache write, attention of this rank's heads over latents.
-	attendLatents = compute("attend-latents", Attention, func(w *Weights, b *Batch) { w.Latent.attend(w.Index, b) })
+	attendLatents = compute("attend-latents", Attention, func(w *Weights, b *Processor) { w.Latent.attend(w.Index, b) })
 
 	// exchangeMeans: means of latents that `from` found for the heads of `to`.
-	exchangeMeans = allToAll("exchange-means", func(b *Batch, from, to int, yield func(tile)) {
+	exchangeMeans = allToAll("exchange-means", func(b *Batch, from, to int, yield func(Tile)) {
 		b.headTiles(LatentMeans, b.Dims.Latent.Rank, to, from, yield)
 	})
 
 	// projectValues: values of heads from their means of latents.
-	projectValues = compute("project-values", Projections, func(w *Weights, b *Batch) { w.Latent.projectValues(b) })
+	projectValues = compute("project-values", Projections, func(w *Weights, b *Processor) { w.Latent.projectValues(b) })
 )
 
 // latentBatch are the activations of latent attention. Batch.QKV has the absorbed
@@ -88,7 +88,7 @@ type latentBatch struct {
 // latentPart is a run of rows and of head units that a rank projects.
 type latentPart struct{ rows, units topology.Range }
 
-func (b *Batch) initLatent(maxRows int) {
+func (b *Processor) initLatent(maxRows int) {
 	d, l := b.Dims, &b.latent
 	if d.Latent.Rank == 0 {
 		return
@@ -126,7 +126,7 @@ func (b *Batch) latentParts() (parts [2]latentPart, first int) {
 		{topology.Range{Lo: b.decode, Hi: b.T}, me}}, 0
 }
 
-func (l *Latent) projectHeads(b *Batch) {
+func (l *Latent) projectHeads(b *Processor) {
 	d, a := b.Dims, &b.latent
 	a.w = l
 	parts, first := b.latentParts()
@@ -150,7 +150,7 @@ func (l *Latent) projectHeads(b *Batch) {
 	}
 }
 
-func (l *Latent) projectValues(b *Batch) {
+func (l *Latent) projectValues(b *Processor) {
 	d := b.Dims
 	parts, first := b.latentParts()
 	for _, p := range parts {
@@ -165,13 +165,13 @@ func (l *Latent) projectValues(b *Batch) {
 
 // headTiles: of an activation whose heads are width wide, what the rank that has heads and the
 // one that attends to segments with them share.
-func (b *Batch) headTiles(of Activation, width, has, attends int, yield func(tile)) {
+func (b *Batch) headTiles(of Activation, width, has, attends int, yield func(Tile)) {
 	d := b.Dims
 	w := d.group() * width
 	for i := range b.Segments {
 		s := &b.Segments[i]
 		h := b.heads(s, attends).Intersect(b.Place.Slices[has].KVHeads)
-		yield(tile{of, s.rows(), topology.Range{Lo: h.Lo * w, Hi: h.Hi * w}})
+		yield(Tile{of, s.rows(), topology.Range{Lo: h.Lo * w, Hi: h.Hi * w}})
 	}
 }
 

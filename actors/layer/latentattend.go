@@ -6,7 +6,7 @@ import "shoal/tensor"
 // token. A rank that computes any attention of a segment, or owns it, writes its rows;
 // then tasks of some heads and some queries pass over the cache.
 type latentAttention struct {
-	b       *Batch
+	b       *Processor
 	w       *Latent
 	index   int
 	writes  []attendTask
@@ -24,14 +24,14 @@ const (
 	latentHeads = 32
 )
 
-func (a *latentAttention) init(b *Batch) {
+func (a *latentAttention) init(b *Processor) {
 	a.b = b
 	a.write = func(i int) { a.put(a.writes[i]) }
 	a.read = func(i int) { a.attend(a.reads[i]) }
 	a.watch = func(i int) { a.show(a.watches[i]) }
 }
 
-func (l *Latent) attend(index int, b *Batch) {
+func (l *Latent) attend(index int, b *Processor) {
 	a := &b.latentAttention
 	a.w, a.index = l, index
 	for round, more := 0, true; more; round++ {

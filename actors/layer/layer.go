@@ -65,19 +65,19 @@ func (w *Weights) Bytes() int64 {
 }
 
 // norm: Norm = RMSNorm(X).
-func (b *Batch) norm(weight []float32) {
+func (b *Processor) norm(weight []float32) {
 	b.normWeight = weight
 	b.each(b.T, b.normRow)
 }
 
 // addResidual is X += Y, or X += RMSNorm(Y, norm), for some rows.
-func (b *Batch) addResidual(norm []float32, rows topology.Range) {
+func (b *Processor) addResidual(norm []float32, rows topology.Range) {
 	b.postNorm, b.firstRow = norm, rows.Lo
 	b.each(rows.Len(), b.residualRow)
 }
 
 // each runs a small task for every row: alone where waking the others costs more.
-func (b *Batch) each(rows int, f func(int)) {
+func (b *Processor) each(rows int, f func(int)) {
 	if rows < aloneRows {
 		for i := range rows {
 			f(i)

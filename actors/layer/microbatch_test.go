@@ -154,7 +154,7 @@ func (s *sockets) step(number uint8, seed, prompt int, dt tensor.DType) []*Batch
 			s.t.Fatal(err)
 		}
 		for i := range b.T * s.d.Hidden {
-			b.X[i] = float32((seed*7+i*29)%31-15) / 16
+			b.Backend.(*Processor).X[i] = float32((seed*7+i*29)%31-15) / 16
 		}
 		out = append(out, b)
 	}
@@ -211,7 +211,7 @@ func TestMicroBatches(t *testing.T) {
 					for i := range want {
 						for rank := range want[i] {
 							n := want[i][rank].T * s.d.Hidden
-							if !slices.Equal(want[i][rank].X[:n], got[i][rank].X[:n]) || !slices.Equal(want[i][0].X[:n], want[i][rank].X[:n]) {
+							if !slices.Equal(want[i][rank].Backend.(*Processor).X[:n], got[i][rank].Backend.(*Processor).X[:n]) || !slices.Equal(want[i][0].Backend.(*Processor).X[:n], want[i][rank].Backend.(*Processor).X[:n]) {
 								t.Errorf("step %d, rank %d: other numbers than one after the other, or than rank 0", i, rank)
 							}
 						}

@@ -9,7 +9,7 @@ import (
 
 var (
 	// normAttention: Norm = RMSNorm(X), all rows.
-	normAttention = compute("norm-attention", Projections, func(w *Weights, b *Batch) { b.norm(w.AttnNorm) })
+	normAttention = compute("norm-attention", Projections, func(w *Weights, b *Processor) { b.norm(w.AttnNorm) })
 
 	// projectQKV: QKV[t] = Wqkv . Norm[t], this rank's rows of the matrices, all tokens.
 	projectQKV = compute("project-qkv", Projections, (*Weights).projectQKV)
@@ -19,21 +19,21 @@ var (
 	projectOwnQKV = compute("project-own-qkv", Projections, (*Weights).projectOwnQKV)
 
 	// exchangeQKV: columns that `from` computed and the attention of `to` needs.
-	exchangeQKV = allToAll("exchange-qkv", func(b *Batch, from, to int, yield func(tile)) {
+	exchangeQKV = allToAll("exchange-qkv", func(b *Batch, from, to int, yield func(Tile)) {
 		have := b.ownParts(from)
 		for i := range b.Segments {
 			s := &b.Segments[i]
 			for p, need := range b.headParts(b.heads(s, to)) {
-				yield(tile{QKV, s.rows(), need.Intersect(have[p])})
+				yield(Tile{QKV, s.rows(), need.Intersect(have[p])})
 			}
 		}
 	})
 
 	// attend: rotation, cache write, attention of this rank's heads into Attn.
-	attend = compute("attend", Attention, func(w *Weights, b *Batch) { w.attend(w.Index, b) })
+	attend = compute("attend", Attention, func(w *Weights, b *Processor) { w.attend(w.Index, b) })
 
 	// exchangeAttention: attention outputs, whole to everybody.
-	exchangeAttention = allGather("exchange-attention", func(b *Batch, rank int, yield func(tile)) {
+	exchangeAttention = allGather("exchange-attention", func(b *Batch, rank int, yield func(Tile)) {
 		for i := range b.Segments {
 			s := &b.Segments[i]
 			h := b.heads(s, rank)
@@ -41,22 +41,22 @@ var (
 				h = b.Place.Slices[rank].KVHeads
 			}
 			of, cols := b.attended(h)
-			yield(tile{of, s.rows(), cols})
+			yield(Tile{of, s.rows(), cols})
 		}
 	})
 
 	// exchangeHeads: outputs of the heads of `from` for the prompt rows that `to` projects.
-	exchangeHeads = allToAll("exchange-heads", func(b *Batch, from, to int, yield func(tile)) {
+	exchangeHeads = allToAll("exchange-heads", func(b *Batch, from, to int, yield func(Tile)) {
 		for i := range b.Segments {
 			if s := &b.Segments[i]; s.Prefill {
 				of, cols := b.attended(b.heads(s, from))
-				yield(tile{of, s.rows().Intersect(b.rows[to]), cols})
+				yield(Tile{of, s.rows().Intersect(b.rows[to]), cols})
 			}
 		}
 	})
 
 	// projectOut: Y = Wo . Attn, this rank's output rows of all tokens.
-	projectOut = compute("project-out", Projections, func(w *Weights, b *Batch) {
+	projectOut = compute("project-out", Projections, func(w *Weights, b *Processor) {
 		if w.O != nil {
 			me := b.Place.Slices[b.Rank].Out
 			b.multiplyAttention(b.Y[me.Lo:], w.O, b.all())
@@ -65,7 +65,7 @@ var (
 	})
 
 	// projectOwnOut: the same with the whole matrix, for the tokens that this rank owns.
-	projectOwnOut = compute("project-own-out", Projections, func(w *Weights, b *Batch) {
+	projectOwnOut = compute("project-own-out", Projections, func(w *Weights, b *Processor) {
 		h := b.Dims.Hidden
 		for _, t := range b.owned(b.Rank) {
 			if t.Len() > 0 {
@@ -76,28 +76,28 @@ var (
 	})
 
 	// exchangeOut: columns of Y, whole rows to everybody.
-	exchangeOut = allGather("exchange-out", func(b *Batch, rank int, yield func(tile)) {
-		yield(tile{Sum, b.all(), b.Place.Slices[rank].Out})
+	exchangeOut = allGather("exchange-out", func(b *Batch, rank int, yield func(Tile)) {
+		yield(Tile{Sum, b.all(), b.Place.Slices[rank].Out})
 	})
 
 	// exchangeOutRows: columns of Y that `from` projected of the rows of `to`.
-	exchangeOutRows = allToAll("exchange-out-rows", func(b *Batch, from, to int, yield func(tile)) {
+	exchangeOutRows = allToAll("exchange-out-rows", func(b *Batch, from, to int, yield func(Tile)) {
 		b.ownedTiles(to, Sum, b.Place.Slices[from].Out, yield)
 	})
 
 	// addAttention: X += Y, or with a norm behind attention X += RMSNorm(Y), all rows.
-	addAttention = compute("add-attention", Projections, func(w *Weights, b *Batch) { b.addResidual(w.PostAttnNorm, b.all()) })
+	addAttention = compute("add-attention", Projections, func(w *Weights, b *Processor) { b.addResidual(w.PostAttnNorm, b.all()) })
 
 	// addOwnedAttention: the same, rows that this rank owns.
-	addOwnedAttention = compute("add-owned-attention", Projections, func(w *Weights, b *Batch) { b.addOwned(w.PostAttnNorm) })
+	addOwnedAttention = compute("add-owned-attention", Projections, func(w *Weights, b *Processor) { b.addOwned(w.PostAttnNorm) })
 
 	// exchangeResidual: rows of X that a rank owns, to everybody.
-	exchangeResidual = allGather("exchange-residual", func(b *Batch, rank int, yield func(tile)) {
+	exchangeResidual = allGather("exchange-residual", func(b *Batch, rank int, yield func(Tile)) {
 		b.ownedTiles(rank, Residual, topology.Range{Lo: 0, Hi: b.Dims.Hidden}, yield)
 	})
 )
 
-func (w *Weights) projectQKV(b *Batch) {
+func (w *Weights) projectQKV(b *Processor) {
 	me, cols := b.Place.Slices[b.Rank], b.ownParts(b.Rank)
 	b.project(w.Q, within(w.QBias, me.Q), b.all(), topology.Range{Lo: 0, Hi: me.Q.Len()}, cols[0].Lo)
 	b.project(w.K, within(w.KBias, me.K), b.all(), topology.Range{Lo: 0, Hi: me.K.Len()}, cols[1].Lo)
@@ -105,7 +105,7 @@ func (w *Weights) projectQKV(b *Batch) {
 	b.projectAll(b.all())
 }
 
-func (w *Weights) projectOwnQKV(b *Batch) {
+func (w *Weights) projectOwnQKV(b *Processor) {
 	d := b.Dims
 	q, k, v := 0, d.qCols(), d.qCols()+d.kCols()
 	own, prompts := b.decodeRows(b.Rank), topology.Range{Lo: b.decode, Hi: b.T}
@@ -140,7 +140,7 @@ func panelRows(lo, hi, limit int) topology.Range {
 
 // project queues rows out of m for tokens t into QKV, output row r at column
 // col+r. bias, unless nil, has an element for every row of m.
-func (b *Batch) project(m *tensor.Weight, bias []float32, t, out topology.Range, col int) {
+func (b *Processor) project(m *tensor.Weight, bias []float32, t, out topology.Range, col int) {
 	if m == nil || t.Len() == 0 || out.Len() == 0 {
 		return
 	}
@@ -150,7 +150,7 @@ func (b *Batch) project(m *tensor.Weight, bias []float32, t, out topology.Range,
 }
 
 // projectAll multiplies what was queued, for tokens t, in one parallel region.
-func (b *Batch) projectAll(t topology.Range) {
+func (b *Processor) projectAll(t topology.Range) {
 	if t.Len() > 0 {
 		b.multiplyNorm(t)
 	}
@@ -161,7 +161,7 @@ func (b *Batch) projectAll(t topology.Range) {
 }
 
 // multiplyNorm multiplies what was queued by the norms of rows t.
-func (b *Batch) multiplyNorm(t topology.Range) {
+func (b *Processor) multiplyNorm(t topology.Range) {
 	h := b.Dims.Hidden
 	if b.step.owned {
 		ld := quantizedFloats(h)
@@ -172,7 +172,7 @@ func (b *Batch) multiplyNorm(t topology.Range) {
 }
 
 // multiplyAttention multiplies the attention outputs of rows t by w into y.
-func (b *Batch) multiplyAttention(y []float32, w *tensor.Weight, t topology.Range) {
+func (b *Processor) multiplyAttention(y []float32, w *tensor.Weight, t topology.Range) {
 	ld := b.Dims.attnCols()
 	if b.step.quantized {
 		b.multiplyQuantized(y, w, ld, t)

@@ -28,14 +28,14 @@ const quantizedRows = 32
 
 var (
 	// normOwnedAttention and normOwnedFFN: RMSNorm of the rows that this rank owns, quantized.
-	normOwnedAttention = compute("norm-owned-attention", Projections, func(w *Weights, b *Batch) { b.normQuantized(w.AttnNorm, b.owned(b.Rank)) })
-	normOwnedFFN       = compute("norm-owned-ffn", FFN, func(w *Weights, b *Batch) { b.normQuantized(w.FFNNorm, b.owned(b.Rank)) })
+	normOwnedAttention = compute("norm-owned-attention", Projections, func(w *Weights, b *Processor) { b.normQuantized(w.AttnNorm, b.owned(b.Rank)) })
+	normOwnedFFN       = compute("norm-owned-ffn", FFN, func(w *Weights, b *Processor) { b.normQuantized(w.FFNNorm, b.owned(b.Rank)) })
 
 	// normAllFFN: the same of all rows.
-	normAllFFN = compute("norm-all-ffn", FFN, func(w *Weights, b *Batch) { b.normQuantized(w.FFNNorm, [2]topology.Range{b.all()}) })
+	normAllFFN = compute("norm-all-ffn", FFN, func(w *Weights, b *Processor) { b.normQuantized(w.FFNNorm, [2]topology.Range{b.all()}) })
 
 	// exchangeNorm: the quantized norms of each rank's rows, whole to everybody.
-	exchangeNorm = allGather("exchange-norm", func(b *Batch, rank int, yield func(tile)) {
+	exchangeNorm = allGather("exchange-norm", func(b *Batch, rank int, yield func(Tile)) {
 		b.ownedTiles(rank, QuantizedNorm, topology.Range{Lo: 0, Hi: quantizedFloats(b.Dims.Hidden)}, yield)
 	})
 
@@ -43,7 +43,7 @@ var (
 	quantizeAttention = compute("quantize-attention", Attention, (*Weights).quantizeAttention)
 
 	// quantizeFFN: the activations of this rank's columns.
-	quantizeFFN = compute("quantize-ffn", FFN, func(_ *Weights, b *Batch) {
+	quantizeFFN = compute("quantize-ffn", FFN, func(_ *Weights, b *Processor) {
 		b.quantize(b.Gate, b.Dims.gateWidth(), b.Dims.FFN, b.all(), b.Place.Slices[b.Rank].FFN)
 	})
 )
@@ -64,23 +64,25 @@ func quantizedCols(c topology.Range) topology.Range {
 	return topology.Range{Lo: quantizedFloats(c.Lo), Hi: quantizedFloats(c.Hi)}
 }
 
-// quantizable says what of this step is quantized, and makes room for it: activations, and
-// besides them norms, for which rows are owned. A function of what all ranks know.
+// quantizable says what of this step is quantized: activations, and besides them norms, for
+// which rows are owned. A function of what all ranks know.
 func (b *Batch) quantizable() (activations, owned bool) {
-	d, q := b.Dims, &b.quantized
+	d := b.Dims
 	whole := func(n int) bool { return n%tensor.BlockWidth == 0 }
 	on := len(b.Place.Slices) > 1 && tensor.Quantised(b.Type) && d.MoE.Experts == 0 && d.Latent.Rank == 0 &&
 		whole(d.Hidden) && whole(d.group()*d.HeadDim) && whole(d.FFN)
 	owned = on && (b.T-b.decode >= quantizedRows || b.Place.Mapping == topology.Reduce && !b.HasPrefill())
-	if activations = on && (owned || b.Place.Mapping == topology.Gather); !activations {
-		return false, false
-	}
-	rows := b.MaxRows()
+	activations = on && (owned || b.Place.Mapping == topology.Gather)
+	return activations, activations && owned
+}
+
+// roomQuantized makes room for what is quantized.
+func (b *Processor) roomQuantized() {
+	d, q, rows := &b.Dims, &b.quantized, b.MaxRows()
 	q.norm, q.mid = growF(q.norm, rows*quantizedFloats(d.Hidden)), growF(q.mid, rows*quantizedFloats(max(d.attnCols(), d.FFN)))
 	if q.row == nil {
 		q.row = func(t int) { b.normRow(t + b.firstRow) }
 	}
-	return activations, owned
 }
 
 // owned are the rows that a rank projects and adds up: the decode rows of its sequences,
@@ -90,14 +92,14 @@ func (b *Batch) owned(rank int) [2]topology.Range {
 }
 
 // ownedTiles are columns of a rank's rows.
-func (b *Batch) ownedTiles(rank int, of Activation, cols topology.Range, yield func(tile)) {
+func (b *Batch) ownedTiles(rank int, of Activation, cols topology.Range, yield func(Tile)) {
 	for _, r := range b.owned(rank) {
-		yield(tile{of, r, cols})
+		yield(Tile{of, r, cols})
 	}
 }
 
 // normQuantized quantizes the norm of some rows.
-func (b *Batch) normQuantized(weight []float32, rows [2]topology.Range) {
+func (b *Processor) normQuantized(weight []float32, rows [2]topology.Range) {
 	h, ld := b.Dims.Hidden, quantizedFloats(b.Dims.Hidden)
 	b.normWeight = weight
 	for _, r := range rows {
@@ -111,7 +113,7 @@ func (b *Batch) normQuantized(weight []float32, rows [2]topology.Range) {
 }
 
 // addOwned is addResidual for the own rows.
-func (b *Batch) addOwned(norm []float32) {
+func (b *Processor) addOwned(norm []float32) {
 	for _, r := range b.owned(b.Rank) {
 		b.addResidual(norm, r)
 	}
@@ -119,7 +121,7 @@ func (b *Batch) addOwned(norm []float32) {
 
 // quantize quantizes rows t, columns c of m, which is as wide as all of them, to the
 // blocks of the same place.
-func (b *Batch) quantize(m []float32, ldm, width int, t, c topology.Range) {
+func (b *Processor) quantize(m []float32, ldm, width int, t, c topology.Range) {
 	if t.Len() == 0 || c.Len() == 0 {
 		return
 	}
@@ -127,7 +129,7 @@ func (b *Batch) quantize(m []float32, ldm, width int, t, c topology.Range) {
 	b.Pool.Quantize(floatBytes(b.quantized.mid[t.Lo*ld+quantizedFloats(c.Lo):]), 4*ld, b.Type, m[t.Lo*ldm+c.Lo:], ldm, c.Len(), t.Len())
 }
 
-func (w *Weights) quantizeAttention(b *Batch) {
+func (w *Weights) quantizeAttention(b *Processor) {
 	width := b.Dims.attnCols()
 	b.quantize(b.Attn, width, width, b.decodeRows(b.Rank), topology.Range{Lo: 0, Hi: width})
 	for i := range b.Segments {
@@ -138,7 +140,7 @@ func (w *Weights) quantizeAttention(b *Batch) {
 }
 
 // multiplyQuantized multiplies rows t, all width columns, by w into y.
-func (b *Batch) multiplyQuantized(y []float32, w *tensor.Weight, width int, t topology.Range) {
+func (b *Processor) multiplyQuantized(y []float32, w *tensor.Weight, width int, t topology.Range) {
 	ld := quantizedFloats(width)
 	b.products = append(b.products, tensor.Product{Y: y, LdY: b.Dims.Hidden, W: w, R1: w.Rows})
 	b.Pool.MatMulQuantized(b.products, floatBytes(b.quantized.mid[t.Lo*ld:]), 4*ld, t.Len())

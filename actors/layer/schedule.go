@@ -145,4 +145,4 @@ func (b *Batch) classify() {
 
 // Through carries the batch through a layer of a model that is alone, where nothing is
 // exchanged.
-func (b *Batch) Through(w *Weights) { b.run(w, b.scheduleOf(w.Experts != nil, false)) }
+func (b *Batch) Through(w *Weights) { b.Backend.Run(w, b.scheduleOf(w.Experts != nil, false)) }

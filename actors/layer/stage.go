@@ -1,10 +1,6 @@
 package layer
 
-import (
-	"time"
-
-	"shoal/collective"
-)
+import "shoal/collective"
 
 // Stage is one thing that a layer does in a step: a computation, which runs on the
 // socket's executor, or an exchange with the other ranks. Each is a value beside what it
@@ -13,7 +9,7 @@ type Stage struct {
 	Name string
 	Part Part // whose time a computation is
 
-	compute func(w *Weights, b *Batch)
+	compute func(w *Weights, b *Processor)
 
 	// An exchange packs and begins; done is called once, from another goroutine or at
 	// once. After a success unpack puts what arrived where the next stage reads it.
@@ -37,7 +33,7 @@ func (s *Stage) String() string { return s.Name }
 // Exchange reports whether the stage is a collective.
 func (s *Stage) Exchange() bool { return s.start != nil }
 
-func compute(name string, part Part, f func(w *Weights, b *Batch)) *Stage {
+func compute(name string, part Part, f func(w *Weights, b *Processor)) *Stage {
 	return &Stage{Name: name, Part: part, compute: f}
 }
 
@@ -88,18 +84,4 @@ func list(stages ...*Stage) []*Stage {
 		}
 	}
 	return out
-}
-
-// run computes stages one after another and counts their time, with a look at the clock
-// for each part.
-func (b *Batch) run(w *Weights, stages []*Stage) {
-	began := time.Now()
-	for i, s := range stages {
-		s.compute(w, b)
-		if i+1 == len(stages) || stages[i+1].Part != s.Part {
-			ended := time.Now()
-			b.Spent[s.Part] += ended.Sub(began)
-			began = ended
-		}
-	}
 }

@@ -53,7 +53,7 @@ func (e *epoch) microBatch(batch int) *microBatch {
 		c := &e.config
 		b := layer.NewBatch(layer.DimsOf(c), e.maxRows, e.geometry.Layout, e.pool)
 		b.Type, b.MicroBatch = e.dt, uint8(batch)
-		e.micro[batch] = &microBatch{batch: b, head: head{ends: &e.weights.Ends, vocab: c.Vocab}}
+		e.micro[batch] = &microBatch{batch: b, head: head{ends: &e.weights.Ends, pool: e.pool, vocab: c.Vocab}}
 	}
 	return e.micro[batch]
 }
@@ -142,7 +142,7 @@ func (e *epoch) embed(s *step) {
 	for i := range s.work.Runs {
 		c := &s.work.Runs[i]
 		q := e.seqs[c.Seq]
-		b.Embed(&e.weights.Ends, first[c.Seq], c.Tokens)
+		b.Backend.Embed(&e.weights.Ends, first[c.Seq], c.Tokens)
 		for j, t := range c.Tokens {
 			switch {
 			case q.owner != e.rank || drawn[i]:

@@ -11,6 +11,7 @@ import (
 	"shoal/collective"
 	"shoal/proto"
 	"shoal/sampler"
+	"shoal/tensor"
 	"shoal/topology"
 )
 
@@ -38,6 +39,7 @@ func (w wanted) greedy() bool { return w.sample && w.seq.params.Greedy() }
 // the sequence, which samples.
 type head struct {
 	ends  *layer.Ends
+	pool  *tensor.Pool // samples
 	vocab int
 
 	rows   []layer.LogitRow
@@ -62,7 +64,7 @@ func (h *head) compute(b *layer.Batch, rows []wanted) {
 	for _, w := range rows {
 		h.rows = append(h.rows, layer.LogitRow{Row: w.row, Best: w.greedy()})
 	}
-	b.Logits(h.ends, h.rows, h.logits, h.vocab, h.bests)
+	b.Backend.Logits(h.ends, h.rows, h.logits, h.vocab, h.bests)
 }
 
 // exchange sends this rank's part of every row to the row's owner.
@@ -134,7 +136,7 @@ func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 			h.runs = append(h.runs, i)
 		}
 	}
-	b.Pool.Run(len(h.runs), func(i int) {
+	h.pool.Run(len(h.runs), func(i int) {
 		end := len(rows)
 		if i+1 < len(h.runs) {
 			end = h.runs[i+1]

@@ -82,11 +82,12 @@ func (d *decoder) step(rows []float32) []float32 {
 	if err := d.batch.Reset(d.place, 0, []layer.Segment{{Seq: 1, Cache: d.view, N: n, Start: start}}, d.ropes...); err != nil {
 		d.t.Fatal(err)
 	}
-	copy(d.batch.X, rows)
+	x := d.batch.Backend.(*layer.Processor).X
+	copy(x, rows)
 	for _, w := range d.w.Layers {
 		d.batch.Through(w)
 	}
-	return slices.Clone(d.batch.X[:len(rows)])
+	return slices.Clone(x[:len(rows)])
 }
 
 // TestRowsOfSeveralTokens: a step of 1 to 9 tokens of a sequence, of which any number is

@@ -1,0 +1,45 @@
+package layer
+
+// Backend is where the activations of a micro-batch lie and its stages are computed. The
+// processor is one (Processor). What crosses the wire passes host memory, named as tiles; a
+// stage, a run of them and an exchange are one call each, and none is made a row or a token.
+// Calls come one at a time, from the socket's executor.
+type Backend interface {
+	// Begin makes room for the step that the batch describes, and turns its positions into
+	// rotations.
+	Begin(rotations []*Rotation)
+	// Embed fills the residual stream of the rows from row on with the embeddings of tokens.
+	Embed(e *Ends, row int, tokens []uint32)
+	// Run computes stages of a layer, none of them an exchange, one after another.
+	Run(w *Weights, stages []*Stage)
+	// Pack is the values of tiles, row after row, in to or where there is room; Unpack puts
+	// packed values where tiles are.
+	Pack(to []float32, tiles []Tile) []float32
+	Unpack(from []float32, tiles []Tile)
+	// Nodes are the tree nodes that projectUnits left, (T, Hidden) each, and Total is where
+	// their sum over all ranks is read, (T, Hidden): activation Sum.
+	Nodes() [][]float32
+	Total() []float32
+	// Logits computes this rank's columns of the logits of rows, out (len(rows), vocab), and
+	// of those with Best the index of the largest among these columns.
+	Logits(e *Ends, rows []LogitRow, out []float32, vocab int, bests []int)
+}
+
+// Activation names a matrix of a micro-batch. Rows are tokens but where it says otherwise.
+type Activation uint8
+
+// What crosses the wire.
+const (
+	Residual           Activation = iota // (T, Hidden) the residual stream
+	QKV                                  // (T, qkvWidth) queries, keys and values
+	Attended                             // (T, attnCols) outputs of heads
+	Gate                                 // (T, FFN) what the down projection reads
+	Sum                                  // (T, Hidden) what attention and the FFN add
+	QuantizedNorm                        // (T, Hidden) in blocks, as the next two
+	QuantizedAttention                   // (T, attnCols)
+	QuantizedFFN                         // (T, FFN)
+	Latents                              // (T, downCols), latent attention's
+	LatentMeans                          // (T, Heads*rank), likewise
+	ExpertGate                           // (pairs, FFN) of experts
+	SharedGate                           // (T, Shared) of shared experts
+)

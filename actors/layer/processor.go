@@ -1,0 +1,170 @@
+package layer
+
+import (
+	"time"
+
+	"shoal/tensor"
+)
+
+// Processor is the backend that computes on the processor: the activations that flow through
+// the layers, in memory. Its buffers are reused by every step of the micro-batch.
+type Processor struct {
+	*Batch
+	Layout tensor.KVLayout
+	Pool   *tensor.Pool
+
+	X    []float32   // (T, Hidden) residual stream, replicated
+	Norm []float32   // (T, Hidden)
+	Y    []float32   // (T, Hidden)
+	QKV  []float32   // (T, qkvWidth)
+	Attn []float32   // (T, attnCols)
+	Gate []float32   // (T, gateWidth), of which FFN
+	Up   []float32   // the same
+	Cos  [][]float32 // (Ropes)(T, ropeHalf)
+	Sin  [][]float32
+
+	products        []tensor.Product // queued for the same tokens
+	biases          [][]float32
+	partial         [][]float32 // projectUnits: this rank's tree nodes of the down projection
+	final           []float32   // of Logits: norms
+	attention       attention
+	latent          latentBatch
+	latentAttention latentAttention
+	mix             mixture
+	quantized       quantized
+	normWeight      []float32
+	postNorm        []float32
+	activation      tensor.Activation
+	firstRow        int // that residualRow counts from
+	// Tasks of a row, made once so that a step allocates nothing.
+	normRow, activateRow, residualRow func(t int)
+}
+
+// NewBatch is a micro-batch on the processor, for at most maxRows rows.
+func NewBatch(d Dims, maxRows int, layout tensor.KVLayout, pool *tensor.Pool) *Batch {
+	return newProcessor(newBatch(d, maxRows), layout, pool).Batch
+}
+
+func newProcessor(batch *Batch, layout tensor.KVLayout, pool *tensor.Pool) *Processor {
+	d, maxRows := batch.Dims, batch.maxRows
+	b := &Processor{
+		Batch: batch, Layout: layout, Pool: pool,
+		X: make([]float32, maxRows*d.Hidden), Norm: make([]float32, maxRows*d.Hidden), Y: make([]float32, maxRows*d.Hidden),
+		QKV: make([]float32, maxRows*batch.qkvWidth()), Attn: make([]float32, maxRows*d.attnCols()),
+		Gate: make([]float32, maxRows*d.gateWidth()), Up: make([]float32, maxRows*d.gateWidth()),
+	}
+	batch.Backend = b
+	for range max(1, d.Ropes) {
+		b.Cos, b.Sin = append(b.Cos, make([]float32, maxRows*d.ropeHalf())), append(b.Sin, make([]float32, maxRows*d.ropeHalf()))
+	}
+	h := d.Hidden
+	b.normRow = func(t int) { tensor.RMSNorm(b.Norm[t*h:(t+1)*h], b.X[t*h:(t+1)*h], b.normWeight, d.NormEps) }
+	b.residualRow = func(t int) {
+		t += b.firstRow
+		y := b.Y[t*h : (t+1)*h]
+		if b.postNorm != nil {
+			tensor.RMSNorm(y, y, b.postNorm, d.NormEps)
+		}
+		tensor.Add(b.X[t*h:(t+1)*h], y)
+	}
+	b.activateRow = func(t int) {
+		r := b.Place.Slices[b.Rank].FFN
+		ld := d.gateWidth()
+		gate := b.Gate[t*ld+r.Lo : t*ld+r.Hi]
+		b.activation.Mul(gate, gate, b.Up[t*ld+r.Lo:t*ld+r.Hi])
+	}
+	b.attention.init(b)
+	b.initMixture(maxRows)
+	b.latentAttention.init(b)
+	b.initLatent(maxRows)
+	return b
+}
+
+// Begin implements Backend.
+func (b *Processor) Begin(rotations []*Rotation) {
+	half := b.Dims.ropeHalf()
+	for _, s := range b.Segments {
+		for i := range s.N {
+			r := s.First + i
+			for j, turn := range rotations {
+				turn.fill(s.Start+i, b.Cos[j][r*half:(r+1)*half], b.Sin[j][r*half:(r+1)*half])
+			}
+		}
+	}
+	if b.step.quantized {
+		b.roomQuantized()
+	}
+}
+
+// Run implements Backend. It counts the time of stages, with a look at the clock for each
+// part.
+func (b *Processor) Run(w *Weights, stages []*Stage) {
+	began := time.Now()
+	for i, s := range stages {
+		s.compute(w, b)
+		if i+1 == len(stages) || stages[i+1].Part != s.Part {
+			ended := time.Now()
+			b.Spent[s.Part] += ended.Sub(began)
+			began = ended
+		}
+	}
+}
+
+// matrix is where an activation lies; ld is the distance between its rows. Blocks count as
+// float32.
+func (b *Processor) matrix(of Activation) (m []float32, ld int) {
+	switch d := &b.Dims; of {
+	case QKV:
+		return b.QKV, b.qkvWidth()
+	case Attended:
+		return b.Attn, d.attnCols()
+	case Gate:
+		return b.Gate, d.gateWidth()
+	case Sum:
+		return b.Y, d.Hidden
+	case QuantizedNorm:
+		return b.quantized.norm, quantizedFloats(d.Hidden)
+	case QuantizedAttention:
+		return b.quantized.mid, quantizedFloats(d.attnCols())
+	case QuantizedFFN:
+		return b.quantized.mid, quantizedFloats(d.FFN)
+	case Latents:
+		return b.latent.down, d.downCols()
+	case LatentMeans:
+		return b.latent.out, d.Heads * d.Latent.Rank
+	case ExpertGate:
+		return b.mix.gate, d.MoE.FFN
+	case SharedGate:
+		return b.mix.sharedGate, d.MoE.Shared
+	}
+	return b.X, b.Dims.Hidden
+}
+
+// Pack implements Backend.
+func (b *Processor) Pack(to []float32, tiles []Tile) []float32 {
+	to = growF(to, floats(tiles))
+	at := 0
+	for _, t := range tiles {
+		m, ld := b.matrix(t.Of)
+		for row := t.Rows.Lo; row < t.Rows.Hi; row++ {
+			at += copy(to[at:], m[row*ld+t.Cols.Lo:row*ld+t.Cols.Hi])
+		}
+	}
+	return to
+}
+
+// Unpack implements Backend.
+func (b *Processor) Unpack(from []float32, tiles []Tile) {
+	for _, t := range tiles {
+		m, ld := b.matrix(t.Of)
+		for row := t.Rows.Lo; row < t.Rows.Hi; row++ {
+			from = from[copy(m[row*ld+t.Cols.Lo:row*ld+t.Cols.Hi], from):]
+		}
+	}
+}
+
+// Nodes implements Backend.
+func (b *Processor) Nodes() [][]float32 { return b.partial }
+
+// Total implements Backend.
+func (b *Processor) Total() []float32 { return b.Y[:b.T*b.Dims.Hidden] }
