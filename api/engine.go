@@ -112,6 +112,12 @@ type ClusterState struct {
 	Subscriptions   int         `json:"subscriptions"`   // of the bus, in the coordinator's process
 	Nodes           []NodeState `json:"nodes"`
 
+	// What the coordinator was built from and how it computes: nodes that compute otherwise,
+	// or speak another wire version, are refused.
+	Build       string `json:"build,omitempty"`
+	Arithmetic  string `json:"arithmetic,omitempty"`
+	WireVersion uint32 `json:"wire_version,omitempty"`
+
 	// Recovery is what faults have cost since this coordinator began.
 	Recovery *RecoveryState `json:"recovery,omitempty"`
 
@@ -163,4 +169,6 @@ type NodeState struct {
 	RSSBytes      int64   `json:"rss_bytes,omitempty"`
 	Late          float64 `json:"late_ratio,omitempty"` // of the steps' time, what the others wait for it alone; a straggler above 0.5
 	Reason        string  `json:"reason,omitempty"`     // why it is fenced
+	Build         string  `json:"build,omitempty"`
+	Arithmetic    string  `json:"arithmetic,omitempty"`
 }

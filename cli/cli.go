@@ -34,7 +34,7 @@ type commands struct {
 	Keygen      keygenCmd      `cmd:"" help:"Make a cluster key: it authenticates and encrypts all traffic between processes."`
 	Node        nodeCmd        `cmd:"" help:"Run one node; it joins a coordinator."`
 	Coordinator coordinatorCmd `cmd:"" help:"Run the coordinator: API, batcher, placement."`
-	Version     versionCmd     `cmd:"" help:"Print the version."`
+	Version     versionCmd     `cmd:"" help:"Print what this program was built from, how it speaks and how it computes."`
 }
 
 const description = `Serve one large language model, cut across all your machines.

@@ -52,7 +52,7 @@ func (c *demoCmd) Run(e *env) error {
 	if err := l.waitReady(e); err != nil {
 		return err
 	}
-	srv, err := cluster.NewAPI(l.coordinator, l.coordinator.Checkpoint(), l.coordinator.ServeConfig(), cluster.APIConfig{Version: version(), Logger: l.log})
+	srv, err := cluster.NewAPI(l.coordinator, l.coordinator.Checkpoint(), l.coordinator.ServeConfig(), cluster.APIConfig{Version: cluster.Build(), Logger: l.log})
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -57,7 +60,25 @@ func (c *statusCmd) Run(e *env) error {
 		return printJSON(e.stdout, s)
 	}
 	printStatus(e.stdout, s)
+	printBuilds(e.stdout, s)
 	return nil
+}
+
+// printBuilds says which processes were built from what: those of one arithmetic may
+// serve together, as while a cluster is upgraded node by node.
+func printBuilds(w io.Writer, s *api.ClusterState) {
+	if s.Build == "" {
+		return // embedded, or an early server
+	}
+	who := map[string][]string{s.Build: {"coordinator"}}
+	for _, n := range s.Nodes {
+		who[n.Build] = append(who[n.Build], n.ID)
+	}
+	fmt.Fprintf(w, "arithmetic %s   wire version %d   build %s\n", s.Arithmetic, s.WireVersion, s.Build)
+	delete(who, s.Build)
+	for _, build := range slices.Sorted(maps.Keys(who)) {
+		fmt.Fprintf(w, "another build on %s: %s\n", strings.Join(who[build], ", "), cmp.Or(build, "unknown"))
+	}
 }
 
 func printStatus(w io.Writer, s *api.ClusterState) {

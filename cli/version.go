@@ -3,26 +3,24 @@ package cli
 import (
 	"fmt"
 	"runtime"
-	"runtime/debug"
+
+	"shoal/cluster"
+	"shoal/cluster/rpc"
+	"shoal/internal/arithmetic"
+	"shoal/tensor"
 )
 
 type versionCmd struct{}
 
 func (versionCmd) Run(e *env) error {
-	fmt.Fprintf(e.stdout, "shoal %s %s %s/%s\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	print, err := arithmetic.Fingerprint()
+	if err != nil {
+		return err
+	}
+	kernels, err := tensor.Implementation()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(e.stdout, "shoal %s %s/%s, wire version %d, arithmetic %s (%s)\n", cluster.Build(), runtime.GOOS, runtime.GOARCH, rpc.Version, print, kernels)
 	return nil
-}
-
-// version is the revision the binary was built from, or "dev".
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "dev"
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-			return s.Value[:12]
-		}
-	}
-	return "dev"
 }

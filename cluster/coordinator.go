@@ -213,7 +213,10 @@ func (c *Coordinator) join(ctx context.Context, cfg *CoordinatorConfig) error {
 	}
 	for {
 		err := c.bus.gossip.Join(ctx, cfg.Join, 1)
-		if err == nil || !cfg.Standby {
+		if err == nil {
+			return c.bus.checkBuild(ctx, thisCoordinator)
+		}
+		if !cfg.Standby {
 			return err
 		}
 		c.log.Debug("nobody answers yet", "join", cfg.Join, "error", err)
@@ -249,6 +252,8 @@ func (c *Coordinator) rival(e gossip.Event) {
 	}()
 }
 
+const thisCoordinator = "this coordinator"
+
 const (
 	// rivalWait is how long a coordinator that is no standby waits for the lease of
 	// another one to run out.
@@ -272,10 +277,16 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 	}
 	t := time.NewTicker(waitsTick)
 	defer t.Stop()
+	var unlike complaints
+	look := func() { // nodes of another's kind would be of no use after a takeover
+		why, _ := c.bus.unlikeCoordinators(ctx, thisCoordinator)
+		unlike.say(c.log, "this coordinator stands by one of another build, whose nodes it could not take over", why)
+	}
 	for cfg.Standby && !c.store.Replicated() {
 		waits(fmt.Sprintf("the coordinator has not asked this process to keep a copy of the store yet: name it there, with --store-nodes %s,... or shoal store add %s; that takes three processes with a --data-dir", cfg.ID, cfg.ID))
 		select {
 		case <-t.C:
+			look()
 		case <-ctx.Done():
 			return ledger{}, ctx.Err()
 		}
@@ -298,6 +309,7 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 			c.log.Info("coordinating", "term", l.Term, "after epoch", l.Placement.Epoch, "store", kind)
 			return ledger{after: l.Placement.Epoch, record: election.Record, drained: l.Drained, drain: election.Drain}, nil
 		case <-t.C:
+			look()
 		case <-ctx.Done():
 			return ledger{}, ctx.Err()
 		}
@@ -346,6 +358,8 @@ func (c *Coordinator) LostReason() error {
 func (c *Coordinator) Cluster() api.ClusterState {
 	s := c.core.Cluster()
 	s.Subscriptions = c.bus.nats.Subscriptions()
+	mine := c.bus.gossip.Meta()
+	s.Build, s.Arithmetic, s.WireVersion = mine.Build, mine.Arithmetic, uint32(mine.WireMax)
 	if c.store != nil {
 		s.Store = c.store.State()
 	}

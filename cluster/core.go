@@ -250,6 +250,9 @@ func (c *core) poll() {
 		if err == nil {
 			var wg sync.WaitGroup
 			for id, h := range v.Hosts {
+				if h.handle == nil {
+					continue
+				}
 				wg.Add(1)
 				go func() {
 					defer wg.Done()

@@ -56,10 +56,13 @@ type directorConfig struct {
 // Messages to the director.
 type (
 	nodeUp struct {
-		node    topology.Node
-		handle  Handle
-		pid     int
-		address string
+		node topology.Node
+		host host
+	}
+	// nodeRefused: a node is there that cannot be worked with.
+	nodeRefused struct {
+		id, reason string
+		host       host
 	}
 	nodeDown struct {
 		id          string
@@ -123,10 +126,12 @@ type directorView struct {
 
 // host is what the director keeps of a node beside its place.
 type host struct {
-	handle      Handle
+	handle      Handle // nil: it is refused unasked
 	incarnation uint64
 	pid         int
 	address     string
+	build       string
+	arithmetic  string
 	weights     int64         // bytes of its slices
 	held        []*proto.Held // caches of earlier epochs that it kept
 }
@@ -183,12 +188,13 @@ func (d *director) Receive(c actor.Context) {
 	case *actor.Stopping:
 		d.cancel()
 	case *nodeUp:
-		d.hosts[m.node.ID] = host{handle: m.handle, incarnation: m.node.Incarnation, pid: m.pid, address: m.address}
-		d.met.Store(m.node.ID, m.node.Incarnation)
+		d.meet(m.node.ID, m.host)
 		d.run(c, d.authority.Up(m.node))
-		if why, refused := d.authority.Refused()[m.node.ID]; refused {
-			d.cfg.Logger.Warn("node cannot take part", "node", m.node.ID, "reason", why)
-		}
+		d.sayRefused(m.node.ID)
+	case *nodeRefused:
+		d.meet(m.id, m.host)
+		d.run(c, d.authority.Refuse(m.id, m.host.incarnation, m.reason))
+		d.sayRefused(m.id)
 	case *nodeDown:
 		d.down(c, m.id, m.incarnation)
 	case *rpc.PeerDown:
@@ -224,9 +230,21 @@ func (d *director) Receive(c actor.Context) {
 		phase, reason := d.authority.Phase()
 		p, nodes := d.authority.Placement()
 		v := directorView{Phase: phase, Reason: reason, Epoch: d.authority.Epoch(), Placement: p, Nodes: nodes, Known: d.authority.Known(),
-			Refused: maps.Clone(d.authority.Refused()), Drained: maps.Clone(d.authority.Drained()), Quarantined: d.authority.Quarantined(), Hosts: maps.Clone(d.hosts),
+			Refused: d.authority.Refused(), Drained: maps.Clone(d.authority.Drained()), Quarantined: d.authority.Quarantined(), Hosts: maps.Clone(d.hosts),
 			Fenced: d.authority.Fenced(), Fences: maps.Clone(d.fences)}
 		m.reply <- v
+	}
+}
+
+// meet notes who has a name now.
+func (d *director) meet(id string, h host) {
+	d.hosts[id] = h
+	d.met.Store(id, h.incarnation)
+}
+
+func (d *director) sayRefused(id string) {
+	if why, refused := d.authority.Refused()[id]; refused {
+		d.cfg.Logger.Warn("node cannot take part", "node", id, "reason", why)
 	}
 }
 

@@ -69,6 +69,11 @@ func (d *discoverer) compare() {
 
 // event is told what gossip saw.
 func (d *discoverer) event(e gossip.Event) {
+	if e.Kind == gossip.Join && e.Member.Meta.State != gossip.Ready { // else it will be refused
+		if why := d.unlike(&e.Member); why != "" {
+			d.log.Warn("a process of another build came, which ends by itself", "name", e.Member.Name, "role", e.Member.Meta.Role, "reason", why)
+		}
+	}
 	if e.Member.Meta.Role != string(security.RoleNode) {
 		return
 	}
@@ -116,7 +121,25 @@ func (d *discoverer) met(m gossip.Member) {
 	if inc, ok := d.known(m.Name); ok && inc == m.Meta.Incarnation {
 		return
 	}
+	if why := d.unlike(&m); why != "" {
+		d.bus.rpc.Actors().Root.Send(d.director, &nodeRefused{reason: why, host: hostOf(&m), id: m.Name})
+		return
+	}
 	d.ask(m, d.describe)
+}
+
+// unlike says why a process cannot work with this one; empty: it can.
+func (d *discoverer) unlike(m *gossip.Member) string {
+	mine := d.bus.gossip.Meta()
+	if why := unlike("it", &m.Meta, "the cluster", &mine); why != "" {
+		return why + "; " + sameBuild
+	}
+	return ""
+}
+
+// hostOf is what the join message of a node tells.
+func hostOf(m *gossip.Member) host {
+	return host{incarnation: m.Meta.Incarnation, pid: int(m.Meta.PID), address: m.Meta.RPC, build: m.Meta.Build, arithmetic: m.Meta.Arithmetic}
 }
 
 // ask runs one question to a node, one at a time for each.
@@ -154,6 +177,8 @@ func (d *discoverer) describe(m gossip.Member) {
 	if _, err := d.bus.rpc.Watch(rpc.Peer{Address: m.Meta.RPC, ID: desc.Id, Incarnation: desc.Incarnation}, d.director); err != nil {
 		return
 	}
-	d.bus.rpc.Actors().Root.Send(d.director, &nodeUp{handle: h, pid: int(desc.Pid), address: m.Meta.RPC, node: topology.Node{
+	host := hostOf(&m)
+	host.handle = h
+	d.bus.rpc.Actors().Root.Send(d.director, &nodeUp{host: host, node: topology.Node{
 		ID: desc.Id, Incarnation: desc.Incarnation, Share: desc.Share, Speed: desc.Speed, KVBudget: desc.KvBudgetBytes, ModelHash: desc.ModelHash, Epoch: desc.Epoch}})
 }

@@ -279,7 +279,7 @@ func (c *core) Cluster() api.ClusterState {
 		} else if slices.Contains(v.Quarantined, n.ID) {
 			state = "unreachable"
 		}
-		node := api.NodeState{ID: n.ID, PID: h.pid, Address: h.address, State: state, KVBudgetBytes: n.KVBudget}
+		node := api.NodeState{ID: n.ID, PID: h.pid, Address: h.address, State: state, KVBudgetBytes: n.KVBudget, Build: h.build, Arithmetic: h.arithmetic}
 		if f, out := v.Fenced[n.ID]; out {
 			state = "fenced"
 			node.Reason = f.Reason
@@ -311,7 +311,7 @@ func (c *core) Cluster() api.ClusterState {
 	}
 	for id, why := range v.Refused {
 		h := v.Hosts[id]
-		s.Nodes = append(s.Nodes, api.NodeState{ID: id, PID: h.pid, Address: h.address, State: "refused: " + why})
+		s.Nodes = append(s.Nodes, api.NodeState{ID: id, PID: h.pid, Address: h.address, State: "refused: " + why, Build: h.build, Arithmetic: h.arithmetic})
 	}
 	return s
 }

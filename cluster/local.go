@@ -93,7 +93,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		pid := c.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: sc} }))
 		c.sockets = append(c.sockets, localSocket{pid, sc.Stopped})
 		n := topology.Node{ID: fmt.Sprintf("socket-%d", i), Incarnation: 1, KVBudget: cfg.KVBudget, ModelHash: ck.Hash()}
-		c.system.Root.Send(c.dpid, &nodeUp{node: n, handle: localHandle{root: c.system.Root, pid: pid}, address: "local"})
+		c.system.Root.Send(c.dpid, &nodeUp{node: n, host: host{incarnation: n.Incarnation, handle: localHandle{root: c.system.Root, pid: pid}, address: "local"}})
 	}
 	for c.director.serving.Load() == nil {
 		select {

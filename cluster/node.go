@@ -171,13 +171,16 @@ func openBus(role security.Role, name, id, bind string, ports Ports, url string,
 	if err != nil {
 		return nil, fmt.Errorf("cluster: --bind %q is not host:port: %w", bind, err)
 	}
+	if err := introduce(&meta); err != nil {
+		return nil, err
+	}
 	b := &bus{log: log}
 	defer func() {
 		if err != nil {
 			b.close()
 		}
 	}()
-	rc := rpc.Config{ID: id, Role: string(role), Incarnation: meta.Incarnation, Bind: ports.at(host, controlPort), Logger: log}
+	rc := rpc.Config{ID: id, Role: string(role), Incarnation: meta.Incarnation, Build: meta.Build, Bind: ports.at(host, controlPort), Logger: log}
 	gc := gossip.Config{Name: id, Bind: bind, Label: name, Profile: profile(host), Logger: log}
 	nc := natsbus.Config{Name: id, Cluster: name, Listen: ports.at(host, routesPort), ClientPort: ports.number(tensorsPort), URL: url, Log: log, HungAfter: 2 * time.Second}
 	if !key.IsZero() {
@@ -361,7 +364,9 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		return err
 	}
 	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "measured", speed, "gossip", b.gossip.Address(), "control", b.rpc.Address(), "routes", b.nats.RouteAddr(), "tensors", b.nats.Addr())
-	stayJoined(ctx, b, cfg.Join, &n.heard, cfg.Logger)
+	if err := stayJoined(ctx, b, cfg.Join, &n.heard, cfg.Logger); err != nil {
+		return err
+	}
 	cfg.Logger.Info("node leaves", "id", cfg.ID, "reason", context.Cause(ctx))
 	n.leaving.Store(true)
 	_ = b.setState(gossip.Draining)
@@ -376,8 +381,13 @@ func (b *bus) meet(ctx context.Context, cfg *NodeConfig) error {
 	if err := b.gossip.Join(ctx, cfg.Join, 2); err != nil {
 		return fmt.Errorf("cluster: cannot join %s: %w", strings.Join(cfg.Join, ", "), err)
 	}
+	if err := b.checkBuild(ctx, thisNode); err != nil {
+		return err
+	}
 	return b.sameBus()
 }
+
+const thisNode = "this node"
 
 // weightServers are the control addresses of the coordinator, then of nodes.
 func (b *bus) weightServers() (out []string) {

@@ -18,16 +18,28 @@ const (
 // again whenever the coordinator has been silent: a coordinator that died comes
 // back at the same address as a new process that knows nobody, perhaps before
 // gossip has noticed that it was gone. The node keeps its weights meanwhile.
-func stayJoined(ctx context.Context, b *bus, seeds []string, heard interface{ Load() int64 }, log *slog.Logger) {
+//
+// A coordinator that the node cannot work with ends a node that has never had another one,
+// with an error. One that did has what its own kind needs, which may come back: it stays,
+// and says so.
+func stayJoined(ctx context.Context, b *bus, seeds []string, heard interface{ Load() int64 }, log *slog.Logger) error {
 	t := time.NewTicker(knockEvery)
 	defer t.Stop()
 	began, lost := time.Now(), false
+	var c complaints
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-t.C:
 		}
+		if heard.Load() == 0 {
+			if err := b.checkBuild(ctx, thisNode); err != nil {
+				return err
+			}
+		}
+		why, _ := b.unlikeCoordinators(ctx, thisNode)
+		c.say(log, "this node takes no part under a coordinator of another build, and waits for one of its own", why)
 		quiet := min(time.Since(began), uptime()-time.Duration(heard.Load()))
 		if quiet < silence {
 			if lost {

@@ -196,7 +196,11 @@ func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Se
 
 // fingerprint names what decides the bits of an answer besides the request.
 func fingerprint(ck *model.Checkpoint, s *ServeConfig) string {
-	return fmt.Sprintf("shoal-%.12s-%s-%s", ck.Hash(), s.Weights, s.KV)
+	print := fmt.Sprintf("shoal-%.12s-%s-%s", ck.Hash(), s.Weights, s.KV)
+	if tensor.Arithmetic > 1 { // the first one was not named
+		print += fmt.Sprintf("-a%d", tensor.Arithmetic)
+	}
+	return print
 }
 
 // Identify fills in what a server of this checkpoint would serve it with, and

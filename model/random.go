@@ -70,18 +70,23 @@ func Random(name string) (*Checkpoint, error) {
 		if s.name != name {
 			continue
 		}
-		c := &Checkpoint{Dir: RandomPrefix + name, Config: s.c, random: map[string]Spec{}}
-		if c.Config.DType = tensor.BF16; s.c.Architecture == "" {
-			c.Config.Architecture = "LlamaForCausalLM"
+		if s.c.DType = tensor.BF16; s.c.Architecture == "" {
+			s.c.Architecture = "LlamaForCausalLM"
 		}
-		for _, spec := range c.Config.Tensors() {
-			c.random[spec.Name] = spec
-		}
-		sum := sha256.Sum256(fmt.Appendf(nil, "random %s %+v", name, c.Config))
-		c.hash = hex.EncodeToString(sum[:])
-		return c, nil
+		return made(name, s.c), nil
 	}
 	return nil, fmt.Errorf("model: no shape %q; known are %s", name, strings.Join(Shapes(), ", "))
+}
+
+// made is a checkpoint of made-up weights.
+func made(name string, config Config) *Checkpoint {
+	c := &Checkpoint{Dir: RandomPrefix + name, Config: config, random: map[string]Spec{}}
+	for _, spec := range c.Config.Tensors() {
+		c.random[spec.Name] = spec
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "random %s %+v", name, c.Config))
+	c.hash = hex.EncodeToString(sum[:])
+	return c
 }
 
 // randomShape recognises the prefix, also after a command line has made an

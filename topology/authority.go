@@ -140,7 +140,7 @@ type Authority struct {
 	place       Placement
 	part        []Node // nodes of the current placement, rank order
 	nodes       map[string]Node
-	refused     map[string]string     // id -> why it cannot take part
+	refused     map[string]refusal    // nodes that are up and cannot take part
 	waiting     map[string]bool       // nodes that have not answered in this phase
 	drained     map[string]uint64     // incarnation of nodes that are to take no part
 	unreachable [][2]string           // pairs that do not hear each other, as far as answered in this phase
@@ -170,7 +170,7 @@ func NewAuthority(cfg AuthorityConfig) *Authority {
 	if drained == nil {
 		drained = map[string]uint64{}
 	}
-	return &Authority{cfg: cfg, phase: Gathering, seen: cfg.After, nodes: map[string]Node{}, refused: map[string]string{}, drained: drained, quarantined: map[string]quarantine{}, fenced: map[string]Fence{}, reason: "no node has joined yet"}
+	return &Authority{cfg: cfg, phase: Gathering, seen: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{}, drained: drained, quarantined: map[string]quarantine{}, fenced: map[string]Fence{}, reason: "no node has joined yet"}
 }
 
 // Phase says where the authority stands, and in a few words why.
@@ -183,7 +183,31 @@ func (a *Authority) Epoch() uint32 { return a.epoch }
 func (a *Authority) Placement() (Placement, []Node) { return a.place, a.part }
 
 // Refused lists nodes that are up but cannot take part, and why.
-func (a *Authority) Refused() map[string]string { return a.refused }
+func (a *Authority) Refused() map[string]string {
+	out := map[string]string{}
+	for id, r := range a.refused {
+		out[id] = r.why
+	}
+	return out
+}
+
+type refusal struct {
+	incarnation uint64
+	why         string
+}
+
+// Refuse tells of a node that is there and cannot take part.
+func (a *Authority) Refuse(id string, incarnation uint64, why string) []Effect {
+	if a.phase == Over {
+		return nil
+	}
+	a.refused[id] = refusal{incarnation, why}
+	out := a.drop(id)
+	if a.phase == Gathering && len(a.ready()) == 0 {
+		return append(out, a.start()...) // says it
+	}
+	return out
+}
 
 // Known lists the nodes that are up, by id.
 func (a *Authority) Known() []Node {
@@ -203,8 +227,7 @@ func (a *Authority) Up(n Node) []Effect {
 	}
 	delete(a.refused, n.ID)
 	if n.ModelHash != a.cfg.ModelHash {
-		a.refused[n.ID] = fmt.Sprintf("serves model %.12s, the cluster serves %.12s", n.ModelHash, a.cfg.ModelHash)
-		return a.drop(n.ID)
+		return a.Refuse(n.ID, n.Incarnation, fmt.Sprintf("serves model %.12s, the cluster serves %.12s", n.ModelHash, a.cfg.ModelHash))
 	}
 	old, known := a.nodes[n.ID]
 	a.nodes[n.ID] = n
@@ -232,6 +255,9 @@ func (a *Authority) Up(n Node) []Effect {
 // Down tells that a process is gone. If it is not the one that is known by this
 // id, that has no effect: numbers of processes have no order.
 func (a *Authority) Down(id string, incarnation uint64) []Effect {
+	if r, ok := a.refused[id]; ok && r.incarnation == incarnation {
+		delete(a.refused, id)
+	}
 	if n, ok := a.nodes[id]; !ok || n.Incarnation != incarnation {
 		return nil
 	}
@@ -407,6 +433,9 @@ func (a *Authority) start() []Effect {
 	}
 	if n := len(a.ready()); n < want {
 		a.reason = fmt.Sprintf("%d of %d nodes are here", n, want)
+		if len(a.refused) > 0 {
+			a.reason += fmt.Sprintf(", and %d are refused (shoal status says why)", len(a.refused))
+		}
 		return nil
 	}
 	if a.cfg.Nodes == 0 && !a.served && a.now-a.changed < a.cfg.Settle {

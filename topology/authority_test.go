@@ -3,6 +3,7 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -346,5 +347,37 @@ func TestSuccessorWaitsForAWhile(t *testing.T) {
 		if p, why := a.Phase(); p != want {
 			t.Errorf("after epoch %d with one node of three: %s (%s), want %s", after, p, why, want)
 		}
+	}
+}
+
+// TestRefused: a node that cannot be worked with takes no part while it is there, also
+// where it had one under that name, and the reason is told as long as nobody serves.
+func TestRefused(t *testing.T) {
+	a := testAuthority(1)
+	if got := a.Refuse("b", 1, "it is another build"); len(got) > 0 {
+		t.Errorf("refused: %v", got)
+	}
+	if phase, why := a.Phase(); phase != Gathering || !strings.Contains(why, "1 are refused") {
+		t.Errorf("%s: %s", phase, why)
+	}
+	a.Up(node("a", 7))
+	answerAll(t, a)
+	if phase, _ := a.Phase(); phase != Serving || a.Refused()["b"] == "" {
+		t.Fatalf("%s, refused %v", phase, a.Refused())
+	}
+	if a.Down("b", 2); a.Refused()["b"] == "" {
+		t.Error("another process of its name went, and it is forgotten")
+	}
+	if a.Down("b", 1); len(a.Refused()) > 0 {
+		t.Errorf("it went: %v", a.Refused())
+	}
+	if got := a.Refuse("a", 8, "it is another build"); len(got) == 0 {
+		t.Error("a process of another build took the name of one that serves, which goes on")
+	}
+	if phase, why := a.Phase(); phase != Gathering || !strings.Contains(why, "1 are refused") {
+		t.Errorf("%s: %s", phase, why)
+	}
+	if a.Up(node("a", 9)); len(a.Refused()) > 0 {
+		t.Errorf("the right one is back: %v", a.Refused())
 	}
 }

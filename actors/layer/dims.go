@@ -31,9 +31,9 @@ func DimsOf(c *model.Config) Dims {
 
 func (d Dims) scale() float32 {
 	if d.Scale != 0 {
-		return d.Scale
+		return d.Scale * scaleError
 	}
-	return float32(1 / math.Sqrt(float64(d.HeadDim)))
+	return float32(1/math.Sqrt(float64(d.HeadDim))) * scaleError
 }
 
 // valueDim is the width of a head's attention output, as it is projected.

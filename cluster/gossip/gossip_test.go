@@ -346,7 +346,7 @@ func TestConfig(t *testing.T) {
 		"bad address":     {Name: "a", Bind: "127.0.0.1"},
 		"advertised name": {Name: "a", Bind: "127.0.0.1:0", Advertise: "machine.example"},
 		"unknown profile": {Name: "a", Bind: "127.0.0.1:0", Profile: 9},
-		"large meta":      {Name: "a", Bind: "127.0.0.1:0", Meta: Meta{RPC: long, Route: long, Version: long}},
+		"large meta":      {Name: "a", Bind: "127.0.0.1:0", Meta: Meta{RPC: long, Route: long, Build: long}},
 		"long label":      {Name: "a", Bind: "127.0.0.1:0", Label: long + long},
 	} {
 		c.Logger = quiet()
@@ -364,7 +364,7 @@ func TestConfig(t *testing.T) {
 	} else {
 		t.Log(err)
 	}
-	if err := a.UpdateMeta(Meta{RPC: long, Route: long, Version: long}); !errors.Is(err, ErrMetaTooLarge) {
+	if err := a.UpdateMeta(Meta{RPC: long, Route: long, Build: long}); !errors.Is(err, ErrMetaTooLarge) {
 		t.Errorf("update: %v", err)
 	}
 }

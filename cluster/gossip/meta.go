@@ -44,26 +44,32 @@ type Meta struct {
 	Route       string // host:port of the bus's routes
 	PID         uint32 // operating system's
 	Load        uint8  // percent of the memory budget in use
-	Version     string // build
+	Build       string // for people to read
 	Store       string // host:port of routes of its place in a replicated store; empty: it keeps none
+	Arithmetic  string // fingerprint of how it computes; empty: it does not say
+	// WireMin and WireMax are the wire versions of package rpc that it reads; 0: it does
+	// not say.
+	WireMin, WireMax uint16
 }
 
 const metaFormat = 1
 
 // Encode is: format 1, state, load, incarnation and PID big-endian, then role,
-// RPC, route, version and store, each one byte of length and the bytes.
+// RPC, route, build, store and arithmetic, each one byte of length and the bytes, then the
+// wire versions.
 func (m Meta) Encode() ([]byte, error) {
 	b := []byte{metaFormat, byte(m.State), m.Load}
 	b = binary.BigEndian.AppendUint64(b, m.Incarnation)
 	b = binary.BigEndian.AppendUint32(b, m.PID)
-	for _, s := range []string{m.Role, m.RPC, m.Route, m.Version, m.Store} {
+	for _, s := range []string{m.Role, m.RPC, m.Route, m.Build, m.Store, m.Arithmetic} {
 		if len(s) > 255 {
 			return nil, fmt.Errorf("%w: a field of %d bytes, at most 255: %.40q", ErrMetaTooLarge, len(s), s)
 		}
 		b = append(append(b, byte(len(s))), s...)
 	}
+	b = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, m.WireMin), m.WireMax)
 	if len(b) > MetaLimit {
-		return nil, fmt.Errorf("%w: %d bytes, at most %d; shorten version or addresses", ErrMetaTooLarge, len(b), MetaLimit)
+		return nil, fmt.Errorf("%w: %d bytes, at most %d; shorten build or addresses", ErrMetaTooLarge, len(b), MetaLimit)
 	}
 	return b, nil
 }
@@ -76,21 +82,28 @@ func DecodeMeta(b []byte) (Meta, error) {
 		return Meta{}, fmt.Errorf("%w: %d bytes", ErrBadMeta, len(b))
 	}
 	if b[0] != metaFormat {
-		return Meta{}, fmt.Errorf("%w: format %d, this build reads %d", ErrBadMeta, b[0], metaFormat)
+		return Meta{}, fmt.Errorf("%w: format %d, this build reads %d: run one build of Shoal in all processes", ErrBadMeta, b[0], metaFormat)
 	}
 	m := Meta{
 		State: State(b[1]), Load: b[2],
 		Incarnation: binary.BigEndian.Uint64(b[3:]), PID: binary.BigEndian.Uint32(b[11:]),
 	}
 	b = b[fixed:]
-	for _, s := range []*string{&m.Role, &m.RPC, &m.Route, &m.Version} {
+	text := func(to *string) bool {
 		if len(b) == 0 || len(b) < 1+int(b[0]) {
+			return false
+		}
+		*to, b = string(b[1:1+int(b[0])]), b[1+int(b[0]):]
+		return true
+	}
+	for _, s := range []*string{&m.Role, &m.RPC, &m.Route, &m.Build} {
+		if !text(s) {
 			return Meta{}, fmt.Errorf("%w: cut off", ErrBadMeta)
 		}
-		*s, b = string(b[1:1+int(b[0])]), b[1+int(b[0]):]
 	}
-	if len(b) > 0 && len(b) >= 1+int(b[0]) { // absent in the first builds
-		m.Store = string(b[1 : 1+int(b[0])])
+	// Absent in the first builds.
+	if text(&m.Store) && text(&m.Arithmetic) && len(b) >= 4 {
+		m.WireMin, m.WireMax = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 	}
 	return m, nil
 }

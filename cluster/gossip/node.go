@@ -105,6 +105,9 @@ func (n *Node) SetKeys(keys [][]byte) error {
 	return nil
 }
 
+// Name is this member's.
+func (n *Node) Name() string { return n.cfg.Name }
+
 // Health is memberlist's own doubt: 0 is well, higher numbers mean that this
 // process is too starved to judge others.
 func (n *Node) Health() int { return n.list.GetHealthScore() }

@@ -13,7 +13,7 @@ import (
 func checkEnvelope(e *proto.Envelope, sender string) error {
 	switch {
 	case e.Version < MinVersion || e.Version > Version:
-		return versionError(e.Version, e.Version)
+		return versionError(e.Version, e.Version, "")
 	case e.Kind == 0:
 		return fmt.Errorf("%w 0", ErrUnknownKind)
 	case len(e.Payload) > MaxPayload:
@@ -28,13 +28,16 @@ func checkEnvelope(e *proto.Envelope, sender string) error {
 	return nil
 }
 
-func versionError(low, high uint32) error {
+func versionError(low, high uint32, build string) error {
 	spoken := fmt.Sprintf("version %d", high)
 	if low != high {
 		spoken = fmt.Sprintf("versions %d to %d", low, high)
 	}
-	return fmt.Errorf("%w: the peer speaks %s, this process %d to %d; upgrade the older of the two",
-		ErrVersion, spoken, MinVersion, Version)
+	if build != "" {
+		build = fmt.Sprintf(" (build %.96s)", build)
+	}
+	return fmt.Errorf("%w: the peer%s speaks %s, this process %d to %d; upgrade the older of the two",
+		ErrVersion, build, spoken, MinVersion, Version)
 }
 
 func tooLarge(n int) error {

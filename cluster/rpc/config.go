@@ -17,9 +17,6 @@ import (
 
 // Limits of the wire, the same in every process.
 const (
-	// Version is the wire version that this build writes; it reads MinVersion to Version.
-	Version    = 2
-	MinVersion = 2
 	// MaxPayload is the limit of one payload in bytes, checked by both sides.
 	MaxPayload = 1_000_000
 	// FirstKind is the first kind that applications may use.

@@ -98,7 +98,7 @@ func meetHello(e *proto.Envelope, certificate string) (Peer, error) {
 		return Peer{}, fmt.Errorf("%w: hello: %v", ErrBadPayload, err)
 	}
 	if h.MaxVersion < MinVersion || h.MinVersion > Version || h.MinVersion > h.MaxVersion {
-		return Peer{}, versionError(h.MinVersion, h.MaxVersion)
+		return Peer{}, versionError(h.MinVersion, h.MaxVersion, h.Build)
 	}
 	if !idPattern.MatchString(h.Id) || len(h.Role) > maxID || len(h.Build) > maxName {
 		return Peer{}, fmt.Errorf("%w: hello without a usable node id", ErrIdentity)

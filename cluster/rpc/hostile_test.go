@@ -160,14 +160,14 @@ func TestVersionHandshake(t *testing.T) {
 	s := system(t)
 	cc := stranger(t, s.Address())
 	future := func(low, high uint32) string {
-		body := marshal(t, &proto.Hello{MinVersion: low, MaxVersion: high, Id: "future", Incarnation: 1})
+		body := marshal(t, &proto.Hello{MinVersion: low, MaxVersion: high, Id: "future", Incarnation: 1, Build: "v9"})
 		var out proto.Envelope
 		if err := cc.Invoke(deadline(t, patience), helloMethod, &proto.Envelope{Version: high, Kind: kindHello, From: "future", Payload: body}, &out); err != nil {
 			t.Fatal(err)
 		}
 		return out.Error
 	}
-	if got := future(Version+1, Version+2); got != fmt.Sprintf("rpc: wire versions do not meet: the peer speaks versions %d to %d, this process %d to %d; upgrade the older of the two", Version+1, Version+2, MinVersion, Version) {
+	if got := future(Version+1, Version+2); got != fmt.Sprintf("rpc: wire versions do not meet: the peer (build v9) speaks versions %d to %d, this process %d to %d; upgrade the older of the two", Version+1, Version+2, MinVersion, Version) {
 		t.Errorf("error %q", got)
 	}
 	if got := future(Version, Version+6); got != "" {
@@ -180,7 +180,7 @@ func TestVersionHandshake(t *testing.T) {
 
 // A server that speaks only a newer version refuses us in words.
 func TestNewerServer(t *testing.T) {
-	_, err := meetHello(&proto.Envelope{Version: Version + 3, Kind: kindHello, From: "new", Error: errText(versionError(Version+2, Version+3))}, "")
+	_, err := meetHello(&proto.Envelope{Version: Version + 3, Kind: kindHello, From: "new", Error: errText(versionError(Version+2, Version+3, ""))}, "")
 	wantErr(t, err, ErrVersion)
 	body := marshal(t, &proto.Hello{MinVersion: Version + 1, MaxVersion: Version + 3, Id: "new"})
 	_, err = meetHello(&proto.Envelope{Version: Version + 3, Kind: kindHello, From: "new", Payload: body}, "")

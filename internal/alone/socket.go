@@ -5,7 +5,6 @@ package alone
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"time"
@@ -30,7 +29,20 @@ type Config struct {
 	KV         tensor.DType // type of the cache
 	KVBudget   int64        // bytes of KV cache
 	StepTokens int          // most rows of a step
+	System     *System      // nil: one of its own
 }
+
+// System is what sockets run in, one or several.
+type System struct{ actors *actor.ActorSystem }
+
+// NewSystem starts one; Close stops it.
+func NewSystem() *System {
+	quiet := slog.New(slog.DiscardHandler)
+	return &System{actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
+}
+
+// Close ends the system, after its sockets.
+func (s *System) Close() { s.actors.Shutdown() }
 
 // Socket takes the commands that a node's socket takes from the coordinator. One
 // goroutine uses it at a time.
@@ -38,6 +50,7 @@ type Socket struct {
 	Load time.Duration // what loading took
 
 	sys     *actor.ActorSystem
+	own     *System // nil: Config.System
 	pid     *actor.PID
 	stopped chan struct{}
 	step    uint64
@@ -54,15 +67,19 @@ func New(ctx context.Context, c Config) (_ *Socket, err error) {
 	if err != nil {
 		return nil, err
 	}
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	a := &Socket{rows: map[uint64]int{}, stopped: make(chan struct{}), sys: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
+	a := &Socket{rows: map[uint64]int{}, stopped: make(chan struct{})}
+	if c.System == nil {
+		a.own = NewSystem()
+		c.System = a.own
+	}
+	a.sys = c.System.actors
 	defer func() {
 		if err != nil {
 			a.Close()
 		}
 	}()
 	transport := collective.NewMemory(1)[0]
-	cfg := socket.Config{Checkpoint: c.Checkpoint, Pool: c.Pool, KVBudget: c.KVBudget, Logger: quiet, Stopped: a.stopped, ParsePolicy: parse,
+	cfg := socket.Config{Checkpoint: c.Checkpoint, Pool: c.Pool, KVBudget: c.KVBudget, Logger: slog.New(slog.DiscardHandler), Stopped: a.stopped, ParsePolicy: parse,
 		Connect: func(context.Context, string, uint32, int, []uint32) (collective.Transport, error) {
 			return transport, nil
 		}}
@@ -87,7 +104,9 @@ func (a *Socket) Close() {
 	if a.pid != nil {
 		socket.Stop(a.sys.Root, a.pid, a.stopped)
 	}
-	a.sys.Shutdown()
+	if a.own != nil {
+		a.own.Close()
+	}
 }
 
 // Step carries a step out and says how long it took, and where. It numbers the request,

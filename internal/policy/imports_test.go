@@ -21,7 +21,7 @@ helpers:  model/modeltest internal/testmodel
 wires:    collective/natsbus cluster/gossip cluster/rpc cluster/supervise
 layer:    actors/layer
 rooms:    actors/socket actors/batcher
-rigs:     internal/alone
+rigs:     internal/alone internal/arithmetic + internal/arithmetic:internal/alone
 api:      api
 journals: jobs/journal
 files:    jobs/door jobs/files + jobs/files:jobs/door

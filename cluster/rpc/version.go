@@ -1,0 +1,9 @@
+//go:build !otherwire
+
+package rpc
+
+const (
+	// Version is the wire version that this build writes; it reads MinVersion to Version.
+	Version    = 2
+	MinVersion = 2
+)

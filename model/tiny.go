@@ -1,0 +1,58 @@
+package model
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+)
+
+// tinies has one config of every architecture with all that is its own, as small as it can
+// be: what self-tests compute, and what broken files and fuzzers begin from.
+var tinies = map[string]map[string]any{
+	"LlamaForCausalLM":    {"rope_scaling": map[string]any{"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 16}},
+	"MistralForCausalLM":  {"sliding_window": 16},
+	"Phi3ForCausalLM":     {"sliding_window": 16},
+	"Qwen2ForCausalLM":    {"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 0},
+	"Qwen3ForCausalLM":    {"tie_word_embeddings": true},
+	"MixtralForCausalLM":  {"num_local_experts": 3, "num_experts_per_tok": 2},
+	"Qwen3MoeForCausalLM": {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "norm_topk_prob": true, "mlp_only_layers": []int{1}},
+	"Gemma3ForCausalLM": {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 8, "sliding_window_pattern": 2, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
+		"query_pre_attn_scalar": 8, "rope_scaling": map[string]any{"rope_type": "linear", "factor": 8}},
+	"DeepseekV2ForCausalLM": tinyLatent(map[string]any{"q_lora_rank": nil, "topk_method": "group_limited_greedy", "scoring_func": "softmax", "norm_topk_prob": false}),
+	"DeepseekV3ForCausalLM": tinyLatent(map[string]any{"q_lora_rank": 8, "topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": true}),
+}
+
+func tinyLatent(own map[string]any) map[string]any {
+	maps.Copy(own, map[string]any{"num_key_value_heads": 2, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8,
+		"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "n_group": 2, "topk_group": 1,
+		"routed_scaling_factor": 2.5, "first_k_dense_replace": 1,
+		"rope_scaling": map[string]any{"type": "yarn", "factor": 4, "original_max_position_embeddings": 16, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.707}})
+	return own
+}
+
+// TinyConfig is config.json of a model of an architecture, in bf16.
+func TinyConfig(architecture string) ([]byte, error) {
+	own, ok := tinies[architecture]
+	if !ok {
+		return nil, fmt.Errorf("model: no tiny %s", architecture)
+	}
+	c := map[string]any{"architectures": []string{architecture}, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+		"head_dim": 8, "intermediate_size": 16, "vocab_size": 12, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": false,
+		"bos_token_id": 0, "eos_token_id": 1, "rope_theta": 10000, "hidden_act": "silu", "torch_dtype": "bfloat16"}
+	maps.Copy(c, own)
+	return json.Marshal(c)
+}
+
+// Tiny is a checkpoint with the config of TinyConfig and random weights, the same on every
+// machine. Nothing is read.
+func Tiny(architecture string) (*Checkpoint, error) {
+	text, err := TinyConfig(architecture)
+	if err != nil {
+		return nil, err
+	}
+	c, err := ParseConfig("", text, nil)
+	if err != nil {
+		return nil, err
+	}
+	return made("tiny "+architecture, c), nil
+}

@@ -1,0 +1,137 @@
+package cluster_test
+
+import (
+	"context"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Two builds that speak and compute alike may serve together; others are turned away, and
+// say why themselves. The binaries differ from the one under test by a tag: rolled changes
+// nothing, otherscale makes scores of attention 2 % larger, otherwire speaks a wire version
+// that no other build speaks.
+
+// refusedBuild waits until a process has ended, and checks that it says what it is, what the
+// cluster is, and what to do.
+func refusedBuild(t *testing.T, p *process, words ...string) {
+	t.Helper()
+	code := p.end(t, startLimit)
+	said := tail(p.err)
+	if code != 1 {
+		t.Errorf("%s: status %d", p.name, code)
+	}
+	for _, w := range append(words, `the coordinator "coordinator" (build dev go`, "run the same build of Shoal everywhere") {
+		if !strings.Contains(said, w) {
+			t.Errorf("%s does not say %q: %s", p.name, w, said)
+		}
+	}
+}
+
+// arithmeticOf is what `shoal version` says of a binary.
+func arithmeticOf(t *testing.T, tags string) string {
+	t.Helper()
+	p := spawn(t, built.shoal(t, tags), "version-"+tags, nil, "version")
+	m := p.line(t, p.out, regexp.MustCompile(`arithmetic (\S+)`), patience)
+	return m[1]
+}
+
+// TestOtherArithmetic: a node and a standby that compute otherwise do not get in while
+// streams run, whose bits stay; one of another build that computes alike serves with the
+// others; and nodes outlive a coordinator that computes otherwise.
+func TestOtherArithmetic(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds other binaries")
+	}
+	beside(t)
+	odd, ours := arithmeticOf(t, "otherscale"), arithmeticOf(t, "")
+	if same := arithmeticOf(t, "rolled"); odd == ours || same != ours {
+		t.Fatalf("arithmetic %s, of other scores %s, of another build %s", ours, odd, same)
+	}
+	p := newParts(t, t.TempDir(), 2)
+	p.start()
+	reqs := streaming(4, 400)
+	want, _ := p.open(reqs).wait(t)
+
+	other := built.shoal(t, "otherscale")
+	flow := p.open(reqs)
+	flow.reach(t, 100)
+	says := []string{"(build dev tags=otherscale go", "computes by arithmetic " + odd, "by arithmetic " + ours}
+	refusedBuild(t, spawn(t, other, "odd", nil, "node", "--join", p.gossip, "--id", "odd", "--threads", "1"), append(says, "this node")...)
+	refusedBuild(t, spawn(t, other, "standby", nil, "coordinator", "--standby", "--id", "standby", "--join", p.gossip, "--bind", "127.0.0.1:0", "--listen", "127.0.0.1:0",
+		"--data-dir", t.TempDir()), append(says, "this coordinator")...)
+	got, _ := flow.wait(t)
+	same(t, "with strangers", reqs, want, got)
+	if s := p.cluster(); s.Epoch != 1 || s.Arithmetic != ours || len(s.Nodes) != 2 {
+		t.Errorf("strangers made it epoch %d, %+v", s.Epoch, s.Nodes)
+	}
+
+	spawn(t, built.shoal(t, "rolled"), "n2", nil, "node", "--join", p.gossip, "--id", "n2", "--threads", "1")
+	eventually(t, startLimit, "a node of another build serves", func() (bool, string) {
+		s := p.cluster()
+		return len(s.Nodes) == 3 && s.Nodes[2].State == "ready" && s.Nodes[2].Share > 0, strings.TrimSpace(p.stateText())
+	})
+	got, _ = p.open(reqs).wait(t)
+	same(t, "over two builds", reqs, want, got)
+	if out, said, _ := command(t, patience, nil, "status", "--server", p.base); !strings.Contains(out, "arithmetic "+ours+"   wire version") || !strings.Contains(out, "another build on n2: dev tags=rolled go") {
+		t.Errorf("shoal status: %s%s", out, said)
+	}
+
+	p.coordinator.kill(t)
+	p.bin = other
+	p.startCoordinator()
+	eventually(t, recoverLimit, "all nodes are refused", func() (bool, string) {
+		text := p.stateText()
+		return strings.Count(text, "refused") >= 3, text
+	})
+	if a := p.call("GET", "/ready", nil); a.status != 503 || !strings.Contains(string(a.body), "3 are refused") {
+		t.Errorf("/ready: %d %s", a.status, a.body)
+	}
+	for _, n := range p.nodes {
+		n.line(t, n.err, regexp.MustCompile(`takes no part under a coordinator of another build, .*`+regexp.QuoteMeta(odd)), patience)
+	}
+	p.coordinator.kill(t)
+	p.bin = built.shoal(t, "")
+	p.startCoordinator()
+	p.ready(recoverLimit)
+	got, _ = p.open(reqs).wait(t)
+	same(t, "after a coordinator of another build", reqs, want, got)
+}
+
+// stateText is what `shoal status` prints.
+func (p *parts) stateText() string {
+	out, _, _ := command(p.t, patience, nil, "status", "--server", p.base)
+	return out
+}
+
+// TestOtherWireVersion: a node that speaks another wire version says which, and the cluster
+// goes on; one that has served under a coordinator waits when another one comes.
+func TestOtherWireVersion(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds another binary")
+	}
+	beside(t)
+	p := newParts(t, t.TempDir(), 1)
+	p.start()
+	other := built.shoal(t, "otherwire")
+	refusedBuild(t, spawn(t, other, "odd", nil, "node", "--join", p.gossip, "--id", "odd", "--threads", "1"),
+		"this node (build dev tags=otherwire go", "speaks wire version 9", "speaks wire version 2")
+	if a, err := p.try(context.Background(), "GET", "/ready", nil); err != nil || a.status != 200 {
+		t.Errorf("%d %s %v", a.status, a.body, err)
+	}
+	p.coordinator.kill(t)
+	p.bin = other
+	p.startCoordinator()
+	eventually(t, recoverLimit, "the node is refused", func() (bool, string) {
+		text := p.stateText()
+		return strings.Contains(text, "n0 is refused: it (build dev go") && strings.Contains(text, "speaks wire version 2, the cluster (build dev tags=otherwire"), text
+	})
+	p.nodes[0].line(t, p.nodes[0].err, regexp.MustCompile("takes no part under a coordinator of another build"), patience)
+	time.Sleep(2 * time.Second)
+	select {
+	case <-p.nodes[0].done:
+		t.Error("the node ended with what its own kind needs")
+	default:
+	}
+}
