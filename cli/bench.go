@@ -24,6 +24,7 @@ type benchCmd struct {
 	Collective benchCollectiveCmd `cmd:"" help:"Latency of the collectives over a mesh of embedded NATS servers."`
 	Cluster    benchClusterCmd    `cmd:"" help:"Decode, or read prompts (--prompt), over real node processes: compute, wait and bytes on the wire apart."`
 	Batch      benchBatchCmd      `cmd:"" help:"Throughput and most sequences at once of a fixed cache memory, with and without compression."`
+	Grammar    benchGrammarCmd    `cmd:"" help:"Structured output: MaskBench's schemas, what is refused, judged wrongly, and how long masks take."`
 }
 
 // benchFlags name what is measured.

@@ -97,3 +97,12 @@ func (t *Tokenizer) named(token string) (int32, bool) {
 	}
 	return t.ID(token)
 }
+
+// PlainBytes is TokenBytes of tokens that stand for text: nil for control tokens, and for
+// all added ones.
+func (t *Tokenizer) PlainBytes(id int32) []byte {
+	if t.added.byID[id] != nil {
+		return nil
+	}
+	return t.TokenBytes(id)
+}

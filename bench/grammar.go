@@ -1,0 +1,300 @@
+package bench
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"shoal/grammar"
+)
+
+// GrammarFigures is what MaskBench (guidance-ai/jsonschemabench) counts: JSON schemas
+// with instances that fit and that do not, token by token, a mask before each.
+type GrammarFigures struct {
+	Schemas, Passed int
+	CompileErrors   int // honest refusals
+	Validation      int // schemas with an instance that was refused, and fits
+	Invalidation    int // schemas with an instance that was let through, and does not
+	Masks           int
+	MaskMean        time.Duration
+	MaskP50         time.Duration
+	MaskP99         time.Duration
+	MaskP999        time.Duration
+	MaskMax         time.Duration
+	CompileP50      time.Duration
+	CompileP99      time.Duration
+	CompileMax      time.Duration
+	Reasons         map[string]int // of refusals, by keyword
+
+	Slowest []string // schemas with the longest masks and compilations
+	Wrong   []string // schemas with validation or invalidation errors, and which
+	Refused []string
+}
+
+type grammarResult struct {
+	name            string
+	compile         time.Duration
+	masks           []time.Duration
+	err             error
+	refuses, allows string
+}
+
+// RunGrammar measures every schema of a folder of MaskBench's files.
+func RunGrammar(v *grammar.Vocabulary, encode func(string) []int32, files []string, threads int) (*GrammarFigures, error) {
+	results := make([]grammarResult, len(files))
+	var wg sync.WaitGroup
+	next := make(chan int)
+	var first error
+	var mu sync.Mutex
+	for range max(threads, 1) {
+		wg.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			for i := range next {
+				r, err := oneSchema(v, encode, files[i])
+				results[i] = r
+				if err != nil {
+					mu.Lock()
+					first = cmp.Or(first, err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for i := range files {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	if first != nil {
+		return nil, first
+	}
+	f := &GrammarFigures{Schemas: len(files), Reasons: map[string]int{}}
+	var masks, compiles []time.Duration
+	type slow struct {
+		d time.Duration
+		s string
+	}
+	var slows []slow
+	for i := range results {
+		r := &results[i]
+		slows = append(slows, slow{r.compile, fmt.Sprintf("compile %v %s", r.compile, r.name)})
+		if r.err != nil {
+			f.CompileErrors++
+			why := r.err.Error()
+			if e, ok := r.err.(*grammar.Error); ok && e.Keyword != "" {
+				why = e.Keyword
+			}
+			f.Reasons[why[:min(len(why), 60)]]++
+			f.Refused = append(f.Refused, r.name+": "+r.err.Error())
+			continue
+		}
+		compiles = append(compiles, r.compile)
+		masks = append(masks, r.masks...)
+		if len(r.masks) > 0 {
+			m := slices.Max(r.masks)
+			slows = append(slows, slow{m, fmt.Sprintf("mask %v %s", m, r.name)})
+		}
+		switch {
+		case r.allows != "":
+			f.Invalidation++
+			f.Wrong = append(f.Wrong, r.name+": lets through "+r.allows)
+		case r.refuses != "":
+			f.Validation++
+			f.Wrong = append(f.Wrong, r.name+": refuses "+r.refuses)
+		default:
+			f.Passed++
+		}
+	}
+	slices.SortFunc(slows, func(a, b slow) int { return cmp.Compare(b.d, a.d) })
+	for _, s := range slows[:min(len(slows), 20)] {
+		f.Slowest = append(f.Slowest, s.s)
+	}
+	slices.Sort(masks)
+	slices.Sort(compiles)
+	at := func(d []time.Duration, q float64) time.Duration {
+		if len(d) == 0 {
+			return 0
+		}
+		return d[min(len(d)-1, int(q*float64(len(d))))]
+	}
+	var sum time.Duration
+	for _, m := range masks {
+		sum += m
+	}
+	f.Masks = len(masks)
+	f.MaskMean = sum / time.Duration(max(1, len(masks)))
+	f.MaskP50, f.MaskP99, f.MaskP999, f.MaskMax = at(masks, 0.5), at(masks, 0.99), at(masks, 0.999), at(masks, 1)
+	f.CompileP50, f.CompileP99, f.CompileMax = at(compiles, 0.5), at(compiles, 0.99), at(compiles, 1)
+	return f, nil
+}
+
+// GrammarFiles are the schemas of a folder, every step-th.
+func GrammarFiles(dir string, step int) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil || len(files) == 0 {
+		return nil, fmt.Errorf("no schemas (*.json) in %s: fetch maskbench/data of guidance-ai/jsonschemabench", dir)
+	}
+	var out []string
+	for i := 0; i < len(files); i += max(step, 1) {
+		out = append(out, files[i])
+	}
+	return out, nil
+}
+
+func oneSchema(v *grammar.Vocabulary, encode func(string) []int32, file string) (grammarResult, error) {
+	r := grammarResult{name: filepath.Base(file)}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return r, err
+	}
+	var body struct {
+		Schema json.RawMessage `json:"schema"`
+		Tests  []struct {
+			Valid bool            `json:"valid"`
+			Data  json.RawMessage `json:"data"`
+		} `json:"tests"`
+	}
+	if err := json.Unmarshal(data, &body); err != nil {
+		return r, fmt.Errorf("%s: %w", file, err)
+	}
+	began := time.Now()
+	g, err := grammar.New(v, grammar.Spec{Kind: grammar.KindJSONSchema, Text: string(body.Schema)})
+	r.compile = time.Since(began)
+	if err != nil {
+		r.err = err
+		return r, nil
+	}
+	for i, t := range body.Tests {
+		text, err := likePython(t.Data)
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", file, err)
+		}
+		ok, at := true, g.Start()
+		for _, id := range encode(text) {
+			began := time.Now()
+			mask, err := at.Mask()
+			if err == nil {
+				var to grammar.State
+				to, err = at.Advance(id)
+				if (err == nil) != mask.Has(id) {
+					return r, fmt.Errorf("%s: test %d: the mask says %v of token %d, the state says %v", file, i, mask.Has(id), id, err)
+				}
+				if err == nil {
+					at = to
+				}
+			}
+			r.masks = append(r.masks, time.Since(began))
+			if err != nil {
+				ok = false
+				break
+			}
+		}
+		ok = ok && at.Ends()
+		switch {
+		case ok && !t.Valid && r.allows == "":
+			r.allows = fmt.Sprintf("test %d: %.300s", i, text)
+		case !ok && t.Valid && r.refuses == "":
+			r.refuses = fmt.Sprintf("test %d: %.300s", i, text)
+		}
+	}
+	return r, nil
+}
+
+// likePython spells JSON as json.dumps(x, ensure_ascii=False) does.
+func likePython(raw json.RawMessage) (string, error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var out strings.Builder
+	var value func() error
+	quote := func(s string) {
+		out.WriteByte('"')
+		for _, c := range s {
+			switch {
+			case c == '"', c == '\\':
+				out.WriteByte('\\')
+				out.WriteRune(c)
+			case c < 0x20:
+				if i := strings.IndexRune("\b\f\n\r\t", c); i >= 0 {
+					out.WriteByte('\\')
+					out.WriteByte("bfnrt"[i])
+				} else {
+					fmt.Fprintf(&out, `\u%04x`, c)
+				}
+			default:
+				out.WriteRune(c)
+			}
+		}
+		out.WriteByte('"')
+	}
+	value = func() error {
+		t, err := d.Token()
+		if err != nil {
+			return err
+		}
+		switch t := t.(type) {
+		case json.Delim:
+			out.WriteString(t.String())
+			for i := 0; d.More(); i++ {
+				if i > 0 {
+					out.WriteString(", ")
+				}
+				if t == '{' {
+					k, err := d.Token()
+					if err != nil {
+						return err
+					}
+					quote(k.(string))
+					out.WriteString(": ")
+				}
+				if err := value(); err != nil {
+					return err
+				}
+			}
+			end, err := d.Token()
+			if err == nil {
+				out.WriteString(end.(json.Delim).String())
+			}
+			return err
+		case string:
+			quote(t)
+		case bool:
+			out.WriteString(strconv.FormatBool(t))
+		case nil:
+			out.WriteString("null")
+		case json.Number:
+			out.WriteString(pythonNumber(t.String()))
+		}
+		return nil
+	}
+	err := value()
+	return out.String(), err
+}
+
+func pythonNumber(s string) string {
+	if !strings.ContainsAny(s, ".eE") {
+		return s
+	}
+	x, err := strconv.ParseFloat(s, 64)
+	if err != nil || math.IsInf(x, 0) {
+		return s
+	}
+	if a := math.Abs(x); a != 0 && (a < 1e-4 || a >= 1e16) {
+		return strconv.FormatFloat(x, 'e', -1, 64)
+	}
+	s = strconv.FormatFloat(x, 'f', -1, 64)
+	if !strings.Contains(s, ".") {
+		s += ".0"
+	}
+	return s
+}

@@ -1,0 +1,252 @@
+package grammar
+
+import (
+	"slices"
+	"unicode"
+	"unicode/utf8"
+)
+
+// runes is a set of characters: ranges, ascending and apart.
+type runes []runeRange
+
+type runeRange struct{ lo, hi rune }
+
+var anyRune = runes{{0, unicode.MaxRune}}
+
+func (s runes) normal() runes {
+	s = slices.Clone(s)
+	slices.SortFunc(s, func(a, b runeRange) int { return int(a.lo - b.lo) })
+	out := s[:0]
+	for _, r := range s {
+		if n := len(out); n > 0 && r.lo <= out[n-1].hi+1 {
+			out[n-1].hi = max(out[n-1].hi, r.hi)
+		} else {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// except is s without o; both normal.
+func (s runes) except(o runes) runes {
+	var out runes
+	for _, r := range s {
+		lo := r.lo
+		for _, x := range o {
+			if x.hi < lo || x.lo > r.hi {
+				continue
+			}
+			if x.lo > lo {
+				out = append(out, runeRange{lo, x.lo - 1})
+			}
+			lo = x.hi + 1
+		}
+		if lo <= r.hi {
+			out = append(out, runeRange{lo, r.hi})
+		}
+	}
+	return out
+}
+
+func (s runes) has(c rune) bool {
+	return slices.ContainsFunc(s, func(r runeRange) bool { return r.lo <= c && c <= r.hi })
+}
+
+// folded adds what differs in case only.
+func (s runes) folded() runes {
+	out := slices.Clone(s)
+	for _, r := range s {
+		for c := r.lo; c <= r.hi && c <= 0x1E943; c++ {
+			for f := unicode.SimpleFold(c); f != c; f = unicode.SimpleFold(f) {
+				out = append(out, runeRange{f, f})
+			}
+		}
+	}
+	return out.normal()
+}
+
+func tableRunes(t *unicode.RangeTable) runes {
+	var out runes
+	add := func(lo, hi, stride rune) {
+		if stride == 1 {
+			out = append(out, runeRange{lo, hi})
+			return
+		}
+		for c := lo; c <= hi; c += stride {
+			out = append(out, runeRange{c, c})
+		}
+	}
+	for _, r := range t.R16 {
+		add(rune(r.Lo), rune(r.Hi), rune(r.Stride))
+	}
+	for _, r := range t.R32 {
+		add(rune(r.Lo), rune(r.Hi), rune(r.Stride))
+	}
+	return out.normal()
+}
+
+// utf8 are the encodings of the characters of s, but for surrogates, which have none.
+func (x *regexes) utf8(s runes) rid {
+	var list []rid
+	var ascii byteSet
+	for _, r := range s.except(runes{{0xD800, 0xDFFF}}) {
+		for lo := r.lo; lo <= r.hi; {
+			hi := r.hi
+			for _, last := range [...]rune{0x7F, 0x7FF, 0xD7FF, 0xFFFF} {
+				if lo <= last {
+					hi = min(hi, last)
+					break
+				}
+			}
+			if hi <= 0x7F {
+				ascii.addRange(byte(lo), byte(hi))
+			} else {
+				var a, b [4]byte
+				n := utf8.EncodeRune(a[:], lo)
+				utf8.EncodeRune(b[:], hi)
+				list = append(list, x.span(a[:n], b[:n]))
+			}
+			lo = hi + 1
+		}
+	}
+	return x.or(append(list, x.set(ascii))...)
+}
+
+// span are the encodings from a to b, of one length.
+func (x *regexes) span(a, b []byte) rid {
+	if len(a) == 1 {
+		return x.bytes(a[0], b[0])
+	}
+	full := func(p []byte, with byte) bool {
+		for _, c := range p {
+			if c != with {
+				return false
+			}
+		}
+		return true
+	}
+	rest := len(a) - 1
+	least, most := make([]byte, rest), make([]byte, rest)
+	for i := range rest {
+		least[i], most[i] = 0x80, 0xBF
+	}
+	if a[0] == b[0] {
+		return x.concat(x.bytes(a[0], a[0]), x.span(a[1:], b[1:]))
+	}
+	var list []rid
+	lo, hi := a[0], b[0]
+	if !full(a[1:], 0x80) {
+		list = append(list, x.concat(x.bytes(lo, lo), x.span(a[1:], most)))
+		lo++
+	}
+	if !full(b[1:], 0xBF) {
+		list = append(list, x.concat(x.bytes(hi, hi), x.span(least, b[1:])))
+		hi--
+	}
+	if lo <= hi {
+		list = append(list, x.concat(x.bytes(lo, hi), x.span(least, most)))
+	}
+	return x.or(list...)
+}
+
+// encoder turns characters into the bytes that stand for them.
+type encoder interface {
+	class(s runes) rid
+}
+
+// rawText is a text as it is.
+type rawText struct{ x *regexes }
+
+func (t rawText) class(s runes) rid {
+	if len(s) == 1 && s[0].lo == s[0].hi && utf8.ValidRune(s[0].lo) {
+		return t.x.literal(string(s[0].lo))
+	}
+	return t.x.utf8(s)
+}
+
+// jsonText is the inside of a JSON string in which every text has one spelling: what
+// must be escaped is, in the shortest way, and nothing else. So a set of texts and its
+// complement are apart in their spellings, too.
+type jsonText struct{ x *regexes }
+
+func (t jsonText) class(s runes) rid {
+	if len(s) == 1 && s[0].lo == s[0].hi && utf8.ValidRune(s[0].lo) {
+		return t.x.literal(jsonRune(s[0].lo))
+	}
+	list := []rid{t.x.utf8(s.except(escaped))}
+	for _, r := range escaped {
+		for c := r.lo; c <= r.hi; c++ {
+			if s.has(c) {
+				list = append(list, t.x.literal(jsonRune(c)))
+			}
+		}
+	}
+	return t.x.or(list...)
+}
+
+var escaped = runes{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}}
+
+func jsonRune(c rune) string {
+	const hex = "0123456789abcdef"
+	switch c {
+	case '"', '\\':
+		return `\` + string(c)
+	case '\b':
+		return `\b`
+	case '\f':
+		return `\f`
+	case '\n':
+		return `\n`
+	case '\r':
+		return `\r`
+	case '\t':
+		return `\t`
+	}
+	if c < 0x20 {
+		return `\u00` + string(hex[c>>4]) + string(hex[c&15])
+	}
+	return string(c)
+}
+
+// jsonSpelling is how jsonText spells s, without quotes.
+func jsonSpelling(s string) string {
+	out := make([]byte, 0, len(s)+2)
+	for _, c := range s {
+		out = append(out, jsonRune(c)...)
+	}
+	return string(out)
+}
+
+// jsonChar is one character of a JSON string in any spelling; a pair of surrogates is one.
+func (x *regexes) jsonChar() rid {
+	var short, hex, d, upTo7, highs, lows byteSet
+	for _, b := range []byte(`"\/bfnrt`) {
+		short.add(b)
+	}
+	for _, s := range [...]*byteSet{&hex} {
+		s.addRange('0', '9')
+		s.addRange('a', 'f')
+		s.addRange('A', 'F')
+	}
+	d.add('d')
+	d.add('D')
+	upTo7.addRange('0', '7')
+	for _, b := range []byte("89abAB") {
+		highs.add(b)
+	}
+	for _, b := range []byte("cdefCDEF") {
+		lows.add(b)
+	}
+	notD := hex
+	for i := range notD {
+		notD[i] &^= d[i]
+	}
+	h, u := x.set(hex), x.literal(`\u`)
+	return x.or(
+		x.utf8(anyRune.except(escaped)),
+		x.concat(x.literal(`\`), x.set(short)),
+		x.concat(u, x.set(notD), h, h, h),
+		x.concat(u, x.set(d), x.set(upTo7), h, h),
+		x.concat(u, x.set(d), x.set(highs), h, h, u, x.set(d), x.set(lows), h, h),
+	)
+}

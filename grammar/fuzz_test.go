@@ -1,0 +1,69 @@
+package grammar
+
+import (
+	"errors"
+	"testing"
+)
+
+// A grammar from anywhere ends in time, with an error or with states whose masks agree
+// with them.
+func fuzzKind(f *testing.F, kind string, seeds ...string) {
+	for _, s := range seeds {
+		f.Add(s, `{"a": 1}`)
+	}
+	v := words(f)
+	f.Fuzz(func(t *testing.T, text, input string) {
+		if len(text) > 4096 || len(input) > 64 {
+			return
+		}
+		g, err := New(v, Spec{Kind: kind, Text: text})
+		var known *Error
+		if err != nil {
+			if !errors.As(err, &known) && !errors.Is(err, ErrTooComplex) {
+				t.Fatalf("%v", err)
+			}
+			return
+		}
+		at := g.Start()
+		for _, b := range []byte(input) {
+			mask, err := at.Mask()
+			if err != nil {
+				return
+			}
+			next, err := at.Advance(int32(b))
+			if errors.Is(err, ErrTooComplex) {
+				return
+			}
+			if (err == nil) != mask.Has(int32(b)) {
+				t.Fatalf("byte %q: the mask says %v, the state %v", b, mask.Has(int32(b)), err)
+			}
+			if err != nil {
+				return
+			}
+			at = next
+		}
+	})
+}
+
+func FuzzSchema(f *testing.F) {
+	fuzzKind(f, KindJSONSchema, `{"type":"object","properties":{"a":{"$ref":"#/$defs/x"}},"$defs":{"x":{"enum":[1,"b",{"c":[]}]}}}`,
+		`{"oneOf":[{"type":"string","pattern":"^a+$"},{"type":"integer","multipleOf":3}],"not":{"const":"aa"}}`,
+		`{"type":"object","patternProperties":{"^x":{"type":"null"}},"additionalProperties":false,"minProperties":1,"propertyNames":{"maxLength":4}}`,
+		`{"if":{"required":["a"]},"then":{"required":["b"]},"else":{"dependentRequired":{"c":["d"]}},"prefixItems":[{"minimum":1.5}],"items":false}`)
+}
+
+func FuzzRegex(f *testing.F) {
+	fuzzKind(f, KindRegex, `(a|b)*[^\d]{2,3}?`, `(?i)\p{Lu}\x41$`, `^(?!a)(?:b|c$)`, `[a-z&&[^b]]`, `[]a]`)
+}
+
+func FuzzGBNF(f *testing.F) {
+	fuzzKind(f, KindGBNF, "root ::= \"a\" x{1,3} # c\nx ::= [^b-c\\n] | root?", "root ::= root \"a\" | (\"b\"\n| .)*")
+}
+
+func FuzzLark(f *testing.F) {
+	fuzzKind(f, KindLark, "start: a+ -> b\na: \"x\"i~2..3 | /y[/]/i | [NUM]\nNUM: \"0\"..\"9\"\n%ignore /\\s/\n%import common.WS", "start: %json {\"type\":\"null\"}")
+}
+
+func FuzzTags(f *testing.F) {
+	fuzzKind(f, KindTags, `{"triggers":["<"],"structures":[{"begin":"<a>","schema":{},"end":"</a>"}]}`)
+}

@@ -1,0 +1,305 @@
+package grammar
+
+import (
+	"container/list"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// Kinds of a Spec.
+const (
+	KindJSONSchema = "json_schema"
+	KindJSONObject = "json_object"
+	KindRegex      = "regex"
+	KindChoice     = "choice" // Text is a JSON list of strings
+	KindGBNF       = "gbnf"
+	KindLark       = "lark"
+	KindTags       = "structural_tag"
+)
+
+// Spec is a grammar as text. It is comparable, and the same everywhere.
+type Spec struct {
+	Kind string
+	Text string
+	// Whitespace of JSON between its parts, a regular expression; "": any, as many as may be.
+	Whitespace string
+	// Compact: JSON has no whitespace between its parts.
+	Compact bool
+}
+
+// Error says what of a grammar cannot be, and where.
+type Error struct {
+	Where   string // in a schema: a JSON pointer that begins with '#'
+	Keyword string // of a schema
+	Message string
+}
+
+func (e *Error) Error() string {
+	if e.Where == "" {
+		return "grammar: " + e.Message
+	}
+	return "grammar: " + e.Where + ": " + e.Message
+}
+
+// ErrTooComplex: a grammar, or a text under it, needs more states than one may have.
+var ErrTooComplex = errors.New("grammar: too complex")
+
+// ErrToken: a token that the grammar does not allow here.
+var ErrToken = errors.New("grammar: the token does not fit")
+
+const (
+	maxSpec      = 4 << 20  // bytes of a Spec
+	maxNodes     = 1 << 19  // states of terminals of one grammar
+	maxWork      = 1 << 20  // derivatives, and openings of stacks, that one call may ask for
+	maxMachine   = 96 << 20 // bytes, about, of one grammar, beyond which it forgets its states
+	staleNodes   = maxNodes / 2
+	keptGrammars = 256
+	keptBytes    = 256 << 20 // of all grammars that are kept, about
+)
+
+// Engine compiles grammars for one vocabulary and keeps those that were used last. It may
+// be used by many at once.
+type Engine struct {
+	vocab *Vocabulary
+
+	mu    sync.Mutex
+	known map[Spec]*list.Element
+	order *list.List // of *entry, the last used first
+}
+
+type entry struct {
+	spec Spec
+	once sync.Once
+	g    *Grammar
+	err  error
+}
+
+// NewEngine is an Engine without grammars.
+func NewEngine(v *Vocabulary) *Engine {
+	return &Engine{vocab: v, known: map[Spec]*list.Element{}, order: list.New()}
+}
+
+// Vocabulary that the engine's grammars are for.
+func (e *Engine) Vocabulary() *Vocabulary { return e.vocab }
+
+// Compile makes a grammar, or finds it among those that were made. Errors: *Error,
+// ErrTooComplex.
+func (e *Engine) Compile(s Spec) (*Grammar, error) {
+	e.mu.Lock()
+	at := e.known[s]
+	if at != nil && at.Value.(*entry).stale() {
+		e.order.Remove(at)
+		delete(e.known, s)
+		at = nil
+	}
+	if at == nil {
+		at = e.order.PushFront(&entry{spec: s})
+		e.known[s] = at
+		e.trim()
+	} else {
+		e.order.MoveToFront(at)
+	}
+	e.mu.Unlock()
+	x := at.Value.(*entry)
+	x.once.Do(func() {
+		g, err := New(e.vocab, s)
+		e.mu.Lock()
+		x.g, x.err = g, err
+		e.mu.Unlock()
+	})
+	return x.g, x.err
+}
+
+// stale: so much was learnt of it that it is better begun anew. Whoever uses it goes on
+// with the old one.
+func (x *entry) stale() bool {
+	return x.g != nil && x.g.crowded()
+}
+
+func (e *Engine) trim() {
+	total := int64(0)
+	for at := e.order.Front(); at != nil; {
+		next := at.Next()
+		x := at.Value.(*entry)
+		if x.g != nil {
+			total += x.g.size()
+		}
+		if at != e.order.Front() && (e.order.Len() > keptGrammars || total > keptBytes) {
+			e.order.Remove(at)
+			delete(e.known, x.spec)
+		}
+		at = next
+	}
+}
+
+// Grammar is a compiled grammar. It may be used by many at once, one at a time.
+type Grammar struct {
+	vocab *Vocabulary
+	mu    sync.Mutex
+	m     *machine
+	nodes int   // after the last use
+	bytes int64 // about
+}
+
+// New compiles a grammar. Errors: *Error, ErrTooComplex.
+func New(v *Vocabulary, s Spec) (g *Grammar, err error) {
+	if len(s.Text) > maxSpec {
+		return nil, &Error{Message: fmt.Sprintf("it has %d bytes, and may have %d", len(s.Text), maxSpec)}
+	}
+	defer recoverLarge(&err)
+	m := newMachine(maxNodes)
+	m.refuel()
+	top, err := m.compile(s)
+	if err != nil {
+		return nil, err
+	}
+	if !m.finish(top) {
+		return nil, &Error{Message: "no text fits it: what it asks for excludes itself"}
+	}
+	g = &Grammar{vocab: v, m: m}
+	g.note()
+	return g, nil
+}
+
+// Check tells whether a grammar can be compiled.
+func Check(s Spec) error {
+	_, err := New(&Vocabulary{}, s)
+	return err
+}
+
+func recoverLarge(err *error) {
+	switch p := recover().(type) {
+	case nil:
+	case tooLarge:
+		*err = fmt.Errorf("%w: %s", ErrTooComplex, p.what)
+	default:
+		panic(p)
+	}
+}
+
+func (m *machine) compile(s Spec) (eid, error) {
+	switch s.Kind {
+	case KindJSONSchema, KindJSONObject:
+		return m.compileSchema(s)
+	case KindRegex:
+		p, err := parsePattern(s.Text, "")
+		if err != nil {
+			return eFail, &Error{Message: err.Error()}
+		}
+		r, err := m.full(p, rawText{m.regexes})
+		if err != nil {
+			return eFail, &Error{Message: err.Error()}
+		}
+		return m.lex(r), nil
+	case KindChoice:
+		return m.compileChoice(s.Text)
+	case KindGBNF:
+		return m.compileGBNF(s.Text)
+	case KindLark:
+		return m.compileLark(s)
+	case KindTags:
+		return m.compileTags(s)
+	}
+	return eFail, &Error{Message: fmt.Sprintf("the kind %.40q is not known", s.Kind)}
+}
+
+func (g *Grammar) note() {
+	g.nodes = len(g.m.nodes)
+	g.bytes = int64(g.m.held) + int64(len(g.m.nodes))*192 + int64(len(g.m.frames))*48 + int64(len(g.m.exprs))*96
+}
+
+func (g *Grammar) crowded() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.nodes > staleNodes || g.bytes > maxMachine
+}
+
+func (g *Grammar) size() int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.bytes
+}
+
+// State is a place in a text under a grammar. It is a value: an older one stays good.
+type State struct {
+	g     *Grammar
+	s     *state
+	ended bool // an end was drawn
+}
+
+// Start is the state of the empty text.
+func (g *Grammar) Start() State { return State{g: g, s: g.m.start} }
+
+// Advance is the state after a token. Errors: ErrToken, ErrTooComplex.
+func (s State) Advance(token int32) (to State, err error) {
+	for _, e := range s.g.vocab.eos {
+		if e == token {
+			if !s.s.end && !s.ended {
+				return s, ErrToken
+			}
+			s.ended = true
+			return s, nil
+		}
+	}
+	if s.ended || token < 0 || int(token) >= s.g.vocab.size || len(s.g.vocab.token[token]) == 0 {
+		return s, ErrToken
+	}
+	return s.AdvanceBytes(s.g.vocab.token[token])
+}
+
+// AdvanceBytes is the state after some bytes.
+func (s State) AdvanceBytes(b []byte) (to State, err error) {
+	s.g.mu.Lock()
+	defer s.g.mu.Unlock()
+	defer recoverLarge(&err)
+	s.g.m.refuel()
+	at := s.s
+	for _, c := range b {
+		if at = s.g.m.after(at, c); at == dead {
+			return s, ErrToken
+		}
+	}
+	return State{g: s.g, s: at}, nil
+}
+
+// Ends tells whether the text may end here.
+func (s State) Ends() bool { return s.s.end || s.ended }
+
+// Mask is the set of tokens that may come next; it belongs to the grammar. Error:
+// ErrTooComplex.
+func (s State) Mask() (mask *Mask, err error) {
+	v := s.g.vocab
+	if s.ended {
+		mask = v.newMask()
+		mask.eos = true
+		for _, e := range v.eos {
+			if e >= 0 && int(e) < v.size {
+				mask.set(e)
+			}
+		}
+		return mask, nil
+	}
+	s.g.mu.Lock()
+	defer s.g.mu.Unlock()
+	defer recoverLarge(&err)
+	s.g.m.refuel()
+	if s.g.m.held > maxMachine {
+		s.g.m.forget()
+	}
+	mask = s.g.m.maskOf(v, s.s)
+	s.g.note()
+	return mask, nil
+}
+
+// forget drops what can be found again: states that nobody holds, with their masks.
+func (m *machine) forget() {
+	for _, s := range m.states {
+		s.mask = nil
+		clear(s.next)
+	}
+	m.states, m.open, m.insides = map[string]*state{}, map[fid]*opened{}, map[rid]*inside{}
+	m.held = 0
+}
+
+func (m *machine) refuel() { m.fuel, m.opens = m.asked+maxWork, 0 }

@@ -1,0 +1,561 @@
+package grammar
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// larkParser reads the part of Lark's language that llguidance reads (docs/syntax.md
+// there): rules and terminals, strings, regular expressions, ranges, repetitions,
+// %ignore, %import of common terminals, %json, %regex-free. A terminal that follows
+// another needs no separator, as there is no lexer that takes the longest: what Lark
+// would read as one name may be read as two words.
+type larkParser struct {
+	b      *rulebook
+	s      string
+	at     int
+	depth  int
+	spec   Spec
+	terms  map[string]*part
+	skip   []*part
+	opened map[string]bool
+	done   map[string]rid
+}
+
+// larkCommon are the terminals of Lark's common library.
+var larkCommon = map[string]string{
+	"DIGIT": `[0-9]`, "HEXDIGIT": `[a-fA-F0-9]`, "INT": `[0-9]+`, "SIGNED_INT": `[+-]?[0-9]+`, "DECIMAL": `[0-9]+\.[0-9]*|\.[0-9]+`,
+	"FLOAT": `[0-9]+[eE][+-]?[0-9]+|(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?`, "NUMBER": `(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][+-]?[0-9]+)?`,
+	"SIGNED_FLOAT":  `[+-]?(?:[0-9]+[eE][+-]?[0-9]+|(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)`,
+	"SIGNED_NUMBER": `[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][+-]?[0-9]+)?`,
+	"LCASE_LETTER":  `[a-z]`, "UCASE_LETTER": `[A-Z]`, "LETTER": `[A-Za-z]`, "WORD": `[A-Za-z]+`, "CNAME": `[_A-Za-z][_A-Za-z0-9]*`,
+	"WS_INLINE": `[ \t]+`, "WS": `[ \t\f\r\n]+`, "CR": `\r`, "LF": `\n`, "NEWLINE": `(?:\r?\n)+`,
+	"ESCAPED_STRING": `"(?:[^"\\\n\r]|\\[^\n\r])*"`, "SH_COMMENT": `#[^\n]*`, "CPP_COMMENT": `//[^\n]*`, "SQL_COMMENT": `--[^\n]*`,
+}
+
+func (m *machine) compileLark(s Spec) (eid, error) {
+	p := &larkParser{b: newRulebook(m), s: s.Text, spec: s, terms: map[string]*part{}, opened: map[string]bool{}, done: map[string]rid{}}
+	if !utf8.ValidString(s.Text) {
+		return eFail, &Error{Message: "Lark: not valid UTF-8"}
+	}
+	e, err := p.run()
+	if err != nil {
+		var known *Error
+		if errors.As(err, &known) {
+			return eFail, err
+		}
+		return eFail, &Error{Message: "Lark: " + err.Error()}
+	}
+	return e, nil
+}
+
+func (p *larkParser) fail(format string, args ...any) error {
+	line := 1 + strings.Count(p.s[:min(p.at, len(p.s))], "\n")
+	return fmt.Errorf("line %d: %s", line, fmt.Sprintf(format, args...))
+}
+
+// blank skips spaces and comments; a line that goes on with '|' belongs to the one before.
+func (p *larkParser) blank(lines bool) {
+	for p.at < len(p.s) {
+		switch {
+		case strings.IndexByte(" \t", p.s[p.at]) >= 0, lines && strings.IndexByte("\r\n", p.s[p.at]) >= 0:
+			p.at++
+		case strings.HasPrefix(p.s[p.at:], "//"), p.s[p.at] == '#':
+			for p.at < len(p.s) && p.s[p.at] != '\n' {
+				p.at++
+			}
+		default:
+			if !lines && strings.IndexByte("\r\n", p.s[p.at]) >= 0 {
+				rest := p.at
+				p.blank(true)
+				if p.at < len(p.s) && p.s[p.at] == '|' {
+					return
+				}
+				p.at = rest
+			}
+			return
+		}
+	}
+}
+
+func (p *larkParser) eat(s string) bool {
+	if strings.HasPrefix(p.s[p.at:], s) {
+		p.at += len(s)
+		return true
+	}
+	return false
+}
+
+func (p *larkParser) name() string {
+	start := p.at
+	for p.at < len(p.s) && (p.s[p.at] == '_' || unicode.IsLetter(rune(p.s[p.at])) && p.s[p.at] < 128 || p.s[p.at] >= '0' && p.s[p.at] <= '9') {
+		p.at++
+	}
+	return p.s[start:p.at]
+}
+
+func isTerminal(name string) bool {
+	s := strings.TrimLeft(name, "_")
+	return s != "" && s[0] >= 'A' && s[0] <= 'Z'
+}
+
+func (p *larkParser) run() (eid, error) {
+	var rules []string
+	bodies := map[string]*part{}
+	for p.blank(true); p.at < len(p.s); p.blank(true) {
+		switch {
+		case p.eat("%ignore"):
+			p.blank(false)
+			x, err := p.alts(false)
+			if err != nil {
+				return eFail, err
+			}
+			p.skip = append(p.skip, x)
+			continue
+		case p.eat("%import"):
+			if err := p.imports(); err != nil {
+				return eFail, err
+			}
+			continue
+		case p.eat("%llguidance"):
+			p.blank(false)
+			raw, err := p.value()
+			if err != nil {
+				return eFail, err
+			}
+			if len(raw.keys) > 0 {
+				return eFail, p.fail("options of %%llguidance are not supported")
+			}
+			continue
+		case p.s[p.at] == '%':
+			return eFail, p.fail("the directive %.20q is not supported", p.s[p.at:])
+		}
+		p.eat("?")
+		p.eat("!")
+		name := p.name()
+		if name == "" {
+			return eFail, p.fail("expected the name of a rule, found %.20q", p.s[p.at:])
+		}
+		if p.at < len(p.s) && p.s[p.at] == '[' {
+			return eFail, p.fail("attributes of a rule (%q) are not supported", name)
+		}
+		if p.eat(".") {
+			p.name() // a priority, which a lexer would need
+		}
+		p.blank(false)
+		if !p.eat(":") {
+			return eFail, p.fail("expected ':' after %q", name)
+		}
+		p.blank(false)
+		body, err := p.alts(false)
+		if err != nil {
+			return eFail, err
+		}
+		if isTerminal(name) {
+			if p.terms[name] != nil {
+				return eFail, p.fail("the terminal %q is defined twice", name)
+			}
+			p.terms[name] = body
+		} else {
+			if bodies[name] != nil {
+				return eFail, p.fail("the rule %q is defined twice", name)
+			}
+			bodies[name] = body
+			rules = append(rules, name)
+		}
+	}
+	skip := rEps
+	if len(p.skip) > 0 {
+		var list []rid
+		for _, x := range p.skip {
+			r, err := p.terminal(x)
+			if err != nil {
+				return eFail, err
+			}
+			list = append(list, r)
+		}
+		skip = p.b.m.star(p.b.m.or(list...))
+	}
+	for _, n := range rules {
+		body, err := p.resolve(bodies[n], skip)
+		if err == nil {
+			err = p.b.add(n, body)
+		}
+		if err != nil {
+			return eFail, err
+		}
+	}
+	e, err := p.b.compile("start")
+	if err != nil {
+		return eFail, err
+	}
+	return p.b.m.seq(p.b.m.lex(skip), e), nil
+}
+
+func (p *larkParser) imports() error {
+	p.blank(false)
+	if !p.eat("common") || !p.eat(".") {
+		return p.fail("only terminals of 'common' can be imported")
+	}
+	var names []string
+	if p.eat("(") {
+		for !p.eat(")") {
+			p.blank(true)
+			n := p.name()
+			if n == "" {
+				return p.fail("expected the name of a terminal")
+			}
+			names = append(names, n)
+			p.blank(true)
+			p.eat(",")
+			p.blank(true)
+		}
+	} else {
+		names = append(names, p.name())
+	}
+	as := ""
+	p.blank(false)
+	if p.eat("->") {
+		p.blank(false)
+		as = p.name()
+	}
+	for _, n := range names {
+		text, ok := larkCommon[n]
+		if !ok {
+			return p.fail("common.%.40s is not known", n)
+		}
+		r, err := p.regex(text, "")
+		if err != nil {
+			return err
+		}
+		if as != "" {
+			n = as
+		}
+		p.terms[n] = p.b.part(part{kind: xLex, r: r})
+	}
+	return nil
+}
+
+func (p *larkParser) regex(text, flags string) (rid, error) {
+	n, err := parsePattern(text, flags)
+	if err != nil {
+		return rEmpty, p.fail("%v", err)
+	}
+	r, err := p.b.m.full(n, rawText{p.b.m.regexes})
+	if err != nil {
+		return rEmpty, p.fail("%v", err)
+	}
+	return r, nil
+}
+
+func (p *larkParser) alts(nested bool) (*part, error) {
+	if p.depth++; p.depth > maxPatternDepth {
+		return nil, p.fail("nested deeper than %d", maxPatternDepth)
+	}
+	defer func() { p.depth-- }()
+	out := part{kind: xAlt}
+	p.blank(nested)
+	p.eat("|")
+	for {
+		seq, err := p.seq(nested)
+		if err != nil {
+			return nil, err
+		}
+		out.list = append(out.list, seq)
+		p.blank(nested)
+		if !p.eat("|") {
+			return p.b.part(out), nil
+		}
+		p.blank(true)
+	}
+}
+
+func (p *larkParser) seq(nested bool) (*part, error) {
+	out := part{kind: xSeq}
+	for {
+		p.blank(nested)
+		if p.at >= len(p.s) || strings.IndexByte("|)]\r\n", p.s[p.at]) >= 0 {
+			return p.b.part(out), nil
+		}
+		if p.eat("->") { // an alias of a tree that nobody builds
+			p.blank(nested)
+			p.name()
+			continue
+		}
+		item, err := p.atom()
+		if err != nil {
+			return nil, err
+		}
+		for {
+			lo, hi := 0, -1
+			if rest := strings.TrimLeft(p.s[p.at:], " \t"); strings.HasPrefix(rest, "~") {
+				p.at = len(p.s) - len(rest)
+			}
+			switch {
+			case p.eat("*"):
+			case p.eat("+"):
+				lo = 1
+			case p.eat("?"):
+				hi = 1
+			case p.eat("~"):
+				p.blank(false)
+				var err error
+				if lo, hi, err = p.counts(); err != nil {
+					return nil, err
+				}
+			case p.at < len(p.s) && p.s[p.at] == '{':
+				q := &patternParser{s: p.s, at: p.at}
+				var ok bool
+				if lo, hi, ok = q.bounds(); !ok {
+					return nil, p.fail("a repetition is not {n}, {n,} or {n,m}")
+				}
+				p.at = q.at
+			default:
+				lo = -1
+			}
+			if lo < 0 {
+				break
+			}
+			if hi >= 0 && lo > hi || lo > maxPatternRepeat || hi > maxPatternRepeat {
+				return nil, p.fail("a repetition is out of range")
+			}
+			item = p.b.part(part{kind: xRepeat, lo: lo, hi: hi, list: []*part{item}})
+		}
+		out.list = append(out.list, item)
+	}
+}
+
+func (p *larkParser) counts() (lo, hi int, err error) {
+	read := func() (n int, ok bool) {
+		for p.at < len(p.s) && p.s[p.at] >= '0' && p.s[p.at] <= '9' {
+			n, ok = min(n*10+int(p.s[p.at]-'0'), maxPatternRepeat+1), true
+			p.at++
+		}
+		return n, ok
+	}
+	lo, ok := read()
+	hi = lo
+	if ok && p.eat("..") {
+		hi, ok = read()
+	}
+	if !ok {
+		return 0, 0, p.fail("expected a number after '~'")
+	}
+	return lo, hi, nil
+}
+
+func (p *larkParser) text() (string, bool, error) {
+	start := p.at
+	for p.at++; p.at < len(p.s) && p.s[p.at] != '"'; p.at++ {
+		if p.s[p.at] == '\\' {
+			p.at++
+		}
+	}
+	if p.at >= len(p.s) {
+		return "", false, p.fail("a text does not end")
+	}
+	p.at++
+	q := &patternParser{s: p.s[start+1 : p.at-1]}
+	var out []byte
+	for q.more() {
+		if q.peek() != '\\' {
+			out = utf8.AppendRune(out, q.rune())
+			continue
+		}
+		q.at++
+		c, err := q.escaped()
+		if err != nil {
+			return "", false, p.fail("%v", err)
+		}
+		out = utf8.AppendRune(out, c)
+	}
+	fold := p.eat("i")
+	return string(out), fold, nil
+}
+
+func (p *larkParser) value() (*jval, error) {
+	d := json.NewDecoder(strings.NewReader(p.s[p.at:]))
+	var raw json.RawMessage
+	if err := d.Decode(&raw); err != nil {
+		return nil, p.fail("expected JSON: %v", err)
+	}
+	p.at += int(d.InputOffset())
+	v, err := parseJSON(string(raw))
+	if err != nil {
+		return nil, p.fail("%v", err)
+	}
+	return v, nil
+}
+
+func (p *larkParser) atom() (*part, error) {
+	switch c := p.s[p.at]; {
+	case c == '(' || c == '[':
+		p.at++
+		inner, err := p.alts(true)
+		if err != nil {
+			return nil, err
+		}
+		p.blank(true)
+		if c == '(' && !p.eat(")") || c == '[' && !p.eat("]") {
+			return nil, p.fail("a group does not end")
+		}
+		if c == '[' {
+			return p.b.part(part{kind: xRepeat, hi: 1, list: []*part{inner}}), nil
+		}
+		return inner, nil
+	case c == '"':
+		s, fold, err := p.text()
+		if err != nil {
+			return nil, err
+		}
+		if p.eat("..") {
+			if p.at >= len(p.s) || p.s[p.at] != '"' {
+				return nil, p.fail("expected a text after '..'")
+			}
+			to, _, err := p.text()
+			if err != nil {
+				return nil, err
+			}
+			lo, n := utf8.DecodeRuneInString(s)
+			hi, k := utf8.DecodeRuneInString(to)
+			if n != len(s) || k != len(to) || n == 0 || k == 0 || lo > hi {
+				return nil, p.fail("a range is of two characters, the lower one first")
+			}
+			return p.b.part(part{kind: xLex, r: p.b.m.utf8(runes{{lo, hi}})}), nil
+		}
+		if !fold {
+			return p.b.part(part{kind: xLex, r: p.b.m.literal(s)}), nil
+		}
+		r := rEps
+		for i := len(s); i > 0; {
+			c, n := utf8.DecodeLastRuneInString(s[:i])
+			i -= n
+			r = p.b.m.concat2(p.b.m.utf8(runes{{c, c}}.folded()), r)
+		}
+		return p.b.part(part{kind: xLex, r: r}), nil
+	case c == '/':
+		start := p.at + 1
+		class := false
+		for p.at++; p.at < len(p.s) && (p.s[p.at] != '/' || class) && p.s[p.at] != '\n'; p.at++ {
+			switch p.s[p.at] {
+			case '\\':
+				p.at++
+			case '[':
+				class = true
+			case ']':
+				class = false
+			}
+		}
+		if p.at >= len(p.s) || p.s[p.at] != '/' {
+			return nil, p.fail("a regular expression does not end")
+		}
+		text := p.s[start:p.at]
+		p.at++
+		flags := p.at
+		for p.at < len(p.s) && strings.IndexByte("imslux", p.s[p.at]) >= 0 {
+			p.at++
+		}
+		r, err := p.regex(strings.ReplaceAll(text, `\/`, `/`), p.s[flags:p.at])
+		if err != nil {
+			return nil, err
+		}
+		return p.b.part(part{kind: xLex, r: r}), nil
+	case p.eat("%json"):
+		p.blank(true)
+		v, err := p.value()
+		if err != nil {
+			return nil, err
+		}
+		e, err := p.b.m.schema(v, Spec{Whitespace: p.spec.Whitespace, Compact: p.spec.Compact})
+		if err != nil {
+			return nil, err
+		}
+		return p.b.part(part{kind: xDone, e: e}), nil
+	case c == '<':
+		return nil, p.fail("tokens in a grammar are not supported")
+	case c == '&' || c == '%' || c == '~':
+		return nil, p.fail("%.12q is not supported", p.s[p.at:])
+	}
+	name := p.name()
+	if name == "" {
+		return nil, p.fail("%q is not expected here", p.s[p.at])
+	}
+	return p.b.part(part{kind: xRule, name: name}), nil
+}
+
+// terminal is the regular expression of what may only use terminals.
+func (p *larkParser) terminal(x *part) (rid, error) {
+	m := p.b.m
+	list := make([]rid, len(x.list))
+	for i, l := range x.list {
+		var err error
+		if list[i], err = p.terminal(l); err != nil {
+			return rEmpty, err
+		}
+	}
+	switch x.kind {
+	case xLex:
+		return x.r, nil
+	case xSeq:
+		return m.concat(list...), nil
+	case xAlt:
+		return m.or(list...), nil
+	case xRepeat:
+		return m.repeat(list[0], x.lo, x.hi), nil
+	case xDone:
+		return rEmpty, fmt.Errorf("%%json may stand in rules only")
+	}
+	if !isTerminal(x.name) {
+		return rEmpty, fmt.Errorf("a terminal uses the rule %q", x.name)
+	}
+	if r, ok := p.done[x.name]; ok {
+		return r, nil
+	}
+	body := p.terms[x.name]
+	if body == nil {
+		return rEmpty, fmt.Errorf("the terminal %q is not defined", x.name)
+	}
+	if p.opened[x.name] {
+		return rEmpty, fmt.Errorf("the terminal %q uses itself", x.name)
+	}
+	p.opened[x.name] = true
+	r, err := p.terminal(body)
+	p.done[x.name] = r
+	return r, err
+}
+
+// resolve puts what is ignored behind every terminal of a rule.
+func (p *larkParser) resolve(x *part, skip rid) (*part, error) {
+	lex := func(r rid) *part { return p.b.part(part{kind: xLex, r: p.b.m.concat2(r, skip)}) }
+	switch x.kind {
+	case xLex:
+		return lex(x.r), nil
+	case xDone:
+		if skip == rEps {
+			return x, nil
+		}
+		return p.b.part(part{kind: xSeq, list: []*part{x, p.b.part(part{kind: xLex, r: skip})}}), nil
+	case xRule:
+		if !isTerminal(x.name) {
+			return x, nil
+		}
+		r, err := p.terminal(x)
+		if err != nil {
+			return nil, err
+		}
+		return lex(r), nil
+	}
+	out := *x
+	out.list = make([]*part, len(x.list))
+	for i, l := range x.list {
+		var err error
+		if out.list[i], err = p.resolve(l, skip); err != nil {
+			return nil, err
+		}
+	}
+	return p.b.part(out), nil
+}

@@ -1,0 +1,307 @@
+package grammar
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+)
+
+// inside is what a terminal says of the vocabulary by itself, whatever follows it: the
+// tokens that stay in it, and the ends of those that reach its end before their own, as a
+// trie. It depends on the regular expression and the vocabulary alone, so that all
+// grammars share it; the inside of a JSON string is worked out once.
+type inside struct {
+	mask    *Mask
+	beyond  trie
+	useless bool // too many tokens leave it: it is walked together with what follows, if anything does
+}
+
+const (
+	broadBytes = 64    // a terminal that so many bytes can continue is broad
+	maxBeyond  = 60000 // nodes of what lies beyond
+	maxShared  = 512   // terminals whose insides are kept, about 24 KiB each with 128k tokens
+	maxKey     = 4096
+)
+
+// maskOf a state: the tokens that lead from it to a living state.
+func (m *machine) maskOf(v *Vocabulary, s *state) *Mask {
+	if s.mask != nil {
+		return s.mask
+	}
+	mask := v.newMask()
+	narrow := s
+	var ways []thread
+	for i := 0; i < len(s.threads); {
+		j := i
+		for j < len(s.threads) && s.threads[j].r == s.threads[i].r {
+			j++
+		}
+		in := m.inside(v, s.threads[i].r)
+		var follow []thread
+		if in != nil && (in.useless || len(in.beyond) > 0) {
+			for _, t := range s.threads[i:j] {
+				follow = append(follow, m.openFrame(t.k).threads...)
+			}
+		}
+		if in == nil || in.useless && len(follow) > 0 {
+			ways = append(ways, s.threads[i:j]...)
+			i = j
+			continue
+		}
+		mask.join(in.mask)
+		if len(follow) > 0 {
+			m.walk(in.beyond, m.state(ordered(follow), false), mask)
+		}
+		i = j
+	}
+	if len(ways) < len(s.threads) {
+		narrow = m.state(ways, false)
+	}
+	m.walk(v.all, narrow, mask)
+	if s.end {
+		mask.eos = true
+		for _, e := range v.eos {
+			if e >= 0 && int(e) < v.size {
+				mask.set(e)
+			}
+		}
+	}
+	s.mask = mask
+	m.held += 8*len(mask.words) + 64
+	return mask
+}
+
+// walk adds the tokens of t that lead from s to a living state.
+func (m *machine) walk(t trie, s *state, mask *Mask) {
+	if len(s.threads) == 0 {
+		return
+	}
+	var at [256]*state
+	at[0] = s
+	for i := 0; i < len(t); {
+		n := &t[i]
+		from := at[n.depth]
+		to := from.next[from.part.class[n.b]]
+		if to == nil {
+			to = m.after(from, n.b)
+		}
+		if to == dead {
+			i = int(n.end)
+			continue
+		}
+		if n.token >= 0 {
+			mask.set(n.token)
+		}
+		if len(to.threads) == 0 {
+			i = int(n.end)
+			continue
+		}
+		at[n.depth+1] = to
+		i++
+	}
+}
+
+// inside is nil for a terminal that is not broad.
+func (m *machine) inside(v *Vocabulary, r rid) *inside {
+	if in, ok := m.insides[r]; ok {
+		return in
+	}
+	in := m.findInside(v, r)
+	m.insides[r] = in
+	return in
+}
+
+func (m *machine) findInside(v *Vocabulary, r rid) *inside {
+	p, n := m.parts[m.partitionOf(r)], 0
+	var some [256]bool
+	for c, b := range p.first {
+		some[c] = m.step(r, b) != rEmpty
+	}
+	for _, c := range p.class {
+		if some[c] {
+			n++
+		}
+	}
+	if n < broadBytes {
+		return nil
+	}
+	key := m.spell(r)
+	if key != "" {
+		v.mu.Lock()
+		in := v.shared[key]
+		v.mu.Unlock()
+		if in != nil {
+			return in
+		}
+	}
+	in := m.makeInside(v, r)
+	if key != "" {
+		v.mu.Lock()
+		if len(v.shared) >= maxShared {
+			for k := range v.shared { // any one will do: what is in use comes back
+				delete(v.shared, k)
+				break
+			}
+		}
+		v.shared[key] = in
+		v.mu.Unlock()
+	}
+	return in
+}
+
+func (m *machine) makeInside(v *Vocabulary, r rid) *inside {
+	in := &inside{mask: v.newMask()}
+	t := v.all
+	if m.holdsPlain(r) {
+		copy(in.mask.words, v.plain.words)
+		t = v.rest
+	}
+	var ends [][2]int32 // token, bytes of it inside
+	var at [256]rid
+	at[0] = r
+	for i := 0; i < len(t); {
+		n := &t[i]
+		to := m.step(at[n.depth], n.b)
+		if to == rEmpty {
+			i = int(n.end)
+			continue
+		}
+		if n.token >= 0 {
+			in.mask.set(n.token)
+		}
+		if m.nodes[to].nullable {
+			in.useless = in.useless || len(ends) > maxBeyond
+			for j := i + 1; j < int(n.end) && !in.useless; j++ {
+				if t[j].token >= 0 {
+					ends = append(ends, [2]int32{t[j].token, int32(n.depth) + 1})
+				}
+			}
+		}
+		if to == rEps {
+			i = int(n.end)
+			continue
+		}
+		at[n.depth+1] = to
+		i++
+	}
+	if in.useless = in.useless || len(ends) > maxBeyond; in.useless {
+		return in
+	}
+	in.beyond = suffixes(ends, v.token)
+	return in
+}
+
+// suffixes is a trie of the ends of tokens.
+func suffixes(ends [][2]int32, token [][]byte) trie {
+	tail := func(e [2]int32) []byte { return token[e[0]][e[1]:] }
+	slices.SortFunc(ends, func(a, b [2]int32) int { return bytes.Compare(tail(a), tail(b)) })
+	ids, tails := make([]int32, len(ends)), make([][]byte, len(ends))
+	for i, e := range ends {
+		ids[i], tails[i] = int32(i), tail(e)
+	}
+	t := newTrie(ids, tails, 0)
+	for i := range t {
+		if t[i].token >= 0 {
+			t[i].token = ends[t[i].token][0]
+		}
+	}
+	return t
+}
+
+// holdsPlain: any text of up to plainRunes plain characters (what a JSON string holds as
+// it is) leads from r to a living state, and none of it to the end of r.
+func (m *machine) holdsPlain(r rid) bool {
+	n := &m.nodes[r]
+	switch n.kind {
+	case kConcat:
+		a := &m.nodes[n.a]
+		if a.kind != kRepeat {
+			return !m.nodes[n.a].nullable && m.holdsPlain(n.a)
+		}
+		if a.hi >= 0 && a.hi < plainRunes || !m.plainChars[a.a] || m.nodes[n.b].nullable {
+			return false
+		}
+		first := m.firstBytes(n.b)
+		for b := 0x20; b < 256; b++ {
+			if b != '"' && b != '\\' && first.has(byte(b)) {
+				return false
+			}
+		}
+		return true
+	case kAnd: // a text without end, but for some
+		ok := false
+		for _, l := range n.list {
+			switch a := &m.nodes[l]; {
+			case a.kind == kNot && m.finite(a.a):
+			case !ok && a.kind == kConcat && m.nodes[a.a].kind == kRepeat && m.nodes[a.a].hi < 0 && m.holdsPlain(l):
+				ok = true
+			default:
+				return false
+			}
+		}
+		return ok
+	}
+	return false
+}
+
+// finite tells whether r has finitely many strings, as far as that is easily seen.
+func (m *machine) finite(r rid) bool {
+	n := &m.nodes[r]
+	switch n.kind {
+	case kEps, kLit, kBytes, kEmpty:
+		return true
+	case kOr:
+		for _, l := range n.list {
+			if !m.finite(l) {
+				return false
+			}
+		}
+		return true
+	case kConcat:
+		return m.finite(n.a) && m.finite(n.b)
+	}
+	return false
+}
+
+// spell names a regular expression in a way that does not depend on the store; "" for a
+// long one.
+func (m *machine) spell(r rid) string {
+	var out []byte
+	var write func(r rid) bool
+	write = func(r rid) bool {
+		n := &m.nodes[r]
+		if len(out) > maxKey || n.kind == kMod {
+			return false
+		}
+		out = append(out, byte(n.kind)+'A')
+		switch n.kind {
+		case kBytes:
+			for _, w := range m.sets[n.a] {
+				out = binary.LittleEndian.AppendUint64(out, w)
+			}
+		case kLit:
+			out = binary.AppendUvarint(out, uint64(len(n.lit)))
+			out = append(out, n.lit...)
+		case kConcat:
+			return write(n.a) && write(n.b)
+		case kNot:
+			return write(n.a)
+		case kRepeat:
+			out = binary.AppendVarint(out, int64(n.lo))
+			out = binary.AppendVarint(out, int64(n.hi))
+			return write(n.a)
+		case kOr, kAnd:
+			out = binary.AppendUvarint(out, uint64(len(n.list)))
+			for _, l := range n.list {
+				if !write(l) {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	if !write(r) {
+		return ""
+	}
+	return string(out)
+}

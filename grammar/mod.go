@@ -1,0 +1,58 @@
+package grammar
+
+import "encoding/binary"
+
+// modulus is the state of a decimal number that must be a multiple of of/10^scale: the
+// remainder of the digits so far, and how many of them stand behind the point (-1: it has
+// not come).
+type modulus struct {
+	of, rem      uint64
+	scale, after int
+}
+
+func (m *modulus) appendKey(k []byte) []byte {
+	k = binary.LittleEndian.AppendUint64(k, m.of)
+	k = binary.LittleEndian.AppendUint64(k, m.rem)
+	return append(k, byte(m.scale), byte(m.after))
+}
+
+// whole tells whether the number as it stands is a multiple.
+func (m *modulus) whole() bool {
+	rem := m.rem
+	for range m.scale - max(m.after, 0) {
+		rem = rem * 10 % m.of
+	}
+	return rem == 0
+}
+
+// multiple are the decimals, without an exponent, that are multiples of of/10^scale. It
+// is to be intersected with what a number looks like.
+func (x *regexes) multiple(of uint64, scale int) rid {
+	return x.modulus(modulus{of: of, scale: scale, after: -1})
+}
+
+func (x *regexes) modulus(m modulus) rid {
+	return x.intern(rnode{kind: kMod, mod: &m, nullable: m.whole()})
+}
+
+func (x *regexes) deriveMod(m *modulus, b byte) rid {
+	next := *m
+	switch {
+	case b == '-' && m.rem == 0 && m.after < 0:
+		return x.modulus(next)
+	case b == '.' && m.after < 0:
+		next.after = 0
+	case b < '0' || b > '9':
+		return rEmpty
+	case m.after >= 0 && m.after == m.scale:
+		if b != '0' {
+			return rEmpty
+		}
+	default:
+		next.rem = (m.rem*10 + uint64(b-'0')) % m.of
+		if m.after >= 0 {
+			next.after++
+		}
+	}
+	return x.modulus(next)
+}

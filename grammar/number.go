@@ -1,0 +1,177 @@
+package grammar
+
+import (
+	"math/big"
+	"strings"
+)
+
+// bound is a limit of a number.
+type bound struct {
+	at   *big.Rat
+	open bool // the limit itself is out
+}
+
+// numbers are what JSON Schema says of a number.
+type numbers struct {
+	integer bool
+	lo, hi  *bound
+	steps   []*big.Rat // multipleOf
+}
+
+func tighter(have *bound, b bound, sign int) *bound {
+	if have == nil {
+		return &b
+	}
+	if c := b.at.Cmp(have.at) * sign; c > 0 || c == 0 && b.open {
+		return &b
+	}
+	return have
+}
+
+func (n *numbers) atLeast(b bound) { n.lo = tighter(n.lo, b, 1) }
+func (n *numbers) atMost(b bound)  { n.hi = tighter(n.hi, b, -1) }
+
+// number spells the numbers of n. One with limits or steps is spelled without an
+// exponent.
+func (x *regexes) number(n *numbers) (rid, string) {
+	digit := x.bytes('0', '9')
+	whole := x.or(x.literal("0"), x.concat(x.bytes('1', '9'), x.star(digit)))
+	minus := x.opt(x.literal("-"))
+	fraction := x.opt(x.concat(x.literal("."), digit, x.star(digit)))
+	shape := x.concat(minus, whole)
+	if !n.integer {
+		shape = x.concat(shape, fraction)
+		if n.lo == nil && n.hi == nil && len(n.steps) == 0 {
+			var e, sign byteSet
+			e.add('e')
+			e.add('E')
+			sign.add('+')
+			sign.add('-')
+			return x.concat(shape, x.opt(x.concat(x.set(e), x.opt(x.set(sign)), digit, x.star(digit)))), ""
+		}
+	}
+	parts := []rid{shape}
+	for _, s := range n.steps {
+		of, scale, ok := decimal(s)
+		if !ok || s.Sign() <= 0 || !of.IsInt64() || scale > 18 || of.Int64() > maxSearch/int64(2*scale+4) {
+			return rEmpty, "multipleOf"
+		}
+		parts = append(parts, x.multiple(of.Uint64(), scale))
+	}
+	for i, b := range [...]*bound{n.lo, n.hi} {
+		if b == nil {
+			continue
+		}
+		_, scale, ok := decimal(b.at)
+		if !ok || scale > 100 {
+			return rEmpty, [...]string{"minimum", "maximum"}[i]
+		}
+		size := strings.TrimPrefix(b.at.FloatString(scale), "-")
+		if len(size) > 400 {
+			return rEmpty, [...]string{"minimum", "maximum"}[i]
+		}
+		negative, not := b.at.Sign() < 0, x.literal("-")
+		switch {
+		case i == 0 && !negative && b.at.Sign() > 0, i == 0 && !negative && b.open:
+			parts = append(parts, x.above(size, b.open))
+		case i == 0 && !negative: // zero, which has two spellings
+			parts = append(parts, x.or(x.above("0", false), x.concat(not, x.below("0", false))))
+		case i == 0:
+			parts = append(parts, x.or(x.above("0", false), x.concat(not, x.below(size, b.open))))
+		case !negative && (b.at.Sign() > 0 || !b.open):
+			parts = append(parts, x.or(x.concat(not, x.above("0", false)), x.below(size, b.open)))
+		case !negative:
+			parts = append(parts, x.concat(not, x.above("0", true)))
+		default:
+			parts = append(parts, x.concat(not, x.above(size, b.open)))
+		}
+	}
+	return x.and(parts...), ""
+}
+
+// decimal writes r as of/10^scale, if it can be written so.
+func decimal(r *big.Rat) (of *big.Int, scale int, ok bool) {
+	v, ten := new(big.Rat).Set(r), big.NewRat(10, 1)
+	for ; !v.IsInt(); scale++ {
+		if scale > 400 {
+			return nil, 0, false
+		}
+		v.Mul(v, ten)
+	}
+	return v.Num(), scale, true
+}
+
+// above are the decimals of at least a decimal that is not negative, or more than it.
+func (x *regexes) above(size string, open bool) rid {
+	digit := x.bytes('0', '9')
+	digits := x.star(digit)
+	tail := x.opt(x.concat(x.literal("."), digit, digits))
+	whole, part, _ := strings.Cut(size, ".")
+	part = strings.TrimRight(part, "0")
+	list := []rid{x.concat(x.bytes('1', '9'), x.repeat(digit, len(whole), -1), tail)}
+	for i := range len(whole) {
+		if whole[i] < '9' {
+			list = append(list, x.concat(x.literal(whole[:i]), x.bytes(whole[i]+1, '9'), x.repeat(digit, len(whole)-i-1, len(whole)-i-1), tail))
+		}
+	}
+	if part == "" {
+		if open {
+			tail = x.concat(x.literal("."), digits, x.bytes('1', '9'), digits)
+		}
+		return x.or(append(list, x.concat(x.literal(whole), tail))...)
+	}
+	var after []rid
+	for i := range len(part) {
+		if part[i] < '9' {
+			after = append(after, x.concat(x.literal(part[:i]), x.bytes(part[i]+1, '9'), digits))
+		}
+	}
+	same := digits
+	if open {
+		same = x.concat(digits, x.bytes('1', '9'), digits)
+	}
+	after = append(after, x.concat(x.literal(part), same))
+	return x.or(append(list, x.concat(x.literal(whole+"."), x.or(after...)))...)
+}
+
+// below are the decimals from zero to a decimal, or less than it.
+func (x *regexes) below(size string, open bool) rid {
+	digit := x.bytes('0', '9')
+	digits := x.star(digit)
+	tail := x.opt(x.concat(x.literal("."), digit, digits))
+	whole, part, _ := strings.Cut(size, ".")
+	part = strings.TrimRight(part, "0")
+	var list []rid
+	if len(whole) > 1 {
+		list = append(list, x.concat(x.literal("0"), tail), x.concat(x.bytes('1', '9'), x.repeat(digit, 0, len(whole)-2), tail))
+	}
+	for i := range len(whole) {
+		least := byte('0')
+		if i == 0 && len(whole) > 1 {
+			least = '1'
+		}
+		if whole[i] > least {
+			list = append(list, x.concat(x.literal(whole[:i]), x.bytes(least, whole[i]-1), x.repeat(digit, len(whole)-i-1, len(whole)-i-1), tail))
+		}
+	}
+	zeros := x.star(x.literal("0"))
+	if part == "" {
+		if !open {
+			list = append(list, x.concat(x.literal(whole), x.opt(x.concat(x.literal(".0"), zeros))))
+		}
+		return x.or(list...)
+	}
+	list = append(list, x.literal(whole))
+	for i := range len(part) {
+		if i > 0 {
+			list = append(list, x.literal(whole+"."+part[:i]))
+		}
+		if part[i] > '0' {
+			list = append(list, x.concat(x.literal(whole+"."+part[:i]), x.bytes('0', part[i]-1), digits))
+		}
+	}
+	if !open {
+		list = append(list, x.concat(x.literal(whole+"."+part), zeros))
+	}
+	return x.or(list...)
+}

@@ -1,0 +1,740 @@
+package grammar
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Patterns are regular expressions as ECMA 262 (JSON Schema), Python and Rust write them,
+// as far as they are regular. Groups capture nothing, lazy quantifiers match what greedy
+// ones do. Anchors and look-aheads may stand wherever the rest of the pattern runs to the
+// end of the text. Look-behind, back references and word boundaries are refused.
+
+type pkind uint8
+
+const (
+	pSeq pkind = iota
+	pAlt
+	pClass
+	pRepeat
+	pStart
+	pEnd
+	pLook
+)
+
+type pnode struct {
+	kind   pkind
+	list   []*pnode
+	set    runes
+	lo, hi int
+	not    bool // of a look-ahead
+	marks  bool // an anchor or look-ahead is inside
+}
+
+type patternParser struct {
+	s     string
+	at    int
+	depth int
+	fold  bool // i
+	dot   bool // s: a dot takes newlines
+	ext   bool // x: blanks do not count
+	size  int
+}
+
+const (
+	maxPatternDepth  = 200
+	maxPatternSize   = 1 << 16
+	maxPatternRepeat = 1 << 20
+	maxPatternWays   = 256
+)
+
+func parsePattern(s, flags string) (*pnode, error) {
+	p := &patternParser{s: s}
+	for _, f := range flags {
+		switch f {
+		case 'i':
+			p.fold = true
+		case 's':
+			p.dot = true
+		case 'x':
+			p.ext = true
+		case 'u', 'm', 'l', 'g':
+		default:
+			return nil, p.fail("the flag %q is not supported", f)
+		}
+	}
+	if len(s) > maxPatternSize {
+		return nil, p.fail("it is longer than %d bytes", maxPatternSize)
+	}
+	if !utf8.ValidString(s) {
+		return nil, p.fail("it is not valid UTF-8")
+	}
+	n, err := p.alt()
+	if err != nil {
+		return nil, err
+	}
+	if p.at < len(s) {
+		return nil, p.fail("a ')' too many")
+	}
+	return n, nil
+}
+
+func (p *patternParser) fail(format string, args ...any) error {
+	return fmt.Errorf("regular expression %.80q, byte %d: %s", p.s, p.at, fmt.Sprintf(format, args...))
+}
+
+func (p *patternParser) more() bool { return p.at < len(p.s) }
+
+func (p *patternParser) peek() byte {
+	if p.more() {
+		return p.s[p.at]
+	}
+	return 0
+}
+
+func (p *patternParser) eat(s string) bool {
+	if strings.HasPrefix(p.s[p.at:], s) {
+		p.at += len(s)
+		return true
+	}
+	return false
+}
+
+func (p *patternParser) rune() rune {
+	r, n := utf8.DecodeRuneInString(p.s[p.at:])
+	p.at += n
+	return r
+}
+
+func (p *patternParser) alt() (*pnode, error) {
+	if p.depth++; p.depth > maxPatternDepth {
+		return nil, p.fail("it is nested deeper than %d", maxPatternDepth)
+	}
+	defer func() { p.depth-- }()
+	fold, dot, ext := p.fold, p.dot, p.ext
+	out := &pnode{kind: pAlt}
+	for {
+		seq, err := p.seq()
+		if err != nil {
+			return nil, err
+		}
+		out.list = append(out.list, seq)
+		out.marks = out.marks || seq.marks
+		if !p.eat("|") {
+			break
+		}
+	}
+	p.fold, p.dot, p.ext = fold, dot, ext
+	if len(out.list) == 1 {
+		return out.list[0], nil
+	}
+	return out, nil
+}
+
+func (p *patternParser) seq() (*pnode, error) {
+	out := &pnode{kind: pSeq}
+	for p.more() && p.peek() != '|' && p.peek() != ')' {
+		if p.ext && strings.IndexByte(" \t\r\n", p.peek()) >= 0 {
+			p.at++
+			continue
+		}
+		item, err := p.atom()
+		if err != nil {
+			return nil, err
+		}
+		if item == nil {
+			continue
+		}
+		if item, err = p.quantified(item); err != nil {
+			return nil, err
+		}
+		out.list = append(out.list, item)
+		out.marks = out.marks || item.marks
+	}
+	return out, nil
+}
+
+func (p *patternParser) quantified(item *pnode) (*pnode, error) {
+	for {
+		lo, hi, start := 0, -1, p.at
+		switch {
+		case p.eat("*"):
+		case p.eat("+"):
+			lo = 1
+		case p.eat("?"):
+			hi = 1
+		case p.peek() == '{':
+			var ok bool
+			if lo, hi, ok = p.bounds(); !ok {
+				p.at = start
+				return item, nil
+			}
+			if lo > maxPatternRepeat || hi > maxPatternRepeat || hi >= 0 && lo > hi {
+				return nil, p.fail("the repetition {%d,%d} is out of range", lo, hi)
+			}
+		default:
+			return item, nil
+		}
+		if item.marks {
+			return nil, p.fail("a repeated anchor or look-ahead is not supported")
+		}
+		if p.peek() == '+' && hi != 1 && lo <= 1 && p.s[start] != '{' {
+			return nil, p.fail("possessive quantifiers are not supported")
+		}
+		p.eat("?") // lazy
+		item = &pnode{kind: pRepeat, list: []*pnode{item}, lo: lo, hi: hi}
+	}
+}
+
+func (p *patternParser) bounds() (lo, hi int, ok bool) {
+	end := strings.IndexByte(p.s[p.at:], '}')
+	if end < 0 || end > 24 {
+		return 0, 0, false
+	}
+	a, b, two := strings.Cut(p.s[p.at+1:p.at+end], ",")
+	a, b = strings.TrimSpace(a), strings.TrimSpace(b)
+	var err error
+	if a == "" && two && b != "" {
+		a = "0"
+	}
+	if lo, err = strconv.Atoi(a); err != nil || lo < 0 {
+		return 0, 0, false
+	}
+	hi = lo
+	if two {
+		hi = -1
+		if b != "" {
+			if hi, err = strconv.Atoi(b); err != nil || hi < 0 {
+				return 0, 0, false
+			}
+		}
+	}
+	p.at += end + 1
+	return lo, hi, true
+}
+
+func (p *patternParser) atom() (*pnode, error) {
+	if p.size++; p.size > maxPatternSize {
+		return nil, p.fail("it is too large")
+	}
+	switch p.peek() {
+	case '(':
+		return p.group()
+	case '[':
+		p.at++
+		set, err := p.set()
+		if err != nil {
+			return nil, err
+		}
+		return p.class(set), nil
+	case '.':
+		p.at++
+		if p.dot {
+			return p.class(anyRune), nil
+		}
+		return p.class(anyRune.except(runes{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}})), nil
+	case '^':
+		p.at++
+		return &pnode{kind: pStart, marks: true}, nil
+	case '$':
+		p.at++
+		return &pnode{kind: pEnd, marks: true}, nil
+	case '*', '+', '?':
+		return nil, p.fail("nothing to repeat before %q", p.peek())
+	case '\\':
+		p.at++
+		return p.escape()
+	}
+	c := p.rune()
+	return p.class(runes{{c, c}}), nil
+}
+
+func (p *patternParser) class(set runes) *pnode {
+	if p.fold {
+		set = set.folded()
+	}
+	return &pnode{kind: pClass, set: set}
+}
+
+func (p *patternParser) group() (*pnode, error) {
+	p.at++
+	look, not := false, false
+	switch {
+	case p.eat("?:"), p.eat("?>"):
+	case p.eat("?="):
+		look = true
+	case p.eat("?!"):
+		look, not = true, true
+	case p.eat("?<="), p.eat("?<!"):
+		return nil, p.fail("look-behind is not supported")
+	case p.eat("?P<"), p.eat("?<"):
+		end := strings.IndexByte(p.s[p.at:], '>')
+		if end < 0 {
+			return nil, p.fail("the name of a group does not end")
+		}
+		p.at += end + 1
+	case p.eat("?"):
+		off := false
+		for p.more() && p.peek() != ')' && p.peek() != ':' {
+			switch c := p.rune(); c {
+			case '-':
+				off = true
+			case 'i':
+				p.fold = !off
+			case 's':
+				p.dot = !off
+			case 'x':
+				p.ext = !off
+			case 'u', 'm', 'a', 'U':
+			default:
+				return nil, p.fail("the group (?%c is not supported", c)
+			}
+		}
+		if p.eat(")") {
+			return nil, nil // flags for the rest of the enclosing group
+		}
+		p.eat(":")
+	}
+	n, err := p.alt()
+	if err != nil {
+		return nil, err
+	}
+	if !p.eat(")") {
+		return nil, p.fail("a group does not end")
+	}
+	if look {
+		return &pnode{kind: pLook, list: []*pnode{n}, not: not, marks: true}, nil
+	}
+	return n, nil
+}
+
+var (
+	digits     = runes{{'0', '9'}}
+	wordRunes  = runes{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}
+	spaceRunes = runes{{'\t', '\r'}, {' ', ' '}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}}
+)
+
+// shorthand are the classes that a letter after a backslash names.
+func (p *patternParser) shorthand() (runes, bool, error) {
+	switch p.peek() {
+	case 'd', 'D', 'w', 'W', 's', 'S':
+		c := p.peek()
+		p.at++
+		set := map[byte]runes{'d': digits, 'w': wordRunes, 's': spaceRunes}[c|0x20]
+		if c < 'a' {
+			set = anyRune.except(set)
+		}
+		return set, true, nil
+	case 'p', 'P':
+		not := p.peek() == 'P'
+		p.at++
+		name := ""
+		if p.eat("{") {
+			end := strings.IndexByte(p.s[p.at:], '}')
+			if end < 0 {
+				return nil, false, p.fail("the name of a property does not end")
+			}
+			name = p.s[p.at : p.at+end]
+			p.at += end + 1
+		} else if p.more() {
+			name = string(p.rune())
+		}
+		if strings.HasPrefix(name, "^") {
+			name, not = name[1:], !not
+		}
+		if _, v, ok := strings.Cut(name, "="); ok {
+			name = v
+		}
+		var set runes
+		switch {
+		case longCategories[name] != "":
+			set = tableRunes(unicode.Categories[longCategories[name]])
+		case unicode.Categories[name] != nil:
+			set = tableRunes(unicode.Categories[name])
+		case unicode.Scripts[name] != nil:
+			set = tableRunes(unicode.Scripts[name])
+		case unicode.Properties[name] != nil:
+			set = tableRunes(unicode.Properties[name])
+		case name == "Any":
+			set = anyRune
+		case name == "ASCII":
+			set = runes{{0, 0x7F}}
+		case name == "Alphabetic":
+			set = append(append(append(tableRunes(unicode.L), tableRunes(unicode.Nl)...), tableRunes(unicode.Other_Alphabetic)...), runeRange{}).normal().except(runes{{0, 0}})
+		case name == "Lowercase":
+			set = append(tableRunes(unicode.Ll), tableRunes(unicode.Other_Lowercase)...).normal()
+		case name == "Uppercase":
+			set = append(tableRunes(unicode.Lu), tableRunes(unicode.Other_Uppercase)...).normal()
+		default:
+			return nil, false, p.fail("the property %.40q is not known", name)
+		}
+		if not {
+			set = anyRune.except(set)
+		}
+		return set, true, nil
+	}
+	return nil, false, nil
+}
+
+var longCategories = map[string]string{"Letter": "L", "Lowercase_Letter": "Ll", "Uppercase_Letter": "Lu", "Titlecase_Letter": "Lt", "Mark": "M", "Number": "N", "Decimal_Number": "Nd", "digit": "Nd", "Punctuation": "P", "punct": "P", "Symbol": "S", "Separator": "Z", "Space_Separator": "Zs", "Other": "C", "Control": "Cc"}
+
+func (p *patternParser) escape() (*pnode, error) {
+	if !p.more() {
+		return nil, p.fail("a backslash at the end")
+	}
+	if set, ok, err := p.shorthand(); ok || err != nil {
+		return p.class(set), err
+	}
+	switch c := p.peek(); {
+	case c == 'b', c == 'B':
+		return nil, p.fail("word boundaries are not supported")
+	case c == 'A':
+		p.at++
+		return &pnode{kind: pStart, marks: true}, nil
+	case c == 'z', c == 'Z':
+		p.at++
+		return &pnode{kind: pEnd, marks: true}, nil
+	case c >= '1' && c <= '9', c == 'k':
+		return nil, p.fail("back references are not supported")
+	}
+	c, err := p.escaped()
+	if err != nil {
+		return nil, err
+	}
+	return p.class(runes{{c, c}}), nil
+}
+
+// escaped reads one character after a backslash.
+func (p *patternParser) escaped() (rune, error) {
+	if !p.more() {
+		return 0, p.fail("a backslash at the end")
+	}
+	c := p.rune()
+	hex := func(n int) (rune, error) {
+		if p.at+n > len(p.s) {
+			return 0, p.fail("an escape is cut short")
+		}
+		v, err := strconv.ParseUint(p.s[p.at:p.at+n], 16, 32)
+		if err != nil {
+			return 0, p.fail("%.8q is not hexadecimal", p.s[p.at:p.at+n])
+		}
+		p.at += n
+		return rune(v), nil
+	}
+	switch c {
+	case 'n':
+		return '\n', nil
+	case 'r':
+		return '\r', nil
+	case 't':
+		return '\t', nil
+	case 'f':
+		return '\f', nil
+	case 'v':
+		return '\v', nil
+	case 'a':
+		return '\a', nil
+	case 'e':
+		return 0x1B, nil
+	case '0':
+		return 0, nil
+	case 'c':
+		if p.more() {
+			return p.rune() & 31, nil
+		}
+	case 'x':
+		if p.peek() != '{' {
+			return hex(2)
+		}
+		fallthrough
+	case 'u':
+		if p.eat("{") {
+			end := strings.IndexByte(p.s[p.at:], '}')
+			if end < 1 || end > 6 {
+				return 0, p.fail("an escape is cut short")
+			}
+			v, err := hex(end)
+			if err == nil && v > unicode.MaxRune {
+				return 0, p.fail("%U is not a character", v)
+			}
+			p.at++
+			return v, err
+		}
+		v, err := hex(4)
+		if err == nil && v >= 0xD800 && v < 0xDC00 && p.eat(`\u`) {
+			low, err := hex(4)
+			if err != nil || low < 0xDC00 || low > 0xDFFF {
+				return 0, p.fail("half a surrogate pair")
+			}
+			return (v-0xD800)<<10 + (low - 0xDC00) + 0x10000, nil
+		}
+		return v, err
+	case 'U':
+		v, err := hex(8)
+		if err == nil && (v < 0 || v > unicode.MaxRune) {
+			return 0, p.fail("%U is not a character", v)
+		}
+		return v, err
+	}
+	if c < utf8.RuneSelf && (unicode.IsLetter(c) || unicode.IsDigit(c)) {
+		return 0, p.fail("the escape \\%c is not supported", c)
+	}
+	return c, nil
+}
+
+// set reads the rest of a class, after its bracket.
+func (p *patternParser) set() (runes, error) {
+	not := p.eat("^")
+	var out runes
+	for first := true; ; first = false {
+		if !p.more() {
+			return nil, p.fail("a class does not end")
+		}
+		if p.peek() == ']' && (!first || strings.IndexByte(p.s[p.at+1:], ']') < 0) {
+			p.at++
+			break
+		}
+		if p.eat("[:") {
+			end := strings.Index(p.s[p.at:], ":]")
+			var named runes
+			if end >= 0 {
+				named = posixClass[p.s[p.at:p.at+end]]
+			}
+			if named == nil {
+				return nil, p.fail("a class inside a class is not supported")
+			}
+			p.at += end + 2
+			out = append(out, named...)
+			continue
+		}
+		lo, set, err := p.member()
+		if err != nil {
+			return nil, err
+		}
+		if set != nil {
+			out = append(out, set...)
+			continue
+		}
+		hi := lo
+		if p.peek() == '-' && p.at+1 < len(p.s) && p.s[p.at+1] != ']' {
+			mark := p.at
+			p.at++
+			if hi, set, err = p.member(); err != nil {
+				return nil, err
+			}
+			if set != nil { // [a-\d]: the dash is one
+				p.at, hi = mark, lo
+			} else if hi < lo {
+				return nil, p.fail("the range %q-%q is backwards", lo, hi)
+			}
+		}
+		out = append(out, runeRange{lo, hi})
+	}
+	out = out.normal()
+	if p.fold {
+		out = out.folded()
+	}
+	if not {
+		out = anyRune.except(out)
+	}
+	return out, nil
+}
+
+var posixClass = map[string]runes{
+	"alpha": {{'A', 'Z'}, {'a', 'z'}}, "digit": digits, "alnum": {{'0', '9'}, {'A', 'Z'}, {'a', 'z'}}, "upper": {{'A', 'Z'}}, "lower": {{'a', 'z'}},
+	"space": {{'\t', '\r'}, {' ', ' '}}, "xdigit": {{'0', '9'}, {'A', 'F'}, {'a', 'f'}}, "word": wordRunes, "blank": {{'\t', '\t'}, {' ', ' '}},
+	"punct": {{'!', '/'}, {':', '@'}, {'[', '`'}, {'{', '~'}}, "cntrl": {{0, 31}, {127, 127}}, "print": {{32, 126}}, "graph": {{33, 126}},
+}
+
+func (p *patternParser) member() (rune, runes, error) {
+	if !p.eat(`\`) {
+		if !p.more() {
+			return 0, nil, p.fail("a class does not end")
+		}
+		return p.rune(), nil, nil
+	}
+	if set, ok, err := p.shorthand(); ok || err != nil {
+		return 0, set, err
+	}
+	if p.eat("b") {
+		return '\b', nil, nil
+	}
+	if p.eat("-") {
+		return '-', nil, nil
+	}
+	c, err := p.escaped()
+	return c, nil, err
+}
+
+// search is what a pattern finds somewhere in a text: all texts that hold it.
+func (x *regexes) search262(n *pnode, e encoder) (rid, error) { return x.pattern(n, e, false) }
+
+// full is what a pattern matches from end to end.
+func (x *regexes) full(n *pnode, e encoder) (rid, error) { return x.pattern(n, e, true) }
+
+func (x *regexes) pattern(n *pnode, e encoder, whole bool) (rid, error) {
+	c := &patternCompiler{x: x, e: e, any: x.star(e.class(anyRune))}
+	return c.ways(n, whole, whole)
+}
+
+type patternCompiler struct {
+	x   *regexes
+	e   encoder
+	any rid
+}
+
+// ways compiles a pattern that begins here (start) or anywhere later, and ends with the
+// text (end) or anywhere before.
+func (c *patternCompiler) ways(n *pnode, start, end bool) (rid, error) {
+	seqs, err := distribute(n)
+	if err != nil {
+		return rEmpty, err
+	}
+	list := make([]rid, len(seqs))
+	for i, s := range seqs {
+		if list[i], err = c.way(s, start, end); err != nil {
+			return rEmpty, err
+		}
+	}
+	return c.x.or(list...), nil
+}
+
+// distribute writes alternatives around anchors and look-aheads as alternatives of the
+// whole, so that these stand in the outermost sequence.
+func distribute(n *pnode) ([][]*pnode, error) {
+	if !n.marks {
+		return [][]*pnode{{n}}, nil
+	}
+	switch n.kind {
+	case pAlt:
+		var out [][]*pnode
+		for _, a := range n.list {
+			more, err := distribute(a)
+			if err != nil {
+				return nil, err
+			}
+			if out = append(out, more...); len(out) > maxPatternWays {
+				return nil, fmt.Errorf("regular expression: more than %d alternatives around anchors", maxPatternWays)
+			}
+		}
+		return out, nil
+	case pSeq:
+		out := [][]*pnode{nil}
+		for _, item := range n.list {
+			more, err := distribute(item)
+			if err != nil {
+				return nil, err
+			}
+			if len(out)*len(more) > maxPatternWays {
+				return nil, fmt.Errorf("regular expression: more than %d alternatives around anchors", maxPatternWays)
+			}
+			var next [][]*pnode
+			for _, o := range out {
+				for _, m := range more {
+					next = append(next, append(o[:len(o):len(o)], m...))
+				}
+			}
+			out = next
+		}
+		return out, nil
+	}
+	return [][]*pnode{{n}}, nil
+}
+
+func (c *patternCompiler) way(seq []*pnode, start, end bool) (rid, error) {
+	x := c.x
+	r := c.any
+	if end {
+		r = rEps
+	}
+	taken := false // something behind takes characters
+	for i := len(seq) - 1; i >= 0; i-- {
+		switch n := seq[i]; n.kind {
+		case pEnd:
+			if taken {
+				r = x.and(r, rEps) // only what takes nothing can follow
+			} else {
+				r = rEps
+			}
+		case pStart:
+			if i == 0 || allMarks(seq[:i]) {
+				start = true
+				continue
+			}
+			before, err := c.plain(&pnode{kind: pSeq, list: unmarked(seq[:i])})
+			if err != nil {
+				return rEmpty, err
+			}
+			if !x.nodes[before].nullable {
+				return rEmpty, nil // nothing can stand before the start
+			}
+			return rEmpty, fmt.Errorf("regular expression: '^' behind something optional is not supported")
+		case pLook:
+			look, err := c.ways(n.list[0], true, false)
+			if err != nil {
+				return rEmpty, err
+			}
+			if n.not {
+				look = x.not(look)
+			}
+			r = x.and(r, look)
+		default:
+			m, err := c.plain(n)
+			if err != nil {
+				return rEmpty, err
+			}
+			r = x.concat2(m, r)
+			taken = true
+		}
+	}
+	if !start {
+		r = x.concat2(c.any, r)
+	}
+	return r, nil
+}
+
+func allMarks(seq []*pnode) bool {
+	for _, n := range seq {
+		if n.kind != pStart && n.kind != pLook {
+			return false
+		}
+	}
+	return true
+}
+
+func unmarked(seq []*pnode) (out []*pnode) {
+	for _, n := range seq {
+		if !n.marks {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// plain compiles what has no anchor inside.
+func (c *patternCompiler) plain(n *pnode) (rid, error) {
+	x := c.x
+	switch n.kind {
+	case pClass:
+		return c.e.class(n.set), nil
+	case pRepeat:
+		r, err := c.plain(n.list[0])
+		return x.repeat(r, n.lo, n.hi), err
+	case pSeq, pAlt:
+		list := make([]rid, len(n.list))
+		for i, m := range n.list {
+			var err error
+			if list[i], err = c.plain(m); err != nil {
+				return rEmpty, err
+			}
+		}
+		if n.kind == pSeq {
+			return x.concat(list...), nil
+		}
+		return x.or(list...), nil
+	}
+	return rEmpty, fmt.Errorf("regular expression: an anchor or look-ahead at this place is not supported")
+}

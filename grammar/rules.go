@@ -1,0 +1,302 @@
+package grammar
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// rulebook is a grammar of named rules, before it is one of a machine. Left recursion is
+// written as repetition where a rule begins with itself, and refused where it runs
+// through others: the machine reads from left to right.
+type rulebook struct {
+	m     *machine
+	names []string
+	body  map[string]*part
+	count int
+	null  map[string]bool
+}
+
+type part struct {
+	kind   ekind // xLex, xSeq, xAlt, xRepeat, xRule; xDone: e
+	r      rid
+	e      eid // of xDone: made already
+	name   string
+	list   []*part
+	lo, hi int
+}
+
+const maxParts = 1 << 17
+
+func newRulebook(m *machine) *rulebook { return &rulebook{m: m, body: map[string]*part{}} }
+
+func (b *rulebook) part(p part) *part {
+	if b.count++; b.count > maxParts {
+		panic(tooLarge{"it has too many parts"})
+	}
+	return &p
+}
+
+func (b *rulebook) add(name string, p *part) error {
+	if b.body[name] != nil {
+		return fmt.Errorf("the rule %q is defined twice", name)
+	}
+	b.names = append(b.names, name)
+	b.body[name] = p
+	return nil
+}
+
+// compile makes expressions of all rules and returns that of one.
+func (b *rulebook) compile(start string) (eid, error) {
+	for _, n := range b.names {
+		if err := b.known(n, b.body[n]); err != nil {
+			return eFail, err
+		}
+	}
+	if b.body[start] == nil {
+		return eFail, fmt.Errorf("there is no rule %q to begin with", start)
+	}
+	b.null = map[string]bool{}
+	for more := true; more; {
+		more = false
+		for _, n := range b.names {
+			if !b.null[n] && b.nullable(b.body[n]) {
+				b.null[n], more = true, true
+			}
+		}
+	}
+	for _, n := range b.names {
+		if err := b.unroll(n); err != nil {
+			return eFail, err
+		}
+	}
+	if err := b.leftRecursion(); err != nil {
+		return eFail, err
+	}
+	exprs := map[string]eid{}
+	at := map[string]int{}
+	for _, n := range b.names {
+		at[n], exprs[n] = b.m.rule()
+	}
+	for _, n := range b.names {
+		b.m.rules[at[n]] = b.expr(b.body[n], exprs)
+	}
+	return exprs[start], nil
+}
+
+func (b *rulebook) known(rule string, p *part) error {
+	if p.kind == xRule && b.body[p.name] == nil {
+		return fmt.Errorf("the rule %q uses %q, which is not defined", rule, p.name)
+	}
+	for _, l := range p.list {
+		if err := b.known(rule, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *rulebook) nullable(p *part) bool {
+	switch p.kind {
+	case xLex:
+		return b.m.nodes[p.r].nullable
+	case xSeq:
+		for _, l := range p.list {
+			if !b.nullable(l) {
+				return false
+			}
+		}
+		return true
+	case xAlt:
+		return slices.ContainsFunc(p.list, b.nullable)
+	case xRepeat:
+		return p.lo == 0 || b.nullable(p.list[0])
+	case xRule:
+		return b.null[p.name]
+	}
+	return p.e == eDone
+}
+
+// unroll writes a: a x | y as a: y x*.
+func (b *rulebook) unroll(name string) error {
+	p := b.body[name]
+	if p.kind != xAlt {
+		p = b.part(part{kind: xAlt, list: []*part{p}})
+	}
+	var heads, tails []*part
+	for _, a := range flatAlts(p) {
+		if a.kind == xRule && a.name == name {
+			continue // a: a says nothing
+		}
+		if a.kind == xSeq && len(a.list) > 0 && a.list[0].kind == xRule && a.list[0].name == name {
+			tails = append(tails, b.part(part{kind: xSeq, list: a.list[1:]}))
+		} else {
+			heads = append(heads, a)
+		}
+	}
+	if len(tails) == 0 {
+		return nil
+	}
+	if len(heads) == 0 {
+		return fmt.Errorf("every alternative of the rule %q begins with itself", name)
+	}
+	rest := b.part(part{kind: xRepeat, hi: -1, list: []*part{b.part(part{kind: xAlt, list: tails})}})
+	b.body[name] = b.part(part{kind: xSeq, list: []*part{b.part(part{kind: xAlt, list: heads}), rest}})
+	return nil
+}
+
+func flatAlts(p *part) (out []*part) {
+	for _, a := range p.list {
+		if a.kind == xAlt {
+			out = append(out, flatAlts(a)...)
+		} else {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func (b *rulebook) leftRecursion() error {
+	const busy, done = 1, 2
+	state := map[string]int{}
+	var path []string
+	var visit func(name string) error
+	var first func(p *part) error
+	first = func(p *part) error {
+		switch p.kind {
+		case xRule:
+			return visit(p.name)
+		case xSeq:
+			for _, l := range p.list {
+				if err := first(l); err != nil {
+					return err
+				}
+				if !b.nullable(l) {
+					return nil
+				}
+			}
+		case xAlt, xRepeat:
+			for _, l := range p.list {
+				if err := first(l); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	visit = func(name string) error {
+		switch state[name] {
+		case done:
+			return nil
+		case busy:
+			i := slices.Index(path, name)
+			return fmt.Errorf("left recursion through %s: let a rule begin with something else than itself", strings.Join(append(path[i:], name), ", "))
+		}
+		state[name] = busy
+		path = append(path, name)
+		err := first(b.body[name])
+		path = path[:len(path)-1]
+		state[name] = done
+		return err
+	}
+	for _, n := range b.names {
+		if err := visit(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *rulebook) expr(p *part, exprs map[string]eid) eid {
+	m := b.m
+	list := make([]eid, len(p.list))
+	for i, l := range p.list {
+		list[i] = b.expr(l, exprs)
+	}
+	switch p.kind {
+	case xLex:
+		return m.lex(p.r)
+	case xSeq:
+		return m.seq(list...)
+	case xAlt:
+		return m.alt(list...)
+	case xRepeat:
+		return m.times(list[0], p.lo, p.hi)
+	case xRule:
+		return exprs[p.name]
+	}
+	return p.e
+}
+
+// compileChoice is one of some texts.
+func (m *machine) compileChoice(text string) (eid, error) {
+	v, err := parseJSON(text)
+	if err != nil || v.kind != jArray || len(v.list) == 0 {
+		return eFail, &Error{Message: "a choice is a list of strings, with one at least"}
+	}
+	list := make([]rid, len(v.list))
+	for i, s := range v.list {
+		if s.kind != jString || s.s == "" {
+			return eFail, &Error{Message: fmt.Sprintf("choice %d is not a string, or empty", i)}
+		}
+		list[i] = m.literal(s.s)
+	}
+	return m.lex(m.or(list...)), nil
+}
+
+// compileTags is free text in which tags may stand: one that begins as a tag does must go
+// on as its schema says, to its end (XGrammar's structural tags).
+func (m *machine) compileTags(s Spec) (eid, error) {
+	v, err := parseJSON(s.Text)
+	if err != nil {
+		return eFail, &Error{Message: "a structural tag is a JSON object: " + err.Error()}
+	}
+	structures, triggers := v.get("structures"), v.get("triggers")
+	if structures == nil || structures.kind != jArray || len(structures.list) == 0 {
+		return eFail, &Error{Message: "a structural tag needs 'structures', a list of {begin, schema, end}"}
+	}
+	if triggers == nil || triggers.kind != jArray || len(triggers.list) == 0 {
+		return eFail, &Error{Message: "a structural tag needs 'triggers', a list of strings"}
+	}
+	var marks []rid
+	for _, t := range triggers.list {
+		if t.kind != jString || t.s == "" {
+			return eFail, &Error{Message: "a trigger is a string that is not empty"}
+		}
+		marks = append(marks, m.literal(t.s))
+	}
+	any := m.bytes(0, 255)
+	mark := m.or(marks...)
+	name, loop := m.rule()
+	ways := []eid{m.lex(m.not(m.concat(rAll, mark, rAll)))}
+	byTrigger := make([][]eid, len(marks))
+	for i, t := range structures.list {
+		begin, end, schema := t.get("begin"), t.get("end"), t.get("schema")
+		if begin == nil || end == nil || schema == nil || begin.kind != jString || end.kind != jString {
+			return eFail, &Error{Message: fmt.Sprintf("structure %d needs 'begin', 'schema' and 'end'", i)}
+		}
+		at := -1
+		for j, t := range triggers.list {
+			if strings.HasPrefix(begin.s, t.s) && (at < 0 || len(t.s) > len(triggers.list[at].s)) {
+				at = j
+			}
+		}
+		if at < 0 {
+			return eFail, &Error{Message: fmt.Sprintf("structure %d begins with no trigger", i)}
+		}
+		e, err := m.schema(schema, Spec{Whitespace: s.Whitespace, Compact: s.Compact})
+		if err != nil {
+			return eFail, err
+		}
+		byTrigger[at] = append(byTrigger[at], m.seq(m.text(begin.s[len(triggers.list[at].s):]), e, m.text(end.s)))
+	}
+	for i, list := range byTrigger {
+		if len(list) > 0 {
+			// up to the first trigger, and with it
+			until := m.and(m.concat(rAll, marks[i]), m.not(m.concat(rAll, mark, any, rAll)))
+			ways = append(ways, m.seq(m.lex(until), m.alt(list...), loop))
+		}
+	}
+	m.rules[name] = m.alt(ways...)
+	return loop, nil
+}
