@@ -101,7 +101,7 @@ type evalRulerCmd struct {
 	Policy   []string `sep:"none" placeholder:"POLICY" help:"Cache policies, each run on the same prompts; several may be given (default: full, or the server's own)."`
 	Length   []int    `short:"l" default:"4096" help:"Prompt lengths in tokens."`
 	Samples  int      `short:"n" default:"20" help:"Samples of each task and length."`
-	Tasks    []string `placeholder:"TASK" help:"Tasks (default: all)."`
+	Tasks    []string `placeholder:"TASK" help:"Tasks (default: all that need not be named)."`
 	Seed     uint64   `default:"1" help:"The same seed gives the same prompts."`
 	Text     string   `type:"path" placeholder:"PATH" help:"Hide the needles in this text, or in the .go, .md and .txt files of this folder (default: a text that comes with Shoal)."`
 	Out      string   `short:"o" type:"path" placeholder:"DIR" help:"Write results, summary and plots here. A run with the same folder goes on where the last one stopped."`

@@ -153,8 +153,10 @@ func (g *Generator) Sample(name string, length, index int) (*Sample, error) {
 
 func (g *Generator) answer(s *Sample, t *task, p *parts) {
 	if !t.chat {
-		s.Answer = g.tok.EncodeLiteral(p.answer + "\n")
-		s.To = len(s.Answer) - 1
+		s.Answer = g.tok.EncodeLiteral(p.given)
+		s.From, s.Given = len(s.Answer), len(s.Answer)
+		s.Answer = append(s.Answer, g.tok.EncodeLiteral(p.answer+"\n")...)
+		s.To, s.ByTokens = len(s.Answer)-1, s.Given > 0
 		return
 	}
 	lead := strings.TrimLeft(p.lead, " ")

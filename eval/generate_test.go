@@ -99,6 +99,28 @@ func TestSamplesAreWhatTheySay(t *testing.T) {
 	}
 }
 
+// TestSecondQuestion: the first answer and another question are given behind the prompt, which
+// holds both answers and only the first question; no server can be asked that.
+func TestSecondQuestion(t *testing.T) {
+	g, tok := testGenerator(t, 4), testTokenizer(t)
+	for _, name := range []string{"niah_second", "kv_second"} {
+		s := sample(t, g, name, 1000, 1)
+		prompt, given := tok.Decode(s.Prompt, true), tok.Decode(s.Answer[:s.Given], true)
+		first, question, ok := strings.Cut(given, "\nQuestion: ")
+		if !ok || s.Given != s.From || !s.ByTokens || !strings.HasSuffix(question, "is") && !strings.HasSuffix(question, "is:") {
+			t.Errorf("%s: given %q, counted from %d of %d", name, given, s.From, s.Given)
+		}
+		asked, _, _ := strings.Cut(question, "\n")
+		first = strings.Trim(first, ` ".`)
+		if first == s.Wanted[0] || !strings.Contains(prompt, first) || !strings.Contains(prompt, s.Wanted[0]) || strings.Contains(prompt, asked) {
+			t.Errorf("%s: %q is answered by %q, then %q by %q", name, prompt[len(prompt)-200:], first, asked, s.Wanted[0])
+		}
+		if _, err := ask(t.Context(), nil, tok, g, job{task: name, length: 1000, index: 1}); !errors.Is(err, ErrTask) || !strings.Contains(err.Error(), "--together") {
+			t.Errorf("%s of a server: %v", name, err)
+		}
+	}
+}
+
 // TestNeedleStandsAtItsDepth compares the recorded depth with the text.
 func TestNeedleStandsAtItsDepth(t *testing.T) {
 	g, tok := testGenerator(t, 5), testTokenizer(t)
@@ -115,8 +137,12 @@ func TestNeedleStandsAtItsDepth(t *testing.T) {
 // TestSamplesAreTheSameEverywhere: a seed names prompts that others can make again.
 func TestSamplesAreTheSameEverywhere(t *testing.T) {
 	a, b := testGenerator(t, 1), testGenerator(t, 1)
-	sum := sha256.New()
+	sum, named := sha256.New(), sha256.New()
 	for _, name := range TaskNames() {
+		into := sum
+		if !slices.Contains(defaultTasks(), name) {
+			into = named
+		}
 		late := sample(t, a, name, 600, 2)
 		for i := range 3 {
 			s, again := sample(t, a, name, 600, i), sample(t, b, name, 600, i)
@@ -126,7 +152,7 @@ func TestSamplesAreTheSameEverywhere(t *testing.T) {
 			if i == 2 && !slices.Equal(s.Prompt, late.Prompt) {
 				t.Errorf("%s depends on the samples made before it", name)
 			}
-			if err := binary.Write(sum, binary.LittleEndian, s.Prompt); err != nil {
+			if err := binary.Write(into, binary.LittleEndian, s.Prompt); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -134,7 +160,10 @@ func TestSamplesAreTheSameEverywhere(t *testing.T) {
 			t.Errorf("%s ignores the seed", name)
 		}
 	}
-	const want = "203a14f0489fcc75"
+	const want, wantNamed = "203a14f0489fcc75", "343268bd5c1f4d4a"
+	if got := fmt.Sprintf("%x", named.Sum(nil)[:8]); got != wantNamed {
+		t.Errorf("the prompts of the tasks that are named have changed (%s, were %s)", got, wantNamed)
+	}
 	if got := fmt.Sprintf("%x", sum.Sum(nil)[:8]); got != want {
 		t.Errorf("the prompts of seed 1 have changed (%s, were %s): numbers in docs/accuracy.md are no longer comparable", got, want)
 	}

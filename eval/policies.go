@@ -44,6 +44,9 @@ var presets = []struct {
 	{"shadowkv", "landmarks of chunks of 8 and 48 outliers; all that is read", 431, func(b int) string {
 		return fmt.Sprintf("shadowkv:chunk=8,budget=%d,outliers=48,local=4", (b-423)/8*8)
 	}},
+	{"shadowkv_o8", "the same with 8 outliers", 111, func(b int) string {
+		return fmt.Sprintf("shadowkv:chunk=8,budget=%d,outliers=8,local=4", (b-103)/8*8)
+	}},
 	{"shadowkv_c4", "chunks of 4 and 16 outliers", 103, func(b int) string {
 		return fmt.Sprintf("shadowkv:chunk=4,budget=%d,outliers=16,local=8", (b-99)/4*4)
 	}},

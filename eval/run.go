@@ -16,7 +16,7 @@ import (
 
 // Config says what to ask.
 type Config struct {
-	Tasks       []string // default: all
+	Tasks       []string // default: all but those that must be named
 	Lengths     []int    // prompt tokens; default 4096
 	Samples     int      // of each task and length; default 20
 	Policies    []Policy // default: the server's own
@@ -27,7 +27,7 @@ type Config struct {
 
 func (c *Config) ensureDefaults() {
 	if len(c.Tasks) == 0 {
-		c.Tasks = TaskNames()
+		c.Tasks = defaultTasks()
 	}
 	if len(c.Lengths) == 0 {
 		c.Lengths = []int{4096}
@@ -137,6 +137,9 @@ func ask(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, g Source, j j
 	s, err := g.Sample(j.task, j.length, j.index)
 	if err != nil {
 		return nil, err
+	}
+	if s.Given > 0 && !NeedsChat(j.task) {
+		return nil, fmt.Errorf("%w: %s gives the model a part of its answer, which no server takes: use --together", ErrTask, j.task)
 	}
 	began := time.Now()
 	out, err := c.Complete(ctx, s.Prompt, s.MaxTokens(), j.policy.Spec)

@@ -14,23 +14,27 @@ type task struct {
 	name  string
 	about string
 	chat  bool // in the words of the chat template; the model writes the lead itself
+	named bool // asked only when it is named
 	make  func(m *maker) parts
 }
 
 // tasks are all of them, in the order of the tables.
 var tasks = []task{
-	{"passkey", "one pass key in repeated sentences", false, passkey},
-	{"niah_single_noise", "one needle in repeated sentences", false, func(m *maker) parts { return m.needles(1, noise) }},
-	{"niah_single_text", "one needle in text", false, func(m *maker) parts { return m.needles(1, text) }},
-	{"niah_multikey", "one of eight needles", false, func(m *maker) parts { return m.needles(8, text) }},
-	{"niah_multivalue", "all four values of one key, in order", false, multiValue},
-	{"niah_multiquery", "the values of four keys at once", false, multiQuery},
-	{"kv_json", "one of many pairs: words and numbers", false, func(m *maker) parts { return m.pairs(false) }},
-	{"kv_hex", "one of many pairs: hexadecimal", false, func(m *maker) parts { return m.pairs(true) }},
-	{"vt", "variables along a chain of four assignments", false, tracking},
-	{"cwe", "the ten common words of a list (not trained on)", false, commonWords},
-	{"fwe", "the three most frequent words", false, frequentWords},
-	{"chat_niah", "one needle in text, asked as a chat message", true, func(m *maker) parts { return m.needles(1, text) }},
+	{"passkey", "one pass key in repeated sentences", false, false, passkey},
+	{"niah_single_noise", "one needle in repeated sentences", false, false, func(m *maker) parts { return m.needles(1, noise) }},
+	{"niah_single_text", "one needle in text", false, false, func(m *maker) parts { return m.needles(1, text) }},
+	{"niah_multikey", "one of eight needles", false, false, func(m *maker) parts { return m.needles(8, text) }},
+	{"niah_multivalue", "all four values of one key, in order", false, false, multiValue},
+	{"niah_multiquery", "the values of four keys at once", false, false, func(m *maker) parts { return m.queries(4) }},
+	{"kv_json", "one of many pairs: words and numbers", false, false, func(m *maker) parts { return m.pairs(false) }},
+	{"kv_hex", "one of many pairs: hexadecimal", false, false, func(m *maker) parts { return m.pairs(true) }},
+	{"vt", "variables along a chain of four assignments", false, false, tracking},
+	{"cwe", "the ten common words of a list (not trained on)", false, false, commonWords},
+	{"fwe", "the three most frequent words", false, false, frequentWords},
+	{"chat_niah", "one needle in text, asked as a chat message", true, false, func(m *maker) parts { return m.needles(1, text) }},
+	{"niah_second", "another of eight needles, after one was asked for and answered (--together)", false, true, secondNeedle},
+	{"kv_second", "another of many pairs of words and numbers, after one (--together)", false, true, secondPair},
+	{"niah_all", "the values of eight keys at once", false, true, func(m *maker) parts { return m.queries(8) }},
 }
 
 // TaskNames lists the tasks in the order of the tables.
@@ -38,6 +42,17 @@ func TaskNames() []string {
 	var names []string
 	for _, t := range tasks {
 		names = append(names, t.name)
+	}
+	return names
+}
+
+// defaultTasks are those that are asked unless others are named.
+func defaultTasks() []string {
+	var names []string
+	for _, t := range tasks {
+		if !t.named {
+			names = append(names, t.name)
+		}
 	}
 	return names
 }
@@ -51,7 +66,11 @@ func NeedsChat(name string) bool {
 func TaskHelp() string {
 	var b strings.Builder
 	for _, t := range tasks {
-		fmt.Fprintf(&b, "  %-18s %s\n", t.name, t.about)
+		when := ""
+		if t.named {
+			when = "; when named"
+		}
+		fmt.Fprintf(&b, "  %-18s %s%s\n", t.name, t.about, when)
 	}
 	return b.String()
 }
@@ -79,6 +98,7 @@ type parts struct {
 	events   []event
 	ask      string
 	lead     string // the answer's first words, given to the model but in a chat
+	given    string // more of them, given as the model answers and not in the prompt
 	answer   string
 	wanted   []string // the values in the answer, for recall
 	hay      haystack
@@ -141,19 +161,28 @@ func passkey(m *maker) parts {
 
 // needles hides n and asks for one.
 func (m *maker) needles(n int, hay haystack) parts {
-	p := parts{intro: fill(introNeedles, "number", "", ""), hay: hay, depth: -1}
 	keys, values := distinct(n, m.pair), make([]string, n)
-	for i, k := range keys {
-		values[i] = m.number(7)
-		p.events = append(p.events, event{m.unit(), fill(needleLine, "number", k, values[i])})
-	}
-	i := m.below(n)
-	p.ask, p.lead = fill(askOne, "number", keys[i], ""), fill(leadOne, "number", keys[i], "")
-	p.answer, p.wanted = " "+values[i]+".", values[i:i+1]
+	p := m.hide(keys, values, hay)
+	p.askOne(m.below(n), keys, values)
 	if n == 1 {
 		p.depth = p.events[0].at
 	}
 	return p
+}
+
+// hide makes up a value for each key.
+func (m *maker) hide(keys, values []string, hay haystack) parts {
+	p := parts{intro: fill(introNeedles, "number", "", ""), hay: hay, depth: -1}
+	for i, k := range keys {
+		values[i] = m.number(7)
+		p.events = append(p.events, event{m.unit(), fill(needleLine, "number", k, values[i])})
+	}
+	return p
+}
+
+func (p *parts) askOne(i int, keys, values []string) {
+	p.ask, p.lead = fill(askOne, "number", keys[i], ""), fill(leadOne, "number", keys[i], "")
+	p.answer, p.wanted = " "+values[i]+".", values[i:i+1]
 }
 
 func multiValue(m *maker) parts {
@@ -170,16 +199,43 @@ func multiValue(m *maker) parts {
 	return p
 }
 
-func multiQuery(m *maker) parts {
+// then asks for another value in the same words. The first question stands in the prompt: what a
+// policy evicts at its end, it evicts by that. Its answer and the second question follow token
+// by token.
+func (p parts) then(ask func(p *parts)) parts {
+	second := p
+	ask(&second)
+	p.given = p.answer + "\nQuestion: " + second.ask + "\nAnswer:" + second.lead
+	p.answer, p.wanted = second.answer, second.wanted
+	return p
+}
+
+func secondNeedle(m *maker) parts {
+	keys, values := distinct(8, m.pair), make([]string, 8)
+	p, two := m.hide(keys, values, text), m.sample(8, 2)
+	p.askOne(two[0], keys, values)
+	return p.then(func(p *parts) { p.askOne(two[1], keys, values) })
+}
+
+func secondPair(m *maker) parts {
+	p, keys, values := m.object(false)
+	p.events[0].at = m.unit()
+	two := m.sample(len(keys), 2)
+	p.askPair(two[0], keys, values)
+	return p.then(func(p *parts) { p.askPair(two[1], keys, values) })
+}
+
+// queries hides n needles and asks for all of them, in another order.
+func (m *maker) queries(n int) parts {
 	p := parts{intro: fill(introNeedles, "number", "", ""), hay: text, depth: -1}
-	keys := distinct(4, m.pair)
+	keys := distinct(n, m.pair)
 	var values, asked []string
 	for _, k := range keys {
 		v := m.number(7)
 		values = append(values, v)
 		p.events = append(p.events, event{m.unit(), fill(needleLine, "number", k, v)})
 	}
-	for _, i := range m.sample(4, 4) {
+	for _, i := range m.sample(n, n) {
 		asked, p.wanted = append(asked, keys[i]), append(p.wanted, values[i])
 	}
 	all := strings.Join(asked, ", ")
@@ -188,8 +244,21 @@ func multiQuery(m *maker) parts {
 	return p
 }
 
-// pairs fills most of the prompt with one JSON object.
+// pairs asks for one of many.
 func (m *maker) pairs(hex bool) parts {
+	p, keys, values := m.object(hex)
+	p.askPair(m.below(len(keys)), keys, values)
+	p.events[0].at = m.unit()
+	return p
+}
+
+func (p *parts) askPair(i int, keys, values []string) {
+	p.ask, p.lead = fill(askPair, "", keys[i], ""), fill(leadPair, "", keys[i], "")
+	p.answer, p.wanted = ` "`+values[i]+`"`, values[i:i+1]
+}
+
+// object fills most of the prompt with one JSON object.
+func (m *maker) object(hex bool) (p parts, keys, values []string) {
 	each, key, value := 19.0, m.pair, func() string { return m.number(7) }
 	switch {
 	case hex:
@@ -198,7 +267,7 @@ func (m *maker) pairs(hex bool) parts {
 		key = func() string { return m.pair() + "-" + m.number(3) }
 	}
 	n := max(4, int(m.shrink*float64(m.length-150)*0.85/each))
-	keys, values := distinct(n, key), make([]string, n)
+	keys, values = distinct(n, key), make([]string, n)
 	var b strings.Builder
 	b.WriteString("{\n")
 	for i, k := range keys {
@@ -206,9 +275,7 @@ func (m *maker) pairs(hex bool) parts {
 		fmt.Fprintf(&b, " %q: %q,\n", k, values[i])
 	}
 	b.WriteString("}\n")
-	i := m.below(n)
-	return parts{intro: introPairs, events: []event{{m.unit(), b.String()}}, ask: fill(askPair, "", keys[i], ""), lead: fill(leadPair, "", keys[i], ""),
-		answer: ` "` + values[i] + `"`, wanted: values[i : i+1], hay: text, depth: -1}
+	return parts{intro: introPairs, events: []event{{0, b.String()}}, hay: text, depth: -1}, keys, values
 }
 
 func tracking(m *maker) parts {

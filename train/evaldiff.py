@@ -5,7 +5,7 @@ import sys, json
 from collections import defaultdict
 
 OURS = {"stream": "streaming", "snapstream_r64": "snapstream", "snapstream_w32_r64": "snapstream_w32", "snapstream_p15_r64": "snapstream_p15"}
-TASKS = ["passkey", "niah_single_noise", "niah_single_text", "niah_multikey", "niah_multiquery", "kv_json", "kv_hex", "vt", "chat_niah", "niah_multivalue", "fwe"]
+TASKS = ["passkey", "niah_single_noise", "niah_single_text", "niah_multikey", "niah_multiquery", "kv_json", "kv_hex", "vt", "chat_niah", "niah_multivalue", "fwe", "niah_second", "kv_second", "niah_all"]
 
 ours, ref = defaultdict(dict), defaultdict(dict)
 for line in open(sys.argv[1]):

@@ -211,6 +211,73 @@ def decode_quest(m, Ks, Vs, page, budget, skip, xl, ans):
     return torch.stack(out, 1)
 
 
+# name: chunk, outliers, local chunks, rank of the keys (0: exact); the budget is all that is read, as `shoal eval` has it
+SHADOW = {"shadowkv": (8, 48, 4, 0), "shadowkv_o8": (8, 8, 4, 0), "shadowkv_c4": (4, 16, 8, 0), "shadowkv_r128": (8, 48, 4, 128)}
+
+
+def landmarks(k, chunk):
+    """means of whole chunks of the keys k [b, KV, n, kd], and the lowest cosine of a key to its mean"""
+    c = k[:, :, :k.shape[2] // chunk * chunk].unflatten(2, (-1, chunk))
+    mean = c.mean(3)
+    return mean, F.cosine_similarity(mean.unsqueeze(3), c, dim=-1).amin(3)
+
+
+def lowrank(m, k, rank):
+    """the keys k [b, KV, T, hd] of a prompt from `rank` singular vectors of those of all KV heads before RoPE, side by side"""
+    b, kv, T, hd = k.shape
+    cos, sin = m.cossin(torch.arange(T, device=k.device))
+    turn = lambda x, s: torch.cat([x[..., :hd // 2] * cos - x[..., hd // 2:] * s, x[..., hd // 2:] * cos + x[..., :hd // 2] * s], -1)
+    x = turn(k, -sin).transpose(1, 2).reshape(b, T, kv * hd)
+    v = torch.linalg.eigh(x.double().transpose(1, 2) @ x.double())[1][..., -rank:].float()
+    return turn(((x @ v) @ v.transpose(1, 2)).view(b, T, kv, hd).transpose(1, 2), sin)
+
+
+@torch.no_grad()
+def decode_shadow(m, Ks, Vs, chunk, outliers, local, rank, budget, xl, ans):
+    """ShadowKV (arXiv 2410.21465), token by token. Of whole chunks but the last `local` those `outliers` with the lowest
+    cosine are always read; of the others each KV head reads the best by softmax over landmarks of every query head, the
+    largest of its group (the earlier of equals), so many that with the local chunks and what follows them `budget` tokens
+    are read at most. Chunks of generated tokens count as those of the prompt. rank: chosen chunks of the prompt are read
+    with keys of that rank."""
+    b, A = ans.shape
+    T, dev = Ks[0].shape[2], ans.device
+    take = (budget - (outliers + local + 1) * chunk + 1) // chunk
+    K, V = list(Ks), list(Vs)
+    mean, worst = map(list, zip(*(landmarks(k, chunk) for k in K)))
+    low = [lowrank(m, k, rank) for k in K] if rank else None
+    out = [m.logits(xl).argmax(-1)]
+    for j in range(A - 1):
+        n = T + j + 1
+        cos, sin = m.cossin(torch.full((b,), T + j, device=dev))
+        x = F.embedding(ans[:, j].clamp_min(0), m.emb)
+        for li, l in enumerate(m.layers):
+            q, k, v = m.cached(l, x, cos, sin)
+            q = q.view(b, m.kv, -1, m.kd)
+            K[li] = torch.cat([K[li], k.view(b, m.kv, 1, m.kd)], 2)
+            V[li] = torch.cat([V[li], v.reshape(b, m.kv, 1, m.vd)], 2)
+            if n % chunk == 0:
+                one, two = landmarks(K[li][:, :, n - chunk:], chunk)
+                mean[li], worst[li] = torch.cat([mean[li], one], 2), torch.cat([worst[li], two], 2)
+            s = torch.matmul(q, K[li].transpose(-1, -2)) * m.scale                         # [b,KV,G,n]
+            marked = n // chunk - local
+            if marked > take + outliers:
+                bit = lambda at: torch.zeros(b, m.kv, marked, dtype=torch.bool, device=dev).scatter_(-1, at, True)
+                fixed = bit(torch.sort(worst[li][:, :, :marked], stable=True, dim=-1).indices[..., :outliers])
+                p = torch.matmul(q, mean[li][:, :, :marked].transpose(-1, -2)) * m.scale
+                p = torch.log_softmax(p.masked_fill(fixed[:, :, None], float("-inf")), -1).amax(2)
+                best = bit(torch.sort(p, stable=True, dim=-1, descending=True).indices[..., :take])
+                if rank:
+                    t = torch.matmul(q, low[li].transpose(-1, -2)) * m.scale
+                    at = best.repeat_interleave(chunk, -1)[:, :, None, :T]
+                    s[..., :at.shape[-1]] = torch.where(at, t[..., :at.shape[-1]], s[..., :at.shape[-1]])
+                see = F.pad((fixed | best).repeat_interleave(chunk, -1), (0, n - marked * chunk), value=True)
+                s = s.masked_fill(~see[:, :, None], float("-inf"))
+            o = torch.matmul(torch.softmax(s, -1), V[li]).reshape(b, -1, m.vd)
+            x = m.finish(l, x, m.uncached(l, o))
+        out.append(m.logits(x).argmax(-1))
+    return torch.stack(out, 1)
+
+
 def score(pred, a, sf):
     j = torch.arange(a.shape[1], device=a.device)[None]
     ln = (a >= 0).sum(1, keepdim=True)
@@ -239,7 +306,7 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                 p = torch.from_numpy(d["prompt"][b:e]).long().to(dev)
                 a = torch.from_numpy(d["ans"][b:e]).long().to(dev)
                 sf = torch.from_numpy(d["sf"][b:e]).to(dev)
-                Ks, Vs, votes, xl = prefill(m, p, only != ["quest"])
+                Ks, Vs, votes, xl = prefill(m, p, not only or any(x != "quest" and x not in SHADOW for x in only))
                 add("full", *score(decode(m, Ks, Vs, None, 0, xl, a), a, sf))
                 for bud in budgets:
                     for name, q in policies(bud).items():
@@ -259,6 +326,9 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                     for name, vote, recent, running in (("h2o_step", "h2o", bud // 2, True), ("tova", "sage", 1, False)):
                         if not only or name in only:
                             add(f"{name}/{bud}", *score(decode_step(m, Ks, Vs, [v[vote] for v in votes], recent, bud, running, xl, a), a, sf))
+                    for name, (chunk, outliers, local, rank) in SHADOW.items():
+                        if (not only or name in only) and bud >= (outliers + local + 2) * chunk - 1 and (not rank or m.kv > 1):
+                            add(f"{name}/{bud}", *score(decode_shadow(m, Ks, Vs, chunk, outliers, local, rank, bud, xl, a), a, sf))
                     if not only or "quest" in only:
                         add(f"quest/{bud}", *score(decode_quest(m, Ks, Vs, 16, bud, QUEST_SKIP, xl, a), a, sf))
                 if stream_w:
