@@ -35,6 +35,7 @@ func highest(keys []uint32, k int, places []int32) int {
 func kth(keys []uint32, k int) (key uint32, ties int) {
 	const bits = 11
 	var count [1 << bits]int32
+	var few [512]uint32
 	known := uint32(0) // a mask
 	for shift := 32 - bits; ; shift -= bits {
 		shift = max(shift, 0)
@@ -52,6 +53,15 @@ func kth(keys []uint32, k int) (key uint32, ties int) {
 		known = ^uint32(0) << shift
 		if shift == 0 {
 			return key, k
+		}
+		if n := int(count[digit]); n <= len(few) && len(keys) > len(few) { // what is left to look at
+			left := few[:0]
+			for _, x := range keys {
+				if x&known == key {
+					left = append(left, x)
+				}
+			}
+			keys = left
 		}
 	}
 }

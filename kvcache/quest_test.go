@@ -20,6 +20,9 @@ func TestChosenPages(t *testing.T) {
 			score = rapid.Float32Range(-5, 5)
 		}
 		scores := rapid.SliceOfN(score, 3, 200).Draw(r, "scores")
+		for n := rapid.SampledFrom([]int{0, 2000}).Draw(r, "more"); len(scores) < n; {
+			scores = append(scores, scores[len(scores)-3]+float32(len(scores)%19)/64)
+		}
 		k := rapid.IntRange(2, len(scores)-1).Draw(r, "k")
 		var rest []int32
 		for i := range len(scores) - 2 {

@@ -102,6 +102,8 @@ func Attend(out, q []float32, g int, scale float32, l KVLayout, blocks [][]byte,
 		}
 		s.ahead = nil
 		switch next := b + 1; {
+		case valid != nil && next*BlockSlots < n && !isPrefix(valid[next]):
+			s.fetchSome(l, blocks[next], valid[next])
 		case l.Latent:
 		case next*BlockSlots < n:
 			s.ahead = blocks[next]
@@ -333,8 +335,8 @@ func (s *AttnScratch) score(l KVLayout, block []byte, q []float32, r0, r1, n int
 
 // scoreSome is score of the slots in mask: panels without any of them are not read.
 func (s *AttnScratch) scoreSome(l KVLayout, block []byte, q []float32, g int, mask uint64) {
-	if last := bits.Len64(mask); !l.Latent && mask == prefixMask(last) {
-		s.score(l, block, q, 0, g, last)
+	if isPrefix(mask) {
+		s.score(l, block, q, 0, g, bits.Len64(mask))
 		return
 	}
 	step := 1
@@ -353,6 +355,35 @@ func (s *AttnScratch) scoreSome(l KVLayout, block []byte, q []float32, g int, ma
 			s.scorePanels(l, block, q, 0, g, lo/panelRows, hi/panelRows)
 		}
 		lo = hi
+	}
+}
+
+// isPrefix says that the bits of mask are the lowest.
+func isPrefix(mask uint64) bool { return mask&(mask+1) == 0 }
+
+// fetchSome prefetches what attention to the slots in mask will read.
+func (s *AttnScratch) fetchSome(l KVLayout, block []byte, mask uint64) {
+	const line = 64
+	fetch := func(lo, hi int) {
+		if lo &^= line - 1; lo < hi {
+			active.fetch(&block[lo], min((hi+line-1)&^(line-1), len(block))-lo)
+		}
+	}
+	panel, value, key := panelRows*l.KDim*l.elem(), l.VDim*l.elem(), l.KDim*l.elem()
+	for p := 0; p < BlockSlots/panelRows && !l.Latent; p++ {
+		if mask>>(p*panelRows)&prefixMask(panelRows) != 0 {
+			fetch(p*panel, (p+1)*panel)
+		}
+	}
+	for mask != 0 {
+		lo := bits.TrailingZeros64(mask)
+		run := bits.TrailingZeros64(^(mask >> lo))
+		mask &^= prefixMask(run) << lo
+		if l.Latent {
+			fetch(lo*key, (lo+run)*key)
+		} else {
+			fetch(l.valuesAt()+lo*value, l.valuesAt()+(lo+run)*value)
+		}
 	}
 }
 
