@@ -3,35 +3,38 @@ package kvcache
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"shoal/tensor"
 )
 
-// Segment is the rows of the first tokens of a text: blocks that several stores read and
-// none writes. A store that goes on where a segment ends copies its last block when that is
-// not full, and shares the others. A segment that nobody reads is evictable.
+// Segment is one block of a text: the rows of tensor.BlockSlots tokens from a multiple of
+// that on, of some KV heads of every layer, as they are while the text is read. Several
+// stores read them and none writes. A prompt is a chain of segments and what follows them.
 type Segment struct {
 	arena  *Arena
 	g      Geometry
 	heads  tensor.Span
-	tokens int
-	blocks [][][]byte // [layer][head]
+	at     int      // position of the first token, in blocks
+	blocks [][]byte // [layer][head]
 }
 
-// Share makes a segment of the first n tokens of a store in which every head keeps every
-// token. Release it when nobody is to attach it any more.
-func (s *Store) Share(n int) (*Segment, error) {
-	if !s.sealed || n < 1 || n > s.tokens {
-		return nil, fmt.Errorf("kvcache: a segment of %d tokens of a store with %d", n, s.tokens)
+// Share makes a segment of a full block of a prompt that is being read, of tokens that the
+// running step writes too: call it before Commit, which frees what layers with a window do
+// not need. Release it when nobody is to attach it any more. A store of an owner can be
+// shared from as well when all its heads keep every token.
+func (s *Store) Share(block int) (*Segment, error) {
+	if !s.sealed || block < 0 || (block+1)*tensor.BlockSlots > s.tokens+s.staged {
+		return nil, fmt.Errorf("kvcache: block %d of a store with %d tokens cannot be shared", block, s.tokens+s.staged)
 	}
-	if s.evicts() || s.g.Windows != nil {
-		return nil, errors.New("kvcache: a segment of a store that does not keep every token")
-	}
-	g := &Segment{arena: s.arena, g: s.g, heads: s.heads, tokens: n}
+	own := make([][]byte, len(s.tables))
 	for i := range s.tables {
-		g.blocks = append(g.blocks, s.arena.Retain(s.tables[i].rows()[:blocksOf(n)]))
+		t := &s.tables[i]
+		if !t.rule.KeepsAll() || block < t.gone {
+			return nil, fmt.Errorf("kvcache: block %d of layer %d cannot be shared: it is not kept in place", block, t.Layer)
+		}
+		own[i] = t.rows()[block]
 	}
+	g := &Segment{arena: s.arena, g: s.g, heads: s.heads, at: block, blocks: s.arena.Retain(own)}
 	s.shares = true
 	s.arena.mu.Lock()
 	defer s.arena.mu.Unlock()
@@ -42,38 +45,83 @@ func (s *Store) Share(n int) (*Segment, error) {
 	return g, nil
 }
 
-// Tokens is the number of tokens whose rows the segment has.
-func (g *Segment) Tokens() int { return g.tokens }
-
 // Release gives the segment up; stores that attached it keep its rows. A second one does
 // nothing.
 func (g *Segment) Release() {
 	g.arena.mu.Lock()
 	delete(g.arena.segments, g)
 	g.arena.mu.Unlock()
-	for _, blocks := range g.blocks {
-		g.arena.Release(blocks)
-	}
-	g.blocks, g.tokens = nil, 0
+	g.arena.Release(g.blocks)
+	g.blocks = nil
 }
 
-// Attach begins the store of a prompt that is being read with the tokens of a segment of
-// the same arena, shape and heads. It takes no memory.
-func (s *Store) Attach(g *Segment) error {
-	switch {
-	case s.tokens+s.staged > 0 || !s.sealed || s.evicts():
-		return errors.New("kvcache: a segment is attached to an empty prefill store only")
-	case g.arena != s.arena || g.heads != s.heads || g.g.Layers != s.g.Layers || g.g.Layout != s.g.Layout || s.g.Windows != nil:
-		return errors.New("kvcache: Attach of a segment of another arena or shape")
-	case g.tokens == 0:
-		return errors.New("kvcache: Attach of a segment that was released")
+// Attach begins the store of a prompt that is being read with the tokens of the first
+// segments of its text, of the same arena, shape and heads. It takes no memory. Of layers
+// with a window it holds what a later token sees.
+func (s *Store) Attach(chain []*Segment) error {
+	if s.tokens+s.staged > 0 || !s.sealed || s.evicts() {
+		return errors.New("kvcache: segments are attached to an empty prefill store only")
 	}
+	for i, g := range chain {
+		if err := s.fits(g, i); err != nil {
+			return err
+		}
+	}
+	s.tokens, s.shares = len(chain)*tensor.BlockSlots, true
 	for i := range s.tables {
 		t := &s.tables[i]
-		t.planes[rowsPlane].blocks, t.n = s.arena.Retain(g.blocks[i]), g.tokens
+		if t.ring > 0 {
+			t.gone = max(0, (s.tokens-t.ring)/tensor.BlockSlots)
+		}
+		rows := make([][]byte, len(chain))
+		for j, g := range chain {
+			rows[j] = g.blocks[i]
+		}
+		copy(rows[t.gone:], s.arena.Retain(rows[t.gone:]))
+		clear(rows[:t.gone])
+		t.planes[rowsPlane].blocks, t.n = rows, s.tokens
 	}
-	s.tokens, s.shares = g.tokens, true
 	return nil
+}
+
+// Adopts gives up the store's own rows of one of its blocks and holds those of a segment of the same
+// text in their place: the same bits, once. Like Share it comes before Commit.
+func (s *Store) Adopts(g *Segment, block int) error {
+	if err := s.fits(g, block); err != nil {
+		return err
+	}
+	if s.evicts() || (g.at+1)*tensor.BlockSlots > s.tokens+s.staged {
+		return fmt.Errorf("kvcache: block %d of a store with %d tokens cannot be replaced", g.at, s.tokens+s.staged)
+	}
+	for i := range s.tables {
+		if t := &s.tables[i]; g.at >= t.gone {
+			held := s.arena.Retain(g.blocks[i : i+1])
+			s.arena.Release(t.rows()[g.at : g.at+1])
+			t.rows()[g.at] = held[0]
+		}
+	}
+	s.shares = true
+	return nil
+}
+
+// fits says whether a segment may be the block `at` of a store.
+func (s *Store) fits(g *Segment, at int) error {
+	switch {
+	case g.blocks == nil:
+		return errors.New("kvcache: a segment that was released")
+	case g.arena != s.arena || g.heads != s.heads || g.g.Layers != s.g.Layers || g.g.Layout != s.g.Layout:
+		return errors.New("kvcache: a segment of another arena or shape")
+	case g.at != at:
+		return fmt.Errorf("kvcache: block %d of a text as its block %d", g.at, at)
+	}
+	return nil
+}
+
+// SegmentBytes is what a segment takes on a socket with `heads` KV heads of every layer: of
+// layers that see everything, and of layers with a window.
+func SegmentBytes(g Geometry, heads int) (whole, windows int64) {
+	plain := int64(g.unwindowed()) * int64(heads)
+	return blockBytes(g, plain), blockBytes(g, int64(g.Layers)*int64(heads)-plain)
 }
 
 // Shared is how many of Bytes other stores or segments hold too.
@@ -126,7 +174,7 @@ type blockID struct {
 func (a *Arena) cached() map[blockID]int32 {
 	count := map[blockID]int32{}
 	for g := range a.segments {
-		for _, b := range slices.Concat(g.blocks...) {
+		for _, b := range g.blocks {
 			count[blockID{&b[0], len(b)}]++
 		}
 	}
