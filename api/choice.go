@@ -43,6 +43,7 @@ type choice struct {
 	discard     bool // max_tokens 0: the one generated token is not wanted
 	echo        *echo
 
+	cached  int // prompt tokens that were in the prefix cache
 	tokens  int // generated, also those that show no text
 	started bool
 	finish  string
@@ -73,6 +74,7 @@ func (c *choice) accept(ev Event) (d delta, show bool, err error) {
 		}
 		return delta{}, false, ev.Err
 	}
+	c.cached = max(c.cached, ev.Cached)
 	var out, hit string
 	if ev.Token != NoToken && !c.discard {
 		if c.tokens++; c.tokens > c.maxTokens {

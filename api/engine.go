@@ -46,6 +46,9 @@ type Request struct {
 	PromptLogprobs int     // -1: none; k: the k best besides the prompt's own token
 	Policy         string  // KV cache policy, "" for the server's default
 	Priority       int     // lower is sooner; 0 by default
+	NoCache        bool    // neither look for the prompt in the prefix cache nor leave it there
+	Salt           string  // shares the prefix cache with requests of the same salt only
+	Tenant         string  // who asks; shares it with nobody else unless the server says so
 
 	// Emitted are output tokens of an earlier life of this request: it goes on
 	// after them, and only the ones after them come as events.
@@ -74,6 +77,7 @@ type Event struct {
 	Logprob        float32                // set when Sampling.Logprobs >= 0
 	Top            []sampler.TokenLogprob // best first
 	PromptLogprobs []PromptLogprob        // once, in the first event; one per prompt token
+	Cached         int                    // tokens of the prompt that were in the prefix cache
 	Finish         string                 // "" until the last event
 	Err            error                  // with FinishError
 	Timings        *Timings               // with the last event; nil when not measured
@@ -118,6 +122,8 @@ type ClusterState struct {
 	Arithmetic  string `json:"arithmetic,omitempty"`
 	WireVersion uint32 `json:"wire_version,omitempty"`
 
+	PrefixCache *PrefixCacheState `json:"prefix_cache,omitempty"` // absent: it is off
+
 	// Recovery is what faults have cost since this coordinator began.
 	Recovery *RecoveryState `json:"recovery,omitempty"`
 
@@ -125,6 +131,15 @@ type ClusterState struct {
 	Fences map[string]uint64 `json:"fences,omitempty"`
 
 	Store *StoreState `json:"store,omitempty"` // absent: no data directory
+}
+
+// PrefixCacheState is what prompts have found of what others had read.
+type PrefixCacheState struct {
+	Mode    string `json:"mode"`           // on: by key; shared
+	Queries uint64 `json:"queries"`        // tokens of prompts that were looked up, since this coordinator began
+	Hits    uint64 `json:"hits"`           // of these, those that were there
+	Tokens  int    `json:"tokens"`         // that can be found now
+	Evicted uint64 `json:"evicted_tokens"` // that could, and went for sequences that needed the memory
 }
 
 // StoreMember is a process that keeps a replica of the store.
@@ -158,6 +173,7 @@ type NodeState struct {
 	KVBudgetBytes int64   `json:"kv_budget_bytes"`
 	KVReserved    int64   `json:"kv_reserved_bytes"` // by the ledger: used, or promised to a running sequence
 	KVReplicas    int64   `json:"kv_replica_bytes"`  // of the reserved, what copies of other nodes' caches take
+	KVPrefix      int64   `json:"kv_prefix_bytes"`   // beside the used: the prefix cache, which goes when sequences need the memory
 	KVFreed       int64   `json:"kv_freed_bytes"`    // given back in this epoch when prompts were compressed or handed over
 	WeightBytes   int64   `json:"weight_bytes,omitempty"`
 	Goroutines    int     `json:"goroutines,omitempty"`

@@ -56,6 +56,14 @@ type usage struct {
 	// it would be had every token been kept. Left out when not known.
 	KVBytes     int64 `json:"kv_bytes,omitempty"`
 	KVBytesFull int64 `json:"kv_bytes_full,omitempty"`
+	// Details are left out when no token was in the prefix cache.
+	Details *promptDetails `json:"prompt_tokens_details,omitempty"`
+}
+
+// promptDetails count prompt tokens that did not have to be read: of each prompt those of
+// its first choice.
+type promptDetails struct {
+	Cached int `json:"cached_tokens"`
 }
 
 // generate runs g and answers, as a stream or as a whole.
@@ -91,7 +99,7 @@ func (s *Server) admit(w http.ResponseWriter, h *holder, g *generation) *apiErro
 	if len(g.ignored) > 0 {
 		w.Header().Set("X-Ignored-Parameters", strings.Join(g.ignored, ", "))
 	}
-	g.priority = h.order(g.priority)
+	g.priority, g.tenant = h.order(g.priority), h.Name
 	return h.mayAsk(time.Now())
 }
 
@@ -178,6 +186,7 @@ func (g *generation) request(index int) *Request {
 		MaxTokens: max(g.maxTokens, 1), Sampling: g.sampling,
 		IgnoreEOS: g.ignoreEOS, StopTokens: g.stopTokens,
 		PromptLogprobs: g.promptLogprobs, Policy: g.policy, Priority: g.priority,
+		NoCache: g.noCache, Salt: g.salt, Tenant: g.tenant,
 	}
 	req.Sampling.Seed += uint64(index % g.n)
 	return req
@@ -304,6 +313,12 @@ func (r *run) usage() usage {
 	}
 	for i, c := range r.choices {
 		u.CompletionTokens += c.tokens
+		if i%r.n == 0 && c.cached > 0 {
+			if u.Details == nil {
+				u.Details = &promptDetails{}
+			}
+			u.Details.Cached += c.cached
+		}
 		if f := r.server.cfg.CacheBytes; f != nil {
 			bytes, full := f(r.policy, len(r.prompts[i/r.n].ids), c.tokens)
 			u.KVBytes, u.KVBytesFull = u.KVBytes+bytes, u.KVBytesFull+full

@@ -105,8 +105,10 @@ func TestKeysRolesAndAudit(t *testing.T) {
 	if err := s.Handle("POST", "/v1/nodes/*", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) })); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Handle("POST", "/v1/batches", http.NotFoundHandler()); err != nil {
-		t.Fatal(err)
+	for _, path := range []string{"/v1/batches", "/reset_prefix_cache"} {
+		if err := s.Handle("POST", path, http.NotFoundHandler()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	srv := httptest.NewServer(s.Handler())
 	defer srv.Close()
@@ -120,6 +122,7 @@ func TestKeysRolesAndAudit(t *testing.T) {
 	a := ask(t, "POST", srv.URL+"/v1/completions", "a", body)
 	checkError(t, a, 429, "rate_limit_error", "", "rate_limit_exceeded")
 	checkError(t, ask(t, "POST", srv.URL+"/v1/nodes/n/drain", "a", ""), 403, "permission_error", "", "permission_denied")
+	checkError(t, ask(t, "POST", srv.URL+"/reset_prefix_cache", "a", ""), 403, "permission_error", "", "permission_denied")
 	if err := s.Handle("DELETE", "/v1/store/members/*", http.NotFoundHandler()); err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +160,7 @@ func TestKeysRolesAndAudit(t *testing.T) {
 		}
 		got = append(got, strings.TrimSpace(r.Key+" "+r.Role+" "+r.Path+" "+itoa(r.Status)+" "+itoa(r.Prompt)))
 	}
-	want := []string{"ann user /v1/completions 200 2", "ann user /v1/completions 429 0", "ann user /v1/nodes/n/drain 403 0", "ann user /v1/store/members/n 403 0", "ann user /v1/batches 403 0",
+	want := []string{"ann user /v1/completions 200 2", "ann user /v1/completions 429 0", "ann user /v1/nodes/n/drain 403 0", "ann user /reset_prefix_cache 403 0", "ann user /v1/store/members/n 403 0", "ann user /v1/batches 403 0",
 		"op operator /v1/nodes/n/drain 202 0", "op operator /v1/completions 200 2", "/v1/completions 401 0", "ann user /v1/completions 200 2"}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("written down:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

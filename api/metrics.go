@@ -124,6 +124,7 @@ type clusterCollector struct {
 	reserved, freed, batch         *prometheus.Desc
 	replicas, late, fences         *prometheus.Desc
 	fetched                        *prometheus.Desc
+	queries, hits, prefix          *prometheus.Desc
 	recovery                       recoveryCollector
 }
 
@@ -137,6 +138,9 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 		running:       prometheus.NewDesc("vllm:num_requests_running", "Sequences in the running batch.", nil, label),
 		waiting:       prometheus.NewDesc("vllm:num_requests_waiting", "Sequences that wait for admission.", nil, label),
 		usage:         prometheus.NewDesc("vllm:kv_cache_usage_perc", "KV cache bytes in use, 1 is the whole budget.", nil, label),
+		queries:       prometheus.NewDesc("vllm:prefix_cache_queries", "Prompt tokens that were looked up in the prefix cache.", nil, label),
+		hits:          prometheus.NewDesc("vllm:prefix_cache_hits", "Prompt tokens that were found there.", nil, label),
+		prefix:        desc("shoal_node_kv_prefix_bytes", "Bytes of the prefix cache on the node, which go when sequences need them.", "node"),
 		epoch:         desc("shoal_epoch", "Number of the current placement."),
 		recoveries:    desc("shoal_recoveries_total", "Serving placements that were withdrawn because a node was lost or a step failed."),
 		nodes:         desc("shoal_nodes", "Nodes by state.", "state"),
@@ -158,7 +162,7 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	c.recovery.describe(ch)
-	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.batch, c.subscriptions, c.nodeSubs} {
+	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix} {
 		ch <- d
 	}
 }
@@ -174,6 +178,10 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.batch, float64(st.BatchSequences))
 	gauge(c.subscriptions, float64(st.Subscriptions))
 	ch <- prometheus.MustNewConstMetric(c.recoveries, prometheus.CounterValue, float64(st.Recoveries))
+	if p := st.PrefixCache; p != nil {
+		ch <- prometheus.MustNewConstMetric(c.queries, prometheus.CounterValue, float64(p.Queries))
+		ch <- prometheus.MustNewConstMetric(c.hits, prometheus.CounterValue, float64(p.Hits))
+	}
 	for kind, n := range st.Fences {
 		ch <- prometheus.MustNewConstMetric(c.fences, prometheus.CounterValue, float64(n), kind)
 	}
@@ -195,6 +203,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.fetched, float64(n.FetchedBytes), n.ID)
 		gauge(c.late, n.Late, n.ID)
 		gauge(c.freed, float64(n.KVFreed), n.ID)
+		gauge(c.prefix, float64(n.KVPrefix), n.ID)
 		gauge(c.sequences, float64(n.Sequences), n.ID)
 		gauge(c.nodeSubs, float64(n.Subscriptions), n.ID)
 	}

@@ -29,7 +29,10 @@ type params struct {
 	tokenIDs      bool // return_tokens_as_token_ids
 	policy        string
 	priority      int
-	specialTokens *bool // add_special_tokens
+	noCache       bool   // "cache": false
+	salt          string // vLLM: cache_salt
+	tenant        string // key of who asks, set with the request
+	specialTokens *bool  // add_special_tokens
 }
 
 // parseParams reads what chat and completions share. Errors are left in f.
@@ -91,6 +94,10 @@ func (s *Server) parseParams(f *fields) params {
 	p.keepSpecial = !skip
 	f.boolean("return_tokens_as_token_ids", &p.tokenIDs)
 	f.str("kv_policy", &p.policy, lim.PolicyBytes)
+	use := true
+	f.boolean("cache", &use)
+	p.noCache = !use
+	f.str("cache_salt", &p.salt, 512)
 	if f.integer("priority", &x, math.MinInt32, math.MaxInt32) {
 		p.priority = int(x)
 	}

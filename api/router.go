@@ -178,7 +178,7 @@ func (s *Server) Handler() http.Handler {
 
 // changesCluster tells what only operators may do.
 func changesCluster(r *http.Request) bool {
-	return r.Method != http.MethodGet && r.Method != http.MethodHead && (strings.HasPrefix(r.URL.Path, "/v1/nodes/") || strings.HasPrefix(r.URL.Path, "/v1/store/"))
+	return r.Method != http.MethodGet && r.Method != http.MethodHead && (r.URL.Path == "/reset_prefix_cache" || strings.HasPrefix(r.URL.Path, "/v1/nodes/") || strings.HasPrefix(r.URL.Path, "/v1/store/"))
 }
 
 func forbidden(why string) *apiError {

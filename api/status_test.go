@@ -56,7 +56,7 @@ func TestCluster(t *testing.T) {
 	e.state = testState
 	a = get(t, url+"/v1/cluster")
 	n := at(t, a.body, "nodes", 1)
-	for k, want := range (M{"id": "b", "pid": 12.0, "address": "10.0.0.2:1", "state": "suspect", "share": 0.25, "sequences": 3.0, "kv_used_bytes": 30.0, "kv_budget_bytes": 100.0, "kv_reserved_bytes": 70.0, "kv_freed_bytes": 900.0}) {
+	for k, want := range (M{"id": "b", "pid": 12.0, "address": "10.0.0.2:1", "state": "suspect", "share": 0.25, "sequences": 3.0, "kv_used_bytes": 30.0, "kv_budget_bytes": 100.0, "kv_reserved_bytes": 70.0, "kv_freed_bytes": 900.0, "kv_prefix_bytes": 40.0}) {
 		if got := at(t, n, k); got != want {
 			t.Errorf("%s: %v, want %v", k, got, want)
 		}
@@ -68,9 +68,9 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-var testState = ClusterState{Epoch: 7, Mapping: "gather", Running: 4, Waiting: 2, BatchSequences: 5, Recoveries: 1, Nodes: []NodeState{
+var testState = ClusterState{Epoch: 7, Mapping: "gather", Running: 4, Waiting: 2, BatchSequences: 5, Recoveries: 1, PrefixCache: &PrefixCacheState{Queries: 50, Hits: 20}, Nodes: []NodeState{
 	{ID: "a", PID: 11, Address: "10.0.0.1:1", State: "ready", Share: 0.75, Sequences: 1, KVUsedBytes: 20, KVBudgetBytes: 100},
-	{ID: "b", PID: 12, Address: "10.0.0.2:1", State: "suspect", Share: 0.25, Sequences: 3, KVUsedBytes: 30, KVBudgetBytes: 100, KVReserved: 70, KVFreed: 900},
+	{ID: "b", PID: 12, Address: "10.0.0.2:1", State: "suspect", Share: 0.25, Sequences: 3, KVUsedBytes: 30, KVBudgetBytes: 100, KVReserved: 70, KVFreed: 900, KVPrefix: 40},
 	{ID: "b", State: "fenced"}, // the same name twice must not fail a scrape
 }}
 
@@ -95,6 +95,7 @@ func TestMetrics(t *testing.T) {
 		`vllm:request_success_total{finished_reason="abort",model_name="fake/model"} 0`,
 		`vllm:e2e_request_latency_seconds_count{model_name="fake/model"} 3`,
 		`vllm:time_to_first_token_seconds_count{model_name="fake/model"} 3`,
+		`vllm:prefix_cache_queries{model_name="fake/model"} 50`, `vllm:prefix_cache_hits{model_name="fake/model"} 20`, `shoal_node_kv_prefix_bytes{node="b"} 40`,
 		`shoal_epoch 7`, `shoal_recoveries_total 1`, `shoal_nodes{state="suspect"} 1`, `shoal_node_kv_used_bytes{node="b"} 30`,
 		`shoal_node_kv_reserved_bytes{node="b"} 70`, `shoal_node_kv_freed_bytes{node="b"} 900`, `shoal_batch_sequences 5`,
 		`shoal_http_requests_total{code="400",route="/v1/completions"} 1`,

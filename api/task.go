@@ -72,7 +72,13 @@ func (t *Task) MaxTokens() int { return max(t.gen.maxTokens, 1) }
 
 // Request is what the engine is asked for a choice. The caller owns it, but for
 // Prompt, which is shared.
-func (t *Task) Request(choice int) *Request { return t.gen.request(choice) }
+func (t *Task) Request(choice int) *Request {
+	r := t.gen.request(choice)
+	if len(*t.server.keys.Load()) > 0 {
+		r.Tenant = "task " + t.gen.head.ID // whose key it came by is not written down: it shares with nobody
+	}
+	return r
+}
 
 // TaskDelta is what one event of the engine adds to a choice: text may lag
 // behind the tokens (unfinished characters, the beginning of a stop string).

@@ -203,7 +203,7 @@ func runBatch(ctx context.Context, o BatchOptions, policy string, vocab int) (*B
 
 // request is the i-th of a load, greedy.
 func request(i, prompt, output, vocab int) *api.Request {
-	r := &api.Request{ID: fmt.Sprintf("bench-%d", i), Prompt: make([]int32, prompt), MaxTokens: output, Sampling: sampler.Default(), IgnoreEOS: true, PromptLogprobs: -1}
+	r := &api.Request{ID: fmt.Sprintf("bench-%d", i), Prompt: make([]int32, prompt), MaxTokens: output, Sampling: sampler.Default(), IgnoreEOS: true, PromptLogprobs: -1, NoCache: true}
 	r.Sampling.Temperature = 0
 	rng := rand.New(rand.NewPCG(uint64(i), 9))
 	for j := range r.Prompt {

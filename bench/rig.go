@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -111,7 +112,7 @@ func average(d []time.Duration) time.Duration {
 }
 
 // middle is the median.
-func middle(d []time.Duration) time.Duration {
+func middle[T cmp.Ordered](d []T) T {
 	d = slices.Clone(d)
 	slices.Sort(d)
 	return d[len(d)/2]

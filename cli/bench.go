@@ -23,6 +23,7 @@ type benchCmd struct {
 	Cache      benchCacheCmd      `cmd:"" help:"What keeping the cache costs: in place (EQUIP) against the published forms."`
 	Collective benchCollectiveCmd `cmd:"" help:"Latency of the collectives over a mesh of embedded NATS servers."`
 	Cluster    benchClusterCmd    `cmd:"" help:"Decode, or read prompts (--prompt), over real node processes: compute, wait and bytes on the wire apart."`
+	Prefix     benchPrefixCmd     `cmd:"" help:"Time to the first token of a prompt that was read before but for its end, beside reading it."`
 	Batch      benchBatchCmd      `cmd:"" help:"Throughput and most sequences at once of a fixed cache memory, with and without compression."`
 	Grammar    benchGrammarCmd    `cmd:"" help:"Structured output: MaskBench's schemas, what is refused, judged wrongly, and how long masks take."`
 }

@@ -53,6 +53,7 @@ type serveFlags struct {
 	Chunk        int                `placeholder:"TOKENS" help:"Most prompt tokens of one sequence in one step (default: 256)."`
 	MaxSequences int                `placeholder:"N" help:"Most sequences that hold memory at once (default: 64)."`
 	Replicas     int                `placeholder:"N" default:"0" help:"1: a second node keeps a copy of each decoding sequence's cache, in memory that no sequence needs, so that the loss of a node costs no prompt again."`
+	PrefixCache  string             `default:"on" help:"Keep what was read of prompts in memory that no sequence needs, for prompts that begin alike: on (of one API key), shared (of all), off. Never changes a bit."`
 	Queue        int                `default:"1024" help:"Requests that may wait; beyond them clients get 503."`
 	StepDeadline time.Duration      `default:"5s" help:"A node that makes no progress in a step for this long, while the others wait for it, is left out for a while. A step that takes six times as long breaks the epoch."`
 	LoadDeadline time.Duration      `default:"1m" help:"A node that makes no progress in loading its weights for this long, while others do, is left out for a while."`
@@ -69,7 +70,7 @@ func (f *serveFlags) warn(dir string, log *slog.Logger) {
 func (f *serveFlags) config() (cluster.ServeConfig, error) {
 	dir, err := f.dir()
 	return cluster.ServeConfig{Model: dir, Names: f.ModelName, Weights: f.Quant, KV: f.KVType, Shares: f.Shares, Mapping: f.Mapping, Policy: f.Policy,
-		MaxContext: f.MaxContext, StepTokens: f.StepTokens, Chunk: f.Chunk, MaxSequences: f.MaxSequences, Replicas: f.Replicas, Queue: f.Queue,
+		MaxContext: f.MaxContext, StepTokens: f.StepTokens, Chunk: f.Chunk, MaxSequences: f.MaxSequences, Replicas: f.Replicas, PrefixCache: f.PrefixCache, Queue: f.Queue,
 		StepDeadline: f.StepDeadline, LoadDeadline: f.LoadDeadline, SyncDeadline: f.SyncDeadline}, err
 }
 
@@ -80,7 +81,7 @@ func (f *serveFlags) args(dir string) []string {
 		flag  string
 		value any
 	}{{"quant", f.Quant}, {"kv-type", f.KVType}, {"mapping", f.Mapping}, {"policy", f.Policy}, {"max-context", f.MaxContext},
-		{"step-tokens", f.StepTokens}, {"chunk", f.Chunk}, {"max-sequences", f.MaxSequences}, {"replicas", f.Replicas}, {"queue", f.Queue},
+		{"step-tokens", f.StepTokens}, {"chunk", f.Chunk}, {"max-sequences", f.MaxSequences}, {"replicas", f.Replicas}, {"prefix-cache", f.PrefixCache}, {"queue", f.Queue},
 		{"step-deadline", f.StepDeadline}, {"load-deadline", f.LoadDeadline}, {"sync-deadline", f.SyncDeadline}} {
 		if v := fmt.Sprint(x.value); v != "" {
 			out = append(out, "--"+x.flag+"="+v)

@@ -94,9 +94,9 @@ func printStatus(w io.Writer, s *api.ClusterState) {
 		fmt.Fprintln(w, "trouble:", st.Trouble)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "node\tpid\tstate\tshare\tsequences\tcache used\tcache budget\t")
+	fmt.Fprintln(t, "node\tpid\tstate\tshare\tsequences\tcache used\tprefixes\tcache budget\t")
 	for _, n := range s.Nodes {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%.0f%%\t%d\t%s\t%s\t\n", n.ID, n.PID, stateText(n), 100*n.Share, n.Sequences, bytesText(n.KVUsedBytes), bytesText(n.KVBudgetBytes))
+		fmt.Fprintf(t, "%s\t%d\t%s\t%.0f%%\t%d\t%s\t%s\t%s\t\n", n.ID, n.PID, stateText(n), 100*n.Share, n.Sequences, bytesText(n.KVUsedBytes), bytesText(n.KVPrefix), bytesText(n.KVBudgetBytes))
 	}
 	t.Flush()
 	for _, n := range s.Nodes { // reasons are long: below the table

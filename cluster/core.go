@@ -101,6 +101,7 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 	cfg := batcher.Config{
 		Geometry:     c.geometry,
 		ContextLimit: s.MaxContext, EOS: m.EOS, TokenBudget: s.StepTokens, Chunk: s.Chunk, MaxRunning: s.MaxSequences, MaxWaiting: s.Queue, Replicas: s.Replicas,
+		NoPrefixCache: s.PrefixCache == PrefixOff, Identity: fmt.Sprint(fingerprint(ck, &s), " ", tensor.Arithmetic),
 		StepMillis: (stepStalls*s.StepDeadline + 5*time.Second).Milliseconds(),
 	}
 	cfg.Defaults()
@@ -172,12 +173,12 @@ func (c *core) StartStep(p *batcher.Plan, done func([]batcher.Result, []int64, e
 }
 
 // Release implements batcher.Stepper.
-func (c *core) Release(epoch uint32, seqs []uint64) {
+func (c *core) Release(epoch uint32, seqs, blocks []uint64) {
 	g := c.director.serving.Load()
 	if g == nil || g.Placement.Epoch != epoch {
 		return
 	}
-	r := &proto.ReleaseRequest{Epoch: epoch, Seqs: seqs}
+	r := &proto.ReleaseRequest{Epoch: epoch, Seqs: seqs, Evict: blocks}
 	for i, h := range g.Handles {
 		c.steps.Add(1)
 		go func() {

@@ -11,6 +11,7 @@ import (
 	"shoal/api"
 	"shoal/kvcache"
 	"shoal/sampler"
+	"shoal/tensor"
 	"shoal/topology"
 )
 
@@ -35,7 +36,7 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 	cancel, err := c.batcher.Submit(ctx, batcher.Spec{
 		ID: r.ID, Prompt: r.Prompt, MaxTokens: r.MaxTokens, Sampling: &r.Sampling, Stop: r.StopTokens, IgnoreEOS: r.IgnoreEOS,
 		Policy: policy, PromptLogprobs: r.PromptLogprobs, Priority: r.Priority,
-		Emitted: r.Emitted, Accepted: r.Accepted,
+		Emitted: r.Emitted, Accepted: r.Accepted, NoCache: r.NoCache, Salt: c.salt(r),
 	}, stream)
 	if err != nil {
 		return nil, c.refusal(err, r)
@@ -55,6 +56,17 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 		}
 	}()
 	return out, nil
+}
+
+// salt keeps requests apart in the prefix cache: those of different keys, unless the server
+// says that they may tell by the time an answer takes what others have asked, and those of
+// different salts.
+func (c *core) salt(r *api.Request) string {
+	tenant := r.Tenant
+	if c.serve.PrefixCache == PrefixShared {
+		tenant = ""
+	}
+	return fmt.Sprintf("%d %s%s", len(tenant), tenant, r.Salt)
 }
 
 // Unread implements api.Engine.
@@ -119,7 +131,7 @@ func (p *pump) take(ctx context.Context, e batcher.Event) bool {
 		}
 		return true
 	case e.Emit != nil:
-		out := api.Event{Token: e.Emit.Token, Logprob: e.Emit.Logprob, Top: e.Emit.Top, PromptLogprobs: p.scores}
+		out := api.Event{Token: e.Emit.Token, Logprob: e.Emit.Logprob, Top: e.Emit.Top, PromptLogprobs: p.scores, Cached: e.Emit.Cached}
 		p.scores = nil
 		if p.ends(out.Token) {
 			p.held = &out
@@ -257,6 +269,10 @@ func (c *core) Cluster() api.ClusterState {
 	s := api.ClusterState{Epoch: uint64(v.Epoch), Mapping: string(v.Placement.Mapping), Running: len(snap.Running), Waiting: len(snap.Waiting),
 		Model: c.serve.Names[0], Policy: c.serve.Policy, TokensPerSecond: float64(snap.TokensPerSecond), BatchRows: snap.BatchRows, BatchSequences: snap.BatchSequences,
 		Recoveries: c.recoveries.Load(), Nodes: []api.NodeState{}, Fences: v.Fences}
+	if c.serve.PrefixCache != PrefixOff {
+		s.PrefixCache = &api.PrefixCacheState{Mode: c.serve.PrefixCache, Queries: snap.Prefix.Queries, Hits: snap.Prefix.Hits,
+			Tokens: snap.PrefixBlocks * tensor.BlockSlots, Evicted: snap.Prefix.Evicted}
+	}
 	if len(snap.Waiting) > 0 {
 		s.WaitingReason = snap.Waiting[0].Why
 	}
@@ -272,7 +288,7 @@ func (c *core) Cluster() api.ClusterState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, n := range v.Known {
-		h := v.Hosts[n.ID]
+		h, cached := v.Hosts[n.ID], int64(0)
 		state := "joining"
 		if v.Drained[n.ID] == n.Incarnation {
 			state = "drained"
@@ -300,6 +316,7 @@ func (c *core) Cluster() api.ClusterState {
 			if snap.Epoch == v.Epoch && i < len(snap.Sockets) {
 				k := snap.Sockets[i]
 				node.Sequences, node.KVUsedBytes, node.KVReserved, node.KVReplicas, node.KVFreed = k.Sequences, max(k.Used, 0), k.Reserved, k.Replicas, k.Freed
+				cached = k.Evictable
 			}
 		}
 		if st := c.status[n.ID]; st != nil {
@@ -307,6 +324,8 @@ func (c *core) Cluster() api.ClusterState {
 			node.RSSBytes, node.Goroutines, node.OpenFiles, node.WeightBytes = st.ResidentBytes, int(st.Goroutines), int(st.OpenFiles), st.WeightBytes
 			node.KVUsedBytes, node.FetchedBytes = st.KvUsedBytes, st.FetchedBytes
 		}
+		node.KVPrefix = min(cached, node.KVUsedBytes)
+		node.KVUsedBytes -= node.KVPrefix
 		s.Nodes = append(s.Nodes, node)
 	}
 	for id, why := range v.Refused {

@@ -15,8 +15,13 @@ import (
 //	POST /v1/nodes/{id}/drain   202: its work moves to the others; /v1/cluster
 //	                            shows it as draining, then drained
 //	POST /v1/nodes/{id}/undrain 202: it takes a share again
+//	POST /reset_prefix_cache    200: the prefix cache is emptied, but for what runs
 func (c *Coordinator) ServeNodes(a *api.Server) error {
-	return a.Handle("POST", "/v1/nodes/*", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	reset := a.Handle("POST", "/reset_prefix_cache", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c.batcher.ResetPrefixCache()
+		a.WriteJSON(w, http.StatusOK, map[string]any{})
+	}))
+	return errors.Join(reset, a.Handle("POST", "/v1/nodes/*", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, verb, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/nodes/"), "/")
 		do, state := c.Drain, "draining"
 		switch verb {
@@ -41,7 +46,7 @@ func (c *Coordinator) ServeNodes(a *api.Server) error {
 			return
 		}
 		a.WriteJSON(w, http.StatusAccepted, map[string]any{"id": id, "object": "node", "state": state})
-	}))
+	})))
 }
 
 // Drain moves the work of a node to the others. It returns when that has begun;

@@ -51,6 +51,9 @@ type ServeConfig struct {
 	// Replicas is how many copies of each decoding sequence's cache other nodes keep,
 	// 0 or 1, in memory under KVMemory that no sequence needs.
 	Replicas int
+	// PrefixCache says whether a prompt may begin with what another has read: on, among
+	// requests of one API key; shared, among all; off. Never changes a bit. Default on.
+	PrefixCache string
 	// Queue bounds the requests that wait; beyond it clients get 503. Default 1024.
 	Queue int
 	// StepDeadline is how long a node may make no progress in a step while the
@@ -64,6 +67,13 @@ type ServeConfig struct {
 	SyncDeadline time.Duration
 	Logger       *slog.Logger
 }
+
+// Values of ServeConfig.PrefixCache.
+const (
+	PrefixOn     = "on"
+	PrefixShared = "shared"
+	PrefixOff    = "off"
+)
 
 func (c *ServeConfig) ensureDefaults(m *model.Config) {
 	if len(c.Names) == 0 {
@@ -81,6 +91,7 @@ func (c *ServeConfig) ensureDefaults(m *model.Config) {
 	orDefault(&c.Weights, weights.String())
 	orDefault(&c.KV, kv.String())
 	orDefault(&c.Mapping, "auto")
+	orDefault(&c.PrefixCache, PrefixOn)
 	orDefault(&c.Policy, "full")
 	orDefault(&c.MaxContext, m.MaxPositions)
 	orDefault(&c.StepTokens, 512)
@@ -118,6 +129,9 @@ func (c *ServeConfig) Validate(m *model.Config) error {
 	}
 	if kv, err := tensor.ParseDType(c.KV); err != nil || (kv != tensor.F32 && kv != tensor.BF16 && kv != tensor.Int8) {
 		return fmt.Errorf("cluster: --kv-type %q: known are f32, bf16, int8", c.KV)
+	}
+	if c.PrefixCache != PrefixOn && c.PrefixCache != PrefixShared && c.PrefixCache != PrefixOff {
+		return fmt.Errorf("cluster: --prefix-cache %q: known are on, shared, off", c.PrefixCache)
 	}
 	if _, err := topology.ParseMapping(c.Mapping); err != nil && c.Mapping != "auto" {
 		return fmt.Errorf("%w, auto", err)

@@ -18,10 +18,13 @@ import (
 
 // StepRequest is a plan in the form that crosses the wire.
 func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
-	r := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, DeadlineMillis: uint32(deadline.Milliseconds())}
+	r := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, Evict: p.Evict, DeadlineMillis: uint32(deadline.Milliseconds())}
 	for _, o := range p.Open {
 		open := &proto.Open{Seq: o.Seq, Owner: uint32(o.Owner), Policy: o.Policy.Spec(), Sampling: socket.SamplingMessage(o.Sampling),
-			PromptTokens: uint32(o.Read), SampledBefore: uint32(o.Sampled), ReserveTokens: uint32(o.Reserve), Replica: uint32(o.Replica + 1)}
+			PromptTokens: uint32(o.Read), SampledBefore: uint32(o.Sampled), ReserveTokens: uint32(o.Reserve), Replica: uint32(o.Replica + 1), Shared: o.Shared}
+		for _, t := range o.Prefix {
+			open.Prefix = append(open.Prefix, uint32(t))
+		}
 		for _, t := range o.Resume {
 			open.Resume = append(open.Resume, uint32(t))
 		}
@@ -38,7 +41,7 @@ func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
 		r.Chunks = append(r.Chunks, m)
 	}
 	for _, c := range p.Chunks {
-		m := &proto.Chunk{Seq: c.Seq, Start: uint32(c.Start), Prefill: true, Last: c.Last, Sample: c.Sample, Next: uint32(c.Next + 1)}
+		m := &proto.Chunk{Seq: c.Seq, Start: uint32(c.Start), Prefill: true, Last: c.Last, Sample: c.Sample, Next: uint32(c.Next + 1), SaveFrom: uint32(c.SaveFrom), Save: c.Save}
 		if c.PromptLogprobs >= 0 {
 			m.WantPromptLogprobs, m.PromptLogprobs = true, int32(c.PromptLogprobs)
 		}

@@ -852,6 +852,7 @@ type ReleaseRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Seqs          []uint64               `protobuf:"varint,2,rep,packed,name=seqs,proto3" json:"seqs,omitempty"`
+	Evict         []uint64               `protobuf:"varint,3,rep,packed,name=evict,proto3" json:"evict,omitempty"` // blocks of the prefix cache
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -896,6 +897,13 @@ func (x *ReleaseRequest) GetEpoch() uint32 {
 func (x *ReleaseRequest) GetSeqs() []uint64 {
 	if x != nil {
 		return x.Seqs
+	}
+	return nil
+}
+
+func (x *ReleaseRequest) GetEvict() []uint64 {
+	if x != nil {
+		return x.Evict
 	}
 	return nil
 }
@@ -1574,8 +1582,11 @@ type Open struct {
 	ReserveTokens uint32                 `protobuf:"varint,7,opt,name=reserve_tokens,json=reserveTokens,proto3" json:"reserve_tokens,omitempty"` // slots the owner sets aside at once
 	// The tokens in a cache that outlived its epoch: the owner has it, and the socket with a
 	// replica. Empty: from the start.
-	Resume        []uint32 `protobuf:"varint,8,rep,packed,name=resume,proto3" json:"resume,omitempty"`
-	Replica       uint32   `protobuf:"varint,9,opt,name=replica,proto3" json:"replica,omitempty"` // 1 + rank of the socket with a replica; 0: none
+	Resume  []uint32 `protobuf:"varint,8,rep,packed,name=resume,proto3" json:"resume,omitempty"`
+	Replica uint32   `protobuf:"varint,9,opt,name=replica,proto3" json:"replica,omitempty"` // 1 + rank of the socket with a replica; 0: none
+	// Blocks of the prefix cache that the prompt begins with, and their tokens.
+	Shared        []uint64 `protobuf:"varint,10,rep,packed,name=shared,proto3" json:"shared,omitempty"`
+	Prefix        []uint32 `protobuf:"varint,11,rep,packed,name=prefix,proto3" json:"prefix,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1673,6 +1684,20 @@ func (x *Open) GetReplica() uint32 {
 	return 0
 }
 
+func (x *Open) GetShared() []uint64 {
+	if x != nil {
+		return x.Shared
+	}
+	return nil
+}
+
+func (x *Open) GetPrefix() []uint32 {
+	if x != nil {
+		return x.Prefix
+	}
+	return nil
+}
+
 // Copy makes a replica: before the rows of the step run, the cache of a sequence goes
 // from its owner to another socket.
 type Copy struct {
@@ -1741,7 +1766,11 @@ type Chunk struct {
 	Next               uint32                 `protobuf:"varint,9,opt,name=next,proto3" json:"next,omitempty"` // with want_prompt_logprobs: 1 + the prompt token after the chunk; 0: none
 	// Decode: how many tokens of the sequence's last step count; the others are rolled back.
 	// start follows them.
-	Accepted      uint32 `protobuf:"varint,10,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	Accepted uint32 `protobuf:"varint,10,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	// Prefill: blocks of the prompt, from number save_from on, that the prefix cache keeps when
+	// the step is done.
+	SaveFrom      uint32   `protobuf:"varint,11,opt,name=save_from,json=saveFrom,proto3" json:"save_from,omitempty"`
+	Save          []uint64 `protobuf:"varint,12,rep,packed,name=save,proto3" json:"save,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1846,6 +1875,20 @@ func (x *Chunk) GetAccepted() uint32 {
 	return 0
 }
 
+func (x *Chunk) GetSaveFrom() uint32 {
+	if x != nil {
+		return x.SaveFrom
+	}
+	return 0
+}
+
+func (x *Chunk) GetSave() []uint64 {
+	if x != nil {
+		return x.Save
+	}
+	return nil
+}
+
 type StepRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Epoch          uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -1857,7 +1900,8 @@ type StepRequest struct {
 	Copy           []*Copy                `protobuf:"bytes,7,rep,name=copy,proto3" json:"copy,omitempty"`
 	DropReplica    []uint64               `protobuf:"varint,8,rep,packed,name=drop_replica,json=dropReplica,proto3" json:"drop_replica,omitempty"` // sequences whose replica is dropped before the step
 	// Steps of different micro-batches may be in flight together, with different sequences.
-	MicroBatch    uint32 `protobuf:"varint,9,opt,name=micro_batch,json=microBatch,proto3" json:"micro_batch,omitempty"`
+	MicroBatch    uint32   `protobuf:"varint,9,opt,name=micro_batch,json=microBatch,proto3" json:"micro_batch,omitempty"`
+	Evict         []uint64 `protobuf:"varint,10,rep,packed,name=evict,proto3" json:"evict,omitempty"` // blocks of the prefix cache that are dropped before the step
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1953,6 +1997,13 @@ func (x *StepRequest) GetMicroBatch() uint32 {
 		return x.MicroBatch
 	}
 	return 0
+}
+
+func (x *StepRequest) GetEvict() []uint64 {
+	if x != nil {
+		return x.Evict
+	}
+	return nil
 }
 
 type TokenLogprob struct {
@@ -2535,10 +2586,11 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\fincarnations\x18\x04 \x03(\rR\fincarnations\"E\n" +
 	"\tJoinReply\x12\x16\n" +
 	"\x06millis\x18\x01 \x01(\rR\x06millis\x12 \n" +
-	"\vunreachable\x18\x02 \x03(\rR\vunreachable\":\n" +
+	"\vunreachable\x18\x02 \x03(\rR\vunreachable\"P\n" +
 	"\x0eReleaseRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
-	"\x04seqs\x18\x02 \x03(\x04R\x04seqs\"2\n" +
+	"\x04seqs\x18\x02 \x03(\x04R\x04seqs\x12\x14\n" +
+	"\x05evict\x18\x03 \x03(\x04R\x05evict\"2\n" +
 	"\fReleaseReply\x12\"\n" +
 	"\rkv_used_bytes\x18\x01 \x01(\x03R\vkvUsedBytes\"%\n" +
 	"\rRetireRequest\x12\x14\n" +
@@ -2590,7 +2642,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	" \x01(\x05R\blogprobs\x12\x1d\n" +
 	"\n" +
 	"min_tokens\x18\v \x01(\x05R\tminTokens\x12\x12\n" +
-	"\x04stop\x18\f \x03(\rR\x04stop\"\x98\x02\n" +
+	"\x04stop\x18\f \x03(\rR\x04stop\"\xc8\x02\n" +
 	"\x04Open\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\rR\x05owner\x12\x16\n" +
@@ -2600,10 +2652,13 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x0esampled_before\x18\x06 \x01(\rR\rsampledBefore\x12%\n" +
 	"\x0ereserve_tokens\x18\a \x01(\rR\rreserveTokens\x12\x16\n" +
 	"\x06resume\x18\b \x03(\rR\x06resume\x12\x18\n" +
-	"\areplica\x18\t \x01(\rR\areplica\"2\n" +
+	"\areplica\x18\t \x01(\rR\areplica\x12\x16\n" +
+	"\x06shared\x18\n" +
+	" \x03(\x04R\x06shared\x12\x16\n" +
+	"\x06prefix\x18\v \x03(\rR\x06prefix\"2\n" +
 	"\x04Copy\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
-	"\areplica\x18\x02 \x01(\rR\areplica\"\x98\x02\n" +
+	"\areplica\x18\x02 \x01(\rR\areplica\"\xc9\x02\n" +
 	"\x05Chunk\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\rR\x05start\x12\x16\n" +
@@ -2615,7 +2670,9 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x14want_prompt_logprobs\x18\b \x01(\bR\x12wantPromptLogprobs\x12\x12\n" +
 	"\x04next\x18\t \x01(\rR\x04next\x12\x1a\n" +
 	"\baccepted\x18\n" +
-	" \x01(\rR\baccepted\"\xa6\x02\n" +
+	" \x01(\rR\baccepted\x12\x1b\n" +
+	"\tsave_from\x18\v \x01(\rR\bsaveFrom\x12\x12\n" +
+	"\x04save\x18\f \x03(\x04R\x04save\"\xbc\x02\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x18\n" +
@@ -2626,7 +2683,9 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x04copy\x18\a \x03(\v2\v.shoal.CopyR\x04copy\x12!\n" +
 	"\fdrop_replica\x18\b \x03(\x04R\vdropReplica\x12\x1f\n" +
 	"\vmicro_batch\x18\t \x01(\rR\n" +
-	"microBatch\">\n" +
+	"microBatch\x12\x14\n" +
+	"\x05evict\x18\n" +
+	" \x03(\x04R\x05evict\">\n" +
 	"\fTokenLogprob\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\rR\x05token\x12\x18\n" +
 	"\alogprob\x18\x02 \x01(\x02R\alogprob\"l\n" +

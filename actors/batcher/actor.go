@@ -28,9 +28,9 @@ type Stepper interface {
 	// wants one, and the measured cache bytes by rank (nil: not measured). The plan
 	// is read-only for both sides.
 	StartStep(p *Plan, done func(results []Result, used []int64, err error))
-	// Release drops the caches of sequences on all sockets of the epoch. It may be
-	// lost, or come after the next step has begun: that step repeats it.
-	Release(epoch uint32, seqs []uint64)
+	// Release drops the caches of sequences, and blocks of the prefix cache, on all sockets
+	// of the epoch. It may be lost, or come after the next step has begun: that step repeats it.
+	Release(epoch uint32, seqs, blocks []uint64)
 	// Broken tells the placement authority that an epoch is over. The answer is Place.
 	Broken(b Broken)
 }
@@ -159,6 +159,9 @@ func (b *Batcher) Submit(ctx context.Context, spec Spec, sink Sink) (cancel func
 // its place to those who wait. The caller bounds how often it says so.
 func (b *Batcher) Unread(id string, yes bool) { b.send(Unread{ID: id, Yes: yes}) }
 
+// ResetPrefixCache empties the prefix cache.
+func (b *Batcher) ResetPrefixCache() { b.send(ResetPrefixCache{}) }
+
 // Place announces a working cluster, Unplace that none works.
 func (b *Batcher) Place(p Placed) { b.send(p) }
 
@@ -254,6 +257,8 @@ func (b *Batcher) receive(c actor.Context) {
 	case Placed:
 		b.step(m)
 	case Unread:
+		b.step(m)
+	case ResetPrefixCache:
 		b.step(m)
 	case Unplaced:
 		b.step(m)

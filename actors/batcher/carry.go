@@ -49,8 +49,8 @@ func (b *Batcher) carryOut(e Effects) {
 		b.opts.Logger.Warn("batcher: epoch broken", "epoch", e.Broken.Epoch, "step", e.Broken.Step, "reason", e.Broken.Reason)
 		b.stepper.Broken(*e.Broken)
 	}
-	if len(e.Release) > 0 {
-		b.stepper.Release(b.state.epoch, e.Release)
+	if len(e.Release)+len(e.Evict) > 0 {
+		b.stepper.Release(b.state.epoch, e.Release, e.Evict)
 	}
 	if p := e.Start; p != nil {
 		b.stepper.StartStep(p, func(results []Result, used []int64, err error) {

@@ -18,7 +18,11 @@ type Config struct {
 	Chunk       int // prompt tokens of one sequence in one step; 256, at most TokenBudget
 	MaxRunning  int // sequences with memory at once; 64, below TokenBudget so that prefill never stalls
 	Replicas    int // copies of each decoding cache on another socket, 0 or 1, in memory that nobody else needs
-	MaxWaiting  int // requests in the queue before new ones are refused; 1024
+	// NoPrefixCache: no prompt begins with what another has read.
+	NoPrefixCache bool
+	Identity      string // of all that rows depend on besides tokens: model, weights, types, arithmetic
+
+	MaxWaiting int // requests in the queue before new ones are refused; 1024
 
 	JobMillis      int64 // a job lets pass who comes within this long after it; 60 000
 	PriorityMillis int64 // one level of priority weighs as much as having waited this long; 10 000

@@ -40,6 +40,7 @@ func (s *State) stepDone(d StepDone) {
 		s.totals.Recomputed += uint64(max(0, min(r.reached, r.cached+len(c.Tokens))-r.cached))
 		r.cached += len(c.Tokens)
 		r.reached = max(r.reached, r.cached)
+		s.saved(c, r)
 		if c.PromptLogprobs >= 0 {
 			s.scored(r, results[r.seq])
 		}
@@ -74,8 +75,8 @@ func (s *State) missing(results map[uint64]*Result) string {
 func (s *State) measured(rank int, used int64) {
 	a := &s.ledger.sockets[rank]
 	a.used = used
-	if used > a.reserved {
-		s.out.Faults = append(s.out.Faults, Fault{Kind: "ledger", Message: fmt.Sprintf("socket %s uses %d bytes, the ledger reserved %d of %d", a.ID, used, a.reserved, a.Budget)})
+	if booked := a.reserved + a.shared; used > booked {
+		s.out.Faults = append(s.out.Faults, Fault{Kind: "ledger", Message: fmt.Sprintf("socket %s uses %d bytes, the ledger reserved %d of %d", a.ID, used, booked, a.Budget)})
 	}
 }
 
@@ -104,7 +105,7 @@ func (s *State) sampled(r *request, result *Result) {
 	if r.first < 0 {
 		r.first = s.now
 	}
-	s.out.Emits = append(s.out.Emits, Emit{ID: r.ID, Index: index, Result: sample})
+	s.out.Emits = append(s.out.Emits, Emit{ID: r.ID, Index: index, Cached: r.warm, Result: sample})
 	if reason, over := r.finished(s.cfg.EOS); over {
 		s.finish(r, reason, "", "")
 	}

@@ -30,6 +30,9 @@ type Effects struct {
 	// Start is the next step. Exactly one StepDone or StepFailed answers it; without
 	// one, Ticks do after StepMillis.
 	Start *Plan
+	// Evict lists blocks of the prefix cache that every socket drops; like Release it may be
+	// lost, and the next Plan repeats it.
+	Evict []uint64
 }
 
 // Plan is one step of the model over a batch. Sockets release, drop replicas, open,
@@ -40,6 +43,7 @@ type Plan struct {
 	Step        uint64 // 1, 2, 3, ... across epochs
 	Release     []uint64
 	DropReplica []uint64 // sequences whose replica is dropped
+	Evict       []uint64 // blocks of the prefix cache that are dropped
 	Open        []Open
 	Copy        []Copy
 	Decode      []Decode
@@ -74,6 +78,11 @@ type Open struct {
 	// and Replica (a rank, or -1) a copy of it; decode goes on. nil: from the start.
 	Resume  []int32
 	Replica int
+
+	// Shared are the blocks of the prefix cache that the prompt begins with, and Prefix their
+	// tokens; Read counts them, and the first Chunk follows them.
+	Shared []uint64
+	Prefix []int32
 }
 
 // Decode is a row for each of its tokens, one at present: those from Position on go into
@@ -99,12 +108,19 @@ type Chunk struct {
 	// with the k best besides. Next is the one after the chunk, -1 at the end.
 	PromptLogprobs int
 	Next           int32
+
+	// Save are blocks of the prompt, from number SaveFrom on, that the prefix cache keeps
+	// when the step is done. One that it has already takes the place of the sequence's own.
+	SaveFrom int
+	Save     []uint64
 }
 
 // Emit is one new output token.
 type Emit struct {
 	ID    string
 	Index int // of the output
+	// Cached is how many of the prompt's tokens were in the prefix cache.
+	Cached int
 	sampler.Result
 }
 

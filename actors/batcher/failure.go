@@ -38,6 +38,7 @@ func (s *State) suspend(reason string) {
 	s.running = nil
 	s.released, s.drop, s.noReplica, s.resumed = nil, nil, nil, nil
 	s.ledger.sockets = nil
+	s.prefix.clear()
 }
 
 // tick moves the time on, and ends what waited too long.

@@ -18,8 +18,10 @@ type Spec struct {
 	Stop           []int32 // end the sequence, besides Config.EOS
 	IgnoreEOS      bool
 	Policy         *kvcache.Policy
-	PromptLogprobs int // -1: none; k: score every prompt token, with the k best besides
-	Priority       int // lower is sooner, -1000 to 1000
+	PromptLogprobs int    // -1: none; k: score every prompt token, with the k best besides
+	NoCache        bool   // neither look for the prompt in the prefix cache nor leave it there
+	Salt           string // requests of different salts share nothing in the prefix cache
+	Priority       int    // lower is sooner, -1000 to 1000
 	Arrival        int64
 	Deadline       int64 // milliseconds of Tick at which it fails; 0: none
 
@@ -30,6 +32,9 @@ type Spec struct {
 	// does not refuse it. Nobody looks on: it lets others pass, for Config.JobMillis.
 	Accepted bool
 }
+
+// ResetPrefixCache empties the prefix cache; running sequences keep what they hold.
+type ResetPrefixCache struct{}
 
 // Submit brings a request. The answer is a Reject, or any number of Emits and
 // exactly one Finish, now or later.
@@ -100,6 +105,8 @@ type Tick struct{ Now int64 }
 
 // Drain stops taking new requests; those that are there go on.
 type Drain struct{}
+
+func (ResetPrefixCache) input() {}
 
 func (Submit) input()     {}
 func (Cancel) input()     {}

@@ -105,6 +105,7 @@ func (s *story) run(line string) string {
 			c.JobMillis = int64(a.int("job", 60_000))
 			c.MaxFailures = a.int("failures", 8)
 			c.EOS = []int32{2}
+			c.NoPrefixCache = a["prefix"] == ""
 		})
 		return fmt.Sprintf("a block is %d bytes; %d layer, %d KV heads\n", block, geometry.Layers, geometry.KVHeads)
 	case "placed":
@@ -131,6 +132,8 @@ func (s *story) run(line string) string {
 			out = s.done(a)
 		}
 		return out
+	case "reset":
+		return s.step(ResetPrefixCache{})
 	case "snapshot":
 		return describeSnapshot(s.state.Snapshot())
 	}
@@ -159,7 +162,10 @@ func (s *story) spec(a arguments) Spec {
 	}
 	p := Spec{ID: a["id"], Prompt: prompt(a["id"], a.int("prompt", 1)), MaxTokens: a.int("max", 1), Sampling: greedy, Policy: policy,
 		PromptLogprobs: a.int("prompt_logprobs", -1), Priority: a.int("priority", 0), Arrival: s.now, Deadline: int64(a.int("deadline", 0))}
-	p.Accepted = a["job"] != ""
+	if text := a["text"]; text != "" {
+		p.Prompt = begin(prompt(text, len(p.Prompt)), p.ID, a.int("parts", len(p.Prompt)))
+	}
+	p.Accepted, p.NoCache, p.Salt = a["job"] != "", a["cache"] == "false", a["salt"]
 	for i := range a.int("emitted", 0) {
 		p.Emitted, p.Accepted = append(p.Emitted, modelToken(p.ID, i)), true
 	}
@@ -243,19 +249,31 @@ func (s *story) describe(e Effects) string {
 	if e.Release != nil {
 		say("release %v", e.Release)
 	}
+	if len(e.Evict) > 0 {
+		say("evict blocks %v", e.Evict)
+	}
 	if p := e.Start; p != nil {
 		say("step %d of epoch %d, %d tokens", p.Step, p.Epoch, p.Tokens())
 		if p.Release != nil {
 			say("  release %v", p.Release)
 		}
+		if p.Evict != nil {
+			say("  evict blocks %v", p.Evict)
+		}
 		for _, o := range p.Open {
 			say("  open %d for %s: owner %d, %s, read %d (%d of them output), reserve %d", o.Seq, o.ID, o.Owner, o.Policy.Spec(), o.Read, o.Sampled, o.Reserve)
+			if len(o.Shared) > 0 {
+				say("    begins with blocks %v, %d tokens", o.Shared, len(o.Prefix))
+			}
 		}
 		for _, d := range p.Decode {
 			say("  decode %d (%s) position %d, %d accepted", d.Seq, s.ids[d.Seq], d.Position, d.Accepted)
 		}
 		for _, c := range p.Chunks {
 			say("  chunk %d (%s) [%d,%d) last=%v sample=%v logprobs=%d", c.Seq, s.ids[c.Seq], c.Start, c.Start+len(c.Tokens), c.Last, c.Sample, c.PromptLogprobs)
+			if len(c.Save) > 0 {
+				say("    saves blocks %v from %d on", c.Save, c.SaveFrom)
+			}
 		}
 	}
 	return b.String()
@@ -266,6 +284,9 @@ func describeSnapshot(v Snapshot) string {
 	fmt.Fprintf(&b, "epoch %d placed=%v draining=%v step %d in flight=%v: %d rows of %d sequences, %d tokens/s %s\n", v.Epoch, v.Placed, v.Draining, v.Step, v.InFlight, v.BatchRows, v.BatchSequences, v.TokensPerSecond, v.Unplaced)
 	for _, k := range v.Sockets {
 		fmt.Fprintf(&b, "%s: reserved %d of %d, used %d, freed %d, owns %d\n", k.ID, k.Reserved, k.Budget, k.Used, k.Freed, k.Sequences)
+		if k.Shared+k.Evictable > 0 {
+			fmt.Fprintf(&b, "    shared %d, to evict %d\n", k.Shared, k.Evictable)
+		}
 	}
 	for _, r := range v.Running {
 		fmt.Fprintf(&b, "%s %s on %s: prompt %d, output %d, cached %d, %d bytes\n", r.ID, r.State, r.Owner, r.Prompt, r.Output, r.Cached, r.Bytes)

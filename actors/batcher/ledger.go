@@ -18,11 +18,18 @@ type account struct {
 	reserved  int64
 	freed     int64 // bytes that the ends of prefills gave back while their sequences lived on
 	replicas  int64 // of reserved, what replicas take
+	shared    int64 // blocks of the prefix cache, and those that sequences hold of it: each once
+	evictable int64 // of shared, what evicting all of the cache would free
+	core      int64 // of a block: rows of layers that see everything
+	window    int64 // and of the others
 	sequences int   // owned
 	used      int64 // as measured, -1: unknown
 }
 
-func (a *account) free() int64 { return a.Budget - a.reserved }
+func (a *account) free() int64 { return a.Budget - a.reserved - a.shared }
+
+// room is what is free, or would be without the prefix cache.
+func (a *account) room() int64 { return a.free() + a.evictable }
 
 func (a *account) heads() int { return a.Heads.Hi - a.Heads.Lo }
 
@@ -43,22 +50,25 @@ func (l *ledger) need(p *kvcache.Policy, owner, read, tokens int) []int64 {
 	return need
 }
 
-// choose finds the owner for a sequence: of those that are able and with which it
+// choose finds the owner for a sequence that begins with so many shared blocks: of those that are able and with which it
 // fits everywhere, the one that keeps the most bytes free, then the one with the
 // fewest sequences, then the lowest rank. When none fits, why says where it came
 // closest.
-func (l *ledger) choose(p *kvcache.Policy, read, tokens int, able func(owner int) bool) (owner int, need []int64, why string) {
+func (l *ledger) choose(p *kvcache.Policy, read, tokens, shared int, able func(owner int) bool) (owner int, need []int64, why string) {
 	owner = -1
 	var shortest int64
 	for o := range l.sockets {
-		if !able(o) {
+		if !able(o) || shared > 0 && l.g.Units > 0 && l.sockets[o].heads() == 0 { // it would lack the rows of the shared blocks
 			continue
 		}
 		n := l.need(p, o, read, tokens)
+		for i := range n {
+			n[i] -= int64(shared) * l.sockets[i].core
+		}
 		if at, short := l.short(n); short > 0 {
 			if why == "" || short < shortest {
 				shortest = short
-				why = fmt.Sprintf("needs %d cache bytes on %s, %d of %d are free", n[at], l.sockets[at].ID, l.sockets[at].free(), l.sockets[at].Budget)
+				why = fmt.Sprintf("needs %d cache bytes on %s, %d of %d are free", n[at], l.sockets[at].ID, l.sockets[at].room(), l.sockets[at].Budget)
 			}
 			continue
 		}
@@ -73,7 +83,7 @@ func (l *ledger) choose(p *kvcache.Policy, read, tokens int, able func(owner int
 }
 
 func (l *ledger) better(a int, needA int64, b int, needB int64) bool {
-	freeA, freeB := l.sockets[a].free()-needA, l.sockets[b].free()-needB
+	freeA, freeB := l.sockets[a].room()-needA, l.sockets[b].room()-needB
 	if freeA != freeB {
 		return freeA > freeB
 	}
@@ -83,7 +93,7 @@ func (l *ledger) better(a int, needA int64, b int, needB int64) bool {
 // short is the socket that lacks the most bytes for need; 0: it fits everywhere.
 func (l *ledger) short(need []int64) (at int, bytes int64) {
 	for i := range l.sockets {
-		if s := need[i] - l.sockets[i].free(); s > bytes {
+		if s := need[i] - l.sockets[i].room(); s > bytes {
 			at, bytes = i, s
 		}
 	}
@@ -109,7 +119,7 @@ func (l *ledger) alone(r *request, output int) (able []bool, why string) {
 		_, short := empty.short(empty.need(r.Policy, o, read, final))
 		able[o] = short == 0
 	}
-	_, _, why = empty.choose(r.Policy, read, final, anyOwner)
+	_, _, why = empty.choose(r.Policy, read, final, 0, anyOwner)
 	return able, why
 }
 
@@ -145,12 +155,24 @@ func (l *ledger) admit(r *request, owner int, need []int64) {
 	l.sockets[owner].sequences++
 }
 
-// handedOver books the end of prefill: only the owner keeps bytes.
+// handedOver books the end of prefill: only the owner keeps bytes, and blocks if its policy
+// keeps every token.
 func (l *ledger) handedOver(r *request) {
+	for _, b := range r.pins {
+		for i := range l.sockets {
+			if i != r.owner || !r.Policy.KeepsAll() {
+				l.unpin(b, i)
+				l.sockets[i].freed += l.sockets[i].core
+			}
+		}
+	}
+	if !r.Policy.KeepsAll() {
+		r.pins = nil
+	}
 	for i := range l.sockets {
 		keep := int64(0)
 		if i == r.owner {
-			keep = min(r.hold[i], kvcache.ResidentBytes(l.g, r.read, min(r.read+1, r.final()), r.Policy))
+			keep = min(r.hold[i], kvcache.ResidentBytes(l.g, r.read, min(r.read+1, r.final()), r.Policy)-l.sharedBytes(r))
 		}
 		l.sockets[i].reserved -= r.hold[i] - keep
 		l.sockets[i].freed += r.hold[i] - keep
@@ -160,7 +182,7 @@ func (l *ledger) handedOver(r *request) {
 
 // growth is what the next decode row needs beyond what is booked.
 func (l *ledger) growth(r *request) int64 {
-	return max(0, kvcache.ResidentBytes(l.g, r.read, r.cached+1, r.Policy)-r.hold[r.owner])
+	return max(0, kvcache.ResidentBytes(l.g, r.read, r.cached+1, r.Policy)-r.hold[r.owner]-l.sharedBytes(r))
 }
 
 func (l *ledger) grow(r *request, bytes int64) {
@@ -180,7 +202,13 @@ func (l *ledger) release(r *request) {
 	}
 	for i, bytes := range r.hold {
 		l.sockets[i].reserved -= bytes
+		for _, b := range r.pins {
+			if r.phase == prefill || i == r.owner {
+				l.unpin(b, i)
+			}
+		}
 	}
+	r.pins = nil
 	l.sockets[r.owner].sequences--
 	r.hold = nil
 }

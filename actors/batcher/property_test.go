@@ -58,7 +58,9 @@ func drawHeirs(r *rapid.T, at *cluster, sockets []Socket) []int {
 
 func drawSpec(r *rapid.T, id string, now int64) Spec {
 	p := Spec{ID: id, Sampling: greedy, Arrival: now, PromptLogprobs: rapid.IntRange(-1, 0).Draw(r, "prompt logprobs")}
-	p.Prompt = prompt(id, rapid.IntRange(1, 200).Draw(r, "prompt"))
+	p.Prompt = prompt(rapid.SampledFrom([]string{id, "a text", "another"}).Draw(r, "text"), rapid.IntRange(1, 200).Draw(r, "prompt"))
+	p.Prompt = begin(p.Prompt, id, rapid.IntRange(0, 200).Draw(r, "leaves the text"))
+	p.NoCache, p.Salt = rapid.IntRange(0, 4).Draw(r, "no cache") == 0, rapid.SampledFrom([]string{"", "", "", "salt"}).Draw(r, "salt")
 	p.MaxTokens = rapid.IntRange(0, 90).Draw(r, "max tokens")
 	p.Policy = rapid.SampledFrom([]*kvcache.Policy{kvcache.Full(), kvcache.Streaming(4, 60), kvcache.Streaming(2, 20)}).Draw(r, "policy")
 	p.Priority = rapid.IntRange(-1, 1).Draw(r, "priority")
@@ -85,6 +87,7 @@ func TestEverythingEnds(t *testing.T) {
 			c.Chunk = rapid.IntRange(1, c.TokenBudget).Draw(r, "chunk")
 			c.MaxFailures = 1000
 			c.Replicas = rapid.IntRange(0, 1).Draw(r, "replicas")
+			c.NoPrefixCache = rapid.IntRange(0, 3).Draw(r, "without the prefix cache") == 0
 		})
 		out := newClient(r)
 		var at *cluster
@@ -104,6 +107,7 @@ func TestEverythingEnds(t *testing.T) {
 			checkLedger(r, s)
 			if e.Release != nil && rapid.Bool().Draw(r, "release is heard") {
 				at.release(e.Release)
+				at.evict(e.Evict)
 			}
 			if e.Broken != nil {
 				flight = nil
@@ -132,7 +136,7 @@ func TestEverythingEnds(t *testing.T) {
 		}
 		n := 0
 		for range rapid.IntRange(5, 120).Draw(r, "actions") {
-			switch rapid.SampledFrom([]string{"submit", "submit", "done", "done", "done", "done", "cancel", "fail", "place", "unplace", "tick", "stale", "unread"}).Draw(r, "action") {
+			switch rapid.SampledFrom([]string{"submit", "submit", "done", "done", "done", "done", "cancel", "fail", "place", "unplace", "tick", "stale", "unread", "reset"}).Draw(r, "action") {
 			case "submit":
 				n++
 				spec := drawSpec(r, fmt.Sprint("r", n), now)
@@ -163,6 +167,8 @@ func TestEverythingEnds(t *testing.T) {
 				step(Tick{now})
 			case "unread":
 				step(Unread{fmt.Sprint("r", rapid.IntRange(1, max(1, n)).Draw(r, "which")), rapid.Bool().Draw(r, "does not read")})
+			case "reset":
+				step(ResetPrefixCache{})
 			case "stale":
 				e := step(StepDone{Epoch: epoch - 1, Step: s.steps, Results: []Result{{Seq: 1}}})
 				if e.Start != nil || e.Emits != nil {
@@ -203,7 +209,8 @@ func TestEverythingEnds(t *testing.T) {
 // Admission follows arrival among equals, under any memory pressure.
 func TestFirstComeFirstServed(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		s, out := testState(t, nil), newClient(r)
+		// Who waits for the text that another reads lets others pass.
+		s, out := testState(t, func(c *Config) { c.NoPrefixCache = true }), newClient(r)
 		at := newCluster(r, 1, drawRoomy(r))
 		defer at.close()
 		var sockets []Socket

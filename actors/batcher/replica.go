@@ -31,11 +31,11 @@ func (s *State) replicate(p *Plan) {
 		}
 		replica := none
 		for i := range s.ledger.sockets {
-			if free := s.ledger.sockets[i].free(); i != r.owner && free >= r.hold[r.owner] && (replica == none || free > s.ledger.sockets[replica].free()) {
+			if room := s.ledger.sockets[i].room(); i != r.owner && room >= s.ledger.owned(r) && (replica == none || room > s.ledger.sockets[replica].room()) {
 				replica = i
 			}
 		}
-		if replica == none {
+		if replica == none || !s.makeFree(replica, s.ledger.owned(r)) {
 			continue
 		}
 		s.ledger.addReplica(r, replica)
@@ -60,12 +60,16 @@ func (s *State) dropReplica(r *request) {
 	s.noReplica = append(s.noReplica, r.seq)
 }
 
-// addReplica books a replica: as many bytes as the owner holds.
+// owned is what the cache of a sequence that decodes takes, blocks that it shares included.
+func (l *ledger) owned(r *request) int64 { return r.hold[r.owner] + l.sharedBytes(r) }
+
+// addReplica books a replica: as many bytes as the cache takes; it shares none.
 func (l *ledger) addReplica(r *request, replica int) {
+	bytes := l.owned(r)
 	r.replica = replica
-	r.hold[replica] += r.hold[r.owner]
-	l.sockets[replica].reserved += r.hold[r.owner]
-	l.sockets[replica].replicas += r.hold[r.owner]
+	r.hold[replica] += bytes
+	l.sockets[replica].reserved += bytes
+	l.sockets[replica].replicas += bytes
 }
 
 func (l *ledger) removeReplica(r *request) {

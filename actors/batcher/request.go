@@ -38,6 +38,12 @@ type request struct {
 	replica int     // rank with a replica of the cache, or none
 	kept    kept    // of the admission that the end of an epoch cut off
 
+	keys    []key        // of its full blocks, as far as they were asked for
+	pins    []*textBlock // shared blocks at its beginning whose rows it holds: in prefill on every socket, then on the owner
+	saves   bool         // its next blocks are shared too
+	awaited uint64       // sequence whose blocks it has waited for
+	warm    int          // tokens of the prompt that its first admission found
+
 	able      []bool // owners that can take it to its end, by rank
 	unfit     string // why the present placement cannot take it at all; "": it can
 	unserved  int64  // since when nothing can take it, -1: something can
@@ -101,6 +107,7 @@ func (r *request) finished(eos []int32) (string, bool) {
 // restart forgets the admission and keeps the tokens.
 func (r *request) restart() {
 	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.hold, r.replica, r.kept = waiting, 0, 0, 0, 0, 0, nil, none, kept{}
+	r.pins, r.saves = nil, false
 }
 
 // queue is a list of requests in order.

@@ -1,5 +1,7 @@
 package batcher
 
+import "shoal/tensor"
+
 // schedule cuts the next step: memory for the decode rows first, then decode
 // rows, then chunks of prompts that are being read, then new admissions, until
 // the token budget is used up.
@@ -31,6 +33,8 @@ func (s *State) schedule() {
 		rows[r.seq] = r
 	}
 	if len(rows) == 0 {
+		s.out.Evict = s.prefix.evicted[s.prefix.told:]
+		s.prefix.told = len(s.prefix.evicted)
 		s.out.Release, s.drop = s.drop, nil
 		s.released = append(s.released, s.out.Release...)
 		return
@@ -38,6 +42,7 @@ func (s *State) schedule() {
 	s.replicate(p)
 	s.steps++
 	p.DropReplica, s.noReplica = s.noReplica, nil
+	p.Evict, s.prefix.evicted, s.prefix.told = s.prefix.evicted, nil, 0
 	p.Release = append(s.released, s.drop...)
 	s.released, s.drop = nil, nil
 	s.flight = &flight{plan: p, started: s.now, rows: rows}
@@ -53,7 +58,7 @@ func (s *State) growAll() {
 			continue // still in prefill, or preempted a moment ago
 		}
 		bytes := s.ledger.growth(r)
-		for r.phase == decoding && bytes > s.ledger.sockets[r.owner].free() {
+		for r.phase == decoding && !s.makeFree(r.owner, bytes) {
 			if !s.evictReplica(r.owner) {
 				s.preempt(s.victim(r.owner))
 			}
@@ -61,7 +66,7 @@ func (s *State) growAll() {
 		if r.phase != decoding {
 			continue
 		}
-		if r.replica != none && bytes > s.ledger.sockets[r.replica].free() {
+		if r.replica != none && !s.makeFree(r.replica, bytes) {
 			s.dropReplica(r)
 		}
 		s.ledger.grow(r, bytes)
@@ -71,7 +76,7 @@ func (s *State) growAll() {
 // victim is the last in order that holds bytes on a socket.
 func (s *State) victim(rank int) *request {
 	for i := len(s.running) - 1; i >= 0; i-- {
-		if r := s.running[i]; r.hold[rank] > 0 {
+		if r := s.running[i]; r.hold[rank] > 0 || len(r.pins) > 0 && (r.phase == prefill || r.owner == rank) {
 			return r
 		}
 	}
@@ -98,7 +103,7 @@ func (s *State) makeRoom() {
 	}
 	read, tokens := r.asks()
 	for {
-		_, _, why := s.ledger.choose(r.Policy, read, tokens, r.canOwn)
+		_, _, why := s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn)
 		if why == "" && len(s.running) < s.cfg.MaxRunning {
 			return
 		}
@@ -128,28 +133,75 @@ func (s *State) admit(p *Plan) *request {
 		return nil
 	}
 	read, tokens := r.asks()
-	owner, need, why := s.ledger.choose(r.Policy, read, tokens, r.canOwn)
-	if why != "" {
+	chain := s.find(r, read)
+	owner, need := s.fit(r, chain)
+	if owner == none && len(chain) > 0 {
+		chain = nil // what it would begin with may have to go
+		owner, need = s.fit(r, nil)
+	}
+	if owner == none {
 		return nil
 	}
 	s.waiting.remove(r)
 	s.ledger.admit(r, owner, need)
 	s.sequences++
-	r.phase, r.seq, r.read, r.cached, r.staged, r.replica = prefill, s.sequences, read, 0, 0, none
+	r.phase, r.seq, r.read, r.cached, r.staged, r.replica = prefill, s.sequences, read, len(chain)*tensor.BlockSlots, 0, none
+	r.pins, r.saves = chain, !s.cfg.NoPrefixCache && !r.NoCache
+	open := Open{Seq: r.seq, ID: r.ID, Owner: owner, Policy: r.Policy, Sampling: r.Sampling,
+		Read: read, Sampled: read - len(r.Prompt), Reserve: tokens, Replica: none, Prefix: r.tokens(0, r.cached)}
+	for _, b := range chain {
+		s.prefix.use(b)
+		open.Shared = append(open.Shared, b.id)
+	}
 	if r.started < 0 {
-		r.started = s.now
+		r.started, r.warm = s.now, min(r.cached, len(r.Prompt))
+		if r.saves {
+			s.prefixTotals.Queries += uint64(len(r.Prompt))
+			s.prefixTotals.Hits += uint64(r.warm)
+		}
 	}
 	s.running.insert(r)
-	p.Open = append(p.Open, Open{Seq: r.seq, ID: r.ID, Owner: owner, Policy: r.Policy, Sampling: r.Sampling,
-		Read: read, Sampled: read - len(r.Prompt), Reserve: tokens, Replica: none})
+	p.Open = append(p.Open, open)
 	return r
 }
 
+// fit finds the owner of a request that begins with a chain of shared blocks, which it then
+// holds, and evicts what must go for it. none: it does not fit.
+func (s *State) fit(r *request, chain []*textBlock) (owner int, need []int64) {
+	named := make([]uint64, len(chain))
+	for k, b := range chain {
+		for i := range s.ledger.sockets {
+			s.ledger.pin(b, i)
+		}
+		named[k], b.step = b.step, s.steps+1
+	}
+	read, tokens := r.asks()
+	owner, need, why := s.ledger.choose(r.Policy, read, tokens, len(chain), r.canOwn)
+	fits := why == ""
+	for i := range need {
+		fits = fits && s.makeFree(i, need[i])
+	}
+	if fits {
+		return owner, need
+	}
+	for k, b := range chain {
+		for i := range s.ledger.sockets {
+			s.ledger.unpin(b, i)
+		}
+		b.step = named[k]
+	}
+	return none, nil
+}
+
 // head is the first in order that waits for a place. Who does not take its tokens
-// waits for its reader.
+// waits for its reader; whose text another is reading at the moment waits for that.
 func (s *State) head() *request {
 	for _, r := range s.waiting {
 		if r.unfit == "" && !r.unread {
+			if seq := s.awaits(r); seq != 0 {
+				r.awaited = seq
+				continue
+			}
 			return r
 		}
 	}
@@ -167,6 +219,7 @@ func (s *State) chunk(p *Plan, r *request, left int) int {
 			c.Next = r.Prompt[end]
 		}
 	}
+	s.save(&c, r)
 	p.Chunks = append(p.Chunks, c)
 	return len(c.Tokens)
 }

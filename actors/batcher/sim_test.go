@@ -33,6 +33,10 @@ type cluster struct {
 	spans  []tensor.Span
 	seqs   map[uint64]*sequence
 	gone   map[uint64]bool // released
+
+	blocks map[uint64][]*kvcache.Segment // of the prefix cache, by rank
+	texts  map[uint64][]int32            // the tokens of each, and of all before it
+	warm   int                           // tokens that sequences began with
 }
 
 type fataler interface{ Fatalf(string, ...any) }
@@ -50,7 +54,8 @@ type sequence struct {
 }
 
 func newCluster(t fataler, epoch uint32, sockets []Socket) *cluster {
-	c := &cluster{t: t, epoch: epoch, seqs: map[uint64]*sequence{}, gone: map[uint64]bool{}}
+	c := &cluster{t: t, epoch: epoch, seqs: map[uint64]*sequence{}, gone: map[uint64]bool{},
+		blocks: map[uint64][]*kvcache.Segment{}, texts: map[uint64][]int32{}}
 	for _, s := range sockets {
 		c.arenas = append(c.arenas, kvcache.NewArena(s.Budget))
 		c.spans = append(c.spans, s.Heads)
@@ -68,6 +73,7 @@ func (c *cluster) close() {
 // was, with its caches, or a new socket when that is none. The others are gone.
 func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster, []Held) {
 	next := newCluster(c.t, epoch, nil)
+	c.evict(slices.Collect(maps.Keys(c.blocks)))
 	now := map[int]int{}
 	for i, s := range sockets {
 		a := kvcache.NewArena(s.Budget)
@@ -180,6 +186,59 @@ func (c *cluster) release(seqs []uint64) {
 	}
 }
 
+// evict drops blocks of the prefix cache; those that it does not know were dropped before.
+func (c *cluster) evict(blocks []uint64) {
+	for _, id := range blocks {
+		for _, seg := range c.blocks[id] {
+			seg.Release()
+		}
+		delete(c.blocks, id)
+		delete(c.texts, id)
+	}
+}
+
+// attach begins a prompt with what the prefix cache has of it.
+func (c *cluster) attach(q *sequence, requests map[string]*Spec) {
+	for rank, part := range q.parts {
+		var chain []*kvcache.Segment
+		for _, id := range q.open.Shared {
+			if c.blocks[id] == nil {
+				c.t.Fatalf("%s: begins with block %d, which is not there", q.open.ID, id)
+			}
+			chain = append(chain, c.blocks[id][rank])
+		}
+		c.must(part.Attach(chain), "shared blocks")
+	}
+	if n := len(q.open.Shared); n > 0 {
+		if text := c.texts[q.open.Shared[n-1]]; !slices.Equal(text, q.open.Prefix) {
+			c.t.Fatalf("%s: begins with the blocks of another text: %d tokens", q.open.ID, len(text))
+		}
+	}
+	q.feed(c, requests, 0, q.open.Prefix)
+	c.warm += len(q.open.Prefix)
+}
+
+// save keeps the blocks of a prompt that a chunk completes.
+func (c *cluster) save(q *sequence, k *Chunk, requests map[string]*Spec) {
+	for i, id := range k.Save {
+		at := k.SaveFrom + i
+		if have := c.blocks[id]; have != nil {
+			for rank, part := range q.parts {
+				c.must(part.Adopts(have[rank], at), "a block that is there already")
+			}
+			continue
+		}
+		for _, part := range q.parts {
+			seg, err := part.Share(at)
+			c.must(err, "block %d", at)
+			c.blocks[id] = append(c.blocks[id], seg)
+		}
+		for pos := range (at + 1) * tensor.BlockSlots {
+			c.texts[id] = append(c.texts[id], q.token(requests, pos))
+		}
+	}
+}
+
 func (c *cluster) must(err error, what string, args ...any) {
 	if err != nil {
 		c.t.Fatalf("%s: %v", fmt.Sprintf(what, args...), err)
@@ -193,6 +252,7 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 	}
 	c.settle()
 	c.release(p.Release)
+	c.evict(p.Evict)
 	for _, seq := range p.DropReplica {
 		if q := c.seqs[seq]; q != nil {
 			q.copy.Release()
@@ -209,6 +269,7 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 			q.parts = append(q.parts, kvcache.NewPrefill(a, geometry, c.spans[i]))
 		}
 		c.seqs[o.Seq] = q
+		c.attach(q, requests)
 	}
 	for _, k := range p.Copy {
 		q := c.seqs[k.Seq]
@@ -260,6 +321,9 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 		q.feed(c, requests, k.Start, k.Tokens)
 		for _, part := range q.parts {
 			put(part, k.Start, len(k.Tokens))
+		}
+		c.save(q, &k, requests)
+		for _, part := range q.parts {
 			part.Commit(len(k.Tokens))
 		}
 		if k.Last {
@@ -297,17 +361,19 @@ func (q *sequence) feed(c *cluster, requests map[string]*Spec, start int, tokens
 		c.t.Fatalf("%s: row at position %d, the cache has %d tokens", q.open.ID, start, q.next)
 	}
 	for i, token := range tokens {
-		pos, want := start+i, int32(0)
-		if pos < q.prompt {
-			want = requests[q.open.ID].Prompt[pos]
-		} else {
-			want = modelToken(q.open.ID, pos-q.prompt)
-		}
+		pos, want := start+i, q.token(requests, start+i)
 		if token != want {
 			c.t.Fatalf("%s: position %d gets token %d, want %d", q.open.ID, pos, token, want)
 		}
 	}
 	q.next += len(tokens)
+}
+
+func (q *sequence) token(requests map[string]*Spec, pos int) int32 {
+	if pos < q.prompt {
+		return requests[q.open.ID].Prompt[pos]
+	}
+	return modelToken(q.open.ID, pos-q.prompt)
 }
 
 func (q *sequence) result(seq uint64, cached int) Result {
@@ -401,21 +467,56 @@ func (c *client) take(e Effects) {
 
 func checkLedger(t fataler, s *State) {
 	sums := make([]int64, len(s.ledger.sockets))
+	held := make([]map[*textBlock]int32, len(sums))
+	for i := range held {
+		held[i] = map[*textBlock]int32{}
+	}
 	for _, r := range s.running {
 		for i, bytes := range r.hold {
 			sums[i] += bytes
+			if bytes < 0 {
+				t.Fatalf("%s holds %d bytes on socket %d", r.ID, bytes, i)
+			}
+			for _, b := range r.pins {
+				if r.phase == prefill || r.owner == i {
+					held[i][b]++
+				}
+			}
 		}
 	}
 	for i, a := range s.ledger.sockets {
-		if a.reserved != sums[i] || a.reserved > a.Budget {
-			t.Fatalf("socket %s: reserved %d of %d, requests hold %d", a.ID, a.reserved, a.Budget, sums[i])
+		shared, evictable := int64(0), int64(0)
+		for b, n := range held[i] {
+			if b.pins[i] != n {
+				t.Fatalf("block %d has %d holders on socket %d, %d are counted", b.id, n, i, b.pins[i])
+			}
+			shared += a.core
+		}
+		for _, b := range s.prefix.blocks {
+			if held[i][b] == 0 {
+				shared, evictable = shared+a.core, evictable+a.core
+				if b.pins[i] != 0 {
+					t.Fatalf("block %d counts %d holders on socket %d and has none", b.id, b.pins[i], i)
+				}
+			}
+			shared, evictable = shared+a.window, evictable+a.window
+		}
+		if a.reserved != sums[i] || a.shared != shared || a.evictable != evictable || a.free() < 0 {
+			t.Fatalf("socket %s: %d reserved, %d shared, %d evictable of %d; requests hold %d, blocks %d, %d", a.ID, a.reserved, a.shared, a.evictable, a.Budget, sums[i], shared, evictable)
+		}
+	}
+	for _, b := range s.prefix.blocks {
+		if b.parent != nil && !b.parent.cached {
+			t.Fatalf("block %d can be found, the one before it cannot", b.id)
 		}
 	}
 }
 
-func prompt(id string, n int) []int32 {
-	p := make([]int32, n)
-	for i := range p {
+func prompt(id string, n int) []int32 { return begin(make([]int32, n), id, 0) }
+
+// begin is a prompt that goes on as the text of an ID from a token on.
+func begin(p []int32, id string, from int) []int32 {
+	for i := from; i < len(p); i++ {
 		p[i] = modelToken("prompt of "+id, i)
 	}
 	return p

@@ -18,6 +18,8 @@ type Snapshot struct {
 	Sockets         []SocketState // by rank
 	TokensPerSecond int64         // prefill and decode, measured
 	Totals          Totals
+	Prefix          PrefixTotals
+	PrefixBlocks    int // of tensor.BlockSlots tokens that can be found
 }
 
 // Totals is what rebuilding has cost since the start: what was done again for
@@ -51,17 +53,20 @@ type SocketState struct {
 	Used      int64 // as the socket measured after its last step, -1: not yet
 	Freed     int64 // that ends of prefill gave back in this epoch
 	Replicas  int64 // of Reserved, what replicas take
+	Shared    int64 // of Reserved, blocks of prompts, which several sequences may hold
+	Evictable int64 // beside Reserved: the prefix cache, which goes when sequences need the bytes
 	Sequences int   // owned
 }
 
 // Snapshot describes the present.
 func (s *State) Snapshot() Snapshot {
-	v := Snapshot{Epoch: s.epoch, Placed: s.placed, Unplaced: s.unplaced, Draining: s.draining, Step: s.steps, TokensPerSecond: s.rate.perSecond, Totals: s.totals}
+	v := Snapshot{Epoch: s.epoch, Placed: s.placed, Unplaced: s.unplaced, Draining: s.draining, Step: s.steps, TokensPerSecond: s.rate.perSecond, Totals: s.totals,
+		Prefix: s.prefixTotals, PrefixBlocks: len(s.prefix.blocks)}
 	if f := s.flight; f != nil {
 		v.InFlight, v.BatchRows, v.BatchSequences = true, f.plan.Tokens(), len(f.rows)
 	}
 	for _, a := range s.ledger.sockets {
-		v.Sockets = append(v.Sockets, SocketState{ID: a.ID, Budget: a.Budget, Reserved: a.reserved, Used: a.used, Freed: a.freed, Replicas: a.replicas, Sequences: a.sequences})
+		v.Sockets = append(v.Sockets, SocketState{ID: a.ID, Budget: a.Budget, Reserved: a.reserved + a.shared - a.evictable, Used: a.used, Freed: a.freed, Replicas: a.replicas, Shared: a.shared - a.evictable, Evictable: a.evictable, Sequences: a.sequences})
 	}
 	names := [...]string{waiting: "waiting", prefill: "prefill", decoding: "decoding"}
 	for _, r := range s.running {
@@ -69,8 +74,11 @@ func (s *State) Snapshot() Snapshot {
 		if r.replica != none {
 			state.Replica = s.ledger.sockets[r.replica].ID
 		}
-		for _, bytes := range r.hold {
+		for i, bytes := range r.hold {
 			state.Bytes += bytes
+			if r.phase == prefill || i == r.owner {
+				state.Bytes += int64(len(r.pins)) * s.ledger.sockets[i].core
+			}
 		}
 		if r.ended {
 			state.State = "ending"
@@ -93,13 +101,15 @@ func (s *State) why(r *request, ahead int, head *request) string {
 		return "too large for the present cluster: " + r.unfit
 	case r.unread:
 		return "its client does not take the tokens that it has"
+	case s.awaits(r) != 0:
+		return "another request reads the same text"
 	case r != head:
 		return fmt.Sprintf("%d ahead in the queue", ahead)
 	case len(s.running) >= s.cfg.MaxRunning:
 		return fmt.Sprintf("%d sequences run, the limit is %d", len(s.running), s.cfg.MaxRunning)
 	}
 	read, tokens := r.asks()
-	if _, _, why := s.ledger.choose(r.Policy, read, tokens, r.canOwn); why != "" {
+	if _, _, why := s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn); why != "" {
 		return why
 	}
 	return "the next step"

@@ -3,6 +3,7 @@ package batcher
 import (
 	"fmt"
 
+	"shoal/kvcache"
 	"shoal/tensor"
 )
 
@@ -29,6 +30,10 @@ type State struct {
 
 	resumed []resumption // sequences that the next plan opens where they stood
 
+	prefix       prefixes
+	prefixTotals PrefixTotals
+	blockIDs     uint64
+
 	submitted, sequences, steps uint64 // counters
 	rate                        rate
 	totals                      Totals
@@ -48,7 +53,7 @@ func New(cfg Config) (*State, error) {
 		return nil, err
 	}
 	cfg.Geometry.Chunk = cfg.Chunk
-	return &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry}}, nil
+	return &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry}, prefix: newPrefixes(cfg.Identity)}, nil
 }
 
 // Step takes one input and returns what must happen, in the order that Effects
@@ -80,11 +85,16 @@ func (s *State) Step(in Input) Effects {
 		s.tick(in.Now)
 	case Drain:
 		s.draining = true
+	case ResetPrefixCache:
+		s.prefix.empty = true
 	default:
 		panic(fmt.Sprintf("batcher: unknown input %T", in))
 	}
 	if s.placed && s.flight == nil {
 		s.reap()
+		if s.prefix.empty {
+			s.reset()
+		}
 		s.schedule()
 	}
 	return s.out
@@ -106,7 +116,9 @@ func (s *State) place(p Placed) {
 	s.epoch, s.placed, s.unplaced = p.Epoch, true, ""
 	s.ledger.sockets = make([]account, len(p.Sockets))
 	for i, socket := range p.Sockets {
-		s.ledger.sockets[i] = account{Socket: socket, used: -1}
+		a := account{Socket: socket, used: -1}
+		a.core, a.window = kvcache.SegmentBytes(s.cfg.Geometry, s.cfg.Geometry.PromptHeads(a.heads(), false))
+		s.ledger.sockets[i] = a
 	}
 	s.adopt(p.Held)
 	for _, list := range []queue{s.waiting, s.running} {

@@ -147,7 +147,7 @@ func (a *Actor) Receive(c actor.Context) {
 	case *actor.Started:
 		a.machine = NewMachine()
 		a.exec = layer.NewExecutor()
-		a.caches = &caches{arena: kvcache.NewArena(a.Config.KVBudget), seqs: map[uint64]*sequence{}}
+		a.caches = &caches{arena: kvcache.NewArena(a.Config.KVBudget), seqs: map[uint64]*sequence{}, blocks: map[uint64]*kvcache.Segment{}}
 		if a.Config.ParsePolicy == nil {
 			a.Config.ParsePolicy = kvcache.Parse
 		}
@@ -372,7 +372,7 @@ func (a *Actor) cut(cause error) {
 
 // release frees sequences between steps, behind what the executor has in hand.
 func (a *Actor) release(m *Release) {
-	effects, err := a.machine.Release(m.Request.Epoch, m.Request.Seqs)
+	effects, err := a.machine.Release(m.Request.Epoch, m.Request.Seqs, m.Request.Evict)
 	if err != nil {
 		m.Reply(nil, err)
 		return

@@ -101,7 +101,7 @@ func (s *story) run(line string) string {
 	case "ended":
 		return s.say(nil, s.m.End(s.work[batch], ok))
 	case "release":
-		effects, err := s.m.Release(s.epoch, []uint64{uint64(num("seq", 0))})
+		effects, err := s.m.Release(s.epoch, []uint64{uint64(num("seq", 0))}, []uint64{uint64(num("block", 0))})
 		return s.say(effects, err)
 	case "job":
 		return s.say(nil, s.m.Job(s.epoch))
@@ -147,7 +147,8 @@ func describe(w *Work) string {
 
 // plan reads open=seq:owner:prompt:policy, resume=seq:owner:prompt:tokens:1+replica,
 // read=seq:start:n (read! when it is the last), decode=seq:start:n:accepted,
-// copy=seq:rank, drop=seq, release=seq.
+// copy=seq:rank, drop=seq, release=seq; begins=block:... of the last open, saves=from:block:...
+// of the last chunk, evict=block.
 func (s *story) plan(step uint64, batch int, words []string) *proto.StepRequest {
 	r := &proto.StepRequest{Epoch: s.epoch, Step: step, MicroBatch: uint32(batch)}
 	for _, w := range words {
@@ -171,6 +172,19 @@ func (s *story) plan(step uint64, batch int, words []string) *proto.StepRequest 
 			r.Chunks = append(r.Chunks, &proto.Chunk{Seq: seq, Start: uint32(n[1]), Tokens: tokens(n[2]), Prefill: true, Last: last, Sample: last})
 		case "decode":
 			r.Chunks = append(r.Chunks, &proto.Chunk{Seq: seq, Start: uint32(n[1]), Tokens: tokens(n[2]), Accepted: uint32(n[3]), Sample: true})
+		case "begins":
+			o := r.Open[len(r.Open)-1]
+			for _, id := range numbers(value) {
+				o.Shared, o.Prefix = append(o.Shared, uint64(id)), append(o.Prefix, tokens(tensor.BlockSlots)...)
+			}
+		case "saves":
+			c := r.Chunks[len(r.Chunks)-1]
+			c.SaveFrom = uint32(n[0])
+			for _, id := range numbers(value)[1:] {
+				c.Save = append(c.Save, uint64(id))
+			}
+		case "evict":
+			r.Evict = append(r.Evict, seq)
 		case "copy":
 			r.Copy = append(r.Copy, &proto.Copy{Seq: seq, Replica: uint32(n[1])})
 		case "drop":

@@ -42,8 +42,13 @@ func (e *epoch) plan(s *step) []stage {
 	}
 	stages = append(stages, e.replication(s)...)
 	stages = append(stages, stage{job: func(done func(error)) {
-		for _, c := range s.work.Runs {
+		for i := range s.work.Runs {
+			c := &s.work.Runs[i]
 			if q := e.seqs[c.Seq]; c.Prefill && q.part != nil {
+				if err := e.save(q, c); err != nil {
+					done(err)
+					return
+				}
 				q.part.Commit(len(c.Tokens))
 			}
 		}

@@ -11,8 +11,9 @@ import (
 // caches are the stores that a socket holds, of its epoch and of earlier ones. Machine
 // says what becomes of them; only the executor touches them.
 type caches struct {
-	arena *kvcache.Arena
-	seqs  map[uint64]*sequence
+	arena  *kvcache.Arena
+	seqs   map[uint64]*sequence
+	blocks map[uint64]*kvcache.Segment // of the prefix cache; on a socket that reads no heads there are none
 }
 
 // sequence is what a socket holds of one: its heads' part of the prompt while that is
@@ -104,12 +105,16 @@ func (s *sequence) dropReplica() {
 	s.replica = none
 }
 
-// release carries out the Releases among effects: all that is left of an epoch that is over.
+// release carries out what frees memory among effects: all that is left of an epoch that is over.
 func (c *caches) release(effects []Effect) {
 	for _, f := range effects {
-		if q := c.seqs[f.Seq]; q != nil && f.Do == DoRelease {
+		switch q, b := c.seqs[f.Seq], c.blocks[f.Block]; {
+		case f.Do == DoRelease && q != nil:
 			q.release()
 			delete(c.seqs, f.Seq)
+		case f.Do == DoEvict && b != nil:
+			b.Release()
+			delete(c.blocks, f.Block)
 		}
 	}
 }
@@ -122,7 +127,7 @@ func (e *epoch) do(effects []Effect) error {
 		switch f.Do {
 		case DoCommit:
 			err = q.commit(f.Tokens)
-		case DoRelease:
+		case DoRelease, DoEvict:
 			e.caches.release(effects[i : i+1])
 		case DoDropReplica:
 			q.dropReplica()
@@ -157,9 +162,53 @@ func (e *epoch) open(o *proto.Open) error {
 	e.seqs[o.Seq] = s
 	if heads := e.promptHeads(s.owner); heads.Len() > 0 && len(o.Resume) == 0 {
 		s.part = kvcache.NewPrefill(e.arena, e.geometry, heads)
+		if err := e.attach(s, o.Shared); err != nil {
+			return err
+		}
 		s.seen, err = kvcache.NewObservation(e.arena, e.geometry, tensorSpan(e.place.Slices[e.rank].KVHeads), s.policy.Needs, s.prompt)
 	}
+	if s.owner == e.rank {
+		for i, t := range o.Prefix {
+			s.note(int32(t), i)
+		}
+	}
 	return err
+}
+
+// attach begins a prompt with blocks of the prefix cache.
+func (e *epoch) attach(s *sequence, shared []uint64) error {
+	if len(shared) == 0 {
+		return nil
+	}
+	chain := make([]*kvcache.Segment, len(shared))
+	for i, id := range shared {
+		if chain[i] = e.blocks[id]; chain[i] == nil {
+			return fmt.Errorf("socket: sequence %d: no rows of block %d here", s.id, id)
+		}
+	}
+	return s.part.Attach(chain)
+}
+
+// save keeps the blocks of a prompt that a run has completed for the prefix cache. What
+// that has of another prompt already takes the place of the sequence's own rows.
+func (e *epoch) save(s *sequence, c *Run) error {
+	if e.place.Slices[e.rank].KVHeads.Len() == 0 {
+		return nil // of latent attention: an owner that reads no heads
+	}
+	for i, id := range c.Save {
+		if have := e.blocks[id]; have != nil {
+			if err := s.part.Adopts(have, c.SaveFrom+i); err != nil {
+				return err
+			}
+			continue
+		}
+		segment, err := s.part.Share(c.SaveFrom + i)
+		if err != nil {
+			return err
+		}
+		e.blocks[id] = segment
+	}
+	return nil
 }
 
 // newSequence is what every socket notes of a sequence.

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"slices"
 
+	"shoal/kvcache"
 	"shoal/proto"
+	"shoal/tensor"
 )
 
 // maxScores bounds the log-probabilities of a step: at some 13 bytes each, what an
@@ -89,8 +91,11 @@ func (m *Machine) checkOpen(o *proto.Open, released bool) (*Sequence, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket: sequence %d: %w", o.Seq, err)
 	}
-	q := &Sequence{Owner: int(o.Owner), Replica: none, Prompt: int(o.PromptTokens), Policy: policy.Spec(), Logprobs: params.Logprobs}
+	q := &Sequence{Owner: int(o.Owner), Replica: none, Prompt: int(o.PromptTokens), Policy: policy.Spec(), Logprobs: params.Logprobs, Read: len(o.Prefix)}
 	n := len(o.Resume)
+	if err := m.checkShared(o, policy); err != nil {
+		return nil, err
+	}
 	if n == 0 {
 		if o.Replica != 0 {
 			return nil, fmt.Errorf("socket: sequence %d: a replica on %d of a cache that is not there yet", o.Seq, int(o.Replica)-1)
@@ -120,6 +125,34 @@ func (m *Machine) checkOpen(o *proto.Open, released bool) (*Sequence, error) {
 	return q, nil
 }
 
+// checkShared: a prompt begins with the first blocks of a text, in order, as far as its
+// policy allows.
+func (m *Machine) checkShared(o *proto.Open, p *kvcache.Policy) error {
+	n := len(o.Prefix)
+	if n != len(o.Shared)*tensor.BlockSlots || n > p.Warm(int(o.PromptTokens)) || n > 0 && len(o.Resume) > 0 {
+		return fmt.Errorf("socket: sequence %d: %d shared blocks for %d of %d prompt tokens under %s", o.Seq, len(o.Shared), n, o.PromptTokens, o.Policy)
+	}
+	for i, id := range o.Shared {
+		if at, here := m.blocks[id]; !here || at != i {
+			return fmt.Errorf("socket: sequence %d: block %d is not a block %d of a text here", o.Seq, id, i)
+		}
+	}
+	return m.checkTokens(o.Seq, o.Prefix)
+}
+
+// checkSaved: what a chunk leaves to the prefix cache is complete with it.
+func (m *Machine) checkSaved(c *proto.Chunk) error {
+	if n := int(c.SaveFrom) + len(c.Save); len(c.Save) > 0 && (!c.Prefill || int(c.SaveFrom) > m.limits.Positions || n > (int(c.Start)+len(c.Tokens))/tensor.BlockSlots) {
+		return fmt.Errorf("socket: sequence %d: blocks [%d,%d) of a prompt of which %d tokens are read are to be kept", c.Seq, c.SaveFrom, n, int(c.Start)+len(c.Tokens))
+	}
+	for i, id := range c.Save {
+		if at, here := m.blocks[id]; here && at != int(c.SaveFrom)+i {
+			return fmt.Errorf("socket: sequence %d: block %d is block %d of a text, not %d", c.Seq, id, at, int(c.SaveFrom)+i)
+		}
+	}
+	return nil
+}
+
 func (m *Machine) checkChunk(r *proto.StepRequest, c *proto.Chunk, q *Sequence) error {
 	l, n, start := &m.limits, len(c.Tokens), int(c.Start)
 	if q == nil {
@@ -141,6 +174,9 @@ func (m *Machine) checkChunk(r *proto.StepRequest, c *proto.Chunk, q *Sequence) 
 		return fmt.Errorf("socket: sequence %d: %d log-probabilities of prompt tokens, the next is %d; vocabulary is %d", c.Seq, c.PromptLogprobs, int(c.Next)-1, l.Vocab)
 	}
 	q.named = r.Step
+	if err := m.checkSaved(c); err != nil {
+		return err
+	}
 	return m.checkTokens(c.Seq, c.Tokens)
 }
 

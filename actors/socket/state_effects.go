@@ -19,19 +19,21 @@ const (
 	DoReservePrompt           // room for the prompt up to Tokens
 	DoOpenCache               // the owner's cache begins, for the hand-over
 	DoReserveCache            // room for the cache, and the replica on this socket, up to Tokens
+	DoEvict                   // a block of the prefix cache goes, by its number Block
 )
 
-var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache"}
+var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict"}
 
 func (d Do) String() string { return doNames[d] }
 
 // Effect is one thing to do. Effects are carried out in order; DoCommit,
-// DoRelease, DoDropReplica and DoResume come before all that may lack memory.
+// DoRelease, DoDropReplica, DoEvict and DoResume come before all that may lack memory.
 type Effect struct {
 	Do     Do
 	Seq    uint64
 	Tokens int
 	Rank   int
+	Block  uint64
 	Open   *proto.Open // of Open and Resume
 }
 
@@ -39,6 +41,8 @@ func (e Effect) String() string {
 	switch e.Do {
 	case DoRelease, DoDropReplica, DoOpen, DoOpenCache:
 		return fmt.Sprintf("%v %d", e.Do, e.Seq)
+	case DoEvict:
+		return fmt.Sprintf("%v block %d", e.Do, e.Block)
 	case DoReplicate:
 		return fmt.Sprintf("%v %d on %d: %d tokens", e.Do, e.Seq, e.Rank, e.Tokens)
 	}
@@ -54,6 +58,10 @@ type Run struct {
 	Tokens  []uint32
 	Prefill bool
 	Last    bool // of the prompt: the cache is handed to the owner
+
+	// Save are numbers of blocks of the prompt, from the SaveFrom-th on, for the prefix cache.
+	SaveFrom int
+	Save     []uint64
 }
 
 // Wanted is a row of a step whose logits are requested.

@@ -26,6 +26,7 @@ type Machine struct {
 	coordinator uint64 // whose sequences these are: its life
 	seqs        map[uint64]*Sequence
 	kept        map[uint64]*Kept // of earlier epochs; nobody has resumed them
+	blocks      map[uint64]int   // of the prefix cache: which block of its text each is
 	flights     [MicroBatches][]uint64
 	busy        bool // a job between steps is in hand
 }
@@ -68,7 +69,7 @@ type Kept struct {
 
 // NewMachine is that of a socket that has just started.
 func NewMachine() *Machine {
-	return &Machine{State: State{Phase: Idle}, seqs: map[uint64]*Sequence{}, kept: map[uint64]*Kept{}}
+	return &Machine{State: State{Phase: Idle}, seqs: map[uint64]*Sequence{}, kept: map[uint64]*Kept{}, blocks: map[uint64]int{}}
 }
 
 // Load begins an epoch of a coordinator. What the last one held goes, but for the
@@ -108,6 +109,8 @@ func (m *Machine) leave(keep bool) (effects []Effect) {
 		m.kept[id] = &Kept{Prompt: q.Prompt, Tokens: q.Read, Staged: q.Staged, Policy: q.Policy, Layout: m.limits.Layout, Replica: !own}
 	}
 	clear(m.seqs)
+	// The blocks of the prefix cache hold the heads of this epoch's placement.
+	effects = m.evict(effects, slices.Sorted(maps.Keys(m.blocks)))
 	m.flights, m.busy = [MicroBatches][]uint64{}, false
 	if !keep {
 		for _, id := range slices.Sorted(maps.Keys(m.kept)) {
@@ -128,12 +131,23 @@ func (m *Machine) Held() []*proto.Held {
 	return list
 }
 
-// Release frees sequences between steps.
-func (m *Machine) Release(epoch uint32, seqs []uint64) ([]Effect, error) {
+// Release frees sequences, and blocks of the prefix cache, between steps.
+func (m *Machine) Release(epoch uint32, seqs, blocks []uint64) ([]Effect, error) {
 	if err := m.between("release", epoch); err != nil {
 		return nil, err
 	}
-	return m.release(nil, seqs), nil
+	return m.evict(m.release(nil, seqs), blocks), nil
+}
+
+// evict drops blocks of the prefix cache; sequences that hold their rows keep them.
+func (m *Machine) evict(effects []Effect, blocks []uint64) []Effect {
+	for _, id := range blocks {
+		if _, here := m.blocks[id]; here { // others were dropped before
+			delete(m.blocks, id)
+			effects = append(effects, Effect{Do: DoEvict, Block: id})
+		}
+	}
+	return effects
 }
 
 func (m *Machine) release(effects []Effect, seqs []uint64) []Effect {

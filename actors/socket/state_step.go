@@ -35,6 +35,7 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 			w.First = append(w.First, Effect{Do: DoDropReplica, Seq: id})
 		}
 	}
+	w.First = m.evict(w.First, r.Evict)
 	m.open(w, r, opened)
 	for _, c := range r.Copy {
 		q := m.seqs[c.Seq]
@@ -106,7 +107,11 @@ func (m *Machine) run(w *Work, c *proto.Chunk) {
 			w.Wanted = append(w.Wanted, Wanted{Run: len(w.Runs), Row: i, Position: start + i + 1, Sample: true})
 		}
 	}
-	w.Runs = append(w.Runs, Run{Seq: c.Seq, Owner: q.Owner, Replica: q.Replica, Start: start, Tokens: c.Tokens, Prefill: c.Prefill, Last: c.Last})
+	w.Runs = append(w.Runs, Run{Seq: c.Seq, Owner: q.Owner, Replica: q.Replica, Start: start, Tokens: c.Tokens, Prefill: c.Prefill, Last: c.Last,
+		SaveFrom: int(c.SaveFrom), Save: c.Save})
+	for i, id := range c.Save {
+		m.blocks[id] = int(c.SaveFrom) + i
+	}
 	if c.Prefill {
 		w.First = append(w.First, Effect{Do: DoReservePrompt, Seq: c.Seq, Tokens: start + n})
 		if c.Last && q.Owner == m.limits.Rank {

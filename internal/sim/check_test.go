@@ -176,8 +176,12 @@ func (k *checker) restless() string {
 // full names a node that holds bytes of cache when no request is left.
 func (k *checker) full() string {
 	for _, n := range k.w.nodes {
-		if !n.dead && n.memory.used != 0 {
-			return fmt.Sprintf("I6: %s holds %d bytes of cache when all requests have ended", n.name, n.memory.used)
+		cached := int64(0)
+		for _, b := range n.blocks {
+			cached += b.bytes
+		}
+		if !n.dead && n.memory.used != cached {
+			return fmt.Sprintf("I6: %s holds %d bytes of cache when all requests have ended, %d of them for prompts to come", n.name, n.memory.used, cached)
 		}
 	}
 	return ""

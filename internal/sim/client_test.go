@@ -64,6 +64,12 @@ func (w *world) newClient(i int) *client {
 	}
 	s.Priority = w.rng.IntN(3) - 1
 	k.job = w.chance(2)
+	if h := mix(params.Seed, 1); h%2 == 0 { // it begins like others
+		for p := range min(n, int(h>>8%uint64(2*n))) {
+			s.Prompt[p] = int32(1 + mix(h>>4%2, uint64(p))%(vocab-1))
+		}
+		s.NoCache = h>>40%10 == 0
+	}
 	return k
 }
 

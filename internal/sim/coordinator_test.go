@@ -334,22 +334,22 @@ func (c *coordinator) carryOut(e batcher.Effects) {
 		c.w.cover[BrokenStep]++
 		c.post(func() { c.direct(c.authority.Broken(b.Epoch, b.Reason)) })
 	}
-	if len(e.Release) > 0 {
-		c.release(c.placed, e.Release)
+	if len(e.Release)+len(e.Evict) > 0 {
+		c.release(c.placed, e.Release, e.Evict)
 	}
 	if p := e.Start; p != nil {
 		c.start(p)
 	}
 }
 
-func (c *coordinator) release(number uint32, seqs []uint64) {
+func (c *coordinator) release(number uint32, seqs, blocks []uint64) {
 	g := c.serving
 	if g == nil || g.place.Epoch != number {
 		return
 	}
 	c.w.cover[ReleaseSent]++
 	for _, h := range g.hosts {
-		c.repeat(h, 3, func(reply func(any, error)) { h.release(number, seqs, reply) })
+		c.repeat(h, 3, func(reply func(any, error)) { h.release(number, seqs, blocks, reply) })
 	}
 }
 
@@ -440,8 +440,14 @@ func describe(p *batcher.Plan) string {
 	if len(p.Release) > 0 {
 		fmt.Fprintf(&b, " release %v", p.Release)
 	}
+	if len(p.Evict) > 0 {
+		fmt.Fprintf(&b, " evict %v", p.Evict)
+	}
 	for _, o := range p.Open {
 		fmt.Fprintf(&b, " open %d=%s@%d(%d read, %d sampled, %s)", o.Seq, o.ID, o.Owner, o.Read, o.Sampled, o.Policy.Spec())
+		if len(o.Shared) > 0 {
+			fmt.Fprintf(&b, " behind blocks %v", o.Shared)
+		}
 	}
 	for _, d := range p.Decode {
 		fmt.Fprintf(&b, " decode %d[%d]=%d", d.Seq, d.Position, d.Tokens)
@@ -450,6 +456,9 @@ func describe(p *batcher.Plan) string {
 		fmt.Fprintf(&b, " read %d[%d,%d)", k.Seq, k.Start, k.Start+len(k.Tokens))
 		if k.Last {
 			b.WriteString(" to its end")
+		}
+		if len(k.Save) > 0 {
+			fmt.Fprintf(&b, " saves %v from %d", k.Save, k.SaveFrom)
 		}
 	}
 	return b.String()

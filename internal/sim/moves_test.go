@@ -162,6 +162,9 @@ func (n *node) handOver(s *step, done func(error)) {
 // seal puts what came into the owners' caches and frees the prompts.
 func (n *node) seal(s *step, done func(error)) {
 	s.unpack(n.handed(s))
+	for i := range s.Runs {
+		n.save(s.epoch, &s.Runs[i])
+	}
 	for _, c := range s.Runs {
 		if c.Last {
 			n.seqs[c.Seq].seal(&n.memory, c.Owner == s.epoch.rank)

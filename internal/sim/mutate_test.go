@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -32,12 +33,26 @@ const (
 	LogNoCompare          // ... and takes every append
 	ForgetsTokens         // a job that is taken up again begins at its beginning
 	GoesOn                // an attempt goes on under the number of its successor
+	WrongBlock            // a prompt begins with a block of another text
 	bugs
 )
 
 var bugNames = [bugs]string{"none", "no fence", "no fence at sockets", "no fence at the authority", "no fence at the batcher", "no fence at collectives", "replay skips a token", "retire is ignored", "the store compares nothing", "nothing is recorded",
 	"who holds up the others stays", "all are blamed alike", "who waits is blamed", "a fenced node stays out",
-	"the log acknowledges too early", "the log compares nothing", "an attempt forgets tokens", "an attempt goes on after its successor began"}
+	"the log acknowledges too early", "the log compares nothing", "an attempt forgets tokens", "an attempt goes on after its successor began", "a prompt begins with a block of another text"}
+
+// block is a block of the prefix cache, or, as WrongBlock, another that stands there in its text.
+func (n *node) block(id uint64) *block {
+	right := n.blocks[id]
+	if n.w.opt.Bug == WrongBlock && right != nil {
+		for _, other := range slices.Sorted(maps.Keys(n.blocks)) {
+			if b := n.blocks[other]; other != id && b.at == right.at {
+				return b
+			}
+		}
+	}
+	return right
+}
 
 // blameAll is BlameAll.
 func (c *coordinator) blameAll(ranks []topology.Progress) {

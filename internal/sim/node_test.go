@@ -19,6 +19,7 @@ type node struct {
 	machine *socket.Machine
 	memory  memory
 	seqs    map[uint64]*sequence // the executor's
+	blocks  map[uint64]*block    // and the prefix cache
 	share   float64
 
 	epoch   *epoch
@@ -44,7 +45,7 @@ type epoch struct {
 
 func (w *world) newNode(slot int, budget int64, share float64) *node {
 	n := &node{process: &process{name: fmt.Sprintf("n%d", slot+1), slot: slot, incarnation: w.nextLife(), slow: 1, stirred: w.fresh(), dragged: -settled},
-		w: w, machine: socket.NewMachine(), memory: memory{budget: budget}, seqs: map[uint64]*sequence{}, share: share}
+		w: w, machine: socket.NewMachine(), memory: memory{budget: budget}, seqs: map[uint64]*sequence{}, blocks: map[uint64]*block{}, share: share}
 	return n
 }
 
@@ -179,9 +180,9 @@ func (n *node) retire(number uint32) {
 	}
 }
 
-func (n *node) release(number uint32, seqs []uint64, reply func(any, error)) {
+func (n *node) release(number uint32, seqs, blocks []uint64, reply func(any, error)) {
 	defer n.fenced("release", number)()
-	effects, err := n.machine.Release(number, seqs)
+	effects, err := n.machine.Release(number, seqs, blocks)
 	if err != nil {
 		n.w.cover[ReleaseRefused]++
 		reply(nil, err)

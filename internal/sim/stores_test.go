@@ -6,6 +6,7 @@ import (
 	"shoal/actors/socket"
 	"shoal/kvcache"
 	"shoal/proto"
+	"shoal/tensor"
 	"shoal/topology"
 )
 
@@ -34,10 +35,73 @@ type sequence struct {
 
 	part      [heads][]cell // own heads of the prompt
 	partBytes int64
-	own       cache // the owner's
-	copy      cache // the replica
+	own       cache    // the owner's
+	copy      cache    // the replica
+	shared    []*block // of the prefix cache, whose rows it holds
 	seen      history
 	fed       []int32 // tokens of the last decode rows, which are in seen
+}
+
+// block is one of the prefix cache: rows of this socket's heads.
+type block struct {
+	at      int // which of its text
+	cells   [heads][]cell
+	bytes   int64
+	holders int // sequences, and the cache
+}
+
+func (m *memory) drop(b *block) {
+	if b.holders--; b.holders == 0 {
+		_ = m.resize(&b.bytes, 0)
+	}
+}
+
+// sharedBytes are booked once, however many hold them.
+func (q *sequence) sharedBytes() (n int64) {
+	for _, b := range q.shared {
+		n += b.bytes
+	}
+	return n
+}
+
+func (q *sequence) unshare(m *memory) {
+	for _, b := range q.shared {
+		m.drop(b)
+	}
+	q.shared = nil
+}
+
+// hold makes a sequence a holder of a block, in place of rows of its own if it has these.
+func (q *sequence) hold(m *memory, b *block, own bool) {
+	b.holders++
+	q.shared = append(q.shared, b)
+	if own {
+		_ = m.resize(&q.partBytes, q.partBytes-b.bytes)
+	}
+}
+
+// save keeps the blocks of a prompt that a run has completed.
+func (n *node) save(e *epoch, c *socket.Run) {
+	q, own := n.seqs[c.Seq], e.heads()
+	if own.Len() == 0 {
+		return
+	}
+	for i, id := range c.Save {
+		b := n.blocks[id]
+		if b == nil {
+			at := c.SaveFrom + i
+			b = &block{at: at, holders: 1}
+			for h := own.Lo; h < own.Hi; h++ {
+				b.cells[h] = q.part[h][at*tensor.BlockSlots : (at+1)*tensor.BlockSlots]
+			}
+			b.bytes, _ = kvcache.SegmentBytes(geometry, own.Len())
+			n.memory.used += b.bytes // and less of the sequence's own in a moment
+			n.blocks[id] = b
+		} else {
+			n.w.cover[BlockTwice]++
+		}
+		q.hold(&n.memory, b, true)
+	}
 }
 
 // cache is one that decode reads, or its replica.
@@ -54,11 +118,20 @@ func (q *sequence) release(m *memory) {
 	_ = m.resize(&q.partBytes, 0)
 	_ = m.resize(&q.own.bytes, 0)
 	_ = m.resize(&q.copy.bytes, 0)
+	q.unshare(m)
 }
 
-// resident is what a cache of n tokens takes.
+// resident is what a replica of n tokens takes.
 func (q *sequence) resident(n int) int64 {
 	return kvcache.ResidentBytes(geometry, q.prompt(), n, q.policy)
+}
+
+// takes is what one of its caches does beside the blocks that it shares.
+func (q *sequence) takes(c *cache, n int) int64 {
+	if c == &q.own {
+		return q.resident(n) - q.sharedBytes()
+	}
+	return q.resident(n)
 }
 
 // note records tokens in the history of the owner.
@@ -78,7 +151,7 @@ func (q *sequence) feed(token int32) {
 func (q *sequence) commit(w *world, m *memory, tokens int) error {
 	for _, c := range [...]*cache{&q.own, &q.copy} {
 		n := tokens - c.tokens
-		if c.bytes == 0 {
+		if c.tokens == 0 {
 			continue
 		}
 		if n < 0 || n > len(c.undo) {
@@ -92,7 +165,7 @@ func (q *sequence) commit(w *world, m *memory, tokens int) error {
 			q.seen.remove(q.fed[i])
 		}
 		c.tokens, c.undo, q.fed = tokens, nil, nil
-		_ = m.resize(&c.bytes, q.resident(tokens))
+		_ = m.resize(&c.bytes, q.takes(c, tokens))
 	}
 	return nil
 }
@@ -121,6 +194,11 @@ func (n *node) do(e *epoch, effects []socket.Effect) error {
 				q.release(m)
 				delete(n.seqs, f.Seq)
 			}
+		case socket.DoEvict:
+			if b := n.blocks[f.Block]; b != nil {
+				m.drop(b)
+				delete(n.blocks, f.Block)
+			}
 		case socket.DoDropReplica:
 			_ = m.resize(&q.copy.bytes, 0)
 			q.copy, q.replica = cache{}, -1
@@ -132,7 +210,7 @@ func (n *node) do(e *epoch, effects []socket.Effect) error {
 				err = m.resize(&q.copy.bytes, q.resident(f.Tokens))
 			}
 		case socket.DoReservePrompt:
-			err = m.resize(&q.partBytes, max(q.partBytes, kvcache.PrefillBytes(geometry, e.heads().Len(), f.Tokens, q.policy)))
+			err = m.resize(&q.partBytes, max(q.partBytes, kvcache.PrefillBytes(geometry, e.heads().Len(), f.Tokens, q.policy)-q.sharedBytes()))
 		case socket.DoOpenCache:
 			bytes := q.resident(f.Tokens)
 			if q.policy.KeepsAll() { // the blocks of its own heads are adopted, so they are booked already
@@ -141,8 +219,8 @@ func (n *node) do(e *epoch, effects []socket.Effect) error {
 			err = m.resize(&q.own.bytes, bytes)
 		case socket.DoReserveCache:
 			for _, c := range [...]*cache{&q.own, &q.copy} {
-				if err == nil && c.bytes > 0 {
-					err = m.resize(&c.bytes, max(c.bytes, q.resident(f.Tokens)))
+				if err == nil && c.tokens > 0 {
+					err = m.resize(&c.bytes, max(c.bytes, q.takes(c, f.Tokens)))
 				}
 			}
 		}
@@ -162,14 +240,30 @@ func (n *node) open(e *epoch, kept *sequence, f socket.Effect) error {
 	q := &sequence{open: f.Open, policy: policy, replica: int(f.Open.Replica) - 1}
 	n.seqs[f.Seq] = q
 	if f.Do == socket.DoOpen {
+		for _, id := range f.Open.Shared {
+			n.w.cover[Warm]++
+			b := n.block(id)
+			if b == nil {
+				if e.heads().Len() > 0 {
+					return fmt.Errorf("socket: no block %d", id)
+				}
+				continue
+			}
+			for h := range heads {
+				q.part[h] = append(q.part[h], b.cells[h]...)
+			}
+			q.hold(&n.memory, b, false)
+		}
+		q.note(f.Open.Prefix, 0)
 		return nil
 	}
 	c := kept.own
-	if c.bytes == 0 {
+	if c.tokens == 0 {
 		c = kept.copy
 		n.w.cover[ResumedReplica]++
 	}
 	n.w.cover[Resumed]++
+	q.shared = kept.shared
 	if int(f.Open.Owner) == e.rank {
 		q.own = c
 		q.note(f.Open.Resume, 0)
@@ -189,6 +283,9 @@ func (q *sequence) seal(m *memory, owner bool) {
 		if q.policy.KeepsAll() {
 			_ = m.resize(&q.own.bytes, q.own.bytes+part)
 		}
+	}
+	if !owner || !q.policy.KeepsAll() {
+		q.unshare(m)
 	}
 	q.part = [heads][]cell{}
 }

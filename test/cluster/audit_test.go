@@ -63,7 +63,7 @@ func (a *audit) sample(c api.ClusterState) {
 	fault := func(format string, v ...any) { wrong = append(wrong, fmt.Sprintf(format, v...)) }
 	var part []string
 	for _, n := range c.Nodes {
-		if n.KVUsedBytes > n.KVBudgetBytes || n.KVReserved > n.KVBudgetBytes {
+		if n.KVUsedBytes+n.KVPrefix > n.KVBudgetBytes || n.KVReserved > n.KVBudgetBytes {
 			fault("I5: %s uses %d bytes of cache and reserves %d, its budget is %d", n.ID, n.KVUsedBytes, n.KVReserved, n.KVBudgetBytes)
 		}
 		if n.Share > 0 {

@@ -1,0 +1,119 @@
+package batcher
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"shoal/kvcache"
+	"shoal/tensor"
+)
+
+// holds is what the stores of all sequences must have on each socket when a step is done and
+// before the next is planned, to the byte: their own, and shared blocks once.
+func holds(s *State) []int64 {
+	bytes := make([]int64, len(s.ledger.sockets))
+	for _, r := range s.running {
+		for i := range bytes {
+			a := &s.ledger.sockets[i]
+			switch {
+			case r.phase == prefill:
+				bytes[i] += kvcache.PrefillBytes(geometry, a.heads(), r.cached, r.Policy) - int64(len(r.pins))*a.core
+			case i == r.owner:
+				bytes[i] += kvcache.ResidentBytes(geometry, r.read, r.cached, r.Policy) - int64(len(r.pins))*a.core
+			case i == r.replica:
+				bytes[i] += kvcache.ResidentBytes(geometry, r.read, r.cached, r.Policy)
+			}
+		}
+	}
+	for i := range bytes {
+		bytes[i] += s.ledger.sockets[i].shared
+	}
+	return bytes
+}
+
+// TestPrefixLedger: after each of 10,000 steps with random hits, evictions, ends, failures
+// and changes of placement, the ledger's bytes are those of the arenas: all, shared and
+// evictable.
+func TestPrefixLedger(t *testing.T) {
+	steps := 10_000
+	if testing.Short() {
+		steps = 2000
+	}
+	rng := rand.New(rand.NewPCG(19, 1))
+	s := testState(t, func(c *Config) { c.MaxRunning, c.MaxFailures, c.Replicas = 6, 1000, 1 })
+	out := newClient(t)
+	var at *cluster
+	defer func() { at.close() }()
+	var flight *Plan
+	epoch, n, warm, evicted := uint32(0), 0, 0, 0
+	step := func(in Input) {
+		e := s.Step(in)
+		out.take(e)
+		checkLedger(t, s)
+		if e.Start != nil {
+			flight = e.Start
+			evicted += len(flight.Evict)
+		}
+		at.release(e.Release)
+		at.evict(e.Evict)
+	}
+	place := func() {
+		epoch++
+		var sockets []Socket
+		for i, cut := range [][]int{{0, 4}, {0, 1, 4}, {0, 2, 2, 4}}[rng.IntN(3)][1:] {
+			lo := 0
+			if i > 0 {
+				lo = sockets[i-1].Heads.Hi
+			}
+			sockets = append(sockets, Socket{ID: fmt.Sprint(i), Budget: block * int64(50+rng.IntN(60)), Heads: tensor.Span{Lo: lo, Hi: cut}})
+		}
+		if at != nil {
+			at.evict(slices.Collect(maps.Keys(at.blocks)))
+			at.close()
+		}
+		at, flight = newCluster(t, epoch, sockets), nil
+		step(Placed{Epoch: epoch, Sockets: sockets})
+	}
+	place()
+	for done := 0; done < steps; {
+		switch k := rng.IntN(40); {
+		case k == 0:
+			step(ResetPrefixCache{})
+		case k == 1 && n > 0:
+			step(Cancel{fmt.Sprint("r", 1+rng.IntN(n))})
+		case k == 2 && rng.IntN(10) == 0:
+			place()
+		case k < 12 && len(s.waiting) < 5 || flight == nil:
+			n++
+			id := fmt.Sprint("r", n)
+			p := prompt([]string{"a text", "another", "a third", id}[rng.IntN(4)], 1+rng.IntN(400))
+			spec := Spec{ID: id, Prompt: begin(p, id, rng.IntN(500)), MaxTokens: 1 + rng.IntN(90), Sampling: greedy, PromptLogprobs: -1,
+				Policy: []*kvcache.Policy{kvcache.Full(), kvcache.Streaming(4, 60), kvcache.Streaming(2, 20)}[rng.IntN(3)]}
+			out.specs[id] = &spec
+			step(Submit{spec})
+		default:
+			p := flight
+			flight = nil
+			d := at.run(p, out.specs)
+			s.out = Effects{}
+			s.stepDone(d)
+			out.take(s.out)
+			want := holds(s)
+			for i, a := range at.arenas {
+				st, l := a.Stats(), s.ledger.sockets[i]
+				if st.Used != want[i] || st.Evictable != l.evictable || st.Used > l.reserved+l.shared {
+					t.Fatalf("after %d steps socket %d has %d bytes and %d to evict, the ledger %d (%d booked) and %d", done, i, st.Used, st.Evictable, want[i], l.reserved+l.shared, l.evictable)
+				}
+			}
+			done, warm = done+1, at.warm
+			step(Tick{s.now + 1})
+		}
+	}
+	if warm == 0 || evicted == 0 || s.prefixTotals.Hits == 0 {
+		t.Errorf("%d tokens found, %d blocks evicted: nothing was tried", warm, evicted)
+	}
+	t.Logf("%d requests, %+v, %d blocks evicted", n, s.prefixTotals, evicted)
+}

@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+)
+
+type cacheCmd struct {
+	lookFlags
+	Empty bool `help:"Forget all prefixes; running sequences keep what they hold."`
+	JSON  bool `name:"json" help:"Print prefix_cache of /v1/cluster as it is."`
+}
+
+func (c *cacheCmd) Run(e *env) error {
+	ctx, cancel := c.within(e.ctx)
+	defer cancel()
+	if c.Empty {
+		resp, err := c.client().do(ctx, http.MethodPost, "/reset_prefix_cache", nil)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(e.stdout, "the prefix cache is empty")
+		return resp.Body.Close()
+	}
+	s, err := c.client().cluster(ctx)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return printJSON(e.stdout, s.PrefixCache)
+	}
+	p := s.PrefixCache
+	if p == nil {
+		fmt.Fprintln(e.stdout, "the prefix cache is off: start the server without --prefix-cache=off")
+		return nil
+	}
+	share := 0.0
+	if p.Queries > 0 {
+		share = 100 * float64(p.Hits) / float64(p.Queries)
+	}
+	bytes := int64(0)
+	for _, n := range s.Nodes {
+		bytes += n.KVPrefix
+	}
+	fmt.Fprintf(e.stdout, "prefix cache %s: %d tokens in %s that no sequence needs, %d evicted\n%d of %d prompt tokens were found (%.1f%%)\n",
+		p.Mode, p.Tokens, bytesText(bytes), p.Evicted, p.Hits, p.Queries, share)
+	return nil
+}

@@ -1,0 +1,201 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"shoal/api"
+	"shoal/kvcache"
+	"shoal/sampler"
+)
+
+// replied is what one request gave: tokens and log-probabilities to the bit, and how many
+// tokens of its prompt were found.
+type replied struct {
+	bits   string
+	cached int
+}
+
+func complete(t *testing.T, e api.Engine, r *api.Request) replied {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	r.MaxTokens, r.IgnoreEOS, r.PromptLogprobs = 12, true, -1
+	r.Sampling = sampler.Default()
+	r.Sampling.Seed, r.Sampling.Logprobs, r.Sampling.RepetitionPenalty = 7, 5, 1.1
+	events, err := e.Submit(ctx, r)
+	if err != nil {
+		t.Error(err)
+		return replied{}
+	}
+	var a replied
+	var out strings.Builder
+	for ev := range events {
+		if ev.Err != nil {
+			t.Error(ev.Err)
+		}
+		if ev.Token == api.NoToken {
+			continue
+		}
+		a.cached = ev.Cached
+		fmt.Fprintf(&out, "%d %08x", ev.Token, math.Float32bits(ev.Logprob))
+		for _, top := range ev.Top {
+			fmt.Fprintf(&out, " %d:%08x", top.Token, math.Float32bits(top.Logprob))
+		}
+		out.WriteByte('\n')
+	}
+	a.bits = out.String()
+	return a
+}
+
+// text is the beginning of one of several texts.
+func text(number, n int) []int32 {
+	out := make([]int32, n)
+	for i := range out {
+		out[i] = int32((i*i*31+number*1777+i*(7+number))%490 + 5)
+	}
+	return out
+}
+
+// prefixPolicies are all policies; those that observe a sum over all queries of the prompt
+// read it anew.
+var prefixPolicies = []string{"full", "streaming:sink=4,recent=60", "snapkv:topk=56,obs=8,pool=5", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7",
+	"sage:sink=4,recent=30,topk=50", "h2o:recent=40,topk=40", "h2o:recent=40,topk=40,step=1", "tova:size=80", "knorm:sink=4,recent=40,topk=40",
+	"streaming:sink=4,recent=60,positions=cache", "quest:page=16,budget=96", "shadowkv:chunk=8,budget=40,outliers=5,local=2"}
+
+// TestWarmIsCold: a prompt that begins like one that was read before is read from where
+// they part, at the end of a block of 64 tokens, and the answer is the same to the bit:
+// under every policy, on any number of sockets, in any chunks.
+func TestWarmIsCold(t *testing.T) {
+	policies := prefixPolicies
+	if testing.Short() {
+		policies = []string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "h2o:recent=40,topk=40", "quest:page=16,budget=96"}
+	}
+	warmIsCold(t, LocalConfig{Threads: 1, Serve: ServeConfig{Model: goldenDir, KV: "bf16"}}, policies)
+}
+
+// TestWarmIsColdFamilies: with windows, with latent attention.
+func TestWarmIsColdFamilies(t *testing.T) {
+	for _, name := range []string{"gemma3", "mistral_window", "deepseek_v2"} {
+		t.Run(name, func(t *testing.T) {
+			warmIsCold(t, LocalConfig{Threads: 1, Serve: ServeConfig{Model: filepath.Join("../model/testdata", name)}},
+				[]string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"})
+		})
+	}
+}
+
+func warmIsCold(t *testing.T, cfg LocalConfig, policies []string) {
+	lengths := []int{64, 65, 128, 129, 200, 256, 300}
+	cold := cfg
+	cold.Sockets, cold.Serve.PrefixCache = 1, PrefixOff
+	alone := startLocal(t, cold)
+	want := map[string]replied{}
+	prompt := func(n, parts int) []int32 { // another text from a token on
+		p := text(1, n)
+		copy(p[min(parts, n):], text(2, n)[min(parts, n):])
+		return p
+	}
+	for _, policy := range policies {
+		for _, n := range lengths {
+			for _, parts := range []int{n, 64, 100} {
+				want[fmt.Sprint(policy, n, parts)] = complete(t, alone, &api.Request{ID: fmt.Sprint(policy, n, parts), Prompt: prompt(n, parts), Policy: policy})
+			}
+		}
+	}
+	cuts := []LocalConfig{{Sockets: 1}, {Sockets: 3, Shares: []float64{1, 5, 2}}, {Sockets: 4}}
+	for i, c := range cuts {
+		mapping, chunk := []string{"gather", "reduce"}[i%2], []int{256, 50, 64}[i]
+		t.Run(fmt.Sprintf("%d sockets, %s, chunks of %d", c.Sockets, mapping, chunk), func(t *testing.T) {
+			warm := cfg
+			warm.Sockets, warm.Shares = c.Sockets, c.Shares
+			warm.Serve.Mapping, warm.Serve.Chunk, warm.Serve.StepTokens = mapping, chunk, 300
+			e := startLocal(t, warm)
+			complete(t, e, &api.Request{ID: "first", Prompt: text(1, 320)})
+			for _, policy := range policies {
+				p, err := kvcache.Parse(policy)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, n := range lengths {
+					for _, parts := range []int{n, 64, 100} {
+						id := fmt.Sprint(policy, n, parts)
+						got := complete(t, e, &api.Request{ID: id, Prompt: prompt(n, parts), Policy: policy})
+						if got.bits != want[id].bits {
+							t.Errorf("%s, %d tokens of which %d are of the text: another answer with %d from the cache", policy, n, parts, got.cached)
+						}
+						if least := min(parts, p.Warm(n)) / 64 * 64; got.cached < least {
+							t.Errorf("%s, %d tokens of which %d are of the text: %d from the cache, want %d", policy, n, parts, got.cached, least)
+						}
+					}
+				}
+			}
+			waitIdle(t, e)
+		})
+	}
+}
+
+// TestPrefixCacheIsKeptApart: by key, by salt, by request, and when it is off or empty.
+func TestPrefixCacheIsKeptApart(t *testing.T) {
+	e := startLocal(t, LocalConfig{Sockets: 2, Threads: 1, Serve: ServeConfig{Model: goldenDir}})
+	shared := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: goldenDir, PrefixCache: PrefixShared}})
+	off := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: goldenDir, PrefixCache: PrefixOff}})
+	for i, c := range []struct {
+		on     *Local
+		tenant string
+		salt   string
+		none   bool
+		text   int
+		want   int
+	}{
+		{e, "a", "", false, 1, 0}, {e, "a", "", false, 1, 192}, {e, "b", "", false, 1, 0}, {e, "a", "x", false, 1, 0}, {e, "a", "x", false, 1, 192},
+		{e, "a", "", true, 1, 0}, {e, "a", "", true, 2, 0}, {e, "a", "", false, 2, 0},
+		{e, "ax", "", false, 1, 0}, {e, "", "ax", false, 1, 0},
+		{shared, "a", "", false, 1, 0}, {shared, "b", "", false, 1, 192}, {shared, "b", "x", false, 1, 0},
+		{off, "a", "", false, 1, 0}, {off, "a", "", false, 1, 0},
+	} {
+		got := complete(t, c.on, &api.Request{ID: fmt.Sprint(i), Prompt: text(c.text, 200), Tenant: c.tenant, Salt: c.salt, NoCache: c.none})
+		if got.cached != c.want {
+			t.Errorf("request %d of %q with salt %q, without the cache %v: %d tokens were cached, want %d", i, c.tenant, c.salt, c.none, got.cached, c.want)
+		}
+	}
+	s := e.Cluster().PrefixCache
+	if s == nil || s.Queries != 8*200 || s.Hits != 2*192 || s.Tokens != 6*192 || off.Cluster().PrefixCache != nil {
+		t.Errorf("%+v", s)
+	}
+	e.batcher.ResetPrefixCache()
+	if got := complete(t, e, &api.Request{ID: "again", Prompt: text(1, 200), Tenant: "a"}); got.cached != 0 {
+		t.Errorf("%d tokens were cached after the cache was emptied", got.cached)
+	}
+	waitIdle(t, e)
+}
+
+// TestChoicesShareTheirPrompt: sequences of one prompt that come together read it once.
+func TestChoicesShareTheirPrompt(t *testing.T) {
+	for _, sockets := range []int{1, 3, 4} {
+		e := startLocal(t, LocalConfig{Sockets: sockets, Threads: 1, Serve: ServeConfig{Model: goldenDir, Chunk: 64}})
+		got := make([]replied, 5)
+		done := make(chan bool)
+		for i := range got {
+			go func() {
+				got[i] = complete(t, e, &api.Request{ID: fmt.Sprint(i), Prompt: text(3, 300), Policy: prefixPolicies[i]})
+				done <- true
+			}()
+		}
+		for range got {
+			<-done
+		}
+		cached := []int{}
+		for _, a := range got {
+			cached = append(cached, a.cached)
+		}
+		slices.Sort(cached)
+		if !slices.Equal(cached, []int{0, 256, 256, 256, 256}) {
+			t.Errorf("%d sockets: %v tokens of 300 came from the cache", sockets, cached)
+		}
+	}
+}
