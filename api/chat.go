@@ -1,9 +1,11 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
+	"shoal/tokenizer"
 	"strings"
 
 	"shoal/tokenizer/jinja"
@@ -15,7 +17,7 @@ func (s *Server) handleChat(w http.ResponseWriter, r *http.Request) {
 		s.writeError(w, e, false)
 		return
 	}
-	g, e := s.decodeChat(body)
+	g, e := s.decodeChat(r.Context(), body)
 	if e != nil {
 		s.writeError(w, e, false)
 		return
@@ -24,7 +26,7 @@ func (s *Server) handleChat(w http.ResponseWriter, r *http.Request) {
 }
 
 // decodeChat turns the body of POST /v1/chat/completions into a generation.
-func (s *Server) decodeChat(body []byte) (*generation, *apiError) {
+func (s *Server) decodeChat(ctx context.Context, body []byte) (*generation, *apiError) {
 	f, e := parseFields(body)
 	if e != nil {
 		return nil, e
@@ -52,7 +54,7 @@ func (s *Server) decodeChat(body []byte) (*generation, *apiError) {
 	if e := s.checkModel(&g.params); e != nil {
 		return nil, e
 	}
-	ids, e := s.chatPrompt(f)
+	ids, e := s.chatPrompt(tokenizer.WithSearches(ctx), f)
 	if e != nil {
 		return nil, e
 	}
@@ -74,7 +76,7 @@ func (s *Server) decodeChat(body []byte) (*generation, *apiError) {
 }
 
 // chatPrompt renders and encodes the messages of f (also for /tokenize).
-func (s *Server) chatPrompt(f *fields) ([]int32, *apiError) {
+func (s *Server) chatPrompt(ctx context.Context, f *fields) ([]int32, *apiError) {
 	if s.tmpl == nil {
 		return nil, invalidCode("messages", "no_chat_template", "This model has no chat template; use /v1/completions.")
 	}
@@ -106,7 +108,7 @@ func (s *Server) chatPrompt(f *fields) ([]int32, *apiError) {
 	if err != nil {
 		return nil, invalidCode("messages", "chat_template_error", "The model's chat template refuses these messages: %v.", err)
 	}
-	return s.encode(segments, special, "messages")
+	return s.encode(ctx, segments, special, "messages")
 }
 
 func decodeMessages(v json.RawMessage, lim Limits) ([]Message, *apiError) {

@@ -1,8 +1,10 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
+	"shoal/tokenizer"
 	"strconv"
 )
 
@@ -12,7 +14,7 @@ func (s *Server) handleCompletions(w http.ResponseWriter, r *http.Request) {
 		s.writeError(w, e, false)
 		return
 	}
-	g, e := s.decodeCompletions(body)
+	g, e := s.decodeCompletions(r.Context(), body)
 	if e != nil {
 		s.writeError(w, e, false)
 		return
@@ -28,7 +30,7 @@ func (s *Server) handleCompletions(w http.ResponseWriter, r *http.Request) {
 const defaultMaxTokens = 16
 
 // decodeCompletions turns the body of POST /v1/completions into a generation.
-func (s *Server) decodeCompletions(body []byte) (*generation, *apiError) {
+func (s *Server) decodeCompletions(ctx context.Context, body []byte) (*generation, *apiError) {
 	f, e := parseFields(body)
 	if e != nil {
 		return nil, e
@@ -55,7 +57,7 @@ func (s *Server) decodeCompletions(body []byte) (*generation, *apiError) {
 	if e := s.checkModel(&g.params); e != nil {
 		return nil, e
 	}
-	if g.prompts, e = s.decodePrompts(f.get("prompt"), g.specialTokens); e != nil {
+	if g.prompts, e = s.decodePrompts(ctx, f.get("prompt"), g.specialTokens); e != nil {
 		return nil, e
 	}
 	if g.ignored, e = s.ignored(f); e != nil {
@@ -80,8 +82,9 @@ func (s *Server) decodeCompletions(body []byte) (*generation, *apiError) {
 
 // decodePrompts reads a string, a list of strings, token ids, or a list of
 // lists of token ids.
-func (s *Server) decodePrompts(v json.RawMessage, special *bool) ([]prompt, *apiError) {
+func (s *Server) decodePrompts(ctx context.Context, v json.RawMessage, special *bool) ([]prompt, *apiError) {
 	addSpecial := special == nil || *special
+	ctx = tokenizer.WithSearches(ctx)
 	lim := s.cfg.Limits
 	if v == nil {
 		return nil, invalidCode("prompt", "missing_required_parameter", "'prompt' is required.")
@@ -90,7 +93,7 @@ func (s *Server) decodePrompts(v json.RawMessage, special *bool) ([]prompt, *api
 		if json.Unmarshal(raw, &p.text) != nil || isNull(raw) {
 			return p, invalid("prompt", "'prompt' must be a string, a list of strings, a list of token ids, or a list of lists of token ids.")
 		}
-		if p.ids, e = s.encode([]Segment{{Text: p.text}}, addSpecial, "prompt"); e != nil {
+		if p.ids, e = s.encode(ctx, []Segment{{Text: p.text}}, addSpecial, "prompt"); e != nil {
 			return p, e
 		}
 		if len(p.ids) == 0 {

@@ -37,7 +37,7 @@ const (
 	tokThree     = 266
 )
 
-func (fakeTok) Encode(segments []Segment, special bool) ([]int32, error) {
+func (fakeTok) Encode(_ context.Context, segments []Segment, special bool) ([]int32, error) {
 	var ids []int32
 	if special {
 		ids = append(ids, tokBOS)

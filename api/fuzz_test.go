@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"net/http/httptest"
 	"testing"
@@ -23,8 +24,8 @@ func FuzzRequest(f *testing.F) {
 		if checkShape(body, s.cfg.Limits.JSONDepth, s.cfg.Limits.JSONMembers) != nil {
 			return
 		}
-		for _, decode := range []func([]byte) (*generation, *apiError){s.decodeChat, s.decodeCompletions} {
-			g, e := decode(body)
+		for _, decode := range []func(context.Context, []byte) (*generation, *apiError){s.decodeChat, s.decodeCompletions} {
+			g, e := decode(context.Background(), body)
 			if (g == nil) == (e == nil) {
 				t.Fatal("neither a request nor an error, or both")
 			}
@@ -39,7 +40,7 @@ func FuzzRequest(f *testing.F) {
 			}
 			checkBounds(t, s, g)
 		}
-		_, _ = s.tokenize(body)
+		_, _ = s.tokenize(context.Background(), body)
 		_, _ = s.detokenize(body)
 	})
 }

@@ -171,7 +171,7 @@ func TestKeysRolesAndAudit(t *testing.T) {
 func TestTasksAreCharged(t *testing.T) {
 	s := newServer(t, &fakeEngine{}, func(c *Config) { c.Keys = []Key{{Name: "ann", Secret: "a", TokensPerMinute: 60}} })
 	err := s.Handle("POST", "/v1/jobs", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		task, err := s.NewTask(EndpointCompletions, []byte(`{"prompt":"x","n":2,"max_tokens":50}`), TaskOptions{})
+		task, err := s.NewTask(t.Context(), EndpointCompletions, []byte(`{"prompt":"x","n":2,"max_tokens":50}`), TaskOptions{})
 		if err == nil {
 			err = s.Charge(r, task)
 		}

@@ -233,7 +233,7 @@ func (s *Server) awaitWork(ctx context.Context) {
 }
 
 // encode turns text into tokens.
-func (s *Server) encode(segments []Segment, special bool, param string) ([]int32, *apiError) {
+func (s *Server) encode(ctx context.Context, segments []Segment, special bool, param string) ([]int32, *apiError) {
 	size := 0
 	for _, seg := range segments {
 		size += len(seg.Text)
@@ -242,7 +242,7 @@ func (s *Server) encode(segments []Segment, special bool, param string) ([]int32
 	if least := size / s.longest / 4; least > s.cfg.Limits.PromptTokens {
 		return nil, invalidCode(param, "context_length_exceeded", "%s", ErrTooLong{s.cfg.MaxModelLen, least, 0}.Error())
 	}
-	ids, err := s.tok.Encode(segments, special)
+	ids, err := s.tok.Encode(ctx, segments, special)
 	if err != nil {
 		return nil, invalidCode(param, "not_encodable", "'%s' cannot be turned into tokens: %v.", param, err)
 	}

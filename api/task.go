@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -31,7 +32,7 @@ const (
 
 // NewTask decodes a body of an endpoint, as the endpoint itself would; the
 // error is what its client would get. "stream" has no effect.
-func (s *Server) NewTask(endpoint string, body []byte, o TaskOptions) (*Task, error) {
+func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o TaskOptions) (*Task, error) {
 	if int64(len(body)) > s.cfg.Limits.BodyBytes {
 		return nil, &apiError{status: http.StatusRequestEntityTooLarge, typ: typeInvalid, code: "request_too_large", message: "The request body is larger than this server accepts."}
 	}
@@ -43,10 +44,10 @@ func (s *Server) NewTask(endpoint string, body []byte, o TaskOptions) (*Task, er
 	prefix, object := "cmpl-", "text_completion"
 	switch endpoint {
 	case EndpointCompletions:
-		g, e = s.decodeCompletions(body)
+		g, e = s.decodeCompletions(ctx, body)
 	case EndpointChat:
 		prefix, object = "chatcmpl-", "chat.completion"
-		g, e = s.decodeChat(body)
+		g, e = s.decodeChat(ctx, body)
 	default:
 		e = invalid("endpoint", "'endpoint' is %.60q; known are %s and %s.", endpoint, EndpointCompletions, EndpointChat)
 	}

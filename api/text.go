@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 
 	"shoal/tokenizer"
@@ -11,8 +12,9 @@ type Tokenizer interface {
 	// Encode encodes the joined segments as one text. Added (special) tokens
 	// are recognised, but not in literal segments: user text cannot forge a
 	// control token. addSpecial applies the post-processor (BOS and the like).
-	// An error says that the text cannot be encoded as the model expects.
-	Encode(segments []Segment, addSpecial bool) ([]int32, error)
+	// An error says that the text cannot be encoded as the model expects, or that ctx
+	// ended before it was.
+	Encode(ctx context.Context, segments []Segment, addSpecial bool) ([]int32, error)
 	Decode(ids []int32, skipSpecial bool) string
 	Token(id int32) string      // as the vocabulary spells it
 	TokenBytes(id int32) []byte // what it adds to a text
@@ -34,12 +36,12 @@ func FromTokenizer(t *tokenizer.Tokenizer) Tokenizer { return checkpointTokenize
 
 type checkpointTokenizer struct{ *tokenizer.Tokenizer }
 
-func (t checkpointTokenizer) Encode(segments []Segment, addSpecial bool) ([]int32, error) {
+func (t checkpointTokenizer) Encode(ctx context.Context, segments []Segment, addSpecial bool) ([]int32, error) {
 	parts := make([]tokenizer.Part, len(segments))
 	for i, s := range segments {
 		parts[i] = tokenizer.Part(s)
 	}
-	return t.TryEncode(parts, addSpecial)
+	return t.TryEncode(ctx, parts, addSpecial)
 }
 
 func (t checkpointTokenizer) NewStream(skipSpecial bool) TextStream {

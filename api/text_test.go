@@ -33,7 +33,7 @@ func realTokenizers(t *testing.T) map[string]Tokenizer {
 
 func encodeReal(t *testing.T, tok Tokenizer, text string) []int32 {
 	t.Helper()
-	ids, err := tok.Encode([]Segment{{Text: text}}, false)
+	ids, err := tok.Encode(t.Context(), []Segment{{Text: text}}, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -11,7 +12,7 @@ func (s *Server) handleTokenize(w http.ResponseWriter, r *http.Request) {
 	body, e := s.readBody(w, r)
 	if e == nil {
 		var out any
-		if out, e = s.tokenize(body); e == nil {
+		if out, e = s.tokenize(r.Context(), body); e == nil {
 			s.writeJSON(w, http.StatusOK, out)
 			return
 		}
@@ -26,7 +27,7 @@ type tokenized struct {
 	TokenStrs   []string `json:"token_strs"` // null unless asked for
 }
 
-func (s *Server) tokenize(body []byte) (*tokenized, *apiError) {
+func (s *Server) tokenize(ctx context.Context, body []byte) (*tokenized, *apiError) {
 	f, e := parseFields(body)
 	if e != nil {
 		return nil, e
@@ -52,10 +53,10 @@ func (s *Server) tokenize(body []byte) (*tokenized, *apiError) {
 	}
 	var ids []int32
 	if hasMessages {
-		if ids, e = s.chatPrompt(f); e != nil {
+		if ids, e = s.chatPrompt(ctx, f); e != nil {
 			return nil, e
 		}
-	} else if ids, e = s.encode([]Segment{{Text: text}}, special, "prompt"); e != nil {
+	} else if ids, e = s.encode(ctx, []Segment{{Text: text}}, special, "prompt"); e != nil {
 		return nil, e
 	}
 	out := &tokenized{Count: len(ids), MaxModelLen: s.cfg.MaxModelLen, Tokens: ids}

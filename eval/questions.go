@@ -201,7 +201,7 @@ func (cfg *AskConfig) render(tok *tokenizer.Tokenizer, text string) ([]int32, er
 	for _, s := range r {
 		parts = append(parts, tokenizer.Part(s))
 	}
-	return tok.TryEncode(parts, false)
+	return tok.TryEncode(context.Background(), parts, false)
 }
 
 // cutMiddle keeps the first and the last half of at most most tokens.

@@ -45,7 +45,7 @@ func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 		if spec, err = v.store.spec(r.Context(), j.id); err != nil {
 			err = door.Unreadable("The request of the job", err)
 		} else {
-			task, err = v.task(j.id, j.view().state.Accepted, spec)
+			task, err = v.task(r.Context(), j.id, j.view().state.Accepted, spec)
 		}
 	}
 	if err == nil && from > j.view().state.Events {

@@ -97,7 +97,7 @@ func (v *Service) postJob(w http.ResponseWriter, r *http.Request) {
 func (v *Service) accept(ctx context.Context, id string, spec Spec, charge func(*api.Task) error) (view, bool, error) {
 	spec.Seed, spec.Fingerprint = rand.Uint64()>>1, v.api.Fingerprint()
 	if v.store.job(id) == nil { // else it was checked
-		task, err := v.task(id, v.store.Now(), spec)
+		task, err := v.task(ctx, id, v.store.Now(), spec)
 		if err == nil && charge != nil {
 			err = charge(task)
 		}

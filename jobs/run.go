@@ -154,8 +154,8 @@ func (v *Service) try(ctx context.Context, j *job) (begun uint32, err error) {
 }
 
 // task makes the job's request anew.
-func (v *Service) task(id string, accepted int64, spec Spec) (*api.Task, error) {
-	return v.api.NewTask(spec.Endpoint, spec.Body, api.TaskOptions{ID: strings.ReplaceAll(id, "-", ""), Created: accepted / 1000, Seed: spec.Seed})
+func (v *Service) task(ctx context.Context, id string, accepted int64, spec Spec) (*api.Task, error) {
+	return v.api.NewTask(ctx, spec.Endpoint, spec.Body, api.TaskOptions{ID: strings.ReplaceAll(id, "-", ""), Created: accepted / 1000, Seed: spec.Seed})
 }
 
 // resume reads the request and the events of earlier attempts.
@@ -168,7 +168,10 @@ func (l *life) resume(ctx context.Context) error {
 		return failed{Failure: Failure{Code: "model_changed", Permanent: true,
 			Message: fmt.Sprintf("The job was accepted for %s, this coordinator serves %s.", spec.Fingerprint, now)}, status: http.StatusConflict}
 	}
-	if l.task, err = l.Service.task(l.job.id, l.job.view().state.Accepted, spec); err != nil {
+	if l.task, err = l.Service.task(ctx, l.job.id, l.job.view().state.Accepted, spec); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		status, body := api.ErrorStatus(err)
 		return failed{Failure: Failure{Code: "invalid_request", Message: err.Error(), Permanent: true}, status: status, body: body}
 	}

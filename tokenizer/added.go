@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"context"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -85,7 +86,7 @@ func (a *addedVocab) index(path string, ns normalizers) error {
 			a.plain.add(t.content, t.id)
 			continue
 		}
-		p, err := ns.apply(piece{t.content, true})
+		p, err := ns.apply(piece{t.content, true, searchesOf(context.Background(), len(t.content))})
 		if err != nil {
 			return invalid(path, "%q cannot be normalized: %v", t.content, err)
 		}

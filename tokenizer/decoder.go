@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"context"
 	"strings"
 	"unicode/utf8"
 )
@@ -67,7 +68,7 @@ func parseDecoder(n node) (*decoder, error) {
 			if err != nil {
 				return nil, err
 			}
-			one = lossless(f)
+			one = lossless(func(s string) (string, error) { return f(s, searchesOf(context.Background(), len(s))) })
 			mk = func() stage { return mapped(one) }
 			if fused {
 				mk = gathered(mk)

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"context"
 	"sort"
 	"strings"
 	"unicode/utf8"
@@ -18,7 +19,7 @@ type Part struct {
 // Bytes that are not UTF-8 become U+FFFD. See TryEncode for the error that this
 // form swallows.
 func (t *Tokenizer) Encode(text string, addSpecial bool) []int32 {
-	ids, _ := t.TryEncode([]Part{{Text: text}}, addSpecial)
+	ids, _ := t.TryEncode(context.Background(), []Part{{Text: text}}, addSpecial)
 	return ids
 }
 
@@ -26,7 +27,7 @@ func (t *Tokenizer) Encode(text string, addSpecial bool) []int32 {
 // no special token comes out (but the unknown token, for a character that the
 // vocabulary lacks), and the post-processor adds nothing.
 func (t *Tokenizer) EncodeLiteral(text string) []int32 {
-	ids, _ := t.TryEncode([]Part{{text, true}}, false)
+	ids, _ := t.TryEncode(context.Background(), []Part{{text, true}}, false)
 	return ids
 }
 
@@ -35,12 +36,13 @@ func (t *Tokenizer) EncodeLiteral(text string) []int32 {
 // added token.
 //
 // The error is ErrGaveUp: a split pattern of the file that has no hand-written
-// scanner ran past its limit on this text, or a normalizer of the file made it
-// far too long. The ids still spell the whole text, but the stretch in question
+// scanner ran past its limit on this text, ctx ended while it searched, or a normalizer
+// of the file made the text far too long. The ids still spell the whole text, but the stretch in question
 // went to the model unsplit or as it was.
-func (t *Tokenizer) TryEncode(parts []Part, addSpecial bool) ([]int32, error) {
+func (t *Tokenizer) TryEncode(ctx context.Context, parts []Part, addSpecial bool) ([]int32, error) {
 	e := encoder{t: t}
 	text := e.join(parts)
+	e.searches = searchesOf(ctx, len(text))
 	e.ids = make([]int32, 0, len(text)/3+len(t.post.before)+len(t.post.after)+1)
 	if addSpecial {
 		e.ids = append(e.ids, t.post.before...)
@@ -59,12 +61,13 @@ func (t *Tokenizer) TryEncode(parts []Part, addSpecial bool) ([]int32, error) {
 
 // encoder is one call of TryEncode.
 type encoder struct {
-	t       *Tokenizer
-	literal []span // of the joined text, in order
-	next    func(piece) error
-	ids     []int32
-	inert   bool // the current stretch holds literal text
-	err     error
+	t        *Tokenizer
+	literal  []span // of the joined text, in order
+	searches *searches
+	next     func(piece) error
+	ids      []int32
+	inert    bool // the current stretch holds literal text
+	err      error
 }
 
 func (e *encoder) join(parts []Part) string {
@@ -91,13 +94,13 @@ func (e *encoder) run(text string) {
 	a := e.t.added
 	e.find(&a.plain, text, e.literal, func(lo, hi int) {
 		inside := within(e.literal, lo, hi)
-		p := piece{text[lo:hi], lo == 0}
+		p := piece{text[lo:hi], lo == 0, e.searches}
 		switch {
 		case len(inside) == 0:
 			e.inert = false
 			p = e.normalize(p)
 			e.find(&a.normalized, p.text, nil, func(lo, hi int) {
-				e.pretokenize(piece{p.text[lo:hi], p.first && lo == 0})
+				e.pretokenize(piece{p.text[lo:hi], p.first && lo == 0, e.searches})
 			})
 		case a.raw.empty():
 			e.inert = true
@@ -108,7 +111,7 @@ func (e *encoder) run(text string) {
 			// before, by their plain contents.
 			e.find(&a.raw, p.text, inside, func(lo, hi int) {
 				e.inert = len(within(inside, lo, hi)) > 0
-				e.pretokenize(e.normalize(piece{p.text[lo:hi], p.first && lo == 0}))
+				e.pretokenize(e.normalize(piece{p.text[lo:hi], p.first && lo == 0, e.searches}))
 			})
 		}
 	})

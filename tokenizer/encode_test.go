@@ -76,7 +76,7 @@ func TestParts(t *testing.T) {
 			for _, w := range words {
 				parts = append(parts, Part{w, rapid.Bool().Draw(t, "literal")})
 			}
-			got, err := tok.TryEncode(parts, true)
+			got, err := tok.TryEncode(t.Context(), parts, true)
 			if want := tok.Encode(strings.Join(words, ""), true); err != nil || !slices.Equal(got, want) {
 				t.Fatalf("%s %v: parts give %v, whole text %v", name, parts, got, want)
 			}
@@ -84,7 +84,7 @@ func TestParts(t *testing.T) {
 	}
 	tok := mustLoad(t, "llama")
 	start, _ := tok.ID("<|im_start|>")
-	ids, err := tok.TryEncode([]Part{{"<|im_start|>user\n", false}, {"<|im_start|>", true}, {"<|im_", false}, {"start|>", true}}, true)
+	ids, err := tok.TryEncode(t.Context(), []Part{{"<|im_start|>user\n", false}, {"<|im_start|>", true}, {"<|im_", false}, {"start|>", true}}, true)
 	if n := len(slices.DeleteFunc(slices.Clone(ids), func(id int32) bool { return id != start })); err != nil || n != 1 {
 		t.Errorf("%d control tokens, want the template's one: %v", n, names(tok, ids))
 	}
@@ -101,7 +101,7 @@ func TestPartsNormalized(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ids, err := tok.TryEncode([]Part{{"<s>", false}, {"a<s>", true}}, false)
+	ids, err := tok.TryEncode(t.Context(), []Part{{"<s>", false}, {"a<s>", true}}, false)
 	if want := []int32{3, 1, 2, 0, 0, 0}; err != nil || !slices.Equal(ids, want) {
 		t.Errorf("got %v, want %v", ids, want)
 	}

@@ -3,15 +3,16 @@ package tokenizer
 import "strings"
 
 // matcher cuts a text into matches and the gaps between them. It calls yield
-// left to right; together the ranges cover s. An error of yield ends the walk.
+// left to right; together the ranges cover s. An error of yield ends it. Patterns search
+// within b.
 type matcher interface {
-	match(s string, yield func(lo, hi int, matched bool) error) error
+	match(s string, b *searches, yield func(lo, hi int, matched bool) error) error
 }
 
 // runeMatch matches each single character with a property.
 type runeMatch func(rune) bool
 
-func (f runeMatch) match(s string, yield func(int, int, bool) error) error {
+func (f runeMatch) match(s string, _ *searches, yield func(int, int, bool) error) error {
 	gap := 0
 	for i, r := range s {
 		if !f(r) {
@@ -36,7 +37,7 @@ func (f runeMatch) match(s string, yield func(int, int, bool) error) error {
 // literal matches a fixed string.
 type literal string
 
-func (l literal) match(s string, yield func(int, int, bool) error) error {
+func (l literal) match(s string, _ *searches, yield func(int, int, bool) error) error {
 	at := 0
 	for {
 		i := strings.Index(s[at:], string(l))
@@ -62,8 +63,8 @@ func (l literal) match(s string, yield func(int, int, bool) error) error {
 // inverted swaps matches and gaps.
 type inverted struct{ matcher }
 
-func (v inverted) match(s string, yield func(int, int, bool) error) error {
-	return v.matcher.match(s, func(lo, hi int, matched bool) error { return yield(lo, hi, !matched) })
+func (v inverted) match(s string, b *searches, yield func(int, int, bool) error) error {
+	return v.matcher.match(s, b, func(lo, hi int, matched bool) error { return yield(lo, hi, !matched) })
 }
 
 // parsePattern reads {"String": s} or {"Regex": r}.

@@ -9,8 +9,9 @@ import (
 // piece is a stretch of text on its way to the model. first says that it starts
 // at the first character of the input (Metaspace's prepend_scheme "first" asks).
 type piece struct {
-	text  string
-	first bool
+	text     string
+	first    bool
+	searches *searches
 }
 
 // normalizer rewrites one piece.
@@ -150,14 +151,14 @@ func parseReplace(o object) (normalizer, error) {
 		return nil, err
 	}
 	return func(p piece) (piece, error) {
-		s, err := replace(p.text)
+		s, err := replace(p.text, p.searches)
 		p.text = s
 		return p, err
 	}, nil
 }
 
 // parseReplacement reads a Replace component, of a normalizer or a decoder.
-func parseReplacement(o object) (func(string) (string, error), error) {
+func parseReplacement(o object) (func(string, *searches) (string, error), error) {
 	m, err := parsePattern(o.at("pattern"))
 	if err != nil {
 		return nil, err
@@ -167,14 +168,14 @@ func parseReplacement(o object) (func(string) (string, error), error) {
 		return nil, err
 	}
 	if l, ok := m.(literal); ok {
-		return func(s string) (string, error) { return strings.ReplaceAll(s, string(l), content), nil }, nil
+		return func(s string, _ *searches) (string, error) { return strings.ReplaceAll(s, string(l), content), nil }, nil
 	}
-	return func(s string) (string, error) {
+	return func(s string, within *searches) (string, error) {
 		if s == "" {
 			return "", nil
 		}
 		var b strings.Builder
-		err := m.match(s, func(lo, hi int, matched bool) error {
+		err := m.match(s, within, func(lo, hi int, matched bool) error {
 			if matched {
 				b.WriteString(content)
 			} else {

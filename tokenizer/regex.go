@@ -5,16 +5,10 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/dlclark/regexp2/v2"
 )
-
-// matchTimeout bounds one search of a general pattern, and so a text: the first search
-// that takes longer ends it with an error. It is far above what an honest pattern needs
-// even on a busy machine.
-const matchTimeout = 3 * time.Second
 
 // wordClass is what Oniguruma calls a word character, as the inside of a class.
 // Outside a class, \w also takes the superscripts and fractions of Latin-1.
@@ -215,7 +209,7 @@ func compileRegex(path, pattern string) (*regex, error) {
 	if err != nil {
 		return nil, invalid(path, "pattern %q: %v", pattern, err)
 	}
-	re.MatchTimeout = matchTimeout
+	re.MatchTimeout = searchLimit
 	if text := backtracks(re, pattern); text != "" {
 		return nil, fmt.Errorf("%w: %s: pattern %.200q needs more than %v for a text of %d characters (%q): it tries exponentially many ways to match",
 			ErrUnsupported, path, pattern, probeTimeout, utf8.RuneCountInString(text), text)
@@ -225,7 +219,7 @@ func compileRegex(path, pattern string) (*regex, error) {
 
 // match reports matches and the gaps between them, left to right, covering s.
 // An empty match is dropped where it would follow directly on another match.
-func (x *regex) match(s string, yield func(lo, hi int, matched bool) error) error {
+func (x *regex) match(s string, b *searches, yield func(lo, hi int, matched bool) error) error {
 	runes := []rune(s)
 	at, offset := 0, 0 // rune index and the byte offset that belongs to it
 	byteOf := func(i int) int {
@@ -236,12 +230,12 @@ func (x *regex) match(s string, yield func(lo, hi int, matched bool) error) erro
 	}
 	prev, last := 0, -1 // byte end of the covered part; rune end of the last match
 	for pos := 0; pos <= len(runes); {
-		m, err := x.re.FindRunesMatchStartingAt(runes, pos)
+		m, err := b.find(x.re, runes, pos)
 		if err != nil {
 			if e := yield(prev, len(s), false); e != nil {
 				return e
 			}
-			return fmt.Errorf("%w: %w", ErrGaveUp, err)
+			return err
 		}
 		if m == nil {
 			break

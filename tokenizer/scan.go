@@ -34,7 +34,7 @@ const (
 	deepseekEscaped = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 )
 
-func (f scanner) match(s string, yield func(lo, hi int, matched bool) error) error {
+func (f scanner) match(s string, _ *searches, yield func(lo, hi int, matched bool) error) error {
 	gap := 0
 	for i := 0; i < len(s); {
 		end := f(s, i)

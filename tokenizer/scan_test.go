@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"context"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -28,7 +29,7 @@ type ranges []struct {
 
 func collect(t *testing.T, m matcher, s string) (out ranges) {
 	t.Helper()
-	err := m.match(s, func(lo, hi int, matched bool) error {
+	err := m.match(s, searchesOf(context.Background(), len(s)), func(lo, hi int, matched bool) error {
 		out = append(out, struct {
 			lo, hi  int
 			matched bool
@@ -111,7 +112,7 @@ func TestBehaviors(t *testing.T) {
 	} {
 		var got []string
 		for _, s := range []string{"a12b3c", "d", ""} {
-			if err := b.split(piece{s, true}, digits, func(p piece) error { got = append(got, p.text); return nil }); err != nil {
+			if err := b.split(piece{s, true, nil}, digits, func(p piece) error { got = append(got, p.text); return nil }); err != nil {
 				t.Fatal(err)
 			}
 		}

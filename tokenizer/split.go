@@ -36,13 +36,13 @@ func (b behavior) split(p piece, m matcher, next func(piece) error) error {
 		if lo == hi {
 			return nil
 		}
-		return next(piece{p.text[lo:hi], p.first && lo == 0})
+		return next(piece{p.text[lo:hi], p.first && lo == 0, p.searches})
 	}
 	switch b {
 	case isolated:
-		return m.match(p.text, func(lo, hi int, _ bool) error { return emit(lo, hi) })
+		return m.match(p.text, p.searches, func(lo, hi int, _ bool) error { return emit(lo, hi) })
 	case removed:
-		return m.match(p.text, func(lo, hi int, matched bool) error {
+		return m.match(p.text, p.searches, func(lo, hi int, matched bool) error {
 			if matched {
 				return nil
 			}
@@ -50,7 +50,7 @@ func (b behavior) split(p piece, m matcher, next func(piece) error) error {
 		})
 	}
 	lo, hi, held, before := 0, 0, false, false // the part not handed on yet; whether the last range matched
-	err := m.match(p.text, func(l, h int, matched bool) error {
+	err := m.match(p.text, p.searches, func(l, h int, matched bool) error {
 		merge := false
 		switch b {
 		case contiguous:
