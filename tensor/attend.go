@@ -33,10 +33,10 @@ type AttnScratch struct {
 	places []int32                 // see Chosen
 
 	// of latent layouts
-	packed  []float32                      // see pack
-	widened []float32                      // [64][KDim]
-	wide    []float32                      // the block in hand: widened, or its own rows
-	bySlot  [BlockSlots][groupRows]float32 // scores of a group of rows
+	packed  []float32                       // see pack
+	widened []float32                       // [64][KDim]
+	wide    []float32                       // the block in hand: widened, or its own rows
+	bySlot  *[BlockSlots][groupRows]float32 // scores of a group of rows
 	_       [64]byte
 }
 

@@ -17,18 +17,18 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	XORQ    DI, DI
-	CMPQ    SI, 96(AX)
-	CMOVQEQ DI, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R8
-	LEAQ    (BX)(SI*1), R8
-	MOVQ    (AX), R9
-	MOVQ    DI, R10
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
+	SUBQ         BX, SI
+	XORQ         DI, DI
+	CMPQ         SI, 96(AX)
+	CMOVQEQ      DI, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R8
+	LEAQ         (BX)(SI*1), R8
+	MOVQ         (AX), R9
+	MOVQ         DI, R10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
 
 score0:
 	VMOVUPS      (BX), Z1
@@ -54,7 +54,7 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
 
 score1:
 	VMOVUPS      (BX), Z2
@@ -80,7 +80,7 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
 
 score2:
 	VMOVUPS      (BX), Z3
@@ -105,154 +105,154 @@ score2:
 	SUBQ         $0x00000004, R10
 	JNZ          score2
 	MOVQ         (AX), R9
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
 
 score3:
-	VMOVUPS      (BX), Z4
-	VBROADCASTSS (R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	PREFETCHT1   (R8)
-	VMOVUPS      64(BX), Z4
-	VBROADCASTSS 4(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	PREFETCHT1   64(R8)
-	VMOVUPS      128(BX), Z4
-	VBROADCASTSS 8(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	PREFETCHT1   128(R8)
-	VMOVUPS      192(BX), Z4
-	VBROADCASTSS 12(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	PREFETCHT1   192(R8)
-	ADDQ         $0x00000100, BX
-	ADDQ         $0x00000100, R8
-	ADDQ         $0x00000010, R9
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z4
-	VBROADCASTSS (R9), Z5
-	VMULPS       Z0, Z4, Z0
-	VMAXPS       Z0, Z5, Z5
-	VMULPS       Z1, Z4, Z1
-	VMAXPS       Z1, Z5, Z5
-	VMULPS       Z2, Z4, Z2
-	VMAXPS       Z2, Z5, Z5
-	VMULPS       Z3, Z4, Z3
-	VMAXPS       Z3, Z5, Z5
-	VSHUFF32X4   $0x4e, Z5, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VSHUFF32X4   $0xb1, Z5, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VPERMILPS    $0x4e, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VPERMILPS    $0xb1, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VBROADCASTSS (R9), Z4
-	VMOVSS       X5, (R9)
-	VSUBPS       Z5, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS       Z4, Z6, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS       Z4, Z6, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z6
-	VRNDSCALEPS  $0x08, Z6, Z6
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z6, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z6, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z7
-	VSCALEFPS    Z6, Z7, Z4
-	VMULPS       (R8), Z4, Z6
-	VSUBPS       Z5, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS       Z0, Z7, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS       Z0, Z7, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z7
-	VRNDSCALEPS  $0x08, Z7, Z7
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z7, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z7, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z8
-	VSCALEFPS    Z7, Z8, Z0
-	VADDPS       Z0, Z6, Z6
-	VMOVUPS      Z0, (DI)
-	VSUBPS       Z5, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z7
-	VSCALEFPS    Z0, Z7, Z1
-	VADDPS       Z1, Z6, Z6
-	VMOVUPS      Z1, 64(DI)
-	VSUBPS       Z5, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z6, Z6
-	VMOVUPS      Z2, 128(DI)
-	VSUBPS       Z5, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z6, Z6
-	VMOVUPS      Z3, 192(DI)
-	VMOVUPS      Z6, (R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         32(AX), R9
+	VMOVUPS           (BX), Z4
+	VBROADCASTSS      (R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	PREFETCHT1        (R8)
+	VMOVUPS           64(BX), Z4
+	VBROADCASTSS      4(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	PREFETCHT1        64(R8)
+	VMOVUPS           128(BX), Z4
+	VBROADCASTSS      8(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	PREFETCHT1        128(R8)
+	VMOVUPS           192(BX), Z4
+	VBROADCASTSS      12(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	PREFETCHT1        192(R8)
+	ADDQ              $0x00000100, BX
+	ADDQ              $0x00000100, R8
+	ADDQ              $0x00000010, R9
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z4
+	VBROADCASTSS      (R9), Z5
+	VMULPS            Z0, Z4, Z0
+	VMAXPS            Z0, Z5, Z5
+	VMULPS            Z1, Z4, Z1
+	VMAXPS            Z1, Z5, Z5
+	VMULPS            Z2, Z4, Z2
+	VMAXPS            Z2, Z5, Z5
+	VMULPS            Z3, Z4, Z3
+	VMAXPS            Z3, Z5, Z5
+	VSHUFF32X4        $0x4e, Z5, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VSHUFF32X4        $0xb1, Z5, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VPERMILPS         $0x4e, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VPERMILPS         $0xb1, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VBROADCASTSS      (R9), Z4
+	VMOVSS            X5, (R9)
+	VSUBPS            Z5, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
+	VMINPS            Z4, Z6, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
+	VMAXPS            Z4, Z6, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z6, Z7, Z4
+	VMULPS            (R8), Z4, Z6
+	VSUBPS            Z5, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
+	VMINPS            Z0, Z7, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
+	VMAXPS            Z0, Z7, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
+	VSCALEFPS         Z7, Z8, Z0
+	VADDPS            Z0, Z6, Z6
+	VMOVUPS           Z0, (DI)
+	VSUBPS            Z5, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
+	VSCALEFPS         Z0, Z7, Z1
+	VADDPS            Z1, Z6, Z6
+	VMOVUPS           Z1, 64(DI)
+	VSUBPS            Z5, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z6, Z6
+	VMOVUPS           Z2, 128(DI)
+	VSUBPS            Z5, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z6, Z6
+	VMOVUPS           Z3, 192(DI)
+	VMOVUPS           Z6, (R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              32(AX), R9
 
 columns:
 	VMULPS (R9), Z4, Z0
@@ -310,220 +310,40 @@ values:
 	RET
 
 DATA zero_attend_avx512<>+0(SB)/4, $0x00000000
-DATA zero_attend_avx512<>+4(SB)/4, $0x00000000
-DATA zero_attend_avx512<>+8(SB)/4, $0x00000000
-DATA zero_attend_avx512<>+12(SB)/4, $0x00000000
-DATA zero_attend_avx512<>+16(SB)/4, $0x00000000
-DATA zero_attend_avx512<>+20(SB)/4, $0x00000000
-DATA zero_attend_avx512<>+24(SB)/4, $0x00000000
-DATA zero_attend_avx512<>+28(SB)/4, $0x00000000
-DATA zero_attend_avx512<>+32(SB)/4, $0x00000000
-DATA zero_attend_avx512<>+36(SB)/4, $0x00000000
-DATA zero_attend_avx512<>+40(SB)/4, $0x00000000
-DATA zero_attend_avx512<>+44(SB)/4, $0x00000000
-DATA zero_attend_avx512<>+48(SB)/4, $0x00000000
-DATA zero_attend_avx512<>+52(SB)/4, $0x00000000
-DATA zero_attend_avx512<>+56(SB)/4, $0x00000000
-DATA zero_attend_avx512<>+60(SB)/4, $0x00000000
-GLOBL zero_attend_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL zero_attend_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expMax_attend_avx512<>+0(SB)/4, $0x42b20000
-DATA expMax_attend_avx512<>+4(SB)/4, $0x42b20000
-DATA expMax_attend_avx512<>+8(SB)/4, $0x42b20000
-DATA expMax_attend_avx512<>+12(SB)/4, $0x42b20000
-DATA expMax_attend_avx512<>+16(SB)/4, $0x42b20000
-DATA expMax_attend_avx512<>+20(SB)/4, $0x42b20000
-DATA expMax_attend_avx512<>+24(SB)/4, $0x42b20000
-DATA expMax_attend_avx512<>+28(SB)/4, $0x42b20000
-DATA expMax_attend_avx512<>+32(SB)/4, $0x42b20000
-DATA expMax_attend_avx512<>+36(SB)/4, $0x42b20000
-DATA expMax_attend_avx512<>+40(SB)/4, $0x42b20000
-DATA expMax_attend_avx512<>+44(SB)/4, $0x42b20000
-DATA expMax_attend_avx512<>+48(SB)/4, $0x42b20000
-DATA expMax_attend_avx512<>+52(SB)/4, $0x42b20000
-DATA expMax_attend_avx512<>+56(SB)/4, $0x42b20000
-DATA expMax_attend_avx512<>+60(SB)/4, $0x42b20000
-GLOBL expMax_attend_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expMax_attend_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expMin_attend_avx512<>+0(SB)/4, $0xc2d00000
-DATA expMin_attend_avx512<>+4(SB)/4, $0xc2d00000
-DATA expMin_attend_avx512<>+8(SB)/4, $0xc2d00000
-DATA expMin_attend_avx512<>+12(SB)/4, $0xc2d00000
-DATA expMin_attend_avx512<>+16(SB)/4, $0xc2d00000
-DATA expMin_attend_avx512<>+20(SB)/4, $0xc2d00000
-DATA expMin_attend_avx512<>+24(SB)/4, $0xc2d00000
-DATA expMin_attend_avx512<>+28(SB)/4, $0xc2d00000
-DATA expMin_attend_avx512<>+32(SB)/4, $0xc2d00000
-DATA expMin_attend_avx512<>+36(SB)/4, $0xc2d00000
-DATA expMin_attend_avx512<>+40(SB)/4, $0xc2d00000
-DATA expMin_attend_avx512<>+44(SB)/4, $0xc2d00000
-DATA expMin_attend_avx512<>+48(SB)/4, $0xc2d00000
-DATA expMin_attend_avx512<>+52(SB)/4, $0xc2d00000
-DATA expMin_attend_avx512<>+56(SB)/4, $0xc2d00000
-DATA expMin_attend_avx512<>+60(SB)/4, $0xc2d00000
-GLOBL expMin_attend_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expMin_attend_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA log2e_attend_avx512<>+0(SB)/4, $0x3fb8aa3b
-DATA log2e_attend_avx512<>+4(SB)/4, $0x3fb8aa3b
-DATA log2e_attend_avx512<>+8(SB)/4, $0x3fb8aa3b
-DATA log2e_attend_avx512<>+12(SB)/4, $0x3fb8aa3b
-DATA log2e_attend_avx512<>+16(SB)/4, $0x3fb8aa3b
-DATA log2e_attend_avx512<>+20(SB)/4, $0x3fb8aa3b
-DATA log2e_attend_avx512<>+24(SB)/4, $0x3fb8aa3b
-DATA log2e_attend_avx512<>+28(SB)/4, $0x3fb8aa3b
-DATA log2e_attend_avx512<>+32(SB)/4, $0x3fb8aa3b
-DATA log2e_attend_avx512<>+36(SB)/4, $0x3fb8aa3b
-DATA log2e_attend_avx512<>+40(SB)/4, $0x3fb8aa3b
-DATA log2e_attend_avx512<>+44(SB)/4, $0x3fb8aa3b
-DATA log2e_attend_avx512<>+48(SB)/4, $0x3fb8aa3b
-DATA log2e_attend_avx512<>+52(SB)/4, $0x3fb8aa3b
-DATA log2e_attend_avx512<>+56(SB)/4, $0x3fb8aa3b
-DATA log2e_attend_avx512<>+60(SB)/4, $0x3fb8aa3b
-GLOBL log2e_attend_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL log2e_attend_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA ln2High_attend_avx512<>+0(SB)/4, $0x3f317218
-DATA ln2High_attend_avx512<>+4(SB)/4, $0x3f317218
-DATA ln2High_attend_avx512<>+8(SB)/4, $0x3f317218
-DATA ln2High_attend_avx512<>+12(SB)/4, $0x3f317218
-DATA ln2High_attend_avx512<>+16(SB)/4, $0x3f317218
-DATA ln2High_attend_avx512<>+20(SB)/4, $0x3f317218
-DATA ln2High_attend_avx512<>+24(SB)/4, $0x3f317218
-DATA ln2High_attend_avx512<>+28(SB)/4, $0x3f317218
-DATA ln2High_attend_avx512<>+32(SB)/4, $0x3f317218
-DATA ln2High_attend_avx512<>+36(SB)/4, $0x3f317218
-DATA ln2High_attend_avx512<>+40(SB)/4, $0x3f317218
-DATA ln2High_attend_avx512<>+44(SB)/4, $0x3f317218
-DATA ln2High_attend_avx512<>+48(SB)/4, $0x3f317218
-DATA ln2High_attend_avx512<>+52(SB)/4, $0x3f317218
-DATA ln2High_attend_avx512<>+56(SB)/4, $0x3f317218
-DATA ln2High_attend_avx512<>+60(SB)/4, $0x3f317218
-GLOBL ln2High_attend_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL ln2High_attend_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA ln2Low_attend_avx512<>+0(SB)/4, $0xb102e308
-DATA ln2Low_attend_avx512<>+4(SB)/4, $0xb102e308
-DATA ln2Low_attend_avx512<>+8(SB)/4, $0xb102e308
-DATA ln2Low_attend_avx512<>+12(SB)/4, $0xb102e308
-DATA ln2Low_attend_avx512<>+16(SB)/4, $0xb102e308
-DATA ln2Low_attend_avx512<>+20(SB)/4, $0xb102e308
-DATA ln2Low_attend_avx512<>+24(SB)/4, $0xb102e308
-DATA ln2Low_attend_avx512<>+28(SB)/4, $0xb102e308
-DATA ln2Low_attend_avx512<>+32(SB)/4, $0xb102e308
-DATA ln2Low_attend_avx512<>+36(SB)/4, $0xb102e308
-DATA ln2Low_attend_avx512<>+40(SB)/4, $0xb102e308
-DATA ln2Low_attend_avx512<>+44(SB)/4, $0xb102e308
-DATA ln2Low_attend_avx512<>+48(SB)/4, $0xb102e308
-DATA ln2Low_attend_avx512<>+52(SB)/4, $0xb102e308
-DATA ln2Low_attend_avx512<>+56(SB)/4, $0xb102e308
-DATA ln2Low_attend_avx512<>+60(SB)/4, $0xb102e308
-GLOBL ln2Low_attend_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL ln2Low_attend_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expC6_attend_avx512<>+0(SB)/4, $0x3ab534d3
-DATA expC6_attend_avx512<>+4(SB)/4, $0x3ab534d3
-DATA expC6_attend_avx512<>+8(SB)/4, $0x3ab534d3
-DATA expC6_attend_avx512<>+12(SB)/4, $0x3ab534d3
-DATA expC6_attend_avx512<>+16(SB)/4, $0x3ab534d3
-DATA expC6_attend_avx512<>+20(SB)/4, $0x3ab534d3
-DATA expC6_attend_avx512<>+24(SB)/4, $0x3ab534d3
-DATA expC6_attend_avx512<>+28(SB)/4, $0x3ab534d3
-DATA expC6_attend_avx512<>+32(SB)/4, $0x3ab534d3
-DATA expC6_attend_avx512<>+36(SB)/4, $0x3ab534d3
-DATA expC6_attend_avx512<>+40(SB)/4, $0x3ab534d3
-DATA expC6_attend_avx512<>+44(SB)/4, $0x3ab534d3
-DATA expC6_attend_avx512<>+48(SB)/4, $0x3ab534d3
-DATA expC6_attend_avx512<>+52(SB)/4, $0x3ab534d3
-DATA expC6_attend_avx512<>+56(SB)/4, $0x3ab534d3
-DATA expC6_attend_avx512<>+60(SB)/4, $0x3ab534d3
-GLOBL expC6_attend_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expC6_attend_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expC5_attend_avx512<>+0(SB)/4, $0x3c091c30
-DATA expC5_attend_avx512<>+4(SB)/4, $0x3c091c30
-DATA expC5_attend_avx512<>+8(SB)/4, $0x3c091c30
-DATA expC5_attend_avx512<>+12(SB)/4, $0x3c091c30
-DATA expC5_attend_avx512<>+16(SB)/4, $0x3c091c30
-DATA expC5_attend_avx512<>+20(SB)/4, $0x3c091c30
-DATA expC5_attend_avx512<>+24(SB)/4, $0x3c091c30
-DATA expC5_attend_avx512<>+28(SB)/4, $0x3c091c30
-DATA expC5_attend_avx512<>+32(SB)/4, $0x3c091c30
-DATA expC5_attend_avx512<>+36(SB)/4, $0x3c091c30
-DATA expC5_attend_avx512<>+40(SB)/4, $0x3c091c30
-DATA expC5_attend_avx512<>+44(SB)/4, $0x3c091c30
-DATA expC5_attend_avx512<>+48(SB)/4, $0x3c091c30
-DATA expC5_attend_avx512<>+52(SB)/4, $0x3c091c30
-DATA expC5_attend_avx512<>+56(SB)/4, $0x3c091c30
-DATA expC5_attend_avx512<>+60(SB)/4, $0x3c091c30
-GLOBL expC5_attend_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expC5_attend_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expC4_attend_avx512<>+0(SB)/4, $0x3d2aac4f
-DATA expC4_attend_avx512<>+4(SB)/4, $0x3d2aac4f
-DATA expC4_attend_avx512<>+8(SB)/4, $0x3d2aac4f
-DATA expC4_attend_avx512<>+12(SB)/4, $0x3d2aac4f
-DATA expC4_attend_avx512<>+16(SB)/4, $0x3d2aac4f
-DATA expC4_attend_avx512<>+20(SB)/4, $0x3d2aac4f
-DATA expC4_attend_avx512<>+24(SB)/4, $0x3d2aac4f
-DATA expC4_attend_avx512<>+28(SB)/4, $0x3d2aac4f
-DATA expC4_attend_avx512<>+32(SB)/4, $0x3d2aac4f
-DATA expC4_attend_avx512<>+36(SB)/4, $0x3d2aac4f
-DATA expC4_attend_avx512<>+40(SB)/4, $0x3d2aac4f
-DATA expC4_attend_avx512<>+44(SB)/4, $0x3d2aac4f
-DATA expC4_attend_avx512<>+48(SB)/4, $0x3d2aac4f
-DATA expC4_attend_avx512<>+52(SB)/4, $0x3d2aac4f
-DATA expC4_attend_avx512<>+56(SB)/4, $0x3d2aac4f
-DATA expC4_attend_avx512<>+60(SB)/4, $0x3d2aac4f
-GLOBL expC4_attend_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expC4_attend_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expC3_attend_avx512<>+0(SB)/4, $0x3e2aaa4a
-DATA expC3_attend_avx512<>+4(SB)/4, $0x3e2aaa4a
-DATA expC3_attend_avx512<>+8(SB)/4, $0x3e2aaa4a
-DATA expC3_attend_avx512<>+12(SB)/4, $0x3e2aaa4a
-DATA expC3_attend_avx512<>+16(SB)/4, $0x3e2aaa4a
-DATA expC3_attend_avx512<>+20(SB)/4, $0x3e2aaa4a
-DATA expC3_attend_avx512<>+24(SB)/4, $0x3e2aaa4a
-DATA expC3_attend_avx512<>+28(SB)/4, $0x3e2aaa4a
-DATA expC3_attend_avx512<>+32(SB)/4, $0x3e2aaa4a
-DATA expC3_attend_avx512<>+36(SB)/4, $0x3e2aaa4a
-DATA expC3_attend_avx512<>+40(SB)/4, $0x3e2aaa4a
-DATA expC3_attend_avx512<>+44(SB)/4, $0x3e2aaa4a
-DATA expC3_attend_avx512<>+48(SB)/4, $0x3e2aaa4a
-DATA expC3_attend_avx512<>+52(SB)/4, $0x3e2aaa4a
-DATA expC3_attend_avx512<>+56(SB)/4, $0x3e2aaa4a
-DATA expC3_attend_avx512<>+60(SB)/4, $0x3e2aaa4a
-GLOBL expC3_attend_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expC3_attend_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expC2_attend_avx512<>+0(SB)/4, $0x3efffffe
-DATA expC2_attend_avx512<>+4(SB)/4, $0x3efffffe
-DATA expC2_attend_avx512<>+8(SB)/4, $0x3efffffe
-DATA expC2_attend_avx512<>+12(SB)/4, $0x3efffffe
-DATA expC2_attend_avx512<>+16(SB)/4, $0x3efffffe
-DATA expC2_attend_avx512<>+20(SB)/4, $0x3efffffe
-DATA expC2_attend_avx512<>+24(SB)/4, $0x3efffffe
-DATA expC2_attend_avx512<>+28(SB)/4, $0x3efffffe
-DATA expC2_attend_avx512<>+32(SB)/4, $0x3efffffe
-DATA expC2_attend_avx512<>+36(SB)/4, $0x3efffffe
-DATA expC2_attend_avx512<>+40(SB)/4, $0x3efffffe
-DATA expC2_attend_avx512<>+44(SB)/4, $0x3efffffe
-DATA expC2_attend_avx512<>+48(SB)/4, $0x3efffffe
-DATA expC2_attend_avx512<>+52(SB)/4, $0x3efffffe
-DATA expC2_attend_avx512<>+56(SB)/4, $0x3efffffe
-DATA expC2_attend_avx512<>+60(SB)/4, $0x3efffffe
-GLOBL expC2_attend_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expC2_attend_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA one_attend_avx512<>+0(SB)/4, $0x3f800000
-DATA one_attend_avx512<>+4(SB)/4, $0x3f800000
-DATA one_attend_avx512<>+8(SB)/4, $0x3f800000
-DATA one_attend_avx512<>+12(SB)/4, $0x3f800000
-DATA one_attend_avx512<>+16(SB)/4, $0x3f800000
-DATA one_attend_avx512<>+20(SB)/4, $0x3f800000
-DATA one_attend_avx512<>+24(SB)/4, $0x3f800000
-DATA one_attend_avx512<>+28(SB)/4, $0x3f800000
-DATA one_attend_avx512<>+32(SB)/4, $0x3f800000
-DATA one_attend_avx512<>+36(SB)/4, $0x3f800000
-DATA one_attend_avx512<>+40(SB)/4, $0x3f800000
-DATA one_attend_avx512<>+44(SB)/4, $0x3f800000
-DATA one_attend_avx512<>+48(SB)/4, $0x3f800000
-DATA one_attend_avx512<>+52(SB)/4, $0x3f800000
-DATA one_attend_avx512<>+56(SB)/4, $0x3f800000
-DATA one_attend_avx512<>+60(SB)/4, $0x3f800000
-GLOBL one_attend_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL one_attend_avx512<>(SB), RODATA|NOPTR, $4
 
 // func attendF3232x2AVX512(a uintptr)
 // Requires: AVX, AVX512F, CMOV, MMX+
@@ -540,19 +360,19 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	XORQ    DI, DI
-	CMPQ    SI, 96(AX)
-	CMOVQEQ DI, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R9
-	MOVQ    (AX), R10
-	MOVQ    DI, R11
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
-	VMOVUPS zero_attend_avx512<>+0(SB), Z4
+	SUBQ         BX, SI
+	XORQ         DI, DI
+	CMPQ         SI, 96(AX)
+	CMOVQEQ      DI, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R9
+	MOVQ         (AX), R10
+	MOVQ         DI, R11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
 
 score0:
 	VMOVUPS      (BX), Z1
@@ -586,8 +406,8 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
 
 score1:
 	VMOVUPS      (BX), Z2
@@ -621,8 +441,8 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
 
 score2:
 	VMOVUPS      (BX), Z3
@@ -655,277 +475,277 @@ score2:
 	SUBQ         $0x00000004, R11
 	JNZ          score2
 	MOVQ         (AX), R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 
 score3:
-	VMOVUPS      (BX), Z8
-	VBROADCASTSS (R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS (R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	PREFETCHT1   (R9)
-	VMOVUPS      64(BX), Z8
-	VBROADCASTSS 4(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 4(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	PREFETCHT1   64(R9)
-	VMOVUPS      128(BX), Z8
-	VBROADCASTSS 8(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 8(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	PREFETCHT1   128(R9)
-	VMOVUPS      192(BX), Z8
-	VBROADCASTSS 12(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 12(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	PREFETCHT1   192(R9)
-	ADDQ         $0x00000100, BX
-	ADDQ         $0x00000100, R9
-	ADDQ         $0x00000010, R10
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z8
-	VBROADCASTSS (R9), Z10
-	VMULPS       Z0, Z8, Z0
-	VMAXPS       Z0, Z10, Z10
-	VMULPS       Z1, Z8, Z1
-	VMAXPS       Z1, Z10, Z10
-	VMULPS       Z2, Z8, Z2
-	VMAXPS       Z2, Z10, Z10
-	VMULPS       Z3, Z8, Z3
-	VMAXPS       Z3, Z10, Z10
-	VSHUFF32X4   $0x4e, Z10, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VSHUFF32X4   $0xb1, Z10, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VPERMILPS    $0x4e, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VPERMILPS    $0xb1, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VBROADCASTSS (R9), Z9
-	VMOVSS       X10, (R9)
-	VSUBPS       Z10, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z11
-	VMINPS       Z9, Z11, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z11
-	VMAXPS       Z9, Z11, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z11
-	VRNDSCALEPS  $0x08, Z11, Z11
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z11, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z11, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z12
-	VSCALEFPS    Z11, Z12, Z9
-	VMULPS       (R8), Z9, Z11
-	VSUBPS       Z10, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS       Z0, Z12, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS       Z0, Z12, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z12
-	VRNDSCALEPS  $0x08, Z12, Z12
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z12, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z12, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z13
-	VSCALEFPS    Z12, Z13, Z0
-	VADDPS       Z0, Z11, Z11
-	VMOVUPS      Z0, (DI)
-	VSUBPS       Z10, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z12
-	VSCALEFPS    Z0, Z12, Z1
-	VADDPS       Z1, Z11, Z11
-	VMOVUPS      Z1, 64(DI)
-	VSUBPS       Z10, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z11, Z11
-	VMOVUPS      Z2, 128(DI)
-	VSUBPS       Z10, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z11, Z11
-	VMOVUPS      Z3, 192(DI)
-	VMOVUPS      Z11, (R8)
-	VBROADCASTSS 4(R9), Z0
-	VMULPS       Z4, Z8, Z4
-	VMAXPS       Z4, Z0, Z0
-	VMULPS       Z5, Z8, Z5
-	VMAXPS       Z5, Z0, Z0
-	VMULPS       Z6, Z8, Z6
-	VMAXPS       Z6, Z0, Z0
-	VMULPS       Z7, Z8, Z7
-	VMAXPS       Z7, Z0, Z0
-	VSHUFF32X4   $0x4e, Z0, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VSHUFF32X4   $0xb1, Z0, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VPERMILPS    $0x4e, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VPERMILPS    $0xb1, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VBROADCASTSS 4(R9), Z1
-	VMOVSS       X0, 4(R9)
-	VSUBPS       Z0, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z1, Z2, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z1, Z2, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z3
-	VSCALEFPS    Z2, Z3, Z1
-	VMULPS       64(R8), Z1, Z2
-	VSUBPS       Z0, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z4, Z3, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z4, Z3, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z8
-	VSCALEFPS    Z3, Z8, Z4
-	VADDPS       Z4, Z2, Z2
-	VMOVUPS      Z4, 256(DI)
-	VSUBPS       Z0, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z5, Z3, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VSCALEFPS    Z3, Z4, Z5
-	VADDPS       Z5, Z2, Z2
-	VMOVUPS      Z5, 320(DI)
-	VSUBPS       Z0, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z6, Z3, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z6, Z3, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VSCALEFPS    Z3, Z4, Z6
-	VADDPS       Z6, Z2, Z2
-	VMOVUPS      Z6, 384(DI)
-	VSUBPS       Z0, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z7, Z0, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z7, Z0, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VSCALEFPS    Z0, Z3, Z7
-	VADDPS       Z7, Z2, Z2
-	VMOVUPS      Z7, 448(DI)
-	VMOVUPS      Z2, 64(R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x02, R9
-	MOVQ         32(AX), R10
+	VMOVUPS           (BX), Z8
+	VBROADCASTSS      (R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      (R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	PREFETCHT1        (R9)
+	VMOVUPS           64(BX), Z8
+	VBROADCASTSS      4(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      4(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	PREFETCHT1        64(R9)
+	VMOVUPS           128(BX), Z8
+	VBROADCASTSS      8(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      8(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	PREFETCHT1        128(R9)
+	VMOVUPS           192(BX), Z8
+	VBROADCASTSS      12(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      12(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	PREFETCHT1        192(R9)
+	ADDQ              $0x00000100, BX
+	ADDQ              $0x00000100, R9
+	ADDQ              $0x00000010, R10
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z8
+	VBROADCASTSS      (R9), Z10
+	VMULPS            Z0, Z8, Z0
+	VMAXPS            Z0, Z10, Z10
+	VMULPS            Z1, Z8, Z1
+	VMAXPS            Z1, Z10, Z10
+	VMULPS            Z2, Z8, Z2
+	VMAXPS            Z2, Z10, Z10
+	VMULPS            Z3, Z8, Z3
+	VMAXPS            Z3, Z10, Z10
+	VSHUFF32X4        $0x4e, Z10, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VSHUFF32X4        $0xb1, Z10, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VPERMILPS         $0x4e, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VPERMILPS         $0xb1, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VBROADCASTSS      (R9), Z9
+	VMOVSS            X10, (R9)
+	VSUBPS            Z10, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z11
+	VMINPS            Z9, Z11, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z11
+	VMAXPS            Z9, Z11, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z11
+	VRNDSCALEPS       $0x08, Z11, Z11
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z11, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z11, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
+	VSCALEFPS         Z11, Z12, Z9
+	VMULPS            (R8), Z9, Z11
+	VSUBPS            Z10, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
+	VMINPS            Z0, Z12, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
+	VMAXPS            Z0, Z12, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z12
+	VRNDSCALEPS       $0x08, Z12, Z12
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
+	VSCALEFPS         Z12, Z13, Z0
+	VADDPS            Z0, Z11, Z11
+	VMOVUPS           Z0, (DI)
+	VSUBPS            Z10, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
+	VSCALEFPS         Z0, Z12, Z1
+	VADDPS            Z1, Z11, Z11
+	VMOVUPS           Z1, 64(DI)
+	VSUBPS            Z10, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z11, Z11
+	VMOVUPS           Z2, 128(DI)
+	VSUBPS            Z10, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z11, Z11
+	VMOVUPS           Z3, 192(DI)
+	VMOVUPS           Z11, (R8)
+	VBROADCASTSS      4(R9), Z0
+	VMULPS            Z4, Z8, Z4
+	VMAXPS            Z4, Z0, Z0
+	VMULPS            Z5, Z8, Z5
+	VMAXPS            Z5, Z0, Z0
+	VMULPS            Z6, Z8, Z6
+	VMAXPS            Z6, Z0, Z0
+	VMULPS            Z7, Z8, Z7
+	VMAXPS            Z7, Z0, Z0
+	VSHUFF32X4        $0x4e, Z0, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VSHUFF32X4        $0xb1, Z0, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VPERMILPS         $0x4e, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VPERMILPS         $0xb1, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VBROADCASTSS      4(R9), Z1
+	VMOVSS            X0, 4(R9)
+	VSUBPS            Z0, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z1, Z2, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z1, Z2, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z3
+	VSCALEFPS         Z2, Z3, Z1
+	VMULPS            64(R8), Z1, Z2
+	VSUBPS            Z0, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VSCALEFPS         Z3, Z8, Z4
+	VADDPS            Z4, Z2, Z2
+	VMOVUPS           Z4, 256(DI)
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VSCALEFPS         Z3, Z4, Z5
+	VADDPS            Z5, Z2, Z2
+	VMOVUPS           Z5, 320(DI)
+	VSUBPS            Z0, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z6, Z3, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z6, Z3, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VSCALEFPS         Z3, Z4, Z6
+	VADDPS            Z6, Z2, Z2
+	VMOVUPS           Z6, 384(DI)
+	VSUBPS            Z0, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z7, Z0, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z7, Z0, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VSCALEFPS         Z0, Z3, Z7
+	VADDPS            Z7, Z2, Z2
+	VMOVUPS           Z7, 448(DI)
+	VMOVUPS           Z2, 64(R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x02, R9
+	MOVQ              32(AX), R10
 
 columns:
 	VMULPS (R10), Z9, Z0
@@ -1013,20 +833,20 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R10
-	MOVQ    (AX), R11
-	MOVQ    DI, R12
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS zero_attend_avx512<>+0(SB), Z4
-	VMOVUPS zero_attend_avx512<>+0(SB), Z5
-	VMOVUPS zero_attend_avx512<>+0(SB), Z8
-	VMOVUPS zero_attend_avx512<>+0(SB), Z9
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R10
+	MOVQ         (AX), R11
+	MOVQ         DI, R12
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
 
 score0:
 	VMOVUPS      (BX), Z2
@@ -1088,424 +908,424 @@ score0:
 	JNZ          score0
 	ADDQ         R9, BX
 	MOVQ         (AX), R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z6
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
 
 score2:
-	VMOVUPS      (BX), Z12
-	VMOVUPS      (BX)(R9*1), Z13
-	VBROADCASTSS (R11), Z14
-	VFMADD231PS  Z12, Z14, Z2
-	VFMADD231PS  Z13, Z14, Z3
-	VBROADCASTSS (R11)(R8*1), Z14
-	VFMADD231PS  Z12, Z14, Z6
-	VFMADD231PS  Z13, Z14, Z7
-	VBROADCASTSS (R11)(R8*2), Z14
-	VFMADD231PS  Z12, Z14, Z10
-	VFMADD231PS  Z13, Z14, Z11
-	PREFETCHT1   (R10)
-	PREFETCHT1   64(R10)
-	VMOVUPS      64(BX), Z12
-	VMOVUPS      64(BX)(R9*1), Z13
-	VBROADCASTSS 4(R11), Z14
-	VFMADD231PS  Z12, Z14, Z2
-	VFMADD231PS  Z13, Z14, Z3
-	VBROADCASTSS 4(R11)(R8*1), Z14
-	VFMADD231PS  Z12, Z14, Z6
-	VFMADD231PS  Z13, Z14, Z7
-	VBROADCASTSS 4(R11)(R8*2), Z14
-	VFMADD231PS  Z12, Z14, Z10
-	VFMADD231PS  Z13, Z14, Z11
-	PREFETCHT1   128(R10)
-	PREFETCHT1   192(R10)
-	VMOVUPS      128(BX), Z12
-	VMOVUPS      128(BX)(R9*1), Z13
-	VBROADCASTSS 8(R11), Z14
-	VFMADD231PS  Z12, Z14, Z2
-	VFMADD231PS  Z13, Z14, Z3
-	VBROADCASTSS 8(R11)(R8*1), Z14
-	VFMADD231PS  Z12, Z14, Z6
-	VFMADD231PS  Z13, Z14, Z7
-	VBROADCASTSS 8(R11)(R8*2), Z14
-	VFMADD231PS  Z12, Z14, Z10
-	VFMADD231PS  Z13, Z14, Z11
-	PREFETCHT1   256(R10)
-	PREFETCHT1   320(R10)
-	VMOVUPS      192(BX), Z12
-	VMOVUPS      192(BX)(R9*1), Z13
-	VBROADCASTSS 12(R11), Z14
-	VFMADD231PS  Z12, Z14, Z2
-	VFMADD231PS  Z13, Z14, Z3
-	VBROADCASTSS 12(R11)(R8*1), Z14
-	VFMADD231PS  Z12, Z14, Z6
-	VFMADD231PS  Z13, Z14, Z7
-	VBROADCASTSS 12(R11)(R8*2), Z14
-	VFMADD231PS  Z12, Z14, Z10
-	VFMADD231PS  Z13, Z14, Z11
-	PREFETCHT1   384(R10)
-	PREFETCHT1   448(R10)
-	ADDQ         $0x00000100, BX
-	ADDQ         $0x00000200, R10
-	ADDQ         $0x00000010, R11
-	SUBQ         $0x00000004, DI
-	JNZ          score2
-	ADDQ         R9, BX
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z12
-	VBROADCASTSS (R9), Z14
-	VMULPS       Z0, Z12, Z0
-	VMAXPS       Z0, Z14, Z14
-	VMULPS       Z1, Z12, Z1
-	VMAXPS       Z1, Z14, Z14
-	VMULPS       Z2, Z12, Z2
-	VMAXPS       Z2, Z14, Z14
-	VMULPS       Z3, Z12, Z3
-	VMAXPS       Z3, Z14, Z14
-	VSHUFF32X4   $0x4e, Z14, Z14, Z13
-	VMAXPS       Z13, Z14, Z14
-	VSHUFF32X4   $0xb1, Z14, Z14, Z13
-	VMAXPS       Z13, Z14, Z14
-	VPERMILPS    $0x4e, Z14, Z13
-	VMAXPS       Z13, Z14, Z14
-	VPERMILPS    $0xb1, Z14, Z13
-	VMAXPS       Z13, Z14, Z14
-	VBROADCASTSS (R9), Z13
-	VMOVSS       X14, (R9)
-	VSUBPS       Z14, Z13, Z13
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z15
-	VMINPS       Z13, Z15, Z13
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z15
-	VMAXPS       Z13, Z15, Z13
-	VMULPS       log2e_attend_avx512<>+0(SB), Z13, Z15
-	VRNDSCALEPS  $0x08, Z15, Z15
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z15, Z13
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z15, Z13
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z16
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z16
-	VSCALEFPS    Z15, Z16, Z13
-	VMULPS       (R8), Z13, Z15
-	VSUBPS       Z14, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z16
-	VMINPS       Z0, Z16, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z16
-	VMAXPS       Z0, Z16, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z16
-	VRNDSCALEPS  $0x08, Z16, Z16
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z16, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z16, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z17
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z17
-	VSCALEFPS    Z16, Z17, Z0
-	VADDPS       Z0, Z15, Z15
-	VMOVUPS      Z0, (DI)
-	VSUBPS       Z14, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z16
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z16
-	VSCALEFPS    Z0, Z16, Z1
-	VADDPS       Z1, Z15, Z15
-	VMOVUPS      Z1, 64(DI)
-	VSUBPS       Z14, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z15, Z15
-	VMOVUPS      Z2, 128(DI)
-	VSUBPS       Z14, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z15, Z15
-	VMOVUPS      Z3, 192(DI)
-	VMOVUPS      Z15, (R8)
-	VBROADCASTSS 4(R9), Z1
-	VMULPS       Z4, Z12, Z4
-	VMAXPS       Z4, Z1, Z1
-	VMULPS       Z5, Z12, Z5
-	VMAXPS       Z5, Z1, Z1
-	VMULPS       Z6, Z12, Z6
-	VMAXPS       Z6, Z1, Z1
-	VMULPS       Z7, Z12, Z7
-	VMAXPS       Z7, Z1, Z1
-	VSHUFF32X4   $0x4e, Z1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VSHUFF32X4   $0xb1, Z1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VPERMILPS    $0x4e, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VPERMILPS    $0xb1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VBROADCASTSS 4(R9), Z0
-	VMOVSS       X1, 4(R9)
-	VSUBPS       Z1, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z0, Z2, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z0, Z2, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z3
-	VSCALEFPS    Z2, Z3, Z0
-	VMULPS       64(R8), Z0, Z2
-	VSUBPS       Z1, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z4, Z3, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z4, Z3, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z14
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z14
-	VSCALEFPS    Z3, Z14, Z4
-	VADDPS       Z4, Z2, Z2
-	VMOVUPS      Z4, 256(DI)
-	VSUBPS       Z1, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z5, Z3, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VSCALEFPS    Z3, Z4, Z5
-	VADDPS       Z5, Z2, Z2
-	VMOVUPS      Z5, 320(DI)
-	VSUBPS       Z1, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z6, Z3, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z6, Z3, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VSCALEFPS    Z3, Z4, Z6
-	VADDPS       Z6, Z2, Z2
-	VMOVUPS      Z6, 384(DI)
-	VSUBPS       Z1, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z7, Z1, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z7, Z1, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VSCALEFPS    Z1, Z3, Z7
-	VADDPS       Z7, Z2, Z2
-	VMOVUPS      Z7, 448(DI)
-	VMOVUPS      Z2, 64(R8)
-	VBROADCASTSS 8(R9), Z1
-	VMULPS       Z8, Z12, Z8
-	VMAXPS       Z8, Z1, Z1
-	VMULPS       Z9, Z12, Z9
-	VMAXPS       Z9, Z1, Z1
-	VMULPS       Z10, Z12, Z10
-	VMAXPS       Z10, Z1, Z1
-	VMULPS       Z11, Z12, Z11
-	VMAXPS       Z11, Z1, Z1
-	VSHUFF32X4   $0x4e, Z1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VSHUFF32X4   $0xb1, Z1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VPERMILPS    $0x4e, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VPERMILPS    $0xb1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VBROADCASTSS 8(R9), Z2
-	VMOVSS       X1, 8(R9)
-	VSUBPS       Z1, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z2, Z3, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z2, Z3, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z4
-	VSCALEFPS    Z3, Z4, Z2
-	VMULPS       128(R8), Z2, Z3
-	VSUBPS       Z1, Z8, Z8
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z8, Z4, Z8
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z8, Z4, Z8
-	VMULPS       log2e_attend_avx512<>+0(SB), Z8, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z8
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z8
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z5
-	VSCALEFPS    Z4, Z5, Z8
-	VADDPS       Z8, Z3, Z3
-	VMOVUPS      Z8, 512(DI)
-	VSUBPS       Z1, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z9, Z4, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z9, Z4, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z5
-	VSCALEFPS    Z4, Z5, Z9
-	VADDPS       Z9, Z3, Z3
-	VMOVUPS      Z9, 576(DI)
-	VSUBPS       Z1, Z10, Z10
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z10, Z4, Z10
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z10, Z4, Z10
-	VMULPS       log2e_attend_avx512<>+0(SB), Z10, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z10
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z10
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z5
-	VSCALEFPS    Z4, Z5, Z10
-	VADDPS       Z10, Z3, Z3
-	VMOVUPS      Z10, 640(DI)
-	VSUBPS       Z1, Z11, Z11
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z11, Z1, Z11
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z11, Z1, Z11
-	VMULPS       log2e_attend_avx512<>+0(SB), Z11, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z11
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z11
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z4
-	VSCALEFPS    Z1, Z4, Z11
-	VADDPS       Z11, Z3, Z3
-	VMOVUPS      Z11, 704(DI)
-	VMOVUPS      Z3, 128(R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x02, R9
-	MOVQ         32(AX), R10
+	VMOVUPS           (BX), Z12
+	VMOVUPS           (BX)(R9*1), Z13
+	VBROADCASTSS      (R11), Z14
+	VFMADD231PS       Z12, Z14, Z2
+	VFMADD231PS       Z13, Z14, Z3
+	VBROADCASTSS      (R11)(R8*1), Z14
+	VFMADD231PS       Z12, Z14, Z6
+	VFMADD231PS       Z13, Z14, Z7
+	VBROADCASTSS      (R11)(R8*2), Z14
+	VFMADD231PS       Z12, Z14, Z10
+	VFMADD231PS       Z13, Z14, Z11
+	PREFETCHT1        (R10)
+	PREFETCHT1        64(R10)
+	VMOVUPS           64(BX), Z12
+	VMOVUPS           64(BX)(R9*1), Z13
+	VBROADCASTSS      4(R11), Z14
+	VFMADD231PS       Z12, Z14, Z2
+	VFMADD231PS       Z13, Z14, Z3
+	VBROADCASTSS      4(R11)(R8*1), Z14
+	VFMADD231PS       Z12, Z14, Z6
+	VFMADD231PS       Z13, Z14, Z7
+	VBROADCASTSS      4(R11)(R8*2), Z14
+	VFMADD231PS       Z12, Z14, Z10
+	VFMADD231PS       Z13, Z14, Z11
+	PREFETCHT1        128(R10)
+	PREFETCHT1        192(R10)
+	VMOVUPS           128(BX), Z12
+	VMOVUPS           128(BX)(R9*1), Z13
+	VBROADCASTSS      8(R11), Z14
+	VFMADD231PS       Z12, Z14, Z2
+	VFMADD231PS       Z13, Z14, Z3
+	VBROADCASTSS      8(R11)(R8*1), Z14
+	VFMADD231PS       Z12, Z14, Z6
+	VFMADD231PS       Z13, Z14, Z7
+	VBROADCASTSS      8(R11)(R8*2), Z14
+	VFMADD231PS       Z12, Z14, Z10
+	VFMADD231PS       Z13, Z14, Z11
+	PREFETCHT1        256(R10)
+	PREFETCHT1        320(R10)
+	VMOVUPS           192(BX), Z12
+	VMOVUPS           192(BX)(R9*1), Z13
+	VBROADCASTSS      12(R11), Z14
+	VFMADD231PS       Z12, Z14, Z2
+	VFMADD231PS       Z13, Z14, Z3
+	VBROADCASTSS      12(R11)(R8*1), Z14
+	VFMADD231PS       Z12, Z14, Z6
+	VFMADD231PS       Z13, Z14, Z7
+	VBROADCASTSS      12(R11)(R8*2), Z14
+	VFMADD231PS       Z12, Z14, Z10
+	VFMADD231PS       Z13, Z14, Z11
+	PREFETCHT1        384(R10)
+	PREFETCHT1        448(R10)
+	ADDQ              $0x00000100, BX
+	ADDQ              $0x00000200, R10
+	ADDQ              $0x00000010, R11
+	SUBQ              $0x00000004, DI
+	JNZ               score2
+	ADDQ              R9, BX
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z12
+	VBROADCASTSS      (R9), Z14
+	VMULPS            Z0, Z12, Z0
+	VMAXPS            Z0, Z14, Z14
+	VMULPS            Z1, Z12, Z1
+	VMAXPS            Z1, Z14, Z14
+	VMULPS            Z2, Z12, Z2
+	VMAXPS            Z2, Z14, Z14
+	VMULPS            Z3, Z12, Z3
+	VMAXPS            Z3, Z14, Z14
+	VSHUFF32X4        $0x4e, Z14, Z14, Z13
+	VMAXPS            Z13, Z14, Z14
+	VSHUFF32X4        $0xb1, Z14, Z14, Z13
+	VMAXPS            Z13, Z14, Z14
+	VPERMILPS         $0x4e, Z14, Z13
+	VMAXPS            Z13, Z14, Z14
+	VPERMILPS         $0xb1, Z14, Z13
+	VMAXPS            Z13, Z14, Z14
+	VBROADCASTSS      (R9), Z13
+	VMOVSS            X14, (R9)
+	VSUBPS            Z14, Z13, Z13
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z15
+	VMINPS            Z13, Z15, Z13
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z15
+	VMAXPS            Z13, Z15, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z15
+	VRNDSCALEPS       $0x08, Z15, Z15
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z15, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z15, Z13
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z16
+	VSCALEFPS         Z15, Z16, Z13
+	VMULPS            (R8), Z13, Z15
+	VSUBPS            Z14, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z16
+	VMINPS            Z0, Z16, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z16
+	VMAXPS            Z0, Z16, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z16
+	VRNDSCALEPS       $0x08, Z16, Z16
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z16, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z16, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z17
+	VSCALEFPS         Z16, Z17, Z0
+	VADDPS            Z0, Z15, Z15
+	VMOVUPS           Z0, (DI)
+	VSUBPS            Z14, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z16
+	VSCALEFPS         Z0, Z16, Z1
+	VADDPS            Z1, Z15, Z15
+	VMOVUPS           Z1, 64(DI)
+	VSUBPS            Z14, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z15, Z15
+	VMOVUPS           Z2, 128(DI)
+	VSUBPS            Z14, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z15, Z15
+	VMOVUPS           Z3, 192(DI)
+	VMOVUPS           Z15, (R8)
+	VBROADCASTSS      4(R9), Z1
+	VMULPS            Z4, Z12, Z4
+	VMAXPS            Z4, Z1, Z1
+	VMULPS            Z5, Z12, Z5
+	VMAXPS            Z5, Z1, Z1
+	VMULPS            Z6, Z12, Z6
+	VMAXPS            Z6, Z1, Z1
+	VMULPS            Z7, Z12, Z7
+	VMAXPS            Z7, Z1, Z1
+	VSHUFF32X4        $0x4e, Z1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VSHUFF32X4        $0xb1, Z1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VPERMILPS         $0x4e, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VPERMILPS         $0xb1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VBROADCASTSS      4(R9), Z0
+	VMOVSS            X1, 4(R9)
+	VSUBPS            Z1, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z0, Z2, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z0, Z2, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z3
+	VSCALEFPS         Z2, Z3, Z0
+	VMULPS            64(R8), Z0, Z2
+	VSUBPS            Z1, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z14
+	VSCALEFPS         Z3, Z14, Z4
+	VADDPS            Z4, Z2, Z2
+	VMOVUPS           Z4, 256(DI)
+	VSUBPS            Z1, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VSCALEFPS         Z3, Z4, Z5
+	VADDPS            Z5, Z2, Z2
+	VMOVUPS           Z5, 320(DI)
+	VSUBPS            Z1, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z6, Z3, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z6, Z3, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VSCALEFPS         Z3, Z4, Z6
+	VADDPS            Z6, Z2, Z2
+	VMOVUPS           Z6, 384(DI)
+	VSUBPS            Z1, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z7, Z1, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z7, Z1, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VSCALEFPS         Z1, Z3, Z7
+	VADDPS            Z7, Z2, Z2
+	VMOVUPS           Z7, 448(DI)
+	VMOVUPS           Z2, 64(R8)
+	VBROADCASTSS      8(R9), Z1
+	VMULPS            Z8, Z12, Z8
+	VMAXPS            Z8, Z1, Z1
+	VMULPS            Z9, Z12, Z9
+	VMAXPS            Z9, Z1, Z1
+	VMULPS            Z10, Z12, Z10
+	VMAXPS            Z10, Z1, Z1
+	VMULPS            Z11, Z12, Z11
+	VMAXPS            Z11, Z1, Z1
+	VSHUFF32X4        $0x4e, Z1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VSHUFF32X4        $0xb1, Z1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VPERMILPS         $0x4e, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VPERMILPS         $0xb1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VBROADCASTSS      8(R9), Z2
+	VMOVSS            X1, 8(R9)
+	VSUBPS            Z1, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z2, Z3, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z2, Z3, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z4
+	VSCALEFPS         Z3, Z4, Z2
+	VMULPS            128(R8), Z2, Z3
+	VSUBPS            Z1, Z8, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z8, Z4, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z8, Z4, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VSCALEFPS         Z4, Z5, Z8
+	VADDPS            Z8, Z3, Z3
+	VMOVUPS           Z8, 512(DI)
+	VSUBPS            Z1, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z9, Z4, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z9, Z4, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z5
+	VSCALEFPS         Z4, Z5, Z9
+	VADDPS            Z9, Z3, Z3
+	VMOVUPS           Z9, 576(DI)
+	VSUBPS            Z1, Z10, Z10
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z10, Z4, Z10
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z10, Z4, Z10
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z10
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z5
+	VSCALEFPS         Z4, Z5, Z10
+	VADDPS            Z10, Z3, Z3
+	VMOVUPS           Z10, 640(DI)
+	VSUBPS            Z1, Z11, Z11
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z11, Z1, Z11
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z11, Z1, Z11
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z11, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z11
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z4
+	VSCALEFPS         Z1, Z4, Z11
+	VADDPS            Z11, Z3, Z3
+	VMOVUPS           Z11, 704(DI)
+	VMOVUPS           Z3, 128(R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x02, R9
+	MOVQ              32(AX), R10
 
 columns:
 	VMULPS (R10), Z13, Z1
@@ -1609,24 +1429,24 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R10
-	MOVQ    (AX), R11
-	LEAQ    (R11)(R8*2), R12
-	ADDQ    R8, R12
-	MOVQ    DI, R13
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS zero_attend_avx512<>+0(SB), Z4
-	VMOVUPS zero_attend_avx512<>+0(SB), Z5
-	VMOVUPS zero_attend_avx512<>+0(SB), Z8
-	VMOVUPS zero_attend_avx512<>+0(SB), Z9
-	VMOVUPS zero_attend_avx512<>+0(SB), Z12
-	VMOVUPS zero_attend_avx512<>+0(SB), Z13
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R10
+	MOVQ         (AX), R11
+	LEAQ         (R11)(R8*2), R12
+	ADDQ         R8, R12
+	MOVQ         DI, R13
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z12
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z13
 
 score0:
 	VMOVUPS      (BX), Z2
@@ -1703,555 +1523,555 @@ score0:
 	MOVQ         (AX), R11
 	LEAQ         (R11)(R8*2), R12
 	ADDQ         R8, R12
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z6
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z14
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z15
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z14
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z15
 
 score2:
-	VMOVUPS      (BX), Z16
-	VMOVUPS      (BX)(R9*1), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z16, Z18, Z2
-	VFMADD231PS  Z17, Z18, Z3
-	VBROADCASTSS (R11)(R8*1), Z18
-	VFMADD231PS  Z16, Z18, Z6
-	VFMADD231PS  Z17, Z18, Z7
-	VBROADCASTSS (R11)(R8*2), Z18
-	VFMADD231PS  Z16, Z18, Z10
-	VFMADD231PS  Z17, Z18, Z11
-	VBROADCASTSS (R12), Z18
-	VFMADD231PS  Z16, Z18, Z14
-	VFMADD231PS  Z17, Z18, Z15
-	PREFETCHT1   (R10)
-	PREFETCHT1   64(R10)
-	VMOVUPS      64(BX), Z16
-	VMOVUPS      64(BX)(R9*1), Z17
-	VBROADCASTSS 4(R11), Z18
-	VFMADD231PS  Z16, Z18, Z2
-	VFMADD231PS  Z17, Z18, Z3
-	VBROADCASTSS 4(R11)(R8*1), Z18
-	VFMADD231PS  Z16, Z18, Z6
-	VFMADD231PS  Z17, Z18, Z7
-	VBROADCASTSS 4(R11)(R8*2), Z18
-	VFMADD231PS  Z16, Z18, Z10
-	VFMADD231PS  Z17, Z18, Z11
-	VBROADCASTSS 4(R12), Z18
-	VFMADD231PS  Z16, Z18, Z14
-	VFMADD231PS  Z17, Z18, Z15
-	PREFETCHT1   128(R10)
-	PREFETCHT1   192(R10)
-	VMOVUPS      128(BX), Z16
-	VMOVUPS      128(BX)(R9*1), Z17
-	VBROADCASTSS 8(R11), Z18
-	VFMADD231PS  Z16, Z18, Z2
-	VFMADD231PS  Z17, Z18, Z3
-	VBROADCASTSS 8(R11)(R8*1), Z18
-	VFMADD231PS  Z16, Z18, Z6
-	VFMADD231PS  Z17, Z18, Z7
-	VBROADCASTSS 8(R11)(R8*2), Z18
-	VFMADD231PS  Z16, Z18, Z10
-	VFMADD231PS  Z17, Z18, Z11
-	VBROADCASTSS 8(R12), Z18
-	VFMADD231PS  Z16, Z18, Z14
-	VFMADD231PS  Z17, Z18, Z15
-	PREFETCHT1   256(R10)
-	PREFETCHT1   320(R10)
-	VMOVUPS      192(BX), Z16
-	VMOVUPS      192(BX)(R9*1), Z17
-	VBROADCASTSS 12(R11), Z18
-	VFMADD231PS  Z16, Z18, Z2
-	VFMADD231PS  Z17, Z18, Z3
-	VBROADCASTSS 12(R11)(R8*1), Z18
-	VFMADD231PS  Z16, Z18, Z6
-	VFMADD231PS  Z17, Z18, Z7
-	VBROADCASTSS 12(R11)(R8*2), Z18
-	VFMADD231PS  Z16, Z18, Z10
-	VFMADD231PS  Z17, Z18, Z11
-	VBROADCASTSS 12(R12), Z18
-	VFMADD231PS  Z16, Z18, Z14
-	VFMADD231PS  Z17, Z18, Z15
-	PREFETCHT1   384(R10)
-	PREFETCHT1   448(R10)
-	ADDQ         $0x00000100, BX
-	ADDQ         $0x00000200, R10
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000010, R12
-	SUBQ         $0x00000004, DI
-	JNZ          score2
-	ADDQ         R9, BX
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z16
-	VBROADCASTSS (R9), Z18
-	VMULPS       Z0, Z16, Z0
-	VMAXPS       Z0, Z18, Z18
-	VMULPS       Z1, Z16, Z1
-	VMAXPS       Z1, Z18, Z18
-	VMULPS       Z2, Z16, Z2
-	VMAXPS       Z2, Z18, Z18
-	VMULPS       Z3, Z16, Z3
-	VMAXPS       Z3, Z18, Z18
-	VSHUFF32X4   $0x4e, Z18, Z18, Z17
-	VMAXPS       Z17, Z18, Z18
-	VSHUFF32X4   $0xb1, Z18, Z18, Z17
-	VMAXPS       Z17, Z18, Z18
-	VPERMILPS    $0x4e, Z18, Z17
-	VMAXPS       Z17, Z18, Z18
-	VPERMILPS    $0xb1, Z18, Z17
-	VMAXPS       Z17, Z18, Z18
-	VBROADCASTSS (R9), Z17
-	VMOVSS       X18, (R9)
-	VSUBPS       Z18, Z17, Z17
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z19
-	VMINPS       Z17, Z19, Z17
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z19
-	VMAXPS       Z17, Z19, Z17
-	VMULPS       log2e_attend_avx512<>+0(SB), Z17, Z19
-	VRNDSCALEPS  $0x08, Z19, Z19
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z19, Z17
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z19, Z17
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z20
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z17, Z20
-	VSCALEFPS    Z19, Z20, Z17
-	VMULPS       (R8), Z17, Z19
-	VSUBPS       Z18, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z20
-	VMINPS       Z0, Z20, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z20
-	VMAXPS       Z0, Z20, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z20
-	VRNDSCALEPS  $0x08, Z20, Z20
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z20, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z20, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z21
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z21
-	VSCALEFPS    Z20, Z21, Z0
-	VADDPS       Z0, Z19, Z19
-	VMOVUPS      Z0, (DI)
-	VSUBPS       Z18, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z20
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z20
-	VSCALEFPS    Z0, Z20, Z1
-	VADDPS       Z1, Z19, Z19
-	VMOVUPS      Z1, 64(DI)
-	VSUBPS       Z18, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z19, Z19
-	VMOVUPS      Z2, 128(DI)
-	VSUBPS       Z18, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z19, Z19
-	VMOVUPS      Z3, 192(DI)
-	VMOVUPS      Z19, (R8)
-	VBROADCASTSS 4(R9), Z1
-	VMULPS       Z4, Z16, Z4
-	VMAXPS       Z4, Z1, Z1
-	VMULPS       Z5, Z16, Z5
-	VMAXPS       Z5, Z1, Z1
-	VMULPS       Z6, Z16, Z6
-	VMAXPS       Z6, Z1, Z1
-	VMULPS       Z7, Z16, Z7
-	VMAXPS       Z7, Z1, Z1
-	VSHUFF32X4   $0x4e, Z1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VSHUFF32X4   $0xb1, Z1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VPERMILPS    $0x4e, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VPERMILPS    $0xb1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VBROADCASTSS 4(R9), Z0
-	VMOVSS       X1, 4(R9)
-	VSUBPS       Z1, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z0, Z2, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z0, Z2, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z3
-	VSCALEFPS    Z2, Z3, Z0
-	VMULPS       64(R8), Z0, Z2
-	VSUBPS       Z1, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z4, Z3, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z4, Z3, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z18
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z18
-	VSCALEFPS    Z3, Z18, Z4
-	VADDPS       Z4, Z2, Z2
-	VMOVUPS      Z4, 256(DI)
-	VSUBPS       Z1, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z5, Z3, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VSCALEFPS    Z3, Z4, Z5
-	VADDPS       Z5, Z2, Z2
-	VMOVUPS      Z5, 320(DI)
-	VSUBPS       Z1, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z6, Z3, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z6, Z3, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VSCALEFPS    Z3, Z4, Z6
-	VADDPS       Z6, Z2, Z2
-	VMOVUPS      Z6, 384(DI)
-	VSUBPS       Z1, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z7, Z1, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z7, Z1, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VSCALEFPS    Z1, Z3, Z7
-	VADDPS       Z7, Z2, Z2
-	VMOVUPS      Z7, 448(DI)
-	VMOVUPS      Z2, 64(R8)
-	VBROADCASTSS 8(R9), Z2
-	VMULPS       Z8, Z16, Z8
-	VMAXPS       Z8, Z2, Z2
-	VMULPS       Z9, Z16, Z9
-	VMAXPS       Z9, Z2, Z2
-	VMULPS       Z10, Z16, Z10
-	VMAXPS       Z10, Z2, Z2
-	VMULPS       Z11, Z16, Z11
-	VMAXPS       Z11, Z2, Z2
-	VSHUFF32X4   $0x4e, Z2, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VSHUFF32X4   $0xb1, Z2, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VPERMILPS    $0x4e, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VPERMILPS    $0xb1, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VBROADCASTSS 8(R9), Z1
-	VMOVSS       X2, 8(R9)
-	VSUBPS       Z2, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z1, Z3, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z1, Z3, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z4
-	VSCALEFPS    Z3, Z4, Z1
-	VMULPS       128(R8), Z1, Z3
-	VSUBPS       Z2, Z8, Z8
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z8, Z4, Z8
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z8, Z4, Z8
-	VMULPS       log2e_attend_avx512<>+0(SB), Z8, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z8
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z8
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z5
-	VSCALEFPS    Z4, Z5, Z8
-	VADDPS       Z8, Z3, Z3
-	VMOVUPS      Z8, 512(DI)
-	VSUBPS       Z2, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z9, Z4, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z9, Z4, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z5
-	VSCALEFPS    Z4, Z5, Z9
-	VADDPS       Z9, Z3, Z3
-	VMOVUPS      Z9, 576(DI)
-	VSUBPS       Z2, Z10, Z10
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z10, Z4, Z10
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z10, Z4, Z10
-	VMULPS       log2e_attend_avx512<>+0(SB), Z10, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z10
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z10
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z5
-	VSCALEFPS    Z4, Z5, Z10
-	VADDPS       Z10, Z3, Z3
-	VMOVUPS      Z10, 640(DI)
-	VSUBPS       Z2, Z11, Z11
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z11, Z2, Z11
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z11, Z2, Z11
-	VMULPS       log2e_attend_avx512<>+0(SB), Z11, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z11
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z11
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z4
-	VSCALEFPS    Z2, Z4, Z11
-	VADDPS       Z11, Z3, Z3
-	VMOVUPS      Z11, 704(DI)
-	VMOVUPS      Z3, 128(R8)
-	VBROADCASTSS 12(R9), Z2
-	VMULPS       Z12, Z16, Z12
-	VMAXPS       Z12, Z2, Z2
-	VMULPS       Z13, Z16, Z13
-	VMAXPS       Z13, Z2, Z2
-	VMULPS       Z14, Z16, Z14
-	VMAXPS       Z14, Z2, Z2
-	VMULPS       Z15, Z16, Z15
-	VMAXPS       Z15, Z2, Z2
-	VSHUFF32X4   $0x4e, Z2, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VSHUFF32X4   $0xb1, Z2, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VPERMILPS    $0x4e, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VPERMILPS    $0xb1, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VBROADCASTSS 12(R9), Z3
-	VMOVSS       X2, 12(R9)
-	VSUBPS       Z2, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z3, Z4, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z3, Z4, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z5
-	VSCALEFPS    Z4, Z5, Z3
-	VMULPS       192(R8), Z3, Z4
-	VSUBPS       Z2, Z12, Z12
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z12, Z5, Z12
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z12, Z5, Z12
-	VMULPS       log2e_attend_avx512<>+0(SB), Z12, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z12
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z12
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z12, Z6
-	VSCALEFPS    Z5, Z6, Z12
-	VADDPS       Z12, Z4, Z4
-	VMOVUPS      Z12, 768(DI)
-	VSUBPS       Z2, Z13, Z13
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z13, Z5, Z13
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z13, Z5, Z13
-	VMULPS       log2e_attend_avx512<>+0(SB), Z13, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z13
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z13
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z6
-	VSCALEFPS    Z5, Z6, Z13
-	VADDPS       Z13, Z4, Z4
-	VMOVUPS      Z13, 832(DI)
-	VSUBPS       Z2, Z14, Z14
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z14, Z5, Z14
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z14, Z5, Z14
-	VMULPS       log2e_attend_avx512<>+0(SB), Z14, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z14
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z14
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z14, Z6
-	VSCALEFPS    Z5, Z6, Z14
-	VADDPS       Z14, Z4, Z4
-	VMOVUPS      Z14, 896(DI)
-	VSUBPS       Z2, Z15, Z15
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z15, Z2, Z15
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z15, Z2, Z15
-	VMULPS       log2e_attend_avx512<>+0(SB), Z15, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z15
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z15
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z15, Z5
-	VSCALEFPS    Z2, Z5, Z15
-	VADDPS       Z15, Z4, Z4
-	VMOVUPS      Z15, 960(DI)
-	VMOVUPS      Z4, 192(R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x02, R9
-	MOVQ         32(AX), R10
-	LEAQ         (R10)(R8*2), R11
-	ADDQ         R8, R11
+	VMOVUPS           (BX), Z16
+	VMOVUPS           (BX)(R9*1), Z17
+	VBROADCASTSS      (R11), Z18
+	VFMADD231PS       Z16, Z18, Z2
+	VFMADD231PS       Z17, Z18, Z3
+	VBROADCASTSS      (R11)(R8*1), Z18
+	VFMADD231PS       Z16, Z18, Z6
+	VFMADD231PS       Z17, Z18, Z7
+	VBROADCASTSS      (R11)(R8*2), Z18
+	VFMADD231PS       Z16, Z18, Z10
+	VFMADD231PS       Z17, Z18, Z11
+	VBROADCASTSS      (R12), Z18
+	VFMADD231PS       Z16, Z18, Z14
+	VFMADD231PS       Z17, Z18, Z15
+	PREFETCHT1        (R10)
+	PREFETCHT1        64(R10)
+	VMOVUPS           64(BX), Z16
+	VMOVUPS           64(BX)(R9*1), Z17
+	VBROADCASTSS      4(R11), Z18
+	VFMADD231PS       Z16, Z18, Z2
+	VFMADD231PS       Z17, Z18, Z3
+	VBROADCASTSS      4(R11)(R8*1), Z18
+	VFMADD231PS       Z16, Z18, Z6
+	VFMADD231PS       Z17, Z18, Z7
+	VBROADCASTSS      4(R11)(R8*2), Z18
+	VFMADD231PS       Z16, Z18, Z10
+	VFMADD231PS       Z17, Z18, Z11
+	VBROADCASTSS      4(R12), Z18
+	VFMADD231PS       Z16, Z18, Z14
+	VFMADD231PS       Z17, Z18, Z15
+	PREFETCHT1        128(R10)
+	PREFETCHT1        192(R10)
+	VMOVUPS           128(BX), Z16
+	VMOVUPS           128(BX)(R9*1), Z17
+	VBROADCASTSS      8(R11), Z18
+	VFMADD231PS       Z16, Z18, Z2
+	VFMADD231PS       Z17, Z18, Z3
+	VBROADCASTSS      8(R11)(R8*1), Z18
+	VFMADD231PS       Z16, Z18, Z6
+	VFMADD231PS       Z17, Z18, Z7
+	VBROADCASTSS      8(R11)(R8*2), Z18
+	VFMADD231PS       Z16, Z18, Z10
+	VFMADD231PS       Z17, Z18, Z11
+	VBROADCASTSS      8(R12), Z18
+	VFMADD231PS       Z16, Z18, Z14
+	VFMADD231PS       Z17, Z18, Z15
+	PREFETCHT1        256(R10)
+	PREFETCHT1        320(R10)
+	VMOVUPS           192(BX), Z16
+	VMOVUPS           192(BX)(R9*1), Z17
+	VBROADCASTSS      12(R11), Z18
+	VFMADD231PS       Z16, Z18, Z2
+	VFMADD231PS       Z17, Z18, Z3
+	VBROADCASTSS      12(R11)(R8*1), Z18
+	VFMADD231PS       Z16, Z18, Z6
+	VFMADD231PS       Z17, Z18, Z7
+	VBROADCASTSS      12(R11)(R8*2), Z18
+	VFMADD231PS       Z16, Z18, Z10
+	VFMADD231PS       Z17, Z18, Z11
+	VBROADCASTSS      12(R12), Z18
+	VFMADD231PS       Z16, Z18, Z14
+	VFMADD231PS       Z17, Z18, Z15
+	PREFETCHT1        384(R10)
+	PREFETCHT1        448(R10)
+	ADDQ              $0x00000100, BX
+	ADDQ              $0x00000200, R10
+	ADDQ              $0x00000010, R11
+	ADDQ              $0x00000010, R12
+	SUBQ              $0x00000004, DI
+	JNZ               score2
+	ADDQ              R9, BX
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z16
+	VBROADCASTSS      (R9), Z18
+	VMULPS            Z0, Z16, Z0
+	VMAXPS            Z0, Z18, Z18
+	VMULPS            Z1, Z16, Z1
+	VMAXPS            Z1, Z18, Z18
+	VMULPS            Z2, Z16, Z2
+	VMAXPS            Z2, Z18, Z18
+	VMULPS            Z3, Z16, Z3
+	VMAXPS            Z3, Z18, Z18
+	VSHUFF32X4        $0x4e, Z18, Z18, Z17
+	VMAXPS            Z17, Z18, Z18
+	VSHUFF32X4        $0xb1, Z18, Z18, Z17
+	VMAXPS            Z17, Z18, Z18
+	VPERMILPS         $0x4e, Z18, Z17
+	VMAXPS            Z17, Z18, Z18
+	VPERMILPS         $0xb1, Z18, Z17
+	VMAXPS            Z17, Z18, Z18
+	VBROADCASTSS      (R9), Z17
+	VMOVSS            X18, (R9)
+	VSUBPS            Z18, Z17, Z17
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z19
+	VMINPS            Z17, Z19, Z17
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z19
+	VMAXPS            Z17, Z19, Z17
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z17, Z19
+	VRNDSCALEPS       $0x08, Z19, Z19
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z19, Z17
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z19, Z17
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z20
+	VSCALEFPS         Z19, Z20, Z17
+	VMULPS            (R8), Z17, Z19
+	VSUBPS            Z18, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z20
+	VMINPS            Z0, Z20, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z20
+	VMAXPS            Z0, Z20, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z20
+	VRNDSCALEPS       $0x08, Z20, Z20
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z20, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z20, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z21
+	VSCALEFPS         Z20, Z21, Z0
+	VADDPS            Z0, Z19, Z19
+	VMOVUPS           Z0, (DI)
+	VSUBPS            Z18, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z20
+	VSCALEFPS         Z0, Z20, Z1
+	VADDPS            Z1, Z19, Z19
+	VMOVUPS           Z1, 64(DI)
+	VSUBPS            Z18, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z19, Z19
+	VMOVUPS           Z2, 128(DI)
+	VSUBPS            Z18, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z19, Z19
+	VMOVUPS           Z3, 192(DI)
+	VMOVUPS           Z19, (R8)
+	VBROADCASTSS      4(R9), Z1
+	VMULPS            Z4, Z16, Z4
+	VMAXPS            Z4, Z1, Z1
+	VMULPS            Z5, Z16, Z5
+	VMAXPS            Z5, Z1, Z1
+	VMULPS            Z6, Z16, Z6
+	VMAXPS            Z6, Z1, Z1
+	VMULPS            Z7, Z16, Z7
+	VMAXPS            Z7, Z1, Z1
+	VSHUFF32X4        $0x4e, Z1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VSHUFF32X4        $0xb1, Z1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VPERMILPS         $0x4e, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VPERMILPS         $0xb1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VBROADCASTSS      4(R9), Z0
+	VMOVSS            X1, 4(R9)
+	VSUBPS            Z1, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z0, Z2, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z0, Z2, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z3
+	VSCALEFPS         Z2, Z3, Z0
+	VMULPS            64(R8), Z0, Z2
+	VSUBPS            Z1, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z18
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z18
+	VSCALEFPS         Z3, Z18, Z4
+	VADDPS            Z4, Z2, Z2
+	VMOVUPS           Z4, 256(DI)
+	VSUBPS            Z1, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VSCALEFPS         Z3, Z4, Z5
+	VADDPS            Z5, Z2, Z2
+	VMOVUPS           Z5, 320(DI)
+	VSUBPS            Z1, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z6, Z3, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z6, Z3, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VSCALEFPS         Z3, Z4, Z6
+	VADDPS            Z6, Z2, Z2
+	VMOVUPS           Z6, 384(DI)
+	VSUBPS            Z1, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z7, Z1, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z7, Z1, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VSCALEFPS         Z1, Z3, Z7
+	VADDPS            Z7, Z2, Z2
+	VMOVUPS           Z7, 448(DI)
+	VMOVUPS           Z2, 64(R8)
+	VBROADCASTSS      8(R9), Z2
+	VMULPS            Z8, Z16, Z8
+	VMAXPS            Z8, Z2, Z2
+	VMULPS            Z9, Z16, Z9
+	VMAXPS            Z9, Z2, Z2
+	VMULPS            Z10, Z16, Z10
+	VMAXPS            Z10, Z2, Z2
+	VMULPS            Z11, Z16, Z11
+	VMAXPS            Z11, Z2, Z2
+	VSHUFF32X4        $0x4e, Z2, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VSHUFF32X4        $0xb1, Z2, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VPERMILPS         $0x4e, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VPERMILPS         $0xb1, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VBROADCASTSS      8(R9), Z1
+	VMOVSS            X2, 8(R9)
+	VSUBPS            Z2, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z1, Z3, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z1, Z3, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z4
+	VSCALEFPS         Z3, Z4, Z1
+	VMULPS            128(R8), Z1, Z3
+	VSUBPS            Z2, Z8, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z8, Z4, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z8, Z4, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VSCALEFPS         Z4, Z5, Z8
+	VADDPS            Z8, Z3, Z3
+	VMOVUPS           Z8, 512(DI)
+	VSUBPS            Z2, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z9, Z4, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z9, Z4, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z5
+	VSCALEFPS         Z4, Z5, Z9
+	VADDPS            Z9, Z3, Z3
+	VMOVUPS           Z9, 576(DI)
+	VSUBPS            Z2, Z10, Z10
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z10, Z4, Z10
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z10, Z4, Z10
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z10
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z5
+	VSCALEFPS         Z4, Z5, Z10
+	VADDPS            Z10, Z3, Z3
+	VMOVUPS           Z10, 640(DI)
+	VSUBPS            Z2, Z11, Z11
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z11, Z2, Z11
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z11, Z2, Z11
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z11, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z11
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z4
+	VSCALEFPS         Z2, Z4, Z11
+	VADDPS            Z11, Z3, Z3
+	VMOVUPS           Z11, 704(DI)
+	VMOVUPS           Z3, 128(R8)
+	VBROADCASTSS      12(R9), Z2
+	VMULPS            Z12, Z16, Z12
+	VMAXPS            Z12, Z2, Z2
+	VMULPS            Z13, Z16, Z13
+	VMAXPS            Z13, Z2, Z2
+	VMULPS            Z14, Z16, Z14
+	VMAXPS            Z14, Z2, Z2
+	VMULPS            Z15, Z16, Z15
+	VMAXPS            Z15, Z2, Z2
+	VSHUFF32X4        $0x4e, Z2, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VSHUFF32X4        $0xb1, Z2, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VPERMILPS         $0x4e, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VPERMILPS         $0xb1, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VBROADCASTSS      12(R9), Z3
+	VMOVSS            X2, 12(R9)
+	VSUBPS            Z2, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z3, Z4, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z3, Z4, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z4, Z5, Z3
+	VMULPS            192(R8), Z3, Z4
+	VSUBPS            Z2, Z12, Z12
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z12, Z5, Z12
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z12, Z5, Z12
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z12, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z12
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z12
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z6
+	VSCALEFPS         Z5, Z6, Z12
+	VADDPS            Z12, Z4, Z4
+	VMOVUPS           Z12, 768(DI)
+	VSUBPS            Z2, Z13, Z13
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z13, Z5, Z13
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z13, Z5, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z13
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z6
+	VSCALEFPS         Z5, Z6, Z13
+	VADDPS            Z13, Z4, Z4
+	VMOVUPS           Z13, 832(DI)
+	VSUBPS            Z2, Z14, Z14
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z14, Z5, Z14
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z14, Z5, Z14
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z14, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z14
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z14
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z6
+	VSCALEFPS         Z5, Z6, Z14
+	VADDPS            Z14, Z4, Z4
+	VMOVUPS           Z14, 896(DI)
+	VSUBPS            Z2, Z15, Z15
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z15, Z2, Z15
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z15, Z2, Z15
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z15, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z15
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z15
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z5
+	VSCALEFPS         Z2, Z5, Z15
+	VADDPS            Z15, Z4, Z4
+	VMOVUPS           Z15, 960(DI)
+	VMOVUPS           Z4, 192(R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x02, R9
+	MOVQ              32(AX), R10
+	LEAQ              (R10)(R8*2), R11
+	ADDQ              R8, R11
 
 columns:
 	VMULPS (R10), Z17, Z2
@@ -2372,18 +2192,18 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	XORQ    DI, DI
-	CMPQ    SI, 96(AX)
-	CMOVQEQ DI, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R8
-	LEAQ    (BX)(SI*1), R8
-	MOVQ    (AX), R9
-	MOVQ    DI, R10
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
+	SUBQ         BX, SI
+	XORQ         DI, DI
+	CMPQ         SI, 96(AX)
+	CMOVQEQ      DI, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R8
+	LEAQ         (BX)(SI*1), R8
+	MOVQ         (AX), R9
+	MOVQ         DI, R10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
 
 score0:
 	VMOVUPS      (BX), Z1
@@ -2409,7 +2229,7 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
 
 score1:
 	VMOVUPS      (BX), Z2
@@ -2435,7 +2255,7 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
 
 score2:
 	VMOVUPS      (BX), Z3
@@ -2460,154 +2280,154 @@ score2:
 	SUBQ         $0x00000004, R10
 	JNZ          score2
 	MOVQ         (AX), R9
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
 
 score3:
-	VMOVUPS      (BX), Z4
-	VBROADCASTSS (R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	PREFETCHT1   (R8)
-	VMOVUPS      64(BX), Z4
-	VBROADCASTSS 4(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	PREFETCHT1   64(R8)
-	VMOVUPS      128(BX), Z4
-	VBROADCASTSS 8(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	PREFETCHT1   128(R8)
-	VMOVUPS      192(BX), Z4
-	VBROADCASTSS 12(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	PREFETCHT1   192(R8)
-	ADDQ         $0x00000100, BX
-	ADDQ         $0x00000100, R8
-	ADDQ         $0x00000010, R9
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z4
-	VBROADCASTSS (R9), Z5
-	VMULPS       Z0, Z4, Z0
-	VMAXPS       Z0, Z5, Z5
-	VMULPS       Z1, Z4, Z1
-	VMAXPS       Z1, Z5, Z5
-	VMULPS       Z2, Z4, Z2
-	VMAXPS       Z2, Z5, Z5
-	VMULPS       Z3, Z4, Z3
-	VMAXPS       Z3, Z5, Z5
-	VSHUFF32X4   $0x4e, Z5, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VSHUFF32X4   $0xb1, Z5, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VPERMILPS    $0x4e, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VPERMILPS    $0xb1, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VBROADCASTSS (R9), Z4
-	VMOVSS       X5, (R9)
-	VSUBPS       Z5, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS       Z4, Z6, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS       Z4, Z6, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z6
-	VRNDSCALEPS  $0x08, Z6, Z6
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z6, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z6, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z7
-	VSCALEFPS    Z6, Z7, Z4
-	VMULPS       (R8), Z4, Z6
-	VSUBPS       Z5, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS       Z0, Z7, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS       Z0, Z7, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z7
-	VRNDSCALEPS  $0x08, Z7, Z7
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z7, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z7, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z8
-	VSCALEFPS    Z7, Z8, Z0
-	VADDPS       Z0, Z6, Z6
-	VMOVUPS      Z0, (DI)
-	VSUBPS       Z5, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z7
-	VSCALEFPS    Z0, Z7, Z1
-	VADDPS       Z1, Z6, Z6
-	VMOVUPS      Z1, 64(DI)
-	VSUBPS       Z5, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z6, Z6
-	VMOVUPS      Z2, 128(DI)
-	VSUBPS       Z5, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z6, Z6
-	VMOVUPS      Z3, 192(DI)
-	VMOVUPS      Z6, (R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         32(AX), R9
+	VMOVUPS           (BX), Z4
+	VBROADCASTSS      (R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	PREFETCHT1        (R8)
+	VMOVUPS           64(BX), Z4
+	VBROADCASTSS      4(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	PREFETCHT1        64(R8)
+	VMOVUPS           128(BX), Z4
+	VBROADCASTSS      8(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	PREFETCHT1        128(R8)
+	VMOVUPS           192(BX), Z4
+	VBROADCASTSS      12(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	PREFETCHT1        192(R8)
+	ADDQ              $0x00000100, BX
+	ADDQ              $0x00000100, R8
+	ADDQ              $0x00000010, R9
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z4
+	VBROADCASTSS      (R9), Z5
+	VMULPS            Z0, Z4, Z0
+	VMAXPS            Z0, Z5, Z5
+	VMULPS            Z1, Z4, Z1
+	VMAXPS            Z1, Z5, Z5
+	VMULPS            Z2, Z4, Z2
+	VMAXPS            Z2, Z5, Z5
+	VMULPS            Z3, Z4, Z3
+	VMAXPS            Z3, Z5, Z5
+	VSHUFF32X4        $0x4e, Z5, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VSHUFF32X4        $0xb1, Z5, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VPERMILPS         $0x4e, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VPERMILPS         $0xb1, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VBROADCASTSS      (R9), Z4
+	VMOVSS            X5, (R9)
+	VSUBPS            Z5, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
+	VMINPS            Z4, Z6, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
+	VMAXPS            Z4, Z6, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z6, Z7, Z4
+	VMULPS            (R8), Z4, Z6
+	VSUBPS            Z5, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
+	VMINPS            Z0, Z7, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
+	VMAXPS            Z0, Z7, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
+	VSCALEFPS         Z7, Z8, Z0
+	VADDPS            Z0, Z6, Z6
+	VMOVUPS           Z0, (DI)
+	VSUBPS            Z5, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
+	VSCALEFPS         Z0, Z7, Z1
+	VADDPS            Z1, Z6, Z6
+	VMOVUPS           Z1, 64(DI)
+	VSUBPS            Z5, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z6, Z6
+	VMOVUPS           Z2, 128(DI)
+	VSUBPS            Z5, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z6, Z6
+	VMOVUPS           Z3, 192(DI)
+	VMOVUPS           Z6, (R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              32(AX), R9
 
 columns:
 	VMULPS (R9), Z4, Z0
@@ -2707,19 +2527,19 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	XORQ    DI, DI
-	CMPQ    SI, 96(AX)
-	CMOVQEQ DI, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R9
-	MOVQ    (AX), R10
-	MOVQ    DI, R11
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
-	VMOVUPS zero_attend_avx512<>+0(SB), Z4
+	SUBQ         BX, SI
+	XORQ         DI, DI
+	CMPQ         SI, 96(AX)
+	CMOVQEQ      DI, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R9
+	MOVQ         (AX), R10
+	MOVQ         DI, R11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
 
 score0:
 	VMOVUPS      (BX), Z1
@@ -2753,8 +2573,8 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
 
 score1:
 	VMOVUPS      (BX), Z2
@@ -2788,8 +2608,8 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
 
 score2:
 	VMOVUPS      (BX), Z3
@@ -2822,277 +2642,277 @@ score2:
 	SUBQ         $0x00000004, R11
 	JNZ          score2
 	MOVQ         (AX), R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 
 score3:
-	VMOVUPS      (BX), Z8
-	VBROADCASTSS (R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS (R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	PREFETCHT1   (R9)
-	VMOVUPS      64(BX), Z8
-	VBROADCASTSS 4(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 4(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	PREFETCHT1   64(R9)
-	VMOVUPS      128(BX), Z8
-	VBROADCASTSS 8(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 8(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	PREFETCHT1   128(R9)
-	VMOVUPS      192(BX), Z8
-	VBROADCASTSS 12(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 12(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	PREFETCHT1   192(R9)
-	ADDQ         $0x00000100, BX
-	ADDQ         $0x00000100, R9
-	ADDQ         $0x00000010, R10
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z8
-	VBROADCASTSS (R9), Z10
-	VMULPS       Z0, Z8, Z0
-	VMAXPS       Z0, Z10, Z10
-	VMULPS       Z1, Z8, Z1
-	VMAXPS       Z1, Z10, Z10
-	VMULPS       Z2, Z8, Z2
-	VMAXPS       Z2, Z10, Z10
-	VMULPS       Z3, Z8, Z3
-	VMAXPS       Z3, Z10, Z10
-	VSHUFF32X4   $0x4e, Z10, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VSHUFF32X4   $0xb1, Z10, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VPERMILPS    $0x4e, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VPERMILPS    $0xb1, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VBROADCASTSS (R9), Z9
-	VMOVSS       X10, (R9)
-	VSUBPS       Z10, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z11
-	VMINPS       Z9, Z11, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z11
-	VMAXPS       Z9, Z11, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z11
-	VRNDSCALEPS  $0x08, Z11, Z11
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z11, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z11, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z12
-	VSCALEFPS    Z11, Z12, Z9
-	VMULPS       (R8), Z9, Z11
-	VSUBPS       Z10, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS       Z0, Z12, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS       Z0, Z12, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z12
-	VRNDSCALEPS  $0x08, Z12, Z12
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z12, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z12, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z13
-	VSCALEFPS    Z12, Z13, Z0
-	VADDPS       Z0, Z11, Z11
-	VMOVUPS      Z0, (DI)
-	VSUBPS       Z10, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z12
-	VSCALEFPS    Z0, Z12, Z1
-	VADDPS       Z1, Z11, Z11
-	VMOVUPS      Z1, 64(DI)
-	VSUBPS       Z10, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z11, Z11
-	VMOVUPS      Z2, 128(DI)
-	VSUBPS       Z10, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z11, Z11
-	VMOVUPS      Z3, 192(DI)
-	VMOVUPS      Z11, (R8)
-	VBROADCASTSS 4(R9), Z0
-	VMULPS       Z4, Z8, Z4
-	VMAXPS       Z4, Z0, Z0
-	VMULPS       Z5, Z8, Z5
-	VMAXPS       Z5, Z0, Z0
-	VMULPS       Z6, Z8, Z6
-	VMAXPS       Z6, Z0, Z0
-	VMULPS       Z7, Z8, Z7
-	VMAXPS       Z7, Z0, Z0
-	VSHUFF32X4   $0x4e, Z0, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VSHUFF32X4   $0xb1, Z0, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VPERMILPS    $0x4e, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VPERMILPS    $0xb1, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VBROADCASTSS 4(R9), Z1
-	VMOVSS       X0, 4(R9)
-	VSUBPS       Z0, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z1, Z2, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z1, Z2, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z3
-	VSCALEFPS    Z2, Z3, Z1
-	VMULPS       64(R8), Z1, Z2
-	VSUBPS       Z0, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z4, Z3, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z4, Z3, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z8
-	VSCALEFPS    Z3, Z8, Z4
-	VADDPS       Z4, Z2, Z2
-	VMOVUPS      Z4, 256(DI)
-	VSUBPS       Z0, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z5, Z3, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VSCALEFPS    Z3, Z4, Z5
-	VADDPS       Z5, Z2, Z2
-	VMOVUPS      Z5, 320(DI)
-	VSUBPS       Z0, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z6, Z3, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z6, Z3, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VSCALEFPS    Z3, Z4, Z6
-	VADDPS       Z6, Z2, Z2
-	VMOVUPS      Z6, 384(DI)
-	VSUBPS       Z0, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z7, Z0, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z7, Z0, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VSCALEFPS    Z0, Z3, Z7
-	VADDPS       Z7, Z2, Z2
-	VMOVUPS      Z7, 448(DI)
-	VMOVUPS      Z2, 64(R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x02, R9
-	MOVQ         32(AX), R10
+	VMOVUPS           (BX), Z8
+	VBROADCASTSS      (R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      (R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	PREFETCHT1        (R9)
+	VMOVUPS           64(BX), Z8
+	VBROADCASTSS      4(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      4(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	PREFETCHT1        64(R9)
+	VMOVUPS           128(BX), Z8
+	VBROADCASTSS      8(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      8(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	PREFETCHT1        128(R9)
+	VMOVUPS           192(BX), Z8
+	VBROADCASTSS      12(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      12(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	PREFETCHT1        192(R9)
+	ADDQ              $0x00000100, BX
+	ADDQ              $0x00000100, R9
+	ADDQ              $0x00000010, R10
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z8
+	VBROADCASTSS      (R9), Z10
+	VMULPS            Z0, Z8, Z0
+	VMAXPS            Z0, Z10, Z10
+	VMULPS            Z1, Z8, Z1
+	VMAXPS            Z1, Z10, Z10
+	VMULPS            Z2, Z8, Z2
+	VMAXPS            Z2, Z10, Z10
+	VMULPS            Z3, Z8, Z3
+	VMAXPS            Z3, Z10, Z10
+	VSHUFF32X4        $0x4e, Z10, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VSHUFF32X4        $0xb1, Z10, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VPERMILPS         $0x4e, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VPERMILPS         $0xb1, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VBROADCASTSS      (R9), Z9
+	VMOVSS            X10, (R9)
+	VSUBPS            Z10, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z11
+	VMINPS            Z9, Z11, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z11
+	VMAXPS            Z9, Z11, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z11
+	VRNDSCALEPS       $0x08, Z11, Z11
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z11, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z11, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
+	VSCALEFPS         Z11, Z12, Z9
+	VMULPS            (R8), Z9, Z11
+	VSUBPS            Z10, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
+	VMINPS            Z0, Z12, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
+	VMAXPS            Z0, Z12, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z12
+	VRNDSCALEPS       $0x08, Z12, Z12
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
+	VSCALEFPS         Z12, Z13, Z0
+	VADDPS            Z0, Z11, Z11
+	VMOVUPS           Z0, (DI)
+	VSUBPS            Z10, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
+	VSCALEFPS         Z0, Z12, Z1
+	VADDPS            Z1, Z11, Z11
+	VMOVUPS           Z1, 64(DI)
+	VSUBPS            Z10, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z11, Z11
+	VMOVUPS           Z2, 128(DI)
+	VSUBPS            Z10, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z11, Z11
+	VMOVUPS           Z3, 192(DI)
+	VMOVUPS           Z11, (R8)
+	VBROADCASTSS      4(R9), Z0
+	VMULPS            Z4, Z8, Z4
+	VMAXPS            Z4, Z0, Z0
+	VMULPS            Z5, Z8, Z5
+	VMAXPS            Z5, Z0, Z0
+	VMULPS            Z6, Z8, Z6
+	VMAXPS            Z6, Z0, Z0
+	VMULPS            Z7, Z8, Z7
+	VMAXPS            Z7, Z0, Z0
+	VSHUFF32X4        $0x4e, Z0, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VSHUFF32X4        $0xb1, Z0, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VPERMILPS         $0x4e, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VPERMILPS         $0xb1, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VBROADCASTSS      4(R9), Z1
+	VMOVSS            X0, 4(R9)
+	VSUBPS            Z0, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z1, Z2, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z1, Z2, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z3
+	VSCALEFPS         Z2, Z3, Z1
+	VMULPS            64(R8), Z1, Z2
+	VSUBPS            Z0, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VSCALEFPS         Z3, Z8, Z4
+	VADDPS            Z4, Z2, Z2
+	VMOVUPS           Z4, 256(DI)
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VSCALEFPS         Z3, Z4, Z5
+	VADDPS            Z5, Z2, Z2
+	VMOVUPS           Z5, 320(DI)
+	VSUBPS            Z0, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z6, Z3, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z6, Z3, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VSCALEFPS         Z3, Z4, Z6
+	VADDPS            Z6, Z2, Z2
+	VMOVUPS           Z6, 384(DI)
+	VSUBPS            Z0, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z7, Z0, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z7, Z0, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VSCALEFPS         Z0, Z3, Z7
+	VADDPS            Z7, Z2, Z2
+	VMOVUPS           Z7, 448(DI)
+	VMOVUPS           Z2, 64(R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x02, R9
+	MOVQ              32(AX), R10
 
 columns:
 	VMULPS (R10), Z9, Z0
@@ -3220,20 +3040,20 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R10
-	MOVQ    (AX), R11
-	MOVQ    DI, R12
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS zero_attend_avx512<>+0(SB), Z4
-	VMOVUPS zero_attend_avx512<>+0(SB), Z5
-	VMOVUPS zero_attend_avx512<>+0(SB), Z8
-	VMOVUPS zero_attend_avx512<>+0(SB), Z9
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R10
+	MOVQ         (AX), R11
+	MOVQ         DI, R12
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
 
 score0:
 	VMOVUPS      (BX), Z2
@@ -3295,424 +3115,424 @@ score0:
 	JNZ          score0
 	ADDQ         R9, BX
 	MOVQ         (AX), R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z6
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
 
 score2:
-	VMOVUPS      (BX), Z12
-	VMOVUPS      (BX)(R9*1), Z13
-	VBROADCASTSS (R11), Z14
-	VFMADD231PS  Z12, Z14, Z2
-	VFMADD231PS  Z13, Z14, Z3
-	VBROADCASTSS (R11)(R8*1), Z14
-	VFMADD231PS  Z12, Z14, Z6
-	VFMADD231PS  Z13, Z14, Z7
-	VBROADCASTSS (R11)(R8*2), Z14
-	VFMADD231PS  Z12, Z14, Z10
-	VFMADD231PS  Z13, Z14, Z11
-	PREFETCHT1   (R10)
-	PREFETCHT1   64(R10)
-	VMOVUPS      64(BX), Z12
-	VMOVUPS      64(BX)(R9*1), Z13
-	VBROADCASTSS 4(R11), Z14
-	VFMADD231PS  Z12, Z14, Z2
-	VFMADD231PS  Z13, Z14, Z3
-	VBROADCASTSS 4(R11)(R8*1), Z14
-	VFMADD231PS  Z12, Z14, Z6
-	VFMADD231PS  Z13, Z14, Z7
-	VBROADCASTSS 4(R11)(R8*2), Z14
-	VFMADD231PS  Z12, Z14, Z10
-	VFMADD231PS  Z13, Z14, Z11
-	PREFETCHT1   128(R10)
-	PREFETCHT1   192(R10)
-	VMOVUPS      128(BX), Z12
-	VMOVUPS      128(BX)(R9*1), Z13
-	VBROADCASTSS 8(R11), Z14
-	VFMADD231PS  Z12, Z14, Z2
-	VFMADD231PS  Z13, Z14, Z3
-	VBROADCASTSS 8(R11)(R8*1), Z14
-	VFMADD231PS  Z12, Z14, Z6
-	VFMADD231PS  Z13, Z14, Z7
-	VBROADCASTSS 8(R11)(R8*2), Z14
-	VFMADD231PS  Z12, Z14, Z10
-	VFMADD231PS  Z13, Z14, Z11
-	PREFETCHT1   256(R10)
-	PREFETCHT1   320(R10)
-	VMOVUPS      192(BX), Z12
-	VMOVUPS      192(BX)(R9*1), Z13
-	VBROADCASTSS 12(R11), Z14
-	VFMADD231PS  Z12, Z14, Z2
-	VFMADD231PS  Z13, Z14, Z3
-	VBROADCASTSS 12(R11)(R8*1), Z14
-	VFMADD231PS  Z12, Z14, Z6
-	VFMADD231PS  Z13, Z14, Z7
-	VBROADCASTSS 12(R11)(R8*2), Z14
-	VFMADD231PS  Z12, Z14, Z10
-	VFMADD231PS  Z13, Z14, Z11
-	PREFETCHT1   384(R10)
-	PREFETCHT1   448(R10)
-	ADDQ         $0x00000100, BX
-	ADDQ         $0x00000200, R10
-	ADDQ         $0x00000010, R11
-	SUBQ         $0x00000004, DI
-	JNZ          score2
-	ADDQ         R9, BX
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z12
-	VBROADCASTSS (R9), Z14
-	VMULPS       Z0, Z12, Z0
-	VMAXPS       Z0, Z14, Z14
-	VMULPS       Z1, Z12, Z1
-	VMAXPS       Z1, Z14, Z14
-	VMULPS       Z2, Z12, Z2
-	VMAXPS       Z2, Z14, Z14
-	VMULPS       Z3, Z12, Z3
-	VMAXPS       Z3, Z14, Z14
-	VSHUFF32X4   $0x4e, Z14, Z14, Z13
-	VMAXPS       Z13, Z14, Z14
-	VSHUFF32X4   $0xb1, Z14, Z14, Z13
-	VMAXPS       Z13, Z14, Z14
-	VPERMILPS    $0x4e, Z14, Z13
-	VMAXPS       Z13, Z14, Z14
-	VPERMILPS    $0xb1, Z14, Z13
-	VMAXPS       Z13, Z14, Z14
-	VBROADCASTSS (R9), Z13
-	VMOVSS       X14, (R9)
-	VSUBPS       Z14, Z13, Z13
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z15
-	VMINPS       Z13, Z15, Z13
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z15
-	VMAXPS       Z13, Z15, Z13
-	VMULPS       log2e_attend_avx512<>+0(SB), Z13, Z15
-	VRNDSCALEPS  $0x08, Z15, Z15
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z15, Z13
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z15, Z13
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z16
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z16
-	VSCALEFPS    Z15, Z16, Z13
-	VMULPS       (R8), Z13, Z15
-	VSUBPS       Z14, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z16
-	VMINPS       Z0, Z16, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z16
-	VMAXPS       Z0, Z16, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z16
-	VRNDSCALEPS  $0x08, Z16, Z16
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z16, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z16, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z17
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z17
-	VSCALEFPS    Z16, Z17, Z0
-	VADDPS       Z0, Z15, Z15
-	VMOVUPS      Z0, (DI)
-	VSUBPS       Z14, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z16
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z16
-	VSCALEFPS    Z0, Z16, Z1
-	VADDPS       Z1, Z15, Z15
-	VMOVUPS      Z1, 64(DI)
-	VSUBPS       Z14, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z15, Z15
-	VMOVUPS      Z2, 128(DI)
-	VSUBPS       Z14, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z15, Z15
-	VMOVUPS      Z3, 192(DI)
-	VMOVUPS      Z15, (R8)
-	VBROADCASTSS 4(R9), Z1
-	VMULPS       Z4, Z12, Z4
-	VMAXPS       Z4, Z1, Z1
-	VMULPS       Z5, Z12, Z5
-	VMAXPS       Z5, Z1, Z1
-	VMULPS       Z6, Z12, Z6
-	VMAXPS       Z6, Z1, Z1
-	VMULPS       Z7, Z12, Z7
-	VMAXPS       Z7, Z1, Z1
-	VSHUFF32X4   $0x4e, Z1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VSHUFF32X4   $0xb1, Z1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VPERMILPS    $0x4e, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VPERMILPS    $0xb1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VBROADCASTSS 4(R9), Z0
-	VMOVSS       X1, 4(R9)
-	VSUBPS       Z1, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z0, Z2, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z0, Z2, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z3
-	VSCALEFPS    Z2, Z3, Z0
-	VMULPS       64(R8), Z0, Z2
-	VSUBPS       Z1, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z4, Z3, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z4, Z3, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z14
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z14
-	VSCALEFPS    Z3, Z14, Z4
-	VADDPS       Z4, Z2, Z2
-	VMOVUPS      Z4, 256(DI)
-	VSUBPS       Z1, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z5, Z3, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VSCALEFPS    Z3, Z4, Z5
-	VADDPS       Z5, Z2, Z2
-	VMOVUPS      Z5, 320(DI)
-	VSUBPS       Z1, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z6, Z3, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z6, Z3, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VSCALEFPS    Z3, Z4, Z6
-	VADDPS       Z6, Z2, Z2
-	VMOVUPS      Z6, 384(DI)
-	VSUBPS       Z1, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z7, Z1, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z7, Z1, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VSCALEFPS    Z1, Z3, Z7
-	VADDPS       Z7, Z2, Z2
-	VMOVUPS      Z7, 448(DI)
-	VMOVUPS      Z2, 64(R8)
-	VBROADCASTSS 8(R9), Z1
-	VMULPS       Z8, Z12, Z8
-	VMAXPS       Z8, Z1, Z1
-	VMULPS       Z9, Z12, Z9
-	VMAXPS       Z9, Z1, Z1
-	VMULPS       Z10, Z12, Z10
-	VMAXPS       Z10, Z1, Z1
-	VMULPS       Z11, Z12, Z11
-	VMAXPS       Z11, Z1, Z1
-	VSHUFF32X4   $0x4e, Z1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VSHUFF32X4   $0xb1, Z1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VPERMILPS    $0x4e, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VPERMILPS    $0xb1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VBROADCASTSS 8(R9), Z2
-	VMOVSS       X1, 8(R9)
-	VSUBPS       Z1, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z2, Z3, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z2, Z3, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z4
-	VSCALEFPS    Z3, Z4, Z2
-	VMULPS       128(R8), Z2, Z3
-	VSUBPS       Z1, Z8, Z8
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z8, Z4, Z8
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z8, Z4, Z8
-	VMULPS       log2e_attend_avx512<>+0(SB), Z8, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z8
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z8
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z5
-	VSCALEFPS    Z4, Z5, Z8
-	VADDPS       Z8, Z3, Z3
-	VMOVUPS      Z8, 512(DI)
-	VSUBPS       Z1, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z9, Z4, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z9, Z4, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z5
-	VSCALEFPS    Z4, Z5, Z9
-	VADDPS       Z9, Z3, Z3
-	VMOVUPS      Z9, 576(DI)
-	VSUBPS       Z1, Z10, Z10
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z10, Z4, Z10
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z10, Z4, Z10
-	VMULPS       log2e_attend_avx512<>+0(SB), Z10, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z10
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z10
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z5
-	VSCALEFPS    Z4, Z5, Z10
-	VADDPS       Z10, Z3, Z3
-	VMOVUPS      Z10, 640(DI)
-	VSUBPS       Z1, Z11, Z11
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z11, Z1, Z11
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z11, Z1, Z11
-	VMULPS       log2e_attend_avx512<>+0(SB), Z11, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z11
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z11
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z4
-	VSCALEFPS    Z1, Z4, Z11
-	VADDPS       Z11, Z3, Z3
-	VMOVUPS      Z11, 704(DI)
-	VMOVUPS      Z3, 128(R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x02, R9
-	MOVQ         32(AX), R10
+	VMOVUPS           (BX), Z12
+	VMOVUPS           (BX)(R9*1), Z13
+	VBROADCASTSS      (R11), Z14
+	VFMADD231PS       Z12, Z14, Z2
+	VFMADD231PS       Z13, Z14, Z3
+	VBROADCASTSS      (R11)(R8*1), Z14
+	VFMADD231PS       Z12, Z14, Z6
+	VFMADD231PS       Z13, Z14, Z7
+	VBROADCASTSS      (R11)(R8*2), Z14
+	VFMADD231PS       Z12, Z14, Z10
+	VFMADD231PS       Z13, Z14, Z11
+	PREFETCHT1        (R10)
+	PREFETCHT1        64(R10)
+	VMOVUPS           64(BX), Z12
+	VMOVUPS           64(BX)(R9*1), Z13
+	VBROADCASTSS      4(R11), Z14
+	VFMADD231PS       Z12, Z14, Z2
+	VFMADD231PS       Z13, Z14, Z3
+	VBROADCASTSS      4(R11)(R8*1), Z14
+	VFMADD231PS       Z12, Z14, Z6
+	VFMADD231PS       Z13, Z14, Z7
+	VBROADCASTSS      4(R11)(R8*2), Z14
+	VFMADD231PS       Z12, Z14, Z10
+	VFMADD231PS       Z13, Z14, Z11
+	PREFETCHT1        128(R10)
+	PREFETCHT1        192(R10)
+	VMOVUPS           128(BX), Z12
+	VMOVUPS           128(BX)(R9*1), Z13
+	VBROADCASTSS      8(R11), Z14
+	VFMADD231PS       Z12, Z14, Z2
+	VFMADD231PS       Z13, Z14, Z3
+	VBROADCASTSS      8(R11)(R8*1), Z14
+	VFMADD231PS       Z12, Z14, Z6
+	VFMADD231PS       Z13, Z14, Z7
+	VBROADCASTSS      8(R11)(R8*2), Z14
+	VFMADD231PS       Z12, Z14, Z10
+	VFMADD231PS       Z13, Z14, Z11
+	PREFETCHT1        256(R10)
+	PREFETCHT1        320(R10)
+	VMOVUPS           192(BX), Z12
+	VMOVUPS           192(BX)(R9*1), Z13
+	VBROADCASTSS      12(R11), Z14
+	VFMADD231PS       Z12, Z14, Z2
+	VFMADD231PS       Z13, Z14, Z3
+	VBROADCASTSS      12(R11)(R8*1), Z14
+	VFMADD231PS       Z12, Z14, Z6
+	VFMADD231PS       Z13, Z14, Z7
+	VBROADCASTSS      12(R11)(R8*2), Z14
+	VFMADD231PS       Z12, Z14, Z10
+	VFMADD231PS       Z13, Z14, Z11
+	PREFETCHT1        384(R10)
+	PREFETCHT1        448(R10)
+	ADDQ              $0x00000100, BX
+	ADDQ              $0x00000200, R10
+	ADDQ              $0x00000010, R11
+	SUBQ              $0x00000004, DI
+	JNZ               score2
+	ADDQ              R9, BX
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z12
+	VBROADCASTSS      (R9), Z14
+	VMULPS            Z0, Z12, Z0
+	VMAXPS            Z0, Z14, Z14
+	VMULPS            Z1, Z12, Z1
+	VMAXPS            Z1, Z14, Z14
+	VMULPS            Z2, Z12, Z2
+	VMAXPS            Z2, Z14, Z14
+	VMULPS            Z3, Z12, Z3
+	VMAXPS            Z3, Z14, Z14
+	VSHUFF32X4        $0x4e, Z14, Z14, Z13
+	VMAXPS            Z13, Z14, Z14
+	VSHUFF32X4        $0xb1, Z14, Z14, Z13
+	VMAXPS            Z13, Z14, Z14
+	VPERMILPS         $0x4e, Z14, Z13
+	VMAXPS            Z13, Z14, Z14
+	VPERMILPS         $0xb1, Z14, Z13
+	VMAXPS            Z13, Z14, Z14
+	VBROADCASTSS      (R9), Z13
+	VMOVSS            X14, (R9)
+	VSUBPS            Z14, Z13, Z13
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z15
+	VMINPS            Z13, Z15, Z13
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z15
+	VMAXPS            Z13, Z15, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z15
+	VRNDSCALEPS       $0x08, Z15, Z15
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z15, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z15, Z13
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z16
+	VSCALEFPS         Z15, Z16, Z13
+	VMULPS            (R8), Z13, Z15
+	VSUBPS            Z14, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z16
+	VMINPS            Z0, Z16, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z16
+	VMAXPS            Z0, Z16, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z16
+	VRNDSCALEPS       $0x08, Z16, Z16
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z16, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z16, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z17
+	VSCALEFPS         Z16, Z17, Z0
+	VADDPS            Z0, Z15, Z15
+	VMOVUPS           Z0, (DI)
+	VSUBPS            Z14, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z16
+	VSCALEFPS         Z0, Z16, Z1
+	VADDPS            Z1, Z15, Z15
+	VMOVUPS           Z1, 64(DI)
+	VSUBPS            Z14, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z15, Z15
+	VMOVUPS           Z2, 128(DI)
+	VSUBPS            Z14, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z15, Z15
+	VMOVUPS           Z3, 192(DI)
+	VMOVUPS           Z15, (R8)
+	VBROADCASTSS      4(R9), Z1
+	VMULPS            Z4, Z12, Z4
+	VMAXPS            Z4, Z1, Z1
+	VMULPS            Z5, Z12, Z5
+	VMAXPS            Z5, Z1, Z1
+	VMULPS            Z6, Z12, Z6
+	VMAXPS            Z6, Z1, Z1
+	VMULPS            Z7, Z12, Z7
+	VMAXPS            Z7, Z1, Z1
+	VSHUFF32X4        $0x4e, Z1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VSHUFF32X4        $0xb1, Z1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VPERMILPS         $0x4e, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VPERMILPS         $0xb1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VBROADCASTSS      4(R9), Z0
+	VMOVSS            X1, 4(R9)
+	VSUBPS            Z1, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z0, Z2, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z0, Z2, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z3
+	VSCALEFPS         Z2, Z3, Z0
+	VMULPS            64(R8), Z0, Z2
+	VSUBPS            Z1, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z14
+	VSCALEFPS         Z3, Z14, Z4
+	VADDPS            Z4, Z2, Z2
+	VMOVUPS           Z4, 256(DI)
+	VSUBPS            Z1, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VSCALEFPS         Z3, Z4, Z5
+	VADDPS            Z5, Z2, Z2
+	VMOVUPS           Z5, 320(DI)
+	VSUBPS            Z1, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z6, Z3, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z6, Z3, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VSCALEFPS         Z3, Z4, Z6
+	VADDPS            Z6, Z2, Z2
+	VMOVUPS           Z6, 384(DI)
+	VSUBPS            Z1, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z7, Z1, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z7, Z1, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VSCALEFPS         Z1, Z3, Z7
+	VADDPS            Z7, Z2, Z2
+	VMOVUPS           Z7, 448(DI)
+	VMOVUPS           Z2, 64(R8)
+	VBROADCASTSS      8(R9), Z1
+	VMULPS            Z8, Z12, Z8
+	VMAXPS            Z8, Z1, Z1
+	VMULPS            Z9, Z12, Z9
+	VMAXPS            Z9, Z1, Z1
+	VMULPS            Z10, Z12, Z10
+	VMAXPS            Z10, Z1, Z1
+	VMULPS            Z11, Z12, Z11
+	VMAXPS            Z11, Z1, Z1
+	VSHUFF32X4        $0x4e, Z1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VSHUFF32X4        $0xb1, Z1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VPERMILPS         $0x4e, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VPERMILPS         $0xb1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VBROADCASTSS      8(R9), Z2
+	VMOVSS            X1, 8(R9)
+	VSUBPS            Z1, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z2, Z3, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z2, Z3, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z4
+	VSCALEFPS         Z3, Z4, Z2
+	VMULPS            128(R8), Z2, Z3
+	VSUBPS            Z1, Z8, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z8, Z4, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z8, Z4, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VSCALEFPS         Z4, Z5, Z8
+	VADDPS            Z8, Z3, Z3
+	VMOVUPS           Z8, 512(DI)
+	VSUBPS            Z1, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z9, Z4, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z9, Z4, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z5
+	VSCALEFPS         Z4, Z5, Z9
+	VADDPS            Z9, Z3, Z3
+	VMOVUPS           Z9, 576(DI)
+	VSUBPS            Z1, Z10, Z10
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z10, Z4, Z10
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z10, Z4, Z10
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z10
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z5
+	VSCALEFPS         Z4, Z5, Z10
+	VADDPS            Z10, Z3, Z3
+	VMOVUPS           Z10, 640(DI)
+	VSUBPS            Z1, Z11, Z11
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z11, Z1, Z11
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z11, Z1, Z11
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z11, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z11
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z4
+	VSCALEFPS         Z1, Z4, Z11
+	VADDPS            Z11, Z3, Z3
+	VMOVUPS           Z11, 704(DI)
+	VMOVUPS           Z3, 128(R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x02, R9
+	MOVQ              32(AX), R10
 
 columns:
 	VMULPS (R10), Z13, Z1
@@ -3868,24 +3688,24 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R10
-	MOVQ    (AX), R11
-	LEAQ    (R11)(R8*2), R12
-	ADDQ    R8, R12
-	MOVQ    DI, R13
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS zero_attend_avx512<>+0(SB), Z4
-	VMOVUPS zero_attend_avx512<>+0(SB), Z5
-	VMOVUPS zero_attend_avx512<>+0(SB), Z8
-	VMOVUPS zero_attend_avx512<>+0(SB), Z9
-	VMOVUPS zero_attend_avx512<>+0(SB), Z12
-	VMOVUPS zero_attend_avx512<>+0(SB), Z13
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R10
+	MOVQ         (AX), R11
+	LEAQ         (R11)(R8*2), R12
+	ADDQ         R8, R12
+	MOVQ         DI, R13
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z12
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z13
 
 score0:
 	VMOVUPS      (BX), Z2
@@ -3962,555 +3782,555 @@ score0:
 	MOVQ         (AX), R11
 	LEAQ         (R11)(R8*2), R12
 	ADDQ         R8, R12
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z6
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z14
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z15
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z14
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z15
 
 score2:
-	VMOVUPS      (BX), Z16
-	VMOVUPS      (BX)(R9*1), Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z16, Z18, Z2
-	VFMADD231PS  Z17, Z18, Z3
-	VBROADCASTSS (R11)(R8*1), Z18
-	VFMADD231PS  Z16, Z18, Z6
-	VFMADD231PS  Z17, Z18, Z7
-	VBROADCASTSS (R11)(R8*2), Z18
-	VFMADD231PS  Z16, Z18, Z10
-	VFMADD231PS  Z17, Z18, Z11
-	VBROADCASTSS (R12), Z18
-	VFMADD231PS  Z16, Z18, Z14
-	VFMADD231PS  Z17, Z18, Z15
-	PREFETCHT1   (R10)
-	PREFETCHT1   64(R10)
-	VMOVUPS      64(BX), Z16
-	VMOVUPS      64(BX)(R9*1), Z17
-	VBROADCASTSS 4(R11), Z18
-	VFMADD231PS  Z16, Z18, Z2
-	VFMADD231PS  Z17, Z18, Z3
-	VBROADCASTSS 4(R11)(R8*1), Z18
-	VFMADD231PS  Z16, Z18, Z6
-	VFMADD231PS  Z17, Z18, Z7
-	VBROADCASTSS 4(R11)(R8*2), Z18
-	VFMADD231PS  Z16, Z18, Z10
-	VFMADD231PS  Z17, Z18, Z11
-	VBROADCASTSS 4(R12), Z18
-	VFMADD231PS  Z16, Z18, Z14
-	VFMADD231PS  Z17, Z18, Z15
-	PREFETCHT1   128(R10)
-	PREFETCHT1   192(R10)
-	VMOVUPS      128(BX), Z16
-	VMOVUPS      128(BX)(R9*1), Z17
-	VBROADCASTSS 8(R11), Z18
-	VFMADD231PS  Z16, Z18, Z2
-	VFMADD231PS  Z17, Z18, Z3
-	VBROADCASTSS 8(R11)(R8*1), Z18
-	VFMADD231PS  Z16, Z18, Z6
-	VFMADD231PS  Z17, Z18, Z7
-	VBROADCASTSS 8(R11)(R8*2), Z18
-	VFMADD231PS  Z16, Z18, Z10
-	VFMADD231PS  Z17, Z18, Z11
-	VBROADCASTSS 8(R12), Z18
-	VFMADD231PS  Z16, Z18, Z14
-	VFMADD231PS  Z17, Z18, Z15
-	PREFETCHT1   256(R10)
-	PREFETCHT1   320(R10)
-	VMOVUPS      192(BX), Z16
-	VMOVUPS      192(BX)(R9*1), Z17
-	VBROADCASTSS 12(R11), Z18
-	VFMADD231PS  Z16, Z18, Z2
-	VFMADD231PS  Z17, Z18, Z3
-	VBROADCASTSS 12(R11)(R8*1), Z18
-	VFMADD231PS  Z16, Z18, Z6
-	VFMADD231PS  Z17, Z18, Z7
-	VBROADCASTSS 12(R11)(R8*2), Z18
-	VFMADD231PS  Z16, Z18, Z10
-	VFMADD231PS  Z17, Z18, Z11
-	VBROADCASTSS 12(R12), Z18
-	VFMADD231PS  Z16, Z18, Z14
-	VFMADD231PS  Z17, Z18, Z15
-	PREFETCHT1   384(R10)
-	PREFETCHT1   448(R10)
-	ADDQ         $0x00000100, BX
-	ADDQ         $0x00000200, R10
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000010, R12
-	SUBQ         $0x00000004, DI
-	JNZ          score2
-	ADDQ         R9, BX
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z16
-	VBROADCASTSS (R9), Z18
-	VMULPS       Z0, Z16, Z0
-	VMAXPS       Z0, Z18, Z18
-	VMULPS       Z1, Z16, Z1
-	VMAXPS       Z1, Z18, Z18
-	VMULPS       Z2, Z16, Z2
-	VMAXPS       Z2, Z18, Z18
-	VMULPS       Z3, Z16, Z3
-	VMAXPS       Z3, Z18, Z18
-	VSHUFF32X4   $0x4e, Z18, Z18, Z17
-	VMAXPS       Z17, Z18, Z18
-	VSHUFF32X4   $0xb1, Z18, Z18, Z17
-	VMAXPS       Z17, Z18, Z18
-	VPERMILPS    $0x4e, Z18, Z17
-	VMAXPS       Z17, Z18, Z18
-	VPERMILPS    $0xb1, Z18, Z17
-	VMAXPS       Z17, Z18, Z18
-	VBROADCASTSS (R9), Z17
-	VMOVSS       X18, (R9)
-	VSUBPS       Z18, Z17, Z17
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z19
-	VMINPS       Z17, Z19, Z17
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z19
-	VMAXPS       Z17, Z19, Z17
-	VMULPS       log2e_attend_avx512<>+0(SB), Z17, Z19
-	VRNDSCALEPS  $0x08, Z19, Z19
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z19, Z17
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z19, Z17
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z20
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z17, Z20
-	VSCALEFPS    Z19, Z20, Z17
-	VMULPS       (R8), Z17, Z19
-	VSUBPS       Z18, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z20
-	VMINPS       Z0, Z20, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z20
-	VMAXPS       Z0, Z20, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z20
-	VRNDSCALEPS  $0x08, Z20, Z20
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z20, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z20, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z21
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z21
-	VSCALEFPS    Z20, Z21, Z0
-	VADDPS       Z0, Z19, Z19
-	VMOVUPS      Z0, (DI)
-	VSUBPS       Z18, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z20
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z20
-	VSCALEFPS    Z0, Z20, Z1
-	VADDPS       Z1, Z19, Z19
-	VMOVUPS      Z1, 64(DI)
-	VSUBPS       Z18, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z19, Z19
-	VMOVUPS      Z2, 128(DI)
-	VSUBPS       Z18, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z19, Z19
-	VMOVUPS      Z3, 192(DI)
-	VMOVUPS      Z19, (R8)
-	VBROADCASTSS 4(R9), Z1
-	VMULPS       Z4, Z16, Z4
-	VMAXPS       Z4, Z1, Z1
-	VMULPS       Z5, Z16, Z5
-	VMAXPS       Z5, Z1, Z1
-	VMULPS       Z6, Z16, Z6
-	VMAXPS       Z6, Z1, Z1
-	VMULPS       Z7, Z16, Z7
-	VMAXPS       Z7, Z1, Z1
-	VSHUFF32X4   $0x4e, Z1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VSHUFF32X4   $0xb1, Z1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VPERMILPS    $0x4e, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VPERMILPS    $0xb1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VBROADCASTSS 4(R9), Z0
-	VMOVSS       X1, 4(R9)
-	VSUBPS       Z1, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z0, Z2, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z0, Z2, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z3
-	VSCALEFPS    Z2, Z3, Z0
-	VMULPS       64(R8), Z0, Z2
-	VSUBPS       Z1, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z4, Z3, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z4, Z3, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z18
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z18
-	VSCALEFPS    Z3, Z18, Z4
-	VADDPS       Z4, Z2, Z2
-	VMOVUPS      Z4, 256(DI)
-	VSUBPS       Z1, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z5, Z3, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VSCALEFPS    Z3, Z4, Z5
-	VADDPS       Z5, Z2, Z2
-	VMOVUPS      Z5, 320(DI)
-	VSUBPS       Z1, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z6, Z3, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z6, Z3, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VSCALEFPS    Z3, Z4, Z6
-	VADDPS       Z6, Z2, Z2
-	VMOVUPS      Z6, 384(DI)
-	VSUBPS       Z1, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z7, Z1, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z7, Z1, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VSCALEFPS    Z1, Z3, Z7
-	VADDPS       Z7, Z2, Z2
-	VMOVUPS      Z7, 448(DI)
-	VMOVUPS      Z2, 64(R8)
-	VBROADCASTSS 8(R9), Z2
-	VMULPS       Z8, Z16, Z8
-	VMAXPS       Z8, Z2, Z2
-	VMULPS       Z9, Z16, Z9
-	VMAXPS       Z9, Z2, Z2
-	VMULPS       Z10, Z16, Z10
-	VMAXPS       Z10, Z2, Z2
-	VMULPS       Z11, Z16, Z11
-	VMAXPS       Z11, Z2, Z2
-	VSHUFF32X4   $0x4e, Z2, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VSHUFF32X4   $0xb1, Z2, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VPERMILPS    $0x4e, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VPERMILPS    $0xb1, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VBROADCASTSS 8(R9), Z1
-	VMOVSS       X2, 8(R9)
-	VSUBPS       Z2, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z1, Z3, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z1, Z3, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z4
-	VSCALEFPS    Z3, Z4, Z1
-	VMULPS       128(R8), Z1, Z3
-	VSUBPS       Z2, Z8, Z8
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z8, Z4, Z8
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z8, Z4, Z8
-	VMULPS       log2e_attend_avx512<>+0(SB), Z8, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z8
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z8
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z5
-	VSCALEFPS    Z4, Z5, Z8
-	VADDPS       Z8, Z3, Z3
-	VMOVUPS      Z8, 512(DI)
-	VSUBPS       Z2, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z9, Z4, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z9, Z4, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z5
-	VSCALEFPS    Z4, Z5, Z9
-	VADDPS       Z9, Z3, Z3
-	VMOVUPS      Z9, 576(DI)
-	VSUBPS       Z2, Z10, Z10
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z10, Z4, Z10
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z10, Z4, Z10
-	VMULPS       log2e_attend_avx512<>+0(SB), Z10, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z10
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z10
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z5
-	VSCALEFPS    Z4, Z5, Z10
-	VADDPS       Z10, Z3, Z3
-	VMOVUPS      Z10, 640(DI)
-	VSUBPS       Z2, Z11, Z11
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z11, Z2, Z11
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z11, Z2, Z11
-	VMULPS       log2e_attend_avx512<>+0(SB), Z11, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z11
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z11
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z4
-	VSCALEFPS    Z2, Z4, Z11
-	VADDPS       Z11, Z3, Z3
-	VMOVUPS      Z11, 704(DI)
-	VMOVUPS      Z3, 128(R8)
-	VBROADCASTSS 12(R9), Z2
-	VMULPS       Z12, Z16, Z12
-	VMAXPS       Z12, Z2, Z2
-	VMULPS       Z13, Z16, Z13
-	VMAXPS       Z13, Z2, Z2
-	VMULPS       Z14, Z16, Z14
-	VMAXPS       Z14, Z2, Z2
-	VMULPS       Z15, Z16, Z15
-	VMAXPS       Z15, Z2, Z2
-	VSHUFF32X4   $0x4e, Z2, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VSHUFF32X4   $0xb1, Z2, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VPERMILPS    $0x4e, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VPERMILPS    $0xb1, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VBROADCASTSS 12(R9), Z3
-	VMOVSS       X2, 12(R9)
-	VSUBPS       Z2, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z3, Z4, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z3, Z4, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z5
-	VSCALEFPS    Z4, Z5, Z3
-	VMULPS       192(R8), Z3, Z4
-	VSUBPS       Z2, Z12, Z12
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z12, Z5, Z12
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z12, Z5, Z12
-	VMULPS       log2e_attend_avx512<>+0(SB), Z12, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z12
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z12
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z12, Z6
-	VSCALEFPS    Z5, Z6, Z12
-	VADDPS       Z12, Z4, Z4
-	VMOVUPS      Z12, 768(DI)
-	VSUBPS       Z2, Z13, Z13
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z13, Z5, Z13
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z13, Z5, Z13
-	VMULPS       log2e_attend_avx512<>+0(SB), Z13, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z13
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z13
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z6
-	VSCALEFPS    Z5, Z6, Z13
-	VADDPS       Z13, Z4, Z4
-	VMOVUPS      Z13, 832(DI)
-	VSUBPS       Z2, Z14, Z14
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z14, Z5, Z14
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z14, Z5, Z14
-	VMULPS       log2e_attend_avx512<>+0(SB), Z14, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z14
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z14
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z14, Z6
-	VSCALEFPS    Z5, Z6, Z14
-	VADDPS       Z14, Z4, Z4
-	VMOVUPS      Z14, 896(DI)
-	VSUBPS       Z2, Z15, Z15
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z15, Z2, Z15
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z15, Z2, Z15
-	VMULPS       log2e_attend_avx512<>+0(SB), Z15, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z15
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z15
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z15, Z5
-	VSCALEFPS    Z2, Z5, Z15
-	VADDPS       Z15, Z4, Z4
-	VMOVUPS      Z15, 960(DI)
-	VMOVUPS      Z4, 192(R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x02, R9
-	MOVQ         32(AX), R10
-	LEAQ         (R10)(R8*2), R11
-	ADDQ         R8, R11
+	VMOVUPS           (BX), Z16
+	VMOVUPS           (BX)(R9*1), Z17
+	VBROADCASTSS      (R11), Z18
+	VFMADD231PS       Z16, Z18, Z2
+	VFMADD231PS       Z17, Z18, Z3
+	VBROADCASTSS      (R11)(R8*1), Z18
+	VFMADD231PS       Z16, Z18, Z6
+	VFMADD231PS       Z17, Z18, Z7
+	VBROADCASTSS      (R11)(R8*2), Z18
+	VFMADD231PS       Z16, Z18, Z10
+	VFMADD231PS       Z17, Z18, Z11
+	VBROADCASTSS      (R12), Z18
+	VFMADD231PS       Z16, Z18, Z14
+	VFMADD231PS       Z17, Z18, Z15
+	PREFETCHT1        (R10)
+	PREFETCHT1        64(R10)
+	VMOVUPS           64(BX), Z16
+	VMOVUPS           64(BX)(R9*1), Z17
+	VBROADCASTSS      4(R11), Z18
+	VFMADD231PS       Z16, Z18, Z2
+	VFMADD231PS       Z17, Z18, Z3
+	VBROADCASTSS      4(R11)(R8*1), Z18
+	VFMADD231PS       Z16, Z18, Z6
+	VFMADD231PS       Z17, Z18, Z7
+	VBROADCASTSS      4(R11)(R8*2), Z18
+	VFMADD231PS       Z16, Z18, Z10
+	VFMADD231PS       Z17, Z18, Z11
+	VBROADCASTSS      4(R12), Z18
+	VFMADD231PS       Z16, Z18, Z14
+	VFMADD231PS       Z17, Z18, Z15
+	PREFETCHT1        128(R10)
+	PREFETCHT1        192(R10)
+	VMOVUPS           128(BX), Z16
+	VMOVUPS           128(BX)(R9*1), Z17
+	VBROADCASTSS      8(R11), Z18
+	VFMADD231PS       Z16, Z18, Z2
+	VFMADD231PS       Z17, Z18, Z3
+	VBROADCASTSS      8(R11)(R8*1), Z18
+	VFMADD231PS       Z16, Z18, Z6
+	VFMADD231PS       Z17, Z18, Z7
+	VBROADCASTSS      8(R11)(R8*2), Z18
+	VFMADD231PS       Z16, Z18, Z10
+	VFMADD231PS       Z17, Z18, Z11
+	VBROADCASTSS      8(R12), Z18
+	VFMADD231PS       Z16, Z18, Z14
+	VFMADD231PS       Z17, Z18, Z15
+	PREFETCHT1        256(R10)
+	PREFETCHT1        320(R10)
+	VMOVUPS           192(BX), Z16
+	VMOVUPS           192(BX)(R9*1), Z17
+	VBROADCASTSS      12(R11), Z18
+	VFMADD231PS       Z16, Z18, Z2
+	VFMADD231PS       Z17, Z18, Z3
+	VBROADCASTSS      12(R11)(R8*1), Z18
+	VFMADD231PS       Z16, Z18, Z6
+	VFMADD231PS       Z17, Z18, Z7
+	VBROADCASTSS      12(R11)(R8*2), Z18
+	VFMADD231PS       Z16, Z18, Z10
+	VFMADD231PS       Z17, Z18, Z11
+	VBROADCASTSS      12(R12), Z18
+	VFMADD231PS       Z16, Z18, Z14
+	VFMADD231PS       Z17, Z18, Z15
+	PREFETCHT1        384(R10)
+	PREFETCHT1        448(R10)
+	ADDQ              $0x00000100, BX
+	ADDQ              $0x00000200, R10
+	ADDQ              $0x00000010, R11
+	ADDQ              $0x00000010, R12
+	SUBQ              $0x00000004, DI
+	JNZ               score2
+	ADDQ              R9, BX
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z16
+	VBROADCASTSS      (R9), Z18
+	VMULPS            Z0, Z16, Z0
+	VMAXPS            Z0, Z18, Z18
+	VMULPS            Z1, Z16, Z1
+	VMAXPS            Z1, Z18, Z18
+	VMULPS            Z2, Z16, Z2
+	VMAXPS            Z2, Z18, Z18
+	VMULPS            Z3, Z16, Z3
+	VMAXPS            Z3, Z18, Z18
+	VSHUFF32X4        $0x4e, Z18, Z18, Z17
+	VMAXPS            Z17, Z18, Z18
+	VSHUFF32X4        $0xb1, Z18, Z18, Z17
+	VMAXPS            Z17, Z18, Z18
+	VPERMILPS         $0x4e, Z18, Z17
+	VMAXPS            Z17, Z18, Z18
+	VPERMILPS         $0xb1, Z18, Z17
+	VMAXPS            Z17, Z18, Z18
+	VBROADCASTSS      (R9), Z17
+	VMOVSS            X18, (R9)
+	VSUBPS            Z18, Z17, Z17
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z19
+	VMINPS            Z17, Z19, Z17
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z19
+	VMAXPS            Z17, Z19, Z17
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z17, Z19
+	VRNDSCALEPS       $0x08, Z19, Z19
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z19, Z17
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z19, Z17
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z20
+	VSCALEFPS         Z19, Z20, Z17
+	VMULPS            (R8), Z17, Z19
+	VSUBPS            Z18, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z20
+	VMINPS            Z0, Z20, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z20
+	VMAXPS            Z0, Z20, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z20
+	VRNDSCALEPS       $0x08, Z20, Z20
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z20, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z20, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z21
+	VSCALEFPS         Z20, Z21, Z0
+	VADDPS            Z0, Z19, Z19
+	VMOVUPS           Z0, (DI)
+	VSUBPS            Z18, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z20
+	VSCALEFPS         Z0, Z20, Z1
+	VADDPS            Z1, Z19, Z19
+	VMOVUPS           Z1, 64(DI)
+	VSUBPS            Z18, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z19, Z19
+	VMOVUPS           Z2, 128(DI)
+	VSUBPS            Z18, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z19, Z19
+	VMOVUPS           Z3, 192(DI)
+	VMOVUPS           Z19, (R8)
+	VBROADCASTSS      4(R9), Z1
+	VMULPS            Z4, Z16, Z4
+	VMAXPS            Z4, Z1, Z1
+	VMULPS            Z5, Z16, Z5
+	VMAXPS            Z5, Z1, Z1
+	VMULPS            Z6, Z16, Z6
+	VMAXPS            Z6, Z1, Z1
+	VMULPS            Z7, Z16, Z7
+	VMAXPS            Z7, Z1, Z1
+	VSHUFF32X4        $0x4e, Z1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VSHUFF32X4        $0xb1, Z1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VPERMILPS         $0x4e, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VPERMILPS         $0xb1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VBROADCASTSS      4(R9), Z0
+	VMOVSS            X1, 4(R9)
+	VSUBPS            Z1, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z0, Z2, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z0, Z2, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z3
+	VSCALEFPS         Z2, Z3, Z0
+	VMULPS            64(R8), Z0, Z2
+	VSUBPS            Z1, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z18
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z18
+	VSCALEFPS         Z3, Z18, Z4
+	VADDPS            Z4, Z2, Z2
+	VMOVUPS           Z4, 256(DI)
+	VSUBPS            Z1, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VSCALEFPS         Z3, Z4, Z5
+	VADDPS            Z5, Z2, Z2
+	VMOVUPS           Z5, 320(DI)
+	VSUBPS            Z1, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z6, Z3, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z6, Z3, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VSCALEFPS         Z3, Z4, Z6
+	VADDPS            Z6, Z2, Z2
+	VMOVUPS           Z6, 384(DI)
+	VSUBPS            Z1, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z7, Z1, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z7, Z1, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VSCALEFPS         Z1, Z3, Z7
+	VADDPS            Z7, Z2, Z2
+	VMOVUPS           Z7, 448(DI)
+	VMOVUPS           Z2, 64(R8)
+	VBROADCASTSS      8(R9), Z2
+	VMULPS            Z8, Z16, Z8
+	VMAXPS            Z8, Z2, Z2
+	VMULPS            Z9, Z16, Z9
+	VMAXPS            Z9, Z2, Z2
+	VMULPS            Z10, Z16, Z10
+	VMAXPS            Z10, Z2, Z2
+	VMULPS            Z11, Z16, Z11
+	VMAXPS            Z11, Z2, Z2
+	VSHUFF32X4        $0x4e, Z2, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VSHUFF32X4        $0xb1, Z2, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VPERMILPS         $0x4e, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VPERMILPS         $0xb1, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VBROADCASTSS      8(R9), Z1
+	VMOVSS            X2, 8(R9)
+	VSUBPS            Z2, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z1, Z3, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z1, Z3, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z4
+	VSCALEFPS         Z3, Z4, Z1
+	VMULPS            128(R8), Z1, Z3
+	VSUBPS            Z2, Z8, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z8, Z4, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z8, Z4, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VSCALEFPS         Z4, Z5, Z8
+	VADDPS            Z8, Z3, Z3
+	VMOVUPS           Z8, 512(DI)
+	VSUBPS            Z2, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z9, Z4, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z9, Z4, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z5
+	VSCALEFPS         Z4, Z5, Z9
+	VADDPS            Z9, Z3, Z3
+	VMOVUPS           Z9, 576(DI)
+	VSUBPS            Z2, Z10, Z10
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z10, Z4, Z10
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z10, Z4, Z10
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z10
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z5
+	VSCALEFPS         Z4, Z5, Z10
+	VADDPS            Z10, Z3, Z3
+	VMOVUPS           Z10, 640(DI)
+	VSUBPS            Z2, Z11, Z11
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z11, Z2, Z11
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z11, Z2, Z11
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z11, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z11
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z4
+	VSCALEFPS         Z2, Z4, Z11
+	VADDPS            Z11, Z3, Z3
+	VMOVUPS           Z11, 704(DI)
+	VMOVUPS           Z3, 128(R8)
+	VBROADCASTSS      12(R9), Z2
+	VMULPS            Z12, Z16, Z12
+	VMAXPS            Z12, Z2, Z2
+	VMULPS            Z13, Z16, Z13
+	VMAXPS            Z13, Z2, Z2
+	VMULPS            Z14, Z16, Z14
+	VMAXPS            Z14, Z2, Z2
+	VMULPS            Z15, Z16, Z15
+	VMAXPS            Z15, Z2, Z2
+	VSHUFF32X4        $0x4e, Z2, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VSHUFF32X4        $0xb1, Z2, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VPERMILPS         $0x4e, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VPERMILPS         $0xb1, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VBROADCASTSS      12(R9), Z3
+	VMOVSS            X2, 12(R9)
+	VSUBPS            Z2, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z3, Z4, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z3, Z4, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z4, Z5, Z3
+	VMULPS            192(R8), Z3, Z4
+	VSUBPS            Z2, Z12, Z12
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z12, Z5, Z12
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z12, Z5, Z12
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z12, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z12
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z12
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z6
+	VSCALEFPS         Z5, Z6, Z12
+	VADDPS            Z12, Z4, Z4
+	VMOVUPS           Z12, 768(DI)
+	VSUBPS            Z2, Z13, Z13
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z13, Z5, Z13
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z13, Z5, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z13
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z6
+	VSCALEFPS         Z5, Z6, Z13
+	VADDPS            Z13, Z4, Z4
+	VMOVUPS           Z13, 832(DI)
+	VSUBPS            Z2, Z14, Z14
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z14, Z5, Z14
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z14, Z5, Z14
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z14, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z14
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z14
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z6
+	VSCALEFPS         Z5, Z6, Z14
+	VADDPS            Z14, Z4, Z4
+	VMOVUPS           Z14, 896(DI)
+	VSUBPS            Z2, Z15, Z15
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z15, Z2, Z15
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z15, Z2, Z15
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z15, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z15
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z15
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z5
+	VSCALEFPS         Z2, Z5, Z15
+	VADDPS            Z15, Z4, Z4
+	VMOVUPS           Z15, 960(DI)
+	VMOVUPS           Z4, 192(R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x02, R9
+	MOVQ              32(AX), R10
+	LEAQ              (R10)(R8*2), R11
+	ADDQ              R8, R11
 
 columns:
 	VMULPS (R10), Z17, Z2
@@ -4695,18 +4515,18 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	XORQ    DI, DI
-	CMPQ    SI, 96(AX)
-	CMOVQEQ DI, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R8
-	LEAQ    (BX)(SI*1), R8
-	MOVQ    (AX), R9
-	MOVQ    DI, R10
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
+	SUBQ         BX, SI
+	XORQ         DI, DI
+	CMPQ         SI, 96(AX)
+	CMOVQEQ      DI, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R8
+	LEAQ         (BX)(SI*1), R8
+	MOVQ         (AX), R9
+	MOVQ         DI, R10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
 
 score0:
 	VMOVUPS      (BX), Z1
@@ -4732,7 +4552,7 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
 
 score1:
 	VMOVUPS      (BX), Z2
@@ -4758,7 +4578,7 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
 
 score2:
 	VMOVUPS      (BX), Z3
@@ -4783,154 +4603,154 @@ score2:
 	SUBQ         $0x00000004, R10
 	JNZ          score2
 	MOVQ         (AX), R9
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
 
 score3:
-	VMOVUPS      (BX), Z4
-	VBROADCASTSS (R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	PREFETCHT1   (R8)
-	VMOVUPS      64(BX), Z4
-	VBROADCASTSS 4(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	PREFETCHT1   64(R8)
-	VMOVUPS      128(BX), Z4
-	VBROADCASTSS 8(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	PREFETCHT1   128(R8)
-	VMOVUPS      192(BX), Z4
-	VBROADCASTSS 12(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	PREFETCHT1   192(R8)
-	ADDQ         $0x00000100, BX
-	ADDQ         $0x00000100, R8
-	ADDQ         $0x00000010, R9
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z4
-	VBROADCASTSS (R9), Z5
-	VMULPS       Z0, Z4, Z0
-	VMAXPS       Z0, Z5, Z5
-	VMULPS       Z1, Z4, Z1
-	VMAXPS       Z1, Z5, Z5
-	VMULPS       Z2, Z4, Z2
-	VMAXPS       Z2, Z5, Z5
-	VMULPS       Z3, Z4, Z3
-	VMAXPS       Z3, Z5, Z5
-	VSHUFF32X4   $0x4e, Z5, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VSHUFF32X4   $0xb1, Z5, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VPERMILPS    $0x4e, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VPERMILPS    $0xb1, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VBROADCASTSS (R9), Z4
-	VMOVSS       X5, (R9)
-	VSUBPS       Z5, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS       Z4, Z6, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS       Z4, Z6, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z6
-	VRNDSCALEPS  $0x08, Z6, Z6
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z6, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z6, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z7
-	VSCALEFPS    Z6, Z7, Z4
-	VMULPS       (R8), Z4, Z6
-	VSUBPS       Z5, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS       Z0, Z7, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS       Z0, Z7, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z7
-	VRNDSCALEPS  $0x08, Z7, Z7
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z7, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z7, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z8
-	VSCALEFPS    Z7, Z8, Z0
-	VADDPS       Z0, Z6, Z6
-	VMOVUPS      Z0, (DI)
-	VSUBPS       Z5, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z7
-	VSCALEFPS    Z0, Z7, Z1
-	VADDPS       Z1, Z6, Z6
-	VMOVUPS      Z1, 64(DI)
-	VSUBPS       Z5, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z6, Z6
-	VMOVUPS      Z2, 128(DI)
-	VSUBPS       Z5, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z6, Z6
-	VMOVUPS      Z3, 192(DI)
-	VMOVUPS      Z6, (R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         32(AX), R9
+	VMOVUPS           (BX), Z4
+	VBROADCASTSS      (R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	PREFETCHT1        (R8)
+	VMOVUPS           64(BX), Z4
+	VBROADCASTSS      4(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	PREFETCHT1        64(R8)
+	VMOVUPS           128(BX), Z4
+	VBROADCASTSS      8(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	PREFETCHT1        128(R8)
+	VMOVUPS           192(BX), Z4
+	VBROADCASTSS      12(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	PREFETCHT1        192(R8)
+	ADDQ              $0x00000100, BX
+	ADDQ              $0x00000100, R8
+	ADDQ              $0x00000010, R9
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z4
+	VBROADCASTSS      (R9), Z5
+	VMULPS            Z0, Z4, Z0
+	VMAXPS            Z0, Z5, Z5
+	VMULPS            Z1, Z4, Z1
+	VMAXPS            Z1, Z5, Z5
+	VMULPS            Z2, Z4, Z2
+	VMAXPS            Z2, Z5, Z5
+	VMULPS            Z3, Z4, Z3
+	VMAXPS            Z3, Z5, Z5
+	VSHUFF32X4        $0x4e, Z5, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VSHUFF32X4        $0xb1, Z5, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VPERMILPS         $0x4e, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VPERMILPS         $0xb1, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VBROADCASTSS      (R9), Z4
+	VMOVSS            X5, (R9)
+	VSUBPS            Z5, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
+	VMINPS            Z4, Z6, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
+	VMAXPS            Z4, Z6, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z6, Z7, Z4
+	VMULPS            (R8), Z4, Z6
+	VSUBPS            Z5, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
+	VMINPS            Z0, Z7, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
+	VMAXPS            Z0, Z7, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
+	VSCALEFPS         Z7, Z8, Z0
+	VADDPS            Z0, Z6, Z6
+	VMOVUPS           Z0, (DI)
+	VSUBPS            Z5, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
+	VSCALEFPS         Z0, Z7, Z1
+	VADDPS            Z1, Z6, Z6
+	VMOVUPS           Z1, 64(DI)
+	VSUBPS            Z5, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z6, Z6
+	VMOVUPS           Z2, 128(DI)
+	VSUBPS            Z5, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z6, Z6
+	VMOVUPS           Z3, 192(DI)
+	VMOVUPS           Z6, (R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              32(AX), R9
 
 columns:
 	VMULPS (R9), Z4, Z0
@@ -5086,19 +4906,19 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	XORQ    DI, DI
-	CMPQ    SI, 96(AX)
-	CMOVQEQ DI, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R9
-	MOVQ    (AX), R10
-	MOVQ    DI, R11
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
-	VMOVUPS zero_attend_avx512<>+0(SB), Z4
+	SUBQ         BX, SI
+	XORQ         DI, DI
+	CMPQ         SI, 96(AX)
+	CMOVQEQ      DI, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R9
+	MOVQ         (AX), R10
+	MOVQ         DI, R11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
 
 score0:
 	VMOVUPS      (BX), Z1
@@ -5132,8 +4952,8 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
 
 score1:
 	VMOVUPS      (BX), Z2
@@ -5167,8 +4987,8 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
 
 score2:
 	VMOVUPS      (BX), Z3
@@ -5201,277 +5021,277 @@ score2:
 	SUBQ         $0x00000004, R11
 	JNZ          score2
 	MOVQ         (AX), R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 
 score3:
-	VMOVUPS      (BX), Z8
-	VBROADCASTSS (R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS (R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	PREFETCHT1   (R9)
-	VMOVUPS      64(BX), Z8
-	VBROADCASTSS 4(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 4(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	PREFETCHT1   64(R9)
-	VMOVUPS      128(BX), Z8
-	VBROADCASTSS 8(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 8(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	PREFETCHT1   128(R9)
-	VMOVUPS      192(BX), Z8
-	VBROADCASTSS 12(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 12(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	PREFETCHT1   192(R9)
-	ADDQ         $0x00000100, BX
-	ADDQ         $0x00000100, R9
-	ADDQ         $0x00000010, R10
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z8
-	VBROADCASTSS (R9), Z10
-	VMULPS       Z0, Z8, Z0
-	VMAXPS       Z0, Z10, Z10
-	VMULPS       Z1, Z8, Z1
-	VMAXPS       Z1, Z10, Z10
-	VMULPS       Z2, Z8, Z2
-	VMAXPS       Z2, Z10, Z10
-	VMULPS       Z3, Z8, Z3
-	VMAXPS       Z3, Z10, Z10
-	VSHUFF32X4   $0x4e, Z10, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VSHUFF32X4   $0xb1, Z10, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VPERMILPS    $0x4e, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VPERMILPS    $0xb1, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VBROADCASTSS (R9), Z9
-	VMOVSS       X10, (R9)
-	VSUBPS       Z10, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z11
-	VMINPS       Z9, Z11, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z11
-	VMAXPS       Z9, Z11, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z11
-	VRNDSCALEPS  $0x08, Z11, Z11
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z11, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z11, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z12
-	VSCALEFPS    Z11, Z12, Z9
-	VMULPS       (R8), Z9, Z11
-	VSUBPS       Z10, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS       Z0, Z12, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS       Z0, Z12, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z12
-	VRNDSCALEPS  $0x08, Z12, Z12
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z12, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z12, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z13
-	VSCALEFPS    Z12, Z13, Z0
-	VADDPS       Z0, Z11, Z11
-	VMOVUPS      Z0, (DI)
-	VSUBPS       Z10, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z12
-	VSCALEFPS    Z0, Z12, Z1
-	VADDPS       Z1, Z11, Z11
-	VMOVUPS      Z1, 64(DI)
-	VSUBPS       Z10, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z11, Z11
-	VMOVUPS      Z2, 128(DI)
-	VSUBPS       Z10, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z11, Z11
-	VMOVUPS      Z3, 192(DI)
-	VMOVUPS      Z11, (R8)
-	VBROADCASTSS 4(R9), Z0
-	VMULPS       Z4, Z8, Z4
-	VMAXPS       Z4, Z0, Z0
-	VMULPS       Z5, Z8, Z5
-	VMAXPS       Z5, Z0, Z0
-	VMULPS       Z6, Z8, Z6
-	VMAXPS       Z6, Z0, Z0
-	VMULPS       Z7, Z8, Z7
-	VMAXPS       Z7, Z0, Z0
-	VSHUFF32X4   $0x4e, Z0, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VSHUFF32X4   $0xb1, Z0, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VPERMILPS    $0x4e, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VPERMILPS    $0xb1, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VBROADCASTSS 4(R9), Z1
-	VMOVSS       X0, 4(R9)
-	VSUBPS       Z0, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z1, Z2, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z1, Z2, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z3
-	VSCALEFPS    Z2, Z3, Z1
-	VMULPS       64(R8), Z1, Z2
-	VSUBPS       Z0, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z4, Z3, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z4, Z3, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z8
-	VSCALEFPS    Z3, Z8, Z4
-	VADDPS       Z4, Z2, Z2
-	VMOVUPS      Z4, 256(DI)
-	VSUBPS       Z0, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z5, Z3, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VSCALEFPS    Z3, Z4, Z5
-	VADDPS       Z5, Z2, Z2
-	VMOVUPS      Z5, 320(DI)
-	VSUBPS       Z0, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z6, Z3, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z6, Z3, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VSCALEFPS    Z3, Z4, Z6
-	VADDPS       Z6, Z2, Z2
-	VMOVUPS      Z6, 384(DI)
-	VSUBPS       Z0, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z7, Z0, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z7, Z0, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VSCALEFPS    Z0, Z3, Z7
-	VADDPS       Z7, Z2, Z2
-	VMOVUPS      Z7, 448(DI)
-	VMOVUPS      Z2, 64(R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x02, R9
-	MOVQ         32(AX), R10
+	VMOVUPS           (BX), Z8
+	VBROADCASTSS      (R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      (R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	PREFETCHT1        (R9)
+	VMOVUPS           64(BX), Z8
+	VBROADCASTSS      4(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      4(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	PREFETCHT1        64(R9)
+	VMOVUPS           128(BX), Z8
+	VBROADCASTSS      8(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      8(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	PREFETCHT1        128(R9)
+	VMOVUPS           192(BX), Z8
+	VBROADCASTSS      12(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      12(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	PREFETCHT1        192(R9)
+	ADDQ              $0x00000100, BX
+	ADDQ              $0x00000100, R9
+	ADDQ              $0x00000010, R10
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z8
+	VBROADCASTSS      (R9), Z10
+	VMULPS            Z0, Z8, Z0
+	VMAXPS            Z0, Z10, Z10
+	VMULPS            Z1, Z8, Z1
+	VMAXPS            Z1, Z10, Z10
+	VMULPS            Z2, Z8, Z2
+	VMAXPS            Z2, Z10, Z10
+	VMULPS            Z3, Z8, Z3
+	VMAXPS            Z3, Z10, Z10
+	VSHUFF32X4        $0x4e, Z10, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VSHUFF32X4        $0xb1, Z10, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VPERMILPS         $0x4e, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VPERMILPS         $0xb1, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VBROADCASTSS      (R9), Z9
+	VMOVSS            X10, (R9)
+	VSUBPS            Z10, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z11
+	VMINPS            Z9, Z11, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z11
+	VMAXPS            Z9, Z11, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z11
+	VRNDSCALEPS       $0x08, Z11, Z11
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z11, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z11, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
+	VSCALEFPS         Z11, Z12, Z9
+	VMULPS            (R8), Z9, Z11
+	VSUBPS            Z10, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
+	VMINPS            Z0, Z12, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
+	VMAXPS            Z0, Z12, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z12
+	VRNDSCALEPS       $0x08, Z12, Z12
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
+	VSCALEFPS         Z12, Z13, Z0
+	VADDPS            Z0, Z11, Z11
+	VMOVUPS           Z0, (DI)
+	VSUBPS            Z10, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
+	VSCALEFPS         Z0, Z12, Z1
+	VADDPS            Z1, Z11, Z11
+	VMOVUPS           Z1, 64(DI)
+	VSUBPS            Z10, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z11, Z11
+	VMOVUPS           Z2, 128(DI)
+	VSUBPS            Z10, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z11, Z11
+	VMOVUPS           Z3, 192(DI)
+	VMOVUPS           Z11, (R8)
+	VBROADCASTSS      4(R9), Z0
+	VMULPS            Z4, Z8, Z4
+	VMAXPS            Z4, Z0, Z0
+	VMULPS            Z5, Z8, Z5
+	VMAXPS            Z5, Z0, Z0
+	VMULPS            Z6, Z8, Z6
+	VMAXPS            Z6, Z0, Z0
+	VMULPS            Z7, Z8, Z7
+	VMAXPS            Z7, Z0, Z0
+	VSHUFF32X4        $0x4e, Z0, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VSHUFF32X4        $0xb1, Z0, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VPERMILPS         $0x4e, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VPERMILPS         $0xb1, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VBROADCASTSS      4(R9), Z1
+	VMOVSS            X0, 4(R9)
+	VSUBPS            Z0, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z1, Z2, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z1, Z2, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z3
+	VSCALEFPS         Z2, Z3, Z1
+	VMULPS            64(R8), Z1, Z2
+	VSUBPS            Z0, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VSCALEFPS         Z3, Z8, Z4
+	VADDPS            Z4, Z2, Z2
+	VMOVUPS           Z4, 256(DI)
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VSCALEFPS         Z3, Z4, Z5
+	VADDPS            Z5, Z2, Z2
+	VMOVUPS           Z5, 320(DI)
+	VSUBPS            Z0, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z6, Z3, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z6, Z3, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VSCALEFPS         Z3, Z4, Z6
+	VADDPS            Z6, Z2, Z2
+	VMOVUPS           Z6, 384(DI)
+	VSUBPS            Z0, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z7, Z0, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z7, Z0, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VSCALEFPS         Z0, Z3, Z7
+	VADDPS            Z7, Z2, Z2
+	VMOVUPS           Z7, 448(DI)
+	VMOVUPS           Z2, 64(R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x02, R9
+	MOVQ              32(AX), R10
 
 columns:
 	VMULPS (R10), Z9, Z0
@@ -5667,14 +5487,14 @@ values:
 // func attendBF1632x1AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·attendBF1632x1AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	VMOVDQU32 highHalf_attend_avx512<>+0(SB), Z0
-	MOVQ      32(AX), CX
-	MOVQ      72(AX), BX
-	XORQ      DX, DX
-	ADDQ      BX, DX
-	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z1
-	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z2
+	MOVQ         a+0(FP), AX
+	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
+	MOVQ         32(AX), CX
+	MOVQ         72(AX), BX
+	XORQ         DX, DX
+	ADDQ         BX, DX
+	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
+	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
 apart:
 	VMOVUPS   (CX), Z3
@@ -5698,15 +5518,15 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R8
-	LEAQ    (BX)(SI*1), R8
-	MOVQ    (AX), R9
-	MOVQ    DI, R10
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R8
+	LEAQ         (BX)(SI*1), R8
+	MOVQ         (AX), R9
+	MOVQ         DI, R10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
 
 score0:
 	VPSLLD       $0x10, (BX), Z2
@@ -5730,7 +5550,7 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
 
 score1:
 	VPSLLD       $0x10, (BX), Z3
@@ -5754,7 +5574,7 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
 
 score2:
 	VPSLLD       $0x10, (BX), Z4
@@ -5777,152 +5597,152 @@ score2:
 	SUBQ         $0x00000004, R10
 	JNZ          score2
 	MOVQ         (AX), R9
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
 
 score3:
-	VPSLLD       $0x10, (BX), Z5
-	VBROADCASTSS (R9), Z6
-	VFMADD231PS  Z5, Z6, Z4
-	PREFETCHT1   (R8)
-	VPANDD       (BX), Z0, Z5
-	VBROADCASTSS 4(R9), Z6
-	VFMADD231PS  Z5, Z6, Z4
-	VPSLLD       $0x10, 64(BX), Z5
-	VBROADCASTSS 8(R9), Z6
-	VFMADD231PS  Z5, Z6, Z4
-	PREFETCHT1   64(R8)
-	VPANDD       64(BX), Z0, Z5
-	VBROADCASTSS 12(R9), Z6
-	VFMADD231PS  Z5, Z6, Z4
-	ADDQ         $0x00000080, BX
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000010, R9
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z5
-	VBROADCASTSS (R9), Z6
-	VMULPS       Z1, Z5, Z1
-	VMAXPS       Z1, Z6, Z6
-	VMULPS       Z2, Z5, Z2
-	VMAXPS       Z2, Z6, Z6
-	VMULPS       Z3, Z5, Z3
-	VMAXPS       Z3, Z6, Z6
-	VMULPS       Z4, Z5, Z4
-	VMAXPS       Z4, Z6, Z6
-	VSHUFF32X4   $0x4e, Z6, Z6, Z5
-	VMAXPS       Z5, Z6, Z6
-	VSHUFF32X4   $0xb1, Z6, Z6, Z5
-	VMAXPS       Z5, Z6, Z6
-	VPERMILPS    $0x4e, Z6, Z5
-	VMAXPS       Z5, Z6, Z6
-	VPERMILPS    $0xb1, Z6, Z5
-	VMAXPS       Z5, Z6, Z6
-	VBROADCASTSS (R9), Z5
-	VMOVSS       X6, (R9)
-	VSUBPS       Z6, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS       Z5, Z7, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS       Z5, Z7, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z7
-	VRNDSCALEPS  $0x08, Z7, Z7
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z7, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z7, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z8
-	VSCALEFPS    Z7, Z8, Z5
-	VMULPS       (R8), Z5, Z7
-	VSUBPS       Z6, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z8
-	VMINPS       Z1, Z8, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z8
-	VMAXPS       Z1, Z8, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z8
-	VRNDSCALEPS  $0x08, Z8, Z8
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z8, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z8, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z9
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z9
-	VSCALEFPS    Z8, Z9, Z1
-	VADDPS       Z1, Z7, Z7
-	VMOVUPS      Z1, (DI)
-	VSUBPS       Z6, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z2, Z1, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z2, Z1, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z8
-	VSCALEFPS    Z1, Z8, Z2
-	VADDPS       Z2, Z7, Z7
-	VMOVUPS      Z2, 64(DI)
-	VSUBPS       Z6, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z3, Z1, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z3, Z1, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VSCALEFPS    Z1, Z2, Z3
-	VADDPS       Z3, Z7, Z7
-	VMOVUPS      Z3, 128(DI)
-	VSUBPS       Z6, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z4, Z1, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z4, Z1, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VSCALEFPS    Z1, Z2, Z4
-	VADDPS       Z4, Z7, Z7
-	VMOVUPS      Z4, 192(DI)
-	VMOVUPS      Z7, (R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R8
-	SHLQ         $0x01, R8
-	MOVQ         32(AX), R9
+	VPSLLD            $0x10, (BX), Z5
+	VBROADCASTSS      (R9), Z6
+	VFMADD231PS       Z5, Z6, Z4
+	PREFETCHT1        (R8)
+	VPANDD            (BX), Z0, Z5
+	VBROADCASTSS      4(R9), Z6
+	VFMADD231PS       Z5, Z6, Z4
+	VPSLLD            $0x10, 64(BX), Z5
+	VBROADCASTSS      8(R9), Z6
+	VFMADD231PS       Z5, Z6, Z4
+	PREFETCHT1        64(R8)
+	VPANDD            64(BX), Z0, Z5
+	VBROADCASTSS      12(R9), Z6
+	VFMADD231PS       Z5, Z6, Z4
+	ADDQ              $0x00000080, BX
+	ADDQ              $0x00000080, R8
+	ADDQ              $0x00000010, R9
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z5
+	VBROADCASTSS      (R9), Z6
+	VMULPS            Z1, Z5, Z1
+	VMAXPS            Z1, Z6, Z6
+	VMULPS            Z2, Z5, Z2
+	VMAXPS            Z2, Z6, Z6
+	VMULPS            Z3, Z5, Z3
+	VMAXPS            Z3, Z6, Z6
+	VMULPS            Z4, Z5, Z4
+	VMAXPS            Z4, Z6, Z6
+	VSHUFF32X4        $0x4e, Z6, Z6, Z5
+	VMAXPS            Z5, Z6, Z6
+	VSHUFF32X4        $0xb1, Z6, Z6, Z5
+	VMAXPS            Z5, Z6, Z6
+	VPERMILPS         $0x4e, Z6, Z5
+	VMAXPS            Z5, Z6, Z6
+	VPERMILPS         $0xb1, Z6, Z5
+	VMAXPS            Z5, Z6, Z6
+	VBROADCASTSS      (R9), Z5
+	VMOVSS            X6, (R9)
+	VSUBPS            Z6, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
+	VMINPS            Z5, Z7, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
+	VMAXPS            Z5, Z7, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z8
+	VSCALEFPS         Z7, Z8, Z5
+	VMULPS            (R8), Z5, Z7
+	VSUBPS            Z6, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z8
+	VMINPS            Z1, Z8, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z8
+	VMAXPS            Z1, Z8, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z8
+	VRNDSCALEPS       $0x08, Z8, Z8
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z8, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z8, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z9
+	VSCALEFPS         Z8, Z9, Z1
+	VADDPS            Z1, Z7, Z7
+	VMOVUPS           Z1, (DI)
+	VSUBPS            Z6, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z2, Z1, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z2, Z1, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z8
+	VSCALEFPS         Z1, Z8, Z2
+	VADDPS            Z2, Z7, Z7
+	VMOVUPS           Z2, 64(DI)
+	VSUBPS            Z6, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z3, Z1, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z3, Z1, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VSCALEFPS         Z1, Z2, Z3
+	VADDPS            Z3, Z7, Z7
+	VMOVUPS           Z3, 128(DI)
+	VSUBPS            Z6, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z4, Z1, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z4, Z1, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VSCALEFPS         Z1, Z2, Z4
+	VADDPS            Z4, Z7, Z7
+	VMOVUPS           Z4, 192(DI)
+	VMOVUPS           Z7, (R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R8
+	SHLQ              $0x01, R8
+	MOVQ              32(AX), R9
 
 columns:
 	VMULPS (R9), Z5, Z1
@@ -5996,22 +5816,7 @@ together:
 	RET
 
 DATA highHalf_attend_avx512<>+0(SB)/4, $0xffff0000
-DATA highHalf_attend_avx512<>+4(SB)/4, $0xffff0000
-DATA highHalf_attend_avx512<>+8(SB)/4, $0xffff0000
-DATA highHalf_attend_avx512<>+12(SB)/4, $0xffff0000
-DATA highHalf_attend_avx512<>+16(SB)/4, $0xffff0000
-DATA highHalf_attend_avx512<>+20(SB)/4, $0xffff0000
-DATA highHalf_attend_avx512<>+24(SB)/4, $0xffff0000
-DATA highHalf_attend_avx512<>+28(SB)/4, $0xffff0000
-DATA highHalf_attend_avx512<>+32(SB)/4, $0xffff0000
-DATA highHalf_attend_avx512<>+36(SB)/4, $0xffff0000
-DATA highHalf_attend_avx512<>+40(SB)/4, $0xffff0000
-DATA highHalf_attend_avx512<>+44(SB)/4, $0xffff0000
-DATA highHalf_attend_avx512<>+48(SB)/4, $0xffff0000
-DATA highHalf_attend_avx512<>+52(SB)/4, $0xffff0000
-DATA highHalf_attend_avx512<>+56(SB)/4, $0xffff0000
-DATA highHalf_attend_avx512<>+60(SB)/4, $0xffff0000
-GLOBL highHalf_attend_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL highHalf_attend_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA evenColumns_attend_avx512<>+0(SB)/4, $0x00000000
 DATA evenColumns_attend_avx512<>+4(SB)/4, $0x00000002
@@ -6088,15 +5893,15 @@ GLOBL highColumns_attend_avx512<>(SB), RODATA|NOPTR, $64
 // func attendBF1632x2AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·attendBF1632x2AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	VMOVDQU32 highHalf_attend_avx512<>+0(SB), Z0
-	MOVQ      32(AX), CX
-	MOVQ      72(AX), BX
-	XORQ      DX, DX
-	ADDQ      BX, DX
-	ADDQ      BX, DX
-	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z1
-	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z2
+	MOVQ         a+0(FP), AX
+	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
+	MOVQ         32(AX), CX
+	MOVQ         72(AX), BX
+	XORQ         DX, DX
+	ADDQ         BX, DX
+	ADDQ         BX, DX
+	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
+	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
 apart:
 	VMOVUPS   (CX), Z3
@@ -6120,16 +5925,16 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R9
-	MOVQ    (AX), R10
-	MOVQ    DI, R11
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS zero_attend_avx512<>+0(SB), Z5
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R9
+	MOVQ         (AX), R10
+	MOVQ         DI, R11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
 
 score0:
 	VPSLLD       $0x10, (BX), Z2
@@ -6161,8 +5966,8 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
 
 score1:
 	VPSLLD       $0x10, (BX), Z3
@@ -6194,8 +5999,8 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 
 score2:
 	VPSLLD       $0x10, (BX), Z4
@@ -6226,275 +6031,275 @@ score2:
 	SUBQ         $0x00000004, R11
 	JNZ          score2
 	MOVQ         (AX), R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z4
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
 
 score3:
-	VPSLLD       $0x10, (BX), Z9
-	VBROADCASTSS (R10), Z10
-	VFMADD231PS  Z9, Z10, Z4
-	VBROADCASTSS (R10)(R8*1), Z10
-	VFMADD231PS  Z9, Z10, Z8
-	PREFETCHT1   (R9)
-	VPANDD       (BX), Z0, Z9
-	VBROADCASTSS 4(R10), Z10
-	VFMADD231PS  Z9, Z10, Z4
-	VBROADCASTSS 4(R10)(R8*1), Z10
-	VFMADD231PS  Z9, Z10, Z8
-	VPSLLD       $0x10, 64(BX), Z9
-	VBROADCASTSS 8(R10), Z10
-	VFMADD231PS  Z9, Z10, Z4
-	VBROADCASTSS 8(R10)(R8*1), Z10
-	VFMADD231PS  Z9, Z10, Z8
-	PREFETCHT1   64(R9)
-	VPANDD       64(BX), Z0, Z9
-	VBROADCASTSS 12(R10), Z10
-	VFMADD231PS  Z9, Z10, Z4
-	VBROADCASTSS 12(R10)(R8*1), Z10
-	VFMADD231PS  Z9, Z10, Z8
-	ADDQ         $0x00000080, BX
-	ADDQ         $0x00000080, R9
-	ADDQ         $0x00000010, R10
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z9
-	VBROADCASTSS (R9), Z11
-	VMULPS       Z1, Z9, Z1
-	VMAXPS       Z1, Z11, Z11
-	VMULPS       Z2, Z9, Z2
-	VMAXPS       Z2, Z11, Z11
-	VMULPS       Z3, Z9, Z3
-	VMAXPS       Z3, Z11, Z11
-	VMULPS       Z4, Z9, Z4
-	VMAXPS       Z4, Z11, Z11
-	VSHUFF32X4   $0x4e, Z11, Z11, Z10
-	VMAXPS       Z10, Z11, Z11
-	VSHUFF32X4   $0xb1, Z11, Z11, Z10
-	VMAXPS       Z10, Z11, Z11
-	VPERMILPS    $0x4e, Z11, Z10
-	VMAXPS       Z10, Z11, Z11
-	VPERMILPS    $0xb1, Z11, Z10
-	VMAXPS       Z10, Z11, Z11
-	VBROADCASTSS (R9), Z10
-	VMOVSS       X11, (R9)
-	VSUBPS       Z11, Z10, Z10
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS       Z10, Z12, Z10
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS       Z10, Z12, Z10
-	VMULPS       log2e_attend_avx512<>+0(SB), Z10, Z12
-	VRNDSCALEPS  $0x08, Z12, Z12
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z12, Z10
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z12, Z10
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z13
-	VSCALEFPS    Z12, Z13, Z10
-	VMULPS       (R8), Z10, Z12
-	VSUBPS       Z11, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z13
-	VMINPS       Z1, Z13, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z13
-	VMAXPS       Z1, Z13, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z13
-	VRNDSCALEPS  $0x08, Z13, Z13
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z13, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z13, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z14
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z14
-	VSCALEFPS    Z13, Z14, Z1
-	VADDPS       Z1, Z12, Z12
-	VMOVUPS      Z1, (DI)
-	VSUBPS       Z11, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z2, Z1, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z2, Z1, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z13
-	VSCALEFPS    Z1, Z13, Z2
-	VADDPS       Z2, Z12, Z12
-	VMOVUPS      Z2, 64(DI)
-	VSUBPS       Z11, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z3, Z1, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z3, Z1, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VSCALEFPS    Z1, Z2, Z3
-	VADDPS       Z3, Z12, Z12
-	VMOVUPS      Z3, 128(DI)
-	VSUBPS       Z11, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z4, Z1, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z4, Z1, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VSCALEFPS    Z1, Z2, Z4
-	VADDPS       Z4, Z12, Z12
-	VMOVUPS      Z4, 192(DI)
-	VMOVUPS      Z12, (R8)
-	VBROADCASTSS 4(R9), Z1
-	VMULPS       Z5, Z9, Z5
-	VMAXPS       Z5, Z1, Z1
-	VMULPS       Z6, Z9, Z6
-	VMAXPS       Z6, Z1, Z1
-	VMULPS       Z7, Z9, Z7
-	VMAXPS       Z7, Z1, Z1
-	VMULPS       Z8, Z9, Z8
-	VMAXPS       Z8, Z1, Z1
-	VSHUFF32X4   $0x4e, Z1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VSHUFF32X4   $0xb1, Z1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VPERMILPS    $0x4e, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VPERMILPS    $0xb1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VBROADCASTSS 4(R9), Z2
-	VMOVSS       X1, 4(R9)
-	VSUBPS       Z1, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z2, Z3, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z2, Z3, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z4
-	VSCALEFPS    Z3, Z4, Z2
-	VMULPS       64(R8), Z2, Z3
-	VSUBPS       Z1, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z5, Z4, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z5, Z4, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z9
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z9
-	VSCALEFPS    Z4, Z9, Z5
-	VADDPS       Z5, Z3, Z3
-	VMOVUPS      Z5, 256(DI)
-	VSUBPS       Z1, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z6, Z4, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z6, Z4, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z5
-	VSCALEFPS    Z4, Z5, Z6
-	VADDPS       Z6, Z3, Z3
-	VMOVUPS      Z6, 320(DI)
-	VSUBPS       Z1, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z7, Z4, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z7, Z4, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z5
-	VSCALEFPS    Z4, Z5, Z7
-	VADDPS       Z7, Z3, Z3
-	VMOVUPS      Z7, 384(DI)
-	VSUBPS       Z1, Z8, Z8
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z8, Z1, Z8
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z8, Z1, Z8
-	VMULPS       log2e_attend_avx512<>+0(SB), Z8, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z8
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z8
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z4
-	VSCALEFPS    Z1, Z4, Z8
-	VADDPS       Z8, Z3, Z3
-	VMOVUPS      Z8, 448(DI)
-	VMOVUPS      Z3, 64(R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x01, R9
-	MOVQ         32(AX), R10
+	VPSLLD            $0x10, (BX), Z9
+	VBROADCASTSS      (R10), Z10
+	VFMADD231PS       Z9, Z10, Z4
+	VBROADCASTSS      (R10)(R8*1), Z10
+	VFMADD231PS       Z9, Z10, Z8
+	PREFETCHT1        (R9)
+	VPANDD            (BX), Z0, Z9
+	VBROADCASTSS      4(R10), Z10
+	VFMADD231PS       Z9, Z10, Z4
+	VBROADCASTSS      4(R10)(R8*1), Z10
+	VFMADD231PS       Z9, Z10, Z8
+	VPSLLD            $0x10, 64(BX), Z9
+	VBROADCASTSS      8(R10), Z10
+	VFMADD231PS       Z9, Z10, Z4
+	VBROADCASTSS      8(R10)(R8*1), Z10
+	VFMADD231PS       Z9, Z10, Z8
+	PREFETCHT1        64(R9)
+	VPANDD            64(BX), Z0, Z9
+	VBROADCASTSS      12(R10), Z10
+	VFMADD231PS       Z9, Z10, Z4
+	VBROADCASTSS      12(R10)(R8*1), Z10
+	VFMADD231PS       Z9, Z10, Z8
+	ADDQ              $0x00000080, BX
+	ADDQ              $0x00000080, R9
+	ADDQ              $0x00000010, R10
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z9
+	VBROADCASTSS      (R9), Z11
+	VMULPS            Z1, Z9, Z1
+	VMAXPS            Z1, Z11, Z11
+	VMULPS            Z2, Z9, Z2
+	VMAXPS            Z2, Z11, Z11
+	VMULPS            Z3, Z9, Z3
+	VMAXPS            Z3, Z11, Z11
+	VMULPS            Z4, Z9, Z4
+	VMAXPS            Z4, Z11, Z11
+	VSHUFF32X4        $0x4e, Z11, Z11, Z10
+	VMAXPS            Z10, Z11, Z11
+	VSHUFF32X4        $0xb1, Z11, Z11, Z10
+	VMAXPS            Z10, Z11, Z11
+	VPERMILPS         $0x4e, Z11, Z10
+	VMAXPS            Z10, Z11, Z11
+	VPERMILPS         $0xb1, Z11, Z10
+	VMAXPS            Z10, Z11, Z11
+	VBROADCASTSS      (R9), Z10
+	VMOVSS            X11, (R9)
+	VSUBPS            Z11, Z10, Z10
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
+	VMINPS            Z10, Z12, Z10
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
+	VMAXPS            Z10, Z12, Z10
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z12
+	VRNDSCALEPS       $0x08, Z12, Z12
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z10
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z13
+	VSCALEFPS         Z12, Z13, Z10
+	VMULPS            (R8), Z10, Z12
+	VSUBPS            Z11, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z13
+	VMINPS            Z1, Z13, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z13
+	VMAXPS            Z1, Z13, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z13
+	VRNDSCALEPS       $0x08, Z13, Z13
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z13, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z13, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z14
+	VSCALEFPS         Z13, Z14, Z1
+	VADDPS            Z1, Z12, Z12
+	VMOVUPS           Z1, (DI)
+	VSUBPS            Z11, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z2, Z1, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z2, Z1, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z13
+	VSCALEFPS         Z1, Z13, Z2
+	VADDPS            Z2, Z12, Z12
+	VMOVUPS           Z2, 64(DI)
+	VSUBPS            Z11, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z3, Z1, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z3, Z1, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VSCALEFPS         Z1, Z2, Z3
+	VADDPS            Z3, Z12, Z12
+	VMOVUPS           Z3, 128(DI)
+	VSUBPS            Z11, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z4, Z1, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z4, Z1, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VSCALEFPS         Z1, Z2, Z4
+	VADDPS            Z4, Z12, Z12
+	VMOVUPS           Z4, 192(DI)
+	VMOVUPS           Z12, (R8)
+	VBROADCASTSS      4(R9), Z1
+	VMULPS            Z5, Z9, Z5
+	VMAXPS            Z5, Z1, Z1
+	VMULPS            Z6, Z9, Z6
+	VMAXPS            Z6, Z1, Z1
+	VMULPS            Z7, Z9, Z7
+	VMAXPS            Z7, Z1, Z1
+	VMULPS            Z8, Z9, Z8
+	VMAXPS            Z8, Z1, Z1
+	VSHUFF32X4        $0x4e, Z1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VSHUFF32X4        $0xb1, Z1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VPERMILPS         $0x4e, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VPERMILPS         $0xb1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VBROADCASTSS      4(R9), Z2
+	VMOVSS            X1, 4(R9)
+	VSUBPS            Z1, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z2, Z3, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z2, Z3, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z4
+	VSCALEFPS         Z3, Z4, Z2
+	VMULPS            64(R8), Z2, Z3
+	VSUBPS            Z1, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z5, Z4, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z5, Z4, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
+	VSCALEFPS         Z4, Z9, Z5
+	VADDPS            Z5, Z3, Z3
+	VMOVUPS           Z5, 256(DI)
+	VSUBPS            Z1, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z6, Z4, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z6, Z4, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
+	VSCALEFPS         Z4, Z5, Z6
+	VADDPS            Z6, Z3, Z3
+	VMOVUPS           Z6, 320(DI)
+	VSUBPS            Z1, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z7, Z4, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z7, Z4, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
+	VSCALEFPS         Z4, Z5, Z7
+	VADDPS            Z7, Z3, Z3
+	VMOVUPS           Z7, 384(DI)
+	VSUBPS            Z1, Z8, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z8, Z1, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z8, Z1, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
+	VSCALEFPS         Z1, Z4, Z8
+	VADDPS            Z8, Z3, Z3
+	VMOVUPS           Z8, 448(DI)
+	VMOVUPS           Z3, 64(R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x01, R9
+	MOVQ              32(AX), R10
 
 columns:
 	VMULPS (R10), Z10, Z1
@@ -6587,16 +6392,16 @@ together:
 // func attendBF1632x3AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·attendBF1632x3AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	VMOVDQU32 highHalf_attend_avx512<>+0(SB), Z0
-	MOVQ      32(AX), CX
-	MOVQ      72(AX), BX
-	XORQ      DX, DX
-	ADDQ      BX, DX
-	ADDQ      BX, DX
-	ADDQ      BX, DX
-	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z1
-	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z2
+	MOVQ         a+0(FP), AX
+	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
+	MOVQ         32(AX), CX
+	MOVQ         72(AX), BX
+	XORQ         DX, DX
+	ADDQ         BX, DX
+	ADDQ         BX, DX
+	ADDQ         BX, DX
+	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
+	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
 apart:
 	VMOVUPS   (CX), Z3
@@ -6620,20 +6425,20 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R10
-	MOVQ    (AX), R11
-	MOVQ    DI, R12
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS zero_attend_avx512<>+0(SB), Z5
-	VMOVUPS zero_attend_avx512<>+0(SB), Z6
-	VMOVUPS zero_attend_avx512<>+0(SB), Z9
-	VMOVUPS zero_attend_avx512<>+0(SB), Z10
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R10
+	MOVQ         (AX), R11
+	MOVQ         DI, R12
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z10
 
 score0:
 	VPSLLD       $0x10, (BX), Z3
@@ -6691,420 +6496,420 @@ score0:
 	JNZ          score0
 	ADDQ         R9, BX
 	MOVQ         (AX), R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z4
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z8
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z12
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z12
 
 score2:
-	VPSLLD       $0x10, (BX), Z13
-	VPSLLD       $0x10, (BX)(R9*1), Z14
-	VBROADCASTSS (R11), Z15
-	VFMADD231PS  Z13, Z15, Z3
-	VFMADD231PS  Z14, Z15, Z4
-	VBROADCASTSS (R11)(R8*1), Z15
-	VFMADD231PS  Z13, Z15, Z7
-	VFMADD231PS  Z14, Z15, Z8
-	VBROADCASTSS (R11)(R8*2), Z15
-	VFMADD231PS  Z13, Z15, Z11
-	VFMADD231PS  Z14, Z15, Z12
-	PREFETCHT1   (R10)
-	VPANDD       (BX), Z0, Z13
-	VPANDD       (BX)(R9*1), Z0, Z14
-	VBROADCASTSS 4(R11), Z15
-	VFMADD231PS  Z13, Z15, Z3
-	VFMADD231PS  Z14, Z15, Z4
-	VBROADCASTSS 4(R11)(R8*1), Z15
-	VFMADD231PS  Z13, Z15, Z7
-	VFMADD231PS  Z14, Z15, Z8
-	VBROADCASTSS 4(R11)(R8*2), Z15
-	VFMADD231PS  Z13, Z15, Z11
-	VFMADD231PS  Z14, Z15, Z12
-	PREFETCHT1   64(R10)
-	VPSLLD       $0x10, 64(BX), Z13
-	VPSLLD       $0x10, 64(BX)(R9*1), Z14
-	VBROADCASTSS 8(R11), Z15
-	VFMADD231PS  Z13, Z15, Z3
-	VFMADD231PS  Z14, Z15, Z4
-	VBROADCASTSS 8(R11)(R8*1), Z15
-	VFMADD231PS  Z13, Z15, Z7
-	VFMADD231PS  Z14, Z15, Z8
-	VBROADCASTSS 8(R11)(R8*2), Z15
-	VFMADD231PS  Z13, Z15, Z11
-	VFMADD231PS  Z14, Z15, Z12
-	PREFETCHT1   128(R10)
-	VPANDD       64(BX), Z0, Z13
-	VPANDD       64(BX)(R9*1), Z0, Z14
-	VBROADCASTSS 12(R11), Z15
-	VFMADD231PS  Z13, Z15, Z3
-	VFMADD231PS  Z14, Z15, Z4
-	VBROADCASTSS 12(R11)(R8*1), Z15
-	VFMADD231PS  Z13, Z15, Z7
-	VFMADD231PS  Z14, Z15, Z8
-	VBROADCASTSS 12(R11)(R8*2), Z15
-	VFMADD231PS  Z13, Z15, Z11
-	VFMADD231PS  Z14, Z15, Z12
-	PREFETCHT1   192(R10)
-	ADDQ         $0x00000080, BX
-	ADDQ         $0x00000100, R10
-	ADDQ         $0x00000010, R11
-	SUBQ         $0x00000004, DI
-	JNZ          score2
-	ADDQ         R9, BX
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z13
-	VBROADCASTSS (R9), Z15
-	VMULPS       Z1, Z13, Z1
-	VMAXPS       Z1, Z15, Z15
-	VMULPS       Z2, Z13, Z2
-	VMAXPS       Z2, Z15, Z15
-	VMULPS       Z3, Z13, Z3
-	VMAXPS       Z3, Z15, Z15
-	VMULPS       Z4, Z13, Z4
-	VMAXPS       Z4, Z15, Z15
-	VSHUFF32X4   $0x4e, Z15, Z15, Z14
-	VMAXPS       Z14, Z15, Z15
-	VSHUFF32X4   $0xb1, Z15, Z15, Z14
-	VMAXPS       Z14, Z15, Z15
-	VPERMILPS    $0x4e, Z15, Z14
-	VMAXPS       Z14, Z15, Z15
-	VPERMILPS    $0xb1, Z15, Z14
-	VMAXPS       Z14, Z15, Z15
-	VBROADCASTSS (R9), Z14
-	VMOVSS       X15, (R9)
-	VSUBPS       Z15, Z14, Z14
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z16
-	VMINPS       Z14, Z16, Z14
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z16
-	VMAXPS       Z14, Z16, Z14
-	VMULPS       log2e_attend_avx512<>+0(SB), Z14, Z16
-	VRNDSCALEPS  $0x08, Z16, Z16
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z16, Z14
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z16, Z14
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z17
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z14, Z17
-	VSCALEFPS    Z16, Z17, Z14
-	VMULPS       (R8), Z14, Z16
-	VSUBPS       Z15, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z17
-	VMINPS       Z1, Z17, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z17
-	VMAXPS       Z1, Z17, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z17
-	VRNDSCALEPS  $0x08, Z17, Z17
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z17, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z17, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z18
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z18
-	VSCALEFPS    Z17, Z18, Z1
-	VADDPS       Z1, Z16, Z16
-	VMOVUPS      Z1, (DI)
-	VSUBPS       Z15, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z2, Z1, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z2, Z1, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z17
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z17
-	VSCALEFPS    Z1, Z17, Z2
-	VADDPS       Z2, Z16, Z16
-	VMOVUPS      Z2, 64(DI)
-	VSUBPS       Z15, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z3, Z1, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z3, Z1, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VSCALEFPS    Z1, Z2, Z3
-	VADDPS       Z3, Z16, Z16
-	VMOVUPS      Z3, 128(DI)
-	VSUBPS       Z15, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z4, Z1, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z4, Z1, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VSCALEFPS    Z1, Z2, Z4
-	VADDPS       Z4, Z16, Z16
-	VMOVUPS      Z4, 192(DI)
-	VMOVUPS      Z16, (R8)
-	VBROADCASTSS 4(R9), Z2
-	VMULPS       Z5, Z13, Z5
-	VMAXPS       Z5, Z2, Z2
-	VMULPS       Z6, Z13, Z6
-	VMAXPS       Z6, Z2, Z2
-	VMULPS       Z7, Z13, Z7
-	VMAXPS       Z7, Z2, Z2
-	VMULPS       Z8, Z13, Z8
-	VMAXPS       Z8, Z2, Z2
-	VSHUFF32X4   $0x4e, Z2, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VSHUFF32X4   $0xb1, Z2, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VPERMILPS    $0x4e, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VPERMILPS    $0xb1, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VBROADCASTSS 4(R9), Z1
-	VMOVSS       X2, 4(R9)
-	VSUBPS       Z2, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z1, Z3, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z1, Z3, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z4
-	VSCALEFPS    Z3, Z4, Z1
-	VMULPS       64(R8), Z1, Z3
-	VSUBPS       Z2, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z5, Z4, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z5, Z4, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z15
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z15
-	VSCALEFPS    Z4, Z15, Z5
-	VADDPS       Z5, Z3, Z3
-	VMOVUPS      Z5, 256(DI)
-	VSUBPS       Z2, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z6, Z4, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z6, Z4, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z5
-	VSCALEFPS    Z4, Z5, Z6
-	VADDPS       Z6, Z3, Z3
-	VMOVUPS      Z6, 320(DI)
-	VSUBPS       Z2, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z7, Z4, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z7, Z4, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z5
-	VSCALEFPS    Z4, Z5, Z7
-	VADDPS       Z7, Z3, Z3
-	VMOVUPS      Z7, 384(DI)
-	VSUBPS       Z2, Z8, Z8
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z8, Z2, Z8
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z8, Z2, Z8
-	VMULPS       log2e_attend_avx512<>+0(SB), Z8, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z8
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z8
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z4
-	VSCALEFPS    Z2, Z4, Z8
-	VADDPS       Z8, Z3, Z3
-	VMOVUPS      Z8, 448(DI)
-	VMOVUPS      Z3, 64(R8)
-	VBROADCASTSS 8(R9), Z2
-	VMULPS       Z9, Z13, Z9
-	VMAXPS       Z9, Z2, Z2
-	VMULPS       Z10, Z13, Z10
-	VMAXPS       Z10, Z2, Z2
-	VMULPS       Z11, Z13, Z11
-	VMAXPS       Z11, Z2, Z2
-	VMULPS       Z12, Z13, Z12
-	VMAXPS       Z12, Z2, Z2
-	VSHUFF32X4   $0x4e, Z2, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VSHUFF32X4   $0xb1, Z2, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VPERMILPS    $0x4e, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VPERMILPS    $0xb1, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VBROADCASTSS 8(R9), Z3
-	VMOVSS       X2, 8(R9)
-	VSUBPS       Z2, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z3, Z4, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z3, Z4, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z5
-	VSCALEFPS    Z4, Z5, Z3
-	VMULPS       128(R8), Z3, Z4
-	VSUBPS       Z2, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z9, Z5, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z9, Z5, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z6
-	VSCALEFPS    Z5, Z6, Z9
-	VADDPS       Z9, Z4, Z4
-	VMOVUPS      Z9, 512(DI)
-	VSUBPS       Z2, Z10, Z10
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z10, Z5, Z10
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z10, Z5, Z10
-	VMULPS       log2e_attend_avx512<>+0(SB), Z10, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z10
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z10
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z6
-	VSCALEFPS    Z5, Z6, Z10
-	VADDPS       Z10, Z4, Z4
-	VMOVUPS      Z10, 576(DI)
-	VSUBPS       Z2, Z11, Z11
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z11, Z5, Z11
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z11, Z5, Z11
-	VMULPS       log2e_attend_avx512<>+0(SB), Z11, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z11
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z11
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z6
-	VSCALEFPS    Z5, Z6, Z11
-	VADDPS       Z11, Z4, Z4
-	VMOVUPS      Z11, 640(DI)
-	VSUBPS       Z2, Z12, Z12
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z12, Z2, Z12
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z12, Z2, Z12
-	VMULPS       log2e_attend_avx512<>+0(SB), Z12, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z12
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z12
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z12, Z5
-	VSCALEFPS    Z2, Z5, Z12
-	VADDPS       Z12, Z4, Z4
-	VMOVUPS      Z12, 704(DI)
-	VMOVUPS      Z4, 128(R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x01, R9
-	MOVQ         32(AX), R10
+	VPSLLD            $0x10, (BX), Z13
+	VPSLLD            $0x10, (BX)(R9*1), Z14
+	VBROADCASTSS      (R11), Z15
+	VFMADD231PS       Z13, Z15, Z3
+	VFMADD231PS       Z14, Z15, Z4
+	VBROADCASTSS      (R11)(R8*1), Z15
+	VFMADD231PS       Z13, Z15, Z7
+	VFMADD231PS       Z14, Z15, Z8
+	VBROADCASTSS      (R11)(R8*2), Z15
+	VFMADD231PS       Z13, Z15, Z11
+	VFMADD231PS       Z14, Z15, Z12
+	PREFETCHT1        (R10)
+	VPANDD            (BX), Z0, Z13
+	VPANDD            (BX)(R9*1), Z0, Z14
+	VBROADCASTSS      4(R11), Z15
+	VFMADD231PS       Z13, Z15, Z3
+	VFMADD231PS       Z14, Z15, Z4
+	VBROADCASTSS      4(R11)(R8*1), Z15
+	VFMADD231PS       Z13, Z15, Z7
+	VFMADD231PS       Z14, Z15, Z8
+	VBROADCASTSS      4(R11)(R8*2), Z15
+	VFMADD231PS       Z13, Z15, Z11
+	VFMADD231PS       Z14, Z15, Z12
+	PREFETCHT1        64(R10)
+	VPSLLD            $0x10, 64(BX), Z13
+	VPSLLD            $0x10, 64(BX)(R9*1), Z14
+	VBROADCASTSS      8(R11), Z15
+	VFMADD231PS       Z13, Z15, Z3
+	VFMADD231PS       Z14, Z15, Z4
+	VBROADCASTSS      8(R11)(R8*1), Z15
+	VFMADD231PS       Z13, Z15, Z7
+	VFMADD231PS       Z14, Z15, Z8
+	VBROADCASTSS      8(R11)(R8*2), Z15
+	VFMADD231PS       Z13, Z15, Z11
+	VFMADD231PS       Z14, Z15, Z12
+	PREFETCHT1        128(R10)
+	VPANDD            64(BX), Z0, Z13
+	VPANDD            64(BX)(R9*1), Z0, Z14
+	VBROADCASTSS      12(R11), Z15
+	VFMADD231PS       Z13, Z15, Z3
+	VFMADD231PS       Z14, Z15, Z4
+	VBROADCASTSS      12(R11)(R8*1), Z15
+	VFMADD231PS       Z13, Z15, Z7
+	VFMADD231PS       Z14, Z15, Z8
+	VBROADCASTSS      12(R11)(R8*2), Z15
+	VFMADD231PS       Z13, Z15, Z11
+	VFMADD231PS       Z14, Z15, Z12
+	PREFETCHT1        192(R10)
+	ADDQ              $0x00000080, BX
+	ADDQ              $0x00000100, R10
+	ADDQ              $0x00000010, R11
+	SUBQ              $0x00000004, DI
+	JNZ               score2
+	ADDQ              R9, BX
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z13
+	VBROADCASTSS      (R9), Z15
+	VMULPS            Z1, Z13, Z1
+	VMAXPS            Z1, Z15, Z15
+	VMULPS            Z2, Z13, Z2
+	VMAXPS            Z2, Z15, Z15
+	VMULPS            Z3, Z13, Z3
+	VMAXPS            Z3, Z15, Z15
+	VMULPS            Z4, Z13, Z4
+	VMAXPS            Z4, Z15, Z15
+	VSHUFF32X4        $0x4e, Z15, Z15, Z14
+	VMAXPS            Z14, Z15, Z15
+	VSHUFF32X4        $0xb1, Z15, Z15, Z14
+	VMAXPS            Z14, Z15, Z15
+	VPERMILPS         $0x4e, Z15, Z14
+	VMAXPS            Z14, Z15, Z15
+	VPERMILPS         $0xb1, Z15, Z14
+	VMAXPS            Z14, Z15, Z15
+	VBROADCASTSS      (R9), Z14
+	VMOVSS            X15, (R9)
+	VSUBPS            Z15, Z14, Z14
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z16
+	VMINPS            Z14, Z16, Z14
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z16
+	VMAXPS            Z14, Z16, Z14
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z14, Z16
+	VRNDSCALEPS       $0x08, Z16, Z16
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z16, Z14
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z16, Z14
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z14, Z17
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z14, Z17
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z14, Z17
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z14, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z17
+	VSCALEFPS         Z16, Z17, Z14
+	VMULPS            (R8), Z14, Z16
+	VSUBPS            Z15, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z17
+	VMINPS            Z1, Z17, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z17
+	VMAXPS            Z1, Z17, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z17
+	VRNDSCALEPS       $0x08, Z17, Z17
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z17, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z17, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z18
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z18
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z18
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z18
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z18
+	VSCALEFPS         Z17, Z18, Z1
+	VADDPS            Z1, Z16, Z16
+	VMOVUPS           Z1, (DI)
+	VSUBPS            Z15, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z2, Z1, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z2, Z1, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z17
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z17
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z17
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z17
+	VSCALEFPS         Z1, Z17, Z2
+	VADDPS            Z2, Z16, Z16
+	VMOVUPS           Z2, 64(DI)
+	VSUBPS            Z15, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z3, Z1, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z3, Z1, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VSCALEFPS         Z1, Z2, Z3
+	VADDPS            Z3, Z16, Z16
+	VMOVUPS           Z3, 128(DI)
+	VSUBPS            Z15, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z4, Z1, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z4, Z1, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VSCALEFPS         Z1, Z2, Z4
+	VADDPS            Z4, Z16, Z16
+	VMOVUPS           Z4, 192(DI)
+	VMOVUPS           Z16, (R8)
+	VBROADCASTSS      4(R9), Z2
+	VMULPS            Z5, Z13, Z5
+	VMAXPS            Z5, Z2, Z2
+	VMULPS            Z6, Z13, Z6
+	VMAXPS            Z6, Z2, Z2
+	VMULPS            Z7, Z13, Z7
+	VMAXPS            Z7, Z2, Z2
+	VMULPS            Z8, Z13, Z8
+	VMAXPS            Z8, Z2, Z2
+	VSHUFF32X4        $0x4e, Z2, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VSHUFF32X4        $0xb1, Z2, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VPERMILPS         $0x4e, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VPERMILPS         $0xb1, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VBROADCASTSS      4(R9), Z1
+	VMOVSS            X2, 4(R9)
+	VSUBPS            Z2, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z1, Z3, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z1, Z3, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z4
+	VSCALEFPS         Z3, Z4, Z1
+	VMULPS            64(R8), Z1, Z3
+	VSUBPS            Z2, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z5, Z4, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z5, Z4, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z15
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z15
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z15
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z15
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z15
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z15
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z15
+	VSCALEFPS         Z4, Z15, Z5
+	VADDPS            Z5, Z3, Z3
+	VMOVUPS           Z5, 256(DI)
+	VSUBPS            Z2, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z6, Z4, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z6, Z4, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
+	VSCALEFPS         Z4, Z5, Z6
+	VADDPS            Z6, Z3, Z3
+	VMOVUPS           Z6, 320(DI)
+	VSUBPS            Z2, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z7, Z4, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z7, Z4, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
+	VSCALEFPS         Z4, Z5, Z7
+	VADDPS            Z7, Z3, Z3
+	VMOVUPS           Z7, 384(DI)
+	VSUBPS            Z2, Z8, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z8, Z2, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z8, Z2, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
+	VSCALEFPS         Z2, Z4, Z8
+	VADDPS            Z8, Z3, Z3
+	VMOVUPS           Z8, 448(DI)
+	VMOVUPS           Z3, 64(R8)
+	VBROADCASTSS      8(R9), Z2
+	VMULPS            Z9, Z13, Z9
+	VMAXPS            Z9, Z2, Z2
+	VMULPS            Z10, Z13, Z10
+	VMAXPS            Z10, Z2, Z2
+	VMULPS            Z11, Z13, Z11
+	VMAXPS            Z11, Z2, Z2
+	VMULPS            Z12, Z13, Z12
+	VMAXPS            Z12, Z2, Z2
+	VSHUFF32X4        $0x4e, Z2, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VSHUFF32X4        $0xb1, Z2, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VPERMILPS         $0x4e, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VPERMILPS         $0xb1, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VBROADCASTSS      8(R9), Z3
+	VMOVSS            X2, 8(R9)
+	VSUBPS            Z2, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z3, Z4, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z3, Z4, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z4, Z5, Z3
+	VMULPS            128(R8), Z3, Z4
+	VSUBPS            Z2, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z9, Z5, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z9, Z5, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z6
+	VSCALEFPS         Z5, Z6, Z9
+	VADDPS            Z9, Z4, Z4
+	VMOVUPS           Z9, 512(DI)
+	VSUBPS            Z2, Z10, Z10
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z10, Z5, Z10
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z10, Z5, Z10
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z10
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z6
+	VSCALEFPS         Z5, Z6, Z10
+	VADDPS            Z10, Z4, Z4
+	VMOVUPS           Z10, 576(DI)
+	VSUBPS            Z2, Z11, Z11
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z11, Z5, Z11
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z11, Z5, Z11
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z11, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z11
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z6
+	VSCALEFPS         Z5, Z6, Z11
+	VADDPS            Z11, Z4, Z4
+	VMOVUPS           Z11, 640(DI)
+	VSUBPS            Z2, Z12, Z12
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z12, Z2, Z12
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z12, Z2, Z12
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z12, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z12
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z12
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z5
+	VSCALEFPS         Z2, Z5, Z12
+	VADDPS            Z12, Z4, Z4
+	VMOVUPS           Z12, 704(DI)
+	VMOVUPS           Z4, 128(R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x01, R9
+	MOVQ              32(AX), R10
 
 columns:
 	VMULPS (R10), Z14, Z2
@@ -7214,17 +7019,17 @@ together:
 // func attendBF1632x4AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·attendBF1632x4AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	VMOVDQU32 highHalf_attend_avx512<>+0(SB), Z0
-	MOVQ      32(AX), CX
-	MOVQ      72(AX), BX
-	XORQ      DX, DX
-	ADDQ      BX, DX
-	ADDQ      BX, DX
-	ADDQ      BX, DX
-	ADDQ      BX, DX
-	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z1
-	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z2
+	MOVQ         a+0(FP), AX
+	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
+	MOVQ         32(AX), CX
+	MOVQ         72(AX), BX
+	XORQ         DX, DX
+	ADDQ         BX, DX
+	ADDQ         BX, DX
+	ADDQ         BX, DX
+	ADDQ         BX, DX
+	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
+	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
 apart:
 	VMOVUPS   (CX), Z3
@@ -7248,24 +7053,24 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R10
-	MOVQ    (AX), R11
-	LEAQ    (R11)(R8*2), R12
-	ADDQ    R8, R12
-	MOVQ    DI, R13
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS zero_attend_avx512<>+0(SB), Z5
-	VMOVUPS zero_attend_avx512<>+0(SB), Z6
-	VMOVUPS zero_attend_avx512<>+0(SB), Z9
-	VMOVUPS zero_attend_avx512<>+0(SB), Z10
-	VMOVUPS zero_attend_avx512<>+0(SB), Z13
-	VMOVUPS zero_attend_avx512<>+0(SB), Z14
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R10
+	MOVQ         (AX), R11
+	LEAQ         (R11)(R8*2), R12
+	ADDQ         R8, R12
+	MOVQ         DI, R13
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z13
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z14
 
 score0:
 	VPSLLD       $0x10, (BX), Z3
@@ -7338,551 +7143,551 @@ score0:
 	MOVQ         (AX), R11
 	LEAQ         (R11)(R8*2), R12
 	ADDQ         R8, R12
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z4
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z8
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z12
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z15
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z16
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z12
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z15
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z16
 
 score2:
-	VPSLLD       $0x10, (BX), Z17
-	VPSLLD       $0x10, (BX)(R9*1), Z18
-	VBROADCASTSS (R11), Z19
-	VFMADD231PS  Z17, Z19, Z3
-	VFMADD231PS  Z18, Z19, Z4
-	VBROADCASTSS (R11)(R8*1), Z19
-	VFMADD231PS  Z17, Z19, Z7
-	VFMADD231PS  Z18, Z19, Z8
-	VBROADCASTSS (R11)(R8*2), Z19
-	VFMADD231PS  Z17, Z19, Z11
-	VFMADD231PS  Z18, Z19, Z12
-	VBROADCASTSS (R12), Z19
-	VFMADD231PS  Z17, Z19, Z15
-	VFMADD231PS  Z18, Z19, Z16
-	PREFETCHT1   (R10)
-	VPANDD       (BX), Z0, Z17
-	VPANDD       (BX)(R9*1), Z0, Z18
-	VBROADCASTSS 4(R11), Z19
-	VFMADD231PS  Z17, Z19, Z3
-	VFMADD231PS  Z18, Z19, Z4
-	VBROADCASTSS 4(R11)(R8*1), Z19
-	VFMADD231PS  Z17, Z19, Z7
-	VFMADD231PS  Z18, Z19, Z8
-	VBROADCASTSS 4(R11)(R8*2), Z19
-	VFMADD231PS  Z17, Z19, Z11
-	VFMADD231PS  Z18, Z19, Z12
-	VBROADCASTSS 4(R12), Z19
-	VFMADD231PS  Z17, Z19, Z15
-	VFMADD231PS  Z18, Z19, Z16
-	PREFETCHT1   64(R10)
-	VPSLLD       $0x10, 64(BX), Z17
-	VPSLLD       $0x10, 64(BX)(R9*1), Z18
-	VBROADCASTSS 8(R11), Z19
-	VFMADD231PS  Z17, Z19, Z3
-	VFMADD231PS  Z18, Z19, Z4
-	VBROADCASTSS 8(R11)(R8*1), Z19
-	VFMADD231PS  Z17, Z19, Z7
-	VFMADD231PS  Z18, Z19, Z8
-	VBROADCASTSS 8(R11)(R8*2), Z19
-	VFMADD231PS  Z17, Z19, Z11
-	VFMADD231PS  Z18, Z19, Z12
-	VBROADCASTSS 8(R12), Z19
-	VFMADD231PS  Z17, Z19, Z15
-	VFMADD231PS  Z18, Z19, Z16
-	PREFETCHT1   128(R10)
-	VPANDD       64(BX), Z0, Z17
-	VPANDD       64(BX)(R9*1), Z0, Z18
-	VBROADCASTSS 12(R11), Z19
-	VFMADD231PS  Z17, Z19, Z3
-	VFMADD231PS  Z18, Z19, Z4
-	VBROADCASTSS 12(R11)(R8*1), Z19
-	VFMADD231PS  Z17, Z19, Z7
-	VFMADD231PS  Z18, Z19, Z8
-	VBROADCASTSS 12(R11)(R8*2), Z19
-	VFMADD231PS  Z17, Z19, Z11
-	VFMADD231PS  Z18, Z19, Z12
-	VBROADCASTSS 12(R12), Z19
-	VFMADD231PS  Z17, Z19, Z15
-	VFMADD231PS  Z18, Z19, Z16
-	PREFETCHT1   192(R10)
-	ADDQ         $0x00000080, BX
-	ADDQ         $0x00000100, R10
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000010, R12
-	SUBQ         $0x00000004, DI
-	JNZ          score2
-	ADDQ         R9, BX
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z17
-	VBROADCASTSS (R9), Z19
-	VMULPS       Z1, Z17, Z1
-	VMAXPS       Z1, Z19, Z19
-	VMULPS       Z2, Z17, Z2
-	VMAXPS       Z2, Z19, Z19
-	VMULPS       Z3, Z17, Z3
-	VMAXPS       Z3, Z19, Z19
-	VMULPS       Z4, Z17, Z4
-	VMAXPS       Z4, Z19, Z19
-	VSHUFF32X4   $0x4e, Z19, Z19, Z18
-	VMAXPS       Z18, Z19, Z19
-	VSHUFF32X4   $0xb1, Z19, Z19, Z18
-	VMAXPS       Z18, Z19, Z19
-	VPERMILPS    $0x4e, Z19, Z18
-	VMAXPS       Z18, Z19, Z19
-	VPERMILPS    $0xb1, Z19, Z18
-	VMAXPS       Z18, Z19, Z19
-	VBROADCASTSS (R9), Z18
-	VMOVSS       X19, (R9)
-	VSUBPS       Z19, Z18, Z18
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z20
-	VMINPS       Z18, Z20, Z18
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z20
-	VMAXPS       Z18, Z20, Z18
-	VMULPS       log2e_attend_avx512<>+0(SB), Z18, Z20
-	VRNDSCALEPS  $0x08, Z20, Z20
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z20, Z18
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z20, Z18
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z21
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z18, Z21
-	VSCALEFPS    Z20, Z21, Z18
-	VMULPS       (R8), Z18, Z20
-	VSUBPS       Z19, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z21
-	VMINPS       Z1, Z21, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z21
-	VMAXPS       Z1, Z21, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z21
-	VRNDSCALEPS  $0x08, Z21, Z21
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z21, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z21, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z22
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z22
-	VSCALEFPS    Z21, Z22, Z1
-	VADDPS       Z1, Z20, Z20
-	VMOVUPS      Z1, (DI)
-	VSUBPS       Z19, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z2, Z1, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z2, Z1, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z21
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z21
-	VSCALEFPS    Z1, Z21, Z2
-	VADDPS       Z2, Z20, Z20
-	VMOVUPS      Z2, 64(DI)
-	VSUBPS       Z19, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z3, Z1, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z3, Z1, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VSCALEFPS    Z1, Z2, Z3
-	VADDPS       Z3, Z20, Z20
-	VMOVUPS      Z3, 128(DI)
-	VSUBPS       Z19, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z4, Z1, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z4, Z1, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VSCALEFPS    Z1, Z2, Z4
-	VADDPS       Z4, Z20, Z20
-	VMOVUPS      Z4, 192(DI)
-	VMOVUPS      Z20, (R8)
-	VBROADCASTSS 4(R9), Z2
-	VMULPS       Z5, Z17, Z5
-	VMAXPS       Z5, Z2, Z2
-	VMULPS       Z6, Z17, Z6
-	VMAXPS       Z6, Z2, Z2
-	VMULPS       Z7, Z17, Z7
-	VMAXPS       Z7, Z2, Z2
-	VMULPS       Z8, Z17, Z8
-	VMAXPS       Z8, Z2, Z2
-	VSHUFF32X4   $0x4e, Z2, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VSHUFF32X4   $0xb1, Z2, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VPERMILPS    $0x4e, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VPERMILPS    $0xb1, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VBROADCASTSS 4(R9), Z1
-	VMOVSS       X2, 4(R9)
-	VSUBPS       Z2, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z1, Z3, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z1, Z3, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z4
-	VSCALEFPS    Z3, Z4, Z1
-	VMULPS       64(R8), Z1, Z3
-	VSUBPS       Z2, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z5, Z4, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z5, Z4, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z19
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z19
-	VSCALEFPS    Z4, Z19, Z5
-	VADDPS       Z5, Z3, Z3
-	VMOVUPS      Z5, 256(DI)
-	VSUBPS       Z2, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z6, Z4, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z6, Z4, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z5
-	VSCALEFPS    Z4, Z5, Z6
-	VADDPS       Z6, Z3, Z3
-	VMOVUPS      Z6, 320(DI)
-	VSUBPS       Z2, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z7, Z4, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z7, Z4, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z5
-	VSCALEFPS    Z4, Z5, Z7
-	VADDPS       Z7, Z3, Z3
-	VMOVUPS      Z7, 384(DI)
-	VSUBPS       Z2, Z8, Z8
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z8, Z2, Z8
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z8, Z2, Z8
-	VMULPS       log2e_attend_avx512<>+0(SB), Z8, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z8
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z8
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z4
-	VSCALEFPS    Z2, Z4, Z8
-	VADDPS       Z8, Z3, Z3
-	VMOVUPS      Z8, 448(DI)
-	VMOVUPS      Z3, 64(R8)
-	VBROADCASTSS 8(R9), Z3
-	VMULPS       Z9, Z17, Z9
-	VMAXPS       Z9, Z3, Z3
-	VMULPS       Z10, Z17, Z10
-	VMAXPS       Z10, Z3, Z3
-	VMULPS       Z11, Z17, Z11
-	VMAXPS       Z11, Z3, Z3
-	VMULPS       Z12, Z17, Z12
-	VMAXPS       Z12, Z3, Z3
-	VSHUFF32X4   $0x4e, Z3, Z3, Z2
-	VMAXPS       Z2, Z3, Z3
-	VSHUFF32X4   $0xb1, Z3, Z3, Z2
-	VMAXPS       Z2, Z3, Z3
-	VPERMILPS    $0x4e, Z3, Z2
-	VMAXPS       Z2, Z3, Z3
-	VPERMILPS    $0xb1, Z3, Z2
-	VMAXPS       Z2, Z3, Z3
-	VBROADCASTSS 8(R9), Z2
-	VMOVSS       X3, 8(R9)
-	VSUBPS       Z3, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z2, Z4, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z2, Z4, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z5
-	VSCALEFPS    Z4, Z5, Z2
-	VMULPS       128(R8), Z2, Z4
-	VSUBPS       Z3, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z9, Z5, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z9, Z5, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z6
-	VSCALEFPS    Z5, Z6, Z9
-	VADDPS       Z9, Z4, Z4
-	VMOVUPS      Z9, 512(DI)
-	VSUBPS       Z3, Z10, Z10
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z10, Z5, Z10
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z10, Z5, Z10
-	VMULPS       log2e_attend_avx512<>+0(SB), Z10, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z10
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z10
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z6
-	VSCALEFPS    Z5, Z6, Z10
-	VADDPS       Z10, Z4, Z4
-	VMOVUPS      Z10, 576(DI)
-	VSUBPS       Z3, Z11, Z11
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z11, Z5, Z11
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z11, Z5, Z11
-	VMULPS       log2e_attend_avx512<>+0(SB), Z11, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z11
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z11
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z6
-	VSCALEFPS    Z5, Z6, Z11
-	VADDPS       Z11, Z4, Z4
-	VMOVUPS      Z11, 640(DI)
-	VSUBPS       Z3, Z12, Z12
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z12, Z3, Z12
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z12, Z3, Z12
-	VMULPS       log2e_attend_avx512<>+0(SB), Z12, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z12
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z12
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z12, Z5
-	VSCALEFPS    Z3, Z5, Z12
-	VADDPS       Z12, Z4, Z4
-	VMOVUPS      Z12, 704(DI)
-	VMOVUPS      Z4, 128(R8)
-	VBROADCASTSS 12(R9), Z3
-	VMULPS       Z13, Z17, Z13
-	VMAXPS       Z13, Z3, Z3
-	VMULPS       Z14, Z17, Z14
-	VMAXPS       Z14, Z3, Z3
-	VMULPS       Z15, Z17, Z15
-	VMAXPS       Z15, Z3, Z3
-	VMULPS       Z16, Z17, Z16
-	VMAXPS       Z16, Z3, Z3
-	VSHUFF32X4   $0x4e, Z3, Z3, Z4
-	VMAXPS       Z4, Z3, Z3
-	VSHUFF32X4   $0xb1, Z3, Z3, Z4
-	VMAXPS       Z4, Z3, Z3
-	VPERMILPS    $0x4e, Z3, Z4
-	VMAXPS       Z4, Z3, Z3
-	VPERMILPS    $0xb1, Z3, Z4
-	VMAXPS       Z4, Z3, Z3
-	VBROADCASTSS 12(R9), Z4
-	VMOVSS       X3, 12(R9)
-	VSUBPS       Z3, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z4, Z5, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z4, Z5, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z6
-	VSCALEFPS    Z5, Z6, Z4
-	VMULPS       192(R8), Z4, Z5
-	VSUBPS       Z3, Z13, Z13
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS       Z13, Z6, Z13
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS       Z13, Z6, Z13
-	VMULPS       log2e_attend_avx512<>+0(SB), Z13, Z6
-	VRNDSCALEPS  $0x08, Z6, Z6
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z6, Z13
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z6, Z13
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z7
-	VSCALEFPS    Z6, Z7, Z13
-	VADDPS       Z13, Z5, Z5
-	VMOVUPS      Z13, 768(DI)
-	VSUBPS       Z3, Z14, Z14
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS       Z14, Z6, Z14
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS       Z14, Z6, Z14
-	VMULPS       log2e_attend_avx512<>+0(SB), Z14, Z6
-	VRNDSCALEPS  $0x08, Z6, Z6
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z6, Z14
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z6, Z14
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z14, Z7
-	VSCALEFPS    Z6, Z7, Z14
-	VADDPS       Z14, Z5, Z5
-	VMOVUPS      Z14, 832(DI)
-	VSUBPS       Z3, Z15, Z15
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS       Z15, Z6, Z15
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS       Z15, Z6, Z15
-	VMULPS       log2e_attend_avx512<>+0(SB), Z15, Z6
-	VRNDSCALEPS  $0x08, Z6, Z6
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z6, Z15
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z6, Z15
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z15, Z7
-	VSCALEFPS    Z6, Z7, Z15
-	VADDPS       Z15, Z5, Z5
-	VMOVUPS      Z15, 896(DI)
-	VSUBPS       Z3, Z16, Z16
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z16, Z3, Z16
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z16, Z3, Z16
-	VMULPS       log2e_attend_avx512<>+0(SB), Z16, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z16
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z16
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z16, Z6
-	VSCALEFPS    Z3, Z6, Z16
-	VADDPS       Z16, Z5, Z5
-	VMOVUPS      Z16, 960(DI)
-	VMOVUPS      Z5, 192(R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x01, R9
-	MOVQ         32(AX), R10
-	LEAQ         (R10)(R8*2), R11
-	ADDQ         R8, R11
+	VPSLLD            $0x10, (BX), Z17
+	VPSLLD            $0x10, (BX)(R9*1), Z18
+	VBROADCASTSS      (R11), Z19
+	VFMADD231PS       Z17, Z19, Z3
+	VFMADD231PS       Z18, Z19, Z4
+	VBROADCASTSS      (R11)(R8*1), Z19
+	VFMADD231PS       Z17, Z19, Z7
+	VFMADD231PS       Z18, Z19, Z8
+	VBROADCASTSS      (R11)(R8*2), Z19
+	VFMADD231PS       Z17, Z19, Z11
+	VFMADD231PS       Z18, Z19, Z12
+	VBROADCASTSS      (R12), Z19
+	VFMADD231PS       Z17, Z19, Z15
+	VFMADD231PS       Z18, Z19, Z16
+	PREFETCHT1        (R10)
+	VPANDD            (BX), Z0, Z17
+	VPANDD            (BX)(R9*1), Z0, Z18
+	VBROADCASTSS      4(R11), Z19
+	VFMADD231PS       Z17, Z19, Z3
+	VFMADD231PS       Z18, Z19, Z4
+	VBROADCASTSS      4(R11)(R8*1), Z19
+	VFMADD231PS       Z17, Z19, Z7
+	VFMADD231PS       Z18, Z19, Z8
+	VBROADCASTSS      4(R11)(R8*2), Z19
+	VFMADD231PS       Z17, Z19, Z11
+	VFMADD231PS       Z18, Z19, Z12
+	VBROADCASTSS      4(R12), Z19
+	VFMADD231PS       Z17, Z19, Z15
+	VFMADD231PS       Z18, Z19, Z16
+	PREFETCHT1        64(R10)
+	VPSLLD            $0x10, 64(BX), Z17
+	VPSLLD            $0x10, 64(BX)(R9*1), Z18
+	VBROADCASTSS      8(R11), Z19
+	VFMADD231PS       Z17, Z19, Z3
+	VFMADD231PS       Z18, Z19, Z4
+	VBROADCASTSS      8(R11)(R8*1), Z19
+	VFMADD231PS       Z17, Z19, Z7
+	VFMADD231PS       Z18, Z19, Z8
+	VBROADCASTSS      8(R11)(R8*2), Z19
+	VFMADD231PS       Z17, Z19, Z11
+	VFMADD231PS       Z18, Z19, Z12
+	VBROADCASTSS      8(R12), Z19
+	VFMADD231PS       Z17, Z19, Z15
+	VFMADD231PS       Z18, Z19, Z16
+	PREFETCHT1        128(R10)
+	VPANDD            64(BX), Z0, Z17
+	VPANDD            64(BX)(R9*1), Z0, Z18
+	VBROADCASTSS      12(R11), Z19
+	VFMADD231PS       Z17, Z19, Z3
+	VFMADD231PS       Z18, Z19, Z4
+	VBROADCASTSS      12(R11)(R8*1), Z19
+	VFMADD231PS       Z17, Z19, Z7
+	VFMADD231PS       Z18, Z19, Z8
+	VBROADCASTSS      12(R11)(R8*2), Z19
+	VFMADD231PS       Z17, Z19, Z11
+	VFMADD231PS       Z18, Z19, Z12
+	VBROADCASTSS      12(R12), Z19
+	VFMADD231PS       Z17, Z19, Z15
+	VFMADD231PS       Z18, Z19, Z16
+	PREFETCHT1        192(R10)
+	ADDQ              $0x00000080, BX
+	ADDQ              $0x00000100, R10
+	ADDQ              $0x00000010, R11
+	ADDQ              $0x00000010, R12
+	SUBQ              $0x00000004, DI
+	JNZ               score2
+	ADDQ              R9, BX
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z17
+	VBROADCASTSS      (R9), Z19
+	VMULPS            Z1, Z17, Z1
+	VMAXPS            Z1, Z19, Z19
+	VMULPS            Z2, Z17, Z2
+	VMAXPS            Z2, Z19, Z19
+	VMULPS            Z3, Z17, Z3
+	VMAXPS            Z3, Z19, Z19
+	VMULPS            Z4, Z17, Z4
+	VMAXPS            Z4, Z19, Z19
+	VSHUFF32X4        $0x4e, Z19, Z19, Z18
+	VMAXPS            Z18, Z19, Z19
+	VSHUFF32X4        $0xb1, Z19, Z19, Z18
+	VMAXPS            Z18, Z19, Z19
+	VPERMILPS         $0x4e, Z19, Z18
+	VMAXPS            Z18, Z19, Z19
+	VPERMILPS         $0xb1, Z19, Z18
+	VMAXPS            Z18, Z19, Z19
+	VBROADCASTSS      (R9), Z18
+	VMOVSS            X19, (R9)
+	VSUBPS            Z19, Z18, Z18
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z20
+	VMINPS            Z18, Z20, Z18
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z20
+	VMAXPS            Z18, Z20, Z18
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z18, Z20
+	VRNDSCALEPS       $0x08, Z20, Z20
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z20, Z18
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z20, Z18
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z18, Z21
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z18, Z21
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z18, Z21
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z18, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z18, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z18, Z21
+	VSCALEFPS         Z20, Z21, Z18
+	VMULPS            (R8), Z18, Z20
+	VSUBPS            Z19, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z21
+	VMINPS            Z1, Z21, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z21
+	VMAXPS            Z1, Z21, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z21
+	VRNDSCALEPS       $0x08, Z21, Z21
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z21, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z21, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z22
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z22
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z22
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z22
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z22
+	VSCALEFPS         Z21, Z22, Z1
+	VADDPS            Z1, Z20, Z20
+	VMOVUPS           Z1, (DI)
+	VSUBPS            Z19, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z2, Z1, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z2, Z1, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z21
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z21
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z21
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z21
+	VSCALEFPS         Z1, Z21, Z2
+	VADDPS            Z2, Z20, Z20
+	VMOVUPS           Z2, 64(DI)
+	VSUBPS            Z19, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z3, Z1, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z3, Z1, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VSCALEFPS         Z1, Z2, Z3
+	VADDPS            Z3, Z20, Z20
+	VMOVUPS           Z3, 128(DI)
+	VSUBPS            Z19, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z4, Z1, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z4, Z1, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VSCALEFPS         Z1, Z2, Z4
+	VADDPS            Z4, Z20, Z20
+	VMOVUPS           Z4, 192(DI)
+	VMOVUPS           Z20, (R8)
+	VBROADCASTSS      4(R9), Z2
+	VMULPS            Z5, Z17, Z5
+	VMAXPS            Z5, Z2, Z2
+	VMULPS            Z6, Z17, Z6
+	VMAXPS            Z6, Z2, Z2
+	VMULPS            Z7, Z17, Z7
+	VMAXPS            Z7, Z2, Z2
+	VMULPS            Z8, Z17, Z8
+	VMAXPS            Z8, Z2, Z2
+	VSHUFF32X4        $0x4e, Z2, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VSHUFF32X4        $0xb1, Z2, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VPERMILPS         $0x4e, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VPERMILPS         $0xb1, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VBROADCASTSS      4(R9), Z1
+	VMOVSS            X2, 4(R9)
+	VSUBPS            Z2, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z1, Z3, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z1, Z3, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z4
+	VSCALEFPS         Z3, Z4, Z1
+	VMULPS            64(R8), Z1, Z3
+	VSUBPS            Z2, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z5, Z4, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z5, Z4, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z19
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z19
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z19
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z19
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z19
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z19
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z19
+	VSCALEFPS         Z4, Z19, Z5
+	VADDPS            Z5, Z3, Z3
+	VMOVUPS           Z5, 256(DI)
+	VSUBPS            Z2, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z6, Z4, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z6, Z4, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
+	VSCALEFPS         Z4, Z5, Z6
+	VADDPS            Z6, Z3, Z3
+	VMOVUPS           Z6, 320(DI)
+	VSUBPS            Z2, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z7, Z4, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z7, Z4, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
+	VSCALEFPS         Z4, Z5, Z7
+	VADDPS            Z7, Z3, Z3
+	VMOVUPS           Z7, 384(DI)
+	VSUBPS            Z2, Z8, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z8, Z2, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z8, Z2, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
+	VSCALEFPS         Z2, Z4, Z8
+	VADDPS            Z8, Z3, Z3
+	VMOVUPS           Z8, 448(DI)
+	VMOVUPS           Z3, 64(R8)
+	VBROADCASTSS      8(R9), Z3
+	VMULPS            Z9, Z17, Z9
+	VMAXPS            Z9, Z3, Z3
+	VMULPS            Z10, Z17, Z10
+	VMAXPS            Z10, Z3, Z3
+	VMULPS            Z11, Z17, Z11
+	VMAXPS            Z11, Z3, Z3
+	VMULPS            Z12, Z17, Z12
+	VMAXPS            Z12, Z3, Z3
+	VSHUFF32X4        $0x4e, Z3, Z3, Z2
+	VMAXPS            Z2, Z3, Z3
+	VSHUFF32X4        $0xb1, Z3, Z3, Z2
+	VMAXPS            Z2, Z3, Z3
+	VPERMILPS         $0x4e, Z3, Z2
+	VMAXPS            Z2, Z3, Z3
+	VPERMILPS         $0xb1, Z3, Z2
+	VMAXPS            Z2, Z3, Z3
+	VBROADCASTSS      8(R9), Z2
+	VMOVSS            X3, 8(R9)
+	VSUBPS            Z3, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z2, Z4, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z2, Z4, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z5
+	VSCALEFPS         Z4, Z5, Z2
+	VMULPS            128(R8), Z2, Z4
+	VSUBPS            Z3, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z9, Z5, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z9, Z5, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z6
+	VSCALEFPS         Z5, Z6, Z9
+	VADDPS            Z9, Z4, Z4
+	VMOVUPS           Z9, 512(DI)
+	VSUBPS            Z3, Z10, Z10
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z10, Z5, Z10
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z10, Z5, Z10
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z10
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z6
+	VSCALEFPS         Z5, Z6, Z10
+	VADDPS            Z10, Z4, Z4
+	VMOVUPS           Z10, 576(DI)
+	VSUBPS            Z3, Z11, Z11
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z11, Z5, Z11
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z11, Z5, Z11
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z11, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z11
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z6
+	VSCALEFPS         Z5, Z6, Z11
+	VADDPS            Z11, Z4, Z4
+	VMOVUPS           Z11, 640(DI)
+	VSUBPS            Z3, Z12, Z12
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z12, Z3, Z12
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z12, Z3, Z12
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z12, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z12
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z12
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z5
+	VSCALEFPS         Z3, Z5, Z12
+	VADDPS            Z12, Z4, Z4
+	VMOVUPS           Z12, 704(DI)
+	VMOVUPS           Z4, 128(R8)
+	VBROADCASTSS      12(R9), Z3
+	VMULPS            Z13, Z17, Z13
+	VMAXPS            Z13, Z3, Z3
+	VMULPS            Z14, Z17, Z14
+	VMAXPS            Z14, Z3, Z3
+	VMULPS            Z15, Z17, Z15
+	VMAXPS            Z15, Z3, Z3
+	VMULPS            Z16, Z17, Z16
+	VMAXPS            Z16, Z3, Z3
+	VSHUFF32X4        $0x4e, Z3, Z3, Z4
+	VMAXPS            Z4, Z3, Z3
+	VSHUFF32X4        $0xb1, Z3, Z3, Z4
+	VMAXPS            Z4, Z3, Z3
+	VPERMILPS         $0x4e, Z3, Z4
+	VMAXPS            Z4, Z3, Z3
+	VPERMILPS         $0xb1, Z3, Z4
+	VMAXPS            Z4, Z3, Z3
+	VBROADCASTSS      12(R9), Z4
+	VMOVSS            X3, 12(R9)
+	VSUBPS            Z3, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z4, Z5, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z4, Z5, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z6
+	VSCALEFPS         Z5, Z6, Z4
+	VMULPS            192(R8), Z4, Z5
+	VSUBPS            Z3, Z13, Z13
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
+	VMINPS            Z13, Z6, Z13
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
+	VMAXPS            Z13, Z6, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z13
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z7
+	VSCALEFPS         Z6, Z7, Z13
+	VADDPS            Z13, Z5, Z5
+	VMOVUPS           Z13, 768(DI)
+	VSUBPS            Z3, Z14, Z14
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
+	VMINPS            Z14, Z6, Z14
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
+	VMAXPS            Z14, Z6, Z14
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z14, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z14
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z14
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z14, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z14, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z14, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z14, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z7
+	VSCALEFPS         Z6, Z7, Z14
+	VADDPS            Z14, Z5, Z5
+	VMOVUPS           Z14, 832(DI)
+	VSUBPS            Z3, Z15, Z15
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
+	VMINPS            Z15, Z6, Z15
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
+	VMAXPS            Z15, Z6, Z15
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z15, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z15
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z15
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z15, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z15, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z15, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z15, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z7
+	VSCALEFPS         Z6, Z7, Z15
+	VADDPS            Z15, Z5, Z5
+	VMOVUPS           Z15, 896(DI)
+	VSUBPS            Z3, Z16, Z16
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z16, Z3, Z16
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z16, Z3, Z16
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z16, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z16
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z16
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z16, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z16, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z16, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z16, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z16, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z16, Z6
+	VSCALEFPS         Z3, Z6, Z16
+	VADDPS            Z16, Z5, Z5
+	VMOVUPS           Z16, 960(DI)
+	VMOVUPS           Z5, 192(R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x01, R9
+	MOVQ              32(AX), R10
+	LEAQ              (R10)(R8*2), R11
+	ADDQ              R8, R11
 
 columns:
 	VMULPS (R10), Z18, Z3
@@ -8010,14 +7815,14 @@ together:
 // func attendBF1664x1AVX512(a uintptr)
 // Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·attendBF1664x1AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	VMOVDQU32 highHalf_attend_avx512<>+0(SB), Z0
-	MOVQ      32(AX), CX
-	MOVQ      72(AX), BX
-	XORQ      DX, DX
-	ADDQ      BX, DX
-	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z1
-	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z2
+	MOVQ         a+0(FP), AX
+	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
+	MOVQ         32(AX), CX
+	MOVQ         72(AX), BX
+	XORQ         DX, DX
+	ADDQ         BX, DX
+	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
+	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
 apart:
 	VMOVUPS   (CX), Z3
@@ -8041,18 +7846,18 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	XORQ    DI, DI
-	CMPQ    SI, 96(AX)
-	CMOVQEQ DI, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R8
-	LEAQ    (BX)(SI*1), R8
-	MOVQ    (AX), R9
-	MOVQ    DI, R10
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
+	SUBQ         BX, SI
+	XORQ         DI, DI
+	CMPQ         SI, 96(AX)
+	CMOVQEQ      DI, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R8
+	LEAQ         (BX)(SI*1), R8
+	MOVQ         (AX), R9
+	MOVQ         DI, R10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
 
 score0:
 	VPSLLD       $0x10, (BX), Z2
@@ -8076,7 +7881,7 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
 
 score1:
 	VPSLLD       $0x10, (BX), Z3
@@ -8100,7 +7905,7 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
 
 score2:
 	VPSLLD       $0x10, (BX), Z4
@@ -8123,152 +7928,152 @@ score2:
 	SUBQ         $0x00000004, R10
 	JNZ          score2
 	MOVQ         (AX), R9
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
 
 score3:
-	VPSLLD       $0x10, (BX), Z5
-	VBROADCASTSS (R9), Z6
-	VFMADD231PS  Z5, Z6, Z4
-	PREFETCHT1   (R8)
-	VPANDD       (BX), Z0, Z5
-	VBROADCASTSS 4(R9), Z6
-	VFMADD231PS  Z5, Z6, Z4
-	VPSLLD       $0x10, 64(BX), Z5
-	VBROADCASTSS 8(R9), Z6
-	VFMADD231PS  Z5, Z6, Z4
-	PREFETCHT1   64(R8)
-	VPANDD       64(BX), Z0, Z5
-	VBROADCASTSS 12(R9), Z6
-	VFMADD231PS  Z5, Z6, Z4
-	ADDQ         $0x00000080, BX
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000010, R9
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z5
-	VBROADCASTSS (R9), Z6
-	VMULPS       Z1, Z5, Z1
-	VMAXPS       Z1, Z6, Z6
-	VMULPS       Z2, Z5, Z2
-	VMAXPS       Z2, Z6, Z6
-	VMULPS       Z3, Z5, Z3
-	VMAXPS       Z3, Z6, Z6
-	VMULPS       Z4, Z5, Z4
-	VMAXPS       Z4, Z6, Z6
-	VSHUFF32X4   $0x4e, Z6, Z6, Z5
-	VMAXPS       Z5, Z6, Z6
-	VSHUFF32X4   $0xb1, Z6, Z6, Z5
-	VMAXPS       Z5, Z6, Z6
-	VPERMILPS    $0x4e, Z6, Z5
-	VMAXPS       Z5, Z6, Z6
-	VPERMILPS    $0xb1, Z6, Z5
-	VMAXPS       Z5, Z6, Z6
-	VBROADCASTSS (R9), Z5
-	VMOVSS       X6, (R9)
-	VSUBPS       Z6, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS       Z5, Z7, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS       Z5, Z7, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z7
-	VRNDSCALEPS  $0x08, Z7, Z7
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z7, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z7, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z8
-	VSCALEFPS    Z7, Z8, Z5
-	VMULPS       (R8), Z5, Z7
-	VSUBPS       Z6, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z8
-	VMINPS       Z1, Z8, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z8
-	VMAXPS       Z1, Z8, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z8
-	VRNDSCALEPS  $0x08, Z8, Z8
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z8, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z8, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z9
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z9
-	VSCALEFPS    Z8, Z9, Z1
-	VADDPS       Z1, Z7, Z7
-	VMOVUPS      Z1, (DI)
-	VSUBPS       Z6, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z2, Z1, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z2, Z1, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z8
-	VSCALEFPS    Z1, Z8, Z2
-	VADDPS       Z2, Z7, Z7
-	VMOVUPS      Z2, 64(DI)
-	VSUBPS       Z6, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z3, Z1, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z3, Z1, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VSCALEFPS    Z1, Z2, Z3
-	VADDPS       Z3, Z7, Z7
-	VMOVUPS      Z3, 128(DI)
-	VSUBPS       Z6, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z4, Z1, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z4, Z1, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VSCALEFPS    Z1, Z2, Z4
-	VADDPS       Z4, Z7, Z7
-	VMOVUPS      Z4, 192(DI)
-	VMOVUPS      Z7, (R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R8
-	SHLQ         $0x01, R8
-	MOVQ         32(AX), R9
+	VPSLLD            $0x10, (BX), Z5
+	VBROADCASTSS      (R9), Z6
+	VFMADD231PS       Z5, Z6, Z4
+	PREFETCHT1        (R8)
+	VPANDD            (BX), Z0, Z5
+	VBROADCASTSS      4(R9), Z6
+	VFMADD231PS       Z5, Z6, Z4
+	VPSLLD            $0x10, 64(BX), Z5
+	VBROADCASTSS      8(R9), Z6
+	VFMADD231PS       Z5, Z6, Z4
+	PREFETCHT1        64(R8)
+	VPANDD            64(BX), Z0, Z5
+	VBROADCASTSS      12(R9), Z6
+	VFMADD231PS       Z5, Z6, Z4
+	ADDQ              $0x00000080, BX
+	ADDQ              $0x00000080, R8
+	ADDQ              $0x00000010, R9
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z5
+	VBROADCASTSS      (R9), Z6
+	VMULPS            Z1, Z5, Z1
+	VMAXPS            Z1, Z6, Z6
+	VMULPS            Z2, Z5, Z2
+	VMAXPS            Z2, Z6, Z6
+	VMULPS            Z3, Z5, Z3
+	VMAXPS            Z3, Z6, Z6
+	VMULPS            Z4, Z5, Z4
+	VMAXPS            Z4, Z6, Z6
+	VSHUFF32X4        $0x4e, Z6, Z6, Z5
+	VMAXPS            Z5, Z6, Z6
+	VSHUFF32X4        $0xb1, Z6, Z6, Z5
+	VMAXPS            Z5, Z6, Z6
+	VPERMILPS         $0x4e, Z6, Z5
+	VMAXPS            Z5, Z6, Z6
+	VPERMILPS         $0xb1, Z6, Z5
+	VMAXPS            Z5, Z6, Z6
+	VBROADCASTSS      (R9), Z5
+	VMOVSS            X6, (R9)
+	VSUBPS            Z6, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
+	VMINPS            Z5, Z7, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
+	VMAXPS            Z5, Z7, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z8
+	VSCALEFPS         Z7, Z8, Z5
+	VMULPS            (R8), Z5, Z7
+	VSUBPS            Z6, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z8
+	VMINPS            Z1, Z8, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z8
+	VMAXPS            Z1, Z8, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z8
+	VRNDSCALEPS       $0x08, Z8, Z8
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z8, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z8, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z9
+	VSCALEFPS         Z8, Z9, Z1
+	VADDPS            Z1, Z7, Z7
+	VMOVUPS           Z1, (DI)
+	VSUBPS            Z6, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z2, Z1, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z2, Z1, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z8
+	VSCALEFPS         Z1, Z8, Z2
+	VADDPS            Z2, Z7, Z7
+	VMOVUPS           Z2, 64(DI)
+	VSUBPS            Z6, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z3, Z1, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z3, Z1, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VSCALEFPS         Z1, Z2, Z3
+	VADDPS            Z3, Z7, Z7
+	VMOVUPS           Z3, 128(DI)
+	VSUBPS            Z6, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z4, Z1, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z4, Z1, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VSCALEFPS         Z1, Z2, Z4
+	VADDPS            Z4, Z7, Z7
+	VMOVUPS           Z4, 192(DI)
+	VMOVUPS           Z7, (R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R8
+	SHLQ              $0x01, R8
+	MOVQ              32(AX), R9
 
 columns:
 	VMULPS (R9), Z5, Z1
@@ -8368,15 +8173,15 @@ together:
 // func attendBF1664x2AVX512(a uintptr)
 // Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·attendBF1664x2AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	VMOVDQU32 highHalf_attend_avx512<>+0(SB), Z0
-	MOVQ      32(AX), CX
-	MOVQ      72(AX), BX
-	XORQ      DX, DX
-	ADDQ      BX, DX
-	ADDQ      BX, DX
-	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z1
-	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z2
+	MOVQ         a+0(FP), AX
+	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
+	MOVQ         32(AX), CX
+	MOVQ         72(AX), BX
+	XORQ         DX, DX
+	ADDQ         BX, DX
+	ADDQ         BX, DX
+	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
+	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
 apart:
 	VMOVUPS   (CX), Z3
@@ -8400,19 +8205,19 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	XORQ    DI, DI
-	CMPQ    SI, 96(AX)
-	CMOVQEQ DI, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R9
-	MOVQ    (AX), R10
-	MOVQ    DI, R11
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS zero_attend_avx512<>+0(SB), Z5
+	SUBQ         BX, SI
+	XORQ         DI, DI
+	CMPQ         SI, 96(AX)
+	CMOVQEQ      DI, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R9
+	MOVQ         (AX), R10
+	MOVQ         DI, R11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
 
 score0:
 	VPSLLD       $0x10, (BX), Z2
@@ -8444,8 +8249,8 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
 
 score1:
 	VPSLLD       $0x10, (BX), Z3
@@ -8477,8 +8282,8 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 
 score2:
 	VPSLLD       $0x10, (BX), Z4
@@ -8509,275 +8314,275 @@ score2:
 	SUBQ         $0x00000004, R11
 	JNZ          score2
 	MOVQ         (AX), R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z4
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
 
 score3:
-	VPSLLD       $0x10, (BX), Z9
-	VBROADCASTSS (R10), Z10
-	VFMADD231PS  Z9, Z10, Z4
-	VBROADCASTSS (R10)(R8*1), Z10
-	VFMADD231PS  Z9, Z10, Z8
-	PREFETCHT1   (R9)
-	VPANDD       (BX), Z0, Z9
-	VBROADCASTSS 4(R10), Z10
-	VFMADD231PS  Z9, Z10, Z4
-	VBROADCASTSS 4(R10)(R8*1), Z10
-	VFMADD231PS  Z9, Z10, Z8
-	VPSLLD       $0x10, 64(BX), Z9
-	VBROADCASTSS 8(R10), Z10
-	VFMADD231PS  Z9, Z10, Z4
-	VBROADCASTSS 8(R10)(R8*1), Z10
-	VFMADD231PS  Z9, Z10, Z8
-	PREFETCHT1   64(R9)
-	VPANDD       64(BX), Z0, Z9
-	VBROADCASTSS 12(R10), Z10
-	VFMADD231PS  Z9, Z10, Z4
-	VBROADCASTSS 12(R10)(R8*1), Z10
-	VFMADD231PS  Z9, Z10, Z8
-	ADDQ         $0x00000080, BX
-	ADDQ         $0x00000080, R9
-	ADDQ         $0x00000010, R10
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z9
-	VBROADCASTSS (R9), Z11
-	VMULPS       Z1, Z9, Z1
-	VMAXPS       Z1, Z11, Z11
-	VMULPS       Z2, Z9, Z2
-	VMAXPS       Z2, Z11, Z11
-	VMULPS       Z3, Z9, Z3
-	VMAXPS       Z3, Z11, Z11
-	VMULPS       Z4, Z9, Z4
-	VMAXPS       Z4, Z11, Z11
-	VSHUFF32X4   $0x4e, Z11, Z11, Z10
-	VMAXPS       Z10, Z11, Z11
-	VSHUFF32X4   $0xb1, Z11, Z11, Z10
-	VMAXPS       Z10, Z11, Z11
-	VPERMILPS    $0x4e, Z11, Z10
-	VMAXPS       Z10, Z11, Z11
-	VPERMILPS    $0xb1, Z11, Z10
-	VMAXPS       Z10, Z11, Z11
-	VBROADCASTSS (R9), Z10
-	VMOVSS       X11, (R9)
-	VSUBPS       Z11, Z10, Z10
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS       Z10, Z12, Z10
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS       Z10, Z12, Z10
-	VMULPS       log2e_attend_avx512<>+0(SB), Z10, Z12
-	VRNDSCALEPS  $0x08, Z12, Z12
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z12, Z10
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z12, Z10
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z13
-	VSCALEFPS    Z12, Z13, Z10
-	VMULPS       (R8), Z10, Z12
-	VSUBPS       Z11, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z13
-	VMINPS       Z1, Z13, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z13
-	VMAXPS       Z1, Z13, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z13
-	VRNDSCALEPS  $0x08, Z13, Z13
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z13, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z13, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z14
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z14
-	VSCALEFPS    Z13, Z14, Z1
-	VADDPS       Z1, Z12, Z12
-	VMOVUPS      Z1, (DI)
-	VSUBPS       Z11, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z2, Z1, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z2, Z1, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z13
-	VSCALEFPS    Z1, Z13, Z2
-	VADDPS       Z2, Z12, Z12
-	VMOVUPS      Z2, 64(DI)
-	VSUBPS       Z11, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z3, Z1, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z3, Z1, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VSCALEFPS    Z1, Z2, Z3
-	VADDPS       Z3, Z12, Z12
-	VMOVUPS      Z3, 128(DI)
-	VSUBPS       Z11, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z4, Z1, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z4, Z1, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VSCALEFPS    Z1, Z2, Z4
-	VADDPS       Z4, Z12, Z12
-	VMOVUPS      Z4, 192(DI)
-	VMOVUPS      Z12, (R8)
-	VBROADCASTSS 4(R9), Z1
-	VMULPS       Z5, Z9, Z5
-	VMAXPS       Z5, Z1, Z1
-	VMULPS       Z6, Z9, Z6
-	VMAXPS       Z6, Z1, Z1
-	VMULPS       Z7, Z9, Z7
-	VMAXPS       Z7, Z1, Z1
-	VMULPS       Z8, Z9, Z8
-	VMAXPS       Z8, Z1, Z1
-	VSHUFF32X4   $0x4e, Z1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VSHUFF32X4   $0xb1, Z1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VPERMILPS    $0x4e, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VPERMILPS    $0xb1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VBROADCASTSS 4(R9), Z2
-	VMOVSS       X1, 4(R9)
-	VSUBPS       Z1, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z2, Z3, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z2, Z3, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z4
-	VSCALEFPS    Z3, Z4, Z2
-	VMULPS       64(R8), Z2, Z3
-	VSUBPS       Z1, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z5, Z4, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z5, Z4, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z9
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z9
-	VSCALEFPS    Z4, Z9, Z5
-	VADDPS       Z5, Z3, Z3
-	VMOVUPS      Z5, 256(DI)
-	VSUBPS       Z1, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z6, Z4, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z6, Z4, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z5
-	VSCALEFPS    Z4, Z5, Z6
-	VADDPS       Z6, Z3, Z3
-	VMOVUPS      Z6, 320(DI)
-	VSUBPS       Z1, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z7, Z4, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z7, Z4, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z5
-	VSCALEFPS    Z4, Z5, Z7
-	VADDPS       Z7, Z3, Z3
-	VMOVUPS      Z7, 384(DI)
-	VSUBPS       Z1, Z8, Z8
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z8, Z1, Z8
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z8, Z1, Z8
-	VMULPS       log2e_attend_avx512<>+0(SB), Z8, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z8
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z8
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z4
-	VSCALEFPS    Z1, Z4, Z8
-	VADDPS       Z8, Z3, Z3
-	VMOVUPS      Z8, 448(DI)
-	VMOVUPS      Z3, 64(R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x01, R9
-	MOVQ         32(AX), R10
+	VPSLLD            $0x10, (BX), Z9
+	VBROADCASTSS      (R10), Z10
+	VFMADD231PS       Z9, Z10, Z4
+	VBROADCASTSS      (R10)(R8*1), Z10
+	VFMADD231PS       Z9, Z10, Z8
+	PREFETCHT1        (R9)
+	VPANDD            (BX), Z0, Z9
+	VBROADCASTSS      4(R10), Z10
+	VFMADD231PS       Z9, Z10, Z4
+	VBROADCASTSS      4(R10)(R8*1), Z10
+	VFMADD231PS       Z9, Z10, Z8
+	VPSLLD            $0x10, 64(BX), Z9
+	VBROADCASTSS      8(R10), Z10
+	VFMADD231PS       Z9, Z10, Z4
+	VBROADCASTSS      8(R10)(R8*1), Z10
+	VFMADD231PS       Z9, Z10, Z8
+	PREFETCHT1        64(R9)
+	VPANDD            64(BX), Z0, Z9
+	VBROADCASTSS      12(R10), Z10
+	VFMADD231PS       Z9, Z10, Z4
+	VBROADCASTSS      12(R10)(R8*1), Z10
+	VFMADD231PS       Z9, Z10, Z8
+	ADDQ              $0x00000080, BX
+	ADDQ              $0x00000080, R9
+	ADDQ              $0x00000010, R10
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z9
+	VBROADCASTSS      (R9), Z11
+	VMULPS            Z1, Z9, Z1
+	VMAXPS            Z1, Z11, Z11
+	VMULPS            Z2, Z9, Z2
+	VMAXPS            Z2, Z11, Z11
+	VMULPS            Z3, Z9, Z3
+	VMAXPS            Z3, Z11, Z11
+	VMULPS            Z4, Z9, Z4
+	VMAXPS            Z4, Z11, Z11
+	VSHUFF32X4        $0x4e, Z11, Z11, Z10
+	VMAXPS            Z10, Z11, Z11
+	VSHUFF32X4        $0xb1, Z11, Z11, Z10
+	VMAXPS            Z10, Z11, Z11
+	VPERMILPS         $0x4e, Z11, Z10
+	VMAXPS            Z10, Z11, Z11
+	VPERMILPS         $0xb1, Z11, Z10
+	VMAXPS            Z10, Z11, Z11
+	VBROADCASTSS      (R9), Z10
+	VMOVSS            X11, (R9)
+	VSUBPS            Z11, Z10, Z10
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
+	VMINPS            Z10, Z12, Z10
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
+	VMAXPS            Z10, Z12, Z10
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z12
+	VRNDSCALEPS       $0x08, Z12, Z12
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z10
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z13
+	VSCALEFPS         Z12, Z13, Z10
+	VMULPS            (R8), Z10, Z12
+	VSUBPS            Z11, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z13
+	VMINPS            Z1, Z13, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z13
+	VMAXPS            Z1, Z13, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z13
+	VRNDSCALEPS       $0x08, Z13, Z13
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z13, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z13, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z14
+	VSCALEFPS         Z13, Z14, Z1
+	VADDPS            Z1, Z12, Z12
+	VMOVUPS           Z1, (DI)
+	VSUBPS            Z11, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z2, Z1, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z2, Z1, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z13
+	VSCALEFPS         Z1, Z13, Z2
+	VADDPS            Z2, Z12, Z12
+	VMOVUPS           Z2, 64(DI)
+	VSUBPS            Z11, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z3, Z1, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z3, Z1, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VSCALEFPS         Z1, Z2, Z3
+	VADDPS            Z3, Z12, Z12
+	VMOVUPS           Z3, 128(DI)
+	VSUBPS            Z11, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z4, Z1, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z4, Z1, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VSCALEFPS         Z1, Z2, Z4
+	VADDPS            Z4, Z12, Z12
+	VMOVUPS           Z4, 192(DI)
+	VMOVUPS           Z12, (R8)
+	VBROADCASTSS      4(R9), Z1
+	VMULPS            Z5, Z9, Z5
+	VMAXPS            Z5, Z1, Z1
+	VMULPS            Z6, Z9, Z6
+	VMAXPS            Z6, Z1, Z1
+	VMULPS            Z7, Z9, Z7
+	VMAXPS            Z7, Z1, Z1
+	VMULPS            Z8, Z9, Z8
+	VMAXPS            Z8, Z1, Z1
+	VSHUFF32X4        $0x4e, Z1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VSHUFF32X4        $0xb1, Z1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VPERMILPS         $0x4e, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VPERMILPS         $0xb1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VBROADCASTSS      4(R9), Z2
+	VMOVSS            X1, 4(R9)
+	VSUBPS            Z1, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z2, Z3, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z2, Z3, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z4
+	VSCALEFPS         Z3, Z4, Z2
+	VMULPS            64(R8), Z2, Z3
+	VSUBPS            Z1, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z5, Z4, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z5, Z4, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
+	VSCALEFPS         Z4, Z9, Z5
+	VADDPS            Z5, Z3, Z3
+	VMOVUPS           Z5, 256(DI)
+	VSUBPS            Z1, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z6, Z4, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z6, Z4, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
+	VSCALEFPS         Z4, Z5, Z6
+	VADDPS            Z6, Z3, Z3
+	VMOVUPS           Z6, 320(DI)
+	VSUBPS            Z1, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z7, Z4, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z7, Z4, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
+	VSCALEFPS         Z4, Z5, Z7
+	VADDPS            Z7, Z3, Z3
+	VMOVUPS           Z7, 384(DI)
+	VSUBPS            Z1, Z8, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z8, Z1, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z8, Z1, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
+	VSCALEFPS         Z1, Z4, Z8
+	VADDPS            Z8, Z3, Z3
+	VMOVUPS           Z8, 448(DI)
+	VMOVUPS           Z3, 64(R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x01, R9
+	MOVQ              32(AX), R10
 
 columns:
 	VMULPS (R10), Z10, Z1
@@ -8906,16 +8711,16 @@ together:
 // func attendBF1664x3AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·attendBF1664x3AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	VMOVDQU32 highHalf_attend_avx512<>+0(SB), Z0
-	MOVQ      32(AX), CX
-	MOVQ      72(AX), BX
-	XORQ      DX, DX
-	ADDQ      BX, DX
-	ADDQ      BX, DX
-	ADDQ      BX, DX
-	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z1
-	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z2
+	MOVQ         a+0(FP), AX
+	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
+	MOVQ         32(AX), CX
+	MOVQ         72(AX), BX
+	XORQ         DX, DX
+	ADDQ         BX, DX
+	ADDQ         BX, DX
+	ADDQ         BX, DX
+	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
+	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
 apart:
 	VMOVUPS   (CX), Z3
@@ -8939,20 +8744,20 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R10
-	MOVQ    (AX), R11
-	MOVQ    DI, R12
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS zero_attend_avx512<>+0(SB), Z5
-	VMOVUPS zero_attend_avx512<>+0(SB), Z6
-	VMOVUPS zero_attend_avx512<>+0(SB), Z9
-	VMOVUPS zero_attend_avx512<>+0(SB), Z10
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R10
+	MOVQ         (AX), R11
+	MOVQ         DI, R12
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z10
 
 score0:
 	VPSLLD       $0x10, (BX), Z3
@@ -9010,420 +8815,420 @@ score0:
 	JNZ          score0
 	ADDQ         R9, BX
 	MOVQ         (AX), R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z4
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z8
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z12
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z12
 
 score2:
-	VPSLLD       $0x10, (BX), Z13
-	VPSLLD       $0x10, (BX)(R9*1), Z14
-	VBROADCASTSS (R11), Z15
-	VFMADD231PS  Z13, Z15, Z3
-	VFMADD231PS  Z14, Z15, Z4
-	VBROADCASTSS (R11)(R8*1), Z15
-	VFMADD231PS  Z13, Z15, Z7
-	VFMADD231PS  Z14, Z15, Z8
-	VBROADCASTSS (R11)(R8*2), Z15
-	VFMADD231PS  Z13, Z15, Z11
-	VFMADD231PS  Z14, Z15, Z12
-	PREFETCHT1   (R10)
-	VPANDD       (BX), Z0, Z13
-	VPANDD       (BX)(R9*1), Z0, Z14
-	VBROADCASTSS 4(R11), Z15
-	VFMADD231PS  Z13, Z15, Z3
-	VFMADD231PS  Z14, Z15, Z4
-	VBROADCASTSS 4(R11)(R8*1), Z15
-	VFMADD231PS  Z13, Z15, Z7
-	VFMADD231PS  Z14, Z15, Z8
-	VBROADCASTSS 4(R11)(R8*2), Z15
-	VFMADD231PS  Z13, Z15, Z11
-	VFMADD231PS  Z14, Z15, Z12
-	PREFETCHT1   64(R10)
-	VPSLLD       $0x10, 64(BX), Z13
-	VPSLLD       $0x10, 64(BX)(R9*1), Z14
-	VBROADCASTSS 8(R11), Z15
-	VFMADD231PS  Z13, Z15, Z3
-	VFMADD231PS  Z14, Z15, Z4
-	VBROADCASTSS 8(R11)(R8*1), Z15
-	VFMADD231PS  Z13, Z15, Z7
-	VFMADD231PS  Z14, Z15, Z8
-	VBROADCASTSS 8(R11)(R8*2), Z15
-	VFMADD231PS  Z13, Z15, Z11
-	VFMADD231PS  Z14, Z15, Z12
-	PREFETCHT1   128(R10)
-	VPANDD       64(BX), Z0, Z13
-	VPANDD       64(BX)(R9*1), Z0, Z14
-	VBROADCASTSS 12(R11), Z15
-	VFMADD231PS  Z13, Z15, Z3
-	VFMADD231PS  Z14, Z15, Z4
-	VBROADCASTSS 12(R11)(R8*1), Z15
-	VFMADD231PS  Z13, Z15, Z7
-	VFMADD231PS  Z14, Z15, Z8
-	VBROADCASTSS 12(R11)(R8*2), Z15
-	VFMADD231PS  Z13, Z15, Z11
-	VFMADD231PS  Z14, Z15, Z12
-	PREFETCHT1   192(R10)
-	ADDQ         $0x00000080, BX
-	ADDQ         $0x00000100, R10
-	ADDQ         $0x00000010, R11
-	SUBQ         $0x00000004, DI
-	JNZ          score2
-	ADDQ         R9, BX
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z13
-	VBROADCASTSS (R9), Z15
-	VMULPS       Z1, Z13, Z1
-	VMAXPS       Z1, Z15, Z15
-	VMULPS       Z2, Z13, Z2
-	VMAXPS       Z2, Z15, Z15
-	VMULPS       Z3, Z13, Z3
-	VMAXPS       Z3, Z15, Z15
-	VMULPS       Z4, Z13, Z4
-	VMAXPS       Z4, Z15, Z15
-	VSHUFF32X4   $0x4e, Z15, Z15, Z14
-	VMAXPS       Z14, Z15, Z15
-	VSHUFF32X4   $0xb1, Z15, Z15, Z14
-	VMAXPS       Z14, Z15, Z15
-	VPERMILPS    $0x4e, Z15, Z14
-	VMAXPS       Z14, Z15, Z15
-	VPERMILPS    $0xb1, Z15, Z14
-	VMAXPS       Z14, Z15, Z15
-	VBROADCASTSS (R9), Z14
-	VMOVSS       X15, (R9)
-	VSUBPS       Z15, Z14, Z14
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z16
-	VMINPS       Z14, Z16, Z14
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z16
-	VMAXPS       Z14, Z16, Z14
-	VMULPS       log2e_attend_avx512<>+0(SB), Z14, Z16
-	VRNDSCALEPS  $0x08, Z16, Z16
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z16, Z14
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z16, Z14
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z17
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z14, Z17
-	VSCALEFPS    Z16, Z17, Z14
-	VMULPS       (R8), Z14, Z16
-	VSUBPS       Z15, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z17
-	VMINPS       Z1, Z17, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z17
-	VMAXPS       Z1, Z17, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z17
-	VRNDSCALEPS  $0x08, Z17, Z17
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z17, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z17, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z18
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z18
-	VSCALEFPS    Z17, Z18, Z1
-	VADDPS       Z1, Z16, Z16
-	VMOVUPS      Z1, (DI)
-	VSUBPS       Z15, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z2, Z1, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z2, Z1, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z17
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z17
-	VSCALEFPS    Z1, Z17, Z2
-	VADDPS       Z2, Z16, Z16
-	VMOVUPS      Z2, 64(DI)
-	VSUBPS       Z15, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z3, Z1, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z3, Z1, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VSCALEFPS    Z1, Z2, Z3
-	VADDPS       Z3, Z16, Z16
-	VMOVUPS      Z3, 128(DI)
-	VSUBPS       Z15, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z4, Z1, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z4, Z1, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VSCALEFPS    Z1, Z2, Z4
-	VADDPS       Z4, Z16, Z16
-	VMOVUPS      Z4, 192(DI)
-	VMOVUPS      Z16, (R8)
-	VBROADCASTSS 4(R9), Z2
-	VMULPS       Z5, Z13, Z5
-	VMAXPS       Z5, Z2, Z2
-	VMULPS       Z6, Z13, Z6
-	VMAXPS       Z6, Z2, Z2
-	VMULPS       Z7, Z13, Z7
-	VMAXPS       Z7, Z2, Z2
-	VMULPS       Z8, Z13, Z8
-	VMAXPS       Z8, Z2, Z2
-	VSHUFF32X4   $0x4e, Z2, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VSHUFF32X4   $0xb1, Z2, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VPERMILPS    $0x4e, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VPERMILPS    $0xb1, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VBROADCASTSS 4(R9), Z1
-	VMOVSS       X2, 4(R9)
-	VSUBPS       Z2, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z1, Z3, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z1, Z3, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z4
-	VSCALEFPS    Z3, Z4, Z1
-	VMULPS       64(R8), Z1, Z3
-	VSUBPS       Z2, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z5, Z4, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z5, Z4, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z15
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z15
-	VSCALEFPS    Z4, Z15, Z5
-	VADDPS       Z5, Z3, Z3
-	VMOVUPS      Z5, 256(DI)
-	VSUBPS       Z2, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z6, Z4, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z6, Z4, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z5
-	VSCALEFPS    Z4, Z5, Z6
-	VADDPS       Z6, Z3, Z3
-	VMOVUPS      Z6, 320(DI)
-	VSUBPS       Z2, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z7, Z4, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z7, Z4, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z5
-	VSCALEFPS    Z4, Z5, Z7
-	VADDPS       Z7, Z3, Z3
-	VMOVUPS      Z7, 384(DI)
-	VSUBPS       Z2, Z8, Z8
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z8, Z2, Z8
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z8, Z2, Z8
-	VMULPS       log2e_attend_avx512<>+0(SB), Z8, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z8
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z8
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z4
-	VSCALEFPS    Z2, Z4, Z8
-	VADDPS       Z8, Z3, Z3
-	VMOVUPS      Z8, 448(DI)
-	VMOVUPS      Z3, 64(R8)
-	VBROADCASTSS 8(R9), Z2
-	VMULPS       Z9, Z13, Z9
-	VMAXPS       Z9, Z2, Z2
-	VMULPS       Z10, Z13, Z10
-	VMAXPS       Z10, Z2, Z2
-	VMULPS       Z11, Z13, Z11
-	VMAXPS       Z11, Z2, Z2
-	VMULPS       Z12, Z13, Z12
-	VMAXPS       Z12, Z2, Z2
-	VSHUFF32X4   $0x4e, Z2, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VSHUFF32X4   $0xb1, Z2, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VPERMILPS    $0x4e, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VPERMILPS    $0xb1, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VBROADCASTSS 8(R9), Z3
-	VMOVSS       X2, 8(R9)
-	VSUBPS       Z2, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z3, Z4, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z3, Z4, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z5
-	VSCALEFPS    Z4, Z5, Z3
-	VMULPS       128(R8), Z3, Z4
-	VSUBPS       Z2, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z9, Z5, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z9, Z5, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z6
-	VSCALEFPS    Z5, Z6, Z9
-	VADDPS       Z9, Z4, Z4
-	VMOVUPS      Z9, 512(DI)
-	VSUBPS       Z2, Z10, Z10
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z10, Z5, Z10
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z10, Z5, Z10
-	VMULPS       log2e_attend_avx512<>+0(SB), Z10, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z10
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z10
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z6
-	VSCALEFPS    Z5, Z6, Z10
-	VADDPS       Z10, Z4, Z4
-	VMOVUPS      Z10, 576(DI)
-	VSUBPS       Z2, Z11, Z11
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z11, Z5, Z11
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z11, Z5, Z11
-	VMULPS       log2e_attend_avx512<>+0(SB), Z11, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z11
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z11
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z6
-	VSCALEFPS    Z5, Z6, Z11
-	VADDPS       Z11, Z4, Z4
-	VMOVUPS      Z11, 640(DI)
-	VSUBPS       Z2, Z12, Z12
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z12, Z2, Z12
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z12, Z2, Z12
-	VMULPS       log2e_attend_avx512<>+0(SB), Z12, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z12
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z12
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z12, Z5
-	VSCALEFPS    Z2, Z5, Z12
-	VADDPS       Z12, Z4, Z4
-	VMOVUPS      Z12, 704(DI)
-	VMOVUPS      Z4, 128(R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x01, R9
-	MOVQ         32(AX), R10
+	VPSLLD            $0x10, (BX), Z13
+	VPSLLD            $0x10, (BX)(R9*1), Z14
+	VBROADCASTSS      (R11), Z15
+	VFMADD231PS       Z13, Z15, Z3
+	VFMADD231PS       Z14, Z15, Z4
+	VBROADCASTSS      (R11)(R8*1), Z15
+	VFMADD231PS       Z13, Z15, Z7
+	VFMADD231PS       Z14, Z15, Z8
+	VBROADCASTSS      (R11)(R8*2), Z15
+	VFMADD231PS       Z13, Z15, Z11
+	VFMADD231PS       Z14, Z15, Z12
+	PREFETCHT1        (R10)
+	VPANDD            (BX), Z0, Z13
+	VPANDD            (BX)(R9*1), Z0, Z14
+	VBROADCASTSS      4(R11), Z15
+	VFMADD231PS       Z13, Z15, Z3
+	VFMADD231PS       Z14, Z15, Z4
+	VBROADCASTSS      4(R11)(R8*1), Z15
+	VFMADD231PS       Z13, Z15, Z7
+	VFMADD231PS       Z14, Z15, Z8
+	VBROADCASTSS      4(R11)(R8*2), Z15
+	VFMADD231PS       Z13, Z15, Z11
+	VFMADD231PS       Z14, Z15, Z12
+	PREFETCHT1        64(R10)
+	VPSLLD            $0x10, 64(BX), Z13
+	VPSLLD            $0x10, 64(BX)(R9*1), Z14
+	VBROADCASTSS      8(R11), Z15
+	VFMADD231PS       Z13, Z15, Z3
+	VFMADD231PS       Z14, Z15, Z4
+	VBROADCASTSS      8(R11)(R8*1), Z15
+	VFMADD231PS       Z13, Z15, Z7
+	VFMADD231PS       Z14, Z15, Z8
+	VBROADCASTSS      8(R11)(R8*2), Z15
+	VFMADD231PS       Z13, Z15, Z11
+	VFMADD231PS       Z14, Z15, Z12
+	PREFETCHT1        128(R10)
+	VPANDD            64(BX), Z0, Z13
+	VPANDD            64(BX)(R9*1), Z0, Z14
+	VBROADCASTSS      12(R11), Z15
+	VFMADD231PS       Z13, Z15, Z3
+	VFMADD231PS       Z14, Z15, Z4
+	VBROADCASTSS      12(R11)(R8*1), Z15
+	VFMADD231PS       Z13, Z15, Z7
+	VFMADD231PS       Z14, Z15, Z8
+	VBROADCASTSS      12(R11)(R8*2), Z15
+	VFMADD231PS       Z13, Z15, Z11
+	VFMADD231PS       Z14, Z15, Z12
+	PREFETCHT1        192(R10)
+	ADDQ              $0x00000080, BX
+	ADDQ              $0x00000100, R10
+	ADDQ              $0x00000010, R11
+	SUBQ              $0x00000004, DI
+	JNZ               score2
+	ADDQ              R9, BX
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z13
+	VBROADCASTSS      (R9), Z15
+	VMULPS            Z1, Z13, Z1
+	VMAXPS            Z1, Z15, Z15
+	VMULPS            Z2, Z13, Z2
+	VMAXPS            Z2, Z15, Z15
+	VMULPS            Z3, Z13, Z3
+	VMAXPS            Z3, Z15, Z15
+	VMULPS            Z4, Z13, Z4
+	VMAXPS            Z4, Z15, Z15
+	VSHUFF32X4        $0x4e, Z15, Z15, Z14
+	VMAXPS            Z14, Z15, Z15
+	VSHUFF32X4        $0xb1, Z15, Z15, Z14
+	VMAXPS            Z14, Z15, Z15
+	VPERMILPS         $0x4e, Z15, Z14
+	VMAXPS            Z14, Z15, Z15
+	VPERMILPS         $0xb1, Z15, Z14
+	VMAXPS            Z14, Z15, Z15
+	VBROADCASTSS      (R9), Z14
+	VMOVSS            X15, (R9)
+	VSUBPS            Z15, Z14, Z14
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z16
+	VMINPS            Z14, Z16, Z14
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z16
+	VMAXPS            Z14, Z16, Z14
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z14, Z16
+	VRNDSCALEPS       $0x08, Z16, Z16
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z16, Z14
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z16, Z14
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z14, Z17
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z14, Z17
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z14, Z17
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z14, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z17
+	VSCALEFPS         Z16, Z17, Z14
+	VMULPS            (R8), Z14, Z16
+	VSUBPS            Z15, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z17
+	VMINPS            Z1, Z17, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z17
+	VMAXPS            Z1, Z17, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z17
+	VRNDSCALEPS       $0x08, Z17, Z17
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z17, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z17, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z18
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z18
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z18
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z18
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z18
+	VSCALEFPS         Z17, Z18, Z1
+	VADDPS            Z1, Z16, Z16
+	VMOVUPS           Z1, (DI)
+	VSUBPS            Z15, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z2, Z1, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z2, Z1, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z17
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z17
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z17
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z17
+	VSCALEFPS         Z1, Z17, Z2
+	VADDPS            Z2, Z16, Z16
+	VMOVUPS           Z2, 64(DI)
+	VSUBPS            Z15, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z3, Z1, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z3, Z1, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VSCALEFPS         Z1, Z2, Z3
+	VADDPS            Z3, Z16, Z16
+	VMOVUPS           Z3, 128(DI)
+	VSUBPS            Z15, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z4, Z1, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z4, Z1, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VSCALEFPS         Z1, Z2, Z4
+	VADDPS            Z4, Z16, Z16
+	VMOVUPS           Z4, 192(DI)
+	VMOVUPS           Z16, (R8)
+	VBROADCASTSS      4(R9), Z2
+	VMULPS            Z5, Z13, Z5
+	VMAXPS            Z5, Z2, Z2
+	VMULPS            Z6, Z13, Z6
+	VMAXPS            Z6, Z2, Z2
+	VMULPS            Z7, Z13, Z7
+	VMAXPS            Z7, Z2, Z2
+	VMULPS            Z8, Z13, Z8
+	VMAXPS            Z8, Z2, Z2
+	VSHUFF32X4        $0x4e, Z2, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VSHUFF32X4        $0xb1, Z2, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VPERMILPS         $0x4e, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VPERMILPS         $0xb1, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VBROADCASTSS      4(R9), Z1
+	VMOVSS            X2, 4(R9)
+	VSUBPS            Z2, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z1, Z3, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z1, Z3, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z4
+	VSCALEFPS         Z3, Z4, Z1
+	VMULPS            64(R8), Z1, Z3
+	VSUBPS            Z2, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z5, Z4, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z5, Z4, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z15
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z15
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z15
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z15
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z15
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z15
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z15
+	VSCALEFPS         Z4, Z15, Z5
+	VADDPS            Z5, Z3, Z3
+	VMOVUPS           Z5, 256(DI)
+	VSUBPS            Z2, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z6, Z4, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z6, Z4, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
+	VSCALEFPS         Z4, Z5, Z6
+	VADDPS            Z6, Z3, Z3
+	VMOVUPS           Z6, 320(DI)
+	VSUBPS            Z2, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z7, Z4, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z7, Z4, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
+	VSCALEFPS         Z4, Z5, Z7
+	VADDPS            Z7, Z3, Z3
+	VMOVUPS           Z7, 384(DI)
+	VSUBPS            Z2, Z8, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z8, Z2, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z8, Z2, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
+	VSCALEFPS         Z2, Z4, Z8
+	VADDPS            Z8, Z3, Z3
+	VMOVUPS           Z8, 448(DI)
+	VMOVUPS           Z3, 64(R8)
+	VBROADCASTSS      8(R9), Z2
+	VMULPS            Z9, Z13, Z9
+	VMAXPS            Z9, Z2, Z2
+	VMULPS            Z10, Z13, Z10
+	VMAXPS            Z10, Z2, Z2
+	VMULPS            Z11, Z13, Z11
+	VMAXPS            Z11, Z2, Z2
+	VMULPS            Z12, Z13, Z12
+	VMAXPS            Z12, Z2, Z2
+	VSHUFF32X4        $0x4e, Z2, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VSHUFF32X4        $0xb1, Z2, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VPERMILPS         $0x4e, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VPERMILPS         $0xb1, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VBROADCASTSS      8(R9), Z3
+	VMOVSS            X2, 8(R9)
+	VSUBPS            Z2, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z3, Z4, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z3, Z4, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z4, Z5, Z3
+	VMULPS            128(R8), Z3, Z4
+	VSUBPS            Z2, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z9, Z5, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z9, Z5, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z6
+	VSCALEFPS         Z5, Z6, Z9
+	VADDPS            Z9, Z4, Z4
+	VMOVUPS           Z9, 512(DI)
+	VSUBPS            Z2, Z10, Z10
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z10, Z5, Z10
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z10, Z5, Z10
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z10
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z6
+	VSCALEFPS         Z5, Z6, Z10
+	VADDPS            Z10, Z4, Z4
+	VMOVUPS           Z10, 576(DI)
+	VSUBPS            Z2, Z11, Z11
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z11, Z5, Z11
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z11, Z5, Z11
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z11, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z11
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z6
+	VSCALEFPS         Z5, Z6, Z11
+	VADDPS            Z11, Z4, Z4
+	VMOVUPS           Z11, 640(DI)
+	VSUBPS            Z2, Z12, Z12
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z12, Z2, Z12
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z12, Z2, Z12
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z12, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z12
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z12
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z5
+	VSCALEFPS         Z2, Z5, Z12
+	VADDPS            Z12, Z4, Z4
+	VMOVUPS           Z12, 704(DI)
+	VMOVUPS           Z4, 128(R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x01, R9
+	MOVQ              32(AX), R10
 
 columns:
 	VMULPS (R10), Z14, Z2
@@ -9581,17 +9386,17 @@ together:
 // func attendBF1664x4AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·attendBF1664x4AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	VMOVDQU32 highHalf_attend_avx512<>+0(SB), Z0
-	MOVQ      32(AX), CX
-	MOVQ      72(AX), BX
-	XORQ      DX, DX
-	ADDQ      BX, DX
-	ADDQ      BX, DX
-	ADDQ      BX, DX
-	ADDQ      BX, DX
-	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z1
-	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z2
+	MOVQ         a+0(FP), AX
+	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
+	MOVQ         32(AX), CX
+	MOVQ         72(AX), BX
+	XORQ         DX, DX
+	ADDQ         BX, DX
+	ADDQ         BX, DX
+	ADDQ         BX, DX
+	ADDQ         BX, DX
+	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
+	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
 apart:
 	VMOVUPS   (CX), Z3
@@ -9615,24 +9420,24 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R10
-	MOVQ    (AX), R11
-	LEAQ    (R11)(R8*2), R12
-	ADDQ    R8, R12
-	MOVQ    DI, R13
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS zero_attend_avx512<>+0(SB), Z5
-	VMOVUPS zero_attend_avx512<>+0(SB), Z6
-	VMOVUPS zero_attend_avx512<>+0(SB), Z9
-	VMOVUPS zero_attend_avx512<>+0(SB), Z10
-	VMOVUPS zero_attend_avx512<>+0(SB), Z13
-	VMOVUPS zero_attend_avx512<>+0(SB), Z14
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R10
+	MOVQ         (AX), R11
+	LEAQ         (R11)(R8*2), R12
+	ADDQ         R8, R12
+	MOVQ         DI, R13
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z13
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z14
 
 score0:
 	VPSLLD       $0x10, (BX), Z3
@@ -9705,551 +9510,551 @@ score0:
 	MOVQ         (AX), R11
 	LEAQ         (R11)(R8*2), R12
 	ADDQ         R8, R12
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z4
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z8
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z12
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z15
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z16
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z12
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z15
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z16
 
 score2:
-	VPSLLD       $0x10, (BX), Z17
-	VPSLLD       $0x10, (BX)(R9*1), Z18
-	VBROADCASTSS (R11), Z19
-	VFMADD231PS  Z17, Z19, Z3
-	VFMADD231PS  Z18, Z19, Z4
-	VBROADCASTSS (R11)(R8*1), Z19
-	VFMADD231PS  Z17, Z19, Z7
-	VFMADD231PS  Z18, Z19, Z8
-	VBROADCASTSS (R11)(R8*2), Z19
-	VFMADD231PS  Z17, Z19, Z11
-	VFMADD231PS  Z18, Z19, Z12
-	VBROADCASTSS (R12), Z19
-	VFMADD231PS  Z17, Z19, Z15
-	VFMADD231PS  Z18, Z19, Z16
-	PREFETCHT1   (R10)
-	VPANDD       (BX), Z0, Z17
-	VPANDD       (BX)(R9*1), Z0, Z18
-	VBROADCASTSS 4(R11), Z19
-	VFMADD231PS  Z17, Z19, Z3
-	VFMADD231PS  Z18, Z19, Z4
-	VBROADCASTSS 4(R11)(R8*1), Z19
-	VFMADD231PS  Z17, Z19, Z7
-	VFMADD231PS  Z18, Z19, Z8
-	VBROADCASTSS 4(R11)(R8*2), Z19
-	VFMADD231PS  Z17, Z19, Z11
-	VFMADD231PS  Z18, Z19, Z12
-	VBROADCASTSS 4(R12), Z19
-	VFMADD231PS  Z17, Z19, Z15
-	VFMADD231PS  Z18, Z19, Z16
-	PREFETCHT1   64(R10)
-	VPSLLD       $0x10, 64(BX), Z17
-	VPSLLD       $0x10, 64(BX)(R9*1), Z18
-	VBROADCASTSS 8(R11), Z19
-	VFMADD231PS  Z17, Z19, Z3
-	VFMADD231PS  Z18, Z19, Z4
-	VBROADCASTSS 8(R11)(R8*1), Z19
-	VFMADD231PS  Z17, Z19, Z7
-	VFMADD231PS  Z18, Z19, Z8
-	VBROADCASTSS 8(R11)(R8*2), Z19
-	VFMADD231PS  Z17, Z19, Z11
-	VFMADD231PS  Z18, Z19, Z12
-	VBROADCASTSS 8(R12), Z19
-	VFMADD231PS  Z17, Z19, Z15
-	VFMADD231PS  Z18, Z19, Z16
-	PREFETCHT1   128(R10)
-	VPANDD       64(BX), Z0, Z17
-	VPANDD       64(BX)(R9*1), Z0, Z18
-	VBROADCASTSS 12(R11), Z19
-	VFMADD231PS  Z17, Z19, Z3
-	VFMADD231PS  Z18, Z19, Z4
-	VBROADCASTSS 12(R11)(R8*1), Z19
-	VFMADD231PS  Z17, Z19, Z7
-	VFMADD231PS  Z18, Z19, Z8
-	VBROADCASTSS 12(R11)(R8*2), Z19
-	VFMADD231PS  Z17, Z19, Z11
-	VFMADD231PS  Z18, Z19, Z12
-	VBROADCASTSS 12(R12), Z19
-	VFMADD231PS  Z17, Z19, Z15
-	VFMADD231PS  Z18, Z19, Z16
-	PREFETCHT1   192(R10)
-	ADDQ         $0x00000080, BX
-	ADDQ         $0x00000100, R10
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000010, R12
-	SUBQ         $0x00000004, DI
-	JNZ          score2
-	ADDQ         R9, BX
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z17
-	VBROADCASTSS (R9), Z19
-	VMULPS       Z1, Z17, Z1
-	VMAXPS       Z1, Z19, Z19
-	VMULPS       Z2, Z17, Z2
-	VMAXPS       Z2, Z19, Z19
-	VMULPS       Z3, Z17, Z3
-	VMAXPS       Z3, Z19, Z19
-	VMULPS       Z4, Z17, Z4
-	VMAXPS       Z4, Z19, Z19
-	VSHUFF32X4   $0x4e, Z19, Z19, Z18
-	VMAXPS       Z18, Z19, Z19
-	VSHUFF32X4   $0xb1, Z19, Z19, Z18
-	VMAXPS       Z18, Z19, Z19
-	VPERMILPS    $0x4e, Z19, Z18
-	VMAXPS       Z18, Z19, Z19
-	VPERMILPS    $0xb1, Z19, Z18
-	VMAXPS       Z18, Z19, Z19
-	VBROADCASTSS (R9), Z18
-	VMOVSS       X19, (R9)
-	VSUBPS       Z19, Z18, Z18
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z20
-	VMINPS       Z18, Z20, Z18
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z20
-	VMAXPS       Z18, Z20, Z18
-	VMULPS       log2e_attend_avx512<>+0(SB), Z18, Z20
-	VRNDSCALEPS  $0x08, Z20, Z20
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z20, Z18
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z20, Z18
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z21
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z18, Z21
-	VSCALEFPS    Z20, Z21, Z18
-	VMULPS       (R8), Z18, Z20
-	VSUBPS       Z19, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z21
-	VMINPS       Z1, Z21, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z21
-	VMAXPS       Z1, Z21, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z21
-	VRNDSCALEPS  $0x08, Z21, Z21
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z21, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z21, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z22
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z22
-	VSCALEFPS    Z21, Z22, Z1
-	VADDPS       Z1, Z20, Z20
-	VMOVUPS      Z1, (DI)
-	VSUBPS       Z19, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z2, Z1, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z2, Z1, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z21
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z21
-	VSCALEFPS    Z1, Z21, Z2
-	VADDPS       Z2, Z20, Z20
-	VMOVUPS      Z2, 64(DI)
-	VSUBPS       Z19, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z3, Z1, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z3, Z1, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VSCALEFPS    Z1, Z2, Z3
-	VADDPS       Z3, Z20, Z20
-	VMOVUPS      Z3, 128(DI)
-	VSUBPS       Z19, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z4, Z1, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z4, Z1, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VSCALEFPS    Z1, Z2, Z4
-	VADDPS       Z4, Z20, Z20
-	VMOVUPS      Z4, 192(DI)
-	VMOVUPS      Z20, (R8)
-	VBROADCASTSS 4(R9), Z2
-	VMULPS       Z5, Z17, Z5
-	VMAXPS       Z5, Z2, Z2
-	VMULPS       Z6, Z17, Z6
-	VMAXPS       Z6, Z2, Z2
-	VMULPS       Z7, Z17, Z7
-	VMAXPS       Z7, Z2, Z2
-	VMULPS       Z8, Z17, Z8
-	VMAXPS       Z8, Z2, Z2
-	VSHUFF32X4   $0x4e, Z2, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VSHUFF32X4   $0xb1, Z2, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VPERMILPS    $0x4e, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VPERMILPS    $0xb1, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VBROADCASTSS 4(R9), Z1
-	VMOVSS       X2, 4(R9)
-	VSUBPS       Z2, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z1, Z3, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z1, Z3, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z4
-	VSCALEFPS    Z3, Z4, Z1
-	VMULPS       64(R8), Z1, Z3
-	VSUBPS       Z2, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z5, Z4, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z5, Z4, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z19
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z19
-	VSCALEFPS    Z4, Z19, Z5
-	VADDPS       Z5, Z3, Z3
-	VMOVUPS      Z5, 256(DI)
-	VSUBPS       Z2, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z6, Z4, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z6, Z4, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z5
-	VSCALEFPS    Z4, Z5, Z6
-	VADDPS       Z6, Z3, Z3
-	VMOVUPS      Z6, 320(DI)
-	VSUBPS       Z2, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z7, Z4, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z7, Z4, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z5
-	VSCALEFPS    Z4, Z5, Z7
-	VADDPS       Z7, Z3, Z3
-	VMOVUPS      Z7, 384(DI)
-	VSUBPS       Z2, Z8, Z8
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z8, Z2, Z8
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z8, Z2, Z8
-	VMULPS       log2e_attend_avx512<>+0(SB), Z8, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z8
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z8
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z4
-	VSCALEFPS    Z2, Z4, Z8
-	VADDPS       Z8, Z3, Z3
-	VMOVUPS      Z8, 448(DI)
-	VMOVUPS      Z3, 64(R8)
-	VBROADCASTSS 8(R9), Z3
-	VMULPS       Z9, Z17, Z9
-	VMAXPS       Z9, Z3, Z3
-	VMULPS       Z10, Z17, Z10
-	VMAXPS       Z10, Z3, Z3
-	VMULPS       Z11, Z17, Z11
-	VMAXPS       Z11, Z3, Z3
-	VMULPS       Z12, Z17, Z12
-	VMAXPS       Z12, Z3, Z3
-	VSHUFF32X4   $0x4e, Z3, Z3, Z2
-	VMAXPS       Z2, Z3, Z3
-	VSHUFF32X4   $0xb1, Z3, Z3, Z2
-	VMAXPS       Z2, Z3, Z3
-	VPERMILPS    $0x4e, Z3, Z2
-	VMAXPS       Z2, Z3, Z3
-	VPERMILPS    $0xb1, Z3, Z2
-	VMAXPS       Z2, Z3, Z3
-	VBROADCASTSS 8(R9), Z2
-	VMOVSS       X3, 8(R9)
-	VSUBPS       Z3, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z2, Z4, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z2, Z4, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z5
-	VSCALEFPS    Z4, Z5, Z2
-	VMULPS       128(R8), Z2, Z4
-	VSUBPS       Z3, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z9, Z5, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z9, Z5, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z6
-	VSCALEFPS    Z5, Z6, Z9
-	VADDPS       Z9, Z4, Z4
-	VMOVUPS      Z9, 512(DI)
-	VSUBPS       Z3, Z10, Z10
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z10, Z5, Z10
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z10, Z5, Z10
-	VMULPS       log2e_attend_avx512<>+0(SB), Z10, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z10
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z10
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z6
-	VSCALEFPS    Z5, Z6, Z10
-	VADDPS       Z10, Z4, Z4
-	VMOVUPS      Z10, 576(DI)
-	VSUBPS       Z3, Z11, Z11
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z11, Z5, Z11
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z11, Z5, Z11
-	VMULPS       log2e_attend_avx512<>+0(SB), Z11, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z11
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z11
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z6
-	VSCALEFPS    Z5, Z6, Z11
-	VADDPS       Z11, Z4, Z4
-	VMOVUPS      Z11, 640(DI)
-	VSUBPS       Z3, Z12, Z12
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z12, Z3, Z12
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z12, Z3, Z12
-	VMULPS       log2e_attend_avx512<>+0(SB), Z12, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z12
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z12
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z12, Z5
-	VSCALEFPS    Z3, Z5, Z12
-	VADDPS       Z12, Z4, Z4
-	VMOVUPS      Z12, 704(DI)
-	VMOVUPS      Z4, 128(R8)
-	VBROADCASTSS 12(R9), Z3
-	VMULPS       Z13, Z17, Z13
-	VMAXPS       Z13, Z3, Z3
-	VMULPS       Z14, Z17, Z14
-	VMAXPS       Z14, Z3, Z3
-	VMULPS       Z15, Z17, Z15
-	VMAXPS       Z15, Z3, Z3
-	VMULPS       Z16, Z17, Z16
-	VMAXPS       Z16, Z3, Z3
-	VSHUFF32X4   $0x4e, Z3, Z3, Z4
-	VMAXPS       Z4, Z3, Z3
-	VSHUFF32X4   $0xb1, Z3, Z3, Z4
-	VMAXPS       Z4, Z3, Z3
-	VPERMILPS    $0x4e, Z3, Z4
-	VMAXPS       Z4, Z3, Z3
-	VPERMILPS    $0xb1, Z3, Z4
-	VMAXPS       Z4, Z3, Z3
-	VBROADCASTSS 12(R9), Z4
-	VMOVSS       X3, 12(R9)
-	VSUBPS       Z3, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z4, Z5, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z4, Z5, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z6
-	VSCALEFPS    Z5, Z6, Z4
-	VMULPS       192(R8), Z4, Z5
-	VSUBPS       Z3, Z13, Z13
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS       Z13, Z6, Z13
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS       Z13, Z6, Z13
-	VMULPS       log2e_attend_avx512<>+0(SB), Z13, Z6
-	VRNDSCALEPS  $0x08, Z6, Z6
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z6, Z13
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z6, Z13
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z7
-	VSCALEFPS    Z6, Z7, Z13
-	VADDPS       Z13, Z5, Z5
-	VMOVUPS      Z13, 768(DI)
-	VSUBPS       Z3, Z14, Z14
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS       Z14, Z6, Z14
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS       Z14, Z6, Z14
-	VMULPS       log2e_attend_avx512<>+0(SB), Z14, Z6
-	VRNDSCALEPS  $0x08, Z6, Z6
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z6, Z14
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z6, Z14
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z14, Z7
-	VSCALEFPS    Z6, Z7, Z14
-	VADDPS       Z14, Z5, Z5
-	VMOVUPS      Z14, 832(DI)
-	VSUBPS       Z3, Z15, Z15
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS       Z15, Z6, Z15
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS       Z15, Z6, Z15
-	VMULPS       log2e_attend_avx512<>+0(SB), Z15, Z6
-	VRNDSCALEPS  $0x08, Z6, Z6
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z6, Z15
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z6, Z15
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z15, Z7
-	VSCALEFPS    Z6, Z7, Z15
-	VADDPS       Z15, Z5, Z5
-	VMOVUPS      Z15, 896(DI)
-	VSUBPS       Z3, Z16, Z16
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z16, Z3, Z16
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z16, Z3, Z16
-	VMULPS       log2e_attend_avx512<>+0(SB), Z16, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z16
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z16
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z16, Z6
-	VSCALEFPS    Z3, Z6, Z16
-	VADDPS       Z16, Z5, Z5
-	VMOVUPS      Z16, 960(DI)
-	VMOVUPS      Z5, 192(R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x01, R9
-	MOVQ         32(AX), R10
-	LEAQ         (R10)(R8*2), R11
-	ADDQ         R8, R11
+	VPSLLD            $0x10, (BX), Z17
+	VPSLLD            $0x10, (BX)(R9*1), Z18
+	VBROADCASTSS      (R11), Z19
+	VFMADD231PS       Z17, Z19, Z3
+	VFMADD231PS       Z18, Z19, Z4
+	VBROADCASTSS      (R11)(R8*1), Z19
+	VFMADD231PS       Z17, Z19, Z7
+	VFMADD231PS       Z18, Z19, Z8
+	VBROADCASTSS      (R11)(R8*2), Z19
+	VFMADD231PS       Z17, Z19, Z11
+	VFMADD231PS       Z18, Z19, Z12
+	VBROADCASTSS      (R12), Z19
+	VFMADD231PS       Z17, Z19, Z15
+	VFMADD231PS       Z18, Z19, Z16
+	PREFETCHT1        (R10)
+	VPANDD            (BX), Z0, Z17
+	VPANDD            (BX)(R9*1), Z0, Z18
+	VBROADCASTSS      4(R11), Z19
+	VFMADD231PS       Z17, Z19, Z3
+	VFMADD231PS       Z18, Z19, Z4
+	VBROADCASTSS      4(R11)(R8*1), Z19
+	VFMADD231PS       Z17, Z19, Z7
+	VFMADD231PS       Z18, Z19, Z8
+	VBROADCASTSS      4(R11)(R8*2), Z19
+	VFMADD231PS       Z17, Z19, Z11
+	VFMADD231PS       Z18, Z19, Z12
+	VBROADCASTSS      4(R12), Z19
+	VFMADD231PS       Z17, Z19, Z15
+	VFMADD231PS       Z18, Z19, Z16
+	PREFETCHT1        64(R10)
+	VPSLLD            $0x10, 64(BX), Z17
+	VPSLLD            $0x10, 64(BX)(R9*1), Z18
+	VBROADCASTSS      8(R11), Z19
+	VFMADD231PS       Z17, Z19, Z3
+	VFMADD231PS       Z18, Z19, Z4
+	VBROADCASTSS      8(R11)(R8*1), Z19
+	VFMADD231PS       Z17, Z19, Z7
+	VFMADD231PS       Z18, Z19, Z8
+	VBROADCASTSS      8(R11)(R8*2), Z19
+	VFMADD231PS       Z17, Z19, Z11
+	VFMADD231PS       Z18, Z19, Z12
+	VBROADCASTSS      8(R12), Z19
+	VFMADD231PS       Z17, Z19, Z15
+	VFMADD231PS       Z18, Z19, Z16
+	PREFETCHT1        128(R10)
+	VPANDD            64(BX), Z0, Z17
+	VPANDD            64(BX)(R9*1), Z0, Z18
+	VBROADCASTSS      12(R11), Z19
+	VFMADD231PS       Z17, Z19, Z3
+	VFMADD231PS       Z18, Z19, Z4
+	VBROADCASTSS      12(R11)(R8*1), Z19
+	VFMADD231PS       Z17, Z19, Z7
+	VFMADD231PS       Z18, Z19, Z8
+	VBROADCASTSS      12(R11)(R8*2), Z19
+	VFMADD231PS       Z17, Z19, Z11
+	VFMADD231PS       Z18, Z19, Z12
+	VBROADCASTSS      12(R12), Z19
+	VFMADD231PS       Z17, Z19, Z15
+	VFMADD231PS       Z18, Z19, Z16
+	PREFETCHT1        192(R10)
+	ADDQ              $0x00000080, BX
+	ADDQ              $0x00000100, R10
+	ADDQ              $0x00000010, R11
+	ADDQ              $0x00000010, R12
+	SUBQ              $0x00000004, DI
+	JNZ               score2
+	ADDQ              R9, BX
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z17
+	VBROADCASTSS      (R9), Z19
+	VMULPS            Z1, Z17, Z1
+	VMAXPS            Z1, Z19, Z19
+	VMULPS            Z2, Z17, Z2
+	VMAXPS            Z2, Z19, Z19
+	VMULPS            Z3, Z17, Z3
+	VMAXPS            Z3, Z19, Z19
+	VMULPS            Z4, Z17, Z4
+	VMAXPS            Z4, Z19, Z19
+	VSHUFF32X4        $0x4e, Z19, Z19, Z18
+	VMAXPS            Z18, Z19, Z19
+	VSHUFF32X4        $0xb1, Z19, Z19, Z18
+	VMAXPS            Z18, Z19, Z19
+	VPERMILPS         $0x4e, Z19, Z18
+	VMAXPS            Z18, Z19, Z19
+	VPERMILPS         $0xb1, Z19, Z18
+	VMAXPS            Z18, Z19, Z19
+	VBROADCASTSS      (R9), Z18
+	VMOVSS            X19, (R9)
+	VSUBPS            Z19, Z18, Z18
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z20
+	VMINPS            Z18, Z20, Z18
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z20
+	VMAXPS            Z18, Z20, Z18
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z18, Z20
+	VRNDSCALEPS       $0x08, Z20, Z20
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z20, Z18
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z20, Z18
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z18, Z21
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z18, Z21
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z18, Z21
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z18, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z18, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z18, Z21
+	VSCALEFPS         Z20, Z21, Z18
+	VMULPS            (R8), Z18, Z20
+	VSUBPS            Z19, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z21
+	VMINPS            Z1, Z21, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z21
+	VMAXPS            Z1, Z21, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z21
+	VRNDSCALEPS       $0x08, Z21, Z21
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z21, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z21, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z22
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z22
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z22
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z22
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z22
+	VSCALEFPS         Z21, Z22, Z1
+	VADDPS            Z1, Z20, Z20
+	VMOVUPS           Z1, (DI)
+	VSUBPS            Z19, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z2, Z1, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z2, Z1, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z21
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z21
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z21
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z21
+	VSCALEFPS         Z1, Z21, Z2
+	VADDPS            Z2, Z20, Z20
+	VMOVUPS           Z2, 64(DI)
+	VSUBPS            Z19, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z3, Z1, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z3, Z1, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VSCALEFPS         Z1, Z2, Z3
+	VADDPS            Z3, Z20, Z20
+	VMOVUPS           Z3, 128(DI)
+	VSUBPS            Z19, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z4, Z1, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z4, Z1, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VSCALEFPS         Z1, Z2, Z4
+	VADDPS            Z4, Z20, Z20
+	VMOVUPS           Z4, 192(DI)
+	VMOVUPS           Z20, (R8)
+	VBROADCASTSS      4(R9), Z2
+	VMULPS            Z5, Z17, Z5
+	VMAXPS            Z5, Z2, Z2
+	VMULPS            Z6, Z17, Z6
+	VMAXPS            Z6, Z2, Z2
+	VMULPS            Z7, Z17, Z7
+	VMAXPS            Z7, Z2, Z2
+	VMULPS            Z8, Z17, Z8
+	VMAXPS            Z8, Z2, Z2
+	VSHUFF32X4        $0x4e, Z2, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VSHUFF32X4        $0xb1, Z2, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VPERMILPS         $0x4e, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VPERMILPS         $0xb1, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VBROADCASTSS      4(R9), Z1
+	VMOVSS            X2, 4(R9)
+	VSUBPS            Z2, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z1, Z3, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z1, Z3, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z4
+	VSCALEFPS         Z3, Z4, Z1
+	VMULPS            64(R8), Z1, Z3
+	VSUBPS            Z2, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z5, Z4, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z5, Z4, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z19
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z19
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z19
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z19
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z19
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z19
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z19
+	VSCALEFPS         Z4, Z19, Z5
+	VADDPS            Z5, Z3, Z3
+	VMOVUPS           Z5, 256(DI)
+	VSUBPS            Z2, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z6, Z4, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z6, Z4, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
+	VSCALEFPS         Z4, Z5, Z6
+	VADDPS            Z6, Z3, Z3
+	VMOVUPS           Z6, 320(DI)
+	VSUBPS            Z2, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z7, Z4, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z7, Z4, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
+	VSCALEFPS         Z4, Z5, Z7
+	VADDPS            Z7, Z3, Z3
+	VMOVUPS           Z7, 384(DI)
+	VSUBPS            Z2, Z8, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z8, Z2, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z8, Z2, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
+	VSCALEFPS         Z2, Z4, Z8
+	VADDPS            Z8, Z3, Z3
+	VMOVUPS           Z8, 448(DI)
+	VMOVUPS           Z3, 64(R8)
+	VBROADCASTSS      8(R9), Z3
+	VMULPS            Z9, Z17, Z9
+	VMAXPS            Z9, Z3, Z3
+	VMULPS            Z10, Z17, Z10
+	VMAXPS            Z10, Z3, Z3
+	VMULPS            Z11, Z17, Z11
+	VMAXPS            Z11, Z3, Z3
+	VMULPS            Z12, Z17, Z12
+	VMAXPS            Z12, Z3, Z3
+	VSHUFF32X4        $0x4e, Z3, Z3, Z2
+	VMAXPS            Z2, Z3, Z3
+	VSHUFF32X4        $0xb1, Z3, Z3, Z2
+	VMAXPS            Z2, Z3, Z3
+	VPERMILPS         $0x4e, Z3, Z2
+	VMAXPS            Z2, Z3, Z3
+	VPERMILPS         $0xb1, Z3, Z2
+	VMAXPS            Z2, Z3, Z3
+	VBROADCASTSS      8(R9), Z2
+	VMOVSS            X3, 8(R9)
+	VSUBPS            Z3, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z2, Z4, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z2, Z4, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z5
+	VSCALEFPS         Z4, Z5, Z2
+	VMULPS            128(R8), Z2, Z4
+	VSUBPS            Z3, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z9, Z5, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z9, Z5, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z6
+	VSCALEFPS         Z5, Z6, Z9
+	VADDPS            Z9, Z4, Z4
+	VMOVUPS           Z9, 512(DI)
+	VSUBPS            Z3, Z10, Z10
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z10, Z5, Z10
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z10, Z5, Z10
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z10
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z6
+	VSCALEFPS         Z5, Z6, Z10
+	VADDPS            Z10, Z4, Z4
+	VMOVUPS           Z10, 576(DI)
+	VSUBPS            Z3, Z11, Z11
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z11, Z5, Z11
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z11, Z5, Z11
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z11, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z11
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z6
+	VSCALEFPS         Z5, Z6, Z11
+	VADDPS            Z11, Z4, Z4
+	VMOVUPS           Z11, 640(DI)
+	VSUBPS            Z3, Z12, Z12
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z12, Z3, Z12
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z12, Z3, Z12
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z12, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z12
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z12
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z5
+	VSCALEFPS         Z3, Z5, Z12
+	VADDPS            Z12, Z4, Z4
+	VMOVUPS           Z12, 704(DI)
+	VMOVUPS           Z4, 128(R8)
+	VBROADCASTSS      12(R9), Z3
+	VMULPS            Z13, Z17, Z13
+	VMAXPS            Z13, Z3, Z3
+	VMULPS            Z14, Z17, Z14
+	VMAXPS            Z14, Z3, Z3
+	VMULPS            Z15, Z17, Z15
+	VMAXPS            Z15, Z3, Z3
+	VMULPS            Z16, Z17, Z16
+	VMAXPS            Z16, Z3, Z3
+	VSHUFF32X4        $0x4e, Z3, Z3, Z4
+	VMAXPS            Z4, Z3, Z3
+	VSHUFF32X4        $0xb1, Z3, Z3, Z4
+	VMAXPS            Z4, Z3, Z3
+	VPERMILPS         $0x4e, Z3, Z4
+	VMAXPS            Z4, Z3, Z3
+	VPERMILPS         $0xb1, Z3, Z4
+	VMAXPS            Z4, Z3, Z3
+	VBROADCASTSS      12(R9), Z4
+	VMOVSS            X3, 12(R9)
+	VSUBPS            Z3, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z4, Z5, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z4, Z5, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z6
+	VSCALEFPS         Z5, Z6, Z4
+	VMULPS            192(R8), Z4, Z5
+	VSUBPS            Z3, Z13, Z13
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
+	VMINPS            Z13, Z6, Z13
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
+	VMAXPS            Z13, Z6, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z13
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z7
+	VSCALEFPS         Z6, Z7, Z13
+	VADDPS            Z13, Z5, Z5
+	VMOVUPS           Z13, 768(DI)
+	VSUBPS            Z3, Z14, Z14
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
+	VMINPS            Z14, Z6, Z14
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
+	VMAXPS            Z14, Z6, Z14
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z14, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z14
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z14
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z14, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z14, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z14, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z14, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z7
+	VSCALEFPS         Z6, Z7, Z14
+	VADDPS            Z14, Z5, Z5
+	VMOVUPS           Z14, 832(DI)
+	VSUBPS            Z3, Z15, Z15
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
+	VMINPS            Z15, Z6, Z15
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
+	VMAXPS            Z15, Z6, Z15
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z15, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z15
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z15
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z15, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z15, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z15, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z15, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z7
+	VSCALEFPS         Z6, Z7, Z15
+	VADDPS            Z15, Z5, Z5
+	VMOVUPS           Z15, 896(DI)
+	VSUBPS            Z3, Z16, Z16
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z16, Z3, Z16
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z16, Z3, Z16
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z16, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z16
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z16
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z16, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z16, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z16, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z16, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z16, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z16, Z6
+	VSCALEFPS         Z3, Z6, Z16
+	VADDPS            Z16, Z5, Z5
+	VMOVUPS           Z16, 960(DI)
+	VMOVUPS           Z5, 192(R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x01, R9
+	MOVQ              32(AX), R10
+	LEAQ              (R10)(R8*2), R11
+	ADDQ              R8, R11
 
 columns:
 	VMULPS (R10), Z18, Z3
@@ -10437,14 +10242,14 @@ together:
 // func attendBF16128x1AVX512(a uintptr)
 // Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·attendBF16128x1AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	VMOVDQU32 highHalf_attend_avx512<>+0(SB), Z0
-	MOVQ      32(AX), CX
-	MOVQ      72(AX), BX
-	XORQ      DX, DX
-	ADDQ      BX, DX
-	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z1
-	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z2
+	MOVQ         a+0(FP), AX
+	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
+	MOVQ         32(AX), CX
+	MOVQ         72(AX), BX
+	XORQ         DX, DX
+	ADDQ         BX, DX
+	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
+	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
 apart:
 	VMOVUPS   (CX), Z3
@@ -10468,18 +10273,18 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	XORQ    DI, DI
-	CMPQ    SI, 96(AX)
-	CMOVQEQ DI, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R8
-	LEAQ    (BX)(SI*1), R8
-	MOVQ    (AX), R9
-	MOVQ    DI, R10
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
+	SUBQ         BX, SI
+	XORQ         DI, DI
+	CMPQ         SI, 96(AX)
+	CMOVQEQ      DI, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R8
+	LEAQ         (BX)(SI*1), R8
+	MOVQ         (AX), R9
+	MOVQ         DI, R10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
 
 score0:
 	VPSLLD       $0x10, (BX), Z2
@@ -10503,7 +10308,7 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
 
 score1:
 	VPSLLD       $0x10, (BX), Z3
@@ -10527,7 +10332,7 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
 
 score2:
 	VPSLLD       $0x10, (BX), Z4
@@ -10550,152 +10355,152 @@ score2:
 	SUBQ         $0x00000004, R10
 	JNZ          score2
 	MOVQ         (AX), R9
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
 
 score3:
-	VPSLLD       $0x10, (BX), Z5
-	VBROADCASTSS (R9), Z6
-	VFMADD231PS  Z5, Z6, Z4
-	PREFETCHT1   (R8)
-	VPANDD       (BX), Z0, Z5
-	VBROADCASTSS 4(R9), Z6
-	VFMADD231PS  Z5, Z6, Z4
-	VPSLLD       $0x10, 64(BX), Z5
-	VBROADCASTSS 8(R9), Z6
-	VFMADD231PS  Z5, Z6, Z4
-	PREFETCHT1   64(R8)
-	VPANDD       64(BX), Z0, Z5
-	VBROADCASTSS 12(R9), Z6
-	VFMADD231PS  Z5, Z6, Z4
-	ADDQ         $0x00000080, BX
-	ADDQ         $0x00000080, R8
-	ADDQ         $0x00000010, R9
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z5
-	VBROADCASTSS (R9), Z6
-	VMULPS       Z1, Z5, Z1
-	VMAXPS       Z1, Z6, Z6
-	VMULPS       Z2, Z5, Z2
-	VMAXPS       Z2, Z6, Z6
-	VMULPS       Z3, Z5, Z3
-	VMAXPS       Z3, Z6, Z6
-	VMULPS       Z4, Z5, Z4
-	VMAXPS       Z4, Z6, Z6
-	VSHUFF32X4   $0x4e, Z6, Z6, Z5
-	VMAXPS       Z5, Z6, Z6
-	VSHUFF32X4   $0xb1, Z6, Z6, Z5
-	VMAXPS       Z5, Z6, Z6
-	VPERMILPS    $0x4e, Z6, Z5
-	VMAXPS       Z5, Z6, Z6
-	VPERMILPS    $0xb1, Z6, Z5
-	VMAXPS       Z5, Z6, Z6
-	VBROADCASTSS (R9), Z5
-	VMOVSS       X6, (R9)
-	VSUBPS       Z6, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS       Z5, Z7, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS       Z5, Z7, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z7
-	VRNDSCALEPS  $0x08, Z7, Z7
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z7, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z7, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z8
-	VSCALEFPS    Z7, Z8, Z5
-	VMULPS       (R8), Z5, Z7
-	VSUBPS       Z6, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z8
-	VMINPS       Z1, Z8, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z8
-	VMAXPS       Z1, Z8, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z8
-	VRNDSCALEPS  $0x08, Z8, Z8
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z8, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z8, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z9
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z9
-	VSCALEFPS    Z8, Z9, Z1
-	VADDPS       Z1, Z7, Z7
-	VMOVUPS      Z1, (DI)
-	VSUBPS       Z6, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z2, Z1, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z2, Z1, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z8
-	VSCALEFPS    Z1, Z8, Z2
-	VADDPS       Z2, Z7, Z7
-	VMOVUPS      Z2, 64(DI)
-	VSUBPS       Z6, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z3, Z1, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z3, Z1, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VSCALEFPS    Z1, Z2, Z3
-	VADDPS       Z3, Z7, Z7
-	VMOVUPS      Z3, 128(DI)
-	VSUBPS       Z6, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z4, Z1, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z4, Z1, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VSCALEFPS    Z1, Z2, Z4
-	VADDPS       Z4, Z7, Z7
-	VMOVUPS      Z4, 192(DI)
-	VMOVUPS      Z7, (R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R8
-	SHLQ         $0x01, R8
-	MOVQ         32(AX), R9
+	VPSLLD            $0x10, (BX), Z5
+	VBROADCASTSS      (R9), Z6
+	VFMADD231PS       Z5, Z6, Z4
+	PREFETCHT1        (R8)
+	VPANDD            (BX), Z0, Z5
+	VBROADCASTSS      4(R9), Z6
+	VFMADD231PS       Z5, Z6, Z4
+	VPSLLD            $0x10, 64(BX), Z5
+	VBROADCASTSS      8(R9), Z6
+	VFMADD231PS       Z5, Z6, Z4
+	PREFETCHT1        64(R8)
+	VPANDD            64(BX), Z0, Z5
+	VBROADCASTSS      12(R9), Z6
+	VFMADD231PS       Z5, Z6, Z4
+	ADDQ              $0x00000080, BX
+	ADDQ              $0x00000080, R8
+	ADDQ              $0x00000010, R9
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z5
+	VBROADCASTSS      (R9), Z6
+	VMULPS            Z1, Z5, Z1
+	VMAXPS            Z1, Z6, Z6
+	VMULPS            Z2, Z5, Z2
+	VMAXPS            Z2, Z6, Z6
+	VMULPS            Z3, Z5, Z3
+	VMAXPS            Z3, Z6, Z6
+	VMULPS            Z4, Z5, Z4
+	VMAXPS            Z4, Z6, Z6
+	VSHUFF32X4        $0x4e, Z6, Z6, Z5
+	VMAXPS            Z5, Z6, Z6
+	VSHUFF32X4        $0xb1, Z6, Z6, Z5
+	VMAXPS            Z5, Z6, Z6
+	VPERMILPS         $0x4e, Z6, Z5
+	VMAXPS            Z5, Z6, Z6
+	VPERMILPS         $0xb1, Z6, Z5
+	VMAXPS            Z5, Z6, Z6
+	VBROADCASTSS      (R9), Z5
+	VMOVSS            X6, (R9)
+	VSUBPS            Z6, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
+	VMINPS            Z5, Z7, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
+	VMAXPS            Z5, Z7, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z8
+	VSCALEFPS         Z7, Z8, Z5
+	VMULPS            (R8), Z5, Z7
+	VSUBPS            Z6, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z8
+	VMINPS            Z1, Z8, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z8
+	VMAXPS            Z1, Z8, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z8
+	VRNDSCALEPS       $0x08, Z8, Z8
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z8, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z8, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z9
+	VSCALEFPS         Z8, Z9, Z1
+	VADDPS            Z1, Z7, Z7
+	VMOVUPS           Z1, (DI)
+	VSUBPS            Z6, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z2, Z1, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z2, Z1, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z8
+	VSCALEFPS         Z1, Z8, Z2
+	VADDPS            Z2, Z7, Z7
+	VMOVUPS           Z2, 64(DI)
+	VSUBPS            Z6, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z3, Z1, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z3, Z1, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VSCALEFPS         Z1, Z2, Z3
+	VADDPS            Z3, Z7, Z7
+	VMOVUPS           Z3, 128(DI)
+	VSUBPS            Z6, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z4, Z1, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z4, Z1, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VSCALEFPS         Z1, Z2, Z4
+	VADDPS            Z4, Z7, Z7
+	VMOVUPS           Z4, 192(DI)
+	VMOVUPS           Z7, (R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R8
+	SHLQ              $0x01, R8
+	MOVQ              32(AX), R9
 
 columns:
 	VMULPS (R9), Z5, Z1
@@ -10843,15 +10648,15 @@ together:
 // func attendBF16128x2AVX512(a uintptr)
 // Requires: AVX, AVX512F, CMOV, MMX+
 TEXT ·attendBF16128x2AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	VMOVDQU32 highHalf_attend_avx512<>+0(SB), Z0
-	MOVQ      32(AX), CX
-	MOVQ      72(AX), BX
-	XORQ      DX, DX
-	ADDQ      BX, DX
-	ADDQ      BX, DX
-	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z1
-	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z2
+	MOVQ         a+0(FP), AX
+	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
+	MOVQ         32(AX), CX
+	MOVQ         72(AX), BX
+	XORQ         DX, DX
+	ADDQ         BX, DX
+	ADDQ         BX, DX
+	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
+	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
 apart:
 	VMOVUPS   (CX), Z3
@@ -10875,19 +10680,19 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	XORQ    DI, DI
-	CMPQ    SI, 96(AX)
-	CMOVQEQ DI, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R9
-	MOVQ    (AX), R10
-	MOVQ    DI, R11
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS zero_attend_avx512<>+0(SB), Z5
+	SUBQ         BX, SI
+	XORQ         DI, DI
+	CMPQ         SI, 96(AX)
+	CMOVQEQ      DI, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R9
+	MOVQ         (AX), R10
+	MOVQ         DI, R11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
 
 score0:
 	VPSLLD       $0x10, (BX), Z2
@@ -10919,8 +10724,8 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
 
 score1:
 	VPSLLD       $0x10, (BX), Z3
@@ -10952,8 +10757,8 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 
 score2:
 	VPSLLD       $0x10, (BX), Z4
@@ -10984,275 +10789,275 @@ score2:
 	SUBQ         $0x00000004, R11
 	JNZ          score2
 	MOVQ         (AX), R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z4
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
 
 score3:
-	VPSLLD       $0x10, (BX), Z9
-	VBROADCASTSS (R10), Z10
-	VFMADD231PS  Z9, Z10, Z4
-	VBROADCASTSS (R10)(R8*1), Z10
-	VFMADD231PS  Z9, Z10, Z8
-	PREFETCHT1   (R9)
-	VPANDD       (BX), Z0, Z9
-	VBROADCASTSS 4(R10), Z10
-	VFMADD231PS  Z9, Z10, Z4
-	VBROADCASTSS 4(R10)(R8*1), Z10
-	VFMADD231PS  Z9, Z10, Z8
-	VPSLLD       $0x10, 64(BX), Z9
-	VBROADCASTSS 8(R10), Z10
-	VFMADD231PS  Z9, Z10, Z4
-	VBROADCASTSS 8(R10)(R8*1), Z10
-	VFMADD231PS  Z9, Z10, Z8
-	PREFETCHT1   64(R9)
-	VPANDD       64(BX), Z0, Z9
-	VBROADCASTSS 12(R10), Z10
-	VFMADD231PS  Z9, Z10, Z4
-	VBROADCASTSS 12(R10)(R8*1), Z10
-	VFMADD231PS  Z9, Z10, Z8
-	ADDQ         $0x00000080, BX
-	ADDQ         $0x00000080, R9
-	ADDQ         $0x00000010, R10
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         40(AX), DI
-	MOVQ         48(AX), R8
-	MOVQ         56(AX), R9
-	VBROADCASTSS 104(AX), Z9
-	VBROADCASTSS (R9), Z11
-	VMULPS       Z1, Z9, Z1
-	VMAXPS       Z1, Z11, Z11
-	VMULPS       Z2, Z9, Z2
-	VMAXPS       Z2, Z11, Z11
-	VMULPS       Z3, Z9, Z3
-	VMAXPS       Z3, Z11, Z11
-	VMULPS       Z4, Z9, Z4
-	VMAXPS       Z4, Z11, Z11
-	VSHUFF32X4   $0x4e, Z11, Z11, Z10
-	VMAXPS       Z10, Z11, Z11
-	VSHUFF32X4   $0xb1, Z11, Z11, Z10
-	VMAXPS       Z10, Z11, Z11
-	VPERMILPS    $0x4e, Z11, Z10
-	VMAXPS       Z10, Z11, Z11
-	VPERMILPS    $0xb1, Z11, Z10
-	VMAXPS       Z10, Z11, Z11
-	VBROADCASTSS (R9), Z10
-	VMOVSS       X11, (R9)
-	VSUBPS       Z11, Z10, Z10
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS       Z10, Z12, Z10
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS       Z10, Z12, Z10
-	VMULPS       log2e_attend_avx512<>+0(SB), Z10, Z12
-	VRNDSCALEPS  $0x08, Z12, Z12
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z12, Z10
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z12, Z10
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z13
-	VSCALEFPS    Z12, Z13, Z10
-	VMULPS       (R8), Z10, Z12
-	VSUBPS       Z11, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z13
-	VMINPS       Z1, Z13, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z13
-	VMAXPS       Z1, Z13, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z13
-	VRNDSCALEPS  $0x08, Z13, Z13
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z13, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z13, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z14
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z14
-	VSCALEFPS    Z13, Z14, Z1
-	VADDPS       Z1, Z12, Z12
-	VMOVUPS      Z1, (DI)
-	VSUBPS       Z11, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z2, Z1, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z2, Z1, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z13
-	VSCALEFPS    Z1, Z13, Z2
-	VADDPS       Z2, Z12, Z12
-	VMOVUPS      Z2, 64(DI)
-	VSUBPS       Z11, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z3, Z1, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z3, Z1, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z2
-	VSCALEFPS    Z1, Z2, Z3
-	VADDPS       Z3, Z12, Z12
-	VMOVUPS      Z3, 128(DI)
-	VSUBPS       Z11, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z4, Z1, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z4, Z1, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z2
-	VSCALEFPS    Z1, Z2, Z4
-	VADDPS       Z4, Z12, Z12
-	VMOVUPS      Z4, 192(DI)
-	VMOVUPS      Z12, (R8)
-	VBROADCASTSS 4(R9), Z1
-	VMULPS       Z5, Z9, Z5
-	VMAXPS       Z5, Z1, Z1
-	VMULPS       Z6, Z9, Z6
-	VMAXPS       Z6, Z1, Z1
-	VMULPS       Z7, Z9, Z7
-	VMAXPS       Z7, Z1, Z1
-	VMULPS       Z8, Z9, Z8
-	VMAXPS       Z8, Z1, Z1
-	VSHUFF32X4   $0x4e, Z1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VSHUFF32X4   $0xb1, Z1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VPERMILPS    $0x4e, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VPERMILPS    $0xb1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VBROADCASTSS 4(R9), Z2
-	VMOVSS       X1, 4(R9)
-	VSUBPS       Z1, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z2, Z3, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z2, Z3, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z4
-	VSCALEFPS    Z3, Z4, Z2
-	VMULPS       64(R8), Z2, Z3
-	VSUBPS       Z1, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z5, Z4, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z5, Z4, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z9
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z9
-	VSCALEFPS    Z4, Z9, Z5
-	VADDPS       Z5, Z3, Z3
-	VMOVUPS      Z5, 256(DI)
-	VSUBPS       Z1, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z6, Z4, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z6, Z4, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z5
-	VSCALEFPS    Z4, Z5, Z6
-	VADDPS       Z6, Z3, Z3
-	VMOVUPS      Z6, 320(DI)
-	VSUBPS       Z1, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z7, Z4, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z7, Z4, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z5
-	VSCALEFPS    Z4, Z5, Z7
-	VADDPS       Z7, Z3, Z3
-	VMOVUPS      Z7, 384(DI)
-	VSUBPS       Z1, Z8, Z8
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z8, Z1, Z8
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z8, Z1, Z8
-	VMULPS       log2e_attend_avx512<>+0(SB), Z8, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z8
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z8
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z4
-	VSCALEFPS    Z1, Z4, Z8
-	VADDPS       Z8, Z3, Z3
-	VMOVUPS      Z8, 448(DI)
-	VMOVUPS      Z3, 64(R8)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x01, R9
-	MOVQ         32(AX), R10
+	VPSLLD            $0x10, (BX), Z9
+	VBROADCASTSS      (R10), Z10
+	VFMADD231PS       Z9, Z10, Z4
+	VBROADCASTSS      (R10)(R8*1), Z10
+	VFMADD231PS       Z9, Z10, Z8
+	PREFETCHT1        (R9)
+	VPANDD            (BX), Z0, Z9
+	VBROADCASTSS      4(R10), Z10
+	VFMADD231PS       Z9, Z10, Z4
+	VBROADCASTSS      4(R10)(R8*1), Z10
+	VFMADD231PS       Z9, Z10, Z8
+	VPSLLD            $0x10, 64(BX), Z9
+	VBROADCASTSS      8(R10), Z10
+	VFMADD231PS       Z9, Z10, Z4
+	VBROADCASTSS      8(R10)(R8*1), Z10
+	VFMADD231PS       Z9, Z10, Z8
+	PREFETCHT1        64(R9)
+	VPANDD            64(BX), Z0, Z9
+	VBROADCASTSS      12(R10), Z10
+	VFMADD231PS       Z9, Z10, Z4
+	VBROADCASTSS      12(R10)(R8*1), Z10
+	VFMADD231PS       Z9, Z10, Z8
+	ADDQ              $0x00000080, BX
+	ADDQ              $0x00000080, R9
+	ADDQ              $0x00000010, R10
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              40(AX), DI
+	MOVQ              48(AX), R8
+	MOVQ              56(AX), R9
+	VBROADCASTSS      104(AX), Z9
+	VBROADCASTSS      (R9), Z11
+	VMULPS            Z1, Z9, Z1
+	VMAXPS            Z1, Z11, Z11
+	VMULPS            Z2, Z9, Z2
+	VMAXPS            Z2, Z11, Z11
+	VMULPS            Z3, Z9, Z3
+	VMAXPS            Z3, Z11, Z11
+	VMULPS            Z4, Z9, Z4
+	VMAXPS            Z4, Z11, Z11
+	VSHUFF32X4        $0x4e, Z11, Z11, Z10
+	VMAXPS            Z10, Z11, Z11
+	VSHUFF32X4        $0xb1, Z11, Z11, Z10
+	VMAXPS            Z10, Z11, Z11
+	VPERMILPS         $0x4e, Z11, Z10
+	VMAXPS            Z10, Z11, Z11
+	VPERMILPS         $0xb1, Z11, Z10
+	VMAXPS            Z10, Z11, Z11
+	VBROADCASTSS      (R9), Z10
+	VMOVSS            X11, (R9)
+	VSUBPS            Z11, Z10, Z10
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
+	VMINPS            Z10, Z12, Z10
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
+	VMAXPS            Z10, Z12, Z10
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z12
+	VRNDSCALEPS       $0x08, Z12, Z12
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z10
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z13
+	VSCALEFPS         Z12, Z13, Z10
+	VMULPS            (R8), Z10, Z12
+	VSUBPS            Z11, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z13
+	VMINPS            Z1, Z13, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z13
+	VMAXPS            Z1, Z13, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z13
+	VRNDSCALEPS       $0x08, Z13, Z13
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z13, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z13, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z14
+	VSCALEFPS         Z13, Z14, Z1
+	VADDPS            Z1, Z12, Z12
+	VMOVUPS           Z1, (DI)
+	VSUBPS            Z11, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z2, Z1, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z2, Z1, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z13
+	VSCALEFPS         Z1, Z13, Z2
+	VADDPS            Z2, Z12, Z12
+	VMOVUPS           Z2, 64(DI)
+	VSUBPS            Z11, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z3, Z1, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z3, Z1, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
+	VSCALEFPS         Z1, Z2, Z3
+	VADDPS            Z3, Z12, Z12
+	VMOVUPS           Z3, 128(DI)
+	VSUBPS            Z11, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z4, Z1, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z4, Z1, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
+	VSCALEFPS         Z1, Z2, Z4
+	VADDPS            Z4, Z12, Z12
+	VMOVUPS           Z4, 192(DI)
+	VMOVUPS           Z12, (R8)
+	VBROADCASTSS      4(R9), Z1
+	VMULPS            Z5, Z9, Z5
+	VMAXPS            Z5, Z1, Z1
+	VMULPS            Z6, Z9, Z6
+	VMAXPS            Z6, Z1, Z1
+	VMULPS            Z7, Z9, Z7
+	VMAXPS            Z7, Z1, Z1
+	VMULPS            Z8, Z9, Z8
+	VMAXPS            Z8, Z1, Z1
+	VSHUFF32X4        $0x4e, Z1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VSHUFF32X4        $0xb1, Z1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VPERMILPS         $0x4e, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VPERMILPS         $0xb1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VBROADCASTSS      4(R9), Z2
+	VMOVSS            X1, 4(R9)
+	VSUBPS            Z1, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z2, Z3, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z2, Z3, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z4
+	VSCALEFPS         Z3, Z4, Z2
+	VMULPS            64(R8), Z2, Z3
+	VSUBPS            Z1, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z5, Z4, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z5, Z4, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
+	VSCALEFPS         Z4, Z9, Z5
+	VADDPS            Z5, Z3, Z3
+	VMOVUPS           Z5, 256(DI)
+	VSUBPS            Z1, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z6, Z4, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z6, Z4, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
+	VSCALEFPS         Z4, Z5, Z6
+	VADDPS            Z6, Z3, Z3
+	VMOVUPS           Z6, 320(DI)
+	VSUBPS            Z1, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z7, Z4, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z7, Z4, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
+	VSCALEFPS         Z4, Z5, Z7
+	VADDPS            Z7, Z3, Z3
+	VMOVUPS           Z7, 384(DI)
+	VSUBPS            Z1, Z8, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z8, Z1, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z8, Z1, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
+	VSCALEFPS         Z1, Z4, Z8
+	VADDPS            Z8, Z3, Z3
+	VMOVUPS           Z8, 448(DI)
+	VMOVUPS           Z3, 64(R8)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x01, R9
+	MOVQ              32(AX), R10
 
 columns:
 	VMULPS (R10), Z10, Z1
@@ -11465,15 +11270,15 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R8
-	LEAQ    (BX)(SI*1), R8
-	MOVQ    (AX), R9
-	MOVQ    DI, R10
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R8
+	LEAQ         (BX)(SI*1), R8
+	MOVQ         (AX), R9
+	MOVQ         DI, R10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
 
 score0:
 	VPMOVSXBD    (BX), Z1
@@ -11500,7 +11305,7 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
 
 score1:
 	VPMOVSXBD    (BX), Z2
@@ -11527,7 +11332,7 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
 
 score2:
 	VPMOVSXBD    (BX), Z3
@@ -11553,165 +11358,165 @@ score2:
 	SUBQ         $0x00000004, R10
 	JNZ          score2
 	MOVQ         (AX), R9
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
 
 score3:
-	VPMOVSXBD    (BX), Z4
-	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS (R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	PREFETCHT1   (R8)
-	VPMOVSXBD    16(BX), Z4
-	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 4(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	VPMOVSXBD    32(BX), Z4
-	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 8(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	VPMOVSXBD    48(BX), Z4
-	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 12(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	ADDQ         $0x00000040, BX
-	ADDQ         $0x00000040, R8
-	ADDQ         $0x00000010, R9
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         88(AX), DI
-	ADDQ         (CX), DI
-	MOVQ         40(AX), R8
-	MOVQ         48(AX), R9
-	MOVQ         56(AX), R10
-	VBROADCASTSS 104(AX), Z4
-	VBROADCASTSS (R10), Z5
-	VMULPS       (DI), Z0, Z0
-	VMULPS       Z0, Z4, Z0
-	VMAXPS       Z0, Z5, Z5
-	VMULPS       64(DI), Z1, Z1
-	VMULPS       Z1, Z4, Z1
-	VMAXPS       Z1, Z5, Z5
-	VMULPS       128(DI), Z2, Z2
-	VMULPS       Z2, Z4, Z2
-	VMAXPS       Z2, Z5, Z5
-	VMULPS       192(DI), Z3, Z3
-	VMULPS       Z3, Z4, Z3
-	VMAXPS       Z3, Z5, Z5
-	VSHUFF32X4   $0x4e, Z5, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VSHUFF32X4   $0xb1, Z5, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VPERMILPS    $0x4e, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VPERMILPS    $0xb1, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VBROADCASTSS (R10), Z4
-	VMOVSS       X5, (R10)
-	VSUBPS       Z5, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS       Z4, Z6, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS       Z4, Z6, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z6
-	VRNDSCALEPS  $0x08, Z6, Z6
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z6, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z6, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z7
-	VSCALEFPS    Z6, Z7, Z4
-	VMULPS       (R9), Z4, Z6
-	VSUBPS       Z5, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS       Z0, Z7, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS       Z0, Z7, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z7
-	VRNDSCALEPS  $0x08, Z7, Z7
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z7, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z7, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z8
-	VSCALEFPS    Z7, Z8, Z0
-	VADDPS       Z0, Z6, Z6
-	VMULPS       256(DI), Z0, Z0
-	VMOVUPS      Z0, (R8)
-	VSUBPS       Z5, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z7
-	VSCALEFPS    Z0, Z7, Z1
-	VADDPS       Z1, Z6, Z6
-	VMULPS       320(DI), Z1, Z1
-	VMOVUPS      Z1, 64(R8)
-	VSUBPS       Z5, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z6, Z6
-	VMULPS       384(DI), Z2, Z2
-	VMOVUPS      Z2, 128(R8)
-	VSUBPS       Z5, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z6, Z6
-	VMULPS       448(DI), Z3, Z3
-	VMOVUPS      Z3, 192(R8)
-	VMOVUPS      Z6, (R9)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R8
-	SHLQ         $0x00, R8
-	MOVQ         32(AX), R9
+	VPMOVSXBD         (BX), Z4
+	VCVTDQ2PS         Z4, Z4
+	VBROADCASTSS      (R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	PREFETCHT1        (R8)
+	VPMOVSXBD         16(BX), Z4
+	VCVTDQ2PS         Z4, Z4
+	VBROADCASTSS      4(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	VPMOVSXBD         32(BX), Z4
+	VCVTDQ2PS         Z4, Z4
+	VBROADCASTSS      8(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	VPMOVSXBD         48(BX), Z4
+	VCVTDQ2PS         Z4, Z4
+	VBROADCASTSS      12(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	ADDQ              $0x00000040, BX
+	ADDQ              $0x00000040, R8
+	ADDQ              $0x00000010, R9
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              88(AX), DI
+	ADDQ              (CX), DI
+	MOVQ              40(AX), R8
+	MOVQ              48(AX), R9
+	MOVQ              56(AX), R10
+	VBROADCASTSS      104(AX), Z4
+	VBROADCASTSS      (R10), Z5
+	VMULPS            (DI), Z0, Z0
+	VMULPS            Z0, Z4, Z0
+	VMAXPS            Z0, Z5, Z5
+	VMULPS            64(DI), Z1, Z1
+	VMULPS            Z1, Z4, Z1
+	VMAXPS            Z1, Z5, Z5
+	VMULPS            128(DI), Z2, Z2
+	VMULPS            Z2, Z4, Z2
+	VMAXPS            Z2, Z5, Z5
+	VMULPS            192(DI), Z3, Z3
+	VMULPS            Z3, Z4, Z3
+	VMAXPS            Z3, Z5, Z5
+	VSHUFF32X4        $0x4e, Z5, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VSHUFF32X4        $0xb1, Z5, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VPERMILPS         $0x4e, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VPERMILPS         $0xb1, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VBROADCASTSS      (R10), Z4
+	VMOVSS            X5, (R10)
+	VSUBPS            Z5, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
+	VMINPS            Z4, Z6, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
+	VMAXPS            Z4, Z6, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z6, Z7, Z4
+	VMULPS            (R9), Z4, Z6
+	VSUBPS            Z5, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
+	VMINPS            Z0, Z7, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
+	VMAXPS            Z0, Z7, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
+	VSCALEFPS         Z7, Z8, Z0
+	VADDPS            Z0, Z6, Z6
+	VMULPS            256(DI), Z0, Z0
+	VMOVUPS           Z0, (R8)
+	VSUBPS            Z5, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
+	VSCALEFPS         Z0, Z7, Z1
+	VADDPS            Z1, Z6, Z6
+	VMULPS            320(DI), Z1, Z1
+	VMOVUPS           Z1, 64(R8)
+	VSUBPS            Z5, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z6, Z6
+	VMULPS            384(DI), Z2, Z2
+	VMOVUPS           Z2, 128(R8)
+	VSUBPS            Z5, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z6, Z6
+	VMULPS            448(DI), Z3, Z3
+	VMOVUPS           Z3, 192(R8)
+	VMOVUPS           Z6, (R9)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R8
+	SHLQ              $0x00, R8
+	MOVQ              32(AX), R9
 
 columns:
 	VMULPS (R9), Z4, Z0
@@ -11787,16 +11592,16 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R9
-	MOVQ    (AX), R10
-	MOVQ    DI, R11
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
-	VMOVUPS zero_attend_avx512<>+0(SB), Z4
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R9
+	MOVQ         (AX), R10
+	MOVQ         DI, R11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
 
 score0:
 	VPMOVSXBD    (BX), Z1
@@ -11831,8 +11636,8 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
 
 score1:
 	VPMOVSXBD    (BX), Z2
@@ -11867,8 +11672,8 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
 
 score2:
 	VPMOVSXBD    (BX), Z3
@@ -11902,296 +11707,296 @@ score2:
 	SUBQ         $0x00000004, R11
 	JNZ          score2
 	MOVQ         (AX), R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 
 score3:
-	VPMOVSXBD    (BX), Z8
-	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS (R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS (R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	PREFETCHT1   (R9)
-	VPMOVSXBD    16(BX), Z8
-	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS 4(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 4(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	VPMOVSXBD    32(BX), Z8
-	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS 8(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 8(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	VPMOVSXBD    48(BX), Z8
-	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS 12(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 12(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	ADDQ         $0x00000040, BX
-	ADDQ         $0x00000040, R9
-	ADDQ         $0x00000010, R10
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         88(AX), DI
-	ADDQ         (CX), DI
-	MOVQ         40(AX), R8
-	MOVQ         48(AX), R9
-	MOVQ         56(AX), R10
-	VBROADCASTSS 104(AX), Z8
-	VBROADCASTSS (R10), Z10
-	VMULPS       (DI), Z0, Z0
-	VMULPS       Z0, Z8, Z0
-	VMAXPS       Z0, Z10, Z10
-	VMULPS       64(DI), Z1, Z1
-	VMULPS       Z1, Z8, Z1
-	VMAXPS       Z1, Z10, Z10
-	VMULPS       128(DI), Z2, Z2
-	VMULPS       Z2, Z8, Z2
-	VMAXPS       Z2, Z10, Z10
-	VMULPS       192(DI), Z3, Z3
-	VMULPS       Z3, Z8, Z3
-	VMAXPS       Z3, Z10, Z10
-	VSHUFF32X4   $0x4e, Z10, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VSHUFF32X4   $0xb1, Z10, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VPERMILPS    $0x4e, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VPERMILPS    $0xb1, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VBROADCASTSS (R10), Z9
-	VMOVSS       X10, (R10)
-	VSUBPS       Z10, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z11
-	VMINPS       Z9, Z11, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z11
-	VMAXPS       Z9, Z11, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z11
-	VRNDSCALEPS  $0x08, Z11, Z11
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z11, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z11, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z12
-	VSCALEFPS    Z11, Z12, Z9
-	VMULPS       (R9), Z9, Z11
-	VSUBPS       Z10, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS       Z0, Z12, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS       Z0, Z12, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z12
-	VRNDSCALEPS  $0x08, Z12, Z12
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z12, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z12, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z13
-	VSCALEFPS    Z12, Z13, Z0
-	VADDPS       Z0, Z11, Z11
-	VMULPS       256(DI), Z0, Z0
-	VMOVUPS      Z0, (R8)
-	VSUBPS       Z10, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z12
-	VSCALEFPS    Z0, Z12, Z1
-	VADDPS       Z1, Z11, Z11
-	VMULPS       320(DI), Z1, Z1
-	VMOVUPS      Z1, 64(R8)
-	VSUBPS       Z10, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z11, Z11
-	VMULPS       384(DI), Z2, Z2
-	VMOVUPS      Z2, 128(R8)
-	VSUBPS       Z10, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z11, Z11
-	VMULPS       448(DI), Z3, Z3
-	VMOVUPS      Z3, 192(R8)
-	VMOVUPS      Z11, (R9)
-	VBROADCASTSS 4(R10), Z0
-	VMULPS       (DI), Z4, Z4
-	VMULPS       Z4, Z8, Z4
-	VMAXPS       Z4, Z0, Z0
-	VMULPS       64(DI), Z5, Z5
-	VMULPS       Z5, Z8, Z5
-	VMAXPS       Z5, Z0, Z0
-	VMULPS       128(DI), Z6, Z6
-	VMULPS       Z6, Z8, Z6
-	VMAXPS       Z6, Z0, Z0
-	VMULPS       192(DI), Z7, Z7
-	VMULPS       Z7, Z8, Z7
-	VMAXPS       Z7, Z0, Z0
-	VSHUFF32X4   $0x4e, Z0, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VSHUFF32X4   $0xb1, Z0, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VPERMILPS    $0x4e, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VPERMILPS    $0xb1, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VBROADCASTSS 4(R10), Z1
-	VMOVSS       X0, 4(R10)
-	VSUBPS       Z0, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z1, Z2, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z1, Z2, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z3
-	VSCALEFPS    Z2, Z3, Z1
-	VMULPS       64(R9), Z1, Z2
-	VSUBPS       Z0, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z4, Z3, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z4, Z3, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z8
-	VSCALEFPS    Z3, Z8, Z4
-	VADDPS       Z4, Z2, Z2
-	VMULPS       256(DI), Z4, Z4
-	VMOVUPS      Z4, 256(R8)
-	VSUBPS       Z0, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z5, Z3, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VSCALEFPS    Z3, Z4, Z5
-	VADDPS       Z5, Z2, Z2
-	VMULPS       320(DI), Z5, Z5
-	VMOVUPS      Z5, 320(R8)
-	VSUBPS       Z0, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z6, Z3, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z6, Z3, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VSCALEFPS    Z3, Z4, Z6
-	VADDPS       Z6, Z2, Z2
-	VMULPS       384(DI), Z6, Z6
-	VMOVUPS      Z6, 384(R8)
-	VSUBPS       Z0, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z7, Z0, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z7, Z0, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VSCALEFPS    Z0, Z3, Z7
-	VADDPS       Z7, Z2, Z2
-	VMULPS       448(DI), Z7, Z7
-	VMOVUPS      Z7, 448(R8)
-	VMOVUPS      Z2, 64(R9)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x00, R9
-	MOVQ         32(AX), R10
+	VPMOVSXBD         (BX), Z8
+	VCVTDQ2PS         Z8, Z8
+	VBROADCASTSS      (R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      (R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	PREFETCHT1        (R9)
+	VPMOVSXBD         16(BX), Z8
+	VCVTDQ2PS         Z8, Z8
+	VBROADCASTSS      4(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      4(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	VPMOVSXBD         32(BX), Z8
+	VCVTDQ2PS         Z8, Z8
+	VBROADCASTSS      8(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      8(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	VPMOVSXBD         48(BX), Z8
+	VCVTDQ2PS         Z8, Z8
+	VBROADCASTSS      12(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      12(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	ADDQ              $0x00000040, BX
+	ADDQ              $0x00000040, R9
+	ADDQ              $0x00000010, R10
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              88(AX), DI
+	ADDQ              (CX), DI
+	MOVQ              40(AX), R8
+	MOVQ              48(AX), R9
+	MOVQ              56(AX), R10
+	VBROADCASTSS      104(AX), Z8
+	VBROADCASTSS      (R10), Z10
+	VMULPS            (DI), Z0, Z0
+	VMULPS            Z0, Z8, Z0
+	VMAXPS            Z0, Z10, Z10
+	VMULPS            64(DI), Z1, Z1
+	VMULPS            Z1, Z8, Z1
+	VMAXPS            Z1, Z10, Z10
+	VMULPS            128(DI), Z2, Z2
+	VMULPS            Z2, Z8, Z2
+	VMAXPS            Z2, Z10, Z10
+	VMULPS            192(DI), Z3, Z3
+	VMULPS            Z3, Z8, Z3
+	VMAXPS            Z3, Z10, Z10
+	VSHUFF32X4        $0x4e, Z10, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VSHUFF32X4        $0xb1, Z10, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VPERMILPS         $0x4e, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VPERMILPS         $0xb1, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VBROADCASTSS      (R10), Z9
+	VMOVSS            X10, (R10)
+	VSUBPS            Z10, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z11
+	VMINPS            Z9, Z11, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z11
+	VMAXPS            Z9, Z11, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z11
+	VRNDSCALEPS       $0x08, Z11, Z11
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z11, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z11, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
+	VSCALEFPS         Z11, Z12, Z9
+	VMULPS            (R9), Z9, Z11
+	VSUBPS            Z10, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
+	VMINPS            Z0, Z12, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
+	VMAXPS            Z0, Z12, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z12
+	VRNDSCALEPS       $0x08, Z12, Z12
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
+	VSCALEFPS         Z12, Z13, Z0
+	VADDPS            Z0, Z11, Z11
+	VMULPS            256(DI), Z0, Z0
+	VMOVUPS           Z0, (R8)
+	VSUBPS            Z10, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
+	VSCALEFPS         Z0, Z12, Z1
+	VADDPS            Z1, Z11, Z11
+	VMULPS            320(DI), Z1, Z1
+	VMOVUPS           Z1, 64(R8)
+	VSUBPS            Z10, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z11, Z11
+	VMULPS            384(DI), Z2, Z2
+	VMOVUPS           Z2, 128(R8)
+	VSUBPS            Z10, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z11, Z11
+	VMULPS            448(DI), Z3, Z3
+	VMOVUPS           Z3, 192(R8)
+	VMOVUPS           Z11, (R9)
+	VBROADCASTSS      4(R10), Z0
+	VMULPS            (DI), Z4, Z4
+	VMULPS            Z4, Z8, Z4
+	VMAXPS            Z4, Z0, Z0
+	VMULPS            64(DI), Z5, Z5
+	VMULPS            Z5, Z8, Z5
+	VMAXPS            Z5, Z0, Z0
+	VMULPS            128(DI), Z6, Z6
+	VMULPS            Z6, Z8, Z6
+	VMAXPS            Z6, Z0, Z0
+	VMULPS            192(DI), Z7, Z7
+	VMULPS            Z7, Z8, Z7
+	VMAXPS            Z7, Z0, Z0
+	VSHUFF32X4        $0x4e, Z0, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VSHUFF32X4        $0xb1, Z0, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VPERMILPS         $0x4e, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VPERMILPS         $0xb1, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VBROADCASTSS      4(R10), Z1
+	VMOVSS            X0, 4(R10)
+	VSUBPS            Z0, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z1, Z2, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z1, Z2, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z3
+	VSCALEFPS         Z2, Z3, Z1
+	VMULPS            64(R9), Z1, Z2
+	VSUBPS            Z0, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VSCALEFPS         Z3, Z8, Z4
+	VADDPS            Z4, Z2, Z2
+	VMULPS            256(DI), Z4, Z4
+	VMOVUPS           Z4, 256(R8)
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VSCALEFPS         Z3, Z4, Z5
+	VADDPS            Z5, Z2, Z2
+	VMULPS            320(DI), Z5, Z5
+	VMOVUPS           Z5, 320(R8)
+	VSUBPS            Z0, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z6, Z3, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z6, Z3, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VSCALEFPS         Z3, Z4, Z6
+	VADDPS            Z6, Z2, Z2
+	VMULPS            384(DI), Z6, Z6
+	VMOVUPS           Z6, 384(R8)
+	VSUBPS            Z0, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z7, Z0, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z7, Z0, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VSCALEFPS         Z0, Z3, Z7
+	VADDPS            Z7, Z2, Z2
+	VMULPS            448(DI), Z7, Z7
+	VMOVUPS           Z7, 448(R8)
+	VMOVUPS           Z2, 64(R9)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x00, R9
+	MOVQ              32(AX), R10
 
 columns:
 	VMULPS (R10), Z9, Z0
@@ -12283,20 +12088,20 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R10
-	MOVQ    (AX), R11
-	MOVQ    DI, R12
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS zero_attend_avx512<>+0(SB), Z4
-	VMOVUPS zero_attend_avx512<>+0(SB), Z5
-	VMOVUPS zero_attend_avx512<>+0(SB), Z8
-	VMOVUPS zero_attend_avx512<>+0(SB), Z9
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R10
+	MOVQ         (AX), R11
+	MOVQ         DI, R12
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
 
 score0:
 	VPMOVSXBD    (BX), Z2
@@ -12360,452 +12165,452 @@ score0:
 	JNZ          score0
 	ADDQ         R9, BX
 	MOVQ         (AX), R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z6
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
 
 score2:
-	VPMOVSXBD    (BX), Z12
-	VCVTDQ2PS    Z12, Z12
-	VPMOVSXBD    (BX)(R9*1), Z13
-	VCVTDQ2PS    Z13, Z13
-	VBROADCASTSS (R11), Z14
-	VFMADD231PS  Z12, Z14, Z2
-	VFMADD231PS  Z13, Z14, Z3
-	VBROADCASTSS (R11)(R8*1), Z14
-	VFMADD231PS  Z12, Z14, Z6
-	VFMADD231PS  Z13, Z14, Z7
-	VBROADCASTSS (R11)(R8*2), Z14
-	VFMADD231PS  Z12, Z14, Z10
-	VFMADD231PS  Z13, Z14, Z11
-	PREFETCHT1   (R10)
-	VPMOVSXBD    16(BX), Z12
-	VCVTDQ2PS    Z12, Z12
-	VPMOVSXBD    16(BX)(R9*1), Z13
-	VCVTDQ2PS    Z13, Z13
-	VBROADCASTSS 4(R11), Z14
-	VFMADD231PS  Z12, Z14, Z2
-	VFMADD231PS  Z13, Z14, Z3
-	VBROADCASTSS 4(R11)(R8*1), Z14
-	VFMADD231PS  Z12, Z14, Z6
-	VFMADD231PS  Z13, Z14, Z7
-	VBROADCASTSS 4(R11)(R8*2), Z14
-	VFMADD231PS  Z12, Z14, Z10
-	VFMADD231PS  Z13, Z14, Z11
-	VPMOVSXBD    32(BX), Z12
-	VCVTDQ2PS    Z12, Z12
-	VPMOVSXBD    32(BX)(R9*1), Z13
-	VCVTDQ2PS    Z13, Z13
-	VBROADCASTSS 8(R11), Z14
-	VFMADD231PS  Z12, Z14, Z2
-	VFMADD231PS  Z13, Z14, Z3
-	VBROADCASTSS 8(R11)(R8*1), Z14
-	VFMADD231PS  Z12, Z14, Z6
-	VFMADD231PS  Z13, Z14, Z7
-	VBROADCASTSS 8(R11)(R8*2), Z14
-	VFMADD231PS  Z12, Z14, Z10
-	VFMADD231PS  Z13, Z14, Z11
-	PREFETCHT1   64(R10)
-	VPMOVSXBD    48(BX), Z12
-	VCVTDQ2PS    Z12, Z12
-	VPMOVSXBD    48(BX)(R9*1), Z13
-	VCVTDQ2PS    Z13, Z13
-	VBROADCASTSS 12(R11), Z14
-	VFMADD231PS  Z12, Z14, Z2
-	VFMADD231PS  Z13, Z14, Z3
-	VBROADCASTSS 12(R11)(R8*1), Z14
-	VFMADD231PS  Z12, Z14, Z6
-	VFMADD231PS  Z13, Z14, Z7
-	VBROADCASTSS 12(R11)(R8*2), Z14
-	VFMADD231PS  Z12, Z14, Z10
-	VFMADD231PS  Z13, Z14, Z11
-	ADDQ         $0x00000040, BX
-	ADDQ         $0x00000080, R10
-	ADDQ         $0x00000010, R11
-	SUBQ         $0x00000004, DI
-	JNZ          score2
-	ADDQ         R9, BX
-	MOVQ         88(AX), DI
-	ADDQ         (CX), DI
-	MOVQ         40(AX), R8
-	MOVQ         48(AX), R9
-	MOVQ         56(AX), R10
-	VBROADCASTSS 104(AX), Z12
-	VBROADCASTSS (R10), Z14
-	VMULPS       (DI), Z0, Z0
-	VMULPS       Z0, Z12, Z0
-	VMAXPS       Z0, Z14, Z14
-	VMULPS       64(DI), Z1, Z1
-	VMULPS       Z1, Z12, Z1
-	VMAXPS       Z1, Z14, Z14
-	VMULPS       128(DI), Z2, Z2
-	VMULPS       Z2, Z12, Z2
-	VMAXPS       Z2, Z14, Z14
-	VMULPS       192(DI), Z3, Z3
-	VMULPS       Z3, Z12, Z3
-	VMAXPS       Z3, Z14, Z14
-	VSHUFF32X4   $0x4e, Z14, Z14, Z13
-	VMAXPS       Z13, Z14, Z14
-	VSHUFF32X4   $0xb1, Z14, Z14, Z13
-	VMAXPS       Z13, Z14, Z14
-	VPERMILPS    $0x4e, Z14, Z13
-	VMAXPS       Z13, Z14, Z14
-	VPERMILPS    $0xb1, Z14, Z13
-	VMAXPS       Z13, Z14, Z14
-	VBROADCASTSS (R10), Z13
-	VMOVSS       X14, (R10)
-	VSUBPS       Z14, Z13, Z13
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z15
-	VMINPS       Z13, Z15, Z13
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z15
-	VMAXPS       Z13, Z15, Z13
-	VMULPS       log2e_attend_avx512<>+0(SB), Z13, Z15
-	VRNDSCALEPS  $0x08, Z15, Z15
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z15, Z13
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z15, Z13
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z16
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z16
-	VSCALEFPS    Z15, Z16, Z13
-	VMULPS       (R9), Z13, Z15
-	VSUBPS       Z14, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z16
-	VMINPS       Z0, Z16, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z16
-	VMAXPS       Z0, Z16, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z16
-	VRNDSCALEPS  $0x08, Z16, Z16
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z16, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z16, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z17
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z17
-	VSCALEFPS    Z16, Z17, Z0
-	VADDPS       Z0, Z15, Z15
-	VMULPS       256(DI), Z0, Z0
-	VMOVUPS      Z0, (R8)
-	VSUBPS       Z14, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z16
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z16
-	VSCALEFPS    Z0, Z16, Z1
-	VADDPS       Z1, Z15, Z15
-	VMULPS       320(DI), Z1, Z1
-	VMOVUPS      Z1, 64(R8)
-	VSUBPS       Z14, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z15, Z15
-	VMULPS       384(DI), Z2, Z2
-	VMOVUPS      Z2, 128(R8)
-	VSUBPS       Z14, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z15, Z15
-	VMULPS       448(DI), Z3, Z3
-	VMOVUPS      Z3, 192(R8)
-	VMOVUPS      Z15, (R9)
-	VBROADCASTSS 4(R10), Z1
-	VMULPS       (DI), Z4, Z4
-	VMULPS       Z4, Z12, Z4
-	VMAXPS       Z4, Z1, Z1
-	VMULPS       64(DI), Z5, Z5
-	VMULPS       Z5, Z12, Z5
-	VMAXPS       Z5, Z1, Z1
-	VMULPS       128(DI), Z6, Z6
-	VMULPS       Z6, Z12, Z6
-	VMAXPS       Z6, Z1, Z1
-	VMULPS       192(DI), Z7, Z7
-	VMULPS       Z7, Z12, Z7
-	VMAXPS       Z7, Z1, Z1
-	VSHUFF32X4   $0x4e, Z1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VSHUFF32X4   $0xb1, Z1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VPERMILPS    $0x4e, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VPERMILPS    $0xb1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VBROADCASTSS 4(R10), Z0
-	VMOVSS       X1, 4(R10)
-	VSUBPS       Z1, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z0, Z2, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z0, Z2, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z3
-	VSCALEFPS    Z2, Z3, Z0
-	VMULPS       64(R9), Z0, Z2
-	VSUBPS       Z1, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z4, Z3, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z4, Z3, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z14
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z14
-	VSCALEFPS    Z3, Z14, Z4
-	VADDPS       Z4, Z2, Z2
-	VMULPS       256(DI), Z4, Z4
-	VMOVUPS      Z4, 256(R8)
-	VSUBPS       Z1, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z5, Z3, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VSCALEFPS    Z3, Z4, Z5
-	VADDPS       Z5, Z2, Z2
-	VMULPS       320(DI), Z5, Z5
-	VMOVUPS      Z5, 320(R8)
-	VSUBPS       Z1, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z6, Z3, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z6, Z3, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VSCALEFPS    Z3, Z4, Z6
-	VADDPS       Z6, Z2, Z2
-	VMULPS       384(DI), Z6, Z6
-	VMOVUPS      Z6, 384(R8)
-	VSUBPS       Z1, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z7, Z1, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z7, Z1, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VSCALEFPS    Z1, Z3, Z7
-	VADDPS       Z7, Z2, Z2
-	VMULPS       448(DI), Z7, Z7
-	VMOVUPS      Z7, 448(R8)
-	VMOVUPS      Z2, 64(R9)
-	VBROADCASTSS 8(R10), Z1
-	VMULPS       (DI), Z8, Z8
-	VMULPS       Z8, Z12, Z8
-	VMAXPS       Z8, Z1, Z1
-	VMULPS       64(DI), Z9, Z9
-	VMULPS       Z9, Z12, Z9
-	VMAXPS       Z9, Z1, Z1
-	VMULPS       128(DI), Z10, Z10
-	VMULPS       Z10, Z12, Z10
-	VMAXPS       Z10, Z1, Z1
-	VMULPS       192(DI), Z11, Z11
-	VMULPS       Z11, Z12, Z11
-	VMAXPS       Z11, Z1, Z1
-	VSHUFF32X4   $0x4e, Z1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VSHUFF32X4   $0xb1, Z1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VPERMILPS    $0x4e, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VPERMILPS    $0xb1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VBROADCASTSS 8(R10), Z2
-	VMOVSS       X1, 8(R10)
-	VSUBPS       Z1, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z2, Z3, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z2, Z3, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z4
-	VSCALEFPS    Z3, Z4, Z2
-	VMULPS       128(R9), Z2, Z3
-	VSUBPS       Z1, Z8, Z8
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z8, Z4, Z8
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z8, Z4, Z8
-	VMULPS       log2e_attend_avx512<>+0(SB), Z8, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z8
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z8
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z5
-	VSCALEFPS    Z4, Z5, Z8
-	VADDPS       Z8, Z3, Z3
-	VMULPS       256(DI), Z8, Z8
-	VMOVUPS      Z8, 512(R8)
-	VSUBPS       Z1, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z9, Z4, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z9, Z4, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z5
-	VSCALEFPS    Z4, Z5, Z9
-	VADDPS       Z9, Z3, Z3
-	VMULPS       320(DI), Z9, Z9
-	VMOVUPS      Z9, 576(R8)
-	VSUBPS       Z1, Z10, Z10
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z10, Z4, Z10
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z10, Z4, Z10
-	VMULPS       log2e_attend_avx512<>+0(SB), Z10, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z10
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z10
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z5
-	VSCALEFPS    Z4, Z5, Z10
-	VADDPS       Z10, Z3, Z3
-	VMULPS       384(DI), Z10, Z10
-	VMOVUPS      Z10, 640(R8)
-	VSUBPS       Z1, Z11, Z11
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z11, Z1, Z11
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z11, Z1, Z11
-	VMULPS       log2e_attend_avx512<>+0(SB), Z11, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z11
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z11
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z4
-	VSCALEFPS    Z1, Z4, Z11
-	VADDPS       Z11, Z3, Z3
-	VMULPS       448(DI), Z11, Z11
-	VMOVUPS      Z11, 704(R8)
-	VMOVUPS      Z3, 128(R9)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x00, R9
-	MOVQ         32(AX), R10
+	VPMOVSXBD         (BX), Z12
+	VCVTDQ2PS         Z12, Z12
+	VPMOVSXBD         (BX)(R9*1), Z13
+	VCVTDQ2PS         Z13, Z13
+	VBROADCASTSS      (R11), Z14
+	VFMADD231PS       Z12, Z14, Z2
+	VFMADD231PS       Z13, Z14, Z3
+	VBROADCASTSS      (R11)(R8*1), Z14
+	VFMADD231PS       Z12, Z14, Z6
+	VFMADD231PS       Z13, Z14, Z7
+	VBROADCASTSS      (R11)(R8*2), Z14
+	VFMADD231PS       Z12, Z14, Z10
+	VFMADD231PS       Z13, Z14, Z11
+	PREFETCHT1        (R10)
+	VPMOVSXBD         16(BX), Z12
+	VCVTDQ2PS         Z12, Z12
+	VPMOVSXBD         16(BX)(R9*1), Z13
+	VCVTDQ2PS         Z13, Z13
+	VBROADCASTSS      4(R11), Z14
+	VFMADD231PS       Z12, Z14, Z2
+	VFMADD231PS       Z13, Z14, Z3
+	VBROADCASTSS      4(R11)(R8*1), Z14
+	VFMADD231PS       Z12, Z14, Z6
+	VFMADD231PS       Z13, Z14, Z7
+	VBROADCASTSS      4(R11)(R8*2), Z14
+	VFMADD231PS       Z12, Z14, Z10
+	VFMADD231PS       Z13, Z14, Z11
+	VPMOVSXBD         32(BX), Z12
+	VCVTDQ2PS         Z12, Z12
+	VPMOVSXBD         32(BX)(R9*1), Z13
+	VCVTDQ2PS         Z13, Z13
+	VBROADCASTSS      8(R11), Z14
+	VFMADD231PS       Z12, Z14, Z2
+	VFMADD231PS       Z13, Z14, Z3
+	VBROADCASTSS      8(R11)(R8*1), Z14
+	VFMADD231PS       Z12, Z14, Z6
+	VFMADD231PS       Z13, Z14, Z7
+	VBROADCASTSS      8(R11)(R8*2), Z14
+	VFMADD231PS       Z12, Z14, Z10
+	VFMADD231PS       Z13, Z14, Z11
+	PREFETCHT1        64(R10)
+	VPMOVSXBD         48(BX), Z12
+	VCVTDQ2PS         Z12, Z12
+	VPMOVSXBD         48(BX)(R9*1), Z13
+	VCVTDQ2PS         Z13, Z13
+	VBROADCASTSS      12(R11), Z14
+	VFMADD231PS       Z12, Z14, Z2
+	VFMADD231PS       Z13, Z14, Z3
+	VBROADCASTSS      12(R11)(R8*1), Z14
+	VFMADD231PS       Z12, Z14, Z6
+	VFMADD231PS       Z13, Z14, Z7
+	VBROADCASTSS      12(R11)(R8*2), Z14
+	VFMADD231PS       Z12, Z14, Z10
+	VFMADD231PS       Z13, Z14, Z11
+	ADDQ              $0x00000040, BX
+	ADDQ              $0x00000080, R10
+	ADDQ              $0x00000010, R11
+	SUBQ              $0x00000004, DI
+	JNZ               score2
+	ADDQ              R9, BX
+	MOVQ              88(AX), DI
+	ADDQ              (CX), DI
+	MOVQ              40(AX), R8
+	MOVQ              48(AX), R9
+	MOVQ              56(AX), R10
+	VBROADCASTSS      104(AX), Z12
+	VBROADCASTSS      (R10), Z14
+	VMULPS            (DI), Z0, Z0
+	VMULPS            Z0, Z12, Z0
+	VMAXPS            Z0, Z14, Z14
+	VMULPS            64(DI), Z1, Z1
+	VMULPS            Z1, Z12, Z1
+	VMAXPS            Z1, Z14, Z14
+	VMULPS            128(DI), Z2, Z2
+	VMULPS            Z2, Z12, Z2
+	VMAXPS            Z2, Z14, Z14
+	VMULPS            192(DI), Z3, Z3
+	VMULPS            Z3, Z12, Z3
+	VMAXPS            Z3, Z14, Z14
+	VSHUFF32X4        $0x4e, Z14, Z14, Z13
+	VMAXPS            Z13, Z14, Z14
+	VSHUFF32X4        $0xb1, Z14, Z14, Z13
+	VMAXPS            Z13, Z14, Z14
+	VPERMILPS         $0x4e, Z14, Z13
+	VMAXPS            Z13, Z14, Z14
+	VPERMILPS         $0xb1, Z14, Z13
+	VMAXPS            Z13, Z14, Z14
+	VBROADCASTSS      (R10), Z13
+	VMOVSS            X14, (R10)
+	VSUBPS            Z14, Z13, Z13
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z15
+	VMINPS            Z13, Z15, Z13
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z15
+	VMAXPS            Z13, Z15, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z15
+	VRNDSCALEPS       $0x08, Z15, Z15
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z15, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z15, Z13
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z16
+	VSCALEFPS         Z15, Z16, Z13
+	VMULPS            (R9), Z13, Z15
+	VSUBPS            Z14, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z16
+	VMINPS            Z0, Z16, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z16
+	VMAXPS            Z0, Z16, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z16
+	VRNDSCALEPS       $0x08, Z16, Z16
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z16, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z16, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z17
+	VSCALEFPS         Z16, Z17, Z0
+	VADDPS            Z0, Z15, Z15
+	VMULPS            256(DI), Z0, Z0
+	VMOVUPS           Z0, (R8)
+	VSUBPS            Z14, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z16
+	VSCALEFPS         Z0, Z16, Z1
+	VADDPS            Z1, Z15, Z15
+	VMULPS            320(DI), Z1, Z1
+	VMOVUPS           Z1, 64(R8)
+	VSUBPS            Z14, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z15, Z15
+	VMULPS            384(DI), Z2, Z2
+	VMOVUPS           Z2, 128(R8)
+	VSUBPS            Z14, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z15, Z15
+	VMULPS            448(DI), Z3, Z3
+	VMOVUPS           Z3, 192(R8)
+	VMOVUPS           Z15, (R9)
+	VBROADCASTSS      4(R10), Z1
+	VMULPS            (DI), Z4, Z4
+	VMULPS            Z4, Z12, Z4
+	VMAXPS            Z4, Z1, Z1
+	VMULPS            64(DI), Z5, Z5
+	VMULPS            Z5, Z12, Z5
+	VMAXPS            Z5, Z1, Z1
+	VMULPS            128(DI), Z6, Z6
+	VMULPS            Z6, Z12, Z6
+	VMAXPS            Z6, Z1, Z1
+	VMULPS            192(DI), Z7, Z7
+	VMULPS            Z7, Z12, Z7
+	VMAXPS            Z7, Z1, Z1
+	VSHUFF32X4        $0x4e, Z1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VSHUFF32X4        $0xb1, Z1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VPERMILPS         $0x4e, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VPERMILPS         $0xb1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VBROADCASTSS      4(R10), Z0
+	VMOVSS            X1, 4(R10)
+	VSUBPS            Z1, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z0, Z2, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z0, Z2, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z3
+	VSCALEFPS         Z2, Z3, Z0
+	VMULPS            64(R9), Z0, Z2
+	VSUBPS            Z1, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z14
+	VSCALEFPS         Z3, Z14, Z4
+	VADDPS            Z4, Z2, Z2
+	VMULPS            256(DI), Z4, Z4
+	VMOVUPS           Z4, 256(R8)
+	VSUBPS            Z1, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VSCALEFPS         Z3, Z4, Z5
+	VADDPS            Z5, Z2, Z2
+	VMULPS            320(DI), Z5, Z5
+	VMOVUPS           Z5, 320(R8)
+	VSUBPS            Z1, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z6, Z3, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z6, Z3, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VSCALEFPS         Z3, Z4, Z6
+	VADDPS            Z6, Z2, Z2
+	VMULPS            384(DI), Z6, Z6
+	VMOVUPS           Z6, 384(R8)
+	VSUBPS            Z1, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z7, Z1, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z7, Z1, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VSCALEFPS         Z1, Z3, Z7
+	VADDPS            Z7, Z2, Z2
+	VMULPS            448(DI), Z7, Z7
+	VMOVUPS           Z7, 448(R8)
+	VMOVUPS           Z2, 64(R9)
+	VBROADCASTSS      8(R10), Z1
+	VMULPS            (DI), Z8, Z8
+	VMULPS            Z8, Z12, Z8
+	VMAXPS            Z8, Z1, Z1
+	VMULPS            64(DI), Z9, Z9
+	VMULPS            Z9, Z12, Z9
+	VMAXPS            Z9, Z1, Z1
+	VMULPS            128(DI), Z10, Z10
+	VMULPS            Z10, Z12, Z10
+	VMAXPS            Z10, Z1, Z1
+	VMULPS            192(DI), Z11, Z11
+	VMULPS            Z11, Z12, Z11
+	VMAXPS            Z11, Z1, Z1
+	VSHUFF32X4        $0x4e, Z1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VSHUFF32X4        $0xb1, Z1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VPERMILPS         $0x4e, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VPERMILPS         $0xb1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VBROADCASTSS      8(R10), Z2
+	VMOVSS            X1, 8(R10)
+	VSUBPS            Z1, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z2, Z3, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z2, Z3, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z4
+	VSCALEFPS         Z3, Z4, Z2
+	VMULPS            128(R9), Z2, Z3
+	VSUBPS            Z1, Z8, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z8, Z4, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z8, Z4, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VSCALEFPS         Z4, Z5, Z8
+	VADDPS            Z8, Z3, Z3
+	VMULPS            256(DI), Z8, Z8
+	VMOVUPS           Z8, 512(R8)
+	VSUBPS            Z1, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z9, Z4, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z9, Z4, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z5
+	VSCALEFPS         Z4, Z5, Z9
+	VADDPS            Z9, Z3, Z3
+	VMULPS            320(DI), Z9, Z9
+	VMOVUPS           Z9, 576(R8)
+	VSUBPS            Z1, Z10, Z10
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z10, Z4, Z10
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z10, Z4, Z10
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z10
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z5
+	VSCALEFPS         Z4, Z5, Z10
+	VADDPS            Z10, Z3, Z3
+	VMULPS            384(DI), Z10, Z10
+	VMOVUPS           Z10, 640(R8)
+	VSUBPS            Z1, Z11, Z11
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z11, Z1, Z11
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z11, Z1, Z11
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z11, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z11
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z4
+	VSCALEFPS         Z1, Z4, Z11
+	VADDPS            Z11, Z3, Z3
+	VMULPS            448(DI), Z11, Z11
+	VMOVUPS           Z11, 704(R8)
+	VMOVUPS           Z3, 128(R9)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x00, R9
+	MOVQ              32(AX), R10
 
 columns:
 	VMULPS (R10), Z13, Z1
@@ -12913,24 +12718,24 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R10
-	MOVQ    (AX), R11
-	LEAQ    (R11)(R8*2), R12
-	ADDQ    R8, R12
-	MOVQ    DI, R13
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS zero_attend_avx512<>+0(SB), Z4
-	VMOVUPS zero_attend_avx512<>+0(SB), Z5
-	VMOVUPS zero_attend_avx512<>+0(SB), Z8
-	VMOVUPS zero_attend_avx512<>+0(SB), Z9
-	VMOVUPS zero_attend_avx512<>+0(SB), Z12
-	VMOVUPS zero_attend_avx512<>+0(SB), Z13
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R10
+	MOVQ         (AX), R11
+	LEAQ         (R11)(R8*2), R12
+	ADDQ         R8, R12
+	MOVQ         DI, R13
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z12
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z13
 
 score0:
 	VPMOVSXBD    (BX), Z2
@@ -13009,591 +12814,591 @@ score0:
 	MOVQ         (AX), R11
 	LEAQ         (R11)(R8*2), R12
 	ADDQ         R8, R12
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z6
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z14
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z15
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z14
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z15
 
 score2:
-	VPMOVSXBD    (BX), Z16
-	VCVTDQ2PS    Z16, Z16
-	VPMOVSXBD    (BX)(R9*1), Z17
-	VCVTDQ2PS    Z17, Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z16, Z18, Z2
-	VFMADD231PS  Z17, Z18, Z3
-	VBROADCASTSS (R11)(R8*1), Z18
-	VFMADD231PS  Z16, Z18, Z6
-	VFMADD231PS  Z17, Z18, Z7
-	VBROADCASTSS (R11)(R8*2), Z18
-	VFMADD231PS  Z16, Z18, Z10
-	VFMADD231PS  Z17, Z18, Z11
-	VBROADCASTSS (R12), Z18
-	VFMADD231PS  Z16, Z18, Z14
-	VFMADD231PS  Z17, Z18, Z15
-	PREFETCHT1   (R10)
-	VPMOVSXBD    16(BX), Z16
-	VCVTDQ2PS    Z16, Z16
-	VPMOVSXBD    16(BX)(R9*1), Z17
-	VCVTDQ2PS    Z17, Z17
-	VBROADCASTSS 4(R11), Z18
-	VFMADD231PS  Z16, Z18, Z2
-	VFMADD231PS  Z17, Z18, Z3
-	VBROADCASTSS 4(R11)(R8*1), Z18
-	VFMADD231PS  Z16, Z18, Z6
-	VFMADD231PS  Z17, Z18, Z7
-	VBROADCASTSS 4(R11)(R8*2), Z18
-	VFMADD231PS  Z16, Z18, Z10
-	VFMADD231PS  Z17, Z18, Z11
-	VBROADCASTSS 4(R12), Z18
-	VFMADD231PS  Z16, Z18, Z14
-	VFMADD231PS  Z17, Z18, Z15
-	VPMOVSXBD    32(BX), Z16
-	VCVTDQ2PS    Z16, Z16
-	VPMOVSXBD    32(BX)(R9*1), Z17
-	VCVTDQ2PS    Z17, Z17
-	VBROADCASTSS 8(R11), Z18
-	VFMADD231PS  Z16, Z18, Z2
-	VFMADD231PS  Z17, Z18, Z3
-	VBROADCASTSS 8(R11)(R8*1), Z18
-	VFMADD231PS  Z16, Z18, Z6
-	VFMADD231PS  Z17, Z18, Z7
-	VBROADCASTSS 8(R11)(R8*2), Z18
-	VFMADD231PS  Z16, Z18, Z10
-	VFMADD231PS  Z17, Z18, Z11
-	VBROADCASTSS 8(R12), Z18
-	VFMADD231PS  Z16, Z18, Z14
-	VFMADD231PS  Z17, Z18, Z15
-	PREFETCHT1   64(R10)
-	VPMOVSXBD    48(BX), Z16
-	VCVTDQ2PS    Z16, Z16
-	VPMOVSXBD    48(BX)(R9*1), Z17
-	VCVTDQ2PS    Z17, Z17
-	VBROADCASTSS 12(R11), Z18
-	VFMADD231PS  Z16, Z18, Z2
-	VFMADD231PS  Z17, Z18, Z3
-	VBROADCASTSS 12(R11)(R8*1), Z18
-	VFMADD231PS  Z16, Z18, Z6
-	VFMADD231PS  Z17, Z18, Z7
-	VBROADCASTSS 12(R11)(R8*2), Z18
-	VFMADD231PS  Z16, Z18, Z10
-	VFMADD231PS  Z17, Z18, Z11
-	VBROADCASTSS 12(R12), Z18
-	VFMADD231PS  Z16, Z18, Z14
-	VFMADD231PS  Z17, Z18, Z15
-	ADDQ         $0x00000040, BX
-	ADDQ         $0x00000080, R10
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000010, R12
-	SUBQ         $0x00000004, DI
-	JNZ          score2
-	ADDQ         R9, BX
-	MOVQ         88(AX), DI
-	ADDQ         (CX), DI
-	MOVQ         40(AX), R8
-	MOVQ         48(AX), R9
-	MOVQ         56(AX), R10
-	VBROADCASTSS 104(AX), Z16
-	VBROADCASTSS (R10), Z18
-	VMULPS       (DI), Z0, Z0
-	VMULPS       Z0, Z16, Z0
-	VMAXPS       Z0, Z18, Z18
-	VMULPS       64(DI), Z1, Z1
-	VMULPS       Z1, Z16, Z1
-	VMAXPS       Z1, Z18, Z18
-	VMULPS       128(DI), Z2, Z2
-	VMULPS       Z2, Z16, Z2
-	VMAXPS       Z2, Z18, Z18
-	VMULPS       192(DI), Z3, Z3
-	VMULPS       Z3, Z16, Z3
-	VMAXPS       Z3, Z18, Z18
-	VSHUFF32X4   $0x4e, Z18, Z18, Z17
-	VMAXPS       Z17, Z18, Z18
-	VSHUFF32X4   $0xb1, Z18, Z18, Z17
-	VMAXPS       Z17, Z18, Z18
-	VPERMILPS    $0x4e, Z18, Z17
-	VMAXPS       Z17, Z18, Z18
-	VPERMILPS    $0xb1, Z18, Z17
-	VMAXPS       Z17, Z18, Z18
-	VBROADCASTSS (R10), Z17
-	VMOVSS       X18, (R10)
-	VSUBPS       Z18, Z17, Z17
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z19
-	VMINPS       Z17, Z19, Z17
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z19
-	VMAXPS       Z17, Z19, Z17
-	VMULPS       log2e_attend_avx512<>+0(SB), Z17, Z19
-	VRNDSCALEPS  $0x08, Z19, Z19
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z19, Z17
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z19, Z17
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z20
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z17, Z20
-	VSCALEFPS    Z19, Z20, Z17
-	VMULPS       (R9), Z17, Z19
-	VSUBPS       Z18, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z20
-	VMINPS       Z0, Z20, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z20
-	VMAXPS       Z0, Z20, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z20
-	VRNDSCALEPS  $0x08, Z20, Z20
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z20, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z20, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z21
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z21
-	VSCALEFPS    Z20, Z21, Z0
-	VADDPS       Z0, Z19, Z19
-	VMULPS       256(DI), Z0, Z0
-	VMOVUPS      Z0, (R8)
-	VSUBPS       Z18, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z20
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z20
-	VSCALEFPS    Z0, Z20, Z1
-	VADDPS       Z1, Z19, Z19
-	VMULPS       320(DI), Z1, Z1
-	VMOVUPS      Z1, 64(R8)
-	VSUBPS       Z18, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z19, Z19
-	VMULPS       384(DI), Z2, Z2
-	VMOVUPS      Z2, 128(R8)
-	VSUBPS       Z18, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z19, Z19
-	VMULPS       448(DI), Z3, Z3
-	VMOVUPS      Z3, 192(R8)
-	VMOVUPS      Z19, (R9)
-	VBROADCASTSS 4(R10), Z1
-	VMULPS       (DI), Z4, Z4
-	VMULPS       Z4, Z16, Z4
-	VMAXPS       Z4, Z1, Z1
-	VMULPS       64(DI), Z5, Z5
-	VMULPS       Z5, Z16, Z5
-	VMAXPS       Z5, Z1, Z1
-	VMULPS       128(DI), Z6, Z6
-	VMULPS       Z6, Z16, Z6
-	VMAXPS       Z6, Z1, Z1
-	VMULPS       192(DI), Z7, Z7
-	VMULPS       Z7, Z16, Z7
-	VMAXPS       Z7, Z1, Z1
-	VSHUFF32X4   $0x4e, Z1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VSHUFF32X4   $0xb1, Z1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VPERMILPS    $0x4e, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VPERMILPS    $0xb1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VBROADCASTSS 4(R10), Z0
-	VMOVSS       X1, 4(R10)
-	VSUBPS       Z1, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z0, Z2, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z0, Z2, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z3
-	VSCALEFPS    Z2, Z3, Z0
-	VMULPS       64(R9), Z0, Z2
-	VSUBPS       Z1, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z4, Z3, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z4, Z3, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z18
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z18
-	VSCALEFPS    Z3, Z18, Z4
-	VADDPS       Z4, Z2, Z2
-	VMULPS       256(DI), Z4, Z4
-	VMOVUPS      Z4, 256(R8)
-	VSUBPS       Z1, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z5, Z3, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VSCALEFPS    Z3, Z4, Z5
-	VADDPS       Z5, Z2, Z2
-	VMULPS       320(DI), Z5, Z5
-	VMOVUPS      Z5, 320(R8)
-	VSUBPS       Z1, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z6, Z3, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z6, Z3, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VSCALEFPS    Z3, Z4, Z6
-	VADDPS       Z6, Z2, Z2
-	VMULPS       384(DI), Z6, Z6
-	VMOVUPS      Z6, 384(R8)
-	VSUBPS       Z1, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z7, Z1, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z7, Z1, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VSCALEFPS    Z1, Z3, Z7
-	VADDPS       Z7, Z2, Z2
-	VMULPS       448(DI), Z7, Z7
-	VMOVUPS      Z7, 448(R8)
-	VMOVUPS      Z2, 64(R9)
-	VBROADCASTSS 8(R10), Z2
-	VMULPS       (DI), Z8, Z8
-	VMULPS       Z8, Z16, Z8
-	VMAXPS       Z8, Z2, Z2
-	VMULPS       64(DI), Z9, Z9
-	VMULPS       Z9, Z16, Z9
-	VMAXPS       Z9, Z2, Z2
-	VMULPS       128(DI), Z10, Z10
-	VMULPS       Z10, Z16, Z10
-	VMAXPS       Z10, Z2, Z2
-	VMULPS       192(DI), Z11, Z11
-	VMULPS       Z11, Z16, Z11
-	VMAXPS       Z11, Z2, Z2
-	VSHUFF32X4   $0x4e, Z2, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VSHUFF32X4   $0xb1, Z2, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VPERMILPS    $0x4e, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VPERMILPS    $0xb1, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VBROADCASTSS 8(R10), Z1
-	VMOVSS       X2, 8(R10)
-	VSUBPS       Z2, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z1, Z3, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z1, Z3, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z4
-	VSCALEFPS    Z3, Z4, Z1
-	VMULPS       128(R9), Z1, Z3
-	VSUBPS       Z2, Z8, Z8
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z8, Z4, Z8
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z8, Z4, Z8
-	VMULPS       log2e_attend_avx512<>+0(SB), Z8, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z8
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z8
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z5
-	VSCALEFPS    Z4, Z5, Z8
-	VADDPS       Z8, Z3, Z3
-	VMULPS       256(DI), Z8, Z8
-	VMOVUPS      Z8, 512(R8)
-	VSUBPS       Z2, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z9, Z4, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z9, Z4, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z5
-	VSCALEFPS    Z4, Z5, Z9
-	VADDPS       Z9, Z3, Z3
-	VMULPS       320(DI), Z9, Z9
-	VMOVUPS      Z9, 576(R8)
-	VSUBPS       Z2, Z10, Z10
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z10, Z4, Z10
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z10, Z4, Z10
-	VMULPS       log2e_attend_avx512<>+0(SB), Z10, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z10
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z10
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z5
-	VSCALEFPS    Z4, Z5, Z10
-	VADDPS       Z10, Z3, Z3
-	VMULPS       384(DI), Z10, Z10
-	VMOVUPS      Z10, 640(R8)
-	VSUBPS       Z2, Z11, Z11
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z11, Z2, Z11
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z11, Z2, Z11
-	VMULPS       log2e_attend_avx512<>+0(SB), Z11, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z11
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z11
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z4
-	VSCALEFPS    Z2, Z4, Z11
-	VADDPS       Z11, Z3, Z3
-	VMULPS       448(DI), Z11, Z11
-	VMOVUPS      Z11, 704(R8)
-	VMOVUPS      Z3, 128(R9)
-	VBROADCASTSS 12(R10), Z2
-	VMULPS       (DI), Z12, Z12
-	VMULPS       Z12, Z16, Z12
-	VMAXPS       Z12, Z2, Z2
-	VMULPS       64(DI), Z13, Z13
-	VMULPS       Z13, Z16, Z13
-	VMAXPS       Z13, Z2, Z2
-	VMULPS       128(DI), Z14, Z14
-	VMULPS       Z14, Z16, Z14
-	VMAXPS       Z14, Z2, Z2
-	VMULPS       192(DI), Z15, Z15
-	VMULPS       Z15, Z16, Z15
-	VMAXPS       Z15, Z2, Z2
-	VSHUFF32X4   $0x4e, Z2, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VSHUFF32X4   $0xb1, Z2, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VPERMILPS    $0x4e, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VPERMILPS    $0xb1, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VBROADCASTSS 12(R10), Z3
-	VMOVSS       X2, 12(R10)
-	VSUBPS       Z2, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z3, Z4, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z3, Z4, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z5
-	VSCALEFPS    Z4, Z5, Z3
-	VMULPS       192(R9), Z3, Z4
-	VSUBPS       Z2, Z12, Z12
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z12, Z5, Z12
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z12, Z5, Z12
-	VMULPS       log2e_attend_avx512<>+0(SB), Z12, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z12
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z12
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z12, Z6
-	VSCALEFPS    Z5, Z6, Z12
-	VADDPS       Z12, Z4, Z4
-	VMULPS       256(DI), Z12, Z12
-	VMOVUPS      Z12, 768(R8)
-	VSUBPS       Z2, Z13, Z13
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z13, Z5, Z13
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z13, Z5, Z13
-	VMULPS       log2e_attend_avx512<>+0(SB), Z13, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z13
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z13
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z6
-	VSCALEFPS    Z5, Z6, Z13
-	VADDPS       Z13, Z4, Z4
-	VMULPS       320(DI), Z13, Z13
-	VMOVUPS      Z13, 832(R8)
-	VSUBPS       Z2, Z14, Z14
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z14, Z5, Z14
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z14, Z5, Z14
-	VMULPS       log2e_attend_avx512<>+0(SB), Z14, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z14
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z14
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z14, Z6
-	VSCALEFPS    Z5, Z6, Z14
-	VADDPS       Z14, Z4, Z4
-	VMULPS       384(DI), Z14, Z14
-	VMOVUPS      Z14, 896(R8)
-	VSUBPS       Z2, Z15, Z15
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z15, Z2, Z15
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z15, Z2, Z15
-	VMULPS       log2e_attend_avx512<>+0(SB), Z15, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z15
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z15
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z15, Z5
-	VSCALEFPS    Z2, Z5, Z15
-	VADDPS       Z15, Z4, Z4
-	VMULPS       448(DI), Z15, Z15
-	VMOVUPS      Z15, 960(R8)
-	VMOVUPS      Z4, 192(R9)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x00, R9
-	MOVQ         32(AX), R10
-	LEAQ         (R10)(R8*2), R11
-	ADDQ         R8, R11
+	VPMOVSXBD         (BX), Z16
+	VCVTDQ2PS         Z16, Z16
+	VPMOVSXBD         (BX)(R9*1), Z17
+	VCVTDQ2PS         Z17, Z17
+	VBROADCASTSS      (R11), Z18
+	VFMADD231PS       Z16, Z18, Z2
+	VFMADD231PS       Z17, Z18, Z3
+	VBROADCASTSS      (R11)(R8*1), Z18
+	VFMADD231PS       Z16, Z18, Z6
+	VFMADD231PS       Z17, Z18, Z7
+	VBROADCASTSS      (R11)(R8*2), Z18
+	VFMADD231PS       Z16, Z18, Z10
+	VFMADD231PS       Z17, Z18, Z11
+	VBROADCASTSS      (R12), Z18
+	VFMADD231PS       Z16, Z18, Z14
+	VFMADD231PS       Z17, Z18, Z15
+	PREFETCHT1        (R10)
+	VPMOVSXBD         16(BX), Z16
+	VCVTDQ2PS         Z16, Z16
+	VPMOVSXBD         16(BX)(R9*1), Z17
+	VCVTDQ2PS         Z17, Z17
+	VBROADCASTSS      4(R11), Z18
+	VFMADD231PS       Z16, Z18, Z2
+	VFMADD231PS       Z17, Z18, Z3
+	VBROADCASTSS      4(R11)(R8*1), Z18
+	VFMADD231PS       Z16, Z18, Z6
+	VFMADD231PS       Z17, Z18, Z7
+	VBROADCASTSS      4(R11)(R8*2), Z18
+	VFMADD231PS       Z16, Z18, Z10
+	VFMADD231PS       Z17, Z18, Z11
+	VBROADCASTSS      4(R12), Z18
+	VFMADD231PS       Z16, Z18, Z14
+	VFMADD231PS       Z17, Z18, Z15
+	VPMOVSXBD         32(BX), Z16
+	VCVTDQ2PS         Z16, Z16
+	VPMOVSXBD         32(BX)(R9*1), Z17
+	VCVTDQ2PS         Z17, Z17
+	VBROADCASTSS      8(R11), Z18
+	VFMADD231PS       Z16, Z18, Z2
+	VFMADD231PS       Z17, Z18, Z3
+	VBROADCASTSS      8(R11)(R8*1), Z18
+	VFMADD231PS       Z16, Z18, Z6
+	VFMADD231PS       Z17, Z18, Z7
+	VBROADCASTSS      8(R11)(R8*2), Z18
+	VFMADD231PS       Z16, Z18, Z10
+	VFMADD231PS       Z17, Z18, Z11
+	VBROADCASTSS      8(R12), Z18
+	VFMADD231PS       Z16, Z18, Z14
+	VFMADD231PS       Z17, Z18, Z15
+	PREFETCHT1        64(R10)
+	VPMOVSXBD         48(BX), Z16
+	VCVTDQ2PS         Z16, Z16
+	VPMOVSXBD         48(BX)(R9*1), Z17
+	VCVTDQ2PS         Z17, Z17
+	VBROADCASTSS      12(R11), Z18
+	VFMADD231PS       Z16, Z18, Z2
+	VFMADD231PS       Z17, Z18, Z3
+	VBROADCASTSS      12(R11)(R8*1), Z18
+	VFMADD231PS       Z16, Z18, Z6
+	VFMADD231PS       Z17, Z18, Z7
+	VBROADCASTSS      12(R11)(R8*2), Z18
+	VFMADD231PS       Z16, Z18, Z10
+	VFMADD231PS       Z17, Z18, Z11
+	VBROADCASTSS      12(R12), Z18
+	VFMADD231PS       Z16, Z18, Z14
+	VFMADD231PS       Z17, Z18, Z15
+	ADDQ              $0x00000040, BX
+	ADDQ              $0x00000080, R10
+	ADDQ              $0x00000010, R11
+	ADDQ              $0x00000010, R12
+	SUBQ              $0x00000004, DI
+	JNZ               score2
+	ADDQ              R9, BX
+	MOVQ              88(AX), DI
+	ADDQ              (CX), DI
+	MOVQ              40(AX), R8
+	MOVQ              48(AX), R9
+	MOVQ              56(AX), R10
+	VBROADCASTSS      104(AX), Z16
+	VBROADCASTSS      (R10), Z18
+	VMULPS            (DI), Z0, Z0
+	VMULPS            Z0, Z16, Z0
+	VMAXPS            Z0, Z18, Z18
+	VMULPS            64(DI), Z1, Z1
+	VMULPS            Z1, Z16, Z1
+	VMAXPS            Z1, Z18, Z18
+	VMULPS            128(DI), Z2, Z2
+	VMULPS            Z2, Z16, Z2
+	VMAXPS            Z2, Z18, Z18
+	VMULPS            192(DI), Z3, Z3
+	VMULPS            Z3, Z16, Z3
+	VMAXPS            Z3, Z18, Z18
+	VSHUFF32X4        $0x4e, Z18, Z18, Z17
+	VMAXPS            Z17, Z18, Z18
+	VSHUFF32X4        $0xb1, Z18, Z18, Z17
+	VMAXPS            Z17, Z18, Z18
+	VPERMILPS         $0x4e, Z18, Z17
+	VMAXPS            Z17, Z18, Z18
+	VPERMILPS         $0xb1, Z18, Z17
+	VMAXPS            Z17, Z18, Z18
+	VBROADCASTSS      (R10), Z17
+	VMOVSS            X18, (R10)
+	VSUBPS            Z18, Z17, Z17
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z19
+	VMINPS            Z17, Z19, Z17
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z19
+	VMAXPS            Z17, Z19, Z17
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z17, Z19
+	VRNDSCALEPS       $0x08, Z19, Z19
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z19, Z17
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z19, Z17
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z20
+	VSCALEFPS         Z19, Z20, Z17
+	VMULPS            (R9), Z17, Z19
+	VSUBPS            Z18, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z20
+	VMINPS            Z0, Z20, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z20
+	VMAXPS            Z0, Z20, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z20
+	VRNDSCALEPS       $0x08, Z20, Z20
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z20, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z20, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z21
+	VSCALEFPS         Z20, Z21, Z0
+	VADDPS            Z0, Z19, Z19
+	VMULPS            256(DI), Z0, Z0
+	VMOVUPS           Z0, (R8)
+	VSUBPS            Z18, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z20
+	VSCALEFPS         Z0, Z20, Z1
+	VADDPS            Z1, Z19, Z19
+	VMULPS            320(DI), Z1, Z1
+	VMOVUPS           Z1, 64(R8)
+	VSUBPS            Z18, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z19, Z19
+	VMULPS            384(DI), Z2, Z2
+	VMOVUPS           Z2, 128(R8)
+	VSUBPS            Z18, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z19, Z19
+	VMULPS            448(DI), Z3, Z3
+	VMOVUPS           Z3, 192(R8)
+	VMOVUPS           Z19, (R9)
+	VBROADCASTSS      4(R10), Z1
+	VMULPS            (DI), Z4, Z4
+	VMULPS            Z4, Z16, Z4
+	VMAXPS            Z4, Z1, Z1
+	VMULPS            64(DI), Z5, Z5
+	VMULPS            Z5, Z16, Z5
+	VMAXPS            Z5, Z1, Z1
+	VMULPS            128(DI), Z6, Z6
+	VMULPS            Z6, Z16, Z6
+	VMAXPS            Z6, Z1, Z1
+	VMULPS            192(DI), Z7, Z7
+	VMULPS            Z7, Z16, Z7
+	VMAXPS            Z7, Z1, Z1
+	VSHUFF32X4        $0x4e, Z1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VSHUFF32X4        $0xb1, Z1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VPERMILPS         $0x4e, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VPERMILPS         $0xb1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VBROADCASTSS      4(R10), Z0
+	VMOVSS            X1, 4(R10)
+	VSUBPS            Z1, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z0, Z2, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z0, Z2, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z3
+	VSCALEFPS         Z2, Z3, Z0
+	VMULPS            64(R9), Z0, Z2
+	VSUBPS            Z1, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z18
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z18
+	VSCALEFPS         Z3, Z18, Z4
+	VADDPS            Z4, Z2, Z2
+	VMULPS            256(DI), Z4, Z4
+	VMOVUPS           Z4, 256(R8)
+	VSUBPS            Z1, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VSCALEFPS         Z3, Z4, Z5
+	VADDPS            Z5, Z2, Z2
+	VMULPS            320(DI), Z5, Z5
+	VMOVUPS           Z5, 320(R8)
+	VSUBPS            Z1, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z6, Z3, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z6, Z3, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VSCALEFPS         Z3, Z4, Z6
+	VADDPS            Z6, Z2, Z2
+	VMULPS            384(DI), Z6, Z6
+	VMOVUPS           Z6, 384(R8)
+	VSUBPS            Z1, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z7, Z1, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z7, Z1, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VSCALEFPS         Z1, Z3, Z7
+	VADDPS            Z7, Z2, Z2
+	VMULPS            448(DI), Z7, Z7
+	VMOVUPS           Z7, 448(R8)
+	VMOVUPS           Z2, 64(R9)
+	VBROADCASTSS      8(R10), Z2
+	VMULPS            (DI), Z8, Z8
+	VMULPS            Z8, Z16, Z8
+	VMAXPS            Z8, Z2, Z2
+	VMULPS            64(DI), Z9, Z9
+	VMULPS            Z9, Z16, Z9
+	VMAXPS            Z9, Z2, Z2
+	VMULPS            128(DI), Z10, Z10
+	VMULPS            Z10, Z16, Z10
+	VMAXPS            Z10, Z2, Z2
+	VMULPS            192(DI), Z11, Z11
+	VMULPS            Z11, Z16, Z11
+	VMAXPS            Z11, Z2, Z2
+	VSHUFF32X4        $0x4e, Z2, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VSHUFF32X4        $0xb1, Z2, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VPERMILPS         $0x4e, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VPERMILPS         $0xb1, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VBROADCASTSS      8(R10), Z1
+	VMOVSS            X2, 8(R10)
+	VSUBPS            Z2, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z1, Z3, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z1, Z3, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z4
+	VSCALEFPS         Z3, Z4, Z1
+	VMULPS            128(R9), Z1, Z3
+	VSUBPS            Z2, Z8, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z8, Z4, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z8, Z4, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VSCALEFPS         Z4, Z5, Z8
+	VADDPS            Z8, Z3, Z3
+	VMULPS            256(DI), Z8, Z8
+	VMOVUPS           Z8, 512(R8)
+	VSUBPS            Z2, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z9, Z4, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z9, Z4, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z5
+	VSCALEFPS         Z4, Z5, Z9
+	VADDPS            Z9, Z3, Z3
+	VMULPS            320(DI), Z9, Z9
+	VMOVUPS           Z9, 576(R8)
+	VSUBPS            Z2, Z10, Z10
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z10, Z4, Z10
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z10, Z4, Z10
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z10
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z5
+	VSCALEFPS         Z4, Z5, Z10
+	VADDPS            Z10, Z3, Z3
+	VMULPS            384(DI), Z10, Z10
+	VMOVUPS           Z10, 640(R8)
+	VSUBPS            Z2, Z11, Z11
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z11, Z2, Z11
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z11, Z2, Z11
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z11, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z11
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z4
+	VSCALEFPS         Z2, Z4, Z11
+	VADDPS            Z11, Z3, Z3
+	VMULPS            448(DI), Z11, Z11
+	VMOVUPS           Z11, 704(R8)
+	VMOVUPS           Z3, 128(R9)
+	VBROADCASTSS      12(R10), Z2
+	VMULPS            (DI), Z12, Z12
+	VMULPS            Z12, Z16, Z12
+	VMAXPS            Z12, Z2, Z2
+	VMULPS            64(DI), Z13, Z13
+	VMULPS            Z13, Z16, Z13
+	VMAXPS            Z13, Z2, Z2
+	VMULPS            128(DI), Z14, Z14
+	VMULPS            Z14, Z16, Z14
+	VMAXPS            Z14, Z2, Z2
+	VMULPS            192(DI), Z15, Z15
+	VMULPS            Z15, Z16, Z15
+	VMAXPS            Z15, Z2, Z2
+	VSHUFF32X4        $0x4e, Z2, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VSHUFF32X4        $0xb1, Z2, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VPERMILPS         $0x4e, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VPERMILPS         $0xb1, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VBROADCASTSS      12(R10), Z3
+	VMOVSS            X2, 12(R10)
+	VSUBPS            Z2, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z3, Z4, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z3, Z4, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z4, Z5, Z3
+	VMULPS            192(R9), Z3, Z4
+	VSUBPS            Z2, Z12, Z12
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z12, Z5, Z12
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z12, Z5, Z12
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z12, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z12
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z12
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z6
+	VSCALEFPS         Z5, Z6, Z12
+	VADDPS            Z12, Z4, Z4
+	VMULPS            256(DI), Z12, Z12
+	VMOVUPS           Z12, 768(R8)
+	VSUBPS            Z2, Z13, Z13
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z13, Z5, Z13
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z13, Z5, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z13
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z6
+	VSCALEFPS         Z5, Z6, Z13
+	VADDPS            Z13, Z4, Z4
+	VMULPS            320(DI), Z13, Z13
+	VMOVUPS           Z13, 832(R8)
+	VSUBPS            Z2, Z14, Z14
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z14, Z5, Z14
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z14, Z5, Z14
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z14, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z14
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z14
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z6
+	VSCALEFPS         Z5, Z6, Z14
+	VADDPS            Z14, Z4, Z4
+	VMULPS            384(DI), Z14, Z14
+	VMOVUPS           Z14, 896(R8)
+	VSUBPS            Z2, Z15, Z15
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z15, Z2, Z15
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z15, Z2, Z15
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z15, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z15
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z15
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z5
+	VSCALEFPS         Z2, Z5, Z15
+	VADDPS            Z15, Z4, Z4
+	VMULPS            448(DI), Z15, Z15
+	VMOVUPS           Z15, 960(R8)
+	VMOVUPS           Z4, 192(R9)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x00, R9
+	MOVQ              32(AX), R10
+	LEAQ              (R10)(R8*2), R11
+	ADDQ              R8, R11
 
 columns:
 	VMULPS (R10), Z17, Z2
@@ -13718,15 +13523,15 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R8
-	LEAQ    (BX)(SI*1), R8
-	MOVQ    (AX), R9
-	MOVQ    DI, R10
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R8
+	LEAQ         (BX)(SI*1), R8
+	MOVQ         (AX), R9
+	MOVQ         DI, R10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
 
 score0:
 	VPMOVSXBD    (BX), Z1
@@ -13753,7 +13558,7 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
 
 score1:
 	VPMOVSXBD    (BX), Z2
@@ -13780,7 +13585,7 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
 
 score2:
 	VPMOVSXBD    (BX), Z3
@@ -13806,165 +13611,165 @@ score2:
 	SUBQ         $0x00000004, R10
 	JNZ          score2
 	MOVQ         (AX), R9
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
 
 score3:
-	VPMOVSXBD    (BX), Z4
-	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS (R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	PREFETCHT1   (R8)
-	VPMOVSXBD    16(BX), Z4
-	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 4(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	VPMOVSXBD    32(BX), Z4
-	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 8(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	VPMOVSXBD    48(BX), Z4
-	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 12(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	ADDQ         $0x00000040, BX
-	ADDQ         $0x00000040, R8
-	ADDQ         $0x00000010, R9
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         88(AX), DI
-	ADDQ         (CX), DI
-	MOVQ         40(AX), R8
-	MOVQ         48(AX), R9
-	MOVQ         56(AX), R10
-	VBROADCASTSS 104(AX), Z4
-	VBROADCASTSS (R10), Z5
-	VMULPS       (DI), Z0, Z0
-	VMULPS       Z0, Z4, Z0
-	VMAXPS       Z0, Z5, Z5
-	VMULPS       64(DI), Z1, Z1
-	VMULPS       Z1, Z4, Z1
-	VMAXPS       Z1, Z5, Z5
-	VMULPS       128(DI), Z2, Z2
-	VMULPS       Z2, Z4, Z2
-	VMAXPS       Z2, Z5, Z5
-	VMULPS       192(DI), Z3, Z3
-	VMULPS       Z3, Z4, Z3
-	VMAXPS       Z3, Z5, Z5
-	VSHUFF32X4   $0x4e, Z5, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VSHUFF32X4   $0xb1, Z5, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VPERMILPS    $0x4e, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VPERMILPS    $0xb1, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VBROADCASTSS (R10), Z4
-	VMOVSS       X5, (R10)
-	VSUBPS       Z5, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS       Z4, Z6, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS       Z4, Z6, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z6
-	VRNDSCALEPS  $0x08, Z6, Z6
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z6, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z6, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z7
-	VSCALEFPS    Z6, Z7, Z4
-	VMULPS       (R9), Z4, Z6
-	VSUBPS       Z5, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS       Z0, Z7, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS       Z0, Z7, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z7
-	VRNDSCALEPS  $0x08, Z7, Z7
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z7, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z7, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z8
-	VSCALEFPS    Z7, Z8, Z0
-	VADDPS       Z0, Z6, Z6
-	VMULPS       256(DI), Z0, Z0
-	VMOVUPS      Z0, (R8)
-	VSUBPS       Z5, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z7
-	VSCALEFPS    Z0, Z7, Z1
-	VADDPS       Z1, Z6, Z6
-	VMULPS       320(DI), Z1, Z1
-	VMOVUPS      Z1, 64(R8)
-	VSUBPS       Z5, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z6, Z6
-	VMULPS       384(DI), Z2, Z2
-	VMOVUPS      Z2, 128(R8)
-	VSUBPS       Z5, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z6, Z6
-	VMULPS       448(DI), Z3, Z3
-	VMOVUPS      Z3, 192(R8)
-	VMOVUPS      Z6, (R9)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R8
-	SHLQ         $0x00, R8
-	MOVQ         32(AX), R9
+	VPMOVSXBD         (BX), Z4
+	VCVTDQ2PS         Z4, Z4
+	VBROADCASTSS      (R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	PREFETCHT1        (R8)
+	VPMOVSXBD         16(BX), Z4
+	VCVTDQ2PS         Z4, Z4
+	VBROADCASTSS      4(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	VPMOVSXBD         32(BX), Z4
+	VCVTDQ2PS         Z4, Z4
+	VBROADCASTSS      8(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	VPMOVSXBD         48(BX), Z4
+	VCVTDQ2PS         Z4, Z4
+	VBROADCASTSS      12(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	ADDQ              $0x00000040, BX
+	ADDQ              $0x00000040, R8
+	ADDQ              $0x00000010, R9
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              88(AX), DI
+	ADDQ              (CX), DI
+	MOVQ              40(AX), R8
+	MOVQ              48(AX), R9
+	MOVQ              56(AX), R10
+	VBROADCASTSS      104(AX), Z4
+	VBROADCASTSS      (R10), Z5
+	VMULPS            (DI), Z0, Z0
+	VMULPS            Z0, Z4, Z0
+	VMAXPS            Z0, Z5, Z5
+	VMULPS            64(DI), Z1, Z1
+	VMULPS            Z1, Z4, Z1
+	VMAXPS            Z1, Z5, Z5
+	VMULPS            128(DI), Z2, Z2
+	VMULPS            Z2, Z4, Z2
+	VMAXPS            Z2, Z5, Z5
+	VMULPS            192(DI), Z3, Z3
+	VMULPS            Z3, Z4, Z3
+	VMAXPS            Z3, Z5, Z5
+	VSHUFF32X4        $0x4e, Z5, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VSHUFF32X4        $0xb1, Z5, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VPERMILPS         $0x4e, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VPERMILPS         $0xb1, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VBROADCASTSS      (R10), Z4
+	VMOVSS            X5, (R10)
+	VSUBPS            Z5, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
+	VMINPS            Z4, Z6, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
+	VMAXPS            Z4, Z6, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z6, Z7, Z4
+	VMULPS            (R9), Z4, Z6
+	VSUBPS            Z5, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
+	VMINPS            Z0, Z7, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
+	VMAXPS            Z0, Z7, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
+	VSCALEFPS         Z7, Z8, Z0
+	VADDPS            Z0, Z6, Z6
+	VMULPS            256(DI), Z0, Z0
+	VMOVUPS           Z0, (R8)
+	VSUBPS            Z5, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
+	VSCALEFPS         Z0, Z7, Z1
+	VADDPS            Z1, Z6, Z6
+	VMULPS            320(DI), Z1, Z1
+	VMOVUPS           Z1, 64(R8)
+	VSUBPS            Z5, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z6, Z6
+	VMULPS            384(DI), Z2, Z2
+	VMOVUPS           Z2, 128(R8)
+	VSUBPS            Z5, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z6, Z6
+	VMULPS            448(DI), Z3, Z3
+	VMOVUPS           Z3, 192(R8)
+	VMOVUPS           Z6, (R9)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R8
+	SHLQ              $0x00, R8
+	MOVQ              32(AX), R9
 
 columns:
 	VMULPS (R9), Z4, Z0
@@ -14068,16 +13873,16 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R9
-	MOVQ    (AX), R10
-	MOVQ    DI, R11
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
-	VMOVUPS zero_attend_avx512<>+0(SB), Z4
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R9
+	MOVQ         (AX), R10
+	MOVQ         DI, R11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
 
 score0:
 	VPMOVSXBD    (BX), Z1
@@ -14112,8 +13917,8 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
 
 score1:
 	VPMOVSXBD    (BX), Z2
@@ -14148,8 +13953,8 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
 
 score2:
 	VPMOVSXBD    (BX), Z3
@@ -14183,296 +13988,296 @@ score2:
 	SUBQ         $0x00000004, R11
 	JNZ          score2
 	MOVQ         (AX), R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 
 score3:
-	VPMOVSXBD    (BX), Z8
-	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS (R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS (R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	PREFETCHT1   (R9)
-	VPMOVSXBD    16(BX), Z8
-	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS 4(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 4(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	VPMOVSXBD    32(BX), Z8
-	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS 8(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 8(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	VPMOVSXBD    48(BX), Z8
-	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS 12(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 12(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	ADDQ         $0x00000040, BX
-	ADDQ         $0x00000040, R9
-	ADDQ         $0x00000010, R10
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         88(AX), DI
-	ADDQ         (CX), DI
-	MOVQ         40(AX), R8
-	MOVQ         48(AX), R9
-	MOVQ         56(AX), R10
-	VBROADCASTSS 104(AX), Z8
-	VBROADCASTSS (R10), Z10
-	VMULPS       (DI), Z0, Z0
-	VMULPS       Z0, Z8, Z0
-	VMAXPS       Z0, Z10, Z10
-	VMULPS       64(DI), Z1, Z1
-	VMULPS       Z1, Z8, Z1
-	VMAXPS       Z1, Z10, Z10
-	VMULPS       128(DI), Z2, Z2
-	VMULPS       Z2, Z8, Z2
-	VMAXPS       Z2, Z10, Z10
-	VMULPS       192(DI), Z3, Z3
-	VMULPS       Z3, Z8, Z3
-	VMAXPS       Z3, Z10, Z10
-	VSHUFF32X4   $0x4e, Z10, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VSHUFF32X4   $0xb1, Z10, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VPERMILPS    $0x4e, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VPERMILPS    $0xb1, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VBROADCASTSS (R10), Z9
-	VMOVSS       X10, (R10)
-	VSUBPS       Z10, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z11
-	VMINPS       Z9, Z11, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z11
-	VMAXPS       Z9, Z11, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z11
-	VRNDSCALEPS  $0x08, Z11, Z11
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z11, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z11, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z12
-	VSCALEFPS    Z11, Z12, Z9
-	VMULPS       (R9), Z9, Z11
-	VSUBPS       Z10, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS       Z0, Z12, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS       Z0, Z12, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z12
-	VRNDSCALEPS  $0x08, Z12, Z12
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z12, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z12, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z13
-	VSCALEFPS    Z12, Z13, Z0
-	VADDPS       Z0, Z11, Z11
-	VMULPS       256(DI), Z0, Z0
-	VMOVUPS      Z0, (R8)
-	VSUBPS       Z10, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z12
-	VSCALEFPS    Z0, Z12, Z1
-	VADDPS       Z1, Z11, Z11
-	VMULPS       320(DI), Z1, Z1
-	VMOVUPS      Z1, 64(R8)
-	VSUBPS       Z10, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z11, Z11
-	VMULPS       384(DI), Z2, Z2
-	VMOVUPS      Z2, 128(R8)
-	VSUBPS       Z10, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z11, Z11
-	VMULPS       448(DI), Z3, Z3
-	VMOVUPS      Z3, 192(R8)
-	VMOVUPS      Z11, (R9)
-	VBROADCASTSS 4(R10), Z0
-	VMULPS       (DI), Z4, Z4
-	VMULPS       Z4, Z8, Z4
-	VMAXPS       Z4, Z0, Z0
-	VMULPS       64(DI), Z5, Z5
-	VMULPS       Z5, Z8, Z5
-	VMAXPS       Z5, Z0, Z0
-	VMULPS       128(DI), Z6, Z6
-	VMULPS       Z6, Z8, Z6
-	VMAXPS       Z6, Z0, Z0
-	VMULPS       192(DI), Z7, Z7
-	VMULPS       Z7, Z8, Z7
-	VMAXPS       Z7, Z0, Z0
-	VSHUFF32X4   $0x4e, Z0, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VSHUFF32X4   $0xb1, Z0, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VPERMILPS    $0x4e, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VPERMILPS    $0xb1, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VBROADCASTSS 4(R10), Z1
-	VMOVSS       X0, 4(R10)
-	VSUBPS       Z0, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z1, Z2, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z1, Z2, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z3
-	VSCALEFPS    Z2, Z3, Z1
-	VMULPS       64(R9), Z1, Z2
-	VSUBPS       Z0, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z4, Z3, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z4, Z3, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z8
-	VSCALEFPS    Z3, Z8, Z4
-	VADDPS       Z4, Z2, Z2
-	VMULPS       256(DI), Z4, Z4
-	VMOVUPS      Z4, 256(R8)
-	VSUBPS       Z0, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z5, Z3, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VSCALEFPS    Z3, Z4, Z5
-	VADDPS       Z5, Z2, Z2
-	VMULPS       320(DI), Z5, Z5
-	VMOVUPS      Z5, 320(R8)
-	VSUBPS       Z0, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z6, Z3, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z6, Z3, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VSCALEFPS    Z3, Z4, Z6
-	VADDPS       Z6, Z2, Z2
-	VMULPS       384(DI), Z6, Z6
-	VMOVUPS      Z6, 384(R8)
-	VSUBPS       Z0, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z7, Z0, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z7, Z0, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VSCALEFPS    Z0, Z3, Z7
-	VADDPS       Z7, Z2, Z2
-	VMULPS       448(DI), Z7, Z7
-	VMOVUPS      Z7, 448(R8)
-	VMOVUPS      Z2, 64(R9)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x00, R9
-	MOVQ         32(AX), R10
+	VPMOVSXBD         (BX), Z8
+	VCVTDQ2PS         Z8, Z8
+	VBROADCASTSS      (R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      (R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	PREFETCHT1        (R9)
+	VPMOVSXBD         16(BX), Z8
+	VCVTDQ2PS         Z8, Z8
+	VBROADCASTSS      4(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      4(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	VPMOVSXBD         32(BX), Z8
+	VCVTDQ2PS         Z8, Z8
+	VBROADCASTSS      8(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      8(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	VPMOVSXBD         48(BX), Z8
+	VCVTDQ2PS         Z8, Z8
+	VBROADCASTSS      12(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      12(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	ADDQ              $0x00000040, BX
+	ADDQ              $0x00000040, R9
+	ADDQ              $0x00000010, R10
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              88(AX), DI
+	ADDQ              (CX), DI
+	MOVQ              40(AX), R8
+	MOVQ              48(AX), R9
+	MOVQ              56(AX), R10
+	VBROADCASTSS      104(AX), Z8
+	VBROADCASTSS      (R10), Z10
+	VMULPS            (DI), Z0, Z0
+	VMULPS            Z0, Z8, Z0
+	VMAXPS            Z0, Z10, Z10
+	VMULPS            64(DI), Z1, Z1
+	VMULPS            Z1, Z8, Z1
+	VMAXPS            Z1, Z10, Z10
+	VMULPS            128(DI), Z2, Z2
+	VMULPS            Z2, Z8, Z2
+	VMAXPS            Z2, Z10, Z10
+	VMULPS            192(DI), Z3, Z3
+	VMULPS            Z3, Z8, Z3
+	VMAXPS            Z3, Z10, Z10
+	VSHUFF32X4        $0x4e, Z10, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VSHUFF32X4        $0xb1, Z10, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VPERMILPS         $0x4e, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VPERMILPS         $0xb1, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VBROADCASTSS      (R10), Z9
+	VMOVSS            X10, (R10)
+	VSUBPS            Z10, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z11
+	VMINPS            Z9, Z11, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z11
+	VMAXPS            Z9, Z11, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z11
+	VRNDSCALEPS       $0x08, Z11, Z11
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z11, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z11, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
+	VSCALEFPS         Z11, Z12, Z9
+	VMULPS            (R9), Z9, Z11
+	VSUBPS            Z10, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
+	VMINPS            Z0, Z12, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
+	VMAXPS            Z0, Z12, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z12
+	VRNDSCALEPS       $0x08, Z12, Z12
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
+	VSCALEFPS         Z12, Z13, Z0
+	VADDPS            Z0, Z11, Z11
+	VMULPS            256(DI), Z0, Z0
+	VMOVUPS           Z0, (R8)
+	VSUBPS            Z10, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
+	VSCALEFPS         Z0, Z12, Z1
+	VADDPS            Z1, Z11, Z11
+	VMULPS            320(DI), Z1, Z1
+	VMOVUPS           Z1, 64(R8)
+	VSUBPS            Z10, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z11, Z11
+	VMULPS            384(DI), Z2, Z2
+	VMOVUPS           Z2, 128(R8)
+	VSUBPS            Z10, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z11, Z11
+	VMULPS            448(DI), Z3, Z3
+	VMOVUPS           Z3, 192(R8)
+	VMOVUPS           Z11, (R9)
+	VBROADCASTSS      4(R10), Z0
+	VMULPS            (DI), Z4, Z4
+	VMULPS            Z4, Z8, Z4
+	VMAXPS            Z4, Z0, Z0
+	VMULPS            64(DI), Z5, Z5
+	VMULPS            Z5, Z8, Z5
+	VMAXPS            Z5, Z0, Z0
+	VMULPS            128(DI), Z6, Z6
+	VMULPS            Z6, Z8, Z6
+	VMAXPS            Z6, Z0, Z0
+	VMULPS            192(DI), Z7, Z7
+	VMULPS            Z7, Z8, Z7
+	VMAXPS            Z7, Z0, Z0
+	VSHUFF32X4        $0x4e, Z0, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VSHUFF32X4        $0xb1, Z0, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VPERMILPS         $0x4e, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VPERMILPS         $0xb1, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VBROADCASTSS      4(R10), Z1
+	VMOVSS            X0, 4(R10)
+	VSUBPS            Z0, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z1, Z2, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z1, Z2, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z3
+	VSCALEFPS         Z2, Z3, Z1
+	VMULPS            64(R9), Z1, Z2
+	VSUBPS            Z0, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VSCALEFPS         Z3, Z8, Z4
+	VADDPS            Z4, Z2, Z2
+	VMULPS            256(DI), Z4, Z4
+	VMOVUPS           Z4, 256(R8)
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VSCALEFPS         Z3, Z4, Z5
+	VADDPS            Z5, Z2, Z2
+	VMULPS            320(DI), Z5, Z5
+	VMOVUPS           Z5, 320(R8)
+	VSUBPS            Z0, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z6, Z3, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z6, Z3, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VSCALEFPS         Z3, Z4, Z6
+	VADDPS            Z6, Z2, Z2
+	VMULPS            384(DI), Z6, Z6
+	VMOVUPS           Z6, 384(R8)
+	VSUBPS            Z0, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z7, Z0, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z7, Z0, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VSCALEFPS         Z0, Z3, Z7
+	VADDPS            Z7, Z2, Z2
+	VMULPS            448(DI), Z7, Z7
+	VMOVUPS           Z7, 448(R8)
+	VMOVUPS           Z2, 64(R9)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x00, R9
+	MOVQ              32(AX), R10
 
 columns:
 	VMULPS (R10), Z9, Z0
@@ -14604,20 +14409,20 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R10
-	MOVQ    (AX), R11
-	MOVQ    DI, R12
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS zero_attend_avx512<>+0(SB), Z4
-	VMOVUPS zero_attend_avx512<>+0(SB), Z5
-	VMOVUPS zero_attend_avx512<>+0(SB), Z8
-	VMOVUPS zero_attend_avx512<>+0(SB), Z9
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R10
+	MOVQ         (AX), R11
+	MOVQ         DI, R12
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
 
 score0:
 	VPMOVSXBD    (BX), Z2
@@ -14681,452 +14486,452 @@ score0:
 	JNZ          score0
 	ADDQ         R9, BX
 	MOVQ         (AX), R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z6
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
 
 score2:
-	VPMOVSXBD    (BX), Z12
-	VCVTDQ2PS    Z12, Z12
-	VPMOVSXBD    (BX)(R9*1), Z13
-	VCVTDQ2PS    Z13, Z13
-	VBROADCASTSS (R11), Z14
-	VFMADD231PS  Z12, Z14, Z2
-	VFMADD231PS  Z13, Z14, Z3
-	VBROADCASTSS (R11)(R8*1), Z14
-	VFMADD231PS  Z12, Z14, Z6
-	VFMADD231PS  Z13, Z14, Z7
-	VBROADCASTSS (R11)(R8*2), Z14
-	VFMADD231PS  Z12, Z14, Z10
-	VFMADD231PS  Z13, Z14, Z11
-	PREFETCHT1   (R10)
-	VPMOVSXBD    16(BX), Z12
-	VCVTDQ2PS    Z12, Z12
-	VPMOVSXBD    16(BX)(R9*1), Z13
-	VCVTDQ2PS    Z13, Z13
-	VBROADCASTSS 4(R11), Z14
-	VFMADD231PS  Z12, Z14, Z2
-	VFMADD231PS  Z13, Z14, Z3
-	VBROADCASTSS 4(R11)(R8*1), Z14
-	VFMADD231PS  Z12, Z14, Z6
-	VFMADD231PS  Z13, Z14, Z7
-	VBROADCASTSS 4(R11)(R8*2), Z14
-	VFMADD231PS  Z12, Z14, Z10
-	VFMADD231PS  Z13, Z14, Z11
-	VPMOVSXBD    32(BX), Z12
-	VCVTDQ2PS    Z12, Z12
-	VPMOVSXBD    32(BX)(R9*1), Z13
-	VCVTDQ2PS    Z13, Z13
-	VBROADCASTSS 8(R11), Z14
-	VFMADD231PS  Z12, Z14, Z2
-	VFMADD231PS  Z13, Z14, Z3
-	VBROADCASTSS 8(R11)(R8*1), Z14
-	VFMADD231PS  Z12, Z14, Z6
-	VFMADD231PS  Z13, Z14, Z7
-	VBROADCASTSS 8(R11)(R8*2), Z14
-	VFMADD231PS  Z12, Z14, Z10
-	VFMADD231PS  Z13, Z14, Z11
-	PREFETCHT1   64(R10)
-	VPMOVSXBD    48(BX), Z12
-	VCVTDQ2PS    Z12, Z12
-	VPMOVSXBD    48(BX)(R9*1), Z13
-	VCVTDQ2PS    Z13, Z13
-	VBROADCASTSS 12(R11), Z14
-	VFMADD231PS  Z12, Z14, Z2
-	VFMADD231PS  Z13, Z14, Z3
-	VBROADCASTSS 12(R11)(R8*1), Z14
-	VFMADD231PS  Z12, Z14, Z6
-	VFMADD231PS  Z13, Z14, Z7
-	VBROADCASTSS 12(R11)(R8*2), Z14
-	VFMADD231PS  Z12, Z14, Z10
-	VFMADD231PS  Z13, Z14, Z11
-	ADDQ         $0x00000040, BX
-	ADDQ         $0x00000080, R10
-	ADDQ         $0x00000010, R11
-	SUBQ         $0x00000004, DI
-	JNZ          score2
-	ADDQ         R9, BX
-	MOVQ         88(AX), DI
-	ADDQ         (CX), DI
-	MOVQ         40(AX), R8
-	MOVQ         48(AX), R9
-	MOVQ         56(AX), R10
-	VBROADCASTSS 104(AX), Z12
-	VBROADCASTSS (R10), Z14
-	VMULPS       (DI), Z0, Z0
-	VMULPS       Z0, Z12, Z0
-	VMAXPS       Z0, Z14, Z14
-	VMULPS       64(DI), Z1, Z1
-	VMULPS       Z1, Z12, Z1
-	VMAXPS       Z1, Z14, Z14
-	VMULPS       128(DI), Z2, Z2
-	VMULPS       Z2, Z12, Z2
-	VMAXPS       Z2, Z14, Z14
-	VMULPS       192(DI), Z3, Z3
-	VMULPS       Z3, Z12, Z3
-	VMAXPS       Z3, Z14, Z14
-	VSHUFF32X4   $0x4e, Z14, Z14, Z13
-	VMAXPS       Z13, Z14, Z14
-	VSHUFF32X4   $0xb1, Z14, Z14, Z13
-	VMAXPS       Z13, Z14, Z14
-	VPERMILPS    $0x4e, Z14, Z13
-	VMAXPS       Z13, Z14, Z14
-	VPERMILPS    $0xb1, Z14, Z13
-	VMAXPS       Z13, Z14, Z14
-	VBROADCASTSS (R10), Z13
-	VMOVSS       X14, (R10)
-	VSUBPS       Z14, Z13, Z13
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z15
-	VMINPS       Z13, Z15, Z13
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z15
-	VMAXPS       Z13, Z15, Z13
-	VMULPS       log2e_attend_avx512<>+0(SB), Z13, Z15
-	VRNDSCALEPS  $0x08, Z15, Z15
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z15, Z13
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z15, Z13
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z16
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z16
-	VSCALEFPS    Z15, Z16, Z13
-	VMULPS       (R9), Z13, Z15
-	VSUBPS       Z14, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z16
-	VMINPS       Z0, Z16, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z16
-	VMAXPS       Z0, Z16, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z16
-	VRNDSCALEPS  $0x08, Z16, Z16
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z16, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z16, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z17
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z17
-	VSCALEFPS    Z16, Z17, Z0
-	VADDPS       Z0, Z15, Z15
-	VMULPS       256(DI), Z0, Z0
-	VMOVUPS      Z0, (R8)
-	VSUBPS       Z14, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z16
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z16
-	VSCALEFPS    Z0, Z16, Z1
-	VADDPS       Z1, Z15, Z15
-	VMULPS       320(DI), Z1, Z1
-	VMOVUPS      Z1, 64(R8)
-	VSUBPS       Z14, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z15, Z15
-	VMULPS       384(DI), Z2, Z2
-	VMOVUPS      Z2, 128(R8)
-	VSUBPS       Z14, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z15, Z15
-	VMULPS       448(DI), Z3, Z3
-	VMOVUPS      Z3, 192(R8)
-	VMOVUPS      Z15, (R9)
-	VBROADCASTSS 4(R10), Z1
-	VMULPS       (DI), Z4, Z4
-	VMULPS       Z4, Z12, Z4
-	VMAXPS       Z4, Z1, Z1
-	VMULPS       64(DI), Z5, Z5
-	VMULPS       Z5, Z12, Z5
-	VMAXPS       Z5, Z1, Z1
-	VMULPS       128(DI), Z6, Z6
-	VMULPS       Z6, Z12, Z6
-	VMAXPS       Z6, Z1, Z1
-	VMULPS       192(DI), Z7, Z7
-	VMULPS       Z7, Z12, Z7
-	VMAXPS       Z7, Z1, Z1
-	VSHUFF32X4   $0x4e, Z1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VSHUFF32X4   $0xb1, Z1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VPERMILPS    $0x4e, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VPERMILPS    $0xb1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VBROADCASTSS 4(R10), Z0
-	VMOVSS       X1, 4(R10)
-	VSUBPS       Z1, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z0, Z2, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z0, Z2, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z3
-	VSCALEFPS    Z2, Z3, Z0
-	VMULPS       64(R9), Z0, Z2
-	VSUBPS       Z1, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z4, Z3, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z4, Z3, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z14
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z14
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z14
-	VSCALEFPS    Z3, Z14, Z4
-	VADDPS       Z4, Z2, Z2
-	VMULPS       256(DI), Z4, Z4
-	VMOVUPS      Z4, 256(R8)
-	VSUBPS       Z1, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z5, Z3, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VSCALEFPS    Z3, Z4, Z5
-	VADDPS       Z5, Z2, Z2
-	VMULPS       320(DI), Z5, Z5
-	VMOVUPS      Z5, 320(R8)
-	VSUBPS       Z1, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z6, Z3, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z6, Z3, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VSCALEFPS    Z3, Z4, Z6
-	VADDPS       Z6, Z2, Z2
-	VMULPS       384(DI), Z6, Z6
-	VMOVUPS      Z6, 384(R8)
-	VSUBPS       Z1, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z7, Z1, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z7, Z1, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VSCALEFPS    Z1, Z3, Z7
-	VADDPS       Z7, Z2, Z2
-	VMULPS       448(DI), Z7, Z7
-	VMOVUPS      Z7, 448(R8)
-	VMOVUPS      Z2, 64(R9)
-	VBROADCASTSS 8(R10), Z1
-	VMULPS       (DI), Z8, Z8
-	VMULPS       Z8, Z12, Z8
-	VMAXPS       Z8, Z1, Z1
-	VMULPS       64(DI), Z9, Z9
-	VMULPS       Z9, Z12, Z9
-	VMAXPS       Z9, Z1, Z1
-	VMULPS       128(DI), Z10, Z10
-	VMULPS       Z10, Z12, Z10
-	VMAXPS       Z10, Z1, Z1
-	VMULPS       192(DI), Z11, Z11
-	VMULPS       Z11, Z12, Z11
-	VMAXPS       Z11, Z1, Z1
-	VSHUFF32X4   $0x4e, Z1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VSHUFF32X4   $0xb1, Z1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VPERMILPS    $0x4e, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VPERMILPS    $0xb1, Z1, Z2
-	VMAXPS       Z2, Z1, Z1
-	VBROADCASTSS 8(R10), Z2
-	VMOVSS       X1, 8(R10)
-	VSUBPS       Z1, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z2, Z3, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z2, Z3, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z4
-	VSCALEFPS    Z3, Z4, Z2
-	VMULPS       128(R9), Z2, Z3
-	VSUBPS       Z1, Z8, Z8
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z8, Z4, Z8
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z8, Z4, Z8
-	VMULPS       log2e_attend_avx512<>+0(SB), Z8, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z8
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z8
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z5
-	VSCALEFPS    Z4, Z5, Z8
-	VADDPS       Z8, Z3, Z3
-	VMULPS       256(DI), Z8, Z8
-	VMOVUPS      Z8, 512(R8)
-	VSUBPS       Z1, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z9, Z4, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z9, Z4, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z5
-	VSCALEFPS    Z4, Z5, Z9
-	VADDPS       Z9, Z3, Z3
-	VMULPS       320(DI), Z9, Z9
-	VMOVUPS      Z9, 576(R8)
-	VSUBPS       Z1, Z10, Z10
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z10, Z4, Z10
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z10, Z4, Z10
-	VMULPS       log2e_attend_avx512<>+0(SB), Z10, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z10
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z10
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z5
-	VSCALEFPS    Z4, Z5, Z10
-	VADDPS       Z10, Z3, Z3
-	VMULPS       384(DI), Z10, Z10
-	VMOVUPS      Z10, 640(R8)
-	VSUBPS       Z1, Z11, Z11
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z11, Z1, Z11
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z11, Z1, Z11
-	VMULPS       log2e_attend_avx512<>+0(SB), Z11, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z11
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z11
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z4
-	VSCALEFPS    Z1, Z4, Z11
-	VADDPS       Z11, Z3, Z3
-	VMULPS       448(DI), Z11, Z11
-	VMOVUPS      Z11, 704(R8)
-	VMOVUPS      Z3, 128(R9)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x00, R9
-	MOVQ         32(AX), R10
+	VPMOVSXBD         (BX), Z12
+	VCVTDQ2PS         Z12, Z12
+	VPMOVSXBD         (BX)(R9*1), Z13
+	VCVTDQ2PS         Z13, Z13
+	VBROADCASTSS      (R11), Z14
+	VFMADD231PS       Z12, Z14, Z2
+	VFMADD231PS       Z13, Z14, Z3
+	VBROADCASTSS      (R11)(R8*1), Z14
+	VFMADD231PS       Z12, Z14, Z6
+	VFMADD231PS       Z13, Z14, Z7
+	VBROADCASTSS      (R11)(R8*2), Z14
+	VFMADD231PS       Z12, Z14, Z10
+	VFMADD231PS       Z13, Z14, Z11
+	PREFETCHT1        (R10)
+	VPMOVSXBD         16(BX), Z12
+	VCVTDQ2PS         Z12, Z12
+	VPMOVSXBD         16(BX)(R9*1), Z13
+	VCVTDQ2PS         Z13, Z13
+	VBROADCASTSS      4(R11), Z14
+	VFMADD231PS       Z12, Z14, Z2
+	VFMADD231PS       Z13, Z14, Z3
+	VBROADCASTSS      4(R11)(R8*1), Z14
+	VFMADD231PS       Z12, Z14, Z6
+	VFMADD231PS       Z13, Z14, Z7
+	VBROADCASTSS      4(R11)(R8*2), Z14
+	VFMADD231PS       Z12, Z14, Z10
+	VFMADD231PS       Z13, Z14, Z11
+	VPMOVSXBD         32(BX), Z12
+	VCVTDQ2PS         Z12, Z12
+	VPMOVSXBD         32(BX)(R9*1), Z13
+	VCVTDQ2PS         Z13, Z13
+	VBROADCASTSS      8(R11), Z14
+	VFMADD231PS       Z12, Z14, Z2
+	VFMADD231PS       Z13, Z14, Z3
+	VBROADCASTSS      8(R11)(R8*1), Z14
+	VFMADD231PS       Z12, Z14, Z6
+	VFMADD231PS       Z13, Z14, Z7
+	VBROADCASTSS      8(R11)(R8*2), Z14
+	VFMADD231PS       Z12, Z14, Z10
+	VFMADD231PS       Z13, Z14, Z11
+	PREFETCHT1        64(R10)
+	VPMOVSXBD         48(BX), Z12
+	VCVTDQ2PS         Z12, Z12
+	VPMOVSXBD         48(BX)(R9*1), Z13
+	VCVTDQ2PS         Z13, Z13
+	VBROADCASTSS      12(R11), Z14
+	VFMADD231PS       Z12, Z14, Z2
+	VFMADD231PS       Z13, Z14, Z3
+	VBROADCASTSS      12(R11)(R8*1), Z14
+	VFMADD231PS       Z12, Z14, Z6
+	VFMADD231PS       Z13, Z14, Z7
+	VBROADCASTSS      12(R11)(R8*2), Z14
+	VFMADD231PS       Z12, Z14, Z10
+	VFMADD231PS       Z13, Z14, Z11
+	ADDQ              $0x00000040, BX
+	ADDQ              $0x00000080, R10
+	ADDQ              $0x00000010, R11
+	SUBQ              $0x00000004, DI
+	JNZ               score2
+	ADDQ              R9, BX
+	MOVQ              88(AX), DI
+	ADDQ              (CX), DI
+	MOVQ              40(AX), R8
+	MOVQ              48(AX), R9
+	MOVQ              56(AX), R10
+	VBROADCASTSS      104(AX), Z12
+	VBROADCASTSS      (R10), Z14
+	VMULPS            (DI), Z0, Z0
+	VMULPS            Z0, Z12, Z0
+	VMAXPS            Z0, Z14, Z14
+	VMULPS            64(DI), Z1, Z1
+	VMULPS            Z1, Z12, Z1
+	VMAXPS            Z1, Z14, Z14
+	VMULPS            128(DI), Z2, Z2
+	VMULPS            Z2, Z12, Z2
+	VMAXPS            Z2, Z14, Z14
+	VMULPS            192(DI), Z3, Z3
+	VMULPS            Z3, Z12, Z3
+	VMAXPS            Z3, Z14, Z14
+	VSHUFF32X4        $0x4e, Z14, Z14, Z13
+	VMAXPS            Z13, Z14, Z14
+	VSHUFF32X4        $0xb1, Z14, Z14, Z13
+	VMAXPS            Z13, Z14, Z14
+	VPERMILPS         $0x4e, Z14, Z13
+	VMAXPS            Z13, Z14, Z14
+	VPERMILPS         $0xb1, Z14, Z13
+	VMAXPS            Z13, Z14, Z14
+	VBROADCASTSS      (R10), Z13
+	VMOVSS            X14, (R10)
+	VSUBPS            Z14, Z13, Z13
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z15
+	VMINPS            Z13, Z15, Z13
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z15
+	VMAXPS            Z13, Z15, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z15
+	VRNDSCALEPS       $0x08, Z15, Z15
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z15, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z15, Z13
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z16
+	VSCALEFPS         Z15, Z16, Z13
+	VMULPS            (R9), Z13, Z15
+	VSUBPS            Z14, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z16
+	VMINPS            Z0, Z16, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z16
+	VMAXPS            Z0, Z16, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z16
+	VRNDSCALEPS       $0x08, Z16, Z16
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z16, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z16, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z17
+	VSCALEFPS         Z16, Z17, Z0
+	VADDPS            Z0, Z15, Z15
+	VMULPS            256(DI), Z0, Z0
+	VMOVUPS           Z0, (R8)
+	VSUBPS            Z14, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z16
+	VSCALEFPS         Z0, Z16, Z1
+	VADDPS            Z1, Z15, Z15
+	VMULPS            320(DI), Z1, Z1
+	VMOVUPS           Z1, 64(R8)
+	VSUBPS            Z14, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z15, Z15
+	VMULPS            384(DI), Z2, Z2
+	VMOVUPS           Z2, 128(R8)
+	VSUBPS            Z14, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z15, Z15
+	VMULPS            448(DI), Z3, Z3
+	VMOVUPS           Z3, 192(R8)
+	VMOVUPS           Z15, (R9)
+	VBROADCASTSS      4(R10), Z1
+	VMULPS            (DI), Z4, Z4
+	VMULPS            Z4, Z12, Z4
+	VMAXPS            Z4, Z1, Z1
+	VMULPS            64(DI), Z5, Z5
+	VMULPS            Z5, Z12, Z5
+	VMAXPS            Z5, Z1, Z1
+	VMULPS            128(DI), Z6, Z6
+	VMULPS            Z6, Z12, Z6
+	VMAXPS            Z6, Z1, Z1
+	VMULPS            192(DI), Z7, Z7
+	VMULPS            Z7, Z12, Z7
+	VMAXPS            Z7, Z1, Z1
+	VSHUFF32X4        $0x4e, Z1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VSHUFF32X4        $0xb1, Z1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VPERMILPS         $0x4e, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VPERMILPS         $0xb1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VBROADCASTSS      4(R10), Z0
+	VMOVSS            X1, 4(R10)
+	VSUBPS            Z1, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z0, Z2, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z0, Z2, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z3
+	VSCALEFPS         Z2, Z3, Z0
+	VMULPS            64(R9), Z0, Z2
+	VSUBPS            Z1, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z14
+	VSCALEFPS         Z3, Z14, Z4
+	VADDPS            Z4, Z2, Z2
+	VMULPS            256(DI), Z4, Z4
+	VMOVUPS           Z4, 256(R8)
+	VSUBPS            Z1, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VSCALEFPS         Z3, Z4, Z5
+	VADDPS            Z5, Z2, Z2
+	VMULPS            320(DI), Z5, Z5
+	VMOVUPS           Z5, 320(R8)
+	VSUBPS            Z1, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z6, Z3, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z6, Z3, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VSCALEFPS         Z3, Z4, Z6
+	VADDPS            Z6, Z2, Z2
+	VMULPS            384(DI), Z6, Z6
+	VMOVUPS           Z6, 384(R8)
+	VSUBPS            Z1, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z7, Z1, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z7, Z1, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VSCALEFPS         Z1, Z3, Z7
+	VADDPS            Z7, Z2, Z2
+	VMULPS            448(DI), Z7, Z7
+	VMOVUPS           Z7, 448(R8)
+	VMOVUPS           Z2, 64(R9)
+	VBROADCASTSS      8(R10), Z1
+	VMULPS            (DI), Z8, Z8
+	VMULPS            Z8, Z12, Z8
+	VMAXPS            Z8, Z1, Z1
+	VMULPS            64(DI), Z9, Z9
+	VMULPS            Z9, Z12, Z9
+	VMAXPS            Z9, Z1, Z1
+	VMULPS            128(DI), Z10, Z10
+	VMULPS            Z10, Z12, Z10
+	VMAXPS            Z10, Z1, Z1
+	VMULPS            192(DI), Z11, Z11
+	VMULPS            Z11, Z12, Z11
+	VMAXPS            Z11, Z1, Z1
+	VSHUFF32X4        $0x4e, Z1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VSHUFF32X4        $0xb1, Z1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VPERMILPS         $0x4e, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VPERMILPS         $0xb1, Z1, Z2
+	VMAXPS            Z2, Z1, Z1
+	VBROADCASTSS      8(R10), Z2
+	VMOVSS            X1, 8(R10)
+	VSUBPS            Z1, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z2, Z3, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z2, Z3, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z4
+	VSCALEFPS         Z3, Z4, Z2
+	VMULPS            128(R9), Z2, Z3
+	VSUBPS            Z1, Z8, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z8, Z4, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z8, Z4, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VSCALEFPS         Z4, Z5, Z8
+	VADDPS            Z8, Z3, Z3
+	VMULPS            256(DI), Z8, Z8
+	VMOVUPS           Z8, 512(R8)
+	VSUBPS            Z1, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z9, Z4, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z9, Z4, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z5
+	VSCALEFPS         Z4, Z5, Z9
+	VADDPS            Z9, Z3, Z3
+	VMULPS            320(DI), Z9, Z9
+	VMOVUPS           Z9, 576(R8)
+	VSUBPS            Z1, Z10, Z10
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z10, Z4, Z10
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z10, Z4, Z10
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z10
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z5
+	VSCALEFPS         Z4, Z5, Z10
+	VADDPS            Z10, Z3, Z3
+	VMULPS            384(DI), Z10, Z10
+	VMOVUPS           Z10, 640(R8)
+	VSUBPS            Z1, Z11, Z11
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z11, Z1, Z11
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z11, Z1, Z11
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z11, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z11
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z4
+	VSCALEFPS         Z1, Z4, Z11
+	VADDPS            Z11, Z3, Z3
+	VMULPS            448(DI), Z11, Z11
+	VMOVUPS           Z11, 704(R8)
+	VMOVUPS           Z3, 128(R9)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x00, R9
+	MOVQ              32(AX), R10
 
 columns:
 	VMULPS (R10), Z13, Z1
@@ -15286,24 +15091,24 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R10
-	MOVQ    (AX), R11
-	LEAQ    (R11)(R8*2), R12
-	ADDQ    R8, R12
-	MOVQ    DI, R13
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
-	VMOVUPS zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS zero_attend_avx512<>+0(SB), Z4
-	VMOVUPS zero_attend_avx512<>+0(SB), Z5
-	VMOVUPS zero_attend_avx512<>+0(SB), Z8
-	VMOVUPS zero_attend_avx512<>+0(SB), Z9
-	VMOVUPS zero_attend_avx512<>+0(SB), Z12
-	VMOVUPS zero_attend_avx512<>+0(SB), Z13
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R10
+	MOVQ         (AX), R11
+	LEAQ         (R11)(R8*2), R12
+	ADDQ         R8, R12
+	MOVQ         DI, R13
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z12
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z13
 
 score0:
 	VPMOVSXBD    (BX), Z2
@@ -15382,591 +15187,591 @@ score0:
 	MOVQ         (AX), R11
 	LEAQ         (R11)(R8*2), R12
 	ADDQ         R8, R12
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z6
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z14
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z15
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z14
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z15
 
 score2:
-	VPMOVSXBD    (BX), Z16
-	VCVTDQ2PS    Z16, Z16
-	VPMOVSXBD    (BX)(R9*1), Z17
-	VCVTDQ2PS    Z17, Z17
-	VBROADCASTSS (R11), Z18
-	VFMADD231PS  Z16, Z18, Z2
-	VFMADD231PS  Z17, Z18, Z3
-	VBROADCASTSS (R11)(R8*1), Z18
-	VFMADD231PS  Z16, Z18, Z6
-	VFMADD231PS  Z17, Z18, Z7
-	VBROADCASTSS (R11)(R8*2), Z18
-	VFMADD231PS  Z16, Z18, Z10
-	VFMADD231PS  Z17, Z18, Z11
-	VBROADCASTSS (R12), Z18
-	VFMADD231PS  Z16, Z18, Z14
-	VFMADD231PS  Z17, Z18, Z15
-	PREFETCHT1   (R10)
-	VPMOVSXBD    16(BX), Z16
-	VCVTDQ2PS    Z16, Z16
-	VPMOVSXBD    16(BX)(R9*1), Z17
-	VCVTDQ2PS    Z17, Z17
-	VBROADCASTSS 4(R11), Z18
-	VFMADD231PS  Z16, Z18, Z2
-	VFMADD231PS  Z17, Z18, Z3
-	VBROADCASTSS 4(R11)(R8*1), Z18
-	VFMADD231PS  Z16, Z18, Z6
-	VFMADD231PS  Z17, Z18, Z7
-	VBROADCASTSS 4(R11)(R8*2), Z18
-	VFMADD231PS  Z16, Z18, Z10
-	VFMADD231PS  Z17, Z18, Z11
-	VBROADCASTSS 4(R12), Z18
-	VFMADD231PS  Z16, Z18, Z14
-	VFMADD231PS  Z17, Z18, Z15
-	VPMOVSXBD    32(BX), Z16
-	VCVTDQ2PS    Z16, Z16
-	VPMOVSXBD    32(BX)(R9*1), Z17
-	VCVTDQ2PS    Z17, Z17
-	VBROADCASTSS 8(R11), Z18
-	VFMADD231PS  Z16, Z18, Z2
-	VFMADD231PS  Z17, Z18, Z3
-	VBROADCASTSS 8(R11)(R8*1), Z18
-	VFMADD231PS  Z16, Z18, Z6
-	VFMADD231PS  Z17, Z18, Z7
-	VBROADCASTSS 8(R11)(R8*2), Z18
-	VFMADD231PS  Z16, Z18, Z10
-	VFMADD231PS  Z17, Z18, Z11
-	VBROADCASTSS 8(R12), Z18
-	VFMADD231PS  Z16, Z18, Z14
-	VFMADD231PS  Z17, Z18, Z15
-	PREFETCHT1   64(R10)
-	VPMOVSXBD    48(BX), Z16
-	VCVTDQ2PS    Z16, Z16
-	VPMOVSXBD    48(BX)(R9*1), Z17
-	VCVTDQ2PS    Z17, Z17
-	VBROADCASTSS 12(R11), Z18
-	VFMADD231PS  Z16, Z18, Z2
-	VFMADD231PS  Z17, Z18, Z3
-	VBROADCASTSS 12(R11)(R8*1), Z18
-	VFMADD231PS  Z16, Z18, Z6
-	VFMADD231PS  Z17, Z18, Z7
-	VBROADCASTSS 12(R11)(R8*2), Z18
-	VFMADD231PS  Z16, Z18, Z10
-	VFMADD231PS  Z17, Z18, Z11
-	VBROADCASTSS 12(R12), Z18
-	VFMADD231PS  Z16, Z18, Z14
-	VFMADD231PS  Z17, Z18, Z15
-	ADDQ         $0x00000040, BX
-	ADDQ         $0x00000080, R10
-	ADDQ         $0x00000010, R11
-	ADDQ         $0x00000010, R12
-	SUBQ         $0x00000004, DI
-	JNZ          score2
-	ADDQ         R9, BX
-	MOVQ         88(AX), DI
-	ADDQ         (CX), DI
-	MOVQ         40(AX), R8
-	MOVQ         48(AX), R9
-	MOVQ         56(AX), R10
-	VBROADCASTSS 104(AX), Z16
-	VBROADCASTSS (R10), Z18
-	VMULPS       (DI), Z0, Z0
-	VMULPS       Z0, Z16, Z0
-	VMAXPS       Z0, Z18, Z18
-	VMULPS       64(DI), Z1, Z1
-	VMULPS       Z1, Z16, Z1
-	VMAXPS       Z1, Z18, Z18
-	VMULPS       128(DI), Z2, Z2
-	VMULPS       Z2, Z16, Z2
-	VMAXPS       Z2, Z18, Z18
-	VMULPS       192(DI), Z3, Z3
-	VMULPS       Z3, Z16, Z3
-	VMAXPS       Z3, Z18, Z18
-	VSHUFF32X4   $0x4e, Z18, Z18, Z17
-	VMAXPS       Z17, Z18, Z18
-	VSHUFF32X4   $0xb1, Z18, Z18, Z17
-	VMAXPS       Z17, Z18, Z18
-	VPERMILPS    $0x4e, Z18, Z17
-	VMAXPS       Z17, Z18, Z18
-	VPERMILPS    $0xb1, Z18, Z17
-	VMAXPS       Z17, Z18, Z18
-	VBROADCASTSS (R10), Z17
-	VMOVSS       X18, (R10)
-	VSUBPS       Z18, Z17, Z17
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z19
-	VMINPS       Z17, Z19, Z17
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z19
-	VMAXPS       Z17, Z19, Z17
-	VMULPS       log2e_attend_avx512<>+0(SB), Z17, Z19
-	VRNDSCALEPS  $0x08, Z19, Z19
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z19, Z17
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z19, Z17
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z20
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z17, Z20
-	VSCALEFPS    Z19, Z20, Z17
-	VMULPS       (R9), Z17, Z19
-	VSUBPS       Z18, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z20
-	VMINPS       Z0, Z20, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z20
-	VMAXPS       Z0, Z20, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z20
-	VRNDSCALEPS  $0x08, Z20, Z20
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z20, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z20, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z21
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z21
-	VSCALEFPS    Z20, Z21, Z0
-	VADDPS       Z0, Z19, Z19
-	VMULPS       256(DI), Z0, Z0
-	VMOVUPS      Z0, (R8)
-	VSUBPS       Z18, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z20
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z20
-	VSCALEFPS    Z0, Z20, Z1
-	VADDPS       Z1, Z19, Z19
-	VMULPS       320(DI), Z1, Z1
-	VMOVUPS      Z1, 64(R8)
-	VSUBPS       Z18, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z19, Z19
-	VMULPS       384(DI), Z2, Z2
-	VMOVUPS      Z2, 128(R8)
-	VSUBPS       Z18, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z19, Z19
-	VMULPS       448(DI), Z3, Z3
-	VMOVUPS      Z3, 192(R8)
-	VMOVUPS      Z19, (R9)
-	VBROADCASTSS 4(R10), Z1
-	VMULPS       (DI), Z4, Z4
-	VMULPS       Z4, Z16, Z4
-	VMAXPS       Z4, Z1, Z1
-	VMULPS       64(DI), Z5, Z5
-	VMULPS       Z5, Z16, Z5
-	VMAXPS       Z5, Z1, Z1
-	VMULPS       128(DI), Z6, Z6
-	VMULPS       Z6, Z16, Z6
-	VMAXPS       Z6, Z1, Z1
-	VMULPS       192(DI), Z7, Z7
-	VMULPS       Z7, Z16, Z7
-	VMAXPS       Z7, Z1, Z1
-	VSHUFF32X4   $0x4e, Z1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VSHUFF32X4   $0xb1, Z1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VPERMILPS    $0x4e, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VPERMILPS    $0xb1, Z1, Z0
-	VMAXPS       Z0, Z1, Z1
-	VBROADCASTSS 4(R10), Z0
-	VMOVSS       X1, 4(R10)
-	VSUBPS       Z1, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z0, Z2, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z0, Z2, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z3
-	VSCALEFPS    Z2, Z3, Z0
-	VMULPS       64(R9), Z0, Z2
-	VSUBPS       Z1, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z4, Z3, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z4, Z3, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z18
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z18
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z18
-	VSCALEFPS    Z3, Z18, Z4
-	VADDPS       Z4, Z2, Z2
-	VMULPS       256(DI), Z4, Z4
-	VMOVUPS      Z4, 256(R8)
-	VSUBPS       Z1, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z5, Z3, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VSCALEFPS    Z3, Z4, Z5
-	VADDPS       Z5, Z2, Z2
-	VMULPS       320(DI), Z5, Z5
-	VMOVUPS      Z5, 320(R8)
-	VSUBPS       Z1, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z6, Z3, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z6, Z3, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VSCALEFPS    Z3, Z4, Z6
-	VADDPS       Z6, Z2, Z2
-	VMULPS       384(DI), Z6, Z6
-	VMOVUPS      Z6, 384(R8)
-	VSUBPS       Z1, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS       Z7, Z1, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS       Z7, Z1, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z1, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z1, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VSCALEFPS    Z1, Z3, Z7
-	VADDPS       Z7, Z2, Z2
-	VMULPS       448(DI), Z7, Z7
-	VMOVUPS      Z7, 448(R8)
-	VMOVUPS      Z2, 64(R9)
-	VBROADCASTSS 8(R10), Z2
-	VMULPS       (DI), Z8, Z8
-	VMULPS       Z8, Z16, Z8
-	VMAXPS       Z8, Z2, Z2
-	VMULPS       64(DI), Z9, Z9
-	VMULPS       Z9, Z16, Z9
-	VMAXPS       Z9, Z2, Z2
-	VMULPS       128(DI), Z10, Z10
-	VMULPS       Z10, Z16, Z10
-	VMAXPS       Z10, Z2, Z2
-	VMULPS       192(DI), Z11, Z11
-	VMULPS       Z11, Z16, Z11
-	VMAXPS       Z11, Z2, Z2
-	VSHUFF32X4   $0x4e, Z2, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VSHUFF32X4   $0xb1, Z2, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VPERMILPS    $0x4e, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VPERMILPS    $0xb1, Z2, Z1
-	VMAXPS       Z1, Z2, Z2
-	VBROADCASTSS 8(R10), Z1
-	VMOVSS       X2, 8(R10)
-	VSUBPS       Z2, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z1, Z3, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z1, Z3, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z4
-	VSCALEFPS    Z3, Z4, Z1
-	VMULPS       128(R9), Z1, Z3
-	VSUBPS       Z2, Z8, Z8
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z8, Z4, Z8
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z8, Z4, Z8
-	VMULPS       log2e_attend_avx512<>+0(SB), Z8, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z8
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z8
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z8, Z5
-	VSCALEFPS    Z4, Z5, Z8
-	VADDPS       Z8, Z3, Z3
-	VMULPS       256(DI), Z8, Z8
-	VMOVUPS      Z8, 512(R8)
-	VSUBPS       Z2, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z9, Z4, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z9, Z4, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z5
-	VSCALEFPS    Z4, Z5, Z9
-	VADDPS       Z9, Z3, Z3
-	VMULPS       320(DI), Z9, Z9
-	VMOVUPS      Z9, 576(R8)
-	VSUBPS       Z2, Z10, Z10
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z10, Z4, Z10
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z10, Z4, Z10
-	VMULPS       log2e_attend_avx512<>+0(SB), Z10, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z10
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z10
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z10, Z5
-	VSCALEFPS    Z4, Z5, Z10
-	VADDPS       Z10, Z3, Z3
-	VMULPS       384(DI), Z10, Z10
-	VMOVUPS      Z10, 640(R8)
-	VSUBPS       Z2, Z11, Z11
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z11, Z2, Z11
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z11, Z2, Z11
-	VMULPS       log2e_attend_avx512<>+0(SB), Z11, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z11
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z11
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z11, Z4
-	VSCALEFPS    Z2, Z4, Z11
-	VADDPS       Z11, Z3, Z3
-	VMULPS       448(DI), Z11, Z11
-	VMOVUPS      Z11, 704(R8)
-	VMOVUPS      Z3, 128(R9)
-	VBROADCASTSS 12(R10), Z2
-	VMULPS       (DI), Z12, Z12
-	VMULPS       Z12, Z16, Z12
-	VMAXPS       Z12, Z2, Z2
-	VMULPS       64(DI), Z13, Z13
-	VMULPS       Z13, Z16, Z13
-	VMAXPS       Z13, Z2, Z2
-	VMULPS       128(DI), Z14, Z14
-	VMULPS       Z14, Z16, Z14
-	VMAXPS       Z14, Z2, Z2
-	VMULPS       192(DI), Z15, Z15
-	VMULPS       Z15, Z16, Z15
-	VMAXPS       Z15, Z2, Z2
-	VSHUFF32X4   $0x4e, Z2, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VSHUFF32X4   $0xb1, Z2, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VPERMILPS    $0x4e, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VPERMILPS    $0xb1, Z2, Z3
-	VMAXPS       Z3, Z2, Z2
-	VBROADCASTSS 12(R10), Z3
-	VMOVSS       X2, 12(R10)
-	VSUBPS       Z2, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS       Z3, Z4, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS       Z3, Z4, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z4
-	VRNDSCALEPS  $0x08, Z4, Z4
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z4, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z4, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z5
-	VSCALEFPS    Z4, Z5, Z3
-	VMULPS       192(R9), Z3, Z4
-	VSUBPS       Z2, Z12, Z12
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z12, Z5, Z12
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z12, Z5, Z12
-	VMULPS       log2e_attend_avx512<>+0(SB), Z12, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z12
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z12
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z12, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z12, Z6
-	VSCALEFPS    Z5, Z6, Z12
-	VADDPS       Z12, Z4, Z4
-	VMULPS       256(DI), Z12, Z12
-	VMOVUPS      Z12, 768(R8)
-	VSUBPS       Z2, Z13, Z13
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z13, Z5, Z13
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z13, Z5, Z13
-	VMULPS       log2e_attend_avx512<>+0(SB), Z13, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z13
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z13
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z13, Z6
-	VSCALEFPS    Z5, Z6, Z13
-	VADDPS       Z13, Z4, Z4
-	VMULPS       320(DI), Z13, Z13
-	VMOVUPS      Z13, 832(R8)
-	VSUBPS       Z2, Z14, Z14
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS       Z14, Z5, Z14
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS       Z14, Z5, Z14
-	VMULPS       log2e_attend_avx512<>+0(SB), Z14, Z5
-	VRNDSCALEPS  $0x08, Z5, Z5
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z5, Z14
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z5, Z14
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z14, Z6
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z14, Z6
-	VSCALEFPS    Z5, Z6, Z14
-	VADDPS       Z14, Z4, Z4
-	VMULPS       384(DI), Z14, Z14
-	VMOVUPS      Z14, 896(R8)
-	VSUBPS       Z2, Z15, Z15
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z15, Z2, Z15
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z15, Z2, Z15
-	VMULPS       log2e_attend_avx512<>+0(SB), Z15, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z15
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z15
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z15, Z5
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z15, Z5
-	VSCALEFPS    Z2, Z5, Z15
-	VADDPS       Z15, Z4, Z4
-	VMULPS       448(DI), Z15, Z15
-	VMOVUPS      Z15, 960(R8)
-	VMOVUPS      Z4, 192(R9)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x00, R9
-	MOVQ         32(AX), R10
-	LEAQ         (R10)(R8*2), R11
-	ADDQ         R8, R11
+	VPMOVSXBD         (BX), Z16
+	VCVTDQ2PS         Z16, Z16
+	VPMOVSXBD         (BX)(R9*1), Z17
+	VCVTDQ2PS         Z17, Z17
+	VBROADCASTSS      (R11), Z18
+	VFMADD231PS       Z16, Z18, Z2
+	VFMADD231PS       Z17, Z18, Z3
+	VBROADCASTSS      (R11)(R8*1), Z18
+	VFMADD231PS       Z16, Z18, Z6
+	VFMADD231PS       Z17, Z18, Z7
+	VBROADCASTSS      (R11)(R8*2), Z18
+	VFMADD231PS       Z16, Z18, Z10
+	VFMADD231PS       Z17, Z18, Z11
+	VBROADCASTSS      (R12), Z18
+	VFMADD231PS       Z16, Z18, Z14
+	VFMADD231PS       Z17, Z18, Z15
+	PREFETCHT1        (R10)
+	VPMOVSXBD         16(BX), Z16
+	VCVTDQ2PS         Z16, Z16
+	VPMOVSXBD         16(BX)(R9*1), Z17
+	VCVTDQ2PS         Z17, Z17
+	VBROADCASTSS      4(R11), Z18
+	VFMADD231PS       Z16, Z18, Z2
+	VFMADD231PS       Z17, Z18, Z3
+	VBROADCASTSS      4(R11)(R8*1), Z18
+	VFMADD231PS       Z16, Z18, Z6
+	VFMADD231PS       Z17, Z18, Z7
+	VBROADCASTSS      4(R11)(R8*2), Z18
+	VFMADD231PS       Z16, Z18, Z10
+	VFMADD231PS       Z17, Z18, Z11
+	VBROADCASTSS      4(R12), Z18
+	VFMADD231PS       Z16, Z18, Z14
+	VFMADD231PS       Z17, Z18, Z15
+	VPMOVSXBD         32(BX), Z16
+	VCVTDQ2PS         Z16, Z16
+	VPMOVSXBD         32(BX)(R9*1), Z17
+	VCVTDQ2PS         Z17, Z17
+	VBROADCASTSS      8(R11), Z18
+	VFMADD231PS       Z16, Z18, Z2
+	VFMADD231PS       Z17, Z18, Z3
+	VBROADCASTSS      8(R11)(R8*1), Z18
+	VFMADD231PS       Z16, Z18, Z6
+	VFMADD231PS       Z17, Z18, Z7
+	VBROADCASTSS      8(R11)(R8*2), Z18
+	VFMADD231PS       Z16, Z18, Z10
+	VFMADD231PS       Z17, Z18, Z11
+	VBROADCASTSS      8(R12), Z18
+	VFMADD231PS       Z16, Z18, Z14
+	VFMADD231PS       Z17, Z18, Z15
+	PREFETCHT1        64(R10)
+	VPMOVSXBD         48(BX), Z16
+	VCVTDQ2PS         Z16, Z16
+	VPMOVSXBD         48(BX)(R9*1), Z17
+	VCVTDQ2PS         Z17, Z17
+	VBROADCASTSS      12(R11), Z18
+	VFMADD231PS       Z16, Z18, Z2
+	VFMADD231PS       Z17, Z18, Z3
+	VBROADCASTSS      12(R11)(R8*1), Z18
+	VFMADD231PS       Z16, Z18, Z6
+	VFMADD231PS       Z17, Z18, Z7
+	VBROADCASTSS      12(R11)(R8*2), Z18
+	VFMADD231PS       Z16, Z18, Z10
+	VFMADD231PS       Z17, Z18, Z11
+	VBROADCASTSS      12(R12), Z18
+	VFMADD231PS       Z16, Z18, Z14
+	VFMADD231PS       Z17, Z18, Z15
+	ADDQ              $0x00000040, BX
+	ADDQ              $0x00000080, R10
+	ADDQ              $0x00000010, R11
+	ADDQ              $0x00000010, R12
+	SUBQ              $0x00000004, DI
+	JNZ               score2
+	ADDQ              R9, BX
+	MOVQ              88(AX), DI
+	ADDQ              (CX), DI
+	MOVQ              40(AX), R8
+	MOVQ              48(AX), R9
+	MOVQ              56(AX), R10
+	VBROADCASTSS      104(AX), Z16
+	VBROADCASTSS      (R10), Z18
+	VMULPS            (DI), Z0, Z0
+	VMULPS            Z0, Z16, Z0
+	VMAXPS            Z0, Z18, Z18
+	VMULPS            64(DI), Z1, Z1
+	VMULPS            Z1, Z16, Z1
+	VMAXPS            Z1, Z18, Z18
+	VMULPS            128(DI), Z2, Z2
+	VMULPS            Z2, Z16, Z2
+	VMAXPS            Z2, Z18, Z18
+	VMULPS            192(DI), Z3, Z3
+	VMULPS            Z3, Z16, Z3
+	VMAXPS            Z3, Z18, Z18
+	VSHUFF32X4        $0x4e, Z18, Z18, Z17
+	VMAXPS            Z17, Z18, Z18
+	VSHUFF32X4        $0xb1, Z18, Z18, Z17
+	VMAXPS            Z17, Z18, Z18
+	VPERMILPS         $0x4e, Z18, Z17
+	VMAXPS            Z17, Z18, Z18
+	VPERMILPS         $0xb1, Z18, Z17
+	VMAXPS            Z17, Z18, Z18
+	VBROADCASTSS      (R10), Z17
+	VMOVSS            X18, (R10)
+	VSUBPS            Z18, Z17, Z17
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z19
+	VMINPS            Z17, Z19, Z17
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z19
+	VMAXPS            Z17, Z19, Z17
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z17, Z19
+	VRNDSCALEPS       $0x08, Z19, Z19
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z19, Z17
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z19, Z17
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z20
+	VSCALEFPS         Z19, Z20, Z17
+	VMULPS            (R9), Z17, Z19
+	VSUBPS            Z18, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z20
+	VMINPS            Z0, Z20, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z20
+	VMAXPS            Z0, Z20, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z20
+	VRNDSCALEPS       $0x08, Z20, Z20
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z20, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z20, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z21
+	VSCALEFPS         Z20, Z21, Z0
+	VADDPS            Z0, Z19, Z19
+	VMULPS            256(DI), Z0, Z0
+	VMOVUPS           Z0, (R8)
+	VSUBPS            Z18, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z20
+	VSCALEFPS         Z0, Z20, Z1
+	VADDPS            Z1, Z19, Z19
+	VMULPS            320(DI), Z1, Z1
+	VMOVUPS           Z1, 64(R8)
+	VSUBPS            Z18, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z19, Z19
+	VMULPS            384(DI), Z2, Z2
+	VMOVUPS           Z2, 128(R8)
+	VSUBPS            Z18, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z19, Z19
+	VMULPS            448(DI), Z3, Z3
+	VMOVUPS           Z3, 192(R8)
+	VMOVUPS           Z19, (R9)
+	VBROADCASTSS      4(R10), Z1
+	VMULPS            (DI), Z4, Z4
+	VMULPS            Z4, Z16, Z4
+	VMAXPS            Z4, Z1, Z1
+	VMULPS            64(DI), Z5, Z5
+	VMULPS            Z5, Z16, Z5
+	VMAXPS            Z5, Z1, Z1
+	VMULPS            128(DI), Z6, Z6
+	VMULPS            Z6, Z16, Z6
+	VMAXPS            Z6, Z1, Z1
+	VMULPS            192(DI), Z7, Z7
+	VMULPS            Z7, Z16, Z7
+	VMAXPS            Z7, Z1, Z1
+	VSHUFF32X4        $0x4e, Z1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VSHUFF32X4        $0xb1, Z1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VPERMILPS         $0x4e, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VPERMILPS         $0xb1, Z1, Z0
+	VMAXPS            Z0, Z1, Z1
+	VBROADCASTSS      4(R10), Z0
+	VMOVSS            X1, 4(R10)
+	VSUBPS            Z1, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z0, Z2, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z0, Z2, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z3
+	VSCALEFPS         Z2, Z3, Z0
+	VMULPS            64(R9), Z0, Z2
+	VSUBPS            Z1, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z18
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z18
+	VSCALEFPS         Z3, Z18, Z4
+	VADDPS            Z4, Z2, Z2
+	VMULPS            256(DI), Z4, Z4
+	VMOVUPS           Z4, 256(R8)
+	VSUBPS            Z1, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VSCALEFPS         Z3, Z4, Z5
+	VADDPS            Z5, Z2, Z2
+	VMULPS            320(DI), Z5, Z5
+	VMOVUPS           Z5, 320(R8)
+	VSUBPS            Z1, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z6, Z3, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z6, Z3, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VSCALEFPS         Z3, Z4, Z6
+	VADDPS            Z6, Z2, Z2
+	VMULPS            384(DI), Z6, Z6
+	VMOVUPS           Z6, 384(R8)
+	VSUBPS            Z1, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z7, Z1, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z7, Z1, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VSCALEFPS         Z1, Z3, Z7
+	VADDPS            Z7, Z2, Z2
+	VMULPS            448(DI), Z7, Z7
+	VMOVUPS           Z7, 448(R8)
+	VMOVUPS           Z2, 64(R9)
+	VBROADCASTSS      8(R10), Z2
+	VMULPS            (DI), Z8, Z8
+	VMULPS            Z8, Z16, Z8
+	VMAXPS            Z8, Z2, Z2
+	VMULPS            64(DI), Z9, Z9
+	VMULPS            Z9, Z16, Z9
+	VMAXPS            Z9, Z2, Z2
+	VMULPS            128(DI), Z10, Z10
+	VMULPS            Z10, Z16, Z10
+	VMAXPS            Z10, Z2, Z2
+	VMULPS            192(DI), Z11, Z11
+	VMULPS            Z11, Z16, Z11
+	VMAXPS            Z11, Z2, Z2
+	VSHUFF32X4        $0x4e, Z2, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VSHUFF32X4        $0xb1, Z2, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VPERMILPS         $0x4e, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VPERMILPS         $0xb1, Z2, Z1
+	VMAXPS            Z1, Z2, Z2
+	VBROADCASTSS      8(R10), Z1
+	VMOVSS            X2, 8(R10)
+	VSUBPS            Z2, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z1, Z3, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z1, Z3, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z4
+	VSCALEFPS         Z3, Z4, Z1
+	VMULPS            128(R9), Z1, Z3
+	VSUBPS            Z2, Z8, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z8, Z4, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z8, Z4, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VSCALEFPS         Z4, Z5, Z8
+	VADDPS            Z8, Z3, Z3
+	VMULPS            256(DI), Z8, Z8
+	VMOVUPS           Z8, 512(R8)
+	VSUBPS            Z2, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z9, Z4, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z9, Z4, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z5
+	VSCALEFPS         Z4, Z5, Z9
+	VADDPS            Z9, Z3, Z3
+	VMULPS            320(DI), Z9, Z9
+	VMOVUPS           Z9, 576(R8)
+	VSUBPS            Z2, Z10, Z10
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z10, Z4, Z10
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z10, Z4, Z10
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z10
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z5
+	VSCALEFPS         Z4, Z5, Z10
+	VADDPS            Z10, Z3, Z3
+	VMULPS            384(DI), Z10, Z10
+	VMOVUPS           Z10, 640(R8)
+	VSUBPS            Z2, Z11, Z11
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z11, Z2, Z11
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z11, Z2, Z11
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z11, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z11
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z4
+	VSCALEFPS         Z2, Z4, Z11
+	VADDPS            Z11, Z3, Z3
+	VMULPS            448(DI), Z11, Z11
+	VMOVUPS           Z11, 704(R8)
+	VMOVUPS           Z3, 128(R9)
+	VBROADCASTSS      12(R10), Z2
+	VMULPS            (DI), Z12, Z12
+	VMULPS            Z12, Z16, Z12
+	VMAXPS            Z12, Z2, Z2
+	VMULPS            64(DI), Z13, Z13
+	VMULPS            Z13, Z16, Z13
+	VMAXPS            Z13, Z2, Z2
+	VMULPS            128(DI), Z14, Z14
+	VMULPS            Z14, Z16, Z14
+	VMAXPS            Z14, Z2, Z2
+	VMULPS            192(DI), Z15, Z15
+	VMULPS            Z15, Z16, Z15
+	VMAXPS            Z15, Z2, Z2
+	VSHUFF32X4        $0x4e, Z2, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VSHUFF32X4        $0xb1, Z2, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VPERMILPS         $0x4e, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VPERMILPS         $0xb1, Z2, Z3
+	VMAXPS            Z3, Z2, Z2
+	VBROADCASTSS      12(R10), Z3
+	VMOVSS            X2, 12(R10)
+	VSUBPS            Z2, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z3, Z4, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z3, Z4, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z4, Z5, Z3
+	VMULPS            192(R9), Z3, Z4
+	VSUBPS            Z2, Z12, Z12
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z12, Z5, Z12
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z12, Z5, Z12
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z12, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z12
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z12
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z6
+	VSCALEFPS         Z5, Z6, Z12
+	VADDPS            Z12, Z4, Z4
+	VMULPS            256(DI), Z12, Z12
+	VMOVUPS           Z12, 768(R8)
+	VSUBPS            Z2, Z13, Z13
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z13, Z5, Z13
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z13, Z5, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z13
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z6
+	VSCALEFPS         Z5, Z6, Z13
+	VADDPS            Z13, Z4, Z4
+	VMULPS            320(DI), Z13, Z13
+	VMOVUPS           Z13, 832(R8)
+	VSUBPS            Z2, Z14, Z14
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z14, Z5, Z14
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z14, Z5, Z14
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z14, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z14
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z14
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z6
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z6
+	VSCALEFPS         Z5, Z6, Z14
+	VADDPS            Z14, Z4, Z4
+	VMULPS            384(DI), Z14, Z14
+	VMOVUPS           Z14, 896(R8)
+	VSUBPS            Z2, Z15, Z15
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z15, Z2, Z15
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z15, Z2, Z15
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z15, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z15
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z15
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z5
+	VSCALEFPS         Z2, Z5, Z15
+	VADDPS            Z15, Z4, Z4
+	VMULPS            448(DI), Z15, Z15
+	VMOVUPS           Z15, 960(R8)
+	VMOVUPS           Z4, 192(R9)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x00, R9
+	MOVQ              32(AX), R10
+	LEAQ              (R10)(R8*2), R11
+	ADDQ              R8, R11
 
 columns:
 	VMULPS (R10), Z17, Z2
@@ -16155,15 +15960,15 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R8
-	LEAQ    (BX)(SI*1), R8
-	MOVQ    (AX), R9
-	MOVQ    DI, R10
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R8
+	LEAQ         (BX)(SI*1), R8
+	MOVQ         (AX), R9
+	MOVQ         DI, R10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
 
 score0:
 	VPMOVSXBD    (BX), Z1
@@ -16190,7 +15995,7 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
 
 score1:
 	VPMOVSXBD    (BX), Z2
@@ -16217,7 +16022,7 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R9
 	MOVQ         DI, R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
 
 score2:
 	VPMOVSXBD    (BX), Z3
@@ -16243,165 +16048,165 @@ score2:
 	SUBQ         $0x00000004, R10
 	JNZ          score2
 	MOVQ         (AX), R9
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
 
 score3:
-	VPMOVSXBD    (BX), Z4
-	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS (R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	PREFETCHT1   (R8)
-	VPMOVSXBD    16(BX), Z4
-	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 4(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	VPMOVSXBD    32(BX), Z4
-	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 8(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	VPMOVSXBD    48(BX), Z4
-	VCVTDQ2PS    Z4, Z4
-	VBROADCASTSS 12(R9), Z5
-	VFMADD231PS  Z4, Z5, Z3
-	ADDQ         $0x00000040, BX
-	ADDQ         $0x00000040, R8
-	ADDQ         $0x00000010, R9
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         88(AX), DI
-	ADDQ         (CX), DI
-	MOVQ         40(AX), R8
-	MOVQ         48(AX), R9
-	MOVQ         56(AX), R10
-	VBROADCASTSS 104(AX), Z4
-	VBROADCASTSS (R10), Z5
-	VMULPS       (DI), Z0, Z0
-	VMULPS       Z0, Z4, Z0
-	VMAXPS       Z0, Z5, Z5
-	VMULPS       64(DI), Z1, Z1
-	VMULPS       Z1, Z4, Z1
-	VMAXPS       Z1, Z5, Z5
-	VMULPS       128(DI), Z2, Z2
-	VMULPS       Z2, Z4, Z2
-	VMAXPS       Z2, Z5, Z5
-	VMULPS       192(DI), Z3, Z3
-	VMULPS       Z3, Z4, Z3
-	VMAXPS       Z3, Z5, Z5
-	VSHUFF32X4   $0x4e, Z5, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VSHUFF32X4   $0xb1, Z5, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VPERMILPS    $0x4e, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VPERMILPS    $0xb1, Z5, Z4
-	VMAXPS       Z4, Z5, Z5
-	VBROADCASTSS (R10), Z4
-	VMOVSS       X5, (R10)
-	VSUBPS       Z5, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS       Z4, Z6, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS       Z4, Z6, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z6
-	VRNDSCALEPS  $0x08, Z6, Z6
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z6, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z6, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z7
-	VSCALEFPS    Z6, Z7, Z4
-	VMULPS       (R9), Z4, Z6
-	VSUBPS       Z5, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS       Z0, Z7, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS       Z0, Z7, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z7
-	VRNDSCALEPS  $0x08, Z7, Z7
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z7, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z7, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z8
-	VSCALEFPS    Z7, Z8, Z0
-	VADDPS       Z0, Z6, Z6
-	VMULPS       256(DI), Z0, Z0
-	VMOVUPS      Z0, (R8)
-	VSUBPS       Z5, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z7
-	VSCALEFPS    Z0, Z7, Z1
-	VADDPS       Z1, Z6, Z6
-	VMULPS       320(DI), Z1, Z1
-	VMOVUPS      Z1, 64(R8)
-	VSUBPS       Z5, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z6, Z6
-	VMULPS       384(DI), Z2, Z2
-	VMOVUPS      Z2, 128(R8)
-	VSUBPS       Z5, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z6, Z6
-	VMULPS       448(DI), Z3, Z3
-	VMOVUPS      Z3, 192(R8)
-	VMOVUPS      Z6, (R9)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R8
-	SHLQ         $0x00, R8
-	MOVQ         32(AX), R9
+	VPMOVSXBD         (BX), Z4
+	VCVTDQ2PS         Z4, Z4
+	VBROADCASTSS      (R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	PREFETCHT1        (R8)
+	VPMOVSXBD         16(BX), Z4
+	VCVTDQ2PS         Z4, Z4
+	VBROADCASTSS      4(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	VPMOVSXBD         32(BX), Z4
+	VCVTDQ2PS         Z4, Z4
+	VBROADCASTSS      8(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	VPMOVSXBD         48(BX), Z4
+	VCVTDQ2PS         Z4, Z4
+	VBROADCASTSS      12(R9), Z5
+	VFMADD231PS       Z4, Z5, Z3
+	ADDQ              $0x00000040, BX
+	ADDQ              $0x00000040, R8
+	ADDQ              $0x00000010, R9
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              88(AX), DI
+	ADDQ              (CX), DI
+	MOVQ              40(AX), R8
+	MOVQ              48(AX), R9
+	MOVQ              56(AX), R10
+	VBROADCASTSS      104(AX), Z4
+	VBROADCASTSS      (R10), Z5
+	VMULPS            (DI), Z0, Z0
+	VMULPS            Z0, Z4, Z0
+	VMAXPS            Z0, Z5, Z5
+	VMULPS            64(DI), Z1, Z1
+	VMULPS            Z1, Z4, Z1
+	VMAXPS            Z1, Z5, Z5
+	VMULPS            128(DI), Z2, Z2
+	VMULPS            Z2, Z4, Z2
+	VMAXPS            Z2, Z5, Z5
+	VMULPS            192(DI), Z3, Z3
+	VMULPS            Z3, Z4, Z3
+	VMAXPS            Z3, Z5, Z5
+	VSHUFF32X4        $0x4e, Z5, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VSHUFF32X4        $0xb1, Z5, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VPERMILPS         $0x4e, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VPERMILPS         $0xb1, Z5, Z4
+	VMAXPS            Z4, Z5, Z5
+	VBROADCASTSS      (R10), Z4
+	VMOVSS            X5, (R10)
+	VSUBPS            Z5, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
+	VMINPS            Z4, Z6, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
+	VMAXPS            Z4, Z6, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z6, Z7, Z4
+	VMULPS            (R9), Z4, Z6
+	VSUBPS            Z5, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
+	VMINPS            Z0, Z7, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
+	VMAXPS            Z0, Z7, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
+	VSCALEFPS         Z7, Z8, Z0
+	VADDPS            Z0, Z6, Z6
+	VMULPS            256(DI), Z0, Z0
+	VMOVUPS           Z0, (R8)
+	VSUBPS            Z5, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
+	VSCALEFPS         Z0, Z7, Z1
+	VADDPS            Z1, Z6, Z6
+	VMULPS            320(DI), Z1, Z1
+	VMOVUPS           Z1, 64(R8)
+	VSUBPS            Z5, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z6, Z6
+	VMULPS            384(DI), Z2, Z2
+	VMOVUPS           Z2, 128(R8)
+	VSUBPS            Z5, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z6, Z6
+	VMULPS            448(DI), Z3, Z3
+	VMOVUPS           Z3, 192(R8)
+	VMOVUPS           Z6, (R9)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R8
+	SHLQ              $0x00, R8
+	MOVQ              32(AX), R9
 
 columns:
 	VMULPS (R9), Z4, Z0
@@ -16565,16 +16370,16 @@ block:
 	MOVQ 24(CX), SI
 
 last:
-	SUBQ    BX, SI
-	MOVQ    64(AX), DI
-	MOVQ    DI, R8
-	SHLQ    $0x02, R8
-	MOVQ    80(AX), R9
-	LEAQ    (BX)(SI*1), R9
-	MOVQ    (AX), R10
-	MOVQ    DI, R11
-	VMOVUPS zero_attend_avx512<>+0(SB), Z0
-	VMOVUPS zero_attend_avx512<>+0(SB), Z4
+	SUBQ         BX, SI
+	MOVQ         64(AX), DI
+	MOVQ         DI, R8
+	SHLQ         $0x02, R8
+	MOVQ         80(AX), R9
+	LEAQ         (BX)(SI*1), R9
+	MOVQ         (AX), R10
+	MOVQ         DI, R11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z0
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
 
 score0:
 	VPMOVSXBD    (BX), Z1
@@ -16609,8 +16414,8 @@ score0:
 	JNZ          score0
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z1
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z5
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
 
 score1:
 	VPMOVSXBD    (BX), Z2
@@ -16645,8 +16450,8 @@ score1:
 	JNZ          score1
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z2
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
 
 score2:
 	VPMOVSXBD    (BX), Z3
@@ -16680,296 +16485,296 @@ score2:
 	SUBQ         $0x00000004, R11
 	JNZ          score2
 	MOVQ         (AX), R10
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z3
-	VMOVUPS      zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 
 score3:
-	VPMOVSXBD    (BX), Z8
-	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS (R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS (R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	PREFETCHT1   (R9)
-	VPMOVSXBD    16(BX), Z8
-	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS 4(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 4(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	VPMOVSXBD    32(BX), Z8
-	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS 8(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 8(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	VPMOVSXBD    48(BX), Z8
-	VCVTDQ2PS    Z8, Z8
-	VBROADCASTSS 12(R10), Z9
-	VFMADD231PS  Z8, Z9, Z3
-	VBROADCASTSS 12(R10)(R8*1), Z9
-	VFMADD231PS  Z8, Z9, Z7
-	ADDQ         $0x00000040, BX
-	ADDQ         $0x00000040, R9
-	ADDQ         $0x00000010, R10
-	SUBQ         $0x00000004, DI
-	JNZ          score3
-	MOVQ         88(AX), DI
-	ADDQ         (CX), DI
-	MOVQ         40(AX), R8
-	MOVQ         48(AX), R9
-	MOVQ         56(AX), R10
-	VBROADCASTSS 104(AX), Z8
-	VBROADCASTSS (R10), Z10
-	VMULPS       (DI), Z0, Z0
-	VMULPS       Z0, Z8, Z0
-	VMAXPS       Z0, Z10, Z10
-	VMULPS       64(DI), Z1, Z1
-	VMULPS       Z1, Z8, Z1
-	VMAXPS       Z1, Z10, Z10
-	VMULPS       128(DI), Z2, Z2
-	VMULPS       Z2, Z8, Z2
-	VMAXPS       Z2, Z10, Z10
-	VMULPS       192(DI), Z3, Z3
-	VMULPS       Z3, Z8, Z3
-	VMAXPS       Z3, Z10, Z10
-	VSHUFF32X4   $0x4e, Z10, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VSHUFF32X4   $0xb1, Z10, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VPERMILPS    $0x4e, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VPERMILPS    $0xb1, Z10, Z9
-	VMAXPS       Z9, Z10, Z10
-	VBROADCASTSS (R10), Z9
-	VMOVSS       X10, (R10)
-	VSUBPS       Z10, Z9, Z9
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z11
-	VMINPS       Z9, Z11, Z9
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z11
-	VMAXPS       Z9, Z11, Z9
-	VMULPS       log2e_attend_avx512<>+0(SB), Z9, Z11
-	VRNDSCALEPS  $0x08, Z11, Z11
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z11, Z9
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z11, Z9
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z9, Z12
-	VSCALEFPS    Z11, Z12, Z9
-	VMULPS       (R9), Z9, Z11
-	VSUBPS       Z10, Z0, Z0
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS       Z0, Z12, Z0
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS       Z0, Z12, Z0
-	VMULPS       log2e_attend_avx512<>+0(SB), Z0, Z12
-	VRNDSCALEPS  $0x08, Z12, Z12
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z12, Z0
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z12, Z0
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z0, Z13
-	VSCALEFPS    Z12, Z13, Z0
-	VADDPS       Z0, Z11, Z11
-	VMULPS       256(DI), Z0, Z0
-	VMOVUPS      Z0, (R8)
-	VSUBPS       Z10, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z1, Z0, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z1, Z0, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z12
-	VSCALEFPS    Z0, Z12, Z1
-	VADDPS       Z1, Z11, Z11
-	VMULPS       320(DI), Z1, Z1
-	VMOVUPS      Z1, 64(R8)
-	VSUBPS       Z10, Z2, Z2
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z2, Z0, Z2
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z2
-	VMULPS       log2e_attend_avx512<>+0(SB), Z2, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z2
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z2
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z2, Z1
-	VSCALEFPS    Z0, Z1, Z2
-	VADDPS       Z2, Z11, Z11
-	VMULPS       384(DI), Z2, Z2
-	VMOVUPS      Z2, 128(R8)
-	VSUBPS       Z10, Z3, Z3
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z3, Z0, Z3
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z3
-	VMULPS       log2e_attend_avx512<>+0(SB), Z3, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z3
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z3
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z1
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z3, Z1
-	VSCALEFPS    Z0, Z1, Z3
-	VADDPS       Z3, Z11, Z11
-	VMULPS       448(DI), Z3, Z3
-	VMOVUPS      Z3, 192(R8)
-	VMOVUPS      Z11, (R9)
-	VBROADCASTSS 4(R10), Z0
-	VMULPS       (DI), Z4, Z4
-	VMULPS       Z4, Z8, Z4
-	VMAXPS       Z4, Z0, Z0
-	VMULPS       64(DI), Z5, Z5
-	VMULPS       Z5, Z8, Z5
-	VMAXPS       Z5, Z0, Z0
-	VMULPS       128(DI), Z6, Z6
-	VMULPS       Z6, Z8, Z6
-	VMAXPS       Z6, Z0, Z0
-	VMULPS       192(DI), Z7, Z7
-	VMULPS       Z7, Z8, Z7
-	VMAXPS       Z7, Z0, Z0
-	VSHUFF32X4   $0x4e, Z0, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VSHUFF32X4   $0xb1, Z0, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VPERMILPS    $0x4e, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VPERMILPS    $0xb1, Z0, Z1
-	VMAXPS       Z1, Z0, Z0
-	VBROADCASTSS 4(R10), Z1
-	VMOVSS       X0, 4(R10)
-	VSUBPS       Z0, Z1, Z1
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS       Z1, Z2, Z1
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS       Z1, Z2, Z1
-	VMULPS       log2e_attend_avx512<>+0(SB), Z1, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z2, Z1
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z2, Z1
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z1, Z3
-	VSCALEFPS    Z2, Z3, Z1
-	VMULPS       64(R9), Z1, Z2
-	VSUBPS       Z0, Z4, Z4
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z4, Z3, Z4
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z4, Z3, Z4
-	VMULPS       log2e_attend_avx512<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z4
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z8
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z4, Z8
-	VSCALEFPS    Z3, Z8, Z4
-	VADDPS       Z4, Z2, Z2
-	VMULPS       256(DI), Z4, Z4
-	VMOVUPS      Z4, 256(R8)
-	VSUBPS       Z0, Z5, Z5
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z5, Z3, Z5
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z5, Z3, Z5
-	VMULPS       log2e_attend_avx512<>+0(SB), Z5, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z5
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z5
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z5, Z4
-	VSCALEFPS    Z3, Z4, Z5
-	VADDPS       Z5, Z2, Z2
-	VMULPS       320(DI), Z5, Z5
-	VMOVUPS      Z5, 320(R8)
-	VSUBPS       Z0, Z6, Z6
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS       Z6, Z3, Z6
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS       Z6, Z3, Z6
-	VMULPS       log2e_attend_avx512<>+0(SB), Z6, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z3, Z6
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z3, Z6
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z6, Z4
-	VSCALEFPS    Z3, Z4, Z6
-	VADDPS       Z6, Z2, Z2
-	VMULPS       384(DI), Z6, Z6
-	VMOVUPS      Z6, 384(R8)
-	VSUBPS       Z0, Z7, Z7
-	VMOVUPS      expMax_attend_avx512<>+0(SB), Z0
-	VMINPS       Z7, Z0, Z7
-	VMOVUPS      expMin_attend_avx512<>+0(SB), Z0
-	VMAXPS       Z7, Z0, Z7
-	VMULPS       log2e_attend_avx512<>+0(SB), Z7, Z0
-	VRNDSCALEPS  $0x08, Z0, Z0
-	VFNMADD231PS ln2High_attend_avx512<>+0(SB), Z0, Z7
-	VFNMADD231PS ln2Low_attend_avx512<>+0(SB), Z0, Z7
-	VMOVUPS      expC6_attend_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC4_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC3_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  expC2_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VFMADD213PS  one_attend_avx512<>+0(SB), Z7, Z3
-	VSCALEFPS    Z0, Z3, Z7
-	VADDPS       Z7, Z2, Z2
-	VMULPS       448(DI), Z7, Z7
-	VMOVUPS      Z7, 448(R8)
-	VMOVUPS      Z2, 64(R9)
-	MOVQ         72(AX), DI
-	MOVQ         DI, R8
-	SHLQ         $0x02, R8
-	MOVQ         DI, R9
-	SHLQ         $0x00, R9
-	MOVQ         32(AX), R10
+	VPMOVSXBD         (BX), Z8
+	VCVTDQ2PS         Z8, Z8
+	VBROADCASTSS      (R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      (R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	PREFETCHT1        (R9)
+	VPMOVSXBD         16(BX), Z8
+	VCVTDQ2PS         Z8, Z8
+	VBROADCASTSS      4(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      4(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	VPMOVSXBD         32(BX), Z8
+	VCVTDQ2PS         Z8, Z8
+	VBROADCASTSS      8(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      8(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	VPMOVSXBD         48(BX), Z8
+	VCVTDQ2PS         Z8, Z8
+	VBROADCASTSS      12(R10), Z9
+	VFMADD231PS       Z8, Z9, Z3
+	VBROADCASTSS      12(R10)(R8*1), Z9
+	VFMADD231PS       Z8, Z9, Z7
+	ADDQ              $0x00000040, BX
+	ADDQ              $0x00000040, R9
+	ADDQ              $0x00000010, R10
+	SUBQ              $0x00000004, DI
+	JNZ               score3
+	MOVQ              88(AX), DI
+	ADDQ              (CX), DI
+	MOVQ              40(AX), R8
+	MOVQ              48(AX), R9
+	MOVQ              56(AX), R10
+	VBROADCASTSS      104(AX), Z8
+	VBROADCASTSS      (R10), Z10
+	VMULPS            (DI), Z0, Z0
+	VMULPS            Z0, Z8, Z0
+	VMAXPS            Z0, Z10, Z10
+	VMULPS            64(DI), Z1, Z1
+	VMULPS            Z1, Z8, Z1
+	VMAXPS            Z1, Z10, Z10
+	VMULPS            128(DI), Z2, Z2
+	VMULPS            Z2, Z8, Z2
+	VMAXPS            Z2, Z10, Z10
+	VMULPS            192(DI), Z3, Z3
+	VMULPS            Z3, Z8, Z3
+	VMAXPS            Z3, Z10, Z10
+	VSHUFF32X4        $0x4e, Z10, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VSHUFF32X4        $0xb1, Z10, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VPERMILPS         $0x4e, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VPERMILPS         $0xb1, Z10, Z9
+	VMAXPS            Z9, Z10, Z10
+	VBROADCASTSS      (R10), Z9
+	VMOVSS            X10, (R10)
+	VSUBPS            Z10, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z11
+	VMINPS            Z9, Z11, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z11
+	VMAXPS            Z9, Z11, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z11
+	VRNDSCALEPS       $0x08, Z11, Z11
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z11, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z11, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
+	VSCALEFPS         Z11, Z12, Z9
+	VMULPS            (R9), Z9, Z11
+	VSUBPS            Z10, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
+	VMINPS            Z0, Z12, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
+	VMAXPS            Z0, Z12, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z12
+	VRNDSCALEPS       $0x08, Z12, Z12
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
+	VSCALEFPS         Z12, Z13, Z0
+	VADDPS            Z0, Z11, Z11
+	VMULPS            256(DI), Z0, Z0
+	VMOVUPS           Z0, (R8)
+	VSUBPS            Z10, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z1, Z0, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z1, Z0, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
+	VSCALEFPS         Z0, Z12, Z1
+	VADDPS            Z1, Z11, Z11
+	VMULPS            320(DI), Z1, Z1
+	VMOVUPS           Z1, 64(R8)
+	VSUBPS            Z10, Z2, Z2
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z2, Z0, Z2
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z2, Z0, Z2
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z2, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z2
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z2
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
+	VSCALEFPS         Z0, Z1, Z2
+	VADDPS            Z2, Z11, Z11
+	VMULPS            384(DI), Z2, Z2
+	VMOVUPS           Z2, 128(R8)
+	VSUBPS            Z10, Z3, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z3, Z0, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z3, Z0, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z1
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
+	VSCALEFPS         Z0, Z1, Z3
+	VADDPS            Z3, Z11, Z11
+	VMULPS            448(DI), Z3, Z3
+	VMOVUPS           Z3, 192(R8)
+	VMOVUPS           Z11, (R9)
+	VBROADCASTSS      4(R10), Z0
+	VMULPS            (DI), Z4, Z4
+	VMULPS            Z4, Z8, Z4
+	VMAXPS            Z4, Z0, Z0
+	VMULPS            64(DI), Z5, Z5
+	VMULPS            Z5, Z8, Z5
+	VMAXPS            Z5, Z0, Z0
+	VMULPS            128(DI), Z6, Z6
+	VMULPS            Z6, Z8, Z6
+	VMAXPS            Z6, Z0, Z0
+	VMULPS            192(DI), Z7, Z7
+	VMULPS            Z7, Z8, Z7
+	VMAXPS            Z7, Z0, Z0
+	VSHUFF32X4        $0x4e, Z0, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VSHUFF32X4        $0xb1, Z0, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VPERMILPS         $0x4e, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VPERMILPS         $0xb1, Z0, Z1
+	VMAXPS            Z1, Z0, Z0
+	VBROADCASTSS      4(R10), Z1
+	VMOVSS            X0, 4(R10)
+	VSUBPS            Z0, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z1, Z2, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z1, Z2, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z3
+	VSCALEFPS         Z2, Z3, Z1
+	VMULPS            64(R9), Z1, Z2
+	VSUBPS            Z0, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VSCALEFPS         Z3, Z8, Z4
+	VADDPS            Z4, Z2, Z2
+	VMULPS            256(DI), Z4, Z4
+	VMOVUPS           Z4, 256(R8)
+	VSUBPS            Z0, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z4
+	VSCALEFPS         Z3, Z4, Z5
+	VADDPS            Z5, Z2, Z2
+	VMULPS            320(DI), Z5, Z5
+	VMOVUPS           Z5, 320(R8)
+	VSUBPS            Z0, Z6, Z6
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z6, Z3, Z6
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z6, Z3, Z6
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z6
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z4
+	VSCALEFPS         Z3, Z4, Z6
+	VADDPS            Z6, Z2, Z2
+	VMULPS            384(DI), Z6, Z6
+	VMOVUPS           Z6, 384(R8)
+	VSUBPS            Z0, Z7, Z7
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
+	VMINPS            Z7, Z0, Z7
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
+	VMAXPS            Z7, Z0, Z7
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z7, Z0
+	VRNDSCALEPS       $0x08, Z0, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z7
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z3
+	VSCALEFPS         Z0, Z3, Z7
+	VADDPS            Z7, Z2, Z2
+	VMULPS            448(DI), Z7, Z7
+	VMOVUPS           Z7, 448(R8)
+	VMOVUPS           Z2, 64(R9)
+	MOVQ              72(AX), DI
+	MOVQ              DI, R8
+	SHLQ              $0x02, R8
+	MOVQ              DI, R9
+	SHLQ              $0x00, R9
+	MOVQ              32(AX), R10
 
 columns:
 	VMULPS (R10), Z9, Z0

@@ -225,6 +225,9 @@ func (s *AttnScratch) widen(l KVLayout, block []byte, lo, n int) {
 // scoreLatent is score of the slots [lo, n) for packed queries: panels of rows times slots.
 func (s *AttnScratch) scoreLatent(l KVLayout, block []byte, r0, r1, lo, n int) {
 	s.widen(l, block, lo, n)
+	if s.bySlot == nil {
+		s.bySlot = (*[BlockSlots][groupRows]float32)(unsafe.Pointer(&lines(BlockSlots * groupRows)[0]))
+	}
 	a := &s.tile
 	a.panel, a.advance = uintptr(panelRows*l.KDim*4), uintptr(panelRows*tileColumns*4)
 	a.ldx, a.ldout = uintptr(l.KDim)*4, groupRows*4

@@ -57,253 +57,73 @@ TEXT ·siluMulAVX512(SB), NOSPLIT, $0-32
 	JZ    loop_done
 
 loop:
-	VMOVUPS      (CX), Z0
-	VPXORD       sign_ops_avx512<>+0(SB), Z0, Z1
-	VMOVUPS      expMax_ops_avx512<>+0(SB), Z2
-	VMINPS       Z1, Z2, Z1
-	VMOVUPS      expMin_ops_avx512<>+0(SB), Z2
-	VMAXPS       Z1, Z2, Z1
-	VMULPS       log2e_ops_avx512<>+0(SB), Z1, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_ops_avx512<>+0(SB), Z2, Z1
-	VFNMADD231PS ln2Low_ops_avx512<>+0(SB), Z2, Z1
-	VMOVUPS      expC6_ops_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_ops_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC4_ops_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC3_ops_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC2_ops_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  one_ops_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  one_ops_avx512<>+0(SB), Z1, Z3
-	VSCALEFPS    Z2, Z3, Z1
-	VADDPS       one_ops_avx512<>+0(SB), Z1, Z1
-	VDIVPS       Z1, Z0, Z0
-	VMULPS       (DX), Z0, Z0
-	VMOVUPS      Z0, (AX)
-	ADDQ         $0x40, AX
-	ADDQ         $0x40, CX
-	ADDQ         $0x40, DX
-	SUBQ         $0x10, BX
-	JNZ          loop
+	VMOVUPS           (CX), Z0
+	VPXORD.BCST       sign_ops_avx512<>+0(SB), Z0, Z1
+	VBROADCASTSS      expMax_ops_avx512<>+0(SB), Z2
+	VMINPS            Z1, Z2, Z1
+	VBROADCASTSS      expMin_ops_avx512<>+0(SB), Z2
+	VMAXPS            Z1, Z2, Z1
+	VMULPS.BCST       log2e_ops_avx512<>+0(SB), Z1, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_ops_avx512<>+0(SB), Z2, Z1
+	VFNMADD231PS.BCST ln2Low_ops_avx512<>+0(SB), Z2, Z1
+	VBROADCASTSS      expC6_ops_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_ops_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC4_ops_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC3_ops_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC2_ops_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  one_ops_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  one_ops_avx512<>+0(SB), Z1, Z3
+	VSCALEFPS         Z2, Z3, Z1
+	VADDPS.BCST       one_ops_avx512<>+0(SB), Z1, Z1
+	VDIVPS            Z1, Z0, Z0
+	VMULPS            (DX), Z0, Z0
+	VMOVUPS           Z0, (AX)
+	ADDQ              $0x40, AX
+	ADDQ              $0x40, CX
+	ADDQ              $0x40, DX
+	SUBQ              $0x10, BX
+	JNZ               loop
 
 loop_done:
 	VZEROUPPER
 	RET
 
 DATA sign_ops_avx512<>+0(SB)/4, $0x80000000
-DATA sign_ops_avx512<>+4(SB)/4, $0x80000000
-DATA sign_ops_avx512<>+8(SB)/4, $0x80000000
-DATA sign_ops_avx512<>+12(SB)/4, $0x80000000
-DATA sign_ops_avx512<>+16(SB)/4, $0x80000000
-DATA sign_ops_avx512<>+20(SB)/4, $0x80000000
-DATA sign_ops_avx512<>+24(SB)/4, $0x80000000
-DATA sign_ops_avx512<>+28(SB)/4, $0x80000000
-DATA sign_ops_avx512<>+32(SB)/4, $0x80000000
-DATA sign_ops_avx512<>+36(SB)/4, $0x80000000
-DATA sign_ops_avx512<>+40(SB)/4, $0x80000000
-DATA sign_ops_avx512<>+44(SB)/4, $0x80000000
-DATA sign_ops_avx512<>+48(SB)/4, $0x80000000
-DATA sign_ops_avx512<>+52(SB)/4, $0x80000000
-DATA sign_ops_avx512<>+56(SB)/4, $0x80000000
-DATA sign_ops_avx512<>+60(SB)/4, $0x80000000
-GLOBL sign_ops_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL sign_ops_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expMax_ops_avx512<>+0(SB)/4, $0x42b20000
-DATA expMax_ops_avx512<>+4(SB)/4, $0x42b20000
-DATA expMax_ops_avx512<>+8(SB)/4, $0x42b20000
-DATA expMax_ops_avx512<>+12(SB)/4, $0x42b20000
-DATA expMax_ops_avx512<>+16(SB)/4, $0x42b20000
-DATA expMax_ops_avx512<>+20(SB)/4, $0x42b20000
-DATA expMax_ops_avx512<>+24(SB)/4, $0x42b20000
-DATA expMax_ops_avx512<>+28(SB)/4, $0x42b20000
-DATA expMax_ops_avx512<>+32(SB)/4, $0x42b20000
-DATA expMax_ops_avx512<>+36(SB)/4, $0x42b20000
-DATA expMax_ops_avx512<>+40(SB)/4, $0x42b20000
-DATA expMax_ops_avx512<>+44(SB)/4, $0x42b20000
-DATA expMax_ops_avx512<>+48(SB)/4, $0x42b20000
-DATA expMax_ops_avx512<>+52(SB)/4, $0x42b20000
-DATA expMax_ops_avx512<>+56(SB)/4, $0x42b20000
-DATA expMax_ops_avx512<>+60(SB)/4, $0x42b20000
-GLOBL expMax_ops_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expMax_ops_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expMin_ops_avx512<>+0(SB)/4, $0xc2d00000
-DATA expMin_ops_avx512<>+4(SB)/4, $0xc2d00000
-DATA expMin_ops_avx512<>+8(SB)/4, $0xc2d00000
-DATA expMin_ops_avx512<>+12(SB)/4, $0xc2d00000
-DATA expMin_ops_avx512<>+16(SB)/4, $0xc2d00000
-DATA expMin_ops_avx512<>+20(SB)/4, $0xc2d00000
-DATA expMin_ops_avx512<>+24(SB)/4, $0xc2d00000
-DATA expMin_ops_avx512<>+28(SB)/4, $0xc2d00000
-DATA expMin_ops_avx512<>+32(SB)/4, $0xc2d00000
-DATA expMin_ops_avx512<>+36(SB)/4, $0xc2d00000
-DATA expMin_ops_avx512<>+40(SB)/4, $0xc2d00000
-DATA expMin_ops_avx512<>+44(SB)/4, $0xc2d00000
-DATA expMin_ops_avx512<>+48(SB)/4, $0xc2d00000
-DATA expMin_ops_avx512<>+52(SB)/4, $0xc2d00000
-DATA expMin_ops_avx512<>+56(SB)/4, $0xc2d00000
-DATA expMin_ops_avx512<>+60(SB)/4, $0xc2d00000
-GLOBL expMin_ops_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expMin_ops_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA log2e_ops_avx512<>+0(SB)/4, $0x3fb8aa3b
-DATA log2e_ops_avx512<>+4(SB)/4, $0x3fb8aa3b
-DATA log2e_ops_avx512<>+8(SB)/4, $0x3fb8aa3b
-DATA log2e_ops_avx512<>+12(SB)/4, $0x3fb8aa3b
-DATA log2e_ops_avx512<>+16(SB)/4, $0x3fb8aa3b
-DATA log2e_ops_avx512<>+20(SB)/4, $0x3fb8aa3b
-DATA log2e_ops_avx512<>+24(SB)/4, $0x3fb8aa3b
-DATA log2e_ops_avx512<>+28(SB)/4, $0x3fb8aa3b
-DATA log2e_ops_avx512<>+32(SB)/4, $0x3fb8aa3b
-DATA log2e_ops_avx512<>+36(SB)/4, $0x3fb8aa3b
-DATA log2e_ops_avx512<>+40(SB)/4, $0x3fb8aa3b
-DATA log2e_ops_avx512<>+44(SB)/4, $0x3fb8aa3b
-DATA log2e_ops_avx512<>+48(SB)/4, $0x3fb8aa3b
-DATA log2e_ops_avx512<>+52(SB)/4, $0x3fb8aa3b
-DATA log2e_ops_avx512<>+56(SB)/4, $0x3fb8aa3b
-DATA log2e_ops_avx512<>+60(SB)/4, $0x3fb8aa3b
-GLOBL log2e_ops_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL log2e_ops_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA ln2High_ops_avx512<>+0(SB)/4, $0x3f317218
-DATA ln2High_ops_avx512<>+4(SB)/4, $0x3f317218
-DATA ln2High_ops_avx512<>+8(SB)/4, $0x3f317218
-DATA ln2High_ops_avx512<>+12(SB)/4, $0x3f317218
-DATA ln2High_ops_avx512<>+16(SB)/4, $0x3f317218
-DATA ln2High_ops_avx512<>+20(SB)/4, $0x3f317218
-DATA ln2High_ops_avx512<>+24(SB)/4, $0x3f317218
-DATA ln2High_ops_avx512<>+28(SB)/4, $0x3f317218
-DATA ln2High_ops_avx512<>+32(SB)/4, $0x3f317218
-DATA ln2High_ops_avx512<>+36(SB)/4, $0x3f317218
-DATA ln2High_ops_avx512<>+40(SB)/4, $0x3f317218
-DATA ln2High_ops_avx512<>+44(SB)/4, $0x3f317218
-DATA ln2High_ops_avx512<>+48(SB)/4, $0x3f317218
-DATA ln2High_ops_avx512<>+52(SB)/4, $0x3f317218
-DATA ln2High_ops_avx512<>+56(SB)/4, $0x3f317218
-DATA ln2High_ops_avx512<>+60(SB)/4, $0x3f317218
-GLOBL ln2High_ops_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL ln2High_ops_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA ln2Low_ops_avx512<>+0(SB)/4, $0xb102e308
-DATA ln2Low_ops_avx512<>+4(SB)/4, $0xb102e308
-DATA ln2Low_ops_avx512<>+8(SB)/4, $0xb102e308
-DATA ln2Low_ops_avx512<>+12(SB)/4, $0xb102e308
-DATA ln2Low_ops_avx512<>+16(SB)/4, $0xb102e308
-DATA ln2Low_ops_avx512<>+20(SB)/4, $0xb102e308
-DATA ln2Low_ops_avx512<>+24(SB)/4, $0xb102e308
-DATA ln2Low_ops_avx512<>+28(SB)/4, $0xb102e308
-DATA ln2Low_ops_avx512<>+32(SB)/4, $0xb102e308
-DATA ln2Low_ops_avx512<>+36(SB)/4, $0xb102e308
-DATA ln2Low_ops_avx512<>+40(SB)/4, $0xb102e308
-DATA ln2Low_ops_avx512<>+44(SB)/4, $0xb102e308
-DATA ln2Low_ops_avx512<>+48(SB)/4, $0xb102e308
-DATA ln2Low_ops_avx512<>+52(SB)/4, $0xb102e308
-DATA ln2Low_ops_avx512<>+56(SB)/4, $0xb102e308
-DATA ln2Low_ops_avx512<>+60(SB)/4, $0xb102e308
-GLOBL ln2Low_ops_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL ln2Low_ops_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expC6_ops_avx512<>+0(SB)/4, $0x3ab534d3
-DATA expC6_ops_avx512<>+4(SB)/4, $0x3ab534d3
-DATA expC6_ops_avx512<>+8(SB)/4, $0x3ab534d3
-DATA expC6_ops_avx512<>+12(SB)/4, $0x3ab534d3
-DATA expC6_ops_avx512<>+16(SB)/4, $0x3ab534d3
-DATA expC6_ops_avx512<>+20(SB)/4, $0x3ab534d3
-DATA expC6_ops_avx512<>+24(SB)/4, $0x3ab534d3
-DATA expC6_ops_avx512<>+28(SB)/4, $0x3ab534d3
-DATA expC6_ops_avx512<>+32(SB)/4, $0x3ab534d3
-DATA expC6_ops_avx512<>+36(SB)/4, $0x3ab534d3
-DATA expC6_ops_avx512<>+40(SB)/4, $0x3ab534d3
-DATA expC6_ops_avx512<>+44(SB)/4, $0x3ab534d3
-DATA expC6_ops_avx512<>+48(SB)/4, $0x3ab534d3
-DATA expC6_ops_avx512<>+52(SB)/4, $0x3ab534d3
-DATA expC6_ops_avx512<>+56(SB)/4, $0x3ab534d3
-DATA expC6_ops_avx512<>+60(SB)/4, $0x3ab534d3
-GLOBL expC6_ops_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expC6_ops_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expC5_ops_avx512<>+0(SB)/4, $0x3c091c30
-DATA expC5_ops_avx512<>+4(SB)/4, $0x3c091c30
-DATA expC5_ops_avx512<>+8(SB)/4, $0x3c091c30
-DATA expC5_ops_avx512<>+12(SB)/4, $0x3c091c30
-DATA expC5_ops_avx512<>+16(SB)/4, $0x3c091c30
-DATA expC5_ops_avx512<>+20(SB)/4, $0x3c091c30
-DATA expC5_ops_avx512<>+24(SB)/4, $0x3c091c30
-DATA expC5_ops_avx512<>+28(SB)/4, $0x3c091c30
-DATA expC5_ops_avx512<>+32(SB)/4, $0x3c091c30
-DATA expC5_ops_avx512<>+36(SB)/4, $0x3c091c30
-DATA expC5_ops_avx512<>+40(SB)/4, $0x3c091c30
-DATA expC5_ops_avx512<>+44(SB)/4, $0x3c091c30
-DATA expC5_ops_avx512<>+48(SB)/4, $0x3c091c30
-DATA expC5_ops_avx512<>+52(SB)/4, $0x3c091c30
-DATA expC5_ops_avx512<>+56(SB)/4, $0x3c091c30
-DATA expC5_ops_avx512<>+60(SB)/4, $0x3c091c30
-GLOBL expC5_ops_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expC5_ops_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expC4_ops_avx512<>+0(SB)/4, $0x3d2aac4f
-DATA expC4_ops_avx512<>+4(SB)/4, $0x3d2aac4f
-DATA expC4_ops_avx512<>+8(SB)/4, $0x3d2aac4f
-DATA expC4_ops_avx512<>+12(SB)/4, $0x3d2aac4f
-DATA expC4_ops_avx512<>+16(SB)/4, $0x3d2aac4f
-DATA expC4_ops_avx512<>+20(SB)/4, $0x3d2aac4f
-DATA expC4_ops_avx512<>+24(SB)/4, $0x3d2aac4f
-DATA expC4_ops_avx512<>+28(SB)/4, $0x3d2aac4f
-DATA expC4_ops_avx512<>+32(SB)/4, $0x3d2aac4f
-DATA expC4_ops_avx512<>+36(SB)/4, $0x3d2aac4f
-DATA expC4_ops_avx512<>+40(SB)/4, $0x3d2aac4f
-DATA expC4_ops_avx512<>+44(SB)/4, $0x3d2aac4f
-DATA expC4_ops_avx512<>+48(SB)/4, $0x3d2aac4f
-DATA expC4_ops_avx512<>+52(SB)/4, $0x3d2aac4f
-DATA expC4_ops_avx512<>+56(SB)/4, $0x3d2aac4f
-DATA expC4_ops_avx512<>+60(SB)/4, $0x3d2aac4f
-GLOBL expC4_ops_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expC4_ops_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expC3_ops_avx512<>+0(SB)/4, $0x3e2aaa4a
-DATA expC3_ops_avx512<>+4(SB)/4, $0x3e2aaa4a
-DATA expC3_ops_avx512<>+8(SB)/4, $0x3e2aaa4a
-DATA expC3_ops_avx512<>+12(SB)/4, $0x3e2aaa4a
-DATA expC3_ops_avx512<>+16(SB)/4, $0x3e2aaa4a
-DATA expC3_ops_avx512<>+20(SB)/4, $0x3e2aaa4a
-DATA expC3_ops_avx512<>+24(SB)/4, $0x3e2aaa4a
-DATA expC3_ops_avx512<>+28(SB)/4, $0x3e2aaa4a
-DATA expC3_ops_avx512<>+32(SB)/4, $0x3e2aaa4a
-DATA expC3_ops_avx512<>+36(SB)/4, $0x3e2aaa4a
-DATA expC3_ops_avx512<>+40(SB)/4, $0x3e2aaa4a
-DATA expC3_ops_avx512<>+44(SB)/4, $0x3e2aaa4a
-DATA expC3_ops_avx512<>+48(SB)/4, $0x3e2aaa4a
-DATA expC3_ops_avx512<>+52(SB)/4, $0x3e2aaa4a
-DATA expC3_ops_avx512<>+56(SB)/4, $0x3e2aaa4a
-DATA expC3_ops_avx512<>+60(SB)/4, $0x3e2aaa4a
-GLOBL expC3_ops_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expC3_ops_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expC2_ops_avx512<>+0(SB)/4, $0x3efffffe
-DATA expC2_ops_avx512<>+4(SB)/4, $0x3efffffe
-DATA expC2_ops_avx512<>+8(SB)/4, $0x3efffffe
-DATA expC2_ops_avx512<>+12(SB)/4, $0x3efffffe
-DATA expC2_ops_avx512<>+16(SB)/4, $0x3efffffe
-DATA expC2_ops_avx512<>+20(SB)/4, $0x3efffffe
-DATA expC2_ops_avx512<>+24(SB)/4, $0x3efffffe
-DATA expC2_ops_avx512<>+28(SB)/4, $0x3efffffe
-DATA expC2_ops_avx512<>+32(SB)/4, $0x3efffffe
-DATA expC2_ops_avx512<>+36(SB)/4, $0x3efffffe
-DATA expC2_ops_avx512<>+40(SB)/4, $0x3efffffe
-DATA expC2_ops_avx512<>+44(SB)/4, $0x3efffffe
-DATA expC2_ops_avx512<>+48(SB)/4, $0x3efffffe
-DATA expC2_ops_avx512<>+52(SB)/4, $0x3efffffe
-DATA expC2_ops_avx512<>+56(SB)/4, $0x3efffffe
-DATA expC2_ops_avx512<>+60(SB)/4, $0x3efffffe
-GLOBL expC2_ops_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expC2_ops_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA one_ops_avx512<>+0(SB)/4, $0x3f800000
-DATA one_ops_avx512<>+4(SB)/4, $0x3f800000
-DATA one_ops_avx512<>+8(SB)/4, $0x3f800000
-DATA one_ops_avx512<>+12(SB)/4, $0x3f800000
-DATA one_ops_avx512<>+16(SB)/4, $0x3f800000
-DATA one_ops_avx512<>+20(SB)/4, $0x3f800000
-DATA one_ops_avx512<>+24(SB)/4, $0x3f800000
-DATA one_ops_avx512<>+28(SB)/4, $0x3f800000
-DATA one_ops_avx512<>+32(SB)/4, $0x3f800000
-DATA one_ops_avx512<>+36(SB)/4, $0x3f800000
-DATA one_ops_avx512<>+40(SB)/4, $0x3f800000
-DATA one_ops_avx512<>+44(SB)/4, $0x3f800000
-DATA one_ops_avx512<>+48(SB)/4, $0x3f800000
-DATA one_ops_avx512<>+52(SB)/4, $0x3f800000
-DATA one_ops_avx512<>+56(SB)/4, $0x3f800000
-DATA one_ops_avx512<>+60(SB)/4, $0x3f800000
-GLOBL one_ops_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL one_ops_avx512<>(SB), RODATA|NOPTR, $4
 
 // func geluMulAVX512(dst uintptr, gate uintptr, up uintptr, n int)
 // Requires: AVX, AVX512F
@@ -316,76 +136,46 @@ TEXT ·geluMulAVX512(SB), NOSPLIT, $0-32
 	JZ    loop_done
 
 loop:
-	VMOVUPS      (CX), Z0
-	VMULPS       Z0, Z0, Z1
-	VMULPS       geluCube_ops_avx512<>+0(SB), Z1, Z1
-	VADDPS       geluLine_ops_avx512<>+0(SB), Z1, Z1
-	VMULPS       Z0, Z1, Z1
-	VMOVUPS      expMax_ops_avx512<>+0(SB), Z2
-	VMINPS       Z1, Z2, Z1
-	VMOVUPS      expMin_ops_avx512<>+0(SB), Z2
-	VMAXPS       Z1, Z2, Z1
-	VMULPS       log2e_ops_avx512<>+0(SB), Z1, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_ops_avx512<>+0(SB), Z2, Z1
-	VFNMADD231PS ln2Low_ops_avx512<>+0(SB), Z2, Z1
-	VMOVUPS      expC6_ops_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_ops_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC4_ops_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC3_ops_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  expC2_ops_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  one_ops_avx512<>+0(SB), Z1, Z3
-	VFMADD213PS  one_ops_avx512<>+0(SB), Z1, Z3
-	VSCALEFPS    Z2, Z3, Z1
-	VADDPS       one_ops_avx512<>+0(SB), Z1, Z1
-	VDIVPS       Z1, Z0, Z0
-	VMULPS       (DX), Z0, Z0
-	VMOVUPS      Z0, (AX)
-	ADDQ         $0x40, AX
-	ADDQ         $0x40, CX
-	ADDQ         $0x40, DX
-	SUBQ         $0x10, BX
-	JNZ          loop
+	VMOVUPS           (CX), Z0
+	VMULPS            Z0, Z0, Z1
+	VMULPS.BCST       geluCube_ops_avx512<>+0(SB), Z1, Z1
+	VADDPS.BCST       geluLine_ops_avx512<>+0(SB), Z1, Z1
+	VMULPS            Z0, Z1, Z1
+	VBROADCASTSS      expMax_ops_avx512<>+0(SB), Z2
+	VMINPS            Z1, Z2, Z1
+	VBROADCASTSS      expMin_ops_avx512<>+0(SB), Z2
+	VMAXPS            Z1, Z2, Z1
+	VMULPS.BCST       log2e_ops_avx512<>+0(SB), Z1, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_ops_avx512<>+0(SB), Z2, Z1
+	VFNMADD231PS.BCST ln2Low_ops_avx512<>+0(SB), Z2, Z1
+	VBROADCASTSS      expC6_ops_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_ops_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC4_ops_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC3_ops_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  expC2_ops_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  one_ops_avx512<>+0(SB), Z1, Z3
+	VFMADD213PS.BCST  one_ops_avx512<>+0(SB), Z1, Z3
+	VSCALEFPS         Z2, Z3, Z1
+	VADDPS.BCST       one_ops_avx512<>+0(SB), Z1, Z1
+	VDIVPS            Z1, Z0, Z0
+	VMULPS            (DX), Z0, Z0
+	VMOVUPS           Z0, (AX)
+	ADDQ              $0x40, AX
+	ADDQ              $0x40, CX
+	ADDQ              $0x40, DX
+	SUBQ              $0x10, BX
+	JNZ               loop
 
 loop_done:
 	VZEROUPPER
 	RET
 
 DATA geluCube_ops_avx512<>+0(SB)/4, $0xbd922279
-DATA geluCube_ops_avx512<>+4(SB)/4, $0xbd922279
-DATA geluCube_ops_avx512<>+8(SB)/4, $0xbd922279
-DATA geluCube_ops_avx512<>+12(SB)/4, $0xbd922279
-DATA geluCube_ops_avx512<>+16(SB)/4, $0xbd922279
-DATA geluCube_ops_avx512<>+20(SB)/4, $0xbd922279
-DATA geluCube_ops_avx512<>+24(SB)/4, $0xbd922279
-DATA geluCube_ops_avx512<>+28(SB)/4, $0xbd922279
-DATA geluCube_ops_avx512<>+32(SB)/4, $0xbd922279
-DATA geluCube_ops_avx512<>+36(SB)/4, $0xbd922279
-DATA geluCube_ops_avx512<>+40(SB)/4, $0xbd922279
-DATA geluCube_ops_avx512<>+44(SB)/4, $0xbd922279
-DATA geluCube_ops_avx512<>+48(SB)/4, $0xbd922279
-DATA geluCube_ops_avx512<>+52(SB)/4, $0xbd922279
-DATA geluCube_ops_avx512<>+56(SB)/4, $0xbd922279
-DATA geluCube_ops_avx512<>+60(SB)/4, $0xbd922279
-GLOBL geluCube_ops_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL geluCube_ops_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA geluLine_ops_avx512<>+0(SB)/4, $0xbfcc422a
-DATA geluLine_ops_avx512<>+4(SB)/4, $0xbfcc422a
-DATA geluLine_ops_avx512<>+8(SB)/4, $0xbfcc422a
-DATA geluLine_ops_avx512<>+12(SB)/4, $0xbfcc422a
-DATA geluLine_ops_avx512<>+16(SB)/4, $0xbfcc422a
-DATA geluLine_ops_avx512<>+20(SB)/4, $0xbfcc422a
-DATA geluLine_ops_avx512<>+24(SB)/4, $0xbfcc422a
-DATA geluLine_ops_avx512<>+28(SB)/4, $0xbfcc422a
-DATA geluLine_ops_avx512<>+32(SB)/4, $0xbfcc422a
-DATA geluLine_ops_avx512<>+36(SB)/4, $0xbfcc422a
-DATA geluLine_ops_avx512<>+40(SB)/4, $0xbfcc422a
-DATA geluLine_ops_avx512<>+44(SB)/4, $0xbfcc422a
-DATA geluLine_ops_avx512<>+48(SB)/4, $0xbfcc422a
-DATA geluLine_ops_avx512<>+52(SB)/4, $0xbfcc422a
-DATA geluLine_ops_avx512<>+56(SB)/4, $0xbfcc422a
-DATA geluLine_ops_avx512<>+60(SB)/4, $0xbfcc422a
-GLOBL geluLine_ops_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL geluLine_ops_avx512<>(SB), RODATA|NOPTR, $4
 
 // func ropeAVX512(lo uintptr, hi uintptr, cos uintptr, sin uintptr, n int)
 // Requires: AVX, AVX512F
@@ -525,28 +315,28 @@ TEXT ·sumExpAVX512(SB), NOSPLIT, $0-28
 	JZ           loop_done
 
 loop:
-	VMOVUPS      (CX), Z2
-	VSUBPS       Z0, Z2, Z2
-	VMOVUPS      expMax_ops_avx512<>+0(SB), Z3
-	VMINPS       Z2, Z3, Z2
-	VMOVUPS      expMin_ops_avx512<>+0(SB), Z3
-	VMAXPS       Z2, Z3, Z2
-	VMULPS       log2e_ops_avx512<>+0(SB), Z2, Z3
-	VRNDSCALEPS  $0x08, Z3, Z3
-	VFNMADD231PS ln2High_ops_avx512<>+0(SB), Z3, Z2
-	VFNMADD231PS ln2Low_ops_avx512<>+0(SB), Z3, Z2
-	VMOVUPS      expC6_ops_avx512<>+0(SB), Z4
-	VFMADD213PS  expC5_ops_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC4_ops_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC3_ops_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  expC2_ops_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  one_ops_avx512<>+0(SB), Z2, Z4
-	VFMADD213PS  one_ops_avx512<>+0(SB), Z2, Z4
-	VSCALEFPS    Z3, Z4, Z2
-	VADDPS       Z2, Z1, Z1
-	ADDQ         $0x40, CX
-	SUBQ         $0x10, DX
-	JNZ          loop
+	VMOVUPS           (CX), Z2
+	VSUBPS            Z0, Z2, Z2
+	VBROADCASTSS      expMax_ops_avx512<>+0(SB), Z3
+	VMINPS            Z2, Z3, Z2
+	VBROADCASTSS      expMin_ops_avx512<>+0(SB), Z3
+	VMAXPS            Z2, Z3, Z2
+	VMULPS.BCST       log2e_ops_avx512<>+0(SB), Z2, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_ops_avx512<>+0(SB), Z3, Z2
+	VFNMADD231PS.BCST ln2Low_ops_avx512<>+0(SB), Z3, Z2
+	VBROADCASTSS      expC6_ops_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_ops_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC4_ops_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC3_ops_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  expC2_ops_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_ops_avx512<>+0(SB), Z2, Z4
+	VFMADD213PS.BCST  one_ops_avx512<>+0(SB), Z2, Z4
+	VSCALEFPS         Z3, Z4, Z2
+	VADDPS            Z2, Z1, Z1
+	ADDQ              $0x40, CX
+	SUBQ              $0x10, DX
+	JNZ               loop
 
 loop_done:
 	VMOVUPS Z1, (AX)

@@ -2147,18 +2147,18 @@ last:
 // func tileQ4_01x1AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileQ4_01x1AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      96(AX), DX
-	MOVQ      16(AX), BX
-	MOVQ      24(AX), SI
-	MOVQ      32(AX), SI
-	MOVQ      40(AX), DI
-	MOVQ      48(AX), R8
-	MOVQ      80(AX), R9
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32 highNibble_quant_avx512<>+0(SB), Z1
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), DX
+	MOVQ         16(AX), BX
+	MOVQ         24(AX), SI
+	MOVQ         32(AX), SI
+	MOVQ         40(AX), DI
+	MOVQ         48(AX), R8
+	MOVQ         80(AX), R9
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VBROADCASTSS highNibble_quant_avx512<>+0(SB), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -2235,56 +2235,26 @@ last:
 	RET
 
 DATA nibble_quant_avx512<>+0(SB)/4, $0x0f0f0f0f
-DATA nibble_quant_avx512<>+4(SB)/4, $0x0f0f0f0f
-DATA nibble_quant_avx512<>+8(SB)/4, $0x0f0f0f0f
-DATA nibble_quant_avx512<>+12(SB)/4, $0x0f0f0f0f
-DATA nibble_quant_avx512<>+16(SB)/4, $0x0f0f0f0f
-DATA nibble_quant_avx512<>+20(SB)/4, $0x0f0f0f0f
-DATA nibble_quant_avx512<>+24(SB)/4, $0x0f0f0f0f
-DATA nibble_quant_avx512<>+28(SB)/4, $0x0f0f0f0f
-DATA nibble_quant_avx512<>+32(SB)/4, $0x0f0f0f0f
-DATA nibble_quant_avx512<>+36(SB)/4, $0x0f0f0f0f
-DATA nibble_quant_avx512<>+40(SB)/4, $0x0f0f0f0f
-DATA nibble_quant_avx512<>+44(SB)/4, $0x0f0f0f0f
-DATA nibble_quant_avx512<>+48(SB)/4, $0x0f0f0f0f
-DATA nibble_quant_avx512<>+52(SB)/4, $0x0f0f0f0f
-DATA nibble_quant_avx512<>+56(SB)/4, $0x0f0f0f0f
-DATA nibble_quant_avx512<>+60(SB)/4, $0x0f0f0f0f
-GLOBL nibble_quant_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL nibble_quant_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA highNibble_quant_avx512<>+0(SB)/4, $0xf0f0f0f0
-DATA highNibble_quant_avx512<>+4(SB)/4, $0xf0f0f0f0
-DATA highNibble_quant_avx512<>+8(SB)/4, $0xf0f0f0f0
-DATA highNibble_quant_avx512<>+12(SB)/4, $0xf0f0f0f0
-DATA highNibble_quant_avx512<>+16(SB)/4, $0xf0f0f0f0
-DATA highNibble_quant_avx512<>+20(SB)/4, $0xf0f0f0f0
-DATA highNibble_quant_avx512<>+24(SB)/4, $0xf0f0f0f0
-DATA highNibble_quant_avx512<>+28(SB)/4, $0xf0f0f0f0
-DATA highNibble_quant_avx512<>+32(SB)/4, $0xf0f0f0f0
-DATA highNibble_quant_avx512<>+36(SB)/4, $0xf0f0f0f0
-DATA highNibble_quant_avx512<>+40(SB)/4, $0xf0f0f0f0
-DATA highNibble_quant_avx512<>+44(SB)/4, $0xf0f0f0f0
-DATA highNibble_quant_avx512<>+48(SB)/4, $0xf0f0f0f0
-DATA highNibble_quant_avx512<>+52(SB)/4, $0xf0f0f0f0
-DATA highNibble_quant_avx512<>+56(SB)/4, $0xf0f0f0f0
-DATA highNibble_quant_avx512<>+60(SB)/4, $0xf0f0f0f0
-GLOBL highNibble_quant_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL highNibble_quant_avx512<>(SB), RODATA|NOPTR, $4
 
 // func tileQ4_02x1AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileQ4_02x1AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      96(AX), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	MOVQ      32(AX), DI
-	MOVQ      40(AX), R8
-	MOVQ      48(AX), R9
-	MOVQ      80(AX), R10
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32 highNibble_quant_avx512<>+0(SB), Z1
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	MOVQ         32(AX), DI
+	MOVQ         40(AX), R8
+	MOVQ         48(AX), R9
+	MOVQ         80(AX), R10
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VBROADCASTSS highNibble_quant_avx512<>+0(SB), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -2395,19 +2365,19 @@ last:
 // func tileQ4_04x1AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileQ4_04x1AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	LEAQ      (DX)(DX*2), BX
-	MOVQ      96(AX), SI
-	MOVQ      16(AX), DI
-	MOVQ      24(AX), R8
-	MOVQ      32(AX), R8
-	MOVQ      40(AX), R9
-	MOVQ      48(AX), R10
-	MOVQ      80(AX), R11
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32 highNibble_quant_avx512<>+0(SB), Z1
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	LEAQ         (DX)(DX*2), BX
+	MOVQ         96(AX), SI
+	MOVQ         16(AX), DI
+	MOVQ         24(AX), R8
+	MOVQ         32(AX), R8
+	MOVQ         40(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         80(AX), R11
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VBROADCASTSS highNibble_quant_avx512<>+0(SB), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -2582,20 +2552,20 @@ last:
 // func tileQ4_04x1RisingAVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileQ4_04x1RisingAVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	LEAQ      (DX)(DX*2), BX
-	MOVQ      96(AX), SI
-	MOVQ      16(AX), DI
-	MOVQ      24(AX), R8
-	MOVQ      32(AX), R8
-	MOVQ      40(AX), R9
-	MOVQ      48(AX), R10
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32 highNibble_quant_avx512<>+0(SB), Z1
-	MOVQ      128(AX), R12
-	MOVQ      64(AX), R13
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	LEAQ         (DX)(DX*2), BX
+	MOVQ         96(AX), SI
+	MOVQ         16(AX), DI
+	MOVQ         24(AX), R8
+	MOVQ         32(AX), R8
+	MOVQ         40(AX), R9
+	MOVQ         48(AX), R10
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VBROADCASTSS highNibble_quant_avx512<>+0(SB), Z1
+	MOVQ         128(AX), R12
+	MOVQ         64(AX), R13
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -2768,17 +2738,17 @@ done:
 // func tileQ4_02x2AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileQ4_02x2AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      96(AX), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	MOVQ      32(AX), R8
-	MOVQ      40(AX), R9
-	MOVQ      48(AX), R10
-	MOVQ      80(AX), R11
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	MOVQ         32(AX), R8
+	MOVQ         40(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         80(AX), R11
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -2932,18 +2902,18 @@ last:
 // func tileQ4_04x2AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileQ4_04x2AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	LEAQ      (DX)(DX*2), BX
-	MOVQ      96(AX), SI
-	MOVQ      16(AX), DI
-	MOVQ      24(AX), R8
-	MOVQ      32(AX), R9
-	MOVQ      40(AX), R10
-	MOVQ      48(AX), R11
-	MOVQ      80(AX), R12
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	LEAQ         (DX)(DX*2), BX
+	MOVQ         96(AX), SI
+	MOVQ         16(AX), DI
+	MOVQ         24(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         40(AX), R10
+	MOVQ         48(AX), R11
+	MOVQ         80(AX), R12
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -3195,17 +3165,17 @@ last:
 // func tileQ4_02x3AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileQ4_02x3AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      96(AX), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	MOVQ      32(AX), R8
-	MOVQ      40(AX), R9
-	MOVQ      48(AX), R10
-	MOVQ      144(AX), R11
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	MOVQ         32(AX), R8
+	MOVQ         40(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         144(AX), R11
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -3407,19 +3377,19 @@ last:
 // func tileQ4_02x4AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileQ4_02x4AVX512(SB), NOSPLIT, $8-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      96(AX), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	LEAQ      (SI)(DI*2), R8
-	ADDQ      DI, R8
-	MOVQ      32(AX), R9
-	MOVQ      40(AX), R10
-	MOVQ      48(AX), R11
-	MOVQ      144(AX), R12
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	LEAQ         (SI)(DI*2), R8
+	ADDQ         DI, R8
+	MOVQ         32(AX), R9
+	MOVQ         40(AX), R10
+	MOVQ         48(AX), R11
+	MOVQ         144(AX), R12
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -3665,19 +3635,19 @@ last:
 // func tileQ4_02x5AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileQ4_02x5AVX512(SB), NOSPLIT, $8-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      96(AX), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	LEAQ      (SI)(DI*2), R8
-	ADDQ      DI, R8
-	MOVQ      32(AX), R9
-	MOVQ      40(AX), R10
-	MOVQ      48(AX), R11
-	MOVQ      144(AX), R12
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	LEAQ         (SI)(DI*2), R8
+	ADDQ         DI, R8
+	MOVQ         32(AX), R9
+	MOVQ         40(AX), R10
+	MOVQ         48(AX), R11
+	MOVQ         144(AX), R12
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -3964,19 +3934,19 @@ last:
 // func tileQ4_02x6AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileQ4_02x6AVX512(SB), NOSPLIT, $8-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      96(AX), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	LEAQ      (SI)(DI*2), R8
-	ADDQ      DI, R8
-	MOVQ      32(AX), R9
-	MOVQ      40(AX), R10
-	MOVQ      48(AX), R11
-	MOVQ      144(AX), R12
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	LEAQ         (SI)(DI*2), R8
+	ADDQ         DI, R8
+	MOVQ         32(AX), R9
+	MOVQ         40(AX), R10
+	MOVQ         48(AX), R11
+	MOVQ         144(AX), R12
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -4304,18 +4274,18 @@ last:
 // func tileIQ4_NL1x1AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL1x1AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      96(AX), DX
-	MOVQ      16(AX), BX
-	MOVQ      24(AX), SI
-	MOVQ      32(AX), SI
-	MOVQ      40(AX), DI
-	MOVQ      48(AX), R8
-	MOVQ      80(AX), R9
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32 code_quant_avx512<>+0(SB), Z1
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), DX
+	MOVQ         16(AX), BX
+	MOVQ         24(AX), SI
+	MOVQ         32(AX), SI
+	MOVQ         40(AX), DI
+	MOVQ         48(AX), R8
+	MOVQ         80(AX), R9
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -4469,18 +4439,18 @@ GLOBL code_quant_avx512<>(SB), RODATA|NOPTR, $64
 // func tileIQ4_NL2x1AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL2x1AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      96(AX), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	MOVQ      32(AX), DI
-	MOVQ      40(AX), R8
-	MOVQ      48(AX), R9
-	MOVQ      80(AX), R10
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32 code_quant_avx512<>+0(SB), Z1
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	MOVQ         32(AX), DI
+	MOVQ         40(AX), R8
+	MOVQ         48(AX), R9
+	MOVQ         80(AX), R10
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -4609,19 +4579,19 @@ last:
 // func tileIQ4_NL4x1AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL4x1AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	LEAQ      (DX)(DX*2), BX
-	MOVQ      96(AX), SI
-	MOVQ      16(AX), DI
-	MOVQ      24(AX), R8
-	MOVQ      32(AX), R8
-	MOVQ      40(AX), R9
-	MOVQ      48(AX), R10
-	MOVQ      80(AX), R11
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32 code_quant_avx512<>+0(SB), Z1
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	LEAQ         (DX)(DX*2), BX
+	MOVQ         96(AX), SI
+	MOVQ         16(AX), DI
+	MOVQ         24(AX), R8
+	MOVQ         32(AX), R8
+	MOVQ         40(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         80(AX), R11
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -4832,20 +4802,20 @@ last:
 // func tileIQ4_NL4x1RisingAVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL4x1RisingAVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	LEAQ      (DX)(DX*2), BX
-	MOVQ      96(AX), SI
-	MOVQ      16(AX), DI
-	MOVQ      24(AX), R8
-	MOVQ      32(AX), R8
-	MOVQ      40(AX), R9
-	MOVQ      48(AX), R10
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32 code_quant_avx512<>+0(SB), Z1
-	MOVQ      128(AX), R12
-	MOVQ      64(AX), R13
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	LEAQ         (DX)(DX*2), BX
+	MOVQ         96(AX), SI
+	MOVQ         16(AX), DI
+	MOVQ         24(AX), R8
+	MOVQ         32(AX), R8
+	MOVQ         40(AX), R9
+	MOVQ         48(AX), R10
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
+	MOVQ         128(AX), R12
+	MOVQ         64(AX), R13
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -5054,18 +5024,18 @@ done:
 // func tileIQ4_NL2x2AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL2x2AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      96(AX), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	MOVQ      32(AX), R8
-	MOVQ      40(AX), R9
-	MOVQ      48(AX), R10
-	MOVQ      80(AX), R11
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32 code_quant_avx512<>+0(SB), Z1
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	MOVQ         32(AX), R8
+	MOVQ         40(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         80(AX), R11
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -5235,19 +5205,19 @@ last:
 // func tileIQ4_NL4x2AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL4x2AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	LEAQ      (DX)(DX*2), BX
-	MOVQ      96(AX), SI
-	MOVQ      16(AX), DI
-	MOVQ      24(AX), R8
-	MOVQ      32(AX), R9
-	MOVQ      40(AX), R10
-	MOVQ      48(AX), R11
-	MOVQ      80(AX), R12
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32 code_quant_avx512<>+0(SB), Z1
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	LEAQ         (DX)(DX*2), BX
+	MOVQ         96(AX), SI
+	MOVQ         16(AX), DI
+	MOVQ         24(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         40(AX), R10
+	MOVQ         48(AX), R11
+	MOVQ         80(AX), R12
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -5531,18 +5501,18 @@ last:
 // func tileIQ4_NL2x3AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL2x3AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      96(AX), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	MOVQ      32(AX), R8
-	MOVQ      40(AX), R9
-	MOVQ      48(AX), R10
-	MOVQ      144(AX), R11
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32 code_quant_avx512<>+0(SB), Z1
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	MOVQ         32(AX), R8
+	MOVQ         40(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         144(AX), R11
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -5760,20 +5730,20 @@ last:
 // func tileIQ4_NL2x4AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL2x4AVX512(SB), NOSPLIT, $8-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      96(AX), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	LEAQ      (SI)(DI*2), R8
-	ADDQ      DI, R8
-	MOVQ      32(AX), R9
-	MOVQ      40(AX), R10
-	MOVQ      48(AX), R11
-	MOVQ      144(AX), R12
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32 code_quant_avx512<>+0(SB), Z1
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	LEAQ         (SI)(DI*2), R8
+	ADDQ         DI, R8
+	MOVQ         32(AX), R9
+	MOVQ         40(AX), R10
+	MOVQ         48(AX), R11
+	MOVQ         144(AX), R12
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -6035,20 +6005,20 @@ last:
 // func tileIQ4_NL2x5AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL2x5AVX512(SB), NOSPLIT, $8-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      96(AX), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	LEAQ      (SI)(DI*2), R8
-	ADDQ      DI, R8
-	MOVQ      32(AX), R9
-	MOVQ      40(AX), R10
-	MOVQ      48(AX), R11
-	MOVQ      144(AX), R12
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32 code_quant_avx512<>+0(SB), Z1
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	LEAQ         (SI)(DI*2), R8
+	ADDQ         DI, R8
+	MOVQ         32(AX), R9
+	MOVQ         40(AX), R10
+	MOVQ         48(AX), R11
+	MOVQ         144(AX), R12
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2
@@ -6351,20 +6321,20 @@ last:
 // func tileIQ4_NL2x6AVX512(a uintptr)
 // Requires: AVX, AVX512BW, AVX512F, MMX+
 TEXT ·tileIQ4_NL2x6AVX512(SB), NOSPLIT, $8-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      96(AX), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	LEAQ      (SI)(DI*2), R8
-	ADDQ      DI, R8
-	MOVQ      32(AX), R9
-	MOVQ      40(AX), R10
-	MOVQ      48(AX), R11
-	MOVQ      144(AX), R12
-	VMOVDQU32 nibble_quant_avx512<>+0(SB), Z0
-	VMOVDQU32 code_quant_avx512<>+0(SB), Z1
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         96(AX), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	LEAQ         (SI)(DI*2), R8
+	ADDQ         DI, R8
+	MOVQ         32(AX), R9
+	MOVQ         40(AX), R10
+	MOVQ         48(AX), R11
+	MOVQ         144(AX), R12
+	VBROADCASTSS nibble_quant_avx512<>+0(SB), Z0
+	VMOVDQU32    code_quant_avx512<>+0(SB), Z1
 
 unit:
 	VPXORD Z2, Z2, Z2

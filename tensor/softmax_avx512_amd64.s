@@ -5,334 +5,169 @@
 // func softmaxAVX512(a uintptr)
 // Requires: AVX, AVX512F
 TEXT ·softmaxAVX512(SB), NOSPLIT, $0-8
-	MOVQ         a+0(FP), AX
-	MOVQ         (AX), CX
-	MOVQ         8(AX), DX
-	VBROADCASTSS 24(AX), Z0
-	VBROADCASTSS 28(AX), Z1
-	MOVQ         16(AX), BX
-	KMOVW        BX, K1
-	SHRQ         $0x10, BX
-	VMULPS       (CX), Z0, Z2
-	VMAXPS       Z2, Z1, K1, Z1
-	KMOVW        BX, K2
-	SHRQ         $0x10, BX
-	VMULPS       64(CX), Z0, Z3
-	VMAXPS       Z3, Z1, K2, Z1
-	KMOVW        BX, K3
-	SHRQ         $0x10, BX
-	VMULPS       128(CX), Z0, Z4
-	VMAXPS       Z4, Z1, K3, Z1
-	KMOVW        BX, K4
-	VMULPS       192(CX), Z0, Z0
-	VMAXPS       Z0, Z1, K4, Z1
-	VSHUFF32X4   $0x4e, Z1, Z1, Z5
-	VMAXPS       Z5, Z1, Z1
-	VSHUFF32X4   $0xb1, Z1, Z1, Z5
-	VMAXPS       Z5, Z1, Z1
-	VPERMILPS    $0x4e, Z1, Z5
-	VMAXPS       Z5, Z1, Z1
-	VPERMILPS    $0xb1, Z1, Z5
-	VMAXPS       Z5, Z1, Z1
-	VBROADCASTSS 28(AX), Z5
-	VMOVSS       X1, 28(AX)
-	VSUBPS       Z1, Z5, Z5
-	VMOVUPS      expMax_softmax_avx512<>+0(SB), Z6
-	VMINPS       Z5, Z6, Z5
-	VMOVUPS      expMin_softmax_avx512<>+0(SB), Z6
-	VMAXPS       Z5, Z6, Z5
-	VMULPS       log2e_softmax_avx512<>+0(SB), Z5, Z6
-	VRNDSCALEPS  $0x08, Z6, Z6
-	VFNMADD231PS ln2High_softmax_avx512<>+0(SB), Z6, Z5
-	VFNMADD231PS ln2Low_softmax_avx512<>+0(SB), Z6, Z5
-	VMOVUPS      expC6_softmax_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_softmax_avx512<>+0(SB), Z5, Z7
-	VFMADD213PS  expC4_softmax_avx512<>+0(SB), Z5, Z7
-	VFMADD213PS  expC3_softmax_avx512<>+0(SB), Z5, Z7
-	VFMADD213PS  expC2_softmax_avx512<>+0(SB), Z5, Z7
-	VFMADD213PS  one_softmax_avx512<>+0(SB), Z5, Z7
-	VFMADD213PS  one_softmax_avx512<>+0(SB), Z5, Z7
-	VSCALEFPS    Z6, Z7, Z5
-	VMOVSS       X5, 32(AX)
-	VMULPS       (DX), Z5, Z5
-	VSUBPS       Z1, Z2, Z2
-	VMOVUPS      expMax_softmax_avx512<>+0(SB), Z6
-	VMINPS       Z2, Z6, Z2
-	VMOVUPS      expMin_softmax_avx512<>+0(SB), Z6
-	VMAXPS       Z2, Z6, Z2
-	VMULPS       log2e_softmax_avx512<>+0(SB), Z2, Z6
-	VRNDSCALEPS  $0x08, Z6, Z6
-	VFNMADD231PS ln2High_softmax_avx512<>+0(SB), Z6, Z2
-	VFNMADD231PS ln2Low_softmax_avx512<>+0(SB), Z6, Z2
-	VMOVUPS      expC6_softmax_avx512<>+0(SB), Z7
-	VFMADD213PS  expC5_softmax_avx512<>+0(SB), Z2, Z7
-	VFMADD213PS  expC4_softmax_avx512<>+0(SB), Z2, Z7
-	VFMADD213PS  expC3_softmax_avx512<>+0(SB), Z2, Z7
-	VFMADD213PS  expC2_softmax_avx512<>+0(SB), Z2, Z7
-	VFMADD213PS  one_softmax_avx512<>+0(SB), Z2, Z7
-	VFMADD213PS  one_softmax_avx512<>+0(SB), Z2, Z7
-	VSCALEFPS    Z6, Z7, Z2
-	VMOVAPS.Z    Z2, K1, Z2
-	VMOVUPS      Z2, (CX)
-	VADDPS       Z2, Z5, Z5
-	VSUBPS       Z1, Z3, Z3
-	VMOVUPS      expMax_softmax_avx512<>+0(SB), Z2
-	VMINPS       Z3, Z2, Z3
-	VMOVUPS      expMin_softmax_avx512<>+0(SB), Z2
-	VMAXPS       Z3, Z2, Z3
-	VMULPS       log2e_softmax_avx512<>+0(SB), Z3, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_softmax_avx512<>+0(SB), Z2, Z3
-	VFNMADD231PS ln2Low_softmax_avx512<>+0(SB), Z2, Z3
-	VMOVUPS      expC6_softmax_avx512<>+0(SB), Z6
-	VFMADD213PS  expC5_softmax_avx512<>+0(SB), Z3, Z6
-	VFMADD213PS  expC4_softmax_avx512<>+0(SB), Z3, Z6
-	VFMADD213PS  expC3_softmax_avx512<>+0(SB), Z3, Z6
-	VFMADD213PS  expC2_softmax_avx512<>+0(SB), Z3, Z6
-	VFMADD213PS  one_softmax_avx512<>+0(SB), Z3, Z6
-	VFMADD213PS  one_softmax_avx512<>+0(SB), Z3, Z6
-	VSCALEFPS    Z2, Z6, Z3
-	VMOVAPS.Z    Z3, K2, Z3
-	VMOVUPS      Z3, 64(CX)
-	VADDPS       Z3, Z5, Z5
-	VSUBPS       Z1, Z4, Z4
-	VMOVUPS      expMax_softmax_avx512<>+0(SB), Z2
-	VMINPS       Z4, Z2, Z4
-	VMOVUPS      expMin_softmax_avx512<>+0(SB), Z2
-	VMAXPS       Z4, Z2, Z4
-	VMULPS       log2e_softmax_avx512<>+0(SB), Z4, Z2
-	VRNDSCALEPS  $0x08, Z2, Z2
-	VFNMADD231PS ln2High_softmax_avx512<>+0(SB), Z2, Z4
-	VFNMADD231PS ln2Low_softmax_avx512<>+0(SB), Z2, Z4
-	VMOVUPS      expC6_softmax_avx512<>+0(SB), Z3
-	VFMADD213PS  expC5_softmax_avx512<>+0(SB), Z4, Z3
-	VFMADD213PS  expC4_softmax_avx512<>+0(SB), Z4, Z3
-	VFMADD213PS  expC3_softmax_avx512<>+0(SB), Z4, Z3
-	VFMADD213PS  expC2_softmax_avx512<>+0(SB), Z4, Z3
-	VFMADD213PS  one_softmax_avx512<>+0(SB), Z4, Z3
-	VFMADD213PS  one_softmax_avx512<>+0(SB), Z4, Z3
-	VSCALEFPS    Z2, Z3, Z4
-	VMOVAPS.Z    Z4, K3, Z4
-	VMOVUPS      Z4, 128(CX)
-	VADDPS       Z4, Z5, Z5
-	VSUBPS       Z1, Z0, Z0
-	VMOVUPS      expMax_softmax_avx512<>+0(SB), Z1
-	VMINPS       Z0, Z1, Z0
-	VMOVUPS      expMin_softmax_avx512<>+0(SB), Z1
-	VMAXPS       Z0, Z1, Z0
-	VMULPS       log2e_softmax_avx512<>+0(SB), Z0, Z1
-	VRNDSCALEPS  $0x08, Z1, Z1
-	VFNMADD231PS ln2High_softmax_avx512<>+0(SB), Z1, Z0
-	VFNMADD231PS ln2Low_softmax_avx512<>+0(SB), Z1, Z0
-	VMOVUPS      expC6_softmax_avx512<>+0(SB), Z2
-	VFMADD213PS  expC5_softmax_avx512<>+0(SB), Z0, Z2
-	VFMADD213PS  expC4_softmax_avx512<>+0(SB), Z0, Z2
-	VFMADD213PS  expC3_softmax_avx512<>+0(SB), Z0, Z2
-	VFMADD213PS  expC2_softmax_avx512<>+0(SB), Z0, Z2
-	VFMADD213PS  one_softmax_avx512<>+0(SB), Z0, Z2
-	VFMADD213PS  one_softmax_avx512<>+0(SB), Z0, Z2
-	VSCALEFPS    Z1, Z2, Z0
-	VMOVAPS.Z    Z0, K4, Z0
-	VMOVUPS      Z0, 192(CX)
-	VADDPS       Z0, Z5, Z5
-	VMOVUPS      Z5, (DX)
+	MOVQ              a+0(FP), AX
+	MOVQ              (AX), CX
+	MOVQ              8(AX), DX
+	VBROADCASTSS      24(AX), Z0
+	VBROADCASTSS      28(AX), Z1
+	MOVQ              16(AX), BX
+	KMOVW             BX, K1
+	SHRQ              $0x10, BX
+	VMULPS            (CX), Z0, Z2
+	VMAXPS            Z2, Z1, K1, Z1
+	KMOVW             BX, K2
+	SHRQ              $0x10, BX
+	VMULPS            64(CX), Z0, Z3
+	VMAXPS            Z3, Z1, K2, Z1
+	KMOVW             BX, K3
+	SHRQ              $0x10, BX
+	VMULPS            128(CX), Z0, Z4
+	VMAXPS            Z4, Z1, K3, Z1
+	KMOVW             BX, K4
+	VMULPS            192(CX), Z0, Z0
+	VMAXPS            Z0, Z1, K4, Z1
+	VSHUFF32X4        $0x4e, Z1, Z1, Z5
+	VMAXPS            Z5, Z1, Z1
+	VSHUFF32X4        $0xb1, Z1, Z1, Z5
+	VMAXPS            Z5, Z1, Z1
+	VPERMILPS         $0x4e, Z1, Z5
+	VMAXPS            Z5, Z1, Z1
+	VPERMILPS         $0xb1, Z1, Z5
+	VMAXPS            Z5, Z1, Z1
+	VBROADCASTSS      28(AX), Z5
+	VMOVSS            X1, 28(AX)
+	VSUBPS            Z1, Z5, Z5
+	VBROADCASTSS      expMax_softmax_avx512<>+0(SB), Z6
+	VMINPS            Z5, Z6, Z5
+	VBROADCASTSS      expMin_softmax_avx512<>+0(SB), Z6
+	VMAXPS            Z5, Z6, Z5
+	VMULPS.BCST       log2e_softmax_avx512<>+0(SB), Z5, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST ln2High_softmax_avx512<>+0(SB), Z6, Z5
+	VFNMADD231PS.BCST ln2Low_softmax_avx512<>+0(SB), Z6, Z5
+	VBROADCASTSS      expC6_softmax_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_softmax_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC4_softmax_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC3_softmax_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC2_softmax_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z5, Z7
+	VSCALEFPS         Z6, Z7, Z5
+	VMOVSS            X5, 32(AX)
+	VMULPS            (DX), Z5, Z5
+	VSUBPS            Z1, Z2, Z2
+	VBROADCASTSS      expMax_softmax_avx512<>+0(SB), Z6
+	VMINPS            Z2, Z6, Z2
+	VBROADCASTSS      expMin_softmax_avx512<>+0(SB), Z6
+	VMAXPS            Z2, Z6, Z2
+	VMULPS.BCST       log2e_softmax_avx512<>+0(SB), Z2, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST ln2High_softmax_avx512<>+0(SB), Z6, Z2
+	VFNMADD231PS.BCST ln2Low_softmax_avx512<>+0(SB), Z6, Z2
+	VBROADCASTSS      expC6_softmax_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_softmax_avx512<>+0(SB), Z2, Z7
+	VFMADD213PS.BCST  expC4_softmax_avx512<>+0(SB), Z2, Z7
+	VFMADD213PS.BCST  expC3_softmax_avx512<>+0(SB), Z2, Z7
+	VFMADD213PS.BCST  expC2_softmax_avx512<>+0(SB), Z2, Z7
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z2, Z7
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z2, Z7
+	VSCALEFPS         Z6, Z7, Z2
+	VMOVAPS.Z         Z2, K1, Z2
+	VMOVUPS           Z2, (CX)
+	VADDPS            Z2, Z5, Z5
+	VSUBPS            Z1, Z3, Z3
+	VBROADCASTSS      expMax_softmax_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_softmax_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_softmax_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_softmax_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_softmax_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_softmax_avx512<>+0(SB), Z6
+	VFMADD213PS.BCST  expC5_softmax_avx512<>+0(SB), Z3, Z6
+	VFMADD213PS.BCST  expC4_softmax_avx512<>+0(SB), Z3, Z6
+	VFMADD213PS.BCST  expC3_softmax_avx512<>+0(SB), Z3, Z6
+	VFMADD213PS.BCST  expC2_softmax_avx512<>+0(SB), Z3, Z6
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z3, Z6
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z3, Z6
+	VSCALEFPS         Z2, Z6, Z3
+	VMOVAPS.Z         Z3, K2, Z3
+	VMOVUPS           Z3, 64(CX)
+	VADDPS            Z3, Z5, Z5
+	VSUBPS            Z1, Z4, Z4
+	VBROADCASTSS      expMax_softmax_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_softmax_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_softmax_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_softmax_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_softmax_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_softmax_avx512<>+0(SB), Z3
+	VFMADD213PS.BCST  expC5_softmax_avx512<>+0(SB), Z4, Z3
+	VFMADD213PS.BCST  expC4_softmax_avx512<>+0(SB), Z4, Z3
+	VFMADD213PS.BCST  expC3_softmax_avx512<>+0(SB), Z4, Z3
+	VFMADD213PS.BCST  expC2_softmax_avx512<>+0(SB), Z4, Z3
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z4, Z3
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z4, Z3
+	VSCALEFPS         Z2, Z3, Z4
+	VMOVAPS.Z         Z4, K3, Z4
+	VMOVUPS           Z4, 128(CX)
+	VADDPS            Z4, Z5, Z5
+	VSUBPS            Z1, Z0, Z0
+	VBROADCASTSS      expMax_softmax_avx512<>+0(SB), Z1
+	VMINPS            Z0, Z1, Z0
+	VBROADCASTSS      expMin_softmax_avx512<>+0(SB), Z1
+	VMAXPS            Z0, Z1, Z0
+	VMULPS.BCST       log2e_softmax_avx512<>+0(SB), Z0, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_softmax_avx512<>+0(SB), Z1, Z0
+	VFNMADD231PS.BCST ln2Low_softmax_avx512<>+0(SB), Z1, Z0
+	VBROADCASTSS      expC6_softmax_avx512<>+0(SB), Z2
+	VFMADD213PS.BCST  expC5_softmax_avx512<>+0(SB), Z0, Z2
+	VFMADD213PS.BCST  expC4_softmax_avx512<>+0(SB), Z0, Z2
+	VFMADD213PS.BCST  expC3_softmax_avx512<>+0(SB), Z0, Z2
+	VFMADD213PS.BCST  expC2_softmax_avx512<>+0(SB), Z0, Z2
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z0, Z2
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z0, Z2
+	VSCALEFPS         Z1, Z2, Z0
+	VMOVAPS.Z         Z0, K4, Z0
+	VMOVUPS           Z0, 192(CX)
+	VADDPS            Z0, Z5, Z5
+	VMOVUPS           Z5, (DX)
 	VZEROUPPER
 	RET
 
 DATA expMax_softmax_avx512<>+0(SB)/4, $0x42b20000
-DATA expMax_softmax_avx512<>+4(SB)/4, $0x42b20000
-DATA expMax_softmax_avx512<>+8(SB)/4, $0x42b20000
-DATA expMax_softmax_avx512<>+12(SB)/4, $0x42b20000
-DATA expMax_softmax_avx512<>+16(SB)/4, $0x42b20000
-DATA expMax_softmax_avx512<>+20(SB)/4, $0x42b20000
-DATA expMax_softmax_avx512<>+24(SB)/4, $0x42b20000
-DATA expMax_softmax_avx512<>+28(SB)/4, $0x42b20000
-DATA expMax_softmax_avx512<>+32(SB)/4, $0x42b20000
-DATA expMax_softmax_avx512<>+36(SB)/4, $0x42b20000
-DATA expMax_softmax_avx512<>+40(SB)/4, $0x42b20000
-DATA expMax_softmax_avx512<>+44(SB)/4, $0x42b20000
-DATA expMax_softmax_avx512<>+48(SB)/4, $0x42b20000
-DATA expMax_softmax_avx512<>+52(SB)/4, $0x42b20000
-DATA expMax_softmax_avx512<>+56(SB)/4, $0x42b20000
-DATA expMax_softmax_avx512<>+60(SB)/4, $0x42b20000
-GLOBL expMax_softmax_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expMax_softmax_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expMin_softmax_avx512<>+0(SB)/4, $0xc2d00000
-DATA expMin_softmax_avx512<>+4(SB)/4, $0xc2d00000
-DATA expMin_softmax_avx512<>+8(SB)/4, $0xc2d00000
-DATA expMin_softmax_avx512<>+12(SB)/4, $0xc2d00000
-DATA expMin_softmax_avx512<>+16(SB)/4, $0xc2d00000
-DATA expMin_softmax_avx512<>+20(SB)/4, $0xc2d00000
-DATA expMin_softmax_avx512<>+24(SB)/4, $0xc2d00000
-DATA expMin_softmax_avx512<>+28(SB)/4, $0xc2d00000
-DATA expMin_softmax_avx512<>+32(SB)/4, $0xc2d00000
-DATA expMin_softmax_avx512<>+36(SB)/4, $0xc2d00000
-DATA expMin_softmax_avx512<>+40(SB)/4, $0xc2d00000
-DATA expMin_softmax_avx512<>+44(SB)/4, $0xc2d00000
-DATA expMin_softmax_avx512<>+48(SB)/4, $0xc2d00000
-DATA expMin_softmax_avx512<>+52(SB)/4, $0xc2d00000
-DATA expMin_softmax_avx512<>+56(SB)/4, $0xc2d00000
-DATA expMin_softmax_avx512<>+60(SB)/4, $0xc2d00000
-GLOBL expMin_softmax_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expMin_softmax_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA log2e_softmax_avx512<>+0(SB)/4, $0x3fb8aa3b
-DATA log2e_softmax_avx512<>+4(SB)/4, $0x3fb8aa3b
-DATA log2e_softmax_avx512<>+8(SB)/4, $0x3fb8aa3b
-DATA log2e_softmax_avx512<>+12(SB)/4, $0x3fb8aa3b
-DATA log2e_softmax_avx512<>+16(SB)/4, $0x3fb8aa3b
-DATA log2e_softmax_avx512<>+20(SB)/4, $0x3fb8aa3b
-DATA log2e_softmax_avx512<>+24(SB)/4, $0x3fb8aa3b
-DATA log2e_softmax_avx512<>+28(SB)/4, $0x3fb8aa3b
-DATA log2e_softmax_avx512<>+32(SB)/4, $0x3fb8aa3b
-DATA log2e_softmax_avx512<>+36(SB)/4, $0x3fb8aa3b
-DATA log2e_softmax_avx512<>+40(SB)/4, $0x3fb8aa3b
-DATA log2e_softmax_avx512<>+44(SB)/4, $0x3fb8aa3b
-DATA log2e_softmax_avx512<>+48(SB)/4, $0x3fb8aa3b
-DATA log2e_softmax_avx512<>+52(SB)/4, $0x3fb8aa3b
-DATA log2e_softmax_avx512<>+56(SB)/4, $0x3fb8aa3b
-DATA log2e_softmax_avx512<>+60(SB)/4, $0x3fb8aa3b
-GLOBL log2e_softmax_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL log2e_softmax_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA ln2High_softmax_avx512<>+0(SB)/4, $0x3f317218
-DATA ln2High_softmax_avx512<>+4(SB)/4, $0x3f317218
-DATA ln2High_softmax_avx512<>+8(SB)/4, $0x3f317218
-DATA ln2High_softmax_avx512<>+12(SB)/4, $0x3f317218
-DATA ln2High_softmax_avx512<>+16(SB)/4, $0x3f317218
-DATA ln2High_softmax_avx512<>+20(SB)/4, $0x3f317218
-DATA ln2High_softmax_avx512<>+24(SB)/4, $0x3f317218
-DATA ln2High_softmax_avx512<>+28(SB)/4, $0x3f317218
-DATA ln2High_softmax_avx512<>+32(SB)/4, $0x3f317218
-DATA ln2High_softmax_avx512<>+36(SB)/4, $0x3f317218
-DATA ln2High_softmax_avx512<>+40(SB)/4, $0x3f317218
-DATA ln2High_softmax_avx512<>+44(SB)/4, $0x3f317218
-DATA ln2High_softmax_avx512<>+48(SB)/4, $0x3f317218
-DATA ln2High_softmax_avx512<>+52(SB)/4, $0x3f317218
-DATA ln2High_softmax_avx512<>+56(SB)/4, $0x3f317218
-DATA ln2High_softmax_avx512<>+60(SB)/4, $0x3f317218
-GLOBL ln2High_softmax_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL ln2High_softmax_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA ln2Low_softmax_avx512<>+0(SB)/4, $0xb102e308
-DATA ln2Low_softmax_avx512<>+4(SB)/4, $0xb102e308
-DATA ln2Low_softmax_avx512<>+8(SB)/4, $0xb102e308
-DATA ln2Low_softmax_avx512<>+12(SB)/4, $0xb102e308
-DATA ln2Low_softmax_avx512<>+16(SB)/4, $0xb102e308
-DATA ln2Low_softmax_avx512<>+20(SB)/4, $0xb102e308
-DATA ln2Low_softmax_avx512<>+24(SB)/4, $0xb102e308
-DATA ln2Low_softmax_avx512<>+28(SB)/4, $0xb102e308
-DATA ln2Low_softmax_avx512<>+32(SB)/4, $0xb102e308
-DATA ln2Low_softmax_avx512<>+36(SB)/4, $0xb102e308
-DATA ln2Low_softmax_avx512<>+40(SB)/4, $0xb102e308
-DATA ln2Low_softmax_avx512<>+44(SB)/4, $0xb102e308
-DATA ln2Low_softmax_avx512<>+48(SB)/4, $0xb102e308
-DATA ln2Low_softmax_avx512<>+52(SB)/4, $0xb102e308
-DATA ln2Low_softmax_avx512<>+56(SB)/4, $0xb102e308
-DATA ln2Low_softmax_avx512<>+60(SB)/4, $0xb102e308
-GLOBL ln2Low_softmax_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL ln2Low_softmax_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expC6_softmax_avx512<>+0(SB)/4, $0x3ab534d3
-DATA expC6_softmax_avx512<>+4(SB)/4, $0x3ab534d3
-DATA expC6_softmax_avx512<>+8(SB)/4, $0x3ab534d3
-DATA expC6_softmax_avx512<>+12(SB)/4, $0x3ab534d3
-DATA expC6_softmax_avx512<>+16(SB)/4, $0x3ab534d3
-DATA expC6_softmax_avx512<>+20(SB)/4, $0x3ab534d3
-DATA expC6_softmax_avx512<>+24(SB)/4, $0x3ab534d3
-DATA expC6_softmax_avx512<>+28(SB)/4, $0x3ab534d3
-DATA expC6_softmax_avx512<>+32(SB)/4, $0x3ab534d3
-DATA expC6_softmax_avx512<>+36(SB)/4, $0x3ab534d3
-DATA expC6_softmax_avx512<>+40(SB)/4, $0x3ab534d3
-DATA expC6_softmax_avx512<>+44(SB)/4, $0x3ab534d3
-DATA expC6_softmax_avx512<>+48(SB)/4, $0x3ab534d3
-DATA expC6_softmax_avx512<>+52(SB)/4, $0x3ab534d3
-DATA expC6_softmax_avx512<>+56(SB)/4, $0x3ab534d3
-DATA expC6_softmax_avx512<>+60(SB)/4, $0x3ab534d3
-GLOBL expC6_softmax_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expC6_softmax_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expC5_softmax_avx512<>+0(SB)/4, $0x3c091c30
-DATA expC5_softmax_avx512<>+4(SB)/4, $0x3c091c30
-DATA expC5_softmax_avx512<>+8(SB)/4, $0x3c091c30
-DATA expC5_softmax_avx512<>+12(SB)/4, $0x3c091c30
-DATA expC5_softmax_avx512<>+16(SB)/4, $0x3c091c30
-DATA expC5_softmax_avx512<>+20(SB)/4, $0x3c091c30
-DATA expC5_softmax_avx512<>+24(SB)/4, $0x3c091c30
-DATA expC5_softmax_avx512<>+28(SB)/4, $0x3c091c30
-DATA expC5_softmax_avx512<>+32(SB)/4, $0x3c091c30
-DATA expC5_softmax_avx512<>+36(SB)/4, $0x3c091c30
-DATA expC5_softmax_avx512<>+40(SB)/4, $0x3c091c30
-DATA expC5_softmax_avx512<>+44(SB)/4, $0x3c091c30
-DATA expC5_softmax_avx512<>+48(SB)/4, $0x3c091c30
-DATA expC5_softmax_avx512<>+52(SB)/4, $0x3c091c30
-DATA expC5_softmax_avx512<>+56(SB)/4, $0x3c091c30
-DATA expC5_softmax_avx512<>+60(SB)/4, $0x3c091c30
-GLOBL expC5_softmax_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expC5_softmax_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expC4_softmax_avx512<>+0(SB)/4, $0x3d2aac4f
-DATA expC4_softmax_avx512<>+4(SB)/4, $0x3d2aac4f
-DATA expC4_softmax_avx512<>+8(SB)/4, $0x3d2aac4f
-DATA expC4_softmax_avx512<>+12(SB)/4, $0x3d2aac4f
-DATA expC4_softmax_avx512<>+16(SB)/4, $0x3d2aac4f
-DATA expC4_softmax_avx512<>+20(SB)/4, $0x3d2aac4f
-DATA expC4_softmax_avx512<>+24(SB)/4, $0x3d2aac4f
-DATA expC4_softmax_avx512<>+28(SB)/4, $0x3d2aac4f
-DATA expC4_softmax_avx512<>+32(SB)/4, $0x3d2aac4f
-DATA expC4_softmax_avx512<>+36(SB)/4, $0x3d2aac4f
-DATA expC4_softmax_avx512<>+40(SB)/4, $0x3d2aac4f
-DATA expC4_softmax_avx512<>+44(SB)/4, $0x3d2aac4f
-DATA expC4_softmax_avx512<>+48(SB)/4, $0x3d2aac4f
-DATA expC4_softmax_avx512<>+52(SB)/4, $0x3d2aac4f
-DATA expC4_softmax_avx512<>+56(SB)/4, $0x3d2aac4f
-DATA expC4_softmax_avx512<>+60(SB)/4, $0x3d2aac4f
-GLOBL expC4_softmax_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expC4_softmax_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expC3_softmax_avx512<>+0(SB)/4, $0x3e2aaa4a
-DATA expC3_softmax_avx512<>+4(SB)/4, $0x3e2aaa4a
-DATA expC3_softmax_avx512<>+8(SB)/4, $0x3e2aaa4a
-DATA expC3_softmax_avx512<>+12(SB)/4, $0x3e2aaa4a
-DATA expC3_softmax_avx512<>+16(SB)/4, $0x3e2aaa4a
-DATA expC3_softmax_avx512<>+20(SB)/4, $0x3e2aaa4a
-DATA expC3_softmax_avx512<>+24(SB)/4, $0x3e2aaa4a
-DATA expC3_softmax_avx512<>+28(SB)/4, $0x3e2aaa4a
-DATA expC3_softmax_avx512<>+32(SB)/4, $0x3e2aaa4a
-DATA expC3_softmax_avx512<>+36(SB)/4, $0x3e2aaa4a
-DATA expC3_softmax_avx512<>+40(SB)/4, $0x3e2aaa4a
-DATA expC3_softmax_avx512<>+44(SB)/4, $0x3e2aaa4a
-DATA expC3_softmax_avx512<>+48(SB)/4, $0x3e2aaa4a
-DATA expC3_softmax_avx512<>+52(SB)/4, $0x3e2aaa4a
-DATA expC3_softmax_avx512<>+56(SB)/4, $0x3e2aaa4a
-DATA expC3_softmax_avx512<>+60(SB)/4, $0x3e2aaa4a
-GLOBL expC3_softmax_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expC3_softmax_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA expC2_softmax_avx512<>+0(SB)/4, $0x3efffffe
-DATA expC2_softmax_avx512<>+4(SB)/4, $0x3efffffe
-DATA expC2_softmax_avx512<>+8(SB)/4, $0x3efffffe
-DATA expC2_softmax_avx512<>+12(SB)/4, $0x3efffffe
-DATA expC2_softmax_avx512<>+16(SB)/4, $0x3efffffe
-DATA expC2_softmax_avx512<>+20(SB)/4, $0x3efffffe
-DATA expC2_softmax_avx512<>+24(SB)/4, $0x3efffffe
-DATA expC2_softmax_avx512<>+28(SB)/4, $0x3efffffe
-DATA expC2_softmax_avx512<>+32(SB)/4, $0x3efffffe
-DATA expC2_softmax_avx512<>+36(SB)/4, $0x3efffffe
-DATA expC2_softmax_avx512<>+40(SB)/4, $0x3efffffe
-DATA expC2_softmax_avx512<>+44(SB)/4, $0x3efffffe
-DATA expC2_softmax_avx512<>+48(SB)/4, $0x3efffffe
-DATA expC2_softmax_avx512<>+52(SB)/4, $0x3efffffe
-DATA expC2_softmax_avx512<>+56(SB)/4, $0x3efffffe
-DATA expC2_softmax_avx512<>+60(SB)/4, $0x3efffffe
-GLOBL expC2_softmax_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL expC2_softmax_avx512<>(SB), RODATA|NOPTR, $4
 
 DATA one_softmax_avx512<>+0(SB)/4, $0x3f800000
-DATA one_softmax_avx512<>+4(SB)/4, $0x3f800000
-DATA one_softmax_avx512<>+8(SB)/4, $0x3f800000
-DATA one_softmax_avx512<>+12(SB)/4, $0x3f800000
-DATA one_softmax_avx512<>+16(SB)/4, $0x3f800000
-DATA one_softmax_avx512<>+20(SB)/4, $0x3f800000
-DATA one_softmax_avx512<>+24(SB)/4, $0x3f800000
-DATA one_softmax_avx512<>+28(SB)/4, $0x3f800000
-DATA one_softmax_avx512<>+32(SB)/4, $0x3f800000
-DATA one_softmax_avx512<>+36(SB)/4, $0x3f800000
-DATA one_softmax_avx512<>+40(SB)/4, $0x3f800000
-DATA one_softmax_avx512<>+44(SB)/4, $0x3f800000
-DATA one_softmax_avx512<>+48(SB)/4, $0x3f800000
-DATA one_softmax_avx512<>+52(SB)/4, $0x3f800000
-DATA one_softmax_avx512<>+56(SB)/4, $0x3f800000
-DATA one_softmax_avx512<>+60(SB)/4, $0x3f800000
-GLOBL one_softmax_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL one_softmax_avx512<>(SB), RODATA|NOPTR, $4

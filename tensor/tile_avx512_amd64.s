@@ -2686,16 +2686,16 @@ last:
 // func tileBF161x1AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF161x1AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      16(AX), DX
-	MOVQ      24(AX), BX
-	MOVQ      32(AX), BX
-	MOVQ      40(AX), SI
-	MOVQ      48(AX), DI
-	MOVQ      80(AX), R8
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         16(AX), DX
+	MOVQ         24(AX), BX
+	MOVQ         32(AX), BX
+	MOVQ         40(AX), SI
+	MOVQ         48(AX), DI
+	MOVQ         80(AX), R8
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -2748,36 +2748,21 @@ last:
 	RET
 
 DATA highHalf_tile_avx512<>+0(SB)/4, $0xffff0000
-DATA highHalf_tile_avx512<>+4(SB)/4, $0xffff0000
-DATA highHalf_tile_avx512<>+8(SB)/4, $0xffff0000
-DATA highHalf_tile_avx512<>+12(SB)/4, $0xffff0000
-DATA highHalf_tile_avx512<>+16(SB)/4, $0xffff0000
-DATA highHalf_tile_avx512<>+20(SB)/4, $0xffff0000
-DATA highHalf_tile_avx512<>+24(SB)/4, $0xffff0000
-DATA highHalf_tile_avx512<>+28(SB)/4, $0xffff0000
-DATA highHalf_tile_avx512<>+32(SB)/4, $0xffff0000
-DATA highHalf_tile_avx512<>+36(SB)/4, $0xffff0000
-DATA highHalf_tile_avx512<>+40(SB)/4, $0xffff0000
-DATA highHalf_tile_avx512<>+44(SB)/4, $0xffff0000
-DATA highHalf_tile_avx512<>+48(SB)/4, $0xffff0000
-DATA highHalf_tile_avx512<>+52(SB)/4, $0xffff0000
-DATA highHalf_tile_avx512<>+56(SB)/4, $0xffff0000
-DATA highHalf_tile_avx512<>+60(SB)/4, $0xffff0000
-GLOBL highHalf_tile_avx512<>(SB), RODATA|NOPTR, $64
+GLOBL highHalf_tile_avx512<>(SB), RODATA|NOPTR, $4
 
 // func tileBF161x2AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF161x2AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      16(AX), DX
-	MOVQ      24(AX), BX
-	MOVQ      32(AX), SI
-	MOVQ      40(AX), DI
-	MOVQ      48(AX), R8
-	MOVQ      80(AX), R9
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         16(AX), DX
+	MOVQ         24(AX), BX
+	MOVQ         32(AX), SI
+	MOVQ         40(AX), DI
+	MOVQ         48(AX), R8
+	MOVQ         80(AX), R9
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -2844,16 +2829,16 @@ last:
 // func tileBF161x3AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF161x3AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      16(AX), DX
-	MOVQ      24(AX), BX
-	MOVQ      32(AX), SI
-	MOVQ      40(AX), DI
-	MOVQ      48(AX), R8
-	MOVQ      144(AX), R9
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         16(AX), DX
+	MOVQ         24(AX), BX
+	MOVQ         32(AX), SI
+	MOVQ         40(AX), DI
+	MOVQ         48(AX), R8
+	MOVQ         144(AX), R9
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -2936,18 +2921,18 @@ last:
 // func tileBF161x4AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF161x4AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      16(AX), DX
-	MOVQ      24(AX), BX
-	LEAQ      (DX)(BX*2), SI
-	ADDQ      BX, SI
-	MOVQ      32(AX), DI
-	MOVQ      40(AX), R8
-	MOVQ      48(AX), R9
-	MOVQ      144(AX), R10
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         16(AX), DX
+	MOVQ         24(AX), BX
+	LEAQ         (DX)(BX*2), SI
+	ADDQ         BX, SI
+	MOVQ         32(AX), DI
+	MOVQ         40(AX), R8
+	MOVQ         48(AX), R9
+	MOVQ         144(AX), R10
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -3045,18 +3030,18 @@ last:
 // func tileBF161x5AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF161x5AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      16(AX), DX
-	MOVQ      24(AX), BX
-	LEAQ      (DX)(BX*2), SI
-	ADDQ      BX, SI
-	MOVQ      32(AX), DI
-	MOVQ      40(AX), R8
-	MOVQ      48(AX), R9
-	MOVQ      144(AX), R10
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         16(AX), DX
+	MOVQ         24(AX), BX
+	LEAQ         (DX)(BX*2), SI
+	ADDQ         BX, SI
+	MOVQ         32(AX), DI
+	MOVQ         40(AX), R8
+	MOVQ         48(AX), R9
+	MOVQ         144(AX), R10
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -3166,18 +3151,18 @@ last:
 // func tileBF161x6AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF161x6AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      16(AX), DX
-	MOVQ      24(AX), BX
-	LEAQ      (DX)(BX*2), SI
-	ADDQ      BX, SI
-	MOVQ      32(AX), DI
-	MOVQ      40(AX), R8
-	MOVQ      48(AX), R9
-	MOVQ      144(AX), R10
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         16(AX), DX
+	MOVQ         24(AX), BX
+	LEAQ         (DX)(BX*2), SI
+	ADDQ         BX, SI
+	MOVQ         32(AX), DI
+	MOVQ         40(AX), R8
+	MOVQ         48(AX), R9
+	MOVQ         144(AX), R10
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -3299,16 +3284,16 @@ last:
 // func tileBF162x1AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF162x1AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      16(AX), BX
-	MOVQ      24(AX), SI
-	MOVQ      32(AX), SI
-	MOVQ      40(AX), DI
-	MOVQ      48(AX), R8
-	MOVQ      80(AX), R9
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         16(AX), BX
+	MOVQ         24(AX), SI
+	MOVQ         32(AX), SI
+	MOVQ         40(AX), DI
+	MOVQ         48(AX), R8
+	MOVQ         80(AX), R9
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -3377,16 +3362,16 @@ last:
 // func tileBF162x2AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF162x2AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      16(AX), BX
-	MOVQ      24(AX), SI
-	MOVQ      32(AX), DI
-	MOVQ      40(AX), R8
-	MOVQ      48(AX), R9
-	MOVQ      80(AX), R10
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         16(AX), BX
+	MOVQ         24(AX), SI
+	MOVQ         32(AX), DI
+	MOVQ         40(AX), R8
+	MOVQ         48(AX), R9
+	MOVQ         80(AX), R10
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -3475,16 +3460,16 @@ last:
 // func tileBF162x3AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF162x3AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      16(AX), BX
-	MOVQ      24(AX), SI
-	MOVQ      32(AX), DI
-	MOVQ      40(AX), R8
-	MOVQ      48(AX), R9
-	MOVQ      144(AX), R10
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         16(AX), BX
+	MOVQ         24(AX), SI
+	MOVQ         32(AX), DI
+	MOVQ         40(AX), R8
+	MOVQ         48(AX), R9
+	MOVQ         144(AX), R10
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -3597,18 +3582,18 @@ last:
 // func tileBF162x4AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF162x4AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      16(AX), BX
-	MOVQ      24(AX), SI
-	LEAQ      (BX)(SI*2), DI
-	ADDQ      SI, DI
-	MOVQ      32(AX), R8
-	MOVQ      40(AX), R9
-	MOVQ      48(AX), R10
-	MOVQ      144(AX), R11
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         16(AX), BX
+	MOVQ         24(AX), SI
+	LEAQ         (BX)(SI*2), DI
+	ADDQ         SI, DI
+	MOVQ         32(AX), R8
+	MOVQ         40(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         144(AX), R11
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -3744,18 +3729,18 @@ last:
 // func tileBF162x5AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF162x5AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      16(AX), BX
-	MOVQ      24(AX), SI
-	LEAQ      (BX)(SI*2), DI
-	ADDQ      SI, DI
-	MOVQ      32(AX), R8
-	MOVQ      40(AX), R9
-	MOVQ      48(AX), R10
-	MOVQ      144(AX), R11
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         16(AX), BX
+	MOVQ         24(AX), SI
+	LEAQ         (BX)(SI*2), DI
+	ADDQ         SI, DI
+	MOVQ         32(AX), R8
+	MOVQ         40(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         144(AX), R11
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -3911,18 +3896,18 @@ last:
 // func tileBF162x6AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF162x6AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	MOVQ      16(AX), BX
-	MOVQ      24(AX), SI
-	LEAQ      (BX)(SI*2), DI
-	ADDQ      SI, DI
-	MOVQ      32(AX), R8
-	MOVQ      40(AX), R9
-	MOVQ      48(AX), R10
-	MOVQ      144(AX), R11
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         16(AX), BX
+	MOVQ         24(AX), SI
+	LEAQ         (BX)(SI*2), DI
+	ADDQ         SI, DI
+	MOVQ         32(AX), R8
+	MOVQ         40(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         144(AX), R11
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -4098,17 +4083,17 @@ last:
 // func tileBF164x1AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF164x1AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	LEAQ      (DX)(DX*2), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	MOVQ      32(AX), DI
-	MOVQ      40(AX), R8
-	MOVQ      48(AX), R9
-	MOVQ      80(AX), R10
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	LEAQ         (DX)(DX*2), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	MOVQ         32(AX), DI
+	MOVQ         40(AX), R8
+	MOVQ         48(AX), R9
+	MOVQ         80(AX), R10
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -4205,17 +4190,17 @@ last:
 // func tileBF164x2AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF164x2AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	LEAQ      (DX)(DX*2), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	MOVQ      32(AX), R8
-	MOVQ      40(AX), R9
-	MOVQ      48(AX), R10
-	MOVQ      80(AX), R11
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	LEAQ         (DX)(DX*2), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	MOVQ         32(AX), R8
+	MOVQ         40(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         80(AX), R11
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -4348,17 +4333,17 @@ last:
 // func tileBF164x3AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF164x3AVX512(SB), NOSPLIT, $0-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	LEAQ      (DX)(DX*2), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	MOVQ      32(AX), R8
-	MOVQ      40(AX), R9
-	MOVQ      48(AX), R10
-	MOVQ      144(AX), R11
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	LEAQ         (DX)(DX*2), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	MOVQ         32(AX), R8
+	MOVQ         40(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         144(AX), R11
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -4534,19 +4519,19 @@ last:
 // func tileBF164x4AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF164x4AVX512(SB), NOSPLIT, $8-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	LEAQ      (DX)(DX*2), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	LEAQ      (SI)(DI*2), R8
-	ADDQ      DI, R8
-	MOVQ      32(AX), R9
-	MOVQ      40(AX), R10
-	MOVQ      48(AX), R11
-	MOVQ      144(AX), R12
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	LEAQ         (DX)(DX*2), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	LEAQ         (SI)(DI*2), R8
+	ADDQ         DI, R8
+	MOVQ         32(AX), R9
+	MOVQ         40(AX), R10
+	MOVQ         48(AX), R11
+	MOVQ         144(AX), R12
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -4761,19 +4746,19 @@ last:
 // func tileBF164x5AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF164x5AVX512(SB), NOSPLIT, $8-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	LEAQ      (DX)(DX*2), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	LEAQ      (SI)(DI*2), R8
-	ADDQ      DI, R8
-	MOVQ      32(AX), R9
-	MOVQ      40(AX), R10
-	MOVQ      48(AX), R11
-	MOVQ      144(AX), R12
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	LEAQ         (DX)(DX*2), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	LEAQ         (SI)(DI*2), R8
+	ADDQ         DI, R8
+	MOVQ         32(AX), R9
+	MOVQ         40(AX), R10
+	MOVQ         48(AX), R11
+	MOVQ         144(AX), R12
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1
@@ -5024,19 +5009,19 @@ last:
 // func tileBF164x6AVX512(a uintptr)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·tileBF164x6AVX512(SB), NOSPLIT, $8-8
-	MOVQ      a+0(FP), AX
-	MOVQ      (AX), CX
-	MOVQ      8(AX), DX
-	LEAQ      (DX)(DX*2), BX
-	MOVQ      16(AX), SI
-	MOVQ      24(AX), DI
-	LEAQ      (SI)(DI*2), R8
-	ADDQ      DI, R8
-	MOVQ      32(AX), R9
-	MOVQ      40(AX), R10
-	MOVQ      48(AX), R11
-	MOVQ      144(AX), R12
-	VMOVDQU32 highHalf_tile_avx512<>+0(SB), Z0
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	LEAQ         (DX)(DX*2), BX
+	MOVQ         16(AX), SI
+	MOVQ         24(AX), DI
+	LEAQ         (SI)(DI*2), R8
+	ADDQ         DI, R8
+	MOVQ         32(AX), R9
+	MOVQ         40(AX), R10
+	MOVQ         48(AX), R11
+	MOVQ         144(AX), R12
+	VBROADCASTSS highHalf_tile_avx512<>+0(SB), Z0
 
 unit:
 	VPXORD Z1, Z1, Z1

@@ -58,7 +58,7 @@ func (g *gen) attend(dt string, nv, r int) {
 	var mask reg.VecVirtual
 	if split {
 		mask = g.vec()
-		g.VMOVDQU32(g.konst("highHalf", 0xffff0000), mask)
+		g.load(g.konst("highHalf", 0xffff0000), mask)
 		g.permute(a, r, "apart", true)
 	}
 	blocks := g.field(a, attBlocks)
@@ -100,7 +100,7 @@ func (g *gen) attend(dt string, nv, r int) {
 		g.MOVQ(kdim, k)
 		for t := range s {
 			for i := range m {
-				g.VMOVUPS(g.konst("zero", 0), s[t][p+i]) // not g.zero, which avo takes for a use
+				g.load(g.konst("zero", 0), s[t][p+i]) // not g.zero, which avo takes for a use
 			}
 		}
 		label := fmt.Sprintf("score%d", p)

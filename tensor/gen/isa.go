@@ -151,7 +151,10 @@ func (g *gen) zero(v reg.Register) {
 	}
 }
 
-// konst is a vector-wide constant in memory.
+// konst is a constant in memory: of one lane, which instructions of AVX-512 broadcast, or
+// of a whole vector of AVX2. The linker aligns data to 32 bytes and no more, so that
+// constants of 64 lay across two cache lines in every second build: an exponential took
+// twice as long there.
 func (g *gen) konst(name string, bits uint32) operand.Mem {
 	if g.consts == nil {
 		g.consts = map[string]operand.Mem{}
@@ -160,12 +163,39 @@ func (g *gen) konst(name string, bits uint32) operand.Mem {
 		return m
 	}
 	m := g.table(name)
-	for i := range g.lanes() {
+	n := g.lanes()
+	if g.wide() {
+		n = 1
+	}
+	for i := range n {
 		g.AddDatum(4*i, operand.U32(bits))
 	}
 	g.consts[name] = m
 	return m
 }
+
+// load puts a constant in all lanes.
+func (g *gen) load(konst operand.Mem, v reg.VecVirtual) {
+	if g.wide() {
+		g.VBROADCASTSS(konst, v)
+	} else {
+		g.VMOVUPS(konst, v)
+	}
+}
+
+type instruction func(...operand.Op)
+
+// by is the form of an instruction whose first operand is a constant.
+func (g *gen) by(vector, broadcast instruction) instruction {
+	if g.wide() {
+		return broadcast
+	}
+	return vector
+}
+
+func (g *gen) mulBy() instruction { return g.by(g.VMULPS, g.VMULPS_BCST) }
+
+func (g *gen) addBy() instruction { return g.by(g.VADDPS, g.VADDPS_BCST) }
 
 func (g *gen) table(name string) operand.Mem {
 	m := g.StaticGlobal(fmt.Sprintf("%s_%s", name, g.file))

@@ -23,13 +23,9 @@ func ops(g *gen) {
 	g.elementwise("siluMul", "dst, gate, up", func(p []reg.Register, d int) {
 		gate, e := g.vec(), g.vec()
 		g.VMOVUPS(mem(p[1], d), gate)
-		if g.wide() {
-			g.VPXORD(g.konst("sign", 1<<31), gate, e)
-		} else {
-			g.VXORPS(g.konst("sign", 1<<31), gate, e)
-		}
+		g.by(g.VXORPS, g.VPXORD_BCST)(g.konst("sign", 1<<31), gate, e)
 		g.exp(e)
-		g.VADDPS(g.f32("one", 1), e, e)
+		g.addBy()(g.f32("one", 1), e, e)
 		g.VDIVPS(e, gate, gate)
 		g.VMULPS(mem(p[2], d), gate, gate)
 		g.VMOVUPS(gate, mem(p[0], d))
@@ -38,11 +34,11 @@ func ops(g *gen) {
 		gate, e := g.vec(), g.vec()
 		g.VMOVUPS(mem(p[1], d), gate)
 		g.VMULPS(gate, gate, e)
-		g.VMULPS(g.f32("geluCube", -0x1.2444f2p-4), e, e)
-		g.VADDPS(g.f32("geluLine", -0x1.988454p+0), e, e)
+		g.mulBy()(g.f32("geluCube", -0x1.2444f2p-4), e, e)
+		g.addBy()(g.f32("geluLine", -0x1.988454p+0), e, e)
 		g.VMULPS(gate, e, e)
 		g.exp(e)
-		g.VADDPS(g.f32("one", 1), e, e)
+		g.addBy()(g.f32("one", 1), e, e)
 		g.VDIVPS(e, gate, gate)
 		g.VMULPS(mem(p[2], d), gate, gate)
 		g.VMOVUPS(gate, mem(p[0], d))

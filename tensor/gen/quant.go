@@ -105,7 +105,7 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 	var bits nibbles
 	if q.loads == 4 {
 		bits.mask = g.vec()
-		g.VMOVDQU32(g.konst("nibble", 0x0f0f0f0f), bits.mask)
+		g.load(g.konst("nibble", 0x0f0f0f0f), bits.mask)
 	}
 	if q.name == "IQ4_NL" {
 		bits.code = g.vec()
@@ -117,7 +117,7 @@ func (g *gen) quant(q quantType, m, c int, rising bool) {
 	apart := c == 1 && q.name == "Q4_0"
 	if apart {
 		bits.high = g.vec()
-		g.VMOVDQU32(g.konst("highNibble", 0xf0f0f0f0), bits.high)
+		g.load(g.konst("highNibble", 0xf0f0f0f0), bits.high)
 	}
 
 	var groups, out reg.Register

@@ -26,25 +26,26 @@ func (g *gen) f32(name string, v float64) operand.Mem {
 // stays NaN because the minimum and maximum return their second source.
 func (g *gen) exp(x reg.VecVirtual) {
 	n, p := g.vec(), g.vec()
-	g.VMOVUPS(g.f32("expMax", 89), n)
+	fma, fnma := g.by(g.VFMADD213PS, g.VFMADD213PS_BCST), g.by(g.VFNMADD231PS, g.VFNMADD231PS_BCST)
+	g.load(g.f32("expMax", 89), n)
 	g.VMINPS(x, n, x)
-	g.VMOVUPS(g.f32("expMin", -104), n)
+	g.load(g.f32("expMin", -104), n)
 	g.VMAXPS(x, n, x)
-	g.VMULPS(g.f32("log2e", 0x1.715476p+0), x, n)
+	g.mulBy()(g.f32("log2e", 0x1.715476p+0), x, n)
 	if g.wide() {
 		g.VRNDSCALEPS(operand.U8(8), n, n)
 	} else {
 		g.VROUNDPS(operand.U8(8), n, n)
 	}
-	g.VFNMADD231PS(g.f32("ln2High", 0x1.62e43p-1), n, x)
-	g.VFNMADD231PS(g.f32("ln2Low", -0x1.05c61p-29), n, x)
-	g.VMOVUPS(g.f32("expC6", 0x1.6a69a6p-10), p)
-	g.VFMADD213PS(g.f32("expC5", 0x1.123860p-7), x, p)
-	g.VFMADD213PS(g.f32("expC4", 0x1.55589ep-5), x, p)
-	g.VFMADD213PS(g.f32("expC3", 0x1.555494p-3), x, p)
-	g.VFMADD213PS(g.f32("expC2", 0x1.fffffcp-2), x, p)
-	g.VFMADD213PS(g.f32("one", 1), x, p)
-	g.VFMADD213PS(g.f32("one", 1), x, p)
+	fnma(g.f32("ln2High", 0x1.62e43p-1), n, x)
+	fnma(g.f32("ln2Low", -0x1.05c61p-29), n, x)
+	g.load(g.f32("expC6", 0x1.6a69a6p-10), p)
+	fma(g.f32("expC5", 0x1.123860p-7), x, p)
+	fma(g.f32("expC4", 0x1.55589ep-5), x, p)
+	fma(g.f32("expC3", 0x1.555494p-3), x, p)
+	fma(g.f32("expC2", 0x1.fffffcp-2), x, p)
+	fma(g.f32("one", 1), x, p)
+	fma(g.f32("one", 1), x, p)
 	if g.wide() {
 		g.VSCALEFPS(n, p, x)
 		return

@@ -81,7 +81,7 @@ func (g *gen) tile(dt tileType, m, c int) {
 	var mask reg.VecVirtual
 	if dt.name == "BF16" && g.wide() {
 		mask = g.vec()
-		g.VMOVDQU32(g.konst("highHalf", 0xffff0000), mask)
+		g.load(g.konst("highHalf", 0xffff0000), mask)
 	}
 	// Either the weights of a column are held while tokens are broadcast one after
 	// the other, or the other way round where that needs fewer registers.
