@@ -171,7 +171,7 @@ func (s *Store) Position(layer, head, slot int) int {
 func (s *Store) View(layer, head, pos int, q []float32, scale float32, rope Rope, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	t := s.table(layer, head)
 	if t.window > 0 {
-		blocks, n, mask := windowView(t.window, t.rows(), t.order, pos, scratch.Mask(windowRing(t.window)))
+		blocks, n, mask := windowView(t.window, t.rows(), t.order, pos, scratch.Mask(windowRing(t.window)+tensor.RunSlots))
 		t.order = blocks
 		return blocks, n, mask
 	}

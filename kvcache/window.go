@@ -75,21 +75,22 @@ next:
 }
 
 // windowView are the blocks that hold the window up to position newest, in the order of
-// their positions, the number of their slots, and the slots of the window. It fills
-// order and mask.
+// their positions, the number of their slots, and the slots of the window. The list begins
+// where a run of the text does (tensor.RunBlocks), with nil for the blocks before the
+// window, so that the runs are those of the prompt. It fills order and mask.
 func windowView(window int, blocks, order [][]byte, newest int, mask []uint64) ([][]byte, int, []uint64) {
 	const size = tensor.BlockSlots
 	oldest := max(0, newest-window+1)
-	first := oldest / size
-	order = order[:0]
-	for b := first; b <= newest/size; b++ {
+	begin, first := oldest/tensor.RunSlots*tensor.RunBlocks, oldest/size
+	order, mask = order[:0], mask[:newest/size+1-begin]
+	for b := begin; b <= newest/size; b++ {
+		if mask[b-begin] = 0; b < first {
+			order = append(order, nil)
+			continue
+		}
+		mask[b-begin] = ^uint64(0)
 		order = append(order, blocks[b%(windowRing(window)/size)])
 	}
-	n := newest + 1 - first*size
-	mask = mask[:(n+63)/64]
-	for i := range mask {
-		mask[i] = ^uint64(0)
-	}
-	mask[0] <<= oldest % size
-	return order, n, mask
+	mask[first-begin] <<= oldest % size
+	return order, newest + 1 - begin*size, mask
 }

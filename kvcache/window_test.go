@@ -12,7 +12,7 @@ import (
 // no more blocks than that takes.
 func TestWindowIsAMask(t *testing.T) {
 	l := tensor.KVLayout{Type: tensor.F32, KDim: 16, VDim: 8}
-	const longest = 300 + 140
+	const longest = tensor.RunSlots - 20 + 140
 	var whole [2][][]byte // [head], every token in the slot of its position
 	for head := range whole {
 		for p := range longest {
@@ -23,9 +23,9 @@ func TestWindowIsAMask(t *testing.T) {
 			l.Put(whole[head][p/tensor.BlockSlots], p%tensor.BlockSlots, k, v)
 		}
 	}
-	for _, size := range []int{1, 40, 63, 64, 65, 66, 129, 200} {
+	for _, size := range []int{1, 40, 63, 64, 65, 66, 129, 200, tensor.RunSlots + 30} {
 		g := Geometry{Layers: 2, KVHeads: 2, Layout: l, Windows: []int{0, size}}
-		for _, prompt := range []int{1, 30, 64, 65, 129, 300} {
+		for _, prompt := range []int{1, 30, 64, 65, 129, 300, tensor.RunSlots - 20} {
 			a := NewArena(1 << 30)
 			s := ownedOf(t, a, g, Full(), prompt)
 			var scratch tensor.AttnScratch

@@ -8,14 +8,17 @@ import (
 	"hash"
 	"os"
 	"strings"
+
+	"shoal/tensor"
 )
 
 // Hash identifies the model by what can be read at once: the config as it was
 // understood, and every needed tensor's name, type, shape and samples of its
-// bytes (small tensors whole, of the others four stretches of 64 bytes). Two
-// nodes that open copies of one checkpoint agree, however the tensors are
-// split into files; another training run differs. A damaged byte between the
-// samples does not show here: Verify reads them all.
+// bytes (small tensors whole, of the others four stretches of 64 bytes); and by
+// the version of the arithmetic (tensor.Arithmetic). Two nodes of one version that
+// open copies of one checkpoint agree, however the tensors are split into files;
+// another training run differs. A damaged byte between the samples does not show
+// here: Verify reads them all.
 func (c *Checkpoint) Hash() string { return c.hash }
 
 // Stamp tells one state of the files on this machine from another: their sizes
@@ -35,7 +38,7 @@ func (c *Checkpoint) Stamp() string {
 
 func (c *Checkpoint) identity() string {
 	const whole, stretch, stretches = 16 << 10, 64, 4
-	h := c.startHash("shoal checkpoint sample 1")
+	h := c.startHash(fmt.Sprintf("shoal checkpoint sample 1, arithmetic %d", tensor.Arithmetic))
 	for _, s := range c.Config.Tensors() {
 		t := c.must(s.Name)
 		hashTensor(h, t)

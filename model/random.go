@@ -84,7 +84,7 @@ func made(name string, config Config) *Checkpoint {
 	for _, spec := range c.Config.Tensors() {
 		c.random[spec.Name] = spec
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "random %s %+v", name, c.Config))
+	sum := sha256.Sum256(fmt.Appendf(nil, "random %s %+v arithmetic %d", name, c.Config, tensor.Arithmetic))
 	c.hash = hex.EncodeToString(sum[:])
 	return c
 }

@@ -9,8 +9,12 @@ import (
 
 // Arithmetic is the version of docs/decisions/canonical-arithmetic.md: of the order of
 // operations that decides every bit. A change that moves a bit of any answer raises it;
-// processes of different versions do not work together.
-const Arithmetic = 1
+// processes of different versions do not work together, and a job is not gone on with
+// under another one.
+//
+//	1  attention is one chain over all slots
+//	2  attention is cut into runs, see RunBlocks
+const Arithmetic = 2
 
 // SelfTest runs every kernel in use over fixed numbers and returns a hash of all that they
 // give: one value on all machines, instruction sets and numbers of threads, and another

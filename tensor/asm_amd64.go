@@ -1073,6 +1073,9 @@ func transpose8AVX2(dst, src *byte, ldd, lds, dstep, sstep uintptr, n int)
 //go:noescape
 func roundBF16AVX2(dst *uint16, x *float32, ldd, ldx uintptr, rows, n int)
 
+//go:noescape
+func foldAVX2(a *foldArgs)
+
 var tilesAVX512 = [weightTypes][3][maxTileTokens]func(*tileArgs){
 	F32: {
 		{tileF321x1AVX512, tileF321x2AVX512, tileF321x3AVX512, tileF321x4AVX512, tileF321x5AVX512, tileF321x6AVX512},

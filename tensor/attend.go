@@ -15,12 +15,16 @@ type AttnScratch struct {
 	soft   softmaxArgs
 	values valuesArgs
 	whole  attendArgs
+
+	states   []float32 // memory of the next two
+	runState           // of the run in hand
+	before   runState  // of the runs before it, where folded
+	folded   bool
+	join     foldArgs
+
 	q      []float32               // [rows][KDim], where tokens are not adjacent
-	o      []float32               // [rows][VDim], not yet divided by the sum
 	s      []([BlockSlots]float32) // [rows] scores, then probabilities
 	mask   []uint64                // see Mask
-	max    []float32               // [rows]
-	sum    []lanes                 // [rows]
 	blocks [][]byte                // see Blocks
 	ahead  []byte                  // the block that comes next, which is prefetched; nil: none
 	After  []byte                  // the block that the caller reads next, prefetched behind the last one; nil: none
@@ -40,17 +44,23 @@ type AttnScratch struct {
 	_       [64]byte
 }
 
-// softmaxArgs is one step of the online softmax: one (query, head), one block.
+// softmaxArgs is one step of the online softmax of some rows, (query, head), over the slots
+// of a block that are valid:
 //
-//	t[j] = s[j]*scale;  m = max(max, t of valid slots);  correct = exp(max-m)
-//	s[j] = exp(t[j]-m), 0 where not valid;  sum[i] = sum[i]*correct + s[i] + s[16+i] + ...
+//	t[j] = s[j]*keys[j]*scale;  m = max(max, t of valid slots);  correct = exp(max-m)
+//	p[j] = exp(t[j]-m), 0 where not valid;  sum[i] = sum[i]*correct + p[i] + p[16+i] + ...
+//	o = o*correct;  s[j] = p[j]*values[j];  max = m
 type softmaxArgs struct {
-	s       *[BlockSlots]float32
-	sum     *lanes
-	valid   uint64
-	scale   float32
-	max     float32
-	correct float32
+	s      *[BlockSlots]float32 // [rows]
+	sum    *lanes               // [rows]
+	max    *float32             // [rows]
+	o      *float32             // [rows][vdim]
+	vdim   uintptr              // a multiple of 8; 0: there is no o
+	rows   uintptr              // at least 1
+	keys   *[BlockSlots]float32 // nil: all 1
+	values *[BlockSlots]float32 // nil: all 1
+	valid  uint64
+	scale  float32
 }
 
 // valuesArgs adds probabilities times values to rows of the output, in slot order:
@@ -76,64 +86,87 @@ type valuesKernels [5][maxTileTokens]func(*valuesArgs)
 const attnRows = 48
 
 // Attend computes attention of one query token for g query heads that share one KV
-// head: q [g][KDim], out [g][VDim], over the slots [0, n) in slot order. valid is
-// nil, or has a bit per slot; slots whose bit is clear contribute nothing. scale
+// head: q [g][KDim], out [g][VDim], over the slots [0, n) in runs (see RunBlocks). valid is
+// nil, or has a bit per slot; slots whose bit is clear contribute nothing, and a block
+// without any that is set may be nil. scale
 // multiplies each score. A query without any valid slot gives zeros.
 //
 // The g heads share every read of the cache.
 func Attend(out, q []float32, g int, scale float32, l KVLayout, blocks [][]byte, n int, valid []uint64, s *AttnScratch) {
-	checkAttend(l, blocks, 0, n, g)
-	if valid != nil && len(valid) < (n+63)/64 {
-		panic(fmt.Sprintf("tensor: validity of %d slots in %d words", n, len(valid)))
-	}
+	checkSlots(l, blocks, n, g, valid)
 	s.begin(l, g)
 	q = q[:g*l.KDim]
 	if l.Latent {
 		s.pack(l, q, g)
 	}
+	s.pass(l, blocks, q, g, 0, n, n, valid, scale)
+	s.end(l).divide(out, l.VDim, l.VDim, 0, g)
+}
+
+// pass attends the slots [first, end) of n, first being that of a run.
+func (s *AttnScratch) pass(l KVLayout, blocks [][]byte, q []float32, g, first, end, n int, valid []uint64, scale float32) {
 	s.stream = prefetchAhead == 0 && g <= streamRows && !l.Latent
-	for b := s.attendWhole(l, blocks, q, g, n, valid, scale); b*BlockSlots < n; b++ {
+	whole := active.pickAttend(l, g)
+	for b := first / BlockSlots; b*BlockSlots < end; {
+		if b%RunBlocks == 0 && b*BlockSlots > first {
+			s.endRun(l)
+		}
+		if whole != nil {
+			if m := wholeBlocks(b, end, valid); m > 0 {
+				s.attendWhole(whole, l, blocks, q, b, m, n, scale)
+				b += m
+				continue
+			}
+		}
 		mask := prefixMask(n - b*BlockSlots)
 		if valid != nil {
 			mask &= valid[b]
 		}
-		if mask == 0 {
-			continue
+		if mask != 0 {
+			if next := b + 1; valid != nil && next*BlockSlots < n && !isPrefix(valid[next]) {
+				s.ahead = nil
+				s.fetchSome(l, blocks[next], valid[next])
+			} else {
+				s.ahead = s.next(l, blocks, b, n)
+			}
+			s.scoreSome(l, blocks[b], q, g, mask)
+			s.soften(l, blocks[b], 0, g, mask, scale)
+			s.accumulate(l, blocks[b], 0, g, mask)
 		}
-		s.ahead = nil
-		switch next := b + 1; {
-		case valid != nil && next*BlockSlots < n && !isPrefix(valid[next]):
-			s.fetchSome(l, blocks[next], valid[next])
-		case l.Latent:
-		case next*BlockSlots < n:
-			s.ahead = blocks[next]
-		case len(s.After) >= l.BlockBytes():
-			s.ahead = s.After
-		}
-		s.scoreSome(l, blocks[b], q, g, mask)
-		for r := range g {
-			s.soften(l, blocks[b], r, mask, scale)
-		}
-		s.accumulate(l, blocks[b], 0, g, mask)
+		b++
 	}
 	s.ahead, s.stream = nil, false
-	s.finish(out, l.VDim, l, 0, g)
 }
 
-// attendWhole attends the whole blocks at the front in one kernel, and returns their
-// number: 0 where there is no such kernel.
-func (s *AttnScratch) attendWhole(l KVLayout, blocks [][]byte, q []float32, g, n int, valid []uint64, scale float32) int {
-	whole := n / BlockSlots
-	for i, v := range valid[:min(len(valid), whole)] {
-		if v != ^uint64(0) {
-			whole = i
-			break
+// next is the block to prefetch while b is read; nil: none.
+func (s *AttnScratch) next(l KVLayout, blocks [][]byte, b, n int) []byte {
+	switch b++; {
+	case l.Latent:
+	case b*BlockSlots < n:
+		return blocks[b]
+	case len(s.After) >= l.BlockBytes():
+		return s.After
+	}
+	return nil
+}
+
+// wholeBlocks are the successive blocks from b on, at most attendBlocks, all slots of which
+// count.
+func wholeBlocks(b, n int, valid []uint64) int {
+	end := min(n/BlockSlots, b+attendBlocks)
+	for i := b; i < end && valid != nil; i++ {
+		if valid[i] != ^uint64(0) {
+			end = i
 		}
 	}
-	f := active.pickAttend(l, g)
-	if f == nil || whole == 0 {
-		return 0
-	}
+	return max(0, end-b)
+}
+
+// attendBlocks bounds a call, in which the collector waits for the thread.
+const attendBlocks = 256
+
+// attendWhole attends the m whole blocks from b on in one kernel.
+func (s *AttnScratch) attendWhole(f func(*attendArgs), l KVLayout, blocks [][]byte, q []float32, b, m, n int, scale float32) {
 	a := &s.whole
 	a.q, a.o, a.p = unsafe.Pointer(&q[0]), unsafe.Pointer(&s.o[0]), unsafe.Pointer(&s.s[0])
 	a.sum, a.max = unsafe.Pointer(&s.sum[0]), unsafe.Pointer(&s.max[0])
@@ -143,24 +176,21 @@ func (s *AttnScratch) attendWhole(l KVLayout, blocks [][]byte, q []float32, g, n
 	if prefetchAhead > 0 { // no distance is this long: blocks that follow in memory are prefetched too
 		a.block = ^uintptr(0)
 	}
-	for b := 0; b < whole; b += attendBlocks {
-		a.blocks, a.n = unsafe.Pointer(&blocks[b]), uintptr(min(attendBlocks, whole-b))
-		switch next := b + int(a.n); {
-		case next*BlockSlots < n:
-			a.after = unsafe.Pointer(&blocks[next][0])
-		case len(s.After) >= l.BlockBytes():
-			a.after = unsafe.Pointer(&s.After[0])
-		default:
-			a.after = unsafe.Pointer(&blocks[next-1][0])
-		}
-		f(a)
+	a.left, a.run, a.columns = uintptr(RunBlocks-b%RunBlocks), RunBlocks, uintptr(len(s.o))
+	if m > int(a.left) {
+		before := s.folds(l)
+		a.beforeO, a.columns = unsafe.Pointer(&before.o[0]), a.columns*2
+		a.beforeSum, a.beforeMax = unsafe.Pointer(&before.sum[0]), unsafe.Pointer(&before.max[0])
 	}
+	a.blocks, a.n = unsafe.Pointer(&blocks[b]), uintptr(m)
+	after := s.next(l, blocks, b+m-1, n)
+	if len(after) < l.BlockBytes() {
+		after = blocks[b+m-1]
+	}
+	a.after = unsafe.Pointer(&after[0])
+	f(a)
 	*a = attendArgs{}
-	return whole
 }
-
-// attendBlocks bounds a call, in which the collector waits for the thread.
-const attendBlocks = 256
 
 // attendKernels is [log2 of columns/32][rows-1]; nil where there is no such shape.
 type attendKernels [3][attendRows]func(*attendArgs)
@@ -168,7 +198,7 @@ type attendKernels [3][attendRows]func(*attendArgs)
 const attendRows = 4
 
 // attendArgs is attention of g queries over whole blocks, all slots of which are valid:
-// the operations of score, soften and accumulate, in their order.
+// the operations of score, soften, accumulate and fold, in their order.
 type attendArgs struct {
 	q      unsafe.Pointer // [g][kdim]
 	blocks unsafe.Pointer // [n] slices
@@ -183,7 +213,13 @@ type attendArgs struct {
 	panel  uintptr        // bytes of a panel of keys
 	scales uintptr        // Int8: bytes from a block to its scales
 	block  uintptr        // bytes of a block; where the next one lies so far on, F32 and BF16 of few heads do not prefetch it
-	scale  float32
+
+	beforeO, beforeSum, beforeMax unsafe.Pointer // of the runs before, behind which each run is folded when the next begins
+
+	left    uintptr // blocks of the run in hand, at least 1
+	run     uintptr // blocks of the runs after it
+	columns uintptr // of o, and of beforeO which follows it, if it is folded to
+	scale   float32
 }
 
 // pickAttend returns the widest kernel for g heads over whole blocks; nil: none.
@@ -244,6 +280,9 @@ func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, f
 	s.begin(l, nq*g)
 	s.gather(l, q, ldq, nq, g)
 	for b := windowStart(first, window) / BlockSlots; b*BlockSlots < first+nq; b++ {
+		if b%RunBlocks == 0 {
+			s.endRun(l)
+		}
 		// Token i sees first+i+1-b*BlockSlots slots of this block: the first few
 		// tokens may see none, those from `full` on see all of it. A window hides the
 		// first hidden+i slots: those from `full` to `whole` see all, from `gone` on none.
@@ -258,21 +297,24 @@ func (s *AttnScratch) causal(out []float32, ldo int, q []float32, ldq int, nq, f
 		}
 		s.score(l, blocks[b], s.q, some*g, gone*g, min(BlockSlots, seen+gone-1))
 		for i := some; i < gone; i++ {
+			if i >= full && i < whole {
+				continue
+			}
 			mask := prefixMask(seen + i)
 			if window > 0 {
 				mask &^= prefixMask(max(0, hidden+i))
 			}
-			for r := i * g; r < (i+1)*g; r++ {
-				s.soften(l, blocks[b], r, mask, scale)
-			}
-			if i < full || i >= whole {
-				s.accumulate(l, blocks[b], i*g, (i+1)*g, mask)
-			}
+			s.soften(l, blocks[b], i*g, (i+1)*g, mask, scale)
+			s.accumulate(l, blocks[b], i*g, (i+1)*g, mask)
 		}
-		s.accumulate(l, blocks[b], full*g, min(whole, gone)*g, prefixMask(BlockSlots))
+		if all := min(whole, gone); full < all {
+			s.soften(l, blocks[b], full*g, all*g, prefixMask(BlockSlots), scale)
+			s.accumulate(l, blocks[b], full*g, all*g, prefixMask(BlockSlots))
+		}
 	}
+	state := s.end(l)
 	for i := range nq {
-		s.finish(out[i*ldo:], l.VDim, l, i*g, (i+1)*g)
+		state.divide(out[i*ldo:], l.VDim, l.VDim, i*g, (i+1)*g)
 	}
 }
 
@@ -282,6 +324,24 @@ func windowStart(first, window int) int {
 		return max(0, first+1-window)
 	}
 	return 0
+}
+
+// checkSlots is checkAttend of the slots [0, n) that are valid.
+func checkSlots(l KVLayout, blocks [][]byte, n, g int, valid []uint64) {
+	if valid != nil && len(valid) < (n+63)/64 {
+		panic(fmt.Sprintf("tensor: validity of %d slots in %d words", n, len(valid)))
+	}
+	if g < 1 || n > len(blocks)*BlockSlots {
+		panic(fmt.Sprintf("tensor: attention of %d heads over %d slots in %d blocks", g, n, len(blocks)))
+	}
+	if err := l.Validate(); err != nil {
+		panic(err)
+	}
+	for i := range (n + BlockSlots - 1) / BlockSlots {
+		if valid == nil || valid[i] != 0 {
+			l.check(blocks[i], 0)
+		}
+	}
 }
 
 func checkAttend(l KVLayout, blocks [][]byte, start, n, g int) {
@@ -305,18 +365,15 @@ func prefixMask(n int) uint64 {
 }
 
 func (s *AttnScratch) begin(l KVLayout, rows int) {
-	if cap(s.max) < rows {
-		s.max, s.sum, s.s = make([]float32, rows), make([]lanes, rows), make([][BlockSlots]float32, rows)
+	if cap(s.s) < rows {
+		s.s = make([][BlockSlots]float32, rows)
 	}
-	if need := rows * l.VDim; cap(s.o) < need {
-		s.o = make([]float32, need)
+	s.s, s.folded = s.s[:rows], false
+	if need := 2 * stateFloats(rows, l.VDim); len(s.states) < need {
+		s.states = lines(need)
 	}
-	s.max, s.sum, s.s, s.o = s.max[:rows], s.sum[:rows], s.s[:rows], s.o[:rows*l.VDim]
-	clear(s.o)
-	clear(s.sum)
-	for i := range s.max {
-		s.max[i] = negInf
-	}
+	s.runState, s.before = twoStates(s.states, rows, l.VDim)
+	s.reset()
 }
 
 // score puts q.k of the rows [r0, r1) and at least the first n slots in s.s. Slots
@@ -425,22 +482,20 @@ func (s *AttnScratch) scorePanels(l KVLayout, block []byte, q []float32, r0, r1,
 // the rows, which are read as whole numbers.
 func (l KVLayout) scaledApart() bool { return l.Type == Int8 && !l.Latent }
 
-// soften turns the scores of one row into probabilities relative to the largest
+// soften turns the scores of the rows [r0, r1) into probabilities relative to the largest
 // score so far, and rescales what was summed before.
-func (s *AttnScratch) soften(l KVLayout, block []byte, r int, mask uint64, scale float32) {
+func (s *AttnScratch) soften(l KVLayout, block []byte, r0, r1 int, mask uint64, scale float32) {
+	if r0 == r1 {
+		return
+	}
 	a := &s.soft
-	a.s, a.sum, a.valid, a.scale, a.max = &s.s[r], &s.sum[r], mask, scale, s.max[r]
+	a.s, a.sum, a.max, a.o = &s.s[r0], &s.sum[r0], &s.max[r0], &s.o[r0*l.VDim]
+	a.vdim, a.rows, a.valid, a.scale = uintptr(l.VDim), uintptr(r1-r0), mask, scale
 	if l.scaledApart() {
-		active.mul64(a.s, l.scales(block, 0))
+		a.keys, a.values = l.scales(block, 0), l.scales(block, 1)
 	}
 	active.softmax(a)
-	s.max[r] = a.max
-	if a.correct != 1 {
-		active.scaleBy(s.o[r*l.VDim:][:l.VDim], a.correct)
-	}
-	if l.scaledApart() {
-		active.mul64(a.s, l.scales(block, 1))
-	}
+	*a = softmaxArgs{}
 }
 
 // accumulate adds the values of the slots in mask to the rows [r0, r1), run by run.
@@ -497,15 +552,11 @@ func (k *kernels) pickValues(dt DType, cols, rows int) (int, func(*valuesArgs)) 
 	panic("tensor: no " + k.name + " kernel for values of " + dt.String())
 }
 
-// finish divides the rows [r0, r1) by their sums.
-func (s *AttnScratch) finish(out []float32, ldo int, l KVLayout, r0, r1 int) {
-	for r := r0; r < r1; r++ {
-		o := out[(r-r0)*ldo:][:l.VDim]
-		if s.max[r] == negInf && s.sum[r] == (lanes{}) {
-			clear(o)
-			continue
-		}
-		copy(o, s.o[r*l.VDim:])
-		active.scaleBy(o, 1/s.sum[r].sum())
+// end ends the last run, and returns what there is to divide.
+func (s *AttnScratch) end(l KVLayout) *runState {
+	if !s.folded {
+		return &s.runState
 	}
+	s.endRun(l)
+	return &s.before
 }

@@ -132,7 +132,7 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z4
+	VBROADCASTSS      152(AX), Z4
 	VBROADCASTSS      (R9), Z5
 	VMULPS            Z0, Z4, Z0
 	VMAXPS            Z0, Z5, Z5
@@ -153,41 +153,41 @@ score3:
 	VBROADCASTSS      (R9), Z4
 	VMOVSS            X5, (R9)
 	VSUBPS            Z5, Z4, Z4
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS            Z4, Z6, Z4
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS            Z4, Z6, Z4
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z6
-	VRNDSCALEPS       $0x08, Z6, Z6
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z4
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z4
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
-	VSCALEFPS         Z6, Z7, Z4
-	VMULPS            (R8), Z4, Z6
-	VSUBPS            Z5, Z0, Z0
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS            Z0, Z7, Z0
+	VMINPS            Z4, Z7, Z4
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS            Z0, Z7, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z7
+	VMAXPS            Z4, Z7, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z7
 	VRNDSCALEPS       $0x08, Z7, Z7
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z4
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
-	VSCALEFPS         Z7, Z8, Z0
-	VADDPS            Z0, Z6, Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VSCALEFPS         Z7, Z8, Z4
+	VMULPS            (R8), Z4, Z7
+	VSUBPS            Z5, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z8
+	VMINPS            Z0, Z8, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z8
+	VMAXPS            Z0, Z8, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z8
+	VRNDSCALEPS       $0x08, Z8, Z8
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z8, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z8, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z9
+	VSCALEFPS         Z8, Z9, Z0
+	VADDPS            Z0, Z7, Z7
 	VMOVUPS           Z0, (DI)
 	VSUBPS            Z5, Z1, Z1
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -198,15 +198,15 @@ score3:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
-	VSCALEFPS         Z0, Z7, Z1
-	VADDPS            Z1, Z6, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z8
+	VSCALEFPS         Z0, Z8, Z1
+	VADDPS            Z1, Z7, Z7
 	VMOVUPS           Z1, 64(DI)
 	VSUBPS            Z5, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -225,7 +225,7 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z6, Z6
+	VADDPS            Z2, Z7, Z7
 	VMOVUPS           Z2, 128(DI)
 	VSUBPS            Z5, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -244,9 +244,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z6, Z6
+	VADDPS            Z3, Z7, Z7
 	VMOVUPS           Z3, 192(DI)
-	VMOVUPS           Z6, (R8)
+	VMOVUPS           Z7, (R8)
 	MOVQ              72(AX), DI
 	MOVQ              DI, R8
 	SHLQ              $0x02, R8
@@ -305,7 +305,113 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000001, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z6, Z6, Z6
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z6, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -511,64 +617,64 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z8
-	VBROADCASTSS      (R9), Z10
+	VBROADCASTSS      152(AX), Z8
+	VBROADCASTSS      (R9), Z11
 	VMULPS            Z0, Z8, Z0
-	VMAXPS            Z0, Z10, Z10
+	VMAXPS            Z0, Z11, Z11
 	VMULPS            Z1, Z8, Z1
-	VMAXPS            Z1, Z10, Z10
+	VMAXPS            Z1, Z11, Z11
 	VMULPS            Z2, Z8, Z2
-	VMAXPS            Z2, Z10, Z10
+	VMAXPS            Z2, Z11, Z11
 	VMULPS            Z3, Z8, Z3
-	VMAXPS            Z3, Z10, Z10
-	VSHUFF32X4        $0x4e, Z10, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VSHUFF32X4        $0xb1, Z10, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VPERMILPS         $0x4e, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VPERMILPS         $0xb1, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
+	VMAXPS            Z3, Z11, Z11
+	VSHUFF32X4        $0x4e, Z11, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VSHUFF32X4        $0xb1, Z11, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VPERMILPS         $0x4e, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VPERMILPS         $0xb1, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
 	VBROADCASTSS      (R9), Z9
-	VMOVSS            X10, (R9)
-	VSUBPS            Z10, Z9, Z9
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z11
-	VMINPS            Z9, Z11, Z9
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z11
-	VMAXPS            Z9, Z11, Z9
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z11
-	VRNDSCALEPS       $0x08, Z11, Z11
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z11, Z9
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z11, Z9
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
-	VSCALEFPS         Z11, Z12, Z9
-	VMULPS            (R8), Z9, Z11
-	VSUBPS            Z10, Z0, Z0
+	VMOVSS            X11, (R9)
+	VSUBPS            Z11, Z9, Z9
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS            Z0, Z12, Z0
+	VMINPS            Z9, Z12, Z9
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS            Z0, Z12, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z12
+	VMAXPS            Z9, Z12, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z12
 	VRNDSCALEPS       $0x08, Z12, Z12
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z9
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
-	VSCALEFPS         Z12, Z13, Z0
-	VADDPS            Z0, Z11, Z11
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z13
+	VSCALEFPS         Z12, Z13, Z9
+	VMULPS            (R8), Z9, Z12
+	VSUBPS            Z11, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z13
+	VMINPS            Z0, Z13, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z13
+	VMAXPS            Z0, Z13, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z13
+	VRNDSCALEPS       $0x08, Z13, Z13
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z13, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z13, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z14
+	VSCALEFPS         Z13, Z14, Z0
+	VADDPS            Z0, Z12, Z12
 	VMOVUPS           Z0, (DI)
-	VSUBPS            Z10, Z1, Z1
+	VSUBPS            Z11, Z1, Z1
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z1, Z0, Z1
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -577,17 +683,17 @@ score3:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
-	VSCALEFPS         Z0, Z12, Z1
-	VADDPS            Z1, Z11, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z13
+	VSCALEFPS         Z0, Z13, Z1
+	VADDPS            Z1, Z12, Z12
 	VMOVUPS           Z1, 64(DI)
-	VSUBPS            Z10, Z2, Z2
+	VSUBPS            Z11, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z2, Z0, Z2
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -604,9 +710,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z11, Z11
+	VADDPS            Z2, Z12, Z12
 	VMOVUPS           Z2, 128(DI)
-	VSUBPS            Z10, Z3, Z3
+	VSUBPS            Z11, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z3, Z0, Z3
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -623,9 +729,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z11, Z11
+	VADDPS            Z3, Z12, Z12
 	VMOVUPS           Z3, 192(DI)
-	VMOVUPS           Z11, (R8)
+	VMOVUPS           Z12, (R8)
 	VBROADCASTSS      4(R9), Z0
 	VMULPS            Z4, Z8, Z4
 	VMAXPS            Z4, Z0, Z0
@@ -814,7 +920,113 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000002, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z10, Z10, Z10
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z10, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z10, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z10, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -977,7 +1189,7 @@ score2:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z12
+	VBROADCASTSS      152(AX), Z12
 	VBROADCASTSS      (R9), Z14
 	VMULPS            Z0, Z12, Z0
 	VMAXPS            Z0, Z14, Z14
@@ -998,41 +1210,41 @@ score2:
 	VBROADCASTSS      (R9), Z13
 	VMOVSS            X14, (R9)
 	VSUBPS            Z14, Z13, Z13
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z15
-	VMINPS            Z13, Z15, Z13
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z15
-	VMAXPS            Z13, Z15, Z13
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z15
-	VRNDSCALEPS       $0x08, Z15, Z15
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z15, Z13
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z15, Z13
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z16
-	VSCALEFPS         Z15, Z16, Z13
-	VMULPS            (R8), Z13, Z15
-	VSUBPS            Z14, Z0, Z0
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z16
-	VMINPS            Z0, Z16, Z0
+	VMINPS            Z13, Z16, Z13
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z16
-	VMAXPS            Z0, Z16, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z16
+	VMAXPS            Z13, Z16, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z16
 	VRNDSCALEPS       $0x08, Z16, Z16
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z16, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z16, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z16, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z16, Z13
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z17
-	VSCALEFPS         Z16, Z17, Z0
-	VADDPS            Z0, Z15, Z15
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z17
+	VSCALEFPS         Z16, Z17, Z13
+	VMULPS            (R8), Z13, Z16
+	VSUBPS            Z14, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z17
+	VMINPS            Z0, Z17, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z17
+	VMAXPS            Z0, Z17, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z17
+	VRNDSCALEPS       $0x08, Z17, Z17
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z17, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z17, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z18
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z18
+	VSCALEFPS         Z17, Z18, Z0
+	VADDPS            Z0, Z16, Z16
 	VMOVUPS           Z0, (DI)
 	VSUBPS            Z14, Z1, Z1
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -1043,15 +1255,15 @@ score2:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z16
-	VSCALEFPS         Z0, Z16, Z1
-	VADDPS            Z1, Z15, Z15
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z17
+	VSCALEFPS         Z0, Z17, Z1
+	VADDPS            Z1, Z16, Z16
 	VMOVUPS           Z1, 64(DI)
 	VSUBPS            Z14, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -1070,7 +1282,7 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z15, Z15
+	VADDPS            Z2, Z16, Z16
 	VMOVUPS           Z2, 128(DI)
 	VSUBPS            Z14, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -1089,9 +1301,9 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z15, Z15
+	VADDPS            Z3, Z16, Z16
 	VMOVUPS           Z3, 192(DI)
-	VMOVUPS           Z15, (R8)
+	VMOVUPS           Z16, (R8)
 	VBROADCASTSS      4(R9), Z1
 	VMULPS            Z4, Z12, Z4
 	VMAXPS            Z4, Z1, Z1
@@ -1410,7 +1622,113 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000003, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z15, Z15, Z15
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z15, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z15, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z15, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -1607,7 +1925,7 @@ score2:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z16
+	VBROADCASTSS      152(AX), Z16
 	VBROADCASTSS      (R9), Z18
 	VMULPS            Z0, Z16, Z0
 	VMAXPS            Z0, Z18, Z18
@@ -1628,41 +1946,41 @@ score2:
 	VBROADCASTSS      (R9), Z17
 	VMOVSS            X18, (R9)
 	VSUBPS            Z18, Z17, Z17
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z19
-	VMINPS            Z17, Z19, Z17
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z19
-	VMAXPS            Z17, Z19, Z17
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z17, Z19
-	VRNDSCALEPS       $0x08, Z19, Z19
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z19, Z17
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z19, Z17
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z20
-	VSCALEFPS         Z19, Z20, Z17
-	VMULPS            (R8), Z17, Z19
-	VSUBPS            Z18, Z0, Z0
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z20
-	VMINPS            Z0, Z20, Z0
+	VMINPS            Z17, Z20, Z17
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z20
-	VMAXPS            Z0, Z20, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z20
+	VMAXPS            Z17, Z20, Z17
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z17, Z20
 	VRNDSCALEPS       $0x08, Z20, Z20
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z20, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z20, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z20, Z17
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z20, Z17
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z21
-	VSCALEFPS         Z20, Z21, Z0
-	VADDPS            Z0, Z19, Z19
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z21
+	VSCALEFPS         Z20, Z21, Z17
+	VMULPS            (R8), Z17, Z20
+	VSUBPS            Z18, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z21
+	VMINPS            Z0, Z21, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z21
+	VMAXPS            Z0, Z21, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z21
+	VRNDSCALEPS       $0x08, Z21, Z21
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z21, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z21, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z22
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z22
+	VSCALEFPS         Z21, Z22, Z0
+	VADDPS            Z0, Z20, Z20
 	VMOVUPS           Z0, (DI)
 	VSUBPS            Z18, Z1, Z1
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -1673,15 +1991,15 @@ score2:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z20
-	VSCALEFPS         Z0, Z20, Z1
-	VADDPS            Z1, Z19, Z19
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z21
+	VSCALEFPS         Z0, Z21, Z1
+	VADDPS            Z1, Z20, Z20
 	VMOVUPS           Z1, 64(DI)
 	VSUBPS            Z18, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -1700,7 +2018,7 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z19, Z19
+	VADDPS            Z2, Z20, Z20
 	VMOVUPS           Z2, 128(DI)
 	VSUBPS            Z18, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -1719,9 +2037,9 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z19, Z19
+	VADDPS            Z3, Z20, Z20
 	VMOVUPS           Z3, 192(DI)
-	VMOVUPS           Z19, (R8)
+	VMOVUPS           Z20, (R8)
 	VBROADCASTSS      4(R9), Z1
 	VMULPS            Z4, Z16, Z4
 	VMAXPS            Z4, Z1, Z1
@@ -2173,7 +2491,113 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000004, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z19, Z19, Z19
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z19, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z19, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z19, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -2307,7 +2731,7 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z4
+	VBROADCASTSS      152(AX), Z4
 	VBROADCASTSS      (R9), Z5
 	VMULPS            Z0, Z4, Z0
 	VMAXPS            Z0, Z5, Z5
@@ -2328,41 +2752,41 @@ score3:
 	VBROADCASTSS      (R9), Z4
 	VMOVSS            X5, (R9)
 	VSUBPS            Z5, Z4, Z4
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS            Z4, Z6, Z4
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS            Z4, Z6, Z4
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z6
-	VRNDSCALEPS       $0x08, Z6, Z6
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z4
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z4
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
-	VSCALEFPS         Z6, Z7, Z4
-	VMULPS            (R8), Z4, Z6
-	VSUBPS            Z5, Z0, Z0
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS            Z0, Z7, Z0
+	VMINPS            Z4, Z7, Z4
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS            Z0, Z7, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z7
+	VMAXPS            Z4, Z7, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z7
 	VRNDSCALEPS       $0x08, Z7, Z7
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z4
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
-	VSCALEFPS         Z7, Z8, Z0
-	VADDPS            Z0, Z6, Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VSCALEFPS         Z7, Z8, Z4
+	VMULPS            (R8), Z4, Z7
+	VSUBPS            Z5, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z8
+	VMINPS            Z0, Z8, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z8
+	VMAXPS            Z0, Z8, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z8
+	VRNDSCALEPS       $0x08, Z8, Z8
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z8, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z8, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z9
+	VSCALEFPS         Z8, Z9, Z0
+	VADDPS            Z0, Z7, Z7
 	VMOVUPS           Z0, (DI)
 	VSUBPS            Z5, Z1, Z1
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -2373,15 +2797,15 @@ score3:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
-	VSCALEFPS         Z0, Z7, Z1
-	VADDPS            Z1, Z6, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z8
+	VSCALEFPS         Z0, Z8, Z1
+	VADDPS            Z1, Z7, Z7
 	VMOVUPS           Z1, 64(DI)
 	VSUBPS            Z5, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -2400,7 +2824,7 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z6, Z6
+	VADDPS            Z2, Z7, Z7
 	VMOVUPS           Z2, 128(DI)
 	VSUBPS            Z5, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -2419,9 +2843,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z6, Z6
+	VADDPS            Z3, Z7, Z7
 	VMOVUPS           Z3, 192(DI)
-	VMOVUPS           Z6, (R8)
+	VMOVUPS           Z7, (R8)
 	MOVQ              72(AX), DI
 	MOVQ              DI, R8
 	SHLQ              $0x02, R8
@@ -2440,56 +2864,56 @@ columns:
 
 values:
 	VBROADCASTSS (R11), Z5
-	VMOVUPS      (R10), Z6
-	VFMADD231PS  Z6, Z5, Z0
-	VMOVUPS      64(R10), Z6
-	VFMADD231PS  Z6, Z5, Z1
-	VMOVUPS      128(R10), Z6
-	VFMADD231PS  Z6, Z5, Z2
-	VMOVUPS      192(R10), Z6
-	VFMADD231PS  Z6, Z5, Z3
+	VMOVUPS      (R10), Z7
+	VFMADD231PS  Z7, Z5, Z0
+	VMOVUPS      64(R10), Z7
+	VFMADD231PS  Z7, Z5, Z1
+	VMOVUPS      128(R10), Z7
+	VFMADD231PS  Z7, Z5, Z2
+	VMOVUPS      192(R10), Z7
+	VFMADD231PS  Z7, Z5, Z3
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	PREFETCHT1   128(R10)(SI*1)
 	PREFETCHT1   192(R10)(SI*1)
 	ADDQ         R8, R10
 	VBROADCASTSS 4(R11), Z5
-	VMOVUPS      (R10), Z6
-	VFMADD231PS  Z6, Z5, Z0
-	VMOVUPS      64(R10), Z6
-	VFMADD231PS  Z6, Z5, Z1
-	VMOVUPS      128(R10), Z6
-	VFMADD231PS  Z6, Z5, Z2
-	VMOVUPS      192(R10), Z6
-	VFMADD231PS  Z6, Z5, Z3
+	VMOVUPS      (R10), Z7
+	VFMADD231PS  Z7, Z5, Z0
+	VMOVUPS      64(R10), Z7
+	VFMADD231PS  Z7, Z5, Z1
+	VMOVUPS      128(R10), Z7
+	VFMADD231PS  Z7, Z5, Z2
+	VMOVUPS      192(R10), Z7
+	VFMADD231PS  Z7, Z5, Z3
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	PREFETCHT1   128(R10)(SI*1)
 	PREFETCHT1   192(R10)(SI*1)
 	ADDQ         R8, R10
 	VBROADCASTSS 8(R11), Z5
-	VMOVUPS      (R10), Z6
-	VFMADD231PS  Z6, Z5, Z0
-	VMOVUPS      64(R10), Z6
-	VFMADD231PS  Z6, Z5, Z1
-	VMOVUPS      128(R10), Z6
-	VFMADD231PS  Z6, Z5, Z2
-	VMOVUPS      192(R10), Z6
-	VFMADD231PS  Z6, Z5, Z3
+	VMOVUPS      (R10), Z7
+	VFMADD231PS  Z7, Z5, Z0
+	VMOVUPS      64(R10), Z7
+	VFMADD231PS  Z7, Z5, Z1
+	VMOVUPS      128(R10), Z7
+	VFMADD231PS  Z7, Z5, Z2
+	VMOVUPS      192(R10), Z7
+	VFMADD231PS  Z7, Z5, Z3
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	PREFETCHT1   128(R10)(SI*1)
 	PREFETCHT1   192(R10)(SI*1)
 	ADDQ         R8, R10
 	VBROADCASTSS 12(R11), Z5
-	VMOVUPS      (R10), Z6
-	VFMADD231PS  Z6, Z5, Z0
-	VMOVUPS      64(R10), Z6
-	VFMADD231PS  Z6, Z5, Z1
-	VMOVUPS      128(R10), Z6
-	VFMADD231PS  Z6, Z5, Z2
-	VMOVUPS      192(R10), Z6
-	VFMADD231PS  Z6, Z5, Z3
+	VMOVUPS      (R10), Z7
+	VFMADD231PS  Z7, Z5, Z0
+	VMOVUPS      64(R10), Z7
+	VFMADD231PS  Z7, Z5, Z1
+	VMOVUPS      128(R10), Z7
+	VFMADD231PS  Z7, Z5, Z2
+	VMOVUPS      192(R10), Z7
+	VFMADD231PS  Z7, Z5, Z3
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	PREFETCHT1   128(R10)(SI*1)
@@ -2508,7 +2932,113 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000001, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z6, Z6, Z6
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z6, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -2678,64 +3208,64 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z8
-	VBROADCASTSS      (R9), Z10
+	VBROADCASTSS      152(AX), Z8
+	VBROADCASTSS      (R9), Z11
 	VMULPS            Z0, Z8, Z0
-	VMAXPS            Z0, Z10, Z10
+	VMAXPS            Z0, Z11, Z11
 	VMULPS            Z1, Z8, Z1
-	VMAXPS            Z1, Z10, Z10
+	VMAXPS            Z1, Z11, Z11
 	VMULPS            Z2, Z8, Z2
-	VMAXPS            Z2, Z10, Z10
+	VMAXPS            Z2, Z11, Z11
 	VMULPS            Z3, Z8, Z3
-	VMAXPS            Z3, Z10, Z10
-	VSHUFF32X4        $0x4e, Z10, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VSHUFF32X4        $0xb1, Z10, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VPERMILPS         $0x4e, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VPERMILPS         $0xb1, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
+	VMAXPS            Z3, Z11, Z11
+	VSHUFF32X4        $0x4e, Z11, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VSHUFF32X4        $0xb1, Z11, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VPERMILPS         $0x4e, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VPERMILPS         $0xb1, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
 	VBROADCASTSS      (R9), Z9
-	VMOVSS            X10, (R9)
-	VSUBPS            Z10, Z9, Z9
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z11
-	VMINPS            Z9, Z11, Z9
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z11
-	VMAXPS            Z9, Z11, Z9
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z11
-	VRNDSCALEPS       $0x08, Z11, Z11
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z11, Z9
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z11, Z9
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
-	VSCALEFPS         Z11, Z12, Z9
-	VMULPS            (R8), Z9, Z11
-	VSUBPS            Z10, Z0, Z0
+	VMOVSS            X11, (R9)
+	VSUBPS            Z11, Z9, Z9
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS            Z0, Z12, Z0
+	VMINPS            Z9, Z12, Z9
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS            Z0, Z12, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z12
+	VMAXPS            Z9, Z12, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z12
 	VRNDSCALEPS       $0x08, Z12, Z12
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z9
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
-	VSCALEFPS         Z12, Z13, Z0
-	VADDPS            Z0, Z11, Z11
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z13
+	VSCALEFPS         Z12, Z13, Z9
+	VMULPS            (R8), Z9, Z12
+	VSUBPS            Z11, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z13
+	VMINPS            Z0, Z13, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z13
+	VMAXPS            Z0, Z13, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z13
+	VRNDSCALEPS       $0x08, Z13, Z13
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z13, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z13, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z14
+	VSCALEFPS         Z13, Z14, Z0
+	VADDPS            Z0, Z12, Z12
 	VMOVUPS           Z0, (DI)
-	VSUBPS            Z10, Z1, Z1
+	VSUBPS            Z11, Z1, Z1
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z1, Z0, Z1
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -2744,17 +3274,17 @@ score3:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
-	VSCALEFPS         Z0, Z12, Z1
-	VADDPS            Z1, Z11, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z13
+	VSCALEFPS         Z0, Z13, Z1
+	VADDPS            Z1, Z12, Z12
 	VMOVUPS           Z1, 64(DI)
-	VSUBPS            Z10, Z2, Z2
+	VSUBPS            Z11, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z2, Z0, Z2
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -2771,9 +3301,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z11, Z11
+	VADDPS            Z2, Z12, Z12
 	VMOVUPS           Z2, 128(DI)
-	VSUBPS            Z10, Z3, Z3
+	VSUBPS            Z11, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z3, Z0, Z3
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -2790,9 +3320,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z11, Z11
+	VADDPS            Z3, Z12, Z12
 	VMOVUPS           Z3, 192(DI)
-	VMOVUPS           Z11, (R8)
+	VMOVUPS           Z12, (R8)
 	VBROADCASTSS      4(R9), Z0
 	VMULPS            Z4, Z8, Z4
 	VMAXPS            Z4, Z0, Z0
@@ -2928,77 +3458,77 @@ columns:
 	MOVQ   $0x00000010, R13
 
 values:
-	VBROADCASTSS (R12), Z10
-	VBROADCASTSS 256(R12), Z11
-	VMOVUPS      (R11), Z12
-	VFMADD231PS  Z12, Z10, Z0
-	VFMADD231PS  Z12, Z11, Z5
-	VMOVUPS      64(R11), Z12
-	VFMADD231PS  Z12, Z10, Z2
-	VFMADD231PS  Z12, Z11, Z6
-	VMOVUPS      128(R11), Z12
-	VFMADD231PS  Z12, Z10, Z3
-	VFMADD231PS  Z12, Z11, Z7
-	VMOVUPS      192(R11), Z12
-	VFMADD231PS  Z12, Z10, Z4
-	VFMADD231PS  Z12, Z11, Z8
+	VBROADCASTSS (R12), Z11
+	VBROADCASTSS 256(R12), Z12
+	VMOVUPS      (R11), Z13
+	VFMADD231PS  Z13, Z11, Z0
+	VFMADD231PS  Z13, Z12, Z5
+	VMOVUPS      64(R11), Z13
+	VFMADD231PS  Z13, Z11, Z2
+	VFMADD231PS  Z13, Z12, Z6
+	VMOVUPS      128(R11), Z13
+	VFMADD231PS  Z13, Z11, Z3
+	VFMADD231PS  Z13, Z12, Z7
+	VMOVUPS      192(R11), Z13
+	VFMADD231PS  Z13, Z11, Z4
+	VFMADD231PS  Z13, Z12, Z8
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	PREFETCHT1   128(R11)(SI*1)
 	PREFETCHT1   192(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 4(R12), Z10
-	VBROADCASTSS 260(R12), Z11
-	VMOVUPS      (R11), Z12
-	VFMADD231PS  Z12, Z10, Z0
-	VFMADD231PS  Z12, Z11, Z5
-	VMOVUPS      64(R11), Z12
-	VFMADD231PS  Z12, Z10, Z2
-	VFMADD231PS  Z12, Z11, Z6
-	VMOVUPS      128(R11), Z12
-	VFMADD231PS  Z12, Z10, Z3
-	VFMADD231PS  Z12, Z11, Z7
-	VMOVUPS      192(R11), Z12
-	VFMADD231PS  Z12, Z10, Z4
-	VFMADD231PS  Z12, Z11, Z8
+	VBROADCASTSS 4(R12), Z11
+	VBROADCASTSS 260(R12), Z12
+	VMOVUPS      (R11), Z13
+	VFMADD231PS  Z13, Z11, Z0
+	VFMADD231PS  Z13, Z12, Z5
+	VMOVUPS      64(R11), Z13
+	VFMADD231PS  Z13, Z11, Z2
+	VFMADD231PS  Z13, Z12, Z6
+	VMOVUPS      128(R11), Z13
+	VFMADD231PS  Z13, Z11, Z3
+	VFMADD231PS  Z13, Z12, Z7
+	VMOVUPS      192(R11), Z13
+	VFMADD231PS  Z13, Z11, Z4
+	VFMADD231PS  Z13, Z12, Z8
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	PREFETCHT1   128(R11)(SI*1)
 	PREFETCHT1   192(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 8(R12), Z10
-	VBROADCASTSS 264(R12), Z11
-	VMOVUPS      (R11), Z12
-	VFMADD231PS  Z12, Z10, Z0
-	VFMADD231PS  Z12, Z11, Z5
-	VMOVUPS      64(R11), Z12
-	VFMADD231PS  Z12, Z10, Z2
-	VFMADD231PS  Z12, Z11, Z6
-	VMOVUPS      128(R11), Z12
-	VFMADD231PS  Z12, Z10, Z3
-	VFMADD231PS  Z12, Z11, Z7
-	VMOVUPS      192(R11), Z12
-	VFMADD231PS  Z12, Z10, Z4
-	VFMADD231PS  Z12, Z11, Z8
+	VBROADCASTSS 8(R12), Z11
+	VBROADCASTSS 264(R12), Z12
+	VMOVUPS      (R11), Z13
+	VFMADD231PS  Z13, Z11, Z0
+	VFMADD231PS  Z13, Z12, Z5
+	VMOVUPS      64(R11), Z13
+	VFMADD231PS  Z13, Z11, Z2
+	VFMADD231PS  Z13, Z12, Z6
+	VMOVUPS      128(R11), Z13
+	VFMADD231PS  Z13, Z11, Z3
+	VFMADD231PS  Z13, Z12, Z7
+	VMOVUPS      192(R11), Z13
+	VFMADD231PS  Z13, Z11, Z4
+	VFMADD231PS  Z13, Z12, Z8
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	PREFETCHT1   128(R11)(SI*1)
 	PREFETCHT1   192(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 12(R12), Z10
-	VBROADCASTSS 268(R12), Z11
-	VMOVUPS      (R11), Z12
-	VFMADD231PS  Z12, Z10, Z0
-	VFMADD231PS  Z12, Z11, Z5
-	VMOVUPS      64(R11), Z12
-	VFMADD231PS  Z12, Z10, Z2
-	VFMADD231PS  Z12, Z11, Z6
-	VMOVUPS      128(R11), Z12
-	VFMADD231PS  Z12, Z10, Z3
-	VFMADD231PS  Z12, Z11, Z7
-	VMOVUPS      192(R11), Z12
-	VFMADD231PS  Z12, Z10, Z4
-	VFMADD231PS  Z12, Z11, Z8
+	VBROADCASTSS 12(R12), Z11
+	VBROADCASTSS 268(R12), Z12
+	VMOVUPS      (R11), Z13
+	VFMADD231PS  Z13, Z11, Z0
+	VFMADD231PS  Z13, Z12, Z5
+	VMOVUPS      64(R11), Z13
+	VFMADD231PS  Z13, Z11, Z2
+	VFMADD231PS  Z13, Z12, Z6
+	VMOVUPS      128(R11), Z13
+	VFMADD231PS  Z13, Z11, Z3
+	VFMADD231PS  Z13, Z12, Z7
+	VMOVUPS      192(R11), Z13
+	VFMADD231PS  Z13, Z11, Z4
+	VFMADD231PS  Z13, Z12, Z8
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	PREFETCHT1   128(R11)(SI*1)
@@ -3021,7 +3551,113 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000002, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z10, Z10, Z10
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z10, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z10, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z10, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -3184,7 +3820,7 @@ score2:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z12
+	VBROADCASTSS      152(AX), Z12
 	VBROADCASTSS      (R9), Z14
 	VMULPS            Z0, Z12, Z0
 	VMAXPS            Z0, Z14, Z14
@@ -3205,41 +3841,41 @@ score2:
 	VBROADCASTSS      (R9), Z13
 	VMOVSS            X14, (R9)
 	VSUBPS            Z14, Z13, Z13
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z15
-	VMINPS            Z13, Z15, Z13
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z15
-	VMAXPS            Z13, Z15, Z13
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z15
-	VRNDSCALEPS       $0x08, Z15, Z15
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z15, Z13
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z15, Z13
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z16
-	VSCALEFPS         Z15, Z16, Z13
-	VMULPS            (R8), Z13, Z15
-	VSUBPS            Z14, Z0, Z0
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z16
-	VMINPS            Z0, Z16, Z0
+	VMINPS            Z13, Z16, Z13
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z16
-	VMAXPS            Z0, Z16, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z16
+	VMAXPS            Z13, Z16, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z16
 	VRNDSCALEPS       $0x08, Z16, Z16
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z16, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z16, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z16, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z16, Z13
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z17
-	VSCALEFPS         Z16, Z17, Z0
-	VADDPS            Z0, Z15, Z15
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z17
+	VSCALEFPS         Z16, Z17, Z13
+	VMULPS            (R8), Z13, Z16
+	VSUBPS            Z14, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z17
+	VMINPS            Z0, Z17, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z17
+	VMAXPS            Z0, Z17, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z17
+	VRNDSCALEPS       $0x08, Z17, Z17
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z17, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z17, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z18
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z18
+	VSCALEFPS         Z17, Z18, Z0
+	VADDPS            Z0, Z16, Z16
 	VMOVUPS           Z0, (DI)
 	VSUBPS            Z14, Z1, Z1
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -3250,15 +3886,15 @@ score2:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z16
-	VSCALEFPS         Z0, Z16, Z1
-	VADDPS            Z1, Z15, Z15
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z17
+	VSCALEFPS         Z0, Z17, Z1
+	VADDPS            Z1, Z16, Z16
 	VMOVUPS           Z1, 64(DI)
 	VSUBPS            Z14, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -3277,7 +3913,7 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z15, Z15
+	VADDPS            Z2, Z16, Z16
 	VMOVUPS           Z2, 128(DI)
 	VSUBPS            Z14, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -3296,9 +3932,9 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z15, Z15
+	VADDPS            Z3, Z16, Z16
 	VMOVUPS           Z3, 192(DI)
-	VMOVUPS           Z15, (R8)
+	VMOVUPS           Z16, (R8)
 	VBROADCASTSS      4(R9), Z1
 	VMULPS            Z4, Z12, Z4
 	VMAXPS            Z4, Z1, Z1
@@ -3552,97 +4188,97 @@ columns:
 	MOVQ   $0x00000010, R13
 
 values:
-	VBROADCASTSS (R12), Z15
-	VBROADCASTSS 256(R12), Z16
-	VBROADCASTSS 512(R12), Z17
-	VMOVUPS      (R11), Z18
-	VFMADD231PS  Z18, Z15, Z1
-	VFMADD231PS  Z18, Z16, Z6
-	VFMADD231PS  Z18, Z17, Z10
-	VMOVUPS      64(R11), Z18
-	VFMADD231PS  Z18, Z15, Z3
-	VFMADD231PS  Z18, Z16, Z7
-	VFMADD231PS  Z18, Z17, Z11
-	VMOVUPS      128(R11), Z18
-	VFMADD231PS  Z18, Z15, Z4
-	VFMADD231PS  Z18, Z16, Z8
-	VFMADD231PS  Z18, Z17, Z12
-	VMOVUPS      192(R11), Z18
-	VFMADD231PS  Z18, Z15, Z5
-	VFMADD231PS  Z18, Z16, Z9
-	VFMADD231PS  Z18, Z17, Z14
+	VBROADCASTSS (R12), Z16
+	VBROADCASTSS 256(R12), Z17
+	VBROADCASTSS 512(R12), Z18
+	VMOVUPS      (R11), Z19
+	VFMADD231PS  Z19, Z16, Z1
+	VFMADD231PS  Z19, Z17, Z6
+	VFMADD231PS  Z19, Z18, Z10
+	VMOVUPS      64(R11), Z19
+	VFMADD231PS  Z19, Z16, Z3
+	VFMADD231PS  Z19, Z17, Z7
+	VFMADD231PS  Z19, Z18, Z11
+	VMOVUPS      128(R11), Z19
+	VFMADD231PS  Z19, Z16, Z4
+	VFMADD231PS  Z19, Z17, Z8
+	VFMADD231PS  Z19, Z18, Z12
+	VMOVUPS      192(R11), Z19
+	VFMADD231PS  Z19, Z16, Z5
+	VFMADD231PS  Z19, Z17, Z9
+	VFMADD231PS  Z19, Z18, Z14
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	PREFETCHT1   128(R11)(SI*1)
 	PREFETCHT1   192(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 4(R12), Z15
-	VBROADCASTSS 260(R12), Z16
-	VBROADCASTSS 516(R12), Z17
-	VMOVUPS      (R11), Z18
-	VFMADD231PS  Z18, Z15, Z1
-	VFMADD231PS  Z18, Z16, Z6
-	VFMADD231PS  Z18, Z17, Z10
-	VMOVUPS      64(R11), Z18
-	VFMADD231PS  Z18, Z15, Z3
-	VFMADD231PS  Z18, Z16, Z7
-	VFMADD231PS  Z18, Z17, Z11
-	VMOVUPS      128(R11), Z18
-	VFMADD231PS  Z18, Z15, Z4
-	VFMADD231PS  Z18, Z16, Z8
-	VFMADD231PS  Z18, Z17, Z12
-	VMOVUPS      192(R11), Z18
-	VFMADD231PS  Z18, Z15, Z5
-	VFMADD231PS  Z18, Z16, Z9
-	VFMADD231PS  Z18, Z17, Z14
+	VBROADCASTSS 4(R12), Z16
+	VBROADCASTSS 260(R12), Z17
+	VBROADCASTSS 516(R12), Z18
+	VMOVUPS      (R11), Z19
+	VFMADD231PS  Z19, Z16, Z1
+	VFMADD231PS  Z19, Z17, Z6
+	VFMADD231PS  Z19, Z18, Z10
+	VMOVUPS      64(R11), Z19
+	VFMADD231PS  Z19, Z16, Z3
+	VFMADD231PS  Z19, Z17, Z7
+	VFMADD231PS  Z19, Z18, Z11
+	VMOVUPS      128(R11), Z19
+	VFMADD231PS  Z19, Z16, Z4
+	VFMADD231PS  Z19, Z17, Z8
+	VFMADD231PS  Z19, Z18, Z12
+	VMOVUPS      192(R11), Z19
+	VFMADD231PS  Z19, Z16, Z5
+	VFMADD231PS  Z19, Z17, Z9
+	VFMADD231PS  Z19, Z18, Z14
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	PREFETCHT1   128(R11)(SI*1)
 	PREFETCHT1   192(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 8(R12), Z15
-	VBROADCASTSS 264(R12), Z16
-	VBROADCASTSS 520(R12), Z17
-	VMOVUPS      (R11), Z18
-	VFMADD231PS  Z18, Z15, Z1
-	VFMADD231PS  Z18, Z16, Z6
-	VFMADD231PS  Z18, Z17, Z10
-	VMOVUPS      64(R11), Z18
-	VFMADD231PS  Z18, Z15, Z3
-	VFMADD231PS  Z18, Z16, Z7
-	VFMADD231PS  Z18, Z17, Z11
-	VMOVUPS      128(R11), Z18
-	VFMADD231PS  Z18, Z15, Z4
-	VFMADD231PS  Z18, Z16, Z8
-	VFMADD231PS  Z18, Z17, Z12
-	VMOVUPS      192(R11), Z18
-	VFMADD231PS  Z18, Z15, Z5
-	VFMADD231PS  Z18, Z16, Z9
-	VFMADD231PS  Z18, Z17, Z14
+	VBROADCASTSS 8(R12), Z16
+	VBROADCASTSS 264(R12), Z17
+	VBROADCASTSS 520(R12), Z18
+	VMOVUPS      (R11), Z19
+	VFMADD231PS  Z19, Z16, Z1
+	VFMADD231PS  Z19, Z17, Z6
+	VFMADD231PS  Z19, Z18, Z10
+	VMOVUPS      64(R11), Z19
+	VFMADD231PS  Z19, Z16, Z3
+	VFMADD231PS  Z19, Z17, Z7
+	VFMADD231PS  Z19, Z18, Z11
+	VMOVUPS      128(R11), Z19
+	VFMADD231PS  Z19, Z16, Z4
+	VFMADD231PS  Z19, Z17, Z8
+	VFMADD231PS  Z19, Z18, Z12
+	VMOVUPS      192(R11), Z19
+	VFMADD231PS  Z19, Z16, Z5
+	VFMADD231PS  Z19, Z17, Z9
+	VFMADD231PS  Z19, Z18, Z14
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	PREFETCHT1   128(R11)(SI*1)
 	PREFETCHT1   192(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 12(R12), Z15
-	VBROADCASTSS 268(R12), Z16
-	VBROADCASTSS 524(R12), Z17
-	VMOVUPS      (R11), Z18
-	VFMADD231PS  Z18, Z15, Z1
-	VFMADD231PS  Z18, Z16, Z6
-	VFMADD231PS  Z18, Z17, Z10
-	VMOVUPS      64(R11), Z18
-	VFMADD231PS  Z18, Z15, Z3
-	VFMADD231PS  Z18, Z16, Z7
-	VFMADD231PS  Z18, Z17, Z11
-	VMOVUPS      128(R11), Z18
-	VFMADD231PS  Z18, Z15, Z4
-	VFMADD231PS  Z18, Z16, Z8
-	VFMADD231PS  Z18, Z17, Z12
-	VMOVUPS      192(R11), Z18
-	VFMADD231PS  Z18, Z15, Z5
-	VFMADD231PS  Z18, Z16, Z9
-	VFMADD231PS  Z18, Z17, Z14
+	VBROADCASTSS 12(R12), Z16
+	VBROADCASTSS 268(R12), Z17
+	VBROADCASTSS 524(R12), Z18
+	VMOVUPS      (R11), Z19
+	VFMADD231PS  Z19, Z16, Z1
+	VFMADD231PS  Z19, Z17, Z6
+	VFMADD231PS  Z19, Z18, Z10
+	VMOVUPS      64(R11), Z19
+	VFMADD231PS  Z19, Z16, Z3
+	VFMADD231PS  Z19, Z17, Z7
+	VFMADD231PS  Z19, Z18, Z11
+	VMOVUPS      128(R11), Z19
+	VFMADD231PS  Z19, Z16, Z4
+	VFMADD231PS  Z19, Z17, Z8
+	VFMADD231PS  Z19, Z18, Z12
+	VMOVUPS      192(R11), Z19
+	VFMADD231PS  Z19, Z16, Z5
+	VFMADD231PS  Z19, Z17, Z9
+	VFMADD231PS  Z19, Z18, Z14
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	PREFETCHT1   128(R11)(SI*1)
@@ -3669,7 +4305,113 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000003, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z15, Z15, Z15
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z15, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z15, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z15, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -3866,7 +4608,7 @@ score2:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z16
+	VBROADCASTSS      152(AX), Z16
 	VBROADCASTSS      (R9), Z18
 	VMULPS            Z0, Z16, Z0
 	VMAXPS            Z0, Z18, Z18
@@ -3887,41 +4629,41 @@ score2:
 	VBROADCASTSS      (R9), Z17
 	VMOVSS            X18, (R9)
 	VSUBPS            Z18, Z17, Z17
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z19
-	VMINPS            Z17, Z19, Z17
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z19
-	VMAXPS            Z17, Z19, Z17
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z17, Z19
-	VRNDSCALEPS       $0x08, Z19, Z19
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z19, Z17
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z19, Z17
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z20
-	VSCALEFPS         Z19, Z20, Z17
-	VMULPS            (R8), Z17, Z19
-	VSUBPS            Z18, Z0, Z0
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z20
-	VMINPS            Z0, Z20, Z0
+	VMINPS            Z17, Z20, Z17
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z20
-	VMAXPS            Z0, Z20, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z20
+	VMAXPS            Z17, Z20, Z17
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z17, Z20
 	VRNDSCALEPS       $0x08, Z20, Z20
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z20, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z20, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z20, Z17
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z20, Z17
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z21
-	VSCALEFPS         Z20, Z21, Z0
-	VADDPS            Z0, Z19, Z19
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z21
+	VSCALEFPS         Z20, Z21, Z17
+	VMULPS            (R8), Z17, Z20
+	VSUBPS            Z18, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z21
+	VMINPS            Z0, Z21, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z21
+	VMAXPS            Z0, Z21, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z21
+	VRNDSCALEPS       $0x08, Z21, Z21
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z21, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z21, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z22
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z22
+	VSCALEFPS         Z21, Z22, Z0
+	VADDPS            Z0, Z20, Z20
 	VMOVUPS           Z0, (DI)
 	VSUBPS            Z18, Z1, Z1
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -3932,15 +4674,15 @@ score2:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z20
-	VSCALEFPS         Z0, Z20, Z1
-	VADDPS            Z1, Z19, Z19
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z21
+	VSCALEFPS         Z0, Z21, Z1
+	VADDPS            Z1, Z20, Z20
 	VMOVUPS           Z1, 64(DI)
 	VSUBPS            Z18, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -3959,7 +4701,7 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z19, Z19
+	VADDPS            Z2, Z20, Z20
 	VMOVUPS           Z2, 128(DI)
 	VSUBPS            Z18, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -3978,9 +4720,9 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z19, Z19
+	VADDPS            Z3, Z20, Z20
 	VMOVUPS           Z3, 192(DI)
-	VMOVUPS           Z19, (R8)
+	VMOVUPS           Z20, (R8)
 	VBROADCASTSS      4(R9), Z1
 	VMULPS            Z4, Z16, Z4
 	VMAXPS            Z4, Z1, Z1
@@ -4348,123 +5090,123 @@ columns:
 	VMULPS (R11), Z3, Z15
 	VMULPS 64(R11), Z3, Z16
 	VMULPS 128(R11), Z3, Z18
-	VMULPS 192(R11), Z3, Z19
+	VMULPS 192(R11), Z3, Z20
 	MOVQ   BX, R12
 	MOVQ   40(AX), R13
 	MOVQ   $0x00000010, R14
 
 values:
-	VBROADCASTSS (R13), Z20
-	VBROADCASTSS 256(R13), Z21
-	VBROADCASTSS 512(R13), Z22
-	VBROADCASTSS 768(R13), Z23
-	VMOVUPS      (R12), Z24
-	VFMADD231PS  Z24, Z20, Z2
-	VFMADD231PS  Z24, Z21, Z7
-	VFMADD231PS  Z24, Z22, Z11
-	VFMADD231PS  Z24, Z23, Z15
-	VMOVUPS      64(R12), Z24
-	VFMADD231PS  Z24, Z20, Z4
-	VFMADD231PS  Z24, Z21, Z8
-	VFMADD231PS  Z24, Z22, Z12
-	VFMADD231PS  Z24, Z23, Z16
-	VMOVUPS      128(R12), Z24
-	VFMADD231PS  Z24, Z20, Z5
-	VFMADD231PS  Z24, Z21, Z9
-	VFMADD231PS  Z24, Z22, Z13
-	VFMADD231PS  Z24, Z23, Z18
-	VMOVUPS      192(R12), Z24
-	VFMADD231PS  Z24, Z20, Z6
-	VFMADD231PS  Z24, Z21, Z10
-	VFMADD231PS  Z24, Z22, Z14
-	VFMADD231PS  Z24, Z23, Z19
+	VBROADCASTSS (R13), Z21
+	VBROADCASTSS 256(R13), Z22
+	VBROADCASTSS 512(R13), Z23
+	VBROADCASTSS 768(R13), Z24
+	VMOVUPS      (R12), Z25
+	VFMADD231PS  Z25, Z21, Z2
+	VFMADD231PS  Z25, Z22, Z7
+	VFMADD231PS  Z25, Z23, Z11
+	VFMADD231PS  Z25, Z24, Z15
+	VMOVUPS      64(R12), Z25
+	VFMADD231PS  Z25, Z21, Z4
+	VFMADD231PS  Z25, Z22, Z8
+	VFMADD231PS  Z25, Z23, Z12
+	VFMADD231PS  Z25, Z24, Z16
+	VMOVUPS      128(R12), Z25
+	VFMADD231PS  Z25, Z21, Z5
+	VFMADD231PS  Z25, Z22, Z9
+	VFMADD231PS  Z25, Z23, Z13
+	VFMADD231PS  Z25, Z24, Z18
+	VMOVUPS      192(R12), Z25
+	VFMADD231PS  Z25, Z21, Z6
+	VFMADD231PS  Z25, Z22, Z10
+	VFMADD231PS  Z25, Z23, Z14
+	VFMADD231PS  Z25, Z24, Z20
 	PREFETCHT1   (R12)(SI*1)
 	PREFETCHT1   64(R12)(SI*1)
 	PREFETCHT1   128(R12)(SI*1)
 	PREFETCHT1   192(R12)(SI*1)
 	ADDQ         R9, R12
-	VBROADCASTSS 4(R13), Z20
-	VBROADCASTSS 260(R13), Z21
-	VBROADCASTSS 516(R13), Z22
-	VBROADCASTSS 772(R13), Z23
-	VMOVUPS      (R12), Z24
-	VFMADD231PS  Z24, Z20, Z2
-	VFMADD231PS  Z24, Z21, Z7
-	VFMADD231PS  Z24, Z22, Z11
-	VFMADD231PS  Z24, Z23, Z15
-	VMOVUPS      64(R12), Z24
-	VFMADD231PS  Z24, Z20, Z4
-	VFMADD231PS  Z24, Z21, Z8
-	VFMADD231PS  Z24, Z22, Z12
-	VFMADD231PS  Z24, Z23, Z16
-	VMOVUPS      128(R12), Z24
-	VFMADD231PS  Z24, Z20, Z5
-	VFMADD231PS  Z24, Z21, Z9
-	VFMADD231PS  Z24, Z22, Z13
-	VFMADD231PS  Z24, Z23, Z18
-	VMOVUPS      192(R12), Z24
-	VFMADD231PS  Z24, Z20, Z6
-	VFMADD231PS  Z24, Z21, Z10
-	VFMADD231PS  Z24, Z22, Z14
-	VFMADD231PS  Z24, Z23, Z19
+	VBROADCASTSS 4(R13), Z21
+	VBROADCASTSS 260(R13), Z22
+	VBROADCASTSS 516(R13), Z23
+	VBROADCASTSS 772(R13), Z24
+	VMOVUPS      (R12), Z25
+	VFMADD231PS  Z25, Z21, Z2
+	VFMADD231PS  Z25, Z22, Z7
+	VFMADD231PS  Z25, Z23, Z11
+	VFMADD231PS  Z25, Z24, Z15
+	VMOVUPS      64(R12), Z25
+	VFMADD231PS  Z25, Z21, Z4
+	VFMADD231PS  Z25, Z22, Z8
+	VFMADD231PS  Z25, Z23, Z12
+	VFMADD231PS  Z25, Z24, Z16
+	VMOVUPS      128(R12), Z25
+	VFMADD231PS  Z25, Z21, Z5
+	VFMADD231PS  Z25, Z22, Z9
+	VFMADD231PS  Z25, Z23, Z13
+	VFMADD231PS  Z25, Z24, Z18
+	VMOVUPS      192(R12), Z25
+	VFMADD231PS  Z25, Z21, Z6
+	VFMADD231PS  Z25, Z22, Z10
+	VFMADD231PS  Z25, Z23, Z14
+	VFMADD231PS  Z25, Z24, Z20
 	PREFETCHT1   (R12)(SI*1)
 	PREFETCHT1   64(R12)(SI*1)
 	PREFETCHT1   128(R12)(SI*1)
 	PREFETCHT1   192(R12)(SI*1)
 	ADDQ         R9, R12
-	VBROADCASTSS 8(R13), Z20
-	VBROADCASTSS 264(R13), Z21
-	VBROADCASTSS 520(R13), Z22
-	VBROADCASTSS 776(R13), Z23
-	VMOVUPS      (R12), Z24
-	VFMADD231PS  Z24, Z20, Z2
-	VFMADD231PS  Z24, Z21, Z7
-	VFMADD231PS  Z24, Z22, Z11
-	VFMADD231PS  Z24, Z23, Z15
-	VMOVUPS      64(R12), Z24
-	VFMADD231PS  Z24, Z20, Z4
-	VFMADD231PS  Z24, Z21, Z8
-	VFMADD231PS  Z24, Z22, Z12
-	VFMADD231PS  Z24, Z23, Z16
-	VMOVUPS      128(R12), Z24
-	VFMADD231PS  Z24, Z20, Z5
-	VFMADD231PS  Z24, Z21, Z9
-	VFMADD231PS  Z24, Z22, Z13
-	VFMADD231PS  Z24, Z23, Z18
-	VMOVUPS      192(R12), Z24
-	VFMADD231PS  Z24, Z20, Z6
-	VFMADD231PS  Z24, Z21, Z10
-	VFMADD231PS  Z24, Z22, Z14
-	VFMADD231PS  Z24, Z23, Z19
+	VBROADCASTSS 8(R13), Z21
+	VBROADCASTSS 264(R13), Z22
+	VBROADCASTSS 520(R13), Z23
+	VBROADCASTSS 776(R13), Z24
+	VMOVUPS      (R12), Z25
+	VFMADD231PS  Z25, Z21, Z2
+	VFMADD231PS  Z25, Z22, Z7
+	VFMADD231PS  Z25, Z23, Z11
+	VFMADD231PS  Z25, Z24, Z15
+	VMOVUPS      64(R12), Z25
+	VFMADD231PS  Z25, Z21, Z4
+	VFMADD231PS  Z25, Z22, Z8
+	VFMADD231PS  Z25, Z23, Z12
+	VFMADD231PS  Z25, Z24, Z16
+	VMOVUPS      128(R12), Z25
+	VFMADD231PS  Z25, Z21, Z5
+	VFMADD231PS  Z25, Z22, Z9
+	VFMADD231PS  Z25, Z23, Z13
+	VFMADD231PS  Z25, Z24, Z18
+	VMOVUPS      192(R12), Z25
+	VFMADD231PS  Z25, Z21, Z6
+	VFMADD231PS  Z25, Z22, Z10
+	VFMADD231PS  Z25, Z23, Z14
+	VFMADD231PS  Z25, Z24, Z20
 	PREFETCHT1   (R12)(SI*1)
 	PREFETCHT1   64(R12)(SI*1)
 	PREFETCHT1   128(R12)(SI*1)
 	PREFETCHT1   192(R12)(SI*1)
 	ADDQ         R9, R12
-	VBROADCASTSS 12(R13), Z20
-	VBROADCASTSS 268(R13), Z21
-	VBROADCASTSS 524(R13), Z22
-	VBROADCASTSS 780(R13), Z23
-	VMOVUPS      (R12), Z24
-	VFMADD231PS  Z24, Z20, Z2
-	VFMADD231PS  Z24, Z21, Z7
-	VFMADD231PS  Z24, Z22, Z11
-	VFMADD231PS  Z24, Z23, Z15
-	VMOVUPS      64(R12), Z24
-	VFMADD231PS  Z24, Z20, Z4
-	VFMADD231PS  Z24, Z21, Z8
-	VFMADD231PS  Z24, Z22, Z12
-	VFMADD231PS  Z24, Z23, Z16
-	VMOVUPS      128(R12), Z24
-	VFMADD231PS  Z24, Z20, Z5
-	VFMADD231PS  Z24, Z21, Z9
-	VFMADD231PS  Z24, Z22, Z13
-	VFMADD231PS  Z24, Z23, Z18
-	VMOVUPS      192(R12), Z24
-	VFMADD231PS  Z24, Z20, Z6
-	VFMADD231PS  Z24, Z21, Z10
-	VFMADD231PS  Z24, Z22, Z14
-	VFMADD231PS  Z24, Z23, Z19
+	VBROADCASTSS 12(R13), Z21
+	VBROADCASTSS 268(R13), Z22
+	VBROADCASTSS 524(R13), Z23
+	VBROADCASTSS 780(R13), Z24
+	VMOVUPS      (R12), Z25
+	VFMADD231PS  Z25, Z21, Z2
+	VFMADD231PS  Z25, Z22, Z7
+	VFMADD231PS  Z25, Z23, Z11
+	VFMADD231PS  Z25, Z24, Z15
+	VMOVUPS      64(R12), Z25
+	VFMADD231PS  Z25, Z21, Z4
+	VFMADD231PS  Z25, Z22, Z8
+	VFMADD231PS  Z25, Z23, Z12
+	VFMADD231PS  Z25, Z24, Z16
+	VMOVUPS      128(R12), Z25
+	VFMADD231PS  Z25, Z21, Z5
+	VFMADD231PS  Z25, Z22, Z9
+	VFMADD231PS  Z25, Z23, Z13
+	VFMADD231PS  Z25, Z24, Z18
+	VMOVUPS      192(R12), Z25
+	VFMADD231PS  Z25, Z21, Z6
+	VFMADD231PS  Z25, Z22, Z10
+	VFMADD231PS  Z25, Z23, Z14
+	VFMADD231PS  Z25, Z24, Z20
 	PREFETCHT1   (R12)(SI*1)
 	PREFETCHT1   64(R12)(SI*1)
 	PREFETCHT1   128(R12)(SI*1)
@@ -4488,7 +5230,7 @@ values:
 	VMOVUPS      Z15, (R11)
 	VMOVUPS      Z16, 64(R11)
 	VMOVUPS      Z18, 128(R11)
-	VMOVUPS      Z19, 192(R11)
+	VMOVUPS      Z20, 192(R11)
 	ADDQ         $0x00000100, R10
 	ADDQ         $0x00000100, R11
 	ADDQ         $0x00000100, BX
@@ -4496,7 +5238,113 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000004, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z19, Z19, Z19
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z19, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z19, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z19, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -4630,7 +5478,7 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z4
+	VBROADCASTSS      152(AX), Z4
 	VBROADCASTSS      (R9), Z5
 	VMULPS            Z0, Z4, Z0
 	VMAXPS            Z0, Z5, Z5
@@ -4651,41 +5499,41 @@ score3:
 	VBROADCASTSS      (R9), Z4
 	VMOVSS            X5, (R9)
 	VSUBPS            Z5, Z4, Z4
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS            Z4, Z6, Z4
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS            Z4, Z6, Z4
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z6
-	VRNDSCALEPS       $0x08, Z6, Z6
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z4
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z4
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
-	VSCALEFPS         Z6, Z7, Z4
-	VMULPS            (R8), Z4, Z6
-	VSUBPS            Z5, Z0, Z0
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS            Z0, Z7, Z0
+	VMINPS            Z4, Z7, Z4
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS            Z0, Z7, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z7
+	VMAXPS            Z4, Z7, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z7
 	VRNDSCALEPS       $0x08, Z7, Z7
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z4
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
-	VSCALEFPS         Z7, Z8, Z0
-	VADDPS            Z0, Z6, Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VSCALEFPS         Z7, Z8, Z4
+	VMULPS            (R8), Z4, Z7
+	VSUBPS            Z5, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z8
+	VMINPS            Z0, Z8, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z8
+	VMAXPS            Z0, Z8, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z8
+	VRNDSCALEPS       $0x08, Z8, Z8
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z8, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z8, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z9
+	VSCALEFPS         Z8, Z9, Z0
+	VADDPS            Z0, Z7, Z7
 	VMOVUPS           Z0, (DI)
 	VSUBPS            Z5, Z1, Z1
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -4696,15 +5544,15 @@ score3:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
-	VSCALEFPS         Z0, Z7, Z1
-	VADDPS            Z1, Z6, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z8
+	VSCALEFPS         Z0, Z8, Z1
+	VADDPS            Z1, Z7, Z7
 	VMOVUPS           Z1, 64(DI)
 	VSUBPS            Z5, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -4723,7 +5571,7 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z6, Z6
+	VADDPS            Z2, Z7, Z7
 	VMOVUPS           Z2, 128(DI)
 	VSUBPS            Z5, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
@@ -4742,9 +5590,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z6, Z6
+	VADDPS            Z3, Z7, Z7
 	VMOVUPS           Z3, 192(DI)
-	VMOVUPS           Z6, (R8)
+	VMOVUPS           Z7, (R8)
 	MOVQ              72(AX), DI
 	MOVQ              DI, R8
 	SHLQ              $0x02, R8
@@ -4758,31 +5606,31 @@ columns:
 	VMULPS 128(R9), Z4, Z2
 	VMULPS 192(R9), Z4, Z3
 	VMULPS 256(R9), Z4, Z5
-	VMULPS 320(R9), Z4, Z6
-	VMULPS 384(R9), Z4, Z7
-	VMULPS 448(R9), Z4, Z8
+	VMULPS 320(R9), Z4, Z7
+	VMULPS 384(R9), Z4, Z8
+	VMULPS 448(R9), Z4, Z9
 	MOVQ   BX, R10
 	MOVQ   40(AX), R11
 	MOVQ   $0x00000010, R12
 
 values:
-	VBROADCASTSS (R11), Z9
-	VMOVUPS      (R10), Z10
-	VFMADD231PS  Z10, Z9, Z0
-	VMOVUPS      64(R10), Z10
-	VFMADD231PS  Z10, Z9, Z1
-	VMOVUPS      128(R10), Z10
-	VFMADD231PS  Z10, Z9, Z2
-	VMOVUPS      192(R10), Z10
-	VFMADD231PS  Z10, Z9, Z3
-	VMOVUPS      256(R10), Z10
-	VFMADD231PS  Z10, Z9, Z5
-	VMOVUPS      320(R10), Z10
-	VFMADD231PS  Z10, Z9, Z6
-	VMOVUPS      384(R10), Z10
-	VFMADD231PS  Z10, Z9, Z7
-	VMOVUPS      448(R10), Z10
-	VFMADD231PS  Z10, Z9, Z8
+	VBROADCASTSS (R11), Z10
+	VMOVUPS      (R10), Z11
+	VFMADD231PS  Z11, Z10, Z0
+	VMOVUPS      64(R10), Z11
+	VFMADD231PS  Z11, Z10, Z1
+	VMOVUPS      128(R10), Z11
+	VFMADD231PS  Z11, Z10, Z2
+	VMOVUPS      192(R10), Z11
+	VFMADD231PS  Z11, Z10, Z3
+	VMOVUPS      256(R10), Z11
+	VFMADD231PS  Z11, Z10, Z5
+	VMOVUPS      320(R10), Z11
+	VFMADD231PS  Z11, Z10, Z7
+	VMOVUPS      384(R10), Z11
+	VFMADD231PS  Z11, Z10, Z8
+	VMOVUPS      448(R10), Z11
+	VFMADD231PS  Z11, Z10, Z9
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	PREFETCHT1   128(R10)(SI*1)
@@ -4792,23 +5640,23 @@ values:
 	PREFETCHT1   384(R10)(SI*1)
 	PREFETCHT1   448(R10)(SI*1)
 	ADDQ         R8, R10
-	VBROADCASTSS 4(R11), Z9
-	VMOVUPS      (R10), Z10
-	VFMADD231PS  Z10, Z9, Z0
-	VMOVUPS      64(R10), Z10
-	VFMADD231PS  Z10, Z9, Z1
-	VMOVUPS      128(R10), Z10
-	VFMADD231PS  Z10, Z9, Z2
-	VMOVUPS      192(R10), Z10
-	VFMADD231PS  Z10, Z9, Z3
-	VMOVUPS      256(R10), Z10
-	VFMADD231PS  Z10, Z9, Z5
-	VMOVUPS      320(R10), Z10
-	VFMADD231PS  Z10, Z9, Z6
-	VMOVUPS      384(R10), Z10
-	VFMADD231PS  Z10, Z9, Z7
-	VMOVUPS      448(R10), Z10
-	VFMADD231PS  Z10, Z9, Z8
+	VBROADCASTSS 4(R11), Z10
+	VMOVUPS      (R10), Z11
+	VFMADD231PS  Z11, Z10, Z0
+	VMOVUPS      64(R10), Z11
+	VFMADD231PS  Z11, Z10, Z1
+	VMOVUPS      128(R10), Z11
+	VFMADD231PS  Z11, Z10, Z2
+	VMOVUPS      192(R10), Z11
+	VFMADD231PS  Z11, Z10, Z3
+	VMOVUPS      256(R10), Z11
+	VFMADD231PS  Z11, Z10, Z5
+	VMOVUPS      320(R10), Z11
+	VFMADD231PS  Z11, Z10, Z7
+	VMOVUPS      384(R10), Z11
+	VFMADD231PS  Z11, Z10, Z8
+	VMOVUPS      448(R10), Z11
+	VFMADD231PS  Z11, Z10, Z9
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	PREFETCHT1   128(R10)(SI*1)
@@ -4818,23 +5666,23 @@ values:
 	PREFETCHT1   384(R10)(SI*1)
 	PREFETCHT1   448(R10)(SI*1)
 	ADDQ         R8, R10
-	VBROADCASTSS 8(R11), Z9
-	VMOVUPS      (R10), Z10
-	VFMADD231PS  Z10, Z9, Z0
-	VMOVUPS      64(R10), Z10
-	VFMADD231PS  Z10, Z9, Z1
-	VMOVUPS      128(R10), Z10
-	VFMADD231PS  Z10, Z9, Z2
-	VMOVUPS      192(R10), Z10
-	VFMADD231PS  Z10, Z9, Z3
-	VMOVUPS      256(R10), Z10
-	VFMADD231PS  Z10, Z9, Z5
-	VMOVUPS      320(R10), Z10
-	VFMADD231PS  Z10, Z9, Z6
-	VMOVUPS      384(R10), Z10
-	VFMADD231PS  Z10, Z9, Z7
-	VMOVUPS      448(R10), Z10
-	VFMADD231PS  Z10, Z9, Z8
+	VBROADCASTSS 8(R11), Z10
+	VMOVUPS      (R10), Z11
+	VFMADD231PS  Z11, Z10, Z0
+	VMOVUPS      64(R10), Z11
+	VFMADD231PS  Z11, Z10, Z1
+	VMOVUPS      128(R10), Z11
+	VFMADD231PS  Z11, Z10, Z2
+	VMOVUPS      192(R10), Z11
+	VFMADD231PS  Z11, Z10, Z3
+	VMOVUPS      256(R10), Z11
+	VFMADD231PS  Z11, Z10, Z5
+	VMOVUPS      320(R10), Z11
+	VFMADD231PS  Z11, Z10, Z7
+	VMOVUPS      384(R10), Z11
+	VFMADD231PS  Z11, Z10, Z8
+	VMOVUPS      448(R10), Z11
+	VFMADD231PS  Z11, Z10, Z9
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	PREFETCHT1   128(R10)(SI*1)
@@ -4844,23 +5692,23 @@ values:
 	PREFETCHT1   384(R10)(SI*1)
 	PREFETCHT1   448(R10)(SI*1)
 	ADDQ         R8, R10
-	VBROADCASTSS 12(R11), Z9
-	VMOVUPS      (R10), Z10
-	VFMADD231PS  Z10, Z9, Z0
-	VMOVUPS      64(R10), Z10
-	VFMADD231PS  Z10, Z9, Z1
-	VMOVUPS      128(R10), Z10
-	VFMADD231PS  Z10, Z9, Z2
-	VMOVUPS      192(R10), Z10
-	VFMADD231PS  Z10, Z9, Z3
-	VMOVUPS      256(R10), Z10
-	VFMADD231PS  Z10, Z9, Z5
-	VMOVUPS      320(R10), Z10
-	VFMADD231PS  Z10, Z9, Z6
-	VMOVUPS      384(R10), Z10
-	VFMADD231PS  Z10, Z9, Z7
-	VMOVUPS      448(R10), Z10
-	VFMADD231PS  Z10, Z9, Z8
+	VBROADCASTSS 12(R11), Z10
+	VMOVUPS      (R10), Z11
+	VFMADD231PS  Z11, Z10, Z0
+	VMOVUPS      64(R10), Z11
+	VFMADD231PS  Z11, Z10, Z1
+	VMOVUPS      128(R10), Z11
+	VFMADD231PS  Z11, Z10, Z2
+	VMOVUPS      192(R10), Z11
+	VFMADD231PS  Z11, Z10, Z3
+	VMOVUPS      256(R10), Z11
+	VFMADD231PS  Z11, Z10, Z5
+	VMOVUPS      320(R10), Z11
+	VFMADD231PS  Z11, Z10, Z7
+	VMOVUPS      384(R10), Z11
+	VFMADD231PS  Z11, Z10, Z8
+	VMOVUPS      448(R10), Z11
+	VFMADD231PS  Z11, Z10, Z9
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	PREFETCHT1   128(R10)(SI*1)
@@ -4878,16 +5726,122 @@ values:
 	VMOVUPS      Z2, 128(R9)
 	VMOVUPS      Z3, 192(R9)
 	VMOVUPS      Z5, 256(R9)
-	VMOVUPS      Z6, 320(R9)
-	VMOVUPS      Z7, 384(R9)
-	VMOVUPS      Z8, 448(R9)
+	VMOVUPS      Z7, 320(R9)
+	VMOVUPS      Z8, 384(R9)
+	VMOVUPS      Z9, 448(R9)
 	ADDQ         $0x00000200, R9
 	ADDQ         $0x00000200, BX
 	SUBQ         $0x00000080, DI
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000001, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z6, Z6, Z6
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z6, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -5057,64 +6011,64 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z8
-	VBROADCASTSS      (R9), Z10
+	VBROADCASTSS      152(AX), Z8
+	VBROADCASTSS      (R9), Z11
 	VMULPS            Z0, Z8, Z0
-	VMAXPS            Z0, Z10, Z10
+	VMAXPS            Z0, Z11, Z11
 	VMULPS            Z1, Z8, Z1
-	VMAXPS            Z1, Z10, Z10
+	VMAXPS            Z1, Z11, Z11
 	VMULPS            Z2, Z8, Z2
-	VMAXPS            Z2, Z10, Z10
+	VMAXPS            Z2, Z11, Z11
 	VMULPS            Z3, Z8, Z3
-	VMAXPS            Z3, Z10, Z10
-	VSHUFF32X4        $0x4e, Z10, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VSHUFF32X4        $0xb1, Z10, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VPERMILPS         $0x4e, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VPERMILPS         $0xb1, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
+	VMAXPS            Z3, Z11, Z11
+	VSHUFF32X4        $0x4e, Z11, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VSHUFF32X4        $0xb1, Z11, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VPERMILPS         $0x4e, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VPERMILPS         $0xb1, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
 	VBROADCASTSS      (R9), Z9
-	VMOVSS            X10, (R9)
-	VSUBPS            Z10, Z9, Z9
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z11
-	VMINPS            Z9, Z11, Z9
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z11
-	VMAXPS            Z9, Z11, Z9
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z11
-	VRNDSCALEPS       $0x08, Z11, Z11
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z11, Z9
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z11, Z9
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
-	VSCALEFPS         Z11, Z12, Z9
-	VMULPS            (R8), Z9, Z11
-	VSUBPS            Z10, Z0, Z0
+	VMOVSS            X11, (R9)
+	VSUBPS            Z11, Z9, Z9
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS            Z0, Z12, Z0
+	VMINPS            Z9, Z12, Z9
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS            Z0, Z12, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z12
+	VMAXPS            Z9, Z12, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z12
 	VRNDSCALEPS       $0x08, Z12, Z12
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z9
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
-	VSCALEFPS         Z12, Z13, Z0
-	VADDPS            Z0, Z11, Z11
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z13
+	VSCALEFPS         Z12, Z13, Z9
+	VMULPS            (R8), Z9, Z12
+	VSUBPS            Z11, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z13
+	VMINPS            Z0, Z13, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z13
+	VMAXPS            Z0, Z13, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z13
+	VRNDSCALEPS       $0x08, Z13, Z13
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z13, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z13, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z14
+	VSCALEFPS         Z13, Z14, Z0
+	VADDPS            Z0, Z12, Z12
 	VMOVUPS           Z0, (DI)
-	VSUBPS            Z10, Z1, Z1
+	VSUBPS            Z11, Z1, Z1
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z1, Z0, Z1
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -5123,17 +6077,17 @@ score3:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
-	VSCALEFPS         Z0, Z12, Z1
-	VADDPS            Z1, Z11, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z13
+	VSCALEFPS         Z0, Z13, Z1
+	VADDPS            Z1, Z12, Z12
 	VMOVUPS           Z1, 64(DI)
-	VSUBPS            Z10, Z2, Z2
+	VSUBPS            Z11, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z2, Z0, Z2
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -5150,9 +6104,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z11, Z11
+	VADDPS            Z2, Z12, Z12
 	VMOVUPS           Z2, 128(DI)
-	VSUBPS            Z10, Z3, Z3
+	VSUBPS            Z11, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z3, Z0, Z3
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -5169,9 +6123,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z11, Z11
+	VADDPS            Z3, Z12, Z12
 	VMOVUPS           Z3, 192(DI)
-	VMOVUPS           Z11, (R8)
+	VMOVUPS           Z12, (R8)
 	VBROADCASTSS      4(R9), Z0
 	VMULPS            Z4, Z8, Z4
 	VMAXPS            Z4, Z0, Z0
@@ -5302,45 +6256,45 @@ columns:
 	VMULPS 320(R10), Z9, Z6
 	VMULPS 384(R10), Z9, Z7
 	VMULPS 448(R10), Z9, Z8
-	VMULPS (R10)(R8*1), Z1, Z10
-	VMULPS 64(R10)(R8*1), Z1, Z11
-	VMULPS 128(R10)(R8*1), Z1, Z12
-	VMULPS 192(R10)(R8*1), Z1, Z13
-	VMULPS 256(R10)(R8*1), Z1, Z14
-	VMULPS 320(R10)(R8*1), Z1, Z15
-	VMULPS 384(R10)(R8*1), Z1, Z16
-	VMULPS 448(R10)(R8*1), Z1, Z17
+	VMULPS (R10)(R8*1), Z1, Z11
+	VMULPS 64(R10)(R8*1), Z1, Z12
+	VMULPS 128(R10)(R8*1), Z1, Z13
+	VMULPS 192(R10)(R8*1), Z1, Z14
+	VMULPS 256(R10)(R8*1), Z1, Z15
+	VMULPS 320(R10)(R8*1), Z1, Z16
+	VMULPS 384(R10)(R8*1), Z1, Z17
+	VMULPS 448(R10)(R8*1), Z1, Z18
 	MOVQ   BX, R11
 	MOVQ   40(AX), R12
 	MOVQ   $0x00000010, R13
 
 values:
-	VBROADCASTSS (R12), Z18
-	VBROADCASTSS 256(R12), Z19
-	VMOVUPS      (R11), Z20
-	VFMADD231PS  Z20, Z18, Z0
-	VFMADD231PS  Z20, Z19, Z10
-	VMOVUPS      64(R11), Z20
-	VFMADD231PS  Z20, Z18, Z2
-	VFMADD231PS  Z20, Z19, Z11
-	VMOVUPS      128(R11), Z20
-	VFMADD231PS  Z20, Z18, Z3
-	VFMADD231PS  Z20, Z19, Z12
-	VMOVUPS      192(R11), Z20
-	VFMADD231PS  Z20, Z18, Z4
-	VFMADD231PS  Z20, Z19, Z13
-	VMOVUPS      256(R11), Z20
-	VFMADD231PS  Z20, Z18, Z5
-	VFMADD231PS  Z20, Z19, Z14
-	VMOVUPS      320(R11), Z20
-	VFMADD231PS  Z20, Z18, Z6
-	VFMADD231PS  Z20, Z19, Z15
-	VMOVUPS      384(R11), Z20
-	VFMADD231PS  Z20, Z18, Z7
-	VFMADD231PS  Z20, Z19, Z16
-	VMOVUPS      448(R11), Z20
-	VFMADD231PS  Z20, Z18, Z8
-	VFMADD231PS  Z20, Z19, Z17
+	VBROADCASTSS (R12), Z19
+	VBROADCASTSS 256(R12), Z20
+	VMOVUPS      (R11), Z21
+	VFMADD231PS  Z21, Z19, Z0
+	VFMADD231PS  Z21, Z20, Z11
+	VMOVUPS      64(R11), Z21
+	VFMADD231PS  Z21, Z19, Z2
+	VFMADD231PS  Z21, Z20, Z12
+	VMOVUPS      128(R11), Z21
+	VFMADD231PS  Z21, Z19, Z3
+	VFMADD231PS  Z21, Z20, Z13
+	VMOVUPS      192(R11), Z21
+	VFMADD231PS  Z21, Z19, Z4
+	VFMADD231PS  Z21, Z20, Z14
+	VMOVUPS      256(R11), Z21
+	VFMADD231PS  Z21, Z19, Z5
+	VFMADD231PS  Z21, Z20, Z15
+	VMOVUPS      320(R11), Z21
+	VFMADD231PS  Z21, Z19, Z6
+	VFMADD231PS  Z21, Z20, Z16
+	VMOVUPS      384(R11), Z21
+	VFMADD231PS  Z21, Z19, Z7
+	VFMADD231PS  Z21, Z20, Z17
+	VMOVUPS      448(R11), Z21
+	VFMADD231PS  Z21, Z19, Z8
+	VFMADD231PS  Z21, Z20, Z18
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	PREFETCHT1   128(R11)(SI*1)
@@ -5350,32 +6304,32 @@ values:
 	PREFETCHT1   384(R11)(SI*1)
 	PREFETCHT1   448(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 4(R12), Z18
-	VBROADCASTSS 260(R12), Z19
-	VMOVUPS      (R11), Z20
-	VFMADD231PS  Z20, Z18, Z0
-	VFMADD231PS  Z20, Z19, Z10
-	VMOVUPS      64(R11), Z20
-	VFMADD231PS  Z20, Z18, Z2
-	VFMADD231PS  Z20, Z19, Z11
-	VMOVUPS      128(R11), Z20
-	VFMADD231PS  Z20, Z18, Z3
-	VFMADD231PS  Z20, Z19, Z12
-	VMOVUPS      192(R11), Z20
-	VFMADD231PS  Z20, Z18, Z4
-	VFMADD231PS  Z20, Z19, Z13
-	VMOVUPS      256(R11), Z20
-	VFMADD231PS  Z20, Z18, Z5
-	VFMADD231PS  Z20, Z19, Z14
-	VMOVUPS      320(R11), Z20
-	VFMADD231PS  Z20, Z18, Z6
-	VFMADD231PS  Z20, Z19, Z15
-	VMOVUPS      384(R11), Z20
-	VFMADD231PS  Z20, Z18, Z7
-	VFMADD231PS  Z20, Z19, Z16
-	VMOVUPS      448(R11), Z20
-	VFMADD231PS  Z20, Z18, Z8
-	VFMADD231PS  Z20, Z19, Z17
+	VBROADCASTSS 4(R12), Z19
+	VBROADCASTSS 260(R12), Z20
+	VMOVUPS      (R11), Z21
+	VFMADD231PS  Z21, Z19, Z0
+	VFMADD231PS  Z21, Z20, Z11
+	VMOVUPS      64(R11), Z21
+	VFMADD231PS  Z21, Z19, Z2
+	VFMADD231PS  Z21, Z20, Z12
+	VMOVUPS      128(R11), Z21
+	VFMADD231PS  Z21, Z19, Z3
+	VFMADD231PS  Z21, Z20, Z13
+	VMOVUPS      192(R11), Z21
+	VFMADD231PS  Z21, Z19, Z4
+	VFMADD231PS  Z21, Z20, Z14
+	VMOVUPS      256(R11), Z21
+	VFMADD231PS  Z21, Z19, Z5
+	VFMADD231PS  Z21, Z20, Z15
+	VMOVUPS      320(R11), Z21
+	VFMADD231PS  Z21, Z19, Z6
+	VFMADD231PS  Z21, Z20, Z16
+	VMOVUPS      384(R11), Z21
+	VFMADD231PS  Z21, Z19, Z7
+	VFMADD231PS  Z21, Z20, Z17
+	VMOVUPS      448(R11), Z21
+	VFMADD231PS  Z21, Z19, Z8
+	VFMADD231PS  Z21, Z20, Z18
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	PREFETCHT1   128(R11)(SI*1)
@@ -5385,32 +6339,32 @@ values:
 	PREFETCHT1   384(R11)(SI*1)
 	PREFETCHT1   448(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 8(R12), Z18
-	VBROADCASTSS 264(R12), Z19
-	VMOVUPS      (R11), Z20
-	VFMADD231PS  Z20, Z18, Z0
-	VFMADD231PS  Z20, Z19, Z10
-	VMOVUPS      64(R11), Z20
-	VFMADD231PS  Z20, Z18, Z2
-	VFMADD231PS  Z20, Z19, Z11
-	VMOVUPS      128(R11), Z20
-	VFMADD231PS  Z20, Z18, Z3
-	VFMADD231PS  Z20, Z19, Z12
-	VMOVUPS      192(R11), Z20
-	VFMADD231PS  Z20, Z18, Z4
-	VFMADD231PS  Z20, Z19, Z13
-	VMOVUPS      256(R11), Z20
-	VFMADD231PS  Z20, Z18, Z5
-	VFMADD231PS  Z20, Z19, Z14
-	VMOVUPS      320(R11), Z20
-	VFMADD231PS  Z20, Z18, Z6
-	VFMADD231PS  Z20, Z19, Z15
-	VMOVUPS      384(R11), Z20
-	VFMADD231PS  Z20, Z18, Z7
-	VFMADD231PS  Z20, Z19, Z16
-	VMOVUPS      448(R11), Z20
-	VFMADD231PS  Z20, Z18, Z8
-	VFMADD231PS  Z20, Z19, Z17
+	VBROADCASTSS 8(R12), Z19
+	VBROADCASTSS 264(R12), Z20
+	VMOVUPS      (R11), Z21
+	VFMADD231PS  Z21, Z19, Z0
+	VFMADD231PS  Z21, Z20, Z11
+	VMOVUPS      64(R11), Z21
+	VFMADD231PS  Z21, Z19, Z2
+	VFMADD231PS  Z21, Z20, Z12
+	VMOVUPS      128(R11), Z21
+	VFMADD231PS  Z21, Z19, Z3
+	VFMADD231PS  Z21, Z20, Z13
+	VMOVUPS      192(R11), Z21
+	VFMADD231PS  Z21, Z19, Z4
+	VFMADD231PS  Z21, Z20, Z14
+	VMOVUPS      256(R11), Z21
+	VFMADD231PS  Z21, Z19, Z5
+	VFMADD231PS  Z21, Z20, Z15
+	VMOVUPS      320(R11), Z21
+	VFMADD231PS  Z21, Z19, Z6
+	VFMADD231PS  Z21, Z20, Z16
+	VMOVUPS      384(R11), Z21
+	VFMADD231PS  Z21, Z19, Z7
+	VFMADD231PS  Z21, Z20, Z17
+	VMOVUPS      448(R11), Z21
+	VFMADD231PS  Z21, Z19, Z8
+	VFMADD231PS  Z21, Z20, Z18
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	PREFETCHT1   128(R11)(SI*1)
@@ -5420,32 +6374,32 @@ values:
 	PREFETCHT1   384(R11)(SI*1)
 	PREFETCHT1   448(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 12(R12), Z18
-	VBROADCASTSS 268(R12), Z19
-	VMOVUPS      (R11), Z20
-	VFMADD231PS  Z20, Z18, Z0
-	VFMADD231PS  Z20, Z19, Z10
-	VMOVUPS      64(R11), Z20
-	VFMADD231PS  Z20, Z18, Z2
-	VFMADD231PS  Z20, Z19, Z11
-	VMOVUPS      128(R11), Z20
-	VFMADD231PS  Z20, Z18, Z3
-	VFMADD231PS  Z20, Z19, Z12
-	VMOVUPS      192(R11), Z20
-	VFMADD231PS  Z20, Z18, Z4
-	VFMADD231PS  Z20, Z19, Z13
-	VMOVUPS      256(R11), Z20
-	VFMADD231PS  Z20, Z18, Z5
-	VFMADD231PS  Z20, Z19, Z14
-	VMOVUPS      320(R11), Z20
-	VFMADD231PS  Z20, Z18, Z6
-	VFMADD231PS  Z20, Z19, Z15
-	VMOVUPS      384(R11), Z20
-	VFMADD231PS  Z20, Z18, Z7
-	VFMADD231PS  Z20, Z19, Z16
-	VMOVUPS      448(R11), Z20
-	VFMADD231PS  Z20, Z18, Z8
-	VFMADD231PS  Z20, Z19, Z17
+	VBROADCASTSS 12(R12), Z19
+	VBROADCASTSS 268(R12), Z20
+	VMOVUPS      (R11), Z21
+	VFMADD231PS  Z21, Z19, Z0
+	VFMADD231PS  Z21, Z20, Z11
+	VMOVUPS      64(R11), Z21
+	VFMADD231PS  Z21, Z19, Z2
+	VFMADD231PS  Z21, Z20, Z12
+	VMOVUPS      128(R11), Z21
+	VFMADD231PS  Z21, Z19, Z3
+	VFMADD231PS  Z21, Z20, Z13
+	VMOVUPS      192(R11), Z21
+	VFMADD231PS  Z21, Z19, Z4
+	VFMADD231PS  Z21, Z20, Z14
+	VMOVUPS      256(R11), Z21
+	VFMADD231PS  Z21, Z19, Z5
+	VFMADD231PS  Z21, Z20, Z15
+	VMOVUPS      320(R11), Z21
+	VFMADD231PS  Z21, Z19, Z6
+	VFMADD231PS  Z21, Z20, Z16
+	VMOVUPS      384(R11), Z21
+	VFMADD231PS  Z21, Z19, Z7
+	VFMADD231PS  Z21, Z20, Z17
+	VMOVUPS      448(R11), Z21
+	VFMADD231PS  Z21, Z19, Z8
+	VFMADD231PS  Z21, Z20, Z18
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	PREFETCHT1   128(R11)(SI*1)
@@ -5466,21 +6420,127 @@ values:
 	VMOVUPS      Z6, 320(R10)
 	VMOVUPS      Z7, 384(R10)
 	VMOVUPS      Z8, 448(R10)
-	VMOVUPS      Z10, (R10)(R8*1)
-	VMOVUPS      Z11, 64(R10)(R8*1)
-	VMOVUPS      Z12, 128(R10)(R8*1)
-	VMOVUPS      Z13, 192(R10)(R8*1)
-	VMOVUPS      Z14, 256(R10)(R8*1)
-	VMOVUPS      Z15, 320(R10)(R8*1)
-	VMOVUPS      Z16, 384(R10)(R8*1)
-	VMOVUPS      Z17, 448(R10)(R8*1)
+	VMOVUPS      Z11, (R10)(R8*1)
+	VMOVUPS      Z12, 64(R10)(R8*1)
+	VMOVUPS      Z13, 128(R10)(R8*1)
+	VMOVUPS      Z14, 192(R10)(R8*1)
+	VMOVUPS      Z15, 256(R10)(R8*1)
+	VMOVUPS      Z16, 320(R10)(R8*1)
+	VMOVUPS      Z17, 384(R10)(R8*1)
+	VMOVUPS      Z18, 448(R10)(R8*1)
 	ADDQ         $0x00000200, R10
 	ADDQ         $0x00000200, BX
 	SUBQ         $0x00000080, DI
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000002, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z10, Z10, Z10
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z10, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z10, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z10, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -5490,9 +6550,7 @@ TEXT ·attendBF1632x1AVX512(SB), NOSPLIT, $0-8
 	MOVQ         a+0(FP), AX
 	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
 	MOVQ         32(AX), CX
-	MOVQ         72(AX), BX
-	XORQ         DX, DX
-	ADDQ         BX, DX
+	MOVQ         144(AX), DX
 	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
 	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
@@ -5601,19 +6659,19 @@ score2:
 
 score3:
 	VPSLLD            $0x10, (BX), Z5
-	VBROADCASTSS      (R9), Z6
-	VFMADD231PS       Z5, Z6, Z4
+	VBROADCASTSS      (R9), Z7
+	VFMADD231PS       Z5, Z7, Z4
 	PREFETCHT1        (R8)
 	VPANDD            (BX), Z0, Z5
-	VBROADCASTSS      4(R9), Z6
-	VFMADD231PS       Z5, Z6, Z4
+	VBROADCASTSS      4(R9), Z7
+	VFMADD231PS       Z5, Z7, Z4
 	VPSLLD            $0x10, 64(BX), Z5
-	VBROADCASTSS      8(R9), Z6
-	VFMADD231PS       Z5, Z6, Z4
+	VBROADCASTSS      8(R9), Z7
+	VFMADD231PS       Z5, Z7, Z4
 	PREFETCHT1        64(R8)
 	VPANDD            64(BX), Z0, Z5
-	VBROADCASTSS      12(R9), Z6
-	VFMADD231PS       Z5, Z6, Z4
+	VBROADCASTSS      12(R9), Z7
+	VFMADD231PS       Z5, Z7, Z4
 	ADDQ              $0x00000080, BX
 	ADDQ              $0x00000080, R8
 	ADDQ              $0x00000010, R9
@@ -5622,64 +6680,64 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z5
-	VBROADCASTSS      (R9), Z6
+	VBROADCASTSS      152(AX), Z5
+	VBROADCASTSS      (R9), Z7
 	VMULPS            Z1, Z5, Z1
-	VMAXPS            Z1, Z6, Z6
+	VMAXPS            Z1, Z7, Z7
 	VMULPS            Z2, Z5, Z2
-	VMAXPS            Z2, Z6, Z6
+	VMAXPS            Z2, Z7, Z7
 	VMULPS            Z3, Z5, Z3
-	VMAXPS            Z3, Z6, Z6
+	VMAXPS            Z3, Z7, Z7
 	VMULPS            Z4, Z5, Z4
-	VMAXPS            Z4, Z6, Z6
-	VSHUFF32X4        $0x4e, Z6, Z6, Z5
-	VMAXPS            Z5, Z6, Z6
-	VSHUFF32X4        $0xb1, Z6, Z6, Z5
-	VMAXPS            Z5, Z6, Z6
-	VPERMILPS         $0x4e, Z6, Z5
-	VMAXPS            Z5, Z6, Z6
-	VPERMILPS         $0xb1, Z6, Z5
-	VMAXPS            Z5, Z6, Z6
+	VMAXPS            Z4, Z7, Z7
+	VSHUFF32X4        $0x4e, Z7, Z7, Z5
+	VMAXPS            Z5, Z7, Z7
+	VSHUFF32X4        $0xb1, Z7, Z7, Z5
+	VMAXPS            Z5, Z7, Z7
+	VPERMILPS         $0x4e, Z7, Z5
+	VMAXPS            Z5, Z7, Z7
+	VPERMILPS         $0xb1, Z7, Z5
+	VMAXPS            Z5, Z7, Z7
 	VBROADCASTSS      (R9), Z5
-	VMOVSS            X6, (R9)
-	VSUBPS            Z6, Z5, Z5
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS            Z5, Z7, Z5
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS            Z5, Z7, Z5
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z7
-	VRNDSCALEPS       $0x08, Z7, Z7
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z5
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z5
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z8
-	VSCALEFPS         Z7, Z8, Z5
-	VMULPS            (R8), Z5, Z7
-	VSUBPS            Z6, Z1, Z1
+	VMOVSS            X7, (R9)
+	VSUBPS            Z7, Z5, Z5
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z8
-	VMINPS            Z1, Z8, Z1
+	VMINPS            Z5, Z8, Z5
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z8
-	VMAXPS            Z1, Z8, Z1
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z8
+	VMAXPS            Z5, Z8, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z8
 	VRNDSCALEPS       $0x08, Z8, Z8
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z8, Z1
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z8, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z8, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z8, Z5
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z9
-	VSCALEFPS         Z8, Z9, Z1
-	VADDPS            Z1, Z7, Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
+	VSCALEFPS         Z8, Z9, Z5
+	VMULPS            (R8), Z5, Z8
+	VSUBPS            Z7, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z9
+	VMINPS            Z1, Z9, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z9
+	VMAXPS            Z1, Z9, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z9
+	VRNDSCALEPS       $0x08, Z9, Z9
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z9, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z9, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z10
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z10
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z10
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z10
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z10
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z10
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z10
+	VSCALEFPS         Z9, Z10, Z1
+	VADDPS            Z1, Z8, Z8
 	VMOVUPS           Z1, (DI)
-	VSUBPS            Z6, Z2, Z2
+	VSUBPS            Z7, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z2, Z1, Z2
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -5688,17 +6746,17 @@ score3:
 	VRNDSCALEPS       $0x08, Z1, Z1
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z8
-	VSCALEFPS         Z1, Z8, Z2
-	VADDPS            Z2, Z7, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z9
+	VSCALEFPS         Z1, Z9, Z2
+	VADDPS            Z2, Z8, Z8
 	VMOVUPS           Z2, 64(DI)
-	VSUBPS            Z6, Z3, Z3
+	VSUBPS            Z7, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z3, Z1, Z3
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -5715,9 +6773,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VSCALEFPS         Z1, Z2, Z3
-	VADDPS            Z3, Z7, Z7
+	VADDPS            Z3, Z8, Z8
 	VMOVUPS           Z3, 128(DI)
-	VSUBPS            Z6, Z4, Z4
+	VSUBPS            Z7, Z4, Z4
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z4, Z1, Z4
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -5734,9 +6792,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VSCALEFPS         Z1, Z2, Z4
-	VADDPS            Z4, Z7, Z7
+	VADDPS            Z4, Z8, Z8
 	VMOVUPS           Z4, 192(DI)
-	VMOVUPS           Z7, (R8)
+	VMOVUPS           Z8, (R8)
 	MOVQ              72(AX), DI
 	MOVQ              DI, R8
 	SHLQ              $0x02, R8
@@ -5791,15 +6849,119 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
-	MOVQ         32(AX), CX
-	MOVQ         72(AX), DX
-	XORQ         AX, AX
-	ADDQ         DX, AX
-	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    lowColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    highColumns_attend_avx512<>+0(SB), Z1
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000001, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z6, Z6, Z6
+
+fold:
+	VMOVUPS  (R10), Z1
+	VMOVUPS  (DI), Z2
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z2, Z2, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z4
+	VBROADCASTSS      (R11), Z5
+	VMAXPS            Z4, Z5, Z3
+	VMOVSS            X3, (R8)
+	VSUBPS            Z3, Z4, Z4
+	VSUBPS            Z3, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z3, Z7, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VSCALEFPS         Z3, Z7, Z5
+	VMULPS            Z2, Z4, Z2
+	VMULPS            Z1, Z5, Z1
+	VADDPS            Z1, Z2, Z2
+	VMOVUPS           Z2, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z4, Z1
+	VMULPS  (R9), Z5, Z2
+	VADDPS  Z2, Z1, Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z1, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z6, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
+	MOVQ      32(AX), CX
+	MOVQ      144(AX), AX
+	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 lowColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 highColumns_attend_avx512<>+0(SB), Z1
 
 together:
 	VMOVUPS   (CX), Z2
@@ -5896,10 +7058,7 @@ TEXT ·attendBF1632x2AVX512(SB), NOSPLIT, $0-8
 	MOVQ         a+0(FP), AX
 	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
 	MOVQ         32(AX), CX
-	MOVQ         72(AX), BX
-	XORQ         DX, DX
-	ADDQ         BX, DX
-	ADDQ         BX, DX
+	MOVQ         144(AX), DX
 	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
 	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
@@ -5967,31 +7126,31 @@ score0:
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 
 score1:
 	VPSLLD       $0x10, (BX), Z3
 	VBROADCASTSS (R10), Z4
 	VFMADD231PS  Z3, Z4, Z2
 	VBROADCASTSS (R10)(R8*1), Z4
-	VFMADD231PS  Z3, Z4, Z6
+	VFMADD231PS  Z3, Z4, Z7
 	PREFETCHT1   (R9)
 	VPANDD       (BX), Z0, Z3
 	VBROADCASTSS 4(R10), Z4
 	VFMADD231PS  Z3, Z4, Z2
 	VBROADCASTSS 4(R10)(R8*1), Z4
-	VFMADD231PS  Z3, Z4, Z6
+	VFMADD231PS  Z3, Z4, Z7
 	VPSLLD       $0x10, 64(BX), Z3
 	VBROADCASTSS 8(R10), Z4
 	VFMADD231PS  Z3, Z4, Z2
 	VBROADCASTSS 8(R10)(R8*1), Z4
-	VFMADD231PS  Z3, Z4, Z6
+	VFMADD231PS  Z3, Z4, Z7
 	PREFETCHT1   64(R9)
 	VPANDD       64(BX), Z0, Z3
 	VBROADCASTSS 12(R10), Z4
 	VFMADD231PS  Z3, Z4, Z2
 	VBROADCASTSS 12(R10)(R8*1), Z4
-	VFMADD231PS  Z3, Z4, Z6
+	VFMADD231PS  Z3, Z4, Z7
 	ADDQ         $0x00000080, BX
 	ADDQ         $0x00000080, R9
 	ADDQ         $0x00000010, R10
@@ -6000,31 +7159,31 @@ score1:
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
 
 score2:
 	VPSLLD       $0x10, (BX), Z4
-	VBROADCASTSS (R10), Z8
-	VFMADD231PS  Z4, Z8, Z3
-	VBROADCASTSS (R10)(R8*1), Z8
-	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS (R10), Z9
+	VFMADD231PS  Z4, Z9, Z3
+	VBROADCASTSS (R10)(R8*1), Z9
+	VFMADD231PS  Z4, Z9, Z8
 	PREFETCHT1   (R9)
 	VPANDD       (BX), Z0, Z4
-	VBROADCASTSS 4(R10), Z8
-	VFMADD231PS  Z4, Z8, Z3
-	VBROADCASTSS 4(R10)(R8*1), Z8
-	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 4(R10), Z9
+	VFMADD231PS  Z4, Z9, Z3
+	VBROADCASTSS 4(R10)(R8*1), Z9
+	VFMADD231PS  Z4, Z9, Z8
 	VPSLLD       $0x10, 64(BX), Z4
-	VBROADCASTSS 8(R10), Z8
-	VFMADD231PS  Z4, Z8, Z3
-	VBROADCASTSS 8(R10)(R8*1), Z8
-	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 8(R10), Z9
+	VFMADD231PS  Z4, Z9, Z3
+	VBROADCASTSS 8(R10)(R8*1), Z9
+	VFMADD231PS  Z4, Z9, Z8
 	PREFETCHT1   64(R9)
 	VPANDD       64(BX), Z0, Z4
-	VBROADCASTSS 12(R10), Z8
-	VFMADD231PS  Z4, Z8, Z3
-	VBROADCASTSS 12(R10)(R8*1), Z8
-	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 12(R10), Z9
+	VFMADD231PS  Z4, Z9, Z3
+	VBROADCASTSS 12(R10)(R8*1), Z9
+	VFMADD231PS  Z4, Z9, Z8
 	ADDQ         $0x00000080, BX
 	ADDQ         $0x00000080, R9
 	ADDQ         $0x00000010, R10
@@ -6032,31 +7191,31 @@ score2:
 	JNZ          score2
 	MOVQ         (AX), R10
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
 
 score3:
-	VPSLLD            $0x10, (BX), Z9
-	VBROADCASTSS      (R10), Z10
-	VFMADD231PS       Z9, Z10, Z4
-	VBROADCASTSS      (R10)(R8*1), Z10
-	VFMADD231PS       Z9, Z10, Z8
+	VPSLLD            $0x10, (BX), Z10
+	VBROADCASTSS      (R10), Z11
+	VFMADD231PS       Z10, Z11, Z4
+	VBROADCASTSS      (R10)(R8*1), Z11
+	VFMADD231PS       Z10, Z11, Z9
 	PREFETCHT1        (R9)
-	VPANDD            (BX), Z0, Z9
-	VBROADCASTSS      4(R10), Z10
-	VFMADD231PS       Z9, Z10, Z4
-	VBROADCASTSS      4(R10)(R8*1), Z10
-	VFMADD231PS       Z9, Z10, Z8
-	VPSLLD            $0x10, 64(BX), Z9
-	VBROADCASTSS      8(R10), Z10
-	VFMADD231PS       Z9, Z10, Z4
-	VBROADCASTSS      8(R10)(R8*1), Z10
-	VFMADD231PS       Z9, Z10, Z8
+	VPANDD            (BX), Z0, Z10
+	VBROADCASTSS      4(R10), Z11
+	VFMADD231PS       Z10, Z11, Z4
+	VBROADCASTSS      4(R10)(R8*1), Z11
+	VFMADD231PS       Z10, Z11, Z9
+	VPSLLD            $0x10, 64(BX), Z10
+	VBROADCASTSS      8(R10), Z11
+	VFMADD231PS       Z10, Z11, Z4
+	VBROADCASTSS      8(R10)(R8*1), Z11
+	VFMADD231PS       Z10, Z11, Z9
 	PREFETCHT1        64(R9)
-	VPANDD            64(BX), Z0, Z9
-	VBROADCASTSS      12(R10), Z10
-	VFMADD231PS       Z9, Z10, Z4
-	VBROADCASTSS      12(R10)(R8*1), Z10
-	VFMADD231PS       Z9, Z10, Z8
+	VPANDD            64(BX), Z0, Z10
+	VBROADCASTSS      12(R10), Z11
+	VFMADD231PS       Z10, Z11, Z4
+	VBROADCASTSS      12(R10)(R8*1), Z11
+	VFMADD231PS       Z10, Z11, Z9
 	ADDQ              $0x00000080, BX
 	ADDQ              $0x00000080, R9
 	ADDQ              $0x00000010, R10
@@ -6065,64 +7224,64 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z9
+	VBROADCASTSS      152(AX), Z10
+	VBROADCASTSS      (R9), Z12
+	VMULPS            Z1, Z10, Z1
+	VMAXPS            Z1, Z12, Z12
+	VMULPS            Z2, Z10, Z2
+	VMAXPS            Z2, Z12, Z12
+	VMULPS            Z3, Z10, Z3
+	VMAXPS            Z3, Z12, Z12
+	VMULPS            Z4, Z10, Z4
+	VMAXPS            Z4, Z12, Z12
+	VSHUFF32X4        $0x4e, Z12, Z12, Z11
+	VMAXPS            Z11, Z12, Z12
+	VSHUFF32X4        $0xb1, Z12, Z12, Z11
+	VMAXPS            Z11, Z12, Z12
+	VPERMILPS         $0x4e, Z12, Z11
+	VMAXPS            Z11, Z12, Z12
+	VPERMILPS         $0xb1, Z12, Z11
+	VMAXPS            Z11, Z12, Z12
 	VBROADCASTSS      (R9), Z11
-	VMULPS            Z1, Z9, Z1
-	VMAXPS            Z1, Z11, Z11
-	VMULPS            Z2, Z9, Z2
-	VMAXPS            Z2, Z11, Z11
-	VMULPS            Z3, Z9, Z3
-	VMAXPS            Z3, Z11, Z11
-	VMULPS            Z4, Z9, Z4
-	VMAXPS            Z4, Z11, Z11
-	VSHUFF32X4        $0x4e, Z11, Z11, Z10
-	VMAXPS            Z10, Z11, Z11
-	VSHUFF32X4        $0xb1, Z11, Z11, Z10
-	VMAXPS            Z10, Z11, Z11
-	VPERMILPS         $0x4e, Z11, Z10
-	VMAXPS            Z10, Z11, Z11
-	VPERMILPS         $0xb1, Z11, Z10
-	VMAXPS            Z10, Z11, Z11
-	VBROADCASTSS      (R9), Z10
-	VMOVSS            X11, (R9)
-	VSUBPS            Z11, Z10, Z10
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS            Z10, Z12, Z10
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS            Z10, Z12, Z10
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z12
-	VRNDSCALEPS       $0x08, Z12, Z12
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z10
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z10
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z13
-	VSCALEFPS         Z12, Z13, Z10
-	VMULPS            (R8), Z10, Z12
-	VSUBPS            Z11, Z1, Z1
+	VMOVSS            X12, (R9)
+	VSUBPS            Z12, Z11, Z11
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z13
-	VMINPS            Z1, Z13, Z1
+	VMINPS            Z11, Z13, Z11
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z13
-	VMAXPS            Z1, Z13, Z1
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z13
+	VMAXPS            Z11, Z13, Z11
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z11, Z13
 	VRNDSCALEPS       $0x08, Z13, Z13
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z13, Z1
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z13, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z13, Z11
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z13, Z11
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z14
-	VSCALEFPS         Z13, Z14, Z1
-	VADDPS            Z1, Z12, Z12
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z14
+	VSCALEFPS         Z13, Z14, Z11
+	VMULPS            (R8), Z11, Z13
+	VSUBPS            Z12, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z14
+	VMINPS            Z1, Z14, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z14
+	VMAXPS            Z1, Z14, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z14
+	VRNDSCALEPS       $0x08, Z14, Z14
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z14, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z14, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z15
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z15
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z15
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z15
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z15
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z15
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z15
+	VSCALEFPS         Z14, Z15, Z1
+	VADDPS            Z1, Z13, Z13
 	VMOVUPS           Z1, (DI)
-	VSUBPS            Z11, Z2, Z2
+	VSUBPS            Z12, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z2, Z1, Z2
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -6131,17 +7290,17 @@ score3:
 	VRNDSCALEPS       $0x08, Z1, Z1
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z13
-	VSCALEFPS         Z1, Z13, Z2
-	VADDPS            Z2, Z12, Z12
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z14
+	VSCALEFPS         Z1, Z14, Z2
+	VADDPS            Z2, Z13, Z13
 	VMOVUPS           Z2, 64(DI)
-	VSUBPS            Z11, Z3, Z3
+	VSUBPS            Z12, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z3, Z1, Z3
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -6158,9 +7317,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VSCALEFPS         Z1, Z2, Z3
-	VADDPS            Z3, Z12, Z12
+	VADDPS            Z3, Z13, Z13
 	VMOVUPS           Z3, 128(DI)
-	VSUBPS            Z11, Z4, Z4
+	VSUBPS            Z12, Z4, Z4
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z4, Z1, Z4
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -6177,18 +7336,18 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VSCALEFPS         Z1, Z2, Z4
-	VADDPS            Z4, Z12, Z12
+	VADDPS            Z4, Z13, Z13
 	VMOVUPS           Z4, 192(DI)
-	VMOVUPS           Z12, (R8)
+	VMOVUPS           Z13, (R8)
 	VBROADCASTSS      4(R9), Z1
-	VMULPS            Z5, Z9, Z5
+	VMULPS            Z5, Z10, Z5
 	VMAXPS            Z5, Z1, Z1
-	VMULPS            Z6, Z9, Z6
-	VMAXPS            Z6, Z1, Z1
-	VMULPS            Z7, Z9, Z7
+	VMULPS            Z7, Z10, Z7
 	VMAXPS            Z7, Z1, Z1
-	VMULPS            Z8, Z9, Z8
+	VMULPS            Z8, Z10, Z8
 	VMAXPS            Z8, Z1, Z1
+	VMULPS            Z9, Z10, Z9
+	VMAXPS            Z9, Z1, Z1
 	VSHUFF32X4        $0x4e, Z1, Z1, Z2
 	VMAXPS            Z2, Z1, Z1
 	VSHUFF32X4        $0xb1, Z1, Z1, Z2
@@ -6226,35 +7385,16 @@ score3:
 	VRNDSCALEPS       $0x08, Z4, Z4
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z5
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z5
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
-	VSCALEFPS         Z4, Z9, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z10
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z10
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z10
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z10
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z10
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z10
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z10
+	VSCALEFPS         Z4, Z10, Z5
 	VADDPS            Z5, Z3, Z3
 	VMOVUPS           Z5, 256(DI)
-	VSUBPS            Z1, Z6, Z6
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS            Z6, Z4, Z6
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS            Z6, Z4, Z6
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z4
-	VRNDSCALEPS       $0x08, Z4, Z4
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z6
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z6
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
-	VSCALEFPS         Z4, Z5, Z6
-	VADDPS            Z6, Z3, Z3
-	VMOVUPS           Z6, 320(DI)
 	VSUBPS            Z1, Z7, Z7
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
 	VMINPS            Z7, Z4, Z7
@@ -6273,26 +7413,45 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
 	VSCALEFPS         Z4, Z5, Z7
 	VADDPS            Z7, Z3, Z3
-	VMOVUPS           Z7, 384(DI)
+	VMOVUPS           Z7, 320(DI)
 	VSUBPS            Z1, Z8, Z8
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS            Z8, Z1, Z8
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS            Z8, Z1, Z8
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z1
-	VRNDSCALEPS       $0x08, Z1, Z1
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z8
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z8
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
-	VSCALEFPS         Z1, Z4, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z8, Z4, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z8, Z4, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VSCALEFPS         Z4, Z5, Z8
 	VADDPS            Z8, Z3, Z3
-	VMOVUPS           Z8, 448(DI)
+	VMOVUPS           Z8, 384(DI)
+	VSUBPS            Z1, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z9, Z1, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z9, Z1, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z4
+	VSCALEFPS         Z1, Z4, Z9
+	VADDPS            Z9, Z3, Z3
+	VMOVUPS           Z9, 448(DI)
 	VMOVUPS           Z3, 64(R8)
 	MOVQ              72(AX), DI
 	MOVQ              DI, R8
@@ -6302,8 +7461,8 @@ score3:
 	MOVQ              32(AX), R10
 
 columns:
-	VMULPS (R10), Z10, Z1
-	VMULPS 64(R10), Z10, Z3
+	VMULPS (R10), Z11, Z1
+	VMULPS 64(R10), Z11, Z3
 	VMULPS (R10)(R8*1), Z2, Z4
 	VMULPS 64(R10)(R8*1), Z2, Z5
 	MOVQ   BX, R11
@@ -6311,44 +7470,44 @@ columns:
 	MOVQ   $0x00000010, R13
 
 values:
-	VBROADCASTSS (R12), Z6
-	VBROADCASTSS 256(R12), Z7
-	VPSLLD       $0x10, (R11), Z8
-	VFMADD231PS  Z8, Z6, Z1
-	VFMADD231PS  Z8, Z7, Z4
-	VPANDD       (R11), Z0, Z8
-	VFMADD231PS  Z8, Z6, Z3
-	VFMADD231PS  Z8, Z7, Z5
+	VBROADCASTSS (R12), Z7
+	VBROADCASTSS 256(R12), Z8
+	VPSLLD       $0x10, (R11), Z9
+	VFMADD231PS  Z9, Z7, Z1
+	VFMADD231PS  Z9, Z8, Z4
+	VPANDD       (R11), Z0, Z9
+	VFMADD231PS  Z9, Z7, Z3
+	VFMADD231PS  Z9, Z8, Z5
 	PREFETCHT1   (R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 4(R12), Z6
-	VBROADCASTSS 260(R12), Z7
-	VPSLLD       $0x10, (R11), Z8
-	VFMADD231PS  Z8, Z6, Z1
-	VFMADD231PS  Z8, Z7, Z4
-	VPANDD       (R11), Z0, Z8
-	VFMADD231PS  Z8, Z6, Z3
-	VFMADD231PS  Z8, Z7, Z5
+	VBROADCASTSS 4(R12), Z7
+	VBROADCASTSS 260(R12), Z8
+	VPSLLD       $0x10, (R11), Z9
+	VFMADD231PS  Z9, Z7, Z1
+	VFMADD231PS  Z9, Z8, Z4
+	VPANDD       (R11), Z0, Z9
+	VFMADD231PS  Z9, Z7, Z3
+	VFMADD231PS  Z9, Z8, Z5
 	PREFETCHT1   (R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 8(R12), Z6
-	VBROADCASTSS 264(R12), Z7
-	VPSLLD       $0x10, (R11), Z8
-	VFMADD231PS  Z8, Z6, Z1
-	VFMADD231PS  Z8, Z7, Z4
-	VPANDD       (R11), Z0, Z8
-	VFMADD231PS  Z8, Z6, Z3
-	VFMADD231PS  Z8, Z7, Z5
+	VBROADCASTSS 8(R12), Z7
+	VBROADCASTSS 264(R12), Z8
+	VPSLLD       $0x10, (R11), Z9
+	VFMADD231PS  Z9, Z7, Z1
+	VFMADD231PS  Z9, Z8, Z4
+	VPANDD       (R11), Z0, Z9
+	VFMADD231PS  Z9, Z7, Z3
+	VFMADD231PS  Z9, Z8, Z5
 	PREFETCHT1   (R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 12(R12), Z6
-	VBROADCASTSS 268(R12), Z7
-	VPSLLD       $0x10, (R11), Z8
-	VFMADD231PS  Z8, Z6, Z1
-	VFMADD231PS  Z8, Z7, Z4
-	VPANDD       (R11), Z0, Z8
-	VFMADD231PS  Z8, Z6, Z3
-	VFMADD231PS  Z8, Z7, Z5
+	VBROADCASTSS 12(R12), Z7
+	VBROADCASTSS 268(R12), Z8
+	VPSLLD       $0x10, (R11), Z9
+	VFMADD231PS  Z9, Z7, Z1
+	VFMADD231PS  Z9, Z8, Z4
+	VPANDD       (R11), Z0, Z9
+	VFMADD231PS  Z9, Z7, Z3
+	VFMADD231PS  Z9, Z8, Z5
 	PREFETCHT1   (R11)(SI*1)
 	ADDQ         R9, R11
 	ADDQ         $0x10, R12
@@ -6364,16 +7523,119 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
-	MOVQ         32(AX), CX
-	MOVQ         72(AX), DX
-	XORQ         AX, AX
-	ADDQ         DX, AX
-	ADDQ         DX, AX
-	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    lowColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    highColumns_attend_avx512<>+0(SB), Z1
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000002, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z6, Z6, Z6
+
+fold:
+	VMOVUPS  (R10), Z1
+	VMOVUPS  (DI), Z2
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z2, Z2, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z4
+	VBROADCASTSS      (R11), Z5
+	VMAXPS            Z4, Z5, Z3
+	VMOVSS            X3, (R8)
+	VSUBPS            Z3, Z4, Z4
+	VSUBPS            Z3, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z3, Z7, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VSCALEFPS         Z3, Z7, Z5
+	VMULPS            Z2, Z4, Z2
+	VMULPS            Z1, Z5, Z1
+	VADDPS            Z1, Z2, Z2
+	VMOVUPS           Z2, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z4, Z1
+	VMULPS  (R9), Z5, Z2
+	VADDPS  Z2, Z1, Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z1, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z6, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
+	MOVQ      32(AX), CX
+	MOVQ      144(AX), AX
+	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 lowColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 highColumns_attend_avx512<>+0(SB), Z1
 
 together:
 	VMOVUPS   (CX), Z2
@@ -6395,11 +7657,7 @@ TEXT ·attendBF1632x3AVX512(SB), NOSPLIT, $0-8
 	MOVQ         a+0(FP), AX
 	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
 	MOVQ         32(AX), CX
-	MOVQ         72(AX), BX
-	XORQ         DX, DX
-	ADDQ         BX, DX
-	ADDQ         BX, DX
-	ADDQ         BX, DX
+	MOVQ         144(AX), DX
 	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
 	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
@@ -6436,58 +7694,58 @@ last:
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
 
 score0:
 	VPSLLD       $0x10, (BX), Z3
 	VPSLLD       $0x10, (BX)(R9*1), Z4
-	VBROADCASTSS (R11), Z7
-	VFMADD231PS  Z3, Z7, Z1
-	VFMADD231PS  Z4, Z7, Z2
-	VBROADCASTSS (R11)(R8*1), Z7
-	VFMADD231PS  Z3, Z7, Z5
-	VFMADD231PS  Z4, Z7, Z6
-	VBROADCASTSS (R11)(R8*2), Z7
-	VFMADD231PS  Z3, Z7, Z9
-	VFMADD231PS  Z4, Z7, Z10
+	VBROADCASTSS (R11), Z8
+	VFMADD231PS  Z3, Z8, Z1
+	VFMADD231PS  Z4, Z8, Z2
+	VBROADCASTSS (R11)(R8*1), Z8
+	VFMADD231PS  Z3, Z8, Z5
+	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS (R11)(R8*2), Z8
+	VFMADD231PS  Z3, Z8, Z10
+	VFMADD231PS  Z4, Z8, Z11
 	PREFETCHT1   (R10)
 	VPANDD       (BX), Z0, Z3
 	VPANDD       (BX)(R9*1), Z0, Z4
-	VBROADCASTSS 4(R11), Z7
-	VFMADD231PS  Z3, Z7, Z1
-	VFMADD231PS  Z4, Z7, Z2
-	VBROADCASTSS 4(R11)(R8*1), Z7
-	VFMADD231PS  Z3, Z7, Z5
-	VFMADD231PS  Z4, Z7, Z6
-	VBROADCASTSS 4(R11)(R8*2), Z7
-	VFMADD231PS  Z3, Z7, Z9
-	VFMADD231PS  Z4, Z7, Z10
+	VBROADCASTSS 4(R11), Z8
+	VFMADD231PS  Z3, Z8, Z1
+	VFMADD231PS  Z4, Z8, Z2
+	VBROADCASTSS 4(R11)(R8*1), Z8
+	VFMADD231PS  Z3, Z8, Z5
+	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 4(R11)(R8*2), Z8
+	VFMADD231PS  Z3, Z8, Z10
+	VFMADD231PS  Z4, Z8, Z11
 	PREFETCHT1   64(R10)
 	VPSLLD       $0x10, 64(BX), Z3
 	VPSLLD       $0x10, 64(BX)(R9*1), Z4
-	VBROADCASTSS 8(R11), Z7
-	VFMADD231PS  Z3, Z7, Z1
-	VFMADD231PS  Z4, Z7, Z2
-	VBROADCASTSS 8(R11)(R8*1), Z7
-	VFMADD231PS  Z3, Z7, Z5
-	VFMADD231PS  Z4, Z7, Z6
-	VBROADCASTSS 8(R11)(R8*2), Z7
-	VFMADD231PS  Z3, Z7, Z9
-	VFMADD231PS  Z4, Z7, Z10
+	VBROADCASTSS 8(R11), Z8
+	VFMADD231PS  Z3, Z8, Z1
+	VFMADD231PS  Z4, Z8, Z2
+	VBROADCASTSS 8(R11)(R8*1), Z8
+	VFMADD231PS  Z3, Z8, Z5
+	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 8(R11)(R8*2), Z8
+	VFMADD231PS  Z3, Z8, Z10
+	VFMADD231PS  Z4, Z8, Z11
 	PREFETCHT1   128(R10)
 	VPANDD       64(BX), Z0, Z3
 	VPANDD       64(BX)(R9*1), Z0, Z4
-	VBROADCASTSS 12(R11), Z7
-	VFMADD231PS  Z3, Z7, Z1
-	VFMADD231PS  Z4, Z7, Z2
-	VBROADCASTSS 12(R11)(R8*1), Z7
-	VFMADD231PS  Z3, Z7, Z5
-	VFMADD231PS  Z4, Z7, Z6
-	VBROADCASTSS 12(R11)(R8*2), Z7
-	VFMADD231PS  Z3, Z7, Z9
-	VFMADD231PS  Z4, Z7, Z10
+	VBROADCASTSS 12(R11), Z8
+	VFMADD231PS  Z3, Z8, Z1
+	VFMADD231PS  Z4, Z8, Z2
+	VBROADCASTSS 12(R11)(R8*1), Z8
+	VFMADD231PS  Z3, Z8, Z5
+	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 12(R11)(R8*2), Z8
+	VFMADD231PS  Z3, Z8, Z10
+	VFMADD231PS  Z4, Z8, Z11
 	PREFETCHT1   192(R10)
 	ADDQ         $0x00000080, BX
 	ADDQ         $0x00000100, R10
@@ -6498,59 +7756,59 @@ score0:
 	MOVQ         (AX), R11
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z12
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z13
 
 score2:
-	VPSLLD            $0x10, (BX), Z13
-	VPSLLD            $0x10, (BX)(R9*1), Z14
-	VBROADCASTSS      (R11), Z15
-	VFMADD231PS       Z13, Z15, Z3
-	VFMADD231PS       Z14, Z15, Z4
-	VBROADCASTSS      (R11)(R8*1), Z15
-	VFMADD231PS       Z13, Z15, Z7
-	VFMADD231PS       Z14, Z15, Z8
-	VBROADCASTSS      (R11)(R8*2), Z15
-	VFMADD231PS       Z13, Z15, Z11
-	VFMADD231PS       Z14, Z15, Z12
+	VPSLLD            $0x10, (BX), Z14
+	VPSLLD            $0x10, (BX)(R9*1), Z15
+	VBROADCASTSS      (R11), Z16
+	VFMADD231PS       Z14, Z16, Z3
+	VFMADD231PS       Z15, Z16, Z4
+	VBROADCASTSS      (R11)(R8*1), Z16
+	VFMADD231PS       Z14, Z16, Z8
+	VFMADD231PS       Z15, Z16, Z9
+	VBROADCASTSS      (R11)(R8*2), Z16
+	VFMADD231PS       Z14, Z16, Z12
+	VFMADD231PS       Z15, Z16, Z13
 	PREFETCHT1        (R10)
-	VPANDD            (BX), Z0, Z13
-	VPANDD            (BX)(R9*1), Z0, Z14
-	VBROADCASTSS      4(R11), Z15
-	VFMADD231PS       Z13, Z15, Z3
-	VFMADD231PS       Z14, Z15, Z4
-	VBROADCASTSS      4(R11)(R8*1), Z15
-	VFMADD231PS       Z13, Z15, Z7
-	VFMADD231PS       Z14, Z15, Z8
-	VBROADCASTSS      4(R11)(R8*2), Z15
-	VFMADD231PS       Z13, Z15, Z11
-	VFMADD231PS       Z14, Z15, Z12
+	VPANDD            (BX), Z0, Z14
+	VPANDD            (BX)(R9*1), Z0, Z15
+	VBROADCASTSS      4(R11), Z16
+	VFMADD231PS       Z14, Z16, Z3
+	VFMADD231PS       Z15, Z16, Z4
+	VBROADCASTSS      4(R11)(R8*1), Z16
+	VFMADD231PS       Z14, Z16, Z8
+	VFMADD231PS       Z15, Z16, Z9
+	VBROADCASTSS      4(R11)(R8*2), Z16
+	VFMADD231PS       Z14, Z16, Z12
+	VFMADD231PS       Z15, Z16, Z13
 	PREFETCHT1        64(R10)
-	VPSLLD            $0x10, 64(BX), Z13
-	VPSLLD            $0x10, 64(BX)(R9*1), Z14
-	VBROADCASTSS      8(R11), Z15
-	VFMADD231PS       Z13, Z15, Z3
-	VFMADD231PS       Z14, Z15, Z4
-	VBROADCASTSS      8(R11)(R8*1), Z15
-	VFMADD231PS       Z13, Z15, Z7
-	VFMADD231PS       Z14, Z15, Z8
-	VBROADCASTSS      8(R11)(R8*2), Z15
-	VFMADD231PS       Z13, Z15, Z11
-	VFMADD231PS       Z14, Z15, Z12
+	VPSLLD            $0x10, 64(BX), Z14
+	VPSLLD            $0x10, 64(BX)(R9*1), Z15
+	VBROADCASTSS      8(R11), Z16
+	VFMADD231PS       Z14, Z16, Z3
+	VFMADD231PS       Z15, Z16, Z4
+	VBROADCASTSS      8(R11)(R8*1), Z16
+	VFMADD231PS       Z14, Z16, Z8
+	VFMADD231PS       Z15, Z16, Z9
+	VBROADCASTSS      8(R11)(R8*2), Z16
+	VFMADD231PS       Z14, Z16, Z12
+	VFMADD231PS       Z15, Z16, Z13
 	PREFETCHT1        128(R10)
-	VPANDD            64(BX), Z0, Z13
-	VPANDD            64(BX)(R9*1), Z0, Z14
-	VBROADCASTSS      12(R11), Z15
-	VFMADD231PS       Z13, Z15, Z3
-	VFMADD231PS       Z14, Z15, Z4
-	VBROADCASTSS      12(R11)(R8*1), Z15
-	VFMADD231PS       Z13, Z15, Z7
-	VFMADD231PS       Z14, Z15, Z8
-	VBROADCASTSS      12(R11)(R8*2), Z15
-	VFMADD231PS       Z13, Z15, Z11
-	VFMADD231PS       Z14, Z15, Z12
+	VPANDD            64(BX), Z0, Z14
+	VPANDD            64(BX)(R9*1), Z0, Z15
+	VBROADCASTSS      12(R11), Z16
+	VFMADD231PS       Z14, Z16, Z3
+	VFMADD231PS       Z15, Z16, Z4
+	VBROADCASTSS      12(R11)(R8*1), Z16
+	VFMADD231PS       Z14, Z16, Z8
+	VFMADD231PS       Z15, Z16, Z9
+	VBROADCASTSS      12(R11)(R8*2), Z16
+	VFMADD231PS       Z14, Z16, Z12
+	VFMADD231PS       Z15, Z16, Z13
 	PREFETCHT1        192(R10)
 	ADDQ              $0x00000080, BX
 	ADDQ              $0x00000100, R10
@@ -6561,64 +7819,64 @@ score2:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z13
+	VBROADCASTSS      152(AX), Z14
+	VBROADCASTSS      (R9), Z16
+	VMULPS            Z1, Z14, Z1
+	VMAXPS            Z1, Z16, Z16
+	VMULPS            Z2, Z14, Z2
+	VMAXPS            Z2, Z16, Z16
+	VMULPS            Z3, Z14, Z3
+	VMAXPS            Z3, Z16, Z16
+	VMULPS            Z4, Z14, Z4
+	VMAXPS            Z4, Z16, Z16
+	VSHUFF32X4        $0x4e, Z16, Z16, Z15
+	VMAXPS            Z15, Z16, Z16
+	VSHUFF32X4        $0xb1, Z16, Z16, Z15
+	VMAXPS            Z15, Z16, Z16
+	VPERMILPS         $0x4e, Z16, Z15
+	VMAXPS            Z15, Z16, Z16
+	VPERMILPS         $0xb1, Z16, Z15
+	VMAXPS            Z15, Z16, Z16
 	VBROADCASTSS      (R9), Z15
-	VMULPS            Z1, Z13, Z1
-	VMAXPS            Z1, Z15, Z15
-	VMULPS            Z2, Z13, Z2
-	VMAXPS            Z2, Z15, Z15
-	VMULPS            Z3, Z13, Z3
-	VMAXPS            Z3, Z15, Z15
-	VMULPS            Z4, Z13, Z4
-	VMAXPS            Z4, Z15, Z15
-	VSHUFF32X4        $0x4e, Z15, Z15, Z14
-	VMAXPS            Z14, Z15, Z15
-	VSHUFF32X4        $0xb1, Z15, Z15, Z14
-	VMAXPS            Z14, Z15, Z15
-	VPERMILPS         $0x4e, Z15, Z14
-	VMAXPS            Z14, Z15, Z15
-	VPERMILPS         $0xb1, Z15, Z14
-	VMAXPS            Z14, Z15, Z15
-	VBROADCASTSS      (R9), Z14
-	VMOVSS            X15, (R9)
-	VSUBPS            Z15, Z14, Z14
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z16
-	VMINPS            Z14, Z16, Z14
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z16
-	VMAXPS            Z14, Z16, Z14
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z14, Z16
-	VRNDSCALEPS       $0x08, Z16, Z16
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z16, Z14
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z16, Z14
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z17
-	VSCALEFPS         Z16, Z17, Z14
-	VMULPS            (R8), Z14, Z16
-	VSUBPS            Z15, Z1, Z1
+	VMOVSS            X16, (R9)
+	VSUBPS            Z16, Z15, Z15
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z17
-	VMINPS            Z1, Z17, Z1
+	VMINPS            Z15, Z17, Z15
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z17
-	VMAXPS            Z1, Z17, Z1
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z17
+	VMAXPS            Z15, Z17, Z15
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z15, Z17
 	VRNDSCALEPS       $0x08, Z17, Z17
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z17, Z1
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z17, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z17, Z15
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z17, Z15
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z18
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z18
-	VSCALEFPS         Z17, Z18, Z1
-	VADDPS            Z1, Z16, Z16
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z15, Z18
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z15, Z18
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z15, Z18
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z15, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z18
+	VSCALEFPS         Z17, Z18, Z15
+	VMULPS            (R8), Z15, Z17
+	VSUBPS            Z16, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z18
+	VMINPS            Z1, Z18, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z18
+	VMAXPS            Z1, Z18, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z18
+	VRNDSCALEPS       $0x08, Z18, Z18
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z18, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z18, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z19
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z19
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z19
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z19
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z19
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z19
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z19
+	VSCALEFPS         Z18, Z19, Z1
+	VADDPS            Z1, Z17, Z17
 	VMOVUPS           Z1, (DI)
-	VSUBPS            Z15, Z2, Z2
+	VSUBPS            Z16, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z2, Z1, Z2
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -6627,17 +7885,17 @@ score2:
 	VRNDSCALEPS       $0x08, Z1, Z1
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z17
-	VSCALEFPS         Z1, Z17, Z2
-	VADDPS            Z2, Z16, Z16
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z18
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z18
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z18
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z18
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z18
+	VSCALEFPS         Z1, Z18, Z2
+	VADDPS            Z2, Z17, Z17
 	VMOVUPS           Z2, 64(DI)
-	VSUBPS            Z15, Z3, Z3
+	VSUBPS            Z16, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z3, Z1, Z3
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -6654,9 +7912,9 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VSCALEFPS         Z1, Z2, Z3
-	VADDPS            Z3, Z16, Z16
+	VADDPS            Z3, Z17, Z17
 	VMOVUPS           Z3, 128(DI)
-	VSUBPS            Z15, Z4, Z4
+	VSUBPS            Z16, Z4, Z4
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z4, Z1, Z4
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -6673,18 +7931,18 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VSCALEFPS         Z1, Z2, Z4
-	VADDPS            Z4, Z16, Z16
+	VADDPS            Z4, Z17, Z17
 	VMOVUPS           Z4, 192(DI)
-	VMOVUPS           Z16, (R8)
+	VMOVUPS           Z17, (R8)
 	VBROADCASTSS      4(R9), Z2
-	VMULPS            Z5, Z13, Z5
+	VMULPS            Z5, Z14, Z5
 	VMAXPS            Z5, Z2, Z2
-	VMULPS            Z6, Z13, Z6
-	VMAXPS            Z6, Z2, Z2
-	VMULPS            Z7, Z13, Z7
+	VMULPS            Z7, Z14, Z7
 	VMAXPS            Z7, Z2, Z2
-	VMULPS            Z8, Z13, Z8
+	VMULPS            Z8, Z14, Z8
 	VMAXPS            Z8, Z2, Z2
+	VMULPS            Z9, Z14, Z9
+	VMAXPS            Z9, Z2, Z2
 	VSHUFF32X4        $0x4e, Z2, Z2, Z1
 	VMAXPS            Z1, Z2, Z2
 	VSHUFF32X4        $0xb1, Z2, Z2, Z1
@@ -6722,35 +7980,16 @@ score2:
 	VRNDSCALEPS       $0x08, Z4, Z4
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z5
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z5
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z15
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z15
-	VSCALEFPS         Z4, Z15, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z16
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z16
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z16
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z16
+	VSCALEFPS         Z4, Z16, Z5
 	VADDPS            Z5, Z3, Z3
 	VMOVUPS           Z5, 256(DI)
-	VSUBPS            Z2, Z6, Z6
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS            Z6, Z4, Z6
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS            Z6, Z4, Z6
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z4
-	VRNDSCALEPS       $0x08, Z4, Z4
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z6
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z6
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
-	VSCALEFPS         Z4, Z5, Z6
-	VADDPS            Z6, Z3, Z3
-	VMOVUPS           Z6, 320(DI)
 	VSUBPS            Z2, Z7, Z7
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
 	VMINPS            Z7, Z4, Z7
@@ -6769,36 +8008,55 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
 	VSCALEFPS         Z4, Z5, Z7
 	VADDPS            Z7, Z3, Z3
-	VMOVUPS           Z7, 384(DI)
+	VMOVUPS           Z7, 320(DI)
 	VSUBPS            Z2, Z8, Z8
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS            Z8, Z2, Z8
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS            Z8, Z2, Z8
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z2
-	VRNDSCALEPS       $0x08, Z2, Z2
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z8
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z8
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
-	VSCALEFPS         Z2, Z4, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z8, Z4, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z8, Z4, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VSCALEFPS         Z4, Z5, Z8
 	VADDPS            Z8, Z3, Z3
-	VMOVUPS           Z8, 448(DI)
+	VMOVUPS           Z8, 384(DI)
+	VSUBPS            Z2, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z9, Z2, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z9, Z2, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z4
+	VSCALEFPS         Z2, Z4, Z9
+	VADDPS            Z9, Z3, Z3
+	VMOVUPS           Z9, 448(DI)
 	VMOVUPS           Z3, 64(R8)
 	VBROADCASTSS      8(R9), Z2
-	VMULPS            Z9, Z13, Z9
-	VMAXPS            Z9, Z2, Z2
-	VMULPS            Z10, Z13, Z10
+	VMULPS            Z10, Z14, Z10
 	VMAXPS            Z10, Z2, Z2
-	VMULPS            Z11, Z13, Z11
+	VMULPS            Z11, Z14, Z11
 	VMAXPS            Z11, Z2, Z2
-	VMULPS            Z12, Z13, Z12
+	VMULPS            Z12, Z14, Z12
 	VMAXPS            Z12, Z2, Z2
+	VMULPS            Z13, Z14, Z13
+	VMAXPS            Z13, Z2, Z2
 	VSHUFF32X4        $0x4e, Z2, Z2, Z3
 	VMAXPS            Z3, Z2, Z2
 	VSHUFF32X4        $0xb1, Z2, Z2, Z3
@@ -6827,25 +8085,6 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
 	VSCALEFPS         Z4, Z5, Z3
 	VMULPS            128(R8), Z3, Z4
-	VSUBPS            Z2, Z9, Z9
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS            Z9, Z5, Z9
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS            Z9, Z5, Z9
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z5
-	VRNDSCALEPS       $0x08, Z5, Z5
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z9
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z9
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z6
-	VSCALEFPS         Z5, Z6, Z9
-	VADDPS            Z9, Z4, Z4
-	VMOVUPS           Z9, 512(DI)
 	VSUBPS            Z2, Z10, Z10
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
 	VMINPS            Z10, Z5, Z10
@@ -6855,16 +8094,16 @@ score2:
 	VRNDSCALEPS       $0x08, Z5, Z5
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z10
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z10
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z6
-	VSCALEFPS         Z5, Z6, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z7
+	VSCALEFPS         Z5, Z7, Z10
 	VADDPS            Z10, Z4, Z4
-	VMOVUPS           Z10, 576(DI)
+	VMOVUPS           Z10, 512(DI)
 	VSUBPS            Z2, Z11, Z11
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
 	VMINPS            Z11, Z5, Z11
@@ -6874,35 +8113,54 @@ score2:
 	VRNDSCALEPS       $0x08, Z5, Z5
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z11
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z11
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z6
-	VSCALEFPS         Z5, Z6, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z7
+	VSCALEFPS         Z5, Z7, Z11
 	VADDPS            Z11, Z4, Z4
-	VMOVUPS           Z11, 640(DI)
+	VMOVUPS           Z11, 576(DI)
 	VSUBPS            Z2, Z12, Z12
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS            Z12, Z2, Z12
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS            Z12, Z2, Z12
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z12, Z2
-	VRNDSCALEPS       $0x08, Z2, Z2
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z12
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z12
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z5
-	VSCALEFPS         Z2, Z5, Z12
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z12, Z5, Z12
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z12, Z5, Z12
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z12, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z12
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z12
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z7
+	VSCALEFPS         Z5, Z7, Z12
 	VADDPS            Z12, Z4, Z4
-	VMOVUPS           Z12, 704(DI)
+	VMOVUPS           Z12, 640(DI)
+	VSUBPS            Z2, Z13, Z13
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z13, Z2, Z13
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z13, Z2, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z13
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z5
+	VSCALEFPS         Z2, Z5, Z13
+	VADDPS            Z13, Z4, Z4
+	VMOVUPS           Z13, 704(DI)
 	VMOVUPS           Z4, 128(R8)
 	MOVQ              72(AX), DI
 	MOVQ              DI, R8
@@ -6912,67 +8170,67 @@ score2:
 	MOVQ              32(AX), R10
 
 columns:
-	VMULPS (R10), Z14, Z2
-	VMULPS 64(R10), Z14, Z4
+	VMULPS (R10), Z15, Z2
+	VMULPS 64(R10), Z15, Z4
 	VMULPS (R10)(R8*1), Z1, Z5
-	VMULPS 64(R10)(R8*1), Z1, Z6
-	VMULPS (R10)(R8*2), Z3, Z7
-	VMULPS 64(R10)(R8*2), Z3, Z8
+	VMULPS 64(R10)(R8*1), Z1, Z7
+	VMULPS (R10)(R8*2), Z3, Z8
+	VMULPS 64(R10)(R8*2), Z3, Z9
 	MOVQ   BX, R11
 	MOVQ   40(AX), R12
 	MOVQ   $0x00000010, R13
 
 values:
-	VBROADCASTSS (R12), Z9
-	VBROADCASTSS 256(R12), Z10
-	VBROADCASTSS 512(R12), Z11
-	VPSLLD       $0x10, (R11), Z12
-	VFMADD231PS  Z12, Z9, Z2
-	VFMADD231PS  Z12, Z10, Z5
-	VFMADD231PS  Z12, Z11, Z7
-	VPANDD       (R11), Z0, Z12
-	VFMADD231PS  Z12, Z9, Z4
-	VFMADD231PS  Z12, Z10, Z6
-	VFMADD231PS  Z12, Z11, Z8
+	VBROADCASTSS (R12), Z10
+	VBROADCASTSS 256(R12), Z11
+	VBROADCASTSS 512(R12), Z12
+	VPSLLD       $0x10, (R11), Z13
+	VFMADD231PS  Z13, Z10, Z2
+	VFMADD231PS  Z13, Z11, Z5
+	VFMADD231PS  Z13, Z12, Z8
+	VPANDD       (R11), Z0, Z13
+	VFMADD231PS  Z13, Z10, Z4
+	VFMADD231PS  Z13, Z11, Z7
+	VFMADD231PS  Z13, Z12, Z9
 	PREFETCHT1   (R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 4(R12), Z9
-	VBROADCASTSS 260(R12), Z10
-	VBROADCASTSS 516(R12), Z11
-	VPSLLD       $0x10, (R11), Z12
-	VFMADD231PS  Z12, Z9, Z2
-	VFMADD231PS  Z12, Z10, Z5
-	VFMADD231PS  Z12, Z11, Z7
-	VPANDD       (R11), Z0, Z12
-	VFMADD231PS  Z12, Z9, Z4
-	VFMADD231PS  Z12, Z10, Z6
-	VFMADD231PS  Z12, Z11, Z8
+	VBROADCASTSS 4(R12), Z10
+	VBROADCASTSS 260(R12), Z11
+	VBROADCASTSS 516(R12), Z12
+	VPSLLD       $0x10, (R11), Z13
+	VFMADD231PS  Z13, Z10, Z2
+	VFMADD231PS  Z13, Z11, Z5
+	VFMADD231PS  Z13, Z12, Z8
+	VPANDD       (R11), Z0, Z13
+	VFMADD231PS  Z13, Z10, Z4
+	VFMADD231PS  Z13, Z11, Z7
+	VFMADD231PS  Z13, Z12, Z9
 	PREFETCHT1   (R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 8(R12), Z9
-	VBROADCASTSS 264(R12), Z10
-	VBROADCASTSS 520(R12), Z11
-	VPSLLD       $0x10, (R11), Z12
-	VFMADD231PS  Z12, Z9, Z2
-	VFMADD231PS  Z12, Z10, Z5
-	VFMADD231PS  Z12, Z11, Z7
-	VPANDD       (R11), Z0, Z12
-	VFMADD231PS  Z12, Z9, Z4
-	VFMADD231PS  Z12, Z10, Z6
-	VFMADD231PS  Z12, Z11, Z8
+	VBROADCASTSS 8(R12), Z10
+	VBROADCASTSS 264(R12), Z11
+	VBROADCASTSS 520(R12), Z12
+	VPSLLD       $0x10, (R11), Z13
+	VFMADD231PS  Z13, Z10, Z2
+	VFMADD231PS  Z13, Z11, Z5
+	VFMADD231PS  Z13, Z12, Z8
+	VPANDD       (R11), Z0, Z13
+	VFMADD231PS  Z13, Z10, Z4
+	VFMADD231PS  Z13, Z11, Z7
+	VFMADD231PS  Z13, Z12, Z9
 	PREFETCHT1   (R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 12(R12), Z9
-	VBROADCASTSS 268(R12), Z10
-	VBROADCASTSS 524(R12), Z11
-	VPSLLD       $0x10, (R11), Z12
-	VFMADD231PS  Z12, Z9, Z2
-	VFMADD231PS  Z12, Z10, Z5
-	VFMADD231PS  Z12, Z11, Z7
-	VPANDD       (R11), Z0, Z12
-	VFMADD231PS  Z12, Z9, Z4
-	VFMADD231PS  Z12, Z10, Z6
-	VFMADD231PS  Z12, Z11, Z8
+	VBROADCASTSS 12(R12), Z10
+	VBROADCASTSS 268(R12), Z11
+	VBROADCASTSS 524(R12), Z12
+	VPSLLD       $0x10, (R11), Z13
+	VFMADD231PS  Z13, Z10, Z2
+	VFMADD231PS  Z13, Z11, Z5
+	VFMADD231PS  Z13, Z12, Z8
+	VPANDD       (R11), Z0, Z13
+	VFMADD231PS  Z13, Z10, Z4
+	VFMADD231PS  Z13, Z11, Z7
+	VFMADD231PS  Z13, Z12, Z9
 	PREFETCHT1   (R11)(SI*1)
 	ADDQ         R9, R11
 	ADDQ         $0x10, R12
@@ -6981,26 +8239,128 @@ values:
 	VMOVUPS      Z2, (R10)
 	VMOVUPS      Z4, 64(R10)
 	VMOVUPS      Z5, (R10)(R8*1)
-	VMOVUPS      Z6, 64(R10)(R8*1)
-	VMOVUPS      Z7, (R10)(R8*2)
-	VMOVUPS      Z8, 64(R10)(R8*2)
+	VMOVUPS      Z7, 64(R10)(R8*1)
+	VMOVUPS      Z8, (R10)(R8*2)
+	VMOVUPS      Z9, 64(R10)(R8*2)
 	ADDQ         $0x00000080, R10
 	ADDQ         $0x00000040, BX
 	SUBQ         $0x00000020, DI
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
-	MOVQ         32(AX), CX
-	MOVQ         72(AX), DX
-	XORQ         AX, AX
-	ADDQ         DX, AX
-	ADDQ         DX, AX
-	ADDQ         DX, AX
-	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    lowColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    highColumns_attend_avx512<>+0(SB), Z1
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000003, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z6, Z6, Z6
+
+fold:
+	VMOVUPS  (R10), Z1
+	VMOVUPS  (DI), Z2
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z2, Z2, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z4
+	VBROADCASTSS      (R11), Z5
+	VMAXPS            Z4, Z5, Z3
+	VMOVSS            X3, (R8)
+	VSUBPS            Z3, Z4, Z4
+	VSUBPS            Z3, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z3, Z7, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VSCALEFPS         Z3, Z7, Z5
+	VMULPS            Z2, Z4, Z2
+	VMULPS            Z1, Z5, Z1
+	VADDPS            Z1, Z2, Z2
+	VMOVUPS           Z2, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z4, Z1
+	VMULPS  (R9), Z5, Z2
+	VADDPS  Z2, Z1, Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z1, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z6, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
+	MOVQ      32(AX), CX
+	MOVQ      144(AX), AX
+	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 lowColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 highColumns_attend_avx512<>+0(SB), Z1
 
 together:
 	VMOVUPS   (CX), Z2
@@ -7022,12 +8382,7 @@ TEXT ·attendBF1632x4AVX512(SB), NOSPLIT, $0-8
 	MOVQ         a+0(FP), AX
 	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
 	MOVQ         32(AX), CX
-	MOVQ         72(AX), BX
-	XORQ         DX, DX
-	ADDQ         BX, DX
-	ADDQ         BX, DX
-	ADDQ         BX, DX
-	ADDQ         BX, DX
+	MOVQ         144(AX), DX
 	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
 	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
@@ -7066,72 +8421,72 @@ last:
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z10
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z13
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z14
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z15
 
 score0:
 	VPSLLD       $0x10, (BX), Z3
 	VPSLLD       $0x10, (BX)(R9*1), Z4
-	VBROADCASTSS (R11), Z7
-	VFMADD231PS  Z3, Z7, Z1
-	VFMADD231PS  Z4, Z7, Z2
-	VBROADCASTSS (R11)(R8*1), Z7
-	VFMADD231PS  Z3, Z7, Z5
-	VFMADD231PS  Z4, Z7, Z6
-	VBROADCASTSS (R11)(R8*2), Z7
-	VFMADD231PS  Z3, Z7, Z9
-	VFMADD231PS  Z4, Z7, Z10
-	VBROADCASTSS (R12), Z7
-	VFMADD231PS  Z3, Z7, Z13
-	VFMADD231PS  Z4, Z7, Z14
+	VBROADCASTSS (R11), Z8
+	VFMADD231PS  Z3, Z8, Z1
+	VFMADD231PS  Z4, Z8, Z2
+	VBROADCASTSS (R11)(R8*1), Z8
+	VFMADD231PS  Z3, Z8, Z5
+	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS (R11)(R8*2), Z8
+	VFMADD231PS  Z3, Z8, Z10
+	VFMADD231PS  Z4, Z8, Z11
+	VBROADCASTSS (R12), Z8
+	VFMADD231PS  Z3, Z8, Z14
+	VFMADD231PS  Z4, Z8, Z15
 	PREFETCHT1   (R10)
 	VPANDD       (BX), Z0, Z3
 	VPANDD       (BX)(R9*1), Z0, Z4
-	VBROADCASTSS 4(R11), Z7
-	VFMADD231PS  Z3, Z7, Z1
-	VFMADD231PS  Z4, Z7, Z2
-	VBROADCASTSS 4(R11)(R8*1), Z7
-	VFMADD231PS  Z3, Z7, Z5
-	VFMADD231PS  Z4, Z7, Z6
-	VBROADCASTSS 4(R11)(R8*2), Z7
-	VFMADD231PS  Z3, Z7, Z9
-	VFMADD231PS  Z4, Z7, Z10
-	VBROADCASTSS 4(R12), Z7
-	VFMADD231PS  Z3, Z7, Z13
-	VFMADD231PS  Z4, Z7, Z14
+	VBROADCASTSS 4(R11), Z8
+	VFMADD231PS  Z3, Z8, Z1
+	VFMADD231PS  Z4, Z8, Z2
+	VBROADCASTSS 4(R11)(R8*1), Z8
+	VFMADD231PS  Z3, Z8, Z5
+	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 4(R11)(R8*2), Z8
+	VFMADD231PS  Z3, Z8, Z10
+	VFMADD231PS  Z4, Z8, Z11
+	VBROADCASTSS 4(R12), Z8
+	VFMADD231PS  Z3, Z8, Z14
+	VFMADD231PS  Z4, Z8, Z15
 	PREFETCHT1   64(R10)
 	VPSLLD       $0x10, 64(BX), Z3
 	VPSLLD       $0x10, 64(BX)(R9*1), Z4
-	VBROADCASTSS 8(R11), Z7
-	VFMADD231PS  Z3, Z7, Z1
-	VFMADD231PS  Z4, Z7, Z2
-	VBROADCASTSS 8(R11)(R8*1), Z7
-	VFMADD231PS  Z3, Z7, Z5
-	VFMADD231PS  Z4, Z7, Z6
-	VBROADCASTSS 8(R11)(R8*2), Z7
-	VFMADD231PS  Z3, Z7, Z9
-	VFMADD231PS  Z4, Z7, Z10
-	VBROADCASTSS 8(R12), Z7
-	VFMADD231PS  Z3, Z7, Z13
-	VFMADD231PS  Z4, Z7, Z14
+	VBROADCASTSS 8(R11), Z8
+	VFMADD231PS  Z3, Z8, Z1
+	VFMADD231PS  Z4, Z8, Z2
+	VBROADCASTSS 8(R11)(R8*1), Z8
+	VFMADD231PS  Z3, Z8, Z5
+	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 8(R11)(R8*2), Z8
+	VFMADD231PS  Z3, Z8, Z10
+	VFMADD231PS  Z4, Z8, Z11
+	VBROADCASTSS 8(R12), Z8
+	VFMADD231PS  Z3, Z8, Z14
+	VFMADD231PS  Z4, Z8, Z15
 	PREFETCHT1   128(R10)
 	VPANDD       64(BX), Z0, Z3
 	VPANDD       64(BX)(R9*1), Z0, Z4
-	VBROADCASTSS 12(R11), Z7
-	VFMADD231PS  Z3, Z7, Z1
-	VFMADD231PS  Z4, Z7, Z2
-	VBROADCASTSS 12(R11)(R8*1), Z7
-	VFMADD231PS  Z3, Z7, Z5
-	VFMADD231PS  Z4, Z7, Z6
-	VBROADCASTSS 12(R11)(R8*2), Z7
-	VFMADD231PS  Z3, Z7, Z9
-	VFMADD231PS  Z4, Z7, Z10
-	VBROADCASTSS 12(R12), Z7
-	VFMADD231PS  Z3, Z7, Z13
-	VFMADD231PS  Z4, Z7, Z14
+	VBROADCASTSS 12(R11), Z8
+	VFMADD231PS  Z3, Z8, Z1
+	VFMADD231PS  Z4, Z8, Z2
+	VBROADCASTSS 12(R11)(R8*1), Z8
+	VFMADD231PS  Z3, Z8, Z5
+	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 12(R11)(R8*2), Z8
+	VFMADD231PS  Z3, Z8, Z10
+	VFMADD231PS  Z4, Z8, Z11
+	VBROADCASTSS 12(R12), Z8
+	VFMADD231PS  Z3, Z8, Z14
+	VFMADD231PS  Z4, Z8, Z15
 	PREFETCHT1   192(R10)
 	ADDQ         $0x00000080, BX
 	ADDQ         $0x00000100, R10
@@ -7145,73 +8500,73 @@ score0:
 	ADDQ         R8, R12
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z12
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z15
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z13
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z16
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z17
 
 score2:
-	VPSLLD            $0x10, (BX), Z17
-	VPSLLD            $0x10, (BX)(R9*1), Z18
-	VBROADCASTSS      (R11), Z19
-	VFMADD231PS       Z17, Z19, Z3
-	VFMADD231PS       Z18, Z19, Z4
-	VBROADCASTSS      (R11)(R8*1), Z19
-	VFMADD231PS       Z17, Z19, Z7
-	VFMADD231PS       Z18, Z19, Z8
-	VBROADCASTSS      (R11)(R8*2), Z19
-	VFMADD231PS       Z17, Z19, Z11
-	VFMADD231PS       Z18, Z19, Z12
-	VBROADCASTSS      (R12), Z19
-	VFMADD231PS       Z17, Z19, Z15
-	VFMADD231PS       Z18, Z19, Z16
+	VPSLLD            $0x10, (BX), Z18
+	VPSLLD            $0x10, (BX)(R9*1), Z19
+	VBROADCASTSS      (R11), Z20
+	VFMADD231PS       Z18, Z20, Z3
+	VFMADD231PS       Z19, Z20, Z4
+	VBROADCASTSS      (R11)(R8*1), Z20
+	VFMADD231PS       Z18, Z20, Z8
+	VFMADD231PS       Z19, Z20, Z9
+	VBROADCASTSS      (R11)(R8*2), Z20
+	VFMADD231PS       Z18, Z20, Z12
+	VFMADD231PS       Z19, Z20, Z13
+	VBROADCASTSS      (R12), Z20
+	VFMADD231PS       Z18, Z20, Z16
+	VFMADD231PS       Z19, Z20, Z17
 	PREFETCHT1        (R10)
-	VPANDD            (BX), Z0, Z17
-	VPANDD            (BX)(R9*1), Z0, Z18
-	VBROADCASTSS      4(R11), Z19
-	VFMADD231PS       Z17, Z19, Z3
-	VFMADD231PS       Z18, Z19, Z4
-	VBROADCASTSS      4(R11)(R8*1), Z19
-	VFMADD231PS       Z17, Z19, Z7
-	VFMADD231PS       Z18, Z19, Z8
-	VBROADCASTSS      4(R11)(R8*2), Z19
-	VFMADD231PS       Z17, Z19, Z11
-	VFMADD231PS       Z18, Z19, Z12
-	VBROADCASTSS      4(R12), Z19
-	VFMADD231PS       Z17, Z19, Z15
-	VFMADD231PS       Z18, Z19, Z16
+	VPANDD            (BX), Z0, Z18
+	VPANDD            (BX)(R9*1), Z0, Z19
+	VBROADCASTSS      4(R11), Z20
+	VFMADD231PS       Z18, Z20, Z3
+	VFMADD231PS       Z19, Z20, Z4
+	VBROADCASTSS      4(R11)(R8*1), Z20
+	VFMADD231PS       Z18, Z20, Z8
+	VFMADD231PS       Z19, Z20, Z9
+	VBROADCASTSS      4(R11)(R8*2), Z20
+	VFMADD231PS       Z18, Z20, Z12
+	VFMADD231PS       Z19, Z20, Z13
+	VBROADCASTSS      4(R12), Z20
+	VFMADD231PS       Z18, Z20, Z16
+	VFMADD231PS       Z19, Z20, Z17
 	PREFETCHT1        64(R10)
-	VPSLLD            $0x10, 64(BX), Z17
-	VPSLLD            $0x10, 64(BX)(R9*1), Z18
-	VBROADCASTSS      8(R11), Z19
-	VFMADD231PS       Z17, Z19, Z3
-	VFMADD231PS       Z18, Z19, Z4
-	VBROADCASTSS      8(R11)(R8*1), Z19
-	VFMADD231PS       Z17, Z19, Z7
-	VFMADD231PS       Z18, Z19, Z8
-	VBROADCASTSS      8(R11)(R8*2), Z19
-	VFMADD231PS       Z17, Z19, Z11
-	VFMADD231PS       Z18, Z19, Z12
-	VBROADCASTSS      8(R12), Z19
-	VFMADD231PS       Z17, Z19, Z15
-	VFMADD231PS       Z18, Z19, Z16
+	VPSLLD            $0x10, 64(BX), Z18
+	VPSLLD            $0x10, 64(BX)(R9*1), Z19
+	VBROADCASTSS      8(R11), Z20
+	VFMADD231PS       Z18, Z20, Z3
+	VFMADD231PS       Z19, Z20, Z4
+	VBROADCASTSS      8(R11)(R8*1), Z20
+	VFMADD231PS       Z18, Z20, Z8
+	VFMADD231PS       Z19, Z20, Z9
+	VBROADCASTSS      8(R11)(R8*2), Z20
+	VFMADD231PS       Z18, Z20, Z12
+	VFMADD231PS       Z19, Z20, Z13
+	VBROADCASTSS      8(R12), Z20
+	VFMADD231PS       Z18, Z20, Z16
+	VFMADD231PS       Z19, Z20, Z17
 	PREFETCHT1        128(R10)
-	VPANDD            64(BX), Z0, Z17
-	VPANDD            64(BX)(R9*1), Z0, Z18
-	VBROADCASTSS      12(R11), Z19
-	VFMADD231PS       Z17, Z19, Z3
-	VFMADD231PS       Z18, Z19, Z4
-	VBROADCASTSS      12(R11)(R8*1), Z19
-	VFMADD231PS       Z17, Z19, Z7
-	VFMADD231PS       Z18, Z19, Z8
-	VBROADCASTSS      12(R11)(R8*2), Z19
-	VFMADD231PS       Z17, Z19, Z11
-	VFMADD231PS       Z18, Z19, Z12
-	VBROADCASTSS      12(R12), Z19
-	VFMADD231PS       Z17, Z19, Z15
-	VFMADD231PS       Z18, Z19, Z16
+	VPANDD            64(BX), Z0, Z18
+	VPANDD            64(BX)(R9*1), Z0, Z19
+	VBROADCASTSS      12(R11), Z20
+	VFMADD231PS       Z18, Z20, Z3
+	VFMADD231PS       Z19, Z20, Z4
+	VBROADCASTSS      12(R11)(R8*1), Z20
+	VFMADD231PS       Z18, Z20, Z8
+	VFMADD231PS       Z19, Z20, Z9
+	VBROADCASTSS      12(R11)(R8*2), Z20
+	VFMADD231PS       Z18, Z20, Z12
+	VFMADD231PS       Z19, Z20, Z13
+	VBROADCASTSS      12(R12), Z20
+	VFMADD231PS       Z18, Z20, Z16
+	VFMADD231PS       Z19, Z20, Z17
 	PREFETCHT1        192(R10)
 	ADDQ              $0x00000080, BX
 	ADDQ              $0x00000100, R10
@@ -7223,64 +8578,64 @@ score2:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z17
+	VBROADCASTSS      152(AX), Z18
+	VBROADCASTSS      (R9), Z20
+	VMULPS            Z1, Z18, Z1
+	VMAXPS            Z1, Z20, Z20
+	VMULPS            Z2, Z18, Z2
+	VMAXPS            Z2, Z20, Z20
+	VMULPS            Z3, Z18, Z3
+	VMAXPS            Z3, Z20, Z20
+	VMULPS            Z4, Z18, Z4
+	VMAXPS            Z4, Z20, Z20
+	VSHUFF32X4        $0x4e, Z20, Z20, Z19
+	VMAXPS            Z19, Z20, Z20
+	VSHUFF32X4        $0xb1, Z20, Z20, Z19
+	VMAXPS            Z19, Z20, Z20
+	VPERMILPS         $0x4e, Z20, Z19
+	VMAXPS            Z19, Z20, Z20
+	VPERMILPS         $0xb1, Z20, Z19
+	VMAXPS            Z19, Z20, Z20
 	VBROADCASTSS      (R9), Z19
-	VMULPS            Z1, Z17, Z1
-	VMAXPS            Z1, Z19, Z19
-	VMULPS            Z2, Z17, Z2
-	VMAXPS            Z2, Z19, Z19
-	VMULPS            Z3, Z17, Z3
-	VMAXPS            Z3, Z19, Z19
-	VMULPS            Z4, Z17, Z4
-	VMAXPS            Z4, Z19, Z19
-	VSHUFF32X4        $0x4e, Z19, Z19, Z18
-	VMAXPS            Z18, Z19, Z19
-	VSHUFF32X4        $0xb1, Z19, Z19, Z18
-	VMAXPS            Z18, Z19, Z19
-	VPERMILPS         $0x4e, Z19, Z18
-	VMAXPS            Z18, Z19, Z19
-	VPERMILPS         $0xb1, Z19, Z18
-	VMAXPS            Z18, Z19, Z19
-	VBROADCASTSS      (R9), Z18
-	VMOVSS            X19, (R9)
-	VSUBPS            Z19, Z18, Z18
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z20
-	VMINPS            Z18, Z20, Z18
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z20
-	VMAXPS            Z18, Z20, Z18
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z18, Z20
-	VRNDSCALEPS       $0x08, Z20, Z20
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z20, Z18
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z20, Z18
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z18, Z21
-	VSCALEFPS         Z20, Z21, Z18
-	VMULPS            (R8), Z18, Z20
-	VSUBPS            Z19, Z1, Z1
+	VMOVSS            X20, (R9)
+	VSUBPS            Z20, Z19, Z19
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z21
-	VMINPS            Z1, Z21, Z1
+	VMINPS            Z19, Z21, Z19
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z21
-	VMAXPS            Z1, Z21, Z1
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z21
+	VMAXPS            Z19, Z21, Z19
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z19, Z21
 	VRNDSCALEPS       $0x08, Z21, Z21
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z21, Z1
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z21, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z21, Z19
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z21, Z19
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z22
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z22
-	VSCALEFPS         Z21, Z22, Z1
-	VADDPS            Z1, Z20, Z20
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z19, Z22
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z19, Z22
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z19, Z22
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z19, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z19, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z19, Z22
+	VSCALEFPS         Z21, Z22, Z19
+	VMULPS            (R8), Z19, Z21
+	VSUBPS            Z20, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z22
+	VMINPS            Z1, Z22, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z22
+	VMAXPS            Z1, Z22, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z22
+	VRNDSCALEPS       $0x08, Z22, Z22
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z22, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z22, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z23
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z23
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z23
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z23
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z23
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z23
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z23
+	VSCALEFPS         Z22, Z23, Z1
+	VADDPS            Z1, Z21, Z21
 	VMOVUPS           Z1, (DI)
-	VSUBPS            Z19, Z2, Z2
+	VSUBPS            Z20, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z2, Z1, Z2
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -7289,17 +8644,17 @@ score2:
 	VRNDSCALEPS       $0x08, Z1, Z1
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z21
-	VSCALEFPS         Z1, Z21, Z2
-	VADDPS            Z2, Z20, Z20
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z22
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z22
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z22
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z22
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z22
+	VSCALEFPS         Z1, Z22, Z2
+	VADDPS            Z2, Z21, Z21
 	VMOVUPS           Z2, 64(DI)
-	VSUBPS            Z19, Z3, Z3
+	VSUBPS            Z20, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z3, Z1, Z3
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -7316,9 +8671,9 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VSCALEFPS         Z1, Z2, Z3
-	VADDPS            Z3, Z20, Z20
+	VADDPS            Z3, Z21, Z21
 	VMOVUPS           Z3, 128(DI)
-	VSUBPS            Z19, Z4, Z4
+	VSUBPS            Z20, Z4, Z4
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z4, Z1, Z4
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -7335,18 +8690,18 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VSCALEFPS         Z1, Z2, Z4
-	VADDPS            Z4, Z20, Z20
+	VADDPS            Z4, Z21, Z21
 	VMOVUPS           Z4, 192(DI)
-	VMOVUPS           Z20, (R8)
+	VMOVUPS           Z21, (R8)
 	VBROADCASTSS      4(R9), Z2
-	VMULPS            Z5, Z17, Z5
+	VMULPS            Z5, Z18, Z5
 	VMAXPS            Z5, Z2, Z2
-	VMULPS            Z6, Z17, Z6
-	VMAXPS            Z6, Z2, Z2
-	VMULPS            Z7, Z17, Z7
+	VMULPS            Z7, Z18, Z7
 	VMAXPS            Z7, Z2, Z2
-	VMULPS            Z8, Z17, Z8
+	VMULPS            Z8, Z18, Z8
 	VMAXPS            Z8, Z2, Z2
+	VMULPS            Z9, Z18, Z9
+	VMAXPS            Z9, Z2, Z2
 	VSHUFF32X4        $0x4e, Z2, Z2, Z1
 	VMAXPS            Z1, Z2, Z2
 	VSHUFF32X4        $0xb1, Z2, Z2, Z1
@@ -7384,35 +8739,16 @@ score2:
 	VRNDSCALEPS       $0x08, Z4, Z4
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z5
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z5
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z19
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z19
-	VSCALEFPS         Z4, Z19, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z20
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z20
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z20
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z20
+	VSCALEFPS         Z4, Z20, Z5
 	VADDPS            Z5, Z3, Z3
 	VMOVUPS           Z5, 256(DI)
-	VSUBPS            Z2, Z6, Z6
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS            Z6, Z4, Z6
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS            Z6, Z4, Z6
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z4
-	VRNDSCALEPS       $0x08, Z4, Z4
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z6
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z6
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
-	VSCALEFPS         Z4, Z5, Z6
-	VADDPS            Z6, Z3, Z3
-	VMOVUPS           Z6, 320(DI)
 	VSUBPS            Z2, Z7, Z7
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
 	VMINPS            Z7, Z4, Z7
@@ -7431,36 +8767,55 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
 	VSCALEFPS         Z4, Z5, Z7
 	VADDPS            Z7, Z3, Z3
-	VMOVUPS           Z7, 384(DI)
+	VMOVUPS           Z7, 320(DI)
 	VSUBPS            Z2, Z8, Z8
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS            Z8, Z2, Z8
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS            Z8, Z2, Z8
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z2
-	VRNDSCALEPS       $0x08, Z2, Z2
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z8
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z8
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
-	VSCALEFPS         Z2, Z4, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z8, Z4, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z8, Z4, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VSCALEFPS         Z4, Z5, Z8
 	VADDPS            Z8, Z3, Z3
-	VMOVUPS           Z8, 448(DI)
+	VMOVUPS           Z8, 384(DI)
+	VSUBPS            Z2, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z9, Z2, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z9, Z2, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z4
+	VSCALEFPS         Z2, Z4, Z9
+	VADDPS            Z9, Z3, Z3
+	VMOVUPS           Z9, 448(DI)
 	VMOVUPS           Z3, 64(R8)
 	VBROADCASTSS      8(R9), Z3
-	VMULPS            Z9, Z17, Z9
-	VMAXPS            Z9, Z3, Z3
-	VMULPS            Z10, Z17, Z10
+	VMULPS            Z10, Z18, Z10
 	VMAXPS            Z10, Z3, Z3
-	VMULPS            Z11, Z17, Z11
+	VMULPS            Z11, Z18, Z11
 	VMAXPS            Z11, Z3, Z3
-	VMULPS            Z12, Z17, Z12
+	VMULPS            Z12, Z18, Z12
 	VMAXPS            Z12, Z3, Z3
+	VMULPS            Z13, Z18, Z13
+	VMAXPS            Z13, Z3, Z3
 	VSHUFF32X4        $0x4e, Z3, Z3, Z2
 	VMAXPS            Z2, Z3, Z3
 	VSHUFF32X4        $0xb1, Z3, Z3, Z2
@@ -7489,25 +8844,6 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z5
 	VSCALEFPS         Z4, Z5, Z2
 	VMULPS            128(R8), Z2, Z4
-	VSUBPS            Z3, Z9, Z9
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS            Z9, Z5, Z9
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS            Z9, Z5, Z9
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z5
-	VRNDSCALEPS       $0x08, Z5, Z5
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z9
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z9
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z6
-	VSCALEFPS         Z5, Z6, Z9
-	VADDPS            Z9, Z4, Z4
-	VMOVUPS           Z9, 512(DI)
 	VSUBPS            Z3, Z10, Z10
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
 	VMINPS            Z10, Z5, Z10
@@ -7517,16 +8853,16 @@ score2:
 	VRNDSCALEPS       $0x08, Z5, Z5
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z10
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z10
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z6
-	VSCALEFPS         Z5, Z6, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z7
+	VSCALEFPS         Z5, Z7, Z10
 	VADDPS            Z10, Z4, Z4
-	VMOVUPS           Z10, 576(DI)
+	VMOVUPS           Z10, 512(DI)
 	VSUBPS            Z3, Z11, Z11
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
 	VMINPS            Z11, Z5, Z11
@@ -7536,45 +8872,64 @@ score2:
 	VRNDSCALEPS       $0x08, Z5, Z5
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z11
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z11
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z6
-	VSCALEFPS         Z5, Z6, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z7
+	VSCALEFPS         Z5, Z7, Z11
 	VADDPS            Z11, Z4, Z4
-	VMOVUPS           Z11, 640(DI)
+	VMOVUPS           Z11, 576(DI)
 	VSUBPS            Z3, Z12, Z12
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS            Z12, Z3, Z12
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS            Z12, Z3, Z12
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z12, Z3
-	VRNDSCALEPS       $0x08, Z3, Z3
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z12
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z12
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z5
-	VSCALEFPS         Z3, Z5, Z12
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z12, Z5, Z12
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z12, Z5, Z12
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z12, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z12
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z12
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z7
+	VSCALEFPS         Z5, Z7, Z12
 	VADDPS            Z12, Z4, Z4
-	VMOVUPS           Z12, 704(DI)
+	VMOVUPS           Z12, 640(DI)
+	VSUBPS            Z3, Z13, Z13
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z13, Z3, Z13
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z13, Z3, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z13
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z5
+	VSCALEFPS         Z3, Z5, Z13
+	VADDPS            Z13, Z4, Z4
+	VMOVUPS           Z13, 704(DI)
 	VMOVUPS           Z4, 128(R8)
 	VBROADCASTSS      12(R9), Z3
-	VMULPS            Z13, Z17, Z13
-	VMAXPS            Z13, Z3, Z3
-	VMULPS            Z14, Z17, Z14
+	VMULPS            Z14, Z18, Z14
 	VMAXPS            Z14, Z3, Z3
-	VMULPS            Z15, Z17, Z15
+	VMULPS            Z15, Z18, Z15
 	VMAXPS            Z15, Z3, Z3
-	VMULPS            Z16, Z17, Z16
+	VMULPS            Z16, Z18, Z16
 	VMAXPS            Z16, Z3, Z3
+	VMULPS            Z17, Z18, Z17
+	VMAXPS            Z17, Z3, Z3
 	VSHUFF32X4        $0x4e, Z3, Z3, Z4
 	VMAXPS            Z4, Z3, Z3
 	VSHUFF32X4        $0xb1, Z3, Z3, Z4
@@ -7594,91 +8949,91 @@ score2:
 	VRNDSCALEPS       $0x08, Z5, Z5
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z4
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z4
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z6
-	VSCALEFPS         Z5, Z6, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z5, Z7, Z4
 	VMULPS            192(R8), Z4, Z5
-	VSUBPS            Z3, Z13, Z13
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS            Z13, Z6, Z13
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS            Z13, Z6, Z13
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z6
-	VRNDSCALEPS       $0x08, Z6, Z6
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z13
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z13
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z7
-	VSCALEFPS         Z6, Z7, Z13
-	VADDPS            Z13, Z5, Z5
-	VMOVUPS           Z13, 768(DI)
 	VSUBPS            Z3, Z14, Z14
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS            Z14, Z6, Z14
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS            Z14, Z6, Z14
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z14, Z6
-	VRNDSCALEPS       $0x08, Z6, Z6
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z14
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z14
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z7
-	VSCALEFPS         Z6, Z7, Z14
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
+	VMINPS            Z14, Z7, Z14
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
+	VMAXPS            Z14, Z7, Z14
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z14, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z14
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z14
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z14, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z14, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z14, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z14, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z8
+	VSCALEFPS         Z7, Z8, Z14
 	VADDPS            Z14, Z5, Z5
-	VMOVUPS           Z14, 832(DI)
+	VMOVUPS           Z14, 768(DI)
 	VSUBPS            Z3, Z15, Z15
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS            Z15, Z6, Z15
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS            Z15, Z6, Z15
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z15, Z6
-	VRNDSCALEPS       $0x08, Z6, Z6
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z15
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z15
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z7
-	VSCALEFPS         Z6, Z7, Z15
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
+	VMINPS            Z15, Z7, Z15
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
+	VMAXPS            Z15, Z7, Z15
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z15, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z15
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z15
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z15, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z15, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z15, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z15, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z8
+	VSCALEFPS         Z7, Z8, Z15
 	VADDPS            Z15, Z5, Z5
-	VMOVUPS           Z15, 896(DI)
+	VMOVUPS           Z15, 832(DI)
 	VSUBPS            Z3, Z16, Z16
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS            Z16, Z3, Z16
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS            Z16, Z3, Z16
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z16, Z3
-	VRNDSCALEPS       $0x08, Z3, Z3
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z16
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z16
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z16, Z6
-	VSCALEFPS         Z3, Z6, Z16
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
+	VMINPS            Z16, Z7, Z16
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
+	VMAXPS            Z16, Z7, Z16
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z16, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z16
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z16
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z16, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z16, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z16, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z16, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z16, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z16, Z8
+	VSCALEFPS         Z7, Z8, Z16
 	VADDPS            Z16, Z5, Z5
-	VMOVUPS           Z16, 960(DI)
+	VMOVUPS           Z16, 896(DI)
+	VSUBPS            Z3, Z17, Z17
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z17, Z3, Z17
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z17, Z3, Z17
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z17, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z17
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z17
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z17, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z17, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z17, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z17, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z7
+	VSCALEFPS         Z3, Z7, Z17
+	VADDPS            Z17, Z5, Z5
+	VMOVUPS           Z17, 960(DI)
 	VMOVUPS           Z5, 192(R8)
 	MOVQ              72(AX), DI
 	MOVQ              DI, R8
@@ -7690,81 +9045,81 @@ score2:
 	ADDQ              R8, R11
 
 columns:
-	VMULPS (R10), Z18, Z3
-	VMULPS 64(R10), Z18, Z5
-	VMULPS (R10)(R8*1), Z1, Z6
-	VMULPS 64(R10)(R8*1), Z1, Z7
-	VMULPS (R10)(R8*2), Z2, Z8
-	VMULPS 64(R10)(R8*2), Z2, Z9
-	VMULPS (R11), Z4, Z10
-	VMULPS 64(R11), Z4, Z11
+	VMULPS (R10), Z19, Z3
+	VMULPS 64(R10), Z19, Z5
+	VMULPS (R10)(R8*1), Z1, Z7
+	VMULPS 64(R10)(R8*1), Z1, Z8
+	VMULPS (R10)(R8*2), Z2, Z9
+	VMULPS 64(R10)(R8*2), Z2, Z10
+	VMULPS (R11), Z4, Z11
+	VMULPS 64(R11), Z4, Z12
 	MOVQ   BX, R12
 	MOVQ   40(AX), R13
 	MOVQ   $0x00000010, R14
 
 values:
-	VBROADCASTSS (R13), Z12
-	VBROADCASTSS 256(R13), Z13
-	VBROADCASTSS 512(R13), Z14
-	VBROADCASTSS 768(R13), Z15
-	VPSLLD       $0x10, (R12), Z16
-	VFMADD231PS  Z16, Z12, Z3
-	VFMADD231PS  Z16, Z13, Z6
-	VFMADD231PS  Z16, Z14, Z8
-	VFMADD231PS  Z16, Z15, Z10
-	VPANDD       (R12), Z0, Z16
-	VFMADD231PS  Z16, Z12, Z5
-	VFMADD231PS  Z16, Z13, Z7
-	VFMADD231PS  Z16, Z14, Z9
-	VFMADD231PS  Z16, Z15, Z11
+	VBROADCASTSS (R13), Z13
+	VBROADCASTSS 256(R13), Z14
+	VBROADCASTSS 512(R13), Z15
+	VBROADCASTSS 768(R13), Z16
+	VPSLLD       $0x10, (R12), Z17
+	VFMADD231PS  Z17, Z13, Z3
+	VFMADD231PS  Z17, Z14, Z7
+	VFMADD231PS  Z17, Z15, Z9
+	VFMADD231PS  Z17, Z16, Z11
+	VPANDD       (R12), Z0, Z17
+	VFMADD231PS  Z17, Z13, Z5
+	VFMADD231PS  Z17, Z14, Z8
+	VFMADD231PS  Z17, Z15, Z10
+	VFMADD231PS  Z17, Z16, Z12
 	PREFETCHT1   (R12)(SI*1)
 	ADDQ         R9, R12
-	VBROADCASTSS 4(R13), Z12
-	VBROADCASTSS 260(R13), Z13
-	VBROADCASTSS 516(R13), Z14
-	VBROADCASTSS 772(R13), Z15
-	VPSLLD       $0x10, (R12), Z16
-	VFMADD231PS  Z16, Z12, Z3
-	VFMADD231PS  Z16, Z13, Z6
-	VFMADD231PS  Z16, Z14, Z8
-	VFMADD231PS  Z16, Z15, Z10
-	VPANDD       (R12), Z0, Z16
-	VFMADD231PS  Z16, Z12, Z5
-	VFMADD231PS  Z16, Z13, Z7
-	VFMADD231PS  Z16, Z14, Z9
-	VFMADD231PS  Z16, Z15, Z11
+	VBROADCASTSS 4(R13), Z13
+	VBROADCASTSS 260(R13), Z14
+	VBROADCASTSS 516(R13), Z15
+	VBROADCASTSS 772(R13), Z16
+	VPSLLD       $0x10, (R12), Z17
+	VFMADD231PS  Z17, Z13, Z3
+	VFMADD231PS  Z17, Z14, Z7
+	VFMADD231PS  Z17, Z15, Z9
+	VFMADD231PS  Z17, Z16, Z11
+	VPANDD       (R12), Z0, Z17
+	VFMADD231PS  Z17, Z13, Z5
+	VFMADD231PS  Z17, Z14, Z8
+	VFMADD231PS  Z17, Z15, Z10
+	VFMADD231PS  Z17, Z16, Z12
 	PREFETCHT1   (R12)(SI*1)
 	ADDQ         R9, R12
-	VBROADCASTSS 8(R13), Z12
-	VBROADCASTSS 264(R13), Z13
-	VBROADCASTSS 520(R13), Z14
-	VBROADCASTSS 776(R13), Z15
-	VPSLLD       $0x10, (R12), Z16
-	VFMADD231PS  Z16, Z12, Z3
-	VFMADD231PS  Z16, Z13, Z6
-	VFMADD231PS  Z16, Z14, Z8
-	VFMADD231PS  Z16, Z15, Z10
-	VPANDD       (R12), Z0, Z16
-	VFMADD231PS  Z16, Z12, Z5
-	VFMADD231PS  Z16, Z13, Z7
-	VFMADD231PS  Z16, Z14, Z9
-	VFMADD231PS  Z16, Z15, Z11
+	VBROADCASTSS 8(R13), Z13
+	VBROADCASTSS 264(R13), Z14
+	VBROADCASTSS 520(R13), Z15
+	VBROADCASTSS 776(R13), Z16
+	VPSLLD       $0x10, (R12), Z17
+	VFMADD231PS  Z17, Z13, Z3
+	VFMADD231PS  Z17, Z14, Z7
+	VFMADD231PS  Z17, Z15, Z9
+	VFMADD231PS  Z17, Z16, Z11
+	VPANDD       (R12), Z0, Z17
+	VFMADD231PS  Z17, Z13, Z5
+	VFMADD231PS  Z17, Z14, Z8
+	VFMADD231PS  Z17, Z15, Z10
+	VFMADD231PS  Z17, Z16, Z12
 	PREFETCHT1   (R12)(SI*1)
 	ADDQ         R9, R12
-	VBROADCASTSS 12(R13), Z12
-	VBROADCASTSS 268(R13), Z13
-	VBROADCASTSS 524(R13), Z14
-	VBROADCASTSS 780(R13), Z15
-	VPSLLD       $0x10, (R12), Z16
-	VFMADD231PS  Z16, Z12, Z3
-	VFMADD231PS  Z16, Z13, Z6
-	VFMADD231PS  Z16, Z14, Z8
-	VFMADD231PS  Z16, Z15, Z10
-	VPANDD       (R12), Z0, Z16
-	VFMADD231PS  Z16, Z12, Z5
-	VFMADD231PS  Z16, Z13, Z7
-	VFMADD231PS  Z16, Z14, Z9
-	VFMADD231PS  Z16, Z15, Z11
+	VBROADCASTSS 12(R13), Z13
+	VBROADCASTSS 268(R13), Z14
+	VBROADCASTSS 524(R13), Z15
+	VBROADCASTSS 780(R13), Z16
+	VPSLLD       $0x10, (R12), Z17
+	VFMADD231PS  Z17, Z13, Z3
+	VFMADD231PS  Z17, Z14, Z7
+	VFMADD231PS  Z17, Z15, Z9
+	VFMADD231PS  Z17, Z16, Z11
+	VPANDD       (R12), Z0, Z17
+	VFMADD231PS  Z17, Z13, Z5
+	VFMADD231PS  Z17, Z14, Z8
+	VFMADD231PS  Z17, Z15, Z10
+	VFMADD231PS  Z17, Z16, Z12
 	PREFETCHT1   (R12)(SI*1)
 	ADDQ         R9, R12
 	ADDQ         $0x10, R13
@@ -7772,12 +9127,12 @@ values:
 	JNZ          values
 	VMOVUPS      Z3, (R10)
 	VMOVUPS      Z5, 64(R10)
-	VMOVUPS      Z6, (R10)(R8*1)
-	VMOVUPS      Z7, 64(R10)(R8*1)
-	VMOVUPS      Z8, (R10)(R8*2)
-	VMOVUPS      Z9, 64(R10)(R8*2)
-	VMOVUPS      Z10, (R11)
-	VMOVUPS      Z11, 64(R11)
+	VMOVUPS      Z7, (R10)(R8*1)
+	VMOVUPS      Z8, 64(R10)(R8*1)
+	VMOVUPS      Z9, (R10)(R8*2)
+	VMOVUPS      Z10, 64(R10)(R8*2)
+	VMOVUPS      Z11, (R11)
+	VMOVUPS      Z12, 64(R11)
 	ADDQ         $0x00000080, R10
 	ADDQ         $0x00000080, R11
 	ADDQ         $0x00000040, BX
@@ -7785,18 +9140,119 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
-	MOVQ         32(AX), CX
-	MOVQ         72(AX), DX
-	XORQ         AX, AX
-	ADDQ         DX, AX
-	ADDQ         DX, AX
-	ADDQ         DX, AX
-	ADDQ         DX, AX
-	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    lowColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    highColumns_attend_avx512<>+0(SB), Z1
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000004, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z6, Z6, Z6
+
+fold:
+	VMOVUPS  (R10), Z1
+	VMOVUPS  (DI), Z2
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z2, Z2, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z4
+	VBROADCASTSS      (R11), Z5
+	VMAXPS            Z4, Z5, Z3
+	VMOVSS            X3, (R8)
+	VSUBPS            Z3, Z4, Z4
+	VSUBPS            Z3, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z3, Z7, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VSCALEFPS         Z3, Z7, Z5
+	VMULPS            Z2, Z4, Z2
+	VMULPS            Z1, Z5, Z1
+	VADDPS            Z1, Z2, Z2
+	VMOVUPS           Z2, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z4, Z1
+	VMULPS  (R9), Z5, Z2
+	VADDPS  Z2, Z1, Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z1, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z6, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
+	MOVQ      32(AX), CX
+	MOVQ      144(AX), AX
+	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 lowColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 highColumns_attend_avx512<>+0(SB), Z1
 
 together:
 	VMOVUPS   (CX), Z2
@@ -7818,9 +9274,7 @@ TEXT ·attendBF1664x1AVX512(SB), NOSPLIT, $0-8
 	MOVQ         a+0(FP), AX
 	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
 	MOVQ         32(AX), CX
-	MOVQ         72(AX), BX
-	XORQ         DX, DX
-	ADDQ         BX, DX
+	MOVQ         144(AX), DX
 	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
 	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
@@ -7932,19 +9386,19 @@ score2:
 
 score3:
 	VPSLLD            $0x10, (BX), Z5
-	VBROADCASTSS      (R9), Z6
-	VFMADD231PS       Z5, Z6, Z4
+	VBROADCASTSS      (R9), Z7
+	VFMADD231PS       Z5, Z7, Z4
 	PREFETCHT1        (R8)
 	VPANDD            (BX), Z0, Z5
-	VBROADCASTSS      4(R9), Z6
-	VFMADD231PS       Z5, Z6, Z4
+	VBROADCASTSS      4(R9), Z7
+	VFMADD231PS       Z5, Z7, Z4
 	VPSLLD            $0x10, 64(BX), Z5
-	VBROADCASTSS      8(R9), Z6
-	VFMADD231PS       Z5, Z6, Z4
+	VBROADCASTSS      8(R9), Z7
+	VFMADD231PS       Z5, Z7, Z4
 	PREFETCHT1        64(R8)
 	VPANDD            64(BX), Z0, Z5
-	VBROADCASTSS      12(R9), Z6
-	VFMADD231PS       Z5, Z6, Z4
+	VBROADCASTSS      12(R9), Z7
+	VFMADD231PS       Z5, Z7, Z4
 	ADDQ              $0x00000080, BX
 	ADDQ              $0x00000080, R8
 	ADDQ              $0x00000010, R9
@@ -7953,64 +9407,64 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z5
-	VBROADCASTSS      (R9), Z6
+	VBROADCASTSS      152(AX), Z5
+	VBROADCASTSS      (R9), Z7
 	VMULPS            Z1, Z5, Z1
-	VMAXPS            Z1, Z6, Z6
+	VMAXPS            Z1, Z7, Z7
 	VMULPS            Z2, Z5, Z2
-	VMAXPS            Z2, Z6, Z6
+	VMAXPS            Z2, Z7, Z7
 	VMULPS            Z3, Z5, Z3
-	VMAXPS            Z3, Z6, Z6
+	VMAXPS            Z3, Z7, Z7
 	VMULPS            Z4, Z5, Z4
-	VMAXPS            Z4, Z6, Z6
-	VSHUFF32X4        $0x4e, Z6, Z6, Z5
-	VMAXPS            Z5, Z6, Z6
-	VSHUFF32X4        $0xb1, Z6, Z6, Z5
-	VMAXPS            Z5, Z6, Z6
-	VPERMILPS         $0x4e, Z6, Z5
-	VMAXPS            Z5, Z6, Z6
-	VPERMILPS         $0xb1, Z6, Z5
-	VMAXPS            Z5, Z6, Z6
+	VMAXPS            Z4, Z7, Z7
+	VSHUFF32X4        $0x4e, Z7, Z7, Z5
+	VMAXPS            Z5, Z7, Z7
+	VSHUFF32X4        $0xb1, Z7, Z7, Z5
+	VMAXPS            Z5, Z7, Z7
+	VPERMILPS         $0x4e, Z7, Z5
+	VMAXPS            Z5, Z7, Z7
+	VPERMILPS         $0xb1, Z7, Z5
+	VMAXPS            Z5, Z7, Z7
 	VBROADCASTSS      (R9), Z5
-	VMOVSS            X6, (R9)
-	VSUBPS            Z6, Z5, Z5
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS            Z5, Z7, Z5
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS            Z5, Z7, Z5
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z7
-	VRNDSCALEPS       $0x08, Z7, Z7
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z5
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z5
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z8
-	VSCALEFPS         Z7, Z8, Z5
-	VMULPS            (R8), Z5, Z7
-	VSUBPS            Z6, Z1, Z1
+	VMOVSS            X7, (R9)
+	VSUBPS            Z7, Z5, Z5
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z8
-	VMINPS            Z1, Z8, Z1
+	VMINPS            Z5, Z8, Z5
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z8
-	VMAXPS            Z1, Z8, Z1
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z8
+	VMAXPS            Z5, Z8, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z8
 	VRNDSCALEPS       $0x08, Z8, Z8
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z8, Z1
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z8, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z8, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z8, Z5
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z9
-	VSCALEFPS         Z8, Z9, Z1
-	VADDPS            Z1, Z7, Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
+	VSCALEFPS         Z8, Z9, Z5
+	VMULPS            (R8), Z5, Z8
+	VSUBPS            Z7, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z9
+	VMINPS            Z1, Z9, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z9
+	VMAXPS            Z1, Z9, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z9
+	VRNDSCALEPS       $0x08, Z9, Z9
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z9, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z9, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z10
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z10
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z10
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z10
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z10
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z10
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z10
+	VSCALEFPS         Z9, Z10, Z1
+	VADDPS            Z1, Z8, Z8
 	VMOVUPS           Z1, (DI)
-	VSUBPS            Z6, Z2, Z2
+	VSUBPS            Z7, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z2, Z1, Z2
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -8019,17 +9473,17 @@ score3:
 	VRNDSCALEPS       $0x08, Z1, Z1
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z8
-	VSCALEFPS         Z1, Z8, Z2
-	VADDPS            Z2, Z7, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z9
+	VSCALEFPS         Z1, Z9, Z2
+	VADDPS            Z2, Z8, Z8
 	VMOVUPS           Z2, 64(DI)
-	VSUBPS            Z6, Z3, Z3
+	VSUBPS            Z7, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z3, Z1, Z3
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -8046,9 +9500,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VSCALEFPS         Z1, Z2, Z3
-	VADDPS            Z3, Z7, Z7
+	VADDPS            Z3, Z8, Z8
 	VMOVUPS           Z3, 128(DI)
-	VSUBPS            Z6, Z4, Z4
+	VSUBPS            Z7, Z4, Z4
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z4, Z1, Z4
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -8065,9 +9519,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VSCALEFPS         Z1, Z2, Z4
-	VADDPS            Z4, Z7, Z7
+	VADDPS            Z4, Z8, Z8
 	VMOVUPS           Z4, 192(DI)
-	VMOVUPS           Z7, (R8)
+	VMOVUPS           Z8, (R8)
 	MOVQ              72(AX), DI
 	MOVQ              DI, R8
 	SHLQ              $0x02, R8
@@ -8085,51 +9539,51 @@ columns:
 	MOVQ   $0x00000010, R12
 
 values:
-	VBROADCASTSS (R11), Z6
-	VPSLLD       $0x10, (R10), Z7
-	VFMADD231PS  Z7, Z6, Z1
-	VPANDD       (R10), Z0, Z7
-	VFMADD231PS  Z7, Z6, Z2
-	VPSLLD       $0x10, 64(R10), Z7
-	VFMADD231PS  Z7, Z6, Z3
-	VPANDD       64(R10), Z0, Z7
-	VFMADD231PS  Z7, Z6, Z4
+	VBROADCASTSS (R11), Z7
+	VPSLLD       $0x10, (R10), Z8
+	VFMADD231PS  Z8, Z7, Z1
+	VPANDD       (R10), Z0, Z8
+	VFMADD231PS  Z8, Z7, Z2
+	VPSLLD       $0x10, 64(R10), Z8
+	VFMADD231PS  Z8, Z7, Z3
+	VPANDD       64(R10), Z0, Z8
+	VFMADD231PS  Z8, Z7, Z4
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	ADDQ         R8, R10
-	VBROADCASTSS 4(R11), Z6
-	VPSLLD       $0x10, (R10), Z7
-	VFMADD231PS  Z7, Z6, Z1
-	VPANDD       (R10), Z0, Z7
-	VFMADD231PS  Z7, Z6, Z2
-	VPSLLD       $0x10, 64(R10), Z7
-	VFMADD231PS  Z7, Z6, Z3
-	VPANDD       64(R10), Z0, Z7
-	VFMADD231PS  Z7, Z6, Z4
+	VBROADCASTSS 4(R11), Z7
+	VPSLLD       $0x10, (R10), Z8
+	VFMADD231PS  Z8, Z7, Z1
+	VPANDD       (R10), Z0, Z8
+	VFMADD231PS  Z8, Z7, Z2
+	VPSLLD       $0x10, 64(R10), Z8
+	VFMADD231PS  Z8, Z7, Z3
+	VPANDD       64(R10), Z0, Z8
+	VFMADD231PS  Z8, Z7, Z4
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	ADDQ         R8, R10
-	VBROADCASTSS 8(R11), Z6
-	VPSLLD       $0x10, (R10), Z7
-	VFMADD231PS  Z7, Z6, Z1
-	VPANDD       (R10), Z0, Z7
-	VFMADD231PS  Z7, Z6, Z2
-	VPSLLD       $0x10, 64(R10), Z7
-	VFMADD231PS  Z7, Z6, Z3
-	VPANDD       64(R10), Z0, Z7
-	VFMADD231PS  Z7, Z6, Z4
+	VBROADCASTSS 8(R11), Z7
+	VPSLLD       $0x10, (R10), Z8
+	VFMADD231PS  Z8, Z7, Z1
+	VPANDD       (R10), Z0, Z8
+	VFMADD231PS  Z8, Z7, Z2
+	VPSLLD       $0x10, 64(R10), Z8
+	VFMADD231PS  Z8, Z7, Z3
+	VPANDD       64(R10), Z0, Z8
+	VFMADD231PS  Z8, Z7, Z4
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	ADDQ         R8, R10
-	VBROADCASTSS 12(R11), Z6
-	VPSLLD       $0x10, (R10), Z7
-	VFMADD231PS  Z7, Z6, Z1
-	VPANDD       (R10), Z0, Z7
-	VFMADD231PS  Z7, Z6, Z2
-	VPSLLD       $0x10, 64(R10), Z7
-	VFMADD231PS  Z7, Z6, Z3
-	VPANDD       64(R10), Z0, Z7
-	VFMADD231PS  Z7, Z6, Z4
+	VBROADCASTSS 12(R11), Z7
+	VPSLLD       $0x10, (R10), Z8
+	VFMADD231PS  Z8, Z7, Z1
+	VPANDD       (R10), Z0, Z8
+	VFMADD231PS  Z8, Z7, Z2
+	VPSLLD       $0x10, 64(R10), Z8
+	VFMADD231PS  Z8, Z7, Z3
+	VPANDD       64(R10), Z0, Z8
+	VFMADD231PS  Z8, Z7, Z4
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	ADDQ         R8, R10
@@ -8146,15 +9600,119 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
-	MOVQ         32(AX), CX
-	MOVQ         72(AX), DX
-	XORQ         AX, AX
-	ADDQ         DX, AX
-	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    lowColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    highColumns_attend_avx512<>+0(SB), Z1
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000001, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z6, Z6, Z6
+
+fold:
+	VMOVUPS  (R10), Z1
+	VMOVUPS  (DI), Z2
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z2, Z2, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z4
+	VBROADCASTSS      (R11), Z5
+	VMAXPS            Z4, Z5, Z3
+	VMOVSS            X3, (R8)
+	VSUBPS            Z3, Z4, Z4
+	VSUBPS            Z3, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z3, Z7, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VSCALEFPS         Z3, Z7, Z5
+	VMULPS            Z2, Z4, Z2
+	VMULPS            Z1, Z5, Z1
+	VADDPS            Z1, Z2, Z2
+	VMOVUPS           Z2, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z4, Z1
+	VMULPS  (R9), Z5, Z2
+	VADDPS  Z2, Z1, Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z1, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z6, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
+	MOVQ      32(AX), CX
+	MOVQ      144(AX), AX
+	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 lowColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 highColumns_attend_avx512<>+0(SB), Z1
 
 together:
 	VMOVUPS   (CX), Z2
@@ -8176,10 +9734,7 @@ TEXT ·attendBF1664x2AVX512(SB), NOSPLIT, $0-8
 	MOVQ         a+0(FP), AX
 	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
 	MOVQ         32(AX), CX
-	MOVQ         72(AX), BX
-	XORQ         DX, DX
-	ADDQ         BX, DX
-	ADDQ         BX, DX
+	MOVQ         144(AX), DX
 	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
 	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
@@ -8250,31 +9805,31 @@ score0:
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 
 score1:
 	VPSLLD       $0x10, (BX), Z3
 	VBROADCASTSS (R10), Z4
 	VFMADD231PS  Z3, Z4, Z2
 	VBROADCASTSS (R10)(R8*1), Z4
-	VFMADD231PS  Z3, Z4, Z6
+	VFMADD231PS  Z3, Z4, Z7
 	PREFETCHT1   (R9)
 	VPANDD       (BX), Z0, Z3
 	VBROADCASTSS 4(R10), Z4
 	VFMADD231PS  Z3, Z4, Z2
 	VBROADCASTSS 4(R10)(R8*1), Z4
-	VFMADD231PS  Z3, Z4, Z6
+	VFMADD231PS  Z3, Z4, Z7
 	VPSLLD       $0x10, 64(BX), Z3
 	VBROADCASTSS 8(R10), Z4
 	VFMADD231PS  Z3, Z4, Z2
 	VBROADCASTSS 8(R10)(R8*1), Z4
-	VFMADD231PS  Z3, Z4, Z6
+	VFMADD231PS  Z3, Z4, Z7
 	PREFETCHT1   64(R9)
 	VPANDD       64(BX), Z0, Z3
 	VBROADCASTSS 12(R10), Z4
 	VFMADD231PS  Z3, Z4, Z2
 	VBROADCASTSS 12(R10)(R8*1), Z4
-	VFMADD231PS  Z3, Z4, Z6
+	VFMADD231PS  Z3, Z4, Z7
 	ADDQ         $0x00000080, BX
 	ADDQ         $0x00000080, R9
 	ADDQ         $0x00000010, R10
@@ -8283,31 +9838,31 @@ score1:
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
 
 score2:
 	VPSLLD       $0x10, (BX), Z4
-	VBROADCASTSS (R10), Z8
-	VFMADD231PS  Z4, Z8, Z3
-	VBROADCASTSS (R10)(R8*1), Z8
-	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS (R10), Z9
+	VFMADD231PS  Z4, Z9, Z3
+	VBROADCASTSS (R10)(R8*1), Z9
+	VFMADD231PS  Z4, Z9, Z8
 	PREFETCHT1   (R9)
 	VPANDD       (BX), Z0, Z4
-	VBROADCASTSS 4(R10), Z8
-	VFMADD231PS  Z4, Z8, Z3
-	VBROADCASTSS 4(R10)(R8*1), Z8
-	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 4(R10), Z9
+	VFMADD231PS  Z4, Z9, Z3
+	VBROADCASTSS 4(R10)(R8*1), Z9
+	VFMADD231PS  Z4, Z9, Z8
 	VPSLLD       $0x10, 64(BX), Z4
-	VBROADCASTSS 8(R10), Z8
-	VFMADD231PS  Z4, Z8, Z3
-	VBROADCASTSS 8(R10)(R8*1), Z8
-	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 8(R10), Z9
+	VFMADD231PS  Z4, Z9, Z3
+	VBROADCASTSS 8(R10)(R8*1), Z9
+	VFMADD231PS  Z4, Z9, Z8
 	PREFETCHT1   64(R9)
 	VPANDD       64(BX), Z0, Z4
-	VBROADCASTSS 12(R10), Z8
-	VFMADD231PS  Z4, Z8, Z3
-	VBROADCASTSS 12(R10)(R8*1), Z8
-	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 12(R10), Z9
+	VFMADD231PS  Z4, Z9, Z3
+	VBROADCASTSS 12(R10)(R8*1), Z9
+	VFMADD231PS  Z4, Z9, Z8
 	ADDQ         $0x00000080, BX
 	ADDQ         $0x00000080, R9
 	ADDQ         $0x00000010, R10
@@ -8315,31 +9870,31 @@ score2:
 	JNZ          score2
 	MOVQ         (AX), R10
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
 
 score3:
-	VPSLLD            $0x10, (BX), Z9
-	VBROADCASTSS      (R10), Z10
-	VFMADD231PS       Z9, Z10, Z4
-	VBROADCASTSS      (R10)(R8*1), Z10
-	VFMADD231PS       Z9, Z10, Z8
+	VPSLLD            $0x10, (BX), Z10
+	VBROADCASTSS      (R10), Z11
+	VFMADD231PS       Z10, Z11, Z4
+	VBROADCASTSS      (R10)(R8*1), Z11
+	VFMADD231PS       Z10, Z11, Z9
 	PREFETCHT1        (R9)
-	VPANDD            (BX), Z0, Z9
-	VBROADCASTSS      4(R10), Z10
-	VFMADD231PS       Z9, Z10, Z4
-	VBROADCASTSS      4(R10)(R8*1), Z10
-	VFMADD231PS       Z9, Z10, Z8
-	VPSLLD            $0x10, 64(BX), Z9
-	VBROADCASTSS      8(R10), Z10
-	VFMADD231PS       Z9, Z10, Z4
-	VBROADCASTSS      8(R10)(R8*1), Z10
-	VFMADD231PS       Z9, Z10, Z8
+	VPANDD            (BX), Z0, Z10
+	VBROADCASTSS      4(R10), Z11
+	VFMADD231PS       Z10, Z11, Z4
+	VBROADCASTSS      4(R10)(R8*1), Z11
+	VFMADD231PS       Z10, Z11, Z9
+	VPSLLD            $0x10, 64(BX), Z10
+	VBROADCASTSS      8(R10), Z11
+	VFMADD231PS       Z10, Z11, Z4
+	VBROADCASTSS      8(R10)(R8*1), Z11
+	VFMADD231PS       Z10, Z11, Z9
 	PREFETCHT1        64(R9)
-	VPANDD            64(BX), Z0, Z9
-	VBROADCASTSS      12(R10), Z10
-	VFMADD231PS       Z9, Z10, Z4
-	VBROADCASTSS      12(R10)(R8*1), Z10
-	VFMADD231PS       Z9, Z10, Z8
+	VPANDD            64(BX), Z0, Z10
+	VBROADCASTSS      12(R10), Z11
+	VFMADD231PS       Z10, Z11, Z4
+	VBROADCASTSS      12(R10)(R8*1), Z11
+	VFMADD231PS       Z10, Z11, Z9
 	ADDQ              $0x00000080, BX
 	ADDQ              $0x00000080, R9
 	ADDQ              $0x00000010, R10
@@ -8348,64 +9903,64 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z9
+	VBROADCASTSS      152(AX), Z10
+	VBROADCASTSS      (R9), Z12
+	VMULPS            Z1, Z10, Z1
+	VMAXPS            Z1, Z12, Z12
+	VMULPS            Z2, Z10, Z2
+	VMAXPS            Z2, Z12, Z12
+	VMULPS            Z3, Z10, Z3
+	VMAXPS            Z3, Z12, Z12
+	VMULPS            Z4, Z10, Z4
+	VMAXPS            Z4, Z12, Z12
+	VSHUFF32X4        $0x4e, Z12, Z12, Z11
+	VMAXPS            Z11, Z12, Z12
+	VSHUFF32X4        $0xb1, Z12, Z12, Z11
+	VMAXPS            Z11, Z12, Z12
+	VPERMILPS         $0x4e, Z12, Z11
+	VMAXPS            Z11, Z12, Z12
+	VPERMILPS         $0xb1, Z12, Z11
+	VMAXPS            Z11, Z12, Z12
 	VBROADCASTSS      (R9), Z11
-	VMULPS            Z1, Z9, Z1
-	VMAXPS            Z1, Z11, Z11
-	VMULPS            Z2, Z9, Z2
-	VMAXPS            Z2, Z11, Z11
-	VMULPS            Z3, Z9, Z3
-	VMAXPS            Z3, Z11, Z11
-	VMULPS            Z4, Z9, Z4
-	VMAXPS            Z4, Z11, Z11
-	VSHUFF32X4        $0x4e, Z11, Z11, Z10
-	VMAXPS            Z10, Z11, Z11
-	VSHUFF32X4        $0xb1, Z11, Z11, Z10
-	VMAXPS            Z10, Z11, Z11
-	VPERMILPS         $0x4e, Z11, Z10
-	VMAXPS            Z10, Z11, Z11
-	VPERMILPS         $0xb1, Z11, Z10
-	VMAXPS            Z10, Z11, Z11
-	VBROADCASTSS      (R9), Z10
-	VMOVSS            X11, (R9)
-	VSUBPS            Z11, Z10, Z10
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS            Z10, Z12, Z10
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS            Z10, Z12, Z10
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z12
-	VRNDSCALEPS       $0x08, Z12, Z12
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z10
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z10
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z13
-	VSCALEFPS         Z12, Z13, Z10
-	VMULPS            (R8), Z10, Z12
-	VSUBPS            Z11, Z1, Z1
+	VMOVSS            X12, (R9)
+	VSUBPS            Z12, Z11, Z11
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z13
-	VMINPS            Z1, Z13, Z1
+	VMINPS            Z11, Z13, Z11
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z13
-	VMAXPS            Z1, Z13, Z1
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z13
+	VMAXPS            Z11, Z13, Z11
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z11, Z13
 	VRNDSCALEPS       $0x08, Z13, Z13
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z13, Z1
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z13, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z13, Z11
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z13, Z11
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z14
-	VSCALEFPS         Z13, Z14, Z1
-	VADDPS            Z1, Z12, Z12
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z14
+	VSCALEFPS         Z13, Z14, Z11
+	VMULPS            (R8), Z11, Z13
+	VSUBPS            Z12, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z14
+	VMINPS            Z1, Z14, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z14
+	VMAXPS            Z1, Z14, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z14
+	VRNDSCALEPS       $0x08, Z14, Z14
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z14, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z14, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z15
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z15
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z15
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z15
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z15
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z15
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z15
+	VSCALEFPS         Z14, Z15, Z1
+	VADDPS            Z1, Z13, Z13
 	VMOVUPS           Z1, (DI)
-	VSUBPS            Z11, Z2, Z2
+	VSUBPS            Z12, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z2, Z1, Z2
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -8414,17 +9969,17 @@ score3:
 	VRNDSCALEPS       $0x08, Z1, Z1
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z13
-	VSCALEFPS         Z1, Z13, Z2
-	VADDPS            Z2, Z12, Z12
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z14
+	VSCALEFPS         Z1, Z14, Z2
+	VADDPS            Z2, Z13, Z13
 	VMOVUPS           Z2, 64(DI)
-	VSUBPS            Z11, Z3, Z3
+	VSUBPS            Z12, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z3, Z1, Z3
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -8441,9 +9996,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VSCALEFPS         Z1, Z2, Z3
-	VADDPS            Z3, Z12, Z12
+	VADDPS            Z3, Z13, Z13
 	VMOVUPS           Z3, 128(DI)
-	VSUBPS            Z11, Z4, Z4
+	VSUBPS            Z12, Z4, Z4
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z4, Z1, Z4
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -8460,18 +10015,18 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VSCALEFPS         Z1, Z2, Z4
-	VADDPS            Z4, Z12, Z12
+	VADDPS            Z4, Z13, Z13
 	VMOVUPS           Z4, 192(DI)
-	VMOVUPS           Z12, (R8)
+	VMOVUPS           Z13, (R8)
 	VBROADCASTSS      4(R9), Z1
-	VMULPS            Z5, Z9, Z5
+	VMULPS            Z5, Z10, Z5
 	VMAXPS            Z5, Z1, Z1
-	VMULPS            Z6, Z9, Z6
-	VMAXPS            Z6, Z1, Z1
-	VMULPS            Z7, Z9, Z7
+	VMULPS            Z7, Z10, Z7
 	VMAXPS            Z7, Z1, Z1
-	VMULPS            Z8, Z9, Z8
+	VMULPS            Z8, Z10, Z8
 	VMAXPS            Z8, Z1, Z1
+	VMULPS            Z9, Z10, Z9
+	VMAXPS            Z9, Z1, Z1
 	VSHUFF32X4        $0x4e, Z1, Z1, Z2
 	VMAXPS            Z2, Z1, Z1
 	VSHUFF32X4        $0xb1, Z1, Z1, Z2
@@ -8509,35 +10064,16 @@ score3:
 	VRNDSCALEPS       $0x08, Z4, Z4
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z5
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z5
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
-	VSCALEFPS         Z4, Z9, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z10
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z10
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z10
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z10
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z10
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z10
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z10
+	VSCALEFPS         Z4, Z10, Z5
 	VADDPS            Z5, Z3, Z3
 	VMOVUPS           Z5, 256(DI)
-	VSUBPS            Z1, Z6, Z6
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS            Z6, Z4, Z6
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS            Z6, Z4, Z6
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z4
-	VRNDSCALEPS       $0x08, Z4, Z4
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z6
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z6
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
-	VSCALEFPS         Z4, Z5, Z6
-	VADDPS            Z6, Z3, Z3
-	VMOVUPS           Z6, 320(DI)
 	VSUBPS            Z1, Z7, Z7
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
 	VMINPS            Z7, Z4, Z7
@@ -8556,26 +10092,45 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
 	VSCALEFPS         Z4, Z5, Z7
 	VADDPS            Z7, Z3, Z3
-	VMOVUPS           Z7, 384(DI)
+	VMOVUPS           Z7, 320(DI)
 	VSUBPS            Z1, Z8, Z8
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS            Z8, Z1, Z8
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS            Z8, Z1, Z8
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z1
-	VRNDSCALEPS       $0x08, Z1, Z1
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z8
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z8
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
-	VSCALEFPS         Z1, Z4, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z8, Z4, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z8, Z4, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VSCALEFPS         Z4, Z5, Z8
 	VADDPS            Z8, Z3, Z3
-	VMOVUPS           Z8, 448(DI)
+	VMOVUPS           Z8, 384(DI)
+	VSUBPS            Z1, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z9, Z1, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z9, Z1, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z4
+	VSCALEFPS         Z1, Z4, Z9
+	VADDPS            Z9, Z3, Z3
+	VMOVUPS           Z9, 448(DI)
 	VMOVUPS           Z3, 64(R8)
 	MOVQ              72(AX), DI
 	MOVQ              DI, R8
@@ -8585,84 +10140,84 @@ score3:
 	MOVQ              32(AX), R10
 
 columns:
-	VMULPS (R10), Z10, Z1
-	VMULPS 64(R10), Z10, Z3
-	VMULPS 128(R10), Z10, Z4
-	VMULPS 192(R10), Z10, Z5
-	VMULPS (R10)(R8*1), Z2, Z6
-	VMULPS 64(R10)(R8*1), Z2, Z7
-	VMULPS 128(R10)(R8*1), Z2, Z8
-	VMULPS 192(R10)(R8*1), Z2, Z9
+	VMULPS (R10), Z11, Z1
+	VMULPS 64(R10), Z11, Z3
+	VMULPS 128(R10), Z11, Z4
+	VMULPS 192(R10), Z11, Z5
+	VMULPS (R10)(R8*1), Z2, Z7
+	VMULPS 64(R10)(R8*1), Z2, Z8
+	VMULPS 128(R10)(R8*1), Z2, Z9
+	VMULPS 192(R10)(R8*1), Z2, Z10
 	MOVQ   BX, R11
 	MOVQ   40(AX), R12
 	MOVQ   $0x00000010, R13
 
 values:
-	VBROADCASTSS (R12), Z11
-	VBROADCASTSS 256(R12), Z12
-	VPSLLD       $0x10, (R11), Z13
-	VFMADD231PS  Z13, Z11, Z1
-	VFMADD231PS  Z13, Z12, Z6
-	VPANDD       (R11), Z0, Z13
-	VFMADD231PS  Z13, Z11, Z3
-	VFMADD231PS  Z13, Z12, Z7
-	VPSLLD       $0x10, 64(R11), Z13
-	VFMADD231PS  Z13, Z11, Z4
-	VFMADD231PS  Z13, Z12, Z8
-	VPANDD       64(R11), Z0, Z13
-	VFMADD231PS  Z13, Z11, Z5
-	VFMADD231PS  Z13, Z12, Z9
+	VBROADCASTSS (R12), Z12
+	VBROADCASTSS 256(R12), Z13
+	VPSLLD       $0x10, (R11), Z14
+	VFMADD231PS  Z14, Z12, Z1
+	VFMADD231PS  Z14, Z13, Z7
+	VPANDD       (R11), Z0, Z14
+	VFMADD231PS  Z14, Z12, Z3
+	VFMADD231PS  Z14, Z13, Z8
+	VPSLLD       $0x10, 64(R11), Z14
+	VFMADD231PS  Z14, Z12, Z4
+	VFMADD231PS  Z14, Z13, Z9
+	VPANDD       64(R11), Z0, Z14
+	VFMADD231PS  Z14, Z12, Z5
+	VFMADD231PS  Z14, Z13, Z10
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 4(R12), Z11
-	VBROADCASTSS 260(R12), Z12
-	VPSLLD       $0x10, (R11), Z13
-	VFMADD231PS  Z13, Z11, Z1
-	VFMADD231PS  Z13, Z12, Z6
-	VPANDD       (R11), Z0, Z13
-	VFMADD231PS  Z13, Z11, Z3
-	VFMADD231PS  Z13, Z12, Z7
-	VPSLLD       $0x10, 64(R11), Z13
-	VFMADD231PS  Z13, Z11, Z4
-	VFMADD231PS  Z13, Z12, Z8
-	VPANDD       64(R11), Z0, Z13
-	VFMADD231PS  Z13, Z11, Z5
-	VFMADD231PS  Z13, Z12, Z9
+	VBROADCASTSS 4(R12), Z12
+	VBROADCASTSS 260(R12), Z13
+	VPSLLD       $0x10, (R11), Z14
+	VFMADD231PS  Z14, Z12, Z1
+	VFMADD231PS  Z14, Z13, Z7
+	VPANDD       (R11), Z0, Z14
+	VFMADD231PS  Z14, Z12, Z3
+	VFMADD231PS  Z14, Z13, Z8
+	VPSLLD       $0x10, 64(R11), Z14
+	VFMADD231PS  Z14, Z12, Z4
+	VFMADD231PS  Z14, Z13, Z9
+	VPANDD       64(R11), Z0, Z14
+	VFMADD231PS  Z14, Z12, Z5
+	VFMADD231PS  Z14, Z13, Z10
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 8(R12), Z11
-	VBROADCASTSS 264(R12), Z12
-	VPSLLD       $0x10, (R11), Z13
-	VFMADD231PS  Z13, Z11, Z1
-	VFMADD231PS  Z13, Z12, Z6
-	VPANDD       (R11), Z0, Z13
-	VFMADD231PS  Z13, Z11, Z3
-	VFMADD231PS  Z13, Z12, Z7
-	VPSLLD       $0x10, 64(R11), Z13
-	VFMADD231PS  Z13, Z11, Z4
-	VFMADD231PS  Z13, Z12, Z8
-	VPANDD       64(R11), Z0, Z13
-	VFMADD231PS  Z13, Z11, Z5
-	VFMADD231PS  Z13, Z12, Z9
+	VBROADCASTSS 8(R12), Z12
+	VBROADCASTSS 264(R12), Z13
+	VPSLLD       $0x10, (R11), Z14
+	VFMADD231PS  Z14, Z12, Z1
+	VFMADD231PS  Z14, Z13, Z7
+	VPANDD       (R11), Z0, Z14
+	VFMADD231PS  Z14, Z12, Z3
+	VFMADD231PS  Z14, Z13, Z8
+	VPSLLD       $0x10, 64(R11), Z14
+	VFMADD231PS  Z14, Z12, Z4
+	VFMADD231PS  Z14, Z13, Z9
+	VPANDD       64(R11), Z0, Z14
+	VFMADD231PS  Z14, Z12, Z5
+	VFMADD231PS  Z14, Z13, Z10
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 12(R12), Z11
-	VBROADCASTSS 268(R12), Z12
-	VPSLLD       $0x10, (R11), Z13
-	VFMADD231PS  Z13, Z11, Z1
-	VFMADD231PS  Z13, Z12, Z6
-	VPANDD       (R11), Z0, Z13
-	VFMADD231PS  Z13, Z11, Z3
-	VFMADD231PS  Z13, Z12, Z7
-	VPSLLD       $0x10, 64(R11), Z13
-	VFMADD231PS  Z13, Z11, Z4
-	VFMADD231PS  Z13, Z12, Z8
-	VPANDD       64(R11), Z0, Z13
-	VFMADD231PS  Z13, Z11, Z5
-	VFMADD231PS  Z13, Z12, Z9
+	VBROADCASTSS 12(R12), Z12
+	VBROADCASTSS 268(R12), Z13
+	VPSLLD       $0x10, (R11), Z14
+	VFMADD231PS  Z14, Z12, Z1
+	VFMADD231PS  Z14, Z13, Z7
+	VPANDD       (R11), Z0, Z14
+	VFMADD231PS  Z14, Z12, Z3
+	VFMADD231PS  Z14, Z13, Z8
+	VPSLLD       $0x10, 64(R11), Z14
+	VFMADD231PS  Z14, Z12, Z4
+	VFMADD231PS  Z14, Z13, Z9
+	VPANDD       64(R11), Z0, Z14
+	VFMADD231PS  Z14, Z12, Z5
+	VFMADD231PS  Z14, Z13, Z10
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	ADDQ         R9, R11
@@ -8673,26 +10228,129 @@ values:
 	VMOVUPS      Z3, 64(R10)
 	VMOVUPS      Z4, 128(R10)
 	VMOVUPS      Z5, 192(R10)
-	VMOVUPS      Z6, (R10)(R8*1)
-	VMOVUPS      Z7, 64(R10)(R8*1)
-	VMOVUPS      Z8, 128(R10)(R8*1)
-	VMOVUPS      Z9, 192(R10)(R8*1)
+	VMOVUPS      Z7, (R10)(R8*1)
+	VMOVUPS      Z8, 64(R10)(R8*1)
+	VMOVUPS      Z9, 128(R10)(R8*1)
+	VMOVUPS      Z10, 192(R10)(R8*1)
 	ADDQ         $0x00000100, R10
 	ADDQ         $0x00000080, BX
 	SUBQ         $0x00000040, DI
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
-	MOVQ         32(AX), CX
-	MOVQ         72(AX), DX
-	XORQ         AX, AX
-	ADDQ         DX, AX
-	ADDQ         DX, AX
-	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    lowColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    highColumns_attend_avx512<>+0(SB), Z1
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000002, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z6, Z6, Z6
+
+fold:
+	VMOVUPS  (R10), Z1
+	VMOVUPS  (DI), Z2
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z2, Z2, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z4
+	VBROADCASTSS      (R11), Z5
+	VMAXPS            Z4, Z5, Z3
+	VMOVSS            X3, (R8)
+	VSUBPS            Z3, Z4, Z4
+	VSUBPS            Z3, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z3, Z7, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VSCALEFPS         Z3, Z7, Z5
+	VMULPS            Z2, Z4, Z2
+	VMULPS            Z1, Z5, Z1
+	VADDPS            Z1, Z2, Z2
+	VMOVUPS           Z2, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z4, Z1
+	VMULPS  (R9), Z5, Z2
+	VADDPS  Z2, Z1, Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z1, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z6, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
+	MOVQ      32(AX), CX
+	MOVQ      144(AX), AX
+	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 lowColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 highColumns_attend_avx512<>+0(SB), Z1
 
 together:
 	VMOVUPS   (CX), Z2
@@ -8714,11 +10372,7 @@ TEXT ·attendBF1664x3AVX512(SB), NOSPLIT, $0-8
 	MOVQ         a+0(FP), AX
 	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
 	MOVQ         32(AX), CX
-	MOVQ         72(AX), BX
-	XORQ         DX, DX
-	ADDQ         BX, DX
-	ADDQ         BX, DX
-	ADDQ         BX, DX
+	MOVQ         144(AX), DX
 	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
 	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
@@ -8755,58 +10409,58 @@ last:
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z10
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
 
 score0:
 	VPSLLD       $0x10, (BX), Z3
 	VPSLLD       $0x10, (BX)(R9*1), Z4
-	VBROADCASTSS (R11), Z7
-	VFMADD231PS  Z3, Z7, Z1
-	VFMADD231PS  Z4, Z7, Z2
-	VBROADCASTSS (R11)(R8*1), Z7
-	VFMADD231PS  Z3, Z7, Z5
-	VFMADD231PS  Z4, Z7, Z6
-	VBROADCASTSS (R11)(R8*2), Z7
-	VFMADD231PS  Z3, Z7, Z9
-	VFMADD231PS  Z4, Z7, Z10
+	VBROADCASTSS (R11), Z8
+	VFMADD231PS  Z3, Z8, Z1
+	VFMADD231PS  Z4, Z8, Z2
+	VBROADCASTSS (R11)(R8*1), Z8
+	VFMADD231PS  Z3, Z8, Z5
+	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS (R11)(R8*2), Z8
+	VFMADD231PS  Z3, Z8, Z10
+	VFMADD231PS  Z4, Z8, Z11
 	PREFETCHT1   (R10)
 	VPANDD       (BX), Z0, Z3
 	VPANDD       (BX)(R9*1), Z0, Z4
-	VBROADCASTSS 4(R11), Z7
-	VFMADD231PS  Z3, Z7, Z1
-	VFMADD231PS  Z4, Z7, Z2
-	VBROADCASTSS 4(R11)(R8*1), Z7
-	VFMADD231PS  Z3, Z7, Z5
-	VFMADD231PS  Z4, Z7, Z6
-	VBROADCASTSS 4(R11)(R8*2), Z7
-	VFMADD231PS  Z3, Z7, Z9
-	VFMADD231PS  Z4, Z7, Z10
+	VBROADCASTSS 4(R11), Z8
+	VFMADD231PS  Z3, Z8, Z1
+	VFMADD231PS  Z4, Z8, Z2
+	VBROADCASTSS 4(R11)(R8*1), Z8
+	VFMADD231PS  Z3, Z8, Z5
+	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 4(R11)(R8*2), Z8
+	VFMADD231PS  Z3, Z8, Z10
+	VFMADD231PS  Z4, Z8, Z11
 	PREFETCHT1   64(R10)
 	VPSLLD       $0x10, 64(BX), Z3
 	VPSLLD       $0x10, 64(BX)(R9*1), Z4
-	VBROADCASTSS 8(R11), Z7
-	VFMADD231PS  Z3, Z7, Z1
-	VFMADD231PS  Z4, Z7, Z2
-	VBROADCASTSS 8(R11)(R8*1), Z7
-	VFMADD231PS  Z3, Z7, Z5
-	VFMADD231PS  Z4, Z7, Z6
-	VBROADCASTSS 8(R11)(R8*2), Z7
-	VFMADD231PS  Z3, Z7, Z9
-	VFMADD231PS  Z4, Z7, Z10
+	VBROADCASTSS 8(R11), Z8
+	VFMADD231PS  Z3, Z8, Z1
+	VFMADD231PS  Z4, Z8, Z2
+	VBROADCASTSS 8(R11)(R8*1), Z8
+	VFMADD231PS  Z3, Z8, Z5
+	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 8(R11)(R8*2), Z8
+	VFMADD231PS  Z3, Z8, Z10
+	VFMADD231PS  Z4, Z8, Z11
 	PREFETCHT1   128(R10)
 	VPANDD       64(BX), Z0, Z3
 	VPANDD       64(BX)(R9*1), Z0, Z4
-	VBROADCASTSS 12(R11), Z7
-	VFMADD231PS  Z3, Z7, Z1
-	VFMADD231PS  Z4, Z7, Z2
-	VBROADCASTSS 12(R11)(R8*1), Z7
-	VFMADD231PS  Z3, Z7, Z5
-	VFMADD231PS  Z4, Z7, Z6
-	VBROADCASTSS 12(R11)(R8*2), Z7
-	VFMADD231PS  Z3, Z7, Z9
-	VFMADD231PS  Z4, Z7, Z10
+	VBROADCASTSS 12(R11), Z8
+	VFMADD231PS  Z3, Z8, Z1
+	VFMADD231PS  Z4, Z8, Z2
+	VBROADCASTSS 12(R11)(R8*1), Z8
+	VFMADD231PS  Z3, Z8, Z5
+	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 12(R11)(R8*2), Z8
+	VFMADD231PS  Z3, Z8, Z10
+	VFMADD231PS  Z4, Z8, Z11
 	PREFETCHT1   192(R10)
 	ADDQ         $0x00000080, BX
 	ADDQ         $0x00000100, R10
@@ -8817,59 +10471,59 @@ score0:
 	MOVQ         (AX), R11
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z12
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z13
 
 score2:
-	VPSLLD            $0x10, (BX), Z13
-	VPSLLD            $0x10, (BX)(R9*1), Z14
-	VBROADCASTSS      (R11), Z15
-	VFMADD231PS       Z13, Z15, Z3
-	VFMADD231PS       Z14, Z15, Z4
-	VBROADCASTSS      (R11)(R8*1), Z15
-	VFMADD231PS       Z13, Z15, Z7
-	VFMADD231PS       Z14, Z15, Z8
-	VBROADCASTSS      (R11)(R8*2), Z15
-	VFMADD231PS       Z13, Z15, Z11
-	VFMADD231PS       Z14, Z15, Z12
+	VPSLLD            $0x10, (BX), Z14
+	VPSLLD            $0x10, (BX)(R9*1), Z15
+	VBROADCASTSS      (R11), Z16
+	VFMADD231PS       Z14, Z16, Z3
+	VFMADD231PS       Z15, Z16, Z4
+	VBROADCASTSS      (R11)(R8*1), Z16
+	VFMADD231PS       Z14, Z16, Z8
+	VFMADD231PS       Z15, Z16, Z9
+	VBROADCASTSS      (R11)(R8*2), Z16
+	VFMADD231PS       Z14, Z16, Z12
+	VFMADD231PS       Z15, Z16, Z13
 	PREFETCHT1        (R10)
-	VPANDD            (BX), Z0, Z13
-	VPANDD            (BX)(R9*1), Z0, Z14
-	VBROADCASTSS      4(R11), Z15
-	VFMADD231PS       Z13, Z15, Z3
-	VFMADD231PS       Z14, Z15, Z4
-	VBROADCASTSS      4(R11)(R8*1), Z15
-	VFMADD231PS       Z13, Z15, Z7
-	VFMADD231PS       Z14, Z15, Z8
-	VBROADCASTSS      4(R11)(R8*2), Z15
-	VFMADD231PS       Z13, Z15, Z11
-	VFMADD231PS       Z14, Z15, Z12
+	VPANDD            (BX), Z0, Z14
+	VPANDD            (BX)(R9*1), Z0, Z15
+	VBROADCASTSS      4(R11), Z16
+	VFMADD231PS       Z14, Z16, Z3
+	VFMADD231PS       Z15, Z16, Z4
+	VBROADCASTSS      4(R11)(R8*1), Z16
+	VFMADD231PS       Z14, Z16, Z8
+	VFMADD231PS       Z15, Z16, Z9
+	VBROADCASTSS      4(R11)(R8*2), Z16
+	VFMADD231PS       Z14, Z16, Z12
+	VFMADD231PS       Z15, Z16, Z13
 	PREFETCHT1        64(R10)
-	VPSLLD            $0x10, 64(BX), Z13
-	VPSLLD            $0x10, 64(BX)(R9*1), Z14
-	VBROADCASTSS      8(R11), Z15
-	VFMADD231PS       Z13, Z15, Z3
-	VFMADD231PS       Z14, Z15, Z4
-	VBROADCASTSS      8(R11)(R8*1), Z15
-	VFMADD231PS       Z13, Z15, Z7
-	VFMADD231PS       Z14, Z15, Z8
-	VBROADCASTSS      8(R11)(R8*2), Z15
-	VFMADD231PS       Z13, Z15, Z11
-	VFMADD231PS       Z14, Z15, Z12
+	VPSLLD            $0x10, 64(BX), Z14
+	VPSLLD            $0x10, 64(BX)(R9*1), Z15
+	VBROADCASTSS      8(R11), Z16
+	VFMADD231PS       Z14, Z16, Z3
+	VFMADD231PS       Z15, Z16, Z4
+	VBROADCASTSS      8(R11)(R8*1), Z16
+	VFMADD231PS       Z14, Z16, Z8
+	VFMADD231PS       Z15, Z16, Z9
+	VBROADCASTSS      8(R11)(R8*2), Z16
+	VFMADD231PS       Z14, Z16, Z12
+	VFMADD231PS       Z15, Z16, Z13
 	PREFETCHT1        128(R10)
-	VPANDD            64(BX), Z0, Z13
-	VPANDD            64(BX)(R9*1), Z0, Z14
-	VBROADCASTSS      12(R11), Z15
-	VFMADD231PS       Z13, Z15, Z3
-	VFMADD231PS       Z14, Z15, Z4
-	VBROADCASTSS      12(R11)(R8*1), Z15
-	VFMADD231PS       Z13, Z15, Z7
-	VFMADD231PS       Z14, Z15, Z8
-	VBROADCASTSS      12(R11)(R8*2), Z15
-	VFMADD231PS       Z13, Z15, Z11
-	VFMADD231PS       Z14, Z15, Z12
+	VPANDD            64(BX), Z0, Z14
+	VPANDD            64(BX)(R9*1), Z0, Z15
+	VBROADCASTSS      12(R11), Z16
+	VFMADD231PS       Z14, Z16, Z3
+	VFMADD231PS       Z15, Z16, Z4
+	VBROADCASTSS      12(R11)(R8*1), Z16
+	VFMADD231PS       Z14, Z16, Z8
+	VFMADD231PS       Z15, Z16, Z9
+	VBROADCASTSS      12(R11)(R8*2), Z16
+	VFMADD231PS       Z14, Z16, Z12
+	VFMADD231PS       Z15, Z16, Z13
 	PREFETCHT1        192(R10)
 	ADDQ              $0x00000080, BX
 	ADDQ              $0x00000100, R10
@@ -8880,64 +10534,64 @@ score2:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z13
+	VBROADCASTSS      152(AX), Z14
+	VBROADCASTSS      (R9), Z16
+	VMULPS            Z1, Z14, Z1
+	VMAXPS            Z1, Z16, Z16
+	VMULPS            Z2, Z14, Z2
+	VMAXPS            Z2, Z16, Z16
+	VMULPS            Z3, Z14, Z3
+	VMAXPS            Z3, Z16, Z16
+	VMULPS            Z4, Z14, Z4
+	VMAXPS            Z4, Z16, Z16
+	VSHUFF32X4        $0x4e, Z16, Z16, Z15
+	VMAXPS            Z15, Z16, Z16
+	VSHUFF32X4        $0xb1, Z16, Z16, Z15
+	VMAXPS            Z15, Z16, Z16
+	VPERMILPS         $0x4e, Z16, Z15
+	VMAXPS            Z15, Z16, Z16
+	VPERMILPS         $0xb1, Z16, Z15
+	VMAXPS            Z15, Z16, Z16
 	VBROADCASTSS      (R9), Z15
-	VMULPS            Z1, Z13, Z1
-	VMAXPS            Z1, Z15, Z15
-	VMULPS            Z2, Z13, Z2
-	VMAXPS            Z2, Z15, Z15
-	VMULPS            Z3, Z13, Z3
-	VMAXPS            Z3, Z15, Z15
-	VMULPS            Z4, Z13, Z4
-	VMAXPS            Z4, Z15, Z15
-	VSHUFF32X4        $0x4e, Z15, Z15, Z14
-	VMAXPS            Z14, Z15, Z15
-	VSHUFF32X4        $0xb1, Z15, Z15, Z14
-	VMAXPS            Z14, Z15, Z15
-	VPERMILPS         $0x4e, Z15, Z14
-	VMAXPS            Z14, Z15, Z15
-	VPERMILPS         $0xb1, Z15, Z14
-	VMAXPS            Z14, Z15, Z15
-	VBROADCASTSS      (R9), Z14
-	VMOVSS            X15, (R9)
-	VSUBPS            Z15, Z14, Z14
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z16
-	VMINPS            Z14, Z16, Z14
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z16
-	VMAXPS            Z14, Z16, Z14
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z14, Z16
-	VRNDSCALEPS       $0x08, Z16, Z16
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z16, Z14
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z16, Z14
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z17
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z17
-	VSCALEFPS         Z16, Z17, Z14
-	VMULPS            (R8), Z14, Z16
-	VSUBPS            Z15, Z1, Z1
+	VMOVSS            X16, (R9)
+	VSUBPS            Z16, Z15, Z15
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z17
-	VMINPS            Z1, Z17, Z1
+	VMINPS            Z15, Z17, Z15
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z17
-	VMAXPS            Z1, Z17, Z1
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z17
+	VMAXPS            Z15, Z17, Z15
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z15, Z17
 	VRNDSCALEPS       $0x08, Z17, Z17
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z17, Z1
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z17, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z17, Z15
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z17, Z15
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z18
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z18
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z18
-	VSCALEFPS         Z17, Z18, Z1
-	VADDPS            Z1, Z16, Z16
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z15, Z18
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z15, Z18
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z15, Z18
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z15, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z18
+	VSCALEFPS         Z17, Z18, Z15
+	VMULPS            (R8), Z15, Z17
+	VSUBPS            Z16, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z18
+	VMINPS            Z1, Z18, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z18
+	VMAXPS            Z1, Z18, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z18
+	VRNDSCALEPS       $0x08, Z18, Z18
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z18, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z18, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z19
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z19
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z19
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z19
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z19
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z19
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z19
+	VSCALEFPS         Z18, Z19, Z1
+	VADDPS            Z1, Z17, Z17
 	VMOVUPS           Z1, (DI)
-	VSUBPS            Z15, Z2, Z2
+	VSUBPS            Z16, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z2, Z1, Z2
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -8946,17 +10600,17 @@ score2:
 	VRNDSCALEPS       $0x08, Z1, Z1
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z17
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z17
-	VSCALEFPS         Z1, Z17, Z2
-	VADDPS            Z2, Z16, Z16
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z18
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z18
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z18
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z18
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z18
+	VSCALEFPS         Z1, Z18, Z2
+	VADDPS            Z2, Z17, Z17
 	VMOVUPS           Z2, 64(DI)
-	VSUBPS            Z15, Z3, Z3
+	VSUBPS            Z16, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z3, Z1, Z3
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -8973,9 +10627,9 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VSCALEFPS         Z1, Z2, Z3
-	VADDPS            Z3, Z16, Z16
+	VADDPS            Z3, Z17, Z17
 	VMOVUPS           Z3, 128(DI)
-	VSUBPS            Z15, Z4, Z4
+	VSUBPS            Z16, Z4, Z4
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z4, Z1, Z4
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -8992,18 +10646,18 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VSCALEFPS         Z1, Z2, Z4
-	VADDPS            Z4, Z16, Z16
+	VADDPS            Z4, Z17, Z17
 	VMOVUPS           Z4, 192(DI)
-	VMOVUPS           Z16, (R8)
+	VMOVUPS           Z17, (R8)
 	VBROADCASTSS      4(R9), Z2
-	VMULPS            Z5, Z13, Z5
+	VMULPS            Z5, Z14, Z5
 	VMAXPS            Z5, Z2, Z2
-	VMULPS            Z6, Z13, Z6
-	VMAXPS            Z6, Z2, Z2
-	VMULPS            Z7, Z13, Z7
+	VMULPS            Z7, Z14, Z7
 	VMAXPS            Z7, Z2, Z2
-	VMULPS            Z8, Z13, Z8
+	VMULPS            Z8, Z14, Z8
 	VMAXPS            Z8, Z2, Z2
+	VMULPS            Z9, Z14, Z9
+	VMAXPS            Z9, Z2, Z2
 	VSHUFF32X4        $0x4e, Z2, Z2, Z1
 	VMAXPS            Z1, Z2, Z2
 	VSHUFF32X4        $0xb1, Z2, Z2, Z1
@@ -9041,35 +10695,16 @@ score2:
 	VRNDSCALEPS       $0x08, Z4, Z4
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z5
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z5
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z15
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z15
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z15
-	VSCALEFPS         Z4, Z15, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z16
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z16
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z16
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z16
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z16
+	VSCALEFPS         Z4, Z16, Z5
 	VADDPS            Z5, Z3, Z3
 	VMOVUPS           Z5, 256(DI)
-	VSUBPS            Z2, Z6, Z6
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS            Z6, Z4, Z6
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS            Z6, Z4, Z6
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z4
-	VRNDSCALEPS       $0x08, Z4, Z4
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z6
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z6
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
-	VSCALEFPS         Z4, Z5, Z6
-	VADDPS            Z6, Z3, Z3
-	VMOVUPS           Z6, 320(DI)
 	VSUBPS            Z2, Z7, Z7
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
 	VMINPS            Z7, Z4, Z7
@@ -9088,36 +10723,55 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
 	VSCALEFPS         Z4, Z5, Z7
 	VADDPS            Z7, Z3, Z3
-	VMOVUPS           Z7, 384(DI)
+	VMOVUPS           Z7, 320(DI)
 	VSUBPS            Z2, Z8, Z8
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS            Z8, Z2, Z8
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS            Z8, Z2, Z8
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z2
-	VRNDSCALEPS       $0x08, Z2, Z2
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z8
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z8
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
-	VSCALEFPS         Z2, Z4, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z8, Z4, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z8, Z4, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VSCALEFPS         Z4, Z5, Z8
 	VADDPS            Z8, Z3, Z3
-	VMOVUPS           Z8, 448(DI)
+	VMOVUPS           Z8, 384(DI)
+	VSUBPS            Z2, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z9, Z2, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z9, Z2, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z4
+	VSCALEFPS         Z2, Z4, Z9
+	VADDPS            Z9, Z3, Z3
+	VMOVUPS           Z9, 448(DI)
 	VMOVUPS           Z3, 64(R8)
 	VBROADCASTSS      8(R9), Z2
-	VMULPS            Z9, Z13, Z9
-	VMAXPS            Z9, Z2, Z2
-	VMULPS            Z10, Z13, Z10
+	VMULPS            Z10, Z14, Z10
 	VMAXPS            Z10, Z2, Z2
-	VMULPS            Z11, Z13, Z11
+	VMULPS            Z11, Z14, Z11
 	VMAXPS            Z11, Z2, Z2
-	VMULPS            Z12, Z13, Z12
+	VMULPS            Z12, Z14, Z12
 	VMAXPS            Z12, Z2, Z2
+	VMULPS            Z13, Z14, Z13
+	VMAXPS            Z13, Z2, Z2
 	VSHUFF32X4        $0x4e, Z2, Z2, Z3
 	VMAXPS            Z3, Z2, Z2
 	VSHUFF32X4        $0xb1, Z2, Z2, Z3
@@ -9146,25 +10800,6 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
 	VSCALEFPS         Z4, Z5, Z3
 	VMULPS            128(R8), Z3, Z4
-	VSUBPS            Z2, Z9, Z9
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS            Z9, Z5, Z9
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS            Z9, Z5, Z9
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z5
-	VRNDSCALEPS       $0x08, Z5, Z5
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z9
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z9
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z6
-	VSCALEFPS         Z5, Z6, Z9
-	VADDPS            Z9, Z4, Z4
-	VMOVUPS           Z9, 512(DI)
 	VSUBPS            Z2, Z10, Z10
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
 	VMINPS            Z10, Z5, Z10
@@ -9174,16 +10809,16 @@ score2:
 	VRNDSCALEPS       $0x08, Z5, Z5
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z10
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z10
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z6
-	VSCALEFPS         Z5, Z6, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z7
+	VSCALEFPS         Z5, Z7, Z10
 	VADDPS            Z10, Z4, Z4
-	VMOVUPS           Z10, 576(DI)
+	VMOVUPS           Z10, 512(DI)
 	VSUBPS            Z2, Z11, Z11
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
 	VMINPS            Z11, Z5, Z11
@@ -9193,35 +10828,54 @@ score2:
 	VRNDSCALEPS       $0x08, Z5, Z5
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z11
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z11
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z6
-	VSCALEFPS         Z5, Z6, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z7
+	VSCALEFPS         Z5, Z7, Z11
 	VADDPS            Z11, Z4, Z4
-	VMOVUPS           Z11, 640(DI)
+	VMOVUPS           Z11, 576(DI)
 	VSUBPS            Z2, Z12, Z12
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS            Z12, Z2, Z12
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS            Z12, Z2, Z12
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z12, Z2
-	VRNDSCALEPS       $0x08, Z2, Z2
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z12
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z12
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z5
-	VSCALEFPS         Z2, Z5, Z12
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z12, Z5, Z12
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z12, Z5, Z12
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z12, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z12
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z12
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z7
+	VSCALEFPS         Z5, Z7, Z12
 	VADDPS            Z12, Z4, Z4
-	VMOVUPS           Z12, 704(DI)
+	VMOVUPS           Z12, 640(DI)
+	VSUBPS            Z2, Z13, Z13
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z13, Z2, Z13
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z13, Z2, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z13
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z5
+	VSCALEFPS         Z2, Z5, Z13
+	VADDPS            Z13, Z4, Z4
+	VMOVUPS           Z13, 704(DI)
 	VMOVUPS           Z4, 128(R8)
 	MOVQ              72(AX), DI
 	MOVQ              DI, R8
@@ -9231,108 +10885,108 @@ score2:
 	MOVQ              32(AX), R10
 
 columns:
-	VMULPS (R10), Z14, Z2
-	VMULPS 64(R10), Z14, Z4
-	VMULPS 128(R10), Z14, Z5
-	VMULPS 192(R10), Z14, Z6
-	VMULPS (R10)(R8*1), Z1, Z7
-	VMULPS 64(R10)(R8*1), Z1, Z8
-	VMULPS 128(R10)(R8*1), Z1, Z9
-	VMULPS 192(R10)(R8*1), Z1, Z10
-	VMULPS (R10)(R8*2), Z3, Z11
-	VMULPS 64(R10)(R8*2), Z3, Z12
-	VMULPS 128(R10)(R8*2), Z3, Z13
-	VMULPS 192(R10)(R8*2), Z3, Z15
+	VMULPS (R10), Z15, Z2
+	VMULPS 64(R10), Z15, Z4
+	VMULPS 128(R10), Z15, Z5
+	VMULPS 192(R10), Z15, Z7
+	VMULPS (R10)(R8*1), Z1, Z8
+	VMULPS 64(R10)(R8*1), Z1, Z9
+	VMULPS 128(R10)(R8*1), Z1, Z10
+	VMULPS 192(R10)(R8*1), Z1, Z11
+	VMULPS (R10)(R8*2), Z3, Z12
+	VMULPS 64(R10)(R8*2), Z3, Z13
+	VMULPS 128(R10)(R8*2), Z3, Z14
+	VMULPS 192(R10)(R8*2), Z3, Z16
 	MOVQ   BX, R11
 	MOVQ   40(AX), R12
 	MOVQ   $0x00000010, R13
 
 values:
-	VBROADCASTSS (R12), Z16
-	VBROADCASTSS 256(R12), Z17
-	VBROADCASTSS 512(R12), Z18
-	VPSLLD       $0x10, (R11), Z19
-	VFMADD231PS  Z19, Z16, Z2
-	VFMADD231PS  Z19, Z17, Z7
-	VFMADD231PS  Z19, Z18, Z11
-	VPANDD       (R11), Z0, Z19
-	VFMADD231PS  Z19, Z16, Z4
-	VFMADD231PS  Z19, Z17, Z8
-	VFMADD231PS  Z19, Z18, Z12
-	VPSLLD       $0x10, 64(R11), Z19
-	VFMADD231PS  Z19, Z16, Z5
-	VFMADD231PS  Z19, Z17, Z9
-	VFMADD231PS  Z19, Z18, Z13
-	VPANDD       64(R11), Z0, Z19
-	VFMADD231PS  Z19, Z16, Z6
-	VFMADD231PS  Z19, Z17, Z10
-	VFMADD231PS  Z19, Z18, Z15
+	VBROADCASTSS (R12), Z17
+	VBROADCASTSS 256(R12), Z18
+	VBROADCASTSS 512(R12), Z19
+	VPSLLD       $0x10, (R11), Z20
+	VFMADD231PS  Z20, Z17, Z2
+	VFMADD231PS  Z20, Z18, Z8
+	VFMADD231PS  Z20, Z19, Z12
+	VPANDD       (R11), Z0, Z20
+	VFMADD231PS  Z20, Z17, Z4
+	VFMADD231PS  Z20, Z18, Z9
+	VFMADD231PS  Z20, Z19, Z13
+	VPSLLD       $0x10, 64(R11), Z20
+	VFMADD231PS  Z20, Z17, Z5
+	VFMADD231PS  Z20, Z18, Z10
+	VFMADD231PS  Z20, Z19, Z14
+	VPANDD       64(R11), Z0, Z20
+	VFMADD231PS  Z20, Z17, Z7
+	VFMADD231PS  Z20, Z18, Z11
+	VFMADD231PS  Z20, Z19, Z16
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 4(R12), Z16
-	VBROADCASTSS 260(R12), Z17
-	VBROADCASTSS 516(R12), Z18
-	VPSLLD       $0x10, (R11), Z19
-	VFMADD231PS  Z19, Z16, Z2
-	VFMADD231PS  Z19, Z17, Z7
-	VFMADD231PS  Z19, Z18, Z11
-	VPANDD       (R11), Z0, Z19
-	VFMADD231PS  Z19, Z16, Z4
-	VFMADD231PS  Z19, Z17, Z8
-	VFMADD231PS  Z19, Z18, Z12
-	VPSLLD       $0x10, 64(R11), Z19
-	VFMADD231PS  Z19, Z16, Z5
-	VFMADD231PS  Z19, Z17, Z9
-	VFMADD231PS  Z19, Z18, Z13
-	VPANDD       64(R11), Z0, Z19
-	VFMADD231PS  Z19, Z16, Z6
-	VFMADD231PS  Z19, Z17, Z10
-	VFMADD231PS  Z19, Z18, Z15
+	VBROADCASTSS 4(R12), Z17
+	VBROADCASTSS 260(R12), Z18
+	VBROADCASTSS 516(R12), Z19
+	VPSLLD       $0x10, (R11), Z20
+	VFMADD231PS  Z20, Z17, Z2
+	VFMADD231PS  Z20, Z18, Z8
+	VFMADD231PS  Z20, Z19, Z12
+	VPANDD       (R11), Z0, Z20
+	VFMADD231PS  Z20, Z17, Z4
+	VFMADD231PS  Z20, Z18, Z9
+	VFMADD231PS  Z20, Z19, Z13
+	VPSLLD       $0x10, 64(R11), Z20
+	VFMADD231PS  Z20, Z17, Z5
+	VFMADD231PS  Z20, Z18, Z10
+	VFMADD231PS  Z20, Z19, Z14
+	VPANDD       64(R11), Z0, Z20
+	VFMADD231PS  Z20, Z17, Z7
+	VFMADD231PS  Z20, Z18, Z11
+	VFMADD231PS  Z20, Z19, Z16
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 8(R12), Z16
-	VBROADCASTSS 264(R12), Z17
-	VBROADCASTSS 520(R12), Z18
-	VPSLLD       $0x10, (R11), Z19
-	VFMADD231PS  Z19, Z16, Z2
-	VFMADD231PS  Z19, Z17, Z7
-	VFMADD231PS  Z19, Z18, Z11
-	VPANDD       (R11), Z0, Z19
-	VFMADD231PS  Z19, Z16, Z4
-	VFMADD231PS  Z19, Z17, Z8
-	VFMADD231PS  Z19, Z18, Z12
-	VPSLLD       $0x10, 64(R11), Z19
-	VFMADD231PS  Z19, Z16, Z5
-	VFMADD231PS  Z19, Z17, Z9
-	VFMADD231PS  Z19, Z18, Z13
-	VPANDD       64(R11), Z0, Z19
-	VFMADD231PS  Z19, Z16, Z6
-	VFMADD231PS  Z19, Z17, Z10
-	VFMADD231PS  Z19, Z18, Z15
+	VBROADCASTSS 8(R12), Z17
+	VBROADCASTSS 264(R12), Z18
+	VBROADCASTSS 520(R12), Z19
+	VPSLLD       $0x10, (R11), Z20
+	VFMADD231PS  Z20, Z17, Z2
+	VFMADD231PS  Z20, Z18, Z8
+	VFMADD231PS  Z20, Z19, Z12
+	VPANDD       (R11), Z0, Z20
+	VFMADD231PS  Z20, Z17, Z4
+	VFMADD231PS  Z20, Z18, Z9
+	VFMADD231PS  Z20, Z19, Z13
+	VPSLLD       $0x10, 64(R11), Z20
+	VFMADD231PS  Z20, Z17, Z5
+	VFMADD231PS  Z20, Z18, Z10
+	VFMADD231PS  Z20, Z19, Z14
+	VPANDD       64(R11), Z0, Z20
+	VFMADD231PS  Z20, Z17, Z7
+	VFMADD231PS  Z20, Z18, Z11
+	VFMADD231PS  Z20, Z19, Z16
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 12(R12), Z16
-	VBROADCASTSS 268(R12), Z17
-	VBROADCASTSS 524(R12), Z18
-	VPSLLD       $0x10, (R11), Z19
-	VFMADD231PS  Z19, Z16, Z2
-	VFMADD231PS  Z19, Z17, Z7
-	VFMADD231PS  Z19, Z18, Z11
-	VPANDD       (R11), Z0, Z19
-	VFMADD231PS  Z19, Z16, Z4
-	VFMADD231PS  Z19, Z17, Z8
-	VFMADD231PS  Z19, Z18, Z12
-	VPSLLD       $0x10, 64(R11), Z19
-	VFMADD231PS  Z19, Z16, Z5
-	VFMADD231PS  Z19, Z17, Z9
-	VFMADD231PS  Z19, Z18, Z13
-	VPANDD       64(R11), Z0, Z19
-	VFMADD231PS  Z19, Z16, Z6
-	VFMADD231PS  Z19, Z17, Z10
-	VFMADD231PS  Z19, Z18, Z15
+	VBROADCASTSS 12(R12), Z17
+	VBROADCASTSS 268(R12), Z18
+	VBROADCASTSS 524(R12), Z19
+	VPSLLD       $0x10, (R11), Z20
+	VFMADD231PS  Z20, Z17, Z2
+	VFMADD231PS  Z20, Z18, Z8
+	VFMADD231PS  Z20, Z19, Z12
+	VPANDD       (R11), Z0, Z20
+	VFMADD231PS  Z20, Z17, Z4
+	VFMADD231PS  Z20, Z18, Z9
+	VFMADD231PS  Z20, Z19, Z13
+	VPSLLD       $0x10, 64(R11), Z20
+	VFMADD231PS  Z20, Z17, Z5
+	VFMADD231PS  Z20, Z18, Z10
+	VFMADD231PS  Z20, Z19, Z14
+	VPANDD       64(R11), Z0, Z20
+	VFMADD231PS  Z20, Z17, Z7
+	VFMADD231PS  Z20, Z18, Z11
+	VFMADD231PS  Z20, Z19, Z16
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	ADDQ         R9, R11
@@ -9342,32 +10996,134 @@ values:
 	VMOVUPS      Z2, (R10)
 	VMOVUPS      Z4, 64(R10)
 	VMOVUPS      Z5, 128(R10)
-	VMOVUPS      Z6, 192(R10)
-	VMOVUPS      Z7, (R10)(R8*1)
-	VMOVUPS      Z8, 64(R10)(R8*1)
-	VMOVUPS      Z9, 128(R10)(R8*1)
-	VMOVUPS      Z10, 192(R10)(R8*1)
-	VMOVUPS      Z11, (R10)(R8*2)
-	VMOVUPS      Z12, 64(R10)(R8*2)
-	VMOVUPS      Z13, 128(R10)(R8*2)
-	VMOVUPS      Z15, 192(R10)(R8*2)
+	VMOVUPS      Z7, 192(R10)
+	VMOVUPS      Z8, (R10)(R8*1)
+	VMOVUPS      Z9, 64(R10)(R8*1)
+	VMOVUPS      Z10, 128(R10)(R8*1)
+	VMOVUPS      Z11, 192(R10)(R8*1)
+	VMOVUPS      Z12, (R10)(R8*2)
+	VMOVUPS      Z13, 64(R10)(R8*2)
+	VMOVUPS      Z14, 128(R10)(R8*2)
+	VMOVUPS      Z16, 192(R10)(R8*2)
 	ADDQ         $0x00000100, R10
 	ADDQ         $0x00000080, BX
 	SUBQ         $0x00000040, DI
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
-	MOVQ         32(AX), CX
-	MOVQ         72(AX), DX
-	XORQ         AX, AX
-	ADDQ         DX, AX
-	ADDQ         DX, AX
-	ADDQ         DX, AX
-	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    lowColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    highColumns_attend_avx512<>+0(SB), Z1
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000003, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z6, Z6, Z6
+
+fold:
+	VMOVUPS  (R10), Z1
+	VMOVUPS  (DI), Z2
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z2, Z2, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z4
+	VBROADCASTSS      (R11), Z5
+	VMAXPS            Z4, Z5, Z3
+	VMOVSS            X3, (R8)
+	VSUBPS            Z3, Z4, Z4
+	VSUBPS            Z3, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z3, Z7, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VSCALEFPS         Z3, Z7, Z5
+	VMULPS            Z2, Z4, Z2
+	VMULPS            Z1, Z5, Z1
+	VADDPS            Z1, Z2, Z2
+	VMOVUPS           Z2, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z4, Z1
+	VMULPS  (R9), Z5, Z2
+	VADDPS  Z2, Z1, Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z1, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z6, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
+	MOVQ      32(AX), CX
+	MOVQ      144(AX), AX
+	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 lowColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 highColumns_attend_avx512<>+0(SB), Z1
 
 together:
 	VMOVUPS   (CX), Z2
@@ -9389,12 +11145,7 @@ TEXT ·attendBF1664x4AVX512(SB), NOSPLIT, $0-8
 	MOVQ         a+0(FP), AX
 	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
 	MOVQ         32(AX), CX
-	MOVQ         72(AX), BX
-	XORQ         DX, DX
-	ADDQ         BX, DX
-	ADDQ         BX, DX
-	ADDQ         BX, DX
-	ADDQ         BX, DX
+	MOVQ         144(AX), DX
 	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
 	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
@@ -9433,72 +11184,72 @@ last:
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z1
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z5
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z10
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z13
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z14
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z15
 
 score0:
 	VPSLLD       $0x10, (BX), Z3
 	VPSLLD       $0x10, (BX)(R9*1), Z4
-	VBROADCASTSS (R11), Z7
-	VFMADD231PS  Z3, Z7, Z1
-	VFMADD231PS  Z4, Z7, Z2
-	VBROADCASTSS (R11)(R8*1), Z7
-	VFMADD231PS  Z3, Z7, Z5
-	VFMADD231PS  Z4, Z7, Z6
-	VBROADCASTSS (R11)(R8*2), Z7
-	VFMADD231PS  Z3, Z7, Z9
-	VFMADD231PS  Z4, Z7, Z10
-	VBROADCASTSS (R12), Z7
-	VFMADD231PS  Z3, Z7, Z13
-	VFMADD231PS  Z4, Z7, Z14
+	VBROADCASTSS (R11), Z8
+	VFMADD231PS  Z3, Z8, Z1
+	VFMADD231PS  Z4, Z8, Z2
+	VBROADCASTSS (R11)(R8*1), Z8
+	VFMADD231PS  Z3, Z8, Z5
+	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS (R11)(R8*2), Z8
+	VFMADD231PS  Z3, Z8, Z10
+	VFMADD231PS  Z4, Z8, Z11
+	VBROADCASTSS (R12), Z8
+	VFMADD231PS  Z3, Z8, Z14
+	VFMADD231PS  Z4, Z8, Z15
 	PREFETCHT1   (R10)
 	VPANDD       (BX), Z0, Z3
 	VPANDD       (BX)(R9*1), Z0, Z4
-	VBROADCASTSS 4(R11), Z7
-	VFMADD231PS  Z3, Z7, Z1
-	VFMADD231PS  Z4, Z7, Z2
-	VBROADCASTSS 4(R11)(R8*1), Z7
-	VFMADD231PS  Z3, Z7, Z5
-	VFMADD231PS  Z4, Z7, Z6
-	VBROADCASTSS 4(R11)(R8*2), Z7
-	VFMADD231PS  Z3, Z7, Z9
-	VFMADD231PS  Z4, Z7, Z10
-	VBROADCASTSS 4(R12), Z7
-	VFMADD231PS  Z3, Z7, Z13
-	VFMADD231PS  Z4, Z7, Z14
+	VBROADCASTSS 4(R11), Z8
+	VFMADD231PS  Z3, Z8, Z1
+	VFMADD231PS  Z4, Z8, Z2
+	VBROADCASTSS 4(R11)(R8*1), Z8
+	VFMADD231PS  Z3, Z8, Z5
+	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 4(R11)(R8*2), Z8
+	VFMADD231PS  Z3, Z8, Z10
+	VFMADD231PS  Z4, Z8, Z11
+	VBROADCASTSS 4(R12), Z8
+	VFMADD231PS  Z3, Z8, Z14
+	VFMADD231PS  Z4, Z8, Z15
 	PREFETCHT1   64(R10)
 	VPSLLD       $0x10, 64(BX), Z3
 	VPSLLD       $0x10, 64(BX)(R9*1), Z4
-	VBROADCASTSS 8(R11), Z7
-	VFMADD231PS  Z3, Z7, Z1
-	VFMADD231PS  Z4, Z7, Z2
-	VBROADCASTSS 8(R11)(R8*1), Z7
-	VFMADD231PS  Z3, Z7, Z5
-	VFMADD231PS  Z4, Z7, Z6
-	VBROADCASTSS 8(R11)(R8*2), Z7
-	VFMADD231PS  Z3, Z7, Z9
-	VFMADD231PS  Z4, Z7, Z10
-	VBROADCASTSS 8(R12), Z7
-	VFMADD231PS  Z3, Z7, Z13
-	VFMADD231PS  Z4, Z7, Z14
+	VBROADCASTSS 8(R11), Z8
+	VFMADD231PS  Z3, Z8, Z1
+	VFMADD231PS  Z4, Z8, Z2
+	VBROADCASTSS 8(R11)(R8*1), Z8
+	VFMADD231PS  Z3, Z8, Z5
+	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 8(R11)(R8*2), Z8
+	VFMADD231PS  Z3, Z8, Z10
+	VFMADD231PS  Z4, Z8, Z11
+	VBROADCASTSS 8(R12), Z8
+	VFMADD231PS  Z3, Z8, Z14
+	VFMADD231PS  Z4, Z8, Z15
 	PREFETCHT1   128(R10)
 	VPANDD       64(BX), Z0, Z3
 	VPANDD       64(BX)(R9*1), Z0, Z4
-	VBROADCASTSS 12(R11), Z7
-	VFMADD231PS  Z3, Z7, Z1
-	VFMADD231PS  Z4, Z7, Z2
-	VBROADCASTSS 12(R11)(R8*1), Z7
-	VFMADD231PS  Z3, Z7, Z5
-	VFMADD231PS  Z4, Z7, Z6
-	VBROADCASTSS 12(R11)(R8*2), Z7
-	VFMADD231PS  Z3, Z7, Z9
-	VFMADD231PS  Z4, Z7, Z10
-	VBROADCASTSS 12(R12), Z7
-	VFMADD231PS  Z3, Z7, Z13
-	VFMADD231PS  Z4, Z7, Z14
+	VBROADCASTSS 12(R11), Z8
+	VFMADD231PS  Z3, Z8, Z1
+	VFMADD231PS  Z4, Z8, Z2
+	VBROADCASTSS 12(R11)(R8*1), Z8
+	VFMADD231PS  Z3, Z8, Z5
+	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 12(R11)(R8*2), Z8
+	VFMADD231PS  Z3, Z8, Z10
+	VFMADD231PS  Z4, Z8, Z11
+	VBROADCASTSS 12(R12), Z8
+	VFMADD231PS  Z3, Z8, Z14
+	VFMADD231PS  Z4, Z8, Z15
 	PREFETCHT1   192(R10)
 	ADDQ         $0x00000080, BX
 	ADDQ         $0x00000100, R10
@@ -9512,73 +11263,73 @@ score0:
 	ADDQ         R8, R12
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z11
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z12
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z15
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z13
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z16
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z17
 
 score2:
-	VPSLLD            $0x10, (BX), Z17
-	VPSLLD            $0x10, (BX)(R9*1), Z18
-	VBROADCASTSS      (R11), Z19
-	VFMADD231PS       Z17, Z19, Z3
-	VFMADD231PS       Z18, Z19, Z4
-	VBROADCASTSS      (R11)(R8*1), Z19
-	VFMADD231PS       Z17, Z19, Z7
-	VFMADD231PS       Z18, Z19, Z8
-	VBROADCASTSS      (R11)(R8*2), Z19
-	VFMADD231PS       Z17, Z19, Z11
-	VFMADD231PS       Z18, Z19, Z12
-	VBROADCASTSS      (R12), Z19
-	VFMADD231PS       Z17, Z19, Z15
-	VFMADD231PS       Z18, Z19, Z16
+	VPSLLD            $0x10, (BX), Z18
+	VPSLLD            $0x10, (BX)(R9*1), Z19
+	VBROADCASTSS      (R11), Z20
+	VFMADD231PS       Z18, Z20, Z3
+	VFMADD231PS       Z19, Z20, Z4
+	VBROADCASTSS      (R11)(R8*1), Z20
+	VFMADD231PS       Z18, Z20, Z8
+	VFMADD231PS       Z19, Z20, Z9
+	VBROADCASTSS      (R11)(R8*2), Z20
+	VFMADD231PS       Z18, Z20, Z12
+	VFMADD231PS       Z19, Z20, Z13
+	VBROADCASTSS      (R12), Z20
+	VFMADD231PS       Z18, Z20, Z16
+	VFMADD231PS       Z19, Z20, Z17
 	PREFETCHT1        (R10)
-	VPANDD            (BX), Z0, Z17
-	VPANDD            (BX)(R9*1), Z0, Z18
-	VBROADCASTSS      4(R11), Z19
-	VFMADD231PS       Z17, Z19, Z3
-	VFMADD231PS       Z18, Z19, Z4
-	VBROADCASTSS      4(R11)(R8*1), Z19
-	VFMADD231PS       Z17, Z19, Z7
-	VFMADD231PS       Z18, Z19, Z8
-	VBROADCASTSS      4(R11)(R8*2), Z19
-	VFMADD231PS       Z17, Z19, Z11
-	VFMADD231PS       Z18, Z19, Z12
-	VBROADCASTSS      4(R12), Z19
-	VFMADD231PS       Z17, Z19, Z15
-	VFMADD231PS       Z18, Z19, Z16
+	VPANDD            (BX), Z0, Z18
+	VPANDD            (BX)(R9*1), Z0, Z19
+	VBROADCASTSS      4(R11), Z20
+	VFMADD231PS       Z18, Z20, Z3
+	VFMADD231PS       Z19, Z20, Z4
+	VBROADCASTSS      4(R11)(R8*1), Z20
+	VFMADD231PS       Z18, Z20, Z8
+	VFMADD231PS       Z19, Z20, Z9
+	VBROADCASTSS      4(R11)(R8*2), Z20
+	VFMADD231PS       Z18, Z20, Z12
+	VFMADD231PS       Z19, Z20, Z13
+	VBROADCASTSS      4(R12), Z20
+	VFMADD231PS       Z18, Z20, Z16
+	VFMADD231PS       Z19, Z20, Z17
 	PREFETCHT1        64(R10)
-	VPSLLD            $0x10, 64(BX), Z17
-	VPSLLD            $0x10, 64(BX)(R9*1), Z18
-	VBROADCASTSS      8(R11), Z19
-	VFMADD231PS       Z17, Z19, Z3
-	VFMADD231PS       Z18, Z19, Z4
-	VBROADCASTSS      8(R11)(R8*1), Z19
-	VFMADD231PS       Z17, Z19, Z7
-	VFMADD231PS       Z18, Z19, Z8
-	VBROADCASTSS      8(R11)(R8*2), Z19
-	VFMADD231PS       Z17, Z19, Z11
-	VFMADD231PS       Z18, Z19, Z12
-	VBROADCASTSS      8(R12), Z19
-	VFMADD231PS       Z17, Z19, Z15
-	VFMADD231PS       Z18, Z19, Z16
+	VPSLLD            $0x10, 64(BX), Z18
+	VPSLLD            $0x10, 64(BX)(R9*1), Z19
+	VBROADCASTSS      8(R11), Z20
+	VFMADD231PS       Z18, Z20, Z3
+	VFMADD231PS       Z19, Z20, Z4
+	VBROADCASTSS      8(R11)(R8*1), Z20
+	VFMADD231PS       Z18, Z20, Z8
+	VFMADD231PS       Z19, Z20, Z9
+	VBROADCASTSS      8(R11)(R8*2), Z20
+	VFMADD231PS       Z18, Z20, Z12
+	VFMADD231PS       Z19, Z20, Z13
+	VBROADCASTSS      8(R12), Z20
+	VFMADD231PS       Z18, Z20, Z16
+	VFMADD231PS       Z19, Z20, Z17
 	PREFETCHT1        128(R10)
-	VPANDD            64(BX), Z0, Z17
-	VPANDD            64(BX)(R9*1), Z0, Z18
-	VBROADCASTSS      12(R11), Z19
-	VFMADD231PS       Z17, Z19, Z3
-	VFMADD231PS       Z18, Z19, Z4
-	VBROADCASTSS      12(R11)(R8*1), Z19
-	VFMADD231PS       Z17, Z19, Z7
-	VFMADD231PS       Z18, Z19, Z8
-	VBROADCASTSS      12(R11)(R8*2), Z19
-	VFMADD231PS       Z17, Z19, Z11
-	VFMADD231PS       Z18, Z19, Z12
-	VBROADCASTSS      12(R12), Z19
-	VFMADD231PS       Z17, Z19, Z15
-	VFMADD231PS       Z18, Z19, Z16
+	VPANDD            64(BX), Z0, Z18
+	VPANDD            64(BX)(R9*1), Z0, Z19
+	VBROADCASTSS      12(R11), Z20
+	VFMADD231PS       Z18, Z20, Z3
+	VFMADD231PS       Z19, Z20, Z4
+	VBROADCASTSS      12(R11)(R8*1), Z20
+	VFMADD231PS       Z18, Z20, Z8
+	VFMADD231PS       Z19, Z20, Z9
+	VBROADCASTSS      12(R11)(R8*2), Z20
+	VFMADD231PS       Z18, Z20, Z12
+	VFMADD231PS       Z19, Z20, Z13
+	VBROADCASTSS      12(R12), Z20
+	VFMADD231PS       Z18, Z20, Z16
+	VFMADD231PS       Z19, Z20, Z17
 	PREFETCHT1        192(R10)
 	ADDQ              $0x00000080, BX
 	ADDQ              $0x00000100, R10
@@ -9590,64 +11341,64 @@ score2:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z17
+	VBROADCASTSS      152(AX), Z18
+	VBROADCASTSS      (R9), Z20
+	VMULPS            Z1, Z18, Z1
+	VMAXPS            Z1, Z20, Z20
+	VMULPS            Z2, Z18, Z2
+	VMAXPS            Z2, Z20, Z20
+	VMULPS            Z3, Z18, Z3
+	VMAXPS            Z3, Z20, Z20
+	VMULPS            Z4, Z18, Z4
+	VMAXPS            Z4, Z20, Z20
+	VSHUFF32X4        $0x4e, Z20, Z20, Z19
+	VMAXPS            Z19, Z20, Z20
+	VSHUFF32X4        $0xb1, Z20, Z20, Z19
+	VMAXPS            Z19, Z20, Z20
+	VPERMILPS         $0x4e, Z20, Z19
+	VMAXPS            Z19, Z20, Z20
+	VPERMILPS         $0xb1, Z20, Z19
+	VMAXPS            Z19, Z20, Z20
 	VBROADCASTSS      (R9), Z19
-	VMULPS            Z1, Z17, Z1
-	VMAXPS            Z1, Z19, Z19
-	VMULPS            Z2, Z17, Z2
-	VMAXPS            Z2, Z19, Z19
-	VMULPS            Z3, Z17, Z3
-	VMAXPS            Z3, Z19, Z19
-	VMULPS            Z4, Z17, Z4
-	VMAXPS            Z4, Z19, Z19
-	VSHUFF32X4        $0x4e, Z19, Z19, Z18
-	VMAXPS            Z18, Z19, Z19
-	VSHUFF32X4        $0xb1, Z19, Z19, Z18
-	VMAXPS            Z18, Z19, Z19
-	VPERMILPS         $0x4e, Z19, Z18
-	VMAXPS            Z18, Z19, Z19
-	VPERMILPS         $0xb1, Z19, Z18
-	VMAXPS            Z18, Z19, Z19
-	VBROADCASTSS      (R9), Z18
-	VMOVSS            X19, (R9)
-	VSUBPS            Z19, Z18, Z18
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z20
-	VMINPS            Z18, Z20, Z18
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z20
-	VMAXPS            Z18, Z20, Z18
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z18, Z20
-	VRNDSCALEPS       $0x08, Z20, Z20
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z20, Z18
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z20, Z18
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z18, Z21
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z18, Z21
-	VSCALEFPS         Z20, Z21, Z18
-	VMULPS            (R8), Z18, Z20
-	VSUBPS            Z19, Z1, Z1
+	VMOVSS            X20, (R9)
+	VSUBPS            Z20, Z19, Z19
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z21
-	VMINPS            Z1, Z21, Z1
+	VMINPS            Z19, Z21, Z19
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z21
-	VMAXPS            Z1, Z21, Z1
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z21
+	VMAXPS            Z19, Z21, Z19
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z19, Z21
 	VRNDSCALEPS       $0x08, Z21, Z21
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z21, Z1
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z21, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z21, Z19
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z21, Z19
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z22
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z22
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z22
-	VSCALEFPS         Z21, Z22, Z1
-	VADDPS            Z1, Z20, Z20
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z19, Z22
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z19, Z22
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z19, Z22
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z19, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z19, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z19, Z22
+	VSCALEFPS         Z21, Z22, Z19
+	VMULPS            (R8), Z19, Z21
+	VSUBPS            Z20, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z22
+	VMINPS            Z1, Z22, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z22
+	VMAXPS            Z1, Z22, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z22
+	VRNDSCALEPS       $0x08, Z22, Z22
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z22, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z22, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z23
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z23
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z23
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z23
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z23
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z23
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z23
+	VSCALEFPS         Z22, Z23, Z1
+	VADDPS            Z1, Z21, Z21
 	VMOVUPS           Z1, (DI)
-	VSUBPS            Z19, Z2, Z2
+	VSUBPS            Z20, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z2, Z1, Z2
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -9656,17 +11407,17 @@ score2:
 	VRNDSCALEPS       $0x08, Z1, Z1
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z21
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z21
-	VSCALEFPS         Z1, Z21, Z2
-	VADDPS            Z2, Z20, Z20
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z22
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z22
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z22
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z22
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z22
+	VSCALEFPS         Z1, Z22, Z2
+	VADDPS            Z2, Z21, Z21
 	VMOVUPS           Z2, 64(DI)
-	VSUBPS            Z19, Z3, Z3
+	VSUBPS            Z20, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z3, Z1, Z3
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -9683,9 +11434,9 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VSCALEFPS         Z1, Z2, Z3
-	VADDPS            Z3, Z20, Z20
+	VADDPS            Z3, Z21, Z21
 	VMOVUPS           Z3, 128(DI)
-	VSUBPS            Z19, Z4, Z4
+	VSUBPS            Z20, Z4, Z4
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z4, Z1, Z4
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -9702,18 +11453,18 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VSCALEFPS         Z1, Z2, Z4
-	VADDPS            Z4, Z20, Z20
+	VADDPS            Z4, Z21, Z21
 	VMOVUPS           Z4, 192(DI)
-	VMOVUPS           Z20, (R8)
+	VMOVUPS           Z21, (R8)
 	VBROADCASTSS      4(R9), Z2
-	VMULPS            Z5, Z17, Z5
+	VMULPS            Z5, Z18, Z5
 	VMAXPS            Z5, Z2, Z2
-	VMULPS            Z6, Z17, Z6
-	VMAXPS            Z6, Z2, Z2
-	VMULPS            Z7, Z17, Z7
+	VMULPS            Z7, Z18, Z7
 	VMAXPS            Z7, Z2, Z2
-	VMULPS            Z8, Z17, Z8
+	VMULPS            Z8, Z18, Z8
 	VMAXPS            Z8, Z2, Z2
+	VMULPS            Z9, Z18, Z9
+	VMAXPS            Z9, Z2, Z2
 	VSHUFF32X4        $0x4e, Z2, Z2, Z1
 	VMAXPS            Z1, Z2, Z2
 	VSHUFF32X4        $0xb1, Z2, Z2, Z1
@@ -9751,35 +11502,16 @@ score2:
 	VRNDSCALEPS       $0x08, Z4, Z4
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z5
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z5
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z19
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z19
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z19
-	VSCALEFPS         Z4, Z19, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z20
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z20
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z20
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z20
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z20
+	VSCALEFPS         Z4, Z20, Z5
 	VADDPS            Z5, Z3, Z3
 	VMOVUPS           Z5, 256(DI)
-	VSUBPS            Z2, Z6, Z6
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS            Z6, Z4, Z6
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS            Z6, Z4, Z6
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z4
-	VRNDSCALEPS       $0x08, Z4, Z4
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z6
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z6
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
-	VSCALEFPS         Z4, Z5, Z6
-	VADDPS            Z6, Z3, Z3
-	VMOVUPS           Z6, 320(DI)
 	VSUBPS            Z2, Z7, Z7
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
 	VMINPS            Z7, Z4, Z7
@@ -9798,36 +11530,55 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
 	VSCALEFPS         Z4, Z5, Z7
 	VADDPS            Z7, Z3, Z3
-	VMOVUPS           Z7, 384(DI)
+	VMOVUPS           Z7, 320(DI)
 	VSUBPS            Z2, Z8, Z8
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
-	VMINPS            Z8, Z2, Z8
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
-	VMAXPS            Z8, Z2, Z8
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z2
-	VRNDSCALEPS       $0x08, Z2, Z2
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z8
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z8
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
-	VSCALEFPS         Z2, Z4, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z8, Z4, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z8, Z4, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VSCALEFPS         Z4, Z5, Z8
 	VADDPS            Z8, Z3, Z3
-	VMOVUPS           Z8, 448(DI)
+	VMOVUPS           Z8, 384(DI)
+	VSUBPS            Z2, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z9, Z2, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z9, Z2, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z4
+	VSCALEFPS         Z2, Z4, Z9
+	VADDPS            Z9, Z3, Z3
+	VMOVUPS           Z9, 448(DI)
 	VMOVUPS           Z3, 64(R8)
 	VBROADCASTSS      8(R9), Z3
-	VMULPS            Z9, Z17, Z9
-	VMAXPS            Z9, Z3, Z3
-	VMULPS            Z10, Z17, Z10
+	VMULPS            Z10, Z18, Z10
 	VMAXPS            Z10, Z3, Z3
-	VMULPS            Z11, Z17, Z11
+	VMULPS            Z11, Z18, Z11
 	VMAXPS            Z11, Z3, Z3
-	VMULPS            Z12, Z17, Z12
+	VMULPS            Z12, Z18, Z12
 	VMAXPS            Z12, Z3, Z3
+	VMULPS            Z13, Z18, Z13
+	VMAXPS            Z13, Z3, Z3
 	VSHUFF32X4        $0x4e, Z3, Z3, Z2
 	VMAXPS            Z2, Z3, Z3
 	VSHUFF32X4        $0xb1, Z3, Z3, Z2
@@ -9856,25 +11607,6 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z5
 	VSCALEFPS         Z4, Z5, Z2
 	VMULPS            128(R8), Z2, Z4
-	VSUBPS            Z3, Z9, Z9
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
-	VMINPS            Z9, Z5, Z9
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
-	VMAXPS            Z9, Z5, Z9
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z5
-	VRNDSCALEPS       $0x08, Z5, Z5
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z9
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z9
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z6
-	VSCALEFPS         Z5, Z6, Z9
-	VADDPS            Z9, Z4, Z4
-	VMOVUPS           Z9, 512(DI)
 	VSUBPS            Z3, Z10, Z10
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
 	VMINPS            Z10, Z5, Z10
@@ -9884,16 +11616,16 @@ score2:
 	VRNDSCALEPS       $0x08, Z5, Z5
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z10
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z10
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z6
-	VSCALEFPS         Z5, Z6, Z10
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z7
+	VSCALEFPS         Z5, Z7, Z10
 	VADDPS            Z10, Z4, Z4
-	VMOVUPS           Z10, 576(DI)
+	VMOVUPS           Z10, 512(DI)
 	VSUBPS            Z3, Z11, Z11
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
 	VMINPS            Z11, Z5, Z11
@@ -9903,45 +11635,64 @@ score2:
 	VRNDSCALEPS       $0x08, Z5, Z5
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z11
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z11
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z6
-	VSCALEFPS         Z5, Z6, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z7
+	VSCALEFPS         Z5, Z7, Z11
 	VADDPS            Z11, Z4, Z4
-	VMOVUPS           Z11, 640(DI)
+	VMOVUPS           Z11, 576(DI)
 	VSUBPS            Z3, Z12, Z12
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS            Z12, Z3, Z12
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS            Z12, Z3, Z12
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z12, Z3
-	VRNDSCALEPS       $0x08, Z3, Z3
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z12
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z12
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z5
-	VSCALEFPS         Z3, Z5, Z12
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z5
+	VMINPS            Z12, Z5, Z12
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z5
+	VMAXPS            Z12, Z5, Z12
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z12, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z12
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z12
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z12, Z7
+	VSCALEFPS         Z5, Z7, Z12
 	VADDPS            Z12, Z4, Z4
-	VMOVUPS           Z12, 704(DI)
+	VMOVUPS           Z12, 640(DI)
+	VSUBPS            Z3, Z13, Z13
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z13, Z3, Z13
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z13, Z3, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z13
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z5
+	VSCALEFPS         Z3, Z5, Z13
+	VADDPS            Z13, Z4, Z4
+	VMOVUPS           Z13, 704(DI)
 	VMOVUPS           Z4, 128(R8)
 	VBROADCASTSS      12(R9), Z3
-	VMULPS            Z13, Z17, Z13
-	VMAXPS            Z13, Z3, Z3
-	VMULPS            Z14, Z17, Z14
+	VMULPS            Z14, Z18, Z14
 	VMAXPS            Z14, Z3, Z3
-	VMULPS            Z15, Z17, Z15
+	VMULPS            Z15, Z18, Z15
 	VMAXPS            Z15, Z3, Z3
-	VMULPS            Z16, Z17, Z16
+	VMULPS            Z16, Z18, Z16
 	VMAXPS            Z16, Z3, Z3
+	VMULPS            Z17, Z18, Z17
+	VMAXPS            Z17, Z3, Z3
 	VSHUFF32X4        $0x4e, Z3, Z3, Z4
 	VMAXPS            Z4, Z3, Z3
 	VSHUFF32X4        $0xb1, Z3, Z3, Z4
@@ -9961,91 +11712,91 @@ score2:
 	VRNDSCALEPS       $0x08, Z5, Z5
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z5, Z4
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z5, Z4
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z6
-	VSCALEFPS         Z5, Z6, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z5, Z7, Z4
 	VMULPS            192(R8), Z4, Z5
-	VSUBPS            Z3, Z13, Z13
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS            Z13, Z6, Z13
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS            Z13, Z6, Z13
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z6
-	VRNDSCALEPS       $0x08, Z6, Z6
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z13
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z13
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z7
-	VSCALEFPS         Z6, Z7, Z13
-	VADDPS            Z13, Z5, Z5
-	VMOVUPS           Z13, 768(DI)
 	VSUBPS            Z3, Z14, Z14
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS            Z14, Z6, Z14
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS            Z14, Z6, Z14
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z14, Z6
-	VRNDSCALEPS       $0x08, Z6, Z6
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z14
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z14
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z7
-	VSCALEFPS         Z6, Z7, Z14
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
+	VMINPS            Z14, Z7, Z14
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
+	VMAXPS            Z14, Z7, Z14
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z14, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z14
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z14
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z14, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z14, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z14, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z14, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z14, Z8
+	VSCALEFPS         Z7, Z8, Z14
 	VADDPS            Z14, Z5, Z5
-	VMOVUPS           Z14, 832(DI)
+	VMOVUPS           Z14, 768(DI)
 	VSUBPS            Z3, Z15, Z15
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS            Z15, Z6, Z15
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS            Z15, Z6, Z15
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z15, Z6
-	VRNDSCALEPS       $0x08, Z6, Z6
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z15
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z15
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z7
-	VSCALEFPS         Z6, Z7, Z15
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
+	VMINPS            Z15, Z7, Z15
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
+	VMAXPS            Z15, Z7, Z15
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z15, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z15
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z15
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z15, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z15, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z15, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z15, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z15, Z8
+	VSCALEFPS         Z7, Z8, Z15
 	VADDPS            Z15, Z5, Z5
-	VMOVUPS           Z15, 896(DI)
+	VMOVUPS           Z15, 832(DI)
 	VSUBPS            Z3, Z16, Z16
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
-	VMINPS            Z16, Z3, Z16
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
-	VMAXPS            Z16, Z3, Z16
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z16, Z3
-	VRNDSCALEPS       $0x08, Z3, Z3
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z16
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z16
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z6
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z16, Z6
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z16, Z6
-	VSCALEFPS         Z3, Z6, Z16
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
+	VMINPS            Z16, Z7, Z16
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
+	VMAXPS            Z16, Z7, Z16
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z16, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z16
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z16
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z16, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z16, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z16, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z16, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z16, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z16, Z8
+	VSCALEFPS         Z7, Z8, Z16
 	VADDPS            Z16, Z5, Z5
-	VMOVUPS           Z16, 960(DI)
+	VMOVUPS           Z16, 896(DI)
+	VSUBPS            Z3, Z17, Z17
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z17, Z3, Z17
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z17, Z3, Z17
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z17, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z17
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z17
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z17, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z17, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z17, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z17, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z7
+	VSCALEFPS         Z3, Z7, Z17
+	VADDPS            Z17, Z5, Z5
+	VMOVUPS           Z17, 960(DI)
 	VMOVUPS           Z5, 192(R8)
 	MOVQ              72(AX), DI
 	MOVQ              DI, R8
@@ -10057,132 +11808,132 @@ score2:
 	ADDQ              R8, R11
 
 columns:
-	VMULPS (R10), Z18, Z3
-	VMULPS 64(R10), Z18, Z5
-	VMULPS 128(R10), Z18, Z6
-	VMULPS 192(R10), Z18, Z7
-	VMULPS (R10)(R8*1), Z1, Z8
-	VMULPS 64(R10)(R8*1), Z1, Z9
-	VMULPS 128(R10)(R8*1), Z1, Z10
-	VMULPS 192(R10)(R8*1), Z1, Z11
-	VMULPS (R10)(R8*2), Z2, Z12
-	VMULPS 64(R10)(R8*2), Z2, Z13
-	VMULPS 128(R10)(R8*2), Z2, Z14
-	VMULPS 192(R10)(R8*2), Z2, Z15
-	VMULPS (R11), Z4, Z16
-	VMULPS 64(R11), Z4, Z17
-	VMULPS 128(R11), Z4, Z19
-	VMULPS 192(R11), Z4, Z20
+	VMULPS (R10), Z19, Z3
+	VMULPS 64(R10), Z19, Z5
+	VMULPS 128(R10), Z19, Z7
+	VMULPS 192(R10), Z19, Z8
+	VMULPS (R10)(R8*1), Z1, Z9
+	VMULPS 64(R10)(R8*1), Z1, Z10
+	VMULPS 128(R10)(R8*1), Z1, Z11
+	VMULPS 192(R10)(R8*1), Z1, Z12
+	VMULPS (R10)(R8*2), Z2, Z13
+	VMULPS 64(R10)(R8*2), Z2, Z14
+	VMULPS 128(R10)(R8*2), Z2, Z15
+	VMULPS 192(R10)(R8*2), Z2, Z16
+	VMULPS (R11), Z4, Z17
+	VMULPS 64(R11), Z4, Z18
+	VMULPS 128(R11), Z4, Z20
+	VMULPS 192(R11), Z4, Z21
 	MOVQ   BX, R12
 	MOVQ   40(AX), R13
 	MOVQ   $0x00000010, R14
 
 values:
-	VBROADCASTSS (R13), Z21
-	VBROADCASTSS 256(R13), Z22
-	VBROADCASTSS 512(R13), Z23
-	VBROADCASTSS 768(R13), Z24
-	VPSLLD       $0x10, (R12), Z25
-	VFMADD231PS  Z25, Z21, Z3
-	VFMADD231PS  Z25, Z22, Z8
-	VFMADD231PS  Z25, Z23, Z12
-	VFMADD231PS  Z25, Z24, Z16
-	VPANDD       (R12), Z0, Z25
-	VFMADD231PS  Z25, Z21, Z5
-	VFMADD231PS  Z25, Z22, Z9
-	VFMADD231PS  Z25, Z23, Z13
-	VFMADD231PS  Z25, Z24, Z17
-	VPSLLD       $0x10, 64(R12), Z25
-	VFMADD231PS  Z25, Z21, Z6
-	VFMADD231PS  Z25, Z22, Z10
-	VFMADD231PS  Z25, Z23, Z14
-	VFMADD231PS  Z25, Z24, Z19
-	VPANDD       64(R12), Z0, Z25
-	VFMADD231PS  Z25, Z21, Z7
-	VFMADD231PS  Z25, Z22, Z11
-	VFMADD231PS  Z25, Z23, Z15
-	VFMADD231PS  Z25, Z24, Z20
+	VBROADCASTSS (R13), Z22
+	VBROADCASTSS 256(R13), Z23
+	VBROADCASTSS 512(R13), Z24
+	VBROADCASTSS 768(R13), Z25
+	VPSLLD       $0x10, (R12), Z26
+	VFMADD231PS  Z26, Z22, Z3
+	VFMADD231PS  Z26, Z23, Z9
+	VFMADD231PS  Z26, Z24, Z13
+	VFMADD231PS  Z26, Z25, Z17
+	VPANDD       (R12), Z0, Z26
+	VFMADD231PS  Z26, Z22, Z5
+	VFMADD231PS  Z26, Z23, Z10
+	VFMADD231PS  Z26, Z24, Z14
+	VFMADD231PS  Z26, Z25, Z18
+	VPSLLD       $0x10, 64(R12), Z26
+	VFMADD231PS  Z26, Z22, Z7
+	VFMADD231PS  Z26, Z23, Z11
+	VFMADD231PS  Z26, Z24, Z15
+	VFMADD231PS  Z26, Z25, Z20
+	VPANDD       64(R12), Z0, Z26
+	VFMADD231PS  Z26, Z22, Z8
+	VFMADD231PS  Z26, Z23, Z12
+	VFMADD231PS  Z26, Z24, Z16
+	VFMADD231PS  Z26, Z25, Z21
 	PREFETCHT1   (R12)(SI*1)
 	PREFETCHT1   64(R12)(SI*1)
 	ADDQ         R9, R12
-	VBROADCASTSS 4(R13), Z21
-	VBROADCASTSS 260(R13), Z22
-	VBROADCASTSS 516(R13), Z23
-	VBROADCASTSS 772(R13), Z24
-	VPSLLD       $0x10, (R12), Z25
-	VFMADD231PS  Z25, Z21, Z3
-	VFMADD231PS  Z25, Z22, Z8
-	VFMADD231PS  Z25, Z23, Z12
-	VFMADD231PS  Z25, Z24, Z16
-	VPANDD       (R12), Z0, Z25
-	VFMADD231PS  Z25, Z21, Z5
-	VFMADD231PS  Z25, Z22, Z9
-	VFMADD231PS  Z25, Z23, Z13
-	VFMADD231PS  Z25, Z24, Z17
-	VPSLLD       $0x10, 64(R12), Z25
-	VFMADD231PS  Z25, Z21, Z6
-	VFMADD231PS  Z25, Z22, Z10
-	VFMADD231PS  Z25, Z23, Z14
-	VFMADD231PS  Z25, Z24, Z19
-	VPANDD       64(R12), Z0, Z25
-	VFMADD231PS  Z25, Z21, Z7
-	VFMADD231PS  Z25, Z22, Z11
-	VFMADD231PS  Z25, Z23, Z15
-	VFMADD231PS  Z25, Z24, Z20
+	VBROADCASTSS 4(R13), Z22
+	VBROADCASTSS 260(R13), Z23
+	VBROADCASTSS 516(R13), Z24
+	VBROADCASTSS 772(R13), Z25
+	VPSLLD       $0x10, (R12), Z26
+	VFMADD231PS  Z26, Z22, Z3
+	VFMADD231PS  Z26, Z23, Z9
+	VFMADD231PS  Z26, Z24, Z13
+	VFMADD231PS  Z26, Z25, Z17
+	VPANDD       (R12), Z0, Z26
+	VFMADD231PS  Z26, Z22, Z5
+	VFMADD231PS  Z26, Z23, Z10
+	VFMADD231PS  Z26, Z24, Z14
+	VFMADD231PS  Z26, Z25, Z18
+	VPSLLD       $0x10, 64(R12), Z26
+	VFMADD231PS  Z26, Z22, Z7
+	VFMADD231PS  Z26, Z23, Z11
+	VFMADD231PS  Z26, Z24, Z15
+	VFMADD231PS  Z26, Z25, Z20
+	VPANDD       64(R12), Z0, Z26
+	VFMADD231PS  Z26, Z22, Z8
+	VFMADD231PS  Z26, Z23, Z12
+	VFMADD231PS  Z26, Z24, Z16
+	VFMADD231PS  Z26, Z25, Z21
 	PREFETCHT1   (R12)(SI*1)
 	PREFETCHT1   64(R12)(SI*1)
 	ADDQ         R9, R12
-	VBROADCASTSS 8(R13), Z21
-	VBROADCASTSS 264(R13), Z22
-	VBROADCASTSS 520(R13), Z23
-	VBROADCASTSS 776(R13), Z24
-	VPSLLD       $0x10, (R12), Z25
-	VFMADD231PS  Z25, Z21, Z3
-	VFMADD231PS  Z25, Z22, Z8
-	VFMADD231PS  Z25, Z23, Z12
-	VFMADD231PS  Z25, Z24, Z16
-	VPANDD       (R12), Z0, Z25
-	VFMADD231PS  Z25, Z21, Z5
-	VFMADD231PS  Z25, Z22, Z9
-	VFMADD231PS  Z25, Z23, Z13
-	VFMADD231PS  Z25, Z24, Z17
-	VPSLLD       $0x10, 64(R12), Z25
-	VFMADD231PS  Z25, Z21, Z6
-	VFMADD231PS  Z25, Z22, Z10
-	VFMADD231PS  Z25, Z23, Z14
-	VFMADD231PS  Z25, Z24, Z19
-	VPANDD       64(R12), Z0, Z25
-	VFMADD231PS  Z25, Z21, Z7
-	VFMADD231PS  Z25, Z22, Z11
-	VFMADD231PS  Z25, Z23, Z15
-	VFMADD231PS  Z25, Z24, Z20
+	VBROADCASTSS 8(R13), Z22
+	VBROADCASTSS 264(R13), Z23
+	VBROADCASTSS 520(R13), Z24
+	VBROADCASTSS 776(R13), Z25
+	VPSLLD       $0x10, (R12), Z26
+	VFMADD231PS  Z26, Z22, Z3
+	VFMADD231PS  Z26, Z23, Z9
+	VFMADD231PS  Z26, Z24, Z13
+	VFMADD231PS  Z26, Z25, Z17
+	VPANDD       (R12), Z0, Z26
+	VFMADD231PS  Z26, Z22, Z5
+	VFMADD231PS  Z26, Z23, Z10
+	VFMADD231PS  Z26, Z24, Z14
+	VFMADD231PS  Z26, Z25, Z18
+	VPSLLD       $0x10, 64(R12), Z26
+	VFMADD231PS  Z26, Z22, Z7
+	VFMADD231PS  Z26, Z23, Z11
+	VFMADD231PS  Z26, Z24, Z15
+	VFMADD231PS  Z26, Z25, Z20
+	VPANDD       64(R12), Z0, Z26
+	VFMADD231PS  Z26, Z22, Z8
+	VFMADD231PS  Z26, Z23, Z12
+	VFMADD231PS  Z26, Z24, Z16
+	VFMADD231PS  Z26, Z25, Z21
 	PREFETCHT1   (R12)(SI*1)
 	PREFETCHT1   64(R12)(SI*1)
 	ADDQ         R9, R12
-	VBROADCASTSS 12(R13), Z21
-	VBROADCASTSS 268(R13), Z22
-	VBROADCASTSS 524(R13), Z23
-	VBROADCASTSS 780(R13), Z24
-	VPSLLD       $0x10, (R12), Z25
-	VFMADD231PS  Z25, Z21, Z3
-	VFMADD231PS  Z25, Z22, Z8
-	VFMADD231PS  Z25, Z23, Z12
-	VFMADD231PS  Z25, Z24, Z16
-	VPANDD       (R12), Z0, Z25
-	VFMADD231PS  Z25, Z21, Z5
-	VFMADD231PS  Z25, Z22, Z9
-	VFMADD231PS  Z25, Z23, Z13
-	VFMADD231PS  Z25, Z24, Z17
-	VPSLLD       $0x10, 64(R12), Z25
-	VFMADD231PS  Z25, Z21, Z6
-	VFMADD231PS  Z25, Z22, Z10
-	VFMADD231PS  Z25, Z23, Z14
-	VFMADD231PS  Z25, Z24, Z19
-	VPANDD       64(R12), Z0, Z25
-	VFMADD231PS  Z25, Z21, Z7
-	VFMADD231PS  Z25, Z22, Z11
-	VFMADD231PS  Z25, Z23, Z15
-	VFMADD231PS  Z25, Z24, Z20
+	VBROADCASTSS 12(R13), Z22
+	VBROADCASTSS 268(R13), Z23
+	VBROADCASTSS 524(R13), Z24
+	VBROADCASTSS 780(R13), Z25
+	VPSLLD       $0x10, (R12), Z26
+	VFMADD231PS  Z26, Z22, Z3
+	VFMADD231PS  Z26, Z23, Z9
+	VFMADD231PS  Z26, Z24, Z13
+	VFMADD231PS  Z26, Z25, Z17
+	VPANDD       (R12), Z0, Z26
+	VFMADD231PS  Z26, Z22, Z5
+	VFMADD231PS  Z26, Z23, Z10
+	VFMADD231PS  Z26, Z24, Z14
+	VFMADD231PS  Z26, Z25, Z18
+	VPSLLD       $0x10, 64(R12), Z26
+	VFMADD231PS  Z26, Z22, Z7
+	VFMADD231PS  Z26, Z23, Z11
+	VFMADD231PS  Z26, Z24, Z15
+	VFMADD231PS  Z26, Z25, Z20
+	VPANDD       64(R12), Z0, Z26
+	VFMADD231PS  Z26, Z22, Z8
+	VFMADD231PS  Z26, Z23, Z12
+	VFMADD231PS  Z26, Z24, Z16
+	VFMADD231PS  Z26, Z25, Z21
 	PREFETCHT1   (R12)(SI*1)
 	PREFETCHT1   64(R12)(SI*1)
 	ADDQ         R9, R12
@@ -10191,20 +11942,20 @@ values:
 	JNZ          values
 	VMOVUPS      Z3, (R10)
 	VMOVUPS      Z5, 64(R10)
-	VMOVUPS      Z6, 128(R10)
-	VMOVUPS      Z7, 192(R10)
-	VMOVUPS      Z8, (R10)(R8*1)
-	VMOVUPS      Z9, 64(R10)(R8*1)
-	VMOVUPS      Z10, 128(R10)(R8*1)
-	VMOVUPS      Z11, 192(R10)(R8*1)
-	VMOVUPS      Z12, (R10)(R8*2)
-	VMOVUPS      Z13, 64(R10)(R8*2)
-	VMOVUPS      Z14, 128(R10)(R8*2)
-	VMOVUPS      Z15, 192(R10)(R8*2)
-	VMOVUPS      Z16, (R11)
-	VMOVUPS      Z17, 64(R11)
-	VMOVUPS      Z19, 128(R11)
-	VMOVUPS      Z20, 192(R11)
+	VMOVUPS      Z7, 128(R10)
+	VMOVUPS      Z8, 192(R10)
+	VMOVUPS      Z9, (R10)(R8*1)
+	VMOVUPS      Z10, 64(R10)(R8*1)
+	VMOVUPS      Z11, 128(R10)(R8*1)
+	VMOVUPS      Z12, 192(R10)(R8*1)
+	VMOVUPS      Z13, (R10)(R8*2)
+	VMOVUPS      Z14, 64(R10)(R8*2)
+	VMOVUPS      Z15, 128(R10)(R8*2)
+	VMOVUPS      Z16, 192(R10)(R8*2)
+	VMOVUPS      Z17, (R11)
+	VMOVUPS      Z18, 64(R11)
+	VMOVUPS      Z20, 128(R11)
+	VMOVUPS      Z21, 192(R11)
 	ADDQ         $0x00000100, R10
 	ADDQ         $0x00000100, R11
 	ADDQ         $0x00000080, BX
@@ -10212,18 +11963,119 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
-	MOVQ         32(AX), CX
-	MOVQ         72(AX), DX
-	XORQ         AX, AX
-	ADDQ         DX, AX
-	ADDQ         DX, AX
-	ADDQ         DX, AX
-	ADDQ         DX, AX
-	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    lowColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    highColumns_attend_avx512<>+0(SB), Z1
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000004, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z6, Z6, Z6
+
+fold:
+	VMOVUPS  (R10), Z1
+	VMOVUPS  (DI), Z2
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z2, Z2, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z4
+	VBROADCASTSS      (R11), Z5
+	VMAXPS            Z4, Z5, Z3
+	VMOVSS            X3, (R8)
+	VSUBPS            Z3, Z4, Z4
+	VSUBPS            Z3, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z3, Z7, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VSCALEFPS         Z3, Z7, Z5
+	VMULPS            Z2, Z4, Z2
+	VMULPS            Z1, Z5, Z1
+	VADDPS            Z1, Z2, Z2
+	VMOVUPS           Z2, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z4, Z1
+	VMULPS  (R9), Z5, Z2
+	VADDPS  Z2, Z1, Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z1, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z6, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
+	MOVQ      32(AX), CX
+	MOVQ      144(AX), AX
+	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 lowColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 highColumns_attend_avx512<>+0(SB), Z1
 
 together:
 	VMOVUPS   (CX), Z2
@@ -10245,9 +12097,7 @@ TEXT ·attendBF16128x1AVX512(SB), NOSPLIT, $0-8
 	MOVQ         a+0(FP), AX
 	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
 	MOVQ         32(AX), CX
-	MOVQ         72(AX), BX
-	XORQ         DX, DX
-	ADDQ         BX, DX
+	MOVQ         144(AX), DX
 	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
 	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
@@ -10359,19 +12209,19 @@ score2:
 
 score3:
 	VPSLLD            $0x10, (BX), Z5
-	VBROADCASTSS      (R9), Z6
-	VFMADD231PS       Z5, Z6, Z4
+	VBROADCASTSS      (R9), Z7
+	VFMADD231PS       Z5, Z7, Z4
 	PREFETCHT1        (R8)
 	VPANDD            (BX), Z0, Z5
-	VBROADCASTSS      4(R9), Z6
-	VFMADD231PS       Z5, Z6, Z4
+	VBROADCASTSS      4(R9), Z7
+	VFMADD231PS       Z5, Z7, Z4
 	VPSLLD            $0x10, 64(BX), Z5
-	VBROADCASTSS      8(R9), Z6
-	VFMADD231PS       Z5, Z6, Z4
+	VBROADCASTSS      8(R9), Z7
+	VFMADD231PS       Z5, Z7, Z4
 	PREFETCHT1        64(R8)
 	VPANDD            64(BX), Z0, Z5
-	VBROADCASTSS      12(R9), Z6
-	VFMADD231PS       Z5, Z6, Z4
+	VBROADCASTSS      12(R9), Z7
+	VFMADD231PS       Z5, Z7, Z4
 	ADDQ              $0x00000080, BX
 	ADDQ              $0x00000080, R8
 	ADDQ              $0x00000010, R9
@@ -10380,64 +12230,64 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z5
-	VBROADCASTSS      (R9), Z6
+	VBROADCASTSS      152(AX), Z5
+	VBROADCASTSS      (R9), Z7
 	VMULPS            Z1, Z5, Z1
-	VMAXPS            Z1, Z6, Z6
+	VMAXPS            Z1, Z7, Z7
 	VMULPS            Z2, Z5, Z2
-	VMAXPS            Z2, Z6, Z6
+	VMAXPS            Z2, Z7, Z7
 	VMULPS            Z3, Z5, Z3
-	VMAXPS            Z3, Z6, Z6
+	VMAXPS            Z3, Z7, Z7
 	VMULPS            Z4, Z5, Z4
-	VMAXPS            Z4, Z6, Z6
-	VSHUFF32X4        $0x4e, Z6, Z6, Z5
-	VMAXPS            Z5, Z6, Z6
-	VSHUFF32X4        $0xb1, Z6, Z6, Z5
-	VMAXPS            Z5, Z6, Z6
-	VPERMILPS         $0x4e, Z6, Z5
-	VMAXPS            Z5, Z6, Z6
-	VPERMILPS         $0xb1, Z6, Z5
-	VMAXPS            Z5, Z6, Z6
+	VMAXPS            Z4, Z7, Z7
+	VSHUFF32X4        $0x4e, Z7, Z7, Z5
+	VMAXPS            Z5, Z7, Z7
+	VSHUFF32X4        $0xb1, Z7, Z7, Z5
+	VMAXPS            Z5, Z7, Z7
+	VPERMILPS         $0x4e, Z7, Z5
+	VMAXPS            Z5, Z7, Z7
+	VPERMILPS         $0xb1, Z7, Z5
+	VMAXPS            Z5, Z7, Z7
 	VBROADCASTSS      (R9), Z5
-	VMOVSS            X6, (R9)
-	VSUBPS            Z6, Z5, Z5
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS            Z5, Z7, Z5
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS            Z5, Z7, Z5
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z7
-	VRNDSCALEPS       $0x08, Z7, Z7
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z5
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z5
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z8
-	VSCALEFPS         Z7, Z8, Z5
-	VMULPS            (R8), Z5, Z7
-	VSUBPS            Z6, Z1, Z1
+	VMOVSS            X7, (R9)
+	VSUBPS            Z7, Z5, Z5
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z8
-	VMINPS            Z1, Z8, Z1
+	VMINPS            Z5, Z8, Z5
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z8
-	VMAXPS            Z1, Z8, Z1
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z8
+	VMAXPS            Z5, Z8, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z8
 	VRNDSCALEPS       $0x08, Z8, Z8
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z8, Z1
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z8, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z8, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z8, Z5
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z9
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z9
-	VSCALEFPS         Z8, Z9, Z1
-	VADDPS            Z1, Z7, Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
+	VSCALEFPS         Z8, Z9, Z5
+	VMULPS            (R8), Z5, Z8
+	VSUBPS            Z7, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z9
+	VMINPS            Z1, Z9, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z9
+	VMAXPS            Z1, Z9, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z9
+	VRNDSCALEPS       $0x08, Z9, Z9
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z9, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z9, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z10
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z10
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z10
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z10
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z10
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z10
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z10
+	VSCALEFPS         Z9, Z10, Z1
+	VADDPS            Z1, Z8, Z8
 	VMOVUPS           Z1, (DI)
-	VSUBPS            Z6, Z2, Z2
+	VSUBPS            Z7, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z2, Z1, Z2
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -10446,17 +12296,17 @@ score3:
 	VRNDSCALEPS       $0x08, Z1, Z1
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z8
-	VSCALEFPS         Z1, Z8, Z2
-	VADDPS            Z2, Z7, Z7
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z9
+	VSCALEFPS         Z1, Z9, Z2
+	VADDPS            Z2, Z8, Z8
 	VMOVUPS           Z2, 64(DI)
-	VSUBPS            Z6, Z3, Z3
+	VSUBPS            Z7, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z3, Z1, Z3
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -10473,9 +12323,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VSCALEFPS         Z1, Z2, Z3
-	VADDPS            Z3, Z7, Z7
+	VADDPS            Z3, Z8, Z8
 	VMOVUPS           Z3, 128(DI)
-	VSUBPS            Z6, Z4, Z4
+	VSUBPS            Z7, Z4, Z4
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z4, Z1, Z4
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -10492,9 +12342,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VSCALEFPS         Z1, Z2, Z4
-	VADDPS            Z4, Z7, Z7
+	VADDPS            Z4, Z8, Z8
 	VMOVUPS           Z4, 192(DI)
-	VMOVUPS           Z7, (R8)
+	VMOVUPS           Z8, (R8)
 	MOVQ              72(AX), DI
 	MOVQ              DI, R8
 	SHLQ              $0x02, R8
@@ -10507,98 +12357,98 @@ columns:
 	VMULPS 64(R9), Z5, Z2
 	VMULPS 128(R9), Z5, Z3
 	VMULPS 192(R9), Z5, Z4
-	VMULPS 256(R9), Z5, Z6
-	VMULPS 320(R9), Z5, Z7
-	VMULPS 384(R9), Z5, Z8
-	VMULPS 448(R9), Z5, Z9
+	VMULPS 256(R9), Z5, Z7
+	VMULPS 320(R9), Z5, Z8
+	VMULPS 384(R9), Z5, Z9
+	VMULPS 448(R9), Z5, Z10
 	MOVQ   BX, R10
 	MOVQ   40(AX), R11
 	MOVQ   $0x00000010, R12
 
 values:
-	VBROADCASTSS (R11), Z10
-	VPSLLD       $0x10, (R10), Z11
-	VFMADD231PS  Z11, Z10, Z1
-	VPANDD       (R10), Z0, Z11
-	VFMADD231PS  Z11, Z10, Z2
-	VPSLLD       $0x10, 64(R10), Z11
-	VFMADD231PS  Z11, Z10, Z3
-	VPANDD       64(R10), Z0, Z11
-	VFMADD231PS  Z11, Z10, Z4
-	VPSLLD       $0x10, 128(R10), Z11
-	VFMADD231PS  Z11, Z10, Z6
-	VPANDD       128(R10), Z0, Z11
-	VFMADD231PS  Z11, Z10, Z7
-	VPSLLD       $0x10, 192(R10), Z11
-	VFMADD231PS  Z11, Z10, Z8
-	VPANDD       192(R10), Z0, Z11
-	VFMADD231PS  Z11, Z10, Z9
+	VBROADCASTSS (R11), Z11
+	VPSLLD       $0x10, (R10), Z12
+	VFMADD231PS  Z12, Z11, Z1
+	VPANDD       (R10), Z0, Z12
+	VFMADD231PS  Z12, Z11, Z2
+	VPSLLD       $0x10, 64(R10), Z12
+	VFMADD231PS  Z12, Z11, Z3
+	VPANDD       64(R10), Z0, Z12
+	VFMADD231PS  Z12, Z11, Z4
+	VPSLLD       $0x10, 128(R10), Z12
+	VFMADD231PS  Z12, Z11, Z7
+	VPANDD       128(R10), Z0, Z12
+	VFMADD231PS  Z12, Z11, Z8
+	VPSLLD       $0x10, 192(R10), Z12
+	VFMADD231PS  Z12, Z11, Z9
+	VPANDD       192(R10), Z0, Z12
+	VFMADD231PS  Z12, Z11, Z10
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	PREFETCHT1   128(R10)(SI*1)
 	PREFETCHT1   192(R10)(SI*1)
 	ADDQ         R8, R10
-	VBROADCASTSS 4(R11), Z10
-	VPSLLD       $0x10, (R10), Z11
-	VFMADD231PS  Z11, Z10, Z1
-	VPANDD       (R10), Z0, Z11
-	VFMADD231PS  Z11, Z10, Z2
-	VPSLLD       $0x10, 64(R10), Z11
-	VFMADD231PS  Z11, Z10, Z3
-	VPANDD       64(R10), Z0, Z11
-	VFMADD231PS  Z11, Z10, Z4
-	VPSLLD       $0x10, 128(R10), Z11
-	VFMADD231PS  Z11, Z10, Z6
-	VPANDD       128(R10), Z0, Z11
-	VFMADD231PS  Z11, Z10, Z7
-	VPSLLD       $0x10, 192(R10), Z11
-	VFMADD231PS  Z11, Z10, Z8
-	VPANDD       192(R10), Z0, Z11
-	VFMADD231PS  Z11, Z10, Z9
+	VBROADCASTSS 4(R11), Z11
+	VPSLLD       $0x10, (R10), Z12
+	VFMADD231PS  Z12, Z11, Z1
+	VPANDD       (R10), Z0, Z12
+	VFMADD231PS  Z12, Z11, Z2
+	VPSLLD       $0x10, 64(R10), Z12
+	VFMADD231PS  Z12, Z11, Z3
+	VPANDD       64(R10), Z0, Z12
+	VFMADD231PS  Z12, Z11, Z4
+	VPSLLD       $0x10, 128(R10), Z12
+	VFMADD231PS  Z12, Z11, Z7
+	VPANDD       128(R10), Z0, Z12
+	VFMADD231PS  Z12, Z11, Z8
+	VPSLLD       $0x10, 192(R10), Z12
+	VFMADD231PS  Z12, Z11, Z9
+	VPANDD       192(R10), Z0, Z12
+	VFMADD231PS  Z12, Z11, Z10
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	PREFETCHT1   128(R10)(SI*1)
 	PREFETCHT1   192(R10)(SI*1)
 	ADDQ         R8, R10
-	VBROADCASTSS 8(R11), Z10
-	VPSLLD       $0x10, (R10), Z11
-	VFMADD231PS  Z11, Z10, Z1
-	VPANDD       (R10), Z0, Z11
-	VFMADD231PS  Z11, Z10, Z2
-	VPSLLD       $0x10, 64(R10), Z11
-	VFMADD231PS  Z11, Z10, Z3
-	VPANDD       64(R10), Z0, Z11
-	VFMADD231PS  Z11, Z10, Z4
-	VPSLLD       $0x10, 128(R10), Z11
-	VFMADD231PS  Z11, Z10, Z6
-	VPANDD       128(R10), Z0, Z11
-	VFMADD231PS  Z11, Z10, Z7
-	VPSLLD       $0x10, 192(R10), Z11
-	VFMADD231PS  Z11, Z10, Z8
-	VPANDD       192(R10), Z0, Z11
-	VFMADD231PS  Z11, Z10, Z9
+	VBROADCASTSS 8(R11), Z11
+	VPSLLD       $0x10, (R10), Z12
+	VFMADD231PS  Z12, Z11, Z1
+	VPANDD       (R10), Z0, Z12
+	VFMADD231PS  Z12, Z11, Z2
+	VPSLLD       $0x10, 64(R10), Z12
+	VFMADD231PS  Z12, Z11, Z3
+	VPANDD       64(R10), Z0, Z12
+	VFMADD231PS  Z12, Z11, Z4
+	VPSLLD       $0x10, 128(R10), Z12
+	VFMADD231PS  Z12, Z11, Z7
+	VPANDD       128(R10), Z0, Z12
+	VFMADD231PS  Z12, Z11, Z8
+	VPSLLD       $0x10, 192(R10), Z12
+	VFMADD231PS  Z12, Z11, Z9
+	VPANDD       192(R10), Z0, Z12
+	VFMADD231PS  Z12, Z11, Z10
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	PREFETCHT1   128(R10)(SI*1)
 	PREFETCHT1   192(R10)(SI*1)
 	ADDQ         R8, R10
-	VBROADCASTSS 12(R11), Z10
-	VPSLLD       $0x10, (R10), Z11
-	VFMADD231PS  Z11, Z10, Z1
-	VPANDD       (R10), Z0, Z11
-	VFMADD231PS  Z11, Z10, Z2
-	VPSLLD       $0x10, 64(R10), Z11
-	VFMADD231PS  Z11, Z10, Z3
-	VPANDD       64(R10), Z0, Z11
-	VFMADD231PS  Z11, Z10, Z4
-	VPSLLD       $0x10, 128(R10), Z11
-	VFMADD231PS  Z11, Z10, Z6
-	VPANDD       128(R10), Z0, Z11
-	VFMADD231PS  Z11, Z10, Z7
-	VPSLLD       $0x10, 192(R10), Z11
-	VFMADD231PS  Z11, Z10, Z8
-	VPANDD       192(R10), Z0, Z11
-	VFMADD231PS  Z11, Z10, Z9
+	VBROADCASTSS 12(R11), Z11
+	VPSLLD       $0x10, (R10), Z12
+	VFMADD231PS  Z12, Z11, Z1
+	VPANDD       (R10), Z0, Z12
+	VFMADD231PS  Z12, Z11, Z2
+	VPSLLD       $0x10, 64(R10), Z12
+	VFMADD231PS  Z12, Z11, Z3
+	VPANDD       64(R10), Z0, Z12
+	VFMADD231PS  Z12, Z11, Z4
+	VPSLLD       $0x10, 128(R10), Z12
+	VFMADD231PS  Z12, Z11, Z7
+	VPANDD       128(R10), Z0, Z12
+	VFMADD231PS  Z12, Z11, Z8
+	VPSLLD       $0x10, 192(R10), Z12
+	VFMADD231PS  Z12, Z11, Z9
+	VPANDD       192(R10), Z0, Z12
+	VFMADD231PS  Z12, Z11, Z10
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	PREFETCHT1   128(R10)(SI*1)
@@ -10611,25 +12461,129 @@ values:
 	VMOVUPS      Z2, 64(R9)
 	VMOVUPS      Z3, 128(R9)
 	VMOVUPS      Z4, 192(R9)
-	VMOVUPS      Z6, 256(R9)
-	VMOVUPS      Z7, 320(R9)
-	VMOVUPS      Z8, 384(R9)
-	VMOVUPS      Z9, 448(R9)
+	VMOVUPS      Z7, 256(R9)
+	VMOVUPS      Z8, 320(R9)
+	VMOVUPS      Z9, 384(R9)
+	VMOVUPS      Z10, 448(R9)
 	ADDQ         $0x00000200, R9
 	ADDQ         $0x00000100, BX
 	SUBQ         $0x00000080, DI
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
-	MOVQ         32(AX), CX
-	MOVQ         72(AX), DX
-	XORQ         AX, AX
-	ADDQ         DX, AX
-	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    lowColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    highColumns_attend_avx512<>+0(SB), Z1
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000001, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z6, Z6, Z6
+
+fold:
+	VMOVUPS  (R10), Z1
+	VMOVUPS  (DI), Z2
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z2, Z2, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z4
+	VBROADCASTSS      (R11), Z5
+	VMAXPS            Z4, Z5, Z3
+	VMOVSS            X3, (R8)
+	VSUBPS            Z3, Z4, Z4
+	VSUBPS            Z3, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z3, Z7, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VSCALEFPS         Z3, Z7, Z5
+	VMULPS            Z2, Z4, Z2
+	VMULPS            Z1, Z5, Z1
+	VADDPS            Z1, Z2, Z2
+	VMOVUPS           Z2, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z4, Z1
+	VMULPS  (R9), Z5, Z2
+	VADDPS  Z2, Z1, Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z1, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z6, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
+	MOVQ      32(AX), CX
+	MOVQ      144(AX), AX
+	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 lowColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 highColumns_attend_avx512<>+0(SB), Z1
 
 together:
 	VMOVUPS   (CX), Z2
@@ -10651,10 +12605,7 @@ TEXT ·attendBF16128x2AVX512(SB), NOSPLIT, $0-8
 	MOVQ         a+0(FP), AX
 	VBROADCASTSS highHalf_attend_avx512<>+0(SB), Z0
 	MOVQ         32(AX), CX
-	MOVQ         72(AX), BX
-	XORQ         DX, DX
-	ADDQ         BX, DX
-	ADDQ         BX, DX
+	MOVQ         144(AX), DX
 	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z1
 	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z2
 
@@ -10725,31 +12676,31 @@ score0:
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z2
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z6
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
 
 score1:
 	VPSLLD       $0x10, (BX), Z3
 	VBROADCASTSS (R10), Z4
 	VFMADD231PS  Z3, Z4, Z2
 	VBROADCASTSS (R10)(R8*1), Z4
-	VFMADD231PS  Z3, Z4, Z6
+	VFMADD231PS  Z3, Z4, Z7
 	PREFETCHT1   (R9)
 	VPANDD       (BX), Z0, Z3
 	VBROADCASTSS 4(R10), Z4
 	VFMADD231PS  Z3, Z4, Z2
 	VBROADCASTSS 4(R10)(R8*1), Z4
-	VFMADD231PS  Z3, Z4, Z6
+	VFMADD231PS  Z3, Z4, Z7
 	VPSLLD       $0x10, 64(BX), Z3
 	VBROADCASTSS 8(R10), Z4
 	VFMADD231PS  Z3, Z4, Z2
 	VBROADCASTSS 8(R10)(R8*1), Z4
-	VFMADD231PS  Z3, Z4, Z6
+	VFMADD231PS  Z3, Z4, Z7
 	PREFETCHT1   64(R9)
 	VPANDD       64(BX), Z0, Z3
 	VBROADCASTSS 12(R10), Z4
 	VFMADD231PS  Z3, Z4, Z2
 	VBROADCASTSS 12(R10)(R8*1), Z4
-	VFMADD231PS  Z3, Z4, Z6
+	VFMADD231PS  Z3, Z4, Z7
 	ADDQ         $0x00000080, BX
 	ADDQ         $0x00000080, R9
 	ADDQ         $0x00000010, R10
@@ -10758,31 +12709,31 @@ score1:
 	MOVQ         (AX), R10
 	MOVQ         DI, R11
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z3
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z7
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
 
 score2:
 	VPSLLD       $0x10, (BX), Z4
-	VBROADCASTSS (R10), Z8
-	VFMADD231PS  Z4, Z8, Z3
-	VBROADCASTSS (R10)(R8*1), Z8
-	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS (R10), Z9
+	VFMADD231PS  Z4, Z9, Z3
+	VBROADCASTSS (R10)(R8*1), Z9
+	VFMADD231PS  Z4, Z9, Z8
 	PREFETCHT1   (R9)
 	VPANDD       (BX), Z0, Z4
-	VBROADCASTSS 4(R10), Z8
-	VFMADD231PS  Z4, Z8, Z3
-	VBROADCASTSS 4(R10)(R8*1), Z8
-	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 4(R10), Z9
+	VFMADD231PS  Z4, Z9, Z3
+	VBROADCASTSS 4(R10)(R8*1), Z9
+	VFMADD231PS  Z4, Z9, Z8
 	VPSLLD       $0x10, 64(BX), Z4
-	VBROADCASTSS 8(R10), Z8
-	VFMADD231PS  Z4, Z8, Z3
-	VBROADCASTSS 8(R10)(R8*1), Z8
-	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 8(R10), Z9
+	VFMADD231PS  Z4, Z9, Z3
+	VBROADCASTSS 8(R10)(R8*1), Z9
+	VFMADD231PS  Z4, Z9, Z8
 	PREFETCHT1   64(R9)
 	VPANDD       64(BX), Z0, Z4
-	VBROADCASTSS 12(R10), Z8
-	VFMADD231PS  Z4, Z8, Z3
-	VBROADCASTSS 12(R10)(R8*1), Z8
-	VFMADD231PS  Z4, Z8, Z7
+	VBROADCASTSS 12(R10), Z9
+	VFMADD231PS  Z4, Z9, Z3
+	VBROADCASTSS 12(R10)(R8*1), Z9
+	VFMADD231PS  Z4, Z9, Z8
 	ADDQ         $0x00000080, BX
 	ADDQ         $0x00000080, R9
 	ADDQ         $0x00000010, R10
@@ -10790,31 +12741,31 @@ score2:
 	JNZ          score2
 	MOVQ         (AX), R10
 	VBROADCASTSS zero_attend_avx512<>+0(SB), Z4
-	VBROADCASTSS zero_attend_avx512<>+0(SB), Z8
+	VBROADCASTSS zero_attend_avx512<>+0(SB), Z9
 
 score3:
-	VPSLLD            $0x10, (BX), Z9
-	VBROADCASTSS      (R10), Z10
-	VFMADD231PS       Z9, Z10, Z4
-	VBROADCASTSS      (R10)(R8*1), Z10
-	VFMADD231PS       Z9, Z10, Z8
+	VPSLLD            $0x10, (BX), Z10
+	VBROADCASTSS      (R10), Z11
+	VFMADD231PS       Z10, Z11, Z4
+	VBROADCASTSS      (R10)(R8*1), Z11
+	VFMADD231PS       Z10, Z11, Z9
 	PREFETCHT1        (R9)
-	VPANDD            (BX), Z0, Z9
-	VBROADCASTSS      4(R10), Z10
-	VFMADD231PS       Z9, Z10, Z4
-	VBROADCASTSS      4(R10)(R8*1), Z10
-	VFMADD231PS       Z9, Z10, Z8
-	VPSLLD            $0x10, 64(BX), Z9
-	VBROADCASTSS      8(R10), Z10
-	VFMADD231PS       Z9, Z10, Z4
-	VBROADCASTSS      8(R10)(R8*1), Z10
-	VFMADD231PS       Z9, Z10, Z8
+	VPANDD            (BX), Z0, Z10
+	VBROADCASTSS      4(R10), Z11
+	VFMADD231PS       Z10, Z11, Z4
+	VBROADCASTSS      4(R10)(R8*1), Z11
+	VFMADD231PS       Z10, Z11, Z9
+	VPSLLD            $0x10, 64(BX), Z10
+	VBROADCASTSS      8(R10), Z11
+	VFMADD231PS       Z10, Z11, Z4
+	VBROADCASTSS      8(R10)(R8*1), Z11
+	VFMADD231PS       Z10, Z11, Z9
 	PREFETCHT1        64(R9)
-	VPANDD            64(BX), Z0, Z9
-	VBROADCASTSS      12(R10), Z10
-	VFMADD231PS       Z9, Z10, Z4
-	VBROADCASTSS      12(R10)(R8*1), Z10
-	VFMADD231PS       Z9, Z10, Z8
+	VPANDD            64(BX), Z0, Z10
+	VBROADCASTSS      12(R10), Z11
+	VFMADD231PS       Z10, Z11, Z4
+	VBROADCASTSS      12(R10)(R8*1), Z11
+	VFMADD231PS       Z10, Z11, Z9
 	ADDQ              $0x00000080, BX
 	ADDQ              $0x00000080, R9
 	ADDQ              $0x00000010, R10
@@ -10823,64 +12774,64 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      104(AX), Z9
+	VBROADCASTSS      152(AX), Z10
+	VBROADCASTSS      (R9), Z12
+	VMULPS            Z1, Z10, Z1
+	VMAXPS            Z1, Z12, Z12
+	VMULPS            Z2, Z10, Z2
+	VMAXPS            Z2, Z12, Z12
+	VMULPS            Z3, Z10, Z3
+	VMAXPS            Z3, Z12, Z12
+	VMULPS            Z4, Z10, Z4
+	VMAXPS            Z4, Z12, Z12
+	VSHUFF32X4        $0x4e, Z12, Z12, Z11
+	VMAXPS            Z11, Z12, Z12
+	VSHUFF32X4        $0xb1, Z12, Z12, Z11
+	VMAXPS            Z11, Z12, Z12
+	VPERMILPS         $0x4e, Z12, Z11
+	VMAXPS            Z11, Z12, Z12
+	VPERMILPS         $0xb1, Z12, Z11
+	VMAXPS            Z11, Z12, Z12
 	VBROADCASTSS      (R9), Z11
-	VMULPS            Z1, Z9, Z1
-	VMAXPS            Z1, Z11, Z11
-	VMULPS            Z2, Z9, Z2
-	VMAXPS            Z2, Z11, Z11
-	VMULPS            Z3, Z9, Z3
-	VMAXPS            Z3, Z11, Z11
-	VMULPS            Z4, Z9, Z4
-	VMAXPS            Z4, Z11, Z11
-	VSHUFF32X4        $0x4e, Z11, Z11, Z10
-	VMAXPS            Z10, Z11, Z11
-	VSHUFF32X4        $0xb1, Z11, Z11, Z10
-	VMAXPS            Z10, Z11, Z11
-	VPERMILPS         $0x4e, Z11, Z10
-	VMAXPS            Z10, Z11, Z11
-	VPERMILPS         $0xb1, Z11, Z10
-	VMAXPS            Z10, Z11, Z11
-	VBROADCASTSS      (R9), Z10
-	VMOVSS            X11, (R9)
-	VSUBPS            Z11, Z10, Z10
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS            Z10, Z12, Z10
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS            Z10, Z12, Z10
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z10, Z12
-	VRNDSCALEPS       $0x08, Z12, Z12
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z10
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z10
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z10, Z13
-	VSCALEFPS         Z12, Z13, Z10
-	VMULPS            (R8), Z10, Z12
-	VSUBPS            Z11, Z1, Z1
+	VMOVSS            X12, (R9)
+	VSUBPS            Z12, Z11, Z11
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z13
-	VMINPS            Z1, Z13, Z1
+	VMINPS            Z11, Z13, Z11
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z13
-	VMAXPS            Z1, Z13, Z1
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z13
+	VMAXPS            Z11, Z13, Z11
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z11, Z13
 	VRNDSCALEPS       $0x08, Z13, Z13
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z13, Z1
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z13, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z13, Z11
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z13, Z11
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z14
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z14
-	VSCALEFPS         Z13, Z14, Z1
-	VADDPS            Z1, Z12, Z12
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z11, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z11, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z11, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z11, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z11, Z14
+	VSCALEFPS         Z13, Z14, Z11
+	VMULPS            (R8), Z11, Z13
+	VSUBPS            Z12, Z1, Z1
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z14
+	VMINPS            Z1, Z14, Z1
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z14
+	VMAXPS            Z1, Z14, Z1
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z1, Z14
+	VRNDSCALEPS       $0x08, Z14, Z14
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z14, Z1
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z14, Z1
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z15
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z15
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z15
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z15
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z15
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z15
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z15
+	VSCALEFPS         Z14, Z15, Z1
+	VADDPS            Z1, Z13, Z13
 	VMOVUPS           Z1, (DI)
-	VSUBPS            Z11, Z2, Z2
+	VSUBPS            Z12, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z2, Z1, Z2
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -10889,17 +12840,17 @@ score3:
 	VRNDSCALEPS       $0x08, Z1, Z1
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z2
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z2
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z13
-	VSCALEFPS         Z1, Z13, Z2
-	VADDPS            Z2, Z12, Z12
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z2, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z2, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z2, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z2, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z14
+	VSCALEFPS         Z1, Z14, Z2
+	VADDPS            Z2, Z13, Z13
 	VMOVUPS           Z2, 64(DI)
-	VSUBPS            Z11, Z3, Z3
+	VSUBPS            Z12, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z3, Z1, Z3
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -10916,9 +12867,9 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z2
 	VSCALEFPS         Z1, Z2, Z3
-	VADDPS            Z3, Z12, Z12
+	VADDPS            Z3, Z13, Z13
 	VMOVUPS           Z3, 128(DI)
-	VSUBPS            Z11, Z4, Z4
+	VSUBPS            Z12, Z4, Z4
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
 	VMINPS            Z4, Z1, Z4
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
@@ -10935,18 +12886,18 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z2
 	VSCALEFPS         Z1, Z2, Z4
-	VADDPS            Z4, Z12, Z12
+	VADDPS            Z4, Z13, Z13
 	VMOVUPS           Z4, 192(DI)
-	VMOVUPS           Z12, (R8)
+	VMOVUPS           Z13, (R8)
 	VBROADCASTSS      4(R9), Z1
-	VMULPS            Z5, Z9, Z5
+	VMULPS            Z5, Z10, Z5
 	VMAXPS            Z5, Z1, Z1
-	VMULPS            Z6, Z9, Z6
-	VMAXPS            Z6, Z1, Z1
-	VMULPS            Z7, Z9, Z7
+	VMULPS            Z7, Z10, Z7
 	VMAXPS            Z7, Z1, Z1
-	VMULPS            Z8, Z9, Z8
+	VMULPS            Z8, Z10, Z8
 	VMAXPS            Z8, Z1, Z1
+	VMULPS            Z9, Z10, Z9
+	VMAXPS            Z9, Z1, Z1
 	VSHUFF32X4        $0x4e, Z1, Z1, Z2
 	VMAXPS            Z2, Z1, Z1
 	VSHUFF32X4        $0xb1, Z1, Z1, Z2
@@ -10984,35 +12935,16 @@ score3:
 	VRNDSCALEPS       $0x08, Z4, Z4
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z5
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z5
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z9
-	VSCALEFPS         Z4, Z9, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z10
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z10
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z10
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z10
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z10
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z10
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z10
+	VSCALEFPS         Z4, Z10, Z5
 	VADDPS            Z5, Z3, Z3
 	VMOVUPS           Z5, 256(DI)
-	VSUBPS            Z1, Z6, Z6
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
-	VMINPS            Z6, Z4, Z6
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
-	VMAXPS            Z6, Z4, Z6
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z6, Z4
-	VRNDSCALEPS       $0x08, Z4, Z4
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z6
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z6
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z6, Z5
-	VSCALEFPS         Z4, Z5, Z6
-	VADDPS            Z6, Z3, Z3
-	VMOVUPS           Z6, 320(DI)
 	VSUBPS            Z1, Z7, Z7
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
 	VMINPS            Z7, Z4, Z7
@@ -11031,26 +12963,45 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z7, Z5
 	VSCALEFPS         Z4, Z5, Z7
 	VADDPS            Z7, Z3, Z3
-	VMOVUPS           Z7, 384(DI)
+	VMOVUPS           Z7, 320(DI)
 	VSUBPS            Z1, Z8, Z8
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
-	VMINPS            Z8, Z1, Z8
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
-	VMAXPS            Z8, Z1, Z8
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z1
-	VRNDSCALEPS       $0x08, Z1, Z1
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z8
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z8
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z4
-	VSCALEFPS         Z1, Z4, Z8
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z4
+	VMINPS            Z8, Z4, Z8
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z4
+	VMAXPS            Z8, Z4, Z8
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z8, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z4, Z8
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z4, Z8
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z8, Z5
+	VSCALEFPS         Z4, Z5, Z8
 	VADDPS            Z8, Z3, Z3
-	VMOVUPS           Z8, 448(DI)
+	VMOVUPS           Z8, 384(DI)
+	VSUBPS            Z1, Z9, Z9
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z1
+	VMINPS            Z9, Z1, Z9
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z1
+	VMAXPS            Z9, Z1, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z1
+	VRNDSCALEPS       $0x08, Z1, Z1
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z1, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z1, Z9
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z4
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z4
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z4
+	VSCALEFPS         Z1, Z4, Z9
+	VADDPS            Z9, Z3, Z3
+	VMOVUPS           Z9, 448(DI)
 	VMOVUPS           Z3, 64(R8)
 	MOVQ              72(AX), DI
 	MOVQ              DI, R8
@@ -11060,146 +13011,146 @@ score3:
 	MOVQ              32(AX), R10
 
 columns:
-	VMULPS (R10), Z10, Z1
-	VMULPS 64(R10), Z10, Z3
-	VMULPS 128(R10), Z10, Z4
-	VMULPS 192(R10), Z10, Z5
-	VMULPS 256(R10), Z10, Z6
-	VMULPS 320(R10), Z10, Z7
-	VMULPS 384(R10), Z10, Z8
-	VMULPS 448(R10), Z10, Z9
-	VMULPS (R10)(R8*1), Z2, Z11
-	VMULPS 64(R10)(R8*1), Z2, Z12
-	VMULPS 128(R10)(R8*1), Z2, Z13
-	VMULPS 192(R10)(R8*1), Z2, Z14
-	VMULPS 256(R10)(R8*1), Z2, Z15
-	VMULPS 320(R10)(R8*1), Z2, Z16
-	VMULPS 384(R10)(R8*1), Z2, Z17
-	VMULPS 448(R10)(R8*1), Z2, Z18
+	VMULPS (R10), Z11, Z1
+	VMULPS 64(R10), Z11, Z3
+	VMULPS 128(R10), Z11, Z4
+	VMULPS 192(R10), Z11, Z5
+	VMULPS 256(R10), Z11, Z7
+	VMULPS 320(R10), Z11, Z8
+	VMULPS 384(R10), Z11, Z9
+	VMULPS 448(R10), Z11, Z10
+	VMULPS (R10)(R8*1), Z2, Z12
+	VMULPS 64(R10)(R8*1), Z2, Z13
+	VMULPS 128(R10)(R8*1), Z2, Z14
+	VMULPS 192(R10)(R8*1), Z2, Z15
+	VMULPS 256(R10)(R8*1), Z2, Z16
+	VMULPS 320(R10)(R8*1), Z2, Z17
+	VMULPS 384(R10)(R8*1), Z2, Z18
+	VMULPS 448(R10)(R8*1), Z2, Z19
 	MOVQ   BX, R11
 	MOVQ   40(AX), R12
 	MOVQ   $0x00000010, R13
 
 values:
-	VBROADCASTSS (R12), Z19
-	VBROADCASTSS 256(R12), Z20
-	VPSLLD       $0x10, (R11), Z21
-	VFMADD231PS  Z21, Z19, Z1
-	VFMADD231PS  Z21, Z20, Z11
-	VPANDD       (R11), Z0, Z21
-	VFMADD231PS  Z21, Z19, Z3
-	VFMADD231PS  Z21, Z20, Z12
-	VPSLLD       $0x10, 64(R11), Z21
-	VFMADD231PS  Z21, Z19, Z4
-	VFMADD231PS  Z21, Z20, Z13
-	VPANDD       64(R11), Z0, Z21
-	VFMADD231PS  Z21, Z19, Z5
-	VFMADD231PS  Z21, Z20, Z14
-	VPSLLD       $0x10, 128(R11), Z21
-	VFMADD231PS  Z21, Z19, Z6
-	VFMADD231PS  Z21, Z20, Z15
-	VPANDD       128(R11), Z0, Z21
-	VFMADD231PS  Z21, Z19, Z7
-	VFMADD231PS  Z21, Z20, Z16
-	VPSLLD       $0x10, 192(R11), Z21
-	VFMADD231PS  Z21, Z19, Z8
-	VFMADD231PS  Z21, Z20, Z17
-	VPANDD       192(R11), Z0, Z21
-	VFMADD231PS  Z21, Z19, Z9
-	VFMADD231PS  Z21, Z20, Z18
+	VBROADCASTSS (R12), Z20
+	VBROADCASTSS 256(R12), Z21
+	VPSLLD       $0x10, (R11), Z22
+	VFMADD231PS  Z22, Z20, Z1
+	VFMADD231PS  Z22, Z21, Z12
+	VPANDD       (R11), Z0, Z22
+	VFMADD231PS  Z22, Z20, Z3
+	VFMADD231PS  Z22, Z21, Z13
+	VPSLLD       $0x10, 64(R11), Z22
+	VFMADD231PS  Z22, Z20, Z4
+	VFMADD231PS  Z22, Z21, Z14
+	VPANDD       64(R11), Z0, Z22
+	VFMADD231PS  Z22, Z20, Z5
+	VFMADD231PS  Z22, Z21, Z15
+	VPSLLD       $0x10, 128(R11), Z22
+	VFMADD231PS  Z22, Z20, Z7
+	VFMADD231PS  Z22, Z21, Z16
+	VPANDD       128(R11), Z0, Z22
+	VFMADD231PS  Z22, Z20, Z8
+	VFMADD231PS  Z22, Z21, Z17
+	VPSLLD       $0x10, 192(R11), Z22
+	VFMADD231PS  Z22, Z20, Z9
+	VFMADD231PS  Z22, Z21, Z18
+	VPANDD       192(R11), Z0, Z22
+	VFMADD231PS  Z22, Z20, Z10
+	VFMADD231PS  Z22, Z21, Z19
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	PREFETCHT1   128(R11)(SI*1)
 	PREFETCHT1   192(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 4(R12), Z19
-	VBROADCASTSS 260(R12), Z20
-	VPSLLD       $0x10, (R11), Z21
-	VFMADD231PS  Z21, Z19, Z1
-	VFMADD231PS  Z21, Z20, Z11
-	VPANDD       (R11), Z0, Z21
-	VFMADD231PS  Z21, Z19, Z3
-	VFMADD231PS  Z21, Z20, Z12
-	VPSLLD       $0x10, 64(R11), Z21
-	VFMADD231PS  Z21, Z19, Z4
-	VFMADD231PS  Z21, Z20, Z13
-	VPANDD       64(R11), Z0, Z21
-	VFMADD231PS  Z21, Z19, Z5
-	VFMADD231PS  Z21, Z20, Z14
-	VPSLLD       $0x10, 128(R11), Z21
-	VFMADD231PS  Z21, Z19, Z6
-	VFMADD231PS  Z21, Z20, Z15
-	VPANDD       128(R11), Z0, Z21
-	VFMADD231PS  Z21, Z19, Z7
-	VFMADD231PS  Z21, Z20, Z16
-	VPSLLD       $0x10, 192(R11), Z21
-	VFMADD231PS  Z21, Z19, Z8
-	VFMADD231PS  Z21, Z20, Z17
-	VPANDD       192(R11), Z0, Z21
-	VFMADD231PS  Z21, Z19, Z9
-	VFMADD231PS  Z21, Z20, Z18
+	VBROADCASTSS 4(R12), Z20
+	VBROADCASTSS 260(R12), Z21
+	VPSLLD       $0x10, (R11), Z22
+	VFMADD231PS  Z22, Z20, Z1
+	VFMADD231PS  Z22, Z21, Z12
+	VPANDD       (R11), Z0, Z22
+	VFMADD231PS  Z22, Z20, Z3
+	VFMADD231PS  Z22, Z21, Z13
+	VPSLLD       $0x10, 64(R11), Z22
+	VFMADD231PS  Z22, Z20, Z4
+	VFMADD231PS  Z22, Z21, Z14
+	VPANDD       64(R11), Z0, Z22
+	VFMADD231PS  Z22, Z20, Z5
+	VFMADD231PS  Z22, Z21, Z15
+	VPSLLD       $0x10, 128(R11), Z22
+	VFMADD231PS  Z22, Z20, Z7
+	VFMADD231PS  Z22, Z21, Z16
+	VPANDD       128(R11), Z0, Z22
+	VFMADD231PS  Z22, Z20, Z8
+	VFMADD231PS  Z22, Z21, Z17
+	VPSLLD       $0x10, 192(R11), Z22
+	VFMADD231PS  Z22, Z20, Z9
+	VFMADD231PS  Z22, Z21, Z18
+	VPANDD       192(R11), Z0, Z22
+	VFMADD231PS  Z22, Z20, Z10
+	VFMADD231PS  Z22, Z21, Z19
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	PREFETCHT1   128(R11)(SI*1)
 	PREFETCHT1   192(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 8(R12), Z19
-	VBROADCASTSS 264(R12), Z20
-	VPSLLD       $0x10, (R11), Z21
-	VFMADD231PS  Z21, Z19, Z1
-	VFMADD231PS  Z21, Z20, Z11
-	VPANDD       (R11), Z0, Z21
-	VFMADD231PS  Z21, Z19, Z3
-	VFMADD231PS  Z21, Z20, Z12
-	VPSLLD       $0x10, 64(R11), Z21
-	VFMADD231PS  Z21, Z19, Z4
-	VFMADD231PS  Z21, Z20, Z13
-	VPANDD       64(R11), Z0, Z21
-	VFMADD231PS  Z21, Z19, Z5
-	VFMADD231PS  Z21, Z20, Z14
-	VPSLLD       $0x10, 128(R11), Z21
-	VFMADD231PS  Z21, Z19, Z6
-	VFMADD231PS  Z21, Z20, Z15
-	VPANDD       128(R11), Z0, Z21
-	VFMADD231PS  Z21, Z19, Z7
-	VFMADD231PS  Z21, Z20, Z16
-	VPSLLD       $0x10, 192(R11), Z21
-	VFMADD231PS  Z21, Z19, Z8
-	VFMADD231PS  Z21, Z20, Z17
-	VPANDD       192(R11), Z0, Z21
-	VFMADD231PS  Z21, Z19, Z9
-	VFMADD231PS  Z21, Z20, Z18
+	VBROADCASTSS 8(R12), Z20
+	VBROADCASTSS 264(R12), Z21
+	VPSLLD       $0x10, (R11), Z22
+	VFMADD231PS  Z22, Z20, Z1
+	VFMADD231PS  Z22, Z21, Z12
+	VPANDD       (R11), Z0, Z22
+	VFMADD231PS  Z22, Z20, Z3
+	VFMADD231PS  Z22, Z21, Z13
+	VPSLLD       $0x10, 64(R11), Z22
+	VFMADD231PS  Z22, Z20, Z4
+	VFMADD231PS  Z22, Z21, Z14
+	VPANDD       64(R11), Z0, Z22
+	VFMADD231PS  Z22, Z20, Z5
+	VFMADD231PS  Z22, Z21, Z15
+	VPSLLD       $0x10, 128(R11), Z22
+	VFMADD231PS  Z22, Z20, Z7
+	VFMADD231PS  Z22, Z21, Z16
+	VPANDD       128(R11), Z0, Z22
+	VFMADD231PS  Z22, Z20, Z8
+	VFMADD231PS  Z22, Z21, Z17
+	VPSLLD       $0x10, 192(R11), Z22
+	VFMADD231PS  Z22, Z20, Z9
+	VFMADD231PS  Z22, Z21, Z18
+	VPANDD       192(R11), Z0, Z22
+	VFMADD231PS  Z22, Z20, Z10
+	VFMADD231PS  Z22, Z21, Z19
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	PREFETCHT1   128(R11)(SI*1)
 	PREFETCHT1   192(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 12(R12), Z19
-	VBROADCASTSS 268(R12), Z20
-	VPSLLD       $0x10, (R11), Z21
-	VFMADD231PS  Z21, Z19, Z1
-	VFMADD231PS  Z21, Z20, Z11
-	VPANDD       (R11), Z0, Z21
-	VFMADD231PS  Z21, Z19, Z3
-	VFMADD231PS  Z21, Z20, Z12
-	VPSLLD       $0x10, 64(R11), Z21
-	VFMADD231PS  Z21, Z19, Z4
-	VFMADD231PS  Z21, Z20, Z13
-	VPANDD       64(R11), Z0, Z21
-	VFMADD231PS  Z21, Z19, Z5
-	VFMADD231PS  Z21, Z20, Z14
-	VPSLLD       $0x10, 128(R11), Z21
-	VFMADD231PS  Z21, Z19, Z6
-	VFMADD231PS  Z21, Z20, Z15
-	VPANDD       128(R11), Z0, Z21
-	VFMADD231PS  Z21, Z19, Z7
-	VFMADD231PS  Z21, Z20, Z16
-	VPSLLD       $0x10, 192(R11), Z21
-	VFMADD231PS  Z21, Z19, Z8
-	VFMADD231PS  Z21, Z20, Z17
-	VPANDD       192(R11), Z0, Z21
-	VFMADD231PS  Z21, Z19, Z9
-	VFMADD231PS  Z21, Z20, Z18
+	VBROADCASTSS 12(R12), Z20
+	VBROADCASTSS 268(R12), Z21
+	VPSLLD       $0x10, (R11), Z22
+	VFMADD231PS  Z22, Z20, Z1
+	VFMADD231PS  Z22, Z21, Z12
+	VPANDD       (R11), Z0, Z22
+	VFMADD231PS  Z22, Z20, Z3
+	VFMADD231PS  Z22, Z21, Z13
+	VPSLLD       $0x10, 64(R11), Z22
+	VFMADD231PS  Z22, Z20, Z4
+	VFMADD231PS  Z22, Z21, Z14
+	VPANDD       64(R11), Z0, Z22
+	VFMADD231PS  Z22, Z20, Z5
+	VFMADD231PS  Z22, Z21, Z15
+	VPSLLD       $0x10, 128(R11), Z22
+	VFMADD231PS  Z22, Z20, Z7
+	VFMADD231PS  Z22, Z21, Z16
+	VPANDD       128(R11), Z0, Z22
+	VFMADD231PS  Z22, Z20, Z8
+	VFMADD231PS  Z22, Z21, Z17
+	VPSLLD       $0x10, 192(R11), Z22
+	VFMADD231PS  Z22, Z20, Z9
+	VFMADD231PS  Z22, Z21, Z18
+	VPANDD       192(R11), Z0, Z22
+	VFMADD231PS  Z22, Z20, Z10
+	VFMADD231PS  Z22, Z21, Z19
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	PREFETCHT1   128(R11)(SI*1)
@@ -11212,34 +13163,137 @@ values:
 	VMOVUPS      Z3, 64(R10)
 	VMOVUPS      Z4, 128(R10)
 	VMOVUPS      Z5, 192(R10)
-	VMOVUPS      Z6, 256(R10)
-	VMOVUPS      Z7, 320(R10)
-	VMOVUPS      Z8, 384(R10)
-	VMOVUPS      Z9, 448(R10)
-	VMOVUPS      Z11, (R10)(R8*1)
-	VMOVUPS      Z12, 64(R10)(R8*1)
-	VMOVUPS      Z13, 128(R10)(R8*1)
-	VMOVUPS      Z14, 192(R10)(R8*1)
-	VMOVUPS      Z15, 256(R10)(R8*1)
-	VMOVUPS      Z16, 320(R10)(R8*1)
-	VMOVUPS      Z17, 384(R10)(R8*1)
-	VMOVUPS      Z18, 448(R10)(R8*1)
+	VMOVUPS      Z7, 256(R10)
+	VMOVUPS      Z8, 320(R10)
+	VMOVUPS      Z9, 384(R10)
+	VMOVUPS      Z10, 448(R10)
+	VMOVUPS      Z12, (R10)(R8*1)
+	VMOVUPS      Z13, 64(R10)(R8*1)
+	VMOVUPS      Z14, 128(R10)(R8*1)
+	VMOVUPS      Z15, 192(R10)(R8*1)
+	VMOVUPS      Z16, 256(R10)(R8*1)
+	VMOVUPS      Z17, 320(R10)(R8*1)
+	VMOVUPS      Z18, 384(R10)(R8*1)
+	VMOVUPS      Z19, 448(R10)(R8*1)
 	ADDQ         $0x00000200, R10
 	ADDQ         $0x00000100, BX
 	SUBQ         $0x00000080, DI
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
-	MOVQ         32(AX), CX
-	MOVQ         72(AX), DX
-	XORQ         AX, AX
-	ADDQ         DX, AX
-	ADDQ         DX, AX
-	VMOVDQU32    evenColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    oddColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    lowColumns_attend_avx512<>+0(SB), Z0
-	VMOVDQU32    highColumns_attend_avx512<>+0(SB), Z1
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000002, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z6, Z6, Z6
+
+fold:
+	VMOVUPS  (R10), Z1
+	VMOVUPS  (DI), Z2
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z2, Z2, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z4
+	VBROADCASTSS      (R11), Z5
+	VMAXPS            Z4, Z5, Z3
+	VMOVSS            X3, (R8)
+	VSUBPS            Z3, Z4, Z4
+	VSUBPS            Z3, Z5, Z5
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z4, Z3, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z4, Z3, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z3, Z7, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z3
+	VMINPS            Z5, Z3, Z5
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z3
+	VMAXPS            Z5, Z3, Z5
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z5, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z3, Z5
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z3, Z5
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z5, Z7
+	VSCALEFPS         Z3, Z7, Z5
+	VMULPS            Z2, Z4, Z2
+	VMULPS            Z1, Z5, Z1
+	VADDPS            Z1, Z2, Z2
+	VMOVUPS           Z2, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z4, Z1
+	VMULPS  (R9), Z5, Z2
+	VADDPS  Z2, Z1, Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z1, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z1
+	VMOVUPS Z1, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z6, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
+	MOVQ      32(AX), CX
+	MOVQ      144(AX), AX
+	VMOVDQU32 evenColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 oddColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 lowColumns_attend_avx512<>+0(SB), Z0
+	VMOVDQU32 highColumns_attend_avx512<>+0(SB), Z1
 
 together:
 	VMOVUPS   (CX), Z2
@@ -11388,7 +13442,7 @@ score3:
 	MOVQ              40(AX), R8
 	MOVQ              48(AX), R9
 	MOVQ              56(AX), R10
-	VBROADCASTSS      104(AX), Z4
+	VBROADCASTSS      152(AX), Z4
 	VBROADCASTSS      (R10), Z5
 	VMULPS            (DI), Z0, Z0
 	VMULPS            Z0, Z4, Z0
@@ -11413,41 +13467,41 @@ score3:
 	VBROADCASTSS      (R10), Z4
 	VMOVSS            X5, (R10)
 	VSUBPS            Z5, Z4, Z4
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS            Z4, Z6, Z4
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS            Z4, Z6, Z4
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z6
-	VRNDSCALEPS       $0x08, Z6, Z6
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z4
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z4
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
-	VSCALEFPS         Z6, Z7, Z4
-	VMULPS            (R9), Z4, Z6
-	VSUBPS            Z5, Z0, Z0
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS            Z0, Z7, Z0
+	VMINPS            Z4, Z7, Z4
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS            Z0, Z7, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z7
+	VMAXPS            Z4, Z7, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z7
 	VRNDSCALEPS       $0x08, Z7, Z7
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z4
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
-	VSCALEFPS         Z7, Z8, Z0
-	VADDPS            Z0, Z6, Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VSCALEFPS         Z7, Z8, Z4
+	VMULPS            (R9), Z4, Z7
+	VSUBPS            Z5, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z8
+	VMINPS            Z0, Z8, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z8
+	VMAXPS            Z0, Z8, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z8
+	VRNDSCALEPS       $0x08, Z8, Z8
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z8, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z8, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z9
+	VSCALEFPS         Z8, Z9, Z0
+	VADDPS            Z0, Z7, Z7
 	VMULPS            256(DI), Z0, Z0
 	VMOVUPS           Z0, (R8)
 	VSUBPS            Z5, Z1, Z1
@@ -11459,15 +13513,15 @@ score3:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
-	VSCALEFPS         Z0, Z7, Z1
-	VADDPS            Z1, Z6, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z8
+	VSCALEFPS         Z0, Z8, Z1
+	VADDPS            Z1, Z7, Z7
 	VMULPS            320(DI), Z1, Z1
 	VMOVUPS           Z1, 64(R8)
 	VSUBPS            Z5, Z2, Z2
@@ -11487,7 +13541,7 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z6, Z6
+	VADDPS            Z2, Z7, Z7
 	VMULPS            384(DI), Z2, Z2
 	VMOVUPS           Z2, 128(R8)
 	VSUBPS            Z5, Z3, Z3
@@ -11507,10 +13561,10 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z6, Z6
+	VADDPS            Z3, Z7, Z7
 	VMULPS            448(DI), Z3, Z3
 	VMOVUPS           Z3, 192(R8)
-	VMOVUPS           Z6, (R9)
+	VMOVUPS           Z7, (R9)
 	MOVQ              72(AX), DI
 	MOVQ              DI, R8
 	SHLQ              $0x02, R8
@@ -11573,7 +13627,113 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000001, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z6, Z6, Z6
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z6, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -11746,69 +13906,69 @@ score3:
 	MOVQ              40(AX), R8
 	MOVQ              48(AX), R9
 	MOVQ              56(AX), R10
-	VBROADCASTSS      104(AX), Z8
-	VBROADCASTSS      (R10), Z10
+	VBROADCASTSS      152(AX), Z8
+	VBROADCASTSS      (R10), Z11
 	VMULPS            (DI), Z0, Z0
 	VMULPS            Z0, Z8, Z0
-	VMAXPS            Z0, Z10, Z10
+	VMAXPS            Z0, Z11, Z11
 	VMULPS            64(DI), Z1, Z1
 	VMULPS            Z1, Z8, Z1
-	VMAXPS            Z1, Z10, Z10
+	VMAXPS            Z1, Z11, Z11
 	VMULPS            128(DI), Z2, Z2
 	VMULPS            Z2, Z8, Z2
-	VMAXPS            Z2, Z10, Z10
+	VMAXPS            Z2, Z11, Z11
 	VMULPS            192(DI), Z3, Z3
 	VMULPS            Z3, Z8, Z3
-	VMAXPS            Z3, Z10, Z10
-	VSHUFF32X4        $0x4e, Z10, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VSHUFF32X4        $0xb1, Z10, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VPERMILPS         $0x4e, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VPERMILPS         $0xb1, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
+	VMAXPS            Z3, Z11, Z11
+	VSHUFF32X4        $0x4e, Z11, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VSHUFF32X4        $0xb1, Z11, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VPERMILPS         $0x4e, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VPERMILPS         $0xb1, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
 	VBROADCASTSS      (R10), Z9
-	VMOVSS            X10, (R10)
-	VSUBPS            Z10, Z9, Z9
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z11
-	VMINPS            Z9, Z11, Z9
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z11
-	VMAXPS            Z9, Z11, Z9
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z11
-	VRNDSCALEPS       $0x08, Z11, Z11
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z11, Z9
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z11, Z9
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
-	VSCALEFPS         Z11, Z12, Z9
-	VMULPS            (R9), Z9, Z11
-	VSUBPS            Z10, Z0, Z0
+	VMOVSS            X11, (R10)
+	VSUBPS            Z11, Z9, Z9
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS            Z0, Z12, Z0
+	VMINPS            Z9, Z12, Z9
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS            Z0, Z12, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z12
+	VMAXPS            Z9, Z12, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z12
 	VRNDSCALEPS       $0x08, Z12, Z12
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z9
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
-	VSCALEFPS         Z12, Z13, Z0
-	VADDPS            Z0, Z11, Z11
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z13
+	VSCALEFPS         Z12, Z13, Z9
+	VMULPS            (R9), Z9, Z12
+	VSUBPS            Z11, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z13
+	VMINPS            Z0, Z13, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z13
+	VMAXPS            Z0, Z13, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z13
+	VRNDSCALEPS       $0x08, Z13, Z13
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z13, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z13, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z14
+	VSCALEFPS         Z13, Z14, Z0
+	VADDPS            Z0, Z12, Z12
 	VMULPS            256(DI), Z0, Z0
 	VMOVUPS           Z0, (R8)
-	VSUBPS            Z10, Z1, Z1
+	VSUBPS            Z11, Z1, Z1
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z1, Z0, Z1
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -11817,18 +13977,18 @@ score3:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
-	VSCALEFPS         Z0, Z12, Z1
-	VADDPS            Z1, Z11, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z13
+	VSCALEFPS         Z0, Z13, Z1
+	VADDPS            Z1, Z12, Z12
 	VMULPS            320(DI), Z1, Z1
 	VMOVUPS           Z1, 64(R8)
-	VSUBPS            Z10, Z2, Z2
+	VSUBPS            Z11, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z2, Z0, Z2
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -11845,10 +14005,10 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z11, Z11
+	VADDPS            Z2, Z12, Z12
 	VMULPS            384(DI), Z2, Z2
 	VMOVUPS           Z2, 128(R8)
-	VSUBPS            Z10, Z3, Z3
+	VSUBPS            Z11, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z3, Z0, Z3
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -11865,10 +14025,10 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z11, Z11
+	VADDPS            Z3, Z12, Z12
 	VMULPS            448(DI), Z3, Z3
 	VMOVUPS           Z3, 192(R8)
-	VMOVUPS           Z11, (R9)
+	VMOVUPS           Z12, (R9)
 	VBROADCASTSS      4(R10), Z0
 	VMULPS            (DI), Z4, Z4
 	VMULPS            Z4, Z8, Z4
@@ -12069,7 +14229,113 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000002, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z10, Z10, Z10
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z10, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z10, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z10, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -12238,7 +14504,7 @@ score2:
 	MOVQ              40(AX), R8
 	MOVQ              48(AX), R9
 	MOVQ              56(AX), R10
-	VBROADCASTSS      104(AX), Z12
+	VBROADCASTSS      152(AX), Z12
 	VBROADCASTSS      (R10), Z14
 	VMULPS            (DI), Z0, Z0
 	VMULPS            Z0, Z12, Z0
@@ -12263,41 +14529,41 @@ score2:
 	VBROADCASTSS      (R10), Z13
 	VMOVSS            X14, (R10)
 	VSUBPS            Z14, Z13, Z13
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z15
-	VMINPS            Z13, Z15, Z13
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z15
-	VMAXPS            Z13, Z15, Z13
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z15
-	VRNDSCALEPS       $0x08, Z15, Z15
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z15, Z13
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z15, Z13
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z16
-	VSCALEFPS         Z15, Z16, Z13
-	VMULPS            (R9), Z13, Z15
-	VSUBPS            Z14, Z0, Z0
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z16
-	VMINPS            Z0, Z16, Z0
+	VMINPS            Z13, Z16, Z13
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z16
-	VMAXPS            Z0, Z16, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z16
+	VMAXPS            Z13, Z16, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z16
 	VRNDSCALEPS       $0x08, Z16, Z16
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z16, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z16, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z16, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z16, Z13
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z17
-	VSCALEFPS         Z16, Z17, Z0
-	VADDPS            Z0, Z15, Z15
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z17
+	VSCALEFPS         Z16, Z17, Z13
+	VMULPS            (R9), Z13, Z16
+	VSUBPS            Z14, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z17
+	VMINPS            Z0, Z17, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z17
+	VMAXPS            Z0, Z17, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z17
+	VRNDSCALEPS       $0x08, Z17, Z17
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z17, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z17, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z18
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z18
+	VSCALEFPS         Z17, Z18, Z0
+	VADDPS            Z0, Z16, Z16
 	VMULPS            256(DI), Z0, Z0
 	VMOVUPS           Z0, (R8)
 	VSUBPS            Z14, Z1, Z1
@@ -12309,15 +14575,15 @@ score2:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z16
-	VSCALEFPS         Z0, Z16, Z1
-	VADDPS            Z1, Z15, Z15
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z17
+	VSCALEFPS         Z0, Z17, Z1
+	VADDPS            Z1, Z16, Z16
 	VMULPS            320(DI), Z1, Z1
 	VMOVUPS           Z1, 64(R8)
 	VSUBPS            Z14, Z2, Z2
@@ -12337,7 +14603,7 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z15, Z15
+	VADDPS            Z2, Z16, Z16
 	VMULPS            384(DI), Z2, Z2
 	VMOVUPS           Z2, 128(R8)
 	VSUBPS            Z14, Z3, Z3
@@ -12357,10 +14623,10 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z15, Z15
+	VADDPS            Z3, Z16, Z16
 	VMULPS            448(DI), Z3, Z3
 	VMOVUPS           Z3, 192(R8)
-	VMOVUPS           Z15, (R9)
+	VMOVUPS           Z16, (R9)
 	VBROADCASTSS      4(R10), Z1
 	VMULPS            (DI), Z4, Z4
 	VMULPS            Z4, Z12, Z4
@@ -12699,7 +14965,113 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000003, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z15, Z15, Z15
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z15, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z15, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z15, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -12902,7 +15274,7 @@ score2:
 	MOVQ              40(AX), R8
 	MOVQ              48(AX), R9
 	MOVQ              56(AX), R10
-	VBROADCASTSS      104(AX), Z16
+	VBROADCASTSS      152(AX), Z16
 	VBROADCASTSS      (R10), Z18
 	VMULPS            (DI), Z0, Z0
 	VMULPS            Z0, Z16, Z0
@@ -12927,41 +15299,41 @@ score2:
 	VBROADCASTSS      (R10), Z17
 	VMOVSS            X18, (R10)
 	VSUBPS            Z18, Z17, Z17
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z19
-	VMINPS            Z17, Z19, Z17
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z19
-	VMAXPS            Z17, Z19, Z17
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z17, Z19
-	VRNDSCALEPS       $0x08, Z19, Z19
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z19, Z17
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z19, Z17
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z20
-	VSCALEFPS         Z19, Z20, Z17
-	VMULPS            (R9), Z17, Z19
-	VSUBPS            Z18, Z0, Z0
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z20
-	VMINPS            Z0, Z20, Z0
+	VMINPS            Z17, Z20, Z17
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z20
-	VMAXPS            Z0, Z20, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z20
+	VMAXPS            Z17, Z20, Z17
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z17, Z20
 	VRNDSCALEPS       $0x08, Z20, Z20
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z20, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z20, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z20, Z17
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z20, Z17
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z21
-	VSCALEFPS         Z20, Z21, Z0
-	VADDPS            Z0, Z19, Z19
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z21
+	VSCALEFPS         Z20, Z21, Z17
+	VMULPS            (R9), Z17, Z20
+	VSUBPS            Z18, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z21
+	VMINPS            Z0, Z21, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z21
+	VMAXPS            Z0, Z21, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z21
+	VRNDSCALEPS       $0x08, Z21, Z21
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z21, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z21, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z22
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z22
+	VSCALEFPS         Z21, Z22, Z0
+	VADDPS            Z0, Z20, Z20
 	VMULPS            256(DI), Z0, Z0
 	VMOVUPS           Z0, (R8)
 	VSUBPS            Z18, Z1, Z1
@@ -12973,15 +15345,15 @@ score2:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z20
-	VSCALEFPS         Z0, Z20, Z1
-	VADDPS            Z1, Z19, Z19
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z21
+	VSCALEFPS         Z0, Z21, Z1
+	VADDPS            Z1, Z20, Z20
 	VMULPS            320(DI), Z1, Z1
 	VMOVUPS           Z1, 64(R8)
 	VSUBPS            Z18, Z2, Z2
@@ -13001,7 +15373,7 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z19, Z19
+	VADDPS            Z2, Z20, Z20
 	VMULPS            384(DI), Z2, Z2
 	VMOVUPS           Z2, 128(R8)
 	VSUBPS            Z18, Z3, Z3
@@ -13021,10 +15393,10 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z19, Z19
+	VADDPS            Z3, Z20, Z20
 	VMULPS            448(DI), Z3, Z3
 	VMOVUPS           Z3, 192(R8)
-	VMOVUPS           Z19, (R9)
+	VMOVUPS           Z20, (R9)
 	VBROADCASTSS      4(R10), Z1
 	VMULPS            (DI), Z4, Z4
 	VMULPS            Z4, Z16, Z4
@@ -13504,7 +15876,113 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000004, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z19, Z19, Z19
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z19, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z19, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z19, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -13641,7 +16119,7 @@ score3:
 	MOVQ              40(AX), R8
 	MOVQ              48(AX), R9
 	MOVQ              56(AX), R10
-	VBROADCASTSS      104(AX), Z4
+	VBROADCASTSS      152(AX), Z4
 	VBROADCASTSS      (R10), Z5
 	VMULPS            (DI), Z0, Z0
 	VMULPS            Z0, Z4, Z0
@@ -13666,41 +16144,41 @@ score3:
 	VBROADCASTSS      (R10), Z4
 	VMOVSS            X5, (R10)
 	VSUBPS            Z5, Z4, Z4
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS            Z4, Z6, Z4
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS            Z4, Z6, Z4
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z6
-	VRNDSCALEPS       $0x08, Z6, Z6
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z4
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z4
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
-	VSCALEFPS         Z6, Z7, Z4
-	VMULPS            (R9), Z4, Z6
-	VSUBPS            Z5, Z0, Z0
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS            Z0, Z7, Z0
+	VMINPS            Z4, Z7, Z4
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS            Z0, Z7, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z7
+	VMAXPS            Z4, Z7, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z7
 	VRNDSCALEPS       $0x08, Z7, Z7
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z4
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
-	VSCALEFPS         Z7, Z8, Z0
-	VADDPS            Z0, Z6, Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VSCALEFPS         Z7, Z8, Z4
+	VMULPS            (R9), Z4, Z7
+	VSUBPS            Z5, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z8
+	VMINPS            Z0, Z8, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z8
+	VMAXPS            Z0, Z8, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z8
+	VRNDSCALEPS       $0x08, Z8, Z8
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z8, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z8, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z9
+	VSCALEFPS         Z8, Z9, Z0
+	VADDPS            Z0, Z7, Z7
 	VMULPS            256(DI), Z0, Z0
 	VMOVUPS           Z0, (R8)
 	VSUBPS            Z5, Z1, Z1
@@ -13712,15 +16190,15 @@ score3:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
-	VSCALEFPS         Z0, Z7, Z1
-	VADDPS            Z1, Z6, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z8
+	VSCALEFPS         Z0, Z8, Z1
+	VADDPS            Z1, Z7, Z7
 	VMULPS            320(DI), Z1, Z1
 	VMOVUPS           Z1, 64(R8)
 	VSUBPS            Z5, Z2, Z2
@@ -13740,7 +16218,7 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z6, Z6
+	VADDPS            Z2, Z7, Z7
 	VMULPS            384(DI), Z2, Z2
 	VMOVUPS           Z2, 128(R8)
 	VSUBPS            Z5, Z3, Z3
@@ -13760,10 +16238,10 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z6, Z6
+	VADDPS            Z3, Z7, Z7
 	VMULPS            448(DI), Z3, Z3
 	VMOVUPS           Z3, 192(R8)
-	VMOVUPS           Z6, (R9)
+	VMOVUPS           Z7, (R9)
 	MOVQ              72(AX), DI
 	MOVQ              DI, R8
 	SHLQ              $0x02, R8
@@ -13782,63 +16260,63 @@ columns:
 
 values:
 	VBROADCASTSS (R11), Z5
-	VPMOVSXBD    (R10), Z6
-	VCVTDQ2PS    Z6, Z6
-	VFMADD231PS  Z6, Z5, Z0
-	VPMOVSXBD    16(R10), Z6
-	VCVTDQ2PS    Z6, Z6
-	VFMADD231PS  Z6, Z5, Z1
-	VPMOVSXBD    32(R10), Z6
-	VCVTDQ2PS    Z6, Z6
-	VFMADD231PS  Z6, Z5, Z2
-	VPMOVSXBD    48(R10), Z6
-	VCVTDQ2PS    Z6, Z6
-	VFMADD231PS  Z6, Z5, Z3
+	VPMOVSXBD    (R10), Z7
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z5, Z0
+	VPMOVSXBD    16(R10), Z7
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z5, Z1
+	VPMOVSXBD    32(R10), Z7
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z5, Z2
+	VPMOVSXBD    48(R10), Z7
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z5, Z3
 	PREFETCHT1   (R10)(SI*1)
 	ADDQ         R8, R10
 	VBROADCASTSS 4(R11), Z5
-	VPMOVSXBD    (R10), Z6
-	VCVTDQ2PS    Z6, Z6
-	VFMADD231PS  Z6, Z5, Z0
-	VPMOVSXBD    16(R10), Z6
-	VCVTDQ2PS    Z6, Z6
-	VFMADD231PS  Z6, Z5, Z1
-	VPMOVSXBD    32(R10), Z6
-	VCVTDQ2PS    Z6, Z6
-	VFMADD231PS  Z6, Z5, Z2
-	VPMOVSXBD    48(R10), Z6
-	VCVTDQ2PS    Z6, Z6
-	VFMADD231PS  Z6, Z5, Z3
+	VPMOVSXBD    (R10), Z7
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z5, Z0
+	VPMOVSXBD    16(R10), Z7
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z5, Z1
+	VPMOVSXBD    32(R10), Z7
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z5, Z2
+	VPMOVSXBD    48(R10), Z7
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z5, Z3
 	PREFETCHT1   (R10)(SI*1)
 	ADDQ         R8, R10
 	VBROADCASTSS 8(R11), Z5
-	VPMOVSXBD    (R10), Z6
-	VCVTDQ2PS    Z6, Z6
-	VFMADD231PS  Z6, Z5, Z0
-	VPMOVSXBD    16(R10), Z6
-	VCVTDQ2PS    Z6, Z6
-	VFMADD231PS  Z6, Z5, Z1
-	VPMOVSXBD    32(R10), Z6
-	VCVTDQ2PS    Z6, Z6
-	VFMADD231PS  Z6, Z5, Z2
-	VPMOVSXBD    48(R10), Z6
-	VCVTDQ2PS    Z6, Z6
-	VFMADD231PS  Z6, Z5, Z3
+	VPMOVSXBD    (R10), Z7
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z5, Z0
+	VPMOVSXBD    16(R10), Z7
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z5, Z1
+	VPMOVSXBD    32(R10), Z7
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z5, Z2
+	VPMOVSXBD    48(R10), Z7
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z5, Z3
 	PREFETCHT1   (R10)(SI*1)
 	ADDQ         R8, R10
 	VBROADCASTSS 12(R11), Z5
-	VPMOVSXBD    (R10), Z6
-	VCVTDQ2PS    Z6, Z6
-	VFMADD231PS  Z6, Z5, Z0
-	VPMOVSXBD    16(R10), Z6
-	VCVTDQ2PS    Z6, Z6
-	VFMADD231PS  Z6, Z5, Z1
-	VPMOVSXBD    32(R10), Z6
-	VCVTDQ2PS    Z6, Z6
-	VFMADD231PS  Z6, Z5, Z2
-	VPMOVSXBD    48(R10), Z6
-	VCVTDQ2PS    Z6, Z6
-	VFMADD231PS  Z6, Z5, Z3
+	VPMOVSXBD    (R10), Z7
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z5, Z0
+	VPMOVSXBD    16(R10), Z7
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z5, Z1
+	VPMOVSXBD    32(R10), Z7
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z5, Z2
+	VPMOVSXBD    48(R10), Z7
+	VCVTDQ2PS    Z7, Z7
+	VFMADD231PS  Z7, Z5, Z3
 	PREFETCHT1   (R10)(SI*1)
 	ADDQ         R8, R10
 	ADDQ         $0x10, R11
@@ -13854,7 +16332,113 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000001, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z6, Z6, Z6
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z6, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -14027,69 +16611,69 @@ score3:
 	MOVQ              40(AX), R8
 	MOVQ              48(AX), R9
 	MOVQ              56(AX), R10
-	VBROADCASTSS      104(AX), Z8
-	VBROADCASTSS      (R10), Z10
+	VBROADCASTSS      152(AX), Z8
+	VBROADCASTSS      (R10), Z11
 	VMULPS            (DI), Z0, Z0
 	VMULPS            Z0, Z8, Z0
-	VMAXPS            Z0, Z10, Z10
+	VMAXPS            Z0, Z11, Z11
 	VMULPS            64(DI), Z1, Z1
 	VMULPS            Z1, Z8, Z1
-	VMAXPS            Z1, Z10, Z10
+	VMAXPS            Z1, Z11, Z11
 	VMULPS            128(DI), Z2, Z2
 	VMULPS            Z2, Z8, Z2
-	VMAXPS            Z2, Z10, Z10
+	VMAXPS            Z2, Z11, Z11
 	VMULPS            192(DI), Z3, Z3
 	VMULPS            Z3, Z8, Z3
-	VMAXPS            Z3, Z10, Z10
-	VSHUFF32X4        $0x4e, Z10, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VSHUFF32X4        $0xb1, Z10, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VPERMILPS         $0x4e, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VPERMILPS         $0xb1, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
+	VMAXPS            Z3, Z11, Z11
+	VSHUFF32X4        $0x4e, Z11, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VSHUFF32X4        $0xb1, Z11, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VPERMILPS         $0x4e, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VPERMILPS         $0xb1, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
 	VBROADCASTSS      (R10), Z9
-	VMOVSS            X10, (R10)
-	VSUBPS            Z10, Z9, Z9
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z11
-	VMINPS            Z9, Z11, Z9
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z11
-	VMAXPS            Z9, Z11, Z9
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z11
-	VRNDSCALEPS       $0x08, Z11, Z11
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z11, Z9
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z11, Z9
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
-	VSCALEFPS         Z11, Z12, Z9
-	VMULPS            (R9), Z9, Z11
-	VSUBPS            Z10, Z0, Z0
+	VMOVSS            X11, (R10)
+	VSUBPS            Z11, Z9, Z9
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS            Z0, Z12, Z0
+	VMINPS            Z9, Z12, Z9
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS            Z0, Z12, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z12
+	VMAXPS            Z9, Z12, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z12
 	VRNDSCALEPS       $0x08, Z12, Z12
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z9
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
-	VSCALEFPS         Z12, Z13, Z0
-	VADDPS            Z0, Z11, Z11
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z13
+	VSCALEFPS         Z12, Z13, Z9
+	VMULPS            (R9), Z9, Z12
+	VSUBPS            Z11, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z13
+	VMINPS            Z0, Z13, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z13
+	VMAXPS            Z0, Z13, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z13
+	VRNDSCALEPS       $0x08, Z13, Z13
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z13, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z13, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z14
+	VSCALEFPS         Z13, Z14, Z0
+	VADDPS            Z0, Z12, Z12
 	VMULPS            256(DI), Z0, Z0
 	VMOVUPS           Z0, (R8)
-	VSUBPS            Z10, Z1, Z1
+	VSUBPS            Z11, Z1, Z1
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z1, Z0, Z1
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -14098,18 +16682,18 @@ score3:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
-	VSCALEFPS         Z0, Z12, Z1
-	VADDPS            Z1, Z11, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z13
+	VSCALEFPS         Z0, Z13, Z1
+	VADDPS            Z1, Z12, Z12
 	VMULPS            320(DI), Z1, Z1
 	VMOVUPS           Z1, 64(R8)
-	VSUBPS            Z10, Z2, Z2
+	VSUBPS            Z11, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z2, Z0, Z2
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -14126,10 +16710,10 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z11, Z11
+	VADDPS            Z2, Z12, Z12
 	VMULPS            384(DI), Z2, Z2
 	VMOVUPS           Z2, 128(R8)
-	VSUBPS            Z10, Z3, Z3
+	VSUBPS            Z11, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z3, Z0, Z3
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -14146,10 +16730,10 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z11, Z11
+	VADDPS            Z3, Z12, Z12
 	VMULPS            448(DI), Z3, Z3
 	VMOVUPS           Z3, 192(R8)
-	VMOVUPS           Z11, (R9)
+	VMOVUPS           Z12, (R9)
 	VBROADCASTSS      4(R10), Z0
 	VMULPS            (DI), Z4, Z4
 	VMULPS            Z4, Z8, Z4
@@ -14293,84 +16877,84 @@ columns:
 	MOVQ   $0x00000010, R13
 
 values:
-	VBROADCASTSS (R12), Z10
-	VBROADCASTSS 256(R12), Z11
-	VPMOVSXBD    (R11), Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD231PS  Z12, Z10, Z0
-	VFMADD231PS  Z12, Z11, Z5
-	VPMOVSXBD    16(R11), Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD231PS  Z12, Z10, Z2
-	VFMADD231PS  Z12, Z11, Z6
-	VPMOVSXBD    32(R11), Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD231PS  Z12, Z10, Z3
-	VFMADD231PS  Z12, Z11, Z7
-	VPMOVSXBD    48(R11), Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD231PS  Z12, Z10, Z4
-	VFMADD231PS  Z12, Z11, Z8
+	VBROADCASTSS (R12), Z11
+	VBROADCASTSS 256(R12), Z12
+	VPMOVSXBD    (R11), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z11, Z0
+	VFMADD231PS  Z13, Z12, Z5
+	VPMOVSXBD    16(R11), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z11, Z2
+	VFMADD231PS  Z13, Z12, Z6
+	VPMOVSXBD    32(R11), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z11, Z3
+	VFMADD231PS  Z13, Z12, Z7
+	VPMOVSXBD    48(R11), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z11, Z4
+	VFMADD231PS  Z13, Z12, Z8
 	PREFETCHT1   (R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 4(R12), Z10
-	VBROADCASTSS 260(R12), Z11
-	VPMOVSXBD    (R11), Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD231PS  Z12, Z10, Z0
-	VFMADD231PS  Z12, Z11, Z5
-	VPMOVSXBD    16(R11), Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD231PS  Z12, Z10, Z2
-	VFMADD231PS  Z12, Z11, Z6
-	VPMOVSXBD    32(R11), Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD231PS  Z12, Z10, Z3
-	VFMADD231PS  Z12, Z11, Z7
-	VPMOVSXBD    48(R11), Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD231PS  Z12, Z10, Z4
-	VFMADD231PS  Z12, Z11, Z8
+	VBROADCASTSS 4(R12), Z11
+	VBROADCASTSS 260(R12), Z12
+	VPMOVSXBD    (R11), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z11, Z0
+	VFMADD231PS  Z13, Z12, Z5
+	VPMOVSXBD    16(R11), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z11, Z2
+	VFMADD231PS  Z13, Z12, Z6
+	VPMOVSXBD    32(R11), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z11, Z3
+	VFMADD231PS  Z13, Z12, Z7
+	VPMOVSXBD    48(R11), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z11, Z4
+	VFMADD231PS  Z13, Z12, Z8
 	PREFETCHT1   (R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 8(R12), Z10
-	VBROADCASTSS 264(R12), Z11
-	VPMOVSXBD    (R11), Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD231PS  Z12, Z10, Z0
-	VFMADD231PS  Z12, Z11, Z5
-	VPMOVSXBD    16(R11), Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD231PS  Z12, Z10, Z2
-	VFMADD231PS  Z12, Z11, Z6
-	VPMOVSXBD    32(R11), Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD231PS  Z12, Z10, Z3
-	VFMADD231PS  Z12, Z11, Z7
-	VPMOVSXBD    48(R11), Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD231PS  Z12, Z10, Z4
-	VFMADD231PS  Z12, Z11, Z8
+	VBROADCASTSS 8(R12), Z11
+	VBROADCASTSS 264(R12), Z12
+	VPMOVSXBD    (R11), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z11, Z0
+	VFMADD231PS  Z13, Z12, Z5
+	VPMOVSXBD    16(R11), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z11, Z2
+	VFMADD231PS  Z13, Z12, Z6
+	VPMOVSXBD    32(R11), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z11, Z3
+	VFMADD231PS  Z13, Z12, Z7
+	VPMOVSXBD    48(R11), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z11, Z4
+	VFMADD231PS  Z13, Z12, Z8
 	PREFETCHT1   (R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 12(R12), Z10
-	VBROADCASTSS 268(R12), Z11
-	VPMOVSXBD    (R11), Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD231PS  Z12, Z10, Z0
-	VFMADD231PS  Z12, Z11, Z5
-	VPMOVSXBD    16(R11), Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD231PS  Z12, Z10, Z2
-	VFMADD231PS  Z12, Z11, Z6
-	VPMOVSXBD    32(R11), Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD231PS  Z12, Z10, Z3
-	VFMADD231PS  Z12, Z11, Z7
-	VPMOVSXBD    48(R11), Z12
-	VCVTDQ2PS    Z12, Z12
-	VFMADD231PS  Z12, Z10, Z4
-	VFMADD231PS  Z12, Z11, Z8
+	VBROADCASTSS 12(R12), Z11
+	VBROADCASTSS 268(R12), Z12
+	VPMOVSXBD    (R11), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z11, Z0
+	VFMADD231PS  Z13, Z12, Z5
+	VPMOVSXBD    16(R11), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z11, Z2
+	VFMADD231PS  Z13, Z12, Z6
+	VPMOVSXBD    32(R11), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z11, Z3
+	VFMADD231PS  Z13, Z12, Z7
+	VPMOVSXBD    48(R11), Z13
+	VCVTDQ2PS    Z13, Z13
+	VFMADD231PS  Z13, Z11, Z4
+	VFMADD231PS  Z13, Z12, Z8
 	PREFETCHT1   (R11)(SI*1)
 	ADDQ         R9, R11
 	ADDQ         $0x10, R12
@@ -14390,7 +16974,113 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000002, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z10, Z10, Z10
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z10, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z10, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z10, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -14559,7 +17249,7 @@ score2:
 	MOVQ              40(AX), R8
 	MOVQ              48(AX), R9
 	MOVQ              56(AX), R10
-	VBROADCASTSS      104(AX), Z12
+	VBROADCASTSS      152(AX), Z12
 	VBROADCASTSS      (R10), Z14
 	VMULPS            (DI), Z0, Z0
 	VMULPS            Z0, Z12, Z0
@@ -14584,41 +17274,41 @@ score2:
 	VBROADCASTSS      (R10), Z13
 	VMOVSS            X14, (R10)
 	VSUBPS            Z14, Z13, Z13
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z15
-	VMINPS            Z13, Z15, Z13
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z15
-	VMAXPS            Z13, Z15, Z13
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z15
-	VRNDSCALEPS       $0x08, Z15, Z15
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z15, Z13
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z15, Z13
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z16
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z16
-	VSCALEFPS         Z15, Z16, Z13
-	VMULPS            (R9), Z13, Z15
-	VSUBPS            Z14, Z0, Z0
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z16
-	VMINPS            Z0, Z16, Z0
+	VMINPS            Z13, Z16, Z13
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z16
-	VMAXPS            Z0, Z16, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z16
+	VMAXPS            Z13, Z16, Z13
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z13, Z16
 	VRNDSCALEPS       $0x08, Z16, Z16
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z16, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z16, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z16, Z13
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z16, Z13
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z17
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z17
-	VSCALEFPS         Z16, Z17, Z0
-	VADDPS            Z0, Z15, Z15
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z13, Z17
+	VSCALEFPS         Z16, Z17, Z13
+	VMULPS            (R9), Z13, Z16
+	VSUBPS            Z14, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z17
+	VMINPS            Z0, Z17, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z17
+	VMAXPS            Z0, Z17, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z17
+	VRNDSCALEPS       $0x08, Z17, Z17
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z17, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z17, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z18
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z18
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z18
+	VSCALEFPS         Z17, Z18, Z0
+	VADDPS            Z0, Z16, Z16
 	VMULPS            256(DI), Z0, Z0
 	VMOVUPS           Z0, (R8)
 	VSUBPS            Z14, Z1, Z1
@@ -14630,15 +17320,15 @@ score2:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z16
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z16
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z16
-	VSCALEFPS         Z0, Z16, Z1
-	VADDPS            Z1, Z15, Z15
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z17
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z17
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z17
+	VSCALEFPS         Z0, Z17, Z1
+	VADDPS            Z1, Z16, Z16
 	VMULPS            320(DI), Z1, Z1
 	VMOVUPS           Z1, 64(R8)
 	VSUBPS            Z14, Z2, Z2
@@ -14658,7 +17348,7 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z15, Z15
+	VADDPS            Z2, Z16, Z16
 	VMULPS            384(DI), Z2, Z2
 	VMOVUPS           Z2, 128(R8)
 	VSUBPS            Z14, Z3, Z3
@@ -14678,10 +17368,10 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z15, Z15
+	VADDPS            Z3, Z16, Z16
 	VMULPS            448(DI), Z3, Z3
 	VMOVUPS           Z3, 192(R8)
-	VMOVUPS           Z15, (R9)
+	VMOVUPS           Z16, (R9)
 	VBROADCASTSS      4(R10), Z1
 	VMULPS            (DI), Z4, Z4
 	VMULPS            Z4, Z12, Z4
@@ -14951,104 +17641,104 @@ columns:
 	MOVQ   $0x00000010, R13
 
 values:
-	VBROADCASTSS (R12), Z15
-	VBROADCASTSS 256(R12), Z16
-	VBROADCASTSS 512(R12), Z17
-	VPMOVSXBD    (R11), Z18
-	VCVTDQ2PS    Z18, Z18
-	VFMADD231PS  Z18, Z15, Z1
-	VFMADD231PS  Z18, Z16, Z6
-	VFMADD231PS  Z18, Z17, Z10
-	VPMOVSXBD    16(R11), Z18
-	VCVTDQ2PS    Z18, Z18
-	VFMADD231PS  Z18, Z15, Z3
-	VFMADD231PS  Z18, Z16, Z7
-	VFMADD231PS  Z18, Z17, Z11
-	VPMOVSXBD    32(R11), Z18
-	VCVTDQ2PS    Z18, Z18
-	VFMADD231PS  Z18, Z15, Z4
-	VFMADD231PS  Z18, Z16, Z8
-	VFMADD231PS  Z18, Z17, Z12
-	VPMOVSXBD    48(R11), Z18
-	VCVTDQ2PS    Z18, Z18
-	VFMADD231PS  Z18, Z15, Z5
-	VFMADD231PS  Z18, Z16, Z9
-	VFMADD231PS  Z18, Z17, Z14
+	VBROADCASTSS (R12), Z16
+	VBROADCASTSS 256(R12), Z17
+	VBROADCASTSS 512(R12), Z18
+	VPMOVSXBD    (R11), Z19
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z16, Z1
+	VFMADD231PS  Z19, Z17, Z6
+	VFMADD231PS  Z19, Z18, Z10
+	VPMOVSXBD    16(R11), Z19
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z16, Z3
+	VFMADD231PS  Z19, Z17, Z7
+	VFMADD231PS  Z19, Z18, Z11
+	VPMOVSXBD    32(R11), Z19
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z16, Z4
+	VFMADD231PS  Z19, Z17, Z8
+	VFMADD231PS  Z19, Z18, Z12
+	VPMOVSXBD    48(R11), Z19
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z16, Z5
+	VFMADD231PS  Z19, Z17, Z9
+	VFMADD231PS  Z19, Z18, Z14
 	PREFETCHT1   (R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 4(R12), Z15
-	VBROADCASTSS 260(R12), Z16
-	VBROADCASTSS 516(R12), Z17
-	VPMOVSXBD    (R11), Z18
-	VCVTDQ2PS    Z18, Z18
-	VFMADD231PS  Z18, Z15, Z1
-	VFMADD231PS  Z18, Z16, Z6
-	VFMADD231PS  Z18, Z17, Z10
-	VPMOVSXBD    16(R11), Z18
-	VCVTDQ2PS    Z18, Z18
-	VFMADD231PS  Z18, Z15, Z3
-	VFMADD231PS  Z18, Z16, Z7
-	VFMADD231PS  Z18, Z17, Z11
-	VPMOVSXBD    32(R11), Z18
-	VCVTDQ2PS    Z18, Z18
-	VFMADD231PS  Z18, Z15, Z4
-	VFMADD231PS  Z18, Z16, Z8
-	VFMADD231PS  Z18, Z17, Z12
-	VPMOVSXBD    48(R11), Z18
-	VCVTDQ2PS    Z18, Z18
-	VFMADD231PS  Z18, Z15, Z5
-	VFMADD231PS  Z18, Z16, Z9
-	VFMADD231PS  Z18, Z17, Z14
+	VBROADCASTSS 4(R12), Z16
+	VBROADCASTSS 260(R12), Z17
+	VBROADCASTSS 516(R12), Z18
+	VPMOVSXBD    (R11), Z19
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z16, Z1
+	VFMADD231PS  Z19, Z17, Z6
+	VFMADD231PS  Z19, Z18, Z10
+	VPMOVSXBD    16(R11), Z19
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z16, Z3
+	VFMADD231PS  Z19, Z17, Z7
+	VFMADD231PS  Z19, Z18, Z11
+	VPMOVSXBD    32(R11), Z19
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z16, Z4
+	VFMADD231PS  Z19, Z17, Z8
+	VFMADD231PS  Z19, Z18, Z12
+	VPMOVSXBD    48(R11), Z19
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z16, Z5
+	VFMADD231PS  Z19, Z17, Z9
+	VFMADD231PS  Z19, Z18, Z14
 	PREFETCHT1   (R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 8(R12), Z15
-	VBROADCASTSS 264(R12), Z16
-	VBROADCASTSS 520(R12), Z17
-	VPMOVSXBD    (R11), Z18
-	VCVTDQ2PS    Z18, Z18
-	VFMADD231PS  Z18, Z15, Z1
-	VFMADD231PS  Z18, Z16, Z6
-	VFMADD231PS  Z18, Z17, Z10
-	VPMOVSXBD    16(R11), Z18
-	VCVTDQ2PS    Z18, Z18
-	VFMADD231PS  Z18, Z15, Z3
-	VFMADD231PS  Z18, Z16, Z7
-	VFMADD231PS  Z18, Z17, Z11
-	VPMOVSXBD    32(R11), Z18
-	VCVTDQ2PS    Z18, Z18
-	VFMADD231PS  Z18, Z15, Z4
-	VFMADD231PS  Z18, Z16, Z8
-	VFMADD231PS  Z18, Z17, Z12
-	VPMOVSXBD    48(R11), Z18
-	VCVTDQ2PS    Z18, Z18
-	VFMADD231PS  Z18, Z15, Z5
-	VFMADD231PS  Z18, Z16, Z9
-	VFMADD231PS  Z18, Z17, Z14
+	VBROADCASTSS 8(R12), Z16
+	VBROADCASTSS 264(R12), Z17
+	VBROADCASTSS 520(R12), Z18
+	VPMOVSXBD    (R11), Z19
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z16, Z1
+	VFMADD231PS  Z19, Z17, Z6
+	VFMADD231PS  Z19, Z18, Z10
+	VPMOVSXBD    16(R11), Z19
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z16, Z3
+	VFMADD231PS  Z19, Z17, Z7
+	VFMADD231PS  Z19, Z18, Z11
+	VPMOVSXBD    32(R11), Z19
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z16, Z4
+	VFMADD231PS  Z19, Z17, Z8
+	VFMADD231PS  Z19, Z18, Z12
+	VPMOVSXBD    48(R11), Z19
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z16, Z5
+	VFMADD231PS  Z19, Z17, Z9
+	VFMADD231PS  Z19, Z18, Z14
 	PREFETCHT1   (R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 12(R12), Z15
-	VBROADCASTSS 268(R12), Z16
-	VBROADCASTSS 524(R12), Z17
-	VPMOVSXBD    (R11), Z18
-	VCVTDQ2PS    Z18, Z18
-	VFMADD231PS  Z18, Z15, Z1
-	VFMADD231PS  Z18, Z16, Z6
-	VFMADD231PS  Z18, Z17, Z10
-	VPMOVSXBD    16(R11), Z18
-	VCVTDQ2PS    Z18, Z18
-	VFMADD231PS  Z18, Z15, Z3
-	VFMADD231PS  Z18, Z16, Z7
-	VFMADD231PS  Z18, Z17, Z11
-	VPMOVSXBD    32(R11), Z18
-	VCVTDQ2PS    Z18, Z18
-	VFMADD231PS  Z18, Z15, Z4
-	VFMADD231PS  Z18, Z16, Z8
-	VFMADD231PS  Z18, Z17, Z12
-	VPMOVSXBD    48(R11), Z18
-	VCVTDQ2PS    Z18, Z18
-	VFMADD231PS  Z18, Z15, Z5
-	VFMADD231PS  Z18, Z16, Z9
-	VFMADD231PS  Z18, Z17, Z14
+	VBROADCASTSS 12(R12), Z16
+	VBROADCASTSS 268(R12), Z17
+	VBROADCASTSS 524(R12), Z18
+	VPMOVSXBD    (R11), Z19
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z16, Z1
+	VFMADD231PS  Z19, Z17, Z6
+	VFMADD231PS  Z19, Z18, Z10
+	VPMOVSXBD    16(R11), Z19
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z16, Z3
+	VFMADD231PS  Z19, Z17, Z7
+	VFMADD231PS  Z19, Z18, Z11
+	VPMOVSXBD    32(R11), Z19
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z16, Z4
+	VFMADD231PS  Z19, Z17, Z8
+	VFMADD231PS  Z19, Z18, Z12
+	VPMOVSXBD    48(R11), Z19
+	VCVTDQ2PS    Z19, Z19
+	VFMADD231PS  Z19, Z16, Z5
+	VFMADD231PS  Z19, Z17, Z9
+	VFMADD231PS  Z19, Z18, Z14
 	PREFETCHT1   (R11)(SI*1)
 	ADDQ         R9, R11
 	ADDQ         $0x10, R12
@@ -15072,7 +17762,113 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000003, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z15, Z15, Z15
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z15, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z15, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z15, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -15275,7 +18071,7 @@ score2:
 	MOVQ              40(AX), R8
 	MOVQ              48(AX), R9
 	MOVQ              56(AX), R10
-	VBROADCASTSS      104(AX), Z16
+	VBROADCASTSS      152(AX), Z16
 	VBROADCASTSS      (R10), Z18
 	VMULPS            (DI), Z0, Z0
 	VMULPS            Z0, Z16, Z0
@@ -15300,41 +18096,41 @@ score2:
 	VBROADCASTSS      (R10), Z17
 	VMOVSS            X18, (R10)
 	VSUBPS            Z18, Z17, Z17
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z19
-	VMINPS            Z17, Z19, Z17
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z19
-	VMAXPS            Z17, Z19, Z17
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z17, Z19
-	VRNDSCALEPS       $0x08, Z19, Z19
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z19, Z17
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z19, Z17
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z20
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z20
-	VSCALEFPS         Z19, Z20, Z17
-	VMULPS            (R9), Z17, Z19
-	VSUBPS            Z18, Z0, Z0
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z20
-	VMINPS            Z0, Z20, Z0
+	VMINPS            Z17, Z20, Z17
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z20
-	VMAXPS            Z0, Z20, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z20
+	VMAXPS            Z17, Z20, Z17
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z17, Z20
 	VRNDSCALEPS       $0x08, Z20, Z20
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z20, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z20, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z20, Z17
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z20, Z17
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z21
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z21
-	VSCALEFPS         Z20, Z21, Z0
-	VADDPS            Z0, Z19, Z19
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z17, Z21
+	VSCALEFPS         Z20, Z21, Z17
+	VMULPS            (R9), Z17, Z20
+	VSUBPS            Z18, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z21
+	VMINPS            Z0, Z21, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z21
+	VMAXPS            Z0, Z21, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z21
+	VRNDSCALEPS       $0x08, Z21, Z21
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z21, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z21, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z22
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z22
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z22
+	VSCALEFPS         Z21, Z22, Z0
+	VADDPS            Z0, Z20, Z20
 	VMULPS            256(DI), Z0, Z0
 	VMOVUPS           Z0, (R8)
 	VSUBPS            Z18, Z1, Z1
@@ -15346,15 +18142,15 @@ score2:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z20
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z20
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z20
-	VSCALEFPS         Z0, Z20, Z1
-	VADDPS            Z1, Z19, Z19
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z21
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z21
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z21
+	VSCALEFPS         Z0, Z21, Z1
+	VADDPS            Z1, Z20, Z20
 	VMULPS            320(DI), Z1, Z1
 	VMOVUPS           Z1, 64(R8)
 	VSUBPS            Z18, Z2, Z2
@@ -15374,7 +18170,7 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z19, Z19
+	VADDPS            Z2, Z20, Z20
 	VMULPS            384(DI), Z2, Z2
 	VMOVUPS           Z2, 128(R8)
 	VSUBPS            Z18, Z3, Z3
@@ -15394,10 +18190,10 @@ score2:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z19, Z19
+	VADDPS            Z3, Z20, Z20
 	VMULPS            448(DI), Z3, Z3
 	VMOVUPS           Z3, 192(R8)
-	VMOVUPS           Z19, (R9)
+	VMOVUPS           Z20, (R9)
 	VBROADCASTSS      4(R10), Z1
 	VMULPS            (DI), Z4, Z4
 	VMULPS            Z4, Z16, Z4
@@ -15789,130 +18585,130 @@ columns:
 	VMULPS (R11), Z3, Z15
 	VMULPS 64(R11), Z3, Z16
 	VMULPS 128(R11), Z3, Z18
-	VMULPS 192(R11), Z3, Z19
+	VMULPS 192(R11), Z3, Z20
 	MOVQ   BX, R12
 	MOVQ   40(AX), R13
 	MOVQ   $0x00000010, R14
 
 values:
-	VBROADCASTSS (R13), Z20
-	VBROADCASTSS 256(R13), Z21
-	VBROADCASTSS 512(R13), Z22
-	VBROADCASTSS 768(R13), Z23
-	VPMOVSXBD    (R12), Z24
-	VCVTDQ2PS    Z24, Z24
-	VFMADD231PS  Z24, Z20, Z2
-	VFMADD231PS  Z24, Z21, Z7
-	VFMADD231PS  Z24, Z22, Z11
-	VFMADD231PS  Z24, Z23, Z15
-	VPMOVSXBD    16(R12), Z24
-	VCVTDQ2PS    Z24, Z24
-	VFMADD231PS  Z24, Z20, Z4
-	VFMADD231PS  Z24, Z21, Z8
-	VFMADD231PS  Z24, Z22, Z12
-	VFMADD231PS  Z24, Z23, Z16
-	VPMOVSXBD    32(R12), Z24
-	VCVTDQ2PS    Z24, Z24
-	VFMADD231PS  Z24, Z20, Z5
-	VFMADD231PS  Z24, Z21, Z9
-	VFMADD231PS  Z24, Z22, Z13
-	VFMADD231PS  Z24, Z23, Z18
-	VPMOVSXBD    48(R12), Z24
-	VCVTDQ2PS    Z24, Z24
-	VFMADD231PS  Z24, Z20, Z6
-	VFMADD231PS  Z24, Z21, Z10
-	VFMADD231PS  Z24, Z22, Z14
-	VFMADD231PS  Z24, Z23, Z19
+	VBROADCASTSS (R13), Z21
+	VBROADCASTSS 256(R13), Z22
+	VBROADCASTSS 512(R13), Z23
+	VBROADCASTSS 768(R13), Z24
+	VPMOVSXBD    (R12), Z25
+	VCVTDQ2PS    Z25, Z25
+	VFMADD231PS  Z25, Z21, Z2
+	VFMADD231PS  Z25, Z22, Z7
+	VFMADD231PS  Z25, Z23, Z11
+	VFMADD231PS  Z25, Z24, Z15
+	VPMOVSXBD    16(R12), Z25
+	VCVTDQ2PS    Z25, Z25
+	VFMADD231PS  Z25, Z21, Z4
+	VFMADD231PS  Z25, Z22, Z8
+	VFMADD231PS  Z25, Z23, Z12
+	VFMADD231PS  Z25, Z24, Z16
+	VPMOVSXBD    32(R12), Z25
+	VCVTDQ2PS    Z25, Z25
+	VFMADD231PS  Z25, Z21, Z5
+	VFMADD231PS  Z25, Z22, Z9
+	VFMADD231PS  Z25, Z23, Z13
+	VFMADD231PS  Z25, Z24, Z18
+	VPMOVSXBD    48(R12), Z25
+	VCVTDQ2PS    Z25, Z25
+	VFMADD231PS  Z25, Z21, Z6
+	VFMADD231PS  Z25, Z22, Z10
+	VFMADD231PS  Z25, Z23, Z14
+	VFMADD231PS  Z25, Z24, Z20
 	PREFETCHT1   (R12)(SI*1)
 	ADDQ         R9, R12
-	VBROADCASTSS 4(R13), Z20
-	VBROADCASTSS 260(R13), Z21
-	VBROADCASTSS 516(R13), Z22
-	VBROADCASTSS 772(R13), Z23
-	VPMOVSXBD    (R12), Z24
-	VCVTDQ2PS    Z24, Z24
-	VFMADD231PS  Z24, Z20, Z2
-	VFMADD231PS  Z24, Z21, Z7
-	VFMADD231PS  Z24, Z22, Z11
-	VFMADD231PS  Z24, Z23, Z15
-	VPMOVSXBD    16(R12), Z24
-	VCVTDQ2PS    Z24, Z24
-	VFMADD231PS  Z24, Z20, Z4
-	VFMADD231PS  Z24, Z21, Z8
-	VFMADD231PS  Z24, Z22, Z12
-	VFMADD231PS  Z24, Z23, Z16
-	VPMOVSXBD    32(R12), Z24
-	VCVTDQ2PS    Z24, Z24
-	VFMADD231PS  Z24, Z20, Z5
-	VFMADD231PS  Z24, Z21, Z9
-	VFMADD231PS  Z24, Z22, Z13
-	VFMADD231PS  Z24, Z23, Z18
-	VPMOVSXBD    48(R12), Z24
-	VCVTDQ2PS    Z24, Z24
-	VFMADD231PS  Z24, Z20, Z6
-	VFMADD231PS  Z24, Z21, Z10
-	VFMADD231PS  Z24, Z22, Z14
-	VFMADD231PS  Z24, Z23, Z19
+	VBROADCASTSS 4(R13), Z21
+	VBROADCASTSS 260(R13), Z22
+	VBROADCASTSS 516(R13), Z23
+	VBROADCASTSS 772(R13), Z24
+	VPMOVSXBD    (R12), Z25
+	VCVTDQ2PS    Z25, Z25
+	VFMADD231PS  Z25, Z21, Z2
+	VFMADD231PS  Z25, Z22, Z7
+	VFMADD231PS  Z25, Z23, Z11
+	VFMADD231PS  Z25, Z24, Z15
+	VPMOVSXBD    16(R12), Z25
+	VCVTDQ2PS    Z25, Z25
+	VFMADD231PS  Z25, Z21, Z4
+	VFMADD231PS  Z25, Z22, Z8
+	VFMADD231PS  Z25, Z23, Z12
+	VFMADD231PS  Z25, Z24, Z16
+	VPMOVSXBD    32(R12), Z25
+	VCVTDQ2PS    Z25, Z25
+	VFMADD231PS  Z25, Z21, Z5
+	VFMADD231PS  Z25, Z22, Z9
+	VFMADD231PS  Z25, Z23, Z13
+	VFMADD231PS  Z25, Z24, Z18
+	VPMOVSXBD    48(R12), Z25
+	VCVTDQ2PS    Z25, Z25
+	VFMADD231PS  Z25, Z21, Z6
+	VFMADD231PS  Z25, Z22, Z10
+	VFMADD231PS  Z25, Z23, Z14
+	VFMADD231PS  Z25, Z24, Z20
 	PREFETCHT1   (R12)(SI*1)
 	ADDQ         R9, R12
-	VBROADCASTSS 8(R13), Z20
-	VBROADCASTSS 264(R13), Z21
-	VBROADCASTSS 520(R13), Z22
-	VBROADCASTSS 776(R13), Z23
-	VPMOVSXBD    (R12), Z24
-	VCVTDQ2PS    Z24, Z24
-	VFMADD231PS  Z24, Z20, Z2
-	VFMADD231PS  Z24, Z21, Z7
-	VFMADD231PS  Z24, Z22, Z11
-	VFMADD231PS  Z24, Z23, Z15
-	VPMOVSXBD    16(R12), Z24
-	VCVTDQ2PS    Z24, Z24
-	VFMADD231PS  Z24, Z20, Z4
-	VFMADD231PS  Z24, Z21, Z8
-	VFMADD231PS  Z24, Z22, Z12
-	VFMADD231PS  Z24, Z23, Z16
-	VPMOVSXBD    32(R12), Z24
-	VCVTDQ2PS    Z24, Z24
-	VFMADD231PS  Z24, Z20, Z5
-	VFMADD231PS  Z24, Z21, Z9
-	VFMADD231PS  Z24, Z22, Z13
-	VFMADD231PS  Z24, Z23, Z18
-	VPMOVSXBD    48(R12), Z24
-	VCVTDQ2PS    Z24, Z24
-	VFMADD231PS  Z24, Z20, Z6
-	VFMADD231PS  Z24, Z21, Z10
-	VFMADD231PS  Z24, Z22, Z14
-	VFMADD231PS  Z24, Z23, Z19
+	VBROADCASTSS 8(R13), Z21
+	VBROADCASTSS 264(R13), Z22
+	VBROADCASTSS 520(R13), Z23
+	VBROADCASTSS 776(R13), Z24
+	VPMOVSXBD    (R12), Z25
+	VCVTDQ2PS    Z25, Z25
+	VFMADD231PS  Z25, Z21, Z2
+	VFMADD231PS  Z25, Z22, Z7
+	VFMADD231PS  Z25, Z23, Z11
+	VFMADD231PS  Z25, Z24, Z15
+	VPMOVSXBD    16(R12), Z25
+	VCVTDQ2PS    Z25, Z25
+	VFMADD231PS  Z25, Z21, Z4
+	VFMADD231PS  Z25, Z22, Z8
+	VFMADD231PS  Z25, Z23, Z12
+	VFMADD231PS  Z25, Z24, Z16
+	VPMOVSXBD    32(R12), Z25
+	VCVTDQ2PS    Z25, Z25
+	VFMADD231PS  Z25, Z21, Z5
+	VFMADD231PS  Z25, Z22, Z9
+	VFMADD231PS  Z25, Z23, Z13
+	VFMADD231PS  Z25, Z24, Z18
+	VPMOVSXBD    48(R12), Z25
+	VCVTDQ2PS    Z25, Z25
+	VFMADD231PS  Z25, Z21, Z6
+	VFMADD231PS  Z25, Z22, Z10
+	VFMADD231PS  Z25, Z23, Z14
+	VFMADD231PS  Z25, Z24, Z20
 	PREFETCHT1   (R12)(SI*1)
 	ADDQ         R9, R12
-	VBROADCASTSS 12(R13), Z20
-	VBROADCASTSS 268(R13), Z21
-	VBROADCASTSS 524(R13), Z22
-	VBROADCASTSS 780(R13), Z23
-	VPMOVSXBD    (R12), Z24
-	VCVTDQ2PS    Z24, Z24
-	VFMADD231PS  Z24, Z20, Z2
-	VFMADD231PS  Z24, Z21, Z7
-	VFMADD231PS  Z24, Z22, Z11
-	VFMADD231PS  Z24, Z23, Z15
-	VPMOVSXBD    16(R12), Z24
-	VCVTDQ2PS    Z24, Z24
-	VFMADD231PS  Z24, Z20, Z4
-	VFMADD231PS  Z24, Z21, Z8
-	VFMADD231PS  Z24, Z22, Z12
-	VFMADD231PS  Z24, Z23, Z16
-	VPMOVSXBD    32(R12), Z24
-	VCVTDQ2PS    Z24, Z24
-	VFMADD231PS  Z24, Z20, Z5
-	VFMADD231PS  Z24, Z21, Z9
-	VFMADD231PS  Z24, Z22, Z13
-	VFMADD231PS  Z24, Z23, Z18
-	VPMOVSXBD    48(R12), Z24
-	VCVTDQ2PS    Z24, Z24
-	VFMADD231PS  Z24, Z20, Z6
-	VFMADD231PS  Z24, Z21, Z10
-	VFMADD231PS  Z24, Z22, Z14
-	VFMADD231PS  Z24, Z23, Z19
+	VBROADCASTSS 12(R13), Z21
+	VBROADCASTSS 268(R13), Z22
+	VBROADCASTSS 524(R13), Z23
+	VBROADCASTSS 780(R13), Z24
+	VPMOVSXBD    (R12), Z25
+	VCVTDQ2PS    Z25, Z25
+	VFMADD231PS  Z25, Z21, Z2
+	VFMADD231PS  Z25, Z22, Z7
+	VFMADD231PS  Z25, Z23, Z11
+	VFMADD231PS  Z25, Z24, Z15
+	VPMOVSXBD    16(R12), Z25
+	VCVTDQ2PS    Z25, Z25
+	VFMADD231PS  Z25, Z21, Z4
+	VFMADD231PS  Z25, Z22, Z8
+	VFMADD231PS  Z25, Z23, Z12
+	VFMADD231PS  Z25, Z24, Z16
+	VPMOVSXBD    32(R12), Z25
+	VCVTDQ2PS    Z25, Z25
+	VFMADD231PS  Z25, Z21, Z5
+	VFMADD231PS  Z25, Z22, Z9
+	VFMADD231PS  Z25, Z23, Z13
+	VFMADD231PS  Z25, Z24, Z18
+	VPMOVSXBD    48(R12), Z25
+	VCVTDQ2PS    Z25, Z25
+	VFMADD231PS  Z25, Z21, Z6
+	VFMADD231PS  Z25, Z22, Z10
+	VFMADD231PS  Z25, Z23, Z14
+	VFMADD231PS  Z25, Z24, Z20
 	PREFETCHT1   (R12)(SI*1)
 	ADDQ         R9, R12
 	ADDQ         $0x10, R13
@@ -15933,7 +18729,7 @@ values:
 	VMOVUPS      Z15, (R11)
 	VMOVUPS      Z16, 64(R11)
 	VMOVUPS      Z18, 128(R11)
-	VMOVUPS      Z19, 192(R11)
+	VMOVUPS      Z20, 192(R11)
 	ADDQ         $0x00000100, R10
 	ADDQ         $0x00000100, R11
 	ADDQ         $0x00000040, BX
@@ -15941,7 +18737,113 @@ values:
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000004, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z19, Z19, Z19
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z19, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z19, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z19, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -16078,7 +18980,7 @@ score3:
 	MOVQ              40(AX), R8
 	MOVQ              48(AX), R9
 	MOVQ              56(AX), R10
-	VBROADCASTSS      104(AX), Z4
+	VBROADCASTSS      152(AX), Z4
 	VBROADCASTSS      (R10), Z5
 	VMULPS            (DI), Z0, Z0
 	VMULPS            Z0, Z4, Z0
@@ -16103,41 +19005,41 @@ score3:
 	VBROADCASTSS      (R10), Z4
 	VMOVSS            X5, (R10)
 	VSUBPS            Z5, Z4, Z4
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z6
-	VMINPS            Z4, Z6, Z4
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z6
-	VMAXPS            Z4, Z6, Z4
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z6
-	VRNDSCALEPS       $0x08, Z6, Z6
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z6, Z4
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z6, Z4
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z7
-	VSCALEFPS         Z6, Z7, Z4
-	VMULPS            (R9), Z4, Z6
-	VSUBPS            Z5, Z0, Z0
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z7
-	VMINPS            Z0, Z7, Z0
+	VMINPS            Z4, Z7, Z4
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z7
-	VMAXPS            Z0, Z7, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z7
+	VMAXPS            Z4, Z7, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z7
 	VRNDSCALEPS       $0x08, Z7, Z7
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z7, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z7, Z4
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z8
-	VSCALEFPS         Z7, Z8, Z0
-	VADDPS            Z0, Z6, Z6
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z8
+	VSCALEFPS         Z7, Z8, Z4
+	VMULPS            (R9), Z4, Z7
+	VSUBPS            Z5, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z8
+	VMINPS            Z0, Z8, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z8
+	VMAXPS            Z0, Z8, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z8
+	VRNDSCALEPS       $0x08, Z8, Z8
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z8, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z8, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z9
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z9
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z9
+	VSCALEFPS         Z8, Z9, Z0
+	VADDPS            Z0, Z7, Z7
 	VMULPS            256(DI), Z0, Z0
 	VMOVUPS           Z0, (R8)
 	VSUBPS            Z5, Z1, Z1
@@ -16149,15 +19051,15 @@ score3:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z7
-	VSCALEFPS         Z0, Z7, Z1
-	VADDPS            Z1, Z6, Z6
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z8
+	VSCALEFPS         Z0, Z8, Z1
+	VADDPS            Z1, Z7, Z7
 	VMULPS            320(DI), Z1, Z1
 	VMOVUPS           Z1, 64(R8)
 	VSUBPS            Z5, Z2, Z2
@@ -16177,7 +19079,7 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z6, Z6
+	VADDPS            Z2, Z7, Z7
 	VMULPS            384(DI), Z2, Z2
 	VMOVUPS           Z2, 128(R8)
 	VSUBPS            Z5, Z3, Z3
@@ -16197,10 +19099,10 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z6, Z6
+	VADDPS            Z3, Z7, Z7
 	VMULPS            448(DI), Z3, Z3
 	VMOVUPS           Z3, 192(R8)
-	VMOVUPS           Z6, (R9)
+	VMOVUPS           Z7, (R9)
 	MOVQ              72(AX), DI
 	MOVQ              DI, R8
 	SHLQ              $0x02, R8
@@ -16214,123 +19116,123 @@ columns:
 	VMULPS 128(R9), Z4, Z2
 	VMULPS 192(R9), Z4, Z3
 	VMULPS 256(R9), Z4, Z5
-	VMULPS 320(R9), Z4, Z6
-	VMULPS 384(R9), Z4, Z7
-	VMULPS 448(R9), Z4, Z8
+	VMULPS 320(R9), Z4, Z7
+	VMULPS 384(R9), Z4, Z8
+	VMULPS 448(R9), Z4, Z9
 	MOVQ   BX, R10
 	MOVQ   40(AX), R11
 	MOVQ   $0x00000010, R12
 
 values:
-	VBROADCASTSS (R11), Z9
-	VPMOVSXBD    (R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z0
-	VPMOVSXBD    16(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z1
-	VPMOVSXBD    32(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z2
-	VPMOVSXBD    48(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z3
-	VPMOVSXBD    64(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z5
-	VPMOVSXBD    80(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z6
-	VPMOVSXBD    96(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z7
-	VPMOVSXBD    112(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z8
+	VBROADCASTSS (R11), Z10
+	VPMOVSXBD    (R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z0
+	VPMOVSXBD    16(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z1
+	VPMOVSXBD    32(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z2
+	VPMOVSXBD    48(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z3
+	VPMOVSXBD    64(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z5
+	VPMOVSXBD    80(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z7
+	VPMOVSXBD    96(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z8
+	VPMOVSXBD    112(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z9
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	ADDQ         R8, R10
-	VBROADCASTSS 4(R11), Z9
-	VPMOVSXBD    (R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z0
-	VPMOVSXBD    16(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z1
-	VPMOVSXBD    32(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z2
-	VPMOVSXBD    48(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z3
-	VPMOVSXBD    64(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z5
-	VPMOVSXBD    80(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z6
-	VPMOVSXBD    96(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z7
-	VPMOVSXBD    112(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z8
+	VBROADCASTSS 4(R11), Z10
+	VPMOVSXBD    (R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z0
+	VPMOVSXBD    16(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z1
+	VPMOVSXBD    32(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z2
+	VPMOVSXBD    48(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z3
+	VPMOVSXBD    64(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z5
+	VPMOVSXBD    80(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z7
+	VPMOVSXBD    96(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z8
+	VPMOVSXBD    112(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z9
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	ADDQ         R8, R10
-	VBROADCASTSS 8(R11), Z9
-	VPMOVSXBD    (R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z0
-	VPMOVSXBD    16(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z1
-	VPMOVSXBD    32(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z2
-	VPMOVSXBD    48(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z3
-	VPMOVSXBD    64(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z5
-	VPMOVSXBD    80(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z6
-	VPMOVSXBD    96(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z7
-	VPMOVSXBD    112(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z8
+	VBROADCASTSS 8(R11), Z10
+	VPMOVSXBD    (R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z0
+	VPMOVSXBD    16(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z1
+	VPMOVSXBD    32(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z2
+	VPMOVSXBD    48(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z3
+	VPMOVSXBD    64(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z5
+	VPMOVSXBD    80(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z7
+	VPMOVSXBD    96(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z8
+	VPMOVSXBD    112(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z9
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	ADDQ         R8, R10
-	VBROADCASTSS 12(R11), Z9
-	VPMOVSXBD    (R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z0
-	VPMOVSXBD    16(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z1
-	VPMOVSXBD    32(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z2
-	VPMOVSXBD    48(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z3
-	VPMOVSXBD    64(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z5
-	VPMOVSXBD    80(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z6
-	VPMOVSXBD    96(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z7
-	VPMOVSXBD    112(R10), Z10
-	VCVTDQ2PS    Z10, Z10
-	VFMADD231PS  Z10, Z9, Z8
+	VBROADCASTSS 12(R11), Z10
+	VPMOVSXBD    (R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z0
+	VPMOVSXBD    16(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z1
+	VPMOVSXBD    32(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z2
+	VPMOVSXBD    48(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z3
+	VPMOVSXBD    64(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z5
+	VPMOVSXBD    80(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z7
+	VPMOVSXBD    96(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z8
+	VPMOVSXBD    112(R10), Z11
+	VCVTDQ2PS    Z11, Z11
+	VFMADD231PS  Z11, Z10, Z9
 	PREFETCHT1   (R10)(SI*1)
 	PREFETCHT1   64(R10)(SI*1)
 	ADDQ         R8, R10
@@ -16342,16 +19244,122 @@ values:
 	VMOVUPS      Z2, 128(R9)
 	VMOVUPS      Z3, 192(R9)
 	VMOVUPS      Z5, 256(R9)
-	VMOVUPS      Z6, 320(R9)
-	VMOVUPS      Z7, 384(R9)
-	VMOVUPS      Z8, 448(R9)
+	VMOVUPS      Z7, 320(R9)
+	VMOVUPS      Z8, 384(R9)
+	VMOVUPS      Z9, 448(R9)
 	ADDQ         $0x00000200, R9
 	ADDQ         $0x00000080, BX
 	SUBQ         $0x00000080, DI
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000001, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z6, Z6, Z6
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z6, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z6, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET
 
@@ -16524,69 +19532,69 @@ score3:
 	MOVQ              40(AX), R8
 	MOVQ              48(AX), R9
 	MOVQ              56(AX), R10
-	VBROADCASTSS      104(AX), Z8
-	VBROADCASTSS      (R10), Z10
+	VBROADCASTSS      152(AX), Z8
+	VBROADCASTSS      (R10), Z11
 	VMULPS            (DI), Z0, Z0
 	VMULPS            Z0, Z8, Z0
-	VMAXPS            Z0, Z10, Z10
+	VMAXPS            Z0, Z11, Z11
 	VMULPS            64(DI), Z1, Z1
 	VMULPS            Z1, Z8, Z1
-	VMAXPS            Z1, Z10, Z10
+	VMAXPS            Z1, Z11, Z11
 	VMULPS            128(DI), Z2, Z2
 	VMULPS            Z2, Z8, Z2
-	VMAXPS            Z2, Z10, Z10
+	VMAXPS            Z2, Z11, Z11
 	VMULPS            192(DI), Z3, Z3
 	VMULPS            Z3, Z8, Z3
-	VMAXPS            Z3, Z10, Z10
-	VSHUFF32X4        $0x4e, Z10, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VSHUFF32X4        $0xb1, Z10, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VPERMILPS         $0x4e, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
-	VPERMILPS         $0xb1, Z10, Z9
-	VMAXPS            Z9, Z10, Z10
+	VMAXPS            Z3, Z11, Z11
+	VSHUFF32X4        $0x4e, Z11, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VSHUFF32X4        $0xb1, Z11, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VPERMILPS         $0x4e, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
+	VPERMILPS         $0xb1, Z11, Z9
+	VMAXPS            Z9, Z11, Z11
 	VBROADCASTSS      (R10), Z9
-	VMOVSS            X10, (R10)
-	VSUBPS            Z10, Z9, Z9
-	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z11
-	VMINPS            Z9, Z11, Z9
-	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z11
-	VMAXPS            Z9, Z11, Z9
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z11
-	VRNDSCALEPS       $0x08, Z11, Z11
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z11, Z9
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z11, Z9
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z12
-	VSCALEFPS         Z11, Z12, Z9
-	VMULPS            (R9), Z9, Z11
-	VSUBPS            Z10, Z0, Z0
+	VMOVSS            X11, (R10)
+	VSUBPS            Z11, Z9, Z9
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z12
-	VMINPS            Z0, Z12, Z0
+	VMINPS            Z9, Z12, Z9
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z12
-	VMAXPS            Z0, Z12, Z0
-	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z12
+	VMAXPS            Z9, Z12, Z9
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z9, Z12
 	VRNDSCALEPS       $0x08, Z12, Z12
-	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z0
-	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z0
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z12, Z9
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z12, Z9
 	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z13
-	VSCALEFPS         Z12, Z13, Z0
-	VADDPS            Z0, Z11, Z11
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z9, Z13
+	VSCALEFPS         Z12, Z13, Z9
+	VMULPS            (R9), Z9, Z12
+	VSUBPS            Z11, Z0, Z0
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z13
+	VMINPS            Z0, Z13, Z0
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z13
+	VMAXPS            Z0, Z13, Z0
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z0, Z13
+	VRNDSCALEPS       $0x08, Z13, Z13
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z13, Z0
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z13, Z0
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z14
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z14
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z0, Z14
+	VSCALEFPS         Z13, Z14, Z0
+	VADDPS            Z0, Z12, Z12
 	VMULPS            256(DI), Z0, Z0
 	VMOVUPS           Z0, (R8)
-	VSUBPS            Z10, Z1, Z1
+	VSUBPS            Z11, Z1, Z1
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z1, Z0, Z1
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -16595,18 +19603,18 @@ score3:
 	VRNDSCALEPS       $0x08, Z0, Z0
 	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z0, Z1
 	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z0, Z1
-	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z12
-	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
-	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z12
-	VSCALEFPS         Z0, Z12, Z1
-	VADDPS            Z1, Z11, Z11
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z13
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z13
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z1, Z13
+	VSCALEFPS         Z0, Z13, Z1
+	VADDPS            Z1, Z12, Z12
 	VMULPS            320(DI), Z1, Z1
 	VMOVUPS           Z1, 64(R8)
-	VSUBPS            Z10, Z2, Z2
+	VSUBPS            Z11, Z2, Z2
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z2, Z0, Z2
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -16623,10 +19631,10 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z2, Z1
 	VSCALEFPS         Z0, Z1, Z2
-	VADDPS            Z2, Z11, Z11
+	VADDPS            Z2, Z12, Z12
 	VMULPS            384(DI), Z2, Z2
 	VMOVUPS           Z2, 128(R8)
-	VSUBPS            Z10, Z3, Z3
+	VSUBPS            Z11, Z3, Z3
 	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z0
 	VMINPS            Z3, Z0, Z3
 	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z0
@@ -16643,10 +19651,10 @@ score3:
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z1
 	VSCALEFPS         Z0, Z1, Z3
-	VADDPS            Z3, Z11, Z11
+	VADDPS            Z3, Z12, Z12
 	VMULPS            448(DI), Z3, Z3
 	VMOVUPS           Z3, 192(R8)
-	VMOVUPS           Z11, (R9)
+	VMOVUPS           Z12, (R9)
 	VBROADCASTSS      4(R10), Z0
 	VMULPS            (DI), Z4, Z4
 	VMULPS            Z4, Z8, Z4
@@ -16785,164 +19793,164 @@ columns:
 	VMULPS 320(R10), Z9, Z6
 	VMULPS 384(R10), Z9, Z7
 	VMULPS 448(R10), Z9, Z8
-	VMULPS (R10)(R8*1), Z1, Z10
-	VMULPS 64(R10)(R8*1), Z1, Z11
-	VMULPS 128(R10)(R8*1), Z1, Z12
-	VMULPS 192(R10)(R8*1), Z1, Z13
-	VMULPS 256(R10)(R8*1), Z1, Z14
-	VMULPS 320(R10)(R8*1), Z1, Z15
-	VMULPS 384(R10)(R8*1), Z1, Z16
-	VMULPS 448(R10)(R8*1), Z1, Z17
+	VMULPS (R10)(R8*1), Z1, Z11
+	VMULPS 64(R10)(R8*1), Z1, Z12
+	VMULPS 128(R10)(R8*1), Z1, Z13
+	VMULPS 192(R10)(R8*1), Z1, Z14
+	VMULPS 256(R10)(R8*1), Z1, Z15
+	VMULPS 320(R10)(R8*1), Z1, Z16
+	VMULPS 384(R10)(R8*1), Z1, Z17
+	VMULPS 448(R10)(R8*1), Z1, Z18
 	MOVQ   BX, R11
 	MOVQ   40(AX), R12
 	MOVQ   $0x00000010, R13
 
 values:
-	VBROADCASTSS (R12), Z18
-	VBROADCASTSS 256(R12), Z19
-	VPMOVSXBD    (R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z0
-	VFMADD231PS  Z20, Z19, Z10
-	VPMOVSXBD    16(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z2
-	VFMADD231PS  Z20, Z19, Z11
-	VPMOVSXBD    32(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z3
-	VFMADD231PS  Z20, Z19, Z12
-	VPMOVSXBD    48(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z4
-	VFMADD231PS  Z20, Z19, Z13
-	VPMOVSXBD    64(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z5
-	VFMADD231PS  Z20, Z19, Z14
-	VPMOVSXBD    80(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z6
-	VFMADD231PS  Z20, Z19, Z15
-	VPMOVSXBD    96(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z7
-	VFMADD231PS  Z20, Z19, Z16
-	VPMOVSXBD    112(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z8
-	VFMADD231PS  Z20, Z19, Z17
+	VBROADCASTSS (R12), Z19
+	VBROADCASTSS 256(R12), Z20
+	VPMOVSXBD    (R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z0
+	VFMADD231PS  Z21, Z20, Z11
+	VPMOVSXBD    16(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z2
+	VFMADD231PS  Z21, Z20, Z12
+	VPMOVSXBD    32(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z3
+	VFMADD231PS  Z21, Z20, Z13
+	VPMOVSXBD    48(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z4
+	VFMADD231PS  Z21, Z20, Z14
+	VPMOVSXBD    64(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z5
+	VFMADD231PS  Z21, Z20, Z15
+	VPMOVSXBD    80(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z6
+	VFMADD231PS  Z21, Z20, Z16
+	VPMOVSXBD    96(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z7
+	VFMADD231PS  Z21, Z20, Z17
+	VPMOVSXBD    112(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z8
+	VFMADD231PS  Z21, Z20, Z18
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 4(R12), Z18
-	VBROADCASTSS 260(R12), Z19
-	VPMOVSXBD    (R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z0
-	VFMADD231PS  Z20, Z19, Z10
-	VPMOVSXBD    16(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z2
-	VFMADD231PS  Z20, Z19, Z11
-	VPMOVSXBD    32(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z3
-	VFMADD231PS  Z20, Z19, Z12
-	VPMOVSXBD    48(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z4
-	VFMADD231PS  Z20, Z19, Z13
-	VPMOVSXBD    64(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z5
-	VFMADD231PS  Z20, Z19, Z14
-	VPMOVSXBD    80(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z6
-	VFMADD231PS  Z20, Z19, Z15
-	VPMOVSXBD    96(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z7
-	VFMADD231PS  Z20, Z19, Z16
-	VPMOVSXBD    112(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z8
-	VFMADD231PS  Z20, Z19, Z17
+	VBROADCASTSS 4(R12), Z19
+	VBROADCASTSS 260(R12), Z20
+	VPMOVSXBD    (R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z0
+	VFMADD231PS  Z21, Z20, Z11
+	VPMOVSXBD    16(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z2
+	VFMADD231PS  Z21, Z20, Z12
+	VPMOVSXBD    32(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z3
+	VFMADD231PS  Z21, Z20, Z13
+	VPMOVSXBD    48(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z4
+	VFMADD231PS  Z21, Z20, Z14
+	VPMOVSXBD    64(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z5
+	VFMADD231PS  Z21, Z20, Z15
+	VPMOVSXBD    80(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z6
+	VFMADD231PS  Z21, Z20, Z16
+	VPMOVSXBD    96(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z7
+	VFMADD231PS  Z21, Z20, Z17
+	VPMOVSXBD    112(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z8
+	VFMADD231PS  Z21, Z20, Z18
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 8(R12), Z18
-	VBROADCASTSS 264(R12), Z19
-	VPMOVSXBD    (R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z0
-	VFMADD231PS  Z20, Z19, Z10
-	VPMOVSXBD    16(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z2
-	VFMADD231PS  Z20, Z19, Z11
-	VPMOVSXBD    32(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z3
-	VFMADD231PS  Z20, Z19, Z12
-	VPMOVSXBD    48(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z4
-	VFMADD231PS  Z20, Z19, Z13
-	VPMOVSXBD    64(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z5
-	VFMADD231PS  Z20, Z19, Z14
-	VPMOVSXBD    80(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z6
-	VFMADD231PS  Z20, Z19, Z15
-	VPMOVSXBD    96(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z7
-	VFMADD231PS  Z20, Z19, Z16
-	VPMOVSXBD    112(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z8
-	VFMADD231PS  Z20, Z19, Z17
+	VBROADCASTSS 8(R12), Z19
+	VBROADCASTSS 264(R12), Z20
+	VPMOVSXBD    (R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z0
+	VFMADD231PS  Z21, Z20, Z11
+	VPMOVSXBD    16(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z2
+	VFMADD231PS  Z21, Z20, Z12
+	VPMOVSXBD    32(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z3
+	VFMADD231PS  Z21, Z20, Z13
+	VPMOVSXBD    48(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z4
+	VFMADD231PS  Z21, Z20, Z14
+	VPMOVSXBD    64(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z5
+	VFMADD231PS  Z21, Z20, Z15
+	VPMOVSXBD    80(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z6
+	VFMADD231PS  Z21, Z20, Z16
+	VPMOVSXBD    96(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z7
+	VFMADD231PS  Z21, Z20, Z17
+	VPMOVSXBD    112(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z8
+	VFMADD231PS  Z21, Z20, Z18
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	ADDQ         R9, R11
-	VBROADCASTSS 12(R12), Z18
-	VBROADCASTSS 268(R12), Z19
-	VPMOVSXBD    (R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z0
-	VFMADD231PS  Z20, Z19, Z10
-	VPMOVSXBD    16(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z2
-	VFMADD231PS  Z20, Z19, Z11
-	VPMOVSXBD    32(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z3
-	VFMADD231PS  Z20, Z19, Z12
-	VPMOVSXBD    48(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z4
-	VFMADD231PS  Z20, Z19, Z13
-	VPMOVSXBD    64(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z5
-	VFMADD231PS  Z20, Z19, Z14
-	VPMOVSXBD    80(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z6
-	VFMADD231PS  Z20, Z19, Z15
-	VPMOVSXBD    96(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z7
-	VFMADD231PS  Z20, Z19, Z16
-	VPMOVSXBD    112(R11), Z20
-	VCVTDQ2PS    Z20, Z20
-	VFMADD231PS  Z20, Z18, Z8
-	VFMADD231PS  Z20, Z19, Z17
+	VBROADCASTSS 12(R12), Z19
+	VBROADCASTSS 268(R12), Z20
+	VPMOVSXBD    (R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z0
+	VFMADD231PS  Z21, Z20, Z11
+	VPMOVSXBD    16(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z2
+	VFMADD231PS  Z21, Z20, Z12
+	VPMOVSXBD    32(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z3
+	VFMADD231PS  Z21, Z20, Z13
+	VPMOVSXBD    48(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z4
+	VFMADD231PS  Z21, Z20, Z14
+	VPMOVSXBD    64(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z5
+	VFMADD231PS  Z21, Z20, Z15
+	VPMOVSXBD    80(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z6
+	VFMADD231PS  Z21, Z20, Z16
+	VPMOVSXBD    96(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z7
+	VFMADD231PS  Z21, Z20, Z17
+	VPMOVSXBD    112(R11), Z21
+	VCVTDQ2PS    Z21, Z21
+	VFMADD231PS  Z21, Z19, Z8
+	VFMADD231PS  Z21, Z20, Z18
 	PREFETCHT1   (R11)(SI*1)
 	PREFETCHT1   64(R11)(SI*1)
 	ADDQ         R9, R11
@@ -16957,20 +19965,126 @@ values:
 	VMOVUPS      Z6, 320(R10)
 	VMOVUPS      Z7, 384(R10)
 	VMOVUPS      Z8, 448(R10)
-	VMOVUPS      Z10, (R10)(R8*1)
-	VMOVUPS      Z11, 64(R10)(R8*1)
-	VMOVUPS      Z12, 128(R10)(R8*1)
-	VMOVUPS      Z13, 192(R10)(R8*1)
-	VMOVUPS      Z14, 256(R10)(R8*1)
-	VMOVUPS      Z15, 320(R10)(R8*1)
-	VMOVUPS      Z16, 384(R10)(R8*1)
-	VMOVUPS      Z17, 448(R10)(R8*1)
+	VMOVUPS      Z11, (R10)(R8*1)
+	VMOVUPS      Z12, 64(R10)(R8*1)
+	VMOVUPS      Z13, 128(R10)(R8*1)
+	VMOVUPS      Z14, 192(R10)(R8*1)
+	VMOVUPS      Z15, 256(R10)(R8*1)
+	VMOVUPS      Z16, 320(R10)(R8*1)
+	VMOVUPS      Z17, 384(R10)(R8*1)
+	VMOVUPS      Z18, 448(R10)(R8*1)
 	ADDQ         $0x00000200, R10
 	ADDQ         $0x00000080, BX
 	SUBQ         $0x00000080, DI
 	JNZ          columns
 	ADDQ         $0x18, CX
 	SUBQ         $0x01, DX
+	JZ           done
+	SUBQ         $0x01, 128(AX)
 	JNZ          block
+	MOVQ         136(AX), BX
+	MOVQ         BX, 128(AX)
+	MOVQ         $0x00000002, BX
+	MOVQ         104(AX), SI
+	MOVQ         112(AX), DI
+	MOVQ         120(AX), R8
+	MOVQ         32(AX), R9
+	MOVQ         48(AX), R10
+	MOVQ         56(AX), R11
+	VPXORD       Z10, Z10, Z10
+
+fold:
+	VMOVUPS  (R10), Z0
+	VMOVUPS  (DI), Z1
+	CMPL     (R8), $0xff800000
+	JNE      foldBoth
+	VPTESTMD Z1, Z1, K1
+	KORTESTW K1, K1
+	JZ       foldFirst
+
+foldBoth:
+	VBROADCASTSS      (R8), Z3
+	VBROADCASTSS      (R11), Z4
+	VMAXPS            Z3, Z4, Z2
+	VMOVSS            X2, (R8)
+	VSUBPS            Z2, Z3, Z3
+	VSUBPS            Z2, Z4, Z4
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z3, Z2, Z3
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z3, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z3
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z3
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z3, Z5
+	VSCALEFPS         Z2, Z5, Z3
+	VBROADCASTSS      expMax_attend_avx512<>+0(SB), Z2
+	VMINPS            Z4, Z2, Z4
+	VBROADCASTSS      expMin_attend_avx512<>+0(SB), Z2
+	VMAXPS            Z4, Z2, Z4
+	VMULPS.BCST       log2e_attend_avx512<>+0(SB), Z4, Z2
+	VRNDSCALEPS       $0x08, Z2, Z2
+	VFNMADD231PS.BCST ln2High_attend_avx512<>+0(SB), Z2, Z4
+	VFNMADD231PS.BCST ln2Low_attend_avx512<>+0(SB), Z2, Z4
+	VBROADCASTSS      expC6_attend_avx512<>+0(SB), Z5
+	VFMADD213PS.BCST  expC5_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC4_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC3_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  expC2_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  one_attend_avx512<>+0(SB), Z4, Z5
+	VSCALEFPS         Z2, Z5, Z4
+	VMULPS            Z1, Z3, Z1
+	VMULPS            Z0, Z4, Z0
+	VADDPS            Z0, Z1, Z1
+	VMOVUPS           Z1, (DI)
+	MOVQ              72(AX), R12
+
+foldAdd:
+	VMULPS  (SI), Z3, Z0
+	VMULPS  (R9), Z4, Z1
+	VADDPS  Z1, Z0, Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z10, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldAdd
+	JMP     foldClear
+
+foldFirst:
+	VMOVUPS Z0, (DI)
+	MOVL    (R11), R12
+	MOVL    R12, (R8)
+	MOVQ    72(AX), R12
+
+foldCopy:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (SI)
+	VMOVUPS Z10, (R9)
+	ADDQ    $0x40, SI
+	ADDQ    $0x40, R9
+	SUBQ    $0x10, R12
+	JNZ     foldCopy
+
+foldClear:
+	VMOVUPS Z10, (R10)
+	MOVL    $0xff800000, (R11)
+	ADDQ    $0x04, R8
+	ADDQ    $0x40, DI
+	ADDQ    $0x04, R11
+	ADDQ    $0x40, R10
+	SUBQ    $0x01, BX
+	JNZ     fold
+	JMP     block
+
+done:
 	VZEROUPPER
 	RET

@@ -7,14 +7,12 @@ import (
 	"testing"
 )
 
-// naiveAttend is the definition, for one (query, head): slots in order, blocks of
-// 64, online softmax. It reads the cache one slot at a time.
-func naiveAttend(q []float32, scale float32, l KVLayout, blocks [][]byte, n int, valid []uint64) []float32 {
+// naiveRun is the definition of a run, for one (query, head): slots in order, blocks of
+// 64, online softmax. It reads the cache one slot at a time; sums are as they are before
+// the division. some is false if no slot counts.
+func naiveRun(q []float32, scale float32, l KVLayout, blocks [][]byte, n int, valid []uint64) (o []float32, top float32, sum lanes, some bool) {
 	k, v := make([]float32, l.KDim), make([]float32, l.VDim)
-	o := make([]float32, l.VDim)
-	var sum lanes
-	top := negInf
-	some := false
+	o, top = make([]float32, l.VDim), negInf
 	for b := 0; b*BlockSlots < n; b++ {
 		var score [BlockSlots]float32
 		next, any := top, false
@@ -66,6 +64,39 @@ func naiveAttend(q []float32, scale float32, l KVLayout, blocks [][]byte, n int,
 			}
 		}
 		top = next
+	}
+	return o, top, sum, some
+}
+
+// naiveAttend is the definition, for one (query, head): runs of RunBlocks blocks, each
+// from its own start, folded in their order.
+func naiveAttend(q []float32, scale float32, l KVLayout, blocks [][]byte, n int, valid []uint64) []float32 {
+	var o []float32
+	var top float32
+	var sum lanes
+	some := false
+	for b := 0; b*BlockSlots < n; b += RunBlocks {
+		var mask []uint64
+		if valid != nil {
+			mask = valid[b:]
+		}
+		ro, rtop, rsum, any := naiveRun(q, scale, l, blocks[b:], min(n-b*BlockSlots, RunSlots), mask)
+		switch {
+		case !any:
+			continue
+		case !some:
+			o, top, sum, some = ro, rtop, rsum, true
+			continue
+		}
+		m := max(top, rtop)
+		x, y := Exp(top-m), Exp(rtop-m)
+		for i := range o {
+			o[i] = float32(o[i]*x) + float32(ro[i]*y)
+		}
+		for i := range sum {
+			sum[i] = float32(sum[i]*x) + float32(rsum[i]*y)
+		}
+		top = m
 	}
 	if !some {
 		return make([]float32, l.VDim)
@@ -290,39 +321,6 @@ func TestWholeBlocksOfStrangeNumbers(t *testing.T) {
 				allEqual(t, fmt.Sprintf("%+v g=%d %v", l, g, v), func() []float32 {
 					out := make([]float32, g*l.VDim)
 					Attend(out, q, g, 0.2, l, blocks, 200, nil, &s)
-					return out
-				})
-			}
-		}
-	}
-}
-
-// The kernel of whole blocks is called for attendBlocks of them, and leaves off at the
-// first that has a hole.
-func TestAttendOfManyBlocks(t *testing.T) {
-	var s AttnScratch
-	for _, l := range []KVLayout{{Type: F32, KDim: 8, VDim: 32}, {Type: BF16, KDim: 8, VDim: 64}, {Type: Int8, KDim: 8, VDim: 32}} {
-		if small() && l.Type != BF16 {
-			continue
-		}
-		r := rng(5)
-		some := newCache(r, l, 3*BlockSlots)
-		blocks := make([][]byte, 2*attendBlocks+2)
-		for i := range blocks {
-			blocks[i] = some[i*i%len(some)]
-		}
-		const g = 2
-		q := normal(r, g*l.KDim)
-		for _, n := range []int{attendBlocks + 1, 2*attendBlocks + 1} {
-			hole := make([]uint64, len(blocks))
-			for i := range hole {
-				hole[i] = ^uint64(0)
-			}
-			hole[n-1] = 1 << 63
-			for _, valid := range [][]uint64{nil, hole} {
-				allEqual(t, fmt.Sprintf("%+v, %d blocks, hole %v", l, n, valid != nil), func() []float32 {
-					out := make([]float32, g*l.VDim)
-					Attend(out, q, g, 0.05, l, blocks, n*BlockSlots+9, valid, &s)
 					return out
 				})
 			}

@@ -21,6 +21,7 @@ type kernels struct {
 	rising [weightTypes]func(*tileArgs)
 
 	softmax func(*softmaxArgs)
+	fold    func(*foldArgs)
 	// attend[type] is attention of one token over whole blocks, see attendArgs; nil where
 	// score, softmax and values do it one after the other.
 	attend map[DType]attendKernels

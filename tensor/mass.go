@@ -44,10 +44,8 @@ func (s *AttnScratch) mass(masses [][]float32, q []float32, ldq, nq, first, g in
 			if len(s.kept) > 0 {
 				s.kept[b*nq*g+r] = s.s[r]
 			}
-			a := &s.soft
-			a.s, a.sum, a.valid, a.scale, a.max = &s.s[r], &s.sum[r], mask, scale, s.max[r]
-			active.softmax(a)
-			s.max[r] = a.max
+			s.soft = softmaxArgs{s: &s.s[r], sum: &s.sum[r], max: &s.max[r], rows: 1, valid: mask, scale: scale}
+			active.softmax(&s.soft)
 		})
 	}
 	inverse := s.o[:nq*g] // sum reduces its lanes in place, so it is asked once
@@ -58,9 +56,8 @@ func (s *AttnScratch) mass(masses [][]float32, q []float32, ldq, nq, first, g in
 	for b := 0; b*BlockSlots < first+nq; b++ {
 		lo, hi := b*BlockSlots, min((b+1)*BlockSlots, first+nq)
 		share := func(r int, mask uint64) {
-			a := &s.soft
-			a.s, a.sum, a.valid, a.scale, a.max = &s.s[r], &unused, mask, scale, s.max[r]
-			active.softmax(a)
+			s.soft = softmaxArgs{s: &s.s[r], sum: &unused, max: &s.max[r], rows: 1, valid: mask, scale: scale}
+			active.softmax(&s.soft)
 			active.scaleBy(s.s[r][:], inverse[r])
 			active.add(masses[r%g*len(masses)/g][lo:hi], s.s[r][:hi-lo])
 		}

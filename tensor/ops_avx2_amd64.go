@@ -85,6 +85,7 @@ var kernelsAVX2 = &kernels{
 	values:  valuesAVX2,
 	softmax: softmaxAVX2,
 	attend:  attendAVX2,
+	fold:    foldAVX2,
 	rmsnorm: rmsnormAVX2,
 	add:     addVecAVX2,
 	siluMul: siluMulVecAVX2,

@@ -85,6 +85,7 @@ var kernelsAVX512 = &kernels{
 	values:  valuesAVX512,
 	softmax: softmaxAVX512,
 	attend:  attendAVX512,
+	fold:    foldAVX2,
 	rmsnorm: rmsnormAVX512,
 	add:     addVecAVX512,
 	siluMul: siluMulVecAVX512,

@@ -10,6 +10,7 @@ func portableKernels() *kernels {
 	k := &kernels{
 		name:    portableName,
 		softmax: portableSoftmax,
+		fold:    portableFold,
 		rmsnorm: portableRMSNorm,
 		add:     portableAdd,
 		siluMul: portableSiLUMul,

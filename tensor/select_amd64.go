@@ -80,9 +80,8 @@ var (
 	_ = [1]struct{}{}[unsafe.Sizeof(step{})-16]
 	_ = [1]struct{}{}[unsafe.Offsetof(valuesArgs{}.slots)-5*8]
 	_ = [1]struct{}{}[unsafe.Offsetof(valuesArgs{}.pf)-8*8]
-	_ = [1]struct{}{}[unsafe.Offsetof(attendArgs{}.scale)-13*8]
+	_ = [1]struct{}{}[unsafe.Offsetof(attendArgs{}.scale)-19*8]
+	_ = [1]struct{}{}[unsafe.Offsetof(foldArgs{}.vdim)-7*8]
 	_ = [1]struct{}{}[unsafe.Sizeof([]byte{})-24]
-	_ = [1]struct{}{}[unsafe.Offsetof(softmaxArgs{}.valid)-16]
-	_ = [1]struct{}{}[unsafe.Offsetof(softmaxArgs{}.scale)-24]
-	_ = [1]struct{}{}[unsafe.Offsetof(softmaxArgs{}.correct)-32]
+	_ = [1]struct{}{}[unsafe.Offsetof(softmaxArgs{}.scale)-9*8]
 )

@@ -8,342 +8,126 @@ TEXT ·softmaxAVX2(SB), NOSPLIT, $0-8
 	MOVQ         a+0(FP), AX
 	MOVQ         (AX), CX
 	MOVQ         8(AX), DX
-	VBROADCASTSS 24(AX), Y0
-	VBROADCASTSS 28(AX), Y1
-	VMULPS       (CX), Y0, Y2
-	VMOVUPS      Y2, (CX)
-	VPBROADCASTB 16(AX), Y3
+	MOVQ         16(AX), BX
+	MOVQ         24(AX), SI
+	MOVQ         40(AX), DI
+	MOVQ         48(AX), R8
+	MOVQ         32(AX), R9
+	SHLQ         $0x02, R9
+	VBROADCASTSS 72(AX), Y0
+
+row:
+	VBROADCASTSS (BX), Y2
+	TESTQ        R8, R8
+	JZ           scores
+	VMOVUPS      (CX), Y1
+	VMULPS       (R8), Y1, Y1
+	VMOVUPS      Y1, (CX)
+	VMOVUPS      32(CX), Y1
+	VMULPS       32(R8), Y1, Y1
+	VMOVUPS      Y1, 32(CX)
+	VMOVUPS      64(CX), Y1
+	VMULPS       64(R8), Y1, Y1
+	VMOVUPS      Y1, 64(CX)
+	VMOVUPS      96(CX), Y1
+	VMULPS       96(R8), Y1, Y1
+	VMOVUPS      Y1, 96(CX)
+	VMOVUPS      128(CX), Y1
+	VMULPS       128(R8), Y1, Y1
+	VMOVUPS      Y1, 128(CX)
+	VMOVUPS      160(CX), Y1
+	VMULPS       160(R8), Y1, Y1
+	VMOVUPS      Y1, 160(CX)
+	VMOVUPS      192(CX), Y1
+	VMULPS       192(R8), Y1, Y1
+	VMOVUPS      Y1, 192(CX)
+	VMOVUPS      224(CX), Y1
+	VMULPS       224(R8), Y1, Y1
+	VMOVUPS      Y1, 224(CX)
+
+scores:
+	VMULPS       (CX), Y0, Y1
+	VMOVUPS      Y1, (CX)
+	VPBROADCASTB 64(AX), Y3
 	VPAND        laneBits_softmax_avx2<>+0(SB), Y3, Y3
 	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y3, Y3
-	VBLENDVPS    Y3, Y2, Y1, Y2
-	VMAXPS       Y2, Y1, Y1
-	VMULPS       32(CX), Y0, Y2
-	VMOVUPS      Y2, 32(CX)
-	VPBROADCASTB 17(AX), Y3
+	VBLENDVPS    Y3, Y1, Y2, Y1
+	VMAXPS       Y1, Y2, Y2
+	VMULPS       32(CX), Y0, Y1
+	VMOVUPS      Y1, 32(CX)
+	VPBROADCASTB 65(AX), Y3
 	VPAND        laneBits_softmax_avx2<>+0(SB), Y3, Y3
 	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y3, Y3
-	VBLENDVPS    Y3, Y2, Y1, Y2
-	VMAXPS       Y2, Y1, Y1
-	VMULPS       64(CX), Y0, Y2
-	VMOVUPS      Y2, 64(CX)
-	VPBROADCASTB 18(AX), Y3
+	VBLENDVPS    Y3, Y1, Y2, Y1
+	VMAXPS       Y1, Y2, Y2
+	VMULPS       64(CX), Y0, Y1
+	VMOVUPS      Y1, 64(CX)
+	VPBROADCASTB 66(AX), Y3
 	VPAND        laneBits_softmax_avx2<>+0(SB), Y3, Y3
 	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y3, Y3
-	VBLENDVPS    Y3, Y2, Y1, Y2
-	VMAXPS       Y2, Y1, Y1
-	VMULPS       96(CX), Y0, Y2
-	VMOVUPS      Y2, 96(CX)
-	VPBROADCASTB 19(AX), Y3
+	VBLENDVPS    Y3, Y1, Y2, Y1
+	VMAXPS       Y1, Y2, Y2
+	VMULPS       96(CX), Y0, Y1
+	VMOVUPS      Y1, 96(CX)
+	VPBROADCASTB 67(AX), Y3
 	VPAND        laneBits_softmax_avx2<>+0(SB), Y3, Y3
 	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y3, Y3
-	VBLENDVPS    Y3, Y2, Y1, Y2
-	VMAXPS       Y2, Y1, Y1
-	VMULPS       128(CX), Y0, Y2
-	VMOVUPS      Y2, 128(CX)
-	VPBROADCASTB 20(AX), Y3
+	VBLENDVPS    Y3, Y1, Y2, Y1
+	VMAXPS       Y1, Y2, Y2
+	VMULPS       128(CX), Y0, Y1
+	VMOVUPS      Y1, 128(CX)
+	VPBROADCASTB 68(AX), Y3
 	VPAND        laneBits_softmax_avx2<>+0(SB), Y3, Y3
 	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y3, Y3
-	VBLENDVPS    Y3, Y2, Y1, Y2
-	VMAXPS       Y2, Y1, Y1
-	VMULPS       160(CX), Y0, Y2
-	VMOVUPS      Y2, 160(CX)
-	VPBROADCASTB 21(AX), Y3
+	VBLENDVPS    Y3, Y1, Y2, Y1
+	VMAXPS       Y1, Y2, Y2
+	VMULPS       160(CX), Y0, Y1
+	VMOVUPS      Y1, 160(CX)
+	VPBROADCASTB 69(AX), Y3
 	VPAND        laneBits_softmax_avx2<>+0(SB), Y3, Y3
 	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y3, Y3
-	VBLENDVPS    Y3, Y2, Y1, Y2
-	VMAXPS       Y2, Y1, Y1
-	VMULPS       192(CX), Y0, Y2
-	VMOVUPS      Y2, 192(CX)
-	VPBROADCASTB 22(AX), Y3
+	VBLENDVPS    Y3, Y1, Y2, Y1
+	VMAXPS       Y1, Y2, Y2
+	VMULPS       192(CX), Y0, Y1
+	VMOVUPS      Y1, 192(CX)
+	VPBROADCASTB 70(AX), Y3
 	VPAND        laneBits_softmax_avx2<>+0(SB), Y3, Y3
 	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y3, Y3
-	VBLENDVPS    Y3, Y2, Y1, Y2
-	VMAXPS       Y2, Y1, Y1
-	VMULPS       224(CX), Y0, Y0
-	VMOVUPS      Y0, 224(CX)
-	VPBROADCASTB 23(AX), Y2
-	VPAND        laneBits_softmax_avx2<>+0(SB), Y2, Y2
-	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y2, Y2
-	VBLENDVPS    Y2, Y0, Y1, Y0
-	VMAXPS       Y0, Y1, Y1
-	VPERM2F128   $0x01, Y1, Y1, Y0
-	VMAXPS       Y0, Y1, Y1
-	VPERMILPS    $0x4e, Y1, Y0
-	VMAXPS       Y0, Y1, Y1
-	VPERMILPS    $0xb1, Y1, Y0
-	VMAXPS       Y0, Y1, Y1
-	VBROADCASTSS 28(AX), Y0
-	VMOVSS       X1, 28(AX)
-	VSUBPS       Y1, Y0, Y0
-	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y2
-	VMINPS       Y0, Y2, Y0
-	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y2
-	VMAXPS       Y0, Y2, Y0
-	VMULPS       log2e_softmax_avx2<>+0(SB), Y0, Y2
-	VROUNDPS     $0x08, Y2, Y2
-	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y2, Y0
-	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y2, Y0
-	VMOVUPS      expC6_softmax_avx2<>+0(SB), Y3
-	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y0, Y3
-	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y0, Y3
-	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y0, Y3
-	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y0, Y3
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y0, Y3
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y0, Y3
-	VCVTPS2DQ    Y2, Y0
-	VPSRAD       $0x01, Y0, Y2
-	VPSUBD       Y2, Y0, Y0
-	VPADDD       bias_softmax_avx2<>+0(SB), Y2, Y2
-	VPSLLD       $0x17, Y2, Y2
-	VPADDD       bias_softmax_avx2<>+0(SB), Y0, Y0
-	VPSLLD       $0x17, Y0, Y0
-	VMULPS       Y2, Y3, Y3
-	VMULPS       Y0, Y3, Y0
-	VMOVSS       X0, 32(AX)
-	VMULPS       (DX), Y0, Y2
-	VMULPS       32(DX), Y0, Y0
-	VMOVUPS      (CX), Y3
-	VSUBPS       Y1, Y3, Y3
-	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y4
-	VMINPS       Y3, Y4, Y3
-	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y4
-	VMAXPS       Y3, Y4, Y3
-	VMULPS       log2e_softmax_avx2<>+0(SB), Y3, Y4
-	VROUNDPS     $0x08, Y4, Y4
-	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y4, Y3
-	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y4, Y3
-	VMOVUPS      expC6_softmax_avx2<>+0(SB), Y5
-	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y3, Y5
-	VCVTPS2DQ    Y4, Y3
-	VPSRAD       $0x01, Y3, Y4
-	VPSUBD       Y4, Y3, Y3
-	VPADDD       bias_softmax_avx2<>+0(SB), Y4, Y4
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       bias_softmax_avx2<>+0(SB), Y3, Y3
-	VPSLLD       $0x17, Y3, Y3
-	VMULPS       Y4, Y5, Y5
-	VMULPS       Y3, Y5, Y3
-	VPBROADCASTB 16(AX), Y4
-	VPAND        laneBits_softmax_avx2<>+0(SB), Y4, Y4
-	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y4, Y4
-	VANDPS       Y4, Y3, Y3
-	VMOVUPS      Y3, (CX)
-	VADDPS       Y3, Y2, Y2
-	VMOVUPS      32(CX), Y3
-	VSUBPS       Y1, Y3, Y3
-	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y4
-	VMINPS       Y3, Y4, Y3
-	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y4
-	VMAXPS       Y3, Y4, Y3
-	VMULPS       log2e_softmax_avx2<>+0(SB), Y3, Y4
-	VROUNDPS     $0x08, Y4, Y4
-	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y4, Y3
-	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y4, Y3
-	VMOVUPS      expC6_softmax_avx2<>+0(SB), Y5
-	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y3, Y5
-	VCVTPS2DQ    Y4, Y3
-	VPSRAD       $0x01, Y3, Y4
-	VPSUBD       Y4, Y3, Y3
-	VPADDD       bias_softmax_avx2<>+0(SB), Y4, Y4
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       bias_softmax_avx2<>+0(SB), Y3, Y3
-	VPSLLD       $0x17, Y3, Y3
-	VMULPS       Y4, Y5, Y5
-	VMULPS       Y3, Y5, Y3
-	VPBROADCASTB 17(AX), Y4
-	VPAND        laneBits_softmax_avx2<>+0(SB), Y4, Y4
-	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y4, Y4
-	VANDPS       Y4, Y3, Y3
-	VMOVUPS      Y3, 32(CX)
-	VADDPS       Y3, Y0, Y0
-	VMOVUPS      64(CX), Y3
-	VSUBPS       Y1, Y3, Y3
-	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y4
-	VMINPS       Y3, Y4, Y3
-	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y4
-	VMAXPS       Y3, Y4, Y3
-	VMULPS       log2e_softmax_avx2<>+0(SB), Y3, Y4
-	VROUNDPS     $0x08, Y4, Y4
-	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y4, Y3
-	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y4, Y3
-	VMOVUPS      expC6_softmax_avx2<>+0(SB), Y5
-	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y3, Y5
-	VCVTPS2DQ    Y4, Y3
-	VPSRAD       $0x01, Y3, Y4
-	VPSUBD       Y4, Y3, Y3
-	VPADDD       bias_softmax_avx2<>+0(SB), Y4, Y4
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       bias_softmax_avx2<>+0(SB), Y3, Y3
-	VPSLLD       $0x17, Y3, Y3
-	VMULPS       Y4, Y5, Y5
-	VMULPS       Y3, Y5, Y3
-	VPBROADCASTB 18(AX), Y4
-	VPAND        laneBits_softmax_avx2<>+0(SB), Y4, Y4
-	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y4, Y4
-	VANDPS       Y4, Y3, Y3
-	VMOVUPS      Y3, 64(CX)
-	VADDPS       Y3, Y2, Y2
-	VMOVUPS      96(CX), Y3
-	VSUBPS       Y1, Y3, Y3
-	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y4
-	VMINPS       Y3, Y4, Y3
-	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y4
-	VMAXPS       Y3, Y4, Y3
-	VMULPS       log2e_softmax_avx2<>+0(SB), Y3, Y4
-	VROUNDPS     $0x08, Y4, Y4
-	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y4, Y3
-	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y4, Y3
-	VMOVUPS      expC6_softmax_avx2<>+0(SB), Y5
-	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y3, Y5
-	VCVTPS2DQ    Y4, Y3
-	VPSRAD       $0x01, Y3, Y4
-	VPSUBD       Y4, Y3, Y3
-	VPADDD       bias_softmax_avx2<>+0(SB), Y4, Y4
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       bias_softmax_avx2<>+0(SB), Y3, Y3
-	VPSLLD       $0x17, Y3, Y3
-	VMULPS       Y4, Y5, Y5
-	VMULPS       Y3, Y5, Y3
-	VPBROADCASTB 19(AX), Y4
-	VPAND        laneBits_softmax_avx2<>+0(SB), Y4, Y4
-	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y4, Y4
-	VANDPS       Y4, Y3, Y3
-	VMOVUPS      Y3, 96(CX)
-	VADDPS       Y3, Y0, Y0
-	VMOVUPS      128(CX), Y3
-	VSUBPS       Y1, Y3, Y3
-	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y4
-	VMINPS       Y3, Y4, Y3
-	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y4
-	VMAXPS       Y3, Y4, Y3
-	VMULPS       log2e_softmax_avx2<>+0(SB), Y3, Y4
-	VROUNDPS     $0x08, Y4, Y4
-	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y4, Y3
-	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y4, Y3
-	VMOVUPS      expC6_softmax_avx2<>+0(SB), Y5
-	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y3, Y5
-	VCVTPS2DQ    Y4, Y3
-	VPSRAD       $0x01, Y3, Y4
-	VPSUBD       Y4, Y3, Y3
-	VPADDD       bias_softmax_avx2<>+0(SB), Y4, Y4
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       bias_softmax_avx2<>+0(SB), Y3, Y3
-	VPSLLD       $0x17, Y3, Y3
-	VMULPS       Y4, Y5, Y5
-	VMULPS       Y3, Y5, Y3
-	VPBROADCASTB 20(AX), Y4
-	VPAND        laneBits_softmax_avx2<>+0(SB), Y4, Y4
-	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y4, Y4
-	VANDPS       Y4, Y3, Y3
-	VMOVUPS      Y3, 128(CX)
-	VADDPS       Y3, Y2, Y2
-	VMOVUPS      160(CX), Y3
-	VSUBPS       Y1, Y3, Y3
-	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y4
-	VMINPS       Y3, Y4, Y3
-	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y4
-	VMAXPS       Y3, Y4, Y3
-	VMULPS       log2e_softmax_avx2<>+0(SB), Y3, Y4
-	VROUNDPS     $0x08, Y4, Y4
-	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y4, Y3
-	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y4, Y3
-	VMOVUPS      expC6_softmax_avx2<>+0(SB), Y5
-	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y3, Y5
-	VCVTPS2DQ    Y4, Y3
-	VPSRAD       $0x01, Y3, Y4
-	VPSUBD       Y4, Y3, Y3
-	VPADDD       bias_softmax_avx2<>+0(SB), Y4, Y4
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       bias_softmax_avx2<>+0(SB), Y3, Y3
-	VPSLLD       $0x17, Y3, Y3
-	VMULPS       Y4, Y5, Y5
-	VMULPS       Y3, Y5, Y3
-	VPBROADCASTB 21(AX), Y4
-	VPAND        laneBits_softmax_avx2<>+0(SB), Y4, Y4
-	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y4, Y4
-	VANDPS       Y4, Y3, Y3
-	VMOVUPS      Y3, 160(CX)
-	VADDPS       Y3, Y0, Y0
-	VMOVUPS      192(CX), Y3
-	VSUBPS       Y1, Y3, Y3
-	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y4
-	VMINPS       Y3, Y4, Y3
-	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y4
-	VMAXPS       Y3, Y4, Y3
-	VMULPS       log2e_softmax_avx2<>+0(SB), Y3, Y4
-	VROUNDPS     $0x08, Y4, Y4
-	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y4, Y3
-	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y4, Y3
-	VMOVUPS      expC6_softmax_avx2<>+0(SB), Y5
-	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y3, Y5
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y3, Y5
-	VCVTPS2DQ    Y4, Y3
-	VPSRAD       $0x01, Y3, Y4
-	VPSUBD       Y4, Y3, Y3
-	VPADDD       bias_softmax_avx2<>+0(SB), Y4, Y4
-	VPSLLD       $0x17, Y4, Y4
-	VPADDD       bias_softmax_avx2<>+0(SB), Y3, Y3
-	VPSLLD       $0x17, Y3, Y3
-	VMULPS       Y4, Y5, Y5
-	VMULPS       Y3, Y5, Y3
-	VPBROADCASTB 22(AX), Y4
-	VPAND        laneBits_softmax_avx2<>+0(SB), Y4, Y4
-	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y4, Y4
-	VANDPS       Y4, Y3, Y3
-	VMOVUPS      Y3, 192(CX)
-	VADDPS       Y3, Y2, Y2
-	VMOVUPS      224(CX), Y3
-	VSUBPS       Y1, Y3, Y3
-	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y1
-	VMINPS       Y3, Y1, Y3
-	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y1
-	VMAXPS       Y3, Y1, Y3
-	VMULPS       log2e_softmax_avx2<>+0(SB), Y3, Y1
-	VROUNDPS     $0x08, Y1, Y1
-	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y1, Y3
-	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y1, Y3
+	VBLENDVPS    Y3, Y1, Y2, Y1
+	VMAXPS       Y1, Y2, Y2
+	VMULPS       224(CX), Y0, Y1
+	VMOVUPS      Y1, 224(CX)
+	VPBROADCASTB 71(AX), Y3
+	VPAND        laneBits_softmax_avx2<>+0(SB), Y3, Y3
+	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y3, Y3
+	VBLENDVPS    Y3, Y1, Y2, Y1
+	VMAXPS       Y1, Y2, Y2
+	VPERM2F128   $0x01, Y2, Y2, Y1
+	VMAXPS       Y1, Y2, Y2
+	VPERMILPS    $0x4e, Y2, Y1
+	VMAXPS       Y1, Y2, Y2
+	VPERMILPS    $0xb1, Y2, Y1
+	VMAXPS       Y1, Y2, Y2
+	VBROADCASTSS (BX), Y1
+	MOVL         (BX), R10
+	VMOVSS       X2, (BX)
+	VSUBPS       Y2, Y1, Y1
+	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y3
+	VMINPS       Y1, Y3, Y1
+	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y3
+	VMAXPS       Y1, Y3, Y1
+	VMULPS       log2e_softmax_avx2<>+0(SB), Y1, Y3
+	VROUNDPS     $0x08, Y3, Y3
+	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y3, Y1
+	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y3, Y1
 	VMOVUPS      expC6_softmax_avx2<>+0(SB), Y4
-	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y3, Y4
-	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y3, Y4
-	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y3, Y4
-	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y3, Y4
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y3, Y4
-	VFMADD213PS  one_softmax_avx2<>+0(SB), Y3, Y4
-	VCVTPS2DQ    Y1, Y1
+	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y1, Y4
+	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y1, Y4
+	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y1, Y4
+	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y1, Y4
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y4
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y4
+	VCVTPS2DQ    Y3, Y1
 	VPSRAD       $0x01, Y1, Y3
 	VPSUBD       Y3, Y1, Y1
 	VPADDD       bias_softmax_avx2<>+0(SB), Y3, Y3
@@ -351,15 +135,321 @@ TEXT ·softmaxAVX2(SB), NOSPLIT, $0-8
 	VPADDD       bias_softmax_avx2<>+0(SB), Y1, Y1
 	VPSLLD       $0x17, Y1, Y1
 	VMULPS       Y3, Y4, Y4
-	VMULPS       Y1, Y4, Y3
-	VPBROADCASTB 23(AX), Y1
-	VPAND        laneBits_softmax_avx2<>+0(SB), Y1, Y1
-	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y1, Y1
-	VANDPS       Y1, Y3, Y3
-	VMOVUPS      Y3, 224(CX)
-	VADDPS       Y3, Y0, Y0
-	VMOVUPS      Y2, (DX)
-	VMOVUPS      Y0, 32(DX)
+	VMULPS       Y1, Y4, Y1
+	CMPL         R10, $0xff800000
+	JE           corrected
+	VMOVD        X1, R10
+	CMPL         R10, $0x3f800000
+	JE           corrected
+	MOVQ         SI, R10
+	MOVQ         R9, R11
+	TESTQ        R11, R11
+	JZ           correct_done
+
+correct:
+	VMULPS  (R10), Y1, Y3
+	VMOVUPS Y3, (R10)
+	ADDQ    $0x20, R10
+	SUBQ    $0x20, R11
+	JNZ     correct
+
+correct_done:
+corrected:
+	VMULPS       (DX), Y1, Y3
+	VMULPS       32(DX), Y1, Y4
+	VMOVUPS      (CX), Y1
+	VSUBPS       Y2, Y1, Y1
+	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y5
+	VMINPS       Y1, Y5, Y1
+	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y5
+	VMAXPS       Y1, Y5, Y1
+	VMULPS       log2e_softmax_avx2<>+0(SB), Y1, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y5, Y1
+	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y5, Y1
+	VMOVUPS      expC6_softmax_avx2<>+0(SB), Y6
+	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y6
+	VCVTPS2DQ    Y5, Y1
+	VPSRAD       $0x01, Y1, Y5
+	VPSUBD       Y5, Y1, Y1
+	VPADDD       bias_softmax_avx2<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       bias_softmax_avx2<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y5, Y6, Y6
+	VMULPS       Y1, Y6, Y1
+	VPBROADCASTB 64(AX), Y5
+	VPAND        laneBits_softmax_avx2<>+0(SB), Y5, Y5
+	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y5, Y5
+	VANDPS       Y5, Y1, Y1
+	VMOVUPS      Y1, (CX)
+	VADDPS       Y1, Y3, Y3
+	VMOVUPS      32(CX), Y1
+	VSUBPS       Y2, Y1, Y1
+	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y5
+	VMINPS       Y1, Y5, Y1
+	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y5
+	VMAXPS       Y1, Y5, Y1
+	VMULPS       log2e_softmax_avx2<>+0(SB), Y1, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y5, Y1
+	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y5, Y1
+	VMOVUPS      expC6_softmax_avx2<>+0(SB), Y6
+	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y6
+	VCVTPS2DQ    Y5, Y1
+	VPSRAD       $0x01, Y1, Y5
+	VPSUBD       Y5, Y1, Y1
+	VPADDD       bias_softmax_avx2<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       bias_softmax_avx2<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y5, Y6, Y6
+	VMULPS       Y1, Y6, Y1
+	VPBROADCASTB 65(AX), Y5
+	VPAND        laneBits_softmax_avx2<>+0(SB), Y5, Y5
+	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y5, Y5
+	VANDPS       Y5, Y1, Y1
+	VMOVUPS      Y1, 32(CX)
+	VADDPS       Y1, Y4, Y4
+	VMOVUPS      64(CX), Y1
+	VSUBPS       Y2, Y1, Y1
+	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y5
+	VMINPS       Y1, Y5, Y1
+	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y5
+	VMAXPS       Y1, Y5, Y1
+	VMULPS       log2e_softmax_avx2<>+0(SB), Y1, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y5, Y1
+	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y5, Y1
+	VMOVUPS      expC6_softmax_avx2<>+0(SB), Y6
+	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y6
+	VCVTPS2DQ    Y5, Y1
+	VPSRAD       $0x01, Y1, Y5
+	VPSUBD       Y5, Y1, Y1
+	VPADDD       bias_softmax_avx2<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       bias_softmax_avx2<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y5, Y6, Y6
+	VMULPS       Y1, Y6, Y1
+	VPBROADCASTB 66(AX), Y5
+	VPAND        laneBits_softmax_avx2<>+0(SB), Y5, Y5
+	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y5, Y5
+	VANDPS       Y5, Y1, Y1
+	VMOVUPS      Y1, 64(CX)
+	VADDPS       Y1, Y3, Y3
+	VMOVUPS      96(CX), Y1
+	VSUBPS       Y2, Y1, Y1
+	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y5
+	VMINPS       Y1, Y5, Y1
+	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y5
+	VMAXPS       Y1, Y5, Y1
+	VMULPS       log2e_softmax_avx2<>+0(SB), Y1, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y5, Y1
+	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y5, Y1
+	VMOVUPS      expC6_softmax_avx2<>+0(SB), Y6
+	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y6
+	VCVTPS2DQ    Y5, Y1
+	VPSRAD       $0x01, Y1, Y5
+	VPSUBD       Y5, Y1, Y1
+	VPADDD       bias_softmax_avx2<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       bias_softmax_avx2<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y5, Y6, Y6
+	VMULPS       Y1, Y6, Y1
+	VPBROADCASTB 67(AX), Y5
+	VPAND        laneBits_softmax_avx2<>+0(SB), Y5, Y5
+	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y5, Y5
+	VANDPS       Y5, Y1, Y1
+	VMOVUPS      Y1, 96(CX)
+	VADDPS       Y1, Y4, Y4
+	VMOVUPS      128(CX), Y1
+	VSUBPS       Y2, Y1, Y1
+	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y5
+	VMINPS       Y1, Y5, Y1
+	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y5
+	VMAXPS       Y1, Y5, Y1
+	VMULPS       log2e_softmax_avx2<>+0(SB), Y1, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y5, Y1
+	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y5, Y1
+	VMOVUPS      expC6_softmax_avx2<>+0(SB), Y6
+	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y6
+	VCVTPS2DQ    Y5, Y1
+	VPSRAD       $0x01, Y1, Y5
+	VPSUBD       Y5, Y1, Y1
+	VPADDD       bias_softmax_avx2<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       bias_softmax_avx2<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y5, Y6, Y6
+	VMULPS       Y1, Y6, Y1
+	VPBROADCASTB 68(AX), Y5
+	VPAND        laneBits_softmax_avx2<>+0(SB), Y5, Y5
+	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y5, Y5
+	VANDPS       Y5, Y1, Y1
+	VMOVUPS      Y1, 128(CX)
+	VADDPS       Y1, Y3, Y3
+	VMOVUPS      160(CX), Y1
+	VSUBPS       Y2, Y1, Y1
+	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y5
+	VMINPS       Y1, Y5, Y1
+	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y5
+	VMAXPS       Y1, Y5, Y1
+	VMULPS       log2e_softmax_avx2<>+0(SB), Y1, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y5, Y1
+	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y5, Y1
+	VMOVUPS      expC6_softmax_avx2<>+0(SB), Y6
+	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y6
+	VCVTPS2DQ    Y5, Y1
+	VPSRAD       $0x01, Y1, Y5
+	VPSUBD       Y5, Y1, Y1
+	VPADDD       bias_softmax_avx2<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       bias_softmax_avx2<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y5, Y6, Y6
+	VMULPS       Y1, Y6, Y1
+	VPBROADCASTB 69(AX), Y5
+	VPAND        laneBits_softmax_avx2<>+0(SB), Y5, Y5
+	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y5, Y5
+	VANDPS       Y5, Y1, Y1
+	VMOVUPS      Y1, 160(CX)
+	VADDPS       Y1, Y4, Y4
+	VMOVUPS      192(CX), Y1
+	VSUBPS       Y2, Y1, Y1
+	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y5
+	VMINPS       Y1, Y5, Y1
+	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y5
+	VMAXPS       Y1, Y5, Y1
+	VMULPS       log2e_softmax_avx2<>+0(SB), Y1, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y5, Y1
+	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y5, Y1
+	VMOVUPS      expC6_softmax_avx2<>+0(SB), Y6
+	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y6
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y6
+	VCVTPS2DQ    Y5, Y1
+	VPSRAD       $0x01, Y1, Y5
+	VPSUBD       Y5, Y1, Y1
+	VPADDD       bias_softmax_avx2<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VPADDD       bias_softmax_avx2<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y5, Y6, Y6
+	VMULPS       Y1, Y6, Y1
+	VPBROADCASTB 70(AX), Y5
+	VPAND        laneBits_softmax_avx2<>+0(SB), Y5, Y5
+	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y5, Y5
+	VANDPS       Y5, Y1, Y1
+	VMOVUPS      Y1, 192(CX)
+	VADDPS       Y1, Y3, Y3
+	VMOVUPS      224(CX), Y1
+	VSUBPS       Y2, Y1, Y1
+	VMOVUPS      expMax_softmax_avx2<>+0(SB), Y2
+	VMINPS       Y1, Y2, Y1
+	VMOVUPS      expMin_softmax_avx2<>+0(SB), Y2
+	VMAXPS       Y1, Y2, Y1
+	VMULPS       log2e_softmax_avx2<>+0(SB), Y1, Y2
+	VROUNDPS     $0x08, Y2, Y2
+	VFNMADD231PS ln2High_softmax_avx2<>+0(SB), Y2, Y1
+	VFNMADD231PS ln2Low_softmax_avx2<>+0(SB), Y2, Y1
+	VMOVUPS      expC6_softmax_avx2<>+0(SB), Y5
+	VFMADD213PS  expC5_softmax_avx2<>+0(SB), Y1, Y5
+	VFMADD213PS  expC4_softmax_avx2<>+0(SB), Y1, Y5
+	VFMADD213PS  expC3_softmax_avx2<>+0(SB), Y1, Y5
+	VFMADD213PS  expC2_softmax_avx2<>+0(SB), Y1, Y5
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y5
+	VFMADD213PS  one_softmax_avx2<>+0(SB), Y1, Y5
+	VCVTPS2DQ    Y2, Y1
+	VPSRAD       $0x01, Y1, Y2
+	VPSUBD       Y2, Y1, Y1
+	VPADDD       bias_softmax_avx2<>+0(SB), Y2, Y2
+	VPSLLD       $0x17, Y2, Y2
+	VPADDD       bias_softmax_avx2<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y2, Y5, Y5
+	VMULPS       Y1, Y5, Y1
+	VPBROADCASTB 71(AX), Y2
+	VPAND        laneBits_softmax_avx2<>+0(SB), Y2, Y2
+	VPCMPEQD     laneBits_softmax_avx2<>+0(SB), Y2, Y2
+	VANDPS       Y2, Y1, Y1
+	VMOVUPS      Y1, 224(CX)
+	VADDPS       Y1, Y4, Y4
+	VMOVUPS      Y3, (DX)
+	VMOVUPS      Y4, 32(DX)
+	MOVQ         56(AX), R10
+	TESTQ        R10, R10
+	JZ           probabilities
+	VMOVUPS      (CX), Y1
+	VMULPS       (R10), Y1, Y1
+	VMOVUPS      Y1, (CX)
+	VMOVUPS      32(CX), Y1
+	VMULPS       32(R10), Y1, Y1
+	VMOVUPS      Y1, 32(CX)
+	VMOVUPS      64(CX), Y1
+	VMULPS       64(R10), Y1, Y1
+	VMOVUPS      Y1, 64(CX)
+	VMOVUPS      96(CX), Y1
+	VMULPS       96(R10), Y1, Y1
+	VMOVUPS      Y1, 96(CX)
+	VMOVUPS      128(CX), Y1
+	VMULPS       128(R10), Y1, Y1
+	VMOVUPS      Y1, 128(CX)
+	VMOVUPS      160(CX), Y1
+	VMULPS       160(R10), Y1, Y1
+	VMOVUPS      Y1, 160(CX)
+	VMOVUPS      192(CX), Y1
+	VMULPS       192(R10), Y1, Y1
+	VMOVUPS      Y1, 192(CX)
+	VMOVUPS      224(CX), Y1
+	VMULPS       224(R10), Y1, Y1
+	VMOVUPS      Y1, 224(CX)
+
+probabilities:
+	ADDQ $0x00000100, CX
+	ADDQ $0x40, DX
+	ADDQ $0x04, BX
+	ADDQ R9, SI
+	SUBQ $0x01, DI
+	JNZ  row
 	VZEROUPPER
 	RET
 

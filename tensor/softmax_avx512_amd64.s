@@ -5,137 +5,192 @@
 // func softmaxAVX512(a uintptr)
 // Requires: AVX, AVX512F
 TEXT ·softmaxAVX512(SB), NOSPLIT, $0-8
-	MOVQ              a+0(FP), AX
-	MOVQ              (AX), CX
-	MOVQ              8(AX), DX
-	VBROADCASTSS      24(AX), Z0
-	VBROADCASTSS      28(AX), Z1
-	MOVQ              16(AX), BX
-	KMOVW             BX, K1
-	SHRQ              $0x10, BX
-	VMULPS            (CX), Z0, Z2
-	VMAXPS            Z2, Z1, K1, Z1
-	KMOVW             BX, K2
-	SHRQ              $0x10, BX
-	VMULPS            64(CX), Z0, Z3
-	VMAXPS            Z3, Z1, K2, Z1
-	KMOVW             BX, K3
-	SHRQ              $0x10, BX
-	VMULPS            128(CX), Z0, Z4
-	VMAXPS            Z4, Z1, K3, Z1
-	KMOVW             BX, K4
-	VMULPS            192(CX), Z0, Z0
-	VMAXPS            Z0, Z1, K4, Z1
-	VSHUFF32X4        $0x4e, Z1, Z1, Z5
-	VMAXPS            Z5, Z1, Z1
-	VSHUFF32X4        $0xb1, Z1, Z1, Z5
-	VMAXPS            Z5, Z1, Z1
-	VPERMILPS         $0x4e, Z1, Z5
-	VMAXPS            Z5, Z1, Z1
-	VPERMILPS         $0xb1, Z1, Z5
-	VMAXPS            Z5, Z1, Z1
-	VBROADCASTSS      28(AX), Z5
-	VMOVSS            X1, 28(AX)
-	VSUBPS            Z1, Z5, Z5
-	VBROADCASTSS      expMax_softmax_avx512<>+0(SB), Z6
-	VMINPS            Z5, Z6, Z5
-	VBROADCASTSS      expMin_softmax_avx512<>+0(SB), Z6
-	VMAXPS            Z5, Z6, Z5
-	VMULPS.BCST       log2e_softmax_avx512<>+0(SB), Z5, Z6
-	VRNDSCALEPS       $0x08, Z6, Z6
-	VFNMADD231PS.BCST ln2High_softmax_avx512<>+0(SB), Z6, Z5
-	VFNMADD231PS.BCST ln2Low_softmax_avx512<>+0(SB), Z6, Z5
+	MOVQ         a+0(FP), AX
+	MOVQ         (AX), CX
+	MOVQ         8(AX), DX
+	MOVQ         16(AX), BX
+	MOVQ         24(AX), SI
+	MOVQ         40(AX), DI
+	MOVQ         48(AX), R8
+	MOVQ         32(AX), R9
+	SHLQ         $0x02, R9
+	VBROADCASTSS 72(AX), Z0
+	MOVQ         64(AX), R10
+	KMOVW        R10, K1
+	SHRQ         $0x10, R10
+	KMOVW        R10, K2
+	SHRQ         $0x10, R10
+	KMOVW        R10, K3
+	SHRQ         $0x10, R10
+	KMOVW        R10, K4
+	SHRQ         $0x10, R10
+
+row:
+	VBROADCASTSS (BX), Z5
+	VMOVUPS      (CX), Z1
+	VMOVUPS      64(CX), Z2
+	VMOVUPS      128(CX), Z3
+	VMOVUPS      192(CX), Z4
+	TESTQ        R8, R8
+	JZ           scores
+	VMULPS       (R8), Z1, Z1
+	VMULPS       64(R8), Z2, Z2
+	VMULPS       128(R8), Z3, Z3
+	VMULPS       192(R8), Z4, Z4
+
+scores:
+	VMULPS            Z1, Z0, Z1
+	VMAXPS            Z1, Z5, K1, Z5
+	VMULPS            Z2, Z0, Z2
+	VMAXPS            Z2, Z5, K2, Z5
+	VMULPS            Z3, Z0, Z3
+	VMAXPS            Z3, Z5, K3, Z5
+	VMULPS            Z4, Z0, Z4
+	VMAXPS            Z4, Z5, K4, Z5
+	VSHUFF32X4        $0x4e, Z5, Z5, Z6
+	VMAXPS            Z6, Z5, Z5
+	VSHUFF32X4        $0xb1, Z5, Z5, Z6
+	VMAXPS            Z6, Z5, Z5
+	VPERMILPS         $0x4e, Z5, Z6
+	VMAXPS            Z6, Z5, Z5
+	VPERMILPS         $0xb1, Z5, Z6
+	VMAXPS            Z6, Z5, Z5
+	VBROADCASTSS      (BX), Z6
+	MOVL              (BX), R10
+	VMOVSS            X5, (BX)
+	VSUBPS            Z5, Z6, Z6
+	VBROADCASTSS      expMax_softmax_avx512<>+0(SB), Z7
+	VMINPS            Z6, Z7, Z6
+	VBROADCASTSS      expMin_softmax_avx512<>+0(SB), Z7
+	VMAXPS            Z6, Z7, Z6
+	VMULPS.BCST       log2e_softmax_avx512<>+0(SB), Z6, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_softmax_avx512<>+0(SB), Z7, Z6
+	VFNMADD231PS.BCST ln2Low_softmax_avx512<>+0(SB), Z7, Z6
+	VBROADCASTSS      expC6_softmax_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_softmax_avx512<>+0(SB), Z6, Z8
+	VFMADD213PS.BCST  expC4_softmax_avx512<>+0(SB), Z6, Z8
+	VFMADD213PS.BCST  expC3_softmax_avx512<>+0(SB), Z6, Z8
+	VFMADD213PS.BCST  expC2_softmax_avx512<>+0(SB), Z6, Z8
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z6, Z8
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z6, Z8
+	VSCALEFPS         Z7, Z8, Z6
+	CMPL              R10, $0xff800000
+	JE                corrected
+	VMOVD             X6, R10
+	CMPL              R10, $0x3f800000
+	JE                corrected
+	MOVQ              SI, R10
+	MOVQ              R9, R11
+	TESTQ             R11, R11
+	JZ                correct_done
+
+correct:
+	VMULPS  (R10), Y6, Y7
+	VMOVUPS Y7, (R10)
+	ADDQ    $0x20, R10
+	SUBQ    $0x20, R11
+	JNZ     correct
+
+correct_done:
+corrected:
+	VMULPS            (DX), Z6, Z6
+	VSUBPS            Z5, Z1, Z1
+	VBROADCASTSS      expMax_softmax_avx512<>+0(SB), Z7
+	VMINPS            Z1, Z7, Z1
+	VBROADCASTSS      expMin_softmax_avx512<>+0(SB), Z7
+	VMAXPS            Z1, Z7, Z1
+	VMULPS.BCST       log2e_softmax_avx512<>+0(SB), Z1, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_softmax_avx512<>+0(SB), Z7, Z1
+	VFNMADD231PS.BCST ln2Low_softmax_avx512<>+0(SB), Z7, Z1
+	VBROADCASTSS      expC6_softmax_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_softmax_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC4_softmax_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC3_softmax_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  expC2_softmax_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z1, Z8
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z1, Z8
+	VSCALEFPS         Z7, Z8, Z1
+	VMOVAPS.Z         Z1, K1, Z1
+	VADDPS            Z1, Z6, Z6
+	VSUBPS            Z5, Z2, Z2
+	VBROADCASTSS      expMax_softmax_avx512<>+0(SB), Z7
+	VMINPS            Z2, Z7, Z2
+	VBROADCASTSS      expMin_softmax_avx512<>+0(SB), Z7
+	VMAXPS            Z2, Z7, Z2
+	VMULPS.BCST       log2e_softmax_avx512<>+0(SB), Z2, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_softmax_avx512<>+0(SB), Z7, Z2
+	VFNMADD231PS.BCST ln2Low_softmax_avx512<>+0(SB), Z7, Z2
+	VBROADCASTSS      expC6_softmax_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_softmax_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  expC4_softmax_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  expC3_softmax_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  expC2_softmax_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z2, Z8
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z2, Z8
+	VSCALEFPS         Z7, Z8, Z2
+	VMOVAPS.Z         Z2, K2, Z2
+	VADDPS            Z2, Z6, Z6
+	VSUBPS            Z5, Z3, Z3
+	VBROADCASTSS      expMax_softmax_avx512<>+0(SB), Z7
+	VMINPS            Z3, Z7, Z3
+	VBROADCASTSS      expMin_softmax_avx512<>+0(SB), Z7
+	VMAXPS            Z3, Z7, Z3
+	VMULPS.BCST       log2e_softmax_avx512<>+0(SB), Z3, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST ln2High_softmax_avx512<>+0(SB), Z7, Z3
+	VFNMADD231PS.BCST ln2Low_softmax_avx512<>+0(SB), Z7, Z3
+	VBROADCASTSS      expC6_softmax_avx512<>+0(SB), Z8
+	VFMADD213PS.BCST  expC5_softmax_avx512<>+0(SB), Z3, Z8
+	VFMADD213PS.BCST  expC4_softmax_avx512<>+0(SB), Z3, Z8
+	VFMADD213PS.BCST  expC3_softmax_avx512<>+0(SB), Z3, Z8
+	VFMADD213PS.BCST  expC2_softmax_avx512<>+0(SB), Z3, Z8
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z3, Z8
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z3, Z8
+	VSCALEFPS         Z7, Z8, Z3
+	VMOVAPS.Z         Z3, K3, Z3
+	VADDPS            Z3, Z6, Z6
+	VSUBPS            Z5, Z4, Z4
+	VBROADCASTSS      expMax_softmax_avx512<>+0(SB), Z5
+	VMINPS            Z4, Z5, Z4
+	VBROADCASTSS      expMin_softmax_avx512<>+0(SB), Z5
+	VMAXPS            Z4, Z5, Z4
+	VMULPS.BCST       log2e_softmax_avx512<>+0(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST ln2High_softmax_avx512<>+0(SB), Z5, Z4
+	VFNMADD231PS.BCST ln2Low_softmax_avx512<>+0(SB), Z5, Z4
 	VBROADCASTSS      expC6_softmax_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_softmax_avx512<>+0(SB), Z5, Z7
-	VFMADD213PS.BCST  expC4_softmax_avx512<>+0(SB), Z5, Z7
-	VFMADD213PS.BCST  expC3_softmax_avx512<>+0(SB), Z5, Z7
-	VFMADD213PS.BCST  expC2_softmax_avx512<>+0(SB), Z5, Z7
-	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z5, Z7
-	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z5, Z7
-	VSCALEFPS         Z6, Z7, Z5
-	VMOVSS            X5, 32(AX)
-	VMULPS            (DX), Z5, Z5
-	VSUBPS            Z1, Z2, Z2
-	VBROADCASTSS      expMax_softmax_avx512<>+0(SB), Z6
-	VMINPS            Z2, Z6, Z2
-	VBROADCASTSS      expMin_softmax_avx512<>+0(SB), Z6
-	VMAXPS            Z2, Z6, Z2
-	VMULPS.BCST       log2e_softmax_avx512<>+0(SB), Z2, Z6
-	VRNDSCALEPS       $0x08, Z6, Z6
-	VFNMADD231PS.BCST ln2High_softmax_avx512<>+0(SB), Z6, Z2
-	VFNMADD231PS.BCST ln2Low_softmax_avx512<>+0(SB), Z6, Z2
-	VBROADCASTSS      expC6_softmax_avx512<>+0(SB), Z7
-	VFMADD213PS.BCST  expC5_softmax_avx512<>+0(SB), Z2, Z7
-	VFMADD213PS.BCST  expC4_softmax_avx512<>+0(SB), Z2, Z7
-	VFMADD213PS.BCST  expC3_softmax_avx512<>+0(SB), Z2, Z7
-	VFMADD213PS.BCST  expC2_softmax_avx512<>+0(SB), Z2, Z7
-	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z2, Z7
-	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z2, Z7
-	VSCALEFPS         Z6, Z7, Z2
-	VMOVAPS.Z         Z2, K1, Z2
-	VMOVUPS           Z2, (CX)
-	VADDPS            Z2, Z5, Z5
-	VSUBPS            Z1, Z3, Z3
-	VBROADCASTSS      expMax_softmax_avx512<>+0(SB), Z2
-	VMINPS            Z3, Z2, Z3
-	VBROADCASTSS      expMin_softmax_avx512<>+0(SB), Z2
-	VMAXPS            Z3, Z2, Z3
-	VMULPS.BCST       log2e_softmax_avx512<>+0(SB), Z3, Z2
-	VRNDSCALEPS       $0x08, Z2, Z2
-	VFNMADD231PS.BCST ln2High_softmax_avx512<>+0(SB), Z2, Z3
-	VFNMADD231PS.BCST ln2Low_softmax_avx512<>+0(SB), Z2, Z3
-	VBROADCASTSS      expC6_softmax_avx512<>+0(SB), Z6
-	VFMADD213PS.BCST  expC5_softmax_avx512<>+0(SB), Z3, Z6
-	VFMADD213PS.BCST  expC4_softmax_avx512<>+0(SB), Z3, Z6
-	VFMADD213PS.BCST  expC3_softmax_avx512<>+0(SB), Z3, Z6
-	VFMADD213PS.BCST  expC2_softmax_avx512<>+0(SB), Z3, Z6
-	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z3, Z6
-	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z3, Z6
-	VSCALEFPS         Z2, Z6, Z3
-	VMOVAPS.Z         Z3, K2, Z3
-	VMOVUPS           Z3, 64(CX)
-	VADDPS            Z3, Z5, Z5
-	VSUBPS            Z1, Z4, Z4
-	VBROADCASTSS      expMax_softmax_avx512<>+0(SB), Z2
-	VMINPS            Z4, Z2, Z4
-	VBROADCASTSS      expMin_softmax_avx512<>+0(SB), Z2
-	VMAXPS            Z4, Z2, Z4
-	VMULPS.BCST       log2e_softmax_avx512<>+0(SB), Z4, Z2
-	VRNDSCALEPS       $0x08, Z2, Z2
-	VFNMADD231PS.BCST ln2High_softmax_avx512<>+0(SB), Z2, Z4
-	VFNMADD231PS.BCST ln2Low_softmax_avx512<>+0(SB), Z2, Z4
-	VBROADCASTSS      expC6_softmax_avx512<>+0(SB), Z3
-	VFMADD213PS.BCST  expC5_softmax_avx512<>+0(SB), Z4, Z3
-	VFMADD213PS.BCST  expC4_softmax_avx512<>+0(SB), Z4, Z3
-	VFMADD213PS.BCST  expC3_softmax_avx512<>+0(SB), Z4, Z3
-	VFMADD213PS.BCST  expC2_softmax_avx512<>+0(SB), Z4, Z3
-	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z4, Z3
-	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z4, Z3
-	VSCALEFPS         Z2, Z3, Z4
-	VMOVAPS.Z         Z4, K3, Z4
-	VMOVUPS           Z4, 128(CX)
-	VADDPS            Z4, Z5, Z5
-	VSUBPS            Z1, Z0, Z0
-	VBROADCASTSS      expMax_softmax_avx512<>+0(SB), Z1
-	VMINPS            Z0, Z1, Z0
-	VBROADCASTSS      expMin_softmax_avx512<>+0(SB), Z1
-	VMAXPS            Z0, Z1, Z0
-	VMULPS.BCST       log2e_softmax_avx512<>+0(SB), Z0, Z1
-	VRNDSCALEPS       $0x08, Z1, Z1
-	VFNMADD231PS.BCST ln2High_softmax_avx512<>+0(SB), Z1, Z0
-	VFNMADD231PS.BCST ln2Low_softmax_avx512<>+0(SB), Z1, Z0
-	VBROADCASTSS      expC6_softmax_avx512<>+0(SB), Z2
-	VFMADD213PS.BCST  expC5_softmax_avx512<>+0(SB), Z0, Z2
-	VFMADD213PS.BCST  expC4_softmax_avx512<>+0(SB), Z0, Z2
-	VFMADD213PS.BCST  expC3_softmax_avx512<>+0(SB), Z0, Z2
-	VFMADD213PS.BCST  expC2_softmax_avx512<>+0(SB), Z0, Z2
-	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z0, Z2
-	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z0, Z2
-	VSCALEFPS         Z1, Z2, Z0
-	VMOVAPS.Z         Z0, K4, Z0
-	VMOVUPS           Z0, 192(CX)
-	VADDPS            Z0, Z5, Z5
-	VMOVUPS           Z5, (DX)
+	VFMADD213PS.BCST  expC5_softmax_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC4_softmax_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC3_softmax_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  expC2_softmax_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z4, Z7
+	VFMADD213PS.BCST  one_softmax_avx512<>+0(SB), Z4, Z7
+	VSCALEFPS         Z5, Z7, Z4
+	VMOVAPS.Z         Z4, K4, Z4
+	VADDPS            Z4, Z6, Z6
+	VMOVUPS           Z6, (DX)
+	MOVQ              56(AX), R10
+	TESTQ             R10, R10
+	JZ                probabilities
+	VMULPS            (R10), Z1, Z1
+	VMULPS            64(R10), Z2, Z2
+	VMULPS            128(R10), Z3, Z3
+	VMULPS            192(R10), Z4, Z4
+
+probabilities:
+	VMOVUPS Z1, (CX)
+	VMOVUPS Z2, 64(CX)
+	VMOVUPS Z3, 128(CX)
+	VMOVUPS Z4, 192(CX)
+	ADDQ    $0x00000100, CX
+	ADDQ    $0x40, DX
+	ADDQ    $0x04, BX
+	ADDQ    R9, SI
+	SUBQ    $0x01, DI
+	JNZ     row
 	VZEROUPPER
 	RET
 

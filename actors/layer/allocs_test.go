@@ -39,6 +39,8 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	}
 	pool := tensor.NewPool(2)
 	defer pool.Close()
+	many := tensor.NewPool(6) // more threads than heads: a long sequence is cut by runs
+	defer many.Close()
 	arena := kvcache.NewArena(64 << 20)
 	defer arena.Close()
 	layout := tensor.KVLayout{Type: tensor.BF16, KDim: d.HeadDim, VDim: d.HeadDim}
@@ -47,11 +49,15 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 		if i >= 4 {
 			w.Experts = randomExperts(t, d, dt)
 		}
-		for _, sequences := range []int{1, 5} {
+		for _, sequences := range []int{0, 1, 5} {
+			pool, start := pool, 200
+			if sequences == 0 {
+				sequences, pool, start = 1, many, 2*tensor.RunSlots+9
+			}
 			b := NewBatch(d, sequences, layout, pool)
 			var segments []Segment
 			for i := range sequences {
-				segments = append(segments, Segment{Seq: uint64(i), Cache: storeView{filled(t, arena, d, layout, 200)}, N: 1, Start: 200})
+				segments = append(segments, Segment{Seq: uint64(i), Cache: storeView{filled(t, arena, d, layout, start)}, N: 1, Start: start})
 			}
 			if err := b.Reset(place, 0, segments); err != nil {
 				t.Fatal(err)

@@ -12,15 +12,16 @@ var scratch = sync.Pool{New: func() any { return new(tensor.AttnScratch) }}
 // queryBlock is the number of query rows of one prefill attention task.
 const queryBlock = 32
 
-// attention is the attention phase of a batch, cut by (segment, KV head), so that
-// one long sequence occupies as many threads as it has KV heads. A head's slots
-// are one chain and are never cut. Tasks and their functions are kept from step
-// to step.
+// attention is the attention phase of a batch, cut by (segment, KV head), and where that
+// leaves threads idle in decode by runs of slots too. Tasks and their functions are kept
+// from step to step.
 type attention struct {
 	b       *Processor
 	w       *Weights
 	index   int
 	entries []attendTask // of every segment and head: rotate, put; for decode all the rest too
+	cut     []*longRow   // of every entry: nil, or what is left of the rest is cut by runs
+	long    longRows
 	reads   []attendTask // prefill: blocks of queries
 
 	enter, read, observe func(i int)
@@ -40,11 +41,28 @@ func (a *attention) init(b *Processor) {
 			a.put(t)
 			return
 		}
+		if r := a.cut[i]; r != nil {
+			a.put(t)
+			q, out := a.rows(t)
+			r.begin(b, a.index, t.head, q, q[:b.Dims.group()*b.Dims.HeadDim], b.Dims.group(), out)
+			return
+		}
 		a.decode(t, a.after(i))
 	}
-	a.read = func(i int) { a.prefill(a.reads[i]) }
+	a.long.init()
+	a.read = func(i int) {
+		if i < len(a.long.pieces) {
+			a.long.attend(i)
+			return
+		}
+		a.prefill(a.reads[i-len(a.long.pieces)])
+	}
 	a.observe = func(i int) {
-		if t := a.entries[i]; t.s.Prefill {
+		t := a.entries[i]
+		if a.cut[i] != nil {
+			a.cut[i].fold()
+		}
+		if t.s.Prefill || a.cut[i] != nil {
 			a.show(t)
 		}
 	}
@@ -66,12 +84,30 @@ func (w *Weights) attend(index int, b *Processor) {
 			}
 		}
 	}
+	a.share()
 	b.Pool.Run(len(a.entries), a.enter)
-	if len(a.reads) > 0 {
-		b.Pool.Run(len(a.reads), a.read)
+	a.long.cut(b.Pool.Threads())
+	if n := len(a.long.pieces) + len(a.reads); n > 0 {
+		b.Pool.Run(n, a.read)
 		began := time.Now()
 		b.Pool.Run(len(a.entries), a.observe)
 		b.Observed += time.Since(began)
+	}
+}
+
+// share finds the entries that are too long for one thread.
+func (a *attention) share() {
+	a.long.reset()
+	a.cut = a.cut[:0]
+	threads, all := a.b.Pool.Threads(), 0
+	for _, t := range a.entries {
+		a.cut = append(a.cut, nil)
+		all += a.long.blocks(a.index, t.head, t)
+	}
+	for i, t := range a.entries {
+		if worthCutting(a.long.blocks(a.index, t.head, t), all, threads) && t.s.N == 1 {
+			a.cut[i] = a.long.add(t)
+		}
 	}
 }
 

@@ -1,6 +1,10 @@
 package layer
 
-import "shoal/tensor"
+import (
+	"slices"
+
+	"shoal/tensor"
+)
 
 // latentAttention is the attention phase where all query heads share one row a
 // token. A rank that computes any attention of a segment, or owns it, writes its rows;
@@ -11,9 +15,10 @@ type latentAttention struct {
 	index   int
 	writes  []attendTask
 	reads   []attendTask
+	long    longRows     // of reads in decode
 	watches []attendTask // head: the unit of a prompt
 
-	write, read, watch func(i int)
+	write, begin, read, fold, watch func(i int)
 }
 
 const (
@@ -27,7 +32,20 @@ const (
 func (a *latentAttention) init(b *Processor) {
 	a.b = b
 	a.write = func(i int) { a.put(a.writes[i]) }
-	a.read = func(i int) { a.attend(a.reads[i]) }
+	a.long.init()
+	a.begin = func(i int) {
+		r := a.long.rows[i]
+		query, part, out := a.rows(r.task)
+		r.begin(b, a.index, 0, part, query[:b.qkvWidth()], a.heads(r.task), out)
+	}
+	a.read = func(i int) {
+		if i < len(a.long.pieces) {
+			a.long.attend(i)
+			return
+		}
+		a.attend(a.reads[i-len(a.long.pieces)])
+	}
+	a.fold = func(i int) { a.long.rows[i].fold() }
 	a.watch = func(i int) { a.show(a.watches[i]) }
 }
 
@@ -37,7 +55,10 @@ func (l *Latent) attend(index int, b *Processor) {
 	for round, more := 0, true; more; round++ {
 		more = a.plan(round)
 		b.Pool.Run(len(a.writes), a.write)
-		b.Pool.Run(len(a.reads), a.read)
+		b.Pool.Run(a.long.n, a.begin)
+		a.long.cut(b.Pool.Threads())
+		b.Pool.Run(len(a.long.pieces)+len(a.reads), a.read)
+		b.Pool.Run(a.long.n, a.fold)
 		b.Pool.Run(len(a.watches), a.watch)
 	}
 }
@@ -48,6 +69,8 @@ func (l *Latent) attend(index int, b *Processor) {
 func (a *latentAttention) plan(round int) (more bool) {
 	b, d := a.b, a.b.Dims
 	a.writes, a.reads, a.watches = a.writes[:0], a.reads[:0], a.watches[:0]
+	a.long.reset()
+	defer a.share()
 	for i := range b.Segments {
 		s := &b.Segments[i]
 		if s.Cache == nil || round >= s.N {
@@ -98,30 +121,55 @@ func (a *latentAttention) put(t attendTask) {
 	t.s.Cache.Put(a.index, 0, t.s.Start+t.first, t.n, rows, ld, rows, ld)
 }
 
+// share takes out of the tasks those that are too long for one thread.
+func (a *latentAttention) share() {
+	all, threads := 0, a.b.Pool.Threads()
+	for _, t := range a.reads {
+		all += a.long.blocks(a.index, 0, t)
+	}
+	a.reads = slices.DeleteFunc(a.reads, func(t attendTask) bool {
+		cut := t.n == 1 && worthCutting(a.long.blocks(a.index, 0, t), all, threads)
+		if cut {
+			a.long.add(t)
+		}
+		return cut
+	})
+}
+
+// rows are the queries of a task's rows, of all heads and of its own, and where its
+// attention goes.
+func (a *latentAttention) rows(t attendTask) (query, part, out []float32) {
+	d, row, head := a.b.Dims, t.s.First+t.first, t.head
+	if t.s.Prefill {
+		head *= d.group()
+	}
+	query = a.b.QKV[row*a.b.qkvWidth():]
+	return query, query[head*d.row():], a.b.latent.out[row*d.Heads*d.Latent.Rank+head*d.Latent.Rank:]
+}
+
+// heads is the number of query heads of a decode task.
+func (a *latentAttention) heads(t attendTask) int { return min(latentHeads, a.b.Dims.Heads-t.head) }
+
 func (a *latentAttention) attend(t attendTask) {
 	b, d := a.b, a.b.Dims
 	sc := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(sc)
-	ldq, ldo, scale := b.qkvWidth(), d.Heads*d.Latent.Rank, d.scale()
-	row, pos := t.s.First+t.first, t.s.Start+t.first
-	q, out := b.QKV[row*ldq:], b.latent.out[row*ldo:]
+	ldq, ldo, scale, pos := b.qkvWidth(), d.Heads*d.Latent.Rank, d.scale(), t.s.Start+t.first
+	q, part, out := a.rows(t)
 	if t.s.Prefill {
-		g := d.group()
-		q, out = q[t.head*g*d.row():], out[t.head*g*d.Latent.Rank:]
-		tensor.AttendCausal(out, ldo, q, ldq, t.n, pos, 0, g, scale, b.Layout, t.s.Cache.Blocks(a.index, 0), sc)
+		tensor.AttendCausal(out, ldo, part, ldq, t.n, pos, 0, d.group(), scale, b.Layout, t.s.Cache.Blocks(a.index, 0), sc)
 		return
 	}
-	heads := min(latentHeads, d.Heads-t.head)
-	part, to := q[t.head*d.row():], out[t.head*d.Latent.Rank:]
+	heads := a.heads(t)
 	if _, causal := t.s.Cache.Together(a.index, pos, t.n); causal {
 		last := t.n - 1
 		blocks, slots, _ := t.s.Cache.View(a.index, 0, pos+last, q[last*ldq:][:ldq], sc)
-		tensor.AttendCausal(to, ldo, part, ldq, t.n, slots-t.n, 0, heads, scale, b.Layout, blocks, sc)
+		tensor.AttendCausal(out, ldo, part, ldq, t.n, slots-t.n, 0, heads, scale, b.Layout, blocks, sc)
 		return
 	}
 	for r := range t.n {
 		blocks, slots, valid := t.s.Cache.View(a.index, 0, pos+r, q[r*ldq:][:ldq], sc)
-		tensor.Attend(to[r*ldo:], part[r*ldq:], heads, scale, b.Layout, blocks, slots, valid, sc)
+		tensor.Attend(out[r*ldo:], part[r*ldq:], heads, scale, b.Layout, blocks, slots, valid, sc)
 	}
 }
 

@@ -56,6 +56,7 @@ type rigConfig struct {
 	shares  []float64
 	kv      tensor.DType
 	budget  int64
+	threads int // default 1
 }
 
 func newRig(t *testing.T, c rigConfig) *rig {
@@ -66,7 +67,7 @@ func newRig(t *testing.T, c rigConfig) *rig {
 	}
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	r := &rig{t: t, ck: ck, c: c, wires: map[uint32][]collective.Transport{}, rows: map[uint64]int{}, sys: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return quiet }))}
-	pool := tensor.NewPool(1)
+	pool := tensor.NewPool(max(1, c.threads))
 	if c.weights == "" {
 		r.c.weights = "F32"
 	}

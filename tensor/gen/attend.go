@@ -22,6 +22,12 @@ const (
 	attPanel
 	attScales
 	attBlock
+	attBeforeO
+	attBeforeSum
+	attBeforeMax
+	attLeft
+	attRun
+	attColumns
 	attScale
 )
 
@@ -59,7 +65,7 @@ func (g *gen) attend(dt string, nv, r int) {
 	if split {
 		mask = g.vec()
 		g.load(g.konst("highHalf", 0xffff0000), mask)
-		g.permute(a, r, "apart", true)
+		g.permute(a, "apart", true)
 	}
 	blocks := g.field(a, attBlocks)
 	n := g.field(a, attN)
@@ -224,9 +230,20 @@ func (g *gen) attend(dt string, nv, r int) {
 
 	g.ADDQ(operand.U8(24), blocks)
 	g.SUBQ(operand.U8(1), n)
+	g.JZ(operand.LabelRef("done"))
+	g.SUBQ(operand.U8(1), mem(a, attLeft))
 	g.JNZ(operand.LabelRef("block"))
+	run := g.field(a, attRun)
+	g.MOVQ(run, mem(a, attLeft))
+	heads := g.GP64()
+	g.MOVQ(operand.U32(r), heads)
+	g.fold(state{g.field(a, attBeforeO), g.field(a, attBeforeSum), g.field(a, attBeforeMax)},
+		state{g.field(a, attO), g.field(a, attSum), g.field(a, attMax)}, heads,
+		func() reg.GPVirtual { return g.field(a, attVDim) }, false)
+	g.JMP(operand.LabelRef("block"))
+	g.Label("done")
 	if split {
-		g.permute(a, r, "together", false)
+		g.permute(a, "together", false)
 	}
 	g.ret()
 }
@@ -254,12 +271,8 @@ const slotsTogether = 4
 
 // permute puts the even columns of each 32 of the output before the odd ones, or back:
 // so a line of 32 bfloat16 becomes two vectors by a shift and a mask.
-func (g *gen) permute(a reg.Register, r int, label string, apart bool) {
-	o, left, vdim := g.field(a, attO), g.GP64(), g.field(a, attVDim)
-	g.XORQ(left, left)
-	for range r {
-		g.ADDQ(vdim, left)
-	}
+func (g *gen) permute(a reg.Register, label string, apart bool) {
+	o, left := g.field(a, attO), g.field(a, attColumns)
 	index := func(name string, of func(i int) int) reg.VecVirtual {
 		key := name + "Columns"
 		m, ok := g.consts[key]

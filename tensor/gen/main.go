@@ -42,6 +42,7 @@ func main() {
 	}
 	file(dir, "attend_"+avx512.file, avx512, attends)
 	file(dir, "panel_"+avx2.file, avx2, panel)
+	file(dir, "fold_"+avx2.file, avx2, folds)
 	var b strings.Builder
 	for _, s := range stubs {
 		fmt.Fprintf(&b, "//go:noescape\nfunc %s(%s)\n\n", s.name, s.params)

@@ -7,14 +7,18 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// Offsets of softmaxArgs.
+// Offsets of softmaxArgs; select_amd64.go asserts the last.
 const (
-	softS       = 0
-	softSum     = 8
-	softValid   = 16
-	softScale   = 24
-	softMax     = 28
-	softCorrect = 32
+	softS = 8 * iota
+	softSum
+	softMax
+	softO
+	softVDim
+	softRows
+	softKeys
+	softValues
+	softValid
+	softScale
 )
 
 // expConsts are those of Exp in math.go, which a test compares bit by bit.
@@ -63,53 +67,100 @@ func (g *gen) exp(x reg.VecVirtual) {
 	g.VMULPS(i, p, x)
 }
 
+// softmaxes writes one block's step of the online softmax, row by row: one call for all
+// rows, so that the exponentials of the next row begin while those of this one end.
 func softmaxes(g *gen) {
 	a := g.fn("softmax"+g.name, "softmaxArgs")
-	s, sum := g.field(a, softS), g.field(a, softSum)
+	s, sum, tops := g.field(a, softS), g.field(a, softSum), g.field(a, softMax)
+	o, rows, keys := g.field(a, softO), g.field(a, softRows), g.field(a, softKeys)
+	ldo := g.times(g.field(a, softVDim), 4)
 	nv := 64 / g.lanes()
-	scale, top := g.vec(), g.vec()
+	scale := g.vec()
 	g.VBROADCASTSS(mem(a, softScale), scale)
-	g.VBROADCASTSS(mem(a, softMax), top)
-	t := make([]reg.VecVirtual, nv)
 	var masks []reg.OpmaskVirtual
 	if g.wide() {
 		valid := g.field(a, softValid)
-		for i := range t {
+		for range nv {
 			k := g.K()
 			g.KMOVW(valid.As32(), k)
 			masks = append(masks, k)
-			if i < nv-1 {
-				g.SHRQ(operand.U8(16), valid)
-			}
-			t[i] = g.vec()
-			g.VMULPS(mem(s, i*g.bytes), scale, t[i])
-			g.VMAXPS(t[i], top, k, top)
-		}
-	} else {
-		for i := range nv {
-			v, m := g.vec(), g.vec()
-			g.VMULPS(mem(s, i*g.bytes), scale, v)
-			g.VMOVUPS(v, mem(s, i*g.bytes))
-			g.validMask(a, i, m)
-			g.VBLENDVPS(m, v, top, v)
-			g.VMAXPS(v, top, top)
+			g.SHRQ(operand.U8(16), valid)
 		}
 	}
+	// scaled multiplies the 64 of a row by the scales of a cache's rows, if it has such.
+	scaled := func(by reg.Register, t []reg.VecVirtual, label string) {
+		g.TESTQ(by, by)
+		g.JZ(operand.LabelRef(label))
+		for i := range nv {
+			v := g.vec()
+			if g.wide() {
+				v = t[i]
+			} else {
+				g.VMOVUPS(mem(s, i*g.bytes), v)
+			}
+			g.VMULPS(mem(by, i*g.bytes), v, v)
+			if !g.wide() {
+				g.VMOVUPS(v, mem(s, i*g.bytes))
+			}
+		}
+		g.Label(label)
+	}
+
+	g.Label("row")
+	t := g.vecs(nv)
+	top := g.vec()
+	g.VBROADCASTSS(mem(tops, 0), top)
+	if g.wide() {
+		for i := range t {
+			g.VMOVUPS(mem(s, i*g.bytes), t[i])
+		}
+	}
+	scaled(keys, t, "scores")
+	for i := range t {
+		if g.wide() {
+			g.VMULPS(t[i], scale, t[i])
+			g.VMAXPS(t[i], top, masks[i], top)
+			continue
+		}
+		v, m := g.vec(), g.vec()
+		g.VMULPS(mem(s, i*g.bytes), scale, v)
+		g.VMOVUPS(v, mem(s, i*g.bytes))
+		g.validMask(a, i, m)
+		g.VBLENDVPS(m, v, top, v)
+		g.VMAXPS(v, top, top)
+	}
 	g.acrossMax(top)
-	correct := g.vec()
-	g.VBROADCASTSS(mem(a, softMax), correct)
-	g.VMOVSS(top.AsX(), mem(a, softMax))
+	correct, was, bits := g.vec(), g.GP32(), g.GP32()
+	g.VBROADCASTSS(mem(tops, 0), correct)
+	g.MOVL(mem(tops, 0), was)
+	g.VMOVSS(top.AsX(), mem(tops, 0))
 	g.VSUBPS(top, correct, correct)
 	g.exp(correct)
-	g.VMOVSS(correct.AsX(), mem(a, softCorrect))
+
+	// What is 0 stays so, and what is multiplied by 1 too.
+	at, left := g.GP64(), g.GP64()
+	g.CMPL(was, operand.U32(0xff800000))
+	g.JE(operand.LabelRef("corrected"))
+	g.VMOVD(correct.AsX(), bits)
+	g.CMPL(bits, operand.U32(0x3f800000))
+	g.JE(operand.LabelRef("corrected"))
+	g.MOVQ(o, at)
+	g.MOVQ(ldo, left)
+	g.counted("correct", left, func() {
+		v := g.YMM()
+		g.VMULPS(mem(at, 0), correct.AsY(), v)
+		g.VMOVUPS(v, mem(at, 0))
+		g.ADDQ(operand.U8(32), at)
+		g.SUBQ(operand.U8(32), left)
+	})
+	g.Label("corrected")
+
 	l := g.vecs(16 / g.lanes())
 	for i, v := range l {
 		g.VMULPS(mem(sum, i*g.bytes), correct, v)
 	}
-	for i := range nv {
-		p := t[i]
+	for i, p := range t {
 		if !g.wide() {
-			p = g.vec()
 			g.VMOVUPS(mem(s, i*g.bytes), p)
 		}
 		g.VSUBPS(top, p, p)
@@ -120,13 +171,25 @@ func softmaxes(g *gen) {
 			m := g.vec()
 			g.validMask(a, i, m)
 			g.VANDPS(m, p, p)
+			g.VMOVUPS(p, mem(s, i*g.bytes))
 		}
-		g.VMOVUPS(p, mem(s, i*g.bytes))
 		g.VADDPS(p, l[i%len(l)], l[i%len(l)])
 	}
 	for i, v := range l {
 		g.VMOVUPS(v, mem(sum, i*g.bytes))
 	}
+	scaled(g.field(a, softValues), t, "probabilities")
+	if g.wide() {
+		for i := range t {
+			g.VMOVUPS(t[i], mem(s, i*g.bytes))
+		}
+	}
+	g.ADDQ(operand.U32(256), s)
+	g.ADDQ(operand.U8(64), sum)
+	g.ADDQ(operand.U8(4), tops)
+	g.ADDQ(ldo, o)
+	g.SUBQ(operand.U8(1), rows)
+	g.JNZ(operand.LabelRef("row"))
 	g.ret()
 }
 

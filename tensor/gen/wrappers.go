@@ -85,6 +85,7 @@ var kernelsISA = &kernels{
 	values:  valuesISA,
 	softmax: softmaxISA,
 	attend:  attendISA,
+	fold:    foldAVX2,
 	rmsnorm: rmsnormISA,
 	add:     addVecISA,
 	siluMul: siluMulVecISA,

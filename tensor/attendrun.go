@@ -1,0 +1,159 @@
+package tensor
+
+import "unsafe"
+
+// RunBlocks are the blocks of a run. The sums of attention over slots are cut into runs
+// of so many blocks, counted in the list of blocks that is read: each run is a softmax of
+// its own, from its own start, and the runs are folded in their order. So threads can
+// share one long sequence, and a sequence of one run has the bits of one chain
+// (docs/decisions/attention-runs.md).
+const (
+	RunBlocks = 16
+	RunSlots  = RunBlocks * BlockSlots
+)
+
+// runState is what attention knows of its rows after some slots.
+type runState struct {
+	o   []float32 // [rows][VDim], not yet divided by the sum
+	max []float32 // [rows]
+	sum []lanes   // [rows]
+}
+
+// reset makes a the state before any slot.
+func (a *runState) reset() {
+	clear(a.o)
+	clear(a.sum)
+	for i := range a.max {
+		a.max[i] = negInf
+	}
+}
+
+// stateFloats is the memory of a runState: whole cache lines, for threads write states of
+// runs beside each other.
+func stateFloats(rows, vdim int) int { return (rows*(len(lanes{})+vdim)+rows+15)/16*16 + 16 }
+
+// twoStates are two states in m, whose o follow each other.
+func twoStates(m []float32, rows, vdim int) (a, b runState) {
+	sums := unsafe.Slice((*lanes)(unsafe.Pointer(&m[0])), 2*rows)
+	a.sum, b.sum = sums[:rows:rows], sums[rows:]
+	m = m[len(sums)*len(lanes{}):]
+	a.o, b.o = m[:rows*vdim:rows*vdim], m[rows*vdim:][:rows*vdim:rows*vdim]
+	m = m[2*rows*vdim:]
+	a.max, b.max = m[:rows:rows], m[rows:][:rows:rows]
+	return a, b
+}
+
+// none says that row r has seen no slot.
+func (a *runState) none(r int) bool { return a.max[r] == negInf && a.sum[r] == (lanes{}) }
+
+// foldArgs puts a run behind those before it, row by row, and begins the next run:
+//
+//	m = max(max, runMax);  x = exp(max-m);  y = exp(runMax-m)
+//	sum = sum*x + runSum*y per lane;  o = o*x + runO*y
+//	runMax, runSum, runO = -Inf, 0, 0
+//
+// every product rounded. A run without a slot does not exist (runState.none), and the
+// first one that does is taken as it is.
+type foldArgs struct {
+	o, sum, max          unsafe.Pointer
+	runO, runSum, runMax unsafe.Pointer
+	rows, vdim           uintptr // vdim: a multiple of 8
+}
+
+// fold puts the run b, which comes next, behind a, and resets it.
+func (a *runState) fold(b *runState, vdim int, args *foldArgs) {
+	*args = foldArgs{
+		unsafe.Pointer(&a.o[0]), unsafe.Pointer(&a.sum[0]), unsafe.Pointer(&a.max[0]),
+		unsafe.Pointer(&b.o[0]), unsafe.Pointer(&b.sum[0]), unsafe.Pointer(&b.max[0]),
+		uintptr(len(a.max)), uintptr(vdim),
+	}
+	active.fold(args)
+	*args = foldArgs{}
+}
+
+// divide writes the rows [r0, r1), divided by their sums.
+func (a *runState) divide(out []float32, ldo, vdim, r0, r1 int) {
+	for r := r0; r < r1; r++ {
+		o := out[(r-r0)*ldo:][:vdim]
+		if a.none(r) {
+			clear(o)
+			continue
+		}
+		copy(o, a.o[r*vdim:])
+		active.scaleBy(o, 1/a.sum[r].sum())
+	}
+}
+
+// endRun puts the run in hand behind those before it and begins the next one.
+func (s *AttnScratch) endRun(l KVLayout) { s.folds(l).fold(&s.runState, l.VDim, &s.join) }
+
+// folds is what runs are folded to.
+func (s *AttnScratch) folds(l KVLayout) *runState {
+	if !s.folded {
+		s.before.reset()
+		s.folded = true
+	}
+	return &s.before
+}
+
+// Runs is attention of one token whose runs are computed apart, by several threads. The
+// zero value is ready; its memory, of a state a run, is used again.
+type Runs struct {
+	memory []float32 // of states
+	states []runState
+	join   foldArgs
+	q      []float32
+	g, n   int
+	scale  float32
+	l      KVLayout
+	blocks [][]byte
+	valid  []uint64
+}
+
+// Begin takes the arguments of [Attend], which must stay as they are until Fold, and
+// returns the number of runs.
+func (r *Runs) Begin(q []float32, g int, scale float32, l KVLayout, blocks [][]byte, n int, valid []uint64) int {
+	checkSlots(l, blocks, n, g, valid)
+	r.q, r.g, r.n, r.scale, r.l, r.blocks, r.valid = q[:g*l.KDim], g, n, scale, l, blocks, valid
+	runs := (n + RunSlots - 1) / RunSlots
+	if need := runs * 2 * stateFloats(g, l.VDim); len(r.memory) < need {
+		r.memory = lines(need)
+	}
+	for len(r.states) < runs {
+		r.states = append(r.states, runState{})
+	}
+	for i, size := 0, 2*stateFloats(g, l.VDim); i < runs; i++ {
+		r.states[i], _ = twoStates(r.memory[i*size:][:size], g, l.VDim)
+	}
+	return runs
+}
+
+// Attend computes the runs [lo, hi). Calls for other runs may go on at the same time,
+// each with a scratch of its own.
+func (r *Runs) Attend(lo, hi int, s *AttnScratch) {
+	s.begin(r.l, r.g)
+	if r.l.Latent {
+		s.pack(r.l, r.q, r.g)
+	}
+	own := s.runState
+	for i := lo; i < hi; i++ {
+		s.runState = r.states[i]
+		s.reset()
+		s.pass(r.l, r.blocks, r.q, r.g, i*RunSlots, min(r.n, (i+1)*RunSlots), r.n, r.valid, r.scale)
+	}
+	s.runState = own
+}
+
+// Fold writes what Attend would have written, when all runs have been computed.
+func (r *Runs) Fold(out []float32) {
+	if r.n == 0 {
+		clear(out[:r.g*r.l.VDim])
+		return
+	}
+	runs := r.states[:(r.n+RunSlots-1)/RunSlots]
+	for i := 1; i < len(runs); i++ {
+		runs[0].fold(&runs[i], r.l.VDim, &r.join)
+	}
+	runs[0].divide(out, r.l.VDim, r.l.VDim, 0, r.g)
+	r.q, r.blocks, r.valid = nil, nil, nil
+}
