@@ -35,11 +35,6 @@ func RunFilled(ctx context.Context, o BatchOptions, note func(string)) (*Batch, 
 	return b, nil
 }
 
-// Geometry is the shape of a model's cache on a socket that is alone.
-func Geometry(c *model.Config, kv tensor.DType) kvcache.Geometry {
-	return kvcache.Geometry{Layers: c.Layers, KVHeads: c.KVHeads, Group: c.Heads / c.KVHeads, Layout: tensor.KVLayout{Type: kv, KDim: c.HeadDim, VDim: c.HeadDim}}
-}
-
 // Held is the number of sequences of prompt and output tokens that live together in
 // memory bytes on one socket, when the last of them is read while the others are there.
 func Held(g kvcache.Geometry, p *kvcache.Policy, prompt, output int, memory int64) int {
@@ -60,7 +55,7 @@ func runFilled(ctx context.Context, o BatchOptions, spec string, weights, kv ten
 	if err != nil {
 		return nil, err
 	}
-	g := Geometry(&ck.Config, kv)
+	g := socket.GeometryOf(&ck.Config, kv)
 	ck.Close()
 	full := kvcache.ResidentBytes(g, o.Prompt, o.Prompt+o.Output-1, kvcache.Full())
 	row := &BatchRow{Policy: spec, Resident: kvcache.ResidentBytes(g, o.Prompt, o.Prompt+o.Output-1, p), Sequences: Held(g, p, o.Prompt, o.Output, o.Memory)}

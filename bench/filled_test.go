@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"shoal/actors/socket"
 	"shoal/kvcache"
 	"shoal/model"
 	"shoal/tensor"
@@ -17,7 +18,7 @@ func TestHeldIsWhatFits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ck.Close()
-	g := Geometry(&ck.Config, tensor.BF16)
+	g := socket.GeometryOf(&ck.Config, tensor.BF16)
 	const prompt, output = 512, 100
 	for _, spec := range []string{"full", "streaming:sink=4,recent=124", "snapstream:sink=4,recent=60,topk=64,obs=16"} {
 		p, err := kvcache.Parse(spec)

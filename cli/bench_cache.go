@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"shoal/actors/socket"
 	"shoal/bench"
 	"shoal/cluster"
 	"shoal/kvcache"
@@ -193,7 +194,7 @@ func (c *benchBatchCmd) memory(o *bench.BatchOptions) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	g := bench.Geometry(&ck.Config, kv)
+	g := socket.GeometryOf(&ck.Config, kv)
 	first, last := kvcache.ResidentBytes(g, o.Prompt, o.Prompt, p), kvcache.ResidentBytes(g, o.Prompt, o.Prompt+o.Output-1, p)
 	own := int64((c.Fit + c.Nodes - 1) / c.Nodes) // sequences are owned whole
 	return max((own+1)*first-first/64, own*last), nil

@@ -8,8 +8,6 @@ import (
 	"net"
 	"strings"
 	"time"
-
-	"github.com/nats-io/nats.go"
 )
 
 var (
@@ -81,9 +79,8 @@ type Config struct {
 
 	// URL of an external NATS (several: with commas between): nothing is embedded
 	// then. It must allow payloads of 16 MB; permissions are its operator's
-	// business. Options add credentials and TLS to every connection.
-	URL     string
-	Options []nats.Option
+	// business.
+	URL string
 
 	// Log takes the server's messages (default: slog.Default).
 	Log *slog.Logger

@@ -181,8 +181,7 @@ func (s *Server) connectAs(role string, as *server.User, opts ...nats.Option) (n
 		url, forget = "", func() { s.users.drop(token) }
 		all = append(all, nats.InProcessServer(s.ns), nats.Token(token))
 	}
-	all = append(append(all, s.cfg.Options...), opts...)
-	nc, err = nats.Connect(url, all...)
+	nc, err = nats.Connect(url, append(all, opts...)...)
 	if err != nil {
 		forget()
 		return nil, nil, fmt.Errorf("natsbus: connect as %s%s: %w", role, s.to(), err)
