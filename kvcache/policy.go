@@ -142,8 +142,8 @@ func (p *Policy) KeepsAll() bool { return p.Compressor == nil && p.Eviction == n
 // prompt and a replay of the output through decode rows.
 func (p *Policy) RebuildsByPrefill() bool { return p.KeepsAll() && p.Selector == nil }
 
-// Warm is how many of the first tokens of a prompt may come from a cache of its rows, with
-// the same answer: the rest is read, at least one token for the logits and the queries that
+// Warm is how many of the first tokens of a prompt may come from a cache of its rows, or
+// leave when their keys and values are there (SwiftKV), with the same answer: the rest is read, at least one token for the logits and the queries that
 // the compressor observes. A sum over all queries of the prompt has to be made anew.
 func (p *Policy) Warm(prompt int) int {
 	if p.Needs.PromptAttention {

@@ -44,6 +44,8 @@ type Config struct {
 	MoE     MoE    `json:",omitzero"` // experts in place of some layers' feed-forward networks
 	Latent  Latent `json:",omitzero"` // latent attention; then HeadDim is of queries, and KVHeads 1
 
+	SwiftKV SwiftKV `json:",omitzero"` // where later layers take their keys and values from
+
 	// Windows has the sliding window of each layer, 0 for one that attends to
 	// everything; nil: all do. See Window.
 	Windows   []int `json:",omitempty"`

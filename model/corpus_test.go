@@ -91,6 +91,9 @@ func TestTinies(t *testing.T) {
 	for _, name := range modeltest.Tinies() {
 		hub := open(t, tinyFolder(t, name))
 		readAll(t, hub)
+		if !slices.Contains(modeltest.GGUFs(), name) {
+			continue
+		}
 		if got := convert(t, hub, always(gguf.F32)); got.Config.Architecture != name {
 			t.Errorf("%s in a GGUF file is %s", name, got.Config.Architecture)
 		}
@@ -100,7 +103,7 @@ func TestTinies(t *testing.T) {
 func TestCorpusGGUF(t *testing.T) {
 	values := []any{uint32(0), uint32(1), uint32(3), int32(-1), uint32(1 << 31), uint64(1 << 40), uint64(1 << 63), uint64(math.MaxUint64), float32(0), float32(-1), float32(1e-30),
 		float32(1e30), float32(math.NaN()), float32(math.Inf(1)), true, "", "x", strings.Repeat("y", 1<<20), []int32{}, []int32{1, 2}, []float32{1}, []string{"a"}}
-	for i, name := range modeltest.Tinies() {
+	for i, name := range modeltest.GGUFs() {
 		t.Run(name, func(t *testing.T) {
 			cases := i
 			path := filepath.Join(t.TempDir(), "m.gguf")

@@ -38,7 +38,7 @@ func tried(t *testing.T, path string) {
 // FuzzGGUFHeader: whatever a header says, opening the file ends in a model that reads or
 // an error.
 func FuzzGGUFHeader(f *testing.F) {
-	for _, name := range modeltest.Tinies() {
+	for _, name := range modeltest.GGUFs() {
 		hub := open(f, tinyFolder(f, name))
 		for _, typ := range []gguf.Type{gguf.F32, gguf.Q8_0, gguf.BF16} {
 			header, size := modeltest.Convert(hub, fitting(hub, typ)).Header()

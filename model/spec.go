@@ -4,13 +4,12 @@ import "shoal/tensor"
 
 // LayerSpec is one layer as its forward pass reads it: which tensors there are, and what
 // is done with them. Nothing else steers a layer. A tensor without a name is not there.
-//
-// The layer whose state gives another's keys and values, and the layer whose cache is
-// read (SwiftKV, arXiv 2410.03960), would be two fields here.
 type LayerSpec struct {
 	AttnNorm     string      // (hidden): h = RMSNorm(x)
 	Q            Linear      // (heads*dim, hidden)
-	K, V         Linear      // (kv*dim, hidden)
+	K, V         Linear      // (kv*dim, hidden); without a name the layer reads another's cache
+	KVSource     *KVSource   // what K and V multiply in place of h; nil: h
+	Cache        int         // the number of the cache that attention reads, see Config.CacheOf
 	Latent       *LatentSpec // in place of Q, K and V; nil: none
 	QNorm, KNorm string      // (dim): RMSNorm of every query and key head before its rotation
 	O            Linear      // (hidden, heads*value)
@@ -27,6 +26,12 @@ type LayerSpec struct {
 	PostFFNNorm string    // (hidden), of what the FFN adds to x
 
 	NormsAddOne bool // norms multiply by 1 + weight
+}
+
+// KVSource is RMSNorm(x, Norm) of the input x of a layer.
+type KVSource struct {
+	Layer int
+	Norm  string // (hidden)
 }
 
 // Linear is a projection: rows of a stored matrix, and its bias.
@@ -85,7 +90,10 @@ func (s *specs) linear(l Linear, rows, cols int) {
 	s.add(l.Bias, rows)
 }
 
-func (s *specs) layer(c *Config, l *LayerSpec) {
+func (s *specs) layer(c *Config, l *LayerSpec, i int) {
+	if l.KVSource != nil && l.KVSource.Layer == i {
+		s.add(l.KVSource.Norm, c.Hidden)
+	}
 	s.add(l.AttnNorm, c.Hidden)
 	if l.Latent != nil {
 		s.latent(c, l.Latent)
@@ -115,7 +123,10 @@ func (c *Config) Layer(i int) LayerSpec {
 	if !ok {
 		a.layer = llamaLayer
 	}
-	return a.layer(c, i)
+	l := a.layer(c, i)
+	l.Cache = c.CacheOf(i)
+	c.SwiftKV.rewire(&l, i)
+	return l
 }
 
 // Tensors lists what the architecture of c needs, in the order in which a
@@ -128,7 +139,7 @@ func (c *Config) Tensors() []Spec {
 	s.add(Embedding, c.Vocab, c.Hidden)
 	for i := range c.Layers {
 		l := c.Layer(i)
-		s.layer(c, &l)
+		s.layer(c, &l, i)
 	}
 	s.add(FinalNorm, c.Hidden)
 	if !c.Tied {

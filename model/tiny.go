@@ -9,13 +9,14 @@ import (
 // tinies has one config of every architecture with all that is its own, as small as it can
 // be: what self-tests compute, and what broken files and fuzzers begin from.
 var tinies = map[string]map[string]any{
-	"LlamaForCausalLM":    {"rope_scaling": map[string]any{"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 16}},
-	"MistralForCausalLM":  {"sliding_window": 16},
-	"Phi3ForCausalLM":     {"sliding_window": 16},
-	"Qwen2ForCausalLM":    {"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 0},
-	"Qwen3ForCausalLM":    {"tie_word_embeddings": true},
-	"MixtralForCausalLM":  {"num_local_experts": 3, "num_experts_per_tok": 2},
-	"Qwen3MoeForCausalLM": {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "norm_topk_prob": true, "mlp_only_layers": []int{1}},
+	"LlamaForCausalLM":        {"rope_scaling": map[string]any{"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 16}},
+	"LlamaSwiftKVForCausalLM": {"num_hidden_layers": 4, "num_key_value_layers": 1, "key_value_group_size": 2, "swiftkv": true},
+	"MistralForCausalLM":      {"sliding_window": 16},
+	"Phi3ForCausalLM":         {"sliding_window": 16},
+	"Qwen2ForCausalLM":        {"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 0},
+	"Qwen3ForCausalLM":        {"tie_word_embeddings": true},
+	"MixtralForCausalLM":      {"num_local_experts": 3, "num_experts_per_tok": 2},
+	"Qwen3MoeForCausalLM":     {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "norm_topk_prob": true, "mlp_only_layers": []int{1}},
 	"Gemma3ForCausalLM": {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": 8, "sliding_window_pattern": 2, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
 		"query_pre_attn_scalar": 8, "rope_scaling": map[string]any{"rope_type": "linear", "factor": 8}},
 	"DeepseekV2ForCausalLM": tinyLatent(map[string]any{"q_lora_rank": nil, "topk_method": "group_limited_greedy", "scoring_func": "softmax", "norm_topk_prob": false}),

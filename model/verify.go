@@ -71,7 +71,7 @@ func (c *Checkpoint) Verify(ctx context.Context, progress func(done, total int64
 	if c.Config.Latent.Rank > 0 {
 		value = 0 // part of the key
 	}
-	cache := int64(c.Config.Layers) * int64(heads) * int64(key+value)
+	cache := int64(c.Config.CacheLayers()) * int64(heads) * int64(key+value)
 	r.KVBytesF32, r.KVBytesBF16 = cache*4, cache*2
 
 	specs := c.Config.Tensors()

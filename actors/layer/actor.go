@@ -76,12 +76,16 @@ func (a *Actor) Receive(c actor.Context) {
 	case *actor.Started:
 		a.self, a.root, a.passes = c.Self(), c.ActorSystem().Root, map[*Batch]*pass{}
 	case *Run:
+		if m.Batch.T == 0 { // all rows have left
+			c.Send(m.ReplyTo, &Done{Batch: m.Batch})
+			return
+		}
 		p := a.passes[m.Batch]
 		if p == nil {
 			p = a.newPass()
 			a.passes[m.Batch] = p
 		}
-		p.run, p.schedule, p.at = m, m.Batch.scheduleOf(a.Weights.Experts != nil, a.Next == nil), -1
+		p.run, p.schedule, p.at = m, m.Batch.scheduleOf(a.Weights, a.Next == nil), -1
 		a.Term.Submit(p.compute)
 	case *advanced:
 		if m.err != nil {
@@ -114,6 +118,9 @@ func (p *pass) next() {
 	for p.at = from; p.at < len(p.schedule) && !p.schedule[p.at].Exchange(); p.at++ {
 	}
 	b.Backend.Run(p.layer.Weights, p.schedule[from:p.at])
+	if p.layer.Weights.SwiftKV != nil && p.at == len(p.schedule) {
+		b.leave()
+	}
 	p.sent = time.Now()
 	b.Compute += p.sent.Sub(began)
 	switch a := p.layer; {

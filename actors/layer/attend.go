@@ -25,6 +25,10 @@ type attention struct {
 	reads   []attendTask // prefill: blocks of queries
 
 	enter, read, observe func(i int)
+
+	swiftKV  *SwiftKV
+	kv       []kvTask
+	rotateKV func(i int)
 }
 
 type attendTask struct {
@@ -34,15 +38,20 @@ type attendTask struct {
 
 func (a *attention) init(b *Processor) {
 	a.b = b
+	a.initKV(b)
 	a.enter = func(i int) {
 		t := a.entries[i]
 		a.rotate(t)
 		if t.s.Prefill {
-			a.put(t)
+			if !a.w.Later {
+				a.put(t)
+			}
 			return
 		}
 		if r := a.cut[i]; r != nil {
-			a.put(t)
+			if !a.w.Follows {
+				a.put(t)
+			}
 			q, out := a.rows(t)
 			r.begin(b, a.index, t.head, q, q[:b.Dims.group()*b.Dims.HeadDim], b.Dims.group(), out)
 			return
@@ -111,7 +120,7 @@ func (a *attention) share() {
 	}
 }
 
-// rotate norms and rotates the queries and keys of a head.
+// rotate norms and rotates the queries of a head, and its keys if they are the layer's own.
 func (a *attention) rotate(t attendTask) {
 	b, d := a.b, a.b.Dims
 	ld, half, hd, g := b.qkvWidth(), d.HeadDim/2, d.HeadDim, d.group()
@@ -123,6 +132,9 @@ func (a *attention) rotate(t attendTask) {
 			headNorm(line[q*hd:(q+1)*hd], a.w.QNorm, d.NormEps)
 			tensor.RopeRotateHalf(line[q*hd:(q+1)*hd], cos, sin)
 		}
+		if a.w.Later {
+			continue
+		}
 		k := line[d.qCols()+t.head*hd:][:hd]
 		headNorm(k, a.w.KNorm, d.NormEps)
 		tensor.RopeRotateHalf(k, cos, sin)
@@ -131,10 +143,12 @@ func (a *attention) rotate(t attendTask) {
 
 // put writes keys and values into the cache.
 func (a *attention) put(t attendTask) {
-	b, d := a.b, a.b.Dims
-	ld := b.qkvWidth()
-	k := (t.s.First+t.first)*ld + d.qCols() + t.head*d.HeadDim
-	t.s.Cache.Put(a.index, t.head, t.s.Start+t.first, t.n, b.QKV[k:], ld, b.QKV[k+d.kCols():], ld)
+	b := a.b
+	if a.w.Later {
+		a.putRows(a.index, t, b.KV[b.kvColumn(a.index-a.swiftKV.First):], b.kvWidth())
+		return
+	}
+	a.putRows(a.index, t, b.QKV[b.Dims.qCols():], b.qkvWidth())
 }
 
 // after is a block that the task behind a decode task will read, and prefetches what that
@@ -159,7 +173,9 @@ func (a *attention) decode(t attendTask, after []byte) {
 		t.n = 1
 	}
 	for ; t.first < t.s.N; t.first += t.n {
-		a.put(t)
+		if !a.w.Follows || !together { // written again, the row undoes those behind it
+			a.put(t)
+		}
 		a.attend(t, causal, after)
 		a.show(t)
 	}
@@ -202,8 +218,11 @@ func (a *attention) attend(t attendTask, causal bool, after []byte) {
 	sc.After = nil
 }
 
-// show lets the policy see the queries.
+// show lets the policy see the queries: of a cache that several layers read, the first's.
 func (a *attention) show(t attendTask) {
+	if a.w.Follows {
+		return
+	}
 	q, _ := a.rows(t)
 	t.s.Cache.Observe(a.index, t.head, t.s.Start+t.first, t.n, q, a.b.qkvWidth())
 }

@@ -1,5 +1,7 @@
 package layer
 
+import "shoal/topology"
+
 // Backend is where the activations of a micro-batch lie and its stages are computed. The
 // processor is one (Processor). What crosses the wire passes host memory, named as tiles; a
 // stage, a run of them and an exchange are one call each, and none is made a row or a token.
@@ -8,6 +10,9 @@ type Backend interface {
 	// Begin makes room for the step that the batch describes, and turns its positions into
 	// rotations.
 	Begin(rotations []*Rotation)
+	// Leave makes rows, which the batch describes no longer, those of the step one after the
+	// other: their residual stream, rotations, and of decode rows what waits for later layers.
+	Leave(rows []topology.Range)
 	// Embed fills the residual stream of the rows from row on with the embeddings of tokens.
 	Embed(e *Ends, row int, tokens []uint32)
 	// Run computes stages of a layer, none of them an exchange, one after another.
@@ -32,6 +37,7 @@ type Activation uint8
 const (
 	Residual           Activation = iota // (T, Hidden) the residual stream
 	QKV                                  // (T, qkvWidth) queries, keys and values
+	LaterKV                              // (T, kvWidth) keys and values of the later layers' caches
 	Attended                             // (T, attnCols) outputs of heads
 	Gate                                 // (T, FFN) what the down projection reads
 	Sum                                  // (T, Hidden) what attention and the FFN add

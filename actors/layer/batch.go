@@ -43,6 +43,7 @@ type Segment struct {
 	Start   int  // true position of the first token
 	Prefill bool // heads are split over the sockets; else the owner has them all
 	Owner   int  // rank that owns the sequence
+	Leave   int  // so many first rows of a prompt go no further than SwiftKV's pass
 }
 
 func (s *Segment) rows() topology.Range { return topology.Range{Lo: s.First, Hi: s.First + s.N} }
@@ -66,7 +67,9 @@ type Batch struct {
 
 	step      conditions              // of any layer of this step
 	schedules map[conditions][]*Stage // that were needed so far
-	lists     [2][2][]*Stage          // of this step: without experts, with; not the last layer, the last
+	lists     [kinds][2][]*Stage      // of this step: by kind of layer; not the last layer, the last
+	caches    int                     // of SwiftKV's later layers
+	stays     []topology.Range        // leave: rows, as they were
 
 	rows     []topology.Range // prompt rows that each rank owns, see rowRanges
 	nodes    [][]tensor.Span  // tree nodes of every rank

@@ -14,7 +14,7 @@ import (
 // whole, Gate and Up by rows of the FFN slice, Down all rows by FFN units. A layer
 // with Experts has no Gate, Up and Down.
 type Weights struct {
-	Index int // of the layer
+	Index int // of the cache that the layer's attention reads
 
 	Q, K, V, O, Gate, Up, Down                             *tensor.Weight
 	AttnNorm, FFNNorm                                      []float32 // (Hidden)
@@ -23,6 +23,12 @@ type Weights struct {
 	QBias, KBias, VBias, OBias, GateBias, UpBias, DownBias []float32 // whole rows, or nil
 	Experts                                                *Experts  // on every socket, or nil on all
 	Latent                                                 *Latent   // in place of Q, K and V; or nil
+
+	// SwiftKV, unless nil, is all there is: these are no layer, but the pass ahead of those
+	// whose keys and values it computes. Of them Later is true of all, and Follows of those
+	// whose cache is an earlier one's.
+	SwiftKV        *SwiftKV
+	Later, Follows bool
 
 	Window int // sliding window in tokens, the newest included; 0: none
 	Rope   int // which of the batch's rotations: 0, or 1 where layers with a window have their own
@@ -44,6 +50,15 @@ func (w *Weights) all() []closer {
 	}
 	if w.Experts != nil {
 		all = append(all, w.Experts.weights()...)
+	}
+	if w.SwiftKV != nil {
+		for _, c := range w.SwiftKV.Caches {
+			for _, m := range [...]*tensor.Weight{c.K, c.V} {
+				if m != nil {
+					all = append(all, m)
+				}
+			}
+		}
 	}
 	return all
 }

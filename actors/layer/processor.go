@@ -18,6 +18,7 @@ type Processor struct {
 	Y    []float32   // (T, Hidden)
 	QKV  []float32   // (T, qkvWidth)
 	Attn []float32   // (T, attnCols)
+	KV   []float32   // (T, kvWidth) keys and values of each of the later caches, with SwiftKV
 	Gate []float32   // (T, gateWidth), of which FFN
 	Up   []float32   // the same
 	Cos  [][]float32 // (Ropes)(T, ropeHalf)
@@ -116,6 +117,8 @@ func (b *Processor) matrix(of Activation) (m []float32, ld int) {
 	switch d := &b.Dims; of {
 	case QKV:
 		return b.QKV, b.qkvWidth()
+	case LaterKV:
+		return b.KV, b.kvWidth()
 	case Attended:
 		return b.Attn, d.attnCols()
 	case Gate:

@@ -19,15 +19,10 @@ var (
 	projectOwnQKV = compute("project-own-qkv", Projections, (*Weights).projectOwnQKV)
 
 	// exchangeQKV: columns that `from` computed and the attention of `to` needs.
-	exchangeQKV = allToAll("exchange-qkv", func(b *Batch, from, to int, yield func(Tile)) {
-		have := b.ownParts(from)
-		for i := range b.Segments {
-			s := &b.Segments[i]
-			for p, need := range b.headParts(b.heads(s, to)) {
-				yield(Tile{QKV, s.rows(), need.Intersect(have[p])})
-			}
-		}
-	})
+	exchangeQKV = exchangeParts("exchange-qkv", 3)
+
+	// exchangeQ: the same of queries alone.
+	exchangeQ = exchangeParts("exchange-q", 1)
 
 	// attend: rotation, cache write, attention of this rank's heads into Attn.
 	attend = compute("attend", Attention, func(w *Weights, b *Processor) { w.attend(w.Index, b) })
@@ -96,6 +91,20 @@ var (
 		b.ownedTiles(rank, Residual, topology.Range{Lo: 0, Hi: b.Dims.Hidden}, yield)
 	})
 )
+
+// exchangeParts exchanges the first so many of queries, keys and values.
+func exchangeParts(name string, parts int) *Stage {
+	return allToAll(name, func(b *Batch, from, to int, yield func(Tile)) {
+		have := b.ownParts(from)
+		for i := range b.Segments {
+			s := &b.Segments[i]
+			need := b.headParts(b.heads(s, to))
+			for p := range parts {
+				yield(Tile{QKV, s.rows(), need[p].Intersect(have[p])})
+			}
+		}
+	})
+}
 
 func (w *Weights) projectQKV(b *Processor) {
 	me, cols := b.Place.Slices[b.Rank], b.ownParts(b.Rank)
@@ -227,9 +236,10 @@ func (b *Batch) ownParts(rank int) [3]topology.Range {
 	return b.qkvParts(s.Q, s.K, s.V)
 }
 
-// projectionsLocal reports whether every rank computes what its attention needs. All
-// ranks come to the same answer: it reads only the plan and the placement.
-func (b *Batch) projectionsLocal() bool {
+// projectionsLocal reports whether every rank computes what its attention needs of some of
+// queries, keys and values. All ranks come to the same answer: it reads only the plan and
+// the placement.
+func (b *Batch) projectionsLocal(parts ...int) bool {
 	if b.Dims.Latent.Rank > 0 {
 		return b.latentLocal()
 	}
@@ -237,7 +247,7 @@ func (b *Batch) projectionsLocal() bool {
 		s := &b.Segments[i]
 		for r := range b.Place.Slices {
 			need, have := b.headParts(b.heads(s, r)), b.ownParts(r)
-			for p := range need {
+			for _, p := range parts {
 				if need[p].Intersect(have[p]).Len() != need[p].Len() {
 					return false
 				}

@@ -17,17 +17,26 @@ type conditions struct {
 	quantized       bool // what attention and the FFN give is quantized before it travels
 	owned           bool // norms too: each rank keeps the residual stream of its rows alone
 
+	leaving bool // some rows leave ahead of SwiftKV's later layers
+
 	latent bool // latent attention
 	sparse bool // the layer has experts
+	later  bool // its keys and values are there already
+	input  bool // it is no layer, but computes those
 	last   bool // no layer follows
 }
 
 // schedule lists the stages in order.
 func (c conditions) schedule() []*Stage {
-	if c.mapping == topology.Reduce && !c.alone {
-		return c.reduce()
+	var stages []*Stage
+	switch {
+	case c.input:
+		stages = c.swiftKV()
+	case c.mapping == topology.Reduce && !c.alone:
+		stages = c.reduce()
+	default:
+		stages = c.gather()
 	}
-	stages := c.gather()
 	if !c.alone {
 		return stages
 	}
@@ -47,7 +56,7 @@ func (c conditions) gather() []*Stage {
 		either(c.latent, projectLatents, projectQKV),
 		exchangeLatents.when(c.latent),
 		projectHeads.when(c.latent),
-		either(c.latent, exchangeQueries, exchangeQKV).when(!c.local),
+		either(c.latent, exchangeQueries, either(c.later, exchangeQ, exchangeQKV)).when(!c.local),
 		either(c.latent, attendLatents, attend),
 		exchangeMeans.when(c.latent && !c.local),
 		projectValues.when(c.latent),
@@ -110,13 +119,31 @@ func (c conditions) reduce() []*Stage {
 	)
 }
 
-// scheduleOf is the schedule of this step for a layer with experts or without, the last
-// one or not.
-func (b *Batch) scheduleOf(sparse, last bool) []*Stage {
-	of := &b.lists[index(sparse)][index(last)]
+// The kinds of layers that a schedule tells apart: these bits.
+const (
+	sparseKind = 1 << iota
+	laterKind
+	inputKind
+	kinds
+)
+
+func (w *Weights) kind() int {
+	return sparseKind*index(w.Experts != nil) | laterKind*index(w.Later) | inputKind*index(w.SwiftKV != nil)
+}
+
+// scheduleOf is the schedule of this step for a layer, the last one or not.
+func (b *Batch) scheduleOf(w *Weights, last bool) []*Stage {
+	of := &b.lists[w.kind()][index(last)]
 	if *of == nil {
 		c := b.step
-		c.sparse, c.last = sparse, last
+		c.sparse, c.later, c.input, c.last = w.Experts != nil, w.Later, w.SwiftKV != nil, last
+		switch {
+		case c.input:
+			c.local = b.projectionsLocal(1, 2)
+			b.caches = len(w.SwiftKV.Caches)
+		case c.later:
+			c.local = b.projectionsLocal(0)
+		}
 		*of = b.schedules[c]
 		if *of == nil {
 			*of = c.schedule()
@@ -136,13 +163,13 @@ func index(yes bool) int {
 // classify notes what of the step decides its schedules.
 func (b *Batch) classify() {
 	c := conditions{mapping: b.Place.Mapping, alone: len(b.Place.Slices) == 1, prefill: b.HasPrefill(), decode: b.decode > 0, latent: b.Dims.Latent.Rank > 0}
-	c.local = b.projectionsLocal()
+	c.local, c.leaving = b.projectionsLocal(0, 1, 2), b.leaving()
 	c.quantized, c.owned = b.quantizable()
 	if b.step != c {
-		b.step, b.lists = c, [2][2][]*Stage{}
+		b.step, b.lists = c, [kinds][2][]*Stage{}
 	}
 }
 
 // Through carries the batch through a layer of a model that is alone, where nothing is
 // exchanged.
-func (b *Batch) Through(w *Weights) { b.Backend.Run(w, b.scheduleOf(w.Experts != nil, false)) }
+func (b *Batch) Through(w *Weights) { b.Backend.Run(w, b.scheduleOf(w, false)) }

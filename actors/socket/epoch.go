@@ -100,6 +100,7 @@ func (e *epoch) begin(s *step) error {
 	segments := make([]layer.Segment, len(s.work.Runs))
 	for i := range s.work.Runs {
 		segments[i] = e.segment(&s.work.Runs[i])
+		segments[i].Leave = e.leaves(s.work, i)
 	}
 	if err := s.micro.batch.Reset(e.place, e.rank, segments, e.ropes...); err != nil {
 		return err
@@ -121,19 +122,37 @@ func (e *epoch) segment(c *Run) layer.Segment {
 	return seg
 }
 
+// leaves is how many first rows of a run go no further than SwiftKV's pass: neither their
+// logits are requested, nor does the policy look at their queries in the later layers.
+func (e *epoch) leaves(w *Work, run int) int {
+	c := &w.Runs[run]
+	if e.config.SwiftKV.Layers == 0 || !c.Prefill {
+		return 0
+	}
+	q := e.seqs[c.Seq]
+	n := min(len(c.Tokens), max(0, q.policy.Warm(q.prompt)-c.Start))
+	for _, x := range w.Wanted {
+		if x.Run == run {
+			n = min(n, x.Row)
+		}
+	}
+	return n
+}
+
 // embed looks the tokens up, notes them in the owners' histories (those of decode rows
 // when their tokens are drawn), and lists the rows whose logits are requested.
 func (e *epoch) embed(s *step) {
 	b := s.micro.batch
-	first := make(map[uint64]int, len(b.Segments))
+	first, last, stay := make(map[uint64]int, len(b.Segments)), make(map[uint64]int, len(b.Segments)), 0
 	for _, seg := range b.Segments {
-		first[seg.Seq] = seg.First
+		first[seg.Seq], last[seg.Seq] = seg.First, stay-seg.Leave
+		stay += seg.N - seg.Leave
 	}
 	drawn := make([]bool, len(s.work.Runs))
 	s.wanted = make([]wanted, 0, len(s.work.Wanted))
 	for _, w := range s.work.Wanted {
 		c := &s.work.Runs[w.Run]
-		out := wanted{row: first[c.Seq] + w.Row, seq: e.seqs[c.Seq], position: w.Position, sample: w.Sample, score: w.Score, top: w.Top, token: none}
+		out := wanted{row: last[c.Seq] + w.Row, seq: e.seqs[c.Seq], position: w.Position, sample: w.Sample, score: w.Score, top: w.Top, token: none}
 		if w.Sample && !c.Prefill {
 			out.token, drawn[w.Run] = int32(c.Tokens[w.Row]), true
 		}

@@ -11,7 +11,7 @@ import (
 
 // Slices are the weights of one socket: its part of every matrix.
 type Slices struct {
-	Layers []*layer.Weights
+	Layers []*layer.Weights // and SwiftKV's pass where it comes
 	layer.Ends
 }
 
@@ -95,17 +95,24 @@ func (l *loader) slices(c *model.Config, p topology.Placement, rank int) *Slices
 	s, me := &Slices{}, cutOf(c, p.Mapping, p.Slices[rank])
 	for i := 0; i < c.Layers && l.err == nil; i++ {
 		n := c.Layer(i)
+		if n.KVSource != nil && n.KVSource.Layer == i {
+			s.Layers = append(s.Layers, &layer.Weights{SwiftKV: l.swiftKV(c, i, me)})
+		}
 		w := &layer.Weights{
-			Index: i, Window: n.Window, Rope: n.Rope, Activation: n.Activation,
+			Index: n.Cache, Later: n.KVSource != nil, Follows: n.KVSource != nil && n.K.Weight == "", Window: n.Window, Rope: n.Rope, Activation: n.Activation,
 			AttnNorm: l.norm(n.AttnNorm, &n), PostAttnNorm: l.norm(n.PostAttnNorm, &n), QNorm: l.norm(n.QNorm, &n), KNorm: l.norm(n.KNorm, &n),
 			FFNNorm: l.norm(n.FFNNorm, &n), PostFFNNorm: l.norm(n.PostFFNNorm, &n),
-			QBias: l.vector(n.Q.Bias), KBias: l.vector(n.K.Bias), VBias: l.vector(n.V.Bias), OBias: l.vector(n.O.Bias),
+			QBias: l.vector(n.Q.Bias), OBias: l.vector(n.O.Bias),
 		}
 		s.Layers = append(s.Layers, w)
 		if n.Latent != nil {
 			w.Latent = l.latent(c, n.Latent, me)
 		} else {
-			w.Q, w.K, w.V = l.matrix(n.Q, c.Hidden, me.q), l.matrix(n.K, c.Hidden, me.k), l.matrix(n.V, c.Hidden, me.k)
+			w.Q = l.matrix(n.Q, c.Hidden, me.q)
+		}
+		if n.Latent == nil && n.KVSource == nil {
+			w.K, w.V = l.matrix(n.K, c.Hidden, me.k), l.matrix(n.V, c.Hidden, me.k)
+			w.KBias, w.VBias = l.vector(n.K.Bias), l.vector(n.V.Bias)
 		}
 		w.O = l.matrix(n.O, c.Heads*c.ValueDim(), me.out)
 		if n.Experts != nil {
@@ -119,6 +126,22 @@ func (l *loader) slices(c *model.Config, p topology.Placement, rank int) *Slices
 	last := c.Layer(c.Layers - 1)
 	s.LogitCap = c.LogitCap
 	s.Head, s.FinalNorm = l.matrix(model.Linear{Weight: c.HeadName()}, c.Hidden, me.vocab), l.norm(model.FinalNorm, &last)
+	return s
+}
+
+// swiftKV reads what computes the keys and values of the layers from first on.
+func (l *loader) swiftKV(c *model.Config, first int, me cut) *layer.SwiftKV {
+	s := &layer.SwiftKV{First: c.CacheOf(first)}
+	for i := first; i < c.Layers; i++ {
+		n := c.Layer(i)
+		if s.Norm == nil {
+			s.Norm = l.norm(n.KVSource.Norm, &n)
+		}
+		if n.K.Weight != "" {
+			s.Caches = append(s.Caches, layer.KV{K: l.matrix(n.K, c.Hidden, me.k), V: l.matrix(n.V, c.Hidden, me.k),
+				KBias: l.vector(n.K.Bias), VBias: l.vector(n.V.Bias), KNorm: l.norm(n.KNorm, &n)})
+		}
+	}
 	return s
 }
 

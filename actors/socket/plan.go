@@ -70,7 +70,7 @@ func (e *epoch) handOver(s *step) []stage {
 	}
 	var began time.Time // of the hand-over: choosing, sending and keeping the rows
 	stages := []stage{{job: func(done func(error)) { began = time.Now(); done(nil) }}}
-	for l := range e.weights.Layers {
+	for l := range e.geometry.Layers {
 		stages = append(stages, stage{job: func(done func(error)) { h.start(l, done) }},
 			stage{job: func(done func(error)) { done(h.finish(l)) }})
 	}
@@ -96,7 +96,7 @@ func ShapeOf(c *model.Config) topology.Shape {
 // GeometryOf is the shape of the model's cache with rows of type kv.
 func GeometryOf(c *model.Config, kv tensor.DType) kvcache.Geometry {
 	heads, _, _ := c.CacheRow()
-	return kvcache.Geometry{Layers: c.Layers, KVHeads: heads, Group: c.Heads / heads, Layout: c.CacheLayout(kv), Windows: c.Windows, Units: c.HeadUnits()}
+	return kvcache.Geometry{Layers: c.CacheLayers(), KVHeads: heads, Group: c.Heads / heads, Layout: c.CacheLayout(kv), Windows: c.Windows, Units: c.HeadUnits()}
 }
 
 func rangeOf(m *proto.Range) topology.Range {

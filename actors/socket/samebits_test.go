@@ -44,7 +44,7 @@ func bits(t *testing.T, reqs []*request) []byte {
 	for _, q := range reqs {
 		for _, s := range q.scores {
 			c := pb.Clone(s).(*proto.Sampled)
-			c.Seq = 0
+			c.Seq, c.Prompt = 0, nil
 			b, err := pb.MarshalOptions{Deterministic: true}.Marshal(c)
 			if err != nil {
 				t.Fatal(err)

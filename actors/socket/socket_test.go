@@ -42,6 +42,8 @@ type rig struct {
 	seq  uint64
 	rows map[uint64]int // tokens of each sequence's last decode rows
 
+	score bool // prompts' log-probabilities are asked for
+
 	ck    *model.Checkpoint
 	c     rigConfig
 	epoch uint32
@@ -221,7 +223,7 @@ func (r *rig) generate(chunk int, reqs ...*request) {
 			c := &proto.Chunk{Seq: q.id, Start: uint32(q.at)}
 			if q.at < len(q.prompt) {
 				end := min(q.at+chunk, len(q.prompt))
-				c.Prefill, c.Last, c.Sample = true, end == len(q.prompt), end == len(q.prompt)
+				c.Prefill, c.Last, c.Sample, c.WantPromptLogprobs = true, end == len(q.prompt), end == len(q.prompt), r.score
 				for _, t := range q.prompt[q.at:end] {
 					c.Tokens = append(c.Tokens, uint32(t))
 				}
@@ -307,6 +309,9 @@ func TestGoldens(t *testing.T) {
 		{"qwen2_window", []int{1, 3, 16}},
 		{"gemma3", []int{1, 3, 16}},
 		{"phi3", []int{1, 3, 16}},
+		{"swiftkv", []int{1, 2, 3, 16}},
+		{"swiftkv_across", []int{1, 3, 16}},
+		{"swiftkv_bias", []int{1, 3, 16}},
 	} {
 		dir := filepath.Join(modelData, arch.name)
 		g := readGoldens(t, dir)

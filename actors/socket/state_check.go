@@ -91,7 +91,7 @@ func (m *Machine) checkOpen(o *proto.Open, released bool) (*Sequence, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket: sequence %d: %w", o.Seq, err)
 	}
-	q := &Sequence{Owner: int(o.Owner), Replica: none, Prompt: int(o.PromptTokens), Policy: policy.Spec(), Logprobs: params.Logprobs, Read: len(o.Prefix)}
+	q := &Sequence{Owner: int(o.Owner), Replica: none, Prompt: int(o.PromptTokens), Policy: policy.Spec(), Logprobs: params.Logprobs, Read: len(o.Prefix), single: l.Across && policy.Scored()}
 	n := len(o.Resume)
 	if err := m.checkShared(o, policy); err != nil {
 		return nil, err
@@ -170,6 +170,8 @@ func (m *Machine) checkChunk(r *proto.StepRequest, c *proto.Chunk, q *Sequence) 
 		return fmt.Errorf("socket: sequence %d: prompt chunk [%d,%d) last=%v, but %d of %d are read", c.Seq, start, start+n, c.Last, q.Read, q.Prompt)
 	case !c.Prefill && (!q.Whole || c.Last || start != tokens || int(c.Accepted) > q.Staged):
 		return fmt.Errorf("socket: sequence %d: decode of %d at position %d last=%v, but %d of %d of the last rows follow %d tokens, prompt of %d", c.Seq, n, start, c.Last, c.Accepted, q.Staged, q.Read, q.Prompt)
+	case !c.Prefill && n > 1 && q.single:
+		return fmt.Errorf("socket: sequence %d: %d tokens in a row under %s, whose scores change between them; layers that share a cache would differ: decode one a step", c.Seq, n, q.Policy)
 	case c.WantPromptLogprobs && (c.PromptLogprobs < 0 || int(c.PromptLogprobs) > l.Vocab || int(c.Next) > l.Vocab):
 		return fmt.Errorf("socket: sequence %d: %d log-probabilities of prompt tokens, the next is %d; vocabulary is %d", c.Seq, c.PromptLogprobs, int(c.Next)-1, l.Vocab)
 	}

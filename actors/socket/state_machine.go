@@ -38,6 +38,7 @@ type Limits struct {
 	Positions   int             // of a sequence at most
 	Rows        int             // of a step, and sequences that are open
 	Layout      tensor.KVLayout // of the cache
+	Across      bool            // layers read each other's caches
 	Parse       func(spec string) (*kvcache.Policy, error)
 }
 
@@ -55,6 +56,7 @@ type Sequence struct {
 	Staged     int    // of the last decode rows: the next plan says how many of them count
 	Whole      bool   // the hand-over is done
 	Replicated bool   // the replica is complete
+	single     bool   // decodes one token a step
 	flight     uint64 // step in flight with rows of it, or 0
 	named      uint64 // last step that named it
 }

@@ -3,6 +3,7 @@ package modeltest
 import (
 	"os"
 	"path/filepath"
+	"slices"
 
 	"shoal/model"
 	"shoal/tensor"
@@ -10,6 +11,11 @@ import (
 
 // Tinies lists the architectures that WriteTiny knows.
 func Tinies() []string { return model.Architectures() }
+
+// GGUFs lists those that a GGUF file can hold.
+func GGUFs() []string {
+	return slices.DeleteFunc(Tinies(), func(name string) bool { return name == "LlamaSwiftKVForCausalLM" })
+}
 
 // WriteTiny writes a checkpoint of a few kilobytes, in bf16.
 func WriteTiny(dir, architecture string) error {

@@ -43,6 +43,9 @@ func checkpoints() []checkpoint {
 	for _, name := range []string{"llama", "mixtral", "gemma3", "deepseek_v3"} {
 		all = append(all, checkpoint{name: "gguf_" + name, make: func(root, dir string) error { return writeGGUF(filepath.Join(root, "model/testdata", name), dir) }, types: [][2]string{{"q8_0", "bf16"}}})
 	}
+	for _, name := range []string{"swiftkv", "swiftkv_across"} {
+		all = append(all, checkpoint{name: name, dir: "model/testdata/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}}})
+	}
 	for _, name := range []string{"fry", "dace"} {
 		all = append(all, checkpoint{name: name, dir: "models/" + name, types: [][2]string{{"bf16", "bf16"}, {"q8_0", "int8"}, {"iq4_nl", "bf16"}}, large: true})
 	}

@@ -1,0 +1,223 @@
+package layer
+
+import (
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// SwiftKV (arXiv 2410.03960): the keys and values of all later layers are computed from the
+// input of the first of them, in a stage of their own ahead of it, a pass of this package as
+// a layer is. After it rows whose output nobody reads leave the step: the later layers know
+// nothing of them. A step in which no row stays ends there.
+
+// SwiftKV are the weights of that pass.
+type SwiftKV struct {
+	Norm   []float32 // (Hidden)
+	Caches []KV      // of each cache of the later layers, in order
+	First  int       // the number of the first of them
+}
+
+// KV computes the keys and values that go into one cache, cut as in [Weights].
+type KV struct {
+	K, V         *tensor.Weight
+	KBias, VBias []float32 // whole rows, or nil
+	KNorm        []float32 // (HeadDim), or nil
+}
+
+var (
+	// normInput: Norm = RMSNorm(X, norm_swiftkv), all rows.
+	normInput = compute("norm-input", Projections, func(w *Weights, b *Processor) { b.norm(w.SwiftKV.Norm) })
+
+	// normOwnedInput: the same of the rows that this rank owns, quantized.
+	normOwnedInput = compute("norm-owned-input", Projections, func(w *Weights, b *Processor) { b.normQuantized(w.SwiftKV.Norm, b.owned(b.Rank)) })
+
+	// projectKV: keys and values of every later cache, this rank's rows of the matrices, all
+	// tokens.
+	projectKV = compute("project-kv", Projections, func(w *Weights, b *Processor) {
+		b.roomKV()
+		me, cols := b.Place.Slices[b.Rank], b.ownParts(b.Rank)
+		for i := range w.SwiftKV.Caches {
+			c := &w.SwiftKV.Caches[i]
+			b.queueKV(i, c.K, within(c.KBias, me.K), b.all(), topology.Range{Lo: 0, Hi: me.K.Len()}, b.kvCols(cols[1]).Lo)
+			b.queueKV(i, c.V, within(c.VBias, me.V), b.all(), topology.Range{Lo: 0, Hi: me.V.Len()}, b.kvCols(cols[2]).Lo)
+		}
+		b.projectAll(b.all())
+	})
+
+	// projectOwnKV: the same with whole matrices, for the decode rows that this rank owns, and
+	// of all prompt rows what its heads need.
+	projectOwnKV = compute("project-own-kv", Projections, func(w *Weights, b *Processor) {
+		b.roomKV()
+		n := b.Dims.kCols()
+		h := b.headParts(b.Place.Slices[b.Rank].KVHeads)
+		heads := panelRows(h[1].Lo-b.Dims.qCols(), h[1].Hi-b.Dims.qCols(), n)
+		for _, part := range [...]struct{ rows, out topology.Range }{
+			{b.decodeRows(b.Rank), topology.Range{Lo: 0, Hi: n}}, {topology.Range{Lo: b.decode, Hi: b.T}, heads}} {
+			for i := range w.SwiftKV.Caches {
+				c := &w.SwiftKV.Caches[i]
+				b.queueKV(i, c.K, c.KBias, part.rows, part.out, 0)
+				b.queueKV(i, c.V, c.VBias, part.rows, part.out, n)
+			}
+			b.projectAll(part.rows)
+		}
+	})
+
+	// exchangeKV: columns of keys and values that `from` computed and the attention of `to`
+	// needs.
+	exchangeKV = allToAll("exchange-kv", func(b *Batch, from, to int, yield func(Tile)) {
+		have := b.ownParts(from)
+		for i := range b.Segments {
+			s := &b.Segments[i]
+			need := b.headParts(b.heads(s, to))
+			for c := range b.caches {
+				for part := 1; part < 3; part++ {
+					cols := b.kvCols(need[part].Intersect(have[part]))
+					yield(Tile{LaterKV, s.rows(), topology.Range{Lo: b.kvColumn(c) + cols.Lo, Hi: b.kvColumn(c) + cols.Hi}})
+				}
+			}
+		}
+	})
+
+	// putKV: the keys of this rank's heads are rotated; those of prompts go into the caches
+	// with their values. Decode rows wait for their layer, whose policy may look on.
+	putKV = compute("put-kv", Attention, func(w *Weights, b *Processor) { b.attention.putKV(w.SwiftKV) })
+
+	// exchangeStaying: rows of X that stay, from their owners to everybody.
+	exchangeStaying = allGather("exchange-staying", func(b *Batch, rank int, yield func(Tile)) {
+		whole := topology.Range{Lo: 0, Hi: b.Dims.Hidden}
+		yield(Tile{Residual, b.decodeRows(rank), whole})
+		for i := range b.Segments {
+			if s := &b.Segments[i]; s.Prefill {
+				yield(Tile{Residual, s.staying().Intersect(b.rows[rank]), whole})
+			}
+		}
+	})
+)
+
+// swiftKV is the schedule of the pass ahead of the later layers.
+func (c conditions) swiftKV() []*Stage {
+	own := c.mapping == topology.Reduce && !c.alone
+	return list(
+		either(c.owned, normOwnedInput, normInput),
+		exchangeNorm.when(c.owned && c.prefill), // else each rank projects only what it owns
+		either(own, projectOwnKV, projectKV),
+		exchangeKV.when(!own && !c.local),
+		putKV,
+		exchangeStaying.when(c.owned && c.leaving),
+	)
+}
+
+// staying are the rows of a segment that stay.
+func (s *Segment) staying() topology.Range {
+	return topology.Range{Lo: s.First + s.Leave, Hi: s.First + s.N}
+}
+
+// leaving reports whether some row leaves.
+func (b *Batch) leaving() bool {
+	for i := range b.Segments {
+		if b.Segments[i].Leave > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// leave makes the batch one of the rows that stay. Decode rows come first and stay where
+// they are.
+func (b *Batch) leave() {
+	stay, rows, to := b.Segments[:0], b.stays[:0], 0
+	for _, s := range b.Segments {
+		r := s.staying()
+		if r.Len() == 0 {
+			continue
+		}
+		s.First, s.N, s.Start, s.Leave = to, r.Len(), s.Start+s.Leave, 0
+		to += s.N
+		stay, rows = append(stay, s), append(rows, r)
+	}
+	b.Segments, b.stays, b.T = stay, rows, to
+	b.rows = b.rowRanges()
+	b.classify()
+	b.Backend.Leave(rows)
+}
+
+// Leave implements Backend.
+func (b *Processor) Leave(rows []topology.Range) {
+	h, half, to := b.Dims.Hidden, b.Dims.ropeHalf(), 0
+	for _, r := range rows {
+		copy(b.X[to*h:], b.X[r.Lo*h:r.Hi*h])
+		for i := range b.Cos {
+			copy(b.Cos[i][to*half:], b.Cos[i][r.Lo*half:r.Hi*half])
+			copy(b.Sin[i][to*half:], b.Sin[i][r.Lo*half:r.Hi*half])
+		}
+		to += r.Len()
+	}
+	if b.step.quantized {
+		b.roomQuantized()
+	}
+}
+
+// roomKV makes room for the keys and values of a step.
+func (b *Processor) roomKV() { b.KV = growF(b.KV, b.T*b.kvWidth()) }
+
+func (b *Batch) kvWidth() int           { return stride(b.caches * 2 * b.Dims.kCols()) }
+func (b *Batch) kvColumn(cache int) int { return cache * 2 * b.Dims.kCols() }
+
+// kvCols are columns of QKV as columns of one cache's keys and values.
+func (b *Batch) kvCols(c topology.Range) topology.Range {
+	return topology.Range{Lo: c.Lo - b.Dims.qCols(), Hi: c.Hi - b.Dims.qCols()}
+}
+
+// queueKV queues rows out of m for tokens t into KV, output row r at column col+r of a
+// cache's.
+func (b *Processor) queueKV(cache int, m *tensor.Weight, bias []float32, t, out topology.Range, col int) {
+	if m == nil || t.Len() == 0 || out.Len() == 0 {
+		return
+	}
+	ld := b.kvWidth()
+	b.products = append(b.products, tensor.Product{Y: b.KV[t.Lo*ld+b.kvColumn(cache)+col:], LdY: ld, W: m, R0: out.Lo, R1: out.Hi})
+	b.biases = append(b.biases, bias)
+}
+
+// kvTask is a segment's rows of one head of one cache.
+type kvTask struct {
+	s           *Segment
+	cache, head int
+}
+
+func (a *attention) putKV(w *SwiftKV) {
+	b := a.b
+	a.swiftKV, a.kv = w, a.kv[:0]
+	for i := range b.Segments {
+		s := &b.Segments[i]
+		h := b.heads(s, b.Rank)
+		for c := range w.Caches {
+			for head := h.Lo; head < h.Hi; head++ {
+				a.kv = append(a.kv, kvTask{s, c, head})
+			}
+		}
+	}
+	b.Pool.Run(len(a.kv), a.rotateKV)
+}
+
+func (a *attention) initKV(b *Processor) {
+	a.rotateKV = func(i int) {
+		t, d, ld := a.kv[i], b.Dims, b.kvWidth()
+		half, hd := d.HeadDim/2, d.HeadDim
+		for row := t.s.First; row < t.s.First+t.s.N; row++ {
+			k := b.KV[row*ld+b.kvColumn(t.cache)+t.head*hd:][:hd]
+			headNorm(k, a.swiftKV.Caches[t.cache].KNorm, d.NormEps)
+			tensor.RopeRotateHalf(k, b.Cos[0][row*half:(row+1)*half], b.Sin[0][row*half:(row+1)*half])
+		}
+		if t.s.Prefill {
+			a.putRows(a.swiftKV.First+t.cache, attendTask{t.s, t.head, 0, t.s.N}, b.KV[b.kvColumn(t.cache):], ld)
+		}
+	}
+}
+
+// putRows writes rows of keys and values, as wide as those of all heads, into a cache.
+func (a *attention) putRows(cache int, t attendTask, kv []float32, ld int) {
+	d := a.b.Dims
+	k := (t.s.First+t.first)*ld + t.head*d.HeadDim
+	t.s.Cache.Put(cache, t.head, t.s.Start+t.first, t.n, kv[k:], ld, kv[k+d.kCols():], ld)
+}

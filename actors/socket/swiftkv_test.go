@@ -1,0 +1,132 @@
+package socket
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"shoal/kvcache"
+	"shoal/proto"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// TestSameBitsSwiftKV: rows that leave ahead of the later layers change no answer: of any
+// policy, weights of any kind, on any number of sockets, in both mappings, however a prompt
+// is cut. What they are compared with reads each prompt whole on one socket, and every row of
+// it goes through every layer.
+func TestSameBitsSwiftKV(t *testing.T) {
+	rows := []struct{ model, policy, weights string }{
+		{"swiftkv", "full", "F32"}, {"swiftkv_across", "full", "q8_0"}, {"swiftkv_across", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "F32"},
+		{"swiftkv", "h2o:recent=40,topk=40,step=1", "q8_0"}, {"swiftkv_bias", "snapkv:topk=56,obs=40,pool=5", "q8_0"},
+	}
+	if !testing.Short() && !raceEnabled {
+		rows = append(rows, struct{ model, policy, weights string }{"swiftkv_bias", "full", "q4_0"})
+		for i, policy := range everyPolicy {
+			rows = append(rows, struct{ model, policy, weights string }{[]string{"swiftkv", "swiftkv_across", "swiftkv_bias"}[i%3], policy, []string{"F32", "q8_0"}[i%2]})
+		}
+	}
+	cuts := []rigConfig{
+		{sockets: 3, mapping: topology.Reduce, shares: []float64{1, 5, 2}},
+		{sockets: 4, mapping: topology.Gather},
+		{sockets: 16, mapping: topology.Reduce},
+		{sockets: 16, mapping: topology.Gather, shares: []float64{9, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 3}},
+		{sockets: 1, mapping: topology.Gather},
+	}
+	for i, row := range rows {
+		t.Run(strings.Join([]string{row.model, row.policy, row.weights}, "/"), func(t *testing.T) {
+			t.Parallel()
+			base := rigConfig{dir: filepath.Join(modelData, row.model), sockets: 1, mapping: topology.Gather, kv: tensor.BF16, weights: row.weights}
+			alone := newRig(t, base)
+			alone.score = true // so no row leaves
+			want := mixed(row.policy)[:6]
+			for _, q := range want {
+				q.arrives = 0
+				alone.generate(512, q)
+			}
+			for j, c := range cuts {
+				if testing.Short() && j != i%3 {
+					continue
+				}
+				c.dir, c.kv, c.weights = base.dir, base.kv, base.weights
+				got := mixed(row.policy)[:6]
+				newRig(t, c).generate([]int{31, 100, 64, 333, 64}[j], got...)
+				if !bytes.Equal(bits(t, got), bits(t, want)) {
+					t.Errorf("%d sockets, %s: answers differ from those of whole prompts on one", c.sockets, c.mapping)
+				}
+			}
+		})
+	}
+}
+
+// TestRowsLeave: of a chunk that is not the last no row goes through the later layers, of the
+// last one those that are looked at; with prompt log-probabilities all do.
+func TestRowsLeave(t *testing.T) {
+	for _, c := range []struct {
+		policy         string
+		start, n       int
+		sample, scores bool
+		want           int
+	}{
+		{"full", 0, 100, false, false, 100},
+		{"full", 100, 100, true, false, 99},
+		{"full", 0, 100, false, true, 0},
+		{"snapkv:topk=40,obs=8", 100, 100, true, false, 92},
+		{"snapkv:topk=40,obs=8", 100, 100, false, false, 92},
+		{"snapkv:topk=40,obs=128", 0, 100, false, false, 72},
+		{"h2o:recent=20,topk=20", 0, 100, false, false, 0},
+	} {
+		p, err := kvcache.Parse(c.policy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := epoch{caches: &caches{seqs: map[uint64]*sequence{1: {prompt: 200, policy: p}}}}
+		e.config.SwiftKV.Layers, e.config.SwiftKV.Group = 2, 1
+		w := &Work{Runs: []Run{{Seq: 1, Prefill: true, Start: c.start, Tokens: make([]uint32, c.n)}}}
+		if c.sample {
+			w.Wanted = append(w.Wanted, Wanted{Row: c.n - 1, Sample: true})
+		}
+		if c.scores {
+			w.Wanted = append(w.Wanted, Wanted{Row: 0})
+		}
+		if got := e.leaves(w, 0); got != c.want {
+			t.Errorf("%+v: %d rows leave", c, got)
+		}
+	}
+}
+
+// TestSharedCacheIsCountedOnce: what the ledger books for layers that share caches is what
+// their stores take, to the byte, and half of what as many caches would.
+func TestSharedCacheIsCountedOnce(t *testing.T) {
+	r := newRig(t, rigConfig{dir: filepath.Join(modelData, "swiftkv_across"), sockets: 1, mapping: topology.Gather, kv: tensor.BF16})
+	q := &request{prompt: somePrompt(200, 1), max: 2, params: greedy(0), policy: "full"}
+	g := GeometryOf(&r.ck.Config, tensor.BF16)
+	if g.Layers != 4 {
+		t.Fatalf("%d caches of 6 layers, of which the last four share two", g.Layers)
+	}
+	r.generate(64, q)
+	status := make(chan *proto.SocketStatus, 1)
+	r.sys.Root.Send(r.pids[0], &Status{Reply: func(s *proto.SocketStatus) { status <- s }})
+	if got, want := (<-status).KvUsedBytes, kvcache.ResidentBytes(g, 200, 201, kvcache.Full()); got != want {
+		t.Errorf("the cache takes %d bytes, booked were %d", got, want)
+	}
+}
+
+// TestScoredStepsOfOneToken: where layers share caches, a policy that goes by scores refuses
+// several tokens of a sequence in a step.
+func TestScoredStepsOfOneToken(t *testing.T) {
+	for policy, refused := range map[string]bool{"h2o:recent=20,topk=20,step=1": true, "streaming:sink=4,recent=28": false} {
+		m := NewMachine()
+		m.limits = Limits{Ranks: 1, Vocab: 10, Positions: 100, Rows: 8, Parse: kvcache.Parse, Across: true}
+		q, err := m.checkOpen(&proto.Open{Seq: 1, PromptTokens: 4, Policy: policy, Sampling: &proto.Sampling{TopP: 1, RepetitionPenalty: 1}}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Read, q.Whole = 4, true
+		err = m.checkChunk(&proto.StepRequest{Step: 1}, &proto.Chunk{Seq: 1, Start: 4, Tokens: []uint32{1, 2}}, q)
+		if (err != nil) != refused {
+			t.Errorf("%s: %v", policy, err)
+		}
+	}
+}

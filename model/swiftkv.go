@@ -1,0 +1,112 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// SwiftKV (arXiv 2410.03960) rewires the later layers of a decoder. With x the input of the
+// first of them, layer L:
+//
+//	s = RMSNorm(x, NormSwiftKV)                           one for all later layers (SingleInputKV)
+//	k, v = K s, V s                                       of the first of every Group layers, whose
+//	                                                      cache the others read (AcrossKV)
+//	q = Q RMSNorm(h, AttnNorm)                            of each layer, h its own input
+//
+// So a token whose output nobody reads has left its keys and values in every cache after
+// layer L-1, and goes no further.
+type SwiftKV struct {
+	Layers int // L: so many first layers compute their keys and values themselves; 0: all do
+	Group  int // of the later layers, so many neighbours share a cache; 1: none
+}
+
+// NormSwiftKV is the norm that the keys and values of all later layers are computed from.
+const NormSwiftKV = "model.norm_swiftkv.weight" // (hidden)
+
+// CacheLayers is the number of layers with a cache of their own.
+func (c *Config) CacheLayers() int {
+	if c.SwiftKV.Layers == 0 {
+		return c.Layers
+	}
+	return c.CacheOf(c.Layers-1) + 1
+}
+
+// CacheOf is the number of the cache that a layer reads, counted from 0.
+func (c *Config) CacheOf(layer int) int {
+	s := &c.SwiftKV
+	if s.Layers == 0 || layer < s.Layers {
+		return layer
+	}
+	return s.Layers + (layer-s.Layers)/s.Group
+}
+
+// rewire changes where a later layer takes its queries, keys and values from.
+func (s *SwiftKV) rewire(l *LayerSpec, i int) {
+	if s.Layers == 0 || i < s.Layers {
+		return
+	}
+	l.KVSource = &KVSource{Layer: s.Layers, Norm: NormSwiftKV}
+	p := fmt.Sprintf("model.layers.%d.self_attn.", i)
+	l.Q = linear(p+"q_proj_swiftkv", l.Q.Bias != "")
+	if (i-s.Layers)%s.Group > 0 {
+		l.K, l.V, l.KNorm = Linear{}, Linear{}, ""
+		return
+	}
+	l.K, l.V = linear(p+"k_proj_swiftkv", l.K.Bias != ""), linear(p+"v_proj_swiftkv", l.V.Bias != "")
+}
+
+// rewirable says why no layer from L on can be rewired, or "".
+func (c *Config) rewirable() string {
+	switch last := c.Layer(c.Layers - 1); {
+	case c.Latent.Rank > 0:
+		return "latent attention has no key and value projections of its own"
+	case c.Windows != nil:
+		return "some of its layers have a sliding window"
+	case last.Q.Of > 0:
+		return "its queries, keys and values are stored as one matrix"
+	case c.FP8Block[0] > 0:
+		return "its weights are stored as FP8"
+	}
+	return ""
+}
+
+// readSwiftKV reads the settings under their published names.
+func readSwiftKV(f *fields, c *Config) {
+	s := SwiftKV{Layers: f.Size("num_key_value_layers", c.Layers, c.Layers), Group: f.Size("key_value_group_size", 1, c.Layers)}
+	if s.Layers < c.Layers {
+		c.SwiftKV = s
+	}
+}
+
+// Snowflake's published layout. The queries, keys and values of the model that it was
+// distilled from are in the files too and are not read. "swiftkv": false is that model.
+func init() {
+	register(architecture{
+		Name: "LlamaSwiftKVForCausalLM",
+		read: func(f *fields, c *Config) {
+			readLlama(f, c)
+			if f.Bool("swiftkv", true) {
+				readSwiftKV(f, c)
+			}
+		},
+		layer: llamaLayer,
+		extra: llamaExtra,
+		beyond: func(c *Config, name string) bool {
+			return name == NormSwiftKV || strings.Contains(name, "_proj_swiftkv.") && c.SwiftKV.Layers == 0 || c.rewired(name)
+		},
+	})
+}
+
+// rewired says that a tensor is a projection of the base which a later layer does not read.
+func (c *Config) rewired(name string) bool {
+	rest, ok := strings.CutPrefix(name, "model.layers.")
+	if !ok || c.SwiftKV.Layers == 0 {
+		return false
+	}
+	number, module, _ := strings.Cut(rest, ".self_attn.")
+	i, err := strconv.Atoi(number)
+	module, _, _ = strings.Cut(module, ".")
+	return err == nil && i >= c.SwiftKV.Layers && i < c.Layers && slices.Contains([]string{"q_proj", "k_proj", "v_proj"}, module)
+}
