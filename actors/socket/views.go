@@ -5,6 +5,7 @@ import (
 
 	"shoal/kvcache"
 	"shoal/tensor"
+	"shoal/topology"
 )
 
 // prefillView is a prompt that is being read, as a layer sees it: slot = position.
@@ -76,3 +77,14 @@ func (v decodeView) View(layer, head, pos int, q []float32, s *tensor.AttnScratc
 }
 
 var noHeads tensor.Span
+
+// promptHeads are the KV heads of a prompt whose rows a socket keeps.
+func (e *epoch) promptHeads(owner int) tensor.Span {
+	mine := e.place.Slices[e.rank].KVHeads
+	if e.geometry.Units == 0 {
+		return tensorSpan(mine)
+	}
+	return tensor.Span{Lo: 0, Hi: e.geometry.PromptHeads(mine.Len(), owner == e.rank)}
+}
+
+func tensorSpan(r topology.Range) tensor.Span { return tensor.Span{Lo: r.Lo, Hi: r.Hi} }
