@@ -139,7 +139,7 @@ func TestBodies(t *testing.T) {
 	checkError(t, post(t, url, "[]"), 400, "invalid_request_error", "", "invalid_json")
 	checkError(t, post(t, url, "null"), 400, "invalid_request_error", "", "invalid_json")
 	checkError(t, post(t, url, `{"prompt":"x"} {}`), 400, "invalid_request_error", "", "invalid_json")
-	checkError(t, post(t, url, `{"prompt":`+strings.Repeat("[", 100)+strings.Repeat("]", 100)+`}`), 400, "invalid_request_error", "", "invalid_json")
+	checkError(t, post(t, url, `{"prompt":`+strings.Repeat("[", 200)+strings.Repeat("]", 200)+`}`), 400, "invalid_request_error", "", "invalid_json")
 	checkError(t, post(t, url, completion(M{"prompt": strings.Repeat("a", 2000)})), 413, "invalid_request_error", "", "request_too_large")
 	chunked, err := http.NewRequest("POST", url, struct{ *strings.Reader }{strings.NewReader(strings.Repeat(" ", 2000))})
 	if err != nil {

@@ -84,6 +84,7 @@ func (s *Server) parseParams(f *fields) params {
 		sp.Seed = uint64(x)
 	}
 	sp.LogitBias = s.parseLogitBias(f)
+	sp.Grammar = s.parseGrammar(f)
 
 	f.boolean("ignore_eos", &p.ignoreEOS)
 	p.stop = s.parseStop(f)

@@ -15,7 +15,6 @@ var refused = []struct {
 	{"tool_choice", oneOf(`"none"`), "tool calling is not supported"},
 	{"functions", emptyValue, "function calling is not supported"},
 	{"function_call", oneOf(`"none"`), "function calling is not supported"},
-	{"response_format", textFormat, "only {\"type\":\"text\"} is supported"},
 	{"audio", emptyValue, "audio is not supported"},
 	{"modalities", oneOf(`["text"]`), "only [\"text\"] is supported"},
 	{"web_search_options", never, "web search is not supported"},
@@ -26,13 +25,6 @@ var refused = []struct {
 	{"use_beam_search", oneOf(`false`), "beam search is not supported"},
 	{"length_penalty", oneOf(`1`, `1.0`), "beam search is not supported"},
 	{"early_stopping", oneOf(`false`), "beam search is not supported"},
-	{"guided_json", never, "constrained decoding is not supported"},
-	{"guided_regex", never, "constrained decoding is not supported"},
-	{"guided_choice", emptyValue, "constrained decoding is not supported"},
-	{"guided_grammar", never, "constrained decoding is not supported"},
-	{"grammar", emptyValue, "constrained decoding is not supported"},
-	{"json_schema", emptyValue, "constrained decoding is not supported"},
-	{"structured_outputs", emptyValue, "constrained decoding is not supported"},
 	{"bad_words", emptyValue, "use logit_bias"},
 	{"allowed_token_ids", never, "use logit_bias"},
 	{"logits_processors", emptyValue, "custom processors are not supported"},
@@ -84,11 +76,4 @@ func oneOf(values ...string) func(json.RawMessage) bool {
 		}
 		return false
 	}
-}
-
-func textFormat(v json.RawMessage) bool {
-	var f struct {
-		Type string `json:"type"`
-	}
-	return json.Unmarshal(v, &f) == nil && f.Type == "text"
 }

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"shoal/grammar"
 )
 
 // Config of a Server. Zero fields take their defaults unless stated.
@@ -110,7 +112,8 @@ type Server struct {
 	cfg      Config
 	engine   Engine
 	tok      Tokenizer
-	tmpl     ChatTemplate // nil: no chat
+	tmpl     ChatTemplate    // nil: no chat
+	grammars *grammar.Engine // which only says whether a grammar can be enforced: the owners have their own
 	vocab    int
 	longest  int // bytes of the longest token
 	log      *slog.Logger
@@ -134,7 +137,7 @@ func New(cfg Config, e Engine, tok Tokenizer, tmpl ChatTemplate) (*Server, error
 	if e == nil || tok == nil {
 		return nil, errors.New("api: New needs an engine and a tokenizer")
 	}
-	s := &Server{cfg: cfg, engine: e, tok: tok, tmpl: tmpl, vocab: cfg.VocabSize, log: cfg.Logger, started: time.Now(), stopping: make(chan struct{})}
+	s := &Server{cfg: cfg, engine: e, tok: tok, tmpl: tmpl, vocab: cfg.VocabSize, log: cfg.Logger, started: time.Now(), stopping: make(chan struct{}), grammars: grammar.NewEngine(&grammar.Vocabulary{})}
 	or(&s.vocab, tok.VocabSize())
 	s.longest = 1
 	for id := range s.tok.VocabSize() {

@@ -88,8 +88,9 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		return nil, err
 	}
 	hub := &memoryHub{size: cfg.Sockets}
+	engine := grammars(ck)
 	for i := range cfg.Sockets {
-		sc := socket.Config{Checkpoint: ck, Pool: c.pool, KVBudget: cfg.KVBudget, Logger: log, Connect: hub.connect, Stopped: make(chan struct{})}
+		sc := socket.Config{Checkpoint: ck, Grammars: engine, Pool: c.pool, KVBudget: cfg.KVBudget, Logger: log, Connect: hub.connect, Stopped: make(chan struct{})}
 		pid := c.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: sc} }))
 		c.sockets = append(c.sockets, localSocket{pid, sc.Stopped})
 		n := topology.Node{ID: fmt.Sprintf("socket-%d", i), Incarnation: 1, KVBudget: cfg.KVBudget, ModelHash: ck.Hash()}

@@ -346,7 +346,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	}
 	n := &nodeActor{cache: m, retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation, speed: speed}
 	n.register()
-	n.socket = socket.Config{Checkpoint: ck, Pool: pool, KVBudget: cfg.KVBudget, Logger: cfg.Logger, Connect: connectNATS(b.nats), OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
+	n.socket = socket.Config{Checkpoint: ck, Grammars: grammars(ck), Pool: pool, KVBudget: cfg.KVBudget, Logger: cfg.Logger, Connect: connectNATS(b.nats), OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
 	if cfg.WeightsCache != "" {
 		n.socket.WeightsCache = &socket.WeightsCache{Dir: cfg.WeightsCache, Limit: cfg.WeightsCacheSize, Logger: cfg.Logger}
 	}

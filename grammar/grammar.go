@@ -22,7 +22,8 @@ const (
 type Spec struct {
 	Kind string
 	Text string
-	// Whitespace of JSON between its parts, a regular expression; "": any, as many as may be.
+	// Whitespace of JSON between its parts, a regular expression; "": a space, or new lines
+	// and an indent.
 	Whitespace string
 	// Compact: JSON has no whitespace between its parts.
 	Compact bool

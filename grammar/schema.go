@@ -66,7 +66,7 @@ func (m *machine) schema(v *jval, s Spec) (eid, error) {
 	for _, c := range []byte(" \t\n\r") {
 		blank.add(c)
 	}
-	b := &builder{m: m, root: v, nodes: map[*jval]*snode{}, uris: map[string]*snode{}, rules: map[string]eid{}, lists: map[eid]bool{}, memo: map[string]rid{}, ws: m.star(m.set(blank))}
+	b := &builder{m: m, root: v, nodes: map[*jval]*snode{}, uris: map[string]*snode{}, rules: map[string]eid{}, lists: map[eid]bool{}, memo: map[string]rid{}, ws: m.whitespace()}
 	switch {
 	case s.Compact:
 		b.ws = rEps
@@ -88,6 +88,17 @@ func (m *machine) schema(v *jval, s Spec) (eid, error) {
 	root := b.node(v, "#", "", isOld(v, false))
 	b.index(root)
 	return b.compile([]*snode{root})
+}
+
+// whitespace between the parts of JSON, as people and programs write it: nothing, a space,
+// or one or two new lines and an indent of up to 64. Without a bound a model that has lost
+// its way writes blanks to its last token.
+func (m *machine) whitespace() rid {
+	var indent byteSet
+	indent.add(' ')
+	indent.add('\t')
+	line := m.concat(m.opt(m.literal("\r")), m.literal("\n"))
+	return m.or(rEps, m.literal(" "), m.concat(m.repeat(line, 1, 2), m.repeat(m.set(indent), 0, 64)))
 }
 
 // isOld: before draft 2019-09.

@@ -1452,6 +1452,7 @@ type Sampling struct {
 	Logprobs          int32                  `protobuf:"varint,10,opt,name=logprobs,proto3" json:"logprobs,omitempty"`
 	MinTokens         int32                  `protobuf:"varint,11,opt,name=min_tokens,json=minTokens,proto3" json:"min_tokens,omitempty"`
 	Stop              []uint32               `protobuf:"varint,12,rep,packed,name=stop,proto3" json:"stop,omitempty"`
+	Grammar           *Grammar               `protobuf:"bytes,13,opt,name=grammar,proto3" json:"grammar,omitempty"` // what the output must fit
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -1570,6 +1571,82 @@ func (x *Sampling) GetStop() []uint32 {
 	return nil
 }
 
+func (x *Sampling) GetGrammar() *Grammar {
+	if x != nil {
+		return x.Grammar
+	}
+	return nil
+}
+
+// Grammar mirrors grammar.Spec.
+type Grammar struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	Whitespace    string                 `protobuf:"bytes,3,opt,name=whitespace,proto3" json:"whitespace,omitempty"`
+	Compact       bool                   `protobuf:"varint,4,opt,name=compact,proto3" json:"compact,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Grammar) Reset() {
+	*x = Grammar{}
+	mi := &file_proto_shoal_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Grammar) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Grammar) ProtoMessage() {}
+
+func (x *Grammar) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_shoal_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Grammar.ProtoReflect.Descriptor instead.
+func (*Grammar) Descriptor() ([]byte, []int) {
+	return file_proto_shoal_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Grammar) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Grammar) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Grammar) GetWhitespace() string {
+	if x != nil {
+		return x.Whitespace
+	}
+	return ""
+}
+
+func (x *Grammar) GetCompact() bool {
+	if x != nil {
+		return x.Compact
+	}
+	return false
+}
+
 // Open introduces a sequence to the sockets, in the step of its first chunk.
 type Open struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1593,7 +1670,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_proto_shoal_proto_msgTypes[21]
+	mi := &file_proto_shoal_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1605,7 +1682,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[21]
+	mi := &file_proto_shoal_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1618,7 +1695,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{21}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Open) GetSeq() uint64 {
@@ -1710,7 +1787,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_proto_shoal_proto_msgTypes[22]
+	mi := &file_proto_shoal_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1799,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[22]
+	mi := &file_proto_shoal_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1812,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{22}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Copy) GetSeq() uint64 {
@@ -1777,7 +1854,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_proto_shoal_proto_msgTypes[23]
+	mi := &file_proto_shoal_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +1866,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[23]
+	mi := &file_proto_shoal_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +1879,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{23}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Chunk) GetSeq() uint64 {
@@ -1908,7 +1985,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_proto_shoal_proto_msgTypes[24]
+	mi := &file_proto_shoal_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1920,7 +1997,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[24]
+	mi := &file_proto_shoal_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1933,7 +2010,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{24}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StepRequest) GetEpoch() uint32 {
@@ -2016,7 +2093,7 @@ type TokenLogprob struct {
 
 func (x *TokenLogprob) Reset() {
 	*x = TokenLogprob{}
-	mi := &file_proto_shoal_proto_msgTypes[25]
+	mi := &file_proto_shoal_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2028,7 +2105,7 @@ func (x *TokenLogprob) String() string {
 func (*TokenLogprob) ProtoMessage() {}
 
 func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[25]
+	mi := &file_proto_shoal_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2041,7 +2118,7 @@ func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprob.ProtoReflect.Descriptor instead.
 func (*TokenLogprob) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{25}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TokenLogprob) GetToken() uint32 {
@@ -2069,7 +2146,7 @@ type PromptLogprob struct {
 
 func (x *PromptLogprob) Reset() {
 	*x = PromptLogprob{}
-	mi := &file_proto_shoal_proto_msgTypes[26]
+	mi := &file_proto_shoal_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +2158,7 @@ func (x *PromptLogprob) String() string {
 func (*PromptLogprob) ProtoMessage() {}
 
 func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[26]
+	mi := &file_proto_shoal_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +2171,7 @@ func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptLogprob.ProtoReflect.Descriptor instead.
 func (*PromptLogprob) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{26}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PromptLogprob) GetPosition() uint32 {
@@ -2131,7 +2208,7 @@ type Drawn struct {
 
 func (x *Drawn) Reset() {
 	*x = Drawn{}
-	mi := &file_proto_shoal_proto_msgTypes[27]
+	mi := &file_proto_shoal_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2143,7 +2220,7 @@ func (x *Drawn) String() string {
 func (*Drawn) ProtoMessage() {}
 
 func (x *Drawn) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[27]
+	mi := &file_proto_shoal_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2156,7 +2233,7 @@ func (x *Drawn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drawn.ProtoReflect.Descriptor instead.
 func (*Drawn) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{27}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Drawn) GetHasToken() bool {
@@ -2198,7 +2275,7 @@ type Sampled struct {
 
 func (x *Sampled) Reset() {
 	*x = Sampled{}
-	mi := &file_proto_shoal_proto_msgTypes[28]
+	mi := &file_proto_shoal_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2210,7 +2287,7 @@ func (x *Sampled) String() string {
 func (*Sampled) ProtoMessage() {}
 
 func (x *Sampled) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[28]
+	mi := &file_proto_shoal_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2223,7 +2300,7 @@ func (x *Sampled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampled.ProtoReflect.Descriptor instead.
 func (*Sampled) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{28}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Sampled) GetSeq() uint64 {
@@ -2264,7 +2341,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_proto_shoal_proto_msgTypes[29]
+	mi := &file_proto_shoal_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2276,7 +2353,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[29]
+	mi := &file_proto_shoal_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2289,7 +2366,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{29}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StepReply) GetEpoch() uint32 {
@@ -2379,7 +2456,7 @@ type SocketStatus struct {
 
 func (x *SocketStatus) Reset() {
 	*x = SocketStatus{}
-	mi := &file_proto_shoal_proto_msgTypes[30]
+	mi := &file_proto_shoal_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2391,7 +2468,7 @@ func (x *SocketStatus) String() string {
 func (*SocketStatus) ProtoMessage() {}
 
 func (x *SocketStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[30]
+	mi := &file_proto_shoal_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2404,7 +2481,7 @@ func (x *SocketStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SocketStatus.ProtoReflect.Descriptor instead.
 func (*SocketStatus) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{30}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SocketStatus) GetEpoch() uint32 {
@@ -2626,7 +2703,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\"2\n" +
 	"\x04Bias\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\rR\x05token\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x02R\x05value\"\x81\x03\n" +
+	"\x05value\x18\x02 \x01(\x02R\x05value\"\xab\x03\n" +
 	"\bSampling\x12 \n" +
 	"\vtemperature\x18\x01 \x01(\x02R\vtemperature\x12\x13\n" +
 	"\x05top_p\x18\x02 \x01(\x02R\x04topP\x12\x13\n" +
@@ -2642,7 +2719,15 @@ const file_proto_shoal_proto_rawDesc = "" +
 	" \x01(\x05R\blogprobs\x12\x1d\n" +
 	"\n" +
 	"min_tokens\x18\v \x01(\x05R\tminTokens\x12\x12\n" +
-	"\x04stop\x18\f \x03(\rR\x04stop\"\xc8\x02\n" +
+	"\x04stop\x18\f \x03(\rR\x04stop\x12(\n" +
+	"\agrammar\x18\r \x01(\v2\x0e.shoal.GrammarR\agrammar\"k\n" +
+	"\aGrammar\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1e\n" +
+	"\n" +
+	"whitespace\x18\x03 \x01(\tR\n" +
+	"whitespace\x12\x18\n" +
+	"\acompact\x18\x04 \x01(\bR\acompact\"\xc8\x02\n" +
 	"\x04Open\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\rR\x05owner\x12\x16\n" +
@@ -2766,7 +2851,7 @@ func file_proto_shoal_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_shoal_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_proto_shoal_proto_goTypes = []any{
 	(Kind)(0),               // 0: shoal.Kind
 	(*Empty)(nil),           // 1: shoal.Empty
@@ -2790,16 +2875,17 @@ var file_proto_shoal_proto_goTypes = []any{
 	(*WeightsFile)(nil),     // 19: shoal.WeightsFile
 	(*Bias)(nil),            // 20: shoal.Bias
 	(*Sampling)(nil),        // 21: shoal.Sampling
-	(*Open)(nil),            // 22: shoal.Open
-	(*Copy)(nil),            // 23: shoal.Copy
-	(*Chunk)(nil),           // 24: shoal.Chunk
-	(*StepRequest)(nil),     // 25: shoal.StepRequest
-	(*TokenLogprob)(nil),    // 26: shoal.TokenLogprob
-	(*PromptLogprob)(nil),   // 27: shoal.PromptLogprob
-	(*Drawn)(nil),           // 28: shoal.Drawn
-	(*Sampled)(nil),         // 29: shoal.Sampled
-	(*StepReply)(nil),       // 30: shoal.StepReply
-	(*SocketStatus)(nil),    // 31: shoal.SocketStatus
+	(*Grammar)(nil),         // 22: shoal.Grammar
+	(*Open)(nil),            // 23: shoal.Open
+	(*Copy)(nil),            // 24: shoal.Copy
+	(*Chunk)(nil),           // 25: shoal.Chunk
+	(*StepRequest)(nil),     // 26: shoal.StepRequest
+	(*TokenLogprob)(nil),    // 27: shoal.TokenLogprob
+	(*PromptLogprob)(nil),   // 28: shoal.PromptLogprob
+	(*Drawn)(nil),           // 29: shoal.Drawn
+	(*Sampled)(nil),         // 30: shoal.Sampled
+	(*StepReply)(nil),       // 31: shoal.StepReply
+	(*SocketStatus)(nil),    // 32: shoal.SocketStatus
 }
 var file_proto_shoal_proto_depIdxs = []int32{
 	2,  // 0: shoal.Slice.kv_heads:type_name -> shoal.Range
@@ -2817,20 +2903,21 @@ var file_proto_shoal_proto_depIdxs = []int32{
 	16, // 12: shoal.StoreMembers.members:type_name -> shoal.StoreMember
 	19, // 13: shoal.WeightsReply.files:type_name -> shoal.WeightsFile
 	20, // 14: shoal.Sampling.logit_bias:type_name -> shoal.Bias
-	21, // 15: shoal.Open.sampling:type_name -> shoal.Sampling
-	22, // 16: shoal.StepRequest.open:type_name -> shoal.Open
-	24, // 17: shoal.StepRequest.chunks:type_name -> shoal.Chunk
-	23, // 18: shoal.StepRequest.copy:type_name -> shoal.Copy
-	26, // 19: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
-	26, // 20: shoal.Drawn.top:type_name -> shoal.TokenLogprob
-	27, // 21: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
-	28, // 22: shoal.Sampled.drawn:type_name -> shoal.Drawn
-	29, // 23: shoal.StepReply.sampled:type_name -> shoal.Sampled
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	22, // 15: shoal.Sampling.grammar:type_name -> shoal.Grammar
+	21, // 16: shoal.Open.sampling:type_name -> shoal.Sampling
+	23, // 17: shoal.StepRequest.open:type_name -> shoal.Open
+	25, // 18: shoal.StepRequest.chunks:type_name -> shoal.Chunk
+	24, // 19: shoal.StepRequest.copy:type_name -> shoal.Copy
+	27, // 20: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
+	27, // 21: shoal.Drawn.top:type_name -> shoal.TokenLogprob
+	28, // 22: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
+	29, // 23: shoal.Sampled.drawn:type_name -> shoal.Drawn
+	30, // 24: shoal.StepReply.sampled:type_name -> shoal.Sampled
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_proto_shoal_proto_init() }
@@ -2844,7 +2931,7 @@ func file_proto_shoal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_shoal_proto_rawDesc), len(file_proto_shoal_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   31,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

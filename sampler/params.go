@@ -10,6 +10,8 @@ package sampler
 import (
 	"fmt"
 	"math"
+
+	"shoal/grammar"
 )
 
 // Bias is added to the logit of one token before anything else.
@@ -33,6 +35,10 @@ type Params struct {
 	Logprobs          int     // -1: none; 0: of the chosen token; k: also the k most likely
 	MinTokens         int     // output tokens before any of Stop may be chosen
 	Stop              []int32 // ids held back until MinTokens
+
+	// Grammar is what the output must fit; nil: anything. The caller of Sample keeps the
+	// state and says what it allows.
+	Grammar *grammar.Spec
 }
 
 // Default returns OpenAI's defaults: temperature 1, everything else off.
@@ -43,7 +49,7 @@ func Default() Params {
 // Greedy reports that argmax of the unmodified logits decides and no logprobs
 // are wanted: the cluster may reduce (maximum, index) instead of gathering logits.
 func (p *Params) Greedy() bool {
-	return p.argmax() && p.Logprobs < 0 && !p.edits()
+	return p.argmax() && p.Logprobs < 0 && !p.edits() && p.Grammar == nil
 }
 
 // argmax reports that the most likely token is chosen whatever the draw is.

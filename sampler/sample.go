@@ -7,7 +7,7 @@ import (
 )
 
 // ErrNoCandidate: every logit is NaN or -Inf, so there is nothing to choose from.
-var ErrNoCandidate = errors.New("sampler: no token can be chosen: every logit is NaN or -Inf (a bad checkpoint, or min_tokens and logit_bias ban the whole vocabulary)")
+var ErrNoCandidate = errors.New("sampler: no token can be chosen: every logit is NaN or -Inf (a bad checkpoint, min_tokens and logit_bias ban the whole vocabulary, or no token of it fits the grammar, or fits it within the steps that may be taken)")
 
 // TokenLogprob is a token with its log-probability.
 type TokenLogprob struct {
@@ -34,6 +34,8 @@ type Scratch struct {
 	bins  []uint8 // of each logit; empty if the items are all candidates there are
 	sums  [unweighed + 1]uint64
 	undo  []edit
+
+	allowed []float32 // logits of the tokens that may be drawn, the others -Inf
 }
 
 // Sample chooses the token of one position; logits: [vocabulary].
@@ -48,15 +50,31 @@ type Scratch struct {
 // Logits are changed in place during the call and restored before it returns.
 // Without Top, Sample does not allocate once s has grown.
 func Sample(logits []float32, p *Params, position int, h *History, s *Scratch) Result {
+	return SampleAmong(logits, p, position, h, nil, s)
+}
+
+// SampleAmong is Sample where only some tokens may be drawn: those whose bits are set, 64
+// ids a word; nil: all. MinTokens gives way when nothing but an end is allowed. Logprobs
+// are of the model's own distribution, as ever.
+func SampleAmong(logits []float32, p *Params, position int, h *History, allowed []uint64, s *Scratch) Result {
 	if s == nil {
 		s = new(Scratch)
 	}
 	s.undo = s.undo[:0]
-	if p.edits() {
-		s.adjust(logits, p, h)
+	from := logits
+	if allowed != nil {
+		from = s.among(logits, allowed)
 	}
-	token := s.choose(logits, p, position)
-	s.restore(logits)
+	if p.edits() {
+		s.adjust(from, p, h)
+	}
+	token := s.choose(from, p, position)
+	s.restore(from)
+	if token < 0 && allowed != nil && p.MinTokens > 0 {
+		free := *p
+		free.MinTokens = 0
+		return SampleAmong(logits, &free, position, h, allowed, s)
+	}
 	if token < 0 {
 		return Result{Err: ErrNoCandidate}
 	}
@@ -64,6 +82,26 @@ func Sample(logits []float32, p *Params, position int, h *History, s *Scratch) R
 		return Result{Token: token}
 	}
 	return Logprobs(logits, token, p.Logprobs, s)
+}
+
+// among copies the logits of allowed tokens.
+func (s *Scratch) among(logits []float32, allowed []uint64) []float32 {
+	never := float32(math.Inf(-1))
+	if cap(s.allowed) < len(logits) {
+		s.allowed = make([]float32, len(logits))
+	}
+	out := s.allowed[:len(logits)]
+	for i := range out {
+		out[i] = never
+	}
+	for w, word := range allowed {
+		for ; word != 0; word &= word - 1 {
+			if i := w*64 + bits.TrailingZeros64(word); i < len(out) {
+				out[i] = logits[i]
+			}
+		}
+	}
+	return out
 }
 
 // choose returns -1 if there is no candidate.

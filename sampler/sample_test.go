@@ -299,3 +299,35 @@ func TestSampleWithoutNumbers(t *testing.T) {
 		}
 	}
 }
+
+// Only allowed tokens are drawn, whatever is asked besides; logprobs stay the model's.
+func TestSampleAmong(t *testing.T) {
+	logits := make([]float32, 130)
+	for i := range logits {
+		logits[i] = float32(draw(8, i)>>40) / (1 << 21)
+	}
+	logits[3] = 50
+	before := slices.Clone(logits)
+	allowed := []uint64{1<<7 | 1<<9, 0, 1 << 1} // 7, 9, 129
+	var s Scratch
+	for i, p := range []Params{
+		{Logprobs: -1}, {Temperature: 1, TopP: 1, Logprobs: -1}, {Temperature: 1, TopP: 0.2, TopK: 2, Logprobs: 2},
+		{Temperature: 1, TopP: 1, MinTokens: 5, Stop: []int32{7, 9, 129}, Logprobs: -1}, // it gives way
+	} {
+		for pos := range 50 {
+			r := SampleAmong(logits, &p, pos, nil, allowed, &s)
+			if r.Err != nil || !slices.Contains([]int32{7, 9, 129}, r.Token) {
+				t.Fatalf("%d: %+v", i, r)
+			}
+			if want := Logprobs(logits, r.Token, 2, nil); p.Logprobs == 2 && (r.Logprob != want.Logprob || r.Top[0].Token != 3) {
+				t.Fatalf("%d: logprobs %+v, want %+v", i, r, want)
+			}
+		}
+	}
+	if !slices.Equal(logits, before) {
+		t.Error("logits were changed")
+	}
+	if r := SampleAmong(logits, &Params{Logprobs: -1}, 0, nil, []uint64{}, &s); r.Err != ErrNoCandidate {
+		t.Errorf("nothing is allowed: %+v", r)
+	}
+}

@@ -98,10 +98,9 @@ func (t *Tokenizer) named(token string) (int32, bool) {
 	return t.ID(token)
 }
 
-// PlainBytes is TokenBytes of tokens that stand for text: nil for control tokens, and for
-// all added ones.
+// PlainBytes is TokenBytes of tokens that stand for text: nil for control tokens.
 func (t *Tokenizer) PlainBytes(id int32) []byte {
-	if t.added.byID[id] != nil {
+	if t.IsSpecial(id) {
 		return nil
 	}
 	return t.TokenBytes(id)

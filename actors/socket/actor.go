@@ -12,6 +12,7 @@ import (
 
 	"shoal/actors/layer"
 	"shoal/collective"
+	"shoal/grammar"
 	"shoal/kvcache"
 	"shoal/model"
 	"shoal/proto"
@@ -26,6 +27,9 @@ type Config struct {
 	KVBudget   int64 // bytes of KV cache on this socket
 	// ParsePolicy makes the cache policy of a spec; nil: kvcache.Parse.
 	ParsePolicy func(spec string) (*kvcache.Policy, error)
+	// Grammars is the engine of the checkpoint's vocabulary, made when it is first asked
+	// for; nil: no request has a grammar. From any goroutine.
+	Grammars func() (*grammar.Engine, error)
 	// WeightsCache, when set, keeps quantised matrices from one start to the next.
 	WeightsCache *WeightsCache
 	Logger       *slog.Logger
@@ -253,7 +257,7 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches, p topo
 		return nil, err
 	}
 	e := newEpoch(cfg.Checkpoint, p, rank, w, dt, kv, held, cfg.Pool, int(r.MaxStepTokens))
-	e.parse = cfg.ParsePolicy
+	e.parse, e.grammars = cfg.ParsePolicy, cfg.Grammars
 	return e, nil
 }
 

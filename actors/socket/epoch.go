@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"shoal/actors/layer"
+	"shoal/grammar"
 	"shoal/kvcache"
 	"shoal/model"
 	"shoal/proto"
@@ -28,6 +29,7 @@ type epoch struct {
 	ropes    []*layer.Rotation // the first is that of layers without a window
 	pool     *tensor.Pool
 	parse    func(spec string) (*kvcache.Policy, error)
+	grammars func() (*grammar.Engine, error)
 }
 
 // microBatch is what the steps of one use one after the other.
@@ -162,6 +164,9 @@ func (e *epoch) embed(s *step) {
 		c := &s.work.Runs[i]
 		q := e.seqs[c.Seq]
 		b.Backend.Embed(&e.weights.Ends, first[c.Seq], c.Tokens)
+		if drawn[i] && q.owner == e.rank {
+			q.must.warm(c.Tokens)
+		}
 		for j, t := range c.Tokens {
 			switch {
 			case q.owner != e.rank || drawn[i]:

@@ -182,7 +182,14 @@ func (h *head) result(b *layer.Batch, i int, w wanted) sampler.Result {
 		scratch = new(sampler.Scratch)
 	}
 	defer h.draw.Put(scratch)
-	if w.sample {
+	switch {
+	case w.sample && w.seq.must != nil:
+		allowed, err := w.seq.must.allowed()
+		if err != nil { // of this sequence alone, and so no failure of the step
+			return sampler.Result{Err: fmt.Errorf("%w: %w", sampler.ErrNoCandidate, err)}
+		}
+		return sampler.SampleAmong(logits, &w.seq.params, w.position, w.seq.history, allowed, scratch)
+	case w.sample:
 		return sampler.Sample(logits, &w.seq.params, w.position, w.seq.history, scratch)
 	}
 	return sampler.Logprobs(logits, w.score, w.top, scratch)

@@ -3,6 +3,7 @@ package socket
 import (
 	"fmt"
 
+	"shoal/grammar"
 	"shoal/kvcache"
 	"shoal/proto"
 	"shoal/sampler"
@@ -33,7 +34,8 @@ type sequence struct {
 
 	params  sampler.Params
 	history *sampler.History
-	ahead   []ahead // of the last decode rows, which may be rolled back
+	ahead   []ahead     // of the last decode rows, which may be rolled back
+	must    *constraint // what the output must fit; nil: nothing, or another socket's
 }
 
 // ahead is a token in the history that may be taken back.
@@ -49,12 +51,14 @@ func (s *sequence) note(token int32, position int) {
 		return
 	}
 	s.history.AddOutput(token)
+	s.must.feed(token)
 }
 
 // feed records the token of a decode row.
 func (s *sequence) feed(token int32) {
 	s.ahead = append(s.ahead, ahead{token, s.history.Distinct()})
 	s.history.AddOutput(token)
+	s.must.feed(token)
 }
 
 // commit makes the first tokens of the cache count, whose last ones are those of the
@@ -77,6 +81,7 @@ func (s *sequence) commit(tokens int) error {
 			last := s.ahead[len(s.ahead)-1]
 			s.ahead = s.ahead[:len(s.ahead)-1]
 			s.history.Undo(last.token, last.distinct)
+			s.must.undo()
 		}
 		s.ahead = s.ahead[:0]
 	}
@@ -222,6 +227,7 @@ func (e *epoch) newSequence(o *proto.Open) (*sequence, error) {
 	s.params = samplingOf(o.Sampling) // all ranks: what a row sends to its owner depends on it
 	if s.owner == e.rank {
 		s.history = new(sampler.History)
+		s.must = newConstraint(e.grammars, s.params.Grammar)
 	}
 	return s, nil
 }
@@ -285,6 +291,9 @@ func samplingOf(m *proto.Sampling) sampler.Params {
 	for _, t := range m.GetStop() {
 		p.Stop = append(p.Stop, int32(t))
 	}
+	if g := m.GetGrammar(); g != nil {
+		p.Grammar = &grammar.Spec{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact}
+	}
 	return p
 }
 
@@ -300,6 +309,9 @@ func SamplingMessage(p *sampler.Params) *proto.Sampling {
 	}
 	for _, t := range p.Stop {
 		m.Stop = append(m.Stop, uint32(t))
+	}
+	if g := p.Grammar; g != nil {
+		m.Grammar = &proto.Grammar{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact}
 	}
 	return m
 }

@@ -26,6 +26,10 @@ func streaming(n, tokens int) []request {
 			what = policies[i%len(policies)]
 			b["kv_policy"] = what
 		}
+		if i%4 > 1 {
+			what += ", under a grammar"
+			b["guided_json"] = map[string]any{"type": "array", "minItems": 100, "items": map[string]any{"type": []string{"integer", "string"}, "maxLength": 9}}
+		}
 		out = append(out, request{fmt.Sprintf("stream %d (%s)", i, what), "/v1/completions", b})
 	}
 	return out

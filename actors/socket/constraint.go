@@ -1,0 +1,129 @@
+package socket
+
+import (
+	"errors"
+
+	"shoal/grammar"
+)
+
+// constraint is the state of a sequence's output under its grammar. It is a function of
+// the output's tokens, so a sequence that is rebuilt or resumed comes to the same one. The
+// executor's, but for what warm does.
+type constraint struct {
+	compile func() (*grammar.Grammar, error)
+	tokens  []int32 // of the output
+	done    int     // of these, how many newest has taken
+	newest  grammar.State
+	older   []older // states of before the last tokens
+	err     error   // for good, unless what led to it is undone
+}
+
+type older struct {
+	state grammar.State
+	err   error
+}
+
+// keptStates bounds how many tokens can be undone at no cost; the state of more is found
+// again from the beginning.
+const keptStates = 32
+
+var errNoGrammars = errors.New("socket: this process was given no vocabulary for grammars")
+
+// newConstraint is nil without a grammar.
+func newConstraint(engine func() (*grammar.Engine, error), spec *grammar.Spec) *constraint {
+	if spec == nil {
+		return nil
+	}
+	c := &constraint{compile: func() (*grammar.Grammar, error) {
+		if engine == nil {
+			return nil, errNoGrammars
+		}
+		e, err := engine()
+		if err != nil {
+			return nil, err
+		}
+		return e.Compile(*spec)
+	}}
+	go func() { _, _ = c.compile() }() // in time for the first token; whoever asks sooner waits for it
+	return c
+}
+
+func (c *constraint) feed(token int32) {
+	if c != nil {
+		c.tokens = append(c.tokens, token)
+	}
+}
+
+// undo takes the newest token back.
+func (c *constraint) undo() {
+	if c == nil {
+		return
+	}
+	c.tokens = c.tokens[:len(c.tokens)-1]
+	if c.done <= len(c.tokens) {
+		return
+	}
+	c.done--
+	if n := len(c.older); n > 0 {
+		c.newest, c.err = c.older[n-1].state, c.older[n-1].err
+		c.older = c.older[:n-1]
+		return
+	}
+	c.done, c.newest, c.err = 0, grammar.State{}, nil
+}
+
+// state is that after all tokens.
+func (c *constraint) state() (grammar.State, error) {
+	if c.newest == (grammar.State{}) && c.err == nil {
+		g, err := c.compile()
+		if err != nil {
+			return c.newest, err
+		}
+		c.newest, c.done = g.Start(), 0
+	}
+	for ; c.done < len(c.tokens); c.done++ {
+		if len(c.older) == keptStates {
+			c.older = append(c.older[:0], c.older[1:]...)
+		}
+		c.older = append(c.older, older{c.newest, c.err})
+		if c.err == nil {
+			c.newest, c.err = c.newest.Advance(c.tokens[c.done])
+		}
+	}
+	return c.newest, c.err
+}
+
+// allowed are the tokens that may come next, 64 ids a word.
+func (c *constraint) allowed() ([]uint64, error) {
+	s, err := c.state()
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.Mask()
+	if err != nil {
+		return nil, err
+	}
+	return m.Words(), nil
+}
+
+// warm works out what a step will ask for once its tokens are known, while the layers run.
+// What it finds stays with the grammar; whoever asks meanwhile waits for it there.
+func (c *constraint) warm(tokens []uint32) {
+	if c == nil || c.newest == (grammar.State{}) {
+		return
+	}
+	s, err := c.state()
+	if err != nil {
+		return
+	}
+	go func() { // ends soon: each call has its bound of steps
+		for _, t := range tokens {
+			if s, err = s.Advance(int32(t)); err != nil {
+				return
+			}
+			if _, err = s.Mask(); err != nil {
+				return
+			}
+		}
+	}()
+}

@@ -1,0 +1,53 @@
+package socket
+
+import (
+	"slices"
+	"testing"
+
+	"shoal/grammar"
+)
+
+// A constraint is a function of the tokens that count: what was undone leaves no trace,
+// however much of it there was, and tokens that do not fit can be undone.
+func TestConstraintUndoes(t *testing.T) {
+	v := grammar.NewVocabulary(256, func(id int32) []byte { return []byte{byte(id)} }, []int32{0})
+	engine := grammar.NewEngine(v)
+	fresh := func() *constraint {
+		return newConstraint(func() (*grammar.Engine, error) { return engine, nil }, &grammar.Spec{Kind: grammar.KindRegex, Text: "(ab|ac)*[0-9]{2}"})
+	}
+	feed := func(c *constraint, text string) {
+		for _, b := range []byte(text) {
+			c.feed(int32(b))
+		}
+	}
+	for _, c := range []struct{ first, undone, then string }{
+		{"", "", ""},
+		{"ab", "a", "ac"},
+		{"aba", "zzz", "b1"}, // which do not fit
+		{"ab", "acacacacacacacacacacacacacacacacacacacacacacacac", "1"},
+	} {
+		got, want := fresh(), fresh()
+		feed(got, c.first)
+		if _, err := got.allowed(); err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range []byte(c.undone) {
+			got.feed(int32(b))
+			_, _ = got.allowed() // also where a draft does not fit
+		}
+		for range c.undone {
+			got.undo()
+		}
+		feed(got, c.then)
+		feed(want, c.first+c.then)
+		g, err := got.allowed()
+		w, wrong := want.allowed()
+		if err != nil || wrong != nil || !slices.Equal(g, w) {
+			t.Errorf("%+v: %v, want %v (%v, %v)", c, g, w, err, wrong)
+		}
+	}
+	var none *constraint
+	none.feed(1)
+	none.undo()
+	none.warm(nil)
+}

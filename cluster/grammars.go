@@ -1,0 +1,21 @@
+package cluster
+
+import (
+	"fmt"
+	"sync"
+
+	"shoal/grammar"
+	"shoal/model"
+	"shoal/tokenizer"
+)
+
+// grammars is the engine for a checkpoint's vocabulary, made when a request first needs it.
+func grammars(ck *model.Checkpoint) func() (*grammar.Engine, error) {
+	return sync.OnceValues(func() (*grammar.Engine, error) {
+		t, err := tokenizer.Load(ck.Dir)
+		if err != nil {
+			return nil, fmt.Errorf("cluster: a grammar needs the tokenizer: %w", err)
+		}
+		return grammar.NewEngine(grammar.NewVocabulary(min(t.VocabSize(), ck.Config.Vocab), t.PlainBytes, ck.Config.EOS)), nil
+	})
+}
