@@ -55,7 +55,7 @@ type pass struct {
 
 // Actor is one layer: between messages it only moves its passes forward.
 type Actor struct {
-	Weights *Weights
+	Weights Layer
 	Next    *actor.PID // the layer that follows; nil: none
 	Term    *Term
 
@@ -85,7 +85,7 @@ func (a *Actor) Receive(c actor.Context) {
 			p = a.newPass()
 			a.passes[m.Batch] = p
 		}
-		p.run, p.schedule, p.at = m, m.Batch.scheduleOf(a.Weights, a.Next == nil), -1
+		p.run, p.schedule, p.at = m, m.Batch.scheduleOf(a.Weights.Kind(), a.Next == nil), -1
 		a.Term.Submit(p.compute)
 	case *advanced:
 		if m.err != nil {
@@ -118,7 +118,7 @@ func (p *pass) next() {
 	for p.at = from; p.at < len(p.schedule) && !p.schedule[p.at].Exchange(); p.at++ {
 	}
 	b.Backend.Run(p.layer.Weights, p.schedule[from:p.at])
-	if p.layer.Weights.SwiftKV != nil && p.at == len(p.schedule) {
+	if p.layer.Weights.Kind().Input && p.at == len(p.schedule) {
 		b.leave()
 	}
 	p.sent = time.Now()

@@ -16,7 +16,7 @@ type Backend interface {
 	// Embed fills the residual stream of the rows from row on with the embeddings of tokens.
 	Embed(e *Ends, row int, tokens []uint32)
 	// Run computes stages of a layer, none of them an exchange, one after another.
-	Run(w *Weights, stages []*Stage)
+	Run(l Layer, stages []*Stage)
 	// Pack is the values of tiles, row after row, in to or where there is room; Unpack puts
 	// packed values where tiles are.
 	Pack(to []float32, tiles []Tile) []float32
@@ -28,6 +28,22 @@ type Backend interface {
 	// Logits computes this rank's columns of the logits of rows, out (len(rows), vocab), and
 	// of those with Best the index of the largest among these columns.
 	Logits(e *Ends, rows []LogitRow, out []float32, vocab int, bests []int)
+}
+
+// Layer is the weights of a layer, or of the pass ahead of some, as a backend holds them: those
+// of the processor are [Weights].
+type Layer interface {
+	Kind() Kind
+	Bytes() int64
+	Close()
+}
+
+// Kind is what schedules tell apart of a layer.
+type Kind struct {
+	Sparse bool // it has experts
+	Later  bool // its keys and values are there already
+	Input  bool // it is no layer, but computes those
+	Caches int  // how many caches they go to, of Input
 }
 
 // Activation names a matrix of a micro-batch. Rows are tokens but where it says otherwise.

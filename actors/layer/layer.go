@@ -36,6 +36,15 @@ type Weights struct {
 	Activation tensor.Activation // of the FFN's gate
 }
 
+// Kind implements Layer.
+func (w *Weights) Kind() Kind {
+	k := Kind{Sparse: w.Experts != nil, Later: w.Later, Input: w.SwiftKV != nil}
+	if k.Input {
+		k.Caches = len(w.SwiftKV.Caches)
+	}
+	return k
+}
+
 type closer interface {
 	Close() error
 	Bytes() int64

@@ -99,8 +99,8 @@ func (b *Processor) Begin(rotations []*Rotation) {
 
 // Run implements Backend. It counts the time of stages, with a look at the clock for each
 // part.
-func (b *Processor) Run(w *Weights, stages []*Stage) {
-	began := time.Now()
+func (b *Processor) Run(l Layer, stages []*Stage) {
+	w, began := l.(*Weights), time.Now()
 	for i, s := range stages {
 		s.compute(w, b)
 		if i+1 == len(stages) || stages[i+1].Part != s.Part {

@@ -119,28 +119,19 @@ func (c conditions) reduce() []*Stage {
 	)
 }
 
-// The kinds of layers that a schedule tells apart: these bits.
-const (
-	sparseKind = 1 << iota
-	laterKind
-	inputKind
-	kinds
-)
+// kinds is how many there are, but for Caches.
+const kinds = 8
 
-func (w *Weights) kind() int {
-	return sparseKind*index(w.Experts != nil) | laterKind*index(w.Later) | inputKind*index(w.SwiftKV != nil)
-}
-
-// scheduleOf is the schedule of this step for a layer, the last one or not.
-func (b *Batch) scheduleOf(w *Weights, last bool) []*Stage {
-	of := &b.lists[w.kind()][index(last)]
+// scheduleOf is the schedule of this step for a layer of a kind, the last one or not.
+func (b *Batch) scheduleOf(k Kind, last bool) []*Stage {
+	of := &b.lists[index(k.Sparse)|2*index(k.Later)|4*index(k.Input)][index(last)]
 	if *of == nil {
 		c := b.step
-		c.sparse, c.later, c.input, c.last = w.Experts != nil, w.Later, w.SwiftKV != nil, last
+		c.sparse, c.later, c.input, c.last = k.Sparse, k.Later, k.Input, last
 		switch {
 		case c.input:
 			c.local = b.projectionsLocal(1, 2)
-			b.caches = len(w.SwiftKV.Caches)
+			b.caches = k.Caches
 		case c.later:
 			c.local = b.projectionsLocal(0)
 		}
@@ -172,4 +163,4 @@ func (b *Batch) classify() {
 
 // Through carries the batch through a layer of a model that is alone, where nothing is
 // exchanged.
-func (b *Batch) Through(w *Weights) { b.Backend.Run(w, b.scheduleOf(w, false)) }
+func (b *Batch) Through(l Layer) { b.Backend.Run(l, b.scheduleOf(l.Kind(), false)) }

@@ -11,7 +11,7 @@ import (
 
 // Slices are the weights of one socket: its part of every matrix.
 type Slices struct {
-	Layers []*layer.Weights // and SwiftKV's pass where it comes
+	Layers []layer.Layer // and SwiftKV's pass where it comes
 	layer.Ends
 }
 

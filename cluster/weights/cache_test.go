@@ -13,6 +13,7 @@ import (
 
 	pb "google.golang.org/protobuf/proto"
 
+	"shoal/actors/layer"
 	"shoal/actors/socket"
 	"shoal/model"
 	"shoal/proto"
@@ -91,7 +92,8 @@ func TestCache(t *testing.T) {
 		}
 		defer s.Close()
 		h := sha256.New()
-		for _, w := range s.Layers {
+		for _, l := range s.Layers {
+			w := l.(*layer.Weights)
 			for _, m := range []*tensor.Weight{w.Q, w.K, w.V, w.O, w.Gate, w.Up, w.Down} {
 				h.Write(rowsOf(m))
 			}
