@@ -200,6 +200,16 @@ func (s *Store) fill(t *table, slot int, pos int32, score float32) {
 // Seal ends the hand-over: every slot of every head must have been filled. Tokens
 // may then be written, the first at position Tokens.
 func (s *Store) Seal() error {
+	return s.SealOn(func(n int, f func(i int)) {
+		for i := range n {
+			f(i)
+		}
+	})
+}
+
+// SealOn is Seal whose work for the heads, the indexes of what came in, is done by run: f of
+// each of n, in any order, at once if it likes.
+func (s *Store) SealOn(run func(n int, f func(i int))) error {
 	if s.sealed || s.pending == 0 {
 		return errors.New("kvcache: Seal of a store that is not open")
 	}
@@ -217,8 +227,8 @@ func (s *Store) Seal() error {
 		t := &s.tables[i]
 		t.filled = nil
 		t.countEvicted(s.pending)
-		s.extendIndex(t, 0, t.n)
 	}
+	run(len(s.tables), func(i int) { s.extendIndex(&s.tables[i], 0, s.tables[i].n) })
 	s.tokens, s.pending, s.sealed = s.pending, 0, true
 	return nil
 }

@@ -28,8 +28,8 @@ var policies = []*Policy{
 	knorm.of(0, 1, 9).AtCachePositions(true),
 	quest.of(16, 64, 0),
 	quest.of(32, 96, 1),
-	shadowKV.of(8, 32, 2, 1, 0),
-	shadowKV.of(4, 16, 0, 2, 1),
+	shadowKV.of(8, 32, 2, 1, 0, 0),
+	shadowKV.of(4, 16, 0, 2, 1, 1),
 }
 
 var small = Geometry{Layers: 2, KVHeads: 3, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 16, VDim: 8}}
@@ -98,9 +98,9 @@ func indexOf(s *Store, layer, head int) []float32 {
 	page := t.rule.Selector.Page()
 	if m, ok := t.rule.Selector.(landmarks); ok {
 		n, scratch := t.n/m.chunk, new(tensor.AttnScratch)
-		marks := scratch.ScoreLandmarks(s.g.Layout, t.planes[indexPlane].blocks, n, q, 1)
+		marks := scratch.ScoreLandmarks(s.g.Layout, m.kind(s.g.Layout), t.planes[indexPlane].blocks, n, q, 1)
 		for i := range n {
-			marks = append(marks, s.g.Layout.LandmarkNumbers(t.planes[indexPlane].blocks[i/tensor.BlockSlots])[i%tensor.BlockSlots])
+			marks = append(marks, s.g.Layout.LandmarkNumbers(m.kind(s.g.Layout), t.planes[indexPlane].blocks[i/tensor.BlockSlots])[i%tensor.BlockSlots])
 		}
 		return marks
 	}

@@ -109,12 +109,13 @@ func TestReadBytes(t *testing.T) {
 	row := int64(g.Layout.RowBytes())
 	full := 3 * 2 * 5000 * row
 	for spec, want := range map[string]int64{
-		"full":                                            full,
-		"streaming:sink=4,recent=60":                      3 * 2 * 64 * row,
-		"quest:page=16,budget=1024":                       3 * 2 * (1024*row + 313*2*64*2), // 312.5 pages of two bounds
-		"quest:page=32,budget=512,skip=1":                 full/3 + 2*2*(512*row+157*2*64*2),
-		"quest:page=16,budget=5008":                       full,                                      // everything is read, and no index
-		"shadowkv:chunk=8,budget=256,outliers=48,local=4": 3 * 2 * ((256+384+39)*row + 625*(64*2+4)), // a landmark and its cosine
+		"full":                                                   full,
+		"streaming:sink=4,recent=60":                             3 * 2 * 64 * row,
+		"quest:page=16,budget=1024":                              3 * 2 * (1024*row + 313*2*64*2), // 312.5 pages of two bounds
+		"quest:page=32,budget=512,skip=1":                        full/3 + 2*2*(512*row+157*2*64*2),
+		"quest:page=16,budget=5008":                              full,                                        // everything is read, and no index
+		"shadowkv:chunk=8,budget=256,outliers=48,local=4":        3 * 2 * ((256+384+39)*row + 625*(64*2+4+1)), // a landmark, its cosine, and an eighth of a line
+		"shadowkv:chunk=16,budget=256,outliers=4,local=4,int8=1": 3 * 2 * ((256+64+79)*row + 313*(64+8+4+1)),
 	} {
 		p, err := Parse(spec)
 		if err != nil {

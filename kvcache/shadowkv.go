@@ -20,8 +20,11 @@ import (
 // is generated; here a chunk has a landmark as soon as `local` whole ones follow it, whoever wrote it,
 // and the outliers are those of all chunks that have one. So a choice is a pure function of the
 // keys, whatever was written, undone or handed over.
-var shadowKV = method{"shadowkv", []param{{key: "chunk", value: 8, least: 2, most: 64, doubles: true}, size("budget", 256, 2), {key: "outliers", value: 48, most: 1 << 16}, {key: "local", value: 4, least: 1, most: 1 << 16}, {key: "skip", most: 1024}}, func(v []int) Parts {
-	return Parts{Selector: landmarks{chunk: v[0], chunks: max(1, v[1]/v[0]), outliers: v[2], local: v[3]}, Skip: v[4]}
+//
+// Landmarks are float32 where the cache is, otherwise bfloat16, and with int8=1 a byte an
+// element and a scale: half of the index, and of what a step reads of it.
+var shadowKV = method{"shadowkv", []param{{key: "chunk", value: 8, least: 2, most: 64, doubles: true}, size("budget", 256, 2), {key: "outliers", value: 48, most: 1 << 16}, {key: "local", value: 4, least: 1, most: 1 << 16}, flag("int8"), {key: "skip", most: 1024}}, func(v []int) Parts {
+	return Parts{Selector: landmarks{chunk: v[0], chunks: max(1, v[1]/v[0]), outliers: v[2], local: v[3], int8: v[4] == 1}, Skip: v[5]}
 }}
 
 // landmarks selects chunks by tensor.KVLayout.Landmark.
@@ -30,6 +33,18 @@ type landmarks struct {
 	chunks   int // that a query chooses
 	outliers int // chunks
 	local    int // chunks
+	int8     bool
+}
+
+// kind is the type of the landmarks.
+func (m landmarks) kind(l tensor.KVLayout) tensor.DType {
+	switch {
+	case m.int8:
+		return tensor.Int8
+	case l.Type == tensor.F32:
+		return tensor.F32
+	}
+	return tensor.BF16
 }
 
 // Page implements Selector.
@@ -40,17 +55,25 @@ func (m landmarks) Reads() int { return (m.chunks+m.outliers+m.local+1)*m.chunk 
 
 // Index implements Selector: the landmarks of tensor.BlockSlots chunks.
 func (m landmarks) Index(l tensor.KVLayout) (bytes, slots int) {
-	return l.LandmarkBytes(), tensor.BlockSlots * m.chunk
+	return l.LandmarkBytes(m.kind(l)), tensor.BlockSlots * m.chunk
 }
 
-// Update implements Selector: a chunk has a landmark when it is whole.
+// Update implements Selector: a chunk has a landmark when it is whole. The outliers among those
+// that the newest token chooses from are noted in the index, which has a bit for each and their
+// number in the first block.
 func (m landmarks) Update(l tensor.KVLayout, index, blocks [][]byte, from, to int, s *tensor.AttnScratch) {
-	row := s.Row(2 * l.KDim)
+	row := s.Row((1 + m.chunk) * l.KDim)
 	for c := from / m.chunk; c < to/m.chunk; c++ {
 		first := c * m.chunk
 		block := first / tensor.BlockSlots
 		first -= block * tensor.BlockSlots
-		l.Landmark(index[c/tensor.BlockSlots], c%tensor.BlockSlots, blocks[block], first, first+m.chunk, row)
+		l.Landmark(m.kind(l), index[c/tensor.BlockSlots], c%tensor.BlockSlots, blocks[block], first, first+m.chunk, row)
+	}
+	if n := to/m.chunk - m.local; from/m.chunk < to/m.chunk && n > m.chunks+m.outliers {
+		for i, word := range m.choose(l, index, n, s) {
+			l.LandmarkWords(m.kind(l), index[i])[0] = word
+		}
+		l.LandmarkWords(m.kind(l), index[0])[1] = uint64(n)
 	}
 }
 
@@ -61,10 +84,12 @@ func (m landmarks) Select(l tensor.KVLayout, index [][]byte, n int, q Queries, s
 	if marked <= m.chunks+m.outliers {
 		return nil
 	}
-	fixed := m.choose(l, index, marked, s)
-	scores := s.ScoreLandmarks(l, index, marked, q.Rows, q.Heads)
+	fixed := m.fixed(l, index, marked, s)
+	scores := s.ScoreLandmarks(l, m.kind(l), index, marked, q.Rows, q.Heads)
+	keys, places := s.Chosen(marked, m.chunks+m.outliers+chunks-marked)
+	best := scores[:marked]
 	for r := range q.Heads {
-		row := scores[r*marked:][:marked]
+		row := scores[r*marked:][:len(best)]
 		tensor.Scale(row, q.Scale)
 		for i, word := range fixed {
 			for ; word != 0; word &= word - 1 {
@@ -73,20 +98,20 @@ func (m landmarks) Select(l tensor.KVLayout, index [][]byte, n int, q Queries, s
 		}
 		normaliser := tensor.LogSumExp(row)
 		for i, x := range row {
-			row[i] = x - normaliser
-		}
-	}
-	keys, places := s.Chosen(marked, m.chunks+m.outliers+chunks-marked)
-	for i := range keys {
-		best := negInf
-		for r := range q.Heads {
-			if x := scores[r*marked+i]; x > best {
-				best = x
+			if x -= normaliser; r == 0 || x > best[i] {
+				best[i] = x
 			}
 		}
-		keys[i] = ordered(best)
-		if fixed[i/64]>>(i%64)&1 != 0 {
-			keys[i] = math.MaxUint32
+	}
+	for i, x := range best {
+		if x != x {
+			x = negInf
+		}
+		keys[i] = ordered(x)
+	}
+	for i, word := range fixed {
+		for ; word != 0; word &= word - 1 {
+			keys[i*64+bits.TrailingZeros64(word)] = math.MaxUint32
 		}
 	}
 	at := highest(keys, m.chunks+m.outliers, places)
@@ -96,7 +121,19 @@ func (m landmarks) Select(l tensor.KVLayout, index [][]byte, n int, q Queries, s
 	return places
 }
 
-// choose gives a bit to each of the outliers among the first n chunks.
+// fixed gives a bit to each of the outliers among the first n chunks.
+func (m landmarks) fixed(l tensor.KVLayout, index [][]byte, n int, s *tensor.AttnScratch) []uint64 {
+	if l.LandmarkWords(m.kind(l), index[0])[1] != uint64(n) { // of a token before the newest
+		return m.choose(l, index, n, s)
+	}
+	fixed := s.Mask(n)
+	for i := range fixed {
+		fixed[i] = l.LandmarkWords(m.kind(l), index[i])[0]
+	}
+	return fixed
+}
+
+// choose is fixed by the cosines.
 func (m landmarks) choose(l tensor.KVLayout, index [][]byte, n int, s *tensor.AttnScratch) []uint64 {
 	fixed := s.Mask(n)
 	clear(fixed)
@@ -105,7 +142,7 @@ func (m landmarks) choose(l tensor.KVLayout, index [][]byte, n int, s *tensor.At
 	}
 	keys, places := s.Chosen(n, m.outliers)
 	for first := 0; first < n; first += tensor.BlockSlots {
-		for i, cosine := range l.LandmarkNumbers(index[first/tensor.BlockSlots])[:min(tensor.BlockSlots, n-first)] {
+		for i, cosine := range l.LandmarkNumbers(m.kind(l), index[first/tensor.BlockSlots])[:min(tensor.BlockSlots, n-first)] {
 			keys[first+i] = ordered(-cosine)
 		}
 	}

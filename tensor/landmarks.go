@@ -3,77 +3,76 @@ package tensor
 import (
 	"fmt"
 	"math"
+	"unsafe"
 )
 
 // A landmark is one key that stands for several: the mean of a chunk's (ShadowKV, arXiv
 // 2410.21465), or of a cluster's. Landmarks of 64 chunks lie as the keys of 64 slots do, and
-// are scored by the same kernels in the same order; behind them is a number a chunk. They are
-// float32 where the cache is, and bfloat16 otherwise.
+// are scored by the same kernels in the same order; behind them is a number a chunk. Their
+// type is any that a cache can have.
 
 // landmarks is the layout of a block of them.
-func (l KVLayout) landmarks() KVLayout {
-	if l.Type == F32 {
-		return KVLayout{Type: F32, KDim: l.KDim}
-	}
-	return KVLayout{Type: BF16, KDim: l.KDim}
+func (l KVLayout) landmarks(t DType) KVLayout { return KVLayout{Type: t, KDim: l.KDim} }
+
+// LandmarkBytes is the size of BlockSlots landmarks of type t, which a cache can have, of
+// their numbers, and of a line for whoever chooses by them.
+func (l KVLayout) LandmarkBytes(t DType) int { return l.landmarks(t).BlockBytes() + 4*BlockSlots + 64 }
+
+// LandmarkWords are the line of a block: 8 words.
+func (l KVLayout) LandmarkWords(t DType, index []byte) []uint64 {
+	return unsafe.Slice((*uint64)(unsafe.Pointer(&index[l.LandmarkBytes(t)-64])), 8)
 }
 
-// LandmarkBytes is the size of BlockSlots landmarks and their numbers.
-func (l KVLayout) LandmarkBytes() int { return l.landmarks().valuesAt() + 4*BlockSlots }
-
 // LandmarkNumbers are the numbers of a block's landmarks.
-func (l KVLayout) LandmarkNumbers(index []byte) []float32 {
-	return floats(index[l.landmarks().valuesAt():][:4*BlockSlots])
+func (l KVLayout) LandmarkNumbers(t DType, index []byte) []float32 {
+	return floats(index[l.landmarks(t).BlockBytes():][:4*BlockSlots])
 }
 
 // Landmark makes place `at` of an index block the mean of the keys in slots [first, to) of
 // block, as they are stored: one chain of float32 additions in the order of the slots. Its
 // number is the lowest cosine of a key to the mean: 0 where either is zero, -1 where one is
-// not finite. row is scratch of 2*KDim elements.
-func (l KVLayout) Landmark(index []byte, at int, block []byte, first, to int, row []float32) {
-	b := l.landmarks()
-	if at < 0 || at >= BlockSlots || len(index) < l.LandmarkBytes() || first >= to {
+// not finite. row is scratch of (1+to-first)*KDim elements.
+func (l KVLayout) Landmark(t DType, index []byte, at int, block []byte, first, to int, row []float32) {
+	b := l.landmarks(t)
+	if at < 0 || at >= BlockSlots || len(index) < l.LandmarkBytes(t) || first >= to {
 		panic(fmt.Sprintf("tensor: landmark of slots [%d,%d), at %d of %d bytes", first, to, at, len(index)))
 	}
 	l.check(block, first)
 	l.check(block, to-1)
-	k, mean := row[:l.KDim], row[l.KDim:2*l.KDim]
+	mean, keys := row[:l.KDim], row[l.KDim:(1+to-first)*l.KDim]
 	clear(mean)
-	for slot := first; slot < to; slot++ {
-		l.getRow(block, slot, k)
-		for i, x := range k {
-			mean[i] += x
+	for i := range to - first {
+		k := keys[i*l.KDim:][:l.KDim]
+		if l.Latent {
+			l.getLatent(block, first+i, k)
+		} else {
+			l.getKey(block, first+i, block, k)
+		}
+		for d, x := range k {
+			mean[d] += x
 		}
 	}
-	for i := range mean {
-		mean[i] /= float32(to - first)
+	square := 0.0
+	for d := range mean {
+		mean[d] /= float32(to - first)
+		square += float64(mean[d]) * float64(mean[d])
 	}
 	b.putKey(index, at, mean)
 	lowest := 1.0
-	for slot := first; slot < to; slot++ {
-		l.getRow(block, slot, k)
-		lowest = min(lowest, cosine(k, mean))
+	for i := range to - first {
+		lowest = min(lowest, cosine(keys[i*l.KDim:][:l.KDim], mean, square))
 	}
-	l.LandmarkNumbers(index)[at] = float32(lowest)
+	l.LandmarkNumbers(t, index)[at] = float32(lowest)
 }
 
-// getRow is the key of a slot of any layout.
-func (l KVLayout) getRow(block []byte, slot int, k []float32) {
-	if l.Latent {
-		l.getLatent(block, slot, k)
-	} else {
-		l.getKey(block, slot, block, k)
-	}
-}
-
-// cosine has products that are exact in float64, so that fusing them changes nothing.
-func cosine(a, b []float32) float64 {
-	var dot, aa, bb float64
+// cosine of a and b, whose square is bb; the products are exact in float64, so that fusing
+// them changes nothing.
+func cosine(a, b []float32, bb float64) float64 {
+	var dot, aa float64
 	for i := range a {
-		x, y := float64(a[i]), float64(b[i])
-		dot += x * y
+		x := float64(a[i])
+		dot += x * float64(b[i])
 		aa += x * x
-		bb += y * y
 	}
 	c := dot / float64(math.Sqrt(aa)*math.Sqrt(bb))
 	switch {
@@ -88,8 +87,8 @@ func cosine(a, b []float32) float64 {
 // ScoreLandmarks are the products of g queries, q [g][KDim], with the first n landmarks: [g][n].
 // Index blocks are those of an arena, or have 256 bytes behind them. The slice is valid until
 // the next call.
-func (s *AttnScratch) ScoreLandmarks(l KVLayout, index [][]byte, n int, q []float32, g int) []float32 {
-	b := l.landmarks()
+func (s *AttnScratch) ScoreLandmarks(l KVLayout, t DType, index [][]byte, n int, q []float32, g int) []float32 {
+	b := l.landmarks(t)
 	s.begin(b, g)
 	if cap(s.pages) < g*n {
 		s.pages = make([]float32, g*n+g*n/4)
@@ -103,6 +102,9 @@ func (s *AttnScratch) ScoreLandmarks(l KVLayout, index [][]byte, n int, q []floa
 		}
 		s.score(b, index[first/BlockSlots], q, 0, g, some)
 		for r := range g {
+			if t == Int8 {
+				active.mul64(&s.s[r], b.scales(index[first/BlockSlots], 0))
+			}
 			copy(scores[r*n+first:], s.s[r][:some])
 		}
 	}

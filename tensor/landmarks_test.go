@@ -11,19 +11,20 @@ import (
 // product with it is the serial chain, on every implementation.
 func TestLandmarks(t *testing.T) {
 	const chunks, g = 64*2 + 9, 7
-	for _, l := range pageLayouts {
+	for i, l := range pageLayouts {
 		for _, chunk := range []int{4, 8, 64} {
+			kind := []DType{F32, BF16, Int8}[(i+chunk)%3]
 			blocks, _ := pagesOf(l, chunks*chunk, 16, 5)
 			clear(blocks[0][:chunk*l.KDim*l.elem()]) // some keys of nothing
 			var index [][]byte
-			row := make([]float32, 2*l.KDim)
+			row := make([]float32, (1+chunk)*l.KDim)
 			means := make([][]float32, chunks)
 			for c := range chunks {
 				if c%BlockSlots == 0 {
-					index = append(index, make([]byte, l.LandmarkBytes()))
+					index = append(index, make([]byte, l.LandmarkBytes(kind)))
 				}
 				first := c * chunk % BlockSlots
-				l.Landmark(index[c/BlockSlots], c%BlockSlots, blocks[c*chunk/BlockSlots], first, first+chunk, row)
+				l.Landmark(kind, index[c/BlockSlots], c%BlockSlots, blocks[c*chunk/BlockSlots], first, first+chunk, row)
 				sum, lowest := make([]float64, l.KDim), 1.0
 				var keys [][]float32
 				for i := range chunk {
@@ -45,31 +46,39 @@ func TestLandmarks(t *testing.T) {
 					lowest = min(lowest, dot/math.Sqrt(kk*mm))
 				}
 				what := fmt.Sprintf("%v latent %v, chunk %d of %d", l.Type, l.Latent, c, chunk)
-				if got := float64(l.LandmarkNumbers(index[c/BlockSlots])[c%BlockSlots]); math.Abs(got-lowest) > 1e-5 {
+				if got := float64(l.LandmarkNumbers(kind, index[c/BlockSlots])[c%BlockSlots]); math.Abs(got-lowest) > 1e-5 {
 					t.Fatalf("%s: cosine %v, want %v", what, got, lowest)
 				}
-				b, tolerance := l.landmarks(), 1e-5
-				if b.Type == BF16 {
-					tolerance = 0.005
+				b, largest := l.landmarks(kind), 0.0
+				for _, x := range sum {
+					largest = max(largest, math.Abs(x))
 				}
 				means[c] = make([]float32, l.KDim)
-				b.getKey(index[c/BlockSlots], c%BlockSlots, nil, means[c])
+				b.getKey(index[c/BlockSlots], c%BlockSlots, index[c/BlockSlots], means[c])
 				for d, x := range means[c] {
-					if math.Abs(float64(x)-sum[d]) > tolerance*(0.1+math.Abs(sum[d])) {
+					if math.Abs(float64(x)-sum[d]) > map[DType]float64{F32: 1e-6, BF16: 0.005, Int8: 0.005}[kind]*largest+1e-7 {
 						t.Fatalf("%s: element %d is %v, want %v", what, d, x, sum[d])
 					}
 				}
 			}
 			q := normal(rng(9), g*l.KDim)
 			score := func() []float32 {
-				return slices.Clone(new(AttnScratch).ScoreLandmarks(l, index, chunks-3, q, g))
+				return slices.Clone(new(AttnScratch).ScoreLandmarks(l, kind, index, chunks-3, q, g))
 			}
 			allEqual(t, fmt.Sprintf("%v latent %v, chunks of %d", l.Type, l.Latent, chunk), score)
 			for i, x := range score() {
 				r, c, want := i/(chunks-3), i%(chunks-3), float32(0)
+				scale := float32(1)
+				if kind == Int8 {
+					scale = l.landmarks(kind).scales(index[c/BlockSlots], 0)[c%BlockSlots]
+				}
 				for d, m := range means[c] {
+					if kind == Int8 && scale != 0 {
+						m = float32(math.Round(float64(m / scale)))
+					}
 					want = fma32(m, q[r*l.KDim+d], want)
 				}
+				want *= scale
 				if x != want {
 					t.Fatalf("%v: landmark %d and query %d give %v, want %v", l.Type, c, r, x, want)
 				}
@@ -82,13 +91,13 @@ func TestLandmarks(t *testing.T) {
 func TestLandmarkOfStrangeNumbers(t *testing.T) {
 	for _, v := range []float32{float32(math.Inf(1)), float32(math.NaN()), 3e38} {
 		l := KVLayout{Type: F32, KDim: 8, VDim: 8}
-		block, index := make([]byte, l.BlockBytes()), make([]byte, l.LandmarkBytes())
+		block, index := make([]byte, l.BlockBytes()), make([]byte, l.LandmarkBytes(F32))
 		k := []float32{1, 2, 3, 4, 5, 6, v, v}
 		for slot := range 8 {
 			l.Put(block, slot, k, k)
 		}
-		if l.Landmark(index, 0, block, 0, 8, make([]float32, 16)); l.LandmarkNumbers(index)[0] != -1 {
-			t.Errorf("%v: cosine %v", v, l.LandmarkNumbers(index)[0])
+		if l.Landmark(F32, index, 0, block, 0, 8, make([]float32, 9*8)); l.LandmarkNumbers(F32, index)[0] != -1 {
+			t.Errorf("%v: cosine %v", v, l.LandmarkNumbers(F32, index)[0])
 		}
 	}
 }

@@ -58,7 +58,7 @@ func (c *Caches) Compress(part *kvcache.Store, seen *kvcache.Observation, p *kvc
 		}
 	}
 	if err == nil {
-		err = q.own.Seal()
+		err = q.own.SealOn(e.pool.Run)
 	}
 	if err != nil {
 		q.own.Release()

@@ -155,7 +155,7 @@ func (h *handover) keepOwn(i, layer int, heads topology.Range) error {
 func (h *handover) seal() error {
 	for _, q := range h.seqs {
 		if q.own != nil {
-			if err := q.own.Seal(); err != nil {
+			if err := q.own.SealOn(h.epoch.pool.Run); err != nil {
 				return err
 			}
 		}

@@ -74,7 +74,7 @@ func (e *epoch) copies(s *step) []stage {
 	return append(stages, stage{job: func(done func(error)) {
 		s.copied += r.sent
 		done(r.each(func(q moved, _ []byte) error {
-			if err := q.copy.Seal(); err != nil {
+			if err := q.copy.SealOn(e.pool.Run); err != nil {
 				return err
 			}
 			return q.copy.Reserve(q.tokens + q.rows)

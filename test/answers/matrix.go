@@ -127,7 +127,7 @@ var policies = []string{
 	"quest:page=16,budget=80",
 	"quest:page=32,budget=64,skip=1",
 	"shadowkv:chunk=8,budget=40,outliers=5,local=2",
-	"shadowkv:chunk=4,budget=32,outliers=0,local=3,skip=1",
+	"shadowkv:chunk=4,budget=32,outliers=0,local=3,int8=1,skip=1",
 }
 
 // longPolicies answer prompts beyond a thousand tokens.
