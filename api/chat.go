@@ -31,6 +31,7 @@ func (s *Server) decodeChat(ctx context.Context, body []byte) (*generation, *api
 	if e != nil {
 		return nil, e
 	}
+	f.chat = true
 	g := &generation{params: s.parseParams(f), promptLogprobs: -1}
 	var want bool
 	var top int64
@@ -54,8 +55,14 @@ func (s *Server) decodeChat(ctx context.Context, body []byte) (*generation, *api
 	if e := s.checkModel(&g.params); e != nil {
 		return nil, e
 	}
-	ids, e := s.chatPrompt(tokenizer.WithSearches(ctx), f)
+	if g.tools, e = s.parseTools(f); e != nil {
+		return nil, e
+	}
+	ids, tail, e := s.chatPrompt(tokenizer.WithSearches(ctx), f, g.tools)
 	if e != nil {
+		return nil, e
+	}
+	if e := s.constrainTools(g, tail); e != nil {
 		return nil, e
 	}
 	if g.ignored, e = s.ignored(f); e != nil {
@@ -75,10 +82,11 @@ func (s *Server) decodeChat(ctx context.Context, body []byte) (*generation, *api
 	return g, nil
 }
 
-// chatPrompt renders and encodes the messages of f (also for /tokenize).
-func (s *Server) chatPrompt(ctx context.Context, f *fields) ([]int32, *apiError) {
+// chatPrompt renders and encodes the messages of f (also for /tokenize), and returns the
+// end of the text, too.
+func (s *Server) chatPrompt(ctx context.Context, f *fields, tools *toolset) (ids []int32, tail string, e *apiError) {
 	if s.tmpl == nil {
-		return nil, invalidCode("messages", "no_chat_template", "This model has no chat template; use /v1/completions.")
+		return nil, "", invalidCode("messages", "no_chat_template", "This model has no chat template; use /v1/completions.")
 	}
 	var c Conversation
 	f.boolean("continue_final_message", &c.ContinueFinal)
@@ -94,21 +102,32 @@ func (s *Server) chatPrompt(ctx context.Context, f *fields) ([]int32, *apiError)
 			f.fail(invalid("chat_template_kwargs", "'chat_template_kwargs' must be an object."))
 		}
 	}
+	var think bool
+	if f.boolean("enable_thinking", &think) { // as some clients say it
+		if c.Kwargs == nil {
+			c.Kwargs = map[string]any{}
+		}
+		c.Kwargs["enable_thinking"] = think
+	}
 	if f.err != nil {
-		return nil, f.err
+		return nil, "", f.err
 	}
-	var e *apiError
 	if c.Messages, e = decodeMessages(f.get("messages"), s.cfg.Limits); e != nil {
-		return nil, e
+		return nil, "", e
 	}
+	s.showTools(&c, tools)
 	segments, err := s.tmpl.Render(c)
 	if errors.Is(err, jinja.ErrInternal) {
-		return nil, &apiError{status: http.StatusInternalServerError, typ: typeServer, code: "chat_template_error", message: err.Error()}
+		return nil, "", &apiError{status: http.StatusInternalServerError, typ: typeServer, code: "chat_template_error", message: err.Error()}
 	}
 	if err != nil {
-		return nil, invalidCode("messages", "chat_template_error", "The model's chat template refuses these messages: %v.", err)
+		return nil, "", invalidCode("messages", "chat_template_error", "The model's chat template refuses these messages: %v.", err)
 	}
-	return s.encode(ctx, segments, special, "messages")
+	if n := len(segments); n > 0 {
+		tail = segments[n-1].Text
+	}
+	ids, e = s.encode(ctx, segments, special, "messages")
+	return ids, tail, e
 }
 
 func decodeMessages(v json.RawMessage, lim Limits) ([]Message, *apiError) {
@@ -142,6 +161,8 @@ func decodeMessage(i int, raw json.RawMessage, lim Limits) (Message, *apiError) 
 		Name         json.RawMessage `json:"name"`
 		Content      json.RawMessage `json:"content"`
 		ToolCalls    json.RawMessage `json:"tool_calls"`
+		ToolCallID   string          `json:"tool_call_id"`
+		Reasoning    string          `json:"reasoning_content"`
 		FunctionCall json.RawMessage `json:"function_call"`
 		Audio        json.RawMessage `json:"audio"`
 	}
@@ -151,7 +172,7 @@ func decodeMessage(i int, raw json.RawMessage, lim Limits) (Message, *apiError) 
 	for _, x := range []struct {
 		name string
 		v    json.RawMessage
-	}{{"tool_calls", m.ToolCalls}, {"function_call", m.FunctionCall}, {"audio", m.Audio}} {
+	}{{"function_call", m.FunctionCall}, {"audio", m.Audio}} {
 		if !isNull(x.v) && !emptyValue(x.v) {
 			return Message{}, invalidCode(at+"."+x.name, "unsupported_parameter", "'%s.%s' is not supported.", at, x.name)
 		}
@@ -164,15 +185,28 @@ func decodeMessage(i int, raw json.RawMessage, lim Limits) (Message, *apiError) 
 	case "system", "user", "assistant":
 	case "developer": // OpenAI's newer name; templates know the older one
 		out.Role = "system"
-	case "tool", "function":
-		return out, invalidCode(at+".role", "unsupported_parameter", "'%s.role' is %q: tool calling is not supported.", at, out.Role)
+	case "tool":
+		out.CallID = m.ToolCallID
+	case "function":
+		return out, invalidCode(at+".role", "unsupported_parameter", "'%s.role' is %q, which came before 'tool': use that.", at, out.Role)
 	default:
-		return out, invalid(at+".role", "'%s.role' must be system, developer, user or assistant, got %q.", at, out.Role)
+		return out, invalid(at+".role", "'%s.role' must be system, developer, user, assistant or tool, got %q.", at, out.Role)
 	}
 	if !isNull(m.Name) && json.Unmarshal(m.Name, &out.Name) != nil {
 		return out, invalid(at+".name", "'%s.name' must be a string.", at)
 	}
 	var e *apiError
+	if out.Role == "assistant" {
+		out.Thought = m.Reasoning
+		if out.Calls, e = decodeCalls(at+".tool_calls", m.ToolCalls, lim); e != nil {
+			return out, e
+		}
+		if out.Empty = out.Calls != nil && isNull(m.Content); out.Empty {
+			return out, nil
+		}
+	} else if !isNull(m.ToolCalls) && !emptyValue(m.ToolCalls) {
+		return out, invalid(at+".tool_calls", "'%s.tool_calls' belong to the assistant.", at)
+	}
 	out.Content, e = decodeContent(at+".content", m.Content, lim)
 	return out, e
 }
@@ -223,8 +257,10 @@ type chatShape struct {
 }
 
 type chatDelta struct {
-	Role    string  `json:"role,omitempty"`
-	Content *string `json:"content,omitempty"`
+	Role      string      `json:"role,omitempty"`
+	Content   *string     `json:"content,omitempty"`
+	Reasoning string      `json:"reasoning_content,omitempty"`
+	ToolCalls []callDelta `json:"tool_calls,omitempty"`
 }
 
 type chatChunkChoice struct {
@@ -240,8 +276,12 @@ func (c chatShape) chunk(d delta) chunkBody {
 	if d.first {
 		out.Delta.Role = "assistant"
 	}
-	if d.first || d.text != "" {
+	if d.first && d.thought == "" && len(d.calls) == 0 || d.text != "" {
 		out.Delta.Content = &d.text
+	}
+	out.Delta.Reasoning = d.thought
+	for _, c := range d.calls {
+		out.Delta.ToolCalls = append(out.Delta.ToolCalls, callDelta{c.index, c.toolCall()})
 	}
 	if len(d.tokens) > 0 {
 		out.Logprobs = c.s.chatLogprobs(c.g, d.tokens)
@@ -250,9 +290,11 @@ func (c chatShape) chunk(d delta) chunkBody {
 }
 
 type chatMessage struct {
-	Role    string  `json:"role"`
-	Content string  `json:"content"`
-	Refusal *string `json:"refusal"`
+	Role      string     `json:"role"`
+	Content   *string    `json:"content"` // null beside calls
+	Reasoning string     `json:"reasoning_content,omitempty"`
+	ToolCalls []toolCall `json:"tool_calls,omitempty"`
+	Refusal   *string    `json:"refusal"`
 }
 
 type chatChoice struct {
@@ -270,7 +312,14 @@ func (c chatShape) whole(choices []delta, u usage) any {
 		Usage   usage        `json:"usage"`
 	}{head: c.g.head, Usage: u}
 	for _, d := range choices {
-		body.Choices = append(body.Choices, chatChoice{d.index, chatMessage{Role: "assistant", Content: d.text}, c.s.chatLogprobs(c.g, d.tokens), d.finish, d.reason})
+		m := chatMessage{Role: "assistant", Content: &d.text, Reasoning: d.thought}
+		for _, c := range d.calls {
+			m.ToolCalls = append(m.ToolCalls, c.toolCall())
+		}
+		if len(d.calls) > 0 && d.text == "" {
+			m.Content = nil
+		}
+		body.Choices = append(body.Choices, chatChoice{d.index, m, c.s.chatLogprobs(c.g, d.tokens), d.finish, d.reason})
 	}
 	return body
 }

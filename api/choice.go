@@ -20,12 +20,14 @@ type tokenRecord struct {
 
 // delta is what one event adds to a choice.
 type delta struct {
-	index  int
-	text   string
-	tokens []tokenRecord // with logprobs only; those whose text is now shown
-	first  bool          // the first delta of this choice
-	finish string        // "", stop, length
-	reason any           // the stop string or token id behind "stop"; nil for EOS
+	index   int
+	text    string
+	tokens  []tokenRecord // with logprobs only; those whose text is now shown
+	first   bool          // the first delta of this choice
+	finish  string        // "", stop, length, tool_calls
+	calls   []madeCall    // with tools, those that are whole now
+	thought string        // of a model that thinks
+	reason  any           // the stop string or token id behind "stop"; nil for EOS
 }
 
 // choice turns the events of one sequence into deltas: decoding that holds back
@@ -51,6 +53,9 @@ type choice struct {
 	shown   int // were shown
 	runes   int // decoded, plus those of the echo
 	pending []tokenRecord
+
+	parts *parts        // what takes an answer apart into thoughts, text and calls; nil: nothing
+	held  []tokenRecord // of text that parts holds back
 }
 
 // echo is the prompt that goes before the output.
@@ -82,7 +87,7 @@ func (c *choice) accept(ev Event) (d delta, show bool, err error) {
 		}
 		text := ""
 		if ev.Finish != FinishStop { // else it is the stop token itself
-			text = c.text.Push(ev.Token)
+			text = c.text.Push(ev.Token) + c.parts.mark(ev.Token)
 		}
 		c.record(ev, text)
 		out, hit = c.screen(text)
@@ -118,6 +123,14 @@ func (c *choice) accept(ev Event) (d delta, show bool, err error) {
 		return delta{}, false, nil
 	}
 	d.tokens = c.release(hit != "", d.finish != "")
+	if c.parts != nil {
+		c.parts.take(&d)
+		d.tokens, c.held = append(c.held, d.tokens...), nil
+		if d.text == "" && d.thought == "" && len(d.calls) == 0 && d.finish == "" {
+			c.held = d.tokens
+			return delta{}, false, nil
+		}
+	}
 	if c.echo != nil && d.first {
 		d.text = c.echo.text + d.text
 		d.tokens = append(c.echo.tokens, d.tokens...)

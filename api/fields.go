@@ -16,6 +16,7 @@ type fields struct {
 	raw  map[string]json.RawMessage
 	read map[string]bool // members that were asked for
 	err  *apiError
+	chat bool // of a chat: tools are known
 }
 
 func parseFields(body []byte) (*fields, *apiError) {

@@ -30,6 +30,8 @@ type generation struct {
 	promptLogprobs int // -1: none
 	discard        bool
 	shape          shape
+	tools          *toolset // of a chat; nil: none
+	thinking       thinking // of a chat
 }
 
 // head is the same on a response and on all chunks of a stream.
@@ -198,7 +200,7 @@ func (s *Server) newChoice(g *generation, index int) *choice {
 		text = continueText(s.tok, g.prompts[index/g.n].ids, !g.keepSpecial)
 	}
 	return &choice{
-		index: index, text: text, stop: stopper{stops: g.stop},
+		parts: s.newParts(g, index), index: index, text: text, stop: stopper{stops: g.stop},
 		maxTokens: max(g.maxTokens, 1), minTokens: g.sampling.MinTokens, includeStop: g.includeStop,
 		logprobs: g.sampling.Logprobs >= 0, stopTokens: g.stopTokens, discard: g.discard,
 	}
@@ -374,7 +376,7 @@ func (r *run) all(ctx context.Context) ([]delta, error) {
 			}
 			t := &whole[a.choice]
 			texts[a.choice].WriteString(d.text)
-			t.tokens = append(t.tokens, d.tokens...)
+			t.add(d)
 			if d.finish != "" {
 				t.finish, t.reason = d.finish, d.reason
 			}

@@ -238,6 +238,5 @@ func TestToolsThatAreNotCalled(t *testing.T) {
 	if a := post(t, url, chat(M{"functions": tools, "function_call": "none"})); a.status != 200 {
 		t.Error(a.raw)
 	}
-	checkError(t, post(t, url, chat(M{"tools": tools})), 400, "invalid_request_error", "tools", "unsupported_parameter")
-	checkError(t, post(t, url, chat(M{"tools": tools, "tool_choice": "auto"})), 400, "invalid_request_error", "tools", "unsupported_parameter")
+	checkError(t, post(t, url, chat(M{"functions": tools})), 400, "invalid_request_error", "functions", "unsupported_parameter")
 }

@@ -11,10 +11,8 @@ var refused = []struct {
 	off  func(json.RawMessage) bool
 	why  string
 }{
-	{"tools", emptyValue, "tool calling is not supported"},
-	{"tool_choice", oneOf(`"none"`), "tool calling is not supported"},
-	{"functions", emptyValue, "function calling is not supported"},
-	{"function_call", oneOf(`"none"`), "function calling is not supported"},
+	{"functions", emptyValue, "use tools"},
+	{"function_call", oneOf(`"none"`), "use tool_choice"},
 	{"audio", emptyValue, "audio is not supported"},
 	{"modalities", oneOf(`["text"]`), "only [\"text\"] is supported"},
 	{"web_search_options", never, "web search is not supported"},
@@ -39,6 +37,16 @@ var refused = []struct {
 }
 
 func refuse(f *fields) {
+	if f.chat {
+		f.read["tools"], f.read["tool_choice"] = true, true
+	} else {
+		for _, name := range [...]string{"tools", "tool_choice"} {
+			if v := f.get(name); v != nil && !emptyValue(v) && string(v) != `"none"` && string(f.get("tool_choice")) != `"none"` {
+				f.fail(invalidCode(name, "unsupported_parameter", "'%s' is not supported here: tools are for chats.", name))
+				return
+			}
+		}
+	}
 	for _, r := range refused {
 		if v := f.get(r.name); v != nil && !r.off(v) && !unused(f, r.name) {
 			f.fail(invalidCode(r.name, "unsupported_parameter", "'%s' is not supported with this value: %s.", r.name, r.why))
@@ -56,10 +64,9 @@ func (s *Server) ignored(f *fields) ([]string, *apiError) {
 	return names, nil
 }
 
-// unused: tools that must not be called change nothing.
+// unused: functions that must not be called change nothing.
 func unused(f *fields, name string) bool {
-	choice := map[string]string{"tools": "tool_choice", "functions": "function_call"}[name]
-	return choice != "" && string(f.get(choice)) == `"none"`
+	return name == "functions" && string(f.get("function_call")) == `"none"`
 }
 
 func never(json.RawMessage) bool { return false }

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"shoal/grammar"
+	"shoal/toolcall"
 )
 
 // Config of a Server. Zero fields take their defaults unless stated.
@@ -33,6 +35,9 @@ type Config struct {
 	MaxModelLen int
 	// VocabSize bounds token ids from clients; the tokenizer's when 0.
 	VocabSize int
+	// ToolParser is how the model writes calls of functions: a toolcall.Family; found by
+	// the chat template when empty.
+	ToolParser string
 	// EOSTokens are the model's own stop tokens; min_tokens holds them back.
 	EOSTokens []int32
 
@@ -114,6 +119,8 @@ type Server struct {
 	tok      Tokenizer
 	tmpl     ChatTemplate    // nil: no chat
 	grammars *grammar.Engine // which only says whether a grammar can be enforced: the owners have their own
+	family   toolcall.Family // how the model writes calls
+	thinks   bool            // answers may begin with thoughts
 	vocab    int
 	longest  int // bytes of the longest token
 	log      *slog.Logger
@@ -156,6 +163,14 @@ func New(cfg Config, e Engine, tok Tokenizer, tmpl ChatTemplate) (*Server, error
 	}
 	if t, ok := tmpl.(interface{ Source() string }); ok && s.info["chat_template"] == nil {
 		s.info["chat_template"] = t.Source() // it came in a file of its own
+	}
+	if t, ok := tmpl.(interface{ Source() string }); ok {
+		s.family, s.thinks = toolcall.Detect(t.Source()), toolcall.Thinks(t.Source())
+	}
+	if cfg.ToolParser != "" {
+		if s.family = toolcall.Family(cfg.ToolParser); !slices.Contains(toolcall.Families, s.family) {
+			return nil, fmt.Errorf("api: the tool parser %q is not known; known are %v", cfg.ToolParser, toolcall.Families)
+		}
 	}
 	s.metrics = newMetrics(cfg.Models[0], e)
 	s.routes = s.ownRoutes()

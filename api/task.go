@@ -118,11 +118,11 @@ func (r *Replay) Accept(choice int, e Event) (TaskDelta, error) {
 	}
 	w := &r.whole[choice]
 	r.texts[choice].WriteString(d.text)
-	w.tokens = append(w.tokens, d.tokens...)
+	w.add(d)
 	if d.finish != "" {
 		w.finish, w.reason = d.finish, d.reason
 	}
-	return TaskDelta{Text: d.text, Finish: d.finish}, nil
+	return TaskDelta{Text: d.text, Finish: r.run.choices[choice].finish}, nil
 }
 
 // Done tells whether a choice has finished; what follows of it has no effect.

@@ -71,16 +71,23 @@ type ChatTemplate interface {
 	Render(c Conversation) ([]Segment, error)
 }
 
-// Conversation is a validated chat request: roles are system, user or assistant.
+// Conversation is a validated chat request: roles are system, user, assistant or tool.
 type Conversation struct {
 	Messages            []Message
+	Tools               json.RawMessage // a list as in OpenAI's API, or nil
 	AddGenerationPrompt bool
 	ContinueFinal       bool           // the answer goes on with the last message
 	Kwargs              map[string]any // chat_template_kwargs, JSON values
 }
 
-// Message is one turn of plain text.
-type Message struct{ Role, Name, Content string }
+// Message is one turn.
+type Message struct {
+	Role, Name, Content string
+	Empty               bool            // no content at all, as beside calls
+	Calls               json.RawMessage // tool_calls of an assistant, or nil
+	CallID              string          // of a tool's answer
+	Thought             string          // reasoning_content of an assistant
+}
 
 // Segment is a piece of a prompt. Literal text came from a message: control
 // tokens that it spells out stay text.
@@ -98,16 +105,24 @@ func (t checkpointTemplate) Render(c Conversation) ([]Segment, error) {
 	messages := make([]tokenizer.Message, len(c.Messages))
 	for i, m := range c.Messages {
 		messages[i] = tokenizer.Message{Role: m.Role, Content: m.Content}
-		if m.Name != "" {
-			extra, err := json.Marshal(map[string]string{"name": m.Name})
-			if err != nil {
-				return nil, err
-			}
+		if m.Empty {
+			messages[i].Parts = json.RawMessage("null")
+		}
+		extra, err := json.Marshal(struct {
+			Name    string          `json:"name,omitempty"`
+			Calls   json.RawMessage `json:"tool_calls,omitempty"`
+			CallID  string          `json:"tool_call_id,omitempty"`
+			Thought string          `json:"reasoning_content,omitempty"`
+		}{m.Name, m.Calls, m.CallID, m.Thought})
+		if err != nil {
+			return nil, err
+		}
+		if len(extra) > 2 {
 			messages[i].Extra = extra
 		}
 	}
 	parts, err := t.ChatTemplate.Render(messages, tokenizer.RenderOptions{
-		AddGenerationPrompt: c.AddGenerationPrompt, ContinueFinal: c.ContinueFinal, Extra: c.Kwargs,
+		AddGenerationPrompt: c.AddGenerationPrompt, ContinueFinal: c.ContinueFinal, Tools: c.Tools, Extra: c.Kwargs,
 	})
 	if err != nil {
 		return nil, err

@@ -53,7 +53,11 @@ func (s *Server) tokenize(ctx context.Context, body []byte) (*tokenized, *apiErr
 	}
 	var ids []int32
 	if hasMessages {
-		if ids, e = s.chatPrompt(ctx, f); e != nil {
+		tools, e := s.parseTools(f)
+		if e != nil {
+			return nil, e
+		}
+		if ids, _, e = s.chatPrompt(ctx, f, tools); e != nil {
 			return nil, e
 		}
 	} else if ids, e = s.encode(ctx, []Segment{{Text: text}}, special, "prompt"); e != nil {

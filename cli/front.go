@@ -60,7 +60,7 @@ func (fr *front) close() {
 // config is the API's part of it.
 func (fr *front) config() (cluster.APIConfig, error) {
 	f := fr.flags
-	cfg := cluster.APIConfig{Strict: f.Strict, AllowOrigins: f.AllowOrigin, Template: f.ChatTemplate, Version: cluster.Build(), Logger: fr.log}
+	cfg := cluster.APIConfig{Strict: f.Strict, AllowOrigins: f.AllowOrigin, Template: f.ChatTemplate, ToolParser: f.ToolParser, Version: cluster.Build(), Logger: fr.log}
 	var err error
 	if cfg.Keys, err = f.keys(); err != nil {
 		return cfg, err

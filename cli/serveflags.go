@@ -107,6 +107,7 @@ type listenFlags struct {
 	AuditLog     string   `name:"audit-log" type:"path" placeholder:"FILE" help:"Append a JSON line for each request that may change something, or is refused for its key; opened again on SIGHUP."`
 	AllowOrigin  []string `placeholder:"ORIGIN" help:"Web pages of this origin (https://chat.example.com, or * for every one) may use the API; others may not, and without API keys the API answers to no other name than localhost."`
 	Strict       bool     `help:"Refuse requests with parameters that are not known, instead of naming them in a header."`
+	ToolParser   string   `name:"tool-parser" placeholder:"FAMILY" help:"How the model writes calls of functions: hermes, llama3_json, pythonic, mistral, deepseek, json (default: by the chat template)."`
 	ChatTemplate string   `name:"chat-template" type:"path" placeholder:"FILE" help:"Jinja chat template to use instead of the checkpoint's."`
 }
 

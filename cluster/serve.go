@@ -178,6 +178,7 @@ type APIConfig struct {
 	// AllowOrigins are the origins whose web pages may use the API, besides its own.
 	AllowOrigins []string
 	Template     string // a file with a chat template, instead of the checkpoint's
+	ToolParser   string // a toolcall.Family; "": by the template
 	Version      string
 	Logger       *slog.Logger
 }
@@ -197,7 +198,7 @@ func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Se
 	if err != nil {
 		return nil, err
 	}
-	cfg.TokenizerConfig = files.Config
+	cfg.TokenizerConfig, cfg.ToolParser = files.Config, a.ToolParser
 	if err := samplingDefaults(ck.Dir, &cfg); err != nil {
 		return nil, err
 	}

@@ -180,6 +180,7 @@ func TestGrammars(t *testing.T) {
 		{KindLark, "start: expr\nexpr: expr \"+\" NUMBER | NUMBER\nNUMBER: /[0-9]+/\n%ignore / +/", []string{"1+2", " 1 + 22 "}, []string{"1 2", "+"}},
 		{KindLark, "%import common.(INT, WS)\nstart: \"x\"i INT ~ 1..2 [\"!\"]\n%ignore WS", []string{"X1", "x 1 2 !"}, []string{"x", "1"}},
 		{KindLark, "start: \"f(\" %json {\"type\":\"integer\"} \")\" | \"a\"..\"c\"", []string{"f(12)", "b"}, []string{"f(a)", "d"}},
+		{KindLark, "start: (\"<t>\" %until \"</t>\")? %json {\"type\":\"integer\"}", []string{"1", "<t>a<t></</t>12"}, []string{"<t>a", "<t></t>x</t>1", "x"}},
 		{KindTags, `{"triggers":["<f="],"structures":[{"begin":"<f=a>","schema":{"type":"integer"},"end":"</f>"}]}`,
 			[]string{"", "free text", "say <f=a>12</f> and <f=a>3</f>.", "<f"}, []string{"<f=b>", "<f=a>x</f>", "<f=a>1"}},
 	} {

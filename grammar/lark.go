@@ -11,8 +11,8 @@ import (
 
 // larkParser reads the part of Lark's language that llguidance reads (docs/syntax.md
 // there): rules and terminals, strings, regular expressions, ranges, repetitions,
-// %ignore, %import of common terminals, %json, %regex-free. A terminal that follows
-// another needs no separator, as there is no lexer that takes the longest: what Lark
+// %ignore, %import of common terminals, %json, and of our own %until "text": anything up
+// to the first place where the text stands, and the text. A terminal that follows another needs no separator, as there is no lexer that takes the longest: what Lark
 // would read as one name may be read as two words.
 type larkParser struct {
 	b      *rulebook
@@ -475,6 +475,16 @@ func (p *larkParser) atom() (*part, error) {
 			return nil, err
 		}
 		return p.b.part(part{kind: xDone, e: e}), nil
+	case p.eat("%until"):
+		p.blank(true)
+		if p.at >= len(p.s) || p.s[p.at] != '"' {
+			return nil, p.fail("expected a text after %%until")
+		}
+		s, _, err := p.text()
+		if err != nil {
+			return nil, err
+		}
+		return p.b.part(part{kind: xLex, r: p.b.m.until(p.b.m.literal(s), p.b.m.literal(s))}), nil
 	case c == '<':
 		return nil, p.fail("tokens in a grammar are not supported")
 	case c == '&' || c == '%' || c == '~':

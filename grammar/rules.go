@@ -265,7 +265,6 @@ func (m *machine) compileTags(s Spec) (eid, error) {
 		}
 		marks = append(marks, m.literal(t.s))
 	}
-	any := m.bytes(0, 255)
 	mark := m.or(marks...)
 	name, loop := m.rule()
 	ways := []eid{m.lex(m.not(m.concat(rAll, mark, rAll)))}
@@ -292,11 +291,14 @@ func (m *machine) compileTags(s Spec) (eid, error) {
 	}
 	for i, list := range byTrigger {
 		if len(list) > 0 {
-			// up to the first trigger, and with it
-			until := m.and(m.concat(rAll, marks[i]), m.not(m.concat(rAll, mark, any, rAll)))
-			ways = append(ways, m.seq(m.lex(until), m.alt(list...), loop))
+			ways = append(ways, m.seq(m.lex(m.until(marks[i], mark)), m.alt(list...), loop))
 		}
 	}
 	m.rules[name] = m.alt(ways...)
 	return loop, nil
+}
+
+// until is any text that ends with one mark and holds none of all marks before.
+func (m *machine) until(mark, marks rid) rid {
+	return m.and(m.concat(rAll, mark), m.not(m.concat(rAll, marks, m.bytes(0, 255), rAll)))
 }

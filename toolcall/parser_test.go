@@ -1,0 +1,142 @@
+package toolcall
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var known = map[string]Tool{"f": {}, "g": {}, "get_weather": {Strings: map[string]bool{"city": true}}}
+
+// render writes pieces so that joined texts are one.
+func render(pieces []Piece) string {
+	var b strings.Builder
+	for _, p := range pieces {
+		if p.Call != nil {
+			b.WriteString("«" + p.Call.Name + p.Call.Arguments + "»")
+		}
+		b.WriteString(p.Text)
+	}
+	return b.String()
+}
+
+func whole(f Family, text string) string {
+	p := New(f, known)
+	return render(append(p.Push(text), p.Flush()...))
+}
+
+func TestFamilies(t *testing.T) {
+	for _, c := range []struct {
+		f          Family
+		text, want string
+	}{
+		{Hermes, "No call. ", "No call. "},
+		{Hermes, "Sure.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>\n<tool_call>{\"name\":\"g\",\"arguments\":{}}</tool_call>\n", `Sure.«f{"a": 1}»«g{}»`},
+		{Hermes, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"</tool_call>\"}}</tool_call>", `«f{"a":"</tool_call>"}»`},
+		{Hermes, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":}}</tool_call> after", "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":}}</tool_call> after"},
+		{Hermes, "<tool_call>{\"name\":\"h\",\"arguments\":{}}</tool_call>", "<tool_call>{\"name\":\"h\",\"arguments\":{}}</tool_call>"},
+		{Hermes, "<tool_call>{\"name\":\"f\",\"arguments\":{}}", "«f{}»"},
+		{Hermes, "<tool_call>{\"name\":\"f\",\"argu", "<tool_call>{\"name\":\"f\",\"argu"},
+		{Hermes, "a <tool", "a <tool"},
+		{Hermes, "<tool_call>\n<function=get_weather>\n<parameter=city>\n12\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>", `«get_weather{"city": "12", "days": 3}»`},
+		{Llama, `{"name": "f", "parameters": {"a": "x"}}`, `«f{"a": "x"}»`},
+		{Llama, `<|python_tag|>{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}`, `«f{}»«g{}»`},
+		{Llama, `{"answer": 42}`, `{"answer": 42}`},
+		{Llama, ` Plain { text`, ` Plain { text`},
+		{Llama, `[get_weather(city='Oslo', days=[1, 2,], on=True, x={"k": None})]`, `«get_weather{"city": "Oslo", "days": [1, 2], "on": true, "x": {"k": null}}»`},
+		{Pythonic, `[f(a="q\"\u00e9", b=-1.5), g()]`, `«f{"a": "q\"é", "b": -1.5}»«g{}»`},
+		{Pythonic, `[f(a=b)]`, `[f(a=b)]`},
+		{Pythonic, `[1, 2]`, `[1, 2]`},
+		{Mistral, `Text.[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": "123456789"}, {"name": "g", "arguments": {}}]`, `Text.«f{"a": 1}»«g{}»`},
+		{Mistral, `[TOOL_CALLS]f[ARGS]{"a": {}}[TOOL_CALLS]g[CALL_ID]abc[ARGS]{}`, `«f{"a": {}}»«g{}»`},
+		{Mistral, `[TOOL_CALLS]f[ARGS]{"a": `, `[TOOL_CALLS]f[ARGS]{"a": `},
+		{DeepSeek, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\":1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>", `«f{"a":1}»«g{}»`},
+		{DeepSeek, "Ok<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\":1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>", `Ok«f{"a":1}»`},
+		{JSON, "```json\n[{\"name\": \"f\", \"parameters\": {}}]\n```", "«f{}»"},
+		{JSON, "```json\n[1]\n```", "```json\n[1]\n```"},
+		{JSON, `{"type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}`, `«f{"a":1}»`},
+	} {
+		if got := whole(c.f, c.text); got != c.want {
+			t.Errorf("%s %q:\n%s\nwant\n%s", c.f, c.text, got, c.want)
+		}
+		r := rand.New(rand.NewPCG(1, 1))
+		for range 20 { // however it is cut
+			p, rest := New(c.f, known), c.text
+			var pieces []Piece
+			for rest != "" {
+				n := 1 + r.IntN(min(len(rest), 9))
+				pieces = append(pieces, p.Push(rest[:n])...)
+				rest = rest[n:]
+			}
+			if got := render(append(pieces, p.Flush()...)); got != c.want {
+				t.Fatalf("%s %q in pieces:\n%s\nwant\n%s", c.f, c.text, got, c.want)
+			}
+		}
+	}
+}
+
+func TestThinker(t *testing.T) {
+	for _, c := range []struct {
+		inside           bool
+		text             string
+		thought, content string
+	}{
+		{false, "Hello", "", "Hello"},
+		{false, "<think>\nhm <b>\n</think>\n\nHello ", "hm <b>", "Hello "},
+		{false, " <thin", "", " <thin"},
+		{true, "hm\n</think>Hello</think>", "hm", "Hello</think>"},
+		{true, "never ends ", "never ends ", ""},
+		{false, "", "", ""},
+	} {
+		for cut := 1; cut < 8; cut++ {
+			th, rest := NewThinker(c.inside), c.text
+			var thought, content string
+			add := func(a, b string) { thought += a; content += b }
+			for rest != "" {
+				n := min(cut, len(rest))
+				add(th.Push(rest[:n]))
+				rest = rest[n:]
+			}
+			add(th.Flush())
+			if thought != c.thought || content != c.content {
+				t.Errorf("%q by %d: thought %q, content %q", c.text, cut, thought, content)
+			}
+		}
+	}
+}
+
+// The templates that ship with the tokenizer's tests are told apart.
+func TestDetect(t *testing.T) {
+	for name, want := range map[string]Family{"qwen25": Hermes, "qwen3_xml": Hermes, "llama32": Llama, "mistral_small": Mistral, "deepseek_v31": DeepSeek, "gemma3_tools": JSON, "mixtral": None} {
+		text, err := os.ReadFile(filepath.Join("..", "tokenizer", "testdata", "templates", name+".jinja"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Detect(string(text)); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+func FuzzParser(f *testing.F) {
+	for i := range Families {
+		f.Add(uint8(i), `<tool_call>{"name":"f","arguments":{}}</tool_call>[f(a=1)]`, uint8(3))
+		f.Add(uint8(i), `[TOOL_CALLS]f[ARGS]{"a":1}`, uint8(1))
+	}
+	f.Fuzz(func(t *testing.T, family uint8, text string, cut uint8) {
+		fam := Families[int(family)%len(Families)]
+		want := whole(fam, text)
+		p, n := New(fam, known), int(cut)+1
+		var pieces []Piece
+		for rest := text; rest != ""; {
+			k := min(n, len(rest))
+			pieces = append(pieces, p.Push(rest[:k])...)
+			rest = rest[k:]
+		}
+		if got := render(append(pieces, p.Flush()...)); got != want {
+			t.Fatalf("%s %q by %d: %q, whole %q", fam, text, n, got, want)
+		}
+	})
+}
