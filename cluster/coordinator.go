@@ -157,7 +157,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err = c.join(ctx, &cfg); err != nil {
 		return nil, err
 	}
-	var l ledger
+	var l placementLog
 	if c.store != nil {
 		if l, err = c.take(ctx, meta.Incarnation, &cfg); err != nil {
 			return nil, err
@@ -262,7 +262,7 @@ const (
 )
 
 // take waits for the lease.
-func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *CoordinatorConfig) (ledger, error) {
+func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *CoordinatorConfig) (placementLog, error) {
 	said := ""
 	waits := func(why string) {
 		if why != said && why != "" {
@@ -288,11 +288,11 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 		case <-t.C:
 			look()
 		case <-ctx.Done():
-			return ledger{}, ctx.Err()
+			return placementLog{}, ctx.Err()
 		}
 	}
 	if err := c.store.OpenLease(ctx, waits); err != nil {
-		return ledger{}, err
+		return placementLog{}, err
 	}
 	claims := make(chan topology.Claim, 1)
 	election := c.store.Elect(cfg.ID, incarnation, cfg.API, store.Told{
@@ -307,18 +307,18 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 		case l := <-claims:
 			kind, _ := c.store.Durability()
 			c.log.Info("coordinating", "term", l.Term, "after epoch", l.Placement.Epoch, "store", kind)
-			return ledger{after: l.Placement.Epoch, record: election.Record, drained: l.Drained, drain: election.Drain}, nil
+			return placementLog{after: l.Placement.Epoch, record: election.Record, drained: l.Drained, drain: election.Drain}, nil
 		case <-t.C:
 			look()
 		case <-ctx.Done():
-			return ledger{}, ctx.Err()
+			return placementLog{}, ctx.Err()
 		}
 		claim, _, why := election.Claim()
 		if cfg.Standby || time.Since(began) > store.Quiet {
 			waits(why)
 		}
 		if !cfg.Standby && time.Since(began) > rivalWait {
-			return ledger{}, fmt.Errorf("cluster: %s (its API: %s); to wait in its shadow start this one with --standby --join HOST:PORT", why, claim.API)
+			return placementLog{}, fmt.Errorf("cluster: %s (its API: %s); to wait in its shadow start this one with --standby --join HOST:PORT", why, claim.API)
 		}
 	}
 }

@@ -58,8 +58,8 @@ const (
 	loadingEvery = statusEvery / 5
 )
 
-// ledger is where placements are written down before nodes are told of them.
-type ledger struct {
+// placementLog is where placements are written down before nodes are told of them.
+type placementLog struct {
 	after uint32 // the newest epoch that is in it
 	// drained are the nodes that it says are drained; drain writes others down.
 	drained map[string]uint64
@@ -68,7 +68,7 @@ type ledger struct {
 }
 
 // newCore takes a config that is valid.
-func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes int, group string, l ledger) (*core, error) {
+func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes int, group string, l placementLog) (*core, error) {
 	policy, err := kvcache.Parse(s.Policy)
 	if err != nil {
 		return nil, err

@@ -84,7 +84,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		}
 		cfg.Serve.Shares[fmt.Sprintf("socket-%d", i)] = s
 	}
-	if c.core, err = newCore(c.system.Root, ck, cfg.Serve, cfg.Sockets, "local", ledger{}); err != nil {
+	if c.core, err = newCore(c.system.Root, ck, cfg.Serve, cfg.Sockets, "local", placementLog{}); err != nil {
 		return nil, err
 	}
 	hub := &memoryHub{size: cfg.Sockets}

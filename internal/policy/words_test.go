@@ -34,6 +34,7 @@ strand strands stranded:      say what happens         in all
 spoil spoils spoilt spoiled:  damage                   in all
 unlucky:                      say what happens         in all
 course courses:               progress                 in jobs
+ledger ledgers:               log (of placements)      in cluster topology
 `
 
 func TestWordsOfTheField(t *testing.T) {
