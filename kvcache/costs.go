@@ -78,6 +78,12 @@ func (g Geometry) promptBlocks(r rule, tokens int) int64 {
 // there at the end of prefill. All KV heads of all layers, slot tables and the
 // rows that Rollback would need included.
 func ResidentBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
+	return StepBytes(g, prompt, tokens, 1, p)
+}
+
+// StepBytes is ResidentBytes while a step runs that takes the cache to `tokens` tokens with
+// `staged` of its own: with what it takes to roll back any of them.
+func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
 	var bytes int64
 	undo := false
 	for _, r := range g.rules(p) {
@@ -86,11 +92,14 @@ func ResidentBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 		for _, plane := range g.planesOf(r.Policy) {
 			table += int64(plane.size) * int64(plane.room(slots))
 		}
+		if staged > 1 && r.Scored() {
+			table += int64(staged) * 4 * blocksOf(slots) * tensor.BlockSlots
+		}
 		bytes += r.layers * int64(g.KVHeads) * table
 		undo = undo || overwrites(r.Policy, prompt, tokens)
 	}
 	if undo {
-		bytes += blockBytes(g, undoBlocks(int64(g.Layers)*int64(g.KVHeads), 1))
+		bytes += blockBytes(g, undoBlocks(int64(g.Layers)*int64(g.KVHeads), staged))
 	}
 	return bytes
 }

@@ -78,6 +78,14 @@ func TestCostsAreExact(t *testing.T) {
 					r.Fatalf("%d tokens hold %d (arena %d), ResidentBytes says %d", o.Tokens(), o.Bytes(), arenas[owner].Used(), want)
 				}
 				step(t, o, 1)
+				n := rapid.IntRange(1, 9).Draw(r, "tokens of a step that is rolled back")
+				if err := o.Reserve(o.Tokens() + n); err != nil {
+					r.Fatal(err)
+				}
+				if want := StepBytes(small, prompt, o.Tokens()+n, n, p); o.Bytes() != want || arenas[owner].Used() != want {
+					r.Fatalf("%d tokens and %d of a step hold %d (arena %d), StepBytes says %d", o.Tokens(), n, o.Bytes(), arenas[owner].Used(), want)
+				}
+				o.Rollback()
 			}
 			checkRows(t, o)
 			o.Release()
