@@ -1,0 +1,75 @@
+package speculate
+
+// Trust is how often drafts were right, by how long the match was up to them and where they
+// came from. The text decides that: a model that copies code is right for long, one that
+// chats is not.
+type Trust struct{ rates [2][classes]float32 }
+
+const classes = 5
+
+// class of a match, in tokens.
+func class(matched int) int {
+	switch {
+	case matched <= 2:
+		return 0
+	case matched <= 4:
+		return 1
+	case matched <= 8:
+		return 2
+	case matched <= 16:
+		return 3
+	}
+	return 4
+}
+
+// NewTrust is what is believed before anything is known.
+func NewTrust() Trust {
+	rates := [classes]float32{0.4, 0.55, 0.7, 0.8, 0.9}
+	return Trust{[2][classes]float32{rates, rates}}
+}
+
+func (t *Trust) of(d *Draft) *[classes]float32 {
+	if d.Recent {
+		return &t.rates[1]
+	}
+	return &t.rates[0]
+}
+
+// Probabilities appends to out, for each token of a draft, how likely it is that it and all
+// before it are right.
+func (t *Trust) Probabilities(out []float32, d *Draft) []float32 {
+	rates, p := t.of(d), float32(1)
+	for i, share := range d.Share {
+		p *= rates[class(d.Matched+i)]
+		out = append(out, p*share)
+	}
+	return out
+}
+
+// Learn notes that of the first n tokens of a draft, which were tried, so many were right.
+// weight is what one outcome counts.
+func (t *Trust) Learn(d *Draft, n, right int, weight float32) {
+	rates, before := t.of(d), float32(1)
+	for i := range min(n, right+1) {
+		outcome := float32(0)
+		if i < right {
+			outcome = 1
+		}
+		// Where places disagreed a wrong token says less about what they are worth.
+		r := &rates[class(d.Matched+i)]
+		if before > 0 {
+			*r += weight * d.Share[i] / before * (outcome - *r)
+		}
+		before = d.Share[i]
+	}
+}
+
+// Drift goes a little towards what others believe, so that what was never right for a while
+// is tried again.
+func (t *Trust) Drift(to *Trust, weight float32) {
+	for i := range t.rates {
+		for j := range t.rates[i] {
+			t.rates[i][j] += weight * (to.rates[i][j] - t.rates[i][j])
+		}
+	}
+}
