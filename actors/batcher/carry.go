@@ -53,12 +53,13 @@ func (b *Batcher) carryOut(e Effects) {
 		b.stepper.Release(b.state.epoch, e.Release, e.Evict)
 	}
 	if p := e.Start; p != nil {
+		began := time.Now()
 		b.stepper.StartStep(p, func(results []Result, used []int64, err error) {
 			if err != nil {
 				b.send(&stepEnded{StepFailed{Epoch: p.Epoch, Step: p.Step, Reason: err.Error()}})
 				return
 			}
-			b.send(&stepEnded{StepDone{Epoch: p.Epoch, Step: p.Step, Results: results, Used: used}})
+			b.send(&stepEnded{StepDone{Epoch: p.Epoch, Step: p.Step, Results: results, Used: used, Micros: time.Since(began).Microseconds()}})
 		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"shoal/kvcache"
+	"shoal/speculate"
 )
 
 // Config is what the state needs to know. Fill Geometry and ContextLimit, then
@@ -20,7 +21,16 @@ type Config struct {
 	Replicas    int // copies of each decoding cache on another socket, 0 or 1, in memory that nobody else needs
 	// NoPrefixCache: no prompt begins with what another has read.
 	NoPrefixCache bool
-	Identity      string // of all that rows depend on besides tokens: model, weights, types, arithmetic
+	Identity      string         // of all that rows depend on besides tokens: model, weights, types, arithmetic
+	Speculate     speculate.Mode // of requests that name none; off
+	// SpeculateBytes bounds the indexes that drafts are made from, and again what is kept of
+	// recent outputs; 64 MiB. SpeculateShared lets the outputs of one tenant guess for another.
+	SpeculateBytes  int64
+	SpeculateShared bool
+	SpeculateRows   int // sequences in a step beyond which none has drafts; 32
+	// Guess is asked for drafts first, by tests: what follows at a position is tried whatever
+	// it costs.
+	Guess func(id string, position int) []int32
 
 	MaxWaiting int // requests in the queue before new ones are refused; 1024
 
@@ -48,6 +58,11 @@ func (c *Config) Defaults() {
 	set(&c.MaxRunning, min(64, c.TokenBudget-1))
 	set(&c.MaxWaiting, 1024)
 	set(&c.MaxFailures, 8)
+	set(&c.SpeculateRows, 32)
+	millis(&c.SpeculateBytes, 64<<20)
+	if c.Speculate == "" {
+		c.Speculate = speculate.Off
+	}
 	millis(&c.JobMillis, 60_000)
 	millis(&c.PriorityMillis, 10_000)
 	millis(&c.StepMillis, 30_000)

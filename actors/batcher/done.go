@@ -1,6 +1,10 @@
 package batcher
 
-import "fmt"
+import (
+	"fmt"
+
+	"shoal/sampler"
+)
 
 // stepDone takes the results of the step in flight: caches have grown, tokens go
 // out, requests end.
@@ -25,14 +29,11 @@ func (s *State) stepDone(d StepDone) {
 			s.measured(i, d.Used[i])
 		}
 	}
+	s.timed(f.plan, d.Micros)
 	for i := range f.plan.Decode {
-		r := f.rows[f.plan.Decode[i].Seq]
-		if r.cached < r.reached {
-			s.totals.Replayed++
-		}
-		r.cached, r.staged = r.cached+1, 1
-		r.reached = max(r.reached, r.cached)
-		s.sampled(r, results[r.seq])
+		row := &f.plan.Decode[i]
+		r := f.rows[row.Seq]
+		s.decoded(r, row, results[r.seq])
 	}
 	for i := range f.plan.Chunks {
 		c := &f.plan.Chunks[i]
@@ -50,7 +51,7 @@ func (s *State) stepDone(d StepDone) {
 		r.phase = decoding
 		s.ledger.handedOver(r)
 		if c.Sample {
-			s.sampled(r, results[r.seq])
+			s.sampled(r, results[r.seq].Samples[0])
 		} else if !r.ended {
 			s.finish(r, ReasonLength, "", "")
 		}
@@ -60,7 +61,7 @@ func (s *State) stepDone(d StepDone) {
 // missing names a row whose result did not come.
 func (s *State) missing(results map[uint64]*Result) string {
 	for _, d := range s.flight.plan.Decode {
-		if r := results[d.Seq]; r == nil || len(r.Samples) < len(d.Tokens) {
+		if r := results[d.Seq]; r == nil || len(r.Samples) == 0 {
 			return fmt.Sprintf("step %d gave no result for the decode row of sequence %d", s.flight.plan.Step, d.Seq)
 		}
 	}
@@ -82,11 +83,10 @@ func (s *State) measured(rank int, used int64) {
 
 // sampled takes the token after the cached ones: one that is recorded already is
 // a replay and only compared, the next one is emitted.
-func (s *State) sampled(r *request, result *Result) {
+func (s *State) sampled(r *request, sample sampler.Result) {
 	if r.ended {
 		return
 	}
-	sample := result.Samples[0]
 	if sample.Err != nil {
 		s.finish(r, ReasonError, CodeSampling, sample.Err.Error())
 		return

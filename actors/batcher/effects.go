@@ -85,8 +85,9 @@ type Open struct {
 	Prefix []int32
 }
 
-// Decode is a row for each of its tokens, one at present: those from Position on go into
-// the cache, and after each the next token is sampled. Accepted of the tokens of the
+// Decode is a row for each of its tokens, of which the first is known and the others may be
+// guesses: those from Position on go into the cache, and after each the next token is sampled,
+// up to the first that is not the next of Tokens. Accepted of the tokens of the
 // sequence's last Decode count, which Position follows; the others are rolled back.
 type Decode struct {
 	Seq      uint64
@@ -166,6 +167,7 @@ type Finish struct {
 	// Emit; -1: never.
 	Arrived, Started, FirstToken, Ended int64
 	Preempted                           int // times
+	Speculated                          Speculated
 }
 
 // Reject answers a Submit that is not taken.

@@ -3,6 +3,7 @@ package batcher
 import (
 	"shoal/kvcache"
 	"shoal/sampler"
+	"shoal/speculate"
 	"shoal/tensor"
 )
 
@@ -18,10 +19,12 @@ type Spec struct {
 	Stop           []int32 // end the sequence, besides Config.EOS
 	IgnoreEOS      bool
 	Policy         *kvcache.Policy
-	PromptLogprobs int    // -1: none; k: score every prompt token, with the k best besides
-	NoCache        bool   // neither look for the prompt in the prefix cache nor leave it there
-	Salt           string // requests of different salts share nothing in the prefix cache
-	Priority       int    // lower is sooner, -1000 to 1000
+	PromptLogprobs int            // -1: none; k: score every prompt token, with the k best besides
+	NoCache        bool           // neither look for the prompt in the prefix cache nor leave it there
+	Salt           string         // requests of different salts share nothing in the prefix cache
+	Speculate      speculate.Mode // how drafts are made; "": as Config says
+	Tenant         string         // whose recent outputs may guess for it, and who learns from its own
+	Priority       int            // lower is sooner, -1000 to 1000
 	Arrival        int64
 	Deadline       int64 // milliseconds of Tick at which it fails; 0: none
 
@@ -58,12 +61,13 @@ type StepDone struct {
 	Step    uint64
 	Results []Result // one for each row that wants sampling or prompt logprobs
 	Used    []int64  // measured cache bytes by rank after the step; nil: not measured
+	Micros  int64    // from the plan to the results; 0: not measured
 }
 
 // Result is what one sequence got from a step.
 type Result struct {
 	Seq     uint64
-	Samples []sampler.Result // one for each row after which the plan samples
+	Samples []sampler.Result // for each row after which the plan samples; of decode up to the first that is not the next token of the row
 	Prompt  []PromptLogprob  // in order of position
 }
 

@@ -106,6 +106,17 @@ func (s *story) run(line string) string {
 			c.MaxFailures = a.int("failures", 8)
 			c.EOS = []int32{2}
 			c.NoPrefixCache = a["prefix"] == ""
+			if n := a.int("drafts", 0); n > 0 {
+				c.Guess = func(id string, position int) (drafts []int32) {
+					for i := range n {
+						drafts = append(drafts, modelToken(id, position+i-len(s.state.requests[id].Prompt)))
+						if i >= a.int("right", n) {
+							drafts[i]++
+						}
+					}
+					return drafts
+				}
+			}
 		})
 		return fmt.Sprintf("a block is %d bytes; %d layer, %d KV heads\n", block, geometry.Layers, geometry.KVHeads)
 	case "placed":
@@ -180,17 +191,23 @@ func (s *story) done(a arguments) string {
 		return "no step is in flight\n"
 	}
 	d := StepDone{Epoch: uint32(a.int("epoch", int(p.Epoch))), Step: uint64(a.int("step", int(p.Step)))}
-	result := func(seq uint64, next int) *Result {
+	drawn := func(seq uint64, next int) sampler.Result {
 		r := s.state.requests[s.ids[seq]]
 		token := int32(0)
 		if r != nil {
 			token = modelToken(r.ID, max(0, next-len(r.Prompt)))
 		}
-		d.Results = append(d.Results, Result{Seq: seq, Samples: []sampler.Result{{Token: int32(a.int("token", int(token)))}}})
+		return sampler.Result{Token: int32(a.int("token", int(token)))}
+	}
+	result := func(seq uint64, next int) *Result {
+		d.Results = append(d.Results, Result{Seq: seq, Samples: []sampler.Result{drawn(seq, next)}})
 		return &d.Results[len(d.Results)-1]
 	}
 	for _, row := range p.Decode {
-		result(row.Seq, row.Position+1)
+		r := result(row.Seq, row.Position+1)
+		for i := 1; i < len(row.Tokens) && r.Samples[i-1].Token == row.Tokens[i]; i++ {
+			r.Samples = append(r.Samples, drawn(row.Seq, row.Position+1+i))
+		}
 	}
 	for _, c := range p.Chunks {
 		r := result(c.Seq, c.Start+len(c.Tokens))
@@ -267,7 +284,11 @@ func (s *story) describe(e Effects) string {
 			}
 		}
 		for _, d := range p.Decode {
-			say("  decode %d (%s) position %d, %d accepted", d.Seq, s.ids[d.Seq], d.Position, d.Accepted)
+			more := ""
+			if n := len(d.Tokens) - 1; n > 0 {
+				more = fmt.Sprintf(", %d drafts", n)
+			}
+			say("  decode %d (%s) position %d, %d accepted%s", d.Seq, s.ids[d.Seq], d.Position, d.Accepted, more)
 		}
 		for _, c := range p.Chunks {
 			say("  chunk %d (%s) [%d,%d) last=%v sample=%v logprobs=%d", c.Seq, s.ids[c.Seq], c.Start, c.Start+len(c.Tokens), c.Last, c.Sample, c.PromptLogprobs)

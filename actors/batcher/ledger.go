@@ -180,9 +180,10 @@ func (l *ledger) handedOver(r *request) {
 	}
 }
 
-// growth is what the next decode row needs beyond what is booked.
-func (l *ledger) growth(r *request) int64 {
-	return max(0, kvcache.ResidentBytes(l.g, r.read, r.cached+1, r.Policy)-r.hold[r.owner]-l.sharedBytes(r))
+// growth is what a decode row of so many tokens needs beyond what is booked, less than none
+// after one of more.
+func (l *ledger) growth(r *request, tokens int) int64 {
+	return kvcache.StepBytes(l.g, r.read, r.cached+tokens, tokens, r.Policy) - r.hold[r.owner] - l.sharedBytes(r)
 }
 
 func (l *ledger) grow(r *request, bytes int64) {

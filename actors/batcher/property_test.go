@@ -90,6 +90,9 @@ func TestEverythingEnds(t *testing.T) {
 			c.NoPrefixCache = rapid.IntRange(0, 3).Draw(r, "without the prefix cache") == 0
 		})
 		out := newClient(r)
+		if rapid.Bool().Draw(r, "speculates") {
+			s.cfg.Guess = out.guess
+		}
 		var at *cluster
 		defer func() {
 			if at != nil {

@@ -37,6 +37,7 @@ type request struct {
 	reached int     // most tokens that any admission's cache had
 	replica int     // rank with a replica of the cache, or none
 	kept    kept    // of the admission that the end of an epoch cut off
+	guesses guesses
 
 	keys    []key        // of its full blocks, as far as they were asked for
 	pins    []*textBlock // shared blocks at its beginning whose rows it holds: in prefill on every socket, then on the owner

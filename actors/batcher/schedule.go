@@ -39,6 +39,7 @@ func (s *State) schedule() {
 		s.released = append(s.released, s.out.Release...)
 		return
 	}
+	s.draft(p, rows, left)
 	s.replicate(p)
 	s.steps++
 	p.DropReplica, s.noReplica = s.noReplica, nil
@@ -57,7 +58,7 @@ func (s *State) growAll() {
 		if r.phase != decoding {
 			continue // still in prefill, or preempted a moment ago
 		}
-		bytes := s.ledger.growth(r)
+		bytes := s.ledger.growth(r, 1)
 		for r.phase == decoding && !s.makeFree(r.owner, bytes) {
 			if !s.evictReplica(r.owner) {
 				s.preempt(s.victim(r.owner))
@@ -221,5 +222,6 @@ func (s *State) chunk(p *Plan, r *request, left int) int {
 	}
 	s.save(&c, r)
 	p.Chunks = append(p.Chunks, c)
+	s.index(r)
 	return len(c.Tokens)
 }

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"shoal/kvcache"
@@ -17,8 +18,12 @@ var geometry = kvcache.Geometry{Layers: 1, KVHeads: 4, Layout: tensor.KVLayout{T
 
 var block = int64(geometry.Layout.BlockBytes())
 
-// modelToken is the fake model: a function of the request and the output index.
+// modelToken is the fake model: a function of the request and the output index. Those whose
+// names begin so say the same again and again.
 func modelToken(id string, index int) int32 {
+	if strings.HasPrefix(id, "loop") {
+		index %= 19
+	}
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%s/%d", id, index)
 	return int32(h.Sum32() % 1000)
@@ -37,6 +42,8 @@ type cluster struct {
 	blocks map[uint64][]*kvcache.Segment // of the prefix cache, by rank
 	texts  map[uint64][]int32            // the tokens of each, and of all before it
 	warm   int                           // tokens that sequences began with
+
+	accepted int // drafts
 }
 
 type fataler interface{ Fatalf(string, ...any) }
@@ -129,14 +136,11 @@ func (c *cluster) resume(o Open, requests map[string]*Spec) {
 				c.t.Fatalf("%s: rank %d does not hold it", o.ID, rank)
 			}
 		}
-		switch len(o.Resume) {
-		case s.Tokens():
-			s.Rollback()
-		case s.Tokens() + s.Staged():
-			s.Commit(s.Staged())
-		default:
+		n := len(o.Resume) - s.Tokens()
+		if n < 0 || n > s.Staged() {
 			c.t.Fatalf("%s: resumes at %d, the cache has %d and %d", o.ID, len(o.Resume), s.Tokens(), s.Staged())
 		}
+		s.Commit(n)
 		return s
 	}
 	own, copied := store(o.Owner), (*kvcache.Store)(nil)
@@ -152,13 +156,17 @@ func (c *cluster) resume(o Open, requests map[string]*Spec) {
 	q.feed(c, requests, 0, o.Resume)
 }
 
-// settle commits what the step before wrote: that a next one is planned says that
-// nobody failed.
-func (c *cluster) settle() {
-	for _, q := range c.seqs {
+// settle commits what a plan accepts of what the step before wrote.
+func (c *cluster) settle(p *Plan) {
+	for _, d := range p.Decode {
+		q := c.seqs[d.Seq]
+		if q == nil || q.held {
+			continue
+		}
+		q.next = q.own.Tokens() + d.Accepted
 		for _, s := range []*kvcache.Store{q.own, q.copy} {
-			if !q.held && s != nil {
-				s.Commit(s.Staged())
+			if s != nil && s.Sealed() {
+				s.Commit(d.Accepted)
 			}
 		}
 	}
@@ -250,7 +258,7 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 	if p.Epoch != c.epoch {
 		c.t.Fatalf("step of epoch %d, the cluster is in %d", p.Epoch, c.epoch)
 	}
-	c.settle()
+	c.settle(p)
 	c.release(p.Release)
 	c.evict(p.Evict)
 	for _, seq := range p.DropReplica {
@@ -286,9 +294,9 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 	}
 	for _, d := range p.Decode {
 		q := c.seqs[d.Seq]
-		c.must(q.own.Reserve(d.Position+1), "decode row at %d", d.Position)
+		c.must(q.own.Reserve(d.Position+len(d.Tokens)), "decode row of %d at %d", len(d.Tokens), d.Position)
 		if q.copy != nil {
-			c.must(q.copy.Reserve(d.Position+1), "copied row at %d", d.Position)
+			c.must(q.copy.Reserve(d.Position+len(d.Tokens)), "copied row at %d", d.Position)
 		}
 	}
 	for _, k := range p.Chunks {
@@ -309,12 +317,21 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 	done := StepDone{Epoch: p.Epoch, Step: p.Step}
 	for _, d := range p.Decode {
 		q := c.seqs[d.Seq]
-		q.feed(c, requests, d.Position, d.Tokens)
-		put(q.own, d.Position, 1)
+		n := len(d.Tokens)
+		q.feed(c, requests, d.Position, d.Tokens[:1])
+		put(q.own, d.Position, n)
 		if q.copy != nil {
-			c.must(q.copy.ImportToken(d.Position, q.own.ExportToken(nil, d.Position)), "row of a copy")
+			for i := range n {
+				c.must(q.copy.ImportToken(d.Position+i, q.own.ExportToken(nil, d.Position+i)), "row of a copy")
+			}
 		}
-		done.Results = append(done.Results, q.result(d.Seq, d.Position+1))
+		r := q.result(d.Seq, d.Position+1)
+		for i := 1; i < n && d.Tokens[i] == r.Samples[i-1].Token; i++ {
+			q.feed(c, requests, d.Position+i, d.Tokens[i:i+1])
+			r.Samples = append(r.Samples, q.result(d.Seq, d.Position+i+1).Samples[0])
+			c.accepted++
+		}
+		done.Results = append(done.Results, r)
 	}
 	for _, k := range p.Chunks {
 		q := c.seqs[k.Seq]
@@ -412,6 +429,21 @@ type client struct {
 
 func newClient(t fataler) *client {
 	return &client{t: t, specs: map[string]*Spec{}, tokens: map[string]int{}, scored: map[string]int{}, finished: map[string]Finish{}, seen: map[string]bool{}}
+}
+
+// guess is right for a while, and then not.
+func (c *client) guess(id string, position int) (drafts []int32) {
+	h := fnv.New32a()
+	fmt.Fprintf(h, "drafts of %s at %d", id, position)
+	n, right := int(h.Sum32()%10), int(h.Sum32()/10%10)
+	for i := range n {
+		token := modelToken(id, position+i-len(c.specs[id].Prompt))
+		if i >= right {
+			token++
+		}
+		drafts = append(drafts, token)
+	}
+	return drafts
 }
 
 func (c *client) take(e Effects) {

@@ -20,6 +20,7 @@ type Snapshot struct {
 	Totals          Totals
 	Prefix          PrefixTotals
 	PrefixBlocks    int // of tensor.BlockSlots tokens that can be found
+	Speculated      Speculated
 }
 
 // Totals is what rebuilding has cost since the start: what was done again for
@@ -65,6 +66,8 @@ func (s *State) Snapshot() Snapshot {
 	if f := s.flight; f != nil {
 		v.InFlight, v.BatchRows, v.BatchSequences = true, f.plan.Tokens(), len(f.rows)
 	}
+	v.Speculated = s.speculation.totals
+	v.Speculated.Texts, v.Speculated.Recent = s.speculation.bytes, s.speculation.recent.Bytes()
 	for _, a := range s.ledger.sockets {
 		v.Sockets = append(v.Sockets, SocketState{ID: a.ID, Budget: a.Budget, Reserved: a.reserved + a.shared - a.evictable, Used: a.used, Freed: a.freed, Replicas: a.replicas, Shared: a.shared - a.evictable, Evictable: a.evictable, Sequences: a.sequences})
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"shoal/kvcache"
+	"shoal/speculate"
 	"shoal/tensor"
 )
 
@@ -34,6 +35,8 @@ type State struct {
 	prefixTotals PrefixTotals
 	blockIDs     uint64
 
+	speculation speculation
+
 	submitted, sequences, steps uint64 // counters
 	rate                        rate
 	totals                      Totals
@@ -53,7 +56,8 @@ func New(cfg Config) (*State, error) {
 		return nil, err
 	}
 	cfg.Geometry.Chunk = cfg.Chunk
-	return &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry}, prefix: newPrefixes(cfg.Identity)}, nil
+	return &State{cfg: cfg, requests: map[string]*request{}, unplaced: "the cluster has not started", ledger: ledger{g: cfg.Geometry}, prefix: newPrefixes(cfg.Identity),
+		speculation: speculation{recent: speculate.NewRecent(cfg.SpeculateBytes), trust: speculate.NewTrust()}}, nil
 }
 
 // Step takes one input and returns what must happen, in the order that Effects
@@ -150,12 +154,13 @@ func checkPlacement(sockets []Socket, heads int) string {
 func (s *State) finish(r *request, reason, code, message string) {
 	delete(s.requests, r.ID)
 	r.ended = true
+	s.forget(r)
 	if r.phase == waiting {
 		s.waiting.remove(r)
 	}
 	s.out.Finishes = append(s.out.Finishes, Finish{
 		ID: r.ID, Reason: reason, Code: code, Message: message, Prompt: len(r.Prompt), Output: len(r.out),
-		Arrived: r.Arrival, Started: r.started, FirstToken: r.first, Ended: s.now, Preempted: r.preempted,
+		Arrived: r.Arrival, Started: r.started, FirstToken: r.first, Ended: s.now, Preempted: r.preempted, Speculated: r.guesses.counted,
 	})
 }
 

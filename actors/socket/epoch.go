@@ -156,7 +156,7 @@ func (e *epoch) embed(s *step) {
 		c := &s.work.Runs[w.Run]
 		out := wanted{row: last[c.Seq] + w.Row, seq: e.seqs[c.Seq], position: w.Position, sample: w.Sample, score: w.Score, top: w.Top, token: none}
 		if w.Sample && !c.Prefill {
-			out.token, drawn[w.Run] = int32(c.Tokens[w.Row]), true
+			out.token, out.draft, drawn[w.Run] = int32(c.Tokens[w.Row]), w.Row > 0, true
 		}
 		s.wanted = append(s.wanted, out)
 	}

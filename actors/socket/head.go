@@ -29,6 +29,7 @@ type wanted struct {
 	score    int32 // else: report the log-probability of this prompt token
 	top      int   // and of the best `top`
 	token    int32 // of the row, which enters the history before its successor is drawn, or none
+	draft    bool  // the token is a guess at what the row before has drawn
 }
 
 // greedy reports that only the largest logit matters.
@@ -52,6 +53,10 @@ type head struct {
 	runs   []int     // rows that a task begins with
 	draw   sync.Pool // of *sampler.Scratch, one a thread
 }
+
+// errWrongDraft marks a row behind the first token that is not what was drawn: there is
+// nothing to draw after it.
+var errWrongDraft = errors.New("socket: behind a wrong draft")
 
 // bestBytes is the wire size of a greedy row: value and index.
 const bestBytes = 8
@@ -142,15 +147,24 @@ func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 			end = h.runs[i+1]
 		}
 		for i := h.runs[i]; i < end && rows[i].seq.owner == b.Rank; i++ {
-			if rows[i].token != none {
-				rows[i].seq.feed(rows[i].token)
+			w := rows[i]
+			if w.draft && w.seq.next != w.token { // a guess that was wrong, or one behind it
+				w.seq.next, h.drawn[i].Err = none, errWrongDraft
+				continue
 			}
-			h.drawn[i] = h.result(b, i, rows[i])
+			if w.token != none {
+				w.seq.feed(w.token)
+			}
+			h.drawn[i] = h.result(b, i, w)
+			w.seq.next = h.drawn[i].Token
+			if h.drawn[i].Err != nil {
+				w.seq.next = none
+			}
 		}
 	})
 	for i, w := range rows {
 		switch err := h.drawn[i].Err; {
-		case w.seq.owner != b.Rank:
+		case w.seq.owner != b.Rank || errors.Is(err, errWrongDraft):
 		case err != nil && !errors.Is(err, sampler.ErrNoCandidate):
 			return err
 		case w.sample:

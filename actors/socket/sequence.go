@@ -36,6 +36,7 @@ type sequence struct {
 	history *sampler.History
 	ahead   []ahead     // of the last decode rows, which may be rolled back
 	must    *constraint // what the output must fit; nil: nothing, or another socket's
+	next    int32       // the token that was drawn after the newest of them, or none
 }
 
 // ahead is a token in the history that may be taken back.
@@ -72,12 +73,14 @@ func (s *sequence) commit(tokens int) error {
 		if n < 0 || n > store.Staged() {
 			return fmt.Errorf("socket: sequence %d: %d tokens are to count; there are %d, and %d of the last step", s.id, tokens, store.Tokens(), store.Staged())
 		}
-		back := store.Staged() - n
+		if store == s.own && len(s.ahead) > 0 && n > len(s.ahead) {
+			return fmt.Errorf("socket: sequence %d: %d tokens of the last step are to count, of which the %d-th is not what was drawn", s.id, n, len(s.ahead)+1)
+		}
 		store.Commit(n)
 		if store != s.own {
 			continue
 		}
-		for ; back > 0 && len(s.ahead) > 0; back-- {
+		for len(s.ahead) > n {
 			last := s.ahead[len(s.ahead)-1]
 			s.ahead = s.ahead[:len(s.ahead)-1]
 			s.history.Undo(last.token, last.distinct)

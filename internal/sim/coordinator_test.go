@@ -70,7 +70,11 @@ func (w *world) newCoordinator(place int) *coordinator {
 // before anybody was told of it.
 func (c *coordinator) coordinate(after uint32) {
 	w := c.w
-	state, err := batcher.New(w.cfg.batcher)
+	cfg := w.cfg.batcher
+	if w.opt.Seed%2 == 0 {
+		cfg.Guess = c.guess
+	}
+	state, err := batcher.New(cfg)
 	if err != nil {
 		panic(err)
 	}
@@ -315,6 +319,7 @@ func (c *coordinator) carryOut(e batcher.Effects) {
 		return
 	}
 	for _, f := range e.Finishes {
+		c.w.cover[AcceptedDraft] += int(f.Speculated.Accepted)
 		t := c.tickets[f.ID]
 		delete(c.tickets, f.ID)
 		switch {
@@ -422,7 +427,9 @@ func (c *coordinator) ended(p *batcher.Plan, replies []*proto.StepReply, err err
 	stale := c.w.watch.stale(c, p)
 	var in batcher.Input = batcher.StepFailed{Epoch: p.Epoch, Step: p.Step, Reason: fmt.Sprint(err)}
 	if err == nil {
-		in = cluster.StepDone(p, replies)
+		d := cluster.StepDone(p, replies)
+		c.overlook(p, &d)
+		in = d
 	}
 	e := c.batcher.Step(c.loosen(in))
 	if stale {

@@ -34,12 +34,13 @@ const (
 	ForgetsTokens         // a job that is taken up again begins at its beginning
 	GoesOn                // an attempt goes on under the number of its successor
 	WrongBlock            // a prompt begins with a block of another text
+	AcceptsOneMore        // the first wrong draft of a row counts as what was drawn
 	bugs
 )
 
 var bugNames = [bugs]string{"none", "no fence", "no fence at sockets", "no fence at the authority", "no fence at the batcher", "no fence at collectives", "replay skips a token", "retire is ignored", "the store compares nothing", "nothing is recorded",
 	"who holds up the others stays", "all are blamed alike", "who waits is blamed", "a fenced node stays out",
-	"the log acknowledges too early", "the log compares nothing", "an attempt forgets tokens", "an attempt goes on after its successor began", "a prompt begins with a block of another text"}
+	"the log acknowledges too early", "the log compares nothing", "an attempt forgets tokens", "an attempt goes on after its successor began", "a prompt begins with a block of another text", "one draft more is accepted"}
 
 // block is a block of the prefix cache, or, as WrongBlock, another that stands there in its text.
 func (n *node) block(id uint64) *block {
@@ -127,6 +128,45 @@ func (c *coordinator) mutate(p *batcher.Plan) *batcher.Plan {
 // same.
 func (a *attempt) usurps(err error) bool {
 	return a.c.w.opt.Bug == GoesOn && err != nil && jobs.Superseded(err) && a.e.state.Attempt > a.number && !a.over
+}
+
+// guess drafts for a request: what follows, right for some tokens and then wrong.
+func (c *coordinator) guess(id string, position int) (drafts []int32) {
+	t := c.tickets[id]
+	if t == nil {
+		return nil
+	}
+	h := mix(mix(c.w.opt.Seed, uint64(position)), uint64(len(id)))
+	n, right, truth := int(h%10), int(h>>8%12), t.k.truth().tokens
+	for i := range n {
+		at := position + i - len(t.k.spec.Prompt)
+		if at >= len(truth) {
+			break
+		}
+		token := truth[at]
+		if i >= right {
+			token = (token + 1) % vocab
+		}
+		drafts = append(drafts, token)
+	}
+	return drafts
+}
+
+// overlook is AcceptsOneMore.
+func (c *coordinator) overlook(p *batcher.Plan, d *batcher.StepDone) {
+	if c.w.opt.Bug != AcceptsOneMore {
+		return
+	}
+	for _, row := range p.Decode {
+		for _, r := range d.Results {
+			for i := 0; r.Seq == row.Seq && i+1 < len(row.Tokens); i++ {
+				if r.Samples[i].Token != row.Tokens[i+1] {
+					r.Samples[i].Token = row.Tokens[i+1]
+					break
+				}
+			}
+		}
+	}
 }
 
 // skipped is the token after the one at pos, where both were emitted before.

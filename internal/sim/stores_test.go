@@ -134,6 +134,11 @@ func (q *sequence) takes(c *cache, n int) int64 {
 	return q.resident(n)
 }
 
+// undoes is what rolling back a step of so many tokens takes, beyond that of one.
+func (q *sequence) undoes(n, staged int) int64 {
+	return kvcache.StepBytes(geometry, q.prompt(), n, staged, q.policy) - q.resident(n)
+}
+
 // note records tokens in the history of the owner.
 func (q *sequence) note(tokens []uint32, from int) {
 	for i, t := range tokens {
@@ -220,7 +225,7 @@ func (n *node) do(e *epoch, effects []socket.Effect) error {
 		case socket.DoReserveCache:
 			for _, c := range [...]*cache{&q.own, &q.copy} {
 				if err == nil && c.tokens > 0 {
-					err = m.resize(&c.bytes, max(c.bytes, q.takes(c, f.Tokens)))
+					err = m.resize(&c.bytes, max(c.bytes, q.takes(c, f.Tokens)+q.undoes(f.Tokens, f.Tokens-c.tokens)))
 				}
 			}
 		}

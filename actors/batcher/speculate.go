@@ -1,0 +1,208 @@
+package batcher
+
+import "shoal/speculate"
+
+// Speculation: a decode row takes drafts of the tokens that follow its own, the owner draws
+// the token after each, and what agrees is emitted in one step. What does not is rolled back
+// by the next plan. See package speculate for where drafts come from.
+
+// speculation is what the state knows for all requests.
+type speculation struct {
+	recent *speculate.Recent
+	bytes  int64 // of the indexes of all requests
+	trust  speculate.Trust
+	cost   speculate.Cost
+	totals Speculated
+}
+
+// Speculated counts drafts.
+type Speculated struct {
+	Rows     uint64                 // decode rows with drafts
+	Drafted  uint64                 // tokens
+	Accepted uint64                 // of these
+	At       [speculate.Most]uint64 // accepted as the first, second, ... of a row
+	Texts    int64                  // bytes of indexes now
+	Recent   int64                  // and of recent outputs
+}
+
+func (c *Speculated) count(drafted, accepted int) {
+	c.Rows++
+	c.Drafted += uint64(drafted)
+	c.Accepted += uint64(accepted)
+	for i := range accepted {
+		c.At[i]++
+	}
+}
+
+// guesses is what speculation knows of one request.
+type guesses struct {
+	text    *speculate.Text
+	bytes   int64 // of it
+	trust   speculate.Trust
+	draft   speculate.Draft // of the step in flight; Tokens are those that were tried
+	counted Speculated
+}
+
+const (
+	catchUp     = 4096     // tokens that a step indexes of one request at most
+	learnOwn    = 1.0 / 8  // what an outcome counts for its request
+	learnAll    = 1.0 / 64 // and for those to come
+	forgetTrust = 1.0 / 256
+)
+
+// mode of a request.
+func (s *State) mode(r *request) speculate.Mode {
+	if r.Speculate != "" {
+		return r.Speculate
+	}
+	return s.cfg.Speculate
+}
+
+// index adds what is new of a request to its index, if there is memory for that; false: not
+// all is there.
+func (s *State) index(r *request) bool {
+	if s.mode(r) == speculate.Off || r.limit < 2 {
+		return false
+	}
+	g := &r.guesses
+	if g.text == nil {
+		g.text, g.trust = speculate.NewText(), s.speculation.trust
+	}
+	n := len(r.Prompt) + len(r.out)
+	if more := g.text.Grown(n) - g.bytes; more > 0 {
+		if s.speculation.bytes+more > s.cfg.SpeculateBytes {
+			return false
+		}
+		g.bytes += more
+		s.speculation.bytes += more
+	}
+	return g.text.Catch(n, catchUp, r.token)
+}
+
+// forget gives back what a request that ends takes, and keeps its output for others.
+func (s *State) forget(r *request) {
+	if s.mode(r) == speculate.Suffix && s.speculation.recent != nil {
+		owner := r.Tenant
+		if s.cfg.SpeculateShared {
+			owner = ""
+		}
+		s.speculation.recent.Add(owner, len(r.out), func(i int) int32 { return r.out[i] })
+	}
+	s.speculation.bytes -= r.guesses.bytes
+	r.guesses.text, r.guesses.bytes = nil, 0
+}
+
+// guess is a draft for a request, at most so many tokens.
+func (s *State) guess(r *request, most int) (d speculate.Draft) {
+	if !s.index(r) {
+		return d
+	}
+	if s.mode(r) == speculate.Lookup {
+		return r.guesses.text.Lookup(most)
+	}
+	owner := r.Tenant
+	if s.cfg.SpeculateShared {
+		owner = ""
+	}
+	return r.guesses.text.Suffix(s.speculation.recent, owner, most)
+}
+
+// draft gives decode rows drafts, at most left in all, in memory that nobody else needs:
+// first tokens that are known because an earlier admission emitted them, then guesses, as
+// many as are worth their time.
+func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
+	var probabilities [][]float32
+	var at []int // of p.Decode
+	for i := range p.Decode {
+		d := &p.Decode[i]
+		r := rows[d.Seq]
+		r.guesses.draft = speculate.Draft{}
+		most := min(speculate.Most, r.final()-r.cached-1)
+		if known := len(r.Prompt) + len(r.out) - r.cached - 1; known > 0 {
+			n := s.extend(r, min(most, known, left))
+			d.Tokens = append(d.Tokens, r.tokens(r.cached+1, r.cached+1+n)...)
+			left -= n
+			continue
+		}
+		if most < 1 || left < 1 || len(p.Chunks) > 0 || len(p.Decode) > s.cfg.SpeculateRows {
+			continue
+		}
+		g := &r.guesses
+		if s.cfg.Guess != nil {
+			g.draft.Tokens = s.cfg.Guess(r.ID, r.cached+1)
+			n := s.extend(r, min(most, left, len(g.draft.Tokens)))
+			g.draft.Tokens = g.draft.Tokens[:n]
+			g.draft.Share = make([]float32, n)
+			d.Tokens = append(d.Tokens, g.draft.Tokens...)
+			if left -= n; n > 0 {
+				continue
+			}
+		}
+		if g.draft = s.guess(r, most); len(g.draft.Tokens) > 0 {
+			probabilities, at = append(probabilities, g.trust.Probabilities(nil, &g.draft)), append(at, i)
+		}
+	}
+	if len(at) == 0 {
+		return
+	}
+	counts := s.speculation.cost.Choose(probabilities, len(p.Decode), left)
+	for k, i := range at {
+		d := &p.Decode[i]
+		r := rows[d.Seq]
+		g := &r.guesses
+		if counts[k] == 0 {
+			g.trust.Drift(&s.speculation.trust, forgetTrust)
+		}
+		n := s.extend(r, counts[k])
+		g.draft.Tokens = g.draft.Tokens[:n]
+		d.Tokens = append(d.Tokens, g.draft.Tokens...)
+	}
+}
+
+// extend books the memory of so many drafts, or of fewer if that is not free.
+func (s *State) extend(r *request, n int) int {
+	for ; n > 0; n /= 2 {
+		bytes := s.ledger.growth(r, 1+n)
+		if bytes <= s.ledger.sockets[r.owner].room() && s.makeFree(r.owner, bytes) &&
+			(r.replica == none || bytes <= s.ledger.sockets[r.replica].room() && s.makeFree(r.replica, bytes)) {
+			s.ledger.grow(r, bytes)
+			return n
+		}
+	}
+	return 0
+}
+
+// decoded takes what a decode row has given: the token after each of its own, up to the first
+// that is not what the row has next.
+func (s *State) decoded(r *request, d *Decode, result *Result) {
+	g, right, samples := &r.guesses, 0, result.Samples
+	for right < min(len(d.Tokens), len(samples))-1 && samples[right].Err == nil && d.Tokens[right+1] == samples[right].Token {
+		right++
+	}
+	if n := len(g.draft.Tokens); n > 0 {
+		g.trust.Learn(&g.draft, n, right, learnOwn)
+		s.speculation.trust.Learn(&g.draft, n, right, learnAll)
+		g.counted.count(n, right)
+		s.speculation.totals.count(n, right)
+	}
+	g.draft = speculate.Draft{}
+	r.staged = 0
+	for i := 0; i <= right && !r.ended; i++ {
+		if r.cached < r.reached {
+			s.totals.Replayed++
+		}
+		r.cached, r.staged = r.cached+1, r.staged+1
+		r.reached = max(r.reached, r.cached)
+		s.sampled(r, samples[i])
+	}
+}
+
+// timed learns what a step has cost.
+func (s *State) timed(p *Plan, micros int64) {
+	if micros <= 0 || len(p.Chunks)+len(p.Open)+len(p.Copy) > 0 || len(p.Decode) == 0 {
+		return
+	}
+	s.speculation.cost.Add(len(p.Decode), p.Tokens()-len(p.Decode), float64(micros))
+	start := speculate.NewTrust()
+	s.speculation.trust.Drift(&start, forgetTrust/16)
+}
