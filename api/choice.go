@@ -46,6 +46,7 @@ type choice struct {
 	echo        *echo
 
 	cached  int // prompt tokens that were in the prefix cache
+	drafts  Drafts
 	tokens  int // generated, also those that show no text
 	started bool
 	finish  string
@@ -80,6 +81,9 @@ func (c *choice) accept(ev Event) (d delta, show bool, err error) {
 		return delta{}, false, ev.Err
 	}
 	c.cached = max(c.cached, ev.Cached)
+	if ev.Drafts != nil {
+		c.drafts = *ev.Drafts
+	}
 	var out, hit string
 	if ev.Token != NoToken && !c.discard {
 		if c.tokens++; c.tokens > c.maxTokens {

@@ -49,6 +49,7 @@ type Request struct {
 	NoCache        bool    // neither look for the prompt in the prefix cache nor leave it there
 	Salt           string  // shares the prefix cache with requests of the same salt only
 	Tenant         string  // who asks; shares it with nobody else unless the server says so
+	Speculate      string  // how drafts are made, "" for the server's default
 
 	// Emitted are output tokens of an earlier life of this request: it goes on
 	// after them, and only the ones after them come as events.
@@ -81,6 +82,15 @@ type Event struct {
 	Finish         string                 // "" until the last event
 	Err            error                  // with FinishError
 	Timings        *Timings               // with the last event; nil when not measured
+	Drafts         *Drafts                // with the last event; nil: there were none
+}
+
+// Drafts is what speculation gave one sequence, or all of them.
+type Drafts struct {
+	Rows     uint64   // decode steps with drafts
+	Drafted  uint64   // tokens
+	Accepted uint64   // of these
+	At       []uint64 // accepted as the first, second, ... of their step
 }
 
 // PromptLogprob is the log probability of a prompt token given those before it.
@@ -123,6 +133,8 @@ type ClusterState struct {
 	WireVersion uint32 `json:"wire_version,omitempty"`
 
 	PrefixCache *PrefixCacheState `json:"prefix_cache,omitempty"` // absent: it is off
+	// Drafts are of all requests of this coordinator; absent: nobody has speculated.
+	Drafts *DraftsState `json:"speculation,omitempty"`
 
 	// Recovery is what faults have cost since this coordinator began.
 	Recovery *RecoveryState `json:"recovery,omitempty"`
@@ -140,6 +152,17 @@ type PrefixCacheState struct {
 	Hits    uint64 `json:"hits"`           // of these, those that were there
 	Tokens  int    `json:"tokens"`         // that can be found now
 	Evicted uint64 `json:"evicted_tokens"` // that could, and went for sequences that needed the memory
+}
+
+// DraftsState is what speculation has given so far.
+type DraftsState struct {
+	Mode      string   `json:"mode"`   // of requests that name none
+	Steps     uint64   `json:"drafts"` // decode rows that had any
+	Drafted   uint64   `json:"draft_tokens"`
+	Accepted  uint64   `json:"accepted_tokens"`
+	At        []uint64 `json:"accepted_per_position"`
+	TextBytes int64    `json:"text_bytes"`   // indexes of the sequences
+	Recent    int64    `json:"recent_bytes"` // index of recent outputs
 }
 
 // StoreMember is a process that keeps a replica of the store.

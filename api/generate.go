@@ -60,12 +60,22 @@ type usage struct {
 	KVBytesFull int64 `json:"kv_bytes_full,omitempty"`
 	// Details are left out when no token was in the prefix cache.
 	Details *promptDetails `json:"prompt_tokens_details,omitempty"`
+	// Completion is left out when nothing was drafted.
+	Completion *completionDetails `json:"completion_tokens_details,omitempty"`
 }
 
 // promptDetails count prompt tokens that did not have to be read: of each prompt those of
 // its first choice.
 type promptDetails struct {
 	Cached int `json:"cached_tokens"`
+}
+
+// completionDetails count tokens that were drafted and tried, of all choices that came to
+// their ends: OpenAI's names, and in how many decode steps.
+type completionDetails struct {
+	Accepted uint64 `json:"accepted_prediction_tokens"`
+	Rejected uint64 `json:"rejected_prediction_tokens"`
+	Steps    uint64 `json:"draft_steps"`
 }
 
 // generate runs g and answers, as a stream or as a whole.
@@ -188,7 +198,7 @@ func (g *generation) request(index int) *Request {
 		MaxTokens: max(g.maxTokens, 1), Sampling: g.sampling,
 		IgnoreEOS: g.ignoreEOS, StopTokens: g.stopTokens,
 		PromptLogprobs: g.promptLogprobs, Policy: g.policy, Priority: g.priority,
-		NoCache: g.noCache, Salt: g.salt, Tenant: g.tenant,
+		NoCache: g.noCache, Salt: g.salt, Tenant: g.tenant, Speculate: g.speculate,
 	}
 	req.Sampling.Seed += uint64(index % g.n)
 	return req
@@ -320,6 +330,14 @@ func (r *run) usage() usage {
 				u.Details = &promptDetails{}
 			}
 			u.Details.Cached += c.cached
+		}
+		if d := c.drafts; d.Rows > 0 {
+			if u.Completion == nil {
+				u.Completion = &completionDetails{}
+			}
+			u.Completion.Accepted += d.Accepted
+			u.Completion.Rejected += d.Drafted - d.Accepted
+			u.Completion.Steps += d.Rows
 		}
 		if f := r.server.cfg.CacheBytes; f != nil {
 			bytes, full := f(r.policy, len(r.prompts[i/r.n].ids), c.tokens)

@@ -126,6 +126,7 @@ type clusterCollector struct {
 	fetched                        *prometheus.Desc
 	queries, hits, prefix          *prometheus.Desc
 	recovery                       recoveryCollector
+	drafts                         draftsCollector
 }
 
 func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
@@ -135,6 +136,7 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 	return &clusterCollector{
 		engine:        e,
 		recovery:      newRecoveryCollector(),
+		drafts:        newDraftsCollector(label),
 		running:       prometheus.NewDesc("vllm:num_requests_running", "Sequences in the running batch.", nil, label),
 		waiting:       prometheus.NewDesc("vllm:num_requests_waiting", "Sequences that wait for admission.", nil, label),
 		usage:         prometheus.NewDesc("vllm:kv_cache_usage_perc", "KV cache bytes in use, 1 is the whole budget.", nil, label),
@@ -162,6 +164,7 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	c.recovery.describe(ch)
+	c.drafts.describe(ch)
 	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix} {
 		ch <- d
 	}
@@ -186,6 +189,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(c.fences, prometheus.CounterValue, float64(n), kind)
 	}
 	c.recovery.collect(st.Recovery, ch)
+	c.drafts.collect(st.Drafts, ch)
 	var used, budget int64
 	states, seen := map[string]int{}, map[string]bool{}
 	for _, n := range st.Nodes {

@@ -8,8 +8,10 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 
 	"shoal/sampler"
+	"shoal/speculate"
 )
 
 // params are the parameters that chat and completions share.
@@ -31,6 +33,7 @@ type params struct {
 	priority      int
 	noCache       bool   // "cache": false
 	salt          string // vLLM: cache_salt
+	speculate     string
 	tenant        string // key of who asks, set with the request
 	specialTokens *bool  // add_special_tokens
 }
@@ -99,6 +102,11 @@ func (s *Server) parseParams(f *fields) params {
 	f.boolean("cache", &use)
 	p.noCache = !use
 	f.str("cache_salt", &p.salt, 512)
+	if f.str("speculate", &p.speculate, 16) && p.speculate != "" {
+		if _, err := speculate.Parse(p.speculate); err != nil {
+			f.fail(invalid("speculate", "'speculate' must be one of %s.", strings.Join(speculate.Modes, ", ")))
+		}
+	}
 	if f.integer("priority", &x, math.MinInt32, math.MaxInt32) {
 		p.priority = int(x)
 	}

@@ -16,7 +16,7 @@ func TestParameters(t *testing.T) {
 	a := post(t, url, completion(M{
 		"temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125, "repetition_penalty": 1.5, "presence_penalty": -1, "frequency_penalty": 2,
 		"logit_bias": M{"65": 5, "7": -100, "07": -100}, "seed": -3, "max_tokens": 9, "max_completion_tokens": 8, "min_tokens": 2.0, "stop_token_ids": []int{260, 3},
-		"ignore_eos": false, "kv_policy": "streaming:sink=4,recent=1020", "priority": -2, "stop": []string{"a", "b", "c", "d"}, "user": "me",
+		"ignore_eos": false, "kv_policy": "streaming:sink=4,recent=1020", "speculate": "suffix", "priority": -2, "stop": []string{"a", "b", "c", "d"}, "user": "me",
 	}))
 	if a.status != 200 {
 		t.Fatal(a.raw)
@@ -28,7 +28,7 @@ func TestParameters(t *testing.T) {
 	if !reflect.DeepEqual(r.Sampling, want) {
 		t.Errorf("got  %+v\nwant %+v", r.Sampling, want)
 	}
-	if r.MaxTokens != 8 || r.Policy != "streaming:sink=4,recent=1020" || r.Priority != -2 || !reflect.DeepEqual(r.StopTokens, []int32{260, 3}) {
+	if r.MaxTokens != 8 || r.Policy != "streaming:sink=4,recent=1020" || r.Speculate != "suffix" || r.Priority != -2 || !reflect.DeepEqual(r.StopTokens, []int32{260, 3}) {
 		t.Errorf("%+v", r)
 	}
 	if err := r.Sampling.Validate(1 << 10); err != nil {
@@ -70,7 +70,7 @@ func TestWrongParameters(t *testing.T) {
 		{"stream", "yes"}, {"stream", 1}, {"stop", 3}, {"stop", []any{"a", 3}}, {"stop", ""}, {"stop", []string{""}}, {"stop", []string{"1", "2", "3", "4", "5"}},
 		{"stop", strings.Repeat("a", 1025)}, {"stop", []any{nil}}, {"stop_token_ids", []int{-1}}, {"stop_token_ids", []int{beyond}}, {"stop_token_ids", "1"}, {"stop_token_ids", []any{1.5}},
 		{"logit_bias", []int{1}}, {"logit_bias", M{"x": 1}}, {"logit_bias", M{strconv.Itoa(beyond): 1}}, {"logit_bias", M{"-1": 1}}, {"logit_bias", M{"1": 101}}, {"logit_bias", M{"1": "a"}},
-		{"ignore_eos", 1}, {"skip_special_tokens", "no"}, {"return_tokens_as_token_ids", 0}, {"kv_policy", 3}, {"kv_policy", strings.Repeat("x", 257)}, {"model", 5},
+		{"ignore_eos", 1}, {"skip_special_tokens", "no"}, {"return_tokens_as_token_ids", 0}, {"kv_policy", 3}, {"speculate", "eagle"}, {"speculate", true}, {"kv_policy", strings.Repeat("x", 257)}, {"model", 5},
 		{"stream_options", M{"include_usage": true}}, {"user", 3}, {"priority", "high"}, {"add_special_tokens", 2},
 	}
 	for _, c := range both {
@@ -149,5 +149,22 @@ func TestParseIDs(t *testing.T) {
 		if _, problem := parseIDs(json.RawMessage(in), 10, 3); problem == "" {
 			t.Errorf("%s passed", in)
 		}
+	}
+}
+
+// TestUsageOfDrafts: what all choices drafted, and nothing where none did.
+func TestUsageOfDrafts(t *testing.T) {
+	drafts := &Drafts{Rows: 3, Drafted: 9, Accepted: 7}
+	e := &fakeEngine{script: func(r *Request) []Event {
+		return []Event{{Token: 65}, {Token: 66, Finish: FinishLength, Drafts: drafts}}
+	}}
+	url := serve(t, e) + "/v1/completions"
+	got := at(t, post(t, url, completion(M{"n": 2})).body, "usage", "completion_tokens_details")
+	if want := (M{"accepted_prediction_tokens": 14.0, "rejected_prediction_tokens": 4.0, "draft_steps": 6.0}); !reflect.DeepEqual(got, map[string]any(want)) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	drafts = nil
+	if a := post(t, url, completion(nil)); strings.Contains(a.raw, "completion_tokens_details") {
+		t.Error(a.raw)
 	}
 }

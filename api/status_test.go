@@ -72,7 +72,7 @@ var testState = ClusterState{Epoch: 7, Mapping: "gather", Running: 4, Waiting: 2
 	{ID: "a", PID: 11, Address: "10.0.0.1:1", State: "ready", Share: 0.75, Sequences: 1, KVUsedBytes: 20, KVBudgetBytes: 100},
 	{ID: "b", PID: 12, Address: "10.0.0.2:1", State: "suspect", Share: 0.25, Sequences: 3, KVUsedBytes: 30, KVBudgetBytes: 100, KVReserved: 70, KVFreed: 900, KVPrefix: 40},
 	{ID: "b", State: "fenced"}, // the same name twice must not fail a scrape
-}}
+}, Drafts: &DraftsState{Mode: "suffix", Steps: 5, Drafted: 20, Accepted: 11, At: []uint64{5, 4, 2}, TextBytes: 77, Recent: 88}}
 
 func TestMetrics(t *testing.T) {
 	e := &fakeEngine{script: hello, state: testState}
@@ -96,6 +96,11 @@ func TestMetrics(t *testing.T) {
 		`vllm:e2e_request_latency_seconds_count{model_name="fake/model"} 3`,
 		`vllm:time_to_first_token_seconds_count{model_name="fake/model"} 3`,
 		`vllm:prefix_cache_queries{model_name="fake/model"} 50`, `vllm:prefix_cache_hits{model_name="fake/model"} 20`, `shoal_node_kv_prefix_bytes{node="b"} 40`,
+		`vllm:spec_decode_num_drafts_total{model_name="fake/model"} 5`,
+		`vllm:spec_decode_num_draft_tokens_total{model_name="fake/model"} 20`,
+		`vllm:spec_decode_num_accepted_tokens_total{model_name="fake/model"} 11`,
+		`vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="fake/model",position="1"} 4`,
+		`shoal_speculate_bytes{of="recent outputs"} 88`,
 		`shoal_epoch 7`, `shoal_recoveries_total 1`, `shoal_nodes{state="suspect"} 1`, `shoal_node_kv_used_bytes{node="b"} 30`,
 		`shoal_node_kv_reserved_bytes{node="b"} 70`, `shoal_node_kv_freed_bytes{node="b"} 900`, `shoal_batch_sequences 5`,
 		`shoal_http_requests_total{code="400",route="/v1/completions"} 1`,

@@ -54,10 +54,14 @@ type serveFlags struct {
 	MaxSequences int                `placeholder:"N" help:"Most sequences that hold memory at once (default: 64)."`
 	Replicas     int                `placeholder:"N" default:"0" help:"1: a second node keeps a copy of each decoding sequence's cache, in memory that no sequence needs, so that the loss of a node costs no prompt again."`
 	PrefixCache  string             `default:"on" help:"Keep what was read of prompts in memory that no sequence needs, for prompts that begin alike: on (of one API key), shared (of all), off. Never changes a bit."`
-	Queue        int                `default:"1024" help:"Requests that may wait; beyond them clients get 503."`
-	StepDeadline time.Duration      `default:"5s" help:"A node that makes no progress in a step for this long, while the others wait for it, is left out for a while. A step that takes six times as long breaks the epoch."`
-	LoadDeadline time.Duration      `default:"1m" help:"A node that makes no progress in loading its weights for this long, while others do, is left out for a while."`
-	SyncDeadline time.Duration      `default:"10s" help:"A collective that takes longer fails the step."`
+	Speculate    string             `default:"off" help:"Draft tokens of requests that do not say otherwise, and verify several in one step: lookup (what followed the same words before), suffix (what followed most often, also in recent answers to the same API key), off. Never changes a bit."`
+
+	SpeculateRecent string `default:"key" help:"Recent answers that --speculate suffix drafts from: those to the same API key, shared (of all keys: how fast an answer comes then tells what others were told), off."`
+
+	Queue        int           `default:"1024" help:"Requests that may wait; beyond them clients get 503."`
+	StepDeadline time.Duration `default:"5s" help:"A node that makes no progress in a step for this long, while the others wait for it, is left out for a while. A step that takes six times as long breaks the epoch."`
+	LoadDeadline time.Duration `default:"1m" help:"A node that makes no progress in loading its weights for this long, while others do, is left out for a while."`
+	SyncDeadline time.Duration `default:"10s" help:"A collective that takes longer fails the step."`
 }
 
 // warn tells what of the checkpoint is not served.
@@ -70,7 +74,7 @@ func (f *serveFlags) warn(dir string, log *slog.Logger) {
 func (f *serveFlags) config() (cluster.ServeConfig, error) {
 	dir, err := f.dir()
 	return cluster.ServeConfig{Model: dir, Names: f.ModelName, Weights: f.Quant, KV: f.KVType, Shares: f.Shares, Mapping: f.Mapping, Policy: f.Policy,
-		MaxContext: f.MaxContext, StepTokens: f.StepTokens, Chunk: f.Chunk, MaxSequences: f.MaxSequences, Replicas: f.Replicas, PrefixCache: f.PrefixCache, Queue: f.Queue,
+		MaxContext: f.MaxContext, StepTokens: f.StepTokens, Chunk: f.Chunk, MaxSequences: f.MaxSequences, Replicas: f.Replicas, PrefixCache: f.PrefixCache, Speculate: f.Speculate, SpeculateRecent: f.SpeculateRecent, Queue: f.Queue,
 		StepDeadline: f.StepDeadline, LoadDeadline: f.LoadDeadline, SyncDeadline: f.SyncDeadline}, err
 }
 
@@ -81,7 +85,7 @@ func (f *serveFlags) args(dir string) []string {
 		flag  string
 		value any
 	}{{"quant", f.Quant}, {"kv-type", f.KVType}, {"mapping", f.Mapping}, {"policy", f.Policy}, {"max-context", f.MaxContext},
-		{"step-tokens", f.StepTokens}, {"chunk", f.Chunk}, {"max-sequences", f.MaxSequences}, {"replicas", f.Replicas}, {"prefix-cache", f.PrefixCache}, {"queue", f.Queue},
+		{"step-tokens", f.StepTokens}, {"chunk", f.Chunk}, {"max-sequences", f.MaxSequences}, {"replicas", f.Replicas}, {"prefix-cache", f.PrefixCache}, {"speculate", f.Speculate}, {"speculate-recent", f.SpeculateRecent}, {"queue", f.Queue},
 		{"step-deadline", f.StepDeadline}, {"load-deadline", f.LoadDeadline}, {"sync-deadline", f.SyncDeadline}} {
 		if v := fmt.Sprint(x.value); v != "" {
 			out = append(out, "--"+x.flag+"="+v)

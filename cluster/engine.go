@@ -11,6 +11,7 @@ import (
 	"shoal/api"
 	"shoal/kvcache"
 	"shoal/sampler"
+	"shoal/speculate"
 	"shoal/tensor"
 	"shoal/topology"
 )
@@ -37,6 +38,7 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 		ID: r.ID, Prompt: r.Prompt, MaxTokens: r.MaxTokens, Sampling: &r.Sampling, Stop: r.StopTokens, IgnoreEOS: r.IgnoreEOS,
 		Policy: policy, PromptLogprobs: r.PromptLogprobs, Priority: r.Priority,
 		Emitted: r.Emitted, Accepted: r.Accepted, NoCache: r.NoCache, Salt: c.salt(r),
+		Speculate: speculate.Mode(r.Speculate), Tenant: r.Tenant + "\x00" + r.Salt,
 	}, stream)
 	if err != nil {
 		return nil, c.refusal(err, r)
@@ -160,6 +162,9 @@ func (p *pump) last(f *batcher.Finish) api.Event {
 		return time.Duration(to-from) * time.Millisecond
 	}
 	out.Timings = &api.Timings{Queue: span(f.Arrived, f.Started), Prefill: span(f.Started, f.FirstToken), Decode: span(f.FirstToken, f.Ended)}
+	if f.Speculated.Rows > 0 {
+		out.Drafts = &api.Drafts{Rows: f.Speculated.Rows, Drafted: f.Speculated.Drafted, Accepted: f.Speculated.Accepted, At: f.Speculated.At[:]}
+	}
 	switch f.Reason {
 	case batcher.ReasonStop:
 		out.Finish = api.FinishStop
@@ -272,6 +277,9 @@ func (c *core) Cluster() api.ClusterState {
 	if c.serve.PrefixCache != PrefixOff {
 		s.PrefixCache = &api.PrefixCacheState{Mode: c.serve.PrefixCache, Queries: snap.Prefix.Queries, Hits: snap.Prefix.Hits,
 			Tokens: snap.PrefixBlocks * tensor.BlockSlots, Evicted: snap.Prefix.Evicted}
+	}
+	if d := &snap.Speculated; d.Rows > 0 || c.serve.Speculate != string(speculate.Off) {
+		s.Drafts = &api.DraftsState{Mode: c.serve.Speculate, Steps: d.Rows, Drafted: d.Drafted, Accepted: d.Accepted, At: d.At[:], TextBytes: d.Texts, Recent: d.Recent}
 	}
 	if len(snap.Waiting) > 0 {
 		s.WaitingReason = snap.Waiting[0].Why

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"shoal/kvcache"
 	"shoal/model"
 	"shoal/sampler"
+	"shoal/speculate"
 	"shoal/tensor"
 	"shoal/tokenizer"
 	"shoal/topology"
@@ -54,6 +56,12 @@ type ServeConfig struct {
 	// PrefixCache says whether a prompt may begin with what another has read: on, among
 	// requests of one API key; shared, among all; off. Never changes a bit. Default on.
 	PrefixCache string
+	// Speculate is how drafts are made for requests that do not say: off, lookup, suffix.
+	// Default off. Never changes a bit.
+	Speculate string
+	// SpeculateRecent says which recent outputs are drafted from as well: those of the same
+	// API key (key), of all (shared), none (off). Default key.
+	SpeculateRecent string
 	// Queue bounds the requests that wait; beyond it clients get 503. Default 1024.
 	Queue int
 	// StepDeadline is how long a node may make no progress in a step while the
@@ -66,6 +74,8 @@ type ServeConfig struct {
 	// SyncDeadline is how long one collective may take. Default 10 s.
 	SyncDeadline time.Duration
 	Logger       *slog.Logger
+
+	guess func(id string, position int) []int32 // batcher.Config.Guess
 }
 
 // Values of ServeConfig.PrefixCache.
@@ -93,6 +103,8 @@ func (c *ServeConfig) ensureDefaults(m *model.Config) {
 	orDefault(&c.Mapping, "auto")
 	orDefault(&c.PrefixCache, PrefixOn)
 	orDefault(&c.Policy, "full")
+	orDefault(&c.Speculate, string(speculate.Off))
+	orDefault(&c.SpeculateRecent, "key")
 	orDefault(&c.MaxContext, m.MaxPositions)
 	orDefault(&c.StepTokens, 512)
 	orDefault(&c.Chunk, min(256, c.StepTokens))
@@ -138,6 +150,12 @@ func (c *ServeConfig) Validate(m *model.Config) error {
 	}
 	if _, err := kvcache.Parse(c.Policy); err != nil {
 		return fmt.Errorf("cluster: --policy: %w", err)
+	}
+	if _, err := speculate.Parse(c.Speculate); err != nil {
+		return fmt.Errorf("cluster: --speculate: %w", err)
+	}
+	if !slices.Contains([]string{"key", "shared", "off"}, c.SpeculateRecent) {
+		return fmt.Errorf("cluster: --speculate-recent %q: known are key, shared, off", c.SpeculateRecent)
 	}
 	for id, s := range c.Shares {
 		if !(s > 0) || math.IsInf(s, 1) {

@@ -24,9 +24,10 @@ type Config struct {
 	Identity      string         // of all that rows depend on besides tokens: model, weights, types, arithmetic
 	Speculate     speculate.Mode // of requests that name none; off
 	// SpeculateBytes bounds the indexes that drafts are made from, and again what is kept of
-	// recent outputs; 64 MiB. SpeculateShared lets the outputs of one tenant guess for another.
+	// recent outputs; 64 MiB. SpeculateRecent: of the same tenant (key, the default), of all
+	// (shared), none (off).
 	SpeculateBytes  int64
-	SpeculateShared bool
+	SpeculateRecent string
 	SpeculateRows   int // sequences in a step beyond which none has drafts; 32
 	// Guess is asked for drafts first, by tests: what follows at a position is tried whatever
 	// it costs.

@@ -79,14 +79,18 @@ func (s *State) index(r *request) bool {
 	return g.text.Catch(n, catchUp, r.token)
 }
 
+// sharing names the recent outputs that a request shares.
+func (s *State) sharing(r *request) string {
+	if s.cfg.SpeculateRecent == "shared" {
+		return ""
+	}
+	return r.Tenant
+}
+
 // forget gives back what a request that ends takes, and keeps its output for others.
 func (s *State) forget(r *request) {
-	if s.mode(r) == speculate.Suffix && s.speculation.recent != nil {
-		owner := r.Tenant
-		if s.cfg.SpeculateShared {
-			owner = ""
-		}
-		s.speculation.recent.Add(owner, len(r.out), func(i int) int32 { return r.out[i] })
+	if s.mode(r) == speculate.Suffix && s.cfg.SpeculateRecent != "off" {
+		s.speculation.recent.Add(s.sharing(r), len(r.out), func(i int) int32 { return r.out[i] })
 	}
 	s.speculation.bytes -= r.guesses.bytes
 	r.guesses.text, r.guesses.bytes = nil, 0
@@ -100,11 +104,7 @@ func (s *State) guess(r *request, most int) (d speculate.Draft) {
 	if s.mode(r) == speculate.Lookup {
 		return r.guesses.text.Lookup(most)
 	}
-	owner := r.Tenant
-	if s.cfg.SpeculateShared {
-		owner = ""
-	}
-	return r.guesses.text.Suffix(s.speculation.recent, owner, most)
+	return r.guesses.text.Suffix(s.speculation.recent, s.sharing(r), most)
 }
 
 // draft gives decode rows drafts, at most left in all, in memory that nobody else needs:

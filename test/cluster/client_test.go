@@ -184,7 +184,13 @@ func (s stream) text() string {
 var unlike = regexp.MustCompile(`"id":"(?:cmpl|chatcmpl)-[a-z0-9]+"|"created":[0-9]+`)
 
 // canonical takes the id and the time out of a response; every other byte stays.
-func canonical(body string) string { return unlike.ReplaceAllString(body, `"":0`) }
+func canonical(body string) string {
+	return unlike.ReplaceAllString(drafts.ReplaceAllString(body, ""), `"":0`)
+}
+
+// drafts are what answers say of speculation and of the prefix cache: it follows the speed of
+// the machine, and what was asked before.
+var drafts = regexp.MustCompile(`,"(?:completion|prompt)_tokens_details":\{[^}]*\}`)
 
 // firstDifference shows where two texts part.
 func firstDifference(a, b string) string {

@@ -1,6 +1,106 @@
 package jinja
 
-import "strings"
+import (
+	"strings"
+)
+
+func (in *interp) eval(e expr, sc *scope) Value {
+	in.enter()
+	defer in.leave()
+	in.line = e.at()
+	switch e := e.(type) {
+	case *constExpr:
+		return e.value
+	case *nameExpr:
+		if v, ok := sc.get(e.name); ok {
+			return v
+		}
+		if v, ok := globals[e.name]; ok {
+			return v
+		}
+		return undefinedName(e.name)
+	case *listExpr:
+		l := &List{kind: e.kind}
+		in.charge(16 * len(e.items))
+		for _, x := range e.items {
+			l.items = append(l.items, in.eval(x, sc))
+		}
+		return l
+	case *dictExpr:
+		d := NewDict()
+		in.charge(64 * len(e.keys))
+		for i := range e.keys {
+			k := in.eval(e.keys[i], sc)
+			d.put(in.key(k), k, in.eval(e.values[i], sc))
+		}
+		return d
+	case *attrExpr:
+		v := in.eval(e.of, sc)
+		in.line = e.at()
+		return in.getattr(v, e.name)
+	case *indexExpr:
+		v := in.eval(e.of, sc)
+		if s, ok := e.index.(*sliceExpr); ok {
+			return in.slice(v, s, sc)
+		}
+		i := in.eval(e.index, sc)
+		in.line = e.at()
+		return in.getitem(v, i)
+	case *callExpr:
+		fn := in.eval(e.fn, sc)
+		a := in.args(&e.args, sc)
+		in.line = e.at()
+		return in.call(fn, a)
+	case *filterExpr:
+		v := in.eval(e.of, sc)
+		a := in.args(&e.args, sc)
+		in.line = e.at()
+		return in.filter(e.name, v, a)
+	case *testExpr:
+		v := in.eval(e.of, sc)
+		a := in.args(&e.args, sc)
+		in.line = e.at()
+		return in.test(e.name, v, a)
+	case *unaryExpr:
+		v := in.eval(e.of, sc)
+		in.line = e.at()
+		return in.unary(e.op, v)
+	case *binaryExpr:
+		return in.binary(e, sc)
+	case *concatExpr:
+		var b builder
+		for _, x := range e.items {
+			b.add(in.made(in.str(in.eval(x, sc))))
+		}
+		return b.str()
+	case *compareExpr:
+		return in.comparison(e, sc)
+	case *condExpr:
+		if truth(in.eval(e.test, sc)) {
+			return in.eval(e.yes, sc)
+		}
+		if e.no == nil {
+			return &Undefined{"the inline if-expression evaluated to false and no else section was defined"}
+		}
+		return in.eval(e.no, sc)
+	case *sliceExpr:
+		in.fail("a slice is only possible as an index")
+	}
+	panic("jinja: unknown expression") // a broken invariant of the parser
+}
+
+func (in *interp) comparison(e *compareExpr, sc *scope) Value {
+	left := in.eval(e.first, sc)
+	for i, op := range e.ops {
+		right := in.eval(e.rest[i], sc)
+		in.line = e.at()
+		if !in.compare(op, left, right) {
+			return false
+		}
+		left = right
+	}
+	return true
+}
 
 func (in *interp) compare(op string, a, b Value) bool {
 	switch op {

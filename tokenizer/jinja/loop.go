@@ -1,28 +1,19 @@
 package jinja
 
-// forLoop is a for statement.
-type forLoop struct {
-	line        int
-	target      target
-	filter      expr // nil: all
-	recursive   bool
-	body, other []stmt
-}
-
-// run goes through over; depth counts recursive calls.
-func (l *forLoop) run(in *interp, over Value, sc *scope, out *builder, depth int) signal {
+// forLoop runs one for statement; depth counts recursive calls of it.
+func (in *interp) forLoop(s *forStmt, over Value, sc *scope, out *builder, depth int) signal {
 	in.enter()
 	defer in.leave()
-	in.line = l.line
+	in.line = s.at()
 	items := in.iterate(over)
-	if l.filter != nil {
-		items = l.filtered(in, items, sc)
+	if s.filter != nil {
+		items = in.selectItems(s, items, sc)
 	}
 	lp := &loopObject{items: items, depth: depth}
-	if l.recursive {
+	if s.recursive {
 		lp.recurse = func(in *interp, v Value) Value {
 			var b builder
-			l.run(in, v, sc, &b, depth+1)
+			in.forLoop(s, v, sc, &b, depth+1)
 			return b.str()
 		}
 	}
@@ -31,24 +22,24 @@ func (l *forLoop) run(in *interp, over Value, sc *scope, out *builder, depth int
 		lp.i = i
 		inner := sc.inner()
 		inner.set("loop", lp)
-		in.line = l.line
-		l.target(in, v, inner)
-		if in.exec(l.body, inner, out) == doBreak {
+		in.line = s.at()
+		in.assign(s.target, v, inner)
+		if in.exec(s.body, inner, out) == doBreak {
 			break
 		}
 	}
 	if len(items) == 0 {
-		return in.exec(l.other, sc.inner(), out)
+		return in.exec(s.other, sc.inner(), out)
 	}
 	return goOn
 }
 
-func (l *forLoop) filtered(in *interp, items []Value, sc *scope) []Value {
+func (in *interp) selectItems(s *forStmt, items []Value, sc *scope) []Value {
 	var kept []Value
 	for _, v := range items {
 		inner := sc.inner()
-		l.target(in, v, inner)
-		if truth(l.filter(in, inner)) {
+		in.assign(s.target, v, inner)
+		if truth(in.eval(s.filter, inner)) {
 			in.charge(16)
 			kept = append(kept, v)
 		}

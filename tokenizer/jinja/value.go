@@ -197,8 +197,15 @@ func (in *interp) equal(a, b Value) bool {
 			}
 		}
 		return true
-	case *Namespace, *callable, *loopObject: // the same one
-		return a == b
+	case *Namespace:
+		c, ok := b.(*Namespace)
+		return ok && a == c
+	case *callable:
+		c, ok := b.(*callable)
+		return ok && a == c
+	case *loopObject:
+		c, ok := b.(*loopObject)
+		return ok && a == c
 	}
 	return false
 }

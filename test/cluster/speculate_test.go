@@ -1,0 +1,36 @@
+package cluster_test
+
+import (
+	"maps"
+	"syscall"
+	"testing"
+)
+
+// TestChaosSpeculation kills nodes while streams decode rows with drafts: what was drafted
+// and not drawn leaves nothing behind, on owners, on replicas and in what is rebuilt. Tokens
+// and logprobs are those of a run without drafts.
+func TestChaosSpeculation(t *testing.T) {
+	reqs := streaming(len(load()), 160) // drafts make them short
+	c := up(t, 4, "--replicas", "1")
+	want, _ := c.open(reqs).wait(t)
+	if d := c.state().Drafts; d != nil {
+		t.Fatalf("nobody asked for drafts, and there were some: %+v", d)
+	}
+	for i := range reqs {
+		reqs[i].body = maps.Clone(reqs[i].body)
+		reqs[i].body["speculate"] = []string{"suffix", "lookup"}[i/2%2]
+	}
+	got, _ := c.open(reqs).wait(t) // the next run finds its outputs
+	same(t, "with drafts", reqs, want, got)
+	for i, id := range []string{"node-1", "node-3"} {
+		before := c.state().Drafts
+		disturb(t, c, "with drafts, kill -9 "+id, reqs, want, func() { c.signal(id, syscall.SIGKILL) })
+		c.waitNodes(3-i, recoverLimit)
+		if after := c.state().Drafts; before == nil || after.Accepted == before.Accepted {
+			t.Errorf("drafts before %+v, after %+v: none were right", before, after)
+		} else {
+			t.Logf("%d of %d drafts were right", after.Accepted-before.Accepted, after.Drafted-before.Drafted)
+		}
+	}
+	c.waitIdle(patience)
+}
