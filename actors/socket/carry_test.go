@@ -18,9 +18,10 @@ import (
 // when the owner is gone; whether or not the coordinator heard of the last step.
 func TestCachesOutliveTheirEpoch(t *testing.T) {
 	policies := []string{"full", "streaming:sink=4,recent=28", "snapstream:sink=4,recent=20,topk=24,obs=8", "sage:sink=4,recent=20,topk=24", "snapkv:topk=40,obs=8",
-		"streaming:sink=4,recent=28,positions=cache", "streaming:sink=4,recent=28,positions=cache,half=1"}
+		"streaming:sink=4,recent=28,positions=cache", "streaming:sink=4,recent=28,positions=cache,half=1",
+		"quest:page=16,budget=32", "shadowkv:chunk=8,budget=16,outliers=1,local=1", "shadowkv:chunk=4,budget=12,outliers=2,local=2,int8=1"}
 	if testing.Short() {
-		policies = policies[:3]
+		policies = append(policies[:3], policies[8])
 	}
 	if raceEnabled {
 		policies = policies[2:3]
