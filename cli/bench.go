@@ -32,7 +32,7 @@ type benchCmd struct {
 type benchFlags struct {
 	Model      string `short:"m" env:"SHOAL_BENCH_MODEL" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model, with random weights: ${shapes}."`
 	Quant      string `default:"q8_0" help:"Type of the weights: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
-	KVType     string `name:"kv-type" default:"bf16" help:"Type of the cache: f32, bf16, f16, int8."`
+	KVType     string `name:"kv-type" default:"bf16" help:"Type of the cache: f32, bf16, int8."`
 	Threads    int    `help:"Compute threads (default: the processors)."`
 	CPUProfile string `type:"path" name:"cpuprofile" placeholder:"FILE" help:"Write a profile for go tool pprof."`
 	JSON       bool   `name:"json" help:"Print JSON."`

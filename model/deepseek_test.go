@@ -101,7 +101,7 @@ func TestLatentCacheValidates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, kv := range []tensor.DType{tensor.F32, tensor.BF16, tensor.F16, tensor.Int8} {
+		for _, kv := range []tensor.DType{tensor.F32, tensor.BF16, tensor.Int8} {
 			if err := c.CacheLayout(kv).Validate(); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}

@@ -153,7 +153,7 @@ func (t *selfTest) products(dt DType) error {
 // selfTestLayouts are rows of every type, of widths that the kernels for attention tell
 // apart.
 func selfTestLayouts() (out []KVLayout) {
-	for _, dt := range []DType{F32, BF16, F16, Int8} {
+	for _, dt := range []DType{F32, BF16, Int8} {
 		for _, d := range [...][2]int{{32, 32}, {64, 64}, {64, 128}, {24, 56}} {
 			out = append(out, KVLayout{Type: dt, KDim: d[0], VDim: d[1]})
 		}

@@ -9,7 +9,7 @@ import (
 // recordedSelfTest is what SelfTest gave when this was written, on every machine. If it
 // moves: raise Arithmetic where a bit of any answer moved, and record it anew; where
 // SelfTest was only made to look at more, record it anew.
-const recordedSelfTest = "77e4e24cb92705de"
+const recordedSelfTest = "5d20fd047b19a689"
 
 func selfTestWith(t *testing.T, k *kernels) string {
 	t.Helper()

@@ -429,66 +429,6 @@ func valuesBF16128x1AVX512(a *valuesArgs)
 func valuesBF16128x2AVX512(a *valuesArgs)
 
 //go:noescape
-func valuesF1616x1AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF1616x2AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF1616x3AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF1616x4AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF1616x5AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF1616x6AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF1632x1AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF1632x2AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF1632x3AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF1632x4AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF1632x5AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF1632x6AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF1664x1AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF1664x2AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF1664x3AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF1664x4AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF1664x5AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF1664x6AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF16128x1AVX512(a *valuesArgs)
-
-//go:noescape
-func valuesF16128x2AVX512(a *valuesArgs)
-
-//go:noescape
 func valuesInt816x1AVX512(a *valuesArgs)
 
 //go:noescape
@@ -840,48 +780,6 @@ func valuesBF1632x1AVX2(a *valuesArgs)
 func valuesBF1632x2AVX2(a *valuesArgs)
 
 //go:noescape
-func valuesF168x1AVX2(a *valuesArgs)
-
-//go:noescape
-func valuesF168x2AVX2(a *valuesArgs)
-
-//go:noescape
-func valuesF168x3AVX2(a *valuesArgs)
-
-//go:noescape
-func valuesF168x4AVX2(a *valuesArgs)
-
-//go:noescape
-func valuesF168x5AVX2(a *valuesArgs)
-
-//go:noescape
-func valuesF168x6AVX2(a *valuesArgs)
-
-//go:noescape
-func valuesF1616x1AVX2(a *valuesArgs)
-
-//go:noescape
-func valuesF1616x2AVX2(a *valuesArgs)
-
-//go:noescape
-func valuesF1616x3AVX2(a *valuesArgs)
-
-//go:noescape
-func valuesF1616x4AVX2(a *valuesArgs)
-
-//go:noescape
-func valuesF1616x5AVX2(a *valuesArgs)
-
-//go:noescape
-func valuesF1616x6AVX2(a *valuesArgs)
-
-//go:noescape
-func valuesF1632x1AVX2(a *valuesArgs)
-
-//go:noescape
-func valuesF1632x2AVX2(a *valuesArgs)
-
-//go:noescape
 func valuesInt88x1AVX2(a *valuesArgs)
 
 //go:noescape
@@ -1155,13 +1053,6 @@ var valuesAVX512 = [6]valuesKernels{
 		{valuesBF1664x1AVX512, valuesBF1664x2AVX512, valuesBF1664x3AVX512, valuesBF1664x4AVX512, valuesBF1664x5AVX512, valuesBF1664x6AVX512},
 		{valuesBF16128x1AVX512, valuesBF16128x2AVX512, nil, nil, nil, nil},
 	},
-	F16: {
-		{valuesF168x1AVX2, valuesF168x2AVX2, valuesF168x3AVX2, valuesF168x4AVX2, valuesF168x5AVX2, valuesF168x6AVX2},
-		{valuesF1616x1AVX512, valuesF1616x2AVX512, valuesF1616x3AVX512, valuesF1616x4AVX512, valuesF1616x5AVX512, valuesF1616x6AVX512},
-		{valuesF1632x1AVX512, valuesF1632x2AVX512, valuesF1632x3AVX512, valuesF1632x4AVX512, valuesF1632x5AVX512, valuesF1632x6AVX512},
-		{valuesF1664x1AVX512, valuesF1664x2AVX512, valuesF1664x3AVX512, valuesF1664x4AVX512, valuesF1664x5AVX512, valuesF1664x6AVX512},
-		{valuesF16128x1AVX512, valuesF16128x2AVX512, nil, nil, nil, nil},
-	},
 	Int8: {
 		{valuesInt88x1AVX2, valuesInt88x2AVX2, valuesInt88x3AVX2, valuesInt88x4AVX2, valuesInt88x5AVX2, valuesInt88x6AVX2},
 		{valuesInt816x1AVX512, valuesInt816x2AVX512, valuesInt816x3AVX512, valuesInt816x4AVX512, valuesInt816x5AVX512, valuesInt816x6AVX512},
@@ -1221,13 +1112,6 @@ var valuesAVX2 = [6]valuesKernels{
 		{valuesBF168x1AVX2, valuesBF168x2AVX2, valuesBF168x3AVX2, valuesBF168x4AVX2, valuesBF168x5AVX2, valuesBF168x6AVX2},
 		{valuesBF1616x1AVX2, valuesBF1616x2AVX2, valuesBF1616x3AVX2, valuesBF1616x4AVX2, valuesBF1616x5AVX2, valuesBF1616x6AVX2},
 		{valuesBF1632x1AVX2, valuesBF1632x2AVX2, nil, nil, nil, nil},
-		{nil, nil, nil, nil, nil, nil},
-		{nil, nil, nil, nil, nil, nil},
-	},
-	F16: {
-		{valuesF168x1AVX2, valuesF168x2AVX2, valuesF168x3AVX2, valuesF168x4AVX2, valuesF168x5AVX2, valuesF168x6AVX2},
-		{valuesF1616x1AVX2, valuesF1616x2AVX2, valuesF1616x3AVX2, valuesF1616x4AVX2, valuesF1616x5AVX2, valuesF1616x6AVX2},
-		{valuesF1632x1AVX2, valuesF1632x2AVX2, nil, nil, nil, nil},
 		{nil, nil, nil, nil, nil, nil},
 		{nil, nil, nil, nil, nil, nil},
 	},

@@ -148,9 +148,9 @@ func newCache(r *rand.Rand, l KVLayout, n int) [][]byte {
 var layouts = []KVLayout{
 	{Type: F32, KDim: 8, VDim: 8}, {Type: F32, KDim: 32, VDim: 32}, {Type: F32, KDim: 64, VDim: 64}, {Type: F32, KDim: 128, VDim: 128}, {Type: F32, KDim: 40, VDim: 72},
 	{Type: BF16, KDim: 8, VDim: 8}, {Type: BF16, KDim: 32, VDim: 32}, {Type: BF16, KDim: 64, VDim: 64}, {Type: BF16, KDim: 128, VDim: 128}, {Type: BF16, KDim: 96, VDim: 24}, {Type: BF16, KDim: 576, VDim: 512},
-	{Type: F32, KDim: 40, VDim: 32, Latent: true}, {Type: BF16, KDim: 40, VDim: 32, Latent: true}, {Type: F16, KDim: 80, VDim: 64, Latent: true},
+	{Type: F32, KDim: 40, VDim: 32, Latent: true}, {Type: BF16, KDim: 40, VDim: 32, Latent: true},
 	{Type: Int8, KDim: 72, VDim: 56, Latent: true}, {Type: Int8, KDim: 576, VDim: 512, Latent: true}, {Type: BF16, KDim: 576, VDim: 512, Latent: true},
-	{Type: F16, KDim: 64, VDim: 64}, {Type: F16, KDim: 24, VDim: 40}, {Type: Int8, KDim: 8, VDim: 8}, {Type: Int8, KDim: 64, VDim: 64}, {Type: Int8, KDim: 128, VDim: 128}, {Type: Int8, KDim: 72, VDim: 104},
+	{Type: Int8, KDim: 8, VDim: 8}, {Type: Int8, KDim: 64, VDim: 64}, {Type: Int8, KDim: 128, VDim: 128}, {Type: Int8, KDim: 72, VDim: 104},
 }
 
 func TestAttendSameBits(t *testing.T) {
@@ -403,7 +403,7 @@ func TestAttendWhateverIsPrefetched(t *testing.T) {
 	was := prefetchAhead
 	defer func() { prefetchAhead = was }()
 	const n = 5*BlockSlots + 7
-	for _, dt := range []DType{F32, BF16, F16, Int8} {
+	for _, dt := range []DType{F32, BF16, Int8} {
 		l := KVLayout{Type: dt, KDim: 64, VDim: 64}
 		blocks := newCache(rng(3), l, n)
 		for g := 1; g <= 6; g++ {

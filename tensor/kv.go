@@ -11,7 +11,7 @@ const maxHead = 576
 
 // KVLayout describes a cache block: BlockSlots slots of one KV head of one layer.
 // Every slot has a key of KDim values and a value of VDim values, stored as Type
-// (F32, BF16, F16, or Int8 with one float32 scale per row).
+// (F32, BF16, or Int8 with one float32 scale per row).
 //
 //	keys    panels of 16 slots side by side: [4 panels][KDim][16], BF16 in pairs
 //	        [4][KDim/2][16][2], so that one vector scores 16 slots
@@ -28,9 +28,9 @@ type KVLayout struct {
 // Validate says whether cache blocks of this shape can exist.
 func (l KVLayout) Validate() error {
 	switch l.Type {
-	case F32, BF16, F16, Int8:
+	case F32, BF16, Int8:
 	default:
-		return fmt.Errorf("tensor: a cache cannot be stored as %v; use f32, bf16, f16 or int8", l.Type)
+		return fmt.Errorf("tensor: a cache cannot be stored as %v; use f32, bf16 or int8", l.Type)
 	}
 	for _, d := range []int{l.KDim, l.VDim} {
 		if d < 8 || d%8 != 0 || d > maxHead {
@@ -101,11 +101,6 @@ func (l KVLayout) Put(block []byte, slot int, k, v []float32) {
 		copy(floats(values)[slot*l.VDim:], v)
 	case BF16:
 		active.toBF16(halves(values)[slot*l.VDim:], len(v), v, len(v), 1, len(v))
-	case F16:
-		h := halves(values)[slot*l.VDim:][:len(v)]
-		for i, x := range v {
-			h[i] = toF16(x)
-		}
 	case Int8:
 		b := int8s(values)[slot*l.VDim:]
 		inv := int8Scale(v, &l.scales(block, 1)[slot])
@@ -143,11 +138,6 @@ func (l KVLayout) putKey(block []byte, slot int, k []float32) {
 		for i := 0; i < len(k); i += 2 {
 			f[i/2*panelRows] = math.Float32frombits(uint32(toBF16(k[i])) | uint32(toBF16(k[i+1]))<<16)
 		}
-	case F16:
-		h := halves(block)[at:]
-		for i, x := range k {
-			h[i*panelRows] = toF16(x)
-		}
 	case Int8:
 		b := int8s(block)[at:]
 		inv := int8Scale(k, &l.scales(block, 0)[slot])
@@ -171,14 +161,10 @@ func (l KVLayout) Get(block []byte, slot int, k, v []float32) {
 	switch l.Type {
 	case F32:
 		copy(v, floats(values)[slot*l.VDim:])
-	case BF16, F16:
-		widen := fromF16
-		if l.Type == BF16 {
-			widen = fromBF16
-		}
+	case BF16:
 		h := halves(values)[slot*l.VDim:]
 		for i := range v {
-			v[i] = widen(h[i])
+			v[i] = fromBF16(h[i])
 		}
 	case Int8:
 		b, scale := int8s(values)[slot*l.VDim:], l.scales(block, 1)[slot]
@@ -201,11 +187,6 @@ func (l KVLayout) getKey(panels []byte, slot int, block []byte, k []float32) {
 		h := halves(panels)[at:]
 		for i := 0; i < len(k); i += 2 {
 			k[i], k[i+1] = fromBF16(h[i*panelRows]), fromBF16(h[i*panelRows+1])
-		}
-	case F16:
-		h := halves(panels)[at:]
-		for i := range k {
-			k[i] = fromF16(h[i*panelRows])
 		}
 	case Int8:
 		b, scale := int8s(panels)[at:], l.scales(block, 0)[slot]
@@ -230,8 +211,6 @@ func (l KVLayout) CopySlot(dst []byte, dslot int, src []byte, sslot int) {
 		copyStrided(floats(dst)[to:], floats(src)[from:], l.KDim)
 	case BF16: // pairs are as wide as a float32
 		copyStrided(floats(dst)[to/2:], floats(src)[from/2:], l.KDim/2)
-	case F16:
-		copyStrided(halves(dst)[to:], halves(src)[from:], l.KDim)
 	case Int8:
 		copyStrided(int8s(dst)[to:], int8s(src)[from:], l.KDim)
 		for which := range 2 {
@@ -264,11 +243,6 @@ func (l KVLayout) ExportRow(dst []byte, block []byte, slot int) {
 		for i := range l.KDim * e / 4 {
 			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(f[i*panelRows]))
 		}
-	case F16:
-		h := halves(block)[at:]
-		for i := range l.KDim {
-			binary.LittleEndian.PutUint16(dst[2*i:], h[i*panelRows])
-		}
 	case Int8:
 		for i := range l.KDim {
 			dst[i] = block[at+i*panelRows]
@@ -294,11 +268,6 @@ func (l KVLayout) ImportRow(block []byte, slot int, src []byte) {
 		f := floats(block)[at*e/4:]
 		for i := range l.KDim * e / 4 {
 			f[i*panelRows] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
-		}
-	case F16:
-		h := halves(block)[at:]
-		for i := range l.KDim {
-			h[i*panelRows] = binary.LittleEndian.Uint16(src[2*i:])
 		}
 	case Int8:
 		for i := range l.KDim {

@@ -68,7 +68,7 @@ func (l KVLayout) PutHalf(half, block []byte, slot int) {
 	switch l.Type {
 	case F32:
 		turn(floats(half), floats(block), l, slot, h, func(x float32) float32 { return -x })
-	case BF16, F16:
+	case BF16:
 		turn(halves(half), halves(block), l, slot, h, func(x uint16) uint16 { return x ^ 0x8000 })
 	case Int8:
 		turn(int8s(half), int8s(block), l, slot, h, func(x int8) int8 { return -x })

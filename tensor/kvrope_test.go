@@ -22,7 +22,7 @@ func table(half int) func(n int) (cos, sin []float32) {
 // A rotated slot is Put(RopeRotateHalf(Get)), the others and all values are
 // untouched, and the rotate-half cache changes no bit.
 func TestRotateKeys(t *testing.T) {
-	for _, dt := range []DType{F32, BF16, F16, Int8} {
+	for _, dt := range []DType{F32, BF16, Int8} {
 		for _, dim := range []int{8, 40, 64, 128} {
 			l := KVLayout{Type: dt, KDim: dim, VDim: 24}
 			t.Run(fmt.Sprint(dt, dim), func(t *testing.T) {
@@ -85,7 +85,7 @@ func BenchmarkRotateKeys(b *testing.B) {
 
 // Of a latent row the rope key alone turns; the latent, and its scale, stay.
 func TestRotateLatent(t *testing.T) {
-	for _, dt := range []DType{F32, BF16, F16, Int8} {
+	for _, dt := range []DType{F32, BF16, Int8} {
 		l := KVLayout{Type: dt, KDim: 48, VDim: 32, Latent: true}
 		r := rand.New(rand.NewPCG(2, 48))
 		src, half := make([]byte, l.BlockBytes()), make([]byte, l.HalfBytes())

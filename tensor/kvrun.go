@@ -65,7 +65,7 @@ func (l KVLayout) PutRun(block []byte, slot, n int, k []float32, ldk int, v []fl
 		l.check(old, at)
 		l.check(old, at+n-1)
 	}
-	if l.Latent || n < minRun || l.elem() < 2 || l.Type == F16 {
+	if l.Latent || n < minRun || l.elem() < 2 {
 		for i := range n {
 			if old != nil {
 				l.SaveRow(old, at+i, block, slot+i)

@@ -48,11 +48,6 @@ func (l KVLayout) putLatentPart(block []byte, slot, part int, k []float32) {
 		for i, x := range k {
 			h[i] = toBF16(x)
 		}
-	case F16:
-		h := halves(block)[at:][:len(k)]
-		for i, x := range k {
-			h[i] = toF16(x)
-		}
 	case Int8:
 		b := int8s(block)[at:][:len(k)]
 		inv := int8Scale(k, &l.scales(block, part)[slot])
@@ -71,10 +66,6 @@ func (l KVLayout) getLatent(block []byte, slot int, k []float32) {
 	case BF16:
 		for i, h := range halves(block)[at:][:len(k)] {
 			k[i] = fromBF16(h)
-		}
-	case F16:
-		for i, h := range halves(block)[at:][:len(k)] {
-			k[i] = fromF16(h)
 		}
 	case Int8:
 		b := int8s(block)[at:][:len(k)]
@@ -150,8 +141,6 @@ func (l KVLayout) getLatentHalf(half, block []byte, slot int, turned []float32) 
 			turned[i] = floats(half)[at]
 		case BF16:
 			turned[i] = fromBF16(halves(half)[at])
-		case F16:
-			turned[i] = fromF16(halves(half)[at])
 		case Int8:
 			turned[i] = float32(int8s(half)[at]) * scale
 		}

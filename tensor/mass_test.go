@@ -106,7 +106,7 @@ func TestAttentionMasses(t *testing.T) {
 
 // TestWiden: a widened block is its rows, and every zero of it +0.
 func TestWiden(t *testing.T) {
-	for _, dt := range []DType{BF16, F16, Int8, F32} {
+	for _, dt := range []DType{BF16, Int8, F32} {
 		l := KVLayout{Type: dt, KDim: 40, VDim: 32, Latent: true}
 		block := make([]byte, l.BlockBytes())
 		r := rng(3)

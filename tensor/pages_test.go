@@ -8,7 +8,7 @@ import (
 )
 
 var pageLayouts = []KVLayout{
-	{Type: F32, KDim: 16, VDim: 32}, {Type: BF16, KDim: 64, VDim: 64}, {Type: F16, KDim: 24, VDim: 8}, {Type: Int8, KDim: 64, VDim: 32},
+	{Type: F32, KDim: 16, VDim: 32}, {Type: BF16, KDim: 64, VDim: 64}, {Type: Int8, KDim: 64, VDim: 32},
 	{Type: BF16, KDim: 96, VDim: 64, Latent: true}, {Type: Int8, KDim: 40, VDim: 32, Latent: true},
 }
 

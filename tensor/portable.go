@@ -37,7 +37,6 @@ func portableKernels() *kernels {
 	k.setTiles(Int8, portableTile(loadInt8))
 	k.setValues(F32, portableValues(4, func(p unsafe.Pointer) float32 { return *(*float32)(p) }))
 	k.setValues(BF16, portableValues(2, func(p unsafe.Pointer) float32 { return fromBF16(*(*uint16)(p)) }))
-	k.setValues(F16, portableValues(2, func(p unsafe.Pointer) float32 { return fromF16(*(*uint16)(p)) }))
 	k.setValues(Int8, portableValues(1, func(p unsafe.Pointer) float32 { return float32(*(*int8)(p)) }))
 	return k
 }

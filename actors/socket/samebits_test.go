@@ -217,7 +217,7 @@ func TestSameBitsLatent(t *testing.T) {
 	}
 	rows := []row{{"full", tensor.BF16}, {"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", tensor.Int8}, {"h2o:recent=40,topk=40,step=1,positions=cache,half=1", tensor.BF16}}
 	if !testing.Short() {
-		rows = append(rows, row{"full", tensor.Int8}, row{"full", tensor.F16}, row{"streaming:sink=4,recent=60", tensor.F32}, row{"snapkv:topk=56,obs=8,pool=5", tensor.BF16},
+		rows = append(rows, row{"full", tensor.Int8}, row{"streaming:sink=4,recent=60", tensor.F32}, row{"snapkv:topk=56,obs=8,pool=5", tensor.BF16},
 			row{"sage:sink=4,recent=30,topk=50", tensor.BF16}, row{"h2o:recent=40,topk=40", tensor.BF16}, row{"tova:size=80", tensor.BF16},
 			row{"streaming:sink=4,recent=60,positions=cache", tensor.Int8})
 	}

@@ -18,7 +18,7 @@ const (
 	valPf = 64
 )
 
-var valueTypes = []string{"F32", "BF16", "F16", "Int8"}
+var valueTypes = []string{"F32", "BF16", "Int8"}
 
 func valuesName(is isa, dt string, cols, r int) string {
 	return fmt.Sprintf("values%s%dx%d%s", dt, cols, r, is.name)
@@ -104,8 +104,6 @@ func (g *gen) natural(dt string, at operand.Mem, i int, v reg.VecVirtual) {
 	switch dt {
 	case "F32":
 		g.VMOVUPS(at.Offset(i*g.bytes), v)
-	case "F16":
-		g.VCVTPH2PS(at.Offset(i*g.bytes/2), v)
 	case "BF16":
 		g.VPMOVZXWD(at.Offset(i*g.bytes/2), v)
 		g.VPSLLD(operand.U8(16), v, v)
