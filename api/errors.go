@@ -199,6 +199,10 @@ func (s *Server) writeError(w http.ResponseWriter, e *apiError, accepted bool) {
 	if e.allow != "" {
 		h.Set("Allow", e.allow)
 	}
+	if r, ok := w.(*response); ok && r.messages {
+		s.writeJSON(w, e.status, messageError(e))
+		return
+	}
 	s.writeJSON(w, e.status, e)
 }
 

@@ -32,6 +32,14 @@ type generation struct {
 	shape          shape
 	tools          *toolset // of a chat; nil: none
 	thinking       thinking // of a chat
+	framer         framer   // of a stream that is not OpenAI's; nil: it is
+}
+
+// framer writes a stream in another protocol's events.
+type framer interface {
+	delta(out *sse, r *run, d delta) error
+	end(out *sse, r *run) error
+	failed(out *sse, e *apiError) error
 }
 
 // head is the same on a response and on all chunks of a stream.

@@ -246,9 +246,12 @@ func (s *Server) Charge(r *http.Request, t *Task) error {
 	return nil
 }
 
-// presentedKey is the bearer token, or the password of basic authentication,
-// which is how a browser sends a key for the status page.
+// presentedKey is the bearer token, Anthropic's x-api-key, or the password of basic
+// authentication, which is how a browser sends a key for the status page.
 func presentedKey(r *http.Request) (string, bool) {
+	if key := r.Header.Get("X-Api-Key"); key != "" && r.Header.Get("Authorization") == "" {
+		return strings.TrimSpace(key), true
+	}
 	if _, password, ok := r.BasicAuth(); ok {
 		return password, true
 	}

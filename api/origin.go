@@ -72,7 +72,7 @@ func (s *Server) cors(h http.Header, r *http.Request) (preflight bool) {
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
-	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Request-Id")
+	h.Set("Access-Control-Allow-Headers", "Anthropic-Beta, Anthropic-Version, Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Api-Key, X-Request-Id")
 	h.Set("Access-Control-Max-Age", "600")
 	return true
 }

@@ -33,6 +33,8 @@ func (s *Server) ownRoutes() []route {
 		{get, "/v1/cluster", false, true, s.handleCluster},
 		{post, "/v1/chat/completions", false, false, s.handleChat},
 		{post, "/v1/completions", false, false, s.handleCompletions},
+		{post, "/v1/messages", false, false, s.handleMessages},
+		{post, "/v1/messages/count_tokens", false, false, s.handleCountTokens},
 		{post, "/tokenize", false, false, s.handleTokenize},
 		{post, "/detokenize", false, false, s.handleDetokenize},
 		{get, "/tokenizer_info", false, false, s.handleTokenizerInfo},
@@ -117,7 +119,7 @@ func (s *Server) Handler() http.Handler {
 		began := time.Now()
 		sc := &scope{id: requestID(r)}
 		r = r.WithContext(context.WithValue(r.Context(), scopeKey{}, sc))
-		w := &response{ResponseWriter: rw}
+		w := &response{ResponseWriter: rw, messages: strings.HasPrefix(r.URL.Path, "/v1/messages")}
 		h := w.Header()
 		h.Set("X-Request-Id", sc.id)
 		h.Set("X-Content-Type-Options", "nosniff")
@@ -241,6 +243,7 @@ func (s *Server) panicked(w *response, r *http.Request, sc *scope, p any) {
 
 // response remembers the status.
 type response struct {
+	messages bool // errors are worded as Anthropic's
 	http.ResponseWriter
 	status int
 }

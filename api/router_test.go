@@ -38,13 +38,19 @@ func TestEveryRouteNeedsAKey(t *testing.T) {
 		path := strings.NewReplacer("*", "x", "{$}", "").Replace(r.path)
 		for _, h := range [][]string{
 			{}, {"Authorization", "Bearer key-three"}, {"Authorization", "Bearer "}, {"Authorization", "key-one"}, {"Authorization", "Bearer key-on"},
-			{"Authorization", "Basic !!"}, {"Authorization", "Basic Og=="}, {"X-Api-Key", "key-one"},
+			{"Authorization", "Basic !!"}, {"Authorization", "Basic Og=="}, {"X-Api-Key", "key-three"}, {"X-Api-Key", "key-one", "Authorization", "Bearer key-three"},
 		} {
 			a := request(t, r.method, srv.URL+path, h...)
 			if public[path] {
 				seen++
 				if a.status != 200 {
 					t.Errorf("%s: %d", path, a.status)
+				}
+				continue
+			}
+			if strings.HasPrefix(path, "/v1/messages") { // in Anthropic's words
+				if a.status != 401 || at(t, a.body, "error", "type") != "authentication_error" {
+					t.Errorf("%s: %d %s", path, a.status, a.raw)
 				}
 				continue
 			}
@@ -59,7 +65,10 @@ func TestEveryRouteNeedsAKey(t *testing.T) {
 			}
 		}
 	}
-	if seen != 16 {
+	if a := request(t, "GET", srv.URL+"/v1/models", "X-Api-Key", "key-one"); a.status != 200 {
+		t.Errorf("x-api-key: %d %s", a.status, a.raw)
+	}
+	if seen != 18 {
 		t.Errorf("%d public answers", seen)
 	}
 }

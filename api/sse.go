@@ -40,6 +40,19 @@ func (e *sse) event(id string, v any) error {
 	return e.send()
 }
 
+// named is an event with a type.
+func (e *sse) named(event string, v any) error {
+	body, err := marshal(v)
+	if err != nil {
+		return err
+	}
+	e.buf.Reset()
+	e.buf.WriteString("event: " + event + "\ndata: ")
+	e.buf.Write(body)
+	e.buf.WriteByte('\n')
+	return e.send()
+}
+
 // comment keeps proxies and client timeouts quiet; clients ignore it.
 func (e *sse) comment(text string) error {
 	e.buf.Reset()

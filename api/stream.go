@@ -33,6 +33,10 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, run *run) {
 		default:
 			run.failure = "error"
 			s.log.Warn("api: stream failed", "id", run.head.ID, "err", err)
+			if run.framer != nil {
+				_ = run.framer.failed(out, asAPIError(err))
+				return
+			}
 			_ = out.data(asAPIError(err)) // the client may be gone as well
 		}
 	}
@@ -63,10 +67,21 @@ func (s *Server) streamTo(ctx context.Context, out *sse, run *run) error {
 			if !show {
 				continue
 			}
-			if err := out.data(run.chunk(d)); err != nil {
+			if run.framer != nil {
+				err = run.framer.delta(out, run, d)
+			} else {
+				err = out.data(run.chunk(d))
+			}
+			if err != nil {
 				return errWrite{err}
 			}
 		}
+	}
+	if run.framer != nil {
+		if err := run.framer.end(out, run); err != nil {
+			return errWrite{err}
+		}
+		return nil
 	}
 	if run.includeUsage {
 		c := chunkBody{head: run.head, Choices: []any{}}
