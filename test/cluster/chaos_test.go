@@ -31,8 +31,14 @@ func failed(c api.ClusterState) uint64 {
 // and compares what arrived with the undisturbed run.
 func disturb(t *testing.T, c *system, what string, reqs []request, want []string, fault func()) {
 	t.Helper()
+	disturbAt(t, c, what, reqs, want, len(reqs)*reqs[0].body["max_tokens"].(int)/3, fault)
+}
+
+// disturbAt is disturb when so many tokens are out.
+func disturbAt(t *testing.T, c *system, what string, reqs []request, want []string, tokens int, fault func()) {
+	t.Helper()
 	f := c.open(reqs)
-	f.reach(t, int64(len(reqs)*f.reqs[0].body["max_tokens"].(int)/3))
+	f.reach(t, int64(tokens))
 	before := c.state()
 	fault()
 	got, stall := f.wait(t)

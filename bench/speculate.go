@@ -1,0 +1,184 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"shoal/api"
+	"shoal/sampler"
+)
+
+// SpeculateOptions are texts that an engine answers with drafts and without.
+type SpeculateOptions struct {
+	Engine api.Engine
+	Texts  []SpeculateText
+	Batch  []int    // requests together
+	Modes  []string // that off is compared with
+	Rounds int      // of every mode in turn; the median of the ratios counts
+}
+
+// SpeculateText is one kind of text: prompts, taken in turn.
+type SpeculateText struct {
+	Kind     string
+	Prompts  [][]int32
+	Tokens   int  // of each answer, at most
+	ToEnd    bool // answers end where the model ends them
+	Sampling func(i int) sampler.Params
+}
+
+// Speculate is what drafts give on one kind of text.
+type Speculate struct {
+	Text       string  `json:"text"`
+	Batch      int     `json:"batch"`
+	Mode       string  `json:"mode"`
+	TokensPerS float64 `json:"tokens_per_s"` // the median round's
+	Over       float64 `json:"over_off"`     // median of the rounds' ratios to off beside it
+	Worst      float64 `json:"worst_over_off"`
+	Acceptance float64 `json:"acceptance"`     // of drafted tokens
+	PerStep    float64 `json:"tokens_per_row"` // decoded tokens over decode rows
+	Drafted    uint64  `json:"draft_tokens"`
+	Tokens     int     `json:"tokens"` // of a round
+}
+
+// RunSpeculate measures mode beside mode, text after text. Answers must be the same.
+func RunSpeculate(ctx context.Context, o SpeculateOptions, each func(Speculate)) ([]Speculate, error) {
+	var all []Speculate
+	for _, text := range o.Texts {
+		for _, batch := range o.Batch {
+			rows, err := o.text(ctx, text, batch)
+			if err != nil {
+				return all, fmt.Errorf("bench: %s, %d together: %w", text.Kind, batch, err)
+			}
+			for _, r := range rows {
+				each(r)
+			}
+			all = append(all, rows...)
+		}
+	}
+	return all, nil
+}
+
+// answers are those of one round.
+type answers struct {
+	tokens   [][]int32
+	rate     float64 // tokens a second, from when all have begun
+	decoded  uint64
+	drafted  uint64
+	accepted uint64
+}
+
+func (o *SpeculateOptions) text(ctx context.Context, text SpeculateText, batch int) ([]Speculate, error) {
+	modes := append([]string{"off"}, o.Modes...)
+	rates, ratios := make([][]float64, len(modes)), make([][]float64, len(modes))
+	rows := make([]Speculate, len(modes))
+	var decoded, accepted [8]uint64
+	for round := range o.Rounds + 1 {
+		var off *answers
+		var base float64
+		for i, mode := range modes {
+			// Nobody drafts what an earlier round was answered.
+			a, err := o.ask(ctx, text, batch, mode, fmt.Sprint(text.Kind, batch, mode, round), round)
+			if err != nil {
+				return nil, err
+			}
+			if off == nil {
+				off, base = a, a.rate
+			}
+			for k := range a.tokens {
+				if !slices.Equal(a.tokens[k], off.tokens[k]) {
+					return nil, fmt.Errorf("request %d: %s gives other tokens than off: %v and %v", k, mode, a.tokens[k], off.tokens[k])
+				}
+			}
+			if round == 0 {
+				continue // warms up
+			}
+			rates[i], ratios[i] = append(rates[i], a.rate), append(ratios[i], a.rate/base)
+			r := &rows[i]
+			r.Text, r.Batch, r.Mode, r.Tokens = text.Kind, batch, mode, 0
+			for _, t := range a.tokens {
+				r.Tokens += len(t)
+			}
+			r.Drafted += a.drafted
+			accepted[i], decoded[i] = accepted[i]+a.accepted, decoded[i]+a.decoded
+		}
+	}
+	for i := range rows {
+		r := &rows[i]
+		r.TokensPerS, r.Over, r.Worst = median(rates[i]), median(ratios[i]), slices.Min(ratios[i])
+		if r.Drafted > 0 {
+			r.Acceptance = float64(accepted[i]) / float64(r.Drafted)
+		}
+		r.PerStep = float64(decoded[i]) / float64(decoded[i]-accepted[i])
+	}
+	return rows, nil
+}
+
+func median(x []float64) float64 {
+	x = slices.Clone(x)
+	slices.SortFunc(x, cmp.Compare)
+	return x[len(x)/2]
+}
+
+// ask sends a batch, and takes the time from when every request has its first token to when
+// the last has its last.
+func (o *SpeculateOptions) ask(ctx context.Context, text SpeculateText, batch int, mode, tenant string, round int) (*answers, error) {
+	a := &answers{tokens: make([][]int32, batch)}
+	var ended sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	at := make([][]time.Time, batch) // of each token
+	for i := range batch {
+		k := (round*batch + i) % len(text.Prompts)
+		events, err := o.Engine.Submit(ctx, &api.Request{ID: fmt.Sprint(tenant, "/", i), Prompt: text.Prompts[k], MaxTokens: text.Tokens, Sampling: text.Sampling(k),
+			IgnoreEOS: !text.ToEnd, PromptLogprobs: -1, Speculate: mode, Tenant: tenant})
+		if err != nil {
+			return nil, err
+		}
+		ended.Go(func() {
+			for e := range events {
+				if e.Token != api.NoToken {
+					a.tokens[i], at[i] = append(a.tokens[i], e.Token), append(at[i], time.Now())
+				}
+				mu.Lock()
+				if e.Drafts != nil {
+					a.drafted, a.accepted = a.drafted+e.Drafts.Drafted, a.accepted+e.Drafts.Accepted
+				}
+				failed = errors.Join(failed, e.Err)
+				mu.Unlock()
+			}
+		})
+	}
+	ended.Wait()
+	var first, last time.Time
+	for _, times := range at {
+		if len(times) > 0 {
+			a.decoded += uint64(len(times) - 1)
+			first, last = later(first, times[0]), later(last, times[len(times)-1])
+		}
+	}
+	counted := 0
+	for _, times := range at {
+		for _, t := range times {
+			if t.After(first) {
+				counted++
+			}
+		}
+	}
+	if counted == 0 && failed == nil {
+		failed = errors.New("nobody had a token left when the last prompt was read: ask for more tokens")
+	}
+	a.rate = float64(counted) / max(last.Sub(first).Seconds(), 1e-9)
+	return a, failed
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
