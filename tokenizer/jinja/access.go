@@ -171,13 +171,13 @@ var listMethods = map[string]func(in *interp, l *List, a *args) Value{
 }
 
 // slice is x[a:b:c] of strings and lists.
-func (in *interp) slice(v Value, s *sliceExpr, sc *scope) Value {
+func (in *interp) slice(line int, v Value, s *slicing, sc *scope) Value {
 	var bound [3]*int
-	for i, e := range s.parts {
+	for i, e := range s {
 		if e == nil {
 			continue
 		}
-		switch x := in.eval(e, sc).(type) {
+		switch x := e(in, sc).(type) {
 		case nil:
 		default:
 			n, _, isInt, ok := number(x)
@@ -189,7 +189,7 @@ func (in *interp) slice(v Value, s *sliceExpr, sc *scope) Value {
 			bound[i] = &k
 		}
 	}
-	in.line = s.at()
+	in.line = line
 	switch c := v.(type) {
 	case Str:
 		in.scan(c)

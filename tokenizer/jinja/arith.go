@@ -24,33 +24,18 @@ func (in *interp) unary(op string, v Value) Value {
 	return f
 }
 
-func (in *interp) binary(e *binaryExpr, sc *scope) Value {
-	a := in.eval(e.left, sc)
-	switch e.op {
-	case "and":
-		if !truth(a) {
-			return a
-		}
-		return in.eval(e.right, sc)
-	case "or":
-		if truth(a) {
-			return a
-		}
-		return in.eval(e.right, sc)
-	}
-	b := in.eval(e.right, sc)
-	in.line = e.at()
+func (in *interp) arithmetic(op string, a, b Value) Value {
 	in.defined(a)
 	in.defined(b)
 	if x, f, xi, ok := number(a); ok {
 		if y, g, yi, ok := number(b); ok {
-			if xi && yi && e.op != "/" {
-				return in.integers(e.op, x, y)
+			if xi && yi && op != "/" {
+				return in.integers(op, x, y)
 			}
-			return in.floats(e.op, f, g)
+			return in.floats(op, f, g)
 		}
 	}
-	switch e.op {
+	switch op {
 	case "+":
 		if r, ok := in.plus(a, b); ok {
 			return r
@@ -67,7 +52,7 @@ func (in *interp) binary(e *binaryExpr, sc *scope) Value {
 			return in.percent(s, b)
 		}
 	}
-	in.fail("unsupported operand type(s) for %s: '%s' and '%s'", e.op, typeName(a), typeName(b))
+	in.fail("unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(a), typeName(b))
 	return nil
 }
 

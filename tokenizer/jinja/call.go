@@ -75,10 +75,10 @@ func (a *args) bind(in *interp, fn string, params ...string) []Value {
 func (in *interp) args(l *argList, sc *scope) *args {
 	a := &args{}
 	for _, e := range l.pos {
-		a.pos = append(a.pos, in.eval(e, sc))
+		a.pos = append(a.pos, e(in, sc))
 	}
 	if l.star != nil {
-		a.pos = append(a.pos, in.iterate(in.eval(l.star, sc))...)
+		a.pos = append(a.pos, in.iterate(l.star(in, sc))...)
 	}
 	add := func(name string, v Value) {
 		if a.find(name) >= 0 {
@@ -87,10 +87,10 @@ func (in *interp) args(l *argList, sc *scope) *args {
 		a.named = append(a.named, named{name, v})
 	}
 	for i, n := range l.names {
-		add(n, in.eval(l.named[i], sc))
+		add(n, l.named[i](in, sc))
 	}
 	if l.starStar != nil {
-		d, ok := in.eval(l.starStar, sc).(*Dict)
+		d, ok := l.starStar(in, sc).(*Dict)
 		if !ok {
 			in.fail("the value after ** must be a dict")
 		}

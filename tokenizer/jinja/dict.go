@@ -73,26 +73,14 @@ func (d *Dict) clone() *Dict {
 	return c
 }
 
-func (d *Dict) keys() []Value {
-	r := make([]Value, len(d.entries))
-	for i, e := range d.entries {
-		r[i] = e.key
-	}
-	return r
-}
+func (d *Dict) keys() []Value   { return d.each(func(e entry) Value { return e.key }) }
+func (d *Dict) values() []Value { return d.each(func(e entry) Value { return e.value }) }
+func (d *Dict) items() []Value  { return d.each(func(e entry) Value { return tuple(e.key, e.value) }) }
 
-func (d *Dict) values() []Value {
+func (d *Dict) each(f func(entry) Value) []Value {
 	r := make([]Value, len(d.entries))
 	for i, e := range d.entries {
-		r[i] = e.value
-	}
-	return r
-}
-
-func (d *Dict) items() []Value {
-	r := make([]Value, len(d.entries))
-	for i, e := range d.entries {
-		r[i] = tuple(e.key, e.value)
+		r[i] = f(e)
 	}
 	return r
 }

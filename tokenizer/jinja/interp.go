@@ -149,56 +149,10 @@ func (in *interp) exec(body []stmt, sc *scope, out *builder) signal {
 	in.enter()
 	defer in.leave()
 	for _, s := range body {
-		if sig := in.execOne(s, sc, out); sig != goOn {
+		in.step(1)
+		if sig := s(in, sc, out); sig != goOn {
 			return sig
 		}
-	}
-	return goOn
-}
-
-func (in *interp) execOne(s stmt, sc *scope, out *builder) signal {
-	in.step(1)
-	switch s := s.(type) {
-	case *textStmt:
-		in.write(out, Trusted(s.text))
-	case *printStmt:
-		in.write(out, in.str(in.eval(s.of, sc)))
-	case *ifStmt:
-		for i, t := range s.tests {
-			if truth(in.eval(t, sc)) {
-				return in.exec(s.bodies[i], sc, out)
-			}
-		}
-		return in.exec(s.other, sc, out)
-	case *forStmt:
-		return in.forLoop(s, in.eval(s.over, sc), sc, out, 0)
-	case *setStmt:
-		v := in.eval(s.value, sc)
-		in.line = s.at()
-		in.assign(s.target, v, sc)
-	case *setBlockStmt:
-		in.assign(s.target, in.filtered(s.body, s.filters, sc), sc)
-	case *filterStmt:
-		in.write(out, in.str(in.filtered(s.body, s.filters, sc)))
-	case *macroStmt:
-		sc.set(s.macro.name, in.macro(s.macro, sc))
-	case *callStmt:
-		fn, a := in.eval(s.call.fn, sc), in.args(&s.call.args, sc)
-		a.named = append(a.named, named{"caller", in.macro(s.caller, sc)})
-		in.line = s.at()
-		in.write(out, in.str(in.call(fn, a)))
-	case *withStmt:
-		inner := sc.inner()
-		for i, t := range s.targets {
-			in.assign(t, in.eval(s.values[i], sc), inner)
-		}
-		return in.exec(s.body, inner, out)
-	case *scopeStmt:
-		return in.exec(s.body, sc.inner(), out)
-	case breakStmt:
-		return doBreak
-	case continueStmt:
-		return doContinue
 	}
 	return goOn
 }
@@ -208,54 +162,8 @@ func (in *interp) filtered(body []stmt, filters expr, sc *scope) Value {
 	var b builder
 	inner := sc.inner()
 	in.exec(body, inner, &b)
-	if filters == nil {
-		return b.str()
-	}
-	return in.chain(filters, b.str(), inner)
-}
-
-// chain evaluates a chain of filters whose innermost operand is v.
-func (in *interp) chain(e expr, v Value, sc *scope) Value {
-	in.enter()
-	defer in.leave()
-	switch e := e.(type) {
-	case nil:
-		return v
-	case *filterExpr:
-		v = in.chain(e.of, v, sc)
-		a := in.args(&e.args, sc)
-		in.line = e.at()
-		return in.filter(e.name, v, a)
-	case *testExpr:
-		v = in.chain(e.of, v, sc)
-		a := in.args(&e.args, sc)
-		in.line = e.at()
-		return in.test(e.name, v, a)
-	case *callExpr:
-		return in.call(in.chain(e.fn, v, sc), in.args(&e.args, sc))
-	}
-	return !truth(in.chain(e.(*unaryExpr).of, v, sc)) // "is not": nothing else is parsed here
-}
-
-func (in *interp) assign(target expr, v Value, sc *scope) {
-	switch t := target.(type) {
-	case *nameExpr:
-		sc.set(t.name, v)
-	case *attrExpr:
-		ns, ok := in.eval(t.of, sc).(*Namespace)
-		if !ok {
-			in.fail("cannot assign attribute on non-namespace object")
-		}
-		ns.attrs.Set(t.name, v)
-	case *listExpr:
-		items := in.iterate(v)
-		if len(items) != len(t.items) {
-			in.fail("cannot unpack %d values into %d names", len(items), len(t.items))
-		}
-		for i, x := range t.items {
-			in.assign(x, items[i], sc)
-		}
-	}
+	inner.set("", b.str())
+	return filters(in, inner)
 }
 
 // macro makes the function; it sees the names around its definition.
@@ -281,7 +189,7 @@ func (in *interp) bindMacro(m *macroDef, a *args, sc *scope) *scope {
 			inner.set(p, a.named[j].value)
 			given[j] = true
 		} else if i >= first {
-			inner.set(p, in.eval(m.defaults[i-first], inner))
+			inner.set(p, m.defaults[i-first](in, inner))
 		} else {
 			inner.set(p, &Undefined{"parameter '" + p + "' was not provided"})
 		}

@@ -2,8 +2,9 @@ package jinja
 
 import (
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -212,16 +213,23 @@ func (lx *lexer) raw(body int) {
 	}
 }
 
-const operators2 = "==!=>=<=//**"
+// tokens are a name, an integer in another base, a number, a string, an operator.
+var tokens = regexp.MustCompile(`(?s)^(?:([\pL_][\pL\p{Nd}\p{Mn}_]*)` +
+	`|(0[xXoObB][0-9a-fA-F_]*)|(\d(?:_?\d)*(?:\.\d(?:_?\d)*)?(?:[eE][+-]?\d(?:_?\d)*)?)` +
+	`|('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")` +
+	`|(==|!=|>=|<=|//|\*\*|[-+/*%~\[\](){}><=.:|,;]))`)
+
+const (
+	openBrackets  = "([{"
+	closeBrackets = ")]}"
+)
 
 // expression emits tokens up to the end of the tag; close is '}' or '%'.
 func (lx *lexer) expression(close byte) {
-	var open []byte // brackets; inside them "}}" is two braces
+	var open []int // brackets; inside them "}}" is two braces
 	for {
-		rest := lx.src[lx.pos:]
-		trimmed := strings.TrimLeftFunc(rest, isSpace)
-		lx.pos += len(rest) - len(trimmed)
-		rest = trimmed
+		rest := strings.TrimLeftFunc(lx.src[lx.pos:], isSpace)
+		lx.pos = len(lx.src) - len(rest)
 		if rest == "" {
 			lx.fail("a tag is not closed by '%c}'", close)
 		}
@@ -242,62 +250,84 @@ func (lx *lexer) expression(close byte) {
 				return
 			}
 		}
-		switch c := rest[0]; {
-		case c == '\'' || c == '"':
-			lx.quoted(c)
-		case c >= '0' && c <= '9':
-			lx.digits()
-		case c == '_' || c >= utf8.RuneSelf || unicode.IsLetter(rune(c)):
-			lx.name()
-		case len(rest) > 1 && isOperator2(rest[:2]):
-			lx.emit(tokOp, rest[:2])
-			lx.pos += 2
-		case strings.IndexByte("+-/*%~[](){}><=.:|,;", c) >= 0:
-			switch c {
-			case '(', '[', '{':
-				open = append(open, c)
-			case ')', ']', '}':
-				if len(open) == 0 || open[len(open)-1] != opening(c) {
-					lx.fail("unexpected '%c'", c)
+		m := tokens.FindStringSubmatch(rest)
+		switch {
+		case m == nil && (rest[0] == '\'' || rest[0] == '"'):
+			lx.fail("a string is not closed by %c", rest[0])
+		case m == nil:
+			r, _ := utf8.DecodeRuneInString(rest)
+			lx.fail("unexpected character %q", r)
+		case m[1] != "":
+			lx.emit(tokName, m[1])
+		case m[2] != "":
+			lx.emit(tokInt, strings.ReplaceAll(m[2], "_", ""))
+		case m[3] != "":
+			kind := tokInt
+			if strings.ContainsAny(m[3], ".eE") {
+				kind = tokFloat
+			}
+			lx.emit(kind, strings.ReplaceAll(m[3], "_", ""))
+		case m[4] != "":
+			lx.emit(tokString, lx.unescape(m[4][1:len(m[4])-1]))
+		default:
+			if i := strings.Index(openBrackets, m[5]); i >= 0 {
+				open = append(open, i)
+			} else if i := strings.Index(closeBrackets, m[5]); i >= 0 {
+				if len(open) == 0 || open[len(open)-1] != i {
+					lx.fail("unexpected '%s'", m[5])
 				}
 				open = open[:len(open)-1]
 			}
-			lx.emit(tokOp, rest[:1])
-			lx.pos++
-		default:
-			lx.fail("unexpected character %q", c)
+			lx.emit(tokOp, m[5])
 		}
+		lx.pos += len(m[0])
 	}
 }
 
-func opening(c byte) byte {
-	if c == ')' {
-		return '('
-	}
-	return c - 2 // ']' and '}' in ASCII
-}
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
-func isOperator2(s string) bool {
-	for i := 0; i < len(operators2); i += 2 {
-		if operators2[i:i+2] == s {
-			return true
+// unescape decodes Python's escapes.
+func (lx *lexer) unescape(s string) string {
+	var b strings.Builder
+	for {
+		plain, rest, ok := strings.Cut(s, `\`)
+		b.WriteString(plain)
+		if !ok {
+			return b.String()
 		}
+		text, n := lx.escape(rest)
+		b.WriteString(text)
+		s = rest[n:]
 	}
-	return false
 }
 
-func (lx *lexer) name() {
-	rest := lx.src[lx.pos:]
-	end := strings.IndexFunc(rest, func(r rune) bool {
-		return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) && !unicode.Is(unicode.Mn, r)
-	})
-	if end < 0 {
-		end = len(rest)
+// escape decodes what follows a backslash; an unknown escape keeps its backslash.
+func (lx *lexer) escape(s string) (string, int) {
+	const plain, meant = `\'"abfnrtv`, "\\'\"\a\b\f\n\r\t\v"
+	if i := strings.IndexByte(plain, s[0]); i >= 0 {
+		return meant[i : i+1], 1
 	}
-	if end == 0 {
-		r, _ := utf8.DecodeRuneInString(rest)
-		lx.fail("unexpected character %q", r)
+	digits := map[byte]int{'x': 2, 'u': 4, 'U': 8}[s[0]]
+	switch {
+	case s[0] == '\n':
+		return "", 1
+	case digits > 0:
+		if len(s) <= digits {
+			lx.fail("a \\%c escape needs %d hexadecimal digits", s[0], digits)
+		}
+		v, err := strconv.ParseUint(s[1:1+digits], 16, 32)
+		if err != nil || v > utf8.MaxRune {
+			lx.fail("a \\%c escape needs %d hexadecimal digits of a code point", s[0], digits)
+		}
+		return string(rune(v)), 1 + digits
+	case s[0] >= '0' && s[0] <= '7':
+		n := 1
+		for n < 3 && n < len(s) && s[n] >= '0' && s[n] <= '7' {
+			n++
+		}
+		v, _ := strconv.ParseUint(s[:n], 8, 16)
+		return string(rune(v)), n
 	}
-	lx.emit(tokName, rest[:end])
-	lx.pos += end
+	_, n := utf8.DecodeRuneInString(s)
+	return `\` + s[:n], n
 }

@@ -1,19 +1,28 @@
 package jinja
 
-// forLoop runs one for statement; depth counts recursive calls of it.
-func (in *interp) forLoop(s *forStmt, over Value, sc *scope, out *builder, depth int) signal {
+// forLoop is a for statement.
+type forLoop struct {
+	line        int
+	target      target
+	filter      expr // nil: all
+	recursive   bool
+	body, other []stmt
+}
+
+// run goes through over; depth counts recursive calls.
+func (l *forLoop) run(in *interp, over Value, sc *scope, out *builder, depth int) signal {
 	in.enter()
 	defer in.leave()
-	in.line = s.at()
+	in.line = l.line
 	items := in.iterate(over)
-	if s.filter != nil {
-		items = in.selectItems(s, items, sc)
+	if l.filter != nil {
+		items = l.filtered(in, items, sc)
 	}
 	lp := &loopObject{items: items, depth: depth}
-	if s.recursive {
+	if l.recursive {
 		lp.recurse = func(in *interp, v Value) Value {
 			var b builder
-			in.forLoop(s, v, sc, &b, depth+1)
+			l.run(in, v, sc, &b, depth+1)
 			return b.str()
 		}
 	}
@@ -22,24 +31,24 @@ func (in *interp) forLoop(s *forStmt, over Value, sc *scope, out *builder, depth
 		lp.i = i
 		inner := sc.inner()
 		inner.set("loop", lp)
-		in.line = s.at()
-		in.assign(s.target, v, inner)
-		if in.exec(s.body, inner, out) == doBreak {
+		in.line = l.line
+		l.target(in, v, inner)
+		if in.exec(l.body, inner, out) == doBreak {
 			break
 		}
 	}
 	if len(items) == 0 {
-		return in.exec(s.other, sc.inner(), out)
+		return in.exec(l.other, sc.inner(), out)
 	}
 	return goOn
 }
 
-func (in *interp) selectItems(s *forStmt, items []Value, sc *scope) []Value {
+func (l *forLoop) filtered(in *interp, items []Value, sc *scope) []Value {
 	var kept []Value
 	for _, v := range items {
 		inner := sc.inner()
-		in.assign(s.target, v, inner)
-		if truth(in.eval(s.filter, inner)) {
+		l.target(in, v, inner)
+		if truth(l.filter(in, inner)) {
 			in.charge(16)
 			kept = append(kept, v)
 		}

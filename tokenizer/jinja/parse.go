@@ -38,6 +38,7 @@ type parser struct {
 	depth  int
 	loops  int       // for loops around the current place, within the macro
 	macro  *macroDef // innermost
+	call   *call     // the newest node is one; nil: it is another
 
 	// Filters and tests that do not exist. As in jinja2, one stands in the way of the
 	// whole template, but directly in an if it fails only when it is reached.
@@ -135,10 +136,17 @@ func (p *parser) body(owner string, ends ...string) []stmt {
 			}
 			return out
 		case tokData:
-			out = append(out, &textStmt{t.text})
+			out = append(out, func(in *interp, _ *scope, out *builder) signal {
+				in.write(out, Trusted(t.text))
+				return goOn
+			})
 		case tokVarBegin:
-			out = append(out, &printStmt{p.tuple(true)})
+			e := p.tuple(true)
 			p.expect(tokVarEnd)
+			out = append(out, func(in *interp, sc *scope, out *builder) signal {
+				in.write(out, in.str(e(in, sc)))
+				return goOn
+			})
 		case tokBlockBegin:
 			for _, e := range ends {
 				if p.isName(e) {
@@ -160,7 +168,7 @@ func (p *parser) block(owner, end string) (body []stmt) {
 }
 
 func (p *parser) statement() stmt {
-	line := pos(p.cur().line)
+	line := p.cur().line
 	switch name := p.expectName(); name {
 	case "if":
 		return p.ifStatement()
@@ -169,26 +177,36 @@ func (p *parser) statement() stmt {
 	case "set":
 		return p.setStatement(line)
 	case "macro":
-		return p.macroStatement(line)
+		m := &macroDef{name: p.expectName()}
+		p.expectOp("(")
+		p.within(false, func() { p.signature(m) })
+		p.macroBody(m, "macro", "endmacro")
+		return func(in *interp, sc *scope, _ *builder) signal {
+			sc.set(m.name, in.macro(m, sc))
+			return goOn
+		}
 	case "call":
 		return p.callStatement(line)
 	case "filter":
-		var f expr
-		p.within(false, func() { f = p.filters(nil, true) })
-		return &filterStmt{line, f, p.block(name, "endfilter")}
+		var filters expr
+		p.within(false, func() { filters = p.filters(piped, true) })
+		body := p.block(name, "endfilter")
+		return func(in *interp, sc *scope, out *builder) signal {
+			in.write(out, in.str(in.filtered(body, filters, sc)))
+			return goOn
+		}
 	case "with":
-		return p.withStatement(line)
+		return p.withStatement()
 	case "generation":
-		return &scopeStmt{p.block(name, "endgeneration")}
+		body := p.block(name, "endgeneration")
+		return func(in *interp, sc *scope, out *builder) signal { return in.exec(body, sc.inner(), out) }
 	case "break", "continue":
 		if p.loops == 0 {
 			p.fail("'%s' outside of a loop", name)
 		}
 		p.expect(tokBlockEnd)
-		if name == "break" {
-			return breakStmt{}
-		}
-		return continueStmt{}
+		sig := map[string]signal{"break": doBreak, "continue": doContinue}[name]
+		return func(*interp, *scope, *builder) signal { return sig }
 	case "include", "import", "from", "extends", "block":
 		p.fail("'%s' is not supported: a chat template is one file", name)
 	default:
@@ -201,93 +219,117 @@ func (p *parser) ifStatement() stmt {
 	outer := p.inIf
 	p.inIf = true
 	defer func() { p.inIf = outer }()
-	s := &ifStmt{}
+	var tests []expr
+	var bodies [][]stmt // one more than tests: otherwise
 	for {
-		s.tests = append(s.tests, p.tuple(false))
+		tests = append(tests, p.tuple(false))
 		p.expect(tokBlockEnd)
-		s.bodies = append(s.bodies, p.body("if", "elif", "else", "endif"))
+		bodies = append(bodies, p.body("if", "elif", "else", "endif"))
+		var other []stmt
 		switch p.next().text {
 		case "elif":
 			continue
 		case "else":
 			p.expect(tokBlockEnd)
-			s.other = p.body("if", "endif")
+			other = p.body("if", "endif")
 			p.next()
 		}
 		p.expect(tokBlockEnd)
-		return s
+		bodies = append(bodies, other)
+		return func(in *interp, sc *scope, out *builder) signal {
+			i := 0
+			for i < len(tests) && !truth(tests[i](in, sc)) {
+				i++
+			}
+			return in.exec(bodies[i], sc, out)
+		}
 	}
 }
 
-func (p *parser) forStatement(line pos) stmt {
-	s := &forStmt{pos: line, target: p.target()}
+func (p *parser) forStatement(line int) stmt {
+	l := &forLoop{line: line, target: p.target()}
 	if !p.skipName("in") {
 		p.fail("expected 'in', found %s", p.cur().describe())
 	}
-	s.over = p.tuple(false)
+	over := p.tuple(false)
 	if p.skipName("if") {
-		p.within(false, func() { s.filter = p.expression() })
+		p.within(false, func() { l.filter = p.expression() })
 	}
-	s.recursive = p.skipName("recursive")
+	l.recursive = p.skipName("recursive")
 	p.expect(tokBlockEnd)
 	p.loops++
-	p.within(false, func() { s.body = p.body("for", "else", "endfor") })
+	p.within(false, func() { l.body = p.body("for", "else", "endfor") })
 	p.loops--
 	if p.next().text == "else" {
-		s.other = p.block("for", "endfor")
+		l.other = p.block("for", "endfor")
 	} else {
 		p.expect(tokBlockEnd)
 	}
-	return s
+	return func(in *interp, sc *scope, out *builder) signal { return l.run(in, over(in, sc), sc, out, 0) }
 }
 
-func (p *parser) setStatement(line pos) stmt {
-	target := p.target()
+func (p *parser) setStatement(line int) stmt {
+	to := p.target()
 	if p.skipOp("=") {
-		v := p.tuple(true)
+		value := p.tuple(true)
 		p.expect(tokBlockEnd)
-		return &setStmt{line, target, v}
+		return func(in *interp, sc *scope, _ *builder) signal {
+			v := value(in, sc)
+			in.line = line
+			to(in, v, sc)
+			return goOn
+		}
 	}
-	var filters expr
+	filters := piped
 	if p.isOp("|") {
-		p.within(false, func() { filters = p.filters(nil, false) })
+		p.within(false, func() { filters = p.filters(piped, false) })
 	}
-	return &setBlockStmt{line, target, filters, p.block("set", "endset")}
+	body := p.block("set", "endset")
+	return func(in *interp, sc *scope, _ *builder) signal {
+		to(in, in.filtered(body, filters, sc), sc)
+		return goOn
+	}
 }
 
-func (p *parser) withStatement(line pos) stmt {
-	s := &withStmt{pos: line}
+func (p *parser) withStatement() stmt {
+	var targets []target
+	var values []expr
 	for p.cur().kind != tokBlockEnd {
-		if len(s.targets) > 0 {
+		if len(targets) > 0 {
 			p.expectOp(",")
 		}
-		s.targets = append(s.targets, p.target())
+		targets = append(targets, p.target())
 		p.expectOp("=")
-		s.values = append(s.values, p.expression())
+		values = append(values, p.expression())
 	}
-	s.body = p.block("with", "endwith")
-	return s
+	body := p.block("with", "endwith")
+	return func(in *interp, sc *scope, out *builder) signal {
+		inner := sc.inner()
+		for i, to := range targets {
+			to(in, values[i](in, sc), inner)
+		}
+		return in.exec(body, inner, out)
+	}
 }
 
-func (p *parser) macroStatement(line pos) stmt {
-	m := &macroDef{name: p.expectName()}
-	p.expectOp("(")
-	p.within(false, func() { p.signature(m) })
-	p.macroBody(m, "macro", "endmacro")
-	return &macroStmt{line, m}
-}
-
-func (p *parser) callStatement(line pos) stmt {
+func (p *parser) callStatement(line int) stmt {
 	m := &macroDef{name: "caller"}
 	if p.skipOp("(") {
 		p.within(false, func() { p.signature(m) })
 	}
-	call, ok := p.expression().(*callExpr)
-	if !ok {
+	p.expression()
+	c := p.call
+	if c == nil {
 		p.fail("expected a call after 'call'")
 	}
 	p.macroBody(m, "call", "endcall")
-	return &callStmt{line, call, m}
+	return func(in *interp, sc *scope, out *builder) signal {
+		fn, a := c.fn(in, sc), in.args(&c.args, sc)
+		a.named = append(a.named, named{"caller", in.macro(m, sc)})
+		in.line = line
+		in.write(out, in.str(in.call(fn, a)))
+		return goOn
+	}
 }
 
 func (p *parser) macroBody(m *macroDef, owner, end string) {
@@ -316,36 +358,49 @@ func (p *parser) signature(m *macroDef) {
 }
 
 // target parses what can be assigned to: names, tuples of names, namespace.attr.
-func (p *parser) target() expr {
-	line := pos(p.cur().line)
-	one := func() expr {
+func (p *parser) target() target {
+	p.enter()
+	defer p.leave()
+	one := func() target {
 		if p.skipOp("(") {
 			t := p.target()
 			p.expectOp(")")
 			return t
 		}
-		n := &nameExpr{pos(p.cur().line), p.expectName()}
-		switch n.name {
+		line, name := p.cur().line, p.expectName()
+		switch name {
 		case "true", "false", "none", "True", "False", "None":
-			p.fail("cannot assign to '%s'", n.name)
+			p.fail("cannot assign to '%s'", name)
 		}
-		if p.skipOp(".") {
-			return &attrExpr{n.pos, n, p.expectName()}
+		if !p.skipOp(".") {
+			return func(_ *interp, v Value, sc *scope) { sc.set(name, v) }
 		}
-		return n
+		of, attr := p.variable(line, name), p.expectName()
+		return func(in *interp, v Value, sc *scope) {
+			ns, ok := of(in, sc).(*Namespace)
+			if !ok {
+				in.fail("cannot assign attribute on non-namespace object")
+			}
+			ns.attrs.Set(attr, v)
+		}
 	}
-	p.enter()
-	defer p.leave()
-	first := one()
+	all := []target{one()}
 	if !p.isOp(",") {
-		return first
+		return all[0]
 	}
-	t := &listExpr{line, []expr{first}, kindTuple}
 	for p.skipOp(",") {
 		if p.cur().kind != tokName && !p.isOp("(") || p.isName("in") {
 			break
 		}
-		t.items = append(t.items, one())
+		all = append(all, one())
 	}
-	return t
+	return func(in *interp, v Value, sc *scope) {
+		items := in.iterate(v)
+		if len(items) != len(all) {
+			in.fail("cannot unpack %d values into %d names", len(items), len(all))
+		}
+		for i, to := range all {
+			to(in, items[i], sc)
+		}
+	}
 }

@@ -18,26 +18,51 @@ const (
 	bindCompare = 4
 )
 
+// node is what the parser makes of an expression at a line.
+func (p *parser) node(line int, e expr) expr {
+	p.call = nil
+	return func(in *interp, sc *scope) Value {
+		in.enter()
+		defer in.leave()
+		in.line = line
+		return e(in, sc)
+	}
+}
+
+func (p *parser) constant(line int, v Value) expr {
+	return p.node(line, func(*interp, *scope) Value { return v })
+}
+
+func (p *parser) list(line int, items []expr, kind listKind) expr {
+	return p.node(line, func(in *interp, sc *scope) Value {
+		l := &List{kind: kind}
+		in.charge(16 * len(items))
+		for _, x := range items {
+			l.items = append(l.items, x(in, sc))
+		}
+		return l
+	})
+}
+
 // tuple parses a comma separated list; a single expression is itself. Without
 // inline if (cond) where the caller needs the word: "for x in y if z".
 func (p *parser) tuple(cond bool) expr {
-	line := pos(p.cur().line)
+	line := p.cur().line
 	parse := p.expression
 	if !cond {
 		parse = func() expr { return p.binary(0) }
 	}
-	first := parse()
+	items := []expr{parse()}
 	if !p.isOp(",") {
-		return first
+		return items[0]
 	}
-	t := &listExpr{line, []expr{first}, kindTuple}
 	for p.skipOp(",") {
 		if k := p.cur().kind; k == tokVarEnd || k == tokBlockEnd || p.isOp(")") {
 			break
 		}
-		t.items = append(t.items, parse())
+		items = append(items, parse())
 	}
-	return t
+	return p.list(line, items, kindTuple)
 }
 
 func (p *parser) expression() expr {
@@ -46,13 +71,20 @@ func (p *parser) expression() expr {
 	known := len(p.unknown)
 	e := p.binary(0)
 	for p.isName("if") {
-		line := pos(p.next().line)
-		c := &condExpr{pos: line, test: p.binary(0), yes: e}
+		line, yes, test := p.next().line, e, p.binary(0)
+		no := func(*interp, *scope) Value {
+			return &Undefined{"the inline if-expression evaluated to false and no else section was defined"}
+		}
 		if p.skipName("else") {
-			c.no = p.expression()
+			no = p.expression()
 		}
 		p.unknown = p.unknown[:known]
-		e = c
+		e = p.node(line, func(in *interp, sc *scope) Value {
+			if truth(test(in, sc)) {
+				return yes(in, sc)
+			}
+			return no(in, sc)
+		})
 	}
 	return e
 }
@@ -63,8 +95,8 @@ func (p *parser) binary(min int) expr {
 	defer p.leave()
 	var left expr
 	limit := math.MaxInt
-	if line := pos(p.cur().line); min <= bindNot && p.skipName("not") {
-		left = &unaryExpr{line, "not", p.binary(bindNot)}
+	if line := p.cur().line; min <= bindNot && p.skipName("not") {
+		left = p.prefix(line, "not", p.binary(bindNot))
 		limit = bindNot // only "and" and "or" can follow a negation
 	} else {
 		left = p.unary(true)
@@ -81,38 +113,80 @@ func (p *parser) binary(min int) expr {
 		if !ok || (t.kind != tokOp && t.kind != tokName) || b < min || b >= limit {
 			return left
 		}
-		p.next()
-		right := p.binary(b + 1)
-		if t.text != "~" {
-			left = &binaryExpr{pos(t.line), t.text, left, right}
-		} else if c, ok := left.(*concatExpr); ok {
-			c.items = append(c.items, right)
-		} else {
-			left = &concatExpr{pos(t.line), []expr{left, right}}
+		operands := []expr{left}
+		for p.next(); ; p.next() {
+			operands = append(operands, p.binary(b+1))
+			if t.text != "~" || !p.isOp("~") {
+				break
+			}
 		}
+		left = p.operator(t, operands)
 	}
+}
+
+func (p *parser) prefix(line int, op string, of expr) expr {
+	return p.node(line, func(in *interp, sc *scope) Value {
+		v := of(in, sc)
+		in.line = line
+		return in.unary(op, v)
+	})
+}
+
+// operator joins two operands, or with ~ any number.
+func (p *parser) operator(t token, of []expr) expr {
+	return p.node(t.line, func(in *interp, sc *scope) Value {
+		if t.text == "~" {
+			var b builder
+			for _, x := range of {
+				b.add(in.made(in.str(x(in, sc))))
+			}
+			return b.str()
+		}
+		a := of[0](in, sc)
+		if t.text == "and" || t.text == "or" {
+			if truth(a) == (t.text == "or") {
+				return a
+			}
+			return of[1](in, sc)
+		}
+		b := of[1](in, sc)
+		in.line = t.line
+		return in.arithmetic(t.text, a, b)
+	})
 }
 
 // compare parses a chain of comparisons after first, nil if there is none.
 func (p *parser) compare(first expr) expr {
-	c := &compareExpr{pos: pos(p.cur().line), first: first}
+	line := p.cur().line
+	var ops []string // == != < <= > >= in notin
+	var rest []expr
 	for {
 		switch t := p.cur(); {
 		case t.kind == tokOp && (t.text == "==" || t.text == "!=" || t.text == "<" || t.text == "<=" || t.text == ">" || t.text == ">="):
 			p.next()
-			c.ops = append(c.ops, t.text)
+			ops = append(ops, t.text)
 		case p.skipName("in"):
-			c.ops = append(c.ops, "in")
+			ops = append(ops, "in")
 		case p.isName("not") && p.tokens[p.i+1].kind == tokName && p.tokens[p.i+1].text == "in":
 			p.i += 2
-			c.ops = append(c.ops, "notin")
+			ops = append(ops, "notin")
+		case len(ops) == 0:
+			return nil
 		default:
-			if len(c.ops) == 0 {
-				return nil
-			}
-			return c
+			return p.node(line, func(in *interp, sc *scope) Value {
+				left := first(in, sc)
+				for i, op := range ops {
+					right := rest[i](in, sc)
+					in.line = line
+					if !in.compare(op, left, right) {
+						return false
+					}
+					left = right
+				}
+				return true
+			})
 		}
-		c.rest = append(c.rest, p.binary(bindCompare+1))
+		rest = append(rest, p.binary(bindCompare+1))
 	}
 }
 
@@ -122,7 +196,7 @@ func (p *parser) unary(withFilter bool) expr {
 	var e expr
 	if t := p.cur(); t.kind == tokOp && (t.text == "-" || t.text == "+") {
 		p.next()
-		e = &unaryExpr{pos(t.line), t.text, p.unary(false)}
+		e = p.prefix(t.line, t.text, p.unary(false))
 	} else {
 		e = p.primary()
 	}
@@ -135,7 +209,6 @@ func (p *parser) unary(withFilter bool) expr {
 
 func (p *parser) primary() expr {
 	t := p.next()
-	line := pos(t.line)
 	switch t.kind {
 	case tokName:
 		return p.name(t)
@@ -144,28 +217,41 @@ func (p *parser) primary() expr {
 		for p.cur().kind == tokString {
 			s += p.next().text
 		}
-		return &constExpr{line, Trusted(s)}
+		return p.constant(t.line, Trusted(s))
 	case tokInt:
-		return &constExpr{line, p.integer(t)}
+		return p.constant(t.line, p.integer(t))
 	case tokFloat:
 		f, err := strconv.ParseFloat(t.text, 64)
 		if err != nil && f == 0 {
 			p.fail("not a number: %s", t.text)
 		}
-		return &constExpr{line, f}
+		return p.constant(t.line, f)
 	case tokOp:
 		switch t.text {
 		case "(":
 			if p.skipOp(")") {
-				return &listExpr{line, nil, kindTuple}
+				return p.list(t.line, nil, kindTuple)
 			}
 			e := p.tuple(true)
 			p.expectOp(")")
 			return e
 		case "[":
-			return &listExpr{line, p.items("]"), kindList}
+			return p.list(t.line, p.items("]", nil), kindList)
 		case "{":
-			return p.dict(line)
+			var keys []expr
+			values := p.items("}", func() {
+				keys = append(keys, p.expression())
+				p.expectOp(":")
+			})
+			return p.node(t.line, func(in *interp, sc *scope) Value {
+				d := NewDict()
+				in.charge(64 * len(keys))
+				for i := range keys {
+					k := keys[i](in, sc)
+					d.put(in.key(k), k, values[i](in, sc))
+				}
+				return d
+			})
 		}
 	}
 	p.i--
@@ -174,21 +260,32 @@ func (p *parser) primary() expr {
 }
 
 func (p *parser) name(t token) expr {
-	line := pos(t.line)
 	switch t.text {
 	case "true", "True":
-		return &constExpr{line, true}
+		return p.constant(t.line, true)
 	case "false", "False":
-		return &constExpr{line, false}
+		return p.constant(t.line, false)
 	case "none", "None":
-		return &constExpr{line, nil}
+		return p.constant(t.line, nil)
 	}
 	if m := p.macro; m != nil {
 		m.usesVarargs = m.usesVarargs || t.text == "varargs"
 		m.usesKwargs = m.usesKwargs || t.text == "kwargs"
 		m.usesCaller = m.usesCaller || t.text == "caller"
 	}
-	return &nameExpr{line, t.text}
+	return p.variable(t.line, t.text)
+}
+
+func (p *parser) variable(line int, name string) expr {
+	return p.node(line, func(_ *interp, sc *scope) Value {
+		if v, ok := sc.get(name); ok {
+			return v
+		}
+		if v, ok := globals[name]; ok {
+			return v
+		}
+		return undefinedName(name)
+	})
 }
 
 func (p *parser) integer(t token) Value {
@@ -211,9 +308,8 @@ func (p *parser) integer(t token) Value {
 	return i
 }
 
-// items parses expressions up to the closing bracket.
-func (p *parser) items(close string) []expr {
-	var out []expr
+// items parses expressions up to the closing bracket, each behind what key parses.
+func (p *parser) items(close string, key func()) (out []expr) {
 	for !p.skipOp(close) {
 		if len(out) > 0 {
 			p.expectOp(",")
@@ -221,51 +317,61 @@ func (p *parser) items(close string) []expr {
 				break
 			}
 		}
+		if key != nil {
+			key()
+		}
 		out = append(out, p.expression())
 	}
 	return out
-}
-
-func (p *parser) dict(line pos) expr {
-	d := &dictExpr{pos: line}
-	for !p.skipOp("}") {
-		if len(d.keys) > 0 {
-			p.expectOp(",")
-			if p.skipOp("}") {
-				break
-			}
-		}
-		d.keys = append(d.keys, p.expression())
-		p.expectOp(":")
-		d.values = append(d.values, p.expression())
-	}
-	return d
 }
 
 // postfix parses .name, .0, [index], [a:b:c] and (arguments).
 func (p *parser) postfix(e expr) expr {
 	for n := 0; ; n++ {
 		p.chain(n)
-		line := pos(p.cur().line)
+		line, of := p.cur().line, e
 		switch {
 		case p.skipOp("."):
 			switch t := p.next(); t.kind {
 			case tokName:
-				e = &attrExpr{line, e, t.text}
+				e = p.node(line, func(in *interp, sc *scope) Value {
+					v := of(in, sc)
+					in.line = line
+					return in.getattr(v, t.text)
+				})
 			case tokInt:
-				e = &indexExpr{line, e, &constExpr{line, p.integer(t)}}
+				e = p.index(line, of, p.constant(line, p.integer(t)))
 			default:
 				p.i--
 				p.fail("expected a name after '.', found %s", t.describe())
 			}
 		case p.skipOp("["):
-			e = &indexExpr{line, e, p.subscript(line)}
+			e = p.subscript(line, of)
 		case p.isOp("("):
-			e = &callExpr{line, e, p.arguments()}
+			e = p.called(line, of)
 		default:
 			return e
 		}
 	}
+}
+
+func (p *parser) called(line int, fn expr) expr {
+	c := &call{fn, p.arguments()}
+	e := p.node(line, func(in *interp, sc *scope) Value {
+		fn, a := c.fn(in, sc), in.args(&c.args, sc)
+		in.line = line
+		return in.call(fn, a)
+	})
+	p.call = c
+	return e
+}
+
+func (p *parser) index(line int, of, index expr) expr {
+	return p.node(line, func(in *interp, sc *scope) Value {
+		v, i := of(in, sc), index(in, sc)
+		in.line = line
+		return in.getitem(v, i)
+	})
 }
 
 // chain bounds a.b.c...: the evaluator descends one level for each.
@@ -275,43 +381,56 @@ func (p *parser) chain(n int) {
 	}
 }
 
-func (p *parser) subscript(line pos) expr {
+// subscript parses what is between [ and ].
+func (p *parser) subscript(line int, of expr) expr {
 	var items []expr
 	for !p.skipOp("]") {
 		if len(items) > 0 {
 			p.expectOp(",")
 		}
-		items = append(items, p.subscribed())
+		at := p.cur().line
+		i, s := p.subscribed()
+		if s != nil && len(items) == 0 && p.skipOp("]") {
+			return p.node(line, func(in *interp, sc *scope) Value { return in.slice(at, of(in, sc), s, sc) })
+		}
+		if s != nil {
+			i = p.node(at, func(in *interp, _ *scope) Value {
+				in.fail("a slice is only possible as an index")
+				return nil
+			})
+		}
+		items = append(items, i)
 	}
 	switch len(items) {
 	case 0:
 		p.fail("expected an index between '[' and ']'")
 	case 1:
-		return items[0]
+		return p.index(line, of, items[0])
 	}
-	return &listExpr{line, items, kindTuple}
+	return p.index(line, of, p.list(line, items, kindTuple))
 }
 
-func (p *parser) subscribed() expr {
-	s := &sliceExpr{pos: pos(p.cur().line)}
+// subscribed is an index or a slice.
+func (p *parser) subscribed() (expr, *slicing) {
+	s := &slicing{}
 	for i := range 3 {
 		if !p.isOp(":") && !p.isOp("]") && !p.isOp(",") {
-			s.parts[i] = p.expression()
+			s[i] = p.expression()
 		}
 		if i == 2 {
 			break
 		}
 		if !p.skipOp(":") {
 			if i == 0 {
-				if s.parts[0] == nil {
+				if s[0] == nil {
 					p.fail("expected an index, found %s", p.cur().describe())
 				}
-				return s.parts[0]
+				return s[0], nil
 			}
 			break
 		}
 	}
-	return s
+	return nil, s
 }
 
 func (p *parser) arguments() (a argList) {
@@ -353,26 +472,35 @@ func (p *parser) arguments() (a argList) {
 func (p *parser) filters(e expr, bare bool) expr {
 	for n := 0; ; n++ {
 		p.chain(n)
-		line := pos(p.cur().line)
+		line := p.cur().line
 		switch {
 		case bare || p.skipOp("|"):
 			bare = false
-			f := &filterExpr{pos: line, of: e, name: p.dotted()}
-			if filters[f.name] == nil {
-				p.unknownName("filter", f.name)
+			name, list := p.dotted(), argList{}
+			if filters[name] == nil {
+				p.unknownName("filter", name)
 			}
 			if p.isOp("(") {
-				f.args = p.arguments()
+				list = p.arguments()
 			}
-			e = f
-		case e != nil && p.skipName("is"):
+			e = p.applied(line, e, list, func(in *interp, v Value, a *args) Value { return in.filter(name, v, a) })
+		case p.skipName("is"):
 			e = p.test(e, line)
-		case e != nil && p.isOp("("):
-			e = &callExpr{line, e, p.arguments()}
+		case p.isOp("("):
+			e = p.called(line, e)
 		default:
 			return e
 		}
 	}
+}
+
+// applied is a filter or a test of a value.
+func (p *parser) applied(line int, of expr, list argList, f func(in *interp, v Value, a *args) Value) expr {
+	return p.node(line, func(in *interp, sc *scope) Value {
+		v, a := of(in, sc), in.args(&list, sc)
+		in.line = line
+		return f(in, v, a)
+	})
 }
 
 func (p *parser) dotted() string {
@@ -383,24 +511,24 @@ func (p *parser) dotted() string {
 	return strings.Join(parts, ".")
 }
 
-func (p *parser) test(e expr, line pos) expr {
-	negated := p.skipName("not")
-	t := &testExpr{pos: line, of: e, name: p.dotted()}
-	if tests[t.name] == nil && compareTests[t.name] == "" {
-		p.unknownName("test", t.name)
+func (p *parser) test(e expr, line int) expr {
+	negated, name, list := p.skipName("not"), p.dotted(), argList{}
+	if tests[name] == nil && compareTests[name] == "" {
+		p.unknownName("test", name)
 	}
 	switch c := p.cur(); {
 	case p.isOp("("):
-		t.args = p.arguments()
+		list = p.arguments()
 	case c.kind == tokString || c.kind == tokInt || c.kind == tokFloat || p.isOp("[") || p.isOp("{"),
 		c.kind == tokName && c.text != "else" && c.text != "or" && c.text != "and":
 		if c.kind == tokName && c.text == "is" {
 			p.fail("tests cannot be chained with 'is'")
 		}
-		t.args.pos = []expr{p.postfix(p.primary())}
+		list.pos = []expr{p.postfix(p.primary())}
 	}
+	t := p.applied(line, e, list, func(in *interp, v Value, a *args) Value { return in.test(name, v, a) })
 	if negated {
-		return &unaryExpr{line, "not", t}
+		return p.prefix(line, "not", t)
 	}
 	return t
 }

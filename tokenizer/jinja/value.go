@@ -197,15 +197,8 @@ func (in *interp) equal(a, b Value) bool {
 			}
 		}
 		return true
-	case *Namespace:
-		c, ok := b.(*Namespace)
-		return ok && a == c
-	case *callable:
-		c, ok := b.(*callable)
-		return ok && a == c
-	case *loopObject:
-		c, ok := b.(*loopObject)
-		return ok && a == c
+	case *Namespace, *callable, *loopObject: // the same one
+		return a == b
 	}
 	return false
 }
