@@ -1,0 +1,110 @@
+package cluster_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"shoal/api"
+)
+
+// alike are requests, under every policy, of prompts that begin as one text and part from it
+// at the end of a block of 64 tokens, inside one, or not at all; two choices of each.
+func alike(tokens int) (reqs []request) {
+	text := ids(rand.New(rand.NewPCG(19, 6)), 500)
+	for i, policy := range append([]string{"full", "tova:size=48", "full"}, policies...) {
+		n := 150 + 31*i
+		prompt := append([]int(nil), text[:n]...)
+		for j := []int{64, 192, 100, n}[i%4]; j < n; j++ {
+			prompt[j] = 16 + (prompt[j]+1000*i)%2000
+		}
+		b := map[string]any{"prompt": prompt, "max_tokens": tokens, "stream": true, "logprobs": 5, "return_tokens_as_token_ids": true, "ignore_eos": true,
+			"skip_special_tokens": false, "kv_policy": policy, "temperature": 0.8, "seed": 7 + i, "stream_options": map[string]any{"include_usage": true}}
+		for k := range 2 { // what "n": 2 asks for, each with a stream of its own
+			b = maps.Clone(b)
+			b["seed"] = 7 + i + k
+			reqs = append(reqs, request{fmt.Sprintf("%d of %s", k, policy), "/v1/completions", b})
+		}
+	}
+	return reqs
+}
+
+// TestWarmPrefixes: prompts that begin like others are not read again, and every token and
+// log-probability is that of a cluster without the prefix cache: when they come together,
+// when they come later, after kill -9 of a node while they decode, and in little memory.
+func TestWarmPrefixes(t *testing.T) {
+	tokens := 24
+	reqs := alike(tokens)
+	cold := up(t, 1, "--prefix-cache", "off")
+	want, _ := cold.open(reqs).wait(t)
+	if s := cold.state(); s.PrefixCache != nil {
+		t.Errorf("it is off, and has %+v", *s.PrefixCache)
+	}
+	shapes := [][]string{{"3", "gather", "100"}, {"4", "reduce", "64"}, {"1", "gather", "256"}}
+	if testing.Short() {
+		shapes = shapes[:1]
+	}
+	for _, s := range shapes {
+		t.Run(strings.Join(s, " "), func(t *testing.T) {
+			nodes, _ := strconv.Atoi(s[0])
+			c := up(t, nodes, "--mapping", s[1], "--chunk", s[2], "--step-tokens", "256", "--shares", "node-0=1,node-1=3,node-2=2,node-3=2")
+			hits := func(what string, more bool) {
+				t.Helper()
+				p := c.state().PrefixCache
+				if p == nil || more && p.Hits == 0 || p.Hits > p.Queries {
+					t.Fatalf("%s: %+v", what, p)
+				}
+				t.Logf("%s: %d of %d tokens were there", what, p.Hits, p.Queries)
+			}
+			for _, what := range []string{"together", "again"} {
+				got, _ := c.open(reqs).wait(t)
+				same(t, what, reqs, want, got)
+				hits(what, true)
+			}
+			c.waitIdle(patience)
+			if bytes := prefixBytes(c.state()); bytes == 0 {
+				t.Error("no byte of the prefix cache is told")
+			}
+			if nodes > 1 {
+				disturb(t, c, "kill -9 node-1", reqs, want, func() { c.signal("node-1", syscall.SIGKILL) })
+				c.waitNodes(nodes-1, recoverLimit)
+				got, _ := c.open(reqs).wait(t)
+				same(t, "after the kill", reqs, want, got)
+				hits("after the kill", true)
+			}
+			c.want(200, "POST", "/reset_prefix_cache", nil)
+			c.waitIdle(patience)
+			eventually(t, patience, "the prefix cache is empty", func() (bool, string) {
+				s := c.state()
+				return prefixBytes(s) == 0 && s.PrefixCache.Tokens == 0, fmt.Sprintf("%d bytes, %+v", prefixBytes(s), *s.PrefixCache)
+			})
+		})
+	}
+	t.Run("little memory", func(t *testing.T) {
+		c := up(t, 2, "--kv-memory", "12MiB", "--chunk", "64")
+		for range 2 {
+			got, _ := c.open(reqs).wait(t)
+			same(t, "in 12 MiB", reqs, want, got)
+		}
+		c.waitIdle(patience)
+		for _, n := range c.state().Nodes {
+			if n.KVUsedBytes+n.KVPrefix > n.KVBudgetBytes {
+				t.Errorf("%s: %d and %d bytes of %d", n.ID, n.KVUsedBytes, n.KVPrefix, n.KVBudgetBytes)
+			}
+		}
+		if p := c.state().PrefixCache; p.Evicted == 0 {
+			t.Errorf("nothing was evicted: %+v", *p)
+		}
+	})
+}
+
+func prefixBytes(s api.ClusterState) (bytes int64) {
+	for _, n := range s.Nodes {
+		bytes += n.KVPrefix
+	}
+	return bytes
+}
