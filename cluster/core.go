@@ -175,12 +175,12 @@ func (c *core) StartStep(p *batcher.Plan, done func([]batcher.Result, []int64, e
 }
 
 // Release implements batcher.Stepper.
-func (c *core) Release(epoch uint32, seqs, blocks []uint64) {
+func (c *core) Release(epoch uint32, keep []batcher.Keep, seqs, blocks []uint64) {
 	g := c.director.serving.Load()
 	if g == nil || g.Placement.Epoch != epoch {
 		return
 	}
-	r := &proto.ReleaseRequest{Epoch: epoch, Seqs: seqs, Evict: blocks}
+	r := ReleaseRequest(epoch, keep, seqs, blocks)
 	for i, h := range g.Handles {
 		c.steps.Add(1)
 		go func() {

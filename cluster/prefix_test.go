@@ -81,7 +81,7 @@ func TestWarmIsCold(t *testing.T) {
 
 // TestWarmIsColdFamilies: with windows, with latent attention.
 func TestWarmIsColdFamilies(t *testing.T) {
-	for _, name := range []string{"gemma3", "mistral_window", "deepseek_v2"} {
+	for _, name := range []string{"gemma3", "mistral_window", "deepseek_v2", "swiftkv"} {
 		t.Run(name, func(t *testing.T) {
 			warmIsCold(t, LocalConfig{Threads: 1, Serve: ServeConfig{Model: filepath.Join("../model/testdata", name)}},
 				[]string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"})
@@ -197,5 +197,42 @@ func TestChoicesShareTheirPrompt(t *testing.T) {
 		if !slices.Equal(cached, []int{0, 256, 256, 256, 256}) {
 			t.Errorf("%d sockets: %v tokens of 300 came from the cache", sockets, cached)
 		}
+	}
+}
+
+// TestConversations: the next turn begins with the last answer too, where that lies on one
+// socket under a policy whose decoded rows are those of prefill; else it is read again.
+func TestConversations(t *testing.T) {
+	for _, c := range []struct {
+		sockets int
+		policy  string
+		answers bool
+	}{{1, "full", true}, {1, "streaming:sink=4,recent=60", false}, {1, "quest:page=16,budget=96", false}, {3, "full", false}} {
+		warm := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1, Serve: ServeConfig{Model: goldenDir, Policy: c.policy}})
+		cold := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: goldenDir, Policy: c.policy, PrefixCache: PrefixOff}})
+		said, before := text(4, 50), 0
+		for turn := range 3 {
+			id := fmt.Sprint(turn)
+			answer := generate(t, warm, "a"+id, said, 90)
+			if again := generate(t, cold, "a"+id, said, 90); !slices.Equal(answer, again) {
+				t.Fatalf("%+v, turn %d: %v, without the cache %v", c, turn, answer, again)
+			}
+			prompt := len(said)
+			said = append(append(slices.Clone(said), answer...), text(5+turn, 30)...)
+			a, b := complete(t, warm, &api.Request{ID: "b" + id, Prompt: said}), complete(t, cold, &api.Request{ID: "b" + id, Prompt: said})
+			if a.bits != b.bits {
+				t.Errorf("%+v, turn %d: another answer with %d of %d tokens from the cache", c, turn, a.cached, len(said))
+			}
+			before = max(before, prompt/64*64) // what was read
+			want := before
+			if c.answers {
+				want = (prompt + 89) / 64 * 64 // the last token was never fed back
+			}
+			if a.cached != want {
+				t.Errorf("%+v, turn %d: %d of %d tokens came from the cache, want %d", c, turn, a.cached, len(said), want)
+			}
+			before = len(said) / 64 * 64
+		}
+		waitIdle(t, warm)
 	}
 }

@@ -16,9 +16,21 @@ import (
 	"shoal/topology"
 )
 
+func keeps(all []batcher.Keep) (out []*proto.Keep) {
+	for _, k := range all {
+		out = append(out, &proto.Keep{Seq: k.Seq, SaveFrom: uint32(k.From), Save: k.Blocks})
+	}
+	return out
+}
+
+// ReleaseRequest is what happens between steps in the form that crosses the wire.
+func ReleaseRequest(epoch uint32, keep []batcher.Keep, seqs, blocks []uint64) *proto.ReleaseRequest {
+	return &proto.ReleaseRequest{Epoch: epoch, Seqs: seqs, Evict: blocks, Keep: keeps(keep)}
+}
+
 // StepRequest is a plan in the form that crosses the wire.
 func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
-	r := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, Evict: p.Evict, DeadlineMillis: uint32(deadline.Milliseconds())}
+	r := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, Evict: p.Evict, Keep: keeps(p.Keep), DeadlineMillis: uint32(deadline.Milliseconds())}
 	for _, o := range p.Open {
 		open := &proto.Open{Seq: o.Seq, Owner: uint32(o.Owner), Policy: o.Policy.Spec(), Sampling: socket.SamplingMessage(o.Sampling),
 			PromptTokens: uint32(o.Read), SampledBefore: uint32(o.Sampled), ReserveTokens: uint32(o.Reserve), Replica: uint32(o.Replica + 1), Shared: o.Shared}

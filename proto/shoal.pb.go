@@ -853,6 +853,7 @@ type ReleaseRequest struct {
 	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Seqs          []uint64               `protobuf:"varint,2,rep,packed,name=seqs,proto3" json:"seqs,omitempty"`
 	Evict         []uint64               `protobuf:"varint,3,rep,packed,name=evict,proto3" json:"evict,omitempty"` // blocks of the prefix cache
+	Keep          []*Keep                `protobuf:"bytes,4,rep,name=keep,proto3" json:"keep,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -908,6 +909,75 @@ func (x *ReleaseRequest) GetEvict() []uint64 {
 	return nil
 }
 
+func (x *ReleaseRequest) GetKeep() []*Keep {
+	if x != nil {
+		return x.Keep
+	}
+	return nil
+}
+
+// Keep leaves blocks of a sequence that has ended, from number save_from on, to the prefix
+// cache; 0: one that is there already. It comes before the sequence is released.
+type Keep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	SaveFrom      uint32                 `protobuf:"varint,2,opt,name=save_from,json=saveFrom,proto3" json:"save_from,omitempty"`
+	Save          []uint64               `protobuf:"varint,3,rep,packed,name=save,proto3" json:"save,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Keep) Reset() {
+	*x = Keep{}
+	mi := &file_proto_shoal_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Keep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Keep) ProtoMessage() {}
+
+func (x *Keep) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_shoal_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Keep.ProtoReflect.Descriptor instead.
+func (*Keep) Descriptor() ([]byte, []int) {
+	return file_proto_shoal_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Keep) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Keep) GetSaveFrom() uint32 {
+	if x != nil {
+		return x.SaveFrom
+	}
+	return 0
+}
+
+func (x *Keep) GetSave() []uint64 {
+	if x != nil {
+		return x.Save
+	}
+	return nil
+}
+
 type ReleaseReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	KvUsedBytes   int64                  `protobuf:"varint,1,opt,name=kv_used_bytes,json=kvUsedBytes,proto3" json:"kv_used_bytes,omitempty"`
@@ -917,7 +987,7 @@ type ReleaseReply struct {
 
 func (x *ReleaseReply) Reset() {
 	*x = ReleaseReply{}
-	mi := &file_proto_shoal_proto_msgTypes[11]
+	mi := &file_proto_shoal_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -929,7 +999,7 @@ func (x *ReleaseReply) String() string {
 func (*ReleaseReply) ProtoMessage() {}
 
 func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[11]
+	mi := &file_proto_shoal_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -942,7 +1012,7 @@ func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseReply.ProtoReflect.Descriptor instead.
 func (*ReleaseReply) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{11}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReleaseReply) GetKvUsedBytes() int64 {
@@ -961,7 +1031,7 @@ type RetireRequest struct {
 
 func (x *RetireRequest) Reset() {
 	*x = RetireRequest{}
-	mi := &file_proto_shoal_proto_msgTypes[12]
+	mi := &file_proto_shoal_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -973,7 +1043,7 @@ func (x *RetireRequest) String() string {
 func (*RetireRequest) ProtoMessage() {}
 
 func (x *RetireRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[12]
+	mi := &file_proto_shoal_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -986,7 +1056,7 @@ func (x *RetireRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetireRequest.ProtoReflect.Descriptor instead.
 func (*RetireRequest) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{12}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RetireRequest) GetEpoch() uint32 {
@@ -1005,7 +1075,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_proto_shoal_proto_msgTypes[13]
+	mi := &file_proto_shoal_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1017,7 +1087,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[13]
+	mi := &file_proto_shoal_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1030,7 +1100,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{13}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DrainRequest) GetId() string {
@@ -1052,7 +1122,7 @@ type StoreMembers struct {
 
 func (x *StoreMembers) Reset() {
 	*x = StoreMembers{}
-	mi := &file_proto_shoal_proto_msgTypes[14]
+	mi := &file_proto_shoal_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1064,7 +1134,7 @@ func (x *StoreMembers) String() string {
 func (*StoreMembers) ProtoMessage() {}
 
 func (x *StoreMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[14]
+	mi := &file_proto_shoal_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1077,7 +1147,7 @@ func (x *StoreMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreMembers.ProtoReflect.Descriptor instead.
 func (*StoreMembers) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{14}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StoreMembers) GetStore() string {
@@ -1114,7 +1184,7 @@ type StoreMember struct {
 
 func (x *StoreMember) Reset() {
 	*x = StoreMember{}
-	mi := &file_proto_shoal_proto_msgTypes[15]
+	mi := &file_proto_shoal_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1126,7 +1196,7 @@ func (x *StoreMember) String() string {
 func (*StoreMember) ProtoMessage() {}
 
 func (x *StoreMember) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[15]
+	mi := &file_proto_shoal_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1139,7 +1209,7 @@ func (x *StoreMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreMember.ProtoReflect.Descriptor instead.
 func (*StoreMember) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{15}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StoreMember) GetName() string {
@@ -1177,7 +1247,7 @@ type WeightsRequest struct {
 
 func (x *WeightsRequest) Reset() {
 	*x = WeightsRequest{}
-	mi := &file_proto_shoal_proto_msgTypes[16]
+	mi := &file_proto_shoal_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1189,7 +1259,7 @@ func (x *WeightsRequest) String() string {
 func (*WeightsRequest) ProtoMessage() {}
 
 func (x *WeightsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[16]
+	mi := &file_proto_shoal_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1202,7 +1272,7 @@ func (x *WeightsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsRequest.ProtoReflect.Descriptor instead.
 func (*WeightsRequest) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{16}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WeightsRequest) GetList() string {
@@ -1247,7 +1317,7 @@ type WeightsReply struct {
 
 func (x *WeightsReply) Reset() {
 	*x = WeightsReply{}
-	mi := &file_proto_shoal_proto_msgTypes[17]
+	mi := &file_proto_shoal_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1329,7 @@ func (x *WeightsReply) String() string {
 func (*WeightsReply) ProtoMessage() {}
 
 func (x *WeightsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[17]
+	mi := &file_proto_shoal_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1342,7 @@ func (x *WeightsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsReply.ProtoReflect.Descriptor instead.
 func (*WeightsReply) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{17}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WeightsReply) GetList() string {
@@ -1329,7 +1399,7 @@ type WeightsFile struct {
 
 func (x *WeightsFile) Reset() {
 	*x = WeightsFile{}
-	mi := &file_proto_shoal_proto_msgTypes[18]
+	mi := &file_proto_shoal_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1411,7 @@ func (x *WeightsFile) String() string {
 func (*WeightsFile) ProtoMessage() {}
 
 func (x *WeightsFile) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[18]
+	mi := &file_proto_shoal_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1424,7 @@ func (x *WeightsFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsFile.ProtoReflect.Descriptor instead.
 func (*WeightsFile) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{18}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WeightsFile) GetName() string {
@@ -1395,7 +1465,7 @@ type Bias struct {
 
 func (x *Bias) Reset() {
 	*x = Bias{}
-	mi := &file_proto_shoal_proto_msgTypes[19]
+	mi := &file_proto_shoal_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1407,7 +1477,7 @@ func (x *Bias) String() string {
 func (*Bias) ProtoMessage() {}
 
 func (x *Bias) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[19]
+	mi := &file_proto_shoal_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1420,7 +1490,7 @@ func (x *Bias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bias.ProtoReflect.Descriptor instead.
 func (*Bias) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{19}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Bias) GetToken() uint32 {
@@ -1459,7 +1529,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_proto_shoal_proto_msgTypes[20]
+	mi := &file_proto_shoal_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1471,7 +1541,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[20]
+	mi := &file_proto_shoal_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,7 +1554,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{20}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Sampling) GetTemperature() float32 {
@@ -1591,7 +1661,7 @@ type Grammar struct {
 
 func (x *Grammar) Reset() {
 	*x = Grammar{}
-	mi := &file_proto_shoal_proto_msgTypes[21]
+	mi := &file_proto_shoal_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +1673,7 @@ func (x *Grammar) String() string {
 func (*Grammar) ProtoMessage() {}
 
 func (x *Grammar) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[21]
+	mi := &file_proto_shoal_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +1686,7 @@ func (x *Grammar) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grammar.ProtoReflect.Descriptor instead.
 func (*Grammar) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{21}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Grammar) GetKind() string {
@@ -1670,7 +1740,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_proto_shoal_proto_msgTypes[22]
+	mi := &file_proto_shoal_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1682,7 +1752,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[22]
+	mi := &file_proto_shoal_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1695,7 +1765,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{22}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Open) GetSeq() uint64 {
@@ -1787,7 +1857,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_proto_shoal_proto_msgTypes[23]
+	mi := &file_proto_shoal_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1799,7 +1869,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[23]
+	mi := &file_proto_shoal_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1812,7 +1882,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{23}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Copy) GetSeq() uint64 {
@@ -1854,7 +1924,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_proto_shoal_proto_msgTypes[24]
+	mi := &file_proto_shoal_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1866,7 +1936,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[24]
+	mi := &file_proto_shoal_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1879,7 +1949,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{24}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Chunk) GetSeq() uint64 {
@@ -1979,13 +2049,14 @@ type StepRequest struct {
 	// Steps of different micro-batches may be in flight together, with different sequences.
 	MicroBatch    uint32   `protobuf:"varint,9,opt,name=micro_batch,json=microBatch,proto3" json:"micro_batch,omitempty"`
 	Evict         []uint64 `protobuf:"varint,10,rep,packed,name=evict,proto3" json:"evict,omitempty"` // blocks of the prefix cache that are dropped before the step
+	Keep          []*Keep  `protobuf:"bytes,11,rep,name=keep,proto3" json:"keep,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_proto_shoal_proto_msgTypes[25]
+	mi := &file_proto_shoal_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +2068,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[25]
+	mi := &file_proto_shoal_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +2081,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{25}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StepRequest) GetEpoch() uint32 {
@@ -2083,6 +2154,13 @@ func (x *StepRequest) GetEvict() []uint64 {
 	return nil
 }
 
+func (x *StepRequest) GetKeep() []*Keep {
+	if x != nil {
+		return x.Keep
+	}
+	return nil
+}
+
 type TokenLogprob struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         uint32                 `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -2093,7 +2171,7 @@ type TokenLogprob struct {
 
 func (x *TokenLogprob) Reset() {
 	*x = TokenLogprob{}
-	mi := &file_proto_shoal_proto_msgTypes[26]
+	mi := &file_proto_shoal_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2183,7 @@ func (x *TokenLogprob) String() string {
 func (*TokenLogprob) ProtoMessage() {}
 
 func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[26]
+	mi := &file_proto_shoal_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +2196,7 @@ func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprob.ProtoReflect.Descriptor instead.
 func (*TokenLogprob) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{26}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TokenLogprob) GetToken() uint32 {
@@ -2146,7 +2224,7 @@ type PromptLogprob struct {
 
 func (x *PromptLogprob) Reset() {
 	*x = PromptLogprob{}
-	mi := &file_proto_shoal_proto_msgTypes[27]
+	mi := &file_proto_shoal_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2158,7 +2236,7 @@ func (x *PromptLogprob) String() string {
 func (*PromptLogprob) ProtoMessage() {}
 
 func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[27]
+	mi := &file_proto_shoal_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2171,7 +2249,7 @@ func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptLogprob.ProtoReflect.Descriptor instead.
 func (*PromptLogprob) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{27}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PromptLogprob) GetPosition() uint32 {
@@ -2208,7 +2286,7 @@ type Drawn struct {
 
 func (x *Drawn) Reset() {
 	*x = Drawn{}
-	mi := &file_proto_shoal_proto_msgTypes[28]
+	mi := &file_proto_shoal_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2220,7 +2298,7 @@ func (x *Drawn) String() string {
 func (*Drawn) ProtoMessage() {}
 
 func (x *Drawn) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[28]
+	mi := &file_proto_shoal_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2233,7 +2311,7 @@ func (x *Drawn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drawn.ProtoReflect.Descriptor instead.
 func (*Drawn) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{28}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Drawn) GetHasToken() bool {
@@ -2275,7 +2353,7 @@ type Sampled struct {
 
 func (x *Sampled) Reset() {
 	*x = Sampled{}
-	mi := &file_proto_shoal_proto_msgTypes[29]
+	mi := &file_proto_shoal_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2287,7 +2365,7 @@ func (x *Sampled) String() string {
 func (*Sampled) ProtoMessage() {}
 
 func (x *Sampled) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[29]
+	mi := &file_proto_shoal_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2300,7 +2378,7 @@ func (x *Sampled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampled.ProtoReflect.Descriptor instead.
 func (*Sampled) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{29}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Sampled) GetSeq() uint64 {
@@ -2341,7 +2419,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_proto_shoal_proto_msgTypes[30]
+	mi := &file_proto_shoal_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2353,7 +2431,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[30]
+	mi := &file_proto_shoal_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2366,7 +2444,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{30}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StepReply) GetEpoch() uint32 {
@@ -2456,7 +2534,7 @@ type SocketStatus struct {
 
 func (x *SocketStatus) Reset() {
 	*x = SocketStatus{}
-	mi := &file_proto_shoal_proto_msgTypes[31]
+	mi := &file_proto_shoal_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2468,7 +2546,7 @@ func (x *SocketStatus) String() string {
 func (*SocketStatus) ProtoMessage() {}
 
 func (x *SocketStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[31]
+	mi := &file_proto_shoal_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2481,7 +2559,7 @@ func (x *SocketStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SocketStatus.ProtoReflect.Descriptor instead.
 func (*SocketStatus) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{31}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SocketStatus) GetEpoch() uint32 {
@@ -2663,11 +2741,16 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\fincarnations\x18\x04 \x03(\rR\fincarnations\"E\n" +
 	"\tJoinReply\x12\x16\n" +
 	"\x06millis\x18\x01 \x01(\rR\x06millis\x12 \n" +
-	"\vunreachable\x18\x02 \x03(\rR\vunreachable\"P\n" +
+	"\vunreachable\x18\x02 \x03(\rR\vunreachable\"q\n" +
 	"\x0eReleaseRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04seqs\x18\x02 \x03(\x04R\x04seqs\x12\x14\n" +
-	"\x05evict\x18\x03 \x03(\x04R\x05evict\"2\n" +
+	"\x05evict\x18\x03 \x03(\x04R\x05evict\x12\x1f\n" +
+	"\x04keep\x18\x04 \x03(\v2\v.shoal.KeepR\x04keep\"I\n" +
+	"\x04Keep\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x1b\n" +
+	"\tsave_from\x18\x02 \x01(\rR\bsaveFrom\x12\x12\n" +
+	"\x04save\x18\x03 \x03(\x04R\x04save\"2\n" +
 	"\fReleaseReply\x12\"\n" +
 	"\rkv_used_bytes\x18\x01 \x01(\x03R\vkvUsedBytes\"%\n" +
 	"\rRetireRequest\x12\x14\n" +
@@ -2757,7 +2840,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\baccepted\x18\n" +
 	" \x01(\rR\baccepted\x12\x1b\n" +
 	"\tsave_from\x18\v \x01(\rR\bsaveFrom\x12\x12\n" +
-	"\x04save\x18\f \x03(\x04R\x04save\"\xbc\x02\n" +
+	"\x04save\x18\f \x03(\x04R\x04save\"\xdd\x02\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x18\n" +
@@ -2770,7 +2853,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\vmicro_batch\x18\t \x01(\rR\n" +
 	"microBatch\x12\x14\n" +
 	"\x05evict\x18\n" +
-	" \x03(\x04R\x05evict\">\n" +
+	" \x03(\x04R\x05evict\x12\x1f\n" +
+	"\x04keep\x18\v \x03(\v2\v.shoal.KeepR\x04keep\">\n" +
 	"\fTokenLogprob\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\rR\x05token\x12\x18\n" +
 	"\alogprob\x18\x02 \x01(\x02R\alogprob\"l\n" +
@@ -2851,7 +2935,7 @@ func file_proto_shoal_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_shoal_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_proto_shoal_proto_goTypes = []any{
 	(Kind)(0),               // 0: shoal.Kind
 	(*Empty)(nil),           // 1: shoal.Empty
@@ -2865,27 +2949,28 @@ var file_proto_shoal_proto_goTypes = []any{
 	(*JoinRequest)(nil),     // 9: shoal.JoinRequest
 	(*JoinReply)(nil),       // 10: shoal.JoinReply
 	(*ReleaseRequest)(nil),  // 11: shoal.ReleaseRequest
-	(*ReleaseReply)(nil),    // 12: shoal.ReleaseReply
-	(*RetireRequest)(nil),   // 13: shoal.RetireRequest
-	(*DrainRequest)(nil),    // 14: shoal.DrainRequest
-	(*StoreMembers)(nil),    // 15: shoal.StoreMembers
-	(*StoreMember)(nil),     // 16: shoal.StoreMember
-	(*WeightsRequest)(nil),  // 17: shoal.WeightsRequest
-	(*WeightsReply)(nil),    // 18: shoal.WeightsReply
-	(*WeightsFile)(nil),     // 19: shoal.WeightsFile
-	(*Bias)(nil),            // 20: shoal.Bias
-	(*Sampling)(nil),        // 21: shoal.Sampling
-	(*Grammar)(nil),         // 22: shoal.Grammar
-	(*Open)(nil),            // 23: shoal.Open
-	(*Copy)(nil),            // 24: shoal.Copy
-	(*Chunk)(nil),           // 25: shoal.Chunk
-	(*StepRequest)(nil),     // 26: shoal.StepRequest
-	(*TokenLogprob)(nil),    // 27: shoal.TokenLogprob
-	(*PromptLogprob)(nil),   // 28: shoal.PromptLogprob
-	(*Drawn)(nil),           // 29: shoal.Drawn
-	(*Sampled)(nil),         // 30: shoal.Sampled
-	(*StepReply)(nil),       // 31: shoal.StepReply
-	(*SocketStatus)(nil),    // 32: shoal.SocketStatus
+	(*Keep)(nil),            // 12: shoal.Keep
+	(*ReleaseReply)(nil),    // 13: shoal.ReleaseReply
+	(*RetireRequest)(nil),   // 14: shoal.RetireRequest
+	(*DrainRequest)(nil),    // 15: shoal.DrainRequest
+	(*StoreMembers)(nil),    // 16: shoal.StoreMembers
+	(*StoreMember)(nil),     // 17: shoal.StoreMember
+	(*WeightsRequest)(nil),  // 18: shoal.WeightsRequest
+	(*WeightsReply)(nil),    // 19: shoal.WeightsReply
+	(*WeightsFile)(nil),     // 20: shoal.WeightsFile
+	(*Bias)(nil),            // 21: shoal.Bias
+	(*Sampling)(nil),        // 22: shoal.Sampling
+	(*Grammar)(nil),         // 23: shoal.Grammar
+	(*Open)(nil),            // 24: shoal.Open
+	(*Copy)(nil),            // 25: shoal.Copy
+	(*Chunk)(nil),           // 26: shoal.Chunk
+	(*StepRequest)(nil),     // 27: shoal.StepRequest
+	(*TokenLogprob)(nil),    // 28: shoal.TokenLogprob
+	(*PromptLogprob)(nil),   // 29: shoal.PromptLogprob
+	(*Drawn)(nil),           // 30: shoal.Drawn
+	(*Sampled)(nil),         // 31: shoal.Sampled
+	(*StepReply)(nil),       // 32: shoal.StepReply
+	(*SocketStatus)(nil),    // 33: shoal.SocketStatus
 }
 var file_proto_shoal_proto_depIdxs = []int32{
 	2,  // 0: shoal.Slice.kv_heads:type_name -> shoal.Range
@@ -2900,24 +2985,26 @@ var file_proto_shoal_proto_depIdxs = []int32{
 	3,  // 9: shoal.Placement.slices:type_name -> shoal.Slice
 	4,  // 10: shoal.LoadRequest.placement:type_name -> shoal.Placement
 	7,  // 11: shoal.LoadReply.held:type_name -> shoal.Held
-	16, // 12: shoal.StoreMembers.members:type_name -> shoal.StoreMember
-	19, // 13: shoal.WeightsReply.files:type_name -> shoal.WeightsFile
-	20, // 14: shoal.Sampling.logit_bias:type_name -> shoal.Bias
-	22, // 15: shoal.Sampling.grammar:type_name -> shoal.Grammar
-	21, // 16: shoal.Open.sampling:type_name -> shoal.Sampling
-	23, // 17: shoal.StepRequest.open:type_name -> shoal.Open
-	25, // 18: shoal.StepRequest.chunks:type_name -> shoal.Chunk
-	24, // 19: shoal.StepRequest.copy:type_name -> shoal.Copy
-	27, // 20: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
-	27, // 21: shoal.Drawn.top:type_name -> shoal.TokenLogprob
-	28, // 22: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
-	29, // 23: shoal.Sampled.drawn:type_name -> shoal.Drawn
-	30, // 24: shoal.StepReply.sampled:type_name -> shoal.Sampled
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	12, // 12: shoal.ReleaseRequest.keep:type_name -> shoal.Keep
+	17, // 13: shoal.StoreMembers.members:type_name -> shoal.StoreMember
+	20, // 14: shoal.WeightsReply.files:type_name -> shoal.WeightsFile
+	21, // 15: shoal.Sampling.logit_bias:type_name -> shoal.Bias
+	23, // 16: shoal.Sampling.grammar:type_name -> shoal.Grammar
+	22, // 17: shoal.Open.sampling:type_name -> shoal.Sampling
+	24, // 18: shoal.StepRequest.open:type_name -> shoal.Open
+	26, // 19: shoal.StepRequest.chunks:type_name -> shoal.Chunk
+	25, // 20: shoal.StepRequest.copy:type_name -> shoal.Copy
+	12, // 21: shoal.StepRequest.keep:type_name -> shoal.Keep
+	28, // 22: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
+	28, // 23: shoal.Drawn.top:type_name -> shoal.TokenLogprob
+	29, // 24: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
+	30, // 25: shoal.Sampled.drawn:type_name -> shoal.Drawn
+	31, // 26: shoal.StepReply.sampled:type_name -> shoal.Sampled
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_proto_shoal_proto_init() }
@@ -2931,7 +3018,7 @@ func file_proto_shoal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_shoal_proto_rawDesc), len(file_proto_shoal_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

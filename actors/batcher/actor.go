@@ -28,9 +28,9 @@ type Stepper interface {
 	// wants one, and the measured cache bytes by rank (nil: not measured). The plan
 	// is read-only for both sides.
 	StartStep(p *Plan, done func(results []Result, used []int64, err error))
-	// Release drops the caches of sequences, and blocks of the prefix cache, on all sockets
-	// of the epoch. It may be lost, or come after the next step has begun: that step repeats it.
-	Release(epoch uint32, seqs, blocks []uint64)
+	// Release does, on all sockets of the epoch, what Effects says of Keep, Release and Evict.
+	// It may be lost, or come after the next step has begun: that step repeats it.
+	Release(epoch uint32, keep []Keep, seqs, blocks []uint64)
 	// Broken tells the placement authority that an epoch is over. The answer is Place.
 	Broken(b Broken)
 }

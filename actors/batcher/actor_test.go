@@ -69,7 +69,7 @@ func (f *fakeStepper) StartStep(p *Plan, done func([]Result, []int64, error)) {
 	})
 }
 
-func (f *fakeStepper) Release(epoch uint32, seqs, _ []uint64) {
+func (f *fakeStepper) Release(epoch uint32, _ []Keep, seqs, _ []uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if epoch == f.at.epoch {

@@ -50,7 +50,7 @@ func (b *Batcher) carryOut(e Effects) {
 		b.stepper.Broken(*e.Broken)
 	}
 	if len(e.Release)+len(e.Evict) > 0 {
-		b.stepper.Release(b.state.epoch, e.Release, e.Evict)
+		b.stepper.Release(b.state.epoch, e.Keep, e.Release, e.Evict)
 	}
 	if p := e.Start; p != nil {
 		began := time.Now()

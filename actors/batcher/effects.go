@@ -27,6 +27,8 @@ type Effects struct {
 	// that could carry the list (Plan.Release). It may be lost, or overtaken by a
 	// step, so the next Plan repeats it.
 	Release []uint64
+	// Keep leaves blocks of sequences in Release to the prefix cache; like Release it is repeated.
+	Keep []Keep
 	// Start is the next step. Exactly one StepDone or StepFailed answers it; without
 	// one, Ticks do after StepMillis.
 	Start *Plan
@@ -35,7 +37,7 @@ type Effects struct {
 	Evict []uint64
 }
 
-// Plan is one step of the model over a batch. Sockets release, drop replicas, open,
+// Plan is one step of the model over a batch. Sockets keep, release, drop replicas, evict, open,
 // copy, then run.
 // What they do not know any more they need not release.
 type Plan struct {
@@ -43,6 +45,7 @@ type Plan struct {
 	Step        uint64 // 1, 2, 3, ... across epochs
 	Release     []uint64
 	DropReplica []uint64 // sequences whose replica is dropped
+	Keep        []Keep   // blocks of sequences in Release
 	Evict       []uint64 // blocks of the prefix cache that are dropped
 	Open        []Open
 	Copy        []Copy
@@ -83,6 +86,14 @@ type Open struct {
 	// tokens; Read counts them, and the first Chunk follows them.
 	Shared []uint64
 	Prefix []int32
+}
+
+// Keep leaves what a sequence that has ended was told, as far as it fills blocks, to the
+// prefix cache: blocks from number From on, 0: one that is there already.
+type Keep struct {
+	Seq    uint64
+	From   int
+	Blocks []uint64
 }
 
 // Decode is a row for each of its tokens, of which the first is known and the others may be

@@ -266,6 +266,9 @@ func (s *story) describe(e Effects) string {
 	if e.Release != nil {
 		say("release %v", e.Release)
 	}
+	for _, k := range e.Keep {
+		say("keep of %d from %d on: blocks %v", k.Seq, k.From, k.Blocks)
+	}
 	if len(e.Evict) > 0 {
 		say("evict blocks %v", e.Evict)
 	}
@@ -273,6 +276,9 @@ func (s *story) describe(e Effects) string {
 		say("step %d of epoch %d, %d tokens", p.Step, p.Epoch, p.Tokens())
 		if p.Release != nil {
 			say("  release %v", p.Release)
+		}
+		for _, k := range p.Keep {
+			say("  keep of %d from %d on: blocks %v", k.Seq, k.From, k.Blocks)
 		}
 		if p.Evict != nil {
 			say("  evict blocks %v", p.Evict)

@@ -36,14 +36,16 @@ type textBlock struct {
 
 // prefixes are the blocks that can be found.
 type prefixes struct {
-	root    key
-	blocks  map[key]*textBlock
-	leaves  leaves
-	clock   int64 // value of the last block that was evicted
-	touches uint64
-	evicted []uint64 // the next plan says so
-	told    int      // of these, so many were said without a step
-	empty   bool     // all blocks are to be evicted when no step is in flight
+	root     key
+	blocks   map[key]*textBlock
+	leaves   leaves
+	clock    int64 // value of the last block that was evicted
+	touches  uint64
+	evicted  []uint64 // the next plan says so
+	told     int      // of these, so many were said without a step
+	kept     []Keep   // and of sequences that have ended
+	keptTold int
+	empty    bool // all blocks are to be evicted when no step is in flight
 }
 
 // PrefixTotals are tokens since the start.
@@ -182,6 +184,42 @@ func (s *State) hasWindows() bool {
 	return true
 }
 
+// keep leaves what a sequence was told to the cache, where all of it lies on one socket: the
+// next turn of a conversation begins with it. Rows that decode wrote are those that prefill
+// would have written, under policies that are rebuilt by it.
+func (s *State) keep(r *request) {
+	if r.phase != decoding || s.cfg.NoPrefixCache || r.NoCache || len(s.ledger.sockets) != 1 || s.cfg.Geometry.Windows != nil || !r.Policy.RebuildsByPrefill() {
+		return
+	}
+	k := Keep{Seq: r.seq, From: len(r.pins)}
+	var parent *textBlock
+	if k.From > 0 {
+		parent = r.pins[k.From-1]
+	}
+	for at := k.From; (at+1)*tensor.BlockSlots <= r.cached-r.staged && (parent == nil || parent.cached); at++ {
+		name, id := s.keyOf(r, at), uint64(0)
+		b := s.prefix.blocks[name]
+		if b == nil {
+			s.blockIDs++
+			id = s.blockIDs
+			b = &textBlock{id: id, key: name, parent: parent, cached: true, ready: true, pins: make([]int32, 1), at: none}
+			s.prefix.blocks[name] = b
+			if parent != nil {
+				parent.after++
+				s.prefix.settle(parent)
+			}
+			s.ledger.cache(b)
+			s.ledger.took(r)
+			s.prefix.settle(b)
+		}
+		s.prefix.use(b)
+		k.Blocks, parent = append(k.Blocks, id), b
+	}
+	if len(k.Blocks) > 0 {
+		s.prefix.kept = append(s.prefix.kept, k)
+	}
+}
+
 // saved: the step that wrote a chunk's blocks is done.
 func (s *State) saved(c *Chunk, r *request) {
 	for i := range c.Save {
@@ -291,6 +329,14 @@ func (l *ledger) share(r *request, b *textBlock) {
 		l.sockets[i].reserved -= l.sockets[i].core
 	}
 	r.pins = append(r.pins, b)
+}
+
+// took books a block that was the request's own, and is the cache's alone.
+func (l *ledger) took(r *request) {
+	for i := range l.sockets {
+		r.hold[i] -= l.sockets[i].core
+		l.sockets[i].reserved -= l.sockets[i].core
+	}
 }
 
 func (l *ledger) pin(b *textBlock, rank int) {

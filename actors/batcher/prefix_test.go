@@ -57,6 +57,7 @@ func TestPrefixLedger(t *testing.T) {
 			flight = e.Start
 			evicted += len(flight.Evict)
 		}
+		at.keep(e.Keep)
 		at.release(e.Release)
 		at.evict(e.Evict)
 	}

@@ -109,6 +109,7 @@ func TestEverythingEnds(t *testing.T) {
 			out.take(e)
 			checkLedger(r, s)
 			if e.Release != nil && rapid.Bool().Draw(r, "release is heard") {
+				at.keep(e.Keep)
 				at.release(e.Release)
 				at.evict(e.Evict)
 			}

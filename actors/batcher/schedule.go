@@ -35,6 +35,8 @@ func (s *State) schedule() {
 	if len(rows) == 0 {
 		s.out.Evict = s.prefix.evicted[s.prefix.told:]
 		s.prefix.told = len(s.prefix.evicted)
+		s.out.Keep = s.prefix.kept[s.prefix.keptTold:]
+		s.prefix.keptTold = len(s.prefix.kept)
 		s.out.Release, s.drop = s.drop, nil
 		s.released = append(s.released, s.out.Release...)
 		return
@@ -44,6 +46,7 @@ func (s *State) schedule() {
 	s.steps++
 	p.DropReplica, s.noReplica = s.noReplica, nil
 	p.Evict, s.prefix.evicted, s.prefix.told = s.prefix.evicted, nil, 0
+	p.Keep, s.prefix.kept, s.prefix.keptTold = s.prefix.kept, nil, 0
 	p.Release = append(s.released, s.drop...)
 	s.released, s.drop = nil, nil
 	s.flight = &flight{plan: p, started: s.now, rows: rows}

@@ -57,7 +57,8 @@ type sequence struct {
 	replica int
 	held    bool // its epoch is over, nobody has opened it again
 	prompt  int  // of the request
-	next    int  // position that the next row must have
+	text    []int32
+	next    int // position that the next row must have
 }
 
 func newCluster(t fataler, epoch uint32, sockets []Socket) *cluster {
@@ -205,6 +206,25 @@ func (c *cluster) evict(blocks []uint64) {
 	}
 }
 
+// keep leaves blocks of sequences that end; of one that is gone it was done before.
+func (c *cluster) keep(keep []Keep) {
+	for _, k := range keep {
+		q := c.seqs[k.Seq]
+		if q == nil {
+			continue
+		}
+		for i, id := range k.Blocks {
+			if id == 0 {
+				continue
+			}
+			seg, err := q.own.Share(k.From + i)
+			c.must(err, "block %d of %s", k.From+i, q.open.ID)
+			c.blocks[id] = []*kvcache.Segment{seg}
+			c.texts[id] = q.text[:(k.From+i+1)*tensor.BlockSlots]
+		}
+	}
+}
+
 // attach begins a prompt with what the prefix cache has of it.
 func (c *cluster) attach(q *sequence, requests map[string]*Spec) {
 	for rank, part := range q.parts {
@@ -259,6 +279,7 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 		c.t.Fatalf("step of epoch %d, the cluster is in %d", p.Epoch, c.epoch)
 	}
 	c.settle(p)
+	c.keep(p.Keep)
 	c.release(p.Release)
 	c.evict(p.Evict)
 	for _, seq := range p.DropReplica {
@@ -384,6 +405,7 @@ func (q *sequence) feed(c *cluster, requests map[string]*Spec, start int, tokens
 		}
 	}
 	q.next += len(tokens)
+	q.text = append(q.text[:start], tokens...)
 }
 
 func (q *sequence) token(requests map[string]*Spec, pos int) int32 {

@@ -169,6 +169,7 @@ func (s *State) reap() {
 	kept := s.running[:0]
 	for _, r := range s.running {
 		if r.ended {
+			s.keep(r)
 			s.ledger.release(r)
 			s.drop = append(s.drop, r.seq)
 			continue

@@ -376,7 +376,7 @@ func (a *Actor) cut(cause error) {
 
 // release frees sequences between steps, behind what the executor has in hand.
 func (a *Actor) release(m *Release) {
-	effects, err := a.machine.Release(m.Request.Epoch, m.Request.Seqs, m.Request.Evict)
+	effects, err := a.machine.Release(m.Request)
 	if err != nil {
 		m.Reply(nil, err)
 		return

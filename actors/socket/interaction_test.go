@@ -101,7 +101,7 @@ func (s *story) run(line string) string {
 	case "ended":
 		return s.say(nil, s.m.End(s.work[batch], ok))
 	case "release":
-		effects, err := s.m.Release(s.epoch, []uint64{uint64(num("seq", 0))}, []uint64{uint64(num("block", 0))})
+		effects, err := s.m.Release(&proto.ReleaseRequest{Epoch: s.epoch, Seqs: []uint64{uint64(num("seq", 0))}, Evict: []uint64{uint64(num("block", 0))}, Keep: s.plan(0, 0, words[1:]).Keep})
 		return s.say(effects, err)
 	case "job":
 		return s.say(nil, s.m.Job(s.epoch))
@@ -148,7 +148,7 @@ func describe(w *Work) string {
 // plan reads open=seq:owner:prompt:policy, resume=seq:owner:prompt:tokens:1+replica,
 // read=seq:start:n (read! when it is the last), decode=seq:start:n:accepted,
 // copy=seq:rank, drop=seq, release=seq; begins=block:... of the last open, saves=from:block:...
-// of the last chunk, evict=block.
+// of the last chunk, evict=block, keep=seq:from:block:...
 func (s *story) plan(step uint64, batch int, words []string) *proto.StepRequest {
 	r := &proto.StepRequest{Epoch: s.epoch, Step: step, MicroBatch: uint32(batch)}
 	for _, w := range words {
@@ -183,6 +183,12 @@ func (s *story) plan(step uint64, batch int, words []string) *proto.StepRequest 
 			for _, id := range numbers(value)[1:] {
 				c.Save = append(c.Save, uint64(id))
 			}
+		case "keep":
+			k := &proto.Keep{Seq: seq, SaveFrom: uint32(n[1])}
+			for _, id := range numbers(value)[2:] {
+				k.Save = append(k.Save, uint64(id))
+			}
+			r.Keep = append(r.Keep, k)
 		case "evict":
 			r.Evict = append(r.Evict, seq)
 		case "copy":

@@ -120,6 +120,11 @@ func (c *caches) release(effects []Effect) {
 		case f.Do == DoRelease && q != nil:
 			q.release()
 			delete(c.seqs, f.Seq)
+		case f.Do == DoKeep && q != nil:
+			// What cannot be shared is missed by the plan that begins with it, which fails.
+			if segment, err := q.own.Share(f.Tokens); err == nil {
+				c.blocks[f.Block] = segment
+			}
 		case f.Do == DoEvict && b != nil:
 			b.Release()
 			delete(c.blocks, f.Block)
@@ -135,7 +140,7 @@ func (e *epoch) do(effects []Effect) error {
 		switch f.Do {
 		case DoCommit:
 			err = q.commit(f.Tokens)
-		case DoRelease, DoEvict:
+		case DoKeep, DoRelease, DoEvict:
 			e.caches.release(effects[i : i+1])
 		case DoDropReplica:
 			q.dropReplica()

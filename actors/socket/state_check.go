@@ -16,6 +16,9 @@ const maxScores = 1 << 16
 // check looks at a whole plan, and changes nothing that counts. What passes can be
 // carried out. It returns the sequences that the plan opens; those that go on are Whole.
 func (m *Machine) check(r *proto.StepRequest) (opened map[uint64]*Sequence, err error) {
+	if err := m.checkKept(r.Keep); err != nil {
+		return nil, err
+	}
 	left := len(m.seqs)
 	var released map[uint64]bool
 	for _, ids := range [...][]uint64{r.Release, r.DropReplica} {
@@ -138,6 +141,26 @@ func (m *Machine) checkShared(o *proto.Open, p *kvcache.Policy) error {
 		}
 	}
 	return m.checkTokens(o.Seq, o.Prefix)
+}
+
+// checkKept: all of a sequence lies on this socket, and the blocks are full.
+func (m *Machine) checkKept(keep []*proto.Keep) error {
+	for _, k := range keep {
+		q := m.seqs[k.Seq]
+		if q == nil {
+			continue // it was released before
+		}
+		p, err := m.limits.Parse(q.Policy)
+		if n := int(k.SaveFrom) + len(k.Save); err != nil || m.limits.Ranks != 1 || !q.Whole || q.flight != 0 || !p.RebuildsByPrefill() || int(k.SaveFrom) > q.Read || n > q.Read/tensor.BlockSlots {
+			return fmt.Errorf("socket: sequence %d: blocks [%d,%d) of %d tokens under %s on %d sockets are to be kept", k.Seq, k.SaveFrom, n, q.Read, q.Policy, m.limits.Ranks)
+		}
+		for i, id := range k.Save {
+			if _, here := m.blocks[id]; here {
+				return fmt.Errorf("socket: sequence %d: block %d is there already, and not number %d of it", k.Seq, id, int(k.SaveFrom)+i)
+			}
+		}
+	}
+	return nil
 }
 
 // checkSaved: what a chunk leaves to the prefix cache is complete with it.

@@ -20,14 +20,15 @@ const (
 	DoOpenCache               // the owner's cache begins, for the hand-over
 	DoReserveCache            // room for the cache, and the replica on this socket, up to Tokens
 	DoEvict                   // a block of the prefix cache goes, by its number Block
+	DoKeep                    // Block number Tokens of the cache is the prefix cache's Block too
 )
 
-var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict"}
+var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict", "keep"}
 
 func (d Do) String() string { return doNames[d] }
 
 // Effect is one thing to do. Effects are carried out in order; DoCommit,
-// DoRelease, DoDropReplica, DoEvict and DoResume come before all that may lack memory.
+// DoKeep, DoRelease, DoDropReplica, DoEvict and DoResume come before all that may lack memory.
 type Effect struct {
 	Do     Do
 	Seq    uint64
@@ -43,6 +44,8 @@ func (e Effect) String() string {
 		return fmt.Sprintf("%v %d", e.Do, e.Seq)
 	case DoEvict:
 		return fmt.Sprintf("%v block %d", e.Do, e.Block)
+	case DoKeep:
+		return fmt.Sprintf("%v block %d of %d as block %d", e.Do, e.Tokens, e.Seq, e.Block)
 	case DoReplicate:
 		return fmt.Sprintf("%v %d on %d: %d tokens", e.Do, e.Seq, e.Rank, e.Tokens)
 	}

@@ -134,11 +134,28 @@ func (m *Machine) Held() []*proto.Held {
 }
 
 // Release frees sequences, and blocks of the prefix cache, between steps.
-func (m *Machine) Release(epoch uint32, seqs, blocks []uint64) ([]Effect, error) {
-	if err := m.between("release", epoch); err != nil {
+func (m *Machine) Release(r *proto.ReleaseRequest) ([]Effect, error) {
+	if err := m.between("release", r.Epoch); err != nil {
 		return nil, err
 	}
-	return m.evict(m.release(nil, seqs), blocks), nil
+	if err := m.checkKept(r.Keep); err != nil {
+		return nil, err
+	}
+	return m.evict(m.release(m.keep(nil, r.Keep), r.Seqs), r.Evict), nil
+}
+
+// keep leaves blocks of sequences that end to the prefix cache; of one that is gone it was
+// done before.
+func (m *Machine) keep(effects []Effect, keep []*proto.Keep) []Effect {
+	for _, k := range keep {
+		for i, id := range k.Save {
+			if id != 0 && m.seqs[k.Seq] != nil {
+				m.blocks[id] = int(k.SaveFrom) + i
+				effects = append(effects, Effect{Do: DoKeep, Seq: k.Seq, Tokens: m.blocks[id], Block: id})
+			}
+		}
+	}
+	return effects
 }
 
 // evict drops blocks of the prefix cache; sequences that hold their rows keep them.

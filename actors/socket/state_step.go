@@ -28,7 +28,7 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 	n := len(r.Chunks)
 	w := &Work{Epoch: r.Epoch, Step: r.Step, Batch: batch, First: make([]Effect, 0, 2*n), Runs: make([]Run, 0, n), Wanted: make([]Wanted, 0, n)}
 	m.commit(w, r)
-	w.First = m.release(w.First, r.Release)
+	w.First = m.release(m.keep(w.First, r.Keep), r.Release)
 	for _, id := range r.DropReplica {
 		if q := m.seqs[id]; q != nil && q.Replica != none {
 			q.Replica, q.Replicated = none, false

@@ -340,21 +340,21 @@ func (c *coordinator) carryOut(e batcher.Effects) {
 		c.post(func() { c.direct(c.authority.Broken(b.Epoch, b.Reason)) })
 	}
 	if len(e.Release)+len(e.Evict) > 0 {
-		c.release(c.placed, e.Release, e.Evict)
+		c.release(cluster.ReleaseRequest(c.placed, e.Keep, e.Release, e.Evict))
 	}
 	if p := e.Start; p != nil {
 		c.start(p)
 	}
 }
 
-func (c *coordinator) release(number uint32, seqs, blocks []uint64) {
+func (c *coordinator) release(r *proto.ReleaseRequest) {
 	g := c.serving
-	if g == nil || g.place.Epoch != number {
+	if g == nil || g.place.Epoch != r.Epoch {
 		return
 	}
 	c.w.cover[ReleaseSent]++
 	for _, h := range g.hosts {
-		c.repeat(h, 3, func(reply func(any, error)) { h.release(number, seqs, blocks, reply) })
+		c.repeat(h, 3, func(reply func(any, error)) { h.release(r, reply) })
 	}
 }
 
@@ -446,6 +446,9 @@ func describe(p *batcher.Plan) string {
 	fmt.Fprintf(&b, "%d.%d:", p.Epoch, p.Step)
 	if len(p.Release) > 0 {
 		fmt.Fprintf(&b, " release %v", p.Release)
+	}
+	for _, k := range p.Keep {
+		fmt.Fprintf(&b, " keep %v of %d from %d", k.Blocks, k.Seq, k.From)
 	}
 	if len(p.Evict) > 0 {
 		fmt.Fprintf(&b, " evict %v", p.Evict)

@@ -180,9 +180,9 @@ func (n *node) retire(number uint32) {
 	}
 }
 
-func (n *node) release(number uint32, seqs, blocks []uint64, reply func(any, error)) {
-	defer n.fenced("release", number)()
-	effects, err := n.machine.Release(number, seqs, blocks)
+func (n *node) release(r *proto.ReleaseRequest, reply func(any, error)) {
+	defer n.fenced("release", r.Epoch)()
+	effects, err := n.machine.Release(r)
 	if err != nil {
 		n.w.cover[ReleaseRefused]++
 		reply(nil, err)

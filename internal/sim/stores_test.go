@@ -199,6 +199,21 @@ func (n *node) do(e *epoch, effects []socket.Effect) error {
 				q.release(m)
 				delete(n.seqs, f.Seq)
 			}
+		case socket.DoKeep:
+			if q == nil {
+				break
+			}
+			b := &block{at: f.Tokens, holders: 1}
+			for h := range heads {
+				b.cells[h] = q.own.slots[h][f.Tokens*tensor.BlockSlots : (f.Tokens+1)*tensor.BlockSlots]
+			}
+			b.bytes, _ = kvcache.SegmentBytes(geometry, heads)
+			m.used += b.bytes
+			n.blocks[f.Block] = b
+			b.holders++
+			q.shared = append(q.shared, b)
+			_ = m.resize(&q.own.bytes, q.own.bytes-b.bytes)
+			n.w.cover[BlockOfAnswer]++
 		case socket.DoEvict:
 			if b := n.blocks[f.Block]; b != nil {
 				m.drop(b)
