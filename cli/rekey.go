@@ -8,13 +8,24 @@ import (
 	"strings"
 	"syscall"
 
+	"shoal/cluster/supervise"
 	"shoal/security"
 )
 
-// rereadKey reads the file of the cluster key again on each SIGHUP, until the returned
+// passHangup passes SIGHUP on to the processes of a local cluster, until the returned
 // function is called.
-func rereadKey(e *env, key security.Key, log *slog.Logger) (stop func()) {
-	if isTerminal(e.stdin) || key.IsZero() { // SIGHUP then tells that the terminal is gone
+func passHangup(e *env, all ...*supervise.Children) (stop func()) {
+	return onHangup(e, func() {
+		for _, c := range all {
+			c.Signal(syscall.SIGHUP)
+		}
+	})
+}
+
+// onHangup calls f on each SIGHUP, until the returned function is called. At a terminal it
+// tells that the terminal is gone, which ends the program.
+func onHangup(e *env, f func()) (stop func()) {
+	if isTerminal(e.stdin) {
 		return func() {}
 	}
 	hup, quit, done := make(chan os.Signal, 1), make(chan struct{}), make(chan struct{})
@@ -24,15 +35,9 @@ func rereadKey(e *env, key security.Key, log *slog.Logger) (stop func()) {
 		for {
 			select {
 			case <-hup:
+				f()
 			case <-quit:
 				return
-			}
-			switch err := key.Reload(); {
-			case errors.Is(err, security.ErrNoFile):
-			case err != nil:
-				log.Error("the cluster key was not read again; the keys are those of before", "error", err)
-			default:
-				log.Info("cluster key file read", "keys", strings.Join(key.Fingerprints(), ", "))
 			}
 		}
 	}()
@@ -41,4 +46,21 @@ func rereadKey(e *env, key security.Key, log *slog.Logger) (stop func()) {
 		close(quit)
 		<-done
 	}
+}
+
+// rereadKey reads the file of the cluster key again on each SIGHUP, until the returned
+// function is called.
+func rereadKey(e *env, key security.Key, log *slog.Logger) (stop func()) {
+	if key.IsZero() {
+		return func() {}
+	}
+	return onHangup(e, func() {
+		switch err := key.Reload(); {
+		case errors.Is(err, security.ErrNoFile):
+		case err != nil:
+			log.Error("the cluster key was not read again; the keys are those of before", "error", err)
+		default:
+			log.Info("cluster key file read", "keys", strings.Join(key.Fingerprints(), ", "))
+		}
+	})
 }

@@ -127,6 +127,7 @@ type local struct {
 	children    *supervise.Children
 	log         *slog.Logger
 	files       []*os.File
+	unlisten    func() // ends what listens for SIGHUP
 }
 
 func (c *upCmd) check() error {
@@ -182,6 +183,9 @@ func (c *upCmd) start(e *env, at net.Listener) (_ *local, err error) {
 		return nil, err
 	}
 	l.children = supervise.New(key, l.log)
+	l.children.KeyFile = c.ClusterKeyFile
+	reread, pass := rereadKey(e, key, l.log), passHangup(e, l.children)
+	l.unlisten = func() { reread(); pass() }
 	for i := range c.Nodes {
 		if err := c.child(l, i, serve.Model, "--join", l.coordinator.GossipAddress()); err != nil {
 			return nil, err
@@ -252,6 +256,9 @@ func exists(path string) bool {
 
 // stop drains and ends everything.
 func (l *local) stop() {
+	if l.unlisten != nil {
+		l.unlisten()
+	}
 	if l.coordinator != nil {
 		l.coordinator.Close()
 	}

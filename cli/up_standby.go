@@ -9,12 +9,10 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"shoal/cluster/supervise"
@@ -90,21 +88,9 @@ func (c *upCmd) runPair(e *env) (err error) {
 	p.ctx, p.cancel = context.WithCancelCause(e.ctx)
 	p.heads, p.children = supervise.New(key, p.log), supervise.New(key, p.log)
 	defer p.stop()
-	if !isTerminal(e.stdin) { // the coordinators have the files that SIGHUP is about
-		hup := make(chan os.Signal, 1)
-		signal.Notify(hup, syscall.SIGHUP)
-		defer signal.Stop(hup)
-		p.wg.Go(func() {
-			for {
-				select {
-				case <-hup:
-					p.heads.Signal(syscall.SIGHUP)
-				case <-p.ctx.Done():
-					return
-				}
-			}
-		})
-	}
+	p.heads.KeyFile, p.children.KeyFile = c.ClusterKeyFile, c.ClusterKeyFile
+	defer rereadKey(e, key, p.log)()           // for processes that are started later
+	defer passHangup(e, p.heads, p.children)() // they have the files that it is about
 	again := exists(filepath.Join(p.data, pairCoordinator, "store.json"))
 	for i := range p.gossip {
 		if err := p.head(i, again || i > 0, pairPause); err != nil {

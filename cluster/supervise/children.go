@@ -26,6 +26,10 @@ import (
 // the parent is gone, however the parent died. Another one has the cluster's key in it:
 // who did not come from here does not get it.
 type Children struct {
+	// KeyFile, when set, is where the key stands: the processes read it there, and again
+	// on SIGHUP.
+	KeyFile string
+
 	key  security.Key
 	log  *slog.Logger
 	mu   sync.Mutex
@@ -65,14 +69,18 @@ func (c *Children) Start(x Child) error {
 	if err != nil {
 		return fmt.Errorf("supervise: cannot find this program to run it again: %w", err)
 	}
-	key, err := security.KeyPipe(c.key)
-	if err != nil {
-		return err
+	files, args := slices.Clip(x.Files), append(slices.Clip(x.Args), "--cluster-key", c.KeyFile)
+	if c.KeyFile == "" {
+		key, err := security.KeyPipe(c.key)
+		if err != nil {
+			return err
+		}
+		defer key.Close() // the process has its own
+		files, args = append(files, key), append(slices.Clip(x.Args), "--cluster-key-fd", strconv.Itoa(3+len(x.Files)))
 	}
-	defer key.Close() // the process has its own
-	k := &child{id: id, cmd: exec.Command(self, append(x.Args, "--cluster-key-fd", strconv.Itoa(3+len(x.Files)))...)}
+	k := &child{id: id, cmd: exec.Command(self, args...)}
 	k.cmd.Env = append(childEnv(os.Environ()), x.Env...)
-	k.cmd.ExtraFiles = append(slices.Clip(x.Files), key)
+	k.cmd.ExtraFiles = files
 	k.cmd.SysProcAttr = ownGroup()
 	if k.pipe, err = k.cmd.StdinPipe(); err != nil {
 		return err

@@ -94,3 +94,56 @@ func TestKeyRotation(t *testing.T) {
 	got, _ = c.open(reqs).wait(t)
 	same(t, "after a bad file", reqs, want, got)
 }
+
+// TestUpRotatesItsKey: `shoal up` with a key file gets another key in three rounds of
+// SIGHUP to it alone, while streams run.
+func TestUpRotatesItsKey(t *testing.T) {
+	beside(t)
+	file, old := filepath.Join(t.TempDir(), "key"), filepath.Join(t.TempDir(), "old")
+	before, after := security.NewKey(), security.NewKey()
+	write := func(path string, keys ...security.Key) {
+		text := ""
+		for _, k := range keys {
+			text += k.Text() + "\n"
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(file, before)
+	write(old, before)
+	logs := t.TempDir()
+	c := up(t, 2, "--cluster-key", file, "--log-dir", logs, "--log-level", "info")
+	reqs := streaming(4, 60)
+	want, _ := c.open(reqs).wait(t)
+	epoch := c.state().Epoch
+	c.busy(t, "the key of up is changed", reqs, want, func() {
+		for round, keys := range [][]security.Key{{before, after}, {after, before}, {after}} {
+			write(file, keys...)
+			if err := c.head.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range []string{c.head.err, filepath.Join(logs, "node-0.log"), filepath.Join(logs, "node-1.log")} {
+				eventually(t, patience, fmt.Sprintf("round %d in %s", round, path), func() (bool, string) {
+					log, err := os.ReadFile(path)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return strings.Count(string(log), "cluster key file read") > round, tail(path)
+				})
+			}
+			time.Sleep(time.Second) // several probes of gossip
+		}
+	})
+	if s := c.state(); s.Epoch != epoch || len(s.Nodes) != 2 {
+		t.Errorf("epoch %d before, %d after the key was changed, of %d nodes", epoch, s.Epoch, len(s.Nodes))
+	}
+	join := c.joins(t)
+	if _, stderr, code := command(t, patience, nil, "node", "--id", "late", "--join", join, "--cluster-key", old); code != 1 || !strings.Contains(stderr, "another cluster key") {
+		t.Errorf("a node with the key of before: status %d: %s", code, stderr)
+	}
+	spawn(t, built.shoal(t, ""), "further", nil, "node", "--id", "further", "--join", join, "--cluster-key", file)
+	c.waitNodes(3, recoverLimit)
+	got, _ := c.open(reqs).wait(t)
+	same(t, "with the new key", reqs, want, got)
+}
