@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash"
+	"hash/fnv"
 	"math"
 	"sync"
 	"time"
@@ -25,17 +26,45 @@ import (
 var Fingerprint = sync.OnceValues(func() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	h := sha256.New()
-	kernels, err := tensor.SelfTest()
+	cases, err := selfTest(ctx)
 	if err != nil {
-		return "", fmt.Errorf("arithmetic: self-test of the kernels: %w", err)
-	}
-	h.Write(kernels[:])
-	if err := models(ctx, h); err != nil {
 		return "", fmt.Errorf("arithmetic: self-test: %w", err)
+	}
+	h := sha256.New()
+	for _, c := range cases {
+		fmt.Fprintf(h, "%s %x\n", c.name, c.sum)
 	}
 	return fmt.Sprintf("%d-%x", tensor.Arithmetic, h.Sum(nil)[:6]), nil
 })
+
+// result is the hash of what one case of the self-test gives.
+type result struct {
+	name string
+	sum  []byte
+}
+
+func selfTest(ctx context.Context) ([]result, error) {
+	kernels, err := tensor.SelfTest()
+	if err != nil {
+		return nil, fmt.Errorf("kernels: %w", err)
+	}
+	out := []result{{"kernels", kernels[:]}}
+	pool := tensor.NewPool(1)
+	defer pool.Close()
+	sys := alone.NewSystem()
+	defer sys.Close()
+	for _, name := range model.Architectures() {
+		ck, err := model.Tiny(name)
+		if err == nil {
+			weights, kv := typesOf(name)
+			out, err = answers(ctx, out, name, alone.Config{Checkpoint: ck, Pool: pool, System: sys, Weights: weights, KV: kv, KVBudget: 16 << 20, StepTokens: len(policies) * promptTokens})
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return out, nil
+}
 
 // patience is for machines that are starved, and without vectors.
 const patience = 2 * time.Minute
@@ -54,30 +83,19 @@ const (
 	decodeSteps  = 3
 )
 
-// models reads a prompt with the smallest model of each architecture, once for each
-// policy, and draws some tokens.
-func models(ctx context.Context, h hash.Hash) error {
-	pool := tensor.NewPool(1)
-	defer pool.Close()
-	sys := alone.NewSystem()
-	defer sys.Close()
-	for i, name := range model.Architectures() {
-		ck, err := model.Tiny(name)
-		if err == nil {
-			t := types[i%len(types)]
-			err = answer(ctx, h, alone.Config{Checkpoint: ck, Pool: pool, System: sys, Weights: t[0], KV: t[1], KVBudget: 16 << 20, StepTokens: len(policies) * promptTokens})
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	return nil
+// typesOf deals them out by name, so that a new architecture changes nothing of the others.
+func typesOf(architecture string) (weights, kv tensor.DType) {
+	n := fnv.New32a()
+	n.Write([]byte(architecture))
+	t := types[n.Sum32()%uint32(len(types))]
+	return t[0], t[1]
 }
 
-func answer(ctx context.Context, h hash.Hash, c alone.Config) error {
+// answers reads a prompt with a model, once for each policy, and draws some tokens.
+func answers(ctx context.Context, out []result, name string, c alone.Config) ([]result, error) {
 	a, err := alone.New(ctx, c)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer a.Close()
 	vocab := uint32(c.Checkpoint.Config.Vocab)
@@ -85,28 +103,35 @@ func answer(ctx context.Context, h hash.Hash, c alone.Config) error {
 	for i, policy := range policies {
 		seq := uint64(i + 1)
 		req.Open = append(req.Open, &proto.Open{Seq: seq, Policy: policy, PromptTokens: promptTokens,
-			Sampling: &proto.Sampling{Temperature: 0.8, TopP: 0.9, MinP: 0.01, RepetitionPenalty: 1.1, PresencePenalty: 0.1, FrequencyPenalty: 0.1, Seed: seq, Logprobs: int32(vocab)}})
+			Sampling: &proto.Sampling{Temperature: 0.8, TopP: 0.9, MinP: 0.01, RepetitionPenalty: 1.1, PresencePenalty: 0.1, FrequencyPenalty: 0.1, Seed: 7, Logprobs: int32(vocab)}})
 		chunk := &proto.Chunk{Seq: seq, Prefill: true, Last: true, Sample: true, WantPromptLogprobs: i == 0}
 		for t := range uint32(promptTokens) {
-			chunk.Tokens = append(chunk.Tokens, (t*t+t/3+uint32(i))%vocab)
+			chunk.Tokens = append(chunk.Tokens, (t*t+t/3)%vocab)
 		}
 		req.Chunks = append(req.Chunks, chunk)
+	}
+	sums := make([]hash.Hash, len(policies))
+	for i := range sums {
+		sums[i] = sha256.New()
 	}
 	for step := range uint32(1 + decodeSteps) {
 		reply, _, _, err := a.Step(ctx, req)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		req = &proto.StepRequest{DeadlineMillis: req.DeadlineMillis}
 		for _, s := range reply.Sampled {
-			write(h, s)
+			write(sums[s.Seq-1], s)
 			if len(s.Drawn) != 1 || !s.Drawn[0].HasToken {
-				return fmt.Errorf("nothing was drawn for %s", policies[s.Seq-1])
+				return nil, fmt.Errorf("nothing was drawn for %s", policies[s.Seq-1])
 			}
 			req.Chunks = append(req.Chunks, &proto.Chunk{Seq: s.Seq, Start: promptTokens + step, Tokens: []uint32{s.Drawn[0].Token}, Sample: true})
 		}
 	}
-	return nil
+	for i, policy := range policies {
+		out = append(out, result{fmt.Sprintf("%s %v %v %s", name, c.Weights, c.KV, policy), sums[i].Sum(nil)})
+	}
+	return out, nil
 }
 
 func write(h hash.Hash, s *proto.Sampled) {

@@ -2,10 +2,13 @@ package cluster_test
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"shoal/cluster/rpc"
 )
 
 // Two builds that speak and compute alike may serve together; others are turned away, and
@@ -116,7 +119,7 @@ func TestOtherWireVersion(t *testing.T) {
 	p.start()
 	other := built.shoal(t, "otherwire")
 	refusedBuild(t, spawn(t, other, "odd", nil, "node", "--join", p.gossip, "--id", "odd", "--threads", "1"),
-		"this node (build dev tags=otherwire go", "speaks wire version 9", "speaks wire version 3")
+		"this node (build dev tags=otherwire go", "speaks wire version 9", fmt.Sprintf("speaks wire version %d", rpc.Version))
 	if a, err := p.try(context.Background(), "GET", "/ready", nil); err != nil || a.status != 200 {
 		t.Errorf("%d %s %v", a.status, a.body, err)
 	}
@@ -125,7 +128,7 @@ func TestOtherWireVersion(t *testing.T) {
 	p.startCoordinator()
 	eventually(t, recoverLimit, "the node is refused", func() (bool, string) {
 		text := p.stateText()
-		return strings.Contains(text, "n0 is refused: it (build dev go") && strings.Contains(text, "speaks wire version 3, the cluster (build dev tags=otherwire"), text
+		return strings.Contains(text, "n0 is refused: it (build dev go") && strings.Contains(text, fmt.Sprintf("speaks wire version %d, the cluster (build dev tags=otherwire", rpc.Version)), text
 	})
 	p.nodes[0].line(t, p.nodes[0].err, regexp.MustCompile("takes no part under a coordinator of another build"), patience)
 	time.Sleep(2 * time.Second)
