@@ -72,6 +72,7 @@ type Store struct {
 	stopFollowing context.CancelFunc // ends following the log
 	wg            sync.WaitGroup
 	inStep        atomic.Int32
+	behind        atomic.Pointer[time.Time] // since when fewer than a majority are; nil: they are
 }
 
 // Open takes the lock of a data directory. name is the process's, at the host:port where it
@@ -326,8 +327,13 @@ func (s *Store) use(l journal.Log, shared *files.Shared) error {
 	return nil
 }
 
-// countEvery is how often the copies are counted.
-const countEvery = 2 * time.Second
+const (
+	// countEvery is how often the copies are counted.
+	countEvery = 2 * time.Second
+	// behindMost is how long a majority may be out of step, as while the store elects
+	// its leader, before that is told as trouble.
+	behindMost = 15 * time.Second
+)
 
 // count keeps the number of copies that are in step, and says when it changes.
 func (s *Store) count(ctx context.Context) {
@@ -342,6 +348,11 @@ func (s *Store) count(ctx context.Context) {
 			n = 0 // nobody knows: fewer than two answer
 		} else {
 			n = min(n, members-len(others))
+		}
+		if now := time.Now(); n > wanted/2 {
+			s.behind.Store(nil)
+		} else {
+			s.behind.CompareAndSwap(nil, &now)
 		}
 		if old := s.inStep.Swap(int32(n)); int(old) != n && ctx.Err() == nil {
 			log := s.log.Info
@@ -480,6 +491,9 @@ func (s *Store) Trouble() string {
 	var why []string
 	if lacks := s.Lacks(); lacks != "" {
 		why = append(why, lacks)
+	}
+	if since := s.behind.Load(); len(why) == 0 && since != nil && time.Since(*since) > behindMost {
+		why = append(why, fmt.Sprintf("%d of the %d copies of the job store are in step, though their processes are here: their disks may be full or failing. No job is accepted until two are, and no placement follows this one", s.inStep.Load(), wanted))
 	}
 	if bus != nil && bus.Broken() != "" {
 		why = append(why, "the disk of the job store takes nothing: it is full or failing")

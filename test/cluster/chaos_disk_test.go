@@ -105,16 +105,7 @@ func TestChaosDiskFull(t *testing.T) {
 		}
 		jobs = append(jobs, id)
 	}
-	ballast := filepath.Join(data, "ballast")
-	f, err := os.Create(ballast)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for block := make([]byte, 4096); err == nil; {
-		_, err = f.Write(block)
-	}
-	f.Close()
-	t.Logf("the disk is full: %v", err)
+	ballast := fill(t, data)
 	acknowledged, refused := 0, answer{}
 	for i := range 40 { // what is open may have room for a few
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -166,16 +157,7 @@ func TestDiskFullServes(t *testing.T) {
 	reqs := streaming(2, 30)
 	sys := &system{httpClient: p.httpClient, t: t}
 	want, _ := sys.open(reqs).wait(t)
-	ballast := filepath.Join(data, "ballast")
-	f, err := os.Create(ballast)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for block := make([]byte, 4096); err == nil; {
-		_, err = f.Write(block)
-	}
-	f.Close()
-	t.Logf("the disk is full: %v", err)
+	ballast := fill(t, data)
 	job := map[string]any{"prompt": ids(rand.New(rand.NewPCG(1, 1)), 200), "max_tokens": 3, "ignore_eos": true}
 	eventually(t, patience, "a job is refused", func() (bool, string) {
 		a := p.call("POST", "/v1/jobs", job)
@@ -227,4 +209,88 @@ func TestDiskFullServes(t *testing.T) {
 	if after := sys.state().Epoch; after <= before {
 		t.Errorf("epoch %d before the coordinator was killed, %d after", before, after)
 	}
+}
+
+// fill leaves no room in a folder's disk; who removes the file that it returns gives it back.
+func fill(t *testing.T, dir string) string {
+	t.Helper()
+	ballast := filepath.Join(dir, "ballast")
+	f, err := os.Create(ballast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for block := make([]byte, 4096); err == nil; {
+		_, err = f.Write(block)
+	}
+	f.Close()
+	t.Logf("the disk is full: %v", err)
+	return ballast
+}
+
+// TestTwoFullDisksOfThree: the disks of two of the three processes that keep the store are
+// full. Requests go on, jobs are refused with a reason and /health tells it; with space
+// again jobs are taken and end, without a restart, and nothing accepted is lost.
+func TestTwoFullDisksOfThree(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forms a replicated store, some ten seconds")
+	}
+	beside(t)
+	disks := []string{smallDisk(t, 8<<20), smallDisk(t, 8<<20)}
+	k := newKept(t, "n0,n1", 3, disks...)
+	k.copies(0)
+	p := k.at[0]
+	reqs := streaming(2, 30)
+	want, _ := p.open(reqs).wait(t)
+	work := []request{{"a job", "/v1/completions", map[string]any{"prompt": []int{100, 200}, "max_tokens": 20, "ignore_eos": true, "temperature": 0}}}
+	results := p.send(t, work, 1)
+	before := k.jobs(0, "before", work)
+	k.check(0, "before", work, results, before)
+
+	var ballast []string
+	for _, d := range disks {
+		ballast = append(ballast, fill(t, d))
+	}
+	long := map[string]any{"prompt": ids(rand.New(rand.NewPCG(1, 1)), 2000), "max_tokens": 3, "ignore_eos": true}
+	accepted := 0
+	eventually(t, patience, "a job is refused", func() (bool, string) {
+		a := p.call("POST", "/v1/jobs", long)
+		if a.status == 202 {
+			accepted++
+		}
+		return a.status == 503 && strings.Contains(string(a.body), "store_unavailable"), fmt.Sprint(a.status, string(a.body))
+	})
+	got, stall := p.open(reqs).wait(t)
+	same(t, "with two full disks", reqs, want, got)
+	t.Logf("%d jobs were accepted yet; the longest silence of a stream was %.2f s", accepted, stall.Seconds())
+	eventually(t, patience, "/health tells it", func() (bool, string) {
+		a := p.call("GET", "/health", nil)
+		return a.status == 200 && strings.Contains(string(a.body), "degraded"), fmt.Sprint(a.status, string(a.body))
+	})
+
+	for _, b := range ballast {
+		if err := os.Remove(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	after := k.jobs(0, "after", work)
+	k.check(0, "after", work, results, after)
+	t.Logf("a job ended %.1f s after there was space", time.Since(began).Seconds())
+	k.check(0, "before", work, results, before)
+	k.copies(0)
+	eventually(t, patience, "every accepted job ends", func() (bool, string) {
+		var list struct{ Data []jobState }
+		p.getJSON("/v1/jobs?limit=100", &list)
+		done := 0
+		for _, j := range list.Data {
+			if j.State == "completed" {
+				done++
+			}
+		}
+		return done == len(list.Data) && done >= accepted+2, fmt.Sprintf("%d of %d, %d were accepted on full disks", done, len(list.Data), accepted)
+	})
+	eventually(t, patience, "/health is well again", func() (bool, string) {
+		a := p.call("GET", "/health", nil)
+		return strings.Contains(string(a.body), `"ok"`), string(a.body)
+	})
 }

@@ -54,14 +54,19 @@ type storeCluster struct {
 	nodes    []*process
 }
 
-func newKept(t *testing.T, members string, nodes int) *storeCluster {
+// newKept has the data directories of its nodes on disks, as far as there are any.
+func newKept(t *testing.T, members string, nodes int, disks ...string) *storeCluster {
 	k := &storeCluster{pair: &pair{t: t, members: members, dirs: [2]string{t.TempDir()}, gossip: [2]string{freePort(t)}}, nodes: make([]*process, nodes)}
 	at := &parts{t: t, httpClient: newHTTPClient(t, "http://"+freePort(t), "")}
 	k.at = [2]*parts{at, at}
 	k.start(0, false)
 	k.runs[0].line(t, k.runs[0].err, listens, startLimit)
 	for i := range nodes {
-		k.dataDirs = append(k.dataDirs, t.TempDir())
+		dir := t.TempDir()
+		if i < len(disks) {
+			dir = disks[i]
+		}
+		k.dataDirs = append(k.dataDirs, dir)
 		k.begin(i, 0)
 	}
 	k.serves(0, startLimit)
