@@ -85,7 +85,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 		cfg.ID = cmp.Or(cfg.ID, "standby")
 		fmt.Fprintf(e.stderr, "standby at %s, in the cluster of %v\n", l.Addr(), c.Join)
 	}
-	co, err := startBehindDoorman(ctx, cfg, l, c.ListenFD != 0)
+	co, err := startBehindDoorman(ctx, cfg, l, c.ListenFD != 0, front)
 	if err != nil {
 		if c.Standby && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return nil // it was asked to end, and was never needed

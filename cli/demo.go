@@ -44,7 +44,7 @@ func (c *demoCmd) Run(e *env) error {
 	if err := up.check(); err != nil {
 		return err
 	}
-	l, err := up.start(e, nil)
+	l, err := up.start(e, nil, nil)
 	if err != nil {
 		return err
 	}

@@ -65,16 +65,18 @@ func (fr *front) config() (cluster.APIConfig, error) {
 	if cfg.Keys, err = f.keys(); err != nil {
 		return cfg, err
 	}
-	if f.TLSCert != "" {
-		cfg.TLS = fr.tls()
-	}
+	cfg.TLS = fr.tls()
 	if fr.audit != nil {
 		cfg.Audit = slog.New(slog.NewJSONHandler(fr.audit, nil))
 	}
 	return cfg, nil
 }
 
+// tls is nil without a certificate; a front may be nil.
 func (fr *front) tls() *tls.Config {
+	if fr == nil || fr.flags.TLSCert == "" {
+		return nil
+	}
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return fr.cert.Load(), nil }}
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"net"
 	"net/http"
@@ -22,36 +23,45 @@ type doorman struct {
 }
 
 // startBehindDoorman starts a coordinator that is to serve at l. What it waits for
-// meanwhile is told there, unless l is also another process's, which answers.
-func startBehindDoorman(ctx context.Context, cfg cluster.CoordinatorConfig, l net.Listener, shared bool) (*cluster.Coordinator, error) {
+// meanwhile is told there. A listener that is shared with another coordinator is left to
+// that one, and to who waits in the kernel's queue, unless nobody coordinates.
+func startBehindDoorman(ctx context.Context, cfg cluster.CoordinatorConfig, l net.Listener, shared bool, front *front) (*cluster.Coordinator, error) {
 	var d *doorman
-	if !shared {
-		open := func() { d = newDoorman(l, cfg.Standby, 5*time.Second) }
-		if cfg.Standby {
-			open()
+	set := func(open bool) {
+		switch {
+		case open && d == nil:
+			d = newDoorman(l, cfg.Standby && !shared, 5*time.Second, front.tls())
+		case !open && d != nil:
+			d.leave()
+			d = nil
 		}
-		cfg.Waits = func(why string) {
-			if d == nil {
-				open()
+	}
+	if l != nil {
+		set(cfg.Standby && !shared)
+		cfg.Waits = func(why string, alone bool) {
+			set(alone || !shared)
+			if d != nil {
+				d.say(why)
 			}
-			d.say(why)
 		}
 	}
 	co, err := cluster.StartCoordinator(ctx, cfg)
-	if d != nil {
-		d.leave()
-	}
+	set(false)
 	return co, err
 }
 
 // newDoorman answers at l. Bodies, which nobody reads, have the time limit to come.
-func newDoorman(l net.Listener, standby bool, limit time.Duration) *doorman {
+func newDoorman(l net.Listener, standby bool, limit time.Duration, secure *tls.Config) *doorman {
 	d := &doorman{l: &shared{Listener: l}, standby: standby, done: make(chan struct{})}
 	d.say("starting")
 	d.srv = &http.Server{Handler: d, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: limit, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 1 << 14}
+	at := net.Listener(d.l)
+	if secure != nil {
+		at = tls.NewListener(at, secure)
+	}
 	go func() {
 		defer close(d.done)
-		_ = d.srv.Serve(d.l)
+		_ = d.srv.Serve(at)
 	}()
 	return d
 }

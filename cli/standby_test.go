@@ -25,7 +25,7 @@ func TestDoormanWaitsForNoBody(t *testing.T) {
 	if _, err := io.WriteString(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	d := newDoorman(l, true, 50*time.Millisecond)
+	d := newDoorman(l, true, 50*time.Millisecond, nil)
 	defer d.leave()
 	if line, err := bufio.NewReader(c).ReadString('\n'); !strings.Contains(line, "503") {
 		t.Errorf("%q, %v", line, err)

@@ -70,7 +70,7 @@ func (c *upCmd) Run(e *env) error {
 		return err
 	}
 	defer at.Close()
-	l, err := c.start(e, at)
+	l, err := c.start(e, at, front)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (c *upCmd) check() error {
 
 // start brings coordinator and nodes up; it does not wait for the model. What its store
 // waits for is told at the listener of the API; nil: nowhere.
-func (c *upCmd) start(e *env, at net.Listener) (_ *local, err error) {
+func (c *upCmd) start(e *env, at net.Listener, front *front) (_ *local, err error) {
 	c.nameShares()
 	serve, err := c.config()
 	if err != nil {
@@ -178,7 +178,7 @@ func (c *upCmd) start(e *env, at net.Listener) (_ *local, err error) {
 			l.stop()
 		}
 	}()
-	l.coordinator, err = startBehindDoorman(l.ctx, cluster.CoordinatorConfig{ID: "coordinator", Bind: "127.0.0.1:0", Nodes: c.Nodes, Serve: serve, Key: key, DataDir: data, DataOptional: c.DataDir == ""}, at, at == nil)
+	l.coordinator, err = startBehindDoorman(l.ctx, cluster.CoordinatorConfig{ID: "coordinator", Bind: "127.0.0.1:0", Nodes: c.Nodes, Serve: serve, Key: key, DataDir: data, DataOptional: c.DataDir == ""}, at, false, front)
 	if err != nil {
 		return nil, err
 	}

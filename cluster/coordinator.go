@@ -43,8 +43,9 @@ type CoordinatorConfig struct {
 	// is gone. Needs DataDir and Join.
 	Standby bool
 	// Waits is told why this process does not coordinate yet, whenever that changes: a
-	// standby, or one whose store lacks its replicas.
-	Waits func(why string)
+	// standby, or one whose store lacks replicas. alone: nor does anybody else, for longer
+	// than a takeover takes.
+	Waits func(why string, alone bool)
 	// Nodes is how many nodes the first placement waits for; 0: whoever is there
 	// after a quiet moment.
 	Nodes int
@@ -135,9 +136,9 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 		return nil, err
 	}
 	var events atomic.Pointer[discoverer]
-	meta := gossip.Meta{Incarnation: rpc.NewIncarnation(), State: gossip.Ready}
-	if c.store != nil {
-		meta.Store = c.store.Addr()
+	meta := gossip.Meta{Incarnation: rpc.NewIncarnation(), State: gossip.Ready, Leads: true}
+	if c.store != nil { // it may have to wait for the lease
+		meta.Store, meta.Leads = c.store.Addr(), false
 	}
 	c.bus, err = openBus(security.RoleCoordinator, cfg.Cluster, cfg.ID, cfg.Bind, cfg.Ports, cfg.NATS, cfg.Key, cfg.Serve.Logger, meta, func(e gossip.Event) {
 		c.rival(e)
@@ -162,6 +163,11 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 		if l, err = c.take(ctx, meta.Incarnation, &cfg); err != nil {
 			return nil, err
 		}
+		c.wg.Go(func() { // the others need not have heard of it
+			if err := c.bus.lead(); err != nil && c.ctx.Err() == nil {
+				c.log.Warn("that this process coordinates is not told", "error", err)
+			}
+		})
 		if err = c.store.OpenJobs(); err != nil {
 			return nil, err
 		}
@@ -263,18 +269,9 @@ const (
 
 // take waits for the lease.
 func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *CoordinatorConfig) (placementLog, error) {
-	said := ""
-	waits := func(why string) {
-		if why != said && why != "" {
-			if cfg.Standby {
-				c.log.Info("standing by", "reason", why)
-			}
-			if cfg.Waits != nil {
-				cfg.Waits(why)
-			}
-		}
-		said = why
-	}
+	v := &vigil{standby: cfg.Standby, log: c.log, led: c.bus.led, tell: cfg.Waits}
+	v.start()
+	defer v.stop()
 	t := time.NewTicker(waitsTick)
 	defer t.Stop()
 	var unlike complaints
@@ -283,7 +280,7 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 		unlike.say(c.log, "this coordinator stands by one of another build, whose nodes it could not take over", why)
 	}
 	for cfg.Standby && !c.store.Replicated() {
-		waits(fmt.Sprintf("the coordinator has not asked this process to keep a copy of the store yet: name it there, with --store-nodes %s,... or shoal store add %s; that takes three processes with a --data-dir", cfg.ID, cfg.ID))
+		v.say(fmt.Sprintf("the coordinator has not asked this process to keep a copy of the store yet: name it there, with --store-nodes %s,... or shoal store add %s; that takes three processes with a --data-dir", cfg.ID, cfg.ID))
 		select {
 		case <-t.C:
 			look()
@@ -291,7 +288,7 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 			return placementLog{}, ctx.Err()
 		}
 	}
-	if err := c.store.OpenLease(ctx, waits); err != nil {
+	if err := c.store.OpenLease(ctx, v.say); err != nil {
 		return placementLog{}, err
 	}
 	claims := make(chan topology.Claim, 1)
@@ -315,7 +312,7 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 		}
 		claim, _, why := election.Claim()
 		if cfg.Standby || time.Since(began) > store.Quiet {
-			waits(why)
+			v.say(why)
 		}
 		if !cfg.Standby && time.Since(began) > rivalWait {
 			return placementLog{}, fmt.Errorf("cluster: %s (its API: %s); to wait in its shadow start this one with --standby --join HOST:PORT", why, claim.API)

@@ -274,6 +274,13 @@ func (b *bus) setState(s gossip.State) error {
 	return b.gossip.UpdateMeta(m)
 }
 
+// lead tells the others that this process coordinates.
+func (b *bus) lead() error {
+	m := b.gossip.Meta()
+	m.Leads = true
+	return b.gossip.UpdateMeta(m)
+}
+
 func (b *bus) close() {
 	if b.gossip != nil {
 		_ = b.gossip.Leave()

@@ -50,13 +50,14 @@ type Meta struct {
 	// WireMin and WireMax are the wire versions of package rpc that it reads; 0: it does
 	// not say.
 	WireMin, WireMax uint16
+	Leads            bool // of a coordinator: it coordinates
 }
 
 const metaFormat = 1
 
 // Encode is: format 1, state, load, incarnation and PID big-endian, then role,
 // RPC, route, build, store and arithmetic, each one byte of length and the bytes, then the
-// wire versions.
+// wire versions and a byte that is 1 for Leads.
 func (m Meta) Encode() ([]byte, error) {
 	b := []byte{metaFormat, byte(m.State), m.Load}
 	b = binary.BigEndian.AppendUint64(b, m.Incarnation)
@@ -68,6 +69,11 @@ func (m Meta) Encode() ([]byte, error) {
 		b = append(append(b, byte(len(s))), s...)
 	}
 	b = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, m.WireMin), m.WireMax)
+	leads := byte(0)
+	if m.Leads {
+		leads = 1
+	}
+	b = append(b, leads)
 	if len(b) > MetaLimit {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d; shorten build or addresses", ErrMetaTooLarge, len(b), MetaLimit)
 	}
@@ -102,8 +108,8 @@ func DecodeMeta(b []byte) (Meta, error) {
 		}
 	}
 	// Absent in the first builds.
-	if text(&m.Store) && text(&m.Arithmetic) && len(b) >= 4 {
-		m.WireMin, m.WireMax = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+	if text(&m.Store) && text(&m.Arithmetic) && len(b) >= 5 {
+		m.WireMin, m.WireMax, m.Leads = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:]), b[4] == 1
 	}
 	return m, nil
 }

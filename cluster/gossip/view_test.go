@@ -67,7 +67,7 @@ func TestMetaRoundTrip(t *testing.T) {
 		text := rapid.StringN(0, 60, 75)
 		m := Meta{
 			Role: text.Draw(t, "role"), RPC: text.Draw(t, "rpc"), Route: text.Draw(t, "route"), Build: text.Draw(t, "build"), Store: text.Draw(t, "store"),
-			Arithmetic: text.Draw(t, "arithmetic"), WireMin: rapid.Uint16().Draw(t, "least"), WireMax: rapid.Uint16().Draw(t, "most"),
+			Arithmetic: text.Draw(t, "arithmetic"), WireMin: rapid.Uint16().Draw(t, "least"), WireMax: rapid.Uint16().Draw(t, "most"), Leads: rapid.Bool().Draw(t, "leads"),
 			State: State(rapid.Byte().Draw(t, "state")), Load: rapid.Byte().Draw(t, "load"),
 			Incarnation: rapid.Uint64().Draw(t, "incarnation"), PID: rapid.Uint32().Draw(t, "pid"),
 		}
@@ -79,8 +79,8 @@ func TestMetaRoundTrip(t *testing.T) {
 			t.Fatalf("%+v, %v, want %+v", got, err, m)
 		}
 		first := m // as builds wrote it that said nothing of their arithmetic
-		first.Arithmetic, first.WireMin, first.WireMax = "", 0, 0
-		if got, err := DecodeMeta(b[:len(b)-4-1-len(m.Arithmetic)]); err != nil || got != first {
+		first.Arithmetic, first.WireMin, first.WireMax, first.Leads = "", 0, 0, false
+		if got, err := DecodeMeta(b[:len(b)-5-1-len(m.Arithmetic)]); err != nil || got != first {
 			t.Fatalf("%+v, %v, want %+v", got, err, first)
 		}
 	})
@@ -112,8 +112,8 @@ func FuzzDecodeMeta(f *testing.F) {
 			return
 		}
 		again, err := m.Encode()
-		if errors.Is(err, ErrMetaTooLarge) && len(data) > MetaLimit-6 {
-			return // what the first builds did not write takes six bytes
+		if errors.Is(err, ErrMetaTooLarge) && len(data) > MetaLimit-7 {
+			return // what the first builds did not write takes seven bytes
 		}
 		if err != nil {
 			t.Fatal(err)

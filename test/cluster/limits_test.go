@@ -96,6 +96,46 @@ func TestUnreadStreamGivesItsPlace(t *testing.T) {
 	}
 }
 
+// TestManyUnreadStreams: 300 clients open streams of which they read nothing. A request that
+// comes then is answered while they are all still there.
+func TestManyUnreadStreams(t *testing.T) {
+	if !full() {
+		t.Skip("in the full form: SHOAL_E2E=full")
+	}
+	const clients = 300
+	s := start(t, config{nodes: 2})
+	addr := strings.TrimPrefix(s.base, "http://")
+	b, err := json.Marshal(map[string]any{"prompt": "// Package sort provides", "max_tokens": 2000, "ignore_eos": true, "temperature": 0, "stream": true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone := time.Now()
+	s.complete(map[string]any{"prompt": "func add", "max_tokens": 3, "temperature": 0})
+	undisturbed := time.Since(alone)
+	for range clients {
+		conn, err := net.DialTimeout("tcp", addr, patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+		fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", addr, len(b), b)
+	}
+	eventually(t, patience, "all places are taken, and the rest waits", func() (bool, string) {
+		st := s.state()
+		return st.Running == 64 && st.Running+st.Waiting == clients, fmt.Sprintf("%d running, %d waiting", st.Running, st.Waiting)
+	})
+	for i := range 3 {
+		began := time.Now()
+		s.complete(map[string]any{"prompt": "func add", "max_tokens": 3, "temperature": 0})
+		took, st := time.Since(began), s.state()
+		t.Logf("a completion of 3 tokens took %.2f s (%.2f s alone), %d streams ran and %d waited", took.Seconds(), undisturbed.Seconds(), st.Running, st.Waiting)
+		if i == 0 && st.Running+st.Waiting < clients/2 {
+			t.Errorf("%d streams are left: it was answered because they ended", st.Running+st.Waiting)
+		}
+	}
+}
+
 // complete returns the text of a completion.
 func (s *system) complete(body map[string]any) string {
 	s.t.Helper()

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -200,5 +202,57 @@ func TestChaosFrozenCoordinator(t *testing.T) {
 	after, _ := p.state(0)
 	if after.Store.Term != taken.Store.Term || after.Store.Coordinator != taken.Store.Coordinator || after.Epoch != taken.Epoch {
 		t.Errorf("when it woke the cluster changed from epoch %d, %+v to %d, %+v", taken.Epoch, *taken.Store, after.Epoch, *after.Store)
+	}
+}
+
+// TestUpStandbyWithoutItsStore: two of the three disks are lost, so that neither coordinator
+// of `shoal up --standby` can have the lease. At their one address they say so within
+// seconds.
+func TestUpStandbyWithoutItsStore(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forms a replicated store, some ten seconds")
+	}
+	beside(t)
+	dir, listen := t.TempDir(), freePort(t)
+	args := []string{"up", "--nodes", "2", "--threads", "1", "--standby", "--data-dir", dir, "--listen", listen}
+	first := spawn(t, built.shoal(t, ""), "up", nil, args...)
+	at := &parts{t: t, httpClient: newHTTPClient(t, "http://"+listen, "")}
+	p := &pair{t: t, at: [2]*parts{at, at}}
+	p.serves(0, startLimit)
+	p.copies(0)
+	first.kill(t)
+	c := &system{httpClient: at.httpClient, t: t, head: first}
+	eventually(t, patience, "the processes are gone", func() (bool, string) {
+		left := 0
+		for _, line := range built.running() {
+			if strings.Contains(line, dir) {
+				left++
+			}
+		}
+		return left == 0, fmt.Sprint(left)
+	})
+	for _, lost := range []string{"standby", "node-0"} {
+		if err := os.RemoveAll(filepath.Join(dir, lost)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.head = spawn(t, built.shoal(t, ""), "again", nil, args...)
+	ask := func(path string) (answer, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		return at.try(ctx, "GET", path, nil)
+	}
+	eventually(t, startLimit, "an answer without a store", func() (bool, string) {
+		a, err := ask("/health")
+		return err == nil && a.status == 503 && strings.Contains(string(a.body), "nobody coordinates meanwhile"), fmt.Sprint(err, a.status, string(a.body))
+	})
+	for _, path := range []string{"/health", "/ready", "/v1/models"} {
+		a, err := ask(path) // of either of them
+		if said := string(a.body); err != nil || a.status != 503 || !strings.Contains(said, "needs 2 of its 3 replicas; here: coordinator; away:") && !strings.Contains(said, "has not asked this process to keep a copy") {
+			t.Errorf("%s: %d %s, %v", path, a.status, a.body, err)
+		}
+	}
+	if _, stderr, code := command(t, patience, nil, "status", "--server", listen); code != 1 || !strings.Contains(stderr, "nobody coordinates meanwhile") {
+		t.Errorf("shoal status: status %d: %s", code, stderr)
 	}
 }
