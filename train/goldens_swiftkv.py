@@ -33,7 +33,7 @@ def shape(D, L, H, KV, FF, kept, group, bias=False, tied=False, **more):
 
 
 ARCH = {
-    "swiftkv": lambda: shape(64, 4, 8, 2, 96, kept=2, group=1),
+    "swiftkv": lambda: shape(64, 5, 8, 2, 96, kept=2, group=1),
     "swiftkv_across": lambda: shape(64, 6, 4, 2, 96, kept=2, group=2),
     "swiftkv_bias": lambda: shape(48, 6, 6, 3, 96, kept=3, group=2, bias=True, tied=True, head_dim=16),
 }

@@ -40,8 +40,8 @@ var (
 			c := &w.SwiftKV.Caches[i]
 			b.queueKV(i, c.K, within(c.KBias, me.K), b.all(), topology.Range{Lo: 0, Hi: me.K.Len()}, b.kvCols(cols[1]).Lo)
 			b.queueKV(i, c.V, within(c.VBias, me.V), b.all(), topology.Range{Lo: 0, Hi: me.V.Len()}, b.kvCols(cols[2]).Lo)
+			b.projectAll(b.all())
 		}
-		b.projectAll(b.all())
 	})
 
 	// projectOwnKV: the same with whole matrices, for the decode rows that this rank owns, and
@@ -57,8 +57,8 @@ var (
 				c := &w.SwiftKV.Caches[i]
 				b.queueKV(i, c.K, c.KBias, part.rows, part.out, 0)
 				b.queueKV(i, c.V, c.VBias, part.rows, part.out, n)
+				b.projectAll(part.rows)
 			}
-			b.projectAll(part.rows)
 		}
 	})
 
