@@ -21,6 +21,8 @@ type Costs struct {
 	perToken    int
 	windows     []int // of each layer, in slots; 0: none
 	attnFlops   int64 // of one query token and one slot, in one layer
+	later       int   // layers that prompts leave ahead of (SwiftKV)
+	laterParams int64 // of LayerParams, what these multiply rows by that stay
 }
 
 // CostsOf a model with weights of a type and a cache of another. Latent attention is
@@ -36,6 +38,7 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 	k.experts, k.perToken, k.sparse = e.Experts, e.PerToken, c.SparseLayers()
 	for i := range c.Layers {
 		k.windows = append(k.windows, c.Window(i))
+		layer, before := c.Layer(i), k.LayerParams
 		if l.Rank > 0 {
 			if up := c.Hidden; l.QueryRank > 0 {
 				add(&k.LayerParams, l.QueryRank, c.Hidden)
@@ -49,26 +52,25 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 				add(&k.LayerParams, l.Value, l.Rank)
 			}
 		} else {
+			if layer.K.Weight != "" {
+				add(&k.LayerParams, v, c.Hidden)
+				add(&k.LayerParams, v, c.Hidden)
+			}
+			if layer.KVSource != nil {
+				before, k.later = k.LayerParams, k.later+1
+			}
 			add(&k.LayerParams, q, c.Hidden)
-			add(&k.LayerParams, v, c.Hidden)
-			add(&k.LayerParams, v, c.Hidden)
 		}
 		add(&k.LayerParams, c.Hidden, c.Heads*c.ValueDim())
 		if !c.Sparse(i) {
 			add(&k.LayerParams, c.FFN, c.Hidden)
 			add(&k.LayerParams, c.FFN, c.Hidden)
 			add(&k.LayerParams, c.Hidden, c.FFN)
-			continue
+		} else {
+			k.sparseLayer(c, weights, add)
 		}
-		k.LayerParams += int64(e.Experts)*int64(c.Hidden) + 3*int64(c.Hidden)*int64(e.PerToken*e.FFN)
-		k.WeightBytes += tensor.WeightBytes(tensor.F32, e.Experts, c.Hidden) // the router
-		one := 2*tensor.WeightBytes(weights, e.FFN, c.Hidden) + tensor.WeightBytes(weights, c.Hidden, e.FFN)
-		k.ExpertBytes += one
-		k.WeightBytes += int64(e.Experts) * one
-		if e.Shared > 0 {
-			add(&k.LayerParams, e.Shared, c.Hidden)
-			add(&k.LayerParams, e.Shared, c.Hidden)
-			add(&k.LayerParams, c.Hidden, e.Shared)
+		if layer.KVSource != nil {
+			k.laterParams += k.LayerParams - before
 		}
 	}
 	add(&k.HeadParams, c.Vocab, c.Hidden)
@@ -76,6 +78,21 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 	k.SlotBytes = int64(c.CacheLayout(kv).RowBytes()) * int64(heads)
 	k.attnFlops = 2 * int64(c.Heads) * int64(key+value)
 	return k
+}
+
+// sparseLayer counts the experts of a layer.
+func (k *Costs) sparseLayer(c *model.Config, weights tensor.DType, add func(n *int64, rows, cols int)) {
+	e := c.MoE
+	k.LayerParams += int64(e.Experts)*int64(c.Hidden) + 3*int64(c.Hidden)*int64(e.PerToken*e.FFN)
+	k.WeightBytes += tensor.WeightBytes(tensor.F32, e.Experts, c.Hidden) // the router
+	one := 2*tensor.WeightBytes(weights, e.FFN, c.Hidden) + tensor.WeightBytes(weights, c.Hidden, e.FFN)
+	k.ExpertBytes += one
+	k.WeightBytes += int64(e.Experts) * one
+	if e.Shared > 0 {
+		add(&k.LayerParams, e.Shared, c.Hidden)
+		add(&k.LayerParams, e.Shared, c.Hidden)
+		add(&k.LayerParams, c.Hidden, e.Shared)
+	}
 }
 
 // slots is how many of context slots a query at their end reads, in all layers.
@@ -115,14 +132,18 @@ func (k Costs) Decode(batch, context int, experts float64) (bytes, matFlops, att
 func (k Costs) Prefill(tokens int) (matFlops, attnFlops float64) {
 	t := float64(tokens)
 	pairs := 0.0 // of a query and a slot
-	for _, w := range k.windows {
+	for i, w := range k.windows {
+		if i >= len(k.windows)-k.later {
+			pairs += t // of the last token
+			continue
+		}
 		full := t // queries that see less than the window
 		if w > 0 && w < tokens {
 			full = float64(w)
 		}
 		pairs += full*(full+1)/2 + (t-full)*full
 	}
-	return 2*t*float64(k.LayerParams) + 2*float64(k.HeadParams), pairs * float64(k.attnFlops)
+	return 2*t*float64(k.LayerParams-k.laterParams) + 2*float64(k.laterParams+k.HeadParams), pairs * float64(k.attnFlops)
 }
 
 // fits refuses what this machine's memory does not hold.

@@ -81,3 +81,35 @@ func TestCostsOfWindows(t *testing.T) {
 		t.Errorf("%g operations in a prompt, want %d", got, pairs*2*2*64)
 	}
 }
+
+// Of SwiftKV's later layers a prompt needs keys and values, and all of them for its last
+// token; a generated token needs them whole. What they share is held once.
+func TestCostsOfSwiftKV(t *testing.T) {
+	c := &model.Config{Layers: 4, Hidden: 64, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 96, Vocab: 64, SwiftKV: model.SwiftKV{Layers: 2, Group: 2}}
+	k := CostsOf(c, tensor.F32, tensor.F32)
+	const q, kv, rest = 64 * 64, 2 * 32 * 64, 64*64 + 3*64*96
+	if want := int64(4*(q+rest) + 3*kv); k.LayerParams != want {
+		t.Errorf("a token multiplies %d elements, want %d", k.LayerParams, want)
+	}
+	mat, attn := k.Prefill(50)
+	if want := 2. * (50*(2*(q+kv+rest)+kv) + 2*(q+rest) + 64*64); mat != want {
+		t.Errorf("a prompt takes %g operations of matrices, want %g", mat, want)
+	}
+	if want := float64(2*50*51/2+2*50) * 2 * 2 * 64; attn != want {
+		t.Errorf("a prompt takes %g operations of attention, want %g", attn, want)
+	}
+}
+
+// TestSwiftKVBench: one run has a row for none and for each share.
+func TestSwiftKVBench(t *testing.T) {
+	s, err := RunSwiftKV(t.Context(), Options{Model: "fry", Weights: tensor.Q8_0, KV: tensor.BF16, Threads: 1, Context: 40, Chunk: 16, Policy: "full", Repeat: 1}, []float64{0.5}, 2, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Rows) != 2 || s.Rows[1].Layers != 4 || s.Rows[1].Caches != 6 || s.Rows[1].TokenBytes*8 != s.Rows[0].TokenBytes*6 || s.Rows[1].Arithmetic < 1.5 || s.Rows[1].TokensPerS <= 0 {
+		t.Errorf("%+v", s.Rows)
+	}
+	if _, err := RunSwiftKV(t.Context(), Options{Model: "fry", Weights: tensor.Q8_0, KV: tensor.BF16, Threads: 1, Context: 40, Repeat: 1}, []float64{1.5}, 1, func(string) {}); err == nil {
+		t.Error("a share of 1.5 was measured")
+	}
+}

@@ -162,6 +162,9 @@ type benchPrefillCmd struct {
 	Chunk   int    `help:"Tokens a step (default: all at once)."`
 	Policy  string `default:"full" help:"Cache policy: its work at the end of the prompt is measured too."`
 	Repeat  int    `default:"5" help:"Prompts that are measured."`
+
+	SwiftKV []float64 `name:"swiftkv" placeholder:"SHARE,..." help:"Measure with this part of the layers left out for all tokens but the last (SwiftKV), beside none: 0.5, or several."`
+	Group   int       `default:"1" help:"With --swiftkv: so many neighbours of the layers that are left out share a cache (AcrossKV)."`
 }
 
 func (c *benchPrefillCmd) Run(e *env) error {
@@ -176,7 +179,25 @@ func (c *benchPrefillCmd) Run(e *env) error {
 	if o.Context < 1 || o.Context > 1<<16 || o.Chunk < 0 || o.Repeat < 1 {
 		return fmt.Errorf("--context %d, --chunk %d, --repeat %d: want a prompt of 1 to %d tokens, and nothing negative", c.Context, c.Chunk, c.Repeat, 1<<16)
 	}
+	if len(c.SwiftKV) > 0 {
+		return measured(&c.benchFlags, e, func(note func(string)) (*bench.SwiftKV, error) {
+			return bench.RunSwiftKV(e.ctx, o, c.SwiftKV, c.Group, note)
+		}, printSwiftKV)
+	}
 	return measured(&c.benchFlags, e, func(note func(string)) (*bench.Prefill, error) { return bench.RunPrefill(e.ctx, o, note) }, printPrefill)
+}
+
+func printSwiftKV(w io.Writer, s *bench.SwiftKV) {
+	printMachine(w, s.Machine, s.Ceiling)
+	fmt.Fprintf(w, "%s %s, cache %s, policy %s, prompt of %d tokens in chunks of %d, the best of %d in turn\n", s.Model, s.Weights, s.KV, s.Policy, s.Tokens, s.Chunk, s.Repeat)
+	fmt.Fprintf(w, "  %8s  %6s  %6s  %12s  %10s  %6s  %10s  %12s  %11s\n", "left out", "layers", "caches", "cache, token", "tokens/s", "times", "arithmetic", "median tok/s", "processor s")
+	for _, r := range s.Rows {
+		fmt.Fprintf(w, "  %6.1f %%  %6d  %6d  %12s  %10.1f  %6.2f  %10.2f  %12.1f  %11.2f\n", 100*r.Share, r.Layers, r.Caches, bytesText(r.TokenBytes), r.TokensPerS, r.Times, r.Arithmetic, r.MedianPerS, r.Processor)
+	}
+	for _, r := range s.Rows {
+		fmt.Fprintf(w, "left out %.1f %%\n", 100*r.Share)
+		printStages(w, r.Stages)
+	}
 }
 
 func printPrefill(w io.Writer, p *bench.Prefill) {

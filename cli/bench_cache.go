@@ -124,7 +124,7 @@ func (c *benchBatchCmd) Run(e *env) error {
 	} else if c.Filled {
 		return fmt.Errorf("--filled: --model must be a shape: %s", shapeNames())
 	}
-	dir, err := modelFlag{c.Model}.dir()
+	dir, err := modelFlag{Model: c.Model}.dir()
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,7 @@ func (t *evalTarget) open(e *env) (_ *asked, err error) {
 		ctx, cancel := context.WithTimeout(e.ctx, 5*time.Minute)
 		defer cancel()
 		c, err := eval.StartEmbedded(ctx, cluster.LocalConfig{Sockets: t.Sockets, Threads: t.Threads, KVBudget: int64(t.KVMemory),
-			Serve: cluster.ServeConfig{Model: dir, Weights: t.Quant, KV: t.KVType}})
+			Serve: cluster.ServeConfig{Model: dir, SwiftKV: t.SwiftKV, Weights: t.Quant, KV: t.KVType}})
 		if err != nil {
 			return nil, err
 		}
@@ -224,7 +224,7 @@ func (c *evalRulerCmd) together(e *env, corpus *eval.Corpus, store *eval.Store, 
 	bar := newBar(e, "eval", !c.JSON)
 	defer bar.end()
 	cfg.Progress = bar.set
-	return eval.RunTogether(e.ctx, tok, source, store, *cfg, eval.TogetherConfig{Model: dir, Weights: c.Quant, KV: c.KVType, Workers: c.Workers})
+	return eval.RunTogether(e.ctx, tok, source, store, *cfg, eval.TogetherConfig{Model: dir, SwiftKV: c.SwiftKV, Weights: c.Quant, KV: c.KVType, Workers: c.Workers})
 }
 
 // write makes the prompts and asks nothing.

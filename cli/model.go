@@ -12,7 +12,8 @@ const bundled = "models/fry"
 
 // modelFlag names a checkpoint folder; without it the bundled model is served.
 type modelFlag struct {
-	Model string `short:"m" type:"path" placeholder:"PATH" help:"Checkpoint: a Hugging Face folder or a .gguf file (default: the bundled model)."`
+	Model   string `short:"m" type:"path" placeholder:"PATH" help:"Checkpoint: a Hugging Face folder or a .gguf file (default: the bundled model)."`
+	SwiftKV string `name:"swiftkv" type:"path" placeholder:"DIR" help:"A SwiftKV adapter of the checkpoint: prompts leave after its first layers. Another model, with a hash of its own."`
 }
 
 // adapterNote tells of an adapter that lies beside a checkpoint; "" when there is none.

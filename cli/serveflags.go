@@ -73,7 +73,7 @@ func (f *serveFlags) warn(dir string, log *slog.Logger) {
 
 func (f *serveFlags) config() (cluster.ServeConfig, error) {
 	dir, err := f.dir()
-	return cluster.ServeConfig{Model: dir, Names: f.ModelName, Weights: f.Quant, KV: f.KVType, Shares: f.Shares, Mapping: f.Mapping, Policy: f.Policy,
+	return cluster.ServeConfig{Model: dir, SwiftKV: f.SwiftKV, Names: f.ModelName, Weights: f.Quant, KV: f.KVType, Shares: f.Shares, Mapping: f.Mapping, Policy: f.Policy,
 		MaxContext: f.MaxContext, StepTokens: f.StepTokens, Chunk: f.Chunk, MaxSequences: f.MaxSequences, Replicas: f.Replicas, PrefixCache: f.PrefixCache, Speculate: f.Speculate, SpeculateRecent: f.SpeculateRecent, Queue: f.Queue,
 		StepDeadline: f.StepDeadline, LoadDeadline: f.LoadDeadline, SyncDeadline: f.SyncDeadline}, err
 }
@@ -84,7 +84,7 @@ func (f *serveFlags) args(dir string) []string {
 	for _, x := range []struct {
 		flag  string
 		value any
-	}{{"quant", f.Quant}, {"kv-type", f.KVType}, {"mapping", f.Mapping}, {"policy", f.Policy}, {"max-context", f.MaxContext},
+	}{{"swiftkv", f.SwiftKV}, {"quant", f.Quant}, {"kv-type", f.KVType}, {"mapping", f.Mapping}, {"policy", f.Policy}, {"max-context", f.MaxContext},
 		{"step-tokens", f.StepTokens}, {"chunk", f.Chunk}, {"max-sequences", f.MaxSequences}, {"replicas", f.Replicas}, {"prefix-cache", f.PrefixCache}, {"speculate", f.Speculate}, {"speculate-recent", f.SpeculateRecent}, {"queue", f.Queue},
 		{"step-deadline", f.StepDeadline}, {"load-deadline", f.LoadDeadline}, {"sync-deadline", f.SyncDeadline}} {
 		if v := fmt.Sprint(x.value); v != "" {

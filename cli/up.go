@@ -232,6 +232,9 @@ func (c *upCmd) child(l *local, i int, dir string, more ...string) error {
 	args := []string{"node", "--with-parent", "--id", id, "--model", dir,
 		"--kv-memory", strconv.FormatInt(int64(c.KVMemory), 10), "--threads", strconv.Itoa(threads),
 		"--weights-cache", cmp.Or(c.weightsCache(), "off"), "--weights-cache-size", strconv.FormatInt(int64(c.WeightsCacheSize), 10), "--log-level", c.LogLevel}
+	if c.SwiftKV != "" && dir != "bus" {
+		args = append(args, "--swiftkv", c.SwiftKV)
+	}
 	args = append(append(args, "--share", strconv.FormatFloat(c.Shares[id], 'g', -1, 64)), more...)
 	var out io.Writer = io.Discard // the tail is kept and shown when the node ends
 	if c.LogDir != "" {

@@ -15,9 +15,10 @@ import (
 )
 
 type verifyCmd struct {
-	Model string `arg:"" optional:"" type:"path" help:"Checkpoint folder or .gguf file (default: the bundled model)."`
-	Nodes []int  `default:"1,2,4,8,16" help:"Node counts to show the cost for."`
-	JSON  bool   `name:"json" help:"Print the report as JSON."`
+	Model   string `arg:"" optional:"" type:"path" help:"Checkpoint folder or .gguf file (default: the bundled model)."`
+	SwiftKV string `name:"swiftkv" type:"path" placeholder:"DIR" help:"A SwiftKV adapter of the checkpoint."`
+	Nodes   []int  `default:"1,2,4,8,16" help:"Node counts to show the cost for."`
+	JSON    bool   `name:"json" help:"Print the report as JSON."`
 }
 
 func (c *verifyCmd) Help() string {
@@ -38,7 +39,7 @@ func (c *verifyCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	ck, err := model.Open(dir)
+	ck, err := model.OpenSwiftKV(dir, c.SwiftKV)
 	if err != nil {
 		return err
 	}
@@ -101,6 +102,9 @@ func (c *verifyCmd) print(e *env, r *model.Report, tokenizes bool) error {
 	fmt.Fprintf(w, "%s\n  %s, %s parameters, %s as stored\n", r.Dir, m.Architecture, count(r.Parameters), bytesText(r.Bytes))
 	fmt.Fprintf(w, "  %d layers, hidden %d, %d heads (%d kv) of %d, ffn %d, vocabulary %d, context %d\n",
 		m.Layers, m.Hidden, m.Heads, m.KVHeads, m.HeadDim, m.FFN, m.Vocab, m.MaxPositions)
+	if s := m.SwiftKV; s.Layers > 0 {
+		fmt.Fprintf(w, "  SwiftKV: prompts leave after layer %d, the %d later ones have %d caches\n", s.Layers, m.Layers-s.Layers, m.CacheLayers()-s.Layers)
+	}
 	for _, t := range r.Types {
 		fmt.Fprintf(w, "  %s: %d tensors, %s parameters, %s\n", t.Stored, t.Tensors, count(t.Parameters), bytesText(t.Bytes))
 	}

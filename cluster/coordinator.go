@@ -115,7 +115,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err := checkBind(cfg.Bind, cfg.Key, cfg.Insecure); err != nil {
 		return nil, err
 	}
-	ck, err := model.Open(cfg.Serve.Model)
+	ck, err := model.OpenSwiftKV(cfg.Serve.Model, cfg.Serve.SwiftKV)
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	if cfg.Shares != nil && len(cfg.Shares) != cfg.Sockets {
 		return nil, fmt.Errorf("cluster: %d shares for %d sockets", len(cfg.Shares), cfg.Sockets)
 	}
-	ck, err := model.Open(cfg.Serve.Model)
+	ck, err := model.OpenSwiftKV(cfg.Serve.Model, cfg.Serve.SwiftKV)
 	if err != nil {
 		return nil, err
 	}

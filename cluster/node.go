@@ -49,6 +49,8 @@ type NodeConfig struct {
 	// Model is the checkpoint; it must be what the cluster serves. Empty: the node
 	// fetches what it needs from processes that have it, into WeightsCache.
 	Model string
+	// SwiftKV is the folder of an adapter of Model; empty: none.
+	SwiftKV string
 	// KVBudget is the memory of this node's caches in bytes. Default 1 GiB.
 	KVBudget int64
 	// WeightsCache is the folder that keeps quantised weights from one start to the
@@ -303,7 +305,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	var m *weights.Cache // nil: the checkpoint is all here
 	var err error
 	if cfg.Model != "" {
-		if ck, err = model.Open(cfg.Model); err != nil {
+		if ck, err = model.OpenSwiftKV(cfg.Model, cfg.SwiftKV); err != nil {
 			return err
 		}
 	}

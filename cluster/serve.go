@@ -26,6 +26,8 @@ import (
 type ServeConfig struct {
 	// Model is the checkpoint: a Hugging Face folder, or a GGUF file.
 	Model string
+	// SwiftKV is the folder of a SwiftKV adapter of Model; empty: none.
+	SwiftKV string
 	// Names are the model names of the API. Default: the folder's or file's name.
 	Names []string
 	// Weights is the type that matrices are held in. Default: bf16 for

@@ -22,6 +22,7 @@ import (
 // TogetherConfig says how a model is run without a server.
 type TogetherConfig struct {
 	Model   string // folder or file
+	SwiftKV string // folder of an adapter of it; empty: none
 	Weights string // type of the weights; "": as a server has it
 	KV      string // type of the cache; "": as a server has it
 	Workers int    // prompts at a time, each on a socket of its own with one thread; default: the processors
@@ -65,7 +66,7 @@ func RunTogether(ctx context.Context, tok *tokenizer.Tokenizer, g Source, store 
 	if t.Workers < 1 || t.Workers > 1024 {
 		return nil, fmt.Errorf("eval: %d workers; want 1 to 1024", t.Workers)
 	}
-	ck, err := model.Open(t.Model)
+	ck, err := model.OpenSwiftKV(t.Model, t.SwiftKV)
 	if err != nil {
 		return nil, err
 	}

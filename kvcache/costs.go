@@ -4,9 +4,10 @@ import "shoal/tensor"
 
 // Geometry is the shape of a model's cache.
 type Geometry struct {
-	Layers  int // layers with a cache of their own
-	KVHeads int // per layer
-	Group   int // query heads that share a KV head; 0 counts as 1
+	Layers  int  // layers with a cache of their own
+	Across  bool // other layers read these too (AcrossKV)
+	KVHeads int  // per layer
+	Group   int  // query heads that share a KV head; 0 counts as 1
 	Layout  tensor.KVLayout
 
 	// Windows has the sliding window of each layer in tokens, 0 for one that attends to
@@ -43,6 +44,11 @@ func (g Geometry) Cut() int {
 	}
 	return g.KVHeads
 }
+
+// Single says that a sequence decodes one token a step: in a step of several a policy that goes
+// by scores chooses by what the first of the layers that share a cache attended to, between
+// the tokens, which the others cannot follow.
+func (g Geometry) Single(p *Policy) bool { return g.Across && p.Scored() }
 
 func (g Geometry) group() int { return max(g.Group, 1) }
 

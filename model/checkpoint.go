@@ -45,6 +45,9 @@ type Checkpoint struct {
 	nested bool // the folder holds more than the decoder, see nested.go
 	closed atomic.Bool
 
+	adapter string   // folder of a SwiftKV adapter; empty: none
+	beside  []string // its description
+
 	heads    map[string]int64 // by file: bytes before the tensors; all, unless known
 	fetch    Fetcher          // of a partial checkpoint
 	fetching context.Context  // while it is opened
@@ -76,7 +79,11 @@ func Open(dir string) (*Checkpoint, error) {
 	if name, ok := randomShape(dir); ok {
 		return Random(name)
 	}
-	c := &Checkpoint{Dir: filepath.Clean(dir), at: map[string]place{}}
+	return openAt(&Checkpoint{Dir: dir})
+}
+
+func openAt(c *Checkpoint) (*Checkpoint, error) {
+	c.Dir, c.at = filepath.Clean(c.Dir), map[string]place{}
 	if err := c.open(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -88,6 +95,8 @@ func (c *Checkpoint) open() error {
 	switch {
 	case err != nil:
 		return err
+	case ok && c.adapter != "":
+		return &Error{File: c.adapter, Kind: ErrMismatch, Detail: "a SwiftKV adapter goes with the folder that it was distilled from, not with a GGUF file"}
 	case ok:
 		return c.openGGUF(file)
 	}
@@ -112,6 +121,14 @@ func (c *Checkpoint) open() error {
 	c.nested = isNested(config)
 	if err := c.mapWeights(); err != nil {
 		return err
+	}
+	if c.fetch != nil && hasAdapter(c.Dir) {
+		c.adapter = c.Dir
+	}
+	if c.adapter != "" {
+		if err := c.adapt(c.adapter); err != nil {
+			return err
+		}
 	}
 	if err := c.wantSmall(); err != nil {
 		return err
@@ -238,7 +255,7 @@ func (c *Checkpoint) check() error {
 		}
 	}
 	for _, name := range c.names() {
-		if !known[name] && (c.gguf || !arch.extra(name) && (arch.beyond == nil || !arch.beyond(&c.Config, name))) { // a GGUF file holds its model and nothing else
+		if !known[name] && (c.gguf || !arch.extra(name) && !c.Config.rewired(name) && (arch.beyond == nil || !arch.beyond(&c.Config, name))) { // a GGUF file holds its model and nothing else
 			bad.List = append(bad.List, &Error{File: c.at[name].path, Tensor: name, Kind: ErrMismatch,
 				Detail: fmt.Sprintf("is no part of the %s that %s describes; ignoring it would change the output", arch.Name, c.described())})
 		}

@@ -37,7 +37,6 @@ func (c *Checkpoint) Stamp() string {
 }
 
 func (c *Checkpoint) identity() string {
-	const whole, stretch, stretches = 16 << 10, 64, 4
 	h := c.startHash(fmt.Sprintf("shoal checkpoint sample 1, arithmetic %d", tensor.Arithmetic))
 	for _, s := range c.Config.Tensors() {
 		t := c.must(s.Name)
@@ -45,18 +44,24 @@ func (c *Checkpoint) identity() string {
 		if t.scales != nil {
 			fmt.Fprintf(h, "scales %v\n", sha256.Sum256(t.scales.data))
 		}
-		for _, part := range t.stored() {
-			if len(part.Data) <= whole {
-				h.Write(part.Data)
-				continue
-			}
-			for i := range stretches {
-				at := (len(part.Data) - stretch) / (stretches - 1) * i
-				h.Write(part.Data[at : at+stretch])
-			}
-		}
+		sampleTensor(h, t)
 	}
 	return hex.EncodeToString(h.Sum(nil))
+}
+
+// sampleTensor adds all bytes of a small tensor, of another some.
+func sampleTensor(h hash.Hash, t Tensor) {
+	const whole, stretch, stretches = 16 << 10, 64, 4
+	for _, part := range t.stored() {
+		if len(part.Data) <= whole {
+			h.Write(part.Data)
+			continue
+		}
+		for i := range stretches {
+			at := (len(part.Data) - stretch) / (stretches - 1) * i
+			h.Write(part.Data[at : at+stretch])
+		}
+	}
 }
 
 // startHash begins with the config: the same bytes under another config are

@@ -65,10 +65,17 @@ func Shapes() []string {
 // same on every machine. Decoders of one kind share the code, so all dense shapes are
 // Llamas in name; qwen3-0.6b has its norms of queries and keys. moe-1b and mla-1b are
 // nobody's: experts, and latents, that a small machine holds. An unknown name lists the known ones.
+// NAME,swiftkv=0.5 is such a shape whose prompts leave ahead of that part of its layers,
+// NAME,swiftkv=0.5,group=2 one of which as many neighbours share a cache (SwiftKV).
 func Random(name string) (*Checkpoint, error) {
+	shape, more, _ := strings.Cut(name, ",")
 	for _, s := range shapes {
-		if s.name != name {
+		if s.name != shape {
 			continue
+		}
+		var err error
+		if s.c.SwiftKV, err = s.c.swiftKV(more); err != nil {
+			return nil, fmt.Errorf("model: shape %q: %w", name, err)
 		}
 		if s.c.DType = tensor.BF16; s.c.Architecture == "" {
 			s.c.Architecture = "LlamaForCausalLM"

@@ -1,7 +1,9 @@
 package model
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -72,6 +74,27 @@ func (c *Config) rewirable() string {
 	return ""
 }
 
+// swiftKV is what follows the name of a shape: swiftkv=SHARE or swiftkv=SHARE,group=N.
+func (c *Config) swiftKV(text string) (SwiftKV, error) {
+	if text == "" {
+		return SwiftKV{}, nil
+	}
+	part, group, grouped := strings.Cut(text, ",group=")
+	part, ok := strings.CutPrefix(part, "swiftkv=")
+	share, err := strconv.ParseFloat(part, 64)
+	s := SwiftKV{Layers: c.Layers - int(math.Round(share*float64(c.Layers))), Group: 1}
+	if grouped && err == nil {
+		s.Group, err = strconv.Atoi(group)
+	}
+	if !ok || err != nil || !(share > 0 && share < 1) || s.Layers < 1 || s.Layers >= c.Layers || s.Group < 1 || s.Group > c.Layers {
+		return s, fmt.Errorf("%q: want swiftkv=SHARE, part of its %d layers, and perhaps group=N", text, c.Layers)
+	}
+	if c.Latent.Rank > 0 || c.Windows != nil {
+		return s, errors.New("no SwiftKV over latent attention or windows")
+	}
+	return s, nil
+}
+
 // readSwiftKV reads the settings under their published names.
 func readSwiftKV(f *fields, c *Config) {
 	s := SwiftKV{Layers: f.Size("num_key_value_layers", c.Layers, c.Layers), Group: f.Size("key_value_group_size", 1, c.Layers)}
@@ -94,7 +117,7 @@ func init() {
 		layer: llamaLayer,
 		extra: llamaExtra,
 		beyond: func(c *Config, name string) bool {
-			return name == NormSwiftKV || strings.Contains(name, "_proj_swiftkv.") && c.SwiftKV.Layers == 0 || c.rewired(name)
+			return c.SwiftKV.Layers == 0 && (name == NormSwiftKV || strings.Contains(name, "_proj_swiftkv."))
 		},
 	})
 }

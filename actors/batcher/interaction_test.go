@@ -106,6 +106,7 @@ func (s *story) run(line string) string {
 			c.MaxFailures = a.int("failures", 8)
 			c.EOS = []int32{2}
 			c.NoPrefixCache = a["prefix"] == ""
+			c.Geometry.Across = a["across"] != ""
 			if n := a.int("drafts", 0); n > 0 {
 				c.Guess = func(id string, position int) (drafts []int32) {
 					for i := range n {

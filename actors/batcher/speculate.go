@@ -117,6 +117,9 @@ func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
 		d := &p.Decode[i]
 		r := rows[d.Seq]
 		r.guesses.draft = speculate.Draft{}
+		if s.cfg.Geometry.Single(r.Policy) {
+			continue
+		}
 		most := min(speculate.Most, r.final()-r.cached-1)
 		if known := len(r.Prompt) + len(r.out) - r.cached - 1; known > 0 {
 			n := s.extend(r, min(most, known, left))

@@ -96,7 +96,7 @@ func ShapeOf(c *model.Config) topology.Shape {
 // GeometryOf is the shape of the model's cache with rows of type kv.
 func GeometryOf(c *model.Config, kv tensor.DType) kvcache.Geometry {
 	heads, _, _ := c.CacheRow()
-	return kvcache.Geometry{Layers: c.CacheLayers(), KVHeads: heads, Group: c.Heads / heads, Layout: c.CacheLayout(kv), Windows: c.Windows, Units: c.HeadUnits()}
+	return kvcache.Geometry{Layers: c.CacheLayers(), Across: c.CacheLayers() < c.Layers, KVHeads: heads, Group: c.Heads / heads, Layout: c.CacheLayout(kv), Windows: c.Windows, Units: c.HeadUnits()}
 }
 
 func rangeOf(m *proto.Range) topology.Range {

@@ -153,7 +153,7 @@ func sameAsAlone(t *testing.T, model rigConfig, policy string, chunk int, cluste
 		alone.generate(512, q)
 	}
 	for _, c := range clusters {
-		c.dir, c.kv, c.weights = model.dir, model.kv, model.weights
+		c.dir, c.swiftKV, c.kv, c.weights = model.dir, model.swiftKV, model.kv, model.weights
 		got := mixed(policy)[:5]
 		newRig(t, c).generate(chunk, got...)
 		if !bytes.Equal(bits(t, got), bits(t, want)) {

@@ -53,6 +53,7 @@ type rig struct {
 type rigConfig struct {
 	weights string // default F32
 	dir     string
+	swiftKV string // adapter of dir
 	sockets int
 	mapping topology.Mapping
 	shares  []float64
@@ -63,7 +64,7 @@ type rigConfig struct {
 
 func newRig(t *testing.T, c rigConfig) *rig {
 	t.Helper()
-	ck, err := model.Open(c.dir)
+	ck, err := model.OpenSwiftKV(c.dir, c.swiftKV)
 	if err != nil {
 		t.Fatal(err)
 	}

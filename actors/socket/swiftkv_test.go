@@ -60,6 +60,17 @@ func TestSameBitsSwiftKV(t *testing.T) {
 	}
 }
 
+// TestSameBitsAdapters: the bundled adapters, over the bundled model.
+func TestSameBitsAdapters(t *testing.T) {
+	if raceEnabled || testing.Short() {
+		t.Skip("of trained weights")
+	}
+	for _, name := range []string{"fry-swiftkv", "fry-swiftkv-across"} {
+		sameAsAlone(t, rigConfig{dir: "../../models/fry", swiftKV: "../../models/" + name}, "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", 41,
+			rigConfig{sockets: 3, mapping: topology.Gather, shares: []float64{1, 4, 2}}, rigConfig{sockets: 4, mapping: topology.Reduce})
+	}
+}
+
 // TestRowsLeave: of a chunk that is not the last no row goes through the later layers, of the
 // last one those that are looked at; with prompt log-probabilities all do.
 func TestRowsLeave(t *testing.T) {

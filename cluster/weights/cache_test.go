@@ -22,9 +22,9 @@ import (
 )
 
 // shelf is a server without a network, and a way to open caches of it.
-func shelf(t *testing.T, dir string) (*server, func(cache string, ask func(*proto.WeightsRequest) (*proto.WeightsReply, error)) (*model.Checkpoint, *Cache, error)) {
+func shelf(t *testing.T, dir, adapter string) (*server, func(cache string, ask func(*proto.WeightsRequest) (*proto.WeightsReply, error)) (*model.Checkpoint, *Cache, error)) {
 	t.Helper()
-	ck, err := model.Open(dir)
+	ck, err := model.OpenSwiftKV(dir, adapter)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func shelf(t *testing.T, dir string) (*server, func(cache string, ask func(*prot
 // somebody has damaged a chunk.
 func TestCache(t *testing.T) {
 	const dir = "../../models/fry"
-	l, open := shelf(t, dir)
+	l, open := shelf(t, dir, "")
 	pool := tensor.NewPool(1)
 	defer pool.Close()
 	var all int64
@@ -159,10 +159,34 @@ func rowsOf(w *tensor.Weight) []byte {
 	return w.Packed()
 }
 
+// TestCacheOfAdapter: what a SwiftKV adapter adds comes with the checkpoint.
+func TestCacheOfAdapter(t *testing.T) {
+	l, open := shelf(t, "../../models/fry", "../../models/fry-swiftkv")
+	ck, _, err := open(t.TempDir(), l.answer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ck.Hash() != l.ck.Hash() || ck.Config.SwiftKV != l.ck.Config.SwiftKV {
+		t.Errorf("model %s with %+v, want %s with %+v", ck.Hash(), ck.Config.SwiftKV, l.ck.Hash(), l.ck.Config.SwiftKV)
+	}
+	for _, name := range []string{model.NormSwiftKV, "model.layers.7.self_attn.k_proj_swiftkv.weight"} {
+		want, err := l.ck.Tensor(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ck.Want(t.Context(), name, 0, want.Rows(), 0, want.Cols()); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := ck.Tensor(name); err != nil || !bytes.Equal(got.Data, want.Data) {
+			t.Errorf("%s differs, %v", name, err)
+		}
+	}
+}
+
 // TestCacheRefuses: nothing that a reply says is believed without its hash, and
 // nothing is sized by it before it is bounded.
 func TestCacheRefuses(t *testing.T) {
-	l, open := shelf(t, "../../model/testdata/llama")
+	l, open := shelf(t, "../../model/testdata/llama", "")
 	for _, x := range []struct {
 		what   string
 		change func(r *proto.WeightsReply, q *proto.WeightsRequest)
@@ -258,7 +282,7 @@ func sized(r *proto.WeightsReply, size, head int64) {
 // A load that a newer epoch cancels gives back its places among the requests under
 // way; else some such loads later nothing could be fetched any more.
 func TestCacheCancelled(t *testing.T) {
-	l, open := shelf(t, "../../models/fry")
+	l, open := shelf(t, "../../models/fry", "")
 	_, m, err := open(t.TempDir(), l.answer)
 	if err != nil {
 		t.Fatal(err)

@@ -80,7 +80,7 @@ func TestEvict(t *testing.T) {
 // TestCacheAsksOthers: one source sends damage; what it sent is asked of another
 // one. When all do, the load fails and names one.
 func TestCacheAsksOthers(t *testing.T) {
-	l, open := shelf(t, "../../models/fry")
+	l, open := shelf(t, "../../models/fry", "")
 	_, m, err := open(t.TempDir(), l.answer)
 	if err != nil {
 		t.Fatal(err)

@@ -171,6 +171,7 @@ func (s *server) hash() (*proto.WeightsReply, map[string]*servedFile, error) {
 		}
 		paths = append(paths, small...)
 	}
+	paths = append(paths, s.ck.Beside()...)
 	slices.Sort(paths)
 	for _, path := range slices.Compact(paths) {
 		f, digest, err := s.hashFile(path)

@@ -1,0 +1,106 @@
+package model
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+)
+
+// A SwiftKV adapter is a folder with what distillation changed of an ordinary checkpoint:
+// norm_swiftkv and the later layers' projections, under the names of Snowflake's layout, and
+// of which checkpoint. train/swiftkv.py writes one.
+const (
+	adapterFile    = "swiftkv.json"
+	adapterWeights = "swiftkv.safetensors"
+	maxAdapterFile = 1 << 20
+)
+
+// OpenSwiftKV is Open of a checkpoint and, unless adapter is empty, of a SwiftKV adapter of
+// it, which is refused with a reason when it is of another.
+func OpenSwiftKV(dir, adapter string) (*Checkpoint, error) {
+	if adapter == "" {
+		return Open(dir)
+	}
+	if _, ok := randomShape(dir); ok {
+		return nil, &Error{File: adapter, Kind: ErrMismatch, Detail: "an adapter of a checkpoint; random weights have none: write " + RandomPrefix + "SHAPE,swiftkv=0.5"}
+	}
+	return openAt(&Checkpoint{Dir: dir, adapter: adapter})
+}
+
+// adapt adds an adapter to what was mapped.
+func (c *Checkpoint) adapt(dir string) error {
+	path := join(dir, adapterFile)
+	text, err := readSmall(path, maxAdapterFile)
+	if errors.Is(err, ErrMissing) {
+		return &Error{File: dir, Kind: ErrNoCheckpoint, Detail: "no SwiftKV adapter: there is no " + adapterFile}
+	} else if err != nil {
+		return err
+	}
+	f, err := parseFields(path, text)
+	if err != nil {
+		return err
+	}
+	refuse := func(format string, args ...any) error {
+		return &Error{File: path, Kind: ErrMismatch, Detail: fmt.Sprintf(format, args...)}
+	}
+	if why := c.Config.rewirable(); why != "" || c.Config.SwiftKV.Layers > 0 {
+		if why == "" {
+			why = "it is a SwiftKV model already"
+		}
+		return refuse("%s cannot take a SwiftKV adapter: %s", c.Dir, why)
+	}
+	var base string
+	f.get("base", &base, "a SHA-256")
+	if sum, err := hex.DecodeString(base); err != nil || len(sum) != sha256.Size {
+		f.fail("base", ErrFormat, "%q is not a SHA-256", clip(base))
+	}
+	if f.err != nil {
+		return f.err
+	}
+	if c.fetch == nil { // else the hash of the whole was compared
+		if err := c.check(); err != nil {
+			return err
+		}
+		if have := c.base(); have != base {
+			return refuse("is an adapter of the checkpoint with base identity %.12s; %s is %.12s: distil one of it, or serve the other", base, c.Dir, have)
+		}
+	}
+	readSwiftKV(f, &c.Config)
+	if f.err != nil {
+		return f.err
+	}
+	if c.Config.SwiftKV.Layers == 0 {
+		return refuse("num_key_value_layers is %d, as many as %s has: nothing is rewired", c.Config.Layers, c.Dir)
+	}
+	c.nested = false
+	c.beside = append(c.beside, path)
+	return c.mapShard(join(dir, adapterWeights))
+}
+
+// base identifies a checkpoint without its config, so that a script can: names, types, shapes
+// and samples of its tensors, in order of name.
+func (c *Checkpoint) base() string {
+	specs := c.Config.Tensors()
+	slices.SortFunc(specs, func(a, b Spec) int { return strings.Compare(a.Name, b.Name) })
+	h := sha256.New()
+	h.Write([]byte("shoal swiftkv base 1\n"))
+	for _, s := range specs {
+		t := c.must(s.Name)
+		fmt.Fprintf(h, "%q %s %v\n", t.Name, strings.ToUpper(t.Stored()), t.Shape)
+		sampleTensor(h, t)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// hasAdapter says that a folder of a partial checkpoint holds an adapter beside it.
+func hasAdapter(dir string) bool {
+	_, err := os.Stat(join(dir, adapterFile))
+	return err == nil
+}
+
+// Beside lists small files that belong to the checkpoint and lie in another folder.
+func (c *Checkpoint) Beside() []string { return slices.Clone(c.beside) }
