@@ -105,7 +105,7 @@ func (c *benchSpeculateCmd) texts() (dir string, texts []bench.SpeculateText, er
 		dir = model.RandomPrefix + c.Model
 		from, err = modelFlag{}.dir()
 	} else {
-		dir, err = modelFlag{c.Model}.dir()
+		dir, err = modelFlag{Model: c.Model}.dir()
 		from = dir
 	}
 	if err != nil {
