@@ -16,6 +16,8 @@ var architectures = []struct {
 }{
 	{name: "dace"}, // MLA and experts, bundled
 	{name: "mistral_window", tiny: true},
+	{name: "swiftkv_across", tiny: true},
+	{name: "swiftkv", tiny: true, long: true},
 	{name: "gemma3", tiny: true, long: true},
 	{name: "mixtral", tiny: true, long: true},
 	{name: "qwen2", tiny: true, long: true},
