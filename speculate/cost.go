@@ -11,15 +11,15 @@ type Cost struct {
 }
 
 const (
-	costDecay  = 0.96 // what a step counts after the next one
+	costDecay  = 0.98 // what a step counts after the next one
 	firstGuess = 0.1  // of a step of one row, what another costs before one was tried
-	guessSteps = 4    // how many steps with and without one draft that guess is worth
+	guessSteps = 1    // how many steps with and without one draft that guess is worth
 )
 
 // Add notes a step of decode rows alone: of so many sequences, with so many drafts.
 func (c *Cost) Add(sequences, drafts int, micros float64) {
 	if c.w > 0 {
-		micros = min(micros, 4*c.t/c.w) // the machine did something else
+		micros = min(micros, 2*c.t/c.w) // the machine did something else
 	}
 	keep := costDecay
 	if sequences != c.sequences {
@@ -43,7 +43,7 @@ func (c *Cost) line() (base, each float64) {
 	d, t := c.d/c.w, c.t/c.w
 	prior := firstGuess * t / (1 + firstGuess*(float64(c.sequences-1)+d))
 	each = (c.dt - d*c.t + guessSteps*prior) / (c.dd - d*c.d + guessSteps)
-	each = max(each, 0)
+	each = max(each, prior/4)
 	base = t - each*d
 	if least := t / float64(1+2*Most); base < least {
 		base, each = least, (t-least)/max(d, 1)
@@ -53,7 +53,7 @@ func (c *Cost) line() (base, each float64) {
 
 // worth is by how much drafts must be expected to speed a step up before any is tried: what
 // they cost that the line does not see.
-const worth = 1.03
+const worth = 1.05
 
 // Choose says how many drafts of each sequence to try, at most left in all, so that tokens
 // per time are the most; probabilities are those of Trust, which fall along a draft.
