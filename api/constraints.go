@@ -170,12 +170,13 @@ func (s *Server) structuredOutputs(f *fields, found *[]constraint, add func(para
 	if x := o.get("structural_tag"); x != nil {
 		add(param+".structural_tag", grammar.KindTags, schemaText(x))
 	}
-	var compact bool
+	var compact, anyOrder bool
 	o.boolean("disable_any_whitespace", &compact)
+	o.boolean("any_order", &anyOrder)
 	text = ""
 	o.str("whitespace_pattern", &text, lim)
 	for i := before; i < len(*found); i++ {
-		(*found)[i].spec.Compact, (*found)[i].spec.Whitespace = compact, text
+		(*found)[i].spec.Compact, (*found)[i].spec.Whitespace, (*found)[i].spec.AnyOrder = compact, text, anyOrder
 	}
 	var no bool
 	o.boolean("disable_fallback", &no) // there is none

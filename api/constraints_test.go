@@ -29,6 +29,7 @@ func TestStructuredOutputs(t *testing.T) {
 		{M{"grammar": `root ::= "a"`}, &grammar.Spec{Kind: grammar.KindGBNF, Text: `root ::= "a"`}},
 		{M{"json_schema": schema}, &grammar.Spec{Kind: grammar.KindJSONSchema, Text: text}},
 		{M{"structured_outputs": M{"json": schema, "disable_any_whitespace": true}}, &grammar.Spec{Kind: grammar.KindJSONSchema, Text: text, Compact: true}},
+		{M{"structured_outputs": M{"json": schema, "any_order": true}}, &grammar.Spec{Kind: grammar.KindJSONSchema, Text: text, AnyOrder: true}},
 		{M{"structured_outputs": M{"choice": []string{"a"}}}, &grammar.Spec{Kind: grammar.KindChoice, Text: `["a"]`}},
 		{M{"structured_outputs": M{"regex": "a"}}, &grammar.Spec{Kind: grammar.KindRegex, Text: "a"}},
 		{M{"structured_outputs": M{"json_object": true}}, &grammar.Spec{Kind: grammar.KindJSONObject}},

@@ -50,7 +50,7 @@ type grammarResult struct {
 }
 
 // RunGrammar measures every schema of a folder of MaskBench's files.
-func RunGrammar(v *grammar.Vocabulary, encode func(string) []int32, files []string, threads int) (*GrammarFigures, error) {
+func RunGrammar(v *grammar.Vocabulary, encode func(string) []int32, files []string, threads int, anyOrder bool) (*GrammarFigures, error) {
 	results := make([]grammarResult, len(files))
 	var wg sync.WaitGroup
 	next := make(chan int)
@@ -61,7 +61,7 @@ func RunGrammar(v *grammar.Vocabulary, encode func(string) []int32, files []stri
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			for i := range next {
-				r, err := oneSchema(v, encode, files[i])
+				r, err := oneSchema(v, encode, files[i], anyOrder)
 				results[i] = r
 				if err != nil {
 					mu.Lock()
@@ -152,7 +152,7 @@ func GrammarFiles(dir string, step int) ([]string, error) {
 	return out, nil
 }
 
-func oneSchema(v *grammar.Vocabulary, encode func(string) []int32, file string) (grammarResult, error) {
+func oneSchema(v *grammar.Vocabulary, encode func(string) []int32, file string, anyOrder bool) (grammarResult, error) {
 	r := grammarResult{name: filepath.Base(file)}
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -169,7 +169,7 @@ func oneSchema(v *grammar.Vocabulary, encode func(string) []int32, file string) 
 		return r, fmt.Errorf("%s: %w", file, err)
 	}
 	began := time.Now()
-	g, err := grammar.New(v, grammar.Spec{Kind: grammar.KindJSONSchema, Text: string(body.Schema)})
+	g, err := grammar.New(v, grammar.Spec{Kind: grammar.KindJSONSchema, Text: string(body.Schema), AnyOrder: anyOrder})
 	r.compile = time.Since(began)
 	if err != nil {
 		r.err = err

@@ -19,11 +19,12 @@ type ekind uint8
 const (
 	xFail ekind = iota
 	xDone
-	xLex    // a: a regular expression
-	xSeq    // a, then b
-	xAlt    // one of list
-	xRepeat // a, lo to hi times; hi -1: without end
-	xRule   // a: a rule
+	xLex     // a: a regular expression
+	xSeq     // a, then b
+	xAlt     // one of list
+	xRepeat  // a, lo to hi times; hi -1: without end
+	xRule    // a: a rule
+	xMembers // members of an object in any order: a: the object, b: the names that were, lo: how many members
 )
 
 type enode struct {
@@ -76,6 +77,10 @@ type machine struct {
 	ekey   []byte
 	skey   []byte
 
+	objects  []*members
+	nameSets [][]uint64 // of names that were
+	setIDs   map[string]uint32
+
 	insides    map[rid]*inside
 	plainChars map[rid]bool // characters of JSON strings, every plain one among them
 	char       rid          // a character of a JSON string, in any spelling
@@ -98,7 +103,7 @@ func newMachine(limit int) *machine {
 	m := &machine{regexes: newRegexes(limit), eindex: map[string]eid{}, findex: map[frame]fid{}, open: map[fid]*opened{}, states: map[string]*state{}, fits: map[eid]bool{}}
 	m.exprs = []enode{{kind: xFail}, {kind: xDone}}
 	m.frames = []frame{{}}
-	m.insides = map[rid]*inside{}
+	m.insides, m.setIDs = map[rid]*inside{}, map[string]uint32{}
 	m.char, m.shortChar = m.jsonChar(), jsonText{m.regexes}.class(anyRune)
 	m.plainChars = map[rid]bool{m.char: true, m.shortChar: true}
 	return m
@@ -244,6 +249,10 @@ func (m *machine) settle() {
 			}
 		case xRepeat:
 			uses(eid(n.a), seen, rule)
+		case xMembers:
+			for _, e := range m.objects[n.a].parts() {
+				uses(e, seen, rule)
+			}
 		}
 	}
 	work := make([]int, len(m.rules))
@@ -283,6 +292,8 @@ func (m *machine) can(e eid) bool {
 		v = n.lo == 0 || m.can(eid(n.a))
 	case xRule:
 		v = m.yields[n.a] != 0
+	case xMembers:
+		v = m.canFinish(n)
 	}
 	m.fits[e] = v
 	return v
@@ -365,6 +376,8 @@ func (m *machine) openFrame(k fid) *opened {
 			}
 		case xRule:
 			stack = append(stack, m.frame(m.rules[n.a], f.next))
+		case xMembers:
+			stack = m.openMembers(n, f.next, stack)
 		}
 	}
 	o.threads = ordered(o.threads)

@@ -27,6 +27,8 @@ type Spec struct {
 	Whitespace string
 	// Compact: JSON has no whitespace between its parts.
 	Compact bool
+	// AnyOrder: properties come in any order; else in the schema's, others behind them.
+	AnyOrder bool
 }
 
 // Error says what of a grammar cannot be, and where.

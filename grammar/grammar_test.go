@@ -92,6 +92,7 @@ func TestMaskIsWhatAdvances(t *testing.T) {
 		{Kind: KindJSONObject},
 		{Kind: KindJSONSchema, Text: `{"type":"object","properties":{"a":{"type":"string","maxLength":5},"b":{"type":"array","items":{"type":"integer","minimum":3,"maximum":3450}}},"required":["b"]}`},
 		{Kind: KindJSONSchema, Text: `{"type":"object","additionalProperties":{"anyOf":[{"type":"string","pattern":"^[a-z]+$"},{"type":"number"}]},"properties":{"ab":true}}`},
+		{Kind: KindJSONSchema, AnyOrder: true, Text: `{"properties":{"a":{"type":"null"},"b":{"type":"integer"},"ab":{"enum":["abc"]}},"required":["b","a"],"minProperties":3,"maxProperties":4,"type":"object"}`},
 		{Kind: KindRegex, Text: `(ab|abc)*[0-9]{1,4}( true)?.*`},
 		{Kind: KindChoice, Text: `["ab","abc","hello"]`},
 		{Kind: KindGBNF, Text: "root ::= \"(\" root \")\" | [a-c]+ | root2*\nroot2 ::= \"12\" root"},
@@ -276,7 +277,7 @@ func TestJSONSchemaTestSuite(t *testing.T) {
 	}
 	v := words(t)
 	var refused []string
-	good := 0
+	good, anyway := 0, 0
 	for _, f := range files {
 		data, err := os.ReadFile(f)
 		if err != nil {
@@ -297,6 +298,10 @@ func TestJSONSchemaTestSuite(t *testing.T) {
 		for _, g := range groups {
 			where := strings.TrimSuffix(filepath.Base(f), ".json") + ": " + g.Description
 			c, err := New(v, Spec{Kind: KindJSONSchema, Text: string(g.Schema)})
+			free, wrong := New(v, Spec{Kind: KindJSONSchema, Text: string(g.Schema), AnyOrder: true})
+			if (err == nil) != (wrong == nil) {
+				t.Errorf("%s: %v in the schema's order, %v in any", where, err, wrong)
+			}
 			if err != nil {
 				if slices.ContainsFunc(g.Tests, func(c struct {
 					Description string
@@ -314,7 +319,13 @@ func TestJSONSchemaTestSuite(t *testing.T) {
 				if err := json.Compact(&text, x.Data); err != nil {
 					t.Fatal(err)
 				}
-				switch got := accepts(t, c, text.String()); {
+				got := accepts(t, c, text.String())
+				if any := accepts(t, free, text.String()); got && !any || any && !x.Valid {
+					t.Errorf("%s: %s: in any order %v, in the schema's %v", where, x.Description, any, got)
+				} else if !any && x.Valid {
+					anyway++
+				}
+				switch {
 				case got && !x.Valid:
 					t.Errorf("%s: %s: lets %s through", where, x.Description, text.String())
 				case !got && x.Valid:
@@ -335,5 +346,21 @@ func TestJSONSchemaTestSuite(t *testing.T) {
 	if err != nil || string(want) != text {
 		t.Errorf("testdata/refused.txt (%v) is not what is refused now; -rewrite writes it:\n%s", err, text)
 	}
-	t.Logf("%d instances judged right, %d schemas or values refused", good, len(refused))
+	t.Logf("%d instances judged right, %d schemas or values refused; %d values in any order", good, len(refused), anyway)
+}
+
+func TestAnyOrder(t *testing.T) {
+	g, err := New(words(t), Spec{Kind: KindJSONSchema, AnyOrder: true, Text: `{"type":"object","properties":{"a":{"type":"null"},"b":{"type":"null"},"c":false},"required":["b"],"maxProperties":3,"additionalProperties":{"type":"integer"}}`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]bool{`{"a":null,"b":null}`: true, `{"b":null,"a":null}`: true, `{"x":1,"b":null,"a":null}`: true, `{"b":null}`: true,
+		`{"a":null}`: false, `{"b":null,"b":null}`: false, `{"b":null,"c":null}`: false, `{"b":null,"x":null}`: false, `{"a":null,"b":null,"x":1,"y":1}`: false, `{}`: false} {
+		if got := accepts(t, g, text); got != want {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+	if err := Check(Spec{Kind: KindJSONSchema, AnyOrder: true, Text: `{"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]}`}); err == nil {
+		t.Error("a schema that no text fits was taken")
+	}
 }

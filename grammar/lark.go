@@ -470,7 +470,7 @@ func (p *larkParser) atom() (*part, error) {
 		if err != nil {
 			return nil, err
 		}
-		e, err := p.b.m.schema(v, Spec{Whitespace: p.spec.Whitespace, Compact: p.spec.Compact})
+		e, err := p.b.m.schema(v, Spec{Whitespace: p.spec.Whitespace, Compact: p.spec.Compact, AnyOrder: p.spec.AnyOrder})
 		if err != nil {
 			return nil, err
 		}

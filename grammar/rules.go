@@ -283,7 +283,7 @@ func (m *machine) compileTags(s Spec) (eid, error) {
 		if at < 0 {
 			return eFail, &Error{Message: fmt.Sprintf("structure %d begins with no trigger", i)}
 		}
-		e, err := m.schema(schema, Spec{Whitespace: s.Whitespace, Compact: s.Compact})
+		e, err := m.schema(schema, Spec{Whitespace: s.Whitespace, Compact: s.Compact, AnyOrder: s.AnyOrder})
 		if err != nil {
 			return eFail, err
 		}

@@ -27,6 +27,7 @@ type builder struct {
 	rules map[string]eid
 	lists map[eid]bool // rules whose body is being made
 	work  int
+	any   bool // order of properties
 	ws    rid
 	memo  map[string]rid // patterns
 }
@@ -66,7 +67,7 @@ func (m *machine) schema(v *jval, s Spec) (eid, error) {
 	for _, c := range []byte(" \t\n\r") {
 		blank.add(c)
 	}
-	b := &builder{m: m, root: v, nodes: map[*jval]*snode{}, uris: map[string]*snode{}, rules: map[string]eid{}, lists: map[eid]bool{}, memo: map[string]rid{}, ws: m.whitespace()}
+	b := &builder{m: m, root: v, nodes: map[*jval]*snode{}, uris: map[string]*snode{}, rules: map[string]eid{}, lists: map[eid]bool{}, memo: map[string]rid{}, ws: m.whitespace(), any: s.AnyOrder}
 	switch {
 	case s.Compact:
 		b.ws = rEps
@@ -582,6 +583,10 @@ func (b *builder) possible(e eid) bool {
 			}
 		case xRepeat:
 			walk(eid(n.a))
+		case xMembers:
+			for _, e := range m.objects[n.a].parts() {
+				walk(e)
+			}
 		}
 	}
 	walk(e)

@@ -578,6 +578,14 @@ func (b *builder) object(f *flat) (eid, error) {
 		next = append(next, m.seq(m.lex(m.concat(comma, key)), e))
 	}
 	another, more := m.alt(first...), m.alt(next...)
+	if b.any {
+		o := &members{lo: lo, hi: hi, other: [2]eid{another, more}}
+		for _, p := range props {
+			key := m.concat(m.literal(`"`+jsonSpelling(p.key)+`"`), colon)
+			o.named = append(o.named, member{[2]eid{m.seq(m.lex(key), p.value), m.seq(m.lex(m.concat(comma, key)), p.value)}, required[p.key]})
+		}
+		return m.seq(m.text("{"), blank, m.members(o), blank, m.text("}")), nil
+	}
 
 	// rest[c] are the members from the i-th property on, behind c others.
 	top := max(lo, 1)

@@ -1655,6 +1655,7 @@ type Grammar struct {
 	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	Whitespace    string                 `protobuf:"bytes,3,opt,name=whitespace,proto3" json:"whitespace,omitempty"`
 	Compact       bool                   `protobuf:"varint,4,opt,name=compact,proto3" json:"compact,omitempty"`
+	AnyOrder      bool                   `protobuf:"varint,5,opt,name=any_order,json=anyOrder,proto3" json:"any_order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1713,6 +1714,13 @@ func (x *Grammar) GetWhitespace() string {
 func (x *Grammar) GetCompact() bool {
 	if x != nil {
 		return x.Compact
+	}
+	return false
+}
+
+func (x *Grammar) GetAnyOrder() bool {
+	if x != nil {
+		return x.AnyOrder
 	}
 	return false
 }
@@ -2803,14 +2811,15 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\n" +
 	"min_tokens\x18\v \x01(\x05R\tminTokens\x12\x12\n" +
 	"\x04stop\x18\f \x03(\rR\x04stop\x12(\n" +
-	"\agrammar\x18\r \x01(\v2\x0e.shoal.GrammarR\agrammar\"k\n" +
+	"\agrammar\x18\r \x01(\v2\x0e.shoal.GrammarR\agrammar\"\x88\x01\n" +
 	"\aGrammar\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1e\n" +
 	"\n" +
 	"whitespace\x18\x03 \x01(\tR\n" +
 	"whitespace\x12\x18\n" +
-	"\acompact\x18\x04 \x01(\bR\acompact\"\xc8\x02\n" +
+	"\acompact\x18\x04 \x01(\bR\acompact\x12\x1b\n" +
+	"\tany_order\x18\x05 \x01(\bR\banyOrder\"\xc8\x02\n" +
 	"\x04Open\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\rR\x05owner\x12\x16\n" +

@@ -300,7 +300,7 @@ func samplingOf(m *proto.Sampling) sampler.Params {
 		p.Stop = append(p.Stop, int32(t))
 	}
 	if g := m.GetGrammar(); g != nil {
-		p.Grammar = &grammar.Spec{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact}
+		p.Grammar = &grammar.Spec{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact, AnyOrder: g.AnyOrder}
 	}
 	return p
 }
@@ -319,7 +319,7 @@ func SamplingMessage(p *sampler.Params) *proto.Sampling {
 		m.Stop = append(m.Stop, uint32(t))
 	}
 	if g := p.Grammar; g != nil {
-		m.Grammar = &proto.Grammar{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact}
+		m.Grammar = &proto.Grammar{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact, AnyOrder: g.AnyOrder}
 	}
 	return m
 }
