@@ -34,7 +34,7 @@ func (p *Pool) MatMulHeads(y []float32, ldy, sy int, w []*Weight, x []float32, l
 			h.run(0, i)
 		}
 	} else {
-		p.run(len(w), h.task)
+		p.dispatch(len(w), h.task)
 	}
 	h.y, h.w, h.x = nil, nil, nil
 }

@@ -233,7 +233,7 @@ func (p *Pool) multiply() {
 			m.multiply(0, i)
 		}
 	} else {
-		p.run(tasks, m.task)
+		p.dispatch(tasks, m.task)
 	}
 	for i := range m.jobs[:m.njobs] {
 		m.jobs[i] = job{}
@@ -267,7 +267,7 @@ func (m *matmul) quantise(p *Pool, w *Weight) {
 			m.round(0, t)
 		}
 	} else {
-		p.run(m.n, m.rounding)
+		p.dispatch(m.n, m.rounding)
 	}
 	m.from = unsafe.Pointer(&m.records[0])
 }

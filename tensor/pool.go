@@ -24,7 +24,7 @@ type Pool struct {
 	stopped bool
 	exited  sync.WaitGroup
 
-	task  func(worker, i int) // of the current Run; read only by who holds a claim
+	task  func(worker, i int) // of the current Run; read only by who holds a task of it
 	user  func(int)
 	own   func(worker, i int) // calls user; made once so that Run allocates nothing
 	mat   matmul              // the current matrix product, guarded by mu
@@ -32,9 +32,9 @@ type Pool struct {
 	deal  shares              // of the current Run
 
 	_     [64]byte
-	claim atomic.Uint64 // n<<32 | next: of n tasks, `next` are claimed
+	run   atomic.Uint64 // number of the current or the last Run
 	_     [56]byte
-	done  atomic.Int64 // finished tasks of the current Run
+	left  atomic.Int64 // tasks of the current Run that are not told as done
 	_     [56]byte
 	wait  atomic.Bool   // the caller is parked on ready
 	ready chan struct{} // capacity 1
@@ -79,7 +79,9 @@ func (p *Pool) Close() {
 	}
 	p.stopped = true
 	p.stop.Store(true)
-	p.wakeAll()
+	for _, w := range p.workers {
+		w.rouse()
+	}
 	p.exited.Wait()
 	p.mat = matmul{}
 	p.mat.init(1)
@@ -94,12 +96,12 @@ func (p *Pool) Run(n int, f func(i int)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.user = f
-	p.run(n, p.own)
+	p.dispatch(n, p.own)
 	p.user = nil
 }
 
-// run is Run for a task that wants to know which thread it is on; p.mu is held.
-func (p *Pool) run(n int, task func(worker, i int)) {
+// dispatch is Run for a task that wants to know which thread it is on; p.mu is held.
+func (p *Pool) dispatch(n int, task func(worker, i int)) {
 	if len(p.workers) == 0 || n <= 1 {
 		for i := range n {
 			task(0, i)
@@ -107,57 +109,57 @@ func (p *Pool) run(n int, task func(worker, i int)) {
 		return
 	}
 	p.task = task
-	p.deal.split(n)
-	p.done.Store(0)
-	p.claim.Store(uint64(n) << 32)
-	p.wakeAll()
-	for p.step(0) {
-	}
-	p.await(int64(n))
+	p.left.Store(int64(n))
+	number := p.run.Load() + 1
+	p.deal.split(number&tagMask, n)
+	p.run.Store(number)
+	p.work(0, number)
+	p.await()
 	p.task = nil
 }
 
-// step claims one task and runs it: of the thread's own share while that lasts. The
-// claim is a compare-and-swap on the counter that also holds n, so that p.task and
-// p.deal are only read while their Run is still waiting.
-func (p *Pool) step(id int) bool {
-	for {
-		c := p.claim.Load()
-		n, next := c>>32, c&0xffffffff
-		if next >= n {
-			return false
+// work does tasks of a Run until none is to be had, the thread's own share first. What is
+// done is told when the share is empty, not task by task. p.task is read only while a task
+// that is not told is held, so while its Run is still waiting.
+func (p *Pool) work(id int, number uint64) {
+	for child := 2 * id; child < min(2*id+2, len(p.workers)); child++ {
+		p.workers[child].rouse()
+	}
+	tag := number & tagMask
+	for i, ok := p.deal.next(id, tag); ; i, ok = p.deal.next(id, tag) {
+		if !ok {
+			i, ok = p.deal.steal(id, tag)
 		}
-		if p.claim.CompareAndSwap(c, c+1) {
-			p.task(id, p.deal.claim(id))
-			if p.done.Add(1) == int64(n) && id != 0 && p.wait.Load() {
-				select {
-				case p.ready <- struct{}{}:
-				default:
-				}
+		if !ok {
+			return
+		}
+		done := int64(0)
+		for ; ok; i, ok = p.deal.next(id, tag) {
+			p.task(id, i)
+			done++
+		}
+		if p.left.Add(-done) == 0 && id != 0 && p.wait.Load() {
+			select {
+			case p.ready <- struct{}{}:
+			default:
 			}
-			return true
 		}
 	}
 }
 
-func (p *Pool) free() bool {
-	c := p.claim.Load()
-	return c&0xffffffff < c>>32
-}
-
-func (p *Pool) wakeAll() {
-	for _, w := range p.workers {
-		if w.parked.Load() && w.parked.CompareAndSwap(true, false) {
-			w.wake <- struct{}{}
-		}
+// rouse wakes a worker that is parked. Each thread does so for two others, for to wake one
+// takes microseconds.
+func (w *worker) rouse() {
+	if w.parked.Load() && w.parked.CompareAndSwap(true, false) {
+		w.wake <- struct{}{}
 	}
 }
 
-// await returns when all n tasks are done: it spins, yields, then parks.
-func (p *Pool) await(n int64) {
+// await returns when all tasks are done: it spins, yields, then parks.
+func (p *Pool) await() {
 	for start := time.Now(); ; {
 		for range spinCheck {
-			if p.done.Load() == n {
+			if p.left.Load() == 0 {
 				return
 			}
 			pause()
@@ -167,7 +169,7 @@ func (p *Pool) await(n int64) {
 		}
 	}
 	p.wait.Store(true)
-	for p.done.Load() != n {
+	for p.left.Load() != 0 {
 		<-p.ready
 	}
 	p.wait.Store(false)
@@ -179,14 +181,17 @@ func (p *Pool) await(n int64) {
 
 func (p *Pool) serve(w *worker, id int) {
 	defer p.exited.Done()
-	for {
-		for p.step(id) {
+	for seen := uint64(0); ; {
+		if number := p.run.Load(); number != seen {
+			p.work(id, number)
+			seen = number
+			continue
 		}
-		if p.spin() {
+		if p.spin(seen) {
 			continue
 		}
 		w.parked.Store(true)
-		if (p.free() || p.stop.Load()) && w.parked.CompareAndSwap(true, false) {
+		if (p.run.Load() != seen || p.stop.Load()) && w.parked.CompareAndSwap(true, false) {
 			if p.stop.Load() {
 				return
 			}
@@ -199,16 +204,17 @@ func (p *Pool) serve(w *worker, id int) {
 	}
 }
 
-// spin looks for work for a short while, then once more after a yield.
-func (p *Pool) spin() bool {
+// spin looks for a Run after the one that was seen for a short while, then once more after
+// a yield.
+func (p *Pool) spin(seen uint64) bool {
 	for start := time.Now(); time.Since(start) < spinFor; {
 		for range spinCheck {
-			if p.free() {
+			if p.run.Load() != seen {
 				return true
 			}
 			pause()
 		}
 	}
 	runtime.Gosched()
-	return p.free()
+	return p.run.Load() != seen
 }

@@ -1,48 +1,78 @@
 package tensor
 
-import "sync/atomic"
+import (
+	"fmt"
+	"sync/atomic"
+)
 
-// share is a run of successive tasks, lo<<32 | hi, of one thread, which takes them from
-// the front. So each thread reads weights, and caches, that follow each other, and what
-// it prefetches it also uses. Whoever is done takes half of what another has left.
+// share is what is left of a thread's successive tasks, lo and hi, and the tag of the Run
+// that dealt them: tag<<40 | lo<<20 | hi. A thread takes tasks from the front, so each reads
+// weights, and caches, that follow each other, and what it prefetches it also uses. Whoever
+// is done takes half of what another has left. No word is written by all: with many threads
+// a counter that each claim goes through takes longer than small tasks.
 type share struct {
 	rest atomic.Uint64
 	_    [56]byte
 }
 
-func packed(lo, hi uint64) uint64 { return lo<<32 | hi }
+const (
+	shareBits = 20
+	maxTasks  = 1<<shareBits - 1
+	tagMask   = 1<<(64-2*shareBits) - 1
+)
+
+func packed(tag, lo, hi uint64) uint64 { return tag<<(2*shareBits) | lo<<shareBits | hi }
+
+func unpacked(r uint64) (tag, lo, hi uint64) {
+	return r >> (2 * shareBits), r >> shareBits & maxTasks, r & maxTasks
+}
 
 // shares are the tasks of a Run, a share a thread.
 type shares []share
 
 // split deals n tasks to the threads.
-func (s shares) split(n int) {
+func (s shares) split(tag uint64, n int) {
+	if n > maxTasks {
+		panic(fmt.Sprintf("tensor: %d tasks at once, at most %d", n, maxTasks))
+	}
 	for i := range s {
-		s[i].rest.Store(packed(uint64(n*i/len(s)), uint64(n*(i+1)/len(s))))
+		s[i].rest.Store(packed(tag, uint64(n*i/len(s)), uint64(n*(i+1)/len(s))))
 	}
 }
 
-// claim takes a task. It is called once for each, so there is one to be had, be it
-// between two shares for a moment. Only its thread adds to a share, and only to an
-// empty one. A run of tasks never comes back to a share in the
-// same Run, which makes the exchanges safe.
-func (s shares) claim(worker int) int {
+// next takes a task of the thread's own share.
+func (s shares) next(worker int, tag uint64) (task int, ok bool) {
 	own := &s[worker].rest
 	for {
-		for r := own.Load(); r>>32 != r&0xffffffff; r = own.Load() {
-			if own.CompareAndSwap(r, r+1<<32) {
-				return int(r >> 32)
-			}
+		r := own.Load()
+		of, lo, hi := unpacked(r)
+		if of != tag || lo == hi {
+			return 0, false
 		}
-		for i := range s {
-			other := &s[(worker+1+i)%len(s)].rest
+		if own.CompareAndSwap(r, packed(tag, lo+1, hi)) {
+			return int(lo), true
+		}
+	}
+}
+
+// steal takes a task from another share, and what follows that there into the thread's own,
+// which is empty. Only its thread adds to a share, and shares of a later Run have another
+// tag, so nothing is lost. Tasks that a third thread holds for a moment are not found.
+func (s shares) steal(worker int, tag uint64) (task int, ok bool) {
+	for i := range len(s) - 1 {
+		other := &s[(worker+1+i)%len(s)].rest
+		for {
 			r := other.Load()
-			lo, hi := r>>32, r&0xffffffff
+			of, lo, hi := unpacked(r)
+			if of != tag || lo == hi {
+				break
+			}
 			mid := lo + (hi-lo)/2
-			if lo != hi && other.CompareAndSwap(r, packed(lo, mid)) {
-				own.Store(packed(mid+1, hi))
-				return int(mid)
+			if other.CompareAndSwap(r, packed(tag, lo, mid)) {
+				s[worker].rest.Store(packed(tag, mid+1, hi))
+				return int(mid), true
 			}
 		}
 	}
+	return 0, false
 }

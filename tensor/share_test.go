@@ -1,51 +1,78 @@
 package tensor
 
 import (
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
-// However threads interleave, every task is claimed once, and a thread that is alone
-// with its share takes it in order.
+// However threads interleave, every task is claimed once, and none of another Run: a thread
+// that still looks for tasks of the last one takes none while the next are dealt.
 func TestSharesAreClaimedOnce(t *testing.T) {
 	const threads, rounds = 5, 400
 	m := make(shares, threads)
-	for n := range rounds {
-		m.split(n)
-		claimed := make([]int, n)
-		var mu sync.Mutex
-		var all sync.WaitGroup
-		tickets := make(chan struct{}, n)
-		for range n {
-			tickets <- struct{}{}
-		}
-		close(tickets)
-		for w := range threads {
-			all.Go(func() {
-				for range tickets {
-					i := m.claim(w)
-					mu.Lock()
-					claimed[i]++
-					mu.Unlock()
+	var number atomic.Uint64
+	var left atomic.Int64
+	var claimed [rounds]atomic.Int32
+	var all sync.WaitGroup
+	for w := range threads {
+		all.Go(func() {
+			for seen := uint64(0); seen < rounds; {
+				tag := number.Load()
+				i, ok := m.next(w, tag)
+				if !ok {
+					i, ok = m.steal(w, tag)
 				}
-			})
+				if !ok {
+					seen = tag
+					runtime.Gosched()
+					continue
+				}
+				claimed[i].Add(1)
+				left.Add(-1)
+			}
+		})
+	}
+	for n := range uint64(rounds) {
+		for i := range n {
+			claimed[i].Store(0)
 		}
-		all.Wait()
-		for i, times := range claimed {
-			if times != 1 {
-				t.Fatalf("of %d tasks, task %d was claimed %d times", n, i, times)
+		left.Store(int64(n))
+		m.split(n+1, int(n))
+		number.Store(n + 1)
+		for left.Load() > 0 {
+			runtime.Gosched()
+		}
+		for i := range n {
+			if times := claimed[i].Load(); times != 1 {
+				t.Errorf("of %d tasks, task %d was claimed %d times", n, i, times)
 			}
 		}
 	}
-	m.split(3 * threads)
+	all.Wait()
+}
+
+// A thread takes its share in order, then the later half of the next one's.
+func TestSharesInOrder(t *testing.T) {
+	const threads, tag = 5, 77
+	m := make(shares, threads)
+	m.split(tag, 3*threads)
 	for want := 3; want < 6; want++ {
-		if i := m.claim(1); i != want {
-			t.Fatalf("thread 1 claims task %d of its share, want %d", i, want)
+		if i, ok := m.next(1, tag); !ok || i != want {
+			t.Fatalf("thread 1 claims task %d, %v of its share, want %d", i, ok, want)
 		}
 	}
-	for _, want := range []int{7, 8, 6} {
-		if i := m.claim(1); i != want {
-			t.Fatalf("a thread that is done claims task %d, want %d: the later half of the next one's", i, want)
-		}
+	if _, ok := m.next(1, tag); ok {
+		t.Fatal("a fourth task of three")
+	}
+	if i, ok := m.steal(1, tag); !ok || i != 7 {
+		t.Fatalf("a thread that is done claims task %d, %v, want 7: the later half of the next one's", i, ok)
+	}
+	if i, ok := m.next(1, tag); !ok || i != 8 {
+		t.Fatalf("and then task %d, %v, want 8", i, ok)
+	}
+	if _, ok := m.steal(1, tag+1); ok {
+		t.Fatal("a task of another Run")
 	}
 }
