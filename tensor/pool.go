@@ -4,16 +4,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
-)
-
-// How long an idle worker looks for work before it parks, and a caller for the
-// last worker. Matrix products of one step follow each other within microseconds,
-// and a parked worker takes tens of them to wake; but several node processes may
-// share these cores, so the spin stays short and ends in a yield to the system.
-const (
-	spinFor   = 30 * time.Microsecond
-	spinCheck = 64 // looks between two readings of the clock
 )
 
 // Pool is a set of worker goroutines for the kernels. One Run is in progress at a
@@ -30,6 +20,7 @@ type Pool struct {
 	mat   matmul              // the current matrix product, guarded by mu
 	heads headsWork           // the current product of heads, guarded by mu
 	deal  shares              // of the current Run
+	crowd crowd               // of the caller's thread
 
 	_     [64]byte
 	run   atomic.Uint64 // number of the current or the last Run
@@ -44,7 +35,8 @@ type Pool struct {
 type worker struct {
 	parked atomic.Bool
 	wake   chan struct{} // capacity 1
-	_      [48]byte
+	crowd  crowd
+	_      [64]byte
 }
 
 // NewPool starts a pool of `threads` threads, the caller of Run being one of them.
@@ -157,14 +149,14 @@ func (w *worker) rouse() {
 
 // await returns when all tasks are done: it spins, yields, then parks.
 func (p *Pool) await() {
-	for start := time.Now(); ; {
+	for s := newSpinner(&p.crowd); ; {
 		for range spinCheck {
 			if p.left.Load() == 0 {
 				return
 			}
 			pause()
 		}
-		if time.Since(start) > spinFor {
+		if !s.on(true) {
 			break
 		}
 	}
@@ -187,7 +179,7 @@ func (p *Pool) serve(w *worker, id int) {
 			seen = number
 			continue
 		}
-		if p.spin(seen) {
+		if p.spin(w, seen) {
 			continue
 		}
 		w.parked.Store(true)
@@ -204,15 +196,18 @@ func (p *Pool) serve(w *worker, id int) {
 	}
 }
 
-// spin looks for a Run after the one that was seen for a short while, then once more after
-// a yield.
-func (p *Pool) spin(seen uint64) bool {
-	for start := time.Now(); time.Since(start) < spinFor; {
+// spin looks for a Run after the one that was seen for a while, see spinner, then once more
+// after a yield.
+func (p *Pool) spin(w *worker, seen uint64) bool {
+	for s := newSpinner(&w.crowd); ; {
 		for range spinCheck {
 			if p.run.Load() != seen {
 				return true
 			}
 			pause()
+		}
+		if !s.on(p.left.Load() != 0) {
+			break
 		}
 	}
 	runtime.Gosched()

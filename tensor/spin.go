@@ -1,0 +1,75 @@
+package tensor
+
+import (
+	"runtime"
+	"time"
+)
+
+// How an idle thread of a pool waits. Products of a step follow each other within
+// microseconds and a parked thread takes up to a hundred to wake, so that with 16 threads
+// and parking after spinFor only half of them took part in a Run. Several processes may
+// share these processors: so a thread that waits longer gives its own away again and again.
+// If somebody took it, the thread parks, and does not linger for a while: the system may
+// give a processor back after milliseconds to a thread that yields, but at once to one that
+// wakes.
+const (
+	spinFor   = 30 * time.Microsecond  // at full speed,
+	lingerFor = 500 * time.Microsecond // and so long after the last Run, giving way,
+	lingerMax = 5 * time.Millisecond   // but for tasks that are no kernels, as when weights are read
+	spinCheck = 64                     // looks between two readings of the clock
+	taken     = 20 * time.Microsecond  // a yield that takes so long was used by another
+	goEvery   = 16                     // yields to the system for one to the goroutines of this process
+
+	crowdedFor, crowdedMost = 20 * time.Millisecond, time.Second // doubles until a yield is not used
+)
+
+// crowd is what a thread knows of others that want its processor.
+type crowd struct {
+	until time.Time
+	last  time.Duration
+}
+
+func (c *crowd) seen(now time.Time) {
+	c.last = min(max(2*c.last, crowdedFor), crowdedMost)
+	c.until = now.Add(c.last)
+}
+
+// spinner is a thread that waits.
+type spinner struct {
+	crowd        *crowd
+	began, since time.Time
+	yields       int
+}
+
+func newSpinner(c *crowd) spinner {
+	now := time.Now()
+	return spinner{crowd: c, began: now, since: now}
+}
+
+// on gives way, and says whether to look again. busy says that other threads are still at
+// work, after which more is likely.
+func (s *spinner) on(busy bool) bool {
+	now := time.Now()
+	if busy {
+		s.since = now
+	}
+	switch {
+	case now.Sub(s.since) > lingerFor, now.Sub(s.began) > lingerMax:
+		return false
+	case now.Sub(s.began) < spinFor:
+		return true
+	case now.Before(s.crowd.until):
+		return false
+	}
+	if s.yields++; s.yields%goEvery == 0 {
+		runtime.Gosched()
+		s.crowd.last = 0
+	}
+	now = time.Now()
+	yield()
+	if after := time.Now(); after.Sub(now) > taken {
+		s.crowd.seen(after)
+		return false
+	}
+	return true
+}
