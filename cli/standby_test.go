@@ -2,12 +2,39 @@ package cli
 
 import (
 	"bufio"
+	"crypto/tls"
 	"io"
 	"net"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 )
+
+// TestDoormanSpeaksTLS: who waits answers as the API does that will be there.
+func TestDoormanSpeaksTLS(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	cert := httptest.NewTLSServer(nil) // for its certificate
+	defer cert.Close()
+	d := newDoorman(l, false, 5*time.Second, &tls.Config{Certificates: cert.TLS.Certificates})
+	defer d.leave()
+	d.say("the store is away")
+	client := cert.Client()
+	client.Timeout = time.Minute
+	resp, err := client.Get("https://" + l.Addr().String() + "/ready")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != 503 || !strings.Contains(string(b), "the store is away") {
+		t.Errorf("%d %s, %v", resp.StatusCode, b, err)
+	}
+}
 
 // TestDoormanWaitsForNoBody: who announces a body and sends none gets the answer.
 func TestDoormanWaitsForNoBody(t *testing.T) {
