@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,5 +40,21 @@ func TestJobsLieInTheStateFolder(t *testing.T) {
 	}
 	if dir, old, _ := jobsDir("model", ""); dir != fresh || old {
 		t.Errorf("the new place counts first: %s", dir)
+	}
+}
+
+// A model with an adapter is another model: its jobs lie apart.
+func TestJobsOfAdapters(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	seen := map[string]bool{}
+	for _, adapter := range []string{"", "/a", "/b"} {
+		var c upCmd
+		c.SwiftKV = adapter
+		dir, err := c.dataDir("model", "-standby", slog.New(slog.DiscardHandler))
+		if err != nil || dir == "" || seen[dir] || !strings.HasSuffix(dir, "-standby") {
+			t.Errorf("adapter %q: %s, %v", adapter, dir, err)
+		}
+		seen[dir] = true
 	}
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -198,6 +199,9 @@ func (c *upCmd) start(e *env, at net.Listener, front *front) (_ *local, err erro
 func (c *upCmd) dataDir(checkpoint, suffix string, log *slog.Logger) (string, error) {
 	if c.DataDir != "" || c.noJobs {
 		return c.DataDir, nil
+	}
+	if c.SwiftKV != "" { // another model
+		suffix = fmt.Sprintf("-%x", sha256.Sum256([]byte(c.SwiftKV)))[:9] + suffix
 	}
 	dir, old, err := jobsDir(checkpoint, suffix)
 	if old {
