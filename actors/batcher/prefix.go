@@ -152,7 +152,9 @@ func (s *State) save(c *Chunk, r *request) {
 		}
 		name := s.keyOf(r, at)
 		b := s.prefix.blocks[name]
-		if b == nil {
+		if b != nil {
+			r.twice++ // until the step is done it has rows of its own as well
+		} else {
 			if !s.hasWindows() || parent != nil && !parent.cached {
 				r.saves = false
 				return
@@ -165,6 +167,7 @@ func (s *State) save(c *Chunk, r *request) {
 				s.prefix.settle(parent)
 			}
 			s.ledger.cache(b)
+			s.ledger.took(r, 1)
 		}
 		s.prefix.use(b)
 		b.step = s.steps + 1
@@ -209,7 +212,7 @@ func (s *State) keep(r *request) {
 				s.prefix.settle(parent)
 			}
 			s.ledger.cache(b)
-			s.ledger.took(r)
+			s.ledger.took(r, 1)
 			s.prefix.settle(b)
 		}
 		s.prefix.use(b)
@@ -222,6 +225,8 @@ func (s *State) keep(r *request) {
 
 // saved: the step that wrote a chunk's blocks is done.
 func (s *State) saved(c *Chunk, r *request) {
+	s.ledger.took(r, r.twice)
+	r.twice = 0
 	for i := range c.Save {
 		b := r.pins[c.SaveFrom+i]
 		b.ready = true
@@ -321,21 +326,20 @@ func (l *leaves) Pop() any {
 // The ledger's part: bytes of blocks are booked once, as long as the cache or a sequence
 // has them. A sequence holds what is its own besides.
 
-// share makes a request a holder of a block on every socket, in place of bytes of its own.
+// share makes a request a holder of a block on every socket.
 func (l *ledger) share(r *request, b *textBlock) {
 	for i := range l.sockets {
 		l.pin(b, i)
-		r.hold[i] -= l.sockets[i].core
-		l.sockets[i].reserved -= l.sockets[i].core
 	}
 	r.pins = append(r.pins, b)
 }
 
-// took books a block that was the request's own, and is the cache's alone.
-func (l *ledger) took(r *request) {
+// took gives back what so many blocks of the request's own took, which the cache has now.
+func (l *ledger) took(r *request, blocks int) {
 	for i := range l.sockets {
-		r.hold[i] -= l.sockets[i].core
-		l.sockets[i].reserved -= l.sockets[i].core
+		bytes := int64(blocks) * l.sockets[i].core
+		r.hold[i] -= bytes
+		l.sockets[i].reserved -= bytes
 	}
 }
 

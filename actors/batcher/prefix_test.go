@@ -118,3 +118,40 @@ func TestPrefixLedger(t *testing.T) {
 	}
 	t.Logf("%d requests, %+v, %d blocks evicted", n, s.prefixTotals, evicted)
 }
+
+// Until a step is done, who reads what the cache has by now holds rows of its own beside
+// those: found by TestEverythingEnds, a plan took the memory of one of them.
+func TestReadTwice(t *testing.T) {
+	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk = 200, 100 })
+	out := newClient(t)
+	at := newCluster(t, 1, []Socket{{ID: "n", Budget: 6 * 4 * block, Heads: tensor.Span{Lo: 0, Hi: 4}}})
+	defer at.close()
+	submit := func(id string) Effects {
+		spec := Spec{ID: id, Prompt: prompt("a text", 65), MaxTokens: 1, Sampling: greedy, PromptLogprobs: 0, Policy: kvcache.Streaming(4, 20)}
+		out.specs[id] = &spec
+		return s.Step(Submit{spec})
+	}
+	e := s.Step(Placed{Epoch: 1, Sockets: []Socket{{ID: "n", Budget: 6 * 4 * block, Heads: tensor.Span{Lo: 0, Hi: 4}}}})
+	for i := range 3 { // each computes every row, for its prompt's log-probabilities
+		e = submit(fmt.Sprint("r", i))
+		for e.Start != nil {
+			if l, p := &s.ledger.sockets[0], e.Start; len(p.Chunks) > 0 {
+				need := s.ledger.need(kvcache.Streaming(4, 20), 0, 65, 65)[0]
+				if i > 0 {
+					need += l.core // the cache's, and its own
+				}
+				if l.reserved+l.shared != need {
+					t.Errorf("r%d: %d bytes are booked for a step that takes %d", i, l.reserved+l.shared, need)
+				}
+			}
+			d := at.run(e.Start, out.specs)
+			e = s.Step(d)
+			out.take(e)
+			checkLedger(t, s)
+		}
+		at.release(e.Release)
+	}
+	if n := len(s.prefix.blocks); n != 1 {
+		t.Errorf("%d blocks of one text", n)
+	}
+}
