@@ -221,7 +221,6 @@ func TestUpStandbyWithoutItsStore(t *testing.T) {
 	p.serves(0, startLimit)
 	p.copies(0)
 	first.kill(t)
-	c := &system{httpClient: at.httpClient, t: t, head: first}
 	eventually(t, patience, "the processes are gone", func() (bool, string) {
 		left := 0
 		for _, line := range built.running() {
@@ -236,7 +235,7 @@ func TestUpStandbyWithoutItsStore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.head = spawn(t, built.shoal(t, ""), "again", nil, args...)
+	spawn(t, built.shoal(t, ""), "again", nil, args...)
 	ask := func(path string) (answer, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
