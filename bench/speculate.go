@@ -169,6 +169,9 @@ func (o *SpeculateOptions) ask(ctx context.Context, text SpeculateText, batch in
 			}
 		}
 	}
+	if err := context.Cause(ctx); err != nil {
+		return nil, err // answers are cut off
+	}
 	if counted == 0 && failed == nil {
 		failed = errors.New("nobody had a token left when the last prompt was read: ask for more tokens")
 	}

@@ -51,6 +51,16 @@ func (c *Cost) line() (base, each float64) {
 	return base, each
 }
 
+// Worth says whether drafts could gain anything if nearly all were right: with a full batch a
+// row costs as much as its share of a step, and then looking for drafts is time lost.
+func (c *Cost) Worth(sequences int) bool {
+	base, each := c.line()
+	return each*float64(sequences) < fullBatch*base
+}
+
+// fullBatch is what a draft may cost, of a sequence's share of a step.
+const fullBatch = 0.8
+
 // worth is by how much drafts must be expected to speed a step up before any is tried: what
 // they cost that the line does not see.
 const worth = 1.05

@@ -113,6 +113,7 @@ func (s *State) guess(r *request, most int) (d speculate.Draft) {
 func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
 	var probabilities [][]float32
 	var at []int // of p.Decode
+	guesses := len(p.Chunks) == 0 && (s.cfg.Guess != nil || len(p.Decode) <= s.cfg.SpeculateRows && s.speculation.cost.Worth(len(p.Decode)))
 	for i := range p.Decode {
 		d := &p.Decode[i]
 		r := rows[d.Seq]
@@ -127,7 +128,7 @@ func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
 			left -= n
 			continue
 		}
-		if most < 1 || left < 1 || len(p.Chunks) > 0 || len(p.Decode) > s.cfg.SpeculateRows {
+		if most < 1 || left < 1 || !guesses {
 			continue
 		}
 		g := &r.guesses
