@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -92,8 +93,9 @@ func RunGrammar(v *grammar.Vocabulary, encode func(string) []int32, files []stri
 		if r.err != nil {
 			f.CompileErrors++
 			why := r.err.Error()
-			if e, ok := r.err.(*grammar.Error); ok && e.Keyword != "" {
-				why = e.Keyword
+			var known *grammar.Error
+			if errors.As(r.err, &known) && known.Keyword != "" {
+				why = known.Keyword
 			}
 			f.Reasons[why[:min(len(why), 60)]]++
 			f.Refused = append(f.Refused, r.name+": "+r.err.Error())
@@ -169,10 +171,10 @@ func oneSchema(v *grammar.Vocabulary, encode func(string) []int32, file string, 
 		return r, fmt.Errorf("%s: %w", file, err)
 	}
 	began := time.Now()
-	g, err := grammar.New(v, grammar.Spec{Kind: grammar.KindJSONSchema, Text: string(body.Schema), AnyOrder: anyOrder})
+	var g *grammar.Grammar
+	g, r.err = grammar.New(v, grammar.Spec{Kind: grammar.KindJSONSchema, Text: string(body.Schema), AnyOrder: anyOrder})
 	r.compile = time.Since(began)
-	if err != nil {
-		r.err = err
+	if r.err != nil {
 		return r, nil
 	}
 	for i, t := range body.Tests {

@@ -255,10 +255,10 @@ func (m *machine) settle() {
 			}
 		}
 	}
-	work := make([]int, len(m.rules))
+	work := make([]int, 0, len(m.rules))
 	for i, body := range m.rules {
 		uses(body, map[eid]bool{}, i)
-		work[i] = i
+		work = append(work, i)
 	}
 	for len(work) > 0 {
 		i := work[0]

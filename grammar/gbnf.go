@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -49,8 +50,9 @@ func (m *machine) compileGBNF(text string) (eid, error) {
 }
 
 func (p *gbnfParser) wrap(err error) error {
-	if e, ok := err.(*Error); ok {
-		return e
+	var known *Error
+	if errors.As(err, &known) {
+		return known
 	}
 	return &Error{Message: "GBNF: " + err.Error()}
 }

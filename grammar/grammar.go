@@ -54,7 +54,8 @@ var ErrToken = errors.New("grammar: the token does not fit")
 const (
 	maxSpec      = 4 << 20  // bytes of a Spec
 	maxNodes     = 1 << 19  // states of terminals of one grammar
-	maxWork      = 1 << 20  // derivatives, and openings of stacks, that one call may ask for
+	maxCompile   = 1 << 20  // derivatives that compiling may ask for: about a second
+	maxWork      = 1 << 18  // the same of one token: others wait for it
 	maxMachine   = 96 << 20 // bytes, about, of one grammar, beyond which it forgets its states
 	staleNodes   = maxNodes / 2
 	keptGrammars = 256
@@ -152,7 +153,7 @@ func New(v *Vocabulary, s Spec) (g *Grammar, err error) {
 	}
 	defer recoverLarge(&err)
 	m := newMachine(maxNodes)
-	m.refuel()
+	m.fuel = maxCompile
 	top, err := m.compile(s)
 	if err != nil {
 		return nil, err

@@ -196,11 +196,9 @@ func resolve(base, ref string) string {
 }
 
 func (b *builder) target(n *snode, ref string) (*snode, error) {
-	whole := ref
+	whole := n.base + ref
 	if !strings.HasPrefix(ref, "#") {
 		whole = resolve(n.base, ref)
-	} else {
-		whole = n.base + ref
 	}
 	doc, fragment, _ := strings.Cut(whole, "#")
 	if t := b.uris[whole]; t != nil {
@@ -308,13 +306,6 @@ type flat struct {
 
 func (f *flat) with(n *snode) *flat {
 	return &flat{append(f.nodes[:len(f.nodes):len(f.nodes)], n), f.types}
-}
-
-// known keywords that only describe, or are read where others are.
-var silent = map[string]bool{
-	"$anchor": true, "$defs": true, "definitions": true, "$schema": true, "$id": true, "id": true, "$comment": true, "title": true, "description": true,
-	"default": true, "readOnly": true, "writeOnly": true, "examples": true, "contentMediaType": true, "contentEncoding": true, "contentSchema": true,
-	"$vocabulary": true, "deprecated": true, "$dynamicAnchor": true, "$recursiveAnchor": true,
 }
 
 // refusedKeywords change what is valid and are not enforced.

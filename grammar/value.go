@@ -1,7 +1,6 @@
 package grammar
 
 import (
-	"fmt"
 	"math/big"
 	"slices"
 	"strconv"
@@ -966,5 +965,3 @@ func (v *validator) keyword(n *snode, k string, s, x *jval, depth int) (bool, er
 	}
 	return true, nil
 }
-
-var _ = fmt.Sprint
