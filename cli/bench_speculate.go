@@ -100,7 +100,7 @@ func (c *benchSpeculateCmd) engine(e *env, dir string) (api.Engine, func(), erro
 
 // texts are the prompts, of the corpus that the evaluation has.
 func (c *benchSpeculateCmd) texts() (dir string, texts []bench.SpeculateText, err error) {
-	dir, from := c.Model, ""
+	var from string
 	if slices.Contains(model.Shapes(), c.Model) {
 		dir = model.RandomPrefix + c.Model
 		from, err = modelFlag{}.dir()
