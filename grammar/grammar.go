@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 )
 
 // Kinds of a Spec.
@@ -127,7 +128,7 @@ func (e *Engine) trim() {
 		next := at.Next()
 		x := at.Value.(*entry)
 		if x.g != nil {
-			total += x.g.size()
+			total += x.g.bytes.Load()
 		}
 		if at != e.order.Front() && (e.order.Len() > keptGrammars || total > keptBytes) {
 			e.order.Remove(at)
@@ -142,8 +143,8 @@ type Grammar struct {
 	vocab *Vocabulary
 	mu    sync.Mutex
 	m     *machine
-	nodes int   // after the last use
-	bytes int64 // about
+	nodes atomic.Int64 // after the last use
+	bytes atomic.Int64 // about
 }
 
 // New compiles a grammar. Errors: *Error, ErrTooComplex.
@@ -208,22 +209,14 @@ func (m *machine) compile(s Spec) (eid, error) {
 	return eFail, &Error{Message: fmt.Sprintf("the kind %.40q is not known", s.Kind)}
 }
 
+// note tells the engine how large the grammar is: it must not wait for a mask to ask.
 func (g *Grammar) note() {
-	g.nodes = len(g.m.nodes)
-	g.bytes = int64(g.m.held) + int64(len(g.m.nodes))*192 + int64(len(g.m.frames))*48 + int64(len(g.m.exprs))*96
+	m := g.m
+	g.nodes.Store(int64(len(m.nodes)))
+	g.bytes.Store(int64(m.held) + int64(len(m.nodes))*192 + int64(len(m.frames))*48 + int64(len(m.exprs))*96)
 }
 
-func (g *Grammar) crowded() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.nodes > staleNodes || g.bytes > maxMachine
-}
-
-func (g *Grammar) size() int64 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.bytes
-}
+func (g *Grammar) crowded() bool { return g.nodes.Load() > staleNodes || g.bytes.Load() > maxMachine }
 
 // State is a place in a text under a grammar. It is a value: an older one stays good.
 type State struct {

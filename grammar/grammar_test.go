@@ -364,3 +364,38 @@ func TestAnyOrder(t *testing.T) {
 		t.Error("a schema that no text fits was taken")
 	}
 }
+
+// Many may use one engine and one grammar at once.
+func TestEngineIsShared(t *testing.T) {
+	e := NewEngine(words(t))
+	done := make(chan error)
+	for i := range 16 {
+		go func() {
+			done <- func() error {
+				g, err := e.Compile(Spec{Kind: KindJSONSchema, Text: fmt.Sprintf(`{"type":"object","properties":{"a":{"type":"string","maxLength":%d}}}`, i%3)})
+				if err != nil {
+					return err
+				}
+				r, at := rand.New(rand.NewPCG(uint64(i), 1)), g.Start()
+				for range 60 {
+					m, err := at.Mask()
+					if err != nil {
+						return err
+					}
+					id := int32(r.IntN(e.Vocabulary().Size()))
+					if next, err := at.Advance(id); (err == nil) != m.Has(id) {
+						return fmt.Errorf("token %d: the mask says %v, the state %v", id, m.Has(id), err)
+					} else if err == nil {
+						at = next
+					}
+				}
+				return nil
+			}()
+		}()
+	}
+	for range 16 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
