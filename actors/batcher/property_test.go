@@ -23,7 +23,7 @@ func drawSockets(r *rapid.T, least int64) []Socket {
 	slices.Sort(cuts)
 	var sockets []Socket
 	for i := range n {
-		sockets = append(sockets, Socket{ID: fmt.Sprint("n", i+1), Budget: least + block*rapid.Int64Range(0, 60).Draw(r, "budget"), Heads: tensor.Span{Lo: cuts[i], Hi: cuts[i+1]}})
+		sockets = append(sockets, Socket{ID: fmt.Sprint("n", i+1), Budget: int64(geometry.Layers) * (least + block*rapid.Int64Range(0, 60).Draw(r, "budget")), Heads: tensor.Span{Lo: cuts[i], Hi: cuts[i+1]}})
 	}
 	return sockets
 }
@@ -32,7 +32,7 @@ func drawSockets(r *rapid.T, least int64) []Socket {
 // every owner: one socket is large, the others can at least read their heads.
 func drawRoomy(r *rapid.T) []Socket {
 	sockets := drawSockets(r, block*20)
-	sockets[rapid.IntRange(0, len(sockets)-1).Draw(r, "large")].Budget += block * 25
+	sockets[rapid.IntRange(0, len(sockets)-1).Draw(r, "large")].Budget += int64(geometry.Layers) * block * 25
 	return sockets
 }
 
@@ -79,7 +79,17 @@ func drawSpec(r *rapid.T, id string, now int64) Spec {
 
 // Whatever happens, in any order: the ledger holds, the real arenas never refuse,
 // every token comes once and in order, and every request ends.
-func TestEverythingEnds(t *testing.T) {
+func TestEverythingEnds(t *testing.T) { everythingEnds(t) }
+
+// TestEverythingEndsInWindows: the same where some layers see only the newest tokens.
+func TestEverythingEndsInWindows(t *testing.T) {
+	plain := geometry
+	defer func() { geometry = plain }()
+	geometry.Layers, geometry.Windows = 2, []int{40, 0}
+	everythingEnds(t)
+}
+
+func everythingEnds(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		s := testState(t, func(c *Config) {
 			c.MaxRunning = rapid.IntRange(1, 12).Draw(r, "max running")

@@ -311,9 +311,11 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 		}
 		q.copy, q.replica = kvcache.NewStore(c.arenas[k.Replica], geometry, q.open.Policy), k.Replica
 		c.must(q.copy.Open(q.own.Prompt(), q.own.Tokens(), tensor.Span{}), "copy of %d tokens", q.own.Tokens())
-		for head := range geometry.KVHeads {
-			rows := q.own.ExportSlots(nil, 0, head, 0, q.open.Policy.Slots(q.own.Prompt(), q.own.Tokens()))
-			c.must(q.copy.Import(0, head, 0, rows), "copy")
+		for layer := range geometry.Layers {
+			for head := range geometry.KVHeads {
+				rows := q.own.ExportSlots(nil, layer, head, 0, geometry.Rule(layer, q.open.Policy).Slots(q.own.Prompt(), q.own.Tokens()))
+				c.must(q.copy.Import(layer, head, 0, rows), "copy")
+			}
 		}
 		c.must(q.copy.Seal(), "seal of a copy")
 	}
@@ -391,8 +393,10 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 func put(s *kvcache.Store, start, n int) {
 	k, v := make([]float32, geometry.Layout.KDim), make([]float32, geometry.Layout.VDim)
 	for pos := start; pos < start+n; pos++ {
-		for head := s.Heads().Lo; head < s.Heads().Hi; head++ {
-			s.Write(0, head, pos, k, v)
+		for layer := range geometry.Layers {
+			for head := s.Heads().Lo; head < s.Heads().Hi; head++ {
+				s.Write(layer, head, pos, k, v)
+			}
 		}
 	}
 }
@@ -426,14 +430,18 @@ func (q *sequence) result(seq uint64, cached int) Result {
 func (c *cluster) handOver(q *sequence, owner int) {
 	for rank, part := range q.parts {
 		for head := c.spans[rank].Lo; head < c.spans[rank].Hi; head++ {
-			kept := q.open.Policy.Keep(&kvcache.Statistics{Head: head, Prompt: q.open.Read})
-			switch {
-			case rank != owner:
-				c.must(q.own.Import(0, head, 0, part.Export(nil, q.open.Policy, 0, head, kept)), "import")
-			case q.open.Policy.KeepsAll():
+			for layer := range geometry.Layers {
+				rule := geometry.Rule(layer, q.open.Policy)
+				kept := rule.Keep(&kvcache.Statistics{Layer: layer, Head: head, Prompt: q.open.Read})
+				switch {
+				case rank != owner:
+					c.must(q.own.Import(layer, head, 0, part.Export(nil, rule, layer, head, kept)), "import")
+				case !rule.KeepsAll():
+					c.must(q.own.Keep(part, layer, head, kept), "keep")
+				}
+			}
+			if rank == owner && q.open.Policy.KeepsAll() {
 				c.must(q.own.Adopt(part, head), "adopt")
-			default:
-				c.must(q.own.Keep(part, 0, head, kept), "keep")
 			}
 		}
 		part.Release()
