@@ -113,6 +113,7 @@ func (s *State) guess(r *request, most int) (d speculate.Draft) {
 func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
 	var probabilities [][]float32
 	var at []int // of p.Decode
+	scores := draftScores
 	guesses := len(p.Chunks) == 0 && (s.cfg.Guess != nil || len(p.Decode) <= s.cfg.SpeculateRows && s.speculation.cost.Worth(len(p.Decode)))
 	for i := range p.Decode {
 		d := &p.Decode[i]
@@ -121,11 +122,12 @@ func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
 		if s.cfg.Geometry.Single(r.Policy) {
 			continue
 		}
-		most := min(speculate.Most, r.final()-r.cached-1)
+		each := 1 + max(0, r.Sampling.Logprobs)
+		most := min(speculate.Most, r.final()-r.cached-1, scores/each)
 		if known := len(r.Prompt) + len(r.out) - r.cached - 1; known > 0 {
 			n := s.extend(r, min(most, known, left))
 			d.Tokens = append(d.Tokens, r.tokens(r.cached+1, r.cached+1+n)...)
-			left -= n
+			left, scores = left-n, scores-n*each
 			continue
 		}
 		if most < 1 || left < 1 || !guesses {
@@ -138,7 +140,7 @@ func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
 			g.draft.Tokens = g.draft.Tokens[:n]
 			g.draft.Share = make([]float32, n)
 			d.Tokens = append(d.Tokens, g.draft.Tokens...)
-			if left -= n; n > 0 {
+			if left, scores = left-n, scores-n*each; n > 0 {
 				continue
 			}
 		}
@@ -157,11 +159,17 @@ func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
 		if counts[k] == 0 {
 			g.trust.Drift(&s.speculation.trust, forgetTrust)
 		}
-		n := s.extend(r, counts[k])
+		each := 1 + max(0, r.Sampling.Logprobs)
+		n := s.extend(r, min(counts[k], scores/each))
+		scores -= n * each
 		g.draft.Tokens = g.draft.Tokens[:n]
 		d.Tokens = append(d.Tokens, g.draft.Tokens...)
 	}
 }
+
+// draftScores bounds the log-probabilities that drafts add to the answer of a step, which has
+// room for twice as many (socket.maxScores).
+const draftScores = 1 << 15
 
 // extend books the memory of so many drafts, or of fewer if that is not free.
 func (s *State) extend(r *request, n int) int {

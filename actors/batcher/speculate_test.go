@@ -108,3 +108,49 @@ func TestDraftsNeverCost(t *testing.T) {
 		}
 	}
 }
+
+// TestDraftsLeaveRoomForScores: an answer has room for so many log-probabilities, and a plan
+// that asks for more would break the epoch. Guesses and known tokens alike are fewer then.
+func TestDraftsLeaveRoomForScores(t *testing.T) {
+	for _, logprobs := range []int{-1, 20, 1000, 40000} {
+		for _, emitted := range []int{0, 200} {
+			sockets := []Socket{{ID: "n1", Budget: block * 4000, Heads: tensor.Span{Lo: 0, Hi: geometry.KVHeads}}}
+			s, out := testState(t, func(c *Config) { c.MaxRunning, c.TokenBudget, c.Chunk = 30, 600, 500 }), newClient(t)
+			s.cfg.Guess = func(id string, position int) (drafts []int32) {
+				for i := range speculate.Most {
+					drafts = append(drafts, modelToken(id, position+i-8))
+				}
+				return drafts
+			}
+			at := newCluster(t, 1, sockets)
+			out.take(s.Step(Placed{Epoch: 1, Sockets: sockets}))
+			var e Effects
+			sampling := *greedy
+			sampling.Logprobs = logprobs
+			for i := range 30 {
+				spec := Spec{ID: fmt.Sprint("loop", i), Prompt: prompt("p", 8), MaxTokens: 300, Sampling: &sampling, PromptLogprobs: -1, Policy: kvcache.Streaming(4, 20), Accepted: emitted > 0}
+				for k := range emitted {
+					spec.Emitted = append(spec.Emitted, modelToken(spec.ID, k))
+				}
+				out.specs[spec.ID], out.tokens[spec.ID] = &spec, emitted
+				if more := s.Step(Submit{spec}); more.Start != nil {
+					e = more
+				}
+			}
+			most := 0
+			for ; e.Start != nil; e = s.Step(at.run(e.Start, out.specs)) {
+				out.take(e)
+				drafts := e.Start.Tokens() - len(e.Start.Decode)
+				for _, c := range e.Start.Chunks {
+					drafts -= len(c.Tokens)
+				}
+				most = max(most, drafts)
+			}
+			out.take(e)
+			at.close()
+			if scores := most * (1 + max(0, logprobs)); scores > draftScores || len(out.finished) != 30 || most == 0 && logprobs < 2000 {
+				t.Errorf("%d logprobs, %d tokens known: %d drafts in a step ask for %d, %d is the most; %d ended", logprobs, emitted, most, scores, draftScores, len(out.finished))
+			}
+		}
+	}
+}
