@@ -156,9 +156,11 @@ func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 				w.seq.feed(w.token)
 			}
 			h.drawn[i] = h.result(b, i, w)
-			w.seq.next = h.drawn[i].Token
-			if h.drawn[i].Err != nil {
-				w.seq.next = none
+			if w.sample { // rows of a prompt that are only scored are tasks beside each other
+				w.seq.next = h.drawn[i].Token
+				if h.drawn[i].Err != nil {
+					w.seq.next = none
+				}
 			}
 		}
 	})
