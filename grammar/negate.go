@@ -1,0 +1,186 @@
+package grammar
+
+import (
+	"fmt"
+	"strings"
+)
+
+// negate lists schemas, one of which holds for a value that n does not describe.
+func (b *builder) negate(n *snode, depth int) ([]*snode, error) {
+	if depth > 16 {
+		return nil, fmt.Errorf("the negation is nested too deep")
+	}
+	if n.v.kind == jBool {
+		return []*snode{b.child(n, jBoolean(!n.v.b), "not")}, nil
+	}
+	if n.v.kind != jObject {
+		return nil, fmt.Errorf("a schema must be an object or a boolean")
+	}
+	var out []*snode
+	add := func(v *jval) { out = append(out, b.node(v, n.path, n.base, n.old)) }
+	not := func(s *snode) *jval { return jObj("not", s.v) }
+	number := func(k string, x *jval) { add(jObj("type", jStr("number"), k, x)) }
+	if n.old && n.v.get("$ref") != nil {
+		t, err := b.target(n, n.v.get("$ref").s)
+		if err != nil {
+			return nil, err
+		}
+		return b.negate(t, depth+1)
+	}
+	for _, k := range n.v.keys {
+		x := n.v.at[k]
+		size, isSize := x.count()
+		switch k {
+		case "$ref":
+			t, err := b.target(n, x.s)
+			if err != nil {
+				return nil, err
+			}
+			more, err := b.negate(t, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, more...)
+		case "type":
+			t, err := b.typesOf(b.child(n, jObj("type", x), k))
+			if err != nil {
+				return nil, err
+			}
+			if t&tInteger != 0 && t&tFraction == 0 {
+				return nil, fmt.Errorf("'not' of the type integer")
+			}
+			var rest []*jval
+			for _, name := range [...]string{"null", "boolean", "number", "string", "array", "object"} {
+				if typeNames[name]&t == 0 {
+					rest = append(rest, jStr(name))
+				}
+			}
+			if len(rest) > 0 {
+				add(jObj("type", jList(rest...)))
+			}
+		case "enum", "const":
+			list := []*jval{x}
+			if k == "enum" {
+				list = x.list
+			}
+			if err := b.negateValues(n, list, add); err != nil {
+				return nil, err
+			}
+		case "required":
+			for _, name := range x.list {
+				add(jObj("type", jStr("object"), "properties", jObj(name.s, jBoolean(false))))
+			}
+		case "properties":
+			for _, name := range x.keys {
+				s := b.child(n, x.at[name], k, name)
+				if s.v.kind == jBool && s.v.b || s.v.kind == jObject && len(s.v.keys) == 0 {
+					continue
+				}
+				add(jObj("type", jStr("object"), "required", jList(jStr(name)), "properties", jObj(name, not(s))))
+			}
+		case "anyOf":
+			var all []*jval
+			for _, s := range b.children(n, k, x) {
+				all = append(all, not(s))
+			}
+			add(jObj("allOf", jList(all...)))
+		case "allOf":
+			for _, s := range b.children(n, k, x) {
+				add(not(s))
+			}
+		case "not":
+			out = append(out, b.child(n, x, k))
+		case "minLength":
+			if isSize && size > 0 {
+				add(jObj("type", jStr("string"), "maxLength", jInt(size-1)))
+			}
+		case "maxLength":
+			add(jObj("type", jStr("string"), "minLength", jInt(size+1)))
+		case "minItems":
+			if isSize && size > 0 {
+				add(jObj("type", jStr("array"), "maxItems", jInt(size-1)))
+			}
+		case "maxItems":
+			add(jObj("type", jStr("array"), "minItems", jInt(size+1)))
+		case "minProperties":
+			if isSize && size > 0 {
+				add(jObj("type", jStr("object"), "maxProperties", jInt(size-1)))
+			}
+		case "maxProperties":
+			add(jObj("type", jStr("object"), "minProperties", jInt(size+1)))
+		case "pattern":
+			add(jObj("type", jStr("string"), "\x00pattern", x))
+		case "minimum":
+			if open := n.v.get("exclusiveMinimum"); open != nil && open.kind == jBool && open.b {
+				number("maximum", x)
+			} else {
+				number("exclusiveMaximum", x)
+			}
+		case "maximum":
+			if open := n.v.get("exclusiveMaximum"); open != nil && open.kind == jBool && open.b {
+				number("minimum", x)
+			} else {
+				number("exclusiveMinimum", x)
+			}
+		case "exclusiveMinimum":
+			if x.kind == jNumber {
+				number("maximum", x)
+			}
+		case "exclusiveMaximum":
+			if x.kind == jNumber {
+				number("minimum", x)
+			}
+		case "items", "prefixItems", "additionalItems", "additionalProperties", "patternProperties", "propertyNames", "uniqueItems", "contains", "minContains", "maxContains",
+			"format", "multipleOf", "oneOf", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies",
+			"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef", "divisibleBy", "disallow", "extends", "\x00pattern", "\x00strings":
+			if k == "additionalProperties" && (x.kind == jBool && x.b || x.kind == jObject && len(x.keys) == 0) {
+				continue
+			}
+			return nil, fmt.Errorf("'not' of the keyword '%s'", strings.TrimPrefix(k, "\x00"))
+		}
+	}
+	if len(out) > maxNots {
+		return nil, fmt.Errorf("the negation has more than %d ways", maxNots)
+	}
+	return out, nil
+}
+
+func (b *builder) negateValues(n *snode, list []*jval, add func(*jval)) error {
+	var strs []*jval
+	rest := map[string]bool{"null": true, "boolean": true, "number": true, "string": true, "array": true, "object": true}
+	var bools [2]bool
+	for _, v := range list {
+		switch v.kind {
+		case jNull:
+			delete(rest, "null")
+		case jBool:
+			delete(rest, "boolean")
+			if v.b {
+				bools[1] = true
+			} else {
+				bools[0] = true
+			}
+		case jString:
+			delete(rest, "string")
+			strs = append(strs, v)
+		default:
+			return fmt.Errorf("'not' of a value that is a number, a list or an object")
+		}
+	}
+	if !rest["boolean"] && bools[0] != bools[1] {
+		add(jObj("const", jBoolean(bools[0])))
+	}
+	if len(strs) > 0 {
+		add(jObj("type", jStr("string"), "\x00strings", jList(strs...)))
+	}
+	var names []*jval
+	for _, t := range [...]string{"null", "boolean", "number", "string", "array", "object"} {
+		if rest[t] {
+			names = append(names, jStr(t))
+		}
+	}
+	if len(names) > 0 {
+		add(jObj("type", jList(names...)))
+	}
+	return nil
+}
