@@ -159,21 +159,27 @@ func (s *State) save(c *Chunk, r *request) {
 				r.saves = false
 				return
 			}
-			s.blockIDs++
-			b = &textBlock{id: s.blockIDs, key: name, parent: parent, cached: true, pins: make([]int32, len(s.ledger.sockets)), at: none}
-			s.prefix.blocks[name] = b
-			if parent != nil {
-				parent.after++
-				s.prefix.settle(parent)
-			}
-			s.ledger.cache(b)
-			s.ledger.took(r, 1)
+			b = s.shareNew(r, name, parent)
 		}
 		s.prefix.use(b)
 		b.step = s.steps + 1
 		s.ledger.share(r, b)
 		c.Save = append(c.Save, b.id)
 	}
+}
+
+// shareNew gives a block of the request's own to the cache, behind its parent.
+func (s *State) shareNew(r *request, name key, parent *textBlock) *textBlock {
+	s.blockIDs++
+	b := &textBlock{id: s.blockIDs, key: name, parent: parent, cached: true, pins: make([]int32, len(s.ledger.sockets)), at: none}
+	s.prefix.blocks[name] = b
+	if parent != nil {
+		parent.after++
+		s.prefix.settle(parent)
+	}
+	s.ledger.cache(b)
+	s.ledger.took(r, 1)
+	return b
 }
 
 // hasWindows makes room for one block's rows of layers with a window, which a prompt that
@@ -203,16 +209,8 @@ func (s *State) keep(r *request) {
 		name, id := s.keyOf(r, at), uint64(0)
 		b := s.prefix.blocks[name]
 		if b == nil {
-			s.blockIDs++
-			id = s.blockIDs
-			b = &textBlock{id: id, key: name, parent: parent, cached: true, ready: true, pins: make([]int32, 1), at: none}
-			s.prefix.blocks[name] = b
-			if parent != nil {
-				parent.after++
-				s.prefix.settle(parent)
-			}
-			s.ledger.cache(b)
-			s.ledger.took(r, 1)
+			b = s.shareNew(r, name, parent)
+			id, b.ready = b.id, true
 			s.prefix.settle(b)
 		}
 		s.prefix.use(b)
