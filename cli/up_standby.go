@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"shoal/cluster/supervise"
+	"shoal/internal/fixedport"
 )
 
 // Folders in the data directory of a cluster with a standby, one a copy of the
@@ -118,17 +118,10 @@ func (c *upCmd) runPair(e *env) (err error) {
 	return context.Cause(p.ctx)
 }
 
-// freeAddresses are two that nobody has now: a coordinator must come back at its
-// own. They lie below the ports that systems give to connections and to listeners
-// that ask for any, so that nobody gets one by chance while no coordinator has it.
+// freeAddresses are two that nobody has now: a coordinator must come back at its own.
 func freeAddresses() (out [2]string, err error) {
 	for i := range out {
-		var l net.Listener
-		for range 100 {
-			if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(10000+rand.IntN(20000)))); err == nil {
-				break
-			}
-		}
+		l, err := fixedport.Listen("127.0.0.1")
 		if err != nil {
 			return out, err
 		}

@@ -132,7 +132,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	if err = cfg.Serve.Validate(&ck.Config); err != nil { // before others hear of it
 		return nil, err
 	}
-	if err = c.openStore(&cfg); err != nil {
+	if err = c.openStore(ctx, &cfg); err != nil {
 		return nil, err
 	}
 	var events atomic.Pointer[discoverer]
@@ -189,7 +189,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 
 // openStore comes first: a coordinator that cannot have its data directory must
 // not meet the nodes.
-func (c *Coordinator) openStore(cfg *CoordinatorConfig) (err error) {
+func (c *Coordinator) openStore(ctx context.Context, cfg *CoordinatorConfig) (err error) {
 	c.noJobs = "Jobs, batches and files need a place to live: start the coordinator with --data-dir DIR."
 	if cfg.DataDir == "" {
 		return nil
@@ -198,7 +198,7 @@ func (c *Coordinator) openStore(cfg *CoordinatorConfig) (err error) {
 	if err != nil {
 		return fmt.Errorf("cluster: --bind %q is not host:port: %w", cfg.Bind, err)
 	}
-	c.store, err = store.Open(cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleCoordinator, c.log)
+	c.store, err = store.Open(ctx, cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleCoordinator, c.log)
 	if err != nil && cfg.DataOptional {
 		c.noJobs = "Jobs, batches and files are off: " + err.Error() + ". Give this one a --data-dir DIR of its own."
 		c.log.Warn("serving without jobs", "error", err)

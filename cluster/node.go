@@ -321,7 +321,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	}
 	incarnation := rpc.NewIncarnation()
 	meta := gossip.Meta{Incarnation: incarnation, State: gossip.Joining}
-	k, err := openStore(&cfg)
+	k, err := openStore(ctx, &cfg)
 	if err != nil {
 		return err
 	}
@@ -450,7 +450,7 @@ func (n *nodeActor) drain(b *bus) {
 }
 
 // openStore opens the data directory of a node, if it has one.
-func openStore(cfg *NodeConfig) (*store.Store, error) {
+func openStore(ctx context.Context, cfg *NodeConfig) (*store.Store, error) {
 	if cfg.DataDir == "" {
 		return nil, nil
 	}
@@ -458,7 +458,7 @@ func openStore(cfg *NodeConfig) (*store.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster: --bind %q is not host:port: %w", cfg.Bind, err)
 	}
-	return store.Open(cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleNode, cfg.Logger)
+	return store.Open(ctx, cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleNode, cfg.Logger)
 }
 
 // connectNATS joins a group over NATS: subscribe, then wait until every pair of

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"shoal/internal/fixedport"
 	"shoal/security"
 )
 
@@ -228,7 +228,7 @@ func wantErr(t *testing.T, err, want error) {
 
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := fixedport.Listen("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}

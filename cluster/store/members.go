@@ -171,7 +171,7 @@ func (g *Members) change(ctx context.Context, next *plan) error {
 	if err := g.store.lease.record(ctx, next); err != nil {
 		return err
 	}
-	if err := g.store.replica.keep(next); err != nil {
+	if err := g.store.replica.keep(ctx, next); err != nil {
 		return err
 	}
 	g.log.Info("the members of the store change", "members", next.servers(), "revision", next.Revision)

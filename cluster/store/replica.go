@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 
 	"shoal/cluster/rpc"
 	"shoal/collective/natsbus"
+	"shoal/internal/fixedport"
 	"shoal/jobs"
 	"shoal/jobs/files"
 	"shoal/jobs/journal"
@@ -51,8 +53,9 @@ type replica struct {
 	held net.Listener // keeps the offered address free for the server; nil: it is needed no more
 }
 
-// openReplica starts what a data directory says, whose lock the caller has.
-func openReplica(dir, name, at string, role security.Role, key security.Key, log *slog.Logger) (_ *replica, err error) {
+// openReplica starts what a data directory says, whose lock the caller has. at is host:port,
+// with port 0 for any that stays this process's own: the other members write it down.
+func openReplica(ctx context.Context, dir, name, at string, role security.Role, key security.Key, log *slog.Logger) (_ *replica, err error) {
 	r := &replica{dir: dir, name: name, key: key, role: role, log: log}
 	defer func() {
 		if err == nil {
@@ -66,12 +69,17 @@ func openReplica(dir, name, at string, role security.Role, key security.Key, log
 		if err := json.Unmarshal(b, p); err != nil {
 			return nil, fmt.Errorf("store: %s does not decode: %w", r.path(), err)
 		}
-		return r, r.start(p)
+		return r, r.start(ctx, p)
 	case !errors.Is(err, os.ErrNotExist):
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	// A port that is free now, and stays so until the server takes it.
-	if r.held, err = net.Listen("tcp", at); err != nil {
+	if host, port, _ := net.SplitHostPort(at); port == "0" {
+		r.held, err = fixedport.Listen(host)
+	} else {
+		r.held, err = net.Listen("tcp", at)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	r.addr = r.held.Addr().String()
@@ -92,7 +100,7 @@ func (r *replica) path() string { return filepath.Join(r.dir, "store.json") }
 
 // keep takes part in a store from now on, or learns who does now. Twice is once, and
 // what is older than what is known says nothing.
-func (r *replica) keep(p *plan) error {
+func (r *replica) keep(ctx context.Context, p *plan) error {
 	r.change.Lock()
 	defer r.change.Unlock()
 	if old, bus := r.now(); old != nil {
@@ -105,7 +113,7 @@ func (r *replica) keep(p *plan) error {
 		return err
 	}
 	r.free()
-	if err := r.start(p); err != nil {
+	if err := r.start(ctx, p); err != nil {
 		_ = os.Remove(r.path())
 		return err
 	}
@@ -149,7 +157,7 @@ func (r *replica) write(p *plan) error {
 
 func (r *replica) storeDir(p *plan) string { return filepath.Join(r.dir, "store-"+p.ID) }
 
-func (r *replica) start(p *plan) error {
+func (r *replica) start(ctx context.Context, p *plan) error {
 	at := p.member(p.Self)
 	if at < 0 || len(p.Members) < 2 || len(p.Members) > wanted {
 		return fmt.Errorf("store: the store %s has %d members, want 2 or %d, %q among them", p.ID, len(p.Members), wanted, p.Self)
@@ -163,6 +171,9 @@ func (r *replica) start(p *plan) error {
 			return err
 		}
 		cfg.ClientTLS, cfg.Secret, cfg.Secrets = clients, r.key.BusPassword(security.RoleCoordinator), r.key.BusPasswords(security.RoleCoordinator)
+	}
+	if err := awaitPort(ctx, cfg.Listen, r.log); err != nil {
+		return fmt.Errorf("%w. Or let another process keep the copy: shoal store remove %[2]s, then start %[2]s with an empty --data-dir and add it again", err, r.name)
 	}
 	bus, err := natsbus.Start(cfg)
 	if err != nil {
@@ -209,7 +220,9 @@ func (r *replica) serve(sys *rpc.System) error {
 		r.asked.Add(1)
 		go func() { // starting a server takes a while
 			defer r.asked.Done()
-			if err := r.keep(p); err != nil {
+			ctx, cancel := context.WithTimeout(context.Background(), keepLimit)
+			defer cancel()
+			if err := r.keep(ctx, p); err != nil {
 				c.Fail(err)
 				return
 			}

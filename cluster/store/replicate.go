@@ -126,7 +126,7 @@ func (g *Members) replicate(p *plan) error {
 			return err
 		}
 	}
-	if err := s.replica.keep(p); err != nil {
+	if err := s.replica.keep(ctx, p); err != nil {
 		return err
 	}
 	lease, nc, err := s.replicated(ctx, nil)

@@ -76,15 +76,15 @@ type Store struct {
 }
 
 // Open takes the lock of a data directory. name is the process's, at the host:port where it
-// offers to keep a replica.
-func Open(dir, name, at string, key security.Key, role security.Role, log *slog.Logger) (_ *Store, err error) {
+// offers to keep a replica. It may have to wait for that address, until ctx ends.
+func Open(ctx context.Context, dir, name, at string, key security.Key, role security.Role, log *slog.Logger) (_ *Store, err error) {
 	s := &Store{path: dir, log: log, kind: "single"}
 	s.inStep.Store(1)
 	if s.dir, err = jobs.OpenDir(dir); err != nil {
 		return nil, err
 	}
 	if s.folder, err = files.OpenFolder(filepath.Join(dir, "files")); err == nil {
-		s.replica, err = openReplica(dir, name, at, role, key, log)
+		s.replica, err = openReplica(ctx, dir, name, at, role, key, log)
 	}
 	if err != nil {
 		s.dir.Close()
@@ -195,7 +195,7 @@ func (s *Store) openReplicated(ctx context.Context, waits func(why string)) erro
 		return err
 	}
 	p.Self = p.at(s.replica.addr) // others may have changed the members while this process was away
-	return s.replica.keep(p)
+	return s.replica.keep(ctx, p)
 }
 
 // Quiet is how long a store may take to open before it is said what it waits for.

@@ -20,6 +20,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"shoal/collective"
+	"shoal/internal/fixedport"
 )
 
 func TestGossip(t *testing.T) {
@@ -155,7 +156,7 @@ func startStores(t *testing.T) []*Server {
 		var addrs []string
 		var free []net.Listener
 		for range 3 {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
+			l, err := fixedport.Listen("127.0.0.1")
 			if err != nil {
 				t.Fatal(err)
 			}

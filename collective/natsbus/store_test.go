@@ -3,12 +3,13 @@ package natsbus
 import (
 	"context"
 	"fmt"
-	"net"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"shoal/internal/fixedport"
 )
 
 // TestStoreMemberReplaced: one of three servers is lost for good, another takes its place,
@@ -47,7 +48,7 @@ func TestStoreMemberReplaced(t *testing.T) {
 	asked(t, "a stream of three with two servers", func(ctx context.Context) error { _, err := js.CreateOrUpdateStream(ctx, cfg); return err })
 	put(5)
 
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := fixedport.Listen("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,30 +5,25 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"shoal/internal/fixedport"
 )
 
 // freePort is a port that was free a moment ago; a coordinator that is to come
-// back at its address needs a fixed one. It lies below those that a system gives to
-// connections and to listeners that ask for any, so that nobody gets it by chance.
+// back at its address needs a fixed one.
 func freePort(t testing.TB) string {
 	t.Helper()
-	for range 100 {
-		at := net.JoinHostPort("127.0.0.1", strconv.Itoa(10000+rand.IntN(20000)))
-		if l, err := net.Listen("tcp", at); err == nil {
-			l.Close()
-			return at
-		}
+	l, err := fixedport.Listen("127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no free port")
-	return ""
+	defer l.Close()
+	return l.Addr().String()
 }
 
 // parts is a cluster of separate processes, each of which can be killed and

@@ -1,0 +1,41 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+)
+
+const (
+	// portLimit bounds the wait for the port of a copy of the store: that of a process
+	// which is just ending, or an interface that comes up after a boot.
+	portLimit = time.Minute
+	portTry   = 200 * time.Millisecond
+	portSay   = 10 * time.Second
+)
+
+// awaitPort waits until a listener can be had at the address under which the other members
+// of a store know this process.
+func awaitPort(ctx context.Context, at string, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, portLimit)
+	defer cancel()
+	const todo = "end the process that listens there, which `ss -ltnp` names"
+	began, said := time.Now(), time.Time{}
+	for {
+		l, err := net.Listen("tcp", at)
+		if err == nil {
+			return l.Close()
+		}
+		if time.Since(said) > portSay {
+			log.Warn("waiting for the port of this process's copy of the store, at which the other members know it", "address", at, "error", err, "for", portLimit, "what to do", todo)
+			said = time.Now()
+		}
+		select {
+		case <-time.After(portTry):
+		case <-ctx.Done():
+			return fmt.Errorf("store: the copy of the store in this --data-dir is known to its other members at %s, where this process could not listen for %v: %w; %s", at, time.Since(began).Round(time.Second), err, todo)
+		}
+	}
+}
