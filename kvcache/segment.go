@@ -36,13 +36,18 @@ func (s *Store) Share(block int) (*Segment, error) {
 	}
 	g := &Segment{arena: s.arena, g: s.g, heads: s.heads, at: block, blocks: s.arena.Retain(own)}
 	s.shares = true
-	s.arena.mu.Lock()
-	defer s.arena.mu.Unlock()
-	if s.arena.segments == nil {
-		s.arena.segments = map[*Segment]bool{}
-	}
-	s.arena.segments[g] = true
+	s.arena.register(g)
 	return g, nil
+}
+
+// register counts a segment among those whose end would free memory.
+func (a *Arena) register(g *Segment) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.segments == nil {
+		a.segments = map[*Segment]bool{}
+	}
+	a.segments[g] = true
 }
 
 // Release gives the segment up; stores that attached it keep its rows. A second one does

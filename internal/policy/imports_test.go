@@ -16,7 +16,7 @@ import (
 // other, but only test files (and the floor "tests") may import them.
 const floors = `
 values:   tensor proto security internal/mmap internal/flock internal/lograte internal/fixedport gguf + gguf:internal/mmap
-machines: topology model kvcache collective tokenizer tokenizer/jinja sampler grammar toolcall speculate + sampler:grammar kvcache:sampler model:topology tokenizer:tokenizer/jinja collective:topology
+machines: topology model kvcache kvcache/tier collective tokenizer tokenizer/jinja sampler grammar toolcall speculate + sampler:grammar kvcache:sampler model:topology tokenizer:tokenizer/jinja collective:topology
 helpers:  model/modeltest internal/testmodel
 wires:    collective/natsbus cluster/gossip cluster/rpc cluster/supervise
 layer:    actors/layer
