@@ -38,7 +38,11 @@ func (s *State) stepDone(d StepDone) {
 	for i := range f.plan.Chunks {
 		c := &f.plan.Chunks[i]
 		r := f.rows[c.Seq]
-		s.totals.Recomputed += uint64(max(0, min(r.reached, r.cached+len(c.Tokens))-r.cached))
+		again := uint64(max(0, min(r.reached, r.cached+len(c.Tokens))-r.cached))
+		s.totals.Recomputed += again
+		if r.outage != nil {
+			r.outage.Recomputed += again
+		}
 		r.cached += len(c.Tokens)
 		r.reached = max(r.reached, r.cached)
 		s.saved(c, r)
@@ -105,6 +109,7 @@ func (s *State) sampled(r *request, sample sampler.Result) {
 	if r.first < 0 {
 		r.first = s.now
 	}
+	s.goesOn(r)
 	s.out.Emits = append(s.out.Emits, Emit{ID: r.ID, Index: index, Cached: r.warm, Result: sample})
 	if reason, over := r.finished(s.cfg.EOS); over {
 		s.finish(r, reason, "", "")

@@ -26,6 +26,9 @@ func (s *State) failed(r *request, reason string) {
 // suspend puts everything that runs back into the queue, tokens kept. Nothing is
 // released: what the sockets still hold, the next Placed tells.
 func (s *State) suspend(reason string) {
+	if s.placed {
+		s.interrupt()
+	}
 	s.placed, s.unplaced, s.flight = false, reason, nil
 	for _, r := range s.running {
 		if !r.ended {

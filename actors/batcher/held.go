@@ -80,8 +80,10 @@ func (s *State) adopt(held []Held) {
 		taken[k.seq] = true
 		if replica {
 			s.totals.Copies++
+			r.outage.restored(0, 1)
 		} else {
 			s.totals.Restored++
+			r.outage.restored(1, 0)
 		}
 		s.waiting.remove(r)
 		r.phase, r.seq, r.read, r.cached, r.replica = decoding, k.seq, k.read, k.cached, none

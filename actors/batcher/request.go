@@ -37,6 +37,8 @@ type request struct {
 	reached int     // most tokens that any admission's cache had
 	replica int     // rank with a replica of the cache, or none
 	kept    kept    // of the admission that the end of an epoch cut off
+	outage  *Outage // that cut it off, until it has a new token; nil: none
+	spoke   int64   // when its newest token came
 	guesses guesses
 
 	keys    []key        // of its full blocks, as far as they were asked for

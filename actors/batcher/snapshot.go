@@ -18,6 +18,7 @@ type Snapshot struct {
 	Sockets         []SocketState // by rank
 	TokensPerSecond int64         // prefill and decode, measured
 	Totals          Totals
+	Outage          Outage // of the newest epoch that ended
 	Prefix          PrefixTotals
 	PrefixBlocks    int // of tensor.BlockSlots tokens that can be found
 	Speculated      Speculated
@@ -63,6 +64,9 @@ type SocketState struct {
 func (s *State) Snapshot() Snapshot {
 	v := Snapshot{Epoch: s.epoch, Placed: s.placed, Unplaced: s.unplaced, Draining: s.draining, Step: s.steps, TokensPerSecond: s.rate.perSecond, Totals: s.totals,
 		Prefix: s.prefixTotals, PrefixBlocks: len(s.prefix.blocks)}
+	if s.outage != nil {
+		v.Outage = *s.outage
+	}
 	if f := s.flight; f != nil {
 		v.InFlight, v.BatchRows, v.BatchSequences = true, f.plan.Tokens(), len(f.rows)
 	}

@@ -202,6 +202,9 @@ func (s *State) decoded(r *request, d *Decode, result *Result) {
 	for i := 0; i <= right && !r.ended; i++ {
 		if r.cached < r.reached {
 			s.totals.Replayed++
+			if r.outage != nil {
+				r.outage.Replayed++
+			}
 		}
 		r.cached, r.staged = r.cached+1, r.staged+1
 		r.reached = max(r.reached, r.cached)

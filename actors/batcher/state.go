@@ -40,6 +40,7 @@ type State struct {
 	submitted, sequences, steps uint64 // counters
 	rate                        rate
 	totals                      Totals
+	outage                      *Outage // the newest; nil: there was none
 	out                         Effects
 }
 
@@ -155,6 +156,8 @@ func (s *State) finish(r *request, reason, code, message string) {
 	delete(s.requests, r.ID)
 	r.ended = true
 	s.forget(r)
+	r.outage.over(reason == ReasonError)
+	r.outage = nil
 	if r.phase == waiting {
 		s.waiting.remove(r)
 	}
