@@ -10,6 +10,9 @@ func (s *Server) handleCluster(w http.ResponseWriter, _ *http.Request) {
 	if st.Nodes == nil {
 		st.Nodes = []NodeState{}
 	}
+	if st.Sequences == nil {
+		st.Sequences = []SequenceState{}
+	}
 	if st.Model == "" {
 		st.Model = s.cfg.Models[0]
 	}

@@ -126,6 +126,8 @@ type ClusterState struct {
 	Subscriptions   int         `json:"subscriptions"`   // of the bus, in the coordinator's process
 	Nodes           []NodeState `json:"nodes"`
 
+	Sequences []SequenceState `json:"sequences"` // that run, the first 512 in order
+
 	// What the coordinator was built from and how it computes: nodes that compute otherwise,
 	// or speak another wire version, are refused.
 	Build       string `json:"build,omitempty"`

@@ -23,6 +23,7 @@ type commands struct {
 	Run         runCmd         `cmd:"" help:"Complete one prompt and print it as it comes."`
 	Chat        chatCmd        `cmd:"" help:"Talk to a model."`
 	Status      statusCmd      `cmd:"" aliases:"ps" help:"Show a running cluster: nodes, shares, memory, sequences."`
+	Events      eventsCmd      `cmd:"" help:"Show what happened to a running cluster, and what it cost."`
 	Cache       cacheCmd       `cmd:"" help:"Show the prefix cache of a running cluster, or empty it."`
 	Drain       drainCmd       `cmd:"" help:"Move a node's work to the others before it is stopped."`
 	Undrain     undrainCmd     `cmd:"" help:"Let a drained node take a share again."`

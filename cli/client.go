@@ -106,25 +106,36 @@ func (c *client) stream(ctx context.Context, path string, body map[string]any, e
 	}
 	defer resp.Body.Close()
 	var f finished
-	lines := bufio.NewScanner(resp.Body)
+	err = sseData(resp.Body, func(data []byte) error {
+		if string(data) == "[DONE]" {
+			f.Total = time.Since(began)
+			return io.EOF
+		}
+		return f.take(data, began, emit)
+	})
+	switch {
+	case errors.Is(err, io.EOF):
+		return f, nil
+	case err == nil:
+		err = errors.New("the stream ended before it was complete")
+	}
+	return f, err
+}
+
+// sseData gives the data of each server-sent event to take, until that fails.
+func sseData(r io.Reader, take func([]byte) error) error {
+	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 32<<20)
 	for lines.Scan() {
-		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
 		if !ok {
-			continue // blank lines and keep-alive comments
+			continue // blank lines, ids and keep-alive comments
 		}
-		if data == "[DONE]" {
-			f.Total = time.Since(began)
-			return f, nil
-		}
-		if err := f.take([]byte(data), began, emit); err != nil {
-			return f, err
+		if err := take(data); err != nil {
+			return err
 		}
 	}
-	if err := lines.Err(); err != nil {
-		return f, err
-	}
-	return f, errors.New("the stream ended before it was complete")
+	return lines.Err()
 }
 
 // whenReady posts body to path, again and again while the server is not ready.

@@ -152,7 +152,7 @@ func serveAPI(e *env, co *cluster.Coordinator, l net.Listener, front *front, rea
 	if err := co.ServeJobs(srv); err != nil {
 		return err
 	}
-	if err := errors.Join(co.ServeNodes(srv), co.ServeStore(srv)); err != nil {
+	if err := errors.Join(co.ServeNodes(srv), co.ServeStore(srv), co.ServeEvents(srv)); err != nil {
 		return err
 	}
 	if ready != nil {

@@ -85,9 +85,10 @@ type Coordinator struct {
 	ctx    context.Context // of what runs beside the core
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	given  func()        // waits for what the weight server is giving
-	lost   chan struct{} // closed when the lease is lost
-	why    error         // why, then
+	given  func()                    // waits for what the weight server is giving
+	silent atomic.Pointer[time.Time] // when another coordinator was last found to be gone
+	lost   chan struct{}             // closed when the lease is lost
+	why    error                     // why, then
 }
 
 // ErrLostLease: another coordinator has taken over; this one has stopped.
@@ -176,6 +177,7 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 		return nil, err
 	}
 	c.trouble = c.storeTrouble
+	c.recount(l, &cfg)
 	c.up.Store(c.core)
 	select {
 	case <-c.lost: // between the lease and now
@@ -185,6 +187,22 @@ func StartCoordinator(ctx context.Context, cfg CoordinatorConfig) (_ *Coordinato
 	c.discover = newDiscoverer(c.bus, c.dpid, c.director.known, cfg.Serve.Logger)
 	events.Store(c.discover)
 	return c, nil
+}
+
+// recount goes on with the event log of the coordinator before, and with writing it down.
+func (c *Coordinator) recount(l placementLog, cfg *CoordinatorConfig) {
+	first := api.ClusterEvent{At: time.Now(), Kind: api.EventStarted, Epoch: l.after, Reason: cfg.ID}
+	if c.store != nil {
+		first.Reason = fmt.Sprintf("%s, term %d", cfg.ID, l.term)
+		if c.events.recall(c.ctx, c.store.Events, c.log); cfg.Standby {
+			first.Kind, first.Cost = api.EventTakeover, &api.Cost{Open: true}
+			if at := c.silent.Load(); at != nil {
+				first.At = *at
+			}
+		}
+		c.wg.Go(func() { c.events.keep(c.ctx, c.store.KeepEvents, c.log) })
+	}
+	c.events.change(func(e *eventLog, _ time.Time) bool { e.add(first); return true })
 }
 
 // openStore comes first: a coordinator that cannot have its data directory must
@@ -239,6 +257,8 @@ func (c *Coordinator) rival(e gossip.Event) {
 	if e.Member.Meta.Role != string(security.RoleCoordinator) || e.Kind != gossip.Failed && e.Kind != gossip.Leave {
 		return
 	}
+	now := time.Now()
+	c.silent.Store(&now)
 	c.wg.Add(1)
 	go func() { // gossip must not wait
 		defer c.wg.Done()
@@ -304,7 +324,7 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 		case l := <-claims:
 			kind, _ := c.store.Durability()
 			c.log.Info("coordinating", "term", l.Term, "after epoch", l.Placement.Epoch, "store", kind)
-			return placementLog{after: l.Placement.Epoch, record: election.Record, drained: l.Drained, drain: election.Drain}, nil
+			return placementLog{term: l.Term, after: l.Placement.Epoch, record: election.Record, drained: l.Drained, drain: election.Drain}, nil
 		case <-t.C:
 			look()
 		case <-ctx.Done():

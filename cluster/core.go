@@ -41,6 +41,7 @@ type core struct {
 	recoveries atomic.Uint64 // placements withdrawn because something went wrong
 	most       atomic.Int64  // cache bytes of the largest placement that served
 	recovery   *recovery
+	events     *events
 	trouble    func() string             // what is wrong besides steps; empty: nothing
 	withdrawn  atomic.Pointer[time.Time] // since when none serves; nil: one does, or none ever has
 
@@ -61,6 +62,7 @@ const (
 
 // placementLog is where placements are written down before nodes are told of them.
 type placementLog struct {
+	term  uint64 // of the lease
 	after uint32 // the newest epoch that is in it
 	// drained are the nodes that it says are drained; drain writes others down.
 	drained map[string]uint64
@@ -78,7 +80,7 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 	if err != nil {
 		return nil, err
 	}
-	c := &core{checkpoint: ck, serve: s, root: root, policy: policy, recovery: newRecovery(), status: map[string]*proto.SocketStatus{}}
+	c := &core{checkpoint: ck, serve: s, root: root, policy: policy, recovery: newRecovery(), events: newEvents(), status: map[string]*proto.SocketStatus{}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	m := &ck.Config
 	shape := socket.ShapeOf(m)
@@ -95,7 +97,7 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 		Record:    l.record, Drained: l.drain,
 		Load:      &proto.LoadRequest{ModelHash: ck.Hash(), WeightType: s.Weights, KvType: s.KV, MaxStepTokens: uint32(s.StepTokens), Coordinator: rand.Uint64()},
 		GroupName: group, Deadline: s.SyncDeadline, LoadStall: s.LoadDeadline, Logger: s.Logger,
-		OnServe: c.placed, OnWithdraw: c.unplaced,
+		OnServe: c.placed, OnWithdraw: c.unplaced, OnEvent: c.events.note,
 	})
 	c.stepper = &stepper{director: c.director, stall: s.StepDeadline, deadline: stepStalls * s.StepDeadline, suspect: c.suspect, fence: c.fence, log: s.Logger}
 	c.geometry = socket.GeometryOf(m, kv)
@@ -124,6 +126,7 @@ func (c *core) placed(g *Group) {
 	if since := c.withdrawn.Swap(nil); since != nil {
 		c.recovery.served(*since, time.Now())
 	}
+	c.events.serves(g.Placement.Epoch, len(g.Nodes))
 	c.most.Store(max(c.most.Load(), g.budget()))
 	p := batcher.Placed{Epoch: g.Placement.Epoch}
 	for i, s := range g.Placement.Slices {
@@ -144,6 +147,7 @@ func (c *core) unplaced(w topology.Withdraw) {
 	now := time.Now()
 	c.withdrawn.CompareAndSwap(nil, &now)
 	c.recovery.withdrawn(w, c.stepper.figures.broken(), now)
+	c.events.ended(w)
 	if !w.Grown {
 		c.recoveries.Add(1)
 	}
@@ -233,43 +237,62 @@ func (c *core) view(ctx context.Context) (directorView, error) {
 	}
 }
 
-// poll keeps the nodes' own figures fresh.
+// poll keeps the nodes' own figures fresh, and the recent past.
 func (c *core) poll() {
 	defer c.steps.Done()
 	t := time.NewTicker(loadingEvery)
 	defer t.Stop()
-	for last := time.Now(); ; {
+	asked, sampled := time.Now(), time.Now()
+	for {
 		select {
 		case <-c.ctx.Done():
 			return
 		case <-t.C:
 		}
-		if c.director.serving.Load() != nil && time.Since(last) < statusEvery {
+		if now := time.Now(); c.director.serving.Load() == nil || now.Sub(asked) >= statusEvery {
+			asked = now
+			c.askAll()
+		}
+		c.look(&sampled)
+	}
+}
+
+// look takes down what outages have cost, and a sample once in statusEvery.
+func (c *core) look(sampled *time.Time) {
+	ctx, cancel := context.WithTimeout(c.ctx, statusEvery)
+	defer cancel()
+	if snap, err := c.batcher.Snapshot(ctx); err == nil {
+		c.events.cost(snap.Outage)
+	}
+	if now := time.Now(); now.Sub(*sampled) >= statusEvery {
+		*sampled = now
+		s := c.Cluster()
+		c.events.sample(&s)
+	}
+}
+
+// askAll asks all nodes for their figures.
+func (c *core) askAll() {
+	ctx, cancel := context.WithTimeout(c.ctx, statusEvery)
+	defer cancel()
+	v, err := c.view(ctx)
+	if err != nil {
+		return
+	}
+	var wg sync.WaitGroup
+	for id, h := range v.Hosts {
+		if h.handle == nil {
 			continue
 		}
-		last = time.Now()
-		ctx, cancel := context.WithTimeout(c.ctx, statusEvery)
-		v, err := c.view(ctx)
-		if err == nil {
-			var wg sync.WaitGroup
-			for id, h := range v.Hosts {
-				if h.handle == nil {
-					continue
-				}
-				wg.Add(1)
-				go func() {
-					defer wg.Done()
-					if s, err := h.handle.Status(ctx); err == nil {
-						c.mu.Lock()
-						c.status[id] = s
-						c.mu.Unlock()
-					}
-				}()
+		wg.Go(func() {
+			if s, err := h.handle.Status(ctx); err == nil {
+				c.mu.Lock()
+				c.status[id] = s
+				c.mu.Unlock()
 			}
-			wg.Wait()
-		}
-		cancel()
+		})
 	}
+	wg.Wait()
 }
 
 // close ends the core: running requests finish with an error.

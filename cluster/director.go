@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 
 	"shoal/actors/socket"
+	"shoal/api"
 	"shoal/cluster/rpc"
 	"shoal/proto"
 	"shoal/topology"
@@ -51,6 +53,8 @@ type directorConfig struct {
 	// OnServe and OnWithdraw tell the batcher; they must not block.
 	OnServe    func(*Group)
 	OnWithdraw func(topology.Withdraw)
+	// OnEvent is told what happens to nodes besides: kinds as in api.ClusterEvent.
+	OnEvent func(kind, node, reason string)
 }
 
 // Messages to the director.
@@ -188,6 +192,9 @@ func (d *director) Receive(c actor.Context) {
 	case *actor.Stopping:
 		d.cancel()
 	case *nodeUp:
+		if was, ok := d.known(m.node.ID); !ok || was != m.node.Incarnation {
+			d.cfg.OnEvent(api.EventNodeUp, m.node.ID, "")
+		}
 		d.meet(m.node.ID, m.host)
 		d.run(c, d.authority.Up(m.node))
 		d.sayRefused(m.node.ID)
@@ -219,6 +226,7 @@ func (d *director) Receive(c actor.Context) {
 		d.fence(c, m)
 	case *nodeWorks:
 		d.cfg.Logger.Info("a fenced node works again", "node", m.id)
+		d.cfg.OnEvent(api.EventWorks, m.id, "")
 		d.authority.Works(m.id, m.incarnation)
 	case *placementRecorded:
 		d.run(c, d.authority.Recorded(m.epoch))
@@ -245,6 +253,7 @@ func (d *director) meet(id string, h host) {
 func (d *director) sayRefused(id string) {
 	if why, refused := d.authority.Refused()[id]; refused {
 		d.cfg.Logger.Warn("node cannot take part", "node", id, "reason", why)
+		d.cfg.OnEvent(api.EventRefused, id, why)
 	}
 }
 
@@ -273,6 +282,7 @@ func (d *director) drain(c actor.Context, m *nodeDrain) {
 		if d.cfg.Drained != nil { // before the placement that follows from it
 			d.cfg.Drained(maps.Clone(d.authority.Drained()))
 		}
+		d.happened(topology.KindDrained, m.id, "", effects)
 		d.run(c, effects)
 	}
 	if m.reply != nil {
@@ -290,6 +300,7 @@ func (d *director) undrain(id string) error {
 		return fmt.Errorf("%w: %s takes part already, or waits to", errNotDrained, id)
 	}
 	d.cfg.Logger.Info("drained no more", "node", id)
+	d.cfg.OnEvent(api.EventUndrained, id, "")
 	if d.cfg.Drained != nil {
 		d.cfg.Drained(maps.Clone(d.authority.Drained()))
 	}
@@ -313,6 +324,7 @@ func (d *director) fence(c actor.Context, m *nodeFence) {
 	}
 	d.fences[kind]++
 	d.cfg.Logger.Warn("node fenced", "node", m.id, "reason", m.reason, "times", f.Times)
+	d.happened(topology.KindFenced, m.id, m.reason, effects)
 	d.run(c, effects)
 }
 
@@ -328,10 +340,20 @@ func (d *director) probe(c actor.Context, n topology.Node) {
 
 // down removes a node, unless another process has taken its name.
 func (d *director) down(c actor.Context, id string, incarnation uint64) {
-	if inc, ok := d.known(id); ok && inc == incarnation {
+	inc, ok := d.known(id)
+	effects := d.authority.Down(id, incarnation)
+	if ok && inc == incarnation {
 		d.met.Delete(id)
+		d.happened(topology.KindLost, id, "node "+id+" is gone", effects)
 	}
-	d.run(c, d.authority.Down(id, incarnation))
+	d.run(c, effects)
+}
+
+// happened tells of what happened to a node, unless the end of its placement does.
+func (d *director) happened(kind, id, reason string, effects []topology.Effect) {
+	if !slices.ContainsFunc(effects, func(e topology.Effect) bool { _, ends := e.(topology.Withdraw); return ends }) {
+		d.cfg.OnEvent(kind, id, reason)
+	}
 }
 
 // known is the incarnation of a node that is up or refused. It may be called

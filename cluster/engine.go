@@ -259,6 +259,9 @@ func (c *core) Health() error {
 	return nil
 }
 
+// shownSequences bounds what /v1/cluster lists.
+const shownSequences = 512
+
 // Cluster implements api.Engine.
 func (c *core) Cluster() api.ClusterState {
 	ctx, cancel := context.WithTimeout(c.ctx, time.Second)
@@ -280,6 +283,10 @@ func (c *core) Cluster() api.ClusterState {
 	}
 	if d := &snap.Speculated; d.Rows > 0 || c.serve.Speculate != string(speculate.Off) {
 		s.Drafts = &api.DraftsState{Mode: c.serve.Speculate, Steps: d.Rows, Drafted: d.Drafted, Accepted: d.Accepted, At: d.At[:], TextBytes: d.Texts, Recent: d.Recent}
+	}
+	for _, r := range snap.Running[:min(len(snap.Running), shownSequences)] {
+		s.Sequences = append(s.Sequences, api.SequenceState{Node: r.Owner, State: r.State, Prompt: r.Prompt, Output: r.Output, KVBytes: r.Bytes, Replica: r.Replica,
+			KVFull: kvcache.ResidentBytes(c.geometry, r.Cached, r.Cached, kvcache.Full())})
 	}
 	if len(snap.Waiting) > 0 {
 		s.WaitingReason = snap.Waiting[0].Why

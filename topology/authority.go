@@ -40,6 +40,7 @@ type (
 	Withdraw struct {
 		Reason string
 		Kind   string // one of Kinds
+		Node   string // whose doing it is; "": of none, or nobody knows
 		Grown  bool   // nothing went wrong: nodes joined and are to have a share
 	}
 	// Record: write the placement down, under the lease; nobody is told of it
@@ -242,7 +243,7 @@ func (a *Authority) Up(n Node) []Effect {
 		delete(a.fenced, n.ID)
 	}
 	a.changed = a.now
-	out := a.replan(KindRestarted, fmt.Sprintf("node %s joined", n.ID), a.takesPart(n.ID))
+	out := a.replan(KindRestarted, n.ID, fmt.Sprintf("node %s joined", n.ID), a.takesPart(n.ID))
 	if a.phase == Serving {
 		// It comes back from an epoch that went on without it, and may be a spare
 		// for long: what it still holds must go, also if an earlier coordinator
@@ -277,7 +278,7 @@ func (a *Authority) drop(id string) []Effect {
 	if !a.takesPart(id) {
 		return nil
 	}
-	return a.replan(KindLost, fmt.Sprintf("node %s is gone", id), true)
+	return a.replan(KindLost, id, fmt.Sprintf("node %s is gone", id), true)
 }
 
 // Drain takes a node that is up out of the placement: its sequences and shares
@@ -294,7 +295,7 @@ func (a *Authority) Drain(id string, incarnation uint64) (out []Effect, last boo
 	}
 	a.drained[id] = incarnation
 	if a.takesPart(id) {
-		return a.replan(KindDrained, fmt.Sprintf("node %s drains", id), true), false
+		return a.replan(KindDrained, id, fmt.Sprintf("node %s drains", id), true), false
 	}
 	return []Effect{RetireNode{Node: n, Epoch: a.past()}}, false
 }
@@ -406,14 +407,14 @@ func (a *Authority) takesPart(id string) bool {
 
 // replan reacts to a change of membership. A serving placement that still
 // stands is left alone until Settle has passed.
-func (a *Authority) replan(kind, reason string, broken bool) []Effect {
+func (a *Authority) replan(kind, node, reason string, broken bool) []Effect {
 	if a.phase == Serving && !broken {
 		return nil
 	}
 	a.reason = reason
 	var out []Effect
 	if a.phase == Serving {
-		out = append(out, Withdraw{Kind: kind, Reason: reason})
+		out = append(out, Withdraw{Kind: kind, Node: node, Reason: reason})
 	}
 	return append(out, a.start()...)
 }

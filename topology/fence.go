@@ -49,7 +49,7 @@ func (a *Authority) Fence(id string, incarnation uint64, reason string, hung boo
 	if !a.takesPart(id) {
 		return nil
 	}
-	return a.replan(KindFenced, fmt.Sprintf("node %s is fenced: %s", id, reason), true)
+	return a.replan(KindFenced, id, fmt.Sprintf("node %s is fenced: %s", id, reason), true)
 }
 
 // Works tells that a fenced node answered its probe: it is to take part again.

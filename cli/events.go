@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"shoal/api"
+)
+
+type eventsCmd struct {
+	serverFlags
+	Follow bool `short:"f" help:"Go on as events come, until Ctrl-C."`
+	JSON   bool `name:"json" help:"Print one JSON object a line, as in /v1/events. With --follow an event comes again when its cost becomes known."`
+}
+
+func (c *eventsCmd) Help() string {
+	return `Lists what happened to the cluster: nodes that came and went, placements that ended, and
+what each end cost: how long no placement served, how many streams went on, tokens that were
+computed again. The coordinator keeps the newest ones, also over its own end where it has a
+--data-dir.`
+}
+
+func (c *eventsCmd) Run(e *env) error {
+	show := func(v *api.ClusterEvent) error {
+		if c.JSON {
+			return json.NewEncoder(e.stdout).Encode(v)
+		}
+		_, err := fmt.Fprintln(e.stdout, eventLine(v))
+		return err
+	}
+	list, newest, err := c.past(e)
+	for i := range list {
+		if err == nil {
+			err = show(&list[i])
+		}
+	}
+	if err != nil || !c.Follow {
+		return err
+	}
+	cl := c.client()
+	cl.header = http.Header{"Accept": {"text/event-stream"}}
+	resp, err := cl.do(e.ctx, http.MethodGet, fmt.Sprintf("/v1/events?from=%d", newest), nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	err = sseData(resp.Body, func(data []byte) error {
+		v := new(api.ClusterEvent)
+		if err := json.Unmarshal(data, v); err != nil {
+			return fmt.Errorf("the server sent an event that is not JSON: %w", err)
+		}
+		if !c.JSON && v.Cost != nil && v.Cost.Open { // told once it is over
+			return nil
+		}
+		return show(v)
+	})
+	if e.ctx.Err() != nil {
+		return nil
+	}
+	if err == nil {
+		err = errors.New("the server ended the stream: ask again, here or at a coordinator that took over")
+	}
+	return err
+}
+
+// past is the log so far, oldest first, and its newest revision.
+func (c *eventsCmd) past(e *env) (_ []api.ClusterEvent, newest uint64, err error) {
+	resp, err := c.client().do(e.ctx, http.MethodGet, "/v1/events", nil)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer resp.Body.Close()
+	var list struct {
+		Data []api.ClusterEvent `json:"data"`
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(&list); err != nil {
+		return nil, 0, fmt.Errorf("the server's list of events does not decode: %w", err)
+	}
+	for _, v := range list.Data {
+		newest = max(newest, v.Revision)
+	}
+	return list.Data, newest, nil
+}
+
+// eventLine is an event in words.
+func eventLine(v *api.ClusterEvent) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  epoch %d  %s", v.At.Local().Format("Jan 02 15:04:05.000"), v.Epoch, strings.ReplaceAll(v.Kind, "_", " "))
+	if v.Node != "" {
+		fmt.Fprintf(&b, "  %s", v.Node)
+	}
+	if v.Reason != "" {
+		fmt.Fprintf(&b, "  (%s)", v.Reason)
+	}
+	c := v.Cost
+	if c == nil {
+		return b.String()
+	}
+	if c.NextEpoch == 0 {
+		return b.String() + "\n    no placement serves in its place yet"
+	}
+	fmt.Fprintf(&b, "\n    epoch %d after %d ms", c.NextEpoch, c.StallMillis)
+	if c.Streams > 0 {
+		fmt.Fprintf(&b, "; %d of %d streams went on, longest silence %d ms; %d tokens computed again, %d caches kept", c.WentOn, c.Streams, c.SilentMillis, c.Recomputed+c.Replayed, c.RestoredCaches+c.RestoredReplicas)
+	}
+	if c.Failed > 0 {
+		fmt.Fprintf(&b, "; %d failed", c.Failed)
+	}
+	if c.Open {
+		b.WriteString("; not over")
+	}
+	return b.String()
+}

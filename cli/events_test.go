@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// TestEvents: the list, then what follows; an end is told once its cost is known.
+func TestEvents(t *testing.T) {
+	const up = `{"id":1,"revision":1,"at":"2026-01-02T03:04:05.006Z","kind":"node_up","node":"a","epoch":0}`
+	const end = `{"id":2,"revision":%d,"at":"2026-01-02T03:04:06Z","kind":"node_lost","node":"b","epoch":1,"reason":"node b is gone",` +
+		`"cost":{"open":%v,"next_epoch":2,"stall_ms":310,"streams":8,"went_on":%d,"failed":1,"silent_ms":420,"recomputed_tokens":60,"replayed_tokens":2,"restored_caches":5,"restored_replicas":1}}`
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept") != "text/event-stream" {
+			fmt.Fprintf(w, `{"object":"list","data":[%s]}`, up)
+			return
+		}
+		if got := r.URL.Query().Get("from"); got != "1" {
+			t.Errorf("it follows from %q", got)
+		}
+		fmt.Fprintf(w, ": keep-alive\n\nid: 2\ndata: "+end+"\n\nid: 3\ndata: "+end+"\n\n", 2, true, 3, 3, false, 7)
+	}))
+	defer srv.Close()
+	var out bytes.Buffer
+	c := eventsCmd{serverFlags: serverFlags{Server: srv.URL}, Follow: true}
+	if err := c.Run(&env{ctx: context.Background(), stdout: &out}); err == nil || !strings.Contains(err.Error(), "ended the stream") {
+		t.Errorf("error %v", err)
+	}
+	want := []string{"epoch 0  node up  a\n", "epoch 1  node lost  b  (node b is gone)\n",
+		"    epoch 2 after 310 ms; 7 of 8 streams went on, longest silence 420 ms; 62 tokens computed again, 6 caches kept; 1 failed\n"}
+	rest := out.String()
+	for _, w := range want {
+		_, after, ok := strings.Cut(rest, w)
+		if !ok {
+			t.Fatalf("%q does not follow in\n%s", w, out.String())
+		}
+		rest = after
+	}
+	if rest != "" {
+		t.Errorf("more is told: %q", rest)
+	}
+}

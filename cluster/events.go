@@ -1,0 +1,203 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"shoal/actors/batcher"
+	"shoal/api"
+	"shoal/topology"
+)
+
+// events is the shell around eventLog and samples: a lock, a clock, who waits for news, and
+// a copy in the store, so that the log outlives this process.
+type events struct {
+	mu      sync.Mutex
+	log     eventLog
+	samples samples
+	changed chan struct{} // closed with each change
+}
+
+func newEvents() *events { return &events{changed: make(chan struct{})} }
+
+// change lets f change the log; false: it changed nothing.
+func (e *events) change(f func(l *eventLog, now time.Time) bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if f(&e.log, time.Now()) {
+		close(e.changed)
+		e.changed = make(chan struct{})
+	}
+}
+
+func (e *events) note(kind, node, reason string) {
+	e.change(func(l *eventLog, now time.Time) bool { l.note(now, kind, node, reason); return true })
+}
+
+func (e *events) ended(w topology.Withdraw) {
+	e.change(func(l *eventLog, now time.Time) bool { l.ended(now, w); return true })
+}
+
+func (e *events) serves(epoch uint32, sockets int) {
+	e.change(func(l *eventLog, now time.Time) bool { l.serves(now, epoch, sockets); return true })
+}
+
+func (e *events) cost(o batcher.Outage) {
+	e.change(func(l *eventLog, _ time.Time) bool { return l.cost(o) })
+}
+
+func (e *events) sample(c *api.ClusterState) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.samples.add(c)
+}
+
+// after lists what is newer than a revision, and what tells of more.
+func (e *events) after(revision uint64) ([]api.ClusterEvent, <-chan struct{}) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.log.after(revision), e.changed
+}
+
+const (
+	// keepEvery is how often a changed log is written to the store, which syncs its disk.
+	keepEvery = time.Second
+	keepLimit = 5 * time.Second
+	// writtenEvents are those that outlive the process: a write carries them all.
+	writtenEvents = 128
+)
+
+// recall begins with the log that an earlier coordinator wrote down, if it can be read.
+func (e *events) recall(ctx context.Context, read func(context.Context) ([]byte, error), log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, keepLimit)
+	defer cancel()
+	b, err := read(ctx)
+	var list []api.ClusterEvent
+	if err == nil && b != nil {
+		err = json.Unmarshal(b, &list)
+	}
+	if err != nil {
+		log.Warn("the event log of before cannot be read; it begins anew", "error", err)
+		return
+	}
+	e.change(func(l *eventLog, _ time.Time) bool { l.restore(list); return true })
+}
+
+// keep writes the log down when it has changed, until ctx ends.
+func (e *events) keep(ctx context.Context, write func(context.Context, []byte) error, log *slog.Logger) {
+	var kept uint64
+	for {
+		list, changed := e.after(0)
+		if n := len(list); n > 0 && list[n-1].Revision > kept {
+			b, err := json.Marshal(list[max(0, n-writtenEvents):]) // those that changed last
+			if err == nil {
+				ctx, cancel := context.WithTimeout(ctx, keepLimit)
+				err = write(ctx, b)
+				cancel()
+			}
+			if err == nil {
+				kept = list[n-1].Revision
+			} else if ctx.Err() == nil {
+				log.Debug("the event log is not written down", "error", err)
+			}
+		}
+		t := time.NewTimer(keepEvery) // others change meanwhile
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// ServeEvents adds the routes of the event log and the recent past to an API server, before
+// it serves.
+//
+//	GET /v1/events?from=N            events that came or changed after revision N; as server-sent
+//	                                 events where the client accepts those
+//	GET /v1/cluster/history?from=N   samples from an index on, one a second
+func (c *core) ServeEvents(a *api.Server) error {
+	if err := a.Handle(http.MethodGet, "/v1/events", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { c.events.serve(a, w, r) })); err != nil {
+		return err
+	}
+	return a.Handle(http.MethodGet, "/v1/cluster/history", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from, err := number(r, "")
+		if err != nil {
+			a.WriteError(w, err)
+			return
+		}
+		c.events.mu.Lock()
+		list := c.events.samples.from(from)
+		c.events.mu.Unlock()
+		a.WriteJSON(w, http.StatusOK, map[string]any{"object": "list", "every_ms": statusEvery.Milliseconds(), "data": list})
+	}))
+}
+
+// number reads the parameter from, or else a header.
+func number(r *http.Request, header string) (uint64, error) {
+	text := r.URL.Query().Get("from")
+	if last := r.Header.Get(header); header != "" && last != "" { // a browser that comes back keeps its URL
+		text = last
+	}
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 63)
+	if err != nil {
+		return 0, api.Problem{Status: http.StatusBadRequest, Param: "from", Message: "'from' must be a whole number, 0 or more."}
+	}
+	return n, nil
+}
+
+func (e *events) serve(a *api.Server, w http.ResponseWriter, r *http.Request) {
+	from, err := number(r, "Last-Event-ID")
+	if err != nil {
+		a.WriteError(w, err)
+		return
+	}
+	if !strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
+		list, _ := e.after(from)
+		a.WriteJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
+		return
+	}
+	out := a.NewEventStream(w)
+	for {
+		list, changed := e.after(from)
+		for i := range list {
+			if out.Data(strconv.FormatUint(list[i].Revision, 10), &list[i]) != nil {
+				return
+			}
+			from = list[i].Revision
+		}
+		if len(list) == 0 && out.Comment("keep-alive") != nil { // also tells the client that it is connected
+			return
+		}
+		t := time.NewTimer(a.KeepAlive())
+		select {
+		case <-changed:
+		case <-t.C:
+		case <-a.Stopping():
+		case <-r.Context().Done():
+		}
+		t.Stop()
+		select {
+		case <-a.Stopping(): // the client comes back, here or to a successor
+			return
+		case <-r.Context().Done():
+			return
+		default:
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"shoal/actors/batcher"
+	"shoal/api"
+	"shoal/topology"
+)
+
+// tell is the log in short: kind, node, epoch, and the cost of an end.
+func tell(l *eventLog) string {
+	var b strings.Builder
+	for _, e := range l.events {
+		fmt.Fprintf(&b, "%s %s@%d", e.Kind, e.Node, e.Epoch)
+		if c := e.Cost; c != nil {
+			fmt.Fprintf(&b, " open=%v next=%d stall=%d %d/%d failed=%d silent=%d again=%d", c.Open, c.NextEpoch, c.StallMillis, c.WentOn, c.Streams, c.Failed, c.SilentMillis, c.Recomputed+c.Replayed)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+func TestEventLog(t *testing.T) {
+	at := time.Now()
+	after := func(ms int) time.Time { return at.Add(time.Duration(ms) * time.Millisecond) }
+	l := new(eventLog)
+	l.note(at, api.EventNodeUp, "a", "")
+	l.serves(at, 1, 3)
+	l.ended(at, topology.Withdraw{Kind: topology.KindStep, Reason: "node b: timeout"})
+	l.note(after(5), topology.KindLost, "b", "node b is gone") // why the step failed
+	before := l.revision
+	l.cost(batcher.Outage{Epoch: 1, Streams: 8, Waiting: 8})
+	l.serves(after(300), 2, 2)
+	l.cost(batcher.Outage{Epoch: 1, Streams: 8, Waiting: 2, SilentMillis: 320, Recomputed: 40, Replayed: 2})
+	l.note(after(350), topology.KindLost, "c", "node c is gone") // a spare: an event of its own
+	if got := l.after(before); len(got) != 2 || got[0].Kind != topology.KindLost || got[0].Node != "b" || got[1].Node != "c" {
+		t.Errorf("after revision %d: %+v", before, got)
+	}
+	before = l.revision
+	l.cost(batcher.Outage{Epoch: 1, Streams: 8, Failed: 1, SilentMillis: 400, Recomputed: 60, Replayed: 2})
+	if l.cost(batcher.Outage{Epoch: 1, Streams: 8, Failed: 1, SilentMillis: 400, Recomputed: 60, Replayed: 2}) {
+		t.Error("what did not change is told as a change")
+	}
+	// The next end comes before anybody goes on: what waited counts in it.
+	l.ended(after(900), topology.Withdraw{Kind: topology.KindFenced, Node: "a"})
+	l.serves(after(1000), 3, 1)
+	l.ended(after(1100), topology.Withdraw{Kind: topology.KindJoined})
+	l.cost(batcher.Outage{Epoch: 3, Streams: 1, Waiting: 1})
+	want := `node_up a@0
+serving @1
+node_lost b@1 open=false next=2 stall=300 7/8 failed=1 silent=400 again=62
+node_lost c@2
+node_fenced a@2 open=false next=3 stall=100 0/0 failed=0 silent=0 again=0
+node_joined @3 open=true next=0 stall=0 0/1 failed=0 silent=0 again=0
+`
+	if got := tell(l); got != want {
+		t.Errorf("the log tells\n%swant\n%s", got, want)
+	}
+	// A successor goes on with what was written down, and closes what it cannot see the end of.
+	text, err := json.Marshal(l.after(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEvents()
+	e.recall(context.Background(), func(context.Context) ([]byte, error) { return text, nil }, slog.New(slog.DiscardHandler))
+	e.change(func(l *eventLog, _ time.Time) bool {
+		l.add(api.ClusterEvent{At: after(5000), Kind: api.EventTakeover, Cost: &api.Cost{Open: true}})
+		l.serves(after(6500), 4, 2)
+		return true
+	})
+	got := tell(&e.log)
+	if tail := "node_joined @3 open=false next=0 stall=0 0/1 failed=0 silent=0 again=0\ncoordinator_took_over @3 open=false next=4 stall=1500 0/0 failed=0 silent=0 again=0\n"; !strings.HasSuffix(got, tail) {
+		t.Errorf("the successor's log ends with\n%s", got)
+	}
+	if n := len(e.log.events); n != 7 || e.log.events[n-1].ID != 7 || e.log.events[n-1].Revision <= l.revision {
+		t.Errorf("%d events, the newest is %+v", n, e.log.events[n-1])
+	}
+}
+
+func TestEventLogIsBounded(t *testing.T) {
+	l := new(eventLog)
+	for i := range 3 * keptEvents {
+		l.note(time.Now(), api.EventNodeUp, fmt.Sprint(i), "")
+	}
+	if got := l.after(0); len(got) != keptEvents || got[keptEvents-1].ID != 3*keptEvents || len(l.after(l.revision)) != 0 {
+		t.Errorf("%d events are kept", len(got))
+	}
+	s := new(samples)
+	for range 2*keptSamples + 7 {
+		s.add(&api.ClusterState{})
+	}
+	got := s.from(0)
+	if len(got) != keptSamples || got[0].Index != keptSamples+7 || got[keptSamples-1].Index != 2*keptSamples+6 {
+		t.Errorf("%d samples, from %d to %d", len(got), got[0].Index, got[len(got)-1].Index)
+	}
+	if got := s.from(2*keptSamples + 5); len(got) != 2 || len(s.from(1<<62)) != 0 {
+		t.Errorf("from an index on: %d samples", len(got))
+	}
+}
+
+// TestEventsAreWrittenDown: one write carries what changed meanwhile, and a change after it
+// is written as well.
+func TestEventsAreWrittenDown(t *testing.T) {
+	e := newEvents()
+	wrote := make(chan int, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	e.note(api.EventNodeUp, "a", "")
+	go func() {
+		defer close(done)
+		e.keep(ctx, func(_ context.Context, b []byte) error {
+			var list []api.ClusterEvent
+			err := json.Unmarshal(b, &list)
+			wrote <- len(list)
+			return err
+		}, slog.New(slog.DiscardHandler))
+	}()
+	next := func() int {
+		select {
+		case n := <-wrote:
+			return n
+		case <-time.After(20 * time.Second):
+			t.Fatal("nothing is written")
+		}
+		return 0
+	}
+	if n := next(); n != 1 {
+		t.Errorf("%d events were written", n)
+	}
+	e.note(api.EventNodeUp, "b", "")
+	e.note(api.EventNodeUp, "c", "")
+	if n := next(); n != 3 {
+		t.Errorf("%d events were written after two more", n)
+	}
+	cancel()
+	<-done
+}

@@ -1,0 +1,138 @@
+package cluster
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"shoal/actors/batcher"
+	"shoal/api"
+	"shoal/topology"
+)
+
+// keptEvents bounds the log: some days of a cluster that is well, hours of one that is not.
+const keptEvents = 256
+
+// eventLog is the newest events of a cluster.
+type eventLog struct {
+	events   []api.ClusterEvent // oldest first; those with a cost are never written to, but replaced
+	id       uint64             // of the newest
+	revision uint64
+	epoch    uint32
+}
+
+// restore goes on after the log of an earlier coordinator. What it had not seen the end of
+// stays as it was.
+func (l *eventLog) restore(events []api.ClusterEvent) {
+	slices.SortFunc(events, func(a, b api.ClusterEvent) int { return cmp.Compare(a.ID, b.ID) })
+	l.events = slices.Clone(events[max(0, len(events)-keptEvents):])
+	for i := range l.events {
+		e := &l.events[i]
+		l.id, l.revision, l.epoch = max(l.id, e.ID), max(l.revision, e.Revision), max(l.epoch, e.Epoch)
+		if e.Cost != nil && e.Cost.Open {
+			c := *e.Cost
+			c.Open, e.Cost = false, &c
+		}
+	}
+}
+
+// add appends an event.
+func (l *eventLog) add(e api.ClusterEvent) {
+	l.id++
+	l.revision++
+	l.epoch = max(l.epoch, e.Epoch)
+	e.ID, e.Revision, e.Epoch = l.id, l.revision, l.epoch
+	if len(l.events) == keptEvents {
+		l.events = append(l.events[:0:0], l.events[1:]...)
+	}
+	l.events = append(l.events, e)
+}
+
+// note adds what happened to a node. The loss of a node of which only a failed step was
+// known is why that placement ended.
+func (l *eventLog) note(at time.Time, kind, node, reason string) {
+	if e := l.ending(); e != nil && e.Kind == topology.KindStep && (kind == topology.KindLost || kind == topology.KindFenced) {
+		e.Kind, e.Node, e.Reason = kind, node, reason
+		l.touch(e)
+		return
+	}
+	l.add(api.ClusterEvent{At: at, Kind: kind, Node: node, Reason: reason})
+}
+
+// ended: a placement that served does no more.
+func (l *eventLog) ended(at time.Time, w topology.Withdraw) {
+	l.add(api.ClusterEvent{At: at, Kind: w.Kind, Node: w.Node, Reason: w.Reason, Cost: &api.Cost{Open: true}})
+}
+
+// serves: a placement serves.
+func (l *eventLog) serves(at time.Time, epoch uint32, sockets int) {
+	l.epoch = max(l.epoch, epoch)
+	e := l.ending()
+	if e == nil {
+		l.add(api.ClusterEvent{At: at, Kind: api.EventServing, Epoch: epoch, Sockets: sockets})
+		return
+	}
+	c := *e.Cost
+	c.NextEpoch, c.StallMillis = epoch, at.Sub(e.At).Milliseconds()
+	c.Open = e.Kind != api.EventTakeover // which has cut off nothing that this coordinator knows
+	e.Cost, e.Sockets = &c, sockets
+	l.touch(e)
+}
+
+// cost brings the newest end of a placement up to date. true: something has changed.
+func (l *eventLog) cost(o batcher.Outage) bool {
+	at := slices.IndexFunc(l.events, func(e api.ClusterEvent) bool { return e.Cost != nil && e.Cost.Open && e.Epoch == o.Epoch })
+	if at < 0 {
+		return l.settle(o.Epoch)
+	}
+	e := &l.events[at]
+	c := *e.Cost
+	c.Streams, c.Failed, c.WentOn = o.Streams, o.Failed, o.Streams-o.Waiting-o.Failed
+	c.SilentMillis, c.Recomputed, c.Replayed, c.RestoredCaches, c.RestoredReplicas = o.SilentMillis, o.Recomputed, o.Replayed, o.Restored, o.Copies
+	c.Open = c.NextEpoch == 0 || o.Waiting > 0
+	if c == *e.Cost {
+		return l.settle(o.Epoch)
+	}
+	e.Cost = &c
+	l.touch(e)
+	l.settle(o.Epoch)
+	return true
+}
+
+// settle closes what another placement's end has taken over.
+func (l *eventLog) settle(newest uint32) (changed bool) {
+	for i := range l.events {
+		if e := &l.events[i]; e.Cost != nil && e.Cost.Open && e.Epoch < newest {
+			c := *e.Cost
+			c.Open, e.Cost, changed = false, &c, true
+			l.touch(e)
+		}
+	}
+	return changed
+}
+
+// ending is the newest end of a placement, while none serves in its place.
+func (l *eventLog) ending() *api.ClusterEvent {
+	for i := len(l.events) - 1; i >= 0; i-- {
+		if e := &l.events[i]; e.Cost != nil {
+			if e.Cost.Open && e.Cost.NextEpoch == 0 {
+				return e
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+func (l *eventLog) touch(e *api.ClusterEvent) {
+	l.revision++
+	e.Revision = l.revision
+}
+
+// after lists events that are newer than a revision, or have changed since, in the order of
+// their revisions.
+func (l *eventLog) after(revision uint64) []api.ClusterEvent {
+	out := slices.DeleteFunc(slices.Clone(l.events), func(e api.ClusterEvent) bool { return e.Revision <= revision })
+	slices.SortFunc(out, func(a, b api.ClusterEvent) int { return cmp.Compare(a.Revision, b.Revision) })
+	return out
+}

@@ -1,0 +1,38 @@
+package cluster
+
+import "shoal/api"
+
+// keptSamples are those of the last minutes, one each sampleEvery.
+const keptSamples = 300
+
+// samples is a ring.
+type samples struct {
+	ring []api.Sample
+	next uint64 // index of the one that comes
+}
+
+func (s *samples) add(c *api.ClusterState) {
+	v := api.Sample{Index: s.next, Epoch: c.Epoch, Running: c.Running, Waiting: c.Waiting, TokensPerSecond: c.TokensPerSecond, StepMillis: c.StepMillis, WireBytes: c.WireBytes,
+		Nodes: map[string][4]int64{}}
+	for _, q := range c.Sequences {
+		v.KVBytes, v.KVFull = v.KVBytes+q.KVBytes, v.KVFull+q.KVFull
+	}
+	for _, n := range c.Nodes {
+		v.Nodes[n.ID] = [4]int64{n.KVUsedBytes, n.KVPrefix, n.WeightBytes, n.RSSBytes}
+	}
+	if len(s.ring) < keptSamples {
+		s.ring = append(s.ring, v)
+	} else {
+		s.ring[s.next%keptSamples] = v
+	}
+	s.next++
+}
+
+// from lists the samples of an index and those after it.
+func (s *samples) from(index uint64) []api.Sample {
+	out := []api.Sample{}
+	for i := max(index, s.next-uint64(len(s.ring))); i < s.next; i++ {
+		out = append(out, s.ring[i%keptSamples])
+	}
+	return out
+}
