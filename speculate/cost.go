@@ -2,48 +2,63 @@ package speculate
 
 import "slices"
 
-// Cost learns how long a step takes without drafts and what each draft adds: a line through
-// the last steps' times, newer ones counting more. It knows nothing of weights, contexts,
-// batches and nodes, and therefore all of them, as they are now. The zero value is ready.
+// Cost learns how long a step takes without drafts and what each draft adds: for every number
+// of sequences a line through the last steps' times, newer ones counting more. It knows nothing
+// of weights, contexts and nodes, and therefore all of them, as they are now. The zero value is
+// ready.
 type Cost struct {
-	sequences       int
-	w, d, t, dd, dt float64
+	of   [33]line // by sequences in a step; the last: of more
+	each float64  // what a draft adds, where the steps of so many sequences do not say
 }
 
+// line are sums over steps: their number, drafts, times and products.
+type line struct{ w, d, t, dd, dt float64 }
+
 const (
-	costDecay  = 0.98 // what a step counts after the next one
-	firstGuess = 0.1  // of a step of one row, what another costs before one was tried
-	guessSteps = 1    // how many steps with and without one draft that guess is worth
+	costDecay  = 0.98      // what a step counts after the next one
+	firstGuess = 0.1       // of a step of one row, what another costs before one was tried
+	guessSteps = 1         // how many steps with and without one draft a guess is worth
+	costForget = 1.0 / 256 // of what was learned, what a step without drafts takes back
 )
+
+func (c *Cost) at(sequences int) *line { return &c.of[min(sequences, len(c.of)-1)] }
 
 // Add notes a step of decode rows alone: of so many sequences, with so many drafts.
 func (c *Cost) Add(sequences, drafts int, micros float64) {
-	if c.w > 0 {
-		micros = min(micros, 2*c.t/c.w) // the machine did something else
+	l := c.at(sequences)
+	if l.w > 0 {
+		micros = min(micros, 2*l.t/l.w) // the machine did something else
 	}
-	keep := costDecay
-	if sequences != c.sequences {
-		keep = 0.2
-	}
-	c.sequences = sequences
 	n := float64(drafts)
 	for _, x := range []struct {
 		sum *float64
 		add float64
-	}{{&c.w, 1}, {&c.d, n}, {&c.t, micros}, {&c.dd, n * n}, {&c.dt, n * micros}} {
-		*x.sum = *x.sum*keep + x.add
+	}{{&l.w, 1}, {&l.d, n}, {&l.t, micros}, {&l.dd, n * n}, {&l.dt, n * micros}} {
+		*x.sum = *x.sum*costDecay + x.add
+	}
+	first := l.first(sequences)
+	if c.each == 0 {
+		c.each = first
+	}
+	if _, c.each = c.line(sequences); drafts == 0 {
+		c.each += costForget * (first - c.each) // so that it is tried again
 	}
 }
 
-// line is the time of a step without drafts, and what each adds.
-func (c *Cost) line() (base, each float64) {
-	if c.w == 0 {
-		return 1, firstGuess
+// first is what a draft is believed to cost before any was tried.
+func (l *line) first(sequences int) float64 {
+	return firstGuess * l.t / l.w / (1 + firstGuess*(float64(sequences-1)+l.d/l.w))
+}
+
+// line is the time of a step of so many sequences without drafts, and what each adds.
+func (c *Cost) line(sequences int) (base, each float64) {
+	l := c.at(sequences)
+	if l.w == 0 {
+		return 1, firstGuess / (1 + firstGuess*float64(sequences-1))
 	}
-	d, t := c.d/c.w, c.t/c.w
-	prior := firstGuess * t / (1 + firstGuess*(float64(c.sequences-1)+d))
-	each = (c.dt - d*c.t + guessSteps*prior) / (c.dd - d*c.d + guessSteps)
-	each = max(each, prior/4)
+	d, t := l.d/l.w, l.t/l.w
+	each = (l.dt - d*l.t + guessSteps*min(c.each, t)) / (l.dd - d*l.d + guessSteps)
+	each = max(each, l.first(sequences)/4)
 	base = t - each*d
 	if least := t / float64(1+2*Most); base < least {
 		base, each = least, (t-least)/max(d, 1)
@@ -51,14 +66,14 @@ func (c *Cost) line() (base, each float64) {
 	return base, each
 }
 
-// Worth says whether drafts could gain anything if nearly all were right: with a full batch a
-// row costs as much as its share of a step, and then looking for drafts is time lost.
-func (c *Cost) Worth(sequences int) bool {
-	base, each := c.line()
-	return each*float64(sequences) < fullBatch*base
+// Worth says whether drafts could gain anything that are right with probability p: with a full
+// batch a row costs as much as its share of a step, and then looking for drafts is time lost.
+func (c *Cost) Worth(sequences int, p float32) bool {
+	base, each := c.line(sequences)
+	return each*float64(sequences) < fullBatch*base*float64(p)
 }
 
-// fullBatch is what a draft may cost, of a sequence's share of a step.
+// fullBatch is what a draft may cost, of what it is expected to gain.
 const fullBatch = 0.8
 
 // worth is by how much drafts must be expected to speed a step up before any is tried: what
@@ -87,7 +102,7 @@ func (c *Cost) Choose(probabilities [][]float32, sequences, left int) []int {
 		}
 		return 0
 	})
-	base, each := c.line()
+	base, each := c.line(sequences)
 	tokens := float64(sequences)
 	best, most := 0, worth*tokens/base
 	for i, d := range all[:min(left, len(all))] {

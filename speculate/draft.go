@@ -20,9 +20,20 @@ type place struct {
 // drafter is memory that guesses reuse.
 type drafter struct{ places []place }
 
+// Long is how many tokens a match has at least where only the first of the chains is looked at.
+const Long = 7
+
+// looked are the chains that may find matches of at least so many tokens.
+func (r *ring) looked(least int) []chain {
+	if least >= Long {
+		return r.chains[:1]
+	}
+	return r.chains[:]
+}
+
 // lookup is prompt lookup: what followed the newest place with the same last n-gram.
-func (d *drafter) lookup(r *ring, most int) (out Draft) {
-	for i := range r.chains {
+func (d *drafter) lookup(r *ring, least, most int) (out Draft) {
+	for i := range r.looked(least) {
 		r.places(i, r, 1+visits, func(pos uint64, matched int) bool {
 			out.Matched = matched
 			for p := pos; p < r.n && len(out.Tokens) < most; p++ {
@@ -43,9 +54,9 @@ const leastShare = 0.1
 // suffix is suffix decoding: of the places where the longest suffix of text was met, the
 // token that most go on with, then of these the next, as long as enough agree and no further
 // than the match is long.
-func (d *drafter) suffix(r, text *ring, most int) (out Draft) {
+func (d *drafter) suffix(r, text *ring, least, most int) (out Draft) {
 	d.places = d.places[:0]
-	for i := range r.chains {
+	for i := range r.looked(least) {
 		r.places(i, text, visits, func(pos uint64, matched int) bool {
 			if matched > out.Matched {
 				d.places, out.Matched = d.places[:0], matched

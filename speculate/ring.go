@@ -14,7 +14,7 @@ type ring struct {
 }
 
 // grams are the lengths of the n-grams, the long one first: few places share it.
-var grams = [2]int{7, 2}
+var grams = [2]int{Long, 2}
 
 type chain struct {
 	head []uint32 // of a hash: the newest position after it, its low 32 bits

@@ -92,7 +92,7 @@ func TestSuffixIsTheNaiveOne(t *testing.T) {
 			continue
 		}
 		tokens, share, matched := naive(text, text, Most)
-		if d := textOf(text).Suffix(nil, "", Most); !slices.Equal(d.Tokens, tokens) || !slices.Equal(d.Share, share) || len(tokens) > 0 && d.Matched != matched {
+		if d := textOf(text).Suffix(nil, "", 0, Most); !slices.Equal(d.Tokens, tokens) || !slices.Equal(d.Share, share) || len(tokens) > 0 && d.Matched != matched {
 			t.Fatalf("seed %d: draft %+v, naive %v %v after %d", seed, d, tokens, share, matched)
 		}
 		found += len(tokens)
@@ -101,7 +101,7 @@ func TestSuffixIsTheNaiveOne(t *testing.T) {
 		recent.Add("me", len(other), func(i int) int32 { return other[i] })
 		var d drafter
 		tokens, share, _ = naive(other, text, Most)
-		if got := d.suffix(recent.rings["me"].ring, textOf(text).ring, Most); !slices.Equal(got.Tokens, tokens) || !slices.Equal(got.Share, share) {
+		if got := d.suffix(recent.rings["me"].ring, textOf(text).ring, 0, Most); !slices.Equal(got.Tokens, tokens) || !slices.Equal(got.Share, share) {
 			t.Fatalf("seed %d: draft of another's text %+v, naive %v %v", seed, got, tokens, share)
 		}
 	}
@@ -125,7 +125,7 @@ func TestTextGoesOn(t *testing.T) {
 	slow.Catch(n, 2, token)
 	fast := NewText()
 	fast.Catch(n, n, token)
-	a, b := slow.Suffix(nil, "", Most), fast.Suffix(nil, "", Most)
+	a, b := slow.Suffix(nil, "", 0, Most), fast.Suffix(nil, "", 0, Most)
 	if !slices.Equal(a.Tokens, b.Tokens) || len(a.Tokens) != Most {
 		t.Fatalf("drafts %v and %v", a, b)
 	}
@@ -134,7 +134,7 @@ func TestTextGoesOn(t *testing.T) {
 			t.Fatalf("draft %d is %d, the text goes on with %d", i, token, period[(n+i)%len(period)])
 		}
 	}
-	if l := slow.Lookup(Most); !slices.Equal(l.Tokens, a.Tokens) {
+	if l := slow.Lookup(0, Most); !slices.Equal(l.Tokens, a.Tokens) {
 		t.Fatalf("lookup drafts %v, suffix %v", l.Tokens, a.Tokens)
 	}
 	if slow.Bytes() != fast.Grown(n) || slow.Bytes() != ringBytes(TextTokens) {
@@ -150,11 +150,11 @@ func TestRecent(t *testing.T) {
 	say("a", 1, 2, 3, 4, 5, 6, 7, 8)
 	say("a", 100, 101, 102)
 	text := textOf([]int32{50, 5, 6})
-	if d := text.Suffix(r, "a", Most); !slices.Equal(d.Tokens, []int32{7, 8}) || !d.Recent {
+	if d := text.Suffix(r, "a", 0, Most); !slices.Equal(d.Tokens, []int32{7, 8}) || !d.Recent {
 		t.Errorf("draft %+v", d)
 	}
 	for _, owner := range []string{"b", ""} {
-		if d := text.Suffix(r, owner, Most); len(d.Tokens) > 0 {
+		if d := text.Suffix(r, owner, 0, Most); len(d.Tokens) > 0 {
 			t.Errorf("%q drafts what another said: %+v", owner, d)
 		}
 	}
@@ -182,7 +182,7 @@ func TestCost(t *testing.T) {
 			n := i % 5
 			cost.Add(2, n, 1000*(1+c.each*float64(n))*(0.9+0.2*r.Float64()))
 		}
-		base, each := cost.line()
+		base, each := cost.line(2)
 		if base < 900 || base > 1100 || each < 1000*c.each-40 || each > 1000*c.each+40 {
 			t.Errorf("a step takes %.0f and a draft %.0f, not 1000 and %.0f", base, each, 1000*c.each)
 		}
@@ -220,12 +220,61 @@ func TestTrust(t *testing.T) {
 	}
 }
 
+// TestCostOfManySizes: steps of other sizes say nothing of how long one takes, but what a row
+// costs where none was tried yet; and what cost too much is tried again.
+func TestCostOfManySizes(t *testing.T) {
+	var cost Cost
+	step := func(sequences, drafts int) { cost.Add(sequences, drafts, 1000+800*float64(sequences+drafts-1)) }
+	for i := range 200 {
+		step(1+i%8, i/8%2)
+	}
+	for n := 1; n <= 8; n++ {
+		want := 1000 + 800*float64(n-1)
+		if base, each := cost.line(n); base < 0.9*want || base > 1.1*want || each < 600 || each > 1000 {
+			t.Errorf("%d sequences: a step takes %.0f and a draft %.0f, not %.0f and 800", n, base, each, want)
+		}
+	}
+	step(12, 0)
+	if cost.Worth(12, 1) {
+		t.Error("a full batch looks for drafts, because it has another size")
+	}
+	tried := 0
+	for range 2000 {
+		n := 0
+		if cost.Worth(12, 1) {
+			n = 1
+			tried++
+		}
+		step(12, n)
+	}
+	if tried < 2 || tried > 100 {
+		t.Errorf("%d of 2000 steps tried what costs too much, want a few", tried)
+	}
+}
+
+// TestLongMatches: where only long matches count, a short one drafts nothing.
+func TestLongMatches(t *testing.T) {
+	text := []int32{1, 2, 3, 4, 5, 6, 7, 8, 9, 50, 6, 7}
+	if d := textOf(text).Suffix(nil, "", Long, Most); len(d.Tokens) > 0 {
+		t.Errorf("draft %+v", d)
+	}
+	if d := textOf(text).Suffix(nil, "", 0, Most); len(d.Tokens) == 0 {
+		t.Error("no draft after a short match")
+	}
+	text = append(text, 60, 1, 2, 3, 4, 5, 6, 7)
+	for _, d := range []Draft{textOf(text).Suffix(nil, "", Long, 2), textOf(text).Lookup(Long, 2)} {
+		if !slices.Equal(d.Tokens, []int32{8, 9}) {
+			t.Errorf("draft %+v after a long match", d)
+		}
+	}
+}
+
 func BenchmarkSuffix(b *testing.B) {
 	text := noise(60000, 300, 1)
 	t := textOf(text)
 	i := 0
 	for b.Loop() {
-		t.Suffix(nil, "", Most)
+		t.Suffix(nil, "", 0, Most)
 		text = append(text, int32(i*7%300))
 		t.Catch(len(text), 10, func(i int) int32 { return text[i] })
 		i++

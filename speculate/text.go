@@ -32,17 +32,18 @@ func (t *Text) Catch(n, most int, token func(pos int) int32) bool {
 	return t.seen == n
 }
 
-// Lookup guesses at most so many tokens.
-func (t *Text) Lookup(most int) Draft { return t.d.lookup(t.ring, most) }
+// Lookup guesses at most so many tokens after a match of at least so many, of which 0 and Long
+// are told apart.
+func (t *Text) Lookup(least, most int) Draft { return t.d.lookup(t.ring, least, most) }
 
-// Suffix guesses at most so many tokens, from the sequence itself or from recent outputs of
-// others, which may be nil.
-func (t *Text) Suffix(recent *Recent, owner string, most int) Draft {
-	own := t.d.suffix(t.ring, t.ring, most)
+// Suffix guesses likewise, from the sequence itself or from recent outputs of others, which
+// may be nil.
+func (t *Text) Suffix(recent *Recent, owner string, least, most int) Draft {
+	own := t.d.suffix(t.ring, t.ring, least, most)
 	if recent == nil || recent.rings[owner] == nil {
 		return own
 	}
-	other := t.d.suffix(recent.rings[owner].ring, t.ring, most)
+	other := t.d.suffix(recent.rings[owner].ring, t.ring, least, most)
 	if other.score() > own.score() {
 		other.Recent = true
 		return other

@@ -35,6 +35,16 @@ func (t *Trust) of(d *Draft) *[classes]float32 {
 	return &t.rates[0]
 }
 
+// Best is what the likeliest draft is believed to be, after a match of at least so many tokens.
+func (t *Trust) Best(matched int) (best float32) {
+	for i := range t.rates {
+		for _, rate := range t.rates[i][class(matched):] {
+			best = max(best, rate)
+		}
+	}
+	return best
+}
+
 // Probabilities appends to out, for each token of a draft, how likely it is that it and all
 // before it are right.
 func (t *Trust) Probabilities(out []float32, d *Draft) []float32 {

@@ -17,6 +17,7 @@ type speculation struct {
 
 // Speculated counts drafts.
 type Speculated struct {
+	Looks    uint64                 // for drafts, also after short matches
 	Rows     uint64                 // decode rows with drafts
 	Drafted  uint64                 // tokens
 	Accepted uint64                 // of these
@@ -41,6 +42,8 @@ type guesses struct {
 	trust   speculate.Trust
 	draft   speculate.Draft // of the step in flight; Tokens are those that were tried
 	counted Speculated
+	idle    int // looks in a row that gave nothing worth its row
+	rest    int // steps until the next; after long matches there is a look in each
 }
 
 const (
@@ -48,6 +51,7 @@ const (
 	learnOwn    = 1.0 / 8  // what an outcome counts for its request
 	learnAll    = 1.0 / 64 // and for those to come
 	forgetTrust = 1.0 / 256
+	mostIdle    = 31 // steps without a look at short matches, at most
 )
 
 // mode of a request.
@@ -96,15 +100,40 @@ func (s *State) forget(r *request) {
 	r.guesses.text, r.guesses.bytes = nil, 0
 }
 
-// guess is a draft for a request, at most so many tokens.
-func (s *State) guess(r *request, most int) (d speculate.Draft) {
+// guess is a draft for a request, at most so many tokens. It looks only where that could gain
+// in a step of so many sequences, and after short matches the less often the less it finds:
+// text that does not repeat itself costs next to nothing.
+func (s *State) guess(r *request, most, sequences int) (d speculate.Draft) {
 	if !s.index(r) {
 		return d
 	}
-	if s.mode(r) == speculate.Lookup {
-		return r.guesses.text.Lookup(most)
+	g, least := &r.guesses, speculate.Long
+	if g.rest--; g.rest < 0 {
+		least = 0
 	}
-	return r.guesses.text.Suffix(s.speculation.recent, s.sharing(r), most)
+	if !s.speculation.cost.Worth(sequences, g.trust.Best(least)) {
+		g.trust.Drift(&s.speculation.trust, forgetTrust)
+		return d
+	}
+	if least == 0 {
+		s.speculation.totals.Looks++
+		g.counted.Looks++
+	}
+	if s.mode(r) == speculate.Lookup {
+		return g.text.Lookup(least, most)
+	}
+	return g.text.Suffix(s.speculation.recent, s.sharing(r), least, most)
+}
+
+// looked notes whether what was found gained anything.
+func (g *guesses) looked(gained bool) {
+	switch {
+	case gained:
+		g.idle, g.rest = 0, 0
+	case g.rest < 0:
+		g.idle = min(2*g.idle+1, mostIdle)
+		g.rest = g.idle
+	}
 }
 
 // draft gives decode rows drafts, at most left in all, in memory that nobody else needs:
@@ -114,7 +143,7 @@ func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
 	var probabilities [][]float32
 	var at []int // of p.Decode
 	scores := draftScores
-	guesses := len(p.Chunks) == 0 && (s.cfg.Guess != nil || len(p.Decode) <= s.cfg.SpeculateRows && s.speculation.cost.Worth(len(p.Decode)))
+	guesses := len(p.Chunks) == 0 && (s.cfg.Guess != nil || len(p.Decode) <= s.cfg.SpeculateRows)
 	for i := range p.Decode {
 		d := &p.Decode[i]
 		r := rows[d.Seq]
@@ -144,9 +173,11 @@ func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
 				continue
 			}
 		}
-		if g.draft = s.guess(r, most); len(g.draft.Tokens) > 0 {
-			probabilities, at = append(probabilities, g.trust.Probabilities(nil, &g.draft)), append(at, i)
+		if g.draft = s.guess(r, most, len(p.Decode)); len(g.draft.Tokens) == 0 {
+			g.looked(false)
+			continue
 		}
+		probabilities, at = append(probabilities, g.trust.Probabilities(nil, &g.draft)), append(at, i)
 	}
 	if len(at) == 0 {
 		return
@@ -158,6 +189,7 @@ func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
 		g := &r.guesses
 		if counts[k] == 0 {
 			g.trust.Drift(&s.speculation.trust, forgetTrust)
+			g.looked(false)
 		}
 		each := 1 + max(0, r.Sampling.Logprobs)
 		n := s.extend(r, min(counts[k], scores/each))
@@ -195,6 +227,7 @@ func (s *State) decoded(r *request, d *Decode, result *Result) {
 		g.trust.Learn(&g.draft, n, right, learnOwn)
 		s.speculation.trust.Learn(&g.draft, n, right, learnAll)
 		g.counted.count(n, right)
+		g.looked(right > 0)
 		s.speculation.totals.count(n, right)
 	}
 	g.draft = speculate.Draft{}
