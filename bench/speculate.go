@@ -19,7 +19,8 @@ type SpeculateOptions struct {
 	Texts  []SpeculateText
 	Batch  []int    // requests together
 	Modes  []string // that off is compared with
-	Rounds int      // of every mode in turn; the median of the ratios counts
+	Rounds int      // of every mode in turn, there and back; the median of the ratios counts
+	Alone  bool     // the engine computes in this process
 }
 
 // SpeculateText is one kind of text: prompts, taken in turn.
@@ -39,8 +40,9 @@ type Speculate struct {
 	TokensPerS float64 `json:"tokens_per_s"` // the median round's
 	Over       float64 `json:"over_off"`     // median of the rounds' ratios to off beside it
 	Worst      float64 `json:"worst_over_off"`
-	Acceptance float64 `json:"acceptance"`     // of drafted tokens
-	PerStep    float64 `json:"tokens_per_row"` // decoded tokens over decode rows
+	Work       float64 `json:"processor_over_off,omitempty"` // processor time of a token, where this process computes it: median of the rounds' ratios
+	Acceptance float64 `json:"acceptance"`                   // of drafted tokens
+	PerStep    float64 `json:"tokens_per_row"`               // decoded tokens over decode rows
 	Drafted    uint64  `json:"draft_tokens"`
 	Tokens     int     `json:"tokens"` // of a round
 }
@@ -67,6 +69,7 @@ func RunSpeculate(ctx context.Context, o SpeculateOptions, each func(Speculate))
 type answers struct {
 	tokens   [][]int32
 	rate     float64 // tokens a second, from when all have begun
+	worked   float64 // processor seconds a token, likewise
 	decoded  uint64
 	drafted  uint64
 	accepted uint64
@@ -74,32 +77,36 @@ type answers struct {
 
 func (o *SpeculateOptions) text(ctx context.Context, text SpeculateText, batch int) ([]Speculate, error) {
 	modes := append([]string{"off"}, o.Modes...)
-	rates, ratios := make([][]float64, len(modes)), make([][]float64, len(modes))
+	rates, ratios, works := make([][]float64, len(modes)), make([][]float64, len(modes)), make([][]float64, len(modes))
 	rows := make([]Speculate, len(modes))
 	var decoded, accepted [8]uint64
 	for round := range o.Rounds + 1 {
-		var off *answers
-		var base float64
-		for i, mode := range modes {
+		said := make([]*answers, len(modes))
+		for k := range modes {
+			i := k
+			if round%2 == 1 {
+				i = len(modes) - 1 - k // what the machine does besides grows for nobody
+			}
 			// Nobody drafts what an earlier round was answered.
-			a, err := o.ask(ctx, text, batch, mode, fmt.Sprint(text.Kind, batch, mode, round), round)
+			a, err := o.ask(ctx, text, batch, modes[i], fmt.Sprint(text.Kind, batch, modes[i], round), round)
 			if err != nil {
 				return nil, err
 			}
-			if off == nil {
-				off, base = a, a.rate
-			}
+			said[i] = a
+		}
+		for i, a := range said {
+			off := said[0]
 			for k := range a.tokens {
 				if !slices.Equal(a.tokens[k], off.tokens[k]) {
-					return nil, fmt.Errorf("request %d: %s gives other tokens than off: %v and %v", k, mode, a.tokens[k], off.tokens[k])
+					return nil, fmt.Errorf("request %d: %s gives other tokens than off: %v and %v", k, modes[i], a.tokens[k], off.tokens[k])
 				}
 			}
 			if round == 0 {
 				continue // warms up
 			}
-			rates[i], ratios[i] = append(rates[i], a.rate), append(ratios[i], a.rate/base)
+			rates[i], ratios[i], works[i] = append(rates[i], a.rate), append(ratios[i], a.rate/off.rate), append(works[i], a.worked/max(off.worked, 1e-12))
 			r := &rows[i]
-			r.Text, r.Batch, r.Mode, r.Tokens = text.Kind, batch, mode, 0
+			r.Text, r.Batch, r.Mode, r.Tokens = text.Kind, batch, modes[i], 0
 			for _, t := range a.tokens {
 				r.Tokens += len(t)
 			}
@@ -110,6 +117,9 @@ func (o *SpeculateOptions) text(ctx context.Context, text SpeculateText, batch i
 	for i := range rows {
 		r := &rows[i]
 		r.TokensPerS, r.Over, r.Worst = median(rates[i]), median(ratios[i]), slices.Min(ratios[i])
+		if o.Alone {
+			r.Work = median(works[i])
+		}
 		if r.Drafted > 0 {
 			r.Acceptance = float64(accepted[i]) / float64(r.Drafted)
 		}
@@ -132,6 +142,7 @@ func (o *SpeculateOptions) ask(ctx context.Context, text SpeculateText, batch in
 	var mu sync.Mutex
 	var failed error
 	at := make([][]time.Time, batch) // of each token
+	var before time.Duration         // when every prompt was read
 	for i := range batch {
 		k := (round*batch + i) % len(text.Prompts)
 		events, err := o.Engine.Submit(ctx, &api.Request{ID: fmt.Sprint(tenant, "/", i), Prompt: text.Prompts[k], MaxTokens: text.Tokens, Sampling: text.Sampling(k),
@@ -145,6 +156,9 @@ func (o *SpeculateOptions) ask(ctx context.Context, text SpeculateText, batch in
 					a.tokens[i], at[i] = append(a.tokens[i], e.Token), append(at[i], time.Now())
 				}
 				mu.Lock()
+				if len(at[i]) == 1 {
+					before = cpuTime()
+				}
 				if e.Drafts != nil {
 					a.drafted, a.accepted = a.drafted+e.Drafts.Drafted, a.accepted+e.Drafts.Accepted
 				}
@@ -175,6 +189,7 @@ func (o *SpeculateOptions) ask(ctx context.Context, text SpeculateText, batch in
 	if counted == 0 && failed == nil {
 		failed = errors.New("nobody had a token left when the last prompt was read: ask for more tokens")
 	}
+	a.worked = (cpuTime() - before).Seconds() / float64(max(1, counted))
 	a.rate = float64(counted) / max(last.Sub(first).Seconds(), 1e-9)
 	return a, failed
 }

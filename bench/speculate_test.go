@@ -20,14 +20,14 @@ func TestRunSpeculate(t *testing.T) {
 		p.Temperature = 0
 		return p
 	}
-	o := SpeculateOptions{Engine: c, Batch: []int{1, 2}, Modes: []string{"lookup", "suffix"}, Rounds: 2, Texts: []SpeculateText{{Kind: "x", Prompts: [][]int32{{1, 2, 3}, {4, 5, 6, 4, 5}}, Tokens: 90, Sampling: greedy}}}
+	o := SpeculateOptions{Engine: c, Alone: true, Batch: []int{1, 2}, Modes: []string{"lookup", "suffix"}, Rounds: 2, Texts: []SpeculateText{{Kind: "x", Prompts: [][]int32{{1, 2, 3}, {4, 5, 6, 4, 5}}, Tokens: 90, Sampling: greedy}}}
 	seen := 0
 	rows, err := RunSpeculate(t.Context(), o, func(Speculate) { seen++ })
 	if err != nil || len(rows) != 6 || seen != 6 {
 		t.Fatalf("%d rows, %d told: %v", len(rows), seen, err)
 	}
 	for i, r := range rows {
-		if r.Text != "x" || r.Batch != 1+i/3 || r.Mode != []string{"off", "lookup", "suffix"}[i%3] || r.Tokens != 90*r.Batch || !(r.TokensPerS > 0) || !(r.Over > 0) || r.PerStep < 1 {
+		if r.Text != "x" || r.Batch != 1+i/3 || r.Mode != []string{"off", "lookup", "suffix"}[i%3] || r.Tokens != 90*r.Batch || !(r.TokensPerS > 0) || !(r.Over > 0) || !(r.Work > 0) || r.PerStep < 1 {
 			t.Errorf("row %d: %+v", i, r)
 		}
 	}

@@ -19,9 +19,9 @@ import (
 )
 
 type benchSpeculateCmd struct {
-	Model   string   `short:"m" env:"SHOAL_BENCH_MODEL" placeholder:"DIR|SHAPE" help:"Checkpoint folder, or a shape with random weights: ${shapes} (default: the bundled model). The texts are tokenized by the bundled model's tokenizer if a shape has none."`
+	Model   []string `short:"m" env:"SHOAL_BENCH_MODEL" placeholder:"DIR|SHAPE" help:"Checkpoint folders, or shapes with random weights: ${shapes} (default: the bundled model). The texts are tokenized by the bundled model's tokenizer if a shape has none."`
 	Quant   string   `placeholder:"TYPE" help:"Type of the weights (default: as stored)."`
-	Nodes   int      `short:"n" default:"1" help:"Node processes; 1: a cluster in this process."`
+	Nodes   []int    `short:"n" default:"1" help:"Node processes; 1: a cluster in this process."`
 	Threads int      `help:"Compute threads, of a node (default: the processors, shared out)."`
 	Batch   []int    `default:"1,4,16" help:"Requests together."`
 	Text    []string `default:"chat,code,retrieval" help:"Kinds of text: chat (questions, sampled), code (a file that is written again), retrieval (answers from a text of 1,500 tokens)."`
@@ -32,8 +32,8 @@ type benchSpeculateCmd struct {
 }
 
 func (c *benchSpeculateCmd) Run(e *env) error {
-	if c.Nodes < 1 || c.Nodes > 16 || c.Tokens < 2 || c.Tokens > 4096 || c.Rounds < 1 || c.Rounds > 100 || len(c.Mode) > 2 {
-		return fmt.Errorf("--nodes %d, --tokens %d, --rounds %d, --mode %v: want 1 to 16 nodes, 2 to 4096 tokens, 1 to 100 rounds, lookup and suffix", c.Nodes, c.Tokens, c.Rounds, c.Mode)
+	if c.Tokens < 2 || c.Tokens > 4096 || c.Rounds < 1 || c.Rounds > 100 || len(c.Mode) > 2 {
+		return fmt.Errorf("--tokens %d, --rounds %d, --mode %v: want 2 to 4096 tokens, 1 to 100 rounds, lookup and suffix", c.Tokens, c.Rounds, c.Mode)
 	}
 	for _, m := range c.Mode {
 		if _, err := speculate.Parse(m); err != nil {
@@ -45,50 +45,74 @@ func (c *benchSpeculateCmd) Run(e *env) error {
 			return fmt.Errorf("--batch %d: want 1 to 64 requests", b)
 		}
 	}
+	for _, n := range c.Nodes {
+		if n < 1 || n > 16 {
+			return fmt.Errorf("--nodes %d: want 1 to 16", n)
+		}
+	}
 	if err := checkThreads(c.Threads); err != nil {
 		return err
 	}
-	if c.Threads == 0 {
-		c.Threads = max(1, runtime.GOMAXPROCS(0)/c.Nodes)
+	if len(c.Model) == 0 {
+		c.Model = []string{""}
 	}
-	dir, texts, err := c.texts()
-	if err != nil {
-		return err
+	var all []map[string]any
+	for _, name := range c.Model {
+		for _, nodes := range c.Nodes {
+			one, err := c.measure(e, name, nodes)
+			if err != nil {
+				return err
+			}
+			all = append(all, one)
+		}
 	}
-	engine, stop, err := c.engine(e, dir)
+	if c.JSON {
+		return printJSON(e.stdout, map[string]any{"machine": bench.ThisMachine(), "runs": all})
+	}
+	return nil
+}
+
+// measure is one model over so many nodes.
+func (c *benchSpeculateCmd) measure(e *env, name string, nodes int) (map[string]any, error) {
+	threads := c.Threads
+	if threads == 0 {
+		threads = max(1, runtime.GOMAXPROCS(0)/nodes)
+	}
+	dir, texts, err := c.texts(name)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	engine, stop, err := c.engine(e, dir, nodes, threads)
+	if err != nil {
+		return nil, err
 	}
 	defer stop()
 	if !c.JSON {
-		fmt.Fprintf(e.stdout, "%v; %s over %d nodes, %d threads each; of %d rounds, each beside off\n", bench.ThisMachine(), dir, c.Nodes, c.Threads, c.Rounds)
-		fmt.Fprintf(e.stdout, "%-10s %5s %-7s %9s %6s %6s %7s %8s\n", "text", "batch", "mode", "tokens/s", "x off", "worst", "right", "tok/row")
+		fmt.Fprintf(e.stdout, "%v; %s over %d nodes, %d threads each; of %d rounds, each beside off\n", bench.ThisMachine(), dir, nodes, threads, c.Rounds)
+		fmt.Fprintf(e.stdout, "%-10s %5s %-7s %9s %6s %6s %6s %7s %8s\n", "text", "batch", "mode", "tokens/s", "x off", "worst", "cpu x", "right", "tok/row")
 	}
-	all, err := bench.RunSpeculate(e.ctx, bench.SpeculateOptions{Engine: engine, Texts: texts, Batch: c.Batch, Modes: c.Mode, Rounds: c.Rounds}, func(r bench.Speculate) {
+	all, err := bench.RunSpeculate(e.ctx, bench.SpeculateOptions{Engine: engine, Texts: texts, Batch: c.Batch, Modes: c.Mode, Rounds: c.Rounds, Alone: nodes == 1}, func(r bench.Speculate) {
 		if !c.JSON {
 			printSpeculate(e.stdout, r)
 		}
 	})
-	if err == nil && c.JSON {
-		err = printJSON(e.stdout, map[string]any{"machine": bench.ThisMachine(), "model": dir, "nodes": c.Nodes, "threads": c.Threads, "rows": all})
-	}
-	return err
+	return map[string]any{"model": dir, "nodes": nodes, "threads": threads, "rows": all}, err
 }
 
 func printSpeculate(w io.Writer, r bench.Speculate) {
-	fmt.Fprintf(w, "%-10s %5d %-7s %9.1f %6.2f %6.2f %6.0f%% %8.2f\n", r.Text, r.Batch, r.Mode, r.TokensPerS, r.Over, r.Worst, 100*r.Acceptance, r.PerStep)
+	fmt.Fprintf(w, "%-10s %5d %-7s %9.1f %6.2f %6.2f %6.2f %6.0f%% %8.2f\n", r.Text, r.Batch, r.Mode, r.TokensPerS, r.Over, r.Worst, r.Work, 100*r.Acceptance, r.PerStep)
 }
 
 // engine is the cluster that is asked.
-func (c *benchSpeculateCmd) engine(e *env, dir string) (api.Engine, func(), error) {
-	if c.Nodes == 1 {
-		l, err := cluster.New(e.ctx, cluster.LocalConfig{KVBudget: 1 << 30, Threads: c.Threads, Serve: cluster.ServeConfig{Model: dir, Weights: c.Quant, Logger: slog.New(slog.DiscardHandler), StepDeadline: 10 * time.Minute, SyncDeadline: 10 * time.Minute}})
+func (c *benchSpeculateCmd) engine(e *env, dir string, nodes, threads int) (api.Engine, func(), error) {
+	if nodes == 1 {
+		l, err := cluster.New(e.ctx, cluster.LocalConfig{KVBudget: 1 << 30, Threads: threads, Serve: cluster.ServeConfig{Model: dir, Weights: c.Quant, Logger: slog.New(slog.DiscardHandler), StepDeadline: 10 * time.Minute, SyncDeadline: 10 * time.Minute}})
 		if err != nil {
 			return nil, nil, err
 		}
 		return l, l.Close, nil
 	}
-	up := benchCluster(c.Nodes, c.Threads, 1<<30, dir, c.Quant, "")
+	up := benchCluster(nodes, threads, 1<<30, dir, c.Quant, "")
 	up.Mapping, up.Policy, up.noJobs, up.Speculate = "auto", "full", true, "off"
 	up.Queue, up.StepDeadline, up.SyncDeadline = 1024, 10*time.Minute, 5*time.Minute
 	l, err := up.ready(&env{ctx: e.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
@@ -99,13 +123,13 @@ func (c *benchSpeculateCmd) engine(e *env, dir string) (api.Engine, func(), erro
 }
 
 // texts are the prompts, of the corpus that the evaluation has.
-func (c *benchSpeculateCmd) texts() (dir string, texts []bench.SpeculateText, err error) {
+func (c *benchSpeculateCmd) texts(name string) (dir string, texts []bench.SpeculateText, err error) {
 	var from string
-	if slices.Contains(model.Shapes(), c.Model) {
-		dir = model.RandomPrefix + c.Model
+	if slices.Contains(model.Shapes(), name) {
+		dir = model.RandomPrefix + name
 		from, err = modelFlag{}.dir()
 	} else {
-		dir, err = modelFlag{Model: c.Model}.dir()
+		dir, err = modelFlag{Model: name}.dir()
 		from = dir
 	}
 	if err != nil {
