@@ -310,7 +310,8 @@ func (c chatShape) whole(choices []delta, u usage) any {
 		head
 		Choices []chatChoice `json:"choices"`
 		Usage   usage        `json:"usage"`
-	}{head: c.g.head, Usage: u}
+		Figures *figures     `json:"metrics,omitempty"`
+	}{head: c.g.head, Usage: u, Figures: u.figures}
 	for _, d := range choices {
 		m := chatMessage{Role: "assistant", Content: &d.text, Reasoning: d.thought}
 		for _, c := range d.calls {

@@ -213,7 +213,8 @@ func (c completionShape) whole(choices []delta, u usage) any {
 		head
 		Choices []completionChoice `json:"choices"`
 		Usage   usage              `json:"usage"`
-	}{head: c.g.head, Usage: u}
+		Figures *figures           `json:"metrics,omitempty"`
+	}{head: c.g.head, Usage: u, Figures: u.figures}
 	for _, d := range choices {
 		d.first = true
 		body.Choices = append(body.Choices, c.choice(d))

@@ -4,6 +4,8 @@ import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"shoal/speculate"
 )
 
 // draftsCollector is what speculation gives, under vLLM's names.
@@ -40,4 +42,40 @@ func (c *draftsCollector) collect(s *DraftsState, ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(c.texts, prometheus.GaugeValue, float64(s.TextBytes), "sequences")
 	ch <- prometheus.MustNewConstMetric(c.texts, prometheus.GaugeValue, float64(s.Recent), "recent outputs")
+}
+
+// figures are vLLM's figures of one request.
+type figures struct {
+	Drafts *draftMetrics `json:"speculative_decoding"`
+}
+
+// draftMetrics are what speculation gave an answer that is alone (n is 1).
+type draftMetrics struct {
+	Length    float64  `json:"mean_acceptance_length"` // tokens of a step with drafts
+	Rate      float64  `json:"draft_acceptance_rate"`  // of drafted tokens
+	Histogram []uint64 `json:"acceptance_histogram"`   // steps in which exactly 0, 1, 2, ... drafts were right
+	Steps     uint64   `json:"num_spec_steps"`
+	Accepted  uint64   `json:"num_accepted_draft_tokens"`
+	Drafted   uint64   `json:"num_draft_tokens"`
+	Most      int      `json:"num_spec_tokens"` // drafts of a step, at most
+}
+
+// draftMetrics are for a request that says itself how it speculates: they follow the
+// machine's speed, and answers to others do not.
+func (g *generation) draftMetrics(d *Drafts) *figures {
+	if g.speculate == "" || g.speculate == string(speculate.Off) {
+		return nil
+	}
+	m := &draftMetrics{Length: 1, Steps: d.Rows, Accepted: d.Accepted, Drafted: d.Drafted, Most: speculate.Most, Histogram: make([]uint64, speculate.Most+1)}
+	if d.Rows > 0 {
+		m.Length += float64(d.Accepted) / float64(d.Rows)
+		m.Rate = float64(d.Accepted) / float64(d.Drafted)
+	}
+	left := d.Rows
+	for i, n := range d.At {
+		m.Histogram[i] = left - n
+		left = n
+	}
+	m.Histogram[len(d.At)] = left
+	return &figures{m}
 }

@@ -70,6 +70,8 @@ type usage struct {
 	Details *promptDetails `json:"prompt_tokens_details,omitempty"`
 	// Completion is left out when nothing was drafted.
 	Completion *completionDetails `json:"completion_tokens_details,omitempty"`
+	// figures stand beside the usage, not in it.
+	figures *figures
 }
 
 // promptDetails count prompt tokens that did not have to be read: of each prompt those of
@@ -346,6 +348,9 @@ func (r *run) usage() usage {
 			u.Completion.Accepted += d.Accepted
 			u.Completion.Rejected += d.Drafted - d.Accepted
 			u.Completion.Steps += d.Rows
+		}
+		if len(r.choices) == 1 {
+			u.figures = r.draftMetrics(&c.drafts)
 		}
 		if f := r.server.cfg.CacheBytes; f != nil {
 			bytes, full := f(r.policy, len(r.prompts[i/r.n].ids), c.tokens)

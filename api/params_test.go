@@ -163,6 +163,20 @@ func TestUsageOfDrafts(t *testing.T) {
 	if want := (M{"accepted_prediction_tokens": 14.0, "rejected_prediction_tokens": 4.0, "draft_steps": 6.0}); !reflect.DeepEqual(got, map[string]any(want)) {
 		t.Errorf("got %v, want %v", got, want)
 	}
+	drafts = &Drafts{Rows: 5, Drafted: 16, Accepted: 6, At: []uint64{3, 2, 1}}
+	want := M{"mean_acceptance_length": 2.2, "draft_acceptance_rate": 0.375, "num_spec_steps": 5.0, "num_accepted_draft_tokens": 6.0, "num_draft_tokens": 16.0, "num_spec_tokens": 15.0,
+		"acceptance_histogram": []any{2.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0}}
+	if got := at(t, post(t, url, completion(M{"speculate": "suffix"})).body, "metrics", "speculative_decoding"); !reflect.DeepEqual(got, map[string]any(want)) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	for _, body := range []M{nil, {"speculate": "off"}, {"speculate": "suffix", "n": 2}} {
+		if a := post(t, url, completion(body)); strings.Contains(a.raw, "speculative_decoding") {
+			t.Errorf("%v: %s", body, a.raw)
+		}
+	}
+	if a := post(t, url, completion(M{"speculate": "suffix", "stream": true, "stream_options": M{"include_usage": true}})); strings.Count(a.raw, `"num_spec_steps":5,`) != 1 {
+		t.Error(a.raw)
+	}
 	drafts = nil
 	if a := post(t, url, completion(nil)); strings.Contains(a.raw, "completion_tokens_details") {
 		t.Error(a.raw)

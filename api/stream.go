@@ -11,7 +11,8 @@ import (
 type chunkBody struct {
 	head
 	Choices []any           `json:"choices"`
-	Usage   json.RawMessage `json:"usage,omitempty"` // null on all but the last with include_usage
+	Usage   json.RawMessage `json:"usage,omitempty"`   // null on all but the last with include_usage
+	Figures *figures        `json:"metrics,omitempty"` // on that
 }
 
 // stream answers with one chunk per token that has text to show.
@@ -85,7 +86,9 @@ func (s *Server) streamTo(ctx context.Context, out *sse, run *run) error {
 	}
 	if run.includeUsage {
 		c := chunkBody{head: run.head, Choices: []any{}}
-		c.Usage, _ = json.Marshal(run.usage())
+		u := run.usage()
+		c.Usage, _ = json.Marshal(u)
+		c.Figures = u.figures
 		if err := out.data(c); err != nil {
 			return errWrite{err}
 		}
