@@ -28,6 +28,10 @@ demo: ## a local cluster of real processes, asked a few things
 build: ## the binaries, into bin/
 	go build -o bin/ ./cmd/...
 
+.PHONY: release
+release: ## archives for Linux, macOS and Windows, checksums, bills of materials, into dist/
+	go run ./deploy/release
+
 .PHONY: test
 test: ## all tests, or those of PKG=./kvcache RUN=Snap
 	go test $(if $(RUN),-run '$(RUN)') $(PKG)
@@ -100,7 +104,7 @@ sim: ## simulated clusters under every fault, one seed a schedule: SCHEDULES=100
 	SHOAL_SIM_SCHEDULES=$(SCHEDULES) go test -count 1 -v -timeout 0 -run TestSchedules ./internal/sim
 
 .PHONY: clean
-clean: ## remove bin/, test binaries and profiles; the tools stay
-	rm -rf bin
+clean: ## remove bin/, dist/, test binaries and profiles; the tools stay
+	rm -rf bin dist
 	find . -name '*.test' -type f -delete
 	find . -name '*.out' -type f -delete

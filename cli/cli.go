@@ -18,6 +18,8 @@ import (
 )
 
 type commands struct {
+	ShowVersion kong.VersionFlag `name:"version" env:"-" help:"Print the version and what it was built from."`
+
 	Demo        demoCmd        `cmd:"" help:"Start four node processes, stream a completion from the bundled model, stop."`
 	Up          upCmd          `cmd:"" help:"Start a local cluster of node processes and serve the OpenAI API."`
 	Run         runCmd         `cmd:"" help:"Complete one prompt and print it as it comes."`
@@ -91,7 +93,7 @@ func run(e env, args []string) (status int) {
 		kong.Name("shoal"), kong.Description(description), kong.UsageOnError(),
 		kong.DefaultEnvars("SHOAL"), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		kong.Writers(e.stdout, e.stderr), kong.Exit(func(code int) { done, status = true, code }),
-		kong.Bind(&e), kong.Vars{"policies": strings.Join(kvcache.Usage(), " | "), "shapes": shapeNames()})
+		kong.Bind(&e), kong.Vars{"policies": strings.Join(kvcache.Usage(), " | "), "shapes": shapeNames(), "version": versionFlag()})
 	if err != nil {
 		fmt.Fprintln(e.stderr, "shoal:", err)
 		return 2

@@ -12,6 +12,9 @@ import (
 
 type versionCmd struct{}
 
+// versionFlag is what --version prints, for people and scripts; the command says more.
+func versionFlag() string { return "shoal " + cluster.Build() }
+
 func (versionCmd) Run(e *env) error {
 	print, err := arithmetic.Fingerprint()
 	if err != nil {

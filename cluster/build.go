@@ -27,8 +27,14 @@ var Build = sync.OnceValue(func() string {
 	if !ok {
 		return "dev " + runtime.Version()
 	}
+	if version != "" {
+		return strings.Join(strings.Fields(version+" "+commit+" "+info.GoVersion), " ")
+	}
 	return buildText(info)
 })
+
+// version and commit of a release; its linker sets them (deploy/release).
+var version, commit string
 
 func buildText(info *debug.BuildInfo) string {
 	var words []string

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What people download works by itself: the archive of this platform is built, unpacked in
+// an empty folder, and its demo answers there from the model beside it.
+func TestArchiveWorksByItself(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles the program as it is released")
+	}
+	if runtime.GOOS == "windows" {
+		t.Skip("its archive is a zip")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
+	defer cancel()
+	t.Chdir("../..")
+	out, platform := t.TempDir(), runtime.GOOS+"/"+runtime.GOARCH
+	src, err := read(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := release(ctx, out, []string{platform}); err != nil {
+		t.Fatal(err)
+	}
+	name := "shoal-" + src.version + "-" + runtime.GOOS + "-" + runtime.GOARCH
+	sums, err := os.ReadFile(filepath.Join(out, "SHA256SUMS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []string{name + ".tar.gz", name + ".cdx.json"} {
+		if sum, _, err := checksum(filepath.Join(out, f)); err != nil || !strings.Contains(string(sums), sum+"  "+f+"\n") {
+			t.Errorf("SHA256SUMS does not hold %s %s (%v): %s", sum, f, err, sums)
+		}
+	}
+	checkBill(t, filepath.Join(out, name+".cdx.json"))
+	empty := t.TempDir()
+	unpack(t, filepath.Join(out, name+".tar.gz"), empty)
+	shoal := func(args ...string) string {
+		t.Helper()
+		c := exec.CommandContext(ctx, filepath.Join(empty, name, "shoal"), args...)
+		c.Dir, c.Env = empty, []string{"HOME=" + empty}
+		text, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatalf("shoal %v: %v\n%s", args, err, text)
+		}
+		return string(text)
+	}
+	if got := shoal("--version"); !strings.HasPrefix(got, strings.TrimSpace("shoal "+src.version+" "+src.commit)+" go") {
+		t.Errorf("--version prints %q; it was built from %s %s", got, src.version, src.commit)
+	}
+	if got := shoal("demo", "--nodes", "2", "--tokens", "8", "--prompt", "What is a slice?"); !strings.Contains(got, "2 processes up") || !strings.Contains(got, "tokens/s") {
+		t.Errorf("the demo prints %s", got)
+	}
+	// Without its model there is none: nothing else on this machine was used.
+	if err := os.RemoveAll(filepath.Join(empty, name, "models")); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(ctx, filepath.Join(empty, name, "shoal"), "demo")
+	c.Dir = empty
+	if text, err := c.CombinedOutput(); err == nil || !strings.Contains(string(text), "models/fry was not found") {
+		t.Errorf("a demo without the bundled model: %v\n%s", err, text)
+	}
+}
+
+func checkBill(t *testing.T, name string) {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bom struct {
+		Components []struct {
+			Name, Version string
+			Hashes        []struct{ Content string }
+		}
+	}
+	if err := json.Unmarshal(text, &bom); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range bom.Components {
+		if c.Name == "github.com/nats-io/nats-server/v2" {
+			if len(c.Hashes) != 1 || len(c.Hashes[0].Content) != 64 || c.Version == "" {
+				t.Errorf("the bill of materials says of the NATS server: %+v", c)
+			}
+			return
+		}
+	}
+	t.Errorf("the bill of materials has %d components, and no NATS server", len(bom.Components))
+}
+
+func unpack(t *testing.T, name, into string) {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := filepath.Join(into, filepath.FromSlash(h.Name))
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(r)
+		if err == nil {
+			err = os.WriteFile(to, data, h.FileInfo().Mode())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The same members give the same bytes, in both forms, and come out as they went in.
+func TestArchivesAreReproducible(t *testing.T) {
+	members := []member{{"shoal", 0o755, []byte("program")}, {"models/fry/config.json", 0o644, []byte("{}")}}
+	made := time.Unix(1_700_000_000, 0)
+	var tars, zips [2]bytes.Buffer
+	for i, in := range []time.Time{made, made.In(time.FixedZone("elsewhere", 3600))} {
+		if err := tarball(&tars[i], "shoal-v1", in, members); err != nil {
+			t.Fatal(err)
+		}
+		if err := zipped(&zips[i], "shoal-v1", in, members); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(tars[0].Bytes(), tars[1].Bytes()) || !bytes.Equal(zips[0].Bytes(), zips[1].Bytes()) {
+		t.Error("an archive depends on where it was written")
+	}
+	z, err := zip.NewReader(bytes.NewReader(zips[0].Bytes()), int64(zips[0].Len()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range members {
+		if text, err := fs.ReadFile(z, "shoal-v1/"+m.name); err != nil || !bytes.Equal(text, m.data) || z.File[i].Mode() != m.mode {
+			t.Errorf("%s comes out of the zip as %q, %v (%v)", m.name, text, z.File[i].Mode(), err)
+		}
+	}
+}
