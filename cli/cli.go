@@ -18,6 +18,7 @@ import (
 )
 
 type commands struct {
+	Config      configFlag       `type:"path" placeholder:"FILE" help:"${config}"`
 	ShowVersion kong.VersionFlag `name:"version" env:"-" help:"Print the version and what it was built from."`
 
 	Demo        demoCmd        `cmd:"" help:"Start four node processes, stream a completion from the bundled model, stop."`
@@ -49,7 +50,8 @@ const description = `Serve one large language model, cut across all your machine
   shoal coordinator --bind HOST:7070 ...       on many machines: one coordinator,
   shoal node --join HOST:7070 ...              and a node on each
 
-Every flag can be set by its environment variable: --kv-memory is SHOAL_KV_MEMORY.`
+Every flag can be set by its environment variable, --kv-memory is SHOAL_KV_MEMORY, or in a
+file (--config).`
 
 // env is what a command may touch of the outside.
 type env struct {
@@ -86,14 +88,19 @@ func Main(args []string) int {
 	return run(env{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: &console{file: os.Stderr}}, args)
 }
 
+// parser reads command lines into c.
+func parser(c *commands, e *env, exit func(int)) (*kong.Kong, error) {
+	return kong.New(c,
+		kong.Name("shoal"), kong.Description(description), kong.UsageOnError(),
+		kong.DefaultEnvars("SHOAL"), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
+		kong.Writers(e.stdout, e.stderr), kong.Exit(exit), kong.Bind(e),
+		kong.Vars{"policies": strings.Join(kvcache.Usage(), " | "), "shapes": shapeNames(), "version": versionFlag(), "config": configHelp})
+}
+
 func run(e env, args []string) (status int) {
 	var c commands
 	done := false
-	parser, err := kong.New(&c,
-		kong.Name("shoal"), kong.Description(description), kong.UsageOnError(),
-		kong.DefaultEnvars("SHOAL"), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
-		kong.Writers(e.stdout, e.stderr), kong.Exit(func(code int) { done, status = true, code }),
-		kong.Bind(&e), kong.Vars{"policies": strings.Join(kvcache.Usage(), " | "), "shapes": shapeNames(), "version": versionFlag()})
+	parser, err := parser(&c, &e, func(code int) { done, status = true, code })
 	if err != nil {
 		fmt.Fprintln(e.stderr, "shoal:", err)
 		return 2

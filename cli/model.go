@@ -25,7 +25,7 @@ func adapterNote(dir string) string {
 }
 
 // dir finds the checkpoint: the flag, or the bundled one above the working
-// directory, beside the executable, or where the sources were built from.
+// directory or the executable, there or in share/shoal, or where the sources were built from.
 func (f modelFlag) dir() (string, error) {
 	if f.Model != "" {
 		if note := adapterNote(f.Model); note != "" && !exists(filepath.Join(f.Model, "config.json")) {
@@ -45,9 +45,10 @@ func (f modelFlag) dir() (string, error) {
 	}
 	for _, at := range starts {
 		for {
-			dir := filepath.Join(at, bundled)
-			if _, err := os.Stat(filepath.Join(dir, "config.json")); err == nil {
-				return dir, nil
+			for _, below := range []string{"", "share/shoal"} { // the second: as packages install it
+				if dir := filepath.Join(at, below, bundled); exists(filepath.Join(dir, "config.json")) {
+					return dir, nil
+				}
 			}
 			up := filepath.Dir(at)
 			if up == at {
@@ -56,5 +57,5 @@ func (f modelFlag) dir() (string, error) {
 			at = up
 		}
 	}
-	return "", fmt.Errorf("the bundled model %s was not found above the working directory or beside the program: name a checkpoint with --model DIR", bundled)
+	return "", fmt.Errorf("the bundled model %s was not found above the working directory or the program: name a checkpoint with --model DIR", bundled)
 }

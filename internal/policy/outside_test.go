@@ -25,6 +25,7 @@ github.com/prometheus/client_golang:    api cluster/...
 github.com/rogpeppe/go-internal:        tests
 github.com/vbauerster/mpb/v8:           cli
 go.uber.org/goleak:                     tests
+go.yaml.in/yaml/v3:                     cli
 golang.org/x/sync:                      all
 golang.org/x/sys:                       all
 golang.org/x/term:                      cli

@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+	"go.yaml.in/yaml/v3"
+)
+
+// configFlag is a YAML file of flags. What stands on the command line counts first, then
+// the environment, then a section of the file that is named as the command, then its top,
+// then the default.
+type configFlag string
+
+const configHelp = `YAML file of flags: "kv-memory: 4GiB" is --kv-memory 4GiB; those below "node:" are of that command alone (docs/config.md).`
+
+// BeforeResolve reads the file; Kong calls it when the flag is given or in the environment.
+func (configFlag) BeforeResolve(ctx *kong.Context, app *kong.Kong, trace *kong.Path) error {
+	path, ok := ctx.FlagValue(trace.Flag).(configFlag)
+	if !ok || path == "" {
+		return nil
+	}
+	text, err := readSmall(string(path))
+	if err != nil {
+		return fmt.Errorf("--config: %w", err)
+	}
+	values, err := parseConfig(text, app.Model, topCommand(ctx.Selected()))
+	if err != nil {
+		return fmt.Errorf("--config %s: %w", path, err)
+	}
+	ctx.AddResolver(kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+		v, ok := values[flag.Name]
+		if !ok || slices.ContainsFunc(flag.Envs, func(name string) bool { _, set := os.LookupEnv(name); return set }) {
+			return nil, nil
+		}
+		text, err := flagText(v, flag)
+		if err == nil { // what it means is tried here, where the line is known
+			err = flag.Parse(kong.Scan().PushTyped(text, kong.FlagValueToken), reflect.New(flag.Target.Type()).Elem())
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", path, v.Line, err)
+		}
+		return text, nil
+	}))
+	return nil
+}
+
+// topCommand is the command below the program itself: store, for store add. nil: none.
+func topCommand(n *kong.Node) *kong.Node {
+	for n != nil && n.Parent != nil && n.Parent.Parent != nil {
+		n = n.Parent
+	}
+	return n
+}
+
+// parseConfig reads the flags that a file sets for a command. Every key of the file has to
+// be a flag: at its top of some command, in a section of that one.
+func parseConfig(text []byte, app *kong.Application, command *kong.Node) (map[string]*yaml.Node, error) {
+	var doc yaml.Node
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	switch err := d.Decode(&doc); {
+	case errors.Is(err, io.EOF): // empty
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	if d.Decode(new(yaml.Node)) == nil {
+		return nil, errors.New("holds several YAML documents; want one")
+	}
+	values := map[string]*yaml.Node{}
+	top, err := entries(doc.Content[0])
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range top {
+		if i := slices.IndexFunc(app.Children, func(n *kong.Node) bool { return n.Name == p.key }); i >= 0 && p.value.Kind == yaml.MappingNode {
+			continue
+		}
+		if !hasFlag(app.Node, p.key) {
+			return nil, fmt.Errorf("line %d: no command has a flag --%s, nor is there a command of that name; see `shoal --help`", p.line, p.key)
+		}
+		values[p.key] = p.value
+	}
+	for _, p := range top { // sections count before the top
+		if values[p.key] != nil {
+			continue
+		}
+		section := app.Children[slices.IndexFunc(app.Children, func(n *kong.Node) bool { return n.Name == p.key })]
+		inner, err := entries(p.value)
+		if err != nil {
+			return nil, err
+		}
+		for _, q := range inner {
+			if !hasFlag(section, q.key) {
+				return nil, fmt.Errorf("line %d: %s has no flag --%s; see `shoal %s --help`", q.line, p.key, q.key, p.key)
+			}
+			if section == command {
+				values[q.key] = q.value
+			}
+		}
+	}
+	return values, nil
+}
+
+type entry struct {
+	key   string
+	line  int
+	value *yaml.Node
+}
+
+// entries are those of a mapping; a key may stand in it once.
+func entries(n *yaml.Node) (out []entry, err error) {
+	if n.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("line %d: want lines of the form \"flag: value\"", n.Line)
+	}
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		if v.Kind == yaml.AliasNode {
+			v = v.Alias
+		}
+		if k.Kind != yaml.ScalarNode || seen[k.Value] {
+			return nil, fmt.Errorf("line %d: %q stands twice, or is not a name", k.Line, k.Value)
+		}
+		seen[k.Value] = true
+		out = append(out, entry{k.Value, k.Line, v})
+	}
+	return out, nil
+}
+
+// hasFlag tells whether a command, or one below it, has the flag. What acts at once, and
+// this file's own flag, do not count.
+func hasFlag(n *kong.Node, name string) bool {
+	return !slices.Contains([]string{"help", "version", "config"}, name) && slices.ContainsFunc(n.Flags, func(f *kong.Flag) bool { return f.Name == name }) ||
+		slices.ContainsFunc(n.Children, func(c *kong.Node) bool { return hasFlag(c, name) })
+}
+
+// flagText writes a value as it would stand on the command line.
+func flagText(n *yaml.Node, flag *kong.Flag) (string, error) {
+	var parts []string
+	sep := flag.Tag.Sep
+	switch n.Kind {
+	case yaml.ScalarNode:
+		if n.Tag == "!!null" {
+			return "", errors.New("has no value")
+		}
+		return n.Value, nil
+	case yaml.SequenceNode:
+		if !flag.IsSlice() {
+			return "", errors.New("takes one value, not a list")
+		}
+		for _, v := range n.Content {
+			parts = append(parts, v.Value)
+		}
+	default:
+		if !flag.IsMap() {
+			return "", errors.New("takes a value, not names with values")
+		}
+		sep = flag.Tag.MapSep
+		inner, err := entries(n)
+		if err != nil {
+			return "", err
+		}
+		for _, p := range inner {
+			parts = append(parts, p.key+"="+p.value.Value)
+		}
+	}
+	for i, p := range parts {
+		if p == "" || n.Kind != yaml.ScalarNode && sep < 0 {
+			return "", errors.New("takes plain values")
+		}
+		parts[i] = strings.ReplaceAll(p, string(sep), `\`+string(sep))
+	}
+	return strings.Join(parts, string(sep)), nil
+}
