@@ -122,7 +122,7 @@ func (b *Batch) add(row *BatchRow) {
 func (o BatchOptions) embedded(ctx context.Context, policy string) (BatchEngine, func(), error) {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	c, err := cluster.New(ctx, cluster.LocalConfig{KVBudget: o.Memory, Threads: o.Threads, Serve: cluster.ServeConfig{
-		Model: o.Model, Weights: o.Weights, KV: o.KV, Policy: policy, Logger: quiet,
+		Model: o.Model, Weights: o.Weights, KV: o.KV, Policy: policy, Speculate: "off", Logger: quiet, // drafts take memory from nobody, but time follows the text
 		MaxSequences: 256, Queue: o.Requests + 1, StepDeadline: 10 * time.Minute, SyncDeadline: 10 * time.Minute}})
 	if err != nil {
 		return nil, nil, err

@@ -103,6 +103,7 @@ func (c *benchClusterCmd) Run(e *env) error {
 func benchCluster(nodes, threads int, memory int64, model, weights, kv string) *upCmd {
 	up := &upCmd{Nodes: nodes, logFlags: logFlags{LogLevel: "error"}, nodeFlags: nodeFlags{KVMemory: size(memory), Threads: threads}}
 	up.Listen, up.Model, up.Quant, up.KVType, up.StepTokens = "127.0.0.1:0", model, weights, kv, 512
+	up.Speculate = "off" // random weights repeat themselves
 	return up
 }
 

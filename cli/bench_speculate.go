@@ -113,7 +113,7 @@ func (c *benchSpeculateCmd) engine(e *env, dir string, nodes, threads int) (api.
 		return l, l.Close, nil
 	}
 	up := benchCluster(nodes, threads, 1<<30, dir, c.Quant, "")
-	up.Mapping, up.Policy, up.noJobs, up.Speculate = "auto", "full", true, "off"
+	up.Mapping, up.Policy, up.noJobs = "auto", "full", true
 	up.Queue, up.StepDeadline, up.SyncDeadline = 1024, 10*time.Minute, 5*time.Minute
 	l, err := up.ready(&env{ctx: e.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
 	if err != nil {

@@ -59,7 +59,7 @@ type ServeConfig struct {
 	// requests of one API key; shared, among all; off. Never changes a bit. Default on.
 	PrefixCache string
 	// Speculate is how drafts are made for requests that do not say: off, lookup, suffix.
-	// Default off. Never changes a bit.
+	// Default suffix. Never changes a bit.
 	Speculate string
 	// SpeculateRecent says which recent outputs are drafted from as well: those of the same
 	// API key (key), of all (shared), none (off). Default key.
@@ -105,7 +105,7 @@ func (c *ServeConfig) ensureDefaults(m *model.Config) {
 	orDefault(&c.Mapping, "auto")
 	orDefault(&c.PrefixCache, PrefixOn)
 	orDefault(&c.Policy, "full")
-	orDefault(&c.Speculate, string(speculate.Off))
+	orDefault(&c.Speculate, string(speculate.Suffix))
 	orDefault(&c.SpeculateRecent, "key")
 	orDefault(&c.MaxContext, m.MaxPositions)
 	orDefault(&c.StepTokens, 512)

@@ -131,7 +131,7 @@ func TestSpeculationChangesNothing(t *testing.T) {
 				}
 				return drafts
 			}
-			e := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1, Serve: ServeConfig{Model: "../model/testdata/" + c.model, Weights: "bf16", KV: "bf16", Chunk: 48, Mapping: c.mapping, Replicas: c.replicas, guess: guess}})
+			e := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1, Serve: ServeConfig{Model: "../model/testdata/" + c.model, Weights: "bf16", KV: "bf16", Chunk: 48, Mapping: c.mapping, Replicas: c.replicas, Speculate: "off", guess: guess}})
 			want := speak(t, e, "off", list)
 			for i, o := range want {
 				known[fmt.Sprint(i)] = o
