@@ -54,7 +54,7 @@ type serveFlags struct {
 	MaxSequences int                `placeholder:"N" help:"Most sequences that hold memory at once (default: 64)."`
 	Replicas     int                `placeholder:"N" default:"0" help:"1: a second node keeps a copy of each decoding sequence's cache, in memory that no sequence needs, so that the loss of a node costs no prompt again."`
 	PrefixCache  string             `default:"on" help:"Keep what was read of prompts in memory that no sequence needs, for prompts that begin alike: on (of one API key), shared (of all), off. Never changes a bit."`
-	Speculate    string             `default:"suffix" help:"Draft tokens of requests that do not say otherwise, and verify several in one step: suffix (what followed most often, also in recent answers to the same API key), lookup (what followed the same words before), off. Never changes a bit."`
+	Speculate    string             `default:"suffix" help:"Draft tokens of requests that do not say otherwise, and verify several in one step: suffix (what followed most often, also in recent answers to the same API key), lookup (what followed the same words before), off; as many as gain time, or suffix:N, N a row. Never changes a bit."`
 
 	SpeculateRecent string `default:"key" help:"Recent answers that --speculate suffix drafts from: those to the same API key, shared (of all keys: how fast an answer comes then tells what others were told), off."`
 

@@ -13,6 +13,7 @@ package speculate
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -29,12 +30,21 @@ const (
 // Modes lists them.
 var Modes = []string{string(Off), string(Lookup), string(Suffix)}
 
-// Parse reads a mode.
+// Parse reads a mode: its name, and perhaps how many drafts a row always has, whatever they
+// cost, as far as any are found: suffix:4.
 func Parse(s string) (Mode, error) {
-	if !slices.Contains(Modes, s) {
-		return "", fmt.Errorf("speculate: unknown mode %q: known are %s", s, strings.Join(Modes, ", "))
+	name, width := Mode(s).Split()
+	if !slices.Contains(Modes, string(name)) || strings.Contains(s, ":") && (width < 1 || width > Most || name == Off) {
+		return "", fmt.Errorf("speculate: unknown mode %q: known are %s, and lookup:N and suffix:N with N drafts a row, 1 to %d, whatever they cost", s, strings.Join(Modes, ", "), Most)
 	}
 	return Mode(s), nil
+}
+
+// Split is the name of a mode and its drafts a row; 0: as many as gain.
+func (m Mode) Split() (name Mode, width int) {
+	before, number, _ := strings.Cut(string(m), ":")
+	width, _ = strconv.Atoi(number) // else 0, which Parse refuses
+	return Mode(before), width
 }
 
 // Most is the largest number of drafts in a row, so a row has at most one token more.

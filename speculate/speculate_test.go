@@ -252,6 +252,21 @@ func TestCostOfManySizes(t *testing.T) {
 	}
 }
 
+func TestModes(t *testing.T) {
+	for text, want := range map[string]int{"off": 0, "lookup": 0, "suffix": 0, "suffix:1": 1, "lookup:15": 15} {
+		m, err := Parse(text)
+		name, width := m.Split()
+		if err != nil || width != want || !slices.Contains(Modes, string(name)) {
+			t.Errorf("%s: %s, %d drafts a row, %v", text, name, width, err)
+		}
+	}
+	for _, text := range []string{"", "on", "off:2", "suffix:", "suffix:0", "suffix:16", "suffix:-1", "suffix:x", ":3", "model:3"} {
+		if m, err := Parse(text); err == nil {
+			t.Errorf("%q passed as %q", text, m)
+		}
+	}
+}
+
 // TestLongMatches: where only long matches count, a short one drafts nothing.
 func TestLongMatches(t *testing.T) {
 	text := []int32{1, 2, 3, 4, 5, 6, 7, 8, 9, 50, 6, 7}

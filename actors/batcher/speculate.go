@@ -54,18 +54,18 @@ const (
 	mostIdle    = 31 // steps without a look at short matches, at most
 )
 
-// mode of a request.
-func (s *State) mode(r *request) speculate.Mode {
+// mode of a request, and how many drafts it always has; 0: as many as gain.
+func (s *State) mode(r *request) (speculate.Mode, int) {
 	if r.Speculate != "" {
-		return r.Speculate
+		return r.Speculate.Split()
 	}
-	return s.cfg.Speculate
+	return s.cfg.Speculate.Split()
 }
 
 // index adds what is new of a request to its index, if there is memory for that; false: not
 // all is there.
 func (s *State) index(r *request) bool {
-	if s.mode(r) == speculate.Off || r.limit < 2 {
+	if mode, _ := s.mode(r); mode == speculate.Off || r.limit < 2 {
 		return false
 	}
 	g := &r.guesses
@@ -93,7 +93,7 @@ func (s *State) sharing(r *request) string {
 
 // forget gives back what a request that ends takes, and keeps its output for others.
 func (s *State) forget(r *request) {
-	if s.mode(r) == speculate.Suffix && s.cfg.SpeculateRecent != "off" {
+	if mode, _ := s.mode(r); mode == speculate.Suffix && s.cfg.SpeculateRecent != "off" {
 		s.speculation.recent.Add(s.sharing(r), len(r.out), func(i int) int32 { return r.out[i] })
 	}
 	s.speculation.bytes -= r.guesses.bytes
@@ -108,10 +108,11 @@ func (s *State) guess(r *request, most, sequences int) (d speculate.Draft) {
 		return d
 	}
 	g, least := &r.guesses, speculate.Long
-	if g.rest--; g.rest < 0 {
+	mode, width := s.mode(r)
+	if g.rest--; g.rest < 0 || width > 0 {
 		least = 0
 	}
-	if !s.speculation.cost.Worth(sequences, g.trust.Best(least)) {
+	if width == 0 && !s.speculation.cost.Worth(sequences, g.trust.Best(least)) {
 		g.trust.Drift(&s.speculation.trust, forgetTrust)
 		return d
 	}
@@ -119,7 +120,7 @@ func (s *State) guess(r *request, most, sequences int) (d speculate.Draft) {
 		s.speculation.totals.Looks++
 		g.counted.Looks++
 	}
-	if s.mode(r) == speculate.Lookup {
+	if mode == speculate.Lookup {
 		return g.text.Lookup(least, most)
 	}
 	return g.text.Suffix(s.speculation.recent, s.sharing(r), least, most)
@@ -175,6 +176,13 @@ func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
 		}
 		if g.draft = s.guess(r, most, len(p.Decode)); len(g.draft.Tokens) == 0 {
 			g.looked(false)
+			continue
+		}
+		if _, width := s.mode(r); width > 0 {
+			n := s.extend(r, min(width, left, len(g.draft.Tokens)))
+			g.draft.Tokens = g.draft.Tokens[:n]
+			d.Tokens = append(d.Tokens, g.draft.Tokens...)
+			left, scores = left-n, scores-n*each
 			continue
 		}
 		probabilities, at = append(probabilities, g.trust.Probabilities(nil, &g.draft)), append(at, i)

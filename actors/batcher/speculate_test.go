@@ -18,7 +18,7 @@ func TestDraftersSaveSteps(t *testing.T) {
 		mode  speculate.Mode
 		most  int // steps
 		least int
-	}{{speculate.Off, tokens, tokens}, {speculate.Lookup, 60, tokens / (1 + speculate.Most)}, {speculate.Suffix, 60, tokens / (1 + speculate.Most)}} {
+	}{{speculate.Off, tokens, tokens}, {speculate.Lookup, 60, tokens / (1 + speculate.Most)}, {speculate.Suffix, 60, tokens / (1 + speculate.Most)}, {"suffix:2", 120, tokens / 3}, {"lookup:2", 120, tokens / 3}} {
 		for _, mibs := range []int64{0, 1 << 20} {
 			t.Run(fmt.Sprint(c.mode, mibs), func(t *testing.T) {
 				sockets := []Socket{{ID: "n1", Budget: block * 100, Heads: tensor.Span{Lo: 0, Hi: geometry.KVHeads}}}
@@ -38,6 +38,9 @@ func TestDraftersSaveSteps(t *testing.T) {
 					checkLedger(t, s)
 					d := at.run(e.Start, out.specs)
 					d.Micros = int64(1000 + 20*e.Start.Tokens())
+					if _, width := c.mode.Split(); width > 0 {
+						d.Micros = int64(1000 * e.Start.Tokens()) // whatever they cost
+					}
 					e = s.Step(d)
 				}
 				out.take(e)
