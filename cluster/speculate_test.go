@@ -90,7 +90,7 @@ func TestSpeculationChangesNothing(t *testing.T) {
 		policies []string
 	}{
 		{"llama", 1, "reduce", 0, []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8", "h2o:recent=20,topk=20,step=1"}},
-		{"llama", 3, "gather", 1, []string{"full", "streaming:sink=4,recent=28", "tova:size=40", "quest:page=16,budget=48"}},
+		{"llama", 3, "gather", 1, []string{"full", "streaming:sink=4,recent=28", "tova:size=40", "quest:page=16,budget=48", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8"}},
 		{"llama", 4, "reduce", 1, []string{"full", "streaming:sink=4,recent=28,positions=cache,half=1", "snapkv:topk=40,obs=8", "h2o:recent=20,topk=20"}},
 		{"deepseek_v3", 3, "reduce", 0, []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8"}},
 		{"gemma3", 4, "gather", 0, []string{"full", "sage:sink=4,recent=20,topk=24"}},

@@ -114,7 +114,7 @@ func budgetOf(spec string) int {
 	case err != nil || p.RebuildsByPrefill():
 		return 0
 	case p.Selector != nil:
-		return p.Selector.Reads()
+		return p.Selector.Reads(1 << 24)
 	}
 	return p.Slots(1<<24, 1<<24)
 }

@@ -117,11 +117,20 @@ func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
 func HandoverBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 	bytes := ResidentBytes(g, prompt, prompt, p)
 	for _, r := range g.rules(p) {
+		bytes += r.layers * int64(g.KVHeads) * queryBytes(g, r.Policy, prompt)
 		if !r.KeepsAll() {
 			bytes += blockBytes(g, r.layers*int64(heads)*g.promptBlocks(r, prompt))
 		}
 	}
 	return bytes
+}
+
+// queryBytes are those of the queries that an owner gets with the rows of one head.
+func queryBytes(g Geometry, p *Policy, prompt int) int64 {
+	if !p.Needs.Queries {
+		return 0
+	}
+	return 4 * int64(min(p.Needs.Window, prompt)) * int64(g.group()*g.Layout.KDim)
 }
 
 // ReadBytes is what attention of one token reads of the cache of a sequence with `tokens`
@@ -131,10 +140,10 @@ func ReadBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 	var bytes int64
 	for _, r := range g.rules(p) {
 		slots, index := r.Slots(prompt, tokens), 0
-		if c := r.Selector; c != nil && slots > c.Reads() {
+		if c := r.Selector; c != nil && slots > c.Reads(slots) {
 			size, covers := c.Index(g.Layout)
 			index = (slots + c.Page() - 1) / c.Page() * (size * c.Page() / covers)
-			slots = c.Reads()
+			slots = c.Reads(slots)
 		}
 		if r.window > 0 {
 			slots = min(tokens, r.window)

@@ -28,6 +28,14 @@ func (s *Store) Open(prompt, tokens int, adopted tensor.Span) error {
 		return fmt.Errorf("kvcache: policy %s moves rows, so no head can be adopted", s.policy.Name())
 	}
 	s.prompt = prompt
+	seen := int64(0)
+	for i := range s.tables {
+		seen += queryBytes(s.g, s.tables[i].rule, prompt)
+	}
+	if err := s.arena.Charge(seen); err != nil {
+		s.prompt = 0
+		return fmt.Errorf("opening a sequence of %d prompt tokens: %w", prompt, err)
+	}
 	undo := 0
 	if s.overwrites(tokens) {
 		undo = int(undoBlocks(int64(len(s.tables)), 1))
@@ -36,10 +44,11 @@ func (s *Store) Open(prompt, tokens int, adopted tensor.Span) error {
 		return t.Index >= adopted.Lo && t.Index < adopted.Hi && t.rule.KeepsAll()
 	})
 	if err != nil {
+		s.arena.Uncharge(seen)
 		s.prompt = 0
 		return fmt.Errorf("opening a sequence of %d prompt tokens: %w", prompt, err)
 	}
-	s.pending = tokens
+	s.pending, s.seen = tokens, seen
 	for i := range s.tables {
 		t := &s.tables[i]
 		t.Prompt, t.filled = prompt, make([]uint64, (t.rule.Slots(prompt, tokens)+63)/64)
@@ -98,10 +107,10 @@ func (s *Store) Keep(from *Store, layer, head int, kept Kept) error {
 }
 
 // RowBytes is the size of one row of a layer under rule p as Export writes it: position (int32), score
-// (float32, only under Scored policies), key and value, little
+// (float32, only under Scored policies and those of clusters, see table.bounds), key and value, little
 // endian.
 func RowBytes(g Geometry, p *Policy) int {
-	if p.Scored() {
+	if p.numbered() {
 		return 8 + g.Layout.RowBytes()
 	}
 	return 4 + g.Layout.RowBytes()
@@ -129,8 +138,11 @@ func (s *Store) ExportSlots(dst []byte, layer, head, lo, hi int) []byte {
 		at := len(dst)
 		dst = append(dst, make([]byte, size)...)
 		score := float32(0)
-		if t.Scores != nil {
+		switch {
+		case t.Scores != nil:
 			score = t.Scores[slot]
+		case t.rule.Arranger != nil:
+			score = s.boundsOf(t)[slot%2]
 		}
 		s.exportRow(dst[at:], t.rule, t, slot, s.Position(layer, head, slot), score)
 	}
@@ -140,7 +152,7 @@ func (s *Store) ExportSlots(dst []byte, layer, head, lo, hi int) []byte {
 func (s *Store) exportRow(dst []byte, p *Policy, t *table, slot, pos int, score float32) {
 	binary.LittleEndian.PutUint32(dst, uint32(int32(pos)))
 	dst = dst[4:]
-	if p.Scored() {
+	if p.numbered() {
 		binary.LittleEndian.PutUint32(dst, math.Float32bits(score))
 		dst = dst[4:]
 	}
@@ -175,7 +187,7 @@ func (s *Store) Import(layer, head, first int, rows []byte) error {
 		row, slot, score := rows[i*size:(i+1)*size], first+i, float32(0)
 		pos := int32(binary.LittleEndian.Uint32(row))
 		row = row[4:]
-		if t.Scores != nil {
+		if t.rule.numbered() {
 			score = math.Float32frombits(binary.LittleEndian.Uint32(row))
 			row = row[4:]
 		}
@@ -193,6 +205,7 @@ func (s *Store) fill(t *table, slot int, pos int32, score float32) {
 	if t.Scores != nil {
 		t.Scores[slot] = score
 	}
+	t.bounds[slot%2] = score
 	t.n = max(t.n, slot+1)
 	t.filled[slot/64] |= 1 << (slot % 64)
 }
@@ -229,7 +242,45 @@ func (s *Store) SealOn(run func(n int, f func(i int))) error {
 		t.countEvicted(s.pending)
 	}
 	run(len(s.tables), func(i int) { s.extendIndex(&s.tables[i], 0, s.tables[i].n) })
+	if err := s.cluster(run); err != nil {
+		return err
+	}
+	for i := range s.tables {
+		s.tables[i].queries = nil
+	}
+	s.arena.Uncharge(s.seen)
+	s.seen = 0
 	s.tokens, s.pending, s.sealed = s.pending, 0, true
+	return nil
+}
+
+// QueryBytes is the size of what ExportQueries appends for one head of a layer under rule p.
+func QueryBytes(g Geometry, p *Policy, prompt int) int { return int(queryBytes(g, p, prompt)) }
+
+// ExportQueries appends what rule p of the layer lets the owner have of an observation.
+func ExportQueries(dst []byte, p *Policy, s *Statistics) []byte {
+	if p.Needs.Queries {
+		for _, x := range s.Queries[len(s.Queries)-min(p.Needs.Window, s.Prompt)*s.Group*s.Layout.KDim:] {
+			dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(x))
+		}
+	}
+	return dst
+}
+
+// ImportQueries gives the store, before Seal, what ExportQueries wrote for a head; scale is that
+// of their products with keys. Errors wrap ErrRows.
+func (s *Store) ImportQueries(layer, head int, scale float32, in []byte) error {
+	t := s.table(layer, head)
+	if want := QueryBytes(s.g, t.rule, s.prompt); len(in) != want || s.pending == 0 {
+		return fmt.Errorf("%w: %d bytes of queries, want %d before Seal", ErrRows, len(in), want)
+	}
+	if len(in) == 0 {
+		return nil
+	}
+	t.queries, t.scale = make([]float32, len(in)/4), scale
+	for i := range t.queries {
+		t.queries[i] = math.Float32frombits(binary.LittleEndian.Uint32(in[4*i:]))
+	}
 	return nil
 }
 

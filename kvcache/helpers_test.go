@@ -30,6 +30,8 @@ var policies = []*Policy{
 	quest.of(32, 96, 1),
 	shadowKV.of(8, 32, 2, 1, 0, 0),
 	shadowKV.of(4, 16, 0, 2, 1, 1),
+	squeezed.of(250, 1, 800, 4, 6, 64),
+	squeezed.of(400, 2, 700, 8, 3, 100),
 }
 
 var small = Geometry{Layers: 2, KVHeads: 3, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 16, VDim: 8}}
@@ -96,6 +98,14 @@ func indexOf(s *Store, layer, head int) []float32 {
 		q[i] = float32(i*5%7) - 3
 	}
 	page := t.rule.Selector.Page()
+	if c, ok := t.rule.Selector.(clusters); ok {
+		if len(t.planes[indexPlane].blocks) == 0 {
+			return nil
+		}
+		x := c.index(s.g.Layout, t.planes[indexPlane].blocks)
+		scores, _ := x.score([]int32{0, int32(x.words()[coarseWord] + x.words()[fineWord])}, Queries{q, 1, 1}, new(tensor.AttnScratch))
+		return append(scores, x.bound(coarseBound), x.bound(fineBound))
+	}
 	if m, ok := t.rule.Selector.(landmarks); ok {
 		n, scratch := t.n/m.chunk, new(tensor.AttnScratch)
 		marks := scratch.ScoreLandmarks(s.g.Layout, m.kind(s.g.Layout), t.planes[indexPlane].blocks, n, q, 1)
@@ -138,12 +148,18 @@ func read(t testing.TB, a *Arena, g Geometry, heads tensor.Span, prompt, chunk i
 	return s
 }
 
+// observed are queries of a prompt.
+func observed(prompt int, g Geometry) []float32 {
+	q := make([]float32, prompt*g.group()*g.Layout.KDim)
+	for i := range q {
+		q[i] = float32(i%13)/13 - 0.5
+	}
+	return q
+}
+
 func statistics(s *Store, layer, head int) *Statistics {
 	e := StatisticsOf(s, layer, head)
-	e.Scale, e.Queries, e.Attention = 0.25, make([]float32, e.Prompt*s.g.group()*s.g.Layout.KDim), make([]float32, e.Prompt)
-	for i := range e.Queries {
-		e.Queries[i] = float32(i%13)/13 - 0.5
-	}
+	e.Scale, e.Queries, e.Attention = 0.25, observed(e.Prompt, s.g), make([]float32, e.Prompt)
 	for i := range e.Attention {
 		e.Attention[i] = float32(i * 7 % 31)
 	}
@@ -176,7 +192,11 @@ func handOver(p *Policy, stores []*Store, owner int) (*Store, int64, error) {
 				if i == owner && p.KeepsAll() {
 					continue
 				}
-				kept := p.Keep(statistics(s, layer, head))
+				seen := statistics(s, layer, head)
+				kept := p.Keep(seen)
+				if err := o.ImportQueries(layer, head, seen.Scale, ExportQueries(nil, p, seen)); err != nil {
+					return nil, 0, err
+				}
 				if i == owner {
 					if err := o.Keep(s, layer, head, kept); err != nil {
 						return nil, 0, err

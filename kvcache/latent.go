@@ -25,7 +25,10 @@ func (o *Observation) count(layer, unit, pos, n int, q []float32, ldq int, scale
 // layer: what the sockets sum up before the owner may ask the policy.
 func PartFloats(g Geometry, p *Policy, prompt int) int {
 	n, floats := p.Needs, 0
-	if g.Units > 0 && n.Window > 0 {
+	switch {
+	case g.Units > 0 && n.Queries:
+		floats += min(n.Window, prompt) * g.group() * g.Layout.KDim
+	case g.Units > 0 && n.Window > 0:
 		floats += prompt
 	}
 	if g.Units > 0 && n.PromptAttention {
@@ -39,6 +42,9 @@ func PartFloats(g Geometry, p *Policy, prompt int) int {
 func (o *Observation) Parts(layer int, nodes []tensor.Span, parts [][]float32) {
 	for i, node := range nodes {
 		at := 0
+		if o.queries != nil {
+			at = o.scatter(parts[i], layer, node)
+		}
 		for _, of := range [][]float32{o.votes, o.attention} {
 			if of == nil {
 				continue
@@ -53,12 +59,27 @@ func (o *Observation) Parts(layer int, nodes []tensor.Span, parts [][]float32) {
 	}
 }
 
+// scatter puts the queries of a node's units at their places among those of all, [window][Group][KDim],
+// and returns how many those are.
+func (o *Observation) scatter(part []float32, layer int, node tensor.Span) int {
+	width, all := o.g.observed()*o.g.Layout.KDim, o.g.group()*o.g.Layout.KDim
+	for u := node.Lo; u < node.Hi; u++ {
+		for i, from := 0, o.window(layer, u); i*width < len(from); i++ {
+			copy(part[i*all+u*width:][:width], from[i*width:])
+		}
+	}
+	return (o.prompt - o.first) * all
+}
+
 // StatisticsOfSum is what a compressor may read of a layer of latent attention: the prompt's
 // rows in from, and the sum of all sockets' Parts (nil when p needs none).
 func StatisticsOfSum(from *Store, layer int, p *Policy, scale float32, sum []float32) *Statistics {
 	e, n := StatisticsOf(from, layer, 0), p.Needs
 	e.Scale = scale
-	if n.Window > 0 {
+	switch queries := min(n.Window, e.Prompt) * e.Group * e.Layout.KDim; {
+	case n.Queries:
+		e.Queries, sum = sum[:queries], sum[queries:]
+	case n.Window > 0:
 		e.Votes, sum = sum[:e.Prompt], sum[e.Prompt:]
 	}
 	if n.PromptAttention {

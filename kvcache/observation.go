@@ -57,7 +57,7 @@ type Observation struct {
 	first  int   // position of the first query of the window
 	charge int64
 
-	queries   []float32 // (layer, head, window, Group, KDim), after RoPE; not of latent attention
+	queries   []float32 // (layer, head or unit, window, its query heads, KDim), after RoPE; of latent attention only if they are asked for
 	votes     []float32 // (layer, unit, prompt) what the window pays to each token; of latent attention
 	attention []float32 // (layer, head or unit, prompt)
 }
@@ -69,8 +69,8 @@ func StatisticsBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 }
 
 func statisticsBytes(g Geometry, heads, prompt int, n Needs) int64 {
-	floats := min(n.Window, prompt) * g.group() * g.Layout.KDim
-	if g.Units > 0 {
+	floats := min(n.Window, prompt) * g.observed() * g.Layout.KDim
+	if g.Units > 0 && !n.Queries {
 		if floats = 0; n.Window > 0 {
 			floats = prompt
 		}
@@ -103,8 +103,8 @@ func NewObservation(a *Arena, g Geometry, heads tensor.Span, n Needs, prompt int
 	window := min(n.Window, prompt)
 	o := &Observation{arena: a, g: g, heads: heads, prompt: prompt, at: at, first: prompt - window, charge: bytes}
 	switch {
-	case g.Units == 0:
-		o.queries = make([]float32, tables*window*g.group()*g.Layout.KDim)
+	case g.Units == 0 || n.Queries:
+		o.queries = make([]float32, tables*window*g.observed()*g.Layout.KDim)
 	case window > 0:
 		o.votes = make([]float32, tables*prompt)
 	}
@@ -114,12 +114,15 @@ func NewObservation(a *Arena, g Geometry, heads tensor.Span, n Needs, prompt int
 	return o, nil
 }
 
+// observed is how many query heads a KV head, or a unit, has.
+func (g Geometry) observed() int { return g.group() / max(1, g.Units) }
+
 func (o *Observation) index(layer, head int) int {
 	return o.at[layer]*(o.heads.Hi-o.heads.Lo) + head - o.heads.Lo
 }
 
 func (o *Observation) window(layer, head int) []float32 {
-	n := (o.prompt - o.first) * o.g.group() * o.g.Layout.KDim
+	n := (o.prompt - o.first) * o.g.observed() * o.g.Layout.KDim
 	return o.queries[o.index(layer, head)*n:][:n]
 }
 
@@ -129,14 +132,16 @@ func (o *Observation) Observe(layer, head, pos, n int, q []float32, ldq int, sca
 	if o.at[layer] < 0 {
 		return
 	}
+	if o.queries != nil {
+		width := o.g.observed() * o.g.Layout.KDim
+		w := o.window(layer, head)
+		for i := max(0, o.first-pos); i < n; i++ {
+			copy(w[(pos+i-o.first)*width:][:width], q[i*ldq:])
+		}
+	}
 	if o.g.Units > 0 {
 		o.count(layer, head, pos, n, q, ldq, scale, blocks, s)
 		return
-	}
-	width := o.g.group() * o.g.Layout.KDim
-	w := o.window(layer, head)
-	for i := max(0, o.first-pos); i < n; i++ {
-		copy(w[(pos+i-o.first)*width:][:width], q[i*ldq:])
 	}
 	if o.attention != nil {
 		tensor.AttentionMass(o.attention[o.index(layer, head)*o.prompt:][:o.prompt], q, ldq, n, pos, o.g.group(), scale, o.g.Layout, blocks, s)

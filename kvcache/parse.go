@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +17,7 @@ var ErrPolicy = errors.New("kvcache: bad cache policy")
 const maxSlots = 1 << 24
 
 // registered are the methods that Parse knows.
-var registered = []method{methodFull, streaming, snapKV, snapStream, sage, h2o, tova, knorm, quest, shadowKV}
+var registered = []method{methodFull, streaming, snapKV, snapStream, sage, h2o, tova, knorm, quest, shadowKV, squeezed}
 
 // method is a policy with its parameters open.
 type method struct {
@@ -25,11 +26,40 @@ type method struct {
 	parts  func(values []int) Parts
 }
 
-// param is a whole number of a spec.
+// param is a number of a spec.
 type param struct {
 	key                string
 	value, least, most int // value: the default
 	odd, doubles       bool
+	thousandths        bool // written as a decimal: 50 is 0.05
+}
+
+// text is a value as a spec has it.
+func (p param) text(value int) string {
+	if p.thousandths {
+		return strconv.FormatFloat(float64(value)/1000, 'f', -1, 64)
+	}
+	return strconv.Itoa(value)
+}
+
+func (p param) kind() string {
+	if p.thousandths {
+		return "number of at most three places"
+	}
+	return "whole number"
+}
+
+// read is the value of a text.
+func (p param) read(text string) (int, error) {
+	if !p.thousandths {
+		return strconv.Atoi(text)
+	}
+	x, err := strconv.ParseFloat(text, 64)
+	n := math.Round(x * 1000)
+	if err != nil || !(math.Abs(n) < maxSlots) || math.Abs(x*1000-n) > 1e-6 {
+		return 0, fmt.Errorf("%.60q is not a decimal with three places", text)
+	}
+	return int(n), nil
 }
 
 func size(key string, value, least int) param {
@@ -38,6 +68,11 @@ func size(key string, value, least int) param {
 
 func odd(key string, value int) param {
 	return param{key: key, value: value, least: 1, most: 255, odd: true}
+}
+
+// share is one of a whole, in thousandths.
+func share(key string, value, least, most int) param {
+	return param{key: key, value: value, least: least, most: most, thousandths: true}
 }
 
 func flag(key string) param { return param{key: key, most: 1} }
@@ -56,7 +91,7 @@ func (m method) of(values ...int) *Policy { return Compose(m.name, m.spec(values
 func (m method) spec(values []int) string {
 	spec, sep := m.name, ":"
 	for i, p := range m.params {
-		spec += fmt.Sprint(sep, p.key, "=", values[i])
+		spec += sep + p.key + "=" + p.text(values[i])
 		sep = ","
 	}
 	return spec
@@ -122,10 +157,10 @@ func (m method) parse(text string, given bool) (*Policy, error) {
 		if !ok {
 			return p.value, nil
 		}
-		n, err := strconv.Atoi(text)
+		n, err := p.read(text)
 		switch {
 		case err != nil || n < p.least || n > p.most:
-			return 0, fmt.Errorf("%s=%.60q must be a whole number from %d to %d", p.key, text, p.least, p.most)
+			return 0, fmt.Errorf("%s=%.60q must be a %s from %s to %s", p.key, text, p.kind(), p.text(p.least), p.text(p.most))
 		case p.odd && n%2 == 0:
 			return 0, fmt.Errorf("%s=%d must be odd", p.key, n)
 		case p.doubles && n&(n-1) != 0:
@@ -158,7 +193,7 @@ func (m method) parse(text string, given bool) (*Policy, error) {
 	switch {
 	case positions != "cache":
 		return policy, nil
-	case policy.KeepsAll():
+	case !policy.evicts():
 		return nil, fmt.Errorf("%s evicts nothing: its positions in the cache are the original ones", m.name)
 	}
 	return policy.AtCachePositions(half == 1), nil

@@ -36,6 +36,17 @@ type Parts struct {
 	Selector Selector
 	// Skip is the number of first layers that keep and read everything.
 	Skip int
+	// Arranger orders the prompt's tokens, all of which stay; nil: they lie in the order of the
+	// text.
+	Arranger Arranger
+	// Tail is how many of a prompt's last tokens attend as generated ones do; see Context.
+	Tail int
+}
+
+// Arranger says where the tokens of a prompt lie, once, at the end of prefill.
+type Arranger interface {
+	// Arrange gives the position of the token in each slot, [Prompt].
+	Arrange(s *Statistics) []int32
 }
 
 // Compressor scores the prompt's tokens once, at the end of prefill; see Parts.
@@ -70,21 +81,33 @@ type Scored interface {
 	Observe(h *Head, attention []float32)
 }
 
-// Selector chooses the pages that a query reads. It has an index beside the rows of each
+// Selector chooses what a query reads: it is a pageSelector or a slotSelector. It has an index beside the rows of each
 // head, a pure function of the keys as they are stored, so that every socket finds the same.
 type Selector interface {
 	// Page is the number of slots of a page; it divides tensor.BlockSlots.
 	Page() int
-	// Reads is the most slots that a query reads.
-	Reads() int
+	// Reads is how many of so many slots a query reads, at most where the choice has a budget.
+	Reads(slots int) int
 	// Index is the size of a block of the index, and the number of slots that it covers.
 	Index(l tensor.KVLayout) (bytes, slots int)
 	// Update makes an index that is right for the slots [0, from) right for [0, to). From the
 	// start of a page on it looks at nothing but the rows.
 	Update(l tensor.KVLayout, index, blocks [][]byte, from, to int, s *tensor.AttnScratch)
+}
+
+// pageSelector is a Selector that chooses whole pages.
+type pageSelector interface {
+	Selector
 	// Select gives the pages of the slots [0, n) that the queries q read together, in order
 	// of position; nil: all. They lie in the scratch, and the newest is among them.
 	Select(l tensor.KVLayout, index [][]byte, n int, q Queries, s *tensor.AttnScratch) []int32
+}
+
+// slotSelector is a Selector that chooses single slots.
+type slotSelector interface {
+	Selector
+	// SelectSlots is Select by a bit a slot; nil: all.
+	SelectSlots(l tensor.KVLayout, index [][]byte, n int, q Queries, s *tensor.AttnScratch) []uint64
 }
 
 // Queries are those of one token for one KV head.
@@ -102,6 +125,8 @@ type Needs struct {
 	// PromptAttention is the attention that each prompt token received, summed over all
 	// queries of the prompt.
 	PromptAttention bool
+	// Queries says that the window's queries themselves go to the owner, not their votes.
+	Queries bool
 }
 
 // Kept is what a head of a layer keeps of a prompt.
@@ -134,7 +159,17 @@ func (p *Policy) Spec() string { return p.spec }
 
 // KeepsAll says that every token stays in the slot of its position: then the prefill
 // blocks become the resident blocks.
-func (p *Policy) KeepsAll() bool { return p.Compressor == nil && p.Eviction == nil }
+func (p *Policy) KeepsAll() bool { return !p.evicts() && p.Arranger == nil }
+
+func (p *Policy) evicts() bool { return p.Compressor != nil || p.Eviction != nil }
+
+// Context is how many tokens of a prompt prefill reads; the others attend as generated ones do.
+func (p *Policy) Context(prompt int) int {
+	if c, ok := p.Selector.(clusters); ok && c.clustered(prompt) > 0 {
+		return prompt - p.Tail // of which some may be too few to be clustered
+	}
+	return prompt
+}
 
 // RebuildsByPrefill says that a lost cache is rebuilt by prefill of the prompt and of what
 // was generated, whose rows are those that decode wrote. Under other policies generated
@@ -155,6 +190,9 @@ func (p *Policy) Warm(prompt int) int {
 // Scored says that slots carry scores, which attention changes in decode: such a cache
 // cannot be followed by a replica, which sees rows and no queries.
 func (p *Policy) Scored() bool { return p.scored != nil }
+
+// numbered says that rows carry a number when a cache moves.
+func (p *Policy) numbered() bool { return p.Scored() || p.Arranger != nil }
 
 // Layer is what a layer that sees everything goes by.
 func (p *Policy) Layer(layer int) *Policy {
@@ -191,6 +229,9 @@ func (p *Policy) apart(prompt int) int { return min(max(prompt-p.Sink-p.Recent, 
 // and otherwise the first, the chosen and the newest tokens in the order of the text.
 func (p *Policy) Keep(s *Statistics) Kept {
 	n := s.Prompt
+	if p.Arranger != nil {
+		return Kept{Positions: p.Arranger.Arrange(s)}
+	}
 	if p.Eviction != nil && p.scored == nil {
 		kept := make([]int32, p.Eviction.Slots(n))
 		for pos := range min(p.Sink, n) {

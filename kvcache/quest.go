@@ -30,7 +30,7 @@ type pageBounds struct {
 func (b pageBounds) Page() int { return b.page }
 
 // Reads implements Selector.
-func (b pageBounds) Reads() int { return b.page * b.pages }
+func (b pageBounds) Reads(slots int) int { return min(slots, b.page*b.pages) }
 
 // Index implements Selector: the bounds of tensor.BlockSlots pages.
 func (b pageBounds) Index(l tensor.KVLayout) (bytes, slots int) {

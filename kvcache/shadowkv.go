@@ -51,7 +51,7 @@ func (m landmarks) kind(l tensor.KVLayout) tensor.DType {
 func (m landmarks) Page() int { return m.chunk }
 
 // Reads implements Selector.
-func (m landmarks) Reads() int { return (m.chunks+m.outliers+m.local+1)*m.chunk - 1 }
+func (m landmarks) Reads(slots int) int { return min(slots, (m.chunks+m.outliers+m.local+1)*m.chunk-1) }
 
 // Index implements Selector: the landmarks of tensor.BlockSlots chunks.
 func (m landmarks) Index(l tensor.KVLayout) (bytes, slots int) {

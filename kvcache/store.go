@@ -25,6 +25,7 @@ type Store struct {
 	undo    undo
 	run     int   // tokens of a step for which undo rows are kept
 	charge  int64 // bytes of slot tables booked in the arena
+	seen    int64 // and of observed queries, until Seal
 	shares  bool  // blocks may be shared with other stores: the next write looks
 }
 
@@ -41,6 +42,9 @@ type table struct {
 	before    [][]float32 // scores before each token of a step of several
 	filled    []uint64    // a bit per slot that came in between Open and Seal
 	order     [][]byte    // of windowView
+	queries   []float32   // of the observation window, between Open and Seal
+	scale     float32     // of their products with keys
+	bounds    [2]float32  // thresholds of a cache of clusters that was moved: rows of even slots carry the first
 	ring      int         // slots of the layer's window, while a prompt is read
 	gone      int         // blocks that were freed behind it
 }
@@ -112,7 +116,7 @@ func (s *Store) Prompt() int { return s.prompt }
 // Bytes is what the store holds of its arena: planes, slot tables and undo rows. Blocks
 // that it shares with others count whole, see Shared.
 func (s *Store) Bytes() int64 {
-	bytes := blockBytes(s.g, int64(len(s.undo.blocks))) + s.charge + s.undo.charge
+	bytes := blockBytes(s.g, int64(len(s.undo.blocks))) + s.charge + s.seen + s.undo.charge
 	for i := range s.tables {
 		t := &s.tables[i]
 		for _, p := range t.planes {
@@ -176,7 +180,12 @@ func (s *Store) View(layer, head, pos int, q []float32, scale float32, rope Rope
 		return blocks, n, mask
 	}
 	n := t.rule.Slots(s.prompt, pos+1)
-	if c := t.rule.Selector; c != nil {
+	switch c := t.rule.Selector.(type) {
+	case slotSelector:
+		if mask := c.SelectSlots(s.g.Layout, t.planes[indexPlane].blocks, n, Queries{q, s.g.group(), scale}, scratch); mask != nil {
+			return scratch.PickSlots(t.rows(), mask, n)
+		}
+	case pageSelector:
 		if pages := c.Select(s.g.Layout, t.planes[indexPlane].blocks, n, Queries{q, s.g.group(), scale}, scratch); pages != nil {
 			if c.Page() < panelSlots {
 				return scratch.Pick(t.rows(), pages, c.Page(), n)
@@ -204,8 +213,8 @@ func (s *Store) Release() {
 		*t = table{Head: Head{Layer: t.Layer, Index: t.Index}, rule: t.rule, window: t.window, ring: t.ring, planes: s.g.planesOf(t.rule)}
 	}
 	s.arena.Release(s.undo.blocks)
-	s.arena.Uncharge(s.charge + s.undo.charge)
-	s.undo, s.charge = undo{}, 0
+	s.arena.Uncharge(s.charge + s.seen + s.undo.charge)
+	s.undo, s.charge, s.seen = undo{}, 0, 0
 	s.tokens, s.staged, s.prompt, s.pending, s.sealed, s.shares = 0, 0, 0, 0, false, false
 }
 

@@ -1742,6 +1742,7 @@ type Open struct {
 	// Blocks of the prefix cache that the prompt begins with, and their tokens.
 	Shared        []uint64 `protobuf:"varint,10,rep,packed,name=shared,proto3" json:"shared,omitempty"`
 	Prefix        []uint32 `protobuf:"varint,11,rep,packed,name=prefix,proto3" json:"prefix,omitempty"`
+	TailTokens    uint32   `protobuf:"varint,12,opt,name=tail_tokens,json=tailTokens,proto3" json:"tail_tokens,omitempty"` // tokens of the prompt after prompt_tokens: they come as decode rows
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1853,6 +1854,13 @@ func (x *Open) GetPrefix() []uint32 {
 	return nil
 }
 
+func (x *Open) GetTailTokens() uint32 {
+	if x != nil {
+		return x.TailTokens
+	}
+	return 0
+}
+
 // Copy makes a replica: before the rows of the step run, the cache of a sequence goes
 // from its owner to another socket.
 type Copy struct {
@@ -1909,16 +1917,17 @@ func (x *Copy) GetReplica() uint32 {
 
 // Chunk is a run of tokens of one sequence in one step.
 type Chunk struct {
-	state              protoimpl.MessageState `protogen:"open.v1"`
-	Seq                uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	Start              uint32                 `protobuf:"varint,2,opt,name=start,proto3" json:"start,omitempty"` // true position of the first token
-	Tokens             []uint32               `protobuf:"varint,3,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
-	Prefill            bool                   `protobuf:"varint,4,opt,name=prefill,proto3" json:"prefill,omitempty"`                                     // false: decode, on the owner
-	Last               bool                   `protobuf:"varint,5,opt,name=last,proto3" json:"last,omitempty"`                                           // last chunk of the prompt: hand the cache to the owner
-	Sample             bool                   `protobuf:"varint,6,opt,name=sample,proto3" json:"sample,omitempty"`                                       // sample a token after the last row; of decode, after every row
-	PromptLogprobs     int32                  `protobuf:"varint,7,opt,name=prompt_logprobs,json=promptLogprobs,proto3" json:"prompt_logprobs,omitempty"` // -1 or absent+flag: none
-	WantPromptLogprobs bool                   `protobuf:"varint,8,opt,name=want_prompt_logprobs,json=wantPromptLogprobs,proto3" json:"want_prompt_logprobs,omitempty"`
-	Next               uint32                 `protobuf:"varint,9,opt,name=next,proto3" json:"next,omitempty"` // with want_prompt_logprobs: 1 + the prompt token after the chunk; 0: none
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Seq     uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Start   uint32                 `protobuf:"varint,2,opt,name=start,proto3" json:"start,omitempty"` // true position of the first token
+	Tokens  []uint32               `protobuf:"varint,3,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
+	Prefill bool                   `protobuf:"varint,4,opt,name=prefill,proto3" json:"prefill,omitempty"` // false: decode, on the owner
+	Last    bool                   `protobuf:"varint,5,opt,name=last,proto3" json:"last,omitempty"`       // last chunk of the prompt: hand the cache to the owner
+	Sample  bool                   `protobuf:"varint,6,opt,name=sample,proto3" json:"sample,omitempty"`   // sample a token after the last row; of decode, after every row. Rows of a
+	// prompt's tail have none but the last
+	PromptLogprobs     int32  `protobuf:"varint,7,opt,name=prompt_logprobs,json=promptLogprobs,proto3" json:"prompt_logprobs,omitempty"` // -1 or absent+flag: none
+	WantPromptLogprobs bool   `protobuf:"varint,8,opt,name=want_prompt_logprobs,json=wantPromptLogprobs,proto3" json:"want_prompt_logprobs,omitempty"`
+	Next               uint32 `protobuf:"varint,9,opt,name=next,proto3" json:"next,omitempty"` // with want_prompt_logprobs: 1 + the prompt token after the chunk; 0: none
 	// Decode: how many tokens of the sequence's last step count; the others are rolled back.
 	// start follows them.
 	Accepted uint32 `protobuf:"varint,10,opt,name=accepted,proto3" json:"accepted,omitempty"`
@@ -2819,7 +2828,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"whitespace\x18\x03 \x01(\tR\n" +
 	"whitespace\x12\x18\n" +
 	"\acompact\x18\x04 \x01(\bR\acompact\x12\x1b\n" +
-	"\tany_order\x18\x05 \x01(\bR\banyOrder\"\xc8\x02\n" +
+	"\tany_order\x18\x05 \x01(\bR\banyOrder\"\xe9\x02\n" +
 	"\x04Open\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\rR\x05owner\x12\x16\n" +
@@ -2832,7 +2841,9 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\areplica\x18\t \x01(\rR\areplica\x12\x16\n" +
 	"\x06shared\x18\n" +
 	" \x03(\x04R\x06shared\x12\x16\n" +
-	"\x06prefix\x18\v \x03(\rR\x06prefix\"2\n" +
+	"\x06prefix\x18\v \x03(\rR\x06prefix\x12\x1f\n" +
+	"\vtail_tokens\x18\f \x01(\rR\n" +
+	"tailTokens\"2\n" +
 	"\x04Copy\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\rR\areplica\"\xc9\x02\n" +

@@ -49,6 +49,14 @@ func (h *History) Outputs() int {
 	return h.outputs
 }
 
+// UndoPrompt takes the newest token back, one of the prompt.
+func (h *History) UndoPrompt(token int32, distinct int) {
+	if int(h.index[token]) >= distinct {
+		delete(h.index, token)
+		h.seen = h.seen[:distinct]
+	}
+}
+
 func (h *History) place(token int32) int32 {
 	if i, ok := h.index[token]; ok {
 		return i

@@ -84,6 +84,62 @@ func cosine(a, b []float32, bb float64) float64 {
 	return c
 }
 
+// SetLandmark puts a landmark into place `at` of an index block, rounded to its type.
+func (l KVLayout) SetLandmark(t DType, index []byte, at int, key []float32) {
+	if at < 0 || at >= BlockSlots || len(index) < l.LandmarkBytes(t) || len(key) != l.KDim {
+		panic(fmt.Sprintf("tensor: landmark of %d elements, at %d of %d bytes", len(key), at, len(index)))
+	}
+	l.landmarks(t).putKey(index, at, key)
+}
+
+// MeanKey is the mean of the keys in slots [first, to) of a cache, as they are stored: one chain
+// of float32 additions in the order of the slots. key is scratch of KDim elements.
+func (l KVLayout) MeanKey(mean []float32, blocks [][]byte, first, to int, key []float32) {
+	clear(mean)
+	for slot := first; slot < to; slot++ {
+		block := blocks[slot/BlockSlots]
+		l.check(block, slot%BlockSlots)
+		if l.Latent {
+			l.getLatent(block, slot%BlockSlots, key)
+		} else {
+			l.getKey(block, slot%BlockSlots, block, key)
+		}
+		for d, x := range key {
+			mean[d] += x
+		}
+	}
+	for d := range mean {
+		mean[d] /= float32(to - first)
+	}
+}
+
+// ScoreLandmarkRuns are the products of g queries with the landmarks in runs, pairs of their first
+// and the one behind their last, in order: [g][n]. Like ScoreLandmarks, but not of Int8.
+func (s *AttnScratch) ScoreLandmarkRuns(l KVLayout, t DType, index [][]byte, runs []int32, q []float32, g int) (scores []float32, n int) {
+	b := l.landmarks(t)
+	s.begin(b, g)
+	for k := 0; k < len(runs); k += 2 {
+		n += int(runs[k+1] - runs[k])
+	}
+	if cap(s.pages) < g*n {
+		s.pages = make([]float32, g*n+g*n/4)
+	}
+	scores, s.ahead = s.pages[:g*n], nil
+	at := 0
+	for k := 0; k < len(runs); k += 2 {
+		for lo, hi := int(runs[k]), int(runs[k+1]); lo < hi; {
+			in := lo % BlockSlots
+			some := min(hi-lo, BlockSlots-in)
+			s.scoreSome(b, index[lo/BlockSlots], q, g, prefixMask(some)<<in)
+			for r := range g {
+				copy(scores[r*n+at:], s.s[r][in:in+some])
+			}
+			lo, at = lo+some, at+some
+		}
+	}
+	return scores, n
+}
+
 // ScoreLandmarks are the products of g queries, q [g][KDim], with the first n landmarks: [g][n].
 // Index blocks are those of an arena, or have 256 bytes behind them. The slice is valid until
 // the next call.
@@ -124,6 +180,20 @@ func (s *AttnScratch) Pick(blocks [][]byte, pages []int32, page, n int) ([][]byt
 			s.list = append(s.list, blocks[b])
 		}
 		mask[len(s.list)-1] |= prefixMask(page) << (int(p) % each * page)
+	}
+	return s.list, (len(s.list)-1)*BlockSlots + (n-1)%BlockSlots + 1, mask[:len(s.list)]
+}
+
+// PickSlots lists the blocks of which mask, a bit a slot of the cache's first n, has any slot, the
+// number of their slots, and which of these it has. The last slot is one of them. Nothing is copied;
+// mask changes.
+func (s *AttnScratch) PickSlots(blocks [][]byte, mask []uint64, n int) ([][]byte, int, []uint64) {
+	s.list = s.list[:0]
+	for b, bits := range mask {
+		if bits != 0 {
+			mask[len(s.list)] = bits
+			s.list = append(s.list, blocks[b])
+		}
 	}
 	return s.list, (len(s.list)-1)*BlockSlots + (n-1)%BlockSlots + 1, mask[:len(s.list)]
 }

@@ -66,6 +66,25 @@ func TestLandmarks(t *testing.T) {
 				return slices.Clone(new(AttnScratch).ScoreLandmarks(l, kind, index, chunks-3, q, g))
 			}
 			allEqual(t, fmt.Sprintf("%v latent %v, chunks of %d", l.Type, l.Latent, chunk), score)
+			if kind != Int8 {
+				runs, some := []int32{0, 3, 17, 18, 20, 130}, new(AttnScratch)
+				scores, n := some.ScoreLandmarkRuns(l, kind, index, runs, q, g)
+				var want []float32
+				for r := range g {
+					for k := 0; k < len(runs); k += 2 {
+						want = append(want, score()[r*(chunks-3)+int(runs[k]):][:runs[k+1]-runs[k]]...)
+					}
+				}
+				if n != 114 || !slices.Equal(scores, want) {
+					t.Fatalf("%v: runs of landmarks score %d: %v, want %v", l.Type, n, scores, want)
+				}
+				mean, key := make([]float32, l.KDim), make([]float32, l.KDim)
+				l.MeanKey(mean, blocks, 8*chunk, 9*chunk, key)
+				again := make([]byte, len(index[0]))
+				if l.SetLandmark(kind, again, 8, mean); !slices.Equal(new(AttnScratch).ScoreLandmarks(l, kind, [][]byte{append(again, make([]byte, 256)...)}, 9, q, 1)[8:], score()[8:9]) {
+					t.Fatalf("%v: another mean of the same keys", l.Type)
+				}
+			}
 			for i, x := range score() {
 				r, c, want := i/(chunks-3), i%(chunks-3), float32(0)
 				scale := float32(1)
@@ -129,6 +148,9 @@ func TestPick(t *testing.T) {
 			}
 			Attend(got, q, g, 0.2, l, list, slots, valid, s)
 			sameBits(t, fmt.Sprintf("%v latent %v page %d", l.Type, l.Latent, page), got, want)
+			list, slots, valid = s.PickSlots(blocks, slices.Clone(mask), n)
+			Attend(got, q, g, 0.2, l, list, slots, valid, s)
+			sameBits(t, fmt.Sprintf("%v latent %v slots of page %d", l.Type, l.Latent, page), got, want)
 		}
 	}
 }

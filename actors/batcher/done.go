@@ -33,6 +33,13 @@ func (s *State) stepDone(d StepDone) {
 	for i := range f.plan.Decode {
 		row := &f.plan.Decode[i]
 		r := f.rows[row.Seq]
+		if row.Given {
+			n := len(row.Tokens)
+			s.totals.Recomputed += uint64(max(0, min(r.reached, r.cached+n)-r.cached))
+			r.cached, r.staged = r.cached+n, n
+			r.reached = max(r.reached, r.cached)
+			continue
+		}
 		s.decoded(r, row, results[r.seq])
 	}
 	for i := range f.plan.Chunks {
@@ -56,7 +63,7 @@ func (s *State) stepDone(d StepDone) {
 		s.ledger.handedOver(r)
 		if c.Sample {
 			s.sampled(r, results[r.seq].Samples[0])
-		} else if !r.ended {
+		} else if !r.ended && r.limit == 0 {
 			s.finish(r, ReasonLength, "", "")
 		}
 	}
@@ -65,6 +72,9 @@ func (s *State) stepDone(d StepDone) {
 // missing names a row whose result did not come.
 func (s *State) missing(results map[uint64]*Result) string {
 	for _, d := range s.flight.plan.Decode {
+		if d.Given {
+			continue
+		}
 		if r := results[d.Seq]; r == nil || len(r.Samples) == 0 {
 			return fmt.Sprintf("step %d gave no result for the decode row of sequence %d", s.flight.plan.Step, d.Seq)
 		}

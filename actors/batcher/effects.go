@@ -75,6 +75,7 @@ type Open struct {
 	Sampling *sampler.Params
 	Read     int // tokens that prefill reads; the rest comes as decode rows
 	Sampled  int // how many of them, at the end, are output already (rebuild)
+	Tail     int // how many tokens of the prompt come as decode rows
 	Reserve  int // tokens the owner's ledger covers at first: Read, or one more
 
 	// Resume are the tokens in a cache that outlived its epoch: the owner has it,
@@ -106,6 +107,7 @@ type Decode struct {
 	Accepted int
 	Position int
 	Tokens   []int32
+	Given    bool // the tokens are the prompt's, and so is the next: nothing is sampled
 }
 
 // Chunk is a run of tokens that prefill reads.

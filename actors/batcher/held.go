@@ -111,7 +111,7 @@ func (s *State) reopen(p *Plan) {
 	for _, q := range s.resumed {
 		if r := q.r; r.phase == decoding && r.seq == q.seq && !r.ended {
 			p.Open = append(p.Open, Open{Seq: r.seq, ID: r.ID, Owner: r.owner, Policy: r.Policy, Sampling: r.Sampling,
-				Read: r.read, Sampled: r.read - len(r.Prompt), Reserve: r.cached + 1, Resume: r.tokens(0, r.cached), Replica: r.replica})
+				Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.cached + 1, Resume: r.tokens(0, r.cached), Replica: r.replica})
 		}
 	}
 	s.resumed = nil

@@ -110,7 +110,7 @@ func (l *ledger) alone(r *request, output int) (able []bool, why string) {
 		empty.sockets[i].Socket = l.sockets[i].Socket
 	}
 	final := len(r.Prompt) + max(output, 1) - 1
-	read := len(r.Prompt)
+	read := r.context()
 	if r.Policy.RebuildsByPrefill() {
 		read = final
 	}

@@ -81,8 +81,11 @@ func (r *request) toRead() int {
 	if r.Policy.RebuildsByPrefill() {
 		return len(r.Prompt) + len(r.out)
 	}
-	return len(r.Prompt)
+	return r.context()
 }
+
+// context is how many of the prompt's tokens prefill reads; the others come as decode rows.
+func (r *request) context() int { return r.Policy.Context(len(r.Prompt)) }
 
 // final is the number of tokens in the cache at the very end: the last output
 // token is never fed back.

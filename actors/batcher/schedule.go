@@ -13,7 +13,7 @@ func (s *State) schedule() {
 	rows := map[uint64]*request{}
 	for _, r := range s.running {
 		if r.phase == decoding {
-			p.Decode = append(p.Decode, Decode{Seq: r.seq, Owner: r.owner, Accepted: r.staged, Position: r.cached, Tokens: r.tokens(r.cached, r.cached+1)})
+			p.Decode = append(p.Decode, Decode{Seq: r.seq, Owner: r.owner, Accepted: r.staged, Position: r.cached, Tokens: r.tokens(r.cached, r.cached+1), Given: r.cached+1 < len(r.Prompt)})
 			rows[r.seq] = r
 		}
 	}
@@ -152,7 +152,7 @@ func (s *State) admit(p *Plan) *request {
 	r.phase, r.seq, r.read, r.cached, r.staged, r.replica = prefill, s.sequences, read, len(chain)*tensor.BlockSlots, 0, none
 	r.pins, r.saves = chain, !s.cfg.NoPrefixCache && !r.NoCache
 	open := Open{Seq: r.seq, ID: r.ID, Owner: owner, Policy: r.Policy, Sampling: r.Sampling,
-		Read: read, Sampled: read - len(r.Prompt), Reserve: tokens, Replica: none, Prefix: r.tokens(0, r.cached)}
+		Read: read, Sampled: max(0, read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-read), Reserve: tokens, Replica: none, Prefix: r.tokens(0, r.cached)}
 	for _, b := range chain {
 		s.prefix.use(b)
 		open.Shared = append(open.Shared, b.id)
@@ -216,7 +216,7 @@ func (s *State) head() *request {
 func (s *State) chunk(p *Plan, r *request, left int) int {
 	end := min(r.read, r.cached+min(left, s.cfg.Chunk))
 	c := Chunk{Seq: r.seq, Owner: r.owner, Start: r.cached, Tokens: r.tokens(r.cached, end), Last: end == r.read, PromptLogprobs: -1, Next: -1}
-	c.Sample = c.Last && r.limit > 0
+	c.Sample = c.Last && r.limit > 0 && end >= len(r.Prompt)
 	if r.PromptLogprobs >= 0 && min(end, len(r.Prompt)-1) > r.scored {
 		c.PromptLogprobs = r.PromptLogprobs
 		if end < len(r.Prompt) {

@@ -345,6 +345,14 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 	for _, d := range p.Decode {
 		q := c.seqs[d.Seq]
 		n := len(d.Tokens)
+		if end := d.Position + n; d.Given != (d.Position+1 < q.prompt) || d.Given && end >= q.prompt {
+			c.t.Fatalf("%s: rows [%d,%d) of a prompt of %d are given: %v", q.open.ID, d.Position, end, q.prompt, d.Given)
+		}
+		if d.Given {
+			q.feed(c, requests, d.Position, d.Tokens)
+			put(q.own, d.Position, n)
+			continue
+		}
 		q.feed(c, requests, d.Position, d.Tokens[:1])
 		put(q.own, d.Position, n)
 		if q.copy != nil {
@@ -390,6 +398,15 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 	return done
 }
 
+// squeezed reads the end of a prompt as decode rows.
+var squeezed = func() *kvcache.Policy {
+	p, err := kvcache.Parse("squeezed:clusters=0.2,levels=2,tail=9,obs=7")
+	if err != nil {
+		panic(err)
+	}
+	return p
+}()
+
 func put(s *kvcache.Store, start, n int) {
 	k, v := make([]float32, geometry.Layout.KDim), make([]float32, geometry.Layout.VDim)
 	for pos := start; pos < start+n; pos++ {
@@ -432,7 +449,10 @@ func (c *cluster) handOver(q *sequence, owner int) {
 		for head := c.spans[rank].Lo; head < c.spans[rank].Hi; head++ {
 			for layer := range geometry.Layers {
 				rule := geometry.Rule(layer, q.open.Policy)
-				kept := rule.Keep(&kvcache.Statistics{Layer: layer, Head: head, Prompt: q.open.Read})
+				seen := kvcache.StatisticsOf(part, layer, head)
+				seen.Queries = make([]float32, min(rule.Needs.Window, q.open.Read)*seen.Group*geometry.Layout.KDim)
+				kept := rule.Keep(seen)
+				c.must(q.own.ImportQueries(layer, head, 1, kvcache.ExportQueries(nil, rule, seen)), "queries")
 				switch {
 				case rank != owner:
 					c.must(q.own.Import(layer, head, 0, part.Export(nil, rule, layer, head, kept)), "import")

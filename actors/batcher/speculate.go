@@ -1,6 +1,10 @@
 package batcher
 
-import "shoal/speculate"
+import (
+	"slices"
+
+	"shoal/speculate"
+)
 
 // Speculation: a decode row takes drafts of the tokens that follow its own, the owner draws
 // the token after each, and what agrees is emitted in one step. What does not is rolled back
@@ -149,6 +153,12 @@ func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
 		d := &p.Decode[i]
 		r := rows[d.Seq]
 		r.guesses.draft = speculate.Draft{}
+		if d.Given {
+			n := s.extend(r, min(tailRows-1, len(r.Prompt)-1-r.cached-1, left))
+			d.Tokens = append(d.Tokens, r.tokens(r.cached+1, r.cached+1+n)...)
+			left -= n
+			continue
+		}
 		if s.cfg.Geometry.Single(r.Policy) {
 			continue
 		}
@@ -207,6 +217,9 @@ func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
 	}
 }
 
+// tailRows is how many tokens of a prompt's tail a step takes of one sequence at most.
+const tailRows = 64
+
 // draftScores bounds the log-probabilities that drafts add to the answer of a step, which has
 // room for twice as many (socket.maxScores).
 const draftScores = 1 << 15
@@ -255,7 +268,8 @@ func (s *State) decoded(r *request, d *Decode, result *Result) {
 
 // timed learns what a step has cost.
 func (s *State) timed(p *Plan, micros int64) {
-	if micros <= 0 || len(p.Chunks)+len(p.Open)+len(p.Copy) > 0 || len(p.Decode) == 0 {
+	given := func(d Decode) bool { return d.Given }
+	if micros <= 0 || len(p.Chunks)+len(p.Open)+len(p.Copy) > 0 || len(p.Decode) == 0 || slices.ContainsFunc(p.Decode, given) {
 		return
 	}
 	s.speculation.cost.Add(len(p.Decode), p.Tokens()-len(p.Decode), float64(micros))

@@ -47,6 +47,8 @@ func (s *State) refuse(r *request) *Reject {
 		return bad("max_tokens is %d with %d tokens emitted before", r.MaxTokens, len(r.out))
 	case r.Priority < -maxPriority || r.Priority > maxPriority:
 		return bad("priority %d must be from %d to %d", r.Priority, -maxPriority, maxPriority)
+	case r.PromptLogprobs >= 0 && r.context() < len(r.Prompt):
+		return bad("log-probabilities of the prompt are not to be had under %s, which reads only a part of it whole: ask for another kv_policy", r.Policy.Name())
 	case r.PromptLogprobs < -1:
 		return bad("prompt_logprobs is %d", r.PromptLogprobs)
 	case len(r.Prompt)+min(r.MaxTokens, 1) > s.cfg.ContextLimit || len(r.out) > r.limit:

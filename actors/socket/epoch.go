@@ -173,7 +173,7 @@ func (e *epoch) embed(s *step) {
 			case c.Prefill:
 				q.note(int32(t), c.Start+j)
 			default:
-				q.feed(int32(t))
+				q.feed(int32(t), c.Start+j)
 			}
 		}
 	}

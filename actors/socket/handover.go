@@ -39,7 +39,9 @@ func (h *handover) choose(layer int) {
 		q, head := h.seqs[i/mine.Len()], mine.Lo+i%mine.Len()
 		if rule := e.geometry.Rule(layer, q.policy); q.owner != e.rank || !rule.KeepsAll() {
 			h.stats[i] = q.seen.Statistics(q.part, layer, head, e.scale)
-			h.stats[i].Vote(rule.Needs.Window)
+			if !rule.Needs.Queries {
+				h.stats[i].Vote(rule.Needs.Window)
+			}
 		}
 	})
 	voted := time.Now()
@@ -58,9 +60,18 @@ func (h *handover) keep(seq, head int) kvcache.Kept {
 	return h.kept[seq*mine.Len()+head-mine.Lo]
 }
 
+// queries are those of one head that the owner gets.
+func (h *handover) queries(seq, head int) *kvcache.Statistics {
+	mine := h.epoch.place.Slices[h.epoch.rank].KVHeads
+	return h.stats[seq*mine.Len()+head-mine.Lo]
+}
+
+// rowBytes is the size of what heads of a layer have for the owner: of each its rows, and the queries
+// that its policy lets the owner have.
 func (h *handover) rowBytes(q *sequence, layer int, heads topology.Range) int {
-	rule := h.epoch.geometry.Rule(layer, q.policy)
-	return heads.Len() * rule.Slots(q.prompt, q.prompt) * kvcache.RowBytes(h.epoch.geometry, rule)
+	g := h.epoch.geometry
+	rule := g.Rule(layer, q.policy)
+	return heads.Len() * (rule.Slots(q.prompt, q.prompt)*kvcache.RowBytes(g, rule) + kvcache.QueryBytes(g, rule, q.prompt))
 }
 
 // start packs one layer and begins its exchange.
@@ -93,7 +104,9 @@ func (h *handover) start(layer int, done func(error)) {
 			continue
 		}
 		for head := mine.Lo; head < mine.Hi; head++ {
-			h.send[q.owner] = q.part.Export(h.send[q.owner], e.geometry.Rule(layer, q.policy), layer, head, h.keep(i, head))
+			rule := e.geometry.Rule(layer, q.policy)
+			h.send[q.owner] = q.part.Export(h.send[q.owner], rule, layer, head, h.keep(i, head))
+			h.send[q.owner] = kvcache.ExportQueries(h.send[q.owner], rule, h.queries(i, head))
 		}
 	}
 	if n == 1 {
@@ -122,8 +135,13 @@ func (h *handover) finish(layer int) error {
 				continue
 			}
 			size := h.rowBytes(q, layer, topology.Range{Lo: 0, Hi: 1})
+			rows := size - kvcache.QueryBytes(e.geometry, e.geometry.Rule(layer, q.policy), q.prompt)
 			for head := s.KVHeads.Lo; head < s.KVHeads.Hi; head++ {
-				if err := q.own.Import(layer, head, 0, h.recv[r][at[r]:at[r]+size]); err != nil {
+				in := h.recv[r][at[r] : at[r]+size]
+				if err := q.own.Import(layer, head, 0, in[:rows]); err != nil {
+					return err
+				}
+				if err := q.own.ImportQueries(layer, head, e.scale, in[rows:]); err != nil {
 					return err
 				}
 				at[r] += size
@@ -147,8 +165,16 @@ func (h *handover) keepOwn(i, layer int, heads topology.Range) error {
 		if err := q.own.Keep(q.part, layer, head, h.keep(i, head)); err != nil {
 			return err
 		}
+		if err := h.observed(q, layer, head, h.queries(i, head)); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// observed gives the owner's store what was observed on the same socket.
+func (h *handover) observed(q *sequence, layer, head int, s *kvcache.Statistics) error {
+	return q.own.ImportQueries(layer, head, h.epoch.scale, kvcache.ExportQueries(nil, h.epoch.geometry.Rule(layer, q.policy), s))
 }
 
 // seal ends the hand-over: the prompt's full cache is freed.
@@ -216,7 +242,7 @@ func (h *handover) startLatent(layer int, done func(error)) {
 // finishLatent lets the owners keep what their policies choose from their own rows.
 func (h *handover) finishLatent(layer int) error {
 	e, at := h.epoch, 0
-	kept := make([]kvcache.Kept, len(h.seqs))
+	kept, stats := make([]kvcache.Kept, len(h.seqs)), make([]*kvcache.Statistics, len(h.seqs))
 	sums := make([][]float32, len(h.seqs))
 	for i, q := range h.seqs {
 		n := kvcache.PartFloats(e.geometry, q.policy, q.prompt)
@@ -224,7 +250,8 @@ func (h *handover) finishLatent(layer int) error {
 	}
 	e.pool.Run(len(h.seqs), func(i int) {
 		if q := h.seqs[i]; q.owner == e.rank && !q.policy.KeepsAll() {
-			kept[i] = q.policy.Keep(kvcache.StatisticsOfSum(q.part, layer, q.policy, e.scale, sums[i]))
+			stats[i] = kvcache.StatisticsOfSum(q.part, layer, q.policy, e.scale, sums[i])
+			kept[i] = q.policy.Keep(stats[i])
 		}
 	})
 	for i, q := range h.seqs {
@@ -232,6 +259,9 @@ func (h *handover) finishLatent(layer int) error {
 		case q.owner != e.rank:
 		case !q.policy.KeepsAll():
 			if err := q.own.Keep(q.part, layer, 0, kept[i]); err != nil {
+				return err
+			}
+			if err := h.observed(q, layer, 0, stats[i]); err != nil {
 				return err
 			}
 		case layer == e.geometry.Layers-1: // all layers at once, when no policy chooses from them any more

@@ -153,7 +153,7 @@ func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 				continue
 			}
 			if w.token != none {
-				w.seq.feed(w.token)
+				w.seq.feed(w.token, w.position-1)
 			}
 			h.drawn[i] = h.result(b, i, w)
 			if w.sample { // rows of a prompt that are only scored are tasks beside each other

@@ -24,7 +24,7 @@ type sequence struct {
 	owner   int
 	replica int // rank, or none
 	prompt  int // tokens that prefill reads
-	fresh   int // of these, how many the request came with; later ones were sampled
+	fresh   int // how many tokens the request came with: at most these, or more, which come as decode rows; later ones were sampled
 	policy  *kvcache.Policy
 
 	part *kvcache.Store       // own KV heads of the prompt; nil when this rank has none, or after the hand-over
@@ -42,10 +42,11 @@ type sequence struct {
 // ahead is a token in the history that may be taken back.
 type ahead struct {
 	token    int32
-	distinct int // tokens in the history before it
+	distinct int  // tokens in the history before it
+	given    bool // it is the prompt's
 }
 
-// note records a prompt token in the sampling history.
+// note records a token in the sampling history.
 func (s *sequence) note(token int32, position int) {
 	if position < s.fresh {
 		s.history.Add([]int32{token})
@@ -56,10 +57,9 @@ func (s *sequence) note(token int32, position int) {
 }
 
 // feed records the token of a decode row.
-func (s *sequence) feed(token int32) {
-	s.ahead = append(s.ahead, ahead{token, s.history.Distinct()})
-	s.history.AddOutput(token)
-	s.must.feed(token)
+func (s *sequence) feed(token int32, position int) {
+	s.ahead = append(s.ahead, ahead{token, s.history.Distinct(), position < s.fresh})
+	s.note(token, position)
 }
 
 // commit makes the first tokens of the cache count, whose last ones are those of the
@@ -83,6 +83,10 @@ func (s *sequence) commit(tokens int) error {
 		for len(s.ahead) > n {
 			last := s.ahead[len(s.ahead)-1]
 			s.ahead = s.ahead[:len(s.ahead)-1]
+			if last.given {
+				s.history.UndoPrompt(last.token, last.distinct)
+				continue
+			}
 			s.history.Undo(last.token, last.distinct)
 			s.must.undo()
 		}
@@ -231,7 +235,7 @@ func (e *epoch) newSequence(o *proto.Open) (*sequence, error) {
 		return nil, err
 	}
 	s := &sequence{id: o.Seq, owner: int(o.Owner), replica: int(o.Replica) - 1, prompt: int(o.PromptTokens), policy: policy}
-	s.fresh = s.prompt - int(o.SampledBefore)
+	s.fresh = s.prompt + int(o.TailTokens) - int(o.SampledBefore)
 	s.params = samplingOf(o.Sampling) // all ranks: what a row sends to its owner depends on it
 	if s.owner == e.rank {
 		s.history = new(sampler.History)

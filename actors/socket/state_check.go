@@ -83,6 +83,8 @@ func (m *Machine) checkOpen(o *proto.Open, released bool) (*Sequence, error) {
 	switch {
 	case int(o.Owner) >= l.Ranks || int(o.PromptTokens) > l.Positions || o.PromptTokens == 0:
 		return nil, fmt.Errorf("socket: sequence %d: owner %d of %d, %d prompt tokens, context %d", o.Seq, o.Owner, l.Ranks, o.PromptTokens, l.Positions)
+	case int(o.TailTokens) > l.Positions-int(o.PromptTokens) || o.TailTokens > 0 && o.SampledBefore > 0:
+		return nil, fmt.Errorf("socket: sequence %d: a prompt of %d and %d tokens, %d of them sampled, context %d", o.Seq, o.PromptTokens, o.TailTokens, o.SampledBefore, l.Positions)
 	case o.SampledBefore > o.PromptTokens:
 		return nil, fmt.Errorf("socket: sequence %d: %d of %d prompt tokens were sampled", o.Seq, o.SampledBefore, o.PromptTokens)
 	}

@@ -17,7 +17,7 @@ import (
 // everyPolicy is a row for each that evicts, reads or scores in its own way.
 var everyPolicy = []string{"full", "streaming:sink=4,recent=28", "snapkv:topk=40,obs=8", "snapstream:sink=4,recent=20,topk=24,obs=8", "sage:sink=4,recent=20,topk=24",
 	"h2o:recent=20,topk=20", "h2o:recent=20,topk=20,step=1", "tova:size=40", "streaming:sink=4,recent=28,positions=cache", "streaming:sink=4,recent=28,positions=cache,half=1",
-	"h2o:recent=20,topk=20,step=1,positions=cache,half=1", "knorm:sink=4,recent=20,topk=20", "quest:page=16,budget=48", "shadowkv:chunk=8,budget=16,outliers=1,local=1"}
+	"h2o:recent=20,topk=20,step=1,positions=cache,half=1", "knorm:sink=4,recent=20,topk=20", "quest:page=16,budget=48", "shadowkv:chunk=8,budget=16,outliers=1,local=1", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64"}
 
 // TestStepsOfSeveralTokens: rows of 1 to 9 tokens, of which a later plan accepts some,
 // give the bits of one token at a time, with replicas where a policy has them.

@@ -128,6 +128,8 @@ var policies = []string{
 	"quest:page=32,budget=64,skip=1",
 	"shadowkv:chunk=8,budget=40,outliers=5,local=2",
 	"shadowkv:chunk=4,budget=32,outliers=0,local=3,int8=1,skip=1",
+	"squeezed:clusters=0.1,sparsity=0.7,tail=9,obs=16",
+	"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=20,obs=8,segment=64",
 }
 
 // longPolicies answer prompts beyond a thousand tokens.

@@ -37,6 +37,7 @@ var policies = []string{
 	"sage:sink=4,recent=20,topk=24",
 	"quest:page=16,budget=64",
 	"shadowkv:chunk=8,budget=32,outliers=4,local=2",
+	"squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16",
 }
 
 // mixed is the workload of the same-bits tests: 20 requests, prompts of 1 to
