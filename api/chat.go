@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"shoal/tokenizer"
 	"strings"
 
+	"shoal/tokenizer"
 	"shoal/tokenizer/jinja"
 )
 
@@ -58,21 +58,17 @@ func (s *Server) decodeChat(ctx context.Context, body []byte) (*generation, *api
 	if g.tools, e = s.parseTools(f); e != nil {
 		return nil, e
 	}
-	ids, tail, e := s.chatPrompt(tokenizer.WithSearches(ctx), f, g.tools)
+	c, e := s.parseConversation(f)
 	if e != nil {
-		return nil, e
-	}
-	if e := s.constrainTools(g, tail); e != nil {
 		return nil, e
 	}
 	if g.ignored, e = s.ignored(f); e != nil {
 		return nil, e
 	}
-	if e := s.fit(ids, &g.params, -1, "messages"); e != nil {
+	g.continues = c.ContinueFinal
+	if e := s.converse(ctx, g, c); e != nil {
 		return nil, e
 	}
-	g.prompts = []prompt{{ids: ids}}
-	f.boolean("continue_final_message", &g.continues)
 	object := "chat.completion"
 	if g.stream {
 		object += ".chunk"
@@ -82,21 +78,36 @@ func (s *Server) decodeChat(ctx context.Context, body []byte) (*generation, *api
 	return g, nil
 }
 
-// chatPrompt renders and encodes the messages of f (also for /tokenize), and returns the
-// end of the text, too.
-func (s *Server) chatPrompt(ctx context.Context, f *fields, tools *toolset) (ids []int32, tail string, e *apiError) {
-	if s.tmpl == nil {
-		return nil, "", invalidCode("messages", "no_chat_template", "This model has no chat template; use /v1/completions.")
+// talk is what a chat's prompt is made of, in whichever protocol it came.
+type talk struct {
+	Conversation
+	special bool // BOS and the like around it
+	merge   bool // turns that the template refuses may be put together
+}
+
+// converse turns a conversation into the prompt of g, and what g's tools and thoughts ask
+// for into its grammar.
+func (s *Server) converse(ctx context.Context, g *generation, c talk) *apiError {
+	ids, tail, e := s.chatPrompt(tokenizer.WithSearches(ctx), c, g.tools)
+	if e != nil {
+		return e
 	}
-	var c Conversation
+	if e := s.constrainTools(g, tail); e != nil {
+		return e
+	}
+	g.prompts = []prompt{{ids: ids}}
+	return s.fit(ids, &g.params, -1, "messages")
+}
+
+// parseConversation reads the messages of a chat and how they are to be rendered.
+func (s *Server) parseConversation(f *fields) (c talk, e *apiError) {
 	f.boolean("continue_final_message", &c.ContinueFinal)
 	c.AddGenerationPrompt = !c.ContinueFinal
 	f.boolean("add_generation_prompt", &c.AddGenerationPrompt)
 	if c.ContinueFinal && c.AddGenerationPrompt {
 		f.fail(invalid("continue_final_message", "'continue_final_message' and 'add_generation_prompt' exclude each other."))
 	}
-	var special bool
-	f.boolean("add_special_tokens", &special)
+	f.boolean("add_special_tokens", &c.special)
 	if v := f.get("chat_template_kwargs"); v != nil {
 		if json.Unmarshal(v, &c.Kwargs) != nil {
 			f.fail(invalid("chat_template_kwargs", "'chat_template_kwargs' must be an object."))
@@ -104,19 +115,34 @@ func (s *Server) chatPrompt(ctx context.Context, f *fields, tools *toolset) (ids
 	}
 	var think bool
 	if f.boolean("enable_thinking", &think) { // as some clients say it
-		if c.Kwargs == nil {
-			c.Kwargs = map[string]any{}
-		}
-		c.Kwargs["enable_thinking"] = think
+		c.think(think)
 	}
 	if f.err != nil {
-		return nil, "", f.err
+		return c, f.err
 	}
-	if c.Messages, e = decodeMessages(f.get("messages"), s.cfg.Limits); e != nil {
-		return nil, "", e
+	c.Messages, e = decodeMessages(f.get("messages"), s.cfg.Limits)
+	return c, e
+}
+
+// think tells the template whether the model is to think.
+func (c *Conversation) think(yes bool) {
+	if c.Kwargs == nil {
+		c.Kwargs = map[string]any{}
 	}
-	s.showTools(&c, tools)
-	segments, err := s.tmpl.Render(c)
+	c.Kwargs["enable_thinking"] = yes
+}
+
+// chatPrompt renders and encodes a conversation, and returns the end of the text, too.
+func (s *Server) chatPrompt(ctx context.Context, c talk, tools *toolset) (ids []int32, tail string, e *apiError) {
+	if s.tmpl == nil {
+		return nil, "", invalidCode("messages", "no_chat_template", "This model has no chat template; use /v1/completions.")
+	}
+	s.showTools(&c.Conversation, tools)
+	segments, err := s.tmpl.Render(c.Conversation)
+	if err != nil && c.merge && !errors.Is(err, jinja.ErrInternal) {
+		c.Messages = merged(c.Messages)
+		segments, err = s.tmpl.Render(c.Conversation)
+	}
 	if errors.Is(err, jinja.ErrInternal) {
 		return nil, "", &apiError{status: http.StatusInternalServerError, typ: typeServer, code: "chat_template_error", message: err.Error()}
 	}
@@ -126,8 +152,27 @@ func (s *Server) chatPrompt(ctx context.Context, f *fields, tools *toolset) (ids
 	if n := len(segments); n > 0 {
 		tail = segments[n-1].Text
 	}
-	ids, e = s.encode(ctx, segments, special, "messages")
+	ids, e = s.encode(ctx, segments, c.special, "messages")
 	return ids, tail, e
+}
+
+// merged has no system messages but at the beginning, and no two turns of one role in a
+// row: what templates ask for that know turns alone.
+func merged(list []Message) (out []Message) {
+	for _, m := range list {
+		if m.Role == "system" && len(out) > 0 && (len(out) > 1 || out[0].Role != "system") {
+			m.Role = "user"
+		}
+		if n := len(out) - 1; n >= 0 && out[n].Role == m.Role && m.Role != "tool" && out[n].Calls == nil {
+			was := out[n]
+			m.Content, m.Thought = strings.TrimPrefix(was.Content+"\n\n"+m.Content, "\n\n"), was.Thought+m.Thought
+			m.Empty = m.Empty && m.Content == ""
+			out[n] = m
+			continue
+		}
+		out = append(out, m)
+	}
+	return out
 }
 
 func decodeMessages(v json.RawMessage, lim Limits) ([]Message, *apiError) {

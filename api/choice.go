@@ -25,7 +25,7 @@ type delta struct {
 	tokens  []tokenRecord // with logprobs only; those whose text is now shown
 	first   bool          // the first delta of this choice
 	finish  string        // "", stop, length, tool_calls
-	calls   []madeCall    // with tools, those that are whole now
+	calls   []madeCall    // with tools
 	thought string        // of a model that thinks
 	reason  any           // the stop string or token id behind "stop"; nil for EOS
 }

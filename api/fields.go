@@ -8,6 +8,7 @@ import (
 	"mime"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // fields is a JSON object whose members are decoded one by one, so that every
@@ -17,6 +18,20 @@ type fields struct {
 	read map[string]bool // members that were asked for
 	err  *apiError
 	chat bool // of a chat: tools are known
+
+	spelled map[string]string // what a client calls a member; nil: as it is
+}
+
+// as has the members of f that words names, under the names that words gives them. Its
+// errors name them as f does.
+func (f *fields) as(words map[string]string) *fields {
+	out := &fields{raw: map[string]json.RawMessage{}, read: map[string]bool{}, chat: true, spelled: map[string]string{}}
+	for from, to := range words {
+		if v := f.get(from); v != nil {
+			out.raw[to], out.spelled[to] = v, from
+		}
+	}
+	return out
 }
 
 func parseFields(body []byte) (*fields, *apiError) {
@@ -38,9 +53,17 @@ func parseFields(body []byte) (*fields, *apiError) {
 }
 
 func (f *fields) fail(e *apiError) {
-	if f.err == nil {
-		f.err = e
+	if f.err != nil || e == nil {
+		return
 	}
+	name, rest, _ := strings.Cut(e.param, ".")
+	if as := f.spelled[name]; as != "" && as != name {
+		e.message = strings.ReplaceAll(e.message, "'"+name, "'"+as)
+		if e.param = as; rest != "" {
+			e.param += "." + rest
+		}
+	}
+	f.err = e
 }
 
 // get returns the member, or nil when it is absent or null.

@@ -30,16 +30,18 @@ type generation struct {
 	promptLogprobs int // -1: none
 	discard        bool
 	shape          shape
-	tools          *toolset // of a chat; nil: none
-	thinking       thinking // of a chat
-	framer         framer   // of a stream that is not OpenAI's; nil: it is
+	tools          *toolset      // of a chat; nil: none
+	thinking       thinking      // of a chat
+	frames         func() framer // of a protocol that is not OpenAI's chunks; nil: it is
 }
 
-// framer writes a stream in another protocol's events.
+// framer puts deltas into another protocol's words: the events of a stream, and the whole
+// that they add up to. Where nobody reads the stream, out is nil.
 type framer interface {
 	delta(out *sse, r *run, d delta) error
 	end(out *sse, r *run) error
-	failed(out *sse, e *apiError) error
+	failed(out *sse, r *run, e *apiError) error
+	whole(r *run) any // after the end
 }
 
 // head is the same on a response and on all chunks of a stream.
@@ -132,6 +134,7 @@ func (s *Server) admit(w http.ResponseWriter, h *holder, g *generation) *apiErro
 type run struct {
 	*generation
 	server  *Server
+	framer  framer // nil: OpenAI's chunks
 	choices []*choice
 	cancel  []context.CancelFunc
 	open    int // choices without a finish
@@ -178,6 +181,7 @@ func (q *queue) take(into []arrival) []arrival {
 // start submits every choice of every prompt. If one is refused, none stays.
 func (s *Server) start(ctx context.Context, r *http.Request, g *generation) (*run, error) {
 	run := &run{generation: g, server: s, queue: queue{bell: make(chan struct{}, 1)}, began: time.Now(), failure: "abort"}
+	run.frame()
 	for i, p := range g.prompts {
 		for k := range g.n {
 			index := i*g.n + k
@@ -197,6 +201,12 @@ func (s *Server) start(ctx context.Context, r *http.Request, g *generation) (*ru
 		}
 	}
 	return run, nil
+}
+
+func (r *run) frame() {
+	if r.frames != nil {
+		r.framer = r.frames()
+	}
 }
 
 func (g *generation) sequenceID(index int) string { return g.head.ID + "-" + strconv.Itoa(index) }
@@ -385,8 +395,17 @@ func (s *Server) collect(ctx context.Context, w http.ResponseWriter, run *run) {
 		s.log.Warn("api: request failed", "id", run.head.ID, "err", err)
 		s.writeError(w, asAPIError(err), true)
 	default:
-		s.writeJSON(w, http.StatusOK, run.shape.whole(whole, run.usage()))
+		s.writeJSON(w, http.StatusOK, run.whole(whole))
 	}
+}
+
+// whole is the body of an answer.
+func (r *run) whole(choices []delta) any {
+	if r.framer == nil {
+		return r.shape.whole(choices, r.usage())
+	}
+	_ = r.framer.end(nil, r) // nobody reads it: no error
+	return r.framer.whole(r)
 }
 
 // all waits for the end of every choice and returns each as one delta.
@@ -401,9 +420,15 @@ func (r *run) all(ctx context.Context) ([]delta, error) {
 			return nil, err
 		}
 		for _, a := range batch {
-			d, _, err := r.accept(a)
+			d, show, err := r.accept(a)
 			if err != nil {
 				return nil, err
+			}
+			if r.framer != nil {
+				if show {
+					_ = r.framer.delta(nil, r, d) // nobody reads it: no error
+				}
+				continue
 			}
 			t := &whole[a.choice]
 			texts[a.choice].WriteString(d.text)

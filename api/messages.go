@@ -45,25 +45,26 @@ func (s *Server) countTokens(ctx context.Context, body []byte) (int, *apiError) 
 	if e != nil {
 		return 0, e
 	}
-	chat, e := s.asChat(f)
-	if e != nil {
-		return 0, e
-	}
-	if f, e = parseFields(mustJSON(chat)); e != nil {
-		return 0, e
-	}
 	p := params{}
 	f.str("model", &p.model, 512)
 	if e := s.checkModel(&p); e != nil {
 		return 0, e
 	}
-	tools, e := s.parseTools(f)
+	c, e := s.messagesTalk(f)
 	if e != nil {
 		return 0, e
 	}
-	ids, _, e := s.chatPrompt(tokenizer.WithSearches(ctx), f, tools)
+	tools, e := messagesTools(f)
+	if e != nil {
+		return 0, e
+	}
+	ids, _, e := s.chatPrompt(tokenizer.WithSearches(ctx), c, tools)
 	return len(ids), e
 }
+
+// messagesWords are the parameters that Messages has, in the words of a chat.
+var messagesWords = map[string]string{"model": "model", "stream": "stream", "temperature": "temperature", "top_p": "top_p", "top_k": "top_k",
+	"stop_sequences": "stop", "output_format": "response_format", "kv_policy": "kv_policy", "seed": "seed", "min_p": "min_p", "cache_salt": "cache_salt"}
 
 // decodeMessagesBody turns the body of POST /v1/messages into a generation.
 func (s *Server) decodeMessagesBody(ctx context.Context, body []byte) (*generation, *apiError) {
@@ -75,85 +76,75 @@ func (s *Server) decodeMessagesBody(ctx context.Context, body []byte) (*generati
 	if !f.integer("max_tokens", &most, 1, 1<<31-1) && f.err == nil {
 		return nil, invalidCode("max_tokens", "missing_required_parameter", "'max_tokens' is required.")
 	}
-	if f.err != nil {
+	words := f.as(messagesWords)
+	g := &generation{params: s.parseParams(words), promptLogprobs: -1, frames: func() framer { return &messageFramer{} }}
+	if f.fail(words.err); f.err != nil {
 		return nil, f.err
 	}
-	chat, e := s.asChat(f)
+	if e := s.checkModel(&g.params); e != nil {
+		return nil, e
+	}
+	c, e := s.messagesTalk(f)
 	if e != nil {
 		return nil, e
 	}
-	g, e := s.decodeChat(ctx, mustJSON(chat))
-	if e != nil {
+	if g.tools, e = messagesTools(f); e != nil {
 		return nil, e
 	}
-	g.maxTokens = min(g.maxTokens, int(most)) // clients ask for more than small contexts hold
+	f.read["metadata"], f.read["service_tier"] = true, true // they change nothing of an answer
 	if g.ignored, e = s.ignored(f); e != nil {
 		return nil, e
 	}
+	if e := s.converse(ctx, g, c); e != nil {
+		return nil, e
+	}
+	g.maxTokens = min(g.maxTokens, int(most)) // clients ask for more than small contexts hold
 	g.head = s.newHead("msg_", "message", g.model)
-	g.shape, g.framer = messageShape{g}, &messageFramer{}
 	return g, nil
 }
 
-// asChat is a request in the words of a chat.
-func (s *Server) asChat(f *fields) (map[string]any, *apiError) {
-	chat := map[string]any{}
-	for from, to := range map[string]string{"model": "model", "stream": "stream", "temperature": "temperature", "top_p": "top_p", "top_k": "top_k",
-		"stop_sequences": "stop", "kv_policy": "kv_policy", "seed": "seed", "min_p": "min_p", "cache_salt": "cache_salt"} {
-		if v := f.get(from); v != nil {
-			chat[to] = v
-		}
-	}
-	f.read["metadata"], f.read["service_tier"], f.read["max_tokens"] = true, true, true // they change nothing of an answer
+// messagesTalk reads the conversation of Messages.
+func (s *Server) messagesTalk(f *fields) (c talk, e *apiError) {
 	for _, name := range [...]string{"mcp_servers", "container", "context_management"} {
 		if v := f.get(name); v != nil && !emptyValue(v) {
-			return nil, invalidCode(name, "unsupported_parameter", "'%s' is not supported.", name)
+			return c, invalidCode(name, "unsupported_parameter", "'%s' is not supported.", name)
 		}
 	}
-	var list []any
+	c.AddGenerationPrompt, c.merge = true, true
 	system, e := systemText(f.get("system"), s.cfg.Limits)
 	if e != nil {
-		return nil, e
+		return c, e
 	}
 	if system != "" {
-		list = append(list, map[string]any{"role": "system", "content": system})
+		c.Messages = append(c.Messages, Message{Role: "system", Content: system})
 	}
 	v := f.get("messages")
 	if v == nil || v[0] != '[' {
-		return nil, invalid("messages", "'messages' is required: a list of messages.")
+		return c, invalid("messages", "'messages' is required: a list of messages.")
 	}
 	tooMany, e := elements(v, s.cfg.Limits.Messages, func(i int, raw json.RawMessage) *apiError {
 		turns, e := turnsOf("messages["+itoa(i)+"]", raw, s.cfg.Limits)
-		list = append(list, turns...)
+		c.Messages = append(c.Messages, turns...)
 		return e
 	})
 	switch {
 	case tooMany:
-		return nil, invalid("messages", "'messages' holds more than %d messages.", s.cfg.Limits.Messages)
+		return c, invalid("messages", "'messages' holds more than %d messages.", s.cfg.Limits.Messages)
 	case e != nil:
-		return nil, e
+		return c, e
+	case len(c.Messages) == 0:
+		return c, invalid("messages", "'messages' must not be empty.")
 	}
-	chat["messages"] = list
 	var thinking struct {
 		Type string `json:"type"`
 	}
 	if v := f.get("thinking"); v != nil && json.Unmarshal(v, &thinking) != nil {
-		return nil, invalid("thinking", "'thinking' must be {\"type\": \"enabled\", \"budget_tokens\": N} or {\"type\": \"disabled\"}.")
+		return c, invalid("thinking", "'thinking' must be {\"type\": \"enabled\", \"budget_tokens\": N} or {\"type\": \"disabled\"}.")
 	}
 	if s.thinks {
-		chat["enable_thinking"] = thinking.Type == "enabled" || thinking.Type == "adaptive"
+		c.think(thinking.Type == "enabled" || thinking.Type == "adaptive")
 	}
-	if v := f.get("output_format"); v != nil {
-		var format struct {
-			Type   string          `json:"type"`
-			Schema json.RawMessage `json:"schema"`
-		}
-		if json.Unmarshal(v, &format) != nil || format.Type != "json_schema" || isNull(format.Schema) {
-			return nil, invalid("output_format", "'output_format' must be {\"type\": \"json_schema\", \"schema\": ...}.")
-		}
-		chat["response_format"] = v
-	}
-	return chat, s.asTools(f, chat)
+	return c, nil
 }
 
 // systemText joins the blocks of a system prompt. Blocks of headers that a client puts
@@ -184,7 +175,7 @@ func systemText(v json.RawMessage, lim Limits) (string, *apiError) {
 }
 
 // turnsOf are the turns of a chat that one message is: results of tools are their own.
-func turnsOf(at string, raw json.RawMessage, lim Limits) ([]any, *apiError) {
+func turnsOf(at string, raw json.RawMessage, lim Limits) ([]Message, *apiError) {
 	var m struct {
 		Role    string          `json:"role"`
 		Content json.RawMessage `json:"content"`
@@ -197,11 +188,11 @@ func turnsOf(at string, raw json.RawMessage, lim Limits) ([]any, *apiError) {
 	}
 	if isNull(m.Content) || m.Content[0] != '[' {
 		text, e := decodeContent(at+".content", m.Content, lim)
-		return []any{map[string]any{"role": m.Role, "content": text}}, e
+		return []Message{{Role: m.Role, Content: text}}, e
 	}
-	var turns []any
+	var turns []Message
 	var texts, thoughts []string
-	var calls []map[string]any
+	var calls []toolCall
 	tooMany, e := elements(m.Content, lim.Parts, func(i int, raw json.RawMessage) *apiError {
 		here := at + ".content[" + itoa(i) + "]"
 		var b struct {
@@ -229,7 +220,7 @@ func turnsOf(at string, raw json.RawMessage, lim Limits) ([]any, *apiError) {
 			if !isNull(b.Input) {
 				args = compactJSON(b.Input)
 			}
-			calls = append(calls, map[string]any{"id": b.ID, "type": "function", "function": map[string]any{"name": b.Name, "arguments": args}})
+			calls = append(calls, madeCall{name: b.Name, arguments: []byte(args), id: b.ID}.toolCall())
 		case b.Type == "tool_result" && m.Role == "user":
 			text := ""
 			if !isNull(b.Content) {
@@ -241,7 +232,7 @@ func turnsOf(at string, raw json.RawMessage, lim Limits) ([]any, *apiError) {
 			if b.Failed {
 				text = "Error: " + text
 			}
-			turns = append(turns, map[string]any{"role": "tool", "tool_call_id": b.Use, "content": text})
+			turns = append(turns, Message{Role: "tool", CallID: b.Use, Content: text})
 		default:
 			return invalidCode(here+".type", "unsupported_parameter", "'%s.type' is %.40q, which is not supported there.", here, b.Type)
 		}
@@ -256,87 +247,56 @@ func turnsOf(at string, raw json.RawMessage, lim Limits) ([]any, *apiError) {
 	if len(texts) == 0 && len(calls) == 0 && len(turns) > 0 {
 		return turns, nil
 	}
-	turn := map[string]any{"role": m.Role, "content": strings.Join(texts, "\n")}
+	turn := Message{Role: m.Role, Content: strings.Join(texts, "\n"), Thought: strings.Join(thoughts, "\n")}
 	if len(calls) > 0 {
-		turn["tool_calls"] = calls
-		if len(texts) == 0 {
-			turn["content"] = nil
-		}
-	}
-	if len(thoughts) > 0 {
-		turn["reasoning_content"] = strings.Join(thoughts, "\n")
+		turn.Calls, turn.Empty = mustJSON(calls), len(texts) == 0
 	}
 	return append(turns, turn), nil
 }
 
-func (s *Server) asTools(f *fields, chat map[string]any) *apiError {
-	v, choice := f.get("tools"), f.get("tool_choice")
-	if v != nil && !emptyValue(v) {
-		var tools []any
-		if v[0] != '[' {
-			return invalid("tools", "'tools' must be a list.")
+// messagesTools reads the tools of Messages.
+func messagesTools(f *fields) (*toolset, *apiError) {
+	t, e := toolsOf(f.get("tools"), func(t *toolset, at string, raw json.RawMessage) *apiError {
+		var x struct {
+			Type string `json:"type"`
+			tool
+			Schema json.RawMessage `json:"input_schema"`
 		}
-		tooMany, e := elements(v, maxTools, func(i int, raw json.RawMessage) *apiError {
-			var t struct {
-				Type        string          `json:"type"`
-				Name        string          `json:"name"`
-				Description string          `json:"description"`
-				Schema      json.RawMessage `json:"input_schema"`
-				Strict      bool            `json:"strict"`
-			}
-			at := "tools[" + itoa(i) + "]"
-			if raw[0] != '{' || json.Unmarshal(raw, &t) != nil || t.Name == "" {
-				return invalid(at, "'%s' must be {\"name\", \"description\", \"input_schema\"}.", at)
-			}
-			if t.Type != "" && t.Type != "custom" {
-				return invalidCode(at+".type", "unsupported_parameter", "'%s.type' is %.40q: tools that a server runs are not supported.", at, t.Type)
-			}
-			fn := map[string]any{"name": t.Name}
-			if t.Description != "" {
-				fn["description"] = t.Description
-			}
-			if !isNull(t.Schema) {
-				fn["parameters"] = t.Schema
-			}
-			if t.Strict {
-				fn["strict"] = true
-			}
-			tools = append(tools, map[string]any{"type": "function", "function": fn})
-			return nil
-		})
-		if tooMany {
-			return invalid("tools", "'tools' holds more than %d functions.", maxTools)
+		if raw[0] != '{' || json.Unmarshal(raw, &x) != nil || x.Name == "" {
+			return invalid(at, "'%s' must be {\"name\", \"description\", \"input_schema\"}.", at)
 		}
-		if e != nil {
-			return e
+		if x.Type != "" && x.Type != "custom" {
+			return invalidCode(at+".type", "unsupported_parameter", "'%s.type' is %.40q: tools that a server runs are not supported.", at, x.Type)
 		}
-		chat["tools"] = tools
+		x.Parameters = x.Schema
+		return t.add(at, x.tool)
+	})
+	if e != nil {
+		return nil, e
 	}
+	if t != nil {
+		t.show()
+	}
+	choice := f.get("tool_choice")
 	if choice == nil {
-		return nil
+		return t.choose("", "")
 	}
 	var c struct {
 		Type   string `json:"type"`
 		Name   string `json:"name"`
 		Single bool   `json:"disable_parallel_tool_use"`
 	}
-	if choice[0] != '{' || json.Unmarshal(choice, &c) != nil {
-		return invalid("tool_choice", "'tool_choice' must be an object with a 'type'.")
+	how, known := "", false
+	if choice[0] == '{' && json.Unmarshal(choice, &c) == nil {
+		how, known = map[string]string{"auto": "auto", "none": "none", "any": "required", "tool": "function"}[c.Type]
 	}
-	switch c.Type {
-	case "auto", "none":
-		chat["tool_choice"] = c.Type
-	case "any":
-		chat["tool_choice"] = "required"
-	case "tool":
-		chat["tool_choice"] = map[string]any{"type": "function", "function": map[string]any{"name": c.Name}}
-	default:
-		return invalid("tool_choice.type", "'tool_choice.type' must be auto, any, tool or none, got %.40q.", c.Type)
+	if !known {
+		return nil, invalid("tool_choice", "'tool_choice' must be an object whose 'type' is auto, any, tool or none.")
 	}
-	if c.Single {
-		chat["parallel_tool_calls"] = false
+	if t != nil {
+		t.single = c.Single
 	}
-	return nil
+	return t.choose(how, c.Name)
 }
 
 // messageError is an error in Anthropic's words.
@@ -391,30 +351,25 @@ type message struct {
 	Usage        messageUsage `json:"usage"`
 }
 
-// messageShape writes message objects.
-type messageShape struct{ g *generation }
-
-func (m messageShape) message(u usage) message {
-	return message{ID: m.g.head.ID, Type: "message", Role: "assistant", Model: m.g.head.Model, Content: []block{}, Usage: asMessageUsage(u)}
+// messageFramer makes one message: the events of its stream, and the whole of it.
+type messageFramer struct {
+	begun  bool
+	blocks []block
+	open   bool // the last of them
+	text   []byte
+	last   delta
 }
 
-// chunk is not called: messageFramer writes the stream.
-func (m messageShape) chunk(delta) chunkBody { return chunkBody{} }
+func (m *messageFramer) message(r *run, content []block) message {
+	return message{ID: r.head.ID, Type: "message", Role: "assistant", Model: r.head.Model, Content: content, Usage: asMessageUsage(r.usage())}
+}
 
-func (m messageShape) whole(choices []delta, u usage) any {
-	out, d := m.message(u), choices[0]
-	none := ""
-	if d.thought != "" {
-		out.Content = append(out.Content, block{Type: "thinking", Thinking: &d.thought, Signature: &none})
+func (m *messageFramer) whole(r *run) any {
+	out := m.message(r, m.blocks)
+	if len(m.blocks) == 0 {
+		out.Content = []block{{Type: "text", Text: new(string)}}
 	}
-	if d.text != "" || d.thought == "" && len(d.calls) == 0 {
-		out.Content = append(out.Content, block{Type: "text", Text: &d.text})
-	}
-	for _, c := range d.calls {
-		input := json.RawMessage(c.Arguments)
-		out.Content = append(out.Content, block{Type: "tool_use", ID: c.id, Name: c.Name, Input: &input})
-	}
-	out.StopReason, out.StopSequence = stopReason(d)
+	out.StopReason, out.StopSequence = stopReason(m.last)
 	return out
 }
 
@@ -433,43 +388,35 @@ func stopReason(d delta) (reason, sequence *string) {
 	return &why, sequence
 }
 
-// messageFramer writes the events of one stream.
-type messageFramer struct {
-	begun bool
-	open  string // type of the block that is open
-	index int    // of it, or of the next
-	last  delta
-}
-
 func (m *messageFramer) delta(out *sse, r *run, d delta) error {
 	if !m.begun {
 		m.begun = true
-		u := r.usage()
-		u.CompletionTokens = 0
-		if err := out.named("message_start", map[string]any{"type": "message_start", "message": messageShape{r.generation}.message(u)}); err != nil {
+		msg := m.message(r, []block{})
+		msg.Usage.Output = 0
+		if err := out.named("message_start", map[string]any{"type": "message_start", "message": msg}); err != nil {
 			return err
 		}
 	}
-	none := ""
 	if d.thought != "" {
-		if err := m.piece(out, block{Type: "thinking", Thinking: &none, Signature: &none}, map[string]any{"type": "thinking_delta", "thinking": d.thought}); err != nil {
+		if err := m.piece(out, block{Type: "thinking", Thinking: new(string), Signature: new(string)}, d.thought, map[string]string{"type": "thinking_delta", "thinking": d.thought}); err != nil {
 			return err
 		}
 	}
 	if d.text != "" {
-		if err := m.piece(out, block{Type: "text", Text: &none}, map[string]any{"type": "text_delta", "text": d.text}); err != nil {
+		if err := m.piece(out, block{Type: "text", Text: new(string)}, d.text, map[string]string{"type": "text_delta", "text": d.text}); err != nil {
 			return err
 		}
 	}
 	for _, c := range d.calls {
-		if err := m.close(out); err != nil {
-			return err
+		b, args := block{Type: "tool_use"}, string(c.arguments)
+		if c.name != "" {
+			if err := m.close(out); err != nil {
+				return err
+			}
+			input := json.RawMessage("{}")
+			b.ID, b.Name, b.Input = c.id, c.name, &input
 		}
-		input := json.RawMessage("{}")
-		if err := m.piece(out, block{Type: "tool_use", ID: c.id, Name: c.Name, Input: &input}, map[string]any{"type": "input_json_delta", "partial_json": c.Arguments}); err != nil {
-			return err
-		}
-		if err := m.close(out); err != nil {
+		if err := m.piece(out, b, args, map[string]string{"type": "input_json_delta", "partial_json": args}); err != nil {
 			return err
 		}
 	}
@@ -480,31 +427,49 @@ func (m *messageFramer) delta(out *sse, r *run, d delta) error {
 }
 
 // piece adds to the block that is open, or opens one.
-func (m *messageFramer) piece(out *sse, b block, d map[string]any) error {
-	if m.open != b.Type {
+func (m *messageFramer) piece(out *sse, b block, text string, d map[string]string) error {
+	n := len(m.blocks) - 1
+	if !m.open || m.blocks[n].Type != b.Type {
 		if err := m.close(out); err != nil {
 			return err
 		}
-		m.open = b.Type
-		if err := out.named("content_block_start", map[string]any{"type": "content_block_start", "index": m.index, "content_block": b}); err != nil {
+		m.open, m.blocks, m.text = true, append(m.blocks, b), nil
+		n++
+		if err := out.named("content_block_start", map[string]any{"type": "content_block_start", "index": n, "content_block": b}); err != nil {
 			return err
 		}
 	}
-	return out.named("content_block_delta", map[string]any{"type": "content_block_delta", "index": m.index, "delta": d})
-}
-
-func (m *messageFramer) close(out *sse) error {
-	if m.open == "" {
+	m.text = append(m.text, text...)
+	if text == "" {
 		return nil
 	}
-	if m.open == "thinking" {
-		if err := out.named("content_block_delta", map[string]any{"type": "content_block_delta", "index": m.index, "delta": map[string]any{"type": "signature_delta", "signature": ""}}); err != nil {
+	return out.named("content_block_delta", map[string]any{"type": "content_block_delta", "index": n, "delta": d})
+}
+
+// close ends the block that is open.
+func (m *messageFramer) close(out *sse) error {
+	if !m.open {
+		return nil
+	}
+	m.open = false
+	n := len(m.blocks) - 1
+	b, text := &m.blocks[n], string(m.text)
+	switch b.Type {
+	case "thinking":
+		b.Thinking = &text
+		if err := out.named("content_block_delta", map[string]any{"type": "content_block_delta", "index": n, "delta": map[string]string{"type": "signature_delta", "signature": ""}}); err != nil {
 			return err
 		}
+	case "text":
+		b.Text = &text
+	default:
+		if input := json.RawMessage(text); json.Valid(input) {
+			b.Input = &input
+		} else { // cut off: no input is better than a part of one
+			*b = block{Type: "text", Text: &text}
+		}
 	}
-	m.open = ""
-	m.index++
-	return out.named("content_block_stop", map[string]any{"type": "content_block_stop", "index": m.index - 1})
+	return out.named("content_block_stop", map[string]any{"type": "content_block_stop", "index": n})
 }
 
 func (m *messageFramer) end(out *sse, r *run) error {
@@ -518,6 +483,6 @@ func (m *messageFramer) end(out *sse, r *run) error {
 	return out.named("message_stop", map[string]any{"type": "message_stop"})
 }
 
-func (m *messageFramer) failed(out *sse, e *apiError) error {
+func (m *messageFramer) failed(out *sse, _ *run, e *apiError) error {
 	return out.named("error", messageError(e))
 }

@@ -124,6 +124,20 @@ func TestMessagesStream(t *testing.T) {
 	}
 }
 
+// Turns that a template refuses are put together: no two of a role, one system message.
+func TestMergedTurns(t *testing.T) {
+	got := merged([]Message{{Role: "system", Content: "s"}, {Role: "system", Content: "d"}, {Role: "user", Content: "a"}, {Role: "user", Content: "b"},
+		{Role: "system", Content: "now"}, {Role: "assistant", Content: "x"}, {Role: "assistant", Empty: true, Calls: json.RawMessage("[]")}, {Role: "tool", Content: "1"}, {Role: "tool", Content: "2"}})
+	want := "system:s\n\nd user:a\n\nb\n\nnow assistant:x\n\n[] tool:1 tool:2"
+	var out []string
+	for _, m := range got {
+		out = append(out, m.Role+":"+m.Content+string(m.Calls))
+	}
+	if strings.Join(out, " ") != want || got[2].Empty {
+		t.Errorf("%q, want %q", strings.Join(out, " "), want)
+	}
+}
+
 func TestMessagesErrors(t *testing.T) {
 	url, _, _ := serveMessages(t, hermesTemplate, "x")
 	for _, c := range []struct {
@@ -138,6 +152,7 @@ func TestMessagesErrors(t *testing.T) {
 		{messages(M{"messages": []M{{"role": "robot", "content": "x"}}}), 400, "invalid_request_error", "robot"},
 		{messages(M{"tools": []M{{"type": "web_search_20250305", "name": "web_search"}}}), 400, "invalid_request_error", "web_search"},
 		{messages(M{"tool_choice": M{"type": "tool", "name": "x"}}), 400, "invalid_request_error", "tools"},
+		{messages(M{"stop_sequences": 5}), 400, "invalid_request_error", "'stop_sequences'"},
 		{messages(M{"temperature": 9}), 400, "invalid_request_error", "temperature"},
 		{"{", 400, "invalid_request_error", "JSON"},
 	} {

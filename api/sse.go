@@ -40,8 +40,11 @@ func (e *sse) event(id string, v any) error {
 	return e.send()
 }
 
-// named is an event with a type.
+// named is an event with a type; without anybody who reads, it is none.
 func (e *sse) named(event string, v any) error {
+	if e == nil {
+		return nil
+	}
 	body, err := marshal(v)
 	if err != nil {
 		return err

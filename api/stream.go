@@ -35,7 +35,7 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, run *run) {
 			run.failure = "error"
 			s.log.Warn("api: stream failed", "id", run.head.ID, "err", err)
 			if run.framer != nil {
-				_ = run.framer.failed(out, asAPIError(err))
+				_ = run.framer.failed(out, run, asAPIError(err))
 				return
 			}
 			_ = out.data(asAPIError(err)) // the client may be gone as well

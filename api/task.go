@@ -100,6 +100,7 @@ type Replay struct {
 // Replay starts from nothing.
 func (t *Task) Replay() *Replay {
 	r := &Replay{run: &run{generation: t.gen, server: t.server}}
+	r.run.frame()
 	for i := range t.Choices() {
 		r.run.choices = append(r.run.choices, t.server.newChoice(t.gen, i))
 	}

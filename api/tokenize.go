@@ -57,7 +57,11 @@ func (s *Server) tokenize(ctx context.Context, body []byte) (*tokenized, *apiErr
 		if e != nil {
 			return nil, e
 		}
-		if ids, _, e = s.chatPrompt(ctx, f, tools); e != nil {
+		c, e := s.parseConversation(f)
+		if e != nil {
+			return nil, e
+		}
+		if ids, _, e = s.chatPrompt(ctx, c, tools); e != nil {
 			return nil, e
 		}
 	} else if ids, e = s.encode(ctx, []Segment{{Text: text}}, special, "prompt"); e != nil {

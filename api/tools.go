@@ -20,10 +20,13 @@ type toolset struct {
 	single bool   // at most one call
 }
 
+// tool is a function that can be called, in the words of OpenAI's chats.
 type tool struct {
-	name       string
-	parameters json.RawMessage // a schema, or nil
-	strict     bool
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"`
+	Parameters  json.RawMessage `json:"parameters,omitempty"` // a schema, or nil
+	Strict      bool            `json:"strict,omitempty"`
+	free        bool            // its argument is text: OpenAI's custom tools
 }
 
 const (
@@ -33,37 +36,30 @@ const (
 
 // parseTools reads tools, tool_choice and parallel_tool_calls; nil: nothing may be called.
 func (s *Server) parseTools(f *fields) (*toolset, *apiError) {
-	t := &toolset{known: map[string]toolcall.Tool{}, raw: f.get("tools")}
-	choice, parallel := f.get("tool_choice"), true
+	raw, parallel := f.get("tools"), true
+	choice := f.get("tool_choice")
 	f.boolean("parallel_tool_calls", &parallel)
 	if f.err != nil {
 		return nil, f.err
 	}
-	if t.raw == nil || emptyValue(t.raw) {
-		if choice != nil && !oneOf(`"none"`, `"auto"`)(choice) {
-			return nil, invalid("tool_choice", "'tool_choice' needs 'tools'.")
+	t, e := toolsOf(raw, func(t *toolset, at string, raw json.RawMessage) *apiError {
+		var x struct {
+			Type     string `json:"type"`
+			Function *tool  `json:"function"`
 		}
-		return nil, nil
-	}
-	if t.raw[0] != '[' {
-		return nil, invalid("tools", "'tools' must be a list.")
-	}
-	tooMany, e := elements(t.raw, maxTools, func(i int, raw json.RawMessage) *apiError { return t.add("tools["+itoa(i)+"]", raw) })
-	switch {
-	case tooMany:
-		return nil, invalid("tools", "'tools' holds more than %d functions.", maxTools)
-	case e != nil:
+		if json.Unmarshal(raw, &x) != nil || x.Function == nil {
+			return invalid(at, "'%s' must be {\"type\": \"function\", \"function\": {\"name\", \"description\", \"parameters\"}}.", at)
+		}
+		if x.Type != "function" && x.Type != "" {
+			return invalidCode(at+".type", "unsupported_parameter", "'%s.type' is %.40q: only functions can be called.", at, x.Type)
+		}
+		return t.add(at+".function", *x.Function)
+	})
+	if e != nil {
 		return nil, e
 	}
-	t.single = !parallel
-	switch string(choice) {
-	case "", `"auto"`:
-		return t, nil
-	case `"none"`:
-		return nil, nil
-	case `"required"`, `"any"`:
-		t.forced = true
-		return t, nil
+	if t != nil {
+		t.raw, t.single = raw, !parallel
 	}
 	var named struct {
 		Type     string `json:"type"`
@@ -71,44 +67,72 @@ func (s *Server) parseTools(f *fields) (*toolset, *apiError) {
 			Name string `json:"name"`
 		} `json:"function"`
 	}
-	if json.Unmarshal(choice, &named) != nil || named.Type != "function" {
+	how := ""
+	if choice != nil && json.Unmarshal(choice, &how) != nil {
+		if json.Unmarshal(choice, &named) != nil || named.Type != "function" {
+			how = "?"
+		}
+		how += named.Type
+	}
+	return t.choose(how, named.Function.Name)
+}
+
+// toolsOf reads a list of tools; nil: there is none.
+func toolsOf(v json.RawMessage, each func(t *toolset, at string, raw json.RawMessage) *apiError) (*toolset, *apiError) {
+	if v == nil || emptyValue(v) {
+		return nil, nil
+	}
+	if v[0] != '[' {
+		return nil, invalid("tools", "'tools' must be a list.")
+	}
+	t := &toolset{known: map[string]toolcall.Tool{}}
+	tooMany, e := elements(v, maxTools, func(i int, raw json.RawMessage) *apiError { return each(t, "tools["+itoa(i)+"]", raw) })
+	if tooMany {
+		return nil, invalid("tools", "'tools' holds more than %d functions.", maxTools)
+	}
+	return t, e
+}
+
+// choose applies a tool_choice: auto, none, required (any), or function with a name.
+func (t *toolset) choose(how, name string) (*toolset, *apiError) {
+	if t == nil || len(t.list) == 0 {
+		if how != "" && how != "none" && how != "auto" {
+			return nil, invalid("tool_choice", "'tool_choice' needs 'tools'.")
+		}
+		return nil, nil
+	}
+	switch how {
+	case "", "auto":
+	case "none":
+		return nil, nil
+	case "required", "any":
+		t.forced = true
+	case "function":
+		if _, ok := t.known[name]; !ok {
+			return nil, invalid("tool_choice", "'tool_choice' names %.60q, which is not among 'tools'.", name)
+		}
+		t.forced, t.single, t.only = true, true, name
+	default:
 		return nil, invalid("tool_choice", "'tool_choice' must be none, auto, required, or {\"type\": \"function\", \"function\": {\"name\": ...}}.")
 	}
-	if _, ok := t.known[named.Function.Name]; !ok {
-		return nil, invalid("tool_choice", "'tool_choice' names %.60q, which is not among 'tools'.", named.Function.Name)
-	}
-	t.forced, t.single, t.only = true, true, named.Function.Name
 	return t, nil
 }
 
-func (t *toolset) add(at string, raw json.RawMessage) *apiError {
-	var x struct {
-		Type     string `json:"type"`
-		Function *struct {
-			Name       string          `json:"name"`
-			Parameters json.RawMessage `json:"parameters"`
-			Strict     bool            `json:"strict"`
-		} `json:"function"`
-	}
-	if json.Unmarshal(raw, &x) != nil || x.Function == nil {
-		return invalid(at, "'%s' must be {\"type\": \"function\", \"function\": {\"name\", \"description\", \"parameters\"}}.", at)
-	}
-	if x.Type != "function" && x.Type != "" {
-		return invalidCode(at+".type", "unsupported_parameter", "'%s.type' is %.40q: only functions can be called.", at, x.Type)
-	}
-	name := x.Function.Name
+// add takes a function, whose place in the request is at.
+func (t *toolset) add(at string, x tool) *apiError {
+	name := x.Name
 	if name == "" || len(name) > maxToolName || strings.ContainsFunc(name, func(r rune) bool {
 		return !(r == '_' || r == '-' || r == '.' || r == ':' || r == '/' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z')
 	}) {
-		return invalid(at+".function.name", "'%s.function.name' must be 1 to %d letters, digits, or one of _-.:/.", at, maxToolName)
+		return invalid(at+".name", "'%s.name' must be 1 to %d letters, digits, or one of _-.:/.", at, maxToolName)
 	}
 	if _, twice := t.known[name]; twice {
-		return invalid(at+".function.name", "'tools' name %q twice.", name)
+		return invalid(at+".name", "'tools' name %q twice.", name)
 	}
-	if isNull(x.Function.Parameters) {
-		x.Function.Parameters = nil
-	} else if x.Function.Parameters[0] != '{' {
-		return invalid(at+".function.parameters", "'%s.function.parameters' must be a JSON schema, an object.", at)
+	if isNull(x.Parameters) {
+		x.Parameters = nil
+	} else if x.Parameters[0] != '{' {
+		return invalid(at+".parameters", "'%s.parameters' must be a JSON schema, an object.", at)
 	}
 	var schema struct {
 		Properties map[string]struct {
@@ -116,14 +140,27 @@ func (t *toolset) add(at string, raw json.RawMessage) *apiError {
 		} `json:"properties"`
 	}
 	strs := map[string]bool{}
-	if x.Function.Parameters != nil && json.Unmarshal(x.Function.Parameters, &schema) == nil {
+	if x.Parameters != nil && json.Unmarshal(x.Parameters, &schema) == nil {
 		for k, p := range schema.Properties {
 			strs[k] = p.Type == "string"
 		}
 	}
 	t.known[name] = toolcall.Tool{Strings: strs}
-	t.list = append(t.list, tool{name, x.Function.Parameters, x.Function.Strict})
+	t.list = append(t.list, x)
 	return nil
+}
+
+// show writes the tools as templates know them, where they did not come so.
+func (t *toolset) show() {
+	type shown struct {
+		Type     string `json:"type"`
+		Function tool   `json:"function"`
+	}
+	out := make([]shown, len(t.list))
+	for i, x := range t.list {
+		out[i] = shown{"function", x}
+	}
+	t.raw = mustJSON(out)
 }
 
 // thinking is whether an answer may begin with thoughts, and has begun with them in the
@@ -189,18 +226,18 @@ func afterThought(spec *grammar.Spec, th thinking) *grammar.Spec {
 // for any object, unless it is strict.
 func (s *Server) arguments(i int, x tool) (string, *apiError) {
 	text := `{"type":"object"}`
-	if x.parameters == nil || emptyValue(x.parameters) {
+	if x.Parameters == nil || emptyValue(x.Parameters) {
 		return text, nil
 	}
-	text = string(x.parameters)
+	text = string(x.Parameters)
 	var head struct {
 		Type any `json:"type"`
 	}
-	if json.Unmarshal(x.parameters, &head) == nil && head.Type == nil {
+	if json.Unmarshal(x.Parameters, &head) == nil && head.Type == nil {
 		text = `{"type":"object",` + strings.TrimSpace(text)[1:]
 	}
 	e := s.checkGrammar("tools["+itoa(i)+"].function.parameters", &grammar.Spec{Kind: grammar.KindJSONSchema, Text: text})
-	if e != nil && !x.strict {
+	if e != nil && !x.Strict {
 		return `{"type":"object"}`, nil
 	}
 	return text, e
@@ -212,16 +249,16 @@ func (s *Server) callGrammar(t *toolset, th thinking) (*grammar.Spec, *apiError)
 	hermes := s.family == toolcall.Hermes
 	var calls []string
 	for i, x := range t.list {
-		if t.only != "" && x.name != t.only {
+		if t.only != "" && x.Name != t.only {
 			continue
 		}
 		schema, e := s.arguments(i, x)
 		if e != nil {
 			return nil, e
 		}
-		open, end := `{"name": `+string(mustJSON(x.name))+`, "parameters": `, "}"
+		open, end := `{"name": `+string(mustJSON(x.Name))+`, "parameters": `, "}"
 		if hermes {
-			open, end = "<tool_call>\n{\"name\": "+string(mustJSON(x.name))+", \"arguments\": ", "}\n</tool_call>"
+			open, end = "<tool_call>\n{\"name\": "+string(mustJSON(x.Name))+", \"arguments\": ", "}\n</tool_call>"
 		}
 		calls = append(calls, string(mustJSON(open))+" %json "+schema+" "+string(mustJSON(end)))
 	}
@@ -254,12 +291,12 @@ func (s *Server) strictTags(t *toolset) (*grammar.Spec, *apiError) {
 	}
 	body.Triggers = []string{"<tool_call>"}
 	for i, x := range t.list {
-		strict = strict || x.strict
+		strict = strict || x.Strict
 		schema, e := s.arguments(i, x)
 		if e != nil {
 			return nil, e
 		}
-		body.Structures = append(body.Structures, structure{"<tool_call>\n{\"name\": " + string(mustJSON(x.name)) + ", \"arguments\": ", json.RawMessage(schema), "}\n</tool_call>"})
+		body.Structures = append(body.Structures, structure{"<tool_call>\n{\"name\": " + string(mustJSON(x.Name)) + ", \"arguments\": ", json.RawMessage(schema), "}\n</tool_call>"})
 	}
 	if !strict {
 		return nil, nil
@@ -384,19 +421,20 @@ func decodeCalls(at string, v json.RawMessage, lim Limits) (json.RawMessage, *ap
 	return v, e
 }
 
-// madeCall is a call that the model made.
+// madeCall is a call that the model made, or, without a name, more arguments of one.
 type madeCall struct {
-	toolcall.Call
-	index int
-	id    string
+	name      string
+	arguments []byte
+	index     int
+	id        string
 }
 
 // toolCall is one in OpenAI's words.
 type toolCall struct {
-	ID       string `json:"id"`
-	Type     string `json:"type"`
+	ID       string `json:"id,omitempty"`
+	Type     string `json:"type,omitempty"`
 	Function struct {
-		Name      string `json:"name"`
+		Name      string `json:"name,omitempty"`
 		Arguments string `json:"arguments"`
 	} `json:"function"`
 }
@@ -407,8 +445,11 @@ type callDelta struct {
 }
 
 func (c madeCall) toolCall() toolCall {
-	out := toolCall{ID: c.id, Type: "function"}
-	out.Function.Name, out.Function.Arguments = c.Name, c.Arguments
+	out := toolCall{ID: c.id}
+	if c.name != "" {
+		out.Type = "function"
+	}
+	out.Function.Name, out.Function.Arguments = c.name, string(c.arguments)
 	return out
 }
 
@@ -488,9 +529,13 @@ func (p *parts) take(d *delta) {
 	}
 	for _, x := range pieces {
 		d.text += x.Text
-		if x.Call != nil && (!p.single || p.calls == 0) {
-			d.calls = append(d.calls, madeCall{*x.Call, p.calls, p.id(p.calls)})
-			p.calls++
+		if x.Call != nil {
+			if p.calls++; !p.single || p.calls == 1 {
+				d.call(madeCall{x.Call.Name, []byte(x.Call.Arguments), p.calls - 1, p.id(p.calls - 1)})
+			}
+		}
+		if x.Arguments != "" && (!p.single || p.calls == 1) {
+			d.call(madeCall{arguments: []byte(x.Arguments), index: p.calls - 1})
 		}
 	}
 	if d.finish == FinishStop && d.reason == nil && p.calls > 0 {
@@ -501,6 +546,17 @@ func (p *parts) take(d *delta) {
 // add is the whole of deltas.
 func (d *delta) add(o delta) {
 	d.tokens = append(d.tokens, o.tokens...)
-	d.calls = append(d.calls, o.calls...)
+	for _, c := range o.calls {
+		d.call(c)
+	}
 	d.thought += o.thought
+}
+
+// call adds a call, or to the newest one.
+func (d *delta) call(c madeCall) {
+	if n := len(d.calls); c.name == "" && n > 0 {
+		d.calls[n-1].arguments = append(d.calls[n-1].arguments, c.arguments...)
+		return
+	}
+	d.calls = append(d.calls, c)
 }

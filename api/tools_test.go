@@ -75,8 +75,16 @@ func joined(t *testing.T, ev []event) (content, thought, calls, finish string) {
 			}
 			if list, ok := d["tool_calls"].([]any); ok {
 				for _, x := range list {
-					f := x.(M)["function"].(M)
-					calls += fmt.Sprint(x.(M)["index"], x.(M)["id"], x.(M)["type"], f["name"], f["arguments"], ";")
+					f, x := x.(M)["function"].(M), x.(M)
+					if name, begins := f["name"].(string); begins {
+						if x["index"] != float64(strings.Count(calls, ";")) || !strings.HasPrefix(x["id"].(string), "call_") || x["type"] != "function" {
+							t.Errorf("a call begins with %v", x)
+						}
+						calls += name + ";"
+					} else if x["id"] != nil || x["type"] != nil || x["index"] != float64(strings.Count(calls, ";")-1) {
+						t.Errorf("a call goes on with %v", x)
+					}
+					calls = strings.TrimSuffix(calls, ";") + f["arguments"].(string) + ";"
 				}
 			}
 			if s, ok := c["finish_reason"].(string); ok {
@@ -97,6 +105,7 @@ func TestToolCalls(t *testing.T) {
 		{"<think>\nhm\n</think>\n\nI look.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>", "I look.", "hm", `get_weather{"city": "Oslo"};`, "tool_calls"},
 		{"<tool_call>{\"name\": \"get_weather\", \"arguments\": {}}</tool_call><tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"日\"}}</tool_call>", "", "", `get_weather{};get_weather{"city": "日"};`, "tool_calls"},
 		{"<tool_call>{\"name\": \"get_weather\", \"arguments\": {</tool_call>", "<tool_call>{\"name\": \"get_weather\", \"arguments\": {</tool_call>", "", "", "stop"},
+		{"<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": {</tool_call> so", " so", "", `get_weather{"city": {;`, "tool_calls"},
 		{"<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>", "<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>", "", "", "stop"},
 	} {
 		url, seen := serveTools(t, hermesTemplate, &fakeEngine{script: says(c.text)})
@@ -125,7 +134,7 @@ func TestToolCalls(t *testing.T) {
 			t.Errorf("%q: content %q, thought %q, calls %q, finish %v", c.text, content, thought, calls, finish)
 		}
 		content, thought, calls, finish := joined(t, stream(t, url, body))
-		if content != c.content || thought != c.thought || finish != c.finish || strings.Count(calls, ";") != strings.Count(c.calls, ";") {
+		if content != c.content || thought != c.thought || finish != c.finish || calls != c.calls {
 			t.Errorf("%q streamed: content %q, thought %q, calls %q, finish %v", c.text, content, thought, calls, finish)
 		}
 	}

@@ -1,7 +1,9 @@
 // Package toolcall finds calls of functions, and thoughts, in what a model writes. Each
 // family of models has its own way to write them. A parser takes text as it comes, and
 // what it gives does not depend on where the text was cut: a stream and the whole answer
-// agree. What looks like a call and is none (not JSON, an unknown name) is text.
+// agree. What looks like a call and is none (not JSON, an unknown name) is text; one that
+// has begun stays a call, and its arguments end where they can be JSON no longer, or where
+// the answer ends.
 package toolcall
 
 import "strings"
@@ -49,14 +51,15 @@ func Thinks(template string) bool { return strings.Contains(template, "</think>"
 // Call is a call of a function.
 type Call struct {
 	Name      string
-	Arguments string // a JSON object
+	Arguments string // a JSON object, or the beginning of one
 }
 
-// Piece is a part of an answer: text, a thought or a call.
+// Piece is a part of an answer: text, the beginning of a call, which may have all of its
+// arguments, or more arguments of the newest call.
 type Piece struct {
-	Text    string
-	Thought string
-	Call    *Call
+	Text      string
+	Call      *Call
+	Arguments string
 }
 
 // Tool is a function that may be called. Strings tells of its parameters which are

@@ -5,23 +5,42 @@ import (
 	"strings"
 )
 
-// Parser finds the calls of one answer. The zero value is not ready.
+// Parser finds the calls of one answer. A call begins as soon as its name is known and its
+// arguments begin as an object; they are passed on as they come. The zero value is not ready.
 type Parser struct {
 	family Family
 	tools  map[string]Tool
 	open   string // what begins calls; "": they are the whole answer
 	end    string // what ends them; "": the end of the answer does
 
-	held    string // text that may be the beginning of a mark, or a call that is not whole
-	blank   string // blanks that are dropped when a call follows
-	inside  bool
-	decided bool // of whole answers: it is text
-	calls   int
+	at    place
+	buf   string // text whose meaning is not certain yet
+	blank string // blanks that are dropped when a call follows
+	fresh bool   // no call has been found since open
+	calls int
+
+	span  span  // of the arguments, then of the object that they stand in
+	after place // where the arguments end
+	keys  int   // parameters of the call, of those that are not JSON
+	name  string
 }
+
+// place is where in an answer the parser stands.
+type place uint8
+
+const (
+	outside    place = iota // in text
+	between                 // where a call, or the end of calls, is to come
+	arguments               // in the arguments of a call
+	rest                    // behind them, in the object that they stand in
+	parameters              // in Qwen3-Coder's parameters
+	odd                     // in what may be a call when it is whole
+	over                    // in text to the end
+)
 
 // New is a parser for the calls of some tools.
 func New(f Family, tools map[string]Tool) *Parser {
-	p := &Parser{family: f, tools: tools}
+	p := &Parser{family: f, tools: tools, fresh: true}
 	switch f {
 	case Hermes:
 		p.open, p.end = "<tool_call>", "</tool_call>"
@@ -29,6 +48,8 @@ func New(f Family, tools map[string]Tool) *Parser {
 		p.open = "[TOOL_CALLS]"
 	case DeepSeek:
 		p.open, p.end = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+	default:
+		p.at = between
 	}
 	return p
 }
@@ -47,84 +68,78 @@ func (p *Parser) Marks(token string) bool {
 	case DeepSeek:
 		return strings.HasPrefix(token, "<｜tool▁")
 	case Llama, Pythonic:
-		return token == pythonTag || token == "<|python_start|>" || token == "<|python_end|>"
+		return token == pythonTag || token == pythonStart || token == pythonEnd
 	}
 	return false
 }
 
-const pythonTag = "<|python_tag|>"
+const (
+	pythonTag   = "<|python_tag|>"
+	pythonStart = "<|python_start|>"
+	pythonEnd   = "<|python_end|>"
+)
 
 // Push returns what is certain after more text.
 func (p *Parser) Push(text string) (out []Piece) {
-	buf := p.held + text
-	p.held = ""
-	if p.open == "" {
-		if !p.decided {
-			s := strings.TrimLeft(buf, " \t\r\n")
-			if s == "" || s[0] == '{' || s[0] == '[' || s[0] == '<' || s[0] == '`' {
-				p.held = buf
-				return nil
-			}
-			p.decided = true
-		}
-		return p.text(nil, buf)
+	p.buf += text
+	for p.step(&out) {
 	}
-	for {
-		if !p.inside {
-			at := strings.Index(buf, p.open)
-			if at < 0 {
-				keep := len(buf) - partial(buf, p.open)
-				p.held = buf[keep:]
-				return p.text(out, buf[:keep])
-			}
-			out = p.text(out, buf[:at])
-			p.inside, buf = true, buf[at+len(p.open):]
-			continue
+	return out
+}
+
+// step goes on as far as one place reaches; false: more text is needed.
+func (p *Parser) step(out *[]Piece) bool {
+	switch p.at {
+	case outside:
+		at := strings.Index(p.buf, p.open)
+		if at < 0 {
+			p.text(out, len(p.buf)-partial(p.buf, p.open))
+			return false
 		}
-		if p.end == "" {
-			p.held = buf
-			return out
+		p.text(out, at)
+		p.buf, p.at, p.fresh = p.buf[len(p.open):], between, true
+		return true
+	case between:
+		return p.next(out)
+	case arguments, rest:
+		n, done := p.span.take(p.buf)
+		if p.at == arguments && n > 0 {
+			*out = append(*out, Piece{Arguments: p.buf[:n]})
 		}
-		from, whole := 0, false
-		for {
-			at := strings.Index(buf[from:], p.end)
-			if at < 0 {
-				break
-			}
-			at += from
-			calls, more := p.read(buf[:at])
-			if more { // the mark stands inside of a string
-				from = at + len(p.end)
-				continue
-			}
-			if calls == nil {
-				out = p.text(out, p.open+buf[:at]+p.end)
-			} else {
-				out = p.called(out, calls)
-			}
-			p.inside, whole, buf = false, true, buf[at+len(p.end):]
-			break
+		if p.buf = p.buf[n:]; !done {
+			return false
 		}
-		if !whole {
-			p.held = buf
-			return out
+		if p.at, p.after = p.after, between; p.at == rest {
+			p.span = span{depth: 1}
 		}
+		return true
+	case parameters:
+		return p.parameter(out)
+	case odd:
+		return p.whole(out)
 	}
+	p.text(out, len(p.buf))
+	return false
 }
 
 // Flush returns what was held back: nothing more comes.
 func (p *Parser) Flush() (out []Piece) {
-	buf := p.held
-	p.held = ""
-	if p.open == "" && !p.decided || p.inside {
-		if calls, _ := p.read(buf); calls != nil {
-			return p.called(nil, calls)
+	switch p.at {
+	case parameters:
+		if s := strings.TrimSpace(p.buf); s == "" || strings.HasPrefix("</function>", s) {
+			p.close(&out)
 		}
-		if p.inside {
-			buf = p.open + buf
+		p.buf = ""
+	case between, odd:
+		if calls, _ := p.read(p.buf); calls != nil {
+			p.called(&out, calls)
+			p.buf = ""
+		} else if m := p.matcher(); !p.fresh && m.separators(p) == "" {
+			p.buf = "" // brackets that close a list
 		}
+		p.reopen()
 	}
-	out = p.text(nil, buf)
+	p.text(&out, len(p.buf))
 	if p.blank != "" && p.calls == 0 {
 		out = append(out, Piece{Text: p.blank})
 	}
@@ -132,46 +147,188 @@ func (p *Parser) Flush() (out []Piece) {
 	return out
 }
 
-// text holds blanks back until it is known that text follows them.
-func (p *Parser) text(out []Piece, s string) []Piece {
-	s = p.blank + s
+// reopen puts back the mark of what is no call.
+func (p *Parser) reopen() {
+	if p.fresh && p.buf != "" {
+		p.buf = p.open + p.buf
+	}
+}
+
+// text passes on n bytes, but holds blanks back until it is known that text follows them.
+func (p *Parser) text(out *[]Piece, n int) {
+	s := p.blank + p.buf[:n]
+	p.buf = p.buf[n:]
 	solid := strings.TrimRight(s, " \t\r\n")
-	p.blank = s[len(solid):]
-	if solid == "" {
-		return out
+	if p.blank = s[len(solid):]; solid != "" {
+		*out = append(*out, Piece{Text: solid})
 	}
-	return append(out, Piece{Text: solid})
 }
 
-func (p *Parser) called(out []Piece, calls []Call) []Piece {
-	p.blank = ""
+func (p *Parser) called(out *[]Piece, calls []Call) {
 	for i := range calls {
+		p.blank, p.fresh = "", false
 		p.calls++
-		out = append(out, Piece{Call: &calls[i]})
+		*out = append(*out, Piece{Call: &calls[i]})
 	}
-	return out
 }
 
-// read returns the calls of a body, nil when it is none; more: it may be one when more
-// has come.
-func (p *Parser) read(body string) (calls []Call, more bool) {
+// next finds the beginning of a call, or the end of calls.
+func (p *Parser) next(out *[]Piece) bool {
+	m := p.matcher()
+	left := m.separators(p)
+	if p.open == "" && p.fresh && left != "" && strings.IndexByte("{[<`", strings.TrimLeft(p.buf, " \t\r\n")[0]) < 0 {
+		p.at = over
+		return true
+	}
+	if p.end != "" && m.lit(p.end) {
+		if p.fresh {
+			p.buf = p.open + p.buf // there is nothing in it: text
+			n := len(p.open) + m.at
+			p.text(out, n)
+		} else {
+			p.buf = p.buf[m.at:]
+		}
+		p.at = outside
+		return true
+	}
+	name, after := p.head(&m)
+	_, known := p.tools[name]
+	switch {
+	case name != "" && known && after == parameters:
+		p.called(out, []Call{{Name: name}})
+		p.buf, p.at, p.keys, p.name = p.buf[m.at:], parameters, 0, name
+		return true
+	case name != "" && known:
+		start := m.at
+		if m.lit("{") && m.blank() && (m.lit(`"`) || m.lit("}")) {
+			p.called(out, []Call{{Name: name}})
+			p.buf, p.at, p.after, p.span = p.buf[start:], arguments, after, span{}
+			return true
+		}
+	case name != "":
+		m.short = false
+	}
+	if m.short {
+		return false
+	}
+	p.at = odd
+	return true
+}
+
+// head reads what stands before the arguments of a call; after is what follows them.
+func (p *Parser) head(m *match) (name string, after place) {
 	switch p.family {
 	case Hermes:
-		s := strings.TrimSpace(body)
-		if strings.HasPrefix(s, "<function=") {
-			return p.xml(s), false
+		if m.lit("<function=") {
+			if name, ok := m.until(">"); ok {
+				return strings.TrimSpace(name), parameters
+			}
+			return "", 0
 		}
-		return p.json(s)
 	case Mistral:
-		return p.mistral(body), false
+		if m.lit(p.open) {
+			m.blank()
+		}
+		if m.at < len(m.s) && strings.IndexByte("{[", m.s[m.at]) < 0 {
+			return m.mistral(), between
+		}
 	case DeepSeek:
-		return p.deepSeek(body), false
+		return m.deepSeek(), between
 	}
+	return m.object(), rest
+}
+
+// whole waits for the end of what is no call as they are written, and judges it then.
+func (p *Parser) whole(out *[]Piece) bool {
+	if p.end == "" {
+		return false // the end of the answer
+	}
+	for from := 0; ; {
+		at := strings.Index(p.buf[from:], p.end)
+		if at < 0 {
+			return false
+		}
+		at += from
+		calls, more := p.read(p.buf[:at])
+		if more { // the mark stands inside of a string
+			from = at + len(p.end)
+			continue
+		}
+		n := at + len(p.end)
+		if calls != nil {
+			p.called(out, calls)
+			p.buf = p.buf[n:]
+		} else {
+			if p.fresh {
+				n += len(p.open)
+				p.reopen()
+			}
+			p.text(out, n)
+		}
+		p.at = outside
+		return true
+	}
+}
+
+// parameter reads one of Qwen3-Coder's <parameter=key>value</parameter>, or the end.
+func (p *Parser) parameter(out *[]Piece) bool {
+	m := p.matcher()
+	m.blank()
+	if m.lit("</function>") {
+		p.buf = p.buf[m.at:]
+		p.close(out)
+		p.at = between
+		return true
+	}
+	if m.lit("<parameter=") {
+		key, named := m.until(">")
+		value, ok := "", false
+		if named {
+			value, ok = m.until("</parameter>")
+		}
+		if ok {
+			value = strings.TrimSuffix(strings.TrimPrefix(value, "\n"), "\n")
+			if p.tools[p.name].Strings[key] || !json.Valid([]byte(value)) {
+				value = quoted(value)
+			}
+			before := ", "
+			if p.keys++; p.keys == 1 {
+				before = "{"
+			}
+			*out = append(*out, Piece{Arguments: before + quoted(key) + ": " + strings.TrimSpace(value)})
+			p.buf = p.buf[m.at:]
+			return true
+		}
+	}
+	if !m.short {
+		p.at = between
+	}
+	return !m.short
+}
+
+func (p *Parser) close(out *[]Piece) {
+	end := "}"
+	if p.keys == 0 {
+		end = "{}"
+	}
+	*out = append(*out, Piece{Arguments: end})
+	p.at = between
+}
+
+// read returns the calls of a body that is whole, nil when it is none; more: it may be one
+// when more has come.
+func (p *Parser) read(body string) (calls []Call, more bool) {
 	s := strings.TrimSpace(body)
-	for _, mark := range [...]string{pythonTag, "<|python_start|>"} {
+	switch p.family {
+	case DeepSeek:
+		return nil, false
+	case Hermes, Mistral:
+		return p.json(s)
+	}
+	for _, mark := range [...]string{pythonTag, pythonStart} {
 		s = strings.TrimSpace(strings.TrimPrefix(s, mark))
 	}
-	s = strings.TrimSpace(strings.TrimSuffix(s, "<|python_end|>"))
+	s = strings.TrimSpace(strings.TrimSuffix(s, pythonEnd))
 	if rest, ok := strings.CutPrefix(s, "```"); ok { // a block of code
 		_, rest, _ = strings.Cut(rest, "\n")
 		s = strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "```"))
@@ -245,106 +402,6 @@ func (p *Parser) call(name, args string) (Call, bool) {
 		return Call{}, false
 	}
 	return Call{name, args}, true
-}
-
-// mistral reads what follows [TOOL_CALLS]: a list, or calls as name[ARGS]{...}.
-func (p *Parser) mistral(s string) (calls []Call) {
-	if t := strings.TrimSpace(s); strings.HasPrefix(t, "[") || strings.HasPrefix(t, "{") {
-		calls, _ := p.json(t)
-		return calls
-	}
-	for _, part := range strings.Split(s, p.open) {
-		at := strings.IndexByte(part, '{')
-		if at < 0 {
-			return nil
-		}
-		name := strings.TrimSpace(part[:at])
-		name = strings.TrimSpace(strings.TrimSuffix(name, "[ARGS]"))
-		name, _, _ = strings.Cut(name, "[CALL_ID]")
-		c, ok := p.call(strings.TrimSpace(name), part[at:])
-		if !ok {
-			return nil
-		}
-		calls = append(calls, c)
-	}
-	return calls
-}
-
-func (p *Parser) deepSeek(s string) (calls []Call) {
-	const begin, sep, end = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
-	for s = strings.TrimSpace(s); s != ""; s = strings.TrimSpace(s) {
-		body, ok := strings.CutPrefix(s, begin)
-		if !ok {
-			return nil
-		}
-		body, s, ok = strings.Cut(body, end)
-		name, args, split := strings.Cut(body, sep)
-		if !ok && s != "" || !split {
-			return nil
-		}
-		if strings.TrimSpace(name) == "function" { // V3 and R1: the kind, then name and a block of code
-			var found bool
-			if name, args, found = strings.Cut(args, "\n"); !found {
-				return nil
-			}
-			args = strings.TrimSpace(args)
-			args = strings.TrimPrefix(strings.TrimPrefix(args, "```json"), "```")
-			args = strings.TrimSuffix(args, "```")
-		}
-		c, valid := p.call(strings.TrimSpace(name), args)
-		if !valid {
-			return nil
-		}
-		calls = append(calls, c)
-	}
-	return calls
-}
-
-// xml reads Qwen3-Coder's <function=name><parameter=key>value</parameter></function>.
-func (p *Parser) xml(s string) []Call {
-	s, ok := strings.CutPrefix(s, "<function=")
-	if !ok {
-		return nil
-	}
-	name, s, ok := strings.Cut(s, ">")
-	if !ok {
-		return nil
-	}
-	name = strings.TrimSpace(name)
-	var args strings.Builder
-	args.WriteByte('{')
-	for n := 0; ; n++ {
-		s = strings.TrimSpace(s)
-		if s == "" || s == "</function>" {
-			break
-		}
-		var key, value string
-		if s, ok = strings.CutPrefix(s, "<parameter="); !ok {
-			return nil
-		}
-		if key, s, ok = strings.Cut(s, ">"); !ok {
-			return nil
-		}
-		if value, s, ok = strings.Cut(s, "</parameter>"); !ok {
-			return nil
-		}
-		value = strings.TrimSuffix(strings.TrimPrefix(value, "\n"), "\n")
-		if n > 0 {
-			args.WriteString(", ")
-		}
-		args.WriteString(quoted(key) + ": ")
-		if p.tools[name].Strings[key] || !json.Valid([]byte(value)) {
-			args.WriteString(quoted(value))
-		} else {
-			args.WriteString(strings.TrimSpace(value))
-		}
-	}
-	args.WriteByte('}')
-	c, ok := p.call(name, args.String())
-	if !ok {
-		return nil
-	}
-	return []Call{c}
 }
 
 func quoted(s string) string {

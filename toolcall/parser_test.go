@@ -13,11 +13,20 @@ var known = map[string]Tool{"f": {}, "g": {}, "get_weather": {Strings: map[strin
 // render writes pieces so that joined texts are one.
 func render(pieces []Piece) string {
 	var b strings.Builder
+	open := false
 	for _, p := range pieces {
-		if p.Call != nil {
-			b.WriteString("«" + p.Call.Name + p.Call.Arguments + "»")
+		if open && p.Arguments == "" {
+			b.WriteString("»")
+			open = false
 		}
-		b.WriteString(p.Text)
+		if p.Call != nil {
+			b.WriteString("«" + p.Call.Name + p.Call.Arguments)
+			open = true
+		}
+		b.WriteString(p.Text + p.Arguments)
+	}
+	if open {
+		b.WriteString("»")
 	}
 	return b.String()
 }
@@ -35,7 +44,14 @@ func TestFamilies(t *testing.T) {
 		{Hermes, "No call. ", "No call. "},
 		{Hermes, "Sure.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>\n<tool_call>{\"name\":\"g\",\"arguments\":{}}</tool_call>\n", `Sure.«f{"a": 1}»«g{}»`},
 		{Hermes, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"</tool_call>\"}}</tool_call>", `«f{"a":"</tool_call>"}»`},
-		{Hermes, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":}}</tool_call> after", "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":}}</tool_call> after"},
+		{Hermes, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":}}</tool_call> after", "«f{\"a\":}» after"},
+		{Hermes, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":{</tool_call> after", "«f{\"a\":{» after"},
+		{Hermes, "<tool_call>{\"name\":\"f\",\"arguments\":{</tool_call> after", "<tool_call>{\"name\":\"f\",\"arguments\":{</tool_call> after"},
+		{Hermes, "<tool_call>{\"arguments\":{\"a\":\"</tool_call>\"},\"name\":\"f\"}</tool_call>", `«f{"a":"</tool_call>"}»`},
+		{Hermes, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"hal", `«f{"a":"hal»`},
+		{Hermes, "<tool_call></tool_call>x", "<tool_call></tool_call>x"},
+		{Hermes, "<tool_call><function=f></function></tool_call>", "«f{}»"},
+		{Hermes, "<tool_call><function=f><parameter=a>1</parameter><parameter=b>2", "«f{\"a\": 1»"},
 		{Hermes, "<tool_call>{\"name\":\"h\",\"arguments\":{}}</tool_call>", "<tool_call>{\"name\":\"h\",\"arguments\":{}}</tool_call>"},
 		{Hermes, "<tool_call>{\"name\":\"f\",\"arguments\":{}}", "«f{}»"},
 		{Hermes, "<tool_call>{\"name\":\"f\",\"argu", "<tool_call>{\"name\":\"f\",\"argu"},
@@ -51,10 +67,12 @@ func TestFamilies(t *testing.T) {
 		{Pythonic, `[1, 2]`, `[1, 2]`},
 		{Mistral, `Text.[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": "123456789"}, {"name": "g", "arguments": {}}]`, `Text.«f{"a": 1}»«g{}»`},
 		{Mistral, `[TOOL_CALLS]f[ARGS]{"a": {}}[TOOL_CALLS]g[CALL_ID]abc[ARGS]{}`, `«f{"a": {}}»«g{}»`},
-		{Mistral, `[TOOL_CALLS]f[ARGS]{"a": `, `[TOOL_CALLS]f[ARGS]{"a": `},
+		{Mistral, `[TOOL_CALLS]f[ARGS]{"a": `, `«f{"a": »`},
+		{Mistral, `[TOOL_CALLS]h[ARGS]{}`, `[TOOL_CALLS]h[ARGS]{}`},
 		{DeepSeek, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\":1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>", `«f{"a":1}»«g{}»`},
 		{DeepSeek, "Ok<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\":1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>", `Ok«f{"a":1}»`},
 		{JSON, "```json\n[{\"name\": \"f\", \"parameters\": {}}]\n```", "«f{}»"},
+		{JSON, `{"name": "f", "parameters": {}} and more`, `«f{}» and more`},
 		{JSON, "```json\n[1]\n```", "```json\n[1]\n```"},
 		{JSON, `{"type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}`, `«f{"a":1}»`},
 	} {
