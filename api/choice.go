@@ -45,15 +45,16 @@ type choice struct {
 	discard     bool // max_tokens 0: the one generated token is not wanted
 	echo        *echo
 
-	cached  int // prompt tokens that were in the prefix cache
-	drafts  Drafts
-	tokens  int // generated, also those that show no text
-	started bool
-	finish  string
-	bytes   int // decoded, of which
-	shown   int // were shown
-	runes   int // decoded, plus those of the echo
-	pending []tokenRecord
+	cached   int // prompt tokens that were in the prefix cache
+	drafts   Drafts
+	tokens   int // generated, also those that show no text
+	thoughts int // of them, up to the end of the thought
+	started  bool
+	finish   string
+	bytes    int // decoded, of which
+	shown    int // were shown
+	runes    int // decoded, plus those of the echo
+	pending  []tokenRecord
 
 	parts *parts        // what takes an answer apart into thoughts, text and calls; nil: nothing
 	held  []tokenRecord // of text that parts holds back
@@ -129,6 +130,9 @@ func (c *choice) accept(ev Event) (d delta, show bool, err error) {
 	d.tokens = c.release(hit != "", d.finish != "")
 	if c.parts != nil {
 		c.parts.take(&d)
+		if c.parts.think.Inside() {
+			c.thoughts = c.tokens
+		}
 		d.tokens, c.held = append(c.held, d.tokens...), nil
 		if d.text == "" && d.thought == "" && len(d.calls) == 0 && d.finish == "" {
 			c.held = d.tokens

@@ -24,7 +24,7 @@ func FuzzRequest(f *testing.F) {
 		if checkShape(body, s.cfg.Limits.JSONDepth, s.cfg.Limits.JSONMembers) != nil {
 			return
 		}
-		for _, decode := range []func(context.Context, []byte) (*generation, *apiError){s.decodeChat, s.decodeCompletions} {
+		for _, decode := range []func(context.Context, []byte) (*generation, *apiError){s.decodeChat, s.decodeCompletions, s.decodeResponses, s.decodeMessagesBody} {
 			g, e := decode(context.Background(), body)
 			if (g == nil) == (e == nil) {
 				t.Fatal("neither a request nor an error, or both")

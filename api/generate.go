@@ -30,8 +30,9 @@ type generation struct {
 	promptLogprobs int // -1: none
 	discard        bool
 	shape          shape
-	tools          *toolset      // of a chat; nil: none
-	thinking       thinking      // of a chat
+	tools          *toolset // of a chat; nil: none
+	thinking       thinking // of a chat
+	response       *responseRequest
 	frames         func() framer // of a protocol that is not OpenAI's chunks; nil: it is
 }
 
@@ -93,7 +94,9 @@ type completionDetails struct {
 // generate runs g and answers, as a stream or as a whole.
 func (s *Server) generate(w http.ResponseWriter, r *http.Request, g *generation) {
 	sc := scopeOf(r)
-	sc.settle()
+	if g.response == nil || !g.response.echo.Store { // else the body is kept until the end
+		sc.settle()
+	}
 	if e := s.admit(w, sc.who(), g); e != nil {
 		s.writeError(w, e, false)
 		return

@@ -33,6 +33,8 @@ func (s *Server) ownRoutes() []route {
 		{get, "/v1/cluster", false, true, s.handleCluster},
 		{post, "/v1/chat/completions", false, false, s.handleChat},
 		{post, "/v1/completions", false, false, s.handleCompletions},
+		{post, "/v1/responses", false, false, s.handleResponses},
+		{post, "/v1/responses/input_tokens", false, false, s.handleInputTokens},
 		{post, "/v1/messages", false, false, s.handleMessages},
 		{post, "/v1/messages/count_tokens", false, false, s.handleCountTokens},
 		{post, "/tokenize", false, false, s.handleTokenize},

@@ -133,7 +133,9 @@ type Server struct {
 	started  time.Time
 	info     map[string]any // /tokenizer_info
 	draining atomic.Bool
-	stopping chan struct{} // closed when Serve begins to drain
+
+	responses atomic.Pointer[ResponseStore] // nil: they are not kept
+	stopping  chan struct{}                 // closed when Serve begins to drain
 }
 
 // New makes a server. tmpl may be nil for a model without a chat template.

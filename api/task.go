@@ -28,6 +28,7 @@ type TaskOptions struct {
 const (
 	EndpointCompletions = "/v1/completions"
 	EndpointChat        = "/v1/chat/completions"
+	EndpointResponses   = "/v1/responses"
 )
 
 // NewTask decodes a body of an endpoint, as the endpoint itself would; the
@@ -48,8 +49,11 @@ func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o Ta
 	case EndpointChat:
 		prefix, object = "chatcmpl-", "chat.completion"
 		g, e = s.decodeChat(ctx, body)
+	case EndpointResponses:
+		prefix, object = "resp_", "response"
+		g, e = s.decodeResponses(ctx, body)
 	default:
-		e = invalid("endpoint", "'endpoint' is %.60q; known are %s and %s.", endpoint, EndpointCompletions, EndpointChat)
+		e = invalid("endpoint", "'endpoint' is %.60q; known are %s, %s and %s.", endpoint, EndpointCompletions, EndpointChat, EndpointResponses)
 	}
 	if e != nil {
 		return nil, e
@@ -61,7 +65,11 @@ func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o Ta
 		g.sampling.Seed = o.Seed
 	}
 	g.stream, g.includeUsage, g.eachUsage = false, false, false
-	g.head.ID, g.head.Object, g.head.Created = prefix+o.ID, object, o.Created
+	g.head.ID, g.head.Object, g.head.Created = prefix+strings.TrimPrefix(o.ID, prefix), object, o.Created
+	if q := g.response; q != nil {
+		q.background, q.echo.Background, q.echo.Store = true, true, true // a task is kept by whoever runs it
+		q.echo.ID, q.echo.CreatedAt = g.head.ID, g.head.Created
+	}
 	return &Task{s, g}, nil
 }
 
@@ -95,6 +103,39 @@ type Replay struct {
 	run   *run
 	texts []strings.Builder
 	whole []delta
+	out   *sse // of a response whose events somebody reads
+}
+
+// Stream has the events of a response written to out, those after a number; call it before
+// the first Accept.
+func (r *Replay) Stream(out *EventStream, after int) error {
+	f, ok := r.run.framer.(*responseFramer)
+	if !ok {
+		return fmt.Errorf("api: a task of this endpoint has no events")
+	}
+	r.out, f.after = out.out, after
+	return f.begin(r.out, r.run)
+}
+
+// End writes the last event of a response: how it is kept.
+func (r *Replay) End(k KeptResponse) error {
+	f := r.run.framer.(*responseFramer)
+	if k.Result == nil {
+		if err := f.close(r.out, r.run, "incomplete"); err != nil {
+			return err
+		}
+		v := r.run.response.echo
+		v.Status, v.Output = k.Status, append(v.Output, f.items...)
+		if k.Status == "failed" {
+			v.Error = &responseError{k.Code, k.Message}
+		}
+		return f.event(r.out, "response."+k.Status, map[string]any{"response": v})
+	}
+	status, err := f.finish(r.out, r.run)
+	if err != nil {
+		return err
+	}
+	return f.event(r.out, "response."+status, map[string]any{"response": k.Result})
 }
 
 // Replay starts from nothing.
@@ -113,9 +154,14 @@ func (r *Replay) Accept(choice int, e Event) (TaskDelta, error) {
 	if choice < 0 || choice >= len(r.whole) {
 		return TaskDelta{}, fmt.Errorf("api: an event of choice %d, there are %d", choice, len(r.whole))
 	}
-	d, _, err := r.run.apply(arrival{choice: choice, event: e})
+	d, show, err := r.run.apply(arrival{choice: choice, event: e})
 	if err != nil {
 		return TaskDelta{}, err
+	}
+	if r.run.framer != nil && show {
+		if err := r.run.framer.delta(r.out, r.run, d); err != nil {
+			return TaskDelta{}, errWrite{err}
+		}
 	}
 	w := &r.whole[choice]
 	r.texts[choice].WriteString(d.text)
@@ -140,7 +186,7 @@ func (r *Replay) Result() (json.RawMessage, error) {
 		}
 		r.whole[i].index, r.whole[i].text = i, r.texts[i].String()
 	}
-	b, err := marshal(r.run.shape.whole(r.whole, r.run.usage()))
+	b, err := marshal(r.run.whole(r.whole))
 	if err != nil {
 		return nil, err
 	}

@@ -55,13 +55,24 @@ func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 		v.api.WriteError(w, err)
 		return
 	}
-	ctx, cancel := context.WithCancel(r.Context())
+	f := &follower{check: journal.Journal{Name: j.id}, replay: task.Replay(), from: from, out: v.api.NewEventStream(w)}
+	f.take = f.send
+	v.follow(r.Context(), j, f, func(now view) error {
+		if err := f.out.Data("", endView{Object: "job.end", State: now.state.Phase, Events: now.state.Events, Error: v.show(now).Error}); err != nil {
+			return err
+		}
+		return f.out.Done()
+	})
+}
+
+// follow sends the events of a job as they come, then its end.
+func (v *Service) follow(ctx context.Context, j *job, f *follower, end func(view) error) {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(v.ctx, cancel)()
-	f := &follower{store: v.store, check: journal.Journal{Name: j.id}, replay: task.Replay(), from: from, out: v.api.NewEventStream(w)}
 	for {
 		now := j.view() // before the read: what comes after it rings changed
-		if err := f.read(ctx); err != nil {
+		if err := f.read(ctx, v.store); err != nil {
 			if !errors.Is(err, errGoneClient) && ctx.Err() == nil {
 				v.cfg.Logger.Warn("jobs: an event stream broke", "job", j.id, "error", err)
 				_, body := api.ErrorStatus(door.Unreadable("The rest of the job's events", err))
@@ -70,10 +81,7 @@ func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 			return
 		}
 		if now.state.Phase.Final() {
-			end := endView{Object: "job.end", State: now.state.Phase, Events: now.state.Events, Error: v.show(now).Error}
-			if f.out.Data("", end) == nil {
-				_ = f.out.Done()
-			}
+			_ = end(now) // the client may be gone
 			return
 		}
 		t := time.NewTimer(v.api.KeepAlive())
@@ -111,18 +119,18 @@ func fromIndex(r *http.Request) (int, error) {
 // follower reads a job's journal as it grows and sends the events from an index
 // on. Text needs what came before, so it begins at the beginning.
 type follower struct {
-	store  *Store
 	check  journal.Journal
 	replay *api.Replay
 	from   int
 	next   int
 	out    *api.EventStream
+	take   func(Logged, api.TaskDelta) error
 }
 
 var errGoneClient = errors.New("jobs: the client left")
 
-func (f *follower) read(ctx context.Context) error {
-	return f.store.log.Read(ctx, f.check.Name, f.check.Last(), func(seq uint64, data []byte) error {
+func (f *follower) read(ctx context.Context, s *Store) error {
+	return s.log.Read(ctx, f.check.Name, f.check.Last(), func(seq uint64, data []byte) error {
 		r, err := f.check.Verify(seq, data)
 		if err != nil || r.Kind != KindTokens {
 			return err
@@ -133,13 +141,11 @@ func (f *follower) read(ctx context.Context) error {
 		}
 		for _, e := range events {
 			d, err := f.replay.Accept(e.Choice, e.Event)
+			if err == nil {
+				err = f.take(e, d)
+			}
 			if err != nil {
 				return err
-			}
-			if f.next >= f.from {
-				if err := f.send(e, d); err != nil {
-					return err
-				}
 			}
 			f.next++
 		}
@@ -148,6 +154,9 @@ func (f *follower) read(ctx context.Context) error {
 }
 
 func (f *follower) send(e Logged, d api.TaskDelta) error {
+	if f.next < f.from {
+		return nil
+	}
 	out := eventView{Object: "job.event", Index: f.next, Choice: e.Choice, Text: d.Text}
 	if e.Event.Token != api.NoToken {
 		out.Token = &e.Event.Token

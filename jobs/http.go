@@ -23,6 +23,10 @@ func (v *Service) Routes() door.Routes {
 		"GET /v1/jobs":      v.listJobs,
 		"GET /v1/jobs/*":    v.getJob,
 		"DELETE /v1/jobs/*": v.deleteJob,
+
+		"GET /v1/responses/*":    v.getResponse,
+		"POST /v1/responses/*":   v.cancelResponse,
+		"DELETE /v1/responses/*": v.deleteResponse,
 	}
 }
 

@@ -342,15 +342,20 @@ func (l *life) log(ctx context.Context, batch []arrival) (ended []int, err error
 // partBytes is the size of a piece of a result.
 const partBytes = 4 << 20
 
-// commit writes the result: the pieces, then Done, which alone makes it true.
+// commit writes the result of the job.
 func (l *life) commit(ctx context.Context) error {
 	result, err := l.replay.Result()
 	if err != nil {
 		return err
 	}
+	return l.Service.commit(ctx, l.job, l.attempt, result)
+}
+
+// commit writes a result: the pieces, then Done, which alone makes it true.
+func (v *Service) commit(ctx context.Context, j *job, attempt uint32, result []byte) error {
 	for at := 0; at < len(result); at += partBytes {
 		part := result[at:min(at+partBytes, len(result))]
-		if err := l.store.append(ctx, l.job, journal.Record{Kind: KindPart, Attempt: l.attempt, At: l.store.Now(), Payload: part}); err != nil {
+		if err := v.store.append(ctx, j, journal.Record{Kind: KindPart, Attempt: attempt, At: v.store.Now(), Payload: part}); err != nil {
 			return err
 		}
 	}
@@ -360,11 +365,13 @@ func (l *life) commit(ctx context.Context) error {
 		Usage struct {
 			Prompt     int `json:"prompt_tokens"`
 			Completion int `json:"completion_tokens"`
+			Input      int `json:"input_tokens"`
+			Output     int `json:"output_tokens"`
 		} `json:"usage"`
 	}
 	if err := json.Unmarshal(result, &u); err != nil {
 		return fmt.Errorf("jobs: %w", err)
 	}
-	done.Usage.Prompt, done.Usage.Completion = u.Usage.Prompt, u.Usage.Completion
-	return l.write(ctx, l.job, journal.Record{Kind: KindDone, Attempt: l.attempt, At: l.store.Now()}, done)
+	done.Usage.Prompt, done.Usage.Completion = u.Usage.Prompt+u.Usage.Input, u.Usage.Completion+u.Usage.Output
+	return v.write(ctx, j, journal.Record{Kind: KindDone, Attempt: attempt, At: v.store.Now()}, done)
 }

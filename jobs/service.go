@@ -68,12 +68,14 @@ func Start(s *Store, e api.Engine, a *api.Server, cfg Config) *Service {
 	}()
 	go v.dispatch()
 	go v.sweep()
+	a.KeepResponses(v)
 	return v
 }
 
 // Stop ends the attempts that run, noting that they were interrupted, and waits.
 // The store stays open.
 func (v *Service) Stop() {
+	v.api.KeepResponses(nil)
 	v.cancel()
 	v.wg.Wait()
 }

@@ -31,6 +31,9 @@ func NewThinker(inside bool) *Thinker {
 	return &Thinker{}
 }
 
+// Inside tells whether a thought has begun and not ended.
+func (t *Thinker) Inside() bool { return t != nil && t.state == thinkInside }
+
 // Push returns what is certain after more text.
 func (t *Thinker) Push(text string) (thought, answer string) {
 	for {

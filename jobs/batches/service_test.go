@@ -152,7 +152,11 @@ func openWith(t *testing.T, l journal.Log, kept files.Store, e *engine, cfg conf
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := api.New(api.Config{Models: []string{"m"}, MaxModelLen: 4096, Logger: quiet, SystemFingerprint: "f"}, e, api.FromTokenizer(tk), nil)
+	chat, err := tokenizer.LoadChatTemplate("../../models/fry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := api.New(api.Config{Models: []string{"m"}, MaxModelLen: 4096, Logger: quiet, SystemFingerprint: "f"}, e, api.FromTokenizer(tk), api.FromTemplate(chat))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,6 +189,18 @@ func (h *house) close() {
 
 func (h *house) do(method, path, body string, header ...string) (int, map[string]any) {
 	h.t.Helper()
+	resp := h.open(method, path, body, header...)
+	defer resp.Body.Close()
+	b, _ := io.ReadAll(resp.Body)
+	var out map[string]any
+	if err := json.Unmarshal(b, &out); err != nil {
+		h.t.Fatalf("%s %s: %d %s", method, path, resp.StatusCode, b)
+	}
+	return resp.StatusCode, out
+}
+
+func (h *house) open(method, path, body string, header ...string) *http.Response {
+	h.t.Helper()
 	r, _ := http.NewRequest(method, h.http.URL+path, strings.NewReader(body))
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
@@ -196,13 +212,7 @@ func (h *house) do(method, path, body string, header ...string) (int, map[string
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	b, _ := io.ReadAll(resp.Body)
-	var out map[string]any
-	if err := json.Unmarshal(b, &out); err != nil {
-		h.t.Fatalf("%s %s: %d %s", method, path, resp.StatusCode, b)
-	}
-	return resp.StatusCode, out
+	return resp
 }
 
 func (h *house) want(status int, method, path, body string, header ...string) map[string]any {

@@ -31,7 +31,8 @@ type mounted struct {
 // methods that the paths take.
 var methods = map[string][]string{
 	"/v1/jobs": {"POST", "GET"}, "/v1/jobs/*": {"GET", "DELETE"},
-	"/v1/files": {"POST", "GET"}, "/v1/files/*": {"GET", "DELETE"},
+	"/v1/responses/*": {"GET", "POST", "DELETE"},
+	"/v1/files":       {"POST", "GET"}, "/v1/files/*": {"GET", "DELETE"},
 	"/v1/batches": {"POST", "GET"}, "/v1/batches/*": {"GET", "POST"},
 }
 

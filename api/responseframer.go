@@ -1,0 +1,262 @@
+package api
+
+import (
+	"encoding/base64"
+	"encoding/json"
+)
+
+// responseFramer makes one response: the events of its stream, numbered, and the whole.
+// Both follow from the deltas alone, but for the time at the end.
+type responseFramer struct {
+	after int // events up to this number are not written: a client has them
+	seq   int
+	begun bool
+	items []outItem
+	open  bool // the last of them
+	text  []byte
+	probs []chatLogprob
+	last  delta
+	final responseObject
+}
+
+// event writes one, if the client has not had it.
+func (m *responseFramer) event(out *sse, typ string, v map[string]any) error {
+	v["type"], v["sequence_number"] = typ, m.seq
+	m.seq++
+	if m.seq-1 <= m.after {
+		return nil
+	}
+	return out.named(typ, v)
+}
+
+// begin says that the response is there.
+func (m *responseFramer) begin(out *sse, r *run) error {
+	if m.begun {
+		return nil
+	}
+	m.begun = true
+	now := r.response.echo
+	states := []string{"created", "in_progress"}
+	if now.Background {
+		now.Status = "queued"
+		states = []string{"created", "queued", "in_progress"}
+	}
+	for _, state := range states {
+		if state == "in_progress" {
+			now.Status = state
+		}
+		if err := m.event(out, "response."+state, map[string]any{"response": now}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *responseFramer) delta(out *sse, r *run, d delta) error {
+	if err := m.begin(out, r); err != nil {
+		return err
+	}
+	if d.thought != "" {
+		if err := m.piece(out, r, outItem{Type: "reasoning"}, d.thought, nil); err != nil {
+			return err
+		}
+	}
+	if d.text != "" || m.open && m.items[len(m.items)-1].Type == "message" && len(d.tokens) > 0 && len(d.calls) == 0 {
+		if err := m.piece(out, r, outItem{Type: "message"}, d.text, m.logprobs(r, d)); err != nil {
+			return err
+		}
+	}
+	for _, c := range d.calls {
+		item := outItem{Type: "function_call", Name: c.name, CallID: c.id}
+		if c.name == "" {
+			item = m.items[len(m.items)-1]
+		} else {
+			if r.response.free[c.name] {
+				item.Type = "custom_tool_call"
+			}
+			if err := m.close(out, r, "completed"); err != nil {
+				return err
+			}
+		}
+		if err := m.piece(out, r, item, string(c.arguments), nil); err != nil {
+			return err
+		}
+	}
+	if d.finish != "" {
+		m.last = d
+	}
+	return nil
+}
+
+func (m *responseFramer) logprobs(r *run, d delta) []chatLogprob {
+	if !r.response.logprobs || len(d.tokens) == 0 {
+		return nil
+	}
+	return r.server.chatLogprobs(r.generation, d.tokens).Content
+}
+
+// ids of items follow from the response's.
+func (m *responseFramer) id(r *run, typ string, n int) string {
+	prefix := map[string]string{"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "custom_tool_call": "ctc_"}[typ]
+	return prefix + r.head.ID[len("resp_"):] + "_" + itoa(n)
+}
+
+func (m *responseFramer) part(typ, text string, probs []chatLogprob) itemPart {
+	if typ == "reasoning" {
+		return itemPart{Type: "reasoning_text", Text: text}
+	}
+	if probs == nil {
+		probs = []chatLogprob{}
+	}
+	return itemPart{Type: "output_text", Text: text, Annotations: &[]any{}, Logprobs: probs}
+}
+
+// piece adds to the item that is open, or opens one.
+func (m *responseFramer) piece(out *sse, r *run, x outItem, text string, probs []chatLogprob) error {
+	n := len(m.items) - 1
+	if !m.open || m.items[n].Type != x.Type {
+		if err := m.close(out, r, "completed"); err != nil {
+			return err
+		}
+		n++
+		x.ID, x.Status = m.id(r, x.Type, n), "in_progress"
+		switch x.Type {
+		case "message":
+			x.Role, x.Content = "assistant", &[]itemPart{}
+		case "reasoning":
+			x.Summary = &[]itemPart{}
+		case "function_call":
+			x.Arguments = new(string)
+		default:
+			x.Input = new(string)
+		}
+		m.open, m.items, m.text, m.probs = true, append(m.items, x), nil, nil
+		if err := m.event(out, "response.output_item.added", map[string]any{"output_index": n, "item": x}); err != nil {
+			return err
+		}
+		if x.Type == "message" || x.Type == "reasoning" {
+			if err := m.event(out, "response.content_part.added", map[string]any{"output_index": n, "item_id": x.ID, "content_index": 0, "part": m.part(x.Type, "", nil)}); err != nil {
+				return err
+			}
+		}
+	}
+	m.text, m.probs = append(m.text, text...), append(m.probs, probs...)
+	v := map[string]any{"output_index": n, "item_id": m.items[n].ID, "delta": text}
+	switch {
+	case text == "" && len(probs) == 0, x.Type == "custom_tool_call": // whose input is known when it is whole
+		return nil
+	case x.Type == "function_call":
+		return m.event(out, "response.function_call_arguments.delta", v)
+	case x.Type == "reasoning":
+		v["content_index"] = 0
+		return m.event(out, "response.reasoning_text.delta", v)
+	}
+	v["content_index"], v["logprobs"] = 0, m.part("", "", probs).Logprobs
+	return m.event(out, "response.output_text.delta", v)
+}
+
+// close ends the item that is open.
+func (m *responseFramer) close(out *sse, r *run, status string) error {
+	if !m.open {
+		return nil
+	}
+	m.open = false
+	n := len(m.items) - 1
+	x, text := &m.items[n], string(m.text)
+	x.Status = status
+	v := map[string]any{"output_index": n, "item_id": x.ID}
+	var kind string
+	switch x.Type {
+	case "function_call":
+		x.Arguments, kind = &text, "function_call_arguments"
+		v["arguments"], v["name"] = text, x.Name
+	case "custom_tool_call":
+		var args struct {
+			Input string `json:"input"`
+		}
+		if json.Unmarshal(m.text, &args) != nil {
+			args.Input = text // cut off
+		}
+		x.Input, kind = &args.Input, "custom_tool_call_input"
+		if err := m.event(out, "response.custom_tool_call_input.delta", map[string]any{"output_index": n, "item_id": x.ID, "delta": args.Input}); err != nil {
+			return err
+		}
+		v["input"] = args.Input
+	default:
+		part := m.part(x.Type, text, m.probs)
+		x.Content = &[]itemPart{part}
+		kind = part.Type
+		v["content_index"], v["text"] = 0, text
+		if x.Type == "message" {
+			v["logprobs"] = part.Logprobs
+		} else if r.response.encrypted {
+			x.Encrypted = sealedThought + base64.StdEncoding.EncodeToString(m.text)
+		}
+		if err := m.event(out, "response."+kind+".done", v); err != nil {
+			return err
+		}
+		if err := m.event(out, "response.content_part.done", map[string]any{"output_index": n, "item_id": x.ID, "content_index": 0, "part": part}); err != nil {
+			return err
+		}
+		return m.event(out, "response.output_item.done", map[string]any{"output_index": n, "item": *x})
+	}
+	if err := m.event(out, "response."+kind+".done", v); err != nil {
+		return err
+	}
+	return m.event(out, "response.output_item.done", map[string]any{"output_index": n, "item": *x})
+}
+
+// finish closes what is open, and tells how the response ended.
+func (m *responseFramer) finish(out *sse, r *run) (status string, err error) {
+	status = "completed"
+	if m.last.finish == FinishLength {
+		status = "incomplete"
+	}
+	if err = m.begin(out, r); err == nil && len(m.items) == 0 {
+		err = m.piece(out, r, outItem{Type: "message"}, "", nil)
+	}
+	if err == nil {
+		err = m.close(out, r, status)
+	}
+	return status, err
+}
+
+func (m *responseFramer) end(out *sse, r *run) error {
+	status, err := m.finish(out, r)
+	if err != nil {
+		return err
+	}
+	m.final = r.response.echo
+	m.final.Status, m.final.Output, m.final.CompletedAt = status, m.items, now()
+	if status == "incomplete" {
+		m.final.Incomplete = &incomplete{"max_output_tokens"}
+	}
+	m.final.Usage = asResponseUsage(r)
+	if m.final.Store && !m.final.Background {
+		m.final.Store = r.server.keep(r, m.final)
+	}
+	return m.event(out, "response."+status, map[string]any{"response": m.final})
+}
+
+func asResponseUsage(r *run) *responseUsage {
+	u := r.usage()
+	out := &responseUsage{Input: u.PromptTokens, Output: u.CompletionTokens, Total: u.TotalTokens}
+	if u.Details != nil {
+		out.InputDetails.Cached = u.Details.Cached
+	}
+	for _, c := range r.choices {
+		out.OutputDetails.Reasoning += c.thoughts
+	}
+	return out
+}
+
+func (m *responseFramer) whole(*run) any { return m.final }
+
+func (m *responseFramer) failed(out *sse, r *run, e *apiError) error {
+	if err := m.begin(out, r); err != nil {
+		return err
+	}
+	v := r.response.echo
+	v.Status, v.Output, v.Error, v.Store = "failed", append(v.Output, m.items...), &responseError{orDefault(e.code, typeServer), e.message}, false
+	return m.event(out, "response.failed", map[string]any{"response": v})
+}

@@ -1,0 +1,224 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ResponseStore keeps responses, and runs those of the background.
+type ResponseStore interface {
+	// KeepResponse takes one that is done: it is on disk when there is no error.
+	KeepResponse(ctx context.Context, k KeptResponse, seed uint64) error
+	// BeginResponse accepts one to be made in the background.
+	BeginResponse(r *http.Request, id string, body []byte) error
+	// KeptResponse finds one; false: there is none.
+	KeptResponse(ctx context.Context, id string) (k KeptResponse, ok bool, err error)
+	// FollowResponse answers with the events of one after a number, as they come.
+	FollowResponse(w http.ResponseWriter, r *http.Request, id string, after int)
+}
+
+// KeptResponse is what is kept of a response.
+type KeptResponse struct {
+	ID      string
+	Created int64           // Unix seconds
+	Body    json.RawMessage // the request
+	Status  string          // queued, in_progress, completed, failed or cancelled
+	Result  json.RawMessage // the response, when it is completed or incomplete
+	Code    string          // of a failure
+	Message string
+}
+
+// KeepResponses has responses kept from now on; nil: no longer.
+func (s *Server) KeepResponses(store ResponseStore) {
+	if store == nil {
+		s.responses.Store(nil)
+		return
+	}
+	s.responses.Store(&store)
+}
+
+// kept is where responses are kept, nil when nowhere.
+func (s *Server) kept() ResponseStore {
+	if p := s.responses.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+const keepLimit = 5 * time.Second
+
+// mayStore settles whether a response will be kept: by default where there is a place.
+func (s *Server) mayStore(q *responseRequest) *apiError {
+	here := s.kept() != nil
+	switch {
+	case q.background && q.store != nil && !*q.store:
+		return invalid("background", "'background' needs 'store': true.")
+	case !here && (q.background || q.store != nil && *q.store):
+		return unavailable("jobs_unavailable", "Responses cannot be stored here, nor made in the background: the coordinator has no --data-dir, or its store is not there yet. Send 'store': false.", time.Minute)
+	}
+	q.echo.Store = here && (q.store == nil || *q.store)
+	return nil
+}
+
+// keep stores a response that is done; false: it could not be.
+func (s *Server) keep(r *run, done responseObject) bool {
+	store := s.kept()
+	if store == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), keepLimit)
+	defer cancel()
+	err := store.KeepResponse(ctx, KeptResponse{ID: done.ID, Created: done.CreatedAt, Body: r.response.body, Result: mustJSON(done)}, r.sampling.Seed)
+	if err != nil {
+		s.log.Warn("api: a response is not stored", "id", done.ID, "err", err)
+	}
+	return err == nil
+}
+
+// maxTurns bounds the responses that stand before one.
+const maxTurns = 1000
+
+// history are the items of a response and of those before it, the oldest first.
+func (s *Server) history(ctx context.Context, id string) ([]inItem, *apiError) {
+	var turns [][]inItem
+	size := int64(0)
+	for n := 0; id != ""; n++ {
+		k, e := s.earlier(ctx, id)
+		if e != nil {
+			return nil, e
+		}
+		if size += int64(len(k.Body) + len(k.Result)); size > s.cfg.Limits.BodyBytes || n == maxTurns {
+			return nil, invalidCode("previous_response_id", "context_length_exceeded", "The responses before this one are more than %d, or than %d bytes.", maxTurns, s.cfg.Limits.BodyBytes)
+		}
+		var body struct {
+			Input    json.RawMessage `json:"input"`
+			Previous string          `json:"previous_response_id"`
+		}
+		var result struct {
+			Output json.RawMessage `json:"output"`
+		}
+		if json.Unmarshal(k.Body, &body) != nil || json.Unmarshal(k.Result, &result) != nil {
+			return nil, asAPIError(fmt.Errorf("api: the response %s does not decode", id))
+		}
+		if isNull(body.Input) {
+			body.Input = nil
+		}
+		in, e := decodeItems(body.Input, s.cfg.Limits)
+		if e != nil {
+			return nil, e
+		}
+		out, e := decodeItems(result.Output, s.cfg.Limits)
+		if e != nil {
+			return nil, e
+		}
+		turns = append(turns, append(in, out...))
+		id = body.Previous
+	}
+	slices.Reverse(turns)
+	return slices.Concat(turns...), nil
+}
+
+// earlier is a response that another goes on from.
+func (s *Server) earlier(ctx context.Context, id string) (k KeptResponse, e *apiError) {
+	const param = "previous_response_id"
+	store := s.kept()
+	if store == nil {
+		return k, unavailable("jobs_unavailable", "Responses are not stored here; send the whole conversation as 'input'.", time.Minute)
+	}
+	k, ok, err := store.KeptResponse(ctx, id)
+	switch {
+	case err != nil:
+		return k, asAPIError(err)
+	case !ok:
+		return k, invalidCode(param, "previous_response_not_found", "Previous response with id '%.80s' not found.", id)
+	case k.Result == nil:
+		return k, invalidCode(param, "previous_response_not_completed", "The previous response '%s' is %s; it has no output to go on from.", id, k.Status)
+	}
+	return k, nil
+}
+
+// reference finds an item of an earlier response: the id of the one is in that of the other.
+func (s *Server) reference(ctx context.Context, x inItem) (inItem, *apiError) {
+	missing := invalid(x.at+".id", "'%s' refers to the item %.80q, which is not stored here.", x.at, x.ID)
+	_, rest, _ := strings.Cut(x.ID, "_")
+	of, _, ok := strings.Cut(rest, "_")
+	store := s.kept()
+	if !ok || store == nil {
+		return x, missing
+	}
+	k, ok, err := store.KeptResponse(ctx, "resp_"+of)
+	if err != nil {
+		return x, asAPIError(err)
+	}
+	var result struct {
+		Output []json.RawMessage `json:"output"`
+	}
+	if !ok || k.Result == nil || json.Unmarshal(k.Result, &result) != nil {
+		return x, missing
+	}
+	for _, raw := range result.Output {
+		found := inItem{at: x.at, raw: raw}
+		if json.Unmarshal(raw, &found) == nil && found.ID == x.ID {
+			return found, nil
+		}
+	}
+	return x, missing
+}
+
+// ShowResponse is a kept response as clients see it.
+func (s *Server) ShowResponse(k KeptResponse) (any, error) {
+	if k.Result != nil {
+		return k.Result, nil
+	}
+	f, e := parseFields(k.Body)
+	if e != nil {
+		return nil, e
+	}
+	g, e := s.parseResponse(f)
+	if e != nil {
+		return nil, e
+	}
+	out := g.response.echo
+	out.ID, out.CreatedAt, out.Model, out.Status, out.Store = k.ID, k.Created, g.model, k.Status, true
+	if k.Status == "failed" {
+		out.Error = &responseError{k.Code, k.Message}
+	}
+	return out, nil
+}
+
+// ResponseInput are the items that a kept response was asked with, each with an id.
+func (s *Server) ResponseInput(k KeptResponse) ([]json.RawMessage, error) {
+	f, e := parseFields(k.Body)
+	if e != nil {
+		return nil, e
+	}
+	items, e := decodeItems(f.get("input"), s.cfg.Limits)
+	if e != nil {
+		return nil, e
+	}
+	out := make([]json.RawMessage, 0, len(items))
+	for i, x := range items {
+		var members map[string]json.RawMessage
+		if err := json.Unmarshal(x.raw, &members); err != nil {
+			return nil, err
+		}
+		if x.ID == "" {
+			members["id"] = mustJSON("in_" + strings.TrimPrefix(k.ID, "resp_") + "_" + itoa(i))
+		}
+		members["type"] = mustJSON(x.Type)
+		if x.Type == "message" && len(x.Content) > 0 && x.Content[0] == '"' {
+			kind := "input_text"
+			if x.Role == "assistant" {
+				kind = "output_text"
+			}
+			members["content"] = mustJSON([]map[string]any{{"type": kind, "text": x.Content}})
+		}
+		out = append(out, mustJSON(members))
+	}
+	return out, nil
+}
