@@ -227,7 +227,7 @@ func (m *responseFramer) end(out *sse, r *run) error {
 		return err
 	}
 	m.final = r.response.echo
-	m.final.Status, m.final.Output, m.final.CompletedAt = status, m.items, now()
+	m.final.Status, m.final.Output, m.final.CompletedAt = status, m.items, unixNow()
 	if status == "incomplete" {
 		m.final.Incomplete = &incomplete{"max_output_tokens"}
 	}

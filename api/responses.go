@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
-	"time"
 
 	"shoal/tokenizer"
 )
@@ -445,9 +444,4 @@ func (t *toolset) allowed(v json.RawMessage) (how, name string, e *apiError) {
 		return c.Mode, "", nil
 	}
 	return "", "", invalid("tool_choice", "'tool_choice' must be none, auto, required, {\"type\": \"function\", \"name\": ...} or {\"type\": \"allowed_tools\", ...}.")
-}
-
-func now() *int64 {
-	t := time.Now().Unix()
-	return &t
 }

@@ -312,6 +312,11 @@ func (s *Server) newHead(prefix, object, model string) head {
 	return head{ID: prefix + newID(), Object: object, Created: time.Now().Unix(), Model: model, SystemFingerprint: s.cfg.SystemFingerprint}
 }
 
+func unixNow() *int64 {
+	t := time.Now().Unix()
+	return &t
+}
+
 // newID is 128 random bits, spelled without ambiguity of case.
 func newID() string {
 	var b [16]byte
