@@ -219,7 +219,10 @@ func fill(t *testing.T, dir string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for block := make([]byte, 4096); err == nil; {
+	for block, written := make([]byte, 4096), 0; err == nil; written += len(block) {
+		if written > 64<<20 { // the disk of the machine, not that of the test
+			t.Fatalf("%s is no small disk any more", dir)
+		}
 		_, err = f.Write(block)
 	}
 	f.Close()
