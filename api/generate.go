@@ -293,7 +293,7 @@ func (r *run) accept(a arrival) (d delta, show bool, err error) {
 	if c := r.choices[a.choice]; was == "" && c.finish != "" {
 		r.open--
 		r.cancel[a.choice]()
-		r.server.metrics.finished(c.finish, time.Since(r.began))
+		r.server.metrics.finished(c.finish, time.Since(r.began), len(r.prompts[a.choice/r.n].ids), c.tokens)
 	}
 	return d, show, nil
 }
@@ -382,7 +382,7 @@ func (r *run) close() {
 	r.readers.Wait()
 	for _, c := range r.choices {
 		if c.finish == "" {
-			r.server.metrics.finished(r.failure, 0)
+			r.server.metrics.finished(r.failure, 0, 0, 0)
 		}
 	}
 }

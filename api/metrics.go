@@ -18,6 +18,7 @@ type metrics struct {
 	handler  http.Handler
 
 	prompt, generated              prometheus.Counter
+	promptTokens, outputTokens     prometheus.Histogram // of each sequence
 	finish                         *prometheus.CounterVec
 	ttft, itl, e2e                 prometheus.Histogram
 	queueing, prefilling, decoding prometheus.Histogram
@@ -30,7 +31,19 @@ var (
 	e2eBuckets  = []float64{0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}
 )
 
-func newMetrics(model string, e Engine) *metrics {
+// tokenBuckets are vLLM's: 1, 2, 5, 10, 20, 50 ... up to the context.
+func tokenBuckets(most int) (out []float64) {
+	for decade := 1; ; decade *= 10 {
+		for _, m := range [...]int{1, 2, 5} {
+			if m*decade > most {
+				return out
+			}
+			out = append(out, float64(m*decade))
+		}
+	}
+}
+
+func newMetrics(model string, context int, e Engine) *metrics {
 	m := &metrics{registry: prometheus.NewRegistry()}
 	label := prometheus.Labels{"model_name": model}
 	counter := func(name, help string) prometheus.Counter {
@@ -51,6 +64,8 @@ func newMetrics(model string, e Engine) *metrics {
 	m.queueing = histogram("vllm:request_queue_time_seconds", "Accepted to first step.", e2eBuckets)
 	m.prefilling = histogram("vllm:request_prefill_time_seconds", "First step to first token.", e2eBuckets)
 	m.decoding = histogram("vllm:request_decode_time_seconds", "First to last token.", e2eBuckets)
+	m.promptTokens = histogram("vllm:request_prompt_tokens", "Prompt tokens of a sequence that finished.", tokenBuckets(context))
+	m.outputTokens = histogram("vllm:request_generation_tokens", "Tokens generated of a sequence that finished.", tokenBuckets(context))
 	m.finish = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "vllm:request_success_total", Help: "Sequences that ended, by reason.", ConstLabels: label}, []string{"finished_reason"})
 	for _, reason := range []string{FinishStop, FinishLength, "abort", "error"} {
 		m.finish.WithLabelValues(reason)
@@ -72,11 +87,13 @@ func (m *metrics) http(route string, code int) {
 }
 
 // finished counts the end of a sequence; after is how long it took, for those
-// that came to their end.
-func (m *metrics) finished(reason string, after time.Duration) {
+// that came to their end, of so many tokens.
+func (m *metrics) finished(reason string, after time.Duration, prompt, output int) {
 	m.finish.WithLabelValues(reason).Inc()
 	if after > 0 {
 		m.e2e.Observe(after.Seconds())
+		m.promptTokens.Observe(float64(prompt))
+		m.outputTokens.Observe(float64(output))
 	}
 }
 
@@ -135,13 +152,13 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 	}
 	return &clusterCollector{
 		engine:        e,
-		recovery:      newRecoveryCollector(),
+		recovery:      newRecoveryCollector(label),
 		drafts:        newDraftsCollector(label),
 		running:       prometheus.NewDesc("vllm:num_requests_running", "Sequences in the running batch.", nil, label),
 		waiting:       prometheus.NewDesc("vllm:num_requests_waiting", "Sequences that wait for admission.", nil, label),
 		usage:         prometheus.NewDesc("vllm:kv_cache_usage_perc", "KV cache bytes in use, 1 is the whole budget.", nil, label),
-		queries:       prometheus.NewDesc("vllm:prefix_cache_queries", "Prompt tokens that were looked up in the prefix cache.", nil, label),
-		hits:          prometheus.NewDesc("vllm:prefix_cache_hits", "Prompt tokens that were found there.", nil, label),
+		queries:       prometheus.NewDesc("vllm:prefix_cache_queries_total", "Prompt tokens that were looked up in the prefix cache.", nil, label),
+		hits:          prometheus.NewDesc("vllm:prefix_cache_hits_total", "Prompt tokens that were found there.", nil, label),
 		prefix:        desc("shoal_node_kv_prefix_bytes", "Bytes of the prefix cache on the node, which go when sequences need them.", "node"),
 		epoch:         desc("shoal_epoch", "Number of the current placement."),
 		recoveries:    desc("shoal_recoveries_total", "Serving placements that were withdrawn because a node was lost or a step failed."),

@@ -15,6 +15,7 @@ type RecoveryState struct {
 	RestoredCaches   uint64            `json:"restored_caches"`   // went on where they were, in a new epoch
 	RestoredReplicas uint64            `json:"restored_replicas"` // went on from a copy on another node
 	ReplicaBytes     uint64            `json:"replica_bytes"`     // sent to copies
+	Preemptions      uint64            `json:"preemptions"`       // sequences whose place or memory others got
 	Detection        Durations         `json:"detection"`         // from the start of the step in flight, or just failed, to the end of its placement
 	Stall            Durations         `json:"stall"`             // from the end of a placement to the next that serves
 	Placements       map[string]uint64 `json:"placement_changes"` // serving placements withdrawn, by reason
@@ -53,25 +54,26 @@ func (d *Durations) Clone() Durations {
 
 // recoveryCollector reads RecoveryState at each scrape.
 type recoveryCollector struct {
-	tokens, caches, bytes, changes, detection, stall *prometheus.Desc
+	tokens, caches, bytes, changes, preemptions, detection, stall *prometheus.Desc
 }
 
-func newRecoveryCollector() recoveryCollector {
+func newRecoveryCollector(label prometheus.Labels) recoveryCollector {
 	desc := func(name, help string, vars ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, vars, nil)
 	}
 	return recoveryCollector{
-		tokens:    desc("shoal_rebuilt_tokens_total", "Tokens that were computed once more for sequences that were cut off: recomputed by prefill, replayed by decode.", "how"),
-		caches:    desc("shoal_restored_caches_total", "Caches that went on in a new epoch: the owner's own, or a replica.", "from"),
-		bytes:     desc("shoal_replica_bytes_total", "Bytes of cache rows that were sent to replicas."),
-		changes:   desc("shoal_placement_changes_total", "Serving placements that were withdrawn, by reason.", "reason"),
-		detection: desc("shoal_detection_seconds", "From the start of the step in flight, or just failed, to the end of its placement, when a fault ended it."),
-		stall:     desc("shoal_stall_seconds", "From the end of a placement to the next that serves."),
+		preemptions: prometheus.NewDesc("vllm:num_preemptions_total", "Times that a running sequence gave its place or memory to others.", nil, label),
+		tokens:      desc("shoal_rebuilt_tokens_total", "Tokens that were computed once more for sequences that were cut off: recomputed by prefill, replayed by decode.", "how"),
+		caches:      desc("shoal_restored_caches_total", "Caches that went on in a new epoch: the owner's own, or a replica.", "from"),
+		bytes:       desc("shoal_replica_bytes_total", "Bytes of cache rows that were sent to replicas."),
+		changes:     desc("shoal_placement_changes_total", "Serving placements that were withdrawn, by reason.", "reason"),
+		detection:   desc("shoal_detection_seconds", "From the start of the step in flight, or just failed, to the end of its placement, when a fault ended it."),
+		stall:       desc("shoal_stall_seconds", "From the end of a placement to the next that serves."),
 	}
 }
 
 func (c recoveryCollector) describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.tokens, c.caches, c.bytes, c.changes, c.detection, c.stall} {
+	for _, d := range []*prometheus.Desc{c.tokens, c.caches, c.bytes, c.changes, c.preemptions, c.detection, c.stall} {
 		ch <- d
 	}
 }
@@ -88,6 +90,7 @@ func (c recoveryCollector) collect(r *RecoveryState, ch chan<- prometheus.Metric
 	counter(c.caches, r.RestoredCaches, "owner")
 	counter(c.caches, r.RestoredReplicas, "replica")
 	counter(c.bytes, r.ReplicaBytes)
+	counter(c.preemptions, r.Preemptions)
 	for reason, n := range r.Placements {
 		counter(c.changes, n, reason)
 	}

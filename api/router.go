@@ -126,6 +126,7 @@ func (s *Server) Handler() http.Handler {
 		h.Set("X-Request-Id", sc.id)
 		h.Set("X-Content-Type-Options", "nosniff")
 		name := "other"
+		var route *route
 		body := r.Body != nil && r.Body != http.NoBody
 		defer func() {
 			sc.settle()
@@ -137,13 +138,14 @@ func (s *Server) Handler() http.Handler {
 			}
 			s.metrics.http(name, w.code())
 			s.audit.request(r, sc, w.code(), began)
-			s.log.Debug("api: request", "id", sc.id, "method", r.Method, "path", r.URL.Path, "status", w.code(), "took", time.Since(began))
+			s.access(r, sc, route, w.code(), began)
 		}()
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // whoever writes sets one
 		if body {                                                       // else net/http watches the connection already
 			r.Body = s.pace(w, r.Body)
 		}
-		route, allow := find(routes, r.Method, r.URL.Path)
+		var allow []string
+		route, allow = find(routes, r.Method, r.URL.Path)
 		if route != nil {
 			name = route.path
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"shoal/grammar"
+	"shoal/internal/lograte"
 	"shoal/toolcall"
 )
 
@@ -126,7 +127,8 @@ type Server struct {
 	log      *slog.Logger
 	keys     atomic.Pointer[keyring]
 	audit    *audit
-	working  atomic.Int64 // requests that their handlers have, but for brief ones
+	refused  lograte.Limiter // lines of the access log
+	working  atomic.Int64    // requests that their handlers have, but for brief ones
 	bodies   *bodyBudget
 	routes   []route
 	metrics  *metrics
@@ -174,7 +176,7 @@ func New(cfg Config, e Engine, tok Tokenizer, tmpl ChatTemplate) (*Server, error
 			return nil, fmt.Errorf("api: the tool parser %q is not known; known are %v", cfg.ToolParser, toolcall.Families)
 		}
 	}
-	s.metrics = newMetrics(cfg.Models[0], e)
+	s.metrics = newMetrics(cfg.Models[0], cfg.MaxModelLen, e)
 	s.routes = s.ownRoutes()
 	return s, nil
 }

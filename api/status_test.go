@@ -72,7 +72,7 @@ var testState = ClusterState{Epoch: 7, Mapping: "gather", Running: 4, Waiting: 2
 	{ID: "a", PID: 11, Address: "10.0.0.1:1", State: "ready", Share: 0.75, Sequences: 1, KVUsedBytes: 20, KVBudgetBytes: 100},
 	{ID: "b", PID: 12, Address: "10.0.0.2:1", State: "suspect", Share: 0.25, Sequences: 3, KVUsedBytes: 30, KVBudgetBytes: 100, KVReserved: 70, KVFreed: 900, KVPrefix: 40},
 	{ID: "b", State: "fenced"}, // the same name twice must not fail a scrape
-}, Drafts: &DraftsState{Mode: "suffix", Steps: 5, Drafted: 20, Accepted: 11, At: []uint64{5, 4, 2}, TextBytes: 77, Recent: 88}}
+}, Recovery: &RecoveryState{Preemptions: 6}, Drafts: &DraftsState{Mode: "suffix", Steps: 5, Drafted: 20, Accepted: 11, At: []uint64{5, 4, 2}, TextBytes: 77, Recent: 88}}
 
 func TestMetrics(t *testing.T) {
 	e := &fakeEngine{script: hello, state: testState}
@@ -95,7 +95,10 @@ func TestMetrics(t *testing.T) {
 		`vllm:request_success_total{finished_reason="abort",model_name="fake/model"} 0`,
 		`vllm:e2e_request_latency_seconds_count{model_name="fake/model"} 3`,
 		`vllm:time_to_first_token_seconds_count{model_name="fake/model"} 3`,
-		`vllm:prefix_cache_queries{model_name="fake/model"} 50`, `vllm:prefix_cache_hits{model_name="fake/model"} 20`, `shoal_node_kv_prefix_bytes{node="b"} 40`,
+		`vllm:num_preemptions_total{model_name="fake/model"} 6`,
+		`vllm:request_prompt_tokens_sum{model_name="fake/model"} 9`, `vllm:request_prompt_tokens_count{model_name="fake/model"} 3`,
+		`vllm:request_generation_tokens_sum{model_name="fake/model"} 8`, `vllm:request_generation_tokens_bucket{model_name="fake/model",le="5"} 3`,
+		`vllm:prefix_cache_queries_total{model_name="fake/model"} 50`, `vllm:prefix_cache_hits_total{model_name="fake/model"} 20`, `shoal_node_kv_prefix_bytes{node="b"} 40`,
 		`vllm:spec_decode_num_drafts_total{model_name="fake/model"} 5`,
 		`vllm:spec_decode_num_draft_tokens_total{model_name="fake/model"} 20`,
 		`vllm:spec_decode_num_accepted_tokens_total{model_name="fake/model"} 11`,

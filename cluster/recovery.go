@@ -50,5 +50,5 @@ func (r *recovery) state(t batcher.Totals, copied uint64) *api.RecoveryState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return &api.RecoveryState{Placements: maps.Clone(r.placements), Detection: r.detect.Clone(), Stall: r.stall.Clone(), ReplicaBytes: copied,
-		RecomputedTokens: t.Recomputed, ReplayedTokens: t.Replayed, RestoredCaches: t.Restored, RestoredReplicas: t.Copies}
+		RecomputedTokens: t.Recomputed, ReplayedTokens: t.Replayed, RestoredCaches: t.Restored, RestoredReplicas: t.Copies, Preemptions: t.Preempted}
 }

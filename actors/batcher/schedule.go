@@ -93,6 +93,7 @@ func (s *State) preempt(r *request) {
 	s.running.remove(r)
 	r.restart()
 	r.preempted++
+	s.totals.Preempted++
 	s.waiting.insert(r)
 }
 

@@ -31,6 +31,7 @@ type Totals struct {
 	Replayed   uint64 // output tokens that decode rows went through once more
 	Restored   uint64 // caches that outlived their epoch on their owner
 	Copies     uint64 // caches that went on from a replica
+	Preempted  uint64 // sequences whose place or memory others got
 }
 
 // RequestState is one request.

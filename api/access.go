@@ -1,0 +1,40 @@
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"shoal/internal/lograte"
+)
+
+// access writes one line a request at info, in the format of the log. What monitors ask
+// for all the time is at debug. Whoever can connect can be refused as often as he likes:
+// of those lines so many of a status are written in a while.
+func (s *Server) access(r *http.Request, sc *scope, known *route, status int, began time.Time) {
+	level := slog.LevelInfo
+	if known != nil && known.brief && status < 400 {
+		level = slog.LevelDebug
+	}
+	if !s.log.Enabled(r.Context(), level) {
+		return
+	}
+	path := r.URL.Path
+	more := []any{"id", sc.id, "method", r.Method, "path", path[:min(len(path), 256)], "status", status, "seconds", time.Since(began).Seconds(), "client", r.RemoteAddr}
+	if sc.holder != nil && sc.holder.Name != "" {
+		more = append(more, "key", sc.holder.Name)
+	}
+	if sc.tokens.TotalTokens > 0 {
+		more = append(more, "prompt_tokens", sc.tokens.PromptTokens, "completion_tokens", sc.tokens.CompletionTokens)
+	}
+	if status >= 400 {
+		ok, leftOut, last := s.refused.Allow(strconv.Itoa(status), time.Now())
+		if !ok {
+			return
+		}
+		more = append(more, lograte.Attrs(leftOut, last)...)
+	}
+	s.log.Log(context.WithoutCancel(r.Context()), level, "request", more...)
+}
