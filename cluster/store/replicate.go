@@ -134,7 +134,7 @@ func (g *Members) replicate(p *plan) error {
 		return err
 	}
 	_, bus := s.replica.now()
-	to, err := openLog(bus, wanted)
+	to, err := openLog(bus, wanted, s.log)
 	if err != nil {
 		nc.Close()
 		return err
@@ -188,7 +188,7 @@ func (g *Members) move(ctx context.Context, to journal.Log, shared *files.Shared
 	if err := g.store.takeFiles(shared, false); err != nil {
 		return 0, err
 	}
-	from, err := openLog(g.store.alone, 1)
+	from, err := openLog(g.store.alone, 1, g.log)
 	if err != nil {
 		return 0, err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,7 +32,7 @@ func journals(t testing.TB, dir string) map[string][]entry {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	log, err := journal.OpenJetStream(ctx, nc, jobs.StoreBytes, 1)
+	log, err := journal.OpenJetStream(ctx, nc, jobs.StoreBytes, 1, slog.Default())
 	if err != nil {
 		nc.Close()
 		t.Fatal(err)
