@@ -5,14 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"shoal/jobs/journal"
 	"shoal/topology"
 )
 
@@ -25,13 +23,12 @@ const (
 // bucketRegister is a register in a JetStream key-value bucket. Reads are
 // answered by the leader of its stream, not by the nearest copy, which may lag.
 type bucketRegister struct {
-	js   jetstream.JetStream
-	kv   jetstream.KeyValue
-	busy *journal.InProcess
+	js jetstream.JetStream
+	kv jetstream.KeyValue
 }
 
 // openRegister makes or opens the bucket.
-func openRegister(ctx context.Context, nc *nats.Conn, replicas int, log *slog.Logger) (*bucketRegister, error) {
+func openRegister(ctx context.Context, nc *nats.Conn, replicas int) (*bucketRegister, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("store: JetStream: %w", err)
@@ -49,7 +46,7 @@ func openRegister(ctx context.Context, nc *nats.Conn, replicas int, log *slog.Lo
 	if err != nil {
 		return nil, fmt.Errorf("store: bucket %s: %w", bucket, err)
 	}
-	return &bucketRegister{js, kv, journal.NewInProcess(nc, "KV_"+bucket, log)}, nil
+	return &bucketRegister{js, kv}, nil
 }
 
 func (b *bucketRegister) read(ctx context.Context) (c topology.Claim, revision uint64, err error) {
@@ -72,9 +69,8 @@ func (b *bucketRegister) write(ctx context.Context, c topology.Claim, after uint
 		return 0, fmt.Errorf("store: %w", err)
 	}
 	revision, err := b.kv.Update(ctx, claimKey, data, after) // 0: the key is not there yet
-	busy := b.busy.Is(ctx, claimKey, err)
 	var api *jetstream.APIError
-	if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence && !busy {
+	if errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant) {
 		return 0, fmt.Errorf("%w: %v", errMoved, err)
 	}
 	if err != nil {
@@ -119,8 +115,7 @@ func (b *bucketRegister) record(ctx context.Context, p *plan) error {
 			case was != nil && was.Revision >= p.Revision:
 				return fmt.Errorf("%w: they have changed meanwhile, look again", ErrMembers)
 			}
-			_, err = b.kv.Update(ctx, membersKey, data, revision)
-			if b.busy.Is(ctx, membersKey, err); err != nil {
+			if _, err := b.kv.Update(ctx, membersKey, data, revision); err != nil {
 				return fmt.Errorf("store: write the members of the store: %w", err)
 			}
 			return nil

@@ -134,7 +134,7 @@ func (g *Members) replicate(p *plan) error {
 		return err
 	}
 	_, bus := s.replica.now()
-	to, err := openLog(bus, wanted, s.log)
+	to, err := openLog(bus, wanted)
 	if err != nil {
 		nc.Close()
 		return err
@@ -188,7 +188,7 @@ func (g *Members) move(ctx context.Context, to journal.Log, shared *files.Shared
 	if err := g.store.takeFiles(shared, false); err != nil {
 		return 0, err
 	}
-	from, err := openLog(g.store.alone, 1, g.log)
+	from, err := openLog(g.store.alone, 1)
 	if err != nil {
 		return 0, err
 	}

@@ -141,16 +141,16 @@ func (s *Store) OpenLease(ctx context.Context, waits func(why string)) error {
 	if s.nc, err = s.alone.Connect("lease"); err != nil {
 		return err
 	}
-	s.lease, err = openWithin(ctx, s.nc, 1, s.log, func(error) {})
+	s.lease, err = openWithin(ctx, s.nc, 1, func(error) {})
 	return err
 }
 
 // openWithin opens the register of a store, asking again until ctx ends: a request before
 // there is a leader is lost, and a slow disk may need longer than one is given.
-func openWithin(ctx context.Context, nc *nats.Conn, replicas int, log *slog.Logger, waits func(error)) (*bucketRegister, error) {
+func openWithin(ctx context.Context, nc *nats.Conn, replicas int, waits func(error)) (*bucketRegister, error) {
 	for limit := quorumAsk; ; limit = min(2*limit, quorumMost) {
 		try, cancel := context.WithTimeout(ctx, limit)
-		r, err := openRegister(try, nc, replicas, log)
+		r, err := openRegister(try, nc, replicas)
 		late := try.Err() != nil
 		cancel()
 		if err == nil {
@@ -208,7 +208,7 @@ func (s *Store) replicated(ctx context.Context, waits func(why string)) (*bucket
 		return nil, nil, err
 	}
 	began, said := time.Now(), time.Now()
-	r, err := openWithin(ctx, nc, wanted, s.log, func(err error) {
+	r, err := openWithin(ctx, nc, wanted, func(err error) {
 		if waits != nil && time.Since(began) > Quiet {
 			waits(p.lacks(bus))
 		}
@@ -231,7 +231,7 @@ func (s *Store) OpenJobs() error {
 		_, bus = s.replica.now()
 		replicas = wanted
 	}
-	l, err := openLog(bus, replicas, s.log)
+	l, err := openLog(bus, replicas)
 	if err != nil {
 		return err
 	}
@@ -247,14 +247,14 @@ func (s *Store) OpenJobs() error {
 	return s.use(l, shared)
 }
 
-func openLog(bus *natsbus.Server, replicas int, log *slog.Logger) (journal.Log, error) {
+func openLog(bus *natsbus.Server, replicas int) (journal.Log, error) {
 	nc, err := bus.Connect("jobs")
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), quorumWait)
 	defer cancel()
-	l, err := journal.OpenJetStream(ctx, nc, jobs.StoreBytes, replicas, log)
+	l, err := journal.OpenJetStream(ctx, nc, jobs.StoreBytes, replicas)
 	if err != nil {
 		nc.Close()
 	}
@@ -270,7 +270,7 @@ func (s *Store) openFiles() (*files.Shared, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), quorumWait)
 	defer cancel()
-	l, err := journal.OpenFileStream(ctx, nc, files.Bytes+(64<<20), wanted, s.log)
+	l, err := journal.OpenFileStream(ctx, nc, files.Bytes+(64<<20), wanted)
 	if err != nil {
 		nc.Close()
 		return nil, err

@@ -38,7 +38,7 @@ func fileStream(t *testing.T) journal.FileLog {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := journal.OpenFileStream(t.Context(), nc, Bytes+(64<<20), 1, quiet)
+	l, err := journal.OpenFileStream(t.Context(), nc, Bytes+(64<<20), 1)
 	if err != nil {
 		t.Fatal(err)
 	}

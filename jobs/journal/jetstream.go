@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"time"
 
@@ -28,7 +27,6 @@ type jetLog struct {
 	prefix string // of subjects; a journal's name follows
 	limit  int64
 	copies int
-	busy   *InProcess
 }
 
 // OpenJetStream makes or opens the stream of jobs on the server behind nc, which
@@ -36,17 +34,17 @@ type jetLog struct {
 // stream refuses new messages: it never discards old ones. With more than one
 // replica, reads are answered by their leader: the nearest copy may lag, and a
 // writer would not find what it has just written.
-func OpenJetStream(ctx context.Context, nc *nats.Conn, maxBytes int64, replicas int, log *slog.Logger) (Log, error) {
-	return openStream(ctx, nc, "SHOAL_JOBS", "shoal.jobs.", "durable jobs and batches of Shoal", maxBytes, replicas, log)
+func OpenJetStream(ctx context.Context, nc *nats.Conn, maxBytes int64, replicas int) (Log, error) {
+	return openStream(ctx, nc, "SHOAL_JOBS", "shoal.jobs.", "durable jobs and batches of Shoal", maxBytes, replicas)
 }
 
 // OpenFileStream is OpenJetStream for the files beside the jobs, in a stream of
 // their own, so that nobody who reads the jobs reads them.
-func OpenFileStream(ctx context.Context, nc *nats.Conn, maxBytes int64, replicas int, log *slog.Logger) (FileLog, error) {
-	return openStream(ctx, nc, "SHOAL_FILES", "shoal.files.", "files of the batches of Shoal", maxBytes, replicas, log)
+func OpenFileStream(ctx context.Context, nc *nats.Conn, maxBytes int64, replicas int) (FileLog, error) {
+	return openStream(ctx, nc, "SHOAL_FILES", "shoal.files.", "files of the batches of Shoal", maxBytes, replicas)
 }
 
-func openStream(ctx context.Context, nc *nats.Conn, name, prefix, about string, maxBytes int64, replicas int, log *slog.Logger) (*jetLog, error) {
+func openStream(ctx context.Context, nc *nats.Conn, name, prefix, about string, maxBytes int64, replicas int) (*jetLog, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: JetStream: %w", err)
@@ -64,7 +62,7 @@ func openStream(ctx context.Context, nc *nats.Conn, name, prefix, about string, 
 	if err != nil {
 		return nil, fmt.Errorf("jobs: stream %s: %w", name, err)
 	}
-	return &jetLog{nc: nc, js: js, stream: stream, name: name, prefix: prefix, limit: maxBytes, copies: replicas, busy: NewInProcess(nc, name, log)}, nil
+	return &jetLog{nc: nc, js: js, stream: stream, name: name, prefix: prefix, limit: maxBytes, copies: replicas}, nil
 }
 
 func (l *jetLog) info(ctx context.Context) (info *jetstream.StreamInfo, err error) {
@@ -86,21 +84,17 @@ func (l *jetLog) consumer(ctx context.Context, cfg jetstream.OrderedConsumerConf
 func (l *jetLog) Append(ctx context.Context, journal string, after uint64, data []byte) (uint64, error) {
 	ack, err := l.js.PublishMsg(ctx, &nats.Msg{Subject: l.prefix + journal, Data: data},
 		jetstream.WithExpectLastSequencePerSubject(after), jetstream.WithExpectStream(l.name), jetstream.WithRetryAttempts(0))
-	busy := l.busy.Is(ctx, l.prefix+journal, err)
 	if err == nil {
 		return ack.Sequence, nil
 	}
 	var api *jetstream.APIError
-	if errors.As(err, &api) && !busy {
+	if errors.As(err, &api) {
 		switch api.ErrorCode {
-		case jetstream.JSErrCodeStreamWrongLastSequence:
+		case jetstream.JSErrCodeStreamWrongLastSequence, jetstream.JSErrCodeStreamWrongLastSequenceConstant:
 			return 0, fmt.Errorf("%w: %v", ErrConflict, err)
 		case codeMaxBytes, codeNoStorage:
 			return 0, fmt.Errorf("%w: %v", ErrFull, err)
 		}
-	}
-	if busy {
-		err = fmt.Errorf("another append is under way: %w", err)
 	}
 	return 0, fmt.Errorf("jobs: append to %s: %w", journal, l.silence(err))
 }

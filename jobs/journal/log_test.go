@@ -22,7 +22,7 @@ func jet(t *testing.T, dir string, maxBytes int64) (l Log, close func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l, err = OpenJetStream(t.Context(), nc, maxBytes, 1, quiet); err != nil {
+	if l, err = OpenJetStream(t.Context(), nc, maxBytes, 1); err != nil {
 		t.Fatal(err)
 	}
 	over := false

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,7 +31,7 @@ func journals(t testing.TB, dir string) map[string][]entry {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	log, err := journal.OpenJetStream(ctx, nc, jobs.StoreBytes, 1, slog.Default())
+	log, err := journal.OpenJetStream(ctx, nc, jobs.StoreBytes, 1)
 	if err != nil {
 		nc.Close()
 		t.Fatal(err)
