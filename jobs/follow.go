@@ -2,10 +2,14 @@ package jobs
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"shoal/jobs/journal"
 )
+
+// followPause is between two tries to read a log.
+const followPause = time.Second
 
 // Follow takes up what somebody else writes to a log that several processes can
 // reach, until ctx ends. A coordinator that has lost its lease and does not know
@@ -22,7 +26,7 @@ func (s *Store) Follow(ctx context.Context) {
 			return
 		}
 		s.cfg.Logger.Debug("jobs: the log cannot be followed, trying again", "error", err)
-		t := time.NewTimer(time.Second)
+		t := time.NewTimer(followPause)
 		select {
 		case <-t.C:
 		case <-ctx.Done():
@@ -38,17 +42,20 @@ func (s *Store) heard(ctx context.Context, name string, seq uint64) {
 		return
 	}
 	if b := s.cfg.Beside; b != nil && b.Owns(name) {
-		b.Heard(name, func(w *journal.Writer, apply func(*journal.Record, uint64) error) { s.catchUp(ctx, w, seq, apply) })
+		b.Heard(name, func(w *journal.Writer, apply func(*journal.Record, uint64) error) {
+			for {
+				w.Lock()
+				_, err := s.catchUp(ctx, w, seq, apply)
+				w.Unlock()
+				if !again(ctx, err) {
+					return
+				}
+			}
+		})
 		return
 	}
-	s.mu.Lock()
-	j := s.jobs[name]
-	if j == nil {
-		j = newJob(name)
-		s.jobs[name] = j
-	}
-	s.mu.Unlock()
-	if !s.catchUp(ctx, j.journal, seq, j.apply) {
+	j, read := s.hear(ctx, name, seq)
+	if !read {
 		s.forget(j) // nothing is there, unless it is known
 		return
 	}
@@ -63,12 +70,33 @@ func (s *Store) heard(ctx context.Context, name string, seq uint64) {
 	}
 }
 
-// catchUp reads a journal up to a message; false: it was known.
-func (s *Store) catchUp(ctx context.Context, w *journal.Writer, seq uint64, apply func(*journal.Record, uint64) error) bool {
-	w.Lock()
-	defer w.Unlock()
+// hear has the entry of a job read its journal, a new one if there is none; false: there was
+// nothing new.
+func (s *Store) hear(ctx context.Context, name string, seq uint64) (j *job, read bool) {
+	for {
+		s.mu.Lock()
+		if j = s.jobs[name]; j == nil {
+			j = newJob(name)
+			s.jobs[name] = j
+		}
+		s.mu.Unlock()
+		j.journal.Lock()
+		// A request that was given up while this waited for it has taken the entry away.
+		gone, err := j.gone, error(nil)
+		if !gone {
+			read, err = s.catchUp(ctx, j.journal, seq, j.apply)
+		}
+		j.journal.Unlock()
+		if !gone && !again(ctx, err) {
+			return j, read
+		}
+	}
+}
+
+// catchUp reads a journal, whose lock is held, up to a message; false: it was known.
+func (s *Store) catchUp(ctx context.Context, w *journal.Writer, seq uint64, apply func(*journal.Record, uint64) error) (bool, error) {
 	if seq <= w.Last() {
-		return false
+		return false, nil
 	}
 	err := w.Read(ctx, s.log, func(r *journal.Record) error { return apply(r, w.Last()) })
 	if err != nil && ctx.Err() == nil {
@@ -77,5 +105,20 @@ func (s *Store) catchUp(ctx context.Context, w *journal.Writer, seq uint64, appl
 	s.mu.Lock()
 	s.last = max(s.last, w.Last())
 	s.mu.Unlock()
-	return true
+	return true, err
+}
+
+// again waits before a log that did not answer is read once more: a journal is heard of once.
+func again(ctx context.Context, err error) bool {
+	if err == nil || errors.Is(err, journal.ErrDamaged) {
+		return false
+	}
+	t := time.NewTimer(followPause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

