@@ -32,6 +32,14 @@ build: ## the binaries, into bin/
 release: ## archives for Linux, macOS and Windows, checksums, bills of materials, into dist/
 	go run ./deploy/release
 
+.PHONY: deb
+deb: release ## the Debian package, into dist/, by nfpm
+	bash deploy/deb/build
+
+.PHONY: bare
+bare: ## each way of installing in a bare Debian, timed (as root, with debootstrap, after make deb)
+	bash deploy/bare
+
 .PHONY: test
 test: ## all tests, or those of PKG=./kvcache RUN=Snap
 	go test $(if $(RUN),-run '$(RUN)') $(PKG)

@@ -39,6 +39,8 @@ type commands struct {
 	Keygen      keygenCmd      `cmd:"" help:"Make a cluster key: it authenticates and encrypts all traffic between processes."`
 	Node        nodeCmd        `cmd:"" help:"Run one node; it joins a coordinator."`
 	Coordinator coordinatorCmd `cmd:"" help:"Run the coordinator: API, batcher, placement."`
+	Completion  completionCmd  `cmd:"" help:"Write the completion of a shell: bash, zsh or fish."`
+	Man         manCmd         `cmd:"" help:"Write the manual page."`
 	Version     versionCmd     `cmd:"" help:"Print what this program was built from, how it speaks and how it computes."`
 }
 

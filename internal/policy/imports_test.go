@@ -31,7 +31,7 @@ weights:  cluster/weights
 stores:   cluster/store
 cluster:  cluster
 tools:    cli eval bench + cli:eval cli:bench
-street:   cmd/shoal cmd/node cmd/coordinator deploy/release
+street:   cmd/shoal cmd/node cmd/coordinator deploy deploy/release
 tests:    internal/policy internal/sim test/cluster test/answers
 `
 

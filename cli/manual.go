@@ -1,0 +1,197 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// manCmd writes what --help says of all commands, as one page.
+type manCmd struct {
+	Markdown bool `help:"As docs/reference.md instead of a manual page."`
+}
+
+func (manCmd) Help() string {
+	return "Writes shoal(1) to standard output: shoal man > shoal.1, man ./shoal.1"
+}
+
+func (c *manCmd) Run(e *env, k *kong.Context) error {
+	var m manual = &roff{w: e.stdout}
+	if c.Markdown {
+		m = &markdown{w: e.stdout}
+	}
+	return writeManual(m, k.Model)
+}
+
+// manual is a form of the page. Text comes as it is shown: escaping is the form's matter.
+type manual interface {
+	begin(summary, text string)
+	// command starts a command: how it is called, in one line what for, and more of it.
+	command(usage, summary, text string)
+	flag(f *kong.Flag)
+	end() error
+}
+
+func writeManual(m manual, app *kong.Application) error {
+	m.begin("serve a large language model cut across several machines", app.Help)
+	for _, f := range app.Flags {
+		m.flag(f)
+	}
+	for _, n := range app.Leaves(true) {
+		usage := "shoal " + strings.TrimPrefix(n.FullPath(), app.Name+" ")
+		for _, p := range n.Positional {
+			usage += " " + p.Summary()
+		}
+		m.command(usage, n.Help, n.Detail)
+		for _, group := range n.AllFlags(true) {
+			for _, f := range group {
+				if !slices.Contains(app.Flags, f) {
+					m.flag(f)
+				}
+			}
+		}
+	}
+	return m.end()
+}
+
+// environment is the variable of a flag, if any.
+func environment(f *kong.Flag) string {
+	if len(f.Envs) == 0 {
+		return ""
+	}
+	return f.Envs[0]
+}
+
+// chunks are a text's paragraphs and its indented lines, which are shown as they are.
+func chunks(text string) (out []chunkOfText) {
+	for line := range strings.Lines(strings.TrimSpace(text) + "\n") {
+		line = strings.TrimRight(line, "\n")
+		code := strings.HasPrefix(line, "  ")
+		last := len(out) - 1
+		switch {
+		case last >= 0 && out[last].text != "" && (out[last].code == code && line != "" || out[last].code && line == ""):
+			out[last].text += "\n" + line
+		default:
+			out = append(out, chunkOfText{line, code})
+		}
+	}
+	return slices.DeleteFunc(out, func(c chunkOfText) bool { return strings.TrimSpace(c.text) == "" })
+}
+
+type chunkOfText struct {
+	text string
+	code bool
+}
+
+// roff is the manual page, in man(7)'s macros.
+type roff struct {
+	w        io.Writer
+	err      error
+	commands bool
+}
+
+func (r *roff) printf(format string, args ...any) {
+	if r.err == nil {
+		_, r.err = fmt.Fprintf(r.w, format, args...)
+	}
+}
+
+// escaped is text that roff does not take for its own.
+func escaped(text string) string {
+	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "~", `\(ti`, "^", `\(ha`).Replace(text)
+	lines := strings.Split(text, "\n")
+	for i, l := range lines {
+		if strings.HasPrefix(l, ".") {
+			lines[i] = `\&` + l
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (r *roff) text(text string) {
+	for _, c := range chunks(text) {
+		if c.code {
+			r.printf(".PP\n.nf\n%s\n.fi\n", escaped(strings.TrimRight(c.text, "\n")))
+		} else {
+			r.printf(".PP\n%s\n", escaped(c.text))
+		}
+	}
+}
+
+func (r *roff) begin(summary, text string) {
+	r.printf(".TH SHOAL 1\n.SH NAME\nshoal \\- %s\n.SH SYNOPSIS\n.B shoal\n.I command\n[\\fIflags\\fR]\n.SH DESCRIPTION\n", escaped(summary))
+	r.text(text)
+	r.printf(".SH FLAGS OF EVERY COMMAND\n")
+}
+
+func (r *roff) command(usage, summary, text string) {
+	if !r.commands {
+		r.printf(".SH COMMANDS\n")
+		r.commands = true
+	}
+	r.printf(".SS %s\n%s\n", escaped(usage), escaped(summary))
+	r.text(text)
+}
+
+func (r *roff) flag(f *kong.Flag) {
+	r.printf(".TP\n.B %s\n%s", escaped(f.String()), escaped(f.Help))
+	if name := environment(f); name != "" {
+		r.printf(" [%s]", escaped(name))
+	}
+	r.printf("\n")
+}
+
+func (r *roff) end() error { return r.err }
+
+// markdown is docs/reference.md.
+type markdown struct {
+	w     io.Writer
+	err   error
+	table bool
+}
+
+func (m *markdown) printf(format string, args ...any) {
+	if m.err == nil {
+		_, m.err = fmt.Fprintf(m.w, format, args...)
+	}
+}
+
+func (m *markdown) text(text string) {
+	for _, c := range chunks(text) {
+		if c.code {
+			m.printf("\n```\n%s\n```\n", strings.TrimRight(c.text, "\n"))
+		} else {
+			m.printf("\n%s\n", c.text)
+		}
+	}
+}
+
+func (m *markdown) begin(_, text string) {
+	m.printf("# Commands and flags\n\nWritten by `shoal man --markdown`; a test holds it to what `--help` says. In brackets the environment variable of a flag; files of flags: [config.md](config.md).\n")
+	m.text(text)
+	m.printf("\nOf every command:\n")
+}
+
+func (m *markdown) command(usage, summary, text string) {
+	m.table = false
+	m.printf("\n## `%s`\n\n%s\n", usage, summary)
+	m.text(text)
+}
+
+func (m *markdown) flag(f *kong.Flag) {
+	if !m.table {
+		m.printf("\n| flag | |\n| --- | --- |\n")
+		m.table = true
+	}
+	cell := strings.NewReplacer("|", `\|`, "\n", " ")
+	m.printf("| `%s` | %s", cell.Replace(f.String()), cell.Replace(f.Help))
+	if name := environment(f); name != "" {
+		m.printf(" [`%s`]", name)
+	}
+	m.printf(" |\n")
+}
+
+func (m *markdown) end() error { return m.err }

@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// output is what a command prints.
+func output(t *testing.T, args ...string) string {
+	t.Helper()
+	var out, trouble bytes.Buffer
+	if status := run(env{ctx: context.Background(), stdin: strings.NewReader(""), stdout: &out, stderr: &trouble}, args); status != 0 {
+		t.Fatalf("shoal %v: status %d: %s", args, status, &trouble)
+	}
+	return out.String()
+}
+
+// The manual page names every command and flag, and mandoc, where there is one, finds
+// nothing wrong with it.
+func TestManualPage(t *testing.T) {
+	page := output(t, "man")
+	for _, want := range []string{".TH SHOAL 1", `.SS shoal bench decode`, `\-\-kv\-memory`, "SHOAL_KV_MEMORY"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	for i, line := range strings.Split(page, "\n") {
+		if strings.HasPrefix(line, "'") {
+			t.Errorf("line %d is taken for a request: %s", i+1, line)
+		}
+	}
+	if mandoc, err := exec.LookPath("mandoc"); err == nil {
+		c := exec.Command(mandoc, "-T", "lint", "-W", "error")
+		c.Stdin = strings.NewReader(page)
+		if text, err := c.CombinedOutput(); err != nil {
+			t.Errorf("mandoc: %v\n%s", err, text)
+		}
+	}
+}
+
+// Bash completes commands, flags and their values.
+func TestBashCompletion(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("there is no bash here")
+	}
+	script := output(t, "completion", "bash")
+	for _, c := range []struct{ line, want, not string }{
+		{"shoal ", "coordinator", "decode"},
+		{"shoal sta", "status", "up"},
+		{"shoal bench ", "decode", "coordinator"},
+		{"shoal up --kv-", "--kv-memory", "--join"},
+		{"shoal node --", "--join", "--nodes"},
+		{"shoal up --nodes 3 --log-level ", "debug", "--nodes"},
+		{"shoal completion ", "fish", "up"},
+	} {
+		cmd := exec.Command(bash, "-c", script+`
+words=($1); [ "${1% }" = "$1" ] || words+=("")
+COMP_WORDS=("${words[@]}") COMP_CWORD=$((${#words[@]}-1)) COMP_LINE=$1
+_shoal; printf '%s\n' "${COMPREPLY[@]}"`, "bash", c.line)
+		out, err := cmd.CombinedOutput()
+		got := strings.Fields(string(out))
+		if err != nil || !strings.Contains(" "+strings.Join(got, " ")+" ", " "+c.want+" ") || strings.Contains(" "+strings.Join(got, " ")+" ", " "+c.not+" ") {
+			t.Errorf("%q completes to %v (%v), want %s and not %s", c.line, got, err, c.want, c.not)
+		}
+	}
+	for _, shell := range []string{"zsh", "fish"} {
+		if text := output(t, "completion", shell); !strings.Contains(text, "kv-memory") {
+			t.Errorf("%s: %s", shell, text[:min(len(text), 300)])
+		}
+	}
+}
