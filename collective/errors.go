@@ -64,8 +64,7 @@ func (e *OpError) Unwrap() []error {
 
 // Blamed lists the ranks that err holds responsible, or nil.
 func Blamed(err error) []int {
-	var e *OpError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*OpError](err); ok {
 		return slices.Clone(e.Ranks)
 	}
 	return nil

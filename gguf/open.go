@@ -41,8 +41,7 @@ func Open(path string) (*File, error) {
 	}
 	f, err := Parse(data)
 	if err != nil {
-		var e *Error
-		if errors.As(err, &e) {
+		if e, ok := errors.AsType[*Error](err); ok {
 			e.Path = path
 		}
 		return nil, errors.Join(err, done())
@@ -96,8 +95,7 @@ func Find(path string) (string, error) {
 }
 
 func notThere(path string, err error) error {
-	var p *os.PathError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*os.PathError](err); ok {
 		err = p.Err
 	}
 	return &Error{Path: path, Kind: ErrNotThere, Detail: err.Error()}

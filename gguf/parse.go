@@ -248,8 +248,7 @@ func (f *File) place(data []byte, begins []uint64) error {
 func align(n, a uint64) uint64 { return (n + a - 1) / a * a }
 
 func inTensor(name string, err error) error {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		e.Tensor = name
 		return e
 	}

@@ -226,11 +226,9 @@ func (l *life) generate(ctx context.Context) error {
 			return err
 		}
 		open++
-		readers.Add(1)
-		go func() {
-			defer readers.Done()
+		readers.Go(func() {
 			forward(cctx, i, events, arrivals)
-		}()
+		})
 	}
 	for open > 0 {
 		batch, err := l.gather(ctx, arrivals)

@@ -134,9 +134,7 @@ func (v *Service) startDue() {
 		j.mu.Lock()
 		j.running, j.attempts = true, cancel
 		j.mu.Unlock()
-		v.wg.Add(1)
-		go func() {
-			defer v.wg.Done()
+		v.wg.Go(func() {
 			defer func() { <-v.slots; v.store.Wake() }()
 			defer func() {
 				cancel()
@@ -145,7 +143,7 @@ func (v *Service) startDue() {
 				j.mu.Unlock()
 			}()
 			v.attempt(ctx, j)
-		}()
+		})
 	}
 }
 

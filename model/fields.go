@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -136,10 +137,8 @@ func (f *fields) Text(key, def string) string {
 // "torch.".
 func (f *fields) OneOf(key, def string, known ...string) string {
 	v := f.Text(key, def)
-	for _, k := range known {
-		if v == k {
-			return v
-		}
+	if slices.Contains(known, v) {
+		return v
 	}
 	f.fail(key, ErrUnsupported, "%q is not supported; known: %s", clip(v), strings.Join(known, ", "))
 	return def

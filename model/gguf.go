@@ -136,8 +136,7 @@ func (c *Checkpoint) commonType() tensor.DType {
 // fromGGUF says in this package's words what package gguf found.
 func fromGGUF(path string, err error) error {
 	e := &Error{File: path, Kind: ErrFormat, Detail: detail(err)}
-	var g *gguf.Error
-	if errors.As(err, &g) {
+	if g, ok := errors.AsType[*gguf.Error](err); ok {
 		if g.Path != "" {
 			e.File = g.Path
 		}
@@ -153,8 +152,7 @@ func fromGGUF(path string, err error) error {
 }
 
 func detail(err error) string {
-	var g *gguf.Error
-	if errors.As(err, &g) {
+	if g, ok := errors.AsType[*gguf.Error](err); ok {
 		return g.Detail
 	}
 	return err.Error()

@@ -16,8 +16,7 @@ import (
 func configGGUF(f *gguf.File, tensors []gguf.Tensor) (Config, error) {
 	m := &metadata{f: f, tensors: tensors, config: map[string]any{}, from: map[string]string{}, read: map[string]bool{}}
 	c, err := m.parse()
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		e.File = f.Path
 		if key, ok := m.from[e.Field]; ok {
 			e.Field = key

@@ -113,8 +113,7 @@ func openRegular(path string) (*os.File, int64, error) {
 }
 
 func notThere(path string, err error, more ...string) error {
-	var p *os.PathError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*os.PathError](err); ok {
 		err = p.Err
 	}
 	return &Error{File: path, Kind: ErrMissing, Detail: err.Error() + strings.Join(more, "")}

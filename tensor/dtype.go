@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -63,10 +64,8 @@ func ParseDType(s string) (DType, error) {
 		if t.name == want {
 			return DType(d), nil
 		}
-		for _, a := range t.aliases {
-			if a == want {
-				return DType(d), nil
-			}
+		if slices.Contains(t.aliases, want) {
+			return DType(d), nil
 		}
 		known = append(known, t.name)
 	}

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"slices"
 	"unicode"
 	"unicode/utf8"
 )
@@ -129,12 +130,7 @@ func scanClass(s string, i int, c class, limit int) int {
 }
 
 func in(c class, set ...class) bool {
-	for _, k := range set {
-		if c == k {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(set, c)
 }
 
 // scanMixed: characters of any of the classes from i.

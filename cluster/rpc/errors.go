@@ -55,8 +55,7 @@ func (e *RemoteError) Is(target error) bool {
 
 // retryable reports whether an idempotent call may be tried again after err.
 func retryable(err error) bool {
-	var remote *RemoteError
-	if errors.As(err, &remote) {
+	if remote, ok := errors.AsType[*RemoteError](err); ok {
 		return remote.Is(ErrBusy) || remote.Is(ErrStale) || remote.Is(ErrNoActor)
 	}
 	for _, e := range []error{ErrUnreachable, ErrPeerLost, ErrTimeout, ErrBusy} {

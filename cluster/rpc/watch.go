@@ -121,11 +121,9 @@ func (s *System) stayWith(ctx context.Context, address string, known *Peer, w *w
 	}
 	patience.Stop()
 	broke := make(chan error, 1)
-	s.wg.Add(1) // the caller holds one, so Close cannot be past Wait
-	go func() {
-		defer s.wg.Done()
+	s.wg.Go(func() {
 		broke <- stream.RecvMsg(&e)
-	}()
+	})
 	select {
 	case err := <-broke:
 		return p, fmt.Errorf("its connection broke: %w", err)

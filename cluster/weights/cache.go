@@ -173,14 +173,12 @@ func (m *Cache) Fetch(ctx context.Context, name string, spans []model.Span) erro
 			wg.Wait()
 			return context.Cause(ctx)
 		}
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			defer func() { <-m.flights }()
 			if err := m.bring(ctx, f, part); err != nil {
 				cancel(err)
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	return context.Cause(ctx)

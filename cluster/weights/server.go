@@ -69,9 +69,7 @@ func Serve(ctx context.Context, sys *rpc.System, ck *model.Checkpoint) (wait fun
 			c.Fail(rpc.ErrBusy)
 			return
 		}
-		s.wg.Add(1)
-		go func() { // reads from disk
-			defer s.wg.Done()
+		s.wg.Go(func() { // reads from disk
 			defer func() { <-s.readers }()
 			r, err := s.answer(m)
 			if err != nil {
@@ -79,7 +77,7 @@ func Serve(ctx context.Context, sys *rpc.System, ck *model.Checkpoint) (wait fun
 				return
 			}
 			_ = c.Reply(r)
-		}()
+		})
 	})
 	_, err = sys.Spawn(actorName, actor.PropsFromFunc(func(c actor.Context) { mux.Receive(c) }))
 	return s.wg.Wait, err

@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"iter"
+	"maps"
 	"math"
 	"math/big"
 	"slices"
@@ -67,9 +68,7 @@ func (d *Dict) lookup(k dictKey) (Value, bool) {
 
 func (d *Dict) clone() *Dict {
 	c := &Dict{entries: append([]entry(nil), d.entries...), index: make(map[dictKey]int, len(d.index))}
-	for k, i := range d.index {
-		c.index[k] = i
-	}
+	maps.Copy(c.index, d.index)
 	return c
 }
 

@@ -67,7 +67,7 @@ func (in *interp) attrGetter(attr, otherwise Value) func(Value) Value {
 	case nil:
 		return func(v Value) Value { return v }
 	case Str:
-		for _, part := range strings.Split(x.s, ".") {
+		for part := range strings.SplitSeq(x.s, ".") {
 			if i, err := strconv.ParseInt(part, 10, 64); err == nil && isDigit(part[0]) {
 				path = append(path, i)
 			} else {
@@ -203,7 +203,7 @@ func filterSort(in *interp, v Value, a *args) Value {
 	f := in.fold(optBool(p[1], false))
 	var gets []func(Value) Value
 	if s, ok := p[2].(Str); ok {
-		for _, part := range strings.Split(s.s, ",") {
+		for part := range strings.SplitSeq(s.s, ",") {
 			gets = append(gets, in.attrGetter(Trusted(part), absent{}))
 		}
 	} else {

@@ -1,6 +1,9 @@
 package jinja
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Bounds of a template.
 const (
@@ -148,10 +151,8 @@ func (p *parser) body(owner string, ends ...string) []stmt {
 				return goOn
 			})
 		case tokBlockBegin:
-			for _, e := range ends {
-				if p.isName(e) {
-					return out
-				}
+			if slices.ContainsFunc(ends, p.isName) {
+				return out
 			}
 			out = append(out, p.statement())
 		}
