@@ -17,6 +17,7 @@ const outside = `
 github.com/alecthomas/kong:             cli
 github.com/asynkron/protoactor-go:      actors/... cluster/... internal/alone
 github.com/dlclark/regexp2/v2:          tokenizer/...
+github.com/go-analyze/charts:           eval
 github.com/hashicorp/memberlist:        cluster/...
 github.com/nats-io/nats-server/v2:      collective/natsbus cluster/... test/cluster
 github.com/nats-io/nats.go:             collective/natsbus cluster/... jobs/journal
