@@ -114,21 +114,6 @@ func tileBF164x6AVX512(a *tileArgs)
 func tileF161x1AVX512(a *tileArgs)
 
 //go:noescape
-func tileF161x2AVX512(a *tileArgs)
-
-//go:noescape
-func tileF161x3AVX512(a *tileArgs)
-
-//go:noescape
-func tileF161x4AVX512(a *tileArgs)
-
-//go:noescape
-func tileF161x5AVX512(a *tileArgs)
-
-//go:noescape
-func tileF161x6AVX512(a *tileArgs)
-
-//go:noescape
 func tileF162x1AVX512(a *tileArgs)
 
 //go:noescape
@@ -897,12 +882,6 @@ func attendF3264x3AVX512(a *attendArgs)
 func attendF3264x4AVX512(a *attendArgs)
 
 //go:noescape
-func attendF32128x1AVX512(a *attendArgs)
-
-//go:noescape
-func attendF32128x2AVX512(a *attendArgs)
-
-//go:noescape
 func attendBF1632x1AVX512(a *attendArgs)
 
 //go:noescape
@@ -939,9 +918,6 @@ func attendInt832x1AVX512(a *attendArgs)
 func attendInt832x2AVX512(a *attendArgs)
 
 //go:noescape
-func attendInt832x3AVX512(a *attendArgs)
-
-//go:noescape
 func attendInt832x4AVX512(a *attendArgs)
 
 //go:noescape
@@ -955,12 +931,6 @@ func attendInt864x3AVX512(a *attendArgs)
 
 //go:noescape
 func attendInt864x4AVX512(a *attendArgs)
-
-//go:noescape
-func attendInt8128x1AVX512(a *attendArgs)
-
-//go:noescape
-func attendInt8128x2AVX512(a *attendArgs)
 
 //go:noescape
 func fetchAVX2(p *byte, n int)
@@ -986,7 +956,7 @@ var tilesAVX512 = [weightTypes][3][maxTileTokens]func(*tileArgs){
 		{tileBF164x1AVX512, tileBF164x2AVX512, tileBF164x3AVX512, tileBF164x4AVX512, tileBF164x5AVX512, tileBF164x6AVX512},
 	},
 	F16: {
-		{tileF161x1AVX512, tileF161x2AVX512, tileF161x3AVX512, tileF161x4AVX512, tileF161x5AVX512, tileF161x6AVX512},
+		{tileF161x1AVX512, nil, nil, nil, nil, nil},
 		{tileF162x1AVX512, tileF162x2AVX512, tileF162x3AVX512, tileF162x4AVX512, tileF162x5AVX512, tileF162x6AVX512},
 		{tileF164x1AVX512, tileF164x2AVX512, tileF164x3AVX512, tileF164x4AVX512, tileF164x5AVX512, tileF164x6AVX512},
 	},
@@ -1024,7 +994,7 @@ var attendAVX512 = map[DType]attendKernels{
 	F32: {
 		{attendF3232x1AVX512, attendF3232x2AVX512, attendF3232x3AVX512, attendF3232x4AVX512},
 		{attendF3264x1AVX512, attendF3264x2AVX512, attendF3264x3AVX512, attendF3264x4AVX512},
-		{attendF32128x1AVX512, attendF32128x2AVX512, nil, nil},
+		{nil, nil, nil, nil},
 	},
 	BF16: {
 		{attendBF1632x1AVX512, attendBF1632x2AVX512, attendBF1632x3AVX512, attendBF1632x4AVX512},
@@ -1032,9 +1002,9 @@ var attendAVX512 = map[DType]attendKernels{
 		{attendBF16128x1AVX512, attendBF16128x2AVX512, nil, nil},
 	},
 	Int8: {
-		{attendInt832x1AVX512, attendInt832x2AVX512, attendInt832x3AVX512, attendInt832x4AVX512},
+		{attendInt832x1AVX512, attendInt832x2AVX512, nil, attendInt832x4AVX512},
 		{attendInt864x1AVX512, attendInt864x2AVX512, attendInt864x3AVX512, attendInt864x4AVX512},
-		{attendInt8128x1AVX512, attendInt8128x2AVX512, nil, nil},
+		{nil, nil, nil, nil},
 	},
 }
 

@@ -2,7 +2,6 @@ package tensor
 
 import (
 	"fmt"
-	"slices"
 	"sort"
 	"strings"
 )
@@ -64,8 +63,10 @@ func ParseDType(s string) (DType, error) {
 		if t.name == want {
 			return DType(d), nil
 		}
-		if slices.Contains(t.aliases, want) {
-			return DType(d), nil
+		for _, a := range t.aliases {
+			if a == want {
+				return DType(d), nil
+			}
 		}
 		known = append(known, t.name)
 	}

@@ -41,14 +41,17 @@ func attendName(dt string, cols, r int) string {
 }
 
 // attends writes attention of one token over whole blocks, for 1 to 4 query heads. A
-// kernel adds values for 32, 64 or (1 and 2 heads) 128 columns of the output at a time.
+// kernel adds values for 32, 64 or (BF16, 1 and 2 heads) 128 columns of the output at a time.
+// Of 128 columns F32 and Int8 gain 0 to 2 % over twice 64, and BF16 3 to 5 %; three heads of
+// Int8 are 1 to 4 % faster without a kernel of 32 columns.
 func attends(g *gen) {
 	for _, dt := range attendTypes {
 		for _, nv := range []int{2, 4, 8} {
 			for r := 1; r <= attendRows; r++ {
-				if nv*r <= 16 {
-					g.attend(dt, nv, r)
+				if nv*r > 16 || nv == 8 && dt != "BF16" || nv == 2 && r == 3 && dt == "Int8" {
+					continue
 				}
+				g.attend(dt, nv, r)
 			}
 		}
 	}

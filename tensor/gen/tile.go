@@ -48,6 +48,9 @@ func tiles(g *gen) {
 	for _, dt := range tileTypes {
 		for _, m := range []int{1, 2, 4} {
 			for c := 1; c <= 6; c++ {
+				if g.wide() && dt.name == "F16" && m == 1 && c > 1 {
+					continue // no cache is float16, and a matrix has one such panel at most, its last
+				}
 				if g.wide() || m == 1 || m == 2 && c <= 3 || m == 4 && c == 1 {
 					g.tile(dt, m, c)
 				}

@@ -1,0 +1,75 @@
+package tensor
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+)
+
+// gain reports how much longer f takes without a form, least call against least call, both in
+// turn: a form that gains less than 3 % is not worth its assembly.
+func gain(b *testing.B, without *kernels, f func()) {
+	with := active
+	defer func() { active = with }()
+	least := [2]time.Duration{math.MaxInt64, math.MaxInt64}
+	for b.Loop() {
+		for i, k := range []*kernels{with, without} {
+			active = k
+			began := time.Now()
+			f()
+			least[i] = min(least[i], time.Since(began))
+		}
+	}
+	b.ReportMetric(100*(float64(least[1])/float64(least[0])-1), "%gain")
+}
+
+// BenchmarkForms takes away one form of attention or of a tile after the other, and does
+// what it is the best for with what is left.
+func BenchmarkForms(b *testing.B) {
+	p := NewPool(1)
+	defer p.Close()
+	for dt, forms := range active.attend {
+		for i, dim := range []int{96, 64, 128} {
+			l := KVLayout{Type: dt, KDim: dim, VDim: dim}
+			blocks := newCache(rng(1), l, 4096)
+			for g, f := range forms[i] {
+				if f == nil {
+					continue
+				}
+				rest, less := *active, forms
+				less[i][g] = nil
+				rest.attend = map[DType]attendKernels{dt: less}
+				var s AttnScratch
+				q, out := make([]float32, (g+1)*dim), make([]float32, (g+1)*dim)
+				b.Run(fmt.Sprintf("%s/attend/%v/columns=%d/heads=%d", active.name, dt, 32<<i, g+1), func(b *testing.B) {
+					gain(b, &rest, func() { Attend(out, q, g+1, 0.1, l, blocks, 4096, nil, &s) })
+				})
+			}
+		}
+	}
+	for _, dt := range allWeights {
+		for i, rows := range []int{4112, 4128, 4096} { // all but the last few panels are in fours
+			const cols = 2048
+			w, err := NewWeight(dt, rows, cols)
+			if err != nil {
+				b.Fatal(err)
+			}
+			for t, f := range active.tile[dt][i] {
+				rest := *active
+				clear(rest.tile[dt][i][t:]) // passes are of as many tokens or one more, so there can be no gap
+				if f == nil || i == 0 && t == 0 {
+					continue // there is none, or it is what everything falls back to
+				}
+				n := t + 1
+				x, y := make([]float32, n*cols), make([]float32, n*rows)
+				b.Run(fmt.Sprintf("%s/tile/%v/panels=%d/tokens=%d", active.name, dt, 1<<i, n), func(b *testing.B) {
+					gain(b, &rest, func() { p.MatMul(y, rows, w, x, cols, n) })
+				})
+			}
+			if err := w.Close(); err != nil {
+				b.Error(err)
+			}
+		}
+	}
+}
