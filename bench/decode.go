@@ -2,13 +2,11 @@ package bench
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
 	"shoal/actors/socket"
 	"shoal/kvcache"
-	"shoal/model"
 )
 
 // Stages are the parts of one step in microseconds.
@@ -75,20 +73,13 @@ func RunDecode(ctx context.Context, o Options, note func(string)) (*Decode, erro
 	if err != nil {
 		return nil, err
 	}
-	ck, err := model.Random(o.Model)
+	steps := o.Tokens + warmSteps
+	c, k, err := o.shape(o.Batch, o.Context+steps, o.Batch)
 	if err != nil {
 		return nil, err
 	}
-	k := CostsOf(&ck.Config, o.Weights, o.KV)
-	steps := o.Tokens + warmSteps
-	if most := ck.Config.MaxPositions; o.Context >= most || o.Tokens > most-o.Context-warmSteps {
-		return nil, fmt.Errorf("bench: %s was made for %d tokens: choose a smaller --context (%d) or --tokens (%d, and %d to warm up)", o.Model, most, o.Context, o.Tokens, warmSteps)
-	}
-	if err := k.fits(o.Batch, o.Context+steps, o.Batch, &ck.Config); err != nil {
-		return nil, err
-	}
 	note("loading")
-	g := socket.GeometryOf(&ck.Config, o.KV)
+	g := socket.GeometryOf(c, o.KV)
 	held := max(kvcache.ResidentBytes(g, o.Context, o.Context+steps, policy), kvcache.HandoverBytes(g, g.KVHeads, o.Context, policy)) +
 		kvcache.StatisticsBytes(g, g.Cut(), o.Context, policy)
 	r, err := newRig(ctx, o, int64(o.Batch)*max(held, k.heldBytes(o.Context+steps+128)), o.Batch)

@@ -2,13 +2,11 @@ package bench
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
 	"shoal/actors/socket"
 	"shoal/internal/alone"
-	"shoal/model"
 )
 
 // Prefill is what reading a prompt costs; best figures are of the fastest one.
@@ -37,23 +35,12 @@ type Prefill struct {
 
 // RunPrefill measures reading a prompt of o.Context tokens.
 func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, error) {
-	ck, err := model.Random(o.Model)
-	if err != nil {
-		return nil, err
-	}
-	if most := ck.Config.MaxPositions; o.Context >= most {
-		return nil, fmt.Errorf("bench: %s was made for %d tokens: choose a smaller --context than %d", o.Model, most, o.Context)
-	}
 	if o.Chunk <= 0 || o.Chunk > o.Context {
 		o.Chunk = o.Context
 	}
-	k := CostsOf(&ck.Config, o.Weights, o.KV)
-	if err := k.fits(1, 2*o.Context, o.Chunk, &ck.Config); err != nil {
-		return nil, err
-	}
 	p := &Prefill{Model: o.Model, Weights: o.Weights.String(), KV: o.KV.String(), Policy: o.Policy, Tokens: o.Context, Chunk: o.Chunk, Repeat: o.Repeat, Machine: ThisMachine()}
 	note("loading")
-	r, err := newRig(ctx, o, 4*k.heldBytes(o.Context+1024), o.Chunk)
+	r, k, err := promptRig(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +58,7 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 	mat, attn := k.Prefill(o.Context)
 	var took, floors, attnFloors []time.Duration
 	for i := range o.Repeat + 1 {
-		t, stages, err := r.prompt(ctx, o, uint64(i+1), ck.Config.Vocab)
+		t, stages, err := r.prompt(ctx, o, uint64(i+1))
 		if err != nil {
 			return nil, err
 		}
@@ -95,10 +82,10 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 }
 
 // prompt reads one prompt in place of the one before.
-func (r *rig) prompt(ctx context.Context, o Options, seq uint64, vocab int) (took time.Duration, sum socket.Stages, err error) {
+func (r *rig) prompt(ctx context.Context, o Options, seq uint64) (took time.Duration, sum socket.Stages, err error) {
 	p := alone.Prompt{Seq: seq, Policy: o.Policy, Chunk: o.Chunk}
 	for t := range o.Context {
-		p.Tokens = append(p.Tokens, uint32((t*7919+int(seq))%vocab))
+		p.Tokens = append(p.Tokens, uint32((t*7919+int(seq))%r.ck.Config.Vocab))
 	}
 	if seq > 1 {
 		p.Drop = []uint64{seq - 1}

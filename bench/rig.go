@@ -3,6 +3,7 @@ package bench
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -26,6 +27,22 @@ type Options struct {
 	Repeat  int // prefill: prompts that are measured
 }
 
+// shape is what a step of the model costs whose caches hold so many tokens each, and that
+// they and the activations of rows fit this machine.
+func (o Options) shape(batch, tokens, rows int) (*model.Config, Costs, error) {
+	ck, err := model.Random(o.Model)
+	if err != nil {
+		return nil, Costs{}, err
+	}
+	defer ck.Close()
+	c := &ck.Config
+	if most := c.MaxPositions; o.Context >= most || o.Tokens >= most-o.Context {
+		return nil, Costs{}, fmt.Errorf("bench: %s was made for %d tokens: choose a smaller --context (%d) or --tokens (%d)", o.Model, most, o.Context, o.Tokens)
+	}
+	k := CostsOf(c, o.Weights, o.KV)
+	return c, k, k.fits(batch, tokens, rows, c)
+}
+
 // rig is a shape with random weights on one socket, alone.
 type rig struct {
 	*alone.Socket
@@ -45,6 +62,17 @@ func newRig(ctx context.Context, o Options, budget int64, rows int) (_ *rig, err
 	}
 	r.Socket, err = alone.New(ctx, alone.Config{Checkpoint: r.ck, Pool: r.pool, Weights: o.Weights, KV: o.KV, KVBudget: budget, StepTokens: rows})
 	return r, err
+}
+
+// promptRig is a rig for prompts of o.Context tokens, o.Chunk a step, of which it holds two.
+func promptRig(ctx context.Context, o Options) (*rig, Costs, error) {
+	o.Tokens = 0
+	_, k, err := o.shape(1, 2*o.Context, o.Chunk)
+	if err != nil {
+		return nil, k, err
+	}
+	r, err := newRig(ctx, o, 4*k.heldBytes(o.Context+1024), o.Chunk)
+	return r, k, err
 }
 
 func (r *rig) close() {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"shoal/kvcache"
-	"shoal/model"
 )
 
 // SwiftKV is reading a prompt with parts of the layers left out for all its tokens but the
@@ -61,23 +60,12 @@ func RunSwiftKV(ctx context.Context, o Options, shares []float64, group int, not
 		if share > 0 {
 			of.Model += fmt.Sprintf(",swiftkv=%v,group=%d", share, group)
 		}
-		ck, err := model.Random(of.Model)
-		if err != nil {
-			return nil, err
-		}
-		c := &ck.Config
-		if o.Context >= c.MaxPositions {
-			return nil, fmt.Errorf("bench: %s was made for %d tokens: choose a smaller --context than %d", o.Model, c.MaxPositions, o.Context)
-		}
-		k := CostsOf(c, o.Weights, o.KV)
-		if err := k.fits(1, 2*o.Context, o.Chunk, c); err != nil {
-			return nil, err
-		}
 		note(fmt.Sprintf("loading %s", of.Model))
-		r, err := newRig(ctx, of, 4*k.heldBytes(o.Context+1024), o.Chunk)
+		r, k, err := promptRig(ctx, of)
 		if err != nil {
 			return nil, err
 		}
+		c := &r.ck.Config
 		rigs, costs = append(rigs, r), append(costs, k)
 		row := SwiftKVRow{Share: share, Group: group, Layers: c.Layers, Caches: c.CacheLayers()}
 		if share > 0 {
@@ -97,7 +85,7 @@ func RunSwiftKV(ctx context.Context, o Options, shares []float64, group int, not
 		for j, r := range rigs {
 			note(fmt.Sprintf("reading prompt %d of %d, share %v", i, o.Repeat, s.Rows[j].Share))
 			before := cpuTime()
-			t, stages, err := r.prompt(ctx, o, uint64(i+1), r.ck.Config.Vocab)
+			t, stages, err := r.prompt(ctx, o, uint64(i+1))
 			if err != nil {
 				return nil, err
 			}

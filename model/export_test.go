@@ -1,5 +1,7 @@
 package model
 
+import "context"
+
 // ReadFP8 reads all of one FP8 tensor of a safetensors file's bytes.
 func ReadFP8(file []byte, name string, block [2]int) ([]float32, error) {
 	n := uint64(0)
@@ -33,4 +35,14 @@ func ReadFP8(file []byte, name string, block [2]int) ([]float32, error) {
 // LlamaLayer names all that a layer can have.
 func LlamaLayer(i int) LayerSpec {
 	return llamaLayer(&Config{QKVBias: true, OutBias: true, MLPBias: true, QKNorm: true}, i)
+}
+
+// Verify opens the folder, which checks its structure, and reads every weight.
+func Verify(dir string) (*Report, error) {
+	c, err := Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return c.Verify(context.Background(), nil)
 }

@@ -47,21 +47,10 @@ type TensorReport struct {
 	Zero      bool  // a matrix without a single bit set: what an interrupted download leaves
 }
 
-// Verify opens the folder, which checks its structure, and reads every weight.
-// The error is about what could not be read; what was read and is wrong is in
-// Report.Err.
-func Verify(dir string) (*Report, error) {
-	c, err := Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	return c.Verify(context.Background(), nil)
-}
-
 // Verify reads every needed tensor once, in one goroutine. progress, when not
 // nil, is called from it every few megabytes with the bytes done and to do.
-// It stops early, with ctx's error, when ctx ends.
+// It stops early, with ctx's error, when ctx ends. The error is about what could not
+// be read; what was read and is wrong is in Report.Err.
 func (c *Checkpoint) Verify(ctx context.Context, progress func(done, total int64)) (*Report, error) {
 	if c.closed.Load() {
 		return nil, ErrClosed

@@ -128,16 +128,6 @@ func newChatTemplate(source map[string]string, config map[string]json.RawMessage
 	return c, nil
 }
 
-// Source is the text of the default template, for /tokenizer_info.
-func (c *ChatTemplate) Source() string { return c.source["default"] }
-
-// Special is a special token by its name in tokenizer_config.json ("bos_token"), "" if unset.
-func (c *ChatTemplate) Special(name string) string {
-	v, _ := c.special.Get(name)
-	s, _ := v.(jinja.Str)
-	return s.String()
-}
-
 // chatReadJSON leaves v alone if there is no such file.
 func chatReadJSON(path string, limit int64, v any) error {
 	data, err := chatReadFile(path, limit)

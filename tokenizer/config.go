@@ -1,13 +1,16 @@
 package tokenizer
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // config is what tokenizer_config.json and special_tokens_map.json say.
 type config struct {
-	bos, eos, pad, unk string
-	class              string
-	addBOS, addEOS     *bool
-	added              []*addedToken // added_tokens_decoder
+	bos, eos       string
+	class          string
+	addBOS, addEOS *bool
+	added          []*addedToken // added_tokens_decoder
 }
 
 // llamaLike: the classes whose add_bos_token and add_eos_token replace the
@@ -34,7 +37,7 @@ func parseConfig(name string, data []byte) (config, error) {
 	for _, f := range []struct {
 		field string
 		to    *string
-	}{{"bos_token", &c.bos}, {"eos_token", &c.eos}, {"pad_token", &c.pad}, {"unk_token", &c.unk}} {
+	}{{"bos_token", &c.bos}, {"eos_token", &c.eos}} {
 		if *f.to, err = specialName(o.at(f.field)); err != nil {
 			return c, err
 		}
@@ -105,9 +108,5 @@ func (c *config) parseAdded(n node) error {
 
 // fill takes from d what c does not say.
 func (c *config) fill(d config) {
-	for _, p := range [][2]*string{{&c.bos, &d.bos}, {&c.eos, &d.eos}, {&c.pad, &d.pad}, {&c.unk, &d.unk}} {
-		if *p[0] == "" {
-			*p[0] = *p[1]
-		}
-	}
+	c.bos, c.eos = cmp.Or(c.bos, d.bos), cmp.Or(c.eos, d.eos)
 }

@@ -48,7 +48,7 @@ func TestGGUFByteLevel(t *testing.T) {
 			if tok.VocabSize() != hub.VocabSize() || !slices.Equal(tok.Specials(), hub.Specials()) {
 				t.Errorf("%d tokens, specials %v; want %d, %v", tok.VocabSize(), tok.Specials(), hub.VocabSize(), hub.Specials())
 			}
-			for _, f := range []func(*Tokenizer) (int32, bool){(*Tokenizer).BOS, (*Tokenizer).EOS, (*Tokenizer).PAD} {
+			for _, f := range []func(*Tokenizer) (int32, bool){(*Tokenizer).BOS, (*Tokenizer).EOS} {
 				a, _ := f(tok)
 				if b, _ := f(hub); a != b {
 					t.Errorf("special token %d, want %d", a, b)

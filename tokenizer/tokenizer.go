@@ -1,7 +1,5 @@
 package tokenizer
 
-import "slices"
-
 // Tokenizer is one loaded tokenizer.json with its tokenizer_config.json.
 type Tokenizer struct {
 	added      *addedVocab
@@ -62,34 +60,8 @@ func (t *Tokenizer) IsSpecial(id int32) bool {
 	return a != nil && a.special
 }
 
-// Specials lists the ids of all special tokens, ascending.
-func (t *Tokenizer) Specials() []int32 {
-	var out []int32
-	for id, a := range t.added.byID {
-		if a.special {
-			out = append(out, id)
-		}
-	}
-	slices.Sort(out)
-	return out
-}
-
-// BOS is the beginning-of-sequence token of tokenizer_config.json.
-func (t *Tokenizer) BOS() (int32, bool) { return t.named(t.config.bos) }
-
 // EOS is the end-of-sequence token of tokenizer_config.json.
 func (t *Tokenizer) EOS() (int32, bool) { return t.named(t.config.eos) }
-
-// PAD is the padding token of tokenizer_config.json.
-func (t *Tokenizer) PAD() (int32, bool) { return t.named(t.config.pad) }
-
-// UNK is the token of unknown characters.
-func (t *Tokenizer) UNK() (int32, bool) {
-	if t.model.unk >= 0 {
-		return t.model.unk, true
-	}
-	return t.named(t.config.unk)
-}
 
 func (t *Tokenizer) named(token string) (int32, bool) {
 	if token == "" {
