@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -35,12 +36,7 @@ var planShapes = map[string]string{
 
 // PlanShapes are the names that PlanShape knows, sorted.
 func PlanShapes() []string {
-	var names []string
-	for name := range planShapes {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(planShapes))
 }
 
 // PlanShape is a public model by name.

@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -188,15 +189,7 @@ func (g *Generator) prompt(m *maker, t *task, p *parts) []int32 {
 		events[i], order[i] = g.tok.EncodeLiteral(e.text), i
 		fixed += len(events[i])
 	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		switch {
-		case p.events[a].at < p.events[b].at:
-			return -1
-		case p.events[a].at > p.events[b].at:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(p.events[a].at, p.events[b].at) })
 	for _, delta := range []int{0, 1, 2, 3, -1, 4, 5, -2, 6, 7} {
 		n := m.length + delta - fixed
 		if n < 0 {

@@ -1,6 +1,9 @@
 package model
 
-import "sort"
+import (
+	"maps"
+	"slices"
+)
 
 // architecture is what one family of checkpoints adds to the shared sizes. It
 // fits in one file, which registers it.
@@ -42,10 +45,5 @@ func lookup(name string) (architecture, bool) {
 
 // Architectures lists the names that Open understands, sorted.
 func Architectures() []string {
-	var names []string
-	for name := range registry {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	return names
+	return slices.Sorted(maps.Keys(registry))
 }

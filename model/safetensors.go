@@ -1,9 +1,11 @@
 package model
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/bits"
 	"os"
@@ -42,7 +44,6 @@ type entry struct {
 // it was opened; whoever truncates it while it is mapped kills the process by
 // SIGBUS, as with every mapped file. Replace checkpoints by rename.
 type shard struct {
-	path    string
 	mapped  []byte // the whole file
 	data    []byte // after the header
 	entries []entry
@@ -81,7 +82,7 @@ func openShard(path string) (_ *shard, err error) {
 	if size > math.MaxInt {
 		return nil, &Error{Kind: ErrUnsupported, Detail: fmt.Sprintf("%d bytes cannot be mapped on this machine", size)}
 	}
-	s := &shard{path: path}
+	s := &shard{}
 	if s.mapped, s.unmap, err = mmap.File(f, int(size)); err != nil {
 		return nil, fmt.Errorf("model: %s: mapping: %w", path, err)
 	}
@@ -252,12 +253,7 @@ func byteSize(shape []int, each int64) (int64, bool) {
 // checkLayout wants the tensors to tile the data section.
 func checkLayout(entries []entry, size int64) error {
 	order := slices.Clone(entries)
-	slices.SortFunc(order, func(a, b entry) int {
-		if a.begin != b.begin {
-			return int(min(1, max(-1, a.begin-b.begin)))
-		}
-		return int(min(1, max(-1, a.end-b.end)))
-	})
+	slices.SortFunc(order, func(a, b entry) int { return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end)) })
 	at, before := int64(0), "the header"
 	for _, e := range order {
 		switch {
@@ -283,10 +279,5 @@ func inTensor(name, format string, args ...any) error {
 }
 
 func knownStored() string {
-	var names []string
-	for name := range storedBytes {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return strings.Join(names, ", ")
+	return strings.Join(slices.Sorted(maps.Keys(storedBytes)), ", ")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -187,12 +188,7 @@ func chatNamed(raw json.RawMessage, where string) (map[string]string, error) {
 		out[t.Name] = t.Template
 	}
 	if _, ok := out["default"]; !ok {
-		names := make([]string, 0, len(out))
-		for n := range out {
-			names = append(names, n)
-		}
-		slices.Sort(names)
-		return nil, fmt.Errorf("%w: chat_template has no template named \"default\", only %q", ErrNoChatTemplate, names)
+		return nil, fmt.Errorf("%w: chat_template has no template named \"default\", only %q", ErrNoChatTemplate, slices.Sorted(maps.Keys(out)))
 	}
 	return out, nil
 }

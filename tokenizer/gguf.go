@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -53,12 +54,7 @@ var ggufPretokenizers = map[string]struct {
 }
 
 func ggufPre() []string {
-	var names []string
-	for name := range ggufPretokenizers {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(ggufPretokenizers))
 }
 
 // ggufFile says which GGUF file holds the tokenizer of path: the file itself,

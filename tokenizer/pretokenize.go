@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -150,15 +151,11 @@ func parseMetaspace(o object) (metaspace, error) {
 	if err != nil {
 		return m, err
 	}
-	known := false
-	for i, s := range schemeNames {
-		if s == name {
-			m.scheme, known = scheme(i), true
-		}
-	}
-	if !known {
+	i := slices.Index(schemeNames, name)
+	if i < 0 {
 		return m, unsupported(join(o.path, "prepend_scheme"), "scheme", name, schemeNames)
 	}
+	m.scheme = scheme(i)
 	prefix, err := o.flag("add_prefix_space", true)
 	if err != nil {
 		return m, err

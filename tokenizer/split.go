@@ -1,5 +1,7 @@
 package tokenizer
 
+import "slices"
+
 // behavior says what a split does with its matches.
 type behavior uint8
 
@@ -18,12 +20,11 @@ func parseBehavior(n node) (behavior, error) {
 	if err != nil {
 		return 0, err
 	}
-	for i, name := range behaviorNames {
-		if s == name {
-			return behavior(i), nil
-		}
+	i := slices.Index(behaviorNames, s)
+	if i < 0 {
+		return 0, unsupported(n.path, "behavior", s, behaviorNames)
 	}
-	return 0, unsupported(n.path, "behavior", s, behaviorNames)
+	return behavior(i), nil
 }
 
 // split cuts p by m and hands on the parts, left to right.
