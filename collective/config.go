@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -53,20 +54,13 @@ func (c Config) ensureDefaults() Config {
 		c.Incarnations = make([]uint32, c.Size)
 	}
 	c.Incarnations = slices.Clone(c.Incarnations)
-	setDefault(&c.Deadline, 5*time.Second)
-	setDefault(&c.Rate, 32e6)
-	setDefault(&c.OneShotBytes, 64<<10)
-	setDefault(&c.ChunkBytes, 63<<10)
-	setDefault(&c.WindowOps, 64)
-	setDefault(&c.WindowBytes, 256<<20)
+	c.Deadline = cmp.Or(c.Deadline, 5*time.Second)
+	c.Rate = cmp.Or(c.Rate, 32e6)
+	c.OneShotBytes = cmp.Or(c.OneShotBytes, 64<<10)
+	c.ChunkBytes = cmp.Or(c.ChunkBytes, 63<<10)
+	c.WindowOps = cmp.Or(c.WindowOps, 64)
+	c.WindowBytes = cmp.Or(c.WindowBytes, 256<<20)
 	return c
-}
-
-func setDefault[T comparable](v *T, d T) {
-	var zero T
-	if *v == zero {
-		*v = d
-	}
 }
 
 // Validate says what is wrong with a config, as NewGroup would.

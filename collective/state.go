@@ -3,6 +3,7 @@ package collective
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -376,11 +377,7 @@ func (s *state) fail(err error) {
 		o.busy--
 	}
 	s.combines.clear()
-	pending := make([]*op, 0, len(s.ops))
-	for _, o := range s.ops {
-		pending = append(pending, o)
-	}
-	slices.SortFunc(pending, func(a, b *op) int { return cmp.Compare(a.id, b.id) })
+	pending := slices.SortedFunc(maps.Values(s.ops), func(a, b *op) int { return cmp.Compare(a.id, b.id) })
 	clear(s.ops)
 	for _, o := range pending {
 		o.over, o.err = true, err

@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,16 +44,10 @@ var ErrText = errors.New("eval: text")
 // change nothing here.
 func MeasurePerplexity(ctx context.Context, c *Client, tok *tokenizer.Tokenizer, text string, cfg PerplexityConfig) (*Perplexity, error) {
 	bos := tok.Encode("", true)
-	if cfg.Window == 0 {
-		cfg.Window = 2048
-	}
+	cfg.Window = cmp.Or(cfg.Window, 2048)
 	room := cfg.Window - len(bos)
-	if cfg.Stride == 0 {
-		cfg.Stride = room
-	}
-	if cfg.Concurrency == 0 {
-		cfg.Concurrency = 4
-	}
+	cfg.Stride = cmp.Or(cfg.Stride, room)
+	cfg.Concurrency = cmp.Or(cfg.Concurrency, 4)
 	if room < 2 || cfg.Stride < 1 || cfg.Stride > room || cfg.Concurrency < 1 {
 		return nil, fmt.Errorf("%w: window %d and stride %d: want a window of at least %d tokens and a stride of 1 to %d", ErrText, cfg.Window, cfg.Stride, len(bos)+2, room)
 	}

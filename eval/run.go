@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,15 +33,11 @@ func (c *Config) ensureDefaults() {
 	if len(c.Lengths) == 0 {
 		c.Lengths = []int{4096}
 	}
-	if c.Samples == 0 {
-		c.Samples = 20
-	}
+	c.Samples = cmp.Or(c.Samples, 20)
 	if len(c.Policies) == 0 {
 		c.Policies = []Policy{{Name: DefaultPolicy, Family: DefaultPolicy}}
 	}
-	if c.Concurrency == 0 {
-		c.Concurrency = 4
-	}
+	c.Concurrency = cmp.Or(c.Concurrency, 4)
 }
 
 // Validate fills in the defaults and says what is wrong with the rest.

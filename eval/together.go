@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,9 +61,7 @@ func RunTogether(ctx context.Context, tok *tokenizer.Tokenizer, g Source, store 
 			return nil, fmt.Errorf("eval: policy %s is named twice: full attention", cfg.Policies[i].Name)
 		}
 	}
-	if t.Workers == 0 {
-		t.Workers = runtime.GOMAXPROCS(0)
-	}
+	t.Workers = cmp.Or(t.Workers, runtime.GOMAXPROCS(0))
 	if t.Workers < 1 || t.Workers > 1024 {
 		return nil, fmt.Errorf("eval: %d workers; want 1 to 1024", t.Workers)
 	}

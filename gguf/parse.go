@@ -3,6 +3,7 @@ package gguf
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/bits"
 	"slices"
@@ -256,13 +257,8 @@ func inTensor(name string, err error) error {
 }
 
 func knownTypes() string {
-	var types []Type
-	for t := range layouts {
-		types = append(types, t)
-	}
-	slices.Sort(types)
 	var names []string
-	for _, t := range types {
+	for _, t := range slices.Sorted(maps.Keys(layouts)) {
 		names = append(names, t.String())
 	}
 	return strings.Join(names, ", ")

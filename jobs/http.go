@@ -19,10 +19,10 @@ import (
 // Routes are the paths that it answers.
 func (v *Service) Routes() door.Routes {
 	return door.Routes{
-		"POST /v1/jobs":     v.postJob,
-		"GET /v1/jobs":      v.listJobs,
-		"GET /v1/jobs/*":    v.getJob,
-		"DELETE /v1/jobs/*": v.deleteJob,
+		"POST /v1/jobs":     door.Answer(v.api, v.postJob),
+		"GET /v1/jobs":      door.Answer(v.api, v.listJobs),
+		"GET /v1/jobs/*":    door.Answer(v.api, v.getJob),
+		"DELETE /v1/jobs/*": door.Answer(v.api, v.deleteJob),
 
 		"GET /v1/responses/*":    v.getResponse,
 		"POST /v1/responses/*":   v.cancelResponse,
@@ -71,7 +71,7 @@ func (v *Service) show(j view) jobView {
 	return out
 }
 
-func (v *Service) postJob(w http.ResponseWriter, r *http.Request) {
+func (v *Service) postJob(w http.ResponseWriter, r *http.Request) (any, error) {
 	body, err := v.api.ReadJSON(w, r)
 	if err == nil && len(body) > v.cfg.MaxBody {
 		err = api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("A job may have %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
@@ -81,19 +81,18 @@ func (v *Service) postJob(w http.ResponseWriter, r *http.Request) {
 		spec, err = parseJob(body, r.Header.Get("Idempotency-Key"))
 	}
 	if err != nil {
-		v.api.WriteError(w, err)
-		return
+		return nil, err
 	}
 	j, existed, err := v.accept(r.Context(), ID(spec.Key), spec, func(t *api.Task) error { return v.api.Charge(r, t) })
 	if err != nil {
-		v.api.WriteError(w, err)
-		return
+		return nil, err
 	}
 	w.Header().Set("Location", "/v1/jobs/"+j.id)
 	if existed {
 		w.Header().Set("Idempotency-Replayed", "true")
 	}
 	v.api.WriteJSON(w, http.StatusAccepted, v.show(j))
+	return nil, nil
 }
 
 // accept checks a request as its endpoint would and makes it a job; charge, when set,
@@ -157,30 +156,23 @@ func parseJob(body []byte, key string) (Spec, error) {
 	return spec, nil
 }
 
-func (v *Service) getJob(w http.ResponseWriter, r *http.Request) {
+func (v *Service) getJob(w http.ResponseWriter, r *http.Request) (any, error) {
 	id, rest := door.PathID(r, "/v1/jobs/")
 	j := v.store.job(id)
 	switch {
 	case rest == "events" && j != nil:
 		v.events(w, r, j)
-		return
+		return nil, nil
 	case rest != "" && rest != "events":
-		v.api.WriteError(w, door.NoSuchURL(r))
-		return
+		return nil, door.NoSuchURL(r)
 	case j == nil:
-		v.api.WriteError(w, door.NotFound("job", id))
-		return
+		return nil, door.NotFound("job", id)
 	}
-	out, err := v.whole(r.Context(), j.view())
-	if err != nil {
-		v.api.WriteError(w, err)
-		return
-	}
-	v.api.WriteJSON(w, http.StatusOK, out)
+	return v.whole(r.Context(), j.view())
 }
 
-// whole is a job with its result.
-func (v *Service) whole(ctx context.Context, j view) (jobView, error) {
+// whole is a job with its result, as a client sees it.
+func (v *Service) whole(ctx context.Context, j view) (any, error) {
 	out := v.show(j)
 	if j.state.Phase != Completed {
 		return out, nil
@@ -238,28 +230,21 @@ func (v *Service) Store() *Store { return v.store }
 
 // deleteJob cancels a job; one that has ended stays as it is, unless ?purge=true
 // asks to forget it.
-func (v *Service) deleteJob(w http.ResponseWriter, r *http.Request) {
+func (v *Service) deleteJob(_ http.ResponseWriter, r *http.Request) (any, error) {
 	id, rest := door.PathID(r, "/v1/jobs/")
 	j := v.store.job(id)
 	if rest != "" || j == nil {
-		v.api.WriteError(w, door.NotFound("job", id))
-		return
+		return nil, door.NotFound("job", id)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
 	defer cancel()
 	if err := v.stopJob(ctx, j); err != nil {
-		v.api.WriteError(w, problemOf(err))
-		return
+		return nil, problemOf(err)
 	}
 	if r.URL.Query().Get("purge") == "true" {
-		if err := v.store.drop(ctx, id); err != nil {
-			v.api.WriteError(w, problemOf(err))
-			return
-		}
-		v.api.WriteJSON(w, http.StatusOK, map[string]any{"id": id, "object": "job", "deleted": true})
-		return
+		return map[string]any{"id": id, "object": "job", "deleted": true}, problemOf(v.store.drop(ctx, id))
 	}
-	v.api.WriteJSON(w, http.StatusOK, v.show(j.view()))
+	return v.show(j.view()), nil
 }
 
 // stopJob cancels a job that has not ended: first in the journal, then its
@@ -285,7 +270,7 @@ func (v *Service) stopJob(ctx context.Context, j *job) error {
 }
 
 // listJobs answers GET /v1/jobs?state=&batch_id=&after=&limit=: the newest first.
-func (v *Service) listJobs(w http.ResponseWriter, r *http.Request) {
+func (v *Service) listJobs(_ http.ResponseWriter, r *http.Request) (any, error) {
 	q := r.URL.Query()
 	limit, err := door.Limit(r, 20, 1000)
 	state, batch := Phase(q.Get("state")), q.Get("batch_id")
@@ -293,8 +278,7 @@ func (v *Service) listJobs(w http.ResponseWriter, r *http.Request) {
 		err = api.Problem{Status: http.StatusBadRequest, Param: "state", Message: fmt.Sprintf("'state' is %.40q; known are queued, running, completed, dead, cancelled.", string(state))}
 	}
 	if err != nil {
-		v.api.WriteError(w, err)
-		return
+		return nil, err
 	}
 	out := struct {
 		Object  string        `json:"object"`
@@ -314,5 +298,5 @@ func (v *Service) listJobs(w http.ResponseWriter, r *http.Request) {
 	for _, j := range page {
 		out.Data = append(out.Data, v.show(j))
 	}
-	v.api.WriteJSON(w, http.StatusOK, out)
+	return out, nil
 }

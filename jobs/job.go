@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -99,7 +100,7 @@ func (j *job) markDamaged(why string, now int64) {
 	j.damage = why
 	if j.state.Phase != Completed && j.state.Phase != Cancelled {
 		j.state.Phase, j.state.Code, j.state.Message = Dead, "record_damaged", why
-		set(&j.state.Ended, now)
+		j.state.Ended = cmp.Or(j.state.Ended, now)
 	}
 	close(j.changed)
 	j.changed = make(chan struct{})

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -28,9 +29,9 @@ type Config struct {
 
 func (c *Config) defaults() {
 	c.Rules.Defaults()
-	set(&c.Parallel, 32)
-	set(&c.Linger, 5*time.Millisecond)
-	set(&c.MaxBody, 8<<20)
+	c.Parallel = cmp.Or(c.Parallel, 32)
+	c.Linger = cmp.Or(c.Linger, 5*time.Millisecond)
+	c.MaxBody = cmp.Or(c.MaxBody, 8<<20)
 	if c.Durability == nil {
 		c.Durability = func() (string, int) { return "single", 1 }
 	}

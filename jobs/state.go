@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -165,18 +166,10 @@ type Rules struct {
 
 // Defaults fills in what is zero.
 func (r *Rules) Defaults() {
-	if r.MaxFailures == 0 {
-		r.MaxFailures = 5
-	}
-	if r.MaxTakeovers == 0 {
-		r.MaxTakeovers = 20
-	}
-	if r.Backoff == 0 {
-		r.Backoff = 500 * time.Millisecond
-	}
-	if r.MaxBackoff == 0 {
-		r.MaxBackoff = 30 * time.Second
-	}
+	r.MaxFailures = cmp.Or(r.MaxFailures, 5)
+	r.MaxTakeovers = cmp.Or(r.MaxTakeovers, 20)
+	r.Backoff = cmp.Or(r.Backoff, 500*time.Millisecond)
+	r.MaxBackoff = cmp.Or(r.MaxBackoff, 30*time.Second)
 }
 
 // Begin is the record with which a process that runs none of the job's attempts

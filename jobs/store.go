@@ -35,22 +35,15 @@ type StoreConfig struct {
 }
 
 func (c *StoreConfig) defaults() {
-	set(&c.MaxOpen, 100_000)
-	set(&c.Keep, 72*time.Hour)
-	set(&c.KeepJobs, 20_000)
-	set(&c.FullAt, 0.9)
+	c.MaxOpen = cmp.Or(c.MaxOpen, 100_000)
+	c.Keep = cmp.Or(c.Keep, 72*time.Hour)
+	c.KeepJobs = cmp.Or(c.KeepJobs, 20_000)
+	c.FullAt = cmp.Or(c.FullAt, 0.9)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 	if c.Now == nil {
 		c.Now = time.Now
-	}
-}
-
-func set[T comparable](v *T, d T) {
-	var zero T
-	if *v == zero {
-		*v = d
 	}
 }
 

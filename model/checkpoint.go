@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -286,14 +287,7 @@ func (p *Problems) in(dir string) error {
 }
 
 // names lists all tensors of the files, sorted.
-func (c *Checkpoint) names() []string {
-	names := make([]string, 0, len(c.at))
-	for name := range c.at {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	return names
-}
+func (c *Checkpoint) names() []string { return slices.Sorted(maps.Keys(c.at)) }
 
 // Extra lists the tensors that the files hold and the architecture does not
 // need, sorted.

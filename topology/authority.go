@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -158,15 +159,9 @@ type Authority struct {
 
 // NewAuthority starts with no nodes.
 func NewAuthority(cfg AuthorityConfig) *Authority {
-	if cfg.MaxNodes == 0 {
-		cfg.MaxNodes = 64
-	}
-	if cfg.Quarantine == 0 {
-		cfg.Quarantine = 5 * time.Second
-	}
-	if cfg.Pause == 0 {
-		cfg.Pause = 10 * time.Second
-	}
+	cfg.MaxNodes = cmp.Or(cfg.MaxNodes, 64)
+	cfg.Quarantine = cmp.Or(cfg.Quarantine, 5*time.Second)
+	cfg.Pause = cmp.Or(cfg.Pause, 10*time.Second)
 	drained := maps.Clone(cfg.Drained)
 	if drained == nil {
 		drained = map[string]uint64{}
@@ -212,12 +207,7 @@ func (a *Authority) Refuse(id string, incarnation uint64, why string) []Effect {
 
 // Known lists the nodes that are up, by id.
 func (a *Authority) Known() []Node {
-	var out []Node
-	for _, n := range a.nodes {
-		out = append(out, n)
-	}
-	slices.SortFunc(out, func(x, y Node) int { return strings.Compare(x.ID, y.ID) })
-	return out
+	return slices.SortedFunc(maps.Values(a.nodes), func(x, y Node) int { return strings.Compare(x.ID, y.ID) })
 }
 
 // Up tells of a node that is there. A known id with another incarnation is a

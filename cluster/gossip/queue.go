@@ -1,7 +1,9 @@
 package gossip
 
 import (
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -58,11 +60,7 @@ func (q *queue) put(o seen) {
 func (q *queue) members() []Member {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	out := make([]Member, 0, len(q.alive)+1)
-	for _, m := range q.alive {
-		out = append(out, m)
-	}
-	return out
+	return slices.Collect(maps.Values(q.alive))
 }
 
 func (q *queue) count() int {

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ func Idempotent(attempt time.Duration) Option {
 	return func(o *options) {
 		o.idempotent = true
 		o.attempt = attempt
-		setDefault(&o.attempt, 2*time.Second)
+		o.attempt = cmp.Or(o.attempt, 2*time.Second)
 	}
 }
 

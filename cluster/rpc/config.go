@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/tls"
 	"encoding/binary"
@@ -90,18 +91,12 @@ func (c *Config) ensureDefaults() {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	setDefault(&c.CallTimeout, 10*time.Second)
-	setDefault(&c.ConnectTimeout, 2*time.Second)
-	setDefault(&c.ProbeTimeout, 500*time.Millisecond)
-	setDefault(&c.MailboxLimit, 4096)
-	setDefault(&c.QueueBytes, 32<<20)
-	setDefault(&c.QueueMessages, 8192)
-}
-
-func setDefault[T int | int64 | time.Duration](field *T, value T) {
-	if *field == 0 {
-		*field = value
-	}
+	c.CallTimeout = cmp.Or(c.CallTimeout, 10*time.Second)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, 2*time.Second)
+	c.ProbeTimeout = cmp.Or(c.ProbeTimeout, 500*time.Millisecond)
+	c.MailboxLimit = cmp.Or(c.MailboxLimit, 4096)
+	c.QueueBytes = cmp.Or(c.QueueBytes, 32<<20)
+	c.QueueMessages = cmp.Or(c.QueueMessages, 8192)
 }
 
 // Validate says what is wrong with c.

@@ -1,6 +1,7 @@
 package natsbus
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -94,21 +95,11 @@ func (c Config) secrets() []string {
 }
 
 func (c Config) ensureDefaults() Config {
-	if c.Cluster == "" {
-		c.Cluster = "shoal"
-	}
-	if c.Listen == "" {
-		c.Listen = "127.0.0.1:0"
-	}
-	if c.HungAfter == 0 {
-		c.HungAfter = 3 * time.Second
-	}
-	if c.StoreBytes == 0 {
-		c.StoreBytes = 1 << 30
-	}
-	if c.MemoryBytes == 0 {
-		c.MemoryBytes = 64 << 20
-	}
+	c.Cluster = cmp.Or(c.Cluster, "shoal")
+	c.Listen = cmp.Or(c.Listen, "127.0.0.1:0")
+	c.HungAfter = cmp.Or(c.HungAfter, 3*time.Second)
+	c.StoreBytes = cmp.Or(c.StoreBytes, 1<<30)
+	c.MemoryBytes = cmp.Or(c.MemoryBytes, 64<<20)
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}

@@ -1,6 +1,7 @@
 package natsbus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -114,9 +115,7 @@ func (s *Server) Transport(cfg TransportConfig) (*Transport, error) {
 		cfg.Incarnations = make([]uint32, cfg.Size)
 	}
 	cfg.Incarnations = slices.Clone(cfg.Incarnations)
-	if cfg.PendingBytes == 0 {
-		cfg.PendingBytes = 1 << 30
-	}
+	cfg.PendingBytes = cmp.Or(cfg.PendingBytes, 1<<30)
 	t := &Transport{
 		cfg: cfg, names: newSubjects(s.cfg.Cluster, cfg.Group, cfg.Epoch, cfg.Rank), server: s,
 		greeter: newGreeter(cfg.Rank, cfg.Size, cfg.Digest), peers: make([]peer, cfg.Size),

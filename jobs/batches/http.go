@@ -86,19 +86,17 @@ func (v *Service) show(b *batch) batchView {
 	return out
 }
 
-func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) {
+func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error) {
 	body, err := v.api.ReadJSON(w, r)
 	if err != nil {
-		v.api.WriteError(w, err)
-		return
+		return nil, err
 	}
-	bad := func(param, format string, a ...any) {
-		v.api.WriteError(w, api.Problem{Status: http.StatusBadRequest, Param: param, Message: fmt.Sprintf(format, a...)})
+	bad := func(param, format string, a ...any) (any, error) {
+		return nil, api.Problem{Status: http.StatusBadRequest, Param: param, Message: fmt.Sprintf(format, a...)}
 	}
 	var spec spec
 	if err := json.Unmarshal(body, &spec); err != nil {
-		bad("", "The request body does not describe a batch: %v.", err)
-		return
+		return bad("", "The request body does not describe a batch: %v.", err)
 	}
 	spec.Key = r.Header.Get("Idempotency-Key")
 	size := 0
@@ -114,69 +112,62 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case len(spec.Key) > door.MaxKey:
-		bad("Idempotency-Key", "The Idempotency-Key is longer than %d bytes.", door.MaxKey)
+		return bad("Idempotency-Key", "The Idempotency-Key is longer than %d bytes.", door.MaxKey)
 	case spec.Endpoint != api.EndpointChat && spec.Endpoint != api.EndpointCompletions:
-		bad("endpoint", "'endpoint' is %.60q; known are %s and %s.", spec.Endpoint, api.EndpointChat, api.EndpointCompletions)
+		return bad("endpoint", "'endpoint' is %.60q; known are %s and %s.", spec.Endpoint, api.EndpointChat, api.EndpointCompletions)
 	case spec.Window != "24h":
-		bad("completion_window", "'completion_window' is %.20q; it must be \"24h\".", spec.Window)
+		return bad("completion_window", "'completion_window' is %.20q; it must be \"24h\".", spec.Window)
 	case len(spec.Metadata) > 16 || size > 512:
-		bad("metadata", "'metadata' may hold 16 pairs of up to 512 bytes.")
+		return bad("metadata", "'metadata' may hold 16 pairs of up to 512 bytes.")
 	case ferr != nil && !errors.Is(ferr, files.ErrNone):
-		v.api.WriteError(w, door.Unreadable("The input file", ferr))
+		return nil, door.Unreadable("The input file", ferr)
 	case ferr != nil:
-		bad("input_file_id", "There is no file %.80q; upload it with POST /v1/files and purpose \"batch\".", spec.Input)
+		return bad("input_file_id", "There is no file %.80q; upload it with POST /v1/files and purpose \"batch\".", spec.Input)
 	case f.Purpose != "batch":
-		bad("input_file_id", "The file %s has the purpose %s; upload the input with \"batch\".", f.ID, f.Purpose)
+		return bad("input_file_id", "The file %s has the purpose %s; upload the input with \"batch\".", f.ID, f.Purpose)
 	case open >= maxOpenBatch:
-		v.api.WriteError(w, api.Problem{Status: http.StatusTooManyRequests, Code: "too_many_batches", Message: fmt.Sprintf("%d batches are under way, as many as may be.", open)})
-	default:
-		ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
-		defer cancel()
-		b, err := v.store.create(ctx, spec)
-		if err != nil {
-			v.api.WriteError(w, door.Problem(err))
-			return
-		}
-		v.api.WriteJSON(w, http.StatusOK, v.show(b))
+		return nil, api.Problem{Status: http.StatusTooManyRequests, Code: "too_many_batches", Message: fmt.Sprintf("%d batches are under way, as many as may be.", open)}
 	}
+	ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
+	defer cancel()
+	b, err := v.store.create(ctx, spec)
+	if err != nil {
+		return nil, door.Problem(err)
+	}
+	return v.show(b), nil
 }
 
-func (v *Service) getBatch(w http.ResponseWriter, r *http.Request) {
+func (v *Service) getBatch(_ http.ResponseWriter, r *http.Request) (any, error) {
 	id, rest := door.PathID(r, "/v1/batches/")
 	b := v.store.get(id)
 	if b == nil || rest != "" {
-		v.api.WriteError(w, door.NotFound("batch", id))
-		return
+		return nil, door.NotFound("batch", id)
 	}
-	v.api.WriteJSON(w, http.StatusOK, v.show(b))
+	return v.show(b), nil
 }
 
 // cancelBatch answers POST /v1/batches/{id}/cancel.
-func (v *Service) cancelBatch(w http.ResponseWriter, r *http.Request) {
+func (v *Service) cancelBatch(_ http.ResponseWriter, r *http.Request) (any, error) {
 	id, rest := door.PathID(r, "/v1/batches/")
 	b := v.store.get(id)
 	switch {
 	case rest != "cancel":
-		v.api.WriteError(w, door.NoSuchURL(r))
-		return
+		return nil, door.NoSuchURL(r)
 	case b == nil:
-		v.api.WriteError(w, door.NotFound("batch", id))
-		return
+		return nil, door.NotFound("batch", id)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
 	defer cancel()
 	if err := v.store.stop(ctx, b, false); err != nil {
-		v.api.WriteError(w, door.Problem(err))
-		return
+		return nil, door.Problem(err)
 	}
-	v.api.WriteJSON(w, http.StatusOK, v.show(b))
+	return v.show(b), nil
 }
 
-func (v *Service) listBatches(w http.ResponseWriter, r *http.Request) {
+func (v *Service) listBatches(_ http.ResponseWriter, r *http.Request) (any, error) {
 	limit, err := door.Limit(r, 20, 1000)
 	if err != nil {
-		v.api.WriteError(w, err)
-		return
+		return nil, err
 	}
 	out := struct {
 		Object  string      `json:"object"`
@@ -193,5 +184,5 @@ func (v *Service) listBatches(w http.ResponseWriter, r *http.Request) {
 	if n := len(out.Data); n > 0 {
 		out.First, out.Last = &out.Data[0].ID, &out.Data[n-1].ID
 	}
-	v.api.WriteJSON(w, http.StatusOK, out)
+	return out, nil
 }

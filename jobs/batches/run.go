@@ -113,10 +113,10 @@ func (v *Service) Stop() {
 // Routes are the paths that it answers.
 func (v *Service) Routes() door.Routes {
 	return door.Routes{
-		"POST /v1/batches":   v.postBatch,
-		"GET /v1/batches":    v.listBatches,
-		"GET /v1/batches/*":  v.getBatch,
-		"POST /v1/batches/*": v.cancelBatch,
+		"POST /v1/batches":   door.Answer(v.api, v.postBatch),
+		"GET /v1/batches":    door.Answer(v.api, v.listBatches),
+		"GET /v1/batches/*":  door.Answer(v.api, v.getBatch),
+		"POST /v1/batches/*": door.Answer(v.api, v.cancelBatch),
 	}
 }
 

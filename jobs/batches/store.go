@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -257,14 +258,7 @@ func (s *Store) get(id string) *batch {
 func (s *Store) list() []*batch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make([]*batch, 0, len(s.batches))
-	for _, b := range s.batches {
-		out = append(out, b)
-	}
-	slices.SortFunc(out, func(a, b *batch) int {
-		return cmp.Compare(b.first, a.first)
-	})
-	return out
+	return slices.SortedFunc(maps.Values(s.batches), func(a, b *batch) int { return cmp.Compare(b.first, a.first) })
 }
 
 // open tells whether a batch has not ended.

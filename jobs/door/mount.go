@@ -1,6 +1,7 @@
 package door
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -13,6 +14,19 @@ import (
 
 // Routes answer, by method and path.
 type Routes map[string]http.HandlerFunc
+
+// Answer is a handler that answers with what f returns, as JSON; nothing where both are
+// nil, as f has answered itself.
+func Answer(a *api.Server, f func(http.ResponseWriter, *http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		switch out, err := f(w, r); {
+		case err != nil:
+			a.WriteError(w, err)
+		case out != nil:
+			a.WriteJSON(w, http.StatusOK, out)
+		}
+	}
+}
 
 // Mount is the door of jobs, files and batches in an API: their routes are there from
 // the start, and answered by whichever services have them. While there is none they
@@ -63,9 +77,7 @@ func NewMount(a *api.Server, reason string) (*Mount, error) {
 // answer of the store before it gets an error (0: 15 s; electing the leader of a
 // replicated one takes 4 to 9).
 func (m *Mount) Serve(silence time.Duration, services ...Routes) {
-	if silence == 0 {
-		silence = 15 * time.Second
-	}
+	silence = cmp.Or(silence, 15*time.Second)
 	all := Routes{}
 	for _, table := range services {
 		maps.Copy(all, table)

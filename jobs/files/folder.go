@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -211,18 +212,14 @@ func (f *Folder) Get(_ context.Context, id string) (File, error) {
 func (f *Folder) List(context.Context) ([]File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	out := make([]File, 0, len(f.all))
-	for _, x := range f.all {
-		out = append(out, x)
-	}
-	newestFirst(out)
-	return out, nil
+	return newestFirst(slices.Collect(maps.Values(f.all))), nil
 }
 
-func newestFirst(files []File) {
+func newestFirst(files []File) []File {
 	slices.SortFunc(files, func(a, b File) int {
 		return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), cmp.Compare(b.ID, a.ID))
 	})
+	return files
 }
 
 // Open implements Store.

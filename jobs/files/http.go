@@ -36,31 +36,22 @@ func Serve(s Store, a *api.Server, log *slog.Logger, inUse func(id string) strin
 // Routes are the paths that it answers.
 func (v *Service) Routes() door.Routes {
 	return door.Routes{
-		"POST /v1/files":     v.postFile,
-		"GET /v1/files":      v.listFiles,
-		"GET /v1/files/*":    v.getFile,
-		"DELETE /v1/files/*": v.deleteFile,
+		"POST /v1/files":     door.Answer(v.api, v.postFile),
+		"GET /v1/files":      door.Answer(v.api, v.listFiles),
+		"GET /v1/files/*":    door.Answer(v.api, v.getFile),
+		"DELETE /v1/files/*": door.Answer(v.api, v.deleteFile),
 	}
 }
 
 // postFile takes multipart/form-data with a file and a purpose, as OpenAI's.
-func (v *Service) postFile(w http.ResponseWriter, r *http.Request) {
-	f, err := v.upload(w, r)
-	if err != nil {
-		v.api.WriteError(w, err)
-		return
-	}
-	v.api.WriteJSON(w, http.StatusOK, f)
-}
-
-func (v *Service) upload(w http.ResponseWriter, r *http.Request) (File, error) {
+func (v *Service) postFile(w http.ResponseWriter, r *http.Request) (any, error) {
 	if t, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); t != "multipart/form-data" {
-		return File{}, api.Problem{Status: http.StatusUnsupportedMediaType, Code: "unsupported_media_type", Message: "Send the file as multipart/form-data with the parts 'file' and 'purpose'."}
+		return nil, api.Problem{Status: http.StatusUnsupportedMediaType, Code: "unsupported_media_type", Message: "Send the file as multipart/form-data with the parts 'file' and 'purpose'."}
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxFileBytes+(1<<20))
 	m, err := r.MultipartReader()
 	if err != nil {
-		return File{}, api.Problem{Status: http.StatusBadRequest, Message: "The multipart body cannot be read: " + err.Error() + "."}
+		return nil, api.Problem{Status: http.StatusBadRequest, Message: "The multipart body cannot be read: " + err.Error() + "."}
 	}
 	var f File
 	purpose, have := "", false
@@ -78,37 +69,37 @@ func (v *Service) upload(w http.ResponseWriter, r *http.Request) (File, error) {
 			break
 		}
 		if err != nil {
-			return File{}, fileProblem(sendError{err})
+			return nil, fileProblem(sendError{err})
 		}
 		if parts > 16 {
-			return File{}, api.Problem{Status: http.StatusBadRequest, Message: "The multipart body has too many parts."}
+			return nil, api.Problem{Status: http.StatusBadRequest, Message: "The multipart body has too many parts."}
 		}
 		switch p.FormName() {
 		case "purpose":
 			b, err := io.ReadAll(io.LimitReader(p, 64))
 			if err != nil {
-				return File{}, fileProblem(sendError{err})
+				return nil, fileProblem(sendError{err})
 			}
 			purpose = string(b)
 		case "file":
 			if have {
-				return File{}, api.Problem{Status: http.StatusBadRequest, Param: "file", Message: "Send one 'file' at a time."}
+				return nil, api.Problem{Status: http.StatusBadRequest, Param: "file", Message: "Send one 'file' at a time."}
 			}
 			name := p.FileName()
 			if len(name) > 255 || !utf8.ValidString(name) {
-				return File{}, api.Problem{Status: http.StatusBadRequest, Param: "file", Message: "The file's name must be UTF-8 of at most 255 bytes."}
+				return nil, api.Problem{Status: http.StatusBadRequest, Param: "file", Message: "The file's name must be UTF-8 of at most 255 bytes."}
 			}
 			if f, err = v.store.Put(r.Context(), "file-"+door.NewID(), name, "batch", time.Now().Unix(), sentBy{p}); err != nil {
-				return File{}, fileProblem(err)
+				return nil, fileProblem(err)
 			}
 			have = true
 		}
 	}
 	switch {
 	case !have:
-		return File{}, api.Problem{Status: http.StatusBadRequest, Param: "file", Message: "The part 'file' is missing."}
+		return nil, api.Problem{Status: http.StatusBadRequest, Param: "file", Message: "The part 'file' is missing."}
 	case purpose != "batch":
-		return File{}, api.Problem{Status: http.StatusBadRequest, Param: "purpose", Message: fmt.Sprintf("'purpose' is %.40q; only \"batch\" is known.", purpose)}
+		return nil, api.Problem{Status: http.StatusBadRequest, Param: "purpose", Message: fmt.Sprintf("'purpose' is %.40q; only \"batch\" is known.", purpose)}
 	}
 	keep = true
 	return f, nil
@@ -147,17 +138,15 @@ func fileProblem(err error) error {
 	return door.Problem(err)
 }
 
-func (v *Service) listFiles(w http.ResponseWriter, r *http.Request) {
+func (v *Service) listFiles(_ http.ResponseWriter, r *http.Request) (any, error) {
 	q := r.URL.Query()
 	limit, err := door.Limit(r, maxFiles, 10000)
 	if err != nil {
-		v.api.WriteError(w, err)
-		return
+		return nil, err
 	}
 	files, err := v.store.List(r.Context())
 	if err != nil {
-		v.api.WriteError(w, door.Unreadable("The list of files", err))
-		return
+		return nil, door.Unreadable("The list of files", err)
 	}
 	out := struct {
 		Object  string `json:"object"`
@@ -166,39 +155,36 @@ func (v *Service) listFiles(w http.ResponseWriter, r *http.Request) {
 	}{Object: "list"}
 	out.Data, out.HasMore = door.Page(files, q.Get("after"), limit, func(f File) string { return f.ID },
 		func(f File) bool { return q.Get("purpose") == "" || f.Purpose == q.Get("purpose") })
-	v.api.WriteJSON(w, http.StatusOK, out)
+	return out, nil
 }
 
-func (v *Service) getFile(w http.ResponseWriter, r *http.Request) {
+func (v *Service) getFile(w http.ResponseWriter, r *http.Request) (any, error) {
 	id, rest := door.PathID(r, "/v1/files/")
 	f, err := v.store.Get(r.Context(), id)
 	switch {
 	case errors.Is(err, ErrNone):
-		v.api.WriteError(w, door.NotFound("file", id))
+		return nil, door.NotFound("file", id)
 	case err != nil:
-		v.api.WriteError(w, door.Unreadable("The file", err))
+		return nil, door.Unreadable("The file", err)
 	case rest == "":
-		v.api.WriteJSON(w, http.StatusOK, f)
+		return f, nil
 	case rest == "content":
-		v.content(r.Context(), w, id)
-	default:
-		v.api.WriteError(w, door.NoSuchURL(r))
+		return nil, v.content(r.Context(), w, id)
 	}
+	return nil, door.NoSuchURL(r)
 }
 
-func (v *Service) content(ctx context.Context, w http.ResponseWriter, id string) {
+// content sends a file; the error is of what came before its first byte.
+func (v *Service) content(ctx context.Context, w http.ResponseWriter, id string) error {
 	file, f, err := v.store.Open(ctx, id)
 	switch {
 	case errors.Is(err, ErrNone):
-		v.api.WriteError(w, door.NotFound("file", id))
-		return
+		return door.NotFound("file", id)
 	case errors.Is(err, journal.ErrDamaged), errors.Is(err, os.ErrNotExist):
 		v.log.Error("jobs: a file cannot be read", "file", id, "error", err)
-		v.api.WriteError(w, api.Problem{Status: http.StatusInternalServerError, Code: "file_damaged", Message: "The file cannot be read: " + err.Error() + "."})
-		return
+		return api.Problem{Status: http.StatusInternalServerError, Code: "file_damaged", Message: "The file cannot be read: " + err.Error() + "."}
 	case err != nil:
-		v.api.WriteError(w, door.Unreadable("The file", err))
-		return
+		return door.Unreadable("The file", err)
 	}
 	defer file.Close()
 	w.Header().Set("Content-Type", "application/jsonl")
@@ -210,11 +196,11 @@ func (v *Service) content(ctx context.Context, w http.ResponseWriter, id string)
 		if n > 0 {
 			_ = rc.SetWriteDeadline(time.Now().Add(limit))
 			if _, err := w.Write(buf[:n]); err != nil {
-				return // the client left
+				return nil //nolint:nilerr // the client left
 			}
 		}
 		if err == io.EOF {
-			return
+			return nil
 		}
 		if err != nil {
 			panic(http.ErrAbortHandler) // cut it, rather than let half a file look whole
@@ -222,22 +208,18 @@ func (v *Service) content(ctx context.Context, w http.ResponseWriter, id string)
 	}
 }
 
-func (v *Service) deleteFile(w http.ResponseWriter, r *http.Request) {
+func (v *Service) deleteFile(_ http.ResponseWriter, r *http.Request) (any, error) {
 	id, rest := door.PathID(r, "/v1/files/")
 	if _, err := v.store.Get(r.Context(), id); rest != "" || errors.Is(err, ErrNone) {
-		v.api.WriteError(w, door.NotFound("file", id))
-		return
+		return nil, door.NotFound("file", id)
 	} else if err != nil {
-		v.api.WriteError(w, door.Unreadable("The file", err))
-		return
+		return nil, door.Unreadable("The file", err)
 	}
 	if b := v.inUse(id); b != "" {
-		v.api.WriteError(w, api.Problem{Status: http.StatusConflict, Code: "file_in_use", Message: "The file is the input of " + b + ", which still runs; cancel that first."})
-		return
+		return nil, api.Problem{Status: http.StatusConflict, Code: "file_in_use", Message: "The file is the input of " + b + ", which still runs; cancel that first."}
 	}
 	if err := v.store.Delete(r.Context(), id); err != nil {
-		v.api.WriteError(w, fileProblem(err))
-		return
+		return nil, fileProblem(err)
 	}
-	v.api.WriteJSON(w, http.StatusOK, map[string]any{"id": id, "object": "file", "deleted": true})
+	return map[string]any{"id": id, "object": "file", "deleted": true}, nil
 }

@@ -221,8 +221,7 @@ func (f *Shared) List(ctx context.Context) (out []File, err error) {
 		}
 		out = append(out, x)
 	}
-	newestFirst(out)
-	return out, nil
+	return newestFirst(out), nil
 }
 
 // Open implements Store: from the folder, else from the log by way of it.
