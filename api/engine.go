@@ -154,6 +154,24 @@ type PrefixCacheState struct {
 	Hits    uint64 `json:"hits"`           // of these, those that were there
 	Tokens  int    `json:"tokens"`         // that can be found now
 	Evicted uint64 `json:"evicted_tokens"` // that could, and went for sequences that needed the memory
+	// Disk is absent where blocks are not kept in files.
+	Disk *PrefixDiskState `json:"disk,omitempty"`
+}
+
+// PrefixDiskState are the files of the prefix cache, of all nodes together; a block is 64
+// tokens of one node's heads. Bytes and blocks are now, the others since the nodes began.
+type PrefixDiskState struct {
+	Bytes    int64  `json:"bytes"`
+	Limit    int64  `json:"limit_bytes"`
+	Blocks   uint64 `json:"blocks"`
+	Written  uint64 `json:"written_blocks"`
+	Read     uint64 `json:"read_blocks"`
+	Dropped  uint64 `json:"dropped_blocks"`  // the disk was slower than prompts are read
+	Removed  uint64 `json:"removed_blocks"`  // for others
+	Damaged  uint64 `json:"damaged_blocks"`  // and read again
+	Failed   uint64 `json:"failures"`        // of the disk
+	Restored uint64 `json:"restored_tokens"` // that prompts began with, since this coordinator began
+	Late     uint64 `json:"late"`            // times that the disk was too slow to be waited for
 }
 
 // DraftsState is what speculation has given so far.

@@ -142,6 +142,7 @@ type clusterCollector struct {
 	replicas, late, fences         *prometheus.Desc
 	fetched                        *prometheus.Desc
 	queries, hits, prefix          *prometheus.Desc
+	disk, restored, diskTrouble    *prometheus.Desc
 	recovery                       recoveryCollector
 	drafts                         draftsCollector
 }
@@ -159,6 +160,9 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 		usage:         prometheus.NewDesc("vllm:kv_cache_usage_perc", "KV cache bytes in use, 1 is the whole budget.", nil, label),
 		queries:       prometheus.NewDesc("vllm:prefix_cache_queries_total", "Prompt tokens that were looked up in the prefix cache.", nil, label),
 		hits:          prometheus.NewDesc("vllm:prefix_cache_hits_total", "Prompt tokens that were found there.", nil, label),
+		disk:          desc("shoal_prefix_disk_bytes", "Bytes of the prefix cache in files, of all nodes."),
+		restored:      desc("shoal_prefix_disk_restored_tokens_total", "Prompt tokens that came from files."),
+		diskTrouble:   desc("shoal_prefix_disk_trouble_total", "Blocks that were dropped (the disk was slower than prompts are read) or damaged, failed operations, and times that the disk was too slow to be waited for (late).", "kind"),
 		prefix:        desc("shoal_node_kv_prefix_bytes", "Bytes of the prefix cache on the node, which go when sequences need them.", "node"),
 		epoch:         desc("shoal_epoch", "Number of the current placement."),
 		recoveries:    desc("shoal_recoveries_total", "Serving placements that were withdrawn because a node was lost or a step failed."),
@@ -182,7 +186,7 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	c.recovery.describe(ch)
 	c.drafts.describe(ch)
-	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix} {
+	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.diskTrouble} {
 		ch <- d
 	}
 }
@@ -201,6 +205,13 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	if p := st.PrefixCache; p != nil {
 		ch <- prometheus.MustNewConstMetric(c.queries, prometheus.CounterValue, float64(p.Queries))
 		ch <- prometheus.MustNewConstMetric(c.hits, prometheus.CounterValue, float64(p.Hits))
+		if d := p.Disk; d != nil {
+			gauge(c.disk, float64(d.Bytes))
+			ch <- prometheus.MustNewConstMetric(c.restored, prometheus.CounterValue, float64(d.Restored))
+			for kind, n := range map[string]uint64{"dropped": d.Dropped, "damaged": d.Damaged, "failed": d.Failed, "late": d.Late} {
+				ch <- prometheus.MustNewConstMetric(c.diskTrouble, prometheus.CounterValue, float64(n), kind)
+			}
+		}
 	}
 	for kind, n := range st.Fences {
 		ch <- prometheus.MustNewConstMetric(c.fences, prometheus.CounterValue, float64(n), kind)

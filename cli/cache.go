@@ -44,5 +44,11 @@ func (c *cacheCmd) Run(e *env) error {
 	}
 	fmt.Fprintf(e.stdout, "prefix cache %s: %d tokens in %s that no sequence needs, %d evicted\n%d of %d prompt tokens were found (%.1f%%)\n",
 		p.Mode, p.Tokens, bytesText(bytes), p.Evicted, p.Hits, p.Queries, share)
+	if d := p.Disk; d != nil {
+		fmt.Fprintf(e.stdout, "on disk: %s of %s in %d blocks; %d tokens came from there\n", bytesText(d.Bytes), bytesText(d.Limit), d.Blocks, d.Restored)
+		if d.Dropped+d.Damaged+d.Failed+d.Late > 0 {
+			fmt.Fprintf(e.stdout, "trouble with it: %d blocks not written (too slow), %d damaged, %d failures, %d times too slow to wait for\n", d.Dropped, d.Damaged, d.Failed, d.Late)
+		}
+	}
 	return nil
 }

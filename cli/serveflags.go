@@ -170,6 +170,9 @@ type nodeFlags struct {
 
 	WeightsCache     string `placeholder:"DIR|off" help:"Keep quantised weights in this folder, so that the next start is quick (default: shoal/weights in the user's cache directory)."`
 	WeightsCacheSize size   `default:"64GiB" help:"Most bytes in that folder; what was not used for longest is removed."`
+
+	PrefixDisk     string `type:"path" placeholder:"DIR" help:"Keep what was read of prompts in files of this folder as well, for prompts that begin alike after memory needed the room, or after a restart. They hold what users say, unencrypted. Never changes a bit (default: none)."`
+	PrefixDiskSize size   `default:"64GiB" help:"Most bytes in that folder, of all nodes of this command together."`
 }
 
 // maxThreads is more than any machine has processors.

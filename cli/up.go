@@ -236,6 +236,9 @@ func (c *upCmd) child(l *local, i int, dir string, more ...string) error {
 	args := []string{"node", "--with-parent", "--id", id, "--model", dir,
 		"--kv-memory", strconv.FormatInt(int64(c.KVMemory), 10), "--threads", strconv.Itoa(threads),
 		"--weights-cache", cmp.Or(c.weightsCache(), "off"), "--weights-cache-size", strconv.FormatInt(int64(c.WeightsCacheSize), 10), "--log-level", c.LogLevel}
+	if c.PrefixDisk != "" {
+		args = append(args, "--prefix-disk", c.PrefixDisk, "--prefix-disk-size", strconv.FormatInt(int64(c.PrefixDiskSize)/int64(c.Nodes), 10))
+	}
 	if c.SwiftKV != "" && dir != "bus" {
 		args = append(args, "--swiftkv", c.SwiftKV)
 	}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -128,7 +129,7 @@ func (c *core) placed(g *Group) {
 	}
 	c.events.serves(g.Placement.Epoch, len(g.Nodes))
 	c.most.Store(max(c.most.Load(), g.budget()))
-	p := batcher.Placed{Epoch: g.Placement.Epoch}
+	p := batcher.Placed{Epoch: g.Placement.Epoch, Disk: g.Disk}
 	for i, s := range g.Placement.Slices {
 		if have, least := g.Nodes[i].KVBudget, kvcache.ResidentBytes(c.geometry, 1, 1, c.policy); have < least {
 			c.serve.Logger.Warn("no request fits the caches of this node: start it with more --kv-memory", "node", s.ID, "bytes", have, "shortest_request", least)
@@ -198,6 +199,51 @@ func (c *core) Release(epoch uint32, keep []batcher.Keep, seqs, blocks []uint64)
 			}
 			c.noteUsed(g.Nodes[i].ID, reply.KvUsedBytes)
 		}()
+	}
+}
+
+// Disk implements batcher.Stepper.
+func (c *core) Disk(epoch uint32, d batcher.Disk, done func(int)) {
+	g := c.director.serving.Load()
+	if g == nil || g.Placement.Epoch != epoch {
+		done(0)
+		return
+	}
+	r := PrefixRequest(epoch, d)
+	c.steps.Add(1)
+	go func() {
+		defer c.steps.Done()
+		ctx, cancel := context.WithTimeout(c.ctx, time.Duration(d.Millis)*time.Millisecond)
+		defer cancel()
+		done(c.askDisks(ctx, g, r))
+	}()
+}
+
+// askDisks asks all nodes of a group at once: how many of the first blocks every one has.
+func (c *core) askDisks(ctx context.Context, g *Group, r *proto.PrefixRequest) int {
+	answers := make([]int, len(g.Handles))
+	var wg sync.WaitGroup
+	for i, h := range g.Handles {
+		wg.Go(func() {
+			reply, err := h.Prefix(ctx, r)
+			if err != nil {
+				c.serve.Logger.Warn("the disk of the prefix cache gave no answer; what it has is read again", "node", g.Nodes[i].ID, "error", err)
+				return
+			}
+			answers[i] = int(reply.Blocks)
+		})
+	}
+	wg.Wait()
+	return slices.Min(answers)
+}
+
+// ResetPrefixCache empties the prefix cache, on disks too.
+func (c *core) ResetPrefixCache(ctx context.Context) {
+	c.batcher.ResetPrefixCache()
+	ctx, cancel := context.WithTimeout(ctx, retireTimeout)
+	defer cancel()
+	if g := c.director.serving.Load(); g != nil && g.Disk {
+		c.askDisks(ctx, g, &proto.PrefixRequest{Forget: true})
 	}
 }
 

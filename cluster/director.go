@@ -26,6 +26,7 @@ type Group struct {
 	Nodes     []topology.Node
 	Handles   []Handle        // rank order
 	Held      [][]*proto.Held // caches that each kept from earlier epochs
+	Disk      bool            // all keep blocks of the prefix cache in files
 }
 
 // budget is the cache bytes of all nodes together.
@@ -138,6 +139,7 @@ type host struct {
 	arithmetic  string
 	weights     int64         // bytes of its slices
 	held        []*proto.Held // caches of earlier epochs that it kept
+	disk        bool          // it keeps blocks of the prefix cache in files
 }
 
 // director is the actor shell around topology.Authority: it turns effects into
@@ -212,7 +214,7 @@ func (d *director) Receive(c actor.Context) {
 		}
 		if m.reply != nil && m.epoch == d.authority.Epoch() { // a late answer tells of caches as they were
 			h := d.hosts[m.id]
-			h.weights, h.held = m.reply.WeightBytes, m.reply.Held
+			h.weights, h.held, h.disk = m.reply.WeightBytes, m.reply.Held, m.reply.PrefixDisk
 			d.hosts[m.id] = h
 		}
 		d.run(c, d.authority.Answered(m.epoch, m.id, m.err))
@@ -386,10 +388,10 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 		case topology.FormGroup:
 			d.join(c, e)
 		case topology.Serve:
-			g := &Group{Placement: e.Placement, Nodes: e.Nodes}
+			g := &Group{Placement: e.Placement, Nodes: e.Nodes, Disk: true}
 			for _, n := range e.Nodes {
 				h := d.hosts[n.ID]
-				g.Handles, g.Held = append(g.Handles, h.handle), append(g.Held, h.held)
+				g.Handles, g.Held, g.Disk = append(g.Handles, h.handle), append(g.Held, h.held), g.Disk && h.disk
 			}
 			d.serving.Store(g)
 			d.cfg.Logger.Info("serving", "epoch", e.Placement.Epoch, "sockets", len(e.Nodes))

@@ -280,6 +280,9 @@ func (c *core) Cluster() api.ClusterState {
 	if c.serve.PrefixCache != PrefixOff {
 		s.PrefixCache = &api.PrefixCacheState{Mode: c.serve.PrefixCache, Queries: snap.Prefix.Queries, Hits: snap.Prefix.Hits,
 			Tokens: snap.PrefixBlocks * tensor.BlockSlots, Evicted: snap.Prefix.Evicted}
+		if g := c.director.serving.Load(); g != nil && g.Disk {
+			s.PrefixCache.Disk = &api.PrefixDiskState{Restored: snap.Prefix.Restored, Late: snap.Prefix.Late}
+		}
 	}
 	if d := &snap.Speculated; d.Rows > 0 || c.serve.Speculate != string(speculate.Off) {
 		s.Drafts = &api.DraftsState{Mode: c.serve.Speculate, Steps: d.Rows, Drafted: d.Drafted, Accepted: d.Accepted, At: d.At[:], TextBytes: d.Texts, Recent: d.Recent}
@@ -338,6 +341,11 @@ func (c *core) Cluster() api.ClusterState {
 			node.Subscriptions, node.LoadedBytes, node.LoadBytes = int(st.Subscriptions), st.LoadedBytes, st.LoadBytes
 			node.RSSBytes, node.Goroutines, node.OpenFiles, node.WeightBytes = st.ResidentBytes, int(st.Goroutines), int(st.OpenFiles), st.WeightBytes
 			node.KVUsedBytes, node.FetchedBytes = st.KvUsedBytes, st.FetchedBytes
+			if k := st.PrefixDisk; k != nil && s.PrefixCache != nil && s.PrefixCache.Disk != nil {
+				d := s.PrefixCache.Disk
+				d.Bytes, d.Limit, d.Blocks, d.Written, d.Read = d.Bytes+k.Bytes, d.Limit+k.Limit, d.Blocks+k.Blocks, d.Written+k.Written, d.Read+k.Read
+				d.Dropped, d.Removed, d.Damaged, d.Failed = d.Dropped+k.Dropped, d.Removed+k.Removed, d.Damaged+k.Damaged, d.Failed+k.Failed
+			}
 		}
 		node.KVPrefix = min(cached, node.KVUsedBytes)
 		node.KVUsedBytes -= node.KVPrefix

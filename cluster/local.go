@@ -13,6 +13,7 @@ import (
 
 	"shoal/actors/socket"
 	"shoal/collective"
+	"shoal/kvcache/tier"
 	"shoal/model"
 	"shoal/tensor"
 	"shoal/topology"
@@ -28,6 +29,10 @@ type LocalConfig struct {
 	Shares []float64
 	// KVBudget of each socket in bytes. Default 1 GiB.
 	KVBudget int64
+	// PrefixDisk is the folder in which the sockets keep blocks of the prefix cache, each in at
+	// most PrefixDiskSize bytes; empty: none does.
+	PrefixDisk     string
+	PrefixDiskSize int64
 	// Threads compute; default: the processors of the machine.
 	Threads int
 }
@@ -43,6 +48,7 @@ type Local struct {
 type localSocket struct {
 	pid     *actor.PID
 	stopped chan struct{}
+	disk    *tier.Store
 }
 
 // New starts an embedded cluster and waits until it serves, or ctx ends.
@@ -91,8 +97,13 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	engine := grammars(ck)
 	for i := range cfg.Sockets {
 		sc := socket.Config{Checkpoint: ck, Grammars: engine, Pool: c.pool, KVBudget: cfg.KVBudget, Logger: log, Connect: hub.connect, Stopped: make(chan struct{})}
+		if cfg.PrefixDisk != "" {
+			if sc.PrefixDisk, err = tier.Open(cfg.PrefixDisk, cfg.PrefixDiskSize, log); err != nil {
+				return nil, err
+			}
+		}
 		pid := c.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: sc} }))
-		c.sockets = append(c.sockets, localSocket{pid, sc.Stopped})
+		c.sockets = append(c.sockets, localSocket{pid, sc.Stopped, sc.PrefixDisk})
 		n := topology.Node{ID: fmt.Sprintf("socket-%d", i), Incarnation: 1, KVBudget: cfg.KVBudget, ModelHash: ck.Hash()}
 		c.system.Root.Send(c.dpid, &nodeUp{node: n, host: host{incarnation: n.Incarnation, handle: localHandle{root: c.system.Root, pid: pid}, address: "local"}})
 	}
@@ -113,6 +124,9 @@ func (c *Local) Close() {
 	}
 	for _, s := range c.sockets {
 		socket.Stop(c.system.Root, s.pid, s.stopped)
+		if s.disk != nil {
+			_ = s.disk.Close()
+		}
 	}
 	c.pool.Close()
 	c.system.Shutdown()

@@ -26,6 +26,7 @@ import (
 	"shoal/cluster/weights"
 	"shoal/collective"
 	"shoal/collective/natsbus"
+	"shoal/kvcache/tier"
 	"shoal/model"
 	"shoal/proto"
 	"shoal/security"
@@ -57,6 +58,10 @@ type NodeConfig struct {
 	// next, in at most WeightsCacheSize bytes; empty: none is kept.
 	WeightsCache     string
 	WeightsCacheSize int64
+	// PrefixDisk is the folder in which blocks of the prefix cache are kept, in at most
+	// PrefixDiskSize bytes; empty: none are. Processes of a machine may share it.
+	PrefixDisk     string
+	PrefixDiskSize int64
 	// Threads compute; default: the processors of the machine.
 	Threads int
 	// Share is the part of the work relative to other nodes, at most twice the measured
@@ -359,6 +364,12 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if cfg.WeightsCache != "" {
 		n.socket.WeightsCache = &socket.WeightsCache{Dir: cfg.WeightsCache, Limit: cfg.WeightsCacheSize, Logger: cfg.Logger}
 	}
+	if cfg.PrefixDisk != "" {
+		if n.socket.PrefixDisk, err = tier.Open(cfg.PrefixDisk, cfg.PrefixDiskSize, cfg.Logger); err != nil {
+			return err
+		}
+		defer n.socket.PrefixDisk.Close()
+	}
 	pid, err := b.rpc.Spawn(socketName, actor.PropsFromProducer(func() actor.Actor { return n }))
 	if err != nil {
 		return err
@@ -543,6 +554,9 @@ func (n *nodeActor) register() {
 	})
 	rpc.Handle(n.mux, uint32(proto.Kind_KIND_RELEASE), func(c *rpc.Ctx, m *proto.ReleaseRequest) {
 		c.Actor.Send(n.pid, &socket.Release{Request: m, Reply: func(r *proto.ReleaseReply, err error) { respond(c, r, err) }})
+	})
+	rpc.Handle(n.mux, uint32(proto.Kind_KIND_PREFIX), func(c *rpc.Ctx, m *proto.PrefixRequest) {
+		c.Actor.Send(n.pid, &socket.Prefix{Request: m, Reply: func(r *proto.PrefixReply, err error) { respond(c, r, err) }})
 	})
 	rpc.Handle(n.mux, uint32(proto.Kind_KIND_STATUS), func(c *rpc.Ctx, _ *proto.Empty) {
 		n.hear()

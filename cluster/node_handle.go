@@ -17,6 +17,7 @@ type Handle interface {
 	Step(context.Context, *proto.StepRequest) (*proto.StepReply, error)
 	Retire(context.Context, *proto.RetireRequest) error
 	Release(context.Context, *proto.ReleaseRequest) (*proto.ReleaseReply, error)
+	Prefix(context.Context, *proto.PrefixRequest) (*proto.PrefixReply, error)
 	Status(context.Context) (*proto.SocketStatus, error)
 }
 
@@ -65,6 +66,10 @@ func (h localHandle) Retire(ctx context.Context, r *proto.RetireRequest) error {
 
 func (h localHandle) Release(ctx context.Context, r *proto.ReleaseRequest) (*proto.ReleaseReply, error) {
 	return ask(ctx, h, func(f func(*proto.ReleaseReply, error)) any { return &socket.Release{Request: r, Reply: f} })
+}
+
+func (h localHandle) Prefix(ctx context.Context, r *proto.PrefixRequest) (*proto.PrefixReply, error) {
+	return ask(ctx, h, func(f func(*proto.PrefixReply, error)) any { return &socket.Prefix{Request: r, Reply: f} })
 }
 
 func (h localHandle) Status(ctx context.Context) (*proto.SocketStatus, error) {

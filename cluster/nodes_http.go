@@ -17,8 +17,8 @@ import (
 //	POST /v1/nodes/{id}/undrain 202: it takes a share again
 //	POST /reset_prefix_cache    200: the prefix cache is emptied, but for what runs
 func (c *Coordinator) ServeNodes(a *api.Server) error {
-	reset := a.Handle("POST", "/reset_prefix_cache", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		c.batcher.ResetPrefixCache()
+	reset := a.Handle("POST", "/reset_prefix_cache", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.ResetPrefixCache(r.Context())
 		a.WriteJSON(w, http.StatusOK, map[string]any{})
 	}))
 	return errors.Join(reset, a.Handle("POST", "/v1/nodes/*", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -50,6 +50,11 @@ func (h remoteHandle) Release(ctx context.Context, r *proto.ReleaseRequest) (*pr
 	return out, h.call(ctx, proto.Kind_KIND_RELEASE, r, out, rpc.Idempotent(time.Second))
 }
 
+func (h remoteHandle) Prefix(ctx context.Context, r *proto.PrefixRequest) (*proto.PrefixReply, error) {
+	out := new(proto.PrefixReply)
+	return out, h.call(ctx, proto.Kind_KIND_PREFIX, r, out)
+}
+
 func (h remoteHandle) Status(ctx context.Context) (*proto.SocketStatus, error) {
 	out := new(proto.SocketStatus)
 	return out, h.call(ctx, proto.Kind_KIND_STATUS, new(proto.Empty), out, rpc.Idempotent(time.Second))

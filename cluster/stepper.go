@@ -18,9 +18,21 @@ import (
 
 func keeps(all []batcher.Keep) (out []*proto.Keep) {
 	for _, k := range all {
-		out = append(out, &proto.Keep{Seq: k.Seq, SaveFrom: uint32(k.From), Save: k.Blocks})
+		out = append(out, &proto.Keep{Seq: k.Seq, SaveFrom: uint32(k.From), Save: k.Blocks, Keys: keysOf(k.Keys)})
 	}
 	return out
+}
+
+func keysOf(keys []batcher.Key) (out []byte) {
+	for _, k := range keys {
+		out = append(out, k[:]...)
+	}
+	return out
+}
+
+// PrefixRequest is what disks are asked in the form that crosses the wire.
+func PrefixRequest(epoch uint32, d batcher.Disk) *proto.PrefixRequest {
+	return &proto.PrefixRequest{Epoch: epoch, From: uint32(d.From), Keys: append(d.Before[:], keysOf(d.Keys)...), Blocks: d.Blocks, Step: d.Step, Millis: uint32(d.Millis)}
 }
 
 // ReleaseRequest is what happens between steps in the form that crosses the wire.
@@ -53,7 +65,7 @@ func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
 		r.Chunks = append(r.Chunks, m)
 	}
 	for _, c := range p.Chunks {
-		m := &proto.Chunk{Seq: c.Seq, Start: uint32(c.Start), Prefill: true, Last: c.Last, Sample: c.Sample, Next: uint32(c.Next + 1), SaveFrom: uint32(c.SaveFrom), Save: c.Save}
+		m := &proto.Chunk{Seq: c.Seq, Start: uint32(c.Start), Prefill: true, Last: c.Last, Sample: c.Sample, Next: uint32(c.Next + 1), SaveFrom: uint32(c.SaveFrom), Save: c.Save, Keys: keysOf(c.Keys)}
 		if c.PromptLogprobs >= 0 {
 			m.WantPromptLogprobs, m.PromptLogprobs = true, int32(c.PromptLogprobs)
 		}

@@ -50,6 +50,9 @@ func (a *Arena) register(g *Segment) {
 	a.segments[g] = true
 }
 
+// Heads are the KV heads whose rows it holds.
+func (g *Segment) Heads() tensor.Span { return g.heads }
+
 // Release gives the segment up; stores that attached it keep its rows. A second one does
 // nothing.
 func (g *Segment) Release() {

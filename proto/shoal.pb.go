@@ -38,6 +38,7 @@ const (
 	Kind_KIND_RELEASE     Kind = 23 // ReleaseRequest -> ReleaseReply: drop sequences between steps
 	Kind_KIND_STATUS      Kind = 22 // -> SocketStatus
 	Kind_KIND_STORE       Kind = 24 // StoreMembers -> Empty: keep a copy of the store
+	Kind_KIND_PREFIX      Kind = 26 // PrefixRequest -> PrefixReply: blocks of the prefix cache in files
 	Kind_KIND_WEIGHTS     Kind = 25 // WeightsRequest -> WeightsReply: parts of the checkpoint, for a node without one
 )
 
@@ -55,6 +56,7 @@ var (
 		23: "KIND_RELEASE",
 		22: "KIND_STATUS",
 		24: "KIND_STORE",
+		26: "KIND_PREFIX",
 		25: "KIND_WEIGHTS",
 	}
 	Kind_value = map[string]int32{
@@ -69,6 +71,7 @@ var (
 		"KIND_RELEASE":     23,
 		"KIND_STATUS":      22,
 		"KIND_STORE":       24,
+		"KIND_PREFIX":      26,
 		"KIND_WEIGHTS":     25,
 	}
 )
@@ -665,6 +668,7 @@ type LoadReply struct {
 	KvBudgetBytes int64                  `protobuf:"varint,2,opt,name=kv_budget_bytes,json=kvBudgetBytes,proto3" json:"kv_budget_bytes,omitempty"`
 	Millis        uint32                 `protobuf:"varint,3,opt,name=millis,proto3" json:"millis,omitempty"`
 	Held          []*Held                `protobuf:"bytes,4,rep,name=held,proto3" json:"held,omitempty"`
+	PrefixDisk    bool                   `protobuf:"varint,5,opt,name=prefix_disk,json=prefixDisk,proto3" json:"prefix_disk,omitempty"` // it keeps blocks of the prefix cache in files, or has none to keep
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -725,6 +729,13 @@ func (x *LoadReply) GetHeld() []*Held {
 		return x.Held
 	}
 	return nil
+}
+
+func (x *LoadReply) GetPrefixDisk() bool {
+	if x != nil {
+		return x.PrefixDisk
+	}
+	return false
 }
 
 type JoinRequest struct {
@@ -923,6 +934,7 @@ type Keep struct {
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
 	SaveFrom      uint32                 `protobuf:"varint,2,opt,name=save_from,json=saveFrom,proto3" json:"save_from,omitempty"`
 	Save          []uint64               `protobuf:"varint,3,rep,packed,name=save,proto3" json:"save,omitempty"`
+	Keys          []byte                 `protobuf:"bytes,4,opt,name=keys,proto3" json:"keys,omitempty"` // as in Chunk
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -978,6 +990,152 @@ func (x *Keep) GetSave() []uint64 {
 	return nil
 }
 
+func (x *Keep) GetKeys() []byte {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+// PrefixRequest asks what there is of blocks of a text in files, or has them read, or all
+// files removed.
+type PrefixRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	From          uint32                 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`            // number of the first block in its text
+	Keys          []byte                 `protobuf:"bytes,3,opt,name=keys,proto3" json:"keys,omitempty"`             // as in Chunk
+	Blocks        []uint64               `protobuf:"varint,4,rep,packed,name=blocks,proto3" json:"blocks,omitempty"` // they are read, and called so; none: the answer says how many are there
+	Step          uint64                 `protobuf:"varint,5,opt,name=step,proto3" json:"step,omitempty"`            // nothing is read once a later step has begun
+	Millis        uint32                 `protobuf:"varint,6,opt,name=millis,proto3" json:"millis,omitempty"`        // the answer comes within about this time
+	Forget        bool                   `protobuf:"varint,7,opt,name=forget,proto3" json:"forget,omitempty"`        // remove all files
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrefixRequest) Reset() {
+	*x = PrefixRequest{}
+	mi := &file_proto_shoal_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrefixRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrefixRequest) ProtoMessage() {}
+
+func (x *PrefixRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_shoal_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrefixRequest.ProtoReflect.Descriptor instead.
+func (*PrefixRequest) Descriptor() ([]byte, []int) {
+	return file_proto_shoal_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PrefixRequest) GetEpoch() uint32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *PrefixRequest) GetFrom() uint32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *PrefixRequest) GetKeys() []byte {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *PrefixRequest) GetBlocks() []uint64 {
+	if x != nil {
+		return x.Blocks
+	}
+	return nil
+}
+
+func (x *PrefixRequest) GetStep() uint64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *PrefixRequest) GetMillis() uint32 {
+	if x != nil {
+		return x.Millis
+	}
+	return 0
+}
+
+func (x *PrefixRequest) GetForget() bool {
+	if x != nil {
+		return x.Forget
+	}
+	return false
+}
+
+// PrefixReply: so many of the first blocks.
+type PrefixReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Blocks        uint32                 `protobuf:"varint,1,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrefixReply) Reset() {
+	*x = PrefixReply{}
+	mi := &file_proto_shoal_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrefixReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrefixReply) ProtoMessage() {}
+
+func (x *PrefixReply) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_shoal_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrefixReply.ProtoReflect.Descriptor instead.
+func (*PrefixReply) Descriptor() ([]byte, []int) {
+	return file_proto_shoal_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PrefixReply) GetBlocks() uint32 {
+	if x != nil {
+		return x.Blocks
+	}
+	return 0
+}
+
 type ReleaseReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	KvUsedBytes   int64                  `protobuf:"varint,1,opt,name=kv_used_bytes,json=kvUsedBytes,proto3" json:"kv_used_bytes,omitempty"`
@@ -987,7 +1145,7 @@ type ReleaseReply struct {
 
 func (x *ReleaseReply) Reset() {
 	*x = ReleaseReply{}
-	mi := &file_proto_shoal_proto_msgTypes[12]
+	mi := &file_proto_shoal_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -999,7 +1157,7 @@ func (x *ReleaseReply) String() string {
 func (*ReleaseReply) ProtoMessage() {}
 
 func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[12]
+	mi := &file_proto_shoal_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1012,7 +1170,7 @@ func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseReply.ProtoReflect.Descriptor instead.
 func (*ReleaseReply) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{12}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReleaseReply) GetKvUsedBytes() int64 {
@@ -1031,7 +1189,7 @@ type RetireRequest struct {
 
 func (x *RetireRequest) Reset() {
 	*x = RetireRequest{}
-	mi := &file_proto_shoal_proto_msgTypes[13]
+	mi := &file_proto_shoal_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1043,7 +1201,7 @@ func (x *RetireRequest) String() string {
 func (*RetireRequest) ProtoMessage() {}
 
 func (x *RetireRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[13]
+	mi := &file_proto_shoal_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1056,7 +1214,7 @@ func (x *RetireRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetireRequest.ProtoReflect.Descriptor instead.
 func (*RetireRequest) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{13}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RetireRequest) GetEpoch() uint32 {
@@ -1075,7 +1233,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_proto_shoal_proto_msgTypes[14]
+	mi := &file_proto_shoal_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1087,7 +1245,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[14]
+	mi := &file_proto_shoal_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1100,7 +1258,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{14}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DrainRequest) GetId() string {
@@ -1122,7 +1280,7 @@ type StoreMembers struct {
 
 func (x *StoreMembers) Reset() {
 	*x = StoreMembers{}
-	mi := &file_proto_shoal_proto_msgTypes[15]
+	mi := &file_proto_shoal_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1292,7 @@ func (x *StoreMembers) String() string {
 func (*StoreMembers) ProtoMessage() {}
 
 func (x *StoreMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[15]
+	mi := &file_proto_shoal_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1305,7 @@ func (x *StoreMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreMembers.ProtoReflect.Descriptor instead.
 func (*StoreMembers) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{15}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StoreMembers) GetStore() string {
@@ -1184,7 +1342,7 @@ type StoreMember struct {
 
 func (x *StoreMember) Reset() {
 	*x = StoreMember{}
-	mi := &file_proto_shoal_proto_msgTypes[16]
+	mi := &file_proto_shoal_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1196,7 +1354,7 @@ func (x *StoreMember) String() string {
 func (*StoreMember) ProtoMessage() {}
 
 func (x *StoreMember) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[16]
+	mi := &file_proto_shoal_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1209,7 +1367,7 @@ func (x *StoreMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreMember.ProtoReflect.Descriptor instead.
 func (*StoreMember) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{16}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StoreMember) GetName() string {
@@ -1247,7 +1405,7 @@ type WeightsRequest struct {
 
 func (x *WeightsRequest) Reset() {
 	*x = WeightsRequest{}
-	mi := &file_proto_shoal_proto_msgTypes[17]
+	mi := &file_proto_shoal_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1417,7 @@ func (x *WeightsRequest) String() string {
 func (*WeightsRequest) ProtoMessage() {}
 
 func (x *WeightsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[17]
+	mi := &file_proto_shoal_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1430,7 @@ func (x *WeightsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsRequest.ProtoReflect.Descriptor instead.
 func (*WeightsRequest) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{17}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WeightsRequest) GetList() string {
@@ -1317,7 +1475,7 @@ type WeightsReply struct {
 
 func (x *WeightsReply) Reset() {
 	*x = WeightsReply{}
-	mi := &file_proto_shoal_proto_msgTypes[18]
+	mi := &file_proto_shoal_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1329,7 +1487,7 @@ func (x *WeightsReply) String() string {
 func (*WeightsReply) ProtoMessage() {}
 
 func (x *WeightsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[18]
+	mi := &file_proto_shoal_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1342,7 +1500,7 @@ func (x *WeightsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsReply.ProtoReflect.Descriptor instead.
 func (*WeightsReply) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{18}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WeightsReply) GetList() string {
@@ -1399,7 +1557,7 @@ type WeightsFile struct {
 
 func (x *WeightsFile) Reset() {
 	*x = WeightsFile{}
-	mi := &file_proto_shoal_proto_msgTypes[19]
+	mi := &file_proto_shoal_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1411,7 +1569,7 @@ func (x *WeightsFile) String() string {
 func (*WeightsFile) ProtoMessage() {}
 
 func (x *WeightsFile) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[19]
+	mi := &file_proto_shoal_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1424,7 +1582,7 @@ func (x *WeightsFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightsFile.ProtoReflect.Descriptor instead.
 func (*WeightsFile) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{19}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WeightsFile) GetName() string {
@@ -1465,7 +1623,7 @@ type Bias struct {
 
 func (x *Bias) Reset() {
 	*x = Bias{}
-	mi := &file_proto_shoal_proto_msgTypes[20]
+	mi := &file_proto_shoal_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1635,7 @@ func (x *Bias) String() string {
 func (*Bias) ProtoMessage() {}
 
 func (x *Bias) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[20]
+	mi := &file_proto_shoal_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1648,7 @@ func (x *Bias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bias.ProtoReflect.Descriptor instead.
 func (*Bias) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{20}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Bias) GetToken() uint32 {
@@ -1529,7 +1687,7 @@ type Sampling struct {
 
 func (x *Sampling) Reset() {
 	*x = Sampling{}
-	mi := &file_proto_shoal_proto_msgTypes[21]
+	mi := &file_proto_shoal_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1699,7 @@ func (x *Sampling) String() string {
 func (*Sampling) ProtoMessage() {}
 
 func (x *Sampling) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[21]
+	mi := &file_proto_shoal_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1712,7 @@ func (x *Sampling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampling.ProtoReflect.Descriptor instead.
 func (*Sampling) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{21}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Sampling) GetTemperature() float32 {
@@ -1662,7 +1820,7 @@ type Grammar struct {
 
 func (x *Grammar) Reset() {
 	*x = Grammar{}
-	mi := &file_proto_shoal_proto_msgTypes[22]
+	mi := &file_proto_shoal_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1674,7 +1832,7 @@ func (x *Grammar) String() string {
 func (*Grammar) ProtoMessage() {}
 
 func (x *Grammar) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[22]
+	mi := &file_proto_shoal_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1687,7 +1845,7 @@ func (x *Grammar) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grammar.ProtoReflect.Descriptor instead.
 func (*Grammar) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{22}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Grammar) GetKind() string {
@@ -1749,7 +1907,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_proto_shoal_proto_msgTypes[23]
+	mi := &file_proto_shoal_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1761,7 +1919,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[23]
+	mi := &file_proto_shoal_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1774,7 +1932,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{23}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Open) GetSeq() uint64 {
@@ -1873,7 +2031,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_proto_shoal_proto_msgTypes[24]
+	mi := &file_proto_shoal_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1885,7 +2043,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[24]
+	mi := &file_proto_shoal_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1898,7 +2056,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{24}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Copy) GetSeq() uint64 {
@@ -1935,13 +2093,14 @@ type Chunk struct {
 	// the step is done.
 	SaveFrom      uint32   `protobuf:"varint,11,opt,name=save_from,json=saveFrom,proto3" json:"save_from,omitempty"`
 	Save          []uint64 `protobuf:"varint,12,rep,packed,name=save,proto3" json:"save,omitempty"`
+	Keys          []byte   `protobuf:"bytes,13,opt,name=keys,proto3" json:"keys,omitempty"` // of 32 bytes each, by which files keep them: of the block before the first, then of each; or none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_proto_shoal_proto_msgTypes[25]
+	mi := &file_proto_shoal_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2112,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[25]
+	mi := &file_proto_shoal_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2125,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{25}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Chunk) GetSeq() uint64 {
@@ -2053,6 +2212,13 @@ func (x *Chunk) GetSave() []uint64 {
 	return nil
 }
 
+func (x *Chunk) GetKeys() []byte {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
 type StepRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Epoch          uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -2073,7 +2239,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_proto_shoal_proto_msgTypes[26]
+	mi := &file_proto_shoal_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2085,7 +2251,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[26]
+	mi := &file_proto_shoal_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2098,7 +2264,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{26}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StepRequest) GetEpoch() uint32 {
@@ -2188,7 +2354,7 @@ type TokenLogprob struct {
 
 func (x *TokenLogprob) Reset() {
 	*x = TokenLogprob{}
-	mi := &file_proto_shoal_proto_msgTypes[27]
+	mi := &file_proto_shoal_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2200,7 +2366,7 @@ func (x *TokenLogprob) String() string {
 func (*TokenLogprob) ProtoMessage() {}
 
 func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[27]
+	mi := &file_proto_shoal_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2213,7 +2379,7 @@ func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprob.ProtoReflect.Descriptor instead.
 func (*TokenLogprob) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{27}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TokenLogprob) GetToken() uint32 {
@@ -2241,7 +2407,7 @@ type PromptLogprob struct {
 
 func (x *PromptLogprob) Reset() {
 	*x = PromptLogprob{}
-	mi := &file_proto_shoal_proto_msgTypes[28]
+	mi := &file_proto_shoal_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2253,7 +2419,7 @@ func (x *PromptLogprob) String() string {
 func (*PromptLogprob) ProtoMessage() {}
 
 func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[28]
+	mi := &file_proto_shoal_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2266,7 +2432,7 @@ func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptLogprob.ProtoReflect.Descriptor instead.
 func (*PromptLogprob) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{28}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PromptLogprob) GetPosition() uint32 {
@@ -2303,7 +2469,7 @@ type Drawn struct {
 
 func (x *Drawn) Reset() {
 	*x = Drawn{}
-	mi := &file_proto_shoal_proto_msgTypes[29]
+	mi := &file_proto_shoal_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2315,7 +2481,7 @@ func (x *Drawn) String() string {
 func (*Drawn) ProtoMessage() {}
 
 func (x *Drawn) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[29]
+	mi := &file_proto_shoal_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2328,7 +2494,7 @@ func (x *Drawn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drawn.ProtoReflect.Descriptor instead.
 func (*Drawn) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{29}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Drawn) GetHasToken() bool {
@@ -2370,7 +2536,7 @@ type Sampled struct {
 
 func (x *Sampled) Reset() {
 	*x = Sampled{}
-	mi := &file_proto_shoal_proto_msgTypes[30]
+	mi := &file_proto_shoal_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2382,7 +2548,7 @@ func (x *Sampled) String() string {
 func (*Sampled) ProtoMessage() {}
 
 func (x *Sampled) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[30]
+	mi := &file_proto_shoal_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2395,7 +2561,7 @@ func (x *Sampled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampled.ProtoReflect.Descriptor instead.
 func (*Sampled) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{30}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Sampled) GetSeq() uint64 {
@@ -2436,7 +2602,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_proto_shoal_proto_msgTypes[31]
+	mi := &file_proto_shoal_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2448,7 +2614,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[31]
+	mi := &file_proto_shoal_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2461,7 +2627,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{31}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StepReply) GetEpoch() uint32 {
@@ -2544,14 +2710,15 @@ type SocketStatus struct {
 	Subscriptions uint32                 `protobuf:"varint,13,opt,name=subscriptions,proto3" json:"subscriptions,omitempty"`                   // of the bus in this process
 	Progress      uint64                 `protobuf:"varint,14,opt,name=progress,proto3" json:"progress,omitempty"`                             // jobs that the executor has done of the step in flight
 	FetchedBytes  int64                  `protobuf:"varint,16,opt,name=fetched_bytes,json=fetchedBytes,proto3" json:"fetched_bytes,omitempty"` // of the checkpoint, from other processes, since the start
-	Busy          bool                   `protobuf:"varint,15,opt,name=busy,proto3" json:"busy,omitempty"`                                     // the executor has a job in hand; false: it waits for others, or for work
+	PrefixDisk    *PrefixDisk            `protobuf:"bytes,17,opt,name=prefix_disk,json=prefixDisk,proto3" json:"prefix_disk,omitempty"`
+	Busy          bool                   `protobuf:"varint,15,opt,name=busy,proto3" json:"busy,omitempty"` // the executor has a job in hand; false: it waits for others, or for work
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SocketStatus) Reset() {
 	*x = SocketStatus{}
-	mi := &file_proto_shoal_proto_msgTypes[32]
+	mi := &file_proto_shoal_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2563,7 +2730,7 @@ func (x *SocketStatus) String() string {
 func (*SocketStatus) ProtoMessage() {}
 
 func (x *SocketStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[32]
+	mi := &file_proto_shoal_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2576,7 +2743,7 @@ func (x *SocketStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SocketStatus.ProtoReflect.Descriptor instead.
 func (*SocketStatus) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{32}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SocketStatus) GetEpoch() uint32 {
@@ -2684,11 +2851,128 @@ func (x *SocketStatus) GetFetchedBytes() int64 {
 	return 0
 }
 
+func (x *SocketStatus) GetPrefixDisk() *PrefixDisk {
+	if x != nil {
+		return x.PrefixDisk
+	}
+	return nil
+}
+
 func (x *SocketStatus) GetBusy() bool {
 	if x != nil {
 		return x.Busy
 	}
 	return false
+}
+
+// PrefixDisk are figures of the files of the prefix cache: bytes and blocks now, the others,
+// of blocks, since the start.
+type PrefixDisk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bytes         int64                  `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Limit         int64                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Blocks        uint64                 `protobuf:"varint,3,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	Written       uint64                 `protobuf:"varint,4,opt,name=written,proto3" json:"written,omitempty"`
+	Read          uint64                 `protobuf:"varint,5,opt,name=read,proto3" json:"read,omitempty"`
+	Dropped       uint64                 `protobuf:"varint,6,opt,name=dropped,proto3" json:"dropped,omitempty"` // the disk was slower than prompts are read
+	Damaged       uint64                 `protobuf:"varint,7,opt,name=damaged,proto3" json:"damaged,omitempty"`
+	Failed        uint64                 `protobuf:"varint,8,opt,name=failed,proto3" json:"failed,omitempty"`   // operations
+	Removed       uint64                 `protobuf:"varint,9,opt,name=removed,proto3" json:"removed,omitempty"` // for others
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrefixDisk) Reset() {
+	*x = PrefixDisk{}
+	mi := &file_proto_shoal_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrefixDisk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrefixDisk) ProtoMessage() {}
+
+func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_shoal_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrefixDisk.ProtoReflect.Descriptor instead.
+func (*PrefixDisk) Descriptor() ([]byte, []int) {
+	return file_proto_shoal_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *PrefixDisk) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *PrefixDisk) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *PrefixDisk) GetBlocks() uint64 {
+	if x != nil {
+		return x.Blocks
+	}
+	return 0
+}
+
+func (x *PrefixDisk) GetWritten() uint64 {
+	if x != nil {
+		return x.Written
+	}
+	return 0
+}
+
+func (x *PrefixDisk) GetRead() uint64 {
+	if x != nil {
+		return x.Read
+	}
+	return 0
+}
+
+func (x *PrefixDisk) GetDropped() uint64 {
+	if x != nil {
+		return x.Dropped
+	}
+	return 0
+}
+
+func (x *PrefixDisk) GetDamaged() uint64 {
+	if x != nil {
+		return x.Damaged
+	}
+	return 0
+}
+
+func (x *PrefixDisk) GetFailed() uint64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *PrefixDisk) GetRemoved() uint64 {
+	if x != nil {
+		return x.Removed
+	}
+	return 0
 }
 
 var File_proto_shoal_proto protoreflect.FileDescriptor
@@ -2745,12 +3029,14 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x06prompt\x18\x02 \x01(\rR\x06prompt\x12\x16\n" +
 	"\x06tokens\x18\x03 \x01(\rR\x06tokens\x12\x16\n" +
 	"\x06staged\x18\x04 \x01(\rR\x06staged\x12\x18\n" +
-	"\areplica\x18\x05 \x01(\bR\areplica\"\x8f\x01\n" +
+	"\areplica\x18\x05 \x01(\bR\areplica\"\xb0\x01\n" +
 	"\tLoadReply\x12!\n" +
 	"\fweight_bytes\x18\x01 \x01(\x03R\vweightBytes\x12&\n" +
 	"\x0fkv_budget_bytes\x18\x02 \x01(\x03R\rkvBudgetBytes\x12\x16\n" +
 	"\x06millis\x18\x03 \x01(\rR\x06millis\x12\x1f\n" +
-	"\x04held\x18\x04 \x03(\v2\v.shoal.HeldR\x04held\"\x86\x01\n" +
+	"\x04held\x18\x04 \x03(\v2\v.shoal.HeldR\x04held\x12\x1f\n" +
+	"\vprefix_disk\x18\x05 \x01(\bR\n" +
+	"prefixDisk\"\x86\x01\n" +
 	"\vJoinRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12'\n" +
 	"\x0fdeadline_millis\x18\x02 \x01(\rR\x0edeadlineMillis\x12\x14\n" +
@@ -2763,11 +3049,22 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04seqs\x18\x02 \x03(\x04R\x04seqs\x12\x14\n" +
 	"\x05evict\x18\x03 \x03(\x04R\x05evict\x12\x1f\n" +
-	"\x04keep\x18\x04 \x03(\v2\v.shoal.KeepR\x04keep\"I\n" +
+	"\x04keep\x18\x04 \x03(\v2\v.shoal.KeepR\x04keep\"]\n" +
 	"\x04Keep\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x1b\n" +
 	"\tsave_from\x18\x02 \x01(\rR\bsaveFrom\x12\x12\n" +
-	"\x04save\x18\x03 \x03(\x04R\x04save\"2\n" +
+	"\x04save\x18\x03 \x03(\x04R\x04save\x12\x12\n" +
+	"\x04keys\x18\x04 \x01(\fR\x04keys\"\xa9\x01\n" +
+	"\rPrefixRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\rR\x04from\x12\x12\n" +
+	"\x04keys\x18\x03 \x01(\fR\x04keys\x12\x16\n" +
+	"\x06blocks\x18\x04 \x03(\x04R\x06blocks\x12\x12\n" +
+	"\x04step\x18\x05 \x01(\x04R\x04step\x12\x16\n" +
+	"\x06millis\x18\x06 \x01(\rR\x06millis\x12\x16\n" +
+	"\x06forget\x18\a \x01(\bR\x06forget\"%\n" +
+	"\vPrefixReply\x12\x16\n" +
+	"\x06blocks\x18\x01 \x01(\rR\x06blocks\"2\n" +
 	"\fReleaseReply\x12\"\n" +
 	"\rkv_used_bytes\x18\x01 \x01(\x03R\vkvUsedBytes\"%\n" +
 	"\rRetireRequest\x12\x14\n" +
@@ -2846,7 +3143,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"tailTokens\"2\n" +
 	"\x04Copy\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
-	"\areplica\x18\x02 \x01(\rR\areplica\"\xc9\x02\n" +
+	"\areplica\x18\x02 \x01(\rR\areplica\"\xdd\x02\n" +
 	"\x05Chunk\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\rR\x05start\x12\x16\n" +
@@ -2860,7 +3157,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\baccepted\x18\n" +
 	" \x01(\rR\baccepted\x12\x1b\n" +
 	"\tsave_from\x18\v \x01(\rR\bsaveFrom\x12\x12\n" +
-	"\x04save\x18\f \x03(\x04R\x04save\"\xdd\x02\n" +
+	"\x04save\x18\f \x03(\x04R\x04save\x12\x12\n" +
+	"\x04keys\x18\r \x01(\fR\x04keys\"\xdd\x02\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x18\n" +
@@ -2903,7 +3201,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"wire_bytes\x18\a \x01(\x04R\twireBytes\x12#\n" +
 	"\rreplica_bytes\x18\t \x01(\x04R\freplicaBytes\x12\x1f\n" +
 	"\vlate_micros\x18\b \x03(\rR\n" +
-	"lateMicros\"\x87\x04\n" +
+	"lateMicros\"\xbb\x04\n" +
 	"\fSocketStatus\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\"\n" +
@@ -2924,8 +3222,21 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"load_bytes\x18\f \x01(\x03R\tloadBytes\x12$\n" +
 	"\rsubscriptions\x18\r \x01(\rR\rsubscriptions\x12\x1a\n" +
 	"\bprogress\x18\x0e \x01(\x04R\bprogress\x12#\n" +
-	"\rfetched_bytes\x18\x10 \x01(\x03R\ffetchedBytes\x12\x12\n" +
-	"\x04busy\x18\x0f \x01(\bR\x04busy*\xd6\x01\n" +
+	"\rfetched_bytes\x18\x10 \x01(\x03R\ffetchedBytes\x122\n" +
+	"\vprefix_disk\x18\x11 \x01(\v2\x11.shoal.PrefixDiskR\n" +
+	"prefixDisk\x12\x12\n" +
+	"\x04busy\x18\x0f \x01(\bR\x04busy\"\xe4\x01\n" +
+	"\n" +
+	"PrefixDisk\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x16\n" +
+	"\x06blocks\x18\x03 \x01(\x04R\x06blocks\x12\x18\n" +
+	"\awritten\x18\x04 \x01(\x04R\awritten\x12\x12\n" +
+	"\x04read\x18\x05 \x01(\x04R\x04read\x12\x18\n" +
+	"\adropped\x18\x06 \x01(\x04R\adropped\x12\x18\n" +
+	"\adamaged\x18\a \x01(\x04R\adamaged\x12\x16\n" +
+	"\x06failed\x18\b \x01(\x04R\x06failed\x12\x18\n" +
+	"\aremoved\x18\t \x01(\x04R\aremoved*\xe7\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eKIND_RPC_HELLO\x10\x01\x12\x11\n" +
@@ -2939,7 +3250,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\fKIND_RELEASE\x10\x17\x12\x0f\n" +
 	"\vKIND_STATUS\x10\x16\x12\x0e\n" +
 	"\n" +
-	"KIND_STORE\x10\x18\x12\x10\n" +
+	"KIND_STORE\x10\x18\x12\x0f\n" +
+	"\vKIND_PREFIX\x10\x1a\x12\x10\n" +
 	"\fKIND_WEIGHTS\x10\x19B\rZ\vshoal/protob\x06proto3"
 
 var (
@@ -2955,7 +3267,7 @@ func file_proto_shoal_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_shoal_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_proto_shoal_proto_goTypes = []any{
 	(Kind)(0),               // 0: shoal.Kind
 	(*Empty)(nil),           // 1: shoal.Empty
@@ -2970,27 +3282,30 @@ var file_proto_shoal_proto_goTypes = []any{
 	(*JoinReply)(nil),       // 10: shoal.JoinReply
 	(*ReleaseRequest)(nil),  // 11: shoal.ReleaseRequest
 	(*Keep)(nil),            // 12: shoal.Keep
-	(*ReleaseReply)(nil),    // 13: shoal.ReleaseReply
-	(*RetireRequest)(nil),   // 14: shoal.RetireRequest
-	(*DrainRequest)(nil),    // 15: shoal.DrainRequest
-	(*StoreMembers)(nil),    // 16: shoal.StoreMembers
-	(*StoreMember)(nil),     // 17: shoal.StoreMember
-	(*WeightsRequest)(nil),  // 18: shoal.WeightsRequest
-	(*WeightsReply)(nil),    // 19: shoal.WeightsReply
-	(*WeightsFile)(nil),     // 20: shoal.WeightsFile
-	(*Bias)(nil),            // 21: shoal.Bias
-	(*Sampling)(nil),        // 22: shoal.Sampling
-	(*Grammar)(nil),         // 23: shoal.Grammar
-	(*Open)(nil),            // 24: shoal.Open
-	(*Copy)(nil),            // 25: shoal.Copy
-	(*Chunk)(nil),           // 26: shoal.Chunk
-	(*StepRequest)(nil),     // 27: shoal.StepRequest
-	(*TokenLogprob)(nil),    // 28: shoal.TokenLogprob
-	(*PromptLogprob)(nil),   // 29: shoal.PromptLogprob
-	(*Drawn)(nil),           // 30: shoal.Drawn
-	(*Sampled)(nil),         // 31: shoal.Sampled
-	(*StepReply)(nil),       // 32: shoal.StepReply
-	(*SocketStatus)(nil),    // 33: shoal.SocketStatus
+	(*PrefixRequest)(nil),   // 13: shoal.PrefixRequest
+	(*PrefixReply)(nil),     // 14: shoal.PrefixReply
+	(*ReleaseReply)(nil),    // 15: shoal.ReleaseReply
+	(*RetireRequest)(nil),   // 16: shoal.RetireRequest
+	(*DrainRequest)(nil),    // 17: shoal.DrainRequest
+	(*StoreMembers)(nil),    // 18: shoal.StoreMembers
+	(*StoreMember)(nil),     // 19: shoal.StoreMember
+	(*WeightsRequest)(nil),  // 20: shoal.WeightsRequest
+	(*WeightsReply)(nil),    // 21: shoal.WeightsReply
+	(*WeightsFile)(nil),     // 22: shoal.WeightsFile
+	(*Bias)(nil),            // 23: shoal.Bias
+	(*Sampling)(nil),        // 24: shoal.Sampling
+	(*Grammar)(nil),         // 25: shoal.Grammar
+	(*Open)(nil),            // 26: shoal.Open
+	(*Copy)(nil),            // 27: shoal.Copy
+	(*Chunk)(nil),           // 28: shoal.Chunk
+	(*StepRequest)(nil),     // 29: shoal.StepRequest
+	(*TokenLogprob)(nil),    // 30: shoal.TokenLogprob
+	(*PromptLogprob)(nil),   // 31: shoal.PromptLogprob
+	(*Drawn)(nil),           // 32: shoal.Drawn
+	(*Sampled)(nil),         // 33: shoal.Sampled
+	(*StepReply)(nil),       // 34: shoal.StepReply
+	(*SocketStatus)(nil),    // 35: shoal.SocketStatus
+	(*PrefixDisk)(nil),      // 36: shoal.PrefixDisk
 }
 var file_proto_shoal_proto_depIdxs = []int32{
 	2,  // 0: shoal.Slice.kv_heads:type_name -> shoal.Range
@@ -3006,25 +3321,26 @@ var file_proto_shoal_proto_depIdxs = []int32{
 	4,  // 10: shoal.LoadRequest.placement:type_name -> shoal.Placement
 	7,  // 11: shoal.LoadReply.held:type_name -> shoal.Held
 	12, // 12: shoal.ReleaseRequest.keep:type_name -> shoal.Keep
-	17, // 13: shoal.StoreMembers.members:type_name -> shoal.StoreMember
-	20, // 14: shoal.WeightsReply.files:type_name -> shoal.WeightsFile
-	21, // 15: shoal.Sampling.logit_bias:type_name -> shoal.Bias
-	23, // 16: shoal.Sampling.grammar:type_name -> shoal.Grammar
-	22, // 17: shoal.Open.sampling:type_name -> shoal.Sampling
-	24, // 18: shoal.StepRequest.open:type_name -> shoal.Open
-	26, // 19: shoal.StepRequest.chunks:type_name -> shoal.Chunk
-	25, // 20: shoal.StepRequest.copy:type_name -> shoal.Copy
+	19, // 13: shoal.StoreMembers.members:type_name -> shoal.StoreMember
+	22, // 14: shoal.WeightsReply.files:type_name -> shoal.WeightsFile
+	23, // 15: shoal.Sampling.logit_bias:type_name -> shoal.Bias
+	25, // 16: shoal.Sampling.grammar:type_name -> shoal.Grammar
+	24, // 17: shoal.Open.sampling:type_name -> shoal.Sampling
+	26, // 18: shoal.StepRequest.open:type_name -> shoal.Open
+	28, // 19: shoal.StepRequest.chunks:type_name -> shoal.Chunk
+	27, // 20: shoal.StepRequest.copy:type_name -> shoal.Copy
 	12, // 21: shoal.StepRequest.keep:type_name -> shoal.Keep
-	28, // 22: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
-	28, // 23: shoal.Drawn.top:type_name -> shoal.TokenLogprob
-	29, // 24: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
-	30, // 25: shoal.Sampled.drawn:type_name -> shoal.Drawn
-	31, // 26: shoal.StepReply.sampled:type_name -> shoal.Sampled
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	30, // 22: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
+	30, // 23: shoal.Drawn.top:type_name -> shoal.TokenLogprob
+	31, // 24: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
+	32, // 25: shoal.Sampled.drawn:type_name -> shoal.Drawn
+	33, // 26: shoal.StepReply.sampled:type_name -> shoal.Sampled
+	36, // 27: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_proto_shoal_proto_init() }
@@ -3038,7 +3354,7 @@ func file_proto_shoal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_shoal_proto_rawDesc), len(file_proto_shoal_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   33,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

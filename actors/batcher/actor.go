@@ -31,6 +31,9 @@ type Stepper interface {
 	// Release does, on all sockets of the epoch, what Effects says of Keep, Release and Evict.
 	// It may be lost, or come after the next step has begun: that step repeats it.
 	Release(epoch uint32, keep []Keep, seqs, blocks []uint64)
+	// Disk asks the disks of all sockets of the epoch. done is called exactly once, from any
+	// goroutine, within about d.Millis.
+	Disk(epoch uint32, d Disk, done func(blocks int))
 	// Broken tells the placement authority that an epoch is over. The answer is Place.
 	Broken(b Broken)
 }
@@ -257,6 +260,8 @@ func (b *Batcher) receive(c actor.Context) {
 	case Placed:
 		b.step(m)
 	case Unread:
+		b.step(m)
+	case DiskDone:
 		b.step(m)
 	case ResetPrefixCache:
 		b.step(m)

@@ -48,6 +48,8 @@ func (f *fakeStepper) place(epoch uint32) {
 	f.batcher.Place(Placed{Epoch: epoch, Sockets: oneSocket})
 }
 
+func (f *fakeStepper) Disk(_ uint32, _ Disk, done func(int)) { done(0) }
+
 func (f *fakeStepper) StartStep(p *Plan, done func([]Result, []int64, error)) {
 	f.wg.Go(func() {
 		f.mu.Lock()

@@ -52,6 +52,9 @@ func (b *Batcher) carryOut(e Effects) {
 	if len(e.Release)+len(e.Evict) > 0 {
 		b.stepper.Release(b.state.epoch, e.Keep, e.Release, e.Evict)
 	}
+	for _, d := range e.Disk {
+		b.stepper.Disk(b.state.epoch, d, func(blocks int) { b.send(DiskDone{Number: d.Number, Blocks: blocks}) })
+	}
 	if p := e.Start; p != nil {
 		began := time.Now()
 		b.stepper.StartStep(p, func(results []Result, used []int64, err error) {

@@ -35,6 +35,7 @@ type Config struct {
 
 	MaxWaiting int // requests in the queue before new ones are refused; 1024
 
+	DiskMillis     int64 // the longest that a request waits for the disk tier; 2000
 	JobMillis      int64 // a job lets pass who comes within this long after it; 60 000
 	PriorityMillis int64 // one level of priority weighs as much as having waited this long; 10 000
 	StepMillis     int64 // a step without a result for this long breaks its epoch; 30 000
@@ -64,6 +65,7 @@ func (c *Config) Defaults() {
 	if c.Speculate == "" {
 		c.Speculate = speculate.Off
 	}
+	millis(&c.DiskMillis, 2000)
 	millis(&c.JobMillis, 60_000)
 	millis(&c.PriorityMillis, 10_000)
 	millis(&c.StepMillis, 30_000)
@@ -90,8 +92,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("%w: max waiting %d and max failures %d must be at least 1", ErrConfig, c.MaxWaiting, c.MaxFailures)
 	case c.Replicas < 0 || c.Replicas > 1:
 		return fmt.Errorf("%w: %d replicas must be 0 or 1", ErrConfig, c.Replicas)
-	case c.JobMillis < 1 || c.PriorityMillis < 1 || c.StepMillis < 1 || c.UnservedMillis < 1:
-		return fmt.Errorf("%w: job %d ms, priority %d ms, step %d ms and unserved %d ms must be positive", ErrConfig, c.JobMillis, c.PriorityMillis, c.StepMillis, c.UnservedMillis)
+	case c.DiskMillis < 1 || c.JobMillis < 1 || c.PriorityMillis < 1 || c.StepMillis < 1 || c.UnservedMillis < 1:
+		return fmt.Errorf("%w: disk %d ms, job %d ms, priority %d ms, step %d ms and unserved %d ms must be positive", ErrConfig, c.DiskMillis, c.JobMillis, c.PriorityMillis, c.StepMillis, c.UnservedMillis)
 	}
 	return nil
 }

@@ -35,6 +35,8 @@ type Effects struct {
 	// Evict lists blocks of the prefix cache that every socket drops; like Release it may be
 	// lost, and the next Plan repeats it.
 	Evict []uint64
+	// Disk asks the sockets' disks for blocks, whatever steps are in flight.
+	Disk []Disk
 }
 
 // Plan is one step of the model over a batch. Sockets keep, release, drop replicas, evict, open,
@@ -95,6 +97,7 @@ type Keep struct {
 	Seq    uint64
 	From   int
 	Blocks []uint64
+	Keys   []Key // see Chunk
 }
 
 // Decode is a row for each of its tokens, of which the first is known and the others may be
@@ -127,6 +130,7 @@ type Chunk struct {
 	// when the step is done. One that it has already takes the place of the sequence's own.
 	SaveFrom int
 	Save     []uint64
+	Keys     []Key // with disks: by which they keep them, after that of the block before
 }
 
 // Emit is one new output token.

@@ -42,6 +42,10 @@ func (s *State) suspend(reason string) {
 	s.released, s.drop, s.noReplica, s.resumed = nil, nil, nil, nil
 	s.ledger.sockets = nil
 	s.prefix.clear()
+	s.fetches = nil
+	for _, r := range s.waiting {
+		r.asked = false
+	}
 }
 
 // tick moves the time on, and ends what waited too long.
@@ -51,6 +55,7 @@ func (s *State) tick(now int64) {
 	if f := s.flight; f != nil && s.now-f.started >= s.cfg.StepMillis {
 		s.breakEpoch(fmt.Sprintf("no result after %d ms", s.now-f.started))
 	}
+	s.tickFetches()
 	for _, list := range []queue{s.waiting, s.running} {
 		for _, r := range append(queue(nil), list...) {
 			if !r.ended && r.Deadline > 0 && s.now >= r.Deadline {

@@ -99,6 +99,7 @@ type Placed struct {
 	Epoch   uint32
 	Sockets []Socket
 	Held    []Held
+	Disk    bool // all keep blocks of the prefix cache in files
 }
 
 // Unplaced says that no cluster works now.

@@ -122,7 +122,7 @@ func (s *story) run(line string) string {
 		return fmt.Sprintf("a block is %d bytes; %d layer, %d KV heads\n", block, geometry.Layers, geometry.KVHeads)
 	case "placed":
 		s.flight = nil
-		return s.step(Placed{Epoch: uint32(a.int("epoch", 0)), Sockets: sockets(a["sockets"])})
+		return s.step(Placed{Epoch: uint32(a.int("epoch", 0)), Sockets: sockets(a["sockets"]), Disk: a["disk"] != ""})
 	case "unplaced":
 		return s.step(Unplaced{Reason: a["reason"]})
 	case "submit":
@@ -144,6 +144,8 @@ func (s *story) run(line string) string {
 			out = s.done(a)
 		}
 		return out
+	case "disk":
+		return s.step(DiskDone{Number: uint64(a.int("number", 0)), Blocks: a.int("blocks", 0)})
 	case "reset":
 		return s.step(ResetPrefixCache{})
 	case "snapshot":
@@ -272,6 +274,13 @@ func (s *story) describe(e Effects) string {
 	}
 	if len(e.Evict) > 0 {
 		say("evict blocks %v", e.Evict)
+	}
+	for _, d := range e.Disk {
+		if len(d.Blocks) == 0 {
+			say("disk %d: are there %d blocks from %d on? within %d ms", d.Number, len(d.Keys), d.From, d.Millis)
+		} else {
+			say("disk %d: read %d blocks from %d on as %v, before step %d, within %d ms", d.Number, len(d.Keys), d.From, d.Blocks, d.Step+1, d.Millis)
+		}
 	}
 	if p := e.Start; p != nil {
 		say("step %d of epoch %d, %d tokens", p.Step, p.Epoch, p.Tokens())

@@ -14,14 +14,14 @@ import (
 // found, kept and evicted is decided here alone: every socket holds the same blocks, and the
 // ledger knows their bytes. See docs/decisions/prefix-cache.md.
 
-// key names a block by all that its rows depend on: the chain of the blocks before it, from
+// Key names a block by all that its rows depend on: the chain of the blocks before it, from
 // a root for the model and who may share, and its tokens.
-type key [sha256.Size]byte
+type Key [sha256.Size]byte
 
 // textBlock is a block of a text that every socket holds, each the rows of its heads.
 type textBlock struct {
 	id      uint64
-	key     key
+	key     Key
 	parent  *textBlock
 	after   int     // cached blocks that follow it
 	cached  bool    // it can be found
@@ -36,8 +36,8 @@ type textBlock struct {
 
 // prefixes are the blocks that can be found.
 type prefixes struct {
-	root     key
-	blocks   map[key]*textBlock
+	root     Key
+	blocks   map[Key]*textBlock
 	leaves   leaves
 	clock    int64 // value of the last block that was evicted
 	touches  uint64
@@ -50,20 +50,22 @@ type prefixes struct {
 
 // PrefixTotals are tokens since the start.
 type PrefixTotals struct {
-	Queries uint64 // of prompts that were looked up, at their first admission
-	Hits    uint64 // of these, those that were found
-	Evicted uint64 // tokens in blocks that were evicted
+	Queries  uint64 // of prompts that were looked up, at their first admission
+	Hits     uint64 // of these, those that were found
+	Evicted  uint64 // tokens in blocks that were evicted
+	Restored uint64 // tokens in blocks that came from disks
+	Late     uint64 // times that disks were too slow to be waited for
 }
 
 func newPrefixes(identity string) prefixes {
-	return prefixes{root: sha256.Sum256([]byte("shoal prefix 1\x00" + identity)), blocks: map[key]*textBlock{}}
+	return prefixes{root: sha256.Sum256([]byte("shoal prefix 1\x00" + identity)), blocks: map[Key]*textBlock{}}
 }
 
 // clear forgets all blocks: the sockets of an epoch that is over have dropped them.
-func (c *prefixes) clear() { *c = prefixes{root: c.root, blocks: map[key]*textBlock{}} }
+func (c *prefixes) clear() { *c = prefixes{root: c.root, blocks: map[Key]*textBlock{}} }
 
 // keyOf is the key of a block of the request's tokens, which must be there.
-func (s *State) keyOf(r *request, at int) key {
+func (s *State) keyOf(r *request, at int) Key {
 	for len(r.keys) <= at {
 		h := sha256.New()
 		if n := len(r.keys); n > 0 {
@@ -78,7 +80,7 @@ func (s *State) keyOf(r *request, at int) key {
 			binary.LittleEndian.PutUint32(tokens[4*i:], uint32(r.token(len(r.keys)*tensor.BlockSlots+i)))
 		}
 		h.Write(tokens[:])
-		r.keys = append(r.keys, key(h.Sum(nil)))
+		r.keys = append(r.keys, Key(h.Sum(nil)))
 	}
 	return r.keys[at]
 }
@@ -166,10 +168,34 @@ func (s *State) save(c *Chunk, r *request) {
 		s.ledger.share(r, b)
 		c.Save = append(c.Save, b.id)
 	}
+	if len(c.Save) > 0 {
+		c.Keys = s.named(r, c.SaveFrom, len(c.Save))
+	}
+}
+
+// named are the keys by which disks keep blocks of a text, after that of the block before them.
+func (s *State) named(r *request, from, blocks int) (keys []Key) {
+	if !s.disk {
+		return nil
+	}
+	if from == 0 {
+		keys = append(keys, Key{})
+	}
+	for at := max(0, from-1); at < from+blocks; at++ {
+		keys = append(keys, s.keyOf(r, at))
+	}
+	return keys
 }
 
 // shareNew gives a block of the request's own to the cache, behind its parent.
-func (s *State) shareNew(r *request, name key, parent *textBlock) *textBlock {
+func (s *State) shareNew(r *request, name Key, parent *textBlock) *textBlock {
+	b := s.newBlock(name, parent)
+	s.ledger.took(r, 1)
+	return b
+}
+
+// newBlock is a block that the cache has, behind its parent; its rows are about to come.
+func (s *State) newBlock(name Key, parent *textBlock) *textBlock {
 	s.blockIDs++
 	b := &textBlock{id: s.blockIDs, key: name, parent: parent, cached: true, pins: make([]int32, len(s.ledger.sockets)), at: none}
 	s.prefix.blocks[name] = b
@@ -178,7 +204,6 @@ func (s *State) shareNew(r *request, name key, parent *textBlock) *textBlock {
 		s.prefix.settle(parent)
 	}
 	s.ledger.cache(b)
-	s.ledger.took(r, 1)
 	return b
 }
 
@@ -217,6 +242,7 @@ func (s *State) keep(r *request) {
 		k.Blocks, parent = append(k.Blocks, id), b
 	}
 	if len(k.Blocks) > 0 {
+		k.Keys = s.named(r, k.From, len(k.Blocks))
 		s.prefix.kept = append(s.prefix.kept, k)
 	}
 }
@@ -295,6 +321,8 @@ func (s *State) drops(b *textBlock) {
 // reset empties the cache.
 func (s *State) reset() {
 	s.prefix.empty = false
+	for s.giveUpFetch() {
+	}
 	for len(s.prefix.leaves) > 0 {
 		s.drops(heap.Pop(&s.prefix.leaves).(*textBlock))
 	}

@@ -49,6 +49,7 @@ func TestPrefixLedger(t *testing.T) {
 	defer func() { at.close() }()
 	var flight *Plan
 	epoch, n, warm, evicted := uint32(0), 0, 0, 0
+	disk := &disks{texts: map[Key][]int32{}}
 	step := func(in Input) {
 		e := s.Step(in)
 		out.take(e)
@@ -58,8 +59,15 @@ func TestPrefixLedger(t *testing.T) {
 			evicted += len(flight.Evict)
 		}
 		at.keep(e.Keep)
+		for _, k := range e.Keep {
+			disk.wrote(at, rng, k.Keys, k.Blocks)
+		}
 		at.release(e.Release)
 		at.evict(e.Evict)
+		for _, id := range e.Evict {
+			delete(disk.coming, id)
+		}
+		disk.ask(e.Disk)
 	}
 	place := func() {
 		epoch++
@@ -76,7 +84,8 @@ func TestPrefixLedger(t *testing.T) {
 			at.close()
 		}
 		at, flight = newCluster(t, epoch, sockets), nil
-		step(Placed{Epoch: epoch, Sockets: sockets})
+		disk.asked, disk.coming = nil, map[uint64]bool{}
+		step(Placed{Epoch: epoch, Sockets: sockets, Disk: rng.IntN(4) > 0})
 	}
 	place()
 	for done := 0; done < steps; {
@@ -87,7 +96,11 @@ func TestPrefixLedger(t *testing.T) {
 			step(Cancel{fmt.Sprint("r", 1+rng.IntN(n))})
 		case k == 2 && rng.IntN(10) == 0:
 			place()
-		case k < 12 && len(s.waiting) < 5 || flight == nil:
+		case k < 6 && len(disk.asked) > 0 || flight == nil && len(disk.asked) > 0:
+			if d, ok := disk.answer(at, rng); ok {
+				step(d)
+			}
+		case k < 14 && len(s.waiting) < 5 || flight == nil:
 			n++
 			id := fmt.Sprint("r", n)
 			p := prompt([]string{"a text", "another", "a third", id}[rng.IntN(4)], 1+rng.IntN(400))
@@ -98,25 +111,42 @@ func TestPrefixLedger(t *testing.T) {
 		default:
 			p := flight
 			flight = nil
+			for _, id := range p.Evict {
+				delete(disk.coming, id)
+			}
 			d := at.run(p, out.specs)
+			for _, k := range p.Keep {
+				disk.wrote(at, rng, k.Keys, k.Blocks)
+			}
+			for _, c := range p.Chunks {
+				disk.wrote(at, rng, c.Keys, c.Save)
+			}
 			s.out = Effects{}
 			s.stepDone(d)
 			out.take(s.out)
 			want := holds(s)
 			for i, a := range at.arenas {
 				st, l := a.Stats(), s.ledger.sockets[i]
-				if st.Used != want[i] || st.Evictable != l.evictable || st.Used > l.reserved+l.shared {
+				booked, alone := disk.absent(s, at, i)
+				if st.Used != want[i]-booked || st.Evictable != l.evictable+alone || st.Used > l.reserved+l.shared {
 					t.Fatalf("after %d steps socket %d has %d bytes and %d to evict, the ledger %d (%d booked) and %d", done, i, st.Used, st.Evictable, want[i], l.reserved+l.shared, l.evictable)
 				}
 			}
 			done, warm = done+1, at.warm
-			step(Tick{s.now + 1})
+			pass := int64(1)
+			switch slow := s.now < s.diskAfter; {
+			case slow && rng.IntN(4) == 0:
+				pass = 40_000 // it is asked again
+			case !slow && rng.IntN(100) == 0:
+				pass = 2500 // a disk is too slow
+			}
+			step(Tick{s.now + pass})
 		}
 	}
-	if warm == 0 || evicted == 0 || s.prefixTotals.Hits == 0 {
-		t.Errorf("%d tokens found, %d blocks evicted: nothing was tried", warm, evicted)
+	if total := s.prefixTotals; warm == 0 || evicted == 0 || total.Hits == 0 || total.Restored == 0 || total.Late == 0 {
+		t.Errorf("%d tokens found, %d blocks evicted, %+v: nothing was tried", warm, evicted, total)
 	}
-	t.Logf("%d requests, %+v, %d blocks evicted", n, s.prefixTotals, evicted)
+	t.Logf("%d requests, %+v, %d blocks evicted, %d came from disks", n, s.prefixTotals, evicted, disk.came)
 }
 
 // Until a step is done, who reads what the cache has by now holds rows of its own beside

@@ -41,10 +41,11 @@ type request struct {
 	spoke   int64   // when its newest token came
 	guesses guesses
 
-	keys    []key        // of its full blocks, as far as they were asked for
+	keys    []Key        // of its full blocks, as far as they were asked for
 	pins    []*textBlock // shared blocks at its beginning whose rows it holds: in prefill on every socket, then on the owner
 	saves   bool         // its next blocks are shared too
 	twice   int          // blocks of the step in flight that it writes and others have
+	asked   bool         // the disks have been asked what they have of it
 	awaited uint64       // sequence whose blocks it has waited for
 	warm    int          // tokens of the prompt that its first admission found
 
@@ -114,7 +115,7 @@ func (r *request) finished(eos []int32) (string, bool) {
 // restart forgets the admission and keeps the tokens.
 func (r *request) restart() {
 	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.hold, r.replica, r.kept = waiting, 0, 0, 0, 0, 0, nil, none, kept{}
-	r.pins, r.saves, r.twice = nil, false, 0
+	r.pins, r.saves, r.twice, r.asked = nil, false, 0, false
 }
 
 // queue is a list of requests in order.

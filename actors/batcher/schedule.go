@@ -63,7 +63,7 @@ func (s *State) growAll() {
 		}
 		bytes := s.ledger.growth(r, 1)
 		for r.phase == decoding && !s.makeFree(r.owner, bytes) {
-			if !s.evictReplica(r.owner) {
+			if !s.giveUpFetch() && !s.evictReplica(r.owner) {
 				s.preempt(s.victim(r.owner))
 			}
 		}
@@ -202,7 +202,7 @@ func (s *State) fit(r *request, chain []*textBlock) (owner int, need []int64) {
 // waits for its reader; whose text another is reading at the moment waits for that.
 func (s *State) head() *request {
 	for _, r := range s.waiting {
-		if r.unfit == "" && !r.unread {
+		if r.unfit == "" && !r.unread && !s.fetching(r) && !s.comes(r) {
 			if seq := s.awaits(r); seq != 0 {
 				r.awaited = seq
 				continue

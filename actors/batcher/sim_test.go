@@ -570,6 +570,11 @@ func checkLedger(t fataler, s *State) {
 			}
 		}
 	}
+	for b, n := range s.pinned() {
+		for i := range held {
+			held[i][b] += n
+		}
+	}
 	for i, a := range s.ledger.sockets {
 		shared, evictable := int64(0), int64(0)
 		for b, n := range held[i] {

@@ -111,6 +111,8 @@ func (s *State) why(r *request, ahead int, head *request) string {
 		return "its client does not take the tokens that it has"
 	case s.awaits(r) != 0:
 		return "another request reads the same text"
+	case s.fetching(r) || s.comes(r):
+		return "its beginning comes from the disk"
 	case r != head:
 		return fmt.Sprintf("%d ahead in the queue", ahead)
 	case len(s.running) >= s.cfg.MaxRunning:

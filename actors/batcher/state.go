@@ -35,6 +35,11 @@ type State struct {
 	prefixTotals PrefixTotals
 	blockIDs     uint64
 
+	disk      bool // all sockets keep blocks in files
+	fetches   []*fetch
+	asks      uint64
+	diskAfter int64 // not to be waited for before
+
 	speculation speculation
 
 	submitted, sequences, steps uint64 // counters
@@ -92,15 +97,24 @@ func (s *State) Step(in Input) Effects {
 		s.draining = true
 	case ResetPrefixCache:
 		s.prefix.empty = true
+	case DiskDone:
+		s.diskDone(in)
 	default:
 		panic(fmt.Sprintf("batcher: unknown input %T", in))
+	}
+	if s.placed {
+		s.lookAll()
 	}
 	if s.placed && s.flight == nil {
 		s.reap()
 		if s.prefix.empty {
 			s.reset()
 		}
+		s.restoreAll()
 		s.schedule()
+	}
+	for i := range s.out.Disk {
+		s.out.Disk[i].Step = s.steps
 	}
 	return s.out
 }
@@ -118,7 +132,7 @@ func (s *State) place(p Placed) {
 		s.out.Faults = append(s.out.Faults, Fault{Kind: "placement", Message: fmt.Sprintf("epoch %d: %s", p.Epoch, why)})
 		return
 	}
-	s.epoch, s.placed, s.unplaced = p.Epoch, true, ""
+	s.epoch, s.placed, s.unplaced, s.disk = p.Epoch, true, "", p.Disk && !s.cfg.NoPrefixCache
 	s.ledger.sockets = make([]account, len(p.Sockets))
 	for i, socket := range p.Sockets {
 		a := account{Socket: socket, used: -1}

@@ -14,6 +14,7 @@ import (
 	"shoal/collective"
 	"shoal/grammar"
 	"shoal/kvcache"
+	"shoal/kvcache/tier"
 	"shoal/model"
 	"shoal/proto"
 	"shoal/tensor"
@@ -32,7 +33,9 @@ type Config struct {
 	Grammars func() (*grammar.Engine, error)
 	// WeightsCache, when set, keeps quantised matrices from one start to the next.
 	WeightsCache *WeightsCache
-	Logger       *slog.Logger
+	// PrefixDisk, when set, keeps blocks of the prefix cache in files. Close it after the socket.
+	PrefixDisk *tier.Store
+	Logger     *slog.Logger
 	// Connect joins the transport of a group: rank of size, in an epoch. It
 	// returns when every pair of ranks has heard each other, or with an error
 	// that names who was not heard.
@@ -86,6 +89,11 @@ type (
 		Do    func(*Caches) error
 		Reply func(error)
 	}
+	// Prefix asks for blocks of the prefix cache in files.
+	Prefix struct {
+		Request *proto.PrefixRequest
+		Reply   func(*proto.PrefixReply, error)
+	}
 	Status struct{ Reply func(*proto.SocketStatus) }
 )
 
@@ -129,6 +137,7 @@ type Actor struct {
 	machine *Machine
 	exec    *layer.Executor
 	caches  *caches // the executor's
+	files   *files  // nil: blocks are kept in memory alone
 	epoch   *epoch
 	term    *layer.Term // of the epoch
 	layers  []*actor.PID
@@ -151,12 +160,15 @@ func (a *Actor) Receive(c actor.Context) {
 	case *actor.Started:
 		a.machine = NewMachine()
 		a.exec = layer.NewExecutor()
-		a.caches = &caches{arena: kvcache.NewArena(a.Config.KVBudget), seqs: map[uint64]*sequence{}, blocks: map[uint64]*kvcache.Segment{}}
+		a.caches = &caches{arena: kvcache.NewArena(a.Config.KVBudget), seqs: map[uint64]*sequence{}, blocks: map[uint64]*kvcache.Segment{}, coming: map[uint64]*coming{}, named: map[uint64]offer{}}
+		a.files = newFiles(a.Config.PrefixDisk, a.exec, a.caches)
+		a.caches.files = a.files
 		if a.Config.ParsePolicy == nil {
 			a.Config.ParsePolicy = kvcache.Parse
 		}
 	case *actor.Stopping:
 		a.teardown(c, a.machine.Stop())
+		a.files.close()
 		a.exec.Close()
 		a.caches.arena.Close()
 		select {
@@ -193,6 +205,8 @@ func (a *Actor) Receive(c actor.Context) {
 		m.Reply(nil)
 	case *Release:
 		a.release(m)
+	case *Prefix:
+		a.prefix(m)
 	case *Between:
 		a.between(c, m)
 	case *jobDone:
@@ -270,6 +284,7 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 		return
 	}
 	a.epoch, a.term = m.epoch, a.exec.NewTerm()
+	a.files.begin(m.epoch)
 	layers := m.epoch.weights.Layers
 	a.layers = make([]*actor.PID, len(layers)+1) // the last has none to follow
 	for i := len(layers) - 1; i >= 0; i-- {
@@ -279,7 +294,8 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 	a.layers = a.layers[:len(layers)]
 	a.Config.Logger.Info("slices loaded", "epoch", m.number, "rank", m.epoch.rank, "sockets", len(m.epoch.place.Slices),
 		"weights_bytes", m.epoch.weights.Bytes(), "took", m.took.Round(time.Millisecond))
-	m.reply(&proto.LoadReply{WeightBytes: m.epoch.weights.Bytes(), KvBudgetBytes: a.caches.arena.Budget(), Millis: uint32(m.took.Milliseconds()), Held: a.machine.Held()}, nil)
+	m.reply(&proto.LoadReply{WeightBytes: m.epoch.weights.Bytes(), KvBudgetBytes: a.caches.arena.Budget(), Millis: uint32(m.took.Milliseconds()), Held: a.machine.Held(),
+		PrefixDisk: a.files != nil || m.epoch.promptHeads(none).Len() == 0}, nil)
 }
 
 func (a *Actor) join(c actor.Context, m *Join) {
@@ -480,7 +496,7 @@ func (a *Actor) status() *proto.SocketStatus {
 		}
 	}
 	s := &proto.SocketStatus{Progress: done - before, Busy: busy, Epoch: a.machine.Epoch, State: string(a.machine.Phase), LastStep: a.machine.Step,
-		KvUsedBytes: a.caches.arena.Used(), KvBudgetBytes: a.caches.arena.Budget()}
+		KvUsedBytes: a.caches.arena.Used(), KvBudgetBytes: a.caches.arena.Budget(), PrefixDisk: a.files.figures()}
 	if a.epoch != nil {
 		s.WeightBytes = a.epoch.weights.Bytes()
 	}

@@ -6,6 +6,7 @@ import (
 	"shoal/actors/layer"
 	"shoal/grammar"
 	"shoal/kvcache"
+	"shoal/kvcache/tier"
 	"shoal/model"
 	"shoal/proto"
 	"shoal/tensor"
@@ -21,7 +22,8 @@ type epoch struct {
 	config   model.Config
 	weights  *Slices
 	geometry kvcache.Geometry
-	scale    float32 // of attention scores
+	form     tier.Form // of blocks in files
+	scale    float32   // of attention scores
 	micro    [MicroBatches]*microBatch
 	maxRows  int
 	dt       tensor.DType      // of the matrices

@@ -15,6 +15,9 @@ type caches struct {
 	arena  *kvcache.Arena
 	seqs   map[uint64]*sequence
 	blocks map[uint64]*kvcache.Segment // of the prefix cache; on a socket that reads no heads there are none
+	files  *files                      // nil: they are kept in memory alone
+	coming map[uint64]*coming          // blocks that are read from files
+	named  map[uint64]offer            // how files name blocks
 }
 
 // sequence is what a socket holds of one: its heads' part of the prompt while that is
@@ -128,10 +131,15 @@ func (c *caches) release(effects []Effect) {
 			// What cannot be shared is missed by the plan that begins with it, which fails.
 			if segment, err := q.own.Share(f.Tokens); err == nil {
 				c.blocks[f.Block] = segment
+				c.files.keep(f.Tokens, []uint64{f.Block}, f.Keys)
 			}
-		case f.Do == DoEvict && b != nil:
-			b.Release()
+		case f.Do == DoEvict:
+			if b != nil {
+				b.Release()
+			}
 			delete(c.blocks, f.Block)
+			delete(c.coming, f.Block)
+			delete(c.named, f.Block)
 		}
 	}
 }
@@ -203,6 +211,7 @@ func (e *epoch) attach(s *sequence, shared []uint64) error {
 			return fmt.Errorf("socket: sequence %d: no rows of block %d here", s.id, id)
 		}
 	}
+	e.files.again(shared)
 	return s.part.Attach(chain)
 }
 
@@ -225,6 +234,7 @@ func (e *epoch) save(s *sequence, c *Run) error {
 		}
 		e.blocks[id] = segment
 	}
+	e.files.keep(c.SaveFrom, c.Save, c.Keys)
 	return nil
 }
 

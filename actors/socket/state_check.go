@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"slices"
 
@@ -153,7 +154,7 @@ func (m *Machine) checkKept(keep []*proto.Keep) error {
 			continue // it was released before
 		}
 		p, err := m.limits.Parse(q.Policy)
-		if n := int(k.SaveFrom) + len(k.Save); err != nil || m.limits.Ranks != 1 || !q.Whole || q.flight != 0 || !p.RebuildsByPrefill() || int(k.SaveFrom) > q.Read || n > q.Read/tensor.BlockSlots {
+		if n := int(k.SaveFrom) + len(k.Save); err != nil || m.limits.Ranks != 1 || !q.Whole || q.flight != 0 || !p.RebuildsByPrefill() || int(k.SaveFrom) > q.Read || n > q.Read/tensor.BlockSlots || badKeys(k.Keys, len(k.Save)) {
 			return fmt.Errorf("socket: sequence %d: blocks [%d,%d) of %d tokens under %s on %d sockets are to be kept", k.Seq, k.SaveFrom, n, q.Read, q.Policy, m.limits.Ranks)
 		}
 		for i, id := range k.Save {
@@ -165,9 +166,14 @@ func (m *Machine) checkKept(keep []*proto.Keep) error {
 	return nil
 }
 
+// badKeys: there are none, or one more than blocks.
+func badKeys(keys []byte, blocks int) bool {
+	return len(keys) > 0 && len(keys) != sha256.Size*(blocks+1)
+}
+
 // checkSaved: what a chunk leaves to the prefix cache is complete with it.
 func (m *Machine) checkSaved(c *proto.Chunk) error {
-	if n := int(c.SaveFrom) + len(c.Save); len(c.Save) > 0 && (!c.Prefill || int(c.SaveFrom) > m.limits.Positions || n > (int(c.Start)+len(c.Tokens))/tensor.BlockSlots) {
+	if n := int(c.SaveFrom) + len(c.Save); len(c.Save) > 0 && (!c.Prefill || int(c.SaveFrom) > m.limits.Positions || n > (int(c.Start)+len(c.Tokens))/tensor.BlockSlots || badKeys(c.Keys, len(c.Save))) {
 		return fmt.Errorf("socket: sequence %d: blocks [%d,%d) of a prompt of which %d tokens are read are to be kept", c.Seq, c.SaveFrom, n, int(c.Start)+len(c.Tokens))
 	}
 	for i, id := range c.Save {

@@ -35,6 +35,7 @@ type Effect struct {
 	Tokens int
 	Rank   int
 	Block  uint64
+	Keys   []byte      // of Keep, as in proto.Chunk: before the block, and its own
 	Open   *proto.Open // of Open and Resume
 }
 
@@ -65,6 +66,7 @@ type Run struct {
 	// Save are numbers of blocks of the prompt, from the SaveFrom-th on, for the prefix cache.
 	SaveFrom int
 	Save     []uint64
+	Keys     []byte // as in proto.Chunk
 }
 
 // Wanted is a row of a step whose logits are requested.

@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"slices"
@@ -151,11 +152,36 @@ func (m *Machine) keep(effects []Effect, keep []*proto.Keep) []Effect {
 		for i, id := range k.Save {
 			if id != 0 && m.seqs[k.Seq] != nil {
 				m.blocks[id] = int(k.SaveFrom) + i
-				effects = append(effects, Effect{Do: DoKeep, Seq: k.Seq, Tokens: m.blocks[id], Block: id})
+				f := Effect{Do: DoKeep, Seq: k.Seq, Tokens: m.blocks[id], Block: id}
+				if len(k.Keys) > 0 {
+					f.Keys = k.Keys[i*sha256.Size : (i+2)*sha256.Size]
+				}
+				effects = append(effects, f)
 			}
 		}
 	}
 	return effects
+}
+
+// Restore names blocks of a text whose rows are read from files. It comes between steps or
+// beside one; once a later step has begun than the newest when it was decided, the plan of
+// that may have given the blocks up.
+func (m *Machine) Restore(r *proto.PrefixRequest) error {
+	if r.Epoch != m.Epoch || m.Phase != Ready && m.Phase != Stepping || m.busy || m.Step > r.Step {
+		return fmt.Errorf("%w: blocks to be read in epoch %d before step %d, at %d (%s), step %d", ErrStaleEpoch, r.Epoch, r.Step, m.Epoch, m.Phase, m.Step)
+	}
+	if n := len(r.Blocks); len(r.Keys) != sha256.Size*(n+1) || int(r.From) > m.limits.Positions || (int(r.From)+n)*tensor.BlockSlots > m.limits.Positions {
+		return fmt.Errorf("socket: blocks [%d,%d) of a text with %d bytes of keys are to be read; context is %d", r.From, int(r.From)+n, len(r.Keys), m.limits.Positions)
+	}
+	for i, id := range r.Blocks {
+		if _, here := m.blocks[id]; here || slices.Contains(r.Blocks[:i], id) {
+			return fmt.Errorf("socket: block %d is there already, and is to be read", id)
+		}
+	}
+	for i, id := range r.Blocks {
+		m.blocks[id] = int(r.From) + i
+	}
+	return nil
 }
 
 // evict drops blocks of the prefix cache; sequences that hold their rows keep them.

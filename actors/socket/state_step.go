@@ -108,7 +108,7 @@ func (m *Machine) run(w *Work, c *proto.Chunk) {
 		}
 	}
 	w.Runs = append(w.Runs, Run{Seq: c.Seq, Owner: q.Owner, Replica: q.Replica, Start: start, Tokens: c.Tokens, Prefill: c.Prefill, Last: c.Last,
-		SaveFrom: int(c.SaveFrom), Save: c.Save})
+		SaveFrom: int(c.SaveFrom), Save: c.Save, Keys: c.Keys})
 	for i, id := range c.Save {
 		m.blocks[id] = int(c.SaveFrom) + i
 	}

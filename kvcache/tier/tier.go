@@ -246,11 +246,11 @@ func (s *Store) Rescan() {
 	s.mu.Unlock()
 	for _, e := range entries {
 		dir := filepath.Join(s.root, e.Name())
-		if _, err := strconv.ParseUint(e.Name(), 10, 16); err != nil || !e.IsDir() {
-			continue // not ours
+		if !isFolder(e) {
+			continue
 		}
 		own := dir == s.dir
-		if own && !first || !own && s.removeDeserted(dir) {
+		if own && !first || !own && s.removeDeserted(dir, deserted) {
 			continue
 		}
 		s.list(dir, own)
@@ -291,10 +291,10 @@ func (s *Store) list(dir string, own bool) {
 	}
 }
 
-// removeDeserted removes a folder that nobody has held for long; false: it is read.
-func (s *Store) removeDeserted(dir string) bool {
+// removeDeserted removes a folder that nobody has held for so long; false: it is read.
+func (s *Store) removeDeserted(dir string, long time.Duration) bool {
 	at := filepath.Join(dir, lockName)
-	if st, err := os.Stat(at); err == nil && time.Since(st.ModTime()) < deserted {
+	if st, err := os.Stat(at); err == nil && time.Since(st.ModTime()) < long {
 		return false
 	}
 	lock, err := flock.Open(at, flock.Own)
@@ -310,8 +310,8 @@ func (s *Store) removeDeserted(dir string) bool {
 	return true
 }
 
-// Forget removes every file of this process's folder, and knows no other's until the next
-// Rescan.
+// Forget removes every file of this process's folder and of those that no process holds, and
+// knows no other's until the next Rescan.
 func (s *Store) Forget() {
 	s.disk.Lock()
 	defer s.disk.Unlock()
@@ -326,6 +326,21 @@ func (s *Store) Forget() {
 	for _, f := range all {
 		s.remove(f)
 	}
+	entries, err := os.ReadDir(s.root)
+	if err != nil {
+		s.fail("listing", s.root, err)
+	}
+	for _, e := range entries {
+		if dir := filepath.Join(s.root, e.Name()); isFolder(e) && dir != s.dir {
+			s.removeDeserted(dir, 0)
+		}
+	}
+}
+
+// isFolder says whether it can be the folder of a process.
+func isFolder(e fs.DirEntry) bool {
+	_, err := strconv.ParseUint(e.Name(), 10, 16)
+	return err == nil && e.IsDir()
 }
 
 func (s *Store) remove(f *file) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -84,12 +85,28 @@ func TestWarmPrefixes(t *testing.T) {
 			})
 		})
 	}
+	disk := []string{"--prefix-disk", filepath.Join(t.TempDir(), "disk"), "--chunk", "64"}
+	fromDisk := func(t *testing.T, c *system, what string) {
+		t.Helper()
+		got, _ := c.open(reqs).wait(t)
+		same(t, what, reqs, want, got)
+		p := c.state().PrefixCache
+		if p == nil || p.Disk == nil || p.Disk.Restored == 0 || p.Disk.Damaged+p.Disk.Failed > 0 {
+			t.Errorf("%s: %+v", what, p)
+			return
+		}
+		t.Logf("%s: %+v", what, *p.Disk)
+	}
 	t.Run("little memory", func(t *testing.T) {
-		c := up(t, 2, "--kv-memory", "12MiB", "--chunk", "64")
+		c := up(t, 3, append(disk, "--kv-memory", "12MiB")...)
 		for range 2 {
 			got, _ := c.open(reqs).wait(t)
 			same(t, "in 12 MiB", reqs, want, got)
 		}
+		c.waitIdle(patience)
+		c.signal("node-1", syscall.SIGKILL)
+		c.waitNodes(2, recoverLimit)
+		fromDisk(t, c, "with the files of a node that is gone")
 		c.waitIdle(patience)
 		for _, n := range c.state().Nodes {
 			if n.KVUsedBytes+n.KVPrefix > n.KVBudgetBytes {
@@ -99,6 +116,12 @@ func TestWarmPrefixes(t *testing.T) {
 		if p := c.state().PrefixCache; p.Evicted == 0 {
 			t.Errorf("nothing was evicted: %+v", *p)
 		}
+		pids := c.children()
+		c.head.kill(t)
+		eventually(t, patience, "all have ended", func() (bool, string) { return len(alive(pids)) == 0, fmt.Sprint(alive(pids)) })
+	})
+	t.Run("after kill -9 of all", func(t *testing.T) {
+		fromDisk(t, up(t, 2, disk...), "on two nodes")
 	})
 }
 

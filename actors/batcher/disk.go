@@ -1,0 +1,233 @@
+package batcher
+
+import (
+	"slices"
+
+	"shoal/tensor"
+)
+
+// The disk tier. Every socket writes its rows of the blocks that are saved to files, behind
+// what runs (kvcache/tier). Before a prompt is read, the sockets are asked how much of it
+// lies there; the memory is booked, and the request waits for the blocks and lets others
+// pass, for less time than the prompt takes to read. What does not come in time is a miss.
+
+// Disk asks the disks of all sockets for blocks of a text. A DiskDone answers it.
+type Disk struct {
+	Number uint64
+	From   int      // number of the first block in its text
+	Before Key      // of the block before it
+	Keys   []Key    // of the blocks
+	Blocks []uint64 // what they are called from now on; none: only say how many of them are there
+	Step   uint64   // a socket that has begun a later step does nothing
+	Millis int64    // nobody waits for longer
+}
+
+// DiskDone answers a Disk: how many of the first blocks every socket has.
+type DiskDone struct {
+	Number uint64
+	Blocks int
+}
+
+func (DiskDone) input() {}
+
+const (
+	maxFetches  = 8
+	lookMillis  = 250    // a look takes no disk
+	fetchMillis = 500    // at least, of reading
+	slowMillis  = 30_000 // a disk that was too slow once is left alone for this long
+)
+
+// fetch is what a waiting request wants from the disks.
+type fetch struct {
+	r      *request
+	number uint64 // of the Disk that is to be answered; 0: it was
+	until  int64
+	from   int // block of the text
+	keys   []Key
+	there  int          // blocks that all disks have
+	chain  []*textBlock // what memory has of the text, held meanwhile
+	fresh  []*textBlock // what comes; none: the disks are asked what they have
+}
+
+// restoreAll has sockets read what their disks have, between steps.
+func (s *State) restoreAll() {
+	for _, f := range slices.Clone(s.fetches) {
+		if f.there > 0 && len(f.fresh) == 0 {
+			s.restore(f)
+		}
+	}
+}
+
+// lookAll asks the disks what they have of prompts that are about to be admitted.
+func (s *State) lookAll() {
+	if !s.disk {
+		return
+	}
+	for _, r := range s.waiting {
+		if len(s.fetches) >= maxFetches || len(s.running) >= s.cfg.MaxRunning || s.now < s.diskAfter {
+			return
+		}
+		if r.unfit != "" || r.unread || r.asked || s.awaits(r) != 0 || s.comes(r) {
+			continue
+		}
+		read, tokens := r.asks()
+		if _, _, why := s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn); why != "" {
+			return
+		}
+		r.asked = true
+		n, at := s.sharable(r, read), len(s.find(r, read))
+		if at >= n {
+			continue
+		}
+		f := &fetch{r: r, from: at}
+		for ; at < n; at++ {
+			f.keys = append(f.keys, s.keyOf(r, at))
+		}
+		s.fetches = append(s.fetches, f)
+		s.ask(f, lookMillis)
+	}
+}
+
+func (s *State) ask(f *fetch, millis int64) {
+	s.asks++
+	f.number, f.until = s.asks, s.now+millis
+	d := Disk{Number: f.number, From: f.from, Keys: f.keys, Millis: millis}
+	if f.from > 0 {
+		d.Before = s.keyOf(f.r, f.from-1)
+	}
+	for _, b := range f.fresh {
+		d.Blocks = append(d.Blocks, b.id)
+	}
+	s.out.Disk = append(s.out.Disk, d)
+}
+
+// restore books the memory of blocks and asks for them.
+func (s *State) restore(f *fetch) {
+	chain := s.find(f.r, f.r.toRead())
+	last := f.from + f.there
+	if f.r.phase != waiting || f.r.ended || len(chain) < f.from || len(chain) >= last {
+		s.endFetch(f, 0)
+		return
+	}
+	f.chain, f.keys, f.from = chain, f.keys[len(chain)-f.from:f.there], len(chain)
+	var parent *textBlock
+	for _, b := range chain {
+		s.pinAll(b, 1)
+		b.step, parent = s.steps+1, b
+	}
+	for _, name := range f.keys {
+		if s.prefix.blocks[name] != nil || !s.hasRoom() {
+			break
+		}
+		b := s.newBlock(name, parent)
+		s.pinAll(b, 1)
+		f.fresh, parent = append(f.fresh, b), b
+	}
+	if f.keys = f.keys[:len(f.fresh)]; len(f.keys) == 0 {
+		s.endFetch(f, 0)
+		return
+	}
+	millis := s.cfg.DiskMillis
+	if s.rate.perSecond > 0 {
+		millis = min(millis, max(fetchMillis, int64(len(f.keys)*tensor.BlockSlots)*1000/s.rate.perSecond))
+	}
+	s.ask(f, millis)
+}
+
+// hasRoom makes room for a block on every socket.
+func (s *State) hasRoom() bool {
+	for i := range s.ledger.sockets {
+		if a := &s.ledger.sockets[i]; !s.makeFree(i, a.core+a.window) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *State) pinAll(b *textBlock, by int) {
+	for i := range s.ledger.sockets {
+		if by > 0 {
+			s.ledger.pin(b, i)
+		} else {
+			s.ledger.unpin(b, i)
+		}
+	}
+}
+
+// diskDone takes an answer; one that comes too late has no effect.
+func (s *State) diskDone(d DiskDone) {
+	for _, f := range s.fetches {
+		switch {
+		case f.number != d.Number || f.number == 0:
+		case len(f.fresh) > 0 || d.Blocks <= 0:
+			s.endFetch(f, min(d.Blocks, len(f.fresh)))
+			return
+		default:
+			f.number, f.there = 0, min(d.Blocks, len(f.keys))
+		}
+	}
+}
+
+// endFetch ends a request's wait: the first blocks that came can be found, and the others are
+// dropped, but for those that another prompt has written and gone on from meanwhile.
+func (s *State) endFetch(f *fetch, came int) {
+	for _, b := range f.chain {
+		s.pinAll(b, -1)
+	}
+	for i, b := range f.fresh {
+		s.pinAll(b, -1)
+		if i < came {
+			b.ready = true
+			s.prefix.use(b)
+			s.prefixTotals.Restored += tensor.BlockSlots
+		}
+	}
+	for _, b := range slices.Backward(f.fresh) {
+		if !b.ready && b.after == 0 {
+			s.drops(b)
+		}
+		s.prefix.settle(b)
+	}
+	s.fetches = slices.DeleteFunc(s.fetches, func(o *fetch) bool { return o == f })
+}
+
+// fetching says whether the request waits for the disks.
+func (s *State) fetching(r *request) bool {
+	return slices.ContainsFunc(s.fetches, func(f *fetch) bool { return f.r == r })
+}
+
+// comes says whether the next block that a request lacks is on its way for another.
+func (s *State) comes(r *request) bool {
+	if len(s.fetches) == 0 {
+		return false
+	}
+	read := r.toRead()
+	at := len(s.find(r, read))
+	if at >= s.sharable(r, read) {
+		return false
+	}
+	b := s.prefix.blocks[s.keyOf(r, at)]
+	return b != nil && slices.ContainsFunc(s.fetches, func(f *fetch) bool { return slices.Contains(f.fresh, b) })
+}
+
+// giveUpFetch frees what the last of the fetches has booked; false: there is none.
+func (s *State) giveUpFetch() bool {
+	for _, f := range slices.Backward(s.fetches) {
+		if len(f.fresh) > 0 {
+			s.endFetch(f, 0)
+			return true
+		}
+	}
+	return false
+}
+
+// tickFetches ends those that take too long, and leaves the disks alone for a while then.
+func (s *State) tickFetches() {
+	for _, f := range slices.Clone(s.fetches) {
+		if f.number != 0 && s.now >= f.until {
+			s.endFetch(f, 0)
+			s.diskAfter = s.now + slowMillis
+			s.prefixTotals.Late++
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"shoal/api"
+	"shoal/kvcache"
+	"shoal/tensor"
+)
+
+// blocksOnDisk waits until the sockets have written so many blocks each, and no more.
+func blocksOnDisk(t *testing.T, e *Local, blocks int) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
+		behind := ""
+		for i, s := range e.sockets {
+			if st := s.disk.Stats(); st.Blocks != blocks {
+				behind = fmt.Sprintf("socket %d: %+v, want %d blocks", i, st, blocks)
+			}
+		}
+		if behind == "" {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(behind)
+		}
+	}
+}
+
+// TestPrefixDisk: what one cluster has read another begins with, after a restart, on as many
+// sockets or on others, in any chunks: the answer is that of a cold one to the bit, under
+// every policy.
+func TestPrefixDisk(t *testing.T) {
+	policies := prefixPolicies
+	if testing.Short() {
+		policies = []string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "quest:page=16,budget=96"}
+	}
+	lengths := []int{64, 65, 129, 300}
+	serve := ServeConfig{Model: goldenDir, KV: "bf16"}
+	cold := serve
+	cold.PrefixCache = PrefixOff
+	alone := startLocal(t, LocalConfig{Threads: 1, Serve: cold})
+	want := map[string]replied{}
+	for _, policy := range policies {
+		for _, n := range lengths {
+			want[fmt.Sprint(policy, n)] = complete(t, alone, &api.Request{ID: fmt.Sprint(policy, n), Prompt: text(1, n), Policy: policy})
+		}
+	}
+	for _, cut := range [][2]LocalConfig{
+		{{Sockets: 1}, {Sockets: 1}},
+		{{Sockets: 3, Shares: []float64{1, 5, 2}}, {Sockets: 3, Shares: []float64{1, 5, 2}}},
+		{{Sockets: 4}, {Sockets: 1}},
+		{{Sockets: 1}, {Sockets: 3, Shares: []float64{2, 1, 1}}},
+	} {
+		t.Run(fmt.Sprintf("%d then %d sockets", cut[0].Sockets, cut[1].Sockets), func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "d")
+			for i := range cut {
+				cut[i].Threads, cut[i].Serve, cut[i].PrefixDisk, cut[i].PrefixDiskSize = 1, serve, dir, 1<<30
+			}
+			cut[1].Serve.Mapping, cut[1].Serve.Chunk = "reduce", 50
+			t.Run("write", func(t *testing.T) {
+				e := startLocal(t, cut[0])
+				complete(t, e, &api.Request{ID: "first", Prompt: text(1, 320)})
+				blocksOnDisk(t, e, 5)
+			})
+			e := startLocal(t, cut[1])
+			for _, policy := range policies {
+				p, err := kvcache.Parse(policy)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, n := range lengths {
+					id := fmt.Sprint(policy, n)
+					got := complete(t, e, &api.Request{ID: id, Prompt: text(1, n), Policy: policy})
+					if got.bits != want[id].bits {
+						t.Errorf("%s, %d tokens: another answer with %d from the disk", policy, n, got.cached)
+					}
+					if least := p.Warm(n) / tensor.BlockSlots * tensor.BlockSlots; got.cached != least {
+						t.Errorf("%s, %d tokens: %d from the disk, want %d", policy, n, got.cached, least)
+					}
+					e.batcher.ResetPrefixCache() // but not the disk
+				}
+			}
+			waitIdle(t, e)
+		})
+	}
+}
+
+// TestPrefixDiskFails: damaged files and disks that are gone are misses, and neither they nor
+// other tenants' texts are ever an answer. Emptying the cache empties the disk.
+func TestPrefixDiskFails(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "d")
+	e := startLocal(t, LocalConfig{Sockets: 2, Threads: 1, Serve: ServeConfig{Model: goldenDir}, PrefixDisk: dir, PrefixDiskSize: 1 << 30})
+	want := complete(t, e, &api.Request{ID: "first", Prompt: text(1, 300)})
+	blocksOnDisk(t, e, 4)
+	// expect asks with nothing in memory, and waits until so many blocks lie on the disk.
+	expect := func(what, tenant string, cached, blocks int) {
+		t.Helper()
+		e.batcher.ResetPrefixCache()
+		got := complete(t, e, &api.Request{ID: what, Prompt: text(1, 300), Tenant: tenant})
+		if got.bits != want.bits || got.cached != cached {
+			t.Errorf("%s: the same answer %v, %d tokens from the disk, want %d", what, got.bits == want.bits, got.cached, cached)
+		}
+		if blocks > 0 {
+			blocksOnDisk(t, e, blocks)
+		}
+	}
+	expect("whole", "", 256, 4)
+	expect("another's", "somebody", 0, 8)
+	files, err := filepath.Glob(filepath.Join(dir, "0", "*-2-*"))
+	if err != nil || len(files) != 2 {
+		t.Fatal(files, err)
+	}
+	for _, path := range files {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data[len(data)/2] ^= 1
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect("with a bit of the third block changed", "", 128, 8) // and it is written again
+	expect("mended", "", 256, 8)
+	e.ResetPrefixCache(t.Context())
+	blocksOnDisk(t, e, 0)
+	expect("emptied", "", 0, 4)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	expect("without its folder", "", 0, 0)
+	waitIdle(t, e)
+}
