@@ -116,6 +116,7 @@ type ClusterState struct {
 	WaitingReason   string      `json:"waiting_reason,omitempty"` // why the head of the queue waits
 	Model           string      `json:"model,omitempty"`
 	Policy          string      `json:"kv_policy,omitempty"`
+	Policies        []string    `json:"kv_policies,omitempty"` // that requests may name, with their defaults
 	TokensPerSecond float64     `json:"tokens_per_second"`
 	StepMillis      float64     `json:"step_ms"`
 	BatchRows       int         `json:"batch_rows"`      // tokens in the step in flight

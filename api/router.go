@@ -26,6 +26,7 @@ func (s *Server) ownRoutes() []route {
 		{get, "/health", true, true, s.handleHealth},
 		{get, "/ready", true, true, s.handleReady},
 		{get, "/{$}", false, false, s.handlePage},
+		{get, "/web/*", false, false, s.handlePage},
 		{get, "/version", false, true, s.handleVersion},
 		{get, "/metrics", false, true, s.handleMetrics},
 		{get, "/v1/models", false, true, s.handleModels},

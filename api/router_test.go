@@ -2,9 +2,13 @@ package api
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -233,17 +237,74 @@ func TestPanics(t *testing.T) {
 }
 
 func TestPage(t *testing.T) {
-	a := get(t, serve(t, &fakeEngine{})+"/")
-	if a.status != 200 || !strings.HasPrefix(a.header.Get("Content-Type"), "text/html") || !strings.Contains(a.raw, "<title>Shoal</title>") {
-		t.Fatalf("%d %s", a.status, a.header)
+	base := serve(t, &fakeEngine{})
+	for path, kind := range map[string]string{"/": "text/html", "/web/js/main.js": "text/javascript", "/web/css/base.css": "text/css", "/web/vendor/marked.LICENSE": "text/plain"} {
+		a := get(t, base+path)
+		if a.status != 200 || !strings.HasPrefix(a.header.Get("Content-Type"), kind) || a.header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s: %d %s", path, a.status, a.header)
+		}
+		csp := a.header.Get("Content-Security-Policy")
+		if !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") || !strings.Contains(csp, "trusted-types 'none'") {
+			t.Errorf("%s: %s", path, csp)
+		}
+		req, err := http.NewRequest(http.MethodGet, base+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("If-None-Match", a.header.Get("Etag"))
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusNotModified {
+			t.Errorf("%s: %d for what the browser has", path, resp.StatusCode)
+		}
 	}
-	csp := a.header.Get("Content-Security-Policy")
-	if !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") || strings.Count(csp, "sha256-") != 2 {
-		t.Error(csp)
+	for _, path := range []string{"/web/", "/web/js", "/web/js/none.js", "/web/../page.go", "/web/js/../../page.go"} {
+		if a := get(t, base+path); a.status != 404 {
+			t.Errorf("%s: %d", path, a.status)
+		}
 	}
-	for _, outside := range []string{"http://", "https://", "//cdn", "@import", "style=", "onclick=", "innerHTML"} {
-		if strings.Contains(a.raw, outside) {
-			t.Errorf("the page has %q", outside)
+}
+
+// TestPageIsItsOwn: nothing of the page is anybody else's, or turns text into HTML.
+func TestPageIsItsOwn(t *testing.T) {
+	outside := regexp.MustCompile(`https?://[^"'\s]*|//cdn|@import|style="|\son\w+="|innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function`)
+	err := fs.WalkDir(pageFiles, "web", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || strings.HasPrefix(name, "web/vendor/") {
+			return err
+		}
+		text, err := pageFiles.ReadFile(name)
+		for _, found := range outside.FindAllString(string(text), -1) {
+			if found != "http://www.w3.org/2000/svg" {
+				t.Errorf("%s has %q", name, found)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestVendored: what is not ours is as it was released (docs/dependencies.md).
+func TestVendored(t *testing.T) {
+	want := map[string]string{
+		"web/vendor/marked.js":      "5371fea86fd0656b4fc7bea7c94c663109d82789b69433eeee78d42895aa44de",
+		"web/vendor/marked.LICENSE": "8e3a3f82f59a60958f56ca08f445647c32a4733dc7ca6c2c46f6eb898471ab9c",
+	}
+	files, err := fs.Glob(pageFiles, "web/vendor/*")
+	if err != nil || len(files) != len(want) {
+		t.Fatalf("vendored are %v: %v", files, err)
+	}
+	for _, name := range files {
+		text, err := pageFiles.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprintf("%x", sha256.Sum256(text)); got != want[name] {
+			t.Errorf("%s has SHA-256 %s, want %s", name, got, want[name])
 		}
 	}
 }

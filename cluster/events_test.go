@@ -89,7 +89,7 @@ func TestEventLogIsBounded(t *testing.T) {
 	for i := range 3 * keptEvents {
 		l.note(time.Now(), api.EventNodeUp, fmt.Sprint(i), "")
 	}
-	if got := l.after(0); len(got) != keptEvents || got[keptEvents-1].ID != 3*keptEvents || len(l.after(l.revision)) != 0 {
+	if got := l.after(0); len(got) != keptEvents || got[keptEvents-1].ID != 3*keptEvents || len(l.after(l.revision)) != 0 || len(l.after(l.revision+1)) != keptEvents {
 		t.Errorf("%d events are kept", len(got))
 	}
 	s := new(samples)
@@ -100,7 +100,7 @@ func TestEventLogIsBounded(t *testing.T) {
 	if len(got) != keptSamples || got[0].Index != keptSamples+7 || got[keptSamples-1].Index != 2*keptSamples+6 {
 		t.Errorf("%d samples, from %d to %d", len(got), got[0].Index, got[len(got)-1].Index)
 	}
-	if got := s.from(2*keptSamples + 5); len(got) != 2 || len(s.from(1<<62)) != 0 {
+	if got := s.from(2*keptSamples + 5); len(got) != 2 || len(s.from(s.next)) != 0 || len(s.from(1<<62)) != keptSamples {
 		t.Errorf("from an index on: %d samples", len(got))
 	}
 }

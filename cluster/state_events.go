@@ -132,6 +132,9 @@ func (l *eventLog) touch(e *api.ClusterEvent) {
 // after lists events that are newer than a revision, or have changed since, in the order of
 // their revisions.
 func (l *eventLog) after(revision uint64) []api.ClusterEvent {
+	if revision > l.revision { // of a log that this one does not go on with
+		revision = 0
+	}
 	out := slices.DeleteFunc(slices.Clone(l.events), func(e api.ClusterEvent) bool { return e.Revision <= revision })
 	slices.SortFunc(out, func(a, b api.ClusterEvent) int { return cmp.Compare(a.Revision, b.Revision) })
 	return out

@@ -31,6 +31,9 @@ func (s *samples) add(c *api.ClusterState) {
 // from lists the samples of an index and those after it.
 func (s *samples) from(index uint64) []api.Sample {
 	out := []api.Sample{}
+	if index > s.next { // of another coordinator
+		index = 0
+	}
 	for i := max(index, s.next-uint64(len(s.ring))); i < s.next; i++ {
 		out = append(out, s.ring[i%keptSamples])
 	}

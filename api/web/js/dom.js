@@ -1,0 +1,58 @@
+// Elements as values. Text is always text: nothing here parses HTML.
+
+/** h makes an element: props are properties, on* listeners, data-*, aria-* and role attributes. */
+export function h(tag, props, ...children) {
+  const e = tag instanceof Element ? tag : document.createElement(tag);
+  set(e, props);
+  e.append(...children.flat(Infinity).filter(c => c !== null && c !== undefined && c !== false));
+  return e;
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** s is h for SVG, where all props are attributes. */
+export function s(tag, props, ...children) {
+  const e = document.createElementNS(SVG, tag);
+  for (const [k, v] of Object.entries(props || {})) if (v !== null && v !== undefined) e.setAttribute(k, v);
+  e.append(...children.flat(Infinity).filter(c => c !== null && c !== undefined && c !== false));
+  return e;
+}
+
+function set(e, props) {
+  for (const [k, v] of Object.entries(props || {})) {
+    if (v === null || v === undefined) continue;
+    if (k === "style") Object.assign(e.style, v);
+    else if (k.startsWith("on")) e.addEventListener(k.slice(2), v);
+    else if (k === "class") e.className = v;
+    else if (k.includes("-") || k === "role" || k === "for" || k === "list") e.setAttribute(k, v);
+    else e[k] = v;
+  }
+}
+
+/** icon is a small drawing of one path. */
+export const icon = d => s("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, s("path", { d, fill: "none", stroke: "currentColor", "stroke-width": 2, "stroke-linecap": "round", "stroke-linejoin": "round" }));
+
+export const icons = {
+  copy: "M9 9h11v11H9zM5 15H4V4h11v1",
+  again: "M4 12a8 8 0 0 1 14-5l2 2M20 4v5h-5M20 12a8 8 0 0 1-14 5l-2-2M4 20v-5h5",
+  edit: "M4 20h4L19 9l-4-4L4 16z",
+  close: "M6 6l12 12M18 6L6 18",
+  drawer: "M4 7h10M18 7h2M4 17h2M10 17h10M16 5v4M8 15v4",
+  list: "M4 6h16M4 12h16M4 18h10",
+};
+
+/** tool is a button with an icon and a name. */
+export const tool = (name, path, onclick) => h("button", { class: "icon", type: "button", title: name, "aria-label": name, onclick }, icon(path));
+
+/** copy puts text on the clipboard, also where the page is not a secure context. */
+export async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = h("textarea", { class: "hidden", value: text });
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+}

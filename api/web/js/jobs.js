@@ -1,0 +1,106 @@
+// Jobs and batches: what waits, runs and has ended, with its result; new ones; cancelling.
+import { h, tool, icons, copy } from "./dom.js";
+import { get, now, send, stream } from "./net.js";
+import { ago, count, many } from "./format.js";
+import { request, asText } from "./settings.js";
+import { markdown } from "./markdown.js";
+
+const look = { completed: "chip on", running: "chip on", in_progress: "chip on", dead: "chip bad", failed: "chip bad" };
+const age = t => ago(1000 * t, now());
+
+export function jobsPage(view) {
+  const problem = h("div", { class: "error", role: "alert", hidden: true });
+  const say = e => { problem.hidden = !e; problem.textContent = e ? e.message : ""; };
+  const prompt = h("textarea", { id: "job", rows: 2, placeholder: "A prompt that is written down before it is taken, and answered whatever dies meanwhile" });
+  const most = h("input", { type: "number", min: 1, value: 256, "aria-label": "Most tokens" });
+  const file = h("input", { type: "file", accept: ".jsonl,application/jsonl", "aria-label": "Batch file" });
+  const counts = h("div", { class: "counts" }), table = h("tbody"), lines = h("div", { class: "batches" }), open = new Map();
+  const states = h("select", { "aria-label": "Which jobs", onchange: () => refresh() }, [["", "all"], "queued", "running", "completed", "dead", "cancelled"].map(o => Array.isArray(o) ? h("option", { value: "" }, "all jobs") : h("option", { value: o }, o)));
+  view.append(h("div", { class: "page jobs" }, problem,
+    h("section", { class: "card", "aria-label": "New job" }, h("form", { class: "newjob", onsubmit: e => { e.preventDefault(); post(); } },
+      h("label", { class: "field", for: "job" }, "New job", prompt), h("label", { class: "field" }, "Most tokens", most), h("button", { class: "main" }, "Queue"))),
+    h("section", { "aria-label": "Jobs" }, h("div", { class: "head" }, h("h1", {}, "Jobs"), counts, h("span", { class: "end" }, states)),
+      h("div", { class: "card sheet" }, h("table", {}, h("thead", {}, h("tr", {}, ["Job", "State", "Tokens", "Attempt", "Accepted", "Copies", ""].map(t => h("th", { scope: "col" }, t || h("span", { class: "hidden" }, "Actions"))))), table))),
+    h("section", { "aria-label": "Batches" }, h("div", { class: "head" }, h("h1", {}, "Batches"), h("form", { class: "end upload", onsubmit: e => { e.preventDefault(); upload(); } }, file, h("button", {}, "Upload and run"))), lines)));
+
+  async function attempt(f) {
+    try { say(null); await f(); await refresh(); } catch (e) { say(e); }
+  }
+
+  const post = () => attempt(async () => {
+    const text = prompt.value.trim();
+    if (!text) return;
+    const more = { ...request(), max_tokens: Number(most.value) };
+    await send("POST", "/v1/jobs", asText() ? { ...more, prompt: text } : { ...more, messages: [{ role: "user", content: text }] });
+    prompt.value = "";
+  });
+
+  const upload = () => attempt(async () => {
+    if (!file.files.length) throw new Error("Choose a .jsonl file first: one request a line.");
+    const form = new FormData();
+    form.append("purpose", "batch");
+    form.append("file", file.files[0]);
+    const input = await send("POST", "/v1/files", form);
+    const first = JSON.parse((await file.files[0].slice(0, 1 << 20).text()).split("\n")[0]);
+    await send("POST", "/v1/batches", { input_file_id: input.id, endpoint: first.url, completion_window: "24h" });
+    file.value = "";
+  });
+
+  function jobRow(j) {
+    const name = h("button", { class: "quiet mono", type: "button", "aria-expanded": open.has(j.id), title: j.id, onclick: () => toggle(j) }, j.id.slice(0, 14) + "\u2026");
+    return h("tr", { "data-job": j.id }, h("td", {}, name, j.batch_id && h("span", { class: "chip" }, "batch")), h("td", {}, h("span", { class: look[j.state] || "chip", title: j.error ? j.error.message : "" }, j.state)),
+      h("td", { class: "num" }, count(j.events)), h("td", { class: "num" }, j.attempt || ""), h("td", { class: "num dim" }, age(j.created_at)), h("td", { class: "dim" }, j.durability === "single" ? "1" : j.replicas),
+      h("td", {}, ["queued", "running"].includes(j.state) ? h("button", { class: "quiet", type: "button", onclick: () => attempt(() => send("DELETE", "/v1/jobs/" + j.id)) }, "Cancel")
+        : h("button", { class: "quiet", type: "button", onclick: () => attempt(async () => { close(j.id); await send("DELETE", "/v1/jobs/" + j.id + "?purge=true"); }) }, "Forget")));
+  }
+
+  const close = id => { open.get(id)?.abort.abort(); open.get(id)?.row.remove(); open.delete(id); };
+
+  // toggle shows the text of a job, as far as it is, and as it comes.
+  async function toggle(j) {
+    if (open.has(j.id)) { close(j.id); refresh(); return; }
+    const text = h("div", { class: "text turn" }), end = h("div", { class: "dim small" });
+    const it = { abort: new AbortController(), row: h("tr", { class: "result" }, h("td", { colSpan: 7 }, h("div", {}, text, end))) };
+    open.set(j.id, it);
+    refresh();
+    let whole = "", due = 0;
+    const draw = () => { due ||= requestAnimationFrame(() => { due = 0; text.replaceChildren(...markdown(whole)); }); };
+    try {
+      for await (const e of stream("/v1/jobs/" + j.id + "/events?from=0", undefined, it.abort.signal)) {
+        if (e.object === "job.end") end.replaceChildren(e.state + ", " + many(e.events, "event") + (e.error ? ": " + e.error.message : ""), " ", tool("Copy the answer", icons.copy, () => copy(whole)));
+        else if (e.text) { whole += e.text; draw(); }
+      }
+    } catch (e) {
+      if (e.name !== "AbortError") end.textContent = e.message;
+    }
+  }
+
+  function batchCard(b) {
+    const c = b.request_counts, done = c.total ? c.completed / c.total : 0, bad = c.total ? c.failed / c.total : 0, over = !["validating", "in_progress", "finalizing", "cancelling"].includes(b.status);
+    const get = (id, name) => id && h("a", { class: "button", href: "/v1/files/" + id + "/content", download: name }, name === "output.jsonl" ? "Results" : "Errors");
+    return h("div", { class: "card batch", "data-batch": b.id }, h("div", { class: "head" }, h("span", { class: "mono", title: b.id }, b.id.slice(0, 16) + "\u2026"), h("span", { class: look[b.status] || "chip" }, b.status.replace("_", " ")),
+      h("span", { class: "dim small" }, b.endpoint + ", " + age(b.created_at)), h("span", { class: "end" }, get(b.output_file_id, "output.jsonl"), " ", get(b.error_file_id, "errors.jsonl"), !over && h("button", { type: "button", onclick: () => attempt(() => send("POST", "/v1/batches/" + b.id + "/cancel")) }, "Cancel"))),
+      h("div", { class: "meter", role: "progressbar", "aria-valuenow": c.completed + c.failed, "aria-valuemax": c.total, "aria-label": "Lines that have ended" }, h("i", { class: "m-a", style: { width: 100 * done + "%" } }), h("i", { class: "m-bad", style: { width: 100 * bad + "%" } })),
+      h("div", { class: "num small dim" }, count(c.completed) + " of " + many(c.total, "line") + " completed" + (c.failed ? ", " + count(c.failed) + " failed" : "") + (b.errors?.data?.length ? ": " + b.errors.data[0].message : "")));
+  }
+
+  async function refresh() {
+    try {
+      const state = states.value, [jobs, batches] = await Promise.all([get("/v1/jobs?limit=50" + (state ? "&state=" + state : "")), get("/v1/batches?limit=20")]);
+      counts.replaceChildren(...Object.entries(jobs.counts).filter(([, n]) => n).map(([name, n]) => h("span", { class: look[name] || "chip" }, count(n) + " " + name)), jobs.store === "ok" ? "" : h("span", { class: "bad small" }, jobs.store));
+      const focused = document.activeElement?.closest?.("[data-job]")?.dataset.job;
+      table.replaceChildren(...(jobs.data.length ? jobs.data.flatMap(j => open.has(j.id) ? [jobRow(j), open.get(j.id).row] : [jobRow(j)]) : [h("tr", {}, h("td", { colSpan: 7, class: "empty" }, "No jobs. One that is queued here survives this page, its nodes and its coordinator."))]));
+      if (focused) table.querySelector(`[data-job="${CSS.escape(focused)}"] button`)?.focus();
+      lines.replaceChildren(...(batches.data.length ? batches.data.map(batchCard) : [h("div", { class: "card empty" }, "No batches. A batch is a file with one request a line; each line is a job.")]));
+      if (late) { late = false; say(null); }
+    } catch (e) {
+      late = true;
+      say(e);
+    }
+  }
+
+  let late = false;
+  refresh();
+  const every = setInterval(() => document.hidden || refresh(), 1500);
+  return () => { clearInterval(every); [...open.keys()].forEach(close); };
+}

@@ -1,0 +1,79 @@
+// Markdown to elements. marked only cuts the text into tokens; every node is made here, and text
+// only ever becomes text: HTML in an answer shows as it is written, pictures show as links.
+import { lexer } from "/web/vendor/marked.js";
+import { h, copy } from "./dom.js";
+import { highlight } from "./highlight.js";
+
+/** markdown renders an answer. */
+export function markdown(text) {
+  if (bare(text)) return [code(text, guess(text))];
+  let tokens;
+  try {
+    tokens = lexer(text, { gfm: true, breaks: true });
+  } catch { // whatever a model writes
+    return [h("p", {}, text)];
+  }
+  return blocks(tokens);
+}
+
+// bare tells that the whole text is code, as small models write it, without a fence.
+const starts = /^\s*(?:func|package|type|import|var|const|def|class|struct|enum|fn|let|function|async function|public|static|#include|\/\/|\/\*)[\s(]/;
+const bare = text => starts.test(text) && !text.includes("```") && /[{:;)]\s*(?:\n|$)/.test(text);
+const guess = text => /^\s*(?:def|class|import \w+$)/m.test(text) && !text.includes("{") ? "python" : /:=|\bfunc\b|^package /m.test(text) ? "go" : "code";
+
+const blocks = tokens => tokens.map(block).filter(Boolean);
+const inlines = tokens => (tokens || []).map(inline);
+
+function block(t) {
+  switch (t.type) {
+    case "space": case "def": return null;
+    case "heading": return h("h" + Math.min(t.depth + 1, 6), {}, inlines(t.tokens));
+    case "paragraph": return h("p", {}, inlines(t.tokens));
+    case "text": return t.tokens ? h("span", {}, inlines(t.tokens)) : document.createTextNode(plain(t));
+    case "code": return code(t.text, t.lang || "");
+    case "blockquote": return h("blockquote", {}, blocks(t.tokens));
+    case "hr": return h("hr");
+    case "list": return h(t.ordered ? "ol" : "ul", t.ordered && t.start > 1 ? { start: t.start } : {}, t.items.map(item));
+    case "table": return h("table", {}, h("thead", {}, h("tr", {}, t.header.map(c => h("th", {}, inlines(c.tokens))))),
+      h("tbody", {}, t.rows.map(r => h("tr", {}, r.map(c => h("td", {}, inlines(c.tokens)))))));
+    default: return h("p", {}, t.raw);
+  }
+}
+
+const item = t => h("li", {}, t.task && h("input", { type: "checkbox", disabled: true, checked: Boolean(t.checked), "aria-label": t.checked ? "done" : "to do" }), blocks((t.tokens || []).filter(x => x.type !== "checkbox")));
+
+function inline(t) {
+  switch (t.type) {
+    case "strong": return h("strong", {}, inlines(t.tokens));
+    case "em": return h("em", {}, inlines(t.tokens));
+    case "del": return h("del", {}, inlines(t.tokens));
+    case "codespan": return h("code", {}, t.text);
+    case "br": return h("br");
+    case "link": return link(t.href, inlines(t.tokens));
+    case "image": return link(t.href, [t.text || t.href]);
+    case "text": return t.tokens ? h("span", {}, inlines(t.tokens)) : document.createTextNode(plain(t));
+    case "escape": return document.createTextNode(t.text);
+    default: return document.createTextNode(t.raw);
+  }
+}
+
+const named = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": "\"", "&#39;": "'", "&nbsp;": "\u00a0" };
+const plain = t => t.text.replace(/&(?:amp|lt|gt|quot|#39|nbsp);/g, m => named[m]);
+
+// link goes to the web and to nothing else: a script in a link stays text.
+function link(href, children) {
+  let url = null;
+  try { url = new URL(href); } catch { /* a path of this server is none of an answer's business */ }
+  if (!url || !["http:", "https:", "mailto:"].includes(url.protocol)) return h("span", {}, children, " (" + href + ")");
+  return h("a", { href: url.href, target: "_blank", rel: "noopener noreferrer nofollow" }, children);
+}
+
+function code(text, lang) {
+  const button = h("button", { class: "quiet", type: "button", onclick: async () => {
+    await copy(text);
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  } }, "Copy");
+  const name = lang.split(/\s/)[0].slice(0, 20);
+  return h("div", { class: "code" }, h("div", { class: "top" }, h("span", {}, name || "text"), button), h("pre", { tabIndex: 0, "aria-label": "code" }, h("code", {}, highlight(text, name))));
+}
