@@ -32,7 +32,7 @@ stores:   cluster/store
 cluster:  cluster
 tools:    cli eval bench + cli:eval cli:bench
 street:   cmd/shoal cmd/node cmd/coordinator deploy deploy/release
-tests:    internal/policy internal/sim test/cluster test/answers
+tests:    internal/policy internal/sim test/cluster test/answers test/web
 `
 
 func TestImportsPointDown(t *testing.T) {

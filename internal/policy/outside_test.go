@@ -16,6 +16,7 @@ import (
 const outside = `
 github.com/alecthomas/kong:             cli
 github.com/asynkron/protoactor-go:      actors/... cluster/... internal/alone
+github.com/chromedp/chromedp:           tests
 github.com/dlclark/regexp2/v2:          tokenizer/...
 github.com/go-analyze/charts:           eval
 github.com/hashicorp/memberlist:        cluster/...

@@ -1,0 +1,168 @@
+package web_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+// patience is how long anything may take that must come.
+const patience = 60 * time.Second
+
+// browser is a Chromium with one tab, which writes down what goes wrong in it.
+type browser struct {
+	t   *testing.T
+	ctx context.Context
+
+	mu       sync.Mutex
+	problems []string
+}
+
+// names under which systems install it.
+var names = []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"}
+
+// chromium finds a browser. Without one the test is skipped, loudly; in CI it fails.
+func chromium(t *testing.T) string {
+	t.Helper()
+	path := os.Getenv("SHOAL_CHROMIUM")
+	for _, name := range names {
+		if path == "" {
+			path, _ = exec.LookPath(name)
+		}
+	}
+	if path == "" {
+		why := "no browser is on the PATH (" + strings.Join(names, ", ") + "; or name one in SHOAL_CHROMIUM): apt-get install chromium"
+		if os.Getenv("CI") == "true" {
+			t.Fatal(why)
+		}
+		fmt.Fprintln(os.Stderr, "*** SKIPPED: the page is not tested: "+why)
+		t.Skip(why)
+	}
+	return path
+}
+
+// open starts a browser.
+func open(t *testing.T, path string) *browser {
+	t.Helper()
+	// As root, and where no network is.
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.WindowSize(1360, 860), chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
+	alloc, end := chromedp.NewExecAllocator(context.Background(), opts...)
+	b := &browser{t: t}
+	ctx, cancel := chromedp.NewContext(alloc)
+	b.ctx = ctx
+	messages, heard := chromedp.Console(ctx), make(chan struct{})
+	go func() {
+		defer close(heard)
+		for m, err := range messages {
+			if err != nil {
+				return
+			}
+			switch m.Type {
+			case "error", "warning", "assert", chromedp.ConsoleException:
+				b.mu.Lock()
+				b.problems = append(b.problems, fmt.Sprint(m.Type, ": ", m.Text, " ", m.URL, ":", m.Line))
+				b.mu.Unlock()
+			}
+		}
+	}()
+	t.Cleanup(func() { cancel(); end(); <-heard })
+	return b
+}
+
+// calm fails the test if anything went wrong in the page so far: exceptions, errors and
+// warnings of the console, what the content security policy stopped, requests that failed.
+func (b *browser) calm() {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.problems {
+		b.t.Error(p)
+	}
+	b.problems = nil
+}
+
+// expect waits for a problem that a test has brought about, and forgets it.
+func (b *browser) expect(word string) {
+	b.t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		b.mu.Lock()
+		n := len(b.problems)
+		b.problems = slices.DeleteFunc(b.problems, func(p string) bool { return strings.Contains(p, word) })
+		found := len(b.problems) < n
+		b.mu.Unlock()
+		if found {
+			return
+		}
+	}
+	b.t.Errorf("the browser did not complain of %s", word)
+}
+
+// do runs actions, and says what was to be done when they fail.
+func (b *browser) do(what string, actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		b.fail(what, err)
+	}
+}
+
+func (b *browser) fail(what string, err error) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	text, _ := chromedp.Run(ctx, chromedp.Evaluate[string](`document.body ? document.body.innerText : ""`))
+	b.calm()
+	b.t.Fatalf("%s: %v; the page says:\n%s", what, err, text)
+}
+
+// value evaluates an expression of JavaScript, a promise's value included.
+func value[T any](b *browser, expression string, args ...any) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](fmt.Sprintf(expression, args...), chromedp.EvalAwaitPromise))
+	if err != nil {
+		b.fail(expression, err)
+	}
+	return v
+}
+
+// until waits for an expression to be true.
+func (b *browser) until(condition string, args ...any) {
+	b.t.Helper()
+	condition = fmt.Sprintf(condition, args...)
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	if _, err := chromedp.Run(ctx, chromedp.Poll[bool]("Boolean("+condition+")", chromedp.WithPollingInterval(20*time.Millisecond), chromedp.WithPollingTimeout(patience))); err != nil {
+		b.fail("wait for "+condition, err)
+	}
+}
+
+// press clicks the first element that a selector finds, once it is visible.
+func (b *browser) press(selector string) {
+	b.t.Helper()
+	b.do("press "+selector, chromedp.Click(chromedp.CSS(selector), chromedp.NodeVisible))
+}
+
+// write types into a field.
+func (b *browser) write(selector, text string) {
+	b.t.Helper()
+	b.do("write into "+selector, chromedp.SendKeys(chromedp.CSS(selector), text, chromedp.NodeVisible))
+}
+
+// to goes to one of the four pages.
+func (b *browser) to(name string) {
+	b.t.Helper()
+	b.press(`nav a[href="#` + name + `"]`)
+	b.until(`document.querySelector('nav a[aria-current]')?.hash === "#%s"`, name)
+}

@@ -1,0 +1,45 @@
+package web_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// jobs: one is queued and read, one is cancelled, a batch is uploaded and its results are there.
+func jobs(t *testing.T, b *browser, c *cluster) {
+	b.settings(`{"temperature":"0"}`)
+	b.to("jobs")
+	b.write("#job", "Write a Go function that reverses a string.")
+	b.press(".newjob button")
+	b.until(`document.querySelector("[data-job] .chip.on")?.textContent === "completed"`)
+	b.press("[data-job] button")
+	b.until(`document.querySelector(".result")?.innerText.includes("completed, ")`)
+	if text := value[string](b, `document.querySelector(".result .text").innerText`); !strings.Contains(text, "func reverse") {
+		t.Errorf("the result reads %q", text)
+	}
+	b.settings(`{"form":"text","temperature":"0"}`)
+	b.write("#job", "// Package sort provides")
+	b.do("many tokens", chromedp.SetValue(chromedp.CSS(`.newjob input`), "4000"))
+	b.press(".newjob button")
+	b.until(`document.querySelector("[data-job] .chip")?.textContent === "running"`)
+	b.press("[data-job] td:last-child button")
+	b.until(`document.querySelector("[data-job] .chip")?.textContent === "cancelled"`)
+
+	file := filepath.Join(t.TempDir(), "batch.jsonl")
+	line := `{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"model":"fry","prompt":"func add(a, b int) int {","max_tokens":8}}` + "\n"
+	if err := os.WriteFile(file, []byte(line+strings.Replace(line, `"a"`, `"b"`, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.do("choose a file", chromedp.SetUploadFiles(chromedp.CSS(".upload input"), []string{file}))
+	b.press(".upload button")
+	b.until(`document.querySelector("[data-batch] .chip")?.textContent === "completed" && document.querySelector("[data-batch] a[download]")`)
+	results := value[string](b, `fetch(document.querySelector("[data-batch] a[download]").href).then(r => r.text())`)
+	if strings.Count(results, `"custom_id"`) != 2 {
+		t.Errorf("the results are %q", results)
+	}
+	shot(b, "jobs")
+}

@@ -1,0 +1,37 @@
+package web_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+var (
+	pictures = flag.String("pictures", "", "write pictures of the page into this `folder`, of a cluster with more to do")
+	scale    = flag.Float64("scale", 1, "pixels of a picture for one of the page")
+)
+
+// shot takes a picture of what the window shows, when they are asked for.
+func shot(b *browser, name string) {
+	b.t.Helper()
+	if *pictures == "" {
+		return
+	}
+	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	if err == nil {
+		err = os.WriteFile(filepath.Join(*pictures, name+".png"), png, 0o600)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// pause lets charts fill before a picture.
+func pause() {
+	if *pictures != "" {
+		time.Sleep(25 * time.Second)
+	}
+}
