@@ -111,7 +111,7 @@ func RunCacheDecode(ctx context.Context, o Options, note func(string)) (*CacheDe
 		}
 	}
 	note("decoding")
-	m := &decoder{w: w, place: place, pool: pool, batch: layer.NewBatch(layer.DimsOf(c), o.Batch, l, pool), rope: rope, logits: make([]float32, o.Batch*c.Vocab), vocab: c.Vocab}
+	m := &decoder{w: w, place: place, batch: layer.NewBatch(layer.DimsOf(c), o.Batch, l, pool), rope: rope, logits: make([]float32, o.Batch*c.Vocab), vocab: c.Vocab}
 	for row := range o.Batch {
 		m.rows = append(m.rows, layer.LogitRow{Row: row})
 	}
@@ -146,7 +146,6 @@ func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
 type decoder struct {
 	w      *socket.Slices
 	place  topology.Placement
-	pool   *tensor.Pool
 	batch  *layer.Batch
 	rope   *layer.Rotation
 	rows   []layer.LogitRow // all

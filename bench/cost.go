@@ -18,7 +18,6 @@ type Costs struct {
 	SlotBytes   int64 // of one token's cache in one layer
 	experts     int   // of a layer; 0: none
 	sparse      int   // layers with experts
-	perToken    int
 	windows     []int // of each layer, in slots; 0: none
 	attnFlops   int64 // of one query token and one slot, in one layer
 	later       int   // layers that prompts leave ahead of (SwiftKV)
@@ -35,7 +34,7 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 	}
 	q, v := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	e, l := c.MoE, c.Latent
-	k.experts, k.perToken, k.sparse = e.Experts, e.PerToken, c.SparseLayers()
+	k.experts, k.sparse = e.Experts, c.SparseLayers()
 	for i := range c.Layers {
 		k.windows = append(k.windows, c.Window(i))
 		layer, before := c.Layer(i), k.LayerParams

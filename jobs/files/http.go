@@ -196,7 +196,7 @@ func (v *Service) content(ctx context.Context, w http.ResponseWriter, id string)
 		if n > 0 {
 			_ = rc.SetWriteDeadline(time.Now().Add(limit))
 			if _, err := w.Write(buf[:n]); err != nil {
-				return nil //nolint:nilerr // the client left
+				return nil // the client left
 			}
 		}
 		if err == io.EOF {

@@ -121,17 +121,9 @@ func (in *interp) namedFunction(fn string, a *args) (string, *args) {
 	return in.wantStr(fn, a.pos[0]).s, &args{a.pos[1:], a.named}
 }
 
-func filterSelect(in *interp, v Value, a *args) Value {
-	return in.selectBy("select", v, a, false, true)
-}
-func filterReject(in *interp, v Value, a *args) Value {
-	return in.selectBy("reject", v, a, false, false)
-}
-func filterSelectattr(in *interp, v Value, a *args) Value {
-	return in.selectBy("selectattr", v, a, true, true)
-}
-func filterRejectattr(in *interp, v Value, a *args) Value {
-	return in.selectBy("rejectattr", v, a, true, false)
+// selecting are select, reject, and the same by an attribute.
+func selecting(fn string, byAttr, want bool) filterFunc {
+	return func(in *interp, v Value, a *args) Value { return in.selectBy(fn, v, a, byAttr, want) }
 }
 
 func (in *interp) selectBy(fn string, v Value, a *args, byAttr, want bool) Value {
@@ -258,28 +250,28 @@ func filterUnique(in *interp, v Value, a *args) Value {
 	return generator(out)
 }
 
-func filterMin(in *interp, v Value, a *args) Value { return in.extreme("min", v, a, less) }
-func filterMax(in *interp, v Value, a *args) Value { return in.extreme("max", v, a, greater) }
-
-func (in *interp) extreme(fn string, v Value, a *args, want ordering) Value {
-	p := a.bind(in, fn, "case_sensitive?", "attribute?")
-	f, get := in.fold(optBool(p[0], false)), in.attrGetter(p[1], absent{})
-	items := in.iterate(v)
-	if len(items) == 0 {
-		return &Undefined{"No aggregated item, sequence was empty."}
-	}
-	best, key := items[0], f(get(items[0]))
-	for _, x := range items[1:] {
-		k := f(get(x))
-		c, ok := in.order(k, key)
-		if !ok {
-			in.fail("'%s' and '%s' cannot be ordered", typeName(k), typeName(key))
+// extreme is min or max.
+func extreme(fn string, want ordering) filterFunc {
+	return func(in *interp, v Value, a *args) Value {
+		p := a.bind(in, fn, "case_sensitive?", "attribute?")
+		f, get := in.fold(optBool(p[0], false)), in.attrGetter(p[1], absent{})
+		items := in.iterate(v)
+		if len(items) == 0 {
+			return &Undefined{"No aggregated item, sequence was empty."}
 		}
-		if c == want {
-			best, key = x, k
+		best, key := items[0], f(get(items[0]))
+		for _, x := range items[1:] {
+			k := f(get(x))
+			c, ok := in.order(k, key)
+			if !ok {
+				in.fail("'%s' and '%s' cannot be ordered", typeName(k), typeName(key))
+			}
+			if c == want {
+				best, key = x, k
+			}
 		}
+		return best
 	}
-	return best
 }
 
 func filterSum(in *interp, v Value, a *args) Value {
