@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"shoal/sampler"
+	"shoal/tracing"
 )
 
 // Engine turns tokens into tokens. All methods may be called concurrently.
@@ -105,6 +106,7 @@ type Timings struct {
 	Queue   time.Duration // accepted -> first step
 	Prefill time.Duration // first step -> first token
 	Decode  time.Duration // first token -> last token
+	Steps   tracing.Steps // of the cluster during Decode, while there is a Tracer
 }
 
 // ClusterState is the body of GET /v1/cluster.

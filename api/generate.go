@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 	"unicode/utf8"
+
+	"shoal/tracing"
 )
 
 // prompt is one prompt of a request.
@@ -145,6 +147,7 @@ type run struct {
 	readers sync.WaitGroup
 	began   time.Time
 	failure string // what became of unfinished choices: abort, error
+	span    *tracing.Request
 }
 
 // arrival is an event of one choice; closed says that none follows.
@@ -183,7 +186,7 @@ func (q *queue) take(into []arrival) []arrival {
 
 // start submits every choice of every prompt. If one is refused, none stays.
 func (s *Server) start(ctx context.Context, r *http.Request, g *generation) (*run, error) {
-	run := &run{generation: g, server: s, queue: queue{bell: make(chan struct{}, 1)}, began: time.Now(), failure: "abort"}
+	run := &run{generation: g, server: s, queue: queue{bell: make(chan struct{}, 1)}, began: time.Now(), failure: "abort", span: scopeOf(r).span}
 	run.frame()
 	for i, p := range g.prompts {
 		for k := range g.n {
@@ -192,8 +195,10 @@ func (s *Server) start(ctx context.Context, r *http.Request, g *generation) (*ru
 			run.cancel = append(run.cancel, cancel)
 			req := g.request(index)
 			req.ClientID, req.IdempotencyKey = scopeOf(r).id, r.Header.Get("Idempotency-Key")
+			run.span.Begins(req.ID)
 			events, err := s.engine.Submit(cctx, req)
 			if err != nil {
+				run.span.Forget(req.ID)
 				run.close()
 				return nil, err
 			}
@@ -244,6 +249,8 @@ func (s *Server) newChoice(g *generation, index int) *choice {
 func (r *run) read(ctx context.Context, index, promptTokens int, events <-chan Event) {
 	defer r.readers.Done()
 	timer := r.server.metrics.sequence(r.began, promptTokens)
+	told := tracing.Sequence{ID: r.sequenceID(index), Began: r.began, Prompt: promptTokens}
+	defer r.span.Forget(told.ID)
 	limit := max(r.maxTokens, 1) + 2 // tokens, one event more at each end
 	for n := 0; ; n++ {
 		select {
@@ -253,10 +260,26 @@ func (r *run) read(ctx context.Context, index, promptTokens int, events <-chan E
 				return
 			}
 			timer.event(ev)
+			r.trace(&told, ev)
 			r.queue.put(arrival{choice: index, event: ev})
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// trace follows the events of one sequence, and tells its phases with the last.
+func (r *run) trace(s *tracing.Sequence, ev Event) {
+	if r.span == nil {
+		return
+	}
+	s.Cached = max(s.Cached, ev.Cached)
+	if ev.Token != NoToken {
+		s.Output++
+	}
+	if x := ev.Timings; x != nil {
+		s.Queue, s.Prefill, s.Decode, s.Steps, s.Finish = x.Queue, x.Prefill, x.Decode, x.Steps, ev.Finish
+		r.span.Sequence(*s)
 	}
 }
 

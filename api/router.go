@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"shoal/tracing"
 )
 
 // route is one entry of the only table of what this server answers. A path that
@@ -93,7 +95,8 @@ type scope struct {
 	accepted bool    // the engine has taken work: a retry would do it twice
 	holder   *holder // who asks; nil: nobody who may
 	tokens   usage   // of the request's answer, so far
-	booked   int64   // bytes of the body, in budget
+	span     *tracing.Request
+	booked   int64 // bytes of the body, in budget
 	budget   *bodyBudget
 }
 
@@ -137,6 +140,7 @@ func (s *Server) Handler() http.Handler {
 			if body && w.status >= 400 && !brief(r) {
 				s.drain(w, r)
 			}
+			sc.span.End(w.code())
 			s.metrics.http(name, w.code())
 			s.audit.request(r, sc, w.code(), began)
 			s.access(r, sc, route, w.code(), began)
@@ -149,6 +153,9 @@ func (s *Server) Handler() http.Handler {
 		route, allow = find(routes, r.Method, r.URL.Path)
 		if route != nil {
 			name = route.path
+			if !route.brief {
+				sc.span = s.cfg.Tracer.Request(r, route.path, sc.id)
+			}
 		}
 		sc.holder = s.keys.Load().find(r)
 		strange, preflight := s.foreign(r), s.cors(h, r)

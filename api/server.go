@@ -21,6 +21,7 @@ import (
 	"shoal/grammar"
 	"shoal/internal/lograte"
 	"shoal/toolcall"
+	"shoal/tracing"
 )
 
 // Config of a Server. Zero fields take their defaults unless stated.
@@ -82,7 +83,8 @@ type Config struct {
 	// SystemFingerprint names what decides the bits of an answer besides the
 	// request: model and quantisation. Left out of responses when empty.
 	SystemFingerprint string
-	Version           string // "dev" when empty
+	Version           string          // "dev" when empty
+	Tracer            *tracing.Tracer // nil: none
 	Logger            *slog.Logger
 }
 

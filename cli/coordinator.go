@@ -80,6 +80,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 			os.Exit(1) // what it has promised is on disk
 		})
 	}
+	serve.Tracer = front.traces()
 	cfg := cluster.CoordinatorConfig{ID: c.ID, Bind: c.Bind, Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, StoreNodes: c.StoreNodes}
 	if c.Standby {
 		cfg.ID = cmp.Or(cfg.ID, "standby")

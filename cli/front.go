@@ -16,6 +16,7 @@ import (
 
 	"shoal/api"
 	"shoal/cluster"
+	"shoal/tracing"
 )
 
 // front is what the API reads from files of its operator: keys, certificate and the
@@ -27,7 +28,12 @@ type front struct {
 	cert  atomic.Pointer[tls.Certificate]
 	audit *reopened // nil: none
 	hup   chan os.Signal
+
+	tracer *tracing.Tracer // nil: nobody is told
 }
+
+// traceLimit bounds sending the last traces.
+const traceLimit = 3 * time.Second
 
 // watchEvery is how often the files are looked at.
 const watchEvery = 2 * time.Second
@@ -44,16 +50,35 @@ func (f *listenFlags) front(e *env, log *slog.Logger) (*front, error) {
 			return nil, fmt.Errorf("--audit-log: %w", err)
 		}
 	}
+	if f.OTLP != "" || tracing.Wanted() {
+		var err error
+		if fr.tracer, err = tracing.Start(e.ctx, f.OTLP, cluster.Build(), log); err != nil {
+			return nil, fmt.Errorf("--otlp: %w", err)
+		}
+	}
 	if !isTerminal(e.stdin) { // else it tells that the terminal is gone, which ends the program
 		signal.Notify(fr.hup, syscall.SIGHUP)
 	}
 	return fr, nil
 }
 
+// traces is where they go; a front may be nil.
+func (fr *front) traces() *tracing.Tracer {
+	if fr == nil {
+		return nil
+	}
+	return fr.tracer
+}
+
 func (fr *front) close() {
 	signal.Stop(fr.hup)
 	if fr.audit != nil {
 		fr.audit.close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), traceLimit)
+	defer cancel()
+	if err := fr.tracer.Close(ctx); err != nil {
+		fr.log.Warn("the last traces are not delivered", "error", err)
 	}
 }
 

@@ -109,6 +109,7 @@ type listenFlags struct {
 	TLSCert      string   `name:"tls-cert" type:"path" placeholder:"FILE" help:"Serve the API over TLS with this certificate chain (PEM); read again when it changes, and on SIGHUP."`
 	TLSKey       string   `name:"tls-key" type:"path" placeholder:"FILE" help:"Private key of --tls-cert (PEM)."`
 	AuditLog     string   `name:"audit-log" type:"path" placeholder:"FILE" help:"Append a JSON line for each request that may change something, or is refused for its key; opened again on SIGHUP."`
+	OTLP         string   `name:"otlp" placeholder:"URL" help:"Send OpenTelemetry traces to the collector at URL (OTLP over HTTP, as http://127.0.0.1:4318); also on when OTEL_EXPORTER_OTLP_ENDPOINT is set."`
 	AllowOrigin  []string `placeholder:"ORIGIN" help:"Web pages of this origin (https://chat.example.com, or * for every one) may use the API; others may not, and without API keys the API answers to no other name than localhost."`
 	Strict       bool     `help:"Refuse requests with parameters that are not known, instead of naming them in a header."`
 	ToolParser   string   `name:"tool-parser" placeholder:"FAMILY" help:"How the model writes calls of functions: hermes, llama3_json, pythonic, mistral, deepseek, json (default: by the chat template)."`
@@ -141,7 +142,7 @@ func (f *listenFlags) check() error {
 // frontArgs are the flags that give another process the same front.
 func (f *listenFlags) frontArgs() []string {
 	var out []string
-	for _, x := range [][2]string{{"api-keys", f.APIKeys}, {"tls-cert", f.TLSCert}, {"tls-key", f.TLSKey}, {"audit-log", f.AuditLog}, {"chat-template", f.ChatTemplate}} {
+	for _, x := range [][2]string{{"api-keys", f.APIKeys}, {"tls-cert", f.TLSCert}, {"tls-key", f.TLSKey}, {"audit-log", f.AuditLog}, {"chat-template", f.ChatTemplate}, {"otlp", f.OTLP}} {
 		if x[1] != "" {
 			out = append(out, "--"+x[0]+"="+x[1])
 		}

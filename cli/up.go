@@ -170,7 +170,7 @@ func (c *upCmd) start(e *env, at net.Listener, front *front) (_ *local, err erro
 		return nil, err
 	}
 	l := &local{log: log}
-	serve.Logger = l.log
+	serve.Logger, serve.Tracer = l.log, front.traces()
 	c.warn(serve.Model, l.log)
 	c.takeKVBytes(c.Nodes, l.log)
 	l.ctx, l.cancel = context.WithCancelCause(e.ctx)

@@ -100,7 +100,7 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 		GroupName: group, Deadline: s.SyncDeadline, LoadStall: s.LoadDeadline, Logger: s.Logger,
 		OnServe: c.placed, OnWithdraw: c.unplaced, OnEvent: c.events.note,
 	})
-	c.stepper = &stepper{director: c.director, stall: s.StepDeadline, deadline: stepStalls * s.StepDeadline, suspect: c.suspect, fence: c.fence, log: s.Logger}
+	c.stepper = &stepper{director: c.director, stall: s.StepDeadline, deadline: stepStalls * s.StepDeadline, suspect: c.suspect, fence: c.fence, log: s.Logger, tracer: s.Tracer}
 	c.geometry = socket.GeometryOf(m, kv)
 	cfg := batcher.Config{
 		Geometry:     c.geometry,

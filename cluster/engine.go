@@ -45,6 +45,9 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 	}
 	out := make(chan api.Event, 16)
 	p := &pump{request: r, eos: c.checkpoint.Config.EOS, out: out}
+	if c.serve.Tracer != nil {
+		p.core = c
+	}
 	c.steps.Add(1)
 	go func() {
 		defer c.steps.Done()
@@ -118,7 +121,9 @@ type pump struct {
 	eos     []int32
 	out     chan<- api.Event
 	scores  []api.PromptLogprob
-	held    *api.Event // a stop token, until its Finish
+	held    *api.Event  // a stop token, until its Finish
+	core    *core       // while there is a tracer
+	since   *StepTotals // at the first token
 }
 
 // take handles one event; false: nothing more is to come.
@@ -133,6 +138,10 @@ func (p *pump) take(ctx context.Context, e batcher.Event) bool {
 		}
 		return true
 	case e.Emit != nil:
+		if p.core != nil && p.since == nil {
+			t := p.core.StepTotals()
+			p.since = &t
+		}
 		out := api.Event{Token: e.Emit.Token, Logprob: e.Emit.Logprob, Top: e.Emit.Top, PromptLogprobs: p.scores, Cached: e.Emit.Cached}
 		p.scores = nil
 		if p.ends(out.Token) {
@@ -162,6 +171,9 @@ func (p *pump) last(f *batcher.Finish) api.Event {
 		return time.Duration(to-from) * time.Millisecond
 	}
 	out.Timings = &api.Timings{Queue: span(f.Arrived, f.Started), Prefill: span(f.Started, f.FirstToken), Decode: span(f.FirstToken, f.Ended)}
+	if p.since != nil {
+		out.Timings.Steps = p.core.traced(*p.since)
+	}
 	if f.Speculated.Rows > 0 {
 		out.Drafts = &api.Drafts{Rows: f.Speculated.Rows, Drafted: f.Speculated.Drafted, Accepted: f.Speculated.Accepted, At: f.Speculated.At[:]}
 	}

@@ -20,6 +20,7 @@ import (
 	"shoal/tensor"
 	"shoal/tokenizer"
 	"shoal/topology"
+	"shoal/tracing"
 )
 
 // ServeConfig says what a cluster serves and how it schedules.
@@ -64,6 +65,8 @@ type ServeConfig struct {
 	// SpeculateRecent says which recent outputs are drafted from as well: those of the same
 	// API key (key), of all (shared), none (off). Default key.
 	SpeculateRecent string
+	// Tracer is told where the time of requests goes; nil: nobody is.
+	Tracer *tracing.Tracer
 	// Queue bounds the requests that wait; beyond it clients get 503. Default 1024.
 	Queue int
 	// StepDeadline is how long a node may make no progress in a step while the
@@ -212,7 +215,7 @@ func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Se
 		return nil, err
 	}
 	cfg := api.Config{Models: s.Names, ModelRoot: ck.Dir, MaxModelLen: s.MaxContext, VocabSize: ck.Config.Vocab, EOSTokens: ck.Config.EOS,
-		CacheBytes: e.CacheBytes, Keys: a.Keys, Audit: a.Audit, TLS: a.TLS, Strict: a.Strict, AllowOrigins: a.AllowOrigins, Version: a.Version, Logger: a.Logger,
+		CacheBytes: e.CacheBytes, Keys: a.Keys, Audit: a.Audit, TLS: a.TLS, Strict: a.Strict, AllowOrigins: a.AllowOrigins, Tracer: s.Tracer, Version: a.Version, Logger: a.Logger,
 		SystemFingerprint: fingerprint(ck, &s)}
 	files, err := tokenizer.ReadFiles(ck.Dir)
 	if err != nil {

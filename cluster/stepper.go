@@ -14,6 +14,7 @@ import (
 	"shoal/proto"
 	"shoal/sampler"
 	"shoal/topology"
+	"shoal/tracing"
 )
 
 func keeps(all []batcher.Keep) (out []*proto.Keep) {
@@ -117,6 +118,8 @@ type stepper struct {
 	log      *slog.Logger
 	suspect  func(g *Group, rank int) // a socket that failed a step and does not answer
 	figures  figures
+	tracer   *tracing.Tracer
+	names    sequenceNames // while there is a tracer
 }
 
 // figures are the timings of recent steps, for /v1/cluster.
@@ -241,6 +244,9 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 	took := time.Since(began)
 	s.figures.note(began, took, replies)
 	s.keepPace(g, took, replies)
+	if s.tracer != nil {
+		s.trace(g, p, began, took, replies)
+	}
 	return StepDone(p, replies), nil
 }
 

@@ -26,6 +26,10 @@ github.com/openai/openai-go/v3:         tests
 github.com/prometheus/client_golang:    api cluster/...
 github.com/rogpeppe/go-internal:        tests
 github.com/vbauerster/mpb/v8:           cli
+go.opentelemetry.io/otel:               tracing
+go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp: tracing
+go.opentelemetry.io/otel/sdk:           tracing
+go.opentelemetry.io/otel/trace:         tracing
 go.uber.org/goleak:                     tests
 go.yaml.in/yaml/v3:                     cli
 golang.org/x/sync:                      all

@@ -1,0 +1,61 @@
+package cluster
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"shoal/actors/batcher"
+	"shoal/tracing"
+)
+
+// TestStepsAreTraced: a cluster tells of a step, with the part of each node.
+func TestStepsAreTraced(t *testing.T) {
+	sent := make(chan string, 64)
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		sent <- string(b)
+	}))
+	defer collector.Close()
+	tr, err := tracing.Start(t.Context(), collector.URL, "1.2.3", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := startLocal(t, LocalConfig{Sockets: 2, Serve: ServeConfig{Model: goldenDir, Tracer: tr}})
+	generate(t, c, "traced", goldens(t)[0].Prompt, 5)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := tr.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	close(sent)
+	var all strings.Builder
+	for b := range sent {
+		all.WriteString(b)
+	}
+	for want, n := range map[string]int{"\x04step": 1, "node ": 2, "shoal.exchange_wait_seconds": 2, "shoal.rows": 1} {
+		if got := strings.Count(all.String(), want); got != n {
+			t.Errorf("%q is there %d times, want %d", want, got, n)
+		}
+	}
+}
+
+// TestSequenceNames: sequences are known by the requests that opened them, and not for ever.
+func TestSequenceNames(t *testing.T) {
+	var n sequenceNames
+	n.learn(&batcher.Plan{Open: []batcher.Open{{Seq: 1, ID: "a"}, {Seq: 2, ID: "b"}}})
+	n.learn(&batcher.Plan{Release: []uint64{1}, Open: []batcher.Open{{Seq: 3, ID: "a"}}})
+	if len(n) != 2 || n[2] != "b" || n[3] != "a" {
+		t.Errorf("%v", n)
+	}
+	for seq := range uint64(3 * maxNames) {
+		n.learn(&batcher.Plan{Open: []batcher.Open{{Seq: 10 + seq, ID: "x"}}})
+	}
+	if len(n) > maxNames+1 {
+		t.Errorf("%d are known", len(n))
+	}
+}
