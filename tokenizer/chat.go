@@ -129,6 +129,9 @@ func newChatTemplate(source map[string]string, config map[string]json.RawMessage
 	return c, nil
 }
 
+// Source is the text of the default template, by which an API knows how the model writes calls.
+func (c *ChatTemplate) Source() string { return c.source["default"] }
+
 // chatReadJSON leaves v alone if there is no such file.
 func chatReadJSON(path string, limit int64, v any) error {
 	data, err := chatReadFile(path, limit)

@@ -21,9 +21,6 @@ func (t *Tokenizer) Specials() []int32 {
 // BOS is the beginning-of-sequence token of tokenizer_config.json.
 func (t *Tokenizer) BOS() (int32, bool) { return t.named(t.config.bos) }
 
-// Source is the text of the default template.
-func (c *ChatTemplate) Source() string { return c.source["default"] }
-
 // Special is a special token by its name in tokenizer_config.json ("bos_token"), "" if unset.
 func (c *ChatTemplate) Special(name string) string {
 	v, _ := c.special.Get(name)
