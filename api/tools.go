@@ -26,7 +26,6 @@ type tool struct {
 	Description string          `json:"description,omitempty"`
 	Parameters  json.RawMessage `json:"parameters,omitempty"` // a schema, or nil
 	Strict      bool            `json:"strict,omitempty"`
-	free        bool            // its argument is text: OpenAI's custom tools
 }
 
 const (

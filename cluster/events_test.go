@@ -43,7 +43,6 @@ func TestEventLog(t *testing.T) {
 	if got := l.after(before); len(got) != 2 || got[0].Kind != topology.KindLost || got[0].Node != "b" || got[1].Node != "c" {
 		t.Errorf("after revision %d: %+v", before, got)
 	}
-	before = l.revision
 	l.cost(batcher.Outage{Epoch: 1, Streams: 8, Failed: 1, SilentMillis: 400, Recomputed: 60, Replayed: 2})
 	if l.cost(batcher.Outage{Epoch: 1, Streams: 8, Failed: 1, SilentMillis: 400, Recomputed: 60, Replayed: 2}) {
 		t.Error("what did not change is told as a change")
