@@ -32,7 +32,7 @@ type PrefixRow struct {
 	Share  float64   `json:"warm_over_cold"`
 	Chat   []float64 `json:"chat_s,omitempty"` // of a conversation: all turns with the cache, and without
 	Plain  float64   `json:"plain_s"`          // without the cache
-	Miss   float64   `json:"cold_over_plain"`
+	Miss   float64   `json:"cold_over_plain"`  // the median of the rounds' ratios
 	Plains []float64 `json:"plains_s"`
 	Colds  []float64 `json:"colds_s"`
 	Warms  []float64 `json:"warms_s"`
@@ -63,14 +63,18 @@ func chat(ctx context.Context, e api.Engine, number, turns, vocab int, policy st
 func MeasurePrefix(ctx context.Context, o ProcessOptions, policies []string, turns int) (*Prefix, error) {
 	co := o.Coordinator
 	p := &Prefix{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Prompt: o.Prompt, Turns: turns}
-	vocab, number := co.Checkpoint().Config.Vocab, 0
+	vocab, number := co.Checkpoint().Config.Vocab, 1000*o.Prompt
 	for _, policy := range policies {
 		row := PrefixRow{Policy: policy}
-		for range o.Repeat {
+		for round := range o.Repeat {
 			number += 3
 			cold, warm, plain := request(number, o.Prompt, 1, vocab), request(number+1, o.Prompt, 1, vocab), request(number+2, o.Prompt, 1, vocab)
 			copy(warm.Prompt[:o.Prompt-max(1, o.Prompt/100)], cold.Prompt)
-			for _, r := range []*api.Request{plain, cold, warm} {
+			order := []*api.Request{plain, cold, warm}
+			if round%2 == 1 { // neither always finds what the other has left
+				order = []*api.Request{cold, plain, warm}
+			}
+			for _, r := range order {
 				r.NoCache, r.Policy = r == plain, policy
 				began := time.Now()
 				_, cached, err := answerTo(ctx, co, r)
@@ -91,7 +95,11 @@ func MeasurePrefix(ctx context.Context, o ProcessOptions, policies []string, tur
 			}
 		}
 		row.Plain, row.Cold, row.Warm = middle(row.Plains), middle(row.Colds), middle(row.Warms)
-		row.Share, row.Miss = row.Warm/row.Cold, row.Cold/row.Plain
+		var misses []float64
+		for i, cold := range row.Colds {
+			misses = append(misses, cold/row.Plains[i])
+		}
+		row.Share, row.Miss = row.Warm/row.Cold, middle(misses)
 		for i := range 2 * min(turns, 1) {
 			number += turns
 			took, err := chat(ctx, co, number, turns, vocab, policy, i == 1)

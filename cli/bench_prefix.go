@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"shoal/bench"
@@ -13,12 +14,12 @@ import (
 
 type benchPrefixCmd struct {
 	Model    string        `short:"m" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model, with random weights: ${shapes}."`
-	Nodes    int           `short:"n" default:"1" help:"Node processes."`
+	Nodes    []int         `short:"n" default:"1" help:"Node processes, apart by commas: a cluster each."`
 	Quant    string        `default:"q8_0" help:"Type of the weights: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
 	KVType   string        `name:"kv-type" default:"bf16" help:"Type of the cache."`
 	KVMemory size          `name:"kv-memory" default:"1GiB" help:"Memory of the caches, per node."`
 	Mapping  string        `default:"auto" help:"gather, reduce or auto."`
-	Prompt   int           `default:"4096" help:"Tokens of every prompt; the last hundredth is new in the warm ones."`
+	Prompt   []int         `default:"4096" help:"Tokens of every prompt, apart by commas; the last hundredth is new in the warm ones."`
 	Policies []string      `name:"policies" sep:";" default:"full;snapstream:sink=4,recent=252,topk=256" help:"Cache policies, apart by semicolons."`
 	Repeat   int           `default:"3" help:"Rounds of a prompt without the cache, a cold and a warm one."`
 	Turns    int           `default:"8" help:"Turns of a conversation, each of 128 tokens asked and answered; 0: none."`
@@ -32,8 +33,8 @@ func (c *benchPrefixCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	if c.Prompt < 200 || c.Prompt >= shape.MaxPositions || c.Repeat < 1 || c.Turns < 0 || 256*c.Turns >= shape.MaxPositions || c.Limit <= 0 || c.Nodes > 16 {
-		return fmt.Errorf("--prompt %d, --repeat %d, --turns %d, --limit %v, --nodes %d: want 200 tokens to the %d of %s, a round or more, turns of 256 tokens within that, some time, at most 16 nodes", c.Prompt, c.Repeat, c.Turns, c.Limit, c.Nodes, shape.MaxPositions-1, c.Model)
+	if slices.Min(c.Prompt) < 200 || slices.Max(c.Prompt) >= shape.MaxPositions || c.Repeat < 1 || c.Turns < 0 || 256*c.Turns >= shape.MaxPositions || c.Limit <= 0 || slices.Min(c.Nodes) < 1 || slices.Max(c.Nodes) > 16 {
+		return fmt.Errorf("--prompt %v, --repeat %d, --turns %d, --limit %v, --nodes %v: want 200 tokens to the %d of %s, a round or more, turns of 256 tokens within that, some time, at most 16 nodes", c.Prompt, c.Repeat, c.Turns, c.Limit, c.Nodes, shape.MaxPositions-1, c.Model)
 	}
 	for _, p := range c.Policies {
 		if _, err := kvcache.Parse(p); err != nil {
@@ -42,27 +43,53 @@ func (c *benchPrefixCmd) Run(e *env) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(e.ctx, c.Limit, fmt.Errorf("bench: not done in %v (--limit)", c.Limit))
 	defer cancel()
-	up := benchCluster(c.Nodes, c.Threads, int64(c.KVMemory), model.RandomPrefix+c.Model, c.Quant, c.KVType)
+	var all []*bench.Prefix
+	for _, nodes := range c.Nodes {
+		list, err := c.over(ctx, e, nodes)
+		if err != nil {
+			return err
+		}
+		all = append(all, list...)
+	}
+	if c.JSON {
+		return printJSON(e.stdout, all)
+	}
+	return nil
+}
+
+// over measures prompts of every length over so many nodes, and a conversation with the first.
+func (c *benchPrefixCmd) over(ctx context.Context, e *env, nodes int) (list []*bench.Prefix, err error) {
+	up := benchCluster(nodes, c.Threads, int64(c.KVMemory), model.RandomPrefix+c.Model, c.Quant, c.KVType)
 	up.Mapping, up.Policy = c.Mapping, "full"
 	up.Queue, up.StepDeadline, up.SyncDeadline = 1024, time.Minute, 30*time.Second
 	if err := up.check(); err != nil {
-		return err
+		return nil, err
 	}
 	l, err := up.ready(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer l.stop()
-	o := bench.ProcessOptions{Coordinator: l.coordinator, Model: c.Model, Weights: c.Quant, KV: c.KVType, Nodes: c.Nodes, Prompt: c.Prompt, Repeat: c.Repeat}
-	f, err := bench.MeasurePrefix(ctx, o, c.Policies, c.Turns)
-	return report(e, c.JSON, f, err, printPrefix)
+	turns := c.Turns
+	for _, prompt := range c.Prompt {
+		o := bench.ProcessOptions{Coordinator: l.coordinator, Model: c.Model, Weights: c.Quant, KV: c.KVType, Nodes: nodes, Prompt: prompt, Repeat: c.Repeat}
+		f, err := bench.MeasurePrefix(ctx, o, c.Policies, turns)
+		if err != nil {
+			return nil, err
+		}
+		if turns = 0; !c.JSON {
+			printPrefix(e.stdout, f)
+		}
+		list = append(list, f)
+	}
+	return list, nil
 }
 
 func printPrefix(w io.Writer, f *bench.Prefix) {
 	fmt.Fprintln(w, f.Machine)
 	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, prompts of %d tokens: seconds to the first token, medians of %d\n", f.Model, f.Quant, f.Nodes, f.Mapping, f.Prompt, len(f.Rows[0].Colds))
 	for _, r := range f.Rows {
-		fmt.Fprintf(w, "  %-44s without the cache %8.3f   cold %8.3f   %d tokens cached %8.3f, %.1f%% of cold\n", r.Policy, r.Plain, r.Cold, r.Cached, r.Warm, 100*r.Share)
+		fmt.Fprintf(w, "  %-44s without the cache %8.3f   cold %8.3f (a miss costs %+.1f%%)   %d tokens cached %8.3f, %.1f%% of cold\n", r.Policy, r.Plain, r.Cold, 100*(r.Miss-1), r.Cached, r.Warm, 100*r.Share)
 		if len(r.Chat) == 2 {
 			fmt.Fprintf(w, "  %-44s %d turns %.3f, without the cache %.3f\n", "", f.Turns, r.Chat[0], r.Chat[1])
 		}

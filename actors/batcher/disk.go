@@ -169,7 +169,7 @@ func (s *State) diskDone(d DiskDone) {
 }
 
 // endFetch ends a request's wait: the first blocks that came can be found, and the others are
-// dropped, but for those that another prompt has written and gone on from meanwhile.
+// dropped, but for those that another prompt writes meanwhile.
 func (s *State) endFetch(f *fetch, came int) {
 	for _, b := range f.chain {
 		s.pinAll(b, -1)
@@ -183,7 +183,7 @@ func (s *State) endFetch(f *fetch, came int) {
 		}
 	}
 	for _, b := range slices.Backward(f.fresh) {
-		if !b.ready && b.after == 0 {
+		if writing := s.flight != nil && b.step == s.flight.plan.Step; !b.ready && b.after == 0 && !writing {
 			s.drops(b)
 		}
 		s.prefix.settle(b)

@@ -46,6 +46,7 @@ type request struct {
 	saves   bool         // its next blocks are shared too
 	twice   int          // blocks of the step in flight that it writes and others have
 	asked   bool         // the disks have been asked what they have of it
+	passed  int          // times that a later one was admitted, since the prefix cache has its text
 	awaited uint64       // sequence whose blocks it has waited for
 	warm    int          // tokens of the prompt that its first admission found
 

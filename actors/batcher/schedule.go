@@ -127,13 +127,14 @@ func (s *State) makeRoom() {
 }
 
 // admit takes the first in order that waits into the plan, if it fits everywhere
-// at its peak. Nobody overtakes: the first waits until it fits. Requests that
+// at its peak, or one that shares its text with others (see next). Nobody overtakes for being
+// smaller: the first waits until it fits. Requests that
 // this placement can never take stand aside.
 func (s *State) admit(p *Plan) *request {
 	if len(s.running) >= s.cfg.MaxRunning {
 		return nil
 	}
-	r := s.head()
+	r := s.next()
 	if r == nil {
 		return nil
 	}
@@ -147,6 +148,7 @@ func (s *State) admit(p *Plan) *request {
 	if owner == none {
 		return nil
 	}
+	s.pass(r)
 	s.waiting.remove(r)
 	s.ledger.admit(r, owner, need)
 	s.sequences++
@@ -202,15 +204,21 @@ func (s *State) fit(r *request, chain []*textBlock) (owner int, need []int64) {
 // waits for its reader; whose text another is reading at the moment waits for that.
 func (s *State) head() *request {
 	for _, r := range s.waiting {
-		if r.unfit == "" && !r.unread && !s.fetching(r) && !s.comes(r) {
-			if seq := s.awaits(r); seq != 0 {
-				r.awaited = seq
-				continue
-			}
-			return r
+		if !s.eligible(r) {
+			continue
 		}
+		if seq := s.awaits(r); seq != 0 {
+			r.awaited = seq
+			continue
+		}
+		return r
 	}
 	return nil
+}
+
+// eligible says whether a request waits for nothing but a place, and who reads its text.
+func (s *State) eligible(r *request) bool {
+	return r.unfit == "" && !r.unread && !s.fetching(r) && !s.comes(r)
 }
 
 // chunk adds the next tokens of a prompt to the plan and returns how many.

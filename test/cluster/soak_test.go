@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -32,7 +33,7 @@ func TestSoak(t *testing.T) {
 	const clients = 64
 	// A budget that the load does not fit into: requests must wait for bytes.
 	const budget = 24 << 20
-	c := up(t, 4, "--kv-memory", strconv.Itoa(budget), "--max-sequences", "48")
+	c := up(t, 4, "--kv-memory", strconv.Itoa(budget), "--max-sequences", "48", "--prefix-disk", filepath.Join(t.TempDir(), "disk"), "--prefix-disk-size", "32MiB")
 	c.send(t, mixed(c.chats())[2:14], 12) // buffers, connections and pools are there
 	c.waitIdle(patience)
 	before := c.settled()
@@ -89,6 +90,11 @@ func TestSoak(t *testing.T) {
 	if done.Load() == 0 || peak == 0 {
 		t.Error("nothing was done")
 	}
+	if p := c.state().PrefixCache; p == nil || p.Hits == 0 || p.Evicted == 0 || p.Disk == nil || p.Disk.Written == 0 || p.Disk.Bytes > p.Disk.Limit || p.Disk.Damaged+p.Disk.Failed > 0 {
+		t.Errorf("prefixes: %+v", p)
+	} else {
+		t.Logf("%d of %d prompt tokens were found, %d evicted; %+v", p.Hits, p.Queries, p.Evicted, *p.Disk)
+	}
 	c.http.CloseIdleConnections()
 	c.waitIdle(patience)
 	if s := c.state(); s.Recoveries != 0 {
@@ -111,7 +117,11 @@ func (s *system) one(r *rand.Rand) (int, error) {
 		prompt = 200 + r.IntN(1000)
 	}
 	want := 1 + r.IntN(40)
-	body := map[string]any{"prompt": ids(r, prompt), "max_tokens": want, "ignore_eos": true, "skip_special_tokens": false,
+	text := ids(r, prompt)
+	if r.IntN(3) == 0 { // it begins as others do
+		text = append(ids(rand.New(rand.NewPCG(19, uint64(r.IntN(12)))), 64+r.IntN(500)), text...)
+	}
+	body := map[string]any{"prompt": text, "max_tokens": want, "ignore_eos": true, "skip_special_tokens": false,
 		"temperature": float64(r.IntN(3)) / 2, "top_p": 0.9, "seed": r.IntN(1000), "stream": r.IntN(4) > 0}
 	if r.IntN(3) == 0 {
 		body["logprobs"] = 3
