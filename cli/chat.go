@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,15 +11,27 @@ import (
 type chatCmd struct {
 	serverFlags
 	sampleFlags
+	startFlags
 	System string `help:"System message."`
+	Model  string `arg:"" optional:"" help:"A checkpoint, or a model that comes with the program; without it, whatever the server serves."`
 }
 
 const chatHelp = `/reset   forget what was said
 /help    this text
-An empty line, Ctrl-D or Ctrl-C ends. Arrows move in the line and bring earlier ones back.`
+/exit    end, as do an empty line, Ctrl-D, and Ctrl-C where nothing is being answered
+""" begins a message of several lines and ends it; so does a \ at the end of a line go on
+with the next one. What is pasted is one message. Ctrl-C stops an answer. Arrows move in the
+line and bring earlier ones back, also those of earlier chats.`
 
 func (c *chatCmd) Help() string {
-	return "A conversation with a running cluster.\n\n" + chatHelp
+	return `A conversation with a running cluster, or with a model: if the server does not serve it, a
+cluster is started on this machine for as long as the chat lasts.
+
+  shoal chat                              with whatever 127.0.0.1:8080 serves
+  shoal chat fry                          with the model that comes with the program
+  shoal chat ~/models/Llama-3.2-1B-Instruct --quant q8_0
+
+` + chatHelp
 }
 
 type turn struct {
@@ -27,8 +40,17 @@ type turn struct {
 }
 
 func (c *chatCmd) Run(e *env) error {
-	cl := c.client()
-	cl.notice = e.stderr
+	checkpoint := ""
+	if c.Model != "" {
+		if checkpoint = named(c.Model); checkpoint == "" {
+			return errNoModel(c.Model)
+		}
+	}
+	cl, end, err := c.begin(e, c.serverFlags, checkpoint)
+	if err != nil {
+		return err
+	}
+	defer end()
 	state, err := cl.cluster(e.ctx)
 	if err != nil {
 		return err
@@ -42,40 +64,82 @@ func (c *chatCmd) Run(e *env) error {
 		if person {
 			fmt.Fprintln(e.stdout)
 		}
-		line, err := in.next(e.ctx)
+		text, err := message(e.ctx, in)
 		switch {
-		case errors.Is(err, io.EOF), err == nil && strings.TrimSpace(line) == "":
+		case errors.Is(err, io.EOF), err == nil && (strings.TrimSpace(text) == "" || text == "/exit" || text == "/bye"):
 			return nil
 		case err != nil:
 			return err
-		case line == "/reset":
+		case text == "/reset":
 			history = c.start()
-		case line == "/help":
+		case text == "/help":
 			fmt.Fprintln(e.stdout, chatHelp)
-		case strings.HasPrefix(line, "/") && !strings.Contains(line, " "):
-			fmt.Fprintf(e.stdout, "there is no %s; /help tells what there is\n", line)
+		case strings.HasPrefix(text, "/") && !strings.ContainsAny(text, " \n"):
+			fmt.Fprintf(e.stdout, "there is no %s; /help tells what there is\n", text)
 		default:
-			if history, err = c.say(e, cl, append(history, turn{"user", line})); err != nil {
+			said, err := c.say(e, cl, append(history, turn{"user", text}))
+			if err != nil && (!person || e.ctx.Err() != nil) {
 				return err
 			}
+			if err != nil { // a person may ask again
+				fmt.Fprintln(e.stderr, "shoal:", err)
+				continue
+			}
+			history = said
 		}
 	}
 }
 
-// say asks for an answer to what was said, and returns both.
+// message is what a person says at once: a line, or several.
+func message(ctx context.Context, in *lines) (string, error) {
+	defer in.prompt("> ")
+	text, err := in.next(ctx)
+	block := strings.HasPrefix(text, `"""`)
+	if block {
+		text = text[3:]
+	}
+	for err == nil {
+		rest, ends := strings.CutSuffix(text, `"""`)
+		switch {
+		case block && ends:
+			return rest, nil
+		case !block:
+			goesOn := strings.HasSuffix(text, `\`)
+			if !goesOn {
+				return text, nil
+			}
+			text = text[:len(text)-1]
+		}
+		in.prompt(". ")
+		var more string
+		more, err = in.next(ctx)
+		text += "\n" + more
+	}
+	return text, err
+}
+
+// say asks for an answer to what was said, and returns both. A person's Ctrl-C ends the
+// answer where it is.
 func (c *chatCmd) say(e *env, cl *client, history []turn) ([]turn, error) {
 	body := c.body()
 	body["messages"] = history
+	ctx, stop := context.WithCancel(e.ctx)
+	defer stop()
+	defer e.interrupts.during(stop)()
 	var answer strings.Builder
-	f, err := cl.stream(e.ctx, "/v1/chat/completions", body, func(t string) {
+	f, err := cl.stream(ctx, "/v1/chat/completions", body, func(t string) {
 		answer.WriteString(t)
 		fmt.Fprint(e.stdout, t)
 	})
 	fmt.Fprintln(e.stdout)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil && e.ctx.Err() == nil:
+		fmt.Fprintln(e.stderr, "[stopped]")
+	case err != nil:
 		return nil, err
+	default:
+		f.sayIfCut(e.stderr)
 	}
-	f.sayIfCut(e.stderr)
 	return append(history, turn{"assistant", answer.String()}), nil
 }
 

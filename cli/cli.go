@@ -23,10 +23,11 @@ type commands struct {
 
 	Demo        demoCmd        `cmd:"" help:"Start four node processes, stream a completion from the bundled model, stop."`
 	Up          upCmd          `cmd:"" help:"Start a local cluster of node processes and serve the OpenAI API."`
-	Run         runCmd         `cmd:"" help:"Complete one prompt and print it as it comes."`
-	Chat        chatCmd        `cmd:"" help:"Talk to a model."`
+	Run         runCmd         `cmd:"" help:"Continue one prompt and print it as it comes, or talk to a model."`
+	Chat        chatCmd        `cmd:"" help:"Talk to a model, which is started if need be."`
 	Status      statusCmd      `cmd:"" aliases:"ps" help:"Show a running cluster: nodes, shares, memory, sequences."`
 	Events      eventsCmd      `cmd:"" help:"Show what happened to a running cluster, and what it cost."`
+	Top         topCmd         `cmd:"" help:"Show a running cluster over and over: load, caches, nodes, faults."`
 	Cache       cacheCmd       `cmd:"" help:"Show the prefix cache of a running cluster, or empty it."`
 	Drain       drainCmd       `cmd:"" help:"Move a node's work to the others before it is stopped."`
 	Undrain     undrainCmd     `cmd:"" help:"Let a drained node take a share again."`
@@ -49,6 +50,7 @@ const description = `Serve one large language model, cut across all your machine
   shoal demo                                   see it work: four processes, one model
   shoal up --nodes 4                           a cluster on this machine, API on 127.0.0.1:8080
   shoal chat                                   talk to it
+  shoal chat MODEL                             the same without up: a folder or .gguf file, or fry
   shoal coordinator --bind HOST:7070 ...       on many machines: one coordinator,
   shoal node --join HOST:7070 ...              and a node on each
 
@@ -61,6 +63,8 @@ type env struct {
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
+	// interrupts are a person's Ctrl-C; nil: nobody's.
+	interrupts *interrupts
 }
 
 // exit ends a command with a status and no further message.
@@ -80,14 +84,16 @@ func Main(args []string) int {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
+	taken := &interrupts{}
 	go func() { // ends with the process
-		<-signals
+		for s := <-signals; s == os.Interrupt && taken.taken(); s = <-signals {
+		}
 		cancel()
 		s := <-signals
 		fmt.Fprintf(os.Stderr, "shoal: %v while ending: stopped at once. Running requests are cut off; durable jobs go on when a coordinator runs again.\n", s)
 		os.Exit(interruptedTwice)
 	}()
-	return run(env{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: &console{file: os.Stderr}}, args)
+	return run(env{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: &console{file: os.Stderr}, interrupts: taken}, args)
 }
 
 // parser reads command lines into c.

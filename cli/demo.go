@@ -4,10 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"time"
-
-	"shoal/cluster"
 )
 
 type demoCmd struct {
@@ -52,24 +49,13 @@ func (c *demoCmd) Run(e *env) error {
 	if err := l.waitReady(e); err != nil {
 		return err
 	}
-	srv, err := cluster.NewAPI(l.coordinator, l.coordinator.Checkpoint(), l.coordinator.ServeConfig(), cluster.APIConfig{Version: cluster.Build(), Logger: l.log})
+	addr, unserve, err := l.serve(e.ctx)
 	if err != nil {
 		return err
 	}
-	lis, err := net.Listen("tcp", up.Listen)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(e.ctx)
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ctx, lis) }()
-	defer func() {
-		cancel()
-		if err := <-served; err != nil {
-			l.log.Error("the API did not stop cleanly", "error", err)
-		}
-	}()
-	cl := newClient(lis.Addr().String(), "")
+	defer unserve()
+	ctx := e.ctx
+	cl := newClient(addr, "")
 	state, err := cl.cluster(ctx)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 
 	"golang.org/x/term"
 )
@@ -13,9 +14,9 @@ import (
 // lines reads lines from a person, with editing and history, or from a file or pipe. One
 // read is under way at a time; a context ends the wait for it, not the read.
 type lines struct {
-	prompt string
 	read   func() (string, error)
-	stop   func() // gives the terminal back as it was; may be called twice
+	prompt func(string) // for the next line
+	stop   func()       // gives the terminal back as it was; may be called twice
 }
 
 // maxLine bounds a line that is no terminal's.
@@ -27,7 +28,7 @@ func newLines(e *env, prompt string) *lines {
 	if !ok || !isTerminal(in) || !isTerminal(e.stdout) {
 		scan := bufio.NewScanner(e.stdin)
 		scan.Buffer(nil, maxLine)
-		return &lines{stop: func() {}, read: func() (string, error) {
+		return &lines{stop: func() {}, prompt: func(string) {}, read: func() (string, error) {
 			if scan.Scan() {
 				return scan.Text(), nil
 			}
@@ -43,8 +44,10 @@ func newLines(e *env, prompt string) *lines {
 	}{in, e.stdout}, prompt)
 	fd := int(in.Fd())
 	before, err := term.GetState(fd)
-	l := &lines{prompt: prompt, stop: func() {
+	t.History = readHistory()
+	l := &lines{prompt: t.SetPrompt, stop: func() {
 		if err == nil {
+			t.SetBracketedPasteMode(false)
 			_ = term.Restore(fd, before) // the terminal may be gone
 		}
 	}}
@@ -56,11 +59,19 @@ func newLines(e *env, prompt string) *lines {
 		if w, h, err := term.GetSize(fd); err == nil && w > 0 {
 			_ = t.SetSize(w, h) // an error of its own output, which ReadLine meets as well
 		}
-		text, err := t.ReadLine()
-		if errors.Is(err, term.ErrPasteIndicator) {
-			err = nil
+		t.SetBracketedPasteMode(true)
+		var pasted strings.Builder // lines that were pasted are one, with what follows them
+		for {
+			text, err := t.ReadLine()
+			pasted.WriteString(text)
+			if !errors.Is(err, term.ErrPasteIndicator) {
+				return pasted.String(), err
+			}
+			pasted.WriteByte('\n')
+			if pasted.Len() > maxLine {
+				return "", errors.New("what was pasted is too long")
+			}
 		}
-		return text, err
 	}
 	return l
 }

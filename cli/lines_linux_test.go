@@ -53,16 +53,35 @@ func (s *echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var body struct{ Messages []turn }
 	_ = json.NewDecoder(r.Body).Decode(&body)
 	s.mu.Lock()
-	s.asked = append(s.asked, body.Messages[len(body.Messages)-1].Content)
+	last := body.Messages[len(body.Messages)-1].Content
+	s.asked = append(s.asked, last)
 	s.mu.Unlock()
+	if last == "slow" { // an answer without an end
+		fmt.Fprint(w, "data: {\"choices\":[{\"delta\":{\"content\":\"begun\"}}]}\n\n")
+		w.(http.Flusher).Flush()
+		select {
+		case <-r.Context().Done():
+		case <-time.After(linePatience + time.Second): // nobody has stopped it, which the test has said
+		}
+		return
+	}
 	fmt.Fprint(w, "data: {\"choices\":[{\"delta\":{\"content\":\"fine\"},\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n")
 }
 
 const linePatience = time.Minute
 
-// A person edits a line, has an earlier one back, is helped, is told that an answer was
-// cut, and leaves with Ctrl-C.
+// A person edits a line, has an earlier one back, also of an earlier chat, writes and pastes
+// several lines, is helped, is told that an answer was cut, stops one, and leaves with Ctrl-C.
 func TestChatAtATerminal(t *testing.T) {
+	state := t.TempDir()
+	t.Setenv("XDG_STATE_HOME", state)
+	if err := os.MkdirAll(filepath.Join(state, "shoal"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(state, "shoal", "history"), []byte("older\nold\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	taken := &interrupts{}
 	s := &echo{}
 	srv := httptest.NewServer(s)
 	defer srv.Close()
@@ -97,8 +116,11 @@ func TestChatAtATerminal(t *testing.T) {
 	}
 	done := make(chan int, 1)
 	go func() {
-		done <- run(env{ctx: context.Background(), stdin: program, stdout: program, stderr: program}, []string{"chat", "--server", srv.URL})
+		done <- run(env{ctx: context.Background(), stdin: program, stdout: program, stderr: program, interrupts: taken}, []string{"chat", "--server", srv.URL})
 	}()
+	wait("> ")
+	fmt.Fprint(person, "\x1b[A\x1b[A\r") // of an earlier chat
+	wait("[cut after")
 	wait("> ")
 	fmt.Fprint(person, "helo\x7flo\r") // o is taken back
 	wait("[cut after")
@@ -108,6 +130,29 @@ func TestChatAtATerminal(t *testing.T) {
 	wait("> ")
 	fmt.Fprint(person, "/help\r")
 	wait("/reset")
+	wait("> ")
+	fmt.Fprint(person, "\"\"\"one\r")
+	wait(". ")
+	fmt.Fprint(person, "two\"\"\"\r")
+	wait("[cut after")
+	wait("> ")
+	fmt.Fprint(person, "three\\\r")
+	wait(". ")
+	fmt.Fprint(person, "four\r")
+	wait("[cut after")
+	wait("> ")
+	fmt.Fprint(person, "\x1b[200~five\rsix\x1b[201~\r")
+	wait("[cut after")
+	wait("> ")
+	if taken.taken() {
+		t.Error("Ctrl-C is taken while nothing is answered")
+	}
+	fmt.Fprint(person, "slow\r")
+	wait("begun")
+	if !taken.taken() {
+		t.Error("Ctrl-C is not taken while an answer comes")
+	}
+	wait("[stopped]")
 	wait("> ")
 	fmt.Fprint(person, "half a line\x03")
 	select {
@@ -120,8 +165,12 @@ func TestChatAtATerminal(t *testing.T) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if strings.Join(s.asked, ",") != "hello,hello!" {
+	if strings.Join(s.asked, ",") != "older,hello,hello!,one\ntwo,three\nfour,five\nsix,slow" {
 		t.Errorf("asked %q", s.asked)
+	}
+	kept, err := os.ReadFile(filepath.Join(state, "shoal", "history"))
+	if err != nil || !strings.HasPrefix(string(kept), "older\nold\nolder\nhello\nhello!\n") {
+		t.Errorf("the history holds %q (%v)", kept, err)
 	}
 }
 
@@ -156,7 +205,7 @@ func TestRunOfAModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	if status := run(env{ctx: context.Background(), stdin: strings.NewReader(""), stdout: &out, stderr: &out}, []string{"run", dir}); status != 1 || !strings.Contains(out.String(), "shoal up --model") {
+	if status := run(env{ctx: context.Background(), stdin: strings.NewReader(""), stdout: &out, stderr: &out}, []string{"run", "--server", "127.0.0.1:1", dir}); status != 1 || !strings.Contains(out.String(), "serves nothing") || !strings.Contains(out.String(), "architectures") {
 		t.Errorf("status %d: %s", status, out.String())
 	}
 	for text, model := range map[string]bool{"llama3": true, "Qwen/Qwen2.5-7B": true, "llama3.2:1b": true, "Hello": false, "2+2": false, "def f():": false, "a/b": false} {

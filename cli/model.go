@@ -33,6 +33,14 @@ func (f modelFlag) dir() (string, error) {
 		}
 		return f.Model, nil
 	}
+	if dir := findBundled(bundled); dir != "" {
+		return dir, nil
+	}
+	return "", fmt.Errorf("the bundled model %s was not found above the working directory or the program: name a checkpoint with --model DIR", bundled)
+}
+
+// findBundled finds a checkpoint that came with the program, as models/fry; "": it is not here.
+func findBundled(name string) string {
 	var starts []string
 	if wd, err := os.Getwd(); err == nil {
 		starts = append(starts, wd)
@@ -46,8 +54,8 @@ func (f modelFlag) dir() (string, error) {
 	for _, at := range starts {
 		for {
 			for _, below := range []string{"", "share/shoal"} { // the second: as packages install it
-				if dir := filepath.Join(at, below, bundled); exists(filepath.Join(dir, "config.json")) {
-					return dir, nil
+				if dir := filepath.Join(at, below, name); exists(filepath.Join(dir, "config.json")) {
+					return dir
 				}
 			}
 			up := filepath.Dir(at)
@@ -57,5 +65,5 @@ func (f modelFlag) dir() (string, error) {
 			at = up
 		}
 	}
-	return "", fmt.Errorf("the bundled model %s was not found above the working directory or the program: name a checkpoint with --model DIR", bundled)
+	return ""
 }

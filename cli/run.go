@@ -45,21 +45,30 @@ func (f sampleFlags) body() map[string]any {
 type runCmd struct {
 	serverFlags
 	sampleFlags
-	Prompt []string `arg:"" optional:"" help:"Text to continue; standard input when absent or -."`
+	startFlags
+	Prompt []string `arg:"" optional:"" help:"MODEL, TEXT or both: a checkpoint, or a model that comes with the program, and the text to continue; standard input when that is absent or -."`
 	Stats  bool     `help:"Print timings to standard error."`
 }
 
 func (c *runCmd) Help() string {
-	return `Continues a text on a running cluster (shoal up starts one).
+	return `Continues a text on a running cluster, or with a model named first on one that serves it; if
+the server does not, one is started on this machine for as long as the command runs. A model
+and no text, at a terminal, is talked to, as with shoal chat.
 
   shoal run "func add(a, b int) int {"
-  shoal run --temperature 0.8 --seed 7 < notes.txt`
+  shoal run --temperature 0.8 --seed 7 < notes.txt
+  shoal run fry "package main"
+  shoal run ~/models/Llama-3.2-1B-Instruct`
 }
 
 func (c *runCmd) Run(e *env) error {
-	prompt := strings.Join(c.Prompt, " ")
+	checkpoint, words := split(c.Prompt)
+	if checkpoint != "" && len(words) == 0 && isTerminal(e.stdin) {
+		return (&chatCmd{serverFlags: c.serverFlags, sampleFlags: c.sampleFlags, startFlags: c.startFlags, Model: c.Prompt[0]}).Run(e)
+	}
+	prompt := strings.Join(words, " ")
 	switch {
-	case len(c.Prompt) == 0 || prompt == "-":
+	case len(words) == 0 || prompt == "-":
 		if isTerminal(e.stdin) {
 			fmt.Fprintln(e.stderr, "the prompt, please; Ctrl-D on a line of its own ends it")
 		}
@@ -68,15 +77,16 @@ func (c *runCmd) Run(e *env) error {
 			return err
 		}
 		prompt = string(b)
-	case isCheckpoint(prompt):
-		return fmt.Errorf("%s is a model, and run takes a prompt for the model that a cluster serves: `shoal up --model %s` serves it, then `shoal run \"Once upon\"`, `shoal chat`", prompt, prompt)
-	case len(c.Prompt) == 1 && modelLike.MatchString(prompt):
-		fmt.Fprintf(e.stderr, "%q is taken as the prompt; a model is named where it is served: shoal up --model DIR\n", prompt)
+	case checkpoint == "" && len(words) == 1 && modelLike.MatchString(prompt):
+		fmt.Fprintf(e.stderr, "%q is taken as the prompt; a model here is a folder, a .gguf file or fry\n", prompt)
 	}
 	body := c.body()
 	body["prompt"] = prompt
-	cl := c.client()
-	cl.notice = e.stderr
+	cl, end, err := c.begin(e, c.serverFlags, checkpoint)
+	if err != nil {
+		return err
+	}
+	defer end()
 	f, err := cl.stream(e.ctx, "/v1/completions", body, func(t string) { fmt.Fprint(e.stdout, t) })
 	if err != nil {
 		return err

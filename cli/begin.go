@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"shoal/cluster"
+)
+
+// startFlags are of commands that start a cluster for themselves when they need one.
+type startFlags struct {
+	Quant string `placeholder:"TYPE" help:"Where MODEL is started: type of its weights in memory, as for up."`
+	Nodes int    `default:"1" help:"Where MODEL is started: node processes."`
+}
+
+// named is the checkpoint that a word names: a path, or a model that comes with the
+// program. "": it names none.
+func named(word string) string {
+	if isCheckpoint(word) {
+		if abs, err := filepath.Abs(word); err == nil {
+			return abs
+		}
+		return word
+	}
+	if filepath.Base(word) == word && word != "." && word != ".." {
+		return findBundled(filepath.Join("models", word))
+	}
+	return ""
+}
+
+// begin finds who answers for a checkpoint: the server of f, if it serves that one, or
+// else a cluster of this command's own, which ends with end. "": whoever the server is.
+func (s *startFlags) begin(e *env, f serverFlags, checkpoint string) (_ *client, end func(), err error) {
+	c := f.client()
+	c.notice = e.stderr
+	if checkpoint == "" {
+		return c, func() {}, nil
+	}
+	other, ok := c.serves(e.ctx, checkpoint)
+	if ok {
+		return c, func() {}, nil
+	}
+	if other == "" {
+		other = "nothing"
+	}
+	fmt.Fprintf(e.stderr, "%s serves %s; %s is started for this command, on %s\n", c.base, other, filepath.Base(checkpoint), counted(s.Nodes, "node"))
+	up, err := s.up(checkpoint)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := up.start(e, nil, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := l.waitReady(e); err != nil {
+		l.stop()
+		return nil, nil, err
+	}
+	addr, unserve, err := l.serve(e.ctx)
+	if err != nil {
+		l.stop()
+		return nil, nil, err
+	}
+	c = newClient(addr, "")
+	c.notice = e.stderr
+	return c, func() { unserve(); l.stop() }, nil
+}
+
+// up is `shoal up` with its own defaults, environment and file of flags.
+func (s *startFlags) up(checkpoint string) (*upCmd, error) {
+	var c commands
+	p, err := parser(&c, &env{stdout: io.Discard, stderr: io.Discard}, func(int) {})
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"up", "--model", checkpoint, "--nodes", fmt.Sprint(s.Nodes), "--listen", "127.0.0.1:0", "--log-level", "error"}
+	if s.Quant != "" {
+		args = append(args, "--quant", s.Quant)
+	}
+	if _, err := p.Parse(args); err != nil {
+		return nil, err
+	}
+	c.Up.noJobs, c.Up.Standby, c.Up.DataDir = true, false, ""
+	return &c.Up, c.Up.check()
+}
+
+// serves tells whether the server serves a checkpoint, and else which one it serves; "":
+// nobody answers.
+func (c *client) serves(ctx context.Context, checkpoint string) (other string, yes bool) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	resp, err := c.do(ctx, http.MethodGet, "/v1/models", nil)
+	if err != nil {
+		return "", false
+	}
+	defer resp.Body.Close()
+	var list struct {
+		Data []struct{ ID, Root string }
+	}
+	if json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&list) != nil || len(list.Data) == 0 {
+		return "something else", false
+	}
+	for _, m := range list.Data {
+		if m.Root == checkpoint {
+			return "", true
+		}
+	}
+	return list.Data[0].ID, false
+}
+
+// serve answers the API on a free port of this machine; end closes it.
+func (l *local) serve(ctx context.Context) (addr string, end func(), err error) {
+	srv, err := cluster.NewAPI(l.coordinator, l.coordinator.Checkpoint(), l.coordinator.ServeConfig(), cluster.APIConfig{Version: cluster.Build(), Logger: l.log})
+	if err != nil {
+		return "", nil, err
+	}
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ctx, lis) }()
+	return lis.Addr().String(), func() {
+		cancel()
+		if err := <-served; err != nil {
+			l.log.Error("the API did not stop cleanly", "error", err)
+		}
+	}, nil
+}
+
+// errNoModel says what a word that should name a model may be.
+func errNoModel(word string) error {
+	return fmt.Errorf("there is no model %q: name a folder that holds config.json, a .gguf file, or fry, which comes with the program", word)
+}
+
+// split takes the model off the front of words.
+func split(words []string) (checkpoint string, rest []string) {
+	if len(words) == 0 {
+		return "", words
+	}
+	if at := named(words[0]); at != "" {
+		return at, slices.Clone(words[1:])
+	}
+	return "", words
+}
