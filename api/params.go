@@ -104,7 +104,7 @@ func (s *Server) parseParams(f *fields) params {
 	f.str("cache_salt", &p.salt, 512)
 	if f.str("speculate", &p.speculate, 16) && p.speculate != "" {
 		if _, err := speculate.Parse(p.speculate); err != nil {
-			f.fail(invalid("speculate", "'speculate' must be one of %s, or lookup:N or suffix:N with 1 to %d drafts a row.", strings.Join(speculate.Modes, ", "), speculate.Most))
+			f.fail(invalid("speculate", "'speculate' must be one of %s, or lookup:N, suffix:N, model:N with 1 to %d drafts a row.", strings.Join(speculate.Modes, ", "), speculate.Most))
 		}
 	}
 	if f.integer("priority", &x, math.MinInt32, math.MaxInt32) {

@@ -25,15 +25,16 @@ type benchSpeculateCmd struct {
 	Threads int      `help:"Compute threads, of a node (default: the processors, shared out)."`
 	Batch   []int    `default:"1,4,16" help:"Requests together."`
 	Text    []string `default:"chat,code,retrieval" help:"Kinds of text: chat (questions, sampled), code (a file that is written again), retrieval (answers from a text of 1,500 tokens)."`
-	Mode    []string `default:"lookup,suffix" help:"Ways to draft that off is compared with."`
+	Mode    []string `default:"lookup,suffix" help:"Ways to draft that off is compared with: lookup, suffix, model; suffix:4 has four drafts a row, whatever they cost."`
+	Draft   string   `placeholder:"DIR|mtp" help:"Small model for --mode model, as of up."`
 	Tokens  int      `default:"192" help:"Tokens of an answer, at most."`
 	Rounds  int      `default:"3" help:"Rounds of all modes in turn, of which the median counts, after one that does not."`
 	JSON    bool     `name:"json" help:"Print JSON."`
 }
 
 func (c *benchSpeculateCmd) Run(e *env) error {
-	if c.Tokens < 2 || c.Tokens > 4096 || c.Rounds < 1 || c.Rounds > 100 || len(c.Mode) > 2 {
-		return fmt.Errorf("--tokens %d, --rounds %d, --mode %v: want 2 to 4096 tokens, 1 to 100 rounds, lookup and suffix", c.Tokens, c.Rounds, c.Mode)
+	if c.Tokens < 2 || c.Tokens > 4096 || c.Rounds < 1 || c.Rounds > 100 || len(c.Mode) > 7 {
+		return fmt.Errorf("--tokens %d, --rounds %d, --mode %v: want 2 to 4096 tokens, 1 to 100 rounds, at most 7 modes", c.Tokens, c.Rounds, c.Mode)
 	}
 	for _, m := range c.Mode {
 		if _, err := speculate.Parse(m); err != nil {
@@ -106,13 +107,14 @@ func printSpeculate(w io.Writer, r bench.Speculate) {
 // engine is the cluster that is asked.
 func (c *benchSpeculateCmd) engine(e *env, dir string, nodes, threads int) (api.Engine, func(), error) {
 	if nodes == 1 {
-		l, err := cluster.New(e.ctx, cluster.LocalConfig{KVBudget: 1 << 30, Threads: threads, Serve: cluster.ServeConfig{Model: dir, Weights: c.Quant, Logger: slog.New(slog.DiscardHandler), StepDeadline: 10 * time.Minute, SyncDeadline: 10 * time.Minute}})
+		l, err := cluster.New(e.ctx, cluster.LocalConfig{KVBudget: 1 << 30, Threads: threads, Draft: c.Draft, Serve: cluster.ServeConfig{Model: dir, Weights: c.Quant, Logger: slog.New(slog.DiscardHandler), StepDeadline: 10 * time.Minute, SyncDeadline: 10 * time.Minute}})
 		if err != nil {
 			return nil, nil, err
 		}
 		return l, l.Close, nil
 	}
 	up := benchCluster(nodes, threads, 1<<30, dir, c.Quant, "")
+	up.Draft = c.Draft
 	up.Mapping, up.Policy, up.noJobs = "auto", "full", true
 	up.Queue, up.StepDeadline, up.SyncDeadline = 1024, 10*time.Minute, 5*time.Minute
 	l, err := up.ready(&env{ctx: e.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr})

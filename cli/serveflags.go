@@ -54,7 +54,7 @@ type serveFlags struct {
 	MaxSequences int                `placeholder:"N" help:"Most sequences that hold memory at once (default: 64)."`
 	Replicas     int                `placeholder:"N" default:"0" help:"1: a second node keeps a copy of each decoding sequence's cache, in memory that no sequence needs, so that the loss of a node costs no prompt again."`
 	PrefixCache  string             `default:"on" help:"Keep what was read of prompts in memory that no sequence needs, for prompts that begin alike: on (of one API key), shared (of all), off. Never changes a bit."`
-	Speculate    string             `default:"suffix" help:"Draft tokens of requests that do not say otherwise, and verify several in one step: suffix (what followed most often, also in recent answers to the same API key), lookup (what followed the same words before), off; as many as gain time, or suffix:N, N a row. Never changes a bit."`
+	Speculate    string             `default:"suffix" help:"Draft tokens of requests that do not say otherwise, and verify several in one step: suffix (what followed most often, also in recent answers to the same API key), lookup (what followed the same words before), model (suffix, or what --draft guesses; the default with that), off; as many as gain time, or suffix:N, N a row. Never changes a bit."`
 
 	SpeculateRecent string `default:"key" help:"Recent answers that --speculate suffix drafts from: those to the same API key, shared (of all keys: how fast an answer comes then tells what others were told), off."`
 
@@ -166,8 +166,9 @@ func (f *listenFlags) scheme() string {
 
 // nodeFlags say what each node may use.
 type nodeFlags struct {
-	KVMemory size `name:"kv-memory" help:"Memory of the caches, per node (default: 1GiB, or less: half of what this machine or container may use, shared by the nodes of this command)."`
-	Threads  int  `help:"Compute threads per node (default: the processors; up and demo share them out)."`
+	KVMemory size   `name:"kv-memory" help:"Memory of the caches, per node (default: 1GiB, or less: half of what this machine or container may use, shared by the nodes of this command)."`
+	Draft    string `placeholder:"DIR|mtp" help:"Guess what comes next with a small model of the same tokenizer (a folder), or with the model's own layer of multi-token prediction (mtp, or a folder with mtp.safetensors). Every node has it whole, and a sixteenth of --kv-memory for its caches. Never changes a bit."`
+	Threads  int    `help:"Compute threads per node (default: the processors; up and demo share them out)."`
 
 	WeightsCache     string `placeholder:"DIR|off" help:"Keep quantised weights in this folder, so that the next start is quick (default: shoal/weights in the user's cache directory)."`
 	WeightsCacheSize size   `default:"64GiB" help:"Most bytes in that folder; what was not used for longest is removed."`

@@ -19,6 +19,7 @@ import (
 
 	"shoal/cluster"
 	"shoal/cluster/supervise"
+	"shoal/speculate"
 	"shoal/tokenizer"
 )
 
@@ -153,6 +154,9 @@ func (c *upCmd) check() error {
 // waits for is told at the listener of the API; nil: nowhere.
 func (c *upCmd) start(e *env, at net.Listener, front *front) (_ *local, err error) {
 	c.nameShares()
+	if c.Draft != "" && c.Speculate == string(speculate.Suffix) {
+		c.Speculate = string(speculate.Model)
+	}
 	serve, err := c.config()
 	if err != nil {
 		return nil, err
@@ -238,6 +242,9 @@ func (c *upCmd) child(l *local, i int, dir string, more ...string) error {
 		"--weights-cache", cmp.Or(c.weightsCache(), "off"), "--weights-cache-size", strconv.FormatInt(int64(c.WeightsCacheSize), 10), "--log-level", c.LogLevel}
 	if c.PrefixDisk != "" {
 		args = append(args, "--prefix-disk", c.PrefixDisk, "--prefix-disk-size", strconv.FormatInt(int64(c.PrefixDiskSize)/int64(c.Nodes), 10))
+	}
+	if c.Draft != "" {
+		args = append(args, "--draft", c.Draft)
 	}
 	if c.SwiftKV != "" && dir != "bus" {
 		args = append(args, "--swiftkv", c.SwiftKV)

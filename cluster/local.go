@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"shoal/collective"
 	"shoal/kvcache/tier"
 	"shoal/model"
+	"shoal/speculate"
 	"shoal/tensor"
 	"shoal/topology"
 )
@@ -33,6 +35,8 @@ type LocalConfig struct {
 	// most PrefixDiskSize bytes; empty: none does.
 	PrefixDisk     string
 	PrefixDiskSize int64
+	// Draft is a folder with a small model of the same tokenizer, or "mtp": see OpenDraft.
+	Draft string
 	// Threads compute; default: the processors of the machine.
 	Threads int
 }
@@ -43,6 +47,7 @@ type Local struct {
 	system  *actor.ActorSystem
 	sockets []localSocket
 	pool    *tensor.Pool
+	draft   *socket.Draft
 }
 
 type localSocket struct {
@@ -70,17 +75,26 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	if err != nil {
 		return nil, err
 	}
+	draft, err := OpenDraft(cfg.Draft, ck, &cfg.KVBudget)
+	if err != nil {
+		return nil, errors.Join(err, ck.Close())
+	}
+	if draft != nil && cfg.Serve.Speculate == "" {
+		cfg.Serve.Speculate = string(speculate.Model)
+	}
 	cfg.Serve.ensureDefaults(&ck.Config)
 	if err := cfg.Serve.Validate(&ck.Config); err != nil {
+		closeDraft(draft, ck)
 		ck.Close()
 		return nil, err
 	}
 	log := cfg.Serve.Logger
-	c := &Local{pool: tensor.NewPool(cfg.Threads),
+	c := &Local{pool: tensor.NewPool(cfg.Threads), draft: draft,
 		system: actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger { return log }))}
 	defer func() {
 		if err != nil {
 			c.Close()
+			closeDraft(draft, ck)
 			ck.Close()
 		}
 	}()
@@ -96,7 +110,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	hub := &memoryHub{size: cfg.Sockets}
 	engine := grammars(ck)
 	for i := range cfg.Sockets {
-		sc := socket.Config{Checkpoint: ck, Grammars: engine, Pool: c.pool, KVBudget: cfg.KVBudget, Logger: log, Connect: hub.connect, Stopped: make(chan struct{})}
+		sc := socket.Config{Checkpoint: ck, Grammars: engine, Pool: c.pool, KVBudget: cfg.KVBudget, Logger: log, Draft: draft, Connect: hub.connect, Stopped: make(chan struct{})}
 		if cfg.PrefixDisk != "" {
 			if sc.PrefixDisk, err = tier.Open(cfg.PrefixDisk, cfg.PrefixDiskSize, log); err != nil {
 				return nil, err
@@ -131,6 +145,7 @@ func (c *Local) Close() {
 	c.pool.Close()
 	c.system.Shutdown()
 	if c.core != nil {
+		closeDraft(c.draft, c.checkpoint)
 		c.checkpoint.Close()
 	}
 }

@@ -52,6 +52,8 @@ type NodeConfig struct {
 	Model string
 	// SwiftKV is the folder of an adapter of Model; empty: none.
 	SwiftKV string
+	// Draft is a folder with a small model of the same tokenizer, or "mtp": see OpenDraft.
+	Draft string
 	// KVBudget is the memory of this node's caches in bytes. Default 1 GiB.
 	KVBudget int64
 	// WeightsCache is the folder that keeps quantised weights from one start to the
@@ -358,9 +360,14 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 			return err
 		}
 	}
+	draft, err := OpenDraft(cfg.Draft, ck, &cfg.KVBudget)
+	if err != nil {
+		return err
+	}
+	defer closeDraft(draft, ck)
 	n := &nodeActor{cache: m, retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation, speed: speed}
 	n.register()
-	n.socket = socket.Config{Checkpoint: ck, Grammars: grammars(ck), Pool: pool, KVBudget: cfg.KVBudget, Logger: cfg.Logger, Connect: connectNATS(b.nats), OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
+	n.socket = socket.Config{Checkpoint: ck, Grammars: grammars(ck), Pool: pool, KVBudget: cfg.KVBudget, Draft: draft, Logger: cfg.Logger, Connect: connectNATS(b.nats), OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
 	if cfg.WeightsCache != "" {
 		n.socket.WeightsCache = &socket.WeightsCache{Dir: cfg.WeightsCache, Limit: cfg.WeightsCacheSize, Logger: cfg.Logger}
 	}

@@ -59,7 +59,7 @@ func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
 		r.Copy = append(r.Copy, &proto.Copy{Seq: k.Seq, Replica: uint32(k.Replica)})
 	}
 	for _, d := range p.Decode {
-		m := &proto.Chunk{Seq: d.Seq, Start: uint32(d.Position), Accepted: uint32(d.Accepted), Sample: !d.Given}
+		m := &proto.Chunk{Seq: d.Seq, Start: uint32(d.Position), Accepted: uint32(d.Accepted), Sample: !d.Given, Draft: uint32(d.Draft)}
 		for _, t := range d.Tokens {
 			m.Tokens = append(m.Tokens, uint32(t))
 		}
@@ -84,7 +84,10 @@ func StepDone(p *batcher.Plan, replies []*proto.StepReply) batcher.StepDone {
 	for _, r := range replies {
 		d.Used = append(d.Used, r.KvUsedBytes)
 		for _, s := range r.Sampled {
-			out := batcher.Result{Seq: s.Seq}
+			out := batcher.Result{Seq: s.Seq, Odds: s.Odds}
+			for _, t := range s.Drafts {
+				out.Drafts = append(out.Drafts, int32(t))
+			}
 			for _, t := range s.Drawn {
 				sample := sampler.Result{Err: sampler.ErrNoCandidate}
 				if t.HasToken {

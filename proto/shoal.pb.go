@@ -2091,9 +2091,11 @@ type Chunk struct {
 	Accepted uint32 `protobuf:"varint,10,opt,name=accepted,proto3" json:"accepted,omitempty"`
 	// Prefill: blocks of the prompt, from number save_from on, that the prefix cache keeps when
 	// the step is done.
-	SaveFrom      uint32   `protobuf:"varint,11,opt,name=save_from,json=saveFrom,proto3" json:"save_from,omitempty"`
-	Save          []uint64 `protobuf:"varint,12,rep,packed,name=save,proto3" json:"save,omitempty"`
-	Keys          []byte   `protobuf:"bytes,13,opt,name=keys,proto3" json:"keys,omitempty"` // of 32 bytes each, by which files keep them: of the block before the first, then of each; or none
+	SaveFrom uint32   `protobuf:"varint,11,opt,name=save_from,json=saveFrom,proto3" json:"save_from,omitempty"`
+	Save     []uint64 `protobuf:"varint,12,rep,packed,name=save,proto3" json:"save,omitempty"`
+	Keys     []byte   `protobuf:"bytes,13,opt,name=keys,proto3" json:"keys,omitempty"` // of 32 bytes each, by which files keep them: of the block before the first, then of each; or none
+	// Decode: guess so many tokens, at most, of what follows the one that is drawn last.
+	Draft         uint32 `protobuf:"varint,14,opt,name=draft,proto3" json:"draft,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2217,6 +2219,13 @@ func (x *Chunk) GetKeys() []byte {
 		return x.Keys
 	}
 	return nil
+}
+
+func (x *Chunk) GetDraft() uint32 {
+	if x != nil {
+		return x.Draft
+	}
+	return 0
 }
 
 type StepRequest struct {
@@ -2526,10 +2535,13 @@ func (x *Drawn) GetTop() []*TokenLogprob {
 }
 
 type Sampled struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
-	Prompt        []*PromptLogprob       `protobuf:"bytes,6,rep,name=prompt,proto3" json:"prompt,omitempty"`
-	Drawn         []*Drawn               `protobuf:"bytes,7,rep,name=drawn,proto3" json:"drawn,omitempty"` // in the order of the rows
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Seq    uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Prompt []*PromptLogprob       `protobuf:"bytes,6,rep,name=prompt,proto3" json:"prompt,omitempty"`
+	Drawn  []*Drawn               `protobuf:"bytes,7,rep,name=drawn,proto3" json:"drawn,omitempty"` // in the order of the rows
+	// What a small model guesses to follow, and how likely it thinks each is after those before it.
+	Drafts        []uint32  `protobuf:"varint,8,rep,packed,name=drafts,proto3" json:"drafts,omitempty"`
+	Odds          []float32 `protobuf:"fixed32,9,rep,packed,name=odds,proto3" json:"odds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2581,6 +2593,20 @@ func (x *Sampled) GetPrompt() []*PromptLogprob {
 func (x *Sampled) GetDrawn() []*Drawn {
 	if x != nil {
 		return x.Drawn
+	}
+	return nil
+}
+
+func (x *Sampled) GetDrafts() []uint32 {
+	if x != nil {
+		return x.Drafts
+	}
+	return nil
+}
+
+func (x *Sampled) GetOdds() []float32 {
+	if x != nil {
+		return x.Odds
 	}
 	return nil
 }
@@ -3143,7 +3169,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"tailTokens\"2\n" +
 	"\x04Copy\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
-	"\areplica\x18\x02 \x01(\rR\areplica\"\xdd\x02\n" +
+	"\areplica\x18\x02 \x01(\rR\areplica\"\xf3\x02\n" +
 	"\x05Chunk\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\rR\x05start\x12\x16\n" +
@@ -3158,7 +3184,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	" \x01(\rR\baccepted\x12\x1b\n" +
 	"\tsave_from\x18\v \x01(\rR\bsaveFrom\x12\x12\n" +
 	"\x04save\x18\f \x03(\x04R\x04save\x12\x12\n" +
-	"\x04keys\x18\r \x01(\fR\x04keys\"\xdd\x02\n" +
+	"\x04keys\x18\r \x01(\fR\x04keys\x12\x14\n" +
+	"\x05draft\x18\x0e \x01(\rR\x05draft\"\xdd\x02\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x18\n" +
@@ -3184,11 +3211,13 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\thas_token\x18\x01 \x01(\bR\bhasToken\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\rR\x05token\x12\x18\n" +
 	"\alogprob\x18\x03 \x01(\x02R\alogprob\x12%\n" +
-	"\x03top\x18\x04 \x03(\v2\x13.shoal.TokenLogprobR\x03top\"s\n" +
+	"\x03top\x18\x04 \x03(\v2\x13.shoal.TokenLogprobR\x03top\"\x9f\x01\n" +
 	"\aSampled\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12,\n" +
 	"\x06prompt\x18\x06 \x03(\v2\x14.shoal.PromptLogprobR\x06prompt\x12\"\n" +
-	"\x05drawn\x18\a \x03(\v2\f.shoal.DrawnR\x05drawnJ\x04\b\x02\x10\x06\"\xb0\x02\n" +
+	"\x05drawn\x18\a \x03(\v2\f.shoal.DrawnR\x05drawn\x12\x16\n" +
+	"\x06drafts\x18\b \x03(\rR\x06drafts\x12\x12\n" +
+	"\x04odds\x18\t \x03(\x02R\x04oddsJ\x04\b\x02\x10\x06\"\xb0\x02\n" +
 	"\tStepReply\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12(\n" +

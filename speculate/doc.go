@@ -25,17 +25,18 @@ const (
 	Off    Mode = "off"
 	Lookup Mode = "lookup" // what followed the newest place with the same last tokens
 	Suffix Mode = "suffix" // what followed most often where the longest suffix was met
+	Model  Mode = "model"  // that, or what a small model guesses, whichever is likelier to gain
 )
 
 // Modes lists them.
-var Modes = []string{string(Off), string(Lookup), string(Suffix)}
+var Modes = []string{string(Off), string(Lookup), string(Suffix), string(Model)}
 
 // Parse reads a mode: its name, and perhaps how many drafts a row always has, whatever they
-// cost, as far as any are found: suffix:4.
+// cost, as far as any are found: suffix:4. Of model:4 the small model alone guesses.
 func Parse(s string) (Mode, error) {
 	name, width := Mode(s).Split()
 	if !slices.Contains(Modes, string(name)) || strings.Contains(s, ":") && (width < 1 || width > Most || name == Off) {
-		return "", fmt.Errorf("speculate: unknown mode %q: known are %s, and lookup:N and suffix:N with N drafts a row, 1 to %d, whatever they cost", s, strings.Join(Modes, ", "), Most)
+		return "", fmt.Errorf("speculate: unknown mode %q: known are %s, and lookup:N suffix:N and model:N with N drafts a row, 1 to %d, whatever they cost", s, strings.Join(Modes, ", "), Most)
 	}
 	return Mode(s), nil
 }

@@ -5,7 +5,35 @@ type Draft struct {
 	Tokens  []int32
 	Share   []float32 // of the places that agreed so far, how many go on with the token
 	Matched int       // tokens before, that were the same at the places it is taken from
-	Recent  bool      // it is from outputs of others
+	Source  Source
+}
+
+// Source is where a draft is from.
+type Source uint8
+
+// The sources.
+const (
+	Own        Source = iota // the sequence itself
+	Others                   // outputs of others
+	SmallModel               // a model guesses
+	sources
+)
+
+// Guessed is the draft of a small model, which says how likely each token is after those
+// before it.
+func Guessed(tokens []int32, odds []float32) Draft {
+	d := Draft{Tokens: tokens, Share: make([]float32, len(tokens)), Matched: 1, Source: SmallModel}
+	p := float32(1)
+	for i := range tokens {
+		if p = 0; i < len(odds) && odds[i] > 0 && odds[i] <= 1 {
+			p = odds[i]
+		}
+		if i > 0 {
+			p *= d.Share[i-1]
+		}
+		d.Share[i] = p
+	}
+	return d
 }
 
 // visits bounds how many places of a chain are looked at, so a guess takes microseconds.

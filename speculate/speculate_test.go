@@ -150,7 +150,7 @@ func TestRecent(t *testing.T) {
 	say("a", 1, 2, 3, 4, 5, 6, 7, 8)
 	say("a", 100, 101, 102)
 	text := textOf([]int32{50, 5, 6})
-	if d := text.Suffix(r, "a", 0, Most); !slices.Equal(d.Tokens, []int32{7, 8}) || !d.Recent {
+	if d := text.Suffix(r, "a", 0, Most); !slices.Equal(d.Tokens, []int32{7, 8}) || d.Source != Others {
 		t.Errorf("draft %+v", d)
 	}
 	for _, owner := range []string{"b", ""} {
@@ -253,14 +253,14 @@ func TestCostOfManySizes(t *testing.T) {
 }
 
 func TestModes(t *testing.T) {
-	for text, want := range map[string]int{"off": 0, "lookup": 0, "suffix": 0, "suffix:1": 1, "lookup:15": 15} {
+	for text, want := range map[string]int{"off": 0, "lookup": 0, "suffix": 0, "suffix:1": 1, "lookup:15": 15, "model:3": 3} {
 		m, err := Parse(text)
 		name, width := m.Split()
 		if err != nil || width != want || !slices.Contains(Modes, string(name)) {
 			t.Errorf("%s: %s, %d drafts a row, %v", text, name, width, err)
 		}
 	}
-	for _, text := range []string{"", "on", "off:2", "suffix:", "suffix:0", "suffix:16", "suffix:-1", "suffix:x", ":3", "model:3"} {
+	for _, text := range []string{"", "on", "off:2", "suffix:", "suffix:0", "suffix:16", "suffix:-1", "suffix:x", ":3"} {
 		if m, err := Parse(text); err == nil {
 			t.Errorf("%q passed as %q", text, m)
 		}

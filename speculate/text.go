@@ -45,7 +45,7 @@ func (t *Text) Suffix(recent *Recent, owner string, least, most int) Draft {
 	}
 	other := t.d.suffix(recent.rings[owner].ring, t.ring, least, most)
 	if other.score() > own.score() {
-		other.Recent = true
+		other.Source = Others
 		return other
 	}
 	return own

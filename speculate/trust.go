@@ -3,7 +3,7 @@ package speculate
 // Trust is how often drafts were right, by how long the match was up to them and where they
 // came from. The text decides that: a model that copies code is right for long, one that
 // chats is not.
-type Trust struct{ rates [2][classes]float32 }
+type Trust struct{ rates [sources][classes]float32 }
 
 const classes = 5
 
@@ -25,25 +25,23 @@ func class(matched int) int {
 // NewTrust is what is believed before anything is known.
 func NewTrust() Trust {
 	rates := [classes]float32{0.4, 0.55, 0.7, 0.8, 0.9}
-	return Trust{[2][classes]float32{rates, rates}}
+	return Trust{[sources][classes]float32{rates, rates, {0.9, 0.9, 0.9, 0.9, 0.9}}}
 }
 
-func (t *Trust) of(d *Draft) *[classes]float32 {
-	if d.Recent {
-		return &t.rates[1]
-	}
-	return &t.rates[0]
-}
+func (t *Trust) of(d *Draft) *[classes]float32 { return &t.rates[d.Source] }
 
-// Best is what the likeliest draft is believed to be, after a match of at least so many tokens.
+// Best is what the likeliest draft from text is believed to be, after a match of at least so many tokens.
 func (t *Trust) Best(matched int) (best float32) {
-	for i := range t.rates {
+	for i := range t.rates[:SmallModel] {
 		for _, rate := range t.rates[i][class(matched):] {
 			best = max(best, rate)
 		}
 	}
 	return best
 }
+
+// Model is what the first guess of a small model that is sure is believed to be.
+func (t *Trust) Model() float32 { return t.rates[SmallModel][0] }
 
 // Probabilities appends to out, for each token of a draft, how likely it is that it and all
 // before it are right.

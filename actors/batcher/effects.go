@@ -111,6 +111,7 @@ type Decode struct {
 	Position int
 	Tokens   []int32
 	Given    bool // the tokens are the prompt's, and so is the next: nothing is sampled
+	Draft    int  // so many of what follows the newest token are to be guessed by a small model
 }
 
 // Chunk is a run of tokens that prefill reads.

@@ -69,6 +69,8 @@ type Result struct {
 	Seq     uint64
 	Samples []sampler.Result // for each row after which the plan samples; of decode up to the first that is not the next token of the row
 	Prompt  []PromptLogprob  // in order of position
+	Drafts  []int32          // what a small model guesses to follow the last of Samples
+	Odds    []float32        // how likely it thinks each is after those before it
 }
 
 // PromptLogprob scores the prompt token at Position, given those before it.

@@ -9,6 +9,7 @@ import (
 
 	"shoal/kvcache"
 	"shoal/sampler"
+	"shoal/speculate"
 	"shoal/tensor"
 )
 
@@ -57,7 +58,7 @@ func drawHeirs(r *rapid.T, at *cluster, sockets []Socket) []int {
 }
 
 func drawSpec(r *rapid.T, id string, now int64) Spec {
-	p := Spec{ID: id, Sampling: greedy, Arrival: now, PromptLogprobs: rapid.IntRange(-1, 0).Draw(r, "prompt logprobs")}
+	p := Spec{ID: id, Speculate: rapid.SampledFrom([]speculate.Mode{"", speculate.Suffix, speculate.Model, "model:2"}).Draw(r, "drafts"), Sampling: greedy, Arrival: now, PromptLogprobs: rapid.IntRange(-1, 0).Draw(r, "prompt logprobs")}
 	p.Prompt = prompt(rapid.SampledFrom([]string{id, "a text", "another"}).Draw(r, "text"), rapid.IntRange(1, 200).Draw(r, "prompt"))
 	p.Prompt = begin(p.Prompt, id, rapid.IntRange(0, 200).Draw(r, "leaves the text"))
 	p.NoCache, p.Salt = rapid.IntRange(0, 4).Draw(r, "no cache") == 0, rapid.SampledFrom([]string{"", "", "", "salt"}).Draw(r, "salt")

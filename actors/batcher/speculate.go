@@ -46,16 +46,29 @@ type guesses struct {
 	trust   speculate.Trust
 	draft   speculate.Draft // of the step in flight; Tokens are those that were tried
 	counted Speculated
+	model   speculate.Draft // what the last row's owner guesses
+	at      int             // the position that it goes with
+	small   wishes
 	idle    int // looks in a row that gave nothing worth its row
 	rest    int // steps until the next; after long matches there is a look in each
 }
 
+// wishes is how much a small model is asked to guess for a request.
+type wishes struct {
+	tokens     int
+	idle, rest int // as of looks
+}
+
 const (
+	firstWish   = 3
+	mostWish    = 8
 	catchUp     = 4096     // tokens that a step indexes of one request at most
 	learnOwn    = 1.0 / 8  // what an outcome counts for its request
 	learnAll    = 1.0 / 64 // and for those to come
 	forgetTrust = 1.0 / 256
 	mostIdle    = 31 // steps without a look at short matches, at most
+	// A small model takes time of all nodes, which wait for it.
+	mostIdleModel = 255
 )
 
 // mode of a request, and how many drafts it always has; 0: as many as gain.
@@ -97,7 +110,7 @@ func (s *State) sharing(r *request) string {
 
 // forget gives back what a request that ends takes, and keeps its output for others.
 func (s *State) forget(r *request) {
-	if mode, _ := s.mode(r); mode == speculate.Suffix && s.cfg.SpeculateRecent != "off" {
+	if mode, _ := s.mode(r); (mode == speculate.Suffix || mode == speculate.Model) && s.cfg.SpeculateRecent != "off" {
 		s.speculation.recent.Add(s.sharing(r), len(r.out), func(i int) int32 { return r.out[i] })
 	}
 	s.speculation.bytes -= r.guesses.bytes
@@ -128,6 +141,66 @@ func (s *State) guess(r *request, most, sequences int) (d speculate.Draft) {
 		return g.text.Lookup(least, most)
 	}
 	return g.text.Suffix(s.speculation.recent, s.sharing(r), least, most)
+}
+
+// wish asks the owner of a row to guess what follows it.
+func (s *State) wish(r *request, d *Decode, sequences int) {
+	mode, width := s.mode(r)
+	g := &r.guesses
+	if mode != speculate.Model {
+		return
+	}
+	left := r.final() - r.cached - 2 // behind the token that is drawn next
+	switch {
+	case width > 0:
+		d.Draft = max(0, min(width, left))
+	case g.small.rest > 0:
+		g.small.rest--
+	case !s.speculation.cost.Worth(sequences, g.trust.Model()):
+		g.trust.Drift(&s.speculation.trust, forgetTrust)
+	default:
+		if g.small.tokens == 0 {
+			g.small.tokens = firstWish
+		}
+		d.Draft = max(0, min(g.small.tokens, left))
+	}
+}
+
+// modelled is the draft of the small model, where that is there and likelier to gain than one
+// from text.
+func (s *State) modelled(r *request, text speculate.Draft, most int) speculate.Draft {
+	g := &r.guesses
+	m := g.model
+	g.model = speculate.Draft{}
+	if g.at != r.cached || len(m.Tokens) == 0 {
+		return text
+	}
+	n := min(most, len(m.Tokens))
+	m.Tokens, m.Share = m.Tokens[:n], m.Share[:n]
+	gain := func(d *speculate.Draft) (sum float32) {
+		for _, p := range g.trust.Probabilities(nil, d) {
+			sum += p
+		}
+		return sum
+	}
+	if gain(&text) > gain(&m) {
+		return text
+	}
+	return m
+}
+
+// gained notes whether the draft of a step was worth its rows.
+func (g *guesses) gained(yes bool) {
+	if g.draft.Source != speculate.SmallModel {
+		g.looked(yes)
+		return
+	}
+	if w := &g.small; yes {
+		w.idle = 0
+	} else {
+		w.idle, w.tokens = min(2*w.idle+1, mostIdleModel), 1
+		w.rest = w.idle
+	}
 }
 
 // looked notes whether what was found gained anything.
@@ -184,11 +257,17 @@ func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
 				continue
 			}
 		}
-		if g.draft = s.guess(r, most, len(p.Decode)); len(g.draft.Tokens) == 0 {
+		mode, width := s.mode(r)
+		var text speculate.Draft
+		if mode != speculate.Model || width == 0 {
+			text = s.guess(r, most, len(p.Decode))
+		}
+		s.wish(r, d, len(p.Decode))
+		if g.draft = s.modelled(r, text, most); len(g.draft.Tokens) == 0 {
 			g.looked(false)
 			continue
 		}
-		if _, width := s.mode(r); width > 0 {
+		if width > 0 {
 			n := s.extend(r, min(width, left, len(g.draft.Tokens)))
 			g.draft.Tokens = g.draft.Tokens[:n]
 			d.Tokens = append(d.Tokens, g.draft.Tokens...)
@@ -207,7 +286,7 @@ func (s *State) draft(p *Plan, rows map[uint64]*request, left int) {
 		g := &r.guesses
 		if counts[k] == 0 {
 			g.trust.Drift(&s.speculation.trust, forgetTrust)
-			g.looked(false)
+			g.gained(false)
 		}
 		each := 1 + max(0, r.Sampling.Logprobs)
 		n := s.extend(r, min(counts[k], scores/each))
@@ -248,7 +327,10 @@ func (s *State) decoded(r *request, d *Decode, result *Result) {
 		g.trust.Learn(&g.draft, n, right, learnOwn)
 		s.speculation.trust.Learn(&g.draft, n, right, learnAll)
 		g.counted.count(n, right)
-		g.looked(right > 0)
+		g.gained(right > 0)
+		if g.draft.Source == speculate.SmallModel {
+			g.small.tokens = min(right+1, mostWish)
+		}
 		s.speculation.totals.count(n, right)
 	}
 	g.draft = speculate.Draft{}
@@ -264,6 +346,7 @@ func (s *State) decoded(r *request, d *Decode, result *Result) {
 		r.reached = max(r.reached, r.cached)
 		s.sampled(r, samples[i])
 	}
+	g.model, g.at = speculate.Guessed(result.Drafts[:min(len(result.Drafts), speculate.Most)], result.Odds), r.cached
 }
 
 // timed learns what a step has cost.

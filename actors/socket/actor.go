@@ -28,6 +28,7 @@ type Config struct {
 	KVBudget   int64 // bytes of KV cache on this socket
 	// ParsePolicy makes the cache policy of a spec; nil: kvcache.Parse.
 	ParsePolicy func(spec string) (*kvcache.Policy, error)
+	Draft       *Draft // guesses what sequences say next; nil: nobody does
 	// Grammars is the engine of the checkpoint's vocabulary, made when it is first asked
 	// for; nil: no request has a grammar. From any goroutine.
 	Grammars func() (*grammar.Engine, error)
@@ -171,6 +172,7 @@ func (a *Actor) Receive(c actor.Context) {
 		a.files.close()
 		a.exec.Close()
 		a.caches.arena.Close()
+		a.caches.drafter.close()
 		select {
 		case <-a.Config.Stopped: // a predecessor under the same name was restarted
 		default:
@@ -270,6 +272,12 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches, p topo
 	if err != nil {
 		return nil, err
 	}
+	if cfg.Draft != nil && held.drafter == nil {
+		if held.drafter, err = loadDrafter(ctx, &cfg, dt, kv); err != nil {
+			w.Close()
+			return nil, err
+		}
+	}
 	e := newEpoch(cfg.Checkpoint, p, rank, w, dt, kv, held, cfg.Pool, int(r.MaxStepTokens))
 	e.parse, e.grammars = cfg.ParsePolicy, cfg.Grammars
 	return e, nil
@@ -294,7 +302,7 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 	a.layers = a.layers[:len(layers)]
 	a.Config.Logger.Info("slices loaded", "epoch", m.number, "rank", m.epoch.rank, "sockets", len(m.epoch.place.Slices),
 		"weights_bytes", m.epoch.weights.Bytes(), "took", m.took.Round(time.Millisecond))
-	m.reply(&proto.LoadReply{WeightBytes: m.epoch.weights.Bytes(), KvBudgetBytes: a.caches.arena.Budget(), Millis: uint32(m.took.Milliseconds()), Held: a.machine.Held(),
+	m.reply(&proto.LoadReply{WeightBytes: m.epoch.weights.Bytes() + m.epoch.drafter.Bytes(), KvBudgetBytes: a.caches.arena.Budget(), Millis: uint32(m.took.Milliseconds()), Held: a.machine.Held(),
 		PrefixDisk: a.files != nil || m.epoch.promptHeads(none).Len() == 0}, nil)
 }
 
@@ -498,7 +506,7 @@ func (a *Actor) status() *proto.SocketStatus {
 	s := &proto.SocketStatus{Progress: done - before, Busy: busy, Epoch: a.machine.Epoch, State: string(a.machine.Phase), LastStep: a.machine.Step,
 		KvUsedBytes: a.caches.arena.Used(), KvBudgetBytes: a.caches.arena.Budget(), PrefixDisk: a.files.figures()}
 	if a.epoch != nil {
-		s.WeightBytes = a.epoch.weights.Bytes()
+		s.WeightBytes = a.epoch.weights.Bytes() + a.epoch.drafter.Bytes()
 	}
 	if a.read != nil {
 		s.LoadedBytes, s.LoadBytes = a.read.done.Load(), a.read.total.Load()

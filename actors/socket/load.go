@@ -98,35 +98,40 @@ func (l *loader) slices(c *model.Config, p topology.Placement, rank int) *Slices
 		if n.KVSource != nil && n.KVSource.Layer == i {
 			s.Layers = append(s.Layers, &layer.Weights{SwiftKV: l.swiftKV(c, i, me)})
 		}
-		w := &layer.Weights{
-			Index: n.Cache, Later: n.KVSource != nil, Follows: n.KVSource != nil && n.K.Weight == "", Window: n.Window, Rope: n.Rope, Activation: n.Activation,
-			AttnNorm: l.norm(n.AttnNorm, &n), PostAttnNorm: l.norm(n.PostAttnNorm, &n), QNorm: l.norm(n.QNorm, &n), KNorm: l.norm(n.KNorm, &n),
-			FFNNorm: l.norm(n.FFNNorm, &n), PostFFNNorm: l.norm(n.PostFFNNorm, &n),
-			QBias: l.vector(n.Q.Bias), OBias: l.vector(n.O.Bias),
-		}
-		s.Layers = append(s.Layers, w)
-		if n.Latent != nil {
-			w.Latent = l.latent(c, n.Latent, me)
-		} else {
-			w.Q = l.matrix(n.Q, c.Hidden, me.q)
-		}
-		if n.Latent == nil && n.KVSource == nil {
-			w.K, w.V = l.matrix(n.K, c.Hidden, me.k), l.matrix(n.V, c.Hidden, me.k)
-			w.KBias, w.VBias = l.vector(n.K.Bias), l.vector(n.V.Bias)
-		}
-		w.O = l.matrix(n.O, c.Heads*c.ValueDim(), me.out)
-		if n.Experts != nil {
-			w.Experts = l.experts(c, n.Experts, me)
-			continue
-		}
-		w.Gate, w.Up = l.matrix(n.Gate, c.Hidden, me.ffn), l.matrix(n.Up, c.Hidden, me.ffn)
-		w.Down = l.units(n.Down, c.FFN, me.down, me.units)
-		w.GateBias, w.UpBias, w.DownBias = l.vector(n.Gate.Bias), l.vector(n.Up.Bias), l.vector(n.Down.Bias)
+		s.Layers = append(s.Layers, l.layer(c, &n, me))
 	}
 	last := c.Layer(c.Layers - 1)
 	s.LogitCap = c.LogitCap
 	s.Head, s.FinalNorm = l.matrix(model.Linear{Weight: c.HeadName()}, c.Hidden, me.vocab), l.norm(model.FinalNorm, &last)
 	return s
+}
+
+// layer reads one layer.
+func (l *loader) layer(c *model.Config, n *model.LayerSpec, me cut) *layer.Weights {
+	w := &layer.Weights{
+		Index: n.Cache, Later: n.KVSource != nil, Follows: n.KVSource != nil && n.K.Weight == "", Window: n.Window, Rope: n.Rope, Activation: n.Activation,
+		AttnNorm: l.norm(n.AttnNorm, n), PostAttnNorm: l.norm(n.PostAttnNorm, n), QNorm: l.norm(n.QNorm, n), KNorm: l.norm(n.KNorm, n),
+		FFNNorm: l.norm(n.FFNNorm, n), PostFFNNorm: l.norm(n.PostFFNNorm, n),
+		QBias: l.vector(n.Q.Bias), OBias: l.vector(n.O.Bias),
+	}
+	if n.Latent != nil {
+		w.Latent = l.latent(c, n.Latent, me)
+	} else {
+		w.Q = l.matrix(n.Q, c.Hidden, me.q)
+	}
+	if n.Latent == nil && n.KVSource == nil {
+		w.K, w.V = l.matrix(n.K, c.Hidden, me.k), l.matrix(n.V, c.Hidden, me.k)
+		w.KBias, w.VBias = l.vector(n.K.Bias), l.vector(n.V.Bias)
+	}
+	w.O = l.matrix(n.O, c.Heads*c.ValueDim(), me.out)
+	if n.Experts != nil {
+		w.Experts = l.experts(c, n.Experts, me)
+		return w
+	}
+	w.Gate, w.Up = l.matrix(n.Gate, c.Hidden, me.ffn), l.matrix(n.Up, c.Hidden, me.ffn)
+	w.Down = l.units(n.Down, c.FFN, me.down, me.units)
+	w.GateBias, w.UpBias, w.DownBias = l.vector(n.Gate.Bias), l.vector(n.Up.Bias), l.vector(n.Down.Bias)
+	return w
 }
 
 // swiftKV reads what computes the keys and values of the layers from first on.

@@ -40,6 +40,14 @@ func (e *epoch) plan(s *step) []stage {
 			done(err)
 		}})
 	}
+	if e.drafter != nil {
+		stages = append(stages, stage{job: func(done func(error)) {
+			began := time.Now()
+			e.guesses(s)
+			s.spent.Head += time.Since(began)
+			done(nil)
+		}})
+	}
 	stages = append(stages, e.replication(s)...)
 	stages = append(stages, stage{job: func(done func(error)) {
 		for i := range s.work.Runs {

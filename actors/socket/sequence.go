@@ -12,12 +12,13 @@ import (
 // caches are the stores that a socket holds, of its epoch and of earlier ones. Machine
 // says what becomes of them; only the executor touches them.
 type caches struct {
-	arena  *kvcache.Arena
-	seqs   map[uint64]*sequence
-	blocks map[uint64]*kvcache.Segment // of the prefix cache; on a socket that reads no heads there are none
-	files  *files                      // nil: they are kept in memory alone
-	coming map[uint64]*coming          // blocks that are read from files
-	named  map[uint64]offer            // how files name blocks
+	arena   *kvcache.Arena
+	seqs    map[uint64]*sequence
+	blocks  map[uint64]*kvcache.Segment // of the prefix cache; on a socket that reads no heads there are none
+	files   *files                      // nil: they are kept in memory alone
+	coming  map[uint64]*coming          // blocks that are read from files
+	named   map[uint64]offer            // how files name blocks
+	drafter *drafter                    // loaded once; nil: none
 }
 
 // sequence is what a socket holds of one: its heads' part of the prompt while that is
@@ -39,6 +40,7 @@ type sequence struct {
 	history *sampler.History
 	ahead   []ahead     // of the last decode rows, which may be rolled back
 	must    *constraint // what the output must fit; nil: nothing, or another socket's
+	draft   *drafted    // what a drafter has of it, on its owner; or nil
 	next    int32       // the token that was drawn after the newest of them, or none
 }
 
@@ -53,10 +55,12 @@ type ahead struct {
 func (s *sequence) note(token int32, position int) {
 	if position < s.fresh {
 		s.history.Add([]int32{token})
+		s.draft.feed(token)
 		return
 	}
 	s.history.AddOutput(token)
 	s.must.feed(token)
+	s.draft.feed(token)
 }
 
 // feed records the token of a decode row.
@@ -86,6 +90,7 @@ func (s *sequence) commit(tokens int) error {
 		for len(s.ahead) > n {
 			last := s.ahead[len(s.ahead)-1]
 			s.ahead = s.ahead[:len(s.ahead)-1]
+			s.draft.undo()
 			if last.given {
 				s.history.UndoPrompt(last.token, last.distinct)
 				continue
@@ -105,6 +110,7 @@ func (s *sequence) release() {
 	}
 	s.seen.Release()
 	s.seen = nil
+	s.draft.release()
 	if s.own != nil {
 		s.own.Release()
 		s.own = nil
@@ -250,6 +256,9 @@ func (e *epoch) newSequence(o *proto.Open) (*sequence, error) {
 	if s.owner == e.rank {
 		s.history = new(sampler.History)
 		s.must = newConstraint(e.grammars, s.params.Grammar)
+		if e.drafter != nil {
+			s.draft = &drafted{mtp: e.drafter.mtp != nil}
+		}
 	}
 	return s, nil
 }
@@ -261,6 +270,7 @@ func (e *epoch) resume(o *proto.Open) error {
 		return err
 	}
 	kept := e.seqs[o.Seq]
+	kept.draft.release()
 	store := kept.own
 	if store == nil {
 		store = kept.copy

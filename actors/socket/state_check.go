@@ -7,6 +7,7 @@ import (
 
 	"shoal/kvcache"
 	"shoal/proto"
+	"shoal/speculate"
 	"shoal/tensor"
 )
 
@@ -203,6 +204,8 @@ func (m *Machine) checkChunk(r *proto.StepRequest, c *proto.Chunk, q *Sequence) 
 		return fmt.Errorf("socket: sequence %d: decode of %d at position %d last=%v, but %d of %d of the last rows follow %d tokens, prompt of %d", c.Seq, n, start, c.Last, c.Accepted, q.Staged, q.Read, q.Prompt)
 	case !c.Prefill && n > 1 && q.single:
 		return fmt.Errorf("socket: sequence %d: %d tokens in a row under %s, whose scores change between them; layers that share a cache would differ: decode one a step", c.Seq, n, q.Policy)
+	case c.Draft > speculate.Most:
+		return fmt.Errorf("socket: sequence %d: %d tokens are to be guessed, %d is the most", c.Seq, c.Draft, speculate.Most)
 	case c.WantPromptLogprobs && (c.PromptLogprobs < 0 || int(c.PromptLogprobs) > l.Vocab || int(c.Next) > l.Vocab):
 		return fmt.Errorf("socket: sequence %d: %d log-probabilities of prompt tokens, the next is %d; vocabulary is %d", c.Seq, c.PromptLogprobs, int(c.Next)-1, l.Vocab)
 	}

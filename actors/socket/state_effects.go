@@ -62,6 +62,7 @@ type Run struct {
 	Tokens  []uint32
 	Prefill bool
 	Last    bool // of the prompt: the cache is handed to the owner
+	Draft   int  // how many tokens of what follows the newest one are to be guessed
 
 	// Save are numbers of blocks of the prompt, from the SaveFrom-th on, for the prefix cache.
 	SaveFrom int

@@ -107,7 +107,7 @@ func (m *Machine) run(w *Work, c *proto.Chunk) {
 			w.Wanted = append(w.Wanted, Wanted{Run: len(w.Runs), Row: i, Position: start + i + 1, Sample: true})
 		}
 	}
-	w.Runs = append(w.Runs, Run{Seq: c.Seq, Owner: q.Owner, Replica: q.Replica, Start: start, Tokens: c.Tokens, Prefill: c.Prefill, Last: c.Last,
+	w.Runs = append(w.Runs, Run{Seq: c.Seq, Owner: q.Owner, Replica: q.Replica, Start: start, Tokens: c.Tokens, Prefill: c.Prefill, Last: c.Last, Draft: int(c.Draft),
 		SaveFrom: int(c.SaveFrom), Save: c.Save, Keys: c.Keys})
 	for i, id := range c.Save {
 		m.blocks[id] = int(c.SaveFrom) + i

@@ -40,7 +40,7 @@ func TestStepsOfSeveralTokens(t *testing.T) {
 				want := someRequests(policy, 40)
 				newRig(t, c).generate(64, want...)
 				r := newRig(t, c)
-				speculate(t, r, want, someRequests(policy, 40))
+				rowsOfSeveral(t, r, want, someRequests(policy, 40))
 			})
 		}
 	}
@@ -60,7 +60,7 @@ func someRequests(policy string, tokens int) (list []*request) {
 
 // speculate decodes what want has already: each row is a token that is known and some
 // that are guessed, at random right or wrong.
-func speculate(t *testing.T, r *rig, want, reqs []*request) {
+func rowsOfSeveral(t *testing.T, r *rig, want, reqs []*request) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(5, 6))
 	for _, q := range reqs {

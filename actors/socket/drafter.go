@@ -1,0 +1,396 @@
+package socket
+
+import (
+	"context"
+	"slices"
+
+	"shoal/actors/layer"
+	"shoal/kvcache"
+	"shoal/model"
+	"shoal/proto"
+	"shoal/speculate"
+	"shoal/tensor"
+	"shoal/topology"
+)
+
+// Draft is a small model that every socket has whole, to guess what the sequences that it
+// owns say next: one of the same vocabulary, or the model's layer of multi-token prediction.
+// Its guesses go to the batcher with what was drawn; they are worth time and no bits, so a
+// socket that has none, or no memory left for its caches, just gives none.
+type Draft struct {
+	Checkpoint *model.Checkpoint // of the small model, or with MTP of that layer
+	MTP        bool
+	KVBudget   int64 // bytes of its caches, beside those of the model
+}
+
+// drafter is the small model, loaded. The executor's.
+type drafter struct {
+	weights  *Slices
+	mtp      *mtp // nil: a model of its own
+	config   model.Config
+	place    topology.Placement // of one rank
+	geometry kvcache.Geometry
+	scale    float32
+	ropes    []*layer.Rotation
+	batch    *layer.Batch
+	pool     *tensor.Pool
+	arena    *kvcache.Arena
+	logits   []float32 // (draftMost, Vocab)
+	bests    []int
+	least    float32 // leastOdds
+}
+
+// mtp is what goes ahead of the layer of multi-token prediction.
+type mtp struct {
+	embed, hidden, final []float32 // norms; final is the model's
+	project              *tensor.Weight
+	pairs, out           []float32 // (rows, 2*Hidden), (rows, Hidden)
+}
+
+const (
+	draftRows = 256 // rows of a pass, of all sequences together
+	draftTail = 64  // newest rows that are kept for MTP: what it reads of a prompt, or after a rest
+	leastOdds = 0.3 // nothing is guessed behind a guess that is less likely
+	draftMost = 64  // sequences of a pass
+)
+
+// drafted is what the drafter has of one sequence.
+type drafted struct {
+	mtp    bool
+	tokens []int32   // of the sequence; for MTP, of the rows that wait
+	hidden []float32 // of those, what the model's head read
+	have   []int32   // tokens in the cache
+	cache  *kvcache.Store
+}
+
+// loadDrafter reads it whole.
+func loadDrafter(ctx context.Context, cfg *Config, dt, kv tensor.DType) (_ *drafter, err error) {
+	d := cfg.Draft
+	c := d.Checkpoint.Config
+	l := loader{ctx: ctx, ck: d.Checkpoint, dt: dt, pool: cfg.Pool, source: d.Checkpoint.Hash() + " " + d.Checkpoint.Stamp()}
+	one := c
+	if d.MTP {
+		one.Layers, one.MoE.Dense = 1, nil
+	}
+	place, err := topology.Place(1, topology.Gather, ShapeOf(&c), []topology.Member{{ID: "drafter"}})
+	if err != nil {
+		return nil, err
+	}
+	g := &drafter{config: c, place: place, pool: cfg.Pool, geometry: GeometryOf(&one, kv), scale: c.AttentionScale(), ropes: layer.RotationsOf(&c),
+		arena: kvcache.NewArena(d.KVBudget), logits: make([]float32, draftMost*c.Vocab), bests: make([]int, draftMost), least: leastOdds}
+	if d.MTP {
+		g.weights, g.mtp = l.mtp(&c, place, cfg.Checkpoint)
+	} else {
+		g.weights = l.slices(&c, place, 0)
+	}
+	if l.err == nil {
+		from := loader{ctx: ctx, ck: d.Checkpoint}
+		if d.MTP {
+			from.ck = cfg.Checkpoint
+		}
+		g.weights.Embedding, l.err = from.tensor(model.Embedding)
+		g.weights.EmbeddingScale = c.EmbeddingScale(g.weights.Embedding.DType)
+	}
+	if l.err != nil {
+		g.close()
+		return nil, l.err
+	}
+	g.batch = layer.NewBatch(layer.DimsOf(&c), draftRows, g.geometry.Layout, cfg.Pool)
+	g.batch.Type = dt
+	return g, nil
+}
+
+// mtp reads the layer of multi-token prediction; the head is the model's, whole.
+func (l *loader) mtp(c *model.Config, p topology.Placement, base *model.Checkpoint) (*Slices, *mtp) {
+	t, me := c.MTP(), cutOf(c, p.Mapping, p.Slices[0])
+	s := &Slices{Layers: []layer.Layer{l.layer(c, &t.Layer, me)}}
+	m := &mtp{embed: l.norm(t.EmbedNorm, &t.Layer), hidden: l.norm(t.HiddenNorm, &t.Layer), project: l.matrix(t.Project, 2*c.Hidden, upTo(c.Hidden)),
+		pairs: make([]float32, draftRows*2*c.Hidden), out: make([]float32, draftRows*c.Hidden)}
+	s.FinalNorm, s.LogitCap = l.norm(t.FinalNorm, &t.Layer), c.LogitCap
+	l.ck = base
+	last := c.Layer(c.Layers - 1)
+	m.final = l.norm(model.FinalNorm, &last)
+	s.Head = l.matrix(model.Linear{Weight: c.HeadName()}, c.Hidden, me.vocab)
+	return s, m
+}
+
+// close frees what it holds, when no sequence is left.
+func (g *drafter) close() {
+	if g == nil {
+		return
+	}
+	g.arena.Close()
+	g.weights.Close()
+	if g.mtp != nil && g.mtp.project != nil {
+		g.mtp.project.Close()
+	}
+}
+
+// Bytes is the memory of the weights.
+func (g *drafter) Bytes() int64 {
+	if g == nil {
+		return 0
+	}
+	n := g.weights.Bytes()
+	if g.mtp != nil {
+		n += g.mtp.project.Bytes()
+	}
+	return n
+}
+
+// release forgets the sequence.
+func (d *drafted) release() {
+	if d != nil {
+		d.tokens, d.hidden = nil, nil
+		d.restart()
+	}
+}
+
+// restart empties the cache.
+func (d *drafted) restart() {
+	if d.cache != nil {
+		d.cache.Release()
+	}
+	d.cache, d.have = nil, nil
+}
+
+// feed notes a token of the sequence, undo takes the newest back. MTP hears of tokens with
+// their rows.
+func (d *drafted) feed(token int32) {
+	if d != nil && !d.mtp {
+		d.tokens = append(d.tokens, token)
+	}
+}
+
+func (d *drafted) undo() {
+	switch {
+	case d == nil:
+	case d.mtp:
+		d.release()
+	default:
+		d.tokens = d.tokens[:len(d.tokens)-1]
+	}
+}
+
+// wish is a sequence whose next tokens are to be guessed, n at most.
+type wish struct {
+	of   *drafted
+	n    int
+	out  *proto.Sampled
+	rows []int32 // tokens that the cache lacks
+}
+
+// guesses takes up what a step has drawn of the sequences that this rank owns, and guesses
+// what follows it where that was asked for.
+func (e *epoch) guesses(s *step) {
+	g := e.drafter
+	b := s.micro.batch
+	first := map[uint64]int{}
+	for _, seg := range b.Segments {
+		first[seg.Seq] = seg.First
+	}
+	var wishes []wish
+	for i := range s.work.Runs {
+		c := &s.work.Runs[i]
+		q, drawn := e.seqs[c.Seq], s.results.bySeq[c.Seq]
+		if q.draft == nil || c.Prefill && !c.Last {
+			continue
+		}
+		if drawn == nil || len(drawn.Drawn) == 0 {
+			if g.mtp != nil {
+				q.draft.release() // it begins anew behind rows that it is not told of
+			}
+			continue
+		}
+		last := drawn.Drawn[len(drawn.Drawn)-1]
+		if g.mtp != nil {
+			rows := c.Tokens // those whose next token is known
+			at := first[c.Seq]
+			if c.Prefill {
+				skip := max(0, len(rows)-draftTail)
+				rows, at = rows[skip:], at+skip
+			} else {
+				rows = rows[:len(drawn.Drawn)]
+			}
+			for j := range rows {
+				next := int32(last.Token)
+				if j+1 < len(rows) {
+					next = int32(rows[j+1])
+				}
+				q.draft.tokens = append(q.draft.tokens, next)
+			}
+			q.draft.hidden = append(q.draft.hidden, g.read(b, at, len(rows))...)
+			q.draft.trim(g.config.Hidden)
+		}
+		if c.Draft > 0 && last.HasToken && len(wishes) < draftMost {
+			w := wish{of: q.draft, n: min(c.Draft, speculate.Most), out: drawn}
+			if w.rows = q.draft.tokens; g.mtp == nil {
+				w.rows = append(slices.Clip(w.rows), int32(last.Token))
+			}
+			wishes = append(wishes, w)
+		}
+	}
+	g.guess(wishes)
+}
+
+// read is what the model's head reads of rows of a step.
+func (g *drafter) read(b *layer.Batch, row, n int) []float32 {
+	h := g.config.Hidden
+	out := b.Backend.Pack(nil, []layer.Tile{{Of: layer.Residual, Rows: topology.Range{Lo: row, Hi: row + n}, Cols: upTo(h)}})
+	for i := range n {
+		tensor.RMSNorm(out[i*h:(i+1)*h], out[i*h:(i+1)*h], g.mtp.final, g.config.NormEps)
+	}
+	return out
+}
+
+// trim forgets the oldest of too many rows that wait, and then what lies before them too.
+func (d *drafted) trim(hidden int) {
+	if n := len(d.tokens) - draftTail; n > 0 {
+		d.restart()
+		d.tokens, d.hidden = slices.Delete(d.tokens, 0, n), slices.Delete(d.hidden, 0, n*hidden)
+	}
+}
+
+// guess drafts for several sequences at once: what their caches lack, then a token a pass.
+func (g *drafter) guess(wishes []wish) {
+	var live []wish
+	room := draftRows
+	for _, w := range wishes {
+		d := w.of
+		if g.mtp == nil {
+			if len(w.rows) < len(d.have) || !slices.Equal(w.rows[:len(d.have)], d.have) {
+				d.restart() // it was rebuilt
+			}
+			w.rows = w.rows[len(d.have):]
+		}
+		ready := len(w.rows) <= room
+		w.rows = w.rows[:min(len(w.rows), room)]
+		if len(w.rows) == 0 || slices.ContainsFunc(w.rows, func(t int32) bool { return int(t) >= g.config.Vocab }) || len(d.have)+len(w.rows)+w.n > g.config.MaxPositions {
+			continue
+		}
+		if d.cache == nil {
+			d.cache = kvcache.NewPrefill(g.arena, g.geometry, tensor.Span{Lo: 0, Hi: g.geometry.PromptHeads(g.geometry.Cut(), true)})
+		}
+		if d.cache.Reserve(len(d.have)+len(w.rows)) != nil {
+			d.restart() // no memory is left
+			continue
+		}
+		if room -= len(w.rows); !ready {
+			w.n = 0 // it is read a piece a step
+		}
+		live = append(live, w)
+	}
+	if len(live) == 0 {
+		return
+	}
+	hidden := g.pass(live, func(w *wish) []float32 { return w.of.hidden })
+	for i := range live {
+		d := live[i].of
+		d.cache.Commit(len(live[i].rows))
+		d.have = append(d.have, live[i].rows...)
+		if g.mtp != nil {
+			d.tokens, d.hidden = d.tokens[:0], d.hidden[:0]
+		}
+	}
+	began := live
+	for deep := 1; ; deep++ {
+		var next []wish
+		h := g.config.Hidden
+		var states []float32
+		for i := range live {
+			w := live[i]
+			if deep >= w.n || w.out.Odds[deep-1] < g.least || w.of.cache.Reserve(len(w.of.have)+deep) != nil {
+				continue
+			}
+			w.rows = []int32{int32(w.out.Drafts[deep-1])}
+			if g.mtp != nil {
+				states = append(states, hidden[i*h:(i+1)*h]...)
+			}
+			next = append(next, w)
+		}
+		if live = next; len(live) == 0 {
+			break
+		}
+		at := 0
+		hidden = g.pass(live, func(*wish) []float32 {
+			if g.mtp == nil {
+				return nil
+			}
+			at++
+			return states[(at-1)*h : at*h]
+		})
+	}
+	for _, w := range began {
+		w.of.cache.Rollback()
+	}
+}
+
+// pass carries the rows of sequences through the small model, adds to each the likeliest next
+// token, and returns of MTP what it would read next. hidden are the states of its rows.
+func (g *drafter) pass(live []wish, hidden func(*wish) []float32) []float32 {
+	segments := make([]layer.Segment, len(live))
+	for i := range live {
+		w := &live[i]
+		segments[i] = layer.Segment{Seq: uint64(i), N: len(w.rows), Start: w.of.cache.Tokens() + w.of.cache.Staged() - len(w.rows), Prefill: true,
+			Cache: prefillView{Store: w.of.cache, scale: g.scale}}
+	}
+	if g.batch.Reset(g.place, 0, segments, g.ropes...) != nil {
+		return nil // there are never more rows than draftRows
+	}
+	h, b := g.config.Hidden, g.batch
+	logits := make([]layer.LogitRow, 0, len(live))
+	for i := range live {
+		tokens := make([]uint32, len(live[i].rows))
+		for j, t := range live[i].rows {
+			tokens[j] = uint32(t)
+		}
+		b.Backend.Embed(&g.weights.Ends, segments[i].First, tokens)
+		logits = append(logits, layer.LogitRow{Row: segments[i].First + segments[i].N - 1, Best: true})
+		if g.mtp != nil {
+			g.mtp.join(g, segments[i].First, segments[i].N, hidden(&live[i]))
+		}
+	}
+	if g.mtp != nil {
+		g.pool.MatMul(g.mtp.out, h, g.mtp.project, g.mtp.pairs, 2*h, b.T)
+		b.Backend.Unpack(g.mtp.out, []layer.Tile{{Of: layer.Residual, Rows: upTo(b.T), Cols: upTo(h)}})
+	}
+	for _, l := range g.weights.Layers {
+		b.Through(l)
+	}
+	vocab := g.config.Vocab
+	b.Backend.Logits(&g.weights.Ends, logits, g.logits, vocab, g.bests)
+	var states []float32
+	for i := range live {
+		row := logits[i].Row
+		if g.mtp != nil {
+			states = append(states, b.Backend.Pack(nil, []layer.Tile{{Of: layer.Residual, Rows: topology.Range{Lo: row, Hi: row + 1}, Cols: upTo(h)}})...)
+		}
+		if live[i].n == 0 {
+			continue
+		}
+		out := live[i].out
+		out.Drafts = append(out.Drafts, uint32(g.bests[i]))
+		out.Odds = append(out.Odds, odds(g.logits[i*vocab:(i+1)*vocab], g.bests[i]))
+	}
+	return states
+}
+
+// join puts embedding and hidden state of rows side by side.
+func (m *mtp) join(g *drafter, row, n int, hidden []float32) {
+	h := g.config.Hidden
+	embedded := g.batch.Backend.Pack(nil, []layer.Tile{{Of: layer.Residual, Rows: topology.Range{Lo: row, Hi: row + n}, Cols: upTo(h)}})
+	for i := range n {
+		to := m.pairs[(row+i)*2*h:][:2*h]
+		tensor.RMSNorm(to[:h], embedded[i*h:(i+1)*h], m.embed, g.config.NormEps)
+		tensor.RMSNorm(to[h:], hidden[i*h:(i+1)*h], m.hidden, g.config.NormEps)
+	}
+}
+
+// odds is the softmax of the best of logits.
+func odds(logits []float32, best int) float32 {
+	sum := float32(0)
+	for _, v := range logits {
+		sum += tensor.Exp(v - logits[best])
+	}
+	return 1 / sum
+}

@@ -1,0 +1,109 @@
+package socket
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"slices"
+	"testing"
+
+	"shoal/model"
+	"shoal/proto"
+	"shoal/tensor"
+)
+
+// TestMTPGoldens: the layer of multi-token prediction guesses what a forward pass of
+// PyTorch does (train/goldens_mtp.py), several sequences in a pass, at once or in pieces, and
+// its roll-back leaves nothing.
+func TestMTPGoldens(t *testing.T) {
+	const dir = "../../model/testdata/deepseek_v3"
+	raw, err := os.ReadFile(dir + "_mtp/goldens.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var golden struct {
+		Items []struct {
+			Tokens, Drafts []int32
+			Hidden, Odds   []float32
+		}
+	}
+	if err := json.Unmarshal(raw, &golden); err != nil {
+		t.Fatal(err)
+	}
+	ck, err := model.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	layer, err := ck.OpenMTP(dir + "_mtp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer layer.Close()
+	pool := tensor.NewPool(2)
+	defer pool.Close()
+	g, err := loadDrafter(t.Context(), &Config{Checkpoint: ck, Pool: pool, Draft: &Draft{Checkpoint: layer, MTP: true, KVBudget: 1 << 20}}, tensor.F32, tensor.F32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	g.least = 0
+	h := ck.Config.Hidden
+	for _, pieces := range []int{1, 3} {
+		seqs := make([]*drafted, len(golden.Items))
+		for piece := range pieces {
+			var wishes []wish
+			for i, item := range golden.Items {
+				if piece == 0 {
+					seqs[i] = &drafted{mtp: true}
+				}
+				d, n := seqs[i], len(item.Tokens)
+				lo, hi := n*piece/pieces, n*(piece+1)/pieces
+				d.tokens, d.hidden = append(d.tokens, item.Tokens[lo:hi]...), append(d.hidden, item.Hidden[lo*h:hi*h]...)
+				if hi == lo && piece < pieces-1 {
+					continue
+				}
+				wishes = append(wishes, wish{of: d, n: len(item.Drafts), out: &proto.Sampled{}, rows: d.tokens})
+			}
+			g.guess(wishes)
+			if piece < pieces-1 {
+				continue // others have guessed behind them, and that is rolled back
+			}
+			for i, w := range wishes {
+				want := golden.Items[i]
+				var drafts []int32
+				for _, d := range w.out.Drafts {
+					drafts = append(drafts, int32(d))
+				}
+				if !slices.Equal(drafts, want.Drafts) {
+					t.Errorf("%d pieces, %d rows: guesses %v, PyTorch %v", pieces, len(want.Tokens), drafts, want.Drafts)
+				}
+				for k, p := range w.out.Odds {
+					if math.Abs(float64(p/want.Odds[k]-1)) > 2e-3 {
+						t.Errorf("%d pieces, %d rows: guess %d has odds %v, in PyTorch %v", pieces, len(want.Tokens), k, p, want.Odds[k])
+					}
+				}
+			}
+		}
+		for _, d := range seqs {
+			if d.cache.Tokens() == 0 || d.cache.Staged() != 0 {
+				t.Errorf("%d tokens in the cache, %d staged", d.cache.Tokens(), d.cache.Staged())
+			}
+			d.release()
+		}
+	}
+	if g.arena.Used() != 0 {
+		t.Errorf("%d bytes are left", g.arena.Used())
+	}
+	// Without memory there are no guesses, and no error.
+	d := &drafted{mtp: true, tokens: golden.Items[0].Tokens, hidden: golden.Items[0].Hidden}
+	small, err := loadDrafter(t.Context(), &Config{Checkpoint: ck, Pool: pool, Draft: &Draft{Checkpoint: layer, MTP: true, KVBudget: 100}}, tensor.BF16, tensor.BF16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer small.close()
+	out := &proto.Sampled{}
+	if small.guess([]wish{{of: d, n: 3, out: out, rows: d.tokens}}); len(out.Drafts) > 0 || small.arena.Used() > 0 {
+		t.Errorf("guesses %v in %d bytes of 100", out.Drafts, small.arena.Used())
+	}
+}

@@ -1,0 +1,70 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+
+	"shoal/actors/socket"
+	"shoal/model"
+	"shoal/tokenizer"
+)
+
+// draftShare is the part of a node's cache memory that a small model's caches have.
+const draftShare = 16
+
+// OpenDraft opens what guesses ahead of a checkpoint: a folder with a small model whose
+// tokens are the same, "mtp" for the checkpoint's own layer of multi-token prediction, or a
+// folder with such a layer; "" is none. Its caches take a part of the budget.
+func OpenDraft(dir string, ck *model.Checkpoint, budget *int64) (*socket.Draft, error) {
+	if dir == "" {
+		return nil, nil
+	}
+	d := &socket.Draft{MTP: dir == "mtp" || model.IsMTP(dir)}
+	var err error
+	switch {
+	case dir == "mtp":
+		d.Checkpoint, err = ck.OpenMTP("")
+	case d.MTP:
+		d.Checkpoint, err = ck.OpenMTP(dir)
+	default:
+		if d.Checkpoint, err = model.Open(dir); err == nil {
+			if err = sameTokens(d.Checkpoint, ck); err != nil {
+				err = errors.Join(err, d.Checkpoint.Close())
+			}
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cluster: --draft %s: %w", dir, err)
+	}
+	d.KVBudget = *budget / draftShare
+	*budget -= d.KVBudget
+	return d, nil
+}
+
+// sameTokens refuses a small model of other tokens: all of its guesses would be wrong.
+func sameTokens(small, ck *model.Checkpoint) error {
+	a, err := tokenizer.Load(small.Dir)
+	if err != nil {
+		return err
+	}
+	b, err := tokenizer.Load(ck.Dir)
+	if err != nil {
+		return err
+	}
+	if small.Config.Vocab > ck.Config.Vocab {
+		return fmt.Errorf("it has %d tokens, the model in %s has %d: take a small model of the same family", small.Config.Vocab, ck.Dir, ck.Config.Vocab)
+	}
+	for id := range int32(min(a.VocabSize(), b.VocabSize())) {
+		if x, y := a.Token(id), b.Token(id); x != y {
+			return fmt.Errorf("its token %d is %q, that of the model in %s is %q: take a small model with the same tokenizer", id, x, ck.Dir, y)
+		}
+	}
+	return nil
+}
+
+// closeDraft closes what is not the checkpoint's own.
+func closeDraft(d *socket.Draft, ck *model.Checkpoint) {
+	if d != nil && d.Checkpoint != ck {
+		d.Checkpoint.Close()
+	}
+}

@@ -1,0 +1,90 @@
+package cluster
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"shoal/api"
+	"shoal/model"
+	"shoal/sampler"
+)
+
+// TestSmallModel: the model itself as the small one guesses what it will say, greedy, to the
+// last token, on any number of sockets; and whatever guesses, nothing changes.
+func TestSmallModel(t *testing.T) {
+	const fry, dace = "../models/fry", "../models/dace"
+	list := append(speculated(6, "full"), speculated(3, "streaming:sink=4,recent=28")...)
+	p := sampler.Default()
+	p.Temperature = 0
+	for i := range 4 {
+		list = append(list, &api.Request{Prompt: text(i, 290), MaxTokens: 40, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1})
+	}
+	same := func(i int) bool { return i%4 == 0 && i < 6 || i >= 9 } // greedy and full, like the small model
+	const tiny = "../model/testdata/deepseek_v3"
+	type smallModel struct {
+		model, small string
+		sockets      int
+		mapping      string
+	}
+	cases := []smallModel{{fry, fry, 3, "gather"}, {tiny, tiny + "_mtp", 3, "reduce"}, {fry, fry, 1, "auto"}, {dace, fry, 1, "auto"}, {tiny, tiny + "_mtp", 1, "auto"}, {tiny, tiny + "_mtp", 4, "gather"}}
+	if testing.Short() {
+		cases = cases[:2]
+	}
+	for _, c := range cases {
+		e := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1, KVBudget: 64 << 20, Draft: c.small, Serve: ServeConfig{Model: c.model, Mapping: c.mapping, Chunk: 100}})
+		ask := func(mode string) []outcome {
+			for _, r := range list {
+				r.Speculate = mode
+			}
+			return speak(t, e, mode, list)
+		}
+		want := ask("off")
+		for _, mode := range []string{"model:4", "model:9", "model"} {
+			var drafted, right uint64
+			for i, o := range ask(mode) {
+				if o.events != want[i].events {
+					t.Errorf("%s drafts %s, %d sockets, %s: request %d gives\n%s\nwithout drafts\n%s", c.small, c.model, c.sockets, mode, i, o.events, want[i].events)
+				}
+				if same(i) && c.small == c.model && mode == "model:4" && (o.drafted == 0 || o.right < o.drafted) {
+					t.Errorf("%s drafts itself, %d sockets: %d of %d were right in request %d", c.small, c.sockets, o.right, o.drafted, i)
+				}
+				drafted, right = drafted+o.drafted, right+o.right
+			}
+			t.Logf("%s drafts %s, %d sockets, %s: %d of %d were right", c.small, c.model, c.sockets, mode, right, drafted)
+			if mode == "model:9" && (drafted < 30 || right < 30 && c.model != tiny) { // the tiny one's layer is random
+				t.Errorf("%d of %d drafts were right: too few to test anything", right, drafted)
+			}
+		}
+		waitIdle(t, e)
+	}
+}
+
+// TestDraftIsRefused: a small model of other tokens, and a folder that is none, with reasons.
+func TestDraftIsRefused(t *testing.T) {
+	ck, err := model.Open("../models/fry")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	other := t.TempDir()
+	for _, name := range []string{"config.json", "generation_config.json", "model.safetensors", "tokenizer_config.json", "tokenizer.json"} {
+		b, err := os.ReadFile(filepath.Join("../models/fry", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "tokenizer.json" {
+			b = []byte(strings.Replace(string(b), `"<|reserved|>"`, `"<|reversed|>"`, 2))
+		}
+		if err := os.WriteFile(filepath.Join(other, name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for dir, want := range map[string]string{other: "take a small model with the same tokenizer", t.TempDir(): "not a Hugging Face model folder", "mtp": "DeepSeek V3"} {
+		budget := int64(1600)
+		if d, err := OpenDraft(dir, ck, &budget); err == nil || !strings.Contains(err.Error(), want) || budget != 1600 {
+			t.Errorf("%s: %v, %v, want %q", dir, d, err, want)
+		}
+	}
+}
