@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestChaosSpeculation kills nodes while streams decode rows with drafts: what was drafted
+// TestChaosSpeculation kills nodes while streams decode rows with drafts, from text and from a
+// small model (here the model itself): what was drafted
 // and not drawn leaves nothing behind, on owners, on replicas and in what is rebuilt. Tokens
 // and logprobs are those of a run without drafts.
 func TestChaosSpeculation(t *testing.T) {
@@ -14,14 +15,14 @@ func TestChaosSpeculation(t *testing.T) {
 	fits := maps.Clone(reqs[0].body)
 	fits["structured_outputs"] = map[string]any{"regex": "([a-f]{3}[0-9]{2} ){120}"}
 	reqs = append(reqs, request{"a stream that fits a regular expression", reqs[0].path, fits})
-	c := up(t, 4, "--replicas", "1", "--speculate", "off")
+	c := up(t, 4, "--replicas", "1", "--speculate", "off", "--draft", "../../models/fry")
 	want, _ := c.open(reqs).wait(t)
 	if d := c.state().Drafts; d != nil {
 		t.Fatalf("nobody asked for drafts, and there were some: %+v", d)
 	}
 	for i := range reqs {
 		reqs[i].body = maps.Clone(reqs[i].body)
-		reqs[i].body["speculate"] = []string{"suffix:9", "lookup:6"}[i/2%2] // whatever they cost: this machine may be busy
+		reqs[i].body["speculate"] = []string{"suffix:9", "lookup:6", "model:4"}[i/2%3] // whatever they cost: this machine may be busy
 	}
 	got, _ := c.open(reqs).wait(t) // the next run finds its outputs
 	same(t, "with drafts", reqs, want, got)
