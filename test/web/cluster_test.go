@@ -116,7 +116,7 @@ func (c *cluster) load() {
 		policies = []string{"full", "snapkv", "streaming", "full", "h2o", "snapstream", "full", "tova", "quest", "streaming", "full", "knorm"}
 	}
 	for i, policy := range policies {
-		body := fmt.Sprintf(`{"prompt":%q,"max_tokens":%d,"ignore_eos":true,"stream":true,"seed":%d,"kv_policy":%q}`, strings.Repeat("// Package sort provides order. ", 2+25*(i%5)), 1500+400*(i%4), i, policy)
+		body := fmt.Sprintf(`{"prompt":%q,"max_tokens":%d,"ignore_eos":true,"stream":true,"seed":%d,"kv_policy":%q}`, strings.Repeat("// Package sort provides order. ", 2+25*(i%5)), 4000-600*(i%4), i, policy)
 		req, err := http.NewRequestWithContext(c.t.Context(), http.MethodPost, c.url+"/v1/completions", strings.NewReader(body))
 		if err != nil {
 			c.t.Fatal(err)

@@ -26,13 +26,13 @@ func kill(t *testing.T, b *browser, c *cluster) {
 	shot(b, "chat-kill")
 	b.to("cluster")
 	b.until(`document.querySelector('.socket.gone[data-node="node-2"]') && document.querySelectorAll(".slice").length === 3`)
-	b.until(`document.querySelector(".news a") && document.querySelector(".seqs .is")`)
+	b.until(`document.querySelector(".socket.gone .lost")`)
 	shot(b, "during")
 	b.to("chat")
 	if text := b.whole(); text != undisturbed || len(text) < 500 {
 		t.Errorf("the answer reads\n%q\nundisturbed it was\n%q", text, undisturbed)
 	}
-	b.until(`/^node-2 is gone.*streams? of \d went on, silent for/.test(%s.querySelector(".broke").innerText)`, last)
+	b.until(`/^node-2 is gone.*streams? of \d+ went on, silent for/.test(%s.querySelector(".broke").innerText)`, last)
 	b.to("faults")
 	const row = `document.querySelector('.timeline [data-kind="node_lost"]')`
 	b.until(`%s?.querySelector(".chip") && !%s.classList.contains("open")`, row, row)

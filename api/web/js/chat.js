@@ -86,7 +86,7 @@ export function chatPage(view) {
           part < .995 ? "of " + bytes(u.kv_bytes_full) + " full" : "full"));
       }
     }
-    if (f?.finish === "length") row.push("cut: most tokens");
+    if (f?.finish === "length") row.push("cut at the limit");
     if (f?.finish === "stopped") row.push("stopped");
     return h("div", { class: "figures" }, row, h("span", { class: "tools" }, tool("Copy the answer", icons.copy, () => copy(turn.content)), last && tool("Answer again", icons.again, again)));
   }

@@ -22,6 +22,6 @@ export function duration(ms) {
 }
 
 /** ago says how long before a time something was, both in milliseconds. */
-export const ago = (ms, now) => now - ms < 2000 ? "now" : duration(Math.floor((now - ms) / 1000) * 1000).replace(/\.\d+ s/, " s") + " ago";
+export const ago = (ms, now) => now - ms < 2000 ? "just now" : duration(Math.floor((now - ms) / 1000) * 1000).replace(/\.\d+ s/, " s") + " ago";
 export const clock = at => new Date(at).toLocaleTimeString("en-GB");
 export const day = at => new Date(at).toLocaleDateString("en-GB", { day: "numeric", month: "short" });

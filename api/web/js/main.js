@@ -21,6 +21,7 @@ function show() {
   }
   document.title = name[0].toUpperCase() + name.slice(1) + " \u00b7 Shoal";
   view.replaceChildren();
+  if (name === "faults") document.getElementById("news").replaceChildren();
   leave = pages[name](view) || (() => {});
 }
 
@@ -42,9 +43,10 @@ function pulse() {
     fleet);
 }
 
-// News are the ends of placements, once something serves again, and what goes wrong.
+// News are the ends of placements, once streams have gone on, and what goes wrong: since this
+// page was opened.
 function news({ event: e }) {
-  if (location.hash === "#faults" || now() - Date.parse(e.at) > 15000 || !grave(e) || (e.cost && e.cost.open)) return;
+  if (location.hash === "#faults" || Date.parse(e.at) < now() - Math.min(performance.now(), 30000) || !grave(e) || (e.cost && e.cost.open)) return;
   const box = document.getElementById("news");
   const a = h("a", { href: "#faults", class: e.node && e.kind !== "node_drained" ? "bad" : "", "data-event": e.id }, h("b", {}, title(e)), outcome(e));
   box.querySelector(`[data-event="${Number(e.id)}"]`)?.remove();
