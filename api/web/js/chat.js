@@ -1,6 +1,6 @@
 // The chat: conversations at the side, turns in the middle, a box to write in.
 import { h, tool, icons, copy } from "./dom.js";
-import { on } from "./live.js";
+import { live, on } from "./live.js";
 import { markdown } from "./markdown.js";
 import { chats } from "./chats.js";
 import { answer } from "./answer.js";
@@ -42,12 +42,18 @@ export function chatPage(view) {
     log.scrollTop = log.scrollHeight;
   }
 
+  // newest takes the last word on the faults that an answer lived through: the page of the chat
+  // may not have been open when it came.
+  const same = (o, e) => o.id === e.id && o.at === e.at;
+  const newest = turn => { turn.outages = turn.outages?.map(o => live.events.find(e => same(o, e)) || o); };
+
   const hello = () => h("div", { class: "hello" }, h("h1", {}, "One model, on all your machines"), h("p", {}, "Pull a node's plug while it writes: the stream goes on."),
     h("div", { class: "tries" }, tries.map(t => h("button", { type: "button", onclick: () => { box.value = t; ask(); } }, t))));
 
   function element(turn) {
     const e = turn.role === "user" ? asked(turn) : h("article", { class: "turn assistant", "aria-label": "Answer" });
     shown.set(turn, e);
+    newest(turn);
     if (turn.role === "assistant") fill(turn);
     return e;
   }
@@ -149,8 +155,7 @@ export function chatPage(view) {
   all();
   const offs = [on("state", label), on("event", ({ event: e }) => { // a cost that becomes known after the answer
     for (const turn of shown.keys()) {
-      const at = turn.outages?.findIndex(x => x.id === e.id) ?? -1;
-      if (at >= 0 && turn !== running?.turn) { turn.outages[at] = e; fill(turn); chats.write(); }
+      if (turn !== running?.turn && turn.outages?.some(o => same(o, e))) { newest(turn); fill(turn); chats.write(); }
     }
   })];
   if (matchMedia("(min-width: 44.01rem)").matches) box.focus();
