@@ -27,6 +27,7 @@ type delta struct {
 	finish  string        // "", stop, length, tool_calls
 	calls   []madeCall    // with tools
 	thought string        // of a model that thinks
+	timings *Timings      // with finish, when the engine has them
 	reason  any           // the stop string or token id behind "stop"; nil for EOS
 }
 
@@ -105,7 +106,7 @@ func (c *choice) accept(ev Event) (d delta, show bool, err error) {
 			out += c.stop.flush()
 		}
 	}
-	d = delta{index: c.index, first: !c.started, finish: ev.Finish}
+	d = delta{index: c.index, first: !c.started, finish: ev.Finish, timings: ev.Timings}
 	switch {
 	case hit != "":
 		if c.includeStop {

@@ -199,8 +199,8 @@ func (s *Server) writeError(w http.ResponseWriter, e *apiError, accepted bool) {
 	if e.allow != "" {
 		h.Set("Allow", e.allow)
 	}
-	if r, ok := w.(*response); ok && r.messages {
-		s.writeJSON(w, e.status, messageError(e))
+	if r, ok := w.(*response); ok && r.words != nil {
+		s.writeJSON(w, e.status, r.words(e))
 		return
 	}
 	s.writeJSON(w, e.status, e)

@@ -36,6 +36,7 @@ type generation struct {
 	thinking       thinking // of a chat
 	response       *responseRequest
 	frames         func() framer // of a protocol that is not OpenAI's chunks; nil: it is
+	lines          bool          // a stream is a JSON object a line, not server-sent events
 }
 
 // framer puts deltas into another protocol's words: the events of a stream, and the whole

@@ -40,6 +40,9 @@ func (s *Server) ownRoutes() []route {
 		{post, "/v1/responses/input_tokens", false, false, s.handleInputTokens},
 		{post, "/v1/messages", false, false, s.handleMessages},
 		{post, "/v1/messages/count_tokens", false, false, s.handleCountTokens},
+		{post, "/api/chat", false, false, s.handleOllama},
+		{post, "/api/generate", false, false, s.handleOllama},
+		{get, "/api/tags", false, true, s.handleOllamaTags},
 		{post, "/tokenize", false, false, s.handleTokenize},
 		{post, "/detokenize", false, false, s.handleDetokenize},
 		{get, "/tokenizer_info", false, false, s.handleTokenizerInfo},
@@ -125,7 +128,7 @@ func (s *Server) Handler() http.Handler {
 		began := time.Now()
 		sc := &scope{id: requestID(r)}
 		r = r.WithContext(context.WithValue(r.Context(), scopeKey{}, sc))
-		w := &response{ResponseWriter: rw, messages: strings.HasPrefix(r.URL.Path, "/v1/messages")}
+		w := &response{ResponseWriter: rw, words: wordsOf(r.URL.Path)}
 		h := w.Header()
 		h.Set("X-Request-Id", sc.id)
 		h.Set("X-Content-Type-Options", "nosniff")
@@ -253,9 +256,20 @@ func (s *Server) panicked(w *response, r *http.Request, sc *scope, p any) {
 	}
 }
 
+// wordsOf says how errors of a path are worded; nil: as OpenAI does.
+func wordsOf(path string) func(*apiError) any {
+	switch {
+	case strings.HasPrefix(path, "/v1/messages"):
+		return messageError
+	case strings.HasPrefix(path, "/api/"):
+		return ollamaError
+	}
+	return nil
+}
+
 // response remembers the status.
 type response struct {
-	messages bool // errors are worded as Anthropic's
+	words func(*apiError) any // of errors, where they are not OpenAI's
 	http.ResponseWriter
 	status int
 }

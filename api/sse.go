@@ -17,6 +17,7 @@ type sse struct {
 	buf     bytes.Buffer
 	started bool
 	reader  *reader // nil: nobody asks
+	lines   bool    // JSON objects, one a line, instead of events
 }
 
 func newSSE(w http.ResponseWriter, timeout time.Duration) *sse {
@@ -56,8 +57,25 @@ func (e *sse) named(event string, v any) error {
 	return e.send()
 }
 
+// line is an object of a stream of lines; without anybody who reads, it is none.
+func (e *sse) line(v any) error {
+	if e == nil {
+		return nil
+	}
+	body, err := marshal(v) // ends with a newline
+	if err != nil {
+		return err
+	}
+	e.buf.Reset()
+	e.buf.Write(body)
+	return e.send()
+}
+
 // comment keeps proxies and client timeouts quiet; clients ignore it.
 func (e *sse) comment(text string) error {
+	if e.lines {
+		return nil // they have none
+	}
 	e.buf.Reset()
 	e.buf.WriteString(": " + text + "\n\n")
 	return e.send()
@@ -74,6 +92,9 @@ func (e *sse) send() error {
 		e.started = true
 		h := e.w.Header()
 		h.Set("Content-Type", "text/event-stream; charset=utf-8")
+		if e.lines {
+			h.Set("Content-Type", "application/x-ndjson")
+		}
 		h.Set("Cache-Control", "no-cache")
 		h.Set("X-Accel-Buffering", "no") // nginx must not collect chunks
 		e.w.WriteHeader(http.StatusOK)

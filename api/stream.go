@@ -22,6 +22,7 @@ type chunkBody struct {
 // error event and the end of the stream without [DONE].
 func (s *Server) stream(ctx context.Context, w http.ResponseWriter, run *run) {
 	out := newSSE(w, s.cfg.Limits.WriteTimeout)
+	out.lines = run.lines
 	out.reader = &reader{after: s.cfg.Limits.UnreadAfter, tell: run.unread}
 	if err := s.streamTo(ctx, out, run); err != nil {
 		var gone errWrite

@@ -1,0 +1,372 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Ollama's API, as far as its clients need it to chat: a request is put into the words of a
+// chat, or of a completion when it is raw, and takes the way of one from there; answers and
+// streams, a JSON object a line, are put into Ollama's words.
+
+func (s *Server) handleOllama(w http.ResponseWriter, r *http.Request) {
+	body, e := s.readBody(w, r)
+	if e != nil {
+		s.writeError(w, e, false)
+		return
+	}
+	shape := ollamaShape{began: time.Now(), chat: r.URL.Path == "/api/chat"}
+	g, e := s.decodeOllama(r.Context(), body, &shape)
+	switch {
+	case e != nil:
+		s.writeError(w, e, false)
+	case g == nil: // nothing to answer: a client asks for the model to be loaded, and it is
+		out := shape.line("", "", nil)
+		out.Done, out.Reason = true, "load"
+		s.writeJSON(w, http.StatusOK, out)
+	default:
+		s.generate(w, r, g)
+	}
+}
+
+// ollamaOptions are the sampling parameters that are known, by our names.
+var ollamaOptions = map[string]string{"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed", "stop": "stop",
+	"presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty", "repeat_penalty": "repetition_penalty"}
+
+// decodeOllama turns the body of POST /api/chat or /api/generate into a generation; nil: it
+// asks for nothing.
+func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaShape) (*generation, *apiError) {
+	f, e := parseFields(body)
+	if e != nil {
+		return nil, e
+	}
+	stream, raw := true, false
+	f.str("model", &shape.model, 512)
+	f.boolean("stream", &stream)
+	f.boolean("raw", &raw)
+	for _, name := range [...]string{"keep_alive", "context", "truncate", "shift"} { // they change nothing of an answer
+		f.read[name] = true
+	}
+	for _, name := range [...]string{"images", "suffix", "template"} {
+		if v := f.get(name); v != nil && !emptyValue(v) {
+			return nil, invalidCode(name, "unsupported_parameter", "'%s' is not supported.", name)
+		}
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	if shape.model == "" {
+		return nil, invalidCode("model", "missing_required_parameter", "'model' is required.")
+	}
+	if base, latest := strings.CutSuffix(shape.model, ":latest"); latest && slices.Contains(s.cfg.Models, base) {
+		shape.model = base
+	}
+	req := map[string]any{"model": shape.model, "stream": stream}
+	ignored, most, e := ollamaSampling(f, req)
+	if e != nil {
+		return nil, e
+	}
+	if v := f.get("think"); v != nil && s.thinks {
+		req["enable_thinking"] = string(v) != "false"
+	}
+	switch v := f.get("format"); {
+	case v == nil || string(v) == `""`:
+	case string(v) == `"json"`:
+		req["response_format"] = map[string]any{"type": "json_object"}
+	default:
+		req["response_format"] = map[string]any{"type": "json_schema", "json_schema": map[string]any{"name": "format", "schema": v}}
+	}
+	var g *generation
+	if shape.chat {
+		if req["messages"], e = ollamaMessages(f.get("messages"), s.cfg.Limits); e != nil || req["messages"] == nil {
+			return nil, e
+		}
+		if v := f.get("tools"); v != nil {
+			req["tools"] = v
+		}
+		g, e = s.decodeChat(ctx, mustJSON(req))
+	} else {
+		var text, system string
+		f.str("prompt", &text, int(s.cfg.Limits.BodyBytes))
+		f.str("system", &system, int(s.cfg.Limits.BodyBytes))
+		switch {
+		case f.err != nil:
+			return nil, f.err
+		case text == "":
+			return nil, nil //nolint:nilnil // as said above
+		case raw || s.tmpl == nil:
+			req["prompt"] = system + text
+			if most <= 0 {
+				req["max_tokens"] = s.room(ctx, system+text)
+			}
+			g, e = s.decodeCompletions(ctx, mustJSON(req))
+		default:
+			list := []any{map[string]any{"role": "user", "content": text}}
+			if system != "" {
+				list = append([]any{map[string]any{"role": "system", "content": system}}, list...)
+			}
+			req["messages"] = list
+			g, e = s.decodeChat(ctx, mustJSON(req))
+		}
+	}
+	if e != nil {
+		return nil, e
+	}
+	if most > 0 {
+		g.maxTokens = min(g.maxTokens, most)
+	}
+	if g.ignored, e = s.ignored(f); e != nil {
+		return nil, e
+	}
+	g.ignored = append(g.ignored, ignored...)
+	g.frames, g.lines = func() framer { return &ollamaFramer{ollamaShape: *shape} }, true
+	return g, nil
+}
+
+// room is how many tokens may follow a text, which is refused later when there are none.
+func (s *Server) room(ctx context.Context, text string) int {
+	ids, e := s.encode(ctx, []Segment{{Text: text}}, true, "prompt")
+	if e != nil {
+		return 1
+	}
+	return max(1, s.cfg.MaxModelLen-len(ids))
+}
+
+// ollamaSampling reads "options". most is how many tokens are wanted; 0: as many as fit.
+func ollamaSampling(f *fields, into map[string]any) (ignored []string, most int, e *apiError) {
+	v := f.get("options")
+	if v == nil {
+		return nil, 0, nil
+	}
+	o := map[string]json.RawMessage{}
+	if json.Unmarshal(v, &o) != nil {
+		return nil, 0, invalid("options", "'options' must be an object.")
+	}
+	for name, v := range o {
+		ours, known := ollamaOptions[name]
+		switch {
+		case isNull(v):
+		case known:
+			into[ours] = v
+		case name == "num_predict":
+			if json.Unmarshal(v, &most) != nil {
+				return nil, 0, invalid("options.num_predict", "'options.num_predict' must be an integer.")
+			}
+		default:
+			ignored = append(ignored, "options."+name)
+		}
+	}
+	slices.Sort(ignored)
+	return ignored, most, nil
+}
+
+// ollamaMessages are the turns in OpenAI's words; nil: there are none.
+func ollamaMessages(v json.RawMessage, lim Limits) (any, *apiError) {
+	if v == nil || emptyValue(v) {
+		return nil, nil
+	}
+	var list []any
+	if v[0] != '[' {
+		return nil, invalid("messages", "'messages' must be a list of messages.")
+	}
+	tooMany, e := elements(v, lim.Messages, func(i int, raw json.RawMessage) *apiError {
+		at := "messages[" + itoa(i) + "]"
+		var m struct {
+			Role     string          `json:"role"`
+			Content  string          `json:"content"`
+			Thinking string          `json:"thinking"`
+			Images   json.RawMessage `json:"images"`
+			ToolName string          `json:"tool_name"`
+			Calls    []struct {
+				Function struct {
+					Name      string          `json:"name"`
+					Arguments json.RawMessage `json:"arguments"`
+				} `json:"function"`
+			} `json:"tool_calls"`
+		}
+		if raw[0] != '{' || json.Unmarshal(raw, &m) != nil {
+			return invalid(at, "'%s' must be an object with 'role' and 'content'.", at)
+		}
+		if !isNull(m.Images) && !emptyValue(m.Images) {
+			return invalidCode(at+".images", "unsupported_parameter", "'%s.images' is not supported: only text is.", at)
+		}
+		turn := map[string]any{"role": m.Role, "content": m.Content}
+		if m.Thinking != "" {
+			turn["reasoning_content"] = m.Thinking
+		}
+		if m.ToolName != "" {
+			turn["name"] = m.ToolName
+		}
+		var calls []any
+		for k, c := range m.Calls {
+			args := "{}"
+			if !isNull(c.Function.Arguments) {
+				args = compactJSON(c.Function.Arguments)
+			}
+			calls = append(calls, map[string]any{"id": "call-" + itoa(i) + "-" + itoa(k), "type": "function", "function": map[string]any{"name": c.Function.Name, "arguments": args}})
+		}
+		if calls != nil {
+			turn["tool_calls"] = calls
+		}
+		list = append(list, turn)
+		return nil
+	})
+	if tooMany {
+		return nil, invalid("messages", "'messages' holds more than %d messages.", lim.Messages)
+	}
+	return list, e
+}
+
+// ollamaError is an error in Ollama's words.
+func ollamaError(e *apiError) any { return map[string]string{"error": e.message} }
+
+type ollamaCall struct {
+	Function struct {
+		Name      string          `json:"name"`
+		Arguments json.RawMessage `json:"arguments"`
+	} `json:"function"`
+}
+
+type ollamaMessage struct {
+	Role     string       `json:"role"`
+	Content  string       `json:"content"`
+	Thinking string       `json:"thinking,omitempty"`
+	Calls    []ollamaCall `json:"tool_calls,omitempty"`
+}
+
+// ollamaLine is one object of an answer; durations are in nanoseconds.
+type ollamaLine struct {
+	Model    string         `json:"model"`
+	Created  time.Time      `json:"created_at"`
+	Message  *ollamaMessage `json:"message,omitempty"`
+	Response *string        `json:"response,omitempty"`
+	Thinking string         `json:"thinking,omitempty"`
+	Done     bool           `json:"done"`
+	Reason   string         `json:"done_reason,omitempty"`
+	*ollamaTimes
+}
+
+type ollamaTimes struct {
+	Total       time.Duration `json:"total_duration"`
+	Load        time.Duration `json:"load_duration"`
+	PromptCount int           `json:"prompt_eval_count"`
+	PromptTime  time.Duration `json:"prompt_eval_duration"`
+	Count       int           `json:"eval_count"`
+	Time        time.Duration `json:"eval_duration"`
+}
+
+// ollamaShape writes the objects of one answer.
+type ollamaShape struct {
+	model string
+	chat  bool
+	began time.Time
+}
+
+func (o ollamaShape) line(text, thought string, calls []ollamaCall) *ollamaLine {
+	l := &ollamaLine{Model: o.model, Created: time.Now().UTC()}
+	if o.chat {
+		l.Message = &ollamaMessage{Role: "assistant", Content: text, Thinking: thought, Calls: calls}
+	} else {
+		l.Response, l.Thinking = &text, thought
+	}
+	return l
+}
+
+// ollamaFramer makes one answer: the lines of its stream, and the whole of it.
+type ollamaFramer struct {
+	ollamaShape
+	text, thought strings.Builder
+	calls         []ollamaCall
+	first         time.Time // when something was there to show
+	last          delta
+}
+
+func (o *ollamaFramer) delta(out *sse, _ *run, d delta) error {
+	if o.first.IsZero() {
+		o.first = time.Now()
+	}
+	o.last = d
+	o.text.WriteString(d.text)
+	o.thought.WriteString(d.thought)
+	for _, c := range d.calls {
+		if c.name != "" {
+			o.calls = append(o.calls, ollamaCall{})
+			o.calls[len(o.calls)-1].Function.Name = c.name
+		}
+		if n := len(o.calls); n > 0 {
+			f := &o.calls[n-1].Function
+			f.Arguments = append(f.Arguments, c.arguments...)
+		}
+	}
+	if d.text == "" && d.thought == "" {
+		return nil
+	}
+	return out.line(o.line(d.text, d.thought, nil))
+}
+
+func (o *ollamaFramer) end(out *sse, r *run) error {
+	for i := range o.calls {
+		if f := &o.calls[i].Function; len(f.Arguments) == 0 {
+			f.Arguments = json.RawMessage("{}")
+		} else if !json.Valid(f.Arguments) { // of a call that was cut off
+			f.Arguments = mustJSON(string(f.Arguments))
+		}
+	}
+	if len(o.calls) > 0 {
+		if err := out.line(o.line("", "", o.calls)); err != nil {
+			return err
+		}
+	}
+	return out.line(o.ends(o.line("", "", nil), r))
+}
+
+func (o *ollamaFramer) whole(r *run) any {
+	return o.ends(o.line(o.text.String(), o.thought.String(), o.calls), r)
+}
+
+func (o *ollamaFramer) failed(out *sse, _ *run, e *apiError) error { return out.line(ollamaError(e)) }
+
+// ends completes the last object. A stop string ends a sequence before the engine has its
+// timings: then they are those of what was shown.
+func (o *ollamaFramer) ends(l *ollamaLine, r *run) *ollamaLine {
+	now, u := time.Now(), r.usage()
+	t := &ollamaTimes{Total: now.Sub(o.began), PromptCount: u.PromptTokens, Count: u.CompletionTokens, PromptTime: o.first.Sub(o.began), Time: now.Sub(o.first)}
+	if x := o.last.timings; x != nil {
+		t.PromptTime, t.Time = x.Prefill, x.Decode
+	}
+	l.Done, l.Reason, l.ollamaTimes = true, "stop", t
+	if o.last.finish == FinishLength {
+		l.Reason = "length"
+	}
+	return l
+}
+
+// handleOllamaTags lists the models, as /v1/models does.
+func (s *Server) handleOllamaTags(w http.ResponseWriter, _ *http.Request) {
+	type details struct {
+		Format        string   `json:"format"`
+		Family        string   `json:"family"`
+		Families      []string `json:"families"`
+		ParameterSize string   `json:"parameter_size"`
+		Quantization  string   `json:"quantization_level"`
+	}
+	type entry struct {
+		Name     string    `json:"name"`
+		Model    string    `json:"model"`
+		Modified time.Time `json:"modified_at"`
+		Size     int64     `json:"size"`
+		Digest   string    `json:"digest"`
+		Details  details   `json:"details"`
+	}
+	list := struct {
+		Models []entry `json:"models"`
+	}{}
+	for _, m := range s.cfg.Models {
+		list.Models = append(list.Models, entry{Name: m, Model: m, Modified: s.started.UTC(), Digest: s.cfg.SystemFingerprint})
+	}
+	s.writeJSON(w, http.StatusOK, list)
+}

@@ -1,0 +1,142 @@
+package api
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+)
+
+// lines of a stream, each a JSON object.
+func ndjson(t *testing.T, raw string) (out []M) {
+	t.Helper()
+	for line := range strings.Lines(raw) {
+		var m M
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// TestOllama: requests as Ollama's documentation of its API shows them, with the members
+// that it says an answer has.
+func TestOllama(t *testing.T) {
+	e := &fakeEngine{script: hello}
+	url := serve(t, e)
+	for name, c := range map[string]struct {
+		path, body, text string
+		lines            int // 0: one object, not a stream
+		count            float64
+	}{
+		"chat, streaming":       {"/api/chat", `{"model":"fake/model","messages":[{"role":"user","content":"why is the sky blue?"}]}`, "Hello world!", 4, 4},
+		"chat, no streaming":    {"/api/chat", `{"model":"fake/model","messages":[{"role":"user","content":"why is the sky blue?"}],"stream":false}`, "Hello world!", 0, 4},
+		"chat, history, latest": {"/api/chat", `{"model":"alias:latest","messages":[{"role":"user","content":"why is the sky blue?"},{"role":"assistant","content":"due to rayleigh scattering."},{"role":"user","content":"how is that different than mie scattering?"}]}`, "Hello world!", 4, 4},
+		"chat, reproducible":    {"/api/chat", `{"model":"fake/model","messages":[{"role":"user","content":"Hello!"}],"stream":false,"options":{"seed":101,"temperature":0,"num_ctx":4096}}`, "Hello world!", 0, 4},
+		"generate, streaming":   {"/api/generate", `{"model":"fake/model","prompt":"Why is the sky blue?"}`, "Hello world!", 4, 4},
+		"generate, raw":         {"/api/generate", `{"model":"fake/model","prompt":"[INST] why is the sky blue? [/INST]","raw":true,"stream":false}`, "Hello world!", 0, 4},
+		"generate, options":     {"/api/generate", `{"model":"fake/model","prompt":"Why is the sky blue?","stream":false,"keep_alive":"5m","options":{"num_predict":2,"stop":["\n","user:"],"top_k":20,"top_p":0.9,"min_p":0.0,"repeat_penalty":1.2,"presence_penalty":1.5,"frequency_penalty":1.0}}`, "Hello world", 0, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := ask(t, "POST", url+c.path, "", c.body)
+			if a.status != 200 {
+				t.Fatal(a.raw)
+			}
+			objects, kind := ndjson(t, a.raw), "application/x-ndjson"
+			if c.lines == 0 {
+				c.lines, kind = 1, "application/json"
+			}
+			if len(objects) != c.lines || a.header.Get("Content-Type") != kind {
+				t.Errorf("%d objects of type %s, want %d of %s: %s", len(objects), a.header.Get("Content-Type"), c.lines, kind, a.raw)
+			}
+			text := ""
+			for i, o := range objects {
+				piece, ok := o["response"].(string)
+				if m, chat := o["message"].(M); chat {
+					piece, ok = m["content"].(string)
+					ok = ok && m["role"] == "assistant" && o["response"] == nil
+				}
+				_, err := time.Parse(time.RFC3339Nano, o["created_at"].(string))
+				if !ok || err != nil || o["done"] != (i == len(objects)-1) || o["model"] == "" || strings.Contains(o["model"].(string), ":latest") {
+					t.Errorf("object %d: %v", i, o)
+				}
+				text += piece
+			}
+			last := objects[len(objects)-1]
+			if text != c.text || last["eval_count"] != c.count || last["prompt_eval_count"].(float64) < 2 || last["prompt_eval_duration"].(float64) <= 0 || last["eval_duration"].(float64) <= 0 || last["total_duration"].(float64) <= 0 {
+				t.Errorf("%q ends with %v", text, last)
+			}
+			if want := map[bool]string{true: "length", false: "stop"}[c.count == 2]; last["done_reason"] != want {
+				t.Errorf("done_reason %v, want %s", last["done_reason"], want)
+			}
+		})
+	}
+	a := ask(t, "POST", url+"/api/chat", "", `{"model":"fake/model","stream":false,"options":{"seed":101,"temperature":0.5,"repeat_penalty":1.25,"num_ctx":4096},"messages":[{"role":"user","content":"Hello!"}],"fancy":1}`)
+	if p := e.last(t).Sampling; p.Seed != 101 || p.Temperature != 0.5 || p.RepetitionPenalty != 1.25 || a.header.Get("X-Ignored-Parameters") != "fancy, options.num_ctx" {
+		t.Errorf("options became %+v, ignored are %q", p, a.header.Get("X-Ignored-Parameters"))
+	}
+	for body, want := range map[string]string{
+		`{"model":"fake/model"}`:                                                                        `"done_reason":"load"`,
+		`{"model":"fake/model","messages":[]}`:                                                          `"done_reason":"load"`,
+		`{"messages":[{"role":"user","content":"x"}]}`:                                                  `{"error":"'model' is required."}`,
+		`{"model":"nobody","messages":[{"role":"user","content":"x"}]}`:                                 `{"error":"`,
+		`{"model":"fake/model","messages":[{"role":"user","content":"x","images":["aGk="]}]}`:           `only text is`,
+		`{"model":"fake/model","messages":[{"role":"user","content":"x"}],"options":7}`:                 `'options' must be an object`,
+		`{"model":"fake/model","messages":[{"role":"user","content":"x"}],"options":{"temperature":9}}`: `{"error":"'temperature'`,
+	} {
+		if a := ask(t, "POST", url+"/api/chat", "", body); !strings.Contains(a.raw, want) {
+			t.Errorf("%s: %d %s, want %s", body, a.status, a.raw, want)
+		}
+	}
+	if a := ask(t, "GET", url+"/api/tags", "", ""); at(t, a.body, "models", 0, "name") != "fake/model" || at(t, a.body, "models", 1, "model") != "alias" {
+		t.Error(a.raw)
+	}
+	e.script = func(*Request) []Event {
+		return []Event{{Token: tokHello}, {Token: NoToken, Finish: FinishError, Err: ErrFailed{Code: "x", Message: "broken"}}}
+	}
+	a = ask(t, "POST", url+"/api/chat", "", `{"model":"fake/model","messages":[{"role":"user","content":"x"}]}`)
+	if o := ndjson(t, a.raw); len(o) != 2 || !strings.Contains(o[1]["error"].(string), "broken") {
+		t.Errorf("a stream that fails: %s", a.raw)
+	}
+}
+
+// TestOllamaTools: calls and results of tools, thoughts and a schema, as Ollama writes them.
+func TestOllamaTools(t *testing.T) {
+	e := &fakeEngine{script: says("<think>hm</think>I look.<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}</tool_call>")}
+	url, seen := serveTools(t, hermesTemplate, e)
+	url = strings.TrimSuffix(url, "/v1/chat/completions") + "/api/chat"
+	const body = `{"model":"fake/model","stream":STREAM,"think":true,"messages":[{"role":"user","content":"what is the weather in Tokyo?"},
+		{"role":"assistant","content":"","tool_calls":[{"function":{"name":"get_weather","arguments":{"city":"Tokyo"}}}]},
+		{"role":"tool","tool_name":"get_weather","content":"11 degrees celsius"},{"role":"user","content":"and in Oslo?"}],
+		"tools":[{"type":"function","function":{"name":"get_weather","description":"Get the weather in a given city","parameters":{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}}}]}`
+	for _, stream := range []string{"true", "false"} {
+		a := ask(t, "POST", url, "", strings.Replace(body, "STREAM", stream, 1))
+		if a.status != 200 {
+			t.Fatal(a.raw)
+		}
+		if m := seen.Messages; !strings.Contains(string(m[1].Calls), `{\"city\":\"Tokyo\"}`) || m[2].Role != "tool" || m[2].Content != "11 degrees celsius" || seen.Kwargs["enable_thinking"] != true {
+			t.Errorf("the template saw %+v", seen)
+		}
+		text, thought, calls := "", "", []any{}
+		for _, o := range ndjson(t, a.raw) {
+			m := o["message"].(M)
+			text += m["content"].(string)
+			if s, ok := m["thinking"].(string); ok {
+				thought += s
+			}
+			if c, ok := m["tool_calls"].([]any); ok {
+				calls = append(calls, c...)
+			}
+		}
+		if text != "I look." || thought != "hm" || len(calls) != 1 || at(t, calls[0], "function", "name") != "get_weather" || at(t, calls[0], "function", "arguments", "city") != "Oslo" {
+			t.Errorf("stream %s: %q, thought %q, calls %v of %s", stream, text, thought, calls, a.raw)
+		}
+	}
+	for format, want := range map[string]bool{`"json"`: true, `{"type":"object","properties":{"age":{"type":"integer"}},"required":["age"]}`: true, `""`: false} {
+		a := ask(t, "POST", url, "", `{"model":"fake/model","messages":[{"role":"user","content":"x"}],"stream":false,"format":`+format+`}`)
+		if (e.last(t).Sampling.Grammar != nil) != want {
+			t.Errorf("format %s: a grammar is %v: %s", format, !want, a.raw)
+		}
+	}
+}
