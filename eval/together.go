@@ -204,7 +204,7 @@ func (w *together) answer(ctx context.Context, a *alone.Socket, j job, policies 
 	}
 	eos := w.ck.Config.EOS
 	for i := range answers {
-		answers[i].At, answers[i].Token = len(s.Prompt), first
+		answers[i].At, answers[i].Token = len(s.Prompt), first[answers[i].Seq-seq]
 	}
 	for {
 		var rows []*alone.Row

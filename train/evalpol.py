@@ -278,6 +278,143 @@ def decode_shadow(m, Ks, Vs, chunk, outliers, local, rank, budget, xl, ans):
     return torch.stack(out, 1)
 
 
+# name: fine centroids, coarse ones (0: one level) and the keys that stay unread, in thousandths
+SQUEEZED = {"squeezed_70": (50, 0, 700), "squeezed_80": (50, 0, 800), "squeezed_90": (50, 0, 900), "squeezed_95": (50, 0, 950),
+            "squeezed2_90": (50, 10, 900), "squeezed2_95": (50, 10, 950)}
+TAIL, OBS, ROUNDS, SEGMENT = 64, 100, 8, 8192
+
+
+def kmeans(x, c):
+    """labels [KV, n] of the vectors x [KV, n, kd] in c clusters by cosine, from every n/c-th of them"""
+    x = F.normalize(x, dim=-1)
+    n = x.shape[1]
+    centre = x[:, torch.arange(c, device=x.device) * n // c]
+    for r in range(ROUNDS + 1):
+        lab = torch.matmul(x, centre.transpose(-1, -2)).argmax(-1)
+        if r == ROUNDS:
+            return lab
+        new = torch.zeros_like(centre).scatter_add_(1, lab[..., None].expand_as(x), x)
+        there = torch.zeros_like(centre[..., 0]).scatter_add_(1, lab, torch.ones_like(x[..., 0]))
+        centre = torch.where(there[..., None] > 0, F.normalize(new, dim=-1), centre)
+
+
+def means(x, lab, c, n):
+    """means [KV, c, kd] of the vectors x of each cluster, and the sums of n over it (0: it is empty)"""
+    s = torch.zeros(x.shape[0], c, x.shape[2], device=x.device).scatter_add_(1, lab[..., None].expand_as(x), x)
+    count = torch.zeros(x.shape[0], c, device=x.device).scatter_add_(1, lab, torch.ones_like(x[..., 0]))
+    return s / count.clamp_min(1)[..., None], torch.zeros_like(count).scatter_add_(1, lab, n)
+
+
+def shares(q, cent, n, scale, among=None):
+    """equations 1 to 3: logarithms of the shares [KV, G, rows, c] of the queries q [KV, G, rows, kd]; among [KV, rows, c] restricts the sum"""
+    s = torch.matmul(q, cent.unsqueeze(1).transpose(-1, -2)) * scale
+    w = n.log()[:, None, None]
+    if among is not None:
+        w = w.masked_fill(~among[:, None], float("-inf"))
+    return torch.where(torch.isinf(w), float("-inf"), s - torch.logsumexp(s + w, -1, keepdim=True))
+
+
+def quantile(s, n, thousandths):
+    """the lowest share that is not below those of so many thousandths of the keys; lists of [KV, c]"""
+    s, n = torch.cat([x.flatten() for x in s]), torch.cat([x.flatten() for x in n])
+    s, at = s[n > 0].sort()
+    n = n[n > 0][at].double().cumsum(0)
+    return s[(n * 1000 < n[-1] * thousandths).sum()].item()
+
+
+class Context:
+    """Squeezed Attention (arXiv 2411.09688) of one prompt ids [1, T] but for its tail: keys and values, and the queries of its end"""
+    def __init__(self, m, ids):
+        self.m, self.n = m, ids.shape[1] - OBS
+        T = ids.shape[1]
+        cos, sin = m.cs(1, T, ids.device)
+        x = F.embedding(ids.reshape(-1), m.emb)
+        self.K, self.V, self.Q, self.made = [], [], [], {}
+        for l in m.layers:
+            q, k, v = m.cached(l, x, cos, sin)
+            x = m.finish(l, x, m.prompt(l, x, 1, T, cos, sin, None))
+            self.K.append(k.view(T, m.kv, -1).transpose(0, 1).contiguous())
+            self.V.append(v.reshape(T, m.kv, -1).transpose(0, 1).contiguous())
+            self.Q.append(q.view(T, m.kv, -1, m.kd)[-OBS:].permute(1, 2, 0, 3).contiguous())
+
+    def clusters(self, fine, coarse):
+        """of each layer: label of each key, centroids and their keys; the same of the coarse ones (None)"""
+        if (fine, coarse) in self.made:
+            return self.made[fine, coarse]
+        parts = max(1, (self.n + SEGMENT // 2) // SEGMENT)
+        cut = [i * self.n // parts for i in range(parts + 1)]
+        out = []
+        for k in self.K:
+            labs, first = [], 0
+            for lo, hi in zip(cut, cut[1:]):
+                c = max(1, (hi - lo) * fine // 1000)
+                labs.append(kmeans(k[:, lo:hi], c) + first)
+                first += c
+            lab, x = torch.cat(labs, 1), k[:, :self.n]
+            cent, n = means(x, lab, first, torch.ones_like(x[..., 0]))
+            top = None
+            if coarse:
+                # head by head: those whose clusters are all there, in the order in which the cache has them
+                c1, l1, n1 = [], [], []
+                for h in range(k.shape[0]):
+                    least = torch.full((first,), self.n, device=k.device).scatter_reduce(0, lab[h], torch.arange(self.n, device=k.device), "amin")
+                    order = torch.argsort(least, descending=True)[int((n[h] == 0).sum()):]
+                    c = max(1, len(order) * coarse // fine)
+                    to = kmeans(cent[h:h + 1, order], c)
+                    a, b = means(cent[h:h + 1, order], to, c, n[h:h + 1, order])
+                    pad = first - c
+                    back = torch.zeros(first, dtype=torch.long, device=k.device)
+                    back[order] = to[0]
+                    c1.append(F.pad(a, (0, 0, 0, pad))); n1.append(F.pad(b, (0, pad))); l1.append(back[None])
+                top = torch.cat(l1), torch.cat(c1), torch.cat(n1)
+            out.append((lab, cent, n, top))
+        self.made[fine, coarse] = out
+        return out
+
+    def threshold(self, made, sparsity):
+        """by the mean shares of the last OBS queries, the largest of each KV head's query heads"""
+        mean = lambda s: s.exp().mean(2).amax(1)
+        coarse, among = None, [None] * len(made)
+        if made[0][3] is not None:
+            s = [mean(shares(q, t[1], t[2], self.m.scale)) for q, (_, _, _, t) in zip(self.Q, made)]
+            coarse = quantile(s, [x[3][2] for x in made], 500)
+            among = [(x > coarse).gather(1, t[0])[:, None].expand(-1, OBS, -1) for x, (_, _, _, t) in zip(s, made)]
+        s = [mean(shares(q, c, n, self.m.scale, a)) for q, a, (_, c, n, _) in zip(self.Q, among, made)]
+        return coarse, quantile(s, [x[2] for x in made], sparsity)
+
+
+
+@torch.no_grad()
+def decode_squeezed(m, C, tail, ans, fine, coarse, sparsity, read):
+    """the tail [1, n] and the answer behind a Context: each token attends to the clusters that it chooses, to the last OBS tokens of
+    the context, and to all that follows; read gets the share of clustered keys that answer tokens read"""
+    made = C.clusters(fine, coarse)
+    t1, t2 = C.threshold(made, sparsity)
+    toks = torch.cat([tail, ans[:, :-1].clamp_min(0)], 1)
+    T, n = C.n + OBS, toks.shape[1]
+    cos, sin = m.cossin(torch.arange(T, T + n, device=toks.device))
+    x = F.embedding(toks.reshape(-1), m.emb)
+    own = torch.ones(n, n, dtype=torch.bool, device=toks.device).tril()
+    for li, l in enumerate(m.layers):
+        q, k, v = m.cached(l, x, cos, sin)
+        q = q.view(n, m.kv, -1, m.kd).permute(1, 2, 0, 3)
+        k, v = k.view(n, m.kv, -1).transpose(0, 1), v.reshape(n, m.kv, -1).transpose(0, 1)
+        lab, cent, size, top = made[li]
+        among = None
+        if top is not None:
+            some = (shares(q, top[1], top[2], m.scale) > np.log(t1)).any(1)                 # [KV, rows, c1]
+            among = some.gather(2, top[0][:, None].expand(-1, n, -1))
+        pick = (shares(q, cent, size, m.scale, among) > (np.log(t2) if t2 > 0 else -np.inf)).any(1)
+        see = pick.gather(2, lab[:, None].expand(-1, n, -1))                                # [KV, rows, keys]
+        read.append(see[:, tail.shape[1]:].float().mean().item() if n > tail.shape[1] else 0)
+        see = torch.cat([F.pad(see, (0, OBS), value=True), own.expand(m.kv, n, n)], 2)
+        s = torch.matmul(q, torch.cat([C.K[li], k], 1).unsqueeze(1).transpose(-1, -2)) * m.scale
+        p = torch.softmax(s.masked_fill(~see[:, None], float("-inf")), -1)
+        o = torch.matmul(p, torch.cat([C.V[li], v], 1).unsqueeze(1)).permute(2, 0, 1, 3).reshape(n, -1, m.vd)
+        x = m.finish(l, x, m.uncached(l, o))
+    return m.logits(x[tail.shape[1] - 1:]).argmax(-1)[None]
+
+
 def score(pred, a, sf):
     j = torch.arange(a.shape[1], device=a.device)[None]
     ln = (a >= 0).sum(1, keepdim=True)
@@ -306,7 +443,7 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                 p = torch.from_numpy(d["prompt"][b:e]).long().to(dev)
                 a = torch.from_numpy(d["ans"][b:e]).long().to(dev)
                 sf = torch.from_numpy(d["sf"][b:e]).to(dev)
-                Ks, Vs, votes, xl = prefill(m, p, not only or any(x != "quest" and x not in SHADOW for x in only))
+                Ks, Vs, votes, xl = prefill(m, p, not only or any(x != "quest" and x not in SHADOW and x not in SQUEEZED for x in only))
                 add("full", *score(decode(m, Ks, Vs, None, 0, xl, a), a, sf))
                 for bud in budgets:
                     for name, q in policies(bud).items():
@@ -331,6 +468,15 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                             add(f"{name}/{bud}", *score(decode_shadow(m, Ks, Vs, chunk, outliers, local, rank, bud, xl, a), a, sf))
                     if not only or "quest" in only:
                         add(f"quest/{bud}", *score(decode_quest(m, Ks, Vs, 16, bud, QUEST_SKIP, xl, a), a, sf))
+                asked = [x for x in SQUEEZED if only and x in only]
+                for i in range(len(p) if asked else 0):
+                    C = Context(m, p[i:i + 1, :-TAIL])
+                    for name in asked:
+                        read = []
+                        add(name, *score(decode_squeezed(m, C, p[i:i + 1, -TAIL:], a[i:i + 1], *SQUEEZED[name], read), a[i:i + 1], sf[i:i + 1]))
+                        acc.setdefault("read " + name, [[], []])
+                        one = torch.tensor([sum(read) / len(read)])
+                        acc["read " + name][0].append(one); acc["read " + name][1].append(one)
                 if stream_w:
                     for bud in budgets[:1]:
                         Kw, Vw, vw, xw = prefill(m, p, False, window=bud - SINK)

@@ -35,7 +35,7 @@ func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy str
 	})
 	read := make([]uint32, max(tokens, 0))
 	for _, id := range seqs[:made] {
-		a.resume(id, p, read)
+		a.resume(id, p, read, 0)
 	}
 	return err
 }

@@ -149,8 +149,9 @@ func (a *Socket) between(ctx context.Context, do func(*socket.Caches) error) err
 }
 
 // resume has the next step open a sequence whose cache was made, greedy.
-func (a *Socket) resume(seq uint64, p *kvcache.Policy, tokens []uint32) {
-	a.opens = append(a.opens, &proto.Open{Seq: seq, Policy: p.Spec(), Sampling: greedy(), PromptTokens: uint32(len(tokens)), Resume: tokens})
+// of which `tail` more tokens of the prompt follow.
+func (a *Socket) resume(seq uint64, p *kvcache.Policy, tokens []uint32, tail int) {
+	a.opens = append(a.opens, &proto.Open{Seq: seq, Policy: p.Spec(), Sampling: greedy(), PromptTokens: uint32(len(tokens)), TailTokens: uint32(tail), Resume: tokens})
 }
 
 func greedy() *proto.Sampling {
