@@ -23,9 +23,9 @@ const (
 // before it.
 func Guessed(tokens []int32, odds []float32) Draft {
 	d := Draft{Tokens: tokens, Share: make([]float32, len(tokens)), Matched: 1, Source: SmallModel}
-	p := float32(1)
 	for i := range tokens {
-		if p = 0; i < len(odds) && odds[i] > 0 && odds[i] <= 1 {
+		p := float32(0)
+		if i < len(odds) && odds[i] > 0 && odds[i] <= 1 {
 			p = odds[i]
 		}
 		if i > 0 {
