@@ -7,7 +7,7 @@ import (
 
 type cacheCmd struct {
 	lookFlags
-	Empty bool `help:"Forget all prefixes; running sequences keep what they hold."`
+	Empty bool `help:"Forget all prefixes, on disk too; running sequences keep what they hold."`
 	JSON  bool `name:"json" help:"Print prefix_cache of /v1/cluster as it is."`
 }
 

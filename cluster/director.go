@@ -388,10 +388,18 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 		case topology.FormGroup:
 			d.join(c, e)
 		case topology.Serve:
-			g := &Group{Placement: e.Placement, Nodes: e.Nodes, Disk: true}
-			for _, n := range e.Nodes {
+			g := &Group{Placement: e.Placement, Nodes: e.Nodes}
+			var without []string // of those that read heads of prompts, so that blocks are whole
+			for i, n := range e.Nodes {
 				h := d.hosts[n.ID]
-				g.Handles, g.Held, g.Disk = append(g.Handles, h.handle), append(g.Held, h.held), g.Disk && h.disk
+				g.Handles, g.Held, g.Disk = append(g.Handles, h.handle), append(g.Held, h.held), g.Disk || h.disk
+				if !h.disk && e.Placement.Slices[i].KVHeads.Len() > 0 {
+					without = append(without, n.ID)
+				}
+			}
+			if g.Disk && len(without) > 0 {
+				g.Disk = false
+				d.cfg.Logger.Warn("no prompt begins with blocks from disk: start every node with --prefix-disk", "without", without)
 			}
 			d.serving.Store(g)
 			d.cfg.Logger.Info("serving", "epoch", e.Placement.Epoch, "sockets", len(e.Nodes))

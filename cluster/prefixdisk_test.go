@@ -39,8 +39,21 @@ func TestPrefixDisk(t *testing.T) {
 	if testing.Short() {
 		policies = []string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "quest:page=16,budget=96"}
 	}
+	prefixDisk(t, ServeConfig{Model: goldenDir, KV: "bf16"}, policies, [][2]LocalConfig{
+		{{Sockets: 1}, {Sockets: 1}},
+		{{Sockets: 3, Shares: []float64{1, 5, 2}}, {Sockets: 3, Shares: []float64{1, 5, 2}}},
+		{{Sockets: 4}, {Sockets: 1}},
+		{{Sockets: 1}, {Sockets: 3, Shares: []float64{2, 1, 1}}},
+	})
+	for _, name := range []string{"gemma3", "deepseek_v2"} { // with windows, with latent attention
+		t.Run(name, func(t *testing.T) {
+			prefixDisk(t, ServeConfig{Model: filepath.Join("../model/testdata", name)}, policies[:1], [][2]LocalConfig{{{Sockets: 1}, {Sockets: 4}}, {{Sockets: 4}, {Sockets: 2}}})
+		})
+	}
+}
+
+func prefixDisk(t *testing.T, serve ServeConfig, policies []string, cuts [][2]LocalConfig) {
 	lengths := []int{64, 65, 129, 300}
-	serve := ServeConfig{Model: goldenDir, KV: "bf16"}
 	cold := serve
 	cold.PrefixCache = PrefixOff
 	alone := startLocal(t, LocalConfig{Threads: 1, Serve: cold})
@@ -50,12 +63,7 @@ func TestPrefixDisk(t *testing.T) {
 			want[fmt.Sprint(policy, n)] = complete(t, alone, &api.Request{ID: fmt.Sprint(policy, n), Prompt: text(1, n), Policy: policy})
 		}
 	}
-	for _, cut := range [][2]LocalConfig{
-		{{Sockets: 1}, {Sockets: 1}},
-		{{Sockets: 3, Shares: []float64{1, 5, 2}}, {Sockets: 3, Shares: []float64{1, 5, 2}}},
-		{{Sockets: 4}, {Sockets: 1}},
-		{{Sockets: 1}, {Sockets: 3, Shares: []float64{2, 1, 1}}},
-	} {
+	for _, cut := range cuts {
 		t.Run(fmt.Sprintf("%d then %d sockets", cut[0].Sockets, cut[1].Sockets), func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "d")
 			for i := range cut {

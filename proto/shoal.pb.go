@@ -668,7 +668,7 @@ type LoadReply struct {
 	KvBudgetBytes int64                  `protobuf:"varint,2,opt,name=kv_budget_bytes,json=kvBudgetBytes,proto3" json:"kv_budget_bytes,omitempty"`
 	Millis        uint32                 `protobuf:"varint,3,opt,name=millis,proto3" json:"millis,omitempty"`
 	Held          []*Held                `protobuf:"bytes,4,rep,name=held,proto3" json:"held,omitempty"`
-	PrefixDisk    bool                   `protobuf:"varint,5,opt,name=prefix_disk,json=prefixDisk,proto3" json:"prefix_disk,omitempty"` // it keeps blocks of the prefix cache in files, or has none to keep
+	PrefixDisk    bool                   `protobuf:"varint,5,opt,name=prefix_disk,json=prefixDisk,proto3" json:"prefix_disk,omitempty"` // it keeps blocks of the prefix cache in files
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

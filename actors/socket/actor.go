@@ -303,7 +303,7 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 	a.Config.Logger.Info("slices loaded", "epoch", m.number, "rank", m.epoch.rank, "sockets", len(m.epoch.place.Slices),
 		"weights_bytes", m.epoch.weights.Bytes(), "took", m.took.Round(time.Millisecond))
 	m.reply(&proto.LoadReply{WeightBytes: m.epoch.weights.Bytes() + m.epoch.drafter.Bytes(), KvBudgetBytes: a.caches.arena.Budget(), Millis: uint32(m.took.Milliseconds()), Held: a.machine.Held(),
-		PrefixDisk: a.files != nil || m.epoch.promptHeads(none).Len() == 0}, nil)
+		PrefixDisk: a.files != nil}, nil)
 }
 
 func (a *Actor) join(c actor.Context, m *Join) {

@@ -81,6 +81,9 @@ func (f *files) close() {
 	}
 }
 
+// longest is how long a read may take at most, whatever is asked.
+const longest = 10 * time.Second
+
 // hangs is how long the end of a socket waits for a disk.
 const hangs = 2 * time.Second
 
@@ -291,7 +294,7 @@ func (a *Actor) prefix(m *Prefix) {
 			held.coming[x.named.id] = x
 		}
 	})
-	until := time.Now().Add(time.Duration(r.Millis) * time.Millisecond * 4 / 5) // the answer takes time too
+	until := time.Now().Add(min(time.Duration(r.Millis)*time.Millisecond*4/5, longest)) // the answer takes time too
 	if !a.files.read(func() { a.files.restore(list, until, tell) }) {
 		tell(0)
 	}

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"shoal/collective"
+	"shoal/kvcache/tier"
 	"shoal/model"
 	"shoal/proto"
 	"shoal/sampler"
@@ -35,6 +36,7 @@ type victims struct {
 	ck   *model.Checkpoint
 	pool *tensor.Pool
 	log  *slog.Logger
+	disk *tier.Store
 }
 
 func newVictims(t testing.TB, dir string) *victims {
@@ -44,7 +46,10 @@ func newVictims(t testing.TB, dir string) *victims {
 		t.Fatal(err)
 	}
 	v := &victims{t: t, ck: ck, pool: tensor.NewPool(1), log: slog.New(slog.NewTextHandler(io.Discard, nil))}
-	t.Cleanup(func() { v.pool.Close(); ck.Close() })
+	if v.disk, err = tier.Open(filepath.Join(t.TempDir(), "disk"), 1<<20, v.log); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { v.disk.Close(); v.pool.Close(); ck.Close() })
 	return v
 }
 
@@ -86,7 +91,7 @@ func (v *victims) session(deadline time.Duration) []pb.Message {
 			{Seq: 1, Owner: 0, Policy: "snapstream:sink=4,recent=12,topk=16,obs=8", Sampling: SamplingMessage(&drawn), PromptTokens: 80},
 			{Seq: 2, Owner: 1, Policy: "full", Sampling: SamplingMessage(&best), PromptTokens: 20},
 		}, Chunks: []*proto.Chunk{
-			{Seq: 1, Tokens: tokens(70), Prefill: true, WantPromptLogprobs: true, PromptLogprobs: 2, Next: 5},
+			{Seq: 1, Tokens: tokens(70), Prefill: true, WantPromptLogprobs: true, PromptLogprobs: 2, Next: 5, Save: []uint64{5}, Keys: make([]byte, 64)},
 			{Seq: 2, Tokens: tokens(20), Prefill: true, Last: true, Sample: true},
 		}},
 		&proto.StepRequest{Epoch: 1, Step: 2, Copy: []*proto.Copy{{Seq: 2, Replica: 0}}, Chunks: []*proto.Chunk{
@@ -94,7 +99,9 @@ func (v *victims) session(deadline time.Duration) []pb.Message {
 			{Seq: 1, Start: 70, Tokens: tokens(10), Prefill: true, Last: true, Sample: true},
 		}},
 		&proto.StepRequest{Epoch: 1, Step: 3, MicroBatch: 1, Chunks: []*proto.Chunk{decode(1, 80, 0), {Seq: 2, Start: 21, Tokens: []uint32{7, 8, 9}, Sample: true, Accepted: 1}}},
-		&proto.ReleaseRequest{Epoch: 1, Seqs: []uint64{9}},
+		&proto.PrefixRequest{Epoch: 1, Keys: make([]byte, 96), Millis: 1000},
+		&proto.PrefixRequest{Epoch: 1, Keys: make([]byte, 96), Blocks: []uint64{6, 7}, Step: 3, Millis: 1000},
+		&proto.ReleaseRequest{Epoch: 1, Seqs: []uint64{9}, Evict: []uint64{7}},
 	)
 	s = append(s, epoch(2)...)
 	return append(s,
@@ -119,7 +126,7 @@ func (v *victims) play(session []pb.Message) (refused error) {
 	wires := map[uint32][]collective.Transport{1: collective.NewMemory(sessionSockets), 2: collective.NewMemory(sessionSockets)}
 	var pids []*actor.PID
 	for range sessionSockets {
-		cfg := Config{Checkpoint: v.ck, Pool: v.pool, KVBudget: 4 << 20, Logger: v.log, Stopped: make(chan struct{}),
+		cfg := Config{Checkpoint: v.ck, Pool: v.pool, KVBudget: 4 << 20, Logger: v.log, PrefixDisk: v.disk, Stopped: make(chan struct{}),
 			Connect: func(_ context.Context, _ string, epoch uint32, rank int, _ []uint32) (collective.Transport, error) {
 				if wires[epoch] == nil {
 					return nil, errors.New("no such epoch")
@@ -156,6 +163,8 @@ func (v *victims) play(session []pb.Message) (refused error) {
 				return &Join{Request: m, Reply: func(_ *proto.JoinReply, err error) { answers <- err }}
 			case *proto.StepRequest:
 				return &Step{Request: m, Reply: func(_ *proto.StepReply, err error) { answers <- err }}
+			case *proto.PrefixRequest:
+				return &Prefix{Request: m, Reply: func(_ *proto.PrefixReply, err error) { answers <- err }}
 			case *proto.ReleaseRequest:
 				return &Release{Request: m, Reply: func(_ *proto.ReleaseReply, err error) { answers <- err }}
 			}
@@ -236,7 +245,7 @@ func TestStepsAreRefused(t *testing.T) {
 func TestCacheThatNobodyResumed(t *testing.T) {
 	v := newVictims(t, goldenDir)
 	first := v.session(time.Minute)
-	session := first[:8:8]
+	session := first[:10:10]
 	for _, m := range first[2:5] {
 		s := pb.CloneOf(m.(*proto.StepRequest))
 		s.Epoch = 2
