@@ -26,8 +26,11 @@ func (s *State) next() *request {
 		if r == first || !s.alike(first, r) {
 			continue
 		}
-		if n := len(s.find(r, r.toRead())); n > most {
-			best, most = r, n
+		read, tokens := r.asks()
+		if n := len(s.find(r, read)); n > most {
+			if _, _, why := s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn); why == "" { // who does not fit holds nobody up
+				best, most = r, n
+			}
 		}
 		if looked++; r.overdue() || looked == groupWindow {
 			break
