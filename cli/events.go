@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"shoal/api"
@@ -83,6 +85,7 @@ func (c *eventsCmd) past(e *env) (_ []api.ClusterEvent, newest uint64, err error
 	for _, v := range list.Data {
 		newest = max(newest, v.Revision)
 	}
+	slices.SortFunc(list.Data, func(a, b api.ClusterEvent) int { return cmp.Compare(a.ID, b.ID) }) // they come by their newest change
 	return list.Data, newest, nil
 }
 

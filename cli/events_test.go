@@ -17,7 +17,7 @@ func TestEvents(t *testing.T) {
 		`"cost":{"open":%v,"next_epoch":2,"stall_ms":310,"streams":8,"went_on":%d,"failed":1,"silent_ms":420,"recomputed_tokens":60,"replayed_tokens":2,"restored_caches":5,"restored_replicas":1}}`
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Accept") != "text/event-stream" {
-			fmt.Fprintf(w, `{"object":"list","data":[%s]}`, up)
+			fmt.Fprintf(w, `{"object":"list","data":[%s,%s]}`, strings.NewReplacer(`"id":1`, `"id":3`, `"a"`, `"c"`).Replace(up), up)
 			return
 		}
 		if got := r.URL.Query().Get("from"); got != "1" {
@@ -31,7 +31,7 @@ func TestEvents(t *testing.T) {
 	if err := c.Run(&env{ctx: context.Background(), stdout: &out}); err == nil || !strings.Contains(err.Error(), "ended the stream") {
 		t.Errorf("error %v", err)
 	}
-	want := []string{"epoch 0  node up  a\n", "epoch 1  node lost  b  (node b is gone)\n",
+	want := []string{"epoch 0  node up  a\n", "epoch 0  node up  c\n", "epoch 1  node lost  b  (node b is gone)\n",
 		"    epoch 2 after 310 ms; 7 of 8 streams went on, longest silence 420 ms; 62 tokens computed again, 6 caches kept; 1 failed\n"}
 	rest := out.String()
 	for _, w := range want {

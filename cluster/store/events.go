@@ -31,6 +31,17 @@ func (s *Store) KeepEvents(ctx context.Context, log []byte) error {
 	return nil
 }
 
+// moveEvents copies the event log to another register, before the lease moves there.
+func (s *Store) moveEvents(ctx context.Context, to register) {
+	log, err := s.Events(ctx)
+	if b, ok := to.(*bucketRegister); ok && err == nil && log != nil {
+		_, err = b.kv.Put(ctx, eventsKey, log)
+	}
+	if err != nil {
+		s.log.Warn("the event log was not replicated; it is when the next event is written", "error", err)
+	}
+}
+
 // bucket is the one that holds the lease now.
 func (s *Election) bucket() jetstream.KeyValue {
 	s.mu.Lock()

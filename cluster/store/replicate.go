@@ -196,6 +196,7 @@ func (g *Members) move(ctx context.Context, to journal.Log, shared *files.Shared
 	if err = errors.Join(err, from.Close()); err != nil {
 		return 0, err
 	}
+	g.store.moveEvents(ctx, lease)
 	return n, g.store.election.move(ctx, lease)
 }
 

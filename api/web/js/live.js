@@ -73,6 +73,7 @@ function listen() {
     revision = e.revision;
     const at = live.events.findIndex(x => x.id === e.id), fresh = at < 0;
     if (fresh) live.events.push(e); else live.events[at] = e;
+    live.events.sort((a, b) => a.id - b.id); // they come by their newest change
     live.events.splice(0, live.events.length - 256);
     if (live.cluster) gather();
     tell("event", { event: e, fresh });
