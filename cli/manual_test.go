@@ -3,7 +3,9 @@ package cli
 import (
 	"bytes"
 	"context"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -16,6 +18,23 @@ func output(t *testing.T, args ...string) string {
 		t.Fatalf("shoal %v: status %d: %s", args, status, &trouble)
 	}
 	return out.String()
+}
+
+// docs/reference.md says what --help says.
+func TestReference(t *testing.T) {
+	want := output(t, "man", "--markdown")
+	got, err := os.ReadFile(filepath.Join("..", "docs", "reference.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Errorf("docs/reference.md is not what the commands say of themselves; write it again: go run ./cmd/shoal man --markdown > docs/reference.md")
+	}
+	for _, line := range []string{"## `shoal store add <name>`", "| `--kv-memory=SIZE` | Memory of the caches", "[`SHOAL_KV_MEMORY`]"} {
+		if !strings.Contains(want, line) {
+			t.Errorf("the reference lacks %q", line)
+		}
+	}
 }
 
 // The manual page names every command and flag, and mandoc, where there is one, finds
