@@ -26,9 +26,6 @@ func (c *topCmd) Run(e *env) error {
 		ctx, cancel := c.within(e.ctx)
 		s, err := cl.cluster(ctx)
 		cancel()
-		if e.ctx.Err() != nil {
-			return nil // a person's Ctrl-C
-		}
 		if !live && err != nil {
 			return err
 		}
