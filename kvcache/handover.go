@@ -28,14 +28,6 @@ func (s *Store) Open(prompt, tokens int, adopted tensor.Span) error {
 		return fmt.Errorf("kvcache: policy %s moves rows, so no head can be adopted", s.policy.Name())
 	}
 	s.prompt = prompt
-	seen := int64(0)
-	for i := range s.tables {
-		seen += queryBytes(s.g, s.tables[i].rule, prompt)
-	}
-	if err := s.arena.Charge(seen); err != nil {
-		s.prompt = 0
-		return fmt.Errorf("opening a sequence of %d prompt tokens: %w", prompt, err)
-	}
 	undo := 0
 	if s.overwrites(tokens) {
 		undo = int(undoBlocks(int64(len(s.tables)), 1))
@@ -44,11 +36,10 @@ func (s *Store) Open(prompt, tokens int, adopted tensor.Span) error {
 		return t.Index >= adopted.Lo && t.Index < adopted.Hi && t.rule.KeepsAll()
 	})
 	if err != nil {
-		s.arena.Uncharge(seen)
 		s.prompt = 0
 		return fmt.Errorf("opening a sequence of %d prompt tokens: %w", prompt, err)
 	}
-	s.pending, s.seen = tokens, seen
+	s.pending = tokens
 	for i := range s.tables {
 		t := &s.tables[i]
 		t.Prompt, t.filled = prompt, make([]uint64, (t.rule.Slots(prompt, tokens)+63)/64)
@@ -268,7 +259,7 @@ func ExportQueries(dst []byte, p *Policy, s *Statistics) []byte {
 }
 
 // ImportQueries gives the store, before Seal, what ExportQueries wrote for a head; scale is that
-// of their products with keys. Errors wrap ErrRows.
+// of their products with keys. They are charged until then. Errors wrap ErrRows and ErrBudget.
 func (s *Store) ImportQueries(layer, head int, scale float32, in []byte) error {
 	t := s.table(layer, head)
 	if want := QueryBytes(s.g, t.rule, s.prompt); len(in) != want || s.pending == 0 {
@@ -276,6 +267,12 @@ func (s *Store) ImportQueries(layer, head int, scale float32, in []byte) error {
 	}
 	if len(in) == 0 {
 		return nil
+	}
+	if t.queries == nil { // a cache that moves has none
+		if err := s.arena.Charge(int64(len(in))); err != nil {
+			return fmt.Errorf("queries of layer %d, head %d: %w", layer, head, err)
+		}
+		s.seen += int64(len(in))
 	}
 	t.queries, t.scale = make([]float32, len(in)/4), scale
 	for i := range t.queries {

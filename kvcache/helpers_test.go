@@ -216,6 +216,9 @@ func handOver(p *Policy, stores []*Store, owner int) (*Store, int64, error) {
 			}
 		}
 	}
+	if p.Needs.Queries { // they came with the rows
+		peak = o.Bytes() + own.Bytes()
+	}
 	for _, s := range stores {
 		s.Release()
 	}

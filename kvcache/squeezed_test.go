@@ -338,3 +338,30 @@ func TestSqueezedRefusesRows(t *testing.T) {
 		t.Errorf("%v, %v", begins, err)
 	}
 }
+
+// A copy takes the bytes of the cache from its first moment on, and no more: the queries that a
+// hand-over brings do not come again.
+func TestCopyTakesNoQueries(t *testing.T) {
+	for _, p := range policies {
+		if p.Arranger == nil {
+			continue
+		}
+		a := NewArena(1 << 30)
+		s := owned(t, a, p, 150)
+		step(t, s, 9)
+		c := NewStore(NewArena(ResidentBytes(small, 150, 159, p)), small, p)
+		if err := c.Open(150, 159, tensor.Span{}); err != nil {
+			t.Fatal(err)
+		}
+		for layer := range small.Layers {
+			for head := range small.KVHeads {
+				if err := c.Import(layer, head, 0, s.ExportSlots(nil, layer, head, 0, 159)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := c.Seal(); err != nil || dump(c) != dump(s) {
+			t.Errorf("%s: the copy is another: %v", p.Spec(), err)
+		}
+	}
+}
