@@ -348,18 +348,17 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 		if end := d.Position + n; d.Given != (d.Position+1 < q.prompt) || d.Given && end >= q.prompt {
 			c.t.Fatalf("%s: rows [%d,%d) of a prompt of %d are given: %v", q.open.ID, d.Position, end, q.prompt, d.Given)
 		}
-		if d.Given {
-			q.feed(c, requests, d.Position, d.Tokens)
-			put(q.own, d.Position, n)
-			continue
-		}
-		q.feed(c, requests, d.Position, d.Tokens[:1])
 		put(q.own, d.Position, n)
 		if q.copy != nil {
 			for i := range n {
 				c.must(q.copy.ImportToken(d.Position+i, q.own.ExportToken(nil, d.Position+i)), "row of a copy")
 			}
 		}
+		if d.Given {
+			q.feed(c, requests, d.Position, d.Tokens)
+			continue
+		}
+		q.feed(c, requests, d.Position, d.Tokens[:1])
 		r := q.result(d.Seq, d.Position+1)
 		for i := 1; i < n && d.Tokens[i] == r.Samples[i-1].Token; i++ {
 			q.feed(c, requests, d.Position+i, d.Tokens[i:i+1])
