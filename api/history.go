@@ -51,7 +51,7 @@ type SequenceState struct {
 	State   string `json:"state"` // prefill, decoding, ending
 	Prompt  int    `json:"prompt_tokens"`
 	Output  int    `json:"output_tokens"`
-	KVBytes int64  `json:"kv_bytes"`      // that the ledger books for it, on all nodes
+	KVBytes int64  `json:"kv_bytes"`      // that the ledger books for it, but for a copy
 	KVFull  int64  `json:"kv_bytes_full"` // what a full cache of its tokens would take on its owner
 	Replica string `json:"replica,omitempty"`
 }

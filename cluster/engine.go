@@ -300,7 +300,7 @@ func (c *core) Cluster() api.ClusterState {
 		s.Drafts = &api.DraftsState{Mode: c.serve.Speculate, Steps: d.Rows, Drafted: d.Drafted, Accepted: d.Accepted, At: d.At[:], TextBytes: d.Texts, Recent: d.Recent}
 	}
 	for _, r := range snap.Running[:min(len(snap.Running), shownSequences)] {
-		s.Sequences = append(s.Sequences, api.SequenceState{Node: r.Owner, State: r.State, Prompt: r.Prompt, Output: r.Output, KVBytes: r.Bytes, Replica: r.Replica,
+		s.Sequences = append(s.Sequences, api.SequenceState{Node: r.Owner, State: r.State, Prompt: r.Prompt, Output: r.Output, KVBytes: r.Bytes - r.Copied, Replica: r.Replica,
 			KVFull: kvcache.ResidentBytes(c.geometry, r.Cached, r.Cached, kvcache.Full())})
 	}
 	if len(snap.Waiting) > 0 {

@@ -45,6 +45,7 @@ type RequestState struct {
 	Cached    int // tokens in the cache
 	Bytes     int64
 	Replica   string // socket with a copy of the cache
+	Copied    int64  // of Bytes, what the copy takes
 	Preempted int
 }
 
@@ -80,7 +81,7 @@ func (s *State) Snapshot() Snapshot {
 	for _, r := range s.running {
 		state := RequestState{ID: r.ID, State: names[r.phase], Owner: s.ledger.sockets[r.owner].ID, Prompt: len(r.Prompt), Output: len(r.out), Cached: r.cached, Preempted: r.preempted}
 		if r.replica != none {
-			state.Replica = s.ledger.sockets[r.replica].ID
+			state.Replica, state.Copied = s.ledger.sockets[r.replica].ID, r.hold[r.replica]
 		}
 		for i, bytes := range r.hold {
 			state.Bytes += bytes

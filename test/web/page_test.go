@@ -9,7 +9,11 @@ import (
 // TestPage drives the page of one cluster in a real browser, as a user would.
 func TestPage(t *testing.T) {
 	path := chromium(t)
-	c := start(t, "--nodes", "4")
+	args := []string{"--nodes", "4"}
+	if *pictures != "" {
+		args = append(args, "--replicas", "1")
+	}
+	c := start(t, args...)
 	b := open(t, path)
 	b.size(1360, 850)
 	b.do("open the page", chromedp.Navigate(c.url))

@@ -32,6 +32,6 @@ func shot(b *browser, name string) {
 // pause lets charts fill before a picture.
 func pause() {
 	if *pictures != "" {
-		time.Sleep(20 * time.Second)
+		time.Sleep(12 * time.Second)
 	}
 }

@@ -28,7 +28,7 @@ export function clusterPage(view) {
     h("section", { class: "card", "aria-label": "The cluster" }, head, h("div", { class: "cuthead" }, h("h2", {}, "One model, cut over the sockets")), cut),
     sockets, h("section", { class: "charts", "aria-label": "The last five minutes" }, charts.map(c => c.box))));
 
-  const fact = (name, value, more) => h("div", { class: "fact" }, h("span", { class: "dim" }, name), h("b", { class: "num" }, value), more && h("span", { class: "dim small" }, more));
+  const fact = (name, value, more) => h("div", { class: "fact" }, h("span", { class: "dim" }, name), h("b", { class: "num" }, value), more && h("span", { class: "dim small", title: more }, more));
 
   function state() {
     const c = live.cluster;

@@ -37,7 +37,7 @@ export function faultsPage(view) {
     totals.replaceChildren(
       fact("Placements that ended", count(ends.length), many(ends.filter(trouble).length, "by a fault", "by faults")),
       fact("Streams that went on", cut ? count(on) + " of " + count(cut) : "none was cut off", failed ? count(failed) + " failed" : cut ? "none failed" : ""),
-      fact("Longest silence", longest ? duration(longest) : "none", "of a stream, or of the cluster"),
+      fact("Longest silence", longest ? duration(longest) : "none", "of stream or cluster"),
       fact("Computed again", count(total("recomputed_tokens") + total("replayed_tokens")) + " tokens", count(total("restored_caches") + total("restored_replicas")) + " caches were kept"));
   }
 

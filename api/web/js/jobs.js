@@ -64,10 +64,11 @@ export function jobsPage(view) {
     open.set(j.id, it);
     refresh();
     let whole = "", due = 0;
-    const draw = () => { due ||= requestAnimationFrame(() => { due = 0; text.replaceChildren(...markdown(whole)); }); };
+    const write = () => { due = 0; text.replaceChildren(...markdown(whole)); };
+    const draw = () => { due ||= requestAnimationFrame(write); };
     try {
       for await (const e of stream("/v1/jobs/" + j.id + "/events?from=0", undefined, it.abort.signal)) {
-        if (e.object === "job.end") end.replaceChildren(e.state + ", " + many(e.events, "event") + (e.error ? ": " + e.error.message : ""), " ", tool("Copy the answer", icons.copy, () => copy(whole)));
+        if (e.object === "job.end") write(), end.replaceChildren(e.state + ", " + many(e.events, "event") + (e.error ? ": " + e.error.message : ""), " ", tool("Copy the answer", icons.copy, () => copy(whole)));
         else if (e.text) { whole += e.text; draw(); }
       }
     } catch (e) {

@@ -7,13 +7,13 @@ const SHOWN = 5;
 
 /** socket makes the card of a node; draw brings it up to date. */
 export function socket(id) {
-  const state = h("span", { class: "state" }), pid = h("span", { class: "end num dim small" });
+  const state = h("span", { class: "state" }), room = h("span", { class: "end num dim small" });
   const memory = h("div", { class: "meter tall", role: "img" }), held = h("div", { class: "legend num" });
   const list = h("ul", { class: "seqs", "aria-label": "Sequences" }), foot = h("span", { class: "dim small num" });
   const problem = h("div", { class: "bad small", role: "status" });
   const drain = h("button", { class: "quiet small", type: "button", onclick: () => act(drain.dataset.verb) });
   const box = h("li", { class: "card socket", "data-node": id },
-    h("div", { class: "head" }, h("h3", {}, id), state, pid), memory, held, list, h("div", { class: "foot" }, foot, drain), problem);
+    h("div", { class: "head" }, h("h3", {}, id), state, room), memory, held, list, h("div", { class: "foot" }, foot, drain), problem);
 
   async function act(verb) {
     drain.disabled = true;
@@ -30,7 +30,8 @@ export function socket(id) {
     const gone = n.word === "gone";
     box.className = "card socket " + ({ ready: "", gone: "gone", fenced: "warn", unreachable: "warn", refused: "warn" }[n.word] ?? "wait");
     state.textContent = n.word === "loading" && n.load_bytes ? "loading " + percent(n.loaded_bytes / n.load_bytes) : n.word;
-    pid.textContent = n.pid ? "pid " + n.pid : "";
+    room.textContent = gone ? "" : bytes(n.kv_used_bytes + n.kv_prefix_bytes) + " of " + bytes(n.kv_budget_bytes);
+    room.title = "caches, of what they may take";
     drain.hidden = gone || n.word === "refused";
     drain.dataset.verb = n.word === "drained" || n.word === "draining" ? "undrain" : "drain";
     drain.textContent = drain.dataset.verb === "drain" ? "Drain" : "Undrain";
@@ -47,8 +48,8 @@ export function socket(id) {
     const of = Math.max(1, n.kv_budget_bytes), own = Math.max(0, n.kv_used_bytes - n.kv_replica_bytes);
     const part = (cls, v) => h("i", { class: cls, style: { width: (v ? Math.max(1, 100 * v / of) : 0) + "%" } });
     memory.replaceChildren(part("m-a", own), part("m-b", n.kv_replica_bytes), part("m-c", n.kv_prefix_bytes));
-    const words = [[own, "held", "m-a"], [n.kv_replica_bytes, "replicas", "m-b"], [n.kv_prefix_bytes, "prefixes", "m-c"]];
-    held.replaceChildren(...words.filter(([v], i) => v > 0 || i === 0).map(([v, name, cls]) => h("span", {}, h("i", { class: "dot " + cls }), bytes(v) + " " + name)), h("span", { class: "of" }, "of " + bytes(n.kv_budget_bytes)));
+    const words = [[own, "held", "m-a"], [n.kv_replica_bytes, "copies", "m-b"], [n.kv_prefix_bytes, "prefixes", "m-c"]];
+    held.replaceChildren(...words.filter(([v], i) => v > 0 || i === 0).map(([v, name, cls]) => h("span", {}, h("i", { class: "dot " + cls }), bytes(v) + " " + name)));
     memory.setAttribute("aria-label", "Cache memory: " + words.map(([v, name]) => bytes(v) + " " + name).join(", ") + ", of " + bytes(n.kv_budget_bytes));
     const most = Math.max(1, ...sequences.map(q => q.kv_bytes_full));
     const rows = sequences.slice(0, SHOWN).map(q => h("li", { title: `${q.state}: ${count(q.prompt_tokens)} prompt tokens, ${count(q.output_tokens)} written; cache ${bytes(q.kv_bytes)}, a full one ${bytes(q.kv_bytes_full)}` + (q.replica ? "; a copy on " + q.replica : "") },
@@ -57,8 +58,9 @@ export function socket(id) {
     if (sequences.length > SHOWN) rows.push(h("li", { class: "more" }, "and " + count(sequences.length - SHOWN) + " more"));
     if (!rows.length) rows.push(h("li", { class: "more" }, n.reason || n.state.replace(/^refused: /, "").replace(/^ready$/, "no sequence")));
     list.replaceChildren(...rows);
-    foot.textContent = n.share ? percent(n.share) + " of the weights" + (n.weight_bytes ? ", " + bytes(n.weight_bytes) : "") : "no share";
-    foot.title = n.rss_bytes ? bytes(n.rss_bytes) + " of memory in its process" : "";
+    foot.textContent = n.share ? percent(n.share) + " of the weights" : "no share";
+    if (n.pid) foot.textContent += " \u00b7 pid " + n.pid;
+    foot.title = [n.weight_bytes && bytes(n.weight_bytes) + " of weights", n.rss_bytes && bytes(n.rss_bytes) + " of memory in its process"].filter(Boolean).join(", ");
   }
 
   return { box, draw };
