@@ -20,9 +20,11 @@ type constraint struct {
 func (s *Server) parseGrammar(f *fields) *grammar.Spec {
 	var found []constraint
 	add := func(param, kind, text string) {
-		found = append(found, constraint{param, grammar.Spec{Kind: kind, Text: text}})
+		found = append(found, constraint{param, grammar.Spec{Kind: kind, Text: text, AnyOrder: hasSchemas(kind)}})
 	}
-	s.responseFormat(f, add)
+	if s.responseFormat(f, add) { // OpenAI's promise
+		found[0].spec.AnyOrder = false
+	}
 	s.structuredOutputs(f, &found, add)
 	var pattern, text string
 	f.str("guided_whitespace_pattern", &pattern, s.cfg.Limits.GrammarBytes)
@@ -62,6 +64,11 @@ func (s *Server) parseGrammar(f *fields) *grammar.Spec {
 	return &c.spec
 }
 
+// hasSchemas tells for which kinds the order of properties means something.
+func hasSchemas(kind string) bool {
+	return kind == grammar.KindJSONSchema || kind == grammar.KindLark || kind == grammar.KindTags
+}
+
 // checkGrammar tells whether a grammar can be enforced.
 func (s *Server) checkGrammar(param string, spec *grammar.Spec) *apiError {
 	if len(spec.Text)+len(spec.Whitespace) > s.cfg.Limits.GrammarBytes {
@@ -95,46 +102,51 @@ func schemaText(v json.RawMessage) string {
 	return string(v)
 }
 
-func (s *Server) responseFormat(f *fields, add func(param, kind, text string)) {
+// responseFormat tells whether what it finds asks for the schema's order.
+func (s *Server) responseFormat(f *fields, add func(param, kind, text string)) (ordered bool) {
 	const param = "response_format"
 	v := f.get(param)
 	if v == nil {
-		return
+		return false
 	}
 	var r struct {
 		Type       string          `json:"type"`
 		Schema     json.RawMessage `json:"schema"` // llama.cpp's
+		Strict     bool            `json:"strict"` // of Responses
 		JSONSchema *struct {
 			Schema json.RawMessage `json:"schema"`
+			Strict bool            `json:"strict"`
 		} `json:"json_schema"`
 	}
 	if v[0] != '{' || json.Unmarshal(v, &r) != nil {
 		f.fail(invalid(param, "'response_format' must be an object with a 'type'."))
-		return
+		return false
 	}
 	switch r.Type {
 	case "text":
 	case "json_object":
 		if !isNull(r.Schema) && !emptyValue(r.Schema) {
 			add(param+".schema", grammar.KindJSONSchema, schemaText(r.Schema))
-			return
+			return false
 		}
 		add(param, grammar.KindJSONObject, "")
 	case "json_schema":
 		schema := r.Schema
 		if r.JSONSchema != nil {
-			schema = r.JSONSchema.Schema
+			schema, r.Strict = r.JSONSchema.Schema, r.JSONSchema.Strict
 		}
 		if isNull(schema) {
 			f.fail(invalid(param+".json_schema", "'response_format.json_schema.schema' is required."))
-			return
+			return false
 		}
 		add(param+".json_schema.schema", grammar.KindJSONSchema, schemaText(schema))
+		return r.Strict
 	case "structural_tag":
 		add(param, grammar.KindTags, string(v))
 	default:
 		f.fail(invalid(param+".type", "'response_format.type' must be text, json_object, json_schema or structural_tag, got %.40q.", r.Type))
 	}
+	return false
 }
 
 func (s *Server) structuredOutputs(f *fields, found *[]constraint, add func(param, kind, text string)) {
@@ -170,13 +182,13 @@ func (s *Server) structuredOutputs(f *fields, found *[]constraint, add func(para
 	if x := o.get("structural_tag"); x != nil {
 		add(param+".structural_tag", grammar.KindTags, schemaText(x))
 	}
-	var compact, anyOrder bool
+	compact, anyOrder := false, true
 	o.boolean("disable_any_whitespace", &compact)
 	o.boolean("any_order", &anyOrder)
 	text = ""
 	o.str("whitespace_pattern", &text, lim)
 	for i := before; i < len(*found); i++ {
-		(*found)[i].spec.Compact, (*found)[i].spec.Whitespace, (*found)[i].spec.AnyOrder = compact, text, anyOrder
+		(*found)[i].spec.Compact, (*found)[i].spec.Whitespace, (*found)[i].spec.AnyOrder = compact, text, anyOrder && hasSchemas((*found)[i].spec.Kind)
 	}
 	var no bool
 	o.boolean("disable_fallback", &no) // there is none

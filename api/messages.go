@@ -77,6 +77,15 @@ func (s *Server) decodeMessagesBody(ctx context.Context, body []byte) (*generati
 		return nil, invalidCode("max_tokens", "missing_required_parameter", "'max_tokens' is required.")
 	}
 	words := f.as(messagesWords)
+	if v := f.get("output_config"); v != nil {
+		o, e := parseFields(v)
+		if e != nil {
+			return nil, invalid("output_config", "'output_config' must be an object.")
+		}
+		if format := o.get("format"); format != nil {
+			words.raw["response_format"], words.spelled["response_format"] = format, "output_config.format"
+		}
+	}
 	g := &generation{params: s.parseParams(words), promptLogprobs: -1, frames: func() framer { return &messageFramer{} }}
 	if f.fail(words.err); f.err != nil {
 		return nil, f.err

@@ -66,6 +66,11 @@ func TestMessages(t *testing.T) {
 	if a := post(t, url, messages(M{"max_tokens": 1 << 20, "stop_sequences": []string{"look"}})); a.status != 200 || at(t, a.body, "stop_reason") != "stop_sequence" || at(t, a.body, "stop_sequence") != "look" {
 		t.Error(a.raw)
 	}
+	for _, how := range []M{{"output_format": M{"type": "json_schema", "schema": M{"type": "object"}}}, {"output_config": M{"effort": "low", "format": M{"type": "json_schema", "schema": M{"type": "object"}}}}} {
+		if a := post(t, url, messages(how)); a.status != 200 || e.last(t).Sampling.Grammar == nil || a.header.Get("X-Ignored-Parameters") != "" {
+			t.Errorf("%v: %d, grammar %v", how, a.status, e.last(t).Sampling.Grammar)
+		}
+	}
 	if a := post(t, url, messages(M{"max_tokens": 3})); at(t, a.body, "stop_reason") != "max_tokens" {
 		t.Error(a.raw)
 	}
@@ -152,6 +157,7 @@ func TestMessagesErrors(t *testing.T) {
 		{messages(M{"messages": []M{{"role": "robot", "content": "x"}}}), 400, "invalid_request_error", "robot"},
 		{messages(M{"tools": []M{{"type": "web_search_20250305", "name": "web_search"}}}), 400, "invalid_request_error", "web_search"},
 		{messages(M{"tool_choice": M{"type": "tool", "name": "x"}}), 400, "invalid_request_error", "tools"},
+		{messages(M{"output_config": M{"format": M{"type": "x"}}}), 400, "invalid_request_error", "'output_config.format.type'"},
 		{messages(M{"stop_sequences": 5}), 400, "invalid_request_error", "'stop_sequences'"},
 		{messages(M{"temperature": 9}), 400, "invalid_request_error", "temperature"},
 		{"{", 400, "invalid_request_error", "JSON"},

@@ -37,10 +37,13 @@ func (s *Server) tokenize(ctx context.Context, body []byte) (*tokenized, *apiErr
 	f.str("model", &p.model, 512)
 	f.boolean("return_token_strs", &strs)
 	var text string
-	hasText := f.str("prompt", &text, len(body))
+	hasText := f.str("prompt", &text, len(body)) || f.str("content", &text, len(body)) // llama.cpp's name
 	hasMessages := f.has("messages")
 	if !hasMessages {
-		f.boolean("add_special_tokens", &special)
+		if !f.boolean("add_special_tokens", &special) && f.has("content") {
+			special = false
+			f.boolean("add_special", &special)
+		}
 	}
 	switch {
 	case f.err != nil:

@@ -235,7 +235,7 @@ func (s *Server) arguments(i int, x tool) (string, *apiError) {
 	if json.Unmarshal(x.Parameters, &head) == nil && head.Type == nil {
 		text = `{"type":"object",` + strings.TrimSpace(text)[1:]
 	}
-	e := s.checkGrammar("tools["+itoa(i)+"].function.parameters", &grammar.Spec{Kind: grammar.KindJSONSchema, Text: text})
+	e := s.checkGrammar("tools["+itoa(i)+"].function.parameters", &grammar.Spec{Kind: grammar.KindJSONSchema, Text: text, AnyOrder: true})
 	if e != nil && !x.Strict {
 		return `{"type":"object"}`, nil
 	}
@@ -272,7 +272,7 @@ func (s *Server) callGrammar(t *toolset, th thinking) (*grammar.Spec, *apiError)
 	if rule := thoughtRule(th); rule != "" {
 		start = rule + "(" + start + ")"
 	}
-	spec := &grammar.Spec{Kind: grammar.KindLark, Text: "start: " + start + "\ncall: " + strings.Join(calls, "\n  | ")}
+	spec := &grammar.Spec{Kind: grammar.KindLark, Text: "start: " + start + "\ncall: " + strings.Join(calls, "\n  | "), AnyOrder: true}
 	return spec, s.checkGrammar("tools", spec)
 }
 
@@ -300,7 +300,7 @@ func (s *Server) strictTags(t *toolset) (*grammar.Spec, *apiError) {
 	if !strict {
 		return nil, nil
 	}
-	spec := &grammar.Spec{Kind: grammar.KindTags, Text: string(mustJSON(body))}
+	spec := &grammar.Spec{Kind: grammar.KindTags, Text: string(mustJSON(body)), AnyOrder: true}
 	return spec, s.checkGrammar("tools", spec)
 }
 

@@ -13,13 +13,13 @@ import (
 )
 
 type benchGrammarCmd struct {
-	Schemas  string `arg:"" type:"existingdir" help:"MaskBench's schemas: maskbench/data of the repository guidance-ai/jsonschemabench."`
-	Model    string `short:"m" required:"" type:"existingdir" placeholder:"DIR" help:"Folder with the tokenizer of the vocabulary that is masked."`
-	Step     int    `default:"1" help:"Take every N-th schema."`
-	Threads  int    `default:"1" help:"Schemas at once."`
-	AnyOrder bool   `help:"Let properties come in any order, not the schema's."`
-	List     bool   `help:"Name every schema that was refused or judged wrongly."`
-	JSON     bool   `name:"json" help:"Print JSON."`
+	Schemas string `arg:"" type:"existingdir" help:"MaskBench's schemas: maskbench/data of the repository guidance-ai/jsonschemabench."`
+	Model   string `short:"m" required:"" type:"existingdir" placeholder:"DIR" help:"Folder with the tokenizer of the vocabulary that is masked."`
+	Step    int    `default:"1" help:"Take every N-th schema."`
+	Threads int    `default:"1" help:"Schemas at once."`
+	Ordered bool   `help:"Let properties come in the schema's order alone."`
+	List    bool   `help:"Name every schema that was refused or judged wrongly."`
+	JSON    bool   `name:"json" help:"Print JSON."`
 }
 
 func (c *benchGrammarCmd) Run(e *env) error {
@@ -39,7 +39,7 @@ func (c *benchGrammarCmd) Run(e *env) error {
 	v := grammar.NewVocabulary(tok.VocabSize(), tok.PlainBytes, eos)
 	ready := time.Since(began)
 	encode := func(s string) []int32 { return tok.Encode(s, false) }
-	f, err := bench.RunGrammar(v, encode, files, c.Threads, c.AnyOrder)
+	f, err := bench.RunGrammar(v, encode, files, c.Threads, !c.Ordered)
 	if err != nil {
 		return err
 	}

@@ -171,6 +171,7 @@ func (a *Actor) Receive(c actor.Context) {
 		a.teardown(c, a.machine.Stop())
 		a.files.close()
 		a.exec.Close()
+		a.caches.beside.close()
 		a.caches.arena.Close()
 		a.caches.drafter.close()
 		select {

@@ -2,14 +2,32 @@ package socket
 
 import (
 	"errors"
+	"sync"
+	"sync/atomic"
 
 	"shoal/grammar"
 )
+
+// beside runs what grammars work out while the layers compute. The socket owns it: close
+// has what runs end with the call that it is in, each of which has its bound of steps, and
+// waits.
+type beside struct {
+	runs  sync.WaitGroup
+	ended atomic.Bool
+}
+
+func (b *beside) run(do func()) { b.runs.Go(do) }
+
+func (b *beside) close() {
+	b.ended.Store(true)
+	b.runs.Wait()
+}
 
 // constraint is the state of a sequence's output under its grammar. It is a function of
 // the output's tokens, so a sequence that is rebuilt or resumed comes to the same one. The
 // executor's, but for what warm does.
 type constraint struct {
+	beside  *beside
 	compile func() (*grammar.Grammar, error)
 	tokens  []int32 // of the output
 	done    int     // of these, how many newest has taken
@@ -30,11 +48,11 @@ const keptStates = 32
 var errNoGrammars = errors.New("socket: this process was given no vocabulary for grammars")
 
 // newConstraint is nil without a grammar.
-func newConstraint(engine func() (*grammar.Engine, error), spec *grammar.Spec) *constraint {
+func newConstraint(b *beside, engine func() (*grammar.Engine, error), spec *grammar.Spec) *constraint {
 	if spec == nil {
 		return nil
 	}
-	c := &constraint{compile: func() (*grammar.Grammar, error) {
+	c := &constraint{beside: b, compile: func() (*grammar.Grammar, error) {
 		if engine == nil {
 			return nil, errNoGrammars
 		}
@@ -44,7 +62,7 @@ func newConstraint(engine func() (*grammar.Engine, error), spec *grammar.Spec) *
 		}
 		return e.Compile(*spec)
 	}}
-	go func() { _, _ = c.compile() }() // in time for the first token; whoever asks sooner waits for it
+	b.run(func() { _, _ = c.compile() }) // in time for the first token; whoever asks sooner waits for it
 	return c
 }
 
@@ -116,8 +134,11 @@ func (c *constraint) warm(tokens []uint32) {
 	if err != nil {
 		return
 	}
-	go func() { // ends soon: each call has its bound of steps
+	c.beside.run(func() {
 		for _, t := range tokens {
+			if c.beside.ended.Load() {
+				return
+			}
 			if s, err = s.Advance(int32(t)); err != nil {
 				return
 			}
@@ -125,5 +146,5 @@ func (c *constraint) warm(tokens []uint32) {
 				return
 			}
 		}
-	}()
+	})
 }

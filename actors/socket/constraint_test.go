@@ -12,8 +12,9 @@ import (
 func TestConstraintUndoes(t *testing.T) {
 	v := grammar.NewVocabulary(256, func(id int32) []byte { return []byte{byte(id)} }, []int32{0})
 	engine := grammar.NewEngine(v)
+	var b beside
 	fresh := func() *constraint {
-		return newConstraint(func() (*grammar.Engine, error) { return engine, nil }, &grammar.Spec{Kind: grammar.KindRegex, Text: "(ab|ac)*[0-9]{2}"})
+		return newConstraint(&b, func() (*grammar.Engine, error) { return engine, nil }, &grammar.Spec{Kind: grammar.KindRegex, Text: "(ab|ac)*[0-9]{2}"})
 	}
 	feed := func(c *constraint, text string) {
 		for _, b := range []byte(text) {
@@ -50,4 +51,23 @@ func TestConstraintUndoes(t *testing.T) {
 	none.feed(1)
 	none.undo()
 	none.warm(nil)
+	b.close()
+}
+
+// What grammars work out beside the steps has ended when the socket has.
+func TestConstraintsEndWithTheirSocket(t *testing.T) {
+	var b beside
+	started, proceed, ended := make(chan struct{}), make(chan struct{}), false
+	newConstraint(&b, func() (*grammar.Engine, error) {
+		close(started)
+		<-proceed
+		ended = true
+		return nil, errNoGrammars
+	}, &grammar.Spec{Kind: grammar.KindRegex, Text: "a"})
+	<-started
+	go close(proceed)
+	b.close()
+	if !ended {
+		t.Error("the socket ended before its grammars")
+	}
 }

@@ -19,6 +19,7 @@ type caches struct {
 	coming  map[uint64]*coming          // blocks that are read from files
 	named   map[uint64]offer            // how files name blocks
 	drafter *drafter                    // loaded once; nil: none
+	beside  beside                      // grammars of sequences
 }
 
 // sequence is what a socket holds of one: its heads' part of the prompt while that is
@@ -255,7 +256,7 @@ func (e *epoch) newSequence(o *proto.Open) (*sequence, error) {
 	s.params = samplingOf(o.Sampling) // all ranks: what a row sends to its owner depends on it
 	if s.owner == e.rank {
 		s.history = new(sampler.History)
-		s.must = newConstraint(e.grammars, s.params.Grammar)
+		s.must = newConstraint(&e.beside, e.grammars, s.params.Grammar)
 		if e.drafter != nil {
 			s.draft = &drafted{mtp: e.drafter.mtp != nil}
 		}
