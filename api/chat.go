@@ -95,6 +95,7 @@ func (s *Server) converse(ctx context.Context, g *generation, c talk) *apiError 
 	if e := s.constrainTools(g, tail); e != nil {
 		return e
 	}
+	ids = g.cut(ids, s.cfg.MaxModelLen)
 	g.prompts = []prompt{{ids: ids}}
 	return s.fit(ids, &g.params, -1, "messages")
 }
@@ -348,6 +349,12 @@ type chatChoice struct {
 	Logprobs     *chatLogprobs `json:"logprobs"`
 	FinishReason string        `json:"finish_reason"`
 	StopReason   any           `json:"stop_reason,omitempty"`
+}
+
+type chatCompletion struct {
+	head
+	Choices []chatChoice `json:"choices"`
+	Usage   usage        `json:"usage"`
 }
 
 func (c chatShape) whole(choices []delta, u usage) any {

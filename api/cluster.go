@@ -76,11 +76,13 @@ func (s *Server) model(name string) modelObject {
 	return modelObject{ID: name, Object: "model", Created: s.started.Unix(), OwnedBy: "shoal", Root: s.cfg.ModelRoot, MaxModelLen: s.cfg.MaxModelLen}
 }
 
+type modelList struct {
+	Object string        `json:"object"`
+	Data   []modelObject `json:"data"`
+}
+
 func (s *Server) handleModels(w http.ResponseWriter, _ *http.Request) {
-	list := struct {
-		Object string        `json:"object"`
-		Data   []modelObject `json:"data"`
-	}{Object: "list"}
+	list := modelList{Object: "list"}
 	for _, m := range s.cfg.Models {
 		list.Data = append(list.Data, s.model(m))
 	}

@@ -66,6 +66,11 @@ func (s *Server) decodeCompletions(ctx context.Context, body []byte) (*generatio
 	if n := len(g.prompts) * g.n; n > s.cfg.Limits.Choices {
 		return nil, invalid("n", "%d prompts with 'n' %d are %d choices; at most %d are allowed.", len(g.prompts), g.n, n, s.cfg.Limits.Choices)
 	}
+	for i := range g.prompts {
+		if p := &g.prompts[i]; len(g.cut(p.ids, s.cfg.MaxModelLen)) < len(p.ids) {
+			*p = prompt{ids: g.cut(p.ids, s.cfg.MaxModelLen)} // its text is what is left
+		}
+	}
 	longest := g.prompts[0].ids
 	for _, p := range g.prompts {
 		if len(p.ids) > len(longest) {
@@ -206,6 +211,12 @@ func (c completionShape) choice(d delta) completionChoice {
 
 func (c completionShape) chunk(d delta) chunkBody {
 	return chunkBody{head: c.g.head, Choices: []any{c.choice(d)}}
+}
+
+type completionBody struct {
+	head
+	Choices []completionChoice `json:"choices"`
+	Usage   usage              `json:"usage"`
 }
 
 func (c completionShape) whole(choices []delta, u usage) any {

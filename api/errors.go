@@ -106,22 +106,18 @@ type apiError struct {
 func (e *apiError) Error() string { return e.message }
 
 func (e *apiError) MarshalJSON() ([]byte, error) {
-	type body struct {
-		Message string  `json:"message"`
-		Type    string  `json:"type"`
-		Param   *string `json:"param"`
-		Code    *string `json:"code"`
-	}
-	b := body{Message: e.message, Type: e.typ}
-	if e.param != "" {
-		b.Param = &e.param
-	}
-	if e.code != "" {
-		b.Code = &e.code
-	}
-	return json.Marshal(struct {
-		Error body `json:"error"`
-	}{b})
+	return json.Marshal(errorBody{errorDetail{Message: e.message, Type: e.typ, Param: orNil(e.param), Code: orNil(e.code)}})
+}
+
+type errorBody struct {
+	Error errorDetail `json:"error"`
+}
+
+type errorDetail struct {
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    *string `json:"code"`
 }
 
 func invalid(param, format string, args ...any) *apiError {

@@ -46,7 +46,9 @@ func (s *Server) countTokens(ctx context.Context, body []byte) (int, *apiError) 
 		return 0, e
 	}
 	p := params{}
-	f.str("model", &p.model, 512)
+	if f.str("model", &p.model, 512); f.err != nil {
+		return 0, f.err
+	}
 	if e := s.checkModel(&p); e != nil {
 		return 0, e
 	}

@@ -36,6 +36,19 @@ type params struct {
 	speculate     string
 	tenant        string // key of who asks, set with the request
 	specialTokens *bool  // add_special_tokens
+	truncate      int    // a prompt keeps so many of its last tokens; 0: all, -1: what leaves the context room for max_tokens
+}
+
+// cut applies truncate_prompt_tokens.
+func (p *params) cut(ids []int32, context int) []int32 {
+	most := p.truncate
+	if most < 0 {
+		most = context - max(p.maxTokens, 1)
+	}
+	if most <= 0 || len(ids) <= most {
+		return ids
+	}
+	return ids[len(ids)-most:]
 }
 
 // parseParams reads what chat and completions share. Errors are left in f.
@@ -89,6 +102,9 @@ func (s *Server) parseParams(f *fields) params {
 	sp.LogitBias = s.parseLogitBias(f)
 	sp.Grammar = s.parseGrammar(f)
 
+	if f.integer("truncate_prompt_tokens", &x, -1, math.MaxInt32) {
+		p.truncate = int(x)
+	}
 	f.boolean("ignore_eos", &p.ignoreEOS)
 	p.stop = s.parseStop(f)
 	p.stopTokens = s.parseStopTokens(f)

@@ -182,3 +182,18 @@ func TestUsageOfDrafts(t *testing.T) {
 		t.Error(a.raw)
 	}
 }
+
+// A prompt is cut from its beginning, and only when that is asked for.
+func TestTruncatedPrompt(t *testing.T) {
+	e := &fakeEngine{script: hello}
+	url := serve(t, e)
+	for cut, want := range map[int]string{2: "de", 9: "abcde", -1: "abcde", 0: "abcde"} {
+		if a := post(t, url+"/v1/completions", completion(M{"prompt": "abcde", "add_special_tokens": false, "truncate_prompt_tokens": cut, "echo": true, "max_tokens": 3})); a.status != 200 || at(t, a.body, "choices", 0, "text") != want+"Hello world!" {
+			t.Errorf("%d: %s", cut, a.raw)
+		}
+	}
+	long := strings.Repeat("x", 600)
+	if a := post(t, url+"/v1/chat/completions", chat(M{"messages": []M{{"role": "user", "content": long}}, "max_tokens": 12, "truncate_prompt_tokens": -1})); a.status != 200 || len(e.last(t).Prompt) != 500 {
+		t.Errorf("%d tokens: %s", len(e.last(t).Prompt), a.raw)
+	}
+}

@@ -27,7 +27,6 @@ var refused = []struct {
 	{"allowed_token_ids", never, "use logit_bias"},
 	{"logits_processors", emptyValue, "custom processors are not supported"},
 	{"prompt_logprobs", never, "use /v1/completions with echo and logprobs"},
-	{"truncate_prompt_tokens", never, "prompts are never cut; shorten it yourself"},
 	{"detokenize", oneOf(`true`), "text is always produced"},
 	{"chat_template", never, "templates come with the model, not with the request"},
 	{"documents", emptyValue, "it is not supported"},

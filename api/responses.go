@@ -246,8 +246,12 @@ func (s *Server) parseResponse(f *fields) (*generation, *apiError) {
 			f.fail(invalid("metadata", "'metadata' must be an object."))
 		}
 	}
-	if v := f.get("truncation"); v != nil && !oneOf(`"disabled"`)(v) {
-		q.ignored = append(q.ignored, "truncation") // prompts are never cut
+	switch v := f.get("truncation"); string(v) {
+	case "", `"disabled"`:
+	case `"auto"`:
+		q.ignored = append(q.ignored, "truncation") // items are never left out
+	default:
+		f.fail(invalid("truncation", "'truncation' must be auto or disabled."))
 	}
 	q.include(f)
 	if e.TopLogprobs > 0 || q.logprobs {

@@ -29,6 +29,7 @@ func (s *Server) ownRoutes() []route {
 		{get, "/ready", true, true, s.handleReady},
 		{get, "/{$}", false, false, s.handlePage},
 		{get, "/web/*", false, false, s.handlePage},
+		{get, "/openapi.json", false, false, s.handleOpenAPI},
 		{get, "/version", false, true, s.handleVersion},
 		{get, "/metrics", false, true, s.handleMetrics},
 		{get, "/v1/models", false, true, s.handleModels},

@@ -1,0 +1,275 @@
+package api
+
+import (
+	"cmp"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// The description of the API is made from the table of routes, the limits in force, the
+// structs that answers are written from, and the tables of members below, which a test
+// holds against what the decoders read and refuse.
+
+func (s *Server) handleOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	s.writeJSON(w, http.StatusOK, s.openAPI())
+}
+
+type object = map[string]any
+
+// member is one of a request's.
+type member struct {
+	name   string
+	schema object
+}
+
+func text(most int) object              { return object{"type": "string", "maxLength": most} }
+func oneOfWords(words ...string) object { return object{"type": "string", "enum": words} }
+func number(lo, hi float64) object      { return object{"type": "number", "minimum": lo, "maximum": hi} }
+func whole(lo, hi int64) object         { return object{"type": "integer", "minimum": lo, "maximum": hi} }
+func list(most int, of object) object   { return object{"type": "array", "maxItems": most, "items": of} }
+func either(of ...object) object        { return object{"anyOf": of} }
+
+var (
+	yesNo   = object{"type": "boolean"}
+	free    = object{"type": "object"}
+	anyText = object{"type": "string"}
+)
+
+// shared are the members of both of OpenAI's completions.
+func (s *Server) shared() []member {
+	l := &s.cfg.Limits
+	ids := list(l.StopTokens, whole(0, int64(s.vocab-1)))
+	return []member{
+		{"model", text(512)}, {"stream", yesNo}, {"stream_options", object{"type": "object", "properties": object{"include_usage": yesNo, "continuous_usage_stats": yesNo}}},
+		{"n", whole(1, int64(l.N))}, {"best_of", object{"type": "integer", "description": "equal to n"}},
+		{"max_tokens", whole(0, 1<<31-1)}, {"max_completion_tokens", whole(0, 1<<31-1)}, {"min_tokens", whole(0, 1<<31-1)},
+		{"temperature", number(0, 2)}, {"top_p", number(0, 1)}, {"top_k", whole(-1, 1<<31-1)}, {"min_p", number(0, 1)},
+		{"presence_penalty", number(-2, 2)}, {"frequency_penalty", number(-2, 2)}, {"repetition_penalty", object{"type": "number", "exclusiveMinimum": 0, "maximum": 10}},
+		{"logit_bias", object{"type": "object", "additionalProperties": number(-100, 100), "maxProperties": l.LogitBias}},
+		{"seed", object{"type": "integer", "format": "int64"}}, {"stop", either(text(l.StopBytes), list(l.Stops, text(l.StopBytes)))}, {"stop_token_ids", ids}, {"include_stop_str_in_output", yesNo},
+		{"ignore_eos", yesNo}, {"skip_special_tokens", yesNo}, {"add_special_tokens", yesNo}, {"return_tokens_as_token_ids", yesNo},
+		{"truncate_prompt_tokens", whole(-1, 1<<31-1)},
+		{"kv_policy", text(l.PolicyBytes)}, {"cache", yesNo}, {"cache_salt", text(512)}, {"speculate", oneOfWords("", "off", "lookup", "suffix")},
+		{"priority", object{"type": "integer", "format": "int32"}}, {"user", text(1024)}, {"metadata", object{}},
+		{"response_format", free}, {"structured_outputs", free}, {"guided_json", either(free, anyText, yesNo)}, {"guided_regex", text(l.GrammarBytes)}, {"guided_choice", list(1<<16, anyText)},
+		{"guided_grammar", text(l.GrammarBytes)}, {"guided_whitespace_pattern", text(l.GrammarBytes)}, {"guided_decoding_backend", text(256)}, {"grammar", text(l.GrammarBytes)}, {"json_schema", either(free, anyText)},
+	}
+}
+
+func (s *Server) chatMembers() []member {
+	l := &s.cfg.Limits
+	return append(s.shared(), member{"messages", list(l.Messages, free)}, member{"tools", list(maxTools, free)}, member{"tool_choice", either(oneOfWords("none", "auto", "required", "any"), free)},
+		member{"parallel_tool_calls", yesNo}, member{"logprobs", yesNo}, member{"top_logprobs", whole(0, int64(l.TopLogprobs))}, member{"add_generation_prompt", yesNo},
+		member{"continue_final_message", yesNo}, member{"chat_template_kwargs", free}, member{"enable_thinking", yesNo})
+}
+
+func (s *Server) completionMembers() []member {
+	l := &s.cfg.Limits
+	ids := list(l.PromptTokens, whole(0, int64(s.vocab-1)))
+	return append(s.shared(), member{"prompt", either(anyText, list(l.Prompts, anyText), ids, list(l.Prompts, ids))}, member{"echo", yesNo}, member{"logprobs", either(whole(0, int64(l.Logprobs)), yesNo)})
+}
+
+// of are those of the shared members that another protocol has, under its names.
+func (s *Server) of(words map[string]string) (out []member) {
+	for from, to := range words {
+		for _, m := range s.shared() {
+			if m.name == to {
+				out = append(out, member{from, m.schema})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b member) int { return cmp.Compare(a.name, b.name) })
+	return out
+}
+
+func (s *Server) messagesMembers() []member {
+	l := &s.cfg.Limits
+	return append(s.of(messagesWords), member{"max_tokens", whole(1, 1<<31-1)}, member{"messages", list(l.Messages, free)}, member{"system", either(anyText, list(l.Parts, free))}, member{"tools", list(maxTools, free)},
+		member{"tool_choice", free}, member{"thinking", free}, member{"output_config", free}, member{"metadata", object{}}, member{"service_tier", object{}})
+}
+
+func (s *Server) responsesMembers() []member {
+	l := &s.cfg.Limits
+	return append(s.of(responsesWords), member{"input", either(anyText, list(l.Messages, free))}, member{"instructions", anyText}, member{"previous_response_id", text(128)}, member{"store", yesNo}, member{"background", yesNo},
+		member{"tools", list(maxTools, free)}, member{"tool_choice", either(oneOfWords("none", "auto", "required", "any"), free)}, member{"parallel_tool_calls", yesNo}, member{"max_tool_calls", whole(0, 1<<31-1)},
+		member{"text", object{"type": "object", "properties": object{"format": free, "verbosity": text(32)}}}, member{"reasoning", free}, member{"include", list(1<<16, anyText)}, member{"top_logprobs", whole(0, int64(l.TopLogprobs))},
+		member{"max_output_tokens", whole(1, 1<<31-1)}, member{"metadata", free}, member{"prompt_cache_key", text(512)}, member{"safety_identifier", text(512)},
+		member{"service_tier", object{}}, member{"stream_options", object{}}, member{"client_metadata", object{}}, member{"truncation", oneOfWords("auto", "disabled")})
+}
+
+// ollamaMembers are those of both of Ollama's routes, and more.
+func ollamaMembers(more ...member) []member {
+	return append(more, member{"model", text(512)}, member{"stream", yesNo}, member{"think", object{}}, member{"format", either(free, anyText)}, member{"options", free}, member{"raw", yesNo},
+		member{"keep_alive", object{}}, member{"context", object{}}, member{"truncate", object{}}, member{"shift", object{}})
+}
+
+// operation is what a route takes and gives.
+type operation struct {
+	about    string
+	members  []member
+	required []string
+	answer   any // a value of the type that is written; nil: any JSON
+	events   any // of a stream
+}
+
+func (s *Server) operations() map[string]operation {
+	return map[string]operation{
+		"POST /v1/chat/completions": {about: "a chat, in the model's own template", members: s.chatMembers(), required: []string{"messages"}, answer: chatCompletion{}, events: chunkBody{}},
+		"POST /v1/completions":      {about: "text or token ids", members: s.completionMembers(), required: []string{"prompt"}, answer: completionBody{}, events: chunkBody{}},
+		"POST /v1/messages":         {about: "Anthropic's Messages", members: s.messagesMembers(), required: []string{"messages", "max_tokens"}, answer: message{}, events: object{}},
+		"POST /v1/messages/count_tokens": {about: "tokens of a message's prompt", members: pick(s.messagesMembers(), "model", "messages", "system", "tools", "tool_choice", "thinking"), required: []string{"messages"}, answer: struct {
+			Tokens int `json:"input_tokens"`
+		}{}},
+		"POST /v1/responses": {about: "OpenAI's Responses", members: s.responsesMembers(), answer: responseObject{}, events: object{}},
+		"POST /v1/responses/input_tokens": {about: "tokens of a response's prompt", members: s.responsesMembers(), answer: struct {
+			Object string `json:"object"`
+			Tokens int    `json:"input_tokens"`
+		}{}},
+		"POST /tokenize": {about: "token ids of a text or a chat", members: append([]member{{"model", text(512)}, {"prompt", anyText}, {"content", anyText}, {"add_special_tokens", yesNo}, {"add_special", yesNo}, {"return_token_strs", yesNo}},
+			pick(s.chatMembers(), "messages", "tools", "tool_choice", "parallel_tool_calls", "add_generation_prompt", "continue_final_message", "chat_template_kwargs", "enable_thinking")...), answer: tokenized{}},
+		"POST /detokenize": {about: "text of token ids", members: []member{{"model", text(512)}, {"tokens", list(s.cfg.Limits.DetokenizeToken, whole(0, int64(s.vocab-1)))}}, required: []string{"tokens"}, answer: struct {
+			Prompt string `json:"prompt"`
+		}{}},
+		"POST /api/chat":      {about: "Ollama's chat", members: ollamaMembers(member{"messages", list(s.cfg.Limits.Messages, free)}, member{"tools", list(maxTools, free)}), required: []string{"model"}},
+		"POST /api/generate":  {about: "Ollama's completion", members: ollamaMembers(member{"prompt", anyText}, member{"system", anyText}), required: []string{"model"}},
+		"GET /api/tags":       {about: "the names of the model, as Ollama has them"},
+		"GET /v1/models":      {about: "the names of the model", answer: modelList{}},
+		"GET /v1/models/{id}": {about: "one of them", answer: modelObject{}},
+		"GET /v1/cluster":     {about: "nodes, epoch, queue", answer: ClusterState{}},
+		"GET /health":         {about: "whether requests are served"},
+		"GET /ready":          {about: "whether one that is sent now would be taken"},
+		"GET /version":        {about: "of the server"},
+		"GET /metrics":        {about: "Prometheus"},
+		"GET /openapi.json":   {about: "this"},
+		"GET /tokenizer_info": {about: "tokenizer_config.json"},
+		"GET /":               {about: "a status page"},
+	}
+}
+
+// pick are the members of some names.
+func pick(from []member, names ...string) (out []member) {
+	for _, m := range from {
+		if slices.Contains(names, m.name) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func (s *Server) openAPI() object {
+	t := typesOf{all: object{}}
+	known := s.operations()
+	failure := object{"description": "refused, or failed", "content": object{"application/json": object{"schema": t.ref(reflect.TypeFor[errorBody]())}}}
+	paths := object{}
+	for _, r := range s.routes {
+		path := strings.Replace(strings.Replace(r.path, "{$}", "", 1), "/*", "/{id}", 1)
+		o := known[r.method+" "+path]
+		op := object{"operationId": strings.Trim(strings.NewReplacer("/", "_", "{", "", "}", "", ".", "_").Replace(strings.ToLower(r.method)+path), "_")}
+		if o.about != "" {
+			op["summary"] = o.about
+		} else {
+			op["summary"] = "see docs/jobs.md"
+		}
+		if strings.HasSuffix(path, "{id}") {
+			op["parameters"] = []object{{"name": "id", "in": "path", "required": true, "schema": anyText}}
+		}
+		if r.public {
+			op["security"] = []object{}
+		}
+		if o.members != nil {
+			body := object{"type": "object", "properties": object{}}
+			for _, m := range o.members {
+				body["properties"].(object)[m.name] = m.schema
+			}
+			if o.required != nil {
+				body["required"] = o.required
+			}
+			op["requestBody"] = object{"required": true, "content": object{"application/json": object{"schema": body}}}
+		}
+		content := object{"application/json": object{"schema": object{}}}
+		if o.answer != nil {
+			content["application/json"] = object{"schema": t.ref(reflect.TypeOf(o.answer))}
+		}
+		if o.events != nil {
+			content["text/event-stream"] = object{"schema": t.ref(reflect.TypeOf(o.events))}
+		}
+		op["responses"] = object{"200": object{"description": "done", "content": content}, "default": failure}
+		if paths[path] == nil {
+			paths[path] = object{}
+		}
+		paths[path].(object)[strings.ToLower(r.method)] = op
+	}
+	return object{
+		"openapi":    "3.1.0",
+		"info":       object{"title": "Shoal", "version": s.cfg.Version, "description": "docs/api.md says what members mean. Members that are not known have no effect; the header X-Ignored-Parameters names them."},
+		"paths":      paths,
+		"security":   []object{{"key": []string{}}},
+		"components": object{"schemas": t.all, "securitySchemes": object{"key": object{"type": "http", "scheme": "bearer"}}},
+	}
+}
+
+// typesOf describes Go's types as encoding/json writes them.
+type typesOf struct{ all object }
+
+// ref is a schema; structs with a name are written once.
+func (t typesOf) ref(x reflect.Type) object {
+	switch x.Kind() {
+	case reflect.Pointer:
+		return either(t.ref(x.Elem()), object{"type": "null"})
+	case reflect.String:
+		return anyText
+	case reflect.Bool:
+		return yesNo
+	case reflect.Float32, reflect.Float64:
+		return object{"type": "number"}
+	case reflect.Slice, reflect.Array:
+		if x.Elem().Kind() == reflect.Uint8 || x.PkgPath() != "" { // raw JSON, or with a form of its own
+			return object{}
+		}
+		return either(object{"type": "array", "items": t.ref(x.Elem())}, object{"type": "null"})
+	case reflect.Struct:
+	case reflect.Interface, reflect.Map:
+		return object{}
+	default:
+		return object{"type": "integer"}
+	}
+	if x.Name() == "" {
+		return t.members(x)
+	}
+	if t.all[x.Name()] == nil {
+		t.all[x.Name()] = object{} // it may hold itself
+		t.all[x.Name()] = t.members(x)
+	}
+	return object{"$ref": "#/components/schemas/" + x.Name()}
+}
+
+func (t typesOf) members(x reflect.Type) object {
+	if _, own := reflect.New(x).Interface().(interface{ MarshalJSON() ([]byte, error) }); own {
+		return object{}
+	}
+	properties, required := object{}, []string{}
+	for i := range x.NumField() {
+		f := x.Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case f.Anonymous && name == "":
+			inner := t.members(f.Type)
+			for k, v := range inner["properties"].(object) {
+				properties[k] = v
+			}
+			required = append(required, inner["required"].([]string)...)
+			continue
+		case !f.IsExported() || name == "-":
+			continue
+		case name == "":
+			name = f.Name
+		}
+		properties[name] = t.ref(f.Type)
+		if !strings.Contains(options, "omitempty") {
+			required = append(required, name)
+		}
+	}
+	return object{"type": "object", "properties": properties, "required": required}
+}
