@@ -101,6 +101,9 @@ func FromTemplate(t *tokenizer.ChatTemplate) ChatTemplate { return checkpointTem
 
 type checkpointTemplate struct{ *tokenizer.ChatTemplate }
 
+// Source tells New how the model writes calls and thoughts.
+func (t checkpointTemplate) Source() string { return t.ChatTemplate.Source() }
+
 func (t checkpointTemplate) Render(c Conversation) ([]Segment, error) {
 	messages := make([]tokenizer.Message, len(c.Messages))
 	for i, m := range c.Messages {
