@@ -464,6 +464,9 @@ class Gen:
                 return self.natural(total)
             if t == "chat_turns":
                 return self.chat_turns(total)
+            if t == "tools":
+                import tools
+                return tools.sample(self, total)
             if t == "copy_rand":
                 return self.copy_rand(total)
             if t == "copy_assoc":

@@ -22,14 +22,14 @@ def mix_for(T, ends):
 
 
 class Stream(torch.utils.data.IterableDataset):
-    def __init__(self, data, B, T, seed, ends=0, go=1.0):
-        self.a = (data, B, T, seed, ends, go)
+    def __init__(self, data, B, T, seed, ends=0, go=1.0, tools=0.0):
+        self.a = (data, B, T, seed, ends, go, tools)
     def __iter__(self):
-        data, B, T, seed, ends, go = self.a
+        data, B, T, seed, ends, go, tools = self.a
         torch.set_num_threads(1)
         wi = torch.utils.data.get_worker_info()
         g = gen.Gen(load_tok(data), load_corp(data, "train"), seed * 1000003 + (wi.id if wi else 0) * 7907 + T, go)
-        mix = mix_for(T, ends)
+        mix = mix_for(T, ends) | ({"tools": tools} if tools else {})
         while True:
             i, c = g.batch(B, T, mix, ends, ROWS + 1)
             yield torch.from_numpy(i), torch.from_numpy(c)
@@ -119,6 +119,7 @@ def main():
     ap.add_argument("--ends", type=float, default=0, help="share of the samples that are answered from a compressed cache; also takes the mix of a second training")
     ap.add_argument("--short", type=float, default=1.0, help="weight of votes that fall short of the cut")
     ap.add_argument("--go", type=float, default=1.0, help="how often a token of the Go authors' text is read, to one of others' Go")
+    ap.add_argument("--tools", type=float, default=0, help="weight of samples with calls of functions (tools.py) beside a mix of about 1")
     a = ap.parse_args()
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     a.seed += 100 * rank
@@ -137,7 +138,7 @@ def main():
     # all the loaders start before CUDA does; an idle one waits on its full queue
     loaders = {}
     for T in dict.fromkeys(T for T, _, _ in phases):
-        loaders[T] = iter(torch.utils.data.DataLoader(Stream(a.data, max(1, a.N // T), T, a.seed, int(a.ends * max(1, a.N // T)), a.go), batch_size=None, num_workers=a.workers,
+        loaders[T] = iter(torch.utils.data.DataLoader(Stream(a.data, max(1, a.N // T), T, a.seed, int(a.ends * max(1, a.N // T)), a.go, a.tools), batch_size=None, num_workers=a.workers,
                                                       prefetch_factor=4 if a.workers else None, pin_memory=False, multiprocessing_context="fork" if a.workers else None))
     torch.manual_seed(a.seed % 100)
     if dev == "cuda":
