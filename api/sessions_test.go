@@ -1,0 +1,43 @@
+package api
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+)
+
+// What SDKs and agents send (openai, anthropic, pydantic-ai, LangChain, instructor, litellm,
+// recorded in November 2026) is taken, all of it, in streams as in wholes.
+func TestSessionsOfClients(t *testing.T) {
+	f, err := os.Open("testdata/sessions.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	n := 0
+	for ; lines.Scan(); n++ {
+		var s struct {
+			Agent, Path string
+			Body        M
+		}
+		if err := json.Unmarshal(lines.Bytes(), &s); err != nil {
+			t.Fatal(err)
+		}
+		url, _ := serveTools(t, hermesTemplate, &fakeEngine{script: says(`<tool_call>{"name": "get_weather", "arguments": {"city": "Oslo"}}</tool_call>`)})
+		for _, stream := range []bool{false, true} {
+			if s.Body["stream"] = stream; strings.HasSuffix(s.Path, "tokens") {
+				delete(s.Body, "stream")
+			}
+			a := post(t, strings.TrimSuffix(url, "/v1/chat/completions")+s.Path, s.Body)
+			if a.status != 200 || a.header.Get("X-Ignored-Parameters") != "" || strings.Contains(a.raw, `"error":{`) {
+				t.Errorf("%s %s: %d, ignored %q: %.300s", s.Agent, s.Path, a.status, a.header.Get("X-Ignored-Parameters"), a.raw)
+			}
+		}
+	}
+	if n < 15 {
+		t.Errorf("only %d requests", n)
+	}
+}
