@@ -9,14 +9,12 @@ import (
 
 // gbnfParser reads llama.cpp's GBNF (grammars/README.md there).
 type gbnfParser struct {
-	b     *rulebook
-	s     string
-	at    int
-	depth int
+	cursor
+	b *rulebook
 }
 
 func (m *machine) compileGBNF(text string) (eid, error) {
-	p := &gbnfParser{b: newRulebook(m), s: text}
+	p := &gbnfParser{cursor{s: text}, newRulebook(m)}
 	if !utf8.ValidString(text) {
 		return eFail, &Error{Message: "GBNF: not valid UTF-8"}
 	}
@@ -58,36 +56,13 @@ func (p *gbnfParser) wrap(err error) error {
 }
 
 func (p *gbnfParser) fail(format string, args ...any) error {
-	line := 1 + strings.Count(p.s[:min(p.at, len(p.s))], "\n")
-	return &Error{Message: fmt.Sprintf("GBNF, line %d: %s", line, fmt.Sprintf(format, args...))}
+	return &Error{Message: fmt.Sprintf("GBNF, line %d: %s", p.line(), fmt.Sprintf(format, args...))}
 }
 
-func (p *gbnfParser) blank(lines bool) {
-	for p.at < len(p.s) {
-		switch c := p.s[p.at]; {
-		case c == ' ' || c == '\t' || lines && (c == '\n' || c == '\r'):
-			p.at++
-		case c == '#':
-			for p.at < len(p.s) && p.s[p.at] != '\n' && p.s[p.at] != '\r' {
-				p.at++
-			}
-		default:
-			return
-		}
-	}
-}
+func (p *gbnfParser) blank(lines bool) { p.blanks(lines, "#") }
 
 func (p *gbnfParser) name() string {
-	start := p.at
-	for p.at < len(p.s) {
-		c := p.s[p.at]
-		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' {
-			p.at++
-			continue
-		}
-		break
-	}
-	return p.s[start:p.at]
+	return p.while(func(b byte) bool { return isWord(b) || b == '-' || b == '_' })
 }
 
 func (p *gbnfParser) alts(nested bool) (*part, error) {
@@ -160,7 +135,7 @@ func (p *gbnfParser) seq(nested bool) (*part, error) {
 			case '?':
 				hi = 1
 			case '{':
-				q := &patternParser{s: p.s, at: p.at}
+				q := &patternParser{cursor: cursor{s: p.s, at: p.at}}
 				var ok bool
 				if lo, hi, ok = q.bounds(); !ok || hi >= 0 && lo > hi || lo > maxPatternRepeat || hi > maxPatternRepeat {
 					return nil, p.fail("a repetition is out of range")
@@ -185,7 +160,7 @@ func (p *gbnfParser) char(end byte) (rune, error) {
 		p.at += n
 		return c, nil
 	}
-	q := &patternParser{s: p.s, at: p.at + 1}
+	q := &patternParser{cursor: cursor{s: p.s, at: p.at + 1}}
 	c, err := q.escaped()
 	if err != nil {
 		return 0, p.fail("%v", err)

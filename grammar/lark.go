@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -15,10 +14,8 @@ import (
 // to the first place where the text stands, and the text. A terminal that follows another needs no separator, as there is no lexer that takes the longest: what Lark
 // would read as one name may be read as two words.
 type larkParser struct {
+	cursor
 	b      *rulebook
-	s      string
-	at     int
-	depth  int
 	spec   Spec
 	terms  map[string]*part
 	skip   []*part
@@ -38,7 +35,7 @@ var larkCommon = map[string]string{
 }
 
 func (m *machine) compileLark(s Spec) (eid, error) {
-	p := &larkParser{b: newRulebook(m), s: s.Text, spec: s, terms: map[string]*part{}, opened: map[string]bool{}, done: map[string]rid{}}
+	p := &larkParser{cursor: cursor{s: s.Text}, b: newRulebook(m), spec: s, terms: map[string]*part{}, opened: map[string]bool{}, done: map[string]rid{}}
 	if !utf8.ValidString(s.Text) {
 		return eFail, &Error{Message: "Lark: not valid UTF-8"}
 	}
@@ -54,48 +51,21 @@ func (m *machine) compileLark(s Spec) (eid, error) {
 }
 
 func (p *larkParser) fail(format string, args ...any) error {
-	line := 1 + strings.Count(p.s[:min(p.at, len(p.s))], "\n")
-	return fmt.Errorf("line %d: %s", line, fmt.Sprintf(format, args...))
+	return fmt.Errorf("line %d: %s", p.line(), fmt.Sprintf(format, args...))
 }
 
 // blank skips spaces and comments; a line that goes on with '|' belongs to the one before.
 func (p *larkParser) blank(lines bool) {
-	for p.at < len(p.s) {
-		switch {
-		case strings.IndexByte(" \t", p.s[p.at]) >= 0, lines && strings.IndexByte("\r\n", p.s[p.at]) >= 0:
-			p.at++
-		case strings.HasPrefix(p.s[p.at:], "//"), p.s[p.at] == '#':
-			for p.at < len(p.s) && p.s[p.at] != '\n' {
-				p.at++
-			}
-		default:
-			if !lines && strings.IndexByte("\r\n", p.s[p.at]) >= 0 {
-				rest := p.at
-				p.blank(true)
-				if p.at < len(p.s) && p.s[p.at] == '|' {
-					return
-				}
-				p.at = rest
-			}
-			return
+	p.blanks(lines, "//", "#")
+	if rest := p.at; !lines && strings.IndexByte("\r\n", p.peek()) >= 0 {
+		if p.blank(true); p.peek() != '|' {
+			p.at = rest
 		}
 	}
 }
 
-func (p *larkParser) eat(s string) bool {
-	if strings.HasPrefix(p.s[p.at:], s) {
-		p.at += len(s)
-		return true
-	}
-	return false
-}
-
 func (p *larkParser) name() string {
-	start := p.at
-	for p.at < len(p.s) && (p.s[p.at] == '_' || unicode.IsLetter(rune(p.s[p.at])) && p.s[p.at] < 128 || p.s[p.at] >= '0' && p.s[p.at] <= '9') {
-		p.at++
-	}
-	return p.s[start:p.at]
+	return p.while(func(b byte) bool { return isWord(b) || b == '_' })
 }
 
 func isTerminal(name string) bool {
@@ -308,7 +278,7 @@ func (p *larkParser) seq(nested bool) (*part, error) {
 					return nil, err
 				}
 			case p.at < len(p.s) && p.s[p.at] == '{':
-				q := &patternParser{s: p.s, at: p.at}
+				q := &patternParser{cursor: cursor{s: p.s, at: p.at}}
 				var ok bool
 				if lo, hi, ok = q.bounds(); !ok {
 					return nil, p.fail("a repetition is not {n}, {n,} or {n,m}")
@@ -359,7 +329,7 @@ func (p *larkParser) text() (string, bool, error) {
 		return "", false, p.fail("a text does not end")
 	}
 	p.at++
-	q := &patternParser{s: p.s[start+1 : p.at-1]}
+	q := &patternParser{cursor: cursor{s: p.s[start+1 : p.at-1]}}
 	var out []byte
 	for q.more() {
 		if q.peek() != '\\' {

@@ -35,13 +35,11 @@ type pnode struct {
 }
 
 type patternParser struct {
-	s     string
-	at    int
-	depth int
-	fold  bool // i
-	dot   bool // s: a dot takes newlines
-	ext   bool // x: blanks do not count
-	size  int
+	cursor
+	fold bool // i
+	dot  bool // s: a dot takes newlines
+	ext  bool // x: blanks do not count
+	size int
 }
 
 const (
@@ -52,7 +50,7 @@ const (
 )
 
 func parsePattern(s, flags string) (*pnode, error) {
-	p := &patternParser{s: s}
+	p := &patternParser{cursor: cursor{s: s}}
 	for _, f := range flags {
 		switch f {
 		case 'i':
@@ -84,23 +82,6 @@ func parsePattern(s, flags string) (*pnode, error) {
 
 func (p *patternParser) fail(format string, args ...any) error {
 	return fmt.Errorf("regular expression %.80q, byte %d: %s", p.s, p.at, fmt.Sprintf(format, args...))
-}
-
-func (p *patternParser) more() bool { return p.at < len(p.s) }
-
-func (p *patternParser) peek() byte {
-	if p.more() {
-		return p.s[p.at]
-	}
-	return 0
-}
-
-func (p *patternParser) eat(s string) bool {
-	if strings.HasPrefix(p.s[p.at:], s) {
-		p.at += len(s)
-		return true
-	}
-	return false
 }
 
 func (p *patternParser) rune() rune {
