@@ -11,13 +11,14 @@ import (
 )
 
 // streaming is a workload of n streams with logprobs: greedy and seeded, with
-// the full cache and compressed ones, each of tokens tokens.
+// the full cache and compressed ones, each of tokens tokens, without drafts: from an
+// undisturbed run in mind a stream would end before its fault.
 func streaming(n, tokens int) []request {
 	r := rand.New(rand.NewPCG(3, 4))
 	var out []request
 	for i := range n {
 		b := map[string]any{"prompt": ids(r, 5+9*i), "max_tokens": tokens, "stream": true, "logprobs": 5, "return_tokens_as_token_ids": true,
-			"ignore_eos": true, "skip_special_tokens": false, "temperature": 0, "stream_options": map[string]any{"include_usage": true}}
+			"ignore_eos": true, "skip_special_tokens": false, "temperature": 0, "speculate": "off", "stream_options": map[string]any{"include_usage": true}}
 		if i%2 == 1 {
 			b["temperature"], b["top_p"], b["seed"], b["frequency_penalty"] = 0.9, 0.95, 100+i, 0.2
 		}
