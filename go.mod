@@ -1,4 +1,4 @@
-module shoal
+module github.com/shoal-llm/shoal
 
 go 1.26.0
 

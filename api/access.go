@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"shoal/internal/lograte"
+	"github.com/shoal-llm/shoal/internal/lograte"
 )
 
 // access writes one line a request at info, in the format of the log. What monitors ask

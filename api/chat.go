@@ -7,8 +7,8 @@ import (
 	"net/http"
 	"strings"
 
-	"shoal/tokenizer"
-	"shoal/tokenizer/jinja"
+	"github.com/shoal-llm/shoal/tokenizer"
+	"github.com/shoal-llm/shoal/tokenizer/jinja"
 )
 
 func (s *Server) handleChat(w http.ResponseWriter, r *http.Request) {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"unicode/utf8"
 
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // tokenRecord is what logprobs say about one token.

@@ -3,8 +3,8 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"github.com/shoal-llm/shoal/tokenizer"
 	"net/http"
-	"shoal/tokenizer"
 	"strconv"
 )
 

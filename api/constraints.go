@@ -5,7 +5,7 @@ import (
 	"errors"
 	"strings"
 
-	"shoal/grammar"
+	"github.com/shoal-llm/shoal/grammar"
 )
 
 // constraint is a grammar that a request asks for, and the parameter that does.

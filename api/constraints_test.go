@@ -3,7 +3,7 @@ package api
 import (
 	"testing"
 
-	"shoal/grammar"
+	"github.com/shoal-llm/shoal/grammar"
 )
 
 // Every way to ask for a structure reaches the engine as a grammar.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"shoal/speculate"
+	"github.com/shoal-llm/shoal/speculate"
 )
 
 // draftsCollector is what speculation gives, under vLLM's names.

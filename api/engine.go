@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"shoal/sampler"
-	"shoal/tracing"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/tracing"
 )
 
 // Engine turns tokens into tokens. All methods may be called concurrently.

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // ErrOverloaded: the queue is full. Nothing was accepted; the client may retry.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // checkError fails unless a is the protocol's error body.

@@ -16,7 +16,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // fakeTok has the 256 bytes, some specials and some words.

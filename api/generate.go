@@ -12,7 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"shoal/tracing"
+	"github.com/shoal-llm/shoal/tracing"
 )
 
 // prompt is one prompt of a request.

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"strings"
 
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 // Anthropic's Messages API. A request is put into the words of a chat and takes the way

@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"strings"
 
-	"shoal/sampler"
-	"shoal/speculate"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/speculate"
 )
 
 // params are the parameters that chat and completions share.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 func TestParameters(t *testing.T) {

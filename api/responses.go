@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"strings"
 
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 // OpenAI's Responses API. Items become the turns of a chat and take the way of one from

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"shoal/tracing"
+	"github.com/shoal-llm/shoal/tracing"
 )
 
 // route is one entry of the only table of what this server answers. A path that

@@ -18,10 +18,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"shoal/grammar"
-	"shoal/internal/lograte"
-	"shoal/toolcall"
-	"shoal/tracing"
+	"github.com/shoal-llm/shoal/grammar"
+	"github.com/shoal-llm/shoal/internal/lograte"
+	"github.com/shoal-llm/shoal/toolcall"
+	"github.com/shoal-llm/shoal/tracing"
 )
 
 // Config of a Server. Zero fields take their defaults unless stated.

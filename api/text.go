@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 // Tokenizer is what the API needs of a tokenizer; safe for concurrent use.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 // realTokenizers are a byte-level and a SentencePiece-like one, whose decoder

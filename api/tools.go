@@ -6,8 +6,8 @@ import (
 	"encoding/json"
 	"strings"
 
-	"shoal/grammar"
-	"shoal/toolcall"
+	"github.com/shoal-llm/shoal/grammar"
+	"github.com/shoal-llm/shoal/toolcall"
 )
 
 // toolset are the functions that a chat may call, and must.

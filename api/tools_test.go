@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/grammar"
+	"github.com/shoal-llm/shoal/grammar"
 )
 
 // toolTemplate is the fake one of a family.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/tracing"
+	"github.com/shoal-llm/shoal/tracing"
 )
 
 // TestTraces: a request's span and those of its sequences reach the collector, with the

@@ -12,11 +12,11 @@ import (
 	"sync"
 	"time"
 
-	"shoal/api"
-	"shoal/cluster"
-	"shoal/model"
-	"shoal/sampler"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // BatchOptions are a load for an embedded cluster with a fixed cache memory.

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"shoal/kvcache"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // CacheUpdate is table 5 of EQUIP: what it costs to evict and insert tokens in

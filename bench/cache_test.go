@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"shoal/kvcache"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // The shift-and-append cache that the server is compared with keeps the right rows.

@@ -7,12 +7,12 @@ import (
 	"slices"
 	"time"
 
-	"shoal/actors/layer"
-	"shoal/actors/socket"
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // CacheDecode compares whole decode steps of a model (all layers and the head)

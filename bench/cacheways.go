@@ -3,9 +3,9 @@ package bench
 import (
 	"math/rand/v2"
 
-	"shoal/actors/layer"
-	"shoal/kvcache"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // ring is what the server does: a store under a policy.

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Ceiling is what some threads of this machine can do at most.

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"shoal/collective"
-	"shoal/collective/natsbus"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Collective is the latency of one collective: until every rank has its result.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"shoal/model"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Costs are what one step must read and compute, whoever does it: the floor

@@ -4,8 +4,8 @@ import (
 	"math"
 	"testing"
 
-	"shoal/model"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // One row reads the experts that it chooses, many rows read all, and every count

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"shoal/actors/socket"
-	"shoal/kvcache"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/kvcache"
 )
 
 // Stages are the parts of one step in microseconds.

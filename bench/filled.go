@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"shoal/actors/socket"
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // RunFilled says what RunBatch does, for models whose prompts take too long to

@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"shoal/actors/socket"
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // TestHeldIsWhatFits: sequences are opened for real until the arena refuses one.

@@ -3,7 +3,7 @@ package bench
 import (
 	"time"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // floor is the work's bytes read, or its arithmetic done, and nothing else. It

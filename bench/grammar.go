@@ -16,7 +16,7 @@ import (
 	"sync"
 	"time"
 
-	"shoal/grammar"
+	"github.com/shoal-llm/shoal/grammar"
 )
 
 // GrammarFigures is what MaskBench (guidance-ai/jsonschemabench) counts: JSON schemas

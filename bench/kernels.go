@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"time"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Kernel is one kernel on one number of threads, its best call.

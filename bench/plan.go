@@ -5,11 +5,11 @@ import (
 	"math/bits"
 	"strconv"
 
-	"shoal/actors/socket"
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // PlanModel is a model to plan for: no weights, only its config.

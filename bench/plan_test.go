@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // The batch columns of table 5 of SnapStream (arXiv 2511.03092): DeepSeek-R1 on 16

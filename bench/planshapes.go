@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"shoal/model"
+	"github.com/shoal-llm/shoal/model"
 )
 
 // planShapes are public models by name: what their config.json says of their sizes.

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"shoal/actors/socket"
-	"shoal/internal/alone"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/internal/alone"
 )
 
 // Prefill is what reading a prompt costs; best figures are of the fastest one.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"shoal/api"
+	"github.com/shoal-llm/shoal/api"
 )
 
 // Prefix is what it takes to the first token of a prompt, read whole and with most of it in

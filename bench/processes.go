@@ -6,10 +6,10 @@ import (
 	"runtime"
 	"time"
 
-	"shoal/api"
-	"shoal/cluster"
-	"shoal/model"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // ProcessOptions are a cluster of node processes that is up, and what is asked of it.

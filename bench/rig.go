@@ -7,10 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"shoal/actors/socket"
-	"shoal/internal/alone"
-	"shoal/model"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/internal/alone"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Options are what a model is measured with.

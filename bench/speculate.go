@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"shoal/api"
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // SpeculateOptions are texts that an engine answers with drafts and without.

@@ -4,8 +4,8 @@ import (
 	"log/slog"
 	"testing"
 
-	"shoal/cluster"
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // TestRunSpeculate: every mode of every text and batch is measured, beside off.

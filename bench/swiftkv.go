@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"shoal/kvcache"
+	"github.com/shoal-llm/shoal/kvcache"
 )
 
 // SwiftKV is reading a prompt with parts of the layers left out for all its tokens but the

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"shoal/cluster"
+	"github.com/shoal-llm/shoal/cluster"
 )
 
 // startFlags are of commands that start a cluster for themselves when they need one.

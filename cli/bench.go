@@ -9,10 +9,10 @@ import (
 	"runtime/pprof"
 	"strings"
 
-	"shoal/bench"
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/bench"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 type benchCmd struct {

@@ -9,12 +9,12 @@ import (
 	"slices"
 	"time"
 
-	"shoal/actors/socket"
-	"shoal/bench"
-	"shoal/cluster"
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/bench"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 type benchCacheCmd struct {

@@ -6,8 +6,8 @@ import (
 	"io"
 	"time"
 
-	"shoal/bench"
-	"shoal/model"
+	"github.com/shoal-llm/shoal/bench"
+	"github.com/shoal-llm/shoal/model"
 )
 
 type benchCollectiveCmd struct {

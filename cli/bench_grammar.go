@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"shoal/bench"
-	"shoal/grammar"
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/bench"
+	"github.com/shoal-llm/shoal/grammar"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 type benchGrammarCmd struct {

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"shoal/bench"
-	"shoal/kvcache"
-	"shoal/model"
+	"github.com/shoal-llm/shoal/bench"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
 )
 
 type benchPrefixCmd struct {

@@ -5,8 +5,8 @@ import (
 	"runtime"
 	"runtime/debug"
 
-	"shoal/bench"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/bench"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 type benchRatiosCmd struct {

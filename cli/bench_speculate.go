@@ -8,14 +8,14 @@ import (
 	"slices"
 	"time"
 
-	"shoal/api"
-	"shoal/bench"
-	"shoal/cluster"
-	"shoal/eval"
-	"shoal/model"
-	"shoal/sampler"
-	"shoal/speculate"
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/bench"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/eval"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/speculate"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 type benchSpeculateCmd struct {

@@ -13,8 +13,8 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"shoal/kvcache"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 type commands struct {

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"shoal/api"
+	"github.com/shoal-llm/shoal/api"
 )
 
 // client speaks the OpenAI API of a Shoal coordinator.

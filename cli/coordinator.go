@@ -9,9 +9,9 @@ import (
 	"os"
 	"syscall"
 
-	"shoal/cluster"
-	"shoal/cluster/supervise"
-	"shoal/security"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/cluster/supervise"
+	"github.com/shoal-llm/shoal/security"
 )
 
 type coordinatorCmd struct {

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"shoal/cluster"
-	"shoal/eval"
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/eval"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 type evalCmd struct {

@@ -7,8 +7,8 @@ import (
 	"io"
 	"os"
 
-	"shoal/eval"
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/eval"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 func loadChat(dir string) (*tokenizer.ChatTemplate, error) {

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"shoal/api"
+	"github.com/shoal-llm/shoal/api"
 )
 
 type eventsCmd struct {

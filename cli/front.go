@@ -14,9 +14,9 @@ import (
 	"syscall"
 	"time"
 
-	"shoal/api"
-	"shoal/cluster"
-	"shoal/tracing"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/tracing"
 )
 
 // front is what the API reads from files of its operator: keys, certificate and the

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 
-	"shoal/security"
+	"github.com/shoal-llm/shoal/security"
 )
 
 type keygenCmd struct {

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"syscall"
 
-	"shoal/cluster"
-	"shoal/cluster/supervise"
-	"shoal/model"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/cluster/supervise"
+	"github.com/shoal-llm/shoal/model"
 )
 
 type nodeCmd struct {

@@ -6,10 +6,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"shoal/bench"
-	"shoal/model"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/bench"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 type planCmd struct {

@@ -11,8 +11,8 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 
-	"shoal/api"
-	"shoal/cluster"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/cluster"
 )
 
 // loading shows how far nodes are with reading and converting their weights: a

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"syscall"
 
-	"shoal/cluster/supervise"
-	"shoal/security"
+	"github.com/shoal-llm/shoal/cluster/supervise"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // passHangup passes SIGHUP on to the processes of a local cluster, until the returned

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"shoal/api"
-	"shoal/cluster"
-	"shoal/security"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // size is a number of bytes: 512MiB, 2GiB, 1.5GB, 1000000.

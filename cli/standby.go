@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"shoal/cluster"
+	"github.com/shoal-llm/shoal/cluster"
 )
 
 // doorman answers at the API's address while this process does not coordinate, because

@@ -12,7 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"shoal/api"
+	"github.com/shoal-llm/shoal/api"
 )
 
 // serverFlags name a running server.

@@ -9,8 +9,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"shoal/api"
-	"shoal/cluster"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/cluster"
 )
 
 type storeCmd struct {

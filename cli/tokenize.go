@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 type tokenizeCmd struct {

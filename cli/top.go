@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"shoal/api"
+	"github.com/shoal-llm/shoal/api"
 )
 
 type topCmd struct {

@@ -17,10 +17,10 @@ import (
 	"strconv"
 	"time"
 
-	"shoal/cluster"
-	"shoal/cluster/supervise"
-	"shoal/speculate"
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/cluster/supervise"
+	"github.com/shoal-llm/shoal/speculate"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 type upCmd struct {

@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"shoal/cluster/supervise"
-	"shoal/internal/fixedport"
+	"github.com/shoal-llm/shoal/cluster/supervise"
+	"github.com/shoal-llm/shoal/internal/fixedport"
 )
 
 // Folders in the data directory of a cluster with a standby, one a copy of the

@@ -7,11 +7,11 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 
-	"shoal/actors/socket"
-	"shoal/model"
-	"shoal/tensor"
-	"shoal/tokenizer"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/tokenizer"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 type verifyCmd struct {

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"runtime"
 
-	"shoal/cluster"
-	"shoal/cluster/rpc"
-	"shoal/internal/arithmetic"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/internal/arithmetic"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 type versionCmd struct{}

@@ -11,10 +11,10 @@ import (
 	"sync"
 	"time"
 
-	"shoal/cluster/gossip"
-	"shoal/cluster/rpc"
-	"shoal/internal/arithmetic"
-	"shoal/security"
+	"github.com/shoal-llm/shoal/cluster/gossip"
+	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/internal/arithmetic"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // ErrBuild: this process speaks or computes otherwise than the cluster that it was to join.

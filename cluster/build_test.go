@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/cluster/gossip"
+	"github.com/shoal-llm/shoal/cluster/gossip"
 )
 
 func TestUnlike(t *testing.T) {

@@ -12,14 +12,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"shoal/api"
-	"shoal/cluster/gossip"
-	"shoal/cluster/rpc"
-	"shoal/cluster/store"
-	"shoal/cluster/weights"
-	"shoal/model"
-	"shoal/security"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/cluster/gossip"
+	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/cluster/store"
+	"github.com/shoal-llm/shoal/cluster/weights"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/security"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // CoordinatorConfig is the process with the API, the batcher and the placement

@@ -18,14 +18,14 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/actors/batcher"
-	"shoal/actors/socket"
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/proto"
-	"shoal/speculate"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/speculate"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // core is the coordinator's part that does not care where the sockets are.

@@ -13,11 +13,11 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/actors/socket"
-	"shoal/api"
-	"shoal/cluster/rpc"
-	"shoal/proto"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Group is what the director keeps of a serving epoch for the stepper.

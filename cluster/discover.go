@@ -8,11 +8,11 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/cluster/gossip"
-	"shoal/cluster/rpc"
-	"shoal/proto"
-	"shoal/security"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/cluster/gossip"
+	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/security"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // discoverer turns gossip into nodes of the director. Events make it quick, a

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 
-	"shoal/actors/socket"
-	"shoal/model"
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 // draftShare is the part of a node's cache memory that a small model's caches have.

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/api"
-	"shoal/model"
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // TestSmallModel: the model itself as the small one guesses what it will say, greedy, to the

@@ -7,13 +7,13 @@ import (
 	"slices"
 	"time"
 
-	"shoal/actors/batcher"
-	"shoal/api"
-	"shoal/kvcache"
-	"shoal/sampler"
-	"shoal/speculate"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/speculate"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Submit implements api.Engine.

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"shoal/actors/batcher"
-	"shoal/api"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // events is the shell around eventLog and samples: a lock, a clock, who waits for news, and

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"shoal/actors/batcher"
-	"shoal/api"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // tell is the log in short: kind, node, epoch, and the cost of an end.

@@ -6,10 +6,10 @@ import (
 	"log/slog"
 	"time"
 
-	"shoal/api"
-	"shoal/cluster"
-	"shoal/sampler"
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 // A whole cluster within a program: the batcher, sockets and arithmetic of `shoal up`,

@@ -8,9 +8,9 @@ import (
 
 	pb "google.golang.org/protobuf/proto"
 
-	"shoal/cluster/rpc"
-	"shoal/collective/natsbus"
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // respond answers a call with what the socket said.

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"testing"
 
-	"shoal/api"
-	"shoal/grammar"
-	"shoal/sampler"
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/grammar"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 const ticket = `{"type":"object","properties":{"title":{"type":"string","maxLength":24},"tags":{"type":"array","items":{"enum":["a","b","c"]},"minItems":1,"maxItems":3},"size":{"type":"integer","minimum":10,"maximum":99}},"required":["title","tags","size"],"additionalProperties":false}`

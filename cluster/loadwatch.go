@@ -9,7 +9,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // errNewer ends the calls of a load that nobody wants any more.

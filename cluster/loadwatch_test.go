@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"shoal/actors/socket"
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // TestHungLoad: of three sockets one leaves, and another one's executor hangs, so

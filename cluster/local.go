@@ -12,13 +12,13 @@ import (
 
 	"log/slog"
 
-	"shoal/actors/socket"
-	"shoal/collective"
-	"shoal/kvcache/tier"
-	"shoal/model"
-	"shoal/speculate"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/kvcache/tier"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/speculate"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // LocalConfig is a whole cluster in this process, for embedding and for one

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"shoal/api"
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 const goldenDir = "../model/testdata/llama"

@@ -3,9 +3,9 @@ package cluster
 import (
 	"testing"
 
-	"shoal/api"
-	"shoal/sampler"
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 // TestMTPOfDace: the bundled layer of multi-token prediction guesses what dace says next more

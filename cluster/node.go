@@ -19,18 +19,18 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/actors/socket"
-	"shoal/cluster/gossip"
-	"shoal/cluster/rpc"
-	"shoal/cluster/store"
-	"shoal/cluster/weights"
-	"shoal/collective"
-	"shoal/collective/natsbus"
-	"shoal/kvcache/tier"
-	"shoal/model"
-	"shoal/proto"
-	"shoal/security"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/cluster/gossip"
+	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/cluster/store"
+	"github.com/shoal-llm/shoal/cluster/weights"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/kvcache/tier"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/security"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // NodeConfig is one node process: one socket on one machine.

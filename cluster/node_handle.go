@@ -5,8 +5,8 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/actors/socket"
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // Handle is a socket somewhere, as the coordinator sees it. Every call ends by

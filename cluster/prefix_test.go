@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/api"
-	"shoal/kvcache"
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // replied is what one request gave: tokens and log-probabilities to the bit, and how many

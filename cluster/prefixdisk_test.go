@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"shoal/api"
-	"shoal/kvcache"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // blocksOnDisk waits until the sockets have written so many blocks each, and no more.

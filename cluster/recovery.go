@@ -5,9 +5,9 @@ import (
 	"sync"
 	"time"
 
-	"shoal/actors/batcher"
-	"shoal/api"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // recovery counts what faults have cost, for /v1/cluster and /metrics.

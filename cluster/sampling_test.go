@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/api"
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // TestSamplingIsCheckedBeforeItRuns: a program that embeds a cluster gets the error, not

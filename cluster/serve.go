@@ -12,15 +12,15 @@ import (
 	"strings"
 	"time"
 
-	"shoal/api"
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/sampler"
-	"shoal/speculate"
-	"shoal/tensor"
-	"shoal/tokenizer"
-	"shoal/topology"
-	"shoal/tracing"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/speculate"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/tokenizer"
+	"github.com/shoal-llm/shoal/topology"
+	"github.com/shoal-llm/shoal/tracing"
 )
 
 // ServeConfig says what a cluster serves and how it schedules.

@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"shoal/api"
-	"shoal/sampler"
-	"shoal/speculate"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/speculate"
 )
 
 // speculated are requests that differ in all that a draw depends on. Prompts repeat

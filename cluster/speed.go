@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // A node's share of the work, when nobody asked for one, is its measured speed:

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"shoal/actors/batcher"
-	"shoal/api"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // keptEvents bounds the log: some days of a cluster that is well, hours of one that is not.

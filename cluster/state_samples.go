@@ -1,6 +1,6 @@
 package cluster
 
-import "shoal/api"
+import "github.com/shoal-llm/shoal/api"
 
 // keptSamples are those of the last minutes, one each sampleEvery.
 const keptSamples = 300

@@ -9,12 +9,12 @@ import (
 	"sync"
 	"time"
 
-	"shoal/actors/batcher"
-	"shoal/actors/socket"
-	"shoal/proto"
-	"shoal/sampler"
-	"shoal/topology"
-	"shoal/tracing"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/topology"
+	"github.com/shoal-llm/shoal/tracing"
 )
 
 func keeps(all []batcher.Keep) (out []*proto.Keep) {

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"shoal/api"
-	"shoal/cluster/store"
-	"shoal/jobs/door"
-	"shoal/security"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/cluster/store"
+	"github.com/shoal-llm/shoal/jobs/door"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // ServeJobs adds the routes of jobs to an API server in front of this

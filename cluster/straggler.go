@@ -6,10 +6,10 @@ import (
 	"sync"
 	"time"
 
-	"shoal/actors/batcher"
-	"shoal/actors/socket"
-	"shoal/proto"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // stepStalls is how many stalls a whole step may last.

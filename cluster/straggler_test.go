@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"shoal/actors/socket"
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // TestHungExecutor: the executor of one socket of three hangs, its actor answers

@@ -3,9 +3,9 @@ package cluster
 import (
 	"time"
 
-	"shoal/actors/batcher"
-	"shoal/proto"
-	"shoal/tracing"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tracing"
 )
 
 // maxNames bounds the sequences whose requests are known. One that a broken epoch has taken

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/actors/batcher"
-	"shoal/tracing"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/tracing"
 )
 
 // TestStepsAreTraced: a cluster tells of a step, with the part of each node.

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"shoal/cluster/store"
-	"shoal/security"
+	"github.com/shoal-llm/shoal/cluster/store"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // vigil is a coordinator that does not coordinate yet: why, and whether anybody else does.

@@ -3,7 +3,7 @@ package collective
 import (
 	"fmt"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // sliceGrain: slices of a two-shot begin at multiples of a cache line.

@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 func TestCombineTreeTwin(t *testing.T) {

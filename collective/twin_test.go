@@ -5,7 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // The dumb twins: what each collective means, as loops over all ranks.

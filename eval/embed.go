@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"net"
 
-	"shoal/cluster"
+	"github.com/shoal-llm/shoal/cluster"
 )
 
 // Embedded is a cluster in this process with its API on a loopback port, so that

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 // MinLength and MaxLength bound the prompts that Sample makes, in tokens.

@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 func TestMain(m *testing.M) {

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 // Perplexity of a text.

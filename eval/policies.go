@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"shoal/kvcache"
+	"github.com/shoal-llm/shoal/kvcache"
 )
 
 // Policy is a cache policy as it is asked for and shown.

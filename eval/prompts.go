@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 // Source gives the samples of an evaluation: a Generator, or Prompts from a file.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 func TestReadQuestions(t *testing.T) {

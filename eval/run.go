@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 // Config says what to ask.

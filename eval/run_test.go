@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/cluster"
+	"github.com/shoal-llm/shoal/cluster"
 )
 
 // TestEmbeddedFindsNeedles runs the bundled model in this process.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode"
 
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 // Score says how much of an answer was right.

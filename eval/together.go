@@ -12,12 +12,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"shoal/cluster"
-	"shoal/internal/alone"
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/tensor"
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/internal/alone"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 // TogetherConfig says how a model is run without a server.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/cluster"
+	"github.com/shoal-llm/shoal/cluster"
 )
 
 // everyPolicy is one of each, some of which ask for less than others observe.

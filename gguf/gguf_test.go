@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/gguf"
-	"shoal/model/modeltest"
+	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/model/modeltest"
 )
 
 // small has a value of each kind and three tensors.

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"shoal/internal/mmap"
+	"github.com/shoal-llm/shoal/internal/mmap"
 )
 
 // Open maps a file and parses its header. The caller closes it; nothing that

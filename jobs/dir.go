@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // StoreBytes bounds what jobs and batches take on disk, without files.

@@ -8,9 +8,9 @@ import (
 	"strconv"
 	"time"
 
-	"shoal/api"
-	"shoal/jobs/door"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/jobs/door"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // eventView is one event of a job's stream. Index counts the events of the job;

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // followPause is between two tries to read a log.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // A coordinator that has lost its lease, and does not know it yet, accepts and

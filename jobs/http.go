@@ -11,9 +11,9 @@ import (
 	"slices"
 	"time"
 
-	"shoal/api"
-	"shoal/jobs/door"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/jobs/door"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // Routes are the paths that it answers.

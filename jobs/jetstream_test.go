@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/collective/natsbus"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // jet opens the log in a folder, as the coordinator does; close ends the server.

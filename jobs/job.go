@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // job is what is kept in memory of a job; body, tokens and result stay on disk.

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"shoal/internal/flock"
+	"github.com/shoal-llm/shoal/internal/flock"
 )
 
 // ErrLocked: another process has the data directory.

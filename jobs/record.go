@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // Spec is a job as it was asked for.

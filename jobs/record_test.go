@@ -6,8 +6,8 @@ import (
 	"reflect"
 	"testing"
 
-	"shoal/api"
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 func base64(b []byte) string { return b64.StdEncoding.EncodeToString(b) }

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strconv"
 
-	"shoal/api"
-	"shoal/jobs/door"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/jobs/door"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // Responses that are kept are jobs whose ids are theirs: one of the background is run, one

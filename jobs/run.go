@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"shoal/api"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // errStop: the attempt must end without another word in the journal; the state

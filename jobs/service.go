@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"shoal/api"
+	"github.com/shoal-llm/shoal/api"
 )
 
 // Config of a Service. Zero fields take their defaults.

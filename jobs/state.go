@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // Phase of a job:

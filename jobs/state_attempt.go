@@ -3,8 +3,8 @@ package jobs
 import (
 	"errors"
 
-	"shoal/api"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // permanent codes of the engine: trying again cannot help.

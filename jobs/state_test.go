@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 func TestStateTellsTheLifeOfAJob(t *testing.T) {

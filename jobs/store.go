@@ -13,8 +13,8 @@ import (
 	"sync"
 	"time"
 
-	"shoal/jobs/door"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/jobs/door"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // StoreConfig bounds a store. Zero fields take their defaults.

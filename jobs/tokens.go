@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"math"
 
-	"shoal/api"
-	"shoal/jobs/journal"
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // Logged is one event of the engine in the log of a job. Its index is its place

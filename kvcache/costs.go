@@ -1,6 +1,6 @@
 package kvcache
 
-import "shoal/tensor"
+import "github.com/shoal-llm/shoal/tensor"
 
 // Geometry is the shape of a model's cache.
 type Geometry struct {

@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // The naive caches that EQUIP's in-place forms must equal (figures 12 and 13).

@@ -7,7 +7,7 @@ import (
 	"math"
 	"math/bits"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // ErrRows means that rows from another socket do not fit the store.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // policies is the table that every policy joins: it inherits all the tests below.

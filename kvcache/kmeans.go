@@ -3,7 +3,7 @@ package kvcache
 import (
 	"math"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // kMeansRounds is how often centres move at most.

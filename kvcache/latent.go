@@ -1,6 +1,6 @@
 package kvcache
 
-import "shoal/tensor"
+import "github.com/shoal-llm/shoal/tensor"
 
 // Latent attention (DeepSeek-V2, arXiv 2405.04434) keeps one row a token for all query
 // heads, so a policy has one answer for all of them: what it looks at is summed over

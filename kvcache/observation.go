@@ -3,7 +3,7 @@ package kvcache
 import (
 	"fmt"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Statistics are what a compressor may read, of one head of one layer.

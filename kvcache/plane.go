@@ -3,7 +3,7 @@ package kvcache
 import (
 	"sync"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // A table keeps planes: lists of blocks of one size from the arena. A block of rows holds

@@ -3,7 +3,7 @@ package kvcache
 import (
 	"slices"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Policy is the rule by which a sequence keeps, writes and reads its slots: at most one

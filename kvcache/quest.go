@@ -3,7 +3,7 @@ package kvcache
 import (
 	"math"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // quest keeps every token and reads few: of each page of `page` tokens the smallest and the

@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // chosen is a stable sort by score, the first and the last in front.

@@ -3,7 +3,7 @@ package kvcache
 import (
 	"slices"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // AtCachePositions gives the tokens of a policy that evicts positions within the cache

@@ -3,7 +3,7 @@ package kvcache
 import (
 	"fmt"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // A replica is a second Store of a sequence, on another socket: opened with the

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // HeadBytes is what one KV head of a segment takes as bytes: its block of every layer.

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // A segment made of another's bytes holds its rows, on an arena of its own and on the same

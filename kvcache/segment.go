@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Segment is one block of a text: the rows of tensor.BlockSlots tokens from a multiple of

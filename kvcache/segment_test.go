@@ -5,7 +5,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // chainOf are segments of the first n blocks of a text, made while it is read as a prompt.

@@ -4,7 +4,7 @@ import (
 	"math"
 	"math/bits"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // shadowKV keeps every token and reads few (ShadowKV, arXiv 2410.21465, algorithms 1 and 2, the

@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // noise is a row without ties.

@@ -7,7 +7,7 @@ import (
 	"math"
 	"slices"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // squeezed keeps every token and reads few (Squeezed Attention, arXiv 2411.09688). At the end of

@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // cosinesNaive clusters unit vectors in float64 by the plain form of k-means.

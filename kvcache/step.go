@@ -3,7 +3,7 @@ package kvcache
 import (
 	"fmt"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Reserve gets every block that a step needs to take the sequence to upTo tokens:

@@ -3,7 +3,7 @@ package kvcache
 import (
 	"fmt"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Store is one sequence on one socket: KV heads [Lo, Hi) of every layer.

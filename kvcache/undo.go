@@ -3,7 +3,7 @@ package kvcache
 import (
 	"slices"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // undo is the log of one running step of a policy that overwrites slots. Entry

@@ -3,7 +3,7 @@ package kvcache
 import (
 	"slices"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // votes scores a token by equations 1 and 2 of SnapStream: the attention that the last obs

@@ -1,7 +1,7 @@
 package kvcache
 
 import (
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // A layer whose attention sees only the newest tokens (sliding-window attention, Mistral

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // While a prompt is read, a layer with a window holds its ring and the chunk, whatever

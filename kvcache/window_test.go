@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // In decode a windowed layer gives the bits of attention over the whole cache with the

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/model"
+	"github.com/shoal-llm/shoal/model"
 )
 
 const (

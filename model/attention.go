@@ -3,7 +3,7 @@ package model
 import (
 	"math"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // What attention takes from the config: its rotations, its scale, and the shape of a row

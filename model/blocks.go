@@ -3,8 +3,8 @@ package model
 import (
 	"encoding/binary"
 
-	"shoal/gguf"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Block formats of GGUF, dequantised as ggml defines them (ggml-quants.c,

@@ -4,8 +4,8 @@ import (
 	"math"
 	"testing"
 
-	"shoal/gguf"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Two random blocks of every type, dequantised by llama.cpp's own Python

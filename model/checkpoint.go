@@ -15,7 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // File names of a Hugging Face folder.

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"testing"
 
-	"shoal/model"
-	"shoal/model/modeltest"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/model/modeltest"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 func open(t testing.TB, dir string) *model.Checkpoint {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Bounds of what a config may ask for: several times the largest published

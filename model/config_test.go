@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // base is a config of every field that matters; tests change one at a time.

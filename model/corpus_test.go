@@ -13,9 +13,9 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/gguf"
-	"shoal/model"
-	"shoal/model/modeltest"
+	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/model/modeltest"
 )
 
 // The hostile corpus: every architecture's smallest files, each number, name and list of

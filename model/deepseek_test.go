@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 func deepseekConfig(t *testing.T, name string, c change) (Config, error) {

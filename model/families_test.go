@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // families are the architectures that the package registers.

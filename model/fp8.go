@@ -6,7 +6,7 @@ import (
 	"math"
 	"strings"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // FP8 as DeepSeek V3 is published (arXiv 2412.19437, section 3.3.2): a matrix of

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/model"
-	"shoal/model/modeltest"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/model/modeltest"
 )
 
 // fp8 is a small checkpoint with blocks that do not divide its matrices, and its

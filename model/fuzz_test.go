@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/gguf"
-	"shoal/model"
-	"shoal/model/modeltest"
+	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/model/modeltest"
 )
 
 // The fuzzers of whole checkpoints begin from tiny ones of every architecture. Of a file

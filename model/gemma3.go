@@ -3,7 +3,7 @@ package model
 import (
 	"fmt"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Gemma 3, text (Gemma Team, arXiv 2503.19786). Against llama.go:

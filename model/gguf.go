@@ -7,8 +7,8 @@ import (
 	"os"
 	"strings"
 
-	"shoal/gguf"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // isGGUF says which GGUF file the path means, if it means one: a .gguf file,

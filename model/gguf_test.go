@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/gguf"
-	"shoal/model"
-	"shoal/model/modeltest"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/model/modeltest"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // convert writes the checkpoint as a .gguf file and opens that.

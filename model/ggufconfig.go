@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"shoal/gguf"
+	"github.com/shoal-llm/shoal/gguf"
 )
 
 // configGGUF reads the config from metadata. It writes down what a config.json

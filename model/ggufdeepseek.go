@@ -5,7 +5,7 @@ import (
 	"math"
 	"sync"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // DeepSeek V2 and V3 in GGUF, architecture deepseek2. Sigmoids as scores make a V3.

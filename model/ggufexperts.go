@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"shoal/gguf"
+	"github.com/shoal-llm/shoal/gguf"
 )
 
 // mixture reads how many experts a model has, under the names that Mixtral and Qwen

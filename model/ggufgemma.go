@@ -3,7 +3,7 @@ package model
 import (
 	"fmt"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Gemma 3 in GGUF. The converter adds the 1 to the weights of norms, so that they

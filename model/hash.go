@@ -9,7 +9,7 @@ import (
 	"os"
 	"strings"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Hash identifies the model by what can be read at once: the config as it was

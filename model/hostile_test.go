@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/model"
-	"shoal/model/modeltest"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/model/modeltest"
 )
 
 type object = map[string]any

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/model"
-	"shoal/model/modeltest"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/model/modeltest"
 )
 
 // seeing writes a checkpoint of a decoder as one of a model that also sees.

@@ -3,7 +3,7 @@ package model
 import (
 	"testing"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // The error of the 4-bit types on trained weights: every 32nd row of the bundled

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // RandomPrefix in place of a folder names a shape with random weights:

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"shoal/internal/mmap"
+	"github.com/shoal-llm/shoal/internal/mmap"
 )
 
 // Bounds of a safetensors header. The first is the format's own; the others

@@ -1,6 +1,6 @@
 package model
 
-import "shoal/tensor"
+import "github.com/shoal-llm/shoal/tensor"
 
 // LayerSpec is one layer as its forward pass reads it: which tensors there are, and what
 // is done with them. Nothing else steers a layer. A tensor without a name is not there.

@@ -6,8 +6,8 @@ import (
 	"math"
 	"strings"
 
-	"shoal/gguf"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Tensor is a stored tensor: row-major, little endian, in the checkpoint's

@@ -5,7 +5,7 @@ import (
 	"math"
 	"testing"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Every half-precision value, against its definition.

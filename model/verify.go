@@ -9,8 +9,8 @@ import (
 	"math/bits"
 	"slices"
 
-	"shoal/gguf"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Report is what Verify found in a checkpoint.

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/model"
-	"shoal/model/modeltest"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/model/modeltest"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 func TestVerifyBundled(t *testing.T) {

@@ -3,7 +3,7 @@ package model
 import (
 	"math"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // YaRN (Peng et al., arXiv 2309.00071, section 3): pairs that turn often within the

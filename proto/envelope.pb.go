@@ -241,7 +241,7 @@ const file_proto_envelope_proto_rawDesc = "" +
 	"\x02id\x18\x03 \x01(\tR\x02id\x12\x12\n" +
 	"\x04role\x18\x04 \x01(\tR\x04role\x12 \n" +
 	"\vincarnation\x18\x05 \x01(\x04R\vincarnation\x12\x14\n" +
-	"\x05build\x18\x06 \x01(\tR\x05buildB\rZ\vshoal/protob\x06proto3"
+	"\x05build\x18\x06 \x01(\tR\x05buildB\"Z github.com/shoal-llm/shoal/protob\x06proto3"
 
 var (
 	file_proto_envelope_proto_rawDescOnce sync.Once

@@ -3281,7 +3281,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\n" +
 	"KIND_STORE\x10\x18\x12\x0f\n" +
 	"\vKIND_PREFIX\x10\x1a\x12\x10\n" +
-	"\fKIND_WEIGHTS\x10\x19B\rZ\vshoal/protob\x06proto3"
+	"\fKIND_WEIGHTS\x10\x19B\"Z github.com/shoal-llm/shoal/protob\x06proto3"
 
 var (
 	file_proto_shoal_proto_rawDescOnce sync.Once

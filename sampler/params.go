@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"math"
 
-	"shoal/grammar"
+	"github.com/shoal-llm/shoal/grammar"
 )
 
 // Bias is added to the logit of one token before anything else.

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"shoal/tokenizer/jinja"
+	"github.com/shoal-llm/shoal/tokenizer/jinja"
 )
 
 var (

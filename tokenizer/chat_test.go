@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/tokenizer/jinja"
+	"github.com/shoal-llm/shoal/tokenizer/jinja"
 )
 
 const (

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode"
 
-	"shoal/tokenizer/jinja"
+	"github.com/shoal-llm/shoal/tokenizer/jinja"
 )
 
 // contentOf gives a message's content in a form that the template understands.

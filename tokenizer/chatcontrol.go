@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode"
 
-	"shoal/tokenizer/jinja"
+	"github.com/shoal-llm/shoal/tokenizer/jinja"
 )
 
 // ChatSegment is a stretch of rendered text. In a literal one no added token is

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"shoal/tokenizer/jinja"
+	"github.com/shoal-llm/shoal/tokenizer/jinja"
 )
 
 // Message is one turn. It decodes from OpenAI's JSON; what the template may

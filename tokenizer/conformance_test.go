@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/model/modeltest"
+	"github.com/shoal-llm/shoal/model/modeltest"
 )
 
 // ggufNames are the families by their tokenizer.ggml.pre.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"shoal/gguf"
+	"github.com/shoal-llm/shoal/gguf"
 )
 
 // GGUF files carry their tokenizer in metadata. What is read here is written

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/model/modeltest"
+	"github.com/shoal-llm/shoal/model/modeltest"
 )
 
 func writeGGUF(t testing.TB, g *modeltest.GGUF) string {

@@ -3,7 +3,7 @@ package tokenizer
 import (
 	"slices"
 
-	"shoal/tokenizer/jinja"
+	"github.com/shoal-llm/shoal/tokenizer/jinja"
 )
 
 // Specials lists the ids of all special tokens, ascending.

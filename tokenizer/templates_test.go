@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/tokenizer/jinja"
+	"github.com/shoal-llm/shoal/tokenizer/jinja"
 )
 
 // templateGoldens is what transformers printed; train/goldens_templates.py writes it.

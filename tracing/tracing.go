@@ -25,7 +25,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
-	"shoal/internal/lograte"
+	"github.com/shoal-llm/shoal/internal/lograte"
 )
 
 // Tracer makes the spans of one process. Its methods may be called concurrently.

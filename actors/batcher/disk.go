@@ -3,7 +3,7 @@ package batcher
 import (
 	"slices"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // The disk tier. Every socket writes its rows of the blocks that are saved to files, behind

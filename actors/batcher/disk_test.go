@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"shoal/kvcache"
+	"github.com/shoal-llm/shoal/kvcache"
 )
 
 // disks are those of a cluster's sockets: the texts of the blocks that were saved, by their

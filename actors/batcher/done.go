@@ -3,7 +3,7 @@ package batcher
 import (
 	"fmt"
 
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // stepDone takes the results of the step in flight: caches have grown, tokens go

@@ -1,8 +1,8 @@
 package batcher
 
 import (
-	"shoal/kvcache"
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // Effects is what must happen after a Step, in the order of the fields. Tokens

@@ -1,10 +1,10 @@
 package batcher
 
 import (
-	"shoal/kvcache"
-	"shoal/sampler"
-	"shoal/speculate"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/speculate"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Input is one of Submit, Cancel, Unread, StepDone, StepFailed, Placed, Unplaced, Tick, Drain.

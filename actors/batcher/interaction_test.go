@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/kvcache"
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the transcripts in testdata anew")

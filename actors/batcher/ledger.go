@@ -3,7 +3,7 @@ package batcher
 import (
 	"fmt"
 
-	"shoal/kvcache"
+	"github.com/shoal-llm/shoal/kvcache"
 )
 
 // ledger books cache bytes on every socket. What it reserves is what the stores

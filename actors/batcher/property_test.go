@@ -7,10 +7,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	"shoal/kvcache"
-	"shoal/sampler"
-	"shoal/speculate"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/speculate"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 var greedy = &sampler.Params{Logprobs: -1}

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/kvcache"
-	"shoal/sampler"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 var geometry = kvcache.Geometry{Layers: 1, KVHeads: 4, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}}

@@ -3,7 +3,7 @@ package batcher
 import (
 	"slices"
 
-	"shoal/speculate"
+	"github.com/shoal-llm/shoal/speculate"
 )
 
 // Speculation: a decode row takes drafts of the tokens that follow its own, the owner draws

@@ -5,9 +5,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"shoal/kvcache"
-	"shoal/speculate"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/speculate"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // TestDraftersSaveSteps: who says what it said before needs fewer steps, with the memory

@@ -3,9 +3,9 @@ package batcher
 import (
 	"fmt"
 
-	"shoal/kvcache"
-	"shoal/speculate"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/speculate"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // State is the batcher: who waits, who runs, what each holds, and the step in

@@ -5,8 +5,8 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/collective"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Run asks a layer to carry a batch through, and to pass it on to the layers that

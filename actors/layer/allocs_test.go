@@ -3,10 +3,10 @@ package layer
 import (
 	"testing"
 
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // storeView is a sequence's cache as a socket shows it.

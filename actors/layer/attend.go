@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 var scratch = sync.Pool{New: func() any { return new(tensor.AttnScratch) }}

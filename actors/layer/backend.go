@@ -1,6 +1,6 @@
 package layer
 
-import "shoal/topology"
+import "github.com/shoal-llm/shoal/topology"
 
 // Backend is where the activations of a micro-batch lie and its stages are computed. The
 // processor is one (Processor). What crosses the wire passes host memory, named as tiles; a

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"shoal/collective"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Cache is what a layer asks of a sequence's store on this socket. Writes of

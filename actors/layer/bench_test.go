@@ -8,9 +8,9 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/kvcache"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // BenchmarkStep is a decoded token of small layers on one rank, as one loop and through their

@@ -10,7 +10,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/collective"
+	"github.com/shoal-llm/shoal/collective"
 )
 
 // mailed is a transport whose messages go through an actor's mailbox on their way to the

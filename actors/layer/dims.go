@@ -3,7 +3,7 @@ package layer
 import (
 	"math"
 
-	"shoal/model"
+	"github.com/shoal-llm/shoal/model"
 )
 
 // Dims are the sizes of one layer.

@@ -3,7 +3,7 @@ package layer
 import (
 	"unsafe"
 
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Tile is a rectangle of an activation: rows x columns, of which a block of quantized numbers

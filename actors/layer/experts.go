@@ -1,9 +1,9 @@
 package layer
 
 import (
-	"shoal/model"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Experts are a socket's slices of a layer's mixture of experts: in either

@@ -1,9 +1,9 @@
 package layer
 
 import (
-	"shoal/collective"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // The feed-forward network, its norm and its residual sum.

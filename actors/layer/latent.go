@@ -3,8 +3,8 @@ package layer
 import (
 	"slices"
 
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Latent attention, absorbed (DeepSeek-V2, arXiv 2405.04434): projections, the attention

@@ -5,8 +5,8 @@
 package layer
 
 import (
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Weights are the slices of one layer's matrices that a socket holds. A nil

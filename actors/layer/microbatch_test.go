@@ -10,10 +10,10 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/collective"
-	"shoal/kvcache"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // sockets are several ranks' layers and groups in this process.

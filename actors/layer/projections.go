@@ -1,8 +1,8 @@
 package layer
 
 import (
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Attention's projections, its norm and its residual sum.

@@ -1,8 +1,8 @@
 package layer
 
 import (
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Steps over several ranks, weights quantised. What a product reads is quantized to

@@ -4,8 +4,8 @@ import (
 	"math"
 	"slices"
 
-	"shoal/model"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Route chooses the experts of one token: chosen (PerToken), ascending, and their

@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"shoal/model"
+	"github.com/shoal-llm/shoal/model"
 )
 
 // plainRoute is Route as the papers write it: sort everything, in float64.

@@ -1,6 +1,6 @@
 package layer
 
-import "shoal/topology"
+import "github.com/shoal-llm/shoal/topology"
 
 // A schedule lists the stages of one layer for one step. It is a pure function of what
 // every rank knows, so all ranks run the same collectives in the same order. The two

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 func exchanges(stages []*Stage) int {

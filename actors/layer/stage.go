@@ -1,6 +1,6 @@
 package layer
 
-import "shoal/collective"
+import "github.com/shoal-llm/shoal/collective"
 
 // Stage is one thing that a layer does in a step: a computation, which runs on the
 // socket's executor, or an exchange with the other ranks. Each is a value beside what it

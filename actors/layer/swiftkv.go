@@ -1,8 +1,8 @@
 package layer
 
 import (
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // SwiftKV (arXiv 2410.03960): the keys and values of all later layers are computed from the

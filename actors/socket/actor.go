@@ -10,15 +10,15 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/actors/layer"
-	"shoal/collective"
-	"shoal/grammar"
-	"shoal/kvcache"
-	"shoal/kvcache/tier"
-	"shoal/model"
-	"shoal/proto"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/grammar"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/kvcache/tier"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Config is what a socket is given when its process starts.

@@ -3,9 +3,9 @@ package socket
 import (
 	"fmt"
 
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Caches is what a job between steps may use of its socket's epoch, until it returns.

@@ -4,8 +4,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // TestBundledGoldens: the bundled checkpoint gives the logits and the 40

@@ -8,9 +8,9 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/proto"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // TestCachesOutliveTheirEpoch: sequences go on, with equal tokens and scores, in a

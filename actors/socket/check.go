@@ -3,10 +3,10 @@ package socket
 import (
 	"fmt"
 
-	"shoal/model"
-	"shoal/proto"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // What the coordinator says is checked, a function a message, before any number of it

@@ -7,9 +7,9 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/actors/layer"
-	"shoal/collective"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // collectiveActor is a socket's part in the exchanges of one epoch, and its child: it

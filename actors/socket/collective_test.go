@@ -10,8 +10,8 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/actors/layer"
-	"shoal/collective"
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/collective"
 )
 
 // A collective actor that is stopped while its group forms closes what it still forms, and

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"shoal/grammar"
+	"github.com/shoal-llm/shoal/grammar"
 )
 
 // A constraint is a function of the tokens that count: what was undone leaves no trace,

@@ -4,13 +4,13 @@ import (
 	"context"
 	"slices"
 
-	"shoal/actors/layer"
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/proto"
-	"shoal/speculate"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/speculate"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Draft is a small model that every socket has whole, to guess what the sequences that it

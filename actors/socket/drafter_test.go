@@ -7,9 +7,9 @@ import (
 	"slices"
 	"testing"
 
-	"shoal/model"
-	"shoal/proto"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // TestMTPGoldens: the layer of multi-token prediction guesses what a forward pass of

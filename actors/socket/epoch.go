@@ -3,14 +3,14 @@ package socket
 import (
 	"time"
 
-	"shoal/actors/layer"
-	"shoal/grammar"
-	"shoal/kvcache"
-	"shoal/kvcache/tier"
-	"shoal/model"
-	"shoal/proto"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/grammar"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/kvcache/tier"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // epoch is everything a socket holds for one placement. It is built by the

@@ -6,11 +6,11 @@ import (
 	"sync"
 	"time"
 
-	"shoal/actors/layer"
-	"shoal/kvcache"
-	"shoal/kvcache/tier"
-	"shoal/proto"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/kvcache/tier"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // files moves blocks of the prefix cache between memory and disk: one goroutine writes, one

@@ -5,10 +5,10 @@ import (
 	"path/filepath"
 	"testing"
 
-	"shoal/model"
-	"shoal/model/modeltest"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/model/modeltest"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // TestFP8 serves a checkpoint in FP8 blocks and one of the same numbers in F32: the

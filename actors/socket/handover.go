@@ -4,11 +4,11 @@ import (
 	"slices"
 	"time"
 
-	"shoal/actors/layer"
-	"shoal/collective"
-	"shoal/kvcache"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // handover moves what prefill left on every socket to the sequence's owner, one

@@ -7,12 +7,12 @@ import (
 	"math"
 	"sync"
 
-	"shoal/actors/layer"
-	"shoal/collective"
-	"shoal/proto"
-	"shoal/sampler"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // headRows bounds the rows whose logits are in memory at once: prompt

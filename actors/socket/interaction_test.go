@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/kvcache"
-	"shoal/proto"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the transcripts in testdata anew")

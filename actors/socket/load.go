@@ -3,10 +3,10 @@ package socket
 import (
 	"context"
 
-	"shoal/actors/layer"
-	"shoal/model"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Slices are the weights of one socket: its part of every matrix.

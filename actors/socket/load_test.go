@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"shoal/model"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // TestSliceBytes: what is foretold is what is loaded, and progress ends there.

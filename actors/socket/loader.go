@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"shoal/model"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // panelGrain is the run of rows one worker packs: whole panels, so that

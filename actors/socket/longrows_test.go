@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // TestSameBitsOfRuns: one sequence of several runs (tensor.RunBlocks) has the same bits on

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/actors/layer"
-	"shoal/proto"
-	"shoal/sampler"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // TestWeightsThatAreNoNumbers: a checkpoint full of NaN gives no tokens, under every

@@ -3,11 +3,11 @@ package socket
 import (
 	"time"
 
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/proto"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // plan lists the stages that follow begin: copies of whole caches, the layers in

@@ -3,10 +3,10 @@ package socket
 import (
 	"fmt"
 
-	"shoal/actors/layer"
-	"shoal/collective"
-	"shoal/kvcache"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // replicate notes where the replica of a sequence is to be, and begins it there.

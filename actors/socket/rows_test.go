@@ -7,11 +7,11 @@ import (
 	"slices"
 	"testing"
 
-	"shoal/actors/layer"
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // decoder is a model alone, and one sequence of it after a prompt of noise.

@@ -8,10 +8,10 @@ import (
 
 	pb "google.golang.org/protobuf/proto"
 
-	"shoal/proto"
-	"shoal/sampler"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // mixed are requests of all kinds: greedy and sampled, short and long, every

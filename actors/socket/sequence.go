@@ -3,10 +3,10 @@ package socket
 import (
 	"fmt"
 
-	"shoal/grammar"
-	"shoal/kvcache"
-	"shoal/proto"
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/grammar"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // caches are the stores that a socket holds, of its epoch and of earlier ones. Machine

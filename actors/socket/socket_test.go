@@ -16,14 +16,14 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/collective"
-	"shoal/gguf"
-	"shoal/model"
-	"shoal/model/modeltest"
-	"shoal/proto"
-	"shoal/sampler"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/model/modeltest"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 const (

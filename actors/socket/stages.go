@@ -3,7 +3,7 @@ package socket
 import (
 	"time"
 
-	"shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/layer"
 )
 
 // Stages is where the time of a step went on this socket. What the sum lacks

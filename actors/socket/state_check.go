@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"slices"
 
-	"shoal/kvcache"
-	"shoal/proto"
-	"shoal/speculate"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/speculate"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // maxScores bounds the log-probabilities of a step: at some 13 bytes each, what an

@@ -3,7 +3,7 @@ package socket
 import (
 	"fmt"
 
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // Do is what a socket does with its stores of one sequence.

@@ -6,9 +6,9 @@ import (
 	"maps"
 	"slices"
 
-	"shoal/kvcache"
-	"shoal/proto"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Machine decides for one socket which messages count, what a plan means for the

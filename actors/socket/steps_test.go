@@ -8,10 +8,10 @@ import (
 
 	pb "google.golang.org/protobuf/proto"
 
-	"shoal/kvcache"
-	"shoal/proto"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // everyPolicy is a row for each that evicts, reads or scores in its own way.

@@ -10,11 +10,11 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/collective"
-	"shoal/model"
-	"shoal/proto"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // TestStopInTheMidst: a socket may be stopped while it loads, reads a prompt or

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/kvcache"
-	"shoal/proto"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // TestSameBitsSwiftKV: rows that leave ahead of the later layers change no answer: of any

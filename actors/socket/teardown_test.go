@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"shoal/proto"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // TestStepCutByANewEpoch: an epoch may end in the midst of any stage. What its step

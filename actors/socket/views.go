@@ -3,9 +3,9 @@ package socket
 import (
 	"sync"
 
-	"shoal/kvcache"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // prefillView is a prompt that is being read, as a layer sees it: slot = position.

@@ -16,8 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // WeightsCache keeps quantised matrices on disk, packed as the kernels read them, so

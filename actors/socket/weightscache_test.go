@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 func packed(t *testing.T, seed int) *tensor.Weight {

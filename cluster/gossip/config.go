@@ -9,7 +9,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"shoal/security"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // Profile is a set of timings.

@@ -18,7 +18,7 @@ import (
 	"github.com/hashicorp/memberlist"
 	"go.uber.org/goleak"
 
-	"shoal/security"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // patience bounds every wait for what must come, on a machine however busy.

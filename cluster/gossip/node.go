@@ -16,7 +16,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"shoal/internal/lograte"
+	"github.com/shoal-llm/shoal/internal/lograte"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // replies is the name that answers are sent to; no actor has it.

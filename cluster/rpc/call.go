@@ -10,7 +10,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	pb "google.golang.org/protobuf/proto"
 
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 type options struct {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // checkEnvelope refuses what no honest peer sends. sender is the node id of

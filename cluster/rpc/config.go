@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"time"
 
-	"shoal/security"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // Limits of the wire, the same in every process.

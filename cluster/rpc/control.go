@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 	pb "google.golang.org/protobuf/proto"
 
-	"shoal/proto"
-	"shoal/security"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // The control service answers on the same port and with the same certificates

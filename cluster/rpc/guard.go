@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 	pb "google.golang.org/protobuf/proto"
 
-	"shoal/proto"
-	"shoal/security"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/security"
 )
 
 const receiveMethod = "/remote.Remoting/Receive"

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	pb "google.golang.org/protobuf/proto"
 
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // stranger is a gRPC client that keeps to no rules.

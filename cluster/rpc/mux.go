@@ -7,7 +7,7 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	pb "google.golang.org/protobuf/proto"
 
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // Mux sends envelopes to the handler of their kind. Handlers are registered

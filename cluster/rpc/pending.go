@@ -3,7 +3,7 @@ package rpc
 import (
 	"sync"
 
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // result ends one attempt of a call.

@@ -10,7 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 func TestPendingTakesOnlyItsReply(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"shoal/internal/fixedport"
-	"shoal/security"
+	"github.com/shoal-llm/shoal/internal/fixedport"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // Tests talk to real processes: the test binary runs itself with childEnv set.

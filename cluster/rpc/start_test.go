@@ -12,8 +12,8 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"shoal/proto"
-	"shoal/security"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/security"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }

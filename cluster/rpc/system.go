@@ -17,7 +17,7 @@ import (
 	"github.com/asynkron/protoactor-go/eventstream"
 	"github.com/asynkron/protoactor-go/remote"
 
-	"shoal/security"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // System is one process's end of the control network: an actor system that

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"shoal/security"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // A silent connection is asked for a sign of life after keepaliveTime (10 s is

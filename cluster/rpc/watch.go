@@ -11,7 +11,7 @@ import (
 	"github.com/asynkron/protoactor-go/remote"
 	"google.golang.org/grpc"
 
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // PeerDown is sent to the actor that watches an address, once a Watch.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // register is the one record of the lease in a store.

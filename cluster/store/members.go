@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
-	"shoal/cluster/gossip"
-	"shoal/cluster/rpc"
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/cluster/gossip"
+	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // Who keeps copies of the store is the operator's choice alone, as with etcd's members: a

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/collective/natsbus"
 )
 
 const (

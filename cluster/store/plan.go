@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"shoal/collective/natsbus"
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // plan is a replicated store: who keeps it. It stands in the store, and each of them

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 const (

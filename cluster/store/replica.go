@@ -14,14 +14,14 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/cluster/rpc"
-	"shoal/collective/natsbus"
-	"shoal/internal/fixedport"
-	"shoal/jobs"
-	"shoal/jobs/files"
-	"shoal/jobs/journal"
-	"shoal/proto"
-	"shoal/security"
+	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/internal/fixedport"
+	"github.com/shoal-llm/shoal/jobs"
+	"github.com/shoal-llm/shoal/jobs/files"
+	"github.com/shoal-llm/shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // wanted is how many processes keep a replica of the store: it goes on

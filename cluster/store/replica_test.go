@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"shoal/internal/fixedport"
-	"shoal/security"
+	"github.com/shoal-llm/shoal/internal/fixedport"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // TestReplicaHoldsItsAddress: what a process offers to the store is not taken by

@@ -12,10 +12,10 @@ import (
 	"strings"
 	"time"
 
-	"shoal/cluster/gossip"
-	"shoal/jobs/files"
-	"shoal/jobs/journal"
-	"shoal/security"
+	"github.com/shoal-llm/shoal/cluster/gossip"
+	"github.com/shoal-llm/shoal/jobs/files"
+	"github.com/shoal-llm/shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/security"
 )
 
 const (

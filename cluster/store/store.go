@@ -22,15 +22,15 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"shoal/api"
-	"shoal/cluster/rpc"
-	"shoal/collective/natsbus"
-	"shoal/jobs"
-	"shoal/jobs/batches"
-	"shoal/jobs/door"
-	"shoal/jobs/files"
-	"shoal/jobs/journal"
-	"shoal/security"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/jobs"
+	"github.com/shoal-llm/shoal/jobs/batches"
+	"github.com/shoal-llm/shoal/jobs/door"
+	"github.com/shoal-llm/shoal/jobs/files"
+	"github.com/shoal-llm/shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/security"
 )
 
 const (

@@ -17,8 +17,8 @@ import (
 	"syscall"
 	"time"
 
-	"shoal/security"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/security"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Children are the node processes of a local cluster: this same program, run

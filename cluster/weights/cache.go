@@ -14,8 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"shoal/model"
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // Cache is a checkpoint that comes over the bus, as much of it as is wanted. Its

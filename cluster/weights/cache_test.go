@@ -13,12 +13,12 @@ import (
 
 	pb "google.golang.org/protobuf/proto"
 
-	"shoal/actors/layer"
-	"shoal/actors/socket"
-	"shoal/model"
-	"shoal/proto"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // shelf is a server without a network, and a way to open caches of it.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"shoal/internal/flock"
+	"github.com/shoal-llm/shoal/internal/flock"
 )
 
 // lockSuffix is a claim on a folder of fetched weights: nobody removes it while one

@@ -12,8 +12,8 @@ import (
 
 	pb "google.golang.org/protobuf/proto"
 
-	"shoal/model"
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // TestEvict: what nobody uses goes, the oldest first, and no more than must.

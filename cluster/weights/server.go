@@ -16,9 +16,9 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 	pb "google.golang.org/protobuf/proto"
 
-	"shoal/cluster/rpc"
-	"shoal/model"
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // The checkpoint travels in chunks; each has a hash, and the hashes have one. A

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"shoal/cluster/rpc"
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // Ask asks one who has the checkpoint, another one first with each turn, for those who

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"shoal/collective"
+	"github.com/shoal-llm/shoal/collective"
 )
 
 // How ranks find one another. With embedded servers each rank tells each other

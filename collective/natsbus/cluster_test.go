@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"testing"
 
-	"shoal/collective"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // startServers starts n servers that all know the first one.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"shoal/collective"
+	"github.com/shoal-llm/shoal/collective"
 )
 
 // The hello barrier. On NATS the first messages to a peer are lost until its

@@ -13,7 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"shoal/collective"
+	"github.com/shoal-llm/shoal/collective"
 )
 
 // TestOneServerBetween: ranks hear one another at the speaker's server, also under

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"shoal/internal/lograte"
+	"github.com/shoal-llm/shoal/internal/lograte"
 )
 
 // serverLog turns the server's log into slog records. Notices of a NATS server

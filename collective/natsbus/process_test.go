@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/collective"
+	"github.com/shoal-llm/shoal/collective"
 )
 
 // A rank process is this test binary with the variable below:

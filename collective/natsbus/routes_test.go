@@ -19,8 +19,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"shoal/collective"
-	"shoal/internal/fixedport"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/internal/fixedport"
 )
 
 func TestGossip(t *testing.T) {

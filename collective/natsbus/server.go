@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
-	"shoal/internal/lograte"
+	"github.com/shoal-llm/shoal/internal/lograte"
 )
 
 // startLimit bounds the time that the listeners may take to come up.

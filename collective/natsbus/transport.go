@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
-	"shoal/collective"
+	"github.com/shoal-llm/shoal/collective"
 )
 
 // TransportConfig says whose messages a transport carries. Everything but Rank

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
-	"shoal/collective"
+	"github.com/shoal-llm/shoal/collective"
 )
 
 // TestSettings: the settings whose defaults lose messages or never start.

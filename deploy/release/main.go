@@ -173,7 +173,7 @@ func (s source) write(ctx context.Context, out, platform string) (written []stri
 // build compiles the program: static, without the paths and the symbol table of the
 // machine that built it.
 func (s source) build(ctx context.Context, to, goos, goarch string) error {
-	const pkg = "shoal/cluster"
+	const pkg = "github.com/shoal-llm/shoal/cluster"
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X " + pkg + ".version=" + s.version + " -X " + pkg + ".commit=" + s.commit, "-o", to, "./cmd/shoal"}
 	c := exec.CommandContext(ctx, "go", args...)
 	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch, "GOAMD64="+cmp.Or(os.Getenv("GOAMD64"), "v1"), "GOFLAGS=", "GOTOOLCHAIN=local")

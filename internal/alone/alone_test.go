@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 var raceEnabled bool // see race_test.go

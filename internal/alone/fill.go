@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"shoal/actors/socket"
-	"shoal/kvcache"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Fill makes sequences as if prompts of tokens tokens, with random keys and values,

@@ -4,9 +4,9 @@ import (
 	"context"
 	"time"
 
-	"shoal/actors/socket"
-	"shoal/proto"
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // Prompt is read by Prefill.

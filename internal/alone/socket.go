@@ -11,14 +11,14 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 
-	"shoal/actors/socket"
-	"shoal/collective"
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/proto"
-	"shoal/sampler"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Config is what a socket without a cluster is given.

@@ -4,9 +4,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"shoal/model"
-	"shoal/proto"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // TestExpertsRead: a step says whose weights it read: of one token what it chose, of many

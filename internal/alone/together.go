@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"shoal/actors/socket"
-	"shoal/kvcache"
-	"shoal/proto"
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // Together reads a prompt, chunk tokens a step, and makes a sequence seq of it under

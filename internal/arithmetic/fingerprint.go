@@ -14,10 +14,10 @@ import (
 	"sync"
 	"time"
 
-	"shoal/internal/alone"
-	"shoal/model"
-	"shoal/proto"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/alone"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Fingerprint is the version of the canonical arithmetic and a hash, "1-5f0c6a1b22d3": the

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // recorded is what each case of the self-test gave when it was written, on every machine.

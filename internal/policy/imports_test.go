@@ -56,22 +56,22 @@ func TestImportPolicyCanFail(t *testing.T) {
 	for _, c := range []struct {
 		file, imports, want string // want "": allowed
 	}{
-		{"d/d.go", "shoal/a", ""},
-		{"a/a.go", "shoal/d", "must point down"},
-		{"a/a_test.go", "shoal/d", "must point down"},
-		{"b/b.go", "shoal/c", ""},
-		{"c/c.go", "shoal/b", "neighbour"},
-		{"c/c_test.go", "shoal/b", "neighbour"},
-		{"b/b_test.go", "shoal/b", ""}, // package b_test
-		{"a/a_test.go", "shoal/b/btest", ""},
-		{"d/d_test.go", "shoal/b/btest", ""},
-		{"x/x.go", "shoal/b/btest", ""},
-		{"d/d.go", "shoal/b/btest", "helper of tests"},
-		{"b/btest/btest.go", "shoal/b", ""},
-		{"b/btest/btest.go", "shoal/d", "must point down"},
-		{"new/new.go", "shoal/a", "new has no floor"},
-		{"d/d.go", "shoal/new", "has no floor"},
-		{"d/d.go", "shoal", "has no floor"},
+		{"d/d.go", module + "/a", ""},
+		{"a/a.go", module + "/d", "must point down"},
+		{"a/a_test.go", module + "/d", "must point down"},
+		{"b/b.go", module + "/c", ""},
+		{"c/c.go", module + "/b", "neighbour"},
+		{"c/c_test.go", module + "/b", "neighbour"},
+		{"b/b_test.go", module + "/b", ""}, // package b_test
+		{"a/a_test.go", module + "/b/btest", ""},
+		{"d/d_test.go", module + "/b/btest", ""},
+		{"x/x.go", module + "/b/btest", ""},
+		{"d/d.go", module + "/b/btest", "helper of tests"},
+		{"b/btest/btest.go", module + "/b", ""},
+		{"b/btest/btest.go", module + "/d", "must point down"},
+		{"new/new.go", module + "/a", "new has no floor"},
+		{"d/d.go", module + "/new", "has no floor"},
+		{"d/d.go", module, "has no floor"},
 		{"d/d.go", "fmt", ""},
 	} {
 		got := p.check(parse(t, c.file, fmt.Sprintf("package p\nimport _ %q\n", c.imports)))
@@ -126,8 +126,8 @@ func (p *importPolicy) check(s source) (complaints []string) {
 		return []string{fmt.Sprintf("%s: package %s has no floor: add it to the policy", s.name, s.pkg)}
 	}
 	for _, path := range s.imports {
-		imp, ours := strings.CutPrefix(path, "shoal/")
-		if !ours && path != "shoal" || imp == s.pkg {
+		imp, ours := strings.CutPrefix(path, module+"/")
+		if !ours && path != module || imp == s.pkg {
 			continue
 		}
 		below, ok := p.floor[imp]

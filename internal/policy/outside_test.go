@@ -105,7 +105,7 @@ func TestOutsidePolicyCanFail(t *testing.T) {
 		{"high/x.go", "ex.org/v", "no line in the policy"},
 		{"high/x.go", "ex.org/ab", "no line in the policy"},
 		{"high/x.go", "os/exec", ""},
-		{"high/x.go", "shoal/low", ""},
+		{"high/x.go", module + "/low", ""},
 	} {
 		got := checkOutside(may, parse(t, c.file, fmt.Sprintf("package p\nimport _ %q\n", c.imports)))
 		if text := strings.Join(got, "; "); (c.want == "") != (text == "") || !strings.Contains(text, c.want) {
@@ -133,7 +133,7 @@ func parseOutside(text string) (map[string][]string, error) {
 func checkOutside(may map[string][]string, s source) (complaints []string) {
 	for _, path := range s.imports {
 		first, _, _ := strings.Cut(path, "/")
-		if !strings.Contains(first, ".") { // the standard library, or ours
+		if !strings.Contains(first, ".") || strings.HasPrefix(path, module+"/") { // the standard library, or ours
 			continue
 		}
 		module := ""

@@ -18,12 +18,15 @@ import (
 // that holds on one architecture only is not a rule.
 type source struct {
 	name    string // slash path from the root
-	pkg     string // folder of name, which is the import path without "shoal/"
+	pkg     string // folder of name, which is the import path without the module
 	test    bool
 	imports []string
 	file    *ast.File
 	fset    *token.FileSet
 }
+
+// module is the path of go.mod.
+const module = "github.com/shoal-llm/shoal"
 
 // root is the module's folder, seen from this package.
 const root = "../.."

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"time"
 
-	"shoal/actors/batcher"
-	"shoal/api"
-	"shoal/jobs"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/jobs"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // attempt is one run of a job, as in jobs/run.go.

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"strings"
 
-	"shoal/actors/batcher"
-	"shoal/actors/socket"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // checker holds the promises that are about the cluster as a whole; those about

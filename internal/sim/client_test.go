@@ -6,12 +6,12 @@ import (
 	"slices"
 	"time"
 
-	"shoal/actors/batcher"
-	"shoal/api"
-	"shoal/jobs"
-	"shoal/jobs/journal"
-	"shoal/kvcache"
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/jobs"
+	"github.com/shoal-llm/shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // client sends one request and checks, token by token, that what comes back is

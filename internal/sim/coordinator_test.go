@@ -6,11 +6,11 @@ import (
 	"strings"
 	"time"
 
-	"shoal/actors/batcher"
-	"shoal/cluster"
-	"shoal/proto"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // coordinator is the process with the batcher and the director: the real State

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"shoal/collective"
+	"github.com/shoal-llm/shoal/collective"
 )
 
 // Kind is something that schedules are to exercise.

@@ -3,7 +3,7 @@ package sim
 import (
 	"time"
 
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // member is what the coordinator's gossip and watches know of a node's slot.

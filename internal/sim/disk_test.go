@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // disk is the store of jobs, which does what JetStream does: an append names the

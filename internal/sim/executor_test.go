@@ -3,8 +3,8 @@ package sim
 import (
 	"time"
 
-	"shoal/actors/socket"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // executor is that of a node: a queue of jobs that take time. It may hang while

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"shoal/collective"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // group is one rank's collective group: the real state machine, driven by hand,

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"shoal/jobs"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/jobs"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // What jobs/store.go and journal/writer.go do: the real State, Journal and Writing in each

@@ -3,7 +3,7 @@ package sim
 import (
 	"time"
 
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // The coordinators of a durable cluster compete for a lease in a store: the real

@@ -3,7 +3,7 @@ package sim
 import (
 	"slices"
 
-	"shoal/collective"
+	"github.com/shoal-llm/shoal/collective"
 )
 
 // Cells that move: whole caches to new replicas, decoded rows to replicas, and what

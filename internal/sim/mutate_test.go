@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"shoal/actors/batcher"
-	"shoal/jobs"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/jobs"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Bug is a mutant of the cluster that the checker must catch: a checker that

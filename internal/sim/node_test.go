@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"shoal/actors/socket"
-	"shoal/kvcache"
-	"shoal/proto"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // node is one process with one socket: the real socket.Machine, whose effects act on

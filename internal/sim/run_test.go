@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"shoal/actors/batcher"
-	"shoal/kvcache"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/kvcache"
 )
 
 // Options of one run.

@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 	"time"
 
-	"shoal/actors/socket"
-	"shoal/collective"
-	"shoal/proto"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/proto"
 )
 
 // step is one plan on one socket: stages between synchronisations.

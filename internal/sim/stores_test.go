@@ -3,11 +3,11 @@ package sim
 import (
 	"fmt"
 
-	"shoal/actors/socket"
-	"shoal/kvcache"
-	"shoal/proto"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // memory is the ledger of a node's cache. The bytes are those of the real cost

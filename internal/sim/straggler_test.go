@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"shoal/actors/batcher"
-	"shoal/actors/socket"
-	"shoal/proto"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // What cluster/straggler.go and loadwatch.go do: the real Stall, LoadStall and Pace

@@ -3,7 +3,7 @@ package sim
 import (
 	"time"
 
-	"shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/actors/batcher"
 )
 
 // What outlives a coordinator: jobs, in a log that has every token before its

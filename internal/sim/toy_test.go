@@ -3,10 +3,10 @@ package sim
 import (
 	"encoding/binary"
 
-	"shoal/actors/batcher"
-	"shoal/kvcache"
-	"shoal/tensor"
-	"shoal/topology"
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // The toy model. Its layer is one layer of hashes with the cuts of a real one:

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"net/http"
 
-	"shoal/api"
-	"shoal/jobs/door"
-	"shoal/jobs/files"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/jobs/door"
+	"github.com/shoal-llm/shoal/jobs/files"
 )
 
 // batchView is a batch as OpenAI's clients see it.

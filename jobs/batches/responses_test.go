@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // responseEvents reads the stream of a response to its end or its break.

@@ -13,11 +13,11 @@ import (
 	"os"
 	"time"
 
-	"shoal/api"
-	"shoal/jobs"
-	"shoal/jobs/door"
-	"shoal/jobs/files"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/jobs"
+	"github.com/shoal-llm/shoal/jobs/door"
+	"github.com/shoal-llm/shoal/jobs/files"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // Limits of a batch, OpenAI's.

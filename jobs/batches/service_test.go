@@ -20,13 +20,13 @@ import (
 	"testing"
 	"time"
 
-	"shoal/api"
-	"shoal/jobs"
-	"shoal/jobs/batches"
-	"shoal/jobs/door"
-	"shoal/jobs/files"
-	"shoal/jobs/journal"
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/jobs"
+	"github.com/shoal-llm/shoal/jobs/batches"
+	"github.com/shoal-llm/shoal/jobs/door"
+	"github.com/shoal-llm/shoal/jobs/files"
+	"github.com/shoal-llm/shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 // engine gives tokens that follow from the prompt, and goes on after those that

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // silent is a log that stops to answer: each question lasts as long as it may, as one

@@ -3,8 +3,8 @@ package batches
 import (
 	"fmt"
 
-	"shoal/jobs"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/jobs"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // Phase of a batch, as OpenAI spells them:

@@ -13,9 +13,9 @@ import (
 	"sync"
 	"time"
 
-	"shoal/jobs"
-	"shoal/jobs/door"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/jobs"
+	"github.com/shoal-llm/shoal/jobs/door"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 const prefix = "batch_"

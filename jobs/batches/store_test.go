@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"shoal/jobs"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/jobs"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // A coordinator that has lost its lease makes a batch: whoever follows the log has it.

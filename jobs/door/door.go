@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"shoal/api"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // Limits of requests.

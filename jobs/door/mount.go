@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"shoal/api"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // Routes answer, by method and path.

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"shoal/collective/natsbus"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 func sharedFiles(t *testing.T, l journal.FileLog) *Shared {

@@ -17,7 +17,7 @@ import (
 	"strings"
 	"sync"
 
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // File is an uploaded or written file, as clients see it.

@@ -14,9 +14,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"shoal/api"
-	"shoal/jobs/door"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/jobs/door"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // Service answers for the files of a store over HTTP.

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"shoal/api"
-	"shoal/jobs/door"
-	"shoal/tokenizer"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/jobs/door"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 type noEngine struct{ api.Engine }

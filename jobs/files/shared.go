@@ -10,7 +10,7 @@ import (
 	"regexp"
 	"time"
 
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // Kinds of a file's records.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/collective/natsbus"
 )
 
 // jet opens the log in a folder, as the coordinator does; close ends the server.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"shoal/collective/natsbus"
-	"shoal/internal/fixedport"
+	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/internal/fixedport"
 )
 
 const patience = time.Minute

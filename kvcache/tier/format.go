@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // A file is a header and the heads one after the other:

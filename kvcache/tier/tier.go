@@ -22,9 +22,9 @@ import (
 	"sync"
 	"time"
 
-	"shoal/internal/flock"
-	"shoal/internal/lograte"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/internal/flock"
+	"github.com/shoal-llm/shoal/internal/lograte"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Key names a block by all that its rows depend on: see batcher, whose hash chain it is.

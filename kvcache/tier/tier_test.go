@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 var form = Form{Hash: [32]byte{7}, HeadBytes: 96}

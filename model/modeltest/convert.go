@@ -5,8 +5,8 @@ import (
 	"math"
 	"strings"
 
-	"shoal/gguf"
-	"shoal/model"
+	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/model"
 )
 
 // family is what the converter does for one architecture.

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"shoal/gguf"
-	"shoal/model"
+	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/model"
 )
 
 var (

@@ -9,7 +9,7 @@ import (
 	"sort"
 	"strings"
 
-	"shoal/model"
+	"github.com/shoal-llm/shoal/model"
 )
 
 // FP8 writes the checkpoint twice: to quantised with every matrix of a layer but

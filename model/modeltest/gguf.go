@@ -6,7 +6,7 @@ import (
 	"math"
 	"slices"
 
-	"shoal/gguf"
+	"github.com/shoal-llm/shoal/gguf"
 )
 
 // GGUF builds a file of metadata and tensors. It checks nothing, so that tests

@@ -12,8 +12,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"shoal/model"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Shape is what Write makes. Zero fields take Small's values; HeadDim 0 means

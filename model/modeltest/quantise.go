@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math"
 
-	"shoal/gguf"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Quantise rounds whole blocks of v to a GGUF type: as ggml's reference does for

@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"shoal/model"
-	"shoal/tensor"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Tinies lists the architectures that WriteTiny knows.

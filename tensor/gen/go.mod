@@ -1,4 +1,4 @@
-module shoal/tensor/gen
+module github.com/shoal-llm/shoal/tensor/gen
 
 go 1.26.0
 

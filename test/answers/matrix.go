@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"shoal/gguf"
-	"shoal/kvcache"
-	"shoal/model"
-	"shoal/model/modeltest"
+	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/model/modeltest"
 )
 
 // checkpoint is one model of the matrix. Those of testdata have random weights.

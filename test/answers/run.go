@@ -15,10 +15,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"shoal/api"
-	"shoal/cluster"
-	"shoal/model"
-	"shoal/sampler"
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // patience bounds every wait, on a machine however busy.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/api"
+	"github.com/shoal-llm/shoal/api"
 )
 
 // invariants are the promises that every run under faults is held to. A finding

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/cluster/rpc"
 )
 
 // Two builds that speak and compute alike may serve together; others are turned away, and

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/api"
+	"github.com/shoal-llm/shoal/api"
 )
 
 // recoverLimit is the longest silence of a stream that a fault may cause, and the

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/api"
+	"github.com/shoal-llm/shoal/api"
 )
 
 // TestClockJumps sets the wall clocks of a coordinator and its nodes hours ahead

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"shoal/api"
+	"github.com/shoal-llm/shoal/api"
 )
 
 // TestEndpoints drives every route of one server with raw requests, as curl

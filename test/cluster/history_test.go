@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"shoal/jobs"
+	"github.com/shoal-llm/shoal/jobs"
 )
 
 // life is all that clients saw of one job, and what its journal says. One

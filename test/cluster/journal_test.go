@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"shoal/collective/natsbus"
-	"shoal/jobs"
-	"shoal/jobs/journal"
+	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/jobs"
+	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
 // journals are the records in the data directory of a coordinator that has

@@ -8,9 +8,9 @@ import (
 
 	pb "google.golang.org/protobuf/proto"
 
-	"shoal/cluster/rpc"
-	"shoal/proto"
-	"shoal/security"
+	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // late is a coordinator of an epoch that is over, as one that was frozen is when it

@@ -68,7 +68,7 @@ func (b *binaries) build(t testing.TB, name string, more ...string) string {
 		args = append(args, "-race")
 	}
 	began := time.Now()
-	if out, err := exec.Command("go", append(args, "shoal/cmd/shoal")...).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", append(args, "github.com/shoal-llm/shoal/cmd/shoal")...).CombinedOutput(); err != nil {
 		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	t.Logf("built %s in %.1f s", name, time.Since(began).Seconds())

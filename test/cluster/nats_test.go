@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"shoal/security"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // externalNATS is a NATS as an operator would run it, with a user and a password

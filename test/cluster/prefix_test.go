@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"shoal/api"
+	"github.com/shoal-llm/shoal/api"
 )
 
 // alike are requests, under every policy, of prompts that begin as one text and part from it

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/security"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // TestStoreReplicaLost: one of the three processes whose NATS servers keep the store is

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/security"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // TestKeyRotation changes the key of a serving cluster, in the three rounds of

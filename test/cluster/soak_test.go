@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/api"
+	"github.com/shoal-llm/shoal/api"
 )
 
 // TestSoak keeps 64 clients busy on four nodes for SHOAL_SOAK (make soak: two

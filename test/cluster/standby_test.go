@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/api"
+	"github.com/shoal-llm/shoal/api"
 )
 
 // pair is a cluster with two coordinators, of which one coordinates, and a

@@ -18,11 +18,11 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"shoal/cluster/gossip"
-	"shoal/cluster/rpc"
-	"shoal/collective/natsbus"
-	"shoal/proto"
-	"shoal/security"
+	"github.com/shoal-llm/shoal/cluster/gossip"
+	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/security"
 )
 
 // TestUpIsClosed: `shoal up` that was given no key has one, and who did not get it from

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/api"
+	"github.com/shoal-llm/shoal/api"
 )
 
 // ordeal is how long jobs and kills go on: SHOAL_CHAOS (make chaos-jobs), or the

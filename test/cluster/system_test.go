@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/api"
+	"github.com/shoal-llm/shoal/api"
 )
 
 // patience bounds every wait for what must come, on a machine however busy. A wait ends

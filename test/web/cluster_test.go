@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"shoal/api"
+	"github.com/shoal-llm/shoal/api"
 )
 
 // cluster is `shoal up` as a user runs it.
@@ -28,7 +28,7 @@ func start(t *testing.T, args ...string) *cluster {
 	t.Helper()
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "shoal")
-	if out, err := exec.Command("go", "build", "-o", bin, "shoal/cmd/shoal").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", bin, "github.com/shoal-llm/shoal/cmd/shoal").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	cmd := exec.Command(bin, append([]string{"up", "--listen", "127.0.0.1:0", "--data-dir", filepath.Join(dir, "data"), "--kv-memory", "96MiB", "--log-level", "error"}, args...)...)
