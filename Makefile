@@ -76,6 +76,10 @@ bench: ## benchmarks: PKG=./tensor BENCH=MatMul COUNT=10 | tee new.out, then ben
 bench-issue3: ## one table: the shares of this machine's limits that decode and prefill reach (10 minutes, alone)
 	go run ./cmd/shoal bench ratios
 
+.PHONY: bench-cache
+bench-cache: ## what keeping the cache costs: in place (EQUIP) beside the published forms (2 minutes, alone)
+	go test -run '^$$' -bench Cache -benchtime 1x ./bench
+
 .PHONY: bench-peers
 bench-peers: ## beside other programs: IK=, LLAMA=, DLLAMA= their binaries, PAIRS='--only 1B' (bench/peers/README.md)
 	go build -o bin/ ./cmd/shoal
@@ -105,7 +109,7 @@ samebits: ## the same-bits tests in full: every node count, mapping, chunk, shar
 
 .PHONY: answers
 answers: ## answers of every policy, architecture and type, to the bit, beside those recorded (1 to 3 minutes)
-	go run ./test/answers
+	go test -count 1 -timeout 30m -v ./test/answers -only .
 
 .PHONY: sim
 sim: ## simulated clusters under every fault, one seed a schedule: SCHEDULES=100000

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"slices"
 	"testing"
 	"time"
@@ -37,12 +36,12 @@ func TestShiftUp(t *testing.T) {
 func TestCacheBenches(t *testing.T) {
 	pool := tensor.NewPool(1)
 	defer pool.Close()
-	u, err := RunCacheUpdate(pool, 1, 2, 16, 64, time.Millisecond)
+	u, err := runCacheUpdate(pool, 1, 2, 16, 64, time.Millisecond)
 	if err != nil || u.Ring <= 0 || u.Scatter <= 0 || u.OverStr <= 0 || u.OverPub <= 0 || u.OverApp <= 0 {
 		t.Fatal(u, err)
 	}
-	d, err := RunCacheDecode(context.Background(), Options{Model: "fry", Weights: tensor.Q8_0, KV: tensor.BF16, Threads: 1, Batch: 2, Context: 128, Tokens: 2}, func(string) {})
-	if err != nil || len(d.Ways) != 7 || slices.ContainsFunc(d.Ways, func(w CacheDecodeWay) bool { return !(w.Speedup > 0) }) {
-		t.Fatal(d, err)
+	ways, err := runCacheDecode(t.Context(), Options{Model: "fry", Weights: tensor.Q8_0, KV: tensor.BF16, Threads: 1, Batch: 2, Context: 128, Tokens: 2})
+	if err != nil || len(ways) != 7 || slices.ContainsFunc(ways, func(w cacheWay) bool { return !(w.Speedup > 0) }) {
+		t.Fatal(ways, err)
 	}
 }

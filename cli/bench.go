@@ -20,7 +20,6 @@ type benchCmd struct {
 	Decode     benchDecodeCmd     `cmd:"" help:"Tokens per second of decode, beside the bandwidth measured in the same run."`
 	Prefill    benchPrefillCmd    `cmd:"" help:"Tokens per second of reading a prompt, by stage, beside the arithmetic peak."`
 	Ratios     benchRatiosCmd     `cmd:"" help:"One table: the shares of the machine's limits that decode and prefill reach."`
-	Cache      benchCacheCmd      `cmd:"" help:"What keeping the cache costs: in place (EQUIP) against the published forms."`
 	Collective benchCollectiveCmd `cmd:"" help:"Latency of the collectives over a mesh of embedded NATS servers."`
 	Cluster    benchClusterCmd    `cmd:"" help:"Decode, or read prompts (--prompt), over real node processes: compute, wait and bytes on the wire apart."`
 	Prefix     benchPrefixCmd     `cmd:"" help:"Time to the first token of a prompt that was read before but for its end, beside reading it."`

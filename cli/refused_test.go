@@ -50,7 +50,6 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		{"bench cluster -m fry --context " + big, "--context " + big + " ... fry was made for 8192 tokens"},
 		{"bench cluster -m fry --tokens " + big, "--tokens " + big + " ... fry was made for 8192 tokens"},
 		{"bench cluster --limit=-1s", "--limit -1s: want a time"},
-		{"bench cache update --threads=-1", "--threads -1: want 1 to 1024"},
 		{"up --model /nope", "/nope: no such file ... config.json, or a .gguf file"},
 		{"up --model EMPTY", "EMPTY: not a Hugging Face model folder ... config.json"},
 		{"up --threads=-1", "--threads -1: want 1 to 1024"},

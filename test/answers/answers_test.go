@@ -1,30 +1,52 @@
-package main
+package answers
 
 import (
+	"flag"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"testing"
 )
 
-// TestAnswers compares a part of what `make answers` does.
+var (
+	only     = flag.String("only", `^(llama f32 bf16|mistral_window bf16 int8|deepseek_v2 q8_0 f32|random_odd f16)`, "answers whose \"model weights cache\" matches this `regexp` only")
+	recordTo = flag.String("record", "", "write the answers to this `file` instead of comparing them")
+	compare  = flag.String("compare", "testdata/answers.txt", "compare with this `file`; what was changed on purpose since 6a8247c is in its log")
+	workers  = flag.Int("workers", runtime.GOMAXPROCS(0), "clusters at a time")
+)
+
+// TestAnswers compares a part of the answers, or what the flags say.
 func TestAnswers(t *testing.T) {
-	only := regexp.MustCompile(`^(llama f32 bf16|mistral_window bf16 int8|deepseek_v2 q8_0 f32|random_odd f16)`)
-	before, err := readRecord("testdata/answers.txt")
+	match, err := regexp.Compile(*only)
 	if err != nil {
 		t.Fatal(err)
 	}
-	now, err := runAll("../..", only, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before.keep(only)
-	d := before.differences(now)
-	if bad := slices.Concat(d.differ, d.gone); len(bad) > 0 || d.same < 60 {
-		t.Errorf("%d answers are the same; if bits change on purpose, `go run ./test/answers -record test/answers/testdata/answers.txt`", d.same)
-		for _, line := range d.lines() {
-			t.Log(line)
+	before := newRecord()
+	if *recordTo == "" {
+		if before, err = readRecord(*compare); err != nil {
+			t.Fatal(err)
 		}
+	}
+	now, err := runAll("../..", match, *workers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *recordTo != "" {
+		if err := now.write(*recordTo); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%d answers recorded, each in up to %d ways", len(now.order), len(cuts))
+		return
+	}
+	before.keep(match)
+	d := before.differences(now)
+	for _, line := range d.lines() {
+		t.Log(line)
+	}
+	t.Logf("%d answers compared: %d the same, %d differ, %d are gone, %d are new", len(now.order), d.same, len(d.differ), len(d.gone), len(d.fresh))
+	if len(d.differ)+len(d.gone) > 0 || d.same == 0 {
+		t.Error("if bits change on purpose: go test ./test/answers -only . -record testdata/answers.txt")
 	}
 }
 

@@ -4,47 +4,66 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
+	"testing"
 	"time"
 
 	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/tensor"
 )
 
-// CacheUpdate is table 5 of EQUIP: what it costs to evict and insert tokens in
+// cacheUpdate is table 5 of EQUIP: what it costs to evict and insert tokens in
 // all heads of one layer of a batch, in place and as published.
-type CacheUpdate struct {
-	Batch    int `json:"batch"`
-	Heads    int `json:"heads"`
-	HeadSize int `json:"head_size"`
-	Slots    int `json:"slots"`
-	Evict    int `json:"evict"`
+type cacheUpdate struct {
+	Batch    int
+	Heads    int
+	HeadSize int
+	Slots    int
+	Evict    int
 	// Microseconds of the fastest update of the whole batch.
-	Publish float64 `json:"published_us"`   // StreamingLLM: the rows that stay are copied to a new cache, the new ones behind them
-	Append  float64 `json:"append_us"`      // the same with two caches that take turns: no memory is asked for
-	Shift   float64 `json:"shift_us"`       // the same in one cache: rows behind the evicted ones move up
-	Ring    float64 `json:"ring_us"`        // the same in place
-	Gather  float64 `json:"gather_us"`      // H2O: the rows that stay are gathered into a new cache
-	Scatter float64 `json:"scatter_us"`     // the same in place
-	OverPub float64 `json:"over_published"` // Publish / Ring
-	OverApp float64 `json:"over_append"`    // Append / Ring
-	OverStr float64 `json:"over_stream"`    // Shift / Ring
-	OverH2O float64 `json:"over_h2o"`       // Gather / Scatter
+	Publish float64 // StreamingLLM: the rows that stay are copied to a new cache, the new ones behind them
+	Append  float64 // the same with two caches that take turns: no memory is asked for
+	Shift   float64 // the same in one cache: rows behind the evicted ones move up
+	Ring    float64 // the same in place
+	Gather  float64 // H2O: the rows that stay are gathered into a new cache
+	Scatter float64 // the same in place
+	OverPub float64 // Publish / Ring
+	OverApp float64 // Append / Ring
+	OverStr float64 // Shift / Ring
+	OverH2O float64 // Gather / Scatter
 }
 
-// CacheShapes are the batches, heads and head sizes of EQUIP's table 5.
-var CacheShapes = [][3]int{{1, 64, 64}, {1, 64, 128}, {1, 128, 64}, {8, 64, 64}, {8, 64, 128}, {8, 128, 64}, {32, 64, 64}, {32, 64, 128}}
+// cacheShapes are the batches, heads and head sizes of EQUIP's table 5.
+var cacheShapes = [][3]int{{1, 64, 64}, {1, 64, 128}, {1, 128, 64}, {8, 64, 64}, {8, 64, 128}, {8, 128, 64}, {32, 64, 64}, {32, 64, 128}}
+
+// BenchmarkCacheUpdate prints the table of docs/caches.md.
+func BenchmarkCacheUpdate(b *testing.B) {
+	pool := tensor.NewPool(runtime.GOMAXPROCS(0))
+	defer pool.Close()
+	fmt.Printf("%v; bf16, %d slots\n", ThisMachine(), cacheSlots)
+	fmt.Printf("%6s %6s %6s %6s %11s %11s %11s %11s %8s %8s %8s %11s %11s %8s\n", "batch", "heads", "size", "evict", "new cache", "two in turn", "shift us", "in place", "x new", "x two", "x shift", "gather us", "in place", "x")
+	for _, evict := range []int{1, 64} {
+		for _, s := range cacheShapes {
+			u, err := runCacheUpdate(pool, s[0], s[1], s[2], evict, 200*time.Millisecond)
+			if err != nil {
+				b.Fatal(err)
+			}
+			fmt.Printf("%6d %6d %6d %6d %11.0f %11.0f %11.0f %11.0f %8.2f %8.2f %8.2f %11.0f %11.0f %8.2f\n", u.Batch, u.Heads, u.HeadSize, u.Evict, u.Publish, u.Append, u.Shift, u.Ring, u.OverPub, u.OverApp, u.OverStr, u.Gather, u.Scatter, u.OverH2O)
+		}
+	}
+}
 
 const (
 	cacheSlots = 1024
 	cacheSink  = 4
 )
 
-// RunCacheUpdate measures one row: bfloat16 keys and values, 1024 slots. All ways get
+// runCacheUpdate measures one row: bfloat16 keys and values, 1024 slots. All ways get
 // the new rows as float32 and round them by the same kernel. In place is what the
 // server does, with its slot tables and the copy of the old rows that a roll-back needs;
 // the published forms are flat arrays that are moved by whole rows, without either.
-func RunCacheUpdate(pool *tensor.Pool, batch, heads, size, evict int, d time.Duration) (CacheUpdate, error) {
-	u := CacheUpdate{Batch: batch, Heads: heads, HeadSize: size, Slots: cacheSlots, Evict: evict}
+func runCacheUpdate(pool *tensor.Pool, batch, heads, size, evict int, d time.Duration) (cacheUpdate, error) {
+	u := cacheUpdate{Batch: batch, Heads: heads, HeadSize: size, Slots: cacheSlots, Evict: evict}
 	if evict < 1 || evict > cacheSlots-cacheSink {
 		return u, fmt.Errorf("bench: %d tokens evicted at once of %d slots", evict, cacheSlots)
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
+	"testing"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
@@ -15,28 +17,14 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// CacheDecode compares whole decode steps of a model (all layers and the head)
-// that differ only in how the cache of StreamingLLM is kept: figures 7 to 9 of EQUIP.
-type CacheDecode struct {
-	Model   string           `json:"model"`
-	Weights string           `json:"quant"`
-	KV      string           `json:"kv_type"`
-	Threads int              `json:"threads"`
-	Batch   int              `json:"batch"`
-	Slots   int              `json:"slots"`
-	Steps   int              `json:"steps"`
-	Ways    []CacheDecodeWay `json:"ways"`
-	Machine Machine          `json:"machine"`
-}
-
-// CacheDecodeWay is one way to keep the cache.
-type CacheDecodeWay struct {
-	Name     string  `json:"name"`
-	BestMS   float64 `json:"best_step_ms"`
-	MedianMS float64 `json:"median_step_ms"`
-	Speedup  float64 `json:"speedup"`        // over the shift-and-append of the same positions, fastest steps
-	Median   float64 `json:"median_speedup"` // of median steps
-	CacheMB  float64 `json:"cache_mb"`
+// cacheWay is one way to keep the cache.
+type cacheWay struct {
+	Name     string
+	BestMS   float64
+	MedianMS float64
+	Speedup  float64 // over the shift-and-append of the same positions, fastest steps
+	Median   float64 // of median steps
+	CacheMB  float64
 	base     int
 }
 
@@ -48,9 +36,11 @@ type stream interface {
 	bytes() int64
 }
 
-// RunCacheDecode measures o.Tokens steps of every way in turn, so that whatever
-// else the machine does disturbs all of them alike. Caches hold o.Context slots.
-func RunCacheDecode(ctx context.Context, o Options, note func(string)) (*CacheDecode, error) {
+// runCacheDecode compares whole decode steps of a model (all layers and the head)
+// that differ only in how the cache of StreamingLLM is kept: figures 7 to 9 of EQUIP.
+// It measures o.Tokens steps of every way in turn, so that whatever else the machine
+// does disturbs all of them alike. Caches hold o.Context slots.
+func runCacheDecode(ctx context.Context, o Options) (out []cacheWay, err error) {
 	ck, err := model.Random(o.Model)
 	if err != nil {
 		return nil, err
@@ -66,13 +56,11 @@ func RunCacheDecode(ctx context.Context, o Options, note func(string)) (*CacheDe
 	if err != nil {
 		return nil, err
 	}
-	note("loading")
 	w, err := socket.LoadSlices(ctx, ck, place, 0, o.Weights, pool, nil, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer w.Close()
-	out := &CacheDecode{Model: o.Model, Weights: o.Weights.String(), KV: o.KV.String(), Threads: pool.Threads(), Batch: o.Batch, Slots: o.Context, Steps: o.Tokens, Machine: ThisMachine()}
 	g := socket.GeometryOf(c, o.KV)
 	l := g.Layout
 	rope := layer.RotationsOf(c)[0]
@@ -95,22 +83,20 @@ func RunCacheDecode(ctx context.Context, o Options, note func(string)) (*CacheDe
 			return newRing(a, g, policy.AtCachePositions(true), rope)
 		}},
 	}
-	note("filling caches")
 	arena := kvcache.NewArena(1 << 40)
 	defer arena.Close()
 	streams, took := make([][]stream, len(ways)), make([][]time.Duration, len(ways))
 	for i, way := range ways {
-		out.Ways = append(out.Ways, CacheDecodeWay{Name: way.name, base: way.base})
+		out = append(out, cacheWay{Name: way.name, base: way.base})
 		for range o.Batch {
 			s, err := way.make(arena)
 			if err != nil {
 				return nil, err
 			}
 			streams[i] = append(streams[i], s)
-			out.Ways[i].CacheMB += float64(s.bytes()) / 1e6
+			out[i].CacheMB += float64(s.bytes()) / 1e6
 		}
 	}
-	note("decoding")
 	m := &decoder{w: w, place: place, batch: layer.NewBatch(layer.DimsOf(c), o.Batch, l, pool), rope: rope, logits: make([]float32, o.Batch*c.Vocab), vocab: c.Vocab}
 	for row := range o.Batch {
 		m.rows = append(m.rows, layer.LogitRow{Row: row})
@@ -131,13 +117,29 @@ func RunCacheDecode(ctx context.Context, o Options, note func(string)) (*CacheDe
 	}
 	for i := range ways {
 		slices.Sort(took[i])
-		out.Ways[i].BestMS, out.Ways[i].MedianMS = ms(took[i][0]), ms(took[i][len(took[i])/2])
+		out[i].BestMS, out[i].MedianMS = ms(took[i][0]), ms(took[i][len(took[i])/2])
 	}
-	for i := range out.Ways {
-		base := out.Ways[out.Ways[i].base]
-		out.Ways[i].Speedup, out.Ways[i].Median = base.BestMS/out.Ways[i].BestMS, base.MedianMS/out.Ways[i].MedianMS
+	for i := range out {
+		base := out[out[i].base]
+		out[i].Speedup, out[i].Median = base.BestMS/out[i].BestMS, base.MedianMS/out[i].MedianMS
 	}
 	return out, nil
+}
+
+// BenchmarkCacheDecode prints the table of docs/caches.md.
+func BenchmarkCacheDecode(b *testing.B) {
+	fmt.Println(ThisMachine())
+	for _, o := range []Options{{Model: "fry", Batch: 4, Context: 512}, {Model: "bench160m", Batch: 8, Context: 1024}} {
+		o.Weights, o.KV, o.Threads, o.Tokens = tensor.Q8_0, tensor.BF16, runtime.GOMAXPROCS(0), 24
+		ways, err := runCacheDecode(b.Context(), o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		fmt.Printf("%-72s %9s %9s %7s %7s %9s\n", fmt.Sprintf("%s, batch %d, %d slots", o.Model, o.Batch, o.Context), "best ms", "median", "x", "median", "cache MB")
+		for _, w := range ways {
+			fmt.Printf("%-72s %9.2f %9.2f %7.2f %7.2f %9.1f\n", w.Name, w.BestMS, w.MedianMS, w.Speedup, w.Median, w.CacheMB)
+		}
+	}
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
