@@ -68,11 +68,9 @@ func RunCollective(ctx context.Context, n int, sizes []int, repeat int, show fun
 // mesh starts n servers and one rank on each.
 func mesh(ctx context.Context, n int) (groups []*collective.Group, stop func(), err error) {
 	var servers []*natsbus.Server
+	end := func() {}
 	stop = func() {
-		for _, g := range groups {
-			g.Close()
-			<-g.Done()
-		}
+		end()
 		for _, s := range servers {
 			s.Shutdown()
 		}
@@ -96,27 +94,8 @@ func mesh(ctx context.Context, n int) (groups []*collective.Group, stop func(), 
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	transports := make([]*natsbus.Transport, n)
-	ready := make(chan error, n)
-	for r, s := range servers {
-		if transports[r], err = s.Transport(natsbus.TransportConfig{Group: "bench", Epoch: 1, Rank: r, Size: n}); err != nil {
-			return nil, stop, err
-		}
-		go func() { ready <- transports[r].Ready(ctx) }()
-	}
-	for range n {
-		if err := <-ready; err != nil {
-			return nil, stop, err
-		}
-	}
-	for r, t := range transports {
-		g, err := collective.NewGroup(collective.Config{Rank: r, Size: n, Epoch: 1, Deadline: 10 * time.Second}, t)
-		if err != nil {
-			return groups, stop, err
-		}
-		groups = append(groups, g)
-	}
-	return groups, stop, nil
+	groups, end, err = natsbus.Ranks(ctx, servers, "bench")
+	return groups, stop, err
 }
 
 // work is what every rank gives and gets.

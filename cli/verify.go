@@ -73,14 +73,15 @@ func (c *verifyCmd) Run(e *env) error {
 }
 
 // nodeWeights is the most memory that the weights take on one of n nodes of equal
-// share, in the type and the mapping that a cluster takes by itself.
+// share, in the type and the mapping that a cluster takes by itself if its nodes have
+// measured nothing.
 func nodeWeights(c *model.Config, n int) (topology.Mapping, int64, error) {
 	shape := socket.ShapeOf(c)
 	dt := tensor.F32
 	if c.DType == tensor.BF16 || c.DType == tensor.Q8_0 {
 		dt = c.DType
 	}
-	mapping := topology.ChooseUnmeasured(shape, max(n, 1), float64(dt.BytesPerRow(32))/32)
+	mapping := topology.Choose(shape, max(n, 1), topology.MeasuredCosts(make([]topology.Node, max(n, 1)), float64(dt.BytesPerRow(32))/32))
 	members := make([]topology.Member, max(n, 1))
 	for i := range members {
 		members[i] = topology.Member{ID: fmt.Sprint(i), Share: 1}

@@ -85,16 +85,16 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	m := &ck.Config
 	shape := socket.ShapeOf(m)
-	mapping, err := topology.ParseMapping(s.Mapping)
+	weights, err := tensor.ParseDType(s.Weights)
 	if err != nil {
-		weights, err := tensor.ParseDType(s.Weights)
-		if err != nil {
-			return nil, err
-		}
-		mapping = topology.ChooseUnmeasured(shape, max(nodes, 1), float64(weights.BytesPerRow(32))/32)
+		return nil, err
+	}
+	mapping, err := topology.ParseMapping(s.Mapping)
+	if err != nil { // "auto": the authority chooses
+		mapping = ""
 	}
 	c.director = newDirector(directorConfig{
-		Authority: topology.AuthorityConfig{Shape: shape, Mapping: mapping, Nodes: nodes, Settle: settle, Backoff: 200 * time.Millisecond, ModelHash: ck.Hash(), After: l.after, Leased: l.record != nil, Shares: s.Shares, Drained: l.drained},
+		Authority: topology.AuthorityConfig{Shape: shape, Mapping: mapping, WeightBytes: float64(weights.BytesPerRow(32)) / 32, Nodes: nodes, Settle: settle, Backoff: 200 * time.Millisecond, ModelHash: ck.Hash(), After: l.after, Leased: l.record != nil, Shares: s.Shares, Drained: l.drained},
 		Record:    l.record, Drained: l.drain,
 		Load:      &proto.LoadRequest{ModelHash: ck.Hash(), WeightType: s.Weights, KvType: s.KV, MaxStepTokens: uint32(s.StepTokens), Coordinator: rand.Uint64()},
 		GroupName: group, Deadline: s.SyncDeadline, LoadStall: s.LoadDeadline, Logger: s.Logger,

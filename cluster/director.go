@@ -383,7 +383,7 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 			}
 			d.cfg.Record(e.Placement, incarnations(e.Nodes))
 		case topology.LoadSlices:
-			d.cfg.Logger.Info("loading", "epoch", e.Placement.Epoch, "sockets", len(e.Nodes), "mapping", e.Placement.Mapping)
+			d.cfg.Logger.Info("loading", "epoch", e.Placement.Epoch, "sockets", len(e.Nodes), "mapping", e.Placement.Mapping, "costs", topology.MeasuredCosts(e.Nodes, d.cfg.Authority.WeightBytes))
 			d.load(c, e)
 		case topology.FormGroup:
 			d.join(c, e)

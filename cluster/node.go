@@ -31,6 +31,7 @@ import (
 	"github.com/shoal-llm/shoal/proto"
 	"github.com/shoal-llm/shoal/security"
 	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // NodeConfig is one node process: one socket on one machine.
@@ -322,9 +323,9 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	debug.SetGCPercent(400)
 	pool := tensor.NewPool(cfg.Threads)
 	defer pool.Close()
-	speed := 0.0
+	read, speed := measuredRead(pool), 0.0
 	if cfg.Share == 0 || !cfg.Abrupt { // else the cluster that it ends with has said what it is to have
-		speed = measuredShare(pool)
+		speed = shareOf(read)
 	}
 	incarnation := rpc.NewIncarnation()
 	meta := gossip.Meta{Incarnation: incarnation, State: gossip.Joining}
@@ -341,6 +342,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		return err
 	}
 	defer b.close()
+	syncs := measuredSyncs(ctx, b.nats, cfg.Logger)
 	if k != nil {
 		if err := k.Offer(b.rpc); err != nil {
 			return err
@@ -365,7 +367,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		return err
 	}
 	defer closeDraft(draft, ck)
-	n := &nodeActor{cache: m, retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation, speed: speed}
+	n := &nodeActor{cache: m, retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation, speed: speed, read: read, syncs: syncs}
 	n.register()
 	n.socket = socket.Config{Checkpoint: ck, Grammars: grammars(ck), Pool: pool, KVBudget: cfg.KVBudget, Draft: draft, Logger: cfg.Logger, Connect: connectNATS(b.nats), OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
 	if cfg.WeightsCache != "" {
@@ -390,7 +392,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if err := b.setState(gossip.Ready); err != nil {
 		return err
 	}
-	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "measured", speed, "gossip", b.gossip.Address(), "control", b.rpc.Address(), "routes", b.nats.RouteAddr(), "tensors", b.nats.Addr())
+	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "read", read, "sync_two", syncs.Two, "sync_four", syncs.Four, "gossip", b.gossip.Address(), "control", b.rpc.Address(), "routes", b.nats.RouteAddr(), "tensors", b.nats.Addr())
 	if err := stayJoined(ctx, b, cfg.Join, &n.heard, cfg.Logger); err != nil {
 		return err
 	}
@@ -514,7 +516,9 @@ type nodeActor struct {
 	socket      socket.Config
 	hash        string
 	incarnation uint64
-	speed       float64 // measured, in units of a share; 0: it was not
+	speed       float64 // measured, in units of a share; 0: it has a share that needs none
+	read        float64 // measured, as topology.Node has it
+	syncs       topology.Syncs
 	pid         *actor.PID
 	leaving     atomic.Bool   // it has said that it drains
 	retired     chan struct{} // filled when it was told, since then, that it holds nothing
@@ -536,7 +540,7 @@ func (n *nodeActor) register() {
 		// The newest epoch is what a restarted coordinator counts on from.
 		c.Actor.Send(n.pid, &socket.Status{Reply: func(s *proto.SocketStatus) {
 			respond(c, &proto.NodeDescription{Id: n.cfg.ID, Incarnation: n.incarnation, Pid: uint32(os.Getpid()), ModelHash: n.hash,
-				KvBudgetBytes: n.cfg.KVBudget, Share: n.cfg.Share, Speed: n.speed, Threads: uint32(n.cfg.Threads), Epoch: s.Epoch}, nil)
+				KvBudgetBytes: n.cfg.KVBudget, Share: n.cfg.Share, Speed: n.speed, Read: n.read, SyncTwo: n.syncs.Two, SyncFour: n.syncs.Four, Threads: uint32(n.cfg.Threads), Epoch: s.Epoch}, nil)
 		}})
 	})
 	rpc.Handle(n.mux, uint32(proto.Kind_KIND_LOAD), func(c *rpc.Ctx, m *proto.LoadRequest) {

@@ -387,8 +387,11 @@ type NodeDescription struct {
 	Share         float64                `protobuf:"fixed64,7,opt,name=share,proto3" json:"share,omitempty"` // asked for by --share; 0: none asked
 	Threads       uint32                 `protobuf:"varint,9,opt,name=threads,proto3" json:"threads,omitempty"`
 	Version       string                 `protobuf:"bytes,10,opt,name=version,proto3" json:"version,omitempty"`
-	Epoch         uint32                 `protobuf:"varint,11,opt,name=epoch,proto3" json:"epoch,omitempty"`  // newest epoch the node has seen
-	Speed         float64                `protobuf:"fixed64,12,opt,name=speed,proto3" json:"speed,omitempty"` // measured, in units of a share; 0: it was not
+	Epoch         uint32                 `protobuf:"varint,11,opt,name=epoch,proto3" json:"epoch,omitempty"`                        // newest epoch the node has seen
+	Speed         float64                `protobuf:"fixed64,12,opt,name=speed,proto3" json:"speed,omitempty"`                       // measured, in units of a share; 0: it was not
+	SyncTwo       float64                `protobuf:"fixed64,13,opt,name=sync_two,json=syncTwo,proto3" json:"sync_two,omitempty"`    // measured: seconds of a small collective among 2 ranks of its machine; 0: it was not
+	SyncFour      float64                `protobuf:"fixed64,14,opt,name=sync_four,json=syncFour,proto3" json:"sync_four,omitempty"` // the same among 4
+	Read          float64                `protobuf:"fixed64,15,opt,name=read,proto3" json:"read,omitempty"`                         // measured: bytes a second that its threads read; 0: it was not
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -489,6 +492,27 @@ func (x *NodeDescription) GetEpoch() uint32 {
 func (x *NodeDescription) GetSpeed() float64 {
 	if x != nil {
 		return x.Speed
+	}
+	return 0
+}
+
+func (x *NodeDescription) GetSyncTwo() float64 {
+	if x != nil {
+		return x.SyncTwo
+	}
+	return 0
+}
+
+func (x *NodeDescription) GetSyncFour() float64 {
+	if x != nil {
+		return x.SyncFour
+	}
+	return 0
+}
+
+func (x *NodeDescription) GetRead() float64 {
+	if x != nil {
+		return x.Read
 	}
 	return 0
 }
@@ -3026,7 +3050,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\tPlacement\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x18\n" +
 	"\amapping\x18\x02 \x01(\tR\amapping\x12$\n" +
-	"\x06slices\x18\x03 \x03(\v2\f.shoal.SliceR\x06slices\"\x9e\x02\n" +
+	"\x06slices\x18\x03 \x03(\v2\f.shoal.SliceR\x06slices\"\xea\x02\n" +
 	"\x0fNodeDescription\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x10\n" +
@@ -3039,7 +3063,10 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\aversion\x18\n" +
 	" \x01(\tR\aversion\x12\x14\n" +
 	"\x05epoch\x18\v \x01(\rR\x05epoch\x12\x14\n" +
-	"\x05speed\x18\f \x01(\x01R\x05speedJ\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\xf4\x01\n" +
+	"\x05speed\x18\f \x01(\x01R\x05speed\x12\x19\n" +
+	"\bsync_two\x18\r \x01(\x01R\asyncTwo\x12\x1b\n" +
+	"\tsync_four\x18\x0e \x01(\x01R\bsyncFour\x12\x12\n" +
+	"\x04read\x18\x0f \x01(\x01R\x04readJ\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\xf4\x01\n" +
 	"\vLoadRequest\x12.\n" +
 	"\tplacement\x18\x01 \x01(\v2\x10.shoal.PlacementR\tplacement\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x1d\n" +

@@ -16,6 +16,9 @@ type Node struct {
 	Incarnation uint64
 	Share       float64 // asked for; zero: none was
 	Speed       float64 // as the node has measured it, in units of a share; zero: it has not
+	Read        float64 // bytes a second that its threads read, as it has measured; zero: it has not
+	Syncs       Syncs   // likewise
+	Distance    float64 // seconds from the coordinator's process to the node's, one way; zero: not known
 	KVBudget    int64   // bytes
 	ModelHash   string
 	Epoch       uint32 // the newest epoch the node has seen
@@ -97,8 +100,11 @@ func (RetireNode) effect() {}
 
 // AuthorityConfig are the rules of an Authority.
 type AuthorityConfig struct {
-	Shape   Shape
-	Mapping Mapping
+	Shape Shape
+	// Mapping of all placements; empty: chosen from what the nodes have measured, and
+	// WeightBytes, the size of one weight.
+	Mapping     Mapping
+	WeightBytes float64
 	// Nodes is how many nodes the first placement waits for; zero: whoever is
 	// there once Settle has passed without a change. One that comes after another
 	// coordinator waits so for patience times Settle: the rest may be lost for good.
@@ -147,6 +153,7 @@ type Authority struct {
 	drained     map[string]uint64     // incarnation of nodes that are to take no part
 	unreachable [][2]string           // pairs that do not hear each other, as far as answered in this phase
 	quarantined map[string]quarantine // nodes that others did not hear
+	mappings    map[int]Mapping       // what was chosen, by number of nodes
 	capped      map[string]string     // nodes of the placement that have less than they say
 	fenced      map[string]Fence      // nodes that held up the others, and those that came back
 	probeAt     time.Duration         // when fenced nodes may be asked again
@@ -166,7 +173,7 @@ func NewAuthority(cfg AuthorityConfig) *Authority {
 	if drained == nil {
 		drained = map[string]uint64{}
 	}
-	return &Authority{cfg: cfg, phase: Gathering, seen: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{}, drained: drained, quarantined: map[string]quarantine{}, fenced: map[string]Fence{}, reason: "no node has joined yet"}
+	return &Authority{cfg: cfg, phase: Gathering, seen: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{}, drained: drained, quarantined: map[string]quarantine{}, fenced: map[string]Fence{}, mappings: map[int]Mapping{}, reason: "no node has joined yet"}
 }
 
 // Phase says where the authority stands, and in a few words why.
@@ -439,7 +446,7 @@ func (a *Authority) start() []Effect {
 		members[i] = Member{ID: n.ID, Share: shares[i]}
 	}
 	a.epoch = max(a.epoch, a.seen) + 1
-	p, err := Place(a.epoch, a.cfg.Mapping, a.cfg.Shape, members)
+	p, err := Place(a.epoch, a.mapping(part), a.cfg.Shape, members)
 	if err != nil {
 		a.tries++
 		a.reason = err.Error()

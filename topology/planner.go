@@ -1,5 +1,10 @@
 package topology
 
+import (
+	"math"
+	"slices"
+)
+
 // Costs are what the planner weighs a mapping by.
 type Costs struct {
 	// Sync is the time of one small collective among the sockets, in seconds.
@@ -10,12 +15,55 @@ type Costs struct {
 	WeightBytes float64
 }
 
-// SyncGuess is the time of one small collective over the NATS mesh by number of
-// sockets, for the planner before anything was measured. Of processes that share two
-// cores, `shoal bench cluster --quant q4_0` waits 150 us for each of a step's 25
-// with two sockets, 280 to 330 with four, 920 with sixteen, their turn on a core
-// included (docs/benchmarks.md, Nodes).
-func SyncGuess(sockets int) float64 { return 80e-6 * float64(sockets) }
+// Syncs are what small collectives took a node at its start, in seconds: among two and among
+// four ranks of its own process, so without the way between processes, which is its Distance.
+// Zero: it has not measured them.
+type Syncs struct{ Two, Four float64 }
+
+// of is the estimate for so many sockets: on the line through both, and never below the
+// first.
+func (s Syncs) of(sockets int) float64 {
+	return max(s.Two, s.Two+(s.Four-s.Two)/2*float64(sockets-2))
+}
+
+func (s Syncs) valid() bool { return positive(s.Two) && positive(s.Four) }
+
+func positive(x float64) bool { return x > 0 && !math.IsInf(x, 1) }
+
+// What sockets are taken for that have measured nothing: the guesses come from processes
+// that shared two cores (docs/benchmarks.md, Nodes).
+const (
+	guessedRead = 8e9   // bytes a second
+	guessedSync = 80e-6 // seconds a socket
+)
+
+// MeasuredCosts are those of nodes that form one placement: medians of what they measured,
+// and guesses where none did.
+func MeasuredCosts(nodes []Node, weightBytes float64) Costs {
+	c := Costs{Sync: guessedSync * float64(len(nodes)), Bandwidth: guessedRead, WeightBytes: weightBytes}
+	var reads, syncs []float64
+	for _, n := range nodes {
+		if positive(n.Read) {
+			reads = append(reads, n.Read)
+		}
+		if n.Syncs.valid() {
+			syncs = append(syncs, n.Syncs.of(len(nodes))+max(0, n.Distance))
+		}
+	}
+	if len(reads) > 0 {
+		c.Bandwidth = median(reads)
+	}
+	if len(syncs) > 0 {
+		c.Sync = median(syncs)
+	}
+	return c
+}
+
+// median is the lower one of an even number.
+func median(x []float64) float64 {
+	slices.Sort(x)
+	return x[(len(x)-1)/2]
+}
 
 // DecodeSeconds estimates one layer of a decode step of few rows, the mean of those
 // with experts and those without: the synchronisations of the mapping and the weights that the slowest socket reads.
@@ -31,12 +79,6 @@ func DecodeSeconds(m Mapping, s Shape, sockets int, c Costs) float64 {
 		return 7*c.Sync + (attention+ffn)/n
 	}
 	return 5*c.Sync + (attention+ffn)/n
-}
-
-// ChooseUnmeasured is Choose for sockets of which nothing was measured yet: eight
-// GB/s.
-func ChooseUnmeasured(s Shape, sockets int, weightBytes float64) Mapping {
-	return Choose(s, sockets, Costs{Sync: SyncGuess(sockets), Bandwidth: 8e9, WeightBytes: weightBytes})
 }
 
 // attentionWeights are the elements of a layer's projections. Of latent attention
@@ -56,4 +98,22 @@ func Choose(s Shape, sockets int, c Costs) Mapping {
 		return Reduce
 	}
 	return Gather
+}
+
+// mapping is that of the next placement, over part. It is chosen from what the nodes
+// measured when a cluster begins, or grows to a number of nodes for the first time; after a
+// loss it stays, so that the nodes that are left read the least anew.
+func (a *Authority) mapping(part []Node) Mapping {
+	if a.cfg.Mapping != "" {
+		return a.cfg.Mapping
+	}
+	if n := len(a.place.Slices); n > 0 && len(part) <= n {
+		return a.place.Mapping
+	}
+	m, known := a.mappings[len(part)]
+	if !known {
+		m = Choose(a.cfg.Shape, len(part), MeasuredCosts(part, a.cfg.WeightBytes))
+		a.mappings[len(part)] = m
+	}
+	return m
 }

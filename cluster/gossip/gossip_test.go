@@ -440,3 +440,20 @@ func TestSlowConsumer(t *testing.T) {
 		t.Errorf("%d events: %+v", n, got)
 	}
 }
+
+// A member's round trip is measured by pings, and nobody's is 0.
+func TestRoundTrip(t *testing.T) {
+	a, b := start(t, "a"), start(t, "b")
+	if err := b.Join(t.Context(), []string{a.Address()}, 2); err != nil {
+		t.Fatal(err)
+	}
+	if took := a.RoundTrip(Member{Name: "b", Address: b.Address()}); took <= 0 || took > time.Second {
+		t.Errorf("a round trip of %v", took)
+	}
+	if took := a.RoundTrip(Member{Name: "c", Address: b.Address()}); took != 0 {
+		t.Errorf("somebody answered in %v for a member that is not there", took)
+	}
+	if took := a.RoundTrip(Member{Name: "b", Address: "nowhere"}); took != 0 {
+		t.Errorf("no address, and yet %v", took)
+	}
+}

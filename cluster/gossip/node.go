@@ -9,6 +9,7 @@ import (
 	"log"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -119,6 +120,25 @@ func (n *Node) Members() []Member {
 	slices.SortFunc(out, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
+
+// RoundTrip is the shortest of a few pings of a member; 0: it answered none.
+func (n *Node) RoundTrip(m Member) (least time.Duration) {
+	at, err := net.ResolveUDPAddr("udp", m.Address)
+	if err != nil {
+		return 0
+	}
+	for range pings {
+		began := time.Now() // memberlist's own figure may be below zero
+		if _, err := n.list.Ping(m.Name, at); err == nil {
+			if took := time.Since(began); least == 0 || took < least {
+				least = took
+			}
+		}
+	}
+	return least
+}
+
+const pings = 4
 
 // joinQuiet is how long Join tries before it says what it waits for.
 const joinQuiet = 3 * time.Second

@@ -1,0 +1,50 @@
+package natsbus
+
+import (
+	"context"
+	"time"
+
+	"github.com/shoal-llm/shoal/collective"
+)
+
+// Ranks forms a group of one rank on each of the servers, which may be one and the same, to
+// measure with. stop ends what there is of it, also after an error.
+func Ranks(ctx context.Context, servers []*Server, group string) (groups []*collective.Group, stop func(), err error) {
+	transports := make([]*Transport, 0, len(servers))
+	stop = func() {
+		for _, g := range groups {
+			_ = g.Close()
+			<-g.Done()
+		}
+		for _, t := range transports[len(groups):] {
+			_ = t.Close()
+		}
+	}
+	for r, s := range servers {
+		t, err := s.Transport(TransportConfig{Group: group, Epoch: 1, Rank: r, Size: len(servers)})
+		if err != nil {
+			return nil, stop, err
+		}
+		transports = append(transports, t)
+	}
+	ready := make(chan error, len(transports))
+	for _, t := range transports {
+		go func() { ready <- t.Ready(ctx) }()
+	}
+	for range transports {
+		if e := <-ready; e != nil && err == nil {
+			err = e
+		}
+	}
+	if err != nil {
+		return nil, stop, err
+	}
+	for r, t := range transports {
+		g, err := collective.NewGroup(collective.Config{Rank: r, Size: len(servers), Epoch: 1, Deadline: 10 * time.Second}, t)
+		if err != nil {
+			return groups, stop, err
+		}
+		groups = append(groups, g)
+	}
+	return groups, stop, nil
+}
