@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Stages are the parts of one step in microseconds.
@@ -61,6 +62,7 @@ type Decode struct {
 	Bound       float64 `json:"bound,omitempty"`
 	Beside      *Decode `json:"beside,omitempty"` // the same under the policy full
 	Stages      Stages  `json:"stages"`           // of the fastest step
+	Shared      Threads `json:"thread_time"`      // of all steps
 	LoadSeconds float64 `json:"load_s"`
 	Ceiling     Ceiling `json:"ceiling"`
 	Machine     Machine `json:"machine"`
@@ -125,8 +127,9 @@ func (d *Decode) measure(ctx context.Context, r *rig, f *floor, k Costs, g kvcac
 	d.CacheBytes = float64(kvcache.ReadBytes(g, d.Context, at, p))
 	d.CacheShare = d.CacheBytes / whole
 	var took, read, compute, stepCPU, readCPU []time.Duration
+	var spent tensor.Spent
 	_, err := r.decode(ctx, d.Batch, d.Context, d.Steps, func(t, processor time.Duration, stages socket.Stages) {
-		took, stepCPU = append(took, t), append(stepCPU, processor)
+		took, stepCPU, spent = append(took, t), append(stepCPU, processor), spent.Add(stages.Threads)
 		if t == slices.Min(took) {
 			d.Stages = stagesOf(stages, t)
 		}
@@ -142,6 +145,7 @@ func (d *Decode) measure(ctx context.Context, r *rig, f *floor, k Costs, g kvcac
 	best, readFloor, computeFloor := slices.Min(took).Seconds(), slices.Min(read).Seconds(), slices.Min(compute).Seconds()
 	median, medianRead := middle(took).Seconds(), middle(read).Seconds()
 	d.TokensPerS, d.MedianPerS, d.MeanPerS = rates(d.Batch, took)
+	d.Shared = threadsOf(spent, len(took), total(took))
 	d.PerToken, d.Bandwidth, d.Read = d.Bytes/float64(d.Batch), d.Bytes/best/1e9, d.Bytes/readFloor/1e9
 	d.Share, d.MedianShare = readFloor/best, medianRead/median
 	d.CPUShare = middle(readCPU).Seconds() / max(middle(stepCPU).Seconds(), 1e-9)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/internal/alone"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Prefill is what reading a prompt costs; best figures are of the fastest one.
@@ -25,6 +26,7 @@ type Prefill struct {
 	GFLOPS      float64 `json:"gflops"`            // matrices and attention, a multiply-add is two
 	PeakShare   float64 `json:"peak_share"`        // the same arithmetic alone, measured between the prompts, over the best prompt
 	Stages      Stages  `json:"stages"`            // summed over the chunks
+	Shared      Threads `json:"thread_time"`       // of all prompts
 	Compression float64 `json:"compression_share"` // of the prompt's time: observation, votes, selection, shipping
 	MatShare    float64 `json:"matmul_peak"`       // projections, FFN and head against their floor
 	AttnShare   float64 `json:"attention_peak"`
@@ -57,6 +59,7 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 	defer f.close()
 	mat, attn := k.Prefill(o.Context)
 	var took, floors, attnFloors []time.Duration
+	var spent tensor.Spent
 	for i := range o.Repeat + 1 {
 		t, stages, err := r.prompt(ctx, o, uint64(i+1))
 		if err != nil {
@@ -65,7 +68,7 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 		if i == 0 {
 			continue // buffers and tables are made
 		}
-		took = append(took, t)
+		took, spent = append(took, t), spent.Add(stages.Threads)
 		if t == slices.Min(took) {
 			p.Stages = stagesOf(stages, t)
 		}
@@ -73,6 +76,7 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 	}
 	best, matFloor, attnFloor := slices.Min(took).Seconds(), slices.Min(floors).Seconds(), slices.Min(attnFloors).Seconds()
 	p.TokensPerS, p.MedianPerS, p.MeanPerS = rates(o.Context, took)
+	p.Shared = threadsOf(spent, len(took), total(took))
 	p.Compression = p.Stages.Compression / p.Stages.Step
 	p.GFLOPS = (mat + attn) / best / 1e9
 	p.PeakShare = (matFloor + attnFloor) / best

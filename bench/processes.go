@@ -42,6 +42,7 @@ type Processes struct {
 	Wait         float64 `json:"wait_us"`    // for collectives, of that node
 	Control      float64 `json:"control_us"` // the rest: step messages, scheduling
 	WirePerToken float64 `json:"wire_bytes_per_token"`
+	Shared       Threads `json:"thread_time"` // of the slowest node
 }
 
 // DecodeOfProcesses decodes a batch and takes the steps between every sequence's second
@@ -86,7 +87,8 @@ func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error
 	tokens := float64(o.Batch * (o.Tokens - 1))
 	return &Processes{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Batch: o.Batch, Context: o.Context,
 		Steps: d.Steps, TokensPerS: tokens / took.Seconds(), StepMicros: per(d.Wall), Compute: per(d.Compute), Wait: per(d.Wait),
-		Control: per(d.Wall - d.Compute - d.Wait), WirePerToken: float64(d.Wire) / (float64(o.Batch) * float64(max(d.Steps, 1)))}, nil
+		Control: per(d.Wall - d.Compute - d.Wait), WirePerToken: float64(d.Wire) / (float64(o.Batch) * float64(max(d.Steps, 1))),
+		Shared: threadsOf(d.Threads, int(d.Steps), d.Compute)}, nil
 }
 
 // ProcessPrompts is what reading a prompt over node processes costs; of the fastest
@@ -111,6 +113,7 @@ type ProcessPrompts struct {
 	Bus        float64   `json:"bus_floor_s"`        // as many bytes sent as all-reduces of a chunk, over a mesh in one process
 	BusRate    float64   `json:"bus_bytes_per_s"`
 	Ceiling    Ceiling   `json:"ceiling"`
+	Shared     Threads   `json:"thread_time"` // of the slowest node of each step
 }
 
 // PromptsOfProcesses reads prompts, one at a time, and measures the machine's ceilings
@@ -153,6 +156,7 @@ func (o *ProcessOptions) readOne(ctx context.Context, i int, f *ProcessPrompts) 
 	f.Seconds, f.TokensPerS, f.Steps, f.Wire = took, float64(o.Prompt)/took, d.Steps, d.Wire
 	f.Compute, f.Wait, f.Control = d.Compute.Seconds(), d.Wait.Seconds(), took-(d.Compute+d.Wait).Seconds()
 	f.Processor = (o.processors() - busy).Seconds()
+	f.Shared = threadsOf(d.Threads, 1, d.Compute)
 	return nil
 }
 

@@ -131,12 +131,13 @@ func rates(each int, took []time.Duration) (best, median, mean float64) {
 	return n / slices.Min(took).Seconds(), n / middle(took).Seconds(), n / average(took).Seconds()
 }
 
-func average(d []time.Duration) time.Duration {
-	var sum time.Duration
+func average(d []time.Duration) time.Duration { return total(d) / time.Duration(len(d)) }
+
+func total(d []time.Duration) (sum time.Duration) {
 	for _, t := range d {
 		sum += t
 	}
-	return sum / time.Duration(len(d))
+	return sum
 }
 
 // middle is the median.

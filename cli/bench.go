@@ -153,6 +153,7 @@ func printDecodeFigures(w io.Writer, d *bench.Decode) {
 	fmt.Fprintf(w, "  %.1f MB a token, %.1f of %.1f GB/s that the same threads read between the steps: %.0f %% (median step %.0f %%, by processor time %.0f %%), %.0f %% of the arithmetic peak, %.0f %% of the roofline\n",
 		d.PerToken/1e6, d.Bandwidth, d.Read, 100*d.Share, 100*d.MedianShare, 100*d.CPUShare, 100*d.PeakShare, 100*d.Roofline)
 	printStages(w, d.Stages)
+	printThreads(w, d.Shared)
 }
 
 type benchPrefillCmd struct {
@@ -205,6 +206,7 @@ func printPrefill(w io.Writer, p *bench.Prefill) {
 	fmt.Fprintf(w, "  %.1f tokens/s (median prompt %.1f), %.0f GFLOP/s: %.0f %% of the peak (matrices %.0f %%, attention %.0f %%)\n",
 		p.TokensPerS, p.MedianPerS, p.GFLOPS, 100*p.PeakShare, 100*p.MatShare, 100*p.AttnShare)
 	printStages(w, p.Stages)
+	printThreads(w, p.Shared)
 }
 
 type benchKernelsCmd struct {
@@ -263,6 +265,15 @@ func printStages(w io.Writer, s bench.Stages) {
 		}
 		fmt.Fprintf(w, "  %-12s %12.1f us %5.1f %%\n", l.name, l.us, 100*l.us/s.Step)
 	}
+}
+
+// printThreads says where the threads' time went; nothing of a thread alone.
+func printThreads(w io.Writer, t bench.Threads) {
+	if t.Runs == 0 {
+		return
+	}
+	fmt.Fprintf(w, "  threads: %.0f shared runs of %.1f us, %.0f us of one thread alone; in the runs work %.1f %%, late %.1f %%, absent %.1f %%, uneven %.1f %%, end %.1f %%\n",
+		t.Runs, t.Run, t.Solo, 100*t.Work, 100*t.Late, 100*t.Absent, 100*t.Uneven, 100*t.End)
 }
 
 func shapeNames() string { return strings.Join(model.Shapes(), ", ") }

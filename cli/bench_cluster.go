@@ -125,6 +125,7 @@ func printProcesses(w io.Writer, f *bench.Processes) {
 	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, batch %d, context %d: %.1f tokens/s\n", f.Model, f.Quant, f.Nodes, f.Mapping, f.Batch, f.Context, f.TokensPerS)
 	fmt.Fprintf(w, "  a step: %.0f us = compute %.0f (slowest node) + wait for collectives %.0f + control %.0f; %.1f kB sent per token\n",
 		f.StepMicros, f.Compute, f.Wait, f.Control, f.WirePerToken/1e3)
+	printThreads(w, f.Shared)
 }
 
 func printPrompts(w io.Writer, f *bench.ProcessPrompts) {
@@ -132,6 +133,7 @@ func printPrompts(w io.Writer, f *bench.ProcessPrompts) {
 	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, prompts of %d in %d steps: %.1f tokens/s\n", f.Model, f.Quant, f.Nodes, f.Mapping, f.Prompt, f.Steps, f.TokensPerS)
 	fmt.Fprintf(w, "  the fastest: %.3f s = compute %.3f (slowest node) + wait for collectives %.3f + control %.3f; processor time of the nodes %.2f s; %.1f MB sent\n",
 		f.Seconds, f.Compute, f.Wait, f.Control, f.Processor, float64(f.Wire)/1e6)
+	printThreads(w, f.Shared)
 	fmt.Fprintf(w, "  floor: %.3f s of arithmetic on %d cores (%.0f VNNI GOP/s, %.0f FMA GFLOP/s); %.3f s of bus (%.0f MB/s sent, nothing else running)\n",
 		f.Arithmetic, f.Ceiling.Threads, f.Ceiling.VNNI, f.Ceiling.FMA, f.Bus, f.BusRate/1e6)
 }

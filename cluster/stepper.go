@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/proto"
 	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/tensor"
 	"github.com/shoal-llm/shoal/topology"
 	"github.com/shoal-llm/shoal/tracing"
 )
@@ -147,11 +148,12 @@ type StepTotals struct {
 	Wait    time.Duration `json:"wait_ns"`    // for collectives, of that node
 	Wire    uint64        `json:"wire_bytes"` // sent by all nodes, a broadcast counted once
 	Rows    uint64        `json:"rows"`       // tokens, of steps that failed as well
+	Threads tensor.Spent  `json:"threads_ns"` // of the node that Compute is of
 }
 
 // Sub is what happened since o was taken.
 func (t StepTotals) Sub(o StepTotals) StepTotals {
-	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows}
+	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows, t.Threads.Sub(o.Threads)}
 }
 
 // StepTotals says where the time of the steps went so far.
@@ -202,11 +204,17 @@ func (f *figures) note(began time.Time, took time.Duration, replies []*proto.Ste
 	if slowest != nil {
 		f.total.Compute += time.Duration(slowest.ComputeMicros) * time.Microsecond
 		f.total.Wait += time.Duration(slowest.WaitMicros) * time.Microsecond
+		f.total.Threads = f.total.Threads.Add(threadsOf(slowest.Threads))
 	}
 	f.compute = f.compute[:0]
 	for _, r := range replies {
 		f.compute = append(f.compute, time.Duration(r.ComputeMicros)*time.Microsecond)
 	}
+}
+
+func threadsOf(m *proto.ThreadTime) tensor.Spent {
+	return tensor.Spent{Runs: m.GetRuns(), Wall: time.Duration(m.GetWall()), Work: time.Duration(m.GetWork()), Late: time.Duration(m.GetLate()),
+		Absent: time.Duration(m.GetAbsent()), Uneven: time.Duration(m.GetUneven()), End: time.Duration(m.GetEnd())}
 }
 
 // run carries one plan out. It returns within the deadline. An error names the

@@ -2646,6 +2646,7 @@ type StepReply struct {
 	WireBytes     uint64                 `protobuf:"varint,7,opt,name=wire_bytes,json=wireBytes,proto3" json:"wire_bytes,omitempty"`
 	ReplicaBytes  uint64                 `protobuf:"varint,9,opt,name=replica_bytes,json=replicaBytes,proto3" json:"replica_bytes,omitempty"`  // of cache rows that this rank sent to replicas in the step
 	LateMicros    []uint32               `protobuf:"varint,8,rep,packed,name=late_micros,json=lateMicros,proto3" json:"late_micros,omitempty"` // by rank: how long this one waited for it alone, the others being there
+	Threads       *ThreadTime            `protobuf:"bytes,10,opt,name=threads,proto3" json:"threads,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2743,6 +2744,107 @@ func (x *StepReply) GetLateMicros() []uint32 {
 	return nil
 }
 
+func (x *StepReply) GetThreads() *ThreadTime {
+	if x != nil {
+		return x.Threads
+	}
+	return nil
+}
+
+// ThreadTime is where the time of a node's compute threads went in a step (tensor.Spent), in
+// nanoseconds; one shared piece of work of several is timed and counts for all.
+type ThreadTime struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Runs          uint64                 `protobuf:"varint,1,opt,name=runs,proto3" json:"runs,omitempty"`
+	Wall          int64                  `protobuf:"varint,2,opt,name=wall,proto3" json:"wall,omitempty"`
+	Work          int64                  `protobuf:"varint,3,opt,name=work,proto3" json:"work,omitempty"`
+	Late          int64                  `protobuf:"varint,4,opt,name=late,proto3" json:"late,omitempty"`
+	Absent        int64                  `protobuf:"varint,5,opt,name=absent,proto3" json:"absent,omitempty"`
+	Uneven        int64                  `protobuf:"varint,6,opt,name=uneven,proto3" json:"uneven,omitempty"`
+	End           int64                  `protobuf:"varint,7,opt,name=end,proto3" json:"end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ThreadTime) Reset() {
+	*x = ThreadTime{}
+	mi := &file_proto_shoal_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ThreadTime) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ThreadTime) ProtoMessage() {}
+
+func (x *ThreadTime) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_shoal_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ThreadTime.ProtoReflect.Descriptor instead.
+func (*ThreadTime) Descriptor() ([]byte, []int) {
+	return file_proto_shoal_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *ThreadTime) GetRuns() uint64 {
+	if x != nil {
+		return x.Runs
+	}
+	return 0
+}
+
+func (x *ThreadTime) GetWall() int64 {
+	if x != nil {
+		return x.Wall
+	}
+	return 0
+}
+
+func (x *ThreadTime) GetWork() int64 {
+	if x != nil {
+		return x.Work
+	}
+	return 0
+}
+
+func (x *ThreadTime) GetLate() int64 {
+	if x != nil {
+		return x.Late
+	}
+	return 0
+}
+
+func (x *ThreadTime) GetAbsent() int64 {
+	if x != nil {
+		return x.Absent
+	}
+	return 0
+}
+
+func (x *ThreadTime) GetUneven() int64 {
+	if x != nil {
+		return x.Uneven
+	}
+	return 0
+}
+
+func (x *ThreadTime) GetEnd() int64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
 type SocketStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -2768,7 +2870,7 @@ type SocketStatus struct {
 
 func (x *SocketStatus) Reset() {
 	*x = SocketStatus{}
-	mi := &file_proto_shoal_proto_msgTypes[34]
+	mi := &file_proto_shoal_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2780,7 +2882,7 @@ func (x *SocketStatus) String() string {
 func (*SocketStatus) ProtoMessage() {}
 
 func (x *SocketStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[34]
+	mi := &file_proto_shoal_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2793,7 +2895,7 @@ func (x *SocketStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SocketStatus.ProtoReflect.Descriptor instead.
 func (*SocketStatus) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{34}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SocketStatus) GetEpoch() uint32 {
@@ -2934,7 +3036,7 @@ type PrefixDisk struct {
 
 func (x *PrefixDisk) Reset() {
 	*x = PrefixDisk{}
-	mi := &file_proto_shoal_proto_msgTypes[35]
+	mi := &file_proto_shoal_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2946,7 +3048,7 @@ func (x *PrefixDisk) String() string {
 func (*PrefixDisk) ProtoMessage() {}
 
 func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[35]
+	mi := &file_proto_shoal_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2959,7 +3061,7 @@ func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixDisk.ProtoReflect.Descriptor instead.
 func (*PrefixDisk) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{35}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PrefixDisk) GetBytes() int64 {
@@ -3244,7 +3346,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x06prompt\x18\x06 \x03(\v2\x14.shoal.PromptLogprobR\x06prompt\x12\"\n" +
 	"\x05drawn\x18\a \x03(\v2\f.shoal.DrawnR\x05drawn\x12\x16\n" +
 	"\x06drafts\x18\b \x03(\rR\x06drafts\x12\x12\n" +
-	"\x04odds\x18\t \x03(\x02R\x04oddsJ\x04\b\x02\x10\x06\"\xb0\x02\n" +
+	"\x04odds\x18\t \x03(\x02R\x04oddsJ\x04\b\x02\x10\x06\"\xdd\x02\n" +
 	"\tStepReply\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12(\n" +
@@ -3257,7 +3359,18 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"wire_bytes\x18\a \x01(\x04R\twireBytes\x12#\n" +
 	"\rreplica_bytes\x18\t \x01(\x04R\freplicaBytes\x12\x1f\n" +
 	"\vlate_micros\x18\b \x03(\rR\n" +
-	"lateMicros\"\xbb\x04\n" +
+	"lateMicros\x12+\n" +
+	"\athreads\x18\n" +
+	" \x01(\v2\x11.shoal.ThreadTimeR\athreads\"\x9e\x01\n" +
+	"\n" +
+	"ThreadTime\x12\x12\n" +
+	"\x04runs\x18\x01 \x01(\x04R\x04runs\x12\x12\n" +
+	"\x04wall\x18\x02 \x01(\x03R\x04wall\x12\x12\n" +
+	"\x04work\x18\x03 \x01(\x03R\x04work\x12\x12\n" +
+	"\x04late\x18\x04 \x01(\x03R\x04late\x12\x16\n" +
+	"\x06absent\x18\x05 \x01(\x03R\x06absent\x12\x16\n" +
+	"\x06uneven\x18\x06 \x01(\x03R\x06uneven\x12\x10\n" +
+	"\x03end\x18\a \x01(\x03R\x03end\"\xbb\x04\n" +
 	"\fSocketStatus\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\"\n" +
@@ -3323,7 +3436,7 @@ func file_proto_shoal_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_shoal_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_proto_shoal_proto_goTypes = []any{
 	(Kind)(0),               // 0: shoal.Kind
 	(*Empty)(nil),           // 1: shoal.Empty
@@ -3360,8 +3473,9 @@ var file_proto_shoal_proto_goTypes = []any{
 	(*Drawn)(nil),           // 32: shoal.Drawn
 	(*Sampled)(nil),         // 33: shoal.Sampled
 	(*StepReply)(nil),       // 34: shoal.StepReply
-	(*SocketStatus)(nil),    // 35: shoal.SocketStatus
-	(*PrefixDisk)(nil),      // 36: shoal.PrefixDisk
+	(*ThreadTime)(nil),      // 35: shoal.ThreadTime
+	(*SocketStatus)(nil),    // 36: shoal.SocketStatus
+	(*PrefixDisk)(nil),      // 37: shoal.PrefixDisk
 }
 var file_proto_shoal_proto_depIdxs = []int32{
 	2,  // 0: shoal.Slice.kv_heads:type_name -> shoal.Range
@@ -3391,12 +3505,13 @@ var file_proto_shoal_proto_depIdxs = []int32{
 	31, // 24: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
 	32, // 25: shoal.Sampled.drawn:type_name -> shoal.Drawn
 	33, // 26: shoal.StepReply.sampled:type_name -> shoal.Sampled
-	36, // 27: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	35, // 27: shoal.StepReply.threads:type_name -> shoal.ThreadTime
+	37, // 28: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_proto_shoal_proto_init() }
@@ -3410,7 +3525,7 @@ func file_proto_shoal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_shoal_proto_rawDesc), len(file_proto_shoal_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -20,7 +20,8 @@ type Pool struct {
 	mat   matmul              // the current matrix product, guarded by mu
 	heads headsWork           // the current product of heads, guarded by mu
 	deal  shares              // of the current Run
-	crowd crowd               // of the caller's thread
+	watch stopwatch
+	crowd crowd // of the caller's thread
 
 	_     [64]byte
 	run   atomic.Uint64 // number of the current or the last Run
@@ -49,6 +50,7 @@ func NewPool(threads int) *Pool {
 	p.own = func(_, i int) { p.user(i) }
 	p.mat.init(threads)
 	p.deal = make(shares, threads)
+	p.watch.init(threads)
 	for id := 1; id < threads; id++ {
 		w := &worker{wake: make(chan struct{}, 1)}
 		p.workers = append(p.workers, w)
@@ -104,9 +106,11 @@ func (p *Pool) dispatch(n int, task func(worker, i int)) {
 	p.left.Store(int64(n))
 	number := p.run.Load() + 1
 	p.deal.split(number&tagMask, n)
+	p.watch.start(number)
 	p.run.Store(number)
 	p.work(0, number)
 	p.await()
+	p.watch.stop(number)
 	p.task = nil
 }
 
@@ -125,11 +129,13 @@ func (p *Pool) work(id int, number uint64) {
 		if !ok {
 			return
 		}
+		p.watch.enter(id, number)
 		done := int64(0)
 		for ; ok; i, ok = p.deal.next(id, tag) {
 			p.task(id, i)
 			done++
 		}
+		p.watch.leave(id)
 		if p.left.Add(-done) == 0 && id != 0 && p.wait.Load() {
 			select {
 			case p.ready <- struct{}{}:

@@ -373,7 +373,7 @@ func (a *Actor) begin(c actor.Context, m *Step) {
 	s.jobsBefore, _ = a.exec.Progress()
 	a.steps[w.Batch] = s
 	s.stages = []stage{{job: func(done func(error)) {
-		s.wireBefore = e.group.wireBytes()
+		s.wireBefore, s.before = e.group.wireBytes(), e.pool.Spent()
 		s.lateBefore = e.group.lateness()
 		began := time.Now()
 		err := e.begin(s)
@@ -460,12 +460,13 @@ func (a *Actor) advance(c actor.Context, s *step, err error) {
 		return
 	}
 	b := s.micro.batch
+	s.spent.Threads = a.epoch.pool.Spent().Sub(s.before)
 	if s.observe != nil {
 		s.observe(s.spent.with(b))
 	}
 	s.reply(&proto.StepReply{Epoch: w.Epoch, Step: w.Step, Sampled: s.results.order, KvUsedBytes: a.caches.arena.Used(),
 		ComputeMicros: uint32((b.Compute + s.spent.Head + s.spent.Begin).Microseconds()), WaitMicros: uint32((b.Wait + s.spent.Wait).Microseconds()),
-		WireBytes: a.epoch.group.wireBytes() - s.wireBefore, ReplicaBytes: s.copied, LateMicros: micros(a.epoch.group.lateness(), s.lateBefore)}, nil)
+		Threads: threadTime(s.spent.Threads), WireBytes: a.epoch.group.wireBytes() - s.wireBefore, ReplicaBytes: s.copied, LateMicros: micros(a.epoch.group.lateness(), s.lateBefore)}, nil)
 }
 
 // teardown ends what is in flight and frees the epoch, but for the caches that a later

@@ -84,6 +84,7 @@ type step struct {
 	observe    func(Stages)
 	copied     uint64 // bytes sent to replicas
 	wireBefore uint64
+	before     tensor.Spent
 	lateBefore []time.Duration
 	jobsBefore uint64
 }

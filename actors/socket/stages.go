@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Stages is where the time of a step went on this socket. What the sum lacks
@@ -19,6 +21,8 @@ type Stages struct {
 	Selection   time.Duration // then: pooling, top-K
 	Shipping    time.Duration // then: kept rows to the owner, blocks given back
 	Wait        time.Duration // for collectives
+
+	Threads tensor.Spent // of the pool, meanwhile
 
 	Experts int // whose weights were read, of all layers together
 }
@@ -40,6 +44,7 @@ func (s *Stages) Add(o Stages) {
 	s.Selection += o.Selection
 	s.Shipping += o.Shipping
 	s.Wait += o.Wait
+	s.Threads = s.Threads.Add(o.Threads)
 	s.Experts += o.Experts
 }
 
@@ -49,6 +54,10 @@ func (s Stages) with(b *layer.Batch) Stages {
 	s.Wait += b.Wait
 	s.Experts += b.ExpertsRead
 	return s
+}
+
+func threadTime(s tensor.Spent) *proto.ThreadTime {
+	return &proto.ThreadTime{Runs: s.Runs, Wall: int64(s.Wall), Work: int64(s.Work), Late: int64(s.Late), Absent: int64(s.Absent), Uneven: int64(s.Uneven), End: int64(s.End)}
 }
 
 // micros is what was added to before.
