@@ -52,6 +52,12 @@ type Request struct {
 	Tenant         string  // who asks; shares it with nobody else unless the server says so
 	Speculate      string  // how drafts are made, "" for the server's default
 
+	// Context is how many tokens at the prompt's beginning are a fixed context, read and laid out
+	// apart from what follows; 0: none. Hold: the prompt is one, and its cache stays after the
+	// first token, for requests that begin with it, until the request is cancelled.
+	Context int
+	Hold    bool
+
 	// Emitted are output tokens of an earlier life of this request: it goes on
 	// after them, and only the ones after them come as events.
 	Emitted []int32

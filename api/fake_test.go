@@ -204,7 +204,7 @@ func (e *fakeEngine) play(ctx context.Context, r *Request, ch chan<- Event) bool
 			if r.Sampling.Logprobs >= 0 {
 				ev.Logprob, ev.Top = fakeLogprobs(ev.Token, r.Sampling.Logprobs)
 			}
-			if tokens == r.MaxTokens && ev.Finish == "" {
+			if tokens == r.MaxTokens && ev.Finish == "" && !r.Hold {
 				ev.Finish = FinishLength
 			}
 		}

@@ -19,6 +19,9 @@ import (
 type prompt struct {
 	ids  []int32
 	text string // as the client gave it; "" for token ids
+
+	context int    // tokens of a fixed context that it begins with
+	policy  string // of that
 }
 
 // generation is a decoded request, ready to submit.
@@ -100,7 +103,11 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, g *generation)
 	if g.response == nil || !g.response.echo.Store { // else the body is kept until the end
 		sc.settle()
 	}
-	if e := s.admit(w, sc.who(), g); e != nil {
+	e := s.admit(w, sc.who(), g)
+	if e == nil {
+		e = s.withContext(g)
+	}
+	if e != nil {
 		s.writeError(w, e, false)
 		return
 	}
@@ -228,6 +235,9 @@ func (g *generation) request(index int) *Request {
 		IgnoreEOS: g.ignoreEOS, StopTokens: g.stopTokens,
 		PromptLogprobs: g.promptLogprobs, Policy: g.policy, Priority: g.priority,
 		NoCache: g.noCache, Salt: g.salt, Tenant: g.tenant, Speculate: g.speculate,
+	}
+	if p := g.prompts[index/g.n]; p.context > 0 {
+		req.Context, req.Policy = p.context, p.policy
 	}
 	req.Sampling.Seed += uint64(index % g.n)
 	return req

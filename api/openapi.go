@@ -51,7 +51,7 @@ func (s *Server) shared() []member {
 		{"seed", object{"type": "integer", "format": "int64"}}, {"stop", either(text(l.StopBytes), list(l.Stops, text(l.StopBytes)))}, {"stop_token_ids", ids}, {"include_stop_str_in_output", yesNo},
 		{"ignore_eos", yesNo}, {"skip_special_tokens", yesNo}, {"add_special_tokens", yesNo}, {"return_tokens_as_token_ids", yesNo},
 		{"truncate_prompt_tokens", whole(-1, 1<<31-1)},
-		{"kv_policy", text(l.PolicyBytes)}, {"cache", yesNo}, {"cache_salt", text(512)}, {"speculate", oneOfWords("", "off", "lookup", "suffix")},
+		{"kv_policy", text(l.PolicyBytes)}, {"cache", yesNo}, {"cache_salt", text(512)}, {"context", text(64)}, {"speculate", oneOfWords("", "off", "lookup", "suffix")},
 		{"priority", object{"type": "integer", "format": "int32"}}, {"user", text(1024)}, {"metadata", object{}},
 		{"response_format", free}, {"structured_outputs", free}, {"guided_json", either(free, anyText, yesNo)}, {"guided_regex", text(l.GrammarBytes)}, {"guided_choice", list(1<<16, anyText)},
 		{"guided_grammar", text(l.GrammarBytes)}, {"guided_whitespace_pattern", text(l.GrammarBytes)}, {"guided_decoding_backend", text(256)}, {"grammar", text(l.GrammarBytes)}, {"json_schema", either(free, anyText)},
@@ -132,6 +132,9 @@ func (s *Server) operations() map[string]operation {
 		"POST /detokenize": {about: "text of token ids", members: []member{{"model", text(512)}, {"tokens", list(s.cfg.Limits.DetokenizeToken, whole(0, int64(s.vocab-1)))}}, required: []string{"tokens"}, answer: struct {
 			Prompt string `json:"prompt"`
 		}{}},
+		"POST /v1/contexts": {about: "reads a text once, for requests that begin with it", members: append(pick(s.completionMembers(), "model", "prompt", "add_special_tokens", "kv_policy"),
+			append(pick(s.chatMembers(), "messages", "chat_template_kwargs", "enable_thinking"), member{"name", text(64)})...), required: []string{"name"}, answer: fixedContext{}},
+		"GET /v1/contexts": {about: "the contexts of the key"}, "GET /v1/contexts/{id}": {about: "one of them, by name", answer: fixedContext{}}, "DELETE /v1/contexts/{id}": {about: "gives it up"},
 		"POST /api/chat":      {about: "Ollama's chat", members: ollamaMembers(member{"messages", list(s.cfg.Limits.Messages, free)}, member{"tools", list(maxTools, free)}), required: []string{"model"}},
 		"POST /api/generate":  {about: "Ollama's completion", members: ollamaMembers(member{"prompt", anyText}, member{"system", anyText}), required: []string{"model"}},
 		"GET /api/tags":       {about: "the names of the model, as Ollama has them"},

@@ -33,6 +33,7 @@ type params struct {
 	priority      int
 	noCache       bool   // "cache": false
 	salt          string // vLLM: cache_salt
+	context       string // name of a fixed context, see contexts.go
 	speculate     string
 	tenant        string // key of who asks, set with the request
 	specialTokens *bool  // add_special_tokens
@@ -118,6 +119,7 @@ func (s *Server) parseParams(f *fields) params {
 	f.boolean("cache", &use)
 	p.noCache = !use
 	f.str("cache_salt", &p.salt, 512)
+	f.str("context", &p.context, 64)
 	if f.str("speculate", &p.speculate, 16) && p.speculate != "" {
 		if _, err := speculate.Parse(p.speculate); err != nil {
 			f.fail(invalid("speculate", "'speculate' must be one of %s, or lookup:N, suffix:N, model:N with 1 to %d drafts a row.", strings.Join(speculate.Modes, ", "), speculate.Most))
@@ -129,6 +131,9 @@ func (s *Server) parseParams(f *fields) params {
 	var add bool
 	if f.boolean("add_special_tokens", &add) {
 		p.specialTokens = &add
+	}
+	if p.context != "" && p.context != anyContext && p.specialTokens == nil {
+		p.specialTokens = &add // what follows a context is no beginning
 	}
 	var user string
 	f.str("user", &user, 1024)

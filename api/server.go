@@ -140,6 +140,7 @@ type Server struct {
 
 	responses atomic.Pointer[ResponseStore] // nil: they are not kept
 	stopping  chan struct{}                 // closed when Serve begins to drain
+	contexts  contexts
 }
 
 // New makes a server. tmpl may be nil for a model without a chat template.

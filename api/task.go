@@ -61,6 +61,9 @@ func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o Ta
 	if g.discard && g.promptLogprobs < 0 {
 		return nil, invalid("max_tokens", "'max_tokens' 0 without 'logprobs' leaves nothing to compute; send it to %s.", endpoint)
 	}
+	if g.context != "" {
+		return nil, invalid("context", "A job has no 'context': it must give the same answer when the context is gone.")
+	}
 	if f, _ := parseFields(body); f != nil && !f.has("seed") {
 		g.sampling.Seed = o.Seed
 	}

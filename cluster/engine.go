@@ -37,6 +37,7 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 	cancel, err := c.batcher.Submit(ctx, batcher.Spec{
 		ID: r.ID, Prompt: r.Prompt, MaxTokens: r.MaxTokens, Sampling: &r.Sampling, Stop: r.StopTokens, IgnoreEOS: r.IgnoreEOS,
 		Policy: policy, PromptLogprobs: r.PromptLogprobs, Priority: r.Priority,
+		Context: r.Context, Hold: r.Hold,
 		Emitted: r.Emitted, Accepted: r.Accepted, NoCache: r.NoCache, Salt: c.salt(r),
 		Speculate: speculate.Mode(r.Speculate), Tenant: r.Tenant + "\x00" + r.Salt,
 	}, stream)

@@ -47,7 +47,7 @@ func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
 	r := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, Evict: p.Evict, Keep: keeps(p.Keep), DeadlineMillis: uint32(deadline.Milliseconds())}
 	for _, o := range p.Open {
 		open := &proto.Open{Seq: o.Seq, Owner: uint32(o.Owner), Policy: o.Policy.Spec(), Sampling: socket.SamplingMessage(o.Sampling),
-			PromptTokens: uint32(o.Read), SampledBefore: uint32(o.Sampled), TailTokens: uint32(o.Tail), ReserveTokens: uint32(o.Reserve), Replica: uint32(o.Replica + 1), Shared: o.Shared}
+			PromptTokens: uint32(o.Read), SampledBefore: uint32(o.Sampled), TailTokens: uint32(o.Tail), Fork: o.Fork, ReserveTokens: uint32(o.Reserve), Replica: uint32(o.Replica + 1), Shared: o.Shared}
 		for _, t := range o.Prefix {
 			open.Prefix = append(open.Prefix, uint32(t))
 		}

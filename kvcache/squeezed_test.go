@@ -365,3 +365,42 @@ func TestCopyTakesNoQueries(t *testing.T) {
 		}
 	}
 }
+
+// A fork is the cache that its prompt gives anew, for the bytes of what is not shared; either lives
+// on when the other is released.
+func TestFork(t *testing.T) {
+	for _, p := range policies {
+		if !p.Forks() {
+			continue
+		}
+		for _, prompt := range []int{5, 64, 130, 192, 401} {
+			a, fresh := NewArena(1<<30), NewArena(1<<30)
+			first, want := owned(t, a, p, prompt), owned(t, fresh, p, prompt)
+			step(t, first, 3)
+			used := a.Used()
+			fork, err := first.Fork()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := a.Used()-used, ResidentBytes(small, prompt, prompt, p)-ForkBytes(small, prompt, p); got != want {
+				t.Errorf("%s, %d tokens: a fork takes %d bytes, want %d", p.Spec(), prompt, got, want)
+			}
+			step(t, want, 3)
+			first.Release()
+			step(t, fork, 3)
+			again, err := fork.Fork()
+			if err != nil {
+				t.Fatal(err)
+			}
+			step(t, fork, 70)
+			step(t, want, 70)
+			if step(t, again, 73); dump(fork) != dump(want) || dump(again) != dump(want) {
+				t.Errorf("%s, %d tokens: a fork is not the cache of its prompt", p.Spec(), prompt)
+			}
+			again.Release()
+			if fork.Release(); a.Used() != 0 {
+				t.Fatalf("%s: %d bytes are left", p.Spec(), a.Used())
+			}
+		}
+	}
+}

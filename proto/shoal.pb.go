@@ -1925,6 +1925,7 @@ type Open struct {
 	Shared        []uint64 `protobuf:"varint,10,rep,packed,name=shared,proto3" json:"shared,omitempty"`
 	Prefix        []uint32 `protobuf:"varint,11,rep,packed,name=prefix,proto3" json:"prefix,omitempty"`
 	TailTokens    uint32   `protobuf:"varint,12,opt,name=tail_tokens,json=tailTokens,proto3" json:"tail_tokens,omitempty"` // tokens of the prompt after prompt_tokens: they come as decode rows
+	Fork          uint64   `protobuf:"varint,13,opt,name=fork,proto3" json:"fork,omitempty"`                               // sequence with whose cache of the same prompt_tokens, in resume, this one begins; 0: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2039,6 +2040,13 @@ func (x *Open) GetPrefix() []uint32 {
 func (x *Open) GetTailTokens() uint32 {
 	if x != nil {
 		return x.TailTokens
+	}
+	return 0
+}
+
+func (x *Open) GetFork() uint64 {
+	if x != nil {
+		return x.Fork
 	}
 	return 0
 }
@@ -3280,7 +3288,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"whitespace\x18\x03 \x01(\tR\n" +
 	"whitespace\x12\x18\n" +
 	"\acompact\x18\x04 \x01(\bR\acompact\x12\x1b\n" +
-	"\tany_order\x18\x05 \x01(\bR\banyOrder\"\xe9\x02\n" +
+	"\tany_order\x18\x05 \x01(\bR\banyOrder\"\xfd\x02\n" +
 	"\x04Open\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\rR\x05owner\x12\x16\n" +
@@ -3295,7 +3303,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	" \x03(\x04R\x06shared\x12\x16\n" +
 	"\x06prefix\x18\v \x03(\rR\x06prefix\x12\x1f\n" +
 	"\vtail_tokens\x18\f \x01(\rR\n" +
-	"tailTokens\"2\n" +
+	"tailTokens\x12\x12\n" +
+	"\x04fork\x18\r \x01(\x04R\x04fork\"2\n" +
 	"\x04Copy\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\rR\areplica\"\xf3\x02\n" +

@@ -121,7 +121,10 @@ func (s *State) sampled(r *request, sample sampler.Result) {
 	}
 	s.goesOn(r)
 	s.out.Emits = append(s.out.Emits, Emit{ID: r.ID, Index: index, Cached: r.warm, Result: sample})
-	if reason, over := r.finished(s.cfg.EOS); over {
+	switch reason, over := r.finished(s.cfg.EOS); {
+	case over && r.Hold:
+		s.last(r)
+	case over:
 		s.finish(r, reason, "", "")
 	}
 }

@@ -84,6 +84,9 @@ type Open struct {
 	// and Replica (a rank, or -1) a copy of it; decode goes on. nil: from the start.
 	Resume  []int32
 	Replica int
+	// Fork is the sequence whose cache this one begins with, as far as Read: Resume has its tokens.
+	// 0: none.
+	Fork uint64
 
 	// Shared are the blocks of the prefix cache that the prompt begins with, and Prefix their
 	// tokens; Read counts them, and the first Chunk follows them.

@@ -28,6 +28,14 @@ type Spec struct {
 	Arrival        int64
 	Deadline       int64 // milliseconds of Tick at which it fails; 0: none
 
+	// Context is how many tokens at the prompt's beginning are a fixed context: prefill reads them
+	// alone, or the sequence begins as a fork of one that has; the others come as decode rows. 0:
+	// as the policy has it. Hold: the cache stays, after the first token, until Cancel, for those
+	// to come that begin with it; when memory is short it is the first to go, and is read again
+	// when there is room.
+	Context int
+	Hold    bool
+
 	// Emitted are output tokens of an earlier life (a job taken over after the
 	// coordinator died): the sequence is rebuilt, and goes on with the next index.
 	Emitted []int32

@@ -183,7 +183,7 @@ func (l *ledger) handedOver(r *request) {
 // growth is what a decode row of so many tokens needs beyond what is booked, less than none
 // after one of more.
 func (l *ledger) growth(r *request, tokens int) int64 {
-	return kvcache.StepBytes(l.g, r.read, r.cached+tokens, tokens, r.Policy) - r.hold[r.owner] - l.sharedBytes(r)
+	return kvcache.StepBytes(l.g, r.read, r.cached+tokens, tokens, r.Policy) - r.hold[r.owner] - l.sharedBytes(r) - r.shares.size()
 }
 
 func (l *ledger) grow(r *request, bytes int64) {
@@ -212,4 +212,10 @@ func (l *ledger) release(r *request) {
 	r.pins = nil
 	l.sockets[r.owner].sequences--
 	r.hold = nil
+	if c := r.shares; c != nil {
+		if c.users--; c.users == 0 {
+			l.sockets[r.owner].reserved -= c.bytes
+		}
+		r.shares = nil
+	}
 }

@@ -109,11 +109,16 @@ func (s *State) find(r *request, read int) (chain []*textBlock) {
 	return chain
 }
 
-// awaits is the sequence that is about to read the next block which a waiting request lacks:
-// then the request does better to wait for that. It waits so for one other at most.
+// awaits is the sequence that is about to read the next block which a waiting request lacks, or
+// the context that it could begin as a fork of: then the request does better to wait for that. It
+// waits so for one other at most.
 func (s *State) awaits(r *request) (seq uint64) {
-	n := s.sharable(r, r.toRead())
+	read := r.toRead()
+	n := s.sharable(r, read)
 	for _, v := range s.running {
+		if v.phase == prefill && (r.awaited == 0 || r.awaited == v.seq) && s.forksOf(r, v, read) {
+			return v.seq
+		}
 		at := v.cached / tensor.BlockSlots // what it has read, of it all blocks are shared
 		if at >= n || len(v.pins) < at || v.phase != prefill || v.ended || !v.saves || v.read/tensor.BlockSlots <= at || r.awaited != 0 && r.awaited != v.seq {
 			continue

@@ -66,6 +66,7 @@ func drawSpec(r *rapid.T, id string, now int64) Spec {
 	p.Policy = rapid.SampledFrom([]*kvcache.Policy{kvcache.Full(), kvcache.Streaming(4, 60), kvcache.Streaming(2, 20), squeezed}).Draw(r, "policy")
 	if p.Policy == squeezed {
 		p.PromptLogprobs = -1 // refused
+		p.Context = rapid.SampledFrom([]int{0, 1, len(p.Prompt) / 2, len(p.Prompt)}).Draw(r, "context")
 	}
 	p.Priority = rapid.IntRange(-1, 1).Draw(r, "priority")
 	p.Accepted = rapid.Bool().Draw(r, "a job")

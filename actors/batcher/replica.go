@@ -26,7 +26,7 @@ func (s *State) replicate(p *Plan) {
 		if len(p.Copy) == copiesAStep {
 			return
 		}
-		if r.phase != decoding || r.ended || r.replica != none || r.Policy.Scored() {
+		if r.phase != decoding || r.ended || r.rests() || r.shares != nil || r.replica != none || r.Policy.Scored() {
 			continue
 		}
 		replica := none

@@ -50,6 +50,8 @@ type request struct {
 	awaited uint64       // sequence whose blocks it has waited for
 	warm    int          // tokens of the prompt that its first admission found
 
+	shares *contextShare // what its cache and others hold together; nil: it shares no context
+
 	able      []bool // owners that can take it to its end, by rank
 	unfit     string // why the present placement cannot take it at all; "": it can
 	unserved  int64  // since when nothing can take it, -1: something can
@@ -80,14 +82,22 @@ func (r *request) tokens(lo, hi int) []int32 {
 // an identity policy a cache does not tell prefill from decode; other policies
 // evict as they decode, so what was generated must be replayed.
 func (r *request) toRead() int {
-	if r.Policy.RebuildsByPrefill() {
+	if r.Policy.RebuildsByPrefill() && r.Context == 0 {
 		return len(r.Prompt) + len(r.out)
 	}
 	return r.context()
 }
 
 // context is how many of the prompt's tokens prefill reads; the others come as decode rows.
-func (r *request) context() int { return r.Policy.Context(len(r.Prompt)) }
+func (r *request) context() int {
+	if r.Context > 0 {
+		return r.Context
+	}
+	return r.Policy.Context(len(r.Prompt))
+}
+
+// rests says that the request holds a cache for others, and has no rows.
+func (r *request) rests() bool { return r.Hold && r.phase == decoding && len(r.out) > 0 }
 
 // final is the number of tokens in the cache at the very end: the last output
 // token is never fed back.
@@ -116,7 +126,7 @@ func (r *request) finished(eos []int32) (string, bool) {
 // restart forgets the admission and keeps the tokens.
 func (r *request) restart() {
 	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.hold, r.replica, r.kept = waiting, 0, 0, 0, 0, 0, nil, none, kept{}
-	r.pins, r.saves, r.twice, r.asked = nil, false, 0, false
+	r.pins, r.saves, r.twice, r.asked, r.shares = nil, false, 0, false, nil
 }
 
 // queue is a list of requests in order.

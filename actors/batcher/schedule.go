@@ -12,8 +12,8 @@ func (s *State) schedule() {
 	s.reopen(p)
 	rows := map[uint64]*request{}
 	for _, r := range s.running {
-		if r.phase == decoding {
-			p.Decode = append(p.Decode, Decode{Seq: r.seq, Owner: r.owner, Accepted: r.staged, Position: r.cached, Tokens: r.tokens(r.cached, r.cached+1), Given: r.cached+1 < len(r.Prompt)})
+		if r.phase == decoding && !r.rests() {
+			p.Decode = append(p.Decode, r.row())
 			rows[r.seq] = r
 		}
 	}
@@ -29,8 +29,12 @@ func (s *State) schedule() {
 		if r == nil {
 			break
 		}
-		left -= s.chunk(p, r, left)
 		rows[r.seq] = r
+		if r.phase == decoding {
+			p.Decode, left = append(p.Decode, r.row()), left-1
+			continue
+		}
+		left -= s.chunk(p, r, left)
 	}
 	if len(rows) == 0 {
 		s.out.Evict = s.prefix.evicted[s.prefix.told:]
@@ -53,12 +57,17 @@ func (s *State) schedule() {
 	s.out.Start = p
 }
 
+// row is the next decode row of a request.
+func (r *request) row() Decode {
+	return Decode{Seq: r.seq, Owner: r.owner, Accepted: r.staged, Position: r.cached, Tokens: r.tokens(r.cached, r.cached+1), Given: r.cached+1 < len(r.Prompt)}
+}
+
 // growAll books the bytes that the next decode rows need, the first in order
 // first. Who needs bytes that are not there takes them from the last in order on
 // the same socket, which may be itself; replicas go before sequences.
 func (s *State) growAll() {
 	for _, r := range append(queue(nil), s.running...) {
-		if r.phase != decoding {
+		if r.phase != decoding || r.rests() {
 			continue // still in prefill, or preempted a moment ago
 		}
 		bytes := s.ledger.growth(r, 1)
@@ -108,21 +117,26 @@ func (s *State) makeRoom() {
 	}
 	read, tokens := r.asks()
 	for {
+		source := s.source(r, read)
 		_, _, why := s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn)
-		if why == "" && len(s.running) < s.cfg.MaxRunning {
+		if (why == "" || source != nil && s.forkNeeds(r) <= s.ledger.sockets[source.owner].room()) && len(s.running) < s.cfg.MaxRunning {
 			return
 		}
 		yields := func(v *request) bool {
-			return v.unread || v.Accepted && !r.Accepted && inOrder(r, v) < 0
+			return v.unread || v.rests() && r.rank < behindAll || v.Accepted && !r.Accepted && inOrder(r, v) < 0
 		}
 		last := len(s.running) - 1
-		for last >= 0 && !yields(s.running[last]) {
+		for last >= 0 && (s.running[last] == source || !yields(s.running[last])) {
 			last--
 		}
-		if last < 0 {
+		switch {
+		case last >= 0:
+			s.preempt(s.running[last])
+		case source != nil && yields(source):
+			s.preempt(source)
+		default:
 			return
 		}
-		s.preempt(s.running[last])
 	}
 }
 
@@ -139,6 +153,9 @@ func (s *State) admit(p *Plan) *request {
 		return nil
 	}
 	read, tokens := r.asks()
+	if v := s.source(r, read); v != nil && s.fork(p, r, v) {
+		return r
+	}
 	chain := s.find(r, read)
 	owner, need := s.fit(r, chain)
 	if owner == none && len(chain) > 0 {
@@ -154,22 +171,34 @@ func (s *State) admit(p *Plan) *request {
 	s.sequences++
 	r.phase, r.seq, r.read, r.cached, r.staged, r.replica = prefill, s.sequences, read, len(chain)*tensor.BlockSlots, 0, none
 	r.pins, r.saves = chain, !s.cfg.NoPrefixCache && !r.NoCache
-	open := Open{Seq: r.seq, ID: r.ID, Owner: owner, Policy: r.Policy, Sampling: r.Sampling,
-		Read: read, Sampled: max(0, read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-read), Reserve: tokens, Replica: none, Prefix: r.tokens(0, r.cached)}
+	open := s.opens(r)
+	open.Reserve, open.Prefix = tokens, r.tokens(0, r.cached)
 	for _, b := range chain {
 		s.prefix.use(b)
 		open.Shared = append(open.Shared, b.id)
 	}
-	if r.started < 0 {
-		r.started, r.warm = s.now, min(r.cached, len(r.Prompt))
-		if r.saves {
-			s.prefixTotals.Queries += uint64(len(r.Prompt))
-			s.prefixTotals.Hits += uint64(r.warm)
-		}
-	}
+	s.begun(r, r.cached)
 	s.running.insert(r)
 	p.Open = append(p.Open, open)
 	return r
+}
+
+// opens is the Open of a request that is being admitted.
+func (s *State) opens(r *request) Open {
+	return Open{Seq: r.seq, ID: r.ID, Owner: r.owner, Policy: r.Policy, Sampling: r.Sampling,
+		Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.read + 1, Replica: none}
+}
+
+// begun counts a first admission, and what of its prompt was found.
+func (s *State) begun(r *request, found int) {
+	if r.started >= 0 {
+		return
+	}
+	r.started, r.warm = s.now, min(found, len(r.Prompt))
+	if !s.cfg.NoPrefixCache && !r.NoCache {
+		s.prefixTotals.Queries += uint64(len(r.Prompt))
+		s.prefixTotals.Hits += uint64(r.warm)
+	}
 }
 
 // fit finds the owner of a request that begins with a chain of shared blocks, which it then

@@ -48,6 +48,7 @@ type cluster struct {
 	warm   int                           // tokens that sequences began with
 
 	accepted int // drafts
+	forks    int
 }
 
 type fataler interface{ Fatalf(string, ...any) }
@@ -293,11 +294,15 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 		}
 	}
 	for _, o := range p.Open {
-		if o.Resume != nil {
+		q := &sequence{open: o, prompt: len(requests[o.ID].Prompt)}
+		switch {
+		case o.Fork != 0:
+			c.fork(q, c.seqs[o.Fork], requests)
+			continue
+		case o.Resume != nil:
 			c.resume(o, requests)
 			continue
 		}
-		q := &sequence{open: o, prompt: len(requests[o.ID].Prompt)}
 		for i, a := range c.arenas {
 			q.parts = append(q.parts, kvcache.NewPrefill(a, geometry, c.spans[i]))
 		}
@@ -412,6 +417,24 @@ var squeezed = func() *kvcache.Policy {
 	}
 	return p
 }()
+
+// fork begins a sequence with the cache of another.
+func (c *cluster) fork(q, from *sequence, requests map[string]*Spec) {
+	if from == nil || from.own == nil || from.owner != q.open.Owner || from.open.Read != q.open.Read || from.open.Policy != q.open.Policy || len(q.open.Resume) != q.open.Read {
+		c.t.Fatalf("%s: a fork of %+v", q.open.ID, from)
+	}
+	q.feed(c, requests, 0, q.open.Resume)
+	for i, token := range q.open.Resume {
+		if from.text[i] != token {
+			c.t.Fatalf("%s: position %d of what it forks is %d, not %d", q.open.ID, i, from.text[i], token)
+		}
+	}
+	own, err := from.own.Fork()
+	c.must(err, "fork")
+	q.own, q.owner = own, q.open.Owner
+	c.seqs[q.open.Seq] = q
+	c.forks++
+}
 
 func put(s *kvcache.Store, start, n int) {
 	k, v := make([]float32, geometry.Layout.KDim), make([]float32, geometry.Layout.VDim)
@@ -558,12 +581,17 @@ func (c *client) take(e Effects) {
 }
 
 func checkLedger(t fataler, s *State) {
+	shares := map[*contextShare]bool{}
 	sums := make([]int64, len(s.ledger.sockets))
 	held := make([]map[*textBlock]int32, len(sums))
 	for i := range held {
 		held[i] = map[*textBlock]int32{}
 	}
 	for _, r := range s.running {
+		if c := r.shares; c != nil && !shares[c] {
+			shares[c] = true
+			sums[r.owner] += c.bytes
+		}
 		for i, bytes := range r.hold {
 			sums[i] += bytes
 			if bytes < 0 {

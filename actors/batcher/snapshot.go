@@ -37,7 +37,7 @@ type Totals struct {
 // RequestState is one request.
 type RequestState struct {
 	ID        string
-	State     string // "waiting", "prefill", "decoding", "ending"
+	State     string // "waiting", "prefill", "decoding", "ending"; "context" is held for others
 	Why       string // of one that waits
 	Owner     string // socket, of one that runs
 	Prompt    int    // tokens
@@ -89,8 +89,11 @@ func (s *State) Snapshot() Snapshot {
 				state.Bytes += int64(len(r.pins)) * s.ledger.sockets[i].core
 			}
 		}
-		if r.ended {
+		switch {
+		case r.ended:
 			state.State = "ending"
+		case r.rests():
+			state.State = "context"
 		}
 		v.Running = append(v.Running, state)
 	}

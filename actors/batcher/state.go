@@ -2,6 +2,7 @@ package batcher
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/speculate"
@@ -95,6 +96,11 @@ func (s *State) Step(in Input) Effects {
 		s.tick(in.Now)
 	case Drain:
 		s.draining = true
+		for _, r := range append(slices.Clone(s.waiting), s.running...) {
+			if r.Hold && !r.ended {
+				s.finish(r, ReasonCancelled, "", "the server is shutting down")
+			}
+		}
 	case ResetPrefixCache:
 		s.prefix.empty = true
 	case DiskDone:

@@ -25,7 +25,7 @@ func (s *State) submit(spec Spec) {
 	r.number = s.submitted
 	s.requests[r.ID] = r
 	s.waiting.insert(r)
-	if reason, over := r.finished(s.cfg.EOS); over { // a job that died between its last token and its end
+	if reason, over := r.finished(s.cfg.EOS); over && !r.Hold { // a job that died between its last token and its end
 		s.finish(r, reason, "", "")
 	}
 }
@@ -49,6 +49,10 @@ func (s *State) refuse(r *request) *Reject {
 		return bad("priority %d must be from %d to %d", r.Priority, -maxPriority, maxPriority)
 	case r.PromptLogprobs >= 0 && r.context() < len(r.Prompt):
 		return bad("log-probabilities of the prompt are not to be had under %s, which reads only a part of it whole: ask for another kv_policy", r.Policy.Name())
+	case r.Context < 0 || r.Context > len(r.Prompt) || r.Context > 0 && !r.Policy.Forks():
+		return bad("a fixed context of %d tokens of %d under %s: it needs a policy that lays a prompt out once, squeezed", r.Context, len(r.Prompt), r.Policy.Name())
+	case r.Hold && (r.MaxTokens != 1 || r.Context != len(r.Prompt)):
+		return bad("a context that is held is its whole prompt, and has one token")
 	case r.PromptLogprobs < -1:
 		return bad("prompt_logprobs is %d", r.PromptLogprobs)
 	case len(r.Prompt)+min(r.MaxTokens, 1) > s.cfg.ContextLimit || len(r.out) > r.limit:

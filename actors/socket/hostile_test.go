@@ -206,10 +206,35 @@ func TestSessionIsTaken(t *testing.T) {
 	}
 }
 
+// TestForksAreRefused: nothing begins with a cache that its own would not be.
+func TestForksAreRefused(t *testing.T) {
+	q := Sequence{Owner: 1, Policy: "squeezed", Prompt: 100, Whole: true}
+	o := &proto.Open{Seq: 2, Fork: 1}
+	if err := checkFork(o, &q, &q); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(from *Sequence, o *proto.Open){
+		"another policy": func(f *Sequence, _ *proto.Open) { f.Policy = "squeezed:sparsity=0.8" },
+		"another owner":  func(f *Sequence, _ *proto.Open) { f.Owner = 0 },
+		"another length": func(f *Sequence, _ *proto.Open) { f.Prompt = 99 },
+		"in prefill":     func(f *Sequence, _ *proto.Open) { f.Whole = false },
+		"itself":         func(_ *Sequence, o *proto.Open) { o.Fork = 2 },
+	} {
+		from, o := q, &proto.Open{Seq: 2, Fork: 1}
+		if change(&from, o); checkFork(o, &q, &from) == nil {
+			t.Errorf("a fork of one that is %s is taken", name)
+		}
+	}
+	if checkFork(o, &q, nil) == nil {
+		t.Error("a fork of nothing is taken")
+	}
+}
+
 // TestStepsAreRefused: what no single number shows, and what would do no harm but is no
 // plan either.
 func TestStepsAreRefused(t *testing.T) {
-	v := newVictims(t, goldenDir)
+	v, params := newVictims(t, goldenDir), greedy(0)
+	sampling := SamplingMessage(&params)
 	for want, change := range map[string]func(first, second *proto.StepRequest){
 		"top_p":                 func(s, _ *proto.StepRequest) { s.Open[0].Sampling.TopP = float32(math.NaN()) },
 		"bias names token":      func(s, _ *proto.StepRequest) { s.Open[0].Sampling.LogitBias[1].Token = 1 << 20 },
@@ -225,6 +250,13 @@ func TestStepsAreRefused(t *testing.T) {
 				c.Tokens = append(c.Tokens, 1)
 			}
 			s.Open[0].PromptTokens, c.PromptLogprobs = 300, 500
+		},
+		"a prompt of 80 and 4294967295 tokens": func(s, _ *proto.StepRequest) { s.Open[0].TailTokens = math.MaxUint32 },
+		"begins with another's cache": func(s, _ *proto.StepRequest) {
+			s.Open[0].Fork, s.Open[0].Resume, s.Open[0].PromptTokens = 2, []uint32{1, 2}, 2
+		},
+		"cannot begin with the cache of sequence 9": func(_, s *proto.StepRequest) {
+			s.Open = append(s.Open, &proto.Open{Seq: 8, Fork: 9, PromptTokens: 2, Resume: []uint32{1, 2}, Policy: "squeezed", Sampling: sampling})
 		},
 		"256 are open": func(s, _ *proto.StepRequest) {
 			for i := range 255 {

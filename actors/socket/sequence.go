@@ -167,6 +167,8 @@ func (e *epoch) do(effects []Effect) error {
 			err = e.resume(f.Open)
 		case DoOpen:
 			err = e.open(f.Open)
+		case DoFork:
+			err = e.fork(f.Open)
 		case DoReplicate:
 			err = e.replicate(q, f.Rank, f.Tokens)
 		case DoReservePrompt:
@@ -286,6 +288,23 @@ func (e *epoch) resume(o *proto.Open) error {
 	}
 	e.seqs[o.Seq] = s
 	return s.commit(len(o.Resume))
+}
+
+// fork begins a sequence with the cache of another.
+func (e *epoch) fork(o *proto.Open) error {
+	s, err := e.newSequence(o)
+	if err != nil {
+		return err
+	}
+	e.seqs[o.Seq] = s
+	if s.owner != e.rank {
+		return nil
+	}
+	for i, t := range o.Resume {
+		s.note(int32(t), i)
+	}
+	s.own, err = e.seqs[o.Fork].own.Fork()
+	return err
 }
 
 // openCache begins the owner's cache of a prompt that is about to be handed over.

@@ -47,6 +47,13 @@ func (m *Machine) check(r *proto.StepRequest) (opened map[uint64]*Sequence, err 
 			return nil, fmt.Errorf("socket: sequence %d: %d are open, as many as a step has rows", o.Seq, left+len(opened))
 		}
 		q, err := m.checkOpen(o, released[o.Seq])
+		if err == nil && o.Fork != 0 {
+			from := opened[o.Fork]
+			if from == nil && !released[o.Fork] {
+				from = m.seqs[o.Fork]
+			}
+			err = checkFork(o, q, from)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -110,6 +117,12 @@ func (m *Machine) checkOpen(o *proto.Open, released bool) (*Sequence, error) {
 		return q, nil
 	}
 	q.Replica, q.Read, q.Whole, q.Replicated = int(o.Replica)-1, n, true, o.Replica != 0
+	if o.Fork != 0 {
+		if !policy.Forks() || n != q.Prompt || o.Replica != 0 || len(o.Shared) > 0 {
+			return nil, fmt.Errorf("socket: sequence %d begins with another's cache: %d of %d tokens under %s, replica on %d", o.Seq, n, q.Prompt, q.Policy, q.Replica)
+		}
+		return q, m.checkTokens(o.Seq, o.Resume)
+	}
 	if n < q.Prompt || n > l.Positions || q.Replica == q.Owner || q.Replica >= l.Ranks {
 		return nil, fmt.Errorf("socket: sequence %d resumes with %d tokens after a prompt of %d, owner %d, replica on %d", o.Seq, n, q.Prompt, q.Owner, q.Replica)
 	}
@@ -130,6 +143,14 @@ func (m *Machine) checkOpen(o *proto.Open, released bool) (*Sequence, error) {
 		return nil, fmt.Errorf("socket: sequence %d resumes with %d tokens; %d are kept, and %d of the last step", o.Seq, n, k.Tokens, k.Staged)
 	}
 	return q, nil
+}
+
+// checkFork: the cache that a sequence begins with is whole, on the same owner, and laid out as its own would be.
+func checkFork(o *proto.Open, q, from *Sequence) error {
+	if from == nil || !from.Whole || from.Owner != q.Owner || from.Policy != q.Policy || from.Prompt != q.Prompt || o.Fork == o.Seq {
+		return fmt.Errorf("socket: sequence %d cannot begin with the cache of sequence %d: %+v", o.Seq, o.Fork, from)
+	}
+	return nil
 }
 
 // checkShared: a prompt begins with the first blocks of a text, in order, as far as its

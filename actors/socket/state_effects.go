@@ -21,9 +21,10 @@ const (
 	DoReserveCache            // room for the cache, and the replica on this socket, up to Tokens
 	DoEvict                   // a block of the prefix cache goes, by its number Block
 	DoKeep                    // Block number Tokens of the cache is the prefix cache's Block too
+	DoFork                    // the sequence begins with another's cache, as Open says
 )
 
-var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict", "keep"}
+var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict", "keep", "fork"}
 
 func (d Do) String() string { return doNames[d] }
 
@@ -36,11 +37,13 @@ type Effect struct {
 	Rank   int
 	Block  uint64
 	Keys   []byte      // of Keep, as in proto.Chunk: before the block, and its own
-	Open   *proto.Open // of Open and Resume
+	Open   *proto.Open // of Open, Fork and Resume
 }
 
 func (e Effect) String() string {
 	switch e.Do {
+	case DoFork:
+		return fmt.Sprintf("%v %d from %d", e.Do, e.Seq, e.Open.Fork)
 	case DoRelease, DoDropReplica, DoOpen, DoOpenCache:
 		return fmt.Sprintf("%v %d", e.Do, e.Seq)
 	case DoEvict:

@@ -66,10 +66,13 @@ func (m *Machine) open(w *Work, r *proto.StepRequest, opened map[uint64]*Sequenc
 	for _, resume := range [...]bool{true, false} {
 		for _, o := range r.Open {
 			q := opened[o.Seq]
-			if resume != q.Whole {
+			if resume != (q.Whole && o.Fork == 0) {
 				continue
 			}
 			do := Effect{Do: DoOpen, Seq: o.Seq, Open: o}
+			if o.Fork != 0 {
+				do.Do = DoFork
+			}
 			if holds := resume && (q.Owner == m.limits.Rank || q.Replica == m.limits.Rank); holds {
 				do = Effect{Do: DoResume, Seq: o.Seq, Open: o, Tokens: q.Read}
 			} else if m.kept[o.Seq] != nil {

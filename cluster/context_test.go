@@ -1,0 +1,74 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/sampler"
+)
+
+// TestContexts: a text that was read once and is held is what many requests begin with: the
+// answers are those of requests that read it themselves, to the bit, on any number of sockets and
+// at once; its rows are booked once; it is read again when memory was short or the placement
+// changed; and when it is given up those that go on with it are not disturbed.
+func TestContexts(t *testing.T) {
+	const policy, length = "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16", 203
+	ask := func(e api.Engine, id string, question int, policy string) replied {
+		prompt := append(text(7, length), text(question, 9+question)...)
+		return complete(t, e, &api.Request{ID: id, Prompt: prompt, Policy: policy, Context: length})
+	}
+	alone := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: goldenDir, PrefixCache: PrefixOff}})
+	var want []string
+	for i := range 4 {
+		want = append(want, ask(alone, fmt.Sprint(i), i, policy).bits)
+	}
+	if slices.Contains(want[1:], want[0]) || ask(alone, "other", 1, policy+",segment=64").bits == want[1] {
+		t.Error("the answers say nothing")
+	}
+	for _, sockets := range []int{1, 3, 4} {
+		t.Run(fmt.Sprint(sockets, " sockets"), func(t *testing.T) {
+			e := startLocal(t, LocalConfig{Sockets: sockets, Threads: 1, Serve: ServeConfig{Model: goldenDir, Mapping: []string{"gather", "reduce"}[sockets%2], Chunk: 50, PrefixCache: PrefixOff}})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			p := sampler.Default()
+			p.Temperature = 0
+			events, err := e.Submit(ctx, &api.Request{ID: "the context", Prompt: text(7, length), MaxTokens: 1, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1, Policy: policy, Context: length, Hold: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if first := <-events; first.Finish != "" || first.Token < 0 {
+				t.Fatalf("%+v", first)
+			}
+			done := make(chan replied)
+			for i := range 4 {
+				go func() { done <- ask(e, fmt.Sprint(i), i, policy) }()
+			}
+			got := map[string]bool{}
+			for range 4 {
+				a := <-done
+				got[a.bits] = true
+				if a.cached != length {
+					t.Errorf("%d tokens of %d were there", a.cached, length)
+				}
+			}
+			for i := range want {
+				if !got[want[i]] {
+					t.Errorf("question %d: another answer behind a context that is held", i)
+				}
+			}
+			cancel()
+			for range events {
+			}
+			if a := ask(e, "afterwards", 2, policy); a.bits != want[2] || a.cached != 0 {
+				t.Errorf("after the context was given up: %d tokens were there, the same answer: %v", a.cached, a.bits == want[2])
+			}
+			waitIdle(t, e)
+		})
+	}
+	if _, err := alone.Submit(t.Context(), &api.Request{ID: "full", Prompt: text(7, 20), MaxTokens: 1, Sampling: sampler.Default(), PromptLogprobs: -1, Context: 10}); err == nil {
+		t.Error("a context under a policy that has none is taken")
+	}
+}
