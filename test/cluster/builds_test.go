@@ -55,7 +55,7 @@ func TestOtherArithmetic(t *testing.T) {
 	p := newParts(t, t.TempDir(), 2)
 	p.start()
 	reqs := streaming(4, 400)
-	want, _ := p.open(reqs).wait(t)
+	want, _ := p.undisturbed(t, reqs)
 
 	other := built.shoal(t, "otherscale")
 	flow := p.open(reqs)

@@ -24,7 +24,7 @@ func TestWeightsOverTheBus(t *testing.T) {
 	third := join(t, "c-with", gossip, nil)
 	c.waitReady()
 	reqs := streaming(6, 24)
-	want, _ := c.open(reqs).wait(t)
+	want, _ := c.undisturbed(t, reqs)
 	if err := third.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func TestChaosSixteen(t *testing.T) {
 			}
 			c.waitReady()
 			if want == nil {
-				want, _ = c.open(reqs).wait(t)
+				want, _ = c.undisturbed(t, reqs)
 			}
 			for _, v := range victims {
 				id := fmt.Sprintf("n%d", v)

@@ -75,7 +75,7 @@ func TestChaosArchitectures(t *testing.T) {
 				}
 				reqs[i].body["prompt"] = prompt
 			}
-			want, stall := c.open(reqs).wait(t)
+			want, stall := c.undisturbed(t, reqs)
 			t.Logf("undisturbed: longest silence %.2f s", stall.Seconds())
 			for i, id := range []string{"node-1", "node-0"} {
 				disturb(t, c, a.name+", kill -9 "+id, reqs, want, func() { c.signal(id, syscall.SIGKILL) })

@@ -17,7 +17,7 @@ func TestChaosAborts(t *testing.T) {
 	beside(t)
 	reqs := streaming(12, 60)
 	c := up(t, 3)
-	want, _ := c.open(reqs).wait(t)
+	want, _ := c.undisturbed(t, reqs)
 	stay, leave := reqs[:6], reqs[6:]
 	ctx, goAway := context.WithCancel(context.Background())
 	defer goAway()
@@ -58,7 +58,7 @@ func TestChaosFlapping(t *testing.T) {
 	join(t, "b", gossip, nil)
 	flapping := join(t, "c", gossip, nil)
 	c.waitReady()
-	want, _ := c.open(reqs).wait(t)
+	want, _ := c.undisturbed(t, reqs)
 	before := c.state().Epoch
 	c.busy(t, "a node flaps", reqs, want, func() {
 		for i := range 6 {

@@ -156,7 +156,7 @@ func TestDiskFullServes(t *testing.T) {
 	p := startPartsAt(t, data, 3)
 	reqs := streaming(2, 30)
 	sys := &system{httpClient: p.httpClient, t: t}
-	want, _ := sys.open(reqs).wait(t)
+	want, _ := sys.undisturbed(t, reqs)
 	ballast := fill(t, data)
 	job := map[string]any{"prompt": ids(rand.New(rand.NewPCG(1, 1)), 200), "max_tokens": 3, "ignore_eos": true}
 	eventually(t, patience, "a job is refused", func() (bool, string) {
@@ -243,7 +243,7 @@ func TestTwoFullDisksOfThree(t *testing.T) {
 	k.copies(0)
 	p := k.at[0]
 	reqs := streaming(2, 30)
-	want, _ := p.open(reqs).wait(t)
+	want, _ := p.undisturbed(t, reqs)
 	work := []request{{"a job", "/v1/completions", map[string]any{"prompt": []int{100, 200}, "max_tokens": 20, "ignore_eos": true, "temperature": 0}}}
 	results := p.send(t, work, 1)
 	before := k.jobs(0, "before", work)

@@ -34,7 +34,7 @@ func schedule(t *testing.T, keyed bool, seed uint64, span time.Duration) {
 	r := rand.New(rand.NewPCG(seed, 99))
 	reqs := streaming(16, 24)
 	x := newWired(t, keyed, 4, "--replicas", "1", "--sync-deadline", "2s", "--step-deadline", "6s")
-	want, _ := x.open(reqs).wait(t)
+	want, _ := x.undisturbed(t, reqs)
 	before := x.calm(4)
 	a := newAudit()
 	stop := a.follow(x.look)

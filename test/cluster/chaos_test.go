@@ -43,11 +43,23 @@ func disturbAt(t *testing.T, c *system, what string, reqs []request, want []stri
 	fault()
 	got, stall := f.wait(t)
 	after := c.state()
-	t.Logf("%s: longest silence %.2f s, epoch %d to %d", what, stall.Seconds(), before.Epoch, after.Epoch)
+	right := draftsRight(after) - draftsRight(before)
+	t.Logf("%s: longest silence %.2f s, epoch %d to %d, %d drafts were right", what, stall.Seconds(), before.Epoch, after.Epoch, right)
+	if drafting() != "" && right == 0 {
+		t.Errorf("%s: no draft was right: the fault met none", what)
+	}
 	if stall > recoverLimit || full() && stall > stallLimit {
 		t.Errorf("%s: a stream was silent for %v", what, stall)
 	}
 	same(t, what, reqs, want, got)
+}
+
+// draftsRight is how many drafts were right so far.
+func draftsRight(c api.ClusterState) uint64 {
+	if c.Drafts == nil {
+		return 0
+	}
+	return c.Drafts.Accepted
 }
 
 // load are the streams that faults disturb.
@@ -73,7 +85,7 @@ func TestChaosKill(t *testing.T) {
 			c := up(t, 4)
 			if want == nil {
 				var stall time.Duration
-				want, stall = c.open(reqs).wait(t)
+				want, stall = c.undisturbed(t, reqs)
 				t.Logf("undisturbed: longest silence %.2f s", stall.Seconds())
 			}
 			disturb(t, c, "kill -9 "+ids[0], reqs, want, func() { c.signal(ids[0], syscall.SIGKILL) })
@@ -97,7 +109,7 @@ func TestChaosKill(t *testing.T) {
 func TestChaosReplicas(t *testing.T) {
 	reqs := load()
 	c := up(t, 4, "--replicas", "1")
-	want, _ := c.open(reqs).wait(t)
+	want, _ := c.undisturbed(t, reqs)
 	copied := int64(0)
 	for i, id := range []string{"node-1", "node-3"} {
 		disturb(t, c, "with replicas, kill -9 "+id, reqs, want, func() {
@@ -158,7 +170,7 @@ func TestChaosFreeze(t *testing.T) {
 	beside(t)
 	reqs := load()
 	c := up(t, 4, "--sync-deadline", "5s", "--step-deadline", "10s")
-	want, _ := c.open(reqs).wait(t)
+	want, _ := c.undisturbed(t, reqs)
 	pid := c.node("node-1").PID
 	disturb(t, c, "SIGSTOP node-1", reqs, want, func() {
 		before := c.state().Recoveries
@@ -232,7 +244,7 @@ func TestChaosJoin(t *testing.T) {
 	join(t, "a", gossip, nil)
 	b := join(t, "b", gossip, nil)
 	c.waitReady()
-	want, _ := c.open(reqs).wait(t)
+	want, _ := c.undisturbed(t, reqs)
 	c.busy(t, "a third node joins", reqs, want, func() {
 		join(t, "c", gossip, nil, "--share", "2")
 		c.waitNodes(3, recoverLimit)

@@ -66,7 +66,7 @@ func TestChaosPartition(t *testing.T) {
 	beside(t)
 	reqs := streaming(16, 18)
 	x := newWired(t, false, 4, "--sync-deadline", "2s", "--step-deadline", "5s")
-	want, _ := x.open(reqs).wait(t)
+	want, _ := x.undisturbed(t, reqs)
 	faults := []struct {
 		what string
 		do   func()
@@ -120,7 +120,7 @@ func TestChaosWire(t *testing.T) {
 	}
 	reqs := streaming(16, 18)
 	x := newWired(t, false, 3, "--sync-deadline", "2s", "--step-deadline", "8s")
-	want, _ := x.open(reqs).wait(t)
+	want, _ := x.undisturbed(t, reqs)
 	mesh := x.tensors()
 	before := x.state()
 	flips := 2
@@ -150,7 +150,7 @@ func TestChaosWire(t *testing.T) {
 	x.w.heal()
 	x.waitNodes(3, recoverLimit)
 	few := streaming(4, 6)
-	undisturbed, _ := x.open(few).wait(t)
+	undisturbed, _ := x.undisturbed(t, few)
 	x.w.between(append(x.nodes, x.head), append(x.nodes, x.head), false, func(r *rule) { r.delay = 20 * time.Millisecond })
 	got, stall := x.open(few).wait(t)
 	same(t, "every packet takes 20 ms longer", few, undisturbed, got)
@@ -160,7 +160,7 @@ func TestChaosWire(t *testing.T) {
 	long := few
 	if full() {
 		long = streaming(4, 400)
-		undisturbed, _ = x.open(long).wait(t)
+		undisturbed, _ = x.undisturbed(t, long)
 	}
 	got, stall = x.open(long).wait(t)
 	same(t, "one packet in 50 is lost, one in 50 comes twice", long, undisturbed, got)

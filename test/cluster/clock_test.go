@@ -33,7 +33,7 @@ func TestClockJumps(t *testing.T) {
 		delete(r.body, "stream_options")
 		works = append(works, request{"job, " + r.name, r.path, r.body})
 	}
-	want, _ := p.open(reqs).wait(t)
+	want, _ := p.undisturbed(t, reqs)
 	results := p.send(t, works, len(works))
 	part := int64(len(reqs) * reqs[0].body["max_tokens"].(int) / 4)
 

@@ -7,6 +7,7 @@
 //	SHOAL_E2E=full go test -timeout 60m ...    every node count, mapping, chunk and batch
 //	SHOAL_CHAOS=5m go test -run Jobs ...       1000 jobs while everything is killed (make chaos-jobs)
 //	SHOAL_SOAK=2m go test -run Soak ...        many clients for two minutes (make soak)
+//	SHOAL_SPECULATE=suffix:6 go test ...       with drafts in every stream, whatever they cost
 //
 // Every process that a test starts ends with it, also a frozen one; what still
 // runs at the end of the test binary fails it.

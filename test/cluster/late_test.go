@@ -65,7 +65,7 @@ func lateRun(t *testing.T, tags string, rounds int) *audit {
 	a := newAudit()
 	c := start(t, config{nodes: 3, tags: tags, env: []string{security.EnvKey + "=" + clusterKey.Text()}})
 	reqs := streaming(8, 60)
-	want, _ := c.open(reqs).wait(t)
+	want, _ := c.undisturbed(t, reqs)
 	c.signal("node-2", syscall.SIGKILL)
 	c.waitNodes(2, recoverLimit)
 	f := c.open(reqs)

@@ -91,7 +91,7 @@ func TestDrain(t *testing.T) {
 		t.Fatalf("%d node processes, want 3", len(pids))
 	}
 	reqs := streaming(4, 60)
-	want, _ := c.open(reqs).wait(t)
+	want, _ := c.undisturbed(t, reqs)
 	f := c.open(reqs)
 	f.reach(t, 20)
 	began := time.Now()

@@ -109,3 +109,7 @@ func beside(t *testing.T) {
 
 // full tells that the long sweeps were asked for.
 func full() bool { return os.Getenv("SHOAL_E2E") == "full" }
+
+// drafting is how every process drafts that does not say itself; "": as it does by default,
+// and streams that meet faults have none.
+func drafting() string { return os.Getenv("SHOAL_SPECULATE") }

@@ -46,7 +46,7 @@ func TestExternalNATS(t *testing.T) {
 	beside(t)
 	reqs := streaming(4, 150)
 	mesh := up(t, 2)
-	want, _ := mesh.open(reqs).wait(t)
+	want, _ := mesh.undisturbed(t, reqs)
 	ns := externalNATS(t, 0, 16<<20)
 	url, baseline := natsURL(ns), ns.NumSubscriptions()
 	var both [2]*system

@@ -41,7 +41,7 @@ func TestWarmPrefixes(t *testing.T) {
 	tokens := 24
 	reqs := alike(tokens)
 	cold := up(t, 1, "--prefix-cache", "off")
-	want, _ := cold.open(reqs).wait(t)
+	want, _ := cold.undisturbed(t, reqs)
 	if s := cold.state(); s.PrefixCache != nil {
 		t.Errorf("it is off, and has %+v", *s.PrefixCache)
 	}

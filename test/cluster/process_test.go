@@ -111,12 +111,18 @@ func onLastingThread(f func()) {
 	<-done
 }
 
+// cleanEnv is the environment without what would configure Shoal, but for SHOAL_SPECULATE:
+// every test may run with drafts, which then come from a stream's own text, so that a fault
+// meets it in the middle.
 func cleanEnv() []string {
 	var out []string
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "SHOAL_") {
 			out = append(out, v)
 		}
+	}
+	if mode := drafting(); mode != "" {
+		out = append(out, "SHOAL_SPECULATE="+mode, "SHOAL_SPECULATE_RECENT=off")
 	}
 	// The cache is where `up` keeps jobs unless it is told otherwise.
 	return append(out, "GOTRACEBACK=all", "GORACE=halt_on_error=1", "XDG_CACHE_HOME="+filepath.Join(built.dir, "cache"), "XDG_STATE_HOME="+filepath.Join(built.dir, "state"))

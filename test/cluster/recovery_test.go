@@ -14,7 +14,7 @@ func TestRecoveryFigures(t *testing.T) {
 	for _, replicas := range []string{"1", "0"} {
 		c := up(t, 3, "--replicas", replicas)
 		if want == nil {
-			want, _ = c.open(reqs).wait(t)
+			want, _ = c.undisturbed(t, reqs)
 		}
 		disturb(t, c, "kill -9 with --replicas "+replicas, reqs, want, func() { c.signal("node-1", syscall.SIGKILL) })
 		c.waitNodes(2, recoverLimit)

@@ -41,7 +41,7 @@ func TestKeyRotation(t *testing.T) {
 	}
 	c.waitReady()
 	reqs := streaming(6, 60)
-	want, _ := c.open(reqs).wait(t)
+	want, _ := c.undisturbed(t, reqs)
 	epoch := c.state().Epoch
 	c.busy(t, "the cluster key is changed", reqs, want, func() {
 		for round, keys := range [][]security.Key{{before, after}, {after, before}, {after}} {
@@ -115,7 +115,7 @@ func TestUpRotatesItsKey(t *testing.T) {
 	logs := t.TempDir()
 	c := up(t, 2, "--cluster-key", file, "--log-dir", logs, "--log-level", "info")
 	reqs := streaming(4, 60)
-	want, _ := c.open(reqs).wait(t)
+	want, _ := c.undisturbed(t, reqs)
 	epoch := c.state().Epoch
 	c.busy(t, "the key of up is changed", reqs, want, func() {
 		for round, keys := range [][]security.Key{{before, after}, {after, before}, {after}} {

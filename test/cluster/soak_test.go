@@ -90,6 +90,12 @@ func TestSoak(t *testing.T) {
 	if done.Load() == 0 || peak == 0 {
 		t.Error("nothing was done")
 	}
+	if d := c.state().Drafts; d != nil {
+		t.Logf("%d of %d drafts were right, in %d steps", d.Accepted, d.Drafted, d.Steps)
+		if drafting() != "" && (d.Accepted == 0 || d.Accepted == d.Drafted) {
+			t.Error("too few drafts to test anything")
+		}
+	}
 	if p := c.state().PrefixCache; p == nil || p.Hits == 0 || p.Evicted == 0 || p.Disk == nil || p.Disk.Written == 0 || p.Disk.Bytes > p.Disk.Limit || p.Disk.Damaged+p.Disk.Failed > 0 {
 		t.Errorf("prefixes: %+v", p)
 	} else {

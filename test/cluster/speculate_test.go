@@ -16,7 +16,7 @@ func TestChaosSpeculation(t *testing.T) {
 	fits["structured_outputs"] = map[string]any{"regex": "([a-f]{3}[0-9]{2} ){120}"}
 	reqs = append(reqs, request{"a stream that fits a regular expression", reqs[0].path, fits})
 	c := up(t, 4, "--replicas", "1", "--speculate", "off", "--draft", "../../models/fry")
-	want, _ := c.open(reqs).wait(t)
+	want, _ := c.undisturbed(t, reqs)
 	if d := c.state().Drafts; d != nil {
 		t.Fatalf("nobody asked for drafts, and there were some: %+v", d)
 	}

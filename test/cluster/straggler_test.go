@@ -17,7 +17,7 @@ func TestChaosStraggler(t *testing.T) {
 	}
 	reqs := streaming(4, 200)
 	c := up(t, 4)
-	want, _ := c.open(reqs).wait(t)
+	want, _ := c.undisturbed(t, reqs)
 	slow := c.node("node-2")
 	stop, ended := make(chan struct{}), make(chan struct{})
 	defer func() { <-ended }()
