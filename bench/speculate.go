@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,18 +16,23 @@ import (
 type SpeculateOptions struct {
 	Engine api.Engine
 	Texts  []SpeculateText
-	Batch  []int    // requests together
-	Modes  []string // that off is compared with
-	Rounds int      // of every mode in turn, there and back; the median of the ratios counts
-	Alone  bool     // the engine computes in this process
+	Batch  []int         // requests together
+	Modes  []string      // that off is compared with
+	Rounds int           // of every mode in turn, there and back, at least; the median of the ratios counts
+	For    time.Duration // as many more rounds as this time has room for
+	Alone  bool          // the engine computes in this process
 }
+
+// mostRounds bounds the rounds of a text, however short they are.
+const mostRounds = 99
 
 // SpeculateText is one kind of text: prompts, taken in turn.
 type SpeculateText struct {
 	Kind     string
 	Prompts  [][]int32
-	Tokens   int  // of each answer, at most
-	ToEnd    bool // answers end where the model ends them
+	Replay   [][]int32 // what is answered to each prompt, whatever the model would say; none: what it says
+	Tokens   int       // of each answer, at most
+	ToEnd    bool      // answers end where the model ends them
 	Sampling func(i int) sampler.Params
 }
 
@@ -38,13 +42,23 @@ type Speculate struct {
 	Batch      int     `json:"batch"`
 	Mode       string  `json:"mode"`
 	TokensPerS float64 `json:"tokens_per_s"` // the median round's
-	Over       float64 `json:"over_off"`     // median of the rounds' ratios to off beside it
-	Worst      float64 `json:"worst_over_off"`
+	Off        float64 `json:"off_tokens_per_s"`
+	Over       float64 `json:"over_off"` // median of the rounds' ratios to off beside it
+	Low        float64 `json:"over_off_low"`
+	High       float64 `json:"over_off_high"`                // of the ratios, a quarter is below Low, and one above High
 	Work       float64 `json:"processor_over_off,omitempty"` // processor time of a token, where this process computes it: median of the rounds' ratios
 	Acceptance float64 `json:"acceptance"`                   // of drafted tokens
 	PerStep    float64 `json:"tokens_per_row"`               // decoded tokens over decode rows
 	Drafted    uint64  `json:"draft_tokens"`
 	Tokens     int     `json:"tokens"` // of a round
+
+	Pairs []Pair `json:"pairs"` // of rounds
+}
+
+// Pair are the rates of two rounds, one after the other, in tokens a second.
+type Pair struct {
+	Off float64 `json:"off"`
+	On  float64 `json:"on"`
 }
 
 // RunSpeculate measures mode beside mode, text after text. Answers must be the same.
@@ -77,10 +91,11 @@ type answers struct {
 
 func (o *SpeculateOptions) text(ctx context.Context, text SpeculateText, batch int) ([]Speculate, error) {
 	modes := append([]string{"off"}, o.Modes...)
-	rates, ratios, works := make([][]float64, len(modes)), make([][]float64, len(modes)), make([][]float64, len(modes))
+	ratios, works := make([][]float64, len(modes)), make([][]float64, len(modes))
 	rows := make([]Speculate, len(modes))
 	var decoded, accepted [8]uint64
-	for round := range o.Rounds + 1 {
+	began := time.Now()
+	for round := 0; round <= o.Rounds || round < mostRounds && time.Since(began) < o.For; round++ {
 		said := make([]*answers, len(modes))
 		for k := range modes {
 			i := k
@@ -104,8 +119,9 @@ func (o *SpeculateOptions) text(ctx context.Context, text SpeculateText, batch i
 			if round == 0 {
 				continue // warms up
 			}
-			rates[i], ratios[i], works[i] = append(rates[i], a.rate), append(ratios[i], a.rate/off.rate), append(works[i], a.worked/max(off.worked, 1e-12))
+			ratios[i], works[i] = append(ratios[i], a.rate/off.rate), append(works[i], a.worked/max(off.worked, 1e-12))
 			r := &rows[i]
+			r.Pairs = append(r.Pairs, Pair{Off: off.rate, On: a.rate})
 			r.Text, r.Batch, r.Mode, r.Tokens = text.Kind, batch, modes[i], 0
 			for _, t := range a.tokens {
 				r.Tokens += len(t)
@@ -116,9 +132,14 @@ func (o *SpeculateOptions) text(ctx context.Context, text SpeculateText, batch i
 	}
 	for i := range rows {
 		r := &rows[i]
-		r.TokensPerS, r.Over, r.Worst = median(rates[i]), median(ratios[i]), slices.Min(ratios[i])
+		var on, off []float64
+		for _, p := range r.Pairs {
+			on, off = append(on, p.On), append(off, p.Off)
+		}
+		r.TokensPerS, r.Off = quantile(on, 0.5), quantile(off, 0.5)
+		r.Over, r.Low, r.High = quantile(ratios[i], 0.5), quantile(ratios[i], 0.25), quantile(ratios[i], 0.75)
 		if o.Alone {
-			r.Work = median(works[i])
+			r.Work = quantile(works[i], 0.5)
 		}
 		if r.Drafted > 0 {
 			r.Acceptance = float64(accepted[i]) / float64(r.Drafted)
@@ -128,10 +149,10 @@ func (o *SpeculateOptions) text(ctx context.Context, text SpeculateText, batch i
 	return rows, nil
 }
 
-func median(x []float64) float64 {
-	x = slices.Clone(x)
-	slices.SortFunc(x, cmp.Compare)
-	return x[len(x)/2]
+// quantile is the element that so much of x lies below.
+func quantile(x []float64, below float64) float64 {
+	x = slices.Sorted(slices.Values(x))
+	return x[int(below*float64(len(x)-1)+0.5)]
 }
 
 // ask sends a batch, and takes the time from when every request has its first token to when
@@ -145,8 +166,13 @@ func (o *SpeculateOptions) ask(ctx context.Context, text SpeculateText, batch in
 	var before time.Duration         // when every prompt was read
 	for i := range batch {
 		k := (round*batch + i) % len(text.Prompts)
-		events, err := o.Engine.Submit(ctx, &api.Request{ID: fmt.Sprint(tenant, "/", i), Prompt: text.Prompts[k], MaxTokens: text.Tokens, Sampling: text.Sampling(k),
-			IgnoreEOS: !text.ToEnd, PromptLogprobs: -1, Speculate: mode, Tenant: tenant})
+		r := &api.Request{ID: fmt.Sprint(tenant, "/", i), Prompt: text.Prompts[k], MaxTokens: text.Tokens, Sampling: text.Sampling(k),
+			IgnoreEOS: !text.ToEnd, PromptLogprobs: -1, Speculate: mode, Tenant: tenant}
+		if text.Replay != nil {
+			r.Sampling.Trace = text.Replay[k]
+			r.IgnoreEOS, r.MaxTokens = true, min(text.Tokens, len(r.Sampling.Trace))
+		}
+		events, err := o.Engine.Submit(ctx, r)
 		if err != nil {
 			return nil, err
 		}

@@ -1704,7 +1704,8 @@ type Sampling struct {
 	Logprobs          int32                  `protobuf:"varint,10,opt,name=logprobs,proto3" json:"logprobs,omitempty"`
 	MinTokens         int32                  `protobuf:"varint,11,opt,name=min_tokens,json=minTokens,proto3" json:"min_tokens,omitempty"`
 	Stop              []uint32               `protobuf:"varint,12,rep,packed,name=stop,proto3" json:"stop,omitempty"`
-	Grammar           *Grammar               `protobuf:"bytes,13,opt,name=grammar,proto3" json:"grammar,omitempty"` // what the output must fit
+	Grammar           *Grammar               `protobuf:"bytes,13,opt,name=grammar,proto3" json:"grammar,omitempty"`     // what the output must fit
+	Trace             []uint32               `protobuf:"varint,14,rep,packed,name=trace,proto3" json:"trace,omitempty"` // the output itself, in place of what is drawn
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -1826,6 +1827,13 @@ func (x *Sampling) GetStop() []uint32 {
 func (x *Sampling) GetGrammar() *Grammar {
 	if x != nil {
 		return x.Grammar
+	}
+	return nil
+}
+
+func (x *Sampling) GetTrace() []uint32 {
+	if x != nil {
+		return x.Trace
 	}
 	return nil
 }
@@ -3263,7 +3271,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\"2\n" +
 	"\x04Bias\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\rR\x05token\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x02R\x05value\"\xab\x03\n" +
+	"\x05value\x18\x02 \x01(\x02R\x05value\"\xc1\x03\n" +
 	"\bSampling\x12 \n" +
 	"\vtemperature\x18\x01 \x01(\x02R\vtemperature\x12\x13\n" +
 	"\x05top_p\x18\x02 \x01(\x02R\x04topP\x12\x13\n" +
@@ -3280,7 +3288,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\n" +
 	"min_tokens\x18\v \x01(\x05R\tminTokens\x12\x12\n" +
 	"\x04stop\x18\f \x03(\rR\x04stop\x12(\n" +
-	"\agrammar\x18\r \x01(\v2\x0e.shoal.GrammarR\agrammar\"\x88\x01\n" +
+	"\agrammar\x18\r \x01(\v2\x0e.shoal.GrammarR\agrammar\x12\x14\n" +
+	"\x05trace\x18\x0e \x03(\rR\x05trace\"\x88\x01\n" +
 	"\aGrammar\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1e\n" +

@@ -39,6 +39,11 @@ type Params struct {
 	// Grammar is what the output must fit; nil: anything. The caller of Sample keeps the
 	// state and says what it allows.
 	Grammar *grammar.Spec
+
+	// Trace are the tokens of the output, one after the other, in place of those that are
+	// drawn (vLLM's trace replay): a model of random weights then decodes a real text. The
+	// cost is that of drawing. With it there is no grammar, and there are no log-probabilities.
+	Trace []int32
 }
 
 // Default returns OpenAI's defaults: temperature 1, everything else off.
@@ -105,6 +110,14 @@ func (p *Params) Validate(vocab int) error {
 		return &ParamError{"logprobs", fmt.Sprintf("asks for %d tokens, but the vocabulary has %d", p.Logprobs, vocab)}
 	case p.MinTokens < 0:
 		return &ParamError{"min_tokens", fmt.Sprintf("must not be negative, got %d", p.MinTokens)}
+	}
+	if len(p.Trace) > 0 && (p.Grammar != nil || p.Logprobs >= 0) {
+		return &ParamError{"trace", "cannot be replayed with a grammar or log-probabilities"}
+	}
+	for _, t := range p.Trace {
+		if t < 0 || int(t) >= vocab {
+			return &ParamError{"trace", fmt.Sprintf("has token %d, but the vocabulary has %d", t, vocab)}
+		}
 	}
 	for i, b := range p.LogitBias {
 		switch {

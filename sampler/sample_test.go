@@ -167,6 +167,7 @@ func TestValidate(t *testing.T) {
 		"logprobs":           func(p *Params) { p.Logprobs = -2 },
 		"min_tokens":         func(p *Params) { p.MinTokens = -1 },
 		"logit_bias":         func(p *Params) { p.LogitBias = []Bias{{3, 1}, {2, 1}} },
+		"trace":              func(p *Params) { p.Trace = []int32{10, 11} },
 	} {
 		p := Default()
 		change(&p)
@@ -181,6 +182,10 @@ func TestValidate(t *testing.T) {
 		if p.Validate(11) == nil {
 			t.Errorf("bias %v was accepted", bias)
 		}
+	}
+	scored := Params{Trace: []int32{10}, Logprobs: 0}
+	if replayed := (Params{Trace: []int32{10}, Logprobs: -1}); replayed.Validate(11) != nil || scored.Validate(11) == nil {
+		t.Error("a trace is replayed, and has no log-probabilities")
 	}
 	good.LogitBias = []Bias{{10, 1}}
 	if good.Validate(10) == nil || good.Validate(11) != nil {

@@ -157,6 +157,7 @@ func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 			}
 			h.drawn[i] = h.result(b, i, w)
 			if w.sample { // rows of a prompt that are only scored are tasks beside each other
+				h.drawn[i].Token = w.seq.replayed(h.drawn[i].Token, w.position)
 				w.seq.next = h.drawn[i].Token
 				if h.drawn[i].Err != nil {
 					w.seq.next = none

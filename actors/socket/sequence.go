@@ -64,6 +64,14 @@ func (s *sequence) note(token int32, position int) {
 	s.draft.feed(token)
 }
 
+// replayed is the token of the trace at a position, or what was drawn.
+func (s *sequence) replayed(drawn int32, position int) int32 {
+	if i := position - s.fresh; i >= 0 && i < len(s.params.Trace) {
+		return s.params.Trace[i]
+	}
+	return drawn
+}
+
 // feed records the token of a decode row.
 func (s *sequence) feed(token int32, position int) {
 	s.ahead = append(s.ahead, ahead{token, s.history.Distinct(), position < s.fresh})
@@ -343,6 +351,9 @@ func samplingOf(m *proto.Sampling) sampler.Params {
 	for _, t := range m.GetStop() {
 		p.Stop = append(p.Stop, int32(t))
 	}
+	for _, t := range m.GetTrace() {
+		p.Trace = append(p.Trace, int32(t))
+	}
 	if g := m.GetGrammar(); g != nil {
 		p.Grammar = &grammar.Spec{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact, AnyOrder: g.AnyOrder}
 	}
@@ -361,6 +372,9 @@ func SamplingMessage(p *sampler.Params) *proto.Sampling {
 	}
 	for _, t := range p.Stop {
 		m.Stop = append(m.Stop, uint32(t))
+	}
+	for _, t := range p.Trace {
+		m.Trace = append(m.Trace, uint32(t))
 	}
 	if g := p.Grammar; g != nil {
 		m.Grammar = &proto.Grammar{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact, AnyOrder: g.AnyOrder}
