@@ -9,8 +9,10 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"fmt"
 	"math/big"
 	"net"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -31,6 +33,18 @@ func TestGossip(t *testing.T) {
 	if got := servers[1].Peers(); !slices.Equal(got, []string{"node-0", "node-2"}) {
 		t.Errorf("peers of node-1: %v", got)
 	}
+}
+
+// Servers hear of one another by the addresses that they listen at, not by those that their
+// connections come from, which on loopback are 127.0.0.1.
+func TestGossipOfListeners(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("all of 127.0.0.0/8 is this machine on Linux")
+	}
+	servers := startServers(t, 3, func(i int, c *Config) { c.Listen = fmt.Sprintf("127.0.0.%d:0", 2+i) })
+	waitFor(t, "a full mesh", func() bool {
+		return len(servers[0].Peers()) == 2 && len(servers[1].Peers()) == 2 && len(servers[2].Peers()) == 2
+	})
 }
 
 func TestWrongSecretStaysOut(t *testing.T) {

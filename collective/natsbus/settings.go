@@ -1,6 +1,7 @@
 package natsbus
 
 import (
+	"net"
 	"net/url"
 	"time"
 
@@ -29,6 +30,12 @@ func (s *Server) options(seeds []string) *server.Options {
 	if clients == 0 {
 		clients = server.RANDOM_PORT
 	}
+	// Without an address, servers tell one another the one that its connections come from,
+	// which need not be the one that it listens at.
+	advertise := c.Advertise
+	if ip := net.ParseIP(host); advertise == "" && ip != nil && !ip.IsUnspecified() {
+		advertise = net.JoinHostPort(host, "0") // the port it has
+	}
 	o := &server.Options{
 		ServerName: c.Name,
 		// DontListen would keep routes from ever starting: the route listener
@@ -51,7 +58,7 @@ func (s *Server) options(seeds []string) *server.Options {
 		TLSTimeout:  5,
 		AuthTimeout: 5,
 		Cluster: server.ClusterOpts{
-			Name: c.Cluster, Host: host, Port: port, Advertise: c.Advertise,
+			Name: c.Cluster, Host: host, Port: port, Advertise: advertise,
 			TLSConfig: c.RouteTLS, TLSTimeout: 5, AuthTimeout: 5,
 			// One route per pair: a pool is spread by account and we have one.
 			PoolSize:    -1,
