@@ -2,26 +2,19 @@ package api
 
 import (
 	"context"
-	"io"
 	"log/slog"
-	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/shoal-llm/shoal/tracing"
+	"github.com/shoal-llm/shoal/tracing/tracingtest"
 )
 
 // TestTraces: a request's span and those of its sequences reach the collector, with the
 // request's id; what monitors ask for is not traced.
 func TestTraces(t *testing.T) {
-	sent := make(chan string, 8)
-	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		b, _ := io.ReadAll(r.Body)
-		sent <- string(b)
-	}))
-	defer collector.Close()
+	collector := tracingtest.New(t)
 	tr, err := tracing.Start(t.Context(), collector.URL, "1.2.3", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -42,15 +35,5 @@ func TestTraces(t *testing.T) {
 	if err := tr.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	close(sent)
-	var all strings.Builder
-	for b := range sent {
-		all.WriteString(b)
-	}
-	text := all.String()
-	for want, n := range map[string]int{"POST /v1/completions": 1, "queue": 2, "prefill": 2, "decode": 2, a.header.Get("X-Request-Id"): 1, "/health": 0} {
-		if got := strings.Count(text, want); got != n {
-			t.Errorf("%q is there %d times, want %d", want, got, n)
-		}
-	}
+	collector.Want(t, map[string]int{"POST /v1/completions": 1, "queue": 2, "prefill": 2, "decode": 2, a.header.Get("X-Request-Id"): 1, "/health": 0})
 }

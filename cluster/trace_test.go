@@ -2,25 +2,17 @@ package cluster
 
 import (
 	"context"
-	"io"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
-	"strings"
 	"testing"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/tracing"
+	"github.com/shoal-llm/shoal/tracing/tracingtest"
 )
 
 // TestStepsAreTraced: a cluster tells of a step, with the part of each node.
 func TestStepsAreTraced(t *testing.T) {
-	sent := make(chan string, 64)
-	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		b, _ := io.ReadAll(r.Body)
-		sent <- string(b)
-	}))
-	defer collector.Close()
+	collector := tracingtest.New(t)
 	tr, err := tracing.Start(t.Context(), collector.URL, "1.2.3", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -32,16 +24,7 @@ func TestStepsAreTraced(t *testing.T) {
 	if err := tr.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	close(sent)
-	var all strings.Builder
-	for b := range sent {
-		all.WriteString(b)
-	}
-	for want, n := range map[string]int{"\x04step": 1, "node ": 2, "shoal.exchange_wait_seconds": 2, "shoal.rows": 1} {
-		if got := strings.Count(all.String(), want); got != n {
-			t.Errorf("%q is there %d times, want %d", want, got, n)
-		}
-	}
+	collector.Want(t, map[string]int{"\x04step": 1, "node ": 2, "shoal.exchange_wait_seconds": 2, "shoal.rows": 1})
 }
 
 // TestSequenceNames: sequences are known by the requests that opened them, and not for ever.

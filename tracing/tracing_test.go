@@ -2,7 +2,6 @@ package tracing
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +13,8 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.uber.org/goleak"
+
+	"github.com/shoal-llm/shoal/tracing/tracingtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -78,16 +79,11 @@ func TestPhases(t *testing.T) {
 
 // TestCollector: spans go out over OTLP, where the flag or the standard variables say.
 func TestCollector(t *testing.T) {
-	type hit struct{ path, kind, body string }
-	got := make(chan hit, 4)
-	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		b, _ := io.ReadAll(r.Body)
-		got <- hit{r.URL.Path, r.Header.Get("Content-Type"), string(b)}
-	}))
-	defer srv.Close()
-	for i, endpoint := range []string{srv.URL, ""} {
+	for i := range 2 {
+		got := tracingtest.New(t)
+		endpoint := []string{got.URL, ""}[i]
 		if endpoint == "" {
-			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", srv.URL)
+			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", got.URL)
 			t.Setenv("OTEL_SERVICE_NAME", "harbour")
 		}
 		if Wanted() != (i == 1) {
@@ -103,12 +99,11 @@ func TestCollector(t *testing.T) {
 			t.Error(err)
 		}
 		cancel()
-		h := <-got
-		if h.path != "/v1/traces" || h.kind != "application/x-protobuf" {
-			t.Errorf("the collector was asked at %s for %s", h.path, h.kind)
+		if len(got.Paths) != 1 || got.Paths[0] != "/v1/traces" || got.Headers[0].Get("Content-Type") != "application/x-protobuf" {
+			t.Errorf("the collector was asked at %v with %v", got.Paths, got.Headers)
 		}
 		for _, want := range []string{"GET /x", "req-9", "v9", [...]string{"shoal", "harbour"}[i]} {
-			if !strings.Contains(h.body, want) {
+			if !strings.Contains(got.Text(), want) {
 				t.Errorf("no %q in what was sent", want)
 			}
 		}
