@@ -141,6 +141,40 @@ func (s *Server) operations() map[string]operation {
 		"GET /v1/models":      {about: "the names of the model", answer: modelList{}},
 		"GET /v1/models/{id}": {about: "one of them", answer: modelObject{}},
 		"GET /v1/cluster":     {about: "nodes, epoch, queue", answer: ClusterState{}},
+
+		"GET /v1/cluster/history": {about: "load and memory of the last minutes, one sample a second, from the index `from` on", answer: struct {
+			Object string   `json:"object"`
+			Every  int64    `json:"every_ms"`
+			Data   []Sample `json:"data"`
+		}{}},
+		"GET /v1/events": {about: "what happened to the cluster after the revision `from`; as server-sent events where those are accepted", answer: struct {
+			Object string         `json:"object"`
+			Data   []ClusterEvent `json:"data"`
+		}{}, events: ClusterEvent{}},
+		"POST /v1/nodes/{id}/drain":          {about: "a node's work moves to the others (role operator)"},
+		"POST /v1/nodes/{id}/undrain":        {about: "a drained node takes a share again (role operator)"},
+		"POST /v1/store/members/{id}":        {about: "a process keeps a replica of the store (the cluster key's token)", answer: StoreState{}},
+		"DELETE /v1/store/members/{id}":      {about: "one that is gone for good does not (the cluster key's token)", answer: StoreState{}},
+		"POST /reset_prefix_cache":           {about: "prefixes that no sequence holds are forgotten (role operator)"},
+		"POST /v1/jobs":                      {about: "the body of a completion or a chat becomes a job, on disk before it is acknowledged; the header Idempotency-Key makes a second one the same", answer: Job{}},
+		"GET /v1/jobs":                       {about: "the newest first; `state`, `batch_id`, `after`, `limit`", answer: JobList{}},
+		"GET /v1/jobs/{id}":                  {about: "how far it is, and its result", answer: Job{}},
+		"GET /v1/jobs/{id}/events":           {about: "its tokens from the index `from` on, as they come", events: JobEvent{}},
+		"DELETE /v1/jobs/{id}":               {about: "cancels it; `purge=true` forgets it", answer: Job{}},
+		"POST /v1/batches":                   {about: "OpenAI's batch of a file of requests"},
+		"GET /v1/batches":                    {about: "the newest first; `after`, `limit`"},
+		"GET /v1/batches/{id}":               {about: "how far it is"},
+		"POST /v1/batches/{id}/cancel":       {about: "ends it"},
+		"POST /v1/files":                     {about: "keeps a file (multipart/form-data)"},
+		"GET /v1/files":                      {about: "the files"},
+		"GET /v1/files/{id}":                 {about: "what a file is"},
+		"GET /v1/files/{id}/content":         {about: "what is in it"},
+		"DELETE /v1/files/{id}":              {about: "forgets it"},
+		"GET /v1/responses/{id}":             {about: "a response that was stored; `stream=true` and `starting_after` give its events", answer: responseObject{}},
+		"GET /v1/responses/{id}/input_items": {about: "what it was asked"},
+		"POST /v1/responses/{id}/cancel":     {about: "ends one in the background", answer: responseObject{}},
+		"DELETE /v1/responses/{id}":          {about: "forgets it"},
+
 		"GET /health":         {about: "whether requests are served"},
 		"GET /ready":          {about: "whether one that is sent now would be taken"},
 		"GET /version":        {about: "of the server"},
@@ -166,8 +200,24 @@ func (s *Server) openAPI() object {
 	known := s.operations()
 	failure := object{"description": "refused, or failed", "content": object{"application/json": object{"schema": t.ref(reflect.TypeFor[errorBody]())}}}
 	paths := object{}
+	// A pattern that ends in * answers for several paths.
+	var routes []route
 	for _, r := range s.routes {
-		path := strings.Replace(strings.Replace(r.path, "{$}", "", 1), "/*", "/{id}", 1)
+		r.path = strings.Replace(strings.Replace(r.path, "{$}", "", 1), "/*", "/{id}", 1)
+		said := len(routes)
+		for name := range known {
+			if path, ok := strings.CutPrefix(name, r.method+" "); ok && (path == r.path || strings.HasPrefix(path, r.path+"/") && strings.HasSuffix(r.path, "}")) {
+				more := r
+				more.path = path
+				routes = append(routes, more)
+			}
+		}
+		if len(routes) == said {
+			routes = append(routes, r)
+		}
+	}
+	for _, r := range routes {
+		path := r.path
 		o := known[r.method+" "+path]
 		op := object{"operationId": strings.Trim(strings.NewReplacer("/", "_", "{", "", "}", "", ".", "_").Replace(strings.ToLower(r.method)+path), "_")}
 		if o.about != "" {
@@ -175,7 +225,7 @@ func (s *Server) openAPI() object {
 		} else {
 			op["summary"] = "see docs/jobs.md"
 		}
-		if strings.HasSuffix(path, "{id}") {
+		if strings.Contains(path, "{id}") {
 			op["parameters"] = []object{{"name": "id", "in": "path", "required": true, "schema": anyText}}
 		}
 		if r.public {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shoal-llm/shoal/client"
 	"github.com/shoal-llm/shoal/cluster"
 )
 
@@ -37,20 +38,19 @@ func named(word string) string {
 
 // begin finds who answers for a checkpoint: the server of f, if it serves that one, or
 // else a cluster of this command's own, which ends with end. "": whoever the server is.
-func (s *startFlags) begin(e *env, f serverFlags, checkpoint string) (_ *client, end func(), err error) {
+func (s *startFlags) begin(e *env, f serverFlags, checkpoint string) (_ *client.Client, end func(), err error) {
 	c := f.client()
-	c.notice = e.stderr
 	if checkpoint == "" {
-		return c, func() {}, nil
+		return waiting(c, e.stderr), func() {}, nil
 	}
-	other, ok := c.serves(e.ctx, checkpoint)
+	other, ok := serves(e.ctx, c, checkpoint)
 	if ok {
-		return c, func() {}, nil
+		return waiting(c, e.stderr), func() {}, nil
 	}
 	if other == "" {
 		other = "nothing"
 	}
-	fmt.Fprintf(e.stderr, "%s serves %s; %s is started for this command, on %s\n", c.base, other, filepath.Base(checkpoint), counted(s.Nodes, "node"))
+	fmt.Fprintf(e.stderr, "%s serves %s; %s is started for this command, on %s\n", c.URL(), other, filepath.Base(checkpoint), counted(s.Nodes, "node"))
 	up, err := s.up(checkpoint)
 	if err != nil {
 		return nil, nil, err
@@ -68,9 +68,7 @@ func (s *startFlags) begin(e *env, f serverFlags, checkpoint string) (_ *client,
 		l.stop()
 		return nil, nil, err
 	}
-	c = newClient(addr, "")
-	c.notice = e.stderr
-	return c, func() { unserve(); l.stop() }, nil
+	return waiting(&client.Client{Server: addr}, e.stderr), func() { unserve(); l.stop() }, nil
 }
 
 // up is `shoal up` with its own defaults, environment and file of flags.
@@ -93,10 +91,10 @@ func (s *startFlags) up(checkpoint string) (*upCmd, error) {
 
 // serves tells whether the server serves a checkpoint, and else which one it serves; "":
 // nobody answers.
-func (c *client) serves(ctx context.Context, checkpoint string) (other string, yes bool) {
+func serves(ctx context.Context, c *client.Client, checkpoint string) (other string, yes bool) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	resp, err := c.do(ctx, http.MethodGet, "/v1/models", nil)
+	resp, err := c.Do(ctx, http.MethodGet, "/v1/models", nil)
 	if err != nil {
 		return "", false
 	}

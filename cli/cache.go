@@ -15,14 +15,14 @@ func (c *cacheCmd) Run(e *env) error {
 	ctx, cancel := c.within(e.ctx)
 	defer cancel()
 	if c.Empty {
-		resp, err := c.client().do(ctx, http.MethodPost, "/reset_prefix_cache", nil)
+		resp, err := c.client().Do(ctx, http.MethodPost, "/reset_prefix_cache", nil)
 		if err != nil {
 			return err
 		}
 		fmt.Fprintln(e.stdout, "the prefix cache is empty")
 		return resp.Body.Close()
 	}
-	s, err := c.client().cluster(ctx)
+	s, err := c.client().Cluster(ctx)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/shoal-llm/shoal/client"
 )
 
 type chatCmd struct {
@@ -51,7 +53,7 @@ func (c *chatCmd) Run(e *env) error {
 		return err
 	}
 	defer end()
-	state, err := cl.cluster(e.ctx)
+	state, err := cl.Cluster(e.ctx)
 	if err != nil {
 		return err
 	}
@@ -120,14 +122,14 @@ func message(ctx context.Context, in *lines) (string, error) {
 
 // say asks for an answer to what was said, and returns both. A person's Ctrl-C ends the
 // answer where it is.
-func (c *chatCmd) say(e *env, cl *client, history []turn) ([]turn, error) {
+func (c *chatCmd) say(e *env, cl *client.Client, history []turn) ([]turn, error) {
 	body := c.body()
 	body["messages"] = history
 	ctx, stop := context.WithCancel(e.ctx)
 	defer stop()
 	defer e.interrupts.during(stop)()
 	var answer strings.Builder
-	f, err := cl.stream(ctx, "/v1/chat/completions", body, func(t string) {
+	f, err := stream(ctx, cl, "/v1/chat/completions", body, func(t string) {
 		answer.WriteString(t)
 		fmt.Fprint(e.stdout, t)
 	})

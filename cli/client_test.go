@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/client"
 )
 
 // run and chat wait for a server that says when to come again, and for no other.
@@ -40,9 +42,8 @@ func TestStreamWaitsUntilReady(t *testing.T) {
 			}))
 			defer srv.Close()
 			var notice, text bytes.Buffer
-			cl := newClient(srv.URL, "")
-			cl.notice = &notice
-			_, err := cl.stream(context.Background(), "/v1/completions", map[string]any{}, func(s string) { text.WriteString(s) })
+			cl := waiting(&client.Client{Server: srv.URL}, &notice)
+			_, err := stream(context.Background(), cl, "/v1/completions", map[string]any{}, func(s string) { text.WriteString(s) })
 			if got := fmt.Sprint(err); c.wantErr == "" && err != nil || !strings.Contains(got, c.wantErr) {
 				t.Errorf("error %v, want %q", err, c.wantErr)
 			}

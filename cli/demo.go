@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/shoal-llm/shoal/client"
 )
 
 type demoCmd struct {
@@ -55,8 +57,8 @@ func (c *demoCmd) Run(e *env) error {
 	}
 	defer unserve()
 	ctx := e.ctx
-	cl := newClient(addr, "")
-	state, err := cl.cluster(ctx)
+	cl := &client.Client{Server: addr}
+	state, err := cl.Cluster(ctx)
 	if err != nil {
 		return err
 	}
@@ -75,13 +77,13 @@ func (c *demoCmd) Run(e *env) error {
 	return nil
 }
 
-func (c *demoCmd) answer(ctx context.Context, w io.Writer, cl *client, q question) error {
+func (c *demoCmd) answer(ctx context.Context, w io.Writer, cl *client.Client, q question) error {
 	fmt.Fprintf(w, "\n> %s", q.text)
 	if q.context != "" {
 		fmt.Fprintf(w, "   (after a text of %d characters)", len(q.context))
 	}
 	fmt.Fprintln(w)
-	f, err := cl.stream(ctx, "/v1/chat/completions", map[string]any{
+	f, err := stream(ctx, cl, "/v1/chat/completions", map[string]any{
 		"messages":   []map[string]string{{"role": "user", "content": q.context + q.text}},
 		"max_tokens": c.Tokens,
 	}, func(text string) { fmt.Fprint(w, text) })

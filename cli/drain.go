@@ -2,8 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"net/http"
-	"net/url"
 	"time"
 )
 
@@ -25,22 +23,19 @@ type undrainCmd struct {
 }
 
 func (c *undrainCmd) Run(e *env) error {
-	resp, err := c.client().do(e.ctx, http.MethodPost, "/v1/nodes/"+url.PathEscape(c.Node)+"/undrain", nil)
-	if err != nil {
-		return err
+	err := c.client().Undrain(e.ctx, c.Node)
+	if err == nil {
+		fmt.Fprintf(e.stdout, "%s takes a share again\n", c.Node)
 	}
-	fmt.Fprintf(e.stdout, "%s takes a share again\n", c.Node)
-	return resp.Body.Close()
+	return err
 }
 
 func (c *drainCmd) Run(e *env) error {
-	resp, err := c.client().do(e.ctx, http.MethodPost, "/v1/nodes/"+url.PathEscape(c.Node)+"/drain", nil)
-	if err != nil {
+	if err := c.client().Drain(e.ctx, c.Node); err != nil {
 		return err
 	}
-	resp.Body.Close()
 	for end := time.Now().Add(c.Limit); ; {
-		s, err := c.client().cluster(e.ctx)
+		s, err := c.client().Cluster(e.ctx)
 		if err != nil {
 			return err
 		}

@@ -3,10 +3,7 @@ package cli
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -34,7 +31,12 @@ func (c *eventsCmd) Run(e *env) error {
 		_, err := fmt.Fprintln(e.stdout, eventLine(v))
 		return err
 	}
-	list, newest, err := c.past(e)
+	cl, newest := c.client(), uint64(0)
+	list, err := cl.Events(e.ctx, 0)
+	for _, v := range list {
+		newest = max(newest, v.Revision)
+	}
+	slices.SortFunc(list, func(a, b api.ClusterEvent) int { return cmp.Compare(a.ID, b.ID) }) // they come by their newest change
 	for i := range list {
 		if err == nil {
 			err = show(&list[i])
@@ -43,50 +45,20 @@ func (c *eventsCmd) Run(e *env) error {
 	if err != nil || !c.Follow {
 		return err
 	}
-	cl := c.client()
-	cl.header = http.Header{"Accept": {"text/event-stream"}}
-	resp, err := cl.do(e.ctx, http.MethodGet, fmt.Sprintf("/v1/events?from=%d", newest), nil)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	err = sseData(resp.Body, func(data []byte) error {
-		v := new(api.ClusterEvent)
-		if err := json.Unmarshal(data, v); err != nil {
-			return fmt.Errorf("the server sent an event that is not JSON: %w", err)
-		}
-		if !c.JSON && v.Cost != nil && v.Cost.Open { // told once it is over
+	for v, err := range cl.FollowEvents(e.ctx, newest) {
+		switch {
+		case e.ctx.Err() != nil:
 			return nil
+		case err != nil:
+			return err
+		case !c.JSON && v.Cost != nil && v.Cost.Open: // told once it is over
+			continue
 		}
-		return show(v)
-	})
-	if e.ctx.Err() != nil {
-		return nil
+		if err := show(&v); err != nil {
+			return err
+		}
 	}
-	if err == nil {
-		err = errors.New("the server ended the stream: ask again, here or at a coordinator that took over")
-	}
-	return err
-}
-
-// past is the log so far, oldest first, and its newest revision.
-func (c *eventsCmd) past(e *env) (_ []api.ClusterEvent, newest uint64, err error) {
-	resp, err := c.client().do(e.ctx, http.MethodGet, "/v1/events", nil)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer resp.Body.Close()
-	var list struct {
-		Data []api.ClusterEvent `json:"data"`
-	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 16<<20)).Decode(&list); err != nil {
-		return nil, 0, fmt.Errorf("the server's list of events does not decode: %w", err)
-	}
-	for _, v := range list.Data {
-		newest = max(newest, v.Revision)
-	}
-	slices.SortFunc(list.Data, func(a, b api.ClusterEvent) int { return cmp.Compare(a.ID, b.ID) }) // they come by their newest change
-	return list.Data, newest, nil
+	return nil
 }
 
 // eventLine is an event in words.

@@ -11,7 +11,9 @@ import (
 
 // manCmd writes what --help says of all commands, as one page.
 type manCmd struct {
+	serverFlags
 	Markdown bool `help:"As docs/reference.md instead of a manual page."`
+	HTTP     bool `name:"http" help:"As docs/http.md: the routes of a running server, from its /openapi.json."`
 }
 
 func (manCmd) Help() string {
@@ -19,6 +21,9 @@ func (manCmd) Help() string {
 }
 
 func (c *manCmd) Run(e *env, k *kong.Context) error {
+	if c.HTTP {
+		return c.writeRoutes(e)
+	}
 	var m manual = &roff{w: e.stdout}
 	if c.Markdown {
 		m = &markdown{w: e.stdout}

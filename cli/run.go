@@ -87,7 +87,7 @@ func (c *runCmd) Run(e *env) error {
 		return err
 	}
 	defer end()
-	f, err := cl.stream(e.ctx, "/v1/completions", body, func(t string) { fmt.Fprint(e.stdout, t) })
+	f, err := stream(e.ctx, cl, "/v1/completions", body, func(t string) { fmt.Fprint(e.stdout, t) })
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/client"
 )
 
 // serverFlags name a running server.
@@ -28,18 +28,16 @@ type lookFlags struct {
 	Timeout time.Duration `default:"5s" help:"How long to wait for the answer."`
 }
 
-var errLate = errors.New("--timeout")
-
 // within bounds the wait for an answer.
 func (f lookFlags) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, f.Timeout, fmt.Errorf("%w %v", errLate, f.Timeout))
+	return context.WithTimeoutCause(ctx, f.Timeout, fmt.Errorf("--timeout %v", f.Timeout))
 }
 
-func (f serverFlags) client() *client {
+func (f serverFlags) client() *client.Client {
 	key, _, _ := strings.Cut(f.APIKey, ",") // of several in the environment the first
-	c := newClient(f.Server, key)
+	c := &client.Client{Server: f.Server, Key: key}
 	if f.TLSCA != "" {
-		c.http.Transport = trusting(f.TLSCA)
+		c.HTTP.Transport = trusting(f.TLSCA)
 	}
 	return c
 }
@@ -52,7 +50,7 @@ type statusCmd struct {
 func (c *statusCmd) Run(e *env) error {
 	ctx, cancel := c.within(e.ctx)
 	defer cancel()
-	s, err := c.client().cluster(ctx)
+	s, err := c.client().Cluster(ctx)
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ type (
 func (c *storeListCmd) Run(e *env) error {
 	ctx, cancel := c.within(e.ctx)
 	defer cancel()
-	s, err := c.client().cluster(ctx)
+	s, err := c.client().Cluster(ctx)
 	if err != nil {
 		return err
 	}
@@ -76,8 +76,8 @@ func (c *storeChange) run(e *env, method string) error {
 	ctx, cancel := context.WithTimeout(e.ctx, time.Minute)
 	defer cancel()
 	cl := c.client()
-	cl.header = http.Header{cluster.OperatorHeader: {key.OperatorToken()}}
-	resp, err := cl.do(ctx, method, "/v1/store/members/"+url.PathEscape(c.Name), nil)
+	cl.Header = http.Header{cluster.OperatorHeader: {key.OperatorToken()}}
+	resp, err := cl.Do(ctx, method, "/v1/store/members/"+url.PathEscape(c.Name), nil)
 	if err != nil {
 		return err
 	}

@@ -24,13 +24,13 @@ func (c *topCmd) Run(e *env) error {
 	cl := c.client()
 	for live := !c.Once && isTerminal(e.stdout); ; {
 		ctx, cancel := c.within(e.ctx)
-		s, err := cl.cluster(ctx)
+		s, err := cl.Cluster(ctx)
 		cancel()
 		if !live && err != nil {
 			return err
 		}
 		var b bytes.Buffer
-		fmt.Fprintf(&b, "shoal top   %s   %s\n", cl.base, time.Now().Format(time.TimeOnly))
+		fmt.Fprintf(&b, "shoal top   %s   %s\n", cl.URL(), time.Now().Format(time.TimeOnly))
 		if err != nil {
 			fmt.Fprintln(&b, err)
 		} else {

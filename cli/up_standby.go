@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shoal-llm/shoal/client"
 	"github.com/shoal-llm/shoal/cluster/supervise"
 	"github.com/shoal-llm/shoal/internal/fixedport"
 )
@@ -172,20 +173,20 @@ func (p *pair) ready(addr string) (string, error) {
 	if len(p.cmd.APIKey) > 0 {
 		key = p.cmd.APIKey[0]
 	}
-	cl := newClient(p.cmd.scheme()+"://"+addr, key)
-	cl.http.Transport = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // the listener is this process's own, whatever name its certificate bears
+	cl := &client.Client{Server: p.cmd.scheme() + "://" + addr, Key: key}
+	cl.HTTP.Transport = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // the listener is this process's own, whatever name its certificate bears
 	for {
 		name, err := func() (string, error) {
 			ctx, cancel := context.WithTimeout(p.ctx, 2*time.Second)
 			defer cancel()
-			resp, err := cl.do(ctx, http.MethodGet, "/ready", nil)
+			resp, err := cl.Do(ctx, http.MethodGet, "/ready", nil)
 			if err != nil {
 				return "", err
 			}
 			if err := resp.Body.Close(); err != nil || key == "" && p.cmd.APIKeys != "" { // nobody may ask for its name
 				return "the model", err
 			}
-			s, err := cl.cluster(ctx)
+			s, err := cl.Cluster(ctx)
 			if err != nil {
 				return "", err
 			}

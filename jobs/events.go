@@ -13,26 +13,6 @@ import (
 	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
-// eventView is one event of a job's stream. Index counts the events of the job;
-// it is the SSE id, and from=Index+1 goes on after it.
-type eventView struct {
-	Object  string   `json:"object"` // job.event
-	Index   int      `json:"index"`
-	Choice  int      `json:"choice"`
-	Token   *int32   `json:"token"` // null: an end without a token
-	Text    string   `json:"text"`
-	Logprob *float32 `json:"logprob,omitempty"`
-	Finish  *string  `json:"finish_reason"`
-}
-
-// endView follows the last event.
-type endView struct {
-	Object string `json:"object"` // job.end
-	State  Phase  `json:"state"`
-	Events int    `json:"events"`
-	Error  *Error `json:"error"`
-}
-
 // events answers GET /v1/jobs/{id}/events?from=N: the events of the job from
 // index N (default: after Last-Event-ID, else 0), as they come, then job.end and
 // [DONE]. Every event was written before it is sent, so the indices are 0, 1, 2,
@@ -58,7 +38,7 @@ func (v *Service) events(w http.ResponseWriter, r *http.Request, j *job) {
 	f := &follower{check: journal.Journal{Name: j.id}, replay: task.Replay(), from: from, out: v.api.NewEventStream(w)}
 	f.take = f.send
 	v.follow(r.Context(), j, f, func(now view) error {
-		if err := f.out.Data("", endView{Object: "job.end", State: now.state.Phase, Events: now.state.Events, Error: v.show(now).Error}); err != nil {
+		if err := f.out.Data("", api.JobEnd{Object: "job.end", State: string(now.state.Phase), Events: now.state.Events, Error: v.show(now).Error}); err != nil {
 			return err
 		}
 		return f.out.Done()
@@ -157,7 +137,7 @@ func (f *follower) send(e Logged, d api.TaskDelta) error {
 	if f.next < f.from {
 		return nil
 	}
-	out := eventView{Object: "job.event", Index: f.next, Choice: e.Choice, Text: d.Text}
+	out := api.JobEvent{Object: "job.event", Index: f.next, Choice: e.Choice, Text: d.Text}
 	if e.Event.Token != api.NoToken {
 		out.Token = &e.Event.Token
 	}

@@ -30,43 +30,14 @@ func (v *Service) Routes() door.Routes {
 	}
 }
 
-// jobView is a job as clients see it.
-type jobView struct {
-	ID          string          `json:"id"`
-	Object      string          `json:"object"`
-	State       Phase           `json:"state"`
-	Endpoint    string          `json:"endpoint"`
-	CreatedAt   int64           `json:"created_at"`
-	StartedAt   int64           `json:"started_at,omitempty"`
-	EndedAt     int64           `json:"ended_at,omitempty"`
-	Attempt     uint32          `json:"attempt"`
-	Failures    int             `json:"failures,omitempty"`
-	NextAttempt int64           `json:"next_attempt_at,omitempty"`
-	Events      int             `json:"events"`
-	Key         string          `json:"idempotency_key,omitempty"`
-	Batch       string          `json:"batch_id,omitempty"`
-	Durability  string          `json:"durability"` // single, or replicated
-	Replicas    int             `json:"replicas"`   // copies that are in step now
-	Error       *Error          `json:"error"`
-	Result      json.RawMessage `json:"result,omitempty"`
-}
-
-// Error is why a job is dead, or why its last attempt failed.
-type Error struct {
-	Code    string          `json:"code"`
-	Message string          `json:"message"`
-	Status  int             `json:"status,omitempty"`
-	Body    json.RawMessage `json:"body,omitempty"` // what the endpoint itself would have answered
-}
-
-func (v *Service) show(j view) jobView {
+func (v *Service) show(j view) api.Job {
 	s := j.state
-	out := jobView{ID: j.id, Object: "job", State: s.Phase, Endpoint: j.head.Endpoint, CreatedAt: s.Accepted / 1000,
+	out := api.Job{ID: j.id, Object: "job", State: string(s.Phase), Endpoint: j.head.Endpoint, CreatedAt: s.Accepted / 1000,
 		StartedAt: s.Started / 1000, EndedAt: s.Ended / 1000, Attempt: s.Attempt, Failures: s.Failures, NextAttempt: s.NotBefore / 1000,
 		Events: s.Events, Key: j.head.Key, Batch: j.head.Batch}
 	out.Durability, out.Replicas = v.cfg.Durability()
 	if s.Code != "" {
-		out.Error = &Error{s.Code, s.Message, j.status, j.body}
+		out.Error = &api.JobError{Code: s.Code, Message: s.Message, Status: j.status, Body: j.body}
 	}
 	return out
 }
@@ -280,14 +251,10 @@ func (v *Service) listJobs(_ http.ResponseWriter, r *http.Request) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	out := struct {
-		Object  string        `json:"object"`
-		Data    []jobView     `json:"data"`
-		HasMore bool          `json:"has_more"`
-		Counts  map[Phase]int `json:"counts"` // of all jobs
-		Store   string        `json:"store"`  // ok, or why it cannot be written
-		Damage  []string      `json:"damage,omitempty"`
-	}{Object: "list", Data: []jobView{}, Counts: v.store.States(), Store: cmp.Or(v.store.Trouble(), "ok"), Damage: v.store.Damage()}
+	out := api.JobList{Object: "list", Data: []api.Job{}, Counts: map[string]int{}, Store: cmp.Or(v.store.Trouble(), "ok"), Damage: v.store.Damage()}
+	for state, n := range v.store.States() {
+		out.Counts[string(state)] = n
+	}
 	all := v.store.list()
 	slices.Reverse(all)
 	page, more := door.Page(all, q.Get("after"), limit, func(j view) string { return j.id },

@@ -17,12 +17,13 @@ import (
 const floors = `
 values:   tensor proto security internal/mmap internal/flock internal/lograte internal/fixedport tracing gguf + gguf:internal/mmap tracing:internal/lograte
 machines: topology model kvcache kvcache/tier collective tokenizer tokenizer/jinja sampler grammar toolcall speculate + sampler:grammar kvcache:sampler model:topology tokenizer:tokenizer/jinja collective:topology
-helpers:  model/modeltest internal/testmodel
+helpers:  model/modeltest internal/testmodel tracing/tracingtest
 wires:    collective/natsbus cluster/gossip cluster/rpc cluster/supervise
 layer:    actors/layer
 rooms:    actors/socket actors/batcher
 rigs:     internal/alone internal/arithmetic + internal/arithmetic:internal/alone
 api:      api
+client:   client
 journals: jobs/journal
 files:    jobs/door jobs/files + jobs/files:jobs/door
 jobs:     jobs

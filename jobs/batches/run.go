@@ -357,10 +357,10 @@ func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 
 // outLine is one line of an output or error file.
 type outLine struct {
-	ID       string       `json:"id"`
-	CustomID string       `json:"custom_id"`
-	Response *outResponse `json:"response"`
-	Error    *jobs.Error  `json:"error"`
+	ID       string        `json:"id"`
+	CustomID string        `json:"custom_id"`
+	Response *outResponse  `json:"response"`
+	Error    *api.JobError `json:"error"`
 }
 
 type outResponse struct {
@@ -447,7 +447,7 @@ func (v *Service) outcome(ctx context.Context, b *batch, st State, i int) (line 
 	case jobs.Completed:
 		result, err := v.jobs.Result(ctx, id)
 		if errors.Is(err, journal.ErrDamaged) {
-			line.Error = &jobs.Error{Code: "record_damaged", Message: err.Error()}
+			line.Error = &api.JobError{Code: "record_damaged", Message: err.Error()}
 			return line, false, nil
 		}
 		line.Response = &outResponse{http.StatusOK, id, result}
@@ -456,12 +456,12 @@ func (v *Service) outcome(ctx context.Context, b *batch, st State, i int) (line 
 		if j.Status > 0 && j.Body != nil {
 			line.Response = &outResponse{j.Status, id, j.Body}
 		} else {
-			line.Error = &jobs.Error{Code: j.Code, Message: j.Message}
+			line.Error = &api.JobError{Code: j.Code, Message: j.Message}
 		}
 	default:
-		line.Error = &jobs.Error{Code: "batch_cancelled", Message: "The batch was cancelled before this request ended."}
+		line.Error = &api.JobError{Code: "batch_cancelled", Message: "The batch was cancelled before this request ended."}
 		if st.Expired {
-			line.Error = &jobs.Error{Code: "batch_expired", Message: "The batch's window was over before this request ended."}
+			line.Error = &api.JobError{Code: "batch_expired", Message: "The batch's window was over before this request ended."}
 		}
 	}
 	return line, false, nil

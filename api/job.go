@@ -1,0 +1,62 @@
+package api
+
+import "encoding/json"
+
+// Job is one of /v1/jobs as clients see it; times are seconds since 1970.
+type Job struct {
+	ID          string          `json:"id"`
+	Object      string          `json:"object"`
+	State       string          `json:"state"` // queued, running, completed, dead, cancelled
+	Endpoint    string          `json:"endpoint"`
+	CreatedAt   int64           `json:"created_at"`
+	StartedAt   int64           `json:"started_at,omitempty"`
+	EndedAt     int64           `json:"ended_at,omitempty"`
+	Attempt     uint32          `json:"attempt"`
+	Failures    int             `json:"failures,omitempty"`
+	NextAttempt int64           `json:"next_attempt_at,omitempty"`
+	Events      int             `json:"events"`
+	Key         string          `json:"idempotency_key,omitempty"`
+	Batch       string          `json:"batch_id,omitempty"`
+	Durability  string          `json:"durability"` // single, or replicated
+	Replicas    int             `json:"replicas"`   // copies that are in step now
+	Error       *JobError       `json:"error"`
+	Result      json.RawMessage `json:"result,omitempty"` // what the endpoint would have answered; not in lists
+}
+
+// JobError is why a job is dead, or why its last attempt failed.
+type JobError struct {
+	Code    string          `json:"code"`
+	Message string          `json:"message"`
+	Status  int             `json:"status,omitempty"`
+	Body    json.RawMessage `json:"body,omitempty"` // what the endpoint itself would have answered
+}
+
+// JobList is a page of /v1/jobs, the newest first.
+type JobList struct {
+	Object  string         `json:"object"`
+	Data    []Job          `json:"data"`
+	HasMore bool           `json:"has_more"`
+	Counts  map[string]int `json:"counts"` // of all jobs, by state
+	Store   string         `json:"store"`  // ok, or why it cannot be written
+	Damage  []string       `json:"damage,omitempty"`
+}
+
+// JobEvent is one event of a job's stream. Index counts the events of the job; it is the SSE
+// id, and from=Index+1 goes on after it.
+type JobEvent struct {
+	Object  string   `json:"object"` // job.event
+	Index   int      `json:"index"`
+	Choice  int      `json:"choice"`
+	Token   *int32   `json:"token"` // null: an end without a token
+	Text    string   `json:"text"`
+	Logprob *float32 `json:"logprob,omitempty"`
+	Finish  *string  `json:"finish_reason"`
+}
+
+// JobEnd follows a job's last event.
+type JobEnd struct {
+	Object string    `json:"object"` // job.end
+	State  string    `json:"state"`
+	Events int       `json:"events"`
+	Error  *JobError `json:"error"`
+}

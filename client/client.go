@@ -1,0 +1,188 @@
+// Package client speaks to a running cluster: its jobs, its state, its events, its nodes.
+// For chats and completions any OpenAI client serves; [Client.Do] sends whatever else
+// docs/http.md lists.
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Client of one server. Its methods may be called concurrently; its fields are set before.
+type Client struct {
+	Server string // http://host:port, https://host:port, or host:port
+	Key    string // of the API; "": it asks for none
+	HTTP   http.Client
+	Header http.Header // sent with every request, besides the client's own
+	// Patience is how long a call is repeated while the server says that it is not ready yet,
+	// as one that loads, or has lost all of its nodes; where a second request cannot do the
+	// work twice, also while nobody answers, as when a coordinator is started again. 0: the
+	// first answer counts.
+	Patience time.Duration
+	// Waiting, where set, is told once a call what it is repeated for.
+	Waiting func(why error)
+}
+
+// New is a client that waits half a minute for a server that is not ready.
+func New(server, key string) *Client {
+	return &Client{Server: server, Key: key, Patience: 30 * time.Second}
+}
+
+// Error is what a server answers in place of what was asked for.
+type Error struct {
+	Status  int    // of HTTP
+	Code    string // stable; "" where it has none
+	Param   string // the member that is wrong, if one is
+	Message string
+	// RetryAfter is when to come again; 0: the server does not say.
+	RetryAfter time.Duration
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("%d %s: %s", e.Status, http.StatusText(e.Status), e.Message)
+}
+
+// Unreachable: nobody answers.
+type Unreachable struct {
+	Server string
+	Err    error
+}
+
+func (e *Unreachable) Error() string {
+	return fmt.Sprintf("no answer from %s (is the cluster up? `shoal up` starts one): %v", e.Server, e.Err)
+}
+
+func (e *Unreachable) Unwrap() error { return e.Err }
+
+// URL is the server's address, as requests begin with it.
+func (c *Client) URL() string {
+	server := c.Server
+	if !strings.Contains(server, "://") {
+		server = "http://" + server
+	}
+	return strings.TrimSuffix(strings.TrimSuffix(server, "/"), "/v1")
+}
+
+// Do sends a request whose body is JSON of a value, nil: none. An answer that is no success
+// is an [Error], and the body of one that is the caller closes.
+func (c *Client) Do(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	return c.do(ctx, method, path, nil, body)
+}
+
+func (c *Client) do(ctx context.Context, method, path string, header http.Header, body any) (*http.Response, error) {
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return nil, fmt.Errorf("client: the request does not encode: %w", err)
+		}
+	}
+	repeatable := method == http.MethodGet || header.Get("Idempotency-Key") != ""
+	for began, told := time.Now(), false; ; {
+		resp, err := c.once(ctx, method, path, header, text)
+		var refused *Error
+		var nobody *Unreachable
+		pause := time.Duration(0)
+		switch {
+		case errors.As(err, &refused) && refused.Status == http.StatusServiceUnavailable:
+			pause = min(refused.RetryAfter, 10*time.Second)
+		case errors.As(err, &nobody) && repeatable:
+			pause = time.Second / 2
+		}
+		if pause == 0 || time.Since(began)+pause > c.Patience {
+			return resp, err
+		}
+		if !told && c.Waiting != nil {
+			c.Waiting(err)
+		}
+		told = true
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (c *Client) once(ctx context.Context, method, path string, header http.Header, body []byte) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.URL()+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("client: server address: %w", err)
+	}
+	maps.Copy(req.Header, c.Header)
+	maps.Copy(req.Header, header)
+	req.Header.Set("Content-Type", "application/json")
+	if c.Key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.Key)
+	}
+	resp, err := c.HTTP.Do(req)
+	switch cause := context.Cause(ctx); {
+	case err != nil && cause != nil:
+		return nil, fmt.Errorf("%s does not answer (%w)", c.URL(), cause)
+	case err != nil:
+		return nil, &Unreachable{c.URL(), err}
+	case resp.StatusCode/100 == 2:
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	return nil, refusal(resp)
+}
+
+// refusal reads an answer that is no success.
+func refusal(resp *http.Response) error {
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return fmt.Errorf("%s: %w", resp.Status, err)
+	}
+	var body struct {
+		Error *struct{ Message, Code, Param string }
+	}
+	e := &Error{Status: resp.StatusCode, Message: string(bytes.TrimSpace(text))}
+	if json.Unmarshal(text, &body) == nil && body.Error != nil {
+		e.Message, e.Code, e.Param = body.Error.Message, body.Error.Code, body.Error.Param
+	}
+	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil {
+		e.RetryAfter = max(time.Second/10, time.Duration(seconds)*time.Second)
+	}
+	return e
+}
+
+// get is Do for an answer of JSON.
+func get[T any](ctx context.Context, c *Client, method, path string, header http.Header, body any) (*T, error) {
+	resp, err := c.do(ctx, method, path, header, body)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	out := new(T)
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<30)).Decode(out); err != nil {
+		return nil, fmt.Errorf("client: the answer to %s %s does not decode: %w", method, path, err)
+	}
+	return out, nil
+}
+
+// Data gives the data of each server-sent event of a body to take, until that fails.
+func Data(body io.Reader, take func([]byte) error) error {
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, 32<<20)
+	for lines.Scan() {
+		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
+		if !ok {
+			continue // blank lines, ids and keep-alive comments
+		}
+		if err := take(data); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}

@@ -1,0 +1,92 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/url"
+
+	"github.com/shoal-llm/shoal/api"
+)
+
+// Cluster is the state of the cluster now.
+func (c *Client) Cluster(ctx context.Context) (*api.ClusterState, error) {
+	return get[api.ClusterState](ctx, c, http.MethodGet, "/v1/cluster", nil, nil)
+}
+
+// Events lists what happened to the cluster, or changed, after a revision; 0: all that is kept.
+// They come in the order of their newest change.
+func (c *Client) Events(ctx context.Context, from uint64) ([]api.ClusterEvent, error) {
+	list, err := get[struct {
+		Data []api.ClusterEvent `json:"data"`
+	}](ctx, c, http.MethodGet, fmt.Sprintf("/v1/events?from=%d", from), nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return list.Data, nil
+}
+
+// FollowEvents gives events as they come or change, until the context ends or the server
+// does: then an error is the last.
+func (c *Client) FollowEvents(ctx context.Context, from uint64) iter.Seq2[api.ClusterEvent, error] {
+	return func(yield func(api.ClusterEvent, error) bool) {
+		err := c.follow(ctx, fmt.Sprintf("/v1/events?from=%d", from), func(data []byte) error {
+			var v api.ClusterEvent
+			if err := json.Unmarshal(data, &v); err != nil {
+				return fmt.Errorf("client: an event is not JSON: %w", err)
+			}
+			if !yield(v, nil) {
+				return errEnough
+			}
+			return nil
+		})
+		if !errors.Is(err, errEnough) {
+			yield(api.ClusterEvent{}, err)
+		}
+	}
+}
+
+var (
+	errEnough = errors.New("client: enough")
+	// ErrCut: the server ended a stream. Ask again, there or at a coordinator that took over.
+	ErrCut = errors.New("the server ended the stream: ask again, here or at a coordinator that took over")
+)
+
+// follow reads a stream of events; it never returns nil.
+func (c *Client) follow(ctx context.Context, path string, take func([]byte) error) error {
+	resp, err := c.do(ctx, http.MethodGet, path, http.Header{"Accept": {"text/event-stream"}}, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	taken := error(nil)
+	err = Data(resp.Body, func(data []byte) error { taken = take(data); return taken })
+	switch {
+	case taken != nil:
+		return taken
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return fmt.Errorf("%w (%w)", ErrCut, err)
+	}
+	return ErrCut
+}
+
+// Drain begins to move a node's work to the others; Cluster tells when it is drained.
+func (c *Client) Drain(ctx context.Context, node string) error { return c.node(ctx, node, "drain") }
+
+// Undrain lets a drained node take a share again.
+func (c *Client) Undrain(ctx context.Context, node string) error {
+	return c.node(ctx, node, "undrain")
+}
+
+func (c *Client) node(ctx context.Context, node, verb string) error {
+	resp, err := c.Do(ctx, http.MethodPost, "/v1/nodes/"+url.PathEscape(node)+"/"+verb, nil)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}

@@ -1,0 +1,133 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/shoal-llm/shoal/api"
+)
+
+// Submit makes a job of a request: the body of /v1/completions or /v1/chat/completions. It
+// returns once the job is on disk. A second one with the same key gives the same job, so it
+// is sent again where no answer came; key "" is one that nobody else has.
+func (c *Client) Submit(ctx context.Context, key string, body any) (*api.Job, error) {
+	if key == "" {
+		key = rand.Text()
+	}
+	return get[api.Job](ctx, c, http.MethodPost, "/v1/jobs", http.Header{"Idempotency-Key": {key}}, body)
+}
+
+// Job is how far a job is, with its result once that is there.
+func (c *Client) Job(ctx context.Context, id string) (*api.Job, error) {
+	return get[api.Job](ctx, c, http.MethodGet, "/v1/jobs/"+url.PathEscape(id), nil, nil)
+}
+
+// Page chooses jobs of the list; zero fields choose nothing.
+type Page struct {
+	State string // queued, running, completed, dead or cancelled
+	Batch string // id of a batch
+	After string // id of the last job of the page before
+	Limit int    // default 20, at most 1000
+}
+
+// Jobs lists jobs, the newest first.
+func (c *Client) Jobs(ctx context.Context, p Page) (*api.JobList, error) {
+	q := url.Values{}
+	for name, value := range map[string]string{"state": p.State, "batch_id": p.Batch, "after": p.After} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	if p.Limit > 0 {
+		q.Set("limit", strconv.Itoa(p.Limit))
+	}
+	return get[api.JobList](ctx, c, http.MethodGet, "/v1/jobs?"+q.Encode(), nil, nil)
+}
+
+// Cancel ends a job; one that has ended stays as it is.
+func (c *Client) Cancel(ctx context.Context, id string) (*api.Job, error) {
+	return get[api.Job](ctx, c, http.MethodDelete, "/v1/jobs/"+url.PathEscape(id), nil, nil)
+}
+
+// Watch gives the events of a job from an index on, as they come, and ends with the job. A
+// stream that breaks is taken up again after the last event, also at a coordinator that was
+// started anew: none is missed and none comes twice. An error is the last.
+func (c *Client) Watch(ctx context.Context, id string, from int) iter.Seq2[api.JobEvent, error] {
+	return func(yield func(api.JobEvent, error) bool) {
+		for {
+			err := c.follow(ctx, fmt.Sprintf("/v1/jobs/%s/events?from=%d", url.PathEscape(id), from), func(data []byte) error {
+				if string(data) == "[DONE]" {
+					return errEnough
+				}
+				var e struct {
+					api.JobEvent
+					Error *api.JobError
+				}
+				if err := json.Unmarshal(data, &e); err != nil {
+					return fmt.Errorf("client: an event of job %s is not JSON: %w", id, err)
+				}
+				switch {
+				case e.Object == "job.end":
+					return nil
+				case e.Object != "job.event" || e.Index != from:
+					return fmt.Errorf("client: in place of event %d of job %s came %.200s", from, id, data)
+				}
+				from++
+				if !yield(e.JobEvent, nil) {
+					return errEnough
+				}
+				return nil
+			})
+			switch {
+			case errors.Is(err, errEnough):
+				return
+			case !errors.Is(err, ErrCut) || c.Patience == 0:
+				yield(api.JobEvent{}, err)
+				return
+			}
+			select {
+			case <-ctx.Done(): // follow says so
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	}
+}
+
+// Failed is a job that ended without a result.
+type Failed struct{ Job *api.Job }
+
+func (e *Failed) Error() string {
+	text := fmt.Sprintf("job %s is %s", e.Job.ID, e.Job.State)
+	if p := e.Job.Error; p != nil {
+		text += ": " + p.Message
+	}
+	return text
+}
+
+// Result waits for a job's end and gives what its endpoint would have answered, or [Failed].
+func (c *Client) Result(ctx context.Context, id string) (json.RawMessage, error) {
+	for {
+		j, err := c.Job(ctx, id)
+		switch {
+		case err != nil:
+			return nil, err
+		case j.State == "completed":
+			return j.Result, nil
+		case j.State == "dead", j.State == "cancelled":
+			return nil, &Failed{j}
+		}
+		for _, err := range c.Watch(ctx, id, j.Events) {
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+}
