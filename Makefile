@@ -72,6 +72,10 @@ fuzz: ## new inputs for every fuzzer, FUZZTIME=10s each; FUZZ=Header picks by na
 bench: ## benchmarks: PKG=./tensor BENCH=MatMul COUNT=10 | tee new.out, then benchstat old.out new.out
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) $(PKG)
 
+.PHONY: bench-readme
+bench-readme: build ## the README's table of speeds (5 minutes, alone)
+	bash bench/readme
+
 .PHONY: bench-issue3
 bench-issue3: ## one table: the shares of this machine's limits that decode and prefill reach (10 minutes, alone)
 	go run ./cmd/shoal bench ratios

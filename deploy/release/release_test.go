@@ -78,6 +78,38 @@ func TestArchiveWorksByItself(t *testing.T) {
 	}
 }
 
+// Anybody's `go install`, from a stand-in of the module proxy, in an empty folder with an empty
+// module cache: the program answers with the bundled model, which lies in that cache.
+func TestGoInstall(t *testing.T) {
+	if os.Getenv("SHOAL_E2E") != "full" {
+		t.Skip("SHOAL_E2E=full: compiles everything anew, two minutes of a processor")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute)
+	defer cancel()
+	proxy, empty := t.TempDir(), t.TempDir()
+	do := func(dir string, env []string, name string, args ...string) string {
+		t.Helper()
+		c := exec.CommandContext(ctx, name, args...)
+		c.Dir, c.Env = dir, append(os.Environ(), env...)
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	module, version, _ := strings.Cut(do("", nil, "bash", "../proxy", proxy), " ")
+	modules := do("", nil, "go", "env", "GOMODCACHE") // whose downloads stand in for the real proxy
+	do(empty, []string{"GOBIN=" + empty, "GOMODCACHE=" + filepath.Join(empty, "modules"), "GOSUMDB=off", "GOFLAGS=-modcacherw",
+		"GOPROXY=file://" + proxy + ",file://" + filepath.Join(modules, "cache", "download")}, "go", "install", module+"/cmd/shoal@"+version)
+	program := filepath.Join(empty, "shoal")
+	if got := do(empty, nil, program, "--version"); !strings.HasPrefix(got, "shoal "+version+" ") {
+		t.Errorf("--version prints %q", got)
+	}
+	if got := do(empty, nil, program, "demo", "--nodes", "2", "--tokens", "8", "--prompt", "What is a slice?"); !strings.Contains(got, "tokens/s") {
+		t.Errorf("the demo prints %s", got)
+	}
+}
+
 func checkBill(t *testing.T, name string) {
 	t.Helper()
 	text, err := os.ReadFile(name)
