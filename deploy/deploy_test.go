@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -135,5 +136,35 @@ func TestNamedFilesExist(t *testing.T) {
 				t.Errorf("%s names %s: %v", from, name, err)
 			}
 		}
+	}
+}
+
+// The package unpacks to a program that answers with the model beside it, and holds its units,
+// page, completion and file of flags.
+func TestDeb(t *testing.T) {
+	if os.Getenv("SHOAL_E2E") != "full" {
+		t.Skip("SHOAL_E2E=full: compiles nfpm and the release; make bare installs the package too")
+	}
+	out, root := t.TempDir(), t.TempDir()
+	if text, err := exec.Command("bash", "deb/build", runtime.GOARCH, out).CombinedOutput(); err != nil {
+		t.Fatalf("deb/build: %v\n%s", err, text)
+	}
+	debs, err := filepath.Glob(filepath.Join(out, "shoal_*.deb"))
+	if err != nil || len(debs) != 1 {
+		t.Fatalf("%v: %v", debs, err)
+	}
+	if text, err := exec.Command("dpkg-deb", "--extract", debs[0], root).CombinedOutput(); err != nil {
+		t.Fatalf("dpkg-deb: %v\n%s", err, text)
+	}
+	for _, name := range []string{"usr/lib/systemd/system/shoal.service", "usr/lib/systemd/system/shoal-node.service", "usr/lib/systemd/system/shoal-coordinator.service",
+		"usr/share/man/man1/shoal.1", "usr/share/bash-completion/completions/shoal", "etc/shoal/shoal.yaml", "usr/share/doc/shoal/copyright"} {
+		if info, err := os.Stat(filepath.Join(root, name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	demo := exec.Command(filepath.Join(root, "usr/bin/shoal"), "demo", "--nodes", "2", "--tokens", "8", "--prompt", "What is a slice?")
+	demo.Dir = t.TempDir()
+	if text, err := demo.CombinedOutput(); err != nil || !strings.Contains(string(text), "tokens/s") {
+		t.Errorf("its demo: %v\n%s", err, text)
 	}
 }
