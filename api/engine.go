@@ -127,12 +127,13 @@ type ClusterState struct {
 	Policies        []string    `json:"kv_policies,omitempty"` // that requests may name, with their defaults
 	TokensPerSecond float64     `json:"tokens_per_second"`
 	StepMillis      float64     `json:"step_ms"`
-	BatchRows       int         `json:"batch_rows"`      // tokens in the step in flight
-	BatchSequences  int         `json:"batch_sequences"` // sequences in it
-	Recoveries      uint64      `json:"recoveries"`      // placements withdrawn because a node was lost or a step failed
-	StepRows        uint64      `json:"step_rows"`       // tokens of all steps of this coordinator, of failed ones too
-	WireBytes       uint64      `json:"wire_bytes"`      // tensors that nodes sent in them, of failed ones not
-	Subscriptions   int         `json:"subscriptions"`   // of the bus, in the coordinator's process
+	BatchRows       int         `json:"batch_rows"`             // tokens in the step in flight
+	BatchSequences  int         `json:"batch_sequences"`        // sequences in it
+	LoadSeconds     float64     `json:"load_seconds,omitempty"` // since nodes began to load their weights; absent: they do not
+	Recoveries      uint64      `json:"recoveries"`             // placements withdrawn because a node was lost or a step failed
+	StepRows        uint64      `json:"step_rows"`              // tokens of all steps of this coordinator, of failed ones too
+	WireBytes       uint64      `json:"wire_bytes"`             // tensors that nodes sent in them, of failed ones not
+	Subscriptions   int         `json:"subscriptions"`          // of the bus, in the coordinator's process
 	Nodes           []NodeState `json:"nodes"`
 
 	Sequences []SequenceState `json:"sequences"` // that run, the first 512 in order

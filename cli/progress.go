@@ -45,7 +45,7 @@ func (l *loading) show(nodes []api.NodeState) bool {
 	l.busy = text != ""
 	if !isTerminal(l.e.stderr) {
 		if l.busy && time.Since(l.said) >= lineEvery {
-			fmt.Fprintln(l.e.stderr, "loading: "+text)
+			fmt.Fprintf(l.e.stderr, "loading for %.0f s: %s\n", time.Since(l.began).Seconds(), text)
 			l.said = time.Now()
 		}
 		return false
@@ -61,7 +61,7 @@ func (l *loading) show(nodes []api.NodeState) bool {
 		b := l.bars[n.ID]
 		if b == nil {
 			b = l.all.AddBar(0, mpb.BarRemoveOnComplete(), mpb.PrependDecorators(decor.Name(n.ID+" loads ")),
-				mpb.AppendDecorators(decor.Percentage(), decor.Name(" of "+bytesText(n.LoadBytes))))
+				mpb.AppendDecorators(decor.Percentage(), decor.Name(" of "+bytesText(n.LoadBytes)+", "), decor.Elapsed(decor.ET_STYLE_GO)))
 			l.bars[n.ID] = b
 		}
 		b.SetTotal(n.LoadBytes, false)

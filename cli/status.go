@@ -84,6 +84,9 @@ func printStatus(w io.Writer, s *api.ClusterState) {
 	if s.WaitingReason != "" {
 		fmt.Fprintf(w, " (%s)", s.WaitingReason)
 	}
+	if s.LoadSeconds > 0 {
+		fmt.Fprintf(w, "   loading for %.0f s", s.LoadSeconds)
+	}
 	fmt.Fprintln(w)
 	if st := s.Store; st != nil {
 		printStoreLine(w, st)

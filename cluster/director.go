@@ -116,6 +116,7 @@ type (
 // directorView is a snapshot for /v1/cluster.
 type directorView struct {
 	Phase       topology.AuthorityPhase
+	Loading     time.Duration // since the load that is under way began; 0: none is
 	Reason      string
 	Epoch       uint32
 	Placement   topology.Placement
@@ -155,6 +156,7 @@ type director struct {
 	cancel    context.CancelFunc
 	calls     sync.WaitGroup
 	endLoad   context.CancelCauseFunc // ends the calls of the newest load
+	loads     time.Time               // when the newest load began
 	serving   atomic.Pointer[Group]
 }
 
@@ -242,6 +244,9 @@ func (d *director) Receive(c actor.Context) {
 		v := directorView{Phase: phase, Reason: reason, Epoch: d.authority.Epoch(), Placement: p, Nodes: nodes, Known: d.authority.Known(),
 			Refused: d.authority.Refused(), Drained: maps.Clone(d.authority.Drained()), Quarantined: d.authority.Quarantined(), Hosts: maps.Clone(d.hosts),
 			Fenced: d.authority.Fenced(), Fences: maps.Clone(d.fences)}
+		if phase == topology.Loading {
+			v.Loading = time.Since(d.loads)
+		}
 		m.reply <- v
 	}
 }
@@ -419,7 +424,7 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 func (d *director) load(c actor.Context, e topology.LoadSlices) {
 	d.endLoad(errNewer)
 	ctx, cancel := context.WithCancelCause(d.ctx)
-	d.endLoad = cancel
+	d.endLoad, d.loads = cancel, time.Now()
 	place := socket.PlacementMessage(e.Placement, incarnations(e.Nodes))
 	for rank, n := range e.Nodes {
 		h := d.hosts[n.ID].handle

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -307,6 +308,7 @@ func (c *core) Cluster() api.ClusterState {
 	if len(snap.Waiting) > 0 {
 		s.WaitingReason = snap.Waiting[0].Why
 	}
+	s.LoadSeconds = math.Round(v.Loading.Seconds()*10) / 10
 	c.stepper.figures.mu.Lock()
 	s.Recovery = c.recovery.state(snap.Totals, c.stepper.figures.copied)
 	s.StepMillis = float64(c.stepper.figures.step.Microseconds()) / 1000

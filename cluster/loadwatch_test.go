@@ -28,17 +28,24 @@ func TestHungLoad(t *testing.T) {
 	if !<-hung {
 		t.Fatal("an idle socket refused a release")
 	}
-	began := time.Now()
+	began, told := time.Now(), 0.0
 	c.root.Send(c.dpid, &nodeDrain{id: "socket-2"})
-	for c.Cluster().Fences["hung"] == 0 {
+	for s := c.Cluster(); s.Fences["hung"] == 0; s = c.Cluster() {
+		told = max(told, s.LoadSeconds)
 		if time.Since(began) > 20*deadline {
 			t.Fatalf("it is not left out: %+v", c.Cluster())
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
+	if told < 1 || told > time.Since(began).Seconds()+0.1 {
+		t.Errorf("in %.1f s of loading the state told of %.1f", time.Since(began).Seconds(), told)
+	}
 	t.Logf("left out %.2f s after the load began, of a deadline of %v", time.Since(began).Seconds(), deadline)
 	if got := generate(t, c, "r", g.Prompt, len(g.Greedy)); !slices.Equal(got, g.Greedy) {
 		t.Errorf("got %v, want %v", got, g.Greedy)
+	}
+	if s := c.Cluster().LoadSeconds; s != 0 {
+		t.Errorf("it serves, and its state tells of loading for %v s", s)
 	}
 	want := map[string]string{"socket-0": "ready", "socket-1": "fenced", "socket-2": "drained"}
 	for _, n := range c.Cluster().Nodes {
