@@ -114,8 +114,10 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	c, asked = answering(t, say(200, "", event(0)+event(1)+event(2)+end))
-	for range c.Watch(t.Context(), "job-1", 0) {
-		break
+	for e := range c.Watch(t.Context(), "job-1", 0) {
+		if e.Index == 1 {
+			break
+		}
 	}
 	if len(*asked) != 1 {
 		t.Errorf("asked %d times", len(*asked))

@@ -95,10 +95,13 @@ func TestClientPackage(t *testing.T) {
 	if err != nil || len(past) == 0 {
 		t.Fatalf("%d events, %v", len(past), err)
 	}
-	for e, err := range c.FollowEvents(ctx, past[len(past)-1].Revision-1) {
-		if err != nil || e.Revision < past[len(past)-1].Revision {
+	newest := past[len(past)-1].Revision
+	for e, err := range c.FollowEvents(ctx, newest-1) {
+		if err != nil || e.Revision < newest {
 			t.Errorf("followed: %+v, %v", e, err)
 		}
-		break
+		if e.Revision >= newest {
+			break
+		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 type cluster struct {
 	t   *testing.T
 	url string
+	key string // of the API; "": none
 }
 
 // start builds the program and starts it on a port and a data directory of its own.
@@ -82,7 +83,12 @@ func start(t *testing.T, args ...string) *cluster {
 // get decodes the answer of a route.
 func (c *cluster) get(path string, v any) {
 	c.t.Helper()
-	resp, err := (&http.Client{Timeout: patience}).Get(c.url + path)
+	req, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, c.url+path, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+c.key)
+	resp, err := (&http.Client{Timeout: patience}).Do(req)
 	if err == nil {
 		defer resp.Body.Close()
 		err = json.NewDecoder(resp.Body).Decode(v)
@@ -117,15 +123,20 @@ func (c *cluster) load() {
 	}
 	for i, policy := range policies {
 		body := fmt.Sprintf(`{"prompt":%q,"max_tokens":%d,"ignore_eos":true,"stream":true,"seed":%d,"kv_policy":%q}`, strings.Repeat("// Package sort provides order. ", 2+25*(i%5)), 4000-600*(i%4), i, policy)
-		req, err := http.NewRequestWithContext(c.t.Context(), http.MethodPost, c.url+"/v1/completions", strings.NewReader(body))
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
+		ctx, url, key := c.t.Context(), c.url, c.key
 		go func() {
-			if resp, err := http.DefaultClient.Do(req); err == nil {
-				_, _ = io.Copy(io.Discard, resp.Body)
-				resp.Body.Close()
+			for ctx.Err() == nil {
+				req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", strings.NewReader(body))
+				if err != nil {
+					return
+				}
+				req.Header.Set("Content-Type", "application/json")
+				req.Header.Set("Authorization", "Bearer "+key)
+				if resp, err := http.DefaultClient.Do(req); err == nil {
+					_, _ = io.Copy(io.Discard, resp.Body)
+					resp.Body.Close()
+				}
+				time.Sleep(100 * time.Millisecond) // it ended, or was refused, as between two epochs
 			}
 		}()
 	}

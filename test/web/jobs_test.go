@@ -26,6 +26,11 @@ func jobs(t *testing.T, b *browser, c *cluster) {
 	b.do("many tokens", chromedp.SetValue(chromedp.CSS(`.newjob input`), "4000"))
 	b.press(".newjob button")
 	b.until(`document.querySelector("[data-job] .chip")?.textContent === "running"`)
+	value[bool](b, `(window.kept = [document.querySelector("[data-job] td:last-child button"), document.querySelector("[data-job] td.num").textContent], true)`)
+	b.until(`document.querySelector("[data-job] td.num").textContent !== window.kept[1]`)
+	if !value[bool](b, `window.kept[0].isConnected`) {
+		t.Error("a button goes when its row is brought up to date: a press that has begun is lost")
+	}
 	b.press("[data-job] td:last-child button")
 	b.until(`document.querySelector("[data-job] .chip")?.textContent === "cancelled"`)
 

@@ -39,18 +39,20 @@ export function clusterPage(view) {
       fact("Running", count(c.running), c.waiting ? count(c.waiting) + " wait" + (c.waiting_reason ? ": " + c.waiting_reason : "") : "none waits"),
       fact("Caches", bytes(used), "of " + bytes(budget)),
       p && fact("Prefix cache", p.queries ? percent(p.hits / p.queries) + " found" : "empty", count(p.tokens) + " tokens kept"),
+      p?.disk && fact("Prefix files", bytes(p.disk.bytes), "of " + bytes(p.disk.limit_bytes) + ", " + count(p.disk.blocks) + " blocks"),
       d && d.draft_tokens > 0 && fact("Drafts", percent(d.accepted_tokens / d.draft_tokens) + " right", count(d.draft_tokens) + " tried"),
       c.store && fact("Store", c.store.durability, c.store.trouble || (c.store.durability === "single" ? "one disk" : c.store.replicas + " of " + c.store.wanted + " copies"))].filter(Boolean));
     const parts = live.nodes.filter(n => n.share > 0);
     cut.setAttribute("aria-label", "Shares of the weights: " + parts.map(n => n.id + " " + percent(n.share)).join(", "));
     cut.replaceChildren(...parts.map(n => h("div", { class: n.word === "ready" ? "slice" : "slice wait", style: { flexGrow: n.share }, title: n.id + ": " + percent(n.share) + " of the weights, " + bytes(n.weight_bytes || 0) },
       h("b", {}, n.id), h("span", { class: "num" }, percent(n.share)))));
+    sockets.classList.toggle("many", live.nodes.length > 8);
     const here = new Set(live.nodes.map(n => n.id));
     for (const [id, card] of cards) if (!here.has(id)) { card.box.remove(); cards.delete(id); }
     live.nodes.forEach((n, i) => {
       if (!cards.has(n.id)) cards.set(n.id, socket(n.id));
       const card = cards.get(n.id);
-      card.draw(n, c.sequences.filter(q => q.node === n.id));
+      card.draw(n, c.sequences.filter(q => q.node === n.id), c.load_seconds);
       if (sockets.children[i] !== card.box) sockets.insertBefore(card.box, sockets.children[i] || null);
     });
     sockets.setAttribute("aria-label", many(live.nodes.length, "socket"));

@@ -29,6 +29,27 @@ function set(e, props) {
   }
 }
 
+/** freshen makes an element look like another, and keeps it: a press that has begun on a button
+ * is lost when the button goes. One with another data-verb does something else, and is replaced. */
+export function freshen(old, fresh) {
+  if (old.nodeName !== fresh.nodeName || old.dataset?.verb !== fresh.dataset?.verb) { old.replaceWith(fresh); return; }
+  if (old.nodeType === Node.TEXT_NODE) { if (old.data !== fresh.data) old.data = fresh.data; return; }
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of fresh.attributes) {
+    if (name === "style") old.style.cssText = fresh.style.cssText; // as an attribute it is forbidden
+    else if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
+  const was = [...old.childNodes], next = [...fresh.childNodes];
+  next.forEach((n, i) => i < was.length ? freshen(was[i], n) : old.append(n));
+  was.slice(next.length).forEach(n => n.remove());
+}
+
+/** keep gives an element these children, and moves none that is in its place. */
+export function keep(parent, children) {
+  children.forEach((e, i) => { if (parent.children[i] !== e) parent.insertBefore(e, parent.children[i] || null); });
+  while (parent.children.length > children.length) parent.lastElementChild.remove();
+}
+
 /** icon is a small drawing of one path. */
 export const icon = d => s("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, s("path", { d, fill: "none", stroke: "currentColor", "stroke-width": 2, "stroke-linecap": "round", "stroke-linejoin": "round" }));
 

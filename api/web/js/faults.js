@@ -1,7 +1,8 @@
 // What happened: epochs as a ribbon over time, and each event with what it cost, newest first.
 import { h } from "./dom.js";
 import { live, on } from "./live.js";
-import { now, send } from "./net.js";
+import { now } from "./net.js";
+import { operate } from "./operate.js";
 import { ago, clock, count, day, duration, many } from "./format.js";
 import { title, trouble } from "./words.js";
 
@@ -91,7 +92,7 @@ export function faultsPage(view) {
     button.disabled = true;
     problem.textContent = "";
     try {
-      await send("POST", "/v1/nodes/" + encodeURIComponent(id) + "/" + verb);
+      await operate(id, verb);
     } catch (e) {
       problem.textContent = e.message;
       button.disabled = false;

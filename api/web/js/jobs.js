@@ -1,5 +1,5 @@
 // Jobs and batches: what waits, runs and has ended, with its result; new ones; cancelling.
-import { h, tool, icons, copy } from "./dom.js";
+import { h, tool, icons, copy, freshen, keep } from "./dom.js";
 import { get, now, send, stream } from "./net.js";
 import { ago, count, many } from "./format.js";
 import { request, asText } from "./settings.js";
@@ -14,7 +14,7 @@ export function jobsPage(view) {
   const prompt = h("textarea", { id: "job", rows: 2, placeholder: "A prompt that is written down before it is taken, and answered whatever dies meanwhile" });
   const most = h("input", { type: "number", min: 1, value: 256, "aria-label": "Most tokens" });
   const file = h("input", { type: "file", accept: ".jsonl,application/jsonl", "aria-label": "Batch file" });
-  const counts = h("div", { class: "counts" }), table = h("tbody"), lines = h("div", { class: "batches" }), open = new Map();
+  const counts = h("div", { class: "counts" }), table = h("tbody"), lines = h("div", { class: "batches" }), open = new Map(), rows = new Map();
   const states = h("select", { "aria-label": "Which jobs", onchange: () => refresh() }, [["", "all"], "queued", "running", "completed", "dead", "cancelled"].map(o => Array.isArray(o) ? h("option", { value: "" }, "all jobs") : h("option", { value: o }, o)));
   view.append(h("div", { class: "page jobs" }, problem,
     h("section", { class: "card", "aria-label": "New job" }, h("form", { class: "newjob", onsubmit: e => { e.preventDefault(); post(); } },
@@ -50,8 +50,8 @@ export function jobsPage(view) {
     const name = h("button", { class: "quiet mono", type: "button", "aria-expanded": open.has(j.id), title: j.id, onclick: () => toggle(j) }, j.id.slice(0, 14) + "\u2026");
     return h("tr", { "data-job": j.id }, h("td", {}, name, j.batch_id && h("span", { class: "chip" }, "batch")), h("td", {}, h("span", { class: look[j.state] || "chip", title: j.error ? j.error.message : "" }, j.state)),
       h("td", { class: "num" }, count(j.events)), h("td", { class: "num" }, j.attempt || ""), h("td", { class: "num dim" }, age(j.created_at)), h("td", { class: "dim" }, j.durability === "single" ? "1" : j.replicas),
-      h("td", {}, ["queued", "running"].includes(j.state) ? h("button", { class: "quiet", type: "button", onclick: () => attempt(() => send("DELETE", "/v1/jobs/" + j.id)) }, "Cancel")
-        : h("button", { class: "quiet", type: "button", onclick: () => attempt(async () => { close(j.id); await send("DELETE", "/v1/jobs/" + j.id + "?purge=true"); }) }, "Forget")));
+      h("td", {}, ["queued", "running"].includes(j.state) ? h("button", { class: "quiet", type: "button", "data-verb": "cancel", onclick: () => attempt(() => send("DELETE", "/v1/jobs/" + j.id)) }, "Cancel")
+        : h("button", { class: "quiet", type: "button", "data-verb": "forget", onclick: () => attempt(async () => { close(j.id); await send("DELETE", "/v1/jobs/" + j.id + "?purge=true"); }) }, "Forget")));
   }
 
   const close = id => { open.get(id)?.abort.abort(); open.get(id)?.row.remove(); open.delete(id); };
@@ -89,10 +89,14 @@ export function jobsPage(view) {
     try {
       const state = states.value, [jobs, batches] = await Promise.all([get("/v1/jobs?limit=50" + (state ? "&state=" + state : "")), get("/v1/batches?limit=20")]);
       counts.replaceChildren(...Object.entries(jobs.counts).filter(([, n]) => n).map(([name, n]) => h("span", { class: look[name] || "chip" }, count(n) + " " + name)), jobs.store === "ok" ? "" : h("span", { class: "bad small" }, jobs.store));
-      const focused = document.activeElement?.closest?.("[data-job]")?.dataset.job;
-      table.replaceChildren(...(jobs.data.length ? jobs.data.flatMap(j => open.has(j.id) ? [jobRow(j), open.get(j.id).row] : [jobRow(j)]) : [h("tr", {}, h("td", { colSpan: 7, class: "empty" }, "No jobs. One that is queued here survives this page, its nodes and its coordinator."))]));
-      if (focused) table.querySelector(`[data-job="${CSS.escape(focused)}"] button`)?.focus();
-      lines.replaceChildren(...(batches.data.length ? batches.data.map(batchCard) : [h("div", { class: "card empty" }, "No batches. A batch is a file with one request a line; each line is a job.")]));
+      const all = new Set([...jobs.data, ...batches.data].map(x => x.id));
+      for (const id of rows.keys()) if (!all.has(id)) rows.delete(id);
+      const row = (x, draw) => {
+        if (rows.has(x.id)) freshen(rows.get(x.id), draw(x)); else rows.set(x.id, draw(x));
+        return rows.get(x.id);
+      };
+      keep(table, jobs.data.length ? jobs.data.flatMap(j => [row(j, jobRow), open.get(j.id)?.row].filter(Boolean)) : [h("tr", {}, h("td", { colSpan: 7, class: "empty" }, "No jobs. One that is queued here survives this page, its nodes and its coordinator."))]);
+      keep(lines, batches.data.length ? batches.data.map(b => row(b, batchCard)) : [h("div", { class: "card empty" }, "No batches. A batch is a file with one request a line; each line is a job.")]);
       if (late) { late = false; say(null); }
     } catch (e) {
       late = true;

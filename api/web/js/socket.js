@@ -1,13 +1,14 @@
 // One socket: its share, its memory, its sequences, and the buttons that drain it.
 import { h } from "./dom.js";
-import { send, now } from "./net.js";
+import { now } from "./net.js";
+import { operate } from "./operate.js";
 import { ago, bytes, count, duration, percent } from "./format.js";
 
 const SHOWN = 5;
 
 /** socket makes the card of a node; draw brings it up to date. */
 export function socket(id) {
-  const state = h("span", { class: "state" }), room = h("span", { class: "end num dim small" });
+  const state = h("span", { class: "state" }), room = h("span", { class: "end num dim small room" });
   const memory = h("div", { class: "meter tall", role: "img" }), held = h("div", { class: "legend num" });
   const list = h("ul", { class: "seqs", "aria-label": "Sequences" }), foot = h("span", { class: "dim small num" });
   const problem = h("div", { class: "bad small", role: "status" });
@@ -19,17 +20,17 @@ export function socket(id) {
     drain.disabled = true;
     problem.textContent = "";
     try {
-      await send("POST", "/v1/nodes/" + encodeURIComponent(id) + "/" + verb);
+      await operate(id, verb);
     } catch (e) {
       problem.textContent = e.message;
     }
     drain.disabled = false;
   }
 
-  function draw(n, sequences) {
+  function draw(n, sequences, seconds) {
     const gone = n.word === "gone";
     box.className = "card socket " + ({ ready: "", gone: "gone", fenced: "warn", unreachable: "warn", refused: "warn" }[n.word] ?? "wait");
-    state.textContent = n.word === "loading" && n.load_bytes ? "loading " + percent(n.loaded_bytes / n.load_bytes) : n.word;
+    state.textContent = n.word === "loading" && n.load_bytes ? "loading " + percent(n.loaded_bytes / n.load_bytes) + (seconds ? ", " + duration(1000 * seconds) : "") : n.word;
     room.textContent = gone ? "" : bytes(n.kv_used_bytes + n.kv_prefix_bytes) + " of " + bytes(n.kv_budget_bytes);
     room.title = "caches, of what they may take";
     drain.hidden = gone || n.word === "refused";
@@ -58,8 +59,7 @@ export function socket(id) {
     if (sequences.length > SHOWN) rows.push(h("li", { class: "more" }, "and " + count(sequences.length - SHOWN) + " more"));
     if (!rows.length) rows.push(h("li", { class: "more" }, n.reason || n.state.replace(/^refused: /, "").replace(/^ready$/, "no sequence")));
     list.replaceChildren(...rows);
-    foot.textContent = n.share ? percent(n.share) + " of the weights" : "no share";
-    if (n.pid) foot.textContent += " \u00b7 pid " + n.pid;
+    foot.replaceChildren(n.share ? percent(n.share) : "no share", h("span", { class: "wide" }, (n.share ? " of the weights" : "") + (n.pid ? " \u00b7 pid " + n.pid : "")));
     foot.title = [n.weight_bytes && bytes(n.weight_bytes) + " of weights", n.rss_bytes && bytes(n.rss_bytes) + " of memory in its process"].filter(Boolean).join(", ");
   }
 
