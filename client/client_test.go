@@ -91,7 +91,9 @@ func TestUnreachable(t *testing.T) {
 // A stream of a job that breaks is taken up after its last event; one that skips an event
 // or brings one twice is an error.
 func TestWatch(t *testing.T) {
-	event := func(i int) string { return fmt.Sprintf("id: %d\ndata: {\"object\":\"job.event\",\"index\":%d}\n\n", i, i) }
+	event := func(i int) string {
+		return fmt.Sprintf("id: %d\ndata: {\"object\":\"job.event\",\"index\":%d}\n\n", i, i)
+	}
 	const end = "data: {\"object\":\"job.end\",\"state\":\"completed\"}\n\ndata: [DONE]\n\n"
 	c, asked := answering(t, say(200, "", event(3)+": keep-alive\n\n"+event(4)), say(503, "0", ""), say(200, "", event(5)+end))
 	var got []int
