@@ -3,24 +3,24 @@ package api
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"net/http"
 	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/shoal-llm/shoal/sampler"
-	"github.com/shoal-llm/shoal/tokenizer"
 )
 
 // Fixed contexts: texts that are read once, under a policy that lays them out for retrieval, and
-// whose cache the requests share that begin with them. They live in this process: after a restart
-// they are to be made again.
+// whose cache the requests share that begin with them. Where there is a store they are in it
+// (contextstore.go), and read again after a restart.
 
 // anyContext is the name by which a request asks for the longest context that its prompt begins with.
 const anyContext = "auto"
+
+// noContextAsked is what a request says that wants none, not even an automatic one.
+const noContextAsked = "none"
 
 // maxContexts bounds the contexts of a server.
 const maxContexts = 32
@@ -35,9 +35,13 @@ type fixedContext struct {
 	Policy  string `json:"kv_policy"`
 	Created int64  `json:"created"`
 	Status  string `json:"status"` // reading, ready
+	// Automatic: requests that name neither context nor policy have it too, when their prompt begins with it.
+	Automatic bool `json:"automatic"`
+	Durable   bool `json:"durable"` // it is there after a restart
 
 	tenant string
 	ids    []int32
+	held   context.Context // until the context is dropped
 	cancel context.CancelFunc
 }
 
@@ -65,6 +69,13 @@ func (c *contexts) add(x *fixedContext) *apiError {
 	}
 	c.all[key] = x
 	return nil
+}
+
+// set changes what is shown of a context.
+func (c *contexts) set(x *fixedContext, change func(*fixedContext)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change(x)
 }
 
 // drop forgets a context, if it is still that.
@@ -102,156 +113,64 @@ func (c *contexts) get(tenant, name string) *fixedContext {
 	return c.all[contextKey(tenant, name)]
 }
 
-// handleMakeContext reads a context: the answer comes when it is ready.
-func (s *Server) handleMakeContext(w http.ResponseWriter, r *http.Request) {
-	sc := scopeOf(r)
-	body, e := s.readBody(w, r)
-	if e == nil {
-		var x *fixedContext
-		if x, e = s.decodeContext(r.Context(), body, sc.who().Name); e == nil {
-			sc.settle()
-			if e = sc.who().mayAsk(time.Now()); e == nil {
-				e = s.readContext(r.Context(), x)
-			}
-			if e == nil {
-				sc.who().spend(x.Tokens, time.Now())
-				s.writeJSON(w, http.StatusOK, s.contexts.shown(x))
-				return
-			}
+// Between two attempts to have a context read that is in the store.
+const (
+	holdPause = time.Second // at first
+	holdMost  = 32 * time.Second
+)
+
+// hold has the engine read a context, tells ready how that went, and keeps it until it is
+// dropped. When the engine gives up one that is in the store, it is read again.
+func (s *Server) hold(x *fixedContext, ready func(error)) {
+	defer s.contexts.drop(x)
+	for pause := holdPause; ; pause = min(2*pause, holdMost) {
+		err := s.holdOnce(x, func() {
+			pause = holdPause
+			s.contexts.set(x, func(x *fixedContext) { x.Status = "ready" })
+			ready(nil)
+		})
+		if err == nil {
+			err = ErrNotReady{Reason: "the context was given up"}
+		}
+		ready(err)
+		if !s.contexts.shown(x).Durable {
+			return
+		}
+		s.contexts.set(x, func(x *fixedContext) { x.Status = "reading" })
+		select {
+		case <-time.After(pause):
+		case <-x.held.Done():
+			return
+		case <-s.stopping:
+			return
 		}
 	}
-	s.writeError(w, e, false)
 }
 
-// decodeContext reads a body: a name, a policy, and a prompt or messages.
-func (s *Server) decodeContext(ctx context.Context, body []byte, tenant string) (*fixedContext, *apiError) {
-	f, e := parseFields(body)
-	if e != nil {
-		return nil, e
-	}
-	x := &fixedContext{Object: "context", Policy: "squeezed", Created: time.Now().Unix(), Status: "reading", tenant: tenant}
-	f.str("name", &x.Name, 64)
-	f.str("kv_policy", &x.Policy, s.cfg.Limits.PolicyBytes)
-	var special *bool
-	var add bool
-	if f.boolean("add_special_tokens", &add) {
-		special = &add
-	}
-	p := params{maxTokens: 1}
-	f.str("model", &p.model, 512)
-	if f.err != nil {
-		return nil, f.err
-	}
-	if !contextName.MatchString(x.Name) || x.Name == anyContext {
-		return nil, invalid("name", "'name' must be 1 to 64 letters, digits, dots, dashes or underscores, and not %q.", anyContext)
-	}
-	if e := s.checkModel(&p); e != nil {
-		return nil, e
-	}
-	if f.has("messages") {
-		f.raw["add_generation_prompt"] = json.RawMessage("false")
-		c, e := s.parseConversation(f)
-		if e == nil {
-			x.ids, _, e = s.chatPrompt(tokenizer.WithSearches(ctx), c, nil)
-		}
-		if e != nil {
-			return nil, e
-		}
-	} else {
-		prompts, e := s.decodePrompts(ctx, f.get("prompt"), special)
-		if e != nil {
-			return nil, e
-		}
-		if len(prompts) != 1 {
-			return nil, invalid("prompt", "A context is one prompt, not %d.", len(prompts))
-		}
-		x.ids = prompts[0].ids
-	}
-	x.Tokens = len(x.ids)
-	return x, s.fit(x.ids, &p, 1, "prompt")
-}
-
-// readContext has the engine read a context and hold it; when the engine gives it up, it is gone.
-func (s *Server) readContext(ctx context.Context, x *fixedContext) *apiError {
-	held, cancel := context.WithCancel(context.Background())
-	x.cancel = cancel
-	if e := s.contexts.add(x); e != nil {
-		cancel()
-		return e
-	}
+// holdOnce returns when the engine has let go of a context.
+func (s *Server) holdOnce(x *fixedContext, ready func()) error {
 	p := sampler.Default()
 	p.Temperature = 0
-	events, err := s.engine.Submit(held, &Request{ID: "context-" + newID(), Prompt: x.ids, MaxTokens: 1, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1,
+	events, err := s.engine.Submit(x.held, &Request{ID: "context-" + newID(), Prompt: x.ids, MaxTokens: 1, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1,
 		Policy: x.Policy, Tenant: x.tenant, Context: len(x.ids), Hold: true})
 	if err != nil {
-		s.contexts.drop(x)
-		return asAPIError(err)
+		return err
 	}
-	ctx, stop := context.WithTimeoutCause(ctx, s.cfg.Limits.RequestTimeout, errRequestTimeout)
-	defer stop()
-	select {
-	case ev := <-events:
+	for ev := range events {
 		switch {
 		case ev.Err != nil:
 			err = ev.Err
-		case ev.Finish != "":
-			err = ErrNotReady{Reason: "the context was given up"}
+		case ev.Finish == "":
+			ready()
 		}
-	case <-ctx.Done():
-		err = context.Cause(ctx)
 	}
-	if err != nil {
-		s.contexts.drop(x)
-		for range events { // until the engine has let go of it
-		}
-		return asAPIError(err)
-	}
-	s.contexts.mu.Lock()
-	x.Status = "ready"
-	s.contexts.mu.Unlock()
-	go func() { // ends when the context is deleted, or the engine gives it up
-		for range events {
-		}
-		s.contexts.drop(x)
-	}()
-	return nil
-}
-
-func (s *Server) handleContexts(w http.ResponseWriter, r *http.Request) {
-	list := s.contexts.of(scopeOf(r).who().Name)
-	if list == nil {
-		list = []fixedContext{}
-	}
-	s.writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
-}
-
-func (s *Server) handleContext(w http.ResponseWriter, r *http.Request) {
-	name, tenant := strings.TrimPrefix(r.URL.Path, "/v1/contexts/"), scopeOf(r).who().Name
-	x := s.contexts.get(tenant, name)
-	switch {
-	case x == nil:
-		s.writeError(w, noContext("", name), false)
-	case r.Method == http.MethodDelete:
-		s.contexts.drop(x)
-		s.writeJSON(w, http.StatusOK, map[string]any{"object": "context", "name": name, "deleted": true})
-	default:
-		s.writeJSON(w, http.StatusOK, s.contexts.shown(x))
-	}
-}
-
-func noContext(param, name string) *apiError {
-	return &apiError{status: http.StatusNotFound, typ: typeInvalid, param: param, code: "context_not_found", message: "There is no context " + quoted(name) + " here: make it with POST /v1/contexts. A restart forgets them."}
-}
-
-func quoted(name string) string {
-	b, _ := json.Marshal(name[:min(len(name), 64)])
-	return string(b)
+	return err
 }
 
 // withContext puts a generation behind the context that it names. A completion's prompt follows
 // it; a chat must begin with it.
 func (s *Server) withContext(g *generation) *apiError {
-	if g.context == "" {
+	if g.context == noContextAsked || g.context == "" && (g.echo || g.promptLogprobs >= 0) {
 		return nil
 	}
 	all := s.contexts.of(g.tenant)
@@ -261,15 +180,15 @@ func (s *Server) withContext(g *generation) *apiError {
 		for j := range all {
 			x := &all[j]
 			begins := len(p.ids) > x.Tokens && slices.Equal(p.ids[:x.Tokens], x.ids)
-			if x.Name == g.context && x.Status == "ready" && (begins || !g.isChat()) || g.context == anyContext && x.Status == "ready" && begins && (found == nil || x.Tokens > found.Tokens) {
+			if x.Name == g.context && (begins || !g.isChat()) || begins && g.takes(x) && (found == nil || x.Tokens > found.Tokens) {
 				found = x
 			}
 		}
 		switch {
-		case found == nil && g.context == anyContext:
+		case found == nil && (g.context == anyContext || g.context == ""):
 			continue
 		case found == nil && s.contexts.get(g.tenant, g.context) != nil:
-			return invalid("context", "The messages do not begin with those of context %s, or it is still being read.", quoted(g.context))
+			return invalid("context", "The messages do not begin with those of context %s.", quoted(g.context))
 		case found == nil:
 			return noContext("context", g.context)
 		case g.policy != "" && g.policy != found.Policy:
@@ -277,7 +196,7 @@ func (s *Server) withContext(g *generation) *apiError {
 		case g.echo || g.promptLogprobs >= 0:
 			return invalid("echo", "What is behind a context is not echoed or scored.")
 		}
-		if g.context != anyContext && !g.isChat() {
+		if g.context != anyContext && g.context != "" && !g.isChat() {
 			if len(p.ids) == 0 {
 				return invalid("prompt", "'prompt' must not be empty behind a context.")
 			}
@@ -289,6 +208,18 @@ func (s *Server) withContext(g *generation) *apiError {
 		p.context, p.policy = found.Tokens, found.Policy
 	}
 	return nil
+}
+
+// takes says that a request which names no context has one that its prompt begins with: it asks
+// for any, or for the policy under which that was read, or for nothing and the context is automatic.
+func (g *generation) takes(x *fixedContext) bool {
+	switch g.context {
+	case anyContext:
+		return g.policy == "" || g.policy == x.Policy
+	case "":
+		return g.policy == x.Policy || g.policy == "" && x.Automatic
+	}
+	return false
 }
 
 // isChat says that the prompt was rendered from messages.

@@ -1,9 +1,14 @@
 package api
 
 import (
+	"context"
+	"errors"
+	"maps"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -83,4 +88,137 @@ func TestContexts(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// Who has a context without naming it: who asks for its policy, and anybody where it is automatic,
+// but for those who ask for another policy, for none, or for what a context cannot give.
+func TestContextsThatAreNotNamed(t *testing.T) {
+	e := &fakeEngine{hold: func(r *Request) bool { return r.Hold }, script: func(r *Request) []Event {
+		if r.Hold {
+			return []Event{{Token: 1}, {Token: NoToken, Finish: FinishCancelled}}
+		}
+		return []Event{{Token: tokHello}, {Token: tokWorld, Finish: FinishLength}}
+	}}
+	_, url := serveServer(t, e)
+	for _, body := range []M{{"name": "asked", "prompt": "once", "kv_policy": "squeezed:sparsity=0.8"}, {"name": "automatic", "prompt": "twice", "automatic": true}} {
+		body["add_special_tokens"] = false
+		if r := post(t, url+"/v1/contexts", body); r.status != 200 || at(t, r.body, "durable") != false || at(t, r.body, "automatic") != (body["automatic"] == true) {
+			t.Fatal(r.raw)
+		}
+	}
+	for _, c := range []struct {
+		more M
+		want int // tokens of the context
+	}{
+		{M{"prompt": "once upon"}, 0}, {M{"prompt": "once upon", "kv_policy": "squeezed:sparsity=0.8"}, 4}, {M{"prompt": "once upon", "kv_policy": "squeezed"}, 0},
+		{M{"prompt": "once upon", "context": "auto"}, 4}, {M{"prompt": "once upon", "context": "auto", "kv_policy": "full"}, 0}, {M{"prompt": "once", "context": "auto"}, 0},
+		{M{"prompt": "twice upon"}, 5}, {M{"prompt": "twice upon", "kv_policy": "squeezed"}, 5}, {M{"prompt": "twice upon", "kv_policy": "full"}, 0}, {M{"prompt": "twice upon", "context": "none"}, 0},
+		{M{"prompt": "twice upon", "echo": true}, 0}, {M{"prompt": "twic"}, 0}, {M{"prompt": "twice"}, 0},
+	} {
+		c.more["add_special_tokens"], c.more["max_tokens"] = false, 2
+		if r := post(t, url+"/v1/completions", c.more); r.status != 200 {
+			t.Errorf("%v: %s", c.more, r.raw)
+		} else if r := e.last(t); r.Context != c.want {
+			t.Errorf("%v: a context of %d tokens, want %d", c.more, r.Context, c.want)
+		}
+	}
+}
+
+// serveServer is serve that gives the server too.
+func serveServer(t *testing.T, e *fakeEngine, change ...func(*Config)) (*Server, string) {
+	s := newServer(t, e, change...)
+	h := httptest.NewServer(s.Handler())
+	t.Cleanup(func() {
+		h.Close()
+		for _, x := range slices.Collect(maps.Values(s.contexts.all)) {
+			s.contexts.drop(x)
+		}
+		e.live.Wait()
+	})
+	return s, h.URL
+}
+
+// shelf is a store of contexts in memory.
+type shelf struct {
+	mu   sync.Mutex
+	kept map[string]KeptContext
+	full error
+}
+
+func (s *shelf) KeepContext(_ context.Context, k KeptContext) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.full == nil {
+		s.kept[contextKey(k.Tenant, k.Name)] = k
+	}
+	return s.full
+}
+
+func (s *shelf) KeptContexts(context.Context) ([]KeptContext, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.kept)), nil
+}
+
+func (s *shelf) DropContext(_ context.Context, tenant, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.kept, contextKey(tenant, name))
+	return s.full
+}
+
+// Contexts that are in a store are there in the next process, which reads them again, as often as
+// the engine gives them up; one that could not be stored is none.
+func TestContextsOutliveAServer(t *testing.T) {
+	store := &shelf{kept: map[string]KeptContext{}}
+	holds := func(hold bool) *fakeEngine {
+		e := &fakeEngine{script: func(r *Request) []Event { return []Event{{Token: 1}, {Token: NoToken, Finish: FinishCancelled}} }}
+		if hold {
+			e.hold = func(r *Request) bool { return r.Hold }
+		}
+		return e
+	}
+	keys := func(c *Config) { c.Keys = []Key{{Name: "ann", Secret: "a"}, {Name: "bob", Secret: "b"}} }
+	first, url := serveServer(t, holds(true), keys)
+	first.KeepContexts(store)
+	if r := ask(t, "POST", url+"/v1/contexts", "a", `{"name": "book", "prompt": "once upon", "kv_policy": "squeezed:sparsity=0.8", "automatic": true}`); r.status != 200 || at(t, r.body, "durable") != true {
+		t.Fatal(r.raw)
+	}
+	store.full = errors.New("the disk is full")
+	if r := ask(t, "POST", url+"/v1/contexts", "a", `{"name": "lost", "prompt": "once"}`); r.status == 200 {
+		t.Error(r.raw)
+	}
+	if r := ask(t, "GET", url+"/v1/contexts/lost", "a", ""); r.status != 404 {
+		t.Error(r.raw)
+	}
+	store.full = nil
+	store.kept["x"] = KeptContext{Tenant: "ann", Name: "other", Policy: "squeezed", Fingerprint: "another model", IDs: []int32{1}}
+
+	e := holds(false) // which gives it up at once
+	second, url := serveServer(t, e, keys)
+	second.KeepContexts(store)
+	until := time.Now().Add(30 * time.Second)
+	for reads := 0; reads < 2; time.Sleep(10 * time.Millisecond) {
+		e.mu.Lock()
+		reads = len(e.requests)
+		for _, r := range e.requests {
+			if !r.Hold || r.Tenant != "ann" || r.Policy != "squeezed:sparsity=0.8" || r.Context != len(r.Prompt) || len(r.Prompt) != 10 {
+				t.Fatalf("%+v", r)
+			}
+		}
+		e.mu.Unlock()
+		if time.Now().After(until) {
+			t.Fatal("a context that was given up is not read again")
+		}
+	}
+	if r := ask(t, "GET", url+"/v1/contexts", "a", ""); !strings.Contains(r.raw, `"name":"book"`) || strings.Contains(r.raw, "other") || !strings.Contains(r.raw, `"automatic":true,"durable":true`) {
+		t.Error(r.raw)
+	}
+	if r := ask(t, "GET", url+"/v1/contexts/book", "b", ""); r.status != 404 {
+		t.Error(r.raw)
+	}
+	if r := ask(t, "DELETE", url+"/v1/contexts/book", "a", ""); r.status != 200 || len(store.kept) != 1 {
+		t.Error(r.raw, store.kept)
+	}
+	second.KeepContexts(nil)
 }

@@ -133,7 +133,7 @@ func (s *Server) operations() map[string]operation {
 			Prompt string `json:"prompt"`
 		}{}},
 		"POST /v1/contexts": {about: "reads a text once, for requests that begin with it", members: append(pick(s.completionMembers(), "model", "prompt", "add_special_tokens", "kv_policy"),
-			append(pick(s.chatMembers(), "messages", "chat_template_kwargs", "enable_thinking"), member{"name", text(64)})...), required: []string{"name"}, answer: fixedContext{}},
+			append(pick(s.chatMembers(), "messages", "chat_template_kwargs", "enable_thinking"), member{"name", text(64)}, member{"automatic", yesNo})...), required: []string{"name"}, answer: fixedContext{}},
 		"GET /v1/contexts": {about: "the contexts of the key"}, "GET /v1/contexts/{id}": {about: "one of them, by name", answer: fixedContext{}}, "DELETE /v1/contexts/{id}": {about: "gives it up"},
 		"POST /api/chat":      {about: "Ollama's chat", members: ollamaMembers(member{"messages", list(s.cfg.Limits.Messages, free)}, member{"tools", list(maxTools, free)}), required: []string{"model"}},
 		"POST /api/generate":  {about: "Ollama's completion", members: ollamaMembers(member{"prompt", anyText}, member{"system", anyText}), required: []string{"model"}},

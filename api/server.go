@@ -141,6 +141,8 @@ type Server struct {
 	responses atomic.Pointer[ResponseStore] // nil: they are not kept
 	stopping  chan struct{}                 // closed when Serve begins to drain
 	contexts  contexts
+
+	contextStore atomic.Pointer[ContextStore] // nil: they live in this process
 }
 
 // New makes a server. tmpl may be nil for a model without a chat template.

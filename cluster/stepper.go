@@ -45,6 +45,9 @@ func ReleaseRequest(epoch uint32, keep []batcher.Keep, seqs, blocks []uint64) *p
 // StepRequest is a plan in the form that crosses the wire.
 func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
 	r := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, Evict: p.Evict, Keep: keeps(p.Keep), DeadlineMillis: uint32(deadline.Milliseconds())}
+	for _, x := range p.Index {
+		r.Index = append(r.Index, &proto.Index{Seq: x.Seq, From: uint32(x.From), Pieces: uint32(x.Pieces)})
+	}
 	for _, o := range p.Open {
 		open := &proto.Open{Seq: o.Seq, Owner: uint32(o.Owner), Policy: o.Policy.Spec(), Sampling: socket.SamplingMessage(o.Sampling),
 			PromptTokens: uint32(o.Read), SampledBefore: uint32(o.Sampled), TailTokens: uint32(o.Tail), Fork: o.Fork, ReserveTokens: uint32(o.Reserve), Replica: uint32(o.Replica + 1), Shared: o.Shared}

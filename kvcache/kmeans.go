@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"math"
+	"slices"
 
 	"github.com/shoal-llm/shoal/tensor"
 )
@@ -14,53 +15,86 @@ const kMeansRounds = 8
 // at j*n/c, a vector goes to the first of the nearest centres, and sums are chains in the order
 // of the vectors. A centre that nothing is nearest to stays.
 func kMeans(x []float32, d, c int) []int32 {
+	m := newMeans(x, d, c)
+	for !m.done {
+		m.next(inTurn)
+	}
+	return m.labels
+}
+
+func inTurn(n int, f func(i int)) {
+	for i := range n {
+		f(i)
+	}
+}
+
+// means is k-means between two rounds.
+type means struct {
+	x, centres     []float32 // [n][d], [c][d]
+	d, c, round    int
+	layout         tensor.KVLayout
+	index          [][]byte
+	labels, counts []int32 // [n], [c]
+	done           bool
+}
+
+func newMeans(x []float32, d, c int) *means {
 	n := len(x) / d
 	for i := range n {
 		unit(x[i*d:][:d])
 	}
-	s := scratches.Get().(*tensor.AttnScratch)
-	defer scratches.Put(s)
-	layout := tensor.KVLayout{Type: tensor.F32, KDim: d}
-	index, centres := make([][]byte, (c+tensor.BlockSlots-1)/tensor.BlockSlots), make([]float32, c*d)
-	for i := range index {
-		index[i] = make([]byte, layout.LandmarkBytes(tensor.F32)+256)
+	m := &means{x: x, d: d, c: c, centres: make([]float32, c*d), layout: tensor.KVLayout{Type: tensor.F32, KDim: d}, labels: make([]int32, n), counts: make([]int32, c)}
+	m.index = make([][]byte, (c+tensor.BlockSlots-1)/tensor.BlockSlots)
+	for i := range m.index {
+		m.index[i] = make([]byte, m.layout.LandmarkBytes(tensor.F32)+256)
 	}
 	for j := range c {
-		copy(centres[j*d:][:d], x[j*n/c*d:])
+		copy(m.centres[j*d:][:d], x[j*n/c*d:])
 	}
-	labels, counts := make([]int32, n), make([]int32, c)
-	for round := 0; ; round++ {
-		for j := range c {
-			layout.SetLandmark(tensor.F32, index[j/tensor.BlockSlots], j%tensor.BlockSlots, centres[j*d:][:d])
-		}
-		moved := round == 0
-		const together = 32
-		for first := 0; first < n; first += together {
-			g := min(together, n-first)
-			scores := s.ScoreLandmarks(layout, tensor.F32, index, c, x[first*d:][:g*d], g)
+	return m
+}
+
+// next does a round. The vectors look for their centres by run: f of each of n, in any order,
+// at once if it likes.
+func (m *means) next(run func(n int, f func(i int))) {
+	const each, together = 512, 32
+	c, d, n := m.c, m.d, len(m.labels)
+	for j := range c {
+		m.layout.SetLandmark(tensor.F32, m.index[j/tensor.BlockSlots], j%tensor.BlockSlots, m.centres[j*d:][:d])
+	}
+	moved := make([]bool, (n+each-1)/each)
+	run(len(moved), func(part int) {
+		s := scratches.Get().(*tensor.AttnScratch)
+		defer scratches.Put(s)
+		moved[part] = m.round == 0
+		end := min(n, (part+1)*each)
+		for first := part * each; first < end; first += together {
+			g := min(together, end-first)
+			scores := s.ScoreLandmarks(m.layout, tensor.F32, m.index, c, m.x[first*d:][:g*d], g)
 			for i := range g {
 				near := int32(tensor.ArgMax(scores[i*c:][:c]))
-				moved = moved || near != labels[first+i]
-				labels[first+i] = near
+				moved[part] = moved[part] || near != m.labels[first+i]
+				m.labels[first+i] = near
 			}
 		}
-		if !moved || round == kMeansRounds {
-			return labels
+	})
+	if m.round++; !slices.Contains(moved, true) || m.round > kMeansRounds {
+		m.done = true
+		return
+	}
+	clear(m.counts)
+	for i, label := range m.labels {
+		centre := m.centres[int(label)*d:][:d]
+		if m.counts[label]++; m.counts[label] == 1 {
+			clear(centre)
 		}
-		clear(counts)
-		for i, label := range labels {
-			centre := centres[int(label)*d:][:d]
-			if counts[label]++; counts[label] == 1 {
-				clear(centre)
-			}
-			for e, v := range x[i*d:][:d] {
-				centre[e] += v
-			}
+		for e, v := range m.x[i*d:][:d] {
+			centre[e] += v
 		}
-		for j, count := range counts {
-			if count > 0 {
-				unit(centres[j*d:][:d])
-			}
+	}
+	for j, count := range m.counts {
+		if count > 0 {
+			unit(m.centres[j*d:][:d])
 		}
 	}
 }

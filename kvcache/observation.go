@@ -25,6 +25,10 @@ type Statistics struct {
 	votes []float32
 	voted int
 
+	// labels are the clusters of the first tokens, of so many segments, that were found before.
+	labels   []int32
+	labelled int
+
 	// Layout and Blocks give the keys of the prompt: slot = position.
 	Layout tensor.KVLayout
 	Blocks [][]byte
@@ -60,6 +64,9 @@ type Observation struct {
 	queries   []float32 // (layer, head or unit, window, its query heads, KDim), after RoPE; of latent attention only if they are asked for
 	votes     []float32 // (layer, unit, prompt) what the window pays to each token; of latent attention
 	attention []float32 // (layer, head or unit, prompt)
+	labels    []int32   // (layer, head, prompt), see Clustering
+	labelled  int       // segments whose labels are there
+	means     *means    // of the head in hand
 }
 
 // StatisticsBytes is what an Observation for policy p takes on a socket with `heads` KV
@@ -76,6 +83,9 @@ func statisticsBytes(g Geometry, heads, prompt int, n Needs) int64 {
 		}
 	}
 	if n.PromptAttention {
+		floats += prompt
+	}
+	if n.Labels {
 		floats += prompt
 	}
 	return 4 * int64(floats) * int64(g.unwindowed()) * int64(heads)
@@ -110,6 +120,9 @@ func NewObservation(a *Arena, g Geometry, heads tensor.Span, n Needs, prompt int
 	}
 	if n.PromptAttention {
 		o.attention = make([]float32, tables*prompt)
+	}
+	if n.Labels {
+		o.labels = make([]int32, tables*prompt)
 	}
 	return o, nil
 }
@@ -158,6 +171,7 @@ func (o *Observation) Statistics(from *Store, layer, head int, scale float32) *S
 	if o.attention != nil {
 		e.Attention = o.attention[o.index(layer, head)*o.prompt:][:o.prompt]
 	}
+	o.Label(e)
 	return e
 }
 
@@ -172,5 +186,5 @@ func (o *Observation) Release() {
 		return
 	}
 	o.arena.Uncharge(o.charge)
-	o.charge, o.queries, o.votes, o.attention = 0, nil, nil, nil
+	o.charge, o.queries, o.votes, o.attention, o.labels, o.means = 0, nil, nil, nil, nil, nil
 }

@@ -127,6 +127,8 @@ type Needs struct {
 	PromptAttention bool
 	// Queries says that the window's queries themselves go to the owner, not their votes.
 	Queries bool
+	// Labels says that the arranger's work may be done before the end of prefill, see Clustering.
+	Labels bool
 }
 
 // Kept is what a head of a layer keeps of a prompt.

@@ -106,6 +106,11 @@ func shadowNaive(s *Store, m landmarks, layer, head, n int, q []float32, g int, 
 	return positions
 }
 
+type fataler interface {
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
 // A view has the tokens that the paper's plain form reads, after any history of steps, and
 // everything while the context is within the budget.
 func TestShadowKVEqualsNaive(t *testing.T) {
@@ -113,11 +118,11 @@ func TestShadowKVEqualsNaive(t *testing.T) {
 	for _, p := range []*Policy{shadowKV.of(8, 40, 5, 4, 0, 0), shadowKV.of(4, 16, 0, 1, 0, 1), shadowKV.of(16, 32, 2, 2, 0, 0)} {
 		t.Run(p.Spec(), func(t *testing.T) {
 			m, chosen := p.Selector.(landmarks), 0
-			rapid.Check(t, func(r *rapid.T) {
+			check := func(r fataler, length int, steps [][2]int, q []float32) { // tokens of a step, and how many count
 				a := NewArena(1 << 30)
 				defer a.Close()
 				prompt := NewPrefill(a, g, tensor.Span{Lo: 0, Hi: 2})
-				if err := prompt.Reserve(rapid.IntRange(1, 500).Draw(r, "prompt")); err != nil {
+				if err := prompt.Reserve(length); err != nil {
 					r.Fatal(err)
 				}
 				writeNoise(prompt, 0, prompt.Staged())
@@ -126,18 +131,15 @@ func TestShadowKVEqualsNaive(t *testing.T) {
 				if err != nil {
 					r.Fatal(err)
 				}
-				for range rapid.IntRange(1, 6).Draw(r, "steps") {
-					n, from := rapid.IntRange(1, 40).Draw(r, "tokens"), s.Tokens()
+				for _, step := range steps {
+					n, from := step[0], s.Tokens()
 					if err := s.Reserve(from + n); err != nil {
 						r.Fatal(err)
 					}
 					writeNoise(s, from, from+n)
-					s.Commit(rapid.IntRange(0, n).Draw(r, "accepted"))
+					s.Commit(step[1])
 				}
-				at, q := s.Tokens()-1, make([]float32, 3*8)
-				for i := range q {
-					q[i] = rapid.Float32Range(-1, 1).Draw(r, "q") * 4
-				}
+				at := s.Tokens() - 1
 				for layer := range 2 {
 					blocks, n, mask := s.View(layer, 1, at, q, 0.5, nil, new(tensor.AttnScratch))
 					if layer < p.Skip || (at+1)/m.chunk-m.local <= m.chunks+m.outliers {
@@ -170,7 +172,26 @@ func TestShadowKVEqualsNaive(t *testing.T) {
 						r.Fatalf("%d tokens: %d slots are read, want %d", at+1, read, len(want))
 					}
 				}
+			}
+			rapid.Check(t, func(r *rapid.T) {
+				length, steps, q := rapid.IntRange(1, 500).Draw(r, "prompt"), make([][2]int, rapid.IntRange(1, 6).Draw(r, "steps")), make([]float32, 3*8)
+				for i := range steps {
+					n := rapid.IntRange(1, 40).Draw(r, "tokens")
+					steps[i] = [2]int{n, rapid.IntRange(0, n).Draw(r, "accepted")}
+				}
+				for i := range q {
+					q[i] = rapid.Float32Range(-1, 1).Draw(r, "q") * 4
+				}
+				check(r, length, steps, q)
 			})
+			chosen = 0
+			for seed := range uint64(10) { // long enough to choose, whatever was drawn before
+				r, q := rand.New(rand.NewPCG(1, seed)), make([]float32, 3*8)
+				for i := range q {
+					q[i] = r.Float32()*8 - 4
+				}
+				check(t, 300+r.IntN(200), [][2]int{{1 + r.IntN(40), 1}, {40, r.IntN(40)}}, q)
+			}
 			if chosen < 5 {
 				t.Errorf("only %d choices", chosen)
 			}

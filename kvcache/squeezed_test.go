@@ -404,3 +404,71 @@ func TestFork(t *testing.T) {
 		}
 	}
 }
+
+// What is clustered in pieces, some of them or all, by any number of tasks, is what is clustered
+// at the end of a prompt.
+func TestClusteringInPieces(t *testing.T) {
+	p, err := Parse("squeezed:clusters=0.1,levels=2,sparsity=0.6,tail=4,obs=8,segment=64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := small
+	const tokens = 333
+	x := ClusteringOf(g, tokens, p)
+	if x.After != tokens-8 || x.Pieces != 5*g.Layers*36 || x.Work != 65*6*int64(g.Layout.KDim)/4 {
+		t.Fatalf("%+v", x)
+	}
+	if x := ClusteringOf(g, 20, p); x.Pieces != 0 {
+		t.Errorf("of a short prompt: %+v", x)
+	}
+	if x := ClusteringOf(g, tokens, full); x.Pieces != 0 {
+		t.Errorf("of full: %+v", x)
+	}
+	a := NewArena(1 << 30)
+	heads := tensor.Span{Lo: 0, Hi: g.KVHeads}
+	prompt := NewPrefill(a, g, heads)
+	if err := prompt.Reserve(tokens); err != nil {
+		t.Fatal(err)
+	}
+	writeNoise(prompt, 0, tokens)
+	prompt.Commit(tokens)
+	want := map[[2]int]Kept{}
+	for layer := range g.Layers {
+		for head := range g.KVHeads {
+			want[[2]int{layer, head}] = p.Keep(StatisticsOf(prompt, layer, head))
+		}
+	}
+	for _, pieces := range []int{0, 1, 36*g.Layers + 5, x.Pieces} {
+		o, err := NewObservation(a, g, heads, p.Needs, tokens)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range pieces {
+			o.Cluster(prompt, p, i, func(n int, f func(i int)) {
+				for i := n - 1; i >= 0; i-- {
+					f(i)
+				}
+			})
+		}
+		for at, kept := range want {
+			s := o.Statistics(prompt, at[0], at[1], 1)
+			if whole := pieces / (36 * g.Layers); s.labelled != whole {
+				t.Errorf("%d pieces: %d segments of %d are clustered", pieces, s.labelled, whole)
+			}
+			if got := p.Keep(s); !slices.Equal(got.Positions, kept.Positions) {
+				t.Errorf("%d pieces: head %v lies otherwise", pieces, at)
+			}
+		}
+		if pieces == x.Pieces {
+			o.labels[3]++ // what was found is what is used
+			if slices.Equal(p.Keep(o.Statistics(prompt, 0, 0, 1)).Positions, want[[2]int{0, 0}].Positions) {
+				t.Error("the pieces are not looked at")
+			}
+		}
+		o.Release()
+	}
+	prompt.Release()
+	if a.Used() != 0 {
+		t.Errorf("%d bytes are left", a.Used())
+	}
+}

@@ -2282,6 +2282,7 @@ type StepRequest struct {
 	MicroBatch    uint32   `protobuf:"varint,9,opt,name=micro_batch,json=microBatch,proto3" json:"micro_batch,omitempty"`
 	Evict         []uint64 `protobuf:"varint,10,rep,packed,name=evict,proto3" json:"evict,omitempty"` // blocks of the prefix cache that are dropped before the step
 	Keep          []*Keep  `protobuf:"bytes,11,rep,name=keep,proto3" json:"keep,omitempty"`
+	Index         []*Index `protobuf:"bytes,12,rep,name=index,proto3" json:"index,omitempty"` // after the rows; a step may have these alone
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2393,6 +2394,74 @@ func (x *StepRequest) GetKeep() []*Keep {
 	return nil
 }
 
+func (x *StepRequest) GetIndex() []*Index {
+	if x != nil {
+		return x.Index
+	}
+	return nil
+}
+
+// Index does a part of what is to be done at the end of a prompt before: pieces of kvcache.Clustering.
+type Index struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	From          uint32                 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"` // pieces that were done
+	Pieces        uint32                 `protobuf:"varint,3,opt,name=pieces,proto3" json:"pieces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Index) Reset() {
+	*x = Index{}
+	mi := &file_proto_shoal_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Index) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Index) ProtoMessage() {}
+
+func (x *Index) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_shoal_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Index.ProtoReflect.Descriptor instead.
+func (*Index) Descriptor() ([]byte, []int) {
+	return file_proto_shoal_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Index) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Index) GetFrom() uint32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *Index) GetPieces() uint32 {
+	if x != nil {
+		return x.Pieces
+	}
+	return 0
+}
+
 type TokenLogprob struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         uint32                 `protobuf:"varint,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -2403,7 +2472,7 @@ type TokenLogprob struct {
 
 func (x *TokenLogprob) Reset() {
 	*x = TokenLogprob{}
-	mi := &file_proto_shoal_proto_msgTypes[29]
+	mi := &file_proto_shoal_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2415,7 +2484,7 @@ func (x *TokenLogprob) String() string {
 func (*TokenLogprob) ProtoMessage() {}
 
 func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[29]
+	mi := &file_proto_shoal_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2428,7 +2497,7 @@ func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprob.ProtoReflect.Descriptor instead.
 func (*TokenLogprob) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{29}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TokenLogprob) GetToken() uint32 {
@@ -2456,7 +2525,7 @@ type PromptLogprob struct {
 
 func (x *PromptLogprob) Reset() {
 	*x = PromptLogprob{}
-	mi := &file_proto_shoal_proto_msgTypes[30]
+	mi := &file_proto_shoal_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2468,7 +2537,7 @@ func (x *PromptLogprob) String() string {
 func (*PromptLogprob) ProtoMessage() {}
 
 func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[30]
+	mi := &file_proto_shoal_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2481,7 +2550,7 @@ func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptLogprob.ProtoReflect.Descriptor instead.
 func (*PromptLogprob) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{30}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PromptLogprob) GetPosition() uint32 {
@@ -2518,7 +2587,7 @@ type Drawn struct {
 
 func (x *Drawn) Reset() {
 	*x = Drawn{}
-	mi := &file_proto_shoal_proto_msgTypes[31]
+	mi := &file_proto_shoal_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2530,7 +2599,7 @@ func (x *Drawn) String() string {
 func (*Drawn) ProtoMessage() {}
 
 func (x *Drawn) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[31]
+	mi := &file_proto_shoal_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2543,7 +2612,7 @@ func (x *Drawn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drawn.ProtoReflect.Descriptor instead.
 func (*Drawn) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{31}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Drawn) GetHasToken() bool {
@@ -2588,7 +2657,7 @@ type Sampled struct {
 
 func (x *Sampled) Reset() {
 	*x = Sampled{}
-	mi := &file_proto_shoal_proto_msgTypes[32]
+	mi := &file_proto_shoal_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2600,7 +2669,7 @@ func (x *Sampled) String() string {
 func (*Sampled) ProtoMessage() {}
 
 func (x *Sampled) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[32]
+	mi := &file_proto_shoal_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2613,7 +2682,7 @@ func (x *Sampled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampled.ProtoReflect.Descriptor instead.
 func (*Sampled) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{32}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Sampled) GetSeq() uint64 {
@@ -2669,7 +2738,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_proto_shoal_proto_msgTypes[33]
+	mi := &file_proto_shoal_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2681,7 +2750,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[33]
+	mi := &file_proto_shoal_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2694,7 +2763,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{33}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StepReply) GetEpoch() uint32 {
@@ -2784,7 +2853,7 @@ type ThreadTime struct {
 
 func (x *ThreadTime) Reset() {
 	*x = ThreadTime{}
-	mi := &file_proto_shoal_proto_msgTypes[34]
+	mi := &file_proto_shoal_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2796,7 +2865,7 @@ func (x *ThreadTime) String() string {
 func (*ThreadTime) ProtoMessage() {}
 
 func (x *ThreadTime) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[34]
+	mi := &file_proto_shoal_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2809,7 +2878,7 @@ func (x *ThreadTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThreadTime.ProtoReflect.Descriptor instead.
 func (*ThreadTime) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{34}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ThreadTime) GetRuns() uint64 {
@@ -2886,7 +2955,7 @@ type SocketStatus struct {
 
 func (x *SocketStatus) Reset() {
 	*x = SocketStatus{}
-	mi := &file_proto_shoal_proto_msgTypes[35]
+	mi := &file_proto_shoal_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2898,7 +2967,7 @@ func (x *SocketStatus) String() string {
 func (*SocketStatus) ProtoMessage() {}
 
 func (x *SocketStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[35]
+	mi := &file_proto_shoal_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2911,7 +2980,7 @@ func (x *SocketStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SocketStatus.ProtoReflect.Descriptor instead.
 func (*SocketStatus) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{35}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SocketStatus) GetEpoch() uint32 {
@@ -3052,7 +3121,7 @@ type PrefixDisk struct {
 
 func (x *PrefixDisk) Reset() {
 	*x = PrefixDisk{}
-	mi := &file_proto_shoal_proto_msgTypes[36]
+	mi := &file_proto_shoal_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3064,7 +3133,7 @@ func (x *PrefixDisk) String() string {
 func (*PrefixDisk) ProtoMessage() {}
 
 func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[36]
+	mi := &file_proto_shoal_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3077,7 +3146,7 @@ func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixDisk.ProtoReflect.Descriptor instead.
 func (*PrefixDisk) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{36}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PrefixDisk) GetBytes() int64 {
@@ -3332,7 +3401,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\tsave_from\x18\v \x01(\rR\bsaveFrom\x12\x12\n" +
 	"\x04save\x18\f \x03(\x04R\x04save\x12\x12\n" +
 	"\x04keys\x18\r \x01(\fR\x04keys\x12\x14\n" +
-	"\x05draft\x18\x0e \x01(\rR\x05draft\"\xdd\x02\n" +
+	"\x05draft\x18\x0e \x01(\rR\x05draft\"\x81\x03\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x18\n" +
@@ -3346,7 +3415,12 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"microBatch\x12\x14\n" +
 	"\x05evict\x18\n" +
 	" \x03(\x04R\x05evict\x12\x1f\n" +
-	"\x04keep\x18\v \x03(\v2\v.shoal.KeepR\x04keep\">\n" +
+	"\x04keep\x18\v \x03(\v2\v.shoal.KeepR\x04keep\x12\"\n" +
+	"\x05index\x18\f \x03(\v2\f.shoal.IndexR\x05index\"E\n" +
+	"\x05Index\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\rR\x04from\x12\x16\n" +
+	"\x06pieces\x18\x03 \x01(\rR\x06pieces\">\n" +
 	"\fTokenLogprob\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\rR\x05token\x12\x18\n" +
 	"\alogprob\x18\x02 \x01(\x02R\alogprob\"l\n" +
@@ -3454,7 +3528,7 @@ func file_proto_shoal_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_shoal_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_proto_shoal_proto_goTypes = []any{
 	(Kind)(0),               // 0: shoal.Kind
 	(*Empty)(nil),           // 1: shoal.Empty
@@ -3486,14 +3560,15 @@ var file_proto_shoal_proto_goTypes = []any{
 	(*Copy)(nil),            // 27: shoal.Copy
 	(*Chunk)(nil),           // 28: shoal.Chunk
 	(*StepRequest)(nil),     // 29: shoal.StepRequest
-	(*TokenLogprob)(nil),    // 30: shoal.TokenLogprob
-	(*PromptLogprob)(nil),   // 31: shoal.PromptLogprob
-	(*Drawn)(nil),           // 32: shoal.Drawn
-	(*Sampled)(nil),         // 33: shoal.Sampled
-	(*StepReply)(nil),       // 34: shoal.StepReply
-	(*ThreadTime)(nil),      // 35: shoal.ThreadTime
-	(*SocketStatus)(nil),    // 36: shoal.SocketStatus
-	(*PrefixDisk)(nil),      // 37: shoal.PrefixDisk
+	(*Index)(nil),           // 30: shoal.Index
+	(*TokenLogprob)(nil),    // 31: shoal.TokenLogprob
+	(*PromptLogprob)(nil),   // 32: shoal.PromptLogprob
+	(*Drawn)(nil),           // 33: shoal.Drawn
+	(*Sampled)(nil),         // 34: shoal.Sampled
+	(*StepReply)(nil),       // 35: shoal.StepReply
+	(*ThreadTime)(nil),      // 36: shoal.ThreadTime
+	(*SocketStatus)(nil),    // 37: shoal.SocketStatus
+	(*PrefixDisk)(nil),      // 38: shoal.PrefixDisk
 }
 var file_proto_shoal_proto_depIdxs = []int32{
 	2,  // 0: shoal.Slice.kv_heads:type_name -> shoal.Range
@@ -3518,18 +3593,19 @@ var file_proto_shoal_proto_depIdxs = []int32{
 	28, // 19: shoal.StepRequest.chunks:type_name -> shoal.Chunk
 	27, // 20: shoal.StepRequest.copy:type_name -> shoal.Copy
 	12, // 21: shoal.StepRequest.keep:type_name -> shoal.Keep
-	30, // 22: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
-	30, // 23: shoal.Drawn.top:type_name -> shoal.TokenLogprob
-	31, // 24: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
-	32, // 25: shoal.Sampled.drawn:type_name -> shoal.Drawn
-	33, // 26: shoal.StepReply.sampled:type_name -> shoal.Sampled
-	35, // 27: shoal.StepReply.threads:type_name -> shoal.ThreadTime
-	37, // 28: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	30, // 22: shoal.StepRequest.index:type_name -> shoal.Index
+	31, // 23: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
+	31, // 24: shoal.Drawn.top:type_name -> shoal.TokenLogprob
+	32, // 25: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
+	33, // 26: shoal.Sampled.drawn:type_name -> shoal.Drawn
+	34, // 27: shoal.StepReply.sampled:type_name -> shoal.Sampled
+	36, // 28: shoal.StepReply.threads:type_name -> shoal.ThreadTime
+	38, // 29: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_proto_shoal_proto_init() }
@@ -3543,7 +3619,7 @@ func file_proto_shoal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_shoal_proto_rawDesc), len(file_proto_shoal_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/sampler"
 	"github.com/shoal-llm/shoal/tensor"
 )
 
@@ -93,5 +94,62 @@ func TestContextsYield(t *testing.T) {
 		if e := s.Step(submit(bad)); len(e.Rejects) != 1 || e.Rejects[0].Code != CodeInvalid {
 			t.Errorf("%+v: %+v", bad, e.Rejects)
 		}
+	}
+}
+
+// A prompt that is to be clustered is read as far as its clusters reach, then clustered in pieces
+// that are small while others decode, and larger alone; its last chunk comes when all are done.
+func TestClusteringBesideStreams(t *testing.T) {
+	big := kvcache.Geometry{Layers: 16, KVHeads: 8, Group: 4, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}}
+	s := testState(t, func(c *Config) {
+		c.Geometry, c.TokenBudget, c.Chunk, c.NoPrefixCache, c.ContextLimit = big, 2048, 512, true, 40000
+	})
+	policy, err := kvcache.Parse("squeezed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const length = 20000
+	s.Step(Placed{Epoch: 1, Sockets: []Socket{{ID: "n", Budget: 1 << 40, Heads: tensor.Span{Lo: 0, Hi: 8}}}})
+	submit := func(spec Spec) Effects {
+		spec.Sampling, spec.PromptLogprobs = greedy, -1
+		return s.Step(Submit{spec})
+	}
+	e := submit(Spec{ID: "stream", Prompt: prompt("x", 5), MaxTokens: 300, Policy: kvcache.Full(), IgnoreEOS: true})
+	submit(Spec{ID: "text", Prompt: prompt("y", length), MaxTokens: 2, Policy: policy, Context: length})
+	x := kvcache.ClusteringOf(big, length, policy)
+	done, read, beside, alone, steps := 0, 0, 0, 0, 0
+	for ; e.Start != nil && steps < 3000; steps++ {
+		p := e.Start
+		d := StepDone{Epoch: p.Epoch, Step: p.Step}
+		for _, i := range p.Index {
+			if i.From != done || read != x.After {
+				t.Fatalf("pieces from %d on, %d are done, %d of %d tokens are read", i.From, done, read, x.After)
+			}
+			done += i.Pieces
+			if work := int64(i.Pieces) * x.Work * 8; p.Tokens() > 0 {
+				if beside = max(beside, i.Pieces); work > piecesBeside && i.Pieces > 1 {
+					t.Errorf("%d pieces beside others", i.Pieces)
+				}
+			} else if alone = max(alone, i.Pieces); work > piecesAlone && i.Pieces > 1 {
+				t.Errorf("%d pieces alone", i.Pieces)
+			}
+		}
+		for _, c := range p.Chunks {
+			if c.Seq == 2 {
+				if read = c.Start + len(c.Tokens); c.Last && done != x.Pieces || c.Start < x.After && read > x.After {
+					t.Errorf("chunk [%d,%d), last %v, after %d pieces of %d", c.Start, read, c.Last, done, x.Pieces)
+				}
+			}
+			if c.Sample {
+				d.Results = append(d.Results, Result{Seq: c.Seq, Samples: []sampler.Result{{Token: 1}}})
+			}
+		}
+		for _, c := range p.Decode {
+			d.Results = append(d.Results, Result{Seq: c.Seq, Samples: []sampler.Result{{Token: 1}}})
+		}
+		e = s.Step(d)
+	}
+	if done != x.Pieces || read != length || beside == 0 || alone <= beside || !s.Idle() {
+		t.Errorf("%d pieces of %d, %d beside a stream, %d alone, %d tokens read in %d steps", done, x.Pieces, beside, alone, read, steps)
 	}
 }

@@ -42,6 +42,9 @@ func (s *State) stepDone(d StepDone) {
 		}
 		s.decoded(r, row, results[r.seq])
 	}
+	for _, x := range f.plan.Index {
+		f.rows[x.Seq].indexed = x.From + x.Pieces
+	}
 	for i := range f.plan.Chunks {
 		c := &f.plan.Chunks[i]
 		r := f.rows[c.Seq]

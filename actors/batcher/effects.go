@@ -53,6 +53,15 @@ type Plan struct {
 	Copy        []Copy
 	Decode      []Decode
 	Chunks      []Chunk
+	Index       []Index // of prompts without rows in this step
+}
+
+// Index does so many pieces, after those From, of the work of a prompt's policy that need not wait
+// for its end (kvcache.Clustering).
+type Index struct {
+	Seq    uint64
+	From   int
+	Pieces int
 }
 
 // Tokens is the number of rows of the step.

@@ -312,6 +312,9 @@ func (s *story) describe(e Effects) string {
 				say("    saves blocks %v from %d on", c.Save, c.SaveFrom)
 			}
 		}
+		for _, x := range p.Index {
+			say("  index %d (%s): pieces [%d,%d)", x.Seq, s.ids[x.Seq], x.From, x.From+x.Pieces)
+		}
 	}
 	return b.String()
 }

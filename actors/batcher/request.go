@@ -50,6 +50,8 @@ type request struct {
 	awaited uint64       // sequence whose blocks it has waited for
 	warm    int          // tokens of the prompt that its first admission found
 
+	indexed int // pieces of its prompt's clustering that were done
+
 	shares *contextShare // what its cache and others hold together; nil: it shares no context
 
 	able      []bool // owners that can take it to its end, by rank
@@ -126,7 +128,7 @@ func (r *request) finished(eos []int32) (string, bool) {
 // restart forgets the admission and keeps the tokens.
 func (r *request) restart() {
 	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.hold, r.replica, r.kept = waiting, 0, 0, 0, 0, 0, nil, none, kept{}
-	r.pins, r.saves, r.twice, r.asked, r.shares = nil, false, 0, false, nil
+	r.pins, r.saves, r.twice, r.asked, r.shares, r.indexed = nil, false, 0, false, nil, 0
 }
 
 // queue is a list of requests in order.

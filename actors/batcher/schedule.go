@@ -20,7 +20,7 @@ func (s *State) schedule() {
 	left := s.cfg.TokenBudget - len(p.Decode)
 	for _, r := range s.running {
 		if r.phase == prefill && left > 0 {
-			left -= s.chunk(p, r, left)
+			left -= s.read(p, r, left)
 			rows[r.seq] = r
 		}
 	}
@@ -34,8 +34,9 @@ func (s *State) schedule() {
 			p.Decode, left = append(p.Decode, r.row()), left-1
 			continue
 		}
-		left -= s.chunk(p, r, left)
+		left -= s.read(p, r, left)
 	}
+	s.cluster(p, rows)
 	if len(rows) == 0 {
 		s.out.Evict = s.prefix.evicted[s.prefix.told:]
 		s.prefix.told = len(s.prefix.evicted)
@@ -253,6 +254,9 @@ func (s *State) eligible(r *request) bool {
 // chunk adds the next tokens of a prompt to the plan and returns how many.
 func (s *State) chunk(p *Plan, r *request, left int) int {
 	end := min(r.read, r.cached+min(left, s.cfg.Chunk))
+	if x := s.clustering(r); r.cached < x.After {
+		end = min(end, x.After)
+	}
 	c := Chunk{Seq: r.seq, Owner: r.owner, Start: r.cached, Tokens: r.tokens(r.cached, end), Last: end == r.read, PromptLogprobs: -1, Next: -1}
 	c.Sample = c.Last && r.limit > 0 && end >= len(r.Prompt)
 	if r.PromptLogprobs >= 0 && min(end, len(r.Prompt)-1) > r.scored {

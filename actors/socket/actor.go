@@ -248,7 +248,7 @@ func (a *Actor) load(c actor.Context, m *Load) {
 // limitsOf are the limits of a load whose placement was checked.
 func limitsOf(r *proto.LoadRequest, cfg *Config, rank int) Limits {
 	c := &cfg.Checkpoint.Config
-	l := Limits{Rank: rank, Ranks: len(r.Placement.Slices), Vocab: c.Vocab, Positions: c.MaxPositions, Rows: int(r.MaxStepTokens), Parse: cfg.ParsePolicy, Across: c.CacheLayers() < c.Layers}
+	l := Limits{Rank: rank, Ranks: len(r.Placement.Slices), Vocab: c.Vocab, Positions: c.MaxPositions, Rows: int(r.MaxStepTokens), Layers: c.CacheLayers(), Parse: cfg.ParsePolicy, Across: c.CacheLayers() < c.Layers}
 	if kv, err := tensor.ParseDType(r.KvType); err == nil { // else build refuses it
 		l.Layout = c.CacheLayout(kv)
 	}

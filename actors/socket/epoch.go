@@ -102,6 +102,11 @@ func (e *epoch) begin(s *step) error {
 		return err
 	}
 	s.micro = e.microBatch(s.work.Batch)
+	if len(s.work.Runs) == 0 {
+		b := s.micro.batch
+		b.Compute, b.Wait, b.Observed, b.Spent, b.ExpertsRead = 0, 0, 0, [layer.Parts]time.Duration{}, 0
+		return nil
+	}
 	segments := make([]layer.Segment, len(s.work.Runs))
 	for i := range s.work.Runs {
 		segments[i] = e.segment(&s.work.Runs[i])

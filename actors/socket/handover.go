@@ -251,6 +251,7 @@ func (h *handover) finishLatent(layer int) error {
 	e.pool.Run(len(h.seqs), func(i int) {
 		if q := h.seqs[i]; q.owner == e.rank && !q.policy.KeepsAll() {
 			stats[i] = kvcache.StatisticsOfSum(q.part, layer, q.policy, e.scale, sums[i])
+			q.seen.Label(stats[i])
 			kept[i] = q.policy.Keep(stats[i])
 		}
 	})

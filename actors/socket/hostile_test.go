@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/shoal-llm/shoal/collective"
+	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/kvcache/tier"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/proto"
@@ -227,6 +228,34 @@ func TestForksAreRefused(t *testing.T) {
 	}
 	if checkFork(o, &q, nil) == nil {
 		t.Error("a fork of nothing is taken")
+	}
+}
+
+// TestIndexIsRefused: pieces of an index come in order, each once, of a prompt that was read so far.
+func TestIndexIsRefused(t *testing.T) {
+	m := Machine{limits: Limits{Layers: 2, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}, Parse: kvcache.Parse}}
+	q := Sequence{Policy: "squeezed", Prompt: 400, Read: 300, Indexed: 5}
+	if err := m.checkIndex(&proto.StepRequest{Step: 7}, &proto.Index{Seq: 2, From: 5, Pieces: 67}, &Sequence{Policy: q.Policy, Prompt: q.Prompt, Read: q.Read, Indexed: 5}); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(q *Sequence, x *proto.Index){
+		"no piece":         func(_ *Sequence, x *proto.Index) { x.Pieces = 0 },
+		"a piece twice":    func(_ *Sequence, x *proto.Index) { x.From = 4 },
+		"too many":         func(_ *Sequence, x *proto.Index) { x.Pieces = 68 },
+		"as many as wraps": func(_ *Sequence, x *proto.Index) { x.Pieces = math.MaxUint32 },
+		"unread":           func(q *Sequence, _ *proto.Index) { q.Read = 299 },
+		"another policy":   func(q *Sequence, _ *proto.Index) { q.Policy = "full" },
+		"handed over":      func(q *Sequence, _ *proto.Index) { q.Whole = true },
+		"rows beside":      func(q *Sequence, _ *proto.Index) { q.named = 7 },
+		"another step":     func(q *Sequence, _ *proto.Index) { q.flight = 6 },
+	} {
+		q, x := q, &proto.Index{Seq: 2, From: 5, Pieces: 1}
+		if change(&q, x); m.checkIndex(&proto.StepRequest{Step: 7}, x, &q) == nil {
+			t.Errorf("%s: is taken", name)
+		}
+	}
+	if m.checkIndex(&proto.StepRequest{}, &proto.Index{Pieces: 1}, nil) == nil {
+		t.Error("an index of nothing is taken")
 	}
 }
 

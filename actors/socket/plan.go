@@ -15,6 +15,9 @@ import (
 // hand-over of those that are complete. Every rank lists the same collectives in the
 // same order.
 func (e *epoch) plan(s *step) []stage {
+	if len(s.work.Runs) == 0 {
+		return e.cluster(s)
+	}
 	stages := append(e.copies(s), stage{}) // copies, then all layers
 	alone := len(e.place.Slices) == 1
 	b, h := s.micro.batch, &s.micro.head
@@ -62,7 +65,24 @@ func (e *epoch) plan(s *step) []stage {
 		}
 		done(nil)
 	}})
-	return append(stages, e.handOver(s)...)
+	return append(append(stages, e.cluster(s)...), e.handOver(s)...)
+}
+
+// cluster are the stages of what a step does for prompts' indexes.
+func (e *epoch) cluster(s *step) (stages []stage) {
+	for _, x := range s.work.Index {
+		stages = append(stages, stage{job: func(done func(error)) {
+			began := time.Now()
+			if q := e.seqs[x.Seq]; q.part != nil && (e.geometry.Units == 0 || q.owner == e.rank) {
+				for i := range x.Pieces {
+					q.seen.Cluster(q.part, q.policy, x.From+i, e.pool.Run)
+				}
+			}
+			s.spent.Clustering += time.Since(began)
+			done(nil)
+		}})
+	}
+	return stages
 }
 
 // handOver are the stages that move prompts that are complete to their owners.

@@ -17,6 +17,7 @@ type Stages struct {
 	Observation time.Duration // while a prompt is read: window queries noted, attention sums of policies that ask
 	FFN         time.Duration // norm, gate, up, SiLU, down
 	Head        time.Duration // norm, logits, sampling
+	Clustering  time.Duration // of prompts, in pieces before their last chunk
 	Votes       time.Duration // after the last chunk of a prompt: attention of the observation window
 	Selection   time.Duration // then: pooling, top-K
 	Shipping    time.Duration // then: kept rows to the owner, blocks given back
@@ -29,7 +30,7 @@ type Stages struct {
 
 // Compression is what the policy costs a prompt, the observation included.
 func (s Stages) Compression() time.Duration {
-	return s.Observation + s.Votes + s.Selection + s.Shipping
+	return s.Observation + s.Clustering + s.Votes + s.Selection + s.Shipping
 }
 
 // Add sums stages of several steps.
@@ -40,6 +41,7 @@ func (s *Stages) Add(o Stages) {
 	s.Observation += o.Observation
 	s.FFN += o.FFN
 	s.Head += o.Head
+	s.Clustering += o.Clustering
 	s.Votes += o.Votes
 	s.Selection += o.Selection
 	s.Shipping += o.Shipping

@@ -81,7 +81,12 @@ func (m *Machine) check(r *proto.StepRequest) (opened map[uint64]*Sequence, err 
 			return nil, fmt.Errorf("socket: step %d asks for %d log-probabilities, an answer has room for %d", r.Step, scores, maxScores)
 		}
 	}
-	if len(r.Chunks) == 0 {
+	for _, x := range r.Index {
+		if err := m.checkIndex(r, x, at(x.Seq)); err != nil {
+			return nil, err
+		}
+	}
+	if len(r.Chunks)+len(r.Index) == 0 {
 		return nil, fmt.Errorf("socket: step %d has no rows", r.Step)
 	}
 	return opened, m.checkCopies(r, at)
@@ -235,6 +240,22 @@ func (m *Machine) checkChunk(r *proto.StepRequest, c *proto.Chunk, q *Sequence) 
 		return err
 	}
 	return m.checkTokens(c.Seq, c.Tokens)
+}
+
+// checkIndex: the pieces follow those that were done, and what they look at has been read.
+func (m *Machine) checkIndex(r *proto.StepRequest, x *proto.Index, q *Sequence) error {
+	if q == nil || q.named == r.Step || q.flight != 0 || q.Whole {
+		return fmt.Errorf("socket: step %d indexes sequence %d, which is not a prompt without rows in it", r.Step, x.Seq)
+	}
+	p, err := m.limits.Parse(q.Policy)
+	if err != nil {
+		return fmt.Errorf("socket: sequence %d: %w", x.Seq, err)
+	}
+	if c := kvcache.ClusteringOf(kvcache.Geometry{Layers: m.limits.Layers, Layout: m.limits.Layout}, q.Prompt, p); x.Pieces == 0 || int(x.From) != q.Indexed || int(x.Pieces) > c.Pieces-q.Indexed || q.Read < c.After {
+		return fmt.Errorf("socket: sequence %d: pieces [%d,%d+%d) of its index after %d of %d, with %d tokens read of the %d that they need", x.Seq, x.From, x.From, x.Pieces, q.Indexed, c.Pieces, q.Read, c.After)
+	}
+	q.named = r.Step
+	return nil
 }
 
 // checkCopies: the step must decode the sequence too, or the replica's tokens would not

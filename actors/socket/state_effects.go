@@ -100,4 +100,11 @@ type Work struct {
 	Copies []Copy
 	Runs   []Run
 	Wanted []Wanted
+	Index  []Index
+}
+
+// Index are pieces of a prompt's clustering: From were done.
+type Index struct {
+	Seq          uint64
+	From, Pieces int
 }

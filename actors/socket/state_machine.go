@@ -39,6 +39,7 @@ type Limits struct {
 	Positions   int             // of a sequence at most
 	Rows        int             // of a step, and sequences that are open
 	Layout      tensor.KVLayout // of the cache
+	Layers      int             // with a cache of their own
 	Across      bool            // layers read each other's caches
 	Parse       func(spec string) (*kvcache.Policy, error)
 }
@@ -53,6 +54,7 @@ type Sequence struct {
 	Prompt     int // tokens that prefill reads
 	Policy     string
 	Logprobs   int    // beside each sampled token
+	Indexed    int    // pieces of its clustering that were done
 	Read       int    // tokens that count: of the prompt, then of the cache
 	Staged     int    // of the last decode rows: the next plan says how many of them count
 	Whole      bool   // the hand-over is done

@@ -46,6 +46,11 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 	for _, c := range r.Chunks {
 		m.run(w, c)
 	}
+	for _, x := range r.Index {
+		m.seqs[x.Seq].flight = w.Step
+		m.flights[w.Batch] = append(m.flights[w.Batch], x.Seq)
+		w.Index = append(w.Index, Index{Seq: x.Seq, From: int(x.From), Pieces: int(x.Pieces)})
+	}
 	return w, nil
 }
 
@@ -147,6 +152,9 @@ func (m *Machine) End(w *Work, ok bool) error {
 		if q := m.seqs[r.Seq]; r.Prefill {
 			q.Read, q.Whole = q.Read+len(r.Tokens), r.Last
 		}
+	}
+	for _, x := range w.Index {
+		m.seqs[x.Seq].Indexed += x.Pieces
 	}
 	for _, k := range w.Copies {
 		m.seqs[k.Seq].Replicated = true

@@ -11,7 +11,7 @@ import (
 // machine's clock is set, so no wait and no verdict may rest on one.
 var wallClock = map[string]string{
 	"api/cluster.go":         "a time for clients",
-	"api/contexts.go":        "created, for clients",
+	"api/contexts_http.go":   "created, for clients",
 	"api/server.go":          "created, for clients",
 	"cli/standby.go":         "a deadline in the past",
 	"deploy/release/main.go": "the time of a commit",

@@ -27,7 +27,7 @@ type File struct {
 	Bytes     int64  `json:"bytes"`
 	CreatedAt int64  `json:"created_at"`
 	Filename  string `json:"filename"`
-	Purpose   string `json:"purpose"` // batch, batch_output
+	Purpose   string `json:"purpose"` // batch, batch_output, context
 	Status    string `json:"status"`
 	SHA256    string `json:"sha256"`
 }

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -145,6 +146,7 @@ func (v *Service) listFiles(_ http.ResponseWriter, r *http.Request) (any, error)
 		return nil, err
 	}
 	files, err := v.store.List(r.Context())
+	files = slices.DeleteFunc(files, func(f File) bool { return f.Purpose == forContexts })
 	if err != nil {
 		return nil, door.Unreadable("The list of files", err)
 	}
@@ -162,7 +164,7 @@ func (v *Service) getFile(w http.ResponseWriter, r *http.Request) (any, error) {
 	id, rest := door.PathID(r, "/v1/files/")
 	f, err := v.store.Get(r.Context(), id)
 	switch {
-	case errors.Is(err, ErrNone):
+	case errors.Is(err, ErrNone), f.Purpose == forContexts:
 		return nil, door.NotFound("file", id)
 	case err != nil:
 		return nil, door.Unreadable("The file", err)
@@ -210,7 +212,7 @@ func (v *Service) content(ctx context.Context, w http.ResponseWriter, id string)
 
 func (v *Service) deleteFile(_ http.ResponseWriter, r *http.Request) (any, error) {
 	id, rest := door.PathID(r, "/v1/files/")
-	if _, err := v.store.Get(r.Context(), id); rest != "" || errors.Is(err, ErrNone) {
+	if f, err := v.store.Get(r.Context(), id); rest != "" || errors.Is(err, ErrNone) || f.Purpose == forContexts {
 		return nil, door.NotFound("file", id)
 	} else if err != nil {
 		return nil, door.Unreadable("The file", err)

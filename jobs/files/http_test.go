@@ -1,10 +1,13 @@
 package files
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http/httptest"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -74,5 +77,53 @@ func TestUploadThatIsNone(t *testing.T) {
 	}
 	if status, answer := api.ErrorStatus(fileProblem(fmt.Errorf("jobs: %w", os.ErrDeadlineExceeded))); status != 503 {
 		t.Errorf("a store that does not answer: %d %s", status, answer)
+	}
+}
+
+// Contexts lie among the files, come back as they were, and are in no answer about files; damage
+// of one is told, and the others are there.
+func TestContextsAreNoFiles(t *testing.T) {
+	f, err := OpenFolder(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, ctx := Contexts{f}, t.Context()
+	ann := api.KeptContext{Tenant: "ann", Name: "book", Policy: "squeezed", Automatic: true, Created: 7, Fingerprint: "x", IDs: []int32{3, 1, 2}}
+	for _, k := range []api.KeptContext{ann, {Tenant: "bob", Name: "book", IDs: []int32{9}}} {
+		if err := c.KeepContext(ctx, k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := c.KeptContexts(ctx)
+	if slices.SortFunc(all, func(a, b api.KeptContext) int { return strings.Compare(a.Tenant, b.Tenant) }); err != nil || len(all) != 2 || !reflect.DeepEqual(all[0], ann) {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	id := contextFile("ann", "book")
+	v := Serve(f, nil, nil, func(string) string { return "" })
+	list, err := v.listFiles(nil, httptest.NewRequest("GET", "/v1/files", nil))
+	if b, _ := json.Marshal(list); err != nil || strings.Contains(string(b), "context") {
+		t.Errorf("%s, %v", b, err)
+	}
+	for _, path := range []string{id, id + "/content"} {
+		if _, err := v.getFile(nil, httptest.NewRequest("GET", "/v1/files/"+path, nil)); err == nil {
+			t.Errorf("%s is shown", path)
+		}
+	}
+	if _, err := v.deleteFile(nil, httptest.NewRequest("DELETE", "/v1/files/"+id, nil)); err == nil {
+		t.Error("a context is deleted as a file")
+	}
+	if err := os.WriteFile(f.path(id, "data"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := c.KeptContexts(ctx); err == nil || len(all) != 1 || all[0].Tenant != "bob" {
+		t.Errorf("after damage: %+v, %v", all, err)
+	}
+	for range 2 {
+		if err := c.DropContext(ctx, "ann", "book"); err != nil {
+			t.Error(err)
+		}
+	}
+	if all, err := c.KeptContexts(ctx); err != nil || len(all) != 1 {
+		t.Errorf("after it was dropped: %+v, %v", all, err)
 	}
 }

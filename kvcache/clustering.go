@@ -1,0 +1,87 @@
+package kvcache
+
+// Clustering is the work at the end of a prompt that can be done before, in pieces between which
+// others run, once the first After tokens have been read: what is left of it then is done at the
+// end, with the same result. A piece is a quarter of a round of k-means for all heads of a layer
+// that a socket has, so all sockets have the same number of pieces.
+type Clustering struct {
+	After  int   // tokens that must have been read
+	Pieces int   // 0: there is nothing to do before the end
+	Work   int64 // multiplications of a piece and head
+}
+
+// ClusteringOf is that of a prompt part of so many tokens.
+func ClusteringOf(g Geometry, prompt int, p *Policy) (x Clustering) {
+	if c, ok := p.Arranger.(clusters); ok && p.Needs.Labels {
+		if x.After = c.clustered(prompt); x.After > 0 {
+			lo, hi := c.part(x.After, 0)
+			x.Pieces = c.parts(x.After) * g.Layers * turns
+			x.Work = int64(hi-lo) * int64(c.most(lo, hi)) * int64(g.Layout.KDim) / quarters
+		}
+	}
+	return x
+}
+
+const (
+	rounds   = kMeansRounds + 1 // of k-means at most
+	quarters = 4
+	turns    = rounds * quarters // pieces of a layer
+)
+
+// Cluster does a piece, whose number is that of those before it, for the heads that from has of
+// the prompt. run is that of Store.SealOn.
+func (o *Observation) Cluster(from *Store, p *Policy, piece int, run func(n int, f func(i int))) {
+	if o == nil || o.labels == nil {
+		return
+	}
+	segment, layer, turn := piece/(o.g.Layers*turns), piece/turns%o.g.Layers, piece%turns
+	if c, ok := o.g.Rule(layer, p).Arranger.(clusters); ok && o.at[layer] >= 0 {
+		n, heads := c.clustered(o.prompt), o.labelHeads()
+		lo, hi := c.part(n, segment)
+		for i := turn * heads / quarters; i < (turn+1)*heads/quarters; i++ { // head by head, of each all rounds
+			head := i / rounds
+			if i%rounds == 0 {
+				s := StatisticsOf(from, layer, o.labelHead(head))
+				o.means = newMeans(c.keys(s, lo, hi), s.Layout.KDim, c.most(lo, hi))
+			}
+			if !o.means.done {
+				o.means.next(run)
+			}
+			if i%rounds == rounds-1 {
+				copy(o.labels[(o.at[layer]*heads+head)*o.prompt+lo:], o.means.labels)
+				o.means = nil
+			}
+		}
+	}
+	if layer == o.g.Layers-1 && turn == turns-1 {
+		o.labelled = segment + 1
+	}
+}
+
+// labelHeads is how many heads of a layer have labels, and labelHead the number of one of them:
+// in latent attention units share a head.
+func (o *Observation) labelHeads() int {
+	if o.g.Units > 0 {
+		return 1
+	}
+	return o.heads.Hi - o.heads.Lo
+}
+
+func (o *Observation) labelHead(i int) int {
+	if o.g.Units > 0 {
+		return 0
+	}
+	return o.heads.Lo + i
+}
+
+// Label gives a head the clusters that were found.
+func (o *Observation) Label(s *Statistics) {
+	if o == nil || o.labels == nil || o.at[s.Layer] < 0 {
+		return
+	}
+	i := o.at[s.Layer] * o.labelHeads()
+	if o.g.Units == 0 {
+		i += s.Head - o.heads.Lo
+	}
+	s.labels, s.labelled = o.labels[i*o.prompt:][:o.prompt], o.labelled
+}

@@ -1,0 +1,256 @@
+package kvcache
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/shoal-llm/shoal/tensor"
+)
+
+// cluster is the part of Seal that makes the index of a policy of clusters: it needs all heads.
+func (s *Store) cluster(run func(n int, f func(i int))) error {
+	c, tables, observed := clusters{}, []*table(nil), 0
+	for i := range s.tables {
+		if x, ok := s.tables[i].rule.Selector.(clusters); ok {
+			c, tables = x, append(tables, &s.tables[i])
+			if s.tables[i].queries != nil {
+				observed++
+			}
+		}
+	}
+	if len(tables) == 0 || c.clustered(s.prompt) == 0 {
+		return nil
+	}
+	if observed > 0 && observed < len(tables) {
+		return fmt.Errorf("%w: %d heads of %d have the queries that set the threshold", ErrRows, observed, len(tables))
+	}
+	keys := c.clustered(s.prompt)
+	k := calibration{clusters: c, heads: make([]headShares, len(tables)), g: s.g, window: min(c.obs, s.prompt)}
+	errs := make([]error, len(tables))
+	run(len(tables), func(i int) { errs[i] = k.heads[i].build(&k, tables[i], keys) })
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if tables[0].queries != nil {
+		k.thresholds(run)
+		return nil
+	}
+	for i, t := range tables { // of a cache that was moved
+		k.heads[i].x.set(fineBound, t.bounds[0])
+		k.heads[i].x.set(coarseBound, t.bounds[1])
+	}
+	return nil
+}
+
+// boundsOf are the thresholds of a head, 0 before there are any.
+func (s *Store) boundsOf(t *table) (bounds [2]float32) {
+	c, blocks := t.rule.Selector.(clusters), t.planes[indexPlane].blocks
+	if len(blocks) > 0 && c.clustered(s.prompt) > 0 {
+		x := c.index(s.g.Layout, blocks)
+		bounds = [2]float32{x.bound(fineBound), x.bound(coarseBound)}
+	}
+	return bounds
+}
+
+// calibration finds the thresholds of all heads.
+type calibration struct {
+	clusters
+	g      Geometry
+	window int
+	heads  []headShares
+}
+
+// headShares are the centroids of one head, and what the calibrating queries give them.
+type headShares struct {
+	x            squeezedIndex
+	queries      []float32
+	scale        float32
+	coarse, fine []float32 // the largest mean share of a query head
+	sizes        []int     // keys of each centroid, the coarse ones first
+}
+
+// build fills the index of a head but for its thresholds.
+func (h *headShares) build(k *calibration, t *table, keys int) error {
+	begins, err := runsOf(t.Positions, keys)
+	if err != nil {
+		return fmt.Errorf("%w: layer %d, head %d: %w", ErrRows, t.Layer, t.Index, err)
+	}
+	l, fine := k.g.Layout, len(begins)
+	if most := keys * k.share / 1000; fine > max(1, most) {
+		return fmt.Errorf("%w: layer %d, head %d: %d clusters of %d keys, at most %d are possible", ErrRows, t.Layer, t.Index, fine, keys, most)
+	}
+	h.x, h.queries, h.scale = k.index(l, t.planes[indexPlane].blocks), t.queries, t.scale
+	size := func(i int) int {
+		if i+1 < fine {
+			return begins[i+1] - begins[i]
+		}
+		return keys - begins[i]
+	}
+	means, key := make([]float32, fine*l.KDim), make([]float32, l.KDim)
+	for i, begin := range begins {
+		l.MeanKey(means[i*l.KDim:][:l.KDim], t.rows(), begin, begin+size(i), key)
+	}
+	coarse, order := 0, make([]int32, fine)
+	for i := range order {
+		order[i] = int32(i)
+	}
+	if k.coarse > 0 {
+		coarse, order = h.group(k, means, size)
+	}
+	for j, i := range order {
+		h.x.put(coarse+j, means[int(i)*l.KDim:][:l.KDim], size(int(i)), begins[i])
+		h.sizes = append(h.sizes, size(int(i)))
+	}
+	words := h.x.words()
+	words[coarseWord], words[fineWord], words[keysWord] = uint64(coarse), uint64(fine), uint64(keys)
+	if t.queries == nil {
+		return nil
+	}
+	h.fine = h.shares(k, []int32{int32(coarse), int32(coarse + fine)})
+	if coarse > 0 {
+		h.coarse = h.shares(k, []int32{0, int32(coarse)})
+	}
+	return nil
+}
+
+// group clusters the centroids and puts the coarse ones: order is that of the fine ones behind
+// them.
+func (h *headShares) group(k *calibration, means []float32, size func(i int) int) (coarse int, order []int32) {
+	d, fine := k.g.Layout.KDim, len(means)/k.g.Layout.KDim
+	most := min(fine, max(1, fine*k.clusters.coarse/k.share))
+	unit := slices.Clone(means)
+	members := make([][]int32, most)
+	for i, label := range kMeans(unit, d, most) {
+		members[label] = append(members[label], int32(i))
+	}
+	members = slices.DeleteFunc(members, func(m []int32) bool { return len(m) == 0 })
+	coarse = len(members)
+	for j, m := range members {
+		keys, mean := 0, make([]float32, d)
+		for _, i := range m {
+			keys += size(int(i))
+			for e, x := range means[int(i)*d:][:d] {
+				mean[e] += x
+			}
+		}
+		for e := range mean {
+			mean[e] /= float32(len(m))
+		}
+		h.x.put(j, mean, keys, coarse+len(order))
+		h.sizes = append(h.sizes, keys)
+		order = append(order, m...)
+	}
+	return coarse, order
+}
+
+// shares are what the calibrating queries give the centroids in runs: the mean of each query head,
+// of these the largest, times the queries.
+func (h *headShares) shares(k *calibration, runs []int32) []float32 {
+	s := scratches.Get().(*tensor.AttnScratch)
+	defer scratches.Put(s)
+	g, width := k.g.group(), k.g.group()*k.g.Layout.KDim
+	n := 0
+	for i := 0; i < len(runs); i += 2 {
+		n += int(runs[i+1] - runs[i])
+	}
+	sums := make([]float32, g*n)
+	for w := range k.window {
+		scores, _ := h.x.score(runs, Queries{h.queries[w*width:][:width], g, h.scale}, s)
+		for r := range g {
+			row := scores[r*n:][:n]
+			least := h.x.weigh(runs, row, s)
+			for i, z := range row {
+				sums[r*n+i] += tensor.Exp(z - least)
+			}
+		}
+	}
+	best := sums[:n]
+	for r := 1; r < g; r++ {
+		for i, x := range sums[r*n:][:n] {
+			best[i] = max(best[i], x)
+		}
+	}
+	return best
+}
+
+// thresholds sets those of all heads.
+func (k *calibration) thresholds(run func(n int, f func(i int))) {
+	var all []weighted
+	coarse := float32(0)
+	if k.clusters.coarse > 0 {
+		for i := range k.heads {
+			all = k.heads[i].weighted(all, 0, k.heads[i].coarse)
+		}
+		coarse = quantile(all, 500)
+		run(len(k.heads), func(i int) { k.heads[i].prune(k, coarse) })
+	}
+	all = all[:0]
+	for i := range k.heads {
+		all = k.heads[i].weighted(all, len(k.heads[i].coarse), k.heads[i].fine)
+	}
+	fine := quantile(all, k.sparsity)
+	window := tensor.Log(float32(k.window))
+	for i := range k.heads {
+		x := k.heads[i].x
+		x.set(coarseBound, tensor.Log(coarse)-window)
+		x.set(fineBound, tensor.Log(fine)-window)
+	}
+}
+
+// prune makes the shares of fine centroids those of equation 3: of centroids whose coarse one is
+// at most the threshold they are 0.
+func (h *headShares) prune(k *calibration, bound float32) {
+	coarse, keys := len(h.coarse), make([]uint32, len(h.coarse))
+	for i, share := range h.coarse {
+		if share > bound {
+			keys[i] = 1
+		}
+	}
+	runs := h.x.expand(keys, coarse, len(h.fine), make([]int32, 0, 2*coarse))
+	left, at := h.shares(k, runs), 0
+	clear(h.fine)
+	for i := 0; i < len(runs); i += 2 {
+		at += copy(h.fine[int(runs[i])-coarse:int(runs[i+1])-coarse], left[at:])
+	}
+}
+
+// weighted is a share of so many keys.
+type weighted struct {
+	share float32
+	keys  int
+}
+
+// weighted appends the shares of the centroids from first on.
+func (h *headShares) weighted(all []weighted, first int, shares []float32) []weighted {
+	for i, share := range shares {
+		all = append(all, weighted{share, h.sizes[first+i]})
+	}
+	return all
+}
+
+// quantile is the lowest share that is not below those of so many thousandths of the keys.
+func quantile(all []weighted, thousandths int) float32 {
+	slices.SortFunc(all, func(a, b weighted) int {
+		switch x, y := ordered(a.share), ordered(b.share); {
+		case x < y:
+			return -1
+		case x > y:
+			return 1
+		}
+		return 0
+	})
+	total, below := 0, 0
+	if thousandths == 0 {
+		return 0 // all are read
+	}
+	for _, w := range all {
+		total += w.keys
+	}
+	for _, w := range all {
+		if below += w.keys; below*1000 >= total*thousandths {
+			return w.share
+		}
+	}
+	return 0
+}

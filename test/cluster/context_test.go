@@ -1,0 +1,100 @@
+package cluster_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/shoal-llm/shoal/api"
+)
+
+// TestFixedContexts: many users ask about a text that was read once. Every token and
+// log-probability is that of a cluster of one node, on three and four, when the owner of the text
+// is killed with kill -9 under the answers, and when all processes are and others begin in their
+// place, with the store and the prefix disk of the first: the text is there without being made
+// again, and is read from the disk.
+func TestFixedContexts(t *testing.T) {
+	const length, policy = 700, "squeezed:clusters=0.1,sparsity=0.7,tail=16,obs=32,segment=256"
+	text, tokens := ids(rand.New(rand.NewPCG(4, 1)), length), 32
+	var reqs []request
+	for i := range 6 {
+		question := ids(rand.New(rand.NewPCG(5, uint64(i))), 12+9*i)
+		reqs = append(reqs, request{fmt.Sprint("question ", i), "/v1/completions", map[string]any{"prompt": question, "context": "book", "max_tokens": tokens, "stream": true, "logprobs": 3,
+			"return_tokens_as_token_ids": true, "ignore_eos": true, "skip_special_tokens": false, "temperature": 0.7, "seed": i, "stream_options": map[string]any{"include_usage": true}}})
+	}
+	read := func(c *system) {
+		t.Helper()
+		c.want(200, "POST", "/v1/contexts", map[string]any{"name": "book", "prompt": text, "kv_policy": policy})
+	}
+	ready := func(c *system, what string) {
+		t.Helper()
+		eventually(t, patience, what+": the context is read", func() (bool, string) {
+			a, err := c.try(context.Background(), "GET", "/v1/contexts/book", nil)
+			return err == nil && a.status == 200 && strings.Contains(string(a.body), `"status":"ready"`), fmt.Sprint(string(a.body), err)
+		})
+	}
+	// shared: a question about the text finds all of it in memory.
+	shared := func(c *system, what string) {
+		t.Helper()
+		a := c.want(200, "POST", "/v1/completions", map[string]any{"prompt": reqs[0].body["prompt"], "context": "book", "max_tokens": 1})
+		var r struct {
+			Usage struct {
+				Details struct {
+					Cached int `json:"cached_tokens"`
+				} `json:"prompt_tokens_details"`
+			} `json:"usage"`
+		}
+		if err := json.Unmarshal(a.body, &r); err != nil || r.Usage.Details.Cached != length {
+			t.Errorf("%s: %d tokens of %d were there: %s", what, r.Usage.Details.Cached, length, a.body)
+		}
+	}
+	one := up(t, 1, "--prefix-cache", "off")
+	read(one)
+	want, _ := one.open(reqs).wait(t)
+	dir := t.TempDir()
+	kept := []string{"--data-dir", filepath.Join(dir, "data"), "--prefix-disk", filepath.Join(dir, "disk"), "--chunk", "64"}
+	first := up(t, 4, append(kept, "--mapping", "reduce")...)
+	read(first)
+	shared(first, "four nodes")
+	got, _ := first.open(reqs).wait(t)
+	same(t, "four nodes", reqs, want, got)
+	disturb(t, first, "kill -9 of the owner", reqs, want, func() { first.signal(ownerOf(t, first.state()), syscall.SIGKILL) })
+	first.waitNodes(3, recoverLimit)
+	ready(first, "after the kill")
+	got, _ = first.open(reqs).wait(t)
+	same(t, "after the kill", reqs, want, got)
+	shared(first, "after the kill")
+	pids := first.children()
+	first.head.kill(t)
+	eventually(t, patience, "all have ended", func() (bool, string) { return len(alive(pids)) == 0, fmt.Sprint(alive(pids)) })
+
+	second := up(t, 3, append(kept, "--mapping", "gather")...)
+	ready(second, "after kill -9 of all")
+	shared(second, "after kill -9 of all")
+	got, _ = second.open(reqs).wait(t)
+	same(t, "after kill -9 of all", reqs, want, got)
+	if p := second.state().PrefixCache; p == nil || p.Disk == nil || p.Disk.Restored == 0 {
+		t.Errorf("the text was not read from the disk: %+v", p)
+	}
+	second.want(200, "DELETE", "/v1/contexts/book", nil)
+	second.want(404, "POST", "/v1/completions", map[string]any{"prompt": text[:5], "context": "book", "max_tokens": 1})
+}
+
+// ownerOf is the node that has all sequences.
+func ownerOf(t *testing.T, s api.ClusterState) (id string) {
+	most := 0
+	for _, n := range s.Nodes {
+		if n.Sequences > most {
+			id, most = n.ID, n.Sequences
+		}
+	}
+	if id == "" {
+		t.Fatalf("nobody owns a sequence: %+v", s.Nodes)
+	}
+	return id
+}
