@@ -6,33 +6,26 @@ import (
 )
 
 // How an idle thread of a pool waits. Products of a step follow each other within
-// microseconds and a parked thread takes up to a hundred to wake, so that with 16 threads
-// and parking after spinFor only half of them took part in a Run. Several processes may
-// share these processors: so a thread that waits longer gives its own away again and again.
-// If somebody took it, the thread parks, and does not linger for a while: the system may
-// give a processor back after milliseconds to a thread that yields, but at once to one that
-// wakes.
+// microseconds, steps and exchanges within a millisecond or two, and a parked thread takes up
+// to a hundred microseconds to wake: of 16 threads that parked sooner a third missed each
+// product of what is served. Several processes may share these processors: so a thread that
+// waits longer gives its own away again and again. If somebody took it for long, the thread
+// parks, and does not linger for a while: the system may give a processor back after
+// milliseconds to a thread that yields, but at once to one that wakes. Who passes a message
+// on takes less than that.
 const (
 	spinFor   = 30 * time.Microsecond  // at full speed,
-	lingerFor = 500 * time.Microsecond // and so long after the last Run, giving way,
+	lingerFor = 3 * time.Millisecond   // and so long after the last Run, giving way,
 	lingerMax = 5 * time.Millisecond   // but for tasks that are no kernels, as when weights are read
 	spinCheck = 64                     // looks between two readings of the clock
-	taken     = 20 * time.Microsecond  // a yield that takes so long was used by another
+	taken     = 100 * time.Microsecond // a yield that takes so long was used by another
 	goEvery   = 16                     // yields to the system for one to the goroutines of this process
 
-	crowdedFor, crowdedMost = 20 * time.Millisecond, time.Second // doubles until a yield is not used
+	crowdedFor = 2 * time.Millisecond
 )
 
 // crowd is what a thread knows of others that want its processor.
-type crowd struct {
-	until time.Time
-	last  time.Duration
-}
-
-func (c *crowd) seen(now time.Time) {
-	c.last = min(max(2*c.last, crowdedFor), crowdedMost)
-	c.until = now.Add(c.last)
-}
+type crowd struct{ until time.Time }
 
 // spinner is a thread that waits.
 type spinner struct {
@@ -63,12 +56,11 @@ func (s *spinner) on(busy bool) bool {
 	}
 	if s.yields++; s.yields%goEvery == 0 {
 		runtime.Gosched()
-		s.crowd.last = 0
 	}
 	now = time.Now()
 	yield()
 	if after := time.Now(); after.Sub(now) > taken {
-		s.crowd.seen(after)
+		s.crowd.until = after.Add(crowdedFor)
 		return false
 	}
 	return true
