@@ -58,6 +58,10 @@ type draftMetrics struct {
 	Accepted  uint64   `json:"num_accepted_draft_tokens"`
 	Drafted   uint64   `json:"num_draft_tokens"`
 	Most      int      `json:"num_spec_tokens"` // drafts of a step, at most
+
+	ByLength map[int][]uint64 `json:"acceptance_histogram_by_draft_length"` // the histogram of steps with so many drafts
+	Right    []int            `json:"per_step_accepted"`                    // of each step
+	Tried    []int            `json:"per_step_drafted"`
 }
 
 // draftMetrics are for a request that says itself how it speculates: they follow the
@@ -66,7 +70,8 @@ func (g *generation) draftMetrics(d *Drafts) *figures {
 	if g.speculate == "" || g.speculate == string(speculate.Off) {
 		return nil
 	}
-	m := &draftMetrics{Length: 1, Steps: d.Rows, Accepted: d.Accepted, Drafted: d.Drafted, Most: speculate.Most, Histogram: make([]uint64, speculate.Most+1)}
+	m := &draftMetrics{Length: 1, Steps: d.Rows, Accepted: d.Accepted, Drafted: d.Drafted, Most: speculate.Most, Histogram: make([]uint64, speculate.Most+1),
+		ByLength: map[int][]uint64{}, Right: []int{}, Tried: []int{}}
 	if d.Rows > 0 {
 		m.Length += float64(d.Accepted) / float64(d.Rows)
 		m.Rate = float64(d.Accepted) / float64(d.Drafted)
@@ -77,5 +82,12 @@ func (g *generation) draftMetrics(d *Drafts) *figures {
 		left = n
 	}
 	m.Histogram[len(d.At)] = left
+	for _, s := range d.PerStep {
+		if m.ByLength[s.Drafted] == nil {
+			m.ByLength[s.Drafted] = make([]uint64, s.Drafted+1)
+		}
+		m.ByLength[s.Drafted][s.Accepted]++
+		m.Right, m.Tried = append(m.Right, s.Accepted), append(m.Tried, s.Drafted)
+	}
 	return &figures{m}
 }

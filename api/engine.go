@@ -98,7 +98,12 @@ type Drafts struct {
 	Drafted  uint64   // tokens
 	Accepted uint64   // of these
 	At       []uint64 // accepted as the first, second, ... of their step
+
+	PerStep []DraftStep // those with drafts, in their order
 }
+
+// DraftStep is one decode step that had drafts.
+type DraftStep struct{ Drafted, Accepted int }
 
 // PromptLogprob is the log probability of a prompt token given those before it.
 // The first token of a prompt has none: its entry is ignored.

@@ -178,6 +178,9 @@ func (p *pump) last(f *batcher.Finish) api.Event {
 	}
 	if f.Speculated.Rows > 0 {
 		out.Drafts = &api.Drafts{Rows: f.Speculated.Rows, Drafted: f.Speculated.Drafted, Accepted: f.Speculated.Accepted, At: f.Speculated.At[:]}
+		for _, v := range f.Verified {
+			out.Drafts.PerStep = append(out.Drafts.PerStep, api.DraftStep{Drafted: int(v.Drafted), Accepted: int(v.Accepted)})
+		}
 	}
 	switch f.Reason {
 	case batcher.ReasonStop:

@@ -3,13 +3,16 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/sampler"
 	"github.com/shoal-llm/shoal/speculate"
 )
@@ -78,17 +81,25 @@ func speak(t *testing.T, e api.Engine, name string, list []*api.Request) []outco
 	return out
 }
 
+// protocol is a cluster that answers with drafts and without.
+type protocol struct {
+	model    string
+	sockets  int
+	mapping  string
+	replicas int
+	policies []string
+}
+
+// everyPolicy has one of each that there is, so small that slots are overwritten.
+var everyPolicy = []string{"full", "streaming:sink=4,recent=28", "snapkv:topk=40,obs=8", "snapstream:sink=4,recent=20,topk=24,obs=8", "sage:sink=4,recent=20,topk=24",
+	"h2o:recent=20,topk=20", "tova:size=40", "knorm:sink=4,recent=20,topk=20", "quest:page=16,budget=48", "shadowkv:chunk=8,budget=16,outliers=1,local=1", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8"}
+
 // TestSpeculationChangesNothing is the protocol of llama.cpp's issue 25618, where 57 of 75
 // requests changed with the number of drafts: here none may, in tokens, logprobs and ends,
 // with rows of 1 to 9 tokens, drafted at random right or wrong, and by both drafters.
+// SHOAL_E2E=full asks all 75 under every policy, on 1, 3 and 4 sockets (make speculation).
 func TestSpeculationChangesNothing(t *testing.T) {
-	cases := []struct {
-		model    string
-		sockets  int
-		mapping  string
-		replicas int
-		policies []string
-	}{
+	cases := []protocol{
 		{"llama", 1, "reduce", 0, []string{"full", "snapstream:sink=4,recent=20,topk=24,obs=8", "h2o:recent=20,topk=20,step=1"}},
 		{"llama", 3, "gather", 1, []string{"full", "streaming:sink=4,recent=28", "tova:size=40", "quest:page=16,budget=48", "squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8"}},
 		{"llama", 4, "reduce", 1, []string{"full", "streaming:sink=4,recent=28,positions=cache,half=1", "snapkv:topk=40,obs=8", "h2o:recent=20,topk=20"}},
@@ -97,11 +108,18 @@ func TestSpeculationChangesNothing(t *testing.T) {
 		{"qwen3_moe", 3, "reduce", 0, []string{"full", "knorm:sink=4,recent=20,topk=20", "shadowkv:chunk=8,budget=16,outliers=1,local=1"}},
 	}
 	prompts, widths := 75, []int{1, 2, 3, 4, 5, 6, 7, 8, 9}
+	if os.Getenv("SHOAL_E2E") == "full" {
+		for i, policy := range everyPolicy {
+			for k, sockets := range []int{1, 3, 4} {
+				cases = append(cases, protocol{"llama", sockets, []string{"reduce", "gather"}[(i+k)%2], min(k, 1), []string{policy}})
+			}
+		}
+	}
 	if testing.Short() {
 		cases, prompts, widths = cases[1:2], 8, []int{2, 9}
 	}
 	for _, c := range cases {
-		t.Run(fmt.Sprint(c.model, "/", c.sockets, "/", c.mapping), func(t *testing.T) {
+		t.Run(fmt.Sprint(c.model, "/", c.sockets, "/", c.mapping, "/", strings.Join(c.policies, " ")), func(t *testing.T) {
 			var width atomic.Int64
 			var mu sync.Mutex
 			known := map[string]outcome{} // what a request gives, by its number
@@ -165,5 +183,15 @@ func TestSpeculationChangesNothing(t *testing.T) {
 			}
 			waitIdle(t, e)
 		})
+	}
+}
+
+// TestEveryPolicyIsSpeculated: a policy that is added joins the protocol.
+func TestEveryPolicyIsSpeculated(t *testing.T) {
+	for _, usage := range kvcache.Usage() {
+		name, _, _ := strings.Cut(usage, ":")
+		if !slices.ContainsFunc(everyPolicy, func(p string) bool { return strings.HasPrefix(p+":", name+":") }) {
+			t.Errorf("%s is not among everyPolicy", name)
+		}
 	}
 }

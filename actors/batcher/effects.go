@@ -198,6 +198,7 @@ type Finish struct {
 	Arrived, Started, FirstToken, Ended int64
 	Preempted                           int // times
 	Speculated                          Speculated
+	Verified                            []Verified
 }
 
 // Reject answers a Submit that is not taken.

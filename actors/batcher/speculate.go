@@ -39,6 +39,9 @@ func (c *Speculated) count(drafted, accepted int) {
 	}
 }
 
+// Verified is what became of the drafts of one row.
+type Verified struct{ Drafted, Accepted uint8 }
+
 // guesses is what speculation knows of one request.
 type guesses struct {
 	text    *speculate.Text
@@ -46,6 +49,7 @@ type guesses struct {
 	trust   speculate.Trust
 	draft   speculate.Draft // of the step in flight; Tokens are those that were tried
 	counted Speculated
+	steps   []Verified      // of the rows with drafts, in their order: two bytes for one token or more
 	model   speculate.Draft // what the last row's owner guesses
 	at      int             // the position that it goes with
 	small   wishes
@@ -327,6 +331,7 @@ func (s *State) decoded(r *request, d *Decode, result *Result) {
 		g.trust.Learn(&g.draft, n, right, learnOwn)
 		s.speculation.trust.Learn(&g.draft, n, right, learnAll)
 		g.counted.count(n, right)
+		g.steps = append(g.steps, Verified{uint8(n), uint8(right)})
 		g.gained(right > 0)
 		if g.draft.Source == speculate.SmallModel {
 			g.small.tokens = min(right+1, mostWish)

@@ -56,6 +56,13 @@ func TestDraftersSaveSteps(t *testing.T) {
 					t.Errorf("%d tokens in %d steps, want %d to %d", out.tokens["loop"], steps, least, most)
 				}
 				f := out.finished["loop"].Speculated
+				var told Speculated
+				for _, v := range out.finished["loop"].Verified {
+					told.count(int(v.Drafted), int(v.Accepted))
+				}
+				if told.Looks = f.Looks; told != f {
+					t.Errorf("%+v in steps, %+v in all", told, f)
+				}
 				if total := s.Snapshot().Speculated; f.Accepted != total.Accepted || int(f.Accepted) != at.accepted || f.Drafted != total.Drafted || tokens-steps != at.accepted {
 					t.Errorf("%+v of the request, %+v of all, %d were right in %d steps", f, total, at.accepted, steps)
 				}

@@ -183,7 +183,7 @@ func (s *State) finish(r *request, reason, code, message string) {
 	}
 	s.out.Finishes = append(s.out.Finishes, Finish{
 		ID: r.ID, Reason: reason, Code: code, Message: message, Prompt: len(r.Prompt), Output: len(r.out),
-		Arrived: r.Arrival, Started: r.started, FirstToken: r.first, Ended: s.now, Preempted: r.preempted, Speculated: r.guesses.counted,
+		Arrived: r.Arrival, Started: r.started, FirstToken: r.first, Ended: s.now, Preempted: r.preempted, Speculated: r.guesses.counted, Verified: r.guesses.steps,
 	})
 }
 

@@ -190,7 +190,7 @@ func canonical(body string) string {
 
 // drafts are what answers say of speculation and of the prefix cache: it follows the speed of
 // the machine, and what was asked before.
-var drafts = regexp.MustCompile(`,"(?:(?:completion|prompt)_tokens_details":\{[^}]*\}|metrics":\{"speculative_decoding":\{[^}]*\}\})`)
+var drafts = regexp.MustCompile(`,"(?:(?:completion|prompt)_tokens_details":\{[^}]*\}|metrics":\{"speculative_decoding":\{(?:[^{}]|\{[^}]*\})*\}\})`)
 
 // firstDifference shows where two texts part.
 func firstDifference(a, b string) string {
