@@ -95,8 +95,13 @@ bench-versions: ## this tree beside OLD=bin/shoal-old, in turn: decode, prefill,
 	go build -o bin/ ./cmd/shoal
 	python3 bench/peers/versions.py $(OLD) bin/shoal
 
+.PHONY: speculation
+speculation: ## drafts change nothing: 75 prompts, rows of 1 to 9 tokens, every policy, 1, 3 and 4 nodes, kill -9 (10 minutes)
+	SHOAL_E2E=full go test -count 1 -v -timeout 40m -run 'Specul|SmallModel|RejectedDrafts|TraceReplay' ./cluster
+	SHOAL_E2E=full go test -count 1 -v -timeout 20m -run ChaosSpeculation ./test/cluster
+
 .PHONY: chaos
-chaos: ## real processes killed, frozen and cut off, again and again
+chaos: ## real processes killed, frozen and cut off, again and again; SHOAL_SPECULATE=suffix:6: with drafts
 	SHOAL_E2E=full go test -count 1 -v -timeout 60m -run '^TestClockJumps|^TestChaos|^TestFencing|^TestStandby|^TestExternalNATS|^TestReleaseRaces' ./test/cluster/...
 
 .PHONY: chaos-jobs
@@ -104,7 +109,7 @@ chaos-jobs: ## 1000 jobs while nodes and coordinator are killed for SHOAL_CHAOS=
 	SHOAL_CHAOS=$(SHOAL_CHAOS) SEED=$(SEED) go test -count 1 -v -timeout 60m -run JobsSurviveEverything ./test/cluster
 
 .PHONY: soak
-soak: ## 64 clients on four nodes for SOAK=2m; nothing may fail, leak or pass a budget
+soak: ## 64 clients on four nodes for SOAK=2m; nothing may fail, leak or pass a budget; SHOAL_SPECULATE too
 	SHOAL_SOAK=$(SOAK) go test -count 1 -v -timeout 60m -run Soak ./test/cluster
 
 .PHONY: samebits

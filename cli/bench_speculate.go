@@ -23,7 +23,7 @@ type benchSpeculateCmd struct {
 	Mode    []string      `default:"suffix" help:"Ways to draft that off is compared with: lookup, suffix, model; suffix:4 has four drafts a row, whatever they cost."`
 	Draft   string        `placeholder:"DIR|mtp" help:"Small model for --mode model, as of up."`
 	Tokens  int           `default:"192" help:"Tokens of an answer, at most."`
-	Round   int           `name:"round-tokens" help:"Tokens of all answers of a round together, but 32 of each; 0: any number."`
+	Round   int           `name:"round-tokens" help:"Tokens of all answers of a round together, but 16 of each; 0: any number."`
 	Rounds  int           `default:"5" help:"Rounds of all modes in turn, at least, after one that does not count. Of the ratios to off beside it the median is told, and between what a half of them lies."`
 	For     time.Duration `default:"3s" help:"More rounds, as many as this time has room for, of each text and number together."`
 	JSON    bool          `name:"json" help:"Print JSON."`
@@ -102,7 +102,7 @@ func (c *benchSpeculateCmd) measure(e *env, name string, nodes int) (map[string]
 		for _, batch := range c.Batch {
 			text.Tokens = c.Tokens
 			if c.Round > 0 {
-				text.Tokens = min(c.Tokens, max(32, c.Round/batch))
+				text.Tokens = min(c.Tokens, max(16, c.Round/batch))
 			}
 			rows, err := bench.RunSpeculate(e.ctx, bench.SpeculateOptions{Engine: engine, Texts: []bench.SpeculateText{text}, Batch: []int{batch}, Modes: c.Mode, Rounds: c.Rounds, For: c.For, Alone: nodes == 0}, func(r bench.Speculate) {
 				if !c.JSON && r.Mode != "off" {
