@@ -155,6 +155,7 @@ func runPage(t *testing.T, bash, api, script string) string {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	c := exec.CommandContext(ctx, bash, "-c", `set -euxo pipefail
+curl() { command curl --fail-with-body -sS "$@"; }
 go() {
   if [ "${1-} ${2-} ${3-}" = "build -o bin/" ]; then command go -C "$SOURCES" build -o "$PWD/bin/" "${@:4}"; else command go -C "$SOURCES" "$@"; fi
 }
