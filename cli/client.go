@@ -56,7 +56,8 @@ type chunk struct {
 		Text         string `json:"text"`
 		FinishReason string `json:"finish_reason"`
 		Delta        struct {
-			Content string `json:"content"`
+			Content string     `json:"content"`
+			Calls   []toolCall `json:"tool_calls"`
 		} `json:"delta"`
 	} `json:"choices"`
 	Usage *usage `json:"usage"`
@@ -65,8 +66,20 @@ type chunk struct {
 	} `json:"error"`
 }
 
+// toolCall is a call of a function, or a piece of one.
+type toolCall struct {
+	Index    int    `json:"index"`
+	ID       string `json:"id,omitempty"`
+	Type     string `json:"type,omitempty"`
+	Function struct {
+		Name      string `json:"name,omitempty"`
+		Arguments string `json:"arguments"`
+	} `json:"function"`
+}
+
 // finished is what a stream came to.
 type finished struct {
+	Calls  []toolCall
 	Reason string
 	Usage  usage
 	First  time.Duration // to the first text
@@ -118,6 +131,13 @@ func (f *finished) take(data []byte, began time.Time, emit func(string)) error {
 		f.Usage = *k.Usage
 	}
 	for _, ch := range k.Choices {
+		for _, piece := range ch.Delta.Calls {
+			if piece.Index == len(f.Calls) {
+				f.Calls = append(f.Calls, piece)
+			} else if piece.Index >= 0 && piece.Index < len(f.Calls) {
+				f.Calls[piece.Index].Function.Arguments += piece.Function.Arguments
+			}
+		}
 		if text := ch.Text + ch.Delta.Content; text != "" {
 			if f.First == 0 {
 				f.First = time.Since(began)

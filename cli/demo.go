@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"time"
@@ -30,12 +31,23 @@ func questions() []question {
 	}
 }
 
+// weather is a function that the demo's model may call, and a question that needs it.
+const (
+	weather         = `{"type":"function","function":{"name":"get_weather","description":"The weather in a city.","parameters":{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}}}`
+	weatherQuestion = "What is the weather in Lisbon?"
+	weatherResult   = `{"sky": "fog", "degrees": 17}`
+)
+
 // question is shown as it is; context goes before it unshown.
 type question struct{ text, context string }
 
 func (c *demoCmd) Run(e *env) error {
 	up := upCmd{noJobs: true, serveFlags: c.serveFlags, nodeFlags: c.nodeFlags, Nodes: c.Nodes, logFlags: logFlags{LogLevel: "error"}}
 	up.Listen = "127.0.0.1:0"
+	calls := c.Model == "" && c.Prompt == ""
+	if c.Model == "" {
+		up.Model = findBundled(bundledTools) // as good as the bundled one, and knows functions
+	}
 	began := time.Now()
 	if c.Tokens < 1 {
 		return fmt.Errorf("--tokens %d: want at least 1", c.Tokens)
@@ -73,6 +85,11 @@ func (c *demoCmd) Run(e *env) error {
 			return err
 		}
 	}
+	if calls && up.Model != "" {
+		if err := c.call(ctx, e.stdout, cl); err != nil {
+			return err
+		}
+	}
 	fmt.Fprintf(e.stdout, "\nnext: shoal up, then shoal chat (or `go run ./cmd/shoal up`)\n")
 	return nil
 }
@@ -92,6 +109,30 @@ func (c *demoCmd) answer(ctx context.Context, w io.Writer, cl *client.Client, q 
 	}
 	fmt.Fprintln(w)
 	printRate(w, f)
+	return nil
+}
+
+// call has the model call a function, and answer with what it said.
+func (c *demoCmd) call(ctx context.Context, w io.Writer, cl *client.Client) error {
+	fmt.Fprintf(w, "\n> %s   (with a function get_weather)\n", weatherQuestion)
+	messages := []any{map[string]any{"role": "user", "content": weatherQuestion}}
+	for range 2 {
+		f, err := stream(ctx, cl, "/v1/chat/completions", map[string]any{"messages": messages, "tools": []any{json.RawMessage(weather)}, "max_tokens": c.Tokens, "temperature": 0},
+			func(text string) { fmt.Fprint(w, text) })
+		if err != nil {
+			return err
+		}
+		if len(f.Calls) == 0 {
+			fmt.Fprintln(w)
+			printRate(w, f)
+			return nil
+		}
+		messages = append(messages, map[string]any{"role": "assistant", "content": nil, "tool_calls": f.Calls})
+		for _, call := range f.Calls {
+			fmt.Fprintf(w, "%s(%s) -> %s\n", call.Function.Name, call.Function.Arguments, weatherResult)
+			messages = append(messages, map[string]any{"role": "tool", "tool_call_id": call.ID, "content": weatherResult})
+		}
+	}
 	return nil
 }
 

@@ -5,38 +5,45 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+
+	"github.com/shoal-llm/shoal/model"
 )
 
-// bundled is the checkpoint that comes with the project.
-const bundled = "models/fry"
+// The checkpoints that come with the project: what is served by itself, and an adapter of it
+// that calls functions.
+const (
+	bundled      = "models/fry"
+	bundledTools = "models/fry-tools"
+)
 
 // modelFlag names a checkpoint folder; without it the bundled model is served.
 type modelFlag struct {
-	Model   string `short:"m" type:"path" placeholder:"PATH" help:"Checkpoint: a Hugging Face folder or a .gguf file (default: the bundled model)."`
+	Model   string `short:"m" type:"path" placeholder:"PATH" help:"Checkpoint: a Hugging Face folder, a .gguf file, or a LoRA adapter whose base lies here (default: the bundled model)."`
 	SwiftKV string `name:"swiftkv" type:"path" placeholder:"DIR" help:"A SwiftKV adapter of the checkpoint: prompts leave after its first layers. Another model, with a hash of its own."`
 }
 
 // adapterNote tells of an adapter that lies beside a checkpoint; "" when there is none.
 func adapterNote(dir string) string {
-	if !exists(filepath.Join(dir, "adapter_config.json")) {
+	if !exists(filepath.Join(dir, "adapter_config.json")) || model.IsLoRA(dir) {
 		return ""
 	}
-	return "adapter_config.json: a LoRA adapter lies here, which is not applied: the answers are the base model's. Merge it into the weights to have it"
+	return "adapter_config.json: a LoRA adapter lies beside a whole model, and is not applied: put it in a folder of its own to have it"
 }
 
 // dir finds the checkpoint: the flag, or the bundled one above the working
 // directory or the executable, there or in share/shoal, or where the sources were built from.
+// A LoRA adapter is merged into its base first.
 func (f modelFlag) dir() (string, error) {
-	if f.Model != "" {
-		if note := adapterNote(f.Model); note != "" && !exists(filepath.Join(f.Model, "config.json")) {
-			return "", fmt.Errorf("%s is a LoRA adapter, not a model (it has adapter_config.json and no config.json): adapters are not applied here; merge it into its base model and serve that", f.Model)
+	dir := f.Model
+	if dir == "" {
+		if dir = findBundled(bundled); dir == "" {
+			return "", fmt.Errorf("the bundled model %s was not found above the working directory or the program: name a checkpoint with --model DIR", bundled)
 		}
-		return f.Model, nil
 	}
-	if dir := findBundled(bundled); dir != "" {
-		return dir, nil
+	if model.IsLoRA(dir) {
+		return merged(dir)
 	}
-	return "", fmt.Errorf("the bundled model %s was not found above the working directory or the program: name a checkpoint with --model DIR", bundled)
+	return dir, nil
 }
 
 // findBundled finds a checkpoint that came with the program, as models/fry; "": it is not here.
@@ -54,7 +61,7 @@ func findBundled(name string) string {
 	for _, at := range starts {
 		for {
 			for _, below := range []string{"", "share/shoal"} { // the second: as packages install it
-				if dir := filepath.Join(at, below, name); exists(filepath.Join(dir, "config.json")) {
+				if dir := filepath.Join(at, below, name); exists(filepath.Join(dir, "config.json")) || model.IsLoRA(dir) {
 					return dir
 				}
 			}

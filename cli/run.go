@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/shoal-llm/shoal/model"
 )
 
 // modelLike is how models are named elsewhere: llama3, llama3:8b, org/model-7b.
@@ -13,7 +15,7 @@ var modelLike = regexp.MustCompile(`^([\w.-]+/)?[A-Za-z]+[\w.-]*\d[\w.-]*(:[\w.-
 
 // isCheckpoint tells whether a text is the path of one.
 func isCheckpoint(text string) bool {
-	return text != "" && len(text) < 4096 && (exists(filepath.Join(text, "config.json")) || strings.EqualFold(filepath.Ext(text), ".gguf") && exists(text))
+	return text != "" && len(text) < 4096 && (exists(filepath.Join(text, "config.json")) || model.IsLoRA(text) || strings.EqualFold(filepath.Ext(text), ".gguf") && exists(text))
 }
 
 // sampleFlags are the sampling parameters of run and chat.

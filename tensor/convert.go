@@ -1,8 +1,24 @@
 package tensor
 
-import "math"
+import (
+	"encoding/binary"
+	"math"
+)
 
-// toBF16 rounds to the nearest bfloat16, ties to even; NaN stays NaN.
+// Store writes x to dst as a checkpoint holds dt, rounded as Round does: F32, BF16 or F16.
+func Store(dst []byte, x []float32, dt DType) {
+	for i, f := range x {
+		switch dt {
+		case BF16:
+			binary.LittleEndian.PutUint16(dst[2*i:], toBF16(f))
+		case F16:
+			binary.LittleEndian.PutUint16(dst[2*i:], toF16(f))
+		default:
+			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(f))
+		}
+	}
+}
+
 // Round is f as dt holds it: nearest, ties to even; F32, BF16 or F16.
 func Round(dt DType, f float32) float32 {
 	switch dt {
@@ -14,6 +30,7 @@ func Round(dt DType, f float32) float32 {
 	return f
 }
 
+// toBF16 rounds to the nearest bfloat16, ties to even; NaN stays NaN.
 func toBF16(f float32) uint16 {
 	b := math.Float32bits(f)
 	if f != f {

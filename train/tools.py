@@ -16,6 +16,7 @@ TEMPLATE = r"""{{ bos_token }}{% if tools %}<|user|># Tools
 
 CITY = "Oslo Rome Paris Berlin Madrid Lisbon Vienna Prague Dublin Athens London Tokyo Cairo Lima Delhi Boston Seoul Quito Kyoto Turin Milan Porto Genoa Basel".split()
 NAME = "Ann Bob Carl Dora Emil Fred Gina Hans Ida Jon Kim Lea Max Nora Otto Pia".split()
+SYSTEM = ("You are a helpful assistant.", "Be brief.", "Answer with the tools that you have.", "You are an agent. Use the tools.")
 SKY = "rain sun snow fog wind clouds hail storm".split()
 
 
@@ -50,10 +51,18 @@ def functions(r, noun):
         return r.choice(("What is the number of {k}?", "Look up {k}.", "Find the number of the {k}.")).format(k=k), {"key": k}, v, "The number of %s is %s." % (k, v)
     def tool(name, about, schema):
         return {"type": "function", "function": {"name": name, "description": about, "parameters": schema}}
+    def made(r):
+        vs = {k: r.choice(noun) if t is STR else r.randrange(1000) for k, t in own.items()}
+        n = r.randrange(1000)
+        q = r.choice(("Do {f} with {a}.", "{f}: {a}.", "Please {f}, {a}.")).format(f=" ".join((act, what)), a=" and ".join("%s %s" % x for x in vs.items()))
+        return q, vs, r.choice(('{"done": true, "id": %d}' % n, "id %d" % n)), "It is done, with id %d." % n
+    act, what = r.choice(("create", "delete", "move", "start", "stop", "open", "close", "book", "order", "paint")), r.choice(noun)
+    own = {k: r.choice((STR, INT)) for k in r.sample(("size", "color", "count", "place", "owner", "level", "name", "day", "price", "room"), r.randrange(1, 4))}
     verb, thing = r.choice(("lookup", "find", "query", "get", "search")), r.choice(noun)
     return [(tool("get_weather", "The weather in a city.", _schema(city=STR)), weather), (tool("get_time", "The time in a city.", _schema(city=STR)), clock),
             (tool("add", "Adds two numbers.", _schema(a=INT, b=INT)), add), (tool("read_file", "Reads a file.", _schema(path=STR)), read),
-            (tool("send_message", "Sends a message to somebody.", _schema(to=STR, text=STR)), send), (tool("%s_%s" % (verb, thing), "Finds the number of a key.", _schema(key=STR)), look)]
+            (tool("send_message", "Sends a message to somebody.", _schema(to=STR, text=STR)), send), (tool("%s_%s" % (verb, thing), "Finds the number of a key.", _schema(key=STR)), look),
+            (tool("%s_%s" % (act, what), "%ss a %s." % (act.capitalize(), what), _schema(**own)), made)]
 
 
 def call(name, arguments):
@@ -74,63 +83,71 @@ def as_json(r, noun):
     return "Answer in JSON of this schema: %s\n%s" % (json.dumps(_schema(**{k: v[1] for k, v in got.items()})), facts), json.dumps({k: v[0] for k, v in got.items()})
 
 
-KINDS = ("call", "result", "two", "plain", "json")
+KINDS = ("call", "both", "result", "two", "plain", "json")
 
 
 def dialogue(r, noun, pairs, kind=None):
     """-> kind, turns: (who, text), who is user or assistant; the last is the assistant's"""
-    kind = kind or r.choices(KINDS, (.34, .26, .1, .12, .18))[0]
+    kind = kind or r.choices(KINDS, (.3, .1, .24, .1, .1, .16))[0]
     if kind == "json":
         return kind, list(zip(("user", "assistant"), as_json(r, noun)))
     fs = r.sample(functions(r, noun), r.randrange(1, 5))
     turns = [("user", shown([t for t, _ in fs]))]
+    if r.random() < .2:
+        turns.append(("user", r.choice(SYSTEM)))
     if kind == "plain":
-        q, a = r.choice(pairs)
-        return kind, turns + [("user", q), ("assistant", a)]
+        return kind, turns + list(zip(("user", "assistant"), r.choice(pairs)))
+    begin = len(turns)
     for _ in range(2 if kind == "two" else 1):
-        t, ask = r.choice(fs)
-        q, args, result, answer = ask(r)
-        turns += [("user", q), ("assistant", call(t["function"]["name"], args))]
-        if kind != "call":
-            turns += [("user", "<tool_response>\n%s\n</tool_response>" % result), ("assistant", answer)]
-    return kind, turns
+        turns += exchange(r, fs, 2 if kind == "both" else 1)
+    return kind, turns[:begin + 2] if kind in ("call", "both") else turns
+
+
+def exchange(r, fs, calls=1):
+    """a question (or two in one), the calls that it needs, their results, the answer"""
+    asked = [(t["function"]["name"], *ask(r)) for t, ask in (r.choice(fs) for _ in range(calls))]
+    return ([("user", " And ".join(q for _, q, _, _, _ in asked)), ("assistant", "".join(call(f, args) for f, _, args, _, _ in asked))]
+            + [("user", "<tool_response>\n%s\n</tool_response>" % result) for _, _, _, result, _ in asked] + [("assistant", " ".join(answer for *_, answer in asked))])
 
 
 def sample(g, total):
-    """token ids and classes, as Gen.chat_turns"""
+    """token ids and classes, as Gen.chat_turns: dialogues one after the other, those with functions long ones"""
     import gen, chatpairs
     import numpy as np
-    ids, cls = [gen.BOS], [0]
+    ids, cls = [], []
     while len(ids) < total:
-        if len(ids) > 1:
-            h = g.hay(g.r.randrange(20, max(21, total // 6)), "mix").tolist() if g.r.random() < .2 else []
-            ids += h + [gen.BOS]
-            cls += [1] * len(h) + [0]
-        for who, text in dialogue(g.r, gen.NOUN, chatpairs.P)[1]:
-            if who == "user":
-                k = [gen.USER] + g.enc(text) + [gen.END]
-                ids += k; cls += [0] * len(k)
-            else:
-                v = g.enc(text) + [gen.END]
-                ids += [gen.ASSISTANT] + v; cls += [0] + [2] * len(v)
+        ids.append(gen.BOS); cls.append(0)
+        kind, turns = dialogue(g.r, gen.NOUN, chatpairs.P, "json" if g.r.random() < .25 else None)
+        if kind != "json":
+            fs = g.r.sample(functions(g.r, gen.NOUN), g.r.randrange(1, 5))
+            turns = [("user", shown([t for t, _ in fs]))] + [("user", g.r.choice(SYSTEM))] * (g.r.random() < .2)
+            for _ in range(g.r.randrange(3, 9)):
+                turns += exchange(g.r, fs, 1 + (g.r.random() < .15)) if g.r.random() < .85 else list(zip(("user", "assistant"), g.r.choice(chatpairs.P)))
+        for who, text in turns:
+            v = g.enc(text) + [gen.END]
+            ids += [gen.USER if who == "user" else gen.ASSISTANT] + v
+            cls += [0] + [0 if who == "user" else 2] * len(v)
     return np.array(ids[:total], np.int32), np.array(cls[:total], np.uint8)
 
 
 def evaluate(folder, n):
-    import torch, gen, chatpairs
-    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+    """how often the greedy answer is the expected one to the token: each token of it is the likeliest behind those before it"""
+    import torch, gen, chatpairs, evalpol
+    from evalgen import load_tok
     dev = "cuda" if torch.cuda.is_available() else "cpu"
-    m = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().to(dev)
-    tok = PreTrainedTokenizerFast.from_pretrained(folder)
+    m, tok = evalpol.load(folder, dev), load_tok(folder)
+    enc = lambda s: tok.encode(s, add_special_tokens=False).ids
     r = random.Random(77)
     for kind in KINDS:
         good = 0
         for _ in range(n):
             turns = dialogue(r, gen.NOUN, chatpairs.P, kind)[1]
-            text = "<|bos|>" + "".join("<|%s|>%s<|end|>" % t for t in turns[:-1]) + "<|assistant|>"
-            ids = torch.tensor([tok(text, add_special_tokens=False).input_ids]).to(dev)
-            out = m.generate(ids, max_new_tokens=120, do_sample=False, eos_token_id=gen.END, pad_token_id=gen.END)
-            good += tok.decode(out[0, ids.shape[1]:], skip_special_tokens=True).strip() == turns[-1][1]
+            want = torch.tensor(enc(turns[-1][1]) + [gen.END])
+            ids = [gen.BOS] + [t for who, text in turns[:-1] for t in [gen.USER if who == "user" else gen.ASSISTANT] + enc(text) + [gen.END]] + [gen.ASSISTANT]
+            with torch.no_grad():
+                x = m.body(torch.tensor([ids + want[:-1].tolist()]).to(dev), m.eager, torch.float32)
+                good += bool((m.logits(x[len(ids) - 1:]).argmax(-1).cpu() == want).all())
+            m._cs.clear()
         print("%-6s %d of %d" % (kind, good, n), flush=True)
 
 

@@ -7,6 +7,7 @@ import model as M
 import gen
 import evalpol
 from evalgen import load_corp, load_tok
+from lora import LoRA
 
 MIX = {
     512: dict(natural=.22, copy_rand=.10, copy_assoc=.24, niah=.13, mv=.06, mq=.03, passkey=.02, kv=.09, vt=.08, fwe=.03, chat_turns=.01),
@@ -119,6 +120,7 @@ def main():
     ap.add_argument("--ends", type=float, default=0, help="share of the samples that are answered from a compressed cache; also takes the mix of a second training")
     ap.add_argument("--short", type=float, default=1.0, help="weight of votes that fall short of the cut")
     ap.add_argument("--go", type=float, default=1.0, help="how often a token of the Go authors' text is read, to one of others' Go")
+    ap.add_argument("--lora", type=int, default=0, help="rank of a LoRA adapter of --init, of which alone is learned (by AdamW): OUT/adapter")
     ap.add_argument("--tools", type=float, default=0, help="weight of samples with calls of functions (tools.py) beside a mix of about 1")
     a = ap.parse_args()
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
@@ -159,14 +161,19 @@ def main():
         import glob
         for f in sorted(glob.glob(a.init + "/*.safetensors")):
             model.load_hf(load_file(f))
+    lora = LoRA(model, a.lora, a.seed % 100) if a.lora else None
+    learned = [p for p in (lora or model).parameters() if p.requires_grad]
     if not a.no_compile:
         model.compile()
-    npar = sum(p.numel() for p in model.parameters())
+    npar = sum(p.numel() for p in learned)
     say(ev="start", params=npar, cfg=json.dumps(c.hf()), args=json.dumps(vars(a)))
     mats = [p for n, p in model.named_parameters() if p.ndim > 1 and n != "emb"]
     rest = [model.emb] + [p for n, p in model.named_parameters() if p.ndim == 1]
     fused = cuda
-    if a.opt == "muon":
+    if lora:
+        mu, clipped = None, learned
+        ad = torch.optim.AdamW(learned, lr=a.lr, betas=(0.9, 0.98), weight_decay=0.0, **({"fused": True} if fused else {}))
+    elif a.opt == "muon":
         mu = M.Muon(mats, wd=0.1)
         ad = torch.optim.AdamW(rest, lr=a.lr, betas=(0.9, 0.95), eps=1e-10, weight_decay=0.0, **({"fused": True} if fused else {}))
         clipped = rest
@@ -178,9 +185,11 @@ def main():
     dtype = torch.bfloat16 if cuda else torch.float32
     # compile before the clock starts
     tc = time.time()
-    grads = FlatGrad(list(model.parameters()))
+    grads = FlatGrad(learned)
     def forward(ids, cls):
         """-> loss, loss of each token, classes, how short of the cut votes fell"""
+        if lora:
+            lora.apply_()
         i = ids.to(dev, non_blocking=True).long()
         cl = cls.to(dev, non_blocking=True)[:, 1:]
         ends = compressed(cl, int(a.ends * len(cl)))
@@ -210,6 +219,8 @@ def main():
         nonlocal spent_eval
         te = time.time()
         model.eval()
+        if lora:
+            lora.apply_()
         r = {}
         jobs = [k for k in sorted(ev, key=lambda k: (-k[1], k[0])) if k[1] in ctxs]
         for t, ctx in jobs[rank::world]:
@@ -236,7 +247,7 @@ def main():
         if world > 1:
             dist.broadcast(clock, 0)
         el = clock.item()
-        p = el / a.seconds
+        p = el / max(a.seconds, 1e-9)
         if p >= 1:
             break
         while ph + 1 < len(phases) and p >= phases[ph][1]:
@@ -283,6 +294,10 @@ def main():
     wall = time.time() - t0
     say(ev="done", step=step, mtok=toks / 1e6, wall=wall, tps=toks / (wall - spent_eval), maxmem=torch.cuda.max_memory_allocated() / 2**30 if cuda else 0.0)
     if rank == 0:
+        if lora:
+            lora.apply_()
+            os.makedirs(f"{a.out}/adapter", exist_ok=True)
+            lora.save(f"{a.out}/adapter", "../" + os.path.basename(a.init.rstrip("/")))
         M.save_hf(model, a.data, f"{a.out}/hf", shards=a.shards)
         open(f"{a.out}/SAVED", "w").close()
     if ev:

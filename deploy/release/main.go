@@ -25,7 +25,7 @@ const platforms = "linux/amd64 linux/arm64 darwin/arm64 windows/amd64"
 
 // files go into every archive, from the root of the sources; a folder goes in with its
 // files, without folders below it.
-var files = []string{"README.md", "CHANGELOG.md", "LICENSE", "models/fry"}
+var files = []string{"README.md", "CHANGELOG.md", "LICENSE", "models/fry", "models/fry-tools"}
 
 // left are files of those folders that only tests read.
 var left = map[string]bool{"goldens.json": true}

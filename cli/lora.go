@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/shoal-llm/shoal/model"
+)
+
+// small are the files of a checkpoint beside its weights; those of an adapter come before
+// those of its base.
+var small = []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+	"vocab.json", "merges.txt", "chat_template.jinja"}
+
+// merged is the folder of a LoRA adapter merged into its base: made once, in the user's
+// cache, under a name of what both hold, so that every process of a machine comes to one.
+func merged(adapter string) (string, error) {
+	base, err := baseOf(adapter)
+	if err != nil {
+		return "", err
+	}
+	key, err := mergeKey(base, adapter)
+	if err != nil {
+		return "", err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	abs, err := filepath.Abs(adapter)
+	if err != nil {
+		return "", err
+	}
+	at, name := filepath.Join(cache, "shoal", "merged", key), filepath.Base(abs)
+	if dir := filepath.Join(at, name); exists(filepath.Join(dir, "config.json")) {
+		return dir, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+		return "", fmt.Errorf("merging %s: %w", adapter, err)
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(at), "new-")
+	if err != nil {
+		return "", fmt.Errorf("merging %s: %w", adapter, err)
+	}
+	defer os.RemoveAll(tmp)
+	if err := mergeInto(filepath.Join(tmp, name), base, adapter); err != nil {
+		return "", fmt.Errorf("merging %s: %w", adapter, err)
+	}
+	if err := os.Rename(tmp, at); err != nil && !exists(filepath.Join(at, name, "config.json")) { // another process may have come first
+		return "", fmt.Errorf("merging %s: %w", adapter, err)
+	}
+	return filepath.Join(at, name), nil
+}
+
+// baseOf finds the folder that an adapter says it belongs to, from its own folder on.
+func baseOf(adapter string) (string, error) {
+	base, err := model.BaseOfLoRA(adapter)
+	if err != nil {
+		return "", err
+	}
+	for _, dir := range []string{filepath.Join(adapter, base), base} {
+		if base != "" && exists(filepath.Join(dir, "config.json")) {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("%s is a LoRA adapter of %q, which is no folder here: let base_model_name_or_path in its adapter_config.json name the folder of its base", adapter, base)
+}
+
+// mergeKey names what an adapter and its base hold.
+func mergeKey(base, adapter string) (string, error) {
+	ck, err := model.Open(base)
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	fmt.Fprintln(h, "shoal merge 1", ck.Hash())
+	if err := ck.Close(); err != nil {
+		return "", err
+	}
+	files := []string{filepath.Join(adapter, "adapter_config.json"), filepath.Join(adapter, "adapter_model.safetensors")}
+	for _, dir := range []string{base, adapter} {
+		for _, name := range small {
+			files = append(files, filepath.Join(dir, name))
+		}
+	}
+	for _, path := range files {
+		f, err := os.Open(path)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return "", err
+		}
+		fmt.Fprintln(h, filepath.Base(path))
+		_, err = io.Copy(h, f)
+		if err := errors.Join(err, f.Close()); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:12]), nil
+}
+
+func mergeInto(out, base, adapter string) error {
+	if err := os.Mkdir(out, 0o755); err != nil {
+		return err
+	}
+	if err := model.MergeLoRA(base, adapter, out); err != nil {
+		return err
+	}
+	for _, name := range slices.Backward(small) { // config.json, by which a model is known, is last
+		for _, dir := range []string{adapter, base} {
+			text, err := os.ReadFile(filepath.Join(dir, name))
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			} else if err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(out, name), text, 0o644); err != nil {
+				return err
+			}
+			break
+		}
+	}
+	return nil
+}
