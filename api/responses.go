@@ -61,6 +61,7 @@ func (s *Server) handleInputTokens(w http.ResponseWriter, r *http.Request) {
 // responseRequest is what Responses has beyond a chat.
 type responseRequest struct {
 	body       []byte   // as it came
+	holder     string   // whose it is
 	input      []inItem // of this request alone
 	previous   string
 	store      *bool // nil: not said
@@ -159,7 +160,7 @@ func (s *Server) decodeResponses(ctx context.Context, body []byte) (*generation,
 		return nil, e
 	}
 	q := g.response
-	q.body = body
+	q.body, q.holder = body, HolderOf(ctx)
 	if g.ignored, e = s.ignored(f); e != nil {
 		return nil, e
 	}

@@ -16,7 +16,7 @@ type ResponseStore interface {
 	KeepResponse(ctx context.Context, k KeptResponse, seed uint64) error
 	// BeginResponse accepts one to be made in the background.
 	BeginResponse(r *http.Request, id string, body []byte) error
-	// KeptResponse finds one; false: there is none.
+	// KeptResponse finds one; false: there is none that the asking key may see.
 	KeptResponse(ctx context.Context, id string) (k KeptResponse, ok bool, err error)
 	// FollowResponse answers with the events of one after a number, as they come.
 	FollowResponse(w http.ResponseWriter, r *http.Request, id string, after int)
@@ -26,6 +26,7 @@ type ResponseStore interface {
 type KeptResponse struct {
 	ID      string
 	Created int64           // Unix seconds
+	Holder  string          // the name of the key that it belongs to; "": nobody's
 	Body    json.RawMessage // the request
 	Status  string          // queued, in_progress, completed, failed or cancelled
 	Result  json.RawMessage // the response, when it is completed or incomplete
@@ -73,7 +74,7 @@ func (s *Server) keep(r *run, done responseObject) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), keepLimit)
 	defer cancel()
-	err := store.KeepResponse(ctx, KeptResponse{ID: done.ID, Created: done.CreatedAt, Body: r.response.body, Result: mustJSON(done)}, r.sampling.Seed)
+	err := store.KeepResponse(ctx, KeptResponse{ID: done.ID, Created: done.CreatedAt, Holder: r.response.holder, Body: r.response.body, Result: mustJSON(done)}, r.sampling.Seed)
 	if err != nil {
 		s.log.Warn("api: a response is not stored", "id", done.ID, "err", err)
 	}

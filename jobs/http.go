@@ -54,7 +54,8 @@ func (v *Service) postJob(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	j, existed, err := v.accept(r.Context(), ID(spec.Key), spec, func(t *api.Task) error { return v.api.Charge(r, t) })
+	spec.Holder = api.HolderOf(r.Context())
+	j, existed, err := v.accept(r.Context(), spec.id(), spec, func(t *api.Task) error { return v.api.Charge(r, t) })
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +130,7 @@ func parseJob(body []byte, key string) (Spec, error) {
 
 func (v *Service) getJob(w http.ResponseWriter, r *http.Request) (any, error) {
 	id, rest := door.PathID(r, "/v1/jobs/")
-	j := v.store.job(id)
+	j := v.asked(r.Context(), id)
 	switch {
 	case rest == "events" && j != nil:
 		v.events(w, r, j)
@@ -140,6 +141,14 @@ func (v *Service) getJob(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, door.NotFound("job", id)
 	}
 	return v.whole(r.Context(), j.view())
+}
+
+// asked is the job of an id, if who asks may see it.
+func (v *Service) asked(ctx context.Context, id string) *job {
+	if j := v.store.job(id); j != nil && api.Sees(ctx, j.view().head.Holder) {
+		return j
+	}
+	return nil
 }
 
 // whole is a job with its result, as a client sees it.
@@ -203,7 +212,7 @@ func (v *Service) Store() *Store { return v.store }
 // asks to forget it.
 func (v *Service) deleteJob(_ http.ResponseWriter, r *http.Request) (any, error) {
 	id, rest := door.PathID(r, "/v1/jobs/")
-	j := v.store.job(id)
+	j := v.asked(r.Context(), id)
 	if rest != "" || j == nil {
 		return nil, door.NotFound("job", id)
 	}
@@ -259,7 +268,7 @@ func (v *Service) listJobs(_ http.ResponseWriter, r *http.Request) (any, error) 
 	slices.Reverse(all)
 	page, more := door.Page(all, q.Get("after"), limit, func(j view) string { return j.id },
 		func(j view) bool {
-			return (state == "" || j.state.Phase == state) && (batch == "" || j.head.Batch == batch)
+			return (state == "" || j.state.Phase == state) && (batch == "" || j.head.Batch == batch) && api.Sees(r.Context(), j.head.Holder)
 		})
 	out.HasMore = more
 	for _, j := range page {

@@ -16,7 +16,8 @@ type Spec struct {
 	Seed        uint64          `json:"seed"`          // for a body without one
 	Fingerprint string          `json:"fingerprint,omitempty"`
 	Batch       string          `json:"batch,omitempty"`
-	Line        int             `json:"line,omitempty"` // of the batch, from 0
+	Line        int             `json:"line,omitempty"`   // of the batch, from 0
+	Holder      string          `json:"holder,omitempty"` // the name of the API key that it belongs to; "": everyone's
 }
 
 // hash is what makes two requests the same: endpoint and body, whose spaces and

@@ -21,7 +21,7 @@ func (v *Service) KeepResponse(ctx context.Context, k api.KeptResponse, seed uin
 	if len(k.Body) > v.cfg.MaxBody {
 		return fmt.Errorf("jobs: the request has %d bytes, a job may have %d", len(k.Body), v.cfg.MaxBody)
 	}
-	j, err := v.store.hold(ctx, k.ID, k.Created*1000, Spec{Endpoint: api.EndpointResponses, Body: k.Body, Seed: seed, Fingerprint: v.api.Fingerprint()})
+	j, err := v.store.hold(ctx, k.ID, k.Created*1000, Spec{Endpoint: api.EndpointResponses, Body: k.Body, Holder: k.Holder, Seed: seed, Fingerprint: v.api.Fingerprint()})
 	if err != nil {
 		return err
 	}
@@ -68,13 +68,13 @@ func (v *Service) BeginResponse(r *http.Request, id string, body []byte) error {
 	if len(body) > v.cfg.MaxBody {
 		return api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("A response of the background may have %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
 	}
-	_, _, err := v.accept(r.Context(), id, Spec{Endpoint: api.EndpointResponses, Body: body}, func(t *api.Task) error { return v.api.Charge(r, t) })
+	_, _, err := v.accept(r.Context(), id, Spec{Endpoint: api.EndpointResponses, Body: body, Holder: api.HolderOf(r.Context())}, func(t *api.Task) error { return v.api.Charge(r, t) })
 	return err
 }
 
 // KeptResponse finds one.
 func (v *Service) KeptResponse(ctx context.Context, id string) (k api.KeptResponse, ok bool, err error) {
-	j := v.response(id)
+	j := v.response(ctx, id)
 	if j == nil {
 		return k, false, nil
 	}
@@ -82,8 +82,8 @@ func (v *Service) KeptResponse(ctx context.Context, id string) (k api.KeptRespon
 	return k, true, err
 }
 
-func (v *Service) response(id string) *job {
-	j := v.store.job(id)
+func (v *Service) response(ctx context.Context, id string) *job {
+	j := v.asked(ctx, id)
 	if j == nil || j.head.Endpoint != api.EndpointResponses {
 		return nil
 	}
@@ -182,7 +182,7 @@ func (v *Service) inputItems(w http.ResponseWriter, r *http.Request, k api.KeptR
 // cancelResponse answers POST /v1/responses/{id}/cancel; one that has ended stays as it is.
 func (v *Service) cancelResponse(w http.ResponseWriter, r *http.Request) {
 	id, rest := door.PathID(r, "/v1/responses/")
-	j := v.response(id)
+	j := v.response(r.Context(), id)
 	var err error
 	switch {
 	case rest != "cancel":
@@ -207,7 +207,7 @@ func (v *Service) cancelResponse(w http.ResponseWriter, r *http.Request) {
 
 func (v *Service) deleteResponse(w http.ResponseWriter, r *http.Request) {
 	id, rest := door.PathID(r, "/v1/responses/")
-	j := v.response(id)
+	j := v.response(r.Context(), id)
 	if rest != "" || j == nil {
 		v.api.WriteError(w, noResponse(id))
 		return
@@ -228,7 +228,7 @@ func (v *Service) deleteResponse(w http.ResponseWriter, r *http.Request) {
 // FollowResponse answers with the events of a response after a number, as they come. They
 // follow from the journal, so each number has the same content for ever.
 func (v *Service) FollowResponse(w http.ResponseWriter, r *http.Request, id string, after int) {
-	j := v.response(id)
+	j := v.response(r.Context(), id)
 	var spec Spec
 	var task *api.Task
 	err := noResponse(id)

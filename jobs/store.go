@@ -232,10 +232,18 @@ func ID(key string) string {
 	return "job-" + hex.EncodeToString(sum[:16])
 }
 
+// id of the job of a request: a key is one of the API key that sent it.
+func (s *Spec) id() string {
+	if s.Key != "" && s.Holder != "" {
+		return ID(s.Holder + "\x00" + s.Key)
+	}
+	return ID(s.Key)
+}
+
 // Accept makes a job. When it returns without an error, the job is on disk.
 // existed: there was one with the key and the same request already.
 func (s *Store) Accept(ctx context.Context, spec Spec) (v view, existed bool, err error) {
-	return s.accept(ctx, ID(spec.Key), spec)
+	return s.accept(ctx, spec.id(), spec)
 }
 
 func (s *Store) accept(ctx context.Context, id string, spec Spec) (v view, existed bool, err error) {
