@@ -169,6 +169,7 @@ type PrefixCacheState struct {
 	Hits    uint64 `json:"hits"`           // of these, those that were there
 	Tokens  int    `json:"tokens"`         // that can be found now
 	Evicted uint64 `json:"evicted_tokens"` // that could, and went for sequences that needed the memory
+	Answers uint64 `json:"answer_tokens"`  // of answers, that stayed for the next turns
 	// Disk is absent where blocks are not kept in files.
 	Disk *PrefixDiskState `json:"disk,omitempty"`
 }

@@ -42,8 +42,8 @@ func (c *cacheCmd) Run(e *env) error {
 	for _, n := range s.Nodes {
 		bytes += n.KVPrefix
 	}
-	fmt.Fprintf(e.stdout, "prefix cache %s: %d tokens in %s that no sequence needs, %d evicted\n%d of %d prompt tokens were found (%.1f%%)\n",
-		p.Mode, p.Tokens, bytesText(bytes), p.Evicted, p.Hits, p.Queries, share)
+	fmt.Fprintf(e.stdout, "prefix cache %s: %d tokens in %s that no sequence needs, %d evicted\n%d of %d prompt tokens were found (%.1f%%); %d tokens of answers stayed for next turns\n",
+		p.Mode, p.Tokens, bytesText(bytes), p.Evicted, p.Hits, p.Queries, share, p.Answers)
 	if d := p.Disk; d != nil {
 		fmt.Fprintf(e.stdout, "on disk: %s of %s in %d blocks; %d tokens came from there\n", bytesText(d.Bytes), bytesText(d.Limit), d.Blocks, d.Restored)
 		if d.Dropped+d.Damaged+d.Failed+d.Late > 0 {

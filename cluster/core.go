@@ -226,7 +226,11 @@ func (c *core) askDisks(ctx context.Context, g *Group, r *proto.PrefixRequest) i
 	for i, h := range g.Handles {
 		wg.Go(func() {
 			reply, err := h.Prefix(ctx, r)
-			if err != nil {
+			switch {
+			case err != nil && r.Seq != 0:
+				c.serve.Logger.Debug("an answer is not kept for the next turn", "node", g.Nodes[i].ID, "error", err)
+				return
+			case err != nil:
 				c.serve.Logger.Warn("the disk of the prefix cache gave no answer; what it has is read again", "node", g.Nodes[i].ID, "error", err)
 				return
 			}

@@ -296,7 +296,7 @@ func (c *core) Cluster() api.ClusterState {
 		Recoveries: c.recoveries.Load(), Nodes: []api.NodeState{}, Fences: v.Fences}
 	if c.serve.PrefixCache != PrefixOff {
 		s.PrefixCache = &api.PrefixCacheState{Mode: c.serve.PrefixCache, Queries: snap.Prefix.Queries, Hits: snap.Prefix.Hits,
-			Tokens: snap.PrefixBlocks * tensor.BlockSlots, Evicted: snap.Prefix.Evicted}
+			Tokens: snap.PrefixBlocks * tensor.BlockSlots, Evicted: snap.Prefix.Evicted, Answers: snap.Prefix.Answers}
 		if g := c.director.serving.Load(); g != nil && g.Disk {
 			s.PrefixCache.Disk = &api.PrefixDiskState{Restored: snap.Prefix.Restored, Late: snap.Prefix.Late}
 		}

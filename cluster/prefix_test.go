@@ -200,39 +200,63 @@ func TestChoicesShareTheirPrompt(t *testing.T) {
 	}
 }
 
-// TestConversations: the next turn begins with the last answer too, where that lies on one
-// socket under a policy whose decoded rows are those of prefill; else it is read again.
+// TestConversations: the next turn begins with the last answer too, under a policy whose decoded
+// rows are those of prefill; else that is read again. On several sockets each brings in its heads'
+// rows of it from the owner.
 func TestConversations(t *testing.T) {
 	for _, c := range []struct {
 		sockets int
+		mapping string
+		shares  []float64
+		model   string
 		policy  string
 		answers bool
-	}{{1, "full", true}, {1, "streaming:sink=4,recent=60", false}, {1, "quest:page=16,budget=96", false}, {3, "full", false}} {
-		warm := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1, Serve: ServeConfig{Model: goldenDir, Policy: c.policy}})
-		cold := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: goldenDir, Policy: c.policy, PrefixCache: PrefixOff}})
-		said, before := text(4, 50), 0
-		for turn := range 3 {
-			id := fmt.Sprint(turn)
-			answer := generate(t, warm, "a"+id, said, 90)
-			if again := generate(t, cold, "a"+id, said, 90); !slices.Equal(answer, again) {
-				t.Fatalf("%+v, turn %d: %v, without the cache %v", c, turn, answer, again)
+	}{
+		{1, "gather", nil, "llama", "full", true},
+		{1, "gather", nil, "llama", "streaming:sink=4,recent=60", false},
+		{1, "gather", nil, "llama", "quest:page=16,budget=96", false},
+		{2, "reduce", nil, "llama", "full", true},
+		{3, "gather", []float64{1, 5, 2}, "llama", "full", true},
+		{4, "reduce", nil, "llama", "full", true},
+		{5, "gather", nil, "llama", "full", true}, // one reads no heads
+		{3, "gather", nil, "deepseek_v2", "full", true},
+		{3, "gather", nil, "gemma3", "full", false},
+		{3, "gather", nil, "llama", "tova:size=80", false},
+	} {
+		t.Run(fmt.Sprint(c.sockets, " ", c.mapping, " ", c.model, " ", c.policy), func(t *testing.T) {
+			serve := ServeConfig{Model: filepath.Join("../model/testdata", c.model), Policy: c.policy}
+			off := serve
+			off.PrefixCache = PrefixOff
+			cold := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: off})
+			serve.Mapping, serve.Replicas = c.mapping, min(1, c.sockets-1)
+			warm := startLocal(t, LocalConfig{Sockets: c.sockets, Shares: c.shares, Threads: 1, Serve: serve})
+			said, before := text(4, 50), 0
+			for turn := range 3 {
+				id := fmt.Sprint(turn)
+				answer := generate(t, warm, "a"+id, said, 90)
+				if again := generate(t, cold, "a"+id, said, 90); !slices.Equal(answer, again) {
+					t.Fatalf("turn %d: %v, without the cache %v", turn, answer, again)
+				}
+				prompt := len(said)
+				said = append(append(slices.Clone(said), answer...), text(5+turn, 30)...)
+				a, b := complete(t, warm, &api.Request{ID: "b" + id, Prompt: said}), complete(t, cold, &api.Request{ID: "b" + id, Prompt: said})
+				if a.bits != b.bits {
+					t.Errorf("turn %d: another answer with %d of %d tokens from the cache", turn, a.cached, len(said))
+				}
+				before = max(before, prompt/64*64) // what was read
+				want := before
+				if c.answers {
+					want = (prompt + 89) / 64 * 64 // the last token was never fed back
+				}
+				if a.cached != want {
+					t.Errorf("turn %d: %d of %d tokens came from the cache, want %d", turn, a.cached, len(said), want)
+				}
+				before = len(said) / 64 * 64
 			}
-			prompt := len(said)
-			said = append(append(slices.Clone(said), answer...), text(5+turn, 30)...)
-			a, b := complete(t, warm, &api.Request{ID: "b" + id, Prompt: said}), complete(t, cold, &api.Request{ID: "b" + id, Prompt: said})
-			if a.bits != b.bits {
-				t.Errorf("%+v, turn %d: another answer with %d of %d tokens from the cache", c, turn, a.cached, len(said))
+			waitIdle(t, warm)
+			if kept := warm.Cluster().PrefixCache.Answers; kept > 0 != c.answers {
+				t.Errorf("%d tokens of answers were kept", kept)
 			}
-			before = max(before, prompt/64*64) // what was read
-			want := before
-			if c.answers {
-				want = (prompt + 89) / 64 * 64 // the last token was never fed back
-			}
-			if a.cached != want {
-				t.Errorf("%+v, turn %d: %d of %d tokens came from the cache, want %d", c, turn, a.cached, len(said), want)
-			}
-			before = len(said) / 64 * 64
-		}
-		waitIdle(t, warm)
+		})
 	}
 }

@@ -34,7 +34,7 @@ func keysOf(keys []batcher.Key) (out []byte) {
 
 // PrefixRequest is what disks are asked in the form that crosses the wire.
 func PrefixRequest(epoch uint32, d batcher.Disk) *proto.PrefixRequest {
-	return &proto.PrefixRequest{Epoch: epoch, From: uint32(d.From), Keys: append(d.Before[:], keysOf(d.Keys)...), Blocks: d.Blocks, Step: d.Step, Millis: uint32(d.Millis)}
+	return &proto.PrefixRequest{Epoch: epoch, From: uint32(d.From), Keys: append(d.Before[:], keysOf(d.Keys)...), Blocks: d.Blocks, Step: d.Step, Millis: uint32(d.Millis), Seq: d.Seq, Owner: uint32(d.Owner)}
 }
 
 // ReleaseRequest is what happens between steps in the form that crosses the wire.

@@ -9,7 +9,7 @@ import (
 )
 
 // Config describes one rank of one group in one epoch. All ranks must agree on
-// everything but Rank, Deadline, Rate, the window and OnFail.
+// everything but Rank, Deadline, Rate, the window, OnPost and OnFail.
 type Config struct {
 	Rank         int      // this rank, 0 <= Rank < Size
 	Size         int      // number of ranks, 1..MaxRanks
@@ -42,6 +42,11 @@ type Config struct {
 	// operations (default 64) and WindowBytes bytes (default 256 MiB).
 	WindowOps   int
 	WindowBytes int
+
+	// OnPost is called with what another rank has posted, from a goroutine of the
+	// transport, several at once; nil: it is dropped. It must not block, nor keep or
+	// write payload.
+	OnPost func(src int, payload []byte)
 
 	// OnFail is called once, from a goroutine of the group, when the group
 	// fails; not on Close. It must not block.

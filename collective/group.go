@@ -104,6 +104,11 @@ func (g *Group) receive(src int, msg []byte) {
 		g.recycle(msg)
 		return
 	}
+	if h.Kind == KindPost {
+		g.posted(src, h, payload)
+		g.recycle(msg)
+		return
+	}
 	g.take(src, h, payload, msg)
 	g.combineAll()
 	g.leave()

@@ -48,10 +48,11 @@ const (
 	KindReduceScatter Kind = 5 // slices of tree nodes, each to the slice's owner
 	KindReduceGather  Kind = 6 // reduced slices, to all
 	KindBarrier       Kind = 8 // 7 was a broadcast
+	KindPost          Kind = 9 // of no operation, see Group.Post
 )
 
 func (k Kind) String() string {
-	names := [...]string{"", "hello", "all-gather", "all-to-all", "all-reduce (one-shot)", "reduce-scatter", "all-reduce (gather)", "broadcast", "barrier"}
+	names := [...]string{"", "hello", "all-gather", "all-to-all", "all-reduce (one-shot)", "reduce-scatter", "all-reduce (gather)", "broadcast", "barrier", "post"}
 	if k == 0 || int(k) >= len(names) {
 		return fmt.Sprintf("kind %d", uint8(k))
 	}

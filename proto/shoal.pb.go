@@ -1021,8 +1021,8 @@ func (x *Keep) GetKeys() []byte {
 	return nil
 }
 
-// PrefixRequest asks what there is of blocks of a text in files, or has them read, or all
-// files removed.
+// PrefixRequest asks what there is of blocks of a text in files, or has them read, or brought
+// in from the owner of a sequence, or all files removed.
 type PrefixRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -1032,6 +1032,8 @@ type PrefixRequest struct {
 	Step          uint64                 `protobuf:"varint,5,opt,name=step,proto3" json:"step,omitempty"`            // nothing is read once a later step has begun
 	Millis        uint32                 `protobuf:"varint,6,opt,name=millis,proto3" json:"millis,omitempty"`        // the answer comes within about this time
 	Forget        bool                   `protobuf:"varint,7,opt,name=forget,proto3" json:"forget,omitempty"`        // remove all files
+	Seq           uint64                 `protobuf:"varint,8,opt,name=seq,proto3" json:"seq,omitempty"`              // the rows are those of this sequence, which has ended; 0: they are in files
+	Owner         uint32                 `protobuf:"varint,9,opt,name=owner,proto3" json:"owner,omitempty"`          // its rank
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1113,6 +1115,20 @@ func (x *PrefixRequest) GetForget() bool {
 		return x.Forget
 	}
 	return false
+}
+
+func (x *PrefixRequest) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *PrefixRequest) GetOwner() uint32 {
+	if x != nil {
+		return x.Owner
+	}
+	return 0
 }
 
 // PrefixReply: so many of the first blocks.
@@ -3294,7 +3310,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x1b\n" +
 	"\tsave_from\x18\x02 \x01(\rR\bsaveFrom\x12\x12\n" +
 	"\x04save\x18\x03 \x03(\x04R\x04save\x12\x12\n" +
-	"\x04keys\x18\x04 \x01(\fR\x04keys\"\xa9\x01\n" +
+	"\x04keys\x18\x04 \x01(\fR\x04keys\"\xd1\x01\n" +
 	"\rPrefixRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\rR\x04from\x12\x12\n" +
@@ -3302,7 +3318,9 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x06blocks\x18\x04 \x03(\x04R\x06blocks\x12\x12\n" +
 	"\x04step\x18\x05 \x01(\x04R\x04step\x12\x16\n" +
 	"\x06millis\x18\x06 \x01(\rR\x06millis\x12\x16\n" +
-	"\x06forget\x18\a \x01(\bR\x06forget\"%\n" +
+	"\x06forget\x18\a \x01(\bR\x06forget\x12\x10\n" +
+	"\x03seq\x18\b \x01(\x04R\x03seq\x12\x14\n" +
+	"\x05owner\x18\t \x01(\rR\x05owner\"%\n" +
 	"\vPrefixReply\x12\x16\n" +
 	"\x06blocks\x18\x01 \x01(\rR\x06blocks\"2\n" +
 	"\fReleaseReply\x12\"\n" +

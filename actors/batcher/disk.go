@@ -11,9 +11,12 @@ import (
 // lies there; the memory is booked, and the request waits for the blocks and lets others
 // pass, for less time than the prompt takes to read. What does not come in time is a miss.
 
-// Disk asks the disks of all sockets for blocks of a text. A DiskDone answers it.
+// Disk asks the disks of all sockets for blocks of a text, or the owner of a sequence that has
+// ended. A DiskDone answers it.
 type Disk struct {
 	Number uint64
+	Seq    uint64   // whose rows, of all heads, its owner has; 0: they are on disks
+	Owner  int      // rank
 	From   int      // number of the first block in its text
 	Before Key      // of the block before it
 	Keys   []Key    // of the blocks
@@ -42,7 +45,8 @@ type fetch struct {
 	r      *request
 	number uint64 // of the Disk that is to be answered; 0: it was
 	until  int64
-	from   int // block of the text
+	seq    uint64 // of an answer, see answers.go; 0: from disks
+	from   int    // block of the text
 	keys   []Key
 	there  int          // blocks that all disks have
 	chain  []*textBlock // what memory has of the text, held meanwhile
@@ -64,7 +68,7 @@ func (s *State) lookAll() {
 		return
 	}
 	for _, r := range s.waiting {
-		if len(s.fetches) >= maxFetches || len(s.running) >= s.cfg.MaxRunning || s.now < s.diskAfter {
+		if s.fetchesOf(false) >= maxFetches || len(s.running) >= s.cfg.MaxRunning || s.now < s.diskAfter {
 			return
 		}
 		if r.unfit != "" || r.unread || r.asked || s.awaits(r) != 0 || s.comes(r) {
@@ -91,7 +95,7 @@ func (s *State) lookAll() {
 func (s *State) ask(f *fetch, millis int64) {
 	s.asks++
 	f.number, f.until = s.asks, s.now+millis
-	d := Disk{Number: f.number, From: f.from, Keys: f.keys, Millis: millis}
+	d := Disk{Number: f.number, Seq: f.seq, Owner: f.r.owner, From: f.from, Keys: f.keys, Millis: millis}
 	if f.from > 0 {
 		d.Before = s.keyOf(f.r, f.from-1)
 	}
@@ -109,11 +113,23 @@ func (s *State) restore(f *fetch) {
 		s.endFetch(f, 0)
 		return
 	}
-	f.chain, f.keys, f.from = chain, f.keys[len(chain)-f.from:f.there], len(chain)
+	f.keys, f.from = f.keys[len(chain)-f.from:f.there], len(chain)
+	if s.book(f, chain); len(f.fresh) == 0 {
+		s.endFetch(f, 0)
+		return
+	}
+	s.ask(f, s.patience(len(f.fresh)))
+}
+
+// book takes the memory of blocks that follow a chain, as far as there is some; until the fetch
+// ends, nothing of all that is evicted: the chain has blocks behind it then.
+func (s *State) book(f *fetch, chain []*textBlock) {
+	f.chain = chain
+	named := make([]uint64, len(chain))
 	var parent *textBlock
-	for _, b := range chain {
+	for i, b := range chain {
 		s.pinAll(b, 1)
-		b.step, parent = s.steps+1, b
+		named[i], b.step, parent = b.step, s.steps+1, b
 	}
 	for _, name := range f.keys {
 		if s.prefix.blocks[name] != nil || !s.hasRoom() {
@@ -123,15 +139,19 @@ func (s *State) restore(f *fetch) {
 		s.pinAll(b, 1)
 		f.fresh, parent = append(f.fresh, b), b
 	}
-	if f.keys = f.keys[:len(f.fresh)]; len(f.keys) == 0 {
-		s.endFetch(f, 0)
-		return
+	for i, b := range chain {
+		b.step = named[i]
 	}
+	f.keys = f.keys[:len(f.fresh)]
+}
+
+// patience is how long blocks are waited for: for less time than they take to read.
+func (s *State) patience(blocks int) int64 {
 	millis := s.cfg.DiskMillis
 	if s.rate.perSecond > 0 {
-		millis = min(millis, max(fetchMillis, int64(len(f.keys)*tensor.BlockSlots)*1000/s.rate.perSecond))
+		millis = min(millis, max(fetchMillis, int64(blocks*tensor.BlockSlots)*1000/s.rate.perSecond))
 	}
-	s.ask(f, millis)
+	return millis
 }
 
 // hasRoom makes room for a block on every socket.
@@ -154,6 +174,26 @@ func (s *State) pinAll(b *textBlock, by int) {
 	}
 }
 
+// endFetches takes what was answered since the last step, and ends what takes too long. It
+// comes between steps, when what is given back can be freed.
+func (s *State) endFetches() {
+	for _, d := range s.answered {
+		s.diskDone(d)
+	}
+	s.answered = nil
+	for _, f := range slices.Clone(s.fetches) {
+		switch late := f.number != 0 && s.now >= f.until; {
+		case late && f.seq != 0:
+			s.endFetch(f, 0)
+			s.spreadAfter = s.now + slowMillis
+		case late:
+			s.endFetch(f, 0)
+			s.diskAfter = s.now + slowMillis
+			s.prefixTotals.Late++
+		}
+	}
+}
+
 // diskDone takes an answer; one that comes too late has no effect.
 func (s *State) diskDone(d DiskDone) {
 	for _, f := range s.fetches {
@@ -169,7 +209,7 @@ func (s *State) diskDone(d DiskDone) {
 }
 
 // endFetch ends a request's wait: the first blocks that came can be found, and the others are
-// dropped, but for those that another prompt writes meanwhile.
+// dropped, but for those that another prompt has written meanwhile.
 func (s *State) endFetch(f *fetch, came int) {
 	for _, b := range f.chain {
 		s.pinAll(b, -1)
@@ -179,14 +219,22 @@ func (s *State) endFetch(f *fetch, came int) {
 		if i < came {
 			b.ready = true
 			s.prefix.use(b)
-			s.prefixTotals.Restored += tensor.BlockSlots
+			if f.seq != 0 {
+				s.prefixTotals.Answers += tensor.BlockSlots
+			} else {
+				s.prefixTotals.Restored += tensor.BlockSlots
+			}
 		}
 	}
 	for _, b := range slices.Backward(f.fresh) {
-		if writing := s.flight != nil && b.step == s.flight.plan.Step; !b.ready && b.after == 0 && !writing {
+		if !b.ready && b.after == 0 {
 			s.drops(b)
 		}
 		s.prefix.settle(b)
+	}
+	if f.seq != 0 {
+		s.ledger.release(f.r)
+		s.drop = append(s.drop, f.seq)
 	}
 	s.fetches = slices.DeleteFunc(s.fetches, func(o *fetch) bool { return o == f })
 }
@@ -210,10 +258,13 @@ func (s *State) comes(r *request) bool {
 	return b != nil && slices.ContainsFunc(s.fetches, func(f *fetch) bool { return slices.Contains(f.fresh, b) })
 }
 
-// giveUpFetch frees what the last of the fetches has booked; false: there is none.
-func (s *State) giveUpFetch() bool {
+// giveUpFetch frees what the last of the fetches has booked, those for which nobody waits
+// first; false: there is none.
+func (s *State) giveUpFetch() bool { return s.giveUp(true) || s.giveUp(false) }
+
+func (s *State) giveUp(answer bool) bool {
 	for _, f := range slices.Backward(s.fetches) {
-		if len(f.fresh) > 0 {
+		if len(f.fresh) > 0 && (f.seq != 0) == answer {
 			s.endFetch(f, 0)
 			return true
 		}
@@ -221,13 +272,12 @@ func (s *State) giveUpFetch() bool {
 	return false
 }
 
-// tickFetches ends those that take too long, and leaves the disks alone for a while then.
-func (s *State) tickFetches() {
-	for _, f := range slices.Clone(s.fetches) {
-		if f.number != 0 && s.now >= f.until {
-			s.endFetch(f, 0)
-			s.diskAfter = s.now + slowMillis
-			s.prefixTotals.Late++
+// fetchesOf counts those of answers, or the others.
+func (s *State) fetchesOf(answers bool) (n int) {
+	for _, f := range s.fetches {
+		if (f.seq != 0) == answers {
+			n++
 		}
 	}
+	return n
 }

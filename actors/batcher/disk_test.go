@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // disks are those of a cluster's sockets: the texts of the blocks that were saved, by their
@@ -46,6 +47,12 @@ func (k *disks) answer(at *cluster, rng *rand.Rand) (DiskDone, bool) {
 	most := len(d.Keys)
 	if rng.IntN(4) == 0 {
 		most = rng.IntN(most + 1)
+	}
+	if d.Seq != 0 {
+		for most > done.Blocks && at.seqs[d.Seq] != nil && k.arrives(at, d.Blocks[done.Blocks], d.From+done.Blocks, at.seqs[d.Seq].text[:(d.From+done.Blocks+1)*tensor.BlockSlots]) {
+			done.Blocks++
+		}
+		return done, true
 	}
 	before := k.texts[d.Before]
 	for i, name := range d.Keys[:most] {

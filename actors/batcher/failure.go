@@ -42,7 +42,7 @@ func (s *State) suspend(reason string) {
 	s.released, s.drop, s.noReplica, s.resumed = nil, nil, nil, nil
 	s.ledger.sockets = nil
 	s.prefix.clear()
-	s.fetches = nil
+	s.fetches, s.answered = nil, nil
 	for _, r := range s.waiting {
 		r.asked = false
 	}
@@ -55,7 +55,6 @@ func (s *State) tick(now int64) {
 	if f := s.flight; f != nil && s.now-f.started >= s.cfg.StepMillis {
 		s.breakEpoch(fmt.Sprintf("no result after %d ms", s.now-f.started))
 	}
-	s.tickFetches()
 	for _, list := range []queue{s.waiting, s.running} {
 		for _, r := range append(queue(nil), list...) {
 			if !r.ended && r.Deadline > 0 && s.now >= r.Deadline {

@@ -179,6 +179,12 @@ func (s *story) spec(a arguments) Spec {
 	if text := a["text"]; text != "" {
 		p.Prompt = begin(prompt(text, len(p.Prompt)), p.ID, a.int("parts", len(p.Prompt)))
 	}
+	if after, from, ok := strings.Cut(a["after"], ":"); ok { // what it was told begins there
+		n, _ := strconv.Atoi(from)
+		for i := n; i < len(p.Prompt)-1; i++ {
+			p.Prompt[i] = modelToken(after, i-n)
+		}
+	}
 	p.Accepted, p.NoCache, p.Salt = a["job"] != "", a["cache"] == "false", a["salt"]
 	for i := range a.int("emitted", 0) {
 		p.Emitted, p.Accepted = append(p.Emitted, modelToken(p.ID, i)), true
@@ -276,7 +282,9 @@ func (s *story) describe(e Effects) string {
 		say("evict blocks %v", e.Evict)
 	}
 	for _, d := range e.Disk {
-		if len(d.Blocks) == 0 {
+		if d.Seq != 0 {
+			say("disk %d: bring %d blocks of %d on %d from %d on as %v, before step %d, within %d ms", d.Number, len(d.Keys), d.Seq, d.Owner, d.From, d.Blocks, d.Step+1, d.Millis)
+		} else if len(d.Blocks) == 0 {
 			say("disk %d: are there %d blocks from %d on? within %d ms", d.Number, len(d.Keys), d.From, d.Millis)
 		} else {
 			say("disk %d: read %d blocks from %d on as %v, before step %d, within %d ms", d.Number, len(d.Keys), d.From, d.Blocks, d.Step+1, d.Millis)

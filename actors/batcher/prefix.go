@@ -55,6 +55,7 @@ type PrefixTotals struct {
 	Evicted  uint64 // tokens in blocks that were evicted
 	Restored uint64 // tokens in blocks that came from disks
 	Late     uint64 // times that disks were too slow to be waited for
+	Answers  uint64 // tokens in blocks that answers filled and that stayed
 }
 
 func newPrefixes(identity string) prefixes {
@@ -221,35 +222,6 @@ func (s *State) hasWindows() bool {
 		}
 	}
 	return true
-}
-
-// keep leaves what a sequence was told to the cache, where all of it lies on one socket: the
-// next turn of a conversation begins with it. Rows that decode wrote are those that prefill
-// would have written, under policies that are rebuilt by it.
-func (s *State) keep(r *request) {
-	if r.phase != decoding || s.cfg.NoPrefixCache || r.NoCache || len(s.ledger.sockets) != 1 || s.cfg.Geometry.Windows != nil || !r.Policy.RebuildsByPrefill() {
-		return
-	}
-	k := Keep{Seq: r.seq, From: len(r.pins)}
-	var parent *textBlock
-	if k.From > 0 {
-		parent = r.pins[k.From-1]
-	}
-	for at := k.From; (at+1)*tensor.BlockSlots <= r.cached-r.staged && (parent == nil || parent.cached); at++ {
-		name, id := s.keyOf(r, at), uint64(0)
-		b := s.prefix.blocks[name]
-		if b == nil {
-			b = s.shareNew(r, name, parent)
-			id, b.ready = b.id, true
-			s.prefix.settle(b)
-		}
-		s.prefix.use(b)
-		k.Blocks, parent = append(k.Blocks, id), b
-	}
-	if len(k.Blocks) > 0 {
-		k.Keys = s.named(r, k.From, len(k.Blocks))
-		s.prefix.kept = append(s.prefix.kept, k)
-	}
 }
 
 // saved: the step that wrote a chunk's blocks is done.

@@ -13,10 +13,13 @@ import (
 
 // holds is what the stores of all sequences must have on each socket when a step is done and
 // before the next is planned, to the byte: their own, and shared blocks once.
-func holds(s *State, p *Plan) []int64 {
+func holds(s *State, at *cluster, p *Plan) []int64 {
 	bytes := make([]int64, len(s.ledger.sockets))
-	for _, r := range s.running {
+	for _, r := range holders(s) {
 		cached := r.cached
+		if r.ended && at.seqs[r.seq] != nil {
+			cached = max(cached, at.seqs[r.seq].next)
+		}
 		for _, d := range p.Decode { // its row was written, though it had ended
 			if d.Seq == r.seq {
 				cached = max(cached, d.Position+1)
@@ -54,7 +57,7 @@ func TestPrefixLedger(t *testing.T) {
 	var at *cluster
 	defer func() { at.close() }()
 	var flight *Plan
-	epoch, n, warm, evicted := uint32(0), 0, 0, 0
+	epoch, n, warm, evicted, spread := uint32(0), 0, 0, 0, 0
 	disk := &disks{texts: map[Key][]int32{}}
 	step := func(in Input) {
 		e := s.Step(in)
@@ -74,6 +77,11 @@ func TestPrefixLedger(t *testing.T) {
 			delete(disk.coming, id)
 		}
 		disk.ask(e.Disk)
+		for _, d := range e.Disk {
+			if d.Seq != 0 {
+				spread++
+			}
+		}
 	}
 	place := func() {
 		epoch++
@@ -130,7 +138,7 @@ func TestPrefixLedger(t *testing.T) {
 			s.out = Effects{}
 			s.stepDone(d)
 			out.take(s.out)
-			want := holds(s, p)
+			want := holds(s, at, p)
 			for i, a := range at.arenas {
 				st, l := a.Stats(), s.ledger.sockets[i]
 				booked, alone := disk.absent(s, at, i)
@@ -149,10 +157,10 @@ func TestPrefixLedger(t *testing.T) {
 			step(Tick{s.now + pass})
 		}
 	}
-	if total := s.prefixTotals; warm == 0 || evicted == 0 || total.Hits == 0 || total.Restored == 0 || total.Late == 0 {
+	if total := s.prefixTotals; warm == 0 || evicted == 0 || total.Hits == 0 || total.Restored == 0 || total.Late == 0 || total.Answers == 0 || spread == 0 {
 		t.Errorf("%d tokens found, %d blocks evicted, %+v: nothing was tried", warm, evicted, total)
 	}
-	t.Logf("%d requests, %+v, %d blocks evicted, %d came from disks", n, s.prefixTotals, evicted, disk.came)
+	t.Logf("%d requests, %+v, %d blocks evicted, %d came from disks and owners, %d answers were to be spread", n, s.prefixTotals, evicted, disk.came, spread)
 }
 
 // Until a step is done, who reads what the cache has by now holds rows of its own beside

@@ -2,6 +2,7 @@ package batcher
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -115,9 +116,24 @@ func everythingEnds(t *testing.T) {
 			}
 		}()
 		var flight *Plan
+		var step func(in Input) Effects
 		epoch, now := uint32(0), int64(0)
-		step := func(in Input) Effects {
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(r, "seed"), 1))
+		disk := &disks{coming: map[uint64]bool{}}
+		forget := func(blocks []uint64) {
+			for _, id := range blocks {
+				delete(disk.coming, id)
+			}
+		}
+		run := func() {
+			p := flight
+			flight = nil
+			forget(p.Evict)
+			step(at.run(p, out.specs))
+		}
+		step = func(in Input) Effects {
 			e := s.Step(in)
+			disk.ask(e.Disk)
 			for _, reject := range e.Rejects {
 				delete(out.specs, reject.ID)
 			}
@@ -127,6 +143,7 @@ func everythingEnds(t *testing.T) {
 				at.keep(e.Keep)
 				at.release(e.Release)
 				at.evict(e.Evict)
+				forget(e.Evict)
 			}
 			if e.Broken != nil {
 				flight = nil
@@ -151,11 +168,12 @@ func everythingEnds(t *testing.T) {
 				at, held = at.inherit(epoch, sockets, drawHeirs(r, at, sockets))
 			}
 			flight = nil
+			disk.asked, disk.coming = nil, map[uint64]bool{}
 			step(Placed{Epoch: epoch, Sockets: sockets, Held: held})
 		}
 		n := 0
 		for range rapid.IntRange(5, 120).Draw(r, "actions") {
-			switch rapid.SampledFrom([]string{"submit", "submit", "done", "done", "done", "done", "cancel", "fail", "place", "unplace", "tick", "stale", "unread", "reset"}).Draw(r, "action") {
+			switch rapid.SampledFrom([]string{"submit", "submit", "done", "done", "done", "done", "cancel", "fail", "place", "unplace", "tick", "stale", "unread", "reset", "answer"}).Draw(r, "action") {
 			case "submit":
 				n++
 				spec := drawSpec(r, fmt.Sprint("r", n), now)
@@ -163,9 +181,11 @@ func everythingEnds(t *testing.T) {
 				step(Submit{spec})
 			case "done":
 				if flight != nil {
-					p := flight
-					flight = nil
-					step(at.run(p, out.specs))
+					run()
+				}
+			case "answer":
+				if d, ok := disk.answer(at, rng); ok {
+					step(d)
 				}
 			case "cancel":
 				step(Cancel{fmt.Sprint("r", rapid.IntRange(1, max(1, n)).Draw(r, "which"))})
@@ -204,9 +224,10 @@ func everythingEnds(t *testing.T) {
 			if flight == nil || steps > 200*(n+1) {
 				r.Fatalf("stuck after %d steps: %+v", steps, s.Snapshot())
 			}
-			p := flight
-			flight = nil
-			step(at.run(p, out.specs))
+			run()
+			if d, ok := disk.answer(at, rng); ok {
+				step(d)
+			}
 		}
 		for id := range out.specs {
 			if _, over := out.finished[id]; !over {
@@ -217,6 +238,9 @@ func everythingEnds(t *testing.T) {
 			flight = nil
 			step(StepFailed{epoch, s.steps, "the last step carried only requests that were cancelled"})
 			return
+		}
+		for _, d := range disk.asked {
+			step(DiskDone{Number: d.Number})
 		}
 		at.release(s.released) // the last ones may not have been heard
 		if len(at.seqs) > 0 {

@@ -123,6 +123,9 @@ func (s *State) makeRoom() {
 		if (why == "" || source != nil && s.forkNeeds(r) <= s.ledger.sockets[source.owner].room()) && len(s.running) < s.cfg.MaxRunning {
 			return
 		}
+		if why != "" && s.giveUp(true) {
+			continue
+		}
 		yields := func(v *request) bool {
 			return v.unread || v.rests() && r.rank < behindAll || v.Accepted && !r.Accepted && inOrder(r, v) < 0
 		}
@@ -149,6 +152,8 @@ func (s *State) admit(p *Plan) *request {
 	if len(s.running) >= s.cfg.MaxRunning {
 		return nil
 	}
+	for len(s.running)+s.fetchesOf(true) >= s.cfg.TokenBudget-1 && s.giveUp(true) { // a socket holds no more
+	}
 	r := s.next()
 	if r == nil {
 		return nil
@@ -159,6 +164,9 @@ func (s *State) admit(p *Plan) *request {
 	}
 	chain := s.find(r, read)
 	owner, need := s.fit(r, chain)
+	for owner == none && s.giveUp(true) {
+		owner, need = s.fit(r, chain)
+	}
 	if owner == none && len(chain) > 0 {
 		chain = nil // what it would begin with may have to go
 		owner, need = s.fit(r, nil)

@@ -587,7 +587,7 @@ func checkLedger(t fataler, s *State) {
 	for i := range held {
 		held[i] = map[*textBlock]int32{}
 	}
-	for _, r := range s.running {
+	for _, r := range holders(s) {
 		if c := r.shares; c != nil && !shares[c] {
 			shares[c] = true
 			sums[r.owner] += c.bytes
@@ -635,6 +635,17 @@ func checkLedger(t fataler, s *State) {
 			t.Fatalf("block %d can be found, the one before it cannot", b.id)
 		}
 	}
+}
+
+// holders are the requests that hold memory: those that run, and those whose answers are spread.
+func holders(s *State) []*request {
+	all := slices.Clone(s.running)
+	for _, f := range s.fetches {
+		if f.seq != 0 {
+			all = append(all, f.r)
+		}
+	}
+	return all
 }
 
 func prompt(id string, n int) []int32 { return begin(make([]int32, n), id, 0) }

@@ -116,7 +116,7 @@ func (s *State) why(r *request, ahead int, head *request) string {
 	case s.awaits(r) != 0:
 		return "another request reads the same text"
 	case s.fetching(r) || s.comes(r):
-		return "its beginning comes from the disk"
+		return "its beginning is on its way"
 	case r != head:
 		return fmt.Sprintf("%d ahead in the queue", ahead)
 	case len(s.running) >= s.cfg.MaxRunning:

@@ -36,10 +36,12 @@ type State struct {
 	prefixTotals PrefixTotals
 	blockIDs     uint64
 
-	disk      bool // all sockets keep blocks in files
-	fetches   []*fetch
-	asks      uint64
-	diskAfter int64 // not to be waited for before
+	disk        bool // all sockets keep blocks in files
+	fetches     []*fetch
+	asks        uint64
+	answered    []DiskDone // since the last step
+	diskAfter   int64      // not to be waited for before
+	spreadAfter int64      // no answers are spread before
 
 	speculation speculation
 
@@ -104,9 +106,12 @@ func (s *State) Step(in Input) Effects {
 	case ResetPrefixCache:
 		s.prefix.empty = true
 	case DiskDone:
-		s.diskDone(in)
+		s.answered = append(s.answered, in)
 	default:
 		panic(fmt.Sprintf("batcher: unknown input %T", in))
+	}
+	if s.placed && s.flight == nil {
+		s.endFetches()
 	}
 	if s.placed {
 		s.lookAll()
@@ -192,9 +197,10 @@ func (s *State) reap() {
 	kept := s.running[:0]
 	for _, r := range s.running {
 		if r.ended {
-			s.keep(r)
-			s.ledger.release(r)
-			s.drop = append(s.drop, r.seq)
+			if !s.keep(r) {
+				s.ledger.release(r)
+				s.drop = append(s.drop, r.seq)
+			}
 			continue
 		}
 		kept = append(kept, r)

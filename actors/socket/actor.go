@@ -139,6 +139,7 @@ type Actor struct {
 	exec    *layer.Executor
 	caches  *caches // the executor's
 	files   *files  // nil: blocks are kept in memory alone
+	answers *answers
 	epoch   *epoch
 	term    *layer.Term // of the epoch
 	layers  []*actor.PID
@@ -164,12 +165,14 @@ func (a *Actor) Receive(c actor.Context) {
 		a.caches = &caches{arena: kvcache.NewArena(a.Config.KVBudget), seqs: map[uint64]*sequence{}, blocks: map[uint64]*kvcache.Segment{}, coming: map[uint64]*coming{}, named: map[uint64]offer{}}
 		a.files = newFiles(a.Config.PrefixDisk, a.exec, a.caches)
 		a.caches.files = a.files
+		a.answers = newAnswers(a.exec, a.caches)
 		if a.Config.ParsePolicy == nil {
 			a.Config.ParsePolicy = kvcache.Parse
 		}
 	case *actor.Stopping:
 		a.teardown(c, a.machine.Stop())
 		a.files.close()
+		a.answers.close()
 		a.exec.Close()
 		a.caches.beside.close()
 		a.caches.arena.Close()
@@ -314,7 +317,8 @@ func (a *Actor) join(c actor.Context, m *Join) {
 	}
 	deadline := time.Duration(m.Request.DeadlineMillis) * time.Millisecond
 	e, r, self, root, connect := a.epoch, m.Request, c.Self(), c.ActorSystem().Root, a.Config.Connect
-	cfg := collective.Config{Rank: e.rank, Size: len(e.place.Slices), Epoch: e.place.Epoch, Incarnations: r.Incarnations, Deadline: deadline,
+	e.line = a.answers.open(e)
+	cfg := collective.Config{OnPost: e.line.posted, Rank: e.rank, Size: len(e.place.Slices), Epoch: e.place.Epoch, Incarnations: r.Incarnations, Deadline: deadline,
 		OnFail: func(err error) { root.Send(self, &groupFailed{number: r.Epoch, err: err}) }}
 	child := &collectiveActor{
 		patience: min(max(deadline, joinLeast), joinTimeout),
@@ -358,6 +362,7 @@ func (a *Actor) joined(_ actor.Context, m *joined) {
 		return
 	}
 	a.epoch.group = m.group
+	a.epoch.line.group.Store(m.group.group)
 	m.reply(&proto.JoinReply{Millis: uint32(m.took.Milliseconds())}, nil)
 }
 
@@ -485,6 +490,7 @@ func (a *Actor) teardown(c actor.Context, effects []Effect) {
 	held := a.caches
 	if e := a.epoch; e != nil {
 		a.epoch = nil
+		e.line.close()
 		if a.collective != nil {
 			c.Stop(a.collective)
 			a.collective = nil

@@ -28,6 +28,7 @@ type epoch struct {
 	maxRows  int
 	dt       tensor.DType      // of the matrices
 	group    *exchanges        // once it has joined
+	line     *line             // to the other ranks, beside the exchanges
 	ropes    []*layer.Rotation // the first is that of layers without a window
 	pool     *tensor.Pool
 	parse    func(spec string) (*kvcache.Policy, error)

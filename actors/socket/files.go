@@ -17,12 +17,10 @@ import (
 // reads, and neither the socket's actor nor its executor ever waits for them. Rows go by a
 // buffer each, so that nothing of the arena is held over the disk.
 type files struct {
+	arrivals
 	store  *tier.Store
-	exec   *layer.Executor
-	caches *caches
 	reads  chan func()
 	writes chan offer
-	quit   chan struct{}
 	wg     sync.WaitGroup
 	form   tier.Form // of the epoch; the executor's
 }
@@ -40,19 +38,11 @@ const (
 	waitingWrites = 4096 // of 64 tokens each
 )
 
-// coming is a block whose rows are read from disk; evicting it forgets it.
-type coming struct {
-	at    int
-	named offer
-	heads tensor.Span
-	g     kvcache.Geometry
-}
-
 func newFiles(store *tier.Store, exec *layer.Executor, c *caches) *files {
 	if store == nil {
 		return nil
 	}
-	f := &files{store: store, exec: exec, caches: c, reads: make(chan func(), waitingReads), writes: make(chan offer, waitingWrites), quit: make(chan struct{})}
+	f := &files{arrivals: arrivals{exec: exec, caches: c, quit: make(chan struct{})}, store: store, reads: make(chan func(), waitingReads), writes: make(chan offer, waitingWrites)}
 	f.wg.Go(func() {
 		for {
 			select {
@@ -73,24 +63,17 @@ func (f *files) close() {
 		return
 	}
 	close(f.quit)
-	done := make(chan struct{})
-	go func() { f.wg.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-time.After(hangs):
-	}
+	wait(&f.wg)
 }
 
 // longest is how long a read may take at most, whatever is asked.
 const longest = 10 * time.Second
 
-// hangs is how long the end of a socket waits for a disk.
-const hangs = 2 * time.Second
-
 // begin is told of each epoch: files of other processes are looked for.
 func (f *files) begin(e *epoch) {
+	e.form.HeadBytes = kvcache.HeadBytes(e.geometry)
 	if f != nil {
-		e.form = tier.Form{Hash: kvcache.Form(e.geometry), HeadBytes: kvcache.HeadBytes(e.geometry)}
+		e.form.Hash = kvcache.Form(e.geometry)
 		f.exec.Submit(func() { f.form = e.form })
 		f.read(f.store.Rescan)
 	}
@@ -173,20 +156,6 @@ func (f *files) write() {
 	}
 }
 
-var errEvicted = errors.New("socket: the block was evicted meanwhile")
-
-// onExecutor has the executor do a job, and waits for it.
-func (f *files) onExecutor(do func() error) error {
-	done := make(chan error, 1)
-	f.exec.Submit(func() { done <- do() })
-	select {
-	case err := <-done:
-		return err
-	case <-f.quit:
-		return errEvicted
-	}
-}
-
 // restore reads blocks until one is missing or the time is over, and tells how many came.
 func (f *files) restore(list []*coming, until time.Time, reply func(blocks int)) {
 	var rows []byte
@@ -201,46 +170,6 @@ func (f *files) restore(list []*coming, until time.Time, reply func(blocks int))
 		n++
 	}
 	reply(n)
-}
-
-// arrive puts the rows of a block into memory. It was booked, but what frees it may not have
-// been done yet.
-func (f *files) arrive(x *coming, rows []byte, until time.Time) bool {
-	for {
-		err := f.onExecutor(func() error { return f.caches.arrive(x, rows) })
-		switch {
-		case err == nil:
-			return true
-		case !errors.Is(err, kvcache.ErrBudget) || time.Now().After(until):
-			return false
-		}
-		select {
-		case <-f.quit:
-			return false
-		case <-time.After(freed):
-		}
-	}
-}
-
-// freed is how soon memory that was not there is asked for again.
-const freed = 2 * time.Millisecond
-
-// arrive takes up a block's rows, unless it was evicted meanwhile.
-func (c *caches) arrive(x *coming, rows []byte) error {
-	id := x.named.id
-	switch {
-	case c.coming[id] != x:
-		return errEvicted
-	case c.blocks[id] == nil: // else a prompt has written it meanwhile
-		b, err := kvcache.NewSegment(c.arena, x.g, x.heads, x.at, rows)
-		if err != nil {
-			return err
-		}
-		c.blocks[id] = b
-	}
-	delete(c.coming, id)
-	c.named[id] = x.named
-	return nil
 }
 
 // prefix answers what the coordinator asks of the files.
@@ -272,6 +201,12 @@ func (a *Actor) prefix(m *Prefix) {
 	case heads.Len() == 0: // of latent attention: it reads no heads, so it keeps no rows
 		tell(n)
 		return
+	case r.Seq != 0:
+		list, until := a.expect(r, heads)
+		if !a.answers.bring(e.line, r, list, until, tell) {
+			tell(0)
+		}
+		return
 	case a.files == nil:
 		tell(0)
 		return
@@ -283,21 +218,25 @@ func (a *Actor) prefix(m *Prefix) {
 		tell(a.files.store.Has(keys, int(r.From), heads))
 		return
 	}
-	list := make([]*coming, n)
+	list, until := a.expect(r, heads)
+	if !a.files.read(func() { a.files.restore(list, until, tell) }) {
+		tell(0)
+	}
+}
+
+// expect notes blocks that are about to be brought in, and until when.
+func (a *Actor) expect(r *proto.PrefixRequest, heads tensor.Span) (list []*coming, until time.Time) {
+	e, held := a.epoch, a.caches
 	for i, id := range r.Blocks {
 		at := int(r.From) + i
-		list[i] = &coming{at: at, heads: heads, g: e.geometry, named: offer{id: id, at: at, before: keyAt(r.Keys, i), key: keyAt(r.Keys, i+1), form: e.form}}
+		list = append(list, &coming{at: at, heads: heads, g: e.geometry, named: offer{id: id, at: at, before: keyAt(r.Keys, i), key: keyAt(r.Keys, i+1), form: e.form}})
 	}
-	held := a.caches
 	a.exec.Submit(func() {
 		for _, x := range list {
 			held.coming[x.named.id] = x
 		}
 	})
-	until := time.Now().Add(min(time.Duration(r.Millis)*time.Millisecond*4/5, longest)) // the answer takes time too
-	if !a.files.read(func() { a.files.restore(list, until, tell) }) {
-		tell(0)
-	}
+	return list, time.Now().Add(min(time.Duration(r.Millis)*time.Millisecond*4/5, longest)) // the answer takes time too
 }
 
 var errBusy = errors.New("socket: the disk of the prefix cache is busy")

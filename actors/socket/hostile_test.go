@@ -102,6 +102,7 @@ func (v *victims) session(deadline time.Duration) []pb.Message {
 		&proto.StepRequest{Epoch: 1, Step: 3, MicroBatch: 1, Chunks: []*proto.Chunk{decode(1, 80, 0), {Seq: 2, Start: 21, Tokens: []uint32{7, 8, 9}, Sample: true, Accepted: 1}}},
 		&proto.PrefixRequest{Epoch: 1, Keys: make([]byte, 96), Millis: 1000},
 		&proto.PrefixRequest{Epoch: 1, Keys: make([]byte, 96), Blocks: []uint64{6, 7}, Step: 3, Millis: 1000},
+		&proto.PrefixRequest{Epoch: 1, Keys: make([]byte, 64), Blocks: []uint64{8}, Step: 3, Millis: 100, Seq: 1},
 		&proto.ReleaseRequest{Epoch: 1, Seqs: []uint64{9}, Evict: []uint64{7}},
 	)
 	s = append(s, epoch(2)...)
@@ -306,7 +307,7 @@ func TestStepsAreRefused(t *testing.T) {
 func TestCacheThatNobodyResumed(t *testing.T) {
 	v := newVictims(t, goldenDir)
 	first := v.session(time.Minute)
-	session := first[:10:10]
+	session := first[:11:11]
 	for _, m := range first[2:5] {
 		s := pb.CloneOf(m.(*proto.StepRequest))
 		s.Epoch = 2

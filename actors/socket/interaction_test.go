@@ -104,7 +104,7 @@ func (s *story) run(line string) string {
 		effects, err := s.m.Release(&proto.ReleaseRequest{Epoch: s.epoch, Seqs: []uint64{uint64(num("seq", 0))}, Evict: []uint64{uint64(num("block", 0))}, Keep: s.plan(0, 0, words[1:]).Keep})
 		return s.say(effects, err)
 	case "restore":
-		r := &proto.PrefixRequest{Epoch: s.epoch, From: uint32(num("from", 0)), Step: uint64(num("step", 0))}
+		r := &proto.PrefixRequest{Epoch: s.epoch, From: uint32(num("from", 0)), Step: uint64(num("step", 0)), Seq: uint64(num("seq", 0)), Owner: uint32(num("owner", 0))}
 		for _, w := range words[1:] {
 			if v, ok := strings.CutPrefix(w, "blocks="); ok {
 				for _, id := range numbers(v) {

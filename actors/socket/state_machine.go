@@ -165,7 +165,8 @@ func (m *Machine) keep(effects []Effect, keep []*proto.Keep) []Effect {
 	return effects
 }
 
-// Restore names blocks of a text whose rows are read from files. It comes between steps or
+// Restore names blocks of a text whose rows are read from files, or come from the owner of a
+// sequence. It comes between steps or
 // beside one; once a later step has begun than the newest when it was decided, the plan of
 // that may have given the blocks up.
 func (m *Machine) Restore(r *proto.PrefixRequest) error {
@@ -174,6 +175,9 @@ func (m *Machine) Restore(r *proto.PrefixRequest) error {
 	}
 	if n := len(r.Blocks); len(r.Keys) != sha256.Size*(n+1) || int(r.From) > m.limits.Positions || (int(r.From)+n)*tensor.BlockSlots > m.limits.Positions {
 		return fmt.Errorf("socket: blocks [%d,%d) of a text with %d bytes of keys are to be read; context is %d", r.From, int(r.From)+n, len(r.Keys), m.limits.Positions)
+	}
+	if q := m.seqs[r.Seq]; r.Seq != 0 && (q == nil || !q.Whole || q.Owner != int(r.Owner)) {
+		return fmt.Errorf("socket: blocks of sequence %d are to come from rank %d, which has no cache of it", r.Seq, r.Owner)
 	}
 	for i, id := range r.Blocks {
 		if _, here := m.blocks[id]; here || slices.Contains(r.Blocks[:i], id) {

@@ -342,6 +342,9 @@ func (c *coordinator) carryOut(e batcher.Effects) {
 	if len(e.Release)+len(e.Evict) > 0 {
 		c.release(cluster.ReleaseRequest(c.placed, e.Keep, e.Release, e.Evict))
 	}
+	for _, d := range e.Disk {
+		c.bring(d)
+	}
 	if p := e.Start; p != nil {
 		c.start(p)
 	}

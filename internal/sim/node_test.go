@@ -20,6 +20,7 @@ type node struct {
 	memory  memory
 	seqs    map[uint64]*sequence // the executor's
 	blocks  map[uint64]*block    // and the prefix cache
+	coming  map[uint64]bool      // blocks of it that are on their way
 	share   float64
 
 	epoch   *epoch
@@ -45,7 +46,7 @@ type epoch struct {
 
 func (w *world) newNode(slot int, budget int64, share float64) *node {
 	n := &node{process: &process{name: fmt.Sprintf("n%d", slot+1), slot: slot, incarnation: w.nextLife(), slow: 1, stirred: w.fresh(), dragged: -settled},
-		w: w, machine: socket.NewMachine(), memory: memory{budget: budget}, seqs: map[uint64]*sequence{}, blocks: map[uint64]*block{}, share: share}
+		w: w, machine: socket.NewMachine(), memory: memory{budget: budget}, seqs: map[uint64]*sequence{}, blocks: map[uint64]*block{}, coming: map[uint64]bool{}, share: share}
 	return n
 }
 

@@ -219,6 +219,7 @@ func (n *node) do(e *epoch, effects []socket.Effect) error {
 				m.drop(b)
 				delete(n.blocks, f.Block)
 			}
+			delete(n.coming, f.Block)
 		case socket.DoDropReplica:
 			_ = m.resize(&q.copy.bytes, 0)
 			q.copy, q.replica = cache{}, -1

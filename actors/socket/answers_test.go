@@ -1,0 +1,31 @@
+package socket
+
+import (
+	"bytes"
+	"testing"
+)
+
+// FuzzPost: what another rank posts is read as what it says, or not at all.
+func FuzzPost(f *testing.F) {
+	w := rowsAt{seq: 1 << 40, block: 3, offset: 5}
+	w.heads.Lo, w.heads.Hi = 1, 4
+	f.Add(putAsk(&w))
+	f.Add(putRows(&w, []byte{1, 2, 3}))
+	f.Add(bytes.Repeat([]byte{0xff}, postBytes))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		w, rows, ask, ok := parsePost(b)
+		if !ok {
+			return
+		}
+		if w.block < 0 || w.heads.Lo < 0 || w.heads.Hi < 0 || w.offset < 0 || len(rows) > pieceBytes {
+			t.Fatalf("%x is read as %+v, %d bytes of rows", b, w, len(rows))
+		}
+		again := putRows(&w, rows)
+		if ask {
+			again = putAsk(&w)
+		}
+		if !bytes.Equal(again, b) {
+			t.Fatalf("%x is read as %+v, which is written as %x", b, w, again)
+		}
+	})
+}

@@ -1,0 +1,39 @@
+package collective
+
+import "fmt"
+
+// Post sends a message beside the operations: at most once, in no order with them, and nobody
+// waits for it. What is posted takes its turn on the wire with what operations send, so who
+// posts much leaves gaps. The payload has at most Config.ChunkBytes. It may block for
+// back-pressure. An error means that it was not sent; the group is none the worse.
+func (g *Group) Post(dst int, payload []byte) error {
+	if dst < 0 || dst >= g.cfg.Size || dst == g.cfg.Rank || len(payload) > g.cfg.ChunkBytes {
+		return fmt.Errorf("%w: post of %d bytes to rank %d of %d, at most %d go to another", ErrArgument, len(payload), dst, g.cfg.Size, g.cfg.ChunkBytes)
+	}
+	if err := g.Err(); err != nil {
+		return err
+	}
+	msg := make([]byte, MessageBytes(len(payload), !g.cfg.NoChecksum))
+	copy(msg[HeaderBytes:], payload)
+	PutMessage(msg, Header{
+		Kind: KindPost, Source: uint16(g.cfg.Rank), Size: uint16(g.cfg.Size), Epoch: g.cfg.Epoch, Chunks: 1,
+		Length: uint32(len(payload)), Incarnation: g.cfg.Incarnations[g.cfg.Rank],
+	}, !g.cfg.NoChecksum)
+	g.mu.Lock()
+	g.st.stats.MessagesSent++
+	g.st.stats.BytesSent += uint64(len(msg))
+	g.mu.Unlock()
+	return g.t.Send(dst, msg)
+}
+
+// posted takes such a message; called with the lock held, left without.
+func (g *Group) posted(src int, h Header, payload []byte) {
+	bad := g.st.foreign(src, h)
+	if bad != DropNone {
+		g.st.drop(bad)
+	}
+	g.mu.Unlock()
+	if bad == DropNone && g.cfg.OnPost != nil {
+		g.cfg.OnPost(src, payload)
+	}
+}

@@ -1,0 +1,141 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/proto"
+	"github.com/shoal-llm/shoal/tensor"
+)
+
+// Blocks that answers have filled come from their owners, beside the steps: the socket's
+// goroutines for that are modelled.
+
+// bring is core.Disk: all sockets are asked, and the least of their answers counts.
+func (c *coordinator) bring(d batcher.Disk) {
+	g := c.serving
+	tell := func(blocks int) { c.post(func() { c.step(batcher.DiskDone{Number: d.Number, Blocks: blocks}) }) }
+	if g == nil || g.place.Epoch != c.placed {
+		tell(0)
+		return
+	}
+	r := cluster.PrefixRequest(c.placed, d)
+	least, left := len(d.Blocks), len(g.hosts)
+	for _, h := range g.hosts {
+		c.w.ask(c.process, h.process, time.Duration(d.Millis)*time.Millisecond, func(reply func(any, error)) {
+			h.take(func() { h.bring(r, reply) })
+		}, func(v any, err error) {
+			n, _ := v.(int)
+			if err != nil {
+				n = 0
+			}
+			least = min(least, n)
+			if left--; left == 0 {
+				if least < len(d.Blocks) {
+					c.w.cover[AnswerGivenUp]++
+				}
+				tell(least)
+			}
+		})
+	}
+}
+
+var errNoRows = errors.New("socket: no rows of the block")
+
+// bring has this socket's heads of the blocks come, one after the other.
+func (n *node) bring(r *proto.PrefixRequest, reply func(any, error)) {
+	defer n.fenced("blocks", r.Epoch)()
+	if err := n.machine.Restore(r); err != nil {
+		n.stale(err)
+		reply(0, err)
+		return
+	}
+	e := n.epoch
+	if e.heads().Len() == 0 {
+		reply(len(r.Blocks), nil)
+		return
+	}
+	n.exec(0, func() {
+		for _, id := range r.Blocks {
+			n.coming[id] = true
+		}
+	})
+	owner := n.w.nodes[e.peers[r.Owner].slot]
+	var next func(i int)
+	next = func(i int) {
+		if i == len(r.Blocks) {
+			reply(i, nil)
+			return
+		}
+		at := int(r.From) + i
+		n.w.ask(n.process, e.peers[r.Owner], 30*time.Millisecond, func(answer func(any, error)) {
+			owner.give(e, r.Seq, at, answer)
+		}, func(v any, err error) {
+			if err != nil {
+				reply(i, nil)
+				return
+			}
+			n.exec(10*time.Microsecond, func() {
+				if err := n.arrive(e, r.Blocks[i], at, v.([heads][]cell)); err != nil {
+					reply(i, nil)
+					return
+				}
+				n.w.cover[BlockBrought]++
+				next(i + 1)
+			})
+		})
+	}
+	next(0)
+}
+
+// give answers another socket of the same epoch: what it asks for is posted in the epoch's group.
+func (n *node) give(e *epoch, seq uint64, at int, answer func(any, error)) {
+	if n.process != e.peers[n.rankIn(e)] || n.epoch == nil || n.epoch.place.Epoch != e.place.Epoch || n.epoch.of != e.of {
+		return
+	}
+	n.exec(10*time.Microsecond, func() {
+		q, lo, hi := n.seqs[seq], at*tensor.BlockSlots, (at+1)*tensor.BlockSlots
+		if q == nil || q.own.tokens == 0 || len(q.own.slots[0]) < hi {
+			return // it is asked again, or not any more
+		}
+		var rows [heads][]cell
+		for h := range heads {
+			rows[h] = append([]cell(nil), q.own.slots[h][lo:hi]...)
+		}
+		answer(rows, nil)
+	})
+}
+
+func (n *node) rankIn(e *epoch) int {
+	for rank, p := range e.peers {
+		if p == n.process {
+			return rank
+		}
+	}
+	return e.rank
+}
+
+// arrive takes up this socket's heads of a block, unless it was evicted meanwhile.
+func (n *node) arrive(e *epoch, id uint64, at int, rows [heads][]cell) error {
+	if !n.coming[id] {
+		return errNoRows
+	}
+	if n.blocks[id] == nil { // else a prompt has written it meanwhile
+		own := e.heads()
+		b := &block{at: at, holders: 1}
+		for h := own.Lo; h < own.Hi; h++ {
+			b.cells[h] = rows[h]
+		}
+		bytes, _ := kvcache.SegmentBytes(geometry, own.Len())
+		if err := n.memory.resize(&b.bytes, bytes); err != nil {
+			return fmt.Errorf("socket: block %d: %w", id, err)
+		}
+		n.blocks[id] = b
+	}
+	delete(n.coming, id)
+	return nil
+}
