@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"time"
@@ -12,8 +13,8 @@ import (
 	"github.com/shoal-llm/shoal/tensor"
 )
 
-// Blocks that answers have filled come from their owners, beside the steps: the socket's
-// goroutines for that are modelled.
+// Blocks of the prefix cache that come from files, or from the owners of answers that have filled
+// them, beside the steps: the socket's goroutines for that are modelled.
 
 // bring is core.Disk: all sockets are asked, and the least of their answers counts.
 func (c *coordinator) bring(d batcher.Disk) {
@@ -24,7 +25,7 @@ func (c *coordinator) bring(d batcher.Disk) {
 		return
 	}
 	r := cluster.PrefixRequest(c.placed, d)
-	least, left := len(d.Blocks), len(g.hosts)
+	least, left := len(d.Keys), len(g.hosts)
 	for _, h := range g.hosts {
 		c.w.ask(c.process, h.process, time.Duration(d.Millis)*time.Millisecond, func(reply func(any, error)) {
 			h.take(func() { h.bring(r, reply) })
@@ -35,7 +36,7 @@ func (c *coordinator) bring(d batcher.Disk) {
 			}
 			least = min(least, n)
 			if left--; left == 0 {
-				if least < len(d.Blocks) {
+				if d.Seq != 0 && least < len(d.Keys) {
 					c.w.cover[AnswerGivenUp]++
 				}
 				tell(least)
@@ -49,12 +50,23 @@ var errNoRows = errors.New("socket: no rows of the block")
 // bring has this socket's heads of the blocks come, one after the other.
 func (n *node) bring(r *proto.PrefixRequest, reply func(any, error)) {
 	defer n.fenced("blocks", r.Epoch)()
+	e, count := n.epoch, len(r.Keys)/sha256.Size-1
+	switch {
+	case e == nil || r.Epoch != n.machine.Epoch:
+		reply(0, nil)
+		return
+	case len(r.Blocks) == 0 && e.heads().Len() == 0:
+		reply(count, nil)
+		return
+	case len(r.Blocks) == 0:
+		reply(n.look(e, r.Keys, int(r.From)), nil)
+		return
+	}
 	if err := n.machine.Restore(r); err != nil {
 		n.stale(err)
 		reply(0, err)
 		return
 	}
-	e := n.epoch
 	if e.heads().Len() == 0 {
 		reply(len(r.Blocks), nil)
 		return
@@ -64,32 +76,56 @@ func (n *node) bring(r *proto.PrefixRequest, reply func(any, error)) {
 			n.coming[id] = true
 		}
 	})
-	owner := n.w.nodes[e.peers[r.Owner].slot]
 	var next func(i int)
 	next = func(i int) {
 		if i == len(r.Blocks) {
 			reply(i, nil)
 			return
 		}
-		at := int(r.From) + i
-		n.w.ask(n.process, e.peers[r.Owner], 30*time.Millisecond, func(answer func(any, error)) {
-			owner.give(e, r.Seq, at, answer)
-		}, func(v any, err error) {
+		n.source(e, r, i, func(rows [heads][]cell, err error) {
 			if err != nil {
 				reply(i, nil)
 				return
 			}
 			n.exec(10*time.Microsecond, func() {
-				if err := n.arrive(e, r.Blocks[i], at, v.([heads][]cell)); err != nil {
+				if err := n.arrive(e, r.Blocks[i], int(r.From)+i, rows); err != nil {
 					reply(i, nil)
 					return
 				}
-				n.w.cover[BlockBrought]++
+				if r.Seq != 0 {
+					n.w.cover[BlockBrought]++
+					n.write(e, r.Blocks[i], r.Keys, i)
+				} else {
+					n.w.cover[BlockRead]++
+				}
 				next(i + 1)
 			})
 		})
 	}
 	next(0)
+}
+
+// source brings the rows of a block.
+func (n *node) source(e *epoch, r *proto.PrefixRequest, i int, done func([heads][]cell, error)) {
+	at := int(r.From) + i
+	if r.Seq == 0 {
+		n.w.after(n.process, n.w.between(0, 10*time.Millisecond), func() {
+			f := n.file(e, string(r.Keys[(i+1)*sha256.Size:(i+2)*sha256.Size]), at)
+			if f == nil {
+				done([heads][]cell{}, errNoRows)
+				return
+			}
+			done(f.cells, nil)
+		})
+		return
+	}
+	owner := n.w.nodes[e.peers[r.Owner].slot]
+	n.w.ask(n.process, e.peers[r.Owner], 30*time.Millisecond, func(answer func(any, error)) {
+		owner.give(e, r.Seq, at, answer)
+	}, func(v any, err error) {
+		rows, _ := v.([heads][]cell)
+		done(rows, err)
+	})
 }
 
 // give answers another socket of the same epoch: what it asks for is posted in the epoch's group.

@@ -93,12 +93,20 @@ func (k *checker) blames(c *coordinator, hosts []*node, hung []int, asked, long 
 			k.fail("I8: %s is blamed for a standstill, but it moved %v before", n.name, still)
 		}
 	}
+	alike := 0 // in what all share; an actor hangs by itself
 	for _, n := range hosts {
-		if n.role() != hangs {
+		switch {
+		case n.role() != hangs:
 			return
+		case !n.hangs:
+			alike++
 		}
 	}
-	k.fail("I8: a node is blamed while all %d hang alike", len(hosts))
+	for _, i := range hung {
+		if !hosts[i].hangs || alike == 0 {
+			k.fail("I8: %s is blamed while all %d hang alike", hosts[i].name, len(hosts))
+		}
+	}
 }
 
 // slows: who is said to be slow was, not long ago.

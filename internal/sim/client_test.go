@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-llm/shoal/jobs/journal"
 	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // client sends one request and checks, token by token, that what comes back is
@@ -65,7 +66,13 @@ func (w *world) newClient(i int) *client {
 	s.Priority = w.rng.IntN(3) - 1
 	k.job = w.chance(2)
 	if h := mix(params.Seed, 1); h%2 == 0 { // it begins like others
-		for p := range min(n, int(h>>8%uint64(2*n))) {
+		same := min(n, int(h>>8%uint64(2*n)))
+		if h>>48%2 == 0 && w.cfg.longest > tensor.BlockSlots+2 { // by a block at least
+			for same = tensor.BlockSlots; len(s.Prompt) < same+2; {
+				s.Prompt = append(s.Prompt, int32(1+h>>16%(vocab-1)))
+			}
+		}
+		for p := range same {
 			s.Prompt[p] = int32(1 + mix(h>>4%2, uint64(p))%(vocab-1))
 		}
 		s.NoCache = h>>40%10 == 0

@@ -8,7 +8,8 @@
 // rules of package kvcache. What does is modelled: a socket's effects on caches of cells
 // (stores.go), its steps (step.go, moves.go), the shells of package cluster and
 // actors/socket (coordinator.go, straggler.go, node.go, executor.go) and jobs (jobs.go,
-// attempt.go), processes that crash, freeze and come back (world.go), the store of the
+// attempt.go), the prefix cache's files and the rows of answers that cross beside the steps
+// (files.go, answers.go), processes that crash, freeze and come back (world.go), the store of the
 // lease (lease.go), that of the jobs, which loses what it has not synced, tears a
 // record, refuses, and forgets to answer (disk.go), a network that delays, reorders,
 // repeats and loses (network.go), failure detectors (discover.go), clients (client.go).

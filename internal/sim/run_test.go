@@ -54,6 +54,7 @@ type config struct {
 	output  int
 	faults  int
 	keeps   bool // sockets keep caches between epochs
+	files   bool // and blocks of the prefix cache in files
 	durable bool // epochs are written down before nodes are told of them
 	rivals  int  // coordinators that compete for the lease
 	crowded bool // many sequences that grow at once in little memory
@@ -114,6 +115,8 @@ func (w *world) configure() {
 	b.UnservedMillis = 1500
 	b.MaxFailures = 8
 	b.Replicas = r.IntN(2)
+	b.DiskMillis = 60
+	c.files = mix(w.opt.Seed, 19)%2 == 0
 }
 
 // Run plays one seed.

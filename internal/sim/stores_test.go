@@ -101,6 +101,7 @@ func (n *node) save(e *epoch, c *socket.Run) {
 			n.w.cover[BlockTwice]++
 		}
 		q.hold(&n.memory, b, true)
+		n.write(e, id, c.Keys, i)
 	}
 }
 
@@ -214,6 +215,7 @@ func (n *node) do(e *epoch, effects []socket.Effect) error {
 			q.shared = append(q.shared, b)
 			_ = m.resize(&q.own.bytes, q.own.bytes-b.bytes)
 			n.w.cover[BlockOfAnswer]++
+			n.write(e, f.Block, f.Keys, 0)
 		case socket.DoEvict:
 			if b := n.blocks[f.Block]; b != nil {
 				m.drop(b)

@@ -18,6 +18,7 @@ type world struct {
 	lives  uint64
 	store  store
 	disk   disk
+	files  [maxNodes]map[string]*file // of the prefix cache, by slot of the node: they outlive its processes
 
 	coord   *coordinator   // the one that was elected last
 	coords  []*coordinator // that compete, by place

@@ -1,0 +1,61 @@
+package sim
+
+import (
+	"crypto/sha256"
+	"time"
+
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// file is a block of the prefix cache on the disk of a machine: rows of the heads that its node
+// had when it was written. It is read by key and by heads, so a node that has others by now
+// misses it.
+type file struct {
+	at    int
+	heads topology.Range
+	cells [heads][]cell
+}
+
+// write keeps a block in a file, behind what runs; keys are as in proto.Chunk, i of the block.
+// Nobody learns whether it came so far.
+func (n *node) write(e *epoch, id uint64, keys []byte, i int) {
+	b := n.blocks[id]
+	if !n.w.cfg.files || e == nil || b == nil || len(keys) < (i+2)*sha256.Size {
+		return
+	}
+	name, f := string(keys[(i+1)*sha256.Size:(i+2)*sha256.Size]), &file{at: b.at, heads: e.heads(), cells: b.cells}
+	n.w.after(n.process, n.w.between(0, 20*time.Millisecond), func() {
+		if n.w.files[n.slot] == nil {
+			n.w.files[n.slot] = map[string]*file{}
+		}
+		n.w.files[n.slot][name] = f
+		n.w.cover[BlockWritten]++
+	})
+}
+
+// file is a block that this node's machine has of all heads that it reads now; nil: none, or
+// one that is damaged.
+func (n *node) file(e *epoch, name string, at int) *file {
+	f, own := n.w.files[n.slot][name], e.heads()
+	if f == nil || f.at != at || f.heads.Lo > own.Lo || f.heads.Hi < own.Hi {
+		return nil
+	}
+	if n.w.chance(10) {
+		delete(n.w.files[n.slot], name)
+		n.w.cover[FileMissed]++
+		return nil
+	}
+	return f
+}
+
+// look is how many of the first blocks lie in files here.
+func (n *node) look(e *epoch, keys []byte, from int) (there int) {
+	for i := 1; i < len(keys)/sha256.Size; i++ {
+		f, own := n.w.files[n.slot][string(keys[i*sha256.Size:(i+1)*sha256.Size])], e.heads()
+		if f == nil || f.at != from+i-1 || f.heads.Lo > own.Lo || f.heads.Hi < own.Hi {
+			break
+		}
+		there++
+	}
+	return there
+}
