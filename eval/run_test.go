@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // TestEmbeddedFindsNeedles runs the bundled model in this process.
@@ -53,6 +54,7 @@ func TestEmbeddedFindsNeedles(t *testing.T) {
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
 	}
+	sharesPrompts(ctx, t, e, cfg, records)
 	s := Summarize(records, cfg)
 	if s.Model != "fry" || len(s.Rows) != 2 {
 		t.Fatalf("%+v", s)
@@ -70,6 +72,40 @@ func TestEmbeddedFindsNeedles(t *testing.T) {
 		t.Errorf("%+v, %v", p, err)
 	}
 	resume(t, path, cfg)
+}
+
+// sharesPrompts: each prompt was read once for all policies, and a server without the prefix
+// cache says the same.
+func sharesPrompts(ctx context.Context, t *testing.T, e *Embedded, cfg Config, records []Record) {
+	t.Helper()
+	prompts, blocks := uint64(len(records)/len(cfg.Policies)), uint64(cfg.Lengths[0]-1)/tensor.BlockSlots
+	if p := e.cluster.Cluster().PrefixCache; p.Hits != uint64(len(cfg.Policies)-1)*prompts*blocks*tensor.BlockSlots {
+		t.Errorf("of %d prompts under %d policies %d tokens were found: %+v", prompts, len(cfg.Policies), p.Hits, *p)
+	}
+	cold, err := StartEmbedded(ctx, cluster.LocalConfig{KVBudget: 64 << 20, Serve: cluster.ServeConfig{Model: modelDir, PrefixCache: cluster.PrefixOff}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cold.Close()
+	c, err := NewClient(ctx, cold.Address, "", "", 5*time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	store, err := OpenStore(filepath.Join(t.TempDir(), "cold.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	again, err := Run(ctx, c, testTokenizer(t), testGenerator(t, 1), store, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range again {
+		if w := records[i]; r.Policy != w.Policy || r.Task != w.Task || r.Output != w.Output || r.Exact != w.Exact || r.Tokens != w.Tokens {
+			t.Errorf("%s under %s: %q, without the prefix cache %q", w.Task, w.Policy, w.Output, r.Output)
+		}
+	}
 }
 
 // resume opens what a killed run left and asks a server that counts.
