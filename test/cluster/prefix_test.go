@@ -125,6 +125,43 @@ func TestWarmPrefixes(t *testing.T) {
 	})
 }
 
+// TestRecoveryFindsPrefixes: sequences that a dead node owned are read again, of a text that they
+// begin with the beginning once, and from files not at all.
+func TestRecoveryFindsPrefixes(t *testing.T) {
+	text := ids(rand.New(rand.NewPCG(19, 7)), 480)
+	var reqs []request
+	for i := range 9 {
+		reqs = append(reqs, request{fmt.Sprint(i), "/v1/completions", map[string]any{"prompt": append(text[:len(text):len(text)], 20+i), "max_tokens": 40, "stream": true, "logprobs": 2,
+			"return_tokens_as_token_ids": true, "ignore_eos": true, "skip_special_tokens": false, "temperature": 0.8, "seed": i}})
+	}
+	var want []string
+	recomputed := map[string]uint64{}
+	for _, c := range []struct {
+		what string
+		args []string
+	}{
+		{"without the prefix cache", []string{"--prefix-cache", "off"}},
+		{"in memory", nil},
+		{"in files", []string{"--prefix-disk", filepath.Join(t.TempDir(), "disk")}},
+	} {
+		s := up(t, 3, c.args...)
+		if want == nil {
+			want, _ = s.open(reqs).wait(t)
+		} else { // what is behind has been written by now
+			got, _ := s.open(reqs).wait(t)
+			same(t, c.what, reqs, want, got)
+		}
+		before := s.state().Recovery.RecomputedTokens
+		disturb(t, s, "kill -9 node-1, "+c.what, reqs, want, func() { s.signal("node-1", syscall.SIGKILL) })
+		recomputed[c.what] = s.state().Recovery.RecomputedTokens - before
+		t.Logf("%s: %d tokens were read again", c.what, recomputed[c.what])
+	}
+	cold, memory, files := recomputed["without the prefix cache"], recomputed["in memory"], recomputed["in files"]
+	if cold < 900 || 2*memory > cold+500 || files >= memory {
+		t.Errorf("%d tokens were read again without the prefix cache, %d with it, %d with files", cold, memory, files)
+	}
+}
+
 func prefixBytes(s api.ClusterState) (bytes int64) {
 	for _, n := range s.Nodes {
 		bytes += n.KVPrefix
