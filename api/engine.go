@@ -234,16 +234,22 @@ type NodeState struct {
 	KVReplicas    int64   `json:"kv_replica_bytes"`  // of the reserved, what copies of other nodes' caches take
 	KVPrefix      int64   `json:"kv_prefix_bytes"`   // beside the used: the prefix cache, which goes when sequences need the memory
 	KVFreed       int64   `json:"kv_freed_bytes"`    // given back in this epoch when prompts were compressed or handed over
-	WeightBytes   int64   `json:"weight_bytes,omitempty"`
-	Goroutines    int     `json:"goroutines,omitempty"`
-	OpenFiles     int     `json:"open_files,omitempty"`
-	Subscriptions int     `json:"subscriptions,omitempty"` // of the bus in the node's process
-	LoadedBytes   int64   `json:"loaded_bytes,omitempty"`  // while loading: of LoadBytes, weights converted so far
-	LoadBytes     int64   `json:"load_bytes,omitempty"`
-	FetchedBytes  int64   `json:"fetched_bytes,omitempty"` // of the checkpoint, from other processes, since the node's start
-	RSSBytes      int64   `json:"rss_bytes,omitempty"`
-	Late          float64 `json:"late_ratio,omitempty"` // of the steps' time, what the others wait for it alone; a straggler above 0.5
-	Reason        string  `json:"reason,omitempty"`     // why it is fenced
-	Build         string  `json:"build,omitempty"`
-	Arithmetic    string  `json:"arithmetic,omitempty"`
+	// Files of rows that memory has no room for: promised by the ledger, there now, at most, and
+	// failures since the start of the node.
+	KVDiskReserved  int64   `json:"kv_disk_reserved_bytes,omitempty"`
+	KVDiskUsedBytes int64   `json:"kv_disk_used_bytes,omitempty"`
+	KVDiskBytes     int64   `json:"kv_disk_bytes,omitempty"`
+	KVDiskFailures  uint64  `json:"kv_disk_failures,omitempty"`
+	WeightBytes     int64   `json:"weight_bytes,omitempty"`
+	Goroutines      int     `json:"goroutines,omitempty"`
+	OpenFiles       int     `json:"open_files,omitempty"`
+	Subscriptions   int     `json:"subscriptions,omitempty"` // of the bus in the node's process
+	LoadedBytes     int64   `json:"loaded_bytes,omitempty"`  // while loading: of LoadBytes, weights converted so far
+	LoadBytes       int64   `json:"load_bytes,omitempty"`
+	FetchedBytes    int64   `json:"fetched_bytes,omitempty"` // of the checkpoint, from other processes, since the node's start
+	RSSBytes        int64   `json:"rss_bytes,omitempty"`
+	Late            float64 `json:"late_ratio,omitempty"` // of the steps' time, what the others wait for it alone; a straggler above 0.5
+	Reason          string  `json:"reason,omitempty"`     // why it is fenced
+	Build           string  `json:"build,omitempty"`
+	Arithmetic      string  `json:"arithmetic,omitempty"`
 }

@@ -143,6 +143,7 @@ type clusterCollector struct {
 	fetched                        *prometheus.Desc
 	queries, hits, prefix          *prometheus.Desc
 	disk, restored, diskTrouble    *prometheus.Desc
+	rowFiles, rowFailures          *prometheus.Desc
 	recovery                       recoveryCollector
 	drafts                         draftsCollector
 }
@@ -163,6 +164,8 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 		disk:          desc("shoal_prefix_disk_bytes", "Bytes of the prefix cache in files, of all nodes."),
 		restored:      desc("shoal_prefix_disk_restored_tokens_total", "Prompt tokens that came from files."),
 		diskTrouble:   desc("shoal_prefix_disk_trouble_total", "Blocks that were dropped (the disk was slower than prompts are read) or damaged, failed operations, and times that the disk was too slow to be waited for (late).", "kind"),
+		rowFiles:      desc("shoal_node_kv_disk_used_bytes", "Bytes of files with rows of sequences that the node's memory has no room for.", "node"),
+		rowFailures:   desc("shoal_node_kv_disk_failures_total", "Failures of the disk of those files.", "node"),
 		prefix:        desc("shoal_node_kv_prefix_bytes", "Bytes of the prefix cache on the node, which go when sequences need them.", "node"),
 		epoch:         desc("shoal_epoch", "Number of the current placement."),
 		recoveries:    desc("shoal_recoveries_total", "Serving placements that were withdrawn because a node was lost or a step failed."),
@@ -186,7 +189,7 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	c.recovery.describe(ch)
 	c.drafts.describe(ch)
-	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.diskTrouble} {
+	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.diskTrouble, c.rowFiles, c.rowFailures} {
 		ch <- d
 	}
 }
@@ -237,6 +240,10 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.freed, float64(n.KVFreed), n.ID)
 		gauge(c.prefix, float64(n.KVPrefix), n.ID)
 		gauge(c.sequences, float64(n.Sequences), n.ID)
+		if n.KVDiskBytes > 0 {
+			gauge(c.rowFiles, float64(n.KVDiskUsedBytes), n.ID)
+			ch <- prometheus.MustNewConstMetric(c.rowFailures, prometheus.CounterValue, float64(n.KVDiskFailures), n.ID)
+		}
 		gauge(c.nodeSubs, float64(n.Subscriptions), n.ID)
 	}
 	for state, n := range states {

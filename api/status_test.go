@@ -70,7 +70,7 @@ func TestCluster(t *testing.T) {
 
 var testState = ClusterState{Epoch: 7, Mapping: "gather", Running: 4, Waiting: 2, BatchSequences: 5, Recoveries: 1, PrefixCache: &PrefixCacheState{Queries: 50, Hits: 20, Disk: &PrefixDiskState{Bytes: 70, Restored: 64, Damaged: 3}}, Nodes: []NodeState{
 	{ID: "a", PID: 11, Address: "10.0.0.1:1", State: "ready", Share: 0.75, Sequences: 1, KVUsedBytes: 20, KVBudgetBytes: 100},
-	{ID: "b", PID: 12, Address: "10.0.0.2:1", State: "suspect", Share: 0.25, Sequences: 3, KVUsedBytes: 30, KVBudgetBytes: 100, KVReserved: 70, KVFreed: 900, KVPrefix: 40},
+	{ID: "b", PID: 12, Address: "10.0.0.2:1", State: "suspect", Share: 0.25, Sequences: 3, KVUsedBytes: 30, KVBudgetBytes: 100, KVReserved: 70, KVFreed: 900, KVPrefix: 40, KVDiskUsedBytes: 41, KVDiskBytes: 42, KVDiskFailures: 43},
 	{ID: "b", State: "fenced"}, // the same name twice must not fail a scrape
 }, Recovery: &RecoveryState{Preemptions: 6}, Drafts: &DraftsState{Mode: "suffix", Steps: 5, Drafted: 20, Accepted: 11, At: []uint64{5, 4, 2}, TextBytes: 77, Recent: 88}}
 
@@ -99,6 +99,7 @@ func TestMetrics(t *testing.T) {
 		`vllm:request_prompt_tokens_sum{model_name="fake/model"} 9`, `vllm:request_prompt_tokens_count{model_name="fake/model"} 3`,
 		`vllm:request_generation_tokens_sum{model_name="fake/model"} 8`, `vllm:request_generation_tokens_bucket{model_name="fake/model",le="5"} 3`,
 		`vllm:prefix_cache_queries_total{model_name="fake/model"} 50`, `vllm:prefix_cache_hits_total{model_name="fake/model"} 20`, `shoal_node_kv_prefix_bytes{node="b"} 40`,
+		`shoal_node_kv_disk_used_bytes{node="b"} 41`, `shoal_node_kv_disk_failures_total{node="b"} 43`,
 		`shoal_prefix_disk_bytes 70`, `shoal_prefix_disk_restored_tokens_total 64`, `shoal_prefix_disk_trouble_total{kind="damaged"} 3`,
 		`vllm:spec_decode_num_drafts_total{model_name="fake/model"} 5`,
 		`vllm:spec_decode_num_draft_tokens_total{model_name="fake/model"} 20`,

@@ -31,6 +31,9 @@ type BatchOptions struct {
 	Output   int // tokens of each
 	Policies []string
 	Nodes    int // sockets, or node processes; 1 without Start
+	// KVDisk is a folder for rows that Memory has no room for, at most KVDiskSize bytes; empty: none.
+	KVDisk     string
+	KVDiskSize int64
 	// Start, unless nil, brings up the cluster that is measured: node processes.
 	Start func(ctx context.Context, policy string) (BatchEngine, func(), error)
 }
@@ -72,6 +75,7 @@ type BatchRow struct {
 	MedianPerS  float64 `json:"decode_median_tokens_per_s"` // in the median of all such steps
 	MedianOver  float64 `json:"decode_median_over_first"`
 	TTFT        float64 `json:"median_ttft_s"`
+	FileBytes   int64   `json:"file_bytes,omitempty"` // of one sequence, when caches are filled
 	Failed      int     `json:"failed"`
 }
 
@@ -121,7 +125,7 @@ func (b *Batch) add(row *BatchRow) {
 // embedded is a cluster of one socket in this process.
 func (o BatchOptions) embedded(ctx context.Context, policy string) (BatchEngine, func(), error) {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	c, err := cluster.New(ctx, cluster.LocalConfig{KVBudget: o.Memory, Threads: o.Threads, Serve: cluster.ServeConfig{
+	c, err := cluster.New(ctx, cluster.LocalConfig{KVBudget: o.Memory, KVDisk: o.KVDisk, KVDiskSize: o.KVDiskSize, Threads: o.Threads, Serve: cluster.ServeConfig{
 		Model: o.Model, Weights: o.Weights, KV: o.KV, Policy: policy, Speculate: "off", Logger: quiet, // drafts take memory from nobody, but time follows the text
 		MaxSequences: 256, Queue: o.Requests + 1, StepDeadline: 10 * time.Minute, SyncDeadline: 10 * time.Minute}})
 	if err != nil {

@@ -3,10 +3,12 @@ package bench
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/kvcache/tier"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/tensor"
 )
@@ -36,9 +38,10 @@ func RunFilled(ctx context.Context, o BatchOptions, note func(string)) (*Batch, 
 }
 
 // Held is the number of sequences of prompt and output tokens that live together in
-// memory bytes on one socket, when the last of them is read while the others are there.
-func Held(g kvcache.Geometry, p *kvcache.Policy, prompt, output int, memory int64) int {
-	resident := kvcache.ResidentBytes(g, prompt, prompt+output-1, p)
+// memory bytes on one socket, when the last of them is read while the others are there, with
+// their first `spilled` blocks in files.
+func Held(g kvcache.Geometry, p *kvcache.Policy, prompt, output, spilled int, memory int64) int {
+	resident := kvcache.SpilledBytes(g, prompt, prompt+output-1, 1, spilled, p)
 	reading := max(resident, kvcache.HandoverBytes(g, g.KVHeads, prompt, p)+kvcache.StatisticsBytes(g, g.KVHeads, prompt, p))
 	if memory < reading {
 		return 0
@@ -58,13 +61,25 @@ func runFilled(ctx context.Context, o BatchOptions, spec string, weights, kv ten
 	g := socket.GeometryOf(&ck.Config, kv)
 	ck.Close()
 	full := kvcache.ResidentBytes(g, o.Prompt, o.Prompt+o.Output-1, kvcache.Full())
-	row := &BatchRow{Policy: spec, Resident: kvcache.ResidentBytes(g, o.Prompt, o.Prompt+o.Output-1, p), Sequences: Held(g, p, o.Prompt, o.Output, o.Memory)}
+	spilled := 0
+	if o.KVDisk != "" {
+		spilled = kvcache.Spillable(g, o.Prompt, o.Prompt, p)
+	}
+	row := &BatchRow{Policy: spec, Resident: kvcache.SpilledBytes(g, o.Prompt, o.Prompt+o.Output-1, 1, spilled, p), Sequences: Held(g, p, o.Prompt, o.Output, spilled, o.Memory),
+		FileBytes: kvcache.FileBytes(g, spilled, p)}
 	row.Compression = float64(full) / float64(row.Resident)
 	if row.Sequences == 0 {
 		return nil, fmt.Errorf("no sequence fits %d bytes", o.Memory)
 	}
 	note("policy " + spec + ": loading")
-	r, err := newRig(ctx, Options{Model: o.Model, Weights: weights, KV: kv, Threads: o.Threads}, 2*o.Memory, row.Sequences)
+	var scratch *tier.Scratch
+	if spilled > 0 {
+		if scratch, err = tier.OpenScratch(o.KVDisk, o.KVDiskSize, slog.New(slog.DiscardHandler)); err != nil {
+			return nil, err
+		}
+		defer scratch.Close()
+	}
+	r, err := newRig(ctx, Options{Model: o.Model, Weights: weights, KV: kv, Threads: o.Threads, scratch: scratch}, 2*o.Memory, row.Sequences)
 	if err != nil {
 		return nil, err
 	}

@@ -35,12 +35,12 @@ func TestHeldIsWhatFits(t *testing.T) {
 			}
 			a.Uncharge(max(reading, resident) - resident)
 		}
-		if got := Held(g, p, prompt, output, memory); got != n || n < 2 {
+		if got := Held(g, p, prompt, output, 0, memory); got != n || n < 2 {
 			t.Errorf("%s: %d sequences are said to fit, %d do", spec, got, n)
 		}
 		a.Close()
 	}
-	if Held(g, kvcache.Full(), prompt, output, 1000) != 0 {
+	if Held(g, kvcache.Full(), prompt, output, 0, 1000) != 0 {
 		t.Error("a sequence fits 1000 bytes")
 	}
 }

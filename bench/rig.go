@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/internal/alone"
+	"github.com/shoal-llm/shoal/kvcache/tier"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/tensor"
 )
@@ -25,6 +26,8 @@ type Options struct {
 	Policy  string
 	Tokens  int // decode: steps that are measured
 	Repeat  int // prefill: prompts that are measured
+
+	scratch *tier.Scratch // takes rows of filled caches; nil: they stay in memory
 }
 
 // shape is what a step of the model costs whose caches hold so many tokens each, and that
@@ -60,7 +63,7 @@ func newRig(ctx context.Context, o Options, budget int64, rows int) (_ *rig, err
 	if r.ck, err = model.Random(o.Model); err != nil {
 		return nil, err
 	}
-	r.Socket, err = alone.New(ctx, alone.Config{Checkpoint: r.ck, Pool: r.pool, Weights: o.Weights, KV: o.KV, KVBudget: budget, StepTokens: rows})
+	r.Socket, err = alone.New(ctx, alone.Config{Checkpoint: r.ck, Pool: r.pool, Weights: o.Weights, KV: o.KV, KVBudget: budget, StepTokens: rows, Scratch: o.scratch})
 	return r, err
 }
 

@@ -31,9 +31,15 @@ type benchBatchCmd struct {
 	Output   int      `default:"64" help:"Tokens that each generates."`
 	Policy   []string `sep:"none" placeholder:"POLICY" help:"Cache policies to compare; may be given several times (default: full, and a snapstream of a quarter of the prompt)."`
 	JSON     bool     `name:"json" help:"Print JSON."`
+
+	KVDisk     string `name:"kv-disk" type:"path" placeholder:"DIR" help:"One node: rows that memory has no room for go to files in this folder."`
+	KVDiskSize size   `name:"kv-disk-size" default:"64GiB" help:"Most bytes of those files."`
 }
 
 func (c *benchBatchCmd) Run(e *env) error {
+	if c.KVDisk != "" && c.Nodes > 1 {
+		return fmt.Errorf("--kv-disk: want one node")
+	}
 	if c.Nodes < 1 || c.Nodes > 64 || c.Filled && c.Nodes > 1 || c.Fit < 0 {
 		return fmt.Errorf("--nodes %d, --fit %d: want 1 to 64 nodes, one with --filled, and nothing negative", c.Nodes, c.Fit)
 	}
@@ -63,7 +69,7 @@ func (c *benchBatchCmd) Run(e *env) error {
 		}
 	}
 	o := bench.BatchOptions{Model: dir, Weights: c.Quant, KV: c.KVType, Threads: c.Threads, Memory: int64(c.KVMemory),
-		Requests: c.Requests, Prompt: c.Prompt, Output: c.Output, Policies: c.Policy, Nodes: c.Nodes}
+		Requests: c.Requests, Prompt: c.Prompt, Output: c.Output, Policies: c.Policy, Nodes: c.Nodes, KVDisk: c.KVDisk, KVDiskSize: int64(c.KVDiskSize)}
 	if o.Memory, err = c.memory(&o); err != nil {
 		return err
 	}

@@ -175,6 +175,9 @@ type nodeFlags struct {
 
 	PrefixDisk     string `type:"path" placeholder:"DIR" help:"Keep what was read of prompts in files of this folder as well, for prompts that begin alike after memory needed the room, or after a restart. They hold what users say, unencrypted. Never changes a bit (default: none)."`
 	PrefixDiskSize size   `default:"64GiB" help:"Most bytes in that folder, of all nodes of this command together."`
+
+	KVDisk     string `name:"kv-disk" type:"path" placeholder:"DIR" help:"When memory is short, move rows of long sequences whose policy reads few of them (shadowkv, quest) to files of this folder, which hold what users say, unencrypted, and end with the process. Never changes a bit (default: none)."`
+	KVDiskSize size   `name:"kv-disk-size" default:"64GiB" help:"Most bytes of those files, of all nodes of this command together."`
 }
 
 // maxThreads is more than any machine has processors.

@@ -243,6 +243,9 @@ func (c *upCmd) child(l *local, i int, dir string, more ...string) error {
 	if c.PrefixDisk != "" {
 		args = append(args, "--prefix-disk", c.PrefixDisk, "--prefix-disk-size", strconv.FormatInt(int64(c.PrefixDiskSize)/int64(c.Nodes), 10))
 	}
+	if c.KVDisk != "" {
+		args = append(args, "--kv-disk", c.KVDisk, "--kv-disk-size", strconv.FormatInt(int64(c.KVDiskSize)/int64(c.Nodes), 10))
+	}
 	if c.Draft != "" {
 		args = append(args, "--draft", c.Draft)
 	}

@@ -134,11 +134,11 @@ func (c *core) placed(g *Group) {
 		if have, least := g.Nodes[i].KVBudget, kvcache.ResidentBytes(c.geometry, 1, 1, c.policy); have < least {
 			c.serve.Logger.Warn("no request fits the caches of this node: start it with more --kv-memory", "node", s.ID, "bytes", have, "shortest_request", least)
 		}
-		p.Sockets = append(p.Sockets, batcher.Socket{ID: s.ID, Budget: g.Nodes[i].KVBudget, Heads: tensor.Span{Lo: s.KVHeads.Lo, Hi: s.KVHeads.Hi}})
+		p.Sockets = append(p.Sockets, batcher.Socket{ID: s.ID, Budget: g.Nodes[i].KVBudget, Heads: tensor.Span{Lo: s.KVHeads.Lo, Hi: s.KVHeads.Hi}, Scratch: g.Scratch[i]})
 	}
 	for rank, held := range g.Held {
 		for _, h := range held {
-			p.Held = append(p.Held, batcher.Held{Seq: h.Seq, Rank: rank, Prompt: int(h.Prompt), Tokens: int(h.Tokens), Staged: int(h.Staged), Replica: h.Replica})
+			p.Held = append(p.Held, batcher.Held{Seq: h.Seq, Rank: rank, Prompt: int(h.Prompt), Tokens: int(h.Tokens), Staged: int(h.Staged), Replica: h.Replica, Spilled: int(h.Spilled)})
 		}
 	}
 	c.batcher.Place(p)
@@ -167,7 +167,7 @@ func (c *core) fence(g *Group, rank int, reason string, hung bool) {
 }
 
 // StartStep implements batcher.Stepper.
-func (c *core) StartStep(p *batcher.Plan, done func([]batcher.Result, []int64, error)) {
+func (c *core) StartStep(p *batcher.Plan, done func(batcher.StepDone, error)) {
 	c.steps.Add(1)
 	go func() {
 		defer c.steps.Done()
@@ -175,7 +175,7 @@ func (c *core) StartStep(p *batcher.Plan, done func([]batcher.Result, []int64, e
 		for rank, used := range d.Used {
 			c.noteUsed(c.nodeOf(p.Epoch, rank), used)
 		}
-		done(d.Results, d.Used, err)
+		done(d, err)
 	}()
 }
 

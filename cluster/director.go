@@ -27,6 +27,7 @@ type Group struct {
 	Handles   []Handle        // rank order
 	Held      [][]*proto.Held // caches that each kept from earlier epochs
 	Disk      bool            // all keep blocks of the prefix cache in files
+	Scratch   []int64         // bytes of files for rows of sequences, rank order
 }
 
 // budget is the cache bytes of all nodes together.
@@ -140,6 +141,7 @@ type host struct {
 	arithmetic  string
 	weights     int64         // bytes of its slices
 	held        []*proto.Held // caches of earlier epochs that it kept
+	scratch     int64         // bytes of files for rows of sequences
 	disk        bool          // it keeps blocks of the prefix cache in files
 }
 
@@ -216,7 +218,7 @@ func (d *director) Receive(c actor.Context) {
 		}
 		if m.reply != nil && m.epoch == d.authority.Epoch() { // a late answer tells of caches as they were
 			h := d.hosts[m.id]
-			h.weights, h.held, h.disk = m.reply.WeightBytes, m.reply.Held, m.reply.PrefixDisk
+			h.weights, h.held, h.disk, h.scratch = m.reply.WeightBytes, m.reply.Held, m.reply.PrefixDisk, m.reply.ScratchBytes
 			d.hosts[m.id] = h
 		}
 		d.run(c, d.authority.Answered(m.epoch, m.id, m.err))
@@ -397,6 +399,7 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 			var without []string // of those that read heads of prompts, so that blocks are whole
 			for i, n := range e.Nodes {
 				h := d.hosts[n.ID]
+				g.Scratch = append(g.Scratch, h.scratch)
 				g.Handles, g.Held, g.Disk = append(g.Handles, h.handle), append(g.Held, h.held), g.Disk || h.disk
 				if !h.disk && e.Placement.Slices[i].KVHeads.Len() > 0 {
 					without = append(without, n.ID)

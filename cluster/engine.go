@@ -352,6 +352,7 @@ func (c *core) Cluster() api.ClusterState {
 			if snap.Epoch == v.Epoch && i < len(snap.Sockets) {
 				k := snap.Sockets[i]
 				node.Sequences, node.KVUsedBytes, node.KVReserved, node.KVReplicas, node.KVFreed = k.Sequences, max(k.Used, 0), k.Reserved, k.Replicas, k.Freed
+				node.KVDiskReserved = k.Files
 				cached = k.Evictable
 			}
 		}
@@ -359,6 +360,9 @@ func (c *core) Cluster() api.ClusterState {
 			node.Subscriptions, node.LoadedBytes, node.LoadBytes = int(st.Subscriptions), st.LoadedBytes, st.LoadBytes
 			node.RSSBytes, node.Goroutines, node.OpenFiles, node.WeightBytes = st.ResidentBytes, int(st.Goroutines), int(st.OpenFiles), st.WeightBytes
 			node.KVUsedBytes, node.FetchedBytes = st.KvUsedBytes, st.FetchedBytes
+			if k := st.Scratch; k != nil {
+				node.KVDiskUsedBytes, node.KVDiskBytes, node.KVDiskFailures = k.Bytes, k.Limit, k.Failed
+			}
 			if k := st.PrefixDisk; k != nil && s.PrefixCache != nil && s.PrefixCache.Disk != nil {
 				d := s.PrefixCache.Disk
 				d.Bytes, d.Limit, d.Blocks, d.Written, d.Read = d.Bytes+k.Bytes, d.Limit+k.Limit, d.Blocks+k.Blocks, d.Written+k.Written, d.Read+k.Read

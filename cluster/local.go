@@ -35,6 +35,11 @@ type LocalConfig struct {
 	// most PrefixDiskSize bytes; empty: none does.
 	PrefixDisk     string
 	PrefixDiskSize int64
+	// KVDisk is a folder for rows of long sequences that memory has no room for, each socket's in
+	// at most KVDiskSize bytes; empty: they stay in memory.
+	KVDisk     string
+	KVDiskSize int64
+	scratch    *tier.Scratch // for tests: of all sockets, in its place
 	// Draft is a folder with a small model of the same tokenizer, or "mtp": see OpenDraft.
 	Draft string
 	// Threads compute; default: the processors of the machine.
@@ -54,6 +59,7 @@ type localSocket struct {
 	pid     *actor.PID
 	stopped chan struct{}
 	disk    *tier.Store
+	scratch *tier.Scratch
 }
 
 // New starts an embedded cluster and waits until it serves, or ctx ends.
@@ -116,8 +122,13 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 				return nil, err
 			}
 		}
+		if sc.Scratch = cfg.scratch; cfg.KVDisk != "" {
+			if sc.Scratch, err = tier.OpenScratch(cfg.KVDisk, cfg.KVDiskSize, log); err != nil {
+				return nil, err
+			}
+		}
 		pid := c.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: sc} }))
-		c.sockets = append(c.sockets, localSocket{pid, sc.Stopped, sc.PrefixDisk})
+		c.sockets = append(c.sockets, localSocket{pid, sc.Stopped, sc.PrefixDisk, sc.Scratch})
 		n := topology.Node{ID: fmt.Sprintf("socket-%d", i), Incarnation: 1, KVBudget: cfg.KVBudget, ModelHash: ck.Hash()}
 		c.system.Root.Send(c.dpid, &nodeUp{node: n, host: host{incarnation: n.Incarnation, handle: localHandle{root: c.system.Root, pid: pid}, address: "local"}})
 	}
@@ -140,6 +151,9 @@ func (c *Local) Close() {
 		socket.Stop(c.system.Root, s.pid, s.stopped)
 		if s.disk != nil {
 			_ = s.disk.Close()
+		}
+		if s.scratch != nil {
+			s.scratch.Close()
 		}
 	}
 	c.pool.Close()

@@ -65,6 +65,10 @@ type NodeConfig struct {
 	// PrefixDiskSize bytes; empty: none are. Processes of a machine may share it.
 	PrefixDisk     string
 	PrefixDiskSize int64
+	// KVDisk is a folder for rows of long sequences that memory has no room for, at most KVDiskSize
+	// bytes; empty: they stay in memory. Processes of a machine may share it.
+	KVDisk     string
+	KVDiskSize int64
 	// Threads compute; default: the processors of the machine.
 	Threads int
 	// Share is the part of the work relative to other nodes, at most twice the measured
@@ -378,6 +382,12 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 			return err
 		}
 		defer n.socket.PrefixDisk.Close()
+	}
+	if cfg.KVDisk != "" {
+		if n.socket.Scratch, err = tier.OpenScratch(cfg.KVDisk, cfg.KVDiskSize, cfg.Logger); err != nil {
+			return err
+		}
+		defer n.socket.Scratch.Close()
 	}
 	pid, err := b.rpc.Spawn(socketName, actor.PropsFromProducer(func() actor.Actor { return n }))
 	if err != nil {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -25,7 +26,7 @@ func complete(t *testing.T, e api.Engine, r *api.Request) replied {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	r.MaxTokens, r.IgnoreEOS, r.PromptLogprobs = 12, true, -1
+	r.MaxTokens, r.IgnoreEOS, r.PromptLogprobs = cmp.Or(r.MaxTokens, 12), true, -1
 	r.Sampling = sampler.Default()
 	r.Sampling.Seed, r.Sampling.Logprobs, r.Sampling.RepetitionPenalty = 7, 5, 1.1
 	events, err := e.Submit(ctx, r)

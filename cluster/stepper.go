@@ -62,6 +62,9 @@ func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
 	for _, k := range p.Copy {
 		r.Copy = append(r.Copy, &proto.Copy{Seq: k.Seq, Replica: uint32(k.Replica)})
 	}
+	for _, f := range p.Spill {
+		r.Spill = append(r.Spill, &proto.Spill{Seq: f.Seq, Blocks: uint32(f.Blocks)})
+	}
 	for _, d := range p.Decode {
 		m := &proto.Chunk{Seq: d.Seq, Start: uint32(d.Position), Accepted: uint32(d.Accepted), Sample: !d.Given, Draft: uint32(d.Draft)}
 		for _, t := range d.Tokens {
@@ -85,8 +88,11 @@ func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
 // StepDone gathers what the sockets of a step answered.
 func StepDone(p *batcher.Plan, replies []*proto.StepReply) batcher.StepDone {
 	d := batcher.StepDone{Epoch: p.Epoch, Step: p.Step}
-	for _, r := range replies {
-		d.Used = append(d.Used, r.KvUsedBytes)
+	for rank, r := range replies {
+		d.Used, d.Lost = append(d.Used, r.KvUsedBytes), append(d.Lost, r.Lost...)
+		for _, f := range r.Spilled {
+			d.Spilled = append(d.Spilled, batcher.Spill{Seq: f.Seq, Owner: rank, Blocks: int(f.Blocks)})
+		}
 		for _, s := range r.Sampled {
 			out := batcher.Result{Seq: s.Seq, Odds: s.Odds}
 			for _, t := range s.Drafts {

@@ -16,15 +16,8 @@ const (
 	planes
 )
 
-// Tier is where a plane's blocks lie.
-type Tier uint8
-
-// Memory is the arena.
-const Memory Tier = 0
-
 // plane is one of them.
 type plane struct {
-	tier   Tier
 	size   int // bytes of a block; 0: the table has no such plane
 	slots  int // that a block covers
 	blocks [][]byte

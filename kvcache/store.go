@@ -23,10 +23,11 @@ type Store struct {
 	sealed  bool    // tokens may be written
 	pending int     // tokens that Open announced, until Seal
 	undo    undo
-	run     int   // tokens of a step for which undo rows are kept
-	charge  int64 // bytes of slot tables booked in the arena
-	seen    int64 // and of observed queries, until Seal
-	shares  bool  // blocks may be shared with other stores: the next write looks
+	run     int      // tokens of a step for which undo rows are kept
+	charge  int64    // bytes of slot tables booked in the arena
+	seen    int64    // and of observed queries, until Seal
+	shares  bool     // blocks may be shared with other stores: the next write looks
+	spilled *spilled // what lies in a file; nil: nothing
 }
 
 // table is one head of one layer.
@@ -46,7 +47,8 @@ type table struct {
 	scale     float32     // of their products with keys
 	bounds    [2]float32  // thresholds of a cache of clusters that was moved: rows of even slots carry the first
 	ring      int         // slots of the layer's window, while a prompt is read
-	gone      int         // blocks that were freed behind it
+	gone      int         // blocks that were freed: behind it, or since a file has them
+	fetched   *fetched    // pages of those that a file has
 }
 
 // rows are the blocks of keys and values.
@@ -97,6 +99,9 @@ func newStore(a *Arena, g Geometry, heads tensor.Span, p *Policy) *Store {
 // Heads are the KV heads that the store holds, of every layer.
 func (s *Store) Heads() tensor.Span { return s.heads }
 
+// Geometry is the shape of the model's cache.
+func (s *Store) Geometry() Geometry { return s.g }
+
 // Policy is the rule of the store; Full while a prompt is being read.
 func (s *Store) Policy() *Policy { return s.policy }
 
@@ -120,11 +125,15 @@ func (s *Store) Bytes() int64 {
 	for i := range s.tables {
 		t := &s.tables[i]
 		for _, p := range t.planes {
-			if p.tier == Memory {
-				bytes += int64(p.size) * int64(len(p.blocks))
-			}
+			bytes += int64(p.size) * int64(len(p.blocks))
 		}
 		bytes -= blockBytes(s.g, int64(t.gone))
+		if t.fetched != nil {
+			bytes += blockBytes(s.g, int64(len(t.fetched.blocks)))
+		}
+	}
+	if s.spilled != nil {
+		bytes += s.spilled.charged
 	}
 	return bytes
 }
@@ -187,6 +196,9 @@ func (s *Store) View(layer, head, pos int, q []float32, scale float32, rope Rope
 		}
 	case pageSelector:
 		if pages := c.Select(s.g.Layout, t.planes[indexPlane].blocks, n, Queries{q, s.g.group(), scale}, scratch); pages != nil {
+			if t.fetched != nil {
+				return s.viewSpilled(t, pages, n, scratch)
+			}
 			if c.Page() < panelSlots {
 				return scratch.Pick(t.rows(), pages, c.Page(), n)
 			}
@@ -204,6 +216,7 @@ const panelSlots = 16
 // Release gives everything back. The store is empty afterwards, and a second
 // Release does nothing.
 func (s *Store) Release() {
+	s.dropSpilled()
 	for i := range s.tables {
 		t := &s.tables[i]
 		s.arena.Release(t.rows()[t.gone:])

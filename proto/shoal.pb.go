@@ -617,6 +617,7 @@ type Held struct {
 	Tokens        uint32                 `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"` // committed
 	Staged        uint32                 `protobuf:"varint,4,opt,name=staged,proto3" json:"staged,omitempty"` // of the last step: to be committed or undone
 	Replica       bool                   `protobuf:"varint,5,opt,name=replica,proto3" json:"replica,omitempty"`
+	Spilled       uint32                 `protobuf:"varint,6,opt,name=spilled,proto3" json:"spilled,omitempty"` // blocks of it that lie in a file
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -686,13 +687,21 @@ func (x *Held) GetReplica() bool {
 	return false
 }
 
+func (x *Held) GetSpilled() uint32 {
+	if x != nil {
+		return x.Spilled
+	}
+	return 0
+}
+
 type LoadReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	WeightBytes   int64                  `protobuf:"varint,1,opt,name=weight_bytes,json=weightBytes,proto3" json:"weight_bytes,omitempty"`
 	KvBudgetBytes int64                  `protobuf:"varint,2,opt,name=kv_budget_bytes,json=kvBudgetBytes,proto3" json:"kv_budget_bytes,omitempty"`
 	Millis        uint32                 `protobuf:"varint,3,opt,name=millis,proto3" json:"millis,omitempty"`
 	Held          []*Held                `protobuf:"bytes,4,rep,name=held,proto3" json:"held,omitempty"`
-	PrefixDisk    bool                   `protobuf:"varint,5,opt,name=prefix_disk,json=prefixDisk,proto3" json:"prefix_disk,omitempty"` // it keeps blocks of the prefix cache in files
+	PrefixDisk    bool                   `protobuf:"varint,5,opt,name=prefix_disk,json=prefixDisk,proto3" json:"prefix_disk,omitempty"`       // it keeps blocks of the prefix cache in files
+	ScratchBytes  int64                  `protobuf:"varint,6,opt,name=scratch_bytes,json=scratchBytes,proto3" json:"scratch_bytes,omitempty"` // of files, at most, for rows that memory has no room for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -760,6 +769,13 @@ func (x *LoadReply) GetPrefixDisk() bool {
 		return x.PrefixDisk
 	}
 	return false
+}
+
+func (x *LoadReply) GetScratchBytes() int64 {
+	if x != nil {
+		return x.ScratchBytes
+	}
+	return 0
 }
 
 type JoinRequest struct {
@@ -2299,6 +2315,7 @@ type StepRequest struct {
 	Evict         []uint64 `protobuf:"varint,10,rep,packed,name=evict,proto3" json:"evict,omitempty"` // blocks of the prefix cache that are dropped before the step
 	Keep          []*Keep  `protobuf:"bytes,11,rep,name=keep,proto3" json:"keep,omitempty"`
 	Index         []*Index `protobuf:"bytes,12,rep,name=index,proto3" json:"index,omitempty"` // after the rows; a step may have these alone
+	Spill         []*Spill `protobuf:"bytes,13,rep,name=spill,proto3" json:"spill,omitempty"` // of caches of sequences that decode
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2413,6 +2430,13 @@ func (x *StepRequest) GetKeep() []*Keep {
 func (x *StepRequest) GetIndex() []*Index {
 	if x != nil {
 		return x.Index
+	}
+	return nil
+}
+
+func (x *StepRequest) GetSpill() []*Spill {
+	if x != nil {
+		return x.Spill
 	}
 	return nil
 }
@@ -2748,6 +2772,8 @@ type StepReply struct {
 	ReplicaBytes  uint64                 `protobuf:"varint,9,opt,name=replica_bytes,json=replicaBytes,proto3" json:"replica_bytes,omitempty"`  // of cache rows that this rank sent to replicas in the step
 	LateMicros    []uint32               `protobuf:"varint,8,rep,packed,name=late_micros,json=lateMicros,proto3" json:"late_micros,omitempty"` // by rank: how long this one waited for it alone, the others being there
 	Threads       *ThreadTime            `protobuf:"bytes,10,opt,name=threads,proto3" json:"threads,omitempty"`
+	Spilled       []*Spill               `protobuf:"bytes,11,rep,name=spilled,proto3" json:"spilled,omitempty"`   // of the caches of this rank, that lie in files since its last answer
+	Lost          []uint64               `protobuf:"varint,12,rep,packed,name=lost,proto3" json:"lost,omitempty"` // sequences of this rank whose files failed: what was drawn of them does not count
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2852,6 +2878,20 @@ func (x *StepReply) GetThreads() *ThreadTime {
 	return nil
 }
 
+func (x *StepReply) GetSpilled() []*Spill {
+	if x != nil {
+		return x.Spilled
+	}
+	return nil
+}
+
+func (x *StepReply) GetLost() []uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
+}
+
 // ThreadTime is where the time of a node's compute threads went in a step (tensor.Spent), in
 // nanoseconds; one shared piece of work of several is timed and counts for all.
 type ThreadTime struct {
@@ -2946,6 +2986,137 @@ func (x *ThreadTime) GetEnd() int64 {
 	return 0
 }
 
+// Spill has the rows of the first blocks of a cache moved to a file of its owner, behind what runs.
+type Spill struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Blocks        uint32                 `protobuf:"varint,2,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Spill) Reset() {
+	*x = Spill{}
+	mi := &file_proto_shoal_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Spill) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Spill) ProtoMessage() {}
+
+func (x *Spill) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_shoal_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Spill.ProtoReflect.Descriptor instead.
+func (*Spill) Descriptor() ([]byte, []int) {
+	return file_proto_shoal_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *Spill) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Spill) GetBlocks() uint32 {
+	if x != nil {
+		return x.Blocks
+	}
+	return 0
+}
+
+// Scratch are figures of files for rows of caches: bytes now and at most; pages read, bytes
+// written and failures since the start.
+type Scratch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bytes         int64                  `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Limit         int64                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Read          uint64                 `protobuf:"varint,3,opt,name=read,proto3" json:"read,omitempty"`
+	Written       uint64                 `protobuf:"varint,4,opt,name=written,proto3" json:"written,omitempty"`
+	Failed        uint64                 `protobuf:"varint,5,opt,name=failed,proto3" json:"failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Scratch) Reset() {
+	*x = Scratch{}
+	mi := &file_proto_shoal_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Scratch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Scratch) ProtoMessage() {}
+
+func (x *Scratch) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_shoal_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Scratch.ProtoReflect.Descriptor instead.
+func (*Scratch) Descriptor() ([]byte, []int) {
+	return file_proto_shoal_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *Scratch) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Scratch) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *Scratch) GetRead() uint64 {
+	if x != nil {
+		return x.Read
+	}
+	return 0
+}
+
+func (x *Scratch) GetWritten() uint64 {
+	if x != nil {
+		return x.Written
+	}
+	return 0
+}
+
+func (x *Scratch) GetFailed() uint64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
 type SocketStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -2964,6 +3135,7 @@ type SocketStatus struct {
 	Progress      uint64                 `protobuf:"varint,14,opt,name=progress,proto3" json:"progress,omitempty"`                             // jobs that the executor has done of the step in flight
 	FetchedBytes  int64                  `protobuf:"varint,16,opt,name=fetched_bytes,json=fetchedBytes,proto3" json:"fetched_bytes,omitempty"` // of the checkpoint, from other processes, since the start
 	PrefixDisk    *PrefixDisk            `protobuf:"bytes,17,opt,name=prefix_disk,json=prefixDisk,proto3" json:"prefix_disk,omitempty"`
+	Scratch       *Scratch               `protobuf:"bytes,18,opt,name=scratch,proto3" json:"scratch,omitempty"`
 	Busy          bool                   `protobuf:"varint,15,opt,name=busy,proto3" json:"busy,omitempty"` // the executor has a job in hand; false: it waits for others, or for work
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2971,7 +3143,7 @@ type SocketStatus struct {
 
 func (x *SocketStatus) Reset() {
 	*x = SocketStatus{}
-	mi := &file_proto_shoal_proto_msgTypes[36]
+	mi := &file_proto_shoal_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2983,7 +3155,7 @@ func (x *SocketStatus) String() string {
 func (*SocketStatus) ProtoMessage() {}
 
 func (x *SocketStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[36]
+	mi := &file_proto_shoal_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2996,7 +3168,7 @@ func (x *SocketStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SocketStatus.ProtoReflect.Descriptor instead.
 func (*SocketStatus) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{36}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SocketStatus) GetEpoch() uint32 {
@@ -3111,6 +3283,13 @@ func (x *SocketStatus) GetPrefixDisk() *PrefixDisk {
 	return nil
 }
 
+func (x *SocketStatus) GetScratch() *Scratch {
+	if x != nil {
+		return x.Scratch
+	}
+	return nil
+}
+
 func (x *SocketStatus) GetBusy() bool {
 	if x != nil {
 		return x.Busy
@@ -3137,7 +3316,7 @@ type PrefixDisk struct {
 
 func (x *PrefixDisk) Reset() {
 	*x = PrefixDisk{}
-	mi := &file_proto_shoal_proto_msgTypes[37]
+	mi := &file_proto_shoal_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3149,7 +3328,7 @@ func (x *PrefixDisk) String() string {
 func (*PrefixDisk) ProtoMessage() {}
 
 func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[37]
+	mi := &file_proto_shoal_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3162,7 +3341,7 @@ func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixDisk.ProtoReflect.Descriptor instead.
 func (*PrefixDisk) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{37}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PrefixDisk) GetBytes() int64 {
@@ -3279,20 +3458,22 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"weightType\x12\x17\n" +
 	"\akv_type\x18\x05 \x01(\tR\x06kvType\x12&\n" +
 	"\x0fmax_step_tokens\x18\x06 \x01(\rR\rmaxStepTokens\x12 \n" +
-	"\vcoordinator\x18\a \x01(\x06R\vcoordinator\"z\n" +
+	"\vcoordinator\x18\a \x01(\x06R\vcoordinator\"\x94\x01\n" +
 	"\x04Held\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06prompt\x18\x02 \x01(\rR\x06prompt\x12\x16\n" +
 	"\x06tokens\x18\x03 \x01(\rR\x06tokens\x12\x16\n" +
 	"\x06staged\x18\x04 \x01(\rR\x06staged\x12\x18\n" +
-	"\areplica\x18\x05 \x01(\bR\areplica\"\xb0\x01\n" +
+	"\areplica\x18\x05 \x01(\bR\areplica\x12\x18\n" +
+	"\aspilled\x18\x06 \x01(\rR\aspilled\"\xd5\x01\n" +
 	"\tLoadReply\x12!\n" +
 	"\fweight_bytes\x18\x01 \x01(\x03R\vweightBytes\x12&\n" +
 	"\x0fkv_budget_bytes\x18\x02 \x01(\x03R\rkvBudgetBytes\x12\x16\n" +
 	"\x06millis\x18\x03 \x01(\rR\x06millis\x12\x1f\n" +
 	"\x04held\x18\x04 \x03(\v2\v.shoal.HeldR\x04held\x12\x1f\n" +
 	"\vprefix_disk\x18\x05 \x01(\bR\n" +
-	"prefixDisk\"\x86\x01\n" +
+	"prefixDisk\x12#\n" +
+	"\rscratch_bytes\x18\x06 \x01(\x03R\fscratchBytes\"\x86\x01\n" +
 	"\vJoinRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12'\n" +
 	"\x0fdeadline_millis\x18\x02 \x01(\rR\x0edeadlineMillis\x12\x14\n" +
@@ -3419,7 +3600,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\tsave_from\x18\v \x01(\rR\bsaveFrom\x12\x12\n" +
 	"\x04save\x18\f \x03(\x04R\x04save\x12\x12\n" +
 	"\x04keys\x18\r \x01(\fR\x04keys\x12\x14\n" +
-	"\x05draft\x18\x0e \x01(\rR\x05draft\"\x81\x03\n" +
+	"\x05draft\x18\x0e \x01(\rR\x05draft\"\xa5\x03\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x18\n" +
@@ -3434,7 +3615,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x05evict\x18\n" +
 	" \x03(\x04R\x05evict\x12\x1f\n" +
 	"\x04keep\x18\v \x03(\v2\v.shoal.KeepR\x04keep\x12\"\n" +
-	"\x05index\x18\f \x03(\v2\f.shoal.IndexR\x05index\"E\n" +
+	"\x05index\x18\f \x03(\v2\f.shoal.IndexR\x05index\x12\"\n" +
+	"\x05spill\x18\r \x03(\v2\f.shoal.SpillR\x05spill\"E\n" +
 	"\x05Index\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\rR\x04from\x12\x16\n" +
@@ -3456,7 +3638,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x06prompt\x18\x06 \x03(\v2\x14.shoal.PromptLogprobR\x06prompt\x12\"\n" +
 	"\x05drawn\x18\a \x03(\v2\f.shoal.DrawnR\x05drawn\x12\x16\n" +
 	"\x06drafts\x18\b \x03(\rR\x06drafts\x12\x12\n" +
-	"\x04odds\x18\t \x03(\x02R\x04oddsJ\x04\b\x02\x10\x06\"\xdd\x02\n" +
+	"\x04odds\x18\t \x03(\x02R\x04oddsJ\x04\b\x02\x10\x06\"\x99\x03\n" +
 	"\tStepReply\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12(\n" +
@@ -3471,7 +3653,9 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\vlate_micros\x18\b \x03(\rR\n" +
 	"lateMicros\x12+\n" +
 	"\athreads\x18\n" +
-	" \x01(\v2\x11.shoal.ThreadTimeR\athreads\"\x9e\x01\n" +
+	" \x01(\v2\x11.shoal.ThreadTimeR\athreads\x12&\n" +
+	"\aspilled\x18\v \x03(\v2\f.shoal.SpillR\aspilled\x12\x12\n" +
+	"\x04lost\x18\f \x03(\x04R\x04lost\"\x9e\x01\n" +
 	"\n" +
 	"ThreadTime\x12\x12\n" +
 	"\x04runs\x18\x01 \x01(\x04R\x04runs\x12\x12\n" +
@@ -3480,7 +3664,16 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x04late\x18\x04 \x01(\x03R\x04late\x12\x16\n" +
 	"\x06absent\x18\x05 \x01(\x03R\x06absent\x12\x16\n" +
 	"\x06uneven\x18\x06 \x01(\x03R\x06uneven\x12\x10\n" +
-	"\x03end\x18\a \x01(\x03R\x03end\"\xbb\x04\n" +
+	"\x03end\x18\a \x01(\x03R\x03end\"1\n" +
+	"\x05Spill\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
+	"\x06blocks\x18\x02 \x01(\rR\x06blocks\"{\n" +
+	"\aScratch\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x12\n" +
+	"\x04read\x18\x03 \x01(\x04R\x04read\x12\x18\n" +
+	"\awritten\x18\x04 \x01(\x04R\awritten\x12\x16\n" +
+	"\x06failed\x18\x05 \x01(\x04R\x06failed\"\xe5\x04\n" +
 	"\fSocketStatus\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\"\n" +
@@ -3503,7 +3696,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\bprogress\x18\x0e \x01(\x04R\bprogress\x12#\n" +
 	"\rfetched_bytes\x18\x10 \x01(\x03R\ffetchedBytes\x122\n" +
 	"\vprefix_disk\x18\x11 \x01(\v2\x11.shoal.PrefixDiskR\n" +
-	"prefixDisk\x12\x12\n" +
+	"prefixDisk\x12(\n" +
+	"\ascratch\x18\x12 \x01(\v2\x0e.shoal.ScratchR\ascratch\x12\x12\n" +
 	"\x04busy\x18\x0f \x01(\bR\x04busy\"\xe4\x01\n" +
 	"\n" +
 	"PrefixDisk\x12\x14\n" +
@@ -3546,7 +3740,7 @@ func file_proto_shoal_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_shoal_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_proto_shoal_proto_goTypes = []any{
 	(Kind)(0),               // 0: shoal.Kind
 	(*Empty)(nil),           // 1: shoal.Empty
@@ -3585,8 +3779,10 @@ var file_proto_shoal_proto_goTypes = []any{
 	(*Sampled)(nil),         // 34: shoal.Sampled
 	(*StepReply)(nil),       // 35: shoal.StepReply
 	(*ThreadTime)(nil),      // 36: shoal.ThreadTime
-	(*SocketStatus)(nil),    // 37: shoal.SocketStatus
-	(*PrefixDisk)(nil),      // 38: shoal.PrefixDisk
+	(*Spill)(nil),           // 37: shoal.Spill
+	(*Scratch)(nil),         // 38: shoal.Scratch
+	(*SocketStatus)(nil),    // 39: shoal.SocketStatus
+	(*PrefixDisk)(nil),      // 40: shoal.PrefixDisk
 }
 var file_proto_shoal_proto_depIdxs = []int32{
 	2,  // 0: shoal.Slice.kv_heads:type_name -> shoal.Range
@@ -3612,18 +3808,21 @@ var file_proto_shoal_proto_depIdxs = []int32{
 	27, // 20: shoal.StepRequest.copy:type_name -> shoal.Copy
 	12, // 21: shoal.StepRequest.keep:type_name -> shoal.Keep
 	30, // 22: shoal.StepRequest.index:type_name -> shoal.Index
-	31, // 23: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
-	31, // 24: shoal.Drawn.top:type_name -> shoal.TokenLogprob
-	32, // 25: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
-	33, // 26: shoal.Sampled.drawn:type_name -> shoal.Drawn
-	34, // 27: shoal.StepReply.sampled:type_name -> shoal.Sampled
-	36, // 28: shoal.StepReply.threads:type_name -> shoal.ThreadTime
-	38, // 29: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	37, // 23: shoal.StepRequest.spill:type_name -> shoal.Spill
+	31, // 24: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
+	31, // 25: shoal.Drawn.top:type_name -> shoal.TokenLogprob
+	32, // 26: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
+	33, // 27: shoal.Sampled.drawn:type_name -> shoal.Drawn
+	34, // 28: shoal.StepReply.sampled:type_name -> shoal.Sampled
+	36, // 29: shoal.StepReply.threads:type_name -> shoal.ThreadTime
+	37, // 30: shoal.StepReply.spilled:type_name -> shoal.Spill
+	40, // 31: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
+	38, // 32: shoal.SocketStatus.scratch:type_name -> shoal.Scratch
+	33, // [33:33] is the sub-list for method output_type
+	33, // [33:33] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_proto_shoal_proto_init() }
@@ -3637,7 +3836,7 @@ func file_proto_shoal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_shoal_proto_rawDesc), len(file_proto_shoal_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   38,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

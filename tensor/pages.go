@@ -141,15 +141,15 @@ func (s *AttnScratch) Gather(l KVLayout, blocks [][]byte, pages []int32, page in
 			continue
 		}
 		for j, p := range run {
-			l.copyPage(copies[i], j*page, blocks[int(p)/each], int(p)%each*page, page)
+			l.CopyPage(copies[i], j*page, blocks[int(p)/each], int(p)%each*page, page)
 		}
 		s.list = append(s.list, copies[i])
 	}
 	return s.list
 }
 
-// copyPage copies n slots, whole panels.
-func (l KVLayout) copyPage(dst []byte, to int, src []byte, from, n int) {
+// CopyPage copies n slots, whole panels.
+func (l KVLayout) CopyPage(dst []byte, to int, src []byte, from, n int) {
 	for _, p := range l.planes() {
 		copy(dst[p.at+to*p.row:][:n*p.row], src[p.at+from*p.row:])
 	}

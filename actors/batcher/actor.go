@@ -27,7 +27,7 @@ type Stepper interface {
 	// before StartStep returns: with an error, or with a result for every row that
 	// wants one, and the measured cache bytes by rank (nil: not measured). The plan
 	// is read-only for both sides.
-	StartStep(p *Plan, done func(results []Result, used []int64, err error))
+	StartStep(p *Plan, done func(d StepDone, err error))
 	// Release does, on all sockets of the epoch, what Effects says of Keep, Release and Evict.
 	// It may be lost, or come after the next step has begun: that step repeats it.
 	Release(epoch uint32, keep []Keep, seqs, blocks []uint64)

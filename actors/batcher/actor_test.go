@@ -50,7 +50,7 @@ func (f *fakeStepper) place(epoch uint32) {
 
 func (f *fakeStepper) Disk(_ uint32, _ Disk, done func(int)) { done(0) }
 
-func (f *fakeStepper) StartStep(p *Plan, done func([]Result, []int64, error)) {
+func (f *fakeStepper) StartStep(p *Plan, done func(StepDone, error)) {
 	f.wg.Go(func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -58,16 +58,15 @@ func (f *fakeStepper) StartStep(p *Plan, done func([]Result, []int64, error)) {
 			if err, hang := f.fail(p); hang {
 				return
 			} else if err != nil {
-				done(nil, nil, err)
+				done(StepDone{}, err)
 				return
 			}
 		}
 		if p.Epoch != f.at.epoch {
-			done(nil, nil, errors.New("stale epoch"))
+			done(StepDone{}, errors.New("stale epoch"))
 			return
 		}
-		d := f.at.run(p, f.specs)
-		done(d.Results, d.Used, nil)
+		done(f.at.run(p, f.specs), nil)
 	})
 }
 

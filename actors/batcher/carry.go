@@ -57,12 +57,13 @@ func (b *Batcher) carryOut(e Effects) {
 	}
 	if p := e.Start; p != nil {
 		began := time.Now()
-		b.stepper.StartStep(p, func(results []Result, used []int64, err error) {
+		b.stepper.StartStep(p, func(d StepDone, err error) {
 			if err != nil {
 				b.send(&stepEnded{StepFailed{Epoch: p.Epoch, Step: p.Step, Reason: err.Error()}})
 				return
 			}
-			b.send(&stepEnded{StepDone{Epoch: p.Epoch, Step: p.Step, Results: results, Used: used, Micros: time.Since(began).Microseconds()}})
+			d.Micros = time.Since(began).Microseconds()
+			b.send(&stepEnded{d})
 		})
 	}
 }

@@ -30,9 +30,14 @@ func (s *State) stepDone(d StepDone) {
 		}
 	}
 	s.timed(f.plan, d.Micros)
+	s.spilled(d.Spilled)
+	s.lost(d.Lost)
 	for i := range f.plan.Decode {
 		row := &f.plan.Decode[i]
 		r := f.rows[row.Seq]
+		if r.seq != row.Seq { // it was lost
+			continue
+		}
 		if row.Given {
 			n := len(row.Tokens)
 			s.totals.Recomputed += uint64(max(0, min(r.reached, r.cached+n)-r.cached))

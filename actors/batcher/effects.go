@@ -51,6 +51,7 @@ type Plan struct {
 	Evict       []uint64 // blocks of the prefix cache that are dropped
 	Open        []Open
 	Copy        []Copy
+	Spill       []Spill
 	Decode      []Decode
 	Chunks      []Chunk
 	Index       []Index // of prompts without rows in this step

@@ -16,6 +16,7 @@ type Held struct {
 	Tokens  int // committed
 	Staged  int // tokens of the last step, which the socket can keep or undo
 	Replica bool
+	Spilled int // blocks of it that lie in a file
 }
 
 // takes says that the cache can go on as the admission that was cut off.
@@ -56,12 +57,12 @@ func (s *State) adopt(held []Held) {
 	for _, r := range append(queue(nil), s.waiting...) {
 		k := r.kept
 		r.kept = kept{}
-		own, copied := none, none
+		own, copied, spilled := none, none, 0
 		for _, h := range found[k.seq] {
 			switch {
 			case h.Rank < 0 || h.Rank >= len(s.ledger.sockets) || !h.takes(k):
 			case !h.Replica:
-				own = h.Rank
+				own, spilled = h.Rank, h.Spilled
 			default:
 				copied = h.Rank
 			}
@@ -73,7 +74,10 @@ func (s *State) adopt(held []Held) {
 		if own == none {
 			continue
 		}
-		bytes := kvcache.ResidentBytes(s.cfg.Geometry, k.read, min(k.cached+1, r.final()), r.Policy)
+		if replica {
+			spilled = 0
+		}
+		bytes := kvcache.SpilledBytes(s.cfg.Geometry, k.read, min(k.cached+1, r.final()), 1, spilled, r.Policy)
 		if bytes > s.ledger.sockets[own].free() {
 			continue
 		}
@@ -90,7 +94,11 @@ func (s *State) adopt(held []Held) {
 		need := make([]int64, len(s.ledger.sockets))
 		need[own] = bytes
 		s.ledger.admit(r, own, need)
-		if copied != none && s.cfg.Replicas > 0 && bytes <= s.ledger.sockets[copied].free() {
+		if spilled > 0 {
+			r.file = inFile{blocks: spilled, done: true, bytes: kvcache.FileBytes(s.cfg.Geometry, spilled, r.Policy)}
+			s.ledger.sockets[own].files += r.file.bytes
+		}
+		if spilled == 0 && copied != none && s.cfg.Replicas > 0 && bytes <= s.ledger.sockets[copied].free() {
 			s.ledger.addReplica(r, copied)
 		}
 		s.running.insert(r)

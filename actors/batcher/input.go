@@ -70,6 +70,8 @@ type StepDone struct {
 	Results []Result // one for each row that wants sampling or prompt logprobs
 	Used    []int64  // measured cache bytes by rank after the step; nil: not measured
 	Micros  int64    // from the plan to the results; 0: not measured
+	Spilled []Spill  // caches whose owners have given up the memory of their first blocks
+	Lost    []uint64 // sequences whose files have failed: what was drawn of them does not count
 }
 
 // Result is what one sequence got from a step.
@@ -98,9 +100,10 @@ type StepFailed struct {
 
 // Socket is one rank of a placement.
 type Socket struct {
-	ID     string
-	Budget int64       // bytes for the cache
-	Heads  tensor.Span // KV heads (latent attention: units of query heads) it reads prompts for
+	ID      string
+	Budget  int64       // bytes for the cache
+	Heads   tensor.Span // KV heads (latent attention: units of query heads) it reads prompts for
+	Scratch int64       // bytes of files for rows of sequences; 0: it has none
 }
 
 // Placed says that a cluster of an epoch works; Sockets in rank order. Their

@@ -23,6 +23,7 @@ type account struct {
 	core      int64 // of a block: rows of layers that see everything
 	window    int64 // and of the others
 	sequences int   // owned
+	files     int64 // bytes of Scratch that are taken
 	used      int64 // as measured, -1: unknown
 }
 
@@ -183,7 +184,7 @@ func (l *ledger) handedOver(r *request) {
 // growth is what a decode row of so many tokens needs beyond what is booked, less than none
 // after one of more.
 func (l *ledger) growth(r *request, tokens int) int64 {
-	return kvcache.StepBytes(l.g, r.read, r.cached+tokens, tokens, r.Policy) - r.hold[r.owner] - l.sharedBytes(r) - r.shares.size()
+	return l.stepBytes(r, r.cached+tokens, tokens) - r.hold[r.owner] - l.sharedBytes(r) - r.shares.size()
 }
 
 func (l *ledger) grow(r *request, bytes int64) {
@@ -210,6 +211,8 @@ func (l *ledger) release(r *request) {
 		}
 	}
 	r.pins = nil
+	l.sockets[r.owner].files -= r.file.bytes
+	r.file = inFile{}
 	l.sockets[r.owner].sequences--
 	r.hold = nil
 	if c := r.shares; c != nil {

@@ -17,7 +17,8 @@ const copiesAStep = 2
 // replicate gives sequences that decode a replica on the socket with the most
 // bytes free, in what memory is left when everybody else has been served.
 // Policies that score slots in decode have none: every step changes all scores,
-// and sending those costs more than the rebuild that it saves.
+// and sending those costs more than the rebuild that it saves. Nor has one whose rows lie in a
+// file: all of them would have to be read.
 func (s *State) replicate(p *Plan) {
 	if s.cfg.Replicas == 0 || len(s.ledger.sockets) < 2 {
 		return
@@ -26,7 +27,7 @@ func (s *State) replicate(p *Plan) {
 		if len(p.Copy) == copiesAStep {
 			return
 		}
-		if r.phase != decoding || r.ended || r.rests() || r.shares != nil || r.replica != none || r.Policy.Scored() {
+		if r.phase != decoding || r.ended || r.rests() || r.shares != nil || r.replica != none || r.Policy.Scored() || r.file.blocks > 0 {
 			continue
 		}
 		replica := none

@@ -36,6 +36,7 @@ type request struct {
 	hold    []int64 // ledger bytes by rank
 	reached int     // most tokens that any admission's cache had
 	replica int     // rank with a replica of the cache, or none
+	file    inFile  // what lies in a file of the owner, or will
 	kept    kept    // of the admission that the end of an epoch cut off
 	outage  *Outage // that cut it off, until it has a new token; nil: none
 	spoke   int64   // when its newest token came
@@ -57,6 +58,7 @@ type request struct {
 	able      []bool // owners that can take it to its end, by rank
 	unfit     string // why the present placement cannot take it at all; "": it can
 	unserved  int64  // since when nothing can take it, -1: something can
+	inMemory  bool   // a file of it was lost: it stays in memory
 	failures  int    // steps that failed under it since its last new token
 	preempted int
 	started   int64
@@ -129,6 +131,7 @@ func (r *request) finished(eos []int32) (string, bool) {
 func (r *request) restart() {
 	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.hold, r.replica, r.kept = waiting, 0, 0, 0, 0, 0, nil, none, kept{}
 	r.pins, r.saves, r.twice, r.asked, r.shares, r.indexed = nil, false, 0, false, nil, 0
+	r.file = inFile{}
 }
 
 // queue is a list of requests in order.

@@ -48,6 +48,7 @@ func (s *State) schedule() {
 	}
 	s.draft(p, rows, left)
 	s.replicate(p)
+	s.spill(p)
 	s.steps++
 	p.DropReplica, s.noReplica = s.noReplica, nil
 	p.Evict, s.prefix.evicted, s.prefix.told = s.prefix.evicted, nil, 0

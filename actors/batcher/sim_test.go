@@ -49,6 +49,8 @@ type cluster struct {
 
 	accepted int // drafts
 	forks    int
+	spills   int // caches that went to files
+	lost     int // of these
 }
 
 type fataler interface{ Fatalf(string, ...any) }
@@ -64,6 +66,7 @@ type sequence struct {
 	prompt  int  // of the request
 	text    []int32
 	next    int // position that the next row must have
+	ordered int // blocks that are to lie in a file
 }
 
 func newCluster(t fataler, epoch uint32, sockets []Socket) *cluster {
@@ -86,6 +89,7 @@ func (c *cluster) close() {
 // was, with its caches, or a new socket when that is none. The others are gone.
 func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster, []Held) {
 	next := newCluster(c.t, epoch, nil)
+	next.spills, next.lost = c.spills, c.lost
 	c.evict(slices.Collect(maps.Keys(c.blocks)))
 	now := map[int]int{}
 	for i, s := range sockets {
@@ -110,7 +114,7 @@ func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster,
 			if s == nil || !lives {
 				return nil, none
 			}
-			held = append(held, Held{Seq: seq, Rank: at, Prompt: s.Prompt(), Tokens: s.Tokens(), Staged: s.Staged(), Replica: copied})
+			held = append(held, Held{Seq: seq, Rank: at, Prompt: s.Prompt(), Tokens: s.Tokens(), Staged: s.Staged(), Replica: copied, Spilled: s.Spilled()})
 			return s, at
 		}
 		k := &sequence{open: q.open, prompt: q.prompt, held: true}
@@ -403,6 +407,7 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 		}
 		done.Results = append(done.Results, r)
 	}
+	c.spill(p, &done)
 	for _, a := range c.arenas {
 		done.Used = append(done.Used, a.Used())
 	}
@@ -610,6 +615,15 @@ func checkLedger(t fataler, s *State) {
 		}
 	}
 	for i, a := range s.ledger.sockets {
+		files := int64(0)
+		for _, r := range s.running {
+			if r.owner == i {
+				files += r.file.bytes
+			}
+		}
+		if a.files != files {
+			t.Fatalf("socket %s: %d bytes of files, requests have %d", a.ID, a.files, files)
+		}
 		shared, evictable := int64(0), int64(0)
 		for b, n := range held[i] {
 			if b.pins[i] != n {

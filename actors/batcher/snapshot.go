@@ -32,6 +32,8 @@ type Totals struct {
 	Restored   uint64 // caches that outlived their epoch on their owner
 	Copies     uint64 // caches that went on from a replica
 	Preempted  uint64 // sequences whose place or memory others got
+	Spilled    uint64 // caches whose rows went to files
+	Lost       uint64 // of these, those whose files failed
 }
 
 // RequestState is one request.
@@ -60,6 +62,8 @@ type SocketState struct {
 	Shared    int64 // of Reserved, blocks of prompts, which several sequences may hold
 	Evictable int64 // beside Reserved: the prefix cache, which goes when sequences need the bytes
 	Sequences int   // owned
+	Files     int64 // bytes of files that rows of sequences take, or will
+	Scratch   int64 // the most
 }
 
 // Snapshot describes the present.
@@ -75,7 +79,7 @@ func (s *State) Snapshot() Snapshot {
 	v.Speculated = s.speculation.totals
 	v.Speculated.Texts, v.Speculated.Recent = s.speculation.bytes, s.speculation.recent.Bytes()
 	for _, a := range s.ledger.sockets {
-		v.Sockets = append(v.Sockets, SocketState{ID: a.ID, Budget: a.Budget, Reserved: a.reserved + a.shared - a.evictable, Used: a.used, Freed: a.freed, Replicas: a.replicas, Shared: a.shared - a.evictable, Evictable: a.evictable, Sequences: a.sequences})
+		v.Sockets = append(v.Sockets, SocketState{ID: a.ID, Budget: a.Budget, Reserved: a.reserved + a.shared - a.evictable, Used: a.used, Freed: a.freed, Replicas: a.replicas, Shared: a.shared - a.evictable, Evictable: a.evictable, Sequences: a.sequences, Files: a.files, Scratch: a.Scratch})
 	}
 	names := [...]string{waiting: "waiting", prefill: "prefill", decoding: "decoding"}
 	for _, r := range s.running {

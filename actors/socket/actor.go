@@ -36,7 +36,9 @@ type Config struct {
 	WeightsCache *WeightsCache
 	// PrefixDisk, when set, keeps blocks of the prefix cache in files. Close it after the socket.
 	PrefixDisk *tier.Store
-	Logger     *slog.Logger
+	// Scratch, when set, takes rows of caches that memory has no room for. Close it after the socket.
+	Scratch *tier.Scratch
+	Logger  *slog.Logger
 	// Connect joins the transport of a group: rank of size, in an epoch. It
 	// returns when every pair of ranks has heard each other, or with an error
 	// that names who was not heard.
@@ -101,11 +103,12 @@ type (
 // Events that the socket's own jobs send back.
 type (
 	loaded struct {
-		number uint32
-		epoch  *epoch
-		err    error
-		took   time.Duration
-		reply  func(*proto.LoadReply, error)
+		number  uint32
+		epoch   *epoch
+		err     error
+		inFiles map[uint64]int // blocks of caches
+		took    time.Duration
+		reply   func(*proto.LoadReply, error)
 	}
 	joined struct {
 		number uint32
@@ -166,6 +169,7 @@ func (a *Actor) Receive(c actor.Context) {
 		a.files = newFiles(a.Config.PrefixDisk, a.exec, a.caches)
 		a.caches.files = a.files
 		a.answers = newAnswers(a.exec, a.caches)
+		a.caches.spiller = newSpiller(a.Config.Scratch, a.exec, a.caches)
 		if a.Config.ParsePolicy == nil {
 			a.Config.ParsePolicy = kvcache.Parse
 		}
@@ -173,6 +177,7 @@ func (a *Actor) Receive(c actor.Context) {
 		a.teardown(c, a.machine.Stop())
 		a.files.close()
 		a.answers.close()
+		a.caches.spiller.close()
 		a.exec.Close()
 		a.caches.beside.close()
 		a.caches.arena.Close()
@@ -244,7 +249,7 @@ func (a *Actor) load(c actor.Context, m *Load) {
 	a.exec.Submit(func() {
 		began := time.Now()
 		e, err := build(ctx, cfg, read, held, p, rank, m.Request)
-		root.Send(self, &loaded{number: p.Epoch, epoch: e, err: err, took: time.Since(began), reply: m.Reply})
+		root.Send(self, &loaded{number: p.Epoch, epoch: e, err: err, inFiles: held.inFiles(), took: time.Since(began), reply: m.Reply})
 	})
 }
 
@@ -306,8 +311,14 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 	a.layers = a.layers[:len(layers)]
 	a.Config.Logger.Info("slices loaded", "epoch", m.number, "rank", m.epoch.rank, "sockets", len(m.epoch.place.Slices),
 		"weights_bytes", m.epoch.weights.Bytes(), "took", m.took.Round(time.Millisecond))
-	m.reply(&proto.LoadReply{WeightBytes: m.epoch.weights.Bytes() + m.epoch.drafter.Bytes(), KvBudgetBytes: a.caches.arena.Budget(), Millis: uint32(m.took.Milliseconds()), Held: a.machine.Held(),
-		PrefixDisk: a.files != nil}, nil)
+	kept := a.machine.Held()
+	for _, h := range kept {
+		if !h.Replica {
+			h.Spilled = uint32(m.inFiles[h.Seq])
+		}
+	}
+	m.reply(&proto.LoadReply{WeightBytes: m.epoch.weights.Bytes() + m.epoch.drafter.Bytes(), KvBudgetBytes: a.caches.arena.Budget(), Millis: uint32(m.took.Milliseconds()), Held: kept,
+		PrefixDisk: a.files != nil, ScratchBytes: a.caches.spiller.limit()}, nil)
 }
 
 func (a *Actor) join(c actor.Context, m *Join) {
@@ -471,7 +482,7 @@ func (a *Actor) advance(c actor.Context, s *step, err error) {
 	}
 	s.reply(&proto.StepReply{Epoch: w.Epoch, Step: w.Step, Sampled: s.results.order, KvUsedBytes: a.caches.arena.Used(),
 		ComputeMicros: uint32((b.Compute + s.spent.Head + s.spent.Begin).Microseconds()), WaitMicros: uint32((b.Wait + s.spent.Wait).Microseconds()),
-		Threads: threadTime(s.spent.Threads), WireBytes: a.epoch.group.wireBytes() - s.wireBefore, ReplicaBytes: s.copied, LateMicros: micros(a.epoch.group.lateness(), s.lateBefore)}, nil)
+		Spilled: s.spilled, Lost: s.lost, Threads: threadTime(s.spent.Threads), WireBytes: a.epoch.group.wireBytes() - s.wireBefore, ReplicaBytes: s.copied, LateMicros: micros(a.epoch.group.lateness(), s.lateBefore)}, nil)
 }
 
 // teardown ends what is in flight and frees the epoch, but for the caches that a later
@@ -512,7 +523,7 @@ func (a *Actor) status() *proto.SocketStatus {
 		}
 	}
 	s := &proto.SocketStatus{Progress: done - before, Busy: busy, Epoch: a.machine.Epoch, State: string(a.machine.Phase), LastStep: a.machine.Step,
-		KvUsedBytes: a.caches.arena.Used(), KvBudgetBytes: a.caches.arena.Budget(), PrefixDisk: a.files.figures()}
+		KvUsedBytes: a.caches.arena.Used(), KvBudgetBytes: a.caches.arena.Budget(), PrefixDisk: a.files.figures(), Scratch: a.caches.spiller.figures()}
 	if a.epoch != nil {
 		s.WeightBytes = a.epoch.weights.Bytes() + a.epoch.drafter.Bytes()
 	}

@@ -67,6 +67,28 @@ func (c *Caches) Compress(part *kvcache.Store, seen *kvcache.Observation, p *kvc
 	return q.own, nil
 }
 
+// Spill moves the rows of a whole cache to a file, if the socket has a disk for them and the cache is
+// large enough. Unlike the spiller it waits for the disk.
+func (c *Caches) Spill(own *kvcache.Store) error {
+	s, g, p := c.e.spiller, own.Geometry(), own.Policy()
+	blocks := kvcache.Spillable(g, own.Prompt(), own.Tokens(), p)
+	if s == nil || blocks == 0 {
+		return nil
+	}
+	file, err := s.scratch.Create(kvcache.FileBytes(g, blocks, p))
+	if err != nil {
+		return err
+	}
+	sums, err := copyPages(file, g, p, blocks, func(buf []byte, at int64) int { return own.CopyPages(buf, at, blocks) })
+	if err == nil {
+		err = own.Spill(file, blocks, sums)
+	}
+	if err != nil {
+		file.Close()
+	}
+	return err
+}
+
 // Keep gives the socket a whole cache, as if an earlier epoch had left it: a plan goes
 // on with it by an Open with Resume. What the socket had of the sequence is dropped.
 func (c *Caches) Keep(seq uint64, own *kvcache.Store) {

@@ -84,6 +84,8 @@ type step struct {
 	spent      Stages
 	observe    func(Stages)
 	copied     uint64 // bytes sent to replicas
+	spilled    []*proto.Spill
+	lost       []uint64
 	wireBefore uint64
 	before     tensor.Spent
 	lateBefore []time.Duration

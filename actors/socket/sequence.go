@@ -16,6 +16,7 @@ type caches struct {
 	seqs    map[uint64]*sequence
 	blocks  map[uint64]*kvcache.Segment // of the prefix cache; on a socket that reads no heads there are none
 	files   *files                      // nil: they are kept in memory alone
+	spiller *spiller                    // of caches; nil: they stay in memory
 	coming  map[uint64]*coming          // blocks that are read from files
 	named   map[uint64]offer            // how files name blocks
 	drafter *drafter                    // loaded once; nil: none
@@ -187,6 +188,8 @@ func (e *epoch) do(effects []Effect) error {
 			err = e.openCache(q)
 		case DoReserveCache:
 			err = q.reserve(f.Tokens)
+		case DoSpill:
+			e.spiller.order(f.Seq, f.Tokens)
 		}
 		if err != nil {
 			return fmt.Errorf("socket: %v: %w", f, err)

@@ -89,6 +89,11 @@ func (m *Machine) check(r *proto.StepRequest) (opened map[uint64]*Sequence, err 
 	if len(r.Chunks)+len(r.Index) == 0 {
 		return nil, fmt.Errorf("socket: step %d has no rows", r.Step)
 	}
+	for _, f := range r.Spill {
+		if q := at(f.Seq); q == nil || !q.Whole || f.Blocks == 0 || int64(f.Blocks) > int64(q.Read/tensor.BlockSlots) {
+			return nil, fmt.Errorf("socket: %d blocks of sequence %d are to lie in a file, of which there are not as many here", f.Blocks, f.Seq)
+		}
+	}
 	return opened, m.checkCopies(r, at)
 }
 

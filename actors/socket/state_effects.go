@@ -22,9 +22,10 @@ const (
 	DoEvict                   // a block of the prefix cache goes, by its number Block
 	DoKeep                    // Block number Tokens of the cache is the prefix cache's Block too
 	DoFork                    // the sequence begins with another's cache, as Open says
+	DoSpill                   // the rows of the first Tokens blocks of the cache go to a file, behind what runs
 )
 
-var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict", "keep", "fork"}
+var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict", "keep", "fork", "spill"}
 
 func (d Do) String() string { return doNames[d] }
 
@@ -50,6 +51,8 @@ func (e Effect) String() string {
 		return fmt.Sprintf("%v block %d", e.Do, e.Block)
 	case DoKeep:
 		return fmt.Sprintf("%v block %d of %d as block %d", e.Do, e.Tokens, e.Seq, e.Block)
+	case DoSpill:
+		return fmt.Sprintf("%v %d: %d blocks", e.Do, e.Seq, e.Tokens)
 	case DoReplicate:
 		return fmt.Sprintf("%v %d on %d: %d tokens", e.Do, e.Seq, e.Rank, e.Tokens)
 	}

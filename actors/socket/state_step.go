@@ -51,6 +51,11 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 		m.flights[w.Batch] = append(m.flights[w.Batch], x.Seq)
 		w.Index = append(w.Index, Index{Seq: x.Seq, From: int(x.From), Pieces: int(x.Pieces)})
 	}
+	for _, f := range r.Spill {
+		if m.seqs[f.Seq].Owner == m.limits.Rank {
+			w.First = append(w.First, Effect{Do: DoSpill, Seq: f.Seq, Tokens: int(f.Blocks)})
+		}
+	}
 	return w, nil
 }
 

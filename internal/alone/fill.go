@@ -28,6 +28,10 @@ func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy str
 			if err != nil {
 				return fmt.Errorf("alone: sequence %d: %w", id, err)
 			}
+			if err := c.Spill(own); err != nil {
+				own.Release()
+				return fmt.Errorf("alone: sequence %d: %w", id, err)
+			}
 			c.Keep(id, own)
 			made++
 		}

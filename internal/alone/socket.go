@@ -14,6 +14,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/kvcache/tier"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/proto"
 	"github.com/shoal-llm/shoal/sampler"
@@ -25,11 +26,12 @@ import (
 type Config struct {
 	Checkpoint *model.Checkpoint
 	Pool       *tensor.Pool
-	Weights    tensor.DType // type of the matrices
-	KV         tensor.DType // type of the cache
-	KVBudget   int64        // bytes of KV cache
-	StepTokens int          // most rows of a step
-	System     *System      // nil: one of its own
+	Weights    tensor.DType  // type of the matrices
+	KV         tensor.DType  // type of the cache
+	KVBudget   int64         // bytes of KV cache
+	StepTokens int           // most rows of a step
+	System     *System       // nil: one of its own
+	Scratch    *tier.Scratch // takes rows of caches that are filled; nil: they stay in memory
 }
 
 // System is what sockets run in, one or several.
@@ -79,7 +81,7 @@ func New(ctx context.Context, c Config) (_ *Socket, err error) {
 		}
 	}()
 	transport := collective.NewMemory(1)[0]
-	cfg := socket.Config{Checkpoint: c.Checkpoint, Pool: c.Pool, KVBudget: c.KVBudget, Logger: slog.New(slog.DiscardHandler), Stopped: a.stopped, ParsePolicy: parse,
+	cfg := socket.Config{Checkpoint: c.Checkpoint, Pool: c.Pool, KVBudget: c.KVBudget, Logger: slog.New(slog.DiscardHandler), Stopped: a.stopped, ParsePolicy: parse, Scratch: c.Scratch,
 		Connect: func(context.Context, string, uint32, int, []uint32) (collective.Transport, error) {
 			return transport, nil
 		}}

@@ -76,13 +76,8 @@ func Open(root string, limit int64, log *slog.Logger) (*Store, error) {
 	if limit < 1 {
 		return nil, fmt.Errorf("tier: --prefix-disk-size %d: want a number of bytes", limit)
 	}
-	if err := os.MkdirAll(root, 0o700); err != nil {
-		return nil, fmt.Errorf("tier: --prefix-disk: %w", err)
-	}
-	if st, err := os.Stat(root); err != nil {
-		return nil, fmt.Errorf("tier: --prefix-disk: %w", err)
-	} else if st.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("tier: --prefix-disk %s: others than its owner have rights on it (%v), and it will hold what users say: chmod 700 it, or name a folder that is not there yet", root, st.Mode().Perm())
+	if err := private(root, "--prefix-disk"); err != nil {
+		return nil, err
 	}
 	s := &Store{root: root, limit: limit, log: log, files: map[Key][]*file{}}
 	if err := s.take(); err != nil {

@@ -1,0 +1,131 @@
+package batcher
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/tensor"
+)
+
+// noFile holds pages that nobody reads: the sim attends to nothing.
+type noFile struct{}
+
+func (noFile) Read([]int64, int, func(int, []byte) error) error { return errors.New("test: no pages") }
+func (noFile) Close()                                           {}
+
+// spill takes orders, carries them out some steps later, and loses some of the files.
+func (c *cluster) spill(p *Plan, done *StepDone) {
+	for _, f := range p.Spill {
+		q := c.seqs[f.Seq]
+		if q == nil || q.own == nil || !q.own.Sealed() || q.owner != f.Owner || q.ordered > 0 || f.Blocks*64 > q.own.Tokens() {
+			c.t.Fatalf("%+v is ordered of a cache that is not there, or has been before", f)
+		}
+		q.ordered = f.Blocks
+	}
+	for _, seq := range slices.Sorted(maps.Keys(c.seqs)) {
+		q := c.seqs[seq]
+		if q.held || q.own == nil || !q.own.Sealed() {
+			continue
+		}
+		if q.ordered > 0 && q.own.Spilled() == 0 && (p.Step+seq)%3 == 0 {
+			buf := make([]byte, kvcache.FileBytes(geometry, q.ordered, q.open.Policy))
+			c.must(q.own.Spill(noFile{}, q.ordered, kvcache.PageSums(nil, geometry, q.open.Policy, buf)), "%d blocks to a file", q.ordered)
+			done.Spilled = append(done.Spilled, Spill{Seq: seq, Owner: q.owner, Blocks: q.ordered})
+			c.spills++
+		}
+		if q.own.Spilled() > 0 && (p.Step+seq)%17 == 0 && slices.ContainsFunc(p.Decode, func(d Decode) bool { return d.Seq == seq }) {
+			done.Lost = append(done.Lost, seq)
+			c.lost++
+		}
+	}
+}
+
+// paged is a policy whose rows can lie in a file.
+var paged = func() *kvcache.Policy {
+	p, err := kvcache.Parse("quest:page=16,budget=32")
+	if err != nil {
+		panic(err)
+	}
+	return p
+}()
+
+// A sequence goes to a file when another waits for memory, once, and no further than the disk has
+// room; its memory is free when the owner says so; and one whose file is lost is read again, stays
+// in memory, and goes on with the token that it had not got.
+func TestSpill(t *testing.T) {
+	whole := kvcache.HandoverBytes(geometry, geometry.KVHeads, 400, paged)
+	file := kvcache.FileBytes(geometry, 6, paged)
+	for _, c := range []struct {
+		name    string
+		scratch int64
+		orders  int
+		cache   bool
+	}{{"no disk", 0, 0, false}, {"room for one", 2*file - 1, 1, false}, {"room for all", 10 * file, 2, false}, {"with the prefix cache", 10 * file, 2, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk = 500, 450 })
+			s.cfg.NoPrefixCache = !c.cache
+			out := newClient(t)
+			sockets := []Socket{{ID: "n1", Budget: 2*whole + whole/2, Heads: tensor.Span{Hi: geometry.KVHeads}, Scratch: c.scratch}}
+			at := newCluster(t, 1, sockets)
+			defer at.close()
+			e := s.Step(Placed{Epoch: 1, Sockets: sockets})
+			for _, id := range []string{"a", "b", "c"} {
+				spec := Spec{ID: id, Prompt: prompt(id, 400), MaxTokens: 60, Policy: paged, Sampling: greedy, PromptLogprobs: -1, Speculate: "off"}
+				out.specs[id], out.tokens[id] = &spec, 0
+				if more := s.Step(Submit{spec}); more.Start != nil {
+					e = more
+				}
+			}
+			orders, together := 0, 0
+			for steps := 0; !s.Idle(); steps++ {
+				out.take(e)
+				checkLedger(t, s)
+				if files := s.ledger.sockets[0].files; files > c.scratch {
+					t.Fatalf("%d bytes of files of %d", files, c.scratch)
+				}
+				if e.Start == nil || steps > 2000 {
+					t.Fatalf("stuck: %+v", s.Snapshot())
+				}
+				orders += len(e.Start.Spill)
+				together = max(together, len(s.running))
+				e = s.Step(at.run(e.Start, out.specs))
+			}
+			out.take(e)
+			if orders < c.orders || c.orders == 0 && orders > 0 || at.spills > orders {
+				t.Errorf("%d orders, want %d; %d spills", orders, c.orders, at.spills)
+			}
+			if want := 2 + min(1, c.orders); together != want {
+				t.Errorf("%d ran together, want %d", together, want)
+			}
+			if s.totals.Spilled != uint64(at.spills) || s.totals.Lost != uint64(at.lost) {
+				t.Errorf("%+v are counted of %d spills, %d lost", s.totals, at.spills, at.lost)
+			}
+		})
+	}
+}
+
+// What lies in a file, or will, gets no replica: all of it would have to be read.
+func TestSpilledHasNoReplica(t *testing.T) {
+	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk, c.NoPrefixCache = 500, 450, true })
+	sockets := []Socket{{ID: "n1", Budget: 1 << 20, Heads: tensor.Span{Hi: geometry.KVHeads}, Scratch: 1 << 20}, {ID: "n2", Budget: 1 << 20}}
+	at := newCluster(t, 1, sockets)
+	defer at.close()
+	s.Step(Placed{Epoch: 1, Sockets: sockets})
+	spec := Spec{ID: "a", Prompt: prompt("a", 400), MaxTokens: 60, Policy: paged, Sampling: greedy, PromptLogprobs: -1, Speculate: "off"}
+	e := s.Step(Submit{spec})
+	s.Step(at.run(e.Start, map[string]*Spec{"a": &spec}))
+	s.cfg.Replicas = 1
+	for _, ordered := range []bool{true, false} {
+		r := s.running[0]
+		if r.file = (inFile{}); ordered {
+			r.file.blocks = 6
+		}
+		var p Plan
+		if s.replicate(&p); len(p.Copy) == 1 == ordered {
+			t.Errorf("ordered to a file %v, and copies: %+v", ordered, p.Copy)
+		}
+	}
+}

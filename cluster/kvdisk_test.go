@@ -1,0 +1,175 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/kvcache/tier"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
+
+	"github.com/shoal-llm/shoal/actors/socket"
+)
+
+// disk stands for that of scratch files, with faults.
+type disk struct {
+	mu     sync.Mutex
+	rate   int64        // bytes a second; 0: as fast as memory
+	reads  atomic.Int64 // left before they fail, where failing
+	writes atomic.Int64
+	flips  bool // reads give other bytes
+}
+
+var errDisk = errors.New("test: the disk fails")
+
+// takes is how long bytes take, one after another.
+func (d *disk) takes(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.rate > 0 {
+		time.Sleep(time.Duration(int64(n) * int64(time.Second) / d.rate))
+	}
+}
+
+// onDisk is one file.
+type onDisk struct {
+	d     *disk
+	mu    sync.Mutex
+	bytes []byte
+}
+
+func (f *onDisk) ReadAt(b []byte, at int64) (int, error) {
+	if f.d.reads.Add(-1) < 0 {
+		return 0, errDisk
+	}
+	f.d.takes(len(b))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if at+int64(len(b)) > int64(len(f.bytes)) {
+		return 0, io.ErrUnexpectedEOF
+	}
+	copy(b, f.bytes[at:])
+	if f.d.flips {
+		b[0] ^= 1
+	}
+	return len(b), nil
+}
+
+func (f *onDisk) WriteAt(b []byte, at int64) (int, error) {
+	if f.d.writes.Add(-1) < 0 {
+		return 0, errDisk
+	}
+	f.d.takes(len(b))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.bytes = append(f.bytes, make([]byte, max(0, int(at)+len(b)-len(f.bytes)))...)
+	copy(f.bytes[at:], b)
+	return len(b), nil
+}
+
+func (f *onDisk) Close() error { return nil }
+
+// TestKVDisk: sequences that memory has no room for go on with their rows in files, with the bits
+// of those in memory; a disk that is slow, full, wrong or fails costs time and nothing else.
+func TestKVDisk(t *testing.T) {
+	const length, sequences, policy = 700, 5, "shadowkv:chunk=8,budget=32,outliers=2,local=1,int8=1"
+	serve := ServeConfig{Model: goldenDir, KV: "bf16", PrefixCache: PrefixOff}
+	ask := func(i int) *api.Request {
+		return &api.Request{ID: fmt.Sprint("kv disk ", i), Prompt: text(i, length), Policy: policy, MaxTokens: 150}
+	}
+	alone := startLocal(t, LocalConfig{Threads: 1, Serve: serve})
+	want := make([]replied, sequences)
+	for i := range want {
+		want[i] = complete(t, alone, ask(i))
+	}
+	ck, err := model.Open(goldenDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	p, err := kvcache.Parse(policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := socket.GeometryOf(&ck.Config, tensor.BF16)
+	budget := 33 * kvcache.HandoverBytes(g, g.KVHeads, length+150, p) / 16 // two sequences to their ends
+	const all = 1 << 40
+	for _, c := range []struct {
+		name    string
+		sockets int
+		disk    *disk
+		reads   int64
+		writes  int64
+		limit   int64
+		spills  bool // some
+		loses   bool
+	}{
+		{"files", 1, nil, all, all, 1 << 30, true, false},
+		{"files, three sockets", 3, nil, all, all, 1 << 30, true, false},
+		{"200 MB/s", 1, &disk{rate: 200e6}, all, all, 1 << 30, true, false},
+		{"fails when read", 1, &disk{}, 100, all, 1 << 30, true, true},
+		{"wrong bytes", 1, &disk{flips: true}, all, all, 1 << 30, true, true},
+		{"fails when written", 1, &disk{}, all, 0, 1 << 30, false, false},
+		{"room for one", 1, &disk{}, all, all, kvcache.FileBytes(g, 13, p), true, false},
+		{"room for none", 1, &disk{}, all, all, 1000, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := LocalConfig{Threads: 1, Sockets: c.sockets, Serve: serve, KVBudget: budget}
+			if c.disk == nil {
+				cfg.KVDisk, cfg.KVDiskSize = filepath.Join(t.TempDir(), "kv"), c.limit
+			} else {
+				c.disk.reads.Store(c.reads)
+				c.disk.writes.Store(c.writes)
+				cfg.scratch = tier.NewScratch(func() (tier.Medium, error) { return &onDisk{d: c.disk}, nil }, c.limit, slog.New(slog.DiscardHandler))
+			}
+			e := startLocal(t, cfg)
+			together, got := 0, make([]replied, sequences)
+			var wg sync.WaitGroup
+			for i := range got {
+				wg.Go(func() { got[i] = complete(t, e, ask(i)) })
+			}
+			over := make(chan struct{})
+			go func() { wg.Wait(); close(over) }()
+			for running := true; running; {
+				select {
+				case <-over:
+					running = false
+				case <-time.After(time.Millisecond):
+					s, err := e.batcher.Snapshot(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					together = max(together, len(s.Running))
+					for _, k := range s.Sockets {
+						if k.Files > c.limit || k.Used > k.Budget {
+							t.Errorf("%+v", k)
+						}
+					}
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Error("other answers than in memory")
+			}
+			s, err := e.batcher.Snapshot(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (s.Totals.Spilled > 0) != c.spills || (s.Totals.Lost > 0) != c.loses {
+				t.Errorf("%d went to files, %d of them were lost", s.Totals.Spilled, s.Totals.Lost)
+			}
+			if c.sockets == 1 && !c.loses && (together > 2) != c.spills {
+				t.Errorf("%d ran together", together)
+			}
+		})
+	}
+}

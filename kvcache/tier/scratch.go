@@ -1,0 +1,304 @@
+package tier
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/lograte"
+)
+
+// Scratch is a folder for rows of sequences that run, which memory has no room for. Its files have
+// no name once they are open: they are gone with the process that made them, and nobody finds
+// them again. Methods may be called from any goroutine.
+//
+// Reads are those of a few goroutines, each into memory of its own: so who waits for a page can
+// stop waiting for a disk that hangs, and nothing is written into memory that is another's by then.
+type Scratch struct {
+	create func() (Medium, error)
+	limit  int64
+	log    *slog.Logger
+	lines  lograte.Limiter
+	used   atomic.Int64
+	read   atomic.Uint64
+	wrote  atomic.Uint64
+	failed atomic.Uint64
+	rests  atomic.Int64 // nanoseconds of the wall clock until which the disk is left alone
+
+	jobs chan *readJob
+	quit chan struct{}
+	once sync.Once
+}
+
+// Medium is a file of its own.
+type Medium interface {
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+}
+
+// ErrScratch means that the disk of a Scratch has failed, hangs, or has no room.
+var ErrScratch = errors.New("tier: scratch files")
+
+const (
+	scratchPrefix  = "shoal-kv-"
+	scratchReaders = 16
+	// pagesAJob is how many pages a goroutine reads one after another.
+	pagesAJob = 8
+)
+
+// Bounds of waiting: what takes longer than ScratchPatience has failed, and the disk is left alone
+// for ScratchRest.
+const (
+	ScratchPatience = 2 * time.Second
+	ScratchRest     = 5 * time.Second
+)
+
+// OpenScratch takes a folder for files of at most limit bytes together, and removes what others
+// that died in the act have left there.
+func OpenScratch(dir string, limit int64, log *slog.Logger) (*Scratch, error) {
+	if limit < 1 {
+		return nil, fmt.Errorf("tier: --kv-disk-size %d: want a number of bytes", limit)
+	}
+	if err := private(dir, "--kv-disk"); err != nil {
+		return nil, err
+	}
+	left, err := filepath.Glob(filepath.Join(dir, scratchPrefix+"*"))
+	if err != nil {
+		return nil, fmt.Errorf("tier: --kv-disk: %w", err)
+	}
+	for _, name := range left {
+		_ = os.Remove(name) // another process's, which has no need of the name, or in use where names cannot go
+	}
+	create := func() (Medium, error) {
+		f, err := os.CreateTemp(dir, scratchPrefix)
+		if err != nil {
+			return nil, err
+		}
+		if err := os.Remove(f.Name()); err != nil {
+			return removed{f}, nil // where an open file keeps its name
+		}
+		return f, nil
+	}
+	f, err := create()
+	if err != nil {
+		return nil, fmt.Errorf("tier: --kv-disk: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return nil, fmt.Errorf("tier: --kv-disk: %w", err)
+	}
+	return NewScratch(create, limit, log), nil
+}
+
+// removed is a file whose name goes when it is closed.
+type removed struct{ *os.File }
+
+func (f removed) Close() error { return errors.Join(f.File.Close(), os.Remove(f.Name())) }
+
+// NewScratch is OpenScratch of files that create makes.
+func NewScratch(create func() (Medium, error), limit int64, log *slog.Logger) *Scratch {
+	s := &Scratch{create: create, limit: limit, log: log, jobs: make(chan *readJob), quit: make(chan struct{})}
+	for range scratchReaders {
+		go s.readAll() // ends with Close, unless the disk hangs
+	}
+	return s
+}
+
+// Limit is the most bytes of all files.
+func (s *Scratch) Limit() int64 { return s.limit }
+
+// ScratchStats are bytes in use now and at most; pages read, bytes written and failures since the
+// start.
+type ScratchStats struct {
+	Used, Limit         int64
+	Read, Wrote, Failed uint64
+}
+
+// Stats reads the figures.
+func (s *Scratch) Stats() ScratchStats {
+	return ScratchStats{Used: s.used.Load(), Limit: s.limit, Read: s.read.Load(), Wrote: s.wrote.Load(), Failed: s.failed.Load()}
+}
+
+// Close ends the goroutines. Files that are open stay readable to nobody.
+func (s *Scratch) Close() { s.once.Do(func() { close(s.quit) }) }
+
+// Resting says whether the disk is left alone, since it failed a moment ago.
+func (s *Scratch) Resting() bool { return time.Now().UnixNano() < s.rests.Load() }
+
+// fail notes a failure of the disk.
+func (s *Scratch) fail(err error) error {
+	s.failed.Add(1)
+	s.rests.Store(time.Now().Add(ScratchRest).UnixNano())
+	if ok, leftOut, _ := s.lines.Allow("", time.Now()); ok {
+		s.log.Warn("the disk of scratch files fails: sequences stay in memory, or are read again", "error", err, "left_out", leftOut)
+	}
+	return fmt.Errorf("%w: %w", ErrScratch, err)
+}
+
+// Pages is one file.
+type Pages struct {
+	s     *Scratch
+	m     Medium
+	size  int64
+	users sync.WaitGroup // reads that may go on after their caller has gone
+	once  sync.Once
+}
+
+// Create makes a file of `size` bytes, which count from now on.
+func (s *Scratch) Create(size int64) (*Pages, error) {
+	if s.Resting() {
+		return nil, fmt.Errorf("%w: the disk is left alone, it failed a moment ago", ErrScratch)
+	}
+	if used := s.used.Add(size); size < 0 || used > s.limit {
+		s.used.Add(-size)
+		return nil, fmt.Errorf("%w: %d bytes asked, %d of %d are in use", ErrScratch, size, used-size, s.limit)
+	}
+	m, err := s.create()
+	if err != nil {
+		s.used.Add(-size)
+		return nil, s.fail(err)
+	}
+	return &Pages{s: s, m: m, size: size}, nil
+}
+
+// Write puts bytes at an offset. It waits for the disk.
+func (p *Pages) Write(b []byte, at int64) error {
+	if at < 0 || at > p.size-int64(len(b)) {
+		return fmt.Errorf("%w: bytes [%d,%d) of a file of %d", ErrScratch, at, at+int64(len(b)), p.size)
+	}
+	if _, err := p.m.WriteAt(b, at); err != nil {
+		return p.s.fail(err)
+	}
+	p.s.wrote.Add(uint64(len(b)))
+	return nil
+}
+
+// Close gives the file up, once reads that hang are over.
+func (p *Pages) Close() {
+	p.once.Do(func() {
+		go func() {
+			p.users.Wait()
+			if err := p.m.Close(); err != nil {
+				_ = p.s.fail(err)
+			}
+			p.s.used.Add(-p.size)
+		}()
+	})
+}
+
+// readJob is some pages that one goroutine reads.
+type readJob struct {
+	p     *Pages
+	first int
+	at    []int64
+	size  int
+	bytes []byte
+	err   error
+	done  chan<- *readJob
+}
+
+// Read gives the `size` bytes at each offset to got, as kvcache.PageFile has it, or fails within
+// ScratchPatience.
+func (p *Pages) Read(at []int64, size int, got func(i int, page []byte) error) error {
+	if p.s.Resting() {
+		return fmt.Errorf("%w: the disk is left alone, it failed a moment ago", ErrScratch)
+	}
+	for _, from := range at {
+		if from < 0 || from > p.size-int64(size) {
+			return fmt.Errorf("%w: bytes [%d,%d) of a file of %d", ErrScratch, from, from+int64(size), p.size)
+		}
+	}
+	patience := time.NewTimer(ScratchPatience)
+	defer patience.Stop()
+	n := (len(at) + pagesAJob - 1) / pagesAJob
+	done := make(chan *readJob, n)
+	late := func() error {
+		return p.s.fail(fmt.Errorf("no answer to a read of %d pages within %v", len(at), ScratchPatience))
+	}
+	for i := range n {
+		j := jobPool.Get().(*readJob)
+		first := i * pagesAJob
+		j.p, j.first, j.at, j.size, j.done, j.err = p, first, append(j.at[:0], at[first:min(first+pagesAJob, len(at))]...), size, done, nil
+		p.users.Add(1)
+		select {
+		case p.s.jobs <- j:
+		case <-patience.C:
+			p.users.Done()
+			return late()
+		case <-p.s.quit:
+			p.users.Done()
+			return fmt.Errorf("%w: closed", ErrScratch)
+		}
+	}
+	var failed error
+	for range n {
+		select {
+		case j := <-done:
+			if failed == nil {
+				failed = j.err
+			}
+			for i := 0; i < len(j.at) && failed == nil; i++ {
+				failed = got(j.first+i, j.bytes[i*size:][:size])
+			}
+			jobPool.Put(j)
+		case <-patience.C:
+			return late()
+		}
+	}
+	p.s.read.Add(uint64(len(at)))
+	return failed
+}
+
+// jobPool has jobs whose callers have seen their end.
+var jobPool = sync.Pool{New: func() any { return new(readJob) }}
+
+// readAll is one of the goroutines.
+func (s *Scratch) readAll() {
+	for {
+		select {
+		case <-s.quit:
+			return
+		case j := <-s.jobs:
+			j.read()
+		}
+	}
+}
+
+// read reads a job's pages: those that lie one behind the other at once.
+func (j *readJob) read() {
+	defer j.p.users.Done()
+	j.bytes = slices.Grow(j.bytes[:0], len(j.at)*j.size)[:len(j.at)*j.size]
+	for i := 0; i < len(j.at) && j.err == nil; {
+		n := 1
+		for i+n < len(j.at) && j.at[i+n] == j.at[i]+int64(n*j.size) {
+			n++
+		}
+		if _, err := j.p.m.ReadAt(j.bytes[i*j.size:][:n*j.size], j.at[i]); err != nil {
+			j.err = j.p.s.fail(err)
+		}
+		i += n
+	}
+	j.done <- j
+}
+
+// private makes a folder that nobody but its owner has rights on.
+func private(dir, flag string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("tier: %s: %w", flag, err)
+	}
+	st, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("tier: %s: %w", flag, err)
+	}
+	if st.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("tier: %s %s: others than its owner have rights on it (%v), and it will hold what users say: chmod 700 it, or name a folder that is not there yet", flag, dir, st.Mode().Perm())
+	}
+	return nil
+}

@@ -1,0 +1,188 @@
+package tier
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func scratch(t *testing.T, dir string, limit int64) *Scratch {
+	t.Helper()
+	s, err := OpenScratch(dir, limit, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func numbers(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i * 7 >> 3)
+	}
+	return b
+}
+
+// settles waits for what Close leaves to a goroutine.
+func settles(t *testing.T, s *Scratch) {
+	t.Helper()
+	for until := time.Now().Add(10 * time.Second); s.Stats().Used > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatalf("%d bytes are in use after all files were closed", s.Stats().Used)
+		}
+	}
+}
+
+// Pages come back as they were written, to several at once; files have no names, and count until
+// they are closed.
+func TestScratch(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "kv")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, scratchPrefix+"left"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, all := scratch(t, dir, 1<<20), numbers(1<<19)
+	p, err := s.Create(1 << 19)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) > 0 {
+		t.Errorf("the folder has %v, %v", names, err)
+	}
+	for at := 0; at < len(all); at += 1 << 16 {
+		if err := p.Write(all[at:at+1<<16], int64(at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Create(1<<19 + 1); !errors.Is(err, ErrScratch) {
+		t.Errorf("more than the limit: %v", err)
+	}
+	if err := p.Write(all, 1); !errors.Is(err, ErrScratch) {
+		t.Errorf("beyond the end: %v", err)
+	}
+	var wg sync.WaitGroup
+	for k := range 8 {
+		wg.Go(func() {
+			var at []int64
+			for i := range 50 {
+				at = append(at, int64((i*i*37+k)%120)*4096) // some one behind the other, some again
+			}
+			seen := map[int]bool{}
+			err := p.Read(at, 4096, func(i int, page []byte) error {
+				if seen[i] || !bytes.Equal(page, all[at[i]:][:4096]) {
+					t.Errorf("page %d of reader %d", i, k)
+				}
+				seen[i] = true
+				return nil
+			})
+			if err != nil || len(seen) != len(at) {
+				t.Errorf("%d of %d pages: %v", len(seen), len(at), err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := p.Read([]int64{1 << 19}, 4096, nil); !errors.Is(err, ErrScratch) {
+		t.Errorf("a read beyond the end: %v", err)
+	}
+	p.Close()
+	p.Close()
+	settles(t, s)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenScratch(dir, 1, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a folder that others may read was taken")
+	}
+}
+
+// faulty is a file that fails or hangs.
+type faulty struct {
+	bytes   []byte
+	fail    error
+	hang    chan struct{}
+	closed  *atomic.Int32
+	reading atomic.Int32
+}
+
+func (f *faulty) ReadAt(b []byte, at int64) (int, error) {
+	f.reading.Add(1)
+	defer f.reading.Add(-1)
+	if f.hang != nil {
+		<-f.hang
+	}
+	if f.fail != nil {
+		return 0, f.fail
+	}
+	return copy(b, f.bytes[at:]), nil
+}
+
+func (f *faulty) WriteAt(b []byte, at int64) (int, error) {
+	if f.fail != nil {
+		return 0, f.fail
+	}
+	return copy(f.bytes[at:], b), nil
+}
+
+func (f *faulty) Close() error {
+	if f.reading.Load() > 0 {
+		return errors.New("closed while it is read")
+	}
+	f.closed.Add(1)
+	return nil
+}
+
+// A disk that fails or hangs fails in time, is then left alone, and nothing is read into memory
+// that its reader has given up.
+func TestScratchFails(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		var closed atomic.Int32
+		f := &faulty{bytes: make([]byte, 1<<16), closed: &closed}
+		if hangs {
+			f.hang = make(chan struct{})
+		} else {
+			f.fail = io.ErrUnexpectedEOF
+		}
+		s := NewScratch(func() (Medium, error) { return f, nil }, 1<<20, slog.New(slog.DiscardHandler))
+		p, err := s.Create(1 << 16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		err = p.Read([]int64{0, 8192, 16384, 4096, 0, 0}, 4096, func(int, []byte) error {
+			t.Error("a page came")
+			return nil
+		})
+		if took := time.Since(began); !errors.Is(err, ErrScratch) || hangs && took < ScratchPatience {
+			t.Errorf("hangs %v: %v after %v", hangs, err, took)
+		}
+		began = time.Now()
+		if err := p.Read([]int64{0}, 4096, nil); !errors.Is(err, ErrScratch) || !s.Resting() || time.Since(began) > ScratchPatience/2 {
+			t.Errorf("hangs %v: then %v, resting %v", hangs, err, s.Resting())
+		}
+		if _, err := s.Create(1); !errors.Is(err, ErrScratch) {
+			t.Errorf("a file on a disk that is left alone: %v", err)
+		}
+		p.Close()
+		if hangs {
+			if closed.Load() != 0 {
+				t.Error("closed under its readers")
+			}
+			close(f.hang)
+		}
+		settles(t, s)
+		if s.Stats().Failed < 1 || closed.Load() != 1 {
+			t.Errorf("hangs %v: %+v, closed %d times", hangs, s.Stats(), closed.Load())
+		}
+		s.Close()
+	}
+}

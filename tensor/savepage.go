@@ -1,0 +1,44 @@
+package tensor
+
+import "fmt"
+
+// PageBytes is the size of n slots of a block as SavePage writes them.
+func (l KVLayout) PageBytes(n int) int { return n * l.RowBytes() }
+
+// SavePage copies the exact bits of n slots from `first` on, keys and values one behind the
+// other, PageBytes(n) long. The slots lie in one panel of 16, or are whole panels. The bytes are
+// those of the block, in another order: what they mean depends on the machine and the build.
+func (l KVLayout) SavePage(dst, block []byte, first, n int) {
+	dst = dst[:l.PageBytes(n)]
+	l.eachPiece(block, first, n, func(piece []byte) { dst = dst[copy(dst, piece):] })
+}
+
+// LoadPage is the inverse of SavePage. Other slots stay as they are.
+func (l KVLayout) LoadPage(block []byte, first, n int, src []byte) {
+	src = src[:l.PageBytes(n)]
+	l.eachPiece(block, first, n, func(piece []byte) { src = src[copy(piece, src):] })
+}
+
+// eachPiece visits the pieces of a block in which n slots from `first` on lie.
+func (l KVLayout) eachPiece(block []byte, first, n int, visit func(piece []byte)) {
+	l.check(block, first)
+	l.check(block, first+n-1)
+	whole := first%panelRows == 0 && n%panelRows == 0
+	if n < 1 || !whole && first%panelRows+n > panelRows {
+		panic(fmt.Sprintf("tensor: slots [%d,%d) are neither in one panel nor whole panels", first, first+n))
+	}
+	for i, p := range l.planes() {
+		if p.row == 0 || i > 0 || whole || l.Latent {
+			visit(block[p.at+first*p.row:][:n*p.row])
+			continue
+		}
+		wide := max(l.elem(), 4) // a pair of BF16 is as wide as a float32
+		if l.Type == Int8 {
+			wide = 1
+		}
+		panel := block[first/panelRows*panelRows*p.row:][:panelRows*p.row]
+		for at := first % panelRows * wide; at < len(panel); at += panelRows * wide {
+			visit(panel[at:][:n*wide])
+		}
+	}
+}
