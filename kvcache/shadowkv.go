@@ -87,7 +87,7 @@ func (m landmarks) Select(l tensor.KVLayout, index [][]byte, n int, q Queries, s
 	fixed := m.fixed(l, index, marked, s)
 	scores := s.ScoreLandmarks(l, m.kind(l), index, marked, q.Rows, q.Heads)
 	keys, places := s.Chosen(marked, m.chunks+m.outliers+chunks-marked)
-	best := scores[:marked]
+	keys, best := keys[:marked], keys[:marked]
 	for r := range q.Heads {
 		row := scores[r*marked:][:len(best)]
 		tensor.Scale(row, q.Scale)
@@ -97,17 +97,16 @@ func (m landmarks) Select(l tensor.KVLayout, index [][]byte, n int, q Queries, s
 			}
 		}
 		normaliser := tensor.LogSumExp(row)
-		for i, x := range row {
-			if x -= normaliser; r == 0 || x > best[i] {
-				best[i] = x
+		if r == 0 {
+			for i := range best {
+				best[i] = 0 // below every number
 			}
 		}
-	}
-	for i, x := range best {
-		if x != x {
-			x = negInf
+		for i, x := range row { // which head is highest is anybody's guess: no branch
+			if x -= normaliser; x == x {
+				best[i] = max(best[i], ordered(x))
+			}
 		}
-		keys[i] = ordered(x)
 	}
 	for i, word := range fixed {
 		for ; word != 0; word &= word - 1 {
