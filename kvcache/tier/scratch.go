@@ -82,7 +82,7 @@ func OpenScratch(dir string, limit int64, log *slog.Logger) (*Scratch, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := os.Remove(f.Name()); err != nil {
+		if os.Remove(f.Name()) != nil {
 			return removed{f}, nil // where an open file keeps its name
 		}
 		return f, nil
