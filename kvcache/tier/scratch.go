@@ -44,6 +44,11 @@ type Medium interface {
 	io.Closer
 }
 
+// ready is a Medium that has some bytes without waiting; false: it has not, or does not know.
+type ready interface {
+	ReadReady(b []byte, at int64) bool
+}
+
 // ErrScratch means that the disk of a Scratch has failed, hangs, or has no room.
 var ErrScratch = errors.New("tier: scratch files")
 
@@ -85,7 +90,7 @@ func OpenScratch(dir string, limit int64, log *slog.Logger) (*Scratch, error) {
 		if os.Remove(f.Name()) != nil {
 			return removed{f}, nil // where an open file keeps its name
 		}
-		return f, nil
+		return diskFile{f}, nil
 	}
 	f, err := create()
 	if err != nil {
@@ -215,9 +220,13 @@ func (p *Pages) Read(at []int64, size int, got func(i int, page []byte) error) e
 			return fmt.Errorf("%w: bytes [%d,%d) of a file of %d", ErrScratch, from, from+int64(size), p.size)
 		}
 	}
+	wait, of, err := p.readReady(at, size, got)
+	if len(wait) == 0 || err != nil {
+		return err
+	}
 	patience := time.NewTimer(ScratchPatience)
 	defer patience.Stop()
-	n := (len(at) + pagesAJob - 1) / pagesAJob
+	n := (len(wait) + pagesAJob - 1) / pagesAJob
 	done := make(chan *readJob, n)
 	late := func() error {
 		return p.s.fail(fmt.Errorf("no answer to a read of %d pages within %v", len(at), ScratchPatience))
@@ -225,7 +234,7 @@ func (p *Pages) Read(at []int64, size int, got func(i int, page []byte) error) e
 	for i := range n {
 		j := jobPool.Get().(*readJob)
 		first := i * pagesAJob
-		j.p, j.first, j.at, j.size, j.done, j.err = p, first, append(j.at[:0], at[first:min(first+pagesAJob, len(at))]...), size, done, nil
+		j.p, j.first, j.at, j.size, j.done, j.err = p, first, append(j.at[:0], wait[first:min(first+pagesAJob, len(wait))]...), size, done, nil
 		p.users.Add(1)
 		select {
 		case p.s.jobs <- j:
@@ -245,15 +254,36 @@ func (p *Pages) Read(at []int64, size int, got func(i int, page []byte) error) e
 				failed = j.err
 			}
 			for i := 0; i < len(j.at) && failed == nil; i++ {
-				failed = got(j.first+i, j.bytes[i*size:][:size])
+				failed = got(of[j.first+i], j.bytes[i*size:][:size])
 			}
 			jobPool.Put(j)
 		case <-patience.C:
 			return late()
 		}
 	}
-	p.s.read.Add(uint64(len(at)))
+	p.s.read.Add(uint64(len(wait)))
 	return failed
+}
+
+// readReady gives the pages that the system has in memory to got, on the spot: handing a page of a
+// few kilobytes to another thread and back takes longer than reading it. What is left is at the
+// offsets wait, which are those at `of`.
+func (p *Pages) readReady(at []int64, size int, got func(i int, page []byte) error) (wait []int64, of []int, err error) {
+	m, ok := p.m.(ready)
+	j := jobPool.Get().(*readJob)
+	defer jobPool.Put(j)
+	j.bytes = slices.Grow(j.bytes[:0], size)[:size]
+	for i, from := range at {
+		if ok && m.ReadReady(j.bytes, from) {
+			if err := got(i, j.bytes); err != nil {
+				return nil, nil, err
+			}
+			p.s.read.Add(1)
+			continue
+		}
+		wait, of = append(wait, from), append(of, i)
+	}
+	return wait, of, nil
 }
 
 // jobPool has jobs whose callers have seen their end.

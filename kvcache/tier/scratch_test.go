@@ -186,3 +186,46 @@ func TestScratchFails(t *testing.T) {
 		s.Close()
 	}
 }
+
+// half has every second page without waiting.
+type half struct {
+	*faulty
+	spot int
+}
+
+func (h *half) ReadReady(b []byte, at int64) bool {
+	if at/4096%2 == 0 {
+		return false
+	}
+	h.spot++
+	return copy(b, h.bytes[at:]) == len(b)
+}
+
+// Pages that are there at once and pages that are waited for all come where they belong.
+func TestScratchReady(t *testing.T) {
+	var closed atomic.Int32
+	h := &half{faulty: &faulty{bytes: numbers(1 << 18), closed: &closed}}
+	s := NewScratch(func() (Medium, error) { return h, nil }, 1<<20, slog.New(slog.DiscardHandler))
+	defer s.Close()
+	p, err := s.Create(1 << 18)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var at []int64
+	for i := range 40 {
+		at = append(at, int64(i*i*7%64)*4096)
+	}
+	seen := map[int]bool{}
+	err = p.Read(at, 4096, func(i int, page []byte) error {
+		if seen[i] || !bytes.Equal(page, h.bytes[at[i]:][:4096]) {
+			t.Errorf("page %d", i)
+		}
+		seen[i] = true
+		return nil
+	})
+	if err != nil || len(seen) != len(at) || h.spot == 0 || h.spot == len(at) || s.Stats().Read != 40 {
+		t.Errorf("%d of %d pages, %d on the spot: %v, %+v", len(seen), len(at), h.spot, err, s.Stats())
+	}
+	p.Close()
+	settles(t, s)
+}

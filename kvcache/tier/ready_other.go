@@ -1,0 +1,8 @@
+//go:build !linux
+
+package tier
+
+import "os"
+
+// diskFile is a file.
+type diskFile struct{ *os.File }
