@@ -104,12 +104,6 @@ func (in *interp) attribute(v Value, name string) (Value, bool) {
 		if m, ok := listMethods[name]; ok && v.kind <= kindTuple {
 			return &callable{name, func(in *interp, a *args) Value { return m(in, v, a) }}, true
 		}
-		if v.name == groupName && name == "grouper" {
-			return v.items[0], true
-		}
-		if v.name == groupName && name == "list" {
-			return v.items[1], true
-		}
 		if v.kind == kindList && strings.Contains(" append clear extend insert pop remove reverse sort ", " "+name+" ") {
 			in.fail("access to attribute '%s' of 'list' object is unsafe", name)
 		}

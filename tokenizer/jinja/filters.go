@@ -14,18 +14,18 @@ var filters map[string]filterFunc
 
 func init() {
 	filters = map[string]filterFunc{
-		"abs": filterAbs, "attr": filterAttr, "batch": filterBatch, "capitalize": onStr("capitalize"),
-		"center": filterCenter, "count": filterLength, "d": filterDefault, "default": filterDefault,
+		"abs": filterAbs, "attr": filterAttr, "capitalize": onStr("capitalize"),
+		"count": filterLength, "d": filterDefault, "default": filterDefault,
 		"dictsort": filterDictsort, "e": filterEscape, "escape": filterEscape, "first": filterFirst,
-		"float": filterFloat, "forceescape": filterEscape, "format": filterFormat, "groupby": filterGroupby,
+		"float": filterFloat, "forceescape": filterEscape, "format": filterFormat,
 		"indent": filterIndent, "int": filterInt, "items": filterItems, "join": filterJoin,
 		"last": filterLast, "length": filterLength, "list": filterList, "lower": onStr("lower"),
 		"map": filterMap, "max": extreme("max", greater), "min": extreme("min", less), "reject": selecting("reject", false, false),
 		"rejectattr": selecting("rejectattr", true, false), "replace": filterReplace, "reverse": filterReverse,
 		"round": filterRound, "safe": filterString, "select": selecting("select", false, true), "selectattr": selecting("selectattr", true, true),
-		"slice": filterSlice, "sort": filterSort, "string": filterString, "sum": filterSum,
-		"title": filterTitle, "tojson": toJSON, "trim": filterTrim, "truncate": filterTruncate,
-		"unique": filterUnique, "upper": onStr("upper"), "urlencode": filterURLEncode, "wordcount": filterWordcount,
+		"sort": filterSort, "string": filterString, "sum": filterSum,
+		"title": filterTitle, "tojson": toJSON, "trim": filterTrim,
+		"unique": filterUnique, "upper": onStr("upper"),
 	}
 }
 

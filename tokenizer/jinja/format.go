@@ -1,14 +1,16 @@
 package jinja
 
 import (
+	"fmt"
 	"math"
 	"math/big"
-	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
-const maxPrecision = 1000 // digits after the point in a format
+const (
+	maxPrecision = 1000    // digits after the point in a format
+	maxWidth     = 1000000 // package fmt takes no more
+)
 
 // percent is "text" % value: a tuple fills the directives in order, a dict by name.
 func (in *interp) percent(s Str, v Value) Str {
@@ -56,34 +58,28 @@ func (in *interp) percent(s Str, v Value) Str {
 			value, named = got, true
 			i += end + 1
 		}
-		f := formatSpec{fill: ' ', precision: -1}
+		var d directive
 		for ; i < len(s.s) && strings.IndexByte("-+ #0", s.s[i]) >= 0; i++ {
-			switch s.s[i] {
-			case '-':
-				f.align = '<'
-			case '+', ' ':
-				f.sign = s.s[i]
-			case '0':
-				f.zero = true
-			}
+			d.flags += s.s[i : i+1]
 		}
-		f.width, i = in.digitsAt(s.s, i)
+		d.width, i = in.digitsAt(s.s, i)
+		d.precision = -1
 		if i < len(s.s) && s.s[i] == '.' {
-			f.precision, i = in.digitsAt(s.s, i+1)
+			d.precision, i = in.digitsAt(s.s, i+1)
 		}
 		if i >= len(s.s) {
 			in.fail("incomplete format")
 		}
-		c := s.s[i]
+		d.kind = s.s[i]
 		i++
-		if c == '%' {
+		if d.kind == '%' {
 			b.raw("%")
 			continue
 		}
 		if !named {
 			value = next()
 		}
-		b.add(in.directive(f, c, value))
+		b.add(d.of(in, value))
 	}
 	if (isTuple && used < len(list.items)) || (!isTuple && dict == nil && used == 0 && !isListLike(v)) {
 		in.fail("not all arguments converted during string formatting")
@@ -96,212 +92,77 @@ func isListLike(v Value) bool { _, ok := v.(*List); return ok }
 func (in *interp) digitsAt(s string, i int) (int, int) {
 	n := 0
 	for ; i < len(s) && isDigit(s[i]); i++ {
-		if n = n*10 + int(s[i]-'0'); n > 1<<30 {
-			in.limit("a format is too wide", 1<<30)
+		if n = n*10 + int(s[i]-'0'); n > maxWidth {
+			in.limit("width of a format", maxWidth)
 		}
 	}
 	return n, i
 }
 
-func (in *interp) directive(f formatSpec, c byte, v Value) Str {
-	switch c {
-	case 's', 'r', 'a':
-		t := in.str(v)
-		if c != 's' {
-			t = in.repr(v)
-		}
-		if f.align == 0 {
-			f.align = '>'
-		}
-		f.zero = false
-		return f.text(in, t)
-	case 'd', 'i', 'u', 'x', 'X', 'o':
-		if c == 'i' || c == 'u' {
-			c = 'd'
-		}
-		if x, ok := v.(float64); ok && c == 'd' {
-			if math.IsNaN(x) || math.Abs(x) >= 1<<63 {
-				in.fail("cannot convert float %s to integer", formatFloat(x))
-			}
-			v = int64(x)
-		}
-	case 'f', 'F', 'e', 'E', 'g', 'G':
-	case 'c':
-		return f.text(in, in.str(v))
-	default:
-		in.fail("unsupported format character '%c'", c)
-	}
-	f.kind = c
-	return f.number(in, v)
-}
-
-// formatSpec is Python's format mini-language.
-type formatSpec struct {
-	fill             rune
-	align            byte // < > ^ = or 0
-	sign             byte // + space or 0
-	zero, comma      bool
+// directive is %[flags][width][.precision]kind.
+type directive struct {
+	flags            string
 	width, precision int // precision -1: unset
 	kind             byte
 }
 
-func (in *interp) parseSpec(s string) formatSpec {
-	f := formatSpec{fill: ' ', precision: -1}
-	if r, n := utf8.DecodeRuneInString(s); n < len(s) && n > 0 && strings.IndexByte("<>^=", s[n]) >= 0 {
-		f.fill, f.align = r, s[n]
-		s = s[n+1:]
-	} else if s != "" && strings.IndexByte("<>^=", s[0]) >= 0 {
-		f.align = s[0]
-		s = s[1:]
+func (d directive) of(in *interp, v Value) Str {
+	switch d.kind {
+	case 's', 'c':
+		return d.text(in, in.str(v))
+	case 'r', 'a':
+		return d.text(in, in.repr(v))
 	}
-	if s != "" && strings.IndexByte("+- ", s[0]) >= 0 {
-		if s[0] != '-' {
-			f.sign = s[0]
-		}
-		s = s[1:]
-	}
-	if strings.HasPrefix(s, "0") {
-		f.zero = true
-		s = s[1:]
-	}
-	i := 0
-	f.width, i = in.digitsAt(s, 0)
-	s = s[i:]
-	if strings.HasPrefix(s, ",") {
-		f.comma = true
-		s = s[1:]
-	}
-	if strings.HasPrefix(s, ".") {
-		f.precision, i = in.digitsAt(s, 1)
-		s = s[i:]
-	}
-	if len(s) == 1 {
-		f.kind = s[0]
-	} else if s != "" {
-		in.fail("Invalid format specifier")
-	}
-	return f
-}
-
-func (f formatSpec) apply(in *interp, v Value) Str {
-	if _, _, _, ok := number(v); ok && f.kind != 's' {
-		if _, b := v.(bool); !b || f.kind != 0 {
-			return f.number(in, v)
-		}
-	}
-	if f.kind != 0 && f.kind != 's' {
-		in.fail("Unknown format code '%c' for object of type '%s'", f.kind, typeName(v))
-	}
-	return f.text(in, in.str(v))
-}
-
-func (f formatSpec) text(in *interp, t Str) Str {
-	if f.precision >= 0 && f.precision < t.runes() {
-		t = t.slice(0, t.offset(f.precision))
-	}
-	return f.padded(in, t, '<')
-}
-
-func (f formatSpec) padded(in *interp, t Str, otherwise byte) Str {
-	align := f.align
-	if align == 0 {
-		align = otherwise
-	}
-	switch align {
-	case '<':
-		return in.pad(t, f.width, f.fill, padRight)
-	case '^':
-		n := max(f.width-t.runes(), 0)
-		t = in.pad(t, t.runes()+n/2, f.fill, padLeft)
-		return in.pad(t, f.width, f.fill, padRight)
-	}
-	return in.pad(t, f.width, f.fill, padLeft)
-}
-
-func (f formatSpec) number(in *interp, v Value) Str {
-	digits := f.digits(in, v)
-	sign := ""
-	if strings.HasPrefix(digits, "-") {
-		sign, digits = "-", digits[1:]
-	} else if f.sign != 0 {
-		sign = string(rune(f.sign))
-	}
-	if f.comma {
-		digits = commas(digits)
-	}
-	if f.align == '=' || (f.zero && f.align == 0) {
-		fill := f.fill
-		if f.zero {
-			fill = '0'
-		}
-		return in.pad(Trusted(digits), f.width-len(sign), fill, padLeft).prefixed(sign)
-	}
-	return f.padded(in, Trusted(sign+digits), '>')
-}
-
-func (t Str) prefixed(s string) Str { return joinStr([]Str{Trusted(s), t}, Str{}) }
-
-func (f formatSpec) digits(in *interp, v Value) string {
-	if b, ok := v.(*big.Int); ok && (f.kind == 0 || f.kind == 'd') {
-		return b.String()
-	}
-	i, x, isInt, ok := number(v)
-	if !ok {
-		in.defined(v)
-		in.fail("%%%c format: a number is required, not %s", f.kind, typeName(v))
-	}
-	precision := f.precision
-	if precision > maxPrecision {
+	in.charge(4 * d.width)
+	if d.precision > maxPrecision {
 		in.limit("digits of a formatted number", maxPrecision)
 	}
-	switch f.kind {
-	case 'd', 'x', 'X', 'o', 'b':
+	i, f, isInt, ok := number(v)
+	if _, long := v.(*big.Int); !ok && (!long || strings.IndexByte("diu", d.kind) < 0) {
+		in.defined(v)
+		in.fail("%%%c format: a number is required, not %s", d.kind, typeName(v))
+	}
+	var x any = i
+	switch d.kind {
+	case 'd', 'i', 'u':
+		d.kind = 'd'
+		if !ok {
+			x = v
+		} else if !isInt {
+			if math.IsNaN(f) || math.Abs(f) >= 1<<63 {
+				in.fail("cannot convert float %s to integer", formatFloat(f))
+			}
+			x = int64(f)
+		}
+	case 'x', 'X', 'o':
 		if !isInt {
-			in.fail("Unknown format code '%c' for object of type 'float'", f.kind)
+			in.fail("%%%c format: an integer is required, not float", d.kind)
 		}
-		s := strconv.FormatInt(i, map[byte]int{'d': 10, 'x': 16, 'X': 16, 'o': 8, 'b': 2}[f.kind])
-		if f.kind == 'X' {
-			s = strings.ToUpper(s)
+	case 'f', 'F', 'e', 'E', 'g', 'G':
+		x = f
+		if d.precision < 0 {
+			d.precision = 6
 		}
-		return s
-	case 0:
-		if isInt {
-			return strconv.FormatInt(i, 10)
-		}
-		if precision < 0 {
-			return formatFloat(x)
-		}
-		return general(x, precision, 'g')
-	case 'f', 'F', 'e', 'E', '%':
-		if precision < 0 {
-			precision = 6
-		}
-		if f.kind == '%' {
-			return strconv.FormatFloat(x*100, 'f', precision, 64) + "%"
-		}
-		return strconv.FormatFloat(x, map[byte]byte{'f': 'f', 'F': 'f', 'e': 'e', 'E': 'E'}[f.kind], precision, 64)
-	case 'g', 'G':
-		if precision < 0 {
-			precision = 6
-		}
-		return general(x, precision, f.kind)
+	default:
+		in.fail("unsupported format character '%c'", d.kind)
 	}
-	in.fail("Unknown format code '%c' for object of type '%s'", f.kind, typeName(v))
-	return ""
+	precision := ""
+	if d.precision >= 0 {
+		precision = fmt.Sprintf(".%d", d.precision)
+	}
+	return Trusted(fmt.Sprintf(fmt.Sprintf("%%%s%d%s%c", d.flags, d.width, precision, d.kind), x))
 }
 
-// general is C's %g: significant digits, no trailing zeros.
-func general(x float64, precision int, kind byte) string {
-	return strconv.FormatFloat(x, kind, max(precision, 1), 64)
-}
-
-func commas(s string) string {
-	whole, frac, dot := strings.Cut(s, ".")
-	for i := len(whole) - 3; i > 0; i -= 3 {
-		whole = whole[:i] + "," + whole[i:]
+// text is at most precision code points of t, in at least width.
+func (d directive) text(in *interp, t Str) Str {
+	if d.precision >= 0 && d.precision < t.runes() {
+		t = t.slice(0, t.offset(d.precision))
 	}
-	if dot {
-		return whole + "." + frac
+	n := max(0, d.width-t.runes())
+	in.charge(4 * n)
+	pad := Trusted(strings.Repeat(" ", n))
+	if strings.Contains(d.flags, "-") {
+		return joinStr([]Str{t, pad}, Str{})
 	}
-	return whole
+	return joinStr([]Str{pad, t}, Str{})
 }

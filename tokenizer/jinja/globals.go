@@ -27,12 +27,6 @@ func init() {
 			}
 			return &joiner{sep: in.wantStr("joiner", sep)}
 		},
-		"cycler": func(in *interp, a *args) Value {
-			if len(a.pos) == 0 {
-				in.fail("at least one item has to be provided")
-			}
-			return &cycler{items: a.pos}
-		},
 	} {
 		globals[name] = &callable{name, f}
 	}
@@ -106,26 +100,3 @@ type joiner struct {
 func (*joiner) typeName() string { return "Joiner" }
 
 func (*joiner) attr(*interp, string) (Value, bool) { return nil, false }
-
-type cycler struct {
-	items []Value
-	i     int
-}
-
-func (*cycler) typeName() string { return "Cycler" }
-
-func (c *cycler) attr(in *interp, name string) (Value, bool) {
-	switch name {
-	case "current":
-		return c.items[c.i], true
-	case "next":
-		return &callable{name, func(in *interp, a *args) Value {
-			v := c.items[c.i]
-			c.i = (c.i + 1) % len(c.items)
-			return v
-		}}, true
-	case "reset":
-		return &callable{name, func(in *interp, a *args) Value { c.i = 0; return nil }}, true
-	}
-	return nil, false
-}

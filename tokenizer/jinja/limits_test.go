@@ -34,14 +34,10 @@ func TestLimits(t *testing.T) {
 		"call block":        `{% macro m() %}{{ caller }}{% call m() %}{% endcall %}{% endmacro %}{{ m() }}`,
 		"recursive loop":    `{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}`,
 		"output":            `{% for a in range(9999) %}{{ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' * 9999 }}{% endfor %}`,
-		"center":            `{{ 'a'.center(99999999999) }}`,
 		"indent":            `{{ 'a'|indent(99999999999) }}`,
 		"json indent":       `{{ [[1]]|tojson(indent=99999999999) }}`,
 		"format":            `{{ '%99999999999d' % 1 }}`,
 		"format precision":  `{{ '%.999999999f' % 1 }}`,
-		"zfill":             `{{ '1'.zfill(99999999999) }}`,
-		"batch":             `{{ [1]|batch(99999999999, 'x')|list }}`,
-		"slice":             `{{ [1]|slice(99999999999)|list }}`,
 		"scans":             `{% set s = 'a' * 4000000 %}{% for i in range(99999) %}{{ s.find('b') }}{{ s|length }}{% endfor %}`,
 		"scans of marked":   `{% set s = x * 400000 %}{% for i in range(99999) %}{{ s.upper()|length }}{% endfor %}`,
 		"strip set":         `{% for i in range(99999) %}{{ ('a' * 400000).strip('a' * 400000 )}}{% endfor %}`,
@@ -102,7 +98,7 @@ func TestErrorsHaveLines(t *testing.T) {
 // A template can be rendered by many goroutines; values are not changed by it.
 func TestConcurrentRenders(t *testing.T) {
 	vars := readVars(t, "values.json")
-	tmpl, err := Parse(`{{ l|sort|join }}{% for u in users|groupby('age') %}{{ u.list|length }}{% endfor %}{{ d }}`)
+	tmpl, err := Parse(`{{ l|sort|join }}{% for u in users|sort(attribute='age') %}{{ u.name|length }}{% endfor %}{{ d }}`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +107,7 @@ func TestConcurrentRenders(t *testing.T) {
 		wg.Go(func() {
 			for range 50 {
 				s, err := tmpl.Render(vars, Options{})
-				if err != nil || s.String() != "12312{'b': 1, 'a': 'x', 'c': [1, 2]}" {
+				if err != nil || s.String() != "123534{'b': 1, 'a': 'x', 'c': [1, 2]}" {
 					t.Errorf("%q %v", s.String(), err)
 					return
 				}
@@ -137,7 +133,6 @@ func TestMarksFollowTheText(t *testing.T) {
 		`{{ ('a' ~ x)|replace('c', 'c') }}`:                       `a«Ab »c«d»`,
 		`{{ x|replace('b', x) }}`:                                 `«AAb cd cd»`,
 		`{{ '%s|%5s' % (x, x[0]) }}`:                              `«Ab cd»|    «A»`,
-		`{{ '{}-{:>3}'.format(x, 'q') }}`:                         `«Ab cd»-  q`,
 		`{{ [x] }}{{ d }}`:                                        `['«Ab cd»']{'«k»': '«v\n»', '«l»': ['«w»']}`,
 		`{{ d|tojson }}`:                                          `{"«k»": "«v\n»", "«l»": ["«w»"]}`,
 		`{% for k, v in d.items() %}{{ k }}{% endfor %}`:          `«kl»`,
@@ -146,7 +141,6 @@ func TestMarksFollowTheText(t *testing.T) {
 		`{{ 'k' if x == 'Ab cd' }}{{ x|length }}`:                 `k5`,
 		`{{ ('a\n' ~ x)|indent(2) }}`:                             "a\n  «Ab cd»",
 		`{% for c in x[:2] %}{{ c }}.{% endfor %}`:                `«A».«b».`,
-		`{{ (x ~ '!')|center(10) }}`:                              `  «Ab cd»!  `,
 		`{{ x|list|sort|join }}{{ x|e }}`:                         `« AbcdAb cd»`,
 	} {
 		s, err := render(t, source, vars, Options{})

@@ -9,70 +9,55 @@ import (
 
 type strMethod func(in *interp, s Str, a *args) Value
 
-// strMethods are the methods of Python's str. (init: format evaluates values.)
-var strMethods map[string]strMethod
-
-func init() {
-	strMethods = map[string]strMethod{
-		"capitalize": func(in *interp, s Str, a *args) Value { a.bind(in, "capitalize"); return in.capitalize(s) },
-		"casefold": simple("casefold", func(r rune) string {
-			if r == 'ß' {
-				return "ss"
-			}
+// strMethods are the methods of Python's str.
+var strMethods = map[string]strMethod{
+	"capitalize": func(in *interp, s Str, a *args) Value { a.bind(in, "capitalize"); return in.capitalize(s) },
+	"count":      strCount,
+	"endswith":   affix("endswith", strings.HasSuffix),
+	"find":       finder("find", strings.Index, false),
+	"index":      finder("index", strings.Index, true),
+	"isalnum": class("isalnum", func(r rune) bool {
+		return unicode.IsLetter(r) || unicode.IsNumber(r)
+	}),
+	"isalpha":      class("isalpha", unicode.IsLetter),
+	"isascii":      func(in *interp, s Str, a *args) Value { return len(s.s) == s.runes() && utf8.ValidString(s.s) },
+	"isdecimal":    class("isdecimal", unicode.IsDigit),
+	"isdigit":      class("isdigit", unicode.IsDigit),
+	"islower":      func(in *interp, s Str, a *args) Value { return isCased(s.s, false) },
+	"isnumeric":    class("isnumeric", unicode.IsNumber),
+	"isspace":      class("isspace", isSpace),
+	"isupper":      func(in *interp, s Str, a *args) Value { return isCased(s.s, true) },
+	"join":         strJoin,
+	"lower":        simple("lower", lowerRune),
+	"lstrip":       stripper("lstrip", true, false),
+	"partition":    partition("partition", strings.Index, false),
+	"removeprefix": strRemovePrefix,
+	"removesuffix": strRemoveSuffix,
+	"replace": func(in *interp, s Str, a *args) Value {
+		p := a.bind(in, "replace", "old", "new", "count?")
+		return in.replace(s, in.wantStr("replace", p[0]), in.wantStr("replace", p[1]), in.wantInt("replace", p[2], -1))
+	},
+	"rfind":      finder("rfind", strings.LastIndex, false),
+	"rindex":     finder("rindex", strings.LastIndex, true),
+	"rpartition": partition("rpartition", strings.LastIndex, true),
+	"rsplit":     func(in *interp, s Str, a *args) Value { return in.split("rsplit", s, a, true) },
+	"rstrip":     stripper("rstrip", false, true),
+	"split":      func(in *interp, s Str, a *args) Value { return in.split("split", s, a, false) },
+	"splitlines": func(in *interp, s Str, a *args) Value {
+		keep := optBool(a.bind(in, "splitlines", "keepends?")[0], false)
+		in.charge(40 * strings.Count(s.s, "\n"))
+		return in.strList(splitLines(s, keep))
+	},
+	"startswith": affix("startswith", strings.HasPrefix),
+	"strip":      stripper("strip", true, true),
+	"swapcase": simple("swapcase", func(r rune) string {
+		if unicode.IsUpper(r) {
 			return lowerRune(r)
-		}),
-		"center":   padder("center", padBoth),
-		"count":    strCount,
-		"endswith": affix("endswith", strings.HasSuffix),
-		"find":     finder("find", strings.Index, false),
-		"format":   strFormat,
-		"index":    finder("index", strings.Index, true),
-		"isalnum": class("isalnum", func(r rune) bool {
-			return unicode.IsLetter(r) || unicode.IsNumber(r)
-		}),
-		"isalpha":      class("isalpha", unicode.IsLetter),
-		"isascii":      func(in *interp, s Str, a *args) Value { return len(s.s) == s.runes() && utf8.ValidString(s.s) },
-		"isdecimal":    class("isdecimal", unicode.IsDigit),
-		"isdigit":      class("isdigit", unicode.IsDigit),
-		"islower":      func(in *interp, s Str, a *args) Value { return isCased(s.s, false) },
-		"isnumeric":    class("isnumeric", unicode.IsNumber),
-		"isspace":      class("isspace", isSpace),
-		"isupper":      func(in *interp, s Str, a *args) Value { return isCased(s.s, true) },
-		"join":         strJoin,
-		"ljust":        padder("ljust", padRight),
-		"lower":        simple("lower", lowerRune),
-		"lstrip":       stripper("lstrip", true, false),
-		"partition":    partition("partition", strings.Index, false),
-		"removeprefix": strRemovePrefix,
-		"removesuffix": strRemoveSuffix,
-		"replace": func(in *interp, s Str, a *args) Value {
-			p := a.bind(in, "replace", "old", "new", "count?")
-			return in.replace(s, in.wantStr("replace", p[0]), in.wantStr("replace", p[1]), in.wantInt("replace", p[2], -1))
-		},
-		"rfind":      finder("rfind", strings.LastIndex, false),
-		"rindex":     finder("rindex", strings.LastIndex, true),
-		"rjust":      padder("rjust", padLeft),
-		"rpartition": partition("rpartition", strings.LastIndex, true),
-		"rsplit":     func(in *interp, s Str, a *args) Value { return in.split("rsplit", s, a, true) },
-		"rstrip":     stripper("rstrip", false, true),
-		"split":      func(in *interp, s Str, a *args) Value { return in.split("split", s, a, false) },
-		"splitlines": func(in *interp, s Str, a *args) Value {
-			keep := optBool(a.bind(in, "splitlines", "keepends?")[0], false)
-			in.charge(40 * strings.Count(s.s, "\n"))
-			return in.strList(splitLines(s, keep))
-		},
-		"startswith": affix("startswith", strings.HasPrefix),
-		"strip":      stripper("strip", true, true),
-		"swapcase": simple("swapcase", func(r rune) string {
-			if unicode.IsUpper(r) {
-				return lowerRune(r)
-			}
-			return upperRune(r)
-		}),
-		"title": func(in *interp, s Str, a *args) Value { a.bind(in, "title"); return in.titleCase(s) },
-		"upper": simple("upper", upperRune),
-		"zfill": strZfill,
-	}
+		}
+		return upperRune(r)
+	}),
+	"title": func(in *interp, s Str, a *args) Value { a.bind(in, "title"); return in.titleCase(s) },
+	"upper": simple("upper", upperRune),
 }
 
 func upperRune(r rune) string {

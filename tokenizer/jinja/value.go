@@ -65,7 +65,7 @@ type callable struct {
 	call func(in *interp, a *args) Value
 }
 
-// object is a value whose attributes are computed: loop, cycler, groups.
+// object is a value whose attributes are computed: loop, joiner.
 type object interface {
 	attr(in *interp, name string) (Value, bool)
 	typeName() string
