@@ -78,7 +78,7 @@ bench-readme: build ## the README's table of speeds (5 minutes, alone)
 
 .PHONY: bench-issue3
 bench-issue3: ## one table: the shares of this machine's limits that decode and prefill reach (10 minutes, alone)
-	go run ./cmd/shoal bench ratios
+	go test -run '^$$' -bench Ratios -benchtime 1x -timeout 1h ./bench
 
 .PHONY: bench-cache
 bench-cache: ## what keeping the cache costs: in place (EQUIP) beside the published forms (2 minutes, alone)

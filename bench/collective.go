@@ -5,65 +5,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/tensor"
 )
-
-// Collective is the latency of one collective: until every rank has its result.
-type Collective struct {
-	Op       string  `json:"op"`
-	Nodes    int     `json:"nodes"`
-	Bytes    int     `json:"bytes"` // what a rank gives (all-gather), or the whole vector (all-reduce)
-	Repeat   int     `json:"repeat"`
-	BestUS   float64 `json:"best_us"`
-	MedianUS float64 `json:"median_us"`
-	P99US    float64 `json:"p99_us"`
-}
-
-// RunCollective measures a mesh of n NATS servers in this process: the protocol
-// and the sockets are those of node processes, on one machine. show is told each
-// line.
-func RunCollective(ctx context.Context, n int, sizes []int, repeat int, show func(Collective)) ([]Collective, error) {
-	groups, stop, err := mesh(ctx, n)
-	if err != nil {
-		return nil, err
-	}
-	defer stop()
-	var all []Collective
-	op := collective.OpID(0)
-	for _, size := range sizes {
-		for _, kind := range []string{"barrier", "all-gather", "all-reduce"} {
-			if kind == "barrier" && size != sizes[0] {
-				continue
-			}
-			w := newWork(n, size/4)
-			var took []time.Duration
-			for i := range repeat + repeat/10 + 1 {
-				op++
-				began := time.Now()
-				if err := w.run(ctx, groups, kind, op); err != nil {
-					return all, fmt.Errorf("bench: %s of %d bytes over %d nodes: %w", kind, size, n, err)
-				}
-				if i > repeat/10 {
-					took = append(took, time.Since(began))
-				}
-			}
-			slices.Sort(took)
-			us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
-			c := Collective{Op: kind, Nodes: n, Bytes: size, Repeat: repeat, BestUS: us(took[0]), MedianUS: us(took[len(took)/2]), P99US: us(took[len(took)*99/100])}
-			if kind == "barrier" {
-				c.Bytes = 0
-			}
-			show(c)
-			all = append(all, c)
-		}
-	}
-	return all, nil
-}
 
 // mesh starts n servers and one rank on each.
 func mesh(ctx context.Context, n int) (groups []*collective.Group, stop func(), err error) {

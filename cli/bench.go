@@ -16,16 +16,14 @@ import (
 )
 
 type benchCmd struct {
-	Kernels    benchKernelsCmd    `cmd:"" help:"This machine's ceilings and what every kernel reaches of them."`
-	Decode     benchDecodeCmd     `cmd:"" help:"Tokens per second of decode, beside the bandwidth measured in the same run."`
-	Prefill    benchPrefillCmd    `cmd:"" help:"Tokens per second of reading a prompt, by stage, beside the arithmetic peak."`
-	Ratios     benchRatiosCmd     `cmd:"" help:"One table: the shares of the machine's limits that decode and prefill reach."`
-	Collective benchCollectiveCmd `cmd:"" help:"Latency of the collectives over a mesh of embedded NATS servers."`
-	Cluster    benchClusterCmd    `cmd:"" help:"Decode, or read prompts (--prompt), over real node processes: compute, wait and bytes on the wire apart."`
-	Prefix     benchPrefixCmd     `cmd:"" help:"Time to the first token of a prompt that was read before but for its end, beside reading it."`
-	Batch      benchBatchCmd      `cmd:"" help:"Throughput and most sequences at once of a fixed cache memory, with and without compression."`
-	Speculate  benchSpeculateCmd  `cmd:"" help:"Tokens per second with drafts beside without, on three kinds of text; answers must be the same."`
-	Grammar    benchGrammarCmd    `cmd:"" help:"Structured output: MaskBench's schemas, what is refused, judged wrongly, and how long masks take."`
+	Kernels   benchKernelsCmd   `cmd:"" help:"This machine's ceilings and what every kernel reaches of them."`
+	Decode    benchDecodeCmd    `cmd:"" help:"Tokens per second of decode, beside the bandwidth measured in the same run."`
+	Prefill   benchPrefillCmd   `cmd:"" help:"Tokens per second of reading a prompt, by stage, beside the arithmetic peak."`
+	Cluster   benchClusterCmd   `cmd:"" help:"Decode, or read prompts (--prompt), over real node processes: compute, wait and bytes on the wire apart."`
+	Prefix    benchPrefixCmd    `cmd:"" help:"Time to the first token of a prompt that was read before but for its end, beside reading it."`
+	Batch     benchBatchCmd     `cmd:"" help:"Throughput and most sequences at once of a fixed cache memory, with and without compression."`
+	Speculate benchSpeculateCmd `cmd:"" help:"Tokens per second with drafts beside without, on three kinds of text; answers must be the same."`
+	Grammar   benchGrammarCmd   `cmd:"" help:"Structured output: MaskBench's schemas, what is refused, judged wrongly, and how long masks take."`
 }
 
 // benchFlags name what is measured.

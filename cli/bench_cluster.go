@@ -10,38 +10,6 @@ import (
 	"github.com/shoal-llm/shoal/model"
 )
 
-type benchCollectiveCmd struct {
-	Nodes  int    `short:"n" default:"4" help:"Servers of the mesh, 2 to 16, in this process."`
-	Sizes  []size `default:"1KiB,16KiB,64KiB,256KiB" help:"Bytes that a rank gives (all-gather), or of the vector (all-reduce)."`
-	Repeat int    `default:"200" help:"Operations that are measured of each kind and size."`
-	JSON   bool   `name:"json" help:"Print JSON."`
-}
-
-func (c *benchCollectiveCmd) Run(e *env) error {
-	if c.Nodes < 2 || c.Nodes > 16 || c.Repeat < 1 || len(c.Sizes) == 0 {
-		return fmt.Errorf("--nodes %d, --repeat %d, %d sizes: want 2 to 16 nodes and at least one of each", c.Nodes, c.Repeat, len(c.Sizes))
-	}
-	var sizes []int
-	for _, s := range c.Sizes {
-		if s < 4 || s > 8<<20 {
-			return fmt.Errorf("--sizes: %d: want 4 bytes to 8 MiB", s)
-		}
-		sizes = append(sizes, int(s))
-	}
-	if !c.JSON {
-		fmt.Fprintf(e.stdout, "%-12s %10s %10s %10s %10s   (us, %d nodes, until all ranks are done)\n", "", "bytes", "best", "median", "p99", c.Nodes)
-	}
-	all, err := bench.RunCollective(e.ctx, c.Nodes, sizes, c.Repeat, func(r bench.Collective) {
-		if !c.JSON {
-			fmt.Fprintf(e.stdout, "%-12s %10d %10.0f %10.0f %10.0f\n", r.Op, r.Bytes, r.BestUS, r.MedianUS, r.P99US)
-		}
-	})
-	if err == nil && c.JSON {
-		err = printJSON(e.stdout, map[string]any{"machine": bench.ThisMachine(), "collectives": all})
-	}
-	return err
-}
-
 type benchClusterCmd struct {
 	Model   string        `short:"m" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model, with random weights: ${shapes}."`
 	Nodes   int           `short:"n" default:"4" help:"Node processes."`

@@ -31,13 +31,9 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 	}{
 		{"bench decode --model /nope", `no shape "/nope" ... bench160m ... no folder is read`},
 		{"bench prefill --model nope", `no shape "nope" ... bench160m`},
-		{"bench ratios --model /nope", `no shape "/nope" ... bench160m`},
 		{"bench cluster --model /nope", `no shape "/nope" ... bench160m`},
 		{"bench batch --model /nope", "/nope: no such file ... config.json, or a .gguf file ... bench160m"},
 		{"bench batch --model EMPTY", "EMPTY: not a Hugging Face model folder ... bench160m"},
-		{"bench ratios -m fry", "--model fry ... 8192 tokens ... 16384"},
-		{"bench ratios --threads=-1", "--threads -1: want 1 to 1024"},
-		{"bench ratios --tokens 0", "--tokens 0, --repeat 2: want at least 1"},
 		{"bench kernels --threads 100000", "--threads 100000: want 1 to 1024"},
 		{"bench decode --kv-type q4", "--kv-type: ... use f32"},
 		{"bench decode --cpuprofile /nope/x", "--cpuprofile: open /nope/x"},
