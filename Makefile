@@ -84,6 +84,10 @@ bench-issue3: ## one table: the shares of this machine's limits that decode and 
 bench-cache: ## what keeping the cache costs: in place (EQUIP) beside the published forms (2 minutes, alone)
 	go test -run '^$$' -bench Cache -benchtime 1x ./bench
 
+.PHONY: maskbench
+maskbench: ## MaskBench's schemas: SCHEMAS=jsonschemabench/maskbench/data TOKENIZER=DIR ARGS='-named -ordered -step 10 -threads 2'
+	go test -count 1 -v -timeout 3h -run MaskBench ./bench -schemas $(abspath $(SCHEMAS)) $(if $(TOKENIZER),-tokenizer $(abspath $(TOKENIZER))) $(ARGS)
+
 .PHONY: bench-peers
 bench-peers: ## beside other programs: IK=, LLAMA=, DLLAMA= their binaries, PAIRS='--only 1B' (bench/peers/README.md)
 	go build -o bin/ ./cmd/shoal

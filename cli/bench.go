@@ -23,7 +23,6 @@ type benchCmd struct {
 	Prefix    benchPrefixCmd    `cmd:"" help:"Time to the first token of a prompt that was read before but for its end, beside reading it."`
 	Batch     benchBatchCmd     `cmd:"" help:"Throughput and most sequences at once of a fixed cache memory, with and without compression."`
 	Speculate benchSpeculateCmd `cmd:"" help:"Tokens per second with drafts beside without, on three kinds of text; answers must be the same."`
-	Grammar   benchGrammarCmd   `cmd:"" help:"Structured output: MaskBench's schemas, what is refused, judged wrongly, and how long masks take."`
 }
 
 // benchFlags name what is measured.

@@ -5,7 +5,9 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -14,14 +16,71 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/shoal-llm/shoal/grammar"
+	"github.com/shoal-llm/shoal/tokenizer"
 )
 
-// GrammarFigures is what MaskBench (guidance-ai/jsonschemabench) counts: JSON schemas
+var (
+	schemas = flag.String("schemas", "", "MaskBench's schemas: the `folder` maskbench/data of guidance-ai/jsonschemabench")
+	masked  = flag.String("tokenizer", "../models/fry", "`folder` with the tokenizer of the vocabulary that is masked")
+	step    = flag.Int("step", 1, "take every N-th schema")
+	threads = flag.Int("threads", 1, "schemas at once")
+	ordered = flag.Bool("ordered", false, "let properties come in the schema's order alone")
+	named   = flag.Bool("named", false, "name every schema that was refused or judged wrongly")
+)
+
+// TestMaskBench is `make maskbench`: nothing that does not fit may be let through.
+func TestMaskBench(t *testing.T) {
+	if *schemas == "" {
+		t.Skip("-schemas DIR")
+	}
+	tok, err := tokenizer.Load(*masked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := grammarFiles(*schemas, *step)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	var eos []int32
+	if id, ok := tok.EOS(); ok {
+		eos = append(eos, id)
+	}
+	v := grammar.NewVocabulary(tok.VocabSize(), tok.PlainBytes, eos)
+	t.Logf("vocabulary          %d tokens, ready in %v", v.Size(), time.Since(began).Round(time.Millisecond))
+	f, err := runGrammar(v, func(s string) []int32 { return tok.Encode(s, false) }, files, *threads, !*ordered)
+	if err != nil {
+		t.Fatal(err)
+	}
+	us := func(d time.Duration) string { return fmt.Sprintf("%.0f us", float64(d.Nanoseconds())/1000) }
+	t.Logf("schemas             %d, of which pass %d", f.Schemas, f.Passed)
+	t.Logf("refused             %d", f.CompileErrors)
+	t.Logf("validation errors   %d (refuses what fits)", f.Validation)
+	t.Logf("invalidation errors %d (lets through what does not)", f.Invalidation)
+	t.Logf("masks               %d: mean %s, p50 %s, p99 %s, p99.9 %s, most %s", f.Masks, us(f.MaskMean), us(f.MaskP50), us(f.MaskP99), us(f.MaskP999), us(f.MaskMax))
+	t.Logf("compile             p50 %s, p99 %s, most %s", us(f.CompileP50), us(f.CompileP99), us(f.CompileMax))
+	for _, k := range slices.SortedFunc(maps.Keys(f.Reasons), func(a, b string) int { return f.Reasons[b] - f.Reasons[a] }) {
+		if f.Reasons[k] > 9 || *named {
+			t.Logf("refused for         %5d %s", f.Reasons[k], k)
+		}
+	}
+	if *named {
+		for _, s := range slices.Concat(f.Wrong, f.Refused, f.Slowest) {
+			t.Log(s)
+		}
+	}
+	if f.Invalidation > 0 {
+		t.Errorf("%d schemas let through what does not fit (-named says which)", f.Invalidation)
+	}
+}
+
+// grammarFigures is what MaskBench (guidance-ai/jsonschemabench) counts: JSON schemas
 // with instances that fit and that do not, token by token, a mask before each.
-type GrammarFigures struct {
+type grammarFigures struct {
 	Schemas, Passed int
 	CompileErrors   int // honest refusals
 	Validation      int // schemas with an instance that was refused, and fits
@@ -50,8 +109,8 @@ type grammarResult struct {
 	refuses, allows string
 }
 
-// RunGrammar measures every schema of a folder of MaskBench's files.
-func RunGrammar(v *grammar.Vocabulary, encode func(string) []int32, files []string, threads int, anyOrder bool) (*GrammarFigures, error) {
+// runGrammar measures every schema of a folder of MaskBench's files.
+func runGrammar(v *grammar.Vocabulary, encode func(string) []int32, files []string, threads int, anyOrder bool) (*grammarFigures, error) {
 	results := make([]grammarResult, len(files))
 	var wg sync.WaitGroup
 	next := make(chan int)
@@ -80,7 +139,7 @@ func RunGrammar(v *grammar.Vocabulary, encode func(string) []int32, files []stri
 	if first != nil {
 		return nil, first
 	}
-	f := &GrammarFigures{Schemas: len(files), Reasons: map[string]int{}}
+	f := &grammarFigures{Schemas: len(files), Reasons: map[string]int{}}
 	var masks, compiles []time.Duration
 	type slow struct {
 		d time.Duration
@@ -141,8 +200,8 @@ func RunGrammar(v *grammar.Vocabulary, encode func(string) []int32, files []stri
 	return f, nil
 }
 
-// GrammarFiles are the schemas of a folder, every step-th.
-func GrammarFiles(dir string, step int) ([]string, error) {
+// grammarFiles are the schemas of a folder, every step-th.
+func grammarFiles(dir string, step int) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil || len(files) == 0 {
 		return nil, fmt.Errorf("no schemas (*.json) in %s: fetch maskbench/data of guidance-ai/jsonschemabench", dir)
