@@ -22,7 +22,6 @@ type connections struct {
 	turn uint64
 }
 
-// connection is one that is open.
 type connection struct {
 	idle  uint64 // when it began to wait for a request, in turns; 0: it carries one
 	brief bool   // it was let in beyond the limit
@@ -32,7 +31,6 @@ func newConnections(l net.Listener, limit int) *connections {
 	return &connections{Listener: l, limit: limit, spare: max(2, min(16, limit/4)), open: map[net.Conn]*connection{}}
 }
 
-// Accept implements net.Listener.
 func (c *connections) Accept() (net.Conn, error) {
 	for {
 		conn, err := c.Listener.Accept()

@@ -324,7 +324,6 @@ func messageError(e *apiError) any {
 	return map[string]any{"type": "error", "error": map[string]string{"type": typ, "message": e.message}}
 }
 
-// block is a content block.
 type block struct {
 	Type      string           `json:"type"`
 	Text      *string          `json:"text,omitempty"`

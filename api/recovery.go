@@ -31,7 +31,6 @@ type Durations struct {
 
 var recoveryBuckets = []float64{0.05, 0.1, 0.25, 0.5, 1, 1.5, 2, 3, 5, 10, 20, 60, 300}
 
-// Add counts one.
 func (d *Durations) Add(t time.Duration) {
 	if d.Buckets == nil {
 		d.Buckets = map[float64]uint64{}

@@ -22,7 +22,6 @@ type ResponseStore interface {
 	FollowResponse(w http.ResponseWriter, r *http.Request, id string, after int)
 }
 
-// KeptResponse is what is kept of a response.
 type KeptResponse struct {
 	ID      string
 	Created int64           // Unix seconds

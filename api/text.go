@@ -80,7 +80,6 @@ type Conversation struct {
 	Kwargs              map[string]any // chat_template_kwargs, JSON values
 }
 
-// Message is one turn.
 type Message struct {
 	Role, Name, Content string
 	Empty               bool            // no content at all, as beside calls

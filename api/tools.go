@@ -542,7 +542,6 @@ func (p *parts) take(d *delta) {
 	}
 }
 
-// add is the whole of deltas.
 func (d *delta) add(o delta) {
 	d.tokens = append(d.tokens, o.tokens...)
 	for _, c := range o.calls {

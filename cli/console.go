@@ -20,7 +20,6 @@ type console struct {
 	status string
 }
 
-// Write implements io.Writer.
 func (c *console) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

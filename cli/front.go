@@ -227,7 +227,6 @@ func (r *reopened) reopen() error {
 	return nil
 }
 
-// Write implements io.Writer.
 func (r *reopened) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

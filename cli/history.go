@@ -37,7 +37,6 @@ func readHistory() *history {
 	return h
 }
 
-// Add implements term.History.
 func (h *history) Add(line string) {
 	if strings.TrimSpace(line) == "" || len(h.lines) > 0 && h.lines[len(h.lines)-1] == line {
 		return
@@ -52,8 +51,6 @@ func (h *history) Add(line string) {
 	}
 }
 
-// Len implements term.History.
 func (h *history) Len() int { return len(h.lines) }
 
-// At implements term.History.
 func (h *history) At(i int) string { return h.lines[len(h.lines)-1-i] }

@@ -68,7 +68,6 @@ func newDoorman(l net.Listener, standby bool, limit time.Duration, secure *tls.C
 
 func (d *doorman) say(why string) { d.why.Store(&why) }
 
-// ServeHTTP implements http.Handler.
 func (d *doorman) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	why, what, code := *d.why.Load(), "does not serve yet", "store_unavailable"
 	w.Header().Set("Content-Type", "application/json")

@@ -371,7 +371,6 @@ func (c *Coordinator) LostReason() error {
 	}
 }
 
-// Cluster implements api.Engine.
 func (c *Coordinator) Cluster() api.ClusterState {
 	s := c.core.Cluster()
 	s.Subscriptions = c.bus.nats.Subscriptions()

@@ -36,7 +36,6 @@ func (l *eventLog) restore(events []api.ClusterEvent) {
 	}
 }
 
-// add appends an event.
 func (l *eventLog) add(e api.ClusterEvent) {
 	l.id++
 	l.revision++

@@ -40,7 +40,6 @@ func (c *Coordinator) Health() error {
 	return err
 }
 
-// Ready implements api.Engine.
 func (c *Coordinator) Ready() error {
 	err := c.core.Ready()
 	if why := c.storeLacks(); err != nil && why != "" {

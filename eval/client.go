@@ -65,10 +65,8 @@ func NewClient(ctx context.Context, server, key, model string, timeout time.Dura
 // Model is the model's name, and what the server says of itself (may be empty).
 func (c *Client) Model() (name, fingerprint string) { return c.model, c.fingerprint }
 
-// Close drops the connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Completion is one answer.
 type Completion struct {
 	Text   string
 	Finish string

@@ -13,7 +13,6 @@ import (
 	"github.com/shoal-llm/shoal/tokenizer"
 )
 
-// Perplexity of a text.
 type Perplexity struct {
 	Tokens      int     `json:"tokens"` // that were scored
 	Bytes       int     `json:"bytes"`  // of those tokens

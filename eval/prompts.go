@@ -222,10 +222,8 @@ func (p *Prompts) Samples() int {
 // Corpus implements Source: a hash of the file's text.
 func (p *Prompts) Corpus() string { return p.name }
 
-// Seed implements Source.
 func (p *Prompts) Seed() uint64 { return 0 }
 
-// Sample implements Source.
 func (p *Prompts) Sample(task string, length, index int) (*Sample, error) {
 	set, ok := p.sets[fmt.Sprintf("%s@%d", task, length)]
 	if !ok || index < 0 || index >= len(set.Prompt) {

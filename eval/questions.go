@@ -86,7 +86,6 @@ func parseQuestion(line []byte) (Question, error) {
 	return q, nil
 }
 
-// texts is a text or a list of texts.
 type texts []string
 
 func (t *texts) UnmarshalJSON(b []byte) error {

@@ -125,7 +125,6 @@ func (s *Store) add(r *Record) error {
 	return nil
 }
 
-// Close closes the file.
 func (s *Store) Close() error {
 	if s.file == nil {
 		return nil

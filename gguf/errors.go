@@ -40,7 +40,6 @@ func (e *Error) Error() string {
 	return s + e.Detail
 }
 
-// Unwrap gives the kind.
 func (e *Error) Unwrap() error { return e.Kind }
 
 // clip keeps a name from a hostile file from filling a log line.

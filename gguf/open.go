@@ -50,7 +50,6 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-// Close unmaps the file.
 func (f *File) Close() error {
 	if f.done == nil {
 		return nil

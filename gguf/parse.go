@@ -22,7 +22,6 @@ type File struct {
 	done func() error
 }
 
-// Tensor is one tensor of the table.
 type Tensor struct {
 	Name  string
 	Type  Type

@@ -5,7 +5,6 @@ import "fmt"
 // Kind is the type of a metadata value, by its number in the file.
 type Kind uint32
 
-// The kinds.
 const (
 	Uint8 Kind = iota
 	Int8

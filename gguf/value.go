@@ -15,7 +15,6 @@ type Value struct {
 	raw  []byte
 }
 
-// Text is the value of a string.
 func (v Value) Text() (string, bool) {
 	if v.Kind != String {
 		return "", false
@@ -23,7 +22,6 @@ func (v Value) Text() (string, bool) {
 	return string(v.raw), true
 }
 
-// Flag is the value of a bool.
 func (v Value) Flag() (value, ok bool) {
 	if v.Kind != Bool {
 		return false, false

@@ -49,7 +49,6 @@ func (c *cursor) blanks(lines bool, comments ...string) {
 	}
 }
 
-// line is the number of the line that it is in.
 func (c *cursor) line() int { return 1 + strings.Count(c.s[:min(c.at, len(c.s))], "\n") }
 
 // isWord tells of letters and digits.

@@ -85,7 +85,6 @@ func NewEngine(v *Vocabulary) *Engine {
 	return &Engine{vocab: v, known: map[Spec]*list.Element{}, order: list.New()}
 }
 
-// Vocabulary that the engine's grammars are for.
 func (e *Engine) Vocabulary() *Vocabulary { return e.vocab }
 
 // Compile makes a grammar, or finds it among those that were made. Errors: *Error,

@@ -191,7 +191,6 @@ func (m *machine) makeInside(v *Vocabulary, r rid) *inside {
 	return in
 }
 
-// suffixes is a trie of the ends of tokens.
 func suffixes(ends [][2]int32, token [][]byte) trie {
 	tail := func(e [2]int32) []byte { return token[e[0]][e[1]:] }
 	slices.SortFunc(ends, func(a, b [2]int32) int { return bytes.Compare(tail(a), tail(b)) })

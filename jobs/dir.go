@@ -122,7 +122,6 @@ func (s *Store) Count() (unfinished, total int) {
 	return len(s.active), len(s.jobs)
 }
 
-// Close closes the log.
 func (s *Store) Close() {
 	if err := s.log.Close(); err != nil {
 		s.cfg.Logger.Warn("jobs: closing the log", "error", err)

@@ -151,7 +151,6 @@ func (s *State) end(p Phase, n Note) {
 	s.Phase, s.Ended, s.NotBefore, s.Code, s.Message = p, n.At, 0, n.Code, n.Message
 }
 
-// Rules of retrying.
 type Rules struct {
 	// MaxFailures is how many attempts in a row may fail without a new token;
 	// then the job is dead. Default 5.

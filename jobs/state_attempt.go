@@ -31,7 +31,6 @@ type Progress struct {
 	Scored  bool // prompt logprobs are among them
 }
 
-// Take goes on by one event.
 func (c *Progress) Take(e api.Event) {
 	if e.Token != api.NoToken {
 		c.Emitted = append(c.Emitted, e.Token)

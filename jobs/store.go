@@ -47,7 +47,6 @@ func (c *StoreConfig) defaults() {
 	}
 }
 
-// ErrTooMany: too many jobs wait.
 var ErrTooMany = errors.New("jobs: too many jobs wait")
 
 // Beside keeps journals of its own in the log of a Store.

@@ -34,7 +34,6 @@ func (heavyHitters) Observe(h *Head, attention []float32) {
 // the oldest of equals goes.
 type lowest struct{ recent, size int }
 
-// Slots implements Eviction.
 func (l lowest) Slots(tokens int) int { return min(tokens, l.size) }
 
 // Slot implements Eviction: the next free one, or that of the lowest.

@@ -7,7 +7,6 @@ var knorm = compressor("knorm", shortKeys{}, 4, 64, 956)
 
 type shortKeys struct{}
 
-// Score implements Compressor.
 func (shortKeys) Score(s *Statistics) []float32 {
 	scores := make([]float32, s.Prompt)
 	s.EachKey(func(pos int, key []float32) {

@@ -34,7 +34,6 @@ type param struct {
 	thousandths        bool // written as a decimal: 50 is 0.05
 }
 
-// text is a value as a spec has it.
 func (p param) text(value int) string {
 	if p.thousandths {
 		return strconv.FormatFloat(float64(value)/1000, 'f', -1, 64)
@@ -49,7 +48,6 @@ func (p param) kind() string {
 	return "whole number"
 }
 
-// read is the value of a text.
 func (p param) read(text string) (int, error) {
 	if !p.thousandths {
 		return strconv.Atoi(text)

@@ -26,10 +26,8 @@ type pageBounds struct {
 	pages int // that a query reads, at least 2
 }
 
-// Page implements Selector.
 func (b pageBounds) Page() int { return b.page }
 
-// Reads implements Selector.
 func (b pageBounds) Reads(slots int) int { return min(slots, b.page*b.pages) }
 
 // Index implements Selector: the bounds of tensor.BlockSlots pages.
@@ -37,7 +35,6 @@ func (b pageBounds) Index(l tensor.KVLayout) (bytes, slots int) {
 	return l.IndexBytes(), tensor.BlockSlots * b.page
 }
 
-// Update implements Selector.
 func (b pageBounds) Update(l tensor.KVLayout, index, blocks [][]byte, from, to int, s *tensor.AttnScratch) {
 	row := s.Row(3 * l.KDim)
 	for from < to {
@@ -49,7 +46,6 @@ func (b pageBounds) Update(l tensor.KVLayout, index, blocks [][]byte, from, to i
 	}
 }
 
-// Select implements Selector.
 func (b pageBounds) Select(l tensor.KVLayout, index [][]byte, n int, q Queries, s *tensor.AttnScratch) []int32 {
 	pages := (n + b.page - 1) / b.page
 	if pages <= b.pages {

@@ -36,7 +36,6 @@ type landmarks struct {
 	int8     bool
 }
 
-// kind is the type of the landmarks.
 func (m landmarks) kind(l tensor.KVLayout) tensor.DType {
 	switch {
 	case m.int8:
@@ -47,10 +46,8 @@ func (m landmarks) kind(l tensor.KVLayout) tensor.DType {
 	return tensor.BF16
 }
 
-// Page implements Selector.
 func (m landmarks) Page() int { return m.chunk }
 
-// Reads implements Selector.
 func (m landmarks) Reads(slots int) int { return min(slots, (m.chunks+m.outliers+m.local+1)*m.chunk-1) }
 
 // Index implements Selector: the landmarks of tensor.BlockSlots chunks.
@@ -77,7 +74,6 @@ func (m landmarks) Update(l tensor.KVLayout, index, blocks [][]byte, from, to in
 	}
 }
 
-// Select implements Selector.
 func (m landmarks) Select(l tensor.KVLayout, index [][]byte, n int, q Queries, s *tensor.AttnScratch) []int32 {
 	chunks := (n + m.chunk - 1) / m.chunk
 	marked := n/m.chunk - m.local

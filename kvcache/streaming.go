@@ -8,7 +8,6 @@ type Ring struct {
 	Recent int // size of the ring, >= 1
 }
 
-// Slots implements Eviction.
 func (r Ring) Slots(tokens int) int { return min(tokens, r.Sink+r.Recent) }
 
 // Slot implements Eviction: listing 5.

@@ -13,7 +13,6 @@ type votes struct {
 	pool int // width of the average pooling, odd; 1: none
 }
 
-// Score implements Compressor.
 func (v votes) Score(s *Statistics) []float32 { return pooled(windowVotes(s, v.obs), v.pool) }
 
 // windowVotes are equation 1 of SnapStream (SnapKV, arXiv 2404.14469): the

@@ -25,7 +25,6 @@ const (
 	fp8Suffix = "_scale_inv"
 )
 
-// fp8Scales are the scales of a matrix of FP8.
 type fp8Scales struct {
 	data       []byte // float32 (ceil(matrix rows/rows), width)
 	rows, cols int    // of a block

@@ -11,7 +11,6 @@ type Draft struct {
 // Source is where a draft is from.
 type Source uint8
 
-// The sources.
 const (
 	Own        Source = iota // the sequence itself
 	Others                   // outputs of others

@@ -33,7 +33,6 @@ func room(tokens, most int) int {
 // ringBytes is what a ring of that size takes.
 func ringBytes(size int) int64 { return int64(size) * int64(4+8*len(grams)) }
 
-// bytes is what the ring takes.
 func (r *ring) bytes() int64 { return ringBytes(len(r.tokens)) }
 
 func (r *ring) mask() uint64 { return uint64(len(r.tokens) - 1) }
@@ -59,7 +58,6 @@ func (r *ring) grow(tokens int) {
 	}
 }
 
-// put adds a token.
 func (r *ring) put(token int32) {
 	if r.n >= uint64(len(r.tokens)) && len(r.tokens) < r.most {
 		r.grow(2 * len(r.tokens))

@@ -72,7 +72,6 @@ const RecentTokens = 1 << 18
 // NewRecent holds at most so many bytes.
 func NewRecent(most int64) *Recent { return &Recent{most: most, rings: map[string]*owned{}} }
 
-// Bytes is what it takes.
 func (r *Recent) Bytes() int64 { return r.bytes }
 
 // Add takes an output that has ended; token gives each of its n tokens.

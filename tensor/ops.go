@@ -26,7 +26,6 @@ func Add(dst, x []float32) {
 	active.add(dst, x)
 }
 
-// Scale is x *= by.
 func Scale(x []float32, by float32) { active.scaleBy(x, by) }
 
 // Activation is the nonlinearity of a gated feed-forward network.

@@ -14,7 +14,6 @@ const (
 // Span is the half-open range [Lo, Hi).
 type Span struct{ Lo, Hi int }
 
-// Len is Hi - Lo.
 func (s Span) Len() int { return s.Hi - s.Lo }
 
 // Units is the number of units of a contraction axis of k elements.

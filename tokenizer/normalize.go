@@ -14,7 +14,6 @@ type piece struct {
 	searches *searches
 }
 
-// normalizer rewrites one piece.
 type normalizer func(piece) (piece, error)
 
 // normalizers is a sequence of them.

@@ -48,7 +48,6 @@ func Detect(template string) Family {
 // Thinks tells whether answers under a template may begin with thoughts.
 func Thinks(template string) bool { return strings.Contains(template, "</think>") }
 
-// Call is a call of a function.
 type Call struct {
 	Name      string
 	Arguments string // a JSON object, or the beginning of one

@@ -22,7 +22,6 @@ func (m *match) blank() bool {
 	return true
 }
 
-// lit reads a word.
 func (m *match) lit(word string) bool {
 	left := m.s[m.at:]
 	if strings.HasPrefix(left, word) {

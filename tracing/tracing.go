@@ -186,7 +186,6 @@ func (r *Request) Sequence(s Sequence) {
 		attribute.Float64("shoal.exchange_wait_seconds", s.Steps.Wait.Seconds()), attribute.Int64("shoal.wire_bytes", int64(s.Steps.WireBytes)))
 }
 
-// Step is a step of the cluster.
 type Step struct {
 	Epoch     uint32
 	Number    uint64

@@ -46,7 +46,6 @@ type Sink interface {
 	Finish(f Finish)
 }
 
-// Options of the actor.
 type Options struct {
 	Logger  *slog.Logger  // nil: slog.Default()
 	Tick    time.Duration // how often the state learns the time; 100 ms

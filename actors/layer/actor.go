@@ -70,7 +70,6 @@ type Actor struct {
 // to grow its stack.
 var Dispatcher = actor.NewSynchronizedDispatcher(300)
 
-// Receive implements actor.Actor.
 func (a *Actor) Receive(c actor.Context) {
 	switch m := c.Message().(type) {
 	case *actor.Started:

@@ -131,7 +131,6 @@ func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, rotati
 	return nil
 }
 
-// all are all rows.
 func (b *Batch) all() topology.Range { return topology.Range{Lo: 0, Hi: b.T} }
 
 // HasPrefill reports whether the step reads prompt tokens.

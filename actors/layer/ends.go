@@ -14,7 +14,6 @@ type Ends struct {
 	LogitCap       float32        // Config.LogitCap
 }
 
-// Embed implements Backend.
 func (b *Processor) Embed(e *Ends, row int, tokens []uint32) {
 	h := b.Dims.Hidden
 	for i, t := range tokens {
@@ -32,7 +31,6 @@ type LogitRow struct {
 	Best bool // only the largest matters
 }
 
-// Logits implements Backend.
 func (b *Processor) Logits(e *Ends, rows []LogitRow, out []float32, vocab int, bests []int) {
 	h := b.Dims.Hidden
 	b.final = growF(b.final, len(rows)*h)

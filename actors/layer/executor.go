@@ -106,7 +106,6 @@ type Term struct {
 // NewTerm begins a term.
 func (e *Executor) NewTerm() *Term { return &Term{exec: e} }
 
-// Submit queues a job of the term.
 func (t *Term) Submit(do func()) { t.exec.submit(job{do, t}) }
 
 // End queues the last job of the term.

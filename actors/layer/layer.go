@@ -36,7 +36,6 @@ type Weights struct {
 	Activation tensor.Activation // of the FFN's gate
 }
 
-// Kind implements Layer.
 func (w *Weights) Kind() Kind {
 	k := Kind{Sparse: w.Experts != nil, Later: w.Later, Input: w.SwiftKV != nil}
 	if k.Input {

@@ -81,7 +81,6 @@ func newProcessor(batch *Batch, layout tensor.KVLayout, pool *tensor.Pool) *Proc
 	return b
 }
 
-// Begin implements Backend.
 func (b *Processor) Begin(rotations []*Rotation) {
 	half := b.Dims.ropeHalf()
 	for _, s := range b.Segments {
@@ -143,7 +142,6 @@ func (b *Processor) matrix(of Activation) (m []float32, ld int) {
 	return b.X, b.Dims.Hidden
 }
 
-// Pack implements Backend.
 func (b *Processor) Pack(to []float32, tiles []Tile) []float32 {
 	to = growF(to, floats(tiles))
 	at := 0
@@ -156,7 +154,6 @@ func (b *Processor) Pack(to []float32, tiles []Tile) []float32 {
 	return to
 }
 
-// Unpack implements Backend.
 func (b *Processor) Unpack(from []float32, tiles []Tile) {
 	for _, t := range tiles {
 		m, ld := b.matrix(t.Of)
@@ -166,8 +163,6 @@ func (b *Processor) Unpack(from []float32, tiles []Tile) {
 	}
 }
 
-// Nodes implements Backend.
 func (b *Processor) Nodes() [][]float32 { return b.partial }
 
-// Total implements Backend.
 func (b *Processor) Total() []float32 { return b.Y[:b.T*b.Dims.Hidden] }

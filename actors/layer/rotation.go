@@ -40,7 +40,6 @@ func (r *Rotation) At(pos int) (cos, sin []float32) {
 	return r.cos[pos*half : (pos+1)*half], r.sin[pos*half : (pos+1)*half]
 }
 
-// fill is the rotation of a position.
 func (r *Rotation) fill(pos int, cos, sin []float32) {
 	r.Until(pos)
 	c, s := r.At(pos)

@@ -107,7 +107,6 @@ func (c conditions) swiftKV() []*Stage {
 	)
 }
 
-// staying are the rows of a segment that stay.
 func (s *Segment) staying() topology.Range {
 	return topology.Range{Lo: s.First + s.Leave, Hi: s.First + s.N}
 }
@@ -141,7 +140,6 @@ func (b *Batch) leave() {
 	b.Backend.Leave(rows)
 }
 
-// Leave implements Backend.
 func (b *Processor) Leave(rows []topology.Range) {
 	h, half, to := b.Dims.Hidden, b.Dims.ropeHalf(), 0
 	for _, r := range rows {

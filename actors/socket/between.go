@@ -17,13 +17,11 @@ type Caches struct {
 // Arena has the bytes of all caches.
 func (c *Caches) Arena() *kvcache.Arena { return c.e.arena }
 
-// Geometry is the shape of the caches.
 func (c *Caches) Geometry() kvcache.Geometry { return c.e.geometry }
 
 // Pool is the socket's worker pool.
 func (c *Caches) Pool() *tensor.Pool { return c.e.pool }
 
-// Config is the model's.
 func (c *Caches) Config() *model.Config { return &c.e.config }
 
 // Prompt is what this socket holds of a prompt that is being read: its rows, and what

@@ -28,7 +28,6 @@ type collectiveActor struct {
 // operation is one that a stage asks for.
 type operation func()
 
-// Receive implements actor.Actor.
 func (a *collectiveActor) Receive(c actor.Context) {
 	switch m := c.Message().(type) {
 	case *actor.Started:

@@ -54,7 +54,6 @@ const (
 	draftMost = 64  // sequences of a pass
 )
 
-// drafted is what the drafter has of one sequence.
 type drafted struct {
 	mtp    bool
 	tokens []int32   // of the sequence; for MTP, of the rows that wait

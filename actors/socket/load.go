@@ -106,7 +106,6 @@ func (l *loader) slices(c *model.Config, p topology.Placement, rank int) *Slices
 	return s
 }
 
-// layer reads one layer.
 func (l *loader) layer(c *model.Config, n *model.LayerSpec, me cut) *layer.Weights {
 	w := &layer.Weights{
 		Index: n.Cache, Later: n.KVSource != nil, Follows: n.KVSource != nil && n.K.Weight == "", Window: n.Window, Rope: n.Rope, Activation: n.Activation,

@@ -63,7 +63,6 @@ func (s *State) Loaded(epoch uint32, ok bool) error {
 // Join begins to form the group.
 func (s *State) Join(epoch uint32) error { return s.move(epoch, Loaded, Joining) }
 
-// Joined ends it.
 func (s *State) Joined(epoch uint32, ok bool) error {
 	return s.move(epoch, Joining, pick(ok, Ready, Failed))
 }

@@ -83,7 +83,6 @@ func (q *queue) take() []seen {
 // NotifyJoin, NotifyUpdate and NotifyLeave implement memberlist.EventDelegate.
 func (q *queue) NotifyJoin(n *memberlist.Node) { q.note(n, true) }
 
-// NotifyUpdate implements memberlist.EventDelegate.
 func (q *queue) NotifyUpdate(n *memberlist.Node) { q.note(n, true) }
 
 // NotifyLeave implements memberlist.EventDelegate. n.State is always "alive"
@@ -106,7 +105,6 @@ func (q *queue) NotifyAlive(n *memberlist.Node) error {
 	return err
 }
 
-// NotifyConflict implements memberlist.ConflictDelegate.
 func (q *queue) NotifyConflict(existing, other *memberlist.Node) {
 	q.refused(other.Name, errConflict(existing, other))
 }

@@ -147,7 +147,6 @@ func checkList(r *proto.WeightsReply) error {
 // Fetched is how many bytes came from others.
 func (m *Cache) Fetched() int64 { return m.fetched.Load() }
 
-// Fetch implements model.Fetcher.
 func (m *Cache) Fetch(ctx context.Context, name string, spans []model.Span) error {
 	m.mu.Lock()
 	f := m.files[name]

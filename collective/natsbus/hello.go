@@ -112,7 +112,6 @@ func (g *greeter) hello(src int, direct bool, payload []byte, out []greeting) []
 	return out
 }
 
-// payload is the body of a greeting.
 func (g *greeter) payload(b []byte, flags byte) {
 	copy(b, g.digest[:])
 	b[32] = flags

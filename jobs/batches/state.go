@@ -16,7 +16,6 @@ import (
 // "finalizing" is not written: it is in_progress with every line settled.
 type Phase string
 
-// Phases.
 const (
 	Validating Phase = "validating"
 	Failed     Phase = "failed"

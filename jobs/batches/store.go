@@ -85,7 +85,6 @@ type Store struct {
 // NewStore is empty until the store of jobs reads the log.
 func NewStore(log *slog.Logger) *Store { return &Store{log: log, batches: map[string]*batch{}} }
 
-// Owns implements jobs.Beside.
 func (s *Store) Owns(name string) bool { return strings.HasPrefix(name, prefix) }
 
 type note struct {
@@ -130,7 +129,6 @@ func (b *batch) apply(r *journal.Record, seq uint64) error {
 	return nil
 }
 
-// Load implements jobs.Beside.
 func (s *Store) Load(name string, seq uint64, data []byte) {
 	b := s.batches[name]
 	if b == nil {
@@ -175,7 +173,6 @@ func (s *Store) append(ctx context.Context, b *batch, kind journal.Kind, payload
 	}, b.apply)
 }
 
-// Heard implements jobs.Beside.
 func (s *Store) Heard(name string, read func(*journal.Writer, func(*journal.Record, uint64) error)) {
 	b := s.get(name)
 	if b == nil {
@@ -195,7 +192,6 @@ func (s *Store) Heard(name string, read func(*journal.Writer, func(*journal.Reco
 // Holds implements jobs.Beside: jobs of a batch stay until the batch has its files.
 func (s *Store) Holds(j *jobs.Spec) bool { return j.Batch != "" && s.open(j.Batch) }
 
-// Sweep implements jobs.Beside.
 func (s *Store) Sweep(before int64, drop func(*journal.Writer) error) error {
 	for _, b := range s.list() {
 		b.mu.Lock()

@@ -54,7 +54,6 @@ type Store interface {
 	// Put keeps what r holds under id, in place of a file of that id. When it
 	// returns without an error, the file is safe.
 	Put(ctx context.Context, id, name, purpose string, created int64, r io.Reader) (File, error)
-	// Get is what is known of a file.
 	Get(ctx context.Context, id string) (File, error)
 	// List is all files, the newest first.
 	List(ctx context.Context) ([]File, error)
@@ -107,7 +106,6 @@ func OpenFolder(dir string) (*Folder, error) {
 	return f, nil
 }
 
-// Put implements Store.
 func (f *Folder) Put(_ context.Context, id, name, purpose string, created int64, r io.Reader) (_ File, err error) {
 	c, err := f.claim()
 	if err != nil {
@@ -197,7 +195,6 @@ func (c *claim) release() {
 
 func (f *Folder) path(id, kind string) string { return filepath.Join(f.dir, id+"."+kind) }
 
-// Get implements Store.
 func (f *Folder) Get(_ context.Context, id string) (File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -208,7 +205,6 @@ func (f *Folder) Get(_ context.Context, id string) (File, error) {
 	return x, nil
 }
 
-// List implements Store.
 func (f *Folder) List(context.Context) ([]File, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -222,7 +218,6 @@ func newestFirst(files []File) []File {
 	return files
 }
 
-// Open implements Store.
 func (f *Folder) Open(ctx context.Context, id string) (*os.File, File, error) {
 	x, err := f.Get(ctx, id)
 	if err != nil {

@@ -179,7 +179,6 @@ func (f *Shared) publish(ctx context.Context, x File) (_ File, err error) {
 	return x, add(KindFile, meta)
 }
 
-// Get implements Store.
 func (f *Shared) Get(ctx context.Context, id string) (x File, err error) {
 	none := fmt.Errorf("%w: %.128s", ErrNone, id)
 	if !fileID.MatchString(id) {
@@ -205,7 +204,6 @@ func (f *Shared) Get(ctx context.Context, id string) (x File, err error) {
 	return x, nil
 }
 
-// List implements Store.
 func (f *Shared) List(ctx context.Context) (out []File, err error) {
 	ids, err := f.log.Journals(ctx)
 	if err != nil {
@@ -267,7 +265,6 @@ func (f *Shared) fetch(ctx context.Context, x File) error {
 	return err
 }
 
-// Delete implements Store.
 func (f *Shared) Delete(ctx context.Context, id string) error {
 	if _, err := f.Get(ctx, id); err != nil {
 		return err
@@ -325,5 +322,4 @@ func (f *Shared) take(ctx context.Context, from *Folder, x File) error {
 	return err
 }
 
-// Close closes the log.
 func (f *Shared) Close() error { return f.log.Close() }

@@ -212,7 +212,6 @@ func (l *jetLog) Follow(ctx context.Context, after uint64, each func(string, uin
 	}
 }
 
-// Last implements FileLog.
 func (l *jetLog) Last(ctx context.Context, journal string) (seq uint64, data []byte, err error) {
 	err = l.again(ctx, func(ctx context.Context) error {
 		m, err := l.stream.GetLastMsgForSubject(ctx, l.prefix+journal)
@@ -230,7 +229,6 @@ func (l *jetLog) Last(ctx context.Context, journal string) (seq uint64, data []b
 	return seq, data, nil
 }
 
-// Journals implements FileLog.
 func (l *jetLog) Journals(ctx context.Context) (out []string, err error) {
 	var info *jetstream.StreamInfo
 	err = l.again(ctx, func(ctx context.Context) (err error) {

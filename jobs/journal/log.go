@@ -19,7 +19,6 @@ type Log interface {
 	// Follow calls each for the messages after a number as they come, until ctx
 	// ends or the log cannot be read.
 	Follow(ctx context.Context, after uint64, each func(journal string, seq uint64)) error
-	// Drop forgets a journal.
 	Drop(ctx context.Context, journal string) error
 	// Clear forgets everything.
 	Clear(ctx context.Context) error
@@ -37,7 +36,6 @@ type FileLog interface {
 	Journals(ctx context.Context) ([]string, error)
 }
 
-// Usage of a Log.
 type Usage struct {
 	Bytes, Limit int64
 	Last         uint64 // number of the newest message ever

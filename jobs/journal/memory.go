@@ -34,7 +34,6 @@ func (l *MemoryLog) SetFault(f func(journal string, data []byte, done bool) erro
 	l.fault = f
 }
 
-// Append implements Log.
 func (l *MemoryLog) Append(ctx context.Context, journal string, after uint64, data []byte) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,7 +64,6 @@ func (l *MemoryLog) Append(ctx context.Context, journal string, after uint64, da
 	return l.last, nil
 }
 
-// Read implements Log.
 func (l *MemoryLog) Read(ctx context.Context, journal string, after uint64, each func(uint64, []byte) error) error {
 	return l.Scan(ctx, func(j string, seq uint64, data []byte) error {
 		if j != journal || seq <= after {
@@ -75,7 +73,6 @@ func (l *MemoryLog) Read(ctx context.Context, journal string, after uint64, each
 	})
 }
 
-// Scan implements Log.
 func (l *MemoryLog) Scan(ctx context.Context, each func(string, uint64, []byte) error) error {
 	l.mu.Lock()
 	all := slices.Clone(l.messages)
@@ -88,7 +85,6 @@ func (l *MemoryLog) Scan(ctx context.Context, each func(string, uint64, []byte) 
 	return ctx.Err()
 }
 
-// Follow implements Log.
 func (l *MemoryLog) Follow(ctx context.Context, after uint64, each func(string, uint64)) error {
 	t := time.NewTicker(time.Millisecond)
 	defer t.Stop()
@@ -111,7 +107,6 @@ func (l *MemoryLog) Follow(ctx context.Context, after uint64, each func(string, 
 	}
 }
 
-// Last implements FileLog.
 func (l *MemoryLog) Last(ctx context.Context, journal string) (seq uint64, data []byte, err error) {
 	err = l.Scan(ctx, func(j string, n uint64, b []byte) error {
 		if j == journal {
@@ -122,7 +117,6 @@ func (l *MemoryLog) Last(ctx context.Context, journal string) (seq uint64, data 
 	return seq, data, err
 }
 
-// Journals implements FileLog.
 func (l *MemoryLog) Journals(ctx context.Context) (out []string, err error) {
 	err = l.Scan(ctx, func(j string, _ uint64, _ []byte) error {
 		if !slices.Contains(out, j) {
@@ -133,7 +127,6 @@ func (l *MemoryLog) Journals(ctx context.Context) (out []string, err error) {
 	return out, err
 }
 
-// Drop implements Log.
 func (l *MemoryLog) Drop(_ context.Context, journal string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,7 +134,6 @@ func (l *MemoryLog) Drop(_ context.Context, journal string) error {
 	return nil
 }
 
-// Clear implements Log.
 func (l *MemoryLog) Clear(context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,7 +141,6 @@ func (l *MemoryLog) Clear(context.Context) error {
 	return nil
 }
 
-// Usage implements Log.
 func (l *MemoryLog) Usage(context.Context) (Usage, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,5 +151,4 @@ func (l *MemoryLog) Usage(context.Context) (Usage, error) {
 	return u, nil
 }
 
-// Close implements Log.
 func (l *MemoryLog) Close() error { return nil }

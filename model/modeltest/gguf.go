@@ -88,7 +88,6 @@ func (g *GGUF) Add(name string, typ gguf.Type, shape []int, data []byte) {
 	g.data = append(g.data, data...)
 }
 
-// Bytes is the file.
 func (g *GGUF) Bytes() []byte {
 	le := binary.LittleEndian
 	version, align := g.Version, g.Alignment

@@ -24,7 +24,6 @@ type spread struct {
 
 func (g *gen) spread(a reg.Register) *spread { return &spread{args: a, gap: g.field(a, argPfGap)} }
 
-// begin begins a round.
 func (s *spread) begin(g *gen) {
 	s.at, s.n = g.rows(g.field(s.args, argPf), s.gap, 6), 0
 }
@@ -43,7 +42,6 @@ func (s *spread) prefetch(g *gen, m int) {
 	}
 }
 
-// end ends it.
 func (s *spread) end(g *gen) {
 	step := g.field(s.args, argPfStep)
 	g.ADDQ(step, mem(s.args, argPf))

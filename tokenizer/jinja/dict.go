@@ -26,13 +26,11 @@ type dictKey struct {
 // NewDict makes an empty dict.
 func NewDict() *Dict { return &Dict{} }
 
-// Len is the number of entries.
 func (d *Dict) Len() int { return len(d.entries) }
 
 // Set adds or replaces the value of a string key.
 func (d *Dict) Set(key string, v Value) { d.put(dictKey{kind: 's', s: key}, Trusted(key), v) }
 
-// Get finds the value of a string key.
 func (d *Dict) Get(key string) (Value, bool) { return d.lookup(dictKey{kind: 's', s: key}) }
 
 // Strings walks the entries whose keys are strings, in order.

@@ -27,7 +27,6 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Options of one rendering.
 type Options struct {
 	Limits Limits
 	Now    time.Time // what strftime_now formats; an argument, so that rendering is pure
@@ -51,7 +50,6 @@ func (t *Template) Render(vars *Dict, o Options) (text Str, err error) {
 	return out.str(), nil
 }
 
-// interp is one rendering.
 type interp struct {
 	lim                 Limits
 	now                 time.Time

@@ -35,7 +35,6 @@ func tuple(items ...Value) *List { return &List{items: items, kind: kindTuple} }
 
 func generator(items []Value) *List { return &List{items: items, kind: kindIter, name: "generator"} }
 
-// Len is the number of items.
 func (l *List) Len() int { return len(l.items) }
 
 // With is a list with one more item; l must not be used afterwards.
@@ -44,7 +43,6 @@ func (l *List) With(v Value) *List {
 	return l
 }
 
-// At is item i.
 func (l *List) At(i int) Value { return l.items[i] }
 
 func (l *List) sized() bool     { return l.kind != kindIter }
