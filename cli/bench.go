@@ -16,7 +16,6 @@ import (
 )
 
 type benchCmd struct {
-	Kernels   benchKernelsCmd   `cmd:"" help:"This machine's ceilings and what every kernel reaches of them."`
 	Decode    benchDecodeCmd    `cmd:"" help:"Tokens per second of decode, beside the bandwidth measured in the same run."`
 	Prefill   benchPrefillCmd   `cmd:"" help:"Tokens per second of reading a prompt, by stage, beside the arithmetic peak."`
 	Cluster   benchClusterCmd   `cmd:"" help:"Decode, or read prompts (--prompt), over real node processes: compute, wait and bytes on the wire apart."`
@@ -204,42 +203,6 @@ func printPrefill(w io.Writer, p *bench.Prefill) {
 		p.TokensPerS, p.MedianPerS, p.GFLOPS, 100*p.PeakShare, 100*p.MatShare, 100*p.AttnShare)
 	printStages(w, p.Stages)
 	printThreads(w, p.Shared)
-}
-
-type benchKernelsCmd struct {
-	Threads int  `help:"Threads of the second half (default: the processors)."`
-	JSON    bool `name:"json" help:"Print JSON."`
-}
-
-func (c *benchKernelsCmd) Run(e *env) error {
-	if err := checkThreads(c.Threads); err != nil {
-		return err
-	}
-	k, err := bench.RunKernels(c.Threads, func(line any) {
-		if c.JSON {
-			return
-		}
-		switch l := line.(type) {
-		case bench.Machine:
-			fmt.Fprintln(e.stdout, l)
-		case bench.Ceiling:
-			printCeiling(e.stdout, l)
-			fmt.Fprintf(e.stdout, "  %-40s %10s %8s %9s %7s %7s\n", "", "us", "GB/s", "GFLOP/s", "% read", "% peak")
-		case bench.Kernel:
-			fmt.Fprintf(e.stdout, "  %-40s %10.1f %8.1f %9.1f %7s %7s\n", l.Name, l.Micros, l.GBs, l.GFLOPS, percent(l.ReadShare), percent(l.PeakShare))
-		}
-	})
-	if err == nil && c.JSON {
-		err = printJSON(e.stdout, k)
-	}
-	return err
-}
-
-func percent(share float64) string {
-	if share == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%.0f", 100*share)
 }
 
 func printMachine(w io.Writer, m bench.Machine, c bench.Ceiling) {

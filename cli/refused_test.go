@@ -34,7 +34,7 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		{"bench cluster --model /nope", `no shape "/nope" ... bench160m`},
 		{"bench batch --model /nope", "/nope: no such file ... config.json, or a .gguf file ... bench160m"},
 		{"bench batch --model EMPTY", "EMPTY: not a Hugging Face model folder ... bench160m"},
-		{"bench kernels --threads 100000", "--threads 100000: want 1 to 1024"},
+		{"bench decode --threads 100000", "--threads 100000: want 1 to 1024"},
 		{"bench decode --kv-type q4", "--kv-type: ... use f32"},
 		{"bench decode --cpuprofile /nope/x", "--cpuprofile: open /nope/x"},
 		{"bench decode -m fry --tokens " + big, "fry was made for 8192 tokens ... --tokens"},
