@@ -38,11 +38,11 @@ func tried(t *testing.T, path string) {
 // FuzzGGUFHeader: whatever a header says, opening the file ends in a model that reads or
 // an error.
 func FuzzGGUFHeader(f *testing.F) {
-	for _, name := range modeltest.GGUFs() {
+	for _, name := range ggufs() {
 		hub := open(f, tinyFolder(f, name))
 		for _, typ := range []gguf.Type{gguf.F32, gguf.Q8_0, gguf.BF16} {
-			header, size := modeltest.Convert(hub, fitting(hub, typ)).Header()
-			f.Add(header, uint32(size))
+			head, size := header(modeltest.Convert(hub, fitting(hub, typ)))
+			f.Add(head, uint32(size))
 		}
 	}
 	path := filepath.Join(f.TempDir(), "m.gguf")
@@ -90,7 +90,7 @@ func FuzzOpenGGUF(f *testing.F) {
 
 // FuzzFolder: a config and the header of its weights.
 func FuzzFolder(f *testing.F) {
-	for _, name := range modeltest.Tinies() {
+	for _, name := range model.Architectures() {
 		dir := tinyFolder(f, name)
 		addFolder(f, dir)
 		quantised, plain := f.TempDir(), f.TempDir()

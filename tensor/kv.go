@@ -205,7 +205,7 @@ func (l KVLayout) CopySlot(dst []byte, dslot int, src []byte, sslot int) {
 		l.copyLatent(dst, dslot, src, sslot)
 		return
 	}
-	to, from, e := l.at(dslot, 0), l.at(sslot, 0), l.elem()
+	to, from := l.at(dslot, 0), l.at(sslot, 0)
 	switch l.Type {
 	case F32:
 		copyStrided(floats(dst)[to:], floats(src)[from:], l.KDim)
@@ -213,12 +213,8 @@ func (l KVLayout) CopySlot(dst []byte, dslot int, src []byte, sslot int) {
 		copyStrided(floats(dst)[to/2:], floats(src)[from/2:], l.KDim/2)
 	case Int8:
 		copyStrided(int8s(dst)[to:], int8s(src)[from:], l.KDim)
-		for which := range 2 {
-			l.scales(dst, which)[dslot] = l.scales(src, which)[sslot]
-		}
 	}
-	n := l.VDim * e
-	copy(dst[l.valuesAt()+dslot*n:][:n], src[l.valuesAt()+sslot*n:])
+	l.copyValues(dst, dslot, src, sslot, 1)
 }
 
 func copyStrided[T any](dst, src []T, n int) {

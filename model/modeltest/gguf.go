@@ -15,14 +15,16 @@ type GGUF struct {
 	Version   uint32 // 0: 3
 	Alignment int    // of the tensors; 0: 32. Write general.alignment with Set
 
-	Table []Entry // of the tensors; for damaging
-	meta  []ggufKey
-	data  []byte
+	// For damaging:
+	Table []Entry // of the tensors
+	Meta  []Key
+	Data  []byte
 }
 
-type ggufKey struct {
-	name  string
-	value []byte
+// Key is one of the metadata, with the bytes of its kind and value.
+type Key struct {
+	Name  string
+	Value []byte
 }
 
 // Entry is a line of the table of tensors.
@@ -33,46 +35,15 @@ type Entry struct {
 	Offset uint64
 }
 
-// Keys lists the metadata in order.
-func (g *GGUF) Keys() []string {
-	var keys []string
-	for _, k := range g.meta {
-		keys = append(keys, k.name)
-	}
-	return keys
-}
-
-// Cut takes the last n bytes of the data away.
-func (g *GGUF) Cut(n int) {
-	left := max(0, len(g.data)-n)
-	g.data = g.data[:left:left] // what is added does not write into a clone's
-}
-
-// Clone copies all but the data, which both share.
-func (g *GGUF) Clone() *GGUF {
-	c := *g
-	c.meta, c.Table = slices.Clone(g.meta), slices.Clone(g.Table)
-	for i := range c.Table {
-		c.Table[i].Shape = slices.Clone(c.Table[i].Shape)
-	}
-	return &c
-}
-
-// Header is the file up to its data, which has size bytes.
-func (g *GGUF) Header() (header []byte, size int) {
-	all := g.Bytes()
-	return all[:len(all)-len(g.data)], len(g.data)
-}
-
 // Set appends a metadata key with a uint32, int32, float32, uint64, bool,
 // string, []string, []int32 or []float32.
 func (g *GGUF) Set(key string, v any) {
-	g.meta = append(g.meta, ggufKey{key, appendValue(nil, v)})
+	g.Meta = append(g.Meta, Key{key, appendValue(nil, v)})
 }
 
 // Unset takes a key out again.
 func (g *GGUF) Unset(key string) {
-	g.meta = slices.DeleteFunc(g.meta, func(k ggufKey) bool { return k.name == key })
+	g.Meta = slices.DeleteFunc(g.Meta, func(k Key) bool { return k.Name == key })
 }
 
 // Add appends a tensor of the shape (rows, columns) and its blocks.
@@ -81,11 +52,11 @@ func (g *GGUF) Add(name string, typ gguf.Type, shape []int, data []byte) {
 	if g.Alignment != 0 {
 		align = g.Alignment
 	}
-	for len(g.data)%align != 0 {
-		g.data = append(g.data, 0)
+	for len(g.Data)%align != 0 {
+		g.Data = append(g.Data, 0)
 	}
-	g.Table = append(g.Table, Entry{name, typ, shape, uint64(len(g.data))})
-	g.data = append(g.data, data...)
+	g.Table = append(g.Table, Entry{name, typ, shape, uint64(len(g.Data))})
+	g.Data = append(g.Data, data...)
 }
 
 func (g *GGUF) Bytes() []byte {
@@ -98,9 +69,9 @@ func (g *GGUF) Bytes() []byte {
 		align = 32
 	}
 	out := le.AppendUint32([]byte("GGUF"), version)
-	out = le.AppendUint64(le.AppendUint64(out, uint64(len(g.Table))), uint64(len(g.meta)))
-	for _, k := range g.meta {
-		out = append(appendString(out, k.name), k.value...)
+	out = le.AppendUint64(le.AppendUint64(out, uint64(len(g.Table))), uint64(len(g.Meta)))
+	for _, k := range g.Meta {
+		out = append(appendString(out, k.Name), k.Value...)
 	}
 	for _, t := range g.Table {
 		out = le.AppendUint32(appendString(out, t.Name), uint32(len(t.Shape)))
@@ -112,7 +83,7 @@ func (g *GGUF) Bytes() []byte {
 	for len(out)%align != 0 {
 		out = append(out, 0)
 	}
-	return append(out, g.data...)
+	return append(out, g.Data...)
 }
 
 func appendString(b []byte, s string) []byte {
@@ -164,27 +135,4 @@ func appendValue(b []byte, v any) []byte {
 		return b
 	}
 	panic(fmt.Sprintf("modeltest: no metadata of %T", v))
-}
-
-// Split deals the tensors to n files in runs, as llama-gguf-split does: the
-// first has all metadata.
-func (g *GGUF) Split(n int) []*GGUF {
-	parts := make([]*GGUF, n)
-	for i := range parts {
-		p := &GGUF{Version: g.Version, Alignment: g.Alignment}
-		if i == 0 {
-			p.meta = slices.Clone(g.meta)
-		}
-		p.Set("split.no", i)
-		p.Set("split.count", n)
-		for j := len(g.Table) * i / n; j < len(g.Table)*(i+1)/n; j++ {
-			t, end := g.Table[j], uint64(len(g.data))
-			if j+1 < len(g.Table) {
-				end = g.Table[j+1].Offset
-			}
-			p.Add(t.Name, t.Type, t.Shape, g.data[t.Offset:end])
-		}
-		parts[i] = p
-	}
-	return parts
 }

@@ -130,7 +130,7 @@ func (s Shape) config() []byte {
 // tensors lie in different files.
 func (s Shape) writeWeights(dir string, specs []model.Spec, seed uint64) error {
 	if s.Files == 1 {
-		return s.writeFile(filepath.Join(dir, "model.safetensors"), specs, seed)
+		return s.WriteFile(filepath.Join(dir, "model.safetensors"), specs, seed)
 	}
 	where, total := map[string]string{}, 0
 	for i := range s.Files {
@@ -141,7 +141,7 @@ func (s Shape) writeWeights(dir string, specs []model.Spec, seed uint64) error {
 			where[specs[j].Name] = name
 			total += elements(specs[j].Shape)
 		}
-		if err := s.writeFile(filepath.Join(dir, name), mine, seed); err != nil {
+		if err := s.WriteFile(filepath.Join(dir, name), mine, seed); err != nil {
 			return err
 		}
 	}
@@ -152,7 +152,8 @@ func (s Shape) writeWeights(dir string, specs []model.Spec, seed uint64) error {
 	return os.WriteFile(filepath.Join(dir, "model.safetensors.index.json"), append(index, '\n'), 0o644)
 }
 
-func (s Shape) writeFile(path string, specs []model.Spec, seed uint64) error {
+// WriteFile writes tensors of those specs, as Values makes them, in s.DType.
+func (s Shape) WriteFile(path string, specs []model.Spec, seed uint64) error {
 	header := map[string]any{"__metadata__": map[string]string{"format": "pt"}}
 	var data []byte
 	for _, spec := range specs {
