@@ -31,7 +31,6 @@ func (v *vigil) start() {
 	v.ended.Go(v.run)
 }
 
-// say sets what it waits for.
 func (v *vigil) say(why string) {
 	v.mu.Lock()
 	v.why = why

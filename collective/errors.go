@@ -22,8 +22,7 @@ var (
 	ErrTransport = errors.New("collective: transport failed")
 	// ErrArgument: the caller of this rank broke the contract of a call.
 	ErrArgument = errors.New("collective: bad argument")
-	// ErrClosed: the group was closed.
-	ErrClosed = errors.New("collective: group closed")
+	ErrClosed   = errors.New("collective: group closed")
 )
 
 // OpError says which operation failed, why, and which ranks are to blame (nil:

@@ -95,7 +95,6 @@ func NewGenerator(tok *tokenizer.Tokenizer, chat *tokenizer.ChatTemplate, corpus
 // Corpus identifies the text of the haystacks.
 func (g *Generator) Corpus() string { return g.corpus }
 
-// Seed is what the samples are drawn from.
 func (g *Generator) Seed() uint64 { return g.seed }
 
 func (g *Generator) stream(s string) *stream {

@@ -239,7 +239,6 @@ func SummarizeAnswers(answers []Answered) []AskedRow {
 	return rows
 }
 
-// WriteAnswerTable writes the rows for a terminal.
 func WriteAnswerTable(w io.Writer, metric string, rows []AskedRow) {
 	out := [][]string{{"policy", "set", "questions", metric}}
 	for _, r := range rows {

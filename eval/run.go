@@ -15,7 +15,6 @@ import (
 	"github.com/shoal-llm/shoal/tokenizer"
 )
 
-// Config says what to ask.
 type Config struct {
 	Tasks       []string // default: all but those that must be named
 	Lengths     []int    // prompt tokens; default 4096

@@ -33,7 +33,6 @@ type Row struct {
 // Eighths is the number of depths that single needles are counted in.
 const Eighths = 8
 
-// Summary is what a run came to.
 type Summary struct {
 	Model       string   `json:"model"`
 	Fingerprint string   `json:"fingerprint,omitempty"`

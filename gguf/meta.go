@@ -5,7 +5,6 @@ import "fmt"
 // Keys lists the metadata in the order of the file.
 func (f *File) Keys() []string { return f.keys }
 
-// Value returns the metadata of a key.
 func (f *File) Value(key string) (Value, bool) {
 	v, ok := f.meta[key]
 	return v, ok

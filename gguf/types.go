@@ -75,7 +75,6 @@ var unread = map[Type]string{
 	24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
 }
 
-// Known says whether the layout of t is known.
 func (t Type) Known() bool { _, ok := layouts[t]; return ok }
 
 // Block is the number of elements that are stored together.

@@ -91,7 +91,6 @@ func (v Value) Wholes() ([]int64, bool) {
 	return out, true
 }
 
-// Float32s copies an array of float32.
 func (v Value) Float32s() ([]float32, bool) {
 	if v.Kind != Array || v.Elem != Float32 {
 		return nil, false

@@ -27,7 +27,6 @@ func (c *cursor) eat(s string) bool {
 	return false
 }
 
-// while reads bytes of a kind.
 func (c *cursor) while(is func(byte) bool) string {
 	start := c.at
 	for c.more() && is(c.s[c.at]) {

@@ -166,12 +166,6 @@ func New(v *Vocabulary, s Spec) (g *Grammar, err error) {
 	return g, nil
 }
 
-// Check tells whether a grammar can be compiled.
-func Check(s Spec) error {
-	_, err := New(&Vocabulary{}, s)
-	return err
-}
-
 func recoverLarge(err *error) {
 	switch p := recover().(type) {
 	case nil:

@@ -220,7 +220,7 @@ func TestRefusals(t *testing.T) {
 		{KindChoice, `[]`, "one at least"},
 		{"else", "", "not known"},
 	} {
-		err := Check(Spec{Kind: c.kind, Text: c.text})
+		_, err := New(&Vocabulary{}, Spec{Kind: c.kind, Text: c.text})
 		if c.want == "" && err == nil {
 			continue
 		}
@@ -360,7 +360,7 @@ func TestAnyOrder(t *testing.T) {
 			t.Errorf("%s: %v", text, got)
 		}
 	}
-	if err := Check(Spec{Kind: KindJSONSchema, AnyOrder: true, Text: `{"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]}`}); err == nil {
+	if _, err := New(&Vocabulary{}, Spec{Kind: KindJSONSchema, AnyOrder: true, Text: `{"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]}`}); err == nil {
 		t.Error("a schema that no text fits was taken")
 	}
 }

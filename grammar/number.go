@@ -5,7 +5,6 @@ import (
 	"strings"
 )
 
-// bound is a limit of a number.
 type bound struct {
 	at   *big.Rat
 	open bool // the limit itself is out

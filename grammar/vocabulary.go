@@ -67,7 +67,6 @@ func plainToken(b []byte) bool {
 	return n <= plainRunes
 }
 
-// Size is the number of ids.
 func (v *Vocabulary) Size() int { return v.size }
 
 // trie holds tokens in the order of their bytes, parents before children, so that a walk
@@ -114,7 +113,6 @@ func newTrie(ids []int32, token [][]byte, from int) trie {
 	return t
 }
 
-// Mask is a set of tokens.
 type Mask struct {
 	words []uint64
 	eos   bool // ends may be drawn

@@ -128,7 +128,6 @@ func (s *Store) Close() {
 	}
 }
 
-// States counts the jobs by state.
 func (s *Store) States() map[Phase]int {
 	out := map[Phase]int{}
 	for _, p := range Phases {

@@ -146,7 +146,6 @@ func (s *Store) read(ctx context.Context, id string, each func(*journal.Record) 
 
 var errEnough = errors.New("jobs: enough")
 
-// spec reads the request.
 func (s *Store) spec(ctx context.Context, id string) (Spec, error) {
 	var spec Spec
 	found := false

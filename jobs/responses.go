@@ -72,7 +72,6 @@ func (v *Service) BeginResponse(r *http.Request, id string, body []byte) error {
 	return err
 }
 
-// KeptResponse finds one.
 func (v *Service) KeptResponse(ctx context.Context, id string) (k api.KeptResponse, ok bool, err error) {
 	j := v.response(ctx, id)
 	if j == nil {

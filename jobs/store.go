@@ -361,7 +361,6 @@ func (s *Store) list() []view {
 	return out
 }
 
-// end writes a record that ends a job.
 func (s *Store) end(ctx context.Context, j *job, r journal.Record) error {
 	if err := s.append(ctx, j, r); err != nil {
 		return err

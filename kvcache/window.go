@@ -54,7 +54,6 @@ type rule struct {
 	layers int64
 }
 
-// rules are the distinct rules of the layers.
 func (g Geometry) rules(p *Policy) []rule {
 	if g.Windows == nil && p.Skip == 0 {
 		return []rule{{p, 0, int64(g.Layers)}}

@@ -32,7 +32,6 @@ var storedBytes = map[string]int64{
 	"I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
 }
 
-// entry is one tensor of a header.
 type entry struct {
 	name       string
 	stored     string // element type, a key of storedBytes

@@ -68,7 +68,6 @@ func (t Tensor) Cols() int {
 	return n
 }
 
-// Elements is the product of the shape.
 func (t Tensor) Elements() int64 {
 	if t.fill != nil {
 		return int64(t.Rows()) * int64(t.Cols())

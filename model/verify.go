@@ -37,7 +37,6 @@ type TypeTotal struct {
 	Bytes      int64
 }
 
-// TensorReport is one tensor, scanned.
 type TensorReport struct {
 	Name      string
 	Stored    string // as Tensor.Stored

@@ -13,14 +13,12 @@ import (
 // Role says what a process may be asked and may ask.
 type Role string
 
-// The roles of a cluster.
 const (
 	RoleNode        Role = "node"        // owns weights and caches
 	RoleCoordinator Role = "coordinator" // API, batcher, placement
 	RoleClient      Role = "client"      // command line tools that look and ask
 )
 
-// Roles lists every role.
 func Roles() []Role { return []Role{RoleNode, RoleCoordinator, RoleClient} }
 
 // Identity is what a certificate vouches for: shoal://<role>/<id>.

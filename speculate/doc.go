@@ -28,7 +28,6 @@ const (
 	Model  Mode = "model"  // that, or what a small model guesses, whichever is likelier to gain
 )
 
-// Modes lists them.
 var Modes = []string{string(Off), string(Lookup), string(Suffix), string(Model)}
 
 // Parse reads a mode: its name, and perhaps how many drafts a row always has, whatever they

@@ -8,7 +8,6 @@ type Draft struct {
 	Source  Source
 }
 
-// Source is where a draft is from.
 type Source uint8
 
 const (

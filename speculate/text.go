@@ -13,7 +13,6 @@ type Text struct {
 // NewText is the index of a sequence that has so many tokens.
 func NewText() *Text { return &Text{ring: newRing(TextTokens)} }
 
-// Bytes is what the index takes.
 func (t *Text) Bytes() int64 { return t.ring.bytes() }
 
 // Grown is what the index will take with so many tokens of the sequence.

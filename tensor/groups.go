@@ -81,7 +81,6 @@ func NewBank(dt DType, n, rows, cols int) (*Bank, error) {
 // At is matrix i. Closing it is the bank's affair.
 func (b *Bank) At(i int) *Weight { return &b.all[i] }
 
-// Len is the number of matrices.
 func (b *Bank) Len() int { return len(b.all) }
 
 // Bytes is the size of all of them in memory.

@@ -54,7 +54,6 @@ func (l KVLayout) scalesAt() int {
 	return BlockSlots * (l.KDim + l.VDim) * l.elem()
 }
 
-// BlockBytes is the size of one block.
 func (l KVLayout) BlockBytes() int {
 	n := l.scalesAt()
 	if l.Type == Int8 {

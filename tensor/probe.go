@@ -35,7 +35,6 @@ func NewProbe(p *Pool, bytes int) (*Probe, error) {
 	return &Probe{pool: p, buf: buf, mem: mem}, nil
 }
 
-// Close frees the buffer.
 func (p *Probe) Close() error {
 	p.buf = nil
 	return p.mem.free()

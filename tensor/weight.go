@@ -86,7 +86,6 @@ func describe(dt DType, rows, cols, unitLo, unitHi int) (*Weight, error) {
 	return w, nil
 }
 
-// size is the bytes of all panels.
 func (w *Weight) size() int { return (w.Rows + panelRows - 1) / panelRows * w.panel }
 
 // columnBytes is the size of one column of a panel, without scales; 0 if dt is not

@@ -21,7 +21,6 @@ type Message struct {
 	Extra   json.RawMessage // a JSON object, or nil
 }
 
-// RenderOptions of one chat.
 type RenderOptions struct {
 	AddGenerationPrompt bool            // end with the opening of the assistant's turn
 	ContinueFinal       bool            // leave the last message open, for the model to go on with it

@@ -34,7 +34,6 @@ func (f runeMatch) match(s string, _ *searches, yield func(int, int, bool) error
 	return nil
 }
 
-// literal matches a fixed string.
 type literal string
 
 func (l literal) match(s string, _ *searches, yield func(int, int, bool) error) error {

@@ -16,7 +16,6 @@ type piece struct {
 
 type normalizer func(piece) (piece, error)
 
-// normalizers is a sequence of them.
 type normalizers []normalizer
 
 // apply runs them in order; where one gives up, the piece stays as it was before it.

@@ -89,7 +89,6 @@ func isPunctuation(r rune) bool {
 	return unicode.IsPunct(r) || r < utf8.RuneSelf && unicode.IsSymbol(r)
 }
 
-// cut splits by a matcher.
 type cut struct {
 	by matcher
 	b  behavior

@@ -41,7 +41,6 @@ func (m *match) until(mark string) (string, bool) {
 	return before, ok
 }
 
-// str reads a JSON string.
 func (m *match) str() (text string, ok bool) {
 	if !m.lit(`"`) {
 		return "", false

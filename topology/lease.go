@@ -57,7 +57,6 @@ func (Elected) leaseEffect()    {}
 func (Recorded) leaseEffect()   {}
 func (Deposed) leaseEffect()    {}
 
-// LeaseConfig are the rules of a Lease.
 type LeaseConfig struct {
 	Holder      string
 	Incarnation uint64

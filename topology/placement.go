@@ -24,7 +24,6 @@ const (
 	Reduce Mapping = "reduce"
 )
 
-// Mappings lists the known mappings.
 var Mappings = []Mapping{Gather, Reduce}
 
 // ParseMapping reads a mapping's name.
@@ -76,7 +75,6 @@ type Member struct {
 // Range is the half-open run [Lo, Hi) of an axis.
 type Range struct{ Lo, Hi int }
 
-// Len is the number of elements of the range.
 func (r Range) Len() int { return r.Hi - r.Lo }
 
 // Intersect is the common part of two ranges (empty when there is none).

@@ -117,7 +117,6 @@ func (t *Tracer) Request(r *http.Request, route, id string) *Request {
 	return &Request{t, span, ctx}
 }
 
-// End ends it with the status of its answer.
 func (r *Request) End(status int) {
 	if r == nil {
 		return
@@ -159,7 +158,6 @@ type Sequence struct {
 	Steps                  Steps // of the cluster while it decoded
 }
 
-// Steps are sums over steps.
 type Steps struct {
 	Steps         uint64
 	Compute, Wait time.Duration // of the slowest node of each; Wait is for exchanges

@@ -23,7 +23,6 @@ type Stream struct {
 	over   bool          // Finish was put in
 }
 
-// NewStream makes an empty stream.
 func NewStream() *Stream { return &Stream{ready: make(chan struct{}, 1)} }
 
 func (s *Stream) Scores(prompt []PromptLogprob) { s.put(Event{Scores: prompt}) }

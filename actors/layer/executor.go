@@ -103,7 +103,6 @@ type Term struct {
 	over bool // the executor's
 }
 
-// NewTerm begins a term.
 func (e *Executor) NewTerm() *Term { return &Term{exec: e} }
 
 func (t *Term) Submit(do func()) { t.exec.submit(job{do, t}) }

@@ -71,14 +71,12 @@ func (w *Weights) all() []closer {
 	return all
 }
 
-// Close releases the matrices.
 func (w *Weights) Close() {
 	for _, m := range w.all() {
 		m.Close()
 	}
 }
 
-// Bytes is the memory of the matrices.
 func (w *Weights) Bytes() int64 {
 	var n int64
 	for _, m := range w.all() {

@@ -76,7 +76,6 @@ func (b *Batch) quantizable() (activations, owned bool) {
 	return activations, activations && owned
 }
 
-// roomQuantized makes room for what is quantized.
 func (b *Processor) roomQuantized() {
 	d, q, rows := &b.Dims, &b.quantized, b.MaxRows()
 	q.norm, q.mid = growF(q.norm, rows*quantizedFloats(d.Hidden)), growF(q.mid, rows*quantizedFloats(max(d.attnCols(), d.FFN)))

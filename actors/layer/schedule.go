@@ -26,7 +26,6 @@ type conditions struct {
 	last   bool // no layer follows
 }
 
-// schedule lists the stages in order.
 func (c conditions) schedule() []*Stage {
 	var stages []*Stage
 	switch {

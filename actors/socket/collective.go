@@ -25,7 +25,6 @@ type collectiveActor struct {
 	held   heldGroup
 }
 
-// operation is one that a stage asks for.
 type operation func()
 
 func (a *collectiveActor) Receive(c actor.Context) {

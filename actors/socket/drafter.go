@@ -137,7 +137,6 @@ func (g *drafter) Bytes() int64 {
 	return n
 }
 
-// release forgets the sequence.
 func (d *drafted) release() {
 	if d != nil {
 		d.tokens, d.hidden = nil, nil

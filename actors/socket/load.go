@@ -27,7 +27,6 @@ func (s *Slices) Bytes() int64 {
 	return n
 }
 
-// Close frees the matrices.
 func (s *Slices) Close() {
 	for _, l := range s.Layers {
 		l.Close()

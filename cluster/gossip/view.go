@@ -3,7 +3,6 @@ package gossip
 // Kind of an Event.
 type Kind uint8
 
-// Kinds of events.
 const (
 	Join   Kind = iota // a member came
 	Update             // it changed its Meta
@@ -13,7 +12,6 @@ const (
 
 func (k Kind) String() string { return [...]string{"join", "update", "leave", "failed"}[k] }
 
-// Member is one process of the cluster.
 type Member struct {
 	Name    string
 	Address string // host:port of gossip

@@ -136,7 +136,6 @@ type Stats struct {
 	Handshakes uint64
 }
 
-// Stats returns the counts.
 func (s *System) Stats() Stats {
 	return Stats{Refused: s.drops.refused.Load(), Late: s.drops.late.Load(), Hostile: s.drops.hostile.Load(), Handshakes: s.drops.handshakes.Load()}
 }

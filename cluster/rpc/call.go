@@ -18,7 +18,6 @@ type options struct {
 	attempt    time.Duration
 }
 
-// Option changes one Call.
 type Option func(*options)
 
 // Idempotent says that the receiver may act on this request more than once to

@@ -99,7 +99,6 @@ func (c *Config) ensureDefaults() {
 	c.QueueMessages = cmp.Or(c.QueueMessages, 8192)
 }
 
-// Validate says what is wrong with c.
 func (c *Config) Validate() error {
 	if !idPattern.MatchString(c.ID) {
 		return fmt.Errorf("rpc: node id %q must be 1 to %d letters, digits, '.', '_' or '-', beginning with a letter or digit", c.ID, maxID)

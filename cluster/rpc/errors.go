@@ -7,7 +7,6 @@ import (
 )
 
 var (
-	// ErrClosed: this System has been closed.
 	ErrClosed = errors.New("rpc: system closed")
 	// ErrAddressTaken: another process listens on Config.Bind.
 	ErrAddressTaken = errors.New("rpc: address in use")

@@ -261,7 +261,6 @@ func openLog(bus *natsbus.Server, replicas int) (journal.Log, error) {
 	return l, err
 }
 
-// openFiles opens the files of the replicated store.
 func (s *Store) openFiles() (*files.Shared, error) {
 	p, bus := s.replica.now()
 	nc, err := bus.Connect("files")

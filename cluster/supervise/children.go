@@ -47,7 +47,6 @@ type child struct {
 	ended bool // guarded by Children.mu
 }
 
-// Child is a process to run.
 type Child struct {
 	ID     string
 	Args   []string

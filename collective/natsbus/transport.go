@@ -215,7 +215,6 @@ func (t *Transport) Broadcast(msg []byte) error {
 	return t.publish(t.names.broadcast(t.cfg.Rank), msg)
 }
 
-// Send sends to one rank.
 func (t *Transport) Send(dst int, msg []byte) error { return t.publish(t.to[dst], msg) }
 
 func (t *Transport) publish(subject string, msg []byte) error {

@@ -42,7 +42,6 @@ type mounted struct {
 	after  time.Duration
 }
 
-// methods that the paths take.
 var methods = map[string][]string{
 	"/v1/jobs": {"POST", "GET"}, "/v1/jobs/*": {"GET", "DELETE"},
 	"/v1/responses/*": {"GET", "POST", "DELETE"},

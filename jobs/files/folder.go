@@ -44,7 +44,6 @@ const (
 var (
 	// ErrSize: a file is larger than one may be, or all together would be.
 	ErrSize = errors.New("jobs: file too large")
-	// ErrNone: there is no such file.
 	ErrNone = errors.New("jobs: no such file")
 )
 

@@ -20,7 +20,6 @@ type Log interface {
 	// ends or the log cannot be read.
 	Follow(ctx context.Context, after uint64, each func(journal string, seq uint64)) error
 	Drop(ctx context.Context, journal string) error
-	// Clear forgets everything.
 	Clear(ctx context.Context) error
 	// Usage tells how full the log is, and its last number.
 	Usage(ctx context.Context) (Usage, error)

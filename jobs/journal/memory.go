@@ -23,7 +23,6 @@ type memoryMessage struct {
 	data    []byte
 }
 
-// NewMemoryLog is empty.
 func NewMemoryLog() *MemoryLog { return &MemoryLog{} }
 
 // SetFault has f asked before (done false) and after (done true) each Append; an error

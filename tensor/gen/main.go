@@ -63,7 +63,6 @@ func source(dir, name, body string) {
 	write(filepath.Join(dir, name), src)
 }
 
-// file generates one assembly file.
 func file(dir, name string, is isa, body func(*gen)) {
 	g := &gen{Context: build.NewContext(), isa: is, file: name}
 	body(g)

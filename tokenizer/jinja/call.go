@@ -71,7 +71,6 @@ func (a *args) bind(in *interp, fn string, params ...string) []Value {
 	return out
 }
 
-// args evaluates an argument list.
 func (in *interp) args(l *argList, sc *scope) *args {
 	a := &args{}
 	for _, e := range l.pos {

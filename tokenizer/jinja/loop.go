@@ -1,6 +1,5 @@
 package jinja
 
-// forLoop is a for statement.
 type forLoop struct {
 	line        int
 	target      target

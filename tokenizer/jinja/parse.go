@@ -5,7 +5,6 @@ import (
 	"slices"
 )
 
-// Bounds of a template.
 const (
 	maxSource = 4 << 20 // bytes
 	maxNested = 200     // expressions and blocks inside each other

@@ -20,7 +20,6 @@ func (in *interp) str(v Value) Str {
 	return in.repr(v)
 }
 
-// repr is Python's repr().
 func (in *interp) repr(v Value) Str {
 	var b builder
 	in.writeRepr(&b, v)

@@ -33,7 +33,6 @@ func (t Str) String() string { return t.s }
 // Spans are the bytes that came from the request: sorted and disjoint.
 func (t Str) Spans() []Span { return t.lit }
 
-// Prefix is the first n bytes.
 func (t Str) Prefix(n int) Str { return t.slice(0, n) }
 
 // slice is t[lo:hi] in bytes.
