@@ -121,9 +121,8 @@ func TestMeasuredCosts(t *testing.T) {
 // chooser is an authority that chooses; its nodes are of one kind.
 type chooser struct {
 	*testing.T
-	a       *Authority
-	now     time.Duration
-	serving map[string]bool
+	a   *Authority
+	now time.Duration
 }
 
 func (c *chooser) settle(effects []Effect) {

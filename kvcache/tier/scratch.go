@@ -87,10 +87,11 @@ func OpenScratch(dir string, limit int64, log *slog.Logger) (*Scratch, error) {
 		if err != nil {
 			return nil, err
 		}
+		var m Medium = diskFile{f}
 		if os.Remove(f.Name()) != nil {
-			return removed{f}, nil // where an open file keeps its name
+			m = removed{f} // where an open file keeps its name
 		}
-		return diskFile{f}, nil
+		return m, nil
 	}
 	f, err := create()
 	if err != nil {
