@@ -30,7 +30,8 @@ type Scratch struct {
 	read   atomic.Uint64
 	wrote  atomic.Uint64
 	failed atomic.Uint64
-	rests  atomic.Int64 // nanoseconds of the wall clock until which the disk is left alone
+	began  time.Time
+	rests  atomic.Int64 // nanoseconds since began until which the disk is left alone
 
 	jobs chan *readJob
 	quit chan struct{}
@@ -110,7 +111,7 @@ func (f removed) Close() error { return errors.Join(f.File.Close(), os.Remove(f.
 
 // NewScratch is OpenScratch of files that create makes.
 func NewScratch(create func() (Medium, error), limit int64, log *slog.Logger) *Scratch {
-	s := &Scratch{create: create, limit: limit, log: log, jobs: make(chan *readJob), quit: make(chan struct{})}
+	s := &Scratch{began: time.Now(), create: create, limit: limit, log: log, jobs: make(chan *readJob), quit: make(chan struct{})}
 	for range scratchReaders {
 		go s.readAll() // ends with Close, unless the disk hangs
 	}
@@ -136,12 +137,12 @@ func (s *Scratch) Stats() ScratchStats {
 func (s *Scratch) Close() { s.once.Do(func() { close(s.quit) }) }
 
 // Resting says whether the disk is left alone, since it failed a moment ago.
-func (s *Scratch) Resting() bool { return time.Now().UnixNano() < s.rests.Load() }
+func (s *Scratch) Resting() bool { return int64(time.Since(s.began)) < s.rests.Load() }
 
 // fail notes a failure of the disk.
 func (s *Scratch) fail(err error) error {
 	s.failed.Add(1)
-	s.rests.Store(time.Now().Add(ScratchRest).UnixNano())
+	s.rests.Store(int64(time.Since(s.began) + ScratchRest))
 	if ok, leftOut, _ := s.lines.Allow("", time.Now()); ok {
 		s.log.Warn("the disk of scratch files fails: sequences stay in memory, or are read again", "error", err, "left_out", leftOut)
 	}
