@@ -209,8 +209,11 @@ func (s *State) diskDone(d DiskDone) {
 }
 
 // endFetch ends a request's wait: the first blocks that came can be found, and the others are
-// dropped, but for those that another prompt has written meanwhile.
+// dropped, but for those that another prompt has written meanwhile, or writes in the next step.
+// What has not been asked yet is not asked: a socket may hear of it behind the step that drops
+// the blocks, and would keep them.
 func (s *State) endFetch(f *fetch, came int) {
+	s.out.Disk = slices.DeleteFunc(s.out.Disk, func(d Disk) bool { return d.Number == f.number })
 	for _, b := range f.chain {
 		s.pinAll(b, -1)
 	}
@@ -227,7 +230,7 @@ func (s *State) endFetch(f *fetch, came int) {
 		}
 	}
 	for _, b := range slices.Backward(f.fresh) {
-		if !b.ready && b.after == 0 {
+		if written := b.step == s.steps+1; !b.ready && b.after == 0 && !written {
 			s.drops(b)
 		}
 		s.prefix.settle(b)

@@ -3,6 +3,7 @@ package batcher
 import (
 	"math/rand/v2"
 	"slices"
+	"testing"
 
 	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/tensor"
@@ -13,6 +14,7 @@ import (
 type disks struct {
 	texts  map[Key][]int32
 	asked  []Disk
+	late   []Disk          // of these, those that sockets may hear of behind the next step
 	coming map[uint64]bool // blocks that were asked for and not evicted since
 	came   int
 }
@@ -26,20 +28,50 @@ func (k *disks) wrote(at *cluster, rng *rand.Rand, keys []Key, blocks []uint64) 
 	}
 }
 
+// ask sends questions; some are slower than the step that begins with it.
 func (k *disks) ask(all []Disk) {
 	for _, d := range all {
 		k.asked = append(k.asked, d)
-		for _, id := range d.Blocks {
-			k.coming[id] = true
+		if k.late = append(k.late, d); d.Number%4 < 2 {
+			k.hear(0)
 		}
 	}
 }
+
+// hear takes what is on its way to sockets that have begun a step, which do nothing about what was
+// decided before it.
+func (k *disks) hear(step uint64) {
+	for _, d := range k.late {
+		for _, id := range d.Blocks {
+			if d.Step >= step {
+				k.coming[id] = true
+			}
+		}
+	}
+	k.late = nil
+}
+
+// begin has sockets begin a step.
+func (k *disks) begin(p *Plan) {
+	k.evict(p.Evict)
+	k.hear(p.Step)
+}
+
+func (k *disks) evict(blocks []uint64) {
+	for _, id := range blocks {
+		delete(k.coming, id)
+	}
+}
+
+// forget is the end of an epoch.
+func (k *disks) forget() { k.asked, k.late, k.coming = nil, nil, map[uint64]bool{} }
 
 // answer answers one of the questions: all, some or none of the blocks come.
 func (k *disks) answer(at *cluster, rng *rand.Rand) (DiskDone, bool) {
 	if len(k.asked) == 0 {
 		return DiskDone{}, false
 	}
+	k.hear(0)
 	i := rng.IntN(len(k.asked))
 	d := k.asked[i]
 	k.asked = slices.Delete(k.asked, i, i+1)
@@ -121,4 +153,68 @@ func (k *disks) absent(s *State, at *cluster, rank int) (booked, alone int64) {
 		}
 	}
 	return booked, alone
+}
+
+// What is given up in the moment in which it would be asked for does not come: a socket that heard
+// of it behind the step which drops the blocks would keep them, and a later step lack the memory.
+func TestGivenUpAsAsked(t *testing.T) {
+	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk, c.MaxRunning = 300, 128, 4 })
+	out := newClient(t)
+	at := newCluster(t, 1, []Socket{{ID: "n", Budget: 20 * block, Heads: tensor.Span{Lo: 0, Hi: 4}}})
+	defer at.close()
+	disk := &disks{texts: map[Key][]int32{}}
+	disk.forget()
+	var flight *Plan
+	dropped := 0
+	step := func(in Input) {
+		e := s.Step(in)
+		out.take(e)
+		checkLedger(t, s)
+		disk.asked, disk.late = append(disk.asked, e.Disk...), append(disk.late, e.Disk...)
+		if e.Start != nil {
+			flight = e.Start
+		}
+	}
+	submit := func(id string, tokens, most int) {
+		spec := &Spec{ID: id, Prompt: prompt(id, tokens), MaxTokens: most, Sampling: greedy, PromptLogprobs: -1, Policy: kvcache.Full()}
+		out.specs[id] = spec
+		step(Submit{*spec})
+	}
+	run := func() {
+		p := flight
+		flight = nil
+		disk.begin(p)
+		dropped += len(p.Evict)
+		step(at.run(p, out.specs))
+	}
+	rng := rand.New(rand.NewPCG(1, 1))
+	answer := func() {
+		if d, ok := disk.answer(at, rng); ok {
+			step(d)
+		}
+	}
+	step(Placed{Epoch: 1, Sockets: []Socket{{ID: "n", Budget: 20 * block, Heads: tensor.Span{Lo: 0, Hi: 4}}}, Disk: true})
+	submit("b", 60, 20)
+	submit("c", 61, 20)
+	for range 4 {
+		run()
+	}
+	a := &request{Spec: Spec{Prompt: prompt("a", 140)}}
+	for i := range 2 {
+		disk.texts[s.keyOf(a, i)] = a.Prompt[:(i+1)*tensor.BlockSlots]
+	}
+	submit("a", 140, 2)
+	step(DiskDone{Number: disk.asked[0].Number, Blocks: 2})
+	disk.asked = nil
+	run() // the memory of both blocks is booked, and b and c grow into it
+	run()
+	for range len(disk.asked) {
+		answer()
+	}
+	if dropped != 2 || disk.came != 0 {
+		t.Errorf("%d blocks were dropped and %d came: 2 were to be given up", dropped, disk.came)
+	}
+	for !s.Idle() {
+		run()
+	}
 }

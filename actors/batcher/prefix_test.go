@@ -73,9 +73,7 @@ func TestPrefixLedger(t *testing.T) {
 		}
 		at.release(e.Release)
 		at.evict(e.Evict)
-		for _, id := range e.Evict {
-			delete(disk.coming, id)
-		}
+		disk.evict(e.Evict)
 		disk.ask(e.Disk)
 		for _, d := range e.Disk {
 			if d.Seq != 0 {
@@ -98,7 +96,7 @@ func TestPrefixLedger(t *testing.T) {
 			at.close()
 		}
 		at, flight = newCluster(t, epoch, sockets), nil
-		disk.asked, disk.coming = nil, map[uint64]bool{}
+		disk.forget()
 		step(Placed{Epoch: epoch, Sockets: sockets, Disk: rng.IntN(4) > 0})
 	}
 	place()
@@ -125,9 +123,7 @@ func TestPrefixLedger(t *testing.T) {
 		default:
 			p := flight
 			flight = nil
-			for _, id := range p.Evict {
-				delete(disk.coming, id)
-			}
+			disk.begin(p)
 			d := at.run(p, out.specs)
 			for _, k := range p.Keep {
 				disk.wrote(at, rng, k.Keys, k.Blocks)

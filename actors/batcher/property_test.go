@@ -120,15 +120,10 @@ func everythingEnds(t *testing.T) {
 		epoch, now := uint32(0), int64(0)
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(r, "seed"), 1))
 		disk := &disks{coming: map[uint64]bool{}}
-		forget := func(blocks []uint64) {
-			for _, id := range blocks {
-				delete(disk.coming, id)
-			}
-		}
 		run := func() {
 			p := flight
 			flight = nil
-			forget(p.Evict)
+			disk.begin(p)
 			step(at.run(p, out.specs))
 		}
 		step = func(in Input) Effects {
@@ -143,7 +138,7 @@ func everythingEnds(t *testing.T) {
 				at.keep(e.Keep)
 				at.release(e.Release)
 				at.evict(e.Evict)
-				forget(e.Evict)
+				disk.evict(e.Evict)
 			}
 			if e.Broken != nil {
 				flight = nil
@@ -168,7 +163,7 @@ func everythingEnds(t *testing.T) {
 				at, held = at.inherit(epoch, sockets, drawHeirs(r, at, sockets))
 			}
 			flight = nil
-			disk.asked, disk.coming = nil, map[uint64]bool{}
+			disk.forget()
 			step(Placed{Epoch: epoch, Sockets: sockets, Held: held})
 		}
 		n := 0
