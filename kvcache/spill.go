@@ -67,21 +67,32 @@ func keptBytes(g Geometry, c pageSelector, blocks int) (rows, tables int64) {
 	return blocksOf(room) * size, 16*int64(pagesKept(c)) + 8*((int64(pagesKept(c))+63)/64) + 4*int64(blocks*tensor.BlockSlots/c.Page())
 }
 
-// Spillable is how many blocks of a sequence with `tokens` tokens that count can lie in a file; 0:
-// none, or too few for memory to gain by it.
+// Spillable is how many blocks of a sequence with `tokens` tokens that count are to lie in a file; 0:
+// none can, or too few for memory to gain by it.
 func Spillable(g Geometry, prompt, tokens int, p *Policy) int {
-	blocks, gain := tokens/tensor.BlockSlots, int64(0)
+	blocks, gain := pageable(g, tokens, p), int64(0)
 	for _, r := range g.rules(p) {
 		if c := r.pager(); c != nil && r.window == 0 {
-			if tokens <= 2*c.Reads(1<<30) {
-				return 0
-			}
 			rows, tables := keptBytes(g, c, blocks)
 			gain += r.layers * (int64(blocks)*int64(g.Layout.BlockBytes()) - rows - tables)
 		}
 	}
 	if gain*int64(g.KVHeads) < StepBytes(g, prompt, tokens, 1, p)/4 {
 		return 0
+	}
+	return blocks
+}
+
+// pageable is how many blocks can lie in a file: none before every step chooses among pages. It
+// never falls as tokens come, so what was ordered can be done later.
+func pageable(g Geometry, tokens int, p *Policy) (blocks int) {
+	for _, r := range g.rules(p) {
+		if c := r.pager(); c != nil && r.window == 0 {
+			if tokens <= 2*c.Reads(1<<30) {
+				return 0
+			}
+			blocks = tokens / tensor.BlockSlots
+		}
 	}
 	return blocks
 }
@@ -174,7 +185,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // Spill gives up the rows of the first `blocks` blocks, all pages of which the file has, as
 // CopyPages gave them, with the checksums of PageSums. The store closes the file.
 func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
-	if want := Spillable(s.g, s.prompt, s.tokens, s.policy); s.spilled != nil || !s.sealed || blocks < 1 || blocks > want {
+	if want := pageable(s.g, s.tokens, s.policy); s.spilled != nil || !s.sealed || blocks < 1 || blocks > want {
 		return fmt.Errorf("kvcache: %d blocks of a store with %d tokens, %d of them in a file already, cannot lie in a file: %d can", blocks, s.tokens, s.Spilled(), want)
 	}
 	in := spilled{file: file, blocks: blocks}

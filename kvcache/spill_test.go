@@ -219,3 +219,44 @@ func TestSpillable(t *testing.T) {
 		t.Errorf("%d bytes stay in memory of %d", memory, whole)
 	}
 }
+
+// What was ordered can be done some tokens later, though nobody would order it then.
+func TestSpillLater(t *testing.T) {
+	g := Geometry{Layers: 1, KVHeads: 1, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 8, VDim: 8}}
+	p, err := Parse("quest:page=16,budget=32")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := NewArena(1 << 20)
+	defer a.Close()
+	s := NewStore(a, g, p)
+	defer s.Release()
+	if err := s.Open(128, 128, tensor.Span{Hi: 1}); err != nil {
+		t.Fatal(err)
+	}
+	rows := NewPrefill(a, g, tensor.Span{Hi: 1})
+	defer rows.Release()
+	if err := rows.Reserve(128); err != nil {
+		t.Fatal(err)
+	}
+	zero := make([]float32, 128*8)
+	rows.WriteRun(0, 0, 0, 128, zero, 8, zero, 8)
+	rows.Commit(128)
+	if err := s.Adopt(rows, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Seal(); err != nil {
+		t.Fatal(err)
+	}
+	now := Spillable(g, 128, s.Tokens(), p)
+	if err := s.Reserve(129); err != nil {
+		t.Fatal(err)
+	}
+	s.Commit(1)
+	if later := Spillable(g, 128, s.Tokens(), p); now != 2 || later != 0 {
+		t.Errorf("%d blocks are worth a file, and %d a token later: 2 and none were meant", now, later)
+	}
+	if err := s.Spill(&pagesInMemory{}, now, make([]uint32, 8)); err != nil {
+		t.Error(err)
+	}
+}
