@@ -33,6 +33,7 @@ func (s *Server) decodeChat(ctx context.Context, body []byte) (*generation, *api
 	}
 	f.chat = true
 	g := &generation{params: s.parseParams(f), promptLogprobs: -1}
+	s.parseMasks(ctx, f, &g.params)
 	var want bool
 	var top int64
 	f.boolean("logprobs", &want)

@@ -48,8 +48,9 @@ type choice struct {
 
 	cached   int // prompt tokens that were in the prefix cache
 	drafts   Drafts
-	tokens   int // generated, also those that show no text
-	thoughts int // of them, up to the end of the thought
+	tokens   int     // generated, also those that show no text
+	sum      float64 // of their log-probabilities
+	thoughts int     // of them, up to the end of the thought
 	started  bool
 	finish   string
 	bytes    int // decoded, of which
@@ -91,6 +92,7 @@ func (c *choice) accept(ev Event) (d delta, show bool, err error) {
 		if c.tokens++; c.tokens > c.maxTokens {
 			return delta{}, false, errEngineOverrun
 		}
+		c.sum += float64(ev.Logprob)
 		text := ""
 		if ev.Finish != FinishStop { // else it is the stop token itself
 			text = c.text.Push(ev.Token) + c.parts.mark(ev.Token)

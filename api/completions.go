@@ -36,6 +36,7 @@ func (s *Server) decodeCompletions(ctx context.Context, body []byte) (*generatio
 		return nil, e
 	}
 	g := &generation{params: s.parseParams(f), promptLogprobs: -1, continues: true}
+	s.parseMasks(ctx, f, &g.params)
 	f.boolean("echo", &g.echo)
 	if string(f.get("logprobs")) != "false" { // some clients send the chat form
 		var k int64
@@ -49,6 +50,9 @@ func (s *Server) decodeCompletions(ctx context.Context, body []byte) (*generatio
 	if g.maxTokens == 0 {
 		if g.discard = g.echo; !g.echo {
 			f.fail(invalid("max_tokens", "'max_tokens' may be 0 only with 'echo'."))
+		}
+		if g.keep > 0 { // nothing to rank
+			g.n, g.keep = g.keep, 0
 		}
 	}
 	if f.err != nil {
@@ -64,7 +68,7 @@ func (s *Server) decodeCompletions(ctx context.Context, body []byte) (*generatio
 		return nil, e
 	}
 	if n := len(g.prompts) * g.n; n > s.cfg.Limits.Choices {
-		return nil, invalid("n", "%d prompts with 'n' %d are %d choices; at most %d are allowed.", len(g.prompts), g.n, n, s.cfg.Limits.Choices)
+		return nil, invalid("n", "%d prompts with 'n' or 'best_of' %d are %d choices; at most %d are allowed.", len(g.prompts), g.n, n, s.cfg.Limits.Choices)
 	}
 	for i := range g.prompts {
 		if p := &g.prompts[i]; len(g.cut(p.ids, s.cfg.MaxModelLen)) < len(p.ids) {

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -95,6 +96,63 @@ func TestSeveralChoices(t *testing.T) {
 	}
 	if !reflect.DeepEqual(got, want) || finish != 4 {
 		t.Errorf("streamed %q with %d finishes", got, finish)
+	}
+}
+
+// Of the candidates those are answered whose mean log-probability is greatest, the best
+// first; all are counted, and log-probabilities are shown only where they were asked for.
+func TestBestOf(t *testing.T) {
+	scores := []float32{-3, -1, -2, -1, -0.9} // of seeds; the last one's answer is longer
+	e := &fakeEngine{script: func(r *Request) []Event {
+		k := r.Sampling.Seed % 26
+		out := tokens(FinishLength, slices.Repeat([]int32{int32('a' + k)}, int(2+k/4))...)(r)
+		for i := range out {
+			out[i].Logprob = scores[k]
+		}
+		return out
+	}}
+	s := newServer(t, e)
+	url := serve(t, e) + "/v1/completions"
+	body := completion(M{"prompt": [][]int{{'x'}, {'y'}}, "n": 3, "best_of": 5, "seed": 26 * 4})
+	a := post(t, url, body)
+	if a.status != 200 {
+		t.Fatal(a.raw)
+	}
+	raw, _ := json.Marshal(body)
+	task, err := s.NewTask(t.Context(), EndpointCompletions, raw, TaskOptions{ID: "t"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	replay := task.Replay()
+	for i := range task.Choices() {
+		for _, ev := range e.script(task.Request(i)) {
+			if _, err := replay.Accept(i, ev); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var job M
+	for range 2 { // as often as somebody asks
+		result, err := replay.Result()
+		if err != nil || json.Unmarshal(result, &job) != nil {
+			t.Fatal(err, string(result))
+		}
+	}
+	for i, want := range []string{"eee", "bb", "dd", "eee", "bb", "dd"} {
+		c := at(t, a.body, "choices", i)
+		if at(t, c, "text") != want || at(t, c, "index") != float64(i) || at(t, c, "logprobs") != nil {
+			t.Errorf("choice %d: %v, want %q", i, c, want)
+		}
+		if text := at(t, job, "choices", i, "text"); text != want {
+			t.Errorf("choice %d of a job: %v, want %q", i, text, want)
+		}
+	}
+	if n := len(at(t, a.body, "choices").([]any)); n != 6 || at(t, a.body, "usage", "completion_tokens") != 22.0 || e.requests[0].Sampling.Logprobs != 0 {
+		t.Error(n, a.raw)
+	}
+	body["logprobs"] = 0
+	if a := post(t, url, body); len(at(t, a.body, "choices", 0, "logprobs", "tokens").([]any)) != 3 {
+		t.Error(a.raw)
 	}
 }
 

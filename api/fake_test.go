@@ -201,7 +201,7 @@ func (e *fakeEngine) play(ctx context.Context, r *Request, ch chan<- Event) bool
 		}
 		if ev.Token != NoToken {
 			tokens++
-			if r.Sampling.Logprobs >= 0 {
+			if r.Sampling.Logprobs >= 0 && ev.Logprob == 0 {
 				ev.Logprob, ev.Top = fakeLogprobs(ev.Token, r.Sampling.Logprobs)
 			}
 			if tokens == r.MaxTokens && ev.Finish == "" && !r.Hold {

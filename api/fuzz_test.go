@@ -12,7 +12,7 @@ import (
 // names what was wrong or in a request that keeps to every limit.
 func FuzzRequest(f *testing.F) {
 	for _, seed := range []string{
-		`{"prompt":"Hi"}`, `{"prompt":["a","b"],"n":2,"stop":["x"],"echo":true,"logprobs":3,"max_tokens":0}`, `{"prompt":[[1,2],[3]],"logit_bias":{"1":2}}`,
+		`{"prompt":"Hi"}`, `{"prompt":["a","b"],"n":2,"stop":["x"],"echo":true,"logprobs":3,"max_tokens":0}`, `{"prompt":[[1,2],[3]],"logit_bias":{"1":2},"allowed_token_ids":[1,2],"bad_words":["a"," b"]}`,
 		`{"messages":[{"role":"user","content":[{"type":"text","text":"日"}]}],"logprobs":true,"top_logprobs":5,"stream":true,"stream_options":{"include_usage":true}}`,
 		`{"prompt":[1, 2 ,3],"seed":-9223372036854775808,"min_tokens":1,"stop_token_ids":[1],"temperature":1e-300}`, `{"prompt":"\ud800","tools":[{}]}`,
 		`{"prompt":{"a":[]},"messages":null}`, `[[[[`, `{"a":1,"a":2}`, `{"stop":"a","stop":null}`, `"x"`, ``, `{"prompt":[1,[2]]}`,

@@ -240,6 +240,9 @@ func (g *generation) request(index int) *Request {
 		req.Context, req.Policy = p.context, p.policy
 	}
 	req.Sampling.Seed += uint64(index % g.n)
+	if g.keep > 0 {
+		req.Sampling.Logprobs = max(req.Sampling.Logprobs, 0) // to rank by
+	}
 	return req
 }
 
@@ -439,7 +442,7 @@ func (s *Server) collect(ctx context.Context, w http.ResponseWriter, run *run) {
 // whole is the body of an answer.
 func (r *run) whole(choices []delta) any {
 	if r.framer == nil {
-		return r.shape.whole(choices, r.usage())
+		return r.shape.whole(r.best(choices), r.usage())
 	}
 	_ = r.framer.end(nil, r) // nobody reads it: no error
 	return r.framer.whole(r)

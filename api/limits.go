@@ -21,7 +21,8 @@ type Limits struct {
 	Stops           int   // stop strings; 4
 	StopBytes       int   // bytes of one stop string; 1024
 	StopTokens      int   // stop token ids; 128
-	LogitBias       int   // entries; 1024
+	LogitBias       int   // entries; 4096
+	BadWords        int   // strings of StopBytes; 256
 	GrammarBytes    int   // of a schema or another grammar; 512 KiB
 	TopLogprobs     int   // chat; 20
 	Logprobs        int   // completions; 5
@@ -43,7 +44,7 @@ func DefaultLimits() Limits {
 		BodyBytes: 32 << 20, BodiesBytes: 128 << 20, KeyBodiesBytes: 64 << 20, Connections: 2048,
 		HeaderBytes: 64 << 10, JSONDepth: 128, JSONMembers: 256,
 		Prompts: 256, Choices: 256, N: 64, Messages: 4096, Parts: 1024,
-		Stops: 4, StopBytes: 1024, StopTokens: 128, LogitBias: 1024, GrammarBytes: 512 << 10, TopLogprobs: 20, Logprobs: 5,
+		Stops: 4, StopBytes: 1024, StopTokens: 128, LogitBias: 4096, BadWords: 256, GrammarBytes: 512 << 10, TopLogprobs: 20, Logprobs: 5,
 		PolicyBytes: 256, DetokenizeToken: 1 << 20,
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 60 * time.Second, ReadBytes: 1 << 20, WriteTimeout: 30 * time.Second, UnreadAfter: time.Second,
 		IdleTimeout: 120 * time.Second, RequestTimeout: time.Hour,
@@ -62,7 +63,7 @@ func (l *Limits) fill() {
 	}{
 		{&l.HeaderBytes, d.HeaderBytes}, {&l.JSONDepth, d.JSONDepth}, {&l.JSONMembers, d.JSONMembers},
 		{&l.Prompts, d.Prompts}, {&l.Choices, d.Choices}, {&l.N, d.N}, {&l.Messages, d.Messages}, {&l.Parts, d.Parts},
-		{&l.Stops, d.Stops}, {&l.StopBytes, d.StopBytes}, {&l.StopTokens, d.StopTokens}, {&l.LogitBias, d.LogitBias}, {&l.GrammarBytes, d.GrammarBytes},
+		{&l.Stops, d.Stops}, {&l.StopBytes, d.StopBytes}, {&l.StopTokens, d.StopTokens}, {&l.LogitBias, d.LogitBias}, {&l.BadWords, d.BadWords}, {&l.GrammarBytes, d.GrammarBytes},
 		{&l.TopLogprobs, d.TopLogprobs}, {&l.Logprobs, d.Logprobs}, {&l.PolicyBytes, d.PolicyBytes},
 		{&l.DetokenizeToken, d.DetokenizeToken}, {&l.ReadBytes, d.ReadBytes},
 	} {

@@ -43,11 +43,12 @@ func (s *Server) shared() []member {
 	ids := list(l.StopTokens, whole(0, int64(s.vocab-1)))
 	return []member{
 		{"model", text(512)}, {"stream", yesNo}, {"stream_options", object{"type": "object", "properties": object{"include_usage": yesNo, "continuous_usage_stats": yesNo}}},
-		{"n", whole(1, int64(l.N))}, {"best_of", object{"type": "integer", "description": "equal to n"}},
+		{"n", whole(1, int64(l.N))}, {"best_of", object{"type": "integer", "minimum": 1, "maximum": l.N, "description": "n to " + itoa(l.N) + "; chats: equal to n"}},
 		{"max_tokens", whole(0, 1<<31-1)}, {"max_completion_tokens", whole(0, 1<<31-1)}, {"min_tokens", whole(0, 1<<31-1)},
 		{"temperature", number(0, 2)}, {"top_p", number(0, 1)}, {"top_k", whole(-1, 1<<31-1)}, {"min_p", number(0, 1)},
 		{"presence_penalty", number(-2, 2)}, {"frequency_penalty", number(-2, 2)}, {"repetition_penalty", object{"type": "number", "exclusiveMinimum": 0, "maximum": 10}},
 		{"logit_bias", object{"type": "object", "additionalProperties": number(-100, 100), "maxProperties": l.LogitBias}},
+		{"allowed_token_ids", object{"type": "array", "minItems": 1, "maxItems": s.vocab, "items": whole(0, int64(s.vocab-1))}}, {"bad_words", list(l.BadWords, text(l.StopBytes))},
 		{"seed", object{"type": "integer", "format": "int64"}}, {"stop", either(text(l.StopBytes), list(l.Stops, text(l.StopBytes)))}, {"stop_token_ids", ids}, {"include_stop_str_in_output", yesNo},
 		{"ignore_eos", yesNo}, {"skip_special_tokens", yesNo}, {"add_special_tokens", yesNo}, {"return_tokens_as_token_ids", yesNo},
 		{"truncate_prompt_tokens", whole(-1, 1<<31-1)},

@@ -52,7 +52,7 @@ func TestOpenAPI(t *testing.T) {
 		"model": "fake/model", "messages": []M{{"role": "user", "content": "x"}}, "prompt": "Hi", "input": "Hi", "tokens": []int{72}, "max_tokens": 2, "max_completion_tokens": 2, "max_output_tokens": 2, "min_tokens": 1,
 		"stop_sequences": []string{"x"}, "tool_choice": nil, "response_format": M{"type": "text"}, "output_format": M{"type": "text"}, "guided_grammar": nil, "grammar": nil, "guided_regex": nil, "guided_choice": nil, "guided_json": nil, "json_schema": nil,
 		"structured_outputs": nil, "stream_options": nil, "previous_response_id": nil, "content": nil, "add_special": nil, "top_logprobs": nil, "repetition_penalty": 1, "text": M{}, "thinking": M{"type": "disabled"},
-		"logprobs": nil, "continue_final_message": nil, "truncate_prompt_tokens": 100, "kv_policy": "full", "user": "u", "context": "auto", "name": "x",
+		"logprobs": nil, "continue_final_message": nil, "truncate_prompt_tokens": 100, "kv_policy": "full", "user": "u", "context": "auto", "name": "x", "allowed_token_ids": []int{3},
 	}
 	named := map[string]bool{}
 	for path, ops := range a.body["paths"].(M) {
@@ -119,7 +119,7 @@ func TestOpenAPI(t *testing.T) {
 				}
 				if hi, ok := m["maximum"].(float64); ok {
 					try(hi+1, 400)
-					if hi < 1000 && name != "top_logprobs" && name != "n" {
+					if hi < 1000 && name != "top_logprobs" && name != "n" && name != "best_of" {
 						try(hi, 200)
 					}
 				}

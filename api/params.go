@@ -20,8 +20,9 @@ type params struct {
 	stream        bool
 	includeUsage  bool // one extra chunk with the usage; null on the others
 	eachUsage     bool // vLLM: continuous_usage_stats
-	n             int
-	maxTokens     int // -1: not given
+	n             int  // sequences of a prompt
+	keep          int  // of which the best are answered (best_of); 0: all
+	maxTokens     int  // -1: not given
 	sampling      sampler.Params
 	ignoreEOS     bool
 	stop          []string
@@ -68,8 +69,16 @@ func (s *Server) parseParams(f *fields) params {
 	if f.integer("n", &x, 1, int64(lim.N)) {
 		p.n = int(x)
 	}
-	if f.integer("best_of", &x, 0, math.MaxInt32) && int(x) != p.n {
-		f.fail(invalidCode("best_of", "unsupported_parameter", "'best_of' must equal 'n' (%d): candidates are not ranked.", p.n))
+	if f.integer("best_of", &x, 1, int64(lim.N)) && int(x) != p.n {
+		switch {
+		case f.chat:
+			f.fail(invalidCode("best_of", "unsupported_parameter", "'best_of' must equal 'n' (%d) here: /v1/completions ranks candidates.", p.n))
+		case int(x) < p.n:
+			f.fail(invalid("best_of", "'best_of' (%d) is less than 'n' (%d).", x, p.n))
+		case p.stream:
+			f.fail(invalid("best_of", "'best_of' (%d) beyond 'n' (%d) cannot be streamed: the best is known at the end.", x, p.n))
+		}
+		p.keep, p.n = p.n, int(x)
 	}
 	if f.integer("max_tokens", &x, 0, math.MaxInt32) {
 		p.maxTokens = int(x)

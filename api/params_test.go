@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -27,6 +28,13 @@ func TestParameters(t *testing.T) {
 		LogitBias: []sampler.Bias{{Token: 7, Value: -100}, {Token: 65, Value: 5}}, Seed: uint64(seed), Logprobs: -1, MinTokens: 2, Stop: []int32{3, tokEOS, 260}}
 	if !reflect.DeepEqual(r.Sampling, want) {
 		t.Errorf("got  %+v\nwant %+v", r.Sampling, want)
+	}
+	post(t, url, completion(M{"allowed_token_ids": []int{70, 3, 64, 3}, "bad_words": []string{"one", " two", "ab"}, "n": 2}))
+	for _, r := range e.requests[1:3] {
+		p := r.Sampling
+		if want := [][]int32{{'o', 'n', 'e'}, {tokOne}, {'t', 'w', 'o'}, {tokTwo}, {'a', 'b'}, {' ', 'a', 'b'}}; !reflect.DeepEqual(p.BadWords, want) || !slices.Equal(p.Allowed, []uint64{1 << 3, 1<<0 | 1<<6}) {
+			t.Errorf("masks %v %x", p.BadWords, p.Allowed)
+		}
 	}
 	if r.MaxTokens != 8 || r.Policy != "streaming:sink=4,recent=1020" || r.Speculate != "suffix" || r.Priority != -2 || !reflect.DeepEqual(r.StopTokens, []int32{260, 3}) {
 		t.Errorf("%+v", r)
@@ -66,10 +74,13 @@ func TestWrongParameters(t *testing.T) {
 		{"top_p", 1.1}, {"top_p", -1}, {"min_p", 2}, {"top_k", -2}, {"top_k", 1.5}, {"top_k", "1"},
 		{"presence_penalty", 3}, {"frequency_penalty", -3}, {"repetition_penalty", 0}, {"repetition_penalty", -1},
 		{"max_tokens", -1}, {"max_tokens", 1.5}, {"max_tokens", "9"}, {"max_tokens", true}, {"max_tokens", 1e30}, {"max_tokens", 0},
-		{"max_completion_tokens", -5}, {"min_tokens", -1}, {"n", 0}, {"n", 65}, {"n", "2"}, {"best_of", 2}, {"seed", "x"}, {"seed", 1.5}, {"seed", 1e19},
+		{"max_completion_tokens", -5}, {"min_tokens", -1}, {"n", 0}, {"n", 65}, {"n", "2"}, {"best_of", 0}, {"best_of", 65}, {"best_of", "2"}, {"seed", "x"}, {"seed", 1.5}, {"seed", 1e19},
 		{"stream", "yes"}, {"stream", 1}, {"stop", 3}, {"stop", []any{"a", 3}}, {"stop", ""}, {"stop", []string{""}}, {"stop", []string{"1", "2", "3", "4", "5"}},
 		{"stop", strings.Repeat("a", 1025)}, {"stop", []any{nil}}, {"stop_token_ids", []int{-1}}, {"stop_token_ids", []int{beyond}}, {"stop_token_ids", "1"}, {"stop_token_ids", []any{1.5}},
 		{"logit_bias", []int{1}}, {"logit_bias", M{"x": 1}}, {"logit_bias", M{strconv.Itoa(beyond): 1}}, {"logit_bias", M{"-1": 1}}, {"logit_bias", M{"1": 101}}, {"logit_bias", M{"1": "a"}},
+		{"allowed_token_ids", []int{}}, {"allowed_token_ids", []int{beyond}}, {"allowed_token_ids", []int{-1}}, {"allowed_token_ids", make([]int, beyond+1)}, {"allowed_token_ids", M{}}, {"allowed_token_ids", []string{"1"}},
+		{"bad_words", "x"}, {"bad_words", []string{""}}, {"bad_words", []string{" "}}, {"bad_words", []any{1}}, {"bad_words", []any{nil}}, {"bad_words", []string{"unencodable"}}, {"bad_words", []string{strings.Repeat("x", 1025)}},
+		{"bad_words", strings.Split(strings.Repeat("x ", 256), " ")}, {"bad_words", slices.Repeat([]string{strings.Repeat("x", 1000)}, 3)},
 		{"ignore_eos", 1}, {"skip_special_tokens", "no"}, {"return_tokens_as_token_ids", 0}, {"kv_policy", 3}, {"speculate", "eagle"}, {"speculate", true}, {"kv_policy", strings.Repeat("x", 257)}, {"model", 5},
 		{"stream_options", M{"include_usage": true}}, {"user", 3}, {"priority", "high"}, {"add_special_tokens", 2},
 	}
@@ -99,6 +110,10 @@ func TestWrongParameters(t *testing.T) {
 	checkParam(t, post(t, url+"/v1/chat/completions", chat(M{"stream": true, "stream_options": 3})), "stream_options", 3)
 	checkParam(t, post(t, url+"/v1/chat/completions", chat(M{"stream": true, "stream_options": M{"include_usage": 3}})), "stream_options.include_usage", 3)
 	checkParam(t, post(t, url+"/v1/completions", completion(M{"n": 64, "prompt": []string{"a", "b", "c", "d", "e"}})), "n", 64)
+	checkParam(t, post(t, url+"/v1/chat/completions", chat(M{"best_of": 2})), "best_of", 2)
+	checkParam(t, post(t, url+"/v1/completions", completion(M{"best_of": 1, "n": 2})), "best_of", 1)
+	checkParam(t, post(t, url+"/v1/completions", completion(M{"best_of": 2, "stream": true})), "best_of", 2)
+	checkParam(t, post(t, url+"/v1/completions", completion(M{"best_of": 64, "prompt": []string{"a", "b", "c", "d", "e"}})), "n", 64)
 	checkParam(t, post(t, url+"/v1/completions", completion(M{"min_tokens": 20})), "min_tokens", 20)
 	checkParam(t, post(t, url+"/v1/completions", completion(M{"echo": true, "max_tokens": 0, "min_tokens": 1})), "min_tokens", 1)
 	if len(e.requests) != 0 {

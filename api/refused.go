@@ -23,8 +23,6 @@ var refused = []struct {
 	{"use_beam_search", oneOf(`false`), "beam search is not supported"},
 	{"length_penalty", oneOf(`1`, `1.0`), "beam search is not supported"},
 	{"early_stopping", oneOf(`false`), "beam search is not supported"},
-	{"bad_words", emptyValue, "use logit_bias"},
-	{"allowed_token_ids", never, "use logit_bias"},
 	{"logits_processors", emptyValue, "custom processors are not supported"},
 	{"prompt_logprobs", never, "use /v1/completions with echo and logprobs"},
 	{"detokenize", oneOf(`true`), "text is always produced"},

@@ -19,6 +19,12 @@ import (
 func asked() (list []map[string]any) {
 	type M = map[string]any
 	const copied = "Say it again: the sum of two and two is four; the sum of two and two is four; the sum of two and"
+	var most []int
+	for i := range 4096 { // of models/fry's tokens, in each word of the mask
+		if i < 300 || i%5 != 4 {
+			most = append(most, i)
+		}
+	}
 	for _, more := range []M{
 		{"temperature": 0},
 		{"n": 3, "temperature": 0.8, "seed": 5, "logprobs": 2},
@@ -26,6 +32,9 @@ func asked() (list []map[string]any) {
 		{"temperature": 0, "stop": "of two a", "include_stop_str_in_output": true, "min_tokens": 9},
 		{"temperature": 0, "repetition_penalty": 1.3, "frequency_penalty": 0.4, "presence_penalty": 0.3, "logprobs": 1},
 		{"temperature": 0.7, "seed": 7, "logit_bias": M{"30": 4, "44": -9, "101": 2.5}, "top_k": 40},
+		{"temperature": 0, "bad_words": []string{"four", "two and", "sum of"}, "logprobs": 1},
+		{"temperature": 0.8, "seed": 11, "n": 2, "allowed_token_ids": most, "bad_words": []string{"the"}, "min_tokens": 9},
+		{"temperature": 0.9, "seed": 12, "allowed_token_ids": most, "structured_outputs": M{"regex": "( (two|four|sum|of)){4,30}"}},
 		{"temperature": 0, "structured_outputs": M{"regex": "( (two|four|sum|the|of|and)){4,30}"}, "logprobs": 0},
 		{"temperature": 0.9, "seed": 8, "n": 2, "structured_outputs": M{"json": json.RawMessage(ticket)}},
 		{"temperature": 0.9, "seed": 9, "structured_outputs": M{"regex": "(ab|abc|b){8}[0-9]{3,20}"}, "stop": "7"},

@@ -33,6 +33,7 @@ func speculated(prompts int, policy string) (list []*api.Request) {
 		case 3:
 			p.Temperature, p.TopK, p.Seed, p.MinTokens = 0.6, 20, uint64(i), 6
 			p.LogitBias = []sampler.Bias{{Token: 7, Value: 2}, {Token: 9, Value: -3}}
+			p.BadWords = [][]int32{{12}, {8, 7}}
 			r.StopTokens = []int32{int32(11 + i), 17, 23, 42}
 			p.Stop = slices.Clone(r.StopTokens)
 		}

@@ -1736,8 +1736,10 @@ type Sampling struct {
 	Logprobs          int32                  `protobuf:"varint,10,opt,name=logprobs,proto3" json:"logprobs,omitempty"`
 	MinTokens         int32                  `protobuf:"varint,11,opt,name=min_tokens,json=minTokens,proto3" json:"min_tokens,omitempty"`
 	Stop              []uint32               `protobuf:"varint,12,rep,packed,name=stop,proto3" json:"stop,omitempty"`
-	Grammar           *Grammar               `protobuf:"bytes,13,opt,name=grammar,proto3" json:"grammar,omitempty"`     // what the output must fit
-	Trace             []uint32               `protobuf:"varint,14,rep,packed,name=trace,proto3" json:"trace,omitempty"` // the output itself, in place of what is drawn
+	Grammar           *Grammar               `protobuf:"bytes,13,opt,name=grammar,proto3" json:"grammar,omitempty"`          // what the output must fit
+	Trace             []uint32               `protobuf:"varint,14,rep,packed,name=trace,proto3" json:"trace,omitempty"`      // the output itself, in place of what is drawn
+	Allowed           []uint64               `protobuf:"fixed64,15,rep,packed,name=allowed,proto3" json:"allowed,omitempty"` // a bit for each token that may be drawn; none: any
+	BadWords          []*Word                `protobuf:"bytes,16,rep,name=bad_words,json=badWords,proto3" json:"bad_words,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -1870,6 +1872,64 @@ func (x *Sampling) GetTrace() []uint32 {
 	return nil
 }
 
+func (x *Sampling) GetAllowed() []uint64 {
+	if x != nil {
+		return x.Allowed
+	}
+	return nil
+}
+
+func (x *Sampling) GetBadWords() []*Word {
+	if x != nil {
+		return x.BadWords
+	}
+	return nil
+}
+
+type Word struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tokens        []uint32               `protobuf:"varint,1,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Word) Reset() {
+	*x = Word{}
+	mi := &file_proto_shoal_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Word) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Word) ProtoMessage() {}
+
+func (x *Word) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_shoal_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Word.ProtoReflect.Descriptor instead.
+func (*Word) Descriptor() ([]byte, []int) {
+	return file_proto_shoal_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Word) GetTokens() []uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
 // Grammar mirrors grammar.Spec.
 type Grammar struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1884,7 +1944,7 @@ type Grammar struct {
 
 func (x *Grammar) Reset() {
 	*x = Grammar{}
-	mi := &file_proto_shoal_proto_msgTypes[24]
+	mi := &file_proto_shoal_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1896,7 +1956,7 @@ func (x *Grammar) String() string {
 func (*Grammar) ProtoMessage() {}
 
 func (x *Grammar) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[24]
+	mi := &file_proto_shoal_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1909,7 +1969,7 @@ func (x *Grammar) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grammar.ProtoReflect.Descriptor instead.
 func (*Grammar) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{24}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Grammar) GetKind() string {
@@ -1972,7 +2032,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_proto_shoal_proto_msgTypes[25]
+	mi := &file_proto_shoal_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +2044,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[25]
+	mi := &file_proto_shoal_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +2057,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{25}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Open) GetSeq() uint64 {
@@ -2103,7 +2163,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_proto_shoal_proto_msgTypes[26]
+	mi := &file_proto_shoal_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2115,7 +2175,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[26]
+	mi := &file_proto_shoal_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2128,7 +2188,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{26}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Copy) GetSeq() uint64 {
@@ -2174,7 +2234,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_proto_shoal_proto_msgTypes[27]
+	mi := &file_proto_shoal_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2186,7 +2246,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[27]
+	mi := &file_proto_shoal_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2199,7 +2259,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{27}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Chunk) GetSeq() uint64 {
@@ -2322,7 +2382,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_proto_shoal_proto_msgTypes[28]
+	mi := &file_proto_shoal_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2334,7 +2394,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[28]
+	mi := &file_proto_shoal_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2347,7 +2407,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{28}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StepRequest) GetEpoch() uint32 {
@@ -2453,7 +2513,7 @@ type Index struct {
 
 func (x *Index) Reset() {
 	*x = Index{}
-	mi := &file_proto_shoal_proto_msgTypes[29]
+	mi := &file_proto_shoal_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2465,7 +2525,7 @@ func (x *Index) String() string {
 func (*Index) ProtoMessage() {}
 
 func (x *Index) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[29]
+	mi := &file_proto_shoal_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2478,7 +2538,7 @@ func (x *Index) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Index.ProtoReflect.Descriptor instead.
 func (*Index) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{29}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Index) GetSeq() uint64 {
@@ -2512,7 +2572,7 @@ type TokenLogprob struct {
 
 func (x *TokenLogprob) Reset() {
 	*x = TokenLogprob{}
-	mi := &file_proto_shoal_proto_msgTypes[30]
+	mi := &file_proto_shoal_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2524,7 +2584,7 @@ func (x *TokenLogprob) String() string {
 func (*TokenLogprob) ProtoMessage() {}
 
 func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[30]
+	mi := &file_proto_shoal_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2537,7 +2597,7 @@ func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprob.ProtoReflect.Descriptor instead.
 func (*TokenLogprob) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{30}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TokenLogprob) GetToken() uint32 {
@@ -2565,7 +2625,7 @@ type PromptLogprob struct {
 
 func (x *PromptLogprob) Reset() {
 	*x = PromptLogprob{}
-	mi := &file_proto_shoal_proto_msgTypes[31]
+	mi := &file_proto_shoal_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2577,7 +2637,7 @@ func (x *PromptLogprob) String() string {
 func (*PromptLogprob) ProtoMessage() {}
 
 func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[31]
+	mi := &file_proto_shoal_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2590,7 +2650,7 @@ func (x *PromptLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromptLogprob.ProtoReflect.Descriptor instead.
 func (*PromptLogprob) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{31}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PromptLogprob) GetPosition() uint32 {
@@ -2627,7 +2687,7 @@ type Drawn struct {
 
 func (x *Drawn) Reset() {
 	*x = Drawn{}
-	mi := &file_proto_shoal_proto_msgTypes[32]
+	mi := &file_proto_shoal_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2639,7 +2699,7 @@ func (x *Drawn) String() string {
 func (*Drawn) ProtoMessage() {}
 
 func (x *Drawn) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[32]
+	mi := &file_proto_shoal_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2652,7 +2712,7 @@ func (x *Drawn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drawn.ProtoReflect.Descriptor instead.
 func (*Drawn) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{32}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Drawn) GetHasToken() bool {
@@ -2697,7 +2757,7 @@ type Sampled struct {
 
 func (x *Sampled) Reset() {
 	*x = Sampled{}
-	mi := &file_proto_shoal_proto_msgTypes[33]
+	mi := &file_proto_shoal_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2709,7 +2769,7 @@ func (x *Sampled) String() string {
 func (*Sampled) ProtoMessage() {}
 
 func (x *Sampled) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[33]
+	mi := &file_proto_shoal_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2722,7 +2782,7 @@ func (x *Sampled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sampled.ProtoReflect.Descriptor instead.
 func (*Sampled) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{33}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Sampled) GetSeq() uint64 {
@@ -2780,7 +2840,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_proto_shoal_proto_msgTypes[34]
+	mi := &file_proto_shoal_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2792,7 +2852,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[34]
+	mi := &file_proto_shoal_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2805,7 +2865,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{34}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StepReply) GetEpoch() uint32 {
@@ -2909,7 +2969,7 @@ type ThreadTime struct {
 
 func (x *ThreadTime) Reset() {
 	*x = ThreadTime{}
-	mi := &file_proto_shoal_proto_msgTypes[35]
+	mi := &file_proto_shoal_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2921,7 +2981,7 @@ func (x *ThreadTime) String() string {
 func (*ThreadTime) ProtoMessage() {}
 
 func (x *ThreadTime) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[35]
+	mi := &file_proto_shoal_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2934,7 +2994,7 @@ func (x *ThreadTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThreadTime.ProtoReflect.Descriptor instead.
 func (*ThreadTime) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{35}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ThreadTime) GetRuns() uint64 {
@@ -2997,7 +3057,7 @@ type Spill struct {
 
 func (x *Spill) Reset() {
 	*x = Spill{}
-	mi := &file_proto_shoal_proto_msgTypes[36]
+	mi := &file_proto_shoal_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3009,7 +3069,7 @@ func (x *Spill) String() string {
 func (*Spill) ProtoMessage() {}
 
 func (x *Spill) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[36]
+	mi := &file_proto_shoal_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3022,7 +3082,7 @@ func (x *Spill) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Spill.ProtoReflect.Descriptor instead.
 func (*Spill) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{36}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Spill) GetSeq() uint64 {
@@ -3054,7 +3114,7 @@ type Scratch struct {
 
 func (x *Scratch) Reset() {
 	*x = Scratch{}
-	mi := &file_proto_shoal_proto_msgTypes[37]
+	mi := &file_proto_shoal_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3066,7 +3126,7 @@ func (x *Scratch) String() string {
 func (*Scratch) ProtoMessage() {}
 
 func (x *Scratch) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[37]
+	mi := &file_proto_shoal_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3079,7 +3139,7 @@ func (x *Scratch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scratch.ProtoReflect.Descriptor instead.
 func (*Scratch) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{37}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Scratch) GetBytes() int64 {
@@ -3143,7 +3203,7 @@ type SocketStatus struct {
 
 func (x *SocketStatus) Reset() {
 	*x = SocketStatus{}
-	mi := &file_proto_shoal_proto_msgTypes[38]
+	mi := &file_proto_shoal_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3155,7 +3215,7 @@ func (x *SocketStatus) String() string {
 func (*SocketStatus) ProtoMessage() {}
 
 func (x *SocketStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[38]
+	mi := &file_proto_shoal_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3168,7 +3228,7 @@ func (x *SocketStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SocketStatus.ProtoReflect.Descriptor instead.
 func (*SocketStatus) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{38}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SocketStatus) GetEpoch() uint32 {
@@ -3316,7 +3376,7 @@ type PrefixDisk struct {
 
 func (x *PrefixDisk) Reset() {
 	*x = PrefixDisk{}
-	mi := &file_proto_shoal_proto_msgTypes[39]
+	mi := &file_proto_shoal_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3328,7 +3388,7 @@ func (x *PrefixDisk) String() string {
 func (*PrefixDisk) ProtoMessage() {}
 
 func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_shoal_proto_msgTypes[39]
+	mi := &file_proto_shoal_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3341,7 +3401,7 @@ func (x *PrefixDisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixDisk.ProtoReflect.Descriptor instead.
 func (*PrefixDisk) Descriptor() ([]byte, []int) {
-	return file_proto_shoal_proto_rawDescGZIP(), []int{39}
+	return file_proto_shoal_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PrefixDisk) GetBytes() int64 {
@@ -3539,7 +3599,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x06digest\x18\x04 \x01(\fR\x06digest\"2\n" +
 	"\x04Bias\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\rR\x05token\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x02R\x05value\"\xc1\x03\n" +
+	"\x05value\x18\x02 \x01(\x02R\x05value\"\x85\x04\n" +
 	"\bSampling\x12 \n" +
 	"\vtemperature\x18\x01 \x01(\x02R\vtemperature\x12\x13\n" +
 	"\x05top_p\x18\x02 \x01(\x02R\x04topP\x12\x13\n" +
@@ -3557,7 +3617,11 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"min_tokens\x18\v \x01(\x05R\tminTokens\x12\x12\n" +
 	"\x04stop\x18\f \x03(\rR\x04stop\x12(\n" +
 	"\agrammar\x18\r \x01(\v2\x0e.shoal.GrammarR\agrammar\x12\x14\n" +
-	"\x05trace\x18\x0e \x03(\rR\x05trace\"\x88\x01\n" +
+	"\x05trace\x18\x0e \x03(\rR\x05trace\x12\x18\n" +
+	"\aallowed\x18\x0f \x03(\x06R\aallowed\x12(\n" +
+	"\tbad_words\x18\x10 \x03(\v2\v.shoal.WordR\bbadWords\"\x1e\n" +
+	"\x04Word\x12\x16\n" +
+	"\x06tokens\x18\x01 \x03(\rR\x06tokens\"\x88\x01\n" +
 	"\aGrammar\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1e\n" +
@@ -3740,7 +3804,7 @@ func file_proto_shoal_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_shoal_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_proto_shoal_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_proto_shoal_proto_goTypes = []any{
 	(Kind)(0),               // 0: shoal.Kind
 	(*Empty)(nil),           // 1: shoal.Empty
@@ -3767,22 +3831,23 @@ var file_proto_shoal_proto_goTypes = []any{
 	(*WeightsFile)(nil),     // 22: shoal.WeightsFile
 	(*Bias)(nil),            // 23: shoal.Bias
 	(*Sampling)(nil),        // 24: shoal.Sampling
-	(*Grammar)(nil),         // 25: shoal.Grammar
-	(*Open)(nil),            // 26: shoal.Open
-	(*Copy)(nil),            // 27: shoal.Copy
-	(*Chunk)(nil),           // 28: shoal.Chunk
-	(*StepRequest)(nil),     // 29: shoal.StepRequest
-	(*Index)(nil),           // 30: shoal.Index
-	(*TokenLogprob)(nil),    // 31: shoal.TokenLogprob
-	(*PromptLogprob)(nil),   // 32: shoal.PromptLogprob
-	(*Drawn)(nil),           // 33: shoal.Drawn
-	(*Sampled)(nil),         // 34: shoal.Sampled
-	(*StepReply)(nil),       // 35: shoal.StepReply
-	(*ThreadTime)(nil),      // 36: shoal.ThreadTime
-	(*Spill)(nil),           // 37: shoal.Spill
-	(*Scratch)(nil),         // 38: shoal.Scratch
-	(*SocketStatus)(nil),    // 39: shoal.SocketStatus
-	(*PrefixDisk)(nil),      // 40: shoal.PrefixDisk
+	(*Word)(nil),            // 25: shoal.Word
+	(*Grammar)(nil),         // 26: shoal.Grammar
+	(*Open)(nil),            // 27: shoal.Open
+	(*Copy)(nil),            // 28: shoal.Copy
+	(*Chunk)(nil),           // 29: shoal.Chunk
+	(*StepRequest)(nil),     // 30: shoal.StepRequest
+	(*Index)(nil),           // 31: shoal.Index
+	(*TokenLogprob)(nil),    // 32: shoal.TokenLogprob
+	(*PromptLogprob)(nil),   // 33: shoal.PromptLogprob
+	(*Drawn)(nil),           // 34: shoal.Drawn
+	(*Sampled)(nil),         // 35: shoal.Sampled
+	(*StepReply)(nil),       // 36: shoal.StepReply
+	(*ThreadTime)(nil),      // 37: shoal.ThreadTime
+	(*Spill)(nil),           // 38: shoal.Spill
+	(*Scratch)(nil),         // 39: shoal.Scratch
+	(*SocketStatus)(nil),    // 40: shoal.SocketStatus
+	(*PrefixDisk)(nil),      // 41: shoal.PrefixDisk
 }
 var file_proto_shoal_proto_depIdxs = []int32{
 	2,  // 0: shoal.Slice.kv_heads:type_name -> shoal.Range
@@ -3801,28 +3866,29 @@ var file_proto_shoal_proto_depIdxs = []int32{
 	19, // 13: shoal.StoreMembers.members:type_name -> shoal.StoreMember
 	22, // 14: shoal.WeightsReply.files:type_name -> shoal.WeightsFile
 	23, // 15: shoal.Sampling.logit_bias:type_name -> shoal.Bias
-	25, // 16: shoal.Sampling.grammar:type_name -> shoal.Grammar
-	24, // 17: shoal.Open.sampling:type_name -> shoal.Sampling
-	26, // 18: shoal.StepRequest.open:type_name -> shoal.Open
-	28, // 19: shoal.StepRequest.chunks:type_name -> shoal.Chunk
-	27, // 20: shoal.StepRequest.copy:type_name -> shoal.Copy
-	12, // 21: shoal.StepRequest.keep:type_name -> shoal.Keep
-	30, // 22: shoal.StepRequest.index:type_name -> shoal.Index
-	37, // 23: shoal.StepRequest.spill:type_name -> shoal.Spill
-	31, // 24: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
-	31, // 25: shoal.Drawn.top:type_name -> shoal.TokenLogprob
-	32, // 26: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
-	33, // 27: shoal.Sampled.drawn:type_name -> shoal.Drawn
-	34, // 28: shoal.StepReply.sampled:type_name -> shoal.Sampled
-	36, // 29: shoal.StepReply.threads:type_name -> shoal.ThreadTime
-	37, // 30: shoal.StepReply.spilled:type_name -> shoal.Spill
-	40, // 31: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
-	38, // 32: shoal.SocketStatus.scratch:type_name -> shoal.Scratch
-	33, // [33:33] is the sub-list for method output_type
-	33, // [33:33] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	26, // 16: shoal.Sampling.grammar:type_name -> shoal.Grammar
+	25, // 17: shoal.Sampling.bad_words:type_name -> shoal.Word
+	24, // 18: shoal.Open.sampling:type_name -> shoal.Sampling
+	27, // 19: shoal.StepRequest.open:type_name -> shoal.Open
+	29, // 20: shoal.StepRequest.chunks:type_name -> shoal.Chunk
+	28, // 21: shoal.StepRequest.copy:type_name -> shoal.Copy
+	12, // 22: shoal.StepRequest.keep:type_name -> shoal.Keep
+	31, // 23: shoal.StepRequest.index:type_name -> shoal.Index
+	38, // 24: shoal.StepRequest.spill:type_name -> shoal.Spill
+	32, // 25: shoal.PromptLogprob.top:type_name -> shoal.TokenLogprob
+	32, // 26: shoal.Drawn.top:type_name -> shoal.TokenLogprob
+	33, // 27: shoal.Sampled.prompt:type_name -> shoal.PromptLogprob
+	34, // 28: shoal.Sampled.drawn:type_name -> shoal.Drawn
+	35, // 29: shoal.StepReply.sampled:type_name -> shoal.Sampled
+	37, // 30: shoal.StepReply.threads:type_name -> shoal.ThreadTime
+	38, // 31: shoal.StepReply.spilled:type_name -> shoal.Spill
+	41, // 32: shoal.SocketStatus.prefix_disk:type_name -> shoal.PrefixDisk
+	39, // 33: shoal.SocketStatus.scratch:type_name -> shoal.Scratch
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_proto_shoal_proto_init() }
@@ -3836,7 +3902,7 @@ func file_proto_shoal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_shoal_proto_rawDesc), len(file_proto_shoal_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   40,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

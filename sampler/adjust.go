@@ -9,8 +9,15 @@ type edit struct {
 	logit float32
 }
 
-// adjust applies bias, penalties and MinTokens in place.
+// adjust applies bad words, bias, penalties and MinTokens in place.
 func (s *Scratch) adjust(logits []float32, p *Params, h *History) {
+	for _, word := range p.BadWords {
+		if h.endsWith(word[:len(word)-1]) {
+			if l, ok := s.edit(logits, word[len(word)-1]); ok {
+				*l = float32(math.Inf(-1))
+			}
+		}
+	}
 	for _, b := range p.LogitBias {
 		if l, ok := s.edit(logits, b.Token); ok {
 			*l += b.Value

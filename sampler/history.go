@@ -1,11 +1,14 @@
 package sampler
 
-// History counts the tokens of one sequence for the penalties and MinTokens.
+import "slices"
+
+// History counts the tokens of one sequence for the penalties and MinTokens, and has its
+// output for the bad words.
 // The zero value is empty and ready. It is not safe for concurrent use.
 type History struct {
 	index   map[int32]int32 // token -> place in seen
 	seen    []seenToken     // in order of first appearance
-	outputs int
+	outputs []int32         // the generated tokens
 }
 
 type seenToken struct {
@@ -24,7 +27,7 @@ func (h *History) Add(prompt []int32) {
 func (h *History) AddOutput(token int32) {
 	i := h.place(token) // first: it may move seen
 	h.seen[i].outputs++
-	h.outputs++
+	h.outputs = append(h.outputs, token)
 }
 
 // Distinct is the number of different tokens.
@@ -34,7 +37,7 @@ func (h *History) Distinct() int { return len(h.seen) }
 func (h *History) Undo(token int32, distinct int) {
 	i := h.index[token]
 	h.seen[i].outputs--
-	h.outputs--
+	h.outputs = h.outputs[:len(h.outputs)-1]
 	if int(i) >= distinct {
 		delete(h.index, token)
 		h.seen = h.seen[:distinct]
@@ -46,7 +49,13 @@ func (h *History) Outputs() int {
 	if h == nil {
 		return 0
 	}
-	return h.outputs
+	return len(h.outputs)
+}
+
+// endsWith reports that the newest generated tokens are these.
+func (h *History) endsWith(tokens []int32) bool {
+	n := h.Outputs() - len(tokens)
+	return len(tokens) == 0 || n >= 0 && slices.Equal(h.outputs[n:], tokens)
 }
 
 // UndoPrompt takes the newest token back, one of the prompt.

@@ -10,6 +10,8 @@ package sampler
 import (
 	"fmt"
 	"math"
+	"math/bits"
+	"slices"
 
 	"github.com/shoal-llm/shoal/grammar"
 )
@@ -31,10 +33,12 @@ type Params struct {
 	FrequencyPenalty  float32 // [-2, 2]; per occurrence in the output (OpenAI)
 	TopK              int     // 0 or -1: off
 	Seed              uint64
-	LogitBias         []Bias  // sorted by token, no duplicates
-	Logprobs          int     // -1: none; 0: of the chosen token; k: also the k most likely
-	MinTokens         int     // output tokens before any of Stop may be chosen
-	Stop              []int32 // ids held back until MinTokens
+	LogitBias         []Bias    // sorted by token, no duplicates
+	Allowed           []uint64  // a bit for each token that may be drawn, 64 ids a word; nil: any
+	BadWords          [][]int32 // the last token of each is held back while the output ends with the others (vLLM)
+	Logprobs          int       // -1: none; 0: of the chosen token; k: also the k most likely
+	MinTokens         int       // output tokens before any of Stop may be chosen
+	Stop              []int32   // ids held back until MinTokens
 
 	// Grammar is what the output must fit; nil: anything. The caller of Sample keeps the
 	// state and says what it allows.
@@ -54,7 +58,7 @@ func Default() Params {
 // Greedy reports that argmax of the unmodified logits decides and no logprobs
 // are wanted: the cluster may reduce (maximum, index) instead of gathering logits.
 func (p *Params) Greedy() bool {
-	return p.argmax() && p.Logprobs < 0 && !p.edits() && p.Grammar == nil
+	return p.argmax() && p.Logprobs < 0 && !p.edits() && p.Allowed == nil && p.Grammar == nil
 }
 
 // argmax reports that the most likely token is chosen whatever the draw is.
@@ -64,7 +68,7 @@ func (p *Params) argmax() bool {
 
 // edits reports that logits are changed before sampling.
 func (p *Params) edits() bool {
-	return len(p.LogitBias) > 0 || p.penalises() || (p.MinTokens > 0 && len(p.Stop) > 0)
+	return len(p.LogitBias) > 0 || len(p.BadWords) > 0 || p.penalises() || (p.MinTokens > 0 && len(p.Stop) > 0)
 }
 
 func (p *Params) penalises() bool {
@@ -117,6 +121,22 @@ func (p *Params) Validate(vocab int) error {
 	for _, t := range p.Trace {
 		if t < 0 || int(t) >= vocab {
 			return &ParamError{"trace", fmt.Sprintf("has token %d, but the vocabulary has %d", t, vocab)}
+		}
+	}
+	if p.Allowed != nil && !slices.ContainsFunc(p.Allowed, func(w uint64) bool { return w != 0 }) {
+		return &ParamError{"allowed_token_ids", "must not be empty"}
+	}
+	if n := len(p.Allowed); n > 0 && (n-1)*64+bits.Len64(p.Allowed[n-1]) > vocab {
+		return &ParamError{"allowed_token_ids", fmt.Sprintf("names token %d, but the vocabulary has %d", (n-1)*64+bits.Len64(p.Allowed[n-1])-1, vocab)}
+	}
+	for _, word := range p.BadWords {
+		if len(word) == 0 {
+			return &ParamError{"bad_words", "must not hold an empty word"}
+		}
+		for _, t := range word {
+			if t < 0 || int(t) >= vocab {
+				return &ParamError{"bad_words", fmt.Sprintf("has token %d, but the vocabulary has %d", t, vocab)}
+			}
 		}
 	}
 	for i, b := range p.LogitBias {

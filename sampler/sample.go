@@ -7,7 +7,7 @@ import (
 )
 
 // ErrNoCandidate: every logit is NaN or -Inf, so there is nothing to choose from.
-var ErrNoCandidate = errors.New("sampler: no token can be chosen: every logit is NaN or -Inf (a bad checkpoint, min_tokens and logit_bias ban the whole vocabulary, or no token of it fits the grammar, or fits it within the steps that may be taken)")
+var ErrNoCandidate = errors.New("sampler: no token can be chosen: every logit is NaN or -Inf (a bad checkpoint, min_tokens, allowed_token_ids, bad_words and logit_bias ban the whole vocabulary, or no token of it fits the grammar, or fits it within the steps that may be taken)")
 
 // TokenLogprob is a token with its log-probability.
 type TokenLogprob struct {
@@ -40,13 +40,13 @@ type Scratch struct {
 
 // Sample chooses the token of one position; logits: [vocabulary].
 //
-// Order: logit bias; repetition penalty; frequency and presence penalty;
+// Order: allowed tokens; bad words; logit bias; repetition penalty; frequency and presence penalty;
 // MinTokens; temperature; min_p; top_k; top_p (over what the two before left,
 // as vLLM does); then the inverse of the cumulative distribution over tokens
 // sorted by (probability descending, token ascending). A prefix of that order
 // survives each cut, so at least one token always does.
 //
-// h may be nil when no penalty and no MinTokens ask for it. s may be nil.
+// h may be nil when no penalty, no MinTokens and no bad word ask for it. s may be nil.
 // Logits are changed in place during the call and restored before it returns.
 // Without Top, Sample does not allocate once s has grown.
 func Sample(logits []float32, p *Params, position int, h *History, s *Scratch) Result {
@@ -62,8 +62,8 @@ func SampleAmong(logits []float32, p *Params, position int, h *History, allowed 
 	}
 	s.undo = s.undo[:0]
 	from := logits
-	if allowed != nil {
-		from = s.among(logits, allowed)
+	if allowed != nil || p.Allowed != nil {
+		from = s.among(logits, allowed, p.Allowed)
 	}
 	if p.edits() {
 		s.adjust(from, p, h)
@@ -84,8 +84,11 @@ func SampleAmong(logits []float32, p *Params, position int, h *History, allowed 
 	return Logprobs(logits, token, p.Logprobs, s)
 }
 
-// among copies the logits of allowed tokens.
-func (s *Scratch) among(logits []float32, allowed []uint64) []float32 {
+// among copies the logits of tokens that both sets allow, of which one may be nil: any.
+func (s *Scratch) among(logits []float32, allowed, also []uint64) []float32 {
+	if allowed == nil {
+		allowed, also = also, nil
+	}
 	never := float32(math.Inf(-1))
 	if cap(s.allowed) < len(logits) {
 		s.allowed = make([]float32, len(logits))
@@ -95,6 +98,11 @@ func (s *Scratch) among(logits []float32, allowed []uint64) []float32 {
 		out[i] = never
 	}
 	for w, word := range allowed {
+		if also != nil && w >= len(also) {
+			break
+		} else if also != nil {
+			word &= also[w]
+		}
 		for ; word != 0; word &= word - 1 {
 			if i := w*64 + bits.TrailingZeros64(word); i < len(out) {
 				out[i] = logits[i]

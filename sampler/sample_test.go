@@ -96,6 +96,11 @@ func TestEdges(t *testing.T) {
 		{"bias outside", []float32{60, 0}, mod(func(p *Params) { p.LogitBias = []Bias{{7, 100}} }), 0, nil},
 		{"min_tokens holds back", []float32{60, 0}, mod(func(p *Params) { p.MinTokens, p.Stop = 1, []int32{0} }), 1, nil},
 		{"min_tokens bans all", []float32{1}, mod(func(p *Params) { p.MinTokens, p.Stop = 1, []int32{0} }), 0, ErrNoCandidate},
+		{"allowed", []float32{9, 1, 2, 3}, mod(func(p *Params) { p.Allowed = []uint64{0b0010} }), 1, nil},
+		{"allowed, greedy", []float32{9, 1, 2, 3}, mod(func(p *Params) { p.Temperature, p.Allowed = 0, []uint64{0b0110} }), 2, nil},
+		{"a bad word of one token", []float32{60, 0}, mod(func(p *Params) { p.BadWords = [][]int32{{0}} }), 1, nil},
+		{"a bad word that was not begun", []float32{60, 0}, mod(func(p *Params) { p.BadWords = [][]int32{{1, 0}} }), 0, nil},
+		{"nothing is left", []float32{60, 0}, mod(func(p *Params) { p.Allowed, p.BadWords = []uint64{1}, [][]int32{{0}} }), 0, ErrNoCandidate},
 		{"tiny temperature", []float32{1, 1.0001}, mod(func(p *Params) { p.Temperature = math.SmallestNonzeroFloat32 }), 1, nil},
 	} {
 		for pos := range 20 {
@@ -103,6 +108,26 @@ func TestEdges(t *testing.T) {
 				t.Errorf("%s: position %d: %+v, want %d %v", c.name, pos, got, c.want, c.err)
 				break
 			}
+		}
+	}
+}
+
+// Beside a grammar: what both allow.
+func TestAllowedTwice(t *testing.T) {
+	for _, c := range []struct {
+		grammar, request []uint64
+		want             int32
+		err              error
+	}{
+		{[]uint64{0b0111}, []uint64{0b1100}, 2, nil},
+		{[]uint64{0b0100, 1}, []uint64{0b1101}, 2, nil},
+		{[]uint64{0b1000}, []uint64{0b1111, 1}, 3, nil},
+		{[]uint64{0b0011}, []uint64{0b1100}, 0, ErrNoCandidate},
+		{[]uint64{0, 1}, []uint64{0b1100}, 0, ErrNoCandidate},
+	} {
+		p := Params{Logprobs: -1, Allowed: c.request}
+		if got := SampleAmong([]float32{9, 8, 7, 6}, &p, 0, nil, c.grammar, nil); got.Token != c.want || got.Err != c.err {
+			t.Errorf("%b and %b: %+v", c.grammar, c.request, got)
 		}
 	}
 }
@@ -130,6 +155,32 @@ func TestPenaltiesAndMinTokens(t *testing.T) {
 	}
 }
 
+// A bad word is refused where the output ends with its beginning, and not where the prompt
+// does; a token that was taken back begins nothing.
+func TestBadWords(t *testing.T) {
+	var h History
+	h.Add([]int32{1, 2})
+	p := Params{Logprobs: -1, BadWords: [][]int32{{1, 2, 0}}}
+	next := func(want int32, when string) {
+		t.Helper()
+		if got := Sample([]float32{9, 1, 0}, &p, 0, &h, nil).Token; got != want {
+			t.Errorf("%s: token %d, want %d", when, got, want)
+		}
+	}
+	next(0, "in the prompt")
+	h.AddOutput(2)
+	next(0, "half of it")
+	h.AddOutput(1)
+	h.AddOutput(2)
+	next(1, "begun")
+	h.Undo(2, h.Distinct())
+	next(0, "taken back")
+	h.AddOutput(2)
+	next(1, "begun again")
+	h.AddOutput(0)
+	next(0, "behind it")
+}
+
 func TestGreedyFlag(t *testing.T) {
 	for _, c := range []struct {
 		want bool
@@ -140,6 +191,8 @@ func TestGreedyFlag(t *testing.T) {
 		{false, Default()},
 		{false, Params{Logprobs: 0}},
 		{false, Params{Logprobs: -1, LogitBias: []Bias{{1, 1}}}},
+		{false, Params{Logprobs: -1, Allowed: []uint64{1}}},
+		{false, Params{Logprobs: -1, BadWords: [][]int32{{1}}}},
 		{false, Params{Logprobs: -1, PresencePenalty: 1}},
 		{false, Params{Logprobs: -1, RepetitionPenalty: 1.1}},
 		{false, Params{Logprobs: -1, MinTokens: 1, Stop: []int32{1}}},
@@ -167,6 +220,8 @@ func TestValidate(t *testing.T) {
 		"logprobs":           func(p *Params) { p.Logprobs = -2 },
 		"min_tokens":         func(p *Params) { p.MinTokens = -1 },
 		"logit_bias":         func(p *Params) { p.LogitBias = []Bias{{3, 1}, {2, 1}} },
+		"allowed_token_ids":  func(p *Params) { p.Allowed = []uint64{1 << 11} },
+		"bad_words":          func(p *Params) { p.BadWords = [][]int32{{10}, {10, 11}} },
 		"trace":              func(p *Params) { p.Trace = []int32{10, 11} },
 	} {
 		p := Default()
@@ -187,7 +242,12 @@ func TestValidate(t *testing.T) {
 	if replayed := (Params{Trace: []int32{10}, Logprobs: -1}); replayed.Validate(11) != nil || scored.Validate(11) == nil {
 		t.Error("a trace is replayed, and has no log-probabilities")
 	}
-	good.LogitBias = []Bias{{10, 1}}
+	for _, none := range []Params{{Allowed: []uint64{}}, {Allowed: []uint64{0}}, {BadWords: [][]int32{{}}}} {
+		if none.Logprobs = -1; none.Validate(11) == nil {
+			t.Errorf("%+v was accepted", none)
+		}
+	}
+	good.LogitBias, good.Allowed, good.BadWords = []Bias{{10, 1}}, []uint64{1 << 10}, [][]int32{{10}}
 	if good.Validate(10) == nil || good.Validate(11) != nil {
 		t.Error("Validate misjudges the last token")
 	}

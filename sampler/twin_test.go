@@ -42,6 +42,14 @@ func twin(logits []float32, p *Params, position int, prompt, output []int32) Res
 			x[i] = float32(x[i] - f)
 			x[i] = float32(x[i] - p.PresencePenalty)
 		}
+		for _, w := range p.BadWords {
+			if n := len(w) - 1; w[n] == id && len(output) >= n && slices.Equal(output[len(output)-n:], w[:n]) {
+				x[i] = float32(math.Inf(-1))
+			}
+		}
+		if p.Allowed != nil && (i/64 >= len(p.Allowed) || p.Allowed[i/64]>>(i%64)&1 == 0) {
+			x[i] = float32(math.Inf(-1))
+		}
 		if len(output) < p.MinTokens && slices.Contains(p.Stop, id) {
 			x[i] = float32(math.Inf(-1))
 		}
@@ -198,6 +206,13 @@ func drawParams(t *rapid.T, n int) (*Params, []int32, []int32) {
 		slices.Sort(ids)
 		for _, id := range ids {
 			p.LogitBias = append(p.LogitBias, Bias{id, rapid.SampledFrom([]float32{-100, -1, 0.5, 100}).Draw(t, "value")})
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "bad words") { // behind what was said, or not
+			said := output[len(output)-rapid.IntRange(0, len(output)).Draw(t, "said"):]
+			p.BadWords = append(p.BadWords, append(slices.Clone(said), token.Draw(t, "bad")))
+		}
+		if rapid.Bool().Draw(t, "allow") {
+			p.Allowed = append(rapid.SliceOfN(rapid.Uint64(), 0, n/64+1).Draw(t, "allowed"), 1<<min(n, 3))
 		}
 	}
 	return &p, prompt, output

@@ -83,6 +83,7 @@ func (v *victims) session(deadline time.Duration) []pb.Message {
 	drawn := sampler.Default()
 	drawn.Seed, drawn.RepetitionPenalty, drawn.TopP, drawn.Logprobs, drawn.MinTokens, drawn.Stop = 7, 1.1, 0.9, 2, 1, []int32{2}
 	drawn.LogitBias = []sampler.Bias{{Token: 3, Value: 1}, {Token: 5, Value: -1}}
+	drawn.Allowed, drawn.BadWords = []uint64{math.MaxUint64, 1 << 5}, [][]int32{{4}, {7, 6}}
 	best := greedy(-1)
 	decode := func(seq uint64, at, accepted uint32) *proto.Chunk {
 		return &proto.Chunk{Seq: seq, Start: at, Tokens: []uint32{7}, Sample: true, Accepted: accepted}
@@ -268,6 +269,10 @@ func TestStepsAreRefused(t *testing.T) {
 	for want, change := range map[string]func(first, second *proto.StepRequest){
 		"top_p":                 func(s, _ *proto.StepRequest) { s.Open[0].Sampling.TopP = float32(math.NaN()) },
 		"bias names token":      func(s, _ *proto.StepRequest) { s.Open[0].Sampling.LogitBias[1].Token = 1 << 20 },
+		"ids names token 4095":  func(s, _ *proto.StepRequest) { s.Open[0].Sampling.Allowed = append(make([]uint64, 63), 1<<63) },
+		"ids must not be":       func(s, _ *proto.StepRequest) { s.Open[0].Sampling.Allowed = make([]uint64, 1<<16) },
+		"words has token":       func(s, _ *proto.StepRequest) { s.Open[0].Sampling.BadWords[1].Tokens[0] = math.MaxUint32 },
+		"an empty word":         func(s, _ *proto.StepRequest) { s.Open[0].Sampling.BadWords[0] = nil },
 		"prompt tokens were":    func(s, _ *proto.StepRequest) { s.Open[0].SampledBefore = 81 },
 		"not there yet":         func(s, _ *proto.StepRequest) { s.Open[0].Replica = 2 },
 		"-1 log-prob":           func(s, _ *proto.StepRequest) { s.Chunks[0].PromptLogprobs = -1 },

@@ -351,16 +351,23 @@ func samplingOf(m *proto.Sampling) sampler.Params {
 	for _, b := range m.GetLogitBias() {
 		p.LogitBias = append(p.LogitBias, sampler.Bias{Token: int32(b.Token), Value: b.Value})
 	}
-	for _, t := range m.GetStop() {
-		p.Stop = append(p.Stop, int32(t))
+	p.Allowed = m.GetAllowed()
+	for _, w := range m.GetBadWords() {
+		p.BadWords = append(p.BadWords, ids[int32](w.GetTokens()))
 	}
-	for _, t := range m.GetTrace() {
-		p.Trace = append(p.Trace, int32(t))
-	}
+	p.Stop, p.Trace = ids[int32](m.GetStop()), ids[int32](m.GetTrace())
 	if g := m.GetGrammar(); g != nil {
 		p.Grammar = &grammar.Spec{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact, AnyOrder: g.AnyOrder}
 	}
 	return p
+}
+
+// ids are tokens as memory has them, or as the wire does.
+func ids[To, From int32 | uint32](tokens []From) (out []To) {
+	for _, t := range tokens {
+		out = append(out, To(t))
+	}
+	return out
 }
 
 // SamplingMessage is the wire form of sampling parameters.
@@ -373,12 +380,11 @@ func SamplingMessage(p *sampler.Params) *proto.Sampling {
 	for _, b := range p.LogitBias {
 		m.LogitBias = append(m.LogitBias, &proto.Bias{Token: uint32(b.Token), Value: b.Value})
 	}
-	for _, t := range p.Stop {
-		m.Stop = append(m.Stop, uint32(t))
+	m.Allowed = p.Allowed
+	for _, w := range p.BadWords {
+		m.BadWords = append(m.BadWords, &proto.Word{Tokens: ids[uint32](w)})
 	}
-	for _, t := range p.Trace {
-		m.Trace = append(m.Trace, uint32(t))
-	}
+	m.Stop, m.Trace = ids[uint32](p.Stop), ids[uint32](p.Trace)
 	if g := p.Grammar; g != nil {
 		m.Grammar = &proto.Grammar{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact, AnyOrder: g.AnyOrder}
 	}

@@ -62,6 +62,9 @@ func (o ordeal) workload(r *rand.Rand) (reqs []request) {
 		if i%10 == 0 {
 			b["n"] = 2
 		}
+		if i%4 == 1 { // what they refuse depends on the output so far
+			b["bad_words"], b["allowed_token_ids"] = []string{"e", "th", " a", "ing", "in g"}, firstIDs(300)
+		}
 		reqs = append(reqs, request{fmt.Sprintf("job %d (%s)", i, what), "/v1/completions", b})
 	}
 	return reqs

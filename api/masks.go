@@ -1,0 +1,71 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/shoal-llm/shoal/tokenizer"
+)
+
+// badWordTokens are what all of bad_words may come to in both spellings: the parameters of
+// every sequence travel in one step when an epoch begins.
+const badWordTokens = 4096
+
+// parseMasks reads what keeps tokens from being drawn, as vLLM has it.
+func (s *Server) parseMasks(ctx context.Context, f *fields, p *params) {
+	if v := f.get("allowed_token_ids"); v != nil {
+		ids, problem := parseIDs(v, s.vocab, s.vocab)
+		if problem == "" && len(ids) == 0 {
+			problem = "must not be empty"
+		}
+		if problem != "" {
+			f.fail(invalid("allowed_token_ids", "'allowed_token_ids' %s.", problem))
+			return
+		}
+		p.sampling.Allowed = make([]uint64, slices.Max(ids)/64+1)
+		for _, t := range ids {
+			p.sampling.Allowed[t/64] |= 1 << (t % 64)
+		}
+	}
+	v, lim := f.get("bad_words"), s.cfg.Limits
+	if v == nil || f.err != nil {
+		return
+	}
+	if v[0] != '[' {
+		f.fail(invalid("bad_words", "'bad_words' must be a list of up to %d strings.", lim.BadWords))
+		return
+	}
+	ctx, tokens := tokenizer.WithSearches(ctx), 0
+	tooMany, err := elements(v, lim.BadWords, func(_ int, e json.RawMessage) *apiError {
+		var word string
+		if json.Unmarshal(e, &word) != nil || isNull(e) {
+			return invalid("bad_words", "'bad_words' must hold strings.")
+		}
+		if word = strings.TrimLeft(word, " \t\r\n"); word == "" || len(word) > lim.StopBytes {
+			return invalid("bad_words", "each of 'bad_words' must have 1 to %d bytes besides the space before it.", lim.StopBytes)
+		}
+		var before []int32
+		for _, text := range [...]string{word, " " + word} { // where a text begins, and within it
+			ids, e := s.encode(ctx, []Segment{{Text: text}}, false, "bad_words")
+			if e != nil {
+				return e
+			}
+			if len(ids) == 0 || slices.Equal(ids, before) {
+				continue
+			}
+			if tokens += len(ids); tokens > badWordTokens {
+				return invalid("bad_words", "'bad_words' come to more than %d tokens.", badWordTokens)
+			}
+			p.sampling.BadWords, before = append(p.sampling.BadWords, ids), ids
+		}
+		return nil
+	})
+	if tooMany {
+		err = invalid("bad_words", "'bad_words' holds more than %d strings.", lim.BadWords)
+	}
+	if err != nil {
+		f.fail(err)
+	}
+}
