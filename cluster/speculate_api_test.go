@@ -110,7 +110,7 @@ func TestSpeculationOfAnswers(t *testing.T) {
 		}
 		for _, stream := range []bool{false, true} {
 			want := ask("off", stream)
-			for _, mode := range []string{"suffix", "suffix", "lookup"} { // the second time finds the first one's outputs
+			for _, mode := range []string{"suffix", "suffix:6", "lookup:3"} { // at the batcher's judgement, and whatever they cost; the second finds the first one's outputs
 				for i, got := range ask(mode, stream) {
 					if got != want[i] {
 						t.Errorf("%d sockets, %s, %v:\n%s\nwithout drafts\n%s", sockets, mode, list[i], got, want[i])
