@@ -405,6 +405,12 @@ func (q *responseRequest) parseTools(f *fields) *apiError {
 			if how, name, e = t.allowed(v); e != nil {
 				return e
 			}
+			if how == "" { // what a choice among allowed tools is when it does not say
+				var said map[string]json.RawMessage
+				_ = json.Unmarshal(v, &said) // allowed read it
+				said["mode"] = json.RawMessage(`"auto"`)
+				q.echo.ToolChoice = mustJSON(said)
+			}
 		}
 	}
 	q.tools, e = t.choose(how, name)

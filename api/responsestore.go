@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -191,7 +192,8 @@ func (s *Server) ShowResponse(k KeptResponse) (any, error) {
 	return out, nil
 }
 
-// ResponseInput are the items that a kept response was asked with, each with an id.
+// ResponseInput are the items that a kept response was asked with, in the form of those
+// that are generated: with an id, a status and annotations, and no member that is null.
 func (s *Server) ResponseInput(k KeptResponse) ([]json.RawMessage, error) {
 	f, e := parseFields(k.Body)
 	if e != nil {
@@ -207,18 +209,36 @@ func (s *Server) ResponseInput(k KeptResponse) ([]json.RawMessage, error) {
 		if err := json.Unmarshal(x.raw, &members); err != nil {
 			return nil, err
 		}
+		maps.DeleteFunc(members, func(_ string, v json.RawMessage) bool { return isNull(v) })
 		if x.ID == "" {
 			members["id"] = mustJSON("in_" + strings.TrimPrefix(k.ID, "resp_") + "_" + itoa(i))
 		}
 		members["type"] = mustJSON(x.Type)
-		if x.Type == "message" && len(x.Content) > 0 && x.Content[0] == '"' {
-			kind := "input_text"
-			if x.Role == "assistant" {
-				kind = "output_text"
-			}
-			members["content"] = mustJSON([]map[string]any{{"type": kind, "text": x.Content}})
+		if members["status"] == nil && x.Type != "reasoning" && x.Type != "item_reference" {
+			members["status"] = json.RawMessage(`"completed"`)
+		}
+		if x.Type == "message" {
+			members["content"] = x.parts()
 		}
 		out = append(out, mustJSON(members))
 	}
 	return out, nil
+}
+
+// parts is the content of a message as a list.
+func (x inItem) parts() json.RawMessage {
+	var list []map[string]json.RawMessage
+	if json.Unmarshal(x.Content, &list) != nil {
+		kind := "input_text"
+		if x.Role == "assistant" {
+			kind = "output_text"
+		}
+		list = []map[string]json.RawMessage{{"type": mustJSON(kind), "text": x.Content}}
+	}
+	for _, p := range list {
+		if string(p["type"]) == `"output_text"` && isNull(p["annotations"]) {
+			p["annotations"] = json.RawMessage("[]")
+		}
+	}
+	return mustJSON(list)
 }
