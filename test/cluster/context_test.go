@@ -20,12 +20,12 @@ import (
 // again, and is read from the disk.
 func TestFixedContexts(t *testing.T) {
 	const length, policy = 700, "squeezed:clusters=0.1,sparsity=0.7,tail=16,obs=32,segment=256"
-	text, tokens := ids(rand.New(rand.NewPCG(4, 1)), length), 32
+	text, tokens := ids(rand.New(rand.NewPCG(4, 1)), length), 160
 	var reqs []request
 	for i := range 6 {
 		question := ids(rand.New(rand.NewPCG(5, uint64(i))), 12+9*i)
 		reqs = append(reqs, request{fmt.Sprint("question ", i), "/v1/completions", map[string]any{"prompt": question, "context": "book", "max_tokens": tokens, "stream": true, "logprobs": 3,
-			"return_tokens_as_token_ids": true, "ignore_eos": true, "skip_special_tokens": false, "temperature": 0.7, "seed": i, "stream_options": map[string]any{"include_usage": true}}})
+			"return_tokens_as_token_ids": true, "ignore_eos": true, "speculate": "off", "skip_special_tokens": false, "temperature": 0.7, "seed": i, "stream_options": map[string]any{"include_usage": true}}})
 	}
 	read := func(c *system) {
 		t.Helper()
@@ -53,10 +53,10 @@ func TestFixedContexts(t *testing.T) {
 			t.Errorf("%s: %d tokens of %d were there: %s", what, r.Usage.Details.Cached, length, a.body)
 		}
 	}
-	one := up(t, 1, "--prefix-cache", "off")
+	dir := t.TempDir()
+	one := up(t, 1, "--prefix-cache", "off", "--data-dir", filepath.Join(dir, "one"))
 	read(one)
 	want, _ := one.open(reqs).wait(t)
-	dir := t.TempDir()
 	kept := []string{"--data-dir", filepath.Join(dir, "data"), "--prefix-disk", filepath.Join(dir, "disk"), "--chunk", "64"}
 	first := up(t, 4, append(kept, "--mapping", "reduce")...)
 	read(first)
