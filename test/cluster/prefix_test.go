@@ -128,6 +128,9 @@ func TestWarmPrefixes(t *testing.T) {
 // TestRecoveryFindsPrefixes: sequences that a dead node owned are read again, of a text that they
 // begin with the beginning once, and from files not at all.
 func TestRecoveryFindsPrefixes(t *testing.T) {
+	if !full() {
+		t.Skip("in the full form: SHOAL_E2E=full")
+	}
 	text := ids(rand.New(rand.NewPCG(19, 7)), 480)
 	var reqs []request
 	for i := range 9 {
