@@ -75,16 +75,7 @@ const (
 
 func newAnswers(exec *layer.Executor, c *caches) *answers {
 	a := &answers{arrivals: arrivals{exec: exec, caches: c, quit: make(chan struct{})}, jobs: make(chan func(), waitingJobs), asks: make(chan asking, waitingAsks)}
-	a.wg.Go(func() {
-		for {
-			select {
-			case <-a.quit:
-				return
-			case do := <-a.jobs:
-				do()
-			}
-		}
-	})
+	a.wg.Go(func() { a.doAll(a.jobs) })
 	a.wg.Go(func() {
 		for {
 			select {

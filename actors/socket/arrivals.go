@@ -41,6 +41,18 @@ type coming struct {
 
 var errEvicted = errors.New("socket: the block was evicted meanwhile")
 
+// doAll does what is queued, until the end.
+func (f arrivals) doAll(queue <-chan func()) {
+	for {
+		select {
+		case <-f.quit:
+			return
+		case do := <-queue:
+			do()
+		}
+	}
+}
+
 // onExecutor has the executor do a job, and waits for it.
 func (f arrivals) onExecutor(do func() error) error {
 	done := make(chan error, 1)

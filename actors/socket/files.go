@@ -43,16 +43,7 @@ func newFiles(store *tier.Store, exec *layer.Executor, c *caches) *files {
 		return nil
 	}
 	f := &files{arrivals: arrivals{exec: exec, caches: c, quit: make(chan struct{})}, store: store, reads: make(chan func(), waitingReads), writes: make(chan offer, waitingWrites)}
-	f.wg.Go(func() {
-		for {
-			select {
-			case <-f.quit:
-				return
-			case do := <-f.reads:
-				do()
-			}
-		}
-	})
+	f.wg.Go(func() { f.doAll(f.reads) })
 	f.wg.Go(f.write)
 	return f
 }

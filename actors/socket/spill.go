@@ -44,12 +44,7 @@ func (s *spiller) close() {
 		return
 	}
 	close(s.quit)
-	done := make(chan struct{})
-	go func() { s.wg.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-time.After(hangs):
-	}
+	wait(&s.wg)
 }
 
 // order has a cache moved to a file; a second order for it has no effect.
