@@ -21,7 +21,7 @@ func TestShiftUp(t *testing.T) {
 				k[j] = float32(i%100 + j)
 			}
 			v[7] = float32(i % 100)
-			c.Put(0, 0, i, 1, k, 0, v, 0)
+			c.WriteRun(0, 0, i, 1, k, 0, v, 0)
 			want = append(want, float32(i%100))
 		}
 		for slot := cacheSink; slot < 128; slot++ {

@@ -174,7 +174,7 @@ func (m *decoder) step(streams []stream, pos int) (time.Duration, error) {
 	for _, w := range m.w.Layers {
 		b.Through(w)
 	}
-	b.Backend.Logits(&m.w.Ends, m.rows, m.logits, m.vocab, nil)
+	b.Backend.Logits(&m.w.Ends, m.rows, m.logits, m.vocab, nil, nil)
 	for _, s := range streams {
 		s.end()
 	}

@@ -24,10 +24,6 @@ func (r *ring) begin(pos int) error { return r.Reserve(pos + 1) }
 func (r *ring) end()                { r.Commit(1) }
 func (r *ring) bytes() int64        { return r.Bytes() }
 
-func (r *ring) Put(layer, head, pos, n int, k []float32, ldk int, v []float32, ldv int) {
-	r.WriteRun(layer, head, pos, n, k, ldk, v, ldv)
-}
-
 func (r *ring) Observe(_, _, _, _ int, _ []float32, _ int) {}
 
 func (r *ring) View(layer, head, _ int, _ []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
@@ -70,8 +66,8 @@ func newTurning(a *kvcache.Arena, g kvcache.Geometry, p *kvcache.Policy, r *laye
 
 func (t *turning) bytes() int64 { return t.Bytes() + int64(len(t.half)*t.g.Layout.HalfBytes()) }
 
-func (t *turning) Put(layer, head, pos, _ int, k []float32, ldk int, v []float32, ldv int) {
-	t.WriteRun(layer, head, pos, 1, k, ldk, v, ldv)
+func (t *turning) WriteRun(layer, head, pos, _ int, k []float32, ldk int, v []float32, ldv int) {
+	t.Store.WriteRun(layer, head, pos, 1, k, ldk, v, ldv)
 	if t.half != nil {
 		slot := t.p.Slot(nil, pos)
 		t.g.Layout.PutHalf(t.halves(layer, head)[slot/tensor.BlockSlots], t.Blocks(layer, head)[slot/tensor.BlockSlots], slot%tensor.BlockSlots)
@@ -151,7 +147,7 @@ func (c *shifted) bytes() int64 {
 	return int64(len(c.blocks)*len(c.blocks[0])) * int64(c.g.Layout.BlockBytes())
 }
 
-func (c *shifted) Put(layer, head, _, _ int, k []float32, _ int, v []float32, _ int) {
+func (c *shifted) WriteRun(layer, head, _, _ int, k []float32, _ int, v []float32, _ int) {
 	blocks, last := c.Blocks(layer, head), c.slots-1
 	shiftUp(c.g.Layout, blocks, cacheSink, c.slots)
 	c.g.Layout.Put(blocks[last/tensor.BlockSlots], last%tensor.BlockSlots, k, v)

@@ -88,17 +88,21 @@ func StatisticsOfSum(from *Store, layer int, p *Policy, scale float32, sum []flo
 	return e
 }
 
-// LatentMass is the attention that one query, q [Group][KDim], pays to each of n
-// slots, summed over all its heads in the order of the units and their tree: what
-// policies observe in decode.
-func LatentMass(g Geometry, q []float32, n int, scale float32, blocks [][]byte, s *tensor.AttnScratch) []float32 {
-	units := make([][]float32, g.Units)
+// Weigh observes the attention that the newest token's query, q (group, KDim), pays to each
+// slot: of latent attention over all its heads, in the order of the units and their tree.
+func (s *Store) Weigh(layer, head int, q []float32, scale float32, rope Rope, scratch *tensor.AttnScratch) {
+	n, blocks := s.Len(layer, head), s.ReadBlocks(layer, head, rope, scratch)
+	units := make([][]float32, max(1, s.g.Units))
 	for u := range units {
 		units[u] = make([]float32, n)
 	}
-	tensor.AttentionMasses(units, q, 0, 1, n-1, g.group(), scale, g.Layout, blocks, s)
-	tensor.CombineTree(units[0], leaves(g.Units), units, g.Units)
-	return units[0]
+	if s.g.Units > 0 {
+		tensor.AttentionMasses(units, q, 0, 1, n-1, s.g.group(), scale, s.g.Layout, blocks, scratch)
+		tensor.CombineTree(units[0], leaves(s.g.Units), units, s.g.Units)
+	} else {
+		tensor.AttentionMass(units[0], q, 0, 1, n-1, s.g.group(), scale, s.g.Layout, blocks, scratch)
+	}
+	s.Observe(layer, head, units[0])
 }
 
 // leaves are the units of a tree, each a node of its own.

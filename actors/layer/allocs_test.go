@@ -9,17 +9,6 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// storeView is a sequence's cache as a socket shows it.
-type storeView struct{ *kvcache.Store }
-
-func (v storeView) Put(layer, head, pos, n int, k []float32, ldk int, val []float32, ldv int) {
-	v.WriteRun(layer, head, pos, n, k, ldk, val, ldv)
-}
-func (v storeView) Observe(int, int, int, int, []float32, int) {}
-func (v storeView) View(layer, head, pos int, q []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
-	return v.Store.View(layer, head, pos, q, 0.2, nil, s)
-}
-
 // The race detector's build keeps on the heap what the plain one keeps on the stack.
 var raceEnabled bool
 
@@ -57,7 +46,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 			b := NewBatch(d, sequences, layout, pool)
 			var segments []Segment
 			for i := range sequences {
-				segments = append(segments, Segment{Seq: uint64(i), Cache: storeView{filled(t, arena, d, layout, start)}, N: 1, Start: start})
+				segments = append(segments, Segment{Seq: uint64(i), Cache: OwnedCache{filled(t, arena, d, layout, start), 0.2, nil}, N: 1, Start: start})
 			}
 			if err := b.Reset(place, 0, segments); err != nil {
 				t.Fatal(err)
@@ -71,7 +60,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 				t.Errorf("%v, experts %v, %d sequences: %v allocations per layer and step", dt, w.Experts != nil, sequences, n)
 			}
 			for _, s := range segments {
-				s.Cache.(storeView).Release()
+				s.Cache.(OwnedCache).Release()
 			}
 		}
 		w.Close()

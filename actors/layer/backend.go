@@ -26,8 +26,13 @@ type Backend interface {
 	Nodes() [][]float32
 	Total() []float32
 	// Logits computes this rank's columns of the logits of rows, out (len(rows), vocab), and
-	// of those with Best the index of the largest among these columns.
-	Logits(e *Ends, rows []LogitRow, out []float32, vocab int, bests []int)
+	// of those with Best the index of the largest among these columns, and, where odds are
+	// asked for (else nil), its softmax among them.
+	Logits(e *Ends, rows []LogitRow, out []float32, vocab int, bests []int, odds []float32)
+	// States are what the head reads of rows, (rows, Hidden). Join makes a residual stream of
+	// embeddings what the layer of multi-token prediction reads, beside the states before them.
+	States(e *Ends, rows topology.Range) []float32
+	Join(m *MTP, states []float32)
 }
 
 // Layer is the weights of a layer, or of the pass ahead of some, as a backend holds them: those

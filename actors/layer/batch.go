@@ -13,9 +13,9 @@ import (
 // Cache is what a layer asks of a sequence's store on this socket. Writes of
 // one step may be repeated; they give the same state.
 type Cache interface {
-	// Put stores the keys (rotated) and values of n tokens from true position pos on,
+	// WriteRun stores the keys (rotated) and values of n tokens from true position pos on,
 	// those of the i-th at k[i*ldk:] and v[i*ldv:].
-	Put(layer, head, pos, n int, k []float32, ldk int, v []float32, ldv int)
+	WriteRun(layer, head, pos, n int, k []float32, ldk int, v []float32, ldv int)
 	// Together says how n tokens of decode from position pos on may be attended to: all of
 	// them put before the first is viewed (together), and viewed at once (causal: the i-th
 	// reads all but the last n-1-i slots of the last one's view). Otherwise each is put,
@@ -27,7 +27,7 @@ type Cache interface {
 	View(layer, head, pos int, q []float32, s *tensor.AttnScratch) (blocks [][]byte, n int, valid []uint64)
 	// Blocks are those of one head, as they lie: what is worth fetching before View.
 	Blocks(layer, head int) [][]byte
-	// Fetch prefetches what Put of the token at true position pos will touch.
+	// Fetch prefetches what WriteRun of the token at true position pos will touch.
 	Fetch(layer, head, pos int)
 	// Observe shows the policy the rotated queries of n tokens from position pos on,
 	// q[i*ldq:] being (group, HeadDim) of token i. Their keys are in the cache.

@@ -31,7 +31,7 @@ type LogitRow struct {
 	Best bool // only the largest matters
 }
 
-func (b *Processor) Logits(e *Ends, rows []LogitRow, out []float32, vocab int, bests []int) {
+func (b *Processor) Logits(e *Ends, rows []LogitRow, out []float32, vocab int, bests []int, odds []float32) {
 	h := b.Dims.Hidden
 	b.final = growF(b.final, len(rows)*h)
 	for i, r := range rows {
@@ -49,6 +49,18 @@ func (b *Processor) Logits(e *Ends, rows []LogitRow, out []float32, vocab int, b
 		}
 		if rows[i].Best {
 			bests[i] = tensor.ArgMax(part)
+			if odds != nil {
+				odds[i] = oddsOf(part, bests[i])
+			}
 		}
 	})
+}
+
+// oddsOf is the softmax of the best of logits.
+func oddsOf(logits []float32, best int) float32 {
+	sum := float32(0)
+	for _, v := range logits {
+		sum += tensor.Exp(v - logits[best])
+	}
+	return 1 / sum
 }

@@ -304,7 +304,7 @@ func (a *latentAttention) put(t attendTask) {
 	}
 	ld := d.downCols()
 	rows := b.latent.down[(t.s.First+t.first)*ld+d.Latent.QueryRank:]
-	t.s.Cache.Put(a.index, 0, t.s.Start+t.first, t.n, rows, ld, rows, ld)
+	t.s.Cache.WriteRun(a.index, 0, t.s.Start+t.first, t.n, rows, ld, rows, ld)
 }
 
 // share takes out of the tasks those that are too long for one thread.

@@ -131,7 +131,7 @@ func (s *sockets) step(number uint8, seed, prompt int, dt tensor.DType) []*Batch
 			c.Commit(have)
 			reserve(have + more)
 			s.open = append(s.open, c)
-			return storeView{c}
+			return OwnedCache{c, 0.2, nil}
 		}
 		var segments []Segment
 		for owner := seed % 2; owner < len(s.place.Slices); owner++ {

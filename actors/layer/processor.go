@@ -28,6 +28,7 @@ type Processor struct {
 	biases          [][]float32
 	partial         [][]float32 // projectUnits: this rank's tree nodes of the down projection
 	final           []float32   // of Logits: norms
+	pairs           []float32   // of Join: (T, 2*Hidden)
 	attention       attention
 	latent          latentBatch
 	latentAttention latentAttention

@@ -217,5 +217,5 @@ func (a *attention) initKV(b *Processor) {
 func (a *attention) putRows(cache int, t attendTask, kv []float32, ld int) {
 	d := a.b.Dims
 	k := (t.s.First+t.first)*ld + t.head*d.HeadDim
-	t.s.Cache.Put(cache, t.head, t.s.Start+t.first, t.n, kv[k:], ld, kv[k+d.kCols():], ld)
+	t.s.Cache.WriteRun(cache, t.head, t.s.Start+t.first, t.n, kv[k:], ld, kv[k+d.kCols():], ld)
 }

@@ -26,25 +26,18 @@ type Draft struct {
 // drafter is the small model, loaded. The executor's.
 type drafter struct {
 	weights  *Slices
-	mtp      *mtp // nil: a model of its own
+	mtp      *layer.MTP // nil: a model of its own
 	config   model.Config
 	place    topology.Placement // of one rank
 	geometry kvcache.Geometry
 	scale    float32
 	ropes    []*layer.Rotation
 	batch    *layer.Batch
-	pool     *tensor.Pool
 	arena    *kvcache.Arena
 	logits   []float32 // (draftMost, Vocab)
 	bests    []int
+	odds     []float32
 	least    float32 // leastOdds
-}
-
-// mtp is what goes ahead of the layer of multi-token prediction.
-type mtp struct {
-	embed, hidden, final []float32 // norms; final is the model's
-	project              *tensor.Weight
-	pairs, out           []float32 // (rows, 2*Hidden), (rows, Hidden)
 }
 
 const (
@@ -75,8 +68,8 @@ func loadDrafter(ctx context.Context, cfg *Config, dt, kv tensor.DType) (_ *draf
 	if err != nil {
 		return nil, err
 	}
-	g := &drafter{config: c, place: place, pool: cfg.Pool, geometry: GeometryOf(&one, kv), scale: c.AttentionScale(), ropes: layer.RotationsOf(&c),
-		arena: kvcache.NewArena(d.KVBudget), logits: make([]float32, draftMost*c.Vocab), bests: make([]int, draftMost), least: leastOdds}
+	g := &drafter{config: c, place: place, geometry: GeometryOf(&one, kv), scale: c.AttentionScale(), ropes: layer.RotationsOf(&c),
+		arena: kvcache.NewArena(d.KVBudget), logits: make([]float32, draftMost*c.Vocab), bests: make([]int, draftMost), odds: make([]float32, draftMost), least: leastOdds}
 	if d.MTP {
 		g.weights, g.mtp = l.mtp(&c, place, cfg.Checkpoint)
 	} else {
@@ -100,15 +93,12 @@ func loadDrafter(ctx context.Context, cfg *Config, dt, kv tensor.DType) (_ *draf
 }
 
 // mtp reads the layer of multi-token prediction; the head is the model's, whole.
-func (l *loader) mtp(c *model.Config, p topology.Placement, base *model.Checkpoint) (*Slices, *mtp) {
+func (l *loader) mtp(c *model.Config, p topology.Placement, base *model.Checkpoint) (*Slices, *layer.MTP) {
 	t, me := c.MTP(), cutOf(c, p.Mapping, p.Slices[0])
 	s := &Slices{Layers: []layer.Layer{l.layer(c, &t.Layer, me)}}
-	m := &mtp{embed: l.norm(t.EmbedNorm, &t.Layer), hidden: l.norm(t.HiddenNorm, &t.Layer), project: l.matrix(t.Project, 2*c.Hidden, upTo(c.Hidden)),
-		pairs: make([]float32, draftRows*2*c.Hidden), out: make([]float32, draftRows*c.Hidden)}
+	m := &layer.MTP{Embed: l.norm(t.EmbedNorm, &t.Layer), Hidden: l.norm(t.HiddenNorm, &t.Layer), Project: l.matrix(t.Project, 2*c.Hidden, upTo(c.Hidden))}
 	s.FinalNorm, s.LogitCap = l.norm(t.FinalNorm, &t.Layer), c.LogitCap
 	l.ck = base
-	last := c.Layer(c.Layers - 1)
-	m.final = l.norm(model.FinalNorm, &last)
 	s.Head = l.matrix(model.Linear{Weight: c.HeadName()}, c.Hidden, me.vocab)
 	return s, m
 }
@@ -120,9 +110,7 @@ func (g *drafter) close() {
 	}
 	g.arena.Close()
 	g.weights.Close()
-	if g.mtp != nil && g.mtp.project != nil {
-		g.mtp.project.Close()
-	}
+	g.mtp.Close()
 }
 
 // Bytes is the memory of the weights.
@@ -130,11 +118,7 @@ func (g *drafter) Bytes() int64 {
 	if g == nil {
 		return 0
 	}
-	n := g.weights.Bytes()
-	if g.mtp != nil {
-		n += g.mtp.project.Bytes()
-	}
-	return n
+	return g.weights.Bytes() + g.mtp.Bytes()
 }
 
 func (d *drafted) release() {
@@ -217,7 +201,7 @@ func (e *epoch) guesses(s *step) {
 				}
 				q.draft.tokens = append(q.draft.tokens, next)
 			}
-			q.draft.hidden = append(q.draft.hidden, g.read(b, at, len(rows))...)
+			q.draft.hidden = append(q.draft.hidden, b.Backend.States(&e.weights.Ends, topology.Range{Lo: at, Hi: at + len(rows)})...)
 			q.draft.trim(g.config.Hidden)
 		}
 		if c.Draft > 0 && last.HasToken && len(wishes) < draftMost {
@@ -229,16 +213,6 @@ func (e *epoch) guesses(s *step) {
 		}
 	}
 	g.guess(wishes)
-}
-
-// read is what the model's head reads of rows of a step.
-func (g *drafter) read(b *layer.Batch, row, n int) []float32 {
-	h := g.config.Hidden
-	out := b.Backend.Pack(nil, []layer.Tile{{Of: layer.Residual, Rows: topology.Range{Lo: row, Hi: row + n}, Cols: upTo(h)}})
-	for i := range n {
-		tensor.RMSNorm(out[i*h:(i+1)*h], out[i*h:(i+1)*h], g.mtp.final, g.config.NormEps)
-	}
-	return out
 }
 
 // trim forgets the oldest of too many rows that wait, and then what lies before them too.
@@ -281,7 +255,14 @@ func (g *drafter) guess(wishes []wish) {
 	if len(live) == 0 {
 		return
 	}
-	hidden := g.pass(live, func(w *wish) []float32 { return w.of.hidden })
+	var states []float32
+	h := g.config.Hidden
+	for _, w := range live {
+		if g.mtp != nil {
+			states = append(states, w.of.hidden[:len(w.rows)*h]...)
+		}
+	}
+	hidden := g.pass(live, states)
 	for i := range live {
 		d := live[i].of
 		d.cache.Commit(len(live[i].rows))
@@ -293,8 +274,7 @@ func (g *drafter) guess(wishes []wish) {
 	began := live
 	for deep := 1; ; deep++ {
 		var next []wish
-		h := g.config.Hidden
-		var states []float32
+		states = states[:0]
 		for i := range live {
 			w := live[i]
 			if deep >= w.n || w.out.Odds[deep-1] < g.least || w.of.cache.Reserve(len(w.of.have)+deep) != nil {
@@ -309,14 +289,7 @@ func (g *drafter) guess(wishes []wish) {
 		if live = next; len(live) == 0 {
 			break
 		}
-		at := 0
-		hidden = g.pass(live, func(*wish) []float32 {
-			if g.mtp == nil {
-				return nil
-			}
-			at++
-			return states[(at-1)*h : at*h]
-		})
+		hidden = g.pass(live, states)
 	}
 	for _, w := range began {
 		w.of.cache.Rollback()
@@ -324,13 +297,13 @@ func (g *drafter) guess(wishes []wish) {
 }
 
 // pass carries the rows of sequences through the small model, adds to each the likeliest next
-// token, and returns of MTP what it would read next. hidden are the states of its rows.
-func (g *drafter) pass(live []wish, hidden func(*wish) []float32) []float32 {
+// token, and returns of MTP what it would read next. states are those before its rows.
+func (g *drafter) pass(live []wish, states []float32) []float32 {
 	segments := make([]layer.Segment, len(live))
 	for i := range live {
 		w := &live[i]
 		segments[i] = layer.Segment{Seq: uint64(i), N: len(w.rows), Start: w.of.cache.Tokens() + w.of.cache.Staged() - len(w.rows), Prefill: true,
-			Cache: prefillView{Store: w.of.cache, scale: g.scale}}
+			Cache: layer.PromptCache{Store: w.of.cache, Scale: g.scale}}
 	}
 	if g.batch.Reset(g.place, 0, segments, g.ropes...) != nil {
 		return nil // there are never more rows than draftRows
@@ -344,51 +317,27 @@ func (g *drafter) pass(live []wish, hidden func(*wish) []float32) []float32 {
 		}
 		b.Backend.Embed(&g.weights.Ends, segments[i].First, tokens)
 		logits = append(logits, layer.LogitRow{Row: segments[i].First + segments[i].N - 1, Best: true})
-		if g.mtp != nil {
-			g.mtp.join(g, segments[i].First, segments[i].N, hidden(&live[i]))
-		}
 	}
 	if g.mtp != nil {
-		g.pool.MatMul(g.mtp.out, h, g.mtp.project, g.mtp.pairs, 2*h, b.T)
-		b.Backend.Unpack(g.mtp.out, []layer.Tile{{Of: layer.Residual, Rows: upTo(b.T), Cols: upTo(h)}})
+		b.Backend.Join(g.mtp, states)
 	}
 	for _, l := range g.weights.Layers {
 		b.Through(l)
 	}
 	vocab := g.config.Vocab
-	b.Backend.Logits(&g.weights.Ends, logits, g.logits, vocab, g.bests)
-	var states []float32
+	b.Backend.Logits(&g.weights.Ends, logits, g.logits, vocab, g.bests, g.odds)
+	var next []float32
 	for i := range live {
 		row := logits[i].Row
 		if g.mtp != nil {
-			states = append(states, b.Backend.Pack(nil, []layer.Tile{{Of: layer.Residual, Rows: topology.Range{Lo: row, Hi: row + 1}, Cols: upTo(h)}})...)
+			next = append(next, b.Backend.Pack(nil, []layer.Tile{{Of: layer.Residual, Rows: topology.Range{Lo: row, Hi: row + 1}, Cols: upTo(h)}})...)
 		}
 		if live[i].n == 0 {
 			continue
 		}
 		out := live[i].out
 		out.Drafts = append(out.Drafts, uint32(g.bests[i]))
-		out.Odds = append(out.Odds, odds(g.logits[i*vocab:(i+1)*vocab], g.bests[i]))
+		out.Odds = append(out.Odds, g.odds[i])
 	}
-	return states
-}
-
-// join puts embedding and hidden state of rows side by side.
-func (m *mtp) join(g *drafter, row, n int, hidden []float32) {
-	h := g.config.Hidden
-	embedded := g.batch.Backend.Pack(nil, []layer.Tile{{Of: layer.Residual, Rows: topology.Range{Lo: row, Hi: row + n}, Cols: upTo(h)}})
-	for i := range n {
-		to := m.pairs[(row+i)*2*h:][:2*h]
-		tensor.RMSNorm(to[:h], embedded[i*h:(i+1)*h], m.embed, g.config.NormEps)
-		tensor.RMSNorm(to[h:], hidden[i*h:(i+1)*h], m.hidden, g.config.NormEps)
-	}
-}
-
-// odds is the softmax of the best of logits.
-func odds(logits []float32, best int) float32 {
-	sum := float32(0)
-	for _, v := range logits {
-		sum += tensor.Exp(v - logits[best])
-	}
-	return 1 / sum
+	return next
 }

@@ -128,9 +128,9 @@ func (e *epoch) segment(c *Run) layer.Segment {
 	seg := layer.Segment{Seq: c.Seq, N: len(c.Tokens), Start: c.Start, Prefill: c.Prefill, Owner: c.Owner}
 	switch {
 	case c.Prefill && q.part != nil:
-		seg.Cache = prefillView{Store: q.part, seen: q.seen, scale: e.scale}
+		seg.Cache = layer.PromptCache{Store: q.part, Seen: q.seen, Scale: e.scale}
 	case !c.Prefill && q.owner == e.rank:
-		seg.Cache = decodeView{q.own, e.geometry, e.scale, e.ropes[0].At}
+		seg.Cache = layer.OwnedCache{Store: q.own, Scale: e.scale, Rope: e.ropes[0].At}
 	}
 	return seg
 }

@@ -69,7 +69,7 @@ func (h *head) compute(b *layer.Batch, rows []wanted) {
 	for _, w := range rows {
 		h.rows = append(h.rows, layer.LogitRow{Row: w.row, Best: w.greedy()})
 	}
-	b.Backend.Logits(h.ends, h.rows, h.logits, h.vocab, h.bests)
+	b.Backend.Logits(h.ends, h.rows, h.logits, h.vocab, h.bests, nil)
 }
 
 // exchange sends this rank's part of every row to the row's owner.

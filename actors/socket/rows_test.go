@@ -19,7 +19,7 @@ type decoder struct {
 	t     *testing.T
 	g     kvcache.Geometry
 	ropes []*layer.Rotation
-	view  decodeView
+	view  layer.OwnedCache
 	w     *Slices
 	batch *layer.Batch
 	place topology.Placement
@@ -60,7 +60,7 @@ func newDecoder(t *testing.T, ck *model.Checkpoint, w *Slices, place topology.Pl
 	must(own.Seal())
 	part.Release()
 	d.ropes[0].Until(prompt + 200)
-	d.view = decodeView{own, d.g, c.AttentionScale(), d.ropes[0].At}
+	d.view = layer.OwnedCache{Store: own, Scale: c.AttentionScale(), Rope: d.ropes[0].At}
 	return d
 }
 

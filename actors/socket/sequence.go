@@ -7,6 +7,8 @@ import (
 	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/proto"
 	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // caches are the stores that a socket holds, of its epoch and of earlier ones. Machine
@@ -390,3 +392,16 @@ func SamplingMessage(p *sampler.Params) *proto.Sampling {
 	}
 	return m
 }
+
+var noHeads tensor.Span
+
+// promptHeads are the KV heads of a prompt whose rows a socket keeps.
+func (e *epoch) promptHeads(owner int) tensor.Span {
+	mine := e.place.Slices[e.rank].KVHeads
+	if e.geometry.Units == 0 {
+		return tensorSpan(mine)
+	}
+	return tensor.Span{Lo: 0, Hi: e.geometry.PromptHeads(mine.Len(), owner == e.rank)}
+}
+
+func tensorSpan(r topology.Range) tensor.Span { return tensor.Span{Lo: r.Lo, Hi: r.Hi} }

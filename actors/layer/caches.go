@@ -1,0 +1,52 @@
+package layer
+
+import (
+	"github.com/shoal-llm/shoal/kvcache"
+	"github.com/shoal-llm/shoal/tensor"
+)
+
+// PromptCache is a prompt that is being read: slot = position.
+type PromptCache struct {
+	*kvcache.Store
+	Seen  *kvcache.Observation // nil: the policy looks at nothing
+	Scale float32
+}
+
+func (c PromptCache) Observe(layer, head, pos, n int, q []float32, ldq int) {
+	if c.Seen == nil {
+		return
+	}
+	rows := head // whose keys it reads: those of latent attention's units are the same
+	if c.Layout().Latent {
+		rows = 0
+	}
+	s := scratch.Get().(*tensor.AttnScratch)
+	defer scratch.Put(s)
+	c.Seen.Observe(layer, head, pos, n, q, ldq, c.Scale, c.Blocks(layer, rows), s)
+}
+
+func (c PromptCache) View(layer, head, _ int, _ []float32, _ *tensor.AttnScratch) ([][]byte, int, []uint64) {
+	return c.Blocks(layer, head), c.Len(layer, head), nil
+}
+
+// OwnedCache is an owner's store: the policy names the slots.
+type OwnedCache struct {
+	*kvcache.Store
+	Scale float32
+	Rope  kvcache.Rope
+}
+
+// Observe weighs the slots by the newest query, for policies that evict by it: their tokens
+// come one by one.
+func (c OwnedCache) Observe(layer, head, _, _ int, q []float32, _ int) {
+	if !c.Rule(layer).Scored() {
+		return
+	}
+	s := scratch.Get().(*tensor.AttnScratch)
+	defer scratch.Put(s)
+	c.Weigh(layer, head, q, c.Scale, c.Rope, s)
+}
+
+func (c OwnedCache) View(layer, head, pos int, q []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {
+	return c.Store.View(layer, head, pos, q, c.Scale, c.Rope, s)
+}
