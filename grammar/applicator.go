@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // types of values; a number is an integer or has a fraction.
@@ -39,15 +41,15 @@ var refusedKeywords = map[string]string{
 }
 
 // apply adds a schema to every way of what came before it.
-func (b *builder) apply(flats []*flat, n *snode) ([]*flat, error) {
+func (b *builder) apply(flats []*flat, n *snode) []*flat {
 	if n.v.kind == jBool {
 		if n.v.b {
-			return flats, nil
+			return flats
 		}
-		return nil, nil
+		return nil
 	}
 	if n.v.kind != jObject {
-		return nil, b.fail(n, "", "a schema must be an object or a boolean")
+		panic(b.fail(n, "", "a schema must be an object or a boolean"))
 	}
 	if len(flats) > 0 && slices.Contains(flats[0].nodes, n) {
 		all := true
@@ -55,7 +57,7 @@ func (b *builder) apply(flats []*flat, n *snode) ([]*flat, error) {
 			all = all && slices.Contains(f.nodes, n)
 		}
 		if all {
-			return flats, nil
+			return flats
 		}
 	}
 	if b.work += 1 + len(flats); b.work > maxSchemaWork {
@@ -66,15 +68,12 @@ func (b *builder) apply(flats []*flat, n *snode) ([]*flat, error) {
 		return b.applyRef(flats, n, ref)
 	}
 	placed := false
-	place := func() error {
+	place := func() {
 		if placed {
-			return nil
+			return
 		}
 		placed = true
-		t, err := b.typesOf(n)
-		if err != nil {
-			return err
-		}
+		t := b.typesOf(n)
 		var out []*flat
 		for _, f := range flats {
 			g := f.with(n)
@@ -83,70 +82,48 @@ func (b *builder) apply(flats []*flat, n *snode) ([]*flat, error) {
 			}
 		}
 		flats = out
-		return nil
 	}
 	// The type first: it ends what cannot be.
 	if t := n.v.get("type"); t != nil || n.v.get("enum") != nil || n.v.get("const") != nil {
 		if n.v.get("properties") == nil || firstOf(n.v, "properties", "allOf", "anyOf", "oneOf", "$ref", "if") == "properties" {
-			if err := place(); err != nil {
-				return nil, err
-			}
+			place()
 		}
 	}
 	for _, k := range n.v.keys {
 		x := n.v.at[k]
-		var err error
 		switch k {
 		case "$ref":
-			flats, err = b.applyRef(flats, n, x)
+			flats = b.applyRef(flats, n, x)
 		case "allOf":
-			if err = b.wantList(n, k, x); err == nil {
-				for i, s := range x.list {
-					if flats, err = b.apply(flats, b.child(n, s, k, fmt.Sprint(i))); err != nil {
-						break
-					}
-				}
+			for _, s := range b.schemas(n, k, x) {
+				flats = b.apply(flats, s)
 			}
 		case "anyOf":
-			if err = b.wantList(n, k, x); err == nil {
-				flats, err = b.either(flats, n, k, b.children(n, k, x))
-			}
+			flats = b.either(flats, n, k, b.schemas(n, k, x))
 		case "oneOf":
-			if err = b.wantList(n, k, x); err == nil {
-				flats, err = b.oneOf(flats, n, b.children(n, k, x))
-			}
+			flats = b.oneOf(flats, n, b.schemas(n, k, x))
 		case "not":
-			var ways []*snode
-			if ways, err = b.negate(b.child(n, x, k), 0); err != nil {
-				err = b.fail(n, "not", "it cannot be enforced here: %v", err)
-			} else {
-				flats, err = b.either(flats, n, k, ways)
-			}
+			flats = b.either(flats, n, k, b.opposite(n, k, b.child(n, x, k)))
 		case "if":
-			flats, err = b.condition(flats, n, x)
+			flats = b.condition(flats, n, x)
 		case "dependentRequired", "dependentSchemas", "dependencies":
-			flats, err = b.dependencies(flats, n, k, x)
+			flats = b.dependencies(flats, n, k, x)
 		case "properties", "required", "patternProperties", "additionalProperties":
-			err = place()
+			place()
 		default:
 			if _, no := refusedKeywords[k]; no && !harmless(k, x) {
-				err = b.fail(n, k, "'%s' is not supported", k)
+				panic(b.fail(n, k, "'%s' is not supported", k))
 			} else if strings.HasPrefix(k, "\x00") && !n.v.own {
-				err = b.fail(n, k, "the keyword %q is not known", k)
+				panic(b.fail(n, k, "the keyword %q is not known", k))
 			}
-		}
-		if err != nil {
-			return nil, err
 		}
 		if len(flats) == 0 {
 			// What cannot be fulfilled is still read to its end by nobody: the rest may be anything.
-			return nil, nil
+			return nil
 		}
 	}
-	if err := place(); err != nil {
-		return nil, err
-	}
-	return flats, nil
+	place()
+	return flats
 }
 
 func harmless(k string, x *jval) bool {
@@ -166,11 +143,12 @@ func firstOf(v *jval, names ...string) string {
 	return ""
 }
 
-func (b *builder) wantList(n *snode, k string, x *jval) error {
+// schemas are the children of a keyword that is a list of them.
+func (b *builder) schemas(n *snode, k string, x *jval) []*snode {
 	if x.kind != jArray {
-		return b.fail(n, k, "'%s' must be a list of schemas", k)
+		panic(b.fail(n, k, "'%s' must be a list of schemas", k))
 	}
-	return nil
+	return b.children(n, k, x)
 }
 
 func (b *builder) children(n *snode, k string, x *jval) []*snode {
@@ -181,17 +159,14 @@ func (b *builder) children(n *snode, k string, x *jval) []*snode {
 	return out
 }
 
-func (b *builder) applyRef(flats []*flat, n *snode, ref *jval) ([]*flat, error) {
+func (b *builder) applyRef(flats []*flat, n *snode, ref *jval) []*flat {
 	if ref.kind != jString {
-		return nil, b.fail(n, "$ref", "'$ref' must be a string")
+		panic(b.fail(n, "$ref", "'$ref' must be a string"))
 	}
-	t, err := b.target(n, ref.s)
-	if err != nil {
-		return nil, err
-	}
+	t := b.target(n, ref.s)
 	// A reference that leads back to itself without a value in between says nothing.
 	if len(flats) > 0 && b.within(t, n) {
-		return nil, b.fail(n, "$ref", "the reference %.100q leads to itself", ref.s)
+		panic(b.fail(n, "$ref", "the reference %.100q leads to itself", ref.s))
 	}
 	return b.apply(flats, t)
 }
@@ -206,7 +181,7 @@ func (b *builder) within(t, n *snode) bool {
 		if r == nil || r.kind != jString {
 			return false
 		}
-		next, err := b.target(t, r.s)
+		next, err := attempt.At(func() *snode { return b.target(t, r.s) })
 		if err != nil {
 			return false
 		}
@@ -216,47 +191,38 @@ func (b *builder) within(t, n *snode) bool {
 }
 
 // either multiplies the ways by alternatives.
-func (b *builder) either(flats []*flat, n *snode, k string, options []*snode) ([]*flat, error) {
+func (b *builder) either(flats []*flat, n *snode, k string, options []*snode) []*flat {
 	var out []*flat
-	var last error
 	for _, o := range options {
-		more, err := b.apply(flats, o)
-		if err != nil {
-			return nil, err
-		}
+		more := b.apply(flats, o)
 		if out = append(out, more...); len(out) > maxFlats {
-			return nil, b.fail(n, k, "'%s' and what stands beside it make more than %d combinations", k, maxFlats)
+			panic(b.fail(n, k, "'%s' and what stands beside it make more than %d combinations", k, maxFlats))
 		}
 	}
-	return out, last
+	return out
 }
 
 // oneOf is anyOf where no two options can both hold; else each option is taken without
 // the others.
-func (b *builder) oneOf(flats []*flat, n *snode, options []*snode) ([]*flat, error) {
+func (b *builder) oneOf(flats []*flat, n *snode, options []*snode) []*flat {
 	var out []*flat
 	for i, o := range options {
-		ways, err := b.apply(flats, o)
-		if err != nil {
-			return nil, err
-		}
+		ways := b.apply(flats, o)
 		for j, p := range options {
 			if i == j || len(ways) == 0 || b.disjoint(n, o, p) {
 				continue
 			}
-			not, err := b.negate(p, 0)
+			not, err := attempt.At(func() []*snode { return b.negate(p, 0) })
 			if err != nil {
-				return nil, b.fail(n, "oneOf", "options %d and %d may both hold, and one without the other cannot be enforced: %v", min(i, j), max(i, j), err)
+				panic(b.fail(n, "oneOf", "options %d and %d may both hold, and one without the other cannot be enforced: %v", min(i, j), max(i, j), err))
 			}
-			if ways, err = b.either(ways, n, "oneOf", not); err != nil {
-				return nil, err
-			}
+			ways = b.either(ways, n, "oneOf", not)
 		}
 		if out = append(out, ways...); len(out) > maxFlats {
-			return nil, b.fail(n, "oneOf", "'oneOf' and what stands beside it make more than %d combinations", maxFlats)
+			panic(b.fail(n, "oneOf", "'oneOf' and what stands beside it make more than %d combinations", maxFlats))
 		}
 	}
-	return out, nil
+	return out
 }
 
 // disjoint: no value is described by both.
@@ -266,11 +232,8 @@ func (b *builder) disjoint(n, o, p *snode) bool {
 		only := jObj("type", t)
 		list = append(list, b.child(n, only, "type"))
 	}
-	e, err := b.compile(list)
-	if err != nil {
-		return false
-	}
-	return e == eFail || !b.possible(e)
+	e, err := attempt.At(func() eid { return b.compile(list) })
+	return err == nil && (e == eFail || !b.possible(e))
 }
 
 // possible: some text may fit e. A rule that is still being made may be anything.
@@ -340,40 +303,30 @@ func (b *builder) possible(e eid) bool {
 }
 
 // condition is if, then, else: the condition with one, or its opposite with the other.
-func (b *builder) condition(flats []*flat, n *snode, cond *jval) ([]*flat, error) {
+func (b *builder) condition(flats []*flat, n *snode, cond *jval) []*flat {
 	then, other := n.v.get("then"), n.v.get("else")
 	if then == nil && other == nil {
-		return flats, nil
+		return flats
 	}
 	c := b.child(n, cond, "if")
-	yes, err := b.apply(flats, c)
-	if err == nil && then != nil {
-		yes, err = b.apply(yes, b.child(n, then, "then"))
+	yes := b.apply(flats, c)
+	if then != nil {
+		yes = b.apply(yes, b.child(n, then, "then"))
 	}
-	if err != nil {
-		return nil, err
-	}
-	not, err := b.negate(c, 0)
-	if err != nil {
-		return nil, b.fail(n, "if", "it cannot be enforced here: %v", err)
-	}
-	no, err := b.either(flats, n, "if", not)
-	if err == nil && other != nil {
-		no, err = b.apply(no, b.child(n, other, "else"))
-	}
-	if err != nil {
-		return nil, err
+	no := b.either(flats, n, "if", b.opposite(n, "if", c))
+	if other != nil {
+		no = b.apply(no, b.child(n, other, "else"))
 	}
 	if len(yes)+len(no) > maxFlats {
-		return nil, b.fail(n, "if", "'if' and what stands beside it make more than %d combinations", maxFlats)
+		panic(b.fail(n, "if", "'if' and what stands beside it make more than %d combinations", maxFlats))
 	}
-	return append(yes, no...), nil
+	return append(yes, no...)
 }
 
 // dependencies: a property is absent, or what depends on it holds.
-func (b *builder) dependencies(flats []*flat, n *snode, k string, x *jval) ([]*flat, error) {
+func (b *builder) dependencies(flats []*flat, n *snode, k string, x *jval) []*flat {
 	if x.kind != jObject {
-		return nil, b.fail(n, k, "'%s' must be an object", k)
+		panic(b.fail(n, k, "'%s' must be an object", k))
 	}
 	for _, name := range x.keys {
 		d := x.at[name]
@@ -391,20 +344,17 @@ func (b *builder) dependencies(flats []*flat, n *snode, k string, x *jval) ([]*f
 				continue
 			}
 			one := []*flat{f}
-			more, err := b.either(one, n, k, []*snode{absent, with})
-			if err != nil {
-				return nil, err
-			}
+			more := b.either(one, n, k, []*snode{absent, with})
 			if out = append(out, more...); len(out) > maxFlats {
-				return nil, b.fail(n, k, "'%s' makes more than %d combinations", k, maxFlats)
+				panic(b.fail(n, k, "'%s' makes more than %d combinations", k, maxFlats))
 			}
 		}
 		flats = out
 	}
-	return flats, nil
+	return flats
 }
 
-func (b *builder) typesOf(n *snode) (types, error) {
+func (b *builder) typesOf(n *snode) types {
 	t := allTypes
 	if x := n.v.get("type"); x != nil {
 		names := []*jval{x}
@@ -415,7 +365,7 @@ func (b *builder) typesOf(n *snode) (types, error) {
 		for _, name := range names {
 			bits, ok := typeNames[name.s]
 			if !ok || name.kind != jString {
-				return 0, b.fail(n, "type", "%.40q is not a type", name.s)
+				panic(b.fail(n, "type", "%.40q is not a type", name.s))
 			}
 			t |= bits
 		}
@@ -428,7 +378,7 @@ func (b *builder) typesOf(n *snode) (types, error) {
 		list := []*jval{x}
 		if k == "enum" {
 			if x.kind != jArray {
-				return 0, b.fail(n, k, "'enum' must be a list")
+				panic(b.fail(n, k, "'enum' must be a list"))
 			}
 			list = x.list
 		}
@@ -438,7 +388,7 @@ func (b *builder) typesOf(n *snode) (types, error) {
 		}
 		t &= have
 	}
-	return t, nil
+	return t
 }
 
 var kindTypes = [...]types{jNull: tNull, jBool: tBool, jNumber: tInteger | tFraction, jString: tString, jArray: tArray, jObject: tObject}

@@ -1,10 +1,11 @@
 package grammar
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // gbnfParser reads llama.cpp's GBNF (grammars/README.md there).
@@ -13,50 +14,32 @@ type gbnfParser struct {
 	b *rulebook
 }
 
-func (m *machine) compileGBNF(text string) (eid, error) {
-	p := &gbnfParser{cursor{s: text}, newRulebook(m)}
+func (m *machine) compileGBNF(text string) eid {
+	p := &gbnfParser{cursor{s: text}, newRulebook(m, "GBNF: ")}
 	if !utf8.ValidString(text) {
-		return eFail, &Error{Message: "GBNF: not valid UTF-8"}
+		panic(attempt.Failure{Err: &Error{Message: "GBNF: not valid UTF-8"}})
 	}
 	for p.blank(true); p.at < len(p.s); p.blank(true) {
 		name := p.name()
 		if name == "" {
-			return eFail, p.fail("expected the name of a rule")
+			panic(p.fail("expected the name of a rule"))
 		}
 		p.blank(false)
 		if !strings.HasPrefix(p.s[p.at:], "::=") {
-			return eFail, p.fail("expected '::=' after %q", name)
+			panic(p.fail("expected '::=' after %q", name))
 		}
 		p.at += 3
 		p.blank(true)
-		body, err := p.alts(false)
-		if err == nil {
-			err = p.b.add(name, body)
-		}
-		if err != nil {
-			return eFail, p.wrap(err)
-		}
+		p.b.add(name, p.alts(false))
 		if p.at < len(p.s) && p.s[p.at] != '\n' && p.s[p.at] != '\r' {
-			return eFail, p.fail("expected the end of the rule %q, found %q", name, p.s[p.at])
+			panic(p.fail("expected the end of the rule %q, found %q", name, p.s[p.at]))
 		}
 	}
-	e, err := p.b.compile("root")
-	if err != nil {
-		return eFail, p.wrap(err)
-	}
-	return e, nil
+	return p.b.compile("root")
 }
 
-func (p *gbnfParser) wrap(err error) error {
-	var known *Error
-	if errors.As(err, &known) {
-		return known
-	}
-	return &Error{Message: "GBNF: " + err.Error()}
-}
-
-func (p *gbnfParser) fail(format string, args ...any) error {
-	return &Error{Message: fmt.Sprintf("GBNF, line %d: %s", p.line(), fmt.Sprintf(format, args...))}
+func (p *gbnfParser) fail(format string, args ...any) attempt.Failure {
+	return attempt.Failure{Err: &Error{Message: fmt.Sprintf("GBNF, line %d: %s", p.line(), fmt.Sprintf(format, args...))}}
 }
 
 func (p *gbnfParser) blank(lines bool) { p.blanks(lines, "#") }
@@ -65,42 +48,33 @@ func (p *gbnfParser) name() string {
 	return p.while(func(b byte) bool { return isWord(b) || b == '-' || b == '_' })
 }
 
-func (p *gbnfParser) alts(nested bool) (*part, error) {
+func (p *gbnfParser) alts(nested bool) *part {
 	if p.depth++; p.depth > maxPatternDepth {
-		return nil, p.fail("nested deeper than %d", maxPatternDepth)
+		panic(p.fail("nested deeper than %d", maxPatternDepth))
 	}
 	defer func() { p.depth-- }()
 	out := part{kind: xAlt}
 	for {
-		seq, err := p.seq(nested)
-		if err != nil {
-			return nil, err
-		}
+		seq := p.seq(nested)
 		out.list = append(out.list, seq)
 		if p.at >= len(p.s) || p.s[p.at] != '|' {
-			return p.b.part(out), nil
+			return p.b.part(out)
 		}
 		p.at++
 		p.blank(true)
 	}
 }
 
-func (p *gbnfParser) seq(nested bool) (*part, error) {
+func (p *gbnfParser) seq(nested bool) *part {
 	out := part{kind: xSeq}
 	for p.at < len(p.s) {
 		var item *part
 		switch c := p.s[p.at]; {
 		case c == '"':
-			s, err := p.literal()
-			if err != nil {
-				return nil, err
-			}
+			s := p.literal()
 			item = p.b.part(part{kind: xLex, r: p.b.m.literal(s)})
 		case c == '[':
-			set, err := p.class()
-			if err != nil {
-				return nil, err
-			}
+			set := p.class()
 			item = p.b.part(part{kind: xLex, r: p.b.m.utf8(set)})
 		case c == '.':
 			p.at++
@@ -108,21 +82,18 @@ func (p *gbnfParser) seq(nested bool) (*part, error) {
 		case c == '(':
 			p.at++
 			p.blank(true)
-			inner, err := p.alts(true)
-			if err != nil {
-				return nil, err
-			}
+			inner := p.alts(true)
 			if p.at >= len(p.s) || p.s[p.at] != ')' {
-				return nil, p.fail("a group does not end")
+				panic(p.fail("a group does not end"))
 			}
 			p.at++
 			item = inner
 		case c == '<' || c == '!':
-			return nil, p.fail("tokens in a grammar (%q) are not supported", c)
+			panic(p.fail("tokens in a grammar (%q) are not supported", c))
 		default:
 			name := p.name()
 			if name == "" {
-				return p.b.part(out), nil
+				return p.b.part(out)
 			}
 			item = p.b.part(part{kind: xRule, name: name})
 		}
@@ -138,7 +109,7 @@ func (p *gbnfParser) seq(nested bool) (*part, error) {
 				q := &patternParser{cursor: cursor{s: p.s, at: p.at}}
 				var ok bool
 				if lo, hi, ok = q.bounds(); !ok || hi >= 0 && lo > hi || lo > maxPatternRepeat || hi > maxPatternRepeat {
-					return nil, p.fail("a repetition is out of range")
+					panic(p.fail("a repetition is out of range"))
 				}
 				p.at = q.at - 1
 			}
@@ -148,44 +119,41 @@ func (p *gbnfParser) seq(nested bool) (*part, error) {
 		}
 		out.list = append(out.list, item)
 	}
-	return p.b.part(out), nil
+	return p.b.part(out)
 }
 
-func (p *gbnfParser) char(end byte) (rune, error) {
+func (p *gbnfParser) char(end byte) rune {
 	if p.at >= len(p.s) || p.s[p.at] == '\n' && end != 0 {
-		return 0, p.fail("expected %q", end)
+		panic(p.fail("expected %q", end))
 	}
 	if p.s[p.at] != '\\' {
 		c, n := utf8.DecodeRuneInString(p.s[p.at:])
 		p.at += n
-		return c, nil
+		return c
 	}
 	q := &patternParser{cursor: cursor{s: p.s, at: p.at + 1}}
-	c, err := q.escaped()
+	c, err := attempt.At(q.escaped)
 	if err != nil {
-		return 0, p.fail("%v", err)
+		panic(p.fail("%v", err))
 	}
 	p.at = q.at
-	return c, nil
+	return c
 }
 
-func (p *gbnfParser) literal() (string, error) {
+func (p *gbnfParser) literal() string {
 	var out []byte
 	for p.at++; p.at < len(p.s) && p.s[p.at] != '"'; {
-		c, err := p.char('"')
-		if err != nil {
-			return "", err
-		}
+		c := p.char('"')
 		out = utf8.AppendRune(out, c)
 	}
 	if p.at >= len(p.s) {
-		return "", p.fail("a text does not end")
+		panic(p.fail("a text does not end"))
 	}
 	p.at++
-	return string(out), nil
+	return string(out)
 }
 
-func (p *gbnfParser) class() (runes, error) {
+func (p *gbnfParser) class() runes {
 	p.at++
 	not := strings.HasPrefix(p.s[p.at:], "^")
 	if not {
@@ -194,24 +162,19 @@ func (p *gbnfParser) class() (runes, error) {
 	var out runes
 	for {
 		if p.at >= len(p.s) {
-			return nil, p.fail("a class does not end")
+			panic(p.fail("a class does not end"))
 		}
 		if p.s[p.at] == ']' {
 			p.at++
 			break
 		}
-		lo, err := p.char(']')
-		if err != nil {
-			return nil, err
-		}
+		lo := p.char(']')
 		hi := lo
 		if p.at+1 < len(p.s) && p.s[p.at] == '-' && p.s[p.at+1] != ']' {
 			p.at++
-			if hi, err = p.char(']'); err != nil {
-				return nil, err
-			}
+			hi = p.char(']')
 			if hi < lo {
-				return nil, p.fail("the range %q-%q is backwards", lo, hi)
+				panic(p.fail("the range %q-%q is backwards", lo, hi))
 			}
 		}
 		out = append(out, runeRange{lo, hi})
@@ -219,5 +182,5 @@ func (p *gbnfParser) class() (runes, error) {
 	if out = out.normal(); not {
 		out = anyRune.except(out)
 	}
-	return out, nil
+	return out
 }

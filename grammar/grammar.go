@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // Kinds of a Spec.
@@ -154,7 +156,7 @@ func New(v *Vocabulary, s Spec) (g *Grammar, err error) {
 	defer recoverLarge(&err)
 	m := newMachine(maxNodes)
 	m.fuel = maxCompile
-	top, err := m.compile(s)
+	top, err := attempt.At(func() eid { return m.compile(s) })
 	if err != nil {
 		return nil, err
 	}
@@ -176,20 +178,20 @@ func recoverLarge(err *error) {
 	}
 }
 
-func (m *machine) compile(s Spec) (eid, error) {
+func refused(format string, args ...any) attempt.Failure {
+	return attempt.Failure{Err: fmt.Errorf(format, args...)}
+}
+
+func (m *machine) compile(s Spec) eid {
 	switch s.Kind {
 	case KindJSONSchema, KindJSONObject:
 		return m.compileSchema(s)
 	case KindRegex:
-		p, err := parsePattern(s.Text, "")
+		r, err := m.pattern(s.Text, "", rawText{m.regexes}, true)
 		if err != nil {
-			return eFail, &Error{Message: err.Error()}
+			panic(attempt.Failure{Err: &Error{Message: err.Error()}})
 		}
-		r, err := m.full(p, rawText{m.regexes})
-		if err != nil {
-			return eFail, &Error{Message: err.Error()}
-		}
-		return m.lex(r), nil
+		return m.lex(r)
 	case KindChoice:
 		return m.compileChoice(s.Text)
 	case KindGBNF:
@@ -199,7 +201,7 @@ func (m *machine) compile(s Spec) (eid, error) {
 	case KindTags:
 		return m.compileTags(s)
 	}
-	return eFail, &Error{Message: fmt.Sprintf("the kind %.40q is not known", s.Kind)}
+	panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("the kind %.40q is not known", s.Kind)}})
 }
 
 // note tells the engine how large the grammar is: it must not wait for a mask to ask.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/big"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // jkind is a type of a JSON value.
@@ -58,7 +60,7 @@ func parseJSON(text string) (*jval, error) {
 		return nil, err
 	}
 	p := &jsonParser{s: text}
-	return p.value(0)
+	return attempt.At(func() *jval { return p.value(0) })
 }
 
 // jsonParser reads valid JSON.
@@ -73,9 +75,9 @@ func (p *jsonParser) blank() {
 	}
 }
 
-func (p *jsonParser) value(depth int) (*jval, error) {
+func (p *jsonParser) value(depth int) *jval {
 	if depth > maxJSONDepth {
-		return nil, fmt.Errorf("JSON nested deeper than %d", maxJSONDepth)
+		panic(refused("JSON nested deeper than %d", maxJSONDepth))
 	}
 	p.blank()
 	switch c := p.s[p.at]; c {
@@ -86,16 +88,10 @@ func (p *jsonParser) value(depth int) (*jval, error) {
 			if p.s[p.at] == '}' {
 				break
 			}
-			key, err := p.str()
-			if err != nil {
-				return nil, err
-			}
+			key := p.str()
 			p.blank()
 			p.at++ // the colon
-			x, err := p.value(depth + 1)
-			if err != nil {
-				return nil, err
-			}
+			x := p.value(depth + 1)
 			v.put(key, x)
 			p.blank()
 			if p.s[p.at] == '}' {
@@ -103,7 +99,7 @@ func (p *jsonParser) value(depth int) (*jval, error) {
 			}
 		}
 		p.at++
-		return v, nil
+		return v
 	case '[':
 		v := &jval{kind: jArray}
 		for p.at++; ; p.at++ {
@@ -111,10 +107,7 @@ func (p *jsonParser) value(depth int) (*jval, error) {
 			if p.s[p.at] == ']' {
 				break
 			}
-			x, err := p.value(depth + 1)
-			if err != nil {
-				return nil, err
-			}
+			x := p.value(depth + 1)
 			v.list = append(v.list, x)
 			p.blank()
 			if p.s[p.at] == ']' {
@@ -122,28 +115,27 @@ func (p *jsonParser) value(depth int) (*jval, error) {
 			}
 		}
 		p.at++
-		return v, nil
+		return v
 	case '"':
-		s, err := p.str()
-		return &jval{kind: jString, s: s}, err
+		return &jval{kind: jString, s: p.str()}
 	case 't', 'f':
 		p.at += 4
 		if c == 'f' {
 			p.at++
 		}
-		return &jval{kind: jBool, b: c == 't'}, nil
+		return &jval{kind: jBool, b: c == 't'}
 	case 'n':
 		p.at += 4
-		return &jval{kind: jNull}, nil
+		return &jval{kind: jNull}
 	}
 	start := p.at
 	for p.at < len(p.s) && strings.IndexByte("+-.eE0123456789", p.s[p.at]) >= 0 {
 		p.at++
 	}
-	return &jval{kind: jNumber, s: p.s[start:p.at]}, nil
+	return &jval{kind: jNumber, s: p.s[start:p.at]}
 }
 
-func (p *jsonParser) str() (string, error) {
+func (p *jsonParser) str() string {
 	start := p.at
 	plain := true
 	for p.at++; p.s[p.at] != '"'; p.at++ {
@@ -154,11 +146,13 @@ func (p *jsonParser) str() (string, error) {
 	}
 	p.at++
 	if plain {
-		return strings.ToValidUTF8(p.s[start+1:p.at-1], "\uFFFD"), nil
+		return strings.ToValidUTF8(p.s[start+1:p.at-1], "\uFFFD")
 	}
 	var out string
-	err := json.Unmarshal([]byte(p.s[start:p.at]), &out)
-	return out, err
+	if err := json.Unmarshal([]byte(p.s[start:p.at]), &out); err != nil {
+		panic(attempt.Failure{Err: err})
+	}
+	return out
 }
 
 // number is exact. An exponent of more than three digits is not read.

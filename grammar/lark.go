@@ -2,10 +2,11 @@ package grammar
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // larkParser reads the part of Lark's language that llguidance reads (docs/syntax.md
@@ -34,24 +35,16 @@ var larkCommon = map[string]string{
 	"ESCAPED_STRING": `"(?:[^"\\\n\r]|\\[^\n\r])*"`, "SH_COMMENT": `#[^\n]*`, "CPP_COMMENT": `//[^\n]*`, "SQL_COMMENT": `--[^\n]*`,
 }
 
-func (m *machine) compileLark(s Spec) (eid, error) {
-	p := &larkParser{cursor: cursor{s: s.Text}, b: newRulebook(m), spec: s, terms: map[string]*part{}, opened: map[string]bool{}, done: map[string]rid{}}
+func (m *machine) compileLark(s Spec) eid {
+	p := &larkParser{cursor: cursor{s: s.Text}, b: newRulebook(m, "Lark: "), spec: s, terms: map[string]*part{}, opened: map[string]bool{}, done: map[string]rid{}}
 	if !utf8.ValidString(s.Text) {
-		return eFail, &Error{Message: "Lark: not valid UTF-8"}
+		panic(attempt.Failure{Err: &Error{Message: "Lark: not valid UTF-8"}})
 	}
-	e, err := p.run()
-	if err != nil {
-		var known *Error
-		if errors.As(err, &known) {
-			return eFail, err
-		}
-		return eFail, &Error{Message: "Lark: " + err.Error()}
-	}
-	return e, nil
+	return p.run()
 }
 
-func (p *larkParser) fail(format string, args ...any) error {
-	return fmt.Errorf("line %d: %s", p.line(), fmt.Sprintf(format, args...))
+func (p *larkParser) fail(format string, args ...any) attempt.Failure {
+	return attempt.Failure{Err: &Error{Message: fmt.Sprintf("Lark: line %d: %s", p.line(), fmt.Sprintf(format, args...))}}
 }
 
 // blank skips spaces and comments; a line that goes on with '|' belongs to the one before.
@@ -73,66 +66,55 @@ func isTerminal(name string) bool {
 	return s != "" && s[0] >= 'A' && s[0] <= 'Z'
 }
 
-func (p *larkParser) run() (eid, error) {
+func (p *larkParser) run() eid {
 	var rules []string
 	bodies := map[string]*part{}
 	for p.blank(true); p.at < len(p.s); p.blank(true) {
 		switch {
 		case p.eat("%ignore"):
 			p.blank(false)
-			x, err := p.alts(false)
-			if err != nil {
-				return eFail, err
-			}
+			x := p.alts(false)
 			p.skip = append(p.skip, x)
 			continue
 		case p.eat("%import"):
-			if err := p.imports(); err != nil {
-				return eFail, err
-			}
+			p.imports()
 			continue
 		case p.eat("%llguidance"):
 			p.blank(false)
-			raw, err := p.value()
-			if err != nil {
-				return eFail, err
-			}
+			raw := p.value()
 			if len(raw.keys) > 0 {
-				return eFail, p.fail("options of %%llguidance are not supported")
+				panic(p.fail("options of %%llguidance are not supported"))
 			}
 			continue
 		case p.s[p.at] == '%':
-			return eFail, p.fail("the directive %.20q is not supported", p.s[p.at:])
+			panic(p.fail("the directive %.20q is not supported", p.s[p.at:]))
 		}
 		p.eat("?")
 		p.eat("!")
 		name := p.name()
 		if name == "" {
-			return eFail, p.fail("expected the name of a rule, found %.20q", p.s[p.at:])
+			panic(p.fail("expected the name of a rule, found %.20q", p.s[p.at:]))
 		}
 		if p.at < len(p.s) && p.s[p.at] == '[' {
-			return eFail, p.fail("attributes of a rule (%q) are not supported", name)
+			panic(p.fail("attributes of a rule (%q) are not supported", name))
 		}
 		if p.eat(".") {
 			p.name() // a priority, which a lexer would need
 		}
 		p.blank(false)
 		if !p.eat(":") {
-			return eFail, p.fail("expected ':' after %q", name)
+			panic(p.fail("expected ':' after %q", name))
 		}
 		p.blank(false)
-		body, err := p.alts(false)
-		if err != nil {
-			return eFail, err
-		}
+		body := p.alts(false)
 		if isTerminal(name) {
 			if p.terms[name] != nil {
-				return eFail, p.fail("the terminal %q is defined twice", name)
+				panic(p.fail("the terminal %q is defined twice", name))
 			}
 			p.terms[name] = body
 		} else {
 			if bodies[name] != nil {
-				return eFail, p.fail("the rule %q is defined twice", name)
+				panic(p.fail("the rule %q is defined twice", name))
 			}
 			bodies[name] = body
 			rules = append(rules, name)
@@ -142,34 +124,22 @@ func (p *larkParser) run() (eid, error) {
 	if len(p.skip) > 0 {
 		var list []rid
 		for _, x := range p.skip {
-			r, err := p.terminal(x)
-			if err != nil {
-				return eFail, err
-			}
+			r := p.terminal(x)
 			list = append(list, r)
 		}
 		skip = p.b.m.star(p.b.m.or(list...))
 	}
 	for _, n := range rules {
-		body, err := p.resolve(bodies[n], skip)
-		if err == nil {
-			err = p.b.add(n, body)
-		}
-		if err != nil {
-			return eFail, err
-		}
+		p.b.add(n, p.resolve(bodies[n], skip))
 	}
-	e, err := p.b.compile("start")
-	if err != nil {
-		return eFail, err
-	}
-	return p.b.m.seq(p.b.m.lex(skip), e), nil
+	e := p.b.compile("start")
+	return p.b.m.seq(p.b.m.lex(skip), e)
 }
 
-func (p *larkParser) imports() error {
+func (p *larkParser) imports() {
 	p.blank(false)
 	if !p.eat("common") || !p.eat(".") {
-		return p.fail("only terminals of 'common' can be imported")
+		panic(p.fail("only terminals of 'common' can be imported"))
 	}
 	var names []string
 	if p.eat("(") {
@@ -177,7 +147,7 @@ func (p *larkParser) imports() error {
 			p.blank(true)
 			n := p.name()
 			if n == "" {
-				return p.fail("expected the name of a terminal")
+				panic(p.fail("expected the name of a terminal"))
 			}
 			names = append(names, n)
 			p.blank(true)
@@ -196,70 +166,57 @@ func (p *larkParser) imports() error {
 	for _, n := range names {
 		text, ok := larkCommon[n]
 		if !ok {
-			return p.fail("common.%.40s is not known", n)
+			panic(p.fail("common.%.40s is not known", n))
 		}
-		r, err := p.regex(text, "")
-		if err != nil {
-			return err
-		}
+		r := p.regex(text, "")
 		if as != "" {
 			n = as
 		}
 		p.terms[n] = p.b.part(part{kind: xLex, r: r})
 	}
-	return nil
+
 }
 
-func (p *larkParser) regex(text, flags string) (rid, error) {
-	n, err := parsePattern(text, flags)
+func (p *larkParser) regex(text, flags string) rid {
+	r, err := p.b.m.pattern(text, flags, rawText{p.b.m.regexes}, true)
 	if err != nil {
-		return rEmpty, p.fail("%v", err)
+		panic(p.fail("%v", err))
 	}
-	r, err := p.b.m.full(n, rawText{p.b.m.regexes})
-	if err != nil {
-		return rEmpty, p.fail("%v", err)
-	}
-	return r, nil
+	return r
 }
 
-func (p *larkParser) alts(nested bool) (*part, error) {
+func (p *larkParser) alts(nested bool) *part {
 	if p.depth++; p.depth > maxPatternDepth {
-		return nil, p.fail("nested deeper than %d", maxPatternDepth)
+		panic(p.fail("nested deeper than %d", maxPatternDepth))
 	}
 	defer func() { p.depth-- }()
 	out := part{kind: xAlt}
 	p.blank(nested)
 	p.eat("|")
 	for {
-		seq, err := p.seq(nested)
-		if err != nil {
-			return nil, err
-		}
+		seq := p.seq(nested)
 		out.list = append(out.list, seq)
 		p.blank(nested)
 		if !p.eat("|") {
-			return p.b.part(out), nil
+			return p.b.part(out)
 		}
 		p.blank(true)
 	}
 }
 
-func (p *larkParser) seq(nested bool) (*part, error) {
+func (p *larkParser) seq(nested bool) *part {
 	out := part{kind: xSeq}
 	for {
 		p.blank(nested)
 		if p.at >= len(p.s) || strings.IndexByte("|)]\r\n", p.s[p.at]) >= 0 {
-			return p.b.part(out), nil
+			return p.b.part(out)
 		}
 		if p.eat("->") { // an alias of a tree that nobody builds
 			p.blank(nested)
 			p.name()
 			continue
 		}
-		item, err := p.atom()
-		if err != nil {
-			return nil, err
-		}
+		item := p.atom()
 		for {
 			lo, hi := 0, -1
 			if rest := strings.TrimLeft(p.s[p.at:], " \t"); strings.HasPrefix(rest, "~") {
@@ -273,15 +230,12 @@ func (p *larkParser) seq(nested bool) (*part, error) {
 				hi = 1
 			case p.eat("~"):
 				p.blank(false)
-				var err error
-				if lo, hi, err = p.counts(); err != nil {
-					return nil, err
-				}
+				lo, hi = p.counts()
 			case p.at < len(p.s) && p.s[p.at] == '{':
 				q := &patternParser{cursor: cursor{s: p.s, at: p.at}}
 				var ok bool
 				if lo, hi, ok = q.bounds(); !ok {
-					return nil, p.fail("a repetition is not {n}, {n,} or {n,m}")
+					panic(p.fail("a repetition is not {n}, {n,} or {n,m}"))
 				}
 				p.at = q.at
 			default:
@@ -291,7 +245,7 @@ func (p *larkParser) seq(nested bool) (*part, error) {
 				break
 			}
 			if hi >= 0 && lo > hi || lo > maxPatternRepeat || hi > maxPatternRepeat {
-				return nil, p.fail("a repetition is out of range")
+				panic(p.fail("a repetition is out of range"))
 			}
 			item = p.b.part(part{kind: xRepeat, lo: lo, hi: hi, list: []*part{item}})
 		}
@@ -299,7 +253,7 @@ func (p *larkParser) seq(nested bool) (*part, error) {
 	}
 }
 
-func (p *larkParser) counts() (lo, hi int, err error) {
+func (p *larkParser) counts() (lo, hi int) {
 	read := func() (n int, ok bool) {
 		for p.at < len(p.s) && p.s[p.at] >= '0' && p.s[p.at] <= '9' {
 			n, ok = min(n*10+int(p.s[p.at]-'0'), maxPatternRepeat+1), true
@@ -313,12 +267,12 @@ func (p *larkParser) counts() (lo, hi int, err error) {
 		hi, ok = read()
 	}
 	if !ok {
-		return 0, 0, p.fail("expected a number after '~'")
+		panic(p.fail("expected a number after '~'"))
 	}
-	return lo, hi, nil
+	return lo, hi
 }
 
-func (p *larkParser) text() (string, bool, error) {
+func (p *larkParser) text() (string, bool) {
 	start := p.at
 	for p.at++; p.at < len(p.s) && p.s[p.at] != '"'; p.at++ {
 		if p.s[p.at] == '\\' {
@@ -326,7 +280,7 @@ func (p *larkParser) text() (string, bool, error) {
 		}
 	}
 	if p.at >= len(p.s) {
-		return "", false, p.fail("a text does not end")
+		panic(p.fail("a text does not end"))
 	}
 	p.at++
 	q := &patternParser{cursor: cursor{s: p.s[start+1 : p.at-1]}}
@@ -337,68 +291,59 @@ func (p *larkParser) text() (string, bool, error) {
 			continue
 		}
 		q.at++
-		c, err := q.escaped()
+		c, err := attempt.At(q.escaped)
 		if err != nil {
-			return "", false, p.fail("%v", err)
+			panic(p.fail("%v", err))
 		}
 		out = utf8.AppendRune(out, c)
 	}
 	fold := p.eat("i")
-	return string(out), fold, nil
+	return string(out), fold
 }
 
-func (p *larkParser) value() (*jval, error) {
+func (p *larkParser) value() *jval {
 	d := json.NewDecoder(strings.NewReader(p.s[p.at:]))
 	var raw json.RawMessage
 	if err := d.Decode(&raw); err != nil {
-		return nil, p.fail("expected JSON: %v", err)
+		panic(p.fail("expected JSON: %v", err))
 	}
 	p.at += int(d.InputOffset())
 	v, err := parseJSON(string(raw))
 	if err != nil {
-		return nil, p.fail("%v", err)
+		panic(p.fail("%v", err))
 	}
-	return v, nil
+	return v
 }
 
-func (p *larkParser) atom() (*part, error) {
+func (p *larkParser) atom() *part {
 	switch c := p.s[p.at]; {
 	case c == '(' || c == '[':
 		p.at++
-		inner, err := p.alts(true)
-		if err != nil {
-			return nil, err
-		}
+		inner := p.alts(true)
 		p.blank(true)
 		if c == '(' && !p.eat(")") || c == '[' && !p.eat("]") {
-			return nil, p.fail("a group does not end")
+			panic(p.fail("a group does not end"))
 		}
 		if c == '[' {
-			return p.b.part(part{kind: xRepeat, hi: 1, list: []*part{inner}}), nil
+			return p.b.part(part{kind: xRepeat, hi: 1, list: []*part{inner}})
 		}
-		return inner, nil
+		return inner
 	case c == '"':
-		s, fold, err := p.text()
-		if err != nil {
-			return nil, err
-		}
+		s, fold := p.text()
 		if p.eat("..") {
 			if p.at >= len(p.s) || p.s[p.at] != '"' {
-				return nil, p.fail("expected a text after '..'")
+				panic(p.fail("expected a text after '..'"))
 			}
-			to, _, err := p.text()
-			if err != nil {
-				return nil, err
-			}
+			to, _ := p.text()
 			lo, n := utf8.DecodeRuneInString(s)
 			hi, k := utf8.DecodeRuneInString(to)
 			if n != len(s) || k != len(to) || n == 0 || k == 0 || lo > hi {
-				return nil, p.fail("a range is of two characters, the lower one first")
+				panic(p.fail("a range is of two characters, the lower one first"))
 			}
-			return p.b.part(part{kind: xLex, r: p.b.m.utf8(runes{{lo, hi}})}), nil
+			return p.b.part(part{kind: xLex, r: p.b.m.utf8(runes{{lo, hi}})})
 		}
 		if !fold {
-			return p.b.part(part{kind: xLex, r: p.b.m.literal(s)}), nil
+			return p.b.part(part{kind: xLex, r: p.b.m.literal(s)})
 		}
 		r := rEps
 		for i := len(s); i > 0; {
@@ -406,7 +351,7 @@ func (p *larkParser) atom() (*part, error) {
 			i -= n
 			r = p.b.m.concat2(p.b.m.utf8(runes{{c, c}}.folded()), r)
 		}
-		return p.b.part(part{kind: xLex, r: r}), nil
+		return p.b.part(part{kind: xLex, r: r})
 	case c == '/':
 		start := p.at + 1
 		class := false
@@ -421,7 +366,7 @@ func (p *larkParser) atom() (*part, error) {
 			}
 		}
 		if p.at >= len(p.s) || p.s[p.at] != '/' {
-			return nil, p.fail("a regular expression does not end")
+			panic(p.fail("a regular expression does not end"))
 		}
 		text := p.s[start:p.at]
 		p.at++
@@ -429,113 +374,92 @@ func (p *larkParser) atom() (*part, error) {
 		for p.at < len(p.s) && strings.IndexByte("imslux", p.s[p.at]) >= 0 {
 			p.at++
 		}
-		r, err := p.regex(strings.ReplaceAll(text, `\/`, `/`), p.s[flags:p.at])
-		if err != nil {
-			return nil, err
-		}
-		return p.b.part(part{kind: xLex, r: r}), nil
+		r := p.regex(strings.ReplaceAll(text, `\/`, `/`), p.s[flags:p.at])
+		return p.b.part(part{kind: xLex, r: r})
 	case p.eat("%json"):
 		p.blank(true)
-		v, err := p.value()
-		if err != nil {
-			return nil, err
-		}
-		e, err := p.b.m.schema(v, Spec{Whitespace: p.spec.Whitespace, Compact: p.spec.Compact, AnyOrder: p.spec.AnyOrder})
-		if err != nil {
-			return nil, err
-		}
-		return p.b.part(part{kind: xDone, e: e}), nil
+		v := p.value()
+		e := p.b.m.schema(v, Spec{Whitespace: p.spec.Whitespace, Compact: p.spec.Compact, AnyOrder: p.spec.AnyOrder})
+		return p.b.part(part{kind: xDone, e: e})
 	case p.eat("%until"):
 		p.blank(true)
 		if p.at >= len(p.s) || p.s[p.at] != '"' {
-			return nil, p.fail("expected a text after %%until")
+			panic(p.fail("expected a text after %%until"))
 		}
-		s, _, err := p.text()
-		if err != nil {
-			return nil, err
-		}
-		return p.b.part(part{kind: xLex, r: p.b.m.until(p.b.m.literal(s), p.b.m.literal(s))}), nil
+		s, _ := p.text()
+		return p.b.part(part{kind: xLex, r: p.b.m.until(p.b.m.literal(s), p.b.m.literal(s))})
 	case c == '<':
-		return nil, p.fail("tokens in a grammar are not supported")
+		panic(p.fail("tokens in a grammar are not supported"))
 	case c == '&' || c == '%' || c == '~':
-		return nil, p.fail("%.12q is not supported", p.s[p.at:])
+		panic(p.fail("%.12q is not supported", p.s[p.at:]))
 	}
 	name := p.name()
 	if name == "" {
-		return nil, p.fail("%q is not expected here", p.s[p.at])
+		panic(p.fail("%q is not expected here", p.s[p.at]))
 	}
-	return p.b.part(part{kind: xRule, name: name}), nil
+	return p.b.part(part{kind: xRule, name: name})
 }
 
 // terminal is the regular expression of what may only use terminals.
-func (p *larkParser) terminal(x *part) (rid, error) {
+func (p *larkParser) terminal(x *part) rid {
 	m := p.b.m
 	list := make([]rid, len(x.list))
 	for i, l := range x.list {
-		var err error
-		if list[i], err = p.terminal(l); err != nil {
-			return rEmpty, err
-		}
+		list[i] = p.terminal(l)
 	}
 	switch x.kind {
 	case xLex:
-		return x.r, nil
+		return x.r
 	case xSeq:
-		return m.concat(list...), nil
+		return m.concat(list...)
 	case xAlt:
-		return m.or(list...), nil
+		return m.or(list...)
 	case xRepeat:
-		return m.repeat(list[0], x.lo, x.hi), nil
+		return m.repeat(list[0], x.lo, x.hi)
 	case xDone:
-		return rEmpty, fmt.Errorf("%%json may stand in rules only")
+		panic(p.b.refused("%%json may stand in rules only"))
 	}
 	if !isTerminal(x.name) {
-		return rEmpty, fmt.Errorf("a terminal uses the rule %q", x.name)
+		panic(p.b.refused("a terminal uses the rule %q", x.name))
 	}
 	if r, ok := p.done[x.name]; ok {
-		return r, nil
+		return r
 	}
 	body := p.terms[x.name]
 	if body == nil {
-		return rEmpty, fmt.Errorf("the terminal %q is not defined", x.name)
+		panic(p.b.refused("the terminal %q is not defined", x.name))
 	}
 	if p.opened[x.name] {
-		return rEmpty, fmt.Errorf("the terminal %q uses itself", x.name)
+		panic(p.b.refused("the terminal %q uses itself", x.name))
 	}
 	p.opened[x.name] = true
-	r, err := p.terminal(body)
+	r := p.terminal(body)
 	p.done[x.name] = r
-	return r, err
+	return r
 }
 
 // resolve puts what is ignored behind every terminal of a rule.
-func (p *larkParser) resolve(x *part, skip rid) (*part, error) {
+func (p *larkParser) resolve(x *part, skip rid) *part {
 	lex := func(r rid) *part { return p.b.part(part{kind: xLex, r: p.b.m.concat2(r, skip)}) }
 	switch x.kind {
 	case xLex:
-		return lex(x.r), nil
+		return lex(x.r)
 	case xDone:
 		if skip == rEps {
-			return x, nil
+			return x
 		}
-		return p.b.part(part{kind: xSeq, list: []*part{x, p.b.part(part{kind: xLex, r: skip})}}), nil
+		return p.b.part(part{kind: xSeq, list: []*part{x, p.b.part(part{kind: xLex, r: skip})}})
 	case xRule:
 		if !isTerminal(x.name) {
-			return x, nil
+			return x
 		}
-		r, err := p.terminal(x)
-		if err != nil {
-			return nil, err
-		}
-		return lex(r), nil
+		r := p.terminal(x)
+		return lex(r)
 	}
 	out := *x
 	out.list = make([]*part, len(x.list))
 	for i, l := range x.list {
-		var err error
-		if out.list[i], err = p.resolve(l, skip); err != nil {
-			return nil, err
-		}
+		out.list[i] = p.resolve(l, skip)
 	}
-	return p.b.part(out), nil
+	return p.b.part(out)
 }

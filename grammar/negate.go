@@ -1,30 +1,37 @@
 package grammar
 
 import (
-	"fmt"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
+// opposite is the negation of what a keyword of n has, c.
+func (b *builder) opposite(n *snode, k string, c *snode) []*snode {
+	ways, err := attempt.At(func() []*snode { return b.negate(c, 0) })
+	if err != nil {
+		panic(b.fail(n, k, "it cannot be enforced here: %v", err))
+	}
+	return ways
+}
+
 // negate lists schemas, one of which holds for a value that n does not describe.
-func (b *builder) negate(n *snode, depth int) ([]*snode, error) {
+func (b *builder) negate(n *snode, depth int) []*snode {
 	if depth > 16 {
-		return nil, fmt.Errorf("the negation is nested too deep")
+		panic(refused("the negation is nested too deep"))
 	}
 	if n.v.kind == jBool {
-		return []*snode{b.child(n, jBoolean(!n.v.b), "not")}, nil
+		return []*snode{b.child(n, jBoolean(!n.v.b), "not")}
 	}
 	if n.v.kind != jObject {
-		return nil, fmt.Errorf("a schema must be an object or a boolean")
+		panic(refused("a schema must be an object or a boolean"))
 	}
 	var out []*snode
 	add := func(v *jval) { out = append(out, b.node(v, n.path, n.base, n.old)) }
 	not := func(s *snode) *jval { return jObj("not", s.v) }
 	number := func(k string, x *jval) { add(jObj("type", jStr("number"), k, x)) }
 	if n.old && n.v.get("$ref") != nil {
-		t, err := b.target(n, n.v.get("$ref").s)
-		if err != nil {
-			return nil, err
-		}
+		t := b.target(n, n.v.get("$ref").s)
 		return b.negate(t, depth+1)
 	}
 	for _, k := range n.v.keys {
@@ -32,22 +39,13 @@ func (b *builder) negate(n *snode, depth int) ([]*snode, error) {
 		size, isSize := x.count()
 		switch k {
 		case "$ref":
-			t, err := b.target(n, x.s)
-			if err != nil {
-				return nil, err
-			}
-			more, err := b.negate(t, depth+1)
-			if err != nil {
-				return nil, err
-			}
+			t := b.target(n, x.s)
+			more := b.negate(t, depth+1)
 			out = append(out, more...)
 		case "type":
-			t, err := b.typesOf(b.child(n, jObj("type", x), k))
-			if err != nil {
-				return nil, err
-			}
+			t := b.typesOf(b.child(n, jObj("type", x), k))
 			if t&tInteger != 0 && t&tFraction == 0 {
-				return nil, fmt.Errorf("'not' of the type integer")
+				panic(refused("'not' of the type integer"))
 			}
 			var rest []*jval
 			for _, name := range [...]string{"null", "boolean", "number", "string", "array", "object"} {
@@ -63,9 +61,7 @@ func (b *builder) negate(n *snode, depth int) ([]*snode, error) {
 			if k == "enum" {
 				list = x.list
 			}
-			if err := b.negateValues(n, list, add); err != nil {
-				return nil, err
-			}
+			b.negateValues(n, list, add)
 		case "required":
 			for _, name := range x.list {
 				add(jObj("type", jStr("object"), "properties", jObj(name.s, jBoolean(false))))
@@ -136,16 +132,16 @@ func (b *builder) negate(n *snode, depth int) ([]*snode, error) {
 			if k == "additionalProperties" && (x.kind == jBool && x.b || x.kind == jObject && len(x.keys) == 0) {
 				continue
 			}
-			return nil, fmt.Errorf("'not' of the keyword '%s'", strings.TrimPrefix(k, "\x00"))
+			panic(refused("'not' of the keyword '%s'", strings.TrimPrefix(k, "\x00")))
 		}
 	}
 	if len(out) > maxNots {
-		return nil, fmt.Errorf("the negation has more than %d ways", maxNots)
+		panic(refused("the negation has more than %d ways", maxNots))
 	}
-	return out, nil
+	return out
 }
 
-func (b *builder) negateValues(n *snode, list []*jval, add func(*jval)) error {
+func (b *builder) negateValues(n *snode, list []*jval, add func(*jval)) {
 	var strs []*jval
 	rest := map[string]bool{"null": true, "boolean": true, "number": true, "string": true, "array": true, "object": true}
 	var bools [2]bool
@@ -164,7 +160,7 @@ func (b *builder) negateValues(n *snode, list []*jval, add func(*jval)) error {
 			delete(rest, "string")
 			strs = append(strs, v)
 		default:
-			return fmt.Errorf("'not' of a value that is a number, a list or an object")
+			panic(refused("'not' of a value that is a number, a list or an object"))
 		}
 	}
 	if !rest["boolean"] && bools[0] != bools[1] {
@@ -182,5 +178,4 @@ func (b *builder) negateValues(n *snode, list []*jval, add func(*jval)) error {
 	if len(names) > 0 {
 		add(jObj("type", jList(names...)))
 	}
-	return nil
 }

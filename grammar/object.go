@@ -4,7 +4,7 @@ import "slices"
 
 // keyed is what the schemas say of one name, or of all names that a set of patterns
 // tells apart.
-func (b *builder) keyed(f *flat, name string, known bool, matched map[*jval]bool) (list []*snode, err error) {
+func (b *builder) keyed(f *flat, name string, known bool, matched map[*jval]bool) (list []*snode) {
 	for _, n := range f.nodes {
 		hit := false
 		if p := n.v.get("properties"); p != nil && known {
@@ -18,10 +18,7 @@ func (b *builder) keyed(f *flat, name string, known bool, matched map[*jval]bool
 				x := p.at[k]
 				ok := matched[x]
 				if known {
-					r, err := b.pattern(n, "patternProperties", k)
-					if err != nil {
-						return nil, err
-					}
+					r := b.pattern(n, "patternProperties", k)
 					ok = b.m.matches(r, jsonSpelling(name))
 				}
 				if ok {
@@ -34,7 +31,7 @@ func (b *builder) keyed(f *flat, name string, known bool, matched map[*jval]bool
 			list = append(list, b.child(n, x, "additionalProperties"))
 		}
 	}
-	return list, nil
+	return list
 }
 
 func isFalse(list []*snode) bool {
@@ -47,18 +44,15 @@ type class struct {
 	matched map[*jval]bool
 }
 
-func (b *builder) object(f *flat) (eid, error) {
+func (b *builder) object(f *flat) eid {
 	m := b.m
-	lo, hi, err := b.sizes(f, "minProperties", "maxProperties")
-	if err != nil {
-		return eFail, err
-	}
+	lo, hi := b.sizes(f, "minProperties", "maxProperties")
 	var names []string
 	seen, required := map[string]bool{}, map[string]bool{}
 	for _, n := range f.nodes {
 		for _, k := range [...]string{"properties", "patternProperties"} {
 			if x := n.v.get(k); x != nil && x.kind != jObject {
-				return eFail, b.fail(n, k, "'%s' must be an object", k)
+				panic(b.fail(n, k, "'%s' must be an object", k))
 			}
 		}
 		if p := n.v.get("properties"); p != nil {
@@ -76,11 +70,11 @@ func (b *builder) object(f *flat) (eid, error) {
 			continue
 		}
 		if x.kind != jArray {
-			return eFail, b.fail(n, "required", "'required' must be a list of names")
+			panic(b.fail(n, "required", "'required' must be a list of names"))
 		}
 		for _, k := range x.list {
 			if k.kind != jString {
-				return eFail, b.fail(n, "required", "'required' must be a list of names")
+				panic(b.fail(n, "required", "'required' must be a list of names"))
 			}
 			required[k.s] = true
 			if !seen[k.s] {
@@ -90,7 +84,7 @@ func (b *builder) object(f *flat) (eid, error) {
 		}
 	}
 	if hi >= 0 && (lo > hi || len(required) > hi) {
-		return eFail, nil
+		return eFail
 	}
 	v := &validator{b: b}
 	nameSchemas := b.collect(f, "propertyNames")
@@ -100,56 +94,38 @@ func (b *builder) object(f *flat) (eid, error) {
 	}
 	var props []property
 	for _, name := range names {
-		list, err := b.keyed(f, name, true, nil)
-		if err != nil {
-			return eFail, err
-		}
+		list := b.keyed(f, name, true, nil)
 		ok := !isFalse(list)
 		for _, s := range nameSchemas {
-			fits, err := v.valid(s, jStr(name), 0)
-			if err != nil {
-				return eFail, err
-			}
+			fits := v.valid(s, jStr(name), 0)
 			ok = ok && fits
 		}
 		if !ok {
 			if required[name] {
-				return eFail, nil
+				return eFail
 			}
 			continue
 		}
-		e, err := b.compile(list)
-		if err != nil {
-			return eFail, err
-		}
+		e := b.compile(list)
 		if e == eFail {
 			if required[name] {
-				return eFail, nil
+				return eFail
 			}
 			continue
 		}
 		props = append(props, property{name, e})
 	}
-	others, err := b.otherKeys(f, names, nameSchemas)
-	if err != nil {
-		return eFail, err
-	}
+	others := b.otherKeys(f, names, nameSchemas)
 	colon := m.concat(b.ws, m.literal(":"), b.ws)
 	comma := m.concat(b.ws, m.literal(","), b.ws)
 	blank := m.lex(b.ws)
 	var first, next []eid // another member
 	for _, c := range others {
-		list, err := b.keyed(f, "", false, c.matched)
-		if err != nil {
-			return eFail, err
-		}
+		list := b.keyed(f, "", false, c.matched)
 		if isFalse(list) {
 			continue
 		}
-		e, err := b.compile(list)
-		if err != nil {
-			return eFail, err
-		}
+		e := b.compile(list)
 		key := m.concat(m.literal(`"`), c.key, colon)
 		first = append(first, m.seq(m.lex(key), e))
 		next = append(next, m.seq(m.lex(m.concat(comma, key)), e))
@@ -161,7 +137,7 @@ func (b *builder) object(f *flat) (eid, error) {
 			key := m.concat(m.literal(`"`+jsonSpelling(p.key)+`"`), colon)
 			o.named = append(o.named, member{[2]eid{m.seq(m.lex(key), p.value), m.seq(m.lex(m.concat(comma, key)), p.value)}, required[p.key]})
 		}
-		return m.seq(m.text("{"), blank, m.members(o), blank, m.text("}")), nil
+		return m.seq(m.text("{"), blank, m.members(o), blank, m.text("}"))
 	}
 
 	// rest[c] are the members from the i-th property on, behind c others.
@@ -173,7 +149,7 @@ func (b *builder) object(f *flat) (eid, error) {
 		top = -1
 	}
 	if top < 0 {
-		return eFail, b.fail(f.nodes[0], "minProperties", "the number of properties is too large to be counted")
+		panic(b.fail(f.nodes[0], "minProperties", "the number of properties is too large to be counted"))
 	}
 	left := func(c int) (int, int) {
 		if hi < 0 {
@@ -221,9 +197,9 @@ func (b *builder) object(f *flat) (eid, error) {
 	}
 	body := rest[0]
 	if body == eDone {
-		return m.seq(m.text("{"), blank, m.text("}")), nil
+		return m.seq(m.text("{"), blank, m.text("}"))
 	}
-	return m.seq(m.text("{"), blank, body, blank, m.text("}")), nil
+	return m.seq(m.text("{"), blank, body, blank, m.text("}"))
 }
 
 func (b *builder) collect(f *flat, k string) (out []*snode) {
@@ -237,7 +213,7 @@ func (b *builder) collect(f *flat, k string) (out []*snode) {
 
 // otherKeys are the keys that are not named, closing quotes included, by the patterns
 // that match them.
-func (b *builder) otherKeys(f *flat, names []string, nameSchemas []*snode) ([]class, error) {
+func (b *builder) otherKeys(f *flat, names []string, nameSchemas []*snode) []class {
 	m := b.m
 	quote := m.literal(`"`)
 	open, patterns := false, 0
@@ -252,10 +228,10 @@ func (b *builder) otherKeys(f *flat, names []string, nameSchemas []*snode) ([]cl
 	}
 	closed := open
 	if closed && patterns == 0 {
-		return nil, nil
+		return nil
 	}
 	if len(names) == 0 && patterns == 0 && len(nameSchemas) == 0 {
-		return []class{{key: m.concat(m.star(m.char), quote)}}, nil
+		return []class{{key: m.concat(m.star(m.char), quote)}}
 	}
 	parts := []rid{m.concat(m.star(m.shortChar), quote)}
 	var named []rid
@@ -266,16 +242,10 @@ func (b *builder) otherKeys(f *flat, names []string, nameSchemas []*snode) ([]cl
 		parts = append(parts, m.not(m.or(named...)))
 	}
 	for _, s := range nameSchemas {
-		flats, err := b.apply([]*flat{{types: tString}}, s)
-		if err != nil {
-			return nil, err
-		}
+		flats := b.apply([]*flat{{types: tString}}, s)
 		var ways []rid
 		for _, g := range flats {
-			r, err := b.nameBody(g)
-			if err != nil {
-				return nil, err
-			}
+			r := b.nameBody(g)
 			ways = append(ways, r)
 		}
 		parts = append(parts, m.or(ways...))
@@ -287,10 +257,7 @@ func (b *builder) otherKeys(f *flat, names []string, nameSchemas []*snode) ([]cl
 			continue
 		}
 		for _, k := range p.keys {
-			r, err := b.pattern(n, "patternProperties", k)
-			if err != nil {
-				return nil, err
-			}
+			r := b.pattern(n, "patternProperties", k)
 			r = m.concat(r, quote)
 			var split []class
 			for _, c := range classes {
@@ -306,15 +273,15 @@ func (b *builder) otherKeys(f *flat, names []string, nameSchemas []*snode) ([]cl
 				}
 			}
 			if classes = split; len(classes) > 64 {
-				return nil, b.fail(n, "patternProperties", "the patterns overlap in more than 64 ways")
+				panic(b.fail(n, "patternProperties", "the patterns overlap in more than 64 ways"))
 			}
 		}
 	}
-	return slices.DeleteFunc(classes, func(c class) bool { return !m.alive(c.key) }), nil
+	return slices.DeleteFunc(classes, func(c class) bool { return !m.alive(c.key) })
 }
 
 // nameBody is stringBody, for names: an enumeration is one of strings.
-func (b *builder) nameBody(f *flat) (rid, error) {
+func (b *builder) nameBody(f *flat) rid {
 	for _, n := range f.nodes {
 		for _, k := range [...]string{"enum", "const"} {
 			x := n.v.get(k)
@@ -333,16 +300,13 @@ func (b *builder) nameBody(f *flat) (rid, error) {
 					if !ok {
 						break
 					}
-					var err error
-					if ok, err = v.valid(o, s, 0); err != nil {
-						return rEmpty, err
-					}
+					ok = v.valid(o, s, 0)
 				}
 				if ok {
 					out = append(out, b.m.literal(jsonSpelling(s.s)+`"`))
 				}
 			}
-			return b.m.or(out...), nil
+			return b.m.or(out...)
 		}
 	}
 	return b.stringBody(f)

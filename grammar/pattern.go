@@ -6,6 +6,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // Patterns are regular expressions as ECMA 262 (JSON Schema), Python and Rust write them,
@@ -49,7 +51,7 @@ const (
 	maxPatternWays   = 256
 )
 
-func parsePattern(s, flags string) (*pnode, error) {
+func parsePattern(s, flags string) *pnode {
 	p := &patternParser{cursor: cursor{s: s}}
 	for _, f := range flags {
 		switch f {
@@ -61,27 +63,24 @@ func parsePattern(s, flags string) (*pnode, error) {
 			p.ext = true
 		case 'u', 'm', 'l', 'g':
 		default:
-			return nil, p.fail("the flag %q is not supported", f)
+			panic(p.fail("the flag %q is not supported", f))
 		}
 	}
 	if len(s) > maxPatternSize {
-		return nil, p.fail("it is longer than %d bytes", maxPatternSize)
+		panic(p.fail("it is longer than %d bytes", maxPatternSize))
 	}
 	if !utf8.ValidString(s) {
-		return nil, p.fail("it is not valid UTF-8")
+		panic(p.fail("it is not valid UTF-8"))
 	}
-	n, err := p.alt()
-	if err != nil {
-		return nil, err
-	}
+	n := p.alt()
 	if p.at < len(s) {
-		return nil, p.fail("a ')' too many")
+		panic(p.fail("a ')' too many"))
 	}
-	return n, nil
+	return n
 }
 
-func (p *patternParser) fail(format string, args ...any) error {
-	return fmt.Errorf("regular expression %.80q, byte %d: %s", p.s, p.at, fmt.Sprintf(format, args...))
+func (p *patternParser) fail(format string, args ...any) attempt.Failure {
+	return refused("regular expression %.80q, byte %d: %s", p.s, p.at, fmt.Sprintf(format, args...))
 }
 
 func (p *patternParser) rune() rune {
@@ -90,18 +89,15 @@ func (p *patternParser) rune() rune {
 	return r
 }
 
-func (p *patternParser) alt() (*pnode, error) {
+func (p *patternParser) alt() *pnode {
 	if p.depth++; p.depth > maxPatternDepth {
-		return nil, p.fail("it is nested deeper than %d", maxPatternDepth)
+		panic(p.fail("it is nested deeper than %d", maxPatternDepth))
 	}
 	defer func() { p.depth-- }()
 	fold, dot, ext := p.fold, p.dot, p.ext
 	out := &pnode{kind: pAlt}
 	for {
-		seq, err := p.seq()
-		if err != nil {
-			return nil, err
-		}
+		seq := p.seq()
 		out.list = append(out.list, seq)
 		out.marks = out.marks || seq.marks
 		if !p.eat("|") {
@@ -110,35 +106,30 @@ func (p *patternParser) alt() (*pnode, error) {
 	}
 	p.fold, p.dot, p.ext = fold, dot, ext
 	if len(out.list) == 1 {
-		return out.list[0], nil
+		return out.list[0]
 	}
-	return out, nil
+	return out
 }
 
-func (p *patternParser) seq() (*pnode, error) {
+func (p *patternParser) seq() *pnode {
 	out := &pnode{kind: pSeq}
 	for p.more() && p.peek() != '|' && p.peek() != ')' {
 		if p.ext && strings.IndexByte(" \t\r\n", p.peek()) >= 0 {
 			p.at++
 			continue
 		}
-		item, err := p.atom()
-		if err != nil {
-			return nil, err
-		}
+		item := p.atom()
 		if item == nil {
 			continue
 		}
-		if item, err = p.quantified(item); err != nil {
-			return nil, err
-		}
+		item = p.quantified(item)
 		out.list = append(out.list, item)
 		out.marks = out.marks || item.marks
 	}
-	return out, nil
+	return out
 }
 
-func (p *patternParser) quantified(item *pnode) (*pnode, error) {
+func (p *patternParser) quantified(item *pnode) *pnode {
 	for {
 		lo, hi, start := 0, -1, p.at
 		switch {
@@ -151,19 +142,19 @@ func (p *patternParser) quantified(item *pnode) (*pnode, error) {
 			var ok bool
 			if lo, hi, ok = p.bounds(); !ok {
 				p.at = start
-				return item, nil
+				return item
 			}
 			if lo > maxPatternRepeat || hi > maxPatternRepeat || hi >= 0 && lo > hi {
-				return nil, p.fail("the repetition {%d,%d} is out of range", lo, hi)
+				panic(p.fail("the repetition {%d,%d} is out of range", lo, hi))
 			}
 		default:
-			return item, nil
+			return item
 		}
 		if item.marks {
-			return nil, p.fail("a repeated anchor or look-ahead is not supported")
+			panic(p.fail("a repeated anchor or look-ahead is not supported"))
 		}
 		if p.peek() == '+' && hi != 1 && lo <= 1 && p.s[start] != '{' {
-			return nil, p.fail("possessive quantifiers are not supported")
+			panic(p.fail("possessive quantifiers are not supported"))
 		}
 		p.eat("?") // lazy
 		item = &pnode{kind: pRepeat, list: []*pnode{item}, lo: lo, hi: hi}
@@ -197,40 +188,37 @@ func (p *patternParser) bounds() (lo, hi int, ok bool) {
 	return lo, hi, true
 }
 
-func (p *patternParser) atom() (*pnode, error) {
+func (p *patternParser) atom() *pnode {
 	if p.size++; p.size > maxPatternSize {
-		return nil, p.fail("it is too large")
+		panic(p.fail("it is too large"))
 	}
 	switch p.peek() {
 	case '(':
 		return p.group()
 	case '[':
 		p.at++
-		set, err := p.set()
-		if err != nil {
-			return nil, err
-		}
-		return p.class(set), nil
+		set := p.set()
+		return p.class(set)
 	case '.':
 		p.at++
 		if p.dot {
-			return p.class(anyRune), nil
+			return p.class(anyRune)
 		}
-		return p.class(anyRune.except(runes{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}})), nil
+		return p.class(anyRune.except(runes{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}))
 	case '^':
 		p.at++
-		return &pnode{kind: pStart, marks: true}, nil
+		return &pnode{kind: pStart, marks: true}
 	case '$':
 		p.at++
-		return &pnode{kind: pEnd, marks: true}, nil
+		return &pnode{kind: pEnd, marks: true}
 	case '*', '+', '?':
-		return nil, p.fail("nothing to repeat before %q", p.peek())
+		panic(p.fail("nothing to repeat before %q", p.peek()))
 	case '\\':
 		p.at++
 		return p.escape()
 	}
 	c := p.rune()
-	return p.class(runes{{c, c}}), nil
+	return p.class(runes{{c, c}})
 }
 
 func (p *patternParser) class(set runes) *pnode {
@@ -240,7 +228,7 @@ func (p *patternParser) class(set runes) *pnode {
 	return &pnode{kind: pClass, set: set}
 }
 
-func (p *patternParser) group() (*pnode, error) {
+func (p *patternParser) group() *pnode {
 	p.at++
 	look, not := false, false
 	switch {
@@ -250,11 +238,11 @@ func (p *patternParser) group() (*pnode, error) {
 	case p.eat("?!"):
 		look, not = true, true
 	case p.eat("?<="), p.eat("?<!"):
-		return nil, p.fail("look-behind is not supported")
+		panic(p.fail("look-behind is not supported"))
 	case p.eat("?P<"), p.eat("?<"):
 		end := strings.IndexByte(p.s[p.at:], '>')
 		if end < 0 {
-			return nil, p.fail("the name of a group does not end")
+			panic(p.fail("the name of a group does not end"))
 		}
 		p.at += end + 1
 	case p.eat("?"):
@@ -271,25 +259,22 @@ func (p *patternParser) group() (*pnode, error) {
 				p.ext = !off
 			case 'u', 'm', 'a', 'U':
 			default:
-				return nil, p.fail("the group (?%c is not supported", c)
+				panic(p.fail("the group (?%c is not supported", c))
 			}
 		}
 		if p.eat(")") {
-			return nil, nil // flags for the rest of the enclosing group
+			return nil // flags for the rest of the enclosing group
 		}
 		p.eat(":")
 	}
-	n, err := p.alt()
-	if err != nil {
-		return nil, err
-	}
+	n := p.alt()
 	if !p.eat(")") {
-		return nil, p.fail("a group does not end")
+		panic(p.fail("a group does not end"))
 	}
 	if look {
-		return &pnode{kind: pLook, list: []*pnode{n}, not: not, marks: true}, nil
+		return &pnode{kind: pLook, list: []*pnode{n}, not: not, marks: true}
 	}
-	return n, nil
+	return n
 }
 
 var (
@@ -299,7 +284,7 @@ var (
 )
 
 // shorthand are the classes that a letter after a backslash names.
-func (p *patternParser) shorthand() (runes, bool, error) {
+func (p *patternParser) shorthand() (runes, bool) {
 	switch p.peek() {
 	case 'd', 'D', 'w', 'W', 's', 'S':
 		c := p.peek()
@@ -308,7 +293,7 @@ func (p *patternParser) shorthand() (runes, bool, error) {
 		if c < 'a' {
 			set = anyRune.except(set)
 		}
-		return set, true, nil
+		return set, true
 	case 'p', 'P':
 		not := p.peek() == 'P'
 		p.at++
@@ -316,7 +301,7 @@ func (p *patternParser) shorthand() (runes, bool, error) {
 		if p.eat("{") {
 			end := strings.IndexByte(p.s[p.at:], '}')
 			if end < 0 {
-				return nil, false, p.fail("the name of a property does not end")
+				panic(p.fail("the name of a property does not end"))
 			}
 			name = p.s[p.at : p.at+end]
 			p.at += end + 1
@@ -350,81 +335,78 @@ func (p *patternParser) shorthand() (runes, bool, error) {
 		case name == "Uppercase":
 			set = append(tableRunes(unicode.Lu), tableRunes(unicode.Other_Uppercase)...).normal()
 		default:
-			return nil, false, p.fail("the property %.40q is not known", name)
+			panic(p.fail("the property %.40q is not known", name))
 		}
 		if not {
 			set = anyRune.except(set)
 		}
-		return set, true, nil
+		return set, true
 	}
-	return nil, false, nil
+	return nil, false
 }
 
 var longCategories = map[string]string{"Letter": "L", "Lowercase_Letter": "Ll", "Uppercase_Letter": "Lu", "Titlecase_Letter": "Lt", "Mark": "M", "Number": "N", "Decimal_Number": "Nd", "digit": "Nd", "Punctuation": "P", "punct": "P", "Symbol": "S", "Separator": "Z", "Space_Separator": "Zs", "Other": "C", "Control": "Cc"}
 
-func (p *patternParser) escape() (*pnode, error) {
+func (p *patternParser) escape() *pnode {
 	if !p.more() {
-		return nil, p.fail("a backslash at the end")
+		panic(p.fail("a backslash at the end"))
 	}
-	if set, ok, err := p.shorthand(); ok || err != nil {
-		return p.class(set), err
+	if set, ok := p.shorthand(); ok {
+		return p.class(set)
 	}
 	switch c := p.peek(); {
 	case c == 'b', c == 'B':
-		return nil, p.fail("word boundaries are not supported")
+		panic(p.fail("word boundaries are not supported"))
 	case c == 'A':
 		p.at++
-		return &pnode{kind: pStart, marks: true}, nil
+		return &pnode{kind: pStart, marks: true}
 	case c == 'z', c == 'Z':
 		p.at++
-		return &pnode{kind: pEnd, marks: true}, nil
+		return &pnode{kind: pEnd, marks: true}
 	case c >= '1' && c <= '9', c == 'k':
-		return nil, p.fail("back references are not supported")
+		panic(p.fail("back references are not supported"))
 	}
-	c, err := p.escaped()
-	if err != nil {
-		return nil, err
-	}
-	return p.class(runes{{c, c}}), nil
+	c := p.escaped()
+	return p.class(runes{{c, c}})
 }
 
 // escaped reads one character after a backslash.
-func (p *patternParser) escaped() (rune, error) {
+func (p *patternParser) escaped() rune {
 	if !p.more() {
-		return 0, p.fail("a backslash at the end")
+		panic(p.fail("a backslash at the end"))
 	}
 	c := p.rune()
-	hex := func(n int) (rune, error) {
+	hex := func(n int) rune {
 		if p.at+n > len(p.s) {
-			return 0, p.fail("an escape is cut short")
+			panic(p.fail("an escape is cut short"))
 		}
 		v, err := strconv.ParseUint(p.s[p.at:p.at+n], 16, 32)
 		if err != nil {
-			return 0, p.fail("%.8q is not hexadecimal", p.s[p.at:p.at+n])
+			panic(p.fail("%.8q is not hexadecimal", p.s[p.at:p.at+n]))
 		}
 		p.at += n
-		return rune(v), nil
+		return rune(v)
 	}
 	switch c {
 	case 'n':
-		return '\n', nil
+		return '\n'
 	case 'r':
-		return '\r', nil
+		return '\r'
 	case 't':
-		return '\t', nil
+		return '\t'
 	case 'f':
-		return '\f', nil
+		return '\f'
 	case 'v':
-		return '\v', nil
+		return '\v'
 	case 'a':
-		return '\a', nil
+		return '\a'
 	case 'e':
-		return 0x1B, nil
+		return 0x1B
 	case '0':
-		return 0, nil
+		return 0
 	case 'c':
 		if p.more() {
-			return p.rune() & 31, nil
+			return p.rune() & 31
 		}
 	case 'x':
 		if p.peek() != '{' {
@@ -435,44 +417,44 @@ func (p *patternParser) escaped() (rune, error) {
 		if p.eat("{") {
 			end := strings.IndexByte(p.s[p.at:], '}')
 			if end < 1 || end > 6 {
-				return 0, p.fail("an escape is cut short")
+				panic(p.fail("an escape is cut short"))
 			}
-			v, err := hex(end)
-			if err == nil && v > unicode.MaxRune {
-				return 0, p.fail("%U is not a character", v)
+			v := hex(end)
+			if v > unicode.MaxRune {
+				panic(p.fail("%U is not a character", v))
 			}
 			p.at++
-			return v, err
+			return v
 		}
-		v, err := hex(4)
-		if err == nil && v >= 0xD800 && v < 0xDC00 && p.eat(`\u`) {
-			low, err := hex(4)
-			if err != nil || low < 0xDC00 || low > 0xDFFF {
-				return 0, p.fail("half a surrogate pair")
+		v := hex(4)
+		if v >= 0xD800 && v < 0xDC00 && p.eat(`\u`) {
+			low := hex(4)
+			if low < 0xDC00 || low > 0xDFFF {
+				panic(p.fail("half a surrogate pair"))
 			}
-			return (v-0xD800)<<10 + (low - 0xDC00) + 0x10000, nil
+			return (v-0xD800)<<10 + (low - 0xDC00) + 0x10000
 		}
-		return v, err
+		return v
 	case 'U':
-		v, err := hex(8)
-		if err == nil && (v < 0 || v > unicode.MaxRune) {
-			return 0, p.fail("%U is not a character", v)
+		v := hex(8)
+		if v < 0 || v > unicode.MaxRune {
+			panic(p.fail("%U is not a character", v))
 		}
-		return v, err
+		return v
 	}
 	if c < utf8.RuneSelf && (unicode.IsLetter(c) || unicode.IsDigit(c)) {
-		return 0, p.fail("the escape \\%c is not supported", c)
+		panic(p.fail("the escape \\%c is not supported", c))
 	}
-	return c, nil
+	return c
 }
 
 // set reads the rest of a class, after its bracket.
-func (p *patternParser) set() (runes, error) {
+func (p *patternParser) set() runes {
 	not := p.eat("^")
 	var out runes
 	for first := true; ; first = false {
 		if !p.more() {
-			return nil, p.fail("a class does not end")
+			panic(p.fail("a class does not end"))
 		}
 		if p.peek() == ']' && (!first || strings.IndexByte(p.s[p.at+1:], ']') < 0) {
 			p.at++
@@ -485,16 +467,13 @@ func (p *patternParser) set() (runes, error) {
 				named = posixClass[p.s[p.at:p.at+end]]
 			}
 			if named == nil {
-				return nil, p.fail("a class inside a class is not supported")
+				panic(p.fail("a class inside a class is not supported"))
 			}
 			p.at += end + 2
 			out = append(out, named...)
 			continue
 		}
-		lo, set, err := p.member()
-		if err != nil {
-			return nil, err
-		}
+		lo, set := p.member()
 		if set != nil {
 			out = append(out, set...)
 			continue
@@ -503,13 +482,11 @@ func (p *patternParser) set() (runes, error) {
 		if p.peek() == '-' && p.at+1 < len(p.s) && p.s[p.at+1] != ']' {
 			mark := p.at
 			p.at++
-			if hi, set, err = p.member(); err != nil {
-				return nil, err
-			}
+			hi, set = p.member()
 			if set != nil { // [a-\d]: the dash is one
 				p.at, hi = mark, lo
 			} else if hi < lo {
-				return nil, p.fail("the range %q-%q is backwards", lo, hi)
+				panic(p.fail("the range %q-%q is backwards", lo, hi))
 			}
 		}
 		out = append(out, runeRange{lo, hi})
@@ -521,7 +498,7 @@ func (p *patternParser) set() (runes, error) {
 	if not {
 		out = anyRune.except(out)
 	}
-	return out, nil
+	return out
 }
 
 var posixClass = map[string]runes{
@@ -530,22 +507,21 @@ var posixClass = map[string]runes{
 	"punct": {{'!', '/'}, {':', '@'}, {'[', '`'}, {'{', '~'}}, "cntrl": {{0, 31}, {127, 127}}, "print": {{32, 126}}, "graph": {{33, 126}},
 }
 
-func (p *patternParser) member() (rune, runes, error) {
+func (p *patternParser) member() (rune, runes) {
 	if !p.eat(`\`) {
 		if !p.more() {
-			return 0, nil, p.fail("a class does not end")
+			panic(p.fail("a class does not end"))
 		}
-		return p.rune(), nil, nil
+		return p.rune(), nil
 	}
-	if set, ok, err := p.shorthand(); ok || err != nil {
-		return 0, set, err
+	if set, ok := p.shorthand(); ok {
+		return 0, set
 	}
 	if p.eat("b") {
-		return '\b', nil, nil
+		return '\b', nil
 	}
 	if p.eat("-") {
-		return '-', nil, nil
+		return '-', nil
 	}
-	c, err := p.escaped()
-	return c, nil, err
+	return p.escaped(), nil
 }

@@ -1,16 +1,15 @@
 package grammar
 
-import "fmt"
+import "github.com/shoal-llm/shoal/internal/attempt"
 
-// search is what a pattern finds somewhere in a text: all texts that hold it.
-func (x *regexes) search262(n *pnode, e encoder) (rid, error) { return x.pattern(n, e, false) }
-
-// full is what a pattern matches from end to end.
-func (x *regexes) full(n *pnode, e encoder) (rid, error) { return x.pattern(n, e, true) }
-
-func (x *regexes) pattern(n *pnode, e encoder, whole bool) (rid, error) {
-	c := &patternCompiler{x: x, e: e, any: x.star(e.class(anyRune))}
-	return c.ways(n, whole, whole)
+// pattern is what a pattern matches from end to end (whole), or all texts in which it is
+// found.
+func (x *regexes) pattern(text, flags string, e encoder, whole bool) (rid, error) {
+	return attempt.At(func() rid {
+		n := parsePattern(text, flags)
+		c := &patternCompiler{x: x, e: e, any: x.star(e.class(anyRune))}
+		return c.ways(n, whole, whole)
+	})
 }
 
 type patternCompiler struct {
@@ -21,48 +20,37 @@ type patternCompiler struct {
 
 // ways compiles a pattern that begins here (start) or anywhere later, and ends with the
 // text (end) or anywhere before.
-func (c *patternCompiler) ways(n *pnode, start, end bool) (rid, error) {
-	seqs, err := distribute(n)
-	if err != nil {
-		return rEmpty, err
-	}
+func (c *patternCompiler) ways(n *pnode, start, end bool) rid {
+	seqs := distribute(n)
 	list := make([]rid, len(seqs))
 	for i, s := range seqs {
-		if list[i], err = c.way(s, start, end); err != nil {
-			return rEmpty, err
-		}
+		list[i] = c.way(s, start, end)
 	}
-	return c.x.or(list...), nil
+	return c.x.or(list...)
 }
 
 // distribute writes alternatives around anchors and look-aheads as alternatives of the
 // whole, so that these stand in the outermost sequence.
-func distribute(n *pnode) ([][]*pnode, error) {
+func distribute(n *pnode) [][]*pnode {
 	if !n.marks {
-		return [][]*pnode{{n}}, nil
+		return [][]*pnode{{n}}
 	}
 	switch n.kind {
 	case pAlt:
 		var out [][]*pnode
 		for _, a := range n.list {
-			more, err := distribute(a)
-			if err != nil {
-				return nil, err
-			}
+			more := distribute(a)
 			if out = append(out, more...); len(out) > maxPatternWays {
-				return nil, fmt.Errorf("regular expression: more than %d alternatives around anchors", maxPatternWays)
+				panic(refused("regular expression: more than %d alternatives around anchors", maxPatternWays))
 			}
 		}
-		return out, nil
+		return out
 	case pSeq:
 		out := [][]*pnode{nil}
 		for _, item := range n.list {
-			more, err := distribute(item)
-			if err != nil {
-				return nil, err
-			}
+			more := distribute(item)
 			if len(out)*len(more) > maxPatternWays {
-				return nil, fmt.Errorf("regular expression: more than %d alternatives around anchors", maxPatternWays)
+				panic(refused("regular expression: more than %d alternatives around anchors", maxPatternWays))
 			}
 			var next [][]*pnode
 			for _, o := range out {
@@ -72,12 +60,12 @@ func distribute(n *pnode) ([][]*pnode, error) {
 			}
 			out = next
 		}
-		return out, nil
+		return out
 	}
-	return [][]*pnode{{n}}, nil
+	return [][]*pnode{{n}}
 }
 
-func (c *patternCompiler) way(seq []*pnode, start, end bool) (rid, error) {
+func (c *patternCompiler) way(seq []*pnode, start, end bool) rid {
 	x := c.x
 	r := c.any
 	if end {
@@ -97,28 +85,19 @@ func (c *patternCompiler) way(seq []*pnode, start, end bool) (rid, error) {
 				start = true
 				continue
 			}
-			before, err := c.plain(&pnode{kind: pSeq, list: unmarked(seq[:i])})
-			if err != nil {
-				return rEmpty, err
-			}
+			before := c.plain(&pnode{kind: pSeq, list: unmarked(seq[:i])})
 			if !x.nodes[before].nullable {
-				return rEmpty, nil // nothing can stand before the start
+				return rEmpty // nothing can stand before the start
 			}
-			return rEmpty, fmt.Errorf("regular expression: '^' behind something optional is not supported")
+			panic(refused("regular expression: '^' behind something optional is not supported"))
 		case pLook:
-			look, err := c.ways(n.list[0], true, false)
-			if err != nil {
-				return rEmpty, err
-			}
+			look := c.ways(n.list[0], true, false)
 			if n.not {
 				look = x.not(look)
 			}
 			r = x.and(r, look)
 		default:
-			m, err := c.plain(n)
-			if err != nil {
-				return rEmpty, err
-			}
+			m := c.plain(n)
 			r = x.concat2(m, r)
 			taken = true
 		}
@@ -126,7 +105,7 @@ func (c *patternCompiler) way(seq []*pnode, start, end bool) (rid, error) {
 	if !start {
 		r = x.concat2(c.any, r)
 	}
-	return r, nil
+	return r
 }
 
 func allMarks(seq []*pnode) bool {
@@ -148,26 +127,22 @@ func unmarked(seq []*pnode) (out []*pnode) {
 }
 
 // plain compiles what has no anchor inside.
-func (c *patternCompiler) plain(n *pnode) (rid, error) {
+func (c *patternCompiler) plain(n *pnode) rid {
 	x := c.x
 	switch n.kind {
 	case pClass:
-		return c.e.class(n.set), nil
+		return c.e.class(n.set)
 	case pRepeat:
-		r, err := c.plain(n.list[0])
-		return x.repeat(r, n.lo, n.hi), err
+		return x.repeat(c.plain(n.list[0]), n.lo, n.hi)
 	case pSeq, pAlt:
 		list := make([]rid, len(n.list))
 		for i, m := range n.list {
-			var err error
-			if list[i], err = c.plain(m); err != nil {
-				return rEmpty, err
-			}
+			list[i] = c.plain(m)
 		}
 		if n.kind == pSeq {
-			return x.concat(list...), nil
+			return x.concat(list...)
 		}
-		return x.or(list...), nil
+		return x.or(list...)
 	}
-	return rEmpty, fmt.Errorf("regular expression: an anchor or look-ahead at this place is not supported")
+	panic(refused("regular expression: an anchor or look-ahead at this place is not supported"))
 }

@@ -4,17 +4,20 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // rulebook is a grammar of named rules, before it is one of a machine. Left recursion is
 // written as repetition where a rule begins with itself, and refused where it runs
 // through others: the machine reads from left to right.
 type rulebook struct {
-	m     *machine
-	names []string
-	body  map[string]*part
-	count int
-	null  map[string]bool
+	m        *machine
+	language string // that errors name
+	names    []string
+	body     map[string]*part
+	count    int
+	null     map[string]bool
 }
 
 type part struct {
@@ -28,7 +31,13 @@ type part struct {
 
 const maxParts = 1 << 17
 
-func newRulebook(m *machine) *rulebook { return &rulebook{m: m, body: map[string]*part{}} }
+func newRulebook(m *machine, language string) *rulebook {
+	return &rulebook{m: m, language: language, body: map[string]*part{}}
+}
+
+func (b *rulebook) refused(format string, args ...any) attempt.Failure {
+	return attempt.Failure{Err: &Error{Message: b.language + fmt.Sprintf(format, args...)}}
+}
 
 func (b *rulebook) part(p part) *part {
 	if b.count++; b.count > maxParts {
@@ -37,24 +46,21 @@ func (b *rulebook) part(p part) *part {
 	return &p
 }
 
-func (b *rulebook) add(name string, p *part) error {
+func (b *rulebook) add(name string, p *part) {
 	if b.body[name] != nil {
-		return fmt.Errorf("the rule %q is defined twice", name)
+		panic(b.refused("the rule %q is defined twice", name))
 	}
 	b.names = append(b.names, name)
 	b.body[name] = p
-	return nil
 }
 
 // compile makes expressions of all rules and returns that of one.
-func (b *rulebook) compile(start string) (eid, error) {
+func (b *rulebook) compile(start string) eid {
 	for _, n := range b.names {
-		if err := b.known(n, b.body[n]); err != nil {
-			return eFail, err
-		}
+		b.known(n, b.body[n])
 	}
 	if b.body[start] == nil {
-		return eFail, fmt.Errorf("there is no rule %q to begin with", start)
+		panic(b.refused("there is no rule %q to begin with", start))
 	}
 	b.null = map[string]bool{}
 	for more := true; more; {
@@ -66,13 +72,9 @@ func (b *rulebook) compile(start string) (eid, error) {
 		}
 	}
 	for _, n := range b.names {
-		if err := b.unroll(n); err != nil {
-			return eFail, err
-		}
+		b.unroll(n)
 	}
-	if err := b.leftRecursion(); err != nil {
-		return eFail, err
-	}
+	b.leftRecursion()
 	exprs := map[string]eid{}
 	at := map[string]int{}
 	for _, n := range b.names {
@@ -81,19 +83,16 @@ func (b *rulebook) compile(start string) (eid, error) {
 	for _, n := range b.names {
 		b.m.rules[at[n]] = b.expr(b.body[n], exprs)
 	}
-	return exprs[start], nil
+	return exprs[start]
 }
 
-func (b *rulebook) known(rule string, p *part) error {
+func (b *rulebook) known(rule string, p *part) {
 	if p.kind == xRule && b.body[p.name] == nil {
-		return fmt.Errorf("the rule %q uses %q, which is not defined", rule, p.name)
+		panic(b.refused("the rule %q uses %q, which is not defined", rule, p.name))
 	}
 	for _, l := range p.list {
-		if err := b.known(rule, l); err != nil {
-			return err
-		}
+		b.known(rule, l)
 	}
-	return nil
 }
 
 func (b *rulebook) nullable(p *part) bool {
@@ -118,7 +117,7 @@ func (b *rulebook) nullable(p *part) bool {
 }
 
 // unroll writes a: a x | y as a: y x*.
-func (b *rulebook) unroll(name string) error {
+func (b *rulebook) unroll(name string) {
 	p := b.body[name]
 	if p.kind != xAlt {
 		p = b.part(part{kind: xAlt, list: []*part{p}})
@@ -135,14 +134,13 @@ func (b *rulebook) unroll(name string) error {
 		}
 	}
 	if len(tails) == 0 {
-		return nil
+		return
 	}
 	if len(heads) == 0 {
-		return fmt.Errorf("every alternative of the rule %q begins with itself", name)
+		panic(b.refused("every alternative of the rule %q begins with itself", name))
 	}
 	rest := b.part(part{kind: xRepeat, hi: -1, list: []*part{b.part(part{kind: xAlt, list: tails})}})
 	b.body[name] = b.part(part{kind: xSeq, list: []*part{b.part(part{kind: xAlt, list: heads}), rest}})
-	return nil
 }
 
 func flatAlts(p *part) (out []*part) {
@@ -156,55 +154,45 @@ func flatAlts(p *part) (out []*part) {
 	return out
 }
 
-func (b *rulebook) leftRecursion() error {
+func (b *rulebook) leftRecursion() {
 	const busy, done = 1, 2
 	state := map[string]int{}
 	var path []string
-	var visit func(name string) error
-	var first func(p *part) error
-	first = func(p *part) error {
+	var visit func(name string)
+	var first func(p *part)
+	first = func(p *part) {
 		switch p.kind {
 		case xRule:
-			return visit(p.name)
+			visit(p.name)
 		case xSeq:
 			for _, l := range p.list {
-				if err := first(l); err != nil {
-					return err
-				}
-				if !b.nullable(l) {
-					return nil
+				if first(l); !b.nullable(l) {
+					return
 				}
 			}
 		case xAlt, xRepeat:
 			for _, l := range p.list {
-				if err := first(l); err != nil {
-					return err
-				}
+				first(l)
 			}
 		}
-		return nil
 	}
-	visit = func(name string) error {
+	visit = func(name string) {
 		switch state[name] {
 		case done:
-			return nil
+			return
 		case busy:
 			i := slices.Index(path, name)
-			return fmt.Errorf("left recursion through %s: let a rule begin with something else than itself", strings.Join(append(path[i:], name), ", "))
+			panic(b.refused("left recursion through %s: let a rule begin with something else than itself", strings.Join(append(path[i:], name), ", ")))
 		}
 		state[name] = busy
 		path = append(path, name)
-		err := first(b.body[name])
+		first(b.body[name])
 		path = path[:len(path)-1]
 		state[name] = done
-		return err
 	}
 	for _, n := range b.names {
-		if err := visit(n); err != nil {
-			return err
-		}
+		visit(n)
 	}
-	return nil
 }
 
 func (b *rulebook) expr(p *part, exprs map[string]eid) eid {
@@ -229,39 +217,39 @@ func (b *rulebook) expr(p *part, exprs map[string]eid) eid {
 }
 
 // compileChoice is one of some texts.
-func (m *machine) compileChoice(text string) (eid, error) {
+func (m *machine) compileChoice(text string) eid {
 	v, err := parseJSON(text)
 	if err != nil || v.kind != jArray || len(v.list) == 0 {
-		return eFail, &Error{Message: "a choice is a list of strings, with one at least"}
+		panic(attempt.Failure{Err: &Error{Message: "a choice is a list of strings, with one at least"}})
 	}
 	list := make([]rid, len(v.list))
 	for i, s := range v.list {
 		if s.kind != jString || s.s == "" {
-			return eFail, &Error{Message: fmt.Sprintf("choice %d is not a string, or empty", i)}
+			panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("choice %d is not a string, or empty", i)}})
 		}
 		list[i] = m.literal(s.s)
 	}
-	return m.lex(m.or(list...)), nil
+	return m.lex(m.or(list...))
 }
 
 // compileTags is free text in which tags may stand: one that begins as a tag does must go
 // on as its schema says, to its end (XGrammar's structural tags).
-func (m *machine) compileTags(s Spec) (eid, error) {
+func (m *machine) compileTags(s Spec) eid {
 	v, err := parseJSON(s.Text)
 	if err != nil {
-		return eFail, &Error{Message: "a structural tag is a JSON object: " + err.Error()}
+		panic(attempt.Failure{Err: &Error{Message: "a structural tag is a JSON object: " + err.Error()}})
 	}
 	structures, triggers := v.get("structures"), v.get("triggers")
 	if structures == nil || structures.kind != jArray || len(structures.list) == 0 {
-		return eFail, &Error{Message: "a structural tag needs 'structures', a list of {begin, schema, end}"}
+		panic(attempt.Failure{Err: &Error{Message: "a structural tag needs 'structures', a list of {begin, schema, end}"}})
 	}
 	if triggers == nil || triggers.kind != jArray || len(triggers.list) == 0 {
-		return eFail, &Error{Message: "a structural tag needs 'triggers', a list of strings"}
+		panic(attempt.Failure{Err: &Error{Message: "a structural tag needs 'triggers', a list of strings"}})
 	}
 	var marks []rid
 	for _, t := range triggers.list {
 		if t.kind != jString || t.s == "" {
-			return eFail, &Error{Message: "a trigger is a string that is not empty"}
+			panic(attempt.Failure{Err: &Error{Message: "a trigger is a string that is not empty"}})
 		}
 		marks = append(marks, m.literal(t.s))
 	}
@@ -272,7 +260,7 @@ func (m *machine) compileTags(s Spec) (eid, error) {
 	for i, t := range structures.list {
 		begin, end, schema := t.get("begin"), t.get("end"), t.get("schema")
 		if begin == nil || end == nil || schema == nil || begin.kind != jString || end.kind != jString {
-			return eFail, &Error{Message: fmt.Sprintf("structure %d needs 'begin', 'schema' and 'end'", i)}
+			panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("structure %d needs 'begin', 'schema' and 'end'", i)}})
 		}
 		at := -1
 		for j, t := range triggers.list {
@@ -281,12 +269,9 @@ func (m *machine) compileTags(s Spec) (eid, error) {
 			}
 		}
 		if at < 0 {
-			return eFail, &Error{Message: fmt.Sprintf("structure %d begins with no trigger", i)}
+			panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("structure %d begins with no trigger", i)}})
 		}
-		e, err := m.schema(schema, Spec{Whitespace: s.Whitespace, Compact: s.Compact, AnyOrder: s.AnyOrder})
-		if err != nil {
-			return eFail, err
-		}
+		e := m.schema(schema, Spec{Whitespace: s.Whitespace, Compact: s.Compact, AnyOrder: s.AnyOrder})
 		byTrigger[at] = append(byTrigger[at], m.seq(m.text(begin.s[len(triggers.list[at].s):]), e, m.text(end.s)))
 	}
 	for i, list := range byTrigger {
@@ -295,7 +280,7 @@ func (m *machine) compileTags(s Spec) (eid, error) {
 		}
 	}
 	m.rules[name] = m.alt(ways...)
-	return loop, nil
+	return loop
 }
 
 // until is any text that ends with one mark and holds none of all marks before.

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // snode is a place in a schema: a schema of its own.
@@ -39,30 +41,30 @@ const (
 	maxNots       = 64
 )
 
-func (b *builder) fail(n *snode, keyword, format string, args ...any) error {
+func (b *builder) fail(n *snode, keyword, format string, args ...any) attempt.Failure {
 	where := n.path
 	if keyword != "" {
 		where += "/" + escapePointer(keyword)
 	}
-	return &Error{Where: where, Keyword: keyword, Message: fmt.Sprintf(format, args...)}
+	return attempt.Failure{Err: &Error{Where: where, Keyword: keyword, Message: fmt.Sprintf(format, args...)}}
 }
 
 func escapePointer(s string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(s, "~", "~0"), "/", "~1")
 }
 
-func (m *machine) compileSchema(s Spec) (eid, error) {
+func (m *machine) compileSchema(s Spec) eid {
 	if s.Kind == KindJSONObject {
 		s.Text = `{"type":"object"}`
 	}
 	v, err := parseJSON(s.Text)
 	if err != nil {
-		return eFail, &Error{Where: "#", Message: "the schema is not JSON: " + err.Error()}
+		panic(attempt.Failure{Err: &Error{Where: "#", Message: "the schema is not JSON: " + err.Error()}})
 	}
 	return m.schema(v, s)
 }
 
-func (m *machine) schema(v *jval, s Spec) (eid, error) {
+func (m *machine) schema(v *jval, s Spec) eid {
 	var blank byteSet
 	for _, c := range []byte(" \t\n\r") {
 		blank.add(c)
@@ -72,18 +74,15 @@ func (m *machine) schema(v *jval, s Spec) (eid, error) {
 	case s.Compact:
 		b.ws = rEps
 	case s.Whitespace != "":
-		p, err := parsePattern(s.Whitespace, "")
-		if err == nil {
-			b.ws, err = m.full(p, rawText{m.regexes})
-		}
-		if err != nil {
-			return eFail, &Error{Message: "whitespace: " + err.Error()}
+		var err error
+		if b.ws, err = m.pattern(s.Whitespace, "", rawText{m.regexes}, true); err != nil {
+			panic(attempt.Failure{Err: &Error{Message: "whitespace: " + err.Error()}})
 		}
 		if !m.nodes[b.ws].nullable {
 			b.ws = m.opt(b.ws)
 		}
 		if m.and(b.ws, m.not(m.star(m.set(blank)))); m.alive(m.and(b.ws, m.not(m.star(m.set(blank))))) {
-			return eFail, &Error{Message: "whitespace: the pattern matches what is not whitespace"}
+			panic(attempt.Failure{Err: &Error{Message: "whitespace: the pattern matches what is not whitespace"}})
 		}
 	}
 	root := b.node(v, "#", "", isOld(v, false))
@@ -195,46 +194,46 @@ func resolve(base, ref string) string {
 	return u.ResolveReference(r).String()
 }
 
-func (b *builder) target(n *snode, ref string) (*snode, error) {
+func (b *builder) target(n *snode, ref string) *snode {
 	whole := n.base + ref
 	if !strings.HasPrefix(ref, "#") {
 		whole = resolve(n.base, ref)
 	}
 	doc, fragment, _ := strings.Cut(whole, "#")
 	if t := b.uris[whole]; t != nil {
-		return t, nil
+		return t
 	}
 	t := b.uris[doc]
 	if t == nil && doc == n.base {
 		t = b.nodes[b.root]
 	}
 	if t == nil {
-		return nil, b.fail(n, "$ref", "%.200q is not in this schema; other documents are not fetched", ref)
+		panic(b.fail(n, "$ref", "%.200q is not in this schema; other documents are not fetched", ref))
 	}
 	if fragment == "" {
-		return t, nil
+		return t
 	}
 	if f, err := url.PathUnescape(fragment); err == nil {
 		fragment = f
 	}
 	if !strings.HasPrefix(fragment, "/") {
 		if t := b.uris[doc+"#"+fragment]; t != nil {
-			return t, nil
+			return t
 		}
-		return nil, b.fail(n, "$ref", "%.200q names no schema", ref)
+		panic(b.fail(n, "$ref", "%.200q names no schema", ref))
 	}
 	v, ok := t.v.pointer(fragment)
 	if !ok {
-		return nil, b.fail(n, "$ref", "%.200q names no schema", ref)
+		panic(b.fail(n, "$ref", "%.200q names no schema", ref))
 	}
 	if v.kind != jObject && v.kind != jBool {
-		return nil, b.fail(n, "$ref", "%.200q does not name a schema", ref)
+		panic(b.fail(n, "$ref", "%.200q does not name a schema", ref))
 	}
-	return b.node(v, t.path+fragment, t.base, t.old), nil
+	return b.node(v, t.path+fragment, t.base, t.old)
 }
 
 // compile makes an expression for values that all schemas of a list describe.
-func (b *builder) compile(list []*snode) (eid, error) {
+func (b *builder) compile(list []*snode) eid {
 	var key []byte
 	unique := list[:0:0]
 	for _, n := range list {
@@ -242,13 +241,13 @@ func (b *builder) compile(list []*snode) (eid, error) {
 			continue
 		}
 		if n.v.kind == jBool {
-			return eFail, nil
+			return eFail
 		}
 		unique = append(unique, n)
 		key = binary.LittleEndian.AppendUint32(key, n.id)
 	}
 	if e, ok := b.rules[string(key)]; ok {
-		return e, nil
+		return e
 	}
 	if b.work++; b.work > maxSchemaWork {
 		panic(tooLarge{"the schema has too many parts"})
@@ -258,25 +257,19 @@ func (b *builder) compile(list []*snode) (eid, error) {
 	b.lists[e] = true
 	defer delete(b.lists, e)
 	flats := []*flat{{types: allTypes}}
-	var err error
 	for _, n := range unique {
-		if flats, err = b.apply(flats, n); err != nil {
-			return eFail, err
-		}
+		flats = b.apply(flats, n)
 	}
 	ways := make([]eid, 0, len(flats))
 	for _, f := range flats {
-		w, err := b.value(f)
-		if err != nil {
-			return eFail, err
-		}
+		w := b.value(f)
 		ways = append(ways, w)
 	}
 	body := b.m.alt(ways...)
 	b.m.rules[name] = body
 	if body == eFail {
 		b.rules[string(key)] = eFail
-		return eFail, nil
+		return eFail
 	}
-	return e, nil
+	return e
 }

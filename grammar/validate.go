@@ -11,30 +11,23 @@ type validator struct {
 	steps int
 }
 
-func (v *validator) valid(n *snode, x *jval, depth int) (bool, error) {
+func (v *validator) valid(n *snode, x *jval, depth int) bool {
 	if v.steps++; depth > 100 || v.steps > 1<<20 {
 		panic(tooLarge{"its enumerations take too many steps to judge"})
 	}
 	if n.v.kind == jBool {
-		return n.v.b, nil
+		return n.v.b
 	}
 	if n.v.kind != jObject {
-		return false, v.b.fail(n, "", "a schema must be an object or a boolean")
+		panic(v.b.fail(n, "", "a schema must be an object or a boolean"))
 	}
 	if ref := n.v.get("$ref"); ref != nil {
-		t, err := v.b.target(n, ref.s)
-		if err != nil {
-			return false, err
-		}
-		ok, err := v.valid(t, x, depth+1)
-		if !ok || err != nil || n.old {
-			return ok, err
+		t := v.b.target(n, ref.s)
+		if ok := v.valid(t, x, depth+1); !ok || n.old {
+			return ok
 		}
 	}
-	t, err := v.b.typesOf(n)
-	if err != nil {
-		return false, err
-	}
+	t := v.b.typesOf(n)
 	have := kindTypes[x.kind]
 	if x.kind == jNumber {
 		have = tFraction
@@ -43,31 +36,26 @@ func (v *validator) valid(n *snode, x *jval, depth int) (bool, error) {
 		}
 	}
 	if t&have == 0 {
-		return false, nil
+		return false
 	}
 	for _, k := range n.v.keys {
-		ok, err := v.keyword(n, k, n.v.at[k], x, depth)
-		if !ok || err != nil {
-			return false, err
+		if !v.keyword(n, k, n.v.at[k], x, depth) {
+			return false
 		}
 	}
-	return true, nil
+	return true
 }
 
-func (v *validator) keyword(n *snode, k string, s, x *jval, depth int) (bool, error) {
+func (v *validator) keyword(n *snode, k string, s, x *jval, depth int) bool {
 	b := v.b
-	some := func(list []*snode) (int, error) {
-		c := 0
+	some := func(list []*snode) (c int) {
 		for _, o := range list {
-			ok, err := v.valid(o, x, depth+1)
-			if err != nil {
-				return 0, err
-			}
+			ok := v.valid(o, x, depth+1)
 			if ok {
 				c++
 			}
 		}
-		return c, nil
+		return c
 	}
 	size, _ := s.count()
 	runes := 0
@@ -76,26 +64,19 @@ func (v *validator) keyword(n *snode, k string, s, x *jval, depth int) (bool, er
 	}
 	switch k {
 	case "enum":
-		return slices.ContainsFunc(s.list, x.same), nil
+		return slices.ContainsFunc(s.list, x.same)
 	case "const":
-		return s.same(x), nil
+		return s.same(x)
 	case "allOf":
-		c, err := some(b.children(n, k, s))
-		return c == len(s.list), err
+		return some(b.children(n, k, s)) == len(s.list)
 	case "anyOf":
-		c, err := some(b.children(n, k, s))
-		return c > 0, err
+		return some(b.children(n, k, s)) > 0
 	case "oneOf":
-		c, err := some(b.children(n, k, s))
-		return c == 1, err
+		return some(b.children(n, k, s)) == 1
 	case "not":
-		ok, err := v.valid(b.child(n, s, k), x, depth+1)
-		return !ok, err
+		return !v.valid(b.child(n, s, k), x, depth+1)
 	case "if":
-		ok, err := v.valid(b.child(n, s, k), x, depth+1)
-		if err != nil {
-			return false, err
-		}
+		ok := v.valid(b.child(n, s, k), x, depth+1)
 		branch := "then"
 		if !ok {
 			branch = "else"
@@ -103,100 +84,92 @@ func (v *validator) keyword(n *snode, k string, s, x *jval, depth int) (bool, er
 		if o := n.v.get(branch); o != nil {
 			return v.valid(b.child(n, o, branch), x, depth+1)
 		}
-		return true, nil
+		return true
 	}
 	switch x.kind {
 	case jString:
 		switch k {
 		case "minLength":
-			return runes >= size, nil
+			return runes >= size
 		case "maxLength":
-			return runes <= size, nil
+			return runes <= size
 		case "pattern", "\x00pattern":
-			r, err := b.pattern(n, k, s.s)
-			return err == nil && b.m.matches(r, jsonSpelling(x.s)) == (k == "pattern"), err
+			return b.m.matches(b.pattern(n, k, s.s), jsonSpelling(x.s)) == (k == "pattern")
 		case "format":
-			r, err := b.format(n, s.s)
-			return err == nil && b.m.matches(r, jsonSpelling(x.s)), err
+			return b.m.matches(b.format(n, s.s), jsonSpelling(x.s))
 		case "\x00strings":
-			return !slices.ContainsFunc(s.list, x.same), nil
+			return !slices.ContainsFunc(s.list, x.same)
 		}
 	case jNumber:
 		r, ok := x.number()
 		limit, also := s.number()
 		if !ok || !also {
-			return true, nil
+			return true
 		}
 		open := func(k string) bool { o := n.v.get(k); return o != nil && o.kind == jBool && o.b }
 		c := r.Cmp(limit)
 		switch k {
 		case "minimum":
-			return c > 0 || c == 0 && !open("exclusiveMinimum"), nil
+			return c > 0 || c == 0 && !open("exclusiveMinimum")
 		case "maximum":
-			return c < 0 || c == 0 && !open("exclusiveMaximum"), nil
+			return c < 0 || c == 0 && !open("exclusiveMaximum")
 		case "exclusiveMinimum":
-			return c > 0, nil
+			return c > 0
 		case "exclusiveMaximum":
-			return c < 0, nil
+			return c < 0
 		case "multipleOf":
-			return limit.Sign() > 0 && new(big.Rat).Quo(r, limit).IsInt(), nil
+			return limit.Sign() > 0 && new(big.Rat).Quo(r, limit).IsInt()
 		}
 	case jArray:
 		switch k {
 		case "minItems":
-			return len(x.list) >= size, nil
+			return len(x.list) >= size
 		case "maxItems":
-			return len(x.list) <= size, nil
+			return len(x.list) <= size
 		case "items", "prefixItems", "additionalItems":
 			f := &flat{nodes: []*snode{n}}
 			for i, e := range x.list {
-				list, err := b.itemAt(f, i)
-				if err != nil {
-					return false, err
-				}
+				list := b.itemAt(f, i)
 				for _, o := range list {
-					if ok, err := v.valid(o, e, depth+1); !ok || err != nil {
-						return false, err
+					if !v.valid(o, e, depth+1) {
+						return false
 					}
 				}
 			}
 		case "uniqueItems", "contains":
-			return false, b.fail(n, k, "'%s' is not supported", k)
+			panic(b.fail(n, k, "'%s' is not supported", k))
 		}
 	case jObject:
 		switch k {
 		case "minProperties":
-			return len(x.keys) >= size, nil
+			return len(x.keys) >= size
 		case "maxProperties":
-			return len(x.keys) <= size, nil
+			return len(x.keys) <= size
 		case "required":
 			for _, r := range s.list {
 				if x.at[r.s] == nil {
-					return false, nil
+					return false
 				}
 			}
 		case "properties", "patternProperties", "additionalProperties":
 			f := &flat{nodes: []*snode{n}}
 			for _, name := range x.keys {
-				list, err := b.keyed(f, name, true, nil)
-				if err != nil {
-					return false, err
-				}
+				list := b.keyed(f, name, true, nil)
 				for _, o := range list {
-					if ok, err := v.valid(o, x.at[name], depth+1); !ok || err != nil {
-						return false, err
+					if !v.valid(o, x.at[name], depth+1) {
+						return false
 					}
 				}
 			}
 		case "propertyNames":
 			for _, name := range x.keys {
-				if ok, err := v.valid(b.child(n, s, k), jStr(name), depth+1); !ok || err != nil {
-					return false, err
+				if !v.valid(b.child(n, s, k), jStr(name), depth+1) {
+					return false
 				}
 			}
 		case "dependentRequired", "dependentSchemas", "dependencies":
-			return false, b.fail(n, k, "'%s' beside an enumeration is not supported", k)
+			panic(b.fail(n, k, "'%s' beside an enumeration is not supported", k))
 		}
 	}
-	return true, nil
+	return true
 }

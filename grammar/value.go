@@ -3,7 +3,7 @@ package grammar
 import "strconv"
 
 // value is an expression for values that the schemas of f describe.
-func (b *builder) value(f *flat) (eid, error) {
+func (b *builder) value(f *flat) eid {
 	m := b.m
 	for _, n := range f.nodes {
 		for _, k := range [...]string{"enum", "const"} {
@@ -20,38 +20,26 @@ func (b *builder) value(f *flat) (eid, error) {
 		ways = append(ways, m.lex(m.or(m.literal("true"), m.literal("false"))))
 	}
 	if f.types&(tInteger|tFraction) != 0 {
-		e, err := b.numeric(f)
-		if err != nil {
-			return eFail, err
-		}
+		e := b.numeric(f)
 		ways = append(ways, e)
 	}
 	if f.types&tString != 0 {
-		r, err := b.stringBody(f)
-		if err != nil {
-			return eFail, err
-		}
+		r := b.stringBody(f)
 		ways = append(ways, m.lex(m.concat(m.literal(`"`), r)))
 	}
 	if f.types&tArray != 0 {
-		e, err := b.array(f)
-		if err != nil {
-			return eFail, err
-		}
+		e := b.array(f)
 		ways = append(ways, e)
 	}
 	if f.types&tObject != 0 {
-		e, err := b.object(f)
-		if err != nil {
-			return eFail, err
-		}
+		e := b.object(f)
 		ways = append(ways, e)
 	}
-	return m.alt(ways...), nil
+	return m.alt(ways...)
 }
 
 // literals are the values of an enumeration that all other schemas allow.
-func (b *builder) literals(f *flat, n *snode, k string) (eid, error) {
+func (b *builder) literals(f *flat, n *snode, k string) eid {
 	list := []*jval{n.v.get(k)}
 	if k == "enum" {
 		list = list[0].list
@@ -65,10 +53,7 @@ func (b *builder) literals(f *flat, n *snode, k string) (eid, error) {
 			if o == n && len(f.nodes) == 1 && len(n.v.keys) == 1 {
 				continue
 			}
-			var err error
-			if ok, err = v.valid(o, x, 0); err != nil {
-				return eFail, err
-			}
+			ok = v.valid(o, x, 0)
 			if !ok {
 				break
 			}
@@ -81,7 +66,7 @@ func (b *builder) literals(f *flat, n *snode, k string) (eid, error) {
 			ways = append(ways, b.constant(x))
 		}
 	}
-	return b.m.alt(append(ways, b.m.lex(b.m.or(words...)))...), nil
+	return b.m.alt(append(ways, b.m.lex(b.m.or(words...)))...)
 }
 
 func (b *builder) scalar(x *jval) rid {
@@ -135,7 +120,7 @@ func (b *builder) constant(x *jval) eid {
 	return m.lex(b.scalar(x))
 }
 
-func (b *builder) numeric(f *flat) (eid, error) {
+func (b *builder) numeric(f *flat) eid {
 	c := numbers{integer: f.types&tFraction == 0}
 	for _, n := range f.nodes {
 		for _, k := range [...]string{"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"} {
@@ -145,7 +130,7 @@ func (b *builder) numeric(f *flat) (eid, error) {
 			}
 			r, ok := x.number()
 			if !ok {
-				return eFail, b.fail(n, k, "'%s' must be a number of ordinary size", k)
+				panic(b.fail(n, k, "'%s' must be a number of ordinary size", k))
 			}
 			open := func(k string) bool {
 				o := n.v.get(k)
@@ -162,63 +147,55 @@ func (b *builder) numeric(f *flat) (eid, error) {
 				c.atMost(bound{r, true})
 			default:
 				if r.Sign() <= 0 {
-					return eFail, b.fail(n, k, "'multipleOf' must be more than 0")
+					panic(b.fail(n, k, "'multipleOf' must be more than 0"))
 				}
 				c.steps = append(c.steps, r)
 			}
 		}
 	}
 	if c.lo != nil && c.hi != nil && c.lo.at.Cmp(c.hi.at) > 0 {
-		return eFail, nil
+		return eFail
 	}
 	r, bad := b.m.number(&c)
 	if bad != "" {
-		return eFail, b.fail(f.nodes[0], bad, "'%s' has a value that cannot be enforced", bad)
+		panic(b.fail(f.nodes[0], bad, "'%s' has a value that cannot be enforced", bad))
 	}
-	return b.m.lex(r), nil
+	return b.m.lex(r)
 }
 
 // pattern compiles what a string must hold somewhere.
-func (b *builder) pattern(n *snode, k, text string) (rid, error) {
+func (b *builder) pattern(n *snode, k, text string) rid {
 	key := "p" + text
 	if r, ok := b.memo[key]; ok {
-		return r, nil
+		return r
 	}
-	p, err := parsePattern(text, "")
-	r := rEmpty
-	if err == nil {
-		r, err = b.m.search262(p, jsonText{b.m.regexes})
-	}
+	r, err := b.m.pattern(text, "", jsonText{b.m.regexes}, false)
 	if err != nil {
-		return rEmpty, b.fail(n, k, "%v", err)
+		panic(b.fail(n, k, "%v", err))
 	}
 	b.memo[key] = r
-	return r, nil
+	return r
 }
 
-func (b *builder) format(n *snode, name string) (rid, error) {
+func (b *builder) format(n *snode, name string) rid {
 	key := "f" + name
 	if r, ok := b.memo[key]; ok {
-		return r, nil
+		return r
 	}
 	text, ok := formats[name]
 	if !ok {
-		return rEmpty, b.fail(n, "format", "the format %.60q is not supported", name)
+		panic(b.fail(n, "format", "the format %.60q is not supported", name))
 	}
-	p, err := parsePattern(text, "")
-	r := rEmpty
-	if err == nil {
-		r, err = b.m.full(p, jsonText{b.m.regexes})
-	}
+	r, err := b.m.pattern(text, "", jsonText{b.m.regexes}, true)
 	if err != nil {
-		return rEmpty, b.fail(n, "format", "%v", err)
+		panic(b.fail(n, "format", "%v", err))
 	}
 	b.memo[key] = r
-	return r, nil
+	return r
 }
 
 // stringBody is what follows the opening quote of a string, closing quote included.
-func (b *builder) stringBody(f *flat) (rid, error) {
+func (b *builder) stringBody(f *flat) rid {
 	m := b.m
 	lo, hi := 0, -1
 	var parts []rid
@@ -229,7 +206,7 @@ func (b *builder) stringBody(f *flat) (rid, error) {
 			case "minLength", "maxLength":
 				c, ok := x.count()
 				if !ok {
-					return rEmpty, b.fail(n, k, "'%s' must be a whole number", k)
+					panic(b.fail(n, k, "'%s' must be a whole number", k))
 				}
 				if k == "minLength" {
 					lo = max(lo, c)
@@ -238,24 +215,18 @@ func (b *builder) stringBody(f *flat) (rid, error) {
 				}
 			case "pattern", "\x00pattern":
 				if x.kind != jString {
-					return rEmpty, b.fail(n, k, "'pattern' must be a string")
+					panic(b.fail(n, k, "'pattern' must be a string"))
 				}
-				r, err := b.pattern(n, "pattern", x.s)
-				if err != nil {
-					return rEmpty, err
-				}
+				r := b.pattern(n, "pattern", x.s)
 				if k != "pattern" {
 					r = m.not(r)
 				}
 				parts = append(parts, r)
 			case "format":
 				if x.kind != jString {
-					return rEmpty, b.fail(n, k, "'format' must be a string")
+					panic(b.fail(n, k, "'format' must be a string"))
 				}
-				r, err := b.format(n, x.s)
-				if err != nil {
-					return rEmpty, err
-				}
+				r := b.format(n, x.s)
 				parts = append(parts, r)
 			case "\x00strings":
 				var list []rid
@@ -268,10 +239,10 @@ func (b *builder) stringBody(f *flat) (rid, error) {
 	}
 	quote := m.literal(`"`)
 	if hi >= 0 && lo > hi {
-		return rEmpty, nil
+		return rEmpty
 	}
 	if len(parts) == 0 {
-		return m.concat(m.repeat(m.char, lo, hi), quote), nil
+		return m.concat(m.repeat(m.char, lo, hi), quote)
 	}
 	// All parts up to the quote: a complement must not run past it.
 	list := make([]rid, 0, len(parts)+1)
@@ -291,10 +262,10 @@ func (b *builder) stringBody(f *flat) (rid, error) {
 	if bare || lo > 0 || hi >= 0 {
 		list = append(list, m.concat(m.repeat(m.shortChar, lo, hi), quote))
 	}
-	return m.and(list...), nil
+	return m.and(list...)
 }
 
-func (b *builder) sizes(f *flat, least, most string) (lo, hi int, err error) {
+func (b *builder) sizes(f *flat, least, most string) (lo, hi int) {
 	hi = -1
 	for _, n := range f.nodes {
 		for _, k := range [...]string{least, most} {
@@ -304,7 +275,7 @@ func (b *builder) sizes(f *flat, least, most string) (lo, hi int, err error) {
 			}
 			c, ok := x.count()
 			if !ok {
-				return 0, 0, b.fail(n, k, "'%s' must be a whole number", k)
+				panic(b.fail(n, k, "'%s' must be a whole number", k))
 			}
 			if k == least {
 				lo = max(lo, c)
@@ -313,11 +284,11 @@ func (b *builder) sizes(f *flat, least, most string) (lo, hi int, err error) {
 			}
 		}
 	}
-	return lo, hi, nil
+	return lo, hi
 }
 
 // itemAt are the schemas of the item at i.
-func (b *builder) itemAt(f *flat, i int) (list []*snode, err error) {
+func (b *builder) itemAt(f *flat, i int) (list []*snode) {
 	for _, n := range f.nodes {
 		prefix, rest := n.v.get("prefixItems"), n.v.get("items")
 		where, restAt := "prefixItems", "items"
@@ -326,22 +297,19 @@ func (b *builder) itemAt(f *flat, i int) (list []*snode, err error) {
 		}
 		switch {
 		case prefix != nil && prefix.kind != jArray:
-			return nil, b.fail(n, where, "'%s' must be a list of schemas", where)
+			panic(b.fail(n, where, "'%s' must be a list of schemas", where))
 		case prefix != nil && i < len(prefix.list):
 			list = append(list, b.child(n, prefix.list[i], where, strconv.Itoa(i)))
 		case rest != nil:
 			list = append(list, b.child(n, rest, restAt))
 		}
 	}
-	return list, nil
+	return list
 }
 
-func (b *builder) array(f *flat) (eid, error) {
+func (b *builder) array(f *flat) eid {
 	m := b.m
-	lo, hi, err := b.sizes(f, "minItems", "maxItems")
-	if err != nil {
-		return eFail, err
-	}
+	lo, hi := b.sizes(f, "minItems", "maxItems")
 	fixed := 0
 	for _, n := range f.nodes {
 		for _, k := range [...]string{"prefixItems", "items"} {
@@ -350,27 +318,22 @@ func (b *builder) array(f *flat) (eid, error) {
 			}
 		}
 		if x := n.v.get("uniqueItems"); x != nil && (x.kind != jBool || x.b) && (hi < 0 || hi > 1) {
-			return eFail, b.fail(n, "uniqueItems", "'uniqueItems' is not supported")
+			panic(b.fail(n, "uniqueItems", "'uniqueItems' is not supported"))
 		}
 		if x := n.v.get("contains"); x != nil {
 			if least := n.v.get("minContains"); least != nil && least.s == "0" && n.v.get("maxContains") == nil {
 				continue
 			}
-			return eFail, b.fail(n, "contains", "'contains' is not supported")
+			panic(b.fail(n, "contains", "'contains' is not supported"))
 		}
 	}
 	if hi >= 0 && lo > hi {
-		return eFail, nil
+		return eFail
 	}
-	after, err := b.itemAt(f, fixed)
-	if err != nil {
-		return eFail, err
-	}
+	after := b.itemAt(f, fixed)
 	var rest eid
 	if hi < 0 || hi > fixed {
-		if rest, err = b.compile(after); err != nil {
-			return eFail, err
-		}
+		rest = b.compile(after)
 	} else {
 		rest = eFail
 	}
@@ -399,13 +362,8 @@ func (b *builder) array(f *flat) (eid, error) {
 		for i := fixed - 1; i >= 0; i-- {
 			item := eFail
 			if hi < 0 || i < hi {
-				list, err := b.itemAt(f, i)
-				if err != nil {
-					return eFail, err
-				}
-				if item, err = b.compile(list); err != nil {
-					return eFail, err
-				}
+				list := b.itemAt(f, i)
+				item = b.compile(list)
 			}
 			if i > 0 {
 				e = m.seq(comma, item, e)
@@ -417,5 +375,5 @@ func (b *builder) array(f *flat) (eid, error) {
 			}
 		}
 	}
-	return m.seq(m.text("["), blank, e, m.text("]")), nil
+	return m.seq(m.text("["), blank, e, m.text("]"))
 }

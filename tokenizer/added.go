@@ -5,6 +5,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // addedToken is one entry of "added_tokens": a string that is cut out of a text
@@ -29,14 +31,11 @@ type addedVocab struct {
 	raw        trie // contents of the normalized tokens, for partly literal text
 }
 
-func parseAddedToken(o object) (*addedToken, error) {
+func parseAddedToken(o object) *addedToken {
 	var t addedToken
-	var err error
-	if t.content, err = o.at("content").str(); err != nil {
-		return nil, err
-	}
+	t.content = o.at("content").str()
 	if len(t.content) > maxAddedBytes {
-		return nil, invalid(join(o.path, "content"), "has %d bytes, at most %d are taken", len(t.content), maxAddedBytes)
+		panic(attempt.Failure{Err: invalid(join(o.path, "content"), "has %d bytes, at most %d are taken", len(t.content), maxAddedBytes)})
 	}
 	for _, f := range []struct {
 		name string
@@ -46,40 +45,37 @@ func parseAddedToken(o object) (*addedToken, error) {
 		{"special", &t.special, false}, {"single_word", &t.singleWord, false},
 		{"lstrip", &t.lstrip, false}, {"rstrip", &t.rstrip, false},
 	} {
-		if *f.to, err = o.flag(f.name, f.def); err != nil {
-			return nil, err
-		}
+		*f.to = o.flag(f.name, f.def)
 	}
-	t.normalized, err = o.flag("normalized", !t.special)
-	return &t, err
+	t.normalized = o.flag("normalized", !t.special)
+	return &t
 }
 
 // add takes one token in; vocab is the model's own vocabulary.
-func (a *addedVocab) add(path string, t *addedToken, m *bpe) error {
+func (a *addedVocab) add(path string, t *addedToken, m *bpe) {
 	if t.content == "" {
-		return nil
+		return
 	}
 	if have, ok := m.vocab[t.content]; ok && have != t.id {
-		return invalid(path, "gives %q the id %d, but model.vocab gives it %d", t.content, t.id, have)
+		panic(attempt.Failure{Err: invalid(path, "gives %q the id %d, but model.vocab gives it %d", t.content, t.id, have)})
 	}
 	if s, ok := m.token(t.id); ok && s != t.content {
-		return invalid(path, "gives %q the id %d, which model.vocab gives to %q", t.content, t.id, s)
+		panic(attempt.Failure{Err: invalid(path, "gives %q the id %d, which model.vocab gives to %q", t.content, t.id, s)})
 	}
 	if old := a.byID[t.id]; old != nil && old.content != t.content {
-		return invalid(path, "gives the id %d to both %q and %q", t.id, old.content, t.content)
+		panic(attempt.Failure{Err: invalid(path, "gives the id %d to both %q and %q", t.id, old.content, t.content)})
 	}
 	if old := a.byContent[t.content]; old != nil && old.id != t.id {
-		return invalid(path, "gives %q both the id %d and %d", t.content, old.id, t.id)
+		panic(attempt.Failure{Err: invalid(path, "gives %q both the id %d and %d", t.content, old.id, t.id)})
 	}
 	if len(a.byID) >= maxAddedTokens {
-		return invalid(path, "more than %d added tokens", maxAddedTokens)
+		panic(attempt.Failure{Err: invalid(path, "more than %d added tokens", maxAddedTokens)})
 	}
 	a.byID[t.id], a.byContent[t.content] = t, t
-	return nil
 }
 
 // index builds the tries, once all tokens and the normalizer are known.
-func (a *addedVocab) index(path string, ns normalizers) error {
+func (a *addedVocab) index(path string, ns normalizers) {
 	for _, t := range a.byID {
 		t.decoded = t.content
 		if !t.normalized {
@@ -88,18 +84,17 @@ func (a *addedVocab) index(path string, ns normalizers) error {
 		}
 		p, err := ns.apply(piece{t.content, true, searchesOf(context.Background(), len(t.content))})
 		if err != nil {
-			return invalid(path, "%q cannot be normalized: %v", t.content, err)
+			panic(attempt.Failure{Err: invalid(path, "%q cannot be normalized: %v", t.content, err)})
 		}
 		if p.text == "" {
-			return invalid(path, "%q is normalized to nothing", t.content)
+			panic(attempt.Failure{Err: invalid(path, "%q is normalized to nothing", t.content)})
 		}
 		if !a.normalized.add(p.text, t.id) {
-			return invalid(path, "%q and another added token have the same normalized form %q", t.content, p.text)
+			panic(attempt.Failure{Err: invalid(path, "%q and another added token have the same normalized form %q", t.content, p.text)})
 		}
 		t.decoded = p.text
 		a.raw.add(t.content, t.id)
 	}
-	return nil
 }
 
 // span is a byte range of a text.

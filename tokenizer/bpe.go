@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // bpe is the model: byte pair encoding with ranked merges (Sennrich et al.,
@@ -41,45 +43,32 @@ func (m *bpe) token(id int32) (string, bool) {
 
 func pair(a, b int32) uint64 { return uint64(uint32(a))<<32 | uint64(uint32(b)) }
 
-func parseBPE(n node) (*bpe, error) {
-	o, err := n.object()
-	if err != nil {
-		return nil, err
-	}
-	if kind, err := o.text("type", "BPE"); err != nil {
-		return nil, err
-	} else if kind != "BPE" {
-		return nil, unsupported(join(o.path, "type"), "model", kind, []string{"BPE"})
+func parseBPE(n node) *bpe {
+	o := n.object()
+	if kind := o.text("type", "BPE"); kind != "BPE" {
+		panic(attempt.Failure{Err: unsupported(join(o.path, "type"), "model", kind, []string{"BPE"})})
 	}
 	m := &bpe{unk: -1}
-	if err := m.parseVocab(o.at("vocab")); err != nil {
-		return nil, err
-	}
-	if err := m.parseOptions(o); err != nil {
-		return nil, err
-	}
-	if err := m.parseMerges(o.at("merges")); err != nil {
-		return nil, err
-	}
+	m.parseVocab(o.at("vocab"))
+	m.parseOptions(o)
+	m.parseMerges(o.at("merges"))
 	m.shortcuts()
 	m.cache = newWordCache(len(m.vocab))
-	return m, nil
+	return m
 }
 
-func (m *bpe) parseVocab(n node) error {
+func (m *bpe) parseVocab(n node) {
 	var raw map[string]json.Number
-	if err := n.into(&raw, "an object of token: id"); err != nil {
-		return err
-	}
+	n.into(&raw, "an object of token: id")
 	if len(raw) == 0 {
-		return invalid(n.path, "is empty")
+		panic(attempt.Failure{Err: invalid(n.path, "is empty")})
 	}
 	top := int32(0)
 	m.vocab = make(map[string]int32, len(raw))
 	for s, num := range raw {
 		v, err := num.Int64()
 		if err != nil || v < 0 || v >= maxTokenID {
-			return invalid(n.path, "gives %q the id %s, ids are integers in [0, %d)", s, num, maxTokenID)
+			panic(attempt.Failure{Err: invalid(n.path, "gives %q the id %s, ids are integers in [0, %d)", s, num, maxTokenID)})
 		}
 		m.vocab[s] = int32(v)
 		top = max(top, int32(v))
@@ -87,68 +76,47 @@ func (m *bpe) parseVocab(n node) error {
 	m.tokens, m.known = make([]string, top+1), make([]bool, top+1)
 	for s, id := range m.vocab {
 		if m.known[id] {
-			return invalid(n.path, "gives the id %d to both %q and %q", id, m.tokens[id], s)
+			panic(attempt.Failure{Err: invalid(n.path, "gives the id %d to both %q and %q", id, m.tokens[id], s)})
 		}
 		m.tokens[id], m.known[id] = s, true
 	}
-	return nil
 }
 
-func (m *bpe) parseOptions(o object) error {
+func (m *bpe) parseOptions(o object) {
 	if n := o.at("dropout"); !n.null() {
 		var p float64
-		if err := n.into(&p, "a number"); err != nil {
-			return err
-		}
+		n.into(&p, "a number")
 		if p != 0 {
-			return fmt.Errorf("%w: %s: dropout %v: ids would be random", ErrUnsupported, n.path, p)
+			panic(attempt.Failure{Err: fmt.Errorf("%w: %s: dropout %v: ids would be random", ErrUnsupported, n.path, p)})
 		}
 	}
-	var err error
-	if m.fuseUnk, err = o.flag("fuse_unk", false); err != nil {
-		return err
-	}
-	if m.ignoreMerges, err = o.flag("ignore_merges", false); err != nil {
-		return err
-	}
-	if m.prefix, err = o.text("continuing_subword_prefix", ""); err != nil {
-		return err
-	}
-	if m.suffix, err = o.text("end_of_word_suffix", ""); err != nil {
-		return err
-	}
-	fallback, err := o.flag("byte_fallback", false)
-	if err != nil {
-		return err
-	}
+	m.fuseUnk = o.flag("fuse_unk", false)
+	m.ignoreMerges = o.flag("ignore_merges", false)
+	m.prefix = o.text("continuing_subword_prefix", "")
+	m.suffix = o.text("end_of_word_suffix", "")
+	fallback := o.flag("byte_fallback", false)
 	for b := range m.bytes {
 		m.bytes[b] = -1
 		if id, ok := m.vocab[fmt.Sprintf("<0x%02X>", b)]; ok && fallback {
 			m.bytes[b] = id
 		}
 	}
-	unk, err := o.text("unk_token", "")
-	if err != nil {
-		return err
-	}
+	unk := o.text("unk_token", "")
 	if unk != "" {
 		id, ok := m.vocab[unk]
 		if !ok {
-			return invalid(join(o.path, "unk_token"), "%q is not in model.vocab", unk)
+			panic(attempt.Failure{Err: invalid(join(o.path, "unk_token"), "%q is not in model.vocab", unk)})
 		}
 		m.unk = id
 	}
-	return nil
 }
 
 // parseMerges reads both spellings: "a b" and ["a", "b"]. The place in the list is the rank.
-func (m *bpe) parseMerges(n node) error {
+func (m *bpe) parseMerges(n node) {
 	var rows []json.RawMessage
-	if err := n.into(&rows, "a list of merges"); err != nil {
-		return err
-	}
+	n.into(&rows, "a list of merges")
 	if len(rows) > maxMerges {
-		return invalid(n.path, "has %d entries, at most %d are taken", len(rows), maxMerges)
+		panic(attempt.Failure{Err: invalid(n.path, "has %d entries, at most %d are taken", len(rows), maxMerges)})
 	}
 	m.merges = make(map[uint64]int32, len(rows))
 	m.result = make([]int32, 0, len(rows))
@@ -158,44 +126,40 @@ func (m *bpe) parseMerges(n node) error {
 		if len(row) > 0 && row[0] == '"' {
 			var s string
 			if err := json.Unmarshal(row, &s); err != nil {
-				return invalid(at(), "%v", err)
+				panic(attempt.Failure{Err: invalid(at(), "%v", err)})
 			}
 			if strings.HasPrefix(s, "#version") {
 				continue
 			}
 			ab = strings.Split(s, " ")
 		} else if err := json.Unmarshal(row, &ab); err != nil {
-			return invalid(at(), `is neither "a b" nor ["a", "b"]: %v`, err)
+			panic(attempt.Failure{Err: invalid(at(), `is neither "a b" nor ["a", "b"]: %v`, err)})
 		}
 		if len(ab) != 2 {
-			return invalid(at(), "has %d parts, want 2", len(ab))
+			panic(attempt.Failure{Err: invalid(at(), "has %d parts, want 2", len(ab))})
 		}
-		if err := m.addMerge(at, ab[0], ab[1]); err != nil {
-			return err
-		}
+		m.addMerge(at, ab[0], ab[1])
 	}
-	return nil
 }
 
-func (m *bpe) addMerge(at func() string, a, b string) error {
+func (m *bpe) addMerge(at func() string, a, b string) {
 	left, ok := m.vocab[a]
 	if !ok {
-		return invalid(at(), "%q is not in model.vocab", a)
+		panic(attempt.Failure{Err: invalid(at(), "%q is not in model.vocab", a)})
 	}
 	right, ok := m.vocab[b]
 	if !ok {
-		return invalid(at(), "%q is not in model.vocab", b)
+		panic(attempt.Failure{Err: invalid(at(), "%q is not in model.vocab", b)})
 	}
 	if len(b) < len(m.prefix) {
-		return invalid(at(), "%q is shorter than the continuing_subword_prefix", b)
+		panic(attempt.Failure{Err: invalid(at(), "%q is shorter than the continuing_subword_prefix", b)})
 	}
 	id, ok := m.vocab[a+b[len(m.prefix):]]
 	if !ok {
-		return invalid(at(), "makes %q, which is not in model.vocab", a+b[len(m.prefix):])
+		panic(attempt.Failure{Err: invalid(at(), "makes %q, which is not in model.vocab", a+b[len(m.prefix):])})
 	}
 	m.merges[pair(left, right)] = int32(len(m.result))
 	m.result = append(m.result, id)
-	return nil
 }
 
 // shortcuts prepares the byte-level tables; they are used when the pre-tokenizer is byte-level.

@@ -3,6 +3,8 @@ package tokenizer
 import (
 	"cmp"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // config is what tokenizer_config.json and special_tokens_map.json say.
@@ -25,26 +27,19 @@ func (c *config) llamaLike() bool {
 
 // parseConfig reads tokenizer_config.json, or special_tokens_map.json, which
 // holds a subset. Empty data is an empty file.
-func parseConfig(name string, data []byte) (config, error) {
+func parseConfig(name string, data []byte) config {
 	var c config
 	if len(data) == 0 {
-		return c, nil
+		return c
 	}
-	o, err := parseFile(name, data)
-	if err != nil {
-		return c, err
-	}
+	o := parseFile(name, data)
 	for _, f := range []struct {
 		field string
 		to    *string
 	}{{"bos_token", &c.bos}, {"eos_token", &c.eos}} {
-		if *f.to, err = specialName(o.at(f.field)); err != nil {
-			return c, err
-		}
+		*f.to = specialName(o.at(f.field))
 	}
-	if c.class, err = o.text("tokenizer_class", ""); err != nil {
-		return c, err
-	}
+	c.class = o.text("tokenizer_class", "")
 	for _, f := range []struct {
 		field string
 		to    **bool
@@ -52,58 +47,38 @@ func parseConfig(name string, data []byte) (config, error) {
 		if o.at(f.field).null() {
 			continue
 		}
-		v, err := o.flag(f.field, false)
-		if err != nil {
-			return c, err
-		}
+		v := o.flag(f.field, false)
 		*f.to = &v
 	}
-	return c, c.parseAdded(o.at("added_tokens_decoder"))
+	c.parseAdded(o.at("added_tokens_decoder"))
+	return c
 }
 
 // specialName reads a token written as a string or as {"content": string}.
-func specialName(n node) (string, error) {
+func specialName(n node) string {
 	if n.null() {
-		return "", nil
+		return ""
 	}
 	if n.raw[0] == '{' {
-		o, err := n.object()
-		if err != nil {
-			return "", err
-		}
+		o := n.object()
 		return o.at("content").str()
 	}
 	return n.str()
 }
 
-func (c *config) parseAdded(n node) error {
+func (c *config) parseAdded(n node) {
 	if n.null() {
-		return nil
+		return
 	}
-	o, err := n.object()
-	if err != nil {
-		return err
-	}
+	o := n.object()
 	if len(o.fields) > maxAddedTokens {
-		return invalid(n.path, "has %d entries, at most %d are taken", len(o.fields), maxAddedTokens)
+		panic(attempt.Failure{Err: invalid(n.path, "has %d entries, at most %d are taken", len(o.fields), maxAddedTokens)})
 	}
 	for key := range o.fields {
-		id, err := (node{join(o.path, key), []byte(key)}).id()
-		if err != nil {
-			return err
-		}
-		to, err := o.at(key).object()
-		if err != nil {
-			return err
-		}
-		t, err := parseAddedToken(to)
-		if err != nil {
-			return err
-		}
-		t.id = id
+		t := parseAddedToken(o.at(key).object())
+		t.id = (node{join(o.path, key), []byte(key)}).id()
 		c.added = append(c.added, t)
 	}
-	return nil
 }
 
 // fill takes from d what c does not say.

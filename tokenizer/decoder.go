@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // stage is one decoder component at work on one stream. Text goes through it in
@@ -24,21 +26,15 @@ type decoder struct {
 
 var knownDecoders = []string{"Sequence", "ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
 
-func parseDecoder(n node) (*decoder, error) {
-	list, err := flatten(n, "decoders")
-	if err != nil {
-		return nil, err
-	}
+func parseDecoder(n node) *decoder {
+	list := flatten(n, "decoders")
 	d := &decoder{}
 	if n.null() { // no decoder: tokens separated by spaces
 		d.make = append(d.make, func() stage { return &spaced{} })
 	}
 	fused := false
 	for i, o := range list {
-		kind, err := o.kind()
-		if err != nil {
-			return nil, err
-		}
+		kind := o.kind()
 		var mk func() stage
 		var one func(string) string
 		switch kind {
@@ -51,9 +47,7 @@ func parseDecoder(n node) (*decoder, error) {
 		case "ByteFallback":
 			next := ""
 			if i+1 < len(list) {
-				if next, err = list[i+1].kind(); err != nil {
-					return nil, err
-				}
+				next = list[i+1].kind()
 			}
 			early := i+1 == len(list) || next == "Fuse"
 			mk, one = func() stage { return &fallbackStage{early: early} }, fallbackBytes
@@ -64,28 +58,19 @@ func parseDecoder(n node) (*decoder, error) {
 			fused = true
 			continue
 		case "Replace":
-			f, err := parseReplacement(o)
-			if err != nil {
-				return nil, err
-			}
+			f := parseReplacement(o)
 			one = lossless(func(s string) (string, error) { return f(s, searchesOf(context.Background(), len(s))) })
 			mk = func() stage { return mapped(one) }
 			if fused {
 				mk = gathered(mk)
 			}
 		case "Metaspace":
-			m, err := parseMetaspace(o)
-			if err != nil {
-				return nil, err
-			}
+			m := parseMetaspace(o)
 			joined := fused
 			mk = func() stage { return &metaspaceStage{m: m, fused: joined} }
 			one = func(s string) string { return strings.ReplaceAll(s, m.mark, " ") }
 		case "Strip":
-			st, err := parseStrip(o)
-			if err != nil {
-				return nil, err
-			}
+			st := parseStrip(o)
 			if fused { // strips the ends of the text, not of a token
 				mk = func() stage { s := st; return &s }
 			} else {
@@ -93,14 +78,14 @@ func parseDecoder(n node) (*decoder, error) {
 				mk = func() stage { return mapped(st.whole) }
 			}
 		default:
-			return nil, unsupported(join(o.path, "type"), "decoder", kind, knownDecoders)
+			panic(attempt.Failure{Err: unsupported(join(o.path, "type"), "decoder", kind, knownDecoders)})
 		}
 		d.make = append(d.make, mk)
 		if one != nil {
 			d.single = append(d.single, one)
 		}
 	}
-	return d, nil
+	return d
 }
 
 // lossless: a replacement that gives up leaves the token as it is.

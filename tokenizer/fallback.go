@@ -107,18 +107,13 @@ type stripStage struct {
 	held  string // copies of char that may turn out to be the end
 }
 
-func parseStrip(o object) (stripStage, error) {
+func parseStrip(o object) stripStage {
 	var s stripStage
-	r, err := o.at("content").oneRune()
-	if err != nil {
-		return s, err
-	}
+	r := o.at("content").oneRune()
 	s.char = string(r)
-	if s.start, err = o.at("start").count(1 << 16); err != nil {
-		return s, err
-	}
-	s.stop, err = o.at("stop").count(1 << 16)
-	return s, err
+	s.start = o.at("start").count(1 << 16)
+	s.stop = o.at("stop").count(1 << 16)
+	return s
 }
 
 func (s stripStage) whole(text string) string {

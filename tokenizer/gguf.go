@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // GGUF files carry their tokenizer in metadata. What is read here is written
@@ -77,7 +78,7 @@ func readGGUF(path string) (files Files, scores []float32, err error) {
 		return files, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if files, scores, err = filesGGUF(f); err != nil {
+	if _, err = attempt.At(func() any { files, scores = filesGGUF(f); return nil }); err != nil {
 		if !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrInvalid) {
 			err = fmt.Errorf("%w: %w", ErrInvalid, err)
 		}
@@ -86,38 +87,23 @@ func readGGUF(path string) (files Files, scores []float32, err error) {
 	return files, scores, err
 }
 
-func filesGGUF(f *gguf.File) (files Files, scores []float32, err error) {
-	v, err := vocabGGUF(f)
-	if err != nil {
-		return files, nil, err
-	}
-	kind, err := f.Text(ggufPrefix+"model", "")
-	if err != nil {
-		return files, nil, err
-	}
+func filesGGUF(f *gguf.File) (files Files, scores []float32) {
+	v := vocabGGUF(f)
+	kind := attempt.Must(f.Text(ggufPrefix+"model", ""))
 	var doc map[string]any
 	bos := true
 	switch kind {
 	case "gpt2":
-		doc, bos, err = v.byteLevel(f)
+		doc, bos = v.byteLevel(f)
 	case "llama":
-		doc, scores, err = v.sentencePiece(f)
+		doc, scores = v.sentencePiece(f)
 	default:
-		err = unsupported(ggufPrefix+"model", "tokenizer", kind, []string{"gpt2", "llama"})
-	}
-	if err != nil {
-		return files, nil, err
+		panic(attempt.Failure{Err: unsupported(ggufPrefix+"model", "tokenizer", kind, []string{"gpt2", "llama"})})
 	}
 	doc["added_tokens"] = v.added()
-	if files.Tokenizer, err = json.Marshal(doc); err != nil {
-		return files, nil, err
-	}
-	config, err := v.config(f, bos)
-	if err != nil {
-		return files, nil, err
-	}
-	files.Config, err = json.Marshal(config)
-	return files, scores, err
+	files.Tokenizer = attempt.Must(json.Marshal(doc))
+	files.Config = attempt.Must(json.Marshal(v.config(f, bos)))
+	return files, scores
 }
 
 // ggufVocab is the vocabulary by id.
@@ -126,29 +112,24 @@ type ggufVocab struct {
 	kinds  []int64 // nil: all normal
 }
 
-func vocabGGUF(f *gguf.File) (*ggufVocab, error) {
+func vocabGGUF(f *gguf.File) *ggufVocab {
 	v := &ggufVocab{}
-	var err error
-	if v.tokens, err = f.Texts(ggufPrefix + "tokens"); err != nil {
-		return nil, err
-	}
-	if v.kinds, err = f.Wholes(ggufPrefix + "token_type"); err != nil {
-		return nil, err
-	}
+	v.tokens = attempt.Must(f.Texts(ggufPrefix + "tokens"))
+	v.kinds = attempt.Must(f.Wholes(ggufPrefix + "token_type"))
 	switch n := len(v.tokens); {
 	case n == 0:
-		return nil, invalid(ggufPrefix+"tokens", "is missing or empty: the file holds no tokenizer; put it in a folder beside its tokenizer.json")
+		panic(attempt.Failure{Err: invalid(ggufPrefix+"tokens", "is missing or empty: the file holds no tokenizer; put it in a folder beside its tokenizer.json")})
 	case n > maxTokenID:
-		return nil, invalid(ggufPrefix+"tokens", "has %d entries, at most %d are taken", n, maxTokenID)
+		panic(attempt.Failure{Err: invalid(ggufPrefix+"tokens", "has %d entries, at most %d are taken", n, maxTokenID)})
 	case v.kinds != nil && len(v.kinds) != n:
-		return nil, invalid(ggufPrefix+"token_type", "has %d entries for %d tokens", len(v.kinds), n)
+		panic(attempt.Failure{Err: invalid(ggufPrefix+"token_type", "has %d entries for %d tokens", len(v.kinds), n)})
 	}
 	for id, s := range v.tokens {
 		if !utf8.ValidString(s) {
-			return nil, invalid(ggufPrefix+"tokens", "token %d is not valid UTF-8", id)
+			panic(attempt.Failure{Err: invalid(ggufPrefix+"tokens", "token %d is not valid UTF-8", id)})
 		}
 	}
-	return v, nil
+	return v
 }
 
 func (v *ggufVocab) kind(id int) int64 {
@@ -159,15 +140,15 @@ func (v *ggufVocab) kind(id int) int64 {
 }
 
 // ids is the vocabulary of tokenizer.json.
-func (v *ggufVocab) ids() (map[string]int, error) {
+func (v *ggufVocab) ids() map[string]int {
 	out := make(map[string]int, len(v.tokens))
 	for id, s := range v.tokens {
 		if old, ok := out[s]; ok {
-			return nil, invalid(ggufPrefix+"tokens", "gives %q both the id %d and %d", s, old, id)
+			panic(attempt.Failure{Err: invalid(ggufPrefix+"tokens", "gives %q both the id %d and %d", s, old, id)})
 		}
 		out[s] = id
 	}
-	return out, nil
+	return out
 }
 
 // added are the tokens that are recognised in a text before it is split.
@@ -182,26 +163,16 @@ func (v *ggufVocab) added() []map[string]any {
 }
 
 // byteLevel is GPT-2's kind: merges over the byte alphabet.
-func (v *ggufVocab) byteLevel(f *gguf.File) (doc map[string]any, bos bool, err error) {
-	name, err := f.Text(ggufPrefix+"pre", "default")
-	if err != nil {
-		return nil, false, err
-	}
+func (v *ggufVocab) byteLevel(f *gguf.File) (doc map[string]any, bos bool) {
+	name := attempt.Must(f.Text(ggufPrefix+"pre", "default"))
 	pre, ok := ggufPretokenizers[name]
 	if !ok {
-		return nil, false, fmt.Errorf("%w (or put the file in a folder beside the model's tokenizer.json)",
-			unsupported(ggufPrefix+"pre", "pre-tokenizer", name, ggufPre()))
+		panic(attempt.Failure{Err: fmt.Errorf("%w (or put the file in a folder beside the model's tokenizer.json)", unsupported(ggufPrefix+"pre", "pre-tokenizer", name, ggufPre()))})
 	}
-	vocab, err := v.ids()
-	if err != nil {
-		return nil, false, err
-	}
-	merges, err := f.Texts(ggufPrefix + "merges")
-	if err != nil {
-		return nil, false, err
-	}
+	vocab := v.ids()
+	merges := attempt.Must(f.Texts(ggufPrefix + "merges"))
 	if merges == nil {
-		return nil, false, invalid(ggufPrefix+"merges", "is missing")
+		panic(attempt.Failure{Err: invalid(ggufPrefix+"merges", "is missing")})
 	}
 	var stages []any
 	for _, p := range pre.patterns {
@@ -216,42 +187,32 @@ func (v *ggufVocab) byteLevel(f *gguf.File) (doc map[string]any, bos bool, err e
 	if pre.normalizer != "" {
 		doc["normalizer"] = map[string]any{"type": pre.normalizer}
 	}
-	return doc, pre.bos, nil
+	return doc, pre.bos
 }
 
 // sentencePiece is Llama's first kind: characters, spaces as U+2581, merged by
 // the score of what they make; bytes for what the vocabulary lacks.
-func (v *ggufVocab) sentencePiece(f *gguf.File) (doc map[string]any, scores []float32, err error) {
-	if scores, err = f.Float32s(ggufPrefix + "scores"); err != nil {
-		return nil, nil, err
-	}
+func (v *ggufVocab) sentencePiece(f *gguf.File) (doc map[string]any, scores []float32) {
+	scores = attempt.Must(f.Float32s(ggufPrefix + "scores"))
 	if len(scores) != len(v.tokens) {
-		return nil, nil, invalid(ggufPrefix+"scores", "has %d entries for %d tokens", len(scores), len(v.tokens))
+		panic(attempt.Failure{Err: invalid(ggufPrefix+"scores", "has %d entries for %d tokens", len(scores), len(v.tokens))})
 	}
 	for id, score := range scores {
 		if score != score {
-			return nil, nil, invalid(ggufPrefix+"scores", "token %d has a NaN: the order of merges is lost", id)
+			panic(attempt.Failure{Err: invalid(ggufPrefix+"scores", "token %d has a NaN: the order of merges is lost", id)})
 		}
 	}
 	if _, ok := f.Value(ggufPrefix + "precompiled_charsmap"); ok {
-		return nil, nil, fmt.Errorf("%w: %sprecompiled_charsmap: SentencePiece's normalization is not built in", ErrUnsupported, ggufPrefix)
+		panic(attempt.Failure{Err: fmt.Errorf("%w: %sprecompiled_charsmap: SentencePiece's normalization is not built in", ErrUnsupported, ggufPrefix)})
 	}
-	if squeeze, err := f.Flag(ggufPrefix+"remove_extra_whitespaces", false); err != nil || squeeze {
-		return nil, nil, errors.Join(err, fmt.Errorf("%w: %sremove_extra_whitespaces is set", ErrUnsupported, ggufPrefix))
+	if attempt.Must(f.Flag(ggufPrefix+"remove_extra_whitespaces", false)) {
+		panic(attempt.Failure{Err: fmt.Errorf("%w: %sremove_extra_whitespaces is set", ErrUnsupported, ggufPrefix)})
 	}
-	prefix, err := f.Flag(ggufPrefix+"add_space_prefix", true)
-	if err != nil {
-		return nil, nil, err
-	}
-	vocab, err := v.ids()
-	if err != nil {
-		return nil, nil, err
-	}
+	prefix := attempt.Must(f.Flag(ggufPrefix+"add_space_prefix", true))
+	vocab := v.ids()
 	const mark = "\u2581"
 	model := map[string]any{"type": "BPE", "vocab": vocab, "merges": []string{}, "byte_fallback": true, "fuse_unk": true}
-	if id, err := v.named(f, "unknown_token_id", 0); err != nil {
-		return nil, nil, err
-	} else if id != "" {
+	if id := v.named(f, "unknown_token_id", 0); id != "" {
 		model["unk_token"] = id
 	}
 	normalizers := []any{map[string]any{"type": "Replace", "pattern": map[string]any{"String": " "}, "content": mark}}
@@ -262,33 +223,27 @@ func (v *ggufVocab) sentencePiece(f *gguf.File) (doc map[string]any, scores []fl
 		decoders = append(decoders, map[string]any{"type": "Strip", "content": " ", "start": 1, "stop": 0})
 	}
 	return map[string]any{"model": model, "normalizer": map[string]any{"type": "Sequence", "normalizers": normalizers},
-		"decoder": map[string]any{"type": "Sequence", "decoders": decoders}}, scores, nil
+		"decoder": map[string]any{"type": "Sequence", "decoders": decoders}}, scores
 }
 
 // named is the token that a key gives the id of; def -1: none when absent.
-func (v *ggufVocab) named(f *gguf.File, key string, def int64) (string, error) {
+func (v *ggufVocab) named(f *gguf.File, key string, def int64) string {
 	const none = 1<<32 - 1 // -1 as converters wrote it
-	id, err := f.Whole(ggufPrefix+key, def, -1, none)
+	id := attempt.Must(f.Whole(ggufPrefix+key, def, -1, none))
 	switch {
-	case err != nil:
-		return "", err
 	case id == none || id == -1:
-		return "", nil
+		return ""
 	case id >= int64(len(v.tokens)):
-		return "", invalid(ggufPrefix+key, "is %d, there are %d tokens", id, len(v.tokens))
+		panic(attempt.Failure{Err: invalid(ggufPrefix+key, "is %d, there are %d tokens", id, len(v.tokens))})
 	}
-	return v.tokens[id], nil
+	return v.tokens[id]
 }
 
 // config is the tokenizer_config.json.
-func (v *ggufVocab) config(f *gguf.File, bos bool) (map[string]any, error) {
+func (v *ggufVocab) config(f *gguf.File, bos bool) map[string]any {
 	out := map[string]any{"tokenizer_class": "PreTrainedTokenizerFast"}
 	for field, key := range map[string]string{"bos_token": "bos_token_id", "eos_token": "eos_token_id", "pad_token": "padding_token_id", "unk_token": "unknown_token_id"} {
-		s, err := v.named(f, key, -1)
-		if err != nil {
-			return nil, err
-		}
-		if s != "" {
+		if s := v.named(f, key, -1); s != "" {
 			out[field] = s
 		}
 	}
@@ -296,28 +251,17 @@ func (v *ggufVocab) config(f *gguf.File, bos bool) (map[string]any, error) {
 		bos = false
 	}
 	for key, def := range map[string]bool{"add_bos_token": bos, "add_eos_token": false} {
-		want, err := f.Flag(ggufPrefix+key, def)
-		if err != nil {
-			return nil, err
-		}
-		out[key] = want
+		out[key] = attempt.Must(f.Flag(ggufPrefix+key, def))
 	}
 	const template = "tokenizer.chat_template"
-	main, err := f.Text(template, "")
-	if err != nil {
-		return nil, err
-	}
+	main := attempt.Must(f.Text(template, ""))
 	named := []map[string]string{}
 	for _, key := range f.Keys() {
 		name, ok := strings.CutPrefix(key, template+".")
 		if !ok {
 			continue
 		}
-		text, err := f.Text(key, "")
-		if err != nil {
-			return nil, err
-		}
-		named = append(named, map[string]string{"name": name, "template": text})
+		named = append(named, map[string]string{"name": name, "template": attempt.Must(f.Text(key, ""))})
 	}
 	switch {
 	case main != "" && len(named) > 0:
@@ -325,5 +269,5 @@ func (v *ggufVocab) config(f *gguf.File, bos bool) (map[string]any, error) {
 	case main != "":
 		out["chat_template"] = main
 	}
-	return out, nil
+	return out
 }

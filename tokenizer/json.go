@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // node is one json value together with the path that leads to it
@@ -20,13 +22,13 @@ type object struct {
 	fields map[string]json.RawMessage
 }
 
-func parseFile(name string, data []byte) (object, error) {
+func parseFile(name string, data []byte) object {
 	if !utf8.Valid(data) {
-		return object{}, invalid(name, "is not valid UTF-8")
+		panic(attempt.Failure{Err: invalid(name, "is not valid UTF-8")})
 	}
-	o, err := node{name, data}.object()
+	o := node{name, data}.object()
 	o.path = name + ":"
-	return o, err
+	return o
 }
 
 func join(path, field string) string {
@@ -42,137 +44,115 @@ func (n node) null() bool {
 }
 
 // into decodes the value strictly as the type of v.
-func (n node) into(v any, want string) error {
+func (n node) into(v any, want string) {
 	if n.null() {
-		return invalid(n.path, "is missing, want %s", want)
+		panic(attempt.Failure{Err: invalid(n.path, "is missing, want %s", want)})
 	}
 	if err := json.Unmarshal(n.raw, v); err != nil {
-		return invalid(n.path, "is not %s: %v", want, err)
+		panic(attempt.Failure{Err: invalid(n.path, "is not %s: %v", want, err)})
 	}
-	return nil
 }
 
-func (n node) object() (object, error) {
+func (n node) object() object {
 	o := object{path: n.path}
-	err := n.into(&o.fields, "an object")
-	return o, err
+	n.into(&o.fields, "an object")
+	return o
 }
 
-func (n node) list() ([]node, error) {
+func (n node) list() []node {
 	var raws []json.RawMessage
-	if err := n.into(&raws, "a list"); err != nil {
-		return nil, err
-	}
+	n.into(&raws, "a list")
 	out := make([]node, len(raws))
 	for i, r := range raws {
 		out[i] = node{fmt.Sprintf("%s[%d]", n.path, i), r}
 	}
-	return out, nil
+	return out
 }
 
-func (n node) str() (string, error) {
+func (n node) str() string {
 	var s string
-	err := n.into(&s, "a string")
-	return s, err
+	n.into(&s, "a string")
+	return s
 }
 
 // oneRune decodes a string that must be a single character.
-func (n node) oneRune() (rune, error) {
-	s, err := n.str()
-	if err != nil {
-		return 0, err
-	}
+func (n node) oneRune() rune {
+	s := n.str()
 	r, size := utf8.DecodeRuneInString(s)
 	if size == 0 || size != len(s) {
-		return 0, invalid(n.path, "is %q, want a single character", s)
+		panic(attempt.Failure{Err: invalid(n.path, "is %q, want a single character", s)})
 	}
-	return r, nil
+	return r
 }
 
 // id decodes a token id and checks its range; whether it exists is the caller's question.
-func (n node) id() (int32, error) {
+func (n node) id() int32 {
 	var v int64
-	if err := n.into(&v, "a token id"); err != nil {
-		return 0, err
-	}
+	n.into(&v, "a token id")
 	if v < 0 || v >= maxTokenID {
-		return 0, invalid(n.path, "is %d, token ids lie in [0, %d)", v, maxTokenID)
+		panic(attempt.Failure{Err: invalid(n.path, "is %d, token ids lie in [0, %d)", v, maxTokenID)})
 	}
-	return int32(v), nil
+	return int32(v)
 }
 
-func (n node) count(limit int) (int, error) {
+func (n node) count(limit int) int {
 	var v int64
-	if err := n.into(&v, "a count"); err != nil {
-		return 0, err
-	}
+	n.into(&v, "a count")
 	if v < 0 || v > int64(limit) {
-		return 0, invalid(n.path, "is %d, want 0 to %d", v, limit)
+		panic(attempt.Failure{Err: invalid(n.path, "is %d, want 0 to %d", v, limit)})
 	}
-	return int(v), nil
+	return int(v)
 }
 
 func (o object) at(field string) node { return node{join(o.path, field), o.fields[field]} }
 
 // flag is a boolean field; missing or null means def.
-func (o object) flag(field string, def bool) (bool, error) {
+func (o object) flag(field string, def bool) bool {
 	n := o.at(field)
 	if n.null() {
-		return def, nil
+		return def
 	}
 	v := def
-	err := n.into(&v, "true or false")
-	return v, err
+	n.into(&v, "true or false")
+	return v
 }
 
 // text is a string field; missing or null means def.
-func (o object) text(field, def string) (string, error) {
+func (o object) text(field, def string) string {
 	n := o.at(field)
 	if n.null() {
-		return def, nil
+		return def
 	}
 	return n.str()
 }
 
 // kind is the "type" field that names a component.
-func (o object) kind() (string, error) { return o.at("type").str() }
+func (o object) kind() string { return o.at("type").str() }
 
 // flatten lists a component with nested Sequences unrolled, in order.
 // field is the name under which a Sequence of this family keeps its members.
-func flatten(n node, field string) ([]object, error) {
+func flatten(n node, field string) []object {
 	var out []object
-	var walk func(n node, depth int) error
-	walk = func(n node, depth int) error {
+	var walk func(n node, depth int)
+	walk = func(n node, depth int) {
 		if depth > maxNesting {
-			return invalid(n.path, "sequences are nested more than %d deep", maxNesting)
+			panic(attempt.Failure{Err: invalid(n.path, "sequences are nested more than %d deep", maxNesting)})
 		}
-		o, err := n.object()
-		if err != nil {
-			return err
-		}
-		kind, err := o.kind()
-		if err != nil {
-			return err
-		}
+		o := n.object()
+		kind := o.kind()
 		if kind != "Sequence" {
 			if out = append(out, o); len(out) > maxStages {
-				return invalid(n.path, "more than %d components", maxStages)
+				panic(attempt.Failure{Err: invalid(n.path, "more than %d components", maxStages)})
 			}
-			return nil
+			return
 		}
-		list, err := o.at(field).list()
-		if err != nil {
-			return err
-		}
+		list := o.at(field).list()
 		for _, c := range list {
-			if err := walk(c, depth+1); err != nil {
-				return err
-			}
+			walk(c, depth+1)
 		}
-		return nil
 	}
-	if n.null() {
-		return nil, nil
+	if !n.null() {
+		walk(n, 0)
 	}
-	return out, walk(n, 0)
+	return out
 }

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 const (
@@ -34,7 +36,10 @@ func Load(path string) (*Tokenizer, error) {
 		}
 		t, err := Parse(files)
 		if err == nil && scores != nil {
-			err = t.model.useScores(scores, func(id int) bool { return t.added.byID[int32(id)] == nil })
+			_, err = attempt.At(func() any {
+				t.model.useScores(scores, func(id int) bool { return t.added.byID[int32(id)] == nil })
+				return nil
+			})
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%w (in %s)", err, file)
@@ -108,68 +113,30 @@ func readFile(path string) ([]byte, error) {
 
 // Parse is Load for files that are in memory already.
 func Parse(f Files) (*Tokenizer, error) {
-	c, err := parseConfig(configFile, f.Config)
-	if err != nil {
-		return nil, err
-	}
-	s, err := parseConfig(specialsFile, f.Specials)
-	if err != nil {
-		return nil, err
-	}
-	c.fill(s)
-	o, err := parseFile(tokenizerFile, f.Tokenizer)
-	if err != nil {
-		return nil, err
-	}
-	if v, err := o.text("version", "1.0"); err != nil {
-		return nil, err
-	} else if v != "1.0" {
-		return nil, unsupported(join(o.path, "version"), "version", v, []string{"1.0"})
-	}
-	t := &Tokenizer{config: c}
-	if t.model, err = parseBPE(o.at("model")); err != nil {
-		return nil, err
-	}
-	if t.normalizer, err = parseNormalizers(o.at("normalizer")); err != nil {
-		return nil, err
-	}
-	if t.pre, err = parsePretokenizers(o.at("pre_tokenizer")); err != nil {
-		return nil, err
-	}
-	if t.post, err = parsePostProcessor(o.at("post_processor")); err != nil {
-		return nil, err
-	}
-	if t.decoder, err = parseDecoder(o.at("decoder")); err != nil {
-		return nil, err
-	}
-	if err := t.parseAdded(o.at("added_tokens")); err != nil {
-		return nil, err
-	}
-	return t, t.finish()
+	return attempt.At(func() *Tokenizer {
+		c := parseConfig(configFile, f.Config)
+		c.fill(parseConfig(specialsFile, f.Specials))
+		o := parseFile(tokenizerFile, f.Tokenizer)
+		if v := o.text("version", "1.0"); v != "1.0" {
+			panic(attempt.Failure{Err: unsupported(join(o.path, "version"), "version", v, []string{"1.0"})})
+		}
+		t := &Tokenizer{config: c, model: parseBPE(o.at("model")), normalizer: parseNormalizers(o.at("normalizer")), pre: parsePretokenizers(o.at("pre_tokenizer")),
+			post: parsePostProcessor(o.at("post_processor")), decoder: parseDecoder(o.at("decoder"))}
+		t.parseAdded(o.at("added_tokens"))
+		t.finish()
+		return t
+	})
 }
 
-func (t *Tokenizer) parseAdded(n node) error {
+func (t *Tokenizer) parseAdded(n node) {
 	t.added = &addedVocab{byID: map[int32]*addedToken{}, byContent: map[string]*addedToken{}}
 	if !n.null() {
-		list, err := n.list()
-		if err != nil {
-			return err
-		}
+		list := n.list()
 		for _, n := range list {
-			o, err := n.object()
-			if err != nil {
-				return err
-			}
-			a, err := parseAddedToken(o)
-			if err != nil {
-				return err
-			}
-			if a.id, err = o.at("id").id(); err != nil {
-				return err
-			}
-			if err := t.added.add(n.path, a, t.model); err != nil {
-				return err
-			}
+			o := n.object()
+			a := parseAddedToken(o)
+			a.id = o.at("id").id()
+			t.added.add(n.path, a, t.model)
 		}
 	}
 	// transformers adds what only its own file lists.
@@ -177,15 +144,13 @@ func (t *Tokenizer) parseAdded(n node) error {
 		if t.added.byContent[a.content] != nil {
 			continue
 		}
-		if err := t.added.add(configFile+": added_tokens_decoder", a, t.model); err != nil {
-			return err
-		}
+		t.added.add(configFile+": added_tokens_decoder", a, t.model)
 	}
-	return t.added.index(n.path, t.normalizer)
+	t.added.index(n.path, t.normalizer)
 }
 
 // finish ties the parts together and checks what spans them.
-func (t *Tokenizer) finish() error {
+func (t *Tokenizer) finish() {
 	t.size = len(t.model.tokens)
 	for id := range t.added.byID {
 		t.size = max(t.size, int(id)+1)
@@ -195,17 +160,14 @@ func (t *Tokenizer) finish() error {
 		t.model.special[id] = a.special
 	}
 	t.useBytes()
-	if err := t.applyConfig(); err != nil {
-		return err
-	}
+	t.applyConfig()
 	for _, ids := range [][]int32{t.post.before, t.post.after} {
 		for _, id := range ids {
 			if _, ok := t.model.token(id); !ok && t.added.byID[id] == nil {
-				return invalid(tokenizerFile+": post_processor", "adds the id %d, which no token has", id)
+				panic(attempt.Failure{Err: invalid(tokenizerFile+": post_processor", "adds the id %d, which no token has", id)})
 			}
 		}
 	}
-	return nil
 }
 
 // useBytes leaves the spelling in the byte alphabet to the model where nothing
@@ -231,7 +193,7 @@ func (t *Tokenizer) useBytes() {
 // applyConfig lets tokenizer_config.json decide about BOS and EOS: an explicit
 // true always counts; false, and the defaults, only for the classes of
 // transformers that rebuild the template.
-func (t *Tokenizer) applyConfig() error {
+func (t *Tokenizer) applyConfig() {
 	c := t.config
 	for _, f := range []struct {
 		field, token string
@@ -255,11 +217,10 @@ func (t *Tokenizer) applyConfig() error {
 		id, ok := t.named(f.token)
 		if !ok {
 			if want && f.want != nil && f.token != "" {
-				return invalid(configFile+": "+f.field, "is true, but %q is not in the vocabulary", f.token)
+				panic(attempt.Failure{Err: invalid(configFile+": "+f.field, "is true, but %q is not in the vocabulary", f.token)})
 			}
 			continue
 		}
 		t.post = f.apply(id, want)
 	}
-	return nil
 }

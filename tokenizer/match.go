@@ -1,6 +1,10 @@
 package tokenizer
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
+)
 
 // matcher cuts a text into matches and the gaps between them. It calls yield
 // left to right; together the ranges cover s. An error of yield ends it. Patterns search
@@ -67,30 +71,21 @@ func (v inverted) match(s string, b *searches, yield func(int, int, bool) error)
 }
 
 // parsePattern reads {"String": s} or {"Regex": r}.
-func parsePattern(n node) (matcher, error) {
-	o, err := n.object()
-	if err != nil {
-		return nil, err
-	}
+func parsePattern(n node) matcher {
+	o := n.object()
 	if len(o.fields) != 1 {
-		return nil, invalid(n.path, `wants exactly one of "String" and "Regex"`)
+		panic(attempt.Failure{Err: invalid(n.path, `wants exactly one of "String" and "Regex"`)})
 	}
 	if _, ok := o.fields["String"]; ok {
-		s, err := o.at("String").str()
-		if err != nil {
-			return nil, err
-		}
+		s := o.at("String").str()
 		if s == "" { // matches between any two characters, as a pattern does
-			return compileRegex(o.at("String").path, "")
+			return attempt.Must(compileRegex(o.at("String").path, ""))
 		}
-		return literal(s), nil
+		return literal(s)
 	}
-	p, err := o.at("Regex").str()
-	if err != nil {
-		return nil, err
-	}
+	p := o.at("Regex").str()
 	if s, ok := scanners[p]; ok {
-		return s, nil
+		return s
 	}
-	return compileRegex(o.at("Regex").path, p)
+	return attempt.Must(compileRegex(o.at("Regex").path, p))
 }

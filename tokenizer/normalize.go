@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // piece is a stretch of text on its way to the model. first says that it starts
@@ -37,65 +39,45 @@ func (ns normalizers) apply(p piece) (piece, error) {
 // maxText bounds what components may make of s.
 func maxText(s string) int { return maxGrowth*len(s) + 4*maxContent }
 
-func insertion(n node) (string, error) {
-	s, err := n.str()
-	if err == nil && len(s) > maxContent {
-		err = invalid(n.path, "has %d bytes, at most %d are taken", len(s), maxContent)
+func insertion(n node) string {
+	s := n.str()
+	if len(s) > maxContent {
+		panic(attempt.Failure{Err: invalid(n.path, "has %d bytes, at most %d are taken", len(s), maxContent)})
 	}
-	return s, err
+	return s
 }
 
 var knownNormalizers = []string{"Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents"}
 
-func parseNormalizers(n node) (normalizers, error) {
-	list, err := flatten(n, "normalizers")
-	if err != nil {
-		return nil, err
-	}
+func parseNormalizers(n node) normalizers {
+	list := flatten(n, "normalizers")
 	var out normalizers
 	for _, o := range list {
-		f, err := parseNormalizer(o)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, f)
+		out = append(out, parseNormalizer(o))
 	}
-	return out, nil
+	return out
 }
 
-func parseNormalizer(o object) (normalizer, error) {
-	kind, err := o.kind()
-	if err != nil {
-		return nil, err
-	}
+func parseNormalizer(o object) normalizer {
+	kind := o.kind()
 	if form, ok := unicodeForms[kind]; ok {
-		return textual(func(s string) string { return normalForm(form, s) }), nil
+		return textual(func(s string) string { return normalForm(form, s) })
 	}
 	switch kind {
 	case "Lowercase":
-		return textual(lowercase), nil
+		return textual(lowercase)
 	case "Prepend":
-		with, err := insertion(o.at("prepend"))
-		if err != nil {
-			return nil, err
-		}
+		with := insertion(o.at("prepend"))
 		return func(p piece) (piece, error) {
 			if p.text != "" {
 				p.text = with + p.text
 			}
 			return p, nil
-		}, nil
+		}
 	case "Replace":
 		return parseReplace(o)
 	case "Strip":
-		left, err := o.flag("strip_left", true)
-		if err != nil {
-			return nil, err
-		}
-		right, err := o.flag("strip_right", true)
-		if err != nil {
-			return nil, err
-		}
+		left, right := o.flag("strip_left", true), o.flag("strip_right", true)
 		return func(p piece) (piece, error) {
 			if right {
 				p.text = strings.TrimRightFunc(p.text, unicode.IsSpace)
@@ -106,7 +88,7 @@ func parseNormalizer(o object) (normalizer, error) {
 				p.first = p.first && len(p.text) == n
 			}
 			return p, nil
-		}, nil
+		}
 	case "StripAccents":
 		return func(p piece) (piece, error) {
 			for _, r := range p.text {
@@ -120,9 +102,9 @@ func parseNormalizer(o object) (normalizer, error) {
 				return r
 			}, p.text)
 			return p, nil
-		}, nil
+		}
 	}
-	return nil, unsupported(join(o.path, "type"), "normalizer", kind, knownNormalizers)
+	panic(attempt.Failure{Err: unsupported(join(o.path, "type"), "normalizer", kind, knownNormalizers)})
 }
 
 func textual(f func(string) string) normalizer {
@@ -143,30 +125,20 @@ func lowercase(s string) string {
 }
 
 // parseReplace serves the normalizer; content is inserted as it stands.
-func parseReplace(o object) (normalizer, error) {
-	replace, err := parseReplacement(o)
-	if err != nil {
-		return nil, err
-	}
+func parseReplace(o object) normalizer {
+	replace := parseReplacement(o)
 	return func(p piece) (piece, error) {
 		s, err := replace(p.text, p.searches)
 		p.text = s
 		return p, err
-	}, nil
+	}
 }
 
 // parseReplacement reads a Replace component, of a normalizer or a decoder.
-func parseReplacement(o object) (func(string, *searches) (string, error), error) {
-	m, err := parsePattern(o.at("pattern"))
-	if err != nil {
-		return nil, err
-	}
-	content, err := insertion(o.at("content"))
-	if err != nil {
-		return nil, err
-	}
+func parseReplacement(o object) func(string, *searches) (string, error) {
+	m, content := parsePattern(o.at("pattern")), insertion(o.at("content"))
 	if l, ok := m.(literal); ok {
-		return func(s string, _ *searches) (string, error) { return strings.ReplaceAll(s, string(l), content), nil }, nil
+		return func(s string, _ *searches) (string, error) { return strings.ReplaceAll(s, string(l), content), nil }
 	}
 	return func(s string, within *searches) (string, error) {
 		if s == "" {
@@ -182,5 +154,5 @@ func parseReplacement(o object) (func(string, *searches) (string, error), error)
 			return nil
 		})
 		return b.String(), err
-	}, nil
+	}
 }

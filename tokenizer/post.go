@@ -1,93 +1,62 @@
 package tokenizer
 
+import "github.com/shoal-llm/shoal/internal/attempt"
+
 // postProcessor is what a file puts around a single text: ids before and after it.
 type postProcessor struct{ before, after []int32 }
 
 var knownPostProcessors = []string{"Sequence", "TemplateProcessing", "ByteLevel", "BertProcessing", "RobertaProcessing"}
 
-func parsePostProcessor(n node) (postProcessor, error) {
+func parsePostProcessor(n node) postProcessor {
 	var out postProcessor
-	list, err := flatten(n, "processors")
-	if err != nil {
-		return out, err
-	}
+	list := flatten(n, "processors")
 	adding := 0
 	for _, o := range list {
-		kind, err := o.kind()
-		if err != nil {
-			return out, err
-		}
+		kind := o.kind()
 		switch kind {
 		case "ByteLevel": // only moves offsets, which are not kept here
 			continue
 		case "TemplateProcessing":
-			out, err = parseTemplate(o)
+			out = parseTemplate(o)
 		case "BertProcessing", "RobertaProcessing":
-			out, err = parseClsSep(o)
+			out = parseClsSep(o)
 		default:
-			return out, unsupported(join(o.path, "type"), "post-processor", kind, knownPostProcessors)
-		}
-		if err != nil {
-			return out, err
+			panic(attempt.Failure{Err: unsupported(join(o.path, "type"), "post-processor", kind, knownPostProcessors)})
 		}
 		if adding++; adding > 1 {
-			return out, invalid(o.path, "is the second post-processor that adds tokens")
+			panic(attempt.Failure{Err: invalid(o.path, "is the second post-processor that adds tokens")})
 		}
 	}
-	return out, nil
+	return out
 }
 
 // parseTemplate reads the "single" template: special tokens around one sequence A.
-func parseTemplate(o object) (postProcessor, error) {
+func parseTemplate(o object) postProcessor {
 	var out postProcessor
-	special, err := o.at("special_tokens").object()
-	if err != nil {
-		return out, err
-	}
-	list, err := o.at("single").list()
-	if err != nil {
-		return out, err
-	}
+	special := o.at("special_tokens").object()
+	list := o.at("single").list()
 	if len(list) > maxStages {
-		return out, invalid(join(o.path, "single"), "has %d pieces, at most %d are taken", len(list), maxStages)
+		panic(attempt.Failure{Err: invalid(join(o.path, "single"), "has %d pieces, at most %d are taken", len(list), maxStages)})
 	}
 	seen := false
 	for _, n := range list {
-		p, err := n.object()
-		if err != nil {
-			return out, err
-		}
+		p := n.object()
 		if seq := p.at("Sequence"); !seq.null() {
-			so, err := seq.object()
-			if err != nil {
-				return out, err
-			}
-			name, err := so.at("id").str()
-			if err != nil {
-				return out, err
-			}
+			so := seq.object()
+			name := so.at("id").str()
 			if name != "A" || seen {
-				return out, invalid(seq.path, "a template for one text holds sequence A exactly once, not %q here", name)
+				panic(attempt.Failure{Err: invalid(seq.path, "a template for one text holds sequence A exactly once, not %q here", name)})
 			}
 			seen = true
 			continue
 		}
-		so, err := p.at("SpecialToken").object()
-		if err != nil {
-			return out, err
-		}
-		name, err := so.at("id").str()
-		if err != nil {
-			return out, err
-		}
+		so := p.at("SpecialToken").object()
+		name := so.at("id").str()
 		def := special.at(name)
 		if def.null() {
-			return out, invalid(so.path, "names %q, which special_tokens does not define", name)
+			panic(attempt.Failure{Err: invalid(so.path, "names %q, which special_tokens does not define", name)})
 		}
-		ids, err := parseTemplateIDs(def)
-		if err != nil {
-			return out, err
-		}
+		ids := parseTemplateIDs(def)
 		if seen {
 			out.after = append(out.after, ids...)
 		} else {
@@ -95,50 +64,35 @@ func parseTemplate(o object) (postProcessor, error) {
 		}
 	}
 	if !seen {
-		return out, invalid(join(o.path, "single"), "has no place for the text (sequence A)")
+		panic(attempt.Failure{Err: invalid(join(o.path, "single"), "has no place for the text (sequence A)")})
 	}
-	return out, nil
+	return out
 }
 
-func parseTemplateIDs(n node) ([]int32, error) {
-	o, err := n.object()
-	if err != nil {
-		return nil, err
-	}
-	list, err := o.at("ids").list()
-	if err != nil {
-		return nil, err
-	}
+func parseTemplateIDs(n node) []int32 {
+	o := n.object()
+	list := o.at("ids").list()
 	if len(list) > maxStages {
-		return nil, invalid(join(o.path, "ids"), "has %d entries, at most %d are taken", len(list), maxStages)
+		panic(attempt.Failure{Err: invalid(join(o.path, "ids"), "has %d entries, at most %d are taken", len(list), maxStages)})
 	}
 	var out []int32
 	for _, n := range list {
-		id, err := n.id()
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, id)
+		out = append(out, n.id())
 	}
-	return out, nil
+	return out
 }
 
 // parseClsSep: BERT and RoBERTa put cls before and sep after.
-func parseClsSep(o object) (postProcessor, error) {
+func parseClsSep(o object) postProcessor {
 	var ids [2]int32
 	for i, name := range []string{"cls", "sep"} {
-		pair, err := o.at(name).list()
-		if err != nil {
-			return postProcessor{}, err
-		}
+		pair := o.at(name).list()
 		if len(pair) != 2 {
-			return postProcessor{}, invalid(join(o.path, name), "has %d parts, want [token, id]", len(pair))
+			panic(attempt.Failure{Err: invalid(join(o.path, name), "has %d parts, want [token, id]", len(pair))})
 		}
-		if ids[i], err = pair[1].id(); err != nil {
-			return postProcessor{}, err
-		}
+		ids[i] = pair[1].id()
 	}
-	return postProcessor{ids[:1:1], ids[1:]}, nil
+	return postProcessor{ids[:1:1], ids[1:]}
 }
 
 // withBOS and withEOS apply add_bos_token and add_eos_token of tokenizer_config.json.

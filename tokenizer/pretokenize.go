@@ -5,6 +5,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // pretokenizer cuts a piece into smaller ones, and may respell them.
@@ -14,74 +16,45 @@ type pretokenizer interface {
 
 var knownPretokenizers = []string{"Sequence", "Split", "ByteLevel", "Metaspace", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit"}
 
-func parsePretokenizers(n node) ([]pretokenizer, error) {
-	list, err := flatten(n, "pretokenizers")
-	if err != nil {
-		return nil, err
-	}
+func parsePretokenizers(n node) []pretokenizer {
+	list := flatten(n, "pretokenizers")
 	var out []pretokenizer
 	for _, o := range list {
-		t, err := parsePretokenizer(o)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, t)
+		out = append(out, parsePretokenizer(o))
 	}
-	return out, nil
+	return out
 }
 
-func parsePretokenizer(o object) (pretokenizer, error) {
-	kind, err := o.kind()
-	if err != nil {
-		return nil, err
-	}
+func parsePretokenizer(o object) pretokenizer {
+	kind := o.kind()
 	switch kind {
 	case "Split":
-		m, err := parsePattern(o.at("pattern"))
-		if err != nil {
-			return nil, err
-		}
-		b, err := parseBehavior(o.at("behavior"))
-		if err != nil {
-			return nil, err
-		}
-		invert, err := o.flag("invert", false)
-		if err != nil {
-			return nil, err
-		}
-		if invert {
+		m, b := parsePattern(o.at("pattern")), parseBehavior(o.at("behavior"))
+		if o.flag("invert", false) {
 			m = inverted{m}
 		}
-		return cut{m, b}, nil
+		return cut{m, b}
 	case "ByteLevel":
-		prefix, err := o.flag("add_prefix_space", true)
-		if err != nil {
-			return nil, err
-		}
-		split, err := o.flag("use_regex", true)
-		return byteLevel{prefix, split, true}, err
+		return byteLevel{o.flag("add_prefix_space", true), o.flag("use_regex", true), true}
 	case "Metaspace":
 		return parseMetaspace(o)
 	case "Digits":
-		single, err := o.flag("individual_digits", false)
-		if single {
-			return cut{runeMatch(unicode.IsNumber), isolated}, err
+		if o.flag("individual_digits", false) {
+			return cut{runeMatch(unicode.IsNumber), isolated}
 		}
-		return cut{runeMatch(unicode.IsNumber), contiguous}, err
+		return cut{runeMatch(unicode.IsNumber), contiguous}
 	case "Punctuation":
 		b := isolated
 		if n := o.at("behavior"); !n.null() {
-			if b, err = parseBehavior(n); err != nil {
-				return nil, err
-			}
+			b = parseBehavior(n)
 		}
-		return cut{runeMatch(isPunctuation), b}, nil
+		return cut{runeMatch(isPunctuation), b}
 	case "Whitespace":
-		return cut{inverted{scanner(scanWords)}, removed}, nil
+		return cut{inverted{scanner(scanWords)}, removed}
 	case "WhitespaceSplit":
-		return cut{runeMatch(unicode.IsSpace), removed}, nil
+		return cut{runeMatch(unicode.IsSpace), removed}
 	}
-	return nil, unsupported(join(o.path, "type"), "pre-tokenizer", kind, knownPretokenizers)
+	panic(attempt.Failure{Err: unsupported(join(o.path, "type"), "pre-tokenizer", kind, knownPretokenizers)})
 }
 
 // isPunctuation: \p{P} and the ASCII signs that Unicode counts as symbols.
@@ -136,36 +109,25 @@ type metaspace struct {
 	cut    bool
 }
 
-func parseMetaspace(o object) (metaspace, error) {
+func parseMetaspace(o object) metaspace {
 	var m metaspace
-	r, err := o.at("replacement").oneRune()
-	if err != nil {
-		return m, err
-	}
+	r := o.at("replacement").oneRune()
 	m.mark = string(r)
-	if m.cut, err = o.flag("split", true); err != nil {
-		return m, err
-	}
-	name, err := o.text("prepend_scheme", "always")
-	if err != nil {
-		return m, err
-	}
+	m.cut = o.flag("split", true)
+	name := o.text("prepend_scheme", "always")
 	i := slices.Index(schemeNames, name)
 	if i < 0 {
-		return m, unsupported(join(o.path, "prepend_scheme"), "scheme", name, schemeNames)
+		panic(attempt.Failure{Err: unsupported(join(o.path, "prepend_scheme"), "scheme", name, schemeNames)})
 	}
 	m.scheme = scheme(i)
-	prefix, err := o.flag("add_prefix_space", true)
-	if err != nil {
-		return m, err
-	}
+	prefix := o.flag("add_prefix_space", true)
 	if !prefix { // the older spelling of "never"
 		if n := o.at("prepend_scheme"); !n.null() && m.scheme != never {
-			return m, invalid(join(o.path, "add_prefix_space"), "is false, but prepend_scheme is %q", name)
+			panic(attempt.Failure{Err: invalid(join(o.path, "add_prefix_space"), "is false, but prepend_scheme is %q", name)})
 		}
 		m.scheme = never
 	}
-	return m, nil
+	return m
 }
 
 func (m metaspace) split(p piece, next func(piece) error) error {

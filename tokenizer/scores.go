@@ -3,13 +3,15 @@ package tokenizer
 import (
 	"slices"
 	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // useScores makes the merges of a SentencePiece vocabulary (Kudo and
 // Richardson, arXiv:1808.06226): any two neighbours whose spelling together is a
 // token may merge, the highest score of what they make first, the leftmost
 // among equals. Tokens of the same score take turns by id.
-func (m *bpe) useScores(scores []float32, mergeable func(id int) bool) error {
+func (m *bpe) useScores(scores []float32, mergeable func(id int) bool) {
 	var order []int32
 	for id, s := range m.tokens {
 		if m.known[id] && mergeable(id) && utf8.RuneCountInString(s) > 1 {
@@ -26,13 +28,13 @@ func (m *bpe) useScores(scores []float32, mergeable func(id int) bool) error {
 		return int(a - b)
 	})
 	if n := len(order); n > 1 && scores[order[0]] == scores[order[n-1]] {
-		return invalid(ggufPrefix+"scores", "are all %g: the order of merges is lost", scores[order[0]])
+		panic(attempt.Failure{Err: invalid(ggufPrefix+"scores", "are all %g: the order of merges is lost", scores[order[0]])})
 	}
 	m.merges, m.result = make(map[uint64]int32, 2*len(order)), order
 	for rank, id := range order {
 		s := m.tokens[id]
 		if len(s) > maxAddedBytes {
-			return invalid(ggufPrefix+"tokens", "token %d has %d bytes, at most %d are taken", id, len(s), maxAddedBytes)
+			panic(attempt.Failure{Err: invalid(ggufPrefix+"tokens", "token %d has %d bytes, at most %d are taken", id, len(s), maxAddedBytes)})
 		}
 		for i := range s {
 			if i == 0 {
@@ -44,9 +46,8 @@ func (m *bpe) useScores(scores []float32, mergeable func(id int) bool) error {
 				continue
 			}
 			if m.merges[pair(left, right)] = int32(rank); len(m.merges) > maxMerges {
-				return invalid(ggufPrefix+"tokens", "make more than %d merges", maxMerges)
+				panic(attempt.Failure{Err: invalid(ggufPrefix+"tokens", "make more than %d merges", maxMerges)})
 			}
 		}
 	}
-	return nil
 }

@@ -1,6 +1,10 @@
 package tokenizer
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
+)
 
 // behavior says what a split does with its matches.
 type behavior uint8
@@ -15,16 +19,13 @@ const (
 
 var behaviorNames = []string{"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"}
 
-func parseBehavior(n node) (behavior, error) {
-	s, err := n.str()
-	if err != nil {
-		return 0, err
-	}
+func parseBehavior(n node) behavior {
+	s := n.str()
 	i := slices.Index(behaviorNames, s)
 	if i < 0 {
-		return 0, unsupported(n.path, "behavior", s, behaviorNames)
+		panic(attempt.Failure{Err: unsupported(n.path, "behavior", s, behaviorNames)})
 	}
-	return behavior(i), nil
+	return behavior(i)
 }
 
 // split cuts p by m and hands on the parts, left to right.
