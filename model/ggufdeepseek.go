@@ -5,6 +5,7 @@ import (
 	"math"
 	"sync"
 
+	"github.com/shoal-llm/shoal/internal/attempt"
 	"github.com/shoal-llm/shoal/tensor"
 )
 
@@ -19,87 +20,56 @@ var deepseekGGUF = map[string]string{
 	"exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
 }
 
-func (m *metadata) deepseek() error {
-	if err := m.need("attention.kv_lora_rank", "kv_lora_rank"); err != nil {
-		return err
-	}
+func (m *metadata) deepseek() {
+	m.need("attention.kv_lora_rank", "kv_lora_rank")
 	m.set("q_lora_rank", "attention.q_lora_rank", nil) // unless it is there
-	if err := m.take("attention.q_lora_rank", "q_lora_rank"); err != nil {
-		return err
-	}
-	if err := m.heads(); err != nil {
-		return err
-	}
+	m.take("attention.q_lora_rank", "q_lora_rank")
+	m.heads()
 	m.config["num_key_value_heads"] = m.config["num_attention_heads"] // one latent for all, whatever the file calls that
 	delete(m.config, "head_dim")
-	return m.deepseekExperts()
+	m.deepseekExperts()
 }
 
 // heads takes the widths of a head: rotated, plain, and of its value.
-func (m *metadata) heads() error {
-	whole := func(name string) (int64, error) {
-		key := m.arch + "." + name
-		m.read[key] = true
-		n, err := m.f.Whole(key, 0, 0, maxHidden)
-		return n, wrapGGUF(m.f, err)
-	}
+func (m *metadata) heads() {
 	size := map[string]int64{}
 	for _, name := range []string{"rope.dimension_count", "attention.key_length", "attention.value_length", "attention.key_length_mla", "attention.value_length_mla"} {
-		n, err := whole(name)
-		if err != nil {
-			return err
-		}
-		size[name] = n
+		key := m.arch + "." + name
+		m.read[key] = true
+		size[name] = attempt.Must(m.f.Whole(key, 0, 0, maxHidden))
 	}
 	rank, _ := m.config["kv_lora_rank"].(int64)
 	key, value, rope := "attention.key_length", "attention.value_length", size["rope.dimension_count"]
 	if size[key+"_mla"] > 0 || size[value+"_mla"] > 0 {
 		if size[key] != rank+rope || size[value] != rank {
-			return &Error{Field: m.arch + "." + key, Kind: ErrUnsupported, Detail: fmt.Sprintf("%d, with values of %d: a latent of %d and %d rotated elements are computed", size[key], size[value], rank, rope)}
+			panic(attempt.Failure{Err: &Error{Field: m.arch + "." + key, Kind: ErrUnsupported, Detail: fmt.Sprintf("%d, with values of %d: a latent of %d and %d rotated elements are computed", size[key], size[value], rank, rope)}})
 		}
 		key, value = key+"_mla", value+"_mla"
 	}
 	m.set("qk_rope_head_dim", m.arch+".rope.dimension_count", rope)
 	m.set("qk_nope_head_dim", m.arch+"."+key, size[key]-rope)
 	m.set("v_head_dim", m.arch+"."+value, size[value])
-	return nil
 }
 
-func (m *metadata) deepseekExperts() error {
+func (m *metadata) deepseekExperts() {
 	m.set("n_routed_experts", m.arch+".expert_count", nil)
-	some, err := m.mixture()
+	some := m.mixture()
 	for _, p := range [][2]string{{"expert_count", "n_routed_experts"}, {"expert_feed_forward_length", "moe_intermediate_size"}, {"expert_shared_count", "n_shared_experts"},
 		{"leading_dense_block_count", "first_k_dense_replace"}, {"expert_weights_scale", "routed_scaling_factor"}} {
-		if err == nil {
-			err = m.take(p[0], p[1])
-		}
-	}
-	if err != nil {
-		return err
+		m.take(p[0], p[1])
 	}
 	for field, def := range map[string]any{"n_shared_experts": 0, "first_k_dense_replace": 0, "routed_scaling_factor": 1} {
 		if _, ok := m.config[field]; !ok {
 			m.config[field] = def
 		}
 	}
-	norm, err := m.f.Flag(m.arch+".expert_weights_norm", false)
-	if err != nil {
-		return fromGGUF(m.f.Path, err)
-	}
+	norm := attempt.Must(m.f.Flag(m.arch+".expert_weights_norm", false))
 	m.read[m.arch+".expert_weights_norm"] = true
 	m.set("norm_topk_prob", m.arch+".expert_weights_norm", norm)
 	const softmax, sigmoid = 1, 2
-	score, err := m.number("expert_gating_func", softmax) // files from before V3 have none
-	if err != nil {
-		return err
-	}
-	groups, err := m.number("expert_group_count", 1)
-	if err != nil {
-		return err
-	}
-	if err := m.take("expert_group_used_count", "topk_group"); err != nil {
-		return err
-	}
+	score := m.number("expert_gating_func", softmax) // files from before V3 have none
+	groups := m.number("expert_group_count", 1)
+	m.take("expert_group_used_count", "topk_group")
 	if _, ok := m.config["topk_group"]; !ok {
 		m.config["topk_group"] = 1
 	}
@@ -109,30 +79,23 @@ func (m *metadata) deepseekExperts() error {
 	case score == sigmoid:
 		m.set("architectures", "general.architecture", []string{"DeepseekV3ForCausalLM"})
 	case score != softmax:
-		return &Error{Field: m.arch + ".expert_gating_func", Kind: ErrUnsupported, Detail: fmt.Sprintf("%g; known: %d (softmax), %d (sigmoid)", score, softmax, sigmoid)}
+		panic(attempt.Failure{Err: &Error{Field: m.arch + ".expert_gating_func", Kind: ErrUnsupported, Detail: fmt.Sprintf("%g; known: %d (softmax), %d (sigmoid)", score, softmax, sigmoid)}})
 	case groups > 1:
 		m.set("topk_method", m.arch+".expert_group_count", "group_limited_greedy")
 	}
-	return nil
 }
 
 // yarn: the converter writes a tenth of mscale_all_dim, and nothing of mscale, which
 // llama.cpp takes to be the same.
-func (m *metadata) yarn(key string, factor float64) error {
+func (m *metadata) yarn(key string, factor float64) {
 	original := m.arch + ".rope.scaling.original_context_length"
-	n, err := m.f.Whole(original, 0, 0, maxPositions)
-	if err != nil {
-		return fromGGUF(m.f.Path, err)
-	}
+	n := attempt.Must(m.f.Whole(original, 0, 0, maxPositions))
 	if n == 0 {
-		return &Error{Field: original, Kind: ErrMissing, Detail: "missing"}
+		panic(attempt.Failure{Err: &Error{Field: original, Kind: ErrMissing, Detail: "missing"}})
 	}
 	scaling := map[string]any{"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": n}
 	for name, field := range map[string]string{"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow", "yarn_log_multiplier": "mscale_all_dim"} {
-		v, err := m.number("rope.scaling."+name, 0)
-		if err != nil {
-			return err
-		}
+		v := m.number("rope.scaling."+name, 0)
 		if v != 0 {
 			scaling[field] = v
 		}
@@ -142,7 +105,6 @@ func (m *metadata) yarn(key string, factor float64) error {
 		scaling["mscale"], scaling["mscale_all_dim"] = all, all
 	}
 	m.set("rope_scaling", key, scaling)
-	return nil
 }
 
 // joinKVUp puts KVUp together where the file holds it cut in two, by head: the rows of

@@ -6,47 +6,37 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // mixture reads how many experts a model has, under the names that Mixtral and Qwen
 // gave the numbers. false: none.
-func (m *metadata) mixture() (bool, error) {
-	n, err := m.f.Whole(m.arch+".expert_count", 0, 0, maxExperts)
-	if err != nil {
-		return false, fromGGUF(m.f.Path, err)
-	}
+func (m *metadata) mixture() bool {
+	n := attempt.Must(m.f.Whole(m.arch+".expert_count", 0, 0, maxExperts))
 	if n == 0 {
-		return false, nil
+		return false
 	}
 	for _, p := range [][2]string{{"expert_count", "num_local_experts"}, {"expert_used_count", "num_experts_per_tok"}} {
-		if err := m.need(p[0], p[1]); err != nil {
-			return false, err
-		}
+		m.need(p[0], p[1])
 	}
-	return true, nil
+	return true
 }
 
 // need is take for what must be there.
-func (m *metadata) need(key, field string) error {
+func (m *metadata) need(key, field string) {
 	if _, ok := m.f.Value(m.arch + "." + key); !ok {
-		return &Error{Field: m.arch + "." + key, Kind: ErrMissing, Detail: "missing"}
+		panic(attempt.Failure{Err: &Error{Field: m.arch + "." + key, Kind: ErrMissing, Detail: "missing"}})
 	}
-	return m.take(key, field)
+	m.take(key, field)
 }
 
 // qwen3moe: llama.cpp always divides the weights of Mixtral's and Qwen3's experts by
 // their sum and has no key for it; which layers are dense shows in their tensors.
-func (m *metadata) qwen3moe() error {
-	some, err := m.mixture()
-	if err == nil && !some {
-		err = &Error{Field: m.arch + ".expert_count", Kind: ErrMissing, Detail: "missing"}
+func (m *metadata) qwen3moe() {
+	if !m.mixture() {
+		panic(attempt.Failure{Err: &Error{Field: m.arch + ".expert_count", Kind: ErrMissing, Detail: "missing"}})
 	}
-	if err == nil {
-		err = m.need("expert_feed_forward_length", "moe_intermediate_size")
-	}
-	if err != nil {
-		return err
-	}
+	m.need("expert_feed_forward_length", "moe_intermediate_size")
 	m.set("norm_topk_prob", "general.architecture", true)
 	var dense []int
 	for _, t := range m.tensors {
@@ -55,7 +45,7 @@ func (m *metadata) qwen3moe() error {
 		}
 	}
 	m.set("mlp_only_layers", "block_count", dense)
-	return m.qwenWindow()
+	m.qwenWindow()
 }
 
 // blockName takes "blk.7.ffn_gate.weight" apart.

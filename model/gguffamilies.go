@@ -10,7 +10,7 @@ import (
 // familyGGUF is what llama.cpp's converter makes of one family: one row of the table.
 type familyGGUF struct {
 	hub    string                  // the architecture in config.json; read may choose a relative
-	read   func(*metadata) error   // settings beyond sizes and rotation
+	read   func(*metadata)         // settings beyond sizes and rotation
 	finish func(*Config)           // what differs once config.json has been read; nil: nothing
 	names  map[string]string       // parts of a block that are named otherwise than partsGGUF has it
 	paired bool                    // query and key rows lie in pairs of neighbours, which llama.cpp rotates for this family
@@ -67,34 +67,23 @@ func (f familyGGUF) hubName(name string) string {
 }
 
 // llama is also Mistral, with a window, and Mixtral, with experts.
-func (m *metadata) llama() error {
-	window, err := m.window()
-	if err != nil {
-		return err
-	}
-	if window > 0 {
+func (m *metadata) llama() {
+	if m.window() > 0 {
 		m.set("architectures", "general.architecture", []string{"MistralForCausalLM"})
 	}
-	some, err := m.mixture()
-	if err == nil && some {
+	if m.mixture() {
 		m.set("architectures", "general.architecture", []string{"MixtralForCausalLM"})
 	}
-	return err
 }
 
 // phi3: a window is every layer's.
-func (m *metadata) phi3() error {
-	_, err := m.window()
-	return err
-}
+func (m *metadata) phi3() { m.window() }
 
 // qwenWindow: a window of a Qwen model is every layer's.
-func (m *metadata) qwenWindow() error {
-	window, err := m.window()
-	if err == nil && window > 0 {
+func (m *metadata) qwenWindow() {
+	if m.window() > 0 {
 		key := m.arch + ".attention.sliding_window"
 		m.set("use_sliding_window", key, true)
 		m.set("max_window_layers", key, 0)
 	}
-	return err
 }

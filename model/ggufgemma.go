@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 
+	"github.com/shoal-llm/shoal/internal/attempt"
 	"github.com/shoal-llm/shoal/tensor"
 )
 
@@ -19,37 +20,28 @@ var gemmaGGUF = map[string]string{
 // that Google published is bf16. (llama.cpp does not round the embedding's scale.)
 func finishGemma3(c *Config) { c.NormsAddOne, c.TrainedAs = false, tensor.BF16 }
 
-func (m *metadata) gemma3() error {
-	window, err := m.window()
-	if err != nil {
-		return err
-	}
+func (m *metadata) gemma3() {
+	window := m.window()
 	if window == 0 { // converted with a pattern of 1
 		m.set("sliding_window_pattern", m.arch+".attention.sliding_window", 1)
-	} else if err := m.take("attention.sliding_window_pattern", "sliding_window_pattern"); err != nil {
-		return err
+	} else {
+		m.take("attention.sliding_window_pattern", "sliding_window_pattern")
 	}
 	for _, p := range [][2]string{{"rope.freq_base_swa", "rope_local_base_freq"}, {"final_logit_softcapping", "final_logit_softcapping"}, {"attn_logit_softcapping", "attn_logit_softcapping"}} {
-		if err := m.take(p[0], p[1]); err != nil {
-			return err
-		}
+		m.take(p[0], p[1])
 	}
-	scale, err := m.number("attention.scale", 0)
-	if err != nil {
-		return err
-	}
+	scale := m.number("attention.scale", 0)
 	whole := func(field string) int64 { n, _ := m.config[field].(int64); return n }
 	scalar, key := float64(whole("head_dim")), m.arch+".attention.key_length"
 	const layers27B = 62
 	switch heads := whole("num_attention_heads"); {
 	case scale != 0:
 		if key = m.arch + ".attention.scale"; !(scale > 1e-3 && scale < 1e3) {
-			return &Error{Field: key, Kind: ErrOutOfRange, Detail: fmt.Sprintf("%g; want 1e-3..1e3", scale)}
+			panic(attempt.Failure{Err: &Error{Field: key, Kind: ErrOutOfRange, Detail: fmt.Sprintf("%g; want 1e-3..1e3", scale)}})
 		}
 		scalar = 1 / (scale * scale)
 	case whole("num_hidden_layers") == layers27B && heads > 0:
 		scalar, key = float64(whole("hidden_size")/heads), m.arch+".embedding_length"
 	}
 	m.set("query_pre_attn_scalar", key, scalar)
-	return nil
 }
