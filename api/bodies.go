@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -73,6 +74,36 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiE
 		return nil, e
 	}
 	return body, nil
+}
+
+// posted is what a body means, by the route's decode; false: the client has the error.
+func posted[T any](s *Server, w http.ResponseWriter, r *http.Request, decode func(context.Context, []byte) (T, *apiError)) (v T, ok bool) {
+	body, e := s.readBody(w, r)
+	if e == nil {
+		v, e = decode(r.Context(), body)
+	}
+	if e != nil {
+		s.writeError(w, e, false)
+	}
+	return v, e == nil
+}
+
+// generates answers a route by what its decode makes of the body.
+func (s *Server) generates(decode func(context.Context, []byte) (*generation, *apiError)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if g, ok := posted(s, w, r, decode); ok {
+			s.generate(w, r, g)
+		}
+	}
+}
+
+// tells answers a route with what its decode makes of the body.
+func tells[T any](s *Server, decode func(context.Context, []byte) (T, *apiError)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if v, ok := posted(s, w, r, decode); ok {
+			s.writeJSON(w, http.StatusOK, v)
+		}
+	}
 }
 
 func tooLarge(limit int64) *apiError {

@@ -11,20 +11,6 @@ import (
 	"github.com/shoal-llm/shoal/tokenizer/jinja"
 )
 
-func (s *Server) handleChat(w http.ResponseWriter, r *http.Request) {
-	body, e := s.readBody(w, r)
-	if e != nil {
-		s.writeError(w, e, false)
-		return
-	}
-	g, e := s.decodeChat(r.Context(), body)
-	if e != nil {
-		s.writeError(w, e, false)
-		return
-	}
-	s.generate(w, r, g)
-}
-
 // decodeChat turns the body of POST /v1/chat/completions into a generation.
 func (s *Server) decodeChat(ctx context.Context, body []byte) (*generation, *apiError) {
 	f, e := parseFields(body)
@@ -185,14 +171,12 @@ func decodeMessages(v json.RawMessage, lim Limits) ([]Message, *apiError) {
 		return nil, invalid("messages", "'messages' must be a list of messages.")
 	}
 	var out []Message
-	tooMany, e := elements(v, lim.Messages, func(i int, raw json.RawMessage) *apiError {
+	e := elements("messages", "messages", v, lim.Messages, func(i int, raw json.RawMessage) *apiError {
 		m, e := decodeMessage(i, raw, lim)
 		out = append(out, m)
 		return e
 	})
 	switch {
-	case tooMany:
-		return nil, invalid("messages", "'messages' holds more than %d messages.", lim.Messages)
 	case e != nil:
 		return nil, e
 	case len(out) == 0:
@@ -273,7 +257,7 @@ func decodeContent(at string, v json.RawMessage, lim Limits) (string, *apiError)
 		return "", invalid(at, "'%s' must be a string or a list of text parts.", at)
 	}
 	var parts []string
-	tooMany, e := elements(v, lim.Parts, func(i int, raw json.RawMessage) *apiError {
+	e := elements(at, "parts", v, lim.Parts, func(i int, raw json.RawMessage) *apiError {
 		here := at + "[" + itoa(i) + "]"
 		var p struct {
 			Type string  `json:"type"`
@@ -291,9 +275,6 @@ func decodeContent(at string, v json.RawMessage, lim Limits) (string, *apiError)
 		parts = append(parts, *p.Text)
 		return nil
 	})
-	if tooMany {
-		return "", invalid(at, "'%s' holds more than %d parts.", at, lim.Parts)
-	}
 	return strings.Join(parts, "\n"), e
 }
 

@@ -9,14 +9,8 @@ import (
 )
 
 func (s *Server) handleCompletions(w http.ResponseWriter, r *http.Request) {
-	body, e := s.readBody(w, r)
-	if e != nil {
-		s.writeError(w, e, false)
-		return
-	}
-	g, e := s.decodeCompletions(r.Context(), body)
-	if e != nil {
-		s.writeError(w, e, false)
+	g, ok := posted(s, w, r, s.decodeCompletions)
+	if !ok {
 		return
 	}
 	if g.discard && g.promptLogprobs < 0 { // the prompt echoed: no work for the engine
@@ -139,14 +133,11 @@ func (s *Server) decodePrompts(ctx context.Context, v json.RawMessage, special *
 		return []prompt{p}, e
 	}
 	var out []prompt
-	tooMany, e := elements(v, lim.Prompts, func(_ int, raw json.RawMessage) *apiError {
+	e := elements("prompt", "prompts", v, lim.Prompts, func(_ int, raw json.RawMessage) *apiError {
 		p, e := one(raw)
 		out = append(out, p)
 		return e
 	})
-	if tooMany {
-		return nil, invalid("prompt", "'prompt' holds more than %d prompts.", lim.Prompts)
-	}
 	return out, e
 }
 
@@ -184,11 +175,11 @@ func (s *Server) answerEcho(w http.ResponseWriter, g *generation) {
 		chunks = append(chunks, last)
 	}
 	for _, c := range chunks {
-		if out.data(c) != nil {
+		if out.data(c); out.err != nil {
 			return
 		}
 	}
-	_ = out.done()
+	out.done()
 }
 
 // completionShape writes text_completion objects.

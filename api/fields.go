@@ -188,26 +188,26 @@ func (f *fields) str(name string, dst *string, maxBytes int) bool {
 	return true
 }
 
-// elements calls each for the elements of a JSON array, of which there may be
-// at most limit, so that a small body cannot ask for a large slice.
-func elements(v json.RawMessage, limit int, each func(i int, e json.RawMessage) *apiError) (tooMany bool, err *apiError) {
+// elements calls each for the elements of a JSON array at a place of the request, of which
+// there may be at most limit, so that a small body cannot ask for a large slice.
+func elements(at, what string, v json.RawMessage, limit int, each func(i int, e json.RawMessage) *apiError) *apiError {
 	dec := json.NewDecoder(bytes.NewReader(v))
 	if _, e := dec.Token(); e != nil {
-		return false, invalid("", "malformed array")
+		return invalid("", "malformed array")
 	}
 	for i := 0; dec.More(); i++ {
 		if i >= limit {
-			return true, nil
+			return invalid(at, "'%s' holds more than %d %s.", at, limit, what)
 		}
 		var e json.RawMessage
 		if dec.Decode(&e) != nil {
-			return false, invalid("", "malformed array")
+			return invalid("", "malformed array")
 		}
 		if err := each(i, e); err != nil {
-			return false, err
+			return err
 		}
 	}
-	return false, nil
+	return nil
 }
 
 // parseIDs reads "[1,2,3]" into token ids below vocab. v is valid JSON.

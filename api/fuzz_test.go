@@ -41,7 +41,7 @@ func FuzzRequest(f *testing.F) {
 			checkBounds(t, s, g)
 		}
 		_, _ = s.tokenize(context.Background(), body)
-		_, _ = s.detokenize(body)
+		_, _ = s.detokenize(context.Background(), body)
 	})
 }
 

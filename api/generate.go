@@ -45,9 +45,9 @@ type generation struct {
 // framer puts deltas into another protocol's words: the events of a stream, and the whole
 // that they add up to. Where nobody reads the stream, out is nil.
 type framer interface {
-	delta(out *sse, r *run, d delta) error
-	end(out *sse, r *run) error
-	failed(out *sse, r *run, e *apiError) error
+	delta(out *sse, r *run, d delta)
+	end(out *sse, r *run)
+	failed(out *sse, r *run, e *apiError)
 	whole(r *run) any // after the end
 }
 
@@ -444,7 +444,7 @@ func (r *run) whole(choices []delta) any {
 	if r.framer == nil {
 		return r.shape.whole(r.best(choices), r.usage())
 	}
-	_ = r.framer.end(nil, r) // nobody reads it: no error
+	r.framer.end(nil, r)
 	return r.framer.whole(r)
 }
 
@@ -466,7 +466,7 @@ func (r *run) all(ctx context.Context) ([]delta, error) {
 			}
 			if r.framer != nil {
 				if show {
-					_ = r.framer.delta(nil, r, d) // nobody reads it: no error
+					r.framer.delta(nil, r, d)
 				}
 				continue
 			}

@@ -38,7 +38,7 @@ func (s *Server) parseMasks(ctx context.Context, f *fields, p *params) {
 		return
 	}
 	ctx, tokens := tokenizer.WithSearches(ctx), 0
-	tooMany, err := elements(v, lim.BadWords, func(_ int, e json.RawMessage) *apiError {
+	f.fail(elements("bad_words", "strings", v, lim.BadWords, func(_ int, e json.RawMessage) *apiError {
 		var word string
 		if json.Unmarshal(e, &word) != nil || isNull(e) {
 			return invalid("bad_words", "'bad_words' must hold strings.")
@@ -61,11 +61,5 @@ func (s *Server) parseMasks(ctx context.Context, f *fields, p *params) {
 			p.sampling.BadWords, before = append(p.sampling.BadWords, ids), ids
 		}
 		return nil
-	})
-	if tooMany {
-		err = invalid("bad_words", "'bad_words' holds more than %d strings.", lim.BadWords)
-	}
-	if err != nil {
-		f.fail(err)
-	}
+	}))
 }

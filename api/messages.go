@@ -12,56 +12,29 @@ import (
 // Anthropic's Messages API. A request is put into the words of a chat and takes the way
 // of one from there; answers, streams and errors are put into Anthropic's words.
 
-func (s *Server) handleMessages(w http.ResponseWriter, r *http.Request) {
-	body, e := s.readBody(w, r)
-	if e != nil {
-		s.writeError(w, e, false)
-		return
-	}
-	g, e := s.decodeMessagesBody(r.Context(), body)
-	if e != nil {
-		s.writeError(w, e, false)
-		return
-	}
-	s.generate(w, r, g)
-}
-
-func (s *Server) handleCountTokens(w http.ResponseWriter, r *http.Request) {
-	body, e := s.readBody(w, r)
-	if e != nil {
-		s.writeError(w, e, false)
-		return
-	}
-	n, e := s.countTokens(r.Context(), body)
-	if e != nil {
-		s.writeError(w, e, false)
-		return
-	}
-	s.writeJSON(w, http.StatusOK, map[string]int{"input_tokens": n})
-}
-
-func (s *Server) countTokens(ctx context.Context, body []byte) (int, *apiError) {
+// countTokens is what a request would read.
+func (s *Server) countTokens(ctx context.Context, body []byte) (map[string]int, *apiError) {
 	f, e := parseFields(body)
 	if e != nil {
-		return 0, e
+		return nil, e
 	}
 	p := params{}
 	if f.str("model", &p.model, 512); f.err != nil {
-		return 0, f.err
+		return nil, f.err
 	}
 	if e := s.checkModel(&p); e != nil {
-		return 0, e
+		return nil, e
 	}
 	c, e := s.messagesTalk(f)
 	if e != nil {
-		return 0, e
+		return nil, e
 	}
 	tools, e := messagesTools(f)
 	if e != nil {
-		return 0, e
+		return nil, e
 	}
 	ids, _, e := s.chatPrompt(tokenizer.WithSearches(ctx), c, tools)
-	return len(ids), e
+	return map[string]int{"input_tokens": len(ids)}, e
 }
 
 // messagesWords are the parameters that Messages has, in the words of a chat.
@@ -133,14 +106,12 @@ func (s *Server) messagesTalk(f *fields) (c talk, e *apiError) {
 	if v == nil || v[0] != '[' {
 		return c, invalid("messages", "'messages' is required: a list of messages.")
 	}
-	tooMany, e := elements(v, s.cfg.Limits.Messages, func(i int, raw json.RawMessage) *apiError {
+	e = elements("messages", "messages", v, s.cfg.Limits.Messages, func(i int, raw json.RawMessage) *apiError {
 		turns, e := turnsOf("messages["+itoa(i)+"]", raw, s.cfg.Limits)
 		c.Messages = append(c.Messages, turns...)
 		return e
 	})
 	switch {
-	case tooMany:
-		return c, invalid("messages", "'messages' holds more than %d messages.", s.cfg.Limits.Messages)
 	case e != nil:
 		return c, e
 	case len(c.Messages) == 0:
@@ -172,16 +143,13 @@ func systemText(v json.RawMessage, lim Limits) (string, *apiError) {
 		return "", invalid("system", "'system' must be a string or a list of text blocks.")
 	}
 	var texts []string
-	tooMany, e := elements(v, lim.Parts, func(i int, raw json.RawMessage) *apiError {
+	e := elements("system", "blocks", v, lim.Parts, func(_ int, raw json.RawMessage) *apiError {
 		text, e := decodeContent("system", json.RawMessage("["+string(raw)+"]"), lim)
 		if e == nil && !strings.HasPrefix(text, "x-anthropic-") {
 			texts = append(texts, text)
 		}
 		return e
 	})
-	if tooMany {
-		return "", invalid("system", "'system' holds more than %d blocks.", lim.Parts)
-	}
 	return strings.Join(texts, "\n"), e
 }
 
@@ -204,7 +172,7 @@ func turnsOf(at string, raw json.RawMessage, lim Limits) ([]Message, *apiError) 
 	var turns []Message
 	var texts, thoughts []string
 	var calls []toolCall
-	tooMany, e := elements(m.Content, lim.Parts, func(i int, raw json.RawMessage) *apiError {
+	e := elements(at+".content", "blocks", m.Content, lim.Parts, func(i int, raw json.RawMessage) *apiError {
 		here := at + ".content[" + itoa(i) + "]"
 		var b struct {
 			Type     string          `json:"type"`
@@ -249,9 +217,6 @@ func turnsOf(at string, raw json.RawMessage, lim Limits) ([]Message, *apiError) 
 		}
 		return nil
 	})
-	if tooMany {
-		return nil, invalid(at+".content", "'%s.content' holds more than %d blocks.", at, lim.Parts)
-	}
 	if e != nil {
 		return nil, e
 	}
@@ -398,68 +363,52 @@ func stopReason(d delta) (reason, sequence *string) {
 	return &why, sequence
 }
 
-func (m *messageFramer) delta(out *sse, r *run, d delta) error {
+func (m *messageFramer) delta(out *sse, r *run, d delta) {
 	if !m.begun {
 		m.begun = true
 		msg := m.message(r, []block{})
 		msg.Usage.Output = 0
-		if err := out.named("message_start", map[string]any{"type": "message_start", "message": msg}); err != nil {
-			return err
-		}
+		out.named("message_start", map[string]any{"type": "message_start", "message": msg})
 	}
 	if d.thought != "" {
-		if err := m.piece(out, block{Type: "thinking", Thinking: new(string), Signature: new(string)}, d.thought, map[string]string{"type": "thinking_delta", "thinking": d.thought}); err != nil {
-			return err
-		}
+		m.piece(out, block{Type: "thinking", Thinking: new(string), Signature: new(string)}, d.thought, map[string]string{"type": "thinking_delta", "thinking": d.thought})
 	}
 	if d.text != "" {
-		if err := m.piece(out, block{Type: "text", Text: new(string)}, d.text, map[string]string{"type": "text_delta", "text": d.text}); err != nil {
-			return err
-		}
+		m.piece(out, block{Type: "text", Text: new(string)}, d.text, map[string]string{"type": "text_delta", "text": d.text})
 	}
 	for _, c := range d.calls {
 		b, args := block{Type: "tool_use"}, string(c.arguments)
 		if c.name != "" {
-			if err := m.close(out); err != nil {
-				return err
-			}
+			m.close(out)
 			input := json.RawMessage("{}")
 			b.ID, b.Name, b.Input = c.id, c.name, &input
 		}
-		if err := m.piece(out, b, args, map[string]string{"type": "input_json_delta", "partial_json": args}); err != nil {
-			return err
-		}
+		m.piece(out, b, args, map[string]string{"type": "input_json_delta", "partial_json": args})
 	}
 	if d.finish != "" {
 		m.last = d
 	}
-	return nil
 }
 
 // piece adds to the block that is open, or opens one.
-func (m *messageFramer) piece(out *sse, b block, text string, d map[string]string) error {
+func (m *messageFramer) piece(out *sse, b block, text string, d map[string]string) {
 	n := len(m.blocks) - 1
 	if !m.open || m.blocks[n].Type != b.Type {
-		if err := m.close(out); err != nil {
-			return err
-		}
+		m.close(out)
 		m.open, m.blocks, m.text = true, append(m.blocks, b), nil
 		n++
-		if err := out.named("content_block_start", map[string]any{"type": "content_block_start", "index": n, "content_block": b}); err != nil {
-			return err
-		}
+		out.named("content_block_start", map[string]any{"type": "content_block_start", "index": n, "content_block": b})
 	}
 	m.text = append(m.text, text...)
-	if text == "" {
-		return nil
+	if text != "" {
+		out.named("content_block_delta", map[string]any{"type": "content_block_delta", "index": n, "delta": d})
 	}
-	return out.named("content_block_delta", map[string]any{"type": "content_block_delta", "index": n, "delta": d})
 }
 
 // close ends the block that is open.
-func (m *messageFramer) close(out *sse) error {
+func (m *messageFramer) close(out *sse) {
 	if !m.open {
-		return nil
+		return
 	}
 	m.open = false
 	n := len(m.blocks) - 1
@@ -467,9 +416,7 @@ func (m *messageFramer) close(out *sse) error {
 	switch b.Type {
 	case "thinking":
 		b.Thinking = &text
-		if err := out.named("content_block_delta", map[string]any{"type": "content_block_delta", "index": n, "delta": map[string]string{"type": "signature_delta", "signature": ""}}); err != nil {
-			return err
-		}
+		out.named("content_block_delta", map[string]any{"type": "content_block_delta", "index": n, "delta": map[string]string{"type": "signature_delta", "signature": ""}})
 	case "text":
 		b.Text = &text
 	default:
@@ -479,20 +426,16 @@ func (m *messageFramer) close(out *sse) error {
 			*b = block{Type: "text", Text: &text}
 		}
 	}
-	return out.named("content_block_stop", map[string]any{"type": "content_block_stop", "index": n})
+	out.named("content_block_stop", map[string]any{"type": "content_block_stop", "index": n})
 }
 
-func (m *messageFramer) end(out *sse, r *run) error {
-	if err := m.close(out); err != nil {
-		return err
-	}
+func (m *messageFramer) end(out *sse, r *run) {
+	m.close(out)
 	reason, sequence := stopReason(m.last)
-	if err := out.named("message_delta", map[string]any{"type": "message_delta", "delta": map[string]any{"stop_reason": reason, "stop_sequence": sequence}, "usage": asMessageUsage(r.usage())}); err != nil {
-		return err
-	}
-	return out.named("message_stop", map[string]any{"type": "message_stop"})
+	out.named("message_delta", map[string]any{"type": "message_delta", "delta": map[string]any{"stop_reason": reason, "stop_sequence": sequence}, "usage": asMessageUsage(r.usage())})
+	out.named("message_stop", map[string]any{"type": "message_stop"})
 }
 
-func (m *messageFramer) failed(out *sse, _ *run, e *apiError) error {
-	return out.named("error", messageError(e))
+func (m *messageFramer) failed(out *sse, _ *run, e *apiError) {
+	out.named("error", messageError(e))
 }

@@ -14,16 +14,13 @@ import (
 // streams, a JSON object a line, are put into Ollama's words.
 
 func (s *Server) handleOllama(w http.ResponseWriter, r *http.Request) {
-	body, e := s.readBody(w, r)
-	if e != nil {
-		s.writeError(w, e, false)
-		return
-	}
-	shape := ollamaShape{began: time.Now(), chat: r.URL.Path == "/api/chat"}
-	g, e := s.decodeOllama(r.Context(), body, &shape)
+	shape := ollamaShape{chat: r.URL.Path == "/api/chat"}
+	g, ok := posted(s, w, r, func(ctx context.Context, body []byte) (*generation, *apiError) {
+		shape.began = time.Now()
+		return s.decodeOllama(ctx, body, &shape)
+	})
 	switch {
-	case e != nil:
-		s.writeError(w, e, false)
+	case !ok:
 	case g == nil: // nothing to answer: a client asks for the model to be loaded, and it is
 		out := shape.line("", "", nil)
 		out.Done, out.Reason = true, "load"
@@ -173,7 +170,7 @@ func ollamaMessages(v json.RawMessage, lim Limits) (any, *apiError) {
 	if v[0] != '[' {
 		return nil, invalid("messages", "'messages' must be a list of messages.")
 	}
-	tooMany, e := elements(v, lim.Messages, func(i int, raw json.RawMessage) *apiError {
+	e := elements("messages", "messages", v, lim.Messages, func(i int, raw json.RawMessage) *apiError {
 		at := "messages[" + itoa(i) + "]"
 		var m struct {
 			Role     string          `json:"role"`
@@ -215,9 +212,6 @@ func ollamaMessages(v json.RawMessage, lim Limits) (any, *apiError) {
 		list = append(list, turn)
 		return nil
 	})
-	if tooMany {
-		return nil, invalid("messages", "'messages' holds more than %d messages.", lim.Messages)
-	}
 	return list, e
 }
 
@@ -285,7 +279,7 @@ type ollamaFramer struct {
 	last          delta
 }
 
-func (o *ollamaFramer) delta(out *sse, _ *run, d delta) error {
+func (o *ollamaFramer) delta(out *sse, _ *run, d delta) {
 	if o.first.IsZero() {
 		o.first = time.Now()
 	}
@@ -302,13 +296,12 @@ func (o *ollamaFramer) delta(out *sse, _ *run, d delta) error {
 			f.Arguments = append(f.Arguments, c.arguments...)
 		}
 	}
-	if d.text == "" && d.thought == "" {
-		return nil
+	if d.text != "" || d.thought != "" {
+		out.line(o.line(d.text, d.thought, nil))
 	}
-	return out.line(o.line(d.text, d.thought, nil))
 }
 
-func (o *ollamaFramer) end(out *sse, r *run) error {
+func (o *ollamaFramer) end(out *sse, r *run) {
 	for i := range o.calls {
 		if f := &o.calls[i].Function; len(f.Arguments) == 0 {
 			f.Arguments = json.RawMessage("{}")
@@ -317,18 +310,16 @@ func (o *ollamaFramer) end(out *sse, r *run) error {
 		}
 	}
 	if len(o.calls) > 0 {
-		if err := out.line(o.line("", "", o.calls)); err != nil {
-			return err
-		}
+		out.line(o.line("", "", o.calls))
 	}
-	return out.line(o.ends(o.line("", "", nil), r))
+	out.line(o.ends(o.line("", "", nil), r))
 }
 
 func (o *ollamaFramer) whole(r *run) any {
 	return o.ends(o.line(o.text.String(), o.thought.String(), o.calls), r)
 }
 
-func (o *ollamaFramer) failed(out *sse, _ *run, e *apiError) error { return out.line(ollamaError(e)) }
+func (o *ollamaFramer) failed(out *sse, _ *run, e *apiError) { out.line(ollamaError(e)) }
 
 // ends completes the last object. A stop string ends a sequence before the engine has its
 // timings: then they are those of what was shown.

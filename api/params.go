@@ -201,18 +201,10 @@ func (s *Server) parseStop(f *fields) []string {
 		return nil
 	}
 	if v[0] != '[' {
-		if err := add(v); err != nil {
-			f.fail(err)
-		}
+		f.fail(add(v))
 		return stops
 	}
-	tooMany, err := elements(v, lim.Stops, func(_ int, e json.RawMessage) *apiError { return add(e) })
-	switch {
-	case tooMany:
-		f.fail(invalid("stop", "'stop' holds more than %d strings.", lim.Stops))
-	case err != nil:
-		f.fail(err)
-	}
+	f.fail(elements("stop", "strings", v, lim.Stops, func(_ int, e json.RawMessage) *apiError { return add(e) }))
 	return stops
 }
 

@@ -20,19 +20,19 @@ type responseFramer struct {
 }
 
 // event writes one, if the client has not had it.
-func (m *responseFramer) event(out *sse, typ string, v map[string]any) error {
+func (m *responseFramer) event(out *sse, typ string, v map[string]any) {
 	v["type"], v["sequence_number"] = typ, m.seq
 	m.seq++
 	if m.seq-1 <= m.after {
-		return nil
+		return
 	}
-	return out.named(typ, v)
+	out.named(typ, v)
 }
 
 // begin says that the response is there.
-func (m *responseFramer) begin(out *sse, r *run) error {
+func (m *responseFramer) begin(out *sse, r *run) {
 	if m.begun {
-		return nil
+		return
 	}
 	m.begun = true
 	now := r.response.echo
@@ -45,26 +45,17 @@ func (m *responseFramer) begin(out *sse, r *run) error {
 		if state == "in_progress" {
 			now.Status = state
 		}
-		if err := m.event(out, "response."+state, map[string]any{"response": now}); err != nil {
-			return err
-		}
+		m.event(out, "response."+state, map[string]any{"response": now})
 	}
-	return nil
 }
 
-func (m *responseFramer) delta(out *sse, r *run, d delta) error {
-	if err := m.begin(out, r); err != nil {
-		return err
-	}
+func (m *responseFramer) delta(out *sse, r *run, d delta) {
+	m.begin(out, r)
 	if d.thought != "" {
-		if err := m.piece(out, r, outItem{Type: "reasoning"}, d.thought, nil); err != nil {
-			return err
-		}
+		m.piece(out, r, outItem{Type: "reasoning"}, d.thought, nil)
 	}
 	if d.text != "" || m.open && m.items[len(m.items)-1].Type == "message" && len(d.tokens) > 0 && len(d.calls) == 0 {
-		if err := m.piece(out, r, outItem{Type: "message"}, d.text, m.logprobs(r, d)); err != nil {
-			return err
-		}
+		m.piece(out, r, outItem{Type: "message"}, d.text, m.logprobs(r, d))
 	}
 	for _, c := range d.calls {
 		item := outItem{Type: "function_call", Name: c.name, CallID: c.id}
@@ -74,18 +65,13 @@ func (m *responseFramer) delta(out *sse, r *run, d delta) error {
 			if r.response.free[c.name] {
 				item.Type = "custom_tool_call"
 			}
-			if err := m.close(out, r, "completed"); err != nil {
-				return err
-			}
+			m.close(out, r, "completed")
 		}
-		if err := m.piece(out, r, item, string(c.arguments), nil); err != nil {
-			return err
-		}
+		m.piece(out, r, item, string(c.arguments), nil)
 	}
 	if d.finish != "" {
 		m.last = d
 	}
-	return nil
 }
 
 func (m *responseFramer) logprobs(r *run, d delta) []chatLogprob {
@@ -112,12 +98,10 @@ func (m *responseFramer) part(typ, text string, probs []chatLogprob) itemPart {
 }
 
 // piece adds to the item that is open, or opens one.
-func (m *responseFramer) piece(out *sse, r *run, x outItem, text string, probs []chatLogprob) error {
+func (m *responseFramer) piece(out *sse, r *run, x outItem, text string, probs []chatLogprob) {
 	n := len(m.items) - 1
 	if !m.open || m.items[n].Type != x.Type {
-		if err := m.close(out, r, "completed"); err != nil {
-			return err
-		}
+		m.close(out, r, "completed")
 		n++
 		x.ID, x.Status = m.id(r, x.Type, n), "in_progress"
 		switch x.Type {
@@ -131,34 +115,30 @@ func (m *responseFramer) piece(out *sse, r *run, x outItem, text string, probs [
 			x.Input = new(string)
 		}
 		m.open, m.items, m.text, m.probs = true, append(m.items, x), nil, nil
-		if err := m.event(out, "response.output_item.added", map[string]any{"output_index": n, "item": x}); err != nil {
-			return err
-		}
+		m.event(out, "response.output_item.added", map[string]any{"output_index": n, "item": x})
 		if x.Type == "message" || x.Type == "reasoning" {
-			if err := m.event(out, "response.content_part.added", map[string]any{"output_index": n, "item_id": x.ID, "content_index": 0, "part": m.part(x.Type, "", nil)}); err != nil {
-				return err
-			}
+			m.event(out, "response.content_part.added", map[string]any{"output_index": n, "item_id": x.ID, "content_index": 0, "part": m.part(x.Type, "", nil)})
 		}
 	}
 	m.text, m.probs = append(m.text, text...), append(m.probs, probs...)
 	v := map[string]any{"output_index": n, "item_id": m.items[n].ID, "delta": text}
 	switch {
 	case text == "" && len(probs) == 0, x.Type == "custom_tool_call": // whose input is known when it is whole
-		return nil
 	case x.Type == "function_call":
-		return m.event(out, "response.function_call_arguments.delta", v)
+		m.event(out, "response.function_call_arguments.delta", v)
 	case x.Type == "reasoning":
 		v["content_index"] = 0
-		return m.event(out, "response.reasoning_text.delta", v)
+		m.event(out, "response.reasoning_text.delta", v)
+	default:
+		v["content_index"], v["logprobs"] = 0, m.part("", "", probs).Logprobs
+		m.event(out, "response.output_text.delta", v)
 	}
-	v["content_index"], v["logprobs"] = 0, m.part("", "", probs).Logprobs
-	return m.event(out, "response.output_text.delta", v)
 }
 
 // close ends the item that is open.
-func (m *responseFramer) close(out *sse, r *run, status string) error {
+func (m *responseFramer) close(out *sse, r *run, status string) {
 	if !m.open {
-		return nil
+		return
 	}
 	m.open = false
 	n := len(m.items) - 1
@@ -166,6 +146,7 @@ func (m *responseFramer) close(out *sse, r *run, status string) error {
 	x.Status = status
 	v := map[string]any{"output_index": n, "item_id": x.ID}
 	var kind string
+	var part *itemPart
 	switch x.Type {
 	case "function_call":
 		x.Arguments, kind = &text, "function_call_arguments"
@@ -178,64 +159,50 @@ func (m *responseFramer) close(out *sse, r *run, status string) error {
 			args.Input = text // cut off
 		}
 		x.Input, kind = &args.Input, "custom_tool_call_input"
-		if err := m.event(out, "response.custom_tool_call_input.delta", map[string]any{"output_index": n, "item_id": x.ID, "delta": args.Input}); err != nil {
-			return err
-		}
+		m.event(out, "response.custom_tool_call_input.delta", map[string]any{"output_index": n, "item_id": x.ID, "delta": args.Input})
 		v["input"] = args.Input
 	default:
-		part := m.part(x.Type, text, m.probs)
-		x.Content = &[]itemPart{part}
-		kind = part.Type
+		p := m.part(x.Type, text, m.probs)
+		x.Content, part, kind = &[]itemPart{p}, &p, p.Type
 		v["content_index"], v["text"] = 0, text
 		if x.Type == "message" {
 			v["logprobs"] = part.Logprobs
 		} else if r.response.encrypted {
 			x.Encrypted = sealedThought + base64.StdEncoding.EncodeToString(m.text)
 		}
-		if err := m.event(out, "response."+kind+".done", v); err != nil {
-			return err
-		}
-		if err := m.event(out, "response.content_part.done", map[string]any{"output_index": n, "item_id": x.ID, "content_index": 0, "part": part}); err != nil {
-			return err
-		}
-		return m.event(out, "response.output_item.done", map[string]any{"output_index": n, "item": *x})
 	}
-	if err := m.event(out, "response."+kind+".done", v); err != nil {
-		return err
+	m.event(out, "response."+kind+".done", v)
+	if part != nil {
+		m.event(out, "response.content_part.done", map[string]any{"output_index": n, "item_id": x.ID, "content_index": 0, "part": part})
 	}
-	return m.event(out, "response.output_item.done", map[string]any{"output_index": n, "item": *x})
+	m.event(out, "response.output_item.done", map[string]any{"output_index": n, "item": *x})
 }
 
 // finish closes what is open, and tells how the response ended.
-func (m *responseFramer) finish(out *sse, r *run) (status string, err error) {
+func (m *responseFramer) finish(out *sse, r *run) (status string) {
 	status = "completed"
 	if m.last.finish == FinishLength {
 		status = "incomplete"
 	}
-	if err = m.begin(out, r); err == nil && len(m.items) == 0 {
-		err = m.piece(out, r, outItem{Type: "message"}, "", nil)
+	if m.begin(out, r); len(m.items) == 0 {
+		m.piece(out, r, outItem{Type: "message"}, "", nil)
 	}
-	if err == nil {
-		err = m.close(out, r, status)
-	}
-	return status, err
+	m.close(out, r, status)
+	return status
 }
 
-func (m *responseFramer) end(out *sse, r *run) error {
-	status, err := m.finish(out, r)
-	if err != nil {
-		return err
-	}
+func (m *responseFramer) end(out *sse, r *run) {
+	status := m.finish(out, r)
 	m.final = r.response.echo
 	m.final.Status, m.final.Output, m.final.CompletedAt = status, m.items, unixNow()
 	if status == "incomplete" {
 		m.final.Incomplete = &incomplete{"max_output_tokens"}
 	}
 	m.final.Usage = asResponseUsage(r)
-	if m.final.Store && !m.final.Background {
+	if m.final.Store && !m.final.Background && out.failure() == nil {
 		m.final.Store = r.server.keep(r, m.final)
 	}
-	return m.event(out, "response."+status, map[string]any{"response": m.final})
+	m.event(out, "response."+status, map[string]any{"response": m.final})
 }
 
 func asResponseUsage(r *run) *responseUsage {
@@ -252,11 +219,9 @@ func asResponseUsage(r *run) *responseUsage {
 
 func (m *responseFramer) whole(*run) any { return m.final }
 
-func (m *responseFramer) failed(out *sse, r *run, e *apiError) error {
-	if err := m.begin(out, r); err != nil {
-		return err
-	}
+func (m *responseFramer) failed(out *sse, r *run, e *apiError) {
+	m.begin(out, r)
 	v := r.response.echo
 	v.Status, v.Output, v.Error, v.Store = "failed", append(v.Output, m.items...), &responseError{orDefault(e.code, typeServer), e.message}, false
-	return m.event(out, "response.failed", map[string]any{"response": v})
+	m.event(out, "response.failed", map[string]any{"response": v})
 }

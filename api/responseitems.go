@@ -61,7 +61,7 @@ func decodeItems(v json.RawMessage, lim Limits) ([]inItem, *apiError) {
 		return nil, invalid("input", "'input' must be a string or a list of items.")
 	}
 	var out []inItem
-	tooMany, e := elements(v, lim.Messages, func(i int, raw json.RawMessage) *apiError {
+	e := elements("input", "items", v, lim.Messages, func(i int, raw json.RawMessage) *apiError {
 		x := inItem{at: "input[" + itoa(i) + "]", raw: raw}
 		if raw[0] != '{' || json.Unmarshal(raw, &x) != nil {
 			return invalid(x.at, "'%s' must be an item, an object with a 'type'.", x.at)
@@ -74,9 +74,6 @@ func decodeItems(v json.RawMessage, lim Limits) ([]inItem, *apiError) {
 		out = append(out, x)
 		return nil
 	})
-	if tooMany {
-		return nil, invalid("input", "'input' holds more than %d items.", lim.Messages)
-	}
 	return out, e
 }
 
@@ -221,7 +218,7 @@ func itemText(at string, v json.RawMessage, lim Limits) (string, *apiError) {
 		return decodeContent(at, v, lim)
 	}
 	var texts []string
-	tooMany, e := elements(v, lim.Parts, func(i int, raw json.RawMessage) *apiError {
+	e := elements(at, "parts", v, lim.Parts, func(i int, raw json.RawMessage) *apiError {
 		here := at + "[" + itoa(i) + "]"
 		var p itemPart
 		if raw[0] != '{' || json.Unmarshal(raw, &p) != nil {
@@ -237,8 +234,5 @@ func itemText(at string, v json.RawMessage, lim Limits) (string, *apiError) {
 		}
 		return nil
 	})
-	if tooMany {
-		return "", invalid(at, "'%s' holds more than %d parts.", at, lim.Parts)
-	}
 	return strings.Join(texts, "\n"), e
 }

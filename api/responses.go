@@ -13,14 +13,8 @@ import (
 // there; what is generated becomes items again, in one machine for streams and wholes.
 
 func (s *Server) handleResponses(w http.ResponseWriter, r *http.Request) {
-	body, e := s.readBody(w, r)
-	if e != nil {
-		s.writeError(w, e, false)
-		return
-	}
-	g, e := s.decodeResponses(r.Context(), body)
-	if e != nil {
-		s.writeError(w, e, false)
+	g, ok := posted(s, w, r, s.decodeResponses)
+	if !ok {
 		return
 	}
 	if !g.response.background {
@@ -31,7 +25,7 @@ func (s *Server) handleResponses(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Ignored-Parameters", strings.Join(g.ignored, ", "))
 	}
 	store := s.kept()
-	if err := store.BeginResponse(r, g.head.ID, body); err != nil {
+	if err := store.BeginResponse(r, g.head.ID, g.response.body); err != nil {
 		s.WriteError(w, err)
 		return
 	}
@@ -43,19 +37,13 @@ func (s *Server) handleResponses(w http.ResponseWriter, r *http.Request) {
 	s.writeJSON(w, http.StatusOK, g.response.echo)
 }
 
-// handleInputTokens counts what a request would read.
-func (s *Server) handleInputTokens(w http.ResponseWriter, r *http.Request) {
-	body, e := s.readBody(w, r)
+// inputTokens counts what a request would read.
+func (s *Server) inputTokens(ctx context.Context, body []byte) (any, *apiError) {
+	g, e := s.decodeResponses(ctx, body)
 	if e != nil {
-		s.writeError(w, e, false)
-		return
+		return nil, e
 	}
-	g, e := s.decodeResponses(r.Context(), body)
-	if e != nil {
-		s.writeError(w, e, false)
-		return
-	}
-	s.writeJSON(w, http.StatusOK, map[string]any{"object": "response.input_tokens", "input_tokens": len(g.prompts[0].ids)})
+	return map[string]any{"object": "response.input_tokens", "input_tokens": len(g.prompts[0].ids)}, nil
 }
 
 // responseRequest is what Responses has beyond a chat.

@@ -35,12 +35,12 @@ func (s *Server) ownRoutes() []route {
 		{get, "/v1/models", false, true, s.handleModels},
 		{get, "/v1/models/*", false, true, s.handleModel},
 		{get, "/v1/cluster", false, true, s.handleCluster},
-		{post, "/v1/chat/completions", false, false, s.handleChat},
+		{post, "/v1/chat/completions", false, false, s.generates(s.decodeChat)},
 		{post, "/v1/completions", false, false, s.handleCompletions},
 		{post, "/v1/responses", false, false, s.handleResponses},
-		{post, "/v1/responses/input_tokens", false, false, s.handleInputTokens},
-		{post, "/v1/messages", false, false, s.handleMessages},
-		{post, "/v1/messages/count_tokens", false, false, s.handleCountTokens},
+		{post, "/v1/responses/input_tokens", false, false, tells(s, s.inputTokens)},
+		{post, "/v1/messages", false, false, s.generates(s.decodeMessagesBody)},
+		{post, "/v1/messages/count_tokens", false, false, tells(s, s.countTokens)},
 		{post, "/api/chat", false, false, s.handleOllama},
 		{post, "/api/generate", false, false, s.handleOllama},
 		{get, "/api/tags", false, true, s.handleOllamaTags},
@@ -48,8 +48,8 @@ func (s *Server) ownRoutes() []route {
 		{get, "/v1/contexts", false, true, s.handleContexts},
 		{get, "/v1/contexts/*", false, true, s.handleContext},
 		{http.MethodDelete, "/v1/contexts/*", false, true, s.handleContext},
-		{post, "/tokenize", false, false, s.handleTokenize},
-		{post, "/detokenize", false, false, s.handleDetokenize},
+		{post, "/tokenize", false, false, tells(s, s.tokenize)},
+		{post, "/detokenize", false, false, tells(s, s.detokenize)},
 		{get, "/tokenizer_info", false, false, s.handleTokenizerInfo},
 	}
 }
@@ -255,7 +255,7 @@ func (s *Server) panicked(w *response, r *http.Request, sc *scope, p any) {
 	case strings.HasPrefix(w.Header().Get("Content-Type"), "text/event-stream"):
 		out := newSSE(w, s.cfg.Limits.WriteTimeout)
 		out.started = true
-		_ = out.data(e)
+		out.data(e)
 	default:
 		panic(http.ErrAbortHandler) // half a body is out: cut it, rather than let it look whole
 	}

@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"net/http"
 	"time"
 )
@@ -14,80 +15,65 @@ type sse struct {
 	w       http.ResponseWriter
 	rc      *http.ResponseController
 	timeout time.Duration
-	buf     bytes.Buffer
 	started bool
 	reader  *reader // nil: nobody asks
 	lines   bool    // JSON objects, one a line, instead of events
+	err     error   // the first; nothing is written after it
 }
 
 func newSSE(w http.ResponseWriter, timeout time.Duration) *sse {
 	return &sse{w: w, rc: http.NewResponseController(w), timeout: timeout}
 }
 
-func (e *sse) data(v any) error { return e.event("", v) }
+// failure is the first error, if any.
+func (e *sse) failure() error {
+	if e == nil || e.err == nil {
+		return nil
+	}
+	return errWrite{e.err}
+}
 
-func (e *sse) event(id string, v any) error {
-	e.buf.Reset()
+func (e *sse) data(v any) { e.event("", v) }
+
+func (e *sse) event(id string, v any) {
 	if id != "" {
-		e.buf.WriteString("id: " + id + "\n")
+		id = "id: " + id + "\n"
 	}
-	e.buf.WriteString("data: ")
-	enc := json.NewEncoder(&e.buf) // never emits a raw newline inside the value
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return err
-	}
-	e.buf.WriteByte('\n')
-	return e.send()
+	e.value(id+"data: ", v, "\n")
 }
 
 // named is an event with a type; without anybody who reads, it is none.
-func (e *sse) named(event string, v any) error {
-	if e == nil {
-		return nil
-	}
-	body, err := marshal(v)
-	if err != nil {
-		return err
-	}
-	e.buf.Reset()
-	e.buf.WriteString("event: " + event + "\ndata: ")
-	e.buf.Write(body)
-	e.buf.WriteByte('\n')
-	return e.send()
-}
+func (e *sse) named(event string, v any) { e.value("event: "+event+"\ndata: ", v, "\n") }
 
 // line is an object of a stream of lines; without anybody who reads, it is none.
-func (e *sse) line(v any) error {
+func (e *sse) line(v any) { e.value("", v, "") }
+
+// value is sent between what stands before and after it; its JSON ends with the only newline
+// that it holds.
+func (e *sse) value(before string, v any, after string) {
 	if e == nil {
-		return nil
+		return
 	}
-	body, err := marshal(v) // ends with a newline
-	if err != nil {
-		return err
+	body, err := marshal(v)
+	if err != nil && e.err == nil {
+		e.err = err
 	}
-	e.buf.Reset()
-	e.buf.Write(body)
-	return e.send()
+	e.send(before + string(body) + after)
 }
 
 // comment keeps proxies and client timeouts quiet; clients ignore it.
-func (e *sse) comment(text string) error {
-	if e.lines {
-		return nil // they have none
+func (e *sse) comment(text string) {
+	if !e.lines { // they have none
+		e.send(": " + text + "\n\n")
 	}
-	e.buf.Reset()
-	e.buf.WriteString(": " + text + "\n\n")
-	return e.send()
 }
 
-func (e *sse) done() error {
-	e.buf.Reset()
-	e.buf.WriteString("data: [DONE]\n\n")
-	return e.send()
-}
+func (e *sse) done() { e.send("data: [DONE]\n\n") }
 
-func (e *sse) send() error {
+func (e *sse) send(text string) {
+	if e.err != nil {
+		return
+	}
 	if !e.started {
 		e.started = true
 		h := e.w.Header()
@@ -102,10 +88,9 @@ func (e *sse) send() error {
 	_ = e.rc.SetWriteDeadline(time.Now().Add(e.timeout)) // unsupported only by test recorders
 	e.reader.begin()
 	defer e.reader.end()
-	if _, err := e.w.Write(e.buf.Bytes()); err != nil {
-		return err
+	if _, e.err = io.WriteString(e.w, text); e.err == nil {
+		e.err = e.rc.Flush()
 	}
-	return e.rc.Flush()
 }
 
 // marshal is json.Marshal that leaves <, > and & as they are.

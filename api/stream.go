@@ -36,10 +36,10 @@ func (s *Server) stream(ctx context.Context, w http.ResponseWriter, run *run) {
 			run.failure = "error"
 			s.log.Warn("api: stream failed", "id", run.head.ID, "err", err)
 			if run.framer != nil {
-				_ = run.framer.failed(out, run, asAPIError(err))
+				run.framer.failed(out, run, asAPIError(err))
 				return
 			}
-			_ = out.data(asAPIError(err)) // the client may be gone as well
+			out.data(asAPIError(err)) // the client may be gone as well
 		}
 	}
 }
@@ -53,8 +53,8 @@ func (s *Server) streamTo(ctx context.Context, out *sse, run *run) error {
 		var err error
 		batch, err = run.wait(ctx, batch, s.cfg.KeepAlive)
 		if errors.Is(err, errIdle) {
-			if err := out.comment("keep-alive"); err != nil {
-				return errWrite{err}
+			if out.comment("keep-alive"); out.err != nil {
+				return out.failure()
 			}
 			continue
 		}
@@ -70,34 +70,28 @@ func (s *Server) streamTo(ctx context.Context, out *sse, run *run) error {
 				continue
 			}
 			if run.framer != nil {
-				err = run.framer.delta(out, run, d)
+				run.framer.delta(out, run, d)
 			} else {
-				err = out.data(run.chunk(d))
+				out.data(run.chunk(d))
 			}
-			if err != nil {
-				return errWrite{err}
+			if out.err != nil {
+				return out.failure()
 			}
 		}
 	}
 	if run.framer != nil {
-		if err := run.framer.end(out, run); err != nil {
-			return errWrite{err}
-		}
-		return nil
+		run.framer.end(out, run)
+		return out.failure()
 	}
 	if run.includeUsage {
 		c := chunkBody{head: run.head, Choices: []any{}}
 		u := run.usage()
 		c.Usage, _ = json.Marshal(u)
 		c.Figures = u.figures
-		if err := out.data(c); err != nil {
-			return errWrite{err}
-		}
+		out.data(c)
 	}
-	if err := out.done(); err != nil {
-		return errWrite{err}
-	}
-	return nil
+	out.done()
+	return out.failure()
 }
 
 func (r *run) chunk(d delta) chunkBody {

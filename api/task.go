@@ -117,28 +117,25 @@ func (r *Replay) Stream(out *EventStream, after int) error {
 		return fmt.Errorf("api: a task of this endpoint has no events")
 	}
 	r.out, f.after = out.out, after
-	return f.begin(r.out, r.run)
+	f.begin(r.out, r.run)
+	return r.out.failure()
 }
 
 // End writes the last event of a response: how it is kept.
 func (r *Replay) End(k KeptResponse) error {
 	f := r.run.framer.(*responseFramer)
 	if k.Result == nil {
-		if err := f.close(r.out, r.run, "incomplete"); err != nil {
-			return err
-		}
+		f.close(r.out, r.run, "incomplete")
 		v := r.run.response.echo
 		v.Status, v.Output = k.Status, append(v.Output, f.items...)
 		if k.Status == "failed" {
 			v.Error = &responseError{k.Code, k.Message}
 		}
-		return f.event(r.out, "response."+k.Status, map[string]any{"response": v})
+		f.event(r.out, "response."+k.Status, map[string]any{"response": v})
+	} else {
+		f.event(r.out, "response."+f.finish(r.out, r.run), map[string]any{"response": k.Result})
 	}
-	status, err := f.finish(r.out, r.run)
-	if err != nil {
-		return err
-	}
-	return f.event(r.out, "response."+status, map[string]any{"response": k.Result})
+	return r.out.failure()
 }
 
 // Replay starts from nothing.
@@ -162,8 +159,8 @@ func (r *Replay) Accept(choice int, e Event) (TaskDelta, error) {
 		return TaskDelta{}, err
 	}
 	if r.run.framer != nil && show {
-		if err := r.run.framer.delta(r.out, r.run, d); err != nil {
-			return TaskDelta{}, errWrite{err}
+		if r.run.framer.delta(r.out, r.run, d); r.out.failure() != nil {
+			return TaskDelta{}, r.out.failure()
 		}
 	}
 	w := &r.whole[choice]
@@ -242,10 +239,19 @@ func (s *Server) NewEventStream(w http.ResponseWriter) *EventStream {
 
 // Data sends v as one event with an id, which a browser's EventSource sends back
 // as Last-Event-ID; an empty id sends none.
-func (e *EventStream) Data(id string, v any) error { return e.out.event(id, v) }
+func (e *EventStream) Data(id string, v any) error {
+	e.out.event(id, v)
+	return e.out.failure()
+}
 
 // Comment keeps proxies quiet.
-func (e *EventStream) Comment(text string) error { return e.out.comment(text) }
+func (e *EventStream) Comment(text string) error {
+	e.out.comment(text)
+	return e.out.failure()
+}
 
 // Done ends the stream.
-func (e *EventStream) Done() error { return e.out.done() }
+func (e *EventStream) Done() error {
+	e.out.done()
+	return e.out.failure()
+}

@@ -7,19 +7,6 @@ import (
 	"net/http"
 )
 
-// handleTokenize takes {"prompt"} or {"messages"} and returns token ids.
-func (s *Server) handleTokenize(w http.ResponseWriter, r *http.Request) {
-	body, e := s.readBody(w, r)
-	if e == nil {
-		var out any
-		if out, e = s.tokenize(r.Context(), body); e == nil {
-			s.writeJSON(w, http.StatusOK, out)
-			return
-		}
-	}
-	s.writeError(w, e, false)
-}
-
 type tokenized struct {
 	Count       int      `json:"count"`
 	MaxModelLen int      `json:"max_model_len"`
@@ -27,6 +14,7 @@ type tokenized struct {
 	TokenStrs   []string `json:"token_strs"` // null unless asked for
 }
 
+// tokenize takes {"prompt"} or {"messages"} and returns token ids.
 func (s *Server) tokenize(ctx context.Context, body []byte) (*tokenized, *apiError) {
 	f, e := parseFields(body)
 	if e != nil {
@@ -83,37 +71,25 @@ func (s *Server) tokenize(ctx context.Context, body []byte) (*tokenized, *apiErr
 	return out, nil
 }
 
-// handleDetokenize takes {"tokens"} and returns {"prompt"}.
-func (s *Server) handleDetokenize(w http.ResponseWriter, r *http.Request) {
-	body, e := s.readBody(w, r)
-	if e == nil {
-		var text string
-		if text, e = s.detokenize(body); e == nil {
-			s.writeJSON(w, http.StatusOK, map[string]string{"prompt": text})
-			return
-		}
-	}
-	s.writeError(w, e, false)
-}
-
-func (s *Server) detokenize(body []byte) (string, *apiError) {
+// detokenize takes {"tokens"} and returns {"prompt"}.
+func (s *Server) detokenize(_ context.Context, body []byte) (map[string]string, *apiError) {
 	f, e := parseFields(body)
 	if e != nil {
-		return "", e
+		return nil, e
 	}
 	var p params
 	f.str("model", &p.model, 512)
 	ids, problem := parseIDs(f.get("tokens"), s.vocab, s.cfg.Limits.DetokenizeToken)
 	switch {
 	case f.err != nil:
-		return "", f.err
+		return nil, f.err
 	case problem != "":
-		return "", invalid("tokens", "'tokens' %s.", problem)
+		return nil, invalid("tokens", "'tokens' %s.", problem)
 	}
 	if e := s.checkModel(&p); e != nil {
-		return "", e
+		return nil, e
 	}
-	return s.tok.Decode(ids, false), nil
+	return map[string]string{"prompt": s.tok.Decode(ids, false)}, nil
 }
 
 // tokenizerInfo is the tokenizer's configuration with the fields that clients

@@ -85,11 +85,7 @@ func toolsOf(v json.RawMessage, each func(t *toolset, at string, raw json.RawMes
 		return nil, invalid("tools", "'tools' must be a list.")
 	}
 	t := &toolset{known: map[string]toolcall.Tool{}}
-	tooMany, e := elements(v, maxTools, func(i int, raw json.RawMessage) *apiError { return each(t, "tools["+itoa(i)+"]", raw) })
-	if tooMany {
-		return nil, invalid("tools", "'tools' holds more than %d functions.", maxTools)
-	}
-	return t, e
+	return t, elements("tools", "functions", v, maxTools, func(i int, raw json.RawMessage) *apiError { return each(t, "tools["+itoa(i)+"]", raw) })
 }
 
 // choose applies a tool_choice: auto, none, required (any), or function with a name.
@@ -406,7 +402,7 @@ func decodeCalls(at string, v json.RawMessage, lim Limits) (json.RawMessage, *ap
 	if v[0] != '[' {
 		return nil, invalid(at, "'%s' must be a list.", at)
 	}
-	tooMany, e := elements(v, lim.Parts, func(i int, raw json.RawMessage) *apiError {
+	return v, elements(at, "calls", v, lim.Parts, func(i int, raw json.RawMessage) *apiError {
 		here := at + "[" + itoa(i) + "]"
 		var c sentCall
 		if raw[0] != '{' || json.Unmarshal(raw, &c) != nil || c.Function.Name == "" {
@@ -414,10 +410,6 @@ func decodeCalls(at string, v json.RawMessage, lim Limits) (json.RawMessage, *ap
 		}
 		return nil
 	})
-	if tooMany {
-		return nil, invalid(at, "'%s' holds more than %d calls.", at, lim.Parts)
-	}
-	return v, e
 }
 
 // madeCall is a call that the model made, or, without a name, more arguments of one.
