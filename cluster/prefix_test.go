@@ -63,8 +63,7 @@ func text(number, n int) []int32 {
 	return out
 }
 
-// prefixPolicies are all policies; those that observe a sum over all queries of the prompt
-// read it anew.
+// prefixPolicies are all policies.
 var prefixPolicies = []string{"full", "streaming:sink=4,recent=60", "snapkv:topk=56,obs=8,pool=5", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7",
 	"sage:sink=4,recent=30,topk=50", "h2o:recent=40,topk=40", "h2o:recent=40,topk=40,step=1", "tova:size=80", "knorm:sink=4,recent=40,topk=40",
 	"streaming:sink=4,recent=60,positions=cache", "quest:page=16,budget=96", "shadowkv:chunk=8,budget=40,outliers=5,local=2", "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16"}
@@ -85,7 +84,7 @@ func TestWarmIsColdFamilies(t *testing.T) {
 	for _, name := range []string{"gemma3", "mistral_window", "deepseek_v2", "swiftkv"} {
 		t.Run(name, func(t *testing.T) {
 			warmIsCold(t, LocalConfig{Threads: 1, Serve: ServeConfig{Model: filepath.Join("../model/testdata", name)}},
-				[]string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7"})
+				[]string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "h2o:recent=40,topk=40"})
 		})
 	}
 }
@@ -117,7 +116,9 @@ func warmIsCold(t *testing.T, cfg LocalConfig, policies []string) {
 			warm.Serve.Mapping, warm.Serve.Chunk, warm.Serve.StepTokens = mapping, chunk, 300
 			e := startLocal(t, warm)
 			complete(t, e, &api.Request{ID: "first", Prompt: text(1, 320)})
+			sums := map[string]bool{} // texts at whose end the sums of attention lie beside the rows
 			for _, policy := range policies {
+				found := 0
 				p, err := kvcache.Parse(policy)
 				if err != nil {
 					t.Fatal(err)
@@ -129,10 +130,26 @@ func warmIsCold(t *testing.T, cfg LocalConfig, policies []string) {
 						if got.bits != want[id].bits {
 							t.Errorf("%s, %d tokens of which %d are of the text: another answer with %d from the cache", policy, n, parts, got.cached)
 						}
-						if least := min(parts, p.Warm(n)) / 64 * 64; got.cached < least {
+						least := min(parts, p.Warm(n)) / 64 * 64
+						if p.Needs.PromptAttention {
+							least = 0
+							for at := 64; at <= p.Warm(n); at += 64 {
+								if sums[fmt.Sprint(prompt(n, parts)[:at])] {
+									least = at
+								}
+							}
+							found += least
+							for at := p.SumsAt(n, 0); at > 0; at = p.SumsAt(n, at) {
+								sums[fmt.Sprint(prompt(n, parts)[:at])] = true
+							}
+						}
+						if got.cached < least || p.Needs.PromptAttention && got.cached != least {
 							t.Errorf("%s, %d tokens of which %d are of the text: %d from the cache, want %d", policy, n, parts, got.cached, least)
 						}
 					}
+				}
+				if p.Needs.PromptAttention && found == 0 {
+					t.Errorf("%s found nothing in the cache", policy)
 				}
 			}
 			waitIdle(t, e)
@@ -179,24 +196,26 @@ func TestPrefixCacheIsKeptApart(t *testing.T) {
 func TestChoicesShareTheirPrompt(t *testing.T) {
 	for _, sockets := range []int{1, 3, 4} {
 		e := startLocal(t, LocalConfig{Sockets: sockets, Threads: 1, Serve: ServeConfig{Model: goldenDir, Chunk: 64}})
-		got := make([]replied, 5)
-		done := make(chan bool)
-		for i := range got {
-			go func() {
-				got[i] = complete(t, e, &api.Request{ID: fmt.Sprint(i), Prompt: text(3, 300), Policy: prefixPolicies[i]})
-				done <- true
-			}()
-		}
-		for range got {
-			<-done
-		}
-		cached := []int{}
-		for _, a := range got {
-			cached = append(cached, a.cached)
-		}
-		slices.Sort(cached)
-		if !slices.Equal(cached, []int{0, 256, 256, 256, 256}) {
-			t.Errorf("%d sockets: %v tokens of 300 came from the cache", sockets, cached)
+		for number, policies := range [][]string{prefixPolicies[:5], slices.Repeat([]string{"h2o:recent=40,topk=40"}, 5)} {
+			got := make([]replied, 5)
+			done := make(chan bool)
+			for i := range got {
+				go func() {
+					got[i] = complete(t, e, &api.Request{ID: fmt.Sprint(number, i), Prompt: text(3+number, 300), Policy: policies[i]})
+					done <- true
+				}()
+			}
+			for range got {
+				<-done
+			}
+			cached := []int{}
+			for _, a := range got {
+				cached = append(cached, a.cached)
+			}
+			slices.Sort(cached)
+			if !slices.Equal(cached, []int{0, 256, 256, 256, 256}) {
+				t.Errorf("%d sockets, policies %v: %v tokens of 300 came from the cache", sockets, policies, cached)
+			}
 		}
 	}
 }

@@ -44,7 +44,7 @@ func ReleaseRequest(epoch uint32, keep []batcher.Keep, seqs, blocks []uint64) *p
 
 // StepRequest is a plan in the form that crosses the wire.
 func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
-	r := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, Evict: p.Evict, Keep: keeps(p.Keep), DeadlineMillis: uint32(deadline.Milliseconds())}
+	r := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, Evict: p.Evict, DropSums: p.DropSums, Keep: keeps(p.Keep), DeadlineMillis: uint32(deadline.Milliseconds())}
 	for _, x := range p.Index {
 		r.Index = append(r.Index, &proto.Index{Seq: x.Seq, From: uint32(x.From), Pieces: uint32(x.Pieces)})
 	}
@@ -73,7 +73,7 @@ func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
 		r.Chunks = append(r.Chunks, m)
 	}
 	for _, c := range p.Chunks {
-		m := &proto.Chunk{Seq: c.Seq, Start: uint32(c.Start), Prefill: true, Last: c.Last, Sample: c.Sample, Next: uint32(c.Next + 1), SaveFrom: uint32(c.SaveFrom), Save: c.Save, Keys: keysOf(c.Keys)}
+		m := &proto.Chunk{Seq: c.Seq, Start: uint32(c.Start), Prefill: true, Last: c.Last, Sample: c.Sample, Next: uint32(c.Next + 1), SaveFrom: uint32(c.SaveFrom), Save: c.Save, Keys: keysOf(c.Keys), Sums: c.Sums}
 		if c.PromptLogprobs >= 0 {
 			m.WantPromptLogprobs, m.PromptLogprobs = true, int32(c.PromptLogprobs)
 		}

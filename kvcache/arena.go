@@ -50,7 +50,7 @@ type Stats struct {
 	Budget    int64 // the ledger never passes it
 	Used      int64 // blocks that are out, and charged tables: each once
 	Shared    int64 // of Used, blocks that several hold
-	Evictable int64 // of Used, blocks that only segments hold: what releasing these would free
+	Evictable int64 // of Used, blocks that only segments hold, and sums: what releasing these would free
 	Peak      int64 // the largest Used so far
 	Mapped    int64 // address space of all slabs; pages not yet touched are not resident
 	Returned  int64 // address space given back to the system since the start
@@ -87,6 +87,9 @@ func (a *Arena) Stats() Stats {
 		if c := a.class(b.size); c.holders(unsafe.Slice(b.at, b.size)) == n {
 			s.Evictable += int64(b.size)
 		}
+	}
+	for g := range a.segments {
+		s.Evictable += 4 * int64(len(g.sums))
 	}
 	return s
 }

@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"math/bits"
 	"slices"
 
 	"github.com/shoal-llm/shoal/tensor"
@@ -179,14 +180,31 @@ func (p *Policy) Context(prompt int) int {
 // prompt and a replay of the output through decode rows.
 func (p *Policy) RebuildsByPrefill() bool { return p.KeepsAll() && p.Selector == nil }
 
-// Warm is how many of the first tokens of a prompt may come from a cache of its rows, or
-// leave when their keys and values are there (SwiftKV), with the same answer: the rest is read, at least one token for the logits and the queries that
-// the compressor observes. A sum over all queries of the prompt has to be made anew.
-func (p *Policy) Warm(prompt int) int {
+// Warm is how many of the first tokens of a prompt may come from a cache of its rows with the
+// same answer: the rest is read, at least one token for the logits and the queries that the
+// compressor observes. Where it sums over all queries, the sums have to come too ([Segment.KeepSums]).
+func (p *Policy) Warm(prompt int) int { return max(0, prompt-max(1, p.Needs.Window)) }
+
+// Unseen is how many of the first tokens may leave when their keys and values are there (SwiftKV).
+func (p *Policy) Unseen(prompt int) int {
 	if p.Needs.PromptAttention {
 		return 0
 	}
-	return max(0, prompt-max(1, p.Needs.Window))
+	return p.Warm(prompt)
+}
+
+// firstSums is where the sums of a long prompt are kept first.
+const firstSums = 1024
+
+// SumsAt is the next place, behind the first from tokens of a prompt, where its sums are worth
+// keeping, 0: there is none: at powers of two, where others may have left the text, and at the end
+// of the last block that another prompt can begin with. All together are shorter than three prompts.
+func (p *Policy) SumsAt(prompt, from int) int {
+	last := p.Warm(prompt) / tensor.BlockSlots * tensor.BlockSlots
+	if !p.Needs.PromptAttention || last <= from {
+		return 0
+	}
+	return min(last, max(firstSums, 1<<bits.Len(uint(from))))
 }
 
 // Scored says that slots carry scores, which attention changes in decode: such a cache

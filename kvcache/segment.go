@@ -14,8 +14,9 @@ type Segment struct {
 	arena  *Arena
 	g      Geometry
 	heads  tensor.Span
-	at     int      // position of the first token, in blocks
-	blocks [][]byte // [layer][head]
+	at     int       // position of the first token, in blocks
+	blocks [][]byte  // [layer][head]
+	sums   []float32 // [layer that sees everything][head][tokens up to its end]; nil: none, see KeepSums
 }
 
 // Share makes a segment of a full block of a prompt that is being read, of tokens that the
@@ -56,6 +57,7 @@ func (g *Segment) Heads() tensor.Span { return g.heads }
 // Release gives the segment up; stores that attached it keep its rows. A second one does
 // nothing.
 func (g *Segment) Release() {
+	g.DropSums()
 	g.arena.mu.Lock()
 	delete(g.arena.segments, g)
 	g.arena.mu.Unlock()

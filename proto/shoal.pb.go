@@ -2228,6 +2228,7 @@ type Chunk struct {
 	Keys     []byte   `protobuf:"bytes,13,opt,name=keys,proto3" json:"keys,omitempty"` // of 32 bytes each, by which files keep them: of the block before the first, then of each; or none
 	// Decode: guess so many tokens, at most, of what follows the one that is drawn last.
 	Draft         uint32 `protobuf:"varint,14,opt,name=draft,proto3" json:"draft,omitempty"`
+	Sums          bool   `protobuf:"varint,15,opt,name=sums,proto3" json:"sums,omitempty"` // of attention, up to the end of the last block in save, lie beside it from now on
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2360,6 +2361,13 @@ func (x *Chunk) GetDraft() uint32 {
 	return 0
 }
 
+func (x *Chunk) GetSums() bool {
+	if x != nil {
+		return x.Sums
+	}
+	return false
+}
+
 type StepRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Epoch          uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -2374,8 +2382,9 @@ type StepRequest struct {
 	MicroBatch    uint32   `protobuf:"varint,9,opt,name=micro_batch,json=microBatch,proto3" json:"micro_batch,omitempty"`
 	Evict         []uint64 `protobuf:"varint,10,rep,packed,name=evict,proto3" json:"evict,omitempty"` // blocks of the prefix cache that are dropped before the step
 	Keep          []*Keep  `protobuf:"bytes,11,rep,name=keep,proto3" json:"keep,omitempty"`
-	Index         []*Index `protobuf:"bytes,12,rep,name=index,proto3" json:"index,omitempty"` // after the rows; a step may have these alone
-	Spill         []*Spill `protobuf:"bytes,13,rep,name=spill,proto3" json:"spill,omitempty"` // of caches of sequences that decode
+	Index         []*Index `protobuf:"bytes,12,rep,name=index,proto3" json:"index,omitempty"`                               // after the rows; a step may have these alone
+	Spill         []*Spill `protobuf:"bytes,13,rep,name=spill,proto3" json:"spill,omitempty"`                               // of caches of sequences that decode
+	DropSums      []uint64 `protobuf:"varint,14,rep,packed,name=drop_sums,json=dropSums,proto3" json:"drop_sums,omitempty"` // blocks of the prefix cache whose sums are dropped before the step
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2497,6 +2506,13 @@ func (x *StepRequest) GetIndex() []*Index {
 func (x *StepRequest) GetSpill() []*Spill {
 	if x != nil {
 		return x.Spill
+	}
+	return nil
+}
+
+func (x *StepRequest) GetDropSums() []uint64 {
+	if x != nil {
+		return x.DropSums
 	}
 	return nil
 }
@@ -3648,7 +3664,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x04fork\x18\r \x01(\x04R\x04fork\"2\n" +
 	"\x04Copy\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
-	"\areplica\x18\x02 \x01(\rR\areplica\"\xf3\x02\n" +
+	"\areplica\x18\x02 \x01(\rR\areplica\"\x87\x03\n" +
 	"\x05Chunk\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\rR\x05start\x12\x16\n" +
@@ -3664,7 +3680,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\tsave_from\x18\v \x01(\rR\bsaveFrom\x12\x12\n" +
 	"\x04save\x18\f \x03(\x04R\x04save\x12\x12\n" +
 	"\x04keys\x18\r \x01(\fR\x04keys\x12\x14\n" +
-	"\x05draft\x18\x0e \x01(\rR\x05draft\"\xa5\x03\n" +
+	"\x05draft\x18\x0e \x01(\rR\x05draft\x12\x12\n" +
+	"\x04sums\x18\x0f \x01(\bR\x04sums\"\xc2\x03\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x18\n" +
@@ -3680,7 +3697,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	" \x03(\x04R\x05evict\x12\x1f\n" +
 	"\x04keep\x18\v \x03(\v2\v.shoal.KeepR\x04keep\x12\"\n" +
 	"\x05index\x18\f \x03(\v2\f.shoal.IndexR\x05index\x12\"\n" +
-	"\x05spill\x18\r \x03(\v2\f.shoal.SpillR\x05spill\"E\n" +
+	"\x05spill\x18\r \x03(\v2\f.shoal.SpillR\x05spill\x12\x1b\n" +
+	"\tdrop_sums\x18\x0e \x03(\x04R\bdropSums\"E\n" +
 	"\x05Index\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\rR\x04from\x12\x16\n" +

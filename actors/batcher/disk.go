@@ -71,7 +71,7 @@ func (s *State) lookAll() {
 		if s.fetchesOf(false) >= maxFetches || len(s.running) >= s.cfg.MaxRunning || s.now < s.diskAfter {
 			return
 		}
-		if r.unfit != "" || r.unread || r.asked || s.awaits(r) != 0 || s.comes(r) {
+		if r.unfit != "" || r.unread || r.asked || r.Policy.Needs.PromptAttention || s.awaits(r) != 0 || s.comes(r) {
 			continue
 		}
 		read, tokens := r.asks()
@@ -249,7 +249,7 @@ func (s *State) fetching(r *request) bool {
 
 // comes says whether the next block that a request lacks is on its way for another.
 func (s *State) comes(r *request) bool {
-	if len(s.fetches) == 0 {
+	if len(s.fetches) == 0 || r.Policy.Needs.PromptAttention {
 		return false
 	}
 	read := r.toRead()

@@ -49,6 +49,7 @@ type Plan struct {
 	DropReplica []uint64 // sequences whose replica is dropped
 	Keep        []Keep   // blocks of sequences in Release
 	Evict       []uint64 // blocks of the prefix cache that are dropped
+	DropSums    []uint64 // and those that stay without their sums
 	Open        []Open
 	Copy        []Copy
 	Spill       []Spill
@@ -145,6 +146,7 @@ type Chunk struct {
 	SaveFrom int
 	Save     []uint64
 	Keys     []Key // with disks: by which they keep them, after that of the block before
+	Sums     bool  // up to the end of the last of Save, where the chunk ends, lie beside it from now on
 }
 
 // Emit is one new output token.

@@ -301,6 +301,9 @@ func (s *story) describe(e Effects) string {
 		if p.Evict != nil {
 			say("  evict blocks %v", p.Evict)
 		}
+		if p.DropSums != nil {
+			say("  drop the sums of blocks %v", p.DropSums)
+		}
 		for _, o := range p.Open {
 			say("  open %d for %s: owner %d, %s, read %d (%d of them output), reserve %d", o.Seq, o.ID, o.Owner, o.Policy.Spec(), o.Read, o.Sampled, o.Reserve)
 			if len(o.Shared) > 0 {
@@ -317,7 +320,7 @@ func (s *story) describe(e Effects) string {
 		for _, c := range p.Chunks {
 			say("  chunk %d (%s) [%d,%d) last=%v sample=%v logprobs=%d", c.Seq, s.ids[c.Seq], c.Start, c.Start+len(c.Tokens), c.Last, c.Sample, c.PromptLogprobs)
 			if len(c.Save) > 0 {
-				say("    saves blocks %v from %d on", c.Save, c.SaveFrom)
+				say("    saves blocks %v from %d on%s", c.Save, c.SaveFrom, map[bool]string{true: ", and sums"}[c.Sums])
 			}
 		}
 		for _, x := range p.Index {

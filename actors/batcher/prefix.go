@@ -23,9 +23,13 @@ type textBlock struct {
 	id      uint64
 	key     Key
 	parent  *textBlock
+	tokens  int     // of the text, up to its end
 	after   int     // cached blocks that follow it
 	cached  bool    // it can be found
 	ready   bool    // the step that writes it is done
+	sums    bool    // sums of attention lie beside it,
+	summed  bool    // and the step that wrote them is done
+	behind  bool    // in prefixes.behind
 	step    uint64  // the last whose plan names it: that plan cannot evict it
 	pins    []int32 // by rank: sequences that hold its rows
 	uses    int64
@@ -45,7 +49,9 @@ type prefixes struct {
 	told     int      // of these, so many were said without a step
 	kept     []Keep   // and of sequences that have ended
 	keptTold int
-	empty    bool // all blocks are to be evicted when no step is in flight
+	unsummed []uint64     // the next plan drops their sums
+	behind   []*textBlock // sums of conversations that have later ones: the first to go
+	empty    bool         // all blocks are to be evicted when no step is in flight
 }
 
 // PrefixTotals are tokens since the start.
@@ -107,6 +113,9 @@ func (s *State) find(r *request, read int) (chain []*textBlock) {
 		}
 		chain = append(chain, b)
 	}
+	for n := len(chain); n > 0 && r.Policy.Needs.PromptAttention && !chain[n-1].summed; n-- {
+		chain = chain[:n-1]
+	}
 	return chain
 }
 
@@ -119,6 +128,16 @@ func (s *State) awaits(r *request) (seq uint64) {
 	for _, v := range s.running {
 		if v.phase == prefill && (r.awaited == 0 || r.awaited == v.seq) && s.forksOf(r, v, read) {
 			return v.seq
+		}
+		if r.Policy.Needs.PromptAttention {
+			if end := r.awaitsSums(v); end > 0 && end <= n*tensor.BlockSlots {
+				at := end/tensor.BlockSlots - 1
+				next := s.keyOf(v, at)
+				if b := s.prefix.blocks[next]; next == s.keyOf(r, at) && (b == nil || !b.summed) && len(s.find(r, read)) <= at {
+					return v.seq
+				}
+			}
+			continue
 		}
 		at := v.cached / tensor.BlockSlots // what it has read, of it all blocks are shared
 		if at >= n || len(v.pins) < at || v.phase != prefill || v.ended || !v.saves || v.read/tensor.BlockSlots <= at || r.awaited != 0 && r.awaited != v.seq {
@@ -177,6 +196,7 @@ func (s *State) save(c *Chunk, r *request) {
 	if len(c.Save) > 0 {
 		c.Keys = s.named(r, c.SaveFrom, len(c.Save))
 	}
+	s.saveSums(c, r)
 }
 
 // named are the keys by which disks keep blocks of a text, after that of the block before them.
@@ -203,9 +223,10 @@ func (s *State) shareNew(r *request, name Key, parent *textBlock) *textBlock {
 // newBlock is a block that the cache has, behind its parent; its rows are about to come.
 func (s *State) newBlock(name Key, parent *textBlock) *textBlock {
 	s.blockIDs++
-	b := &textBlock{id: s.blockIDs, key: name, parent: parent, cached: true, pins: make([]int32, len(s.ledger.sockets)), at: none}
+	b := &textBlock{id: s.blockIDs, key: name, parent: parent, tokens: tensor.BlockSlots, cached: true, pins: make([]int32, len(s.ledger.sockets)), at: none}
 	s.prefix.blocks[name] = b
 	if parent != nil {
+		b.tokens += parent.tokens
 		parent.after++
 		s.prefix.settle(parent)
 	}
@@ -233,6 +254,9 @@ func (s *State) saved(c *Chunk, r *request) {
 		b.ready = true
 		s.prefix.settle(b)
 	}
+	if c.Sums {
+		s.savedSums(r)
+	}
 }
 
 // settle puts a block among the leaves, or takes it from there.
@@ -257,8 +281,11 @@ func (s *State) makeFree(rank int, bytes int64) bool {
 	return true
 }
 
-// evict drops the block of least value whose end frees bytes on a socket. False: none does.
+// evict drops the block of least value whose end frees bytes on a socket, or the sums beside it. False: none does.
 func (s *State) evict(rank int) bool {
+	if s.evictSums(rank) {
+		return true
+	}
 	var passed []*textBlock
 	var gone *textBlock
 	for gone == nil && len(s.prefix.leaves) > 0 {
@@ -272,8 +299,13 @@ func (s *State) evict(rank int) bool {
 	for _, b := range passed {
 		heap.Push(&s.prefix.leaves, b)
 	}
-	if gone == nil {
+	switch {
+	case gone == nil:
 		return false
+	case gone.sums: // they would go with it; the rows may be of use to others still
+		heap.Push(&s.prefix.leaves, gone)
+		s.dropSums(gone)
+		return true
 	}
 	s.prefix.clock = max(s.prefix.clock, gone.value)
 	s.drops(gone)
@@ -297,7 +329,7 @@ func (s *State) drops(b *textBlock) {
 
 // reset empties the cache.
 func (s *State) reset() {
-	s.prefix.empty = false
+	s.prefix.empty, s.prefix.behind = false, nil
 	for s.giveUpFetch() {
 	}
 	for len(s.prefix.leaves) > 0 {
@@ -381,14 +413,16 @@ func (l *ledger) uncache(b *textBlock) {
 		l.sockets[i].shared -= bytes
 		l.sockets[i].evictable -= bytes
 	}
+	b.sums, b.summed = false, false
 }
 
 // gain is what the end of a cached block frees on a socket.
 func (l *ledger) gain(b *textBlock, rank int) int64 {
-	if b.pins[rank] > 0 {
-		return l.sockets[rank].window
+	bytes := l.sockets[rank].window + l.sumsBytes(b, rank)
+	if b.pins[rank] == 0 {
+		bytes += l.sockets[rank].core
 	}
-	return l.sockets[rank].core + l.sockets[rank].window
+	return bytes
 }
 
 // sharedBytes is what a request's owner holds of blocks beyond r.hold.

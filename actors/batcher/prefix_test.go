@@ -29,7 +29,7 @@ func holds(s *State, at *cluster, p *Plan) []int64 {
 			a := &s.ledger.sockets[i]
 			switch {
 			case r.phase == prefill:
-				bytes[i] += kvcache.PrefillBytes(geometry, a.heads(), r.cached, r.Policy) - int64(len(r.pins))*a.core
+				bytes[i] += kvcache.PrefillBytes(geometry, a.heads(), r.cached, r.Policy) + kvcache.StatisticsBytes(geometry, a.heads(), r.read, r.Policy) - int64(len(r.pins))*a.core
 			case i == r.owner:
 				bytes[i] += kvcache.ResidentBytes(geometry, r.read, cached, r.Policy) - int64(len(r.pins))*a.core
 			case i == r.replica:
@@ -57,7 +57,11 @@ func TestPrefixLedger(t *testing.T) {
 	var at *cluster
 	defer func() { at.close() }()
 	var flight *Plan
-	epoch, n, warm, evicted, spread := uint32(0), 0, 0, 0, 0
+	epoch, n, warm, evicted, spread, kept, summed, unsummed := uint32(0), 0, 0, 0, 0, 0, 0, 0
+	h2o, err := kvcache.Parse("h2o:recent=20,topk=20")
+	if err != nil {
+		t.Fatal(err)
+	}
 	disk := &disks{texts: map[Key][]int32{}}
 	step := func(in Input) {
 		e := s.Step(in)
@@ -66,6 +70,11 @@ func TestPrefixLedger(t *testing.T) {
 		if e.Start != nil {
 			flight = e.Start
 			evicted += len(flight.Evict)
+			for _, c := range flight.Chunks {
+				if c.Sums {
+					kept++
+				}
+			}
 		}
 		at.keep(e.Keep)
 		for _, k := range e.Keep {
@@ -92,6 +101,7 @@ func TestPrefixLedger(t *testing.T) {
 			sockets = append(sockets, Socket{ID: fmt.Sprint(i), Budget: block * int64(50+rng.IntN(60)), Heads: tensor.Span{Lo: lo, Hi: cut}})
 		}
 		if at != nil {
+			summed, unsummed = summed+at.summed, unsummed+at.unsummed
 			at.evict(slices.Collect(maps.Keys(at.blocks)))
 			at.close()
 		}
@@ -117,7 +127,7 @@ func TestPrefixLedger(t *testing.T) {
 			id := fmt.Sprint("r", n)
 			p := prompt([]string{"a text", "another", "a third", id}[rng.IntN(4)], 1+rng.IntN(400))
 			spec := Spec{ID: id, Prompt: begin(p, id, rng.IntN(500)), MaxTokens: 1 + rng.IntN(90), Sampling: greedy, PromptLogprobs: -1,
-				Policy: []*kvcache.Policy{kvcache.Full(), kvcache.Streaming(4, 60), kvcache.Streaming(2, 20)}[rng.IntN(3)]}
+				Policy: []*kvcache.Policy{kvcache.Full(), kvcache.Streaming(4, 60), kvcache.Streaming(2, 20), h2o}[rng.IntN(4)]}
 			out.specs[id] = &spec
 			step(Submit{spec})
 		default:
@@ -153,7 +163,8 @@ func TestPrefixLedger(t *testing.T) {
 			step(Tick{s.now + pass})
 		}
 	}
-	if total := s.prefixTotals; warm == 0 || evicted == 0 || total.Hits == 0 || total.Restored == 0 || total.Late == 0 || total.Answers == 0 || spread == 0 {
+	t.Logf("sums were kept %d times, gone on from on %d sockets, dropped %d times", kept, summed, unsummed)
+	if total := s.prefixTotals; warm == 0 || kept == 0 || summed == 0 || unsummed == 0 || evicted == 0 || total.Hits == 0 || total.Restored == 0 || total.Late == 0 || total.Answers == 0 || spread == 0 {
 		t.Errorf("%d tokens found, %d blocks evicted, %+v: nothing was tried", warm, evicted, total)
 	}
 	t.Logf("%d requests, %+v, %d blocks evicted, %d came from disks and owners, %d answers were to be spread", n, s.prefixTotals, evicted, disk.came, spread)

@@ -46,6 +46,7 @@ type request struct {
 	pins    []*textBlock // shared blocks at its beginning whose rows it holds: in prefill on every socket, then on the owner
 	saves   bool         // its next blocks are shared too
 	twice   int          // blocks of the step in flight that it writes and others have
+	sums    *textBlock   // the last beside which sums of its prompt lie
 	asked   bool         // the disks have been asked what they have of it
 	passed  int          // times that a later one was admitted, since the prefix cache has its text
 	awaited uint64       // sequence whose blocks it has waited for
@@ -130,7 +131,7 @@ func (r *request) finished(eos []int32) (string, bool) {
 // restart forgets the admission and keeps the tokens.
 func (r *request) restart() {
 	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.hold, r.replica, r.kept = waiting, 0, 0, 0, 0, 0, nil, none, kept{}
-	r.pins, r.saves, r.twice, r.asked, r.shares, r.indexed = nil, false, 0, false, nil, 0
+	r.pins, r.sums, r.saves, r.twice, r.asked, r.shares, r.indexed = nil, nil, false, 0, false, nil, 0
 	r.file = inFile{}
 }
 

@@ -52,6 +52,7 @@ func (s *State) schedule() {
 	s.steps++
 	p.DropReplica, s.noReplica = s.noReplica, nil
 	p.Evict, s.prefix.evicted, s.prefix.told = s.prefix.evicted, nil, 0
+	p.DropSums, s.prefix.unsummed = s.prefix.unsummed, nil
 	p.Keep, s.prefix.kept, s.prefix.keptTold = s.prefix.kept, nil, 0
 	p.Release = append(s.released, s.drop...)
 	s.released, s.drop = nil, nil
@@ -181,6 +182,9 @@ func (s *State) admit(p *Plan) *request {
 	s.sequences++
 	r.phase, r.seq, r.read, r.cached, r.staged, r.replica = prefill, s.sequences, read, len(chain)*tensor.BlockSlots, 0, none
 	r.pins, r.saves = chain, !s.cfg.NoPrefixCache && !r.NoCache
+	if n := len(chain); n > 0 && chain[n-1].summed {
+		r.sums = chain[n-1]
+	}
 	open := s.opens(r)
 	open.Reserve, open.Prefix = tokens, r.tokens(0, r.cached)
 	for _, b := range chain {
@@ -265,6 +269,9 @@ func (s *State) chunk(p *Plan, r *request, left int) int {
 	end := min(r.read, r.cached+min(left, s.cfg.Chunk))
 	if x := s.clustering(r); r.cached < x.After {
 		end = min(end, x.After)
+	}
+	if at := r.sumsAt(); at > 0 {
+		end = min(end, at)
 	}
 	c := Chunk{Seq: r.seq, Owner: r.owner, Start: r.cached, Tokens: r.tokens(r.cached, end), Last: end == r.read, PromptLogprobs: -1, Next: -1}
 	c.Sample = c.Last && r.limit > 0 && end >= len(r.Prompt)

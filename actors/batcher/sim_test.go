@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -43,9 +44,10 @@ type cluster struct {
 	seqs   map[uint64]*sequence
 	gone   map[uint64]bool // released
 
-	blocks map[uint64][]*kvcache.Segment // of the prefix cache, by rank
-	texts  map[uint64][]int32            // the tokens of each, and of all before it
-	warm   int                           // tokens that sequences began with
+	blocks           map[uint64][]*kvcache.Segment // of the prefix cache, by rank
+	texts            map[uint64][]int32            // the tokens of each, and of all before it
+	warm             int                           // tokens that sequences began with
+	summed, unsummed int                           // ranks that went on from sums, and blocks whose sums were dropped
 
 	accepted int // drafts
 	forks    int
@@ -58,6 +60,7 @@ type fataler interface{ Fatalf(string, ...any) }
 type sequence struct {
 	open    Open
 	parts   []*kvcache.Store
+	seen    []*kvcache.Observation // of policies that sum attention
 	own     *kvcache.Store
 	copy    *kvcache.Store // on replica
 	owner   int
@@ -107,6 +110,7 @@ func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster,
 		for rank, part := range q.parts {
 			if _, lives := now[rank]; lives {
 				part.Release()
+				q.seen[rank].Release()
 			}
 		}
 		add := func(s *kvcache.Store, rank int, copied bool) (*kvcache.Store, int) {
@@ -192,8 +196,9 @@ func (c *cluster) release(seqs []uint64) {
 			continue
 		}
 		c.gone[seq] = true
-		for _, part := range q.parts {
+		for i, part := range q.parts {
 			part.Release()
+			q.seen[i].Release()
 		}
 		for _, s := range []*kvcache.Store{q.own, q.copy} {
 			if s != nil {
@@ -245,6 +250,14 @@ func (c *cluster) attach(q *sequence, requests map[string]*Spec) {
 			chain = append(chain, c.blocks[id][rank])
 		}
 		c.must(part.Attach(chain), "shared blocks")
+		needs := kvcache.Needs{PromptAttention: q.open.Policy.Needs.PromptAttention}
+		seen, err := kvcache.NewObservation(c.arenas[rank], geometry, c.spans[rank], needs, q.open.Read)
+		c.must(err, "observation of %s", q.open.ID)
+		if n := len(chain); n > 0 && needs.PromptAttention {
+			c.must(seen.Continue(chain[n-1]), "sums that %s goes on from", q.open.ID)
+			c.summed++
+		}
+		q.seen = append(q.seen, seen)
 	}
 	if n := len(q.open.Shared); n > 0 {
 		if text := c.texts[q.open.Shared[n-1]]; !slices.Equal(text, q.open.Prefix) {
@@ -274,6 +287,37 @@ func (c *cluster) save(q *sequence, k *Chunk, requests map[string]*Spec) {
 			c.texts[id] = append(c.texts[id], q.token(requests, pos))
 		}
 	}
+	if k.Sums {
+		for rank, seg := range c.blocks[k.Save[len(k.Save)-1]] {
+			c.must(seg.KeepSums(q.seen[rank]), "sums of %s", q.open.ID)
+		}
+	}
+}
+
+// observe shows queries to a policy that sums attention: each pays 1, to all tokens alike.
+func (c *cluster) observe(q *sequence, start, n int) {
+	for rank, part := range q.parts {
+		for head := c.spans[rank].Lo; q.seen[rank] != nil && head < c.spans[rank].Hi; head++ {
+			for layer := range geometry.Layers {
+				q.seen[rank].Observe(layer, head, start, n, make([]float32, n*geometry.Layout.KDim), geometry.Layout.KDim, 1, part.Blocks(layer, head), new(tensor.AttnScratch))
+			}
+		}
+	}
+}
+
+// statistics are those of a prompt that was read, all of whose queries were observed once.
+func (c *cluster) statistics(q *sequence, rank, layer, head int) *kvcache.Statistics {
+	if q.seen[rank] == nil {
+		return kvcache.StatisticsOf(q.parts[rank], layer, head)
+	}
+	seen, sum := q.seen[rank].Statistics(q.parts[rank], layer, head, 1), 0.0
+	for _, a := range seen.Attention {
+		sum += float64(a)
+	}
+	if queries := float64(q.open.Read); math.Abs(sum-queries) > 1e-3*queries {
+		c.t.Fatalf("%s: the tokens of %d queries received the attention of %.3f", q.open.ID, q.open.Read, sum)
+	}
+	return seen
 }
 
 func (c *cluster) must(err error, what string, args ...any) {
@@ -291,6 +335,12 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 	c.keep(p.Keep)
 	c.release(p.Release)
 	c.evict(p.Evict)
+	for _, id := range p.DropSums {
+		for _, seg := range c.blocks[id] {
+			seg.DropSums()
+		}
+		c.unsummed++
+	}
 	for _, seq := range p.DropReplica {
 		if q := c.seqs[seq]; q != nil {
 			q.copy.Release()
@@ -389,6 +439,7 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 		for _, part := range q.parts {
 			put(part, k.Start, len(k.Tokens))
 		}
+		c.observe(q, k.Start, len(k.Tokens))
 		c.save(q, &k, requests)
 		for _, part := range q.parts {
 			part.Commit(len(k.Tokens))
@@ -483,7 +534,7 @@ func (c *cluster) handOver(q *sequence, owner int) {
 		for head := c.spans[rank].Lo; head < c.spans[rank].Hi; head++ {
 			for layer := range geometry.Layers {
 				rule := geometry.Rule(layer, q.open.Policy)
-				seen := kvcache.StatisticsOf(part, layer, head)
+				seen := c.statistics(q, rank, layer, head)
 				seen.Queries = make([]float32, min(rule.Needs.Window, q.open.Read)*seen.Group*geometry.Layout.KDim)
 				kept := rule.Keep(seen)
 				c.must(q.own.ImportQueries(layer, head, 1, kvcache.ExportQueries(nil, rule, seen)), "queries")
@@ -499,6 +550,7 @@ func (c *cluster) handOver(q *sequence, owner int) {
 			}
 		}
 		part.Release()
+		q.seen[rank].Release()
 	}
 	q.parts = nil
 	c.must(q.own.Seal(), "seal")
@@ -638,13 +690,20 @@ func checkLedger(t fataler, s *State) {
 					t.Fatalf("block %d counts %d holders on socket %d and has none", b.id, b.pins[i], i)
 				}
 			}
-			shared, evictable = shared+a.window, evictable+a.window
+			beside := a.window
+			if b.sums {
+				beside += kvcache.SumsBytes(geometry, a.heads(), b.tokens)
+			}
+			shared, evictable = shared+beside, evictable+beside
 		}
 		if a.reserved != sums[i] || a.shared != shared || a.evictable != evictable || a.free() < 0 {
 			t.Fatalf("socket %s: %d reserved, %d shared, %d evictable of %d; requests hold %d, blocks %d, %d", a.ID, a.reserved, a.shared, a.evictable, a.Budget, sums[i], shared, evictable)
 		}
 	}
 	for _, b := range s.prefix.blocks {
+		if before := b.parent; before != nil && b.tokens != before.tokens+tensor.BlockSlots || before == nil && b.tokens != tensor.BlockSlots {
+			t.Fatalf("block %d ends at token %d", b.id, b.tokens)
+		}
 		if b.parent != nil && !b.parent.cached {
 			t.Fatalf("block %d can be found, the one before it cannot", b.id)
 		}

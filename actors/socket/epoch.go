@@ -143,7 +143,7 @@ func (e *epoch) leaves(w *Work, run int) int {
 		return 0
 	}
 	q := e.seqs[c.Seq]
-	n := min(len(c.Tokens), max(0, q.policy.Warm(q.prompt)-c.Start))
+	n := min(len(c.Tokens), max(0, q.policy.Unseen(q.prompt)-c.Start))
 	for _, x := range w.Wanted {
 		if x.Run == run {
 			n = min(n, x.Row)

@@ -159,7 +159,7 @@ func describe(w *Work) string {
 // plan reads open=seq:owner:prompt:policy, resume=seq:owner:prompt:tokens:1+replica,
 // read=seq:start:n (read! when it is the last), decode=seq:start:n:accepted,
 // copy=seq:rank, drop=seq, release=seq; begins=block:... of the last open, saves=from:block:...
-// of the last chunk, evict=block, keep=seq:from:block:...
+// of the last chunk (and sums), evict=block, drops=block (its sums), keep=seq:from:block:...
 func (s *story) plan(step uint64, batch int, words []string) *proto.StepRequest {
 	r := &proto.StepRequest{Epoch: s.epoch, Step: step, MicroBatch: uint32(batch)}
 	for _, w := range words {
@@ -200,6 +200,10 @@ func (s *story) plan(step uint64, batch int, words []string) *proto.StepRequest 
 				k.Save = append(k.Save, uint64(id))
 			}
 			r.Keep = append(r.Keep, k)
+		case "sums":
+			r.Chunks[len(r.Chunks)-1].Sums = true
+		case "drops":
+			r.DropSums = append(r.DropSums, seq)
 		case "evict":
 			r.Evict = append(r.Evict, seq)
 		case "copy":

@@ -158,6 +158,8 @@ func (c *caches) release(effects []Effect) {
 			delete(c.blocks, f.Block)
 			delete(c.coming, f.Block)
 			delete(c.named, f.Block)
+		case f.Do == DoDropSums && b != nil:
+			b.DropSums()
 		}
 	}
 }
@@ -170,7 +172,7 @@ func (e *epoch) do(effects []Effect) error {
 		switch f.Do {
 		case DoCommit:
 			err = q.commit(f.Tokens)
-		case DoKeep, DoRelease, DoEvict:
+		case DoKeep, DoRelease, DoEvict, DoDropSums:
 			e.caches.release(effects[i : i+1])
 		case DoDropReplica:
 			q.dropReplica()
@@ -213,6 +215,9 @@ func (e *epoch) open(o *proto.Open) error {
 			return err
 		}
 		s.seen, err = kvcache.NewObservation(e.arena, e.geometry, tensorSpan(e.place.Slices[e.rank].KVHeads), s.policy.Needs, s.prompt)
+		if n := len(o.Shared); err == nil && n > 0 && s.policy.Needs.PromptAttention {
+			err = s.seen.Continue(e.blocks[o.Shared[n-1]])
+		}
 	}
 	if s.owner == e.rank {
 		for i, t := range o.Prefix {
@@ -257,6 +262,9 @@ func (e *epoch) save(s *sequence, c *Run) error {
 		e.blocks[id] = segment
 	}
 	e.files.keep(c.SaveFrom, c.Save, c.Keys)
+	if c.Sums {
+		return e.blocks[c.Save[len(c.Save)-1]].KeepSums(s.seen)
+	}
 	return nil
 }
 

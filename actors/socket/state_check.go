@@ -174,6 +174,9 @@ func (m *Machine) checkShared(o *proto.Open, p *kvcache.Policy) error {
 		if at, here := m.blocks[id]; !here || at != i {
 			return fmt.Errorf("socket: sequence %d: block %d is not a block %d of a text here", o.Seq, id, i)
 		}
+		if last := i == len(o.Shared)-1; last && p.Needs.PromptAttention && !m.sums[id] {
+			return fmt.Errorf("socket: sequence %d: block %d has no sums of attention, which %s goes on from", o.Seq, id, o.Policy)
+		}
 	}
 	return m.checkTokens(o.Seq, o.Prefix)
 }
@@ -204,7 +207,7 @@ func badKeys(keys []byte, blocks int) bool {
 }
 
 // checkSaved: what a chunk leaves to the prefix cache is complete with it.
-func (m *Machine) checkSaved(c *proto.Chunk) error {
+func (m *Machine) checkSaved(c *proto.Chunk, q *Sequence) error {
 	if n := int(c.SaveFrom) + len(c.Save); len(c.Save) > 0 && (!c.Prefill || int(c.SaveFrom) > m.limits.Positions || n > (int(c.Start)+len(c.Tokens))/tensor.BlockSlots || badKeys(c.Keys, len(c.Save))) {
 		return fmt.Errorf("socket: sequence %d: blocks [%d,%d) of a prompt of which %d tokens are read are to be kept", c.Seq, c.SaveFrom, n, int(c.Start)+len(c.Tokens))
 	}
@@ -212,6 +215,13 @@ func (m *Machine) checkSaved(c *proto.Chunk) error {
 		if at, here := m.blocks[id]; here && at != int(c.SaveFrom)+i {
 			return fmt.Errorf("socket: sequence %d: block %d is block %d of a text, not %d", c.Seq, id, at, int(c.SaveFrom)+i)
 		}
+	}
+	if !c.Sums {
+		return nil
+	}
+	p, err := m.limits.Parse(q.Policy)
+	if n := len(c.Save); err != nil || !p.Needs.PromptAttention || n == 0 || (int(c.SaveFrom)+n)*tensor.BlockSlots != int(c.Start)+len(c.Tokens) {
+		return fmt.Errorf("socket: sequence %d: sums under %s at the end of %d tokens are to be kept beside block %d", c.Seq, q.Policy, int(c.Start)+len(c.Tokens), int(c.SaveFrom)+n-1)
 	}
 	return nil
 }
@@ -241,7 +251,7 @@ func (m *Machine) checkChunk(r *proto.StepRequest, c *proto.Chunk, q *Sequence) 
 		return fmt.Errorf("socket: sequence %d: %d log-probabilities of prompt tokens, the next is %d; vocabulary is %d", c.Seq, c.PromptLogprobs, int(c.Next)-1, l.Vocab)
 	}
 	q.named = r.Step
-	if err := m.checkSaved(c); err != nil {
+	if err := m.checkSaved(c, q); err != nil {
 		return err
 	}
 	return m.checkTokens(c.Seq, c.Tokens)

@@ -23,14 +23,15 @@ const (
 	DoKeep                    // Block number Tokens of the cache is the prefix cache's Block too
 	DoFork                    // the sequence begins with another's cache, as Open says
 	DoSpill                   // the rows of the first Tokens blocks of the cache go to a file, behind what runs
+	DoDropSums                // what lies beside Block for policies that sum attention goes
 )
 
-var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict", "keep", "fork", "spill"}
+var doNames = [...]string{"commit", "release", "drop replica", "resume", "open", "replicate", "reserve prompt", "open cache", "reserve cache", "evict", "keep", "fork", "spill", "drop sums"}
 
 func (d Do) String() string { return doNames[d] }
 
 // Effect is one thing to do. Effects are carried out in order; DoCommit,
-// DoKeep, DoRelease, DoDropReplica, DoEvict and DoResume come before all that may lack memory.
+// DoKeep, DoRelease, DoDropReplica, DoEvict, DoDropSums and DoResume come before all that may lack memory.
 type Effect struct {
 	Do     Do
 	Seq    uint64
@@ -47,7 +48,7 @@ func (e Effect) String() string {
 		return fmt.Sprintf("%v %d from %d", e.Do, e.Seq, e.Open.Fork)
 	case DoRelease, DoDropReplica, DoOpen, DoOpenCache:
 		return fmt.Sprintf("%v %d", e.Do, e.Seq)
-	case DoEvict:
+	case DoEvict, DoDropSums:
 		return fmt.Sprintf("%v block %d", e.Do, e.Block)
 	case DoKeep:
 		return fmt.Sprintf("%v block %d of %d as block %d", e.Do, e.Tokens, e.Seq, e.Block)
@@ -74,6 +75,7 @@ type Run struct {
 	SaveFrom int
 	Save     []uint64
 	Keys     []byte // as in proto.Chunk
+	Sums     bool   // they are kept beside the last of Save
 }
 
 // Wanted is a row of a step whose logits are requested.

@@ -28,6 +28,7 @@ type Machine struct {
 	seqs        map[uint64]*Sequence
 	kept        map[uint64]*Kept // of earlier epochs; nobody has resumed them
 	blocks      map[uint64]int   // of the prefix cache: which block of its text each is
+	sums        map[uint64]bool  // of these, those with sums
 	flights     [MicroBatches][]uint64
 	busy        bool // a job between steps is in hand
 }
@@ -74,7 +75,7 @@ type Kept struct {
 
 // NewMachine is that of a socket that has just started.
 func NewMachine() *Machine {
-	return &Machine{State: State{Phase: Idle}, seqs: map[uint64]*Sequence{}, kept: map[uint64]*Kept{}, blocks: map[uint64]int{}}
+	return &Machine{State: State{Phase: Idle}, seqs: map[uint64]*Sequence{}, kept: map[uint64]*Kept{}, blocks: map[uint64]int{}, sums: map[uint64]bool{}}
 }
 
 // Load begins an epoch of a coordinator. What the last one held goes, but for the
@@ -195,7 +196,18 @@ func (m *Machine) evict(effects []Effect, blocks []uint64) []Effect {
 	for _, id := range blocks {
 		if _, here := m.blocks[id]; here { // others were dropped before
 			delete(m.blocks, id)
+			delete(m.sums, id)
 			effects = append(effects, Effect{Do: DoEvict, Block: id})
+		}
+	}
+	return effects
+}
+
+func (m *Machine) dropSums(effects []Effect, blocks []uint64) []Effect {
+	for _, id := range blocks {
+		if m.sums[id] {
+			delete(m.sums, id)
+			effects = append(effects, Effect{Do: DoDropSums, Block: id})
 		}
 	}
 	return effects

@@ -35,7 +35,7 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 			w.First = append(w.First, Effect{Do: DoDropReplica, Seq: id})
 		}
 	}
-	w.First = m.evict(w.First, r.Evict)
+	w.First = m.dropSums(m.evict(w.First, r.Evict), r.DropSums)
 	m.open(w, r, opened)
 	for _, c := range r.Copy {
 		q := m.seqs[c.Seq]
@@ -121,9 +121,10 @@ func (m *Machine) run(w *Work, c *proto.Chunk) {
 		}
 	}
 	w.Runs = append(w.Runs, Run{Seq: c.Seq, Owner: q.Owner, Replica: q.Replica, Start: start, Tokens: c.Tokens, Prefill: c.Prefill, Last: c.Last, Draft: int(c.Draft),
-		SaveFrom: int(c.SaveFrom), Save: c.Save, Keys: c.Keys})
+		SaveFrom: int(c.SaveFrom), Save: c.Save, Keys: c.Keys, Sums: c.Sums})
 	for i, id := range c.Save {
 		m.blocks[id] = int(c.SaveFrom) + i
+		m.sums[id] = m.sums[id] || c.Sums && i == len(c.Save)-1
 	}
 	if c.Prefill {
 		w.First = append(w.First, Effect{Do: DoReservePrompt, Seq: c.Seq, Tokens: start + n})

@@ -132,8 +132,11 @@ func (s *system) one(r *rand.Rand) (int, error) {
 	if r.IntN(3) == 0 {
 		body["logprobs"] = 3
 	}
-	if r.IntN(6) == 0 {
+	switch r.IntN(6) {
+	case 0:
 		body["kv_policy"] = "streaming:sink=4,recent=60"
+	case 1:
+		body["kv_policy"] = "h2o:recent=40,topk=40"
 	}
 	cancelAt := -1
 	if r.IntN(5) == 0 {
