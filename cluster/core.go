@@ -102,6 +102,9 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 	})
 	c.stepper = &stepper{director: c.director, stall: s.StepDeadline, deadline: stepStalls * s.StepDeadline, suspect: c.suspect, fence: c.fence, log: s.Logger, tracer: s.Tracer}
 	c.geometry = socket.GeometryOf(m, kv)
+	if err := c.geometry.Fits(policy); err != nil {
+		return nil, err
+	}
 	cfg := batcher.Config{
 		Geometry:     c.geometry,
 		ContextLimit: s.MaxContext, EOS: m.EOS, TokenBudget: s.StepTokens, Chunk: s.Chunk, MaxRunning: s.MaxSequences, MaxWaiting: s.Queue, Replicas: s.Replicas,

@@ -28,6 +28,9 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 		if err != nil {
 			return nil, api.ErrInvalid{Param: "kv_policy", Message: err.Error()}
 		}
+		if err := c.geometry.Fits(p); err != nil {
+			return nil, api.ErrInvalid{Param: "kv_policy", Message: err.Error()}
+		}
 		policy = p
 	}
 	var bad *sampler.ParamError

@@ -101,7 +101,7 @@ func StepBytes(g Geometry, prompt, tokens, staged int, p *Policy) int64 {
 		if staged > 1 && r.Scored() {
 			table += int64(staged) * 4 * blocksOf(slots) * tensor.BlockSlots
 		}
-		bytes += r.layers * int64(g.KVHeads) * table
+		bytes += r.layers * (int64(g.KVHeads)*table + r.factorBytes(g, prompt) - r.keyBytes(g, prompt))
 		undo = undo || overwrites(r.Policy, prompt, tokens)
 	}
 	if undo {
@@ -118,7 +118,10 @@ func HandoverBytes(g Geometry, heads, prompt int, p *Policy) int64 {
 	bytes := ResidentBytes(g, prompt, prompt, p)
 	for _, r := range g.rules(p) {
 		bytes += r.layers * int64(g.KVHeads) * queryBytes(g, r.Policy, prompt)
-		if !r.KeepsAll() {
+		switch gone := r.factored(g, prompt); {
+		case gone > 0: // the rows, and of adopted heads those that stay twice
+			bytes += r.layers*r.keyBytes(g, prompt) + blockBytes(g, r.layers*int64(heads)*(blocksOf(prompt)-int64(gone)))
+		case !r.Adopts(g, prompt) || !p.Adopts(g, prompt):
 			bytes += blockBytes(g, r.layers*int64(heads)*g.promptBlocks(r, prompt))
 		}
 	}
@@ -144,6 +147,7 @@ func ReadBytes(g Geometry, prompt, tokens int, p *Policy) int64 {
 			size, covers := c.Index(g.Layout)
 			index = (slots + c.Page() - 1) / c.Page() * (size * c.Page() / covers)
 			slots = c.Reads(slots)
+			index += r.rebuiltBytes(g, prompt)
 		}
 		if r.window > 0 {
 			slots = min(tokens, r.window)

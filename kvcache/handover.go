@@ -27,15 +27,41 @@ func (s *Store) Open(prompt, tokens int, adopted tensor.Span) error {
 	case adopted.Hi > adopted.Lo && !s.policy.KeepsAll():
 		return fmt.Errorf("kvcache: policy %s moves rows, so no head can be adopted", s.policy.Name())
 	}
+	return s.open(prompt, tokens, false, func(t *table) bool {
+		return t.Index >= adopted.Lo && t.Index < adopted.Hi && s.adopts(t, prompt)
+	})
+}
+
+// adopts says whether the blocks of a table's prompt are taken as they are: not those of layers with a
+// window, or of whole layers beside others that give their rows up, so that such a store shares nothing.
+func (s *Store) adopts(t *table, prompt int) bool {
+	return t.rule.KeepsAll() && (s.policy.Adopts(s.g, prompt) || !t.rule.Adopts(s.g, prompt))
+}
+
+// OpenMoved is Open for what another owner's store of the same sequence has, layer by layer, as
+// ExportLayer gives it.
+func (s *Store) OpenMoved(prompt, tokens int) error {
+	if s.sealed || s.pending > 0 || prompt < 1 || tokens < prompt {
+		return fmt.Errorf("kvcache: OpenMoved of a store that is in use, or with a prompt of %d and %d tokens", prompt, tokens)
+	}
+	return s.open(prompt, tokens, true, func(*table) bool { return false })
+}
+
+func (s *Store) open(prompt, tokens int, moved bool, adopted func(*table) bool) error {
 	s.prompt = prompt
 	undo := 0
 	if s.overwrites(tokens) {
 		undo = int(undoBlocks(int64(len(s.tables)), 1))
 	}
-	err := s.grow(tokens, undo, func(t *table) bool {
-		return t.Index >= adopted.Lo && t.Index < adopted.Hi && t.rule.KeepsAll()
-	})
+	err := s.openFactors(moved, adopted)
+	if err == nil {
+		err = s.grow(tokens, undo, adopted)
+	}
 	if err != nil {
+		s.dropFactors()
+		for i := range s.tables {
+			s.tables[i].planes[rowsPlane].blocks, s.tables[i].gone = nil, 0
+		}
 		s.prompt = 0
 		return fmt.Errorf("opening a sequence of %d prompt tokens: %w", prompt, err)
 	}
@@ -62,6 +88,16 @@ func (s *Store) Adopt(from *Store, head int) error {
 	for layer := range s.g.Layers {
 		to, own := s.table(layer, head), from.table(layer, head)
 		if !to.rule.KeepsAll() {
+			continue
+		}
+		if !s.adopts(to, s.prompt) {
+			for slot := range own.n {
+				to.filled[slot/64] |= 1 << (slot % 64)
+			}
+			for i, b := range own.rows() {
+				copy(to.rows()[i], b)
+			}
+			to.n = own.n
 			continue
 		}
 		if len(to.rows()) > 0 {
@@ -165,7 +201,7 @@ func (s *Store) Import(layer, head, first int, rows []byte) error {
 		return fmt.Errorf("%w: the store is not open", ErrRows)
 	case len(rows)%size != 0:
 		return fmt.Errorf("%w: %d bytes are not whole rows of %d", ErrRows, len(rows), size)
-	case first < 0 || first > slots || n > slots-first || int(blocksOf(first+n)) > len(t.rows()):
+	case first < t.gone*tensor.BlockSlots || first > slots || n > slots-first || int(blocksOf(first+n)) > len(t.rows()):
 		return fmt.Errorf("%w: slots [%d,%d) of a store with %d", ErrRows, first, first+n, slots)
 	}
 	for i := range n {
@@ -208,12 +244,12 @@ func (s *Store) Seal() error {
 		for i := range n {
 			f(i)
 		}
-	})
+	}, nil)
 }
 
 // SealOn is Seal whose work for the heads, the indexes of what came in, is done by run: f of
-// each of n, in any order, at once if it likes.
-func (s *Store) SealOn(run func(n int, f func(i int))) error {
+// each of n, in any order, at once if it likes. rope gives the rotations of keys; nil: they have none.
+func (s *Store) SealOn(run func(n int, f func(i int)), rope Rope) error {
 	if s.sealed || s.pending == 0 {
 		return errors.New("kvcache: Seal of a store that is not open")
 	}
@@ -232,7 +268,8 @@ func (s *Store) SealOn(run func(n int, f func(i int))) error {
 		t.filled = nil
 		t.countEvicted(s.pending)
 	}
-	run(len(s.tables), func(i int) { s.extendIndex(&s.tables[i], 0, s.tables[i].n) })
+	run(len(s.tables), func(i int) { s.extendIndex(&s.tables[i], s.tables[i].indexed, s.tables[i].n) })
+	s.factorise(run, rope)
 	if err := s.cluster(run); err != nil {
 		return err
 	}

@@ -28,8 +28,10 @@ var policies = []*Policy{
 	knorm.of(0, 1, 9).AtCachePositions(true),
 	quest.of(16, 64, 0),
 	quest.of(32, 96, 1),
-	shadowKV.of(8, 32, 2, 1, 0, 0),
-	shadowKV.of(4, 16, 0, 2, 1, 1),
+	shadowKV.of(8, 32, 2, 1, 0, 0, 0, 128),
+	shadowKV.of(4, 16, 0, 2, 1, 1, 0, 128),
+	shadowKV.of(4, 8, 2, 1, 0, 0, 1, 16),
+	shadowKV.of(8, 8, 1, 1, 1, 1, 1, 8),
 	squeezed.of(250, 1, 800, 4, 6, 64),
 	squeezed.of(400, 2, 700, 8, 3, 100),
 }
@@ -80,7 +82,14 @@ func dump(s *Store) string {
 	for layer := range s.g.Layers {
 		for head := s.heads.Lo; head < s.heads.Hi; head++ {
 			out = fmt.Appendf(out, " layer %d head %d len %d:", layer, head, s.Len(layer, head))
-			out = s.ExportSlots(out, layer, head, 0, s.Len(layer, head))
+			t := s.table(layer, head)
+			if f := t.factors; f != nil {
+				for _, piece := range f.pieces() {
+					out = append(out, piece...)
+				}
+				out = fmt.Append(out, f.exact)
+			}
+			out = s.ExportSlots(out, layer, head, t.firstRow(), s.Len(layer, head))
 			out = fmt.Append(out, indexOf(s, layer, head))
 		}
 	}
@@ -128,8 +137,15 @@ func checkRows(t testing.TB, s *Store) {
 				if pos < 0 {
 					continue
 				}
-				s.g.Layout.Get(s.Blocks(layer, head)[slot/tensor.BlockSlots], slot%tensor.BlockSlots, k, v)
 				wk, wv := row(s.g, layer, head, pos)
+				if f := s.table(layer, head).factors; f != nil && slot < f.blocks*tensor.BlockSlots {
+					block := make([]byte, s.g.Layout.BlockBytes())
+					s.g.Layout.LoadValues(block, 0, f.values[slot/tensor.BlockSlots], slot%tensor.BlockSlots, 1)
+					s.g.Layout.Get(block, 0, k, v)
+					copy(k, wk)
+				} else {
+					s.g.Layout.Get(s.Blocks(layer, head)[slot/tensor.BlockSlots], slot%tensor.BlockSlots, k, v)
+				}
 				if fmt.Sprint(k, v) != fmt.Sprint(wk, wv) {
 					t.Fatalf("layer %d head %d slot %d: row of position %d is\n%v %v, want\n%v %v", layer, head, slot, pos, k, v, wk, wv)
 				}

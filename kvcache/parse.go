@@ -31,10 +31,15 @@ type param struct {
 	key                string
 	value, least, most int // value: the default
 	odd, doubles       bool
-	thousandths        bool // written as a decimal: 50 is 0.05
+	eights             bool     // a multiple of 8
+	thousandths        bool     // written as a decimal: 50 is 0.05
+	words              []string // written as one of these
 }
 
 func (p param) text(value int) string {
+	if p.words != nil {
+		return p.words[value]
+	}
 	if p.thousandths {
 		return strconv.FormatFloat(float64(value)/1000, 'f', -1, 64)
 	}
@@ -42,6 +47,9 @@ func (p param) text(value int) string {
 }
 
 func (p param) kind() string {
+	if p.words != nil {
+		return "word"
+	}
 	if p.thousandths {
 		return "number of at most three places"
 	}
@@ -49,6 +57,9 @@ func (p param) kind() string {
 }
 
 func (p param) read(text string) (int, error) {
+	if p.words != nil {
+		return slices.Index(p.words, text), nil
+	}
 	if !p.thousandths {
 		return strconv.Atoi(text)
 	}
@@ -161,6 +172,8 @@ func (m method) parse(text string, given bool) (*Policy, error) {
 			return 0, fmt.Errorf("%s=%.60q must be a %s from %s to %s", p.key, text, p.kind(), p.text(p.least), p.text(p.most))
 		case p.odd && n%2 == 0:
 			return 0, fmt.Errorf("%s=%d must be odd", p.key, n)
+		case p.eights && n%8 != 0:
+			return 0, fmt.Errorf("%s=%d must be a multiple of 8", p.key, n)
 		case p.doubles && n&(n-1) != 0:
 			return 0, fmt.Errorf("%s=%d must be a power of two", p.key, n)
 		}

@@ -222,15 +222,22 @@ func TestMove(t *testing.T) {
 				step(t, s, 1)
 			}
 			to := NewStore(b, small, p)
-			if err := to.Open(s.Prompt(), s.Tokens(), tensor.Span{}); err != nil {
+			if err := to.OpenMoved(s.Prompt(), s.Tokens()); err != nil {
 				r.Fatal(err)
 			}
 			for layer := range small.Layers {
-				for head := range small.KVHeads {
-					if err := to.Import(layer, head, 0, s.ExportSlots(nil, layer, head, 0, s.Len(layer, head))); err != nil {
+				rows := s.ExportLayer(nil, layer, s.Tokens())
+				if err := to.ImportLayer(layer, rows[1:]); !errors.Is(err, ErrRows) {
+					r.Fatalf("a layer without its first byte: %v", err)
+				}
+				for range 2 { // a repeated message changes nothing
+					if err := to.ImportLayer(layer, rows); err != nil {
 						r.Fatal(err)
 					}
 				}
+			}
+			if used, want := b.Used(), ResidentBytes(small, s.Prompt(), s.Tokens(), p); used != want || to.Bytes() != want {
+				r.Fatalf("%d bytes in use where it goes, %d of the store, want %d", used, to.Bytes(), want)
 			}
 			if err := to.Seal(); err != nil {
 				r.Fatal(err)

@@ -113,8 +113,9 @@ func TestReadBytes(t *testing.T) {
 		"streaming:sink=4,recent=60":                             3 * 2 * 64 * row,
 		"quest:page=16,budget=1024":                              3 * 2 * (1024*row + 313*2*64*2), // 312.5 pages of two bounds
 		"quest:page=32,budget=512,skip=1":                        full/3 + 2*2*(512*row+157*2*64*2),
-		"quest:page=16,budget=5008":                              full,                                        // everything is read, and no index
-		"shadowkv:chunk=8,budget=256,outliers=48,local=4":        3 * 2 * ((256+384+39)*row + 625*(64*2+4+1)), // a landmark, its cosine, and an eighth of a line
+		"quest:page=16,budget=5008":                              full,                                                  // everything is read, and no index
+		"shadowkv:chunk=8,budget=256,outliers=48,local=4":        3 * 2 * ((256+384+39)*row + 625*(64*2+4+1)),           // a landmark, its cosine, and an eighth of a line
+		"shadowkv:budget=256,keys=lowrank,rank=64":               3 * 2 * ((256+384+39)*row + 625*(64*2+4+1) + 64*64*4), // and the basis: so many coefficients take what keys do
 		"shadowkv:chunk=16,budget=256,outliers=4,local=4,int8=1": 3 * 2 * ((256+64+79)*row + 313*(64+8+4+1)),
 	} {
 		p, err := Parse(spec)

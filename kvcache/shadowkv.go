@@ -7,8 +7,8 @@ import (
 	"github.com/shoal-llm/shoal/tensor"
 )
 
-// shadowKV keeps every token and reads few (ShadowKV, arXiv 2410.21465, algorithms 1 and 2, the
-// keys kept exact): of each chunk of `chunk` tokens the mean of its keys is a landmark, and a
+// shadowKV keeps every token and reads few (ShadowKV, arXiv 2410.21465, algorithms 1 and 2, by
+// default with exact keys; see lowrank.go): of each chunk of `chunk` tokens the mean of its keys is a landmark, and a
 // step reads the chunks whose landmarks it attends to most, `budget` tokens in all. Beside
 // them it reads, always, the `outliers` chunks whose landmarks say least about their keys, those
 // with the lowest cosine between a key and the mean, which have no landmark, and the newest
@@ -23,8 +23,9 @@ import (
 //
 // Landmarks are float32 where the cache is, otherwise bfloat16, and with int8=1 a byte an
 // element and a scale: half of the index, and of what a step reads of it.
-var shadowKV = method{"shadowkv", []param{{key: "chunk", value: 8, least: 2, most: 64, doubles: true}, size("budget", 256, 2), {key: "outliers", value: 48, most: 1 << 16}, {key: "local", value: 4, least: 1, most: 1 << 16}, flag("int8"), {key: "skip", most: 1024}}, func(v []int) Parts {
-	return Parts{Selector: landmarks{chunk: v[0], chunks: max(1, v[1]/v[0]), outliers: v[2], local: v[3], int8: v[4] == 1}, Skip: v[5]}
+var shadowKV = method{"shadowkv", []param{{key: "chunk", value: 8, least: 2, most: 64, doubles: true}, size("budget", 256, 2), {key: "outliers", value: 48, most: 1 << 16}, {key: "local", value: 4, least: 1, most: 1 << 16}, flag("int8"), {key: "skip", most: 1024},
+	{key: "keys", words: []string{"exact", "lowrank"}, most: 1}, {key: "rank", value: 128, least: 8, most: 4096, eights: true}}, func(v []int) Parts {
+	return Parts{Selector: landmarks{chunk: v[0], chunks: max(1, v[1]/v[0]), outliers: v[2], local: v[3], int8: v[4] == 1, rank: v[6] * v[7]}, Skip: v[5]}
 }}
 
 // landmarks selects chunks by tensor.KVLayout.Landmark.
@@ -34,6 +35,7 @@ type landmarks struct {
 	outliers int // chunks
 	local    int // chunks
 	int8     bool
+	rank     int // of keys; 0: exact
 }
 
 func (m landmarks) kind(l tensor.KVLayout) tensor.DType {

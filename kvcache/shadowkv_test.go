@@ -115,7 +115,7 @@ type fataler interface {
 // everything while the context is within the budget.
 func TestShadowKVEqualsNaive(t *testing.T) {
 	g := Geometry{Layers: 2, KVHeads: 2, Group: 3, Layout: tensor.KVLayout{Type: tensor.F32, KDim: 8, VDim: 8}}
-	for _, p := range []*Policy{shadowKV.of(8, 40, 5, 4, 0, 0), shadowKV.of(4, 16, 0, 1, 0, 1), shadowKV.of(16, 32, 2, 2, 0, 0)} {
+	for _, p := range []*Policy{shadowKV.of(8, 40, 5, 4, 0, 0, 0, 128), shadowKV.of(4, 16, 0, 1, 0, 1, 0, 128), shadowKV.of(16, 32, 2, 2, 0, 0, 0, 128)} {
 		t.Run(p.Spec(), func(t *testing.T) {
 			m, chosen := p.Selector.(landmarks), 0
 			check := func(r fataler, length int, steps [][2]int, q []float32) { // tokens of a step, and how many count

@@ -51,10 +51,11 @@ type fetched struct {
 // pager is the policy's selector of pages, if rows that it does not choose can lie elsewhere;
 // nil: it has none.
 func (p *Policy) pager() pageSelector {
-	if c, ok := p.Selector.(pageSelector); ok && p.KeepsAll() && !p.half {
-		return c
+	c, ok := p.Selector.(pageSelector)
+	if m, _ := c.(landmarks); !ok || !p.KeepsAll() || p.half || m.rank > 0 {
+		return nil
 	}
-	return nil
+	return c
 }
 
 // pagesKept is how many pages a query chooses at most.
@@ -308,25 +309,32 @@ func (f *fetched) page(i, size int) []byte {
 // viewSpilled is View of the chosen pages of a head of which the first blocks lie in a file.
 func (s *Store) viewSpilled(t *table, pages []int32, n int, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	c, l := t.pager(), s.g.Layout
-	each := tensor.BlockSlots / c.Page()
-	in, _ := slices.BinarySearch(pages, int32(t.gone*each))
+	in, _ := slices.BinarySearch(pages, int32(t.gone*tensor.BlockSlots/c.Page()))
 	s.bring(t, pages[:in])
 	size := l.PageBytes(c.Page())
-	load := func(block []byte, first, i int) {
-		switch {
-		case i >= in:
-			page := int(pages[i])
-			l.CopyPage(block, first, t.rows()[page/each], page%each*c.Page(), c.Page())
-		case len(t.fetched.pages) == in:
+	return s.viewPages(t, pages, n, scratch, func(block []byte, first, i int) {
+		if len(t.fetched.pages) == in {
 			l.LoadPage(block, first, c.Page(), t.fetched.page(i, size))
-		default: // lost; what the step gives is thrown away
+		} else { // lost; what the step gives is thrown away
 			clear(block)
 		}
-	}
+	})
+}
+
+// viewPages is View of the chosen pages of a head that has given up the rows of the first blocks: load puts
+// the i-th, which is one of those, into the slots of a block from `first` on.
+func (s *Store) viewPages(t *table, pages []int32, n int, scratch *tensor.AttnScratch, load func(block []byte, first, i int)) ([][]byte, int, []uint64) {
+	c, l := t.rule.Selector.(pageSelector), s.g.Layout
+	each := tensor.BlockSlots / c.Page()
+	in, _ := slices.BinarySearch(pages, int32(t.gone*each))
 	if c.Page() >= panelSlots {
 		blocks := scratch.Blocks((len(pages)+each-1)/each, l.BlockBytes())
-		for i := range pages {
-			load(blocks[i/each], i%each*c.Page(), i)
+		for i, page := range pages {
+			if i < in {
+				load(blocks[i/each], i%each*c.Page(), i)
+				continue
+			}
+			l.CopyPage(blocks[i/each], i%each*c.Page(), t.rows()[int(page)/each], int(page)%each*c.Page(), c.Page())
 		}
 		last := n - int(pages[len(pages)-1])*c.Page()
 		return blocks, (len(pages)-1)*c.Page() + min(last, c.Page()), nil

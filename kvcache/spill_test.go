@@ -72,7 +72,7 @@ func spillCases() (all []struct {
 	p *Policy
 	g Geometry
 }) {
-	for i, p := range []*Policy{shadowKV.of(8, 40, 5, 4, 0, 0), shadowKV.of(4, 16, 0, 1, 1, 1), shadowKV.of(16, 32, 2, 2, 0, 0), quest.of(16, 64, 0), quest.of(32, 96, 1)} {
+	for i, p := range []*Policy{shadowKV.of(8, 40, 5, 4, 0, 0, 0, 128), shadowKV.of(4, 16, 0, 1, 1, 1, 0, 128), shadowKV.of(16, 32, 2, 2, 0, 0, 0, 128), quest.of(16, 64, 0), quest.of(32, 96, 1)} {
 		for j, l := range []tensor.KVLayout{{Type: tensor.F32, KDim: 8, VDim: 16}, {Type: tensor.BF16, KDim: 16, VDim: 8}, {Type: tensor.Int8, KDim: 32, VDim: 32}, {Type: tensor.BF16, KDim: 24, VDim: 16, Latent: true}} {
 			g := Geometry{Layers: 3, KVHeads: 2, Group: 2, Layout: l}
 			if l.Latent {
@@ -168,7 +168,7 @@ func TestSpilledIsInMemory(t *testing.T) {
 // be read, are lost, which is told once and breaks nothing else.
 func TestSpilledPagesAreChecked(t *testing.T) {
 	g := Geometry{Layers: 1, KVHeads: 1, Group: 1, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 16, VDim: 16}}
-	p, q := shadowKV.of(8, 40, 5, 4, 0, 0), make([]float32, 16)
+	p, q := shadowKV.of(8, 40, 5, 4, 0, 0, 0, 128), make([]float32, 16)
 	for i := range q {
 		q[i] = float32(i%3) - 1
 	}

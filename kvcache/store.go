@@ -49,6 +49,7 @@ type table struct {
 	ring      int         // slots of the layer's window, while a prompt is read
 	gone      int         // blocks that were freed: behind it, or since a file has them
 	fetched   *fetched    // pages of those that a file has
+	factors   *factors    // of the keys of those; nil: it has none
 }
 
 // rows are the blocks of keys and values.
@@ -127,7 +128,7 @@ func (s *Store) Bytes() int64 {
 		for _, p := range t.planes {
 			bytes += int64(p.size) * int64(len(p.blocks))
 		}
-		bytes -= blockBytes(s.g, int64(t.gone))
+		bytes += t.factors.bytes() - blockBytes(s.g, int64(t.gone))
 		if t.fetched != nil {
 			bytes += blockBytes(s.g, int64(len(t.fetched.blocks)))
 		}
@@ -196,8 +197,11 @@ func (s *Store) View(layer, head, pos int, q []float32, scale float32, rope Rope
 		}
 	case pageSelector:
 		if pages := c.Select(s.g.Layout, t.planes[indexPlane].blocks, n, Queries{q, s.g.group(), scale}, scratch); pages != nil {
-			if t.fetched != nil {
+			switch {
+			case t.fetched != nil:
 				return s.viewSpilled(t, pages, n, scratch)
+			case t.factors != nil:
+				return s.viewFactored(t, pages, n, rope, scratch)
 			}
 			if c.Page() < panelSlots {
 				return scratch.Pick(t.rows(), pages, c.Page(), n)
@@ -217,6 +221,7 @@ const panelSlots = 16
 // Release does nothing.
 func (s *Store) Release() {
 	s.dropSpilled()
+	s.dropFactors()
 	for i := range s.tables {
 		t := &s.tables[i]
 		s.arena.Release(t.rows()[t.gone:])

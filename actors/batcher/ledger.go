@@ -161,13 +161,13 @@ func (l *ledger) admit(r *request, owner int, need []int64) {
 func (l *ledger) handedOver(r *request) {
 	for _, b := range r.pins {
 		for i := range l.sockets {
-			if i != r.owner || !r.Policy.KeepsAll() {
+			if i != r.owner || !r.Policy.Adopts(l.g, r.read) {
 				l.unpin(b, i)
 				l.sockets[i].freed += l.sockets[i].core
 			}
 		}
 	}
-	if !r.Policy.KeepsAll() {
+	if !r.Policy.Adopts(l.g, r.read) {
 		r.pins = nil
 	}
 	for i := range l.sockets {

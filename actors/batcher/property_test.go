@@ -64,7 +64,7 @@ func drawSpec(r *rapid.T, id string, now int64) Spec {
 	p.Prompt = begin(p.Prompt, id, rapid.IntRange(0, 200).Draw(r, "leaves the text"))
 	p.NoCache, p.Salt = rapid.IntRange(0, 4).Draw(r, "no cache") == 0, rapid.SampledFrom([]string{"", "", "", "salt"}).Draw(r, "salt")
 	p.MaxTokens = rapid.IntRange(0, 90).Draw(r, "max tokens")
-	p.Policy = rapid.SampledFrom([]*kvcache.Policy{kvcache.Full(), kvcache.Streaming(4, 60), kvcache.Streaming(2, 20), squeezed, paged}).Draw(r, "policy")
+	p.Policy = rapid.SampledFrom([]*kvcache.Policy{kvcache.Full(), kvcache.Streaming(4, 60), kvcache.Streaming(2, 20), squeezed, paged, factored}).Draw(r, "policy")
 	if p.Policy == squeezed {
 		p.PromptLogprobs = -1 // refused
 		p.Context = rapid.SampledFrom([]int{0, 1, len(p.Prompt) / 2, len(p.Prompt)}).Draw(r, "context")

@@ -369,12 +369,9 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 			c.t.Fatalf("%s: a second copy, or one on its owner: %+v", q.open.ID, k)
 		}
 		q.copy, q.replica = kvcache.NewStore(c.arenas[k.Replica], geometry, q.open.Policy), k.Replica
-		c.must(q.copy.Open(q.own.Prompt(), q.own.Tokens(), tensor.Span{}), "copy of %d tokens", q.own.Tokens())
+		c.must(q.copy.OpenMoved(q.own.Prompt(), q.own.Tokens()), "copy of %d tokens", q.own.Tokens())
 		for layer := range geometry.Layers {
-			for head := range geometry.KVHeads {
-				rows := q.own.ExportSlots(nil, layer, head, 0, geometry.Rule(layer, q.open.Policy).Slots(q.own.Prompt(), q.own.Tokens()))
-				c.must(q.copy.Import(layer, head, 0, rows), "copy")
-			}
+			c.must(q.copy.ImportLayer(layer, q.own.ExportLayer(nil, layer, q.own.Tokens())), "copy")
 		}
 		c.must(q.copy.Seal(), "seal of a copy")
 	}
@@ -464,6 +461,15 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 	}
 	return done
 }
+
+// factored keeps factors of its prompt's keys.
+var factored = func() *kvcache.Policy {
+	p, err := kvcache.Parse("shadowkv:chunk=4,budget=8,outliers=1,local=1,keys=lowrank,rank=16")
+	if err != nil {
+		panic(err)
+	}
+	return p
+}()
 
 // squeezed reads the end of a prompt as decode rows.
 var squeezed = func() *kvcache.Policy {

@@ -56,7 +56,7 @@ func (c *Caches) Compress(part *kvcache.Store, seen *kvcache.Observation, p *kvc
 		}
 	}
 	if err == nil {
-		err = q.own.SealOn(e.pool.Run)
+		err = q.own.SealOn(e.pool.Run, e.rope(q.prompt))
 	}
 	if err != nil {
 		q.own.Release()

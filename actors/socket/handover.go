@@ -181,7 +181,7 @@ func (h *handover) observed(q *sequence, layer, head int, s *kvcache.Statistics)
 func (h *handover) seal() error {
 	for _, q := range h.seqs {
 		if q.own != nil {
-			if err := q.own.SealOn(h.epoch.pool.Run); err != nil {
+			if err := q.own.SealOn(h.epoch.pool.Run, h.epoch.rope(q.prompt)); err != nil {
 				return err
 			}
 		}

@@ -6,7 +6,6 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/kvcache"
-	"github.com/shoal-llm/shoal/tensor"
 )
 
 // replicate notes where the replica of a sequence is to be, and begins it there.
@@ -16,7 +15,7 @@ func (e *epoch) replicate(q *sequence, rank, tokens int) error {
 		return nil
 	}
 	q.copy = kvcache.NewStore(e.arena, e.geometry, q.policy)
-	return q.copy.Open(q.prompt, tokens, tensor.Span{})
+	return q.copy.OpenMoved(q.prompt, tokens)
 }
 
 // moved is a sequence whose rows go from its owner to its replica: the cache of tokens
@@ -48,33 +47,18 @@ func (e *epoch) copies(s *step) []stage {
 	}
 	var stages []stage
 	for l := range e.geometry.Layers {
-		slots := func(q moved) int { return e.geometry.Rule(l, q.policy).Slots(q.prompt, q.tokens) }
 		stages = append(stages, stage{job: func(done func(error)) {
 			r.exchange(func(q moved) int {
-				return e.geometry.KVHeads * slots(q) * kvcache.RowBytes(e.geometry, e.geometry.Rule(l, q.policy))
-			}, func(dst []byte, q moved) []byte {
-				for head := range e.geometry.KVHeads {
-					dst = q.own.ExportSlots(dst, l, head, 0, slots(q))
-				}
-				return dst
-			}, done)
+				return kvcache.LayerBytes(e.geometry, l, q.prompt, q.tokens, q.policy)
+			}, func(dst []byte, q moved) []byte { return q.own.ExportLayer(dst, l, q.tokens) }, done)
 		}}, stage{job: func(done func(error)) {
-			done(r.each(func(q moved, rows []byte) error {
-				for head := range e.geometry.KVHeads {
-					size := len(rows) / (e.geometry.KVHeads - head)
-					if err := q.copy.Import(l, head, 0, rows[:size]); err != nil {
-						return err
-					}
-					rows = rows[size:]
-				}
-				return nil
-			}))
+			done(r.each(func(q moved, rows []byte) error { return q.copy.ImportLayer(l, rows) }))
 		}})
 	}
 	return append(stages, stage{job: func(done func(error)) {
 		s.copied += r.sent
 		done(r.each(func(q moved, _ []byte) error {
-			if err := q.copy.SealOn(e.pool.Run); err != nil {
+			if err := q.copy.SealOn(e.pool.Run, nil); err != nil {
 				return err
 			}
 			return q.copy.Reserve(q.tokens + q.rows)

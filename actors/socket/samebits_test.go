@@ -62,9 +62,10 @@ func TestSameBits(t *testing.T) {
 		"snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "sage:sink=4,recent=30,topk=50", "h2o:recent=40,topk=40", "h2o:recent=40,topk=40,step=1", "tova:size=80",
 		"streaming:sink=4,recent=60,positions=cache", "h2o:recent=40,topk=40,step=1,positions=cache,half=1",
 		"knorm:sink=4,recent=40,topk=40", "quest:page=16,budget=96", "quest:page=32,budget=64,skip=1", "shadowkv:chunk=8,budget=40,outliers=3,local=2", "shadowkv:chunk=4,budget=32,outliers=0,local=1,int8=1,skip=1",
+		"shadowkv:keys=lowrank,rank=16,chunk=8,budget=40,outliers=3,local=2", "shadowkv:keys=lowrank,rank=8,chunk=16,budget=32,outliers=0,local=1,skip=1",
 		"squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64"}
 	if testing.Short() {
-		policies = append(policies[:4], "quest:page=16,budget=96", "shadowkv:chunk=8,budget=40,outliers=3,local=2", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64")
+		policies = append(policies[:4], "quest:page=16,budget=96", "shadowkv:chunk=8,budget=40,outliers=3,local=2", "shadowkv:keys=lowrank,rank=16,chunk=8,budget=40,outliers=3,local=2", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64")
 	}
 	type row struct {
 		policy string

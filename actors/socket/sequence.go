@@ -401,6 +401,12 @@ func SamplingMessage(p *sampler.Params) *proto.Sampling {
 	return m
 }
 
+// rope gives the rotations of keys of so many tokens.
+func (e *epoch) rope(tokens int) kvcache.Rope {
+	e.ropes[0].Until(tokens - 1)
+	return e.ropes[0].At
+}
+
 var noHeads tensor.Span
 
 // promptHeads are the KV heads of a prompt whose rows a socket keeps.

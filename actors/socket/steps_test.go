@@ -17,7 +17,7 @@ import (
 // everyPolicy is a row for each that evicts, reads or scores in its own way.
 var everyPolicy = []string{"full", "streaming:sink=4,recent=28", "snapkv:topk=40,obs=8", "snapstream:sink=4,recent=20,topk=24,obs=8", "sage:sink=4,recent=20,topk=24",
 	"h2o:recent=20,topk=20", "h2o:recent=20,topk=20,step=1", "tova:size=40", "streaming:sink=4,recent=28,positions=cache", "streaming:sink=4,recent=28,positions=cache,half=1",
-	"h2o:recent=20,topk=20,step=1,positions=cache,half=1", "knorm:sink=4,recent=20,topk=20", "quest:page=16,budget=48", "shadowkv:chunk=8,budget=16,outliers=1,local=1", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64"}
+	"h2o:recent=20,topk=20,step=1,positions=cache,half=1", "knorm:sink=4,recent=20,topk=20", "quest:page=16,budget=48", "shadowkv:chunk=8,budget=16,outliers=1,local=1", "shadowkv:keys=lowrank,rank=8,chunk=4,budget=8,outliers=1,local=1", "squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=4,obs=6,segment=64"}
 
 // TestStepsOfSeveralTokens: rows of 1 to 9 tokens, of which a later plan accepts some,
 // give the bits of one token at a time, with replicas where a policy has them.
@@ -53,7 +53,7 @@ func someRequests(policy string, tokens int) (list []*request) {
 		if i > 0 {
 			p.Temperature, p.Seed, p.RepetitionPenalty, p.FrequencyPenalty = 0.8, uint64(i), 1.1, 0.3
 		}
-		list = append(list, &request{prompt: somePrompt(30+17*i, i), max: tokens, params: p, owner: i, policy: policy})
+		list = append(list, &request{prompt: somePrompt(30+21*i, i), max: tokens, params: p, owner: i, policy: policy})
 	}
 	return list
 }
@@ -66,7 +66,7 @@ func rowsOfSeveral(t *testing.T, r *rig, want, reqs []*request) {
 	for _, q := range reqs {
 		q.max = 1
 	}
-	r.generate(64, reqs...)
+	r.generate(72, reqs...)
 	accepted := make([]int, len(reqs))
 	for n := 0; ; n++ {
 		s := &proto.StepRequest{}

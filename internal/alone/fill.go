@@ -22,6 +22,9 @@ func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy str
 		if most := c.Config().MaxPositions; tokens < 1 || tokens >= most {
 			return fmt.Errorf("alone: fill of %d tokens: want 1 to %d", tokens, most-1)
 		}
+		if err := c.Geometry().Fits(p); err != nil {
+			return err
+		}
 		templates := noiseBlocks(c.Geometry().Layout)
 		for _, id := range seqs {
 			own, err := fill(c, templates, tokens, p)

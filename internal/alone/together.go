@@ -28,14 +28,17 @@ func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, polic
 		tokens[i] = uint32(t)
 	}
 	all := make([]*kvcache.Policy, len(policies))
-	latent := false
-	if err := a.between(ctx, func(c *socket.Caches) error { latent = c.Geometry().Units > 0; return nil }); err != nil {
+	var g kvcache.Geometry
+	if err := a.between(ctx, func(c *socket.Caches) error { g = c.Geometry(); return nil }); err != nil {
 		return nil, err
 	}
 	bases, of := []kvcache.Needs{{}}, make([]int, len(all)) // what is observed in one reading each; each policy's
 	parts := map[reading][]int{}
 	for i, spec := range policies {
 		if all[i], err = kvcache.Parse(spec); err != nil {
+			return nil, err
+		}
+		if err := g.Fits(all[i]); err != nil {
 			return nil, err
 		}
 		if all[i].RebuildsByPrefill() {
@@ -48,7 +51,7 @@ func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, polic
 			parts[part], of[i] = append(parts[part], i), none
 		case n == (kvcache.Needs{}):
 			of[i] = 0
-		case !latent || bases[0] == (kvcache.Needs{}):
+		case g.Units == 0 || bases[0] == (kvcache.Needs{}):
 			of[i], bases[0] = 0, kvcache.Needs{Window: max(n.Window, bases[0].Window), PromptAttention: n.PromptAttention || bases[0].PromptAttention, Queries: n.Queries || bases[0].Queries}
 		case of[i] < 0:
 			of[i], bases = len(bases), append(bases, n)
