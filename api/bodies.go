@@ -77,10 +77,10 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiE
 }
 
 // posted is what a body means, by the route's decode; false: the client has the error.
-func posted[T any](s *Server, w http.ResponseWriter, r *http.Request, decode func(context.Context, []byte) (T, *apiError)) (v T, ok bool) {
+func posted[T any](s *Server, w http.ResponseWriter, r *http.Request, decode func(context.Context, []byte) T) (v T, ok bool) {
 	body, e := s.readBody(w, r)
 	if e == nil {
-		v, e = decode(r.Context(), body)
+		v, e = reading(func() T { return decode(r.Context(), body) })
 	}
 	if e != nil {
 		s.writeError(w, e, false)
@@ -89,7 +89,7 @@ func posted[T any](s *Server, w http.ResponseWriter, r *http.Request, decode fun
 }
 
 // generates answers a route by what its decode makes of the body.
-func (s *Server) generates(decode func(context.Context, []byte) (*generation, *apiError)) http.HandlerFunc {
+func (s *Server) generates(decode func(context.Context, []byte) *generation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if g, ok := posted(s, w, r, decode); ok {
 			s.generate(w, r, g)
@@ -98,7 +98,7 @@ func (s *Server) generates(decode func(context.Context, []byte) (*generation, *a
 }
 
 // tells answers a route with what its decode makes of the body.
-func tells[T any](s *Server, decode func(context.Context, []byte) (T, *apiError)) http.HandlerFunc {
+func tells[T any](s *Server, decode func(context.Context, []byte) T) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if v, ok := posted(s, w, r, decode); ok {
 			s.writeJSON(w, http.StatusOK, v)

@@ -12,11 +12,8 @@ import (
 )
 
 // decodeChat turns the body of POST /v1/chat/completions into a generation.
-func (s *Server) decodeChat(ctx context.Context, body []byte) (*generation, *apiError) {
-	f, e := parseFields(body)
-	if e != nil {
-		return nil, e
-	}
+func (s *Server) decodeChat(ctx context.Context, body []byte) *generation {
+	f := given(parseFields(body))
 	f.chat = true
 	g := &generation{params: s.parseParams(f), promptLogprobs: -1}
 	s.parseMasks(ctx, f, &g.params)
@@ -36,33 +33,20 @@ func (s *Server) decodeChat(ctx context.Context, body []byte) (*generation, *api
 	if g.maxTokens == 0 {
 		f.fail(invalid("max_tokens", "'max_tokens' must be at least 1."))
 	}
-	if f.err != nil {
-		return nil, f.err
-	}
-	if e := s.checkModel(&g.params); e != nil {
-		return nil, e
-	}
-	if g.tools, e = s.parseTools(f); e != nil {
-		return nil, e
-	}
-	c, e := s.parseConversation(f)
-	if e != nil {
-		return nil, e
-	}
-	if g.ignored, e = s.ignored(f); e != nil {
-		return nil, e
-	}
+	give(f.err)
+	give(s.checkModel(&g.params))
+	g.tools = s.parseTools(f)
+	c := s.parseConversation(f)
+	g.ignored = given(s.ignored(f))
 	g.continues = c.ContinueFinal
-	if e := s.converse(ctx, g, c); e != nil {
-		return nil, e
-	}
+	s.converse(ctx, g, c)
 	object := "chat.completion"
 	if g.stream {
 		object += ".chunk"
 	}
 	g.head = s.newHead("chatcmpl-", object, g.model)
 	g.shape = chatShape{s, g}
-	return g, nil
+	return g
 }
 
 // talk is what a chat's prompt is made of, in whichever protocol it came.
@@ -74,21 +58,16 @@ type talk struct {
 
 // converse turns a conversation into the prompt of g, and what g's tools and thoughts ask
 // for into its grammar.
-func (s *Server) converse(ctx context.Context, g *generation, c talk) *apiError {
-	ids, tail, e := s.chatPrompt(tokenizer.WithSearches(ctx), c, g.tools)
-	if e != nil {
-		return e
-	}
-	if e := s.constrainTools(g, tail); e != nil {
-		return e
-	}
+func (s *Server) converse(ctx context.Context, g *generation, c talk) {
+	ids, tail := s.chatPrompt(tokenizer.WithSearches(ctx), c, g.tools)
+	s.constrainTools(g, tail)
 	ids = g.cut(ids, s.cfg.MaxModelLen)
 	g.prompts = []prompt{{ids: ids}}
-	return s.fit(ids, &g.params, -1, "messages")
+	give(s.fit(ids, &g.params, -1, "messages"))
 }
 
 // parseConversation reads the messages of a chat and how they are to be rendered.
-func (s *Server) parseConversation(f *fields) (c talk, e *apiError) {
+func (s *Server) parseConversation(f *fields) (c talk) {
 	f.boolean("continue_final_message", &c.ContinueFinal)
 	c.AddGenerationPrompt = !c.ContinueFinal
 	f.boolean("add_generation_prompt", &c.AddGenerationPrompt)
@@ -105,11 +84,9 @@ func (s *Server) parseConversation(f *fields) (c talk, e *apiError) {
 	if f.boolean("enable_thinking", &think) { // as some clients say it
 		c.think(think)
 	}
-	if f.err != nil {
-		return c, f.err
-	}
-	c.Messages, e = decodeMessages(f.get("messages"), s.cfg.Limits)
-	return c, e
+	give(f.err)
+	c.Messages = decodeMessages(f.get("messages"), s.cfg.Limits)
+	return c
 }
 
 // think tells the template whether the model is to think.
@@ -121,9 +98,9 @@ func (c *Conversation) think(yes bool) {
 }
 
 // chatPrompt renders and encodes a conversation, and returns the end of the text, too.
-func (s *Server) chatPrompt(ctx context.Context, c talk, tools *toolset) (ids []int32, tail string, e *apiError) {
+func (s *Server) chatPrompt(ctx context.Context, c talk, tools *toolset) (ids []int32, tail string) {
 	if s.tmpl == nil {
-		return nil, "", invalidCode("messages", "no_chat_template", "This model has no chat template; use /v1/completions.")
+		panic(refusal(invalidCode("messages", "no_chat_template", "This model has no chat template; use /v1/completions.")))
 	}
 	s.showTools(&c.Conversation, tools)
 	segments, err := s.tmpl.Render(c.Conversation)
@@ -132,16 +109,15 @@ func (s *Server) chatPrompt(ctx context.Context, c talk, tools *toolset) (ids []
 		segments, err = s.tmpl.Render(c.Conversation)
 	}
 	if errors.Is(err, jinja.ErrInternal) {
-		return nil, "", &apiError{status: http.StatusInternalServerError, typ: typeServer, code: "chat_template_error", message: err.Error()}
+		panic(refusal(&apiError{status: http.StatusInternalServerError, typ: typeServer, code: "chat_template_error", message: err.Error()}))
 	}
 	if err != nil {
-		return nil, "", invalidCode("messages", "chat_template_error", "The model's chat template refuses these messages: %v.", err)
+		panic(refusal(invalidCode("messages", "chat_template_error", "The model's chat template refuses these messages: %v.", err)))
 	}
 	if n := len(segments); n > 0 {
 		tail = segments[n-1].Text
 	}
-	ids, e = s.encode(ctx, segments, c.special, "messages")
-	return ids, tail, e
+	return given(s.encode(ctx, segments, c.special, "messages")), tail
 }
 
 // merged has no system messages but at the beginning, and no two turns of one role in a
@@ -163,29 +139,24 @@ func merged(list []Message) (out []Message) {
 	return out
 }
 
-func decodeMessages(v json.RawMessage, lim Limits) ([]Message, *apiError) {
+func decodeMessages(v json.RawMessage, lim Limits) []Message {
 	if v == nil {
-		return nil, invalidCode("messages", "missing_required_parameter", "'messages' is required.")
+		panic(refusal(invalidCode("messages", "missing_required_parameter", "'messages' is required.")))
 	}
 	if v[0] != '[' {
-		return nil, invalid("messages", "'messages' must be a list of messages.")
+		panic(refusal(invalid("messages", "'messages' must be a list of messages.")))
 	}
 	var out []Message
-	e := elements("messages", "messages", v, lim.Messages, func(i int, raw json.RawMessage) *apiError {
-		m, e := decodeMessage(i, raw, lim)
-		out = append(out, m)
-		return e
+	elements("messages", "messages", v, lim.Messages, func(i int, raw json.RawMessage) {
+		out = append(out, decodeMessage(i, raw, lim))
 	})
-	switch {
-	case e != nil:
-		return nil, e
-	case len(out) == 0:
-		return nil, invalid("messages", "'messages' must not be empty.")
+	if len(out) == 0 {
+		panic(refusal(invalid("messages", "'messages' must not be empty.")))
 	}
-	return out, nil
+	return out
 }
 
-func decodeMessage(i int, raw json.RawMessage, lim Limits) (Message, *apiError) {
+func decodeMessage(i int, raw json.RawMessage, lim Limits) Message {
 	at := "messages[" + itoa(i) + "]"
 	var m struct {
 		Role         json.RawMessage `json:"role"`
@@ -198,19 +169,19 @@ func decodeMessage(i int, raw json.RawMessage, lim Limits) (Message, *apiError) 
 		Audio        json.RawMessage `json:"audio"`
 	}
 	if raw[0] != '{' || json.Unmarshal(raw, &m) != nil {
-		return Message{}, invalid(at, "'%s' must be an object.", at)
+		panic(refusal(invalid(at, "'%s' must be an object.", at)))
 	}
 	for _, x := range []struct {
 		name string
 		v    json.RawMessage
 	}{{"function_call", m.FunctionCall}, {"audio", m.Audio}} {
 		if !isNull(x.v) && !emptyValue(x.v) {
-			return Message{}, invalidCode(at+"."+x.name, "unsupported_parameter", "'%s.%s' is not supported.", at, x.name)
+			panic(refusal(invalidCode(at+"."+x.name, "unsupported_parameter", "'%s.%s' is not supported.", at, x.name)))
 		}
 	}
 	var out Message
 	if json.Unmarshal(m.Role, &out.Role) != nil {
-		return out, invalid(at+".role", "'%s.role' must be a string.", at)
+		panic(refusal(invalid(at+".role", "'%s.role' must be a string.", at)))
 	}
 	switch out.Role {
 	case "system", "user", "assistant":
@@ -219,63 +190,59 @@ func decodeMessage(i int, raw json.RawMessage, lim Limits) (Message, *apiError) 
 	case "tool":
 		out.CallID = m.ToolCallID
 	case "function":
-		return out, invalidCode(at+".role", "unsupported_parameter", "'%s.role' is %q, which came before 'tool': use that.", at, out.Role)
+		panic(refusal(invalidCode(at+".role", "unsupported_parameter", "'%s.role' is %q, which came before 'tool': use that.", at, out.Role)))
 	default:
-		return out, invalid(at+".role", "'%s.role' must be system, developer, user, assistant or tool, got %q.", at, out.Role)
+		panic(refusal(invalid(at+".role", "'%s.role' must be system, developer, user, assistant or tool, got %q.", at, out.Role)))
 	}
 	if !isNull(m.Name) && json.Unmarshal(m.Name, &out.Name) != nil {
-		return out, invalid(at+".name", "'%s.name' must be a string.", at)
+		panic(refusal(invalid(at+".name", "'%s.name' must be a string.", at)))
 	}
-	var e *apiError
 	if out.Role == "assistant" {
 		out.Thought = m.Reasoning
-		if out.Calls, e = decodeCalls(at+".tool_calls", m.ToolCalls, lim); e != nil {
-			return out, e
-		}
+		out.Calls = decodeCalls(at+".tool_calls", m.ToolCalls, lim)
 		if out.Empty = out.Calls != nil && isNull(m.Content); out.Empty {
-			return out, nil
+			return out
 		}
 	} else if !isNull(m.ToolCalls) && !emptyValue(m.ToolCalls) {
-		return out, invalid(at+".tool_calls", "'%s.tool_calls' belong to the assistant.", at)
+		panic(refusal(invalid(at+".tool_calls", "'%s.tool_calls' belong to the assistant.", at)))
 	}
-	out.Content, e = decodeContent(at+".content", m.Content, lim)
-	return out, e
+	out.Content = decodeContent(at+".content", m.Content, lim)
+	return out
 }
 
 // decodeContent reads a string or a list of text parts, which are joined by
 // newlines (vLLM's reading for templates that expect a string).
-func decodeContent(at string, v json.RawMessage, lim Limits) (string, *apiError) {
+func decodeContent(at string, v json.RawMessage, lim Limits) string {
 	var text string
 	if isNull(v) {
-		return "", invalid(at, "'%s' is required: a string or a list of text parts.", at)
+		panic(refusal(invalid(at, "'%s' is required: a string or a list of text parts.", at)))
 	}
 	if v[0] == '"' {
 		_ = json.Unmarshal(v, &text) // valid JSON that starts with a quote is a string
-		return text, nil
+		return text
 	}
 	if v[0] != '[' {
-		return "", invalid(at, "'%s' must be a string or a list of text parts.", at)
+		panic(refusal(invalid(at, "'%s' must be a string or a list of text parts.", at)))
 	}
 	var parts []string
-	e := elements(at, "parts", v, lim.Parts, func(i int, raw json.RawMessage) *apiError {
+	elements(at, "parts", v, lim.Parts, func(i int, raw json.RawMessage) {
 		here := at + "[" + itoa(i) + "]"
 		var p struct {
 			Type string  `json:"type"`
 			Text *string `json:"text"`
 		}
 		if json.Unmarshal(raw, &p) != nil {
-			return invalid(here, "'%s' must be an object with 'type' and 'text'.", here)
+			panic(refusal(invalid(here, "'%s' must be an object with 'type' and 'text'.", here)))
 		}
 		if p.Type != "text" {
-			return invalidCode(here+".type", "unsupported_parameter", "'%s.type' is %q: only text is supported.", here, p.Type)
+			panic(refusal(invalidCode(here+".type", "unsupported_parameter", "'%s.type' is %q: only text is supported.", here, p.Type)))
 		}
 		if p.Text == nil {
-			return invalid(here+".text", "'%s.text' is required.", here)
+			panic(refusal(invalid(here+".text", "'%s.text' is required.", here)))
 		}
 		parts = append(parts, *p.Text)
-		return nil
 	})
-	return strings.Join(parts, "\n"), e
+	return strings.Join(parts, "\n")
 }
 
 // chatShape writes chat.completion objects.

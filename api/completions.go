@@ -24,11 +24,8 @@ func (s *Server) handleCompletions(w http.ResponseWriter, r *http.Request) {
 const defaultMaxTokens = 16
 
 // decodeCompletions turns the body of POST /v1/completions into a generation.
-func (s *Server) decodeCompletions(ctx context.Context, body []byte) (*generation, *apiError) {
-	f, e := parseFields(body)
-	if e != nil {
-		return nil, e
-	}
+func (s *Server) decodeCompletions(ctx context.Context, body []byte) *generation {
+	f := given(parseFields(body))
 	g := &generation{params: s.parseParams(f), promptLogprobs: -1, continues: true}
 	s.parseMasks(ctx, f, &g.params)
 	f.boolean("echo", &g.echo)
@@ -49,20 +46,12 @@ func (s *Server) decodeCompletions(ctx context.Context, body []byte) (*generatio
 			g.n, g.keep = g.keep, 0
 		}
 	}
-	if f.err != nil {
-		return nil, f.err
-	}
-	if e := s.checkModel(&g.params); e != nil {
-		return nil, e
-	}
-	if g.prompts, e = s.decodePrompts(ctx, f.get("prompt"), g.specialTokens); e != nil {
-		return nil, e
-	}
-	if g.ignored, e = s.ignored(f); e != nil {
-		return nil, e
-	}
+	give(f.err)
+	give(s.checkModel(&g.params))
+	g.prompts = s.decodePrompts(ctx, f.get("prompt"), g.specialTokens)
+	g.ignored = given(s.ignored(f))
 	if n := len(g.prompts) * g.n; n > s.cfg.Limits.Choices {
-		return nil, invalid("n", "%d prompts with 'n' or 'best_of' %d are %d choices; at most %d are allowed.", len(g.prompts), g.n, n, s.cfg.Limits.Choices)
+		panic(refusal(invalid("n", "%d prompts with 'n' or 'best_of' %d are %d choices; at most %d are allowed.", len(g.prompts), g.n, n, s.cfg.Limits.Choices)))
 	}
 	for i := range g.prompts {
 		if p := &g.prompts[i]; len(g.cut(p.ids, s.cfg.MaxModelLen)) < len(p.ids) {
@@ -75,48 +64,43 @@ func (s *Server) decodeCompletions(ctx context.Context, body []byte) (*generatio
 			longest = p.ids
 		}
 	}
-	if e := s.fit(longest, &g.params, defaultMaxTokens, "prompt"); e != nil {
-		return nil, e
-	}
+	give(s.fit(longest, &g.params, defaultMaxTokens, "prompt"))
 	g.head = s.newHead("cmpl-", "text_completion", g.model)
 	g.shape = completionShape{s, g}
-	return g, nil
+	return g
 }
 
 // decodePrompts reads a string, a list of strings, token ids, or a list of
 // lists of token ids.
-func (s *Server) decodePrompts(ctx context.Context, v json.RawMessage, special *bool) ([]prompt, *apiError) {
+func (s *Server) decodePrompts(ctx context.Context, v json.RawMessage, special *bool) []prompt {
 	addSpecial := special == nil || *special
 	ctx = tokenizer.WithSearches(ctx)
 	lim := s.cfg.Limits
 	if v == nil {
-		return nil, invalidCode("prompt", "missing_required_parameter", "'prompt' is required.")
+		panic(refusal(invalidCode("prompt", "missing_required_parameter", "'prompt' is required.")))
 	}
-	text := func(raw json.RawMessage) (p prompt, e *apiError) {
+	text := func(raw json.RawMessage) (p prompt) {
 		if json.Unmarshal(raw, &p.text) != nil || isNull(raw) {
-			return p, invalid("prompt", "'prompt' must be a string, a list of strings, a list of token ids, or a list of lists of token ids.")
+			panic(refusal(invalid("prompt", "'prompt' must be a string, a list of strings, a list of token ids, or a list of lists of token ids.")))
 		}
-		if p.ids, e = s.encode(ctx, []Segment{{Text: p.text}}, addSpecial, "prompt"); e != nil {
-			return p, e
-		}
+		p.ids = given(s.encode(ctx, []Segment{{Text: p.text}}, addSpecial, "prompt"))
 		if len(p.ids) == 0 {
-			return p, invalid("prompt", "'prompt' must not be empty: it holds no tokens.")
+			panic(refusal(invalid("prompt", "'prompt' must not be empty: it holds no tokens.")))
 		}
-		return p, nil
+		return p
 	}
-	list := func(raw json.RawMessage) (p prompt, e *apiError) {
+	list := func(raw json.RawMessage) prompt {
 		ids, problem := parseIDs(raw, s.vocab, lim.PromptTokens)
 		if problem == "" && len(ids) == 0 {
 			problem = "must not be empty"
 		}
 		if problem != "" {
-			return p, invalid("prompt", "'prompt' %s.", problem)
+			panic(refusal(invalid("prompt", "'prompt' %s.", problem)))
 		}
-		return prompt{ids: ids}, nil
+		return prompt{ids: ids}
 	}
 	if v[0] != '[' {
-		p, e := text(v)
-		return []prompt{p}, e
+		return []prompt{text(v)}
 	}
 	i := 1
 	for i < len(v)-1 && v[i] <= ' ' {
@@ -125,20 +109,15 @@ func (s *Server) decodePrompts(ctx context.Context, v json.RawMessage, special *
 	one := text
 	switch {
 	case v[i] == ']':
-		return nil, invalid("prompt", "'prompt' must not be an empty list.")
+		panic(refusal(invalid("prompt", "'prompt' must not be an empty list.")))
 	case v[i] == '[':
 		one = list
 	case isNumber(v[i:]):
-		p, e := list(v)
-		return []prompt{p}, e
+		return []prompt{list(v)}
 	}
 	var out []prompt
-	e := elements("prompt", "prompts", v, lim.Prompts, func(_ int, raw json.RawMessage) *apiError {
-		p, e := one(raw)
-		out = append(out, p)
-		return e
-	})
-	return out, e
+	elements("prompt", "prompts", v, lim.Prompts, func(_ int, raw json.RawMessage) { out = append(out, one(raw)) })
+	return out
 }
 
 // answerEcho returns the prompts alone (echo with max_tokens 0).

@@ -17,7 +17,7 @@ func (s *Server) handleMakeContext(w http.ResponseWriter, r *http.Request) {
 	body, e := s.readBody(w, r)
 	if e == nil {
 		var x *fixedContext
-		if x, e = s.decodeContext(r.Context(), body, sc.who().Name); e == nil {
+		if x, e = reading(func() *fixedContext { return s.decodeContext(r.Context(), body, sc.who().Name) }); e == nil {
 			sc.settle()
 			if e = sc.who().mayAsk(time.Now()); e == nil {
 				e = s.makeContext(r.Context(), x)
@@ -33,11 +33,8 @@ func (s *Server) handleMakeContext(w http.ResponseWriter, r *http.Request) {
 }
 
 // decodeContext reads a body: a name, a policy, and a prompt or messages.
-func (s *Server) decodeContext(ctx context.Context, body []byte, tenant string) (*fixedContext, *apiError) {
-	f, e := parseFields(body)
-	if e != nil {
-		return nil, e
-	}
+func (s *Server) decodeContext(ctx context.Context, body []byte, tenant string) *fixedContext {
+	f := given(parseFields(body))
 	x := &fixedContext{Object: "context", Policy: "squeezed", Created: time.Now().Unix(), Status: "reading", tenant: tenant}
 	f.str("name", &x.Name, 64)
 	f.str("kv_policy", &x.Policy, s.cfg.Limits.PolicyBytes)
@@ -49,36 +46,24 @@ func (s *Server) decodeContext(ctx context.Context, body []byte, tenant string) 
 	p := params{maxTokens: 1}
 	f.boolean("automatic", &x.Automatic)
 	f.str("model", &p.model, 512)
-	if f.err != nil {
-		return nil, f.err
-	}
+	give(f.err)
 	if !contextName.MatchString(x.Name) || x.Name == anyContext || x.Name == noContextAsked {
-		return nil, invalid("name", "'name' must be 1 to 64 letters, digits, dots, dashes or underscores, and neither %q nor %q.", anyContext, noContextAsked)
+		panic(refusal(invalid("name", "'name' must be 1 to 64 letters, digits, dots, dashes or underscores, and neither %q nor %q.", anyContext, noContextAsked)))
 	}
-	if e := s.checkModel(&p); e != nil {
-		return nil, e
-	}
+	give(s.checkModel(&p))
 	if f.has("messages") {
 		f.raw["add_generation_prompt"] = json.RawMessage("false")
-		c, e := s.parseConversation(f)
-		if e == nil {
-			x.ids, _, e = s.chatPrompt(tokenizer.WithSearches(ctx), c, nil)
-		}
-		if e != nil {
-			return nil, e
-		}
+		x.ids, _ = s.chatPrompt(tokenizer.WithSearches(ctx), s.parseConversation(f), nil)
 	} else {
-		prompts, e := s.decodePrompts(ctx, f.get("prompt"), special)
-		if e != nil {
-			return nil, e
-		}
+		prompts := s.decodePrompts(ctx, f.get("prompt"), special)
 		if len(prompts) != 1 {
-			return nil, invalid("prompt", "A context is one prompt, not %d.", len(prompts))
+			panic(refusal(invalid("prompt", "A context is one prompt, not %d.", len(prompts))))
 		}
 		x.ids = prompts[0].ids
 	}
 	x.Tokens = len(x.ids)
-	return x, s.fit(x.ids, &p, 1, "prompt")
+	give(s.fit(x.ids, &p, 1, "prompt"))
+	return x
 }
 
 // makeContext has a context read, and puts it into the store if there is one.

@@ -66,6 +66,12 @@ func (f *fields) fail(e *apiError) {
 	f.err = e
 }
 
+// attempt reads a member whose parts may give up.
+func (f *fields) attempt(read func()) {
+	_, e := reading(func() any { read(); return nil })
+	f.fail(e)
+}
+
 // get returns the member, or nil when it is absent or null.
 func (f *fields) get(name string) json.RawMessage {
 	f.read[name] = true
@@ -190,24 +196,21 @@ func (f *fields) str(name string, dst *string, maxBytes int) bool {
 
 // elements calls each for the elements of a JSON array at a place of the request, of which
 // there may be at most limit, so that a small body cannot ask for a large slice.
-func elements(at, what string, v json.RawMessage, limit int, each func(i int, e json.RawMessage) *apiError) *apiError {
+func elements(at, what string, v json.RawMessage, limit int, each func(i int, e json.RawMessage)) {
 	dec := json.NewDecoder(bytes.NewReader(v))
 	if _, e := dec.Token(); e != nil {
-		return invalid("", "malformed array")
+		panic(refusal(invalid("", "malformed array")))
 	}
 	for i := 0; dec.More(); i++ {
 		if i >= limit {
-			return invalid(at, "'%s' holds more than %d %s.", at, limit, what)
+			panic(refusal(invalid(at, "'%s' holds more than %d %s.", at, limit, what)))
 		}
 		var e json.RawMessage
 		if dec.Decode(&e) != nil {
-			return invalid("", "malformed array")
+			panic(refusal(invalid("", "malformed array")))
 		}
-		if err := each(i, e); err != nil {
-			return err
-		}
+		each(i, e)
 	}
-	return nil
 }
 
 // parseIDs reads "[1,2,3]" into token ids below vocab. v is valid JSON.

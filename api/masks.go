@@ -38,28 +38,25 @@ func (s *Server) parseMasks(ctx context.Context, f *fields, p *params) {
 		return
 	}
 	ctx, tokens := tokenizer.WithSearches(ctx), 0
-	f.fail(elements("bad_words", "strings", v, lim.BadWords, func(_ int, e json.RawMessage) *apiError {
+	word := func(_ int, e json.RawMessage) {
 		var word string
 		if json.Unmarshal(e, &word) != nil || isNull(e) {
-			return invalid("bad_words", "'bad_words' must hold strings.")
+			panic(refusal(invalid("bad_words", "'bad_words' must hold strings.")))
 		}
 		if word = strings.TrimLeft(word, " \t\r\n"); word == "" || len(word) > lim.StopBytes {
-			return invalid("bad_words", "each of 'bad_words' must have 1 to %d bytes besides the space before it.", lim.StopBytes)
+			panic(refusal(invalid("bad_words", "each of 'bad_words' must have 1 to %d bytes besides the space before it.", lim.StopBytes)))
 		}
 		var before []int32
 		for _, text := range [...]string{word, " " + word} { // where a text begins, and within it
-			ids, e := s.encode(ctx, []Segment{{Text: text}}, false, "bad_words")
-			if e != nil {
-				return e
-			}
+			ids := given(s.encode(ctx, []Segment{{Text: text}}, false, "bad_words"))
 			if len(ids) == 0 || slices.Equal(ids, before) {
 				continue
 			}
 			if tokens += len(ids); tokens > badWordTokens {
-				return invalid("bad_words", "'bad_words' come to more than %d tokens.", badWordTokens)
+				panic(refusal(invalid("bad_words", "'bad_words' come to more than %d tokens.", badWordTokens)))
 			}
 			p.sampling.BadWords, before = append(p.sampling.BadWords, ids), ids
 		}
-		return nil
-	}))
+	}
+	f.attempt(func() { elements("bad_words", "strings", v, lim.BadWords, word) })
 }

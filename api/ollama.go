@@ -15,7 +15,7 @@ import (
 
 func (s *Server) handleOllama(w http.ResponseWriter, r *http.Request) {
 	shape := ollamaShape{chat: r.URL.Path == "/api/chat"}
-	g, ok := posted(s, w, r, func(ctx context.Context, body []byte) (*generation, *apiError) {
+	g, ok := posted(s, w, r, func(ctx context.Context, body []byte) *generation {
 		shape.began = time.Now()
 		return s.decodeOllama(ctx, body, &shape)
 	})
@@ -36,11 +36,8 @@ var ollamaOptions = map[string]string{"temperature": "temperature", "top_p": "to
 
 // decodeOllama turns the body of POST /api/chat or /api/generate into a generation; nil: it
 // asks for nothing.
-func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaShape) (*generation, *apiError) {
-	f, e := parseFields(body)
-	if e != nil {
-		return nil, e
-	}
+func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaShape) *generation {
+	f := given(parseFields(body))
 	stream, raw := true, false
 	f.str("model", &shape.model, 512)
 	f.boolean("stream", &stream)
@@ -50,23 +47,18 @@ func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaSha
 	}
 	for _, name := range [...]string{"images", "suffix", "template"} {
 		if v := f.get(name); v != nil && !emptyValue(v) {
-			return nil, invalidCode(name, "unsupported_parameter", "'%s' is not supported.", name)
+			panic(refusal(invalidCode(name, "unsupported_parameter", "'%s' is not supported.", name)))
 		}
 	}
-	if f.err != nil {
-		return nil, f.err
-	}
+	give(f.err)
 	if shape.model == "" {
-		return nil, invalidCode("model", "missing_required_parameter", "'model' is required.")
+		panic(refusal(invalidCode("model", "missing_required_parameter", "'model' is required.")))
 	}
 	if base, latest := strings.CutSuffix(shape.model, ":latest"); latest && slices.Contains(s.cfg.Models, base) {
 		shape.model = base
 	}
 	req := map[string]any{"model": shape.model, "stream": stream}
-	ignored, most, e := ollamaSampling(f, req)
-	if e != nil {
-		return nil, e
-	}
+	ignored, most := ollamaSampling(f, req)
 	if v := f.get("think"); v != nil && s.thinks {
 		req["enable_thinking"] = string(v) != "false"
 	}
@@ -79,49 +71,43 @@ func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaSha
 	}
 	var g *generation
 	if shape.chat {
-		if req["messages"], e = ollamaMessages(f.get("messages"), s.cfg.Limits); e != nil || req["messages"] == nil {
-			return nil, e
+		if req["messages"] = ollamaMessages(f.get("messages"), s.cfg.Limits); req["messages"] == nil {
+			return nil
 		}
 		if v := f.get("tools"); v != nil {
 			req["tools"] = v
 		}
-		g, e = s.decodeChat(ctx, mustJSON(req))
+		g = s.decodeChat(ctx, mustJSON(req))
 	} else {
 		var text, system string
 		f.str("prompt", &text, int(s.cfg.Limits.BodyBytes))
 		f.str("system", &system, int(s.cfg.Limits.BodyBytes))
+		give(f.err)
 		switch {
-		case f.err != nil:
-			return nil, f.err
 		case text == "":
-			return nil, nil //nolint:nilnil // as said above
+			return nil //nolint:nilnil // as said above
 		case raw || s.tmpl == nil:
 			req["prompt"] = system + text
 			if most <= 0 {
 				req["max_tokens"] = s.room(ctx, system+text)
 			}
-			g, e = s.decodeCompletions(ctx, mustJSON(req))
+			g = s.decodeCompletions(ctx, mustJSON(req))
 		default:
 			list := []any{map[string]any{"role": "user", "content": text}}
 			if system != "" {
 				list = append([]any{map[string]any{"role": "system", "content": system}}, list...)
 			}
 			req["messages"] = list
-			g, e = s.decodeChat(ctx, mustJSON(req))
+			g = s.decodeChat(ctx, mustJSON(req))
 		}
-	}
-	if e != nil {
-		return nil, e
 	}
 	if most > 0 {
 		g.maxTokens = min(g.maxTokens, most)
 	}
-	if g.ignored, e = s.ignored(f); e != nil {
-		return nil, e
-	}
+	g.ignored = given(s.ignored(f))
 	g.ignored = append(g.ignored, ignored...)
 	g.frames, g.lines = func() framer { return &ollamaFramer{ollamaShape: *shape} }, true
-	return g, nil
+	return g
 }
 
 // room is how many tokens may follow a text, which is refused later when there are none.
@@ -134,14 +120,14 @@ func (s *Server) room(ctx context.Context, text string) int {
 }
 
 // ollamaSampling reads "options". most is how many tokens are wanted; 0: as many as fit.
-func ollamaSampling(f *fields, into map[string]any) (ignored []string, most int, e *apiError) {
+func ollamaSampling(f *fields, into map[string]any) (ignored []string, most int) {
 	v := f.get("options")
 	if v == nil {
-		return nil, 0, nil
+		return nil, 0
 	}
 	o := map[string]json.RawMessage{}
 	if json.Unmarshal(v, &o) != nil {
-		return nil, 0, invalid("options", "'options' must be an object.")
+		panic(refusal(invalid("options", "'options' must be an object.")))
 	}
 	for name, v := range o {
 		ours, known := ollamaOptions[name]
@@ -151,26 +137,26 @@ func ollamaSampling(f *fields, into map[string]any) (ignored []string, most int,
 			into[ours] = v
 		case name == "num_predict":
 			if json.Unmarshal(v, &most) != nil {
-				return nil, 0, invalid("options.num_predict", "'options.num_predict' must be an integer.")
+				panic(refusal(invalid("options.num_predict", "'options.num_predict' must be an integer.")))
 			}
 		default:
 			ignored = append(ignored, "options."+name)
 		}
 	}
 	slices.Sort(ignored)
-	return ignored, most, nil
+	return ignored, most
 }
 
 // ollamaMessages are the turns in OpenAI's words; nil: there are none.
-func ollamaMessages(v json.RawMessage, lim Limits) (any, *apiError) {
+func ollamaMessages(v json.RawMessage, lim Limits) any {
 	if v == nil || emptyValue(v) {
-		return nil, nil
+		return nil
 	}
 	var list []any
 	if v[0] != '[' {
-		return nil, invalid("messages", "'messages' must be a list of messages.")
+		panic(refusal(invalid("messages", "'messages' must be a list of messages.")))
 	}
-	e := elements("messages", "messages", v, lim.Messages, func(i int, raw json.RawMessage) *apiError {
+	elements("messages", "messages", v, lim.Messages, func(i int, raw json.RawMessage) {
 		at := "messages[" + itoa(i) + "]"
 		var m struct {
 			Role     string          `json:"role"`
@@ -186,10 +172,10 @@ func ollamaMessages(v json.RawMessage, lim Limits) (any, *apiError) {
 			} `json:"tool_calls"`
 		}
 		if raw[0] != '{' || json.Unmarshal(raw, &m) != nil {
-			return invalid(at, "'%s' must be an object with 'role' and 'content'.", at)
+			panic(refusal(invalid(at, "'%s' must be an object with 'role' and 'content'.", at)))
 		}
 		if !isNull(m.Images) && !emptyValue(m.Images) {
-			return invalidCode(at+".images", "unsupported_parameter", "'%s.images' is not supported: only text is.", at)
+			panic(refusal(invalidCode(at+".images", "unsupported_parameter", "'%s.images' is not supported: only text is.", at)))
 		}
 		turn := map[string]any{"role": m.Role, "content": m.Content}
 		if m.Thinking != "" {
@@ -210,9 +196,8 @@ func ollamaMessages(v json.RawMessage, lim Limits) (any, *apiError) {
 			turn["tool_calls"] = calls
 		}
 		list = append(list, turn)
-		return nil
 	})
-	return list, e
+	return list
 }
 
 // ollamaError is an error in Ollama's words.

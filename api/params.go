@@ -186,25 +186,26 @@ func (s *Server) parseStop(f *fields) []string {
 		return nil
 	}
 	var stops []string
-	add := func(e json.RawMessage) *apiError {
+	add := func(_ int, e json.RawMessage) {
 		var x string
 		if json.Unmarshal(e, &x) != nil || isNull(e) {
-			return invalid("stop", "'stop' must be a string or a list of up to %d strings.", lim.Stops)
+			panic(refusal(invalid("stop", "'stop' must be a string or a list of up to %d strings.", lim.Stops)))
 		}
 		if x == "" {
-			return invalid("stop", "'stop' must not hold an empty string.")
+			panic(refusal(invalid("stop", "'stop' must not hold an empty string.")))
 		}
 		if len(x) > lim.StopBytes {
-			return invalid("stop", "a 'stop' string is longer than %d bytes.", lim.StopBytes)
+			panic(refusal(invalid("stop", "a 'stop' string is longer than %d bytes.", lim.StopBytes)))
 		}
 		stops = append(stops, x)
-		return nil
 	}
-	if v[0] != '[' {
-		f.fail(add(v))
-		return stops
-	}
-	f.fail(elements("stop", "strings", v, lim.Stops, func(_ int, e json.RawMessage) *apiError { return add(e) }))
+	f.attempt(func() {
+		if v[0] != '[' {
+			add(0, v)
+		} else {
+			elements("stop", "strings", v, lim.Stops, add)
+		}
+	})
 	return stops
 }
 

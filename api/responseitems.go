@@ -50,21 +50,21 @@ type outItem struct {
 }
 
 // decodeItems reads the input of a request: a string is what the user says.
-func decodeItems(v json.RawMessage, lim Limits) ([]inItem, *apiError) {
+func decodeItems(v json.RawMessage, lim Limits) []inItem {
 	if v == nil {
-		return nil, nil
+		return nil
 	}
 	if v[0] == '"' {
-		return []inItem{{Type: "message", Role: "user", Content: v, at: "input", raw: mustJSON(map[string]any{"type": "message", "role": "user", "content": v})}}, nil
+		return []inItem{{Type: "message", Role: "user", Content: v, at: "input", raw: mustJSON(map[string]any{"type": "message", "role": "user", "content": v})}}
 	}
 	if v[0] != '[' {
-		return nil, invalid("input", "'input' must be a string or a list of items.")
+		panic(refusal(invalid("input", "'input' must be a string or a list of items.")))
 	}
 	var out []inItem
-	e := elements("input", "items", v, lim.Messages, func(i int, raw json.RawMessage) *apiError {
+	elements("input", "items", v, lim.Messages, func(i int, raw json.RawMessage) {
 		x := inItem{at: "input[" + itoa(i) + "]", raw: raw}
 		if raw[0] != '{' || json.Unmarshal(raw, &x) != nil {
-			return invalid(x.at, "'%s' must be an item, an object with a 'type'.", x.at)
+			panic(refusal(invalid(x.at, "'%s' must be an item, an object with a 'type'.", x.at)))
 		}
 		if x.Type == "" {
 			if x.Type = "message"; x.Role == "" && x.ID != "" {
@@ -72,35 +72,29 @@ func decodeItems(v json.RawMessage, lim Limits) ([]inItem, *apiError) {
 			}
 		}
 		out = append(out, x)
-		return nil
 	})
-	return out, e
+	return out
 }
 
 // turnsOfItems are the turns of a chat that items make: what one answer of the model holds
 // is one turn.
-func (s *Server) turnsOfItems(ctx context.Context, instructions string, items []inItem) ([]Message, *apiError) {
+func (s *Server) turnsOfItems(ctx context.Context, instructions string, items []inItem) []Message {
 	t := itemTurns{lim: s.cfg.Limits}
 	if instructions != "" {
 		t.out = append(t.out, Message{Role: "system", Content: instructions})
 	}
 	for _, x := range items {
 		if x.Type == "item_reference" {
-			found, e := s.reference(ctx, x)
-			if e != nil {
-				return nil, e
-			}
+			found := given(s.reference(ctx, x))
 			x = found
 		}
-		if e := t.add(x); e != nil {
-			return nil, e
-		}
+		t.add(x)
 	}
 	t.flush()
 	if len(t.out) == 0 {
-		return nil, invalidCode("input", "missing_required_parameter", "'input' is required: a string or a list of items.")
+		panic(refusal(invalidCode("input", "missing_required_parameter", "'input' is required: a string or a list of items.")))
 	}
-	return t.out, nil
+	return t.out
 }
 
 type itemTurns struct {
@@ -137,29 +131,26 @@ func (t *itemTurns) call(x inItem, arguments string) {
 	t.calls = append(t.calls, madeCall{name: x.Name, arguments: []byte(arguments), id: x.CallID}.toolCall())
 }
 
-func (t *itemTurns) add(x inItem) *apiError {
+func (t *itemTurns) add(x inItem) {
 	switch x.Type {
 	case "message":
-		text, e := itemText(x.at+".content", x.Content, t.lim)
-		if e != nil {
-			return e
-		}
+		text := itemText(x.at+".content", x.Content, t.lim)
 		role := x.Role
 		switch role {
 		case "assistant":
 			m := t.answer(len(t.calls) > 0)
 			m.Content = strings.TrimPrefix(m.Content+"\n"+text, "\n")
-			return nil
+			return
 		case "developer", "system":
 			role = "system"
 		case "user":
 		default:
-			return invalid(x.at+".role", "'%s.role' must be user, assistant, system or developer, got %.40q.", x.at, x.Role)
+			panic(refusal(invalid(x.at+".role", "'%s.role' must be user, assistant, system or developer, got %.40q.", x.at, x.Role)))
 		}
 		t.flush()
 		if n := len(t.out) - 1; role == "system" && n >= 0 && n == len(t.out)-1 && t.out[n].Role == "system" {
 			t.out[n].Content += "\n\n" + text // instructions, and what the developer adds
-			return nil
+			return
 		}
 		t.out = append(t.out, Message{Role: role, Content: text})
 	case "reasoning":
@@ -167,29 +158,25 @@ func (t *itemTurns) add(x inItem) *apiError {
 		m.Thought += x.thought(t.lim)
 	case "function_call":
 		if x.Name == "" {
-			return invalid(x.at+".name", "'%s.name' is required.", x.at)
+			panic(refusal(invalid(x.at+".name", "'%s.name' is required.", x.at)))
 		}
 		t.call(x, x.Arguments)
 	case "custom_tool_call":
 		t.call(x, string(mustJSON(map[string]string{"input": x.Input})))
 	case "function_call_output", "custom_tool_call_output":
-		text, e := itemText(x.at+".output", x.Output, t.lim)
-		if e != nil {
-			return e
-		}
+		text := itemText(x.at+".output", x.Output, t.lim)
 		t.flush()
 		t.out = append(t.out, Message{Role: "tool", CallID: x.CallID, Content: text})
 	case "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call": // another server ran them
 	default:
-		return invalidCode(x.at+".type", "unsupported_parameter", "'%s.type' is %.60q, which is not supported.", x.at, x.Type)
+		panic(refusal(invalidCode(x.at+".type", "unsupported_parameter", "'%s.type' is %.60q, which is not supported.", x.at, x.Type)))
 	}
-	return nil
 }
 
 // thought is what a reasoning item says.
 func (x inItem) thought(lim Limits) string {
 	if !isNull(x.Content) {
-		if text, e := itemText(x.at, x.Content, lim); e == nil && text != "" {
+		if text, e := reading(func() string { return itemText(x.at, x.Content, lim) }); e == nil && text != "" {
 			return text
 		}
 	}
@@ -210,19 +197,19 @@ func (x inItem) thought(lim Limits) string {
 const sealedThought = "shoal:"
 
 // itemText reads a string or a list of parts with text, which are joined by newlines.
-func itemText(at string, v json.RawMessage, lim Limits) (string, *apiError) {
+func itemText(at string, v json.RawMessage, lim Limits) string {
 	if isNull(v) {
-		return "", invalid(at, "'%s' is required: a string or a list of parts.", at)
+		panic(refusal(invalid(at, "'%s' is required: a string or a list of parts.", at)))
 	}
 	if v[0] != '[' {
 		return decodeContent(at, v, lim)
 	}
 	var texts []string
-	e := elements(at, "parts", v, lim.Parts, func(i int, raw json.RawMessage) *apiError {
+	elements(at, "parts", v, lim.Parts, func(i int, raw json.RawMessage) {
 		here := at + "[" + itoa(i) + "]"
 		var p itemPart
 		if raw[0] != '{' || json.Unmarshal(raw, &p) != nil {
-			return invalid(here, "'%s' must be an object with a 'type'.", here)
+			panic(refusal(invalid(here, "'%s' must be an object with a 'type'.", here)))
 		}
 		switch p.Type {
 		case "input_text", "output_text", "text", "summary_text", "reasoning_text":
@@ -230,9 +217,8 @@ func itemText(at string, v json.RawMessage, lim Limits) (string, *apiError) {
 		case "refusal":
 			texts = append(texts, p.Refusal)
 		default:
-			return invalidCode(here+".type", "unsupported_parameter", "'%s.type' is %.40q: only text is supported.", here, p.Type)
+			panic(refusal(invalidCode(here+".type", "unsupported_parameter", "'%s.type' is %.40q: only text is supported.", here, p.Type)))
 		}
-		return nil
 	})
-	return strings.Join(texts, "\n"), e
+	return strings.Join(texts, "\n")
 }

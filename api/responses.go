@@ -38,12 +38,9 @@ func (s *Server) handleResponses(w http.ResponseWriter, r *http.Request) {
 }
 
 // inputTokens counts what a request would read.
-func (s *Server) inputTokens(ctx context.Context, body []byte) (any, *apiError) {
-	g, e := s.decodeResponses(ctx, body)
-	if e != nil {
-		return nil, e
-	}
-	return map[string]any{"object": "response.input_tokens", "input_tokens": len(g.prompts[0].ids)}, nil
+func (s *Server) inputTokens(ctx context.Context, body []byte) any {
+	g := s.decodeResponses(ctx, body)
+	return map[string]any{"object": "response.input_tokens", "input_tokens": len(g.prompts[0].ids)}
 }
 
 // responseRequest is what Responses has beyond a chat.
@@ -138,57 +135,38 @@ func init() {
 }
 
 // decodeResponses turns the body of POST /v1/responses into a generation.
-func (s *Server) decodeResponses(ctx context.Context, body []byte) (*generation, *apiError) {
-	f, e := parseFields(body)
-	if e != nil {
-		return nil, e
-	}
-	g, e := s.parseResponse(f)
-	if e != nil {
-		return nil, e
-	}
+func (s *Server) decodeResponses(ctx context.Context, body []byte) *generation {
+	f := given(parseFields(body))
+	g := s.parseResponse(f)
 	q := g.response
 	q.body, q.holder = body, HolderOf(ctx)
-	if g.ignored, e = s.ignored(f); e != nil {
-		return nil, e
-	}
+	g.ignored = given(s.ignored(f))
 	if g.ignored = append(g.ignored, q.ignored...); s.cfg.Strict && len(q.ignored) > 0 {
-		return nil, invalidCode(q.ignored[0], "unsupported_parameter", "'%s' is of a kind that servers run themselves, which this one does not.", q.ignored[0])
+		panic(refusal(invalidCode(q.ignored[0], "unsupported_parameter", "'%s' is of a kind that servers run themselves, which this one does not.", q.ignored[0])))
 	}
-	if e := s.mayStore(q); e != nil {
-		return nil, e
-	}
+	give(s.mayStore(q))
 	items := q.input
 	if q.previous != "" {
-		before, e := s.history(ctx, q.previous)
-		if e != nil {
-			return nil, e
-		}
+		before := s.history(ctx, q.previous)
 		items = append(before, items...)
 	}
-	if q.talk.Messages, e = s.turnsOfItems(ctx, q.instruct, items); e != nil {
-		return nil, e
-	}
+	q.talk.Messages = s.turnsOfItems(ctx, q.instruct, items)
 	g.head = s.newHead("resp_", "response", g.model)
 	q.echo.ID, q.echo.CreatedAt, q.echo.Model = g.head.ID, g.head.Created, g.model
-	if e := s.converse(tokenizer.WithSearches(ctx), g, q.talk); e != nil {
-		return nil, e
-	}
+	s.converse(tokenizer.WithSearches(ctx), g, q.talk)
 	if q.most > 0 { // clients ask for more than small contexts hold
 		g.maxTokens = min(g.maxTokens, int(q.most))
 	}
-	return g, nil
+	return g
 }
 
 // parseResponse reads the body without what is stored elsewhere.
-func (s *Server) parseResponse(f *fields) (*generation, *apiError) {
+func (s *Server) parseResponse(f *fields) *generation {
 	q := &responseRequest{free: map[string]bool{}, echo: responseObject{Object: "response", Status: "in_progress", Output: []outItem{}, ServiceTier: "default",
 		Truncation: "disabled", Parallel: true, Metadata: json.RawMessage("{}"), ToolChoice: json.RawMessage(`"auto"`), Tools: []any{}, Reasoning: json.RawMessage(`{"effort":null,"summary":null}`),
 		Text: responseText{Format: json.RawMessage(`{"type":"text"}`)}}}
 	words := f.as(responsesWords)
-	if e := q.text(f, words); e != nil {
-		return nil, e
-	}
+	q.text(f, words)
 	g := &generation{params: s.parseParams(words), promptLogprobs: -1, response: q, frames: func() framer { return &responseFramer{after: -1} }}
 	f.fail(words.err)
 	for _, name := range [...]string{"conversation", "prompt", "context_management"} {
@@ -248,37 +226,30 @@ func (s *Server) parseResponse(f *fields) (*generation, *apiError) {
 	}
 	q.talk.AddGenerationPrompt, q.talk.merge = true, true
 	s.reasoning(f, q)
-	if f.err != nil {
-		return nil, f.err
-	}
+	give(f.err)
 	e.Background, e.Temperature, e.TopP = q.background, g.sampling.Temperature, g.sampling.TopP
 	e.PresencePenalty, e.FrequencyPenalty = g.sampling.PresencePenalty, g.sampling.FrequencyPenalty
-	if err := s.checkModel(&g.params); err != nil {
-		return nil, err
-	}
-	if err := q.parseTools(f); err != nil {
-		return nil, err
-	}
+	give(s.checkModel(&g.params))
+	q.parseTools(f)
 	g.tools = q.tools
-	var err *apiError
-	q.input, err = decodeItems(f.get("input"), s.cfg.Limits)
-	return g, err
+	q.input = decodeItems(f.get("input"), s.cfg.Limits)
+	return g
 }
 
 // text reads what the answer is to be: response_format in other words.
-func (q *responseRequest) text(f, words *fields) *apiError {
+func (q *responseRequest) text(f, words *fields) {
 	v := f.get("text")
 	if v == nil {
-		return nil
+		return
 	}
 	t, e := parseFields(v)
 	if e != nil {
-		return invalid("text", "'text' must be an object.")
+		panic(refusal(invalid("text", "'text' must be an object.")))
 	}
 	t.str("verbosity", &q.echo.Text.Verbosity, 32)
 	format := t.get("format")
 	if format == nil {
-		return nil
+		return
 	}
 	words.raw["response_format"], words.spelled["response_format"] = format, "text.format"
 	var x struct {
@@ -289,13 +260,12 @@ func (q *responseRequest) text(f, words *fields) *apiError {
 		Strict      bool            `json:"strict"`
 	}
 	if json.Unmarshal(format, &x) != nil {
-		return invalid("text.format", "'text.format' must be an object with a 'type'.")
+		panic(refusal(invalid("text.format", "'text.format' must be an object with a 'type'.")))
 	}
 	q.echo.Text.Format = format
 	if x.Type == "json_schema" {
 		q.echo.Text.Format = mustJSON(x)
 	}
-	return nil
 }
 
 // include reads what is wanted besides; what concerns tools of servers is not there.
@@ -332,115 +302,4 @@ func (s *Server) reasoning(f *fields, q *responseRequest) {
 	if s.thinks && r.Effort != nil {
 		q.talk.think(*r.Effort != "none" && *r.Effort != "minimal")
 	}
-}
-
-// freeSchema are the arguments of a custom tool.
-var freeSchema = json.RawMessage(`{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}`)
-
-// parseTools reads the tools of Responses. Those that a server would run are left out, and
-// named as ignored: a model that may call them need not.
-func (q *responseRequest) parseTools(f *fields) *apiError {
-	t, e := toolsOf(f.get("tools"), func(t *toolset, at string, raw json.RawMessage) *apiError {
-		var x struct {
-			Type string `json:"type"`
-			tool
-			Format struct {
-				Syntax     string `json:"syntax"`
-				Definition string `json:"definition"`
-			} `json:"format"`
-		}
-		if raw[0] != '{' || json.Unmarshal(raw, &x) != nil {
-			return invalid(at, "'%s' must be {\"type\": \"function\", \"name\", \"description\", \"parameters\"}.", at)
-		}
-		shown := x.tool
-		switch x.Type {
-		case "function":
-			q.echo.Tools = append(q.echo.Tools, struct {
-				Type        string          `json:"type"`
-				Name        string          `json:"name"`
-				Description *string         `json:"description"`
-				Parameters  json.RawMessage `json:"parameters"`
-				Strict      bool            `json:"strict"`
-			}{x.Type, x.Name, orNil(x.Description), x.Parameters, x.Strict})
-		case "custom":
-			q.echo.Tools = append(q.echo.Tools, raw)
-			q.free[x.Name] = true
-			shown.Parameters = freeSchema
-			if x.Format.Definition != "" {
-				shown.Description = strings.TrimSpace(shown.Description + "\nThe input is text of this " + x.Format.Syntax + " grammar:\n" + x.Format.Definition)
-			}
-		default:
-			q.ignored = append(q.ignored, at)
-			return nil
-		}
-		return t.add(at, shown)
-	})
-	if e != nil {
-		return e
-	}
-	f.boolean("parallel_tool_calls", &q.echo.Parallel)
-	if f.err != nil {
-		return f.err
-	}
-	if t != nil {
-		t.show()
-		t.single = !q.echo.Parallel
-	}
-	how, name := "", ""
-	if v := f.get("tool_choice"); v != nil {
-		q.echo.ToolChoice = v
-		if json.Unmarshal(v, &how) != nil {
-			if how, name, e = t.allowed(v); e != nil {
-				return e
-			}
-			if how == "" { // what a choice among allowed tools is when it does not say
-				var said map[string]json.RawMessage
-				_ = json.Unmarshal(v, &said) // allowed read it
-				said["mode"] = json.RawMessage(`"auto"`)
-				q.echo.ToolChoice = mustJSON(said)
-			}
-		}
-	}
-	q.tools, e = t.choose(how, name)
-	return e
-}
-
-// allowed reads a tool_choice that is an object.
-func (t *toolset) allowed(v json.RawMessage) (how, name string, e *apiError) {
-	type named struct {
-		Type string `json:"type"`
-		Name string `json:"name"`
-	}
-	var c struct {
-		named
-		Mode  string  `json:"mode"`
-		Tools []named `json:"tools"`
-	}
-	_ = json.Unmarshal(v, &c) // what is no such object has no type
-	switch c.Type {
-	case "function", "custom":
-		return "function", c.Name, nil
-	case "allowed_tools":
-		if t == nil {
-			return c.Mode, "", nil
-		}
-		keep := map[string]bool{}
-		for _, x := range c.Tools {
-			if _, ok := t.known[x.Name]; !ok && x.Name != "" {
-				return "", "", invalid("tool_choice.tools", "'tool_choice' names %.60q, which is not among 'tools'.", x.Name)
-			}
-			keep[x.Name] = true
-		}
-		var list []tool
-		for _, x := range t.list {
-			if keep[x.Name] {
-				list = append(list, x)
-			} else {
-				delete(t.known, x.Name)
-			}
-		}
-		t.list = list
-		return c.Mode, "", nil
-	}
-	return "", "", invalid("tool_choice", "'tool_choice' must be none, auto, required, {\"type\": \"function\", \"name\": ...} or {\"type\": \"allowed_tools\", ...}.")
 }

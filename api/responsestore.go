@@ -85,16 +85,13 @@ func (s *Server) keep(r *run, done responseObject) bool {
 const maxTurns = 1000
 
 // history are the items of a response and of those before it, the oldest first.
-func (s *Server) history(ctx context.Context, id string) ([]inItem, *apiError) {
+func (s *Server) history(ctx context.Context, id string) []inItem {
 	var turns [][]inItem
 	size := int64(0)
 	for n := 0; id != ""; n++ {
-		k, e := s.earlier(ctx, id)
-		if e != nil {
-			return nil, e
-		}
+		k := s.earlier(ctx, id)
 		if size += int64(len(k.Body) + len(k.Result)); size > s.cfg.Limits.BodyBytes || n == maxTurns {
-			return nil, invalidCode("previous_response_id", "context_length_exceeded", "The responses before this one are more than %d, or than %d bytes.", maxTurns, s.cfg.Limits.BodyBytes)
+			panic(refusal(invalidCode("previous_response_id", "context_length_exceeded", "The responses before this one are more than %d, or than %d bytes.", maxTurns, s.cfg.Limits.BodyBytes)))
 		}
 		var body struct {
 			Input    json.RawMessage `json:"input"`
@@ -104,43 +101,35 @@ func (s *Server) history(ctx context.Context, id string) ([]inItem, *apiError) {
 			Output json.RawMessage `json:"output"`
 		}
 		if json.Unmarshal(k.Body, &body) != nil || json.Unmarshal(k.Result, &result) != nil {
-			return nil, asAPIError(fmt.Errorf("api: the response %s does not decode", id))
+			panic(refusal(asAPIError(fmt.Errorf("api: the response %s does not decode", id))))
 		}
 		if isNull(body.Input) {
 			body.Input = nil
 		}
-		in, e := decodeItems(body.Input, s.cfg.Limits)
-		if e != nil {
-			return nil, e
-		}
-		out, e := decodeItems(result.Output, s.cfg.Limits)
-		if e != nil {
-			return nil, e
-		}
-		turns = append(turns, append(in, out...))
+		turns = append(turns, append(decodeItems(body.Input, s.cfg.Limits), decodeItems(result.Output, s.cfg.Limits)...))
 		id = body.Previous
 	}
 	slices.Reverse(turns)
-	return slices.Concat(turns...), nil
+	return slices.Concat(turns...)
 }
 
 // earlier is a response that another goes on from.
-func (s *Server) earlier(ctx context.Context, id string) (k KeptResponse, e *apiError) {
+func (s *Server) earlier(ctx context.Context, id string) KeptResponse {
 	const param = "previous_response_id"
 	store := s.kept()
 	if store == nil {
-		return k, unavailable("jobs_unavailable", "Responses are not stored here; send the whole conversation as 'input'.", time.Minute)
+		panic(refusal(unavailable("jobs_unavailable", "Responses are not stored here; send the whole conversation as 'input'.", time.Minute)))
 	}
 	k, ok, err := store.KeptResponse(ctx, id)
 	switch {
 	case err != nil:
-		return k, asAPIError(err)
+		panic(refusal(asAPIError(err)))
 	case !ok:
-		return k, invalidCode(param, "previous_response_not_found", "Previous response with id '%.80s' not found.", id)
+		panic(refusal(invalidCode(param, "previous_response_not_found", "Previous response with id '%.80s' not found.", id)))
 	case k.Result == nil:
-		return k, invalidCode(param, "previous_response_not_completed", "The previous response '%s' is %s; it has no output to go on from.", id, k.Status)
+		panic(refusal(invalidCode(param, "previous_response_not_completed", "The previous response '%s' is %s; it has no output to go on from.", id, k.Status)))
 	}
-	return k, nil
+	return k
 }
 
 // reference finds an item of an earlier response: the id of the one is in that of the other.
@@ -180,7 +169,7 @@ func (s *Server) ShowResponse(k KeptResponse) (any, error) {
 	if e != nil {
 		return nil, e
 	}
-	g, e := s.parseResponse(f)
+	g, e := reading(func() *generation { return s.parseResponse(f) })
 	if e != nil {
 		return nil, e
 	}
@@ -199,7 +188,7 @@ func (s *Server) ResponseInput(k KeptResponse) ([]json.RawMessage, error) {
 	if e != nil {
 		return nil, e
 	}
-	items, e := decodeItems(f.get("input"), s.cfg.Limits)
+	items, e := reading(func() []inItem { return decodeItems(f.get("input"), s.cfg.Limits) })
 	if e != nil {
 		return nil, e
 	}

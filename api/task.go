@@ -40,21 +40,21 @@ func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o Ta
 	if e := checkShape(body, s.cfg.Limits.JSONDepth, s.cfg.Limits.JSONMembers); e != nil {
 		return nil, e
 	}
-	var g *generation
-	var e *apiError
+	var decode func(context.Context, []byte) *generation
 	prefix, object := "cmpl-", "text_completion"
 	switch endpoint {
 	case EndpointCompletions:
-		g, e = s.decodeCompletions(ctx, body)
+		decode = s.decodeCompletions
 	case EndpointChat:
 		prefix, object = "chatcmpl-", "chat.completion"
-		g, e = s.decodeChat(ctx, body)
+		decode = s.decodeChat
 	case EndpointResponses:
 		prefix, object = "resp_", "response"
-		g, e = s.decodeResponses(ctx, body)
+		decode = s.decodeResponses
 	default:
-		e = invalid("endpoint", "'endpoint' is %.60q; known are %s, %s and %s.", endpoint, EndpointCompletions, EndpointChat, EndpointResponses)
+		return nil, invalid("endpoint", "'endpoint' is %.60q; known are %s, %s and %s.", endpoint, EndpointCompletions, EndpointChat, EndpointResponses)
 	}
+	g, e := reading(func() *generation { return decode(ctx, body) })
 	if e != nil {
 		return nil, e
 	}

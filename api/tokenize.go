@@ -15,11 +15,8 @@ type tokenized struct {
 }
 
 // tokenize takes {"prompt"} or {"messages"} and returns token ids.
-func (s *Server) tokenize(ctx context.Context, body []byte) (*tokenized, *apiError) {
-	f, e := parseFields(body)
-	if e != nil {
-		return nil, e
-	}
+func (s *Server) tokenize(ctx context.Context, body []byte) *tokenized {
+	f := given(parseFields(body))
 	var p params
 	special, strs := true, false
 	f.str("model", &p.model, 512)
@@ -33,30 +30,18 @@ func (s *Server) tokenize(ctx context.Context, body []byte) (*tokenized, *apiErr
 			f.boolean("add_special", &special)
 		}
 	}
-	switch {
-	case f.err != nil:
-		return nil, f.err
-	case hasText == hasMessages:
-		return nil, invalid("prompt", "Send either 'prompt' or 'messages'.")
+	give(f.err)
+	if hasText == hasMessages {
+		panic(refusal(invalid("prompt", "Send either 'prompt' or 'messages'.")))
 	}
-	if e := s.checkModel(&p); e != nil {
-		return nil, e
-	}
+	give(s.checkModel(&p))
 	var ids []int32
 	if hasMessages {
-		tools, e := s.parseTools(f)
-		if e != nil {
-			return nil, e
-		}
-		c, e := s.parseConversation(f)
-		if e != nil {
-			return nil, e
-		}
-		if ids, _, e = s.chatPrompt(ctx, c, tools); e != nil {
-			return nil, e
-		}
-	} else if ids, e = s.encode(ctx, []Segment{{Text: text}}, special, "prompt"); e != nil {
-		return nil, e
+		tools := s.parseTools(f)
+		c := s.parseConversation(f)
+		ids, _ = s.chatPrompt(ctx, c, tools)
+	} else {
+		ids = given(s.encode(ctx, []Segment{{Text: text}}, special, "prompt"))
 	}
 	out := &tokenized{Count: len(ids), MaxModelLen: s.cfg.MaxModelLen, Tokens: ids}
 	if ids == nil {
@@ -68,28 +53,21 @@ func (s *Server) tokenize(ctx context.Context, body []byte) (*tokenized, *apiErr
 			out.TokenStrs[i] = s.tok.Token(id)
 		}
 	}
-	return out, nil
+	return out
 }
 
 // detokenize takes {"tokens"} and returns {"prompt"}.
-func (s *Server) detokenize(_ context.Context, body []byte) (map[string]string, *apiError) {
-	f, e := parseFields(body)
-	if e != nil {
-		return nil, e
-	}
+func (s *Server) detokenize(_ context.Context, body []byte) map[string]string {
+	f := given(parseFields(body))
 	var p params
 	f.str("model", &p.model, 512)
 	ids, problem := parseIDs(f.get("tokens"), s.vocab, s.cfg.Limits.DetokenizeToken)
-	switch {
-	case f.err != nil:
-		return nil, f.err
-	case problem != "":
-		return nil, invalid("tokens", "'tokens' %s.", problem)
+	give(f.err)
+	if problem != "" {
+		panic(refusal(invalid("tokens", "'tokens' %s.", problem)))
 	}
-	if e := s.checkModel(&p); e != nil {
-		return nil, e
-	}
-	return map[string]string{"prompt": s.tok.Decode(ids, false)}, nil
+	give(s.checkModel(&p))
+	return map[string]string{"prompt": s.tok.Decode(ids, false)}
 }
 
 // tokenizerInfo is the tokenizer's configuration with the fields that clients

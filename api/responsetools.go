@@ -1,0 +1,109 @@
+package api
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// freeSchema are the arguments of a custom tool.
+var freeSchema = json.RawMessage(`{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}`)
+
+// parseTools reads the tools of Responses. Those that a server would run are left out, and
+// named as ignored: a model that may call them need not.
+func (q *responseRequest) parseTools(f *fields) {
+	t := toolsOf(f.get("tools"), func(t *toolset, at string, raw json.RawMessage) {
+		var x struct {
+			Type string `json:"type"`
+			tool
+			Format struct {
+				Syntax     string `json:"syntax"`
+				Definition string `json:"definition"`
+			} `json:"format"`
+		}
+		if raw[0] != '{' || json.Unmarshal(raw, &x) != nil {
+			panic(refusal(invalid(at, "'%s' must be {\"type\": \"function\", \"name\", \"description\", \"parameters\"}.", at)))
+		}
+		shown := x.tool
+		switch x.Type {
+		case "function":
+			q.echo.Tools = append(q.echo.Tools, struct {
+				Type        string          `json:"type"`
+				Name        string          `json:"name"`
+				Description *string         `json:"description"`
+				Parameters  json.RawMessage `json:"parameters"`
+				Strict      bool            `json:"strict"`
+			}{x.Type, x.Name, orNil(x.Description), x.Parameters, x.Strict})
+		case "custom":
+			q.echo.Tools = append(q.echo.Tools, raw)
+			q.free[x.Name] = true
+			shown.Parameters = freeSchema
+			if x.Format.Definition != "" {
+				shown.Description = strings.TrimSpace(shown.Description + "\nThe input is text of this " + x.Format.Syntax + " grammar:\n" + x.Format.Definition)
+			}
+		default:
+			q.ignored = append(q.ignored, at)
+			return
+		}
+		t.add(at, shown)
+	})
+	f.boolean("parallel_tool_calls", &q.echo.Parallel)
+	give(f.err)
+	if t != nil {
+		t.show()
+		t.single = !q.echo.Parallel
+	}
+	how, name := "", ""
+	if v := f.get("tool_choice"); v != nil {
+		q.echo.ToolChoice = v
+		if json.Unmarshal(v, &how) != nil {
+			how, name = t.allowed(v)
+			if how == "" { // what a choice among allowed tools is when it does not say
+				var said map[string]json.RawMessage
+				_ = json.Unmarshal(v, &said) // allowed read it
+				said["mode"] = json.RawMessage(`"auto"`)
+				q.echo.ToolChoice = mustJSON(said)
+			}
+		}
+	}
+	q.tools = t.choose(how, name)
+}
+
+// allowed reads a tool_choice that is an object.
+func (t *toolset) allowed(v json.RawMessage) (how, name string) {
+	type named struct {
+		Type string `json:"type"`
+		Name string `json:"name"`
+	}
+	var c struct {
+		named
+		Mode  string  `json:"mode"`
+		Tools []named `json:"tools"`
+	}
+	_ = json.Unmarshal(v, &c) // what is no such object has no type
+	switch c.Type {
+	case "function", "custom":
+		return "function", c.Name
+	case "allowed_tools":
+		if t == nil {
+			return c.Mode, ""
+		}
+		keep := map[string]bool{}
+		for _, x := range c.Tools {
+			if _, ok := t.known[x.Name]; !ok && x.Name != "" {
+				panic(refusal(invalid("tool_choice.tools", "'tool_choice' names %.60q, which is not among 'tools'.", x.Name)))
+			}
+			keep[x.Name] = true
+		}
+		var list []tool
+		for _, x := range t.list {
+			if keep[x.Name] {
+				list = append(list, x)
+			} else {
+				delete(t.known, x.Name)
+			}
+		}
+		t.list = list
+		return c.Mode, ""
+	}
+	panic(refusal(invalid("tool_choice", "'tool_choice' must be none, auto, required, {\"type\": \"function\", \"name\": ...} or {\"type\": \"allowed_tools\", ...}.")))
+}

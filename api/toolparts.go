@@ -1,0 +1,144 @@
+package api
+
+import (
+	"github.com/shoal-llm/shoal/toolcall"
+)
+
+// madeCall is a call that the model made, or, without a name, more arguments of one.
+type madeCall struct {
+	name      string
+	arguments []byte
+	index     int
+	id        string
+}
+
+// toolCall is one in OpenAI's words.
+type toolCall struct {
+	ID       string `json:"id,omitempty"`
+	Type     string `json:"type,omitempty"`
+	Function struct {
+		Name      string `json:"name,omitempty"`
+		Arguments string `json:"arguments"`
+	} `json:"function"`
+}
+
+type callDelta struct {
+	Index int `json:"index"`
+	toolCall
+}
+
+func (c madeCall) toolCall() toolCall {
+	out := toolCall{ID: c.id}
+	if c.name != "" {
+		out.Type = "function"
+	}
+	out.Function.Name, out.Function.Arguments = c.name, string(c.arguments)
+	return out
+}
+
+// finishCalls is the finish_reason of an answer that ended by itself after calls.
+const finishCalls = "tool_calls"
+
+// parts takes the text of one choice apart. Ids of calls follow from the request's.
+type parts struct {
+	think  *toolcall.Thinker
+	parser *toolcall.Parser
+	token  func(id int32) string // the text of a control token that is hidden otherwise
+	id     func(n int) string
+	calls  int
+	single bool
+}
+
+func (s *Server) newParts(g *generation, index int) *parts {
+	if g.tools == nil && !g.thinking.on {
+		return nil
+	}
+	p := &parts{token: func(int32) string { return "" }}
+	if g.thinking.on {
+		p.think = toolcall.NewThinker(g.thinking.inside)
+	}
+	if g.tools == nil {
+		return p
+	}
+	family := s.family
+	if family == toolcall.None || g.tools.forced && family != toolcall.Hermes {
+		family = toolcall.JSON
+	}
+	p.parser, p.single = toolcall.New(family, g.tools.known), g.tools.single
+	if !g.keepSpecial {
+		p.token = func(id int32) string {
+			if t := s.tok.Token(id); s.tok.IsSpecial(id) && p.parser.Marks(t) {
+				return t
+			}
+			return ""
+		}
+	}
+	p.id = func(n int) string {
+		text := g.sequenceID(index) + "-" + itoa(n)
+		if s.family == toolcall.Mistral {
+			return hashed(text, 9)
+		}
+		return "call_" + hashed(text, 24)
+	}
+	return p
+}
+
+// mark is the text of a control token that tells of calls.
+func (p *parts) mark(id int32) string {
+	if p == nil || p.token == nil {
+		return ""
+	}
+	return p.token(id)
+}
+
+// take puts the text of a delta where it belongs.
+func (p *parts) take(d *delta) {
+	text := d.text
+	d.text = ""
+	if p.think != nil {
+		d.thought, text = p.think.Push(text)
+		if d.finish != "" {
+			thought, rest := p.think.Flush()
+			d.thought, text = d.thought+thought, text+rest
+		}
+	}
+	if p.parser == nil {
+		d.text = text
+		return
+	}
+	pieces := p.parser.Push(text)
+	if d.finish != "" {
+		pieces = append(pieces, p.parser.Flush()...)
+	}
+	for _, x := range pieces {
+		d.text += x.Text
+		if x.Call != nil {
+			if p.calls++; !p.single || p.calls == 1 {
+				d.call(madeCall{x.Call.Name, []byte(x.Call.Arguments), p.calls - 1, p.id(p.calls - 1)})
+			}
+		}
+		if x.Arguments != "" && (!p.single || p.calls == 1) {
+			d.call(madeCall{arguments: []byte(x.Arguments), index: p.calls - 1})
+		}
+	}
+	if d.finish == FinishStop && d.reason == nil && p.calls > 0 {
+		d.finish = finishCalls
+	}
+}
+
+func (d *delta) add(o delta) {
+	d.tokens = append(d.tokens, o.tokens...)
+	for _, c := range o.calls {
+		d.call(c)
+	}
+	d.thought += o.thought
+}
+
+// call adds a call, or to the newest one.
+func (d *delta) call(c madeCall) {
+	if n := len(d.calls); c.name == "" && n > 0 {
+		d.calls[n-1].arguments = append(d.calls[n-1].arguments, c.arguments...)
+		return
+	}
+	d.calls = append(d.calls, c)
+}
