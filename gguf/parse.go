@@ -8,6 +8,8 @@ import (
 	"math/bits"
 	"slices"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // File is a parsed file. Its methods may be called concurrently until Close.
@@ -32,7 +34,7 @@ type Tensor struct {
 // Parse reads a whole file that is in memory, and keeps pointing into it.
 // Errors are *Error without a path.
 func Parse(data []byte) (*File, error) {
-	f, err := parse(data)
+	f, err := attempt.At(func() *File { return parse(data) })
 	var e *Error
 	if err == nil || errors.As(err, &e) {
 		return f, err
@@ -40,148 +42,122 @@ func Parse(data []byte) (*File, error) {
 	return nil, &Error{Kind: ErrFormat, Detail: err.Error()}
 }
 
-func parse(data []byte) (*File, error) {
+func parse(data []byte) *File {
 	r := &reader{data: data[:min(len(data), maxHeaderBytes)], clipped: len(data) > maxHeaderBytes}
-	magic, err := r.take(4)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("%d bytes are no GGUF file", len(data))
-	case string(magic) == "FUGG":
-		return nil, &Error{Kind: ErrUnsupported, Detail: "big endian; convert the file on a little endian machine"}
-	case string(magic) == "vers":
-		return nil, errors.New("looks like a Git LFS pointer instead of the model (fetch it with git lfs pull)")
-	case string(magic) != "GGUF":
-		return nil, fmt.Errorf("begins with %q instead of \"GGUF\"", magic)
+	if len(data) < 4 {
+		panic(wrong("%d bytes are no GGUF file", len(data)))
 	}
-	f := &File{meta: map[string]Value{}}
-	if f.Version, err = r.u32(); err != nil {
-		return nil, err
+	bigEndian := attempt.Failure{Err: &Error{Kind: ErrUnsupported, Detail: "big endian; convert the file on a little endian machine"}}
+	switch magic := r.take(4); string(magic) {
+	case "GGUF":
+	case "FUGG":
+		panic(bigEndian)
+	case "vers":
+		panic(wrong("looks like a Git LFS pointer instead of the model (fetch it with git lfs pull)"))
+	default:
+		panic(wrong("begins with %q instead of \"GGUF\"", magic))
 	}
+	f := &File{meta: map[string]Value{}, Version: r.u32()}
 	if f.Version < 2 || f.Version > 3 {
 		if f.Version > 0xffff {
-			return nil, &Error{Kind: ErrUnsupported, Detail: "big endian; convert the file on a little endian machine"}
+			panic(bigEndian)
 		}
-		return nil, &Error{Kind: ErrUnsupported, Detail: fmt.Sprintf("version %d; versions 2 and 3 are read", f.Version)}
+		panic(attempt.Failure{Err: &Error{Kind: ErrUnsupported, Detail: fmt.Sprintf("version %d; versions 2 and 3 are read", f.Version)}})
 	}
-	tensors, err := r.u64()
-	if err != nil {
-		return nil, err
-	}
-	keys, err := r.u64()
+	tensors, keys := r.u64(), r.u64()
 	switch {
-	case err != nil:
-		return nil, err
 	case tensors > maxTensors:
-		return nil, fmt.Errorf("%d tensors, more than %d", tensors, maxTensors)
+		panic(wrong("%d tensors, more than %d", tensors, maxTensors))
 	case keys > maxKeys:
-		return nil, fmt.Errorf("%d metadata keys, more than %d", keys, maxKeys)
+		panic(wrong("%d metadata keys, more than %d", keys, maxKeys))
 	}
-	if err := f.readMeta(r, int(keys)); err != nil {
-		return nil, err
-	}
-	if err := f.readAlignment(); err != nil {
-		return nil, err
-	}
-	begins, err := f.readTable(r, int(tensors))
-	if err != nil {
-		return nil, err
-	}
+	f.readMeta(r, int(keys))
+	f.readAlignment()
+	begins := f.readTable(r, int(tensors))
 	start := align(uint64(r.at), uint64(f.Alignment))
 	if start > uint64(len(data)) {
 		if len(f.Tensors) > 0 {
-			return nil, fmt.Errorf("%w: the data begins at byte %d of %d", errTruncated, start, len(data))
+			panic(wrong("%w: the data begins at byte %d of %d", errTruncated, start, len(data)))
 		}
 		start = uint64(len(data))
 	}
-	return f, f.place(data[start:], begins)
+	f.place(data[start:], begins)
+	return f
 }
 
-func (f *File) readMeta(r *reader, n int) error {
+func (f *File) readMeta(r *reader, n int) {
 	for i := range n {
-		key, err := r.name()
+		key, err := attempt.At(r.name)
 		if err != nil {
-			return fmt.Errorf("metadata %d: %w", i, err)
+			panic(wrong("metadata %d: %w", i, err))
 		}
 		if _, ok := f.meta[key]; ok {
-			return &Error{Key: key, Kind: ErrFormat, Detail: "given twice"}
+			panic(attempt.Failure{Err: &Error{Key: key, Kind: ErrFormat, Detail: "given twice"}})
 		}
-		v, err := r.value()
+		v, err := attempt.At(r.value)
 		if err != nil {
-			return &Error{Key: key, Kind: ErrFormat, Detail: err.Error()}
+			panic(attempt.Failure{Err: &Error{Key: key, Kind: ErrFormat, Detail: err.Error()}})
 		}
 		f.meta[key] = v
 		f.keys = append(f.keys, key)
 	}
-	return nil
 }
 
 // readAlignment: general.alignment, 32 by default; a power of two.
-func (f *File) readAlignment() error {
+func (f *File) readAlignment() {
 	const key, most = "general.alignment", 1 << 16
 	f.Alignment = 32
-	v, ok := f.meta[key]
-	if !ok {
-		return nil
+	if v, ok := f.meta[key]; ok {
+		n, ok := v.Whole()
+		if !ok || n < 8 || n > most || n&(n-1) != 0 {
+			panic(attempt.Failure{Err: &Error{Key: key, Kind: ErrFormat, Detail: fmt.Sprintf("%v is not a power of two in 8..%d", v, most)}})
+		}
+		f.Alignment = int(n)
 	}
-	n, ok := v.Whole()
-	if !ok || n < 8 || n > most || n&(n-1) != 0 {
-		return &Error{Key: key, Kind: ErrFormat, Detail: fmt.Sprintf("%v is not a power of two in 8..%d", v, most)}
-	}
-	f.Alignment = int(n)
-	return nil
 }
 
 // readTable reads the tensors and where they begin.
-func (f *File) readTable(r *reader, n int) (begins []uint64, err error) {
+func (f *File) readTable(r *reader, n int) (begins []uint64) {
 	seen := map[string]bool{}
 	for i := range n {
-		name, err := r.name()
+		name, err := attempt.At(r.name)
 		if err != nil {
-			return nil, fmt.Errorf("tensor %d: %w", i, err)
+			panic(wrong("tensor %d: %w", i, err))
 		}
 		if seen[name] {
-			return nil, &Error{Tensor: name, Kind: ErrFormat, Detail: "named twice"}
+			panic(attempt.Failure{Err: &Error{Tensor: name, Kind: ErrFormat, Detail: "named twice"}})
 		}
 		seen[name] = true
-		t, begin, err := readTensor(r)
+		t := Tensor{Name: name}
+		begin, err := attempt.At(func() uint64 { return t.read(r) })
 		if err != nil {
-			return nil, inTensor(name, err)
+			panic(attempt.Failure{Err: inTensor(name, err)})
 		}
-		t.Name = name
 		f.Tensors, begins = append(f.Tensors, t), append(begins, begin)
 	}
-	return begins, nil
+	return begins
 }
 
-func readTensor(r *reader) (t Tensor, begin uint64, err error) {
-	rank, err := r.u32()
-	if err != nil {
-		return t, 0, err
-	}
+// read reads type and shape, and returns where the data begins.
+func (t *Tensor) read(r *reader) (begin uint64) {
+	rank := r.u32()
 	if rank < 1 || rank > maxRank {
-		return t, 0, fmt.Errorf("%d dimensions, want 1 to %d", rank, maxRank)
+		panic(wrong("%d dimensions, want 1 to %d", rank, maxRank))
 	}
 	for range rank {
-		d, err := r.u64()
-		if err != nil {
-			return t, 0, err
-		}
+		d := r.u64()
 		if d < 1 || d > math.MaxInt32 {
-			return t, 0, fmt.Errorf("dimension %d, want 1 to %d", d, math.MaxInt32)
+			panic(wrong("dimension %d, want 1 to %d", d, math.MaxInt32))
 		}
 		t.Shape = append(t.Shape, int(d))
 	}
 	slices.Reverse(t.Shape)
-	n, err := r.u32()
-	if err != nil {
-		return t, 0, err
+	t.Type = Type(r.u32())
+	begin = r.u64()
+	if !t.Type.Known() {
+		panic(attempt.Failure{Err: &Error{Kind: ErrUnsupported, Detail: fmt.Sprintf("is %v; read are %s", t.Type, knownTypes())}})
 	}
-	t.Type = Type(n)
-	begin, err = r.u64()
-	if err == nil && !t.Type.Known() {
-		return t, 0, &Error{Kind: ErrUnsupported, Detail: fmt.Sprintf("is %v; read are %s", t.Type, knownTypes())}
-	}
-	return t, begin, err
+	return begin
 }
 
 // size multiplies the shape out.
@@ -203,7 +179,7 @@ func (t *Tensor) size() (uint64, error) {
 
 // place gives every tensor its data: in order of offset, each at the first
 // aligned byte behind the one before, so that no byte belongs to two.
-func (f *File) place(data []byte, begins []uint64) error {
+func (f *File) place(data []byte, begins []uint64) {
 	order := make([]int, len(begins))
 	for i := range order {
 		order[i] = i
@@ -233,15 +209,14 @@ func (f *File) place(data []byte, begins []uint64) error {
 			err = fmt.Errorf("%w: %d bytes from byte %d of the data, which has %d", errTruncated, size, begin, len(data))
 		}
 		if err != nil {
-			return inTensor(t.Name, err)
+			panic(attempt.Failure{Err: inTensor(t.Name, err)})
 		}
 		t.Data = data[begin : begin+size : begin+size]
 		at = begin + size
 	}
 	if rest := uint64(len(data)) - at; rest >= uint64(f.Alignment) {
-		return fmt.Errorf("%d bytes after the last tensor belong to none", rest)
+		panic(wrong("%d bytes after the last tensor belong to none", rest))
 	}
-	return nil
 }
 
 // align is the first multiple of a at or above n; n is far below 2^63.

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"unicode/utf8"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // Bounds of a header: several times what the largest published files hold.
@@ -24,111 +26,91 @@ type reader struct {
 	at      int
 }
 
-func (r *reader) take(n uint64) ([]byte, error) {
+func (r *reader) take(n uint64) []byte {
 	if n > uint64(len(r.data)-r.at) {
 		if r.clipped {
-			return nil, fmt.Errorf("%w of %d bytes, at byte %d", errLong, maxHeaderBytes, r.at)
+			panic(wrong("%w of %d bytes, at byte %d", errLong, maxHeaderBytes, r.at))
 		}
-		return nil, fmt.Errorf("%w at byte %d: %d bytes wanted, %d left", errTruncated, r.at, n, len(r.data)-r.at)
+		panic(wrong("%w at byte %d: %d bytes wanted, %d left", errTruncated, r.at, n, len(r.data)-r.at))
 	}
 	b := r.data[r.at : r.at+int(n) : r.at+int(n)]
 	r.at += int(n)
-	return b, nil
+	return b
 }
 
-func (r *reader) u32() (uint32, error) {
-	b, err := r.take(4)
-	if err != nil {
-		return 0, err
-	}
-	return binary.LittleEndian.Uint32(b), nil
+// wrong ends the reading of a header.
+func wrong(format string, args ...any) attempt.Failure {
+	return attempt.Failure{Err: fmt.Errorf(format, args...)}
 }
 
-func (r *reader) u64() (uint64, error) {
-	b, err := r.take(8)
-	if err != nil {
-		return 0, err
-	}
-	return binary.LittleEndian.Uint64(b), nil
-}
+func (r *reader) u32() uint32 { return binary.LittleEndian.Uint32(r.take(4)) }
+func (r *reader) u64() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
 
 // bytes reads a string in place.
-func (r *reader) bytes(most uint64) ([]byte, error) {
+func (r *reader) bytes(most uint64) []byte {
 	at := r.at
-	n, err := r.u64()
-	if err != nil {
-		return nil, err
-	}
+	n := r.u64()
 	if n > most {
-		return nil, fmt.Errorf("string of %d bytes at byte %d, more than %d", n, at, most)
+		panic(wrong("string of %d bytes at byte %d, more than %d", n, at, most))
 	}
 	return r.take(n)
 }
 
 // name reads and copies a key or a tensor's name.
-func (r *reader) name() (string, error) {
+func (r *reader) name() string {
 	at := r.at
-	b, err := r.bytes(maxNameBytes)
+	b := r.bytes(maxNameBytes)
 	switch {
-	case err != nil:
-		return "", err
 	case len(b) == 0:
-		return "", fmt.Errorf("empty name at byte %d", at)
+		panic(wrong("empty name at byte %d", at))
 	case !utf8.Valid(b):
-		return "", fmt.Errorf("name at byte %d is not UTF-8", at)
+		panic(wrong("name at byte %d is not UTF-8", at))
 	}
-	return string(b), nil
+	return string(b)
 }
 
 // value checks a value to its end and keeps where it lies.
-func (r *reader) value() (Value, error) {
-	k, err := r.u32()
-	if err != nil {
-		return Value{}, err
-	}
+func (r *reader) value() Value {
+	k := r.u32()
 	v := Value{Kind: Kind(k)}
 	switch v.Kind {
 	case Array:
 		return r.array()
 	case String:
-		v.raw, err = r.bytes(maxStringBytes)
-		return v, err
+		v.raw = r.bytes(maxStringBytes)
+		return v
 	}
 	if int64(k) >= int64(len(kinds)) {
-		return v, fmt.Errorf("unknown value type %d", k)
+		panic(wrong("unknown value type %d", k))
 	}
-	if v.raw, err = r.take(uint64(kinds[k].width)); err == nil && v.Kind == Bool && v.raw[0] > 1 {
-		err = fmt.Errorf("bool of value %d", v.raw[0])
+	if v.raw = r.take(uint64(kinds[k].width)); v.Kind == Bool && v.raw[0] > 1 {
+		panic(wrong("bool of value %d", v.raw[0]))
 	}
-	return v, err
+	return v
 }
 
-func (r *reader) array() (Value, error) {
-	v := Value{Kind: Array}
-	k, err := r.u32()
-	if err != nil {
-		return v, err
-	}
-	n, err := r.u64()
+func (r *reader) array() Value {
+	k, n := r.u32(), r.u64()
 	switch {
-	case err != nil:
-		return v, err
 	case int64(k) >= int64(len(kinds)) || Kind(k) == Array:
-		return v, fmt.Errorf("array of %v", Kind(k))
+		panic(wrong("array of %v", Kind(k)))
 	case n > maxArray:
-		return v, fmt.Errorf("array of %d elements, more than %d", n, maxArray)
+		panic(wrong("array of %d elements, more than %d", n, maxArray))
 	}
-	v.Elem, v.N = Kind(k), int(n)
+	v := Value{Kind: Array, Elem: Kind(k), N: int(n)}
 	if v.Elem != String {
-		v.raw, err = r.take(n * uint64(kinds[k].width))
-		return v, err
+		v.raw = r.take(n * uint64(kinds[k].width))
+		return v
 	}
-	begin := r.at
-	for i := range v.N {
-		if _, err := r.bytes(maxStringBytes); err != nil {
-			return v, fmt.Errorf("element %d: %w", i, err)
+	begin, i := r.at, 0
+	if _, err := attempt.At(func() any {
+		for ; i < v.N; i++ {
+			r.bytes(maxStringBytes)
 		}
+		return nil
+	}); err != nil {
+		panic(wrong("element %d: %w", i, err))
 	}
 	v.raw = r.data[begin:r.at:r.at]
-	return v, nil
+	return v
 }

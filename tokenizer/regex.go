@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/dlclark/regexp2/v2"
+
+	"github.com/shoal-llm/shoal/internal/attempt"
 )
 
 // wordClass is what Oniguruma calls a word character, as the inside of a class.
@@ -25,13 +27,13 @@ const (
 // newline), {,n}, \x{...}, \p{^...}, class intersection with a negated class,
 // nested and POSIX classes; ^ and $ are always those of lines.
 func translateRegex(p string) (string, error) {
-	t := translator{in: p}
-	for t.pos < len(t.in) {
-		if err := t.step(); err != nil {
-			return "", err
+	return attempt.At(func() string {
+		t := translator{in: p}
+		for t.pos < len(t.in) {
+			t.step()
 		}
-	}
-	return t.out.String(), nil
+		return t.out.String()
+	})
 }
 
 type translator struct {
@@ -47,23 +49,22 @@ func (t *translator) take(in, out string) {
 	t.out.WriteString(out)
 }
 
-func (t *translator) step() error {
+func (t *translator) step() {
 	switch {
 	case t.has(`\`):
-		return t.escape(false)
+		t.escape(false)
 	case t.has(`[`):
-		return t.class()
+		t.class()
 	case t.has(`{,`):
 		t.take(`{,`, `{0,`)
 	case t.has(`}+`) && t.closesCount():
-		return errors.New("a + after a counted repetition is ambiguous")
+		panic(attempt.Failure{Err: errors.New("a + after a counted repetition is ambiguous")})
 	case t.has(`(?`):
-		return t.group()
+		t.group()
 	default:
 		_, n := utf8.DecodeRuneInString(t.in[t.pos:])
 		t.take(t.in[t.pos:t.pos+n], t.in[t.pos:t.pos+n])
 	}
-	return nil
 }
 
 // closesCount: the } here ends a {n}, {n,} or {n,m}.
@@ -77,29 +78,29 @@ func (t *translator) closesCount() bool {
 }
 
 // group copies "(?" and, where option letters follow, maps m to regexp2's s.
-func (t *translator) group() error {
+func (t *translator) group() {
 	end := t.pos + 2
 	for end < len(t.in) && strings.IndexByte("imx-", t.in[end]) >= 0 {
 		end++
 	}
 	if end > t.pos+2 && end < len(t.in) && (t.in[end] == ':' || t.in[end] == ')') {
 		t.take(t.in[t.pos:end], strings.ReplaceAll(t.in[t.pos:end], "m", "s"))
-		return nil
+		return
 	}
 	rest := t.in[t.pos+2:]
 	for _, ok := range []string{":", "=", "!", ">", "<", "#"} {
 		if strings.HasPrefix(rest, ok) {
 			t.take("(?", "(?")
-			return nil
+			return
 		}
 	}
-	return fmt.Errorf("group at byte %d is of an unknown kind", t.pos)
+	panic(attempt.Failure{Err: fmt.Errorf("group at byte %d is of an unknown kind", t.pos)})
 }
 
-func (t *translator) escape(inClass bool) error {
+func (t *translator) escape(inClass bool) {
 	rest := t.in[t.pos+1:]
 	if rest == "" {
-		return errors.New("ends in a lone backslash")
+		panic(attempt.Failure{Err: errors.New("ends in a lone backslash")})
 	}
 	wrap := func(set string) string {
 		if inClass {
@@ -119,15 +120,15 @@ func (t *translator) escape(inClass bool) error {
 	case c == 'H' && !inClass:
 		t.take(`\H`, `[^0-9a-fA-F]`)
 	case strings.IndexByte("WHKGQEyYONgkXR", c) >= 0:
-		return fmt.Errorf("escape \\%c at byte %d is not built in here", c, t.pos)
+		panic(attempt.Failure{Err: fmt.Errorf("escape \\%c at byte %d is not built in here", c, t.pos)})
 	case strings.HasPrefix(rest, "x{"):
 		end := strings.IndexByte(rest, '}')
 		if end < 0 {
-			return errors.New(`\x{ is not closed`)
+			panic(attempt.Failure{Err: errors.New(`\x{ is not closed`)})
 		}
 		v, err := strconv.ParseUint(rest[2:end], 16, 32)
 		if err != nil || !utf8.ValidRune(rune(v)) {
-			return fmt.Errorf(`\x{%s} is not a character`, rest[2:end])
+			panic(attempt.Failure{Err: fmt.Errorf(`\x{%s} is not a character`, rest[2:end])})
 		}
 		lit := string(rune(v))
 		if v < 0x80 {
@@ -140,12 +141,11 @@ func (t *translator) escape(inClass bool) error {
 		_, n := utf8.DecodeRuneInString(rest)
 		t.take(t.in[t.pos:t.pos+1+n], t.in[t.pos:t.pos+1+n])
 	}
-	return nil
 }
 
 // class copies a bracket class. Intersection is understood in the one form
 // published patterns use: [A&&[^B]], which regexp2 spells [A-[B]].
-func (t *translator) class() error {
+func (t *translator) class() {
 	start := t.pos
 	t.take("[", "[")
 	if t.has("^") {
@@ -158,38 +158,34 @@ func (t *translator) class() error {
 		switch {
 		case t.has("]"):
 			t.take("]", "]")
-			return nil
+			return
 		case t.has(`\`):
-			if err := t.escape(true); err != nil {
-				return err
-			}
+			t.escape(true)
 		case t.has("&&[^"):
 			t.take("&&[^", "-[")
 			for t.pos < len(t.in) && !t.has("]") {
 				if t.has("[") || t.has("&&") {
-					return fmt.Errorf("class at byte %d is nested too deep", start)
+					panic(attempt.Failure{Err: fmt.Errorf("class at byte %d is nested too deep", start)})
 				}
 				if t.has(`\`) {
-					if err := t.escape(true); err != nil {
-						return err
-					}
+					t.escape(true)
 					continue
 				}
 				_, n := utf8.DecodeRuneInString(t.in[t.pos:])
 				t.take(t.in[t.pos:t.pos+n], t.in[t.pos:t.pos+n])
 			}
 			if !t.has("]]") {
-				return fmt.Errorf("class at byte %d: an intersection must end its class", start)
+				panic(attempt.Failure{Err: fmt.Errorf("class at byte %d: an intersection must end its class", start)})
 			}
 			t.take("]", "]")
 		case t.has("["), t.has("&&"):
-			return fmt.Errorf("class at byte %d holds a nested or POSIX class or an intersection, which is not built in", start)
+			panic(attempt.Failure{Err: fmt.Errorf("class at byte %d holds a nested or POSIX class or an intersection, which is not built in", start)})
 		default:
 			_, n := utf8.DecodeRuneInString(t.in[t.pos:])
 			t.take(t.in[t.pos:t.pos+n], t.in[t.pos:t.pos+n])
 		}
 	}
-	return fmt.Errorf("class at byte %d is not closed", start)
+	panic(attempt.Failure{Err: fmt.Errorf("class at byte %d is not closed", start)})
 }
 
 // regex is the general matcher.
