@@ -36,11 +36,7 @@ func stagesOf(s socket.Stages, step time.Duration) Stages {
 // Decode is what taking sequences one token further costs. Best figures are of
 // the fastest step, which a shared machine disturbed least.
 type Decode struct {
-	Model       string  `json:"model"`
-	Weights     string  `json:"quant"`
-	KV          string  `json:"kv_type"`
-	Policy      string  `json:"policy"`
-	Threads     int     `json:"threads"`
+	Setup
 	Context     int     `json:"context"`
 	Batch       int     `json:"batch"`
 	Steps       int     `json:"steps"`
@@ -103,8 +99,7 @@ func RunDecode(ctx context.Context, o Options, note func(string)) (*Decode, erro
 		if full != nil && p.Spec() == full.Policy {
 			return full, nil
 		}
-		d = &Decode{Model: o.Model, Weights: o.Weights.String(), KV: o.KV.String(), Policy: p.Spec(), Context: o.Context, Batch: o.Batch, Steps: o.Tokens,
-			Threads: r.pool.Threads(), LoadSeconds: r.Load.Seconds(), Ceiling: ceiling, Machine: ThisMachine()}
+		d = &Decode{Setup: r.setup(o, p.Spec()), Context: o.Context, Batch: o.Batch, Steps: o.Tokens, LoadSeconds: r.Load.Seconds(), Ceiling: ceiling, Machine: ThisMachine()}
 		note("policy " + p.Spec())
 		if err := d.measure(ctx, r, f, k, g, p); err != nil {
 			return nil, err

@@ -12,11 +12,7 @@ import (
 
 // Prefill is what reading a prompt costs; best figures are of the fastest one.
 type Prefill struct {
-	Model       string  `json:"model"`
-	Weights     string  `json:"quant"`
-	KV          string  `json:"kv_type"`
-	Policy      string  `json:"policy"`
-	Threads     int     `json:"threads"`
+	Setup
 	Tokens      int     `json:"tokens"`
 	Chunk       int     `json:"chunk"`
 	Repeat      int     `json:"repeat"`
@@ -40,14 +36,14 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 	if o.Chunk <= 0 || o.Chunk > o.Context {
 		o.Chunk = o.Context
 	}
-	p := &Prefill{Model: o.Model, Weights: o.Weights.String(), KV: o.KV.String(), Policy: o.Policy, Tokens: o.Context, Chunk: o.Chunk, Repeat: o.Repeat, Machine: ThisMachine()}
+	p := &Prefill{Tokens: o.Context, Chunk: o.Chunk, Repeat: o.Repeat, Machine: ThisMachine()}
 	note("loading")
 	r, k, err := promptRig(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	defer r.close()
-	p.Threads, p.LoadSeconds = r.pool.Threads(), r.Load.Seconds()
+	p.Setup, p.LoadSeconds = r.setup(o, o.Policy), r.Load.Seconds()
 	if p.Ceiling, err = MeasureCeiling(r.pool, ceilingTime); err != nil {
 		return nil, err
 	}

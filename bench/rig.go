@@ -149,3 +149,16 @@ func middle[T cmp.Ordered](d []T) T {
 	slices.Sort(d)
 	return d[len(d)/2]
 }
+
+// Setup is what was measured.
+type Setup struct {
+	Model   string `json:"model"`
+	Weights string `json:"quant"`
+	KV      string `json:"kv_type"`
+	Policy  string `json:"policy"`
+	Threads int    `json:"threads"`
+}
+
+func (r *rig) setup(o Options, policy string) Setup {
+	return Setup{o.Model, o.Weights.String(), o.KV.String(), policy, r.pool.Threads()}
+}

@@ -12,11 +12,7 @@ import (
 // SwiftKV is reading a prompt with parts of the layers left out for all its tokens but the
 // last, beside reading it whole.
 type SwiftKV struct {
-	Model   string       `json:"model"`
-	Weights string       `json:"quant"`
-	KV      string       `json:"kv_type"`
-	Policy  string       `json:"policy"`
-	Threads int          `json:"threads"`
+	Setup
 	Tokens  int          `json:"tokens"`
 	Chunk   int          `json:"chunk"`
 	Repeat  int          `json:"repeat"`
@@ -43,7 +39,7 @@ type SwiftKVRow struct {
 // RunSwiftKV measures prompts of o.Context tokens whole and with every share, in turn, so
 // that what disturbs the machine disturbs all alike.
 func RunSwiftKV(ctx context.Context, o Options, shares []float64, group int, note func(string)) (*SwiftKV, error) {
-	s := &SwiftKV{Model: o.Model, Weights: o.Weights.String(), KV: o.KV.String(), Policy: o.Policy, Tokens: o.Context, Repeat: o.Repeat, Machine: ThisMachine()}
+	s := &SwiftKV{Tokens: o.Context, Repeat: o.Repeat, Machine: ThisMachine()}
 	if o.Chunk <= 0 || o.Chunk > o.Context {
 		o.Chunk = o.Context
 	}
@@ -75,7 +71,7 @@ func RunSwiftKV(ctx context.Context, o Options, shares []float64, group int, not
 		row.TokenBytes = g.TokenBytes()
 		s.Rows = append(s.Rows, row)
 	}
-	s.Threads = rigs[0].pool.Threads()
+	s.Setup = rigs[0].setup(o, o.Policy)
 	var err error
 	if s.Ceiling, err = MeasureCeiling(rigs[0].pool, ceilingTime); err != nil {
 		return nil, err

@@ -10,14 +10,11 @@ import (
 func haystack() string {
 	var b strings.Builder
 	b.WriteString("Some special magic numbers are hidden within the following text. Make sure to memorize it. I will quiz you about the numbers afterwards.\n")
-	lines := []string{
-		"The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n",
-	}
 	for i := range 110 {
 		if i == 61 {
 			fmt.Fprintf(&b, "One of the special magic numbers for %s is: %s.\n", needleKey, needleValue)
 		}
-		b.WriteString(lines[i%len(lines)])
+		b.WriteString("The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n")
 	}
 	return b.String()
 }

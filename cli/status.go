@@ -42,15 +42,20 @@ func (f serverFlags) client() *client.Client {
 	return c
 }
 
+// state is /v1/cluster as it is now.
+func (f *lookFlags) state(e *env) (*api.ClusterState, error) {
+	ctx, cancel := f.within(e.ctx)
+	defer cancel()
+	return f.client().Cluster(ctx)
+}
+
 type statusCmd struct {
 	lookFlags
 	JSON bool `name:"json" help:"Print /v1/cluster as it is."`
 }
 
 func (c *statusCmd) Run(e *env) error {
-	ctx, cancel := c.within(e.ctx)
-	defer cancel()
-	s, err := c.client().Cluster(ctx)
+	s, err := c.state(e)
 	if err != nil {
 		return err
 	}

@@ -42,9 +42,7 @@ type (
 )
 
 func (c *storeListCmd) Run(e *env) error {
-	ctx, cancel := c.within(e.ctx)
-	defer cancel()
-	s, err := c.client().Cluster(ctx)
+	s, err := c.state(e)
 	if err != nil {
 		return err
 	}

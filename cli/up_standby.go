@@ -152,9 +152,7 @@ func (p *pair) head(i int, standby bool, pause time.Duration) error {
 		if time.Since(began) > pairLong {
 			pause = pairPause
 		}
-		p.wg.Add(1)
-		go func() {
-			defer p.wg.Done()
+		p.wg.Go(func() {
 			select {
 			case <-p.ctx.Done():
 				return
@@ -163,7 +161,7 @@ func (p *pair) head(i int, standby bool, pause time.Duration) error {
 			if err := p.head(i, true, min(2*pause, 30*time.Second)); err != nil && p.ctx.Err() == nil {
 				p.log.Error("a coordinator was not started again", "id", id, "error", err)
 			}
-		}()
+		})
 	}})
 }
 

@@ -259,9 +259,7 @@ func (c *Coordinator) rival(e gossip.Event) {
 	}
 	now := time.Now()
 	c.silent.Store(&now)
-	c.wg.Add(1)
-	go func() { // gossip must not wait
-		defer c.wg.Done()
+	c.wg.Go(func() { // gossip must not wait
 		t := time.NewTicker(waitsTick)
 		defer t.Stop()
 		for { // the election may not be there yet
@@ -275,7 +273,7 @@ func (c *Coordinator) rival(e gossip.Event) {
 				return
 			}
 		}
-	}()
+	})
 }
 
 const thisCoordinator = "this coordinator"
@@ -348,13 +346,11 @@ func (c *Coordinator) depose(by topology.Claim) {
 	close(c.lost)
 	c.tell(&leaseLost{c.why.Error()})
 	if k := c.up.Load(); k != nil {
-		c.wg.Add(1)
-		go func() {
-			defer c.wg.Done()
+		c.wg.Go(func() {
 			ctx, cancel := context.WithTimeout(c.ctx, 5*time.Second)
 			defer cancel()
 			_ = k.batcher.Stop(ctx) // running requests end with a reason
-		}()
+		})
 	}
 }
 

@@ -171,15 +171,13 @@ func (c *core) fence(g *Group, rank int, reason string, hung bool) {
 
 // StartStep implements batcher.Stepper.
 func (c *core) StartStep(p *batcher.Plan, done func(batcher.StepDone, error)) {
-	c.steps.Add(1)
-	go func() {
-		defer c.steps.Done()
+	c.steps.Go(func() {
 		d, err := c.stepper.run(c.ctx, p)
 		for rank, used := range d.Used {
 			c.noteUsed(c.nodeOf(p.Epoch, rank), used)
 		}
 		done(d, err)
-	}()
+	})
 }
 
 // Release implements batcher.Stepper.
@@ -190,9 +188,7 @@ func (c *core) Release(epoch uint32, keep []batcher.Keep, seqs, blocks []uint64)
 	}
 	r := ReleaseRequest(epoch, keep, seqs, blocks)
 	for i, h := range g.Handles {
-		c.steps.Add(1)
-		go func() {
-			defer c.steps.Done()
+		c.steps.Go(func() {
 			ctx, cancel := context.WithTimeout(c.ctx, retireTimeout)
 			defer cancel()
 			reply, err := h.Release(ctx, r)
@@ -201,7 +197,7 @@ func (c *core) Release(epoch uint32, keep []batcher.Keep, seqs, blocks []uint64)
 				return
 			}
 			c.noteUsed(g.Nodes[i].ID, reply.KvUsedBytes)
-		}()
+		})
 	}
 }
 
@@ -213,13 +209,11 @@ func (c *core) Disk(epoch uint32, d batcher.Disk, done func(int)) {
 		return
 	}
 	r := PrefixRequest(epoch, d)
-	c.steps.Add(1)
-	go func() {
-		defer c.steps.Done()
+	c.steps.Go(func() {
 		ctx, cancel := context.WithTimeout(c.ctx, time.Duration(d.Millis)*time.Millisecond)
 		defer cancel()
 		done(c.askDisks(ctx, g, r))
-	}()
+	})
 }
 
 // askDisks asks all nodes of a group at once: how many of the first blocks every one has.

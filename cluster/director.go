@@ -181,9 +181,7 @@ func (d *director) Receive(c actor.Context) {
 	switch m := c.Message().(type) {
 	case *actor.Started:
 		self, root := c.Self(), c.ActorSystem().Root
-		d.calls.Add(1)
-		go func() {
-			defer d.calls.Done()
+		d.calls.Go(func() {
 			t := time.NewTicker(tickEvery)
 			defer t.Stop()
 			for {
@@ -194,7 +192,7 @@ func (d *director) Receive(c actor.Context) {
 					return
 				}
 			}
-		}()
+		})
 	case *actor.Stopping:
 		d.cancel()
 	case *nodeUp:
@@ -486,12 +484,10 @@ func (d *director) call(limit time.Duration, f func(context.Context)) { d.callIn
 
 func (d *director) callIn(ctx context.Context, limit time.Duration, f func(context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
-	d.calls.Add(1)
-	go func() {
-		defer d.calls.Done()
+	d.calls.Go(func() {
 		defer cancel()
 		f(ctx)
-	}()
+	})
 }
 
 // ErrNoPlacement means that no epoch is serving.
@@ -501,23 +497,16 @@ var ErrNoPlacement = errors.New("cluster: no placement is serving")
 // answers. The first failure is returned with the node's name, after all have
 // answered or the context has ended.
 func (g *Group) step(ctx context.Context, r *proto.StepRequest) ([]*proto.StepReply, []error) {
-	replies := make([]*proto.StepReply, len(g.Handles))
 	errs := make([]error, len(g.Handles))
-	var wg sync.WaitGroup
-	for i, h := range g.Handles {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			reply, err := h.Step(ctx, r)
-			if err == nil && (reply.Epoch != r.Epoch || reply.Step != r.Step) {
-				err = fmt.Errorf("cluster: answer of epoch %d step %d to epoch %d step %d", reply.Epoch, reply.Step, r.Epoch, r.Step)
-			}
-			if err != nil {
-				errs[i] = fmt.Errorf("node %s: %w", g.Nodes[i].ID, err)
-			}
-			replies[i] = reply
-		}()
-	}
-	wg.Wait()
+	replies := fromAll(g.Handles, func(i int, h Handle) *proto.StepReply {
+		reply, err := h.Step(ctx, r)
+		if err == nil && (reply.Epoch != r.Epoch || reply.Step != r.Step) {
+			err = fmt.Errorf("cluster: answer of epoch %d step %d to epoch %d step %d", reply.Epoch, reply.Step, r.Epoch, r.Step)
+		}
+		if err != nil {
+			errs[i] = fmt.Errorf("node %s: %w", g.Nodes[i].ID, err)
+		}
+		return reply
+	})
 	return replies, errs
 }

@@ -150,16 +150,14 @@ func (d *discoverer) ask(m gossip.Member, question func(gossip.Member)) {
 		return
 	}
 	d.asking[m.Name] = true
-	d.wg.Add(1)
-	go func() {
-		defer d.wg.Done()
+	d.wg.Go(func() {
 		defer func() {
 			d.mu.Lock()
 			delete(d.asking, m.Name)
 			d.mu.Unlock()
 		}()
 		question(m)
-	}()
+	})
 }
 
 func (d *discoverer) describe(m gossip.Member) {

@@ -53,9 +53,7 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 	if c.serve.Tracer != nil {
 		p.core = c
 	}
-	c.steps.Add(1)
-	go func() {
-		defer c.steps.Done()
+	c.steps.Go(func() {
 		defer close(out)
 		defer cancel()
 		for {
@@ -64,7 +62,7 @@ func (c *core) Submit(ctx context.Context, r *api.Request) (<-chan api.Event, er
 				return
 			}
 		}
-	}()
+	})
 	return out, nil
 }
 

@@ -24,9 +24,7 @@ func (d *director) watchLoad(ctx context.Context, c actor.Context, e topology.Lo
 		handles[i] = d.hosts[n.ID].handle
 	}
 	end, every := d.endLoad, d.cfg.LoadStall/8
-	d.calls.Add(1)
-	go func() {
-		defer d.calls.Done()
+	d.calls.Go(func() {
 		t := time.NewTicker(every)
 		defer t.Stop()
 		began := time.Now()
@@ -50,21 +48,22 @@ func (d *director) watchLoad(ctx context.Context, c actor.Context, e topology.Lo
 				end(fmt.Errorf("cluster: no node has made progress in loading its weights for %v", loadTimeout))
 			}
 		}
-	}()
+	})
 }
 
 // loadings asks all nodes at once how far they are.
 func loadings(ctx context.Context, handles []Handle, epoch uint32, limit time.Duration) []topology.LoadProgress {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	out := make([]topology.LoadProgress, len(handles))
+	return fromAll(handles, func(_ int, h Handle) topology.LoadProgress { return standing(h.Status(ctx)).InLoad(epoch) })
+}
+
+// fromAll asks all nodes at once, and waits for every answer.
+func fromAll[T any](handles []Handle, ask func(rank int, h Handle) T) []T {
+	out := make([]T, len(handles))
 	var wg sync.WaitGroup
 	for i, h := range handles {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			out[i] = standing(h.Status(ctx)).InLoad(epoch)
-		}()
+		wg.Go(func() { out[i] = ask(i, h) })
 	}
 	wg.Wait()
 	return out

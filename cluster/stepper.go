@@ -247,15 +247,13 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 			continue
 		}
 		failed = append(failed, err.Error())
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			probe, cancel := context.WithTimeout(context.Background(), probeLimit)
 			defer cancel()
 			if _, err := g.Handles[rank].Status(probe); err != nil {
 				s.suspect(g, rank)
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	if len(failed) > 0 {

@@ -25,9 +25,7 @@ func (s *stepper) watch(ctx context.Context, g *Group, p *batcher.Plan) (_ conte
 	}
 	every := s.stall / 8
 	var wg sync.WaitGroup
-	wg.Add(1)
-	go func() {
-		defer wg.Done()
+	wg.Go(func() {
 		t := time.NewTicker(every)
 		defer t.Stop()
 		began := time.Now()
@@ -47,7 +45,7 @@ func (s *stepper) watch(ctx context.Context, g *Group, p *batcher.Plan) (_ conte
 				return
 			}
 		}
-	}()
+	})
 	return ctx, func() {
 		cancel(nil)
 		wg.Wait()
@@ -58,17 +56,7 @@ func (s *stepper) watch(ctx context.Context, g *Group, p *batcher.Plan) (_ conte
 func (s *stepper) progress(ctx context.Context, g *Group, p *batcher.Plan, limit time.Duration) []topology.Progress {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	out := make([]topology.Progress, len(g.Handles))
-	var wg sync.WaitGroup
-	for i, h := range g.Handles {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			out[i] = standing(h.Status(ctx)).InStep(p.Epoch, p.Step)
-		}()
-	}
-	wg.Wait()
-	return out
+	return fromAll(g.Handles, func(_ int, h Handle) topology.Progress { return standing(h.Status(ctx)).InStep(p.Epoch, p.Step) })
 }
 
 // standing is what a node said of itself; nil: it did not answer.

@@ -70,9 +70,6 @@ func (a *Arena) Budget() int64 { return a.budget }
 // Used is the number of bytes that are out now.
 func (a *Arena) Used() int64 { return a.used.Load() }
 
-// Free is the number of bytes that can still be handed out.
-func (a *Arena) Free() int64 { return a.budget - a.used.Load() }
-
 // Stats reads all figures. Used and Peak may belong to slightly different moments.
 func (a *Arena) Stats() Stats {
 	s := Stats{Budget: a.budget, Used: a.used.Load(), Peak: a.peak.Load(), Mapped: a.mapped.Load(), Returned: a.given.Load()}

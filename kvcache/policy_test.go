@@ -266,7 +266,7 @@ func TestReserveIsAllOrNothing(t *testing.T) {
 		tight := NewArena(1 << 30) // what a hand-over needs may be more than what 12 steps do
 		defer tight.Close()
 		s = ownedOf(t, tight, small, p, 60)
-		others := min(tight.Free(), tight.Budget()-full+1)
+		others := min(tight.Budget()-tight.Used(), tight.Budget()-full+1)
 		if err := tight.Charge(others); err != nil {
 			t.Fatal(err)
 		}

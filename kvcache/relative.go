@@ -84,16 +84,6 @@ func (t *table) blockOffsets(b int) []int32 {
 	return t.offsets[b*tensor.BlockSlots : min((b+1)*tensor.BlockSlots, t.n)]
 }
 
-// Offsets says by how many positions the key of each slot below Len is turned when
-// it is read: nil where they are read at their true positions. It belongs to the store.
-func (s *Store) Offsets(layer, head int) []int32 {
-	t := s.table(layer, head)
-	if t.offsets == nil {
-		return nil
-	}
-	return t.offsets[:t.n]
-}
-
 // evicted re-indexes when the token at position old goes (by = 1), or comes back
 // (by = -1): what is older is by one nearer to, or further from, the newest.
 func (t *table) evicted(old, by int32) {

@@ -87,8 +87,8 @@ func putQ8(block []byte, lane int, x *[BlockWidth]float32) uint16 {
 	return toF16(d)
 }
 
-// putQ4 is putQ8 for 4 bits: the element of the largest magnitude becomes -8.
-func putQ4(block []byte, lane int, x *[BlockWidth]float32) uint16 {
+// largest is the element of the largest magnitude, the first of several; the first NaN.
+func largest(x *[BlockWidth]float32) float32 {
 	top, signed := float32(0), float32(0)
 	for _, v := range x {
 		if a := float32(math.Abs(float64(v))); a > top || v != v {
@@ -98,6 +98,12 @@ func putQ4(block []byte, lane int, x *[BlockWidth]float32) uint16 {
 			break
 		}
 	}
+	return signed
+}
+
+// putQ4 is putQ8 for 4 bits: the element of the largest magnitude becomes -8.
+func putQ4(block []byte, lane int, x *[BlockWidth]float32) uint16 {
+	signed := largest(x)
 	d := signed / -8
 	inv := 1 / d
 	if !(math.Abs(float64(inv)) <= math.MaxFloat32) || inv == 0 {
@@ -142,15 +148,7 @@ var iq4Tops = [...]float32{-127, -104, -83, 113, 89, 69}
 // of the table's outer values, the one that leaves the smallest squared error once
 // it is moved to its best place (sum of x*v over sum of v*v).
 func putIQ4(block []byte, lane int, x *[BlockWidth]float32) uint16 {
-	top, signed := float32(0), float32(0)
-	for _, v := range x {
-		if a := float32(math.Abs(float64(v))); a > top || v != v {
-			top, signed = a, v
-		}
-		if v != v {
-			break
-		}
-	}
+	signed := largest(x)
 	d, gain := signed/iq4Tops[0], float32(-1)
 	var code [BlockWidth]uint8
 	for _, t := range iq4Tops {

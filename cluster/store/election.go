@@ -75,9 +75,7 @@ func (s *Store) Elect(holder string, incarnation uint64, api string, told Told) 
 
 func (s *Election) run() {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.wg.Add(1)
-	go func() {
-		defer s.wg.Done()
+	s.wg.Go(func() {
 		t := time.NewTicker(electionTick)
 		defer t.Stop()
 		for {
@@ -91,7 +89,7 @@ func (s *Election) run() {
 			case <-s.wake:
 			}
 		}
-	}()
+	})
 }
 
 // Close ends the election. The lease is left as it is: the next holder waits for it,

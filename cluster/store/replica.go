@@ -217,9 +217,7 @@ func (r *replica) serve(sys *rpc.System) error {
 			c.Fail(fmt.Errorf("store: %s has jobs of its own in %s; give it an empty --data-dir", r.name, r.dir))
 			return
 		}
-		r.asked.Add(1)
-		go func() { // starting a server takes a while
-			defer r.asked.Done()
+		r.asked.Go(func() { // starting a server takes a while
 			ctx, cancel := context.WithTimeout(context.Background(), keepLimit)
 			defer cancel()
 			if err := r.keep(ctx, p); err != nil {
@@ -227,7 +225,7 @@ func (r *replica) serve(sys *rpc.System) error {
 				return
 			}
 			_ = c.Reply(&proto.Empty{})
-		}()
+		})
 	})
 	_, err := sys.Spawn(actorName, actor.PropsFromFunc(func(c actor.Context) { mux.Receive(c) }))
 	return err

@@ -94,9 +94,7 @@ func (c *Children) Start(x Child) error {
 		return fmt.Errorf("supervise: %s did not start: %w", id, err)
 	}
 	c.list = append(c.list, k)
-	c.wait.Add(1)
-	go func() {
-		defer c.wait.Done()
+	c.wait.Go(func() {
 		err := k.cmd.Wait()
 		c.mu.Lock()
 		stopping := c.stop
@@ -106,7 +104,7 @@ func (c *Children) Start(x Child) error {
 			c.log.Error("a process ended", "id", id, "pid", k.cmd.Process.Pid, "error", err, "said", k.tail.String())
 			x.Exited(err)
 		}
-	}()
+	})
 	return nil
 }
 
