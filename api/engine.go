@@ -138,6 +138,7 @@ type ClusterState struct {
 	Recoveries      uint64      `json:"recoveries"`             // placements withdrawn because a node was lost or a step failed
 	StepRows        uint64      `json:"step_rows"`              // tokens of all steps of this coordinator, of failed ones too
 	WireBytes       uint64      `json:"wire_bytes"`             // tensors that nodes sent in them, of failed ones not
+	Clustering      float64     `json:"clustering_seconds"`     // of those steps, spent on clustering the keys of prompts
 	Subscriptions   int         `json:"subscriptions"`          // of the bus, in the coordinator's process
 	Nodes           []NodeState `json:"nodes"`
 

@@ -140,7 +140,7 @@ type clusterCollector struct {
 	subscriptions, nodeSubs        *prometheus.Desc
 	reserved, freed, batch         *prometheus.Desc
 	replicas, late, fences         *prometheus.Desc
-	fetched                        *prometheus.Desc
+	fetched, clustering            *prometheus.Desc
 	queries, hits, prefix          *prometheus.Desc
 	disk, restored, diskTrouble    *prometheus.Desc
 	rowFiles, rowFailures          *prometheus.Desc
@@ -180,6 +180,7 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 		late:          desc("shoal_node_late_ratio", "Part of the steps' time in which the others wait for the node alone; a straggler above 0.5.", "node"),
 		fences:        desc("shoal_fences_total", "Nodes that were left out for a while, because they were slow or hung.", "kind"),
 		batch:         desc("shoal_batch_sequences", "Sequences in the step in flight."),
+		clustering:    desc("shoal_clustering_seconds_total", "Time of steps that went into clustering the keys of prompts (squeezed), of the slowest node of each."),
 		sequences:     desc("shoal_node_sequences", "Sequences whose cache the node owns.", "node"),
 		subscriptions: desc("shoal_subscriptions", "Subscriptions of the bus in the coordinator's process."),
 		nodeSubs:      desc("shoal_node_subscriptions", "Subscriptions of the bus in the node's process.", "node"),
@@ -189,7 +190,7 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	c.recovery.describe(ch)
 	c.drafts.describe(ch)
-	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.diskTrouble, c.rowFiles, c.rowFailures} {
+	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.clustering, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.diskTrouble, c.rowFiles, c.rowFailures} {
 		ch <- d
 	}
 }
@@ -205,6 +206,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.batch, float64(st.BatchSequences))
 	gauge(c.subscriptions, float64(st.Subscriptions))
 	ch <- prometheus.MustNewConstMetric(c.recoveries, prometheus.CounterValue, float64(st.Recoveries))
+	ch <- prometheus.MustNewConstMetric(c.clustering, prometheus.CounterValue, st.Clustering)
 	if p := st.PrefixCache; p != nil {
 		ch <- prometheus.MustNewConstMetric(c.queries, prometheus.CounterValue, float64(p.Queries))
 		ch <- prometheus.MustNewConstMetric(c.hits, prometheus.CounterValue, float64(p.Hits))

@@ -317,6 +317,7 @@ func (c *core) Cluster() api.ClusterState {
 	s.Recovery = c.recovery.state(snap.Totals, c.stepper.figures.copied)
 	s.StepMillis = float64(c.stepper.figures.step.Microseconds()) / 1000
 	s.StepRows, s.WireBytes = c.stepper.figures.total.Rows, c.stepper.figures.total.Wire
+	s.Clustering = c.stepper.figures.total.Clustering.Seconds()
 	late := map[string]float64{}
 	for _, n := range v.Nodes {
 		late[n.ID] = c.stepper.figures.pace.Ratio(n.ID)

@@ -158,11 +158,13 @@ type StepTotals struct {
 	Wire    uint64        `json:"wire_bytes"` // sent by all nodes, a broadcast counted once
 	Rows    uint64        `json:"rows"`       // tokens, of steps that failed as well
 	Threads tensor.Spent  `json:"threads_ns"` // of the node that Compute is of
+
+	Clustering time.Duration `json:"clustering_ns"` // of prompts, of the slowest node
 }
 
 // Sub is what happened since o was taken.
 func (t StepTotals) Sub(o StepTotals) StepTotals {
-	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows, t.Threads.Sub(o.Threads)}
+	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows, t.Threads.Sub(o.Threads), t.Clustering - o.Clustering}
 }
 
 // StepTotals says where the time of the steps went so far.
@@ -203,13 +205,16 @@ func (f *figures) note(began time.Time, took time.Duration, replies []*proto.Ste
 	f.total.Steps++
 	f.total.Wall += took
 	var slowest *proto.StepReply
+	clustering := uint32(0)
 	for _, r := range replies {
 		f.total.Wire += r.WireBytes
 		f.copied += r.ReplicaBytes
+		clustering = max(clustering, r.ClusteringMicros)
 		if slowest == nil || r.ComputeMicros > slowest.ComputeMicros {
 			slowest = r
 		}
 	}
+	f.total.Clustering += time.Duration(clustering) * time.Microsecond
 	if slowest != nil {
 		f.total.Compute += time.Duration(slowest.ComputeMicros) * time.Microsecond
 		f.total.Wait += time.Duration(slowest.WaitMicros) * time.Microsecond

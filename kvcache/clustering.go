@@ -3,11 +3,13 @@ package kvcache
 // Clustering is the work at the end of a prompt that can be done before, in pieces between which
 // others run, once the first After tokens have been read: what is left of it then is done at the
 // end, with the same result. A piece is a quarter of a round of k-means for all heads of a layer
-// that a socket has, so all sockets have the same number of pieces.
+// that a socket has, so all sockets have the same number of pieces. With two levels those of the
+// coarse centroids come behind all others.
 type Clustering struct {
-	After  int   // tokens that must have been read
-	Pieces int   // 0: there is nothing to do before the end
-	Work   int64 // multiplications of a piece and head
+	After        int   // tokens that must have been read
+	Pieces       int   // 0: there is nothing to do before the end
+	Fine         int   // pieces before those of the coarse centroids
+	Work, Coarse int64 // multiplications of a piece and head
 }
 
 // ClusteringOf is that of a prompt part of so many tokens.
@@ -15,11 +17,26 @@ func ClusteringOf(g Geometry, prompt int, p *Policy) (x Clustering) {
 	if c, ok := p.Arranger.(clusters); ok && p.Needs.Labels {
 		if x.After = c.clustered(prompt); x.After > 0 {
 			lo, hi := c.part(x.After, 0)
-			x.Pieces = c.parts(x.After) * g.Layers * turns
+			x.Fine = c.parts(x.After) * g.Layers * turns
 			x.Work = int64(hi-lo) * int64(c.most(lo, hi)) * int64(g.Layout.KDim) / quarters
+			if x.Pieces = x.Fine; c.coarse > 0 {
+				fine := c.most(0, x.After)
+				x.Pieces += g.Layers * turns
+				x.Coarse = int64(fine) * int64(c.groups(fine)) * int64(g.Layout.KDim) / quarters
+			}
 		}
 	}
 	return x
+}
+
+// Within is how many pieces of one kind, after those done, have no more than most multiplications a
+// head; one at least.
+func (x Clustering) Within(done int, most int64) int {
+	work, left := x.Work, x.Fine-done
+	if left <= 0 {
+		work, left = x.Coarse, x.Pieces-done
+	}
+	return int(min(max(1, most/max(1, work)), int64(left)))
 }
 
 const (
@@ -35,26 +52,38 @@ func (o *Observation) Cluster(from *Store, p *Policy, piece int, run func(n int,
 		return
 	}
 	segment, layer, turn := piece/(o.g.Layers*turns), piece/turns%o.g.Layers, piece%turns
-	if c, ok := o.g.Rule(layer, p).Arranger.(clusters); ok && o.at[layer] >= 0 {
-		n, heads := c.clustered(o.prompt), o.labelHeads()
-		lo, hi := c.part(n, segment)
+	c, ok := o.g.Rule(layer, p).Arranger.(clusters)
+	n := p.Arranger.(clusters).clustered(o.prompt)
+	if ok && o.at[layer] >= 0 {
+		heads, fine := o.labelHeads(), segment < c.parts(n)
 		for i := turn * heads / quarters; i < (turn+1)*heads/quarters; i++ { // head by head, of each all rounds
 			head := i / rounds
+			labels := o.labels[(o.at[layer]*heads+head)*o.prompt:][:n]
 			if i%rounds == 0 {
 				s := StatisticsOf(from, layer, o.labelHead(head))
-				o.means = newMeans(c.keys(s, lo, hi), s.Layout.KDim, c.most(lo, hi))
+				if fine {
+					lo, hi := c.part(n, segment)
+					o.means = newMeans(c.keys(s, lo, hi), s.Layout.KDim, c.most(lo, hi))
+				} else {
+					members := membersOf(labels)
+					o.means = newMeans(c.centroids(s, members), s.Layout.KDim, c.groups(len(members)))
+				}
 			}
 			if !o.means.done {
 				o.means.next(run)
 			}
 			if i%rounds == rounds-1 {
-				copy(o.labels[(o.at[layer]*heads+head)*o.prompt+lo:], o.means.labels)
+				if fine {
+					c.label(labels, n, segment, o.means.labels)
+				} else {
+					regroup(labels, membersOf(labels), o.means.labels)
+				}
 				o.means = nil
 			}
 		}
 	}
 	if layer == o.g.Layers-1 && turn == turns-1 {
-		o.labelled = segment + 1
+		o.labelled = min(segment+1, p.Arranger.(clusters).parts(n))
 	}
 }
 

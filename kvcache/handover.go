@@ -126,6 +126,11 @@ func (s *Store) Keep(from *Store, layer, head int, kept Kept) error {
 		if pos < 0 || pos >= int32(own.n) {
 			return fmt.Errorf("kvcache: kept position %d of a prompt of %d", pos, own.n)
 		}
+		if next := slot + 4; next < len(kept.Positions) { // of an Arranger they lie anywhere
+			if pos := kept.Positions[next]; pos >= 0 && pos < int32(own.n) {
+				s.g.Layout.Fetch(own.rows()[pos/tensor.BlockSlots], int(pos)%tensor.BlockSlots)
+			}
+		}
 		s.g.Layout.CopySlot(to.rows()[slot/tensor.BlockSlots], slot%tensor.BlockSlots, own.rows()[pos/tensor.BlockSlots], int(pos)%tensor.BlockSlots)
 		s.turnHalf(to, slot)
 		s.fill(to, slot, pos, scoreOf(kept, slot))
@@ -134,7 +139,7 @@ func (s *Store) Keep(from *Store, layer, head int, kept Kept) error {
 }
 
 // RowBytes is the size of one row of a layer under rule p as Export writes it: position (int32), score
-// (float32, only under Scored policies and those of clusters, see table.bounds), key and value, little
+// (float32, only under Scored policies and those of clusters, see table.note), key and value, little
 // endian.
 func RowBytes(g Geometry, p *Policy) int {
 	if p.numbered() {
@@ -160,7 +165,7 @@ func (s *Store) Export(dst []byte, p *Policy, layer, head int, kept Kept) []byte
 // copy the sequence to another owner.
 func (s *Store) ExportSlots(dst []byte, layer, head, lo, hi int) []byte {
 	t := s.table(layer, head)
-	size := RowBytes(s.g, t.rule)
+	size, note := RowBytes(s.g, t.rule), s.notes(t)
 	for slot := lo; slot < hi; slot++ {
 		at := len(dst)
 		dst = append(dst, make([]byte, size)...)
@@ -168,8 +173,8 @@ func (s *Store) ExportSlots(dst []byte, layer, head, lo, hi int) []byte {
 		switch {
 		case t.Scores != nil:
 			score = t.Scores[slot]
-		case t.rule.Arranger != nil:
-			score = s.boundsOf(t)[slot%2]
+		case note != nil:
+			score = note(slot)
 		}
 		s.exportRow(dst[at:], t.rule, t, slot, s.Position(layer, head, slot), score)
 	}
@@ -232,7 +237,9 @@ func (s *Store) fill(t *table, slot int, pos int32, score float32) {
 	if t.Scores != nil {
 		t.Scores[slot] = score
 	}
-	t.bounds[slot%2] = score
+	if c, ok := t.rule.Arranger.(clusters); ok {
+		t.note(c, s, slot, score)
+	}
 	t.n = max(t.n, slot+1)
 	t.filled[slot/64] |= 1 << (slot % 64)
 }

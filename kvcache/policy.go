@@ -46,8 +46,8 @@ type Parts struct {
 
 // Arranger says where the tokens of a prompt lie, once, at the end of prefill.
 type Arranger interface {
-	// Arrange gives the position of the token in each slot, [Prompt].
-	Arrange(s *Statistics) []int32
+	// Arrange keeps every token; scores are numbers that Seal needs of its slots.
+	Arrange(s *Statistics) Kept
 }
 
 // Compressor scores the prompt's tokens once, at the end of prefill; see Parts.
@@ -135,7 +135,7 @@ type Needs struct {
 // Kept is what a head of a layer keeps of a prompt.
 type Kept struct {
 	Positions []int32   // [slots] the prompt position that goes into each slot
-	Scores    []float32 // [slots] the first scores under a Scored eviction; else nil
+	Scores    []float32 // [slots] the first scores under a Scored eviction, or an Arranger's numbers; else nil
 }
 
 // Head is one head of one layer as an eviction sees it. Only Observe changes Scores.
@@ -250,7 +250,7 @@ func (p *Policy) apart(prompt int) int { return min(max(prompt-p.Sink-p.Recent, 
 func (p *Policy) Keep(s *Statistics) Kept {
 	n := s.Prompt
 	if p.Arranger != nil {
-		return Kept{Positions: p.Arranger.Arrange(s)}
+		return p.Arranger.Arrange(s)
 	}
 	if p.Eviction != nil && p.scored == nil {
 		kept := make([]int32, p.Eviction.Slots(n))

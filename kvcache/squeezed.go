@@ -24,7 +24,7 @@ import (
 // longer than `segment` are clustered in equal parts of about that, which makes the time of
 // clustering linear; the choice is made among all clusters.
 var squeezed = method{"squeezed", []param{share("clusters", 50, 5, 500), {key: "levels", value: 1, least: 1, most: 2}, share("sparsity", 900, 0, 999),
-	size("tail", 64, 1), size("obs", 100, 1), size("segment", 8192, 64)}, func(v []int) Parts {
+	size("tail", 64, 1), size("obs", 100, 2), size("segment", 8192, 64)}, func(v []int) Parts {
 	c := clusters{share: v[0], sparsity: v[2], tail: v[3], obs: v[4], segment: v[5]}
 	if v[1] == 2 {
 		c.coarse = max(1, v[0]/5)
@@ -59,36 +59,120 @@ func (c clusters) clustered(context int) int {
 
 // Arrange implements Arranger: clusters one behind the other, of each the tokens in order. The
 // cluster that begins with the latest token comes first, so a new one begins where a position is
-// lower than that before it.
-func (c clusters) Arrange(s *Statistics) []int32 {
+// lower than that before it. With two levels the score of a cluster's first token is its coarse
+// cluster, counted from 1.
+func (c clusters) Arrange(s *Statistics) (kept Kept) {
 	n := c.clustered(s.Prompt)
-	kept := make([]int32, 0, s.Prompt)
 	if n > 0 {
-		labels, found := make([]int32, n), int32(0)
-		for i := range c.parts(n) {
-			lo, hi := c.part(n, i)
-			in := labels[lo:hi]
-			if i < s.labelled {
-				copy(in, s.labels[lo:hi])
-			} else {
-				copy(in, kMeans(c.keys(s, lo, hi), s.Layout.KDim, c.most(lo, hi)))
-			}
-			for j := range in {
-				in[j] += found
-			}
-			found += int32(c.most(lo, hi))
+		members := membersOf(c.labels(s, n))
+		groups := c.grouped(s, members)
+		if groups != nil {
+			kept.Scores = make([]float32, s.Prompt)
 		}
-		members := make([][]int32, found)
-		for pos, label := range labels {
-			members[label] = append(members[label], int32(pos))
-		}
-		members = slices.DeleteFunc(members, func(m []int32) bool { return len(m) == 0 })
-		slices.SortFunc(members, func(a, b []int32) int { return int(b[0] - a[0]) })
-		for _, m := range members {
-			kept = append(kept, m...)
+		kept.Positions = make([]int32, 0, s.Prompt)
+		for i, m := range members {
+			if groups != nil {
+				kept.Scores[len(kept.Positions)] = float32(1 + groups[i])
+			}
+			kept.Positions = append(kept.Positions, m...)
 		}
 	}
-	return span(kept, n, s.Prompt)
+	kept.Positions = span(kept.Positions, n, s.Prompt)
+	return kept
+}
+
+// labels are the clusters of the first n tokens, those that were not found before found now.
+func (c clusters) labels(s *Statistics, n int) []int32 {
+	if s.labelled == c.parts(n) {
+		return s.labels[:n]
+	}
+	labels := make([]int32, n)
+	for i := range c.parts(n) {
+		if lo, hi := c.part(n, i); i < s.labelled {
+			copy(labels[lo:hi], s.labels[lo:hi])
+		} else {
+			c.label(labels, n, i, kMeans(c.keys(s, lo, hi), s.Layout.KDim, c.most(lo, hi)))
+		}
+	}
+	return labels
+}
+
+// label notes the clusters of a segment behind those of the segments before it.
+func (c clusters) label(labels []int32, n, segment int, found []int32) {
+	first := int32(0)
+	for i := range segment {
+		first += int32(c.most(c.part(n, i)))
+	}
+	lo, _ := c.part(n, segment)
+	for i, label := range found {
+		labels[lo+i] = first + label
+	}
+}
+
+// membersOf are the tokens of each cluster, in order, that with the latest first token in front.
+// Labels are numbers of clusters, or what regroup made of them.
+func membersOf(labels []int32) (members [][]int32) {
+	of := make([]int32, len(labels)) // of each label the cluster, counted from 1
+	for pos, label := range labels {
+		if label < 0 {
+			label = int32(pos)
+		}
+		if of[label] == 0 {
+			members = append(members, nil)
+			of[label] = int32(len(members))
+		}
+		members[of[label]-1] = append(members[of[label]-1], int32(pos))
+	}
+	slices.Reverse(members)
+	return members
+}
+
+// grouped is the coarse cluster of each cluster; nil: there is one level.
+func (c clusters) grouped(s *Statistics, members [][]int32) []int32 {
+	switch {
+	case c.coarse == 0:
+		return nil
+	case len(s.labels) == 0 || s.labels[0] >= 0:
+		return kMeans(c.centroids(s, members), s.Layout.KDim, c.groups(len(members)))
+	}
+	groups := make([]int32, len(members))
+	for i, m := range members {
+		groups[i] = -1 - s.labels[m[0]]
+	}
+	return groups
+}
+
+// regroup notes the coarse clusters among the labels: a cluster's first token has -1 less its
+// coarse cluster, others the place of the first.
+func regroup(labels []int32, members [][]int32, groups []int32) {
+	for i, m := range members {
+		for _, pos := range m {
+			labels[pos] = m[0]
+		}
+		labels[m[0]] = -1 - groups[i]
+	}
+}
+
+// groups is how many coarse centroids so many clusters have.
+func (c clusters) groups(fine int) int { return min(fine, max(1, fine*c.coarse/c.share)) }
+
+// centroids are the means of the keys of each cluster.
+func (c clusters) centroids(s *Statistics, members [][]int32) []float32 {
+	d := s.Layout.KDim
+	means, key, v := make([]float32, len(members)*d), make([]float32, d), make([]float32, s.Layout.VDim)
+	for i, m := range members {
+		mean := means[i*d:][:d]
+		for _, pos := range m {
+			s.Layout.Get(s.Blocks[pos/tensor.BlockSlots], int(pos)%tensor.BlockSlots, key, v)
+			for e, x := range key {
+				mean[e] += x
+			}
+		}
+		for e := range mean {
+			mean[e] /= float32(len(m))
+		}
+	}
+	return means
 }
 
 // parts is how many segments n clustered keys have, and part which keys are in one of them.

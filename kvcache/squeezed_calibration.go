@@ -43,14 +43,61 @@ func (s *Store) cluster(run func(n int, f func(i int))) error {
 	return nil
 }
 
-// boundsOf are the thresholds of a head, 0 before there are any.
-func (s *Store) boundsOf(t *table) (bounds [2]float32) {
-	c, blocks := t.rule.Selector.(clusters), t.planes[indexPlane].blocks
-	if len(blocks) > 0 && c.clustered(s.prompt) > 0 {
+// note takes the number that came with a row. That of a cluster's first key is its coarse cluster,
+// counted from 1, and lies in the index until Seal; behind the clusters, when the cache was moved,
+// even slots carry one threshold and odd ones the other.
+func (t *table) note(c clusters, s *Store, slot int, number float32) {
+	keys := c.clustered(s.prompt)
+	switch {
+	case slot >= keys:
+		t.bounds[slot%2] = number
+	case number > 0 && t.noted < c.most(0, keys):
+		x := c.index(s.g.Layout, t.planes[indexPlane].blocks)
+		x.setPlace(t.noted, uint32(slot), uint32(number)-1)
+		t.noted++
+	}
+}
+
+// notes gives what note takes, of each slot; nil: rows have no numbers.
+func (s *Store) notes(t *table) func(slot int) float32 {
+	c, ok := t.rule.Arranger.(clusters)
+	if !ok {
+		return nil
+	}
+	groups, bounds, keys := map[int]float32{}, [2]float32{}, c.clustered(s.prompt)
+	if blocks := t.planes[indexPlane].blocks; len(blocks) > 0 && keys > 0 {
 		x := c.index(s.g.Layout, blocks)
 		bounds = [2]float32{x.bound(fineBound), x.bound(coarseBound)}
+		coarse, fine := int(x.words()[coarseWord]), int(x.words()[fineWord])
+		for j := range coarse {
+			for i, end := x.begin(j), x.end(j, coarse, fine); i < end; i++ {
+				groups[x.begin(i)] = float32(1 + j)
+			}
+		}
 	}
-	return bounds
+	return func(slot int) float32 {
+		if slot < keys {
+			return groups[slot]
+		}
+		return bounds[slot%2]
+	}
+}
+
+// coarseOf are the coarse clusters of the clusters that begin at begins, as they came.
+func (t *table) coarseOf(c clusters, x squeezedIndex, begins []int) ([]int32, error) {
+	came := make(map[int]int32, t.noted)
+	for k := range t.noted {
+		came[x.begin(k)] = int32(x.keys(k))
+	}
+	groups, most := make([]int32, len(begins)), int32(c.groups(len(begins)))
+	for i, slot := range begins {
+		group, ok := came[slot]
+		if !ok || group < 0 || group >= most || len(came) != len(begins) {
+			return nil, fmt.Errorf("%d of %d clusters came with a coarse one, that at slot %d has number %d of %d", len(came), len(begins), slot, group, most)
+		}
+		groups[i] = group
+	}
+	return groups, nil
 }
 
 // calibration finds the thresholds of all heads.
@@ -87,17 +134,17 @@ func (h *headShares) build(k *calibration, t *table, keys int) error {
 		}
 		return keys - begins[i]
 	}
+	var groups []int32
+	if k.coarse > 0 {
+		if groups, err = t.coarseOf(k.clusters, h.x, begins); err != nil {
+			return fmt.Errorf("%w: layer %d, head %d: %w", ErrRows, t.Layer, t.Index, err)
+		}
+	}
 	means, key := make([]float32, fine*l.KDim), make([]float32, l.KDim)
 	for i, begin := range begins {
 		l.MeanKey(means[i*l.KDim:][:l.KDim], t.rows(), begin, begin+size(i), key)
 	}
-	coarse, order := 0, make([]int32, fine)
-	for i := range order {
-		order[i] = int32(i)
-	}
-	if k.coarse > 0 {
-		coarse, order = h.group(k, means, size)
-	}
+	coarse, order := h.group(k, means, groups, size)
 	for j, i := range order {
 		h.x.put(coarse+j, means[int(i)*l.KDim:][:l.KDim], size(int(i)), begins[i])
 		h.sizes = append(h.sizes, size(int(i)))
@@ -114,15 +161,18 @@ func (h *headShares) build(k *calibration, t *table, keys int) error {
 	return nil
 }
 
-// group clusters the centroids and puts the coarse ones: order is that of the fine ones behind
-// them.
-func (h *headShares) group(k *calibration, means []float32, size func(i int) int) (coarse int, order []int32) {
+// group puts the coarse centroids: order is that of the fine ones behind them.
+func (h *headShares) group(k *calibration, means []float32, groups []int32, size func(i int) int) (coarse int, order []int32) {
 	d, fine := k.g.Layout.KDim, len(means)/k.g.Layout.KDim
-	most := min(fine, max(1, fine*k.clusters.coarse/k.share))
-	unit := slices.Clone(means)
-	members := make([][]int32, most)
-	for i, label := range kMeans(unit, d, most) {
-		members[label] = append(members[label], int32(i))
+	if groups == nil {
+		for i := range fine {
+			order = append(order, int32(i))
+		}
+		return 0, order
+	}
+	members := make([][]int32, k.groups(fine))
+	for i, group := range groups {
+		members[group] = append(members[group], int32(i))
 	}
 	members = slices.DeleteFunc(members, func(m []int32) bool { return len(m) == 0 })
 	coarse = len(members)

@@ -46,12 +46,27 @@ func (x squeezedIndex) place(i int) []byte {
 // begin is where what centroid i stands for begins: a slot, or of a coarse one a fine centroid.
 func (x squeezedIndex) begin(i int) int { return int(binary.LittleEndian.Uint32(x.place(i))) }
 
+// keys is how many keys centroid i stands for.
+func (x squeezedIndex) keys(i int) int { return int(binary.LittleEndian.Uint32(x.place(i)[4:])) }
+
+func (x squeezedIndex) setPlace(i int, begin, keys uint32) {
+	binary.LittleEndian.PutUint32(x.place(i), begin)
+	binary.LittleEndian.PutUint32(x.place(i)[4:], keys)
+}
+
+// end is the fine centroid behind those of coarse centroid i.
+func (x squeezedIndex) end(i, coarse, fine int) int {
+	if i+1 < coarse {
+		return x.begin(i + 1)
+	}
+	return coarse + fine
+}
+
 // put makes centroid i stand for n keys from `begin` on.
 func (x squeezedIndex) put(i int, key []float32, n, begin int) {
 	x.l.SetLandmark(x.kind, x.blocks[i/tensor.BlockSlots], i%tensor.BlockSlots, key)
 	x.logs(i / tensor.BlockSlots)[i%tensor.BlockSlots] = tensor.Log(float32(n))
-	binary.LittleEndian.PutUint32(x.place(i), uint32(begin))
-	binary.LittleEndian.PutUint32(x.place(i)[4:], uint32(n))
+	x.setPlace(i, uint32(begin), uint32(n))
 }
 
 // survivors are the runs of fine centroids whose coarse one any query head chooses.
@@ -79,10 +94,7 @@ func (x squeezedIndex) expand(keys []uint32, coarse, fine int, runs []int32) []i
 		if chosen == 0 {
 			continue
 		}
-		lo, hi := x.begin(i), coarse+fine
-		if i+1 < coarse {
-			hi = x.begin(i + 1)
-		}
+		lo, hi := x.begin(i), x.end(i, coarse, fine)
 		if k := len(runs); k > 0 && int(runs[k-1]) == lo {
 			runs[k-1] = int32(hi)
 		} else {
@@ -119,7 +131,7 @@ func (x squeezedIndex) weigh(runs []int32, row []float32, s *tensor.AttnScratch)
 // mark sets the bits of the slots of fine centroid i.
 func (x squeezedIndex) mark(mask []uint64, i int) {
 	lo := x.begin(i)
-	markSpan(mask, lo, lo+int(binary.LittleEndian.Uint32(x.place(i)[4:])))
+	markSpan(mask, lo, lo+x.keys(i))
 }
 
 // markSpan sets the bits [lo, hi).

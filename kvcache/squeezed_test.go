@@ -1,6 +1,8 @@
 package kvcache
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -415,8 +417,13 @@ func TestClusteringInPieces(t *testing.T) {
 	g := small
 	const tokens = 333
 	x := ClusteringOf(g, tokens, p)
-	if x.After != tokens-8 || x.Pieces != 5*g.Layers*36 || x.Work != 65*6*int64(g.Layout.KDim)/4 {
+	if x.After != tokens-8 || x.Fine != 5*g.Layers*36 || x.Pieces != 6*g.Layers*36 || x.Work != 65*6*int64(g.Layout.KDim)/4 || x.Coarse != 32*6*int64(g.Layout.KDim)/4 {
 		t.Fatalf("%+v", x)
+	}
+	for _, w := range []struct{ done, most, want int }{{0, 0, 1}, {0, 1 << 40, x.Fine}, {3, 5 * int(x.Work), 5}, {x.Fine - 1, 1 << 40, 1}, {x.Fine, 7 * int(x.Coarse), 7}, {x.Fine, 1 << 40, x.Pieces - x.Fine}} {
+		if got := x.Within(w.done, int64(w.most)); got != w.want {
+			t.Errorf("after %d pieces %d multiplications are %d pieces, want %d", w.done, w.most, got, w.want)
+		}
 	}
 	if x := ClusteringOf(g, 20, p); x.Pieces != 0 {
 		t.Errorf("of a short prompt: %+v", x)
@@ -438,7 +445,7 @@ func TestClusteringInPieces(t *testing.T) {
 			want[[2]int{layer, head}] = p.Keep(StatisticsOf(prompt, layer, head))
 		}
 	}
-	for _, pieces := range []int{0, 1, 36*g.Layers + 5, x.Pieces} {
+	for _, pieces := range []int{0, 1, 36*g.Layers + 5, x.Fine, x.Fine + 45, x.Pieces} {
 		o, err := NewObservation(a, g, heads, p.Needs, tokens)
 		if err != nil {
 			t.Fatal(err)
@@ -452,15 +459,24 @@ func TestClusteringInPieces(t *testing.T) {
 		}
 		for at, kept := range want {
 			s := o.Statistics(prompt, at[0], at[1], 1)
-			if whole := pieces / (36 * g.Layers); s.labelled != whole {
+			if whole := min(5, pieces/(36*g.Layers)); s.labelled != whole {
 				t.Errorf("%d pieces: %d segments of %d are clustered", pieces, s.labelled, whole)
 			}
-			if got := p.Keep(s); !slices.Equal(got.Positions, kept.Positions) {
+			if coarse := s.labels[0] < 0; pieces == x.Pieces && !coarse || pieces <= x.Fine && coarse {
+				t.Errorf("%d pieces: head %v has coarse clusters: %v", pieces, at, coarse)
+			}
+			if got := p.Keep(s); !slices.Equal(got.Positions, kept.Positions) || !slices.Equal(got.Scores, kept.Scores) {
 				t.Errorf("%d pieces: head %v lies otherwise", pieces, at)
 			}
 		}
-		if pieces == x.Pieces {
-			o.labels[3]++ // what was found is what is used
+		if pieces == x.Pieces { // what was found is what is used
+			labels := o.Statistics(prompt, 0, 0, 1).labels
+			first := slices.IndexFunc(labels[1:], func(l int32) bool { return l < 0 && l != labels[0] }) + 1
+			labels[0], labels[first] = labels[first], labels[0]
+			if slices.Equal(p.Keep(o.Statistics(prompt, 0, 0, 1)).Scores, want[[2]int{0, 0}].Scores) {
+				t.Error("the coarse pieces are not looked at")
+			}
+			o.labels[3] = 0
 			if slices.Equal(p.Keep(o.Statistics(prompt, 0, 0, 1)).Positions, want[[2]int{0, 0}].Positions) {
 				t.Error("the pieces are not looked at")
 			}
@@ -470,5 +486,50 @@ func TestClusteringInPieces(t *testing.T) {
 	prompt.Release()
 	if a.Used() != 0 {
 		t.Errorf("%d bytes are left", a.Used())
+	}
+}
+
+// Coarse clusters come with the rows, whole and one for each cluster, or the cache is refused; what
+// Seal groups by them is what they say.
+func TestCoarseClustersComeWithRows(t *testing.T) {
+	p := squeezed.of(400, 2, 700, 8, 3, 100)
+	for name, change := range map[string]func(row []byte){
+		"none":      func(row []byte) { clear(row) },
+		"too large": func(row []byte) { binary.LittleEndian.PutUint32(row, math.Float32bits(1e6)) },
+		"negative":  func(row []byte) { binary.LittleEndian.PutUint32(row, math.Float32bits(-1)) },
+		"NaN":       func(row []byte) { binary.LittleEndian.PutUint32(row, math.Float32bits(float32(math.NaN()))) },
+		"another":   func(row []byte) { binary.LittleEndian.PutUint32(row, math.Float32bits(1)) },
+	} {
+		a := NewArena(1 << 30)
+		s := owned(t, a, p, 150)
+		c := NewStore(a, small, p)
+		if err := c.Open(150, 150, tensor.Span{}); err != nil {
+			t.Fatal(err)
+		}
+		changed := false
+		for layer := range small.Layers {
+			for head := range small.KVHeads {
+				rows, size := s.ExportSlots(nil, layer, head, 0, 150), RowBytes(small, p)
+				for at := 0; at < len(rows) && !changed; at += size {
+					if score := math.Float32frombits(binary.LittleEndian.Uint32(rows[at+4:])); score > 1 {
+						change(rows[at+4 : at+8])
+						changed = true
+					}
+				}
+				if err := c.Import(layer, head, 0, rows); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		switch err := c.Seal(); {
+		case !changed:
+			t.Fatal("no coarse cluster came")
+		case name == "another":
+			if err != nil || fmt.Sprint(indexOf(c, 0, 0)) == fmt.Sprint(indexOf(s, 0, 0)) {
+				t.Errorf("another coarse cluster: %v, and the index is the same", err)
+			}
+		case !errors.Is(err, ErrRows):
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -45,7 +45,8 @@ type table struct {
 	order     [][]byte    // of windowView
 	queries   []float32   // of the observation window, between Open and Seal
 	scale     float32     // of their products with keys
-	bounds    [2]float32  // thresholds of a cache of clusters that was moved: rows of even slots carry the first
+	bounds    [2]float32  // thresholds of a cache of clusters that was moved
+	noted     int         // coarse clusters that came with rows, see note
 	ring      int         // slots of the layer's window, while a prompt is read
 	gone      int         // blocks that were freed: behind it, or since a file has them
 	fetched   *fetched    // pages of those that a file has

@@ -2837,21 +2837,22 @@ func (x *Sampled) GetOdds() []float32 {
 }
 
 type StepReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Epoch         uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Step          uint64                 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
-	Sampled       []*Sampled             `protobuf:"bytes,3,rep,name=sampled,proto3" json:"sampled,omitempty"` // from the owner of each sequence
-	KvUsedBytes   int64                  `protobuf:"varint,4,opt,name=kv_used_bytes,json=kvUsedBytes,proto3" json:"kv_used_bytes,omitempty"`
-	ComputeMicros uint32                 `protobuf:"varint,5,opt,name=compute_micros,json=computeMicros,proto3" json:"compute_micros,omitempty"`
-	WaitMicros    uint32                 `protobuf:"varint,6,opt,name=wait_micros,json=waitMicros,proto3" json:"wait_micros,omitempty"`
-	WireBytes     uint64                 `protobuf:"varint,7,opt,name=wire_bytes,json=wireBytes,proto3" json:"wire_bytes,omitempty"`
-	ReplicaBytes  uint64                 `protobuf:"varint,9,opt,name=replica_bytes,json=replicaBytes,proto3" json:"replica_bytes,omitempty"`  // of cache rows that this rank sent to replicas in the step
-	LateMicros    []uint32               `protobuf:"varint,8,rep,packed,name=late_micros,json=lateMicros,proto3" json:"late_micros,omitempty"` // by rank: how long this one waited for it alone, the others being there
-	Threads       *ThreadTime            `protobuf:"bytes,10,opt,name=threads,proto3" json:"threads,omitempty"`
-	Spilled       []*Spill               `protobuf:"bytes,11,rep,name=spilled,proto3" json:"spilled,omitempty"`   // of the caches of this rank, that lie in files since its last answer
-	Lost          []uint64               `protobuf:"varint,12,rep,packed,name=lost,proto3" json:"lost,omitempty"` // sequences of this rank whose files failed: what was drawn of them does not count
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Epoch            uint32                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Step             uint64                 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
+	Sampled          []*Sampled             `protobuf:"bytes,3,rep,name=sampled,proto3" json:"sampled,omitempty"` // from the owner of each sequence
+	KvUsedBytes      int64                  `protobuf:"varint,4,opt,name=kv_used_bytes,json=kvUsedBytes,proto3" json:"kv_used_bytes,omitempty"`
+	ComputeMicros    uint32                 `protobuf:"varint,5,opt,name=compute_micros,json=computeMicros,proto3" json:"compute_micros,omitempty"`
+	WaitMicros       uint32                 `protobuf:"varint,6,opt,name=wait_micros,json=waitMicros,proto3" json:"wait_micros,omitempty"`
+	WireBytes        uint64                 `protobuf:"varint,7,opt,name=wire_bytes,json=wireBytes,proto3" json:"wire_bytes,omitempty"`
+	ReplicaBytes     uint64                 `protobuf:"varint,9,opt,name=replica_bytes,json=replicaBytes,proto3" json:"replica_bytes,omitempty"`  // of cache rows that this rank sent to replicas in the step
+	LateMicros       []uint32               `protobuf:"varint,8,rep,packed,name=late_micros,json=lateMicros,proto3" json:"late_micros,omitempty"` // by rank: how long this one waited for it alone, the others being there
+	Threads          *ThreadTime            `protobuf:"bytes,10,opt,name=threads,proto3" json:"threads,omitempty"`
+	Spilled          []*Spill               `protobuf:"bytes,11,rep,name=spilled,proto3" json:"spilled,omitempty"`                                            // of the caches of this rank, that lie in files since its last answer
+	Lost             []uint64               `protobuf:"varint,12,rep,packed,name=lost,proto3" json:"lost,omitempty"`                                          // sequences of this rank whose files failed: what was drawn of them does not count
+	ClusteringMicros uint32                 `protobuf:"varint,13,opt,name=clustering_micros,json=clusteringMicros,proto3" json:"clustering_micros,omitempty"` // of prompts' keys, in pieces
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *StepReply) Reset() {
@@ -2966,6 +2967,13 @@ func (x *StepReply) GetLost() []uint64 {
 		return x.Lost
 	}
 	return nil
+}
+
+func (x *StepReply) GetClusteringMicros() uint32 {
+	if x != nil {
+		return x.ClusteringMicros
+	}
+	return 0
 }
 
 // ThreadTime is where the time of a node's compute threads went in a step (tensor.Spent), in
@@ -3720,7 +3728,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x06prompt\x18\x06 \x03(\v2\x14.shoal.PromptLogprobR\x06prompt\x12\"\n" +
 	"\x05drawn\x18\a \x03(\v2\f.shoal.DrawnR\x05drawn\x12\x16\n" +
 	"\x06drafts\x18\b \x03(\rR\x06drafts\x12\x12\n" +
-	"\x04odds\x18\t \x03(\x02R\x04oddsJ\x04\b\x02\x10\x06\"\x99\x03\n" +
+	"\x04odds\x18\t \x03(\x02R\x04oddsJ\x04\b\x02\x10\x06\"\xc6\x03\n" +
 	"\tStepReply\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12(\n" +
@@ -3737,7 +3745,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\athreads\x18\n" +
 	" \x01(\v2\x11.shoal.ThreadTimeR\athreads\x12&\n" +
 	"\aspilled\x18\v \x03(\v2\f.shoal.SpillR\aspilled\x12\x12\n" +
-	"\x04lost\x18\f \x03(\x04R\x04lost\"\x9e\x01\n" +
+	"\x04lost\x18\f \x03(\x04R\x04lost\x12+\n" +
+	"\x11clustering_micros\x18\r \x01(\rR\x10clusteringMicros\"\x9e\x01\n" +
 	"\n" +
 	"ThreadTime\x12\x12\n" +
 	"\x04runs\x18\x01 \x01(\x04R\x04runs\x12\x12\n" +

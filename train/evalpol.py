@@ -1,6 +1,7 @@
 """Cache policies on a trained model. Usage: evalpol.py DATA HF_DIR EVAL OUT.json ctx:n:batch:budget+budget[,..] [dev];
 EVAL: a pickle of evalgen.py, or prompts of `shoal eval ruler --write-prompts` (.json.gz). SHARD=k/n in the environment: a part of the tasks,
-POLICIES=a+b: only these
+POLICIES=a+b: only these; those with a "/" or ":" are policies in the words of `shoal eval ruler`, as in quest/768 or
+squeezed:clusters=0.02,sparsity=0.98 (FORMS), whatever budgets are named. What OUT.json has already is not run again.
 The prompt is prefilled with full attention (stream_w: with the sliding window itself), the prompt's cache is
 cut to the budget, then the answer is decoded (teacher-forced greedy: exact match is the same as free-running greedy).
 Positions are the original ones. f32 arithmetic on bf16-rounded weights."""
@@ -16,7 +17,7 @@ QUEST_SKIP = int(os.environ.get("QUEST_SKIP", "0"))    # layers that Quest leave
 
 @torch.no_grad()
 def prefill(m, ids, want, window=0):
-    """keys [b, KV, T, kd] and values of each layer, votes by name [b, KV, T], last hidden state"""
+    """keys [b, KV, T, kd] and values of each layer, votes by name [b, KV, T] (want: none, those of the newest queries, or "all"), last hidden state"""
     b, T = ids.shape
     cos, sin = m.cs(b, T, ids.device)
     x = F.embedding(ids.reshape(-1), m.emb)
@@ -48,10 +49,10 @@ def prefill(m, ids, want, window=0):
                 if w == W:
                     vt["snap64_p15"] = F.avg_pool1d(r.reshape(-1, 1, T), 15, 1, 7).view_as(r).sum(2)
             vt["sage"] = p[:, :, :, -1].sum(2)
-            h = torch.zeros(b, m.kv, T, device=ids.device)
-            for lo in range(0, T, 256):
-                h += probs(lo, min(T, lo + 256)).sum((2, 3))
-            vt["h2o"] = h
+            if want == "all":
+                vt["h2o"] = torch.zeros(b, m.kv, T, device=ids.device)
+                for lo in range(0, T, 256):
+                    vt["h2o"] += probs(lo, min(T, lo + 256)).sum((2, 3))
             vt["random"] = torch.rand(b, m.kv, T, device=ids.device)
         votes.append(vt)
     xl = x.view(b, T, -1)[:, -1]
@@ -88,6 +89,19 @@ def policies(budget):
         "snapstream_half": dict(vote="snap64", sink=SINK, ring=h, K=budget - SINK - h),
     }
     return P
+
+
+def kept(votes, T, q):
+    """keep_mask of each layer for an entry of policies()"""
+    keeps = []
+    for vt in votes:
+        if q.get("fixed"):
+            k = keep_mask(vt[q["vote"]], T, 0, q["fixed"], q["K"])
+            k[..., T - q["fixed"]:] = True
+        else:
+            k = keep_mask(vt[q["vote"]], T, q["sink"], q["ring"], q["K"])
+        keeps.append(k)
+    return keeps
 
 
 @torch.no_grad()
@@ -197,7 +211,7 @@ def decode_quest(m, Ks, Vs, page, budget, skip, xl, ans):
             lo, hi = torch.cat([least[li], lo], 2), torch.cat([most[li], hi], 2)
             if lo.shape[2] * page == n:
                 least[li], most[li] = lo, hi
-            pages, take = lo.shape[2], budget // page
+            pages, take = lo.shape[2], max(2, budget // page)
             if li >= skip and pages > take:
                 # sum_d max(q_d lo_d, q_d hi_d) = relu(q) . hi - relu(-q) . lo
                 bound = (torch.matmul(q.relu(), hi.transpose(-1, -2)) - torch.matmul((-q).relu(), lo.transpose(-1, -2))).amax(2)
@@ -233,15 +247,13 @@ def lowrank(m, k, rank):
 
 
 @torch.no_grad()
-def decode_shadow(m, Ks, Vs, chunk, outliers, local, rank, budget, xl, ans):
+def decode_shadow(m, Ks, Vs, chunk, take, outliers, local, rank, xl, ans):
     """ShadowKV (arXiv 2410.21465), token by token. Of whole chunks but the last `local` those `outliers` with the lowest
     cosine are always read; of the others each KV head reads the best by softmax over landmarks of every query head, the
-    largest of its group (the earlier of equals), so many that with the local chunks and what follows them `budget` tokens
-    are read at most. Chunks of generated tokens count as those of the prompt. rank: chosen chunks of the prompt are read
+    largest of its group (the earlier of equals), `take` of them. Chunks of generated tokens count as those of the prompt. rank: chosen chunks of the prompt are read
     with keys of that rank."""
     b, A = ans.shape
     T, dev = Ks[0].shape[2], ans.device
-    take = (budget - (outliers + local + 1) * chunk + 1) // chunk
     K, V = list(Ks), list(Vs)
     mean, worst = map(list, zip(*(landmarks(k, chunk) for k in K)))
     low = [lowrank(m, k, rank) for k in K] if rank else None
@@ -278,10 +290,10 @@ def decode_shadow(m, Ks, Vs, chunk, outliers, local, rank, budget, xl, ans):
     return torch.stack(out, 1)
 
 
-# name: fine centroids, coarse ones (0: one level) and the keys that stay unread, in thousandths
-SQUEEZED = {"squeezed_70": (50, 0, 700), "squeezed_80": (50, 0, 800), "squeezed_90": (50, 0, 900), "squeezed_95": (50, 0, 950),
-            "squeezed2_90": (50, 10, 900), "squeezed2_95": (50, 10, 950)}
-TAIL, OBS, ROUNDS, SEGMENT = 64, 100, 8, 8192
+# name: fine centroids, coarse ones (0: one level) and the keys that stay unread, in thousandths; then tail and obs
+SQUEEZED = {"squeezed_70": (50, 0, 700, 64, 100), "squeezed_80": (50, 0, 800, 64, 100), "squeezed_90": (50, 0, 900, 64, 100), "squeezed_95": (50, 0, 950, 64, 100),
+            "squeezed2_90": (50, 10, 900, 64, 100), "squeezed2_95": (50, 10, 950, 64, 100)}
+ROUNDS, SEGMENT = 8, 8192
 
 
 def kmeans(x, c):
@@ -293,16 +305,15 @@ def kmeans(x, c):
         lab = torch.matmul(x, centre.transpose(-1, -2)).argmax(-1)
         if r == ROUNDS:
             return lab
-        new = torch.zeros_like(centre).scatter_add_(1, lab[..., None].expand_as(x), x)
-        there = torch.zeros_like(centre[..., 0]).scatter_add_(1, lab, torch.ones_like(x[..., 0]))
-        centre = torch.where(there[..., None] > 0, F.normalize(new, dim=-1), centre)
+        one = F.one_hot(lab, centre.shape[1]).to(x.dtype).transpose(1, 2)
+        new = torch.matmul(one, x)
+        centre = torch.where(one.sum(2, keepdim=True) > 0, F.normalize(new, dim=-1), centre)
 
 
 def means(x, lab, c, n):
     """means [KV, c, kd] of the vectors x of each cluster, and the sums of n over it (0: it is empty)"""
-    s = torch.zeros(x.shape[0], c, x.shape[2], device=x.device).scatter_add_(1, lab[..., None].expand_as(x), x)
-    count = torch.zeros(x.shape[0], c, device=x.device).scatter_add_(1, lab, torch.ones_like(x[..., 0]))
-    return s / count.clamp_min(1)[..., None], torch.zeros_like(count).scatter_add_(1, lab, n)
+    one = F.one_hot(lab, c).to(x.dtype).transpose(1, 2)
+    return torch.matmul(one, x) / one.sum(2, keepdim=True).clamp_min(1), torch.matmul(one, n[..., None])[..., 0]
 
 
 def shares(q, cent, n, scale, among=None):
@@ -324,8 +335,8 @@ def quantile(s, n, thousandths):
 
 class Context:
     """Squeezed Attention (arXiv 2411.09688) of one prompt ids [1, T] but for its tail: keys and values, and the queries of its end"""
-    def __init__(self, m, ids):
-        self.m, self.n = m, ids.shape[1] - OBS
+    def __init__(self, m, ids, obs):
+        self.m, self.obs, self.n = m, obs, ids.shape[1] - obs
         T = ids.shape[1]
         cos, sin = m.cs(1, T, ids.device)
         x = F.embedding(ids.reshape(-1), m.emb)
@@ -335,7 +346,7 @@ class Context:
             x = m.finish(l, x, m.prompt(l, x, 1, T, cos, sin, None))
             self.K.append(k.view(T, m.kv, -1).transpose(0, 1).contiguous())
             self.V.append(v.reshape(T, m.kv, -1).transpose(0, 1).contiguous())
-            self.Q.append(q.view(T, m.kv, -1, m.kd)[-OBS:].permute(1, 2, 0, 3).contiguous())
+            self.Q.append(q.view(T, m.kv, -1, m.kd)[-obs:].permute(1, 2, 0, 3).contiguous())
 
     def clusters(self, fine, coarse):
         """of each layer: label of each key, centroids and their keys; the same of the coarse ones (None)"""
@@ -354,31 +365,32 @@ class Context:
             cent, n = means(x, lab, first, torch.ones_like(x[..., 0]))
             top = None
             if coarse:
-                # head by head: those whose clusters are all there, in the order in which the cache has them
-                c1, l1, n1 = [], [], []
-                for h in range(k.shape[0]):
-                    least = torch.full((first,), self.n, device=k.device).scatter_reduce(0, lab[h], torch.arange(self.n, device=k.device), "amin")
-                    order = torch.argsort(least, descending=True)[int((n[h] == 0).sum()):]
-                    c = max(1, len(order) * coarse // fine)
-                    to = kmeans(cent[h:h + 1, order], c)
-                    a, b = means(cent[h:h + 1, order], to, c, n[h:h + 1, order])
-                    pad = first - c
-                    back = torch.zeros(first, dtype=torch.long, device=k.device)
-                    back[order] = to[0]
-                    c1.append(F.pad(a, (0, 0, 0, pad))); n1.append(F.pad(b, (0, pad))); l1.append(back[None])
-                top = torch.cat(l1), torch.cat(c1), torch.cat(n1)
+                # those that are not empty, in the order in which the cache has them: the cluster with the latest first token first
+                least = torch.full(n.shape, self.n, device=k.device).scatter_reduce(1, lab, torch.arange(self.n, device=k.device).expand_as(lab), "amin")
+                order = torch.argsort(least, dim=1, descending=True)
+                full = (n > 0).sum(1)
+                l1, c1, n1 = torch.zeros_like(least), torch.zeros_like(cent), torch.zeros_like(n)
+                for some in full.unique().tolist():
+                    h = (full == some).nonzero()[:, 0]
+                    at = order[h, first - some:]
+                    of, size = cent[h].gather(1, at[..., None].expand(-1, -1, cent.shape[2])), n[h].gather(1, at)
+                    c = max(1, some * coarse // fine)
+                    to = kmeans(of, c)
+                    c1[h, :c], n1[h, :c] = means(of, to, c, size)
+                    l1[h] = l1[h].scatter(1, at, to)
+                top = l1, c1, n1
             out.append((lab, cent, n, top))
         self.made[fine, coarse] = out
         return out
 
     def threshold(self, made, sparsity):
-        """by the mean shares of the last OBS queries, the largest of each KV head's query heads"""
+        """by the mean shares of the last obs queries, the largest of each KV head's query heads"""
         mean = lambda s: s.exp().mean(2).amax(1)
         coarse, among = None, [None] * len(made)
         if made[0][3] is not None:
             s = [mean(shares(q, t[1], t[2], self.m.scale)) for q, (_, _, _, t) in zip(self.Q, made)]
             coarse = quantile(s, [x[3][2] for x in made], 500)
-            among = [(x > coarse).gather(1, t[0])[:, None].expand(-1, OBS, -1) for x, (_, _, _, t) in zip(s, made)]
+            among = [(x > coarse).gather(1, t[0])[:, None].expand(-1, self.obs, -1) for x, (_, _, _, t) in zip(s, made)]
         s = [mean(shares(q, c, n, self.m.scale, a)) for q, a, (_, c, n, _) in zip(self.Q, among, made)]
         return coarse, quantile(s, [x[2] for x in made], sparsity)
 
@@ -386,12 +398,12 @@ class Context:
 
 @torch.no_grad()
 def decode_squeezed(m, C, tail, ans, fine, coarse, sparsity, read):
-    """the tail [1, n] and the answer behind a Context: each token attends to the clusters that it chooses, to the last OBS tokens of
+    """the tail [1, n] and the answer behind a Context: each token attends to the clusters that it chooses, to the last obs tokens of
     the context, and to all that follows; read gets the share of clustered keys that answer tokens read"""
     made = C.clusters(fine, coarse)
     t1, t2 = C.threshold(made, sparsity)
     toks = torch.cat([tail, ans[:, :-1].clamp_min(0)], 1)
-    T, n = C.n + OBS, toks.shape[1]
+    T, n = C.n + C.obs, toks.shape[1]
     cos, sin = m.cossin(torch.arange(T, T + n, device=toks.device))
     x = F.embedding(toks.reshape(-1), m.emb)
     own = torch.ones(n, n, dtype=torch.bool, device=toks.device).tril()
@@ -407,12 +419,47 @@ def decode_squeezed(m, C, tail, ans, fine, coarse, sparsity, read):
         pick = (shares(q, cent, size, m.scale, among) > (np.log(t2) if t2 > 0 else -np.inf)).any(1)
         see = pick.gather(2, lab[:, None].expand(-1, n, -1))                                # [KV, rows, keys]
         read.append(see[:, tail.shape[1]:].float().mean().item() if n > tail.shape[1] else 0)
-        see = torch.cat([F.pad(see, (0, OBS), value=True), own.expand(m.kv, n, n)], 2)
+        see = torch.cat([F.pad(see, (0, C.obs), value=True), own.expand(m.kv, n, n)], 2)
         s = torch.matmul(q, torch.cat([C.K[li], k], 1).unsqueeze(1).transpose(-1, -2)) * m.scale
         p = torch.softmax(s.masked_fill(~see[:, None], float("-inf")), -1)
         o = torch.matmul(p, torch.cat([C.V[li], v], 1).unsqueeze(1)).permute(2, 0, 1, 3).reshape(n, -1, m.vd)
         x = m.finish(l, x, m.uncached(l, o))
     return m.logits(x[tail.shape[1] - 1:]).argmax(-1)[None]
+
+
+def numbers(text):
+    """the parameters of a policy's text: name, {key: text}"""
+    name, _, rest = text.partition(":")
+    return name, dict(x.split("=") for x in rest.split(",") if x)
+
+
+def form(text):
+    """a policy of `shoal eval ruler` as the arguments of what answers under it: kind, arguments"""
+    if text in SQUEEZED:
+        return "squeezed", SQUEEZED[text]
+    family, _, budget = text.partition("/")
+    b = int(budget or 0)
+    if b and family in SHADOW:
+        chunk, outliers, local, rank = SHADOW[family]
+        return "shadow", (chunk, (b - (outliers + local + 1) * chunk + 1) // chunk, outliers, local, rank)
+    if b and family == "quest":
+        return "quest", (16, b, 0)
+    if b:
+        return "cut", policies(b)[{"streaming": "stream", "snapstream": "snapstream_r64"}.get(family, family)]
+    name, p = numbers(text)
+    size = lambda key, default: int(p.pop(key, default))
+    if name == "quest":
+        out = name, (size("page", 16), size("budget", 1024), size("skip", 0))
+    elif name == "shadowkv":
+        rank = size("rank", 128) if p.pop("keys", "exact") == "lowrank" else 0
+        chunk = size("chunk", 8)
+        out = "shadow", (chunk, max(1, size("budget", 256) // chunk), size("outliers", 48), size("local", 4), rank)
+    elif name == "squeezed":
+        share = lambda key, default: round(1000 * float(p.pop(key, default)))
+        fine = share("clusters", 0.05)
+        out = name, (fine, max(1, fine // 5) if size("levels", 1) == 2 else 0, share("sparsity", 0.9), size("tail", 64), size("obs", 100))
+    assert not p, f"{text}: {p}"
+    return out
 
 
 def score(pred, a, sf):
@@ -443,40 +490,43 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                 p = torch.from_numpy(d["prompt"][b:e]).long().to(dev)
                 a = torch.from_numpy(d["ans"][b:e]).long().to(dev)
                 sf = torch.from_numpy(d["sf"][b:e]).to(dev)
-                Ks, Vs, votes, xl = prefill(m, p, not only or any(x != "quest" and x not in SHADOW and x not in SQUEEZED for x in only))
+                texts = [x for x in only or [] if "/" in x or ":" in x or x in SQUEEZED]
+                kinds = {form(x)[0] for x in texts}
+                legacy = [x for x in only or [] if x not in texts]
+                want = "all" if not only or any(x != "quest" and x not in SHADOW for x in legacy) else "cut" in kinds
+                Ks, Vs, votes, xl = prefill(m, p, want)
                 add("full", *score(decode(m, Ks, Vs, None, 0, xl, a), a, sf))
                 for bud in budgets:
                     for name, q in policies(bud).items():
                         if only and name not in only:
                             continue
-                        keeps = []
-                        for vt in votes:
-                            T = ctx
-                            if q.get("fixed"):
-                                s = vt[q["vote"]].clone()
-                                k = keep_mask(s, T, 0, q["fixed"], q["K"])
-                                k[..., T - q["fixed"]:] = True
-                            else:
-                                k = keep_mask(vt[q["vote"]], T, q["sink"], q["ring"], q["K"])
-                            keeps.append(k)
-                        add(f"{name}/{bud}", *score(decode(m, Ks, Vs, keeps, q["ring"], xl, a), a, sf))
+                        add(f"{name}/{bud}", *score(decode(m, Ks, Vs, kept(votes, ctx, q), q["ring"], xl, a), a, sf))
                     for name, vote, recent, running in (("h2o_step", "h2o", bud // 2, True), ("tova", "sage", 1, False)):
                         if not only or name in only:
                             add(f"{name}/{bud}", *score(decode_step(m, Ks, Vs, [v[vote] for v in votes], recent, bud, running, xl, a), a, sf))
                     for name, (chunk, outliers, local, rank) in SHADOW.items():
                         if (not only or name in only) and bud >= (outliers + local + 2) * chunk - 1 and (not rank or m.kv > 1):
-                            add(f"{name}/{bud}", *score(decode_shadow(m, Ks, Vs, chunk, outliers, local, rank, bud, xl, a), a, sf))
+                            take = (bud - (outliers + local + 1) * chunk + 1) // chunk
+                            add(f"{name}/{bud}", *score(decode_shadow(m, Ks, Vs, chunk, take, outliers, local, rank, xl, a), a, sf))
                     if not only or "quest" in only:
                         add(f"quest/{bud}", *score(decode_quest(m, Ks, Vs, 16, bud, QUEST_SKIP, xl, a), a, sf))
-                asked = [x for x in SQUEEZED if only and x in only]
-                for i in range(len(p) if asked else 0):
-                    C = Context(m, p[i:i + 1, :-TAIL])
-                    for name in asked:
-                        read = []
-                        add(name, *score(decode_squeezed(m, C, p[i:i + 1, -TAIL:], a[i:i + 1], *SQUEEZED[name], read), a[i:i + 1], sf[i:i + 1]))
-                        acc.setdefault("read " + name, [[], []])
-                        one = torch.tensor([sum(read) / len(read)])
-                        acc["read " + name][0].append(one); acc["read " + name][1].append(one)
+                for name in texts:
+                    kind, q = form(name)
+                    if kind == "cut":
+                        add(name, *score(decode(m, Ks, Vs, kept(votes, ctx, q), q["ring"], xl, a), a, sf))
+                    elif kind == "quest":
+                        add(name, *score(decode_quest(m, Ks, Vs, *q, xl, a), a, sf))
+                    elif kind == "shadow":
+                        add(name, *score(decode_shadow(m, Ks, Vs, *q, xl, a), a, sf))
+                squeezed = {x: form(x)[1] for x in texts if form(x)[0] == "squeezed"}
+                for i in range(len(p) if squeezed else 0):
+                    for tail, obs in {q[3:] for q in squeezed.values()}:
+                        C = Context(m, p[i:i + 1, :-tail], obs)
+                        for name in (x for x, q in squeezed.items() if q[3:] == (tail, obs)):
+                            read = []
+                            add(name, *score(decode_squeezed(m, C, p[i:i + 1, -tail:], a[i:i + 1], *squeezed[name][:3], read), a[i:i + 1], sf[i:i + 1]))
+                            one = torch.tensor([sum(read) / len(read)])
+                            add("read " + name, one, one)
                 if stream_w:
                     for bud in budgets[:1]:
                         Kw, Vw, vw, xw = prefill(m, p, False, window=bud - SINK)
@@ -485,7 +535,7 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                         add(f"stream_w/{bud}", *score(decode(m, Kw, Vw, [z] * m.c.L, bud - SINK, xw, a), a, sf))
                 del Ks, Vs, votes
             m._cs.clear()
-            r = {k: (round(torch.cat(v[0]).mean().item(), 3), round(torch.cat(v[1]).mean().item(), 3), [int(x) for x in torch.cat(v[0]).tolist()]) for k, v in acc.items()}
+            r = {k: (round(torch.cat(v[0]).mean().item(), 4), round(torch.cat(v[1]).mean().item(), 4), [int(x) for x in torch.cat(v[0]).tolist()]) for k, v in acc.items()}
             res[f"{task}@{ctx}"] = r
             say(f"{task}@{ctx} n={min(n, len(d['prompt']))} {time.time() - t0:.1f}s " + " ".join(f"{k}={v[0]}" for k, v in r.items()), flush=True)
     return res
@@ -540,12 +590,14 @@ if __name__ == "__main__":
     ev = prompts(evp)
     every = sorted({t for t, _ in ev})
     k, of = (int(x) for x in os.environ.get("SHARD", "0/1").split("/"))    # the tasks of one process of several
-    res = {}
+    res = json.load(open(out)) if os.path.exists(out) else {}
     t0 = time.time()
     for one in spec.split(","):
         ctx, n, batch, budgets = one.split(":")
-        budgets = tuple(int(x) for x in budgets.split("+"))
+        budgets = tuple(int(x) for x in budgets.split("+") if x)
         for task in every[k::of]:
+            if f"{task}@{ctx}" in res:
+                continue
             res.update(run(m, ev, [(int(ctx), int(n), int(batch), budgets)], dev, tasks=[task], stream_w=False))
             json.dump(res, open(out, "w"), indent=0)
         print(f"\nexact match %, ctx {ctx}, n={n} a task ({time.time() - t0:.0f} s so far)\n" + table(res, int(ctx), budgets) + "\n", flush=True)

@@ -49,8 +49,7 @@ func (s *State) cluster(p *Plan, rows map[uint64]*request) {
 		if p.Tokens() == 0 {
 			most = piecesAlone
 		}
-		n := int(min(max(1, most/(x.Work*int64(heads))), int64(x.Pieces-r.indexed)))
-		p.Index = append(p.Index, Index{Seq: r.seq, From: r.indexed, Pieces: n})
+		p.Index = append(p.Index, Index{Seq: r.seq, From: r.indexed, Pieces: x.Within(r.indexed, most/int64(heads))})
 		rows[r.seq] = r
 	}
 }

@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -153,20 +154,23 @@ func (h *handover) finish(layer int) error {
 
 func (h *handover) keepOwn(i, layer int, heads topology.Range) error {
 	e, q := h.epoch, h.seqs[i]
+	moved, errs := !e.geometry.Rule(layer, q.policy).KeepsAll(), make([]error, heads.Len())
+	if moved {
+		e.pool.Run(heads.Len(), func(n int) { errs[n] = q.own.Keep(q.part, layer, heads.Lo+n, h.keep(i, heads.Lo+n)) })
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
 	for head := heads.Lo; head < heads.Hi; head++ {
 		if q.policy.KeepsAll() && layer == e.geometry.Layers-1 { // all layers at once, when no policy chooses from them any more
 			if err := q.own.Adopt(q.part, head); err != nil {
 				return err
 			}
 		}
-		if e.geometry.Rule(layer, q.policy).KeepsAll() {
-			continue
-		}
-		if err := q.own.Keep(q.part, layer, head, h.keep(i, head)); err != nil {
-			return err
-		}
-		if err := h.observed(q, layer, head, h.queries(i, head)); err != nil {
-			return err
+		if moved {
+			if err := h.observed(q, layer, head, h.queries(i, head)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

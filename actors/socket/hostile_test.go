@@ -446,7 +446,7 @@ func bad(f protoreflect.FieldDescriptor, now protoreflect.Value) (out []protoref
 		}
 	case protoreflect.StringKind:
 		for _, v := range []string{"", "\xff", "f32", "int8", "q4_0", "reduce", "no.such", "snapkv:topk=16777216,obs=16777216,pool=255", "h2o:recent=16777216,topk=16777216,step=16777216",
-			"streaming:sink=0,recent=1,positions=cache,half=1", "sage:sink=16777216,recent=16777216,topk=16777216", "tova:size=1", "shadowkv:chunk=2,budget=16777216,outliers=65536,local=65536", "shadowkv:chunk=64,budget=2,outliers=0,local=1,int8=1", "shadowkv:keys=lowrank,rank=4096", "shadowkv:keys=lowrank,rank=8,chunk=2,budget=2,outliers=65536,local=1", "squeezed:clusters=0.005,levels=2,sparsity=0.999,tail=16777216,obs=16777216,segment=16777216", "squeezed:clusters=0.5,levels=2,sparsity=0,tail=1,obs=1,segment=64", "snapstream:sink=0,recent=1,topk=0,obs=1"} {
+			"streaming:sink=0,recent=1,positions=cache,half=1", "sage:sink=16777216,recent=16777216,topk=16777216", "tova:size=1", "shadowkv:chunk=2,budget=16777216,outliers=65536,local=65536", "shadowkv:chunk=64,budget=2,outliers=0,local=1,int8=1", "shadowkv:keys=lowrank,rank=4096", "shadowkv:keys=lowrank,rank=8,chunk=2,budget=2,outliers=65536,local=1", "squeezed:clusters=0.005,levels=2,sparsity=0.999,tail=16777216,obs=16777216,segment=16777216", "squeezed:clusters=0.5,levels=2,sparsity=0,tail=1,obs=2,segment=64", "snapstream:sink=0,recent=1,topk=0,obs=1"} {
 			add(v)
 		}
 	case protoreflect.BytesKind:
