@@ -9,10 +9,10 @@ import (
 	"github.com/shoal-llm/shoal/tensor"
 )
 
-// A context that is held serves forks, whose shared bytes are booked once; it gives its memory to
+// A context that is held serves forks, whose shared bytes are booked once, and takes nobody's place; it gives its memory to
 // a request that would not fit beside it, is read again when that is over, and ends with the server.
 func TestContextsYield(t *testing.T) {
-	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk, c.NoPrefixCache = 200, 100, true })
+	s := testState(t, func(c *Config) { c.TokenBudget, c.Chunk, c.MaxRunning, c.NoPrefixCache = 200, 100, 1, true })
 	out := newClient(t)
 	context, alone := prompt("a text", 200), kvcache.ResidentBytes(geometry, 200, 200, squeezed)
 	sockets := []Socket{{ID: "n", Budget: kvcache.HandoverBytes(geometry, 4, 200, squeezed) + alone, Heads: tensor.Span{Lo: 0, Hi: 4}}}

@@ -68,7 +68,7 @@ func (s *State) lookAll() {
 		return
 	}
 	for _, r := range s.waiting {
-		if s.fetchesOf(false) >= maxFetches || len(s.running) >= s.cfg.MaxRunning || s.now < s.diskAfter {
+		if s.fetchesOf(false) >= maxFetches || s.full() || s.now < s.diskAfter {
 			return
 		}
 		if r.unfit != "" || r.unread || r.asked || r.Policy.Needs.PromptAttention || s.awaits(r) != 0 || s.comes(r) {

@@ -109,6 +109,21 @@ func (s *State) preempt(r *request) {
 	s.waiting.insert(r)
 }
 
+// full says that no more sequences may run: those that make rows, or all that a socket holds.
+func (s *State) full() bool {
+	return s.busy() >= s.cfg.MaxRunning || len(s.running) >= s.cfg.TokenBudget-1
+}
+
+// busy counts the sequences that make rows: a context that rests takes nobody's place.
+func (s *State) busy() (n int) {
+	for _, r := range s.running {
+		if !r.rests() {
+			n++
+		}
+	}
+	return n
+}
+
 // makeRoom takes places and memory for the first in order that waits, when there are
 // none: from requests whose readers do not take their tokens, and from jobs behind it.
 // They wait with the tokens they have; a job that has let others pass for long enough
@@ -122,14 +137,14 @@ func (s *State) makeRoom() {
 	for {
 		source := s.source(r, read)
 		_, _, why := s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn)
-		if (why == "" || source != nil && s.forkNeeds(r) <= s.ledger.sockets[source.owner].room()) && len(s.running) < s.cfg.MaxRunning {
+		if (why == "" || source != nil && s.forkNeeds(r) <= s.ledger.sockets[source.owner].room()) && !s.full() {
 			return
 		}
 		if why != "" && s.giveUp(true) {
 			continue
 		}
 		yields := func(v *request) bool {
-			return v.unread || v.rests() && r.rank < behindAll || v.Accepted && !r.Accepted && inOrder(r, v) < 0
+			return v.unread || v.rests() && s.busy() < s.cfg.MaxRunning && r.rank < behindAll || v.Accepted && !r.Accepted && inOrder(r, v) < 0
 		}
 		last := len(s.running) - 1
 		for last >= 0 && (s.running[last] == source || !yields(s.running[last])) {
@@ -151,7 +166,7 @@ func (s *State) makeRoom() {
 // smaller: the first waits until it fits. Requests that
 // this placement can never take stand aside.
 func (s *State) admit(p *Plan) *request {
-	if len(s.running) >= s.cfg.MaxRunning {
+	if s.full() {
 		return nil
 	}
 	for len(s.running)+s.fetchesOf(true) >= s.cfg.TokenBudget-1 && s.giveUp(true) { // a socket holds no more

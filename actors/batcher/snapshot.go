@@ -123,8 +123,8 @@ func (s *State) why(r *request, ahead int, head *request) string {
 		return "its beginning is on its way"
 	case r != head:
 		return fmt.Sprintf("%d ahead in the queue", ahead)
-	case len(s.running) >= s.cfg.MaxRunning:
-		return fmt.Sprintf("%d sequences run, the limit is %d", len(s.running), s.cfg.MaxRunning)
+	case s.full():
+		return fmt.Sprintf("%d sequences run, the limit is %d", s.busy(), s.cfg.MaxRunning)
 	}
 	read, tokens := r.asks()
 	if _, _, why := s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn); why != "" {

@@ -28,7 +28,7 @@ const memoryShort = 8
 // spill orders what is to be moved.
 func (s *State) spill(p *Plan) {
 	waits := false
-	if r := s.head(); r != nil && len(s.running) < s.cfg.MaxRunning {
+	if r := s.head(); r != nil && !s.full() {
 		read, tokens := r.asks()
 		_, _, why := s.ledger.choose(r.Policy, read, tokens, 0, r.canOwn)
 		waits = why != ""
