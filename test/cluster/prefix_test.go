@@ -17,7 +17,7 @@ import (
 // at the end of a block of 64 tokens, inside one, or not at all; two choices of each.
 func alike(tokens int) (reqs []request) {
 	text := ids(rand.New(rand.NewPCG(19, 6)), 500)
-	for i, policy := range append([]string{"full", "tova:size=48", "full"}, policies...) {
+	for i, policy := range append([]string{"full", "tova:size=48", "full", "knorm:sink=4,recent=20,topk=24"}, policies...) {
 		n := 150 + 31*i
 		prompt := append([]int(nil), text[:n]...)
 		for j := []int{64, 192, 100, n}[i%4]; j < n; j++ {
@@ -134,7 +134,7 @@ func TestRecoveryFindsPrefixes(t *testing.T) {
 	text := ids(rand.New(rand.NewPCG(19, 7)), 480)
 	var reqs []request
 	for i := range 9 {
-		reqs = append(reqs, request{fmt.Sprint(i), "/v1/completions", map[string]any{"prompt": append(text[:len(text):len(text)], 20+i), "max_tokens": 40, "stream": true, "logprobs": 2,
+		reqs = append(reqs, request{fmt.Sprint(i), "/v1/completions", map[string]any{"prompt": append(text[:len(text):len(text)], 20+i), "max_tokens": 60, "speculate": "off", "stream": true, "logprobs": 2,
 			"return_tokens_as_token_ids": true, "ignore_eos": true, "skip_special_tokens": false, "temperature": 0.8, "seed": i}})
 	}
 	var want []string
