@@ -80,7 +80,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiE
 func posted[T any](s *Server, w http.ResponseWriter, r *http.Request, decode func(context.Context, []byte) T) (v T, ok bool) {
 	body, e := s.readBody(w, r)
 	if e == nil {
-		v, e = reading(func() T { return decode(r.Context(), body) })
+		v, e = decoded(func() T { return decode(r.Context(), body) })
 	}
 	if e != nil {
 		s.writeError(w, e, false)

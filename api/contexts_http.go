@@ -17,7 +17,7 @@ func (s *Server) handleMakeContext(w http.ResponseWriter, r *http.Request) {
 	body, e := s.readBody(w, r)
 	if e == nil {
 		var x *fixedContext
-		if x, e = reading(func() *fixedContext { return s.decodeContext(r.Context(), body, sc.who().Name) }); e == nil {
+		if x, e = decoded(func() *fixedContext { return s.decodeContext(r.Context(), body, sc.who().Name) }); e == nil {
 			sc.settle()
 			if e = sc.who().mayAsk(time.Now()); e == nil {
 				e = s.makeContext(r.Context(), x)

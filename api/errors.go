@@ -131,7 +131,7 @@ func invalidCode(param, code, format string, args ...any) *apiError {
 	return e
 }
 
-// refusal ends the reading of a request whose parts are read one within the other: [reading]
+// refusal ends the reading of a request whose parts are read one within the other: [decoded]
 // gives its error to who began.
 func refusal(e *apiError) attempt.Failure { return attempt.Failure{Err: e} }
 
@@ -147,7 +147,7 @@ func given[T any](v T, e *apiError) T {
 	return v
 }
 
-func reading[T any](f func() T) (v T, e *apiError) {
+func decoded[T any](f func() T) (v T, e *apiError) {
 	v, err := attempt.At(f)
 	if err != nil {
 		e = asAPIError(err)

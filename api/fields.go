@@ -68,7 +68,7 @@ func (f *fields) fail(e *apiError) {
 
 // attempt reads a member whose parts may give up.
 func (f *fields) attempt(read func()) {
-	_, e := reading(func() any { read(); return nil })
+	_, e := decoded(func() any { read(); return nil })
 	f.fail(e)
 }
 

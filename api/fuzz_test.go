@@ -25,7 +25,7 @@ func FuzzRequest(f *testing.F) {
 			return
 		}
 		for _, decode := range []func(context.Context, []byte) *generation{s.decodeChat, s.decodeCompletions, s.decodeResponses, s.decodeMessagesBody} {
-			g, e := reading(func() *generation { return decode(context.Background(), body) })
+			g, e := decoded(func() *generation { return decode(context.Background(), body) })
 			if (g == nil) == (e == nil) {
 				t.Fatal("neither a request nor an error, or both")
 			}
@@ -40,8 +40,8 @@ func FuzzRequest(f *testing.F) {
 			}
 			checkBounds(t, s, g)
 		}
-		_, _ = reading(func() any { return s.tokenize(context.Background(), body) })
-		_, _ = reading(func() any { return s.detokenize(context.Background(), body) })
+		_, _ = decoded(func() any { return s.tokenize(context.Background(), body) })
+		_, _ = decoded(func() any { return s.detokenize(context.Background(), body) })
 	})
 }
 

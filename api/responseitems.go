@@ -176,7 +176,7 @@ func (t *itemTurns) add(x inItem) {
 // thought is what a reasoning item says.
 func (x inItem) thought(lim Limits) string {
 	if !isNull(x.Content) {
-		if text, e := reading(func() string { return itemText(x.at, x.Content, lim) }); e == nil && text != "" {
+		if text, e := decoded(func() string { return itemText(x.at, x.Content, lim) }); e == nil && text != "" {
 			return text
 		}
 	}

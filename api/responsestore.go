@@ -169,7 +169,7 @@ func (s *Server) ShowResponse(k KeptResponse) (any, error) {
 	if e != nil {
 		return nil, e
 	}
-	g, e := reading(func() *generation { return s.parseResponse(f) })
+	g, e := decoded(func() *generation { return s.parseResponse(f) })
 	if e != nil {
 		return nil, e
 	}
@@ -188,7 +188,7 @@ func (s *Server) ResponseInput(k KeptResponse) ([]json.RawMessage, error) {
 	if e != nil {
 		return nil, e
 	}
-	items, e := reading(func() []inItem { return decodeItems(f.get("input"), s.cfg.Limits) })
+	items, e := decoded(func() []inItem { return decodeItems(f.get("input"), s.cfg.Limits) })
 	if e != nil {
 		return nil, e
 	}

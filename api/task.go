@@ -54,7 +54,7 @@ func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o Ta
 	default:
 		return nil, invalid("endpoint", "'endpoint' is %.60q; known are %s, %s and %s.", endpoint, EndpointCompletions, EndpointChat, EndpointResponses)
 	}
-	g, e := reading(func() *generation { return decode(ctx, body) })
+	g, e := decoded(func() *generation { return decode(ctx, body) })
 	if e != nil {
 		return nil, e
 	}

@@ -42,11 +42,11 @@ func RunFilled(ctx context.Context, o BatchOptions, note func(string)) (*Batch, 
 // their first `spilled` blocks in files.
 func Held(g kvcache.Geometry, p *kvcache.Policy, prompt, output, spilled int, memory int64) int {
 	resident := kvcache.SpilledBytes(g, prompt, prompt+output-1, 1, spilled, p)
-	reading := max(resident, kvcache.HandoverBytes(g, g.KVHeads, prompt, p)+kvcache.StatisticsBytes(g, g.KVHeads, prompt, p))
-	if memory < reading {
+	during := max(resident, kvcache.HandoverBytes(g, g.KVHeads, prompt, p)+kvcache.StatisticsBytes(g, g.KVHeads, prompt, p))
+	if memory < during {
 		return 0
 	}
-	return 1 + int((memory-reading)/resident)
+	return 1 + int((memory-during)/resident)
 }
 
 func runFilled(ctx context.Context, o BatchOptions, spec string, weights, kv tensor.DType, note func(string)) (*BatchRow, error) {

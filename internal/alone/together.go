@@ -32,8 +32,8 @@ func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, polic
 	if err := a.between(ctx, func(c *socket.Caches) error { g = c.Geometry(); return nil }); err != nil {
 		return nil, err
 	}
-	bases, of := []kvcache.Needs{{}}, make([]int, len(all)) // what is observed in one reading each; each policy's
-	parts := map[reading][]int{}
+	bases, of := []kvcache.Needs{{}}, make([]int, len(all)) // what is observed in one prefill each; each policy's
+	parts := map[observedPart][]int{}
 	for i, spec := range policies {
 		if all[i], err = kvcache.Parse(spec); err != nil {
 			return nil, err
@@ -47,7 +47,7 @@ func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, polic
 		n := all[i].Needs
 		switch of[i] = slices.Index(bases, n); {
 		case all[i].Context(len(prompt)) < len(prompt):
-			part := reading{n, all[i].Context(len(prompt))}
+			part := observedPart{n, all[i].Context(len(prompt))}
 			parts[part], of[i] = append(parts[part], i), none
 		case n == (kvcache.Needs{}):
 			of[i] = 0
@@ -112,15 +112,15 @@ func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, polic
 
 const none = -1
 
-// reading is a part of a prompt, and what is observed of it.
-type reading struct {
+// observedPart is a part of a prompt, and what is observed of it.
+type observedPart struct {
 	needs   kvcache.Needs
 	context int
 }
 
 // tails reads a part of a prompt, makes the sequences of the policies in list of it, and has each
 // read the rest as it attends: first is what comes then.
-func (a *Socket) tails(ctx context.Context, seq uint64, tokens []uint32, part reading, all []*kvcache.Policy, list []int, chunk int, first []int32) error {
+func (a *Socket) tails(ctx context.Context, seq uint64, tokens []uint32, part observedPart, all []*kvcache.Policy, list []int, chunk int, first []int32) error {
 	if _, _, _, err := a.Prefill(ctx, Prompt{Seq: seq, Policy: watching(part.needs).Spec(), Tokens: tokens[:part.context], Chunk: chunk, Open: true}); err != nil {
 		return err
 	}
