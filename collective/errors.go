@@ -3,6 +3,7 @@ package collective
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -58,4 +59,12 @@ func (e *OpError) Unwrap() []error {
 		return []error{e.Err}
 	}
 	return []error{e.Err, e.Cause}
+}
+
+// Blamed lists the ranks that err holds responsible, or nil.
+func Blamed(err error) []int {
+	if e, ok := errors.AsType[*OpError](err); ok {
+		return slices.Clone(e.Ranks)
+	}
+	return nil
 }
