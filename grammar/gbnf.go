@@ -25,10 +25,9 @@ func (m *machine) compileGBNF(text string) eid {
 			panic(p.fail("expected the name of a rule"))
 		}
 		p.blank(false)
-		if !strings.HasPrefix(p.s[p.at:], "::=") {
+		if !p.eat("::=") {
 			panic(p.fail("expected '::=' after %q", name))
 		}
-		p.at += 3
 		p.blank(true)
 		p.b.add(name, p.alts(false))
 		if p.at < len(p.s) && p.s[p.at] != '\n' && p.s[p.at] != '\r' {
@@ -57,10 +56,9 @@ func (p *gbnfParser) alts(nested bool) *part {
 	for {
 		seq := p.seq(nested)
 		out.list = append(out.list, seq)
-		if p.at >= len(p.s) || p.s[p.at] != '|' {
+		if !p.eat("|") {
 			return p.b.part(out)
 		}
-		p.at++
 		p.blank(true)
 	}
 }
@@ -83,10 +81,9 @@ func (p *gbnfParser) seq(nested bool) *part {
 			p.at++
 			p.blank(true)
 			inner := p.alts(true)
-			if p.at >= len(p.s) || p.s[p.at] != ')' {
+			if !p.eat(")") {
 				panic(p.fail("a group does not end"))
 			}
-			p.at++
 			item = inner
 		case c == '<' || c == '!':
 			panic(p.fail("tokens in a grammar (%q) are not supported", c))
@@ -146,27 +143,19 @@ func (p *gbnfParser) literal() string {
 		c := p.char('"')
 		out = utf8.AppendRune(out, c)
 	}
-	if p.at >= len(p.s) {
+	if !p.eat(`"`) {
 		panic(p.fail("a text does not end"))
 	}
-	p.at++
 	return string(out)
 }
 
 func (p *gbnfParser) class() runes {
 	p.at++
-	not := strings.HasPrefix(p.s[p.at:], "^")
-	if not {
-		p.at++
-	}
+	not := p.eat("^")
 	var out runes
-	for {
-		if p.at >= len(p.s) {
+	for !p.eat("]") {
+		if !p.more() {
 			panic(p.fail("a class does not end"))
-		}
-		if p.s[p.at] == ']' {
-			p.at++
-			break
 		}
 		lo := p.char(']')
 		hi := lo

@@ -370,11 +370,8 @@ func (p *larkParser) atom() *part {
 		}
 		text := p.s[start:p.at]
 		p.at++
-		flags := p.at
-		for p.at < len(p.s) && strings.IndexByte("imslux", p.s[p.at]) >= 0 {
-			p.at++
-		}
-		r := p.regex(strings.ReplaceAll(text, `\/`, `/`), p.s[flags:p.at])
+		flags := p.while(func(b byte) bool { return strings.IndexByte("imslux", b) >= 0 })
+		r := p.regex(strings.ReplaceAll(text, `\/`, `/`), flags)
 		return p.b.part(part{kind: xLex, r: r})
 	case p.eat("%json"):
 		p.blank(true)

@@ -50,9 +50,8 @@ func insertion(n node) string {
 var knownNormalizers = []string{"Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Strip", "StripAccents"}
 
 func parseNormalizers(n node) normalizers {
-	list := flatten(n, "normalizers")
 	var out normalizers
-	for _, o := range list {
+	for _, o := range flatten(n, "normalizers") {
 		out = append(out, parseNormalizer(o))
 	}
 	return out

@@ -9,9 +9,8 @@ var knownPostProcessors = []string{"Sequence", "TemplateProcessing", "ByteLevel"
 
 func parsePostProcessor(n node) postProcessor {
 	var out postProcessor
-	list := flatten(n, "processors")
 	adding := 0
-	for _, o := range list {
+	for _, o := range flatten(n, "processors") {
 		kind := o.kind()
 		switch kind {
 		case "ByteLevel": // only moves offsets, which are not kept here

@@ -17,9 +17,8 @@ type pretokenizer interface {
 var knownPretokenizers = []string{"Sequence", "Split", "ByteLevel", "Metaspace", "Digits", "Punctuation", "Whitespace", "WhitespaceSplit"}
 
 func parsePretokenizers(n node) []pretokenizer {
-	list := flatten(n, "pretokenizers")
 	var out []pretokenizer
-	for _, o := range list {
+	for _, o := range flatten(n, "pretokenizers") {
 		out = append(out, parsePretokenizer(o))
 	}
 	return out
