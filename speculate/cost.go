@@ -26,10 +26,11 @@ func (c *Cost) at(sequences int) *line { return &c.of[min(sequences, len(c.of)-1
 // Add notes a step of decode rows alone: of so many sequences, with so many drafts.
 func (c *Cost) Add(sequences, drafts int, micros float64) {
 	l := c.at(sequences)
-	if l.w > 0 {
-		micros = min(micros, 2*l.t/l.w) // the machine did something else
-	}
 	n := float64(drafts)
+	if l.w > 0 {
+		base, each := c.line(sequences)
+		micros = min(micros, 2*max(l.t/l.w, base+n*each)) // the machine did something else
+	}
 	for _, x := range []struct {
 		sum *float64
 		add float64

@@ -5,6 +5,8 @@
 // row's owner draws the token at each position, and what differs from its draft is rolled
 // back. See docs/decisions/speculation.md.
 //
+// A text that says a part of itself again, changed here and there, is followed through the changes.
+//
 // [Text] is an index of one sequence, [Recent] one of the outputs of many. [Trust] turns what
 // they find into probabilities, by what became of earlier drafts; [Cost] knows what rows cost
 // here and now; [Choose] weighs one against the other. All are pure: no clock, no randomness.

@@ -13,6 +13,7 @@ type Source uint8
 const (
 	Own        Source = iota // the sequence itself
 	Others                   // outputs of others
+	Copy                     // the sequence itself, of which it is a changed copy
 	SmallModel               // a model guesses
 	sources
 )
@@ -44,7 +45,10 @@ type place struct {
 }
 
 // drafter is memory that guesses reuse.
-type drafter struct{ places []place }
+type drafter struct {
+	places []place
+	newest uint64 // of them
+}
 
 // Long is how many tokens a match has at least where only the first of the chains is looked at.
 const Long = 7
@@ -95,6 +99,9 @@ func (d *drafter) suffix(r, text *ring, least, most int) (out Draft) {
 		if len(d.places) > 0 {
 			break
 		}
+	}
+	if len(d.places) > 0 {
+		d.newest = d.places[0].pos
 	}
 	live, share := d.places, float32(1)
 	for len(out.Tokens) < min(most, max(out.Matched, 1)) && len(live) > 0 {

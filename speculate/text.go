@@ -8,6 +8,7 @@ type Text struct {
 	ring *ring
 	seen int // tokens of the sequence that were added, or passed over
 	d    drafter
+	copy copying
 }
 
 // NewText is the index of a sequence that has so many tokens.
@@ -27,6 +28,7 @@ func (t *Text) Catch(n, most int, token func(pos int) int32) bool {
 	t.ring.grow(min(n, TextTokens))
 	for end := min(n, t.seen+most); t.seen < end; t.seen++ {
 		t.ring.put(token(t.seen))
+		t.copy.follow(t.ring)
 	}
 	return t.seen == n
 }
@@ -39,6 +41,9 @@ func (t *Text) Lookup(least, most int) Draft { return t.d.lookup(t.ring, least, 
 // may be nil.
 func (t *Text) Suffix(recent *Recent, owner string, least, most int) Draft {
 	own := t.d.suffix(t.ring, t.ring, least, most)
+	if own.Matched > 0 {
+		t.copy.begin(t.d.newest, own.Matched)
+	}
 	if recent == nil || recent.rings[owner] == nil {
 		return own
 	}
@@ -49,6 +54,9 @@ func (t *Text) Suffix(recent *Recent, owner string, least, most int) Draft {
 	}
 	return own
 }
+
+// Copied guesses that the sequence goes on with the text that it is a changed copy of.
+func (t *Text) Copied(most int) Draft { return t.copy.draft(t.ring, most) }
 
 // Recent are the newest outputs of many sequences, apart for each owner: what one has said
 // guesses nothing for another. It holds at most so many bytes; the owner that has not added

@@ -5,27 +5,29 @@ package speculate
 // chats is not.
 type Trust struct{ rates [sources][classes]float32 }
 
-const classes = 5
+const classes = 6
 
 // class of a match, in tokens.
 func class(matched int) int {
 	switch {
-	case matched <= 2:
+	case matched <= 1:
 		return 0
-	case matched <= 4:
+	case matched <= 2:
 		return 1
-	case matched <= 8:
+	case matched <= 4:
 		return 2
-	case matched <= 16:
+	case matched <= 8:
 		return 3
+	case matched <= 16:
+		return 4
 	}
-	return 4
+	return 5
 }
 
 // NewTrust is what is believed before anything is known.
 func NewTrust() Trust {
-	rates := [classes]float32{0.4, 0.55, 0.7, 0.8, 0.9}
-	return Trust{[sources][classes]float32{rates, rates, {0.9, 0.9, 0.9, 0.9, 0.9}}}
+	rates := [classes]float32{0.3, 0.4, 0.55, 0.7, 0.8, 0.9}
+	return Trust{[sources][classes]float32{rates, rates, rates, {0.9, 0.9, 0.9, 0.9, 0.9, 0.9}}}
 }
 
 func (t *Trust) of(d *Draft) *[classes]float32 { return &t.rates[d.Source] }
@@ -52,6 +54,14 @@ func (t *Trust) Probabilities(out []float32, d *Draft) []float32 {
 		out = append(out, p*share)
 	}
 	return out
+}
+
+// Gain is how many tokens of a draft are expected to be right.
+func (t *Trust) Gain(d *Draft) (sum float32) {
+	for _, p := range t.Probabilities(nil, d) {
+		sum += p
+	}
+	return sum
 }
 
 // Learn notes that of the first n tokens of a draft, which were tried, so many were right.

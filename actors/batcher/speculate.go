@@ -144,7 +144,11 @@ func (s *State) guess(r *request, most, sequences int) (d speculate.Draft) {
 	if mode == speculate.Lookup {
 		return g.text.Lookup(least, most)
 	}
-	return g.text.Suffix(s.speculation.recent, s.sharing(r), least, most)
+	d = g.text.Suffix(s.speculation.recent, s.sharing(r), least, most)
+	if c := g.text.Copied(most); g.trust.Gain(&c) >= g.trust.Gain(&d) && len(c.Tokens) > 0 {
+		return c
+	}
+	return d
 }
 
 // wish asks the owner of a row to guess what follows it.
@@ -181,13 +185,7 @@ func (s *State) modelled(r *request, text speculate.Draft, most int) speculate.D
 	}
 	n := min(most, len(m.Tokens))
 	m.Tokens, m.Share = m.Tokens[:n], m.Share[:n]
-	gain := func(d *speculate.Draft) (sum float32) {
-		for _, p := range g.trust.Probabilities(nil, d) {
-			sum += p
-		}
-		return sum
-	}
-	if gain(&text) > gain(&m) {
+	if g.trust.Gain(&text) > g.trust.Gain(&m) {
 		return text
 	}
 	return m

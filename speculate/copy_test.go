@@ -1,0 +1,106 @@
+package speculate
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestCopies: a text that says an earlier part again with changes is drafted from that part:
+// behind each change as soon as a token is the same again, and with what took the place of
+// what comes again, without a wrong draft. Without following it takes more than twice the steps.
+func TestCopies(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	source := noise(2000, 5000, 3)
+	var edited, said []int32 // said: with nothing but a new name
+	for i := range source {
+		if i%23 == 5 {
+			source[i] = 7001 // a name
+		}
+		if i%97 == 50 {
+			source[i] = 7002 // which is gone
+		}
+	}
+	for i, token := range source {
+		switch {
+		case token == 7001:
+			edited, said = append(edited, 8001, 8002), append(said, 8001, 8002)
+		case token == 7002:
+			said = append(said, token)
+		default:
+			if i%150 == 149 {
+				edited = append(edited, 9000+int32(r.IntN(900)), 9000+int32(r.IntN(900)), 9000+int32(r.IntN(900)))
+			}
+			edited, said = append(edited, token), append(said, token)
+		}
+	}
+	steps := func(answer []int32, copied bool) (steps, wrong int) {
+		text := textOf(source)
+		all := slices.Concat(source, answer)
+		for at := len(source); at < len(all); steps++ {
+			d := text.Suffix(nil, "", 0, Most)
+			if c := text.Copied(Most); copied && len(c.Tokens) >= len(d.Tokens) {
+				d = c
+			}
+			right := 0
+			for right < len(d.Tokens) && at+right < len(all) && all[at+right] == d.Tokens[right] {
+				right++
+			}
+			if right < len(d.Tokens) && at+right < len(all) {
+				wrong++
+			}
+			at = min(at+right+1, len(all))
+			text.Catch(at, 1000, func(i int) int32 { return all[i] })
+		}
+		return steps, wrong
+	}
+	for _, c := range []struct {
+		name   string
+		answer []int32
+		most   int // steps
+		wrong  int // drafts
+	}{{"renamed", said, len(said)/(1+Most) + 12, 2}, {"edited", edited, len(edited)/(1+Most) + 140, 60}} {
+		with, wrong := steps(c.answer, true)
+		without, _ := steps(c.answer, false)
+		t.Logf("%s: %d tokens in %d steps, %d with a wrong draft; %d steps without following", c.name, len(c.answer), with, wrong, without)
+		if with > c.most || wrong > c.wrong || without < 2*with {
+			t.Errorf("%s: %d steps and %d wrong drafts, want at most %d and %d, and half of the %d without following", c.name, with, wrong, c.most, c.wrong, without)
+		}
+	}
+}
+
+// TestCopiesOfAnything: whatever is said, a copy's draft is of tokens that were said before,
+// no more than are asked for, also when the oldest are gone.
+func TestCopiesOfAnything(t *testing.T) {
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		text, drafts := NewText(), 0
+		text.ring = newRing(256) // forgets
+		all := noise(1500, 3+int(seed)%40, seed)
+		for i := 100; i < len(all); i++ {
+			if i%200 < 150 { // says again, with changes
+				if back := 40 + int(seed); r.IntN(9) > 0 {
+					all[i] = all[i-back]
+				}
+			}
+			text.Catch(i, 1000, func(i int) int32 { return all[i] })
+			text.Suffix(nil, "", 0, 3)
+			most := 1 + r.IntN(Most)
+			d := text.Copied(most)
+			if len(d.Tokens) > most || len(d.Share) != len(d.Tokens) {
+				t.Fatalf("seed %d: %d drafts and %d shares, %d were asked for", seed, len(d.Tokens), len(d.Share), most)
+			}
+			for _, token := range d.Tokens {
+				if !slices.Contains(all[max(0, i-256):i], token) {
+					t.Fatalf("seed %d, position %d: draft %d was not said", seed, i, token)
+				}
+			}
+			if len(d.Tokens) > 0 {
+				drafts++
+			}
+		}
+		if drafts == 0 {
+			t.Errorf("seed %d: nothing was followed", seed)
+		}
+	}
+}
