@@ -89,7 +89,8 @@ func RunDecode(ctx context.Context, o Options, note func(string)) (*Decode, erro
 	if err != nil {
 		return nil, err
 	}
-	f, err := newFloor(r.pool, o.Weights)
+	bytes, _, _ := k.Decode(o.Batch, o.Context, 0)
+	f, err := newFloor(r.pool, o.Weights, bytes)
 	if err != nil {
 		return nil, err
 	}

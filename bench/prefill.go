@@ -48,7 +48,7 @@ func RunPrefill(ctx context.Context, o Options, note func(string)) (*Prefill, er
 		return nil, err
 	}
 	note("reading")
-	f, err := newFloor(r.pool, o.Weights)
+	f, err := newFloor(r.pool, o.Weights, 0)
 	if err != nil {
 		return nil, err
 	}
