@@ -79,7 +79,7 @@ func RunDecode(ctx context.Context, o Options, note func(string)) (*Decode, erro
 	note("loading")
 	g := socket.GeometryOf(c, o.KV)
 	held := max(kvcache.ResidentBytes(g, o.Context, o.Context+steps, policy), kvcache.HandoverBytes(g, g.KVHeads, o.Context, policy)) +
-		kvcache.StatisticsBytes(g, g.Cut(), o.Context, policy)
+		2*kvcache.StatisticsBytes(g, g.Cut(), o.Context, policy) + kvcache.PrefillBytes(g, g.KVHeads, policy.Needs.Window, policy)
 	r, err := newRig(ctx, o, int64(o.Batch)*max(held, k.heldBytes(o.Context+steps+128)), o.Batch)
 	if err != nil {
 		return nil, err
@@ -115,16 +115,20 @@ func RunDecode(ctx context.Context, o Options, note func(string)) (*Decode, erro
 
 // measure fills caches under a policy and decodes from there.
 func (d *Decode) measure(ctx context.Context, r *rig, f *floor, k Costs, g kvcache.Geometry, p *kvcache.Policy) error {
-	if err := r.fill(ctx, d.Batch, d.Context, p.Spec()); err != nil {
+	chosen, err := r.fill(ctx, d.Batch, d.Context, p.Spec())
+	if err != nil {
 		return err
 	}
 	at, full := d.Context+(d.Steps+warmSteps)/2, kvcache.Full()
 	whole := float64(kvcache.ReadBytes(g, d.Context, at, full))
 	d.CacheBytes = float64(kvcache.ReadBytes(g, d.Context, at, p))
+	if chosen > 0 { // what queries read rather than what was asked for
+		d.CacheBytes += (chosen - float64(p.Selector.Reads(at))/float64(at)) * whole
+	}
 	d.CacheShare = d.CacheBytes / whole
 	var took, read, compute, stepCPU, readCPU []time.Duration
 	var spent tensor.Spent
-	_, err := r.decode(ctx, d.Batch, d.Context, d.Steps, func(t, processor time.Duration, stages socket.Stages) {
+	_, err = r.decode(ctx, d.Batch, d.Context, d.Steps, func(t, processor time.Duration, stages socket.Stages) {
 		took, stepCPU, spent = append(took, t), append(stepCPU, processor), spent.Add(stages.Threads)
 		if t == slices.Min(took) {
 			d.Stages = stagesOf(stages, t)

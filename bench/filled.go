@@ -85,7 +85,7 @@ func runFilled(ctx context.Context, o BatchOptions, spec string, weights, kv ten
 	}
 	defer r.close()
 	note("policy " + spec + ": filling caches")
-	if err := r.fill(ctx, row.Sequences, o.Prompt, spec); err != nil {
+	if _, err := r.fill(ctx, row.Sequences, o.Prompt, spec); err != nil {
 		return nil, err
 	}
 	note("policy " + spec + ": decoding")

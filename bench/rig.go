@@ -88,8 +88,8 @@ func (r *rig) close() {
 	}
 }
 
-// fill opens sequences 1..n with random caches under a policy.
-func (r *rig) fill(ctx context.Context, n, tokens int, policy string) error {
+// fill opens sequences 1..n with random caches under a policy; read is that of Fill.
+func (r *rig) fill(ctx context.Context, n, tokens int, policy string) (read float64, err error) {
 	ids := make([]uint64, n)
 	for i := range ids {
 		ids[i] = uint64(i + 1)

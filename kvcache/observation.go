@@ -175,6 +175,10 @@ func (o *Observation) Statistics(from *Store, layer, head int, scale float32) *S
 	return e
 }
 
+// Borrow takes the window's queries of another observation of the same heads, for measurements on
+// prompts that nobody has read.
+func (o *Observation) Borrow(from *Observation) { copy(o.queries, from.queries) }
+
 // StatisticsOf is what a compressor may read that needs no observation.
 func StatisticsOf(s *Store, layer, head int) *Statistics {
 	return &Statistics{Layer: layer, Head: head, Prompt: s.Tokens(), Group: s.g.group(), Layout: s.g.Layout, Blocks: s.Blocks(layer, head)}

@@ -43,7 +43,7 @@ func TestResidentMemoryFollowsCompression(t *testing.T) {
 	defer a.Close()
 	before, high, held := resident(t), int64(0), 0
 	for {
-		err := a.Fill(t.Context(), []uint64{uint64(held + 1)}, prompt, "snapstream:sink=4,recent=444,topk=512,obs=8")
+		_, err := a.Fill(t.Context(), []uint64{uint64(held + 1)}, prompt, "snapstream:sink=4,recent=444,topk=512,obs=8")
 		if errors.Is(err, kvcache.ErrBudget) {
 			break
 		}

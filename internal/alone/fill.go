@@ -2,7 +2,9 @@ package alone
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/bits"
 
 	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/kvcache"
@@ -11,11 +13,23 @@ import (
 
 // Fill makes sequences as if prompts of tokens tokens, with random keys and values,
 // had been read under a policy ("": full): long contexts can be measured without
-// reading them first.
-func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy string) error {
+// reading them first. A policy that is calibrated by queries gets those of a short random prompt;
+// read is the part of the first sequence's slots that they read, each alone, under a policy that
+// chooses slots, else 0.
+func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy string) (read float64, err error) {
 	p, err := kvcache.Parse(policy)
 	if err != nil {
-		return err
+		return 0, err
+	}
+	if p.Needs.Queries {
+		random := Prompt{Seq: lender, Policy: watching(p.Needs).Spec(), Tokens: make([]uint32, min(p.Needs.Window, tokens)), Chunk: 1, Open: true}
+		for i := range random.Tokens {
+			random.Tokens[i] = uint32(7 + 31*i%1009)
+		}
+		if _, _, _, err := a.Prefill(ctx, random); err != nil {
+			return 0, err
+		}
+		defer func() { err = errors.Join(err, a.Release(ctx, []uint64{lender})) }()
 	}
 	made := 0
 	err = a.between(ctx, func(c *socket.Caches) error {
@@ -26,10 +40,21 @@ func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy str
 			return err
 		}
 		templates := noiseBlocks(c.Geometry().Layout)
+		var part *kvcache.Store
+		var queries *kvcache.Observation
+		if p.Needs.Queries {
+			var err error
+			if part, queries, err = c.Prompt(lender); err != nil {
+				return err
+			}
+		}
 		for _, id := range seqs {
-			own, err := fill(c, templates, tokens, p)
+			own, err := fill(c, templates, tokens, p, queries)
 			if err != nil {
 				return fmt.Errorf("alone: sequence %d: %w", id, err)
+			}
+			if queries != nil && made == 0 {
+				read = readBy(c, own, part, queries)
 			}
 			if err := c.Spill(own); err != nil {
 				own.Release()
@@ -40,14 +65,46 @@ func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy str
 		}
 		return nil
 	})
-	read := make([]uint32, max(tokens, 0))
+	prompt := make([]uint32, max(tokens, 0))
 	for _, id := range seqs[:made] {
-		a.resume(id, p, read, 0)
+		a.resume(id, p, prompt, 0)
 	}
-	return err
+	return read, err
 }
 
-func fill(c *socket.Caches, templates [][]byte, tokens int, p *kvcache.Policy) (*kvcache.Store, error) {
+// lender is the sequence whose queries calibrate others.
+const lender = 1 << 63
+
+// readBy is the part of a cache's slots that the queries read, on average.
+func readBy(c *socket.Caches, own, part *kvcache.Store, queries *kvcache.Observation) float64 {
+	g, scale := own.Geometry(), c.Config().AttentionScale()
+	read := make([]int, g.Layers*g.KVHeads)
+	seen := 0
+	c.Pool().Run(len(read), func(i int) {
+		scratch := new(tensor.AttnScratch)
+		q := queries.Statistics(part, i/g.KVHeads, i%g.KVHeads, scale).Queries
+		width := g.Group * g.Layout.KDim
+		for at := 0; at < len(q); at += width {
+			_, n, mask := own.View(i/g.KVHeads, i%g.KVHeads, own.Tokens()-1, q[at:at+width], scale, nil, scratch)
+			if mask == nil {
+				read[i] += n
+			}
+			for _, word := range mask {
+				read[i] += bits.OnesCount64(word)
+			}
+		}
+		if i == 0 {
+			seen = len(q) / width
+		}
+	})
+	sum := 0
+	for _, n := range read {
+		sum += n
+	}
+	return float64(sum) / float64(seen*own.Tokens()*len(read))
+}
+
+func fill(c *socket.Caches, templates [][]byte, tokens int, p *kvcache.Policy, queries *kvcache.Observation) (*kvcache.Store, error) {
 	g := c.Geometry()
 	heads := tensor.Span{Lo: 0, Hi: g.KVHeads}
 	prompt := kvcache.NewPrefill(c.Arena(), g, heads)
@@ -69,6 +126,9 @@ func fill(c *socket.Caches, templates [][]byte, tokens int, p *kvcache.Policy) (
 		return nil, err
 	}
 	defer seen.Release()
+	if queries != nil {
+		seen.Borrow(queries)
+	}
 	return c.Compress(prompt, seen, p)
 }
 

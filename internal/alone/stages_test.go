@@ -24,7 +24,7 @@ func TestExpertsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	if err := a.Fill(t.Context(), []uint64{1, 2, 3}, 8, "full"); err != nil {
+	if _, err := a.Fill(t.Context(), []uint64{1, 2, 3}, 8, "full"); err != nil {
 		t.Fatal(err)
 	}
 	c := &ck.Config
