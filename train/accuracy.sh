@@ -2,7 +2,7 @@
 # Policies at equal bytes read: Shoal beside the reference, on the same prompts.
 #   accuracy.sh SHOAL MODEL_DIR LENGTH SAMPLES OUT shoal|reference|table
 # shoal answers on processors (WORKERS), reference on DEVICE (cuda) in JOBS processes, table prints and plots what both have so
-# far. The first two may run at the same time; each goes on where it stopped.
+# far. The first two may run at the same time; each goes on where it stopped. ALONE: policies that only the reference answers.
 set -e
 here=$(cd "$(dirname "$0")" && pwd) shoal=$1 model=$2 length=$3 n=$4 out=$5
 tasks=passkey,niah_single_noise,niah_single_text,niah_multikey,niah_multiquery,kv_json,kv_hex,vt,chat_niah,niah_multivalue,fwe,niah_second,kv_second,niah_all
@@ -32,7 +32,7 @@ rows() {
     esac
 }
 both() { echo "squeezed:$1 squeezed:levels=2,$1"; }
-(echo "all full"; rows) >"$out/shares"
+(echo "all full"; rows) >"$out/shares.$$" && mv "$out/shares.$$" "$out/shares"
 policies=$(cut -d" " -f2- "$out/shares" | tr "\n" " " | sed "s, $,,")
 
 # Both models' contexts end at 8192, before the answers do.
@@ -50,7 +50,7 @@ shoal)
 reference)
     jobs=${JOBS:-4}
     for i in $(seq 0 $((jobs - 1))); do
-        (cd "$here" && POLICIES=$(echo ${policies#full } | tr ' ' '+') SHARD=$i/$jobs python3 evalpol.py - "$big" "$prompts" "$out/pol-$i.json" "$length:$n:$n:" ${DEVICE:-cuda}) >"$out/pol-$i.log" 2>&1 &
+        (cd "$here" && POLICIES=$(echo ${policies#full } $ALONE | tr ' ' '+') SHARD=$i/$jobs python3 evalpol.py - "$big" "$prompts" "$out/pol-$i.json" "$length:$n:$n:" ${DEVICE:-cuda}) >"$out/pol-$i.log" 2>&1 &
     done
     wait ;;
 table)

@@ -1,7 +1,7 @@
 """Shoal's answers and the reference's at equal bytes read, as a Markdown table and a plot. Usage:
 evalshares.py LENGTH SHARES results.jsonl OUT.svg|- pol.json [pol.json ...]
-SHARES: lines of a share and its policies (accuracy.sh writes it). Of each cell Shoal's percent, in brackets the difference to the
-reference. Exit 1 when a cell of eight samples and more is over a quarter off."""
+SHARES: lines of a share and its policies (accuracy.sh writes it). Each cell is the percent of whichever of the two has answered
+more prompts, in brackets how far Shoal is from the reference on the prompts that both have. Exit 1 when a cell of eight samples and more is over a quarter off."""
 import sys, json
 from collections import defaultdict
 
@@ -37,13 +37,18 @@ def mean(of, policy, tasks):
     return sum(v) / len(v) if len(v) == len(tasks) else None
 
 
+def best(policy, tasks):
+    """the percent of whichever has more answers"""
+    return mean(max((ours, ref), key=lambda of: sum(len(of[policy, t]) for t in tasks)), policy, tasks)
+
+
 def cell(policy, tasks):
-    if mean(ours, policy, tasks) is None:
+    if best(policy, tasks) is None:
         return "-"
     same = lambda of: {(policy, t): {i: x for i, x in of[policy, t].items() if i in ours[policy, t] and i in ref[policy, t]} for t in tasks}
     a, b = mean(defaultdict(dict, same(ours)), policy, tasks), mean(defaultdict(dict, same(ref)), policy, tasks)
     digits = 1 if len(tasks) == 9 else 0
-    return f"{mean(ours, policy, tasks):.{digits}f}" + ("" if a is None or a == b else f" ({a - b:+.{digits}f})")
+    return f"{best(policy, tasks):.{digits}f}" + ("" if a is None or a == b else f" ({a - b:+.{digits}f})")
 
 
 print("| share read | policy | " + " | ".join(COLUMNS) + " |\n" + "|---" * (len(COLUMNS) + 2) + "|")
@@ -59,7 +64,7 @@ for share, *policies in shares:
         note = f" ({100 * sum(read[p]) / len(read[p]):.1f} % of the clustered keys)" if read[p] else ""
         print(f"| {share} | {p}{note} | " + " | ".join(cell(p, c) for c in COLUMNS.values()) + " |")
         share = ""
-print(f"\n{length} tokens, samples a cell with both answers: {sorted(samples)}; answers alike {same} of {total} ({100 * same / max(1, total):.2f}%); cells over a quarter off: {far}")
+print(f"\n{length} tokens, samples a cell: {sorted({max(len(ours[k]), len(ref[k])) for k in list(ours) + list(ref)} - {0})}, with both answers: {sorted(samples)}; answers alike {same} of {total} ({100 * same / max(1, total):.2f}%); cells over a quarter off: {far}")
 
 if plot != "-":
     W, H, out = 440, 300, []
@@ -77,14 +82,14 @@ if plot != "-":
             text(X(s), H - 10, s + " read", text_anchor="middle")
         lines = defaultdict(list)
         for s, *policies in shares[1:]:
-            best = {}
+            top = {}
             for p in policies:
-                v = mean(ours, p, tasks)
+                v = best(p, tasks)
                 if v is not None:
-                    best[family(p)] = max(v, best.get(family(p), 0))
-            for f, v in best.items():
+                    top[family(p)] = max(v, top.get(family(p), 0))
+            for f, v in top.items():
                 lines[f].append((X(s), Y(v)))
-        full = mean(ours, "full", tasks)
+        full = best("full", tasks)
         if full is not None:
             lines["full"] = [(X(s), Y(full)) for s in at]
         for f, points in lines.items():
