@@ -52,24 +52,11 @@ var presets = []struct {
 	}},
 }
 
-// shares are forms that have no budget in tokens.
-var shares = []struct{ name, about, spec string }{
-	{"squeezed_70", "clusters of keys, 5 %; 70 % are not read", "squeezed:clusters=0.05,sparsity=0.7"},
-	{"squeezed_80", "80 % are not read", "squeezed:clusters=0.05,sparsity=0.8"},
-	{"squeezed_90", "90 % are not read", "squeezed:clusters=0.05,sparsity=0.9"},
-	{"squeezed_95", "95 % are not read", "squeezed:clusters=0.05,sparsity=0.95"},
-	{"squeezed2_90", "two levels, 1 % and 5 %", "squeezed:clusters=0.05,levels=2,sparsity=0.9"},
-	{"squeezed2_95", "the same, 95 % are not read", "squeezed:clusters=0.05,levels=2,sparsity=0.95"},
-}
-
 // PolicyHelp describes the NAME/BUDGET forms in a line each.
 func PolicyHelp() string {
 	var b strings.Builder
 	for _, p := range presets {
 		fmt.Fprintf(&b, "  %-20s %s (%s)\n", p.name+"/512", p.about, p.spec(512))
-	}
-	for _, p := range shares {
-		fmt.Fprintf(&b, "  %-20s %s (%s)\n", p.name, p.about, p.spec)
 	}
 	return b.String()
 }
@@ -82,12 +69,6 @@ func ParsePolicy(text string) (Policy, error) {
 	if !short {
 		if text == "" || text == DefaultPolicy {
 			return Policy{Name: DefaultPolicy, Family: DefaultPolicy}, nil
-		}
-		for _, p := range shares {
-			if p.name == text {
-				family, _, _ = strings.Cut(text, "_")
-				return Policy{Name: text, Spec: p.spec, Family: family}, nil
-			}
 		}
 		family, _, _ = strings.Cut(text, ":")
 		return Policy{Name: text, Spec: text, Family: family, Budget: budgetOf(text)}, nil

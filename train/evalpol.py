@@ -1,7 +1,7 @@
 """Cache policies on a trained model. Usage: evalpol.py DATA HF_DIR EVAL OUT.json ctx:n:batch:budget+budget[,..] [dev];
 EVAL: a pickle of evalgen.py, or prompts of `shoal eval ruler --write-prompts` (.json.gz). SHARD=k/n in the environment: a part of the tasks,
 POLICIES=a+b: only these; those with a "/" or ":" are policies in the words of `shoal eval ruler`, as in quest/768 or
-squeezed:clusters=0.02,sparsity=0.98 (FORMS), whatever budgets are named. What OUT.json has already is not run again.
+squeezed:clusters=0.02,sparsity=0.98 (form), whatever budgets are named. What OUT.json has already is not run again.
 The prompt is prefilled with full attention (stream_w: with the sliding window itself), the prompt's cache is
 cut to the budget, then the answer is decoded (teacher-forced greedy: exact match is the same as free-running greedy).
 Positions are the original ones. f32 arithmetic on bf16-rounded weights."""
@@ -290,9 +290,6 @@ def decode_shadow(m, Ks, Vs, chunk, take, outliers, local, rank, xl, ans):
     return torch.stack(out, 1)
 
 
-# name: fine centroids, coarse ones (0: one level) and the keys that stay unread, in thousandths; then tail and obs
-SQUEEZED = {"squeezed_70": (50, 0, 700, 64, 100), "squeezed_80": (50, 0, 800, 64, 100), "squeezed_90": (50, 0, 900, 64, 100), "squeezed_95": (50, 0, 950, 64, 100),
-            "squeezed2_90": (50, 10, 900, 64, 100), "squeezed2_95": (50, 10, 950, 64, 100)}
 ROUNDS, SEGMENT = 8, 8192
 
 
@@ -435,8 +432,6 @@ def numbers(text):
 
 def form(text):
     """a policy of `shoal eval ruler` as the arguments of what answers under it: kind, arguments"""
-    if text in SQUEEZED:
-        return "squeezed", SQUEEZED[text]
     family, _, budget = text.partition("/")
     b = int(budget or 0)
     if b and family in SHADOW:
@@ -490,7 +485,7 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
                 p = torch.from_numpy(d["prompt"][b:e]).long().to(dev)
                 a = torch.from_numpy(d["ans"][b:e]).long().to(dev)
                 sf = torch.from_numpy(d["sf"][b:e]).to(dev)
-                texts = [x for x in only or [] if "/" in x or ":" in x or x in SQUEEZED]
+                texts = [x for x in only or [] if "/" in x or ":" in x]
                 kinds = {form(x)[0] for x in texts}
                 legacy = [x for x in only or [] if x not in texts]
                 want = "all" if not only or any(x != "quest" and x not in SHADOW for x in legacy) else "cut" in kinds
