@@ -1,0 +1,88 @@
+package cluster_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestChaosFiles: sequences whose rows lie in files while the owner of some is killed, and then
+// another is drained, say what they say in memory; what survivors have in files goes on from there.
+func TestChaosFiles(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 12))
+	var reqs []request
+	for i := range 9 {
+		b := map[string]any{"prompt": ids(r, 640+16*i), "max_tokens": 60, "stream": true, "logprobs": 5, "return_tokens_as_token_ids": true, "ignore_eos": true,
+			"temperature": 0.9, "seed": i, "speculate": "off", "kv_policy": "shadowkv:chunk=8,budget=32,outliers=2,local=1,int8=1"}
+		if i%3 == 2 {
+			b["kv_policy"] = "quest:page=16,budget=64"
+		}
+		reqs = append(reqs, request{fmt.Sprintf("stream %d (%s)", i, b["kv_policy"]), "/v1/completions", b})
+	}
+	want, _ := up(t, 1, "--prefix-cache", "off").undisturbed(t, reqs)
+	c := up(t, 3, "--prefix-cache", "off", "--replicas", "0", "--kv-memory", "18MiB", "--kv-disk", filepath.Join(t.TempDir(), "kv"), "--kv-disk-size", "3GiB")
+	wentOn := 0
+	for _, fault := range []string{"kill -9", "drain"} {
+		f := c.open(reqs)
+		victim := ""
+		eventually(t, patience, "sequences in files on two nodes", func() (bool, string) {
+			most, with, said := int64(0), 0, []string{}
+			victim = ""
+			for _, n := range c.state().Nodes {
+				if said = append(said, fmt.Sprintf("%s: %d of %d bytes in files, %d sequences", n.ID, n.KVDiskUsedBytes, n.KVUsedBytes, n.Sequences)); n.KVDiskUsedBytes == 0 || n.Sequences == 0 {
+					continue
+				}
+				if with++; n.KVDiskUsedBytes > most {
+					most, victim = n.KVDiskUsedBytes, n.ID
+				}
+			}
+			if f.ended.Load() == int64(len(reqs)) {
+				t.Fatal("the streams ended before")
+			}
+			return with > 1, strings.Join(said, ", ")
+		})
+		before := c.state()
+		if fault == "drain" {
+			c.want(202, "POST", "/v1/nodes/"+victim+"/drain", nil)
+		} else {
+			c.signal(victim, syscall.SIGKILL)
+		}
+		reserved := int64(0)
+		eventually(t, recoverLimit, "another epoch", func() (bool, string) {
+			s := c.state()
+			reserved = 0
+			for _, n := range s.Nodes {
+				if n.ID != victim {
+					reserved += n.KVDiskReserved
+				}
+			}
+			return s.Epoch > before.Epoch && s.Running > 0, fmt.Sprintf("epoch %d, %d running", s.Epoch, s.Running)
+		})
+		if reserved > 0 { // nobody can have read a prompt again yet
+			wentOn++
+		}
+		got, stall := f.wait(t)
+		after := c.state()
+		restored := uint64(0)
+		if after.Recovery != nil && before.Recovery != nil {
+			restored = uint64(after.Recovery.RestoredCaches - before.Recovery.RestoredCaches)
+		}
+		t.Logf("%s of %s: longest silence %.2f s, epoch %d to %d, %d caches restored", fault, victim, stall.Seconds(), before.Epoch, after.Epoch, restored)
+		same(t, fault+" of "+victim, reqs, want, got)
+		if restored == 0 || after.Epoch == before.Epoch {
+			t.Errorf("%s of %s: %d caches went on in epoch %d after %d", fault, victim, restored, after.Epoch, before.Epoch)
+		}
+		for _, n := range after.Nodes {
+			if n.KVDiskFailures > 0 {
+				t.Errorf("%s: %d failures of its files", n.ID, n.KVDiskFailures)
+			}
+		}
+		c.waitIdle(patience)
+	}
+	if wentOn == 0 { // a file that was being written at that moment does not
+		t.Error("no cache in a file went on after either")
+	}
+}
