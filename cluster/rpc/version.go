@@ -4,6 +4,6 @@ package rpc
 
 const (
 	// Version is the wire version that this build writes; it reads MinVersion to Version.
-	Version    = 3
-	MinVersion = 3
+	Version    = 4
+	MinVersion = 4
 )
