@@ -6,6 +6,7 @@ type Draft struct {
 	Share   []float32 // of the places that agreed so far, how many go on with the token
 	Matched int       // tokens before, that were the same at the places it is taken from
 	Source  Source
+	from    uint64 // the newest of the places
 }
 
 type Source uint8
@@ -45,10 +46,7 @@ type place struct {
 }
 
 // drafter is memory that guesses reuse.
-type drafter struct {
-	places []place
-	newest uint64 // of them
-}
+type drafter struct{ places []place }
 
 // Long is how many tokens a match has at least where only the first of the chains is looked at.
 const Long = 7
@@ -89,7 +87,7 @@ func (d *drafter) suffix(r, text *ring, least, most int) (out Draft) {
 	for i := range r.looked(least) {
 		r.places(i, text, visits, func(pos uint64, matched int) bool {
 			if matched > out.Matched {
-				d.places, out.Matched = d.places[:0], matched
+				d.places, out.Matched, out.from = d.places[:0], matched, pos
 			}
 			if matched == out.Matched {
 				d.places = append(d.places, place{pos, matched})
@@ -99,9 +97,6 @@ func (d *drafter) suffix(r, text *ring, least, most int) (out Draft) {
 		if len(d.places) > 0 {
 			break
 		}
-	}
-	if len(d.places) > 0 {
-		d.newest = d.places[0].pos
 	}
 	live, share := d.places, float32(1)
 	for len(out.Tokens) < min(most, max(out.Matched, 1)) && len(live) > 0 {

@@ -41,9 +41,7 @@ func (t *Text) Lookup(least, most int) Draft { return t.d.lookup(t.ring, least, 
 // may be nil.
 func (t *Text) Suffix(recent *Recent, owner string, least, most int) Draft {
 	own := t.d.suffix(t.ring, t.ring, least, most)
-	if own.Matched > 0 {
-		t.copy.begin(t.d.newest, own.Matched)
-	}
+	t.copy.begin(own.from, own.Matched)
 	if recent == nil || recent.rings[owner] == nil {
 		return own
 	}

@@ -1,5 +1,7 @@
 package speculate
 
+import "math/bits"
+
 // Trust is how often drafts were right, by how long the match was up to them and where they
 // came from. The text decides that: a model that copies code is right for long, one that
 // chats is not.
@@ -9,19 +11,7 @@ const classes = 6
 
 // class of a match, in tokens.
 func class(matched int) int {
-	switch {
-	case matched <= 1:
-		return 0
-	case matched <= 2:
-		return 1
-	case matched <= 4:
-		return 2
-	case matched <= 8:
-		return 3
-	case matched <= 16:
-		return 4
-	}
-	return 5
+	return min(bits.Len(uint(max(matched, 1)-1)), classes-1) // 1, 2, 4, 8, 16 or more
 }
 
 // NewTrust is what is believed before anything is known.
