@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/shoal-llm/shoal/api"
 	"github.com/shoal-llm/shoal/grammar"
@@ -57,7 +60,7 @@ func TestGrammarSameOnAnyNumberOfSockets(t *testing.T) {
 	}
 }
 
-func generation(t *testing.T, e api.Engine, r *api.Request) (out []int32, finish string) {
+func generation(t testing.TB, e api.Engine, r *api.Request) (out []int32, finish string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -77,4 +80,54 @@ func generation(t *testing.T, e api.Engine, r *api.Request) (out []int32, finish
 		}
 	}
 	return out, finish
+}
+
+// BenchmarkSchemas: 64 requests at once that each have a schema of their own, and the same
+// without any, in turn: milliseconds of a step, and the median ratio of the pairs.
+func BenchmarkSchemas(b *testing.B) {
+	const dir, requests, tokens = "../models/fry", 64, 128
+	tok, err := tokenizer.Load(dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	c := startLocal(b, LocalConfig{Sockets: 1, Threads: runtime.NumCPU(), Serve: ServeConfig{Model: dir, Speculate: "off", MaxSequences: requests}})
+	prompt := tok.Encode("A list as JSON: ", true)
+	round := 0
+	step := func(schemas bool) float64 {
+		round++
+		begun := time.Now()
+		var all sync.WaitGroup
+		for i := range requests {
+			p := sampler.Default()
+			p.Seed = uint64(i)
+			if schemas { // of this round alone: no state is there from the last
+				p.Grammar = &grammar.Spec{Kind: grammar.KindJSONSchema, Text: fmt.Sprintf(`{"type":"array","minItems":100,"items":{"type":"object","additionalProperties":false,
+					"properties":{"name_%d_%d":{"type":"string","maxLength":%d},"size":{"type":"integer","maximum":%d},"tags":{"type":"array","items":{"enum":["a%d","b","c"]}},"at":{"type":"string","format":"date-time"}},
+					"required":["name_%d_%d","size","tags","at"]}}`, round, i, 8+i, 100+i, i, round, i)}
+			}
+			all.Go(func() {
+				out, _ := generation(b, c, &api.Request{ID: fmt.Sprint(round, ".", i), Prompt: prompt, MaxTokens: tokens, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1})
+				if len(out) != tokens {
+					b.Errorf("%d tokens, want %d", len(out), tokens)
+				}
+			})
+		}
+		all.Wait()
+		return time.Since(begun).Seconds() * 1000 / tokens
+	}
+	step(true)
+	var without, with, ratios []float64
+	for b.Loop() {
+		n := step(false)
+		w := step(true)
+		without, with, ratios = append(without, n), append(with, w), append(ratios, w/n)
+	}
+	b.ReportMetric(median(without), "ms/step-without")
+	b.ReportMetric(median(with), "ms/step-schemas")
+	b.ReportMetric(median(ratios), "ratio")
+}
+
+func median(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
 }

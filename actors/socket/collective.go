@@ -47,8 +47,8 @@ func (a *collectiveActor) Receive(c actor.Context) {
 	case operation:
 		m()
 	case *actor.Stopping, *actor.Restarting:
+		a.held.end() // first: what forms as it is cancelled is too late
 		a.cancel()
-		a.held.end()
 	}
 }
 
