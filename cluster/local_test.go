@@ -126,7 +126,8 @@ func waitIdle(t testing.TB, e api.Engine) {
 // eight; their tokens do not change. Bad words leave the output five tokens from its second
 // on, so one that forgot its output when it was read again would go on with another.
 func TestLocalPreemptsUnderPressure(t *testing.T) {
-	g := goldens(t)[6]
+	const tokens = 96 // grow from one block to three
+	g := goldens(t)[4]
 	left := []int32{g.Greedy[0], 11, 12, 13, 14}
 	var words [][]int32
 	for token := range int32(512) {
@@ -138,7 +139,10 @@ func TestLocalPreemptsUnderPressure(t *testing.T) {
 	}
 	serve := ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32"}
 	alone := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: serve})
-	want := [][]int32{g.Greedy, generate(t, alone, "alone", g.Prompt, len(g.Greedy), words...)}
+	want := [][]int32{generate(t, alone, "plain", g.Prompt, tokens), generate(t, alone, "words", g.Prompt, tokens, words...)}
+	if !slices.Equal(want[0][:len(g.Greedy)], g.Greedy) {
+		t.Errorf("got %v, want %v", want[0], g.Greedy)
+	}
 	for _, token := range want[1] {
 		if !slices.Contains(left, token) {
 			t.Fatalf("%v has a token that the words refuse", want[1])
@@ -148,7 +152,7 @@ func TestLocalPreemptsUnderPressure(t *testing.T) {
 	done := make(chan struct{})
 	for i := range 8 {
 		go func() {
-			got := generate(t, c, fmt.Sprint("r", i), g.Prompt, len(g.Greedy), words[:i%2*len(words)]...)
+			got := generate(t, c, fmt.Sprint("r", i), g.Prompt, tokens, words[:i%2*len(words)]...)
 			if !slices.Equal(got, want[i%2]) {
 				t.Errorf("request %d: got %v, want %v", i, got, want[i%2])
 			}
@@ -159,4 +163,7 @@ func TestLocalPreemptsUnderPressure(t *testing.T) {
 		<-done
 	}
 	waitIdle(t, c)
+	if c.Cluster().Recovery.Preemptions == 0 {
+		t.Error("nothing was preempted")
+	}
 }
