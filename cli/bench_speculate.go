@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime"
 	"time"
 
 	"github.com/shoal-llm/shoal/api"
@@ -74,7 +73,7 @@ func (c *benchSpeculateCmd) Run(e *env) error {
 func (c *benchSpeculateCmd) measure(e *env, name string, nodes int) (map[string]any, error) {
 	threads := c.Threads
 	if threads == 0 {
-		threads = max(1, runtime.GOMAXPROCS(0)/max(1, nodes))
+		threads = sharedThreads(max(1, nodes))
 	}
 	material, err := newMaterial(name)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -168,7 +169,7 @@ func (f *listenFlags) scheme() string {
 type nodeFlags struct {
 	KVMemory size   `name:"kv-memory" help:"Memory of the caches, per node (default: 1GiB, or less: half of what this machine or container may use, shared by the nodes of this command)."`
 	Draft    string `placeholder:"DIR|mtp" help:"Guess what comes next with a small model of the same tokenizer (a folder), or with the model's own layer of multi-token prediction (mtp, or a folder with mtp.safetensors). Every node has it whole, and a sixteenth of --kv-memory for its caches. Never changes a bit."`
-	Threads  int    `help:"Compute threads per node (default: the processors; up and demo share them out)."`
+	Threads  int    `help:"Compute threads per node (default: the processors; up and demo share them out, and leave one of four or more to messages)."`
 
 	WeightsCache     string `placeholder:"DIR|off" help:"Keep quantised weights in this folder, so that the next start is quick (default: shoal/weights in the user's cache directory)."`
 	WeightsCacheSize size   `default:"64GiB" help:"Most bytes in that folder; what was not used for longest is removed."`
@@ -182,6 +183,17 @@ type nodeFlags struct {
 
 // maxThreads is more than any machine has processors.
 const maxThreads = 1024
+
+// sharedThreads is how many compute threads each of the nodes of this machine has. Where
+// several have four processors or more, each leaves one to messages: with none left, steps
+// of fry over four nodes of a host with 16 processors took 4.0 ms in place of 1.9.
+func sharedThreads(nodes int) int {
+	threads := max(1, runtime.GOMAXPROCS(0)/nodes)
+	if nodes > 1 && threads >= 4 {
+		threads--
+	}
+	return threads
+}
 
 // checkThreads refuses a number of compute threads; 0 asks for the default.
 func checkThreads(n int) error {

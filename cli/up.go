@@ -13,7 +13,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"time"
 
@@ -235,7 +234,7 @@ func (c *upCmd) child(l *local, i int, dir string, more ...string) error {
 	id := fmt.Sprintf("node-%d", i)
 	threads := c.Threads
 	if threads == 0 {
-		threads = max(1, runtime.GOMAXPROCS(0)/c.Nodes)
+		threads = sharedThreads(c.Nodes)
 	}
 	args := []string{"node", "--with-parent", "--id", id, "--model", dir,
 		"--kv-memory", strconv.FormatInt(int64(c.KVMemory), 10), "--threads", strconv.Itoa(threads),
