@@ -13,6 +13,7 @@ import (
 // of its coordinator, and no event is missed or comes twice; nodes are drained and take part
 // again, and each of it stands among the events.
 func TestClientPackage(t *testing.T) {
+	beside(t)
 	p := startParts(t, 2)
 	c, ctx := client.New(p.base, ""), t.Context()
 	c.HTTP.Transport = p.http.Transport

@@ -19,6 +19,7 @@ import (
 // place, with the store and the prefix disk of the first: the text is there without being made
 // again, and is read from the disk.
 func TestFixedContexts(t *testing.T) {
+	beside(t)
 	const length, policy = 700, "squeezed:clusters=0.1,levels=2,sparsity=0.7,tail=16,obs=32,segment=256"
 	text, tokens := ids(rand.New(rand.NewPCG(4, 1)), length), 160
 	var reqs []request

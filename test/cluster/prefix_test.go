@@ -38,6 +38,7 @@ func alike(tokens int) (reqs []request) {
 // log-probability is that of a cluster without the prefix cache: when they come together,
 // when they come later, after kill -9 of a node while they decode, and in little memory.
 func TestWarmPrefixes(t *testing.T) {
+	beside(t)
 	tokens := 24
 	reqs := alike(tokens)
 	cold := up(t, 1, "--prefix-cache", "off")

@@ -73,6 +73,7 @@ func called(t *testing.T, text string) string {
 // are streamed alike, byte by byte, by one node and by four, and while one of these dies by
 // kill -9, with drafts and without.
 func TestToolCalls(t *testing.T) {
+	beside(t)
 	reqs, wanted := toolStreams()
 	cache := []string{"XDG_CACHE_HOME=" + t.TempDir()}
 	adapter := []string{"--model", "../../models/fry-tools"}
