@@ -30,40 +30,6 @@ func MulAdd(out []float32, ldo int, p []float32, all, first, rows int, m []float
 	*a = valuesArgs{}
 }
 
-// Key is the key of a slot, as it is stored.
-func (l KVLayout) Key(k []float32, block []byte, slot int) {
-	l.check(block, slot)
-	l.getKey(block, slot, block, k[:l.KDim])
-}
-
-// SetKey is the key's part of Put. Neither is of latent layouts.
-func (l KVLayout) SetKey(block []byte, slot int, k []float32) {
-	l.check(block, slot)
-	l.putKey(block, slot, k[:l.KDim])
-}
-
-// ValueBytes is the size of the values of a block, and of their scales.
-func (l KVLayout) ValueBytes() int {
-	p := l.planes()
-	return BlockSlots * (p[1].row + p[3].row)
-}
-
-// SaveValues copies those of a block, ValueBytes long.
-func (l KVLayout) SaveValues(dst, block []byte) {
-	for _, p := range [2]plane{l.planes()[1], l.planes()[3]} {
-		dst = dst[copy(dst[:BlockSlots*p.row], block[p.at:]):]
-	}
-}
-
-// LoadValues copies those of n slots from `from` on, which SaveValues gave, to the slots of a block
-// from `to` on.
-func (l KVLayout) LoadValues(block []byte, to int, src []byte, from, n int) {
-	for _, p := range [2]plane{l.planes()[1], l.planes()[3]} {
-		copy(block[p.at+to*p.row:][:n*p.row], src[from*p.row:])
-		src = src[BlockSlots*p.row:]
-	}
-}
-
 // Floats are the float32 elements that lie in b.
 func Floats(b []byte) []float32 { return floats(b) }
 

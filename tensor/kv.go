@@ -122,6 +122,18 @@ func (l KVLayout) Fetch(block []byte, slot int) {
 	active.fetch(&block[at], min((row+63)&^63, len(block)-at)&^63)
 }
 
+// Key is the key of a slot, as it is stored.
+func (l KVLayout) Key(k []float32, block []byte, slot int) {
+	l.check(block, slot)
+	l.getKey(block, slot, block, k[:l.KDim])
+}
+
+// SetKey is the key's part of Put. Neither is of latent layouts.
+func (l KVLayout) SetKey(block []byte, slot int, k []float32) {
+	l.check(block, slot)
+	l.putKey(block, slot, k[:l.KDim])
+}
+
 // putKey is the key's part of Put; 16 is the distance of a slot's elements (or,
 // of BF16, of half its pairs).
 func (l KVLayout) putKey(block []byte, slot int, k []float32) {

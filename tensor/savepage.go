@@ -42,3 +42,25 @@ func (l KVLayout) eachPiece(block []byte, first, n int, visit func(piece []byte)
 		}
 	}
 }
+
+// ValueBytes is the size of the values of a block, and of their scales.
+func (l KVLayout) ValueBytes() int {
+	p := l.planes()
+	return BlockSlots * (p[1].row + p[3].row)
+}
+
+// SaveValues copies those of a block, ValueBytes long.
+func (l KVLayout) SaveValues(dst, block []byte) {
+	for _, p := range [2]plane{l.planes()[1], l.planes()[3]} {
+		dst = dst[copy(dst[:BlockSlots*p.row], block[p.at:]):]
+	}
+}
+
+// LoadValues copies those of n slots from `from` on, which SaveValues gave, to the slots of a block
+// from `to` on.
+func (l KVLayout) LoadValues(block []byte, to int, src []byte, from, n int) {
+	for _, p := range [2]plane{l.planes()[1], l.planes()[3]} {
+		copy(block[p.at+to*p.row:][:n*p.row], src[from*p.row:])
+		src = src[BlockSlots*p.row:]
+	}
+}

@@ -1,0 +1,84 @@
+package kvcache
+
+import (
+	"slices"
+
+	"github.com/shoal-llm/shoal/tensor"
+)
+
+// viewFactored is View of the chosen chunks of a head with factors.
+func (s *Store) viewFactored(t *table, pages []int32, n int, rope Rope, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
+	f, m, l := t.factors, t.rule.Selector.(landmarks), s.g.Layout
+	rebuild := rebuilding{f: f, coeffs: s.table(t.Layer, s.heads.Lo).factors.coeffs, m: m, l: l, rope: rope, scratch: scratch}
+	blocks, slots, mask := s.viewPages(t, pages, n, scratch, func(block []byte, first int, i int) {
+		page := int(pages[i])
+		if at, exact := slices.BinarySearch(f.exact, pages[i]); exact {
+			l.LoadPage(block, first, m.chunk, f.page(l, m, at))
+			return
+		}
+		slot := page * m.chunk
+		l.LoadValues(block, first, f.values[slot/tensor.BlockSlots], slot%tensor.BlockSlots, m.chunk)
+		rebuild.add(block, first, slot)
+	})
+	rebuild.flush()
+	return blocks, slots, mask
+}
+
+// rebuilding makes keys of coefficients, those of several chunks at once.
+type rebuilding struct {
+	f       *factors
+	coeffs  [][]byte
+	m       landmarks
+	l       tensor.KVLayout
+	rope    Rope
+	scratch *tensor.AttnScratch
+	n       int
+	chunks  [togetherRebuilt]rebuilt
+}
+
+// togetherRebuilt is how many chunks are rebuilt at once: of 8 tokens, the coefficients stay in the
+// first-level cache.
+const togetherRebuilt = 6
+
+// rebuilt is a chunk from a slot of the cache on, and where its keys go.
+type rebuilt struct {
+	block       []byte
+	first, slot int
+}
+
+func (r *rebuilding) add(block []byte, first, slot int) {
+	r.chunks[r.n] = rebuilt{block, first, slot}
+	if r.n++; r.n == togetherRebuilt {
+		r.flush()
+	}
+}
+
+func (r *rebuilding) flush() {
+	rows, rank, d := r.n*r.m.chunk, r.m.rank, r.l.KDim
+	floats := tensor.TileFloats(rows, rank)
+	row := r.scratch.Row(floats + rows*d)
+	tile, keys := row[:floats], row[floats:]
+	kind, size := r.m.coeff(r.l)
+	for i, c := range r.chunks[:r.n] {
+		from := r.coeffs[c.slot/tensor.BlockSlots][c.slot%tensor.BlockSlots*rank*size:]
+		for j := range r.m.chunk {
+			for e := 0; e < rank; e += tensor.BlockSlots {
+				some := min(tensor.BlockSlots, rank-e)
+				tensor.Widen(tile[tensor.Tile(rows, i*r.m.chunk+j, e):][:some], from[(j*rank+e)*size:], kind)
+			}
+		}
+	}
+	clear(keys)
+	tensor.MulAdd(keys, d, tile, rows, 0, rows, tensor.Floats(r.f.basis), d, rank, 0, d, r.scratch)
+	for i, c := range r.chunks[:r.n] {
+		for j := range r.m.chunk {
+			key := keys[(i*r.m.chunk+j)*d:][:d]
+			if r.rope != nil {
+				cos, sin := r.rope(c.slot + j)
+				tensor.RopeRotateHalf(key, cos, sin)
+			}
+			r.l.SetKey(c.block, c.first+j, key)
+		}
+	}
+	r.n = 0
+}
