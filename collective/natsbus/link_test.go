@@ -194,6 +194,19 @@ func TestTickets(t *testing.T) {
 	case <-time.After(patience):
 		t.Error("a listener spoke")
 	}
+
+	// A peer that is admitted while the server shuts down finds no listener.
+	late := good("nonce")
+	if s.users.admit(late, "nonce") == nil {
+		t.Error("the ticket was no good before")
+	}
+	s.Shutdown()
+	if s.users.admit(late, "nonce") != nil {
+		t.Error("a server without a listener admitted a peer")
+	}
+	if at := s.RouteAddr(); at != "" {
+		t.Errorf("a server without a listener has routes at %s", at)
+	}
 }
 
 // TestLinkReads: what a server may send, and what it must not.

@@ -78,7 +78,11 @@ func (s *Server) RouteAddr() string {
 	if s.ns == nil || s.cfg.Alone {
 		return ""
 	}
-	return s.ns.ClusterAddr().String()
+	addr := s.ns.ClusterAddr()
+	if addr == nil { // shut down
+		return ""
+	}
+	return addr.String()
 }
 
 // Addr is the client listener, where ranks of other processes hear those of this one.
@@ -95,12 +99,11 @@ func (s *Server) heardAt() string {
 	if s.ns == nil || s.cfg.Alone || s.cfg.Advertise != "" {
 		return ""
 	}
-	addr := s.ns.Addr().String()
-	host, _, err := net.SplitHostPort(addr)
-	if ip := net.ParseIP(host); err != nil || ip == nil || ip.IsUnspecified() {
+	addr, ok := s.ns.Addr().(*net.TCPAddr) // nil once the server is shutting down
+	if !ok || addr.IP.IsUnspecified() {
 		return ""
 	}
-	return addr
+	return addr.String()
 }
 
 // AddRoute connects to one more server, at host:port, and keeps trying.
