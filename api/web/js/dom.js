@@ -46,8 +46,8 @@ export function freshen(old, fresh) {
 
 /** keep gives an element these children, and moves none that is in its place. */
 export function keep(parent, children) {
+  for (const e of [...parent.children]) if (!children.includes(e)) e.remove();
   children.forEach((e, i) => { if (parent.children[i] !== e) parent.insertBefore(e, parent.children[i] || null); });
-  while (parent.children.length > children.length) parent.lastElementChild.remove();
 }
 
 /** icon is a small drawing of one path. */

@@ -1,5 +1,5 @@
 // What happened: epochs as a ribbon over time, and each event with what it cost, newest first.
-import { h } from "./dom.js";
+import { h, keep } from "./dom.js";
 import { live, on } from "./live.js";
 import { now } from "./net.js";
 import { operate } from "./operate.js";
@@ -99,17 +99,22 @@ export function faultsPage(view) {
     }
   }
 
-  let drawn = "";
+  const drawn = new Map(); // node id -> element, and the word that it was drawn for
   function states() {
     epochs();
-    const key = live.nodes.map(n => n.id + n.state).join();
-    if (key === drawn) return; // a button that is about to be pressed stays
-    drawn = key;
-    nodes.replaceChildren(...live.nodes.map(n => {
-      const verb = n.word === "drained" || n.word === "draining" ? "undrain" : "drain";
-      return h("li", { "data-node": n.id }, h("b", {}, n.id), h("span", { class: n.word === "ready" ? "chip on" : n.word === "gone" ? "chip bad" : "chip" }, n.word === "gone" ? "gone " + ago(Date.parse(n.event.at), now()) : n.word),
-        n.word !== "gone" && n.word !== "refused" && h("button", { class: "quiet small end", type: "button", "aria-label": verb + " " + n.id, onclick: e => act(n.id, verb, e.target) }, verb === "drain" ? "Drain" : "Undrain"));
+    keep(nodes, live.nodes.map(n => {
+      const at = drawn.get(n.id);
+      if (at?.word === n.word && n.word !== "gone") return at.box; // a button that is about to be pressed stays
+      const box = node(n);
+      drawn.set(n.id, { word: n.word, box });
+      return box;
     }));
+  }
+
+  function node(n) {
+    const verb = n.word === "drained" || n.word === "draining" ? "undrain" : "drain";
+    return h("li", { "data-node": n.id }, h("b", {}, n.id), h("span", { class: n.word === "ready" ? "chip on" : n.word === "gone" ? "chip bad" : "chip" }, n.word === "gone" ? "gone " + ago(Date.parse(n.event.at), now()) : n.word),
+      n.word !== "gone" && n.word !== "refused" && h("button", { class: "quiet small end", type: "button", "aria-label": verb + " " + n.id, onclick: e => act(n.id, verb, e.target) }, verb === "drain" ? "Drain" : "Undrain"));
   }
 
   events();
