@@ -16,6 +16,6 @@
 //
 // It knows the cluster by cluster.New and api.Engine only, and policies by their text:
 // the same source builds on older commits. It runs in one process, without a network. An answer that the record lacks (a new policy or
-// architecture) is listed and is no failure; one that only the record has is. Files are
+// architecture) is listed, and is a failure with the record of the tree alone; one that only the record has is one. Files are
 // looked for in test/answers, where go test runs.
 package answers

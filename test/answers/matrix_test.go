@@ -128,6 +128,8 @@ var policies = []string{
 	"quest:page=32,budget=64,skip=1",
 	"shadowkv:chunk=8,budget=40,outliers=5,local=2",
 	"shadowkv:chunk=4,budget=32,outliers=0,local=3,int8=1,skip=1",
+	"shadowkv:chunk=8,budget=24,outliers=3,local=1,keys=lowrank,rank=8",
+	"shadowkv:chunk=4,budget=16,outliers=0,local=2,int8=1,skip=1,keys=lowrank,rank=16",
 	"squeezed:clusters=0.1,sparsity=0.7,tail=9,obs=16",
 	"squeezed:clusters=0.25,levels=2,sparsity=0.5,tail=20,obs=8,segment=64",
 }
@@ -138,10 +140,17 @@ var longPolicies = []string{
 	"snapstream:sink=4,recent=300,topk=900,obs=64,pool=7",
 	"h2o:recent=200,topk=1000,step=1",
 	"streaming:sink=4,recent=1100,positions=cache",
+	"quest:page=16,budget=256",
+	"shadowkv:budget=256,outliers=12,int8=1",
+	"shadowkv:budget=128,outliers=8,keys=lowrank,rank=48",
+	"squeezed:levels=2,segment=512",
 }
 
 // growingPolicies keep more and more in decode, or choose among more and more.
 var growingPolicies = []string{"full", "h2o:recent=50,topk=70,step=1", "shadowkv:chunk=8,budget=24,outliers=2,local=1"}
+
+// growingSelectors are others, which little cache has no room for.
+var growingSelectors = []string{"quest:page=16,budget=48", "shadowkv:chunk=4,budget=16,outliers=2,local=1,keys=lowrank,rank=8", "squeezed:clusters=0.25,levels=2,sparsity=0.6,tail=9,obs=16"}
 
 // setup is a model with types.
 type setup struct {

@@ -17,8 +17,10 @@ import (
 
 	"github.com/shoal-llm/shoal/api"
 	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // patience bounds every wait, on a machine however busy.
@@ -64,7 +66,9 @@ func newRequest(c *model.Config, policy, kind string, prompt, output int) reques
 func (s setup) requests(c *model.Config) []request {
 	var all []request
 	add := func(policy, kind string, prompt, output int) {
-		all = append(all, newRequest(c, policy, kind, prompt, output))
+		if holds(c, policy) {
+			all = append(all, newRequest(c, policy, kind, prompt, output))
+		}
 	}
 	for _, p := range policies {
 		seed := request{policy: p}.seed()
@@ -79,8 +83,19 @@ func (s setup) requests(c *model.Config) []request {
 	}
 	if s.grows() {
 		all = append(all, growing(c)...)
+		for _, p := range growingSelectors {
+			add(p, greedy, 75, 72)
+			add(p, drawn, 76, 72)
+		}
 	}
 	return all
+}
+
+// holds says whether a policy is one for caches of this model: keys of low rank are not for all.
+func holds(c *model.Config, policy string) bool {
+	p, err := kvcache.Parse(policy)
+	g := kvcache.Geometry{KVHeads: c.KVHeads, Layout: tensor.KVLayout{KDim: c.HeadDim, Latent: c.Latent.Rank > 0}}
+	return err != nil || g.Fits(p) == nil // a name that is unknown is for the cluster to refuse
 }
 
 // growing are requests whose caches pass two blocks while they decode. In little cache
