@@ -13,17 +13,22 @@ type Clustering struct {
 }
 
 // ClusteringOf is that of a prompt part of so many tokens.
-func ClusteringOf(g Geometry, prompt int, p *Policy) (x Clustering) {
-	if c, ok := p.Arranger.(clusters); ok && p.Needs.Labels {
-		if x.After = c.clustered(prompt); x.After > 0 {
-			lo, hi := c.part(x.After, 0)
-			x.Fine = c.parts(x.After) * g.Layers * turns
-			x.Work = int64(hi-lo) * int64(c.most(lo, hi)) * int64(g.Layout.KDim) / quarters
-			if x.Pieces = x.Fine; c.coarse > 0 {
-				fine := c.most(0, x.After)
-				x.Pieces += g.Layers * turns
-				x.Coarse = int64(fine) * int64(c.groups(fine)) * int64(g.Layout.KDim) / quarters
-			}
+func ClusteringOf(g Geometry, prompt int, p *Policy) Clustering {
+	if p.Arranger == nil {
+		return Clustering{}
+	}
+	return p.Arranger.clustering(g, prompt)
+}
+
+func (c clusters) clustering(g Geometry, prompt int) (x Clustering) {
+	if x.After = c.arranged(prompt); x.After > 0 {
+		lo, hi := c.part(x.After, 0)
+		x.Fine = c.parts(x.After) * g.Layers * turns
+		x.Work = int64(hi-lo) * int64(c.most(lo, hi)) * int64(g.Layout.KDim) / quarters
+		if x.Pieces = x.Fine; c.coarse > 0 {
+			fine := c.most(0, x.After)
+			x.Pieces += g.Layers * turns
+			x.Coarse = int64(fine) * int64(c.groups(fine)) * int64(g.Layout.KDim) / quarters
 		}
 	}
 	return x
@@ -48,13 +53,15 @@ const (
 // Cluster does a piece, whose number is that of those before it, for the heads that from has of
 // the prompt. run is that of Store.SealOn.
 func (o *Observation) Cluster(from *Store, p *Policy, piece int, run func(n int, f func(i int))) {
-	if o == nil || o.labels == nil {
-		return
+	if o != nil && o.labels != nil {
+		p.Arranger.piece(o, from, p, piece, run)
 	}
+}
+
+func (c clusters) piece(o *Observation, from *Store, p *Policy, piece int, run func(n int, f func(i int))) {
 	segment, layer, turn := piece/(o.g.Layers*turns), piece/turns%o.g.Layers, piece%turns
-	c, ok := o.g.Rule(layer, p).Arranger.(clusters)
-	n := p.Arranger.(clusters).clustered(o.prompt)
-	if ok && o.at[layer] >= 0 {
+	n := c.arranged(o.prompt)
+	if o.g.Rule(layer, p).Arranger != nil && o.at[layer] >= 0 {
 		heads, fine := o.labelHeads(), segment < c.parts(n)
 		for i := turn * heads / quarters; i < (turn+1)*heads/quarters; i++ { // head by head, of each all rounds
 			head := i / rounds
@@ -83,7 +90,7 @@ func (o *Observation) Cluster(from *Store, p *Policy, piece int, run func(n int,
 		}
 	}
 	if layer == o.g.Layers-1 && turn == turns-1 {
-		o.labelled = min(segment+1, p.Arranger.(clusters).parts(n))
+		o.labelled = min(segment+1, c.parts(n))
 	}
 }
 

@@ -41,7 +41,8 @@ func (s *Store) factorise(run func(n int, f func(i int)), rope Rope) {
 func (s *Store) factoriseLayer(heads []table, rope Rope) {
 	scratch := scratches.Get().(*tensor.AttnScratch)
 	defer scratches.Put(scratch)
-	l, m, f := s.g.Layout, heads[0].rule.Selector.(landmarks), heads[0].factors
+	l, p, f := s.g.Layout, heads[0].rule, heads[0].factors
+	rank := p.Factors.Rank
 	d, wide := l.KDim, len(heads)*l.KDim
 	keys, tile := make([]float32, tensor.BlockSlots*wide), make([]float32, max(tensor.TileFloats(wide, tensor.BlockSlots), tensor.TileFloats(tensor.BlockSlots, wide)))
 	gram := make([]float32, wide*wide)
@@ -62,18 +63,18 @@ func (s *Store) factoriseLayer(heads []table, rope Rope) {
 			gram[r*wide+c] = gram[c*wide+r]
 		}
 	}
-	basis := leading(gram, wide, m.rank, scratch)
-	across := make([]float32, wide*m.rank)
-	for r := range m.rank {
+	basis := leading(gram, wide, rank, scratch)
+	across := make([]float32, wide*rank)
+	for r := range rank {
 		for e, x := range basis[r*wide:][:wide] {
-			across[e*m.rank+r] = x
+			across[e*rank+r] = x
 		}
 		for h := range heads {
 			tensor.Store(heads[h].factors.basis[4*r*d:], basis[r*wide+h*d:][:d], tensor.F32)
 		}
 	}
-	kind, _ := m.coeff(l)
-	out := make([]float32, tensor.BlockSlots*m.rank)
+	kind, _ := coeffType(l)
+	out := make([]float32, tensor.BlockSlots*rank)
 	for b := range f.blocks {
 		s.plainKeys(keys, heads, b, tensor.BlockSlots, rope)
 		for i := range tensor.BlockSlots {
@@ -82,12 +83,12 @@ func (s *Store) factoriseLayer(heads []table, rope Rope) {
 			}
 		}
 		clear(out)
-		tensor.MulAdd(out, m.rank, tile, tensor.BlockSlots, 0, tensor.BlockSlots, across, m.rank, wide, 0, m.rank, scratch)
+		tensor.MulAdd(out, rank, tile, tensor.BlockSlots, 0, tensor.BlockSlots, across, rank, wide, 0, rank, scratch)
 		tensor.Store(f.coeffs[b], out, kind)
 	}
 	for h := range heads {
 		t := &heads[h]
-		t.saveExact(l, m, m.choose(l, t.planes[indexPlane].blocks, s.prompt/m.chunk-m.local, scratch))
+		t.saveExact(l, p.Factors.Choose(l, t.planes[indexPlane].blocks, p.Factors.Marked(s.prompt), scratch))
 		for b, v := range t.factors.values {
 			l.SaveValues(v, t.rows()[b])
 		}
@@ -95,12 +96,13 @@ func (s *Store) factoriseLayer(heads []table, rope Rope) {
 }
 
 // saveExact copies the outliers among the rows that are given up.
-func (t *table) saveExact(l tensor.KVLayout, m landmarks, outliers []uint64) {
-	each := tensor.BlockSlots / m.chunk
+func (t *table) saveExact(l tensor.KVLayout, outliers []uint64) {
+	chunk := t.rule.Selector.Page()
+	each := tensor.BlockSlots / chunk
 	for i, word := range outliers {
 		for ; word != 0; word &= word - 1 {
 			if c := i*64 + bits.TrailingZeros64(word); c < t.factors.blocks*each {
-				l.SavePage(t.factors.page(l, m, len(t.factors.exact)), t.rows()[c/each], c%each*m.chunk, m.chunk)
+				l.SavePage(t.factors.page(l, chunk, len(t.factors.exact)), t.rows()[c/each], c%each*chunk, chunk)
 				t.factors.exact = append(t.factors.exact, int32(c))
 			}
 		}
@@ -108,8 +110,8 @@ func (t *table) saveExact(l tensor.KVLayout, m landmarks, outliers []uint64) {
 }
 
 // page is the memory of the i-th exact chunk.
-func (f *factors) page(l tensor.KVLayout, m landmarks, i int) []byte {
-	each, size := tensor.BlockSlots/m.chunk, l.PageBytes(m.chunk)
+func (f *factors) page(l tensor.KVLayout, chunk, i int) []byte {
+	each, size := tensor.BlockSlots/chunk, l.PageBytes(chunk)
 	return f.pages[i/each][i%each*size:][:size]
 }
 

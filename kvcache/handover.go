@@ -165,16 +165,16 @@ func (s *Store) Export(dst []byte, p *Policy, layer, head int, kept Kept) []byte
 // copy the sequence to another owner.
 func (s *Store) ExportSlots(dst []byte, layer, head, lo, hi int) []byte {
 	t := s.table(layer, head)
-	size, note := RowBytes(s.g, t.rule), s.notes(t)
+	size, note := RowBytes(s.g, t.rule), func(int) float32 { return 0 }
+	if a := t.rule.Arranger; a != nil {
+		note = a.notes(t, s)
+	}
 	for slot := lo; slot < hi; slot++ {
 		at := len(dst)
 		dst = append(dst, make([]byte, size)...)
-		score := float32(0)
-		switch {
-		case t.Scores != nil:
+		score := note(slot)
+		if t.Scores != nil {
 			score = t.Scores[slot]
-		case note != nil:
-			score = note(slot)
 		}
 		s.exportRow(dst[at:], t.rule, t, slot, s.Position(layer, head, slot), score)
 	}
@@ -237,8 +237,8 @@ func (s *Store) fill(t *table, slot int, pos int32, score float32) {
 	if t.Scores != nil {
 		t.Scores[slot] = score
 	}
-	if c, ok := t.rule.Arranger.(clusters); ok {
-		t.note(c, s, slot, score)
+	if a := t.rule.Arranger; a != nil {
+		a.note(t, s, slot, score)
 	}
 	t.n = max(t.n, slot+1)
 	t.filled[slot/64] |= 1 << (slot % 64)
@@ -277,8 +277,10 @@ func (s *Store) SealOn(run func(n int, f func(i int)), rope Rope) error {
 	}
 	run(len(s.tables), func(i int) { s.extendIndex(&s.tables[i], s.tables[i].indexed, s.tables[i].n) })
 	s.factorise(run, rope)
-	if err := s.cluster(run); err != nil {
-		return err
+	if a := s.policy.Arranger; a != nil {
+		if err := a.seal(s, run); err != nil {
+			return err
+		}
 	}
 	for i := range s.tables {
 		s.tables[i].queries = nil

@@ -30,28 +30,27 @@ type factors struct {
 
 // factored is how many blocks of a prompt have factors in place of keys.
 func (p *Policy) factored(g Geometry, prompt int) int {
-	m, ok := p.Selector.(landmarks)
-	if marked := prompt/max(1, m.chunk) - m.local; ok && m.rank > 0 && marked > m.chunks+m.outliers && g.Fits(p) == nil {
-		return marked * m.chunk / tensor.BlockSlots
+	if p.Factors.Rank == 0 || g.Fits(p) != nil {
+		return 0
 	}
-	return 0
+	return p.Factors.Marked(prompt) * p.Selector.Page() / tensor.BlockSlots
 }
 
 // Fits says why a policy is none for caches of this shape: an error that wraps ErrPolicy.
 func (g Geometry) Fits(p *Policy) error {
-	switch m, _ := p.Selector.(landmarks); {
-	case m.rank == 0:
+	switch rank := p.Factors.Rank; {
+	case rank == 0:
 		return nil
 	case g.Layout.Latent:
 		return fmt.Errorf("%w: keys=lowrank is for models that keep keys: this one keeps a latent row for all heads, which is of low rank already; use keys=exact", ErrPolicy)
-	case m.rank >= g.KVHeads*g.Layout.KDim:
-		return fmt.Errorf("%w: keys=lowrank,rank=%d is not below the %d elements of this model's keys (%d heads of %d): give a lower rank, or keys=exact", ErrPolicy, m.rank, g.KVHeads*g.Layout.KDim, g.KVHeads, g.Layout.KDim)
+	case rank >= g.KVHeads*g.Layout.KDim:
+		return fmt.Errorf("%w: keys=lowrank,rank=%d is not below the %d elements of this model's keys (%d heads of %d): give a lower rank, or keys=exact", ErrPolicy, rank, g.KVHeads*g.Layout.KDim, g.KVHeads, g.Layout.KDim)
 	}
 	return nil
 }
 
-// coeff is the type of coefficients.
-func (m landmarks) coeff(l tensor.KVLayout) (tensor.DType, int) {
+// coeffType is that of coefficients, and its size.
+func coeffType(l tensor.KVLayout) (tensor.DType, int) {
 	if l.Type == tensor.F32 {
 		return tensor.F32, 4
 	}
@@ -59,22 +58,21 @@ func (m landmarks) coeff(l tensor.KVLayout) (tensor.DType, int) {
 }
 
 // factorSizes are the bytes of the blocks of factors.
-func (m landmarks) factorSizes(l tensor.KVLayout) (coeffs, basis, values int) {
-	_, size := m.coeff(l)
-	return tensor.BlockSlots * m.rank * size, 4 * m.rank * l.KDim, l.ValueBytes()
+func (p *Policy) factorSizes(l tensor.KVLayout) (coeffs, basis, values int) {
+	_, size := coeffType(l)
+	return tensor.BlockSlots * p.Factors.Rank * size, 4 * p.Factors.Rank * l.KDim, l.ValueBytes()
 }
 
-func (m landmarks) exactBlocks() int { return int(blocksOf(m.outliers * m.chunk)) }
+func (p *Policy) exactBlocks() int { return int(blocksOf(p.Factors.Exact * p.Selector.Page())) }
 
 // factorBytes are those of the factors of a layer, of all its heads.
 func (r rule) factorBytes(g Geometry, prompt int) int64 {
-	m, _ := r.Selector.(landmarks)
 	blocks := r.factored(g, prompt)
 	if blocks == 0 {
 		return 0
 	}
-	coeffs, basis, values := m.factorSizes(g.Layout)
-	return int64(blocks)*int64(coeffs) + int64(g.KVHeads)*(int64(basis)+int64(blocks)*int64(values)+blockBytes(g, int64(m.exactBlocks()))+4*int64(m.outliers))
+	coeffs, basis, values := r.factorSizes(g.Layout)
+	return int64(blocks)*int64(coeffs) + int64(g.KVHeads)*(int64(basis)+int64(blocks)*int64(values)+blockBytes(g, int64(r.exactBlocks()))+4*int64(r.Factors.Exact))
 }
 
 // keyBytes are those of the rows of a layer that its factors stand for.
@@ -87,9 +85,8 @@ func (r rule) rebuiltBytes(g Geometry, prompt int) int {
 	if r.factored(g, prompt) == 0 {
 		return 0
 	}
-	m, l := r.Selector.(landmarks), g.Layout
-	coeffs, basis, values := m.factorSizes(l)
-	return basis + m.chunks*m.chunk*(coeffs-l.BlockBytes()+values)/tensor.BlockSlots
+	coeffs, basis, values := r.factorSizes(g.Layout)
+	return basis + r.Factors.Pages*r.Selector.Page()*(coeffs-g.Layout.BlockBytes()+values)/tensor.BlockSlots
 }
 
 // Adopts says that the owner of a sequence goes on with the blocks of its prompt as they were read.
@@ -106,13 +103,12 @@ func (s *Store) openFactors(given bool, rest func(*table) bool) error {
 		if blocks == 0 {
 			continue
 		}
-		m := t.rule.Selector.(landmarks)
-		coeffs, basis, values := m.factorSizes(s.g.Layout)
-		if err := s.arena.Charge(4 * int64(m.outliers)); err != nil {
+		coeffs, basis, values := t.rule.factorSizes(s.g.Layout)
+		if err := s.arena.Charge(4 * int64(t.rule.Factors.Exact)); err != nil {
 			s.dropFactors()
 			return err
 		}
-		f := &factors{blocks: blocks, exact: make([]int32, 0, m.outliers), given: given}
+		f := &factors{blocks: blocks, exact: make([]int32, 0, t.rule.Factors.Exact), given: given}
 		t.factors = f
 		var err error
 		get := func(size, n int) (got [][]byte) {
@@ -121,7 +117,7 @@ func (s *Store) openFactors(given bool, rest func(*table) bool) error {
 			}
 			return got
 		}
-		f.values, f.pages = get(values, blocks), get(s.g.Layout.BlockBytes(), m.exactBlocks())
+		f.values, f.pages = get(values, blocks), get(s.g.Layout.BlockBytes(), t.rule.exactBlocks())
 		if one := get(basis, 1); err == nil {
 			f.basis = one[0]
 		}

@@ -15,14 +15,11 @@ func LayerBytes(g Geometry, layer, prompt, tokens int, p *Policy) int {
 	bytes := 0
 	if blocks := r.factored(g, prompt); blocks > 0 {
 		rows -= blocks * tensor.BlockSlots
-		m := r.Selector.(landmarks)
-		bytes = int(r.factorBytes(g, prompt)) + g.KVHeads*m.indexBlocks(blocks)*g.planesOf(r.Policy)[indexPlane].size
+		index := g.planesOf(r.Policy)[indexPlane]
+		bytes = int(r.factorBytes(g, prompt)) + g.KVHeads*index.room(blocks*tensor.BlockSlots)*index.size
 	}
 	return bytes + g.KVHeads*rows*RowBytes(g, r.Policy)
 }
-
-// indexBlocks are those with landmarks of so many blocks of rows.
-func (m landmarks) indexBlocks(blocks int) int { return (blocks + m.chunk - 1) / m.chunk }
 
 // ExportLayer appends all that the owner's store has of one layer for its first `tokens` tokens, to
 // move or copy the sequence to another owner: of each head its rows, or its factors and the rows behind.
@@ -61,7 +58,8 @@ func (f *factors) pieces() [][]byte {
 
 // factorPieces is that memory, and that of the landmarks.
 func (t *table) factorPieces() [][]byte {
-	return append(t.factors.pieces(), t.planes[indexPlane].blocks[:t.rule.Selector.(landmarks).indexBlocks(t.factors.blocks)]...)
+	index := &t.planes[indexPlane]
+	return append(t.factors.pieces(), index.blocks[:index.room(t.firstRow())]...)
 }
 
 // ImportLayer puts what ExportLayer gave into a store that OpenMoved prepared. Errors wrap ErrRows.
@@ -79,7 +77,7 @@ func (s *Store) ImportLayer(layer int, in []byte) error {
 				in = in[copy(b, in):]
 			}
 			f.exact = f.exact[:0]
-			each := tensor.BlockSlots / t.rule.Selector.(landmarks).chunk
+			each := tensor.BlockSlots / t.rule.Selector.Page()
 			for last, i := int32(-1), 0; i < cap(f.exact); i, in = i+1, in[4:] {
 				chunk := int32(binary.LittleEndian.Uint32(in))
 				switch {

@@ -35,6 +35,8 @@ type Parts struct {
 	Eviction Eviction
 	// Selector chooses what a query reads; nil: everything that is kept.
 	Selector Selector
+	// Factors are what a selector of pages leaves of the keys of a prompt.
+	Factors Factors
 	// Skip is the number of first layers that keep and read everything.
 	Skip int
 	// Arranger orders the prompt's tokens, all of which stay; nil: they lie in the order of the
@@ -44,10 +46,21 @@ type Parts struct {
 	Tail int
 }
 
-// Arranger says where the tokens of a prompt lie, once, at the end of prefill.
+// Arranger says where the tokens of a prompt lie, once, at the end of prefill, and makes the index
+// of them when the owner has all heads.
 type Arranger interface {
-	// Arrange keeps every token; scores are numbers that Seal needs of its slots.
+	// Arrange keeps every token; scores are numbers that come with the rows, see note.
 	Arrange(s *Statistics) Kept
+	// arranged is how many of a context's first tokens it moves.
+	arranged(context int) int
+	// clustering is the part of its work that can be done before the end, and piece does some of it.
+	clustering(g Geometry, prompt int) Clustering
+	piece(o *Observation, from *Store, p *Policy, piece int, run func(n int, f func(i int)))
+	// note takes the number that came with a row, and notes gives that of each slot for a cache that moves.
+	note(t *table, s *Store, slot int, number float32)
+	notes(t *table, s *Store) func(slot int) float32
+	// seal is its part of Seal.
+	seal(s *Store, run func(n int, f func(i int))) error
 }
 
 // Compressor scores the prompt's tokens once, at the end of prefill; see Parts.
@@ -118,6 +131,17 @@ type Queries struct {
 	Scale float32 // of a product with a key
 }
 
+// Factors say that the keys of a prompt's pages become factors of low rank, see lowrank.go.
+type Factors struct {
+	Rank  int // 0: keys are exact
+	Exact int // pages that keep their keys, at most
+	Pages int // others that a query chooses
+	// Marked is how many pages of so many slots a query chooses from, the first; 0: it reads all.
+	Marked func(slots int) int
+	// Choose gives a bit to each of the first n pages whose keys stay.
+	Choose func(l tensor.KVLayout, index [][]byte, n int, s *tensor.AttnScratch) []uint64
+}
+
 // Needs is what a compressor reads beyond the keys.
 type Needs struct {
 	// Window is the length of the observation window: the queries of the last Window
@@ -168,7 +192,7 @@ func (p *Policy) evicts() bool { return p.Compressor != nil || p.Eviction != nil
 
 // Context is how many tokens of a prompt prefill reads; the others attend as generated ones do.
 func (p *Policy) Context(prompt int) int {
-	if c, ok := p.Selector.(clusters); ok && c.clustered(prompt) > 0 {
+	if p.Arranger != nil && p.Arranger.arranged(prompt) > 0 {
 		return prompt - p.Tail // of which some may be too few to be clustered
 	}
 	return prompt

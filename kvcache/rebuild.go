@@ -8,16 +8,16 @@ import (
 
 // viewFactored is View of the chosen chunks of a head with factors.
 func (s *Store) viewFactored(t *table, pages []int32, n int, rope Rope, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
-	f, m, l := t.factors, t.rule.Selector.(landmarks), s.g.Layout
-	rebuild := rebuilding{f: f, coeffs: s.table(t.Layer, s.heads.Lo).factors.coeffs, m: m, l: l, rope: rope, scratch: scratch}
+	f, chunk, l := t.factors, t.rule.Selector.Page(), s.g.Layout
+	rebuild := rebuilding{f: f, coeffs: s.table(t.Layer, s.heads.Lo).factors.coeffs, rank: t.rule.Factors.Rank, chunk: chunk, l: l, rope: rope, scratch: scratch}
 	blocks, slots, mask := s.viewPages(t, pages, n, scratch, func(block []byte, first int, i int) {
 		page := int(pages[i])
 		if at, exact := slices.BinarySearch(f.exact, pages[i]); exact {
-			l.LoadPage(block, first, m.chunk, f.page(l, m, at))
+			l.LoadPage(block, first, chunk, f.page(l, chunk, at))
 			return
 		}
-		slot := page * m.chunk
-		l.LoadValues(block, first, f.values[slot/tensor.BlockSlots], slot%tensor.BlockSlots, m.chunk)
+		slot := page * chunk
+		l.LoadValues(block, first, f.values[slot/tensor.BlockSlots], slot%tensor.BlockSlots, chunk)
 		rebuild.add(block, first, slot)
 	})
 	rebuild.flush()
@@ -28,7 +28,8 @@ func (s *Store) viewFactored(t *table, pages []int32, n int, rope Rope, scratch 
 type rebuilding struct {
 	f       *factors
 	coeffs  [][]byte
-	m       landmarks
+	rank    int
+	chunk   int
 	l       tensor.KVLayout
 	rope    Rope
 	scratch *tensor.AttnScratch
@@ -54,25 +55,25 @@ func (r *rebuilding) add(block []byte, first, slot int) {
 }
 
 func (r *rebuilding) flush() {
-	rows, rank, d := r.n*r.m.chunk, r.m.rank, r.l.KDim
+	rows, rank, d := r.n*r.chunk, r.rank, r.l.KDim
 	floats := tensor.TileFloats(rows, rank)
 	row := r.scratch.Row(floats + rows*d)
 	tile, keys := row[:floats], row[floats:]
-	kind, size := r.m.coeff(r.l)
+	kind, size := coeffType(r.l)
 	for i, c := range r.chunks[:r.n] {
 		from := r.coeffs[c.slot/tensor.BlockSlots][c.slot%tensor.BlockSlots*rank*size:]
-		for j := range r.m.chunk {
+		for j := range r.chunk {
 			for e := 0; e < rank; e += tensor.BlockSlots {
 				some := min(tensor.BlockSlots, rank-e)
-				tensor.Widen(tile[tensor.Tile(rows, i*r.m.chunk+j, e):][:some], from[(j*rank+e)*size:], kind)
+				tensor.Widen(tile[tensor.Tile(rows, i*r.chunk+j, e):][:some], from[(j*rank+e)*size:], kind)
 			}
 		}
 	}
 	clear(keys)
 	tensor.MulAdd(keys, d, tile, rows, 0, rows, tensor.Floats(r.f.basis), d, rank, 0, d, r.scratch)
 	for i, c := range r.chunks[:r.n] {
-		for j := range r.m.chunk {
-			key := keys[(i*r.m.chunk+j)*d:][:d]
+		for j := range r.chunk {
+			key := keys[(i*r.chunk+j)*d:][:d]
 			if r.rope != nil {
 				cos, sin := r.rope(c.slot + j)
 				tensor.RopeRotateHalf(key, cos, sin)

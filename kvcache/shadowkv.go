@@ -25,7 +25,8 @@ import (
 // element and a scale: half of the index, and of what a step reads of it.
 var shadowKV = method{"shadowkv", []param{{key: "chunk", value: 8, least: 2, most: 64, doubles: true}, size("budget", 256, 2), {key: "outliers", value: 48, most: 1 << 16}, {key: "local", value: 4, least: 1, most: 1 << 16}, flag("int8"), {key: "skip", most: 1024},
 	{key: "keys", words: []string{"exact", "lowrank"}, most: 1}, {key: "rank", value: 128, least: 8, most: 4096, eights: true}}, func(v []int) Parts {
-	return Parts{Selector: landmarks{chunk: v[0], chunks: max(1, v[1]/v[0]), outliers: v[2], local: v[3], int8: v[4] == 1, rank: v[6] * v[7]}, Skip: v[5]}
+	m := landmarks{chunk: v[0], chunks: max(1, v[1]/v[0]), outliers: v[2], local: v[3], int8: v[4] == 1}
+	return Parts{Selector: m, Skip: v[5], Factors: Factors{Rank: v[6] * v[7], Exact: m.outliers, Pages: m.chunks, Marked: m.marked, Choose: m.choose}}
 }}
 
 // landmarks selects chunks by tensor.KVLayout.Landmark.
@@ -35,7 +36,14 @@ type landmarks struct {
 	outliers int // chunks
 	local    int // chunks
 	int8     bool
-	rank     int // of keys; 0: exact
+}
+
+// marked is how many chunks of so many slots a query chooses from; 0: it reads all.
+func (m landmarks) marked(slots int) int {
+	if n := slots/m.chunk - m.local; n > m.chunks+m.outliers {
+		return n
+	}
+	return 0
 }
 
 func (m landmarks) kind(l tensor.KVLayout) tensor.DType {
@@ -68,7 +76,7 @@ func (m landmarks) Update(l tensor.KVLayout, index, blocks [][]byte, from, to in
 		first -= block * tensor.BlockSlots
 		l.Landmark(m.kind(l), index[c/tensor.BlockSlots], c%tensor.BlockSlots, blocks[block], first, first+m.chunk, row)
 	}
-	if n := to/m.chunk - m.local; from/m.chunk < to/m.chunk && n > m.chunks+m.outliers {
+	if n := m.marked(to); from/m.chunk < to/m.chunk && n > 0 {
 		for i, word := range m.choose(l, index, n, s) {
 			l.LandmarkWords(m.kind(l), index[i])[0] = word
 		}
@@ -78,8 +86,8 @@ func (m landmarks) Update(l tensor.KVLayout, index, blocks [][]byte, from, to in
 
 func (m landmarks) Select(l tensor.KVLayout, index [][]byte, n int, q Queries, s *tensor.AttnScratch) []int32 {
 	chunks := (n + m.chunk - 1) / m.chunk
-	marked := n/m.chunk - m.local
-	if marked <= m.chunks+m.outliers {
+	marked := m.marked(n)
+	if marked == 0 {
 		return nil
 	}
 	fixed := m.fixed(l, index, marked, s)

@@ -52,7 +52,7 @@ type fetched struct {
 // nil: it has none.
 func (p *Policy) pager() pageSelector {
 	c, ok := p.Selector.(pageSelector)
-	if m, _ := c.(landmarks); !ok || !p.KeepsAll() || p.half || m.rank > 0 {
+	if !ok || !p.KeepsAll() || p.half || p.Factors.Rank > 0 {
 		return nil
 	}
 	return c

@@ -45,8 +45,8 @@ func (c clusters) lowest() int {
 	return c.share
 }
 
-// clustered is how many keys of a context are clustered: the first.
-func (c clusters) clustered(context int) int {
+// arranged implements Arranger: the first keys of a context are clustered.
+func (c clusters) arranged(context int) int {
 	if n := context - c.obs; n >= c.few() {
 		return n
 	}

@@ -8,24 +8,24 @@ import (
 	"github.com/shoal-llm/shoal/tensor"
 )
 
-// cluster is the part of Seal that makes the index of a policy of clusters: it needs all heads.
-func (s *Store) cluster(run func(n int, f func(i int))) error {
-	c, tables, observed := clusters{}, []*table(nil), 0
+// seal implements Arranger: the index, for which it needs all heads.
+func (c clusters) seal(s *Store, run func(n int, f func(i int))) error {
+	var tables []*table
+	observed := 0
 	for i := range s.tables {
-		if x, ok := s.tables[i].rule.Selector.(clusters); ok {
-			c, tables = x, append(tables, &s.tables[i])
-			if s.tables[i].queries != nil {
+		if t := &s.tables[i]; t.rule.Arranger != nil {
+			if tables = append(tables, t); t.queries != nil {
 				observed++
 			}
 		}
 	}
-	if len(tables) == 0 || c.clustered(s.prompt) == 0 {
+	if len(tables) == 0 || c.arranged(s.prompt) == 0 {
 		return nil
 	}
 	if observed > 0 && observed < len(tables) {
 		return fmt.Errorf("%w: %d heads of %d have the queries that set the threshold", ErrRows, observed, len(tables))
 	}
-	keys := c.clustered(s.prompt)
+	keys := c.arranged(s.prompt)
 	k := calibration{clusters: c, heads: make([]headShares, len(tables)), g: s.g, window: min(c.obs, s.prompt)}
 	errs := make([]error, len(tables))
 	run(len(tables), func(i int) { errs[i] = k.heads[i].build(&k, tables[i], keys) })
@@ -43,11 +43,11 @@ func (s *Store) cluster(run func(n int, f func(i int))) error {
 	return nil
 }
 
-// note takes the number that came with a row. That of a cluster's first key is its coarse cluster,
+// note implements Arranger. The number of a cluster's first key is its coarse cluster,
 // counted from 1, and lies in the index until Seal; behind the clusters, when the cache was moved,
 // even slots carry one threshold and odd ones the other.
-func (t *table) note(c clusters, s *Store, slot int, number float32) {
-	keys := c.clustered(s.prompt)
+func (c clusters) note(t *table, s *Store, slot int, number float32) {
+	keys := c.arranged(s.prompt)
 	switch {
 	case slot >= keys:
 		t.bounds[slot%2] = number
@@ -58,13 +58,9 @@ func (t *table) note(c clusters, s *Store, slot int, number float32) {
 	}
 }
 
-// notes gives what note takes, of each slot; nil: rows have no numbers.
-func (s *Store) notes(t *table) func(slot int) float32 {
-	c, ok := t.rule.Arranger.(clusters)
-	if !ok {
-		return nil
-	}
-	groups, bounds, keys := map[int]float32{}, [2]float32{}, c.clustered(s.prompt)
+// notes implements Arranger.
+func (c clusters) notes(t *table, s *Store) func(slot int) float32 {
+	groups, bounds, keys := map[int]float32{}, [2]float32{}, c.arranged(s.prompt)
 	if blocks := t.planes[indexPlane].blocks; len(blocks) > 0 && keys > 0 {
 		x := c.index(s.g.Layout, blocks)
 		bounds = [2]float32{x.bound(fineBound), x.bound(coarseBound)}

@@ -11,7 +11,7 @@ import (
 // lower than that before it. With two levels the score of a cluster's first token is its coarse
 // cluster, counted from 1.
 func (c clusters) Arrange(s *Statistics) (kept Kept) {
-	n := c.clustered(s.Prompt)
+	n := c.arranged(s.Prompt)
 	if n > 0 {
 		members := membersOf(c.labels(s, n))
 		groups := c.grouped(s, members)

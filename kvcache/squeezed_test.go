@@ -215,7 +215,7 @@ func TestSqueezedEqualsNaive(t *testing.T) {
 				for i := range q {
 					q[i] = rapid.Float32Range(-1, 1).Draw(r, "q") * 6
 				}
-				keys := c.clustered(n)
+				keys := c.arranged(n)
 				var heads []naiveClusters
 				var s1, s2 [][]float64
 				var n1, n2 [][]int
