@@ -66,7 +66,7 @@ func text(number, n int) []int32 {
 // prefixPolicies are all policies.
 var prefixPolicies = []string{"full", "streaming:sink=4,recent=60", "snapkv:topk=56,obs=8,pool=5", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7",
 	"sage:sink=4,recent=30,topk=50", "h2o:recent=40,topk=40", "h2o:recent=40,topk=40,step=1", "tova:size=80", "knorm:sink=4,recent=40,topk=40",
-	"streaming:sink=4,recent=60,positions=cache", "quest:page=16,budget=96", "shadowkv:chunk=8,budget=40,outliers=5,local=2", "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16"}
+	"streaming:sink=4,recent=60,positions=cache", "quest:page=16,budget=96", "shadowkv:chunk=8,budget=40,outliers=5,local=2", "shadowkv:chunk=4,budget=16,outliers=4,local=2,keys=lowrank,rank=16", "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16"}
 
 // TestWarmIsCold: a prompt that begins like one that was read before is read from where
 // they part, at the end of a block of 64 tokens, and the answer is the same to the bit:
@@ -74,7 +74,7 @@ var prefixPolicies = []string{"full", "streaming:sink=4,recent=60", "snapkv:topk
 func TestWarmIsCold(t *testing.T) {
 	policies := prefixPolicies
 	if testing.Short() {
-		policies = []string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "h2o:recent=40,topk=40", "quest:page=16,budget=96", "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16"}
+		policies = []string{"full", "snapstream:sink=4,recent=40,topk=40,obs=8,pool=7", "h2o:recent=40,topk=40", "quest:page=16,budget=96", "shadowkv:chunk=4,budget=16,outliers=4,local=2,keys=lowrank,rank=16", "squeezed:clusters=0.2,levels=2,sparsity=0.6,tail=12,obs=16"}
 	}
 	warmIsCold(t, LocalConfig{Threads: 1, Serve: ServeConfig{Model: goldenDir, KV: "bf16"}}, policies)
 }

@@ -89,8 +89,11 @@ func (s *Store) factoriseLayer(heads []table, rope Rope) {
 	for h := range heads {
 		t := &heads[h]
 		t.saveExact(l, p.Factors.Choose(l, t.planes[indexPlane].blocks, p.Factors.Marked(s.prompt), scratch))
+		chunk, size := p.Selector.Page(), l.ValueBytes(p.Selector.Page())
 		for b, v := range t.factors.values {
-			l.SaveValues(v, t.rows()[b])
+			for i := 0; i < tensor.BlockSlots; i += chunk {
+				l.SaveValues(v[i/chunk*size:], t.rows()[b], i, chunk)
+			}
 		}
 	}
 }

@@ -139,9 +139,9 @@ func checkRows(t testing.TB, s *Store) {
 				}
 				wk, wv := row(s.g, layer, head, pos)
 				if f := s.table(layer, head).factors; f != nil && slot < f.blocks*tensor.BlockSlots {
-					block := make([]byte, s.g.Layout.BlockBytes())
-					s.g.Layout.LoadValues(block, 0, f.values[slot/tensor.BlockSlots], slot%tensor.BlockSlots, 1)
-					s.g.Layout.Get(block, 0, k, v)
+					block, chunk := make([]byte, s.g.Layout.BlockBytes()), s.table(layer, head).rule.Selector.Page()
+					s.g.Layout.LoadValues(block, 0, chunk, f.values[slot/tensor.BlockSlots][slot%tensor.BlockSlots/chunk*s.g.Layout.ValueBytes(chunk):])
+					s.g.Layout.Get(block, slot%chunk, k, v)
 					copy(k, wk)
 				} else {
 					s.g.Layout.Get(s.Blocks(layer, head)[slot/tensor.BlockSlots], slot%tensor.BlockSlots, k, v)

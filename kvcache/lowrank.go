@@ -21,7 +21,7 @@ type factors struct {
 	blocks int
 	coeffs [][]byte // [blocks][BlockSlots][rank], of all heads of the layer; the first head's
 	basis  []byte   // [rank][KDim] float32
-	values [][]byte // [blocks]
+	values [][]byte // [blocks], page by page; empty: a file has them
 	exact  []int32  // chunks with their keys, in order
 	pages  [][]byte // of these
 	rest   [][]byte // for the rows that stay, where they are another store's until Seal
@@ -60,7 +60,7 @@ func coeffType(l tensor.KVLayout) (tensor.DType, int) {
 // factorSizes are the bytes of the blocks of factors.
 func (p *Policy) factorSizes(l tensor.KVLayout) (coeffs, basis, values int) {
 	_, size := coeffType(l)
-	return tensor.BlockSlots * p.Factors.Rank * size, 4 * p.Factors.Rank * l.KDim, l.ValueBytes()
+	return tensor.BlockSlots * p.Factors.Rank * size, 4 * p.Factors.Rank * l.KDim, l.ValueBytes(tensor.BlockSlots)
 }
 
 func (p *Policy) exactBlocks() int { return int(blocksOf(p.Factors.Exact * p.Selector.Page())) }

@@ -10,18 +10,53 @@ import (
 func (s *Store) viewFactored(t *table, pages []int32, n int, rope Rope, scratch *tensor.AttnScratch) ([][]byte, int, []uint64) {
 	f, chunk, l := t.factors, t.rule.Selector.Page(), s.g.Layout
 	rebuild := rebuilding{f: f, coeffs: s.table(t.Layer, s.heads.Lo).factors.coeffs, rank: t.rule.Factors.Rank, chunk: chunk, l: l, rope: rope, scratch: scratch}
+	if t.fetched != nil {
+		s.bring(t, f.absent(t.fetched, pages, tensor.BlockSlots/chunk))
+	}
+	next, size := 0, l.ValueBytes(chunk)
 	blocks, slots, mask := s.viewPages(t, pages, n, scratch, func(block []byte, first int, i int) {
-		page := int(pages[i])
 		if at, exact := slices.BinarySearch(f.exact, pages[i]); exact {
 			l.LoadPage(block, first, chunk, f.page(l, chunk, at))
 			return
 		}
-		slot := page * chunk
-		l.LoadValues(block, first, f.values[slot/tensor.BlockSlots], slot%tensor.BlockSlots, chunk)
+		slot := int(pages[i]) * chunk
+		if values := t.values(slot, next, size); values != nil {
+			l.LoadValues(block, first, chunk, values)
+		} else { // lost; what the step gives is thrown away
+			clear(block)
+		}
+		next++
 		rebuild.add(block, first, slot)
 	})
 	rebuild.flush()
 	return blocks, slots, mask
+}
+
+// values are those of the page at a slot, the at-th that a file may have; nil: they are lost.
+func (t *table) values(slot, at, size int) []byte {
+	switch {
+	case t.fetched == nil:
+		page := slot / t.rule.Selector.Page()
+		each := tensor.BlockSlots / t.rule.Selector.Page()
+		return t.factors.values[page/each][page%each*size:][:size]
+	case at < len(t.fetched.pages):
+		return t.fetched.page(at, size)
+	}
+	return nil
+}
+
+// absent are the pages of a choice whose values a file has.
+func (f *factors) absent(in *fetched, pages []int32, each int) []int32 {
+	in.want = in.want[:0]
+	for _, page := range pages {
+		if int(page) >= f.blocks*each {
+			break
+		}
+		if _, exact := slices.BinarySearch(f.exact, page); !exact {
+			in.want = append(in.want, page)
+		}
+	}
+	return in.want
 }
 
 // rebuilding makes keys of coefficients, those of several chunks at once.

@@ -15,7 +15,8 @@ import (
 // then has every page, keys and values of a page and head adjacent. What stays in memory is the
 // index, the rows behind, and of each head the pages that the last step chose: the next reads
 // from the file what its own choice has beyond them. Attention gets blocks in which the chosen
-// pages stand where they stood, so that no bit depends on where a page lies.
+// pages stand where they stood, so that no bit depends on where a page lies. Of keys that are
+// factors the file has the values (as ShadowKV was published), and factors stay.
 
 // PageFile holds the pages of one store. Read may be called by several goroutines at once.
 type PageFile interface {
@@ -44,6 +45,7 @@ type fetched struct {
 	pages  []int32  // that are in memory, in order
 	places []int32  // of each in blocks
 	taken  []uint64 // a bit a place
+	want   []int32  // of the running choice, under factors
 	spare  [2][]int32
 	blocks [][]byte
 }
@@ -52,33 +54,37 @@ type fetched struct {
 // nil: it has none.
 func (p *Policy) pager() pageSelector {
 	c, ok := p.Selector.(pageSelector)
-	if !ok || !p.KeepsAll() || p.half || p.Factors.Rank > 0 {
+	if !ok || !p.KeepsAll() || p.half {
 		return nil
 	}
 	return c
+}
+
+// givenUp are the bytes of n slots that a file has.
+func (p *Policy) givenUp(l tensor.KVLayout, n int) int {
+	if p.Factors.Rank > 0 {
+		return l.ValueBytes(n)
+	}
+	return l.PageBytes(n)
 }
 
 // pagesKept is how many pages a query chooses at most.
 func pagesKept(c pageSelector) int { return (c.Reads(1<<30) + c.Page() - 1) / c.Page() }
 
 // keptBytes are those of the pages in memory of one head, and of the tables beside them.
-func keptBytes(g Geometry, c pageSelector, blocks int) (rows, tables int64) {
-	size := int64(g.Layout.BlockBytes())
-	room := pagesKept(c) * c.Page()
-	return blocksOf(room) * size, 16*int64(pagesKept(c)) + 8*((int64(pagesKept(c))+63)/64) + 4*int64(blocks*tensor.BlockSlots/c.Page())
+func keptBytes(g Geometry, p *Policy, blocks int) (rows, tables int64) {
+	c, each := p.pager(), int64(16)
+	if p.Factors.Rank > 0 {
+		each = 20
+	}
+	return blocksOf(pagesKept(c)*c.Page()) * int64(p.givenUp(g.Layout, tensor.BlockSlots)), each*int64(pagesKept(c)) + 8*((int64(pagesKept(c))+63)/64) + 4*int64(blocks*tensor.BlockSlots/c.Page())
 }
 
 // Spillable is how many blocks of a sequence with `tokens` tokens that count are to lie in a file; 0:
 // none can, or too few for memory to gain by it.
 func Spillable(g Geometry, prompt, tokens int, p *Policy) int {
-	blocks, gain := pageable(g, tokens, p), int64(0)
-	for _, r := range g.rules(p) {
-		if c := r.pager(); c != nil && r.window == 0 {
-			rows, tables := keptBytes(g, c, blocks)
-			gain += r.layers * (int64(blocks)*int64(g.Layout.BlockBytes()) - rows - tables)
-		}
-	}
-	if gain*int64(g.KVHeads) < StepBytes(g, prompt, tokens, 1, p)/4 {
+	blocks, whole := pageable(g, prompt, tokens, p), StepBytes(g, prompt, tokens, 1, p)
+	if whole-SpilledBytes(g, prompt, tokens, 1, blocks, p) < whole/4 {
 		return 0
 	}
 	return blocks
@@ -86,11 +92,14 @@ func Spillable(g Geometry, prompt, tokens int, p *Policy) int {
 
 // pageable is how many blocks can lie in a file: none before every step chooses among pages. It
 // never falls as tokens come, so what was ordered can be done later.
-func pageable(g Geometry, tokens int, p *Policy) (blocks int) {
+func pageable(g Geometry, prompt, tokens int, p *Policy) (blocks int) {
 	for _, r := range g.rules(p) {
 		if c := r.pager(); c != nil && r.window == 0 {
-			if tokens <= 2*c.Reads(1<<30) {
+			switch {
+			case tokens <= 2*c.Reads(1<<30):
 				return 0
+			case r.Factors.Rank > 0:
+				return r.factored(g, prompt)
 			}
 			blocks = tokens / tensor.BlockSlots
 		}
@@ -103,8 +112,8 @@ func SpilledBytes(g Geometry, prompt, tokens, staged, blocks int, p *Policy) int
 	bytes := StepBytes(g, prompt, tokens, staged, p)
 	for _, r := range g.rules(p) {
 		if c := r.pager(); c != nil && r.window == 0 && blocks > 0 {
-			rows, tables := keptBytes(g, c, blocks)
-			bytes += r.layers * int64(g.KVHeads) * (rows + tables - int64(blocks)*int64(g.Layout.BlockBytes()))
+			rows, tables := keptBytes(g, r.Policy, blocks)
+			bytes += r.layers * int64(g.KVHeads) * (rows + tables - int64(blocks)*int64(r.givenUp(g.Layout, tensor.BlockSlots)))
 		}
 	}
 	return bytes
@@ -115,7 +124,7 @@ func FileBytes(g Geometry, blocks int, p *Policy) int64 {
 	bytes := int64(0)
 	for _, r := range g.rules(p) {
 		if r.pager() != nil && r.window == 0 {
-			bytes += r.layers * int64(g.KVHeads) * int64(blocks*tensor.BlockSlots) * int64(g.Layout.RowBytes())
+			bytes += r.layers * int64(g.KVHeads) * int64(blocks) * int64(r.givenUp(g.Layout, tensor.BlockSlots))
 		}
 	}
 	return bytes
@@ -123,7 +132,7 @@ func FileBytes(g Geometry, blocks int, p *Policy) int64 {
 
 // pager of a table, nil: its rows stay.
 func (t *table) pager() pageSelector {
-	if t.window > 0 {
+	if t.window > 0 || t.rule.Factors.Rank > 0 && t.factors == nil {
 		return nil
 	}
 	return t.rule.pager()
@@ -140,25 +149,30 @@ func (s *Store) Spilled() int {
 // CopyPages fills dst with what the file of the first `blocks` blocks has from offset `at` on, in
 // whole pages, and says how much it was: 0 at the end. dst has room for a block.
 func (s *Store) CopyPages(dst []byte, at int64, blocks int) int {
-	size := int64(s.g.Layout.RowBytes() * tensor.BlockSlots)
 	n, skip := 0, at
+	if blocks > pageable(s.g, s.prompt, s.tokens, s.policy) {
+		return 0
+	}
 	for i := range s.tables {
 		t := &s.tables[i]
 		c := t.pager()
 		if c == nil {
 			continue
 		}
+		size := int64(t.rule.givenUp(s.g.Layout, tensor.BlockSlots))
 		if skip >= int64(blocks)*size {
 			skip -= int64(blocks) * size
 			continue
 		}
-		page := s.g.Layout.PageBytes(c.Page())
 		for b := int(skip / size); b < blocks && n+int(size) <= len(dst); b++ {
-			for first := 0; first < tensor.BlockSlots; first += c.Page() {
-				s.g.Layout.SavePage(dst[n:], t.rows()[b], first, c.Page())
-				n += page
+			if f := t.factors; f != nil {
+				copy(dst[n:], f.values[b])
+			} else {
+				for first, at := 0, n; first < tensor.BlockSlots; first, at = first+c.Page(), at+s.g.Layout.PageBytes(c.Page()) {
+					s.g.Layout.SavePage(dst[at:], t.rows()[b], first, c.Page())
+				}
 			}
-			skip += size
+			n, skip = n+int(size), skip+size
 		}
 		if skip < int64(blocks)*size {
 			return n
@@ -172,7 +186,7 @@ func (s *Store) CopyPages(dst []byte, at int64, blocks int) int {
 func PageSums(sums []uint32, g Geometry, p *Policy, pages []byte) []uint32 {
 	for _, r := range g.rules(p) {
 		if c := r.pager(); c != nil {
-			for page := range slices.Chunk(pages, g.Layout.PageBytes(c.Page())) {
+			for page := range slices.Chunk(pages, r.givenUp(g.Layout, c.Page())) {
 				sums = append(sums, crc32.Checksum(page, castagnoli))
 			}
 			break
@@ -186,7 +200,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // Spill gives up the rows of the first `blocks` blocks, all pages of which the file has, as
 // CopyPages gave them, with the checksums of PageSums. The store closes the file.
 func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
-	if want := pageable(s.g, s.tokens, s.policy); s.spilled != nil || !s.sealed || blocks < 1 || blocks > want {
+	if want := pageable(s.g, s.prompt, s.tokens, s.policy); s.spilled != nil || !s.sealed || blocks < 1 || blocks > want || s.policy.Factors.Rank > 0 && blocks < want {
 		return fmt.Errorf("kvcache: %d blocks of a store with %d tokens, %d of them in a file already, cannot lie in a file: %d can", blocks, s.tokens, s.Spilled(), want)
 	}
 	in := spilled{file: file, blocks: blocks}
@@ -198,15 +212,21 @@ func (s *Store) Spill(file PageFile, blocks int, sums []uint32) error {
 			continue
 		}
 		n := blocks * tensor.BlockSlots / c.Page()
-		bytes := int64(n * s.g.Layout.PageBytes(c.Page()))
+		size := t.rule.givenUp(s.g.Layout, tensor.BlockSlots)
+		bytes := int64(blocks * size)
 		if int64(len(sums)/n)*bytes != all-from { // of the first head, so that nothing was given up yet
 			return fmt.Errorf("kvcache: checksums of %d pages for %d bytes of them", len(sums), all-from)
 		}
-		rows, tables := keptBytes(s.g, c, blocks)
-		s.arena.Release(t.rows()[t.gone:blocks]) // far more than what is taken next
-		clear(t.rows()[t.gone:blocks])
-		t.gone = blocks
-		kept, err := s.arena.Alloc(s.g.Layout.BlockBytes(), int(rows)/s.g.Layout.BlockBytes())
+		rows, tables := keptBytes(s.g, t.rule, blocks)
+		if f := t.factors; f != nil { // far more than what is taken next
+			s.arena.Release(f.values)
+			f.values = nil
+		} else {
+			s.arena.Release(t.rows()[t.gone:blocks])
+			clear(t.rows()[t.gone:blocks])
+			t.gone = blocks
+		}
+		kept, err := s.arena.Alloc(size, int(rows)/size)
 		if err == nil {
 			err = s.arena.Charge(tables)
 		}
@@ -256,7 +276,7 @@ func (s *Store) bring(t *table, pages []int32) {
 	if f == nil || s.spilled.lost.Load() != nil {
 		return
 	}
-	size := s.g.Layout.PageBytes(t.pager().Page())
+	size := t.rule.givenUp(s.g.Layout, t.rule.Selector.Page())
 	next, places := append(f.spare[0][:0], pages...), f.spare[1][:0]
 	var absent []int
 	at := 0

@@ -72,10 +72,13 @@ func spillCases() (all []struct {
 	p *Policy
 	g Geometry
 }) {
-	for i, p := range []*Policy{shadowKV.of(8, 40, 5, 4, 0, 0, 0, 128), shadowKV.of(4, 16, 0, 1, 1, 1, 0, 128), shadowKV.of(16, 32, 2, 2, 0, 0, 0, 128), quest.of(16, 64, 0), quest.of(32, 96, 1)} {
+	for i, p := range []*Policy{shadowKV.of(8, 40, 5, 4, 0, 0, 0, 128), shadowKV.of(4, 16, 0, 1, 1, 1, 0, 128), shadowKV.of(16, 32, 2, 2, 0, 0, 0, 128), quest.of(16, 64, 0), quest.of(32, 96, 1), shadowKV.of(8, 40, 5, 4, 0, 0, 1, 8), shadowKV.of(16, 32, 0, 1, 1, 1, 1, 8)} {
 		for j, l := range []tensor.KVLayout{{Type: tensor.F32, KDim: 8, VDim: 16}, {Type: tensor.BF16, KDim: 16, VDim: 8}, {Type: tensor.Int8, KDim: 32, VDim: 32}, {Type: tensor.BF16, KDim: 24, VDim: 16, Latent: true}} {
 			g := Geometry{Layers: 3, KVHeads: 2, Group: 2, Layout: l}
 			if l.Latent {
+				if p.Factors.Rank > 0 {
+					continue
+				}
 				g.KVHeads, g.Units = 1, 2
 			}
 			if (i+j)%3 == 0 {
@@ -94,7 +97,7 @@ func spillCases() (all []struct {
 // written, rolled back and spilled when; and takes what SpilledBytes says.
 func TestSpilledIsInMemory(t *testing.T) {
 	cases := spillCases()
-	spills := 0
+	spills := map[bool]int{}
 	rapid.Check(t, func(r *rapid.T) {
 		c := cases[rapid.IntRange(0, len(cases)-1).Draw(r, "case")]
 		prompt, arenas := rapid.IntRange(400, 900).Draw(r, "prompt"), [2]*Arena{NewArena(1 << 30), NewArena(1 << 30)}
@@ -117,7 +120,7 @@ func TestSpilledIsInMemory(t *testing.T) {
 		q := make([]float32, c.g.Group*c.g.Layout.KDim)
 		for k := range rapid.IntRange(1, 6).Draw(r, "steps") {
 			if k == when && Spillable(c.g, prompt, stores[1].Tokens(), c.p) > 0 {
-				spills++
+				spills[c.p.Factors.Rank > 0]++
 				before := arenas[1].Used()
 				file = spill(r, stores[1])
 				if blocks = stores[1].Spilled(); arenas[1].Used() >= before {
@@ -159,8 +162,8 @@ func TestSpilledIsInMemory(t *testing.T) {
 			r.Fatalf("%d bytes are left, and a file closed %d times", used, file.closed)
 		}
 	})
-	if spills < 5 {
-		t.Errorf("only %d sequences were spilled", spills)
+	if spills[false] < 5 || spills[true] < 5 {
+		t.Errorf("only so many sequences were spilled, of keys as factors or not: %v", spills)
 	}
 }
 
@@ -168,11 +171,12 @@ func TestSpilledIsInMemory(t *testing.T) {
 // be read, are lost, which is told once and breaks nothing else.
 func TestSpilledPagesAreChecked(t *testing.T) {
 	g := Geometry{Layers: 1, KVHeads: 1, Group: 1, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 16, VDim: 16}}
-	p, q := shadowKV.of(8, 40, 5, 4, 0, 0, 0, 128), make([]float32, 16)
+	q := make([]float32, 16)
 	for i := range q {
 		q[i] = float32(i%3) - 1
 	}
-	for _, fault := range []string{"", "bytes", "read"} {
+	for i, fault := range []string{"", "bytes", "read", "", "bytes", "read"} {
+		p := shadowKV.of(8, 40, 5, 4, 0, 0, i/3, 8) // keys are exact, or factors
 		a := NewArena(1 << 30)
 		s := ownedOf(t, a, g, p, 900)
 		f := spill(t, s)
@@ -204,7 +208,7 @@ func TestSpilledPagesAreChecked(t *testing.T) {
 // Only sequences lie in a file of which memory then has far less.
 func TestSpillable(t *testing.T) {
 	g := Geometry{Layers: 2, KVHeads: 2, Group: 2, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}}
-	for spec, want := range map[string]int{"full": 0, "squeezed": 0, "snapkv": 0, "shadowkv:budget=256": 512, "quest:budget=1024": 512, "shadowkv:budget=20000": 0, "quest:budget=1024,skip=2": 0} {
+	for spec, want := range map[string]int{"full": 0, "squeezed": 0, "snapkv": 0, "shadowkv:budget=256": 512, "quest:budget=1024": 512, "shadowkv:budget=20000": 0, "shadowkv:budget=256,keys=lowrank,rank=64": 511, "quest:budget=1024,skip=2": 0} {
 		p, err := Parse(spec)
 		if err != nil {
 			t.Fatal(err)

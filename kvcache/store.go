@@ -131,7 +131,7 @@ func (s *Store) Bytes() int64 {
 		}
 		bytes += t.factors.bytes() - blockBytes(s.g, int64(t.gone))
 		if t.fetched != nil {
-			bytes += blockBytes(s.g, int64(len(t.fetched.blocks)))
+			bytes += int64(len(t.fetched.blocks) * t.rule.givenUp(s.g.Layout, tensor.BlockSlots))
 		}
 	}
 	if s.spilled != nil {
@@ -199,10 +199,10 @@ func (s *Store) View(layer, head, pos int, q []float32, scale float32, rope Rope
 	case pageSelector:
 		if pages := c.Select(s.g.Layout, t.planes[indexPlane].blocks, n, Queries{q, s.g.group(), scale}, scratch); pages != nil {
 			switch {
-			case t.fetched != nil:
-				return s.viewSpilled(t, pages, n, scratch)
 			case t.factors != nil:
 				return s.viewFactored(t, pages, n, rope, scratch)
+			case t.fetched != nil:
+				return s.viewSpilled(t, pages, n, scratch)
 			}
 			if c.Page() < panelSlots {
 				return scratch.Pick(t.rows(), pages, c.Page(), n)

@@ -43,9 +43,9 @@ func TestValuesApart(t *testing.T) {
 		}
 		blocks, _ := pagesOf(l, 2*BlockSlots, 16, 7)
 		src, dst := blocks[0], bytes.Clone(blocks[1])
-		values, key := make([]byte, l.ValueBytes()), make([]float32, l.KDim)
-		l.SaveValues(values, src)
-		l.LoadValues(dst, 8, values, 40, 16)
+		values, key := make([]byte, l.ValueBytes(16)), make([]float32, l.KDim)
+		l.SaveValues(values, src, 40, 16)
+		l.LoadValues(dst, 8, 16, values)
 		for slot := range BlockSlots {
 			k, v, wk, wv := make([]float32, l.KDim), make([]float32, l.VDim), make([]float32, l.KDim), make([]float32, l.VDim)
 			l.Get(dst, slot, k, v)

@@ -43,24 +43,22 @@ func (l KVLayout) eachPiece(block []byte, first, n int, visit func(piece []byte)
 	}
 }
 
-// ValueBytes is the size of the values of a block, and of their scales.
-func (l KVLayout) ValueBytes() int {
+// ValueBytes is the size of the values of n slots, and of their scales.
+func (l KVLayout) ValueBytes(n int) int {
 	p := l.planes()
-	return BlockSlots * (p[1].row + p[3].row)
+	return n * (p[1].row + p[3].row)
 }
 
-// SaveValues copies those of a block, ValueBytes long.
-func (l KVLayout) SaveValues(dst, block []byte) {
+// SaveValues copies those of n slots of a block from `first` on, ValueBytes(n) long.
+func (l KVLayout) SaveValues(dst, block []byte, first, n int) {
 	for _, p := range [2]plane{l.planes()[1], l.planes()[3]} {
-		dst = dst[copy(dst[:BlockSlots*p.row], block[p.at:]):]
+		dst = dst[copy(dst, block[p.at+first*p.row:][:n*p.row]):]
 	}
 }
 
-// LoadValues copies those of n slots from `from` on, which SaveValues gave, to the slots of a block
-// from `to` on.
-func (l KVLayout) LoadValues(block []byte, to int, src []byte, from, n int) {
+// LoadValues is the inverse of SaveValues. Keys and other slots stay as they are.
+func (l KVLayout) LoadValues(block []byte, first, n int, src []byte) {
 	for _, p := range [2]plane{l.planes()[1], l.planes()[3]} {
-		copy(block[p.at+to*p.row:][:n*p.row], src[from*p.row:])
-		src = src[BlockSlots*p.row:]
+		src = src[copy(block[p.at+first*p.row:][:n*p.row], src):]
 	}
 }

@@ -4,6 +4,6 @@ package rpc
 
 const (
 	// Version is the wire version that this build writes; it reads MinVersion to Version.
-	Version    = 4
-	MinVersion = 4
+	Version    = 5
+	MinVersion = 5
 )

@@ -17,7 +17,10 @@ func TestChaosFiles(t *testing.T) {
 	for i := range 9 {
 		b := map[string]any{"prompt": ids(r, 640+16*i), "max_tokens": 60, "stream": true, "logprobs": 5, "return_tokens_as_token_ids": true, "ignore_eos": true,
 			"temperature": 0.9, "seed": i, "speculate": "off", "kv_policy": "shadowkv:chunk=8,budget=32,outliers=2,local=1,int8=1"}
-		if i%3 == 2 {
+		switch i % 3 {
+		case 1:
+			b["kv_policy"] = "shadowkv:chunk=8,budget=32,outliers=2,local=1,int8=1,keys=lowrank,rank=48"
+		case 2:
 			b["kv_policy"] = "quest:page=16,budget=64"
 		}
 		reqs = append(reqs, request{fmt.Sprintf("stream %d (%s)", i, b["kv_policy"]), "/v1/completions", b})
