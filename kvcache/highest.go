@@ -1,10 +1,16 @@
 package kvcache
 
-import "math"
+import (
+	"math"
+	"math/bits"
+	"slices"
 
-var negInf = float32(math.Inf(-1))
+	"github.com/shoal-llm/shoal/tensor"
+)
 
-// ordered is x as a key: keys are in the order of the numbers, below math.MaxUint32.
+var negInf, notANumber = float32(math.Inf(-1)), float32(math.NaN())
+
+// ordered is x as a key: keys are in the order of the numbers.
 func ordered(x float32) uint32 {
 	bits := math.Float32bits(x)
 	if bits>>31 != 0 {
@@ -13,36 +19,89 @@ func ordered(x float32) uint32 {
 	return bits | 1<<31
 }
 
-// highest puts the places of the k highest keys into places, in order, and returns k; the
-// earlier of equal keys wins.
-func highest(keys []uint32, k int, places []int32) int {
-	least, ties := kth(keys, k)
-	at := 0
-	for i, key := range keys {
-		if key < least || key == least && ties == 0 {
-			continue
-		}
-		if key == least {
-			ties--
-		}
-		places[at], at = int32(i), at+1
+// number is the inverse of ordered.
+func number(key uint32) float32 {
+	if key>>31 != 0 {
+		return math.Float32frombits(key &^ (1 << 31))
 	}
-	return at
+	return math.Float32frombits(^key)
+}
+
+// highest marks the k highest of x, at least one, with a bit each; the earlier of equals wins. What is not a
+// number is not chosen.
+func highest(x []float32, k int, chosen []uint64, s *tensor.AttnScratch) {
+	keys, places := s.Chosen(len(x), len(x))
+	// The k-th highest of the largest of groups is no higher than what is sought: few are as high.
+	least, m := negInf, 1<<(bits.Len(uint(len(x)/k))/2)
+	tops := s.Tops(x, m)
+	if len(tops) < k {
+		tops = nil
+	}
+	if tops != nil {
+		for i, top := range tops {
+			keys[i] = ordered(top)
+		}
+		key, _ := kth(keys[:len(tops)], k)
+		least = number(key)
+	}
+	keys, places = keys[:0], places[:0]
+	add := func(i int) {
+		if x[i] >= least {
+			keys, places = append(keys, ordered(x[i])), append(places, int32(i))
+		}
+	}
+	for i, top := range tops {
+		if top >= least {
+			for j := range m {
+				add((i/16*m+j)*16 + i%16)
+			}
+		}
+	}
+	for i := len(tops) * m; i < len(x); i++ {
+		add(i)
+	}
+	key, ties := uint32(0), 0
+	if len(keys) > k {
+		key, ties = kth(keys, k)
+	}
+	equal := places[:0]
+	for i, place := range places {
+		switch {
+		case keys[i] > key:
+			chosen[place/64] |= 1 << (place % 64)
+		case keys[i] == key:
+			equal = append(equal, place)
+		}
+	}
+	slices.Sort(equal)
+	for _, place := range equal[:ties] {
+		chosen[place/64] |= 1 << (place % 64)
+	}
+}
+
+// listed are the places of the bits of mask, in order.
+func listed(mask []uint64, places []int32) []int32 {
+	places = places[:0]
+	for i, word := range mask {
+		for ; word != 0; word &= word - 1 {
+			places = append(places, int32(i*64+bits.TrailingZeros64(word)))
+		}
+	}
+	return places
 }
 
 // kth is the k-th highest key, and how many of those that equal it are among the k highest:
 // digit by digit, from the first that decides.
 func kth(keys []uint32, k int) (key uint32, ties int) {
-	const bits = 11
-	var count [1 << bits]int32
-	var few [512]uint32
+	const digits = 11
+	var count [1 << digits]int32
 	known := uint32(0) // a mask
-	for shift := 32 - bits; ; shift -= bits {
+	for shift := 32 - digits; ; shift -= digits {
 		shift = max(shift, 0)
 		clear(count[:])
 		for _, x := range keys {
 			if x&known == key {
-				count[x>>shift%(1<<bits)]++
+				count[x>>shift%(1<<digits)]++
 			}
 		}
 		digit := len(count) - 1
@@ -53,15 +112,6 @@ func kth(keys []uint32, k int) (key uint32, ties int) {
 		known = ^uint32(0) << shift
 		if shift == 0 {
 			return key, k
-		}
-		if n := int(count[digit]); n <= len(few) && len(keys) > len(few) { // what is left to look at
-			left := few[:0]
-			for _, x := range keys {
-				if x&known == key {
-					left = append(left, x)
-				}
-			}
-			keys = left
 		}
 	}
 }

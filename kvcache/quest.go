@@ -1,10 +1,6 @@
 package kvcache
 
-import (
-	"math"
-
-	"github.com/shoal-llm/shoal/tensor"
-)
+import "github.com/shoal-llm/shoal/tensor"
 
 // quest keeps every token and reads few: of each page of `page` tokens the smallest and the
 // largest element of its keys in each channel lie in an index, which bounds what a query can
@@ -51,12 +47,14 @@ func (b pageBounds) Select(l tensor.KVLayout, index [][]byte, n int, q Queries, 
 	if pages <= b.pages {
 		return nil
 	}
-	scores := s.ScorePages(l, index, pages, q.Rows, q.Heads)
-	keys, places := s.Chosen(pages, b.pages)
-	for i, x := range scores {
-		keys[i] = ordered(x)
+	scores, chosen := s.ScorePages(l, index, pages, q.Rows, q.Heads), s.Mask(pages)
+	clear(chosen)
+	scores[0], scores[pages-1] = notANumber, notANumber
+	if b.pages > 2 {
+		highest(scores, b.pages-2, chosen, s)
 	}
-	keys[0], keys[pages-1] = math.MaxUint32, math.MaxUint32 // above every number
-	highest(keys, b.pages, places)
-	return places
+	chosen[0] |= 1
+	chosen[(pages-1)/64] |= 1 << ((pages - 1) % 64)
+	_, places := s.Chosen(0, b.pages)
+	return listed(chosen, places)
 }

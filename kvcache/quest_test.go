@@ -40,12 +40,14 @@ func TestChosenPages(t *testing.T) {
 		})
 		want := append([]int32{0, int32(len(scores) - 1)}, rest[:k-2]...)
 		slices.Sort(want)
-		keys, got := scratch.Chosen(len(scores), k)
-		for i, x := range scores {
-			keys[i] = ordered(x)
+		mask, row := make([]uint64, (len(scores)+63)/64), slices.Clone(scores)
+		row[0], row[len(row)-1] = notANumber, notANumber
+		if k > 2 {
+			highest(row, k-2, mask, scratch)
 		}
-		keys[0], keys[len(keys)-1] = math.MaxUint32, math.MaxUint32
-		if highest(keys, k, got); !slices.Equal(got, want) {
+		mask[0] |= 1
+		mask[(len(row)-1)/64] |= 1 << ((len(row) - 1) % 64)
+		if got := listed(mask, nil); !slices.Equal(got, want) {
 			r.Fatalf("%d of %v: %v, want %v", k, scores, got, want)
 		}
 	})

@@ -1,7 +1,6 @@
 package kvcache
 
 import (
-	"math"
 	"math/bits"
 
 	"github.com/shoal-llm/shoal/tensor"
@@ -92,36 +91,33 @@ func (m landmarks) Select(l tensor.KVLayout, index [][]byte, n int, q Queries, s
 	}
 	fixed := m.fixed(l, index, marked, s)
 	scores := s.ScoreLandmarks(l, m.kind(l), index, marked, q.Rows, q.Heads)
-	keys, places := s.Chosen(marked, m.chunks+m.outliers+chunks-marked)
-	keys, best := keys[:marked], keys[:marked]
+	best := s.Row(marked)
+	best[0] = negInf
+	for n := 1; n < marked; n *= 2 {
+		copy(best[n:], best[:n])
+	}
 	for r := range q.Heads {
-		row := scores[r*marked:][:len(best)]
+		row := scores[r*marked:][:marked]
 		tensor.Scale(row, q.Scale)
 		for i, word := range fixed {
 			for ; word != 0; word &= word - 1 {
 				row[i*64+bits.TrailingZeros64(word)] = negInf
 			}
 		}
-		normaliser := tensor.LogSumExp(row)
-		if r == 0 {
-			for i := range best {
-				best[i] = 0 // below every number
-			}
-		}
-		for i, x := range row { // which head is highest is anybody's guess: no branch
-			if x -= normaliser; x == x {
-				best[i] = max(best[i], ordered(x))
-			}
+		if normaliser := tensor.LogSumExp(row); normaliser > negInf { // then every element is a number, too
+			tensor.Raise(best, row, normaliser)
 		}
 	}
 	for i, word := range fixed {
 		for ; word != 0; word &= word - 1 {
-			keys[i*64+bits.TrailingZeros64(word)] = math.MaxUint32
+			best[i*64+bits.TrailingZeros64(word)] = notANumber
 		}
 	}
-	at := highest(keys, m.chunks+m.outliers, places)
+	highest(best, m.chunks, fixed, s)
+	_, places := s.Chosen(0, m.chunks+m.outliers+chunks-marked)
+	places = listed(fixed, places)
 	for c := marked; c < chunks; c++ {
-		places[at], at = int32(c), at+1
+		places = append(places, int32(c))
 	}
 	return places
 }
@@ -145,14 +141,12 @@ func (m landmarks) choose(l tensor.KVLayout, index [][]byte, n int, s *tensor.At
 	if m.outliers == 0 {
 		return fixed
 	}
-	keys, places := s.Chosen(n, m.outliers)
+	against := s.Row(n)
 	for first := 0; first < n; first += tensor.BlockSlots {
 		for i, cosine := range l.LandmarkNumbers(m.kind(l), index[first/tensor.BlockSlots])[:min(tensor.BlockSlots, n-first)] {
-			keys[first+i] = ordered(-cosine)
+			against[first+i] = -cosine
 		}
 	}
-	for _, c := range places[:highest(keys, m.outliers, places)] {
-		fixed[c/64] |= 1 << (c % 64)
-	}
+	highest(against, m.outliers, fixed, s)
 	return fixed
 }

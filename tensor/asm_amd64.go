@@ -501,6 +501,9 @@ func scaleAVX512(x *float32, by float32, n int)
 func normAVX512(dst, x, w *float32, by float32, n int)
 
 //go:noescape
+func raiseAVX512(dst, x *float32, by float32, n int)
+
+//go:noescape
 func sumSquaresAVX512(acc *lanes, x *float32, n int)
 
 //go:noescape
@@ -834,6 +837,9 @@ func scaleAVX2(x *float32, by float32, n int)
 func normAVX2(dst, x, w *float32, by float32, n int)
 
 //go:noescape
+func raiseAVX2(dst, x *float32, by float32, n int)
+
+//go:noescape
 func sumSquaresAVX2(acc *lanes, x *float32, n int)
 
 //go:noescape
@@ -933,6 +939,78 @@ func attendInt864x3AVX512(a *attendArgs)
 func attendInt864x4AVX512(a *attendArgs)
 
 //go:noescape
+func pickedF3232x1AVX512(a *attendArgs)
+
+//go:noescape
+func pickedF3232x2AVX512(a *attendArgs)
+
+//go:noescape
+func pickedF3232x3AVX512(a *attendArgs)
+
+//go:noescape
+func pickedF3232x4AVX512(a *attendArgs)
+
+//go:noescape
+func pickedF3264x1AVX512(a *attendArgs)
+
+//go:noescape
+func pickedF3264x2AVX512(a *attendArgs)
+
+//go:noescape
+func pickedF3264x3AVX512(a *attendArgs)
+
+//go:noescape
+func pickedF3264x4AVX512(a *attendArgs)
+
+//go:noescape
+func pickedBF1632x1AVX512(a *attendArgs)
+
+//go:noescape
+func pickedBF1632x2AVX512(a *attendArgs)
+
+//go:noescape
+func pickedBF1632x3AVX512(a *attendArgs)
+
+//go:noescape
+func pickedBF1632x4AVX512(a *attendArgs)
+
+//go:noescape
+func pickedBF1664x1AVX512(a *attendArgs)
+
+//go:noescape
+func pickedBF1664x2AVX512(a *attendArgs)
+
+//go:noescape
+func pickedBF1664x3AVX512(a *attendArgs)
+
+//go:noescape
+func pickedBF1664x4AVX512(a *attendArgs)
+
+//go:noescape
+func pickedInt832x1AVX512(a *attendArgs)
+
+//go:noescape
+func pickedInt832x2AVX512(a *attendArgs)
+
+//go:noescape
+func pickedInt832x3AVX512(a *attendArgs)
+
+//go:noescape
+func pickedInt832x4AVX512(a *attendArgs)
+
+//go:noescape
+func pickedInt864x1AVX512(a *attendArgs)
+
+//go:noescape
+func pickedInt864x2AVX512(a *attendArgs)
+
+//go:noescape
+func pickedInt864x3AVX512(a *attendArgs)
+
+//go:noescape
+func pickedInt864x4AVX512(a *attendArgs)
+
+//go:noescape
 func fetchAVX2(p *byte, n int)
 
 //go:noescape
@@ -1004,6 +1082,24 @@ var attendAVX512 = map[DType]attendKernels{
 	Int8: {
 		{attendInt832x1AVX512, attendInt832x2AVX512, nil, attendInt832x4AVX512},
 		{attendInt864x1AVX512, attendInt864x2AVX512, attendInt864x3AVX512, attendInt864x4AVX512},
+		{nil, nil, nil, nil},
+	},
+}
+
+var pickedAVX512 = map[DType]attendKernels{
+	F32: {
+		{pickedF3232x1AVX512, pickedF3232x2AVX512, pickedF3232x3AVX512, pickedF3232x4AVX512},
+		{pickedF3264x1AVX512, pickedF3264x2AVX512, pickedF3264x3AVX512, pickedF3264x4AVX512},
+		{nil, nil, nil, nil},
+	},
+	BF16: {
+		{pickedBF1632x1AVX512, pickedBF1632x2AVX512, pickedBF1632x3AVX512, pickedBF1632x4AVX512},
+		{pickedBF1664x1AVX512, pickedBF1664x2AVX512, pickedBF1664x3AVX512, pickedBF1664x4AVX512},
+		{nil, nil, nil, nil},
+	},
+	Int8: {
+		{pickedInt832x1AVX512, pickedInt832x2AVX512, pickedInt832x3AVX512, pickedInt832x4AVX512},
+		{pickedInt864x1AVX512, pickedInt864x2AVX512, pickedInt864x3AVX512, pickedInt864x4AVX512},
 		{nil, nil, nil, nil},
 	},
 }

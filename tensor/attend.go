@@ -35,6 +35,7 @@ type AttnScratch struct {
 	list   [][]byte                // see Gather
 	keys   []uint32                // see Chosen
 	places []int32                 // see Chosen
+	tops   []float32               // see Tops
 
 	// of latent layouts
 	packed  []float32                       // see pack
@@ -106,7 +107,13 @@ func Attend(out, q []float32, g int, scale float32, l KVLayout, blocks [][]byte,
 // pass attends the slots [first, end) of n, first being that of a run.
 func (s *AttnScratch) pass(l KVLayout, blocks [][]byte, q []float32, g, first, end, n int, valid []uint64, scale float32) {
 	s.stream = prefetchAhead == 0 && g <= streamRows && !l.Latent
-	whole := active.pickAttend(l, g)
+	whole, picked := pickAttend(active.attend, l, g), pickAttend(active.picked, l, g)
+	if valid == nil {
+		picked = nil
+	}
+	for b := first / BlockSlots; picked != nil && b < first/BlockSlots+pickedAhead; b++ {
+		s.fetchPicked(l, blocks, b, n, valid)
+	}
 	for b := first / BlockSlots; b*BlockSlots < end; {
 		if b%RunBlocks == 0 && b*BlockSlots > first {
 			s.endRun(l)
@@ -123,6 +130,12 @@ func (s *AttnScratch) pass(l KVLayout, blocks [][]byte, q []float32, g, first, e
 			mask &= valid[b]
 		}
 		if mask != 0 {
+			if picked != nil {
+				s.fetchPicked(l, blocks, b+pickedAhead, n, valid)
+				s.attendPicked(picked, l, &blocks[b], q, mask, scale)
+				b++
+				continue
+			}
 			if next := b + 1; valid != nil && next*BlockSlots < n && !isPrefix(valid[next]) {
 				s.ahead = nil
 				s.fetchSome(l, blocks[next], valid[next])
@@ -167,11 +180,7 @@ const attendBlocks = 256
 
 // attendWhole attends the m whole blocks from b on in one kernel.
 func (s *AttnScratch) attendWhole(f func(*attendArgs), l KVLayout, blocks [][]byte, q []float32, b, m, n int, scale float32) {
-	a := &s.whole
-	a.q, a.o, a.p = unsafe.Pointer(&q[0]), unsafe.Pointer(&s.o[0]), unsafe.Pointer(&s.s[0])
-	a.sum, a.max = unsafe.Pointer(&s.sum[0]), unsafe.Pointer(&s.max[0])
-	a.kdim, a.vdim, a.scale = uintptr(l.KDim), uintptr(l.VDim), scale
-	a.panel, a.scales = uintptr(panelRows*l.KDim*l.elem()), uintptr(l.scalesAt())
+	a := s.attendArgs(l, q, scale)
 	a.block = uintptr(l.BlockBytes())
 	if prefetchAhead > 0 { // no distance is this long: blocks that follow in memory are prefetched too
 		a.block = ^uintptr(0)
@@ -190,6 +199,34 @@ func (s *AttnScratch) attendWhole(f func(*attendArgs), l KVLayout, blocks [][]by
 	a.after = unsafe.Pointer(&after[0])
 	f(a)
 	*a = attendArgs{}
+}
+
+// pickedAhead is how many blocks ahead chosen slots are prefetched.
+const pickedAhead = 2
+
+// fetchPicked prefetches the valid slots of block b, if it is there and not whole.
+func (s *AttnScratch) fetchPicked(l KVLayout, blocks [][]byte, b, n int, valid []uint64) {
+	if b*BlockSlots < n && valid[b] != ^uint64(0) {
+		s.fetchSome(l, blocks[b], valid[b])
+	}
+}
+
+// attendPicked attends the slots of a block in mask in one kernel.
+func (s *AttnScratch) attendPicked(f func(*attendArgs), l KVLayout, block *[]byte, q []float32, mask uint64, scale float32) {
+	a := s.attendArgs(l, q, scale)
+	a.blocks, a.valid = unsafe.Pointer(block), mask
+	f(a)
+	*a = attendArgs{}
+}
+
+// attendArgs are the arguments of a kernel that do not depend on the blocks.
+func (s *AttnScratch) attendArgs(l KVLayout, q []float32, scale float32) *attendArgs {
+	a := &s.whole
+	a.q, a.o, a.p = unsafe.Pointer(&q[0]), unsafe.Pointer(&s.o[0]), unsafe.Pointer(&s.s[0])
+	a.sum, a.max = unsafe.Pointer(&s.sum[0]), unsafe.Pointer(&s.max[0])
+	a.kdim, a.vdim, a.scale = uintptr(l.KDim), uintptr(l.VDim), scale
+	a.panel, a.scales = uintptr(panelRows*l.KDim*l.elem()), uintptr(l.scalesAt())
+	return a
 }
 
 // attendKernels is [log2 of columns/32][rows-1]; nil where there is no such shape.
@@ -219,12 +256,13 @@ type attendArgs struct {
 	left    uintptr // blocks of the run in hand, at least 1
 	run     uintptr // blocks of the runs after it
 	columns uintptr // of o, and of beforeO which follows it, if it is folded to
+	valid   uint64  // kernels.picked
 	scale   float32
 }
 
-// pickAttend returns the widest kernel for g heads over whole blocks; nil: none.
-func (k *kernels) pickAttend(l KVLayout, g int) func(*attendArgs) {
-	all, ok := k.attend[l.Type]
+// pickAttend returns the widest kernel for g heads; nil: none.
+func pickAttend(kernels map[DType]attendKernels, l KVLayout, g int) func(*attendArgs) {
+	all, ok := kernels[l.Type]
 	if !ok || l.Latent || g > attendRows {
 		return nil
 	}

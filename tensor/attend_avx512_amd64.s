@@ -132,7 +132,7 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z4
+	VBROADCASTSS      160(AX), Z4
 	VBROADCASTSS      (R9), Z5
 	VMULPS            Z0, Z4, Z0
 	VMAXPS            Z0, Z5, Z5
@@ -617,7 +617,7 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z8
+	VBROADCASTSS      160(AX), Z8
 	VBROADCASTSS      (R9), Z11
 	VMULPS            Z0, Z8, Z0
 	VMAXPS            Z0, Z11, Z11
@@ -1189,7 +1189,7 @@ score2:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z12
+	VBROADCASTSS      160(AX), Z12
 	VBROADCASTSS      (R9), Z14
 	VMULPS            Z0, Z12, Z0
 	VMAXPS            Z0, Z14, Z14
@@ -1925,7 +1925,7 @@ score2:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z16
+	VBROADCASTSS      160(AX), Z16
 	VBROADCASTSS      (R9), Z18
 	VMULPS            Z0, Z16, Z0
 	VMAXPS            Z0, Z18, Z18
@@ -2731,7 +2731,7 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z4
+	VBROADCASTSS      160(AX), Z4
 	VBROADCASTSS      (R9), Z5
 	VMULPS            Z0, Z4, Z0
 	VMAXPS            Z0, Z5, Z5
@@ -3208,7 +3208,7 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z8
+	VBROADCASTSS      160(AX), Z8
 	VBROADCASTSS      (R9), Z11
 	VMULPS            Z0, Z8, Z0
 	VMAXPS            Z0, Z11, Z11
@@ -3820,7 +3820,7 @@ score2:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z12
+	VBROADCASTSS      160(AX), Z12
 	VBROADCASTSS      (R9), Z14
 	VMULPS            Z0, Z12, Z0
 	VMAXPS            Z0, Z14, Z14
@@ -4608,7 +4608,7 @@ score2:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z16
+	VBROADCASTSS      160(AX), Z16
 	VBROADCASTSS      (R9), Z18
 	VMULPS            Z0, Z16, Z0
 	VMAXPS            Z0, Z18, Z18
@@ -5484,7 +5484,7 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z5
+	VBROADCASTSS      160(AX), Z5
 	VBROADCASTSS      (R9), Z7
 	VMULPS            Z1, Z5, Z1
 	VMAXPS            Z1, Z7, Z7
@@ -6028,7 +6028,7 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z10
+	VBROADCASTSS      160(AX), Z10
 	VBROADCASTSS      (R9), Z12
 	VMULPS            Z1, Z10, Z1
 	VMAXPS            Z1, Z12, Z12
@@ -6623,7 +6623,7 @@ score2:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z14
+	VBROADCASTSS      160(AX), Z14
 	VBROADCASTSS      (R9), Z16
 	VMULPS            Z1, Z14, Z1
 	VMAXPS            Z1, Z16, Z16
@@ -7382,7 +7382,7 @@ score2:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z18
+	VBROADCASTSS      160(AX), Z18
 	VBROADCASTSS      (R9), Z20
 	VMULPS            Z1, Z18, Z1
 	VMAXPS            Z1, Z20, Z20
@@ -8211,7 +8211,7 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z5
+	VBROADCASTSS      160(AX), Z5
 	VBROADCASTSS      (R9), Z7
 	VMULPS            Z1, Z5, Z1
 	VMAXPS            Z1, Z7, Z7
@@ -8707,7 +8707,7 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z10
+	VBROADCASTSS      160(AX), Z10
 	VBROADCASTSS      (R9), Z12
 	VMULPS            Z1, Z10, Z1
 	VMAXPS            Z1, Z12, Z12
@@ -9338,7 +9338,7 @@ score2:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z14
+	VBROADCASTSS      160(AX), Z14
 	VBROADCASTSS      (R9), Z16
 	VMULPS            Z1, Z14, Z1
 	VMAXPS            Z1, Z16, Z16
@@ -10145,7 +10145,7 @@ score2:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z18
+	VBROADCASTSS      160(AX), Z18
 	VBROADCASTSS      (R9), Z20
 	VMULPS            Z1, Z18, Z1
 	VMAXPS            Z1, Z20, Z20
@@ -11034,7 +11034,7 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z5
+	VBROADCASTSS      160(AX), Z5
 	VBROADCASTSS      (R9), Z7
 	VMULPS            Z1, Z5, Z1
 	VMAXPS            Z1, Z7, Z7
@@ -11578,7 +11578,7 @@ score3:
 	MOVQ              40(AX), DI
 	MOVQ              48(AX), R8
 	MOVQ              56(AX), R9
-	VBROADCASTSS      152(AX), Z10
+	VBROADCASTSS      160(AX), Z10
 	VBROADCASTSS      (R9), Z12
 	VMULPS            Z1, Z10, Z1
 	VMAXPS            Z1, Z12, Z12
@@ -12246,7 +12246,7 @@ score3:
 	MOVQ              40(AX), R8
 	MOVQ              48(AX), R9
 	MOVQ              56(AX), R10
-	VBROADCASTSS      152(AX), Z4
+	VBROADCASTSS      160(AX), Z4
 	VBROADCASTSS      (R10), Z5
 	VMULPS            (DI), Z0, Z0
 	VMULPS            Z0, Z4, Z0
@@ -12710,7 +12710,7 @@ score3:
 	MOVQ              40(AX), R8
 	MOVQ              48(AX), R9
 	MOVQ              56(AX), R10
-	VBROADCASTSS      152(AX), Z8
+	VBROADCASTSS      160(AX), Z8
 	VBROADCASTSS      (R10), Z11
 	VMULPS            (DI), Z0, Z0
 	VMULPS            Z0, Z8, Z0
@@ -13342,7 +13342,7 @@ score2:
 	MOVQ              40(AX), R8
 	MOVQ              48(AX), R9
 	MOVQ              56(AX), R10
-	VBROADCASTSS      152(AX), Z16
+	VBROADCASTSS      160(AX), Z16
 	VBROADCASTSS      (R10), Z18
 	VMULPS            (DI), Z0, Z0
 	VMULPS            Z0, Z16, Z0
@@ -14187,7 +14187,7 @@ score3:
 	MOVQ              40(AX), R8
 	MOVQ              48(AX), R9
 	MOVQ              56(AX), R10
-	VBROADCASTSS      152(AX), Z4
+	VBROADCASTSS      160(AX), Z4
 	VBROADCASTSS      (R10), Z5
 	VMULPS            (DI), Z0, Z0
 	VMULPS            Z0, Z4, Z0
@@ -14679,7 +14679,7 @@ score3:
 	MOVQ              40(AX), R8
 	MOVQ              48(AX), R9
 	MOVQ              56(AX), R10
-	VBROADCASTSS      152(AX), Z8
+	VBROADCASTSS      160(AX), Z8
 	VBROADCASTSS      (R10), Z11
 	VMULPS            (DI), Z0, Z0
 	VMULPS            Z0, Z8, Z0
@@ -15317,7 +15317,7 @@ score2:
 	MOVQ              40(AX), R8
 	MOVQ              48(AX), R9
 	MOVQ              56(AX), R10
-	VBROADCASTSS      152(AX), Z12
+	VBROADCASTSS      160(AX), Z12
 	VBROADCASTSS      (R10), Z14
 	VMULPS            (DI), Z0, Z0
 	VMULPS            Z0, Z12, Z0
@@ -16139,7 +16139,7 @@ score2:
 	MOVQ              40(AX), R8
 	MOVQ              48(AX), R9
 	MOVQ              56(AX), R10
-	VBROADCASTSS      152(AX), Z16
+	VBROADCASTSS      160(AX), Z16
 	VBROADCASTSS      (R10), Z18
 	VMULPS            (DI), Z0, Z0
 	VMULPS            Z0, Z16, Z0

@@ -25,6 +25,8 @@ type kernels struct {
 	// attend[type] is attention of one token over whole blocks, see attendArgs; nil where
 	// score, softmax and values do it one after the other.
 	attend map[DType]attendKernels
+	// picked[type] is the same of those slots of one block that are valid, of which there is one.
+	picked map[DType]attendKernels
 	// values[type] adds probabilities times values to rows of outputs.
 	values [6]valuesKernels
 
@@ -38,6 +40,8 @@ type kernels struct {
 	sumExp  func(x []float32, max float32) float32
 	scaleBy func(x []float32, by float32)
 	mul64   func(x, by *[BlockSlots]float32)
+	raise   func(dst, x []float32, by float32) // dst = max(dst, x-by)
+	laneMax func(acc *lanes, x []float32)      // largest that are numbers, of whole 16s
 	quant   func(dst []byte, x []float32, start int32)
 	turn    func(dst, src *byte, ldd, lds, dstep, sstep uintptr, n int) // transposes n tiles of 8 x 8 cells of 32 bits
 	toBF16  func(dst []uint16, ldd int, x []float32, ldx, rows, n int)  // rounds rows of n

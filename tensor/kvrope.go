@@ -128,3 +128,19 @@ func (s *AttnScratch) Mask(n int) []uint64 {
 	}
 	return s.mask[:(n+63)/64]
 }
+
+// Tops are the largest numbers of groups of x: group 16*i+j has the elements 16*m*i+j, 16*m*i+j+16,
+// and so on, m of them. What is left at the end of x is in no group.
+func (s *AttnScratch) Tops(x []float32, m int) []float32 {
+	n := len(x) / (16 * m) * 16
+	if cap(s.tops) < n {
+		s.tops = make([]float32, n+n/4)
+	}
+	s.tops = s.tops[:n]
+	for i := 0; i < n; i += 16 {
+		acc := (*lanes)(s.tops[i:])
+		*acc = negInfLanes
+		active.laneMax(acc, x[i*m:][:16*m])
+	}
+	return s.tops
+}

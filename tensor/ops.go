@@ -26,6 +26,12 @@ func Add(dst, x []float32) {
 	active.add(dst, x)
 }
 
+// Raise is dst = max(dst, x-by) over the length of dst, of numbers; the zeros are equal.
+func Raise(dst, x []float32, by float32) {
+	sameLength("Raise", len(dst), len(x))
+	active.raise(dst, x, by)
+}
+
 func Scale(x []float32, by float32) { active.scaleBy(x, by) }
 
 // Activation is the nonlinearity of a gated feed-forward network.

@@ -77,6 +77,14 @@ func scaleVecAVX2(x []float32, by float32) {
 	portableScale(x[n:], by)
 }
 
+func raiseVecAVX2(dst, x []float32, by float32) {
+	n := len(dst) &^ 15
+	raiseAVX2(unsafe.SliceData(dst), unsafe.SliceData(x), by, n)
+	portableRaise(dst[n:], x[n:], by)
+}
+
+func laneMaxAVX2(acc *lanes, x []float32) { maximumAVX2(acc, unsafe.SliceData(x), len(x)&^15) }
+
 func mul64AVX2(x, by *[BlockSlots]float32) { mulAVX2(&x[0], &by[0], BlockSlots) }
 
 var kernelsAVX2 = &kernels{
@@ -85,6 +93,7 @@ var kernelsAVX2 = &kernels{
 	values:  valuesAVX2,
 	softmax: softmaxAVX2,
 	attend:  attendAVX2,
+	picked:  pickedAVX2,
 	fold:    foldAVX2,
 	rmsnorm: rmsnormAVX2,
 	add:     addVecAVX2,
@@ -96,6 +105,8 @@ var kernelsAVX2 = &kernels{
 	sumExp:  sumExpVecAVX2,
 	scaleBy: scaleVecAVX2,
 	mul64:   mul64AVX2,
+	raise:   raiseVecAVX2,
+	laneMax: laneMaxAVX2,
 	quant:   quantiseVec,
 	turn:    transpose8AVX2,
 	toBF16:  roundBF16Vec,

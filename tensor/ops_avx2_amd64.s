@@ -470,25 +470,53 @@ loop_done:
 // func normAVX2(dst uintptr, x uintptr, w uintptr, by float32, n int)
 // Requires: AVX
 TEXT ·normAVX2(SB), NOSPLIT, $0-40
-	MOVQ         x+8(FP), AX
-	MOVQ         n+32(FP), CX
-	MOVQ         dst+0(FP), DX
-	MOVQ         w+16(FP), BX
+	MOVQ         dst+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         w+16(FP), DX
+	MOVQ         n+32(FP), BX
 	VBROADCASTSS by+24(FP), Y0
-	TESTQ        CX, CX
+	TESTQ        BX, BX
 	JZ           loop_done
 
 loop:
-	VMULPS  (AX), Y0, Y1
-	VMULPS  (BX), Y1, Y1
-	VMOVUPS Y1, (DX)
-	VMULPS  32(AX), Y0, Y1
-	VMULPS  32(BX), Y1, Y1
-	VMOVUPS Y1, 32(DX)
+	VMULPS  (CX), Y0, Y1
+	VMULPS  (DX), Y1, Y1
+	VMOVUPS Y1, (AX)
+	VMULPS  32(CX), Y0, Y1
+	VMULPS  32(DX), Y1, Y1
+	VMOVUPS Y1, 32(AX)
 	ADDQ    $0x40, AX
+	ADDQ    $0x40, CX
 	ADDQ    $0x40, DX
-	ADDQ    $0x40, BX
-	SUBQ    $0x10, CX
+	SUBQ    $0x10, BX
+	JNZ     loop
+
+loop_done:
+	VZEROUPPER
+	RET
+
+// func raiseAVX2(dst uintptr, x uintptr, by float32, n int)
+// Requires: AVX
+TEXT ·raiseAVX2(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         n+24(FP), DX
+	VBROADCASTSS by+16(FP), Y0
+	TESTQ        DX, DX
+	JZ           loop_done
+
+loop:
+	VMOVUPS (CX), Y1
+	VSUBPS  Y0, Y1, Y1
+	VMAXPS  (AX), Y1, Y1
+	VMOVUPS Y1, (AX)
+	VMOVUPS 32(CX), Y1
+	VSUBPS  Y0, Y1, Y1
+	VMAXPS  32(AX), Y1, Y1
+	VMOVUPS Y1, 32(AX)
+	ADDQ    $0x40, AX
+	ADDQ    $0x40, CX
+	SUBQ    $0x10, DX
 	JNZ     loop
 
 loop_done:

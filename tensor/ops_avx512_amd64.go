@@ -77,6 +77,14 @@ func scaleVecAVX512(x []float32, by float32) {
 	portableScale(x[n:], by)
 }
 
+func raiseVecAVX512(dst, x []float32, by float32) {
+	n := len(dst) &^ 15
+	raiseAVX512(unsafe.SliceData(dst), unsafe.SliceData(x), by, n)
+	portableRaise(dst[n:], x[n:], by)
+}
+
+func laneMaxAVX512(acc *lanes, x []float32) { maximumAVX512(acc, unsafe.SliceData(x), len(x)&^15) }
+
 func mul64AVX512(x, by *[BlockSlots]float32) { mulAVX512(&x[0], &by[0], BlockSlots) }
 
 var kernelsAVX512 = &kernels{
@@ -85,6 +93,7 @@ var kernelsAVX512 = &kernels{
 	values:  valuesAVX512,
 	softmax: softmaxAVX512,
 	attend:  attendAVX512,
+	picked:  pickedAVX512,
 	fold:    foldAVX2,
 	rmsnorm: rmsnormAVX512,
 	add:     addVecAVX512,
@@ -96,6 +105,8 @@ var kernelsAVX512 = &kernels{
 	sumExp:  sumExpVecAVX512,
 	scaleBy: scaleVecAVX512,
 	mul64:   mul64AVX512,
+	raise:   raiseVecAVX512,
+	laneMax: laneMaxAVX512,
 	quant:   quantiseVec,
 	turn:    transpose8AVX2,
 	toBF16:  roundBF16Vec,

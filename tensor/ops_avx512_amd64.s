@@ -259,22 +259,46 @@ loop_done:
 // func normAVX512(dst uintptr, x uintptr, w uintptr, by float32, n int)
 // Requires: AVX, AVX512F
 TEXT ·normAVX512(SB), NOSPLIT, $0-40
-	MOVQ         x+8(FP), AX
-	MOVQ         n+32(FP), CX
-	MOVQ         dst+0(FP), DX
-	MOVQ         w+16(FP), BX
+	MOVQ         dst+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         w+16(FP), DX
+	MOVQ         n+32(FP), BX
 	VBROADCASTSS by+24(FP), Z0
-	TESTQ        CX, CX
+	TESTQ        BX, BX
 	JZ           loop_done
 
 loop:
-	VMULPS  (AX), Z0, Z1
-	VMULPS  (BX), Z1, Z1
-	VMOVUPS Z1, (DX)
+	VMULPS  (CX), Z0, Z1
+	VMULPS  (DX), Z1, Z1
+	VMOVUPS Z1, (AX)
 	ADDQ    $0x40, AX
+	ADDQ    $0x40, CX
 	ADDQ    $0x40, DX
-	ADDQ    $0x40, BX
-	SUBQ    $0x10, CX
+	SUBQ    $0x10, BX
+	JNZ     loop
+
+loop_done:
+	VZEROUPPER
+	RET
+
+// func raiseAVX512(dst uintptr, x uintptr, by float32, n int)
+// Requires: AVX, AVX512F
+TEXT ·raiseAVX512(SB), NOSPLIT, $0-32
+	MOVQ         dst+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         n+24(FP), DX
+	VBROADCASTSS by+16(FP), Z0
+	TESTQ        DX, DX
+	JZ           loop_done
+
+loop:
+	VMOVUPS (CX), Z1
+	VSUBPS  Z0, Z1, Z1
+	VMAXPS  (AX), Z1, Z1
+	VMOVUPS Z1, (AX)
+	ADDQ    $0x40, AX
+	ADDQ    $0x40, CX
+	SUBQ    $0x10, DX
 	JNZ     loop
 
 loop_done:

@@ -65,6 +65,12 @@ func TestOpsSameBits(t *testing.T) {
 			run("SiLUMul", func(d []float32) { SiLUMul(d, a, b) })
 			run("GELUMul", func(d []float32) { GELUMul(d, a, b) })
 			run("scale", func(d []float32) { active.scaleBy(d, 1.7) })
+			run("Raise", func(d []float32) { Raise(d, b, 0.3) })
+			run("Tops", func(d []float32) {
+				for i, x := range new(AttnScratch).Tops(a, 3) {
+					d[i] = x + 0 // of either zero
+				}
+			})
 			run("ArgMax", func(d []float32) { d[0] = float32(ArgMax(a)) })
 			run("max", func(d []float32) { d[0] = active.maxOf(a) + 0 }) // of either zero
 			run("LogSumExp", func(d []float32) { d[0] = LogSumExp(a) })
@@ -90,6 +96,30 @@ func TestVectorExpIsExp(t *testing.T) {
 		y := make([]float32, n)
 		SiLUMul(y, x, ones)
 		sameBits(t, "SiLU", y, want)
+	})
+}
+
+func TestTops(t *testing.T) {
+	x := normal(rng(3), 1000)
+	x[100] = float32(math.NaN())
+	forEach(t, func(t *testing.T) {
+		for _, m := range []int{1, 4, 40, 70} {
+			got := new(AttnScratch).Tops(x, m)
+			if len(got) != 1000/(16*m)*16 {
+				t.Errorf("%d groups of %d", len(got), m)
+			}
+			for i, top := range got {
+				want := negInf
+				for j := range m {
+					if v := x[i/16*16*m+16*j+i%16]; v > want {
+						want = v
+					}
+				}
+				if top != want {
+					t.Errorf("group %d of %d: %v, want %v", i, m, top, want)
+				}
+			}
+		}
 	})
 }
 

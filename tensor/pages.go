@@ -112,13 +112,10 @@ func (s *AttnScratch) ScorePages(l KVLayout, index [][]byte, n int, q []float32,
 		}
 		s.score(b, block, s.q, 0, g, some)
 		for i := range some {
-			best := negInf
-			for r := range g {
-				if x := s.s[r][i]; x > best {
-					best = x
-				}
-			}
-			pages[first+i] = best
+			pages[first+i] = negInf
+		}
+		for r := range g {
+			active.raise(pages[first:first+some], s.s[r][:some], 0)
 		}
 	}
 	s.ahead = nil
@@ -136,6 +133,9 @@ func (s *AttnScratch) Gather(l KVLayout, blocks [][]byte, pages []int32, page in
 	s.list = s.list[:0]
 	for i := range n {
 		run := pages[i*each : min((i+1)*each, len(pages))]
+		for _, p := range pages[min((i+1)*each, len(pages)):min((i+2)*each, len(pages))] {
+			s.fetchSome(l, blocks[int(p)/each], prefixMask(page)<<(int(p)%each*page))
+		}
 		if first := int(run[0]); first%each == 0 && int(run[len(run)-1]) == first+len(run)-1 {
 			s.list = append(s.list, blocks[first/each])
 			continue

@@ -21,6 +21,8 @@ func portableKernels() *kernels {
 		sumExp:  portableSumExp,
 		scaleBy: portableScale,
 		mul64:   portableMul64,
+		raise:   portableRaise,
+		laneMax: portableLaneMax,
 		quant:   portableQuantise,
 		turn:    portableTurn,
 		toBF16:  portableToBF16,

@@ -116,3 +116,19 @@ func portableScale(x []float32, by float32) {
 		x[i] *= by
 	}
 }
+
+func portableRaise(dst, x []float32, by float32) {
+	for i, v := range x[:len(dst)] {
+		if v -= by; v > dst[i] {
+			dst[i] = v
+		}
+	}
+}
+
+func portableLaneMax(acc *lanes, x []float32) {
+	for i, v := range x[:len(x)&^15] {
+		if v > acc[i&15] {
+			acc[i&15] = v
+		}
+	}
+}

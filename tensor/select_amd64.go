@@ -10,7 +10,7 @@ import (
 
 var machine = detect()
 
-var attendAVX2 map[DType]attendKernels // none: the scores of four panels do not fit 16 registers
+var attendAVX2, pickedAVX2 map[DType]attendKernels // none: the scores of four panels do not fit 16 registers
 
 func implementations() []*kernels { return machine }
 
@@ -80,7 +80,7 @@ var (
 	_ = [1]struct{}{}[unsafe.Sizeof(step{})-16]
 	_ = [1]struct{}{}[unsafe.Offsetof(valuesArgs{}.slots)-5*8]
 	_ = [1]struct{}{}[unsafe.Offsetof(valuesArgs{}.pf)-8*8]
-	_ = [1]struct{}{}[unsafe.Offsetof(attendArgs{}.scale)-19*8]
+	_ = [1]struct{}{}[unsafe.Offsetof(attendArgs{}.scale)-20*8]
 	_ = [1]struct{}{}[unsafe.Offsetof(foldArgs{}.vdim)-7*8]
 	_ = [1]struct{}{}[unsafe.Sizeof([]byte{})-24]
 	_ = [1]struct{}{}[unsafe.Offsetof(softmaxArgs{}.scale)-9*8]

@@ -28,6 +28,7 @@ const (
 	attLeft
 	attRun
 	attColumns
+	attValid
 	attScale
 )
 
@@ -306,4 +307,156 @@ func (g *gen) permute(a reg.Register, label string, apart bool) {
 	g.ADDQ(operand.U32(128), o)
 	g.SUBQ(operand.U32(32), left)
 	g.JNZ(operand.LabelRef(label))
+}
+
+func pickedName(dt string, cols, r int) string {
+	return fmt.Sprintf("picked%s%dx%dAVX512", dt, cols, r)
+}
+
+// picked does what score, soften and accumulate do of one block of which some slots are valid,
+// for 1 to 4 query heads: panels without any are not read, and have no exponentials either.
+func picked(g *gen) {
+	for _, dt := range attendTypes {
+		for _, nv := range []int{2, 4} {
+			for r := 1; r <= attendRows; r++ {
+				g.picked(dt, nv, r)
+			}
+		}
+	}
+}
+
+func (g *gen) picked(dt string, nv, r int) {
+	elem := map[string]int{"F32": 4, "BF16": 2, "Int8": 1}[dt]
+	a := g.fn(pickedName(dt, 16*nv, r), "attendArgs")
+	mask := g.vec()
+	if dt == "BF16" {
+		g.load(g.konst("highHalf", 0xffff0000), mask)
+	}
+	w := g.field(a, attBlocks)
+	g.MOVQ(mem(w, 0), w)
+	kdim, panel, tops := g.field(a, attKDim), g.field(a, attPanel), g.field(a, attMax)
+	ldq := g.times(kdim, 4)
+	scale, top := g.vec(), g.vecs(r)
+	g.VBROADCASTSS(mem(a, attScale), scale)
+	for t := range top {
+		g.VBROADCASTSS(mem(tops, 4*t), top[t])
+	}
+	// panels goes through those that have a valid slot; probs and scales are of the panel's slots.
+	panels := func(label string, body func(valid reg.OpmaskVirtual, probs, scales reg.Register), next func()) {
+		valid, probs, scales, left := g.field(a, attValid), g.field(a, attP), g.field(a, attBlocks), g.GP64()
+		g.MOVQ(mem(scales, 0), scales)
+		g.ADDQ(mem(a, attScales), scales)
+		g.MOVQ(operand.U32(4), left)
+		g.Label(label)
+		k := g.K()
+		g.KMOVW(valid.As32(), k)
+		g.KORTESTW(k, k)
+		g.JZ(operand.LabelRef(label + "None"))
+		body(k, probs, scales)
+		g.Label(label + "None")
+		next()
+		for _, p := range []reg.Register{probs, scales} {
+			g.ADDQ(operand.U8(64), p)
+		}
+		g.SHRQ(operand.U8(16), valid)
+		g.SUBQ(operand.U8(1), left)
+		g.JNZ(operand.LabelRef(label))
+	}
+	panels("score", func(valid reg.OpmaskVirtual, probs, scales reg.Register) {
+		at, k := g.GP64(), g.GP64()
+		g.MOVQ(w, at)
+		g.MOVQ(kdim, k)
+		x, s := g.rows(g.field(a, attQ), ldq, r), g.vecs(r)
+		for t := range s {
+			g.load(g.konst("zero", 0), s[t])
+		}
+		g.Label("columns")
+		for u := range unroll {
+			v := g.vec()
+			g.column(dt, mem(at, 0), u, 0, mask, v)
+			for t := range s {
+				b := g.vec()
+				g.VBROADCASTSS(x.at(t, u*4), b)
+				g.VFMADD231PS(v, b, s[t])
+			}
+		}
+		g.ADDQ(operand.U32(unroll*16*elem), at)
+		g.advance(x, operand.U32(unroll*4))
+		g.SUBQ(operand.U32(unroll), k)
+		g.JNZ(operand.LabelRef("columns"))
+		for t := range s {
+			if dt == "Int8" {
+				g.VMULPS(mem(scales, 0), s[t], s[t])
+			}
+			g.VMULPS(s[t], scale, s[t])
+			g.VMAXPS(s[t], top[t], valid, top[t])
+			g.VMOVUPS(s[t], mem(probs, 256*t))
+		}
+	}, func() { g.ADDQ(panel, w) })
+
+	correct, sum, sums := g.vecs(r), g.vecs(r), g.field(a, attSum)
+	tops = g.field(a, attMax)
+	for t := range correct {
+		g.acrossMax(top[t])
+		g.VBROADCASTSS(mem(tops, 4*t), correct[t])
+		g.VMOVSS(top[t].AsX(), mem(tops, 4*t))
+		g.VSUBPS(top[t], correct[t], correct[t])
+		g.exp(correct[t])
+		g.VMULPS(mem(sums, 64*t), correct[t], sum[t])
+	}
+	panels("soften", func(valid reg.OpmaskVirtual, probs, scales reg.Register) {
+		for t := range sum {
+			p := g.vec()
+			g.VMOVUPS(mem(probs, 256*t), p)
+			g.VSUBPS(top[t], p, p)
+			g.exp(p)
+			g.VMOVAPS_Z(p, valid, p)
+			g.VADDPS(p, sum[t], sum[t])
+			if dt == "Int8" {
+				g.VMULPS(mem(scales, 256), p, p)
+			}
+			g.VMOVUPS(p, mem(probs, 256*t))
+		}
+	}, func() {})
+	for t := range sum {
+		g.VMOVUPS(sum[t], mem(sums, 64*t))
+	}
+
+	left := g.field(a, attVDim)
+	ldo, ldv := g.times(left, 4), g.times(left, elem)
+	o, probs := g.rows(g.field(a, attO), ldo, r), g.field(a, attP)
+	g.Label("values")
+	acc := g.vecs(r * nv)
+	for i := range acc {
+		g.VMULPS(o.at(i/nv, i%nv*64), correct[i/nv], acc[i])
+	}
+	valid := g.field(a, attValid)
+	g.Label("slot")
+	slot, v, others := g.GP64(), g.GP64(), g.GP64()
+	g.BSFQ(valid, slot)
+	g.MOVQ(slot, v)
+	g.IMULQ(ldv, v)
+	g.ADDQ(w, v)
+	b := g.vecs(r)
+	for t := range b {
+		g.VBROADCASTSS(operand.Mem{Base: probs, Index: slot, Scale: 4, Disp: 256 * t}, b[t])
+	}
+	for i := range nv {
+		x := g.vec()
+		g.natural(dt, mem(v, 0), i, x)
+		for t := range b {
+			g.VFMADD231PS(x, b[t], acc[t*nv+i])
+		}
+	}
+	g.LEAQ(mem(valid, -1), others)
+	g.ANDQ(others, valid)
+	g.JNZ(operand.LabelRef("slot"))
+	for i := range acc {
+		g.VMOVUPS(acc[i], o.at(i/nv, i%nv*64))
+	}
+	g.advance(o, operand.U32(nv*64))
+	g.ADDQ(operand.U32(nv*16*elem), w)
+	g.SUBQ(operand.U32(nv*16), left)
+	g.JNZ(operand.LabelRef("values"))
+	g.ret()
 }

@@ -41,6 +41,7 @@ func main() {
 		file(dir, "peak_"+is.file, is, peaks)
 	}
 	file(dir, "attend_"+avx512.file, avx512, attends)
+	file(dir, "picked_"+avx512.file, avx512, picked)
 	file(dir, "panel_"+avx2.file, avx2, panel)
 	file(dir, "fold_"+avx2.file, avx2, folds)
 	var b strings.Builder
@@ -134,19 +135,21 @@ func tables(b *strings.Builder) {
 				}
 			}
 			b.WriteString("}\n\n")
-			fmt.Fprintf(b, "var attend%s = map[DType]attendKernels{\n", is.name)
-			for _, dt := range attendTypes {
-				fmt.Fprintf(b, "%s: {\n", dt)
-				for _, cols := range []int{32, 64, 128} {
-					b.WriteString("{")
-					for r := 1; r <= attendRows; r++ {
-						fmt.Fprintf(b, "%s,", entry(attendName(dt, cols, r)))
+			for i, kind := range []string{"attend", "picked"} {
+				fmt.Fprintf(b, "var %s%s = map[DType]attendKernels{\n", kind, is.name)
+				for _, dt := range attendTypes {
+					fmt.Fprintf(b, "%s: {\n", dt)
+					for _, cols := range []int{32, 64, 128} {
+						b.WriteString("{")
+						for r := 1; r <= attendRows; r++ {
+							fmt.Fprintf(b, "%s,", entry([]string{attendName(dt, cols, r), pickedName(dt, cols, r)}[i]))
+						}
+						b.WriteString("},\n")
 					}
 					b.WriteString("},\n")
 				}
-				b.WriteString("},\n")
+				b.WriteString("}\n\n")
 			}
-			b.WriteString("}\n\n")
 		}
 		fmt.Fprintf(b, "var values%s = [6]valuesKernels{\n", is.name)
 		for _, dt := range valueTypes {

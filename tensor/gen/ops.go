@@ -1,6 +1,8 @@
 package main
 
 import (
+	"strings"
+
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
 )
@@ -8,19 +10,19 @@ import (
 // ops writes the elementwise operations and the 16-lane sums. Each handles n
 // elements, a multiple of 16; the callers do the rest in Go.
 func ops(g *gen) {
-	g.elementwise("add", "dst, x", func(p []reg.Register, d int) {
+	g.elementwise("add", "dst, x", func(p []reg.Register, _ reg.VecVirtual, d int) {
 		v := g.vec()
 		g.VMOVUPS(mem(p[0], d), v)
 		g.VADDPS(mem(p[1], d), v, v)
 		g.VMOVUPS(v, mem(p[0], d))
 	})
-	g.elementwise("mul", "dst, x", func(p []reg.Register, d int) {
+	g.elementwise("mul", "dst, x", func(p []reg.Register, _ reg.VecVirtual, d int) {
 		v := g.vec()
 		g.VMOVUPS(mem(p[0], d), v)
 		g.VMULPS(mem(p[1], d), v, v)
 		g.VMOVUPS(v, mem(p[0], d))
 	})
-	g.elementwise("siluMul", "dst, gate, up", func(p []reg.Register, d int) {
+	g.elementwise("siluMul", "dst, gate, up", func(p []reg.Register, _ reg.VecVirtual, d int) {
 		gate, e := g.vec(), g.vec()
 		g.VMOVUPS(mem(p[1], d), gate)
 		g.by(g.VXORPS, g.VPXORD_BCST)(g.konst("sign", 1<<31), gate, e)
@@ -30,7 +32,7 @@ func ops(g *gen) {
 		g.VMULPS(mem(p[2], d), gate, gate)
 		g.VMOVUPS(gate, mem(p[0], d))
 	})
-	g.elementwise("geluMul", "dst, gate, up", func(p []reg.Register, d int) {
+	g.elementwise("geluMul", "dst, gate, up", func(p []reg.Register, _ reg.VecVirtual, d int) {
 		gate, e := g.vec(), g.vec()
 		g.VMOVUPS(mem(p[1], d), gate)
 		g.VMULPS(gate, gate, e)
@@ -43,7 +45,7 @@ func ops(g *gen) {
 		g.VMULPS(mem(p[2], d), gate, gate)
 		g.VMOVUPS(gate, mem(p[0], d))
 	})
-	g.elementwise("rope", "lo, hi, cos, sin", func(p []reg.Register, d int) {
+	g.elementwise("rope", "lo, hi, cos, sin", func(p []reg.Register, _ reg.VecVirtual, d int) {
 		lo, hi, c, s := g.vec(), g.vec(), g.vec(), g.vec()
 		t, u := g.vec(), g.vec()
 		g.VMOVUPS(mem(p[0], d), lo)
@@ -60,8 +62,24 @@ func ops(g *gen) {
 		g.VMOVUPS(hi, mem(p[1], d))
 	})
 	g.widenBF16()
-	g.scaled("scale", false)
-	g.scaled("norm", true)
+	g.elementwise("scale", "x, by", func(p []reg.Register, by reg.VecVirtual, d int) {
+		v := g.vec()
+		g.VMULPS(mem(p[0], d), by, v)
+		g.VMOVUPS(v, mem(p[0], d))
+	})
+	g.elementwise("norm", "dst, x, w, by", func(p []reg.Register, by reg.VecVirtual, d int) {
+		v := g.vec()
+		g.VMULPS(mem(p[1], d), by, v)
+		g.VMULPS(mem(p[2], d), v, v)
+		g.VMOVUPS(v, mem(p[0], d))
+	})
+	g.elementwise("raise", "dst, x, by", func(p []reg.Register, by reg.VecVirtual, d int) {
+		v := g.vec()
+		g.VMOVUPS(mem(p[1], d), v)
+		g.VSUBPS(by, v, v)
+		g.VMAXPS(mem(p[0], d), v, v)
+		g.VMOVUPS(v, mem(p[0], d))
+	})
 	g.reduce("sumSquares", "", func(x operand.Mem, acc, _ reg.VecVirtual) {
 		v := g.vec()
 		g.VMOVUPS(x, v)
@@ -89,26 +107,32 @@ func ops(g *gen) {
 	}
 }
 
-var pointerLists = map[string][]string{
-	"dst, x":           {"dst", "x"},
-	"dst, gate, up":    {"dst", "gate", "up"},
-	"lo, hi, cos, sin": {"lo", "hi", "cos", "sin"},
-}
-
-// elementwise writes a loop over n elements of the named arrays, 16 at a time.
-func (g *gen) elementwise(name, params string, body func(p []reg.Register, disp int)) {
-	g.plain(name+g.name, params+" *float32, n int", "func("+params+" uintptr, n int)")
+// elementwise writes a loop over n elements of the named arrays, 16 at a time. "by", the last, is a number.
+func (g *gen) elementwise(name, params string, body func(p []reg.Register, by reg.VecVirtual, disp int)) {
+	arrays, number := strings.CutSuffix(params, ", by")
+	params = arrays + " *float32, n int"
+	if number {
+		params = arrays + " *float32, by float32, n int"
+	}
+	g.plain(name+g.name, params, "func("+strings.Replace(params, "*float32", "uintptr", 1)+")")
 	var p []reg.Register
-	for _, q := range pointerLists[params] {
+	for _, q := range strings.Split(arrays, ", ") {
 		r := g.GP64()
 		g.Load(g.Param(q), r)
 		p = append(p, r)
 	}
-	n := g.GP64()
+	n, by := g.GP64(), g.vec()
 	g.Load(g.Param("n"), n)
+	if number {
+		at, err := g.Param("by").Resolve()
+		if err != nil {
+			panic(err)
+		}
+		g.VBROADCASTSS(at.Addr, by)
+	}
 	g.counted("loop", n, func() {
 		for d := 0; d < 64; d += g.bytes {
-			body(p, d)
+			body(p, by, d)
 		}
 		for _, r := range p {
 			g.ADDQ(operand.U8(64), r)
@@ -136,47 +160,6 @@ func (g *gen) widenBF16() {
 		}
 		g.ADDQ(operand.U8(64), dst)
 		g.ADDQ(operand.U8(32), src)
-		g.SUBQ(operand.U8(16), n)
-	})
-	g.ret()
-}
-
-// scaled writes x *= by, or dst = (x*by)*w.
-func (g *gen) scaled(name string, weighted bool) {
-	if weighted {
-		g.plain(name+g.name, "dst, x, w *float32, by float32, n int", "func(dst, x, w uintptr, by float32, n int)")
-	} else {
-		g.plain(name+g.name, "x *float32, by float32, n int", "func(x uintptr, by float32, n int)")
-	}
-	x, n := g.GP64(), g.GP64()
-	g.Load(g.Param("x"), x)
-	g.Load(g.Param("n"), n)
-	dst, w := x, x
-	if weighted {
-		dst, w = g.GP64(), g.GP64()
-		g.Load(g.Param("dst"), dst)
-		g.Load(g.Param("w"), w)
-	}
-	by := g.vec()
-	at, err := g.Param("by").Resolve()
-	if err != nil {
-		panic(err)
-	}
-	g.VBROADCASTSS(at.Addr, by)
-	g.counted("loop", n, func() {
-		for d := 0; d < 64; d += g.bytes {
-			v := g.vec()
-			g.VMULPS(mem(x, d), by, v)
-			if weighted {
-				g.VMULPS(mem(w, d), v, v)
-			}
-			g.VMOVUPS(v, mem(dst, d))
-		}
-		g.ADDQ(operand.U8(64), x)
-		if weighted {
-			g.ADDQ(operand.U8(64), dst)
-			g.ADDQ(operand.U8(64), w)
-		}
 		g.SUBQ(operand.U8(16), n)
 	})
 	g.ret()

@@ -77,6 +77,14 @@ func scaleVecISA(x []float32, by float32) {
 	portableScale(x[n:], by)
 }
 
+func raiseVecISA(dst, x []float32, by float32) {
+	n := len(dst) &^ 15
+	raiseISA(unsafe.SliceData(dst), unsafe.SliceData(x), by, n)
+	portableRaise(dst[n:], x[n:], by)
+}
+
+func laneMaxISA(acc *lanes, x []float32) { maximumISA(acc, unsafe.SliceData(x), len(x)&^15) }
+
 func mul64ISA(x, by *[BlockSlots]float32) { mulISA(&x[0], &by[0], BlockSlots) }
 
 var kernelsISA = &kernels{
@@ -85,6 +93,7 @@ var kernelsISA = &kernels{
 	values:  valuesISA,
 	softmax: softmaxISA,
 	attend:  attendISA,
+	picked:  pickedISA,
 	fold:    foldAVX2,
 	rmsnorm: rmsnormISA,
 	add:     addVecISA,
@@ -96,6 +105,8 @@ var kernelsISA = &kernels{
 	sumExp:  sumExpVecISA,
 	scaleBy: scaleVecISA,
 	mul64:   mul64ISA,
+	raise:   raiseVecISA,
+	laneMax: laneMaxISA,
 	quant:   quantiseVec,
 	turn:    transpose8AVX2,
 	toBF16:  roundBF16Vec,
