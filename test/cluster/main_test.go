@@ -1,10 +1,12 @@
 package cluster_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,6 +38,7 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	built = binaries{dir: dir, made: map[string]string{}}
+	waitTogether()
 	code := m.Run()
 	for pid, name := range built.running() {
 		fmt.Fprintf(os.Stderr, "e2e: process %d (%s) outlived its test\n", pid, name)
@@ -104,6 +107,17 @@ func (b *binaries) running() map[int]string {
 func beside(t *testing.T) {
 	if !full() {
 		t.Parallel()
+	}
+}
+
+// waitTogether lets three of those run at once on two processors, if nobody said how many.
+func waitTogether() {
+	const name = "test.parallel"
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == name })
+	if !said {
+		_ = flag.Set(name, strconv.Itoa(max(3, runtime.GOMAXPROCS(0)))) // a number it takes
 	}
 }
 
