@@ -1,15 +1,21 @@
 package kvcache
 
-// Clustering is the work at the end of a prompt that can be done before, in pieces between which
-// others run, once the first After tokens have been read: what is left of it then is done at the
-// end, with the same result. A piece is a quarter of a round of k-means for all heads of a layer
-// that a socket has, so all sockets have the same number of pieces. With two levels those of the
-// coarse centroids come behind all others.
+import "github.com/shoal-llm/shoal/tensor"
+
+// Clustering is the work at the end of a prompt in pieces between which others run, of which all
+// sockets have the same number. The first, once After tokens have been read, are a quarter of a round of
+// k-means each, for all heads of a layer that a socket has; with two levels those of the coarse centroids
+// come behind all others. What is left of them when the prompt has been read is done with the hand-over,
+// with the same result. That has pieces too, see Index: rows of a quarter of a layer's heads go to the
+// owner (Moved), who makes their index; then, with two levels, what of each layer the coarse threshold
+// leaves; then the thresholds.
 type Clustering struct {
-	After        int   // tokens that must have been read
-	Pieces       int   // 0: there is nothing to do before the end
-	Fine         int   // pieces before those of the coarse centroids
-	Work, Coarse int64 // multiplications of a piece and head
+	After  int // tokens that must have been read
+	Pieces int // 0: there is nothing to cluster
+	Before int // pieces before the hand-over
+	Fine   int // of these, before those of the coarse centroids
+
+	Work, Coarse, Move int64 // multiplications of a piece and head, or as much time
 }
 
 // ClusteringOf is that of a prompt part of so many tokens.
@@ -25,21 +31,37 @@ func (c clusters) clustering(g Geometry, prompt int) (x Clustering) {
 		lo, hi := c.part(x.After, 0)
 		x.Fine = c.parts(x.After) * g.Layers * turns
 		x.Work = int64(hi-lo) * int64(c.most(lo, hi)) * int64(g.Layout.KDim) / quarters
-		if x.Pieces = x.Fine; c.coarse > 0 {
-			fine := c.most(0, x.After)
-			x.Pieces += g.Layers * turns
+		fine := c.most(0, x.After)
+		x.Before, x.Move = x.Fine, (int64(x.After)*movedAs+int64(fine*c.obs*g.group()))*int64(g.Layout.KDim)/quarters
+		x.Pieces = g.Layers*quarters + 1
+		if c.coarse > 0 {
+			x.Before += g.Layers * turns
+			x.Pieces += g.Layers
 			x.Coarse = int64(fine) * int64(c.groups(fine)) * int64(g.Layout.KDim) / quarters
 		}
+		x.Pieces += x.Before
 	}
 	return x
 }
+
+// Moved is what a piece of the hand-over moves: heads of a layer, perhaps none; false: nothing of any.
+func (g Geometry) Moved(piece int) (layer int, heads tensor.Span, ok bool) {
+	i := piece % quarters
+	return piece / quarters, tensor.Span{Lo: i * g.KVHeads / quarters, Hi: (i + 1) * g.KVHeads / quarters}, piece < g.Layers*quarters
+}
+
+// movedAs is how many multiplications an element take as long as moving it and adding it to a mean.
+const movedAs = 16
 
 // Within is how many pieces of one kind, after those done, have no more than most multiplications a
 // head; one at least.
 func (x Clustering) Within(done int, most int64) int {
 	work, left := x.Work, x.Fine-done
 	if left <= 0 {
-		work, left = x.Coarse, x.Pieces-done
+		work, left = x.Coarse, x.Before-done
+	}
+	if left <= 0 {
+		work, left = x.Move, x.Pieces-done
 	}
 	return int(min(max(1, most/max(1, work)), int64(left)))
 }

@@ -38,7 +38,7 @@ func longestStep(t *testing.B, tokens int) {
 	}
 	x := ClusteringOf(g, tokens, p)
 	var sum, most [2]time.Duration
-	for i := range x.Pieces {
+	for i := range x.Before {
 		began, kind := time.Now(), 0
 		if o.Cluster(prompt, p, i, pool.Run); i >= x.Fine {
 			kind = 1
@@ -56,28 +56,38 @@ func longestStep(t *testing.B, tokens int) {
 	if err := own.Open(tokens, tokens, tensor.Span{}); err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
-	kept, stats := make([]Kept, 8), make([]*Statistics, 8)
-	pool.Run(8, func(i int) {
-		stats[i] = o.Statistics(prompt, 0, i, 0.125)
-		kept[i] = p.Keep(stats[i])
-	})
-	arranged := time.Now()
-	pool.Run(8, func(i int) {
-		if err := own.Keep(prompt, 0, i, kept[i]); err != nil {
-			t.Error(err)
+	most, sum = [2]time.Duration{}, [2]time.Duration{}
+	for piece := range x.Pieces - x.Before - 1 {
+		began, kind := time.Now(), 1
+		if _, heads, moved := g.Moved(piece); moved {
+			kept, stats := make([]Kept, heads.Len()), make([]*Statistics, heads.Len())
+			pool.Run(heads.Len(), func(i int) {
+				stats[i] = o.Statistics(prompt, 0, heads.Lo+i, 0.125)
+				kept[i] = p.Keep(stats[i])
+				if err := own.Keep(prompt, 0, heads.Lo+i, kept[i]); err != nil {
+					t.Error(err)
+				}
+			})
+			for i := range stats {
+				if err := own.ImportQueries(0, heads.Lo+i, 0.125, ExportQueries(nil, p, stats[i])); err != nil {
+					t.Fatal(err)
+				}
+			}
+			kind = 0
 		}
-	})
-	copied := time.Now()
-	for i := range 8 {
-		if err := own.ImportQueries(0, i, 0.125, ExportQueries(nil, p, stats[i])); err != nil {
+		if err := own.Index(piece, pool.Run); err != nil {
 			t.Fatal(err)
 		}
+		took := time.Since(began)
+		sum[kind] += took
+		most[kind] = max(most[kind], took)
 	}
+	sealed := time.Now()
 	if err := own.SealOn(pool.Run, nil); err != nil {
 		t.Fatal(err)
 	}
-	ms(arranged.Sub(began), "ms/arrange")
-	ms(copied.Sub(arranged), "ms/copy")
-	ms(time.Since(copied), "ms/seal")
+	ms(most[0], "ms/move-piece")
+	ms(most[1], "ms/prune-piece")
+	ms(sum[0]+sum[1]+time.Since(sealed), "ms/handover")
+	ms(time.Since(sealed), "ms/seal")
 }

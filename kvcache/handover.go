@@ -277,11 +277,12 @@ func (s *Store) SealOn(run func(n int, f func(i int)), rope Rope) error {
 	}
 	run(len(s.tables), func(i int) { s.extendIndex(&s.tables[i], s.tables[i].indexed, s.tables[i].n) })
 	s.factorise(run, rope)
-	if a := s.policy.Arranger; a != nil {
-		if err := a.seal(s, run); err != nil {
+	for x := ClusteringOf(s.g, s.prompt, s.policy); s.indexed < x.Pieces-x.Before; {
+		if err := s.Index(s.indexed, run); err != nil {
 			return err
 		}
 	}
+	s.calibration, s.indexed = nil, 0
 	for i := range s.tables {
 		s.tables[i].queries = nil
 	}

@@ -59,8 +59,8 @@ type Arranger interface {
 	// note takes the number that came with a row, and notes gives that of each slot for a cache that moves.
 	note(t *table, s *Store, slot int, number float32)
 	notes(t *table, s *Store) func(slot int) float32
-	// seal is its part of Seal.
-	seal(s *Store, run func(n int, f func(i int))) error
+	// finish makes a piece of the owner's index, see Clustering.
+	finish(s *Store, piece int, run func(n int, f func(i int))) error
 }
 
 // Compressor scores the prompt's tokens once, at the end of prefill; see Parts.

@@ -8,37 +8,50 @@ import (
 	"github.com/shoal-llm/shoal/tensor"
 )
 
-// seal implements Arranger: the index, for which it needs all heads.
-func (c clusters) seal(s *Store, run func(n int, f func(i int))) error {
-	var tables []*table
-	observed := 0
-	for i := range s.tables {
-		if t := &s.tables[i]; t.rule.Arranger != nil {
-			if tables = append(tables, t); t.queries != nil {
-				observed++
+// Index makes a piece of the owner's index before Seal, which makes all that are left: the piece-th
+// of the hand-over of [Clustering], of layers whose rows have come.
+func (s *Store) Index(piece int, run func(n int, f func(i int))) error {
+	if s.sealed || s.pending == 0 || piece != s.indexed || s.policy.Arranger == nil {
+		return fmt.Errorf("kvcache: piece %d of an index after %d, of a store that is open: %v", piece, s.indexed, s.pending > 0)
+	}
+	s.indexed++
+	return s.policy.Arranger.finish(s, piece, run)
+}
+
+// finish implements Arranger.
+func (c clusters) finish(s *Store, piece int, run func(n int, f func(i int))) error {
+	k := s.calibration
+	if k == nil {
+		k = &calibration{clusters: c, g: s.g, window: min(c.obs, s.prompt)}
+		for i := range s.tables {
+			if t := &s.tables[i]; t.rule.Arranger != nil {
+				k.tables = append(k.tables, t)
 			}
 		}
+		k.heads, s.calibration = make([]headShares, len(k.tables)), k
 	}
-	if len(tables) == 0 || c.arranged(s.prompt) == 0 {
-		return nil
+	layer, heads, moved := s.g.Moved(piece)
+	if !moved {
+		layer, heads = piece-s.g.Layers*quarters, s.heads
 	}
-	if observed > 0 && observed < len(tables) {
-		return fmt.Errorf("%w: %d heads of %d have the queries that set the threshold", ErrRows, observed, len(tables))
+	lo := slices.IndexFunc(k.tables, func(t *table) bool { return t.Layer == layer && t.Index >= heads.Lo })
+	hi := lo
+	for lo >= 0 && hi < len(k.tables) && k.tables[hi].Layer == layer && k.tables[hi].Index < heads.Hi {
+		hi++
 	}
-	keys := c.arranged(s.prompt)
-	k := calibration{clusters: c, heads: make([]headShares, len(tables)), g: s.g, window: min(c.obs, s.prompt)}
-	errs := make([]error, len(tables))
-	run(len(tables), func(i int) { errs[i] = k.heads[i].build(&k, tables[i], keys) })
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	if tables[0].queries != nil {
-		k.thresholds(run)
-		return nil
-	}
-	for i, t := range tables { // of a cache that was moved
-		k.heads[i].x.set(fineBound, t.bounds[0])
-		k.heads[i].x.set(coarseBound, t.bounds[1])
+	switch {
+	case moved:
+		errs := make([]error, hi-lo)
+		run(len(errs), func(i int) { errs[i] = k.heads[lo+i].build(k, k.tables[lo+i], c.arranged(s.prompt)) })
+		return errors.Join(errs...)
+	case len(k.tables) == 0 || k.tables[0].queries == nil:
+	case c.coarse > 0 && layer < s.g.Layers:
+		if layer == 0 {
+			k.bound = k.quantile(500, func(h *headShares) (int, []float32) { return 0, h.coarse })
+		}
+		run(hi-lo, func(i int) { k.heads[lo+i].prune(k, k.bound) })
+	default:
+		k.thresholds()
 	}
 	return nil
 }
@@ -101,7 +114,9 @@ type calibration struct {
 	clusters
 	g      Geometry
 	window int
-	heads  []headShares
+	tables []*table
+	heads  []headShares // of each table
+	bound  float32      // of coarse centroids
 }
 
 // headShares are the centroids of one head, and what the calibrating queries give them.
@@ -147,12 +162,16 @@ func (h *headShares) build(k *calibration, t *table, keys int) error {
 	}
 	words := h.x.words()
 	words[coarseWord], words[fineWord], words[keysWord] = uint64(coarse), uint64(fine), uint64(keys)
-	if t.queries == nil {
-		return nil
-	}
-	h.fine = h.shares(k, []int32{int32(coarse), int32(coarse + fine)})
-	if coarse > 0 {
-		h.coarse = h.shares(k, []int32{0, int32(coarse)})
+	switch first := k.tables[0]; {
+	case (t.queries == nil) != (first.queries == nil):
+		return fmt.Errorf("%w: some heads have the queries that set the threshold, layer %d, head %d or the first has none", ErrRows, t.Layer, t.Index)
+	case t.queries == nil: // of a cache that was moved
+		h.x.set(fineBound, t.bounds[0])
+		h.x.set(coarseBound, t.bounds[1])
+	case coarse > 0: // see prune
+		h.coarse, h.fine = h.shares(k, []int32{0, int32(coarse)}), make([]float32, fine)
+	default:
+		h.fine = h.shares(k, []int32{0, int32(fine)})
 	}
 	return nil
 }
@@ -221,27 +240,24 @@ func (h *headShares) shares(k *calibration, runs []int32) []float32 {
 }
 
 // thresholds sets those of all heads.
-func (k *calibration) thresholds(run func(n int, f func(i int))) {
-	var all []weighted
-	coarse := float32(0)
-	if k.clusters.coarse > 0 {
-		for i := range k.heads {
-			all = k.heads[i].weighted(all, 0, k.heads[i].coarse)
-		}
-		coarse = quantile(all, 500)
-		run(len(k.heads), func(i int) { k.heads[i].prune(k, coarse) })
-	}
-	all = all[:0]
-	for i := range k.heads {
-		all = k.heads[i].weighted(all, len(k.heads[i].coarse), k.heads[i].fine)
-	}
-	fine := quantile(all, k.sparsity)
+func (k *calibration) thresholds() {
+	fine := k.quantile(k.sparsity, func(h *headShares) (int, []float32) { return len(h.sizes) - len(h.fine), h.fine })
 	window := tensor.Log(float32(k.window))
 	for i := range k.heads {
 		x := k.heads[i].x
-		x.set(coarseBound, tensor.Log(coarse)-window)
+		x.set(coarseBound, tensor.Log(k.bound)-window)
 		x.set(fineBound, tensor.Log(fine)-window)
 	}
+}
+
+// quantile is that of the shares that `of` gives of each head, and the first centroid that has one.
+func (k *calibration) quantile(thousandths int, of func(h *headShares) (first int, shares []float32)) float32 {
+	var all []weighted
+	for i := range k.heads {
+		first, shares := of(&k.heads[i])
+		all = k.heads[i].weighted(all, first, shares)
+	}
+	return quantile(all, thousandths)
 }
 
 // prune makes the shares of fine centroids those of equation 3: of centroids whose coarse one is

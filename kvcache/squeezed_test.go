@@ -417,10 +417,10 @@ func TestClusteringInPieces(t *testing.T) {
 	g := small
 	const tokens = 333
 	x := ClusteringOf(g, tokens, p)
-	if x.After != tokens-8 || x.Fine != 5*g.Layers*36 || x.Pieces != 6*g.Layers*36 || x.Work != 65*6*int64(g.Layout.KDim)/4 || x.Coarse != 32*6*int64(g.Layout.KDim)/4 {
+	if x.After != tokens-8 || x.Fine != 5*g.Layers*36 || x.Before != 6*g.Layers*36 || x.Pieces != x.Before+5*g.Layers+1 || x.Move != (325*16+32*8)*int64(g.Layout.KDim)/4 || x.Work != 65*6*int64(g.Layout.KDim)/4 || x.Coarse != 32*6*int64(g.Layout.KDim)/4 {
 		t.Fatalf("%+v", x)
 	}
-	for _, w := range []struct{ done, most, want int }{{0, 0, 1}, {0, 1 << 40, x.Fine}, {3, 5 * int(x.Work), 5}, {x.Fine - 1, 1 << 40, 1}, {x.Fine, 7 * int(x.Coarse), 7}, {x.Fine, 1 << 40, x.Pieces - x.Fine}} {
+	for _, w := range []struct{ done, most, want int }{{0, 0, 1}, {0, 1 << 40, x.Fine}, {3, 5 * int(x.Work), 5}, {x.Fine - 1, 1 << 40, 1}, {x.Fine, 7 * int(x.Coarse), 7}, {x.Fine, 1 << 40, x.Before - x.Fine}, {x.Before, 3 * int(x.Move), 3}, {x.Before + 1, 1 << 40, 5 * g.Layers}} {
 		if got := x.Within(w.done, int64(w.most)); got != w.want {
 			t.Errorf("after %d pieces %d multiplications are %d pieces, want %d", w.done, w.most, got, w.want)
 		}
@@ -445,7 +445,7 @@ func TestClusteringInPieces(t *testing.T) {
 			want[[2]int{layer, head}] = p.Keep(StatisticsOf(prompt, layer, head))
 		}
 	}
-	for _, pieces := range []int{0, 1, 36*g.Layers + 5, x.Fine, x.Fine + 45, x.Pieces} {
+	for _, pieces := range []int{0, 1, 36*g.Layers + 5, x.Fine, x.Fine + 45, x.Before} {
 		o, err := NewObservation(a, g, heads, p.Needs, tokens)
 		if err != nil {
 			t.Fatal(err)
@@ -462,14 +462,14 @@ func TestClusteringInPieces(t *testing.T) {
 			if whole := min(5, pieces/(36*g.Layers)); s.labelled != whole {
 				t.Errorf("%d pieces: %d segments of %d are clustered", pieces, s.labelled, whole)
 			}
-			if coarse := s.labels[0] < 0; pieces == x.Pieces && !coarse || pieces <= x.Fine && coarse {
+			if coarse := s.labels[0] < 0; pieces == x.Before && !coarse || pieces <= x.Fine && coarse {
 				t.Errorf("%d pieces: head %v has coarse clusters: %v", pieces, at, coarse)
 			}
 			if got := p.Keep(s); !slices.Equal(got.Positions, kept.Positions) || !slices.Equal(got.Scores, kept.Scores) {
 				t.Errorf("%d pieces: head %v lies otherwise", pieces, at)
 			}
 		}
-		if pieces == x.Pieces { // what was found is what is used
+		if pieces == x.Before { // what was found is what is used
 			labels := o.Statistics(prompt, 0, 0, 1).labels
 			first := slices.IndexFunc(labels[1:], func(l int32) bool { return l < 0 && l != labels[0] }) + 1
 			labels[0], labels[first] = labels[first], labels[0]
@@ -530,6 +530,66 @@ func TestCoarseClustersComeWithRows(t *testing.T) {
 			}
 		case !errors.Is(err, ErrRows):
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The owner's index is the same whenever its pieces are made, behind the rows that they look at;
+// others are refused.
+func TestIndexInPieces(t *testing.T) {
+	for _, spec := range []string{"squeezed:clusters=0.1,sparsity=0.6,tail=4,obs=8,segment=64", "squeezed:clusters=0.1,levels=2,sparsity=0.6,tail=4,obs=8,segment=64"} {
+		for _, g := range []Geometry{small, {Layers: 3, KVHeads: 6, Group: 2, Layout: small.Layout, Windows: []int{0, 40, 0}}} {
+			p, err := Parse(spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, x := NewArena(1<<30), ClusteringOf(g, 333, p)
+			want, _, err := handOver(p, []*Store{read(t, a, g, tensor.Span{Hi: g.KVHeads}, 333, 100)}, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, sealed := range []int{0, 1, g.Layers * quarters, x.Pieces - x.Before - 1, x.Pieces - x.Before} {
+				part, own := read(t, a, g, tensor.Span{Hi: g.KVHeads}, 333, 100), NewStore(a, g, p)
+				if err := own.Open(333, 333, tensor.Span{}); err != nil {
+					t.Fatal(err)
+				}
+				move := func(piece int) {
+					layer, heads, ok := g.Moved(piece)
+					for head := heads.Lo; ok && head < heads.Hi; head++ {
+						rule, seen := g.Rule(layer, p), statistics(part, layer, head)
+						if err := errors.Join(own.Keep(part, layer, head, rule.Keep(seen)), own.ImportQueries(layer, head, seen.Scale, ExportQueries(nil, rule, seen))); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				if own.Index(1, inTurn) == nil {
+					t.Error("the second piece came first")
+				}
+				for piece := range x.Pieces - x.Before {
+					move(piece)
+					if piece < sealed {
+						if err := own.Index(piece, inTurn); err != nil {
+							t.Fatal(err)
+						}
+						if own.Index(piece, inTurn) == nil {
+							t.Error("a piece came twice")
+						}
+					}
+				}
+				if err := own.Seal(); err != nil || dump(own) != dump(want) {
+					t.Errorf("%s, %d layers: another index with %d pieces before Seal: %v", spec, g.Layers, sealed, err)
+				}
+				if own.Index(0, inTurn) == nil {
+					t.Error("a piece of a store that is sealed")
+				}
+				own.Release()
+				part.Release()
+			}
+			want.Release()
+			if used := a.Used(); used != 0 {
+				t.Errorf("%d bytes are left", used)
+			}
+			a.Close()
 		}
 	}
 }

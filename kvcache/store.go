@@ -28,6 +28,9 @@ type Store struct {
 	seen    int64    // and of observed queries, until Seal
 	shares  bool     // blocks may be shared with other stores: the next write looks
 	spilled *spilled // what lies in a file; nil: nothing
+
+	indexed     int // pieces of the index that were made before Seal
+	calibration *calibration
 }
 
 // table is one head of one layer.
@@ -234,7 +237,7 @@ func (s *Store) Release() {
 	s.arena.Release(s.undo.blocks)
 	s.arena.Uncharge(s.charge + s.seen + s.undo.charge)
 	s.undo, s.charge, s.seen = undo{}, 0, 0
-	s.tokens, s.staged, s.prompt, s.pending, s.sealed, s.shares = 0, 0, 0, 0, false, false
+	s.tokens, s.staged, s.prompt, s.pending, s.sealed, s.shares, s.indexed, s.calibration = 0, 0, 0, 0, false, false, 0, nil
 }
 
 func (s *Store) table(layer, head int) *table {

@@ -2517,7 +2517,7 @@ func (x *StepRequest) GetDropSums() []uint64 {
 	return nil
 }
 
-// Index does a part of what is to be done at the end of a prompt before: pieces of kvcache.Clustering.
+// Index does a part of what is to be done at the end of a prompt: pieces of kvcache.Clustering.
 type Index struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`

@@ -2,9 +2,9 @@ package batcher
 
 import "github.com/shoal-llm/shoal/kvcache"
 
-// A policy that clusters a prompt has work at its end for seconds. All of it but the last steps'
-// follows from tokens that were read before the last chunk: so before that chunk it is done in
-// pieces, a few a step, beside the rows of others.
+// A policy that clusters a prompt has work at its end for seconds. All of it is done in pieces, a
+// few a step, beside the rows of others: what follows from tokens that were read before the last
+// chunk before that, and the hand-over behind it.
 
 // Multiplications of a step's pieces on one socket: beside the rows of others, and alone.
 const (
@@ -20,7 +20,7 @@ func (s *State) clustering(r *request) kvcache.Clustering {
 // indexes says that a prompt's next step is pieces rather than a chunk.
 func (s *State) indexes(r *request) bool {
 	x := s.clustering(r)
-	return r.cached >= x.After && r.indexed < x.Pieces
+	return r.indexed < x.Before && r.cached >= x.After || r.indexed < x.Pieces && r.cached == r.read
 }
 
 // read gives a prompt its part of the step, and returns how many rows that is.

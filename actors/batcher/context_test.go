@@ -98,7 +98,8 @@ func TestContextsYield(t *testing.T) {
 }
 
 // A prompt that is to be clustered is read as far as its clusters reach, then clustered in pieces
-// that are small while others decode, and larger alone; its last chunk comes when all are done.
+// that are small while others decode, and larger alone; its last chunk comes when these are done, and
+// behind it the pieces of the hand-over, which ends with the first token.
 func TestClusteringBesideStreams(t *testing.T) {
 	big := kvcache.Geometry{Layers: 16, KVHeads: 8, Group: 4, Layout: tensor.KVLayout{Type: tensor.BF16, KDim: 64, VDim: 64}}
 	s := testState(t, func(c *Config) {
@@ -117,16 +118,20 @@ func TestClusteringBesideStreams(t *testing.T) {
 	e := submit(Spec{ID: "stream", Prompt: prompt("x", 5), MaxTokens: 300, Policy: kvcache.Full(), IgnoreEOS: true})
 	submit(Spec{ID: "text", Prompt: prompt("y", length), MaxTokens: 2, Policy: policy, Context: length})
 	x := kvcache.ClusteringOf(big, length, policy)
-	done, read, beside, alone, steps := 0, 0, 0, 0, 0
+	done, read, beside, alone, moves, steps, late := 0, 0, 0, 0, 0, 0, false
 	for ; e.Start != nil && steps < 3000; steps++ {
 		p := e.Start
 		d := StepDone{Epoch: p.Epoch, Step: p.Step}
 		for _, i := range p.Index {
-			if i.From != done || read != x.After {
-				t.Fatalf("pieces from %d on, %d are done, %d of %d tokens are read", i.From, done, read, x.After)
+			want, work := x.After, x.Work
+			if i.From >= x.Before {
+				want, work, moves = length, x.Move, moves+1
+			}
+			if i.From != done || read != want || (i.From < x.Before) != (i.From+i.Pieces <= x.Before) {
+				t.Fatalf("pieces from %d on, %d more, %d are done, %d of %d tokens are read", i.From, i.Pieces, done, read, want)
 			}
 			done += i.Pieces
-			if work := int64(i.Pieces) * x.Work * 8; p.Tokens() > 0 {
+			if work := int64(i.Pieces) * work * 8; p.Tokens() > 0 {
 				if beside = max(beside, i.Pieces); work > piecesBeside && i.Pieces > 1 {
 					t.Errorf("%d pieces beside others", i.Pieces)
 				}
@@ -136,7 +141,7 @@ func TestClusteringBesideStreams(t *testing.T) {
 		}
 		for _, c := range p.Chunks {
 			if c.Seq == 2 {
-				if read = c.Start + len(c.Tokens); c.Last && done != x.Pieces || c.Start < x.After && read > x.After {
+				if read = c.Start + len(c.Tokens); c.Last || read == length && done != x.Before || c.Start < x.After && read > x.After {
 					t.Errorf("chunk [%d,%d), last %v, after %d pieces of %d", c.Start, read, c.Last, done, x.Pieces)
 				}
 			}
@@ -148,8 +153,17 @@ func TestClusteringBesideStreams(t *testing.T) {
 			d.Results = append(d.Results, Result{Seq: c.Seq, Samples: []sampler.Result{{Token: 1}}})
 		}
 		e = s.Step(d)
+		for _, m := range e.Emits {
+			if m.ID == "text" && done < x.Pieces {
+				t.Fatalf("a token of the text after %d pieces of %d", done, x.Pieces)
+			}
+		}
+		if done == x.Before && !late { // before the last chunk
+			late = true
+			submit(Spec{ID: "late", Prompt: prompt("z", 5), MaxTokens: 100, Policy: kvcache.Full(), IgnoreEOS: true})
+		}
 	}
-	if done != x.Pieces || read != length || beside == 0 || alone <= beside || !s.Idle() {
-		t.Errorf("%d pieces of %d, %d beside a stream, %d alone, %d tokens read in %d steps", done, x.Pieces, beside, alone, read, steps)
+	if done != x.Pieces || read != length || beside == 0 || alone <= beside || moves < 3 || len(e.Finishes) != 1 || !s.Idle() {
+		t.Errorf("%d pieces of %d in %d steps of the hand-over, %d beside a stream, %d alone, %d tokens read in %d steps, %+v", done, x.Pieces, moves, beside, alone, read, steps, e.Finishes)
 	}
 }

@@ -48,7 +48,10 @@ func (s *State) stepDone(d StepDone) {
 		s.decoded(r, row, results[r.seq])
 	}
 	for _, x := range f.plan.Index {
-		f.rows[x.Seq].indexed = x.From + x.Pieces
+		r := f.rows[x.Seq]
+		if r.indexed = x.From + x.Pieces; r.indexed == s.clustering(r).Pieces {
+			s.handedOver(r)
+		}
 	}
 	for i := range f.plan.Chunks {
 		c := &f.plan.Chunks[i]
@@ -64,17 +67,25 @@ func (s *State) stepDone(d StepDone) {
 		if c.PromptLogprobs >= 0 {
 			s.scored(r, results[r.seq])
 		}
-		if !c.Last {
-			continue
-		}
-		r.phase = decoding
-		s.ledger.handedOver(r)
 		if c.Sample {
-			s.sampled(r, results[r.seq].Samples[0])
-		} else if !r.ended && r.limit == 0 {
-			s.finish(r, ReasonLength, "", "")
+			r.sample = &results[r.seq].Samples[0]
+		}
+		if c.Last {
+			s.handedOver(r)
 		}
 	}
+}
+
+// handedOver begins to decode.
+func (s *State) handedOver(r *request) {
+	r.phase = decoding
+	s.ledger.handedOver(r)
+	if r.sample != nil {
+		s.sampled(r, *r.sample)
+	} else if !r.ended && r.limit == 0 {
+		s.finish(r, ReasonLength, "", "")
+	}
+	r.sample = nil
 }
 
 // missing names a row whose result did not come.

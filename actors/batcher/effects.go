@@ -134,7 +134,7 @@ type Chunk struct {
 	Owner  int // rank
 	Start  int // position of the first token
 	Tokens []int32
-	Last   bool // the cache is handed to the owner, the prefill bytes are freed
+	Last   bool // the cache is handed to the owner, the prefill bytes are freed; pieces of Index may do it later
 	Sample bool // a token is sampled after the last row
 	// PromptLogprobs: -1 none; k: score the tokens at (Start, Start+len(Tokens)],
 	// with the k best besides. Next is the one after the chunk, -1 at the end.

@@ -274,7 +274,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 			if todo > 0 && (flight == nil || rapid.IntRange(0, 2).Draw(r, "submit") == 0) {
 				todo--
 				spec := drawSpec(r, fmt.Sprint("r", todo), int64(len(want)))
-				spec.Priority, spec.Accepted = 0, false // equals
+				spec.Priority, spec.Accepted, spec.NoCache = 0, false, true // equals, of which none waits to begin as a fork
 				out.specs[spec.ID], out.tokens[spec.ID] = &spec, len(spec.Emitted)
 				want = append(want, spec.ID)
 				step(Submit{spec})

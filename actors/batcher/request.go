@@ -3,6 +3,8 @@ package batcher
 import (
 	"cmp"
 	"slices"
+
+	"github.com/shoal-llm/shoal/sampler"
 )
 
 // phase of a request: waiting -> prefill -> decoding, and back to waiting when
@@ -52,7 +54,8 @@ type request struct {
 	awaited uint64       // sequence whose blocks it has waited for
 	warm    int          // tokens of the prompt that its first admission found
 
-	indexed int // pieces of its prompt's clustering that were done
+	indexed int             // pieces of its prompt's clustering that were done
+	sample  *sampler.Result // of its prompt's last row, until the hand-over
 
 	shares *contextShare // what its cache and others hold together; nil: it shares no context
 
@@ -131,7 +134,7 @@ func (r *request) finished(eos []int32) (string, bool) {
 // restart forgets the admission and keeps the tokens.
 func (r *request) restart() {
 	r.phase, r.seq, r.owner, r.read, r.cached, r.staged, r.hold, r.replica, r.kept = waiting, 0, 0, 0, 0, 0, nil, none, kept{}
-	r.pins, r.sums, r.saves, r.twice, r.asked, r.shares, r.indexed = nil, nil, false, 0, false, nil, 0
+	r.pins, r.sums, r.saves, r.twice, r.asked, r.shares, r.indexed, r.sample = nil, nil, false, 0, false, nil, 0, nil
 	r.file = inFile{}
 }
 

@@ -282,14 +282,15 @@ func (s *State) eligible(r *request) bool {
 // chunk adds the next tokens of a prompt to the plan and returns how many.
 func (s *State) chunk(p *Plan, r *request, left int) int {
 	end := min(r.read, r.cached+min(left, s.cfg.Chunk))
-	if x := s.clustering(r); r.cached < x.After {
+	x := s.clustering(r)
+	if r.cached < x.After {
 		end = min(end, x.After)
 	}
 	if at := r.sumsAt(); at > 0 {
 		end = min(end, at)
 	}
-	c := Chunk{Seq: r.seq, Owner: r.owner, Start: r.cached, Tokens: r.tokens(r.cached, end), Last: end == r.read, PromptLogprobs: -1, Next: -1}
-	c.Sample = c.Last && r.limit > 0 && end >= len(r.Prompt)
+	c := Chunk{Seq: r.seq, Owner: r.owner, Start: r.cached, Tokens: r.tokens(r.cached, end), Last: end == r.read && x.Pieces == 0, PromptLogprobs: -1, Next: -1}
+	c.Sample = end == r.read && r.limit > 0 && end >= len(r.Prompt)
 	if r.PromptLogprobs >= 0 && min(end, len(r.Prompt)-1) > r.scored {
 		c.PromptLogprobs = r.PromptLogprobs
 		if end < len(r.Prompt) {

@@ -70,6 +70,7 @@ type sequence struct {
 	text    []int32
 	next    int // position that the next row must have
 	ordered int // blocks that are to lie in a file
+	indexed int // pieces of its clustering
 }
 
 func newCluster(t fataler, epoch uint32, sockets []Socket) *cluster {
@@ -115,7 +116,11 @@ func (c *cluster) inherit(epoch uint32, sockets []Socket, from []int) (*cluster,
 		}
 		add := func(s *kvcache.Store, rank int, copied bool) (*kvcache.Store, int) {
 			at, lives := now[rank]
-			if s == nil || !lives {
+			switch {
+			case s == nil || !lives:
+				return nil, none
+			case !s.Sealed(): // its hand-over was under way
+				s.Release()
 				return nil, none
 			}
 			held = append(held, Held{Seq: seq, Rank: at, Prompt: s.Prompt(), Tokens: s.Tokens(), Staged: s.Staged(), Replica: copied, Spilled: s.Spilled()})
@@ -388,13 +393,16 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 			c.must(part.Reserve(k.Start+len(k.Tokens)), "chunk at %d on rank %d", k.Start, rank)
 		}
 		if k.Last {
-			a := c.arenas[k.Owner]
-			q.own, q.owner = kvcache.NewStore(a, geometry, q.open.Policy), k.Owner
-			adopted := tensor.Span{}
-			if q.open.Policy.KeepsAll() {
-				adopted = c.spans[k.Owner]
+			c.openCache(q, k.Owner)
+		}
+	}
+	for _, x := range p.Index {
+		q := c.seqs[x.Seq]
+		if k := kvcache.ClusteringOf(geometry, q.open.Read, q.open.Policy); x.From == k.Before {
+			if q.next != q.open.Read {
+				c.t.Fatalf("%s: the hand-over begins with %d tokens of %d", q.open.ID, q.next, q.open.Read)
 			}
-			c.must(q.own.Open(q.open.Read, q.open.Read, adopted), "hand-over of %d tokens", q.open.Read)
+			c.openCache(q, q.open.Owner)
 		}
 	}
 	done := StepDone{Epoch: p.Epoch, Step: p.Step}
@@ -454,6 +462,16 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 			}
 		}
 		done.Results = append(done.Results, r)
+	}
+	for _, x := range p.Index {
+		q := c.seqs[x.Seq]
+		k := kvcache.ClusteringOf(geometry, q.open.Read, q.open.Policy)
+		if x.From != q.indexed || x.From < k.Before && x.From+x.Pieces > k.Before || x.From+x.Pieces > k.Pieces {
+			c.t.Fatalf("%s: pieces [%d,%d+%d) of %d after %d", q.open.ID, x.From, x.From, x.Pieces, k.Pieces, q.indexed)
+		}
+		if q.indexed += x.Pieces; q.indexed == k.Pieces {
+			c.handOver(q, q.owner)
+		}
 	}
 	c.spill(p, &done)
 	for _, a := range c.arenas {
@@ -533,6 +551,16 @@ func (q *sequence) token(requests map[string]*Spec, pos int) int32 {
 
 func (q *sequence) result(seq uint64, cached int) Result {
 	return Result{Seq: seq, Samples: []sampler.Result{{Token: modelToken(q.open.ID, max(0, cached-q.prompt))}}}
+}
+
+func (c *cluster) openCache(q *sequence, owner int) {
+	a := c.arenas[owner]
+	q.own, q.owner = kvcache.NewStore(a, geometry, q.open.Policy), owner
+	adopted := tensor.Span{}
+	if q.open.Policy.KeepsAll() {
+		adopted = c.spans[owner]
+	}
+	c.must(q.own.Open(q.open.Read, q.open.Read, adopted), "hand-over of %d tokens", q.open.Read)
 }
 
 func (c *cluster) handOver(q *sequence, owner int) {

@@ -6,6 +6,7 @@ import (
 	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Caches is what a job between steps may use of its socket's epoch, until it returns.
@@ -48,7 +49,7 @@ func (c *Caches) Compress(part *kvcache.Store, seen *kvcache.Observation, p *kvc
 		adopted = part.Heads()
 	}
 	err := q.own.Open(q.prompt, q.prompt, adopted)
-	h := &handover{epoch: e, seqs: []*sequence{q}}
+	h := &handover{epoch: e, seqs: []*sequence{q}, heads: topology.Range{Hi: e.geometry.KVHeads}}
 	for layer := 0; err == nil && layer < e.geometry.Layers; layer++ {
 		h.start(layer, func(failed error) { err = failed })
 		if err == nil {

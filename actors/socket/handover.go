@@ -19,6 +19,7 @@ type handover struct {
 	epoch *epoch
 	batch *layer.Batch   // of the step, which numbers its collectives
 	seqs  []*sequence    // in the order of the plan, the same on every rank
+	heads topology.Range // of the layer in hand, that are moved
 	kept  []kvcache.Kept // (seq, own head) of the layer in hand
 	stats []*kvcache.Statistics
 	send  [][]byte
@@ -28,12 +29,19 @@ type handover struct {
 	observing, choosing time.Duration
 }
 
+// of are the heads in hand that a rank has.
+func (h *handover) of(rank int) topology.Range {
+	has := h.epoch.place.Slices[rank].KVHeads
+	lo := min(max(has.Lo, h.heads.Lo), has.Hi)
+	return topology.Range{Lo: lo, Hi: max(lo, min(has.Hi, h.heads.Hi))}
+}
+
 // choose asks the policies which tokens this rank's heads of one layer keep, all
 // heads at once: the attention of the observation window, then the choice.
 func (h *handover) choose(layer int) {
 	began := time.Now()
 	e := h.epoch
-	mine := e.place.Slices[e.rank].KVHeads
+	mine := h.of(e.rank)
 	h.kept = make([]kvcache.Kept, len(h.seqs)*mine.Len())
 	h.stats = make([]*kvcache.Statistics, len(h.kept))
 	e.pool.Run(len(h.kept), func(i int) {
@@ -57,13 +65,13 @@ func (h *handover) choose(layer int) {
 
 // keep is what choose found for one head.
 func (h *handover) keep(seq, head int) kvcache.Kept {
-	mine := h.epoch.place.Slices[h.epoch.rank].KVHeads
+	mine := h.of(h.epoch.rank)
 	return h.kept[seq*mine.Len()+head-mine.Lo]
 }
 
 // queries are those of one head that the owner gets.
 func (h *handover) queries(seq, head int) *kvcache.Statistics {
-	mine := h.epoch.place.Slices[h.epoch.rank].KVHeads
+	mine := h.of(h.epoch.rank)
 	return h.stats[seq*mine.Len()+head-mine.Lo]
 }
 
@@ -90,7 +98,7 @@ func (h *handover) start(layer int, done func(error)) {
 		want := 0
 		for _, q := range h.seqs {
 			if q.owner == e.rank && r != e.rank {
-				want += h.rowBytes(q, layer, e.place.Slices[r].KVHeads)
+				want += h.rowBytes(q, layer, h.of(r))
 			}
 		}
 		if cap(h.recv[r]) < want {
@@ -98,7 +106,7 @@ func (h *handover) start(layer int, done func(error)) {
 		}
 		h.recv[r] = h.recv[r][:want]
 	}
-	mine := e.place.Slices[e.rank].KVHeads
+	mine := h.of(e.rank)
 	h.choose(layer)
 	for i, q := range h.seqs {
 		if q.owner == e.rank {
@@ -128,16 +136,16 @@ func (h *handover) finish(layer int) error {
 		if q.owner != e.rank {
 			continue
 		}
-		for r, s := range e.place.Slices {
+		for r := range e.place.Slices {
 			if r == e.rank {
-				if err := h.keepOwn(i, layer, s.KVHeads); err != nil {
+				if err := h.keepOwn(i, layer, h.of(r)); err != nil {
 					return err
 				}
 				continue
 			}
 			size := h.rowBytes(q, layer, topology.Range{Lo: 0, Hi: 1})
 			rows := size - kvcache.QueryBytes(e.geometry, e.geometry.Rule(layer, q.policy), q.prompt)
-			for head := s.KVHeads.Lo; head < s.KVHeads.Hi; head++ {
+			for head := h.of(r).Lo; head < h.of(r).Hi; head++ {
 				in := h.recv[r][at[r] : at[r]+size]
 				if err := q.own.Import(layer, head, 0, in[:rows]); err != nil {
 					return err
@@ -194,7 +202,7 @@ func (h *handover) seal() error {
 			q.part = nil
 		}
 		q.seen.Release()
-		q.seen = nil
+		q.seen, q.moves = nil, nil
 	}
 	return nil
 }

@@ -240,7 +240,13 @@ func TestIndexIsRefused(t *testing.T) {
 	if err := m.checkIndex(&proto.StepRequest{Step: 7}, &proto.Index{Seq: 2, From: 5, Pieces: 67}, &Sequence{Policy: q.Policy, Prompt: q.Prompt, Read: q.Read, Indexed: 5}); err != nil {
 		t.Error(err)
 	}
+	if err := m.checkIndex(&proto.StepRequest{Step: 7}, &proto.Index{Seq: 2, From: 72, Pieces: 9}, &Sequence{Policy: q.Policy, Prompt: q.Prompt, Read: q.Prompt, Indexed: 72}); err != nil {
+		t.Error(err)
+	}
 	for name, change := range map[string]func(q *Sequence, x *proto.Index){
+		"no row left":      func(q *Sequence, x *proto.Index) { q.Read, q.Indexed, x.From = 399, 72, 72 },
+		"more than moves":  func(q *Sequence, x *proto.Index) { q.Read, q.Indexed, x.From, x.Pieces = 400, 72, 72, 10 },
+		"both kinds":       func(q *Sequence, x *proto.Index) { q.Read, x.Pieces = 400, 68 },
 		"no piece":         func(_ *Sequence, x *proto.Index) { x.Pieces = 0 },
 		"a piece twice":    func(_ *Sequence, x *proto.Index) { x.From = 4 },
 		"too many":         func(_ *Sequence, x *proto.Index) { x.Pieces = 68 },

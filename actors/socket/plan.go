@@ -72,9 +72,14 @@ func (e *epoch) plan(s *step) []stage {
 // cluster are the stages of what a step does for prompts' indexes.
 func (e *epoch) cluster(s *step) (stages []stage) {
 	for _, x := range s.work.Index {
+		q := e.seqs[x.Seq]
+		if c := kvcache.ClusteringOf(e.geometry, q.prompt, q.policy); x.From >= c.Before {
+			stages = append(stages, e.move(s, q, x.From-c.Before, x.From-c.Before+x.Pieces, c.Pieces-c.Before)...)
+			continue
+		}
 		stages = append(stages, stage{job: func(done func(error)) {
 			began := time.Now()
-			if q := e.seqs[x.Seq]; q.part != nil && (e.geometry.Units == 0 || q.owner == e.rank) {
+			if q.part != nil && (e.geometry.Units == 0 || q.owner == e.rank) {
 				for i := range x.Pieces {
 					q.seen.Cluster(q.part, q.policy, x.From+i, e.pool.Run)
 				}
@@ -86,9 +91,30 @@ func (e *epoch) cluster(s *step) (stages []stage) {
 	return stages
 }
 
+// move are the stages of the pieces [lo, hi) of the hand-over of one prompt; the last of all is its end.
+func (e *epoch) move(s *step, q *sequence, lo, hi, all int) (stages []stage) {
+	if q.moves == nil {
+		q.moves = &handover{epoch: e, seqs: []*sequence{q}}
+	}
+	h := q.moves
+	for piece := lo; piece < min(hi, all-1); piece++ {
+		if layer, heads, moved := e.geometry.Moved(piece); moved && heads.Len() > 0 {
+			stages = append(stages, h.exchange(layer, topology.Range{Lo: heads.Lo, Hi: heads.Hi})...)
+		}
+		stages = append(stages, stage{job: func(done func(error)) {
+			var err error
+			if q.own != nil {
+				err = q.own.Index(piece, e.pool.Run)
+			}
+			done(err)
+		}})
+	}
+	return h.timed(s, stages, hi == all)
+}
+
 // handOver are the stages that move prompts that are complete to their owners.
-func (e *epoch) handOver(s *step) []stage {
-	h := &handover{epoch: e, batch: s.micro.batch}
+func (e *epoch) handOver(s *step) (stages []stage) {
+	h := &handover{epoch: e}
 	for _, c := range s.work.Runs {
 		if c.Last {
 			h.seqs = append(h.seqs, e.seqs[c.Seq])
@@ -97,16 +123,30 @@ func (e *epoch) handOver(s *step) []stage {
 	if len(h.seqs) == 0 {
 		return nil
 	}
-	var began time.Time // of the hand-over: choosing, sending and keeping the rows
-	stages := []stage{{job: func(done func(error)) { began = time.Now(); done(nil) }}}
 	for l := range e.geometry.Layers {
-		stages = append(stages, stage{job: func(done func(error)) { h.start(l, done) }},
-			stage{job: func(done func(error)) { done(h.finish(l)) }})
+		stages = append(stages, h.exchange(l, topology.Range{Hi: e.geometry.KVHeads})...)
 	}
-	return append(stages, stage{job: func(done func(error)) {
-		err := h.seal()
-		s.spent.Votes, s.spent.Selection = h.observing, h.choosing
-		s.spent.Shipping = time.Since(began) - h.observing - h.choosing
+	return h.timed(s, stages, true)
+}
+
+// exchange are the stages that move heads of one layer.
+func (h *handover) exchange(layer int, heads topology.Range) []stage {
+	return []stage{{job: func(done func(error)) { h.heads = heads; h.start(layer, done) }}, {job: func(done func(error)) { done(h.finish(layer)) }}}
+}
+
+// timed puts clocks around stages of a hand-over: choosing, sending and keeping the rows. With end it ends behind them.
+func (h *handover) timed(s *step, stages []stage, end bool) []stage {
+	var began time.Time
+	h.batch = s.micro.batch
+	first := stage{job: func(done func(error)) { began = time.Now(); done(nil) }}
+	return append(append([]stage{first}, stages...), stage{job: func(done func(error)) {
+		var err error
+		if end {
+			err = h.seal()
+		}
+		s.spent.Votes, s.spent.Selection = s.spent.Votes+h.observing, s.spent.Selection+h.choosing
+		s.spent.Shipping += time.Since(began) - h.observing - h.choosing
+		h.observing, h.choosing = 0, 0
 		done(err)
 	}})
 }

@@ -35,10 +35,11 @@ type sequence struct {
 	fresh   int // how many tokens the request came with: at most these, or more, which come as decode rows; later ones were sampled
 	policy  *kvcache.Policy
 
-	part *kvcache.Store       // own KV heads of the prompt; nil when this rank has none, or after the hand-over
-	seen *kvcache.Observation // what the policy will look at; nil: nothing
-	own  *kvcache.Store       // the owner's, from the last chunk on
-	copy *kvcache.Store       // the replica of it on this socket
+	part  *kvcache.Store       // own KV heads of the prompt; nil when this rank has none, or after the hand-over
+	seen  *kvcache.Observation // what the policy will look at; nil: nothing
+	own   *kvcache.Store       // the owner's, from the last chunk on
+	moves *handover            // that goes on over several steps
+	copy  *kvcache.Store       // the replica of it on this socket
 
 	params  sampler.Params
 	history *sampler.History

@@ -266,10 +266,15 @@ func (m *Machine) checkIndex(r *proto.StepRequest, x *proto.Index, q *Sequence) 
 	if err != nil {
 		return fmt.Errorf("socket: sequence %d: %w", x.Seq, err)
 	}
-	if c := kvcache.ClusteringOf(kvcache.Geometry{Layers: m.limits.Layers, Layout: m.limits.Layout}, q.Prompt, p); x.Pieces == 0 || int(x.From) != q.Indexed || int(x.Pieces) > c.Pieces-q.Indexed || q.Read < c.After {
-		return fmt.Errorf("socket: sequence %d: pieces [%d,%d+%d) of its index after %d of %d, with %d tokens read of the %d that they need", x.Seq, x.From, x.From, x.Pieces, q.Indexed, c.Pieces, q.Read, c.After)
+	c := kvcache.ClusteringOf(kvcache.Geometry{Layers: m.limits.Layers, Layout: m.limits.Layout}, q.Prompt, p)
+	most, read := c.Before, c.After
+	if q.Indexed >= c.Before {
+		most, read = c.Pieces, q.Prompt
 	}
-	q.named = r.Step
+	if x.Pieces == 0 || int(x.From) != q.Indexed || int(x.Pieces) > most-q.Indexed || q.Read < read {
+		return fmt.Errorf("socket: sequence %d: pieces [%d,%d+%d) of its index after %d of %d, with %d tokens read of the %d that they need", x.Seq, x.From, x.From, x.Pieces, q.Indexed, most, q.Read, read)
+	}
+	q.named, q.before, q.pieces = r.Step, c.Before, c.Pieces
 	return nil
 }
 

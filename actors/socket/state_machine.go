@@ -56,6 +56,8 @@ type Sequence struct {
 	Policy     string
 	Logprobs   int    // beside each sampled token
 	Indexed    int    // pieces of its clustering that were done
+	before     int    // of these come before the hand-over
+	pieces     int    // of all
 	Read       int    // tokens that count: of the prompt, then of the cache
 	Staged     int    // of the last decode rows: the next plan says how many of them count
 	Whole      bool   // the hand-over is done

@@ -47,7 +47,11 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 		m.run(w, c)
 	}
 	for _, x := range r.Index {
-		m.seqs[x.Seq].flight = w.Step
+		q := m.seqs[x.Seq]
+		q.flight = w.Step
+		if int(x.From) == q.before && q.Owner == m.limits.Rank {
+			w.First = append(w.First, Effect{Do: DoOpenCache, Seq: x.Seq, Tokens: q.Prompt})
+		}
 		m.flights[w.Batch] = append(m.flights[w.Batch], x.Seq)
 		w.Index = append(w.Index, Index{Seq: x.Seq, From: int(x.From), Pieces: int(x.Pieces)})
 	}
@@ -160,7 +164,9 @@ func (m *Machine) End(w *Work, ok bool) error {
 		}
 	}
 	for _, x := range w.Index {
-		m.seqs[x.Seq].Indexed += x.Pieces
+		q := m.seqs[x.Seq]
+		q.Indexed += x.Pieces
+		q.Whole = q.Indexed == q.pieces
 	}
 	for _, k := range w.Copies {
 		m.seqs[k.Seq].Replicated = true
