@@ -16,7 +16,7 @@ export function chatPage(view) {
   const log = h("div", { class: "log", role: "log", "aria-label": "Conversation" });
   const box = h("textarea", { id: "prompt", rows: 1, placeholder: "Ask the cluster", "aria-label": "Message", autofocus: true });
   const send = h("button", { class: "main", type: "submit" }, "Send");
-  const stop = h("button", { type: "button", onclick: () => running?.abort.abort() }, "Stop");
+  const stop = h("button", { type: "button", onclick: () => { running?.abort.abort(); home(); } }, "Stop");
   const note = h("span", { class: "note", role: "status" });
   const how = h("button", { class: "chip on", type: "button", title: "Cache policy and sampling", "aria-haspopup": "dialog", onclick: () => drawer(label) });
   const form = h("form", { onsubmit: e => { e.preventDefault(); ask(); } }, h("label", { class: "hidden", for: "prompt" }, "Message"), box,
@@ -24,13 +24,14 @@ export function chatPage(view) {
   view.append(h("div", { class: "chat" }, side, h("section", { class: "talk", "aria-label": "Chat" }, log, h("div", { class: "composer" }, form))));
 
   let shown = new Map(); // turn -> element
+  const home = () => matchMedia("(min-width: 44.01rem)").matches && box.focus(); // on a phone that opens the keyboard
   const label = () => { how.textContent = asText() ? "text" : policy() || "policy"; };
 
   function list() {
     side.replaceChildren(h("button", { class: "new", type: "button", onclick: () => { chats.fresh(); all(); box.focus(); } }, "New chat"),
       ...chats.list.map(c => h("div", { class: c.id === chats.current.id ? "row on" : "row" },
         h("button", { class: "open", type: "button", title: c.title, onclick: () => { chats.open(c.id); side.classList.remove("open"); all(); } }, c.title),
-        h("span", { class: "del" }, tool("Delete " + c.title, icons.close, () => { if (running && c.turns.includes(running.turn)) running.abort.abort(); chats.remove(c.id); all(); })))));
+        h("span", { class: "del" }, tool("Delete " + c.title, icons.close, () => { if (running && c.turns.includes(running.turn)) running.abort.abort(); chats.remove(c.id); all(); home(); })))));
   }
 
   function all() {
@@ -142,6 +143,7 @@ export function chatPage(view) {
     if (running || turns.at(-1)?.role !== "assistant") return;
     turns.pop();
     run();
+    home(); // the button that was pressed is no more
   }
 
   redraw = turn => { if (shown.has(turn)) fill(turn); list(); busy(); };
@@ -158,7 +160,7 @@ export function chatPage(view) {
       if (turn !== running?.turn && turn.outages?.some(o => same(o, e))) { newest(turn); fill(turn); chats.write(); }
     }
   })];
-  if (matchMedia("(min-width: 44.01rem)").matches) box.focus();
+  home();
   return () => { offs.forEach(f => f()); redraw = () => {}; if (running) running.changed = () => {}; };
 }
 

@@ -2,7 +2,7 @@
 import { h, keep } from "./dom.js";
 import { live, on } from "./live.js";
 import { now } from "./net.js";
-import { operate } from "./operate.js";
+import { drainer } from "./operate.js";
 import { ago, clock, count, day, duration, many } from "./format.js";
 import { title, trouble } from "./words.js";
 
@@ -88,33 +88,26 @@ export function faultsPage(view) {
     epochs();
   }
 
-  async function act(id, verb, button) {
-    button.disabled = true;
-    problem.textContent = "";
-    try {
-      await operate(id, verb);
-    } catch (e) {
-      problem.textContent = e.message;
-      button.disabled = false;
-    }
+  const places = new Map(); // node -> its row, which stays: a button may have the focus
+  function place(id) {
+    const chip = h("span"), drain = drainer(id, problem);
+    drain.button.classList.add("end");
+    const draw = n => {
+      const gone = n.word === "gone";
+      chip.className = n.word === "ready" ? "chip on" : gone ? "chip bad" : "chip";
+      chip.textContent = gone ? "gone " + ago(Date.parse(n.event.at), now()) : n.word;
+      drain.draw(n);
+    };
+    return { box: h("li", { "data-node": id }, h("b", {}, id), chip, drain.button), draw };
   }
 
-  const drawn = new Map(); // node id -> element, and the word that it was drawn for
   function states() {
     epochs();
     keep(nodes, live.nodes.map(n => {
-      const at = drawn.get(n.id);
-      if (at?.word === n.word && n.word !== "gone") return at.box; // a button that is about to be pressed stays
-      const box = node(n);
-      drawn.set(n.id, { word: n.word, box });
-      return box;
+      if (!places.has(n.id)) places.set(n.id, place(n.id));
+      places.get(n.id).draw(n);
+      return places.get(n.id).box;
     }));
-  }
-
-  function node(n) {
-    const verb = n.word === "drained" || n.word === "draining" ? "undrain" : "drain";
-    return h("li", { "data-node": n.id }, h("b", {}, n.id), h("span", { class: n.word === "ready" ? "chip on" : n.word === "gone" ? "chip bad" : "chip" }, n.word === "gone" ? "gone " + ago(Date.parse(n.event.at), now()) : n.word),
-      n.word !== "gone" && n.word !== "refused" && h("button", { class: "quiet small end", type: "button", "aria-label": verb + " " + n.id, onclick: e => act(n.id, verb, e.target) }, verb === "drain" ? "Drain" : "Undrain"));
   }
 
   events();

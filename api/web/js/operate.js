@@ -5,7 +5,7 @@ import { send } from "./net.js";
 
 let key = "";
 
-export async function operate(id, verb) {
+async function operate(id, verb) {
   for (;;) {
     try {
       return await send("POST", "/v1/nodes/" + encodeURIComponent(id) + "/" + verb, undefined, key);
@@ -17,11 +17,36 @@ export async function operate(id, verb) {
   }
 }
 
+/** drainer makes the button that drains a node, or takes it back; draw brings it up to date. It
+ * stays, and is never disabled: who works from the keyboard would lose the place. */
+export function drainer(id, problem) {
+  let busy = false;
+  const button = h("button", { class: "quiet small", type: "button", onclick: async () => {
+    if (busy) return;
+    busy = true;
+    problem.textContent = "";
+    try {
+      await operate(id, button.dataset.verb);
+    } catch (e) {
+      problem.textContent = e.message;
+    }
+    busy = false;
+  } });
+  const draw = n => {
+    const back = n.word === "drained" || n.word === "draining";
+    button.hidden = n.word === "gone" || n.word === "refused";
+    button.dataset.verb = back ? "undrain" : "drain";
+    button.textContent = back ? "Undrain" : "Drain";
+    button.setAttribute("aria-label", button.textContent + " " + id);
+  };
+  return { button, draw };
+}
+
 /** ask shows a dialog, and gives the key that was typed; "": none was. */
 function ask(what, why) {
   return new Promise(done => {
     const input = h("input", { type: "password", autocomplete: "off", required: true });
-    const end = value => { box.remove(); done(value); };
+    const end = value => { box.close(); box.remove(); done(value); };
     const form = h("form", { onsubmit: e => { e.preventDefault(); end(input.value.trim()); } },
       h("p", {}, why), h("label", { class: "field" }, "An operator's key, to " + what, input),
       h("div", { class: "head" }, h("button", { class: "quiet end", type: "button", onclick: () => end("") }, "Cancel"), h("button", { class: "main" }, "Use it")));

@@ -1,7 +1,7 @@
 // One socket: its share, its memory, its sequences, and the buttons that drain it.
 import { h } from "./dom.js";
 import { now } from "./net.js";
-import { operate } from "./operate.js";
+import { drainer } from "./operate.js";
 import { ago, bytes, count, duration, percent } from "./format.js";
 
 const SHOWN = 5;
@@ -12,20 +12,9 @@ export function socket(id) {
   const memory = h("div", { class: "meter tall", role: "img" }), held = h("div", { class: "legend num" });
   const list = h("ul", { class: "seqs", "aria-label": "Sequences" }), foot = h("span", { class: "dim small num" });
   const problem = h("div", { class: "bad small", role: "status" });
-  const drain = h("button", { class: "quiet small", type: "button", onclick: () => act(drain.dataset.verb) });
+  const drain = drainer(id, problem);
   const box = h("li", { class: "card socket", "data-node": id },
-    h("div", { class: "head" }, h("h3", {}, id), state, room), memory, held, list, h("div", { class: "foot" }, foot, drain), problem);
-
-  async function act(verb) {
-    drain.disabled = true;
-    problem.textContent = "";
-    try {
-      await operate(id, verb);
-    } catch (e) {
-      problem.textContent = e.message;
-    }
-    drain.disabled = false;
-  }
+    h("div", { class: "head" }, h("h3", {}, id), state, room), memory, held, list, h("div", { class: "foot" }, foot, drain.button), problem);
 
   function draw(n, sequences, seconds) {
     const gone = n.word === "gone";
@@ -33,9 +22,7 @@ export function socket(id) {
     state.textContent = n.word === "loading" && n.load_bytes ? "loading " + percent(n.loaded_bytes / n.load_bytes) + (seconds ? ", " + duration(1000 * seconds) : "") : n.word;
     room.textContent = gone ? "" : bytes(n.kv_used_bytes + n.kv_prefix_bytes) + " of " + bytes(n.kv_budget_bytes);
     room.title = "caches, of what they may take";
-    drain.hidden = gone || n.word === "refused";
-    drain.dataset.verb = n.word === "drained" || n.word === "draining" ? "undrain" : "drain";
-    drain.textContent = drain.dataset.verb === "drain" ? "Drain" : "Undrain";
+    drain.draw(n);
     memory.hidden = gone;
     if (gone) {
       memory.setAttribute("aria-label", "gone");

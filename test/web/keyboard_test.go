@@ -1,0 +1,96 @@
+package web_test
+
+import (
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// keyboard: without a mouse a question of two lines is asked, stopped and asked again, the
+// settings are opened and closed, and a node is drained and taken back. What has the focus
+// shows it, and the focus is not lost with what was pressed.
+func keyboard(t *testing.T, b *browser, _ *cluster) {
+	b.settings(`{"form":"text","temperature":"0","max_tokens":"4000"}`)
+	b.do("leave the last chat", chromedp.Navigate(value[string](b, `location.origin + location.pathname`)+"#chat"))
+	b.press(`.chats .new`)
+	b.focused("#prompt")
+	b.keys("// Package sort")
+	b.keys("\r", chromedp.KeyModifiers(chromedp.ModifierShift))
+	b.keys("// provides\r")
+	b.until(`%s?.querySelector(".caret")?.innerText.length > 20`, last)
+	if asked := value[string](b, `[...document.querySelectorAll(".turn.user .text")].at(-1).textContent`); asked != "// Package sort\n// provides" {
+		t.Errorf("two lines were asked as %q", asked)
+	}
+	b.tab(`.composer button:not(.main):not(.icon):not(.chip)`) // Stop
+	b.keys("\r")
+	b.whole()
+	b.focused("#prompt")
+	b.tab(`button[aria-label="Answer again"]`)
+	b.keys("\r")
+	b.until(`%s?.querySelector(".caret")?.innerText.length > 20`, last)
+	b.focused("#prompt")
+	b.tab(`.composer button:not(.main):not(.icon):not(.chip)`)
+	b.keys("\r")
+	b.whole()
+
+	b.tab(`button[aria-label="How to answer"]`)
+	b.keys("\r")
+	b.until(`document.querySelector("dialog[open]")?.contains(document.activeElement)`)
+	b.keys(kb.Escape)
+	b.until(`!document.querySelector("dialog")`)
+	b.focused(`button[aria-label="How to answer"]`)
+
+	b.tab(`nav a[href="#faults"]`)
+	b.keys("\r")
+	b.until(`document.querySelector(".nodes")`)
+	b.tab(`.skip`)
+	b.keys("\r")
+	b.focused("main")
+	const drain = `.nodes [data-node="node-3"] button`
+	for _, state := range []string{"drained", "ready"} {
+		b.tab(drain)
+		b.keys("\r")
+		b.until(`document.querySelector('.nodes [data-node="node-3"] .chip').textContent === %q`, state)
+		b.focused(drain)
+	}
+}
+
+// keys types, whatever has the focus.
+func (b *browser) keys(keys string, opts ...chromedp.KeyOption) {
+	b.t.Helper()
+	b.do("type "+keys, chromedp.KeyEvent(keys, opts...))
+}
+
+// focused waits until an element has the focus, and shows it.
+func (b *browser) focused(selector string) {
+	b.t.Helper()
+	b.until(`document.activeElement.matches(%q)`, selector)
+	b.marked()
+}
+
+// tab goes to an element by the tabulator, each stop of which must be seen.
+func (b *browser) tab(selector string) {
+	b.t.Helper()
+	for range 80 {
+		if value[bool](b, `document.activeElement.matches(%q)`, selector) {
+			return
+		}
+		b.keys(kb.Tab)
+		b.marked()
+	}
+	b.t.Fatalf("the tabulator does not lead to %s", selector)
+}
+
+// marked fails unless what has the focus can be told by a look: an outline, for the box of the
+// chat its border. The page itself, where the tabulator begins again, is not marked.
+func (b *browser) marked() {
+	b.t.Helper()
+	if bad := value[string](b, `(() => {
+		const e = document.activeElement, style = getComputedStyle(e), box = e.getBoundingClientRect();
+		if (e === document.body || e.matches("main, #prompt")) return "";
+		return style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0 && box.right > 0 && box.width > 0 ? "" : e.outerHTML.slice(0, 200);
+	})()`); bad != "" {
+		b.t.Errorf("the focus is not to be seen on %s", bad)
+	}
+}
