@@ -255,7 +255,7 @@ type chatDelta struct {
 	Role      string      `json:"role,omitempty"`
 	Content   *string     `json:"content,omitempty"`
 	Reasoning string      `json:"reasoning_content,omitempty"`
-	ToolCalls []callDelta `json:"tool_calls,omitempty"`
+	ToolCalls []CallDelta `json:"tool_calls,omitempty"`
 }
 
 type chatChunkChoice struct {
@@ -276,7 +276,7 @@ func (c chatShape) chunk(d delta) chunkBody {
 	}
 	out.Delta.Reasoning = d.thought
 	for _, c := range d.calls {
-		out.Delta.ToolCalls = append(out.Delta.ToolCalls, callDelta{c.index, c.toolCall()})
+		out.Delta.ToolCalls = append(out.Delta.ToolCalls, CallDelta{c.index, c.toolCall()})
 	}
 	if len(d.tokens) > 0 {
 		out.Logprobs = c.s.chatLogprobs(c.g, d.tokens)
@@ -288,7 +288,7 @@ type chatMessage struct {
 	Role      string     `json:"role"`
 	Content   *string    `json:"content"` // null beside calls
 	Reasoning string     `json:"reasoning_content,omitempty"`
-	ToolCalls []toolCall `json:"tool_calls,omitempty"`
+	ToolCalls []ToolCall `json:"tool_calls,omitempty"`
 	Refusal   *string    `json:"refusal"`
 }
 

@@ -132,7 +132,7 @@ func turnsOf(at string, raw json.RawMessage, lim Limits) []Message {
 	}
 	var turns []Message
 	var texts, thoughts []string
-	var calls []toolCall
+	var calls []ToolCall
 	elements(at+".content", "blocks", m.Content, lim.Parts, func(i int, raw json.RawMessage) {
 		here := at + ".content[" + itoa(i) + "]"
 		var b struct {

@@ -101,7 +101,7 @@ type itemTurns struct {
 	lim   Limits
 	out   []Message
 	turn  *Message // of the assistant, that is not whole
-	calls []toolCall
+	calls []ToolCall
 }
 
 func (t *itemTurns) flush() {

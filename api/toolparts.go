@@ -12,8 +12,8 @@ type madeCall struct {
 	id        string
 }
 
-// toolCall is one in OpenAI's words.
-type toolCall struct {
+// ToolCall is one in OpenAI's words.
+type ToolCall struct {
 	ID       string `json:"id,omitempty"`
 	Type     string `json:"type,omitempty"`
 	Function struct {
@@ -22,13 +22,14 @@ type toolCall struct {
 	} `json:"function"`
 }
 
-type callDelta struct {
+// CallDelta is one in a stream, or more of its arguments.
+type CallDelta struct {
 	Index int `json:"index"`
-	toolCall
+	ToolCall
 }
 
-func (c madeCall) toolCall() toolCall {
-	out := toolCall{ID: c.id}
+func (c madeCall) toolCall() ToolCall {
+	out := ToolCall{ID: c.id}
 	if c.name != "" {
 		out.Type = "function"
 	}

@@ -56,8 +56,8 @@ type chunk struct {
 		Text         string `json:"text"`
 		FinishReason string `json:"finish_reason"`
 		Delta        struct {
-			Content string     `json:"content"`
-			Calls   []toolCall `json:"tool_calls"`
+			Content string          `json:"content"`
+			Calls   []api.CallDelta `json:"tool_calls"`
 		} `json:"delta"`
 	} `json:"choices"`
 	Usage *usage `json:"usage"`
@@ -66,20 +66,9 @@ type chunk struct {
 	} `json:"error"`
 }
 
-// toolCall is a call of a function, or a piece of one.
-type toolCall struct {
-	Index    int    `json:"index"`
-	ID       string `json:"id,omitempty"`
-	Type     string `json:"type,omitempty"`
-	Function struct {
-		Name      string `json:"name,omitempty"`
-		Arguments string `json:"arguments"`
-	} `json:"function"`
-}
-
 // finished is what a stream came to.
 type finished struct {
-	Calls  []toolCall
+	Calls  []api.ToolCall
 	Reason string
 	Usage  usage
 	First  time.Duration // to the first text
@@ -133,7 +122,7 @@ func (f *finished) take(data []byte, began time.Time, emit func(string)) error {
 	for _, ch := range k.Choices {
 		for _, piece := range ch.Delta.Calls {
 			if piece.Index == len(f.Calls) {
-				f.Calls = append(f.Calls, piece)
+				f.Calls = append(f.Calls, piece.ToolCall)
 			} else if piece.Index >= 0 && piece.Index < len(f.Calls) {
 				f.Calls[piece.Index].Function.Arguments += piece.Function.Arguments
 			}
