@@ -82,6 +82,13 @@ func spawnIn(t testing.TB, at *port, bin, name string, env []string, args ...str
 		close(p.done)
 	}()
 	t.Cleanup(func() {
+		if t.Failed() && full() { // what it was doing belongs to the end of its errors
+			_ = p.cmd.Process.Signal(syscall.SIGQUIT)
+			select {
+			case <-p.done:
+			case <-time.After(2 * time.Second):
+			}
+		}
 		p.kill(t)
 		if t.Failed() {
 			t.Logf("--- %s, end of standard output:\n%s--- end of standard error:\n%s", name, tail(p.out), tail(p.err))
@@ -148,8 +155,12 @@ func tail(path string) string {
 	if err != nil {
 		return err.Error() + "\n"
 	}
-	if len(b) > tailBytes {
-		b = append([]byte("...\n"), b[len(b)-tailBytes:]...)
+	most := tailBytes
+	if full() { // a long run's fault may lie minutes back
+		most *= 64
+	}
+	if len(b) > most {
+		b = append([]byte("...\n"), b[len(b)-most:]...)
 	}
 	if len(b) > 0 && !bytes.HasSuffix(b, []byte("\n")) {
 		b = append(b, '\n')
