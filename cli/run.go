@@ -48,8 +48,9 @@ type runCmd struct {
 	serverFlags
 	sampleFlags
 	startFlags
-	Prompt []string `arg:"" optional:"" help:"MODEL, TEXT or both: a checkpoint, or a model that comes with the program, and the text to continue; standard input when that is absent or -."`
-	Stats  bool     `help:"Print timings to standard error."`
+	Model *string  `arg:"" optional:"" help:"A checkpoint, or a model that comes with the program; or the first word of the text."`
+	Text  []string `arg:"" optional:"" help:"What is continued; standard input when it is absent or -."`
+	Stats bool     `help:"Print timings to standard error."`
 }
 
 func (c *runCmd) Help() string {
@@ -63,10 +64,18 @@ and no text, at a terminal, is talked to, as with shoal chat.
   shoal run ~/models/Llama-3.2-1B-Instruct`
 }
 
+// words are two arguments, so that flags may stand between them.
+func (c *runCmd) words() []string {
+	if c.Model == nil {
+		return c.Text
+	}
+	return append([]string{*c.Model}, c.Text...)
+}
+
 func (c *runCmd) Run(e *env) error {
-	checkpoint, words := split(c.Prompt)
+	checkpoint, words := split(c.words())
 	if checkpoint != "" && len(words) == 0 && isTerminal(e.stdin) {
-		return (&chatCmd{serverFlags: c.serverFlags, sampleFlags: c.sampleFlags, startFlags: c.startFlags, Model: c.Prompt[0]}).Run(e)
+		return (&chatCmd{serverFlags: c.serverFlags, sampleFlags: c.sampleFlags, startFlags: c.startFlags, Model: *c.Model}).Run(e)
 	}
 	prompt := strings.Join(words, " ")
 	switch {
