@@ -17,7 +17,7 @@ func TestContextsYield(t *testing.T) {
 	context, alone := prompt("a text", 200), kvcache.ResidentBytes(geometry, 200, 200, squeezed)
 	sockets := []Socket{{ID: "n", Budget: kvcache.HandoverBytes(geometry, 4, 200, squeezed) + alone, Heads: tensor.Span{Lo: 0, Hi: 4}}}
 	at := newCluster(t, 1, sockets)
-	defer at.close()
+	defer func() { at.close() }()
 	var flight *Plan // that began with what the last input waited for
 	run := func(in Input, until func() bool) {
 		e := s.Step(in)
@@ -78,6 +78,12 @@ func TestContextsYield(t *testing.T) {
 	run(Tick{1}, rests)
 	if booked := s.ledger.sockets[0].reserved; booked != alone {
 		t.Errorf("%d bytes are booked for a context, want %d", booked, alone)
+	}
+	next, held := at.inherit(2, sockets, []int{0}) // nobody else runs: no step opens it before somebody does
+	at = next
+	run(Placed{Epoch: 2, Sockets: sockets, Held: held}, rests)
+	if run(submit(Spec{ID: "later", Prompt: append(context[:200:200], prompt("later", 20)...), MaxTokens: 5, Context: 200}), over("later")); at.forks != 1 {
+		t.Fatalf("%d forks of a context that outlived its epoch", at.forks)
 	}
 	before := s.requests["context"].preempted
 	run(submit(Spec{ID: "large", Prompt: prompt("large", 300), MaxTokens: 5}), over("large"))

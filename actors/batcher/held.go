@@ -114,7 +114,8 @@ type resumption struct {
 	seq uint64
 }
 
-// reopen tells the sockets which of the caches that they hold go on.
+// reopen tells the sockets which of the caches that they hold go on. A plan that nobody has rows
+// for is not sent, and leaves that to the next.
 func (s *State) reopen(p *Plan) {
 	for _, q := range s.resumed {
 		if r := q.r; r.phase == decoding && r.seq == q.seq && !r.ended {
@@ -122,5 +123,4 @@ func (s *State) reopen(p *Plan) {
 				Read: r.read, Sampled: max(0, r.read-len(r.Prompt)), Tail: max(0, len(r.Prompt)-r.read), Reserve: r.cached + 1, Resume: r.tokens(0, r.cached), Replica: r.replica})
 		}
 	}
-	s.resumed = nil
 }

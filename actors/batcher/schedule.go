@@ -50,6 +50,7 @@ func (s *State) schedule() {
 	s.replicate(p)
 	s.spill(p)
 	s.steps++
+	s.resumed = nil
 	p.DropReplica, s.noReplica = s.noReplica, nil
 	p.Evict, s.prefix.evicted, s.prefix.told = s.prefix.evicted, nil, 0
 	p.DropSums, s.prefix.unsummed = s.prefix.unsummed, nil

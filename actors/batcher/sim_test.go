@@ -500,7 +500,7 @@ var squeezed = func() *kvcache.Policy {
 
 // fork begins a sequence with the cache of another.
 func (c *cluster) fork(q, from *sequence, requests map[string]*Spec) {
-	if from == nil || from.own == nil || from.owner != q.open.Owner || from.open.Read != q.open.Read || from.open.Policy != q.open.Policy || len(q.open.Resume) != q.open.Read {
+	if from == nil || from.held || from.own == nil || from.owner != q.open.Owner || from.open.Read != q.open.Read || from.open.Policy != q.open.Policy || len(q.open.Resume) != q.open.Read {
 		c.t.Fatalf("%s: a fork of %+v", q.open.ID, from)
 	}
 	q.feed(c, requests, 0, q.open.Resume)
