@@ -46,6 +46,7 @@ type flow struct {
 	reqs   []request
 	tokens atomic.Int64 // events so far, of all streams
 	ended  atomic.Int64
+	more   chan struct{} // filled when one of them grows
 	got    []stream
 	errs   []error
 	wg     sync.WaitGroup
@@ -53,14 +54,21 @@ type flow struct {
 
 // open starts all streams at once. Wait for them with wait.
 func (c *httpClient) open(reqs []request) *flow {
-	f := &flow{c: c, reqs: reqs, got: make([]stream, len(reqs)), errs: make([]error, len(reqs))}
+	f := &flow{c: c, reqs: reqs, got: make([]stream, len(reqs)), errs: make([]error, len(reqs)), more: make(chan struct{}, 1)}
+	count := func(n *atomic.Int64) {
+		n.Add(1)
+		select {
+		case f.more <- struct{}{}:
+		default:
+		}
+	}
 	for i, r := range reqs {
 		f.wg.Add(1)
 		go func() {
 			defer f.wg.Done()
-			defer f.ended.Add(1)
+			defer count(&f.ended)
 			f.got[i], f.errs[i] = c.stream(context.Background(), r.path, r.body, func(int, string) error {
-				f.tokens.Add(1)
+				count(&f.tokens)
 				return nil
 			})
 		}()
@@ -83,13 +91,28 @@ func (c *httpClient) undisturbed(t testing.TB, reqs []request) (texts []string, 
 // which are not everywhere as good, at least half of them.
 func (f *flow) reach(t testing.TB, n int64) {
 	t.Helper()
-	eventually(t, requestLimit, fmt.Sprintf("%d events", n), func() (bool, string) {
+	if !f.reached(t, n) {
+		t.Fatal("a stream ended before the fault: give it more tokens")
+	}
+}
+
+// reached is reach that says whether it was so.
+func (f *flow) reached(t testing.TB, n int64) bool {
+	t.Helper()
+	for limit := time.After(requestLimit); ; {
 		if ended := int(f.ended.Load()); ended > 0 && (drafting() == "" || ended > len(f.reqs)/2) {
-			t.Fatal("a stream ended before the fault: give it more tokens")
+			return false
 		}
 		have := f.tokens.Load()
-		return have >= n, fmt.Sprintf("%d events", have)
-	})
+		if have >= n {
+			return true
+		}
+		select {
+		case <-f.more:
+		case <-limit:
+			t.Fatalf("%d events: not in %v: %d events", n, requestLimit, have)
+		}
+	}
 }
 
 // wait returns the canonical text of every stream and the longest silence of any.
