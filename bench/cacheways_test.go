@@ -157,6 +157,8 @@ func (c *shifted) Fetch(int, int, int) {}
 
 func (c *shifted) Together(int, int, int) (together, causal bool) { return false, false }
 
+func (c *shifted) Read(layer, head int) int { return len(c.Blocks(layer, head)) }
+
 func (c *shifted) Blocks(layer, head int) [][]byte { return c.blocks[layer*c.g.KVHeads+head] }
 
 func (c *shifted) View(layer, head, _ int, _ []float32, s *tensor.AttnScratch) ([][]byte, int, []uint64) {

@@ -91,27 +91,24 @@ func listed(mask []uint64, places []int32) []int32 {
 }
 
 // kth is the k-th highest key, and how many of those that equal it are among the k highest:
-// digit by digit, from the first that decides.
+// the keys lie in at most 256 equal parts of their range, then in those of the part that decides.
 func kth(keys []uint32, k int) (key uint32, ties int) {
-	const digits = 11
-	var count [1 << digits]int32
-	known := uint32(0) // a mask
-	for shift := 32 - digits; ; shift -= digits {
-		shift = max(shift, 0)
-		clear(count[:])
+	lo := slices.Min(keys)
+	for span := slices.Max(keys) - lo; ; {
+		var count [1 << 8]int32
+		shift := max(0, bits.Len32(span)-8)
 		for _, x := range keys {
-			if x&known == key {
-				count[x>>shift%(1<<digits)]++
+			if x -= lo; x <= span {
+				count[x>>shift&0xff]++
 			}
 		}
-		digit := len(count) - 1
-		for ; k > int(count[digit]); digit-- {
-			k -= int(count[digit])
+		part := span >> shift
+		for ; k > int(count[part]); part-- {
+			k -= int(count[part])
 		}
-		key |= uint32(digit) << shift
-		known = ^uint32(0) << shift
-		if shift == 0 {
-			return key, k
+		if lo += part << shift; shift == 0 {
+			return lo, k
 		}
+		span = 1<<shift - 1
 	}
 }

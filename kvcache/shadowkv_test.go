@@ -142,6 +142,9 @@ func TestShadowKVEqualsNaive(t *testing.T) {
 				at := s.Tokens() - 1
 				for layer := range 2 {
 					blocks, n, mask := s.View(layer, 1, at, q, 0.5, nil, new(tensor.AttnScratch))
+					if most := s.Read(layer, 1); len(blocks) > most || most > len(s.Blocks(layer, 1)) {
+						r.Fatalf("layer %d: %d of %d blocks are viewed, at most %d were said", layer, len(blocks), len(s.Blocks(layer, 1)), most)
+					}
 					if layer < p.Skip || (at+1)/m.chunk-m.local <= m.chunks+m.outliers {
 						if n != at+1 || mask != nil || &blocks[0][0] != &s.Blocks(layer, 1)[0][0] {
 							r.Fatalf("layer %d: %d of %d slots", layer, n, at+1)

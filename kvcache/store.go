@@ -148,6 +148,24 @@ func (s *Store) Bytes() int64 {
 // left behind are nil.
 func (s *Store) Blocks(layer, head int) [][]byte { return s.table(layer, head).rows() }
 
+// Read is how many blocks a View of a head has at most, about: those of the pages that its
+// selector chooses, however they lie. It may be asked while the head is written: it counts the
+// last block as full.
+func (s *Store) Read(layer, head int) int {
+	t := s.table(layer, head)
+	all := len(t.rows())
+	c := t.rule.Selector
+	if c == nil {
+		return all
+	}
+	page := c.Page()
+	n := (c.Reads(all*tensor.BlockSlots) + page - 1) / page
+	if page >= panelSlots { // pages are gathered
+		n = (n*page + tensor.BlockSlots - 1) / tensor.BlockSlots
+	}
+	return min(n, all)
+}
+
 // Fetch prefetches what Write of the token at pos will touch, where the policy can say so
 // before.
 func (s *Store) Fetch(layer, head, pos int) {

@@ -48,6 +48,7 @@ func BenchmarkForms(b *testing.B) {
 			}
 		}
 	}
+	formsOfPicked(b)
 	for _, dt := range allWeights {
 		for i, rows := range []int{4112, 4128, 4096} { // all but the last few panels are in fours
 			const cols = 2048
@@ -69,6 +70,38 @@ func BenchmarkForms(b *testing.B) {
 			}
 			if err := w.Close(); err != nil {
 				b.Error(err)
+			}
+		}
+	}
+}
+
+// formsOfPicked is the same of attention to some slots of every block, from memory, beside the
+// next narrower form and beside none.
+func formsOfPicked(b *testing.B) {
+	const slots = 1 << 16
+	for dt, forms := range active.picked {
+		for i, dim := range []int{96, 128} {
+			l := KVLayout{Type: dt, KDim: dim, VDim: dim}
+			blocks, valid := newCache(rng(1), l, slots), make([]uint64, slots/BlockSlots)
+			for g, f := range forms[i] {
+				if f == nil {
+					continue
+				}
+				rest, less, none := *active, forms, *active
+				less[i][g], none.picked = nil, nil
+				rest.picked = map[DType]attendKernels{dt: less}
+				var s AttnScratch
+				q, out := make([]float32, (g+1)*dim), make([]float32, (g+1)*dim)
+				for _, chunk := range []int{8, 32} {
+					for j := range valid {
+						valid[j] = prefixMask(chunk) << (j % (BlockSlots / chunk) * chunk)
+					}
+					for name, k := range map[string]*kernels{"next": &rest, "none": &none} {
+						b.Run(fmt.Sprintf("%s/picked/%v/columns=%d/heads=%d/of=%d/%s", active.name, dt, 32<<i, g+1, chunk, name), func(b *testing.B) {
+							gain(b, k, func() { Attend(out, q, g+1, 0.1, l, blocks, slots, valid, &s) })
+						})
+					}
+				}
 			}
 		}
 	}

@@ -67,7 +67,11 @@ func sumExpVecAVX2(x []float32, top float32) float32 {
 	var acc lanes
 	n := len(x) &^ 15
 	sumExpAVX2(&acc, unsafe.SliceData(x), n, top)
-	sumExpTail(&acc, x[n:], top)
+	if n < len(x) { // the exponential of -Inf is 0
+		tail := negInfLanes
+		copy(tail[:], x[n:])
+		sumExpAVX2(&acc, &tail[0], len(tail), top)
+	}
 	return acc.sum()
 }
 

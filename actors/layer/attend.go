@@ -151,14 +151,17 @@ func (a *attention) put(t attendTask) {
 	a.putRows(a.index, t, b.QKV[b.Dims.qCols():], b.qkvWidth())
 }
 
-// after is a block that the task behind a decode task will read, and prefetches what that
-// will write: threads have runs of tasks, and each begins with cache misses otherwise.
+// after is a block that the task behind a decode task will read, if that is known before its
+// view, and prefetches what that will write: threads have runs of tasks, and each begins with
+// cache misses otherwise.
 func (a *attention) after(i int) []byte {
 	if i+1 < len(a.entries) {
 		if t := a.entries[i+1]; !t.s.Prefill {
 			if blocks := t.s.Cache.Blocks(a.index, t.head); len(blocks) > 0 {
 				t.s.Cache.Fetch(a.index, t.head, t.s.Start)
-				return blocks[0]
+				if t.s.Cache.Read(a.index, t.head) == len(blocks) {
+					return blocks[0]
+				}
 			}
 		}
 	}

@@ -27,6 +27,8 @@ type Cache interface {
 	View(layer, head, pos int, q []float32, s *tensor.AttnScratch) (blocks [][]byte, n int, valid []uint64)
 	// Blocks are those of one head, as they lie: what is worth fetching before View.
 	Blocks(layer, head int) [][]byte
+	// Read is how many blocks View returns at most, about.
+	Read(layer, head int) int
 	// Fetch prefetches what WriteRun of the token at true position pos will touch.
 	Fetch(layer, head, pos int)
 	// Observe shows the policy the rotated queries of n tokens from position pos on,

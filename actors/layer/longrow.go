@@ -53,7 +53,7 @@ func (l *longRows) blocks(index, head int, t attendTask) int {
 	if t.s.Prefill {
 		return 0
 	}
-	return t.n * len(t.s.Cache.Blocks(index, head))
+	return t.n * t.s.Cache.Read(index, head)
 }
 
 // worthCutting says whether a task over so many blocks, of all tasks' blocks, would leave

@@ -67,7 +67,11 @@ func sumExpVecISA(x []float32, top float32) float32 {
 	var acc lanes
 	n := len(x) &^ 15
 	sumExpISA(&acc, unsafe.SliceData(x), n, top)
-	sumExpTail(&acc, x[n:], top)
+	if n < len(x) { // the exponential of -Inf is 0
+		tail := negInfLanes
+		copy(tail[:], x[n:])
+		sumExpISA(&acc, &tail[0], len(tail), top)
+	}
 	return acc.sum()
 }
 
