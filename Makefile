@@ -89,15 +89,20 @@ maskbench: ## MaskBench's schemas: SCHEMAS=jsonschemabench/maskbench/data TOKENI
 	go test -count 1 -v -timeout 3h -run MaskBench ./bench -schemas $(abspath $(SCHEMAS)) $(if $(TOKENIZER),-tokenizer $(abspath $(TOKENIZER))) $(ARGS)
 
 .PHONY: bench-peers
-bench-peers: ## beside other programs: IK=, LLAMA=, DLLAMA= their binaries, PAIRS='--only 1B' (bench/peers/README.md)
+bench-peers: ## beside other programs: IK=, LLAMA=, BENCH=, DLLAMA= their binaries, PAIRS='--only 1B' (bench/peers/README.md)
 	go build -o bin/ ./cmd/shoal
-	python3 bench/peers/models.py bin/peers
-	python3 bench/peers/pairs.py --shoal bin/shoal --models bin/peers $(if $(IK),--ik $(IK)) $(if $(LLAMA),--llama $(LLAMA)) $(if $(DLLAMA),--dllama $(DLLAMA)) $(PAIRS)
+	python3 bench/peers/models.py bin/peers $(MODELS)
+	python3 bench/peers/pairs.py --shoal bin/shoal --models bin/peers $(if $(IK),--ik $(IK)) $(if $(LLAMA),--llama $(LLAMA)) $(if $(BENCH),--bench $(BENCH)) $(if $(DLLAMA),--dllama $(DLLAMA)) $(PAIRS)
 
 .PHONY: bench-versions
 bench-versions: ## this tree beside OLD=bin/shoal-old, in turn: decode, prefill, nodes (30 minutes, alone)
 	go build -o bin/ ./cmd/shoal
 	python3 bench/peers/versions.py $(OLD) bin/shoal
+
+.PHONY: bench-plan
+bench-plan: ## how often the planner's choice of mapping and threads is the fastest (an hour, alone): PLAN='--models fry --seconds 600'
+	go build -o bin/ ./cmd/shoal
+	python3 bench/peers/plan.py bin/shoal $(PLAN)
 
 .PHONY: speculation
 speculation: ## drafts change nothing: 75 prompts, rows of 1 to 9 tokens, every policy, 1, 3 and 4 nodes, kill -9 (10 minutes)

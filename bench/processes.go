@@ -19,6 +19,7 @@ type ProcessOptions struct {
 	Model       string
 	Weights, KV string
 	Nodes       int
+	Threads     int // of each
 	Batch       int // sequences decoded together,
 	Context     int // of prompts of so many tokens,
 	Tokens      int // and so many decoded of each
@@ -33,6 +34,7 @@ type Processes struct {
 	Quant        string  `json:"quant"`
 	Mapping      string  `json:"mapping"`
 	Nodes        int     `json:"nodes"`
+	Threads      int     `json:"threads"` // of each
 	Batch        int     `json:"batch"`
 	Context      int     `json:"context"`
 	Steps        uint64  `json:"steps"`
@@ -85,7 +87,7 @@ func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error
 	}
 	per := func(t time.Duration) float64 { return float64(t.Microseconds()) / float64(max(d.Steps, 1)) }
 	tokens := float64(o.Batch * (o.Tokens - 1))
-	return &Processes{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Batch: o.Batch, Context: o.Context,
+	return &Processes{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Threads: o.Threads, Batch: o.Batch, Context: o.Context,
 		Steps: d.Steps, TokensPerS: tokens / took.Seconds(), StepMicros: per(d.Wall), Compute: per(d.Compute), Wait: per(d.Wait),
 		Control: per(d.Wall - d.Compute - d.Wait), WirePerToken: float64(d.Wire) / (float64(o.Batch) * float64(max(d.Steps, 1))),
 		Shared: threadsOf(d.Threads, int(d.Steps), d.Compute)}, nil
@@ -99,6 +101,8 @@ type ProcessPrompts struct {
 	Quant      string    `json:"quant"`
 	Mapping    string    `json:"mapping"`
 	Nodes      int       `json:"nodes"`
+	Threads    int       `json:"threads"` // of each
+	Chunk      int       `json:"chunk"`   // tokens of a prompt in a step
 	Prompt     int       `json:"prompt_tokens"`
 	Steps      uint64    `json:"steps"`
 	Prompts    []float64 `json:"prompts_s"` // of each prompt
@@ -121,13 +125,13 @@ type ProcessPrompts struct {
 func PromptsOfProcesses(ctx context.Context, o ProcessOptions) (*ProcessPrompts, error) {
 	co := o.Coordinator
 	cfg := co.Checkpoint().Config
-	f := &ProcessPrompts{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Prompt: o.Prompt}
+	f := &ProcessPrompts{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Threads: o.Threads, Chunk: co.Chunk(), Prompt: o.Prompt}
 	for i := range o.Repeat {
 		if err := o.readOne(ctx, i, f); err != nil {
 			return nil, err
 		}
 	}
-	return f, o.floors(ctx, &cfg, co.ServeConfig().Chunk, f)
+	return f, o.floors(ctx, &cfg, co.Chunk(), f)
 }
 
 // readOne reads the i-th prompt, and keeps its figures if it was the fastest.

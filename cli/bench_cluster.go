@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/shoal-llm/shoal/bench"
@@ -11,43 +12,52 @@ import (
 )
 
 type benchClusterCmd struct {
-	Model   string        `short:"m" default:"bench160m" placeholder:"SHAPE" help:"Shape of a public model, with random weights: ${shapes}."`
-	Nodes   int           `short:"n" default:"4" help:"Node processes."`
-	Quant   string        `default:"q8_0" help:"Type of the weights: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
-	KVType  string        `name:"kv-type" default:"bf16" help:"Type of the cache."`
-	Mapping string        `default:"auto" help:"gather, reduce or auto."`
-	Context int           `default:"128" help:"Tokens of every prompt."`
-	Batch   int           `default:"1" help:"Sequences decoded together."`
-	Tokens  int           `default:"64" help:"Tokens decoded of each."`
-	Prompt  int           `placeholder:"LENGTH" help:"Instead of decoding: read prompts of this many tokens, one at a time."`
-	Repeat  int           `default:"2" help:"With --prompt: prompts that are read."`
-	Chunk   int           `help:"With --prompt: tokens of a prompt in a step (default: as shoal up)."`
-	Threads int           `help:"Compute threads per node (default: the processors, shared out)."`
-	Limit   time.Duration `default:"5m" help:"Give up after this long."`
-	JSON    bool          `name:"json" help:"Print JSON."`
+	Model      string        `short:"m" default:"bench160m" placeholder:"DIR|SHAPE" help:"Checkpoint folder, or shape of a public model with random weights: ${shapes}."`
+	Nodes      int           `short:"n" default:"4" help:"Node processes."`
+	Quant      string        `default:"q8_0" help:"Type of the weights: f32, bf16, f16, q8_0, q4_0, iq4_nl."`
+	KVType     string        `name:"kv-type" default:"bf16" help:"Type of the cache."`
+	Mapping    string        `default:"auto" help:"gather, reduce or auto."`
+	Context    []int         `default:"128" help:"Tokens of every prompt. Several: each with each batch."`
+	Batch      []int         `default:"1" help:"Sequences decoded together. Several: one after the other."`
+	Tokens     int           `default:"64" help:"Tokens decoded of each."`
+	Prompt     int           `placeholder:"LENGTH" help:"Instead of decoding: read prompts of this many tokens, one at a time."`
+	Repeat     int           `default:"2" help:"With --prompt: prompts that are read."`
+	Chunk      int           `help:"With --prompt: tokens of a prompt in a step (default: as shoal up)."`
+	Threads    int           `help:"Compute threads per node (default: as shoal up)."`
+	Processors int           `hidden:"" help:"Go's, of each node."`
+	Limit      time.Duration `default:"5m" help:"Give up after this long."`
+	JSON       bool          `name:"json" help:"Print JSON."`
 }
 
 func (c *benchClusterCmd) Run(e *env) error {
-	shape, err := shapeOf(c.Model)
-	if err != nil {
-		return err
+	dir := c.Model
+	if !exists(dir) {
+		if _, err := shapeOf(dir); err != nil {
+			return err
+		}
+		dir = model.RandomPrefix + dir
 	}
+	ck, err := model.Open(dir)
+	if err != nil {
+		return fmt.Errorf("--model: %w", err)
+	}
+	defer ck.Close()
 	if c.Prompt < 0 || c.Repeat < 1 || c.Prompt > 0 && c.Nodes > 16 {
 		return fmt.Errorf("--prompt %d, --repeat %d, --nodes %d: want a length, a prompt or more, and at most 16 nodes with them", c.Prompt, c.Repeat, c.Nodes)
 	}
-	if c.Batch < 1 || c.Batch > 64 || c.Context < 1 || c.Tokens < 2 {
-		return fmt.Errorf("--batch %d, --context %d, --tokens %d: want a batch of 1 to 64, 1 token of prompt, 2 of answer", c.Batch, c.Context, c.Tokens)
+	if slices.Min(c.Batch) < 1 || slices.Max(c.Batch) > 64 || slices.Min(c.Context) < 1 || c.Tokens < 2 {
+		return fmt.Errorf("--batch %d, --context %d, --tokens %d: want batches of 1 to 64, 1 token of prompt, 2 of answer", c.Batch, c.Context, c.Tokens)
 	}
-	if most := shape.MaxPositions; c.Prompt >= most || c.Prompt == 0 && (c.Context >= most || c.Tokens > most-c.Context) {
-		return fmt.Errorf("--prompt %d, --context %d, --tokens %d: %s was made for %d tokens", c.Prompt, c.Context, c.Tokens, c.Model, most)
+	if most, context := ck.Config.MaxPositions, slices.Max(c.Context); c.Prompt >= most || c.Prompt == 0 && (context >= most || c.Tokens > most-context) {
+		return fmt.Errorf("--prompt %d, --context %d, --tokens %d: %s was made for %d tokens", c.Prompt, context, c.Tokens, c.Model, most)
 	}
 	if c.Limit <= 0 {
 		return fmt.Errorf("--limit %v: want a time, as in 5m", c.Limit)
 	}
 	ctx, cancel := context.WithTimeoutCause(e.ctx, c.Limit, fmt.Errorf("bench: not done in %v (--limit)", c.Limit))
 	defer cancel()
-	up := benchCluster(c.Nodes, c.Threads, 1<<30, model.RandomPrefix+c.Model, c.Quant, c.KVType)
-	up.Mapping, up.Policy, up.Chunk = c.Mapping, "full", c.Chunk
+	up := benchCluster(c.Nodes, c.Threads, 1<<30, dir, c.Quant, c.KVType)
+	up.Mapping, up.Policy, up.Chunk, up.noJobs, up.processors = c.Mapping, "full", c.Chunk, true, c.Processors
 	up.Queue, up.StepDeadline, up.SyncDeadline = 1024, time.Minute, 30*time.Second
 	if err := up.check(); err != nil {
 		return err
@@ -57,14 +67,21 @@ func (c *benchClusterCmd) Run(e *env) error {
 		return err
 	}
 	defer l.stop()
-	o := bench.ProcessOptions{Coordinator: l.coordinator, PIDs: l.children.PIDs, Model: c.Model, Weights: c.Quant, KV: c.KVType, Nodes: c.Nodes,
-		Batch: c.Batch, Context: c.Context, Tokens: c.Tokens, Prompt: c.Prompt, Repeat: c.Repeat}
+	o := bench.ProcessOptions{Coordinator: l.coordinator, PIDs: l.children.PIDs, Model: c.Model, Weights: c.Quant, KV: c.KVType, Nodes: c.Nodes, Threads: up.Threads,
+		Tokens: c.Tokens, Prompt: c.Prompt, Repeat: c.Repeat}
 	if c.Prompt > 0 {
 		f, err := bench.PromptsOfProcesses(ctx, o)
 		return report(e, c.JSON, f, err, printPrompts)
 	}
-	f, err := bench.DecodeOfProcesses(ctx, o)
-	return report(e, c.JSON, f, err, printProcesses)
+	for _, o.Context = range c.Context {
+		for _, o.Batch = range c.Batch {
+			f, err := bench.DecodeOfProcesses(ctx, o)
+			if err := report(e, c.JSON, f, err, printProcesses); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // benchCluster is the local cluster that a benchmark starts.

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"runtime"
 	"time"
 
 	"github.com/shoal-llm/shoal/api"
 	"github.com/shoal-llm/shoal/bench"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/speculate"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 type benchSpeculateCmd struct {
@@ -73,7 +75,7 @@ func (c *benchSpeculateCmd) Run(e *env) error {
 func (c *benchSpeculateCmd) measure(e *env, name string, nodes int) (map[string]any, error) {
 	threads := c.Threads
 	if threads == 0 {
-		threads = sharedThreads(max(1, nodes))
+		threads = topology.ThreadChoices(runtime.GOMAXPROCS(0), nodes)[0]
 	}
 	material, err := newMaterial(name)
 	if err != nil {

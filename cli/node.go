@@ -2,6 +2,8 @@ package cli
 
 import (
 	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -13,6 +15,7 @@ import (
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/cluster/supervise"
 	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 type nodeCmd struct {
@@ -28,6 +31,8 @@ type nodeCmd struct {
 	NATS       string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
 	DataDir    string   `type:"path" placeholder:"DIR" help:"Where this node keeps a copy of the coordinator's store (jobs, placement); with three such processes it is replicated (default: it keeps none)."`
 	WithParent bool     `hidden:"" help:"End when standard input closes."`
+	Processors int      `hidden:"" help:"Go's, unless GOMAXPROCS says another number; 0: all."`
+	Speeds     string   `hidden:"" help:"What this machine was measured to give, as JSON."`
 }
 
 func (c *nodeCmd) Help() string {
@@ -69,26 +74,33 @@ func (c *nodeCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
+	var speeds topology.Speeds
+	if c.Speeds != "" {
+		if err := json.Unmarshal([]byte(c.Speeds), &speeds); err != nil || !speeds.Valid() || speeds.Threads != c.Threads {
+			return fmt.Errorf("--speeds %q: want what a machine gives to %d threads: %w", c.Speeds, c.Threads, cmp.Or(err, errors.New("it is not")))
+		}
+	}
 	ctx := e.ctx
 	if c.WithParent {
 		ctx = supervise.WithParent(ctx, e.stdin)
-		shareProcessors(c.Threads)
+		shareProcessors(c.Processors)
 	}
 	log := c.logger(e.stderr)
 	defer rereadKey(e, key, log)()
 	c.takeKVBytes(1, log)
 	progress := nodeProgress(e, cmp.Or(c.ID, "this node"))
 	return cluster.RunNode(ctx, cluster.NodeConfig{ID: c.ID, Bind: c.Bind, Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Model: dir, SwiftKV: c.SwiftKV, Draft: c.Draft, KVBudget: int64(c.KVMemory),
-		Threads: c.Threads, WeightsCache: c.weightsCache(), WeightsCacheSize: int64(c.WeightsCacheSize), PrefixDisk: c.PrefixDisk, PrefixDiskSize: int64(c.PrefixDiskSize), KVDisk: c.KVDisk, KVDiskSize: int64(c.KVDiskSize), Share: c.Share, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, Abrupt: c.WithParent,
+		Threads: c.Threads, Speeds: speeds, WeightsCache: c.weightsCache(), WeightsCacheSize: int64(c.WeightsCacheSize), PrefixDisk: c.PrefixDisk, PrefixDiskSize: int64(c.PrefixDiskSize), KVDisk: c.KVDisk, KVDiskSize: int64(c.KVDiskSize), Share: c.Share, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, Abrupt: c.WithParent,
 		Logger: log, OnProgress: progress})
 }
 
-// shareProcessors keeps a node that shares this machine with others to as many
-// processors as it has compute threads. With more, every message that wakes a
-// goroutine wakes another thread of this process to look for work, on a core where
-// a rank that all wait for computes. GOMAXPROCS in the environment overrides.
-func shareProcessors(threads int) {
-	if os.Getenv("GOMAXPROCS") == "" && threads > 0 && threads < runtime.GOMAXPROCS(0) {
-		runtime.GOMAXPROCS(threads)
+// shareProcessors keeps a node that shares this machine with others to its part of the
+// processors. With more, every message that wakes a goroutine wakes another thread of this
+// process to look for work, on a core where a rank that all wait for computes; with no more than
+// compute threads, which wait for work on theirs, messages wait for them. GOMAXPROCS in the
+// environment overrides.
+func shareProcessors(n int) {
+	if os.Getenv("GOMAXPROCS") == "" && n > 0 && n < runtime.GOMAXPROCS(0) {
+		runtime.GOMAXPROCS(n)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -51,7 +50,7 @@ type serveFlags struct {
 	Policy       string             `default:"full" help:"Cache policy of requests that name none: ${policies}."`
 	MaxContext   int                `placeholder:"TOKENS" help:"Prompt and completion together (default: the model's)."`
 	StepTokens   int                `default:"512" help:"Token budget of one step, decode rows and prompt chunks together."`
-	Chunk        int                `placeholder:"TOKENS" help:"Most prompt tokens of one sequence in one step (default: 256)."`
+	Chunk        int                `placeholder:"TOKENS" help:"Most prompt tokens of one sequence in one step (default: 128 to 512, by what the nodes measured). Never changes a bit."`
 	MaxSequences int                `placeholder:"N" help:"Most sequences that hold memory at once (default: 64)."`
 	Replicas     int                `placeholder:"N" default:"0" help:"1: a second node keeps a copy of each decoding sequence's cache, in memory that no sequence needs, so that the loss of a node costs no prompt again."`
 	PrefixCache  string             `default:"on" help:"Keep what was read of prompts in memory that no sequence needs, for prompts that begin alike: on (of one API key), shared (of all), off. Never changes a bit."`
@@ -169,7 +168,7 @@ func (f *listenFlags) scheme() string {
 type nodeFlags struct {
 	KVMemory size   `name:"kv-memory" help:"Memory of the caches, per node (default: 1GiB, or less: half of what this machine or container may use, shared by the nodes of this command)."`
 	Draft    string `placeholder:"DIR|mtp" help:"Guess what comes next with a small model of the same tokenizer (a folder), or with the model's own layer of multi-token prediction (mtp, or a folder with mtp.safetensors). Every node has it whole, and a sixteenth of --kv-memory for its caches. Never changes a bit."`
-	Threads  int    `help:"Compute threads per node (default: the processors; up and demo share them out, and leave one of four or more to messages)."`
+	Threads  int    `help:"Compute threads per node (default: what is rehearsed to be the fastest with this model, at most the processors, which up and demo share out)."`
 
 	WeightsCache     string `placeholder:"DIR|off" help:"Keep quantised weights in this folder, so that the next start is quick (default: shoal/weights in the user's cache directory)."`
 	WeightsCacheSize size   `default:"64GiB" help:"Most bytes in that folder; what was not used for longest is removed."`
@@ -183,17 +182,6 @@ type nodeFlags struct {
 
 // maxThreads is more than any machine has processors.
 const maxThreads = 1024
-
-// sharedThreads is how many compute threads each of the nodes of this machine has. Where
-// several have four processors or more, each leaves one to messages: with none left, steps
-// of fry over four nodes of a host with 16 processors took 4.0 ms in place of 1.9.
-func sharedThreads(nodes int) int {
-	threads := max(1, runtime.GOMAXPROCS(0)/nodes)
-	if nodes > 1 && threads >= 4 {
-		threads--
-	}
-	return threads
-}
 
 // checkThreads refuses a number of compute threads; 0 asks for the default.
 func checkThreads(n int) error {

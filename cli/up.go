@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,13 +14,17 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"time"
 
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/cluster/supervise"
+	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/speculate"
+	"github.com/shoal-llm/shoal/tensor"
 	"github.com/shoal-llm/shoal/tokenizer"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 type upCmd struct {
@@ -33,7 +38,10 @@ type upCmd struct {
 	DataDir string    `type:"path" placeholder:"DIR" help:"Where jobs, batches and files live; a restarted cluster goes on with them (default: shoal/jobs in the user's state directory, ~/.local/state on Linux, one folder per model)."`
 	Standby bool      `help:"Run the coordinator as a process of its own, with a second one that takes over when it dies. Three copies of the job store, in three processes."`
 	noJobs  bool
-	LogDir  string `type:"path" placeholder:"DIR" help:"Write each node's log to a file in this folder (default: only trouble is shown)."`
+	speeds  topology.Speeds // of each node; zero: not measured
+	// processors of Go's in each node; 0: its part of them, and no fewer than threads.
+	processors int
+	LogDir     string `type:"path" placeholder:"DIR" help:"Write each node's log to a file in this folder (default: only trouble is shown)."`
 }
 
 func (c *upCmd) Help() string {
@@ -190,6 +198,9 @@ func (c *upCmd) start(e *env, at net.Listener, front *front) (_ *local, err erro
 	l.children.KeyFile = c.ClusterKeyFile
 	reread, pass := rereadKey(e, key, l.log), passHangup(e, l.children)
 	l.unlisten = func() { reread(); pass() }
+	if err := c.takeThreads(l.ctx, serve, l.log); err != nil {
+		return nil, err
+	}
 	for i := range c.Nodes {
 		if err := c.child(l, i, serve.Model, "--join", l.coordinator.GossipAddress()); err != nil {
 			return nil, err
@@ -230,15 +241,34 @@ func (c *upCmd) nameShares() {
 	c.Shares = shares
 }
 
+// takeThreads settles the compute threads of each node, by what this machine gives.
+func (c *upCmd) takeThreads(ctx context.Context, serve cluster.ServeConfig, log *slog.Logger) error {
+	ck, err := model.Open(serve.Model)
+	if err != nil {
+		return err
+	}
+	defer ck.Close()
+	cluster.Identify(ck, &serve)
+	weights, err := tensor.ParseDType(serve.Weights)
+	if err == nil {
+		c.speeds = cluster.MeasureThreads(ctx, cluster.SpeedsConfig{Dir: c.weightsCache(), Nodes: c.Nodes, Threads: c.Threads, Sockets: c.Nodes, Model: &ck.Config, Weights: weights, Logger: log}, nil)
+		c.Threads = c.speeds.Threads
+	}
+	return err
+}
+
 func (c *upCmd) child(l *local, i int, dir string, more ...string) error {
 	id := fmt.Sprintf("node-%d", i)
-	threads := c.Threads
-	if threads == 0 {
-		threads = sharedThreads(c.Nodes)
-	}
 	args := []string{"node", "--with-parent", "--id", id, "--model", dir,
-		"--kv-memory", strconv.FormatInt(int64(c.KVMemory), 10), "--threads", strconv.Itoa(threads),
+		"--kv-memory", strconv.FormatInt(int64(c.KVMemory), 10), "--threads", strconv.Itoa(c.Threads), "--processors", strconv.Itoa(cmp.Or(c.processors, max(c.Threads, runtime.GOMAXPROCS(0)/c.Nodes))),
 		"--weights-cache", cmp.Or(c.weightsCache(), "off"), "--weights-cache-size", strconv.FormatInt(int64(c.WeightsCacheSize), 10), "--log-level", c.LogLevel}
+	if c.speeds.Valid() {
+		text, err := json.Marshal(c.speeds)
+		if err != nil {
+			return err
+		}
+		args = append(args, "--speeds", string(text))
+	}
 	if c.PrefixDisk != "" {
 		args = append(args, "--prefix-disk", c.PrefixDisk, "--prefix-disk-size", strconv.FormatInt(int64(c.PrefixDiskSize)/int64(c.Nodes), 10))
 	}

@@ -98,6 +98,9 @@ func (c *upCmd) runPair(e *env) (err error) {
 			return err
 		}
 	}
+	if err := c.takeThreads(p.ctx, serve, p.log); err != nil {
+		return err
+	}
 	for i := range c.Nodes {
 		more := []string{"--join", strings.Join(p.gossip[:], ",")}
 		if i == 0 {

@@ -422,3 +422,6 @@ func (c *Coordinator) Close() {
 		c.checkpoint.Close()
 	}
 }
+
+// Chunk is the most prompt tokens of one sequence in one step of the newest placement.
+func (c *Coordinator) Chunk() int { return int(c.chunk.Load()) }

@@ -41,6 +41,7 @@ type core struct {
 	geometry   kvcache.Geometry
 	recoveries atomic.Uint64 // placements withdrawn because something went wrong
 	most       atomic.Int64  // cache bytes of the largest placement that served
+	chunk      atomic.Int64  // most prompt tokens of one sequence in a step of the newest placement
 	recovery   *recovery
 	events     *events
 	trouble    func() string             // what is wrong besides steps; empty: nothing
@@ -132,7 +133,11 @@ func (c *core) placed(g *Group) {
 	}
 	c.events.serves(g.Placement.Epoch, len(g.Nodes))
 	c.most.Store(max(c.most.Load(), g.budget()))
-	p := batcher.Placed{Epoch: g.Placement.Epoch, Disk: g.Disk}
+	p := batcher.Placed{Epoch: g.Placement.Epoch, Disk: g.Disk, Chunk: c.serve.Chunk}
+	if a := &c.director.cfg.Authority; p.Chunk == 0 {
+		p.Chunk = topology.ChooseChunk(g.Placement.Mapping, a.Shape, len(g.Nodes), topology.MeasuredCosts(g.Nodes, a.WeightBytes), c.serve.StepTokens)
+	}
+	c.chunk.Store(int64(p.Chunk))
 	for i, s := range g.Placement.Slices {
 		if have, least := g.Nodes[i].KVBudget, kvcache.ResidentBytes(c.geometry, 1, 1, c.policy); have < least {
 			c.serve.Logger.Warn("no request fits the caches of this node: start it with more --kv-memory", "node", s.ID, "bytes", have, "shortest_request", least)

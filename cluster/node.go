@@ -2,15 +2,12 @@ package cluster
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"net"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -24,7 +21,6 @@ import (
 	"github.com/shoal-llm/shoal/cluster/rpc"
 	"github.com/shoal-llm/shoal/cluster/store"
 	"github.com/shoal-llm/shoal/cluster/weights"
-	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/kvcache/tier"
 	"github.com/shoal-llm/shoal/model"
@@ -69,8 +65,10 @@ type NodeConfig struct {
 	// bytes; empty: they stay in memory. Processes of a machine may share it.
 	KVDisk     string
 	KVDiskSize int64
-	// Threads compute; default: the processors of the machine.
+	// Threads compute; default: what is the fastest of the processors of the machine.
 	Threads int
+	// Speeds are what that many threads were measured to give; zero: the node measures.
+	Speeds topology.Speeds
 	// Share is the part of the work relative to other nodes, at most twice the measured
 	// speed, unless the coordinator was told one (ServeConfig.Shares); 0: that speed.
 	Share float64
@@ -103,9 +101,6 @@ func (c *NodeConfig) ensureDefaults() {
 	orDefault(&c.Cluster, defaultCluster)
 	if c.KVBudget == 0 {
 		c.KVBudget = 1 << 30
-	}
-	if c.Threads == 0 {
-		c.Threads = runtime.GOMAXPROCS(0)
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -325,12 +320,6 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	// Weights and caches lie outside the Go heap; what is left is small, so a
 	// generous garbage target costs little and keeps the collector away.
 	debug.SetGCPercent(400)
-	pool := tensor.NewPool(cfg.Threads)
-	defer pool.Close()
-	read, speed := measuredRead(pool), 0.0
-	if cfg.Share == 0 || !cfg.Abrupt { // else the cluster that it ends with has said what it is to have
-		speed = shareOf(read)
-	}
 	incarnation := rpc.NewIncarnation()
 	meta := gossip.Meta{Incarnation: incarnation, State: gossip.Joining}
 	k, err := openStore(ctx, &cfg)
@@ -346,7 +335,6 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		return err
 	}
 	defer b.close()
-	syncs := measuredSyncs(ctx, b.nats, cfg.Logger)
 	if k != nil {
 		if err := k.Offer(b.rpc); err != nil {
 			return err
@@ -371,9 +359,19 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		return err
 	}
 	defer closeDraft(draft, ck)
-	n := &nodeActor{cache: m, retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation, speed: speed, read: read, syncs: syncs}
+	speeds := cfg.Speeds
+	if !speeds.Valid() { // it takes itself for the only node of its machine, and for one of two that serve
+		speeds = MeasureThreads(ctx, SpeedsConfig{Dir: cfg.WeightsCache, Nodes: 1, Threads: cfg.Threads, Sockets: 2, Model: &ck.Config, Weights: ck.Config.DType, NATS: cfg.NATS, Logger: cfg.Logger}, b.nats)
+	}
+	cfg.Threads = speeds.Threads
+	pool, speed := tensor.NewPool(cfg.Threads), 0.0
+	defer pool.Close()
+	if cfg.Share == 0 || !cfg.Abrupt { // else the cluster that it ends with has said what it is to have
+		speed = shareOf(speeds.Read)
+	}
+	n := &nodeActor{cache: m, retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation, speed: speed, speeds: speeds}
 	n.register()
-	n.socket = socket.Config{Checkpoint: ck, Grammars: grammars(ck), Pool: pool, KVBudget: cfg.KVBudget, Draft: draft, Logger: cfg.Logger, Connect: connectNATS(b.nats), OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
+	n.socket = socket.Config{Checkpoint: ck, Grammars: grammars(ck), Pool: pool, KVBudget: cfg.KVBudget, Draft: draft, Logger: cfg.Logger, Connect: b.nats.Join, OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
 	if cfg.WeightsCache != "" {
 		n.socket.WeightsCache = &socket.WeightsCache{Dir: cfg.WeightsCache, Limit: cfg.WeightsCacheSize, Logger: cfg.Logger}
 	}
@@ -402,7 +400,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if err := b.setState(gossip.Ready); err != nil {
 		return err
 	}
-	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "read", read, "sync_two", syncs.Two, "sync_four", syncs.Four, "gossip", b.gossip.Address(), "control", b.rpc.Address(), "routes", b.nats.RouteAddr(), "tensors", b.nats.Addr())
+	cfg.Logger.Info("node joined", "id", cfg.ID, "share", cfg.Share, "speeds", speeds, "gossip", b.gossip.Address(), "control", b.rpc.Address(), "routes", b.nats.RouteAddr(), "tensors", b.nats.Addr())
 	if err := stayJoined(ctx, b, cfg.Join, &n.heard, cfg.Logger); err != nil {
 		return err
 	}
@@ -491,31 +489,6 @@ func openStore(ctx context.Context, cfg *NodeConfig) (*store.Store, error) {
 	return store.Open(ctx, cfg.DataDir, cfg.ID, cfg.Ports.at(host, storePort), cfg.Key, security.RoleNode, cfg.Logger)
 }
 
-// connectNATS joins a group over NATS: subscribe, then wait until every pair of
-// ranks has heard each other.
-func connectNATS(s *natsbus.Server) func(context.Context, string, uint32, int, []uint32) (collective.Transport, error) {
-	return func(ctx context.Context, group string, epoch uint32, rank int, incarnations []uint32) (collective.Transport, error) {
-		t, err := s.Transport(natsbus.TransportConfig{Group: group, Epoch: epoch, Rank: rank, Size: len(incarnations),
-			Incarnations: incarnations, Digest: groupDigest(group, epoch, incarnations)})
-		if err != nil {
-			return nil, err
-		}
-		if err := t.Ready(ctx); err != nil {
-			t.Close()
-			return nil, err
-		}
-		return t, nil
-	}
-}
-
-func groupDigest(group string, epoch uint32, incarnations []uint32) [32]byte {
-	b := binary.LittleEndian.AppendUint32([]byte(group), epoch)
-	for _, i := range incarnations {
-		b = binary.LittleEndian.AppendUint32(b, i)
-	}
-	return sha256.Sum256(b)
-}
-
 // nodeActor turns envelopes into the socket's commands and answers them when
 // the socket does.
 type nodeActor struct {
@@ -527,8 +500,7 @@ type nodeActor struct {
 	hash        string
 	incarnation uint64
 	speed       float64 // measured, in units of a share; 0: it has a share that needs none
-	read        float64 // measured, as topology.Node has it
-	syncs       topology.Syncs
+	speeds      topology.Speeds
 	pid         *actor.PID
 	leaving     atomic.Bool   // it has said that it drains
 	retired     chan struct{} // filled when it was told, since then, that it holds nothing
@@ -550,7 +522,7 @@ func (n *nodeActor) register() {
 		// The newest epoch is what a restarted coordinator counts on from.
 		c.Actor.Send(n.pid, &socket.Status{Reply: func(s *proto.SocketStatus) {
 			respond(c, &proto.NodeDescription{Id: n.cfg.ID, Incarnation: n.incarnation, Pid: uint32(os.Getpid()), ModelHash: n.hash,
-				KvBudgetBytes: n.cfg.KVBudget, Share: n.cfg.Share, Speed: n.speed, Read: n.read, SyncTwo: n.syncs.Two, SyncFour: n.syncs.Four, Threads: uint32(n.cfg.Threads), Epoch: s.Epoch}, nil)
+				KvBudgetBytes: n.cfg.KVBudget, Share: n.cfg.Share, Speed: n.speed, Read: n.speeds.Read, SyncTwo: n.speeds.Syncs.Two, SyncFour: n.speeds.Syncs.Four, Products: n.speeds.Products[:], Threads: uint32(n.cfg.Threads), Epoch: s.Epoch}, nil)
 		}})
 	})
 	rpc.Handle(n.mux, uint32(proto.Kind_KIND_LOAD), func(c *rpc.Ctx, m *proto.LoadRequest) {

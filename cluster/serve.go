@@ -48,7 +48,8 @@ type ServeConfig struct {
 	MaxContext int
 	// StepTokens is the token budget of one step. Default 512.
 	StepTokens int
-	// Chunk is the most prompt tokens of one sequence in one step. Default 256.
+	// Chunk is the most prompt tokens of one sequence in one step; 0: the planner chooses. Never
+	// changes a bit.
 	Chunk int
 	// MaxSequences bounds the sequences that hold memory at once; below StepTokens,
 	// so that prompts are read beside them. Default 64.
@@ -112,7 +113,6 @@ func (c *ServeConfig) ensureDefaults(m *model.Config) {
 	orDefault(&c.SpeculateRecent, "key")
 	orDefault(&c.MaxContext, m.MaxPositions)
 	orDefault(&c.StepTokens, 512)
-	orDefault(&c.Chunk, min(256, c.StepTokens))
 	orDefault(&c.MaxSequences, min(64, max(1, c.StepTokens-1)))
 	orDefault(&c.Queue, 1024)
 	orDefault(&c.StepDeadline, 5*time.Second)
@@ -172,8 +172,8 @@ func (c *ServeConfig) Validate(m *model.Config) error {
 		return fmt.Errorf("cluster: --max-context %d: the model was made for 2 to %d tokens", c.MaxContext, m.MaxPositions)
 	case c.StepTokens < 2 || c.StepTokens > 1<<16:
 		return fmt.Errorf("cluster: --step-tokens %d: want 2 to %d", c.StepTokens, 1<<16)
-	case c.Chunk < 1 || c.Chunk > c.StepTokens:
-		return fmt.Errorf("cluster: --chunk %d: want 1 to --step-tokens, %d", c.Chunk, c.StepTokens)
+	case c.Chunk < 0 || c.Chunk > c.StepTokens:
+		return fmt.Errorf("cluster: --chunk %d: want 1 to --step-tokens, %d, or 0 for the planner's choice", c.Chunk, c.StepTokens)
 	case c.Replicas < 0 || c.Replicas > 1:
 		return fmt.Errorf("cluster: --replicas %d: want 0 or 1", c.Replicas)
 	case c.MaxSequences < 1 || c.MaxSequences >= c.StepTokens:

@@ -1,28 +1,202 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
+	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/tensor"
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// measuredRead is the rate at which a node's threads read memory, in bytes a second, since
-// decode reads every weight once a token; 0: it could not be measured.
-func measuredRead(pool *tensor.Pool) float64 {
-	rate, err := tensor.MeasureReadBandwidth(pool, speedBytes, speedTime)
-	if err != nil {
-		return 0
-	}
-	return rate * 1e9
+// SpeedsConfig says what of this machine is measured, and for what.
+type SpeedsConfig struct {
+	Dir     string // keeps what was measured, beside the weights' cache; empty: nothing does
+	Nodes   int    // that compute on this machine at once
+	Threads int    // of each; 0: what is the fastest
+	Sockets int    // that serve together
+	Model   *model.Config
+	Weights tensor.DType
+	NATS    string // as NodeConfig has it
+	Logger  *slog.Logger
 }
+
+// measured is what is kept of a measurement.
+type measured struct {
+	Rehearsed []topology.Rehearsal `json:"rehearsed,omitempty"` // of which the threads were chosen
+	Speeds    topology.Speeds      `json:"speeds"`
+}
+
+// MeasureThreads says how many compute threads each node of this machine is to have, and what they
+// give, over a server that is there or, nil, one of its own. What this build has measured on this
+// machine before is not measured again; what could not be measured is zero, and the planner guesses.
+func MeasureThreads(ctx context.Context, c SpeedsConfig, bus *natsbus.Server) topology.Speeds {
+	choices := []int{c.Threads}
+	if c.Threads == 0 {
+		choices = topology.ThreadChoices(runtime.GOMAXPROCS(0), c.Nodes)
+	}
+	if tensor.Quantised(c.Weights) { // kernels are of two kinds
+		c.Weights = tensor.Q8_0
+	} else {
+		c.Weights = tensor.BF16
+	}
+	path := c.path(choices)
+	if kept := readMeasured(path); kept.Speeds.Valid() && slices.Contains(choices, kept.Speeds.Threads) {
+		return kept.Speeds
+	}
+	began := time.Now()
+	m, err := c.measure(ctx, bus, choices)
+	if err != nil {
+		c.Logger.Info("this machine could not be measured; the planner guesses what it does", "error", err)
+		return m.Speeds
+	}
+	c.Logger.Info("measured this machine", "took", time.Since(began), "kept", path, "rehearsed", m.Rehearsed, "speeds", m.Speeds)
+	if err := writeMeasured(path, &m); err != nil {
+		c.Logger.Info("this machine is measured again at the next start", "error", err)
+	}
+	return m.Speeds
+}
+
+// path is where these figures of this machine and build lie; empty: nowhere.
+func (c *SpeedsConfig) path(choices []int) string {
+	if c.Dir == "" {
+		return ""
+	}
+	kernels, _ := tensor.Implementation()
+	cpu, _ := os.ReadFile("/proc/cpuinfo") // elsewhere than on Linux the build says the architecture
+	_, cpu, _ = bytes.Cut(cpu, []byte("model name"))
+	cpu, _, _ = bytes.Cut(cpu, []byte("\n"))
+	shape := topology.Shape{}
+	if len(choices) > 1 { // what is rehearsed is this model's
+		shape = socket.ShapeOf(c.Model)
+		shape.FFNUnitStart = nil
+	}
+	key := sha256.Sum256(fmt.Appendln(nil, shape, c.Sockets, string(cpu), runtime.GOMAXPROCS(0), runtime.GOARCH, kernels, Build(), tensor.Arithmetic, c.Nodes, choices, c.Weights, c.NATS))
+	return filepath.Join(c.Dir, fmt.Sprintf("speeds-%x.json", key[:8]))
+}
+
+// readMeasured gives nothing where there is no such file.
+func readMeasured(path string) (m measured) {
+	f, err := os.Open(path)
+	if err != nil {
+		return measured{}
+	}
+	defer f.Close()
+	if json.NewDecoder(io.LimitReader(f, 1<<16)).Decode(&m) != nil {
+		return measured{}
+	}
+	return m
+}
+
+func writeMeasured(path string, m *measured) error {
+	if path == "" {
+		return nil
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	part := fmt.Sprintf("%s-%d", path, os.Getpid())
+	if err := os.WriteFile(part, text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(part, path)
+}
+
+// measure settles the threads, and lets as many pools as there are nodes work at once. Of more
+// nodes than processors these work, and give each node its part.
+func (c *SpeedsConfig) measure(ctx context.Context, bus *natsbus.Server, choices []int) (m measured, err error) {
+	m.Speeds.Threads = choices[0]
+	if bus == nil {
+		if bus, err = natsbus.Start(natsbus.Config{Name: "measure", Log: slog.New(slog.DiscardHandler)}); err != nil {
+			return m, err
+		}
+		defer bus.Shutdown()
+	}
+	if len(choices) > 1 {
+		if m.Rehearsed, err = c.rehearse(ctx, bus, choices); err != nil {
+			return m, err
+		}
+		m.Speeds.Threads = topology.ChooseThreads(m.Rehearsed)
+	}
+	n := min(c.Nodes, runtime.GOMAXPROCS(0))
+	pools, each, errs := make([]*tensor.Pool, n), make([]topology.Speeds, n), make([]error, n)
+	for i := range pools {
+		pools[i] = tensor.NewPool(m.Speeds.Threads)
+		defer pools[i].Close()
+	}
+	together(n, func(i int) { each[i], errs[i] = c.speeds(pools[i], float64(n)/float64(c.Nodes)) })
+	m.Speeds = each[0]
+	if err := errors.Join(errs...); err != nil {
+		return m, err
+	}
+	m.Speeds.Syncs, err = measuredSyncs(ctx, bus, pools)
+	return m, err
+}
+
+// together calls f(0), ..., f(n-1) at once.
+func together(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { f(i) })
+	}
+	wg.Wait()
+}
+
+// speeds measures one pool: reads, since decode reads every weight once a token, and products.
+// Those of each number of rows take as long, so that other programs disturb them alike. part is
+// what the node has of that.
+func (c *SpeedsConfig) speeds(pool *tensor.Pool, part float64) (s topology.Speeds, err error) {
+	s.Threads = pool.Threads()
+	rate, err := tensor.MeasureReadBandwidth(pool, speedBytes/c.Nodes, speedTime)
+	if err != nil {
+		return s, err
+	}
+	s.Read = part * rate * 1e9
+	side := productSide * min(s.Threads, 64)
+	w, err := tensor.NewWeight(c.Weights, side, productCols)
+	if err != nil {
+		return s, err
+	}
+	x, y := make([]float32, productRows*productCols), make([]float32, productRows*side)
+	for start, round := time.Now(), 0; round == 0 || round < productRounds && time.Since(start) < productTime; round++ {
+		for i, rows := range topology.ChunkRows {
+			began := time.Now()
+			for range productRows / rows {
+				pool.MatMul(y, side, w, x, productCols, rows)
+			}
+			s.Products[i] = max(s.Products[i], part*float64(productRows*productCols*side)/max(time.Nanosecond, time.Since(began)).Seconds())
+		}
+	}
+	return s, w.Close()
+}
+
+const (
+	productRows   = 512 // multiplied in a measurement, so many at once
+	productCols   = 1024
+	productSide   = 256 // of a thread: half a millisecond to two on a core of today
+	productRounds = 16
+	productTime   = time.Second / 2
+)
 
 const (
 	speedBytes = 128 << 20 // several times the last-level cache of an ordinary machine
@@ -42,21 +216,18 @@ func shareOf(read float64) float64 {
 const shareUnit = 10e9 // bytes a second
 
 // measuredSyncs are what the planner needs to know of this machine's collectives: ranks of
-// this process exchange what a decode step does over the node's own server, or the external
-// one. Zero where that fails, and the planner guesses.
-func measuredSyncs(ctx context.Context, s *natsbus.Server, log *slog.Logger) (out topology.Syncs) {
+// this process exchange what a decode step does over one server, beside the threads of their
+// nodes, which have just computed and wait for more.
+func measuredSyncs(ctx context.Context, s *natsbus.Server, pools []*tensor.Pool) (out topology.Syncs, err error) {
 	ctx, cancel := context.WithTimeout(ctx, syncLimit)
 	defer cancel()
-	two, err := measuredSync(ctx, s, 2)
-	if err == nil {
-		out.Four, err = measuredSync(ctx, s, 4)
+	if out.Two, err = measuredSync(ctx, s, 2, pools); err == nil {
+		out.Four, err = measuredSync(ctx, s, 4, pools)
 	}
 	if err != nil {
-		log.Info("collectives could not be timed; the planner guesses what they cost", "error", err)
-		return topology.Syncs{}
+		return topology.Syncs{}, fmt.Errorf("cluster: collectives could not be timed: %w", err)
 	}
-	out.Two = two
-	return out
+	return out, nil
 }
 
 const (
@@ -67,9 +238,10 @@ const (
 )
 
 // measuredSync is the median time of a small all-gather among so many ranks, in seconds.
-func measuredSync(ctx context.Context, s *natsbus.Server, ranks int) (float64, error) {
+func measuredSync(ctx context.Context, s *natsbus.Server, ranks int, pools []*tensor.Pool) (float64, error) {
 	servers := slices.Repeat([]*natsbus.Server{s}, ranks)
-	groups, stop, err := natsbus.Ranks(ctx, servers, fmt.Sprintf("start-%s-%d", s.Name(), ranks))
+	pools = pools[:min(ranks, len(pools))]
+	groups, stop, err := natsbus.Ranks(ctx, servers, fmt.Sprintf("start-%s-%d-%d", s.Name(), pools[0].Threads(), ranks))
 	defer stop()
 	if err != nil {
 		return 0, err
@@ -82,6 +254,7 @@ func measuredSync(ctx context.Context, s *natsbus.Server, ranks int) (float64, e
 	}
 	var took []time.Duration
 	for i := range syncWarm + syncRounds {
+		together(len(pools), func(i int) { pools[i].Run(pools[i].Threads(), func(int) {}) })
 		began := time.Now()
 		for r, g := range groups {
 			g.AllGather(collective.OpID(i+1), mine, recv[r], func(err error) { done <- err })

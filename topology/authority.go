@@ -18,6 +18,7 @@ type Node struct {
 	Speed       float64 // as the node has measured it, in units of a share; zero: it has not
 	Read        float64 // bytes a second that its threads read, as it has measured; zero: it has not
 	Syncs       Syncs   // likewise
+	Products    Products
 	Distance    float64 // seconds from the coordinator's process to the node's, one way; zero: not known
 	KVBudget    int64   // bytes
 	ModelHash   string

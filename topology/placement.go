@@ -43,6 +43,8 @@ func ParseMapping(s string) (Mapping, error) {
 // Shape is what placement needs to know of a model.
 type Shape struct {
 	Hidden, Heads, KVHeads, HeadDim, FFN, Vocab int
+	// Layers, for the planner.
+	Layers int
 	// Latent is of latent attention (MLA): the rows of the joint projection down to
 	// the latents of queries and cache. KVHeads then counts equal runs of query heads,
 	// the grain in which sockets divide them. 0: keys and values have heads of their own.

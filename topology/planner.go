@@ -13,6 +13,8 @@ type Costs struct {
 	Bandwidth float64
 	// WeightBytes is the size of one weight.
 	WeightBytes float64
+	// Products are those of the slowest socket, which all wait for.
+	Products Products
 }
 
 // Syncs are what small collectives took a node at its start, in seconds: among two and among
@@ -49,6 +51,11 @@ func MeasuredCosts(nodes []Node, weightBytes float64) Costs {
 		if n.Syncs.valid() {
 			syncs = append(syncs, n.Syncs.of(len(nodes))+max(0, n.Distance))
 		}
+		if n.Products.valid() {
+			if c.Products[0] == 0 || n.Products[0] < c.Products[0] {
+				c.Products = n.Products
+			}
+		}
 	}
 	if len(reads) > 0 {
 		c.Bandwidth = median(reads)
@@ -69,8 +76,7 @@ func median(x []float64) float64 {
 // with experts and those without: the synchronisations of the mapping and the weights that the slowest socket reads.
 func DecodeSeconds(m Mapping, s Shape, sockets int, c Costs) float64 {
 	attention := float64(s.attentionWeights()) * c.WeightBytes / c.Bandwidth
-	width := (1-s.Sparse)*float64(s.FFN) + s.Sparse*float64(s.ActiveFFN)
-	ffn := 3 * float64(s.Hidden) * width * c.WeightBytes / c.Bandwidth
+	ffn := 3 * float64(s.Hidden) * s.width() * c.WeightBytes / c.Bandwidth
 	n := float64(sockets)
 	if m == Reduce {
 		return (2+s.Sparse)*c.Sync + attention + ffn/n

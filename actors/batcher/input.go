@@ -113,6 +113,7 @@ type Placed struct {
 	Sockets []Socket
 	Held    []Held
 	Disk    bool // all keep blocks of the prefix cache in files
+	Chunk   int  // takes the place of Config.Chunk; 0: what there is stays
 }
 
 // Unplaced says that no cluster works now.

@@ -117,6 +117,7 @@ func everythingEnds(t *testing.T) {
 		}()
 		var flight *Plan
 		var step func(in Input) Effects
+		chunk := s.cfg.Chunk
 		epoch, now := uint32(0), int64(0)
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(r, "seed"), 1))
 		disk := &disks{coming: map[uint64]bool{}}
@@ -151,6 +152,11 @@ func everythingEnds(t *testing.T) {
 				if n := flight.Tokens(); n == 0 && len(flight.Index) == 0 || n > s.cfg.TokenBudget {
 					r.Fatalf("a step of %d tokens, the budget is %d", n, s.cfg.TokenBudget)
 				}
+				for _, c := range flight.Chunks {
+					if len(c.Tokens) > chunk {
+						r.Fatalf("%d tokens of a prompt in a step, the placement said %d", len(c.Tokens), chunk)
+					}
+				}
 			}
 			return e
 		}
@@ -164,7 +170,11 @@ func everythingEnds(t *testing.T) {
 			}
 			flight = nil
 			disk.forget()
-			step(Placed{Epoch: epoch, Sockets: sockets, Held: held})
+			of := rapid.IntRange(0, s.cfg.TokenBudget+1).Draw(r, "chunk of the placement")
+			if of > 0 {
+				chunk = of
+			}
+			step(Placed{Epoch: epoch, Sockets: sockets, Held: held, Chunk: of})
 		}
 		n := 0
 		for range rapid.IntRange(5, 120).Draw(r, "actions") {

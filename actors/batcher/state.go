@@ -143,6 +143,10 @@ func (s *State) place(p Placed) {
 		s.out.Faults = append(s.out.Faults, Fault{Kind: "placement", Message: fmt.Sprintf("epoch %d: %s", p.Epoch, why)})
 		return
 	}
+	if p.Chunk > 0 { // nobody holds memory now that was counted with another
+		s.cfg.Chunk = min(p.Chunk, s.cfg.TokenBudget)
+		s.cfg.Geometry.Chunk, s.ledger.g.Chunk = s.cfg.Chunk, s.cfg.Chunk
+	}
 	s.epoch, s.placed, s.unplaced, s.disk = p.Epoch, true, "", p.Disk && !s.cfg.NoPrefixCache
 	s.ledger.sockets = make([]account, len(p.Sockets))
 	for i, socket := range p.Sockets {
