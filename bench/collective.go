@@ -12,21 +12,8 @@ import (
 	"github.com/shoal-llm/shoal/tensor"
 )
 
-// mesh starts n servers and one rank on each.
-func mesh(ctx context.Context, n int) (groups []*collective.Group, stop func(), err error) {
-	var servers []*natsbus.Server
-	end := func() {}
-	stop = func() {
-		end()
-		for _, s := range servers {
-			s.Shutdown()
-		}
-	}
-	defer func() {
-		if err != nil {
-			stop()
-		}
-	}()
+// serversOf starts n servers that know each other.
+func serversOf(n int) (servers []*natsbus.Server, err error) {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	for i := range n {
 		cfg := natsbus.Config{Name: fmt.Sprintf("bench-%d", i), Log: quiet}
@@ -35,9 +22,35 @@ func mesh(ctx context.Context, n int) (groups []*collective.Group, stop func(), 
 		}
 		s, err := natsbus.Start(cfg)
 		if err != nil {
-			return nil, stop, err
+			shutdown(servers)
+			return nil, err
 		}
 		servers = append(servers, s)
+	}
+	return servers, nil
+}
+
+func shutdown(servers []*natsbus.Server) {
+	for _, s := range servers {
+		s.Shutdown()
+	}
+}
+
+// mesh starts n servers and one rank on each.
+func mesh(ctx context.Context, n int) (groups []*collective.Group, stop func(), err error) {
+	servers, err := serversOf(n)
+	end := func() {}
+	stop = func() {
+		end()
+		shutdown(servers)
+	}
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
+	if err != nil {
+		return nil, stop, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()

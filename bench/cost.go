@@ -6,6 +6,7 @@ import (
 
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Costs are what one step must read and compute, whoever does it: the floor
@@ -14,7 +15,8 @@ type Costs struct {
 	LayerParams int64 // elements of the layers' matrices that one token multiplies: of experts, those it chooses
 	HeadParams  int64
 	WeightBytes int64 // of all matrices, packed
-	ExpertBytes int64 // of that, one expert in every layer that has some
+	attention   int64 // of that, those of attention
+	ExpertBytes int64 // of WeightBytes, one expert in every layer that has some
 	SlotBytes   int64 // of one token's cache in one layer
 	experts     int   // of a layer; 0: none
 	sparse      int   // layers with experts
@@ -37,7 +39,7 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 	k.experts, k.sparse = e.Experts, c.SparseLayers()
 	for i := range c.Layers {
 		k.windows = append(k.windows, c.Window(i))
-		layer, before := c.Layer(i), k.LayerParams
+		layer, before, bytes := c.Layer(i), k.LayerParams, k.WeightBytes
 		if l.Rank > 0 {
 			if up := c.Hidden; l.QueryRank > 0 {
 				add(&k.LayerParams, l.QueryRank, c.Hidden)
@@ -61,6 +63,7 @@ func CostsOf(c *model.Config, weights, kv tensor.DType) Costs {
 			add(&k.LayerParams, q, c.Hidden)
 		}
 		add(&k.LayerParams, c.Hidden, c.Heads*c.ValueDim())
+		k.attention += k.WeightBytes - bytes
 		if !c.Sparse(i) {
 			add(&k.LayerParams, c.FFN, c.Hidden)
 			add(&k.LayerParams, c.FFN, c.Hidden)
@@ -92,6 +95,15 @@ func (k *Costs) sparseLayer(c *model.Config, weights tensor.DType, add func(n *i
 		add(&k.LayerParams, e.Shared, c.Hidden)
 		add(&k.LayerParams, c.Hidden, e.Shared)
 	}
+}
+
+// over is what several sockets of one machine read together, of which so many own sequences: under
+// reduce each of these has all of attention's weights.
+func (k Costs) over(m topology.Mapping, owners int) Costs {
+	if m == topology.Reduce {
+		k.WeightBytes += int64(owners-1) * k.attention
+	}
+	return k
 }
 
 // slots is how many of context slots a query at their end reads, in all layers.

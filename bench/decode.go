@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -22,55 +23,53 @@ type Stages struct {
 	Selection   float64 `json:"selection_us"`
 	Shipping    float64 `json:"shipping_us"`
 	Compression float64 `json:"compression_us"` // the last three and the observation
+	Wait        float64 `json:"wait_us"`        // for collectives
 	Other       float64 `json:"other_us"`       // messages between actors, waiting for a turn
 	Step        float64 `json:"step_us"`
 }
 
 func stagesOf(s socket.Stages, step time.Duration) Stages {
 	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
-	known := s.Begin + s.Projection + s.Attention + s.FFN + s.Head + s.Compression()
+	known := s.Begin + s.Projection + s.Attention + s.FFN + s.Head + s.Wait + s.Compression()
 	return Stages{Begin: us(s.Begin), Projection: us(s.Projection), Attention: us(s.Attention), Observation: us(s.Observation), FFN: us(s.FFN), Head: us(s.Head),
-		Votes: us(s.Votes), Selection: us(s.Selection), Shipping: us(s.Shipping), Compression: us(s.Compression()), Other: us(step - known), Step: us(step)}
+		Votes: us(s.Votes), Selection: us(s.Selection), Shipping: us(s.Shipping), Compression: us(s.Compression()), Wait: us(s.Wait), Other: us(step - known), Step: us(step)}
 }
 
 // Decode is what taking sequences one token further costs. Best figures are of
 // the fastest step, which a shared machine disturbed least.
 type Decode struct {
 	Setup
-	Context     int     `json:"context"`
-	Batch       int     `json:"batch"`
-	Steps       int     `json:"steps"`
-	TokensPerS  float64 `json:"tokens_per_s"`        // of the fastest step, all sequences
-	MedianPerS  float64 `json:"median_tokens_per_s"` // of the median step
-	MeanPerS    float64 `json:"mean_tokens_per_s"`   // of all steps together, as other programs count
-	Bytes       float64 `json:"bytes_per_step"`      // weights and cache that a step reads
-	PerToken    float64 `json:"bytes_per_token"`
-	Bandwidth   float64 `json:"bandwidth_gbs"`
-	Read        float64 `json:"read_gbs"`        // the same bytes only read, between the steps
-	Share       float64 `json:"bandwidth_share"` // of that: best step against best read
-	MedianShare float64 `json:"median_bandwidth_share"`
-	CPUShare    float64 `json:"cpu_share"`       // processor time of reading over that of the steps, medians: neighbours count less
-	PeakShare   float64 `json:"peak_share"`      // of the arithmetic peak, likewise
-	Roofline    float64 `json:"roofline_share"`  // of the higher of both floors
-	CacheBytes  float64 `json:"cache_bytes"`     // of those, what attention reads of one sequence's cache
-	CacheShare  float64 `json:"cache_share"`     // of what it reads under the policy full
-	Times       float64 `json:"times,omitempty"` // as fast as Beside, and what the bytes of both would give
-	Bound       float64 `json:"bound,omitempty"`
-	Beside      *Decode `json:"beside,omitempty"` // the same under the policy full
-	Stages      Stages  `json:"stages"`           // of the fastest step
-	Shared      Threads `json:"thread_time"`      // of all steps
-	LoadSeconds float64 `json:"load_s"`
-	Ceiling     Ceiling `json:"ceiling"`
-	Machine     Machine `json:"machine"`
+	Context     int       `json:"context"`
+	Batch       int       `json:"batch"`
+	Steps       int       `json:"steps"`
+	TokensPerS  float64   `json:"tokens_per_s"`        // of the fastest step, all sequences
+	MedianPerS  float64   `json:"median_tokens_per_s"` // of the median step
+	MeanPerS    float64   `json:"mean_tokens_per_s"`   // of all steps together, as other programs count
+	Bytes       float64   `json:"bytes_per_step"`      // weights and cache that a step reads
+	PerToken    float64   `json:"bytes_per_token"`
+	Bandwidth   float64   `json:"bandwidth_gbs"`
+	Read        float64   `json:"read_gbs"`        // the same bytes only read, between the steps
+	Share       float64   `json:"bandwidth_share"` // of that: best step against best read
+	MedianShare float64   `json:"median_bandwidth_share"`
+	CPUShare    float64   `json:"cpu_share"`       // processor time of reading over that of the steps, medians: neighbours count less
+	PeakShare   float64   `json:"peak_share"`      // of the arithmetic peak, likewise
+	Roofline    float64   `json:"roofline_share"`  // of the higher of both floors
+	CacheBytes  float64   `json:"cache_bytes"`     // of those, what attention reads of one sequence's cache
+	CacheShare  float64   `json:"cache_share"`     // of what it reads under the policy full
+	Times       float64   `json:"times,omitempty"` // as fast as Beside, and what the bytes of both would give
+	Bound       float64   `json:"bound,omitempty"`
+	Beside      *Decode   `json:"beside,omitempty"` // the same under the policy full
+	Others      []*Decode `json:"others,omitempty"` // the same under further policies
+	Stages      Stages    `json:"stages"`           // of the fastest step
+	Shared      Threads   `json:"thread_time"`      // of all steps
+	LoadSeconds float64   `json:"load_s"`
+	Ceiling     Ceiling   `json:"ceiling"`
+	Machine     Machine   `json:"machine"`
 }
 
-// RunDecode measures decode on random weights and random caches, under the policy full and,
-// where Options.Policy names another, under that too: Beside is then what full gave.
-func RunDecode(ctx context.Context, o Options, note func(string)) (*Decode, error) {
-	policy, err := kvcache.Parse(o.Policy)
-	if err != nil {
-		return nil, err
-	}
+// RunDecode measures decode on random weights and random caches, under the policy full and
+// under each of policies, the first of which is returned: Beside is then what full gave.
+func RunDecode(ctx context.Context, o Options, policies []string, note func(string)) (*Decode, error) {
 	steps := o.Tokens + warmSteps
 	c, k, err := o.shape(o.Batch, o.Context+steps, o.Batch)
 	if err != nil {
@@ -78,9 +77,21 @@ func RunDecode(ctx context.Context, o Options, note func(string)) (*Decode, erro
 	}
 	note("loading")
 	g := socket.GeometryOf(c, o.KV)
-	held := max(kvcache.ResidentBytes(g, o.Context, o.Context+steps, policy), kvcache.HandoverBytes(g, g.KVHeads, o.Context, policy)) +
-		2*kvcache.StatisticsBytes(g, g.Cut(), o.Context, policy) + kvcache.PrefillBytes(g, g.KVHeads, policy.Needs.Window, policy)
-	r, err := newRig(ctx, o, int64(o.Batch)*max(held, k.heldBytes(o.Context+steps+128)), o.Batch)
+	all, held := []*kvcache.Policy{kvcache.Full()}, k.heldBytes(o.Context+steps+128)
+	for _, spec := range policies {
+		p, err := kvcache.Parse(spec)
+		if err != nil {
+			return nil, err
+		}
+		if p.Spec() != all[0].Spec() {
+			all = append(all, p)
+		}
+		held = max(held, 2*kvcache.StatisticsBytes(g, g.Cut(), o.Context, p)+kvcache.PrefillBytes(g, g.KVHeads, p.Needs.Window, p)+
+			max(kvcache.ResidentBytes(g, o.Context, o.Context+steps, p), kvcache.HandoverBytes(g, g.KVHeads, o.Context, p)))
+	}
+	owners := max(1, min(o.Nodes, o.Batch))
+	k = k.over(o.Mapping, owners)
+	r, err := newRig(ctx, o, int64((o.Batch+owners-1)/owners)*held, o.Batch)
 	if err != nil {
 		return nil, err
 	}
@@ -95,22 +106,26 @@ func RunDecode(ctx context.Context, o Options, note func(string)) (*Decode, erro
 		return nil, err
 	}
 	defer f.close()
-	var d, full *Decode
-	for _, p := range []*kvcache.Policy{kvcache.Full(), policy} {
-		if full != nil && p.Spec() == full.Policy {
-			return full, nil
-		}
-		d = &Decode{Setup: r.setup(o, p.Spec()), Context: o.Context, Batch: o.Batch, Steps: o.Tokens, LoadSeconds: r.Load.Seconds(), Ceiling: ceiling, Machine: ThisMachine()}
+	var full, first *Decode
+	for _, p := range all {
+		d := &Decode{Setup: r.setup(o, p.Spec()), Context: o.Context, Batch: o.Batch, Steps: o.Tokens, LoadSeconds: r.Load.Seconds(), Ceiling: ceiling, Machine: ThisMachine()}
 		note("policy " + p.Spec())
 		if err := d.measure(ctx, r, f, k, g, p); err != nil {
 			return nil, err
 		}
-		if d.Beside = full; full != nil {
-			d.Times, d.Bound = d.TokensPerS/full.TokensPerS, full.Bytes/d.Bytes
+		switch {
+		case full == nil:
+			full = d
+			continue
+		case first == nil:
+			first = d
+			d.Beside = full
+		default:
+			first.Others = append(first.Others, d)
 		}
-		full = d
+		d.Times, d.Bound = d.TokensPerS/full.TokensPerS, full.Bytes/d.Bytes
 	}
-	return d, nil
+	return cmp.Or(first, full), nil
 }
 
 // measure fills caches under a policy and decodes from there.

@@ -14,11 +14,15 @@ type floor struct {
 	weights tensor.DType
 }
 
-// It reads from as much memory as the work does: a server's last-level cache holds most of 512 MB.
+// It reads from as much memory as the work does, up to floorBytes: a server's last-level cache holds most of
+// 512 MB, and beside caches of tens of GB as much again would not fit.
 func newFloor(p *tensor.Pool, weights tensor.DType, bytes float64) (*floor, error) {
-	probe, err := tensor.NewProbe(p, max(readBytes, int(min(bytes, float64(Available()/2)))))
+	probe, err := tensor.NewProbe(p, max(readBytes, int(min(bytes, floorBytes, float64(Available()/2)))))
 	return &floor{probe, weights}, err
 }
+
+// floorBytes is ten times a large last-level cache.
+const floorBytes = 4 << 30
 
 func (f *floor) close() { _ = f.Probe.Close() }
 

@@ -38,7 +38,7 @@ func BenchmarkRatios(b *testing.B) {
 			m, ceiling, best, rate, what, limit = p.Machine, p.Ceiling, p.PeakShare, p.TokensPerS, fmt.Sprintf("prefill %d tokens", r.context), "arithmetic"
 			median = best * p.MedianPerS / p.TokensPerS
 		} else {
-			d, err := RunDecode(b.Context(), o, quiet)
+			d, err := RunDecode(b.Context(), o, nil, quiet)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/collective/natsbus"
 	"github.com/shoal-llm/shoal/internal/alone"
 	"github.com/shoal-llm/shoal/kvcache/tier"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // Options are what a model is measured with.
@@ -19,7 +21,9 @@ type Options struct {
 	Model   string       // a shape of model.Shapes
 	Weights tensor.DType // type of the matrices
 	KV      tensor.DType // type of the cache
-	Threads int
+	Threads int          // of each socket
+	Nodes   int          // decode: sockets that share the model, each with a server of its own; 0: one
+	Mapping topology.Mapping
 	Context int // decode: tokens in every sequence's cache; prefill: tokens of the prompt
 	Batch   int // decode: sequences
 	Chunk   int // prefill: tokens a step; 0: all at once
@@ -46,15 +50,17 @@ func (o Options) shape(batch, tokens, rows int) (*model.Config, Costs, error) {
 	return c, k, k.fits(batch, tokens, rows, c)
 }
 
-// rig is a shape with random weights on one socket, alone.
+// rig is a shape with random weights on one socket, alone, or on several.
 type rig struct {
 	*alone.Socket
-	pool *tensor.Pool
-	ck   *model.Checkpoint
+	pool    *tensor.Pool // of the one socket, or as many threads as all have, to measure with
+	peers   []alone.Peer
+	servers []*natsbus.Server
+	ck      *model.Checkpoint
 }
 
 func newRig(ctx context.Context, o Options, budget int64, rows int) (_ *rig, err error) {
-	r := &rig{pool: tensor.NewPool(o.Threads)}
+	r := &rig{pool: tensor.NewPool(o.Threads * max(1, o.Nodes))}
 	defer func() {
 		if err != nil {
 			r.close()
@@ -63,7 +69,15 @@ func newRig(ctx context.Context, o Options, budget int64, rows int) (_ *rig, err
 	if r.ck, err = model.Random(o.Model); err != nil {
 		return nil, err
 	}
-	r.Socket, err = alone.New(ctx, alone.Config{Checkpoint: r.ck, Pool: r.pool, Weights: o.Weights, KV: o.KV, KVBudget: budget, StepTokens: rows, Scratch: o.scratch})
+	if o.Nodes > 1 {
+		if r.servers, err = serversOf(o.Nodes); err != nil {
+			return nil, err
+		}
+		for _, s := range r.servers {
+			r.peers = append(r.peers, alone.Peer{Pool: tensor.NewPool(o.Threads), Connect: s.Join})
+		}
+	}
+	r.Socket, err = alone.New(ctx, alone.Config{Checkpoint: r.ck, Pool: r.pool, Weights: o.Weights, KV: o.KV, KVBudget: budget, StepTokens: rows, Scratch: o.scratch, Peers: r.peers, Mapping: o.Mapping})
 	return r, err
 }
 
@@ -82,6 +96,10 @@ func (r *rig) close() {
 	if r.Socket != nil {
 		r.Socket.Close()
 	}
+	for _, p := range r.peers {
+		p.Pool.Close()
+	}
+	shutdown(r.servers)
 	r.pool.Close()
 	if r.ck != nil {
 		r.ck.Close()
@@ -156,9 +174,15 @@ type Setup struct {
 	Weights string `json:"quant"`
 	KV      string `json:"kv_type"`
 	Policy  string `json:"policy"`
-	Threads int    `json:"threads"`
+	Threads int    `json:"threads"`         // of each socket
+	Nodes   int    `json:"nodes,omitempty"` // sockets that share the model; 0: one has it whole
+	Mapping string `json:"mapping,omitempty"`
 }
 
 func (r *rig) setup(o Options, policy string) Setup {
-	return Setup{o.Model, o.Weights.String(), o.KV.String(), policy, r.pool.Threads()}
+	s := Setup{Model: o.Model, Weights: o.Weights.String(), KV: o.KV.String(), Policy: policy, Threads: o.Threads}
+	if o.Nodes > 1 {
+		s.Nodes, s.Mapping = o.Nodes, string(o.Mapping)
+	}
+	return s
 }

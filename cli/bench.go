@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 type benchCmd struct {
@@ -110,10 +111,12 @@ func report[T any](e *env, json bool, v T, err error, text func(io.Writer, T)) e
 
 type benchDecodeCmd struct {
 	benchFlags
-	Context int    `default:"128" help:"Tokens in the cache of every sequence."`
-	Batch   int    `default:"1" help:"Sequences that are decoded together."`
-	Tokens  int    `default:"64" help:"Steps that are measured."`
-	Policy  string `default:"full" help:"Cache policy: measured beside the policy full in the same run."`
+	Context int      `default:"128" help:"Tokens in the cache of every sequence."`
+	Batch   int      `default:"1" help:"Sequences that are decoded together."`
+	Tokens  int      `default:"64" help:"Steps that are measured."`
+	Nodes   int      `short:"n" default:"1" help:"Sockets that share the model and exchange over NATS, all in this process, --threads each. Sequences take turns among them."`
+	Mapping string   `default:"reduce" help:"With --nodes: gather or reduce."`
+	Policy  []string `default:"full" sep:"none" help:"Cache policy: measured beside the policy full in the same run, and so are others, each a flag of its own."`
 }
 
 func (c *benchDecodeCmd) Run(e *env) error {
@@ -121,14 +124,25 @@ func (c *benchDecodeCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	if _, err := kvcache.Parse(c.Policy); err != nil {
-		return fmt.Errorf("--policy: %w", err)
+	for _, p := range c.Policy {
+		if _, err := kvcache.Parse(p); err != nil {
+			return fmt.Errorf("--policy: %w", err)
+		}
 	}
-	o.Context, o.Batch, o.Tokens, o.Policy = c.Context, c.Batch, c.Tokens, c.Policy
+	o.Context, o.Batch, o.Tokens, o.Nodes = c.Context, c.Batch, c.Tokens, c.Nodes
+	if o.Mapping, err = topology.ParseMapping(c.Mapping); err != nil {
+		return fmt.Errorf("--mapping: %w", err)
+	}
+	if o.Nodes < 1 || o.Nodes > 64 {
+		return fmt.Errorf("--nodes %d: want 1 to 64", c.Nodes)
+	}
+	if c.Threads == 0 && c.Nodes > 1 {
+		o.Threads = topology.ThreadChoices(runtime.GOMAXPROCS(0), c.Nodes)[0]
+	}
 	if o.Context < 1 || o.Batch < 1 || o.Batch > 4096 || o.Tokens < 1 {
 		return fmt.Errorf("--context %d, --batch %d, --tokens %d: want at least 1, and a batch of at most 4096", c.Context, c.Batch, c.Tokens)
 	}
-	return measured(&c.benchFlags, e, func(note func(string)) (*bench.Decode, error) { return bench.RunDecode(e.ctx, o, note) }, printDecode)
+	return measured(&c.benchFlags, e, func(note func(string)) (*bench.Decode, error) { return bench.RunDecode(e.ctx, o, c.Policy, note) }, printDecode)
 }
 
 func printDecode(w io.Writer, d *bench.Decode) {
@@ -136,15 +150,21 @@ func printDecode(w io.Writer, d *bench.Decode) {
 	if d.Beside != nil {
 		printDecodeFigures(w, d.Beside)
 	}
-	printDecodeFigures(w, d)
-	if d.Beside != nil {
-		fmt.Fprintf(w, "  reads %.1f %% of the cache (%.1f of %.1f MB a token); %.2f times full, and the bytes of both would give %.2f\n",
-			100*d.CacheShare, d.CacheBytes/1e6, d.Beside.CacheBytes/1e6, d.Times, d.Bound)
+	for _, d := range append([]*bench.Decode{d}, d.Others...) {
+		printDecodeFigures(w, d)
+		if d.Times > 0 {
+			fmt.Fprintf(w, "  reads %.1f %% of the cache (%.1f of %.1f MB a token); %.2f times full, and the bytes of both would give %.2f\n",
+				100*d.CacheShare, d.CacheBytes/1e6, d.CacheBytes/d.CacheShare/1e6, d.Times, d.Bound)
+		}
 	}
 }
 
 func printDecodeFigures(w io.Writer, d *bench.Decode) {
-	fmt.Fprintf(w, "%s %s, cache %s, policy %s, batch %d, context %d\n", d.Model, d.Weights, d.KV, d.Policy, d.Batch, d.Context)
+	fmt.Fprintf(w, "%s %s, cache %s, policy %s, batch %d, context %d", d.Model, d.Weights, d.KV, d.Policy, d.Batch, d.Context)
+	if d.Nodes > 1 {
+		fmt.Fprintf(w, ", over %d sockets, mapping %s", d.Nodes, d.Mapping)
+	}
+	fmt.Fprintln(w)
 	fmt.Fprintf(w, "  %.2f tokens/s (median step %.2f, mean %.2f)\n", d.TokensPerS, d.MedianPerS, d.MeanPerS)
 	fmt.Fprintf(w, "  %.1f MB a token, %.1f of %.1f GB/s that the same threads read between the steps: %.0f %% (median step %.0f %%, by processor time %.0f %%), %.0f %% of the arithmetic peak, %.0f %% of the roofline\n",
 		d.PerToken/1e6, d.Bandwidth, d.Read, 100*d.Share, 100*d.MedianShare, 100*d.CPUShare, 100*d.PeakShare, 100*d.Roofline)
@@ -218,7 +238,7 @@ func printStages(w io.Writer, s bench.Stages) {
 	for _, l := range []struct {
 		name string
 		us   float64
-	}{{"projection", s.Projection}, {"attention", s.Attention}, {"ffn", s.FFN}, {"head", s.Head}, {"begin", s.Begin}, {"other", s.Other},
+	}{{"projection", s.Projection}, {"attention", s.Attention}, {"ffn", s.FFN}, {"head", s.Head}, {"begin", s.Begin}, {" wait", s.Wait}, {"other", s.Other},
 		{"compression", s.Compression}, {" observation", s.Observation}, {" votes", s.Votes}, {" selection", s.Selection}, {" shipping", s.Shipping}} {
 		if l.us == 0 && strings.HasPrefix(l.name, " ") {
 			continue

@@ -15,7 +15,8 @@ type Clustering struct {
 	Before int // pieces before the hand-over
 	Fine   int // of these, before those of the coarse centroids
 
-	Work, Coarse, Move int64 // multiplications of a piece and head, or as much time
+	Clusters           [3]int // what the clusters of given keys depend on: where it is the same, they are
+	Work, Coarse, Move int64  // multiplications of a piece and head, or as much time
 }
 
 // ClusteringOf is that of a prompt part of so many tokens.
@@ -29,6 +30,7 @@ func ClusteringOf(g Geometry, prompt int, p *Policy) Clustering {
 func (c clusters) clustering(g Geometry, prompt int) (x Clustering) {
 	if x.After = c.arranged(prompt); x.After > 0 {
 		lo, hi := c.part(x.After, 0)
+		x.Clusters = [3]int{x.After, c.share, c.segment}
 		x.Fine = c.parts(x.After) * g.Layers * turns
 		x.Work = int64(hi-lo) * int64(c.most(lo, hi)) * int64(g.Layout.KDim) / quarters
 		fine := c.most(0, x.After)

@@ -35,13 +35,13 @@ func (c *Caches) Prompt(seq uint64) (*kvcache.Store, *kvcache.Observation, error
 	return q.part, q.seen, nil
 }
 
-// Compress is the hand-over of a prompt that lies whole on this socket to a cache of
-// another policy: what that keeps of it. The rows that it moves rather than copies (a
-// policy that keeps all) are gone from the prompt.
+// Compress is the hand-over of a prompt that lies whole on this socket, whoever reads prompts
+// with it, to a cache of another policy: what that keeps of it. The rows that it moves rather
+// than copies (a policy that keeps all) are gone from the prompt.
 func (c *Caches) Compress(part *kvcache.Store, seen *kvcache.Observation, p *kvcache.Policy) (*kvcache.Store, error) {
-	e := c.e
-	if len(e.place.Slices) != 1 {
-		return nil, fmt.Errorf("socket: a prompt lies on %d sockets", len(e.place.Slices))
+	e := c.e.lone()
+	if have := part.Heads(); have.Lo != 0 || have.Hi != e.geometry.KVHeads {
+		return nil, fmt.Errorf("socket: KV heads [%d, %d) of %d of a prompt lie here", have.Lo, have.Hi, e.geometry.KVHeads)
 	}
 	q := &sequence{prompt: part.Tokens(), policy: p, part: part, seen: seen, own: kvcache.NewStore(e.arena, e.geometry, p)}
 	adopted := noHeads
@@ -64,6 +64,16 @@ func (c *Caches) Compress(part *kvcache.Store, seen *kvcache.Observation, p *kvc
 		return nil, err
 	}
 	return q.own, nil
+}
+
+// lone is the epoch as if no other socket held anything of it.
+func (e *epoch) lone() *epoch {
+	if len(e.place.Slices) == 1 {
+		return e
+	}
+	of := *e
+	of.rank, of.place.Slices = 0, []topology.Slice{{KVHeads: topology.Range{Hi: e.geometry.Cut()}}}
+	return &of
 }
 
 // Spill moves the rows of a whole cache to a file, if the socket has a disk for them and the cache is

@@ -15,13 +15,16 @@ import (
 // had been read under a policy ("": full): long contexts can be measured without
 // reading them first. A policy that is calibrated by queries gets those of a short random prompt;
 // read is the part of the first sequence's slots that they read, each alone, under a policy that
-// chooses slots, else 0.
+// chooses slots, else 0. Several sockets take turns in owning one.
 func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy string) (read float64, err error) {
 	p, err := kvcache.Parse(policy)
 	if err != nil {
 		return 0, err
 	}
 	if p.Needs.Queries {
+		if len(a.ranks) > 1 {
+			return 0, fmt.Errorf("alone: %s is calibrated by queries, which no socket of several has whole", p.Spec())
+		}
 		random := Prompt{Seq: lender, Policy: watching(p.Needs).Spec(), Tokens: make([]uint32, min(p.Needs.Window, tokens)), Chunk: 1, Open: true}
 		for i := range random.Tokens {
 			random.Tokens[i] = uint32(7 + 31*i%1009)
@@ -31,8 +34,30 @@ func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy str
 		}
 		defer func() { err = errors.Join(err, a.Release(ctx, []uint64{lender})) }()
 	}
-	made := 0
-	err = a.between(ctx, func(c *socket.Caches) error {
+	of := make([][]uint64, len(a.ranks))
+	for i, id := range seqs {
+		owner := i % len(of)
+		of[owner] = append(of[owner], id)
+	}
+	prompt := make([]uint32, max(tokens, 0))
+	for owner, ids := range of {
+		made, some, err := a.fillOn(ctx, owner, ids, tokens, p)
+		for _, id := range ids[:made] {
+			a.resume(id, owner, p, prompt, 0)
+		}
+		if err != nil {
+			return 0, err
+		}
+		if owner == 0 {
+			read = some
+		}
+	}
+	return read, nil
+}
+
+// fillOn makes those of one socket, in turn, and says how many there are.
+func (a *Socket) fillOn(ctx context.Context, owner int, seqs []uint64, tokens int, p *kvcache.Policy) (made int, read float64, err error) {
+	err = a.between(ctx, owner, func(c *socket.Caches) error {
 		if most := c.Config().MaxPositions; tokens < 1 || tokens >= most {
 			return fmt.Errorf("alone: fill of %d tokens: want 1 to %d", tokens, most-1)
 		}
@@ -65,11 +90,7 @@ func (a *Socket) Fill(ctx context.Context, seqs []uint64, tokens int, policy str
 		}
 		return nil
 	})
-	prompt := make([]uint32, max(tokens, 0))
-	for _, id := range seqs[:made] {
-		a.resume(id, p, prompt, 0)
-	}
-	return read, err
+	return made, read, err
 }
 
 // lender is the sequence whose queries calibrate others.
@@ -121,7 +142,7 @@ func fill(c *socket.Caches, templates [][]byte, tokens int, p *kvcache.Policy, q
 		prompt.Write(layer, head, tokens-1, k, k[:g.Layout.VDim])
 	})
 	prompt.Commit(tokens)
-	seen, err := kvcache.NewObservation(c.Arena(), g, heads, p.Needs, tokens)
+	seen, err := kvcache.NewObservation(c.Arena(), g, tensor.Span{Hi: g.Cut()}, p.Needs, tokens)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/proto"
 	"github.com/shoal-llm/shoal/sampler"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Together reads a prompt, chunk tokens a step, and makes a sequence seq of it under
@@ -20,16 +21,19 @@ import (
 // It is for measuring accuracy: reading a long prompt costs far more than choosing
 // from it and decoding an answer. So the prompt is read once, with everything observed
 // that any of the policies looks at. Of latent attention a window is counted as it
-// comes; there the prompt is read once for each window. Policies under which the prompt's tail
-// does not attend to everything have it read up to there once more, and the tail as they do.
+// comes; there the prompt is read for each window. Policies under which the prompt's tail
+// does not attend to everything have it read up to there, and the tail as they do. All readings
+// but the first begin with its blocks, as far as nothing is observed before their end, and policies
+// with the same clusters find them once.
 func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, policies []string, chunk int) (first []int32, err error) {
+	defer a.forget()
 	tokens := make([]uint32, len(prompt))
 	for i, t := range prompt {
 		tokens[i] = uint32(t)
 	}
 	all := make([]*kvcache.Policy, len(policies))
 	var g kvcache.Geometry
-	if err := a.between(ctx, func(c *socket.Caches) error { g = c.Geometry(); return nil }); err != nil {
+	if err := a.between(ctx, 0, func(c *socket.Caches) error { g = c.Geometry(); return nil }); err != nil {
 		return nil, err
 	}
 	bases, of := []kvcache.Needs{{}}, make([]int, len(all)) // what is observed in one prefill each; each policy's
@@ -64,12 +68,12 @@ func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, polic
 		}
 	}
 	for b, n := range bases {
-		drawn, _, _, err := a.Prefill(ctx, Prompt{Seq: seq, Policy: watching(n).Spec(), Tokens: tokens, Chunk: chunk, Open: true})
+		drawn, _, _, err := a.Prefill(ctx, a.reading(seq, n, tokens, chunk))
 		if err != nil {
 			return nil, err
 		}
 		first[0] = drawn
-		err = a.between(ctx, func(c *socket.Caches) error {
+		err = a.between(ctx, 0, func(c *socket.Caches) error {
 			part, seen, err := c.Prompt(seq)
 			if err != nil {
 				return err
@@ -100,17 +104,26 @@ func (a *Socket) Together(ctx context.Context, seq uint64, prompt []int32, polic
 			return nil, err
 		}
 	}
-	a.resume(seq, kvcache.Full(), tokens, 0)
+	a.resume(seq, 0, kvcache.Full(), tokens, 0)
 	for i, p := range all {
 		if of[i] != none {
 			first[1+i] = first[0]
-			a.resume(seq+1+uint64(i), p, tokens, 0)
+			a.resume(seq+1+uint64(i), 0, p, tokens, 0)
 		}
 	}
 	return first, nil
 }
 
 const none = -1
+
+// reading is how a prompt is read of which n is observed: it begins with what is saved of the text.
+func (a *Socket) reading(seq uint64, n kvcache.Needs, tokens []uint32, chunk int) Prompt {
+	p := Prompt{Seq: seq, Policy: watching(n).Spec(), Tokens: tokens, Chunk: chunk, Open: true, Save: true}
+	if !n.PromptAttention {
+		p.Blocks = min(a.saved, watching(n).Warm(len(tokens))/tensor.BlockSlots)
+	}
+	return p
+}
 
 // observedPart is a part of a prompt, and what is observed of it.
 type observedPart struct {
@@ -121,14 +134,21 @@ type observedPart struct {
 // tails reads a part of a prompt, makes the sequences of the policies in list of it, and has each
 // read the rest as it attends: first is what comes then.
 func (a *Socket) tails(ctx context.Context, seq uint64, tokens []uint32, part observedPart, all []*kvcache.Policy, list []int, chunk int, first []int32) error {
-	if _, _, _, err := a.Prefill(ctx, Prompt{Seq: seq, Policy: watching(part.needs).Spec(), Tokens: tokens[:part.context], Chunk: chunk, Open: true}); err != nil {
+	if _, _, _, err := a.Prefill(ctx, a.reading(seq, part.needs, tokens[:part.context], chunk)); err != nil {
 		return err
 	}
-	err := a.between(ctx, func(c *socket.Caches) error {
+	err := a.between(ctx, 0, func(c *socket.Caches) error {
 		prompt, seen, err := c.Prompt(seq)
+		var found kvcache.Clustering
 		for _, i := range list {
 			if err != nil {
 				return err
+			}
+			if x := kvcache.ClusteringOf(c.Geometry(), part.context, all[i]); x.Clusters != found.Clusters {
+				for piece := range x.Fine {
+					seen.Cluster(prompt, all[i], piece, c.Pool().Run)
+				}
+				found = x
 			}
 			var own *kvcache.Store
 			if own, err = c.Compress(prompt, seen, all[i]); err == nil {
@@ -144,7 +164,7 @@ func (a *Socket) tails(ctx context.Context, seq uint64, tokens []uint32, part ob
 		return err
 	}
 	for _, i := range list {
-		a.resume(seq+1+uint64(i), all[i], tokens[:part.context], len(tokens)-part.context)
+		a.resume(seq+1+uint64(i), 0, all[i], tokens[:part.context], len(tokens)-part.context)
 	}
 	for at := part.context; at < len(tokens); {
 		end := min(at+max(1, chunk/len(list)), len(tokens)-1)
@@ -173,7 +193,7 @@ func (a *Socket) tails(ctx context.Context, seq uint64, tokens []uint32, part ob
 
 // watching is the policy full that observes what others need.
 func watching(n kvcache.Needs) *kvcache.Policy {
-	return kvcache.Compose("watching", fmt.Sprintf("watching:%d,%t,%t", n.Window, n.PromptAttention, n.Queries), kvcache.Parts{Needs: n})
+	return kvcache.Compose("watching", fmt.Sprintf("watching:%d,%t,%t,%t", n.Window, n.PromptAttention, n.Queries, n.Labels), kvcache.Parts{Needs: n})
 }
 
 // parse is kvcache.Parse, and takes a watching too.
@@ -183,6 +203,6 @@ func parse(spec string) (*kvcache.Policy, error) {
 		return kvcache.Parse(spec)
 	}
 	var n kvcache.Needs
-	_, err := fmt.Sscanf(rest, "%d,%t,%t", &n.Window, &n.PromptAttention, &n.Queries)
+	_, err := fmt.Sscanf(rest, "%d,%t,%t,%t", &n.Window, &n.PromptAttention, &n.Queries, &n.Labels)
 	return watching(n), err
 }
