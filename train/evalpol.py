@@ -536,6 +536,16 @@ def run(m, ev, spec, dev, tasks=None, stream_w=True, say=print):
     return res
 
 
+def join(res, more):
+    """adds what further prompts gave"""
+    for key, policies in more.items():
+        have = res.setdefault(key, {})
+        for name, (exact, tokens, hits) in policies.items():
+            e, t, h = have.get(name, (0, 0, []))
+            a, b = len(h), len(hits)
+            have[name] = (round((e * a + exact * b) / (a + b), 4), round((t * a + tokens * b) / (a + b), 4), list(h) + hits)
+
+
 def table(res, ctx, budgets):
     rows = [k for k in res if k.endswith(f"@{ctx}")]
     names = list(dict.fromkeys(x for r in rows for x in res[r]))
@@ -583,16 +593,21 @@ if __name__ == "__main__":
     torch.backends.cuda.matmul.allow_tf32 = False
     m = load(ck, dev)
     ev = prompts(evp)
-    every = sorted({t for t, _ in ev})
     k, of = (int(x) for x in os.environ.get("SHARD", "0/1").split("/"))    # the tasks of one process of several
+    every = sorted({t for t, _ in ev})[k::of]
     res = json.load(open(out)) if os.path.exists(out) else {}
     t0 = time.time()
     for one in spec.split(","):
         ctx, n, batch, budgets = one.split(":")
+        ctx, n, batch = int(ctx), int(n), int(batch)
         budgets = tuple(int(x) for x in budgets.split("+") if x)
-        for task in every[k::of]:
-            if f"{task}@{ctx}" in res:
-                continue
-            res.update(run(m, ev, [(int(ctx), int(n), int(batch), budgets)], dev, tasks=[task], stream_w=False))
-            json.dump(res, open(out, "w"), indent=0)
-        print(f"\nexact match %, ctx {ctx}, n={n} a task ({time.time() - t0:.0f} s so far)\n" + table(res, int(ctx), budgets) + "\n", flush=True)
+        for lo in range(0, n, batch):    # all tasks of a batch before the next one
+            for task in every:
+                if len(res.get(f"{task}@{ctx}", {}).get("full", [0, 0, []])[2]) > lo:
+                    continue
+                part = {(task, ctx): {a: v[lo:min(n, lo + batch)] for a, v in ev[task, ctx].items()}}
+                if len(part[task, ctx]["prompt"]):
+                    join(res, run(m, part, [(ctx, batch, batch, budgets)], dev, stream_w=False))
+                    json.dump(res, open(out + ".new", "w"), indent=0)
+                    os.replace(out + ".new", out)
+        print(f"\nexact match %, ctx {ctx}, n={n} a task ({time.time() - t0:.0f} s so far)\n" + table(res, ctx, budgets) + "\n", flush=True)

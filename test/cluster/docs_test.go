@@ -23,7 +23,6 @@ var notRun = map[string]map[string]string{
 		"shoal eval ruler --together -l 4096": "an hour",
 		"shoal eval ruler -l 4096 -n 48":      "hours, and a GPU",
 		"shoal eval ruler -n 100 -l 4096":     "an hour, and PyTorch",
-		"shoal eval ruler -n 24":              "an hour, and PyTorch",
 		"train/accuracy.sh shoal":             "an hour, and PyTorch",
 		"shoal eval ruler -m models/dace":     "an hour, and PyTorch",
 	},
