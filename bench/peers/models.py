@@ -1,16 +1,20 @@
 """Checkpoints of random weights in a public model's shape, in the formats of the peers.
-Usage: models.py FOLDER. Writes SHAPE-q8.gguf and SHAPE-q4.gguf, and SHAPE.m with its
-tokenizer SHAPE.m.t (distributed-llama), 4 GB in all; what is there already stays.
+Usage: models.py FOLDER [FILE...]. Writes SHAPE-q8.gguf and SHAPE-q4.gguf, and SHAPE.m with
+its tokenizer SHAPE.m.t (distributed-llama), of the two small shapes, 4 GB in all, or the
+files that are named (llama-3.1-8b-q8.gguf: 8.5 GB); what is there already stays.
 
 Speed depends on bytes, not on values, so weights repeat one pattern of 20011 blocks (a
 prime: rows differ). Scales are such that activations neither vanish nor overflow."""
 import math, os, random, struct, sys
 
-# As bench/planshapes.go has them. Embedding and head are one matrix in GGUF, two in .m.
+# As model/random.go has them. Embedding and head are one matrix in GGUF where they are tied, two in .m.
 SHAPES = {
-    "bench160m": dict(layers=12, hidden=1024, heads=16, kv=8, head=64, ffn=2816, vocab=32000),
-    "llama-3.2-1b": dict(layers=16, hidden=2048, heads=32, kv=8, head=64, ffn=8192, vocab=128256),
+    "bench160m": dict(layers=12, hidden=1024, heads=16, kv=8, head=64, ffn=2816, vocab=32000, tied=True),
+    "llama-3.2-1b": dict(layers=16, hidden=2048, heads=32, kv=8, head=64, ffn=8192, vocab=128256, tied=True),
+    "llama-3.1-8b": dict(layers=32, hidden=4096, heads=32, kv=8, head=128, ffn=14336, vocab=128256),
+    "qwen3-30b-a3b": dict(layers=48, hidden=2048, heads=32, kv=4, head=128, ffn=768, vocab=151936, experts=128, chosen=8),
 }
+SMALL = ("bench160m", "llama-3.2-1b")
 ROPE, CONTEXT = 500000, 131072
 PATTERN = 20011  # blocks
 
@@ -71,20 +75,30 @@ def gguf(path, name, kind):
     d, q, kv, ffn, vocab = c["hidden"], c["heads"] * c["head"], c["kv"] * c["head"], c["ffn"], c["vocab"]
     tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)]
     tokens += [f"t{i}" for i in range(vocab - len(tokens))]
+    experts, arch = c.get("experts"), "qwen3moe" if "experts" in c else "llama"
+    sizes = {
+        "context_length": CONTEXT, "embedding_length": d, "block_count": c["layers"], "feed_forward_length": ffn,
+        "attention.head_count": c["heads"], "attention.head_count_kv": c["kv"], "attention.key_length": c["head"],
+        "attention.value_length": c["head"], "attention.layer_norm_rms_epsilon": 1e-5, "rope.dimension_count": c["head"],
+        "rope.freq_base": float(ROPE), "vocab_size": vocab,
+        **({"expert_count": experts, "expert_used_count": c["chosen"], "expert_feed_forward_length": ffn} if experts else {}),
+    }
     fields = {
-        "general.architecture": "llama", "general.name": name, "general.file_type": {"q8": 7, "q4": 2}[kind], "general.quantization_version": 2,
-        "llama.context_length": CONTEXT, "llama.embedding_length": d, "llama.block_count": c["layers"], "llama.feed_forward_length": ffn,
-        "llama.attention.head_count": c["heads"], "llama.attention.head_count_kv": c["kv"], "llama.attention.key_length": c["head"],
-        "llama.attention.value_length": c["head"], "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.dimension_count": c["head"],
-        "llama.rope.freq_base": float(ROPE), "llama.vocab_size": vocab, "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens,
+        "general.architecture": arch, "general.name": name, "general.file_type": {"q8": 7, "q4": 2}[kind], "general.quantization_version": 2,
+        **{f"{arch}.{k}": v for k, v in sizes.items()}, "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.scores": [-float(i) for i in range(vocab)], "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * (vocab - 259),
         "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.unknown_token_id": 0,
     }
-    tensors = [("token_embd", (d, vocab), kind), ("output_norm", (d,), "one")]
+    tensors = [("token_embd", (d, vocab), kind), ("output_norm", (d,), "one")] + [("output", (d, vocab), kind)] * (not c.get("tied"))
+    layer = [("attn_norm", (d,), "one"), ("attn_q", (d, q), kind), ("attn_k", (d, kv), kind), ("attn_v", (d, kv), kind), ("attn_output", (q, d), kind),
+             ("ffn_norm", (d,), "one")]
+    if experts:
+        layer += [("attn_q_norm", (c["head"],), "one"), ("attn_k_norm", (c["head"],), "one"), ("ffn_gate_inp", (d, experts), "f32"),
+                  ("ffn_gate_exps", (d, ffn, experts), kind), ("ffn_up_exps", (d, ffn, experts), kind), ("ffn_down_exps", (ffn, d, experts), kind)]
+    else:
+        layer += [("ffn_gate", (d, ffn), kind), ("ffn_up", (d, ffn), kind), ("ffn_down", (ffn, d), kind)]
     for i in range(c["layers"]):
-        tensors += [(f"blk.{i}.{t}", s, k) for t, s, k in (
-            ("attn_norm", (d,), "one"), ("attn_q", (d, q), kind), ("attn_k", (d, kv), kind), ("attn_v", (d, kv), kind), ("attn_output", (q, d), kind),
-            ("ffn_norm", (d,), "one"), ("ffn_gate", (d, ffn), kind), ("ffn_up", (d, ffn), kind), ("ffn_down", (ffn, d), kind))]
+        tensors += [(f"blk.{i}.{t}", s, k) for t, s, k in layer]
     infos, at = b"", 0
     for name, shape, k in tensors:
         infos += text(name + ".weight") + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, KINDS[k][0], at)
@@ -126,18 +140,24 @@ def dllama(path, name):
 
 
 def main():
-    folder = sys.argv[1]
+    folder, names = sys.argv[1], sys.argv[2:]
+    makers = {}
+    for name, c in SHAPES.items():
+        makers[f"{name}-q8.gguf"] = lambda p, name=name: gguf(p, name, "q8")
+        makers[f"{name}-q4.gguf"] = lambda p, name=name: gguf(p, name, "q4")
+        if "experts" not in c:
+            makers[f"{name}.m"] = lambda p, name=name: dllama(p, name)
+    for file in set(names) - set(makers):
+        sys.exit(f"there is no {file}; there are: {' '.join(makers)}")
     os.makedirs(folder, exist_ok=True)
-    for name in SHAPES:
-        for path, make in ((f"{name}-q8.gguf", lambda p: gguf(p, name, "q8")), (f"{name}-q4.gguf", lambda p: gguf(p, name, "q4")),
-                           (f"{name}.m", lambda p: dllama(p, name))):
-            path = os.path.join(folder, path)
-            if not os.path.exists(path):
-                print("writing", path, file=sys.stderr)
-                make(path + ".part")
-                if os.path.exists(path + ".part.t"):
-                    os.rename(path + ".part.t", path + ".t")
-                os.rename(path + ".part", path)
+    for file, make in makers.items():
+        path = os.path.join(folder, file)
+        if (file in names if names else file.startswith(SMALL)) and not os.path.exists(path):
+            print("writing", path, file=sys.stderr)
+            make(path + ".part")
+            if os.path.exists(path + ".part.t"):
+                os.rename(path + ".part.t", path + ".t")
+            os.rename(path + ".part", path)
 
 
 if __name__ == "__main__":

@@ -69,12 +69,24 @@ def cluster(model, nodes, batch=1):
 
 # Theirs.
 
-def ik_bench(model, *flags):
-    """llama-bench of ik_llama.cpp with its weights repacked (-rtr), tokens/s."""
+def llama_bench(program, model, *flags):
+    """llama-bench of llama.cpp or ik_llama.cpp, tokens/s."""
     def measure(rig):
-        out = rig.run([rig.args.ik, "-m", rig.model(model), "-t", str(rig.args.threads), "-rtr", "1", "-r", "1", "-o", "json", *flags])
+        out = rig.run([getattr(rig.args, program), "-m", rig.model(model), "-t", str(rig.args.threads), "-r", "1", "-o", "json", *flags])
         return json.loads(out[out.index("["):])[-1]["avg_ts"]
     return measure
+
+
+def ik_bench(model, *flags):
+    """llama-bench of ik_llama.cpp with its weights repacked (-rtr)."""
+    return llama_bench("ik", model, "-rtr", "1", *flags)
+
+
+def people_run(name, shape, quant):
+    """Rows of a model that people run, decode and prefill; its file is made by its name (models.py)."""
+    file = f"{shape}-{quant[:2]}.gguf"
+    return [(f"{name} {quant.upper()}, decode, llama.cpp", decode(shape, quant, "--tokens", 48), "bench", llama_bench("bench", file, "-p", "0", "-n", "48"), None),
+            (f"{name} {quant.upper()}, prefill 512, llama.cpp", prefill(shape, quant, 512), "bench", llama_bench("bench", file, "-p", "512", "-n", "0"), None)]
 
 
 def best(*ways):
@@ -150,9 +162,11 @@ PAIRS = [
     ("160M Q4_0, 4 nodes", cluster(SMALL, 4), "dllama", dllama(f"{SMALL}.m", 4, *TURBO), 2),
     ("160M Q4_0, 16 streams over 2 nodes, theirs one", cluster(SMALL, 2, 16), "dllama", dllama(f"{SMALL}.m", 2), 10),
     ("160M Q4_0, 16 streams over 4 nodes, theirs one", cluster(SMALL, 4, 16), "dllama", dllama(f"{SMALL}.m", 4, *TURBO), 10),
+    *people_run("1B", LARGE, "q8_0"), *people_run("8B", "llama-3.1-8b", "q4_0"), *people_run("8B", "llama-3.1-8b", "q8_0"),
+    *people_run("30B A3B", "qwen3-30b-a3b", "q4_0"),
 ]
 
-PROGRAMS = {"ik": "ik_llama.cpp", "llama": "llama.cpp", "dllama": "distributed-llama"}
+PROGRAMS = {"ik": "ik_llama.cpp", "llama": "llama.cpp", "bench": "llama.cpp", "dllama": "distributed-llama"}
 
 
 def parse():
@@ -161,6 +175,7 @@ def parse():
     p.add_argument("--models", required=True, help="folder that models.py has filled")
     p.add_argument("--ik", help="llama-bench of ik_llama.cpp")
     p.add_argument("--llama", help="llama-batched-bench of llama.cpp")
+    p.add_argument("--bench", metavar="PATH", help="llama-bench of llama.cpp: rows of models that people run")
     p.add_argument("--dllama", help="dllama of distributed-llama")
     p.add_argument("--only", default="", help="rows whose name matches this pattern")
     p.add_argument("--rounds", type=int, default=3)
