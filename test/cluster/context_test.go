@@ -64,8 +64,21 @@ func TestFixedContexts(t *testing.T) {
 	shared(first, "four nodes")
 	got, _ := first.open(reqs).wait(t)
 	same(t, "four nodes", reqs, want, got)
-	disturb(t, first, "kill -9 of the owner", reqs, want, func() { first.signal(ownerOf(t, first.state()), syscall.SIGKILL) })
+	state := first.state()
+	for _, n := range state.Nodes {
+		if n.ID != ownerOf(t, state) {
+			first.signal(n.ID, syscall.SIGKILL)
+			break
+		}
+	}
 	first.waitNodes(3, recoverLimit)
+	got, _ = first.open(reqs).wait(t)
+	same(t, "a node is lost while nobody asks", reqs, want, got)
+	if e := first.state().Epoch; e > state.Epoch+1 {
+		t.Errorf("epoch %d to %d: questions broke a placement", state.Epoch, e)
+	}
+	disturb(t, first, "kill -9 of the owner", reqs, want, func() { first.signal(ownerOf(t, first.state()), syscall.SIGKILL) })
+	first.waitNodes(2, recoverLimit)
 	ready(first, "after the kill")
 	got, _ = first.open(reqs).wait(t)
 	same(t, "after the kill", reqs, want, got)
