@@ -70,9 +70,9 @@ func standing(st *proto.SocketStatus, err error) *topology.Standing {
 
 // keepPace notes who kept the others waiting.
 func (s *stepper) keepPace(g *Group, took time.Duration, replies []*proto.StepReply) {
-	ids, late := make([]string, len(replies)), make([][]time.Duration, len(replies))
+	ids, late, own := make([]string, len(replies)), make([][]time.Duration, len(replies)), make([]time.Duration, len(replies))
 	for i, r := range replies {
-		ids[i] = g.Nodes[i].ID
+		ids[i], own[i] = g.Nodes[i].ID, time.Duration(r.OwnMicros)*time.Microsecond
 		for _, us := range r.LateMicros {
 			late[i] = append(late[i], time.Duration(us)*time.Microsecond)
 		}
@@ -83,7 +83,7 @@ func (s *stepper) keepPace(g *Group, took time.Duration, replies []*proto.StepRe
 		f.epoch = g.Placement.Epoch
 		f.pace.Reset()
 	}
-	remarks := f.pace.Step(took, ids, late)
+	remarks := f.pace.Step(took, ids, late, own)
 	f.mu.Unlock()
 	for _, r := range remarks {
 		switch {

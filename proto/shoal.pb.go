@@ -2861,6 +2861,7 @@ type StepReply struct {
 	Spilled          []*Spill               `protobuf:"bytes,11,rep,name=spilled,proto3" json:"spilled,omitempty"`                                            // of the caches of this rank, that lie in files since its last answer
 	Lost             []uint64               `protobuf:"varint,12,rep,packed,name=lost,proto3" json:"lost,omitempty"`                                          // sequences of this rank whose files failed: what was drawn of them does not count
 	ClusteringMicros uint32                 `protobuf:"varint,13,opt,name=clustering_micros,json=clusteringMicros,proto3" json:"clustering_micros,omitempty"` // of prompts' keys, in pieces
+	OwnMicros        uint32                 `protobuf:"varint,14,opt,name=own_micros,json=ownMicros,proto3" json:"own_micros,omitempty"`                      // of compute, what other ranks need not have: of sequences that this one owns
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -2982,6 +2983,13 @@ func (x *StepReply) GetLost() []uint64 {
 func (x *StepReply) GetClusteringMicros() uint32 {
 	if x != nil {
 		return x.ClusteringMicros
+	}
+	return 0
+}
+
+func (x *StepReply) GetOwnMicros() uint32 {
+	if x != nil {
+		return x.OwnMicros
 	}
 	return 0
 }
@@ -3739,7 +3747,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x06prompt\x18\x06 \x03(\v2\x14.shoal.PromptLogprobR\x06prompt\x12\"\n" +
 	"\x05drawn\x18\a \x03(\v2\f.shoal.DrawnR\x05drawn\x12\x16\n" +
 	"\x06drafts\x18\b \x03(\rR\x06drafts\x12\x12\n" +
-	"\x04odds\x18\t \x03(\x02R\x04oddsJ\x04\b\x02\x10\x06\"\xc6\x03\n" +
+	"\x04odds\x18\t \x03(\x02R\x04oddsJ\x04\b\x02\x10\x06\"\xe5\x03\n" +
 	"\tStepReply\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12(\n" +
@@ -3757,7 +3765,9 @@ const file_proto_shoal_proto_rawDesc = "" +
 	" \x01(\v2\x11.shoal.ThreadTimeR\athreads\x12&\n" +
 	"\aspilled\x18\v \x03(\v2\f.shoal.SpillR\aspilled\x12\x12\n" +
 	"\x04lost\x18\f \x03(\x04R\x04lost\x12+\n" +
-	"\x11clustering_micros\x18\r \x01(\rR\x10clusteringMicros\"\x9e\x01\n" +
+	"\x11clustering_micros\x18\r \x01(\rR\x10clusteringMicros\x12\x1d\n" +
+	"\n" +
+	"own_micros\x18\x0e \x01(\rR\townMicros\"\x9e\x01\n" +
 	"\n" +
 	"ThreadTime\x12\x12\n" +
 	"\x04runs\x18\x01 \x01(\x04R\x04runs\x12\x12\n" +

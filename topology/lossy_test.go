@@ -150,7 +150,7 @@ func TestPaceLossy(t *testing.T) {
 		}
 		for x.l.now < end {
 			wall, late := x.l.step()
-			for _, r := range p.Step(wall, ids[:x.l.n], late) {
+			for _, r := range p.Step(wall, ids[:x.l.n], late, nil) {
 				switch {
 				case r.Fence:
 					fenced[r.ID]++

@@ -89,7 +89,7 @@ func paced(p *Pace, steps int, wall time.Duration, ids []string, cost func(step,
 				}
 			}
 		}
-		for _, r := range p.Step(wall, ids, late) {
+		for _, r := range p.Step(wall, ids, late, nil) {
 			out = append(out, r)
 			if r.Fence && fencedAfter == 0 {
 				fencedAfter = time.Duration(s+1) * wall
@@ -97,6 +97,51 @@ func paced(p *Pace, steps int, wall time.Duration, ids []string, cost func(step,
 		}
 	}
 	return out, fencedAfter
+}
+
+// TestPaceOfOwners: who has more of its own to compute than others keeps them waiting and is no
+// straggler, unless they wait for it in the rest, too.
+func TestPaceOfOwners(t *testing.T) {
+	ms := func(n ...int) (out []time.Duration) {
+		for _, d := range n {
+			out = append(out, time.Duration(d)*time.Millisecond)
+		}
+		return out
+	}
+	for _, c := range []struct {
+		what  string
+		own   []time.Duration // of a step of 100 ms
+		waits int             // of the others, for the first
+		fence bool
+	}{
+		{"a long sequence", ms(70, 0, 0, 0), 70, false},
+		{"nobody said so", nil, 70, true},
+		{"all have one", ms(70, 70, 70, 70), 70, true},
+		{"two have one", ms(70, 70, 0, 0), 60, false},
+		{"two nodes", ms(70, 0), 70, false},
+		{"two nodes with one each", ms(40, 40), 60, true},
+		{"a long sequence, and slow in the rest", ms(60, 0, 0, 0), 85, true},
+		{"hardly any rest", ms(96, 0, 0, 0), 100, false},
+		{"more than the step", ms(150, 0, 0, 0), 100, false},
+	} {
+		n := max(2, len(c.own))
+		ids, late := []string{"a", "b", "c", "d"}[:n], make([][]time.Duration, n)
+		for i := range late {
+			if late[i] = make([]time.Duration, n); i > 0 {
+				late[i][0] = time.Duration(c.waits) * time.Millisecond
+			}
+		}
+		var p Pace
+		fenced := false
+		for range 200 {
+			for _, r := range p.Step(100*time.Millisecond, ids, late, c.own) {
+				fenced = fenced || r.Fence && r.ID == "a"
+			}
+		}
+		if fenced != c.fence {
+			t.Errorf("%s: fenced %t, ratio %.2f", c.what, fenced, p.Ratio("a"))
+		}
+	}
 }
 
 func TestPace(t *testing.T) {
@@ -135,7 +180,7 @@ func TestPace(t *testing.T) {
 	p.Reset()
 	for range 300 {
 		late := [][]time.Duration{{0, 90 * time.Millisecond, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}
-		if got := p.Step(wall, ids, late); got != nil {
+		if got := p.Step(wall, ids, late, nil); got != nil {
 			t.Fatalf("the word of one rank: %+v", got)
 		}
 	}
@@ -149,7 +194,7 @@ func TestPace(t *testing.T) {
 		late := [][]time.Duration{{0, 30 * time.Millisecond}, {30*time.Millisecond + c.slow, 0}}
 		var all []Remark
 		for range 300 {
-			all = append(all, p.Step(45*time.Millisecond+c.slow, ids[:2], late)...)
+			all = append(all, p.Step(45*time.Millisecond+c.slow, ids[:2], late, nil)...)
 		}
 		if fenced := slices.ContainsFunc(all, func(r Remark) bool { return r.Fence && r.ID == "a" }); fenced != c.fence || !c.fence && all != nil {
 			t.Errorf("two ranks over a slow network, one of them %v slower: %+v", c.slow, all[:min(len(all), 3)])

@@ -88,6 +88,7 @@ type Batch struct {
 	Spent         [Parts]time.Duration // of Compute, all layers together
 	Observed      time.Duration        // of Spent[Attention]: what policies look at while a prompt is read
 	ExpertsRead   int                  // whose weights were read, all layers together
+	own           own
 }
 
 // newBatch is one for at most maxRows rows, without a backend.
@@ -129,6 +130,7 @@ func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, rotati
 	b.rows = b.rowRanges()
 	b.classify()
 	b.Compute, b.Wait, b.Observed, b.Spent, b.ExpertsRead = 0, 0, 0, [Parts]time.Duration{}, 0
+	b.own.begin()
 	b.Backend.Begin(rotations)
 	return nil
 }

@@ -100,7 +100,7 @@ func (b *Processor) Begin(rotations []*Rotation) {
 // Run implements Backend. It counts the time of stages, with a look at the clock for each
 // part.
 func (b *Processor) Run(l Layer, stages []*Stage) {
-	w, began := l.(*Weights), time.Now()
+	w, began, before := l.(*Weights), time.Now(), b.Spent[Projections]+b.Spent[Attention]
 	for i, s := range stages {
 		s.compute(w, b)
 		if i+1 == len(stages) || stages[i+1].Part != s.Part {
@@ -108,6 +108,9 @@ func (b *Processor) Run(l Layer, stages []*Stage) {
 			b.Spent[s.Part] += ended.Sub(began)
 			began = ended
 		}
+	}
+	if took := b.Spent[Projections] + b.Spent[Attention] - before; took > 0 {
+		b.own.add(took)
 	}
 }
 

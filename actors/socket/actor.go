@@ -477,12 +477,13 @@ func (a *Actor) advance(c actor.Context, s *step, err error) {
 	}
 	b := s.micro.batch
 	s.spent.Threads = a.epoch.pool.Spent().Sub(s.before)
+	spent := s.spent.with(b)
 	if s.observe != nil {
-		s.observe(s.spent.with(b))
+		s.observe(spent)
 	}
 	s.reply(&proto.StepReply{Epoch: w.Epoch, Step: w.Step, Sampled: s.results.order, KvUsedBytes: a.caches.arena.Used(),
 		ComputeMicros: uint32((b.Compute + s.spent.Head + s.spent.Begin).Microseconds()), WaitMicros: uint32((b.Wait + s.spent.Wait).Microseconds()),
-		Spilled: s.spilled, Lost: s.lost, Threads: threadTime(s.spent.Threads), ClusteringMicros: uint32(s.spent.Clustering.Microseconds()), WireBytes: a.epoch.group.wireBytes() - s.wireBefore, ReplicaBytes: s.copied, LateMicros: micros(a.epoch.group.lateness(), s.lateBefore)}, nil)
+		Spilled: s.spilled, Lost: s.lost, Threads: threadTime(s.spent.Threads), ClusteringMicros: uint32(spent.Clustering.Microseconds()), OwnMicros: uint32(spent.Own.Microseconds()), WireBytes: a.epoch.group.wireBytes() - s.wireBefore, ReplicaBytes: s.copied, LateMicros: micros(a.epoch.group.lateness(), s.lateBefore)}, nil)
 }
 
 // teardown ends what is in flight and frees the epoch, but for the caches that a later

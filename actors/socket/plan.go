@@ -102,10 +102,12 @@ func (e *epoch) move(s *step, q *sequence, lo, hi, all int) (stages []stage) {
 			stages = append(stages, h.exchange(layer, topology.Range{Lo: heads.Lo, Hi: heads.Hi})...)
 		}
 		stages = append(stages, stage{job: func(done func(error)) {
+			began := time.Now()
 			var err error
 			if q.own != nil {
 				err = q.own.Index(piece, e.pool.Run)
 			}
+			s.spent.Own += time.Since(began)
 			done(err)
 		}})
 	}

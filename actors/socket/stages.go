@@ -22,6 +22,7 @@ type Stages struct {
 	Selection   time.Duration // then: pooling, top-K
 	Shipping    time.Duration // then: kept rows to the owner, blocks given back
 	Wait        time.Duration // for collectives
+	Own         time.Duration // of these, what other sockets need not have: attention of own sequences, their indexes
 
 	Threads tensor.Spent // of the pool, meanwhile
 
@@ -46,6 +47,7 @@ func (s *Stages) Add(o Stages) {
 	s.Selection += o.Selection
 	s.Shipping += o.Shipping
 	s.Wait += o.Wait
+	s.Own += o.Own
 	s.Threads = s.Threads.Add(o.Threads)
 	s.Experts += o.Experts
 }
@@ -54,6 +56,7 @@ func (s Stages) with(b *layer.Batch) Stages {
 	s.Projection, s.FFN = b.Spent[layer.Projections], b.Spent[layer.FFN]
 	s.Attention, s.Observation = b.Spent[layer.Attention]-b.Observed, b.Observed
 	s.Wait += b.Wait
+	s.Own += b.Own()
 	s.Experts += b.ExpertsRead
 	return s
 }

@@ -171,7 +171,7 @@ func (c *coordinator) keepPace(g *serving, took time.Duration, replies []*proto.
 	if p.epoch != g.place.Epoch {
 		*p = pace{epoch: g.place.Epoch}
 	}
-	for _, r := range p.Step(took*paceScale, ids, c.mirrored(late)) {
+	for _, r := range p.Step(took*paceScale, ids, c.mirrored(late), nil) {
 		switch {
 		case r.Over:
 			c.w.cover[StragglerOver]++

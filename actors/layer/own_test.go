@@ -1,0 +1,36 @@
+package layer
+
+import (
+	"testing"
+	"time"
+)
+
+// A pause of the process is no work, whichever layer it falls into; more work is, from the step
+// after on.
+func TestOwnIsNoPause(t *testing.T) {
+	var o own
+	step := func(layers ...int) int64 {
+		o.begin()
+		for _, took := range layers {
+			o.add(time.Duration(took) * time.Millisecond)
+		}
+		return o.sum.Milliseconds()
+	}
+	for _, c := range []struct {
+		layers []int
+		want   int64
+	}{
+		{[]int{3, 5, 4}, 0},
+		{[]int{3, 5, 4}, 12},
+		{[]int{3, 245, 4}, 17},
+		{[]int{243, 5, 4}, 15},
+		{[]int{30, 50, 40}, 48},
+		{[]int{30, 50, 40}, 120},
+		{[]int{30}, 30},
+		{[]int{30, 50, 40, 7}, 120},
+	} {
+		if got := step(c.layers...); got != c.want {
+			t.Errorf("%v: %d ms, want %d", c.layers, got, c.want)
+		}
+	}
+}
