@@ -129,10 +129,15 @@ func (b *Batch) Reset(p topology.Placement, rank int, segments []Segment, rotati
 	}
 	b.rows = b.rowRanges()
 	b.classify()
-	b.Compute, b.Wait, b.Observed, b.Spent, b.ExpertsRead = 0, 0, 0, [Parts]time.Duration{}, 0
-	b.own.begin()
+	b.ClearTimes()
 	b.Backend.Begin(rotations)
 	return nil
+}
+
+// ClearTimes begins a step's times anew; Reset does so, too.
+func (b *Batch) ClearTimes() {
+	b.Compute, b.Wait, b.Observed, b.Spent, b.ExpertsRead = 0, 0, 0, [Parts]time.Duration{}, 0
+	b.own.begin()
 }
 
 func (b *Batch) all() topology.Range { return topology.Range{Lo: 0, Hi: b.T} }

@@ -106,8 +106,7 @@ func (e *epoch) begin(s *step) error {
 	}
 	s.micro = e.microBatch(s.work.Batch)
 	if len(s.work.Runs) == 0 {
-		b := s.micro.batch
-		b.Compute, b.Wait, b.Observed, b.Spent, b.ExpertsRead = 0, 0, 0, [layer.Parts]time.Duration{}, 0
+		s.micro.batch.ClearTimes()
 		return nil
 	}
 	segments := make([]layer.Segment, len(s.work.Runs))
