@@ -18,6 +18,7 @@ type Threads struct {
 	Absent float64 `json:"absent"` // threads that came when nothing was left
 	Uneven float64 `json:"uneven"` // from a thread's last task to the last of all
 	End    float64 `json:"end"`    // until the caller went on
+	Again  float64 `json:"again"`  // parts of products a step that were done again, since their thread was late
 }
 
 // threadsOf is what was spent in so many steps that computed for so long together.
@@ -26,5 +27,5 @@ func threadsOf(s tensor.Spent, steps int, compute time.Duration) Threads {
 	all := max(1, float64(s.Work+s.Late+s.Absent+s.Uneven+s.End))
 	n := float64(max(1, steps))
 	return Threads{Runs: float64(s.Runs) / n, Run: us(s.Wall) / float64(max(1, s.Runs)), Solo: max(0, us(compute-s.Wall)/n),
-		Work: float64(s.Work) / all, Late: float64(s.Late) / all, Absent: float64(s.Absent) / all, Uneven: float64(s.Uneven) / all, End: float64(s.End) / all}
+		Work: float64(s.Work) / all, Late: float64(s.Late) / all, Absent: float64(s.Absent) / all, Uneven: float64(s.Uneven) / all, End: float64(s.End) / all, Again: float64(s.Again) / n}
 }

@@ -252,8 +252,8 @@ func printThreads(w io.Writer, t bench.Threads) {
 	if t.Runs == 0 {
 		return
 	}
-	fmt.Fprintf(w, "  threads: %.0f shared runs of %.1f us, %.0f us of one thread alone; in the runs work %.1f %%, late %.1f %%, absent %.1f %%, uneven %.1f %%, end %.1f %%\n",
-		t.Runs, t.Run, t.Solo, 100*t.Work, 100*t.Late, 100*t.Absent, 100*t.Uneven, 100*t.End)
+	fmt.Fprintf(w, "  threads: %.0f shared runs of %.1f us, %.0f us of one thread alone; in the runs work %.1f %%, late %.1f %%, absent %.1f %%, uneven %.1f %%, end %.1f %%; %.1f parts done again\n",
+		t.Runs, t.Run, t.Solo, 100*t.Work, 100*t.Late, 100*t.Absent, 100*t.Uneven, 100*t.End, t.Again)
 }
 
 func shapeNames() string { return strings.Join(model.Shapes(), ", ") }

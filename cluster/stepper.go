@@ -228,7 +228,7 @@ func (f *figures) note(began time.Time, took time.Duration, replies []*proto.Ste
 
 func threadsOf(m *proto.ThreadTime) tensor.Spent {
 	return tensor.Spent{Runs: m.GetRuns(), Wall: time.Duration(m.GetWall()), Work: time.Duration(m.GetWork()), Late: time.Duration(m.GetLate()),
-		Absent: time.Duration(m.GetAbsent()), Uneven: time.Duration(m.GetUneven()), End: time.Duration(m.GetEnd())}
+		Absent: time.Duration(m.GetAbsent()), Uneven: time.Duration(m.GetUneven()), End: time.Duration(m.GetEnd()), Again: m.GetAgain()}
 }
 
 // run carries one plan out. It returns within the deadline. An error names the

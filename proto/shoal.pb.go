@@ -3005,6 +3005,7 @@ type ThreadTime struct {
 	Absent        int64                  `protobuf:"varint,5,opt,name=absent,proto3" json:"absent,omitempty"`
 	Uneven        int64                  `protobuf:"varint,6,opt,name=uneven,proto3" json:"uneven,omitempty"`
 	End           int64                  `protobuf:"varint,7,opt,name=end,proto3" json:"end,omitempty"`
+	Again         uint64                 `protobuf:"varint,8,opt,name=again,proto3" json:"again,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3084,6 +3085,13 @@ func (x *ThreadTime) GetUneven() int64 {
 func (x *ThreadTime) GetEnd() int64 {
 	if x != nil {
 		return x.End
+	}
+	return 0
+}
+
+func (x *ThreadTime) GetAgain() uint64 {
+	if x != nil {
+		return x.Again
 	}
 	return 0
 }
@@ -3767,7 +3775,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x04lost\x18\f \x03(\x04R\x04lost\x12+\n" +
 	"\x11clustering_micros\x18\r \x01(\rR\x10clusteringMicros\x12\x1d\n" +
 	"\n" +
-	"own_micros\x18\x0e \x01(\rR\townMicros\"\x9e\x01\n" +
+	"own_micros\x18\x0e \x01(\rR\townMicros\"\xb4\x01\n" +
 	"\n" +
 	"ThreadTime\x12\x12\n" +
 	"\x04runs\x18\x01 \x01(\x04R\x04runs\x12\x12\n" +
@@ -3776,7 +3784,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x04late\x18\x04 \x01(\x03R\x04late\x12\x16\n" +
 	"\x06absent\x18\x05 \x01(\x03R\x06absent\x12\x16\n" +
 	"\x06uneven\x18\x06 \x01(\x03R\x06uneven\x12\x10\n" +
-	"\x03end\x18\a \x01(\x03R\x03end\"1\n" +
+	"\x03end\x18\a \x01(\x03R\x03end\x12\x14\n" +
+	"\x05again\x18\b \x01(\x04R\x05again\"1\n" +
 	"\x05Spill\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
 	"\x06blocks\x18\x02 \x01(\rR\x06blocks\"{\n" +

@@ -28,6 +28,7 @@ func (p *Pool) MatMulGroups(groups []Group, x []float32, ldx int) {
 	defer p.mu.Unlock()
 	m, n := &p.mat, 0
 	if len(groups) > len(m.jobs) {
+		p.settle() // a late thread may look for its job
 		m.jobs = slices.Grow(m.jobs, len(groups)-len(m.jobs))[:len(groups)]
 	}
 	for i, g := range groups {
@@ -89,6 +90,7 @@ func (b *Bank) Bytes() int64 { return b.n }
 // Close returns the memory to the system; no matrix may be used afterwards. Closing
 // twice is safe.
 func (b *Bank) Close() error {
+	settle()
 	mem := b.mem
 	b.mem, b.n = mapping{}, 0
 	var errs []error

@@ -56,10 +56,12 @@ type job struct {
 	one    [1][]float32
 	y      [][]float32 // per node
 	ldy    int
-	r0, r1 int // rows
-	t0, n  int // tokens: n from t0 on
-	grain  int // panels per task
-	first  int // task
+	r0, r1 int            // rows
+	t0, n  int            // tokens: n from t0 on
+	grain  int            // panels per task
+	first  int            // task
+	from   unsafe.Pointer // first token of all: its float32 or its records
+	stride int            // bytes from token to token
 }
 
 // Product is one matrix of MatMulMany: the rows [R0, R1) of W into Y, as MatMulRows.
@@ -75,6 +77,8 @@ type matScratch struct {
 	_     [64]byte
 	args  tileArgs
 	stack *treeStack
+	out   []float32 // of a part that may be done twice: [chunkTok][groupRows]
+	claim claim     // of that part: once another has it, the rest is left undone
 	_     [64]byte
 }
 
@@ -225,13 +229,15 @@ func (p *Pool) multiply() {
 	tasks := 0
 	for i := range m.jobs[:m.njobs] {
 		j := &m.jobs[i]
-		j.grain, j.first = grain, tasks
+		j.grain, j.first, j.from, j.stride = grain, tasks, m.from, m.stride
 		tasks += ((j.r1-j.r0+panelRows-1)/panelRows + grain - 1) / grain
 	}
 	if work < soloWork {
 		for i := range tasks {
 			m.multiply(0, i)
 		}
+	} else if p.again.chunks = p.twice(tasks); p.again.chunks > 0 {
+		p.share(tasks, nil)
 	} else {
 		p.dispatch(tasks, m.task)
 	}
@@ -293,51 +299,68 @@ func (m *matmul) job(i int) *job {
 	return &m.jobs[lo]
 }
 
-// multiply is one task: `grain` panels, all tokens of the job, all units. One token
-// may take several groups of panels in one call.
+// multiply is one task: `grain` panels, all tokens of the job, all units.
 func (m *matmul) multiply(worker, i int) {
-	s := m.threads[worker]
-	if s == nil {
-		s = newMatScratch()
-		m.threads[worker] = s
-	}
+	s := m.scratch(worker)
 	j := m.job(i)
-	first := j.r0/panelRows + (i-j.first)*j.grain
-	last := min(first+j.grain, (j.r1+panelRows-1)/panelRows)
-	for first < last {
-		panels := min(last-first, maxTilePanels-first%maxTilePanels)
-		panels = 1 << (bits.Len(uint(panels)) - 1)
-		groups := 1
-		if j.n == 1 && panels == maxTilePanels && active.rising[j.w.Type] != nil {
-			whole := (min(last*panelRows, j.r1) - first*panelRows) / groupRows
-			groups = max(1, min(whole, maxCallCols/j.w.padded))
-		}
+	for first, last := j.panels(i); first < last; {
+		panels, groups := j.call(first, last)
+		row := first * panelRows
+		rows := min(panels*groups*panelRows, j.r1-row)
 		s.args.groups = uintptr(groups)
 		for t := 0; t < j.n; t += chunkTok {
+			tokens := min(chunkTok, j.n-t)
 			for node := range j.w.nodes {
-				m.group(j, s, first, panels, t, min(chunkTok, j.n-t), node)
+				y := j.y[node][t*j.ldy+row:]
+				if rows == panels*groups*panelRows { // whole panels are stored where they belong
+					j.group(s, first, panels, t, tokens, node, target{unsafe.Pointer(&y[0]), j.ldy * 4})
+					continue
+				}
+				j.group(s, first, panels, t, tokens, node, target{unsafe.Pointer(&s.stack[0]), groupRows * 4})
+				for t := range tokens {
+					copy(y[t*j.ldy:][:rows], s.stack[0][t][:rows])
+				}
 			}
 		}
 		first += panels * groups
 	}
 }
 
+// scratch is a thread's.
+func (m *matmul) scratch(worker int) *matScratch {
+	if m.threads[worker] == nil {
+		m.threads[worker] = newMatScratch()
+	}
+	return m.threads[worker]
+}
+
+// panels are those of task i: [first, last).
+func (j *job) panels(i int) (first, last int) {
+	first = j.r0/panelRows + (i-j.first)*j.grain
+	return first, min(first+j.grain, (j.r1+panelRows-1)/panelRows)
+}
+
+// call is how many of the panels [first, last) the next call of a kernel takes. One token
+// may take several groups of them.
+func (j *job) call(first, last int) (panels, groups int) {
+	panels = min(last-first, maxTilePanels-first%maxTilePanels)
+	panels = 1 << (bits.Len(uint(panels)) - 1)
+	if j.n == 1 && panels == maxTilePanels && active.rising[j.w.Type] != nil {
+		whole := (min(last*panelRows, j.r1) - first*panelRows) / groupRows
+		return panels, max(1, min(whole, maxCallCols/j.w.padded))
+	}
+	return panels, 1
+}
+
 // group computes one tree node for a group of panels and a chunk of tokens. Few
 // tokens pass over the weights once, all units in one call; more tokens take
 // several passes over as many units as the cache holds.
-func (m *matmul) group(j *job, s *matScratch, panel, panels, t0, tokens, node int) {
+func (j *job) group(s *matScratch, panel, panels, t0, tokens, node int, dst target) {
 	w := j.w
 	steps := w.steps[node]
-	row := panel * panelRows
-	rows := min(panels*panelRows, j.r1-row)
 	a := &s.args
-	a.panel, a.ldx = uintptr(w.panel), uintptr(m.stride)
+	a.panel, a.ldx = uintptr(w.panel), uintptr(j.stride)
 	a.level = unsafe.Sizeof(s.stack[0])
-	dst := target{unsafe.Pointer(&s.stack[0]), groupRows * 4}
-	direct := rows == panels*panelRows // whole panels are stored where they belong
-	if direct {
-		dst = target{unsafe.Pointer(&j.y[node][t0*j.ldy+row]), j.ldy * 4}
-	}
 	most := maxCallCols
 	if tokens > active.tokens(w.Type, panels) {
 		most = passBytes / (panels * w.column)
@@ -358,15 +381,10 @@ func (m *matmul) group(j *job, s *matScratch, panel, panels, t0, tokens, node in
 		if i+run < len(steps) {
 			out = target{unsafe.Pointer(&s.stack[next-1]), groupRows * 4}
 		}
-		m.units(w, s, steps[i:i+run], panel, panels, j.t0+t0, tokens, at, cols, unsafe.Pointer(&s.stack[depth]), out)
+		j.units(s, steps[i:i+run], panel, panels, j.t0+t0, tokens, at, cols, unsafe.Pointer(&s.stack[depth]), out)
 		at += cols
 		i += run
 		depth = next
-	}
-	if !direct {
-		for t := range tokens {
-			copy(j.y[node][(t0+t)*j.ldy+row:][:rows], s.stack[0][t][:rows])
-		}
 	}
 }
 
@@ -379,8 +397,8 @@ type target struct {
 // units computes successive units for all tokens of a chunk, a few tokens per pass
 // over the weights. Without help, the time for memory and the time for arithmetic
 // add up; so each call of each of n passes prefetches its share of the weights that come next.
-func (m *matmul) units(w *Weight, s *matScratch, steps []step, panel, panels, t0, tokens, at, cols int, stack unsafe.Pointer, out target) {
-	k, a := active, &s.args
+func (j *job) units(s *matScratch, steps []step, panel, panels, t0, tokens, at, cols int, stack unsafe.Pointer, out target) {
+	k, a, w := active, &s.args, j.w
 	a.steps, a.nsteps = &steps[0], uintptr(len(steps))
 	a.ldout = uintptr(out.ld)
 	at0, width := w.group(panel)
@@ -418,7 +436,7 @@ func (m *matmul) units(w *Weight, s *matScratch, steps []step, panel, panels, t0
 			c++
 			step, f = k.pick(w.Type, panels, c)
 		}
-		a.x = unsafe.Add(m.from, (t0+t)*m.stride+x)
+		a.x = unsafe.Add(j.from, (t0+t)*j.stride+x)
 		a.tokens, a.panels = c, step
 		share := all / passes * step / panels // of what comes next, of each call
 		if spread {
@@ -435,6 +453,9 @@ func (m *matmul) units(w *Weight, s *matScratch, steps []step, panel, panels, t0
 			a.stack = unsafe.Add(stack, (t*groupRows+p*panelRows)*4)
 			a.out = unsafe.Add(out.at, t*out.ld+p*panelRows*4)
 			call(f, a)
+			if s.claim.lost() {
+				return
+			}
 		}
 		ahead += further
 		t += c

@@ -20,13 +20,15 @@ type Pool struct {
 	mat   matmul              // the current matrix product, guarded by mu
 	heads headsWork           // the current product of heads, guarded by mu
 	deal  shares              // of the current Run
+	again again               // what of it may be done twice
 	watch stopwatch
 	crowd crowd // of the caller's thread
 
 	_     [64]byte
 	run   atomic.Uint64 // number of the current or the last Run
-	_     [56]byte
-	left  atomic.Int64 // tasks of the current Run that are not told as done
+	over  atomic.Uint64 // number of the last Run that has ended
+	_     [48]byte
+	left  atomic.Uint64 // of the current Run: number<<shareBits | tasks that are not told as done
 	_     [56]byte
 	wait  atomic.Bool   // the caller is parked on ready
 	ready chan struct{} // capacity 1
@@ -34,6 +36,8 @@ type Pool struct {
 }
 
 type worker struct {
+	busy   atomic.Uint64 // the Run that it is at work for, or 0
+	_      [56]byte
 	parked atomic.Bool
 	wake   chan struct{} // capacity 1
 	crowd  crowd
@@ -57,6 +61,7 @@ func NewPool(threads int) *Pool {
 		p.exited.Add(1)
 		go p.serve(w, id)
 	}
+	register(p)
 	return p
 }
 
@@ -72,6 +77,7 @@ func (p *Pool) Close() {
 		return
 	}
 	p.stopped = true
+	unregister(p)
 	p.stop.Store(true)
 	for _, w := range p.workers {
 		w.rouse()
@@ -102,21 +108,30 @@ func (p *Pool) dispatch(n int, task func(worker, i int)) {
 		}
 		return
 	}
-	p.task = task
-	p.left.Store(int64(n))
+	p.again.chunks = 0
+	p.share(n, task)
+}
+
+// share is dispatch of a Run of several tasks. Those of a product whose parts may be done
+// twice have no function: see attempt.
+func (p *Pool) share(n int, task func(worker, i int)) {
 	number := p.run.Load() + 1
+	p.task = task
+	p.left.Store(number<<shareBits | uint64(n*max(1, p.again.chunks)))
 	p.deal.split(number&tagMask, n)
 	p.watch.start(number)
+	p.again.begin(n)
 	p.run.Store(number)
 	p.work(0, number)
-	p.await()
+	p.await(number)
+	p.over.Store(number)
 	p.watch.stop(number)
 	p.task = nil
 }
 
 // work does tasks of a Run until none is to be had, the thread's own share first. What is
-// done is told when the share is empty, not task by task. p.task is read only while a task
-// that is not told is held, so while its Run is still waiting.
+// done is told when the share is empty, not task by task. A task that is held and not told
+// keeps its Run waiting, but if it may be done twice: then the Run may be over.
 func (p *Pool) work(id int, number uint64) {
 	for child := 2 * id; child < min(2*id+2, len(p.workers)); child++ {
 		p.workers[child].rouse()
@@ -129,18 +144,43 @@ func (p *Pool) work(id int, number uint64) {
 		if !ok {
 			return
 		}
+		task := p.task
+		if p.over.Load() >= number {
+			return
+		}
 		p.watch.enter(id, number)
-		done := int64(0)
+		done := 0
 		for ; ok; i, ok = p.deal.next(id, tag) {
-			p.task(id, i)
+			if task == nil {
+				done += p.attempt(id, i, number, false)
+				continue
+			}
+			task(id, i)
 			done++
 		}
 		p.watch.leave(id)
-		if p.left.Add(-done) == 0 && id != 0 && p.wait.Load() {
+		if p.tell(number, done, task == nil) && id != 0 && p.wait.Load() {
 			select {
 			case p.ready <- struct{}{}:
 			default:
 			}
+		}
+	}
+}
+
+// tell counts what a thread has done and says if that was all. Of what may be done twice it
+// counts nothing when the Run is over.
+func (p *Pool) tell(number uint64, done int, twice bool) bool {
+	if !twice {
+		return p.left.Add(-uint64(done))&maxTasks == 0
+	}
+	for {
+		left := p.left.Load()
+		if left>>shareBits != number {
+			return false
+		}
+		if p.left.CompareAndSwap(left, left-uint64(done)) {
+			return (left-uint64(done))&maxTasks == 0
 		}
 	}
 }
@@ -153,21 +193,30 @@ func (w *worker) rouse() {
 	}
 }
 
-// await returns when all tasks are done: it spins, yields, then parks.
-func (p *Pool) await() {
+// await returns when all tasks are done: it spins, yields, does again what a late thread
+// holds, or parks.
+func (p *Pool) await(number uint64) {
 	for s := newSpinner(&p.crowd); ; {
 		for range spinCheck {
-			if p.left.Load() == 0 {
+			if p.left.Load()&maxTasks == 0 {
 				return
 			}
 			pause()
 		}
-		if !s.on(true) {
+		more := s.on(true)
+		if p.again.chunks > 0 {
+			if p.again.due(s.began, p.Threads()) {
+				p.backup(number)
+				return
+			}
+			continue
+		}
+		if !more {
 			break
 		}
 	}
 	p.wait.Store(true)
-	for p.left.Load() != 0 {
+	for p.left.Load()&maxTasks != 0 {
 		<-p.ready
 	}
 	p.wait.Store(false)
@@ -181,7 +230,9 @@ func (p *Pool) serve(w *worker, id int) {
 	defer p.exited.Done()
 	for seen := uint64(0); ; {
 		if number := p.run.Load(); number != seen {
+			w.busy.Store(number)
 			p.work(id, number)
+			w.busy.Store(0)
 			seen = number
 			continue
 		}
@@ -212,7 +263,7 @@ func (p *Pool) spin(w *worker, seen uint64) bool {
 			}
 			pause()
 		}
-		if !s.on(p.left.Load() != 0) {
+		if !s.on(p.left.Load()&maxTasks != 0) {
 			break
 		}
 	}

@@ -56,9 +56,13 @@ func (s shares) next(worker int, tag uint64) (task int, ok bool) {
 }
 
 // steal takes a task from another share, and what follows that there into the thread's own,
-// which is empty. Only its thread adds to a share, and shares of a later Run have another
-// tag, so nothing is lost. Tasks that a third thread holds for a moment are not found.
+// which is empty. Only its thread adds to a share, unless a later Run has dealt anew, of which
+// a thread that is late knows nothing. Tasks that a third thread holds for a moment are not found.
 func (s shares) steal(worker int, tag uint64) (task int, ok bool) {
+	own := s[worker].rest.Load()
+	if of, _, _ := unpacked(own); of != tag {
+		return 0, false
+	}
 	for i := range len(s) - 1 {
 		other := &s[(worker+1+i)%len(s)].rest
 		for {
@@ -69,7 +73,7 @@ func (s shares) steal(worker int, tag uint64) (task int, ok bool) {
 			}
 			mid := lo + (hi-lo)/2
 			if other.CompareAndSwap(r, packed(tag, lo, mid)) {
-				s[worker].rest.Store(packed(tag, mid+1, hi))
+				s[worker].rest.CompareAndSwap(own, packed(tag, mid+1, hi))
 				return int(mid), true
 			}
 		}

@@ -16,16 +16,17 @@ type Spent struct {
 	Absent time.Duration // whole Runs of threads that came when nothing was left
 	Uneven time.Duration // from the end of a thread's last task to that of the last of all
 	End    time.Duration // from there until the caller went on
+	Again  uint64        // parts of products that were done again for a thread that was late; all are counted
 }
 
 // Sub is what was spent since o was taken.
 func (s Spent) Sub(o Spent) Spent {
-	return Spent{s.Runs - o.Runs, s.Wall - o.Wall, s.Work - o.Work, s.Late - o.Late, s.Absent - o.Absent, s.Uneven - o.Uneven, s.End - o.End}
+	return Spent{s.Runs - o.Runs, s.Wall - o.Wall, s.Work - o.Work, s.Late - o.Late, s.Absent - o.Absent, s.Uneven - o.Uneven, s.End - o.End, s.Again - o.Again}
 }
 
 // Add is both together.
 func (s Spent) Add(o Spent) Spent {
-	return Spent{s.Runs + o.Runs, s.Wall + o.Wall, s.Work + o.Work, s.Late + o.Late, s.Absent + o.Absent, s.Uneven + o.Uneven, s.End + o.End}
+	return Spent{s.Runs + o.Runs, s.Wall + o.Wall, s.Work + o.Work, s.Late + o.Late, s.Absent + o.Absent, s.Uneven + o.Uneven, s.End + o.End, s.Again + o.Again}
 }
 
 // lookEvery is odd and prime, so that Runs that follow each other in a pattern, as those of
@@ -85,6 +86,9 @@ func (w *stopwatch) stop(number uint64) {
 	ended, last := w.now(), w.began
 	for i := range w.threads {
 		if l := &w.threads[i]; l.run == number {
+			if l.last < l.first { // it is late, and what it does was done by another
+				l.last = ended
+			}
 			last = max(last, l.last)
 		}
 	}
@@ -103,12 +107,14 @@ func (w *stopwatch) stop(number uint64) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.sum = w.sum.Add(Spent{lookEvery, lookEvery * wall, lookEvery * s.Work, lookEvery * s.Late, lookEvery * s.Absent, lookEvery * s.Uneven, lookEvery * s.End})
+	w.sum = w.sum.Add(Spent{lookEvery, lookEvery * wall, lookEvery * s.Work, lookEvery * s.Late, lookEvery * s.Absent, lookEvery * s.Uneven, lookEvery * s.End, 0})
 }
 
 // Spent is what the pool's threads did since its start.
 func (p *Pool) Spent() Spent {
 	p.watch.mu.Lock()
 	defer p.watch.mu.Unlock()
-	return p.watch.sum
+	s := p.watch.sum
+	s.Again = p.again.times.Load()
+	return s
 }

@@ -130,6 +130,7 @@ func (w *Weight) Packed() []byte { return w.data }
 // Close returns the memory to the system. The weight must not be used afterwards;
 // closing twice is safe.
 func (w *Weight) Close() error {
+	settle()
 	mem := w.mem
 	w.mem, w.data = mapping{}, nil
 	return mem.free()

@@ -62,7 +62,7 @@ func (s Stages) with(b *layer.Batch) Stages {
 }
 
 func threadTime(s tensor.Spent) *proto.ThreadTime {
-	return &proto.ThreadTime{Runs: s.Runs, Wall: int64(s.Wall), Work: int64(s.Work), Late: int64(s.Late), Absent: int64(s.Absent), Uneven: int64(s.Uneven), End: int64(s.End)}
+	return &proto.ThreadTime{Runs: s.Runs, Wall: int64(s.Wall), Work: int64(s.Work), Late: int64(s.Late), Absent: int64(s.Absent), Uneven: int64(s.Uneven), End: int64(s.End), Again: s.Again}
 }
 
 // micros is what was added to before.

@@ -1,0 +1,131 @@
+//go:build !race
+
+package tensor
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// lateKernels are those of the active implementation, but one call on a thread that is not
+// the pool's caller takes until late is closed; the caller waits for it to begin.
+func lateKernels(p *Pool) (k *kernels, late chan struct{}) {
+	copied, one := *active, atomic.Bool{}
+	took, late := make(chan struct{}), make(chan struct{})
+	own := &p.mat.scratch(0).args
+	slow := func(f func(*tileArgs)) func(*tileArgs) {
+		if f == nil {
+			return nil
+		}
+		return func(a *tileArgs) {
+			if a != own && one.CompareAndSwap(false, true) {
+				close(took)
+				select {
+				case <-late:
+				case <-time.After(3 * time.Second):
+				}
+			} else if a == own {
+				<-took // so that a worker comes at all
+			}
+			f(a)
+		}
+	}
+	for dt := range copied.tile {
+		for m := range copied.tile[dt] {
+			for c, f := range copied.tile[dt][m] {
+				copied.tile[dt][m][c] = slow(f)
+			}
+		}
+		copied.rising[dt] = slow(copied.rising[dt])
+	}
+	return &copied, late
+}
+
+// A thread that is held up in the midst of a product keeps nobody waiting, and when it goes on
+// it changes nothing: not the product's result, and not what its memory is used for since.
+func TestLateThread(t *testing.T) {
+	was := active
+	defer func() { active = was }()
+	for _, dt := range []DType{F32, BF16, Q8_0, Q4_0} {
+		for _, n := range []int{1, 2, 16, 96, 200} {
+			t.Run(fmt.Sprint(dt, " of ", n, " tokens"), func(t *testing.T) {
+				const rows, cols = 2000, 512
+				r := rng(uint64(n))
+				w := newWeight(t, dt, normal(r, rows*cols), rows, cols, 0, Units(cols))
+				x, other := normal(r, n*cols), normal(r, n*cols)
+				p := NewPool(enoughThreads)
+				defer p.Close()
+				active = was
+				want, wantOther := make([]float32, n*rows), make([]float32, n*rows)
+				p.MatMul(want, rows, w, x, cols, n)
+				p.MatMul(wantOther, rows, w, other, cols, n)
+
+				kernels, late := lateKernels(p)
+				active = kernels
+				y, free := make([]float32, n*rows), make(chan error, 1)
+				times := p.again.times.Load()
+				p.MatMul(y, rows, w, x, cols, n)
+				sameBits(t, "done again", y, want)
+				if p.again.times.Load() == times {
+					t.Error("nothing was done again")
+				}
+				copy(x, other)
+				for range 100 { // the same memory, and other threads' tasks
+					p.MatMul(y, rows, w, x, cols, n)
+				}
+				p.Run(10, func(int) {})
+				go func() { free <- w.Close() }()
+				select {
+				case <-free:
+					t.Error("a weight was freed while a thread was reading it")
+				case <-time.After(5 * time.Millisecond):
+				}
+				close(late)
+				select {
+				case err := <-free:
+					if err != nil {
+						t.Error(err)
+					}
+				case <-time.After(10 * time.Second):
+					t.Fatal("a weight is not freed, though nobody reads it any more")
+				}
+				sameBits(t, "of the next product", y, wantOther)
+			})
+		}
+	}
+}
+
+// A thread that comes when its Run has ended finds nothing to do, though it held a task.
+func TestAttemptOfAnOldRun(t *testing.T) {
+	p := NewPool(enoughThreads)
+	defer p.Close()
+	const rows, cols = 4096, 512
+	w := newWeight(t, Q8_0, normal(rng(1), rows*cols), rows, cols, 0, Units(cols))
+	y, x := make([]float32, rows), normal(rng(2), cols)
+	p.MatMul(y, rows, w, x, cols, 1)
+	p.again.chunks = 3 // of a product that has begun since
+	if done := p.attempt(1, 50, p.run.Load(), false); done != 0 {
+		t.Errorf("%d parts of a product that has ended", done)
+	}
+	p.deal.split(6, 10)
+	own := packed(7, 0, 5)
+	p.deal[0].rest.Store(own)
+	if i, ok := p.deal.steal(0, 6); ok || p.deal[0].rest.Load() != own {
+		t.Errorf("task %d of an ended Run, share %x, want %x", i, p.deal[0].rest.Load(), own)
+	}
+}
+
+// What is left of a Run is told for that Run alone.
+func TestTellOfAnOldRun(t *testing.T) {
+	p := NewPool(2)
+	defer p.Close()
+	p.left.Store(7<<shareBits | 2)
+	if p.tell(6, 2, true) || p.left.Load() != 7<<shareBits|2 {
+		t.Error("a thread of an ended Run took tasks off another")
+	}
+	if p.tell(7, 1, true) || !p.tell(7, 1, false) {
+		t.Error("the last task is not the last")
+	}
+}
