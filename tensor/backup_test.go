@@ -4,6 +4,7 @@ package tensor
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,23 +13,30 @@ import (
 // lateKernels are those of the active implementation, but one call on a thread that is not
 // the pool's caller takes until late is closed; the caller waits for it to begin.
 func lateKernels(p *Pool) (k *kernels, late chan struct{}) {
-	copied, one := *active, atomic.Bool{}
+	var one atomic.Bool
 	took, late := make(chan struct{}), make(chan struct{})
-	own := &p.mat.scratch(0).args
+	return slowKernels(p, func(caller bool) {
+		if !caller && one.CompareAndSwap(false, true) {
+			close(took)
+			select {
+			case <-late:
+			case <-time.After(3 * time.Second):
+			}
+		} else if caller {
+			<-took // so that a worker comes at all
+		}
+	}), late
+}
+
+// slowKernels are those of the active implementation, but before says when a call begins.
+func slowKernels(p *Pool, before func(caller bool)) *kernels {
+	copied, own := *active, &p.mat.scratch(0).args
 	slow := func(f func(*tileArgs)) func(*tileArgs) {
 		if f == nil {
 			return nil
 		}
 		return func(a *tileArgs) {
-			if a != own && one.CompareAndSwap(false, true) {
-				close(took)
-				select {
-				case <-late:
-				case <-time.After(3 * time.Second):
-				}
-			} else if a == own {
-				<-took // so that a worker comes at all
-			}
+			before(a == own)
 			f(a)
 		}
 	}
@@ -40,7 +48,7 @@ func lateKernels(p *Pool) (k *kernels, late chan struct{}) {
 		}
 		copied.rising[dt] = slow(copied.rising[dt])
 	}
-	return &copied, late
+	return &copied
 }
 
 // A thread that is held up in the midst of a product keeps nobody waiting, and when it goes on
@@ -94,6 +102,58 @@ func TestLateThread(t *testing.T) {
 				sameBits(t, "of the next product", y, wantOther)
 			})
 		}
+	}
+}
+
+// Products of all kinds, one after the other in the same memory, while threads are held up for
+// up to some milliseconds at random: each has the bits that one thread gives.
+func TestThreadsLateAtRandom(t *testing.T) {
+	was := active
+	defer func() { active = was }()
+	const cols = 512
+	p, one := NewPool(enoughThreads), NewPool(1)
+	defer p.Close()
+	defer one.Close()
+	r := rng(3)
+	var w [3]*Weight
+	for i, rows := range []int{2000, 1024, 40} {
+		w[i] = newWeight(t, Q8_0, normal(r, rows*cols), rows, cols, 0, Units(cols))
+	}
+	slow := slowKernels(p, func(caller bool) {
+		if !caller && rand.IntN(200) == 0 {
+			time.Sleep(rand.N(4 * time.Millisecond))
+		}
+	})
+	y, want := make([]float32, 200*3064), make([]float32, 200*3064)
+	for round := range 300 {
+		n := []int{1, 2, 7, 16, 96, 200}[r.IntN(6)]
+		x := normal(r, n*cols)
+		multiply := func(p *Pool, y []float32) {
+			at, many := y, []Product(nil)
+			for _, w := range w {
+				many = append(many, Product{at, w.Rows, w, 0, w.Rows})
+				at = at[n*w.Rows:]
+			}
+			if round%3 > 0 {
+				p.MatMulMany(many, x, cols, n)
+				return
+			}
+			var groups []Group
+			for i, m := range many {
+				groups = append(groups, Group{m.Y, m.LdY, m.W, n * i / 4, n})
+			}
+			p.MatMulGroups(groups, x, cols)
+		}
+		clear(want)
+		clear(y)
+		active = was
+		multiply(one, want)
+		active = slow
+		multiply(p, y)
+		sameBits(t, fmt.Sprintf("round %d, %d tokens", round, n), y, want)
+	}
+	if p.again.times.Load() == 0 {
+		t.Error("nothing was done again")
 	}
 }
 
