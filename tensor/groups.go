@@ -90,7 +90,6 @@ func (b *Bank) Bytes() int64 { return b.n }
 // Close returns the memory to the system; no matrix may be used afterwards. Closing
 // twice is safe.
 func (b *Bank) Close() error {
-	settle()
 	mem := b.mem
 	b.mem, b.n = mapping{}, 0
 	var errs []error
