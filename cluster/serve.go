@@ -66,6 +66,9 @@ type ServeConfig struct {
 	// SpeculateRecent says which recent outputs are drafted from as well: those of the same
 	// API key (key), of all (shared), none (off). Default key.
 	SpeculateRecent string
+	// DecodeSteps is how many tokens each sequence decodes for one plan at most, as far as that takes no
+	// longer than 50 ms, so that the way to the coordinator and back is paid once. Never changes a bit. Default 8.
+	DecodeSteps int
 	// Tracer is told where the time of requests goes; nil: nobody is.
 	Tracer *tracing.Tracer
 	// Queue bounds the requests that wait; beyond it clients get 503. Default 1024.
@@ -114,6 +117,7 @@ func (c *ServeConfig) ensureDefaults(m *model.Config) {
 	orDefault(&c.MaxContext, m.MaxPositions)
 	orDefault(&c.StepTokens, 512)
 	orDefault(&c.MaxSequences, min(64, max(1, c.StepTokens-1)))
+	orDefault(&c.DecodeSteps, 8)
 	orDefault(&c.Queue, 1024)
 	orDefault(&c.StepDeadline, 5*time.Second)
 	orDefault(&c.LoadDeadline, time.Minute)
@@ -178,6 +182,8 @@ func (c *ServeConfig) Validate(m *model.Config) error {
 		return fmt.Errorf("cluster: --replicas %d: want 0 or 1", c.Replicas)
 	case c.MaxSequences < 1 || c.MaxSequences >= c.StepTokens:
 		return fmt.Errorf("cluster: --max-sequences %d: want at least 1 and less than --step-tokens, %d", c.MaxSequences, c.StepTokens)
+	case c.DecodeSteps < 1 || c.DecodeSteps > 1+speculate.Most:
+		return fmt.Errorf("cluster: --decode-steps %d: want 1 to %d", c.DecodeSteps, 1+speculate.Most)
 	case c.Queue < 1:
 		return fmt.Errorf("cluster: --queue %d: want at least 1", c.Queue)
 	case min(c.StepDeadline, c.LoadDeadline, c.SyncDeadline) < time.Millisecond:

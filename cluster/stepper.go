@@ -65,6 +65,9 @@ func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
 	for _, f := range p.Spill {
 		r.Spill = append(r.Spill, &proto.Spill{Seq: f.Seq, Blocks: uint32(f.Blocks)})
 	}
+	if p.Passes > 1 {
+		r.Passes = uint32(p.Passes)
+	}
 	for _, d := range p.Decode {
 		m := &proto.Chunk{Seq: d.Seq, Start: uint32(d.Position), Accepted: uint32(d.Accepted), Sample: !d.Given, Draft: uint32(d.Draft)}
 		for _, t := range d.Tokens {
@@ -192,8 +195,8 @@ func (f *figures) broken() time.Time {
 	return began
 }
 
-// note notes a step that is done. One that fails is kept for broken: its epoch is about to end.
-func (f *figures) note(began time.Time, took time.Duration, replies []*proto.StepReply) {
+// note notes a step of so many passes that is done, each of which counts as one. One that fails is kept for broken: its epoch is about to end.
+func (f *figures) note(began time.Time, took time.Duration, passes int, replies []*proto.StepReply) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.flight.Equal(began) {
@@ -201,8 +204,8 @@ func (f *figures) note(began time.Time, took time.Duration, replies []*proto.Ste
 	}
 	f.steps++
 	f.last = time.Now()
-	f.step += (took - f.step) / 8
-	f.total.Steps++
+	f.step += (took/time.Duration(passes) - f.step) / 8
+	f.total.Steps += uint64(passes)
 	f.total.Wall += took
 	var slowest *proto.StepReply
 	clustering := uint32(0)
@@ -241,7 +244,8 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 	ctx, cancel := context.WithTimeoutCause(ctx, s.deadline, fmt.Errorf("cluster: step %d was not done in %v", p.Step, s.deadline))
 	defer cancel()
 	began := time.Now()
-	s.figures.begin(began, p.Tokens())
+	passes := max(1, p.Passes)
+	s.figures.begin(began, p.Tokens()*passes)
 	ctx, hung := s.watch(ctx, g, p)
 	replies, errs := g.step(ctx, StepRequest(p, s.deadline))
 	hung()
@@ -265,7 +269,7 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 		return batcher.StepDone{}, errors.New(strings.Join(failed, "; "))
 	}
 	took := time.Since(began)
-	s.figures.note(began, took, replies)
+	s.figures.note(began, took, passes, replies)
 	s.keepPace(g, took, replies)
 	if s.tracer != nil {
 		s.trace(g, p, began, took, replies)

@@ -18,12 +18,12 @@ func TestBrokenStep(t *testing.T) {
 		t.Errorf("counted again: %v", got)
 	}
 	f.begin(at, 1)
-	f.note(at, time.Second, nil)
+	f.note(at, time.Second, 1, nil)
 	if got := f.broken(); !got.IsZero() {
 		t.Errorf("done before: %v", got)
 	}
 	f.begin(at.Add(time.Second), 1) // of the next epoch, while the old one's is still coming back
-	f.note(at, time.Second, nil)
+	f.note(at, time.Second, 1, nil)
 	if got := f.broken(); !got.Equal(at.Add(time.Second)) {
 		t.Errorf("an older step ended it: %v", got)
 	}

@@ -2389,12 +2389,15 @@ type StepRequest struct {
 	Copy           []*Copy                `protobuf:"bytes,7,rep,name=copy,proto3" json:"copy,omitempty"`
 	DropReplica    []uint64               `protobuf:"varint,8,rep,packed,name=drop_replica,json=dropReplica,proto3" json:"drop_replica,omitempty"` // sequences whose replica is dropped before the step
 	// Steps of different micro-batches may be in flight together, with different sequences.
-	MicroBatch    uint32   `protobuf:"varint,9,opt,name=micro_batch,json=microBatch,proto3" json:"micro_batch,omitempty"`
-	Evict         []uint64 `protobuf:"varint,10,rep,packed,name=evict,proto3" json:"evict,omitempty"` // blocks of the prefix cache that are dropped before the step
-	Keep          []*Keep  `protobuf:"bytes,11,rep,name=keep,proto3" json:"keep,omitempty"`
-	Index         []*Index `protobuf:"bytes,12,rep,name=index,proto3" json:"index,omitempty"`                               // after the rows; a step may have these alone
-	Spill         []*Spill `protobuf:"bytes,13,rep,name=spill,proto3" json:"spill,omitempty"`                               // of caches of sequences that decode
-	DropSums      []uint64 `protobuf:"varint,14,rep,packed,name=drop_sums,json=dropSums,proto3" json:"drop_sums,omitempty"` // blocks of the prefix cache whose sums are dropped before the step
+	MicroBatch uint32   `protobuf:"varint,9,opt,name=micro_batch,json=microBatch,proto3" json:"micro_batch,omitempty"`
+	Evict      []uint64 `protobuf:"varint,10,rep,packed,name=evict,proto3" json:"evict,omitempty"` // blocks of the prefix cache that are dropped before the step
+	Keep       []*Keep  `protobuf:"bytes,11,rep,name=keep,proto3" json:"keep,omitempty"`
+	Index      []*Index `protobuf:"bytes,12,rep,name=index,proto3" json:"index,omitempty"`                               // after the rows; a step may have these alone
+	Spill      []*Spill `protobuf:"bytes,13,rep,name=spill,proto3" json:"spill,omitempty"`                               // of caches of sequences that decode
+	DropSums   []uint64 `protobuf:"varint,14,rep,packed,name=drop_sums,json=dropSums,proto3" json:"drop_sums,omitempty"` // blocks of the prefix cache whose sums are dropped before the step
+	// Passes of the model over the rows, each of which is a decode row of one token: what a row has
+	// drawn is its token in the next pass. 0: one.
+	Passes        uint32 `protobuf:"varint,15,opt,name=passes,proto3" json:"passes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2525,6 +2528,13 @@ func (x *StepRequest) GetDropSums() []uint64 {
 		return x.DropSums
 	}
 	return nil
+}
+
+func (x *StepRequest) GetPasses() uint32 {
+	if x != nil {
+		return x.Passes
+	}
+	return 0
 }
 
 // Index does a part of what is to be done at the end of a prompt: pieces of kvcache.Clustering.
@@ -3716,7 +3726,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x04save\x18\f \x03(\x04R\x04save\x12\x12\n" +
 	"\x04keys\x18\r \x01(\fR\x04keys\x12\x14\n" +
 	"\x05draft\x18\x0e \x01(\rR\x05draft\x12\x12\n" +
-	"\x04sums\x18\x0f \x01(\bR\x04sums\"\xc2\x03\n" +
+	"\x04sums\x18\x0f \x01(\bR\x04sums\"\xda\x03\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x18\n" +
@@ -3733,7 +3743,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x04keep\x18\v \x03(\v2\v.shoal.KeepR\x04keep\x12\"\n" +
 	"\x05index\x18\f \x03(\v2\f.shoal.IndexR\x05index\x12\"\n" +
 	"\x05spill\x18\r \x03(\v2\f.shoal.SpillR\x05spill\x12\x1b\n" +
-	"\tdrop_sums\x18\x0e \x03(\x04R\bdropSums\"E\n" +
+	"\tdrop_sums\x18\x0e \x03(\x04R\bdropSums\x12\x16\n" +
+	"\x06passes\x18\x0f \x01(\rR\x06passes\"E\n" +
 	"\x05Index\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\rR\x04from\x12\x16\n" +

@@ -46,6 +46,15 @@ func (c *Cost) Add(sequences, drafts int, micros float64) {
 	}
 }
 
+// Step is what a step of so many sequences without drafts takes, in microseconds; 0: there was none.
+func (c *Cost) Step(sequences int) float64 {
+	if c.at(sequences).w == 0 {
+		return 0
+	}
+	base, _ := c.line(sequences)
+	return base
+}
+
 // first is what a draft is believed to cost before any was tried.
 func (l *line) first(sequences int) float64 {
 	return firstGuess * l.t / l.w / (1 + firstGuess*(float64(sequences-1)+l.d/l.w))

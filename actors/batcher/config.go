@@ -29,6 +29,11 @@ type Config struct {
 	SpeculateBytes  int64
 	SpeculateRecent string
 	SpeculateRows   int // sequences in a step beyond which none has drafts; 32
+	// DecodeSteps is the most tokens that each sequence decodes in one step, where nothing else is to
+	// be done; 1. StepTargetMillis is about how long such a step may take, since who comes waits for
+	// its end; 50.
+	DecodeSteps      int
+	StepTargetMillis int64
 	// Guess is asked for drafts first, by tests: what follows at a position is tried whatever
 	// it costs.
 	Guess func(id string, position int) []int32
@@ -61,6 +66,8 @@ func (c *Config) Defaults() {
 	set(&c.MaxWaiting, 1024)
 	set(&c.MaxFailures, 8)
 	set(&c.SpeculateRows, 32)
+	set(&c.DecodeSteps, 1)
+	millis(&c.StepTargetMillis, 50)
 	millis(&c.SpeculateBytes, 64<<20)
 	if c.Speculate == "" {
 		c.Speculate = speculate.Off
@@ -90,10 +97,12 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("%w: %d running sequences must be at least 1 and below the token budget %d, so that a step of decode rows has room for a prompt", ErrConfig, c.MaxRunning, c.TokenBudget)
 	case c.MaxWaiting < 1 || c.MaxFailures < 1:
 		return fmt.Errorf("%w: max waiting %d and max failures %d must be at least 1", ErrConfig, c.MaxWaiting, c.MaxFailures)
+	case c.DecodeSteps < 1 || c.DecodeSteps > 1+speculate.Most:
+		return fmt.Errorf("%w: %d tokens of each sequence in a step must be from 1 to %d", ErrConfig, c.DecodeSteps, 1+speculate.Most)
 	case c.Replicas < 0 || c.Replicas > 1:
 		return fmt.Errorf("%w: %d replicas must be 0 or 1", ErrConfig, c.Replicas)
-	case c.DiskMillis < 1 || c.JobMillis < 1 || c.PriorityMillis < 1 || c.StepMillis < 1 || c.UnservedMillis < 1:
-		return fmt.Errorf("%w: disk %d ms, job %d ms, priority %d ms, step %d ms and unserved %d ms must be positive", ErrConfig, c.DiskMillis, c.JobMillis, c.PriorityMillis, c.StepMillis, c.UnservedMillis)
+	case c.StepTargetMillis < 1 || c.DiskMillis < 1 || c.JobMillis < 1 || c.PriorityMillis < 1 || c.StepMillis < 1 || c.UnservedMillis < 1:
+		return fmt.Errorf("%w: step target %d ms, disk %d ms, job %d ms, priority %d ms, step %d ms and unserved %d ms must be positive", ErrConfig, c.StepTargetMillis, c.DiskMillis, c.JobMillis, c.PriorityMillis, c.StepMillis, c.UnservedMillis)
 	}
 	return nil
 }

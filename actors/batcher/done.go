@@ -23,7 +23,7 @@ func (s *State) stepDone(d StepDone) {
 	}
 	f := s.flight
 	s.flight = nil
-	s.rate.tokens += int64(f.plan.Tokens())
+	s.rate.tokens += int64(f.plan.Tokens() * f.plan.passes())
 	for i := range s.ledger.sockets {
 		if i < len(d.Used) {
 			s.measured(i, d.Used[i])
@@ -45,7 +45,7 @@ func (s *State) stepDone(d StepDone) {
 			r.reached = max(r.reached, r.cached)
 			continue
 		}
-		s.decoded(r, row, results[r.seq])
+		s.decoded(r, row, f.plan.passes(), results[r.seq])
 	}
 	for _, x := range f.plan.Index {
 		r := f.rows[x.Seq]

@@ -56,6 +56,7 @@ type Plan struct {
 	Decode      []Decode
 	Chunks      []Chunk
 	Index       []Index // of prompts without rows in this step
+	Passes      int     // over rows of Decode, each with the token that it drew before; 0: one
 }
 
 // Index does so many pieces, after those From, of the work of a prompt's policy that need not wait
@@ -66,7 +67,7 @@ type Index struct {
 	Pieces int
 }
 
-// Tokens is the number of rows of the step.
+// Tokens is the number of rows of the step, or of one of its passes.
 func (p *Plan) Tokens() int {
 	n := 0
 	for _, d := range p.Decode {

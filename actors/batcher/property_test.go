@@ -103,6 +103,7 @@ func everythingEnds(t *testing.T) {
 			c.Chunk = rapid.IntRange(1, c.TokenBudget).Draw(r, "chunk")
 			c.MaxFailures = 1000
 			c.Replicas = rapid.IntRange(0, 1).Draw(r, "replicas")
+			c.DecodeSteps = rapid.SampledFrom([]int{1, 1, 2, 8, 16}).Draw(r, "decode steps")
 			c.NoPrefixCache = rapid.IntRange(0, 3).Draw(r, "without the prefix cache") == 0
 		})
 		out := newClient(r)
@@ -125,7 +126,11 @@ func everythingEnds(t *testing.T) {
 			p := flight
 			flight = nil
 			disk.begin(p)
-			step(at.run(p, out.specs))
+			d := at.run(p, out.specs)
+			if s.cfg.DecodeSteps > 1 {
+				d.Micros = 1000 * rapid.Int64Range(0, 20).Draw(r, "took")
+			}
+			step(d)
 		}
 		step = func(in Input) Effects {
 			e := s.Step(in)
@@ -151,6 +156,9 @@ func everythingEnds(t *testing.T) {
 				flight = e.Start
 				if n := flight.Tokens(); n == 0 && len(flight.Index) == 0 || n > s.cfg.TokenBudget {
 					r.Fatalf("a step of %d tokens, the budget is %d", n, s.cfg.TokenBudget)
+				}
+				if n := flight.passes(); n > s.cfg.DecodeSteps {
+					r.Fatalf("%d passes in a step, %d are allowed", n, s.cfg.DecodeSteps)
 				}
 				for _, c := range flight.Chunks {
 					if len(c.Tokens) > chunk {

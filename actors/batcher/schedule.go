@@ -49,6 +49,7 @@ func (s *State) schedule() {
 	s.draft(p, rows, left)
 	s.replicate(p)
 	s.spill(p)
+	s.repeat(p, rows)
 	s.steps++
 	s.resumed = nil
 	p.DropReplica, s.noReplica = s.noReplica, nil

@@ -50,6 +50,7 @@ type cluster struct {
 	summed, unsummed int                           // ranks that went on from sums, and blocks whose sums were dropped
 
 	accepted int // drafts
+	passes   int // after the first of a step
 	forks    int
 	spills   int // caches that went to files
 	lost     int // of these
@@ -382,9 +383,9 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 	}
 	for _, d := range p.Decode {
 		q := c.seqs[d.Seq]
-		c.must(q.own.Reserve(d.Position+len(d.Tokens)), "decode row of %d at %d", len(d.Tokens), d.Position)
+		c.must(q.own.Reserve(d.Position+len(d.Tokens)+p.passes()-1), "decode row of %d at %d", len(d.Tokens), d.Position)
 		if q.copy != nil {
-			c.must(q.copy.Reserve(d.Position+len(d.Tokens)), "copied row at %d", d.Position)
+			c.must(q.copy.Reserve(d.Position+len(d.Tokens)+p.passes()-1), "copied row at %d", d.Position)
 		}
 	}
 	for _, k := range p.Chunks {
@@ -412,6 +413,12 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 		if end := d.Position + n; d.Given != (d.Position+1 < q.prompt) || d.Given && end >= q.prompt {
 			c.t.Fatalf("%s: rows [%d,%d) of a prompt of %d are given: %v", q.open.ID, d.Position, end, q.prompt, d.Given)
 		}
+		if p.passes() > 1 && (n > 1 || d.Given || d.Draft > 0 || len(p.Chunks)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0) {
+			c.t.Fatalf("%s: %d passes of a step that has more to do: %+v", q.open.ID, p.Passes, p)
+		}
+		if left := q.prompt + requests[q.open.ID].MaxTokens - 1 - d.Position; p.passes() > max(1, left) {
+			c.t.Fatalf("%s: %d passes, %d tokens are left", q.open.ID, p.Passes, left)
+		}
 		put(q.own, d.Position, n)
 		if q.copy != nil {
 			for i := range n {
@@ -428,6 +435,15 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 			q.feed(c, requests, d.Position+i, d.Tokens[i:i+1])
 			r.Samples = append(r.Samples, q.result(d.Seq, d.Position+i+1).Samples[0])
 			c.accepted++
+		}
+		for i := 1; i < p.passes(); i++ {
+			put(q.own, d.Position+i, 1)
+			if q.copy != nil {
+				c.must(q.copy.ImportToken(d.Position+i, q.own.ExportToken(nil, d.Position+i)), "row of a copy")
+			}
+			q.feed(c, requests, d.Position+i, []int32{r.Samples[i-1].Token})
+			r.Samples = append(r.Samples, q.result(d.Seq, d.Position+i+1).Samples[0])
+			c.passes++
 		}
 		for i := range d.Draft { // a small model, which is right three times of four
 			token := modelToken(q.open.ID, d.Position+len(r.Samples)+1+i-len(requests[q.open.ID].Prompt))

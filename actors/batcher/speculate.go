@@ -318,10 +318,10 @@ func (s *State) extend(r *request, n int) int {
 	return 0
 }
 
-// decoded takes what a decode row has given: the token after each of its own, up to the first
-// that is not what the row has next.
-func (s *State) decoded(r *request, d *Decode, result *Result) {
-	g, right, samples := &r.guesses, 0, result.Samples
+// decoded takes what a decode row has given in so many passes: the token after each of its own, up to the
+// first that is not what the row has next.
+func (s *State) decoded(r *request, d *Decode, passes int, result *Result) {
+	g, right, samples := &r.guesses, min(passes, len(result.Samples))-1, result.Samples
 	for right < min(len(d.Tokens), len(samples))-1 && samples[right].Err == nil && d.Tokens[right+1] == samples[right].Token {
 		right++
 	}
@@ -358,7 +358,7 @@ func (s *State) timed(p *Plan, micros int64) {
 	if micros <= 0 || len(p.Chunks)+len(p.Open)+len(p.Copy) > 0 || len(p.Decode) == 0 || slices.ContainsFunc(p.Decode, given) {
 		return
 	}
-	s.speculation.cost.Add(len(p.Decode), p.Tokens()-len(p.Decode), float64(micros))
+	s.speculation.cost.Add(len(p.Decode), p.Tokens()-len(p.Decode), float64(micros)/float64(p.passes()))
 	start := speculate.NewTrust()
 	s.speculation.trust.Drift(&start, forgetTrust/16)
 }

@@ -466,6 +466,11 @@ func (a *Actor) advance(c actor.Context, s *step, err error) {
 			a.run(c, s)
 			return
 		}
+		if s.pass+1 < w.Passes {
+			s.at, s.stages = 0, a.epoch.again(s)
+			a.run(c, s)
+			return
+		}
 	}
 	a.steps[w.Batch] = nil
 	if stale := a.machine.End(w, err == nil); stale != nil || err != nil {
@@ -475,14 +480,14 @@ func (a *Actor) advance(c actor.Context, s *step, err error) {
 		a.cut(err)
 		return
 	}
-	b := s.micro.batch
+	s.passed(s.micro.batch)
 	s.spent.Threads = a.epoch.pool.Spent().Sub(s.before)
-	spent := s.spent.with(b)
+	spent := s.spent
 	if s.observe != nil {
 		s.observe(spent)
 	}
-	s.reply(&proto.StepReply{Epoch: w.Epoch, Step: w.Step, Sampled: s.results.order, KvUsedBytes: a.caches.arena.Used(),
-		ComputeMicros: uint32((b.Compute + s.spent.Head + s.spent.Begin).Microseconds()), WaitMicros: uint32((b.Wait + s.spent.Wait).Microseconds()),
+	s.reply(&proto.StepReply{Epoch: w.Epoch, Step: w.Step, Sampled: s.sampled, KvUsedBytes: a.caches.arena.Used(),
+		ComputeMicros: uint32((s.compute + spent.Head + spent.Begin).Microseconds()), WaitMicros: uint32(spent.Wait.Microseconds()),
 		Spilled: s.spilled, Lost: s.lost, Threads: threadTime(s.spent.Threads), ClusteringMicros: uint32(spent.Clustering.Microseconds()), OwnMicros: uint32(spent.Own.Microseconds()), WireBytes: a.epoch.group.wireBytes() - s.wireBefore, ReplicaBytes: s.copied, LateMicros: micros(a.epoch.group.lateness(), s.lateBefore)}, nil)
 }
 

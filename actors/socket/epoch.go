@@ -76,12 +76,16 @@ type step struct {
 	micro   *microBatch
 	wanted  []wanted
 	results results
+	sampled []*proto.Sampled // of all passes; what was drawn in each follows that of the pass before
+	pass    int              // passes that are done
+	told    [][]float32      // over several sockets: the tokens that rows of each have drawn
 	stages  []stage
 	sent    *layer.Batch // to the layers; the actor's, while the executor has the rest
 	at      int
 	reply   func(*proto.StepReply, error)
 
 	spent      Stages
+	compute    time.Duration // of the layers, in passes that are done
 	observe    func(Stages)
 	copied     uint64 // bytes sent to replicas
 	spilled    []*proto.Spill
@@ -109,6 +113,11 @@ func (e *epoch) begin(s *step) error {
 		s.micro.batch.ClearTimes()
 		return nil
 	}
+	return e.fill(s)
+}
+
+// fill puts the runs of a pass into the batch.
+func (e *epoch) fill(s *step) error {
 	segments := make([]layer.Segment, len(s.work.Runs))
 	for i := range s.work.Runs {
 		segments[i] = e.segment(&s.work.Runs[i])

@@ -144,6 +144,9 @@ func describe(w *Work) string {
 	for _, k := range w.Copies {
 		fmt.Fprintf(&b, "copy %d: %d tokens, then %d rows\n", k.Seq, k.Tokens, k.Rows)
 	}
+	if w.Passes > 1 {
+		fmt.Fprintf(&b, "%d passes\n", w.Passes)
+	}
 	for i, r := range w.Runs {
 		wants := 0
 		for _, o := range w.Wanted {
@@ -157,7 +160,7 @@ func describe(w *Work) string {
 }
 
 // plan reads open=seq:owner:prompt:policy, resume=seq:owner:prompt:tokens:1+replica,
-// read=seq:start:n (read! when it is the last), decode=seq:start:n:accepted,
+// read=seq:start:n (read! when it is the last), decode=seq:start:n:accepted, passes=n,
 // copy=seq:rank, drop=seq, release=seq; begins=block:... of the last open, saves=from:block:...
 // of the last chunk (and sums), evict=block, drops=block (its sums), keep=seq:from:block:...
 func (s *story) plan(step uint64, batch int, words []string) *proto.StepRequest {
@@ -183,6 +186,8 @@ func (s *story) plan(step uint64, batch int, words []string) *proto.StepRequest 
 			r.Chunks = append(r.Chunks, &proto.Chunk{Seq: seq, Start: uint32(n[1]), Tokens: tokens(n[2]), Prefill: true, Last: last, Sample: last})
 		case "decode":
 			r.Chunks = append(r.Chunks, &proto.Chunk{Seq: seq, Start: uint32(n[1]), Tokens: tokens(n[2]), Accepted: uint32(n[3]), Sample: true})
+		case "passes":
+			r.Passes = uint32(n[0])
 		case "begins":
 			o := r.Open[len(r.Open)-1]
 			for _, id := range numbers(value) {

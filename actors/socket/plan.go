@@ -63,7 +63,7 @@ func (e *epoch) plan(s *step) []stage {
 				q.part.Commit(len(c.Tokens))
 			}
 		}
-		s.spilled, s.lost = e.spiller.spilled(), e.lost(s.work)
+		s.spilled, s.lost = append(s.spilled, e.spiller.spilled()...), e.lost(s.work)
 		done(nil)
 	}})
 	return append(append(stages, e.cluster(s)...), e.handOver(s)...)

@@ -79,6 +79,25 @@ func (d *decoder) step(rows []float32) []float32 {
 	if err := d.view.Reserve(start + n); err != nil {
 		d.t.Fatal(err)
 	}
+	return d.pass(rows, start)
+}
+
+// passes is step, a row at a time.
+func (d *decoder) passes(rows []float32) (out []float32) {
+	d.t.Helper()
+	h, start := d.batch.Dims.Hidden, d.view.Tokens()
+	if err := d.view.Reserve(start + len(rows)/h); err != nil {
+		d.t.Fatal(err)
+	}
+	for i := range len(rows) / h {
+		out = append(out, d.pass(rows[i*h:][:h], start+i)...)
+	}
+	return out
+}
+
+func (d *decoder) pass(rows []float32, start int) []float32 {
+	d.t.Helper()
+	n := len(rows) / d.batch.Dims.Hidden
 	if err := d.batch.Reset(d.place, 0, []layer.Segment{{Seq: 1, Cache: d.view, N: n, Start: start}}, d.ropes...); err != nil {
 		d.t.Fatal(err)
 	}
@@ -90,8 +109,8 @@ func (d *decoder) step(rows []float32) []float32 {
 	return slices.Clone(x[:len(rows)])
 }
 
-// TestRowsOfSeveralTokens: a step of 1 to 9 tokens of a sequence, of which any number is
-// committed, gives the bits of one token a step, with every policy, in ordinary and latent
+// TestRowsOfSeveralTokens: a step of 1 to 9 tokens of a sequence, in one row or in as many passes, of which
+// any number is committed, gives the bits of one token a step, with every policy, in ordinary and latent
 // attention and in layers with a window; a step that is repeated does too.
 func TestRowsOfSeveralTokens(t *testing.T) {
 	policies := []string{"full", "streaming:sink=4,recent=60", "streaming:sink=0,recent=3", "snapkv:topk=30,obs=8,pool=5",
@@ -125,6 +144,7 @@ func TestRowsOfSeveralTokens(t *testing.T) {
 				for seed, prompt := range []int{5, 58, 130} {
 					arena := kvcache.NewArena(1 << 30)
 					several := newDecoder(t, ck, w, place, pool, arena, p, prompt, uint64(seed))
+					passes := newDecoder(t, ck, w, place, pool, arena, p, prompt, uint64(seed))
 					single := newDecoder(t, ck, w, place, pool, arena, p, prompt, uint64(seed))
 					h, r := several.batch.Dims.Hidden, rand.New(rand.NewPCG(uint64(seed), 2))
 					for i := range 14 {
@@ -136,6 +156,8 @@ func TestRowsOfSeveralTokens(t *testing.T) {
 							got = several.step(rows)
 						}
 						several.view.Commit(accepted)
+						again := passes.passes(rows)
+						passes.view.Commit(accepted)
 						var want []float32
 						for j := range accepted {
 							want = append(want, single.step(rows[j*h:][:h])...)
@@ -144,11 +166,18 @@ func TestRowsOfSeveralTokens(t *testing.T) {
 						if !slices.Equal(got[:accepted*h], want) {
 							t.Fatalf("prompt %d, step %d: %d of %d tokens: other bits than one by one", prompt, i, accepted, n)
 						}
+						if !slices.Equal(again[:accepted*h], want) {
+							t.Fatalf("prompt %d, step %d: %d of %d passes: other bits than steps", prompt, i, accepted, n)
+						}
+						if got, want := rowsOf(passes.view.Store, several.g.Layers), rowsOf(single.view.Store, several.g.Layers); got != want {
+							t.Fatalf("prompt %d, step %d: %d of %d passes: the caches differ", prompt, i, accepted, n)
+						}
 						if got, want := rowsOf(several.view.Store, several.g.Layers), rowsOf(single.view.Store, several.g.Layers); got != want {
 							t.Fatalf("prompt %d, step %d: %d of %d tokens: the caches differ", prompt, i, accepted, n)
 						}
 					}
 					several.view.Release()
+					passes.view.Release()
 					single.view.Release()
 					if used := arena.Used(); used != 0 {
 						t.Fatalf("%d bytes are left", used)

@@ -91,19 +91,22 @@ func TestSameBits(t *testing.T) {
 				sockets, chunk int
 				mapping        topology.Mapping
 				shares         []float64
+				passes         int
 			}{
-				{3, 64, topology.Reduce, []float64{1, 5, 2}},
-				{5, 200, topology.Gather, []float64{0.1, 1, 1, 3, 1}},
-				{1, 64, topology.Reduce, nil},
-				{3, 31, topology.Gather, nil},
-				{16, 64, topology.Reduce, nil},
-				{16, 100, topology.Gather, nil},
+				{3, 64, topology.Reduce, []float64{1, 5, 2}, 1},
+				{5, 400, topology.Gather, []float64{0.1, 1, 1, 3, 1}, 6},
+				{1, 400, topology.Reduce, nil, 9},
+				{1, 64, topology.Reduce, nil, 1},
+				{5, 200, topology.Gather, []float64{0.1, 1, 1, 3, 1}, 1},
+				{3, 31, topology.Gather, nil, 1},
+				{16, 64, topology.Reduce, nil, 4},
+				{16, 100, topology.Gather, nil, 1},
 			}
 			if testing.Short() {
-				cuts = cuts[:2]
+				cuts = cuts[:3]
 			}
 			for _, c := range cuts {
-				r := newRig(t, rigConfig{dir: goldenDir, sockets: c.sockets, mapping: c.mapping, shares: c.shares, kv: row.kv})
+				r := newRig(t, rigConfig{dir: goldenDir, sockets: c.sockets, mapping: c.mapping, shares: c.shares, kv: row.kv, passes: c.passes})
 				got := mixed(policy)
 				r.generate(c.chunk, got...)
 				if !bytes.Equal(bits(t, got), bits(t, want)) {
@@ -157,12 +160,13 @@ func sameAsAlone(t *testing.T, model rigConfig, policy string, chunk int, cluste
 		q.arrives = 0
 		alone.generate(512, q)
 	}
-	for _, c := range clusters {
+	for _, c := range append(clusters, rigConfig{sockets: 1, mapping: topology.Gather}) {
+		c.passes = 7
 		c.dir, c.swiftKV, c.kv, c.weights = model.dir, model.swiftKV, model.kv, model.weights
 		got := mixed(policy)[:5]
 		newRig(t, c).generate(chunk, got...)
 		if !bytes.Equal(bits(t, got), bits(t, want)) {
-			t.Errorf("%s, %s: answers of %d sockets, %s, differ from one alone", model.dir, model.weights, c.sockets, c.mapping)
+			t.Errorf("%s, %s: answers of %d sockets, %s, in up to %d passes a step, differ from one alone", model.dir, model.weights, c.sockets, c.mapping, c.passes)
 		}
 	}
 }

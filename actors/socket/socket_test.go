@@ -60,6 +60,7 @@ type rigConfig struct {
 	kv      tensor.DType
 	budget  int64
 	threads int // default 1
+	passes  int // of steps that only decode, on one socket; default 1
 }
 
 func newRig(t *testing.T, c rigConfig) *rig {
@@ -165,7 +166,7 @@ func (r *rig) start(req *proto.StepRequest) func() map[uint64]*proto.Sampled {
 		if c.Accepted == 0 {
 			c.Accepted = uint32(r.rows[c.Seq])
 		}
-		r.rows[c.Seq] = len(c.Tokens)
+		r.rows[c.Seq] = len(c.Tokens) + max(1, int(req.Passes)) - 1
 	}
 	done := make(chan error, len(r.pids))
 	replies := make(chan *proto.StepReply, len(r.pids))
@@ -203,6 +204,9 @@ type request struct {
 func (r *rig) generate(chunk int, reqs ...*request) {
 	r.t.Helper()
 	var release []uint64
+	of := func(seq uint64) *request {
+		return reqs[slices.IndexFunc(reqs, func(q *request) bool { return q.id == seq })]
+	}
 	for n := 0; ; n++ {
 		var s proto.StepRequest
 		s.Release, release = release, nil
@@ -245,18 +249,35 @@ func (r *rig) generate(chunk int, reqs ...*request) {
 		if len(s.Chunks) == 0 {
 			continue
 		}
+		passes := 1 + n%max(1, r.c.passes)
+		for _, c := range s.Chunks {
+			q := of(c.Seq)
+			passes = min(passes, q.max-len(q.tokens))
+			if c.Prefill {
+				passes = 1
+			}
+		}
+		s.Passes = uint32(passes)
 		got := r.run(&s)
 		for _, c := range s.Chunks {
 			if !c.Sample {
 				continue
 			}
-			q := reqs[slices.IndexFunc(reqs, func(q *request) bool { return q.id == c.Seq })]
-			res := got[c.Seq]
-			if len(res.GetDrawn()) == 0 || !res.Drawn[0].HasToken {
-				r.t.Fatalf("no token for sequence %d", c.Seq)
+			q, res := of(c.Seq), got[c.Seq]
+			if len(res.GetDrawn()) != passes {
+				r.t.Fatalf("%d tokens for sequence %d in %d passes", len(res.GetDrawn()), c.Seq, passes)
 			}
-			q.tokens = append(q.tokens, int32(res.Drawn[0].Token))
-			q.scores = append(q.scores, res)
+			for i, d := range res.Drawn {
+				if !d.HasToken {
+					r.t.Fatalf("no token for sequence %d", c.Seq)
+				}
+				one := res
+				if passes > 1 {
+					one = &proto.Sampled{Seq: c.Seq, Drawn: res.Drawn[i : i+1]}
+				}
+				q.tokens, q.scores = append(q.tokens, int32(d.Token)), append(q.scores, one)
+			}
+			q.at += passes - 1
 			if len(q.tokens) == q.max {
 				release = append(release, q.id)
 			}

@@ -53,12 +53,28 @@ func (s *Stages) Add(o Stages) {
 }
 
 func (s Stages) with(b *layer.Batch) Stages {
-	s.Projection, s.FFN = b.Spent[layer.Projections], b.Spent[layer.FFN]
-	s.Attention, s.Observation = b.Spent[layer.Attention]-b.Observed, b.Observed
+	s.Projection += b.Spent[layer.Projections]
+	s.FFN += b.Spent[layer.FFN]
+	s.Attention += b.Spent[layer.Attention] - b.Observed
+	s.Observation += b.Observed
 	s.Wait += b.Wait
 	s.Own += b.Own()
 	s.Experts += b.ExpertsRead
 	return s
+}
+
+// passed ends a pass: what it has drawn and where its time went.
+func (s *step) passed(b *layer.Batch) {
+	s.pass++
+	s.spent, s.compute = s.spent.with(b), s.compute+b.Compute
+	if s.sampled == nil {
+		s.sampled = s.results.order
+	} else {
+		for i, r := range s.results.order { // in the order of the rows, which is that of each pass
+			s.sampled[i].Drawn = append(s.sampled[i].Drawn, r.Drawn...)
+		}
+	}
+	s.results = results{}
 }
 
 func threadTime(s tensor.Spent) *proto.ThreadTime {

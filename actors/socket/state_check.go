@@ -77,7 +77,10 @@ func (m *Machine) check(r *proto.StepRequest) (opened map[uint64]*Sequence, err 
 		if err := m.checkChunk(r, c, q); err != nil {
 			return nil, err
 		}
-		if scores += scoresOf(c, q); scores > maxScores {
+		if err := m.checkPasses(r, c, q); err != nil {
+			return nil, err
+		}
+		if scores += scoresOf(c, q) * max(1, int(r.Passes)); scores > maxScores {
 			return nil, fmt.Errorf("socket: step %d asks for %d log-probabilities, an answer has room for %d", r.Step, scores, maxScores)
 		}
 	}
@@ -86,7 +89,7 @@ func (m *Machine) check(r *proto.StepRequest) (opened map[uint64]*Sequence, err 
 			return nil, err
 		}
 	}
-	if len(r.Chunks)+len(r.Index) == 0 {
+	if len(r.Chunks)+len(r.Index) == 0 || len(r.Chunks) == 0 && r.Passes > 1 {
 		return nil, fmt.Errorf("socket: step %d has no rows", r.Step)
 	}
 	for _, f := range r.Spill {
@@ -255,6 +258,15 @@ func (m *Machine) checkChunk(r *proto.StepRequest, c *proto.Chunk, q *Sequence) 
 		return err
 	}
 	return m.checkTokens(c.Seq, c.Tokens)
+}
+
+// checkPasses: what a row draws is its next token, and there is nothing else to do.
+func (m *Machine) checkPasses(r *proto.StepRequest, c *proto.Chunk, q *Sequence) error {
+	if n := int(r.Passes); n > 1 && (n > 1+speculate.Most || len(r.Index) > 0 || c.Prefill || !c.Sample || len(c.Tokens) != 1 || c.Draft > 0 || q.single || int(c.Start)+n > m.limits.Positions) {
+		return fmt.Errorf("socket: step %d has %d passes; sequence %d has a run of %d from position %d, prefill=%v sample=%v draft=%d; context is %d",
+			r.Step, n, c.Seq, len(c.Tokens), c.Start, c.Prefill, c.Sample, c.Draft, m.limits.Positions)
+	}
+	return nil
 }
 
 // checkIndex: the pieces follow those that were done, and what they look at has been read.

@@ -106,6 +106,18 @@ type Work struct {
 	Runs   []Run
 	Wanted []Wanted
 	Index  []Index
+	Passes int // over the runs, of which each has one token: see Again
+}
+
+// Again makes the runs those of the next pass: each has the token that it drew.
+func (w *Work) Again(drawn func(*Run) uint32) {
+	for i := range w.Runs {
+		r := &w.Runs[i]
+		r.Start, r.Tokens = r.Start+1, []uint32{drawn(r)}
+	}
+	for i := range w.Wanted {
+		w.Wanted[i].Position++
+	}
 }
 
 // Index are pieces of a prompt's clustering: From were done.

@@ -26,7 +26,7 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 		return nil, err
 	}
 	n := len(r.Chunks)
-	w := &Work{Epoch: r.Epoch, Step: r.Step, Batch: batch, First: make([]Effect, 0, 2*n), Runs: make([]Run, 0, n), Wanted: make([]Wanted, 0, n)}
+	w := &Work{Epoch: r.Epoch, Step: r.Step, Batch: batch, Passes: max(1, int(r.Passes)), First: make([]Effect, 0, 2*n), Runs: make([]Run, 0, n), Wanted: make([]Wanted, 0, n)}
 	m.commit(w, r)
 	w.First = m.release(m.keep(w.First, r.Keep), r.Release)
 	for _, id := range r.DropReplica {
@@ -137,9 +137,9 @@ func (m *Machine) run(w *Work, c *proto.Chunk) {
 		}
 		return
 	}
-	q.Staged = n
+	q.Staged = n + w.Passes - 1
 	if q.Owner == m.limits.Rank || q.Replica == m.limits.Rank {
-		w.First = append(w.First, Effect{Do: DoReserveCache, Seq: c.Seq, Tokens: start + n})
+		w.First = append(w.First, Effect{Do: DoReserveCache, Seq: c.Seq, Tokens: start + q.Staged})
 	}
 	for i := range w.Copies {
 		if k := &w.Copies[i]; k.Seq == c.Seq {

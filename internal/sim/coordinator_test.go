@@ -27,7 +27,8 @@ type coordinator struct {
 	authority *topology.Authority
 	opened    uint32 // newest epoch that it told nodes of
 	began     time.Duration
-	deposed   bool // and about to end
+	stepped   time.Duration // when the last step began
+	deposed   bool          // and about to end
 
 	hosts   map[string]host
 	known   map[string]uint64 // id -> incarnation of nodes that are up
@@ -365,6 +366,7 @@ func (c *coordinator) release(r *proto.ReleaseRequest) {
 // awaited; those that failed are probed.
 func (c *coordinator) start(p *batcher.Plan) {
 	c.w.watch.starts(c, p)
+	c.stepped = c.w.now
 	p = c.mutate(p)
 	g := c.serving
 	if g == nil || g.place.Epoch != p.Epoch {
@@ -431,6 +433,7 @@ func (c *coordinator) ended(p *batcher.Plan, replies []*proto.StepReply, err err
 	var in batcher.Input = batcher.StepFailed{Epoch: p.Epoch, Step: p.Step, Reason: fmt.Sprint(err)}
 	if err == nil {
 		d := cluster.StepDone(p, replies)
+		d.Micros = (c.w.now - c.stepped).Microseconds()
 		c.overlook(p, &d)
 		in = d
 	}

@@ -41,6 +41,7 @@ const (
 	BlockRead
 	FileMissed
 	AcceptedDraft
+	MorePasses
 	Finished
 	GivenUp
 	Frozen
@@ -103,7 +104,7 @@ const (
 
 var kindNames = [kinds]string{"messages lost", "messages cut", "messages repeated", "messages late", "nodes retired", "releases sent", "releases refused",
 	"stale at a socket", "stale answers", "stale results", "stale at a collective", "duplicates at a collective", "placements withdrawn", "steps broken",
-	"suspects", "cancellations", "preemptions", "caches that outlived an epoch", "... as replicas", "replicas made", "tokens undone in them", "blocks of prompts found", "... read twice at once", "... that answers fill", "... that came from their owners", "answers of which not all blocks came", "blocks written to files", "... read", "... lost or damaged", "drafts accepted", "requests finished", "requests given up", "freezes", "hangs", "restarts", "partitions in two", "one-way partitions",
+	"suspects", "cancellations", "preemptions", "caches that outlived an epoch", "... as replicas", "replicas made", "tokens undone in them", "blocks of prompts found", "... read twice at once", "... that answers fill", "... that came from their owners", "answers of which not all blocks came", "blocks written to files", "... read", "... lost or damaged", "drafts accepted", "passes after the first of a step", "requests finished", "requests given up", "freezes", "hangs", "restarts", "partitions in two", "one-way partitions",
 	"pairs cut", "false alarms", "slow nodes", "sequences rebuilt", "tokens replayed", "kills at any time", "kills in loading", "kills in joining", "kills in prefill", "kills in decode",
 	"kills in collectives", "kills in hand-overs", "kills before replies",
 	"kills of the coordinator", "... before tokens go out", "... before an end goes out", "... before a step starts", "... before a record is written", "... before it is known to be", "coordinators frozen before a record is written", "take-overs", "nodes left out",

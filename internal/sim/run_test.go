@@ -115,6 +115,7 @@ func (w *world) configure() {
 	b.UnservedMillis = 1500
 	b.MaxFailures = 8
 	b.Replicas = r.IntN(2)
+	b.DecodeSteps = 1 + int(mix(w.opt.Seed, 23)%3)*7
 	b.DiskMillis = 60
 	c.files = mix(w.opt.Seed, 19)%2 == 0
 }

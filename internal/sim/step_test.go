@@ -15,6 +15,7 @@ type step struct {
 	reply  func(any, error)
 	stages []func(s *step, done func(error))
 	at     int
+	pass   int
 
 	epoch  *epoch
 	rows   []row
@@ -48,6 +49,9 @@ func (n *node) newStep(w *socket.Work, reply func(any, error)) *step {
 	return s
 }
 
+// stages of a pass.
+const stages = 6
+
 // rowsStage ends with the exchange to which every rank has something to give.
 const rowsStage = 1
 
@@ -72,7 +76,7 @@ func chain(parts ...func(*step, func(error))) func(*step, func(error)) {
 func (n *node) run(s *step) {
 	stage := s.stages[s.at]
 	cost := n.w.between(30*time.Microsecond, 300*time.Microsecond)
-	if s.at != rowsStage {
+	if s.at != rowsStage+len(s.stages)-stages {
 		cost /= 32 // the work comes before that exchange
 	}
 	n.exec(cost, func() {
@@ -90,6 +94,13 @@ func (n *node) advance(s *step, err error) {
 	}
 	if err == nil {
 		if s.at++; s.at < len(s.stages) {
+			n.run(s)
+			return
+		}
+		if s.pass+1 < s.Passes {
+			n.w.cover[MorePasses]++
+			s.pass++
+			s.at, s.stages = 0, append([]func(*step, func(error)){chain(n.tell, n.told)}, s.stages[len(s.stages)-stages:]...)
 			n.run(s)
 			return
 		}
@@ -116,9 +127,11 @@ func (n *node) advance(s *step, err error) {
 
 // prepare does what comes first: after it nothing can fail for lack of memory.
 func (n *node) prepare(s *step, done func(error)) {
-	if err := n.do(s.epoch, s.First); err != nil {
-		done(err)
-		return
+	if s.pass == 0 {
+		if err := n.do(s.epoch, s.First); err != nil {
+			done(err)
+			return
+		}
 	}
 	first := make([]int, len(s.Runs))
 	hook := OnDecode
@@ -140,6 +153,34 @@ func (n *node) prepare(s *step, done func(error)) {
 		s.wanted = append(s.wanted, wanted{Wanted: w, row: first[w.Run] + w.Row})
 	}
 	n.w.hook(hook, n)
+	done(nil)
+}
+
+// tell gathers what the rows of a pass have drawn.
+func (n *node) tell(s *step, done func(error)) {
+	sizes, mine := make([]int, len(s.epoch.peers)), []byte(nil)
+	for i := range s.Runs {
+		c := &s.Runs[i]
+		if sizes[c.Owner] += 8; c.Owner == s.epoch.rank {
+			drawn := s.out[c.Seq].Drawn
+			mine = binary.LittleEndian.AppendUint64(mine, uint64(drawn[len(drawn)-1].Token))
+		}
+	}
+	n.gather(s, mine, func(rank int) int { return sizes[rank] }, done)
+}
+
+// told begins the next pass with it.
+func (n *node) told(s *step, done func(error)) {
+	at := make([]int, len(s.epoch.peers))
+	s.Again(func(c *socket.Run) uint32 {
+		if c.Owner == s.epoch.rank {
+			drawn := s.out[c.Seq].Drawn
+			return drawn[len(drawn)-1].Token
+		}
+		at[c.Owner]++
+		return uint32(sumAt(s.recv[c.Owner], at[c.Owner]-1))
+	})
+	s.rows, s.wanted = nil, nil
 	done(nil)
 }
 
