@@ -136,7 +136,7 @@ func (c *SpeedsConfig) measure(ctx context.Context, bus *natsbus.Server, choices
 		if m.Rehearsed, err = c.rehearse(ctx, bus, choices); err != nil {
 			return m, err
 		}
-		m.Speeds.Threads = topology.ChooseThreads(m.Rehearsed)
+		m.Speeds.Threads = topology.ChooseThreads(m.Rehearsed, c.Nodes)
 	}
 	n := min(c.Nodes, runtime.GOMAXPROCS(0))
 	pools, each, errs := make([]*tensor.Pool, n), make([]topology.Speeds, n), make([]error, n)

@@ -62,14 +62,15 @@ type Rehearsal struct {
 
 const (
 	nearlyAll    = 1.15 // of the fastest's time, where processors that are spared serve messages
+	nearlyPrompt = 1.25 // the same with a prompt's rows, of several nodes, which also have messages to spare them for
 	fewerThreads = 0.95 // of the time of more threads, where none are nearly as fast with all rows
 )
 
-// ChooseThreads takes, of what was rehearsed with the most threads first, the fewest that are
+// ChooseThreads takes, of what was rehearsed with the most threads first on so many nodes, the fewest that are
 // nearly as fast as any with every number of rows: a step has more messages than a rehearsal.
 // Where there are none it takes the fastest: a step of one row, one of many, and a prompt count
 // alike.
-func ChooseThreads(of []Rehearsal) int {
+func ChooseThreads(of []Rehearsal, nodes int) int {
 	var fastest Rehearsal
 	for i := range fastest.Seconds {
 		fastest.Seconds[i] = math.Inf(1)
@@ -84,16 +85,20 @@ func ChooseThreads(of []Rehearsal) int {
 		}
 	}
 	for i := range of {
-		if of[i].nearly(&fastest) {
+		if of[i].nearly(&fastest, nodes) {
 			best = &of[i]
 		}
 	}
 	return best.Threads
 }
 
-func (r *Rehearsal) nearly(fastest *Rehearsal) bool {
+func (r *Rehearsal) nearly(fastest *Rehearsal, nodes int) bool {
 	for i, s := range r.Seconds {
-		if s > nearlyAll*fastest.Seconds[i] {
+		most := nearlyAll
+		if nodes > 1 && i == len(r.Seconds)-1 {
+			most = nearlyPrompt
+		}
+		if s > most*fastest.Seconds[i] {
 			return false
 		}
 	}

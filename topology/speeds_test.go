@@ -31,22 +31,25 @@ func TestThreadChoices(t *testing.T) {
 func TestChooseThreads(t *testing.T) {
 	type of = []Rehearsal
 	for _, c := range []struct {
-		name string
-		of   of
-		want int
+		name  string
+		nodes int
+		of    of
+		want  int
 	}{
-		{"fry on one node", of{{16, [3]float64{21, 42, 103}}, {8, [3]float64{19, 35, 127}}, {4, [3]float64{16, 38, 193}}}, 16},
-		{"on two", of{{7, [3]float64{55, 70, 256}}, {4, [3]float64{50, 71, 285}}, {2, [3]float64{51, 75, 334}}}, 4},
-		{"on four", of{{3, [3]float64{99, 113, 302}}, {2, [3]float64{96, 122, 331}}, {1, [3]float64{95, 121, 384}}}, 2},
-		{"on eight", of{{2, [3]float64{135, 191, 348}}, {1, [3]float64{133, 140, 313}}}, 1},
-		{"llama-3.2-1b on four", of{{3, [3]float64{248, 390, 2320}}, {2, [3]float64{246, 520, 3078}}}, 3},
-		{"one choice", of{{1, [3]float64{1, 1, 1}}}, 1},
-		{"nearly alike: the fewest", of{{8, [3]float64{100, 200, 1000}}, {4, [3]float64{98, 196, 980}}, {2, [3]float64{110, 220, 1100}}}, 2},
-		{"slower prompts: the most", of{{4, [3]float64{100, 200, 1000}}, {2, [3]float64{95, 190, 2000}}}, 4},
-		{"none with all rows: the fastest", of{{4, [3]float64{300, 600, 1000}}, {2, [3]float64{100, 200, 1200}}}, 2},
-		{"none, and hardly faster: the most", of{{4, [3]float64{120, 120, 100}}, {2, [3]float64{100, 100, 141}}}, 4},
+		{"fry on one node", 1, of{{16, [3]float64{21, 42, 103}}, {8, [3]float64{19, 35, 127}}, {4, [3]float64{16, 38, 193}}}, 16},
+		{"on two", 2, of{{7, [3]float64{55, 70, 256}}, {4, [3]float64{50, 71, 285}}, {2, [3]float64{51, 75, 334}}}, 4},
+		{"on four", 4, of{{3, [3]float64{99, 113, 302}}, {2, [3]float64{96, 122, 331}}, {1, [3]float64{95, 121, 384}}}, 2},
+		{"on eight", 8, of{{2, [3]float64{135, 191, 348}}, {1, [3]float64{133, 140, 313}}}, 1},
+		{"llama-3.2-1b on four", 4, of{{3, [3]float64{248, 390, 2320}}, {2, [3]float64{246, 520, 3078}}}, 3},
+		{"prompts that are a little slower: with messages", 4, of{{7, [3]float64{117, 161, 433}}, {4, [3]float64{123, 159, 530}}}, 4},
+		{"without", 1, of{{7, [3]float64{117, 161, 433}}, {4, [3]float64{123, 159, 530}}}, 7},
+		{"one choice", 2, of{{1, [3]float64{1, 1, 1}}}, 1},
+		{"nearly alike: the fewest", 1, of{{8, [3]float64{100, 200, 1000}}, {4, [3]float64{98, 196, 980}}, {2, [3]float64{110, 220, 1100}}}, 2},
+		{"slower prompts: the most", 2, of{{4, [3]float64{100, 200, 1000}}, {2, [3]float64{95, 190, 2000}}}, 4},
+		{"none with all rows: the fastest", 2, of{{4, [3]float64{300, 600, 1000}}, {2, [3]float64{100, 200, 1200}}}, 2},
+		{"none, and hardly faster: the most", 1, of{{4, [3]float64{120, 120, 100}}, {2, [3]float64{100, 100, 141}}}, 4},
 	} {
-		if got := ChooseThreads(c.of); got != c.want {
+		if got := ChooseThreads(c.of, c.nodes); got != c.want {
 			t.Errorf("%s: %d threads, want %d", c.name, got, c.want)
 		}
 	}
