@@ -61,15 +61,16 @@ type Rehearsal struct {
 }
 
 const (
-	nearlyAll    = 1.15 // of the fastest's time, where processors that are spared serve messages
-	nearlyPrompt = 1.25 // the same with a prompt's rows, of several nodes, which also have messages to spare them for
+	nearlyAll    = 1.15 // of the fastest's time, on one node
+	spared       = 0.10 // more of it, of several nodes, for each doubling of processors that are left to messages
 	fewerThreads = 0.95 // of the time of more threads, where none are nearly as fast with all rows
 )
 
-// ChooseThreads takes, of what was rehearsed with the most threads first on so many nodes, the fewest that are
-// nearly as fast as any with every number of rows: a step has more messages than a rehearsal.
-// Where there are none it takes the fastest: a step of one row, one of many, and a prompt count
-// alike.
+// ChooseThreads takes, of what was rehearsed with the most threads first on so many nodes, the
+// fewest that are nearly as fast as any with every number of rows: a step has more messages than a
+// rehearsal, and over processes each takes longer, the more so the fewer processors are left to
+// them. Where there are none it takes the fastest: a step of one row, one of many, and a prompt
+// count alike.
 func ChooseThreads(of []Rehearsal, nodes int) int {
 	var fastest Rehearsal
 	for i := range fastest.Seconds {
@@ -85,19 +86,19 @@ func ChooseThreads(of []Rehearsal, nodes int) int {
 		}
 	}
 	for i := range of {
-		if of[i].nearly(&fastest, nodes) {
+		most := nearlyAll
+		if nodes > 1 {
+			most = 1 + spared*math.Log2(float64(1+of[0].Threads-of[i].Threads))
+		}
+		if of[i].nearly(&fastest, most) {
 			best = &of[i]
 		}
 	}
 	return best.Threads
 }
 
-func (r *Rehearsal) nearly(fastest *Rehearsal, nodes int) bool {
+func (r *Rehearsal) nearly(fastest *Rehearsal, most float64) bool {
 	for i, s := range r.Seconds {
-		most := nearlyAll
-		if nodes > 1 && i == len(r.Seconds)-1 {
-			most = nearlyPrompt
-		}
 		if s > most*fastest.Seconds[i] {
 			return false
 		}
