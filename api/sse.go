@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// sse writes server-sent events, each flushed and each under its own write
-// deadline: a reader that takes longer for one chunk is cut off, however long
-// the stream as a whole may be.
+// sse writes server-sent events, each flushed unless more are at hand, and each under its own
+// write deadline: a reader that takes longer for one chunk is cut off, however long the stream as
+// a whole may be.
 type sse struct {
 	w       http.ResponseWriter
 	rc      *http.ResponseController
@@ -18,6 +18,8 @@ type sse struct {
 	started bool
 	reader  *reader // nil: nobody asks
 	lines   bool    // JSON objects, one a line, instead of events
+	held    bool    // what is written waits for release
+	waits   bool    // something does
 	err     error   // the first; nothing is written after it
 }
 
@@ -85,12 +87,31 @@ func (e *sse) send(text string) {
 		h.Set("X-Accel-Buffering", "no") // nginx must not collect chunks
 		e.w.WriteHeader(http.StatusOK)
 	}
+	e.timed(func() error {
+		_, err := io.WriteString(e.w, text)
+		if e.waits = e.held; err == nil && !e.held {
+			err = e.rc.Flush()
+		}
+		return err
+	})
+}
+
+// hold begins events that are sent together: several tokens of one step are one packet.
+func (e *sse) hold() { e.held = true }
+
+// release sends them.
+func (e *sse) release() {
+	if e.held = false; e.waits && e.err == nil {
+		e.waits = false
+		e.timed(e.rc.Flush)
+	}
+}
+
+func (e *sse) timed(write func() error) {
 	_ = e.rc.SetWriteDeadline(time.Now().Add(e.timeout)) // unsupported only by test recorders
 	e.reader.begin()
 	defer e.reader.end()
-	if _, e.err = io.WriteString(e.w, text); e.err == nil {
-		e.err = e.rc.Flush()
-	}
+	e.err = write()
 }
 
 // marshal is json.Marshal that leaves <, > and & as they are.

@@ -61,22 +61,10 @@ func (s *Server) streamTo(ctx context.Context, out *sse, run *run) error {
 		if err != nil {
 			return err
 		}
-		for _, a := range batch {
-			d, show, err := run.accept(a)
-			if err != nil {
-				return err
-			}
-			if !show {
-				continue
-			}
-			if run.framer != nil {
-				run.framer.delta(out, run, d)
-			} else {
-				out.data(run.chunk(d))
-			}
-			if out.err != nil {
-				return out.failure()
-			}
+		out.hold()
+		err = run.show(out, batch)
+		if out.release(); err != nil {
+			return err
 		}
 	}
 	if run.framer != nil {
@@ -92,6 +80,28 @@ func (s *Server) streamTo(ctx context.Context, out *sse, run *run) error {
 	}
 	out.done()
 	return out.failure()
+}
+
+// show writes what has arrived.
+func (r *run) show(out *sse, batch []arrival) error {
+	for _, a := range batch {
+		d, show, err := r.accept(a)
+		if err != nil {
+			return err
+		}
+		if !show {
+			continue
+		}
+		if r.framer != nil {
+			r.framer.delta(out, r, d)
+		} else {
+			out.data(r.chunk(d))
+		}
+		if out.err != nil {
+			return out.failure()
+		}
+	}
+	return nil
 }
 
 func (r *run) chunk(d delta) chunkBody {
