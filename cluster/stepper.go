@@ -195,7 +195,8 @@ func (f *figures) broken() time.Time {
 	return began
 }
 
-// note notes a step of so many passes that is done, each of which counts as one. One that fails is kept for broken: its epoch is about to end.
+// note notes a step of so many passes that is done, each of which counts as one. One that fails is
+// kept for broken: its epoch is about to end.
 func (f *figures) note(began time.Time, took time.Duration, passes int, replies []*proto.StepReply) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -262,9 +262,9 @@ func (m *Machine) checkChunk(r *proto.StepRequest, c *proto.Chunk, q *Sequence) 
 
 // checkPasses: what a row draws is its next token, and there is nothing else to do.
 func (m *Machine) checkPasses(r *proto.StepRequest, c *proto.Chunk, q *Sequence) error {
-	if n := int(r.Passes); n > 1 && (n > 1+speculate.Most || len(r.Index) > 0 || c.Prefill || !c.Sample || len(c.Tokens) != 1 || c.Draft > 0 || q.single || int(c.Start)+n > m.limits.Positions) {
-		return fmt.Errorf("socket: step %d has %d passes; sequence %d has a run of %d from position %d, prefill=%v sample=%v draft=%d; context is %d",
-			r.Step, n, c.Seq, len(c.Tokens), c.Start, c.Prefill, c.Sample, c.Draft, m.limits.Positions)
+	if n := int(r.Passes); n > 1 && (n > 1+speculate.Most || len(r.Index)+len(r.Copy) > 0 || c.Prefill || !c.Sample || len(c.Tokens) != 1 || c.Draft > 0 || q.single || int(c.Start)+n > m.limits.Positions) {
+		return fmt.Errorf("socket: step %d has %d passes, %d pieces of indexes and %d copies; sequence %d has a run of %d from position %d, prefill=%v sample=%v draft=%d; context is %d",
+			r.Step, n, len(r.Index), len(r.Copy), c.Seq, len(c.Tokens), c.Start, c.Prefill, c.Sample, c.Draft, m.limits.Positions)
 	}
 	return nil
 }
