@@ -105,15 +105,16 @@ func somePrompt(n, salt int) []int32 {
 // the next; then the first socket is lost, and the others go on in another order.
 func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool) {
 	t.Helper()
-	decode := func(s *proto.StepRequest, keep bool) {
+	decode := func(s *proto.StepRequest, keep bool, passes int) {
+		s.Passes = uint32(passes)
 		for _, q := range reqs {
 			s.Chunks = append(s.Chunks, &proto.Chunk{Seq: q.id, Start: uint32(q.at), Tokens: []uint32{uint32(q.tokens[len(q.tokens)-1])}, Sample: true})
 		}
 		got := r.run(s)
 		for _, q := range reqs {
 			if keep {
-				q.at++
-				q.tokens, q.scores = append(q.tokens, int32(got[q.id].Drawn[0].Token)), append(q.scores, got[q.id])
+				q.at += passes
+				q.take(t, got[q.id], passes)
 			}
 		}
 	}
@@ -132,14 +133,18 @@ func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool
 	for _, q := range reqs {
 		q.tokens, q.scores = append(q.tokens, int32(got[q.id].Drawn[0].Token)), append(q.scores, got[q.id])
 	}
-	for n := 1; n < before; n++ {
+	passes := 1
+	for n := 1; n < before; n += passes {
 		s := &proto.StepRequest{}
+		if n > 8 { // there are replicas
+			passes = min(1+n%5, before-n)
+		}
 		if n == 5 || n == 7 { // two at once, two later
 			for _, q := range reqs[(n-5)&2:][:2] {
 				s.Copy = append(s.Copy, &proto.Copy{Seq: q.id, Replica: uint32((q.owner + 1) % 4)})
 			}
 		}
-		decode(s, heard || n < before-1)
+		decode(s, heard || n+passes < before, passes)
 	}
 	lost := r.pids[0]
 	t.Cleanup(func() { r.sys.Root.StopFuture(lost).Wait() })
@@ -181,8 +186,8 @@ func moveAndFinish(t *testing.T, r *rig, reqs []*request, before int, heard bool
 			s.Copy = append(s.Copy, &proto.Copy{Seq: q.id, Replica: uint32((at[0] + 1) % 3)})
 		}
 	}
-	for len(reqs[0].tokens) < reqs[0].max {
-		decode(s, true)
+	for passes = 1; len(reqs[0].tokens) < reqs[0].max; passes = min(1+len(reqs[0].tokens)%4, reqs[0].max-len(reqs[0].tokens)) {
+		decode(s, true, passes)
 		s = &proto.StepRequest{}
 	}
 	var all []uint64

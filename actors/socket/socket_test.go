@@ -264,24 +264,30 @@ func (r *rig) generate(chunk int, reqs ...*request) {
 				continue
 			}
 			q, res := of(c.Seq), got[c.Seq]
-			if len(res.GetDrawn()) != passes {
-				r.t.Fatalf("%d tokens for sequence %d in %d passes", len(res.GetDrawn()), c.Seq, passes)
-			}
-			for i, d := range res.Drawn {
-				if !d.HasToken {
-					r.t.Fatalf("no token for sequence %d", c.Seq)
-				}
-				one := res
-				if passes > 1 {
-					one = &proto.Sampled{Seq: c.Seq, Drawn: res.Drawn[i : i+1]}
-				}
-				q.tokens, q.scores = append(q.tokens, int32(d.Token)), append(q.scores, one)
-			}
+			q.take(r.t, res, passes)
 			q.at += passes - 1
 			if len(q.tokens) == q.max {
 				release = append(release, q.id)
 			}
 		}
+	}
+}
+
+// take keeps what so many passes of a step have drawn.
+func (q *request) take(t *testing.T, got *proto.Sampled, passes int) {
+	t.Helper()
+	if len(got.GetDrawn()) != passes {
+		t.Fatalf("%d tokens for sequence %d in %d passes", len(got.GetDrawn()), q.id, passes)
+	}
+	for i, d := range got.Drawn {
+		if !d.HasToken {
+			t.Fatalf("no token for sequence %d", q.id)
+		}
+		one := got
+		if passes > 1 {
+			one = &proto.Sampled{Seq: q.id, Drawn: got.Drawn[i : i+1]}
+		}
+		q.tokens, q.scores = append(q.tokens, int32(d.Token)), append(q.scores, one)
 	}
 }
 
