@@ -44,7 +44,7 @@ func ReleaseRequest(epoch uint32, keep []batcher.Keep, seqs, blocks []uint64) *p
 
 // StepRequest is a plan in the form that crosses the wire.
 func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
-	r := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, Evict: p.Evict, DropSums: p.DropSums, Keep: keeps(p.Keep), DeadlineMillis: uint32(deadline.Milliseconds())}
+	r := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, Evict: p.Evict, DropSums: p.DropSums, Keep: keeps(p.Keep), Passes: uint32(p.Passes), DeadlineMillis: uint32(deadline.Milliseconds())}
 	for _, x := range p.Index {
 		r.Index = append(r.Index, &proto.Index{Seq: x.Seq, From: uint32(x.From), Pieces: uint32(x.Pieces)})
 	}
@@ -64,9 +64,6 @@ func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
 	}
 	for _, f := range p.Spill {
 		r.Spill = append(r.Spill, &proto.Spill{Seq: f.Seq, Blocks: uint32(f.Blocks)})
-	}
-	if p.Passes > 1 {
-		r.Passes = uint32(p.Passes)
 	}
 	for _, d := range p.Decode {
 		m := &proto.Chunk{Seq: d.Seq, Start: uint32(d.Position), Accepted: uint32(d.Accepted), Sample: !d.Given, Draft: uint32(d.Draft)}
