@@ -156,6 +156,7 @@ func (c *shifted) WriteRun(layer, head, _, _ int, k []float32, _ int, v []float3
 func (c *shifted) Fetch(int, int, int) {}
 
 func (c *shifted) Together(int, int, int) (together, causal bool) { return false, false }
+func (c *shifted) Apart(int, int, int, int) bool                  { return false }
 
 func (c *shifted) Read(layer, head int) int { return len(c.Blocks(layer, head)) }
 

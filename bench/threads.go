@@ -18,7 +18,7 @@ type Threads struct {
 	Absent float64 `json:"absent"` // threads that came when nothing was left
 	Uneven float64 `json:"uneven"` // from a thread's last task to the last of all
 	End    float64 `json:"end"`    // until the caller went on
-	Again  float64 `json:"again"`  // parts of products a step that were done again, since their thread was late
+	Again  float64 `json:"again"`  // tasks of products a step that were done again, since their thread was late
 }
 
 // threadsOf is what was spent in so many steps that computed for so long together.

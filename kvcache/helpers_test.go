@@ -55,14 +55,18 @@ func row(g Geometry, layer, head, pos int) (k, v []float32) {
 func write(s *Store, from, to int) {
 	for layer := range s.g.Layers {
 		for head := s.heads.Lo; head < s.heads.Hi; head++ {
-			var k, v []float32
-			for pos := from; pos < to; pos++ {
-				kk, vv := row(s.g, layer, head, pos)
-				k, v = append(k, kk...), append(v, vv...)
-			}
-			s.WriteRun(layer, head, from, to-from, k, s.g.Layout.KDim, v, s.g.Layout.VDim)
+			writeHead(s, layer, head, from, to)
 		}
 	}
+}
+
+func writeHead(s *Store, layer, head, from, to int) {
+	var k, v []float32
+	for pos := from; pos < to; pos++ {
+		kk, vv := row(s.g, layer, head, pos)
+		k, v = append(k, kk...), append(v, vv...)
+	}
+	s.WriteRun(layer, head, from, to-from, k, s.g.Layout.KDim, v, s.g.Layout.VDim)
 }
 
 // step takes a store by n tokens, every row checked to be there.

@@ -484,6 +484,56 @@ func TestHeadsAreWrittenConcurrently(t *testing.T) {
 	})
 }
 
+// Blocks of one head may be written at once where Apart says so (run with -race), in any order,
+// and of any step that is taken back.
+func TestBlocksAreWrittenConcurrently(t *testing.T) {
+	a := NewArena(1 << 30)
+	defer a.Close()
+	check := func(t *testing.T, s, twin *Store, all bool) {
+		for _, n := range []int{50, 1, 200, 64, 7} {
+			for _, commit := range []int{0, n} {
+				pos := s.Tokens()
+				if err := s.Reserve(pos + n); err != nil {
+					t.Fatal(err)
+				}
+				var wg sync.WaitGroup
+				for layer := range small.Layers {
+					for head := s.heads.Lo; head < s.heads.Hi; head++ {
+						if !s.Apart(layer, head, pos, n) {
+							if all {
+								t.Fatalf("layer %d: not apart", layer)
+							}
+							writeHead(s, layer, head, pos, pos+n)
+							continue
+						}
+						for to := pos + n; to > pos; {
+							from := max(pos, (to-1)/tensor.BlockSlots*tensor.BlockSlots)
+							at, m := from, to-from
+							wg.Go(func() { writeHead(s, layer, head, at, at+m) })
+							to = from
+						}
+					}
+				}
+				wg.Wait()
+				s.Commit(commit)
+			}
+			step(t, twin, n)
+			if got, want := dump(s), dump(twin); got != want {
+				t.Fatal(diff(got, want))
+			}
+		}
+	}
+	forEach(t, func(t *testing.T, p *Policy) {
+		check(t, owned(t, a, p, 100), owned(t, a, p, 100), p == policies[0])
+	})
+	heads := tensor.Span{Lo: 1, Hi: 3}
+	check(t, NewPrefill(a, small, heads), NewPrefill(a, small, heads), true)
+	s := NewPrefill(a, small, heads)
+	if s.Apart(0, 1, 0, 1) {
+		t.Error("tokens that are not reserved")
+	}
+}
+
 // A replica that is fed the rows of each step is the owner's store, whichever part of a
 // step is committed.
 func TestReplicaFollows(t *testing.T) {

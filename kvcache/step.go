@@ -174,9 +174,23 @@ func (s *Store) WriteRun(layer, head, pos, m int, k []float32, ldk int, v []floa
 			s.turnHalf(t, slot+i)
 		}
 		s.reindex(t, slot, slot+n)
-		t.n = max(t.n, slot+n)
+		if t.n < slot+n {
+			t.n = slot + n
+		}
 		j += n
 	}
+}
+
+// Apart says whether n tokens from pos on, which are reserved, may be written to a head by
+// several threads: by calls of WriteRun that share no block of rows. If so it has made ready
+// for that, and all of them are to be written.
+func (s *Store) Apart(layer, head, pos, n int) bool {
+	t := s.table(layer, head)
+	if !t.rule.KeepsAll() || t.rule.Selector != nil || pos < s.tokens || pos+n > s.tokens+s.staged {
+		return false
+	}
+	t.n = max(t.n, pos+n)
+	return true
 }
 
 // Expect says that steps of up to `tokens` tokens will follow, as in speculative

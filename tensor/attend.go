@@ -285,14 +285,14 @@ const streamRows = 2
 // nil. The bits are those of nq calls of Attend; the cache is read once per few tokens.
 func AttendCausal(out []float32, ldo int, q []float32, ldq int, nq, first, window, g int, scale float32, l KVLayout, blocks [][]byte, s *AttnScratch) {
 	checkAttend(l, blocks, windowStart(first, window), first+nq, g)
-	step := l.tokensTogether(g)
+	step := l.TokensTogether(g)
 	for i := 0; i < nq; i += step {
 		s.causal(out[i*ldo:], ldo, q[i*ldq:], ldq, min(step, nq-i), first+i, window, g, scale, l, blocks)
 	}
 }
 
-// tokensTogether is how many tokens of g heads walk the cache together.
-func (l KVLayout) tokensTogether(g int) int {
+// TokensTogether is how many tokens of g query heads walk the cache together in AttendCausal.
+func (l KVLayout) TokensTogether(g int) int {
 	if l.Latent {
 		return max(1, latentRows/g)
 	}

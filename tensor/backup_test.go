@@ -165,9 +165,9 @@ func TestAttemptOfAnOldRun(t *testing.T) {
 	w := newWeight(t, Q8_0, normal(rng(1), rows*cols), rows, cols, 0, Units(cols))
 	y, x := make([]float32, rows), normal(rng(2), cols)
 	p.MatMul(y, rows, w, x, cols, 1)
-	p.again.chunks = 3 // of a product that has begun since
-	if done := p.attempt(1, 50, p.run.Load(), false); done != 0 {
-		t.Errorf("%d parts of a product that has ended", done)
+	p.again.twice = true // of a product that has begun since
+	if p.attempt(1, 50, p.run.Load(), false) {
+		t.Error("a task of a product that has ended was stored")
 	}
 	p.deal.split(6, 10)
 	own := packed(7, 0, 5)

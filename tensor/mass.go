@@ -24,7 +24,7 @@ func AttentionMasses(masses [][]float32, q []float32, ldq, nq, first, g int, sca
 	if len(masses) == 0 || g%len(masses) != 0 {
 		panic(fmt.Sprintf("tensor: attention of %d heads in %d parts", g, len(masses)))
 	}
-	step := l.tokensTogether(g)
+	step := l.TokensTogether(g)
 	for i := 0; i < nq; i += step {
 		s.mass(masses, q[i*ldq:], ldq, min(step, nq-i), first+i, g, scale, l, blocks)
 	}

@@ -8,7 +8,7 @@ import (
 
 const (
 	groupRows  = maxTilePanels * panelRows
-	chunkTok   = 96 // tokens whose tree stacks are kept at once
+	chunkTok   = 96 // tokens of a task at most: their tree stacks are kept at once
 	stackGap   = 8  // tokens between two levels of the stacks, see treeStack
 	treeLevels = 6  // a binary tree over 16 units never holds more finished nodes
 	// Below this many multiply-adds the hand-over to other threads costs more than it saves.
@@ -59,6 +59,7 @@ type job struct {
 	r0, r1 int            // rows
 	t0, n  int            // tokens: n from t0 on
 	grain  int            // panels per task
+	span   int            // tokens per task, at most
 	first  int            // task
 	from   unsafe.Pointer // first token of all: its float32 or its records
 	stride int            // bytes from token to token
@@ -77,8 +78,8 @@ type matScratch struct {
 	_     [64]byte
 	args  tileArgs
 	stack *treeStack
-	out   []float32 // of a part that may be done twice: [chunkTok][groupRows]
-	claim claim     // of that part: once another has it, the rest is left undone
+	out   []float32 // of a task that may be done twice: [chunkTok][groupRows]
+	claim claim     // of that task: once another has it, the rest is left undone
 	_     [64]byte
 }
 
@@ -210,33 +211,17 @@ func (m *matmul) rows() (n int) {
 // multiply runs the tasks of the jobs that are set, on tokens that lie ready.
 func (p *Pool) multiply() {
 	m := &p.mat
-	w, n, rows, work := m.jobs[0].w, m.n, m.rows(), 0
+	w, rows, work := m.jobs[0].w, m.rows(), 0
 	for i := range m.jobs[:m.njobs] {
 		j := &m.jobs[i]
 		work += (j.r1 - j.r0) * j.n * w.span.Len()
 	}
-	panels := (rows + panelRows - 1) / panelRows
-	grain, few := maxTilePanels, fewGroups
-	if prefetchAhead > 0 && maxTilePanels*w.panel >= largeGroup {
-		few = fewLargeGroups
-	}
-	if panels < few*maxTilePanels*p.Threads() {
-		grain = max(1, maxTilePanels/2)
-	}
-	if n == 1 && active.rising[w.Type] != nil { // fewer calls, but some for each thread to give away
-		grain *= max(1, min(risingGroups, panels/(maxTilePanels*tasksPerThread*p.Threads())))
-	}
-	tasks := 0
-	for i := range m.jobs[:m.njobs] {
-		j := &m.jobs[i]
-		j.grain, j.first, j.from, j.stride = grain, tasks, m.from, m.stride
-		tasks += ((j.r1-j.r0+panelRows-1)/panelRows + grain - 1) / grain
-	}
+	tasks := m.cut(p.Threads(), (rows+panelRows-1)/panelRows)
 	if work < soloWork {
 		for i := range tasks {
 			m.multiply(0, i)
 		}
-	} else if p.again.chunks = p.twice(tasks); p.again.chunks > 0 {
+	} else if p.again.twice = p.twice(tasks); p.again.twice {
 		p.share(tasks, nil)
 	} else {
 		p.dispatch(tasks, m.task)
@@ -246,6 +231,45 @@ func (p *Pool) multiply() {
 	}
 	m.x, m.from = nil, nil
 }
+
+// cut says how many tasks the jobs have, which are of so many panels, and which are whose.
+func (m *matmul) cut(threads, panels int) (tasks int) {
+	w, grain, span := m.jobs[0].w, maxTilePanels, chunkTok
+	if m.n > span {
+		if m.tasks(grain, span) < tasksPerThread*threads {
+			span /= 2
+		}
+		for m.tasks(grain, span) > maxTasks {
+			grain *= 2
+		}
+		return m.tasks(grain, span)
+	}
+	few := fewGroups
+	if prefetchAhead > 0 && maxTilePanels*w.panel >= largeGroup {
+		few = fewLargeGroups
+	}
+	if panels < few*maxTilePanels*threads {
+		grain = max(1, maxTilePanels/2)
+	}
+	if m.n == 1 && active.rising[w.Type] != nil { // fewer calls, but some for each thread to give away
+		grain *= max(1, min(risingGroups, panels/(maxTilePanels*tasksPerThread*threads)))
+	}
+	return m.tasks(grain, span)
+}
+
+// tasks cuts the jobs to so many panels and tokens a task. Tasks that follow each other have the
+// same weights.
+func (m *matmul) tasks(grain, span int) (n int) {
+	for i := range m.jobs[:m.njobs] {
+		j := &m.jobs[i]
+		j.grain, j.span, j.first, j.from, j.stride = grain, span, n, m.from, m.stride
+		n += ((j.r1-j.r0+panelRows-1)/panelRows + grain - 1) / grain * j.chunks()
+	}
+	return n
+}
+
+// chunks are the tasks that share weights.
+func (j *job) chunks() int { return (j.n + j.span - 1) / j.span }
 
 // pad copies the tokens to rows of whole blocks: the last block of an axis that
 // is not a multiple of 32 is filled up with zeros, on both sides of the product.
@@ -299,27 +323,25 @@ func (m *matmul) job(i int) *job {
 	return &m.jobs[lo]
 }
 
-// multiply is one task: `grain` panels, all tokens of the job, all units.
+// multiply is one task: `grain` panels, `span` tokens of the job, all units.
 func (m *matmul) multiply(worker, i int) {
 	s := m.scratch(worker)
 	j := m.job(i)
+	t, tokens := j.tokens(i)
 	for first, last := j.panels(i); first < last; {
 		panels, groups := j.call(first, last)
 		row := first * panelRows
 		rows := min(panels*groups*panelRows, j.r1-row)
 		s.args.groups = uintptr(groups)
-		for t := 0; t < j.n; t += chunkTok {
-			tokens := min(chunkTok, j.n-t)
-			for node := range j.w.nodes {
-				y := j.y[node][t*j.ldy+row:]
-				if rows == panels*groups*panelRows { // whole panels are stored where they belong
-					j.group(s, first, panels, t, tokens, node, target{unsafe.Pointer(&y[0]), j.ldy * 4})
-					continue
-				}
-				j.group(s, first, panels, t, tokens, node, target{unsafe.Pointer(&s.stack[0]), groupRows * 4})
-				for t := range tokens {
-					copy(y[t*j.ldy:][:rows], s.stack[0][t][:rows])
-				}
+		for node := range j.w.nodes {
+			y := j.y[node][t*j.ldy+row:]
+			if rows == panels*groups*panelRows { // whole panels are stored where they belong
+				j.group(s, first, panels, t, tokens, node, target{unsafe.Pointer(&y[0]), j.ldy * 4})
+				continue
+			}
+			j.group(s, first, panels, t, tokens, node, target{unsafe.Pointer(&s.stack[0]), groupRows * 4})
+			for t := range tokens {
+				copy(y[t*j.ldy:][:rows], s.stack[0][t][:rows])
 			}
 		}
 		first += panels * groups
@@ -336,8 +358,14 @@ func (m *matmul) scratch(worker int) *matScratch {
 
 // panels are those of task i: [first, last).
 func (j *job) panels(i int) (first, last int) {
-	first = j.r0/panelRows + (i-j.first)*j.grain
+	first = j.r0/panelRows + (i-j.first)/j.chunks()*j.grain
 	return first, min(first+j.grain, (j.r1+panelRows-1)/panelRows)
+}
+
+// tokens are those of task i: so many from the t-th on.
+func (j *job) tokens(i int) (t, n int) {
+	t = (i - j.first) % j.chunks() * j.span
+	return t, min(j.span, j.n-t)
 }
 
 // call is how many of the panels [first, last) the next call of a kernel takes. One token

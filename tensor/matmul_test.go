@@ -241,6 +241,63 @@ func TestMatMulOfLargeBatches(t *testing.T) {
 	}
 }
 
+// However a product is cut, each of its tokens meets each of its panels in one task, no task is
+// larger than a thread's buffers, and there are no more tasks than can be dealt.
+func TestTasksAreWhole(t *testing.T) {
+	for _, c := range []struct {
+		tokens  []int // of each job
+		rows    []int
+		threads int
+		least   int // tasks
+	}{
+		{[]int{1}, []int{2048}, 32, 32}, {[]int{96}, []int{3000}, 7, 40}, {[]int{97}, []int{2048}, 2, 64}, {[]int{512}, []int{2048}, 32, 192}, {[]int{128}, []int{2048}, 32, 96},
+		{[]int{512, 512, 512}, []int{2048, 512, 500}, 31, 240}, {[]int{3, 0, 700, 96}, []int{704, 704, 704, 704}, 16, 100}, {[]int{1 << 16}, []int{128256}, 4, 1 << 18},
+	} {
+		m := matmul{jobs: make([]job, len(c.tokens)), njobs: len(c.tokens)}
+		panels := 0
+		for i, n := range c.tokens {
+			m.jobs[i] = job{w: &Weight{Type: Q8_0, panel: 1 << 10}, r1: c.rows[i], n: n}
+			m.n, panels = max(m.n, n), panels+(c.rows[i]+panelRows-1)/panelRows
+		}
+		tasks := m.cut(c.threads, panels)
+		if tasks < c.least || tasks > maxTasks {
+			t.Errorf("%v tokens, %v rows, %d threads: %d tasks, want %d and more", c.tokens, c.rows, c.threads, tasks, c.least)
+		}
+		if tasks > maxTwice {
+			continue
+		}
+		type place struct {
+			job          *job
+			panel, token int
+		}
+		seen := map[place]bool{}
+		for i := range tasks {
+			j := m.job(i)
+			first, last := j.panels(i)
+			lo, n := j.tokens(i)
+			if first >= last || n < 1 || n > chunkTok || last-first > maxTilePanels && n > 1 {
+				t.Fatalf("%v tokens, %v rows: task %d is of the panels [%d,%d) and %d tokens", c.tokens, c.rows, i, first, last, n)
+			}
+			for panel := first; panel < last; panel++ {
+				for token := lo; token < lo+n; token++ {
+					at := place{j, panel, token}
+					if seen[at] || token >= j.n || panel*panelRows >= j.r1 {
+						t.Fatalf("%v tokens, %v rows: task %d has %+v, twice or of no job", c.tokens, c.rows, i, at)
+					}
+					seen[at] = true
+				}
+			}
+		}
+		want := 0
+		for i, n := range c.tokens {
+			want += n * ((c.rows[i] + panelRows - 1) / panelRows)
+		}
+		if len(seen) != want {
+			t.Errorf("%v tokens, %v rows: %d of %d panels times tokens", c.tokens, c.rows, len(seen), want)
+		}
+	}
+}
+
 // cutMatMul multiplies with the units spread over several weights.
 func cutMatMul(t *testing.T, p *Pool, dt DType, m []float32, rows, k int, x []float32, n int, cuts []int) []float32 {
 	units := Units(k)

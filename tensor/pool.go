@@ -108,16 +108,16 @@ func (p *Pool) dispatch(n int, task func(worker, i int)) {
 		}
 		return
 	}
-	p.again.chunks = 0
+	p.again.twice = false
 	p.share(n, task)
 }
 
-// share is dispatch of a Run of several tasks. Those of a product whose parts may be done
-// twice have no function: see attempt.
+// share is dispatch of a Run of several tasks. Those of a product that may be done twice have no
+// function: see attempt.
 func (p *Pool) share(n int, task func(worker, i int)) {
 	number := p.run.Load() + 1
 	p.task = task
-	p.left.Store(number<<shareBits | uint64(n*max(1, p.again.chunks)))
+	p.left.Store(number<<shareBits | uint64(n))
 	p.deal.split(number&tagMask, n)
 	p.watch.start(number)
 	p.again.begin(n)
@@ -152,7 +152,9 @@ func (p *Pool) work(id int, number uint64) {
 		done := 0
 		for ; ok; i, ok = p.deal.next(id, tag) {
 			if task == nil {
-				done += p.attempt(id, i, number, false)
+				if p.attempt(id, i, number, false) {
+					done++
+				}
 				continue
 			}
 			task(id, i)
@@ -204,7 +206,7 @@ func (p *Pool) await(number uint64) {
 			pause()
 		}
 		more := s.on(true)
-		if p.again.chunks > 0 {
+		if p.again.twice {
 			if p.again.due(s.began, p.Threads()) {
 				p.backup(number)
 				return

@@ -16,7 +16,7 @@ type Spent struct {
 	Absent time.Duration // whole Runs of threads that came when nothing was left
 	Uneven time.Duration // from the end of a thread's last task to that of the last of all
 	End    time.Duration // from there until the caller went on
-	Again  uint64        // parts of products that were done again for a thread that was late; all are counted
+	Again  uint64        // tasks of products that were done again for a thread that was late; all are counted
 }
 
 // Sub is what was spent since o was taken.

@@ -9,20 +9,19 @@ import (
 
 var scratch = sync.Pool{New: func() any { return new(tensor.AttnScratch) }}
 
-// queryBlock is the number of query rows of one prefill attention task.
-const queryBlock = 32
-
-// attention is the attention phase of a batch, cut by (segment, KV head), and where that
-// leaves threads idle in decode by runs of slots too. Tasks and their functions are kept
-// from step to step.
+// attention is the attention phase of a batch, cut by (segment, KV head), where that leaves
+// threads idle in decode by runs of slots too, and in prefill by tokens. Tasks and their
+// functions are kept from step to step.
 type attention struct {
 	b       *Processor
 	w       *Weights
 	index   int
-	entries []attendTask // of every segment and head: rotate, put; for decode all the rest too
-	cut     []*longRow   // of every entry: nil, or what is left of the rest is cut by runs
+	entries []attendTask // decode: every segment and head
+	cut     []*longRow   // of every entry: nil, or what is left after its row is put is cut by runs
 	long    longRows
-	reads   []attendTask // prefill: blocks of queries
+	prompts []attendTask // prefill: every segment and head
+	puts    []attendTask // of those: some keys and values
+	reads   []attendTask // of those: some queries
 
 	enter, read, observe func(i int)
 
@@ -40,13 +39,16 @@ func (a *attention) init(b *Processor) {
 	a.b = b
 	a.initKV(b)
 	a.enter = func(i int) {
-		t := a.entries[i]
-		a.rotate(t)
-		if t.s.Prefill {
-			if !a.w.Later {
-				a.put(t)
-			}
+		if i >= len(a.entries) {
+			t := a.puts[i-len(a.entries)]
+			a.rotateKeys(t)
+			a.put(t)
 			return
+		}
+		t := a.entries[i]
+		a.rotateQueries(t)
+		if !a.w.Later {
+			a.rotateKeys(t)
 		}
 		if r := a.cut[i]; r != nil {
 			if !a.w.Follows {
@@ -67,12 +69,13 @@ func (a *attention) init(b *Processor) {
 		a.prefill(a.reads[i-len(a.long.pieces)])
 	}
 	a.observe = func(i int) {
-		t := a.entries[i]
+		if i >= len(a.entries) {
+			a.show(a.prompts[i-len(a.entries)])
+			return
+		}
 		if a.cut[i] != nil {
 			a.cut[i].fold()
-		}
-		if t.s.Prefill || a.cut[i] != nil {
-			a.show(t)
+			a.show(a.entries[i])
 		}
 	}
 }
@@ -82,26 +85,59 @@ func (a *attention) init(b *Processor) {
 func (w *Weights) attend(index int, b *Processor) {
 	a := &b.attention
 	a.w, a.index = w, index
-	a.entries, a.reads = a.entries[:0], a.reads[:0]
+	a.entries, a.prompts, a.puts, a.reads = a.entries[:0], a.prompts[:0], a.puts[:0], a.reads[:0]
 	for i := range b.Segments {
 		s := &b.Segments[i]
 		h := b.heads(s, b.Rank)
 		for head := h.Lo; head < h.Hi; head++ {
-			a.entries = append(a.entries, attendTask{s, head, 0, s.N})
-			for first := 0; s.Prefill && first < s.N; first += queryBlock {
-				a.reads = append(a.reads, attendTask{s, head, first, min(queryBlock, s.N-first)})
+			t := attendTask{s, head, 0, s.N}
+			if !s.Prefill {
+				a.entries = append(a.entries, t)
+				continue
 			}
+			a.prompts = append(a.prompts, t)
+			if !w.Later {
+				a.puts = cutPuts(a.puts, t, index)
+			}
+			a.reads = cutReads(a.reads, t, b.Layout.TokensTogether(b.Dims.group()))
 		}
 	}
 	a.share()
-	b.Pool.Run(len(a.entries), a.enter)
+	b.Pool.Run(len(a.entries)+len(a.puts), a.enter)
 	a.long.cut(b.Pool.Threads())
 	if n := len(a.long.pieces) + len(a.reads); n > 0 {
 		b.Pool.Run(n, a.read)
 		began := time.Now()
-		b.Pool.Run(len(a.entries), a.observe)
+		b.Pool.Run(len(a.entries)+len(a.prompts), a.observe)
 		b.Observed += time.Since(began)
 	}
+}
+
+// cutPuts adds the tasks that write a prompt's rows: a block of the cache each, if several
+// threads may write them at once.
+func cutPuts(to []attendTask, t attendTask, index int) []attendTask {
+	if !t.s.Cache.Apart(index, t.head, t.s.Start, t.s.N) {
+		return append(to, t)
+	}
+	for first := 0; first < t.s.N; {
+		n := min(tensor.BlockSlots-(t.s.Start+first)%tensor.BlockSlots, t.s.N-first)
+		to = append(to, attendTask{t.s, t.head, first, n})
+		first += n
+	}
+	return to
+}
+
+// cutReads adds the tasks that attend for a prompt's rows, so many queries each, as pass over
+// the cache together. A query reads more keys than those before it, and a thread gets tasks that
+// follow each other: so they come from both ends in turn, the longer one first.
+func cutReads(to []attendTask, t attendTask, queries int) []attendTask {
+	for lo, hi := 0, (t.s.N+queries-1)/queries-1; lo <= hi; lo, hi = lo+1, hi-1 {
+		to = append(to, attendTask{t.s, t.head, hi * queries, min(queries, t.s.N-hi*queries)})
+		if lo < hi {
+			to = append(to, attendTask{t.s, t.head, lo * queries, queries})
+		}
+	}
+	return to
 }
 
 // share finds the entries that are too long for one thread.
@@ -120,24 +156,28 @@ func (a *attention) share() {
 	}
 }
 
-// rotate norms and rotates the queries of a head, and its keys if they are the layer's own.
-func (a *attention) rotate(t attendTask) {
+// rotateQueries norms and rotates the queries of a head's group.
+func (a *attention) rotateQueries(t attendTask) {
+	g := a.b.Dims.group()
+	a.rotate(t, t.head*g, g, a.w.QNorm)
+}
+
+// rotateKeys norms and rotates the keys of a head.
+func (a *attention) rotateKeys(t attendTask) {
+	a.rotate(t, a.b.Dims.Heads+t.head, 1, a.w.KNorm)
+}
+
+// rotate norms and rotates some heads of the task's rows of QKV.
+func (a *attention) rotate(t attendTask, first, heads int, norm []float32) {
 	b, d := a.b, a.b.Dims
-	ld, half, hd, g := b.qkvWidth(), d.HeadDim/2, d.HeadDim, d.group()
-	for r := range t.s.N {
-		row := t.s.First + r
+	ld, half, hd := b.qkvWidth(), d.HeadDim/2, d.HeadDim
+	for row := t.s.First + t.first; row < t.s.First+t.first+t.n; row++ {
 		cos, sin := b.Cos[a.w.Rope][row*half:(row+1)*half], b.Sin[a.w.Rope][row*half:(row+1)*half]
-		line := b.QKV[row*ld : (row+1)*ld]
-		for q := t.head * g; q < (t.head+1)*g; q++ {
-			headNorm(line[q*hd:(q+1)*hd], a.w.QNorm, d.NormEps)
-			tensor.RopeRotateHalf(line[q*hd:(q+1)*hd], cos, sin)
+		for h := first; h < first+heads; h++ {
+			x := b.QKV[row*ld+h*hd:][:hd]
+			headNorm(x, norm, d.NormEps)
+			tensor.RopeRotateHalf(x, cos, sin)
 		}
-		if a.w.Later {
-			continue
-		}
-		k := line[d.qCols()+t.head*hd:][:hd]
-		headNorm(k, a.w.KNorm, d.NormEps)
-		tensor.RopeRotateHalf(k, cos, sin)
 	}
 }
 
@@ -156,12 +196,11 @@ func (a *attention) put(t attendTask) {
 // cache misses otherwise.
 func (a *attention) after(i int) []byte {
 	if i+1 < len(a.entries) {
-		if t := a.entries[i+1]; !t.s.Prefill {
-			if blocks := t.s.Cache.Blocks(a.index, t.head); len(blocks) > 0 {
-				t.s.Cache.Fetch(a.index, t.head, t.s.Start)
-				if t.s.Cache.Read(a.index, t.head) == len(blocks) {
-					return blocks[0]
-				}
+		t := a.entries[i+1]
+		if blocks := t.s.Cache.Blocks(a.index, t.head); len(blocks) > 0 {
+			t.s.Cache.Fetch(a.index, t.head, t.s.Start)
+			if t.s.Cache.Read(a.index, t.head) == len(blocks) {
+				return blocks[0]
 			}
 		}
 	}
@@ -191,8 +230,9 @@ func (a *attention) rows(t attendTask) (q, out []float32) {
 	return a.b.QKV[row*a.b.qkvWidth()+at:], a.b.Attn[row*d.qCols()+at:]
 }
 
-// prefill is attention of a block of prompt rows.
+// prefill is attention of a block of prompt rows, whose queries are not rotated yet.
 func (a *attention) prefill(t attendTask) {
+	a.rotateQueries(t)
 	d := a.b.Dims
 	sc := scratch.Get().(*tensor.AttnScratch)
 	defer scratch.Put(sc)

@@ -16,6 +16,9 @@ type Cache interface {
 	// WriteRun stores the keys (rotated) and values of n tokens from true position pos on,
 	// those of the i-th at k[i*ldk:] and v[i*ldv:].
 	WriteRun(layer, head, pos, n int, k []float32, ldk int, v []float32, ldv int)
+	// Apart says whether several threads may write n tokens of a prompt from position pos on, by
+	// calls of WriteRun that share no block (tensor.BlockSlots), and makes ready for it.
+	Apart(layer, head, pos, n int) bool
 	// Together says how n tokens of decode from position pos on may be attended to: all of
 	// them put before the first is viewed (together), and viewed at once (causal: the i-th
 	// reads all but the last n-1-i slots of the last one's view). Otherwise each is put,

@@ -280,11 +280,9 @@ func (a *latentAttention) plan(round int) (more bool) {
 		if round > 0 {
 			continue
 		}
-		a.writes = append(a.writes, attendTask{s, 0, 0, s.N})
+		a.writes = cutPuts(a.writes, attendTask{s, 0, 0, s.N}, a.index)
 		for unit := units.Lo; unit < units.Hi; unit++ {
-			for first := 0; first < s.N; first += latentQueries {
-				a.reads = append(a.reads, attendTask{s, unit, first, min(latentQueries, s.N-first)})
-			}
+			a.reads = cutReads(a.reads, attendTask{s, unit, 0, s.N}, latentQueries)
 			a.watches = append(a.watches, attendTask{s, unit, 0, s.N})
 		}
 	}
