@@ -27,6 +27,38 @@ const (
 	rehearseProduct = 1 << 22 // weights at most of a product on one node: larger ones feed any number of threads
 )
 
+// products are matrices of the model's size on one node, of so many weights each at most, and all
+// of as many as a model has or as do not fit most caches: so many, rows and columns.
+func (c *SpeedsConfig) products(most float64) (n, rows, cols int) {
+	shape := socket.ShapeOf(c.Model)
+	cols = shape.Hidden
+	rows = max(16, int(min(most, shape.Weights()/rehearseLayer/float64(max(c.Sockets, c.Nodes))))/cols/16*16)
+	return max(1, min(rehearseLayer*shape.Layers, rehearseWeights/c.Nodes/(rows*cols))), rows, cols
+}
+
+// matrices are so many of zeros; to be closed, also after an error.
+func (c *SpeedsConfig) matrices(n, rows, cols int) (all []*tensor.Weight, err error) {
+	zeros := make([]float32, cols)
+	for range n {
+		w, err := tensor.NewWeight(c.Weights, rows, cols)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, w)
+		for row := range rows { // memory that was never written is one page of zeros
+			w.SetRow(row, zeros)
+		}
+	}
+	return all, nil
+}
+
+func closeAll(weights []*tensor.Weight) (err error) {
+	for _, w := range weights {
+		err = errors.Join(err, w.Close())
+	}
+	return err
+}
+
 // rehearser is one socket: a node of this machine, or, without weights, one of another.
 type rehearser struct {
 	weights []*tensor.Weight // as many products as a model has, or fit
@@ -93,9 +125,7 @@ func (c *SpeedsConfig) rehearsers(ctx context.Context, bus *natsbus.Server) (all
 		leave()
 		for _, r := range all {
 			if r != nil {
-				for _, w := range r.weights {
-					err = errors.Join(err, w.Close())
-				}
+				err = errors.Join(err, closeAll(r.weights))
 			}
 		}
 		return err
@@ -105,15 +135,14 @@ func (c *SpeedsConfig) rehearsers(ctx context.Context, bus *natsbus.Server) (all
 			return nil, stop, err
 		}
 	}
-	shape, most := socket.ShapeOf(c.Model), slices.Max(topology.RehearsedRows[:])
-	side := max(16, int(min(rehearseProduct, shape.Weights()/rehearseLayer/float64(len(all))))/shape.Hidden/16*16)
-	products := max(1, min(rehearseLayer*shape.Layers, rehearseWeights/c.Nodes/(side*shape.Hidden)))
+	most := slices.Max(topology.RehearsedRows[:])
+	n, rows, cols := c.products(rehearseProduct)
 	errs := make([]error, len(all))
 	together(len(all), func(i int) {
 		r := &rehearser{done: make(chan error, 1)}
 		all[i] = r
 		if groups != nil {
-			r.group, r.mine = groups[i], make([]float32, most*max(1, shape.Hidden/len(all)))
+			r.group, r.mine = groups[i], make([]float32, most*max(1, cols/len(all)))
 			for range all {
 				r.recv = append(r.recv, make([]float32, len(r.mine)))
 			}
@@ -121,18 +150,8 @@ func (c *SpeedsConfig) rehearsers(ctx context.Context, bus *natsbus.Server) (all
 		if i >= c.Nodes {
 			return
 		}
-		r.x, r.y = make([]float32, most*shape.Hidden), make([]float32, most*side)
-		for range products {
-			w, err := tensor.NewWeight(c.Weights, side, shape.Hidden)
-			if err != nil {
-				errs[i] = err
-				return
-			}
-			r.weights = append(r.weights, w)
-			for row := range side { // memory that was never written is one page of zeros
-				w.SetRow(row, r.x[:shape.Hidden])
-			}
-		}
+		r.x, r.y = make([]float32, most*cols), make([]float32, most*rows)
+		r.weights, errs[i] = c.matrices(n, rows, cols)
 	})
 	return all, stop, errors.Join(errs...)
 }

@@ -82,11 +82,8 @@ func (c *SpeedsConfig) path(choices []int) string {
 	cpu, _ := os.ReadFile("/proc/cpuinfo") // elsewhere than on Linux the build says the architecture
 	_, cpu, _ = bytes.Cut(cpu, []byte("model name"))
 	cpu, _, _ = bytes.Cut(cpu, []byte("\n"))
-	shape := topology.Shape{}
-	if len(choices) > 1 { // what is rehearsed is this model's
-		shape = socket.ShapeOf(c.Model)
-		shape.FFNUnitStart = nil
-	}
+	shape := socket.ShapeOf(c.Model) // of whose size the products are
+	shape.FFNUnitStart = nil
 	key := sha256.Sum256(fmt.Appendln(nil, shape, c.Sockets, string(cpu), runtime.GOMAXPROCS(0), runtime.GOARCH, kernels, Build(), tensor.Arithmetic, c.Nodes, choices, c.Weights, c.NATS))
 	return filepath.Join(c.Dir, fmt.Sprintf("speeds-%x.json", key[:8]))
 }
@@ -162,8 +159,9 @@ func together(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// speeds measures one pool: reads, since decode reads every weight once a token, and products.
-// Those of each number of rows take as long, so that other programs disturb them alike. part is
+// speeds measures one pool: reads, since decode reads every weight once a token, and products of
+// the model's size: how long threads meet and wait is part of each. Those of each number of rows
+// take as long, so that other programs disturb them alike. part is
 // what the node has of that.
 func (c *SpeedsConfig) speeds(pool *tensor.Pool, part float64) (s topology.Speeds, err error) {
 	s.Threads = pool.Threads()
@@ -172,30 +170,36 @@ func (c *SpeedsConfig) speeds(pool *tensor.Pool, part float64) (s topology.Speed
 		return s, err
 	}
 	s.Read = part * rate * 1e9
-	side := productSide * min(s.Threads, 64)
-	w, err := tensor.NewWeight(c.Weights, side, productCols)
+	n, side, cols := c.products(productWeights)
+	weights, err := c.matrices(n, side, cols)
+	defer func() { err = errors.Join(err, closeAll(weights)) }()
 	if err != nil {
 		return s, err
 	}
-	x, y := make([]float32, productRows*productCols), make([]float32, productRows*side)
-	for start, round := time.Now(), 0; round == 0 || round < productRounds && time.Since(start) < productTime; round++ {
+	x, y := make([]float32, productRows*cols), make([]float32, productRows*side)
+	var took [len(topology.ChunkRows)][]time.Duration
+	for start, next := time.Now(), 0; len(took[0]) == 0 || len(took[0]) < productRounds && time.Since(start) < productTime; {
 		for i, rows := range topology.ChunkRows {
 			began := time.Now()
 			for range productRows / rows {
-				pool.MatMul(y, side, w, x, productCols, rows)
+				pool.MatMul(y, side, weights[next%n], x, cols, rows)
+				next++
 			}
-			s.Products[i] = max(s.Products[i], part*float64(productRows*productCols*side)/max(time.Nanosecond, time.Since(began)).Seconds())
+			took[i] = append(took[i], max(time.Nanosecond, time.Since(began)))
 		}
 	}
-	return s, w.Close()
+	for i, t := range took {
+		slices.Sort(t)
+		s.Products[i] = part * float64(productRows*cols*side) / t[len(t)/4].Seconds()
+	}
+	return s, nil
 }
 
 const (
-	productRows   = 512 // multiplied in a measurement, so many at once
-	productCols   = 1024
-	productSide   = 256 // of a thread: half a millisecond to two on a core of today
-	productRounds = 16
-	productTime   = time.Second / 2
+	productRows    = 512     // multiplied in a measurement, so many at once
+	productWeights = 1 << 24 // at most, of one product
+	productRounds  = 16
+	productTime    = time.Second / 2
 )
 
 const (
