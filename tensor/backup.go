@@ -81,7 +81,8 @@ func (a *again) due(since time.Time, threads int) bool {
 // read but the copy of the job, its tokens and its weights.
 func (p *Pool) attempt(worker, task int, number uint64, anew bool) bool {
 	m := &p.mat
-	j := *m.job(task)
+	job, at := m.job(task)
+	j := *job
 	if p.over.Load() >= number {
 		return false
 	}
@@ -94,8 +95,8 @@ func (p *Pool) attempt(worker, task int, number uint64, anew bool) bool {
 	if s.out == nil {
 		s.out = lines(chunkTok * groupRows)
 	}
-	first, last := j.panels(task)
-	t, tokens := j.tokens(task)
+	first, last := j.panels(at)
+	t, tokens := j.tokens(at)
 	s.claim = claim{c, number, anew}
 	j.part(s, first, last, t, tokens)
 	s.claim = claim{}
@@ -106,6 +107,7 @@ func (p *Pool) attempt(worker, task int, number uint64, anew bool) bool {
 	for i := range tokens {
 		copy(j.y[0][(t+i)*j.ldy+first*panelRows:][:rows], s.out[i*groupRows:])
 	}
+	m.stored(task, &j, first, last, t, tokens)
 	c.Store(number<<1 | 1)
 	return true
 }

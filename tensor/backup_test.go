@@ -115,8 +115,8 @@ func TestThreadsLateAtRandom(t *testing.T) {
 	defer p.Close()
 	defer one.Close()
 	r := rng(3)
-	var w [3]*Weight
-	for i, rows := range []int{2000, 1024, 40} {
+	var w [4]*Weight
+	for i, rows := range []int{2000, 1024, 40, 2000} {
 		w[i] = newWeight(t, Q8_0, normal(r, rows*cols), rows, cols, 0, Units(cols))
 	}
 	slow := slowKernels(p, func(caller bool) {
@@ -124,18 +124,34 @@ func TestThreadsLateAtRandom(t *testing.T) {
 			time.Sleep(rand.N(4 * time.Millisecond))
 		}
 	})
-	y, want := make([]float32, 200*3064), make([]float32, 200*3064)
+	y, want := make([]float32, 200*5064), make([]float32, 200*5064)
 	for round := range 300 {
 		n := []int{1, 2, 7, 16, 96, 200}[r.IntN(6)]
 		x := normal(r, n*cols)
 		multiply := func(p *Pool, y []float32) {
 			at, many := y, []Product(nil)
 			for _, w := range w {
-				many = append(many, Product{at, w.Rows, w, 0, w.Rows})
+				many = append(many, Product{Y: at, LdY: w.Rows, W: w, R1: w.Rows})
 				at = at[n*w.Rows:]
 			}
-			if round%3 > 0 {
+			switch round % 3 {
+			case 1:
 				p.MatMulMany(many, x, cols, n)
+				return
+			case 2:
+				a, b := many[0], many[3]
+				then := func(r0, r1, t0, t1 int) {
+					for i := t0; i < t1; i++ {
+						Add(a.Y[i*a.LdY+r0:i*a.LdY+r1], b.Y[i*b.LdY+r0:i*b.LdY+r1])
+					}
+				}
+				if p == one {
+					p.MatMulMany([]Product{a, b}, x, cols, n)
+					then(0, a.R1, 0, n)
+					return
+				}
+				a.Then = then
+				p.MatMulMany([]Product{a, b}, x, cols, n)
 				return
 			}
 			var groups []Group

@@ -62,7 +62,7 @@ func (c *coresModel) step(p *Pool, n int, x, y []float32) {
 	for _, ws := range c.w {
 		at := 0
 		for i, w := range ws {
-			products[i] = Product{y[at:], w.Rows, w, 0, w.Rows}
+			products[i] = Product{Y: y[at:], LdY: w.Rows, W: w, R1: w.Rows}
 			at += n * w.Rows
 		}
 		p.MatMulMany(products[:len(ws)], x, ws[0].Cols, n)

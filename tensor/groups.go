@@ -35,7 +35,7 @@ func (p *Pool) MatMulGroups(groups []Group, x []float32, ldx int) {
 		if first := groups[0].W; g.W.Type != first.Type || g.W.Cols != first.Cols || g.T0 < 0 || g.T1 < g.T0 {
 			panic(fmt.Sprintf("tensor: MatMulGroups of %v with %d columns and %v with %d, tokens [%d,%d)", first.Type, first.Cols, g.W.Type, g.W.Cols, g.T0, g.T1))
 		}
-		m.jobs[i].set(Product{g.Y, g.LdY, g.W, 0, g.W.Rows}, g.T1-g.T0)
+		m.jobs[i].set(Product{Y: g.Y, LdY: g.LdY, W: g.W, R1: g.W.Rows}, g.T1-g.T0)
 		m.jobs[i].t0 = g.T0
 		n = max(n, g.T1)
 	}

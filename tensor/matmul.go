@@ -3,6 +3,7 @@ package tensor
 import (
 	"fmt"
 	"math/bits"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -38,6 +39,9 @@ type matmul struct {
 
 	jobs   []job
 	njobs  int
+	then   func(r0, r1, t0, t1 int) // see Product; the tasks of its two jobs alternate
+	pairs  []pair
+	serial uint64
 	x      []float32
 	ldx, n int
 	padded []float32
@@ -65,12 +69,23 @@ type job struct {
 	stride int            // bytes from token to token
 }
 
+// pair are two tasks of a serial product, of which one is stored. Threads do not share its line.
+type pair struct {
+	half atomic.Uint64
+	_    [56]byte
+}
+
 // Product is one matrix of MatMulMany: the rows [R0, R1) of W into Y, as MatMulRows.
 type Product struct {
 	Y      []float32
 	LdY    int
 	W      *Weight
 	R0, R1 int
+
+	// Then, of the first of two products of the same rows, follows for rows [r0, r1) and tokens
+	// [t0, t1) of both as soon as they are stored, once, on the thread that has stored the later
+	// ones: what is to be done with them element by element needs no Run of its own.
+	Then func(r0, r1, t0, t1 int)
 }
 
 // matScratch is what one thread needs; threads do not share cache lines.
@@ -111,7 +126,7 @@ func (p *Pool) MatMul(y []float32, ldy int, w *Weight, x []float32, ldx, n int) 
 func (p *Pool) MatMulRows(y []float32, ldy int, w *Weight, r0, r1 int, x []float32, ldx, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.mat.jobs[0].set(Product{y, ldy, w, r0, r1}, n)
+	p.mat.jobs[0].set(Product{Y: y, LdY: ldy, W: w, R0: r0, R1: r1}, n)
 	p.mat.njobs = 1
 	p.matmul(x, ldx, n)
 }
@@ -140,7 +155,10 @@ func (m *matmul) setAll(products []Product, n int) {
 		}
 		m.jobs[i].set(q, n)
 	}
-	m.njobs = len(products)
+	m.njobs, m.then = len(products), products[0].Then
+	if m.then != nil && (len(products) != 2 || products[0].R0 != products[1].R0 || products[0].R1 != products[1].R1) {
+		panic("tensor: what follows a product follows two of the same rows")
+	}
 }
 
 // set checks a product of n tokens.
@@ -184,6 +202,7 @@ func (p *Pool) matmul(x []float32, ldx, n int) {
 	w := m.jobs[0].w
 	k := w.span.Len()
 	if n == 0 || m.rows() == 0 || k == 0 {
+		m.then = nil
 		return
 	}
 	if ldx < k || len(x) < (n-1)*ldx+k {
@@ -217,6 +236,11 @@ func (p *Pool) multiply() {
 		work += (j.r1 - j.r0) * j.n * w.span.Len()
 	}
 	tasks := m.cut(p.Threads(), (rows+panelRows-1)/panelRows)
+	if m.then != nil {
+		if m.serial++; len(m.pairs) < tasks/2 {
+			m.pairs = make([]pair, tasks/2)
+		}
+	}
 	if work < soloWork {
 		for i := range tasks {
 			m.multiply(0, i)
@@ -229,7 +253,7 @@ func (p *Pool) multiply() {
 	for i := range m.jobs[:m.njobs] {
 		m.jobs[i] = job{}
 	}
-	m.x, m.from = nil, nil
+	m.x, m.from, m.then = nil, nil, nil
 }
 
 // cut says how many tasks the jobs have, which are of so many panels, and which are whose.
@@ -310,8 +334,12 @@ func (m *matmul) round(_, t int) {
 	active.quant(m.records[t*m.stride:][:m.stride], m.x[t*m.ldx:][:w.padded], recordStartOf(w.Type))
 }
 
-// job finds the one that task i is part of: the last that begins at or before it.
-func (m *matmul) job(i int) *job {
+// job finds the one that task i is part of, the last that begins at or before it, and which of
+// its tasks that is.
+func (m *matmul) job(i int) (j *job, task int) {
+	if m.then != nil {
+		return &m.jobs[i%2], i / 2
+	}
 	lo, hi := 0, m.njobs
 	for hi-lo > 1 {
 		if mid := (lo + hi) / 2; m.jobs[mid].first <= i {
@@ -320,32 +348,41 @@ func (m *matmul) job(i int) *job {
 			hi = mid
 		}
 	}
-	return &m.jobs[lo]
+	return &m.jobs[lo], i - m.jobs[lo].first
+}
+
+// stored goes on with rows and tokens of two products whose later task i is stored.
+func (m *matmul) stored(i int, j *job, first, last, t, tokens int) {
+	if m.then != nil && m.pairs[i/2].half.Swap(m.serial) == m.serial {
+		m.then(first*panelRows, min(last*panelRows, j.r1), t, t+tokens)
+	}
 }
 
 // multiply is one task: `grain` panels, `span` tokens of the job, all units.
 func (m *matmul) multiply(worker, i int) {
 	s := m.scratch(worker)
-	j := m.job(i)
-	t, tokens := j.tokens(i)
-	for first, last := j.panels(i); first < last; {
-		panels, groups := j.call(first, last)
-		row := first * panelRows
+	j, task := m.job(i)
+	t, tokens := j.tokens(task)
+	first, last := j.panels(task)
+	for at := first; at < last; {
+		panels, groups := j.call(at, last)
+		row := at * panelRows
 		rows := min(panels*groups*panelRows, j.r1-row)
 		s.args.groups = uintptr(groups)
 		for node := range j.w.nodes {
 			y := j.y[node][t*j.ldy+row:]
 			if rows == panels*groups*panelRows { // whole panels are stored where they belong
-				j.group(s, first, panels, t, tokens, node, target{unsafe.Pointer(&y[0]), j.ldy * 4})
+				j.group(s, at, panels, t, tokens, node, target{unsafe.Pointer(&y[0]), j.ldy * 4})
 				continue
 			}
-			j.group(s, first, panels, t, tokens, node, target{unsafe.Pointer(&s.stack[0]), groupRows * 4})
+			j.group(s, at, panels, t, tokens, node, target{unsafe.Pointer(&s.stack[0]), groupRows * 4})
 			for t := range tokens {
 				copy(y[t*j.ldy:][:rows], s.stack[0][t][:rows])
 			}
 		}
-		first += panels * groups
+		at += panels * groups
 	}
+	m.stored(i, j, first, last, t, tokens)
 }
 
 // scratch is a thread's.
@@ -356,15 +393,15 @@ func (m *matmul) scratch(worker int) *matScratch {
 	return m.threads[worker]
 }
 
-// panels are those of task i: [first, last).
+// panels are those of the job's task i: [first, last).
 func (j *job) panels(i int) (first, last int) {
-	first = j.r0/panelRows + (i-j.first)/j.chunks()*j.grain
+	first = j.r0/panelRows + i/j.chunks()*j.grain
 	return first, min(first+j.grain, (j.r1+panelRows-1)/panelRows)
 }
 
-// tokens are those of task i: so many from the t-th on.
+// tokens are those of the job's task i: so many from the t-th on.
 func (j *job) tokens(i int) (t, n int) {
-	t = (i - j.first) % j.chunks() * j.span
+	t = i % j.chunks() * j.span
 	return t, min(j.span, j.n-t)
 }
 

@@ -272,9 +272,9 @@ func TestTasksAreWhole(t *testing.T) {
 		}
 		seen := map[place]bool{}
 		for i := range tasks {
-			j := m.job(i)
-			first, last := j.panels(i)
-			lo, n := j.tokens(i)
+			j, task := m.job(i)
+			first, last := j.panels(task)
+			lo, n := j.tokens(task)
 			if first >= last || n < 1 || n > chunkTok || last-first > maxTilePanels && n > 1 {
 				t.Fatalf("%v tokens, %v rows: task %d is of the panels [%d,%d) and %d tokens", c.tokens, c.rows, i, first, last, n)
 			}

@@ -16,7 +16,7 @@ func QuantizedBytes(cols int) int { return cols / BlockWidth * recordBytes }
 // Quantize quantizes n tokens x[t*ldx:] of cols columns, whole blocks, for products with
 // weights of a quantised type: dst[t*ld:] gets QuantizedBytes(cols). NaN and infinities
 // show in the product, as in MatMul. dst lies at a multiple of 4 bytes, and so does ld.
-func (p *Pool) Quantize(dst []byte, ld int, dt DType, x []float32, ldx, cols, n int) {
+func Quantize(dst []byte, ld int, dt DType, x []float32, ldx, cols, n int) {
 	size := QuantizedBytes(cols)
 	switch {
 	case !Quantised(dt) || cols%BlockWidth != 0:
@@ -27,13 +27,9 @@ func (p *Pool) Quantize(dst []byte, ld int, dt DType, x []float32, ldx, cols, n 
 		panic(fmt.Sprintf("tensor: Quantize of %d tokens and %d columns from %d elements, stride %d, to %d bytes, stride %d", n, cols, len(x), ldx, len(dst), ld))
 	}
 	start := recordStartOf(dt)
-	if n < manyTokens {
-		for t := range n {
-			active.quant(dst[t*ld:][:size], x[t*ldx:][:cols], start)
-		}
-		return
+	for t := range n {
+		active.quant(dst[t*ld:][:size], x[t*ldx:][:cols], start)
 	}
-	p.Run(n, func(t int) { active.quant(dst[t*ld:][:size], x[t*ldx:][:cols], start) })
 }
 
 // MatMulQuantized is MatMulMany of quantised weights with tokens that Quantize has quantized
@@ -54,6 +50,7 @@ func (p *Pool) MatMulQuantized(products []Product, x []byte, ld, n int) {
 	case !Quantised(w.Type) || w.Cols%BlockWidth != 0:
 		panic(fmt.Sprintf("tensor: MatMulQuantized of %d columns of %v", w.Cols, w.Type))
 	case n == 0 || m.rows() == 0 || size == 0:
+		m.then = nil
 		return
 	case ld < size || ld%4 != 0 || len(x) < (n-1)*ld+size:
 		panic(fmt.Sprintf("tensor: MatMulQuantized of %d tokens and %d columns from %d bytes, stride %d", n, w.Cols, len(x), ld))

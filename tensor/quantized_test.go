@@ -29,8 +29,8 @@ func TestMatMulQuantized(t *testing.T) {
 
 				quantized := make([]byte, c.n*ld)
 				cut := c.k / BlockWidth / 2 * BlockWidth
-				p.Quantize(quantized, ld, dt, x, ldx, cut, c.n)
-				p.Quantize(quantized[QuantizedBytes(cut):], ld, dt, x[cut:], ldx, c.k-cut, c.n)
+				Quantize(quantized, ld, dt, x, ldx, cut, c.n)
+				Quantize(quantized[QuantizedBytes(cut):], ld, dt, x[cut:], ldx, c.k-cut, c.n)
 				p.MatMulQuantized(products(got), quantized, ld, c.n)
 				for i := range want {
 					if math.Float32bits(got[i]) != math.Float32bits(want[i]) && (got[i] == got[i] || want[i] == want[i]) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 var scratch = sync.Pool{New: func() any { return new(tensor.AttnScratch) }}
@@ -75,6 +76,7 @@ func (a *attention) init(b *Processor) {
 		}
 		if a.cut[i] != nil {
 			a.cut[i].fold()
+			a.attended(a.entries[i])
 			a.show(a.entries[i])
 		}
 	}
@@ -238,10 +240,19 @@ func (a *attention) prefill(t attendTask) {
 	defer scratch.Put(sc)
 	q, out := a.rows(t)
 	tensor.AttendCausal(out, d.qCols(), q, a.b.qkvWidth(), t.n, t.s.Start+t.first, a.w.Window, d.group(), d.scale(), a.b.Layout, t.s.Cache.Blocks(a.index, t.head), sc)
+	a.attended(t)
+}
+
+// attended quantizes what a task has attended, if the step is quantized.
+func (a *attention) attended(t attendTask) {
+	d, row := a.b.Dims, t.s.First+t.first
+	width := d.group() * d.HeadDim
+	a.b.quantize(a.b.Attn, d.qCols(), d.qCols(), topology.Range{Lo: row, Hi: row + t.n}, topology.Range{Lo: t.head * width, Hi: (t.head + 1) * width})
 }
 
 // attend is attention of decode rows, behind which the block after is prefetched.
 func (a *attention) attend(t attendTask, causal bool, after []byte) {
+	defer a.attended(t)
 	d, ld, pos := a.b.Dims, a.b.qkvWidth(), t.s.Start+t.first
 	width, g, scale := d.group()*d.HeadDim, d.group(), d.scale()
 	sc := scratch.Get().(*tensor.AttnScratch)

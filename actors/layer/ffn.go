@@ -12,7 +12,10 @@ var (
 	// normFFN: Norm = RMSNorm(X), all rows.
 	normFFN = compute("norm-ffn", FFN, func(w *Weights, b *Processor) { b.norm(w.FFNNorm) })
 
-	// gateUp: gate and up of this rank's columns, act(gate)*up.
+	// addNormFFN: X += Y, or with a norm behind attention X += RMSNorm(Y), then normFFN.
+	addNormFFN = compute("add-norm-ffn", FFN, func(w *Weights, b *Processor) { b.addNorm(w, b.all(), b.addNormRow) })
+
+	// gateUp: gate and up of this rank's columns, act(gate)*up, quantized if the step is.
 	gateUp = compute("gate-up", FFN, (*Weights).gateUp)
 
 	// exchangeFFN: activations, whole to everybody.
@@ -86,14 +89,35 @@ func (w *Weights) gateUp(b *Processor) {
 		return
 	}
 	ld, me := b.Dims.gateWidth(), b.Place.Slices[b.Rank].FFN
+	b.ffn = w
 	b.products = append(b.products, tensor.Product{Y: b.Gate[me.Lo:], LdY: ld, W: w.Gate, R1: me.Len()},
 		tensor.Product{Y: b.Up[me.Lo:], LdY: ld, W: w.Up, R1: me.Len()})
+	alone := b.T*me.Len() < aloneActivations
+	if !alone {
+		b.products[0].Then = b.activate
+	}
 	b.multiplyNorm(b.all())
 	b.products = b.products[:0]
-	addBias(b.Gate, ld, b.T, w.GateBias, me)
-	addBias(b.Up, ld, b.T, w.UpBias, me)
-	b.activation = w.Activation
-	b.each(b.T, b.activateRow)
+	if alone {
+		b.activateTile(0, me.Len(), 0, b.T)
+	}
+}
+
+// aloneActivations are the activations from which it is worth that each thread does those of its
+// products: on one they take some microseconds, most of them for fetching what others have written.
+const aloneActivations = 4096
+
+// activateTile goes on with rows of gate and up, of some tokens.
+func (b *Processor) activateTile(r0, r1, t0, t1 int) {
+	w, ld, me := b.ffn, b.Dims.gateWidth(), b.Place.Slices[b.Rank].FFN
+	c := topology.Range{Lo: me.Lo + r0, Hi: me.Lo + r1}
+	addBias(b.Gate[t0*ld:], ld, t1-t0, w.GateBias, c)
+	addBias(b.Up[t0*ld:], ld, t1-t0, w.UpBias, c)
+	for t := t0; t < t1; t++ {
+		gate := b.Gate[t*ld+c.Lo : t*ld+c.Hi]
+		w.Activation.Mul(gate, gate, b.Up[t*ld+c.Lo:t*ld+c.Hi])
+	}
+	b.quantize(b.Gate, ld, b.Dims.FFN, topology.Range{Lo: t0, Hi: t1}, c)
 }
 
 func (w *Weights) addFFN(b *Processor, rows topology.Range) {

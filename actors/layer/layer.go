@@ -97,6 +97,12 @@ func (b *Processor) addResidual(norm []float32, rows topology.Range) {
 	b.each(rows.Len(), b.residualRow)
 }
 
+// addNorm is addResidual behind attention, then the norm ahead of the FFN, by row.
+func (b *Processor) addNorm(w *Weights, rows topology.Range, row func(t int)) {
+	b.postNorm, b.normWeight, b.firstRow = w.PostAttnNorm, w.FFNNorm, rows.Lo
+	b.each(rows.Len(), row)
+}
+
 // each runs a small task for every row: alone where waking the others costs more.
 func (b *Processor) each(rows int, f func(int)) {
 	if rows < aloneRows {

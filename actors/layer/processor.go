@@ -36,10 +36,11 @@ type Processor struct {
 	quantized       quantized
 	normWeight      []float32
 	postNorm        []float32
-	activation      tensor.Activation
-	firstRow        int // that residualRow counts from
-	// Tasks of a row, made once so that a step allocates nothing.
-	normRow, activateRow, residualRow func(t int)
+	ffn             *Weights // of activateTile
+	firstRow        int      // that residualRow counts from
+	// Tasks of a row, or of a tile, made once so that a step allocates nothing.
+	normRow, residualRow, addNormRow func(t int)
+	activate                         func(r0, r1, t0, t1 int)
 }
 
 // NewBatch is a micro-batch on the processor, for at most maxRows rows.
@@ -69,12 +70,11 @@ func newProcessor(batch *Batch, layout tensor.KVLayout, pool *tensor.Pool) *Proc
 		}
 		tensor.Add(b.X[t*h:(t+1)*h], y)
 	}
-	b.activateRow = func(t int) {
-		r := b.Place.Slices[b.Rank].FFN
-		ld := d.gateWidth()
-		gate := b.Gate[t*ld+r.Lo : t*ld+r.Hi]
-		b.activation.Mul(gate, gate, b.Up[t*ld+r.Lo:t*ld+r.Hi])
+	b.addNormRow = func(t int) {
+		b.residualRow(t)
+		b.normRow(t + b.firstRow)
 	}
+	b.activate = b.activateTile
 	b.attention.init(b)
 	b.initMixture(maxRows)
 	b.latentAttention.init(b)

@@ -80,10 +80,8 @@ var (
 		b.ownedTiles(to, Sum, b.Place.Slices[from].Out, yield)
 	})
 
-	// addAttention: X += Y, or with a norm behind attention X += RMSNorm(Y), all rows.
-	addAttention = compute("add-attention", Projections, func(w *Weights, b *Processor) { b.addResidual(w.PostAttnNorm, b.all()) })
-
-	// addOwnedAttention: the same, rows that this rank owns.
+	// addOwnedAttention: X += Y, or with a norm behind attention X += RMSNorm(Y), rows that this
+	// rank owns.
 	addOwnedAttention = compute("add-owned-attention", Projections, func(w *Weights, b *Processor) { b.addOwned(w.PostAttnNorm) })
 
 	// exchangeResidual: rows of X that a rank owns, to everybody.

@@ -5,9 +5,10 @@ import (
 	"github.com/shoal-llm/shoal/topology"
 )
 
-// Steps over several ranks, weights quantised. What a product reads is quantized to
-// blocks of 40 bytes for every 32 numbers before it crosses the wire, by whoever
-// computed it: 0.31 of the bytes, and quantized once instead of on every rank. The
+// Steps with weights that are quantised. What a product reads is quantized to blocks of 40
+// bytes for every 32 numbers by whoever computed it, while it is in its caches, so threads
+// need not meet once more; over several ranks before it crosses the wire: 0.31 of the
+// bytes, and quantized once instead of on every rank. The
 // residual stream cannot be quantized, so it is not replicated: each rank keeps the rows
 // that it owns, adds what comes for them, and gives their norm to all, quantized. The
 // blocks are those that the product would make, so the bits are the same.
@@ -27,9 +28,15 @@ import (
 const quantizedRows = 32
 
 var (
-	// normOwnedAttention and normOwnedFFN: RMSNorm of the rows that this rank owns, quantized.
+	// normOwnedAttention: RMSNorm of the rows that this rank owns, quantized.
 	normOwnedAttention = compute("norm-owned-attention", Projections, func(w *Weights, b *Processor) { b.normQuantized(w.AttnNorm, b.owned(b.Rank)) })
-	normOwnedFFN       = compute("norm-owned-ffn", FFN, func(w *Weights, b *Processor) { b.normQuantized(w.FFNNorm, b.owned(b.Rank)) })
+
+	// addNormOwnedFFN: addOwnedAttention, then RMSNorm of the same rows, quantized.
+	addNormOwnedFFN = compute("add-norm-owned-ffn", FFN, func(w *Weights, b *Processor) {
+		for _, r := range b.owned(b.Rank) {
+			b.addNorm(w, r, b.quantized.addRow)
+		}
+	})
 
 	// normAllFFN: the same of all rows.
 	normAllFFN = compute("norm-all-ffn", FFN, func(w *Weights, b *Processor) { b.normQuantized(w.FFNNorm, [2]topology.Range{b.all()}) })
@@ -38,21 +45,14 @@ var (
 	exchangeNorm = allGather("exchange-norm", func(b *Batch, rank int, yield func(Tile)) {
 		b.ownedTiles(rank, QuantizedNorm, topology.Range{Lo: 0, Hi: quantizedFloats(b.Dims.Hidden)}, yield)
 	})
-
-	// quantizeAttention: what this rank attended.
-	quantizeAttention = compute("quantize-attention", Attention, (*Weights).quantizeAttention)
-
-	// quantizeFFN: the activations of this rank's columns.
-	quantizeFFN = compute("quantize-ffn", FFN, func(_ *Weights, b *Processor) {
-		b.quantize(b.Gate, b.Dims.gateWidth(), b.Dims.FFN, b.all(), b.Place.Slices[b.Rank].FFN)
-	})
 )
 
 // quantized are the quantized activations of such a step.
 type quantized struct {
-	norm []float32   // (T, quantizedFloats(Hidden)): the norm of X
-	mid  []float32   // (T, quantizedFloats(attnCols)) of attention, then (T, quantizedFloats(FFN)) of activations
-	row  func(t int) // norm of a row
+	norm []float32 // (T, quantizedFloats(Hidden)): the norm of X
+	mid  []float32 // (T, quantizedFloats(attnCols)) of attention, then (T, quantizedFloats(FFN)) of activations
+
+	row, addRow func(t int) // norm of a row, or residual sum and norm
 }
 
 // quantizedFloats is the size of a row's blocks, counted as float32 so that they
@@ -67,11 +67,11 @@ func quantizedCols(c topology.Range) topology.Range {
 // quantizable says what of this step is quantized: activations, and besides them norms, for
 // which rows are owned. A function of what all ranks know.
 func (b *Batch) quantizable() (activations, owned bool) {
-	d := b.Dims
+	d, alone := b.Dims, len(b.Place.Slices) == 1
 	whole := func(n int) bool { return n%tensor.BlockWidth == 0 }
-	on := len(b.Place.Slices) > 1 && tensor.Quantised(b.Type) && d.MoE.Experts == 0 && d.Latent.Rank == 0 &&
+	on := tensor.Quantised(b.Type) && d.MoE.Experts == 0 && d.Latent.Rank == 0 &&
 		whole(d.Hidden) && whole(d.group()*d.HeadDim) && whole(d.FFN)
-	owned = on && (b.T-b.decode >= quantizedRows || b.Place.Mapping == topology.Reduce && !b.HasPrefill())
+	owned = on && (alone || b.T-b.decode >= quantizedRows || b.Place.Mapping == topology.Reduce && !b.HasPrefill())
 	activations = on && (owned || b.Place.Mapping == topology.Gather)
 	return activations, activations && owned
 }
@@ -79,15 +79,29 @@ func (b *Batch) quantizable() (activations, owned bool) {
 func (b *Processor) roomQuantized() {
 	d, q, rows := &b.Dims, &b.quantized, b.MaxRows()
 	q.norm, q.mid = growF(q.norm, rows*quantizedFloats(d.Hidden)), growF(q.mid, rows*quantizedFloats(max(d.attnCols(), d.FFN)))
-	if q.row == nil {
-		q.row = func(t int) { b.normRow(t + b.firstRow) }
+	if q.row != nil {
+		return
+	}
+	h, ld := d.Hidden, quantizedFloats(d.Hidden)
+	q.row = func(t int) {
+		t += b.firstRow
+		b.normRow(t)
+		tensor.Quantize(floatBytes(q.norm[t*ld:]), 4*ld, b.Type, b.Norm[t*h:], h, h, 1)
+	}
+	q.addRow = func(t int) {
+		b.residualRow(t)
+		q.row(t)
 	}
 }
 
 // owned are the rows that a rank projects and adds up: the decode rows of its sequences,
-// and its cut of the prompt rows.
+// and its cut of the prompt rows; as one run if they are.
 func (b *Batch) owned(rank int) [2]topology.Range {
-	return [2]topology.Range{b.decodeRows(rank), b.rows[rank]}
+	decode, prompts := b.decodeRows(rank), b.rows[rank]
+	if decode.Hi == prompts.Lo {
+		return [2]topology.Range{{Lo: decode.Lo, Hi: prompts.Hi}}
+	}
+	return [2]topology.Range{decode, prompts}
 }
 
 // ownedTiles are columns of a rank's rows.
@@ -99,15 +113,10 @@ func (b *Batch) ownedTiles(rank int, of Activation, cols topology.Range, yield f
 
 // normQuantized quantizes the norm of some rows.
 func (b *Processor) normQuantized(weight []float32, rows [2]topology.Range) {
-	h, ld := b.Dims.Hidden, quantizedFloats(b.Dims.Hidden)
 	b.normWeight = weight
 	for _, r := range rows {
-		if r.Len() == 0 {
-			continue
-		}
 		b.firstRow = r.Lo
 		b.each(r.Len(), b.quantized.row)
-		b.Pool.Quantize(floatBytes(b.quantized.norm[r.Lo*ld:]), 4*ld, b.Type, b.Norm[r.Lo*h:], h, h, r.Len())
 	}
 }
 
@@ -118,23 +127,12 @@ func (b *Processor) addOwned(norm []float32) {
 	}
 }
 
-// quantize quantizes rows t, columns c of m, which is as wide as all of them, to the
-// blocks of the same place.
+// quantize quantizes rows t, columns c of m, of which a row has width, to the blocks of the same
+// place, if the step is quantized.
 func (b *Processor) quantize(m []float32, ldm, width int, t, c topology.Range) {
-	if t.Len() == 0 || c.Len() == 0 {
-		return
-	}
-	ld := quantizedFloats(width)
-	b.Pool.Quantize(floatBytes(b.quantized.mid[t.Lo*ld+quantizedFloats(c.Lo):]), 4*ld, b.Type, m[t.Lo*ldm+c.Lo:], ldm, c.Len(), t.Len())
-}
-
-func (w *Weights) quantizeAttention(b *Processor) {
-	width := b.Dims.attnCols()
-	b.quantize(b.Attn, width, width, b.decodeRows(b.Rank), topology.Range{Lo: 0, Hi: width})
-	for i := range b.Segments {
-		if s := &b.Segments[i]; s.Prefill {
-			b.quantize(b.Attn, width, width, s.rows(), b.attentionCols(b.heads(s, b.Rank)))
-		}
+	if b.step.quantized {
+		ld := quantizedFloats(width)
+		tensor.Quantize(floatBytes(b.quantized.mid[t.Lo*ld+quantizedFloats(c.Lo):]), 4*ld, b.Type, m[t.Lo*ldm+c.Lo:], ldm, c.Len(), t.Len())
 	}
 }
 

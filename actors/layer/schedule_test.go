@@ -83,12 +83,12 @@ func TestQuantizable(t *testing.T) {
 	}{
 		{d, tensor.Q8_0, 3, quantizedRows, true, true, true},
 		{d, tensor.Q4_0, 2, quantizedRows, true, true, true},
-		{d, tensor.Q8_0, 1, quantizedRows, false, false, false},
+		{d, tensor.Q8_0, 1, quantizedRows, true, true, true},
 		{d, tensor.Q8_0, 3, quantizedRows - 1, false, false, true},
 		{d, tensor.BF16, 3, quantizedRows, false, false, false},
 		{narrow, tensor.Q8_0, 3, quantizedRows, false, false, false}, // heads of a rank are no whole blocks
 		{d, tensor.Q8_0, 2, 0, false, true, true},                    // decode alone
-		{d, tensor.Q8_0, 1, 0, false, false, false},
+		{d, tensor.Q8_0, 1, 0, true, true, true},
 		{d, tensor.F32, 2, 0, false, false, false},
 	} {
 		for _, m := range []topology.Mapping{topology.Gather, topology.Reduce} {
