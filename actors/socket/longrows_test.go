@@ -17,14 +17,15 @@ func TestSameBitsOfRuns(t *testing.T) {
 		model, policy string
 		kv            tensor.DType
 		prompt        int
+		weights       string
 	}{
-		{"llama", "full", tensor.BF16, 2030},
-		{"llama", "h2o:recent=900,topk=800,step=1", tensor.Int8, 1900},
-		{"llama", "streaming:sink=4,recent=1500,positions=cache", tensor.BF16, 1900},
-		{"llama", "quest:page=16,budget=1600", tensor.BF16, 1900},
-		{"gemma3", "full", tensor.BF16, 1090}, // a window over the end of a run
-		{"deepseek_v3", "full", tensor.BF16, 2500},
-		{"deepseek_v3", "tova:size=1700", tensor.Int8, 2000},
+		{"llama", "full", tensor.BF16, 2030, "q8_0"}, // what is attended is quantized by whoever ends it
+		{"llama", "h2o:recent=900,topk=800,step=1", tensor.Int8, 1900, "f32"},
+		{"llama", "streaming:sink=4,recent=1500,positions=cache", tensor.BF16, 1900, "f32"},
+		{"llama", "quest:page=16,budget=1600", tensor.BF16, 1900, "f32"},
+		{"gemma3", "full", tensor.BF16, 1090, "f32"}, // a window over the end of a run
+		{"deepseek_v3", "full", tensor.BF16, 2500, "f32"},
+		{"deepseek_v3", "tova:size=1700", tensor.Int8, 2000, "f32"},
 	} {
 		if raceEnabled && c.policy != "full" || testing.Short() && c.model == "llama" && c.policy != "full" {
 			continue
@@ -33,7 +34,7 @@ func TestSameBitsOfRuns(t *testing.T) {
 			t.Parallel()
 			const output = 5
 			ask := func(sockets, threads, chunk, more int, after []int32) *request {
-				r := newRig(t, rigConfig{dir: filepath.Join(modelData, c.model), sockets: sockets, mapping: topology.Reduce, kv: c.kv, threads: threads})
+				r := newRig(t, rigConfig{dir: filepath.Join(modelData, c.model), sockets: sockets, mapping: topology.Reduce, kv: c.kv, threads: threads, weights: c.weights})
 				q := &request{max: output - more, policy: c.policy, params: greedy(5)}
 				for i := range c.prompt {
 					q.prompt = append(q.prompt, int32((i*i*7+i*3)%490+5))
