@@ -118,9 +118,10 @@ func (r *Rehearsal) mean() float64 {
 // usualChunk is that of sockets that have measured nothing.
 const usualChunk = 256
 
-// ChooseChunk is the number of prompt tokens of one sequence in a step, at most so many: the
-// smallest with which a prompt takes no more than 2 % longer than with the best, since rows that
-// decode wait for the whole step. The bits are the same with any.
+// ChooseChunk is the number of prompt tokens of one sequence in a step, at most so many, of those
+// with which a prompt takes no more than 2 % longer than with the best: the largest whose step is
+// short, or else the smallest, since rows that decode wait for the whole step. The bits are the
+// same with any.
 func ChooseChunk(m Mapping, s Shape, sockets int, c Costs, most int) int {
 	if most <= ChunkRows[0] || c.Products[0] == 0 {
 		return min(usualChunk, most)
@@ -131,13 +132,18 @@ func ChooseChunk(m Mapping, s Shape, sockets int, c Costs, most int) int {
 			best = min(best, promptSeconds(m, s, sockets, c, i))
 		}
 	}
+	chunk := 0
 	for i, rows := range ChunkRows {
-		if promptSeconds(m, s, sockets, c, i) <= 1.02*best {
-			return rows
+		if t := promptSeconds(m, s, sockets, c, i); rows <= most && t <= 1.02*best && (chunk == 0 || t*float64(rows*s.Layers) <= shortSeconds) {
+			chunk = rows
 		}
 	}
-	return usualChunk
+	return chunk
 }
+
+// shortSeconds is a step that nobody minds waiting for: what products alone say of larger chunks
+// is less than they give, since each step reads all weights, and threads sleep between two.
+const shortSeconds = 0.25
 
 // stepSeconds is what a step takes besides: its messages, and until the next one is planned
 // (docs/benchmarks.md, Nodes).
