@@ -501,9 +501,9 @@ func (s *AttnScratch) scorePanels(l KVLayout, block []byte, q []float32, r0, r1,
 			a.w = unsafe.Pointer(&block[p*int(a.panel)])
 			a.x = unsafe.Pointer(&q[r*l.KDim])
 			a.out = unsafe.Pointer(&s.s[r][p*panelRows])
-			a.pf, a.pfStep = a.w, 0
+			a.pf, a.pfStep = uintptr(a.w), 0
 			if s.ahead != nil && r == r0 {
-				a.pf, a.pfStep = unsafe.Pointer(&s.ahead[p*int(a.panel)]), a.advance
+				a.pf, a.pfStep = uintptr(unsafe.Pointer(&s.ahead[p*int(a.panel)])), a.advance
 				if active.spread[l.Type] && c >= spreadTokens {
 					a.pfStep, a.pfGap = a.advance*uintptr(step), lineBytes
 				}

@@ -79,7 +79,7 @@ type tileArgs struct {
 	level   uintptr        // from a node to the next younger one
 	out     unsafe.Pointer
 	ldout   uintptr        // from token to token
-	pf      unsafe.Pointer // what to prefetch meanwhile
+	pf      uintptr        // what to prefetch meanwhile. No pointer: kernels advance it here, while the collector may look, beyond the end
 	pfStep  uintptr        // prefetch advance per 4 columns, or per block if quantised
 	scales  unsafe.Pointer // quantised weights: the first panel's scales of the first block; panels side by side
 	advance uintptr        // from 4 columns, or a quantised block and its scales, to the next

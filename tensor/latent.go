@@ -234,7 +234,7 @@ func (s *AttnScratch) scoreLatent(l KVLayout, block []byte, r0, r1, lo, n int) {
 				a.w = unsafe.Pointer(&s.packed[(first+p)*panelRows*l.KDim])
 				a.x = unsafe.Pointer(&s.wide[slot*l.KDim])
 				a.out = unsafe.Pointer(&s.bySlot[slot][p*panelRows])
-				a.pf = a.w
+				a.pf, a.pfStep = uintptr(a.w), 0
 				a.panels, a.tokens = step, c
 				call(f, a)
 				p += step

@@ -511,9 +511,9 @@ func (j *job) units(s *matScratch, steps []step, panel, panels, t0, tokens, at, 
 		for p := 0; p < panels; p += step { // panels is a power of two, and so is step
 			a.w = unsafe.Add(weights, p*w.chunk*w.column)
 			a.scales = unsafe.Add(scales, p*w.scales)
-			a.pf = unsafe.Add(a.w, ahead)
+			a.pf = uintptr(a.w) + uintptr(ahead)
 			if spread {
-				a.pf = unsafe.Add(from, ahead+p/step*share)
+				a.pf = uintptr(from) + uintptr(ahead+p/step*share)
 			}
 			a.stack = unsafe.Add(stack, (t*groupRows+p*panelRows)*4)
 			a.out = unsafe.Add(out.at, t*out.ld+p*panelRows*4)

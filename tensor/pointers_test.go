@@ -1,0 +1,86 @@
+package tensor
+
+import (
+	"reflect"
+	"testing"
+)
+
+// The collector may look at a kernel's arguments while it runs. So no kernel moves a pointer
+// there: one that lies behind its memory belongs to something else, or to nothing (which ends the
+// process: "found pointer to free object").
+func TestKernelsLeavePointers(t *testing.T) {
+	forEach(t, func(t *testing.T) {
+		k := *active
+		for dt := range k.tile {
+			for m := range k.tile[dt] {
+				for c := range k.tile[dt][m] {
+					leaves(t, &k.tile[dt][m][c])
+				}
+			}
+			leaves(t, &k.rising[dt])
+		}
+		for dt := range k.values {
+			for i := range k.values[dt] {
+				for c := range k.values[dt][i] {
+					leaves(t, &k.values[dt][i][c])
+				}
+			}
+		}
+		for _, of := range []*map[DType]attendKernels{&k.attend, &k.picked} {
+			wrapped := map[DType]attendKernels{}
+			for dt, all := range *of {
+				for i := range all {
+					for g := range all[i] {
+						leaves(t, &all[i][g])
+					}
+				}
+				wrapped[dt] = all
+			}
+			*of = wrapped
+		}
+		leaves(t, &k.softmax)
+		leaves(t, &k.fold)
+		active = &k
+
+		p, r := NewPool(1), rng(1)
+		defer p.Close()
+		const rows, cols = 200, 544
+		for _, dt := range allWeights {
+			w := newWeight(t, dt, normal(r, rows*cols), rows, cols, 0, Units(cols))
+			for _, n := range []int{1, 2, 3, 4, 5, 6, 16, 100} {
+				p.MatMul(make([]float32, n*rows), rows, w, normal(r, n*cols), cols, n)
+			}
+		}
+		var s AttnScratch
+		for _, l := range layouts {
+			for _, g := range []int{1, 4, 7} {
+				const nq, first = 13, 1100
+				blocks, q, out := newCache(r, l, first+nq), normal(r, nq*g*l.KDim), make([]float32, nq*g*l.VDim)
+				AttendCausal(out, g*l.VDim, q, g*l.KDim, nq, first, 0, g, 0.3, l, blocks, &s)
+				Attend(out, q, g, 0.3, l, blocks, first, nil, &s)
+				Attend(out, q, g, 0.3, l, blocks, 128, []uint64{0xff00ff, ^uint64(0)}, &s)
+			}
+		}
+	})
+}
+
+// leaves has a kernel fail the test when it moves a pointer of its arguments.
+func leaves[A any](t *testing.T, kernel *func(*A)) {
+	f := *kernel
+	if f == nil {
+		return
+	}
+	*kernel = func(a *A) {
+		before := *a
+		f(a)
+		was, is := reflect.ValueOf(&before).Elem(), reflect.ValueOf(a).Elem()
+		for i := range was.NumField() {
+			switch was.Field(i).Kind() {
+			case reflect.Pointer, reflect.UnsafePointer:
+				if was.Field(i).Pointer() != is.Field(i).Pointer() {
+					t.Errorf("%v: %s moved by %d", was.Type(), was.Type().Field(i).Name, int64(is.Field(i).Pointer()-was.Field(i).Pointer()))
+				}
+			}
+		}
+	}
+}
