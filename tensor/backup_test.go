@@ -156,7 +156,7 @@ func TestThreadsLateAtRandom(t *testing.T) {
 			}
 			var groups []Group
 			for i, m := range many {
-				groups = append(groups, Group{m.Y, m.LdY, m.W, n * i / 4, n})
+				groups = append(groups, Group{Y: m.Y, LdY: m.LdY, W: m.W, T0: n * i / 4, T1: n})
 			}
 			p.MatMulGroups(groups, x, cols)
 		}

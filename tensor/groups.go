@@ -13,6 +13,10 @@ type Group struct {
 	LdY    int
 	W      *Weight
 	T0, T1 int
+
+	// Then, of the first of all groups, which are pairs of the same tokens and of as many rows,
+	// follows each pair as that of a Product does. Tokens are counted as T0 and T1 are.
+	Then func(r0, r1, t0, t1 int)
 }
 
 // MatMulGroups multiplies each group's tokens by its own matrix, in one parallel
@@ -26,12 +30,32 @@ func (p *Pool) MatMulGroups(groups []Group, x []float32, ldx int) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m, n := &p.mat, 0
+	p.matmul(x, ldx, p.setGroups(groups))
+}
+
+// MatMulGroupsQuantized is MatMulGroups with tokens that Quantize has quantized for the
+// matrices' type: token t lies at x[t*ld:].
+func (p *Pool) MatMulGroupsQuantized(groups []Group, x []byte, ld int) {
+	if len(groups) == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.matmulQuantized(x, ld, p.setGroups(groups))
+}
+
+// setGroups checks groups and returns how many tokens there are.
+func (p *Pool) setGroups(groups []Group) (n int) {
+	m := &p.mat
 	if len(groups) > len(m.jobs) {
 		p.settle() // a late thread may look for its job
 		m.jobs = slices.Grow(m.jobs, len(groups)-len(m.jobs))[:len(groups)]
 	}
+	m.then = groups[0].Then
 	for i, g := range groups {
+		if twin := groups[i&^1]; m.then != nil && (len(groups)%2 != 0 || g.T0 != twin.T0 || g.T1 != twin.T1 || g.W.Rows != twin.W.Rows) {
+			panic("tensor: what follows groups follows pairs of the same tokens and rows")
+		}
 		if first := groups[0].W; g.W.Type != first.Type || g.W.Cols != first.Cols || g.T0 < 0 || g.T1 < g.T0 {
 			panic(fmt.Sprintf("tensor: MatMulGroups of %v with %d columns and %v with %d, tokens [%d,%d)", first.Type, first.Cols, g.W.Type, g.W.Cols, g.T0, g.T1))
 		}
@@ -40,7 +64,7 @@ func (p *Pool) MatMulGroups(groups []Group, x []float32, ldx int) {
 		n = max(n, g.T1)
 	}
 	m.njobs = len(groups)
-	p.matmul(x, ldx, n)
+	return n
 }
 
 // Bank is a number of matrices of one type and shape in one stretch of memory:

@@ -47,14 +47,51 @@ func TestMatMulGroups(t *testing.T) {
 						groups[i].Y = y[groups[i].T0*ld:]
 					}
 					pool.MatMulGroups(groups, x, s.cols)
-					for _, g := range groups {
-						want := make([]float32, (g.T1-g.T0)*ld)
-						pool.MatMul(want, ld, g.W, x[g.T0*s.cols:], s.cols, g.T1-g.T0)
-						for i := range want {
-							if math.Float32bits(g.Y[i]) != math.Float32bits(want[i]) {
-								t.Fatalf("tokens [%d,%d), element %d: %v, alone %v", g.T0, g.T1, i, g.Y[i], want[i])
+					wants := make([][]float32, len(groups))
+					check := func(how string) {
+						t.Helper()
+						for k, g := range groups {
+							for i, want := range wants[k] {
+								if math.Float32bits(g.Y[i]) != math.Float32bits(want) {
+									t.Fatalf("%s: tokens [%d,%d), element %d: %v, alone %v", how, g.T0, g.T1, i, g.Y[i], want)
+								}
 							}
 						}
+						clear(y)
+					}
+					for k, g := range groups {
+						wants[k] = make([]float32, (g.T1-g.T0)*ld)
+						pool.MatMul(wants[k], ld, g.W, x[g.T0*s.cols:], s.cols, g.T1-g.T0)
+					}
+					check("groups")
+					var quantized []byte
+					if Quantised(dt) && s.cols%BlockWidth == 0 {
+						quantized = make([]byte, tokens*QuantizedBytes(s.cols))
+						Quantize(quantized, QuantizedBytes(s.cols), dt, x, s.cols, s.cols, tokens)
+						pool.MatMulGroupsQuantized(groups, quantized, QuantizedBytes(s.cols))
+						check("quantized")
+					}
+
+					// Each expert twice, the second time by the next one's matrix, and both added up.
+					second, pairs := make([]float32, len(y)), []Group(nil)
+					then := func(r0, r1, t0, t1 int) {
+						for i := t0; i < t1; i++ {
+							Add(y[i*ld+r0:i*ld+r1], second[i*ld+r0:i*ld+r1])
+						}
+					}
+					for k, g := range groups {
+						twin := Group{Y: second[g.T0*ld:], LdY: ld, W: groups[(k+1)%len(groups)].W, T0: g.T0, T1: g.T1}
+						pairs = append(pairs, g, twin)
+						alone := make([]float32, len(wants[k]))
+						pool.MatMul(alone, ld, twin.W, x[g.T0*s.cols:], s.cols, g.T1-g.T0)
+						Add(wants[k], alone)
+					}
+					pairs[0].Then = then
+					pool.MatMulGroups(pairs, x, s.cols)
+					check("pairs")
+					if quantized != nil {
+						pool.MatMulGroupsQuantized(pairs, quantized, QuantizedBytes(s.cols))
+						check("quantized pairs")
 					}
 				})
 			}

@@ -39,7 +39,7 @@ type matmul struct {
 
 	jobs   []job
 	njobs  int
-	then   func(r0, r1, t0, t1 int) // see Product; the tasks of its two jobs alternate
+	then   func(r0, r1, t0, t1 int) // see Product: jobs are pairs, whose tasks alternate
 	pairs  []pair
 	serial uint64
 	x      []float32
@@ -287,6 +287,9 @@ func (m *matmul) tasks(grain, span int) (n int) {
 	for i := range m.jobs[:m.njobs] {
 		j := &m.jobs[i]
 		j.grain, j.span, j.first, j.from, j.stride = grain, span, n, m.from, m.stride
+		if m.then != nil && i%2 == 1 {
+			j.first = m.jobs[i-1].first
+		}
 		n += ((j.r1-j.r0+panelRows-1)/panelRows + grain - 1) / grain * j.chunks()
 	}
 	return n
@@ -337,24 +340,26 @@ func (m *matmul) round(_, t int) {
 // job finds the one that task i is part of, the last that begins at or before it, and which of
 // its tasks that is.
 func (m *matmul) job(i int) (j *job, task int) {
+	each := 1
 	if m.then != nil {
-		return &m.jobs[i%2], i / 2
+		each = 2
 	}
-	lo, hi := 0, m.njobs
+	lo, hi := 0, m.njobs/each
 	for hi-lo > 1 {
-		if mid := (lo + hi) / 2; m.jobs[mid].first <= i {
+		if mid := (lo + hi) / 2; m.jobs[mid*each].first <= i {
 			lo = mid
 		} else {
 			hi = mid
 		}
 	}
-	return &m.jobs[lo], i - m.jobs[lo].first
+	task = i - m.jobs[lo*each].first
+	return &m.jobs[lo*each+task%each], task / each
 }
 
 // stored goes on with rows and tokens of two products whose later task i is stored.
 func (m *matmul) stored(i int, j *job, first, last, t, tokens int) {
 	if m.then != nil && m.pairs[i/2].half.Swap(m.serial) == m.serial {
-		m.then(first*panelRows, min(last*panelRows, j.r1), t, t+tokens)
+		m.then(first*panelRows, min(last*panelRows, j.r1), j.t0+t, j.t0+t+tokens)
 	}
 }
 

@@ -43,8 +43,14 @@ func (p *Pool) MatMulQuantized(products []Product, x []byte, ld, n int) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m, w := &p.mat, products[0].W
-	m.setAll(products, n)
+	p.mat.setAll(products, n)
+	p.matmulQuantized(x, ld, n)
+}
+
+// matmulQuantized multiplies the jobs that are set by quantized tokens x.
+func (p *Pool) matmulQuantized(x []byte, ld, n int) {
+	m := &p.mat
+	w := m.jobs[0].w
 	size := QuantizedBytes(w.Cols)
 	switch {
 	case !Quantised(w.Type) || w.Cols%BlockWidth != 0:

@@ -66,15 +66,18 @@ type mixture struct {
 	scores, choice []float32 // (T, experts)
 	chosen         []int32   // (T, PerToken)
 	weight         []float32 // (T, PerToken)
+	pairWeight     []float32 // (pairs)
 	first          []int32   // (experts+1): first pair of each expert
 	pair           []int32   // (T, PerToken): the pair of a token's j-th expert
-	x              []float32 // (pairs, hidden): what experts read, then what they answer
+	x              []float32 // (pairs, hidden): what experts read, quantized or not, then what they answer
 	gate, up       []float32 // (pairs, FFN)
+	mid            []float32 // (pairs, quantizedFloats(FFN)): the activations, if they are read here
 	sharedGate     []float32 // (T, Shared)
 	sharedUp       []float32
 	groups         []tensor.Group
 
-	route, activate, combine func(t int)
+	route, pack, combine     func(t int)
+	activate, activateShared func(r0, r1, t0, t1 int)
 }
 
 func (b *Processor) initMixture(maxRows int) {
@@ -85,7 +88,7 @@ func (b *Processor) initMixture(maxRows int) {
 	m.d = *d
 	pairs, e := maxRows*d.PerToken, d.Experts
 	m.scores, m.choice = make([]float32, maxRows*e), make([]float32, maxRows*e)
-	m.chosen, m.weight, m.pair = make([]int32, pairs), make([]float32, pairs), make([]int32, pairs)
+	m.chosen, m.weight, m.pair, m.pairWeight = make([]int32, pairs), make([]float32, pairs), make([]int32, pairs), make([]float32, pairs)
 	m.first = make([]int32, e+1)
 	m.x = make([]float32, pairs*b.Dims.Hidden)
 	m.gate, m.up = make([]float32, pairs*d.FFN), make([]float32, pairs*d.FFN)
@@ -95,17 +98,34 @@ func (b *Processor) initMixture(maxRows int) {
 	m.route = func(t int) {
 		Route(&d.Router, m.scores[t*e:(t+1)*e], m.experts.Bias, m.choice[t*e:(t+1)*e], m.chosen[t*k:(t+1)*k], m.weight[t*k:(t+1)*k])
 	}
-	m.activate = func(t int) {
-		own := b.expertColumns(b.Rank)
-		for j := t * k; own.Len() > 0 && j < (t+1)*k; j++ {
-			p := int(m.pair[j])
-			gate := m.gate[p*d.FFN+own.Lo : p*d.FFN+own.Hi]
-			tensor.SiLUMul(gate, gate, m.up[p*d.FFN+own.Lo:p*d.FFN+own.Hi])
-			tensor.Scale(gate, m.weight[j])
+	m.pack = func(t int) {
+		pairs, x, ld := m.pair[t*k:(t+1)*k], b.Norm[t*h:(t+1)*h], h
+		if m.reads() {
+			ld = quantizedFloats(h)
+			first := m.x[int(pairs[0])*ld:][:ld]
+			tensor.Quantize(floatBytes(first), 4*ld, m.experts.Gate.At(0).Type, x, h, h, 1)
+			x, pairs = first, pairs[1:]
 		}
-		if own = b.sharedColumns(b.Rank); own.Len() > 0 {
-			gate := m.sharedGate[t*d.Shared+own.Lo : t*d.Shared+own.Hi]
-			tensor.SiLUMul(gate, gate, m.sharedUp[t*d.Shared+own.Lo:t*d.Shared+own.Hi])
+		for _, p := range pairs {
+			copy(m.x[int(p)*ld:][:ld], x)
+		}
+	}
+	m.activate = func(r0, r1, p0, p1 int) {
+		lo := b.expertColumns(b.Rank).Lo
+		for p := p0; p < p1; p++ {
+			gate := m.gate[p*d.FFN+lo+r0 : p*d.FFN+lo+r1]
+			tensor.SiLUMul(gate, gate, m.up[p*d.FFN+lo+r0:p*d.FFN+lo+r1])
+			tensor.Scale(gate, m.pairWeight[p])
+		}
+		if ld := quantizedFloats(d.FFN); b.answers() {
+			tensor.Quantize(floatBytes(m.mid[p0*ld+quantizedFloats(r0):]), 4*ld, m.experts.Down.At(0).Type, m.gate[p0*d.FFN+r0:], d.FFN, r1-r0, p1-p0)
+		}
+	}
+	m.activateShared = func(r0, r1, t0, t1 int) {
+		lo := b.sharedColumns(b.Rank).Lo
+		for t := t0; t < t1; t++ {
+			gate := m.sharedGate[t*d.Shared+lo+r0 : t*d.Shared+lo+r1]
+			tensor.SiLUMul(gate, gate, m.sharedUp[t*d.Shared+lo+r0:t*d.Shared+lo+r1])
 		}
 	}
 	m.combine = func(t int) {
@@ -131,6 +151,19 @@ func (b *Batch) part(rank, width int) topology.Range {
 	return b.Place.Slices[rank].Part(tensor.Units(b.Dims.FFN), width)
 }
 
+// reads says whether experts read quantized tokens, answers whether their activations are
+// quantized by whoever computes them: on one rank, which reads them itself.
+func (m *mixture) reads() bool { return quantizes(m.experts.Gate) }
+
+func (b *Processor) answers() bool {
+	return len(b.Place.Slices) == 1 && quantizes(b.mix.experts.Down)
+}
+
+// quantizes says whether the matrices of a bank multiply quantized blocks.
+func quantizes(of *tensor.Bank) bool {
+	return of != nil && tensor.Quantised(of.At(0).Type) && of.At(0).Cols%tensor.BlockWidth == 0
+}
+
 // routeAll chooses every token's experts, puts the pairs in order, and packs what
 // the experts read.
 func (b *Processor) routeAll(e *Experts) {
@@ -149,43 +182,57 @@ func (b *Processor) routeAll(e *Experts) {
 			b.ExpertsRead++
 		}
 	}
-	h := b.Dims.Hidden
 	for i, e := range chosen { // in the order of tokens; first[e] becomes the end of e's run
 		p := m.first[e]
 		m.first[e]++
-		m.pair[i] = p
-		copy(m.x[int(p)*h:][:h], b.Norm[i/d.PerToken*h:])
+		m.pair[i], m.pairWeight[p] = p, m.weight[i]
 	}
 	copy(m.first[1:], m.first) // the ends are the beginnings of the next
 	m.first[0] = 0
+	b.each(b.T, m.pack)
 }
 
-// group queues the pairs of every chosen expert for its matrix in the bank; row r
-// of pair p goes to y[p*ld+col+r].
-func (m *mixture) group(bank *tensor.Bank, y []float32, ld, col int) {
+// runs yields every chosen expert and its pairs [lo, hi).
+func (m *mixture) runs(yield func(expert, lo, hi int)) {
 	for e := range m.d.Experts {
 		if lo, hi := int(m.first[e]), int(m.first[e+1]); lo < hi {
-			m.groups = append(m.groups, tensor.Group{Y: y[lo*ld+col:], LdY: ld, W: bank.At(e), T0: lo, T1: hi})
+			yield(e, lo, hi)
 		}
 	}
+}
+
+// multiply multiplies what is queued by pairs of so many columns, quantized or not.
+func (m *mixture) multiply(pool *tensor.Pool, x []float32, cols int, quantized bool) {
+	switch {
+	case len(m.groups) == 0:
+	case quantized:
+		pool.MatMulGroupsQuantized(m.groups, floatBytes(x), 4*quantizedFloats(cols))
+	default:
+		pool.MatMulGroups(m.groups, x, cols)
+	}
+	m.groups = m.groups[:0]
 }
 
 func (e *Experts) up(b *Processor) {
 	m, d, h := &b.mix, &b.Dims.MoE, b.Dims.Hidden
 	b.routeAll(e)
 	if own := b.expertColumns(b.Rank); own.Len() > 0 {
-		m.group(e.Gate, m.gate, d.FFN, own.Lo)
-		m.group(e.Up, m.up, d.FFN, own.Lo)
-		b.Pool.MatMulGroups(m.groups, m.x, h)
-		m.groups = m.groups[:0]
+		m.runs(func(expert, lo, hi int) {
+			at := lo*d.FFN + own.Lo
+			m.groups = append(m.groups, tensor.Group{Y: m.gate[at:], LdY: d.FFN, W: e.Gate.At(expert), T0: lo, T1: hi, Then: m.activate},
+				tensor.Group{Y: m.up[at:], LdY: d.FFN, W: e.Up.At(expert), T0: lo, T1: hi})
+		})
+		if b.answers() {
+			m.mid = growF(m.mid, b.T*d.PerToken*quantizedFloats(d.FFN))
+		}
+		m.multiply(b.Pool, m.x, h, m.reads())
 	}
 	if own := b.sharedColumns(b.Rank); own.Len() > 0 {
-		b.products = append(b.products, tensor.Product{Y: m.sharedGate[own.Lo:], LdY: d.Shared, W: e.SharedGate, R1: own.Len()},
+		b.products = append(b.products, tensor.Product{Y: m.sharedGate[own.Lo:], LdY: d.Shared, W: e.SharedGate, R1: own.Len(), Then: m.activateShared},
 			tensor.Product{Y: m.sharedUp[own.Lo:], LdY: d.Shared, W: e.SharedUp, R1: own.Len()})
 		b.Pool.MatMulMany(b.products, b.Norm, h, b.T)
 		b.products = b.products[:0]
 	}
-	b.each(b.T, m.activate)
 }
 
 func (e *Experts) down(b *Processor) {
@@ -197,8 +244,13 @@ func (e *Experts) down(b *Processor) {
 	if d.Shared > 0 {
 		b.Pool.MatMul(b.Y[own.Lo:], h, e.SharedDown, m.sharedGate, d.Shared, b.T)
 	}
-	m.group(e.Down, m.x, h, own.Lo)
-	b.Pool.MatMulGroups(m.groups, m.gate, d.FFN)
-	m.groups = m.groups[:0]
+	m.runs(func(expert, lo, hi int) {
+		m.groups = append(m.groups, tensor.Group{Y: m.x[lo*h+own.Lo:], LdY: h, W: e.Down.At(expert), T0: lo, T1: hi})
+	})
+	if b.answers() {
+		m.multiply(b.Pool, m.mid, d.FFN, true)
+	} else {
+		m.multiply(b.Pool, m.gate, d.FFN, false)
+	}
 	b.each(b.T, m.combine)
 }

@@ -190,10 +190,13 @@ const int8Tolerance = 0.08
 // TestSameBitsQuantised is the same for weights that are quantised when loaded:
 // blocks of a row do not depend on who holds it.
 func TestSameBitsQuantised(t *testing.T) {
-	for _, weights := range []string{"q8_0", "q4_0", "iq4_nl"} {
-		t.Run(weights, func(t *testing.T) {
+	for _, m := range []struct{ dir, weights string }{
+		{goldenDir, "q8_0"}, {goldenDir, "q4_0"}, {goldenDir, "iq4_nl"},
+		{filepath.Join(modelData, "qwen3_moe"), "q4_0"}, {filepath.Join(modelData, "deepseek_v3"), "q8_0"}, {filepath.Join(modelData, "deepseek_v2"), "q8_0"}, {filepath.Join(modelData, "mixtral"), "q8_0"},
+	} {
+		t.Run(filepath.Base(m.dir)+" "+m.weights, func(t *testing.T) {
 			t.Parallel()
-			base := rigConfig{dir: goldenDir, sockets: 1, mapping: topology.Gather, kv: tensor.BF16, weights: weights}
+			base := rigConfig{dir: m.dir, sockets: 1, mapping: topology.Gather, kv: tensor.BF16, weights: m.weights}
 			alone := newRig(t, base)
 			want := mixed("full")[:5]
 			for _, q := range want {
