@@ -272,7 +272,10 @@ func (m *matmul) cut(threads, panels int) (tasks int) {
 	if prefetchAhead > 0 && maxTilePanels*w.panel >= largeGroup {
 		few = fewLargeGroups
 	}
-	if panels < few*maxTilePanels*threads {
+	switch {
+	case panels <= threads:
+		grain = 1
+	case panels < few*maxTilePanels*threads:
 		grain = max(1, maxTilePanels/2)
 	}
 	if m.n == 1 && active.rising[w.Type] != nil { // fewer calls, but some for each thread to give away

@@ -42,18 +42,47 @@ func (b *Processor) Logits(e *Ends, rows []LogitRow, out []float32, vocab int, b
 	}
 	mine := b.Place.Slices[b.Rank].Vocab
 	b.Pool.MatMul(out[mine.Lo:], vocab, e.Head, b.final, h, len(rows))
-	b.Pool.Run(len(rows), func(i int) {
-		part := out[i*vocab+mine.Lo : i*vocab+mine.Hi]
+	parts := max(1, min(b.Pool.Threads()/max(1, len(rows)), mine.Len()/leastLogits))
+	if need := len(rows) * parts; cap(b.bests) < need {
+		b.bests = make([]int, need)
+	}
+	b.bests = b.bests[:len(rows)*parts]
+	b.Pool.Run(len(b.bests), func(i int) {
+		row, part := i/parts, i%parts
+		lo, hi := mine.Len()*part/parts, mine.Len()*(part+1)/parts
+		logits := out[row*vocab+mine.Lo+lo : row*vocab+mine.Lo+hi]
 		if e.LogitCap > 0 {
-			tensor.SoftCap(part, e.LogitCap)
+			tensor.SoftCap(logits, e.LogitCap)
 		}
-		if rows[i].Best {
-			bests[i] = tensor.ArgMax(part)
-			if odds != nil {
-				odds[i] = oddsOf(part, bests[i])
-			}
+		if rows[row].Best {
+			b.bests[i] = lo + tensor.ArgMax(logits)
 		}
 	})
+	for i, r := range rows {
+		if !r.Best {
+			continue
+		}
+		logits := out[i*vocab+mine.Lo : i*vocab+mine.Hi]
+		bests[i] = bestOf(logits, b.bests[i*parts:(i+1)*parts])
+		if odds != nil {
+			odds[i] = oddsOf(logits, bests[i])
+		}
+	}
+}
+
+// leastLogits are those that a thread should have: of one row they are read, where the threads
+// have left them, by as many.
+const leastLogits = 2048
+
+// bestOf is tensor.ArgMax of logits of whose parts it is known, in their order.
+func bestOf(logits []float32, of []int) int {
+	best := of[0]
+	for _, at := range of[1:] {
+		if v, most := logits[at], logits[best]; v > most || most != most && v == v {
+			best = at
+		}
+	}
+	return best
 }
 
 // oddsOf is the softmax of the best of logits.
