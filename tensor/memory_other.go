@@ -4,9 +4,13 @@ package tensor
 
 type mapping struct{}
 
+// behindLast is more than a kernel's pointer advances at once. It ends behind the last panel, and
+// in Go's heap that must not be another object, or none.
+const behindLast = 4 << 10
+
 // mapMemory returns n zeroed bytes, aligned to a cache line.
 func mapMemory(n int) ([]byte, mapping, error) {
-	all := make([]byte, n+64)
+	all := make([]byte, n+64+behindLast)
 	off := int(-addressOf(all) & 63)
 	return all[off : off+n : off+n], mapping{}, nil
 }
