@@ -83,18 +83,21 @@ func prefixDisk(t *testing.T, serve ServeConfig, policies []string, cuts [][2]Lo
 				}
 				for _, n := range lengths {
 					id := fmt.Sprint(policy, n)
-					got := complete(t, e, &api.Request{ID: id, Prompt: text(1, n), Policy: policy})
-					if got.bits != want[id].bits {
-						t.Errorf("%s, %d tokens: another answer with %d from the disk", policy, n, got.cached)
-					}
 					least := p.Warm(n) / tensor.BlockSlots * tensor.BlockSlots
 					if p.Needs.PromptAttention {
 						least = 0 // sums of attention lie in memory alone
 					}
-					if got.cached != least {
-						t.Errorf("%s, %d tokens: %d from the disk, want %d", policy, n, got.cached, least)
+					cached := -1
+					for try := 0; try < 3 && cached != least; try++ { // a disk is waited for no longer than to read the text takes
+						got := complete(t, e, &api.Request{ID: id, Prompt: text(1, n), Policy: policy})
+						if cached = got.cached; got.bits != want[id].bits {
+							t.Errorf("%s, %d tokens: another answer with %d from the disk", policy, n, cached)
+						}
+						e.batcher.ResetPrefixCache() // but not the disk
 					}
-					e.batcher.ResetPrefixCache() // but not the disk
+					if cached != least {
+						t.Errorf("%s, %d tokens: %d from the disk, want %d", policy, n, cached, least)
+					}
 				}
 			}
 			waitIdle(t, e)
