@@ -84,7 +84,8 @@ type Product struct {
 
 	// Then, of the first of two products of the same rows, follows for rows [r0, r1) and tokens
 	// [t0, t1) of both as soon as they are stored, once, on the thread that has stored the later
-	// ones: what is to be done with them element by element needs no Run of its own.
+	// ones: what is to be done with them, element by element or by blocks, needs no Run of its
+	// own. r0 is a multiple of BlockWidth, if R0 is, and so is r1, or it is R1.
 	Then func(r0, r1, t0, t1 int)
 }
 
@@ -273,7 +274,7 @@ func (m *matmul) cut(threads, panels int) (tasks int) {
 		few = fewLargeGroups
 	}
 	switch {
-	case panels <= threads:
+	case panels <= threads && m.then == nil: // what follows has whole blocks
 		grain = 1
 	case panels < few*maxTilePanels*threads:
 		grain = max(1, maxTilePanels/2)

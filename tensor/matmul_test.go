@@ -249,11 +249,12 @@ func TestTasksAreWhole(t *testing.T) {
 		rows    []int
 		threads int
 		least   int // tasks
+		then    func(r0, r1, t0, t1 int)
 	}{
-		{[]int{1}, []int{2048}, 32, 32}, {[]int{96}, []int{3000}, 7, 40}, {[]int{97}, []int{2048}, 2, 64}, {[]int{512}, []int{2048}, 32, 192}, {[]int{128}, []int{2048}, 32, 96},
-		{[]int{512, 512, 512}, []int{2048, 512, 500}, 31, 240}, {[]int{3, 0, 700, 96}, []int{704, 704, 704, 704}, 16, 100}, {[]int{1 << 16}, []int{128256}, 4, 1 << 18},
+		{[]int{1}, []int{2048}, 32, 32, nil}, {[]int{96}, []int{3000}, 7, 40, nil}, {[]int{97}, []int{2048}, 2, 64, nil}, {[]int{512}, []int{2048}, 32, 192, nil}, {[]int{128}, []int{2048}, 32, 96, nil},
+		{[]int{512, 512, 512}, []int{2048, 512, 500}, 31, 240, nil}, {[]int{3, 0, 700, 96}, []int{704, 704, 704, 704}, 16, 100, nil}, {[]int{1 << 16}, []int{128256}, 4, 1 << 18, nil}, {[]int{16}, []int{128}, 32, 8, nil}, {[]int{16, 16}, []int{256, 256}, 40, 16, func(int, int, int, int) {}},
 	} {
-		m := matmul{jobs: make([]job, len(c.tokens)), njobs: len(c.tokens)}
+		m := matmul{jobs: make([]job, len(c.tokens)), njobs: len(c.tokens), then: c.then}
 		panels := 0
 		for i, n := range c.tokens {
 			m.jobs[i] = job{w: &Weight{Type: Q8_0, panel: 1 << 10}, r1: c.rows[i], n: n}
@@ -275,6 +276,9 @@ func TestTasksAreWhole(t *testing.T) {
 			j, task := m.job(i)
 			first, last := j.panels(task)
 			lo, n := j.tokens(task)
+			if c.then != nil && first*panelRows%BlockWidth != 0 {
+				t.Fatalf("%v tokens, %v rows: task %d begins with row %d, within a block of what follows", c.tokens, c.rows, i, first*panelRows)
+			}
 			if first >= last || n < 1 || n > chunkTok || last-first > maxTilePanels && n > 1 {
 				t.Fatalf("%v tokens, %v rows: task %d is of the panels [%d,%d) and %d tokens", c.tokens, c.rows, i, first, last, n)
 			}

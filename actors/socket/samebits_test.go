@@ -207,6 +207,8 @@ func TestSameBitsQuantised(t *testing.T) {
 				{sockets: 3, mapping: topology.Reduce, shares: []float64{1, 5, 2}},
 				{sockets: 5, mapping: topology.Gather},
 				{sockets: 16, mapping: topology.Reduce},
+				{sockets: 1, mapping: topology.Gather, threads: 40}, // more than gate and up have panels
+				{sockets: 4, mapping: topology.Gather, threads: 12},
 			} {
 				c.dir, c.kv, c.weights = base.dir, base.kv, base.weights
 				r := newRig(t, c)
