@@ -132,14 +132,15 @@ type ClusterState struct {
 	Policies        []string    `json:"kv_policies,omitempty"` // that requests may name, with their defaults
 	TokensPerSecond float64     `json:"tokens_per_second"`
 	StepMillis      float64     `json:"step_ms"`
-	BatchRows       int         `json:"batch_rows"`             // tokens in the step in flight
-	BatchSequences  int         `json:"batch_sequences"`        // sequences in it
-	LoadSeconds     float64     `json:"load_seconds,omitempty"` // since nodes began to load their weights; absent: they do not
-	Recoveries      uint64      `json:"recoveries"`             // placements withdrawn because a node was lost or a step failed
-	StepRows        uint64      `json:"step_rows"`              // tokens of all steps of this coordinator, of failed ones too
-	WireBytes       uint64      `json:"wire_bytes"`             // tensors that nodes sent in them, of failed ones not
-	Clustering      float64     `json:"clustering_seconds"`     // of those steps, spent on clustering the keys of prompts
-	Subscriptions   int         `json:"subscriptions"`          // of the bus, in the coordinator's process
+	BatchRows       int         `json:"batch_rows"`               // tokens in the step in flight
+	BatchSequences  int         `json:"batch_sequences"`          // sequences in it
+	TryingThreads   bool        `json:"trying_threads,omitempty"` // steps like it are done with different numbers of threads, to learn which is fastest
+	LoadSeconds     float64     `json:"load_seconds,omitempty"`   // since nodes began to load their weights; absent: they do not
+	Recoveries      uint64      `json:"recoveries"`               // placements withdrawn because a node was lost or a step failed
+	StepRows        uint64      `json:"step_rows"`                // tokens of all steps of this coordinator, of failed ones too
+	WireBytes       uint64      `json:"wire_bytes"`               // tensors that nodes sent in them, of failed ones not
+	Clustering      float64     `json:"clustering_seconds"`       // of those steps, spent on clustering the keys of prompts
+	Subscriptions   int         `json:"subscriptions"`            // of the bus, in the coordinator's process
 	Nodes           []NodeState `json:"nodes"`
 
 	Sequences []SequenceState `json:"sequences"` // that run, the first 512 in order
@@ -249,6 +250,7 @@ type NodeState struct {
 	LoadBytes       int64   `json:"load_bytes,omitempty"`
 	FetchedBytes    int64   `json:"fetched_bytes,omitempty"` // of the checkpoint, from other processes, since the node's start
 	RSSBytes        int64   `json:"rss_bytes,omitempty"`
+	Threads         int     `json:"threads,omitempty"`    // that compute in the newest step; absent: not known
 	Late            float64 `json:"late_ratio,omitempty"` // of the steps' time, what the others wait for it alone; a straggler above 0.5
 	Reason          string  `json:"reason,omitempty"`     // why it is fenced
 	Build           string  `json:"build,omitempty"`

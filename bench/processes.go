@@ -3,13 +3,17 @@ package bench
 import (
 	"context"
 	"errors"
+	"math"
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shoal-llm/shoal/api"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
 )
 
 // ProcessOptions are a cluster of node processes that is up, and what is asked of it.
@@ -19,12 +23,12 @@ type ProcessOptions struct {
 	Model       string
 	Weights, KV string
 	Nodes       int
-	Threads     int // of each
-	Batch       int // sequences decoded together,
-	Context     int // of prompts of so many tokens,
-	Tokens      int // and so many decoded of each
-	Prompt      int // or: tokens of the prompts that are read one at a time,
-	Repeat      int // and how many
+	Threads     topology.Threads // of each
+	Batch       int              // sequences decoded together,
+	Context     int              // of prompts of so many tokens,
+	Tokens      int              // and so many decoded of each
+	Prompt      int              // or: tokens of the prompts that are read one at a time,
+	Repeat      int              // and how many
 }
 
 // Processes is what a decode step over node processes costs.
@@ -34,7 +38,7 @@ type Processes struct {
 	Quant        string  `json:"quant"`
 	Mapping      string  `json:"mapping"`
 	Nodes        int     `json:"nodes"`
-	Threads      int     `json:"threads"` // of each
+	Threads      int     `json:"threads"` // of each, in most steps
 	Batch        int     `json:"batch"`
 	Context      int     `json:"context"`
 	Steps        uint64  `json:"steps"`
@@ -52,6 +56,9 @@ type Processes struct {
 func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error) {
 	co := o.Coordinator
 	vocab := co.Checkpoint().Config.Vocab
+	if err := o.settle(ctx); err != nil {
+		return nil, err
+	}
 	streams := make([]<-chan api.Event, o.Batch)
 	for i := range streams {
 		var err error
@@ -87,11 +94,47 @@ func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error
 	}
 	per := func(t time.Duration) float64 { return float64(t.Microseconds()) / float64(max(d.Steps, 1)) }
 	tokens := float64(o.Batch * (o.Tokens - 1))
-	return &Processes{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Threads: o.Threads, Batch: o.Batch, Context: o.Context,
+	return &Processes{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Threads: o.Threads.Halved(int(math.Round(float64(d.Halvings) / float64(max(d.Steps, 1))))), Batch: o.Batch, Context: o.Context,
 		Steps: d.Steps, TokensPerS: tokens / took.Seconds(), StepMicros: per(d.Wall), Compute: per(d.Compute), Wait: per(d.Wait),
 		Control: per(d.Wall - d.Compute - d.Wait), WirePerToken: float64(d.Wire) / (float64(o.Batch) * float64(max(d.Steps, 1))),
 		Shared: threadsOf(d.Threads, int(d.Steps), d.Compute)}, nil
 }
+
+// settle decodes as many sequences for a while, and until the number of threads for them is
+// chosen, or they end.
+func (o *ProcessOptions) settle(ctx context.Context) error {
+	c := o.Coordinator.Checkpoint().Config
+	running, stop := context.WithCancel(ctx)
+	var streams sync.WaitGroup
+	defer func() { stop(); streams.Wait() }()
+	var left atomic.Int64
+	for i := range o.Batch {
+		s, err := o.Coordinator.Submit(running, request(i, settlePrompt, min(settleTokens, c.MaxPositions-settlePrompt), c.Vocab))
+		if err != nil {
+			return err
+		}
+		left.Add(1)
+		streams.Go(func() {
+			for range s {
+			}
+			left.Add(-1)
+		})
+	}
+	for began := time.Now(); left.Load() > 0; {
+		if s := o.Coordinator.Cluster(); time.Since(began) > settleTime && s.BatchSequences == o.Batch && s.BatchRows == o.Batch && !s.TryingThreads {
+			break
+		}
+		time.Sleep(settleLook)
+	}
+	return context.Cause(ctx)
+}
+
+const (
+	settlePrompt = 16
+	settleTokens = 1024 // more than trials take
+	settleTime   = 100 * time.Millisecond
+	settleLook   = 10 * time.Millisecond
+)
 
 // ProcessPrompts is what reading a prompt over node processes costs; of the fastest
 // prompt, in seconds.
@@ -125,7 +168,7 @@ type ProcessPrompts struct {
 func PromptsOfProcesses(ctx context.Context, o ProcessOptions) (*ProcessPrompts, error) {
 	co := o.Coordinator
 	cfg := co.Checkpoint().Config
-	f := &ProcessPrompts{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Threads: o.Threads, Chunk: co.Chunk(), Prompt: o.Prompt}
+	f := &ProcessPrompts{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Threads: o.Threads.Most, Chunk: co.Chunk(), Prompt: o.Prompt}
 	for i := range o.Repeat {
 		if err := o.readOne(ctx, i, f); err != nil {
 			return nil, err

@@ -137,7 +137,7 @@ func (c *benchDecodeCmd) Run(e *env) error {
 		return fmt.Errorf("--nodes %d: want 1 to 64", c.Nodes)
 	}
 	if c.Threads == 0 && c.Nodes > 1 {
-		o.Threads = topology.ThreadChoices(runtime.GOMAXPROCS(0), c.Nodes)[0]
+		o.Threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), c.Nodes).Most
 	}
 	if o.Context < 1 || o.Batch < 1 || o.Batch > 4096 || o.Tokens < 1 {
 		return fmt.Errorf("--context %d, --batch %d, --tokens %d: want at least 1, and a batch of at most 4096", c.Context, c.Batch, c.Tokens)

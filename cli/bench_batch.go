@@ -45,7 +45,7 @@ func (c *benchBatchCmd) Run(e *env) error {
 		return fmt.Errorf("--nodes %d, --fit %d: want 1 to 64 nodes, one with --filled, and nothing negative", c.Nodes, c.Fit)
 	}
 	if c.Threads == 0 {
-		c.Threads = topology.ThreadChoices(runtime.GOMAXPROCS(0), c.Nodes)[0]
+		c.Threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), c.Nodes).Most
 	}
 	if c.Requests < 1 || c.Requests > 4096 || c.Prompt < 64 || c.Output < 1 || c.Threads < 1 || c.Threads > 1024 {
 		return fmt.Errorf("--requests %d, --prompt %d, --output %d, --threads %d: want 1 to 4096 requests, prompts of 64 tokens or more, and at least 1 of the others", c.Requests, c.Prompt, c.Output, c.Threads)

@@ -67,7 +67,7 @@ func (c *benchClusterCmd) Run(e *env) error {
 		return err
 	}
 	defer l.stop()
-	o := bench.ProcessOptions{Coordinator: l.coordinator, PIDs: l.children.PIDs, Model: c.Model, Weights: c.Quant, KV: c.KVType, Nodes: c.Nodes, Threads: up.Threads,
+	o := bench.ProcessOptions{Coordinator: l.coordinator, PIDs: l.children.PIDs, Model: c.Model, Weights: c.Quant, KV: c.KVType, Nodes: c.Nodes, Threads: up.speeds.Threads,
 		Tokens: c.Tokens, Prompt: c.Prompt, Repeat: c.Repeat}
 	if c.Prompt > 0 {
 		f, err := bench.PromptsOfProcesses(ctx, o)

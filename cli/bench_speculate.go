@@ -75,7 +75,7 @@ func (c *benchSpeculateCmd) Run(e *env) error {
 func (c *benchSpeculateCmd) measure(e *env, name string, nodes int) (map[string]any, error) {
 	threads := c.Threads
 	if threads == 0 {
-		threads = topology.ThreadChoices(runtime.GOMAXPROCS(0), nodes)[0]
+		threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), nodes).Most
 	}
 	material, err := newMaterial(name)
 	if err != nil {

@@ -76,7 +76,7 @@ func (c *nodeCmd) Run(e *env) error {
 	}
 	var speeds topology.Speeds
 	if c.Speeds != "" {
-		if err := json.Unmarshal([]byte(c.Speeds), &speeds); err != nil || !speeds.Valid() || speeds.Threads != c.Threads {
+		if err := json.Unmarshal([]byte(c.Speeds), &speeds); err != nil || !speeds.Valid() || speeds.Threads.Most != c.Threads {
 			return fmt.Errorf("--speeds %q: want what a machine gives to %d threads: %w", c.Speeds, c.Threads, cmp.Or(err, errors.New("it is not")))
 		}
 	}

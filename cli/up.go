@@ -251,8 +251,8 @@ func (c *upCmd) takeThreads(ctx context.Context, serve cluster.ServeConfig, log 
 	cluster.Identify(ck, &serve)
 	weights, err := tensor.ParseDType(serve.Weights)
 	if err == nil {
-		c.speeds = cluster.MeasureThreads(ctx, cluster.SpeedsConfig{Dir: c.weightsCache(), Nodes: c.Nodes, Threads: c.Threads, Sockets: c.Nodes, Model: &ck.Config, Weights: weights, Logger: log}, nil)
-		c.Threads = c.speeds.Threads
+		c.speeds = cluster.MeasureSpeeds(ctx, cluster.SpeedsConfig{Dir: c.weightsCache(), Nodes: c.Nodes, Threads: c.Threads, Sockets: c.Nodes, Model: &ck.Config, Weights: weights, Logger: log}, nil)
+		c.Threads = c.speeds.Threads.Most
 	}
 	return err
 }

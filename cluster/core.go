@@ -137,6 +137,9 @@ func (c *core) placed(g *Group) {
 	if a := &c.director.cfg.Authority; p.Chunk == 0 {
 		p.Chunk = topology.ChooseChunk(g.Placement.Mapping, a.Shape, len(g.Nodes), topology.MeasuredCosts(g.Nodes, a.WeightBytes), c.serve.StepTokens)
 	}
+	for _, n := range g.Nodes {
+		p.Halvings = max(p.Halvings, n.Threads.Halvings())
+	}
 	c.chunk.Store(int64(p.Chunk))
 	for i, s := range g.Placement.Slices {
 		if have, least := g.Nodes[i].KVBudget, kvcache.ResidentBytes(c.geometry, 1, 1, c.policy); have < least {

@@ -293,7 +293,7 @@ func (c *core) Cluster() api.ClusterState {
 		return api.ClusterState{WaitingReason: err.Error()}
 	}
 	s := api.ClusterState{Epoch: uint64(v.Epoch), Mapping: string(v.Placement.Mapping), Running: len(snap.Running), Waiting: len(snap.Waiting),
-		Model: c.serve.Names[0], Policy: c.serve.Policy, Policies: kvcache.Usage(), TokensPerSecond: float64(snap.TokensPerSecond), BatchRows: snap.BatchRows, BatchSequences: snap.BatchSequences,
+		Model: c.serve.Names[0], Policy: c.serve.Policy, Policies: kvcache.Usage(), TokensPerSecond: float64(snap.TokensPerSecond), BatchRows: snap.BatchRows, BatchSequences: snap.BatchSequences, TryingThreads: snap.Trying,
 		Recoveries: c.recoveries.Load(), Nodes: []api.NodeState{}, Fences: v.Fences}
 	if c.serve.PrefixCache != PrefixOff {
 		s.PrefixCache = &api.PrefixCacheState{Mode: c.serve.PrefixCache, Queries: snap.Prefix.Queries, Hits: snap.Prefix.Hits,
@@ -350,6 +350,7 @@ func (c *core) Cluster() api.ClusterState {
 			if v.Phase != topology.Serving {
 				node.State = string(v.Phase)
 			}
+			node.Threads = n.Threads.Halved(snap.Halvings)
 			node.Share = float64(p.FFN.Len()) / float64(c.checkpoint.Config.FFN)
 			if snap.Epoch == v.Epoch && i < len(snap.Sockets) {
 				k := snap.Sockets[i]

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,7 @@ type LocalConfig struct {
 	Draft string
 	// Threads compute; default: the processors of the machine.
 	Threads int
+	fewest  int // for tests: of a step; 0: always all
 }
 
 // Local is an embedded cluster. It implements api.Engine.
@@ -114,9 +116,10 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		return nil, err
 	}
 	hub := &memoryHub{size: cfg.Sockets}
+	threads := topology.Threads{Most: cfg.Threads, Fewest: cmp.Or(cfg.fewest, cfg.Threads)}
 	engine := grammars(ck)
 	for i := range cfg.Sockets {
-		sc := socket.Config{Checkpoint: ck, Grammars: engine, Pool: c.pool, KVBudget: cfg.KVBudget, Logger: log, Draft: draft, Connect: hub.connect, Stopped: make(chan struct{})}
+		sc := socket.Config{Checkpoint: ck, Grammars: engine, Pool: c.pool, Threads: threads, KVBudget: cfg.KVBudget, Logger: log, Draft: draft, Connect: hub.connect, Stopped: make(chan struct{})}
 		if cfg.PrefixDisk != "" {
 			if sc.PrefixDisk, err = tier.Open(cfg.PrefixDisk, cfg.PrefixDiskSize, log); err != nil {
 				return nil, err
@@ -129,7 +132,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		}
 		pid := c.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: sc} }))
 		c.sockets = append(c.sockets, localSocket{pid, sc.Stopped, sc.PrefixDisk, sc.Scratch})
-		n := topology.Node{ID: fmt.Sprintf("socket-%d", i), Incarnation: 1, KVBudget: cfg.KVBudget, ModelHash: ck.Hash()}
+		n := topology.Node{ID: fmt.Sprintf("socket-%d", i), Incarnation: 1, Threads: threads, KVBudget: cfg.KVBudget, ModelHash: ck.Hash()}
 		c.system.Root.Send(c.dpid, &nodeUp{node: n, host: host{incarnation: n.Incarnation, handle: localHandle{root: c.system.Root, pid: pid}, address: "local"}})
 	}
 	for c.director.serving.Load() == nil {

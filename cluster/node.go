@@ -65,7 +65,7 @@ type NodeConfig struct {
 	// bytes; empty: they stay in memory. Processes of a machine may share it.
 	KVDisk     string
 	KVDiskSize int64
-	// Threads compute; default: what is the fastest of the processors of the machine.
+	// Threads compute, in every step; default: the processors of the machine, or fewer.
 	Threads int
 	// Speeds are what that many threads were measured to give; zero: the node measures.
 	Speeds topology.Speeds
@@ -361,9 +361,9 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	defer closeDraft(draft, ck)
 	speeds := cfg.Speeds
 	if !speeds.Valid() { // it takes itself for the only node of its machine, and for one of two that serve
-		speeds = MeasureThreads(ctx, SpeedsConfig{Dir: cfg.WeightsCache, Nodes: 1, Threads: cfg.Threads, Sockets: 2, Model: &ck.Config, Weights: ck.Config.DType, NATS: cfg.NATS, Logger: cfg.Logger}, b.nats)
+		speeds = MeasureSpeeds(ctx, SpeedsConfig{Dir: cfg.WeightsCache, Nodes: 1, Threads: cfg.Threads, Sockets: 2, Model: &ck.Config, Weights: ck.Config.DType, NATS: cfg.NATS, Logger: cfg.Logger}, b.nats)
 	}
-	cfg.Threads = speeds.Threads
+	cfg.Threads = speeds.Threads.Most
 	pool, speed := tensor.NewPool(cfg.Threads), 0.0
 	defer pool.Close()
 	if cfg.Share == 0 || !cfg.Abrupt { // else the cluster that it ends with has said what it is to have
@@ -371,7 +371,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	}
 	n := &nodeActor{cache: m, retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation, speed: speed, speeds: speeds}
 	n.register()
-	n.socket = socket.Config{Checkpoint: ck, Grammars: grammars(ck), Pool: pool, KVBudget: cfg.KVBudget, Draft: draft, Logger: cfg.Logger, Connect: b.nats.Join, OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
+	n.socket = socket.Config{Checkpoint: ck, Grammars: grammars(ck), Pool: pool, Threads: speeds.Threads, KVBudget: cfg.KVBudget, Draft: draft, Logger: cfg.Logger, Connect: b.nats.Join, OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
 	if cfg.WeightsCache != "" {
 		n.socket.WeightsCache = &socket.WeightsCache{Dir: cfg.WeightsCache, Limit: cfg.WeightsCacheSize, Logger: cfg.Logger}
 	}
@@ -522,7 +522,7 @@ func (n *nodeActor) register() {
 		// The newest epoch is what a restarted coordinator counts on from.
 		c.Actor.Send(n.pid, &socket.Status{Reply: func(s *proto.SocketStatus) {
 			respond(c, &proto.NodeDescription{Id: n.cfg.ID, Incarnation: n.incarnation, Pid: uint32(os.Getpid()), ModelHash: n.hash,
-				KvBudgetBytes: n.cfg.KVBudget, Share: n.cfg.Share, Speed: n.speed, Read: n.speeds.Read, SyncTwo: n.speeds.Syncs.Two, SyncFour: n.speeds.Syncs.Four, Products: n.speeds.Products[:], Threads: uint32(n.cfg.Threads), Epoch: s.Epoch}, nil)
+				KvBudgetBytes: n.cfg.KVBudget, Share: n.cfg.Share, Speed: n.speed, Read: n.speeds.Read, SyncTwo: n.speeds.Syncs.Two, SyncFour: n.speeds.Syncs.Four, Products: n.speeds.Products[:], Threads: uint32(n.speeds.Threads.Most), FewestThreads: uint32(n.speeds.Threads.Fewest), Epoch: s.Epoch}, nil)
 		}})
 	})
 	rpc.Handle(n.mux, uint32(proto.Kind_KIND_LOAD), func(c *rpc.Ctx, m *proto.LoadRequest) {

@@ -29,7 +29,7 @@ import (
 type SpeedsConfig struct {
 	Dir     string // keeps what was measured, beside the weights' cache; empty: nothing does
 	Nodes   int    // that compute on this machine at once
-	Threads int    // of each; 0: what is the fastest
+	Threads int    // of each, in every step; 0: its part of the processors, or fewer
 	Sockets int    // that serve together
 	Model   *model.Config
 	Weights tensor.DType
@@ -37,44 +37,38 @@ type SpeedsConfig struct {
 	Logger  *slog.Logger
 }
 
-// measured is what is kept of a measurement.
-type measured struct {
-	Rehearsed []topology.Rehearsal `json:"rehearsed,omitempty"` // of which the threads were chosen
-	Speeds    topology.Speeds      `json:"speeds"`
-}
-
-// MeasureThreads says how many compute threads each node of this machine is to have, and what they
+// MeasureSpeeds says how many compute threads each node of this machine is to have, and what they
 // give, over a server that is there or, nil, one of its own. What this build has measured on this
 // machine before is not measured again; what could not be measured is zero, and the planner guesses.
-func MeasureThreads(ctx context.Context, c SpeedsConfig, bus *natsbus.Server) topology.Speeds {
-	choices := []int{c.Threads}
+func MeasureSpeeds(ctx context.Context, c SpeedsConfig, bus *natsbus.Server) topology.Speeds {
+	threads := topology.Threads{Most: c.Threads, Fewest: c.Threads}
 	if c.Threads == 0 {
-		choices = topology.ThreadChoices(runtime.GOMAXPROCS(0), c.Nodes)
+		threads = topology.ThreadsOf(runtime.GOMAXPROCS(0), c.Nodes)
 	}
 	if tensor.Quantised(c.Weights) { // kernels are of two kinds
 		c.Weights = tensor.Q8_0
 	} else {
 		c.Weights = tensor.BF16
 	}
-	path := c.path(choices)
-	if kept := readMeasured(path); kept.Speeds.Valid() && slices.Contains(choices, kept.Speeds.Threads) {
-		return kept.Speeds
+	path := c.path(threads)
+	if kept := readSpeeds(path); kept.Valid() && kept.Threads == threads {
+		return kept
 	}
 	began := time.Now()
-	m, err := c.measure(ctx, bus, choices)
+	s, err := c.measure(ctx, bus, threads)
 	if err != nil {
 		c.Logger.Info("this machine could not be measured; the planner guesses what it does", "error", err)
-		return m.Speeds
+		return s
 	}
-	c.Logger.Info("measured this machine", "took", time.Since(began), "kept", path, "rehearsed", m.Rehearsed, "speeds", m.Speeds)
-	if err := writeMeasured(path, &m); err != nil {
+	c.Logger.Info("measured this machine", "took", time.Since(began), "kept", path, "speeds", s)
+	if err := writeSpeeds(path, &s); err != nil {
 		c.Logger.Info("this machine is measured again at the next start", "error", err)
 	}
-	return m.Speeds
+	return s
 }
 
 // path is where these figures of this machine and build lie; empty: nowhere.
-func (c *SpeedsConfig) path(choices []int) string {
+func (c *SpeedsConfig) path(threads topology.Threads) string {
 	if c.Dir == "" {
 		return ""
 	}
@@ -84,28 +78,28 @@ func (c *SpeedsConfig) path(choices []int) string {
 	cpu, _, _ = bytes.Cut(cpu, []byte("\n"))
 	shape := socket.ShapeOf(c.Model) // of whose size the products are
 	shape.FFNUnitStart = nil
-	key := sha256.Sum256(fmt.Appendln(nil, shape, c.Sockets, string(cpu), runtime.GOMAXPROCS(0), runtime.GOARCH, kernels, Build(), tensor.Arithmetic, c.Nodes, choices, c.Weights, c.NATS))
+	key := sha256.Sum256(fmt.Appendln(nil, shape, c.Sockets, string(cpu), runtime.GOMAXPROCS(0), runtime.GOARCH, kernels, Build(), tensor.Arithmetic, c.Nodes, threads, c.Weights, c.NATS))
 	return filepath.Join(c.Dir, fmt.Sprintf("speeds-%x.json", key[:8]))
 }
 
-// readMeasured gives nothing where there is no such file.
-func readMeasured(path string) (m measured) {
+// readSpeeds gives nothing where there is no such file.
+func readSpeeds(path string) (s topology.Speeds) {
 	f, err := os.Open(path)
 	if err != nil {
-		return measured{}
+		return topology.Speeds{}
 	}
 	defer f.Close()
-	if json.NewDecoder(io.LimitReader(f, 1<<16)).Decode(&m) != nil {
-		return measured{}
+	if json.NewDecoder(io.LimitReader(f, 1<<16)).Decode(&s) != nil {
+		return topology.Speeds{}
 	}
-	return m
+	return s
 }
 
-func writeMeasured(path string, m *measured) error {
+func writeSpeeds(path string, s *topology.Speeds) error {
 	if path == "" {
 		return nil
 	}
-	text, err := json.Marshal(m)
+	text, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
@@ -119,35 +113,32 @@ func writeMeasured(path string, m *measured) error {
 	return os.Rename(part, path)
 }
 
-// measure settles the threads, and lets as many pools as there are nodes work at once. Of more
-// nodes than processors these work, and give each node its part.
-func (c *SpeedsConfig) measure(ctx context.Context, bus *natsbus.Server, choices []int) (m measured, err error) {
-	m.Speeds.Threads = choices[0]
+// measure lets as many pools as there are nodes work at once. Of more nodes than processors these
+// work, and give each node its part.
+func (c *SpeedsConfig) measure(ctx context.Context, bus *natsbus.Server, threads topology.Threads) (s topology.Speeds, err error) {
 	if bus == nil {
 		if bus, err = natsbus.Start(natsbus.Config{Name: "measure", Log: slog.New(slog.DiscardHandler)}); err != nil {
-			return m, err
+			return topology.Speeds{Threads: threads}, err
 		}
 		defer bus.Shutdown()
-	}
-	if len(choices) > 1 {
-		if m.Rehearsed, err = c.rehearse(ctx, bus, choices); err != nil {
-			return m, err
-		}
-		m.Speeds.Threads = topology.ChooseThreads(m.Rehearsed, c.Nodes)
 	}
 	n := min(c.Nodes, runtime.GOMAXPROCS(0))
 	pools, each, errs := make([]*tensor.Pool, n), make([]topology.Speeds, n), make([]error, n)
 	for i := range pools {
-		pools[i] = tensor.NewPool(m.Speeds.Threads)
+		pools[i] = tensor.NewPool(threads.Most)
 		defer pools[i].Close()
 	}
 	together(n, func(i int) { each[i], errs[i] = c.speeds(pools[i], float64(n)/float64(c.Nodes)) })
-	m.Speeds = each[0]
+	s = each[0]
+	s.Threads = threads
 	if err := errors.Join(errs...); err != nil {
-		return m, err
+		return s, err
 	}
-	m.Speeds.Syncs, err = measuredSyncs(ctx, bus, pools)
-	return m, err
+	for _, p := range pools { // so many wait for messages when a step decodes, or about
+		p.Use(threads.Halved(1))
+	}
+	s.Syncs, err = measuredSyncs(ctx, bus, pools)
+	return s, err
 }
 
 // together calls f(0), ..., f(n-1) at once.
@@ -164,13 +155,12 @@ func together(n int, f func(i int)) {
 // take as long, so that other programs disturb them alike. part is
 // what the node has of that.
 func (c *SpeedsConfig) speeds(pool *tensor.Pool, part float64) (s topology.Speeds, err error) {
-	s.Threads = pool.Threads()
 	rate, err := tensor.MeasureReadBandwidth(pool, speedBytes/c.Nodes, speedTime)
 	if err != nil {
 		return s, err
 	}
 	s.Read = part * rate * 1e9
-	n, side, cols := c.products(productWeights)
+	n, side, cols := c.products()
 	weights, err := c.matrices(n, side, cols)
 	defer func() { err = errors.Join(err, closeAll(weights)) }()
 	if err != nil {
@@ -195,9 +185,43 @@ func (c *SpeedsConfig) speeds(pool *tensor.Pool, part float64) (s topology.Speed
 	return s, nil
 }
 
+// products are matrices of the model's size on one node, as many as a model has or as do not fit most
+// caches: so many, rows and columns.
+func (c *SpeedsConfig) products() (n, rows, cols int) {
+	shape := socket.ShapeOf(c.Model)
+	cols = shape.Hidden
+	rows = max(16, int(min(productWeights, shape.Weights()/productsLayer/float64(max(c.Sockets, c.Nodes))))/cols/16*16)
+	return max(1, min(productsLayer*shape.Layers, productsMost/c.Nodes/(rows*cols))), rows, cols
+}
+
+// matrices are so many of zeros; to be closed, also after an error.
+func (c *SpeedsConfig) matrices(n, rows, cols int) (all []*tensor.Weight, err error) {
+	zeros := make([]float32, cols)
+	for range n {
+		w, err := tensor.NewWeight(c.Weights, rows, cols)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, w)
+		for row := range rows { // memory that was never written is one page of zeros
+			w.SetRow(row, zeros)
+		}
+	}
+	return all, nil
+}
+
+func closeAll(weights []*tensor.Weight) (err error) {
+	for _, w := range weights {
+		err = errors.Join(err, w.Close())
+	}
+	return err
+}
+
 const (
 	productRows    = 512     // multiplied in a measurement, so many at once
 	productWeights = 1 << 24 // at most, of one product
+	productsMost   = 1 << 26 // of all products of all nodes: more than fits most caches
+	productsLayer  = 9       // products have the weights of a layer
 	productRounds  = 16
 	productTime    = time.Second / 2
 )

@@ -5,8 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,12 +24,13 @@ func TestMeasuredSpeeds(t *testing.T) {
 	}
 	defer s.Shutdown()
 	before := s.Subscriptions()
+	one := topology.Threads{Most: 1, Fewest: 1}
 	cfg := SpeedsConfig{Dir: filepath.Join(t.TempDir(), "weights"), Nodes: 2, Threads: 1, Sockets: 2, Model: &model.Config{Layers: 8, Hidden: 384, Heads: 16, KVHeads: 8, HeadDim: 32, FFN: 1024},
 		Weights: tensor.Q4_0, Logger: slog.New(slog.DiscardHandler)}
 	measure := func() topology.Speeds {
 		t.Helper()
-		v := MeasureThreads(t.Context(), cfg, s)
-		if !v.Valid() || v.Threads != 1 || v.Syncs.Two < 1e-6 || v.Syncs.Two > 0.5 {
+		v := MeasureSpeeds(t.Context(), cfg, s)
+		if !v.Valid() || v.Threads != one || v.Syncs.Two < 1e-6 || v.Syncs.Two > 0.5 {
 			t.Fatalf("%+v", v)
 		}
 		return v
@@ -73,7 +72,7 @@ func TestMeasuredSpeeds(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	cfg.Nodes = 3
-	if v := MeasureThreads(ended, cfg, s); v.Syncs != (topology.Syncs{}) || v.Threads != 1 || v.Read == 0 {
+	if v := MeasureSpeeds(ended, cfg, s); v.Syncs != (topology.Syncs{}) || v.Threads != one || v.Read == 0 {
 		t.Errorf("cut short: %+v", v)
 	}
 }
@@ -82,35 +81,6 @@ func TestShareOf(t *testing.T) {
 	for read, want := range map[float64]float64{0: 1, 1e9: 0.25, 24e9: 2.5, 26.3e9: 2.75} {
 		if got := shareOf(read); got != want {
 			t.Errorf("%g bytes/s: a share of %v, want %v", read, got, want)
-		}
-	}
-}
-
-// With several choices each is rehearsed, and one of them is taken and kept; the most threads
-// when there is no time for it.
-func TestRehearsal(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
-	for _, nodes := range []int{1, 2} {
-		cfg := SpeedsConfig{Dir: t.TempDir(), Nodes: nodes, Sockets: nodes, Model: &model.Config{Layers: 2, Hidden: 128, Heads: 4, KVHeads: 2, HeadDim: 32, FFN: 256}, Weights: tensor.Q8_0, Logger: slog.New(slog.DiscardHandler)}
-		choices := topology.ThreadChoices(4, nodes)
-		first := MeasureThreads(t.Context(), cfg, nil)
-		if !first.Valid() || !slices.Contains(choices, first.Threads) {
-			t.Errorf("%d nodes: %+v of %v", nodes, first, choices)
-		}
-		if again := MeasureThreads(t.Context(), cfg, nil); again != first {
-			t.Errorf("%+v, measured before: %+v", again, first)
-		}
-		for i, r := range readMeasured(cfg.path(choices)).Rehearsed {
-			if r.Threads != choices[i] || slices.Min(r.Seconds[:]) < 1e-7 || r.Seconds[2] < r.Seconds[0] {
-				t.Errorf("%d nodes: %+v", nodes, r)
-			}
-			t.Logf("%d nodes: %+v", nodes, r)
-		}
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		cfg.Dir = ""
-		if v := MeasureThreads(ended, cfg, nil); v != (topology.Speeds{Threads: choices[0]}) {
-			t.Errorf("cut short: %+v", v)
 		}
 	}
 }

@@ -44,7 +44,7 @@ func ReleaseRequest(epoch uint32, keep []batcher.Keep, seqs, blocks []uint64) *p
 
 // StepRequest is a plan in the form that crosses the wire.
 func StepRequest(p *batcher.Plan, deadline time.Duration) *proto.StepRequest {
-	r := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, Evict: p.Evict, DropSums: p.DropSums, Keep: keeps(p.Keep), Passes: uint32(p.Passes), DeadlineMillis: uint32(deadline.Milliseconds())}
+	r := &proto.StepRequest{Epoch: p.Epoch, Step: p.Step, Release: p.Release, DropReplica: p.DropReplica, Evict: p.Evict, DropSums: p.DropSums, Keep: keeps(p.Keep), Passes: uint32(p.Passes), Halvings: uint32(p.Halvings), DeadlineMillis: uint32(deadline.Milliseconds())}
 	for _, x := range p.Index {
 		r.Index = append(r.Index, &proto.Index{Seq: x.Seq, From: uint32(x.From), Pieces: uint32(x.Pieces)})
 	}
@@ -160,11 +160,12 @@ type StepTotals struct {
 	Threads tensor.Spent  `json:"threads_ns"` // of the node that Compute is of
 
 	Clustering time.Duration `json:"clustering_ns"` // of prompts, of the slowest node
+	Halvings   uint64        `json:"halvings"`      // of the compute threads, of each step
 }
 
 // Sub is what happened since o was taken.
 func (t StepTotals) Sub(o StepTotals) StepTotals {
-	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows, t.Threads.Sub(o.Threads), t.Clustering - o.Clustering}
+	return StepTotals{t.Steps - o.Steps, t.Wall - o.Wall, t.Compute - o.Compute, t.Wait - o.Wait, t.Wire - o.Wire, t.Rows - o.Rows, t.Threads.Sub(o.Threads), t.Clustering - o.Clustering, t.Halvings - o.Halvings}
 }
 
 // StepTotals says where the time of the steps went so far.
@@ -192,18 +193,20 @@ func (f *figures) broken() time.Time {
 	return began
 }
 
-// note notes a step of so many passes that is done, each of which counts as one. One that fails is
+// note notes a plan that is done, each of whose passes counts as a step. One that fails is
 // kept for broken: its epoch is about to end.
-func (f *figures) note(began time.Time, took time.Duration, passes int, replies []*proto.StepReply) {
+func (f *figures) note(began time.Time, took time.Duration, p *batcher.Plan, replies []*proto.StepReply) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.flight.Equal(began) {
 		f.flight = time.Time{}
 	}
+	passes := max(1, p.Passes)
 	f.steps++
 	f.last = time.Now()
 	f.step += (took/time.Duration(passes) - f.step) / 8
 	f.total.Steps += uint64(passes)
+	f.total.Halvings += uint64(passes * p.Halvings)
 	f.total.Wall += took
 	var slowest *proto.StepReply
 	clustering := uint32(0)
@@ -242,8 +245,7 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 	ctx, cancel := context.WithTimeoutCause(ctx, s.deadline, fmt.Errorf("cluster: step %d was not done in %v", p.Step, s.deadline))
 	defer cancel()
 	began := time.Now()
-	passes := max(1, p.Passes)
-	s.figures.begin(began, p.Tokens()*passes)
+	s.figures.begin(began, p.Tokens()*max(1, p.Passes))
 	ctx, hung := s.watch(ctx, g, p)
 	replies, errs := g.step(ctx, StepRequest(p, s.deadline))
 	hung()
@@ -267,7 +269,7 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 		return batcher.StepDone{}, errors.New(strings.Join(failed, "; "))
 	}
 	took := time.Since(began)
-	s.figures.note(began, took, passes, replies)
+	s.figures.note(began, took, p, replies)
 	s.keepPace(g, took, replies)
 	if s.tracer != nil {
 		s.trace(g, p, began, took, replies)

@@ -3,6 +3,8 @@ package cluster
 import (
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/actors/batcher"
 )
 
 // TestBrokenStep: a step that a lost node breaks counts whether it fails before its
@@ -18,12 +20,12 @@ func TestBrokenStep(t *testing.T) {
 		t.Errorf("counted again: %v", got)
 	}
 	f.begin(at, 1)
-	f.note(at, time.Second, 1, nil)
+	f.note(at, time.Second, &batcher.Plan{}, nil)
 	if got := f.broken(); !got.IsZero() {
 		t.Errorf("done before: %v", got)
 	}
 	f.begin(at.Add(time.Second), 1) // of the next epoch, while the old one's is still coming back
-	f.note(at, time.Second, 1, nil)
+	f.note(at, time.Second, &batcher.Plan{}, nil)
 	if got := f.broken(); !got.Equal(at.Add(time.Second)) {
 		t.Errorf("an older step ended it: %v", got)
 	}

@@ -395,6 +395,7 @@ type NodeDescription struct {
 	// Measured: multiply-adds a second of products with 128, 256 and 512 rows at once; empty:
 	// they were not.
 	Products      []float64 `protobuf:"fixed64,16,rep,packed,name=products,proto3" json:"products,omitempty"`
+	FewestThreads uint32    `protobuf:"varint,17,opt,name=fewest_threads,json=fewestThreads,proto3" json:"fewest_threads,omitempty"` // of a step, of those in threads; 0: always all
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -525,6 +526,13 @@ func (x *NodeDescription) GetProducts() []float64 {
 		return x.Products
 	}
 	return nil
+}
+
+func (x *NodeDescription) GetFewestThreads() uint32 {
+	if x != nil {
+		return x.FewestThreads
+	}
+	return 0
 }
 
 type LoadRequest struct {
@@ -2397,7 +2405,10 @@ type StepRequest struct {
 	DropSums   []uint64 `protobuf:"varint,14,rep,packed,name=drop_sums,json=dropSums,proto3" json:"drop_sums,omitempty"` // blocks of the prefix cache whose sums are dropped before the step
 	// Passes of the model over the rows, each of which is a decode row of one token: what a row has
 	// drawn is its token in the next pass. 0: one.
-	Passes        uint32 `protobuf:"varint,15,opt,name=passes,proto3" json:"passes,omitempty"`
+	Passes uint32 `protobuf:"varint,15,opt,name=passes,proto3" json:"passes,omitempty"`
+	// How often the compute threads of each node are halved for this step, as far as it may have
+	// fewer. The bits are the same.
+	Halvings      uint32 `protobuf:"varint,16,opt,name=halvings,proto3" json:"halvings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2533,6 +2544,13 @@ func (x *StepRequest) GetDropSums() []uint64 {
 func (x *StepRequest) GetPasses() uint32 {
 	if x != nil {
 		return x.Passes
+	}
+	return 0
+}
+
+func (x *StepRequest) GetHalvings() uint32 {
+	if x != nil {
+		return x.Halvings
 	}
 	return 0
 }
@@ -3552,7 +3570,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\tPlacement\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x18\n" +
 	"\amapping\x18\x02 \x01(\tR\amapping\x12$\n" +
-	"\x06slices\x18\x03 \x03(\v2\f.shoal.SliceR\x06slices\"\x86\x03\n" +
+	"\x06slices\x18\x03 \x03(\v2\f.shoal.SliceR\x06slices\"\xad\x03\n" +
 	"\x0fNodeDescription\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x10\n" +
@@ -3569,7 +3587,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\bsync_two\x18\r \x01(\x01R\asyncTwo\x12\x1b\n" +
 	"\tsync_four\x18\x0e \x01(\x01R\bsyncFour\x12\x12\n" +
 	"\x04read\x18\x0f \x01(\x01R\x04read\x12\x1a\n" +
-	"\bproducts\x18\x10 \x03(\x01R\bproductsJ\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\xf4\x01\n" +
+	"\bproducts\x18\x10 \x03(\x01R\bproducts\x12%\n" +
+	"\x0efewest_threads\x18\x11 \x01(\rR\rfewestThreadsJ\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\xf4\x01\n" +
 	"\vLoadRequest\x12.\n" +
 	"\tplacement\x18\x01 \x01(\v2\x10.shoal.PlacementR\tplacement\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x1d\n" +
@@ -3726,7 +3745,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x04save\x18\f \x03(\x04R\x04save\x12\x12\n" +
 	"\x04keys\x18\r \x01(\fR\x04keys\x12\x14\n" +
 	"\x05draft\x18\x0e \x01(\rR\x05draft\x12\x12\n" +
-	"\x04sums\x18\x0f \x01(\bR\x04sums\"\xda\x03\n" +
+	"\x04sums\x18\x0f \x01(\bR\x04sums\"\xf6\x03\n" +
 	"\vStepRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x04R\x04step\x12\x18\n" +
@@ -3744,7 +3763,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\x05index\x18\f \x03(\v2\f.shoal.IndexR\x05index\x12\"\n" +
 	"\x05spill\x18\r \x03(\v2\f.shoal.SpillR\x05spill\x12\x1b\n" +
 	"\tdrop_sums\x18\x0e \x03(\x04R\bdropSums\x12\x16\n" +
-	"\x06passes\x18\x0f \x01(\rR\x06passes\"E\n" +
+	"\x06passes\x18\x0f \x01(\rR\x06passes\x12\x1a\n" +
+	"\bhalvings\x18\x10 \x01(\rR\bhalvings\"E\n" +
 	"\x05Index\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\rR\x04from\x12\x16\n" +

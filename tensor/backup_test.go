@@ -185,7 +185,7 @@ func TestAttemptOfAnOldRun(t *testing.T) {
 	if p.attempt(1, 50, p.run.Load(), false) {
 		t.Error("a task of a product that has ended was stored")
 	}
-	p.deal.split(6, 10)
+	p.deal.split(6, 10, len(p.deal))
 	own := packed(7, 0, 5)
 	p.deal[0].rest.Store(own)
 	if i, ok := p.deal.steal(0, 6); ok || p.deal[0].rest.Load() != own {

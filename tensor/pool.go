@@ -11,6 +11,7 @@ import (
 type Pool struct {
 	mu      sync.Mutex // held by the Run in progress
 	workers []*worker
+	use     atomic.Int32 // threads that take part in a Run; changes between Runs
 	stopped bool
 	exited  sync.WaitGroup
 
@@ -55,6 +56,7 @@ func NewPool(threads int) *Pool {
 	p.mat.init(threads)
 	p.deal = make(shares, threads)
 	p.watch.init(threads)
+	p.use.Store(int32(threads))
 	for id := 1; id < threads; id++ {
 		w := &worker{wake: make(chan struct{}, 1)}
 		p.workers = append(p.workers, w)
@@ -66,7 +68,15 @@ func NewPool(threads int) *Pool {
 }
 
 // Threads is the number of threads that take part in a Run, the caller included.
-func (p *Pool) Threads() int { return len(p.workers) + 1 }
+func (p *Pool) Threads() int { return int(p.use.Load()) }
+
+// Use has so many of the pool's threads take part in Runs from now on, from one to all of
+// them. The others park at once: they look for no work, on processors that others may need.
+func (p *Pool) Use(threads int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.use.Store(int32(max(1, min(threads, len(p.workers)+1))))
+}
 
 // Close stops the workers and waits for them. Closing twice is safe; a Run after
 // Close does all its work on the caller.
@@ -87,6 +97,7 @@ func (p *Pool) Close() {
 	p.mat.init(1)
 	p.deal = make(shares, 1)
 	p.workers = nil
+	p.use.Store(1)
 }
 
 // Run calls f(0), ..., f(n-1) on the pool's threads and returns when all calls have
@@ -102,7 +113,7 @@ func (p *Pool) Run(n int, f func(i int)) {
 
 // dispatch is Run for a task that wants to know which thread it is on; p.mu is held.
 func (p *Pool) dispatch(n int, task func(worker, i int)) {
-	if len(p.workers) == 0 || n <= 1 {
+	if p.Threads() == 1 || n <= 1 {
 		for i := range n {
 			task(0, i)
 		}
@@ -118,14 +129,14 @@ func (p *Pool) share(n int, task func(worker, i int)) {
 	number := p.run.Load() + 1
 	p.task = task
 	p.left.Store(number<<shareBits | uint64(n))
-	p.deal.split(number&tagMask, n)
+	p.deal.split(number&tagMask, n, p.Threads())
 	p.watch.start(number)
 	p.again.begin(n)
 	p.run.Store(number)
 	p.work(0, number)
 	p.await(number)
 	p.over.Store(number)
-	p.watch.stop(number)
+	p.watch.stop(number, p.Threads())
 	p.task = nil
 }
 
@@ -133,7 +144,7 @@ func (p *Pool) share(n int, task func(worker, i int)) {
 // done is told when the share is empty, not task by task. A task that is held and not told
 // keeps its Run waiting, but if it may be done twice: then the Run may be over.
 func (p *Pool) work(id int, number uint64) {
-	for child := 2 * id; child < min(2*id+2, len(p.workers)); child++ {
+	for child := 2 * id; child < min(2*id+2, p.Threads()-1); child++ {
 		p.workers[child].rouse()
 	}
 	tag := number & tagMask
@@ -232,13 +243,15 @@ func (p *Pool) serve(w *worker, id int) {
 	defer p.exited.Done()
 	for seen := uint64(0); ; {
 		if number := p.run.Load(); number != seen {
-			w.busy.Store(number)
-			p.work(id, number)
-			w.busy.Store(0)
+			if id < p.Threads() {
+				w.busy.Store(number)
+				p.work(id, number)
+				w.busy.Store(0)
+			}
 			seen = number
 			continue
 		}
-		if p.spin(w, seen) {
+		if id < p.Threads() && p.spin(w, seen) {
 			continue
 		}
 		w.parked.Store(true)

@@ -41,6 +41,56 @@ func TestPoolRunsEveryTaskOnce(t *testing.T) {
 	}
 }
 
+// Threads that a Run does without get no task, and park while the others work on.
+func TestPoolUses(t *testing.T) {
+	const all = 5
+	p := NewPool(all)
+	defer p.Close()
+	for round, use := range []int{2, all, 1, 3, 4, 2, 9, 0} {
+		p.Use(use)
+		use = max(1, min(use, all))
+		if p.Threads() != use {
+			t.Fatalf("%d threads, want %d", p.Threads(), use)
+		}
+		parked := func() bool {
+			for _, w := range p.workers[use-1:] {
+				if !w.parked.Load() {
+					return false
+				}
+			}
+			return true
+		}
+		seen := make([]atomic.Int32, all)
+		for began := time.Now(); ; {
+			ran := make([]atomic.Int32, 200)
+			p.mu.Lock()
+			p.dispatch(len(ran), func(worker, i int) {
+				seen[worker].Add(1)
+				if ran[i].Add(1); i%50 == 0 {
+					time.Sleep(100 * time.Microsecond) // others find tasks
+				}
+			})
+			p.mu.Unlock()
+			for i := range ran {
+				if ran[i].Load() != 1 {
+					t.Fatalf("round %d: task %d ran %d times", round, i, ran[i].Load())
+				}
+			}
+			if seen[use-1].Load() > 0 && parked() {
+				break
+			}
+			if time.Since(began) > time.Minute {
+				t.Fatalf("round %d of %d threads: they did %v tasks; parked: %v", round, use, seen, parked())
+			}
+		}
+		for id := use; id < all; id++ {
+			if n := seen[id].Load(); n > 0 {
+				t.Errorf("round %d: thread %d of %d did %d tasks", round, id, use, n)
+			}
+		}
+	}
+}
+
 func TestPoolServesConcurrentCallers(t *testing.T) {
 	p := NewPool(3)
 	defer p.Close()

@@ -78,8 +78,8 @@ func (w *stopwatch) leave(id int) {
 	}
 }
 
-// stop is called when all tasks are done.
-func (w *stopwatch) stop(number uint64) {
+// stop is called when all tasks are done, by so many threads.
+func (w *stopwatch) stop(number uint64, threads int) {
 	if !w.looking {
 		return
 	}
@@ -94,7 +94,7 @@ func (w *stopwatch) stop(number uint64) {
 	}
 	wall := ended - w.began
 	s := Spent{Runs: 1, Wall: wall}
-	for i := range w.threads {
+	for i := range threads {
 		l := &w.threads[i]
 		if l.run != number {
 			s.Absent += wall

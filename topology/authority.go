@@ -19,6 +19,7 @@ type Node struct {
 	Read        float64 // bytes a second that its threads read, as it has measured; zero: it has not
 	Syncs       Syncs   // likewise
 	Products    Products
+	Threads     Threads
 	Distance    float64 // seconds from the coordinator's process to the node's, one way; zero: not known
 	KVBudget    int64   // bytes
 	ModelHash   string

@@ -19,7 +19,7 @@ func (p *Products) valid() bool {
 // Speeds are what so many compute threads gave a node, while the other nodes of its machine
 // did the same.
 type Speeds struct {
-	Threads  int      `json:"threads"`
+	Threads
 	Read     float64  `json:"read"` // bytes a second
 	Syncs    Syncs    `json:"syncs"`
 	Products Products `json:"products"`
@@ -27,92 +27,7 @@ type Speeds struct {
 
 // Valid says that they can have been measured.
 func (s *Speeds) Valid() bool {
-	return s.Threads > 0 && positive(s.Read) && s.Syncs.valid() && s.Products.valid()
-}
-
-// ThreadChoices are the numbers of compute threads of each of so many nodes of one machine that
-// are chosen among, the most first: an even part of the processors, half of it and a quarter.
-// Of four processors or more a node leaves one to messages: threads that wait for work spin, and
-// a step that waits for a message behind them has waited for all nodes.
-func ThreadChoices(processors, nodes int) []int {
-	t, least := max(1, processors/max(1, nodes)), 1
-	if nodes <= 1 {
-		least = min(t, 2)
-	}
-	least = max(least, t/4)
-	if t >= 4 {
-		t--
-	}
-	out := []int{t}
-	for t = (t + 1) / 2; t >= least && t < out[len(out)-1]; t = (t + 1) / 2 {
-		out = append(out, t)
-	}
-	return out
-}
-
-// RehearsedRows are the rows of a step of one sequence, of a batch, and of a prompt.
-var RehearsedRows = [...]int{1, 16, 128}
-
-// Rehearsal is what products of a layer's part and the exchange after them took a node with so
-// many threads, while the other nodes of its machine did the same: seconds, by RehearsedRows.
-type Rehearsal struct {
-	Threads int                         `json:"threads"`
-	Seconds [len(RehearsedRows)]float64 `json:"seconds"`
-}
-
-const (
-	nearlyAll    = 1.15 // of the fastest's time, on one node
-	spared       = 0.10 // more of it, of several nodes, for each doubling of processors that are left to messages
-	fewerThreads = 0.95 // of the time of more threads, where none are nearly as fast with all rows
-)
-
-// ChooseThreads takes, of what was rehearsed with the most threads first on so many nodes, the
-// fewest that are nearly as fast as any with every number of rows: a step has more messages than a
-// rehearsal, and over processes each takes longer, the more so the fewer processors are left to
-// them. Where there are none it takes the fastest: a step of one row, one of many, and a prompt
-// count alike.
-func ChooseThreads(of []Rehearsal, nodes int) int {
-	var fastest Rehearsal
-	for i := range fastest.Seconds {
-		fastest.Seconds[i] = math.Inf(1)
-		for _, r := range of {
-			fastest.Seconds[i] = min(fastest.Seconds[i], r.Seconds[i])
-		}
-	}
-	best := &of[0]
-	for i := range of {
-		if of[i].mean() < fewerThreads*best.mean() {
-			best = &of[i]
-		}
-	}
-	for i := range of {
-		most := nearlyAll
-		if nodes > 1 {
-			most = 1 + spared*math.Log2(float64(1+of[0].Threads-of[i].Threads))
-		}
-		if of[i].nearly(&fastest, most) {
-			best = &of[i]
-		}
-	}
-	return best.Threads
-}
-
-func (r *Rehearsal) nearly(fastest *Rehearsal, most float64) bool {
-	for i, s := range r.Seconds {
-		if s > most*fastest.Seconds[i] {
-			return false
-		}
-	}
-	return true
-}
-
-// mean is the geometric one.
-func (r *Rehearsal) mean() float64 {
-	product := 1.0
-	for _, s := range r.Seconds {
-		product *= s
-	}
-	return math.Cbrt(product)
+	return s.Threads.Valid() && positive(s.Read) && s.Syncs.valid() && s.Products.valid()
 }
 
 // usualChunk is that of sockets that have measured nothing.

@@ -57,6 +57,7 @@ type Plan struct {
 	Chunks      []Chunk
 	Index       []Index // of prompts without rows in this step
 	Passes      int     // over rows of Decode, each with the token that it drew before; 0: one
+	Halvings    int     // of the threads that compute
 }
 
 // Index does so many pieces, after those From, of the work of a prompt's policy that need not wait

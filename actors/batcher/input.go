@@ -114,6 +114,8 @@ type Placed struct {
 	Held    []Held
 	Disk    bool // all keep blocks of the prefix cache in files
 	Chunk   int  // takes the place of Config.Chunk; 0: what there is stays
+	// Halvings is how often compute threads may be halved for a step.
+	Halvings int
 }
 
 // Unplaced says that no cluster works now.

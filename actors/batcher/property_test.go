@@ -182,7 +182,7 @@ func everythingEnds(t *testing.T) {
 			if of > 0 {
 				chunk = of
 			}
-			step(Placed{Epoch: epoch, Sockets: sockets, Held: held, Chunk: of})
+			step(Placed{Epoch: epoch, Sockets: sockets, Held: held, Chunk: of, Halvings: int(epoch) % 3})
 		}
 		n := 0
 		for range rapid.IntRange(5, 120).Draw(r, "actions") {

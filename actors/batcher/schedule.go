@@ -50,6 +50,7 @@ func (s *State) schedule() {
 	s.replicate(p)
 	s.spill(p)
 	s.repeat(p, rows)
+	s.halve(p)
 	s.steps++
 	s.resumed = nil
 	p.DropReplica, s.noReplica = s.noReplica, nil

@@ -406,6 +406,9 @@ func (c *cluster) run(p *Plan, requests map[string]*Spec) StepDone {
 			c.openCache(q, q.open.Owner)
 		}
 	}
+	if p.Halvings < 0 || p.Halvings > 2 || p.Halvings > 0 && len(p.Chunks)+len(p.Index) > 0 {
+		c.t.Fatalf("step %d: threads are halved %d times with %d chunks", p.Step, p.Halvings, len(p.Chunks))
+	}
 	done := StepDone{Epoch: p.Epoch, Step: p.Step}
 	for _, d := range p.Decode {
 		q := c.seqs[d.Seq]

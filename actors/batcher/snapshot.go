@@ -22,6 +22,8 @@ type Snapshot struct {
 	Prefix          PrefixTotals
 	PrefixBlocks    int // of tensor.BlockSlots tokens that can be found
 	Speculated      Speculated
+	Halvings        int  // of the compute threads, in the newest step
+	Trying          bool // which number of threads is best for steps like that
 }
 
 // Totals is what rebuilding has cost since the start: what was done again for
@@ -77,6 +79,7 @@ func (s *State) Snapshot() Snapshot {
 		v.InFlight, v.BatchRows, v.BatchSequences = true, f.plan.Tokens(), len(f.rows)
 	}
 	v.Speculated = s.speculation.totals
+	v.Halvings, v.Trying = s.threads.last, s.threads.kind != nil && !s.threads.kind.chosen()
 	v.Speculated.Texts, v.Speculated.Recent = s.speculation.bytes, s.speculation.recent.Bytes()
 	for _, a := range s.ledger.sockets {
 		v.Sockets = append(v.Sockets, SocketState{ID: a.ID, Budget: a.Budget, Reserved: a.reserved + a.shared - a.evictable, Used: a.used, Freed: a.freed, Replicas: a.replicas, Shared: a.shared - a.evictable, Evictable: a.evictable, Sequences: a.sequences, Files: a.files, Scratch: a.Scratch})

@@ -358,7 +358,10 @@ func (s *State) timed(p *Plan, micros int64) {
 	if micros <= 0 || len(p.Chunks)+len(p.Open)+len(p.Copy) > 0 || len(p.Decode) == 0 || slices.ContainsFunc(p.Decode, given) {
 		return
 	}
-	s.speculation.cost.Add(len(p.Decode), p.Tokens()-len(p.Decode), float64(micros)/float64(p.passes()))
+	pass := float64(micros) / float64(p.passes())
+	if s.threads.halved(p, pass) {
+		s.speculation.cost.Add(len(p.Decode), p.Tokens()-len(p.Decode), pass)
+	}
 	start := speculate.NewTrust()
 	s.speculation.trust.Drift(&start, forgetTrust/16)
 }

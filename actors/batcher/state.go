@@ -44,6 +44,7 @@ type State struct {
 	spreadAfter int64      // no answers are spread before
 
 	speculation speculation
+	threads     threads
 
 	submitted, sequences, steps uint64 // counters
 	rate                        rate
@@ -146,6 +147,9 @@ func (s *State) place(p Placed) {
 	if p.Chunk > 0 { // nobody holds memory now that was counted with another
 		s.cfg.Chunk = min(p.Chunk, s.cfg.TokenBudget)
 		s.cfg.Geometry.Chunk, s.ledger.g.Chunk = s.cfg.Chunk, s.cfg.Chunk
+	}
+	if n := min(p.Halvings, mostHalvings); n != s.threads.halvings || len(p.Sockets) != len(s.ledger.sockets) {
+		s.threads = threads{halvings: n}
 	}
 	s.epoch, s.placed, s.unplaced, s.disk = p.Epoch, true, "", p.Disk && !s.cfg.NoPrefixCache
 	s.ledger.sockets = make([]account, len(p.Sockets))

@@ -25,7 +25,8 @@ import (
 type Config struct {
 	Checkpoint *model.Checkpoint
 	Pool       *tensor.Pool
-	KVBudget   int64 // bytes of KV cache on this socket
+	Threads    topology.Threads // of the pool, as many as a step asks for; zero: all in every step
+	KVBudget   int64            // bytes of KV cache on this socket
 	// ParsePolicy makes the cache policy of a spec; nil: kvcache.Parse.
 	ParsePolicy func(spec string) (*kvcache.Policy, error)
 	Draft       *Draft // guesses what sequences say next; nil: nobody does
@@ -49,6 +50,13 @@ type Config struct {
 	// Stopped, when set, is closed when the socket has ended: only then may its
 	// checkpoint and its pool be closed, see Stop.
 	Stopped chan struct{}
+}
+
+// use has so many of the pool's threads work from now on.
+func (c *Config) use(halvings int) {
+	if c.Threads.Valid() {
+		c.Pool.Use(c.Threads.Halved(halvings))
+	}
 }
 
 // Stop ends the actor, a socket or its parent, and waits for the socket: for the
@@ -271,6 +279,7 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches, p topo
 	if err != nil {
 		return nil, err
 	}
+	cfg.use(0)
 	w, err := LoadSlices(ctx, cfg.Checkpoint, p, rank, dt, cfg.Pool, cfg.WeightsCache, func(done, total int64) {
 		read.done.Store(done)
 		read.total.Store(total)
@@ -389,6 +398,7 @@ func (a *Actor) begin(c actor.Context, m *Step) {
 	s.jobsBefore, _ = a.exec.Progress()
 	a.steps[w.Batch] = s
 	s.stages = []stage{{job: func(done func(error)) {
+		a.Config.use(w.Halvings)
 		s.wireBefore, s.before = e.group.wireBytes(), e.pool.Spent()
 		s.lateBefore = e.group.lateness()
 		began := time.Now()

@@ -107,6 +107,8 @@ type Work struct {
 	Wanted []Wanted
 	Index  []Index
 	Passes int // over the runs, of which each has one token: see Again
+	// Halvings of the threads that compute.
+	Halvings int
 }
 
 // Again makes the runs those of the next pass: each has the token that it drew.

@@ -26,7 +26,7 @@ func (m *Machine) Plan(r *proto.StepRequest) (*Work, error) {
 		return nil, err
 	}
 	n := len(r.Chunks)
-	w := &Work{Epoch: r.Epoch, Step: r.Step, Batch: batch, Passes: max(1, int(r.Passes)), First: make([]Effect, 0, 2*n), Runs: make([]Run, 0, n), Wanted: make([]Wanted, 0, n)}
+	w := &Work{Epoch: r.Epoch, Step: r.Step, Batch: batch, Passes: max(1, int(r.Passes)), Halvings: int(r.Halvings), First: make([]Effect, 0, 2*n), Runs: make([]Run, 0, n), Wanted: make([]Wanted, 0, n)}
 	m.commit(w, r)
 	w.First = m.release(m.keep(w.First, r.Keep), r.Release)
 	for _, id := range r.DropReplica {

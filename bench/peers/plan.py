@@ -1,9 +1,9 @@
 """How often the planner's choice is the fastest one. Usage: plan.py SHOAL [--models fry,llama-3.2-1b] [--nodes 1,2,4,8] [--rows 1,16] [--context 128,4096] [--seconds 3600]
 
-Decode over nodes of this machine as shoal up plans them, and with the other mapping and other numbers of threads, in turn,
-everything else as planned; every run starts its own processes, and they share what was measured. Rounds go on until the time
-is over. For each cell: tokens a second (medians over rounds) of the plan and of each other choice, and how many cells the plan
-was the fastest in, or within 5 %. P: with so many of Go's processors a node.
+Decode over nodes of this machine as shoal up does it, which tries how many threads are best, and with each number in all steps,
+and with the other mapping, in turn, everything else as planned; every run starts its own processes, and they share what was
+measured. Rounds go on until the time is over. For each cell: tokens a second (medians over rounds) of the plan and of each other
+choice, how many threads were chosen, and how many cells the plan was the fastest in, or within 5 %.
 Contexts over 1024 have at most --deep rows. Every figure is kept as a line of JSON in --out."""
 import argparse, json, statistics, subprocess, sys, time
 
@@ -15,7 +15,7 @@ for flag, default in dict(tokens=48, deep=16, rounds=3, seconds=3600).items():
     a.add_argument("--" + flag, type=int, default=default)
 a = a.parse_args()
 ints = lambda s: [int(x) for x in s.split(",")]
-began, out, rates, plans, longest, cores = time.time(), open(a.out, "w"), {}, {}, 10, 1
+began, out, rates, plans, chosen, longest, cores = time.time(), open(a.out, "w"), {}, {}, {}, 10, 1
 left = lambda: a.seconds - (time.time() - began)
 
 def run(model, nodes, more):
@@ -49,12 +49,14 @@ def run(model, nodes, more):
 def note(model, nodes, choice, d):
     for cell, f in d.items():
         rates.setdefault((model, nodes, *cell), {}).setdefault(choice, []).append(f["tokens_per_s"])
+        if choice == "plan":
+            chosen.setdefault((model, nodes, *cell), []).append(f["threads"])
 
-def others(nodes, mapping, threads):
+def others(nodes, mapping):
+    """Of four processors or more a node leaves one to messages (topology.ThreadsOf)."""
     even = max(1, cores // nodes)
-    counts = {even, max(1, even - 1), (even + 1) // 2, max(1, even // 4)} - {threads}
-    few = [(mapping, t, t) for t in sorted(counts | {threads}, reverse=True) if nodes > 1 and t < even]
-    return [(mapping, t, 0) for t in sorted(counts, reverse=True)] + few + [(m, threads, 0) for m in ("gather", "reduce") if nodes > 1 and m != mapping]
+    counts = {max(1, even - (even >= 4)), (even + 1) // 2, max(1, even // 4)} if even > 1 else set()
+    return [(mapping, t) for t in sorted(counts, reverse=True)] + [(m, 0) for m in ("gather", "reduce") if nodes > 1 and m != mapping]
 
 def table():
     fastest = near = cells = 0
@@ -62,18 +64,15 @@ def table():
         m = {c: statistics.median(x) for c, x in r.items()}
         if "plan" not in m:
             continue
-        mapping, threads = plans[model, nodes]
         one = statistics.median(rates.get((model, 1, context, rows), {}).get("plan", [0]))
-        line = f"{model:12} {nodes} nodes {context:5} {rows:2} rows  {mapping:6} x {threads:2} {m['plan']:7.1f}  of one node {m['plan'] / one if one else 0:4.2f} |"
-        for c, x in m.items():
-            if c != "plan":
-                line += f"  {c[0]} x {c[1]}{f' P {c[2]}' if c[2] else ''} {x:.1f}"
+        threads = ",".join(map(str, chosen[model, nodes, context, rows]))
+        line = f"{model:12} {nodes:2} nodes {context:5} {rows:2} rows  {plans[model, nodes]:6} x {threads:8} {m['plan']:7.1f}  of one node {m['plan'] / one if one else 0:4.2f} |"
         rest = [x for c, x in m.items() if c != "plan"]
+        print(line + "".join(f"  {c[0]} x {c[1] or 'chosen'} {x:.1f}" for c, x in m.items() if c != "plan"))
         if rest:
             cells += 1
             fastest += m["plan"] >= max(rest)
             near += m["plan"] >= 0.95 * max(rest)
-        print(line)
     print(f"the plan is the fastest in {fastest} of {cells} cells, or within 5 % in {near}; {time.time() - began:.0f} s", flush=True)
 
 for round in range(a.rounds):
@@ -83,14 +82,13 @@ for round in range(a.rounds):
                 break
             d = run(model, nodes, [])
             for f in d.values():
-                plans[model, nodes] = f["mapping"], f["threads"]
+                plans[model, nodes] = f["mapping"]
             note(model, nodes, "plan", d)
             if (model, nodes) not in plans:
                 continue
-            for choice in others(nodes, *plans[model, nodes])[:: 1 - 2 * (round % 2)]:
+            for mapping, threads in others(nodes, plans[model, nodes])[:: 1 - 2 * (round % 2)]:
                 if left() > longest:
-                    mapping, threads, processors = choice
-                    note(model, nodes, choice, run(model, nodes, ["--threads", str(threads), "--processors", str(processors)] + (["--mapping", mapping] if nodes > 1 else [])))
+                    note(model, nodes, (mapping, threads), run(model, nodes, (["--threads", str(threads)] if threads else []) + (["--mapping", mapping] if nodes > 1 else [])))
     table()
     if left() < longest:
         break

@@ -232,7 +232,7 @@ func (c *coordinator) join(e topology.FormGroup) {
 
 func (c *coordinator) serve(e topology.Serve) {
 	g := &serving{place: e.Placement, nodes: e.Nodes}
-	p := batcher.Placed{Epoch: e.Placement.Epoch, Disk: c.w.cfg.files}
+	p := batcher.Placed{Epoch: e.Placement.Epoch, Disk: c.w.cfg.files, Halvings: len(e.Placement.Slices) % 3}
 	for i, s := range e.Placement.Slices {
 		g.hosts = append(g.hosts, c.hosts[e.Nodes[i].ID].node)
 		p.Sockets = append(p.Sockets, batcher.Socket{ID: s.ID, Budget: e.Nodes[i].KVBudget, Heads: tensor.Span{Lo: s.KVHeads.Lo, Hi: s.KVHeads.Hi}})
