@@ -75,7 +75,11 @@ func (p *Pool) Threads() int { return int(p.use.Load()) }
 func (p *Pool) Use(threads int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.use.Store(int32(max(1, min(threads, len(p.workers)+1))))
+	threads = max(1, min(threads, len(p.workers)+1))
+	p.use.Store(int32(threads))
+	for i := threads; i < len(p.deal); i++ {
+		p.deal[i].rest.Store(0) // a thread that is late has no part of Runs that it does not know
+	}
 }
 
 // Close stops the workers and waits for them. Closing twice is safe; a Run after
@@ -129,7 +133,7 @@ func (p *Pool) share(n int, task func(worker, i int)) {
 	number := p.run.Load() + 1
 	p.task = task
 	p.left.Store(number<<shareBits | uint64(n))
-	p.deal.split(number&tagMask, n, p.Threads())
+	p.deal[:p.Threads()].split(number&tagMask, n)
 	p.watch.start(number)
 	p.again.begin(n)
 	p.run.Store(number)
@@ -147,10 +151,10 @@ func (p *Pool) work(id int, number uint64) {
 	for child := 2 * id; child < min(2*id+2, p.Threads()-1); child++ {
 		p.workers[child].rouse()
 	}
-	tag := number & tagMask
-	for i, ok := p.deal.next(id, tag); ; i, ok = p.deal.next(id, tag) {
+	tag, deal := number&tagMask, p.deal[:max(id+1, p.Threads())]
+	for i, ok := deal.next(id, tag); ; i, ok = deal.next(id, tag) {
 		if !ok {
-			i, ok = p.deal.steal(id, tag)
+			i, ok = deal.steal(id, tag)
 		}
 		if !ok {
 			return
@@ -161,7 +165,7 @@ func (p *Pool) work(id int, number uint64) {
 		}
 		p.watch.enter(id, number)
 		done := 0
-		for ; ok; i, ok = p.deal.next(id, tag) {
+		for ; ok; i, ok = deal.next(id, tag) {
 			if task == nil {
 				if p.attempt(id, i, number, false) {
 					done++

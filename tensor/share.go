@@ -30,17 +30,13 @@ func unpacked(r uint64) (tag, lo, hi uint64) {
 // shares are the tasks of a Run, a share a thread.
 type shares []share
 
-// split deals n tasks to the first of the threads. The others get none, and can steal none:
-// theirs is a share of no Run.
-func (s shares) split(tag uint64, n, threads int) {
+// split deals n tasks to the threads.
+func (s shares) split(tag uint64, n int) {
 	if n > maxTasks {
 		panic(fmt.Sprintf("tensor: %d tasks at once, at most %d", n, maxTasks))
 	}
-	for i := range threads {
-		s[i].rest.Store(packed(tag, uint64(n*i/threads), uint64(n*(i+1)/threads)))
-	}
-	for i := threads; i < len(s); i++ {
-		s[i].rest.Store(packed((tag-1)&tagMask, 0, 0))
+	for i := range s {
+		s[i].rest.Store(packed(tag, uint64(n*i/len(s)), uint64(n*(i+1)/len(s))))
 	}
 }
 

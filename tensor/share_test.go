@@ -39,7 +39,7 @@ func TestSharesAreClaimedOnce(t *testing.T) {
 			claimed[i].Store(0)
 		}
 		left.Store(int64(n))
-		m.split(n+1, int(n), len(m))
+		m.split(n+1, int(n))
 		number.Store(n + 1)
 		for left.Load() > 0 {
 			runtime.Gosched()
@@ -57,7 +57,7 @@ func TestSharesAreClaimedOnce(t *testing.T) {
 func TestSharesInOrder(t *testing.T) {
 	const threads, tag = 5, 77
 	m := make(shares, threads)
-	m.split(tag, 3*threads, len(m))
+	m.split(tag, 3*threads)
 	for want := 3; want < 6; want++ {
 		if i, ok := m.next(1, tag); !ok || i != want {
 			t.Fatalf("thread 1 claims task %d, %v of its share, want %d", i, ok, want)
