@@ -27,9 +27,9 @@ func ThreadsOf(processors, nodes int) Threads {
 // Valid says that a node may have them.
 func (t Threads) Valid() bool { return t.Fewest >= 1 && t.Fewest <= t.Most }
 
-// Halvings is how often there may be half as many.
+// Halvings is how often there may be half as many; never, of a node that does not say.
 func (t Threads) Halvings() (n int) {
-	for half := (t.Most + 1) / 2; half >= max(1, t.Fewest) && half < t.Most; n++ {
+	for half := (t.Most + 1) / 2; t.Fewest > 0 && half >= t.Fewest && half < t.Most; n++ {
 		t.Most, half = half, (half+1)/2
 	}
 	return n

@@ -26,7 +26,7 @@ func TestThreads(t *testing.T) {
 			t.Errorf("%d processors, %d nodes: %d threads, want %v at least", c.processors, c.nodes, got, c.want)
 		}
 	}
-	for _, asked := range []Threads{{8, 8}, {1, 1}, {}} {
+	for _, asked := range []Threads{{8, 8}, {1, 1}, {}, {8, 0}, {0, 8}} {
 		if asked.Halvings() != 0 || asked.Halved(3) != asked.Most {
 			t.Errorf("%v: %d halvings, %d threads", asked, asked.Halvings(), asked.Halved(3))
 		}
