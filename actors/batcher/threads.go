@@ -1,6 +1,9 @@
 package batcher
 
-import "slices"
+import (
+	"math/bits"
+	"slices"
+)
 
 // How many compute threads serve a decode step best depends on the model, its rows, the nodes and
 // what else their machines do. The bits are the same with any number, so it is found by trying:
@@ -33,14 +36,11 @@ type kind struct {
 }
 
 func (t *threads) of(rows int) *kind {
-	bits := 0
-	for n := rows; n > 0; n /= 2 {
-		bits++
-	}
-	k := t.kinds[bits]
+	size := bits.Len(uint(rows))
+	k := t.kinds[size]
 	if k == nil {
 		k = &kind{took: make([][]float64, t.halvings+1)}
-		for fewer := bits - 1; fewer > 0 && k.best == 0; fewer-- {
+		for fewer := size - 1; fewer > 0 && k.best == 0; fewer-- {
 			if other := t.kinds[fewer]; other != nil {
 				k.best = other.best
 				break
@@ -49,7 +49,7 @@ func (t *threads) of(rows int) *kind {
 		if t.kinds == nil {
 			t.kinds = map[int]*kind{}
 		}
-		t.kinds[bits] = k
+		t.kinds[size] = k
 	}
 	return k
 }
