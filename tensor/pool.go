@@ -57,6 +57,8 @@ func NewPool(threads int) *Pool {
 	p.deal = make(shares, threads)
 	p.watch.init(threads)
 	p.use.Store(int32(threads))
+	helpers.Add(int32(threads - 1))
+	processors.Store(int32(runtime.GOMAXPROCS(0)))
 	for id := 1; id < threads; id++ {
 		w := &worker{wake: make(chan struct{}, 1)}
 		p.workers = append(p.workers, w)
@@ -76,7 +78,7 @@ func (p *Pool) Use(threads int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	threads = max(1, min(threads, len(p.workers)+1))
-	p.use.Store(int32(threads))
+	helpers.Add(int32(threads) - p.use.Swap(int32(threads)))
 	for i := threads; i < len(p.deal); i++ {
 		p.deal[i].rest.Store(0) // a thread that is late has no part of Runs that it does not know
 	}
@@ -101,7 +103,7 @@ func (p *Pool) Close() {
 	p.mat.init(1)
 	p.deal = make(shares, 1)
 	p.workers = nil
-	p.use.Store(1)
+	helpers.Add(1 - p.use.Swap(1))
 }
 
 // Run calls f(0), ..., f(n-1) on the pool's threads and returns when all calls have

@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"runtime"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,10 +20,21 @@ const (
 	lingerMax = 5 * time.Millisecond   // but for tasks that are no kernels, as when weights are read
 	spinCheck = 64                     // looks between two readings of the clock
 	taken     = 100 * time.Microsecond // a yield that takes so long was used by another
-	goEvery   = 16                     // yields to the system for one to the goroutines of this process
+	goEvery   = 16                     // yields to the system for one to goroutines, where those may wait
 
 	crowdedFor = 2 * time.Millisecond
 )
+
+// Whoever gives way to goroutines with one of Go's processors idle wakes a thread of the system,
+// which looks for work and takes the goroutine over: four switches in each exchange of 200 us,
+// and a thread that is under way when the next Run begins. So it is done only where the threads
+// of all pools may hold all processors, and messages wait behind them.
+var (
+	helpers    atomic.Int32 // threads of all pools, but for their callers
+	processors atomic.Int32 // of Go, when a pool was made last
+)
+
+func fillProcessors() bool { return helpers.Load()+1 >= processors.Load() }
 
 // crowd is what a thread knows of others that want its processor.
 type crowd struct{ until time.Time }
@@ -54,7 +66,7 @@ func (s *spinner) on(busy bool) bool {
 	case now.Before(s.crowd.until):
 		return false
 	}
-	if s.yields++; s.yields%goEvery == 0 {
+	if s.yields++; s.yields%goEvery == 0 && fillProcessors() {
 		runtime.Gosched()
 	}
 	now = time.Now()

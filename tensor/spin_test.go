@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"runtime"
 	"testing"
 	"time"
 )
@@ -42,5 +43,36 @@ func TestLingerGivesWay(t *testing.T) {
 	s.began = s.began.Add(-2 * lingerMax)
 	if s.on(true) {
 		t.Error("a thread lingers without end beside a task")
+	}
+}
+
+// Threads give way to goroutines only where they may hold all of Go's processors.
+func TestFillProcessors(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	if n := helpers.Load(); n != 0 {
+		t.Fatalf("%d threads of pools that are closed", n)
+	}
+	p := NewPool(4)
+	defer p.Close()
+	for use, want := range map[int]bool{4: true, 3: false, 1: false} {
+		if p.Use(use); fillProcessors() != want {
+			t.Errorf("%d threads fill 4 processors: %v", use, !want)
+		}
+	}
+	p.Use(3)
+	q := NewPool(2)
+	if !fillProcessors() {
+		t.Error("three and two threads do not fill 4 processors")
+	}
+	solo := NewPool(1)
+	solo.Close()
+	q.Close()
+	q.Close()
+	if fillProcessors() {
+		t.Error("a pool that is closed fills processors")
+	}
+	p.Close()
+	if n := helpers.Load(); n != 0 {
+		t.Errorf("%d threads of pools that are closed", n)
 	}
 }
