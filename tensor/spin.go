@@ -27,14 +27,14 @@ const (
 
 // Whoever gives way to goroutines with one of Go's processors idle wakes a thread of the system,
 // which looks for work and takes the goroutine over: four switches in each exchange of 200 us,
-// and a thread that is under way when the next Run begins. So it is done only where the threads
-// of all pools may hold all processors, and messages wait behind them.
+// and a thread that is under way when the next Run begins. So it is done only where threads that
+// wait may hold all processors, and messages wait behind them.
 var (
 	helpers    atomic.Int32 // threads of all pools, but for their callers
 	processors atomic.Int32 // of Go, when a pool was made last
 )
 
-func fillProcessors() bool { return helpers.Load()+1 >= processors.Load() }
+func fillProcessors() bool { return helpers.Load() >= processors.Load() }
 
 // crowd is what a thread knows of others that want its processor.
 type crowd struct{ until time.Time }

@@ -52,17 +52,17 @@ func TestFillProcessors(t *testing.T) {
 	if n := helpers.Load(); n != 0 {
 		t.Fatalf("%d threads of pools that are closed", n)
 	}
-	p := NewPool(4)
+	p := NewPool(6)
 	defer p.Close()
-	for use, want := range map[int]bool{4: true, 3: false, 1: false} {
+	for use, want := range map[int]bool{6: true, 5: true, 4: false, 1: false} {
 		if p.Use(use); fillProcessors() != want {
-			t.Errorf("%d threads fill 4 processors: %v", use, !want)
+			t.Errorf("%d threads, of which one is the caller's, fill 4 processors: %v", use, !want)
 		}
 	}
-	p.Use(3)
+	p.Use(4)
 	q := NewPool(2)
 	if !fillProcessors() {
-		t.Error("three and two threads do not fill 4 processors")
+		t.Error("four and two threads do not fill 4 processors")
 	}
 	solo := NewPool(1)
 	solo.Close()
