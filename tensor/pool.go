@@ -274,8 +274,7 @@ func (p *Pool) serve(w *worker, id int) {
 	}
 }
 
-// spin looks for a Run after the one that was seen for a while, see spinner, then once more
-// after a yield.
+// spin looks for a Run after the one that was seen for a while, see spinner.
 func (p *Pool) spin(w *worker, seen uint64) bool {
 	for s := newSpinner(&w.crowd); ; {
 		for range spinCheck {
@@ -285,9 +284,7 @@ func (p *Pool) spin(w *worker, seen uint64) bool {
 			pause()
 		}
 		if !s.on(p.left.Load()&maxTasks != 0) {
-			break
+			return false
 		}
 	}
-	runtime.Gosched()
-	return p.run.Load() != seen
 }
