@@ -71,9 +71,23 @@ func TestThreadsFollow(t *testing.T) {
 	if a, b := s.threads.of(9), s.threads.of(15); a != b || a == s.threads.of(16) {
 		t.Error("8 to 15 rows are one kind")
 	}
-	tried(r, s, 2*trialAgain, 16, curve(300, 150, 100))
+	tried(r, s, trialAgain+trialPlans*3, 16, curve(300, 150, 100)) // one round more
 	if use, _ := tried(r, s, 100, 16, curve(300, 150, 100)); use[2] < 80 {
 		t.Errorf("since the machine has changed: %v", use)
+	}
+	tried(r, s, 200, 4, curve(100, 115, 125))
+	tried(r, s, trialAgain+trialPlans*3, 4, curve(100, 90, 80)) // others are faster now, and this as it was
+	if use, _ := tried(r, s, 100, 4, curve(100, 90, 80)); use[2] < 80 {
+		t.Errorf("since others have become faster: %v", use)
+	}
+}
+
+// What is slow is tried in two rounds, what is not in all.
+func TestThreadsTrials(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	s := &State{threads: threads{halvings: 2}}
+	if use, _ := tried(r, s, trialRounds*trialPlans*3, 1, curve(100, 115, 300)); use[1] != trialRounds*trialPlans || use[2] != 2*trialPlans {
+		t.Errorf("trials: %v", use)
 	}
 }
 
