@@ -22,6 +22,7 @@ type Group struct {
 	cfg     Config
 	t       Transport
 	recycle func([]byte)
+	poller  Poller // or nil
 
 	mu     sync.Mutex
 	work   sync.Cond // the worker has something to do
@@ -70,6 +71,7 @@ func newGroup(cfg Config, t Transport) (*Group, error) {
 	if r, ok := t.(Recycler); ok {
 		g.recycle = r.Recycle
 	}
+	g.poller, _ = t.(Poller)
 	return g, nil
 }
 
@@ -243,6 +245,23 @@ func (g *Group) Err() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.st.err
+}
+
+// Poll carries out, on the caller's goroutine, what messages that have come ask for: see Poller.
+// false: this transport has no such way.
+func (g *Group) Poll() bool {
+	if g.poller == nil {
+		return false
+	}
+	g.poller.Poll()
+	return true
+}
+
+// Rest ends polling.
+func (g *Group) Rest() {
+	if g.poller != nil {
+		g.poller.Rest()
+	}
 }
 
 // Close ends all operations with ErrClosed and closes the transport. It may be

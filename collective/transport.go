@@ -29,3 +29,12 @@ type Recycler interface{ Recycle(msg []byte) }
 // Notifier is implemented by transports that can tell of losses and dead
 // connections. The group fails with the first error it is told.
 type Notifier interface{ OnError(func(error)) }
+
+// Poller is implemented by transports that can deliver on the goroutine of who waits for a
+// message. Poll takes what has come; from then on until Rest the transport may deliver on no
+// other one, so calls follow each other within moments, or Rest does. Both may be called at any
+// time, by one goroutine.
+type Poller interface {
+	Poll()
+	Rest()
+}

@@ -77,3 +77,28 @@ func (s *spinner) on(busy bool) bool {
 	}
 	return true
 }
+
+// Waiter waits for what others compute as the threads of a pool wait for work, and lets the
+// goroutines run that bring it.
+type Waiter struct{ crowd crowd }
+
+// waitCheck is how often a Waiter looks between two readings of the clock.
+const waitCheck = 4
+
+// Wait looks until look says that it is there. false: not now, or somebody else wants the
+// processor.
+func (w *Waiter) Wait(look func() bool) bool {
+	s := newSpinner(&w.crowd)
+	s.began = s.began.Add(-spinFor) // other processes may be late because they wait for this processor
+	for {
+		for range waitCheck {
+			runtime.Gosched()
+			if look() {
+				return true
+			}
+		}
+		if !s.on(false) {
+			return false
+		}
+	}
+}

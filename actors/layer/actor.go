@@ -22,6 +22,7 @@ type Run struct {
 // exactly once, unless the epoch ends before, and has the slices until then (see
 // collective.Group, which is one).
 type Group interface {
+	Listener
 	AllGather(id collective.OpID, mine []float32, recv [][]float32, done func(error))
 	AllToAll(id collective.OpID, send, recv [][]byte, done func(error))
 	AllReduceTree(id collective.OpID, units int, nodes [][]tensor.Span, mine [][]float32, out []float32, done func(error))
@@ -125,6 +126,7 @@ func (p *pass) next() {
 	switch a := p.layer; {
 	case p.at < len(p.schedule):
 		p.schedule[p.at].start(b, p.run.Group, p.arrived)
+		p.layer.Term.Await(p.run.Group)
 	case a.Next != nil:
 		a.root.Send(a.Next, p.run)
 	default:

@@ -3,6 +3,8 @@ package layer
 import (
 	"sync"
 	"sync/atomic"
+
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 // Executor runs jobs of a socket one after another on a goroutine of its own,
@@ -18,6 +20,16 @@ type Executor struct {
 	done  chan struct{}
 	taken atomic.Uint64 // jobs submitted
 	ended atomic.Uint64 // of them, done
+
+	waiter tensor.Waiter
+	await  Listener // where the next job's cause comes from, or nil
+	awake  Listener // that polls, or nil
+}
+
+// Listener is where that comes from which the executor waits for, a group: see collective.Poller.
+type Listener interface {
+	Poll() bool // false: it will be told without
+	Rest()
 }
 
 // Progress is how many jobs have been done, and whether one is in hand. A socket
@@ -36,6 +48,7 @@ func NewExecutor() *Executor {
 		defer close(e.done)
 		for j, ok := e.next(); ok; j, ok = e.next() {
 			if j.term == nil || !j.term.over {
+				e.await = nil
 				j.do()
 			}
 			e.ended.Add(1)
@@ -59,12 +72,37 @@ func (e *Executor) next() (job, bool) {
 		if e.over {
 			return job{}, false
 		}
-		e.some.Wait()
+		if e.await == nil && e.awake == nil {
+			e.some.Wait()
+			continue
+		}
+		e.mu.Unlock()
+		e.listen()
+		e.mu.Lock()
 	}
 	j := e.jobs[e.at]
 	e.jobs[e.at] = job{}
 	e.at++
 	return j, true
+}
+
+// Await has the executor, when it has nothing to do, poll l for a while before it sleeps. Called
+// from a job.
+func (e *Executor) Await(l Listener) { e.await = l }
+
+// listen waits for a job that follows from what is polled, or rests.
+func (e *Executor) listen() {
+	l := e.await
+	if l == nil {
+		e.awake.Rest()
+		e.awake = nil
+		return
+	}
+	e.await, e.awake = nil, l
+	had := e.taken.Load()
+	e.waiter.Wait(func() bool {
+		return e.taken.Load() != had || !l.Poll() || e.taken.Load() != had
+	})
 }
 
 // Submit queues a job; after Close it drops it.
@@ -106,6 +144,9 @@ type Term struct {
 func (e *Executor) NewTerm() *Term { return &Term{exec: e} }
 
 func (t *Term) Submit(do func()) { t.exec.submit(job{do, t}) }
+
+// Await is the executor's.
+func (t *Term) Await(l Listener) { t.exec.Await(l) }
 
 // End queues the last job of the term.
 func (t *Term) End(free func()) {

@@ -104,6 +104,9 @@ func (x *exchanges) ReduceScatterTree(id collective.OpID, units int, nodes [][]t
 	x.root.Send(x.pid, operation(func() { x.group.ReduceScatterTree(id, units, nodes, mine, bounds, out, done) }))
 }
 
+func (x *exchanges) Poll() bool { return x.group.Poll() }
+func (x *exchanges) Rest()      { x.group.Rest() }
+
 // wireBytes is what the group has sent so far, a broadcast counted once.
 func (x *exchanges) wireBytes() uint64 { return x.group.Stats().BytesSent }
 

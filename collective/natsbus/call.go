@@ -87,7 +87,7 @@ func (t *Transport) hear(src int, addr string) {
 		l.Close()
 		return
 	}
-	l.listen(&t.pool, func(sid int, msg []byte) {
+	l.hears(&t.pool, func(sid int, msg []byte) {
 		if isHello(msg) {
 			t.hello(src, sid == hearDirect, msg)
 			return
@@ -96,6 +96,9 @@ func (t *Transport) hear(src int, addr string) {
 	}, func(err error) {
 		t.fail(&collective.OpError{Ranks: []int{src}, Err: collective.ErrPeerGone, Cause: fmt.Errorf("%w: connection to its server: %w", ErrLost, err)})
 	})
+	if !t.poller.add(l) {
+		l.read()
+	}
 	// It need not wait for its next round of hellos, nor this rank for its own.
 	t.mu.Lock()
 	heard := t.greeter.pairs[src].heard
@@ -149,6 +152,9 @@ func (t *Transport) reach(ctx context.Context, src int, addr string) (*link, err
 	}
 	if err == nil {
 		err = l.roundTrip()
+	}
+	if err == nil {
+		err = t.poller.adopt(l)
 	}
 	if err != nil {
 		l.Close()

@@ -50,11 +50,12 @@ func FuzzLink(f *testing.F) {
 		if err != nil {
 			return
 		}
-		err = l.read(new(buffers), func(sid int, msg []byte) {
+		l.hears(new(buffers), func(sid int, msg []byte) {
 			if !sent(b, sid, msg) {
 				t.Errorf("delivered %d bytes under %d that nobody sent", len(msg), sid)
 			}
-		})
+		}, nil)
+		err = l.inbox.from(l.nc.Read)
 		if err == nil {
 			t.Error("a link ended without a reason")
 		}

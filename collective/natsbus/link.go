@@ -24,10 +24,11 @@ import (
 // what arrives to two, where this one writes and delivers by itself, and it makes
 // new buffers for every message. A broken link is never repaired.
 type link struct {
-	nc   net.Conn
-	in   *bufio.Reader
-	max  int
-	lost func(error) // told once why the link ended, unless by Close
+	nc    net.Conn
+	in    *bufio.Reader // of the login
+	max   int
+	inbox inbox
+	lost  func(error) // told once why the link ended, unless by Close
 
 	mu     sync.Mutex
 	buf    []byte
@@ -43,7 +44,7 @@ const (
 
 // openLink logs in on nc with the token for the server's nonce. over secures it; the server
 // must ask for that, and must not without. It owns nc from here on. Nothing is delivered
-// before listen.
+// before hears.
 func openLink(ctx context.Context, nc net.Conn, over *tls.Config, name string, token func(nonce string) string) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	l := &link{nc: nc, in: bufio.NewReaderSize(nc, linkBuffer)}
@@ -106,7 +107,7 @@ func (l *link) subscribe(subject string, sid int) error {
 }
 
 // roundTrip returns when the server has done what was asked so far, and ends the
-// deadline of a login; before listen.
+// deadline of a login; before hears.
 func (l *link) roundTrip() error {
 	if err := l.nc.SetDeadline(time.Now().Add(linkTimeout)); err != nil {
 		return err
@@ -203,72 +204,20 @@ func (l *link) pong() {
 	}
 }
 
-// listen delivers messages by the number of their subscription, on a goroutine of
-// its own, in buffers of pool.
-func (l *link) listen(pool *buffers, deliver func(sid int, msg []byte), lost func(error)) {
+// hears sets who gets messages, by the number of their subscription, in buffers of pool, and
+// who is told why the link ended. Then somebody has to read.
+func (l *link) hears(pool *buffers, deliver func(sid int, msg []byte), lost func(error)) {
 	l.lost = lost
-	go func() { l.end(l.read(pool, deliver)) }()
+	l.inbox = inbox{buf: make([]byte, linkBuffer), pool: pool, deliver: deliver, ping: func() {
+		l.owed.Store(true)
+		l.pong()
+	}}
+	rest, _ := l.in.Peek(l.in.Buffered()) // what came right behind the login
+	l.inbox.end = copy(l.inbox.buf, rest)
 }
 
-func (l *link) read(pool *buffers, deliver func(int, []byte)) error {
-	for {
-		line, err := l.line()
-		if err != nil {
-			return err
-		}
-		if args, ok := bytes.CutPrefix(line, []byte("MSG ")); ok {
-			sid, n, ok := messageArgs(args)
-			if !ok || n > maxPayload {
-				return fmt.Errorf("natsbus: %.80q is no message", line)
-			}
-			msg := pool.take(n)
-			if _, err := io.ReadFull(l.in, msg); err != nil {
-				return err
-			}
-			if end, err := l.line(); err != nil || len(end) > 0 {
-				return errors.Join(errors.New("natsbus: a message that does not end where it should"), err)
-			}
-			deliver(sid, msg)
-			continue
-		}
-		if string(line) == "PING" {
-			l.owed.Store(true)
-			l.pong()
-			continue
-		}
-		if e, ok := bytes.CutPrefix(line, []byte("-ERR ")); ok {
-			return refusal(string(e))
-		}
-	}
-}
-
-// messageArgs reads "subject sid [reply] size".
-func messageArgs(b []byte) (sid, n int, ok bool) {
-	_, b, ok = bytes.Cut(b, []byte{' '})
-	if !ok {
-		return 0, 0, false
-	}
-	first, last := bytes.IndexByte(b, ' '), bytes.LastIndexByte(b, ' ')
-	if first < 0 {
-		return 0, 0, false
-	}
-	sid, n = number(b[:first]), number(b[last+1:])
-	return sid, n, sid >= 0 && n >= 0
-}
-
-func number(b []byte) int {
-	if len(b) == 0 || len(b) > 9 {
-		return -1
-	}
-	n := 0
-	for _, c := range b {
-		if c < '0' || c > '9' {
-			return -1
-		}
-		n = 10*n + int(c-'0')
-	}
-	return n
-}
+// read reads on a goroutine of its own.
+func (l *link) read() { go func() { l.end(l.inbox.from(l.nc.Read)) }() }
 
 // end closes the link and tells why, once.
 func (l *link) end(err error) {

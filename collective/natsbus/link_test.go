@@ -101,7 +101,8 @@ func TestEveryPingIsAnswered(t *testing.T) {
 	hear("PING\r\n")
 	say("PONG\r\n")
 	l := <-opened
-	l.listen(new(buffers), func(int, []byte) {}, func(error) {})
+	l.hears(new(buffers), func(int, []byte) {}, func(error) {})
+	l.read()
 	published := make(chan error, 1)
 	go func() { published <- l.Publish("s", nil) }()
 	hear("P") // and the rest is being written
@@ -182,7 +183,8 @@ func TestTickets(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := make(chan error, 1)
-	l.listen(&tr.pool, func(int, []byte) {}, func(err error) { told <- err })
+	l.hears(&tr.pool, func(int, []byte) {}, func(err error) { told <- err })
+	l.read()
 	if err := l.Publish("tp.shoal.g.4.b.0", nil); err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +259,8 @@ func TestLinkReads(t *testing.T) {
 		close(heard)
 		got := ""
 		told := make(chan error, 1)
-		l.listen(new(buffers), func(sid int, msg []byte) { got += fmt.Sprintf("%d %s|", sid, msg) }, func(err error) { told <- err })
+		l.hears(new(buffers), func(sid int, msg []byte) { got += fmt.Sprintf("%d %s|", sid, msg) }, func(err error) { told <- err })
+		l.read()
 		if err := <-told; err == nil || !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%.40q: %v, want %s", c.in, err, c.err)
 		}

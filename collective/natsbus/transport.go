@@ -70,6 +70,7 @@ type Transport struct {
 	in     *nats.Conn // subscribes only
 	forget []func()
 	pool   buffers
+	poller *poller // reads the links to other servers
 
 	dialing context.Context // ends with the transport
 	cancel  context.CancelFunc
@@ -103,6 +104,7 @@ var (
 	_ collective.Transport = (*Transport)(nil)
 	_ collective.Notifier  = (*Transport)(nil)
 	_ collective.Recycler  = (*Transport)(nil)
+	_ collective.Poller    = (*Transport)(nil)
 )
 
 // Transport opens the data connection of one rank in one group and epoch. The
@@ -120,6 +122,10 @@ func (s *Server) Transport(cfg TransportConfig) (*Transport, error) {
 		cfg: cfg, names: newSubjects(s.cfg.Cluster, cfg.Group, cfg.Epoch, cfg.Rank), server: s,
 		greeter: newGreeter(cfg.Rank, cfg.Size, cfg.Digest), peers: make([]peer, cfg.Size),
 		changed: make(chan struct{}, 1),
+	}
+	var err error
+	if t.poller, err = newPoller(); err != nil {
+		return nil, fmt.Errorf("natsbus: connections cannot be polled: %w", err)
 	}
 	t.dialing, t.cancel = context.WithCancel(context.Background())
 	for r := range cfg.Size {
@@ -147,7 +153,8 @@ func (t *Transport) connect() error {
 			return err
 		}
 		t.out, t.forget = out, append(t.forget, forget)
-		out.listen(&t.pool, func(int, []byte) {}, func(err error) { t.fail(fmt.Errorf("%w: connection: %w", ErrLost, err)) })
+		out.hears(&t.pool, func(int, []byte) {}, func(err error) { t.fail(fmt.Errorf("%w: connection: %w", ErrLost, err)) })
+		out.read()
 	}
 	var err error
 	if t.in, err = t.open(role+"-in", hearPermissions(t.names)); err != nil {
@@ -331,11 +338,18 @@ func (t *Transport) Close() error {
 			p.link.Close()
 		}
 	}
+	t.poller.close()
 	for _, f := range t.forget {
 		f()
 	}
 	return nil
 }
+
+// Poll implements collective.Poller.
+func (t *Transport) Poll() { t.poller.poll() }
+
+// Rest implements collective.Poller.
+func (t *Transport) Rest() { t.poller.rest() }
 
 // Recycle takes back the buffer of a message.
 func (t *Transport) Recycle(msg []byte) { t.pool.give(msg) }
