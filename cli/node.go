@@ -31,7 +31,7 @@ type nodeCmd struct {
 	NATS       string   `name:"nats" placeholder:"URL" help:"Use an external NATS instead of the embedded mesh."`
 	DataDir    string   `type:"path" placeholder:"DIR" help:"Where this node keeps a copy of the coordinator's store (jobs, placement); with three such processes it is replicated (default: it keeps none)."`
 	WithParent bool     `hidden:"" help:"End when standard input closes."`
-	Processors int      `hidden:"" help:"Go's, unless GOMAXPROCS says another number; 0: all."`
+	Processors int      `hidden:"" help:"Go's, unless GOMAXPROCS says another number; 0: as many as compute threads."`
 	Speeds     string   `hidden:"" help:"What this machine was measured to give, as JSON."`
 }
 
@@ -83,24 +83,28 @@ func (c *nodeCmd) Run(e *env) error {
 	ctx := e.ctx
 	if c.WithParent {
 		ctx = supervise.WithParent(ctx, e.stdin)
-		shareProcessors(c.Processors)
 	}
+	c.goProcessors(c.Threads)
 	log := c.logger(e.stderr)
 	defer rereadKey(e, key, log)()
 	c.takeKVBytes(1, log)
 	progress := nodeProgress(e, cmp.Or(c.ID, "this node"))
 	return cluster.RunNode(ctx, cluster.NodeConfig{ID: c.ID, Bind: c.Bind, Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Model: dir, SwiftKV: c.SwiftKV, Draft: c.Draft, KVBudget: int64(c.KVMemory),
 		Threads: c.Threads, Speeds: speeds, WeightsCache: c.weightsCache(), WeightsCacheSize: int64(c.WeightsCacheSize), PrefixDisk: c.PrefixDisk, PrefixDiskSize: int64(c.PrefixDiskSize), KVDisk: c.KVDisk, KVDiskSize: int64(c.KVDiskSize), Share: c.Share, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, Abrupt: c.WithParent,
-		Logger: log, OnProgress: progress})
+		Logger: log, OnProgress: progress, OnThreads: c.goProcessors})
 }
 
-// shareProcessors keeps a node that shares this machine with others to its part of the
-// processors. With more, every message that wakes a goroutine wakes another thread of this
-// process to look for work, on a core where a rank that all wait for computes; with no more than
-// compute threads, which wait for work on theirs, messages wait for them. GOMAXPROCS in the
-// environment overrides.
-func shareProcessors(n int) {
-	if os.Getenv("GOMAXPROCS") == "" && n > 0 && n < runtime.GOMAXPROCS(0) {
+// allProcessors are those that this process may use.
+var allProcessors = runtime.GOMAXPROCS(0)
+
+// goProcessors has Go run on as many processors as there are compute threads, unless GOMAXPROCS
+// in the environment or --processors says how many. The last one carries messages while the
+// others' threads compute or wait for work. With more, each message that wakes a goroutine wakes
+// another thread of this process to look for work, where one that is awake would have got to it
+// sooner: with one more than 7, ranks of 4 nodes wait up to twice as long for each other.
+func (c *nodeCmd) goProcessors(threads int) {
+	n := min(cmp.Or(c.Processors, threads), allProcessors)
+	if os.Getenv("GOMAXPROCS") == "" && n > 0 && n != runtime.GOMAXPROCS(0) {
 		runtime.GOMAXPROCS(n)
 	}
 }

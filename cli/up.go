@@ -14,7 +14,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"time"
 
@@ -39,7 +38,7 @@ type upCmd struct {
 	Standby bool      `help:"Run the coordinator as a process of its own, with a second one that takes over when it dies. Three copies of the job store, in three processes."`
 	noJobs  bool
 	speeds  topology.Speeds // of each node; zero: not measured
-	// processors of Go's in each node; 0: its part of them, and no fewer than threads.
+	// processors of Go's in each node; 0: as many as compute threads.
 	processors int
 	LogDir     string `type:"path" placeholder:"DIR" help:"Write each node's log to a file in this folder (default: only trouble is shown)."`
 }
@@ -260,7 +259,7 @@ func (c *upCmd) takeThreads(ctx context.Context, serve cluster.ServeConfig, log 
 func (c *upCmd) child(l *local, i int, dir string, more ...string) error {
 	id := fmt.Sprintf("node-%d", i)
 	args := []string{"node", "--with-parent", "--id", id, "--model", dir,
-		"--kv-memory", strconv.FormatInt(int64(c.KVMemory), 10), "--threads", strconv.Itoa(c.Threads), "--processors", strconv.Itoa(cmp.Or(c.processors, max(c.Threads, runtime.GOMAXPROCS(0)/c.Nodes))),
+		"--kv-memory", strconv.FormatInt(int64(c.KVMemory), 10), "--threads", strconv.Itoa(c.Threads), "--processors", strconv.Itoa(c.processors),
 		"--weights-cache", cmp.Or(c.weightsCache(), "off"), "--weights-cache-size", strconv.FormatInt(int64(c.WeightsCacheSize), 10), "--log-level", c.LogLevel}
 	if c.speeds.Valid() {
 		text, err := json.Marshal(c.speeds)

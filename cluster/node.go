@@ -67,6 +67,8 @@ type NodeConfig struct {
 	KVDiskSize int64
 	// Threads compute, in every step; default: the processors of the machine, or fewer.
 	Threads int
+	// OnThreads, when set, is told how many threads compute from now on, before they do.
+	OnThreads func(threads int)
 	// Speeds are what that many threads were measured to give; zero: the node measures.
 	Speeds topology.Speeds
 	// Share is the part of the work relative to other nodes, at most twice the measured
@@ -364,6 +366,9 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		speeds = MeasureSpeeds(ctx, SpeedsConfig{Dir: cfg.WeightsCache, Nodes: 1, Threads: cfg.Threads, Sockets: 2, Model: &ck.Config, Weights: ck.Config.DType, NATS: cfg.NATS, Logger: cfg.Logger}, b.nats)
 	}
 	cfg.Threads = speeds.Threads.Most
+	if cfg.OnThreads != nil {
+		cfg.OnThreads(cfg.Threads)
+	}
 	pool, speed := tensor.NewPool(cfg.Threads), 0.0
 	defer pool.Close()
 	if cfg.Share == 0 || !cfg.Abrupt { // else the cluster that it ends with has said what it is to have
@@ -371,7 +376,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	}
 	n := &nodeActor{cache: m, retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation, speed: speed, speeds: speeds}
 	n.register()
-	n.socket = socket.Config{Checkpoint: ck, Grammars: grammars(ck), Pool: pool, Threads: speeds.Threads, KVBudget: cfg.KVBudget, Draft: draft, Logger: cfg.Logger, Connect: b.nats.Join, OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
+	n.socket = socket.Config{Checkpoint: ck, Grammars: grammars(ck), Pool: pool, Threads: speeds.Threads, OnThreads: cfg.OnThreads, KVBudget: cfg.KVBudget, Draft: draft, Logger: cfg.Logger, Connect: b.nats.Join, OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
 	if cfg.WeightsCache != "" {
 		n.socket.WeightsCache = &socket.WeightsCache{Dir: cfg.WeightsCache, Limit: cfg.WeightsCacheSize, Logger: cfg.Logger}
 	}

@@ -33,8 +33,10 @@ type Group struct {
 	looked time.Time // when clock was last moved on
 	manual bool      // no goroutine and no clock of its own: see Manual
 	closed bool
+	held   bool // who polls does the work, not the worker
+	turned bool // somebody does a piece of work, and has message
 
-	message []byte        // the worker's: one message at a time
+	message []byte        // one at a time
 	ended   chan struct{} // closed when the worker has returned
 }
 
@@ -153,7 +155,7 @@ func (g *Group) combineAll() {
 
 // leave releases the lock and carries out what the state asks for.
 func (g *Group) leave() {
-	if !g.st.jobs.empty() || !g.st.replays.empty() || !g.st.combines.empty() {
+	if !g.held && g.busy() {
 		g.work.Signal()
 	}
 	for {
@@ -247,13 +249,34 @@ func (g *Group) Err() error {
 	return g.st.err
 }
 
-// Poll carries out, on the caller's goroutine, what messages that have come ask for: see Poller.
-// false: this transport has no such way.
+// Hold leaves what begins from now on to a Poll that follows at once, by the same goroutine.
+func (g *Group) Hold() {
+	if !g.polls() {
+		return
+	}
+	g.mu.Lock()
+	g.held = true
+	g.mu.Unlock()
+}
+
+// Poll sends, on the caller's goroutine, what waits for that, and takes messages that have come:
+// see Poller. false: the transport does without.
 func (g *Group) Poll() bool {
-	if g.poller == nil {
+	if !g.polls() {
 		return false
 	}
+	g.mu.Lock()
+	g.held = true
+	g.turns()
+	g.mu.Unlock()
 	g.poller.Poll()
+	g.mu.Lock()
+	g.turns()
+	g.held = false
+	if g.busy() { // the worker has a piece of it in hand, and left the rest
+		g.work.Signal()
+	}
+	g.mu.Unlock()
 	return true
 }
 
@@ -263,6 +286,8 @@ func (g *Group) Rest() {
 		g.poller.Rest()
 	}
 }
+
+func (g *Group) polls() bool { return g.poller != nil && g.poller.Polls() }
 
 // Close ends all operations with ErrClosed and closes the transport. It may be
 // called from done and OnFail, and twice; Done tells when all has ended.

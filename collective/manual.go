@@ -22,14 +22,9 @@ func NewManual(cfg Config, t Transport) (Manual, error) {
 // Work sends what is queued and replays what came early, until nothing is left.
 // It must not be called from done.
 func (m Manual) Work() {
-	for {
-		m.mu.Lock()
-		if m.closed || m.st.jobs.empty() && m.st.replays.empty() && m.st.combines.empty() {
-			m.mu.Unlock()
-			return
-		}
-		m.turn()
-	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.turns()
 }
 
 // Advance moves the clock on and looks at the deadlines. As on a timer, no call

@@ -31,10 +31,11 @@ type Recycler interface{ Recycle(msg []byte) }
 type Notifier interface{ OnError(func(error)) }
 
 // Poller is implemented by transports that can deliver on the goroutine of who waits for a
-// message. Poll takes what has come; from then on until Rest the transport may deliver on no
-// other one, so calls follow each other within moments, or Rest does. Both may be called at any
-// time, by one goroutine.
+// message. Polls says if all that is still to come will come so. Poll takes what has come; from
+// then on until Rest the transport may deliver on no other goroutine, so calls follow each other
+// within moments, or Rest does. One goroutine calls both.
 type Poller interface {
+	Polls() bool
 	Poll()
 	Rest()
 }

@@ -7,17 +7,38 @@ package collective
 func (g *Group) worker() {
 	defer close(g.ended)
 	g.mu.Lock()
-	for {
-		for !g.closed && g.st.jobs.empty() && g.st.replays.empty() && g.st.combines.empty() {
-			g.work.Wait()
+	defer g.mu.Unlock()
+	for !g.closed {
+		if !g.held && g.more() {
+			g.piece()
+			continue
 		}
-		if g.closed {
-			g.mu.Unlock()
-			return
-		}
-		g.turn()
-		g.mu.Lock()
+		g.work.Wait()
 	}
+}
+
+// turns does all work that there is, but for what the worker has in hand. The lock is held on
+// entry and exit.
+func (g *Group) turns() {
+	for !g.closed && g.more() {
+		g.piece()
+	}
+}
+
+// more says that there is work for who asks; the lock is held.
+func (g *Group) more() bool { return !g.turned && g.busy() }
+
+// piece does one piece of work; the lock is held on entry and exit.
+func (g *Group) piece() {
+	g.turned = true
+	g.turn()
+	g.mu.Lock()
+	g.turned = false
+}
+
+// busy says that there is work; the lock is held.
+func (g *Group) busy() bool {
+	return !g.st.jobs.empty() || !g.st.replays.empty() || !g.st.combines.empty()
 }
 
 // turn does one piece of work; the lock is held on entry, not on exit. Sends go
@@ -38,7 +59,7 @@ func (g *Group) turn() {
 // can fail while the transport holds this rank up, and sends. An operation is done
 // when its messages are on their way and not before: who has nothing to wait for
 // would compute on the processor that they need, and all others wait for them. The
-// lock is held on entry, not on exit. Only the worker calls it: it owns g.message.
+// lock is held on entry, not on exit.
 func (g *Group) sendChunk(j job) {
 	g.mu.Unlock()
 	s := j.op.phases[j.phase].sends[j.send]

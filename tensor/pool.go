@@ -57,7 +57,7 @@ func NewPool(threads int) *Pool {
 	p.deal = make(shares, threads)
 	p.watch.init(threads)
 	p.use.Store(int32(threads))
-	helpers.Add(int32(threads - 1))
+	lookouts.Add(int32(threads - 1))
 	processors.Store(int32(runtime.GOMAXPROCS(0)))
 	for id := 1; id < threads; id++ {
 		w := &worker{wake: make(chan struct{}, 1)}
@@ -78,7 +78,8 @@ func (p *Pool) Use(threads int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	threads = max(1, min(threads, len(p.workers)+1))
-	helpers.Add(int32(threads) - p.use.Swap(int32(threads)))
+	p.use.Store(int32(threads))
+	processors.Store(int32(runtime.GOMAXPROCS(0)))
 	for i := threads; i < len(p.deal); i++ {
 		p.deal[i].rest.Store(0) // a thread that is late has no part of Runs that it does not know
 	}
@@ -103,7 +104,7 @@ func (p *Pool) Close() {
 	p.mat.init(1)
 	p.deal = make(shares, 1)
 	p.workers = nil
-	helpers.Add(1 - p.use.Swap(1))
+	p.use.Store(1)
 }
 
 // Run calls f(0), ..., f(n-1) on the pool's threads and returns when all calls have
@@ -247,6 +248,7 @@ func (p *Pool) await(number uint64) {
 
 func (p *Pool) serve(w *worker, id int) {
 	defer p.exited.Done()
+	defer lookouts.Add(-1)
 	for seen := uint64(0); ; {
 		if number := p.run.Load(); number != seen {
 			if id < p.Threads() {
@@ -257,7 +259,7 @@ func (p *Pool) serve(w *worker, id int) {
 			seen = number
 			continue
 		}
-		if id < p.Threads() && p.spin(w, seen) {
+		if id < p.Threads() && p.spin(w, id, seen) {
 			continue
 		}
 		w.parked.Store(true)
@@ -267,7 +269,9 @@ func (p *Pool) serve(w *worker, id int) {
 			}
 			continue
 		}
+		lookouts.Add(-1)
 		<-w.wake
+		lookouts.Add(1)
 		if p.stop.Load() {
 			return
 		}
@@ -275,7 +279,7 @@ func (p *Pool) serve(w *worker, id int) {
 }
 
 // spin looks for a Run after the one that was seen for a while, see spinner.
-func (p *Pool) spin(w *worker, seen uint64) bool {
+func (p *Pool) spin(w *worker, id int, seen uint64) bool {
 	for s := newSpinner(&w.crowd); ; {
 		for range spinCheck {
 			if p.run.Load() != seen {
@@ -283,7 +287,7 @@ func (p *Pool) spin(w *worker, seen uint64) bool {
 			}
 			pause()
 		}
-		if !s.on(p.left.Load()&maxTasks != 0) {
+		if id >= p.Threads() || !s.on(p.left.Load()&maxTasks != 0) {
 			return false
 		}
 	}

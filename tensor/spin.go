@@ -30,11 +30,11 @@ const (
 // and a thread that is under way when the next Run begins. So it is done only where threads that
 // wait may hold all processors, and messages wait behind them.
 var (
-	helpers    atomic.Int32 // threads of all pools, but for their callers
+	lookouts   atomic.Int32 // threads of all pools that are not parked, but for their callers
 	processors atomic.Int32 // of Go, when a pool was made last
 )
 
-func fillProcessors() bool { return helpers.Load() >= processors.Load() }
+func fillProcessors() bool { return lookouts.Load() >= processors.Load() }
 
 // crowd is what a thread knows of others that want its processor.
 type crowd struct{ until time.Time }
@@ -80,25 +80,44 @@ func (s *spinner) on(busy bool) bool {
 
 // Waiter waits for what others compute as the threads of a pool wait for work, and lets the
 // goroutines run that bring it.
-type Waiter struct{ crowd crowd }
+type Waiter struct {
+	crowd crowd
+	pause time.Duration // after which to look again, where others want the processor
+}
 
-// waitCheck is how often a Waiter looks between two readings of the clock.
-const waitCheck = 4
+const (
+	waitCheck = 4 // looks between two readings of the clock
+	pauseMost = 64 * time.Millisecond
+)
 
-// Wait looks until look says that it is there. false: not now, or somebody else wants the
-// processor.
+// Wait looks until look says that it is there. false: not now, since some of Go's processors are
+// idle, and to let goroutines run would wake threads there, or somebody else wants the processor:
+// then it does without for a while, twice as long each time.
 func (w *Waiter) Wait(look func() bool) bool {
 	s := newSpinner(&w.crowd)
+	until := s.crowd.until
 	s.began = s.began.Add(-spinFor) // other processes may be late because they wait for this processor
-	for {
+	for lookouts.Load()+1 >= processors.Load() {
 		for range waitCheck {
 			runtime.Gosched()
 			if look() {
+				w.pause = 0
 				return true
 			}
 		}
-		if !s.on(false) {
-			return false
+		if s.on(false) {
+			continue
 		}
+		if w.crowd.until != until {
+			w.taken()
+		}
+		break
 	}
+	return false
+}
+
+// taken notes that another used the processor.
+func (w *Waiter) taken() {
+	w.pause = min(2*max(w.pause, crowdedFor), pauseMost)
+	w.crowd.until = time.Now().Add(w.pause)
 }

@@ -49,30 +49,66 @@ func TestLingerGivesWay(t *testing.T) {
 // Threads give way to goroutines only where they may hold all of Go's processors.
 func TestFillProcessors(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
-	if n := helpers.Load(); n != 0 {
-		t.Fatalf("%d threads of pools that are closed", n)
-	}
-	p := NewPool(6)
-	defer p.Close()
-	for use, want := range map[int]bool{6: true, 5: true, 4: false, 1: false} {
-		if p.Use(use); fillProcessors() != want {
-			t.Errorf("%d threads, of which one is the caller's, fill 4 processors: %v", use, !want)
+	looking := func(want int32) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); lookouts.Load() != want; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%d threads look for work, not %d", lookouts.Load(), want)
+			}
 		}
 	}
-	p.Use(4)
-	q := NewPool(2)
-	if !fillProcessors() {
-		t.Error("four and two threads do not fill 4 processors")
-	}
-	solo := NewPool(1)
-	solo.Close()
-	q.Close()
-	q.Close()
+	looking(0) // those of pools that are closed do not
+	p := NewPool(6)
+	defer p.Close()
+	p.Run(6, func(int) {})
+	looking(0) // nor do those that have found none for long
+	lookouts.Add(3)
+	defer lookouts.Add(-3)
 	if fillProcessors() {
-		t.Error("a pool that is closed fills processors")
+		t.Error("three threads fill 4 processors")
+	}
+	lookouts.Add(1)
+	if !fillProcessors() {
+		t.Error("four do not")
+	}
+	lookouts.Add(-1)
+	runtime.GOMAXPROCS(3)
+	if p.Use(2); !fillProcessors() {
+		t.Error("three do not fill 3 processors")
 	}
 	p.Close()
-	if n := helpers.Load(); n != 0 {
-		t.Errorf("%d threads of pools that are closed", n)
+	looking(3)
+}
+
+// A Waiter gives up where some of Go's processors are idle, and where somebody else wants this one:
+// then for longer and longer.
+func TestWaiter(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	p := NewPool(1) // notes how many processors there are
+	defer p.Close()
+	var w Waiter
+	looks := 0
+	never := func() bool { looks++; return false }
+	if w.Wait(never) || looks > 0 {
+		t.Errorf("looked %d times beside an idle processor", looks)
+	}
+	lookouts.Add(1)
+	defer lookouts.Add(-1)
+	if !w.Wait(func() bool { looks++; return looks == 7 }) && !w.crowd.until.After(time.Now()) {
+		t.Errorf("gave up after %d looks for no reason", looks)
+	}
+	began := time.Now()
+	if w.Wait(never) {
+		t.Error("found what is not there")
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("looked for %v", took)
+	}
+	for want := 2 * crowdedFor; want <= 2*pauseMost; want *= 2 {
+		w.crowd.until = time.Time{}
+		w.taken()
+		if left := time.Until(w.crowd.until); left > min(want, pauseMost) || left < min(want, pauseMost)/2 {
+			t.Errorf("does without for %v, want %v", left, min(want, pauseMost))
+		}
 	}
 }

@@ -50,6 +50,7 @@ type pass struct {
 	at       int // the exchange that is under way; -1: none yet
 	sent     time.Time
 	compute  func() // the executor's
+	begin    func() // the exchange
 	arrived  func(error)
 	advanced advanced
 }
@@ -105,6 +106,7 @@ func (a *Actor) newPass() *pass {
 		a.root.Send(a.self, &p.advanced)
 	}
 	p.compute = p.next
+	p.begin = func() { p.schedule[p.at].start(p.run.Batch, p.run.Group, p.arrived) }
 	return p
 }
 
@@ -125,8 +127,12 @@ func (p *pass) next() {
 	b.Compute += p.sent.Sub(began)
 	switch a := p.layer; {
 	case p.at < len(p.schedule):
-		p.schedule[p.at].start(b, p.run.Group, p.arrived)
-		p.layer.Term.Await(p.run.Group)
+		if b.HasPrefill() { // much to send and to take, for several threads
+			p.run.Group.Rest()
+			p.begin()
+		} else {
+			a.Term.Await(p.run.Group, p.begin)
+		}
 	case a.Next != nil:
 		a.root.Send(a.Next, p.run)
 	default:

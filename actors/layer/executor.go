@@ -28,6 +28,7 @@ type Executor struct {
 
 // Listener is where that comes from which the executor waits for, a group: see collective.Poller.
 type Listener interface {
+	Hold()
 	Poll() bool // false: it will be told without
 	Rest()
 }
@@ -86,9 +87,15 @@ func (e *Executor) next() (job, bool) {
 	return j, true
 }
 
-// Await has the executor, when it has nothing to do, poll l for a while before it sleeps. Called
-// from a job.
-func (e *Executor) Await(l Listener) { e.await = l }
+// Await begins an exchange, and has the executor, when it has nothing to do, poll for its end a
+// while before it sleeps. Called from a job.
+func (e *Executor) Await(l Listener, begin func()) {
+	l.Hold()
+	begin()
+	if l.Poll() {
+		e.await, e.awake = l, l
+	}
+}
 
 // listen waits for a job that follows from what is polled, or rests.
 func (e *Executor) listen() {
@@ -98,10 +105,11 @@ func (e *Executor) listen() {
 		e.awake = nil
 		return
 	}
-	e.await, e.awake = nil, l
+	e.await = nil
 	had := e.taken.Load()
 	e.waiter.Wait(func() bool {
-		return e.taken.Load() != had || !l.Poll() || e.taken.Load() != had
+		l.Poll()
+		return e.taken.Load() != had
 	})
 }
 
@@ -146,7 +154,7 @@ func (e *Executor) NewTerm() *Term { return &Term{exec: e} }
 func (t *Term) Submit(do func()) { t.exec.submit(job{do, t}) }
 
 // Await is the executor's.
-func (t *Term) Await(l Listener) { t.exec.Await(l) }
+func (t *Term) Await(l Listener, begin func()) { t.exec.Await(l, begin) }
 
 // End queues the last job of the term.
 func (t *Term) End(free func()) {

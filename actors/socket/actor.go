@@ -26,6 +26,7 @@ type Config struct {
 	Checkpoint *model.Checkpoint
 	Pool       *tensor.Pool
 	Threads    topology.Threads // of the pool, as many as a step asks for; zero: all in every step
+	OnThreads  func(int)        // told how many from now on, before they compute, unless nil
 	KVBudget   int64            // bytes of KV cache on this socket
 	// ParsePolicy makes the cache policy of a spec; nil: kvcache.Parse.
 	ParsePolicy func(spec string) (*kvcache.Policy, error)
@@ -54,9 +55,21 @@ type Config struct {
 
 // use has so many of the pool's threads work from now on.
 func (c *Config) use(halvings int) {
-	if c.Threads.Valid() {
-		c.Pool.Use(c.Threads.Halved(halvings))
+	if !c.Threads.Valid() {
+		return
 	}
+	n := c.Threads.Halved(halvings)
+	had := c.Pool.Threads()
+	if n == had {
+		return
+	}
+	if n < had { // those that park first give their processors back
+		c.Pool.Use(n)
+	}
+	if c.OnThreads != nil {
+		c.OnThreads(n)
+	}
+	c.Pool.Use(n)
 }
 
 // Stop ends the actor, a socket or its parent, and waits for the socket: for the

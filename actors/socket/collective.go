@@ -104,6 +104,7 @@ func (x *exchanges) ReduceScatterTree(id collective.OpID, units int, nodes [][]t
 	x.root.Send(x.pid, operation(func() { x.group.ReduceScatterTree(id, units, nodes, mine, bounds, out, done) }))
 }
 
+func (x *exchanges) Hold()      { x.group.Hold() }
 func (x *exchanges) Poll() bool { return x.group.Poll() }
 func (x *exchanges) Rest()      { x.group.Rest() }
 

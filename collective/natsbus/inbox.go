@@ -3,6 +3,7 @@ package natsbus
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 )
@@ -22,27 +23,23 @@ type inbox struct {
 }
 
 // from reads until read fails, and may go on where it stopped.
-func (in *inbox) from(read func([]byte) (int, error)) error {
+func (in *inbox) from(read func([]byte) (int, error)) (err error) {
 	for {
-		if err := in.lines(); err != nil {
-			return err
+		if e := in.lines(); e != nil || err != nil {
+			return cmp.Or(e, err)
 		}
 		var n int
-		var err error
 		if in.have < len(in.msg) { // past the buffer
 			n, err = read(in.msg[in.have:])
 			in.have += n
-		} else {
-			in.at, in.end = 0, copy(in.buf, in.buf[in.at:in.end])
-			if in.end == len(in.buf) {
-				return fmt.Errorf("natsbus: a line that begins with %.20q: %w", in.buf, bufio.ErrBufferFull)
-			}
-			n, err = read(in.buf[in.end:])
-			in.end += n
+			continue
 		}
-		if err != nil {
-			return err
+		in.at, in.end = 0, copy(in.buf, in.buf[in.at:in.end])
+		if in.end == len(in.buf) {
+			return fmt.Errorf("natsbus: a line that begins with %.20q: %w", in.buf, bufio.ErrBufferFull)
 		}
+		n, err = read(in.buf[in.end:])
+		in.end += n
 	}
 }
 

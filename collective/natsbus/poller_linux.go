@@ -22,7 +22,8 @@ type poller struct {
 
 	reads sync.Mutex // held by who reads
 	lines []*line
-	over  bool // all is closed
+	added atomic.Int32 // lines
+	over  bool         // all is closed
 
 	mu      sync.Mutex
 	polling atomic.Bool // changes with mu held
@@ -35,6 +36,7 @@ type line struct {
 	mu       sync.Mutex
 	fd       int  // -1: closed
 	kept     bool // by a poller, which closes it
+	empty    bool // the last read took all that there was
 }
 
 // errLater says that nothing more has come.
@@ -86,6 +88,7 @@ func (p *poller) add(l *link) bool {
 		return true
 	}
 	p.lines = append(p.lines, n)
+	p.added.Add(1)
 	err := unix.EpollCtl(p.set, unix.EPOLL_CTL_ADD, n.fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(len(p.lines) - 1)})
 	if err == nil {
 		err = l.inbox.lines()
@@ -95,6 +98,9 @@ func (p *poller) add(l *link) bool {
 	}
 	return true
 }
+
+// count is how many connections it reads.
+func (p *poller) count() int { return int(p.added.Load()) }
 
 // detach takes a connection from Go's poller. It is closed there also after an error.
 func detach(c *net.TCPConn) (int, error) {
@@ -202,6 +208,10 @@ func (p *poller) close() { _ = p.bell.Close() }
 
 // now is Read of what has come.
 func (l *line) now(b []byte) (int, error) {
+	if l.empty {
+		l.empty = false
+		return 0, errLater
+	}
 	for {
 		switch n, err := unix.Read(l.fd, b); {
 		case err == unix.EINTR:
@@ -212,6 +222,7 @@ func (l *line) now(b []byte) (int, error) {
 		case n == 0:
 			return 0, io.EOF
 		default:
+			l.empty = n < len(b)
 			return n, nil
 		}
 	}

@@ -345,6 +345,10 @@ func (t *Transport) Close() error {
 	return nil
 }
 
+// Polls implements collective.Poller. Routes, an external NATS and connections with TLS are read by
+// goroutines.
+func (t *Transport) Polls() bool { return t.poller.count() == t.cfg.Size-1 }
+
 // Poll implements collective.Poller.
 func (t *Transport) Poll() { t.poller.poll() }
 

@@ -1,0 +1,79 @@
+package layer
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shoal-llm/shoal/tensor"
+)
+
+// listener counts what an executor does with a group.
+type listener struct {
+	held, polls, rests atomic.Int32
+	off                bool
+	poll               func(n int32) // the n-th
+}
+
+func (l *listener) Hold() { l.held.Add(1) }
+func (l *listener) Rest() { l.rests.Add(1) }
+func (l *listener) Poll() bool {
+	if n := l.polls.Add(1); l.poll != nil {
+		l.poll(n)
+	}
+	return !l.off
+}
+
+// An executor that waits for an exchange polls until it has the next job, and rests before it
+// sleeps, so that somebody hears what comes then.
+func TestExecutorPolls(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // it does not poll beside idle processors
+	tensor.NewPool(1).Close()
+	e := NewExecutor()
+	defer e.Close()
+	term, done := e.NewTerm(), make(chan bool, 1)
+	l := &listener{}
+	l.poll = func(n int32) {
+		if n == 5 { // the fifth brings the end of the exchange
+			term.Submit(func() { done <- l.rests.Load() == 0 })
+		}
+	}
+	began := false
+	term.Submit(func() { term.Await(l, func() { began = l.held.Load() == 1 && l.polls.Load() == 0 }) })
+	select {
+	case early := <-done:
+		if !began || !early {
+			t.Errorf("begun behind Hold and ahead of the polls: %v; polled until the job came: %v", began, early)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the job did not come")
+	}
+	rests := func(want int32) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); l.rests.Load() < want; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("sleeps without rest")
+			}
+		}
+		if polls := l.polls.Load(); polls < 5 {
+			t.Errorf("%d polls", polls)
+		}
+	}
+	rests(1)
+
+	l.poll = nil // nothing comes: it gives up
+	term.Submit(func() { term.Await(l, func() {}) })
+	rests(2)
+	term.Submit(func() { done <- true })
+	<-done
+
+	l.off = true
+	term.Submit(func() { term.Await(l, func() {}) })
+	term.Submit(func() { done <- true })
+	<-done
+	time.Sleep(5 * time.Millisecond)
+	if n := l.rests.Load(); n != 2 {
+		t.Errorf("rests %d times from what is not polled", n-2)
+	}
+}

@@ -1,0 +1,138 @@
+//go:build linux
+
+package natsbus
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/shoal-llm/shoal/collective"
+)
+
+// Messages come on the goroutine that polls, also those larger than what is read at once; and by
+// themselves before the first poll and after the last.
+func TestPollDelivers(t *testing.T) {
+	ts := openTransports(t, startServers(t, 3, nil), 1)
+	got := make(chan []byte, 16)
+	for i, tr := range ts {
+		if !tr.Polls() {
+			t.Fatalf("rank %d cannot be polled: %d connections", i, tr.poller.count())
+		}
+		tr.Receive(func(_ int, msg []byte) {
+			if i == 0 {
+				got <- msg
+			}
+		})
+	}
+	small, large := bytes.Repeat([]byte{1}, 10), bytes.Repeat([]byte{2}, 3*linkBuffer+7)
+	send := func(from int, msg []byte) {
+		t.Helper()
+		if err := ts[from].Send(0, msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await := func(want []byte, poll func()) {
+		t.Helper()
+		for end := time.Now().Add(patience); ; poll() {
+			select {
+			case msg := <-got:
+				if !bytes.Equal(msg, want) {
+					t.Errorf("%d bytes that begin with %d, want %d", len(msg), msg[0], len(want))
+				}
+				return
+			default:
+				if time.Now().After(end) {
+					t.Fatalf("a message of %d bytes did not come", len(want))
+				}
+			}
+		}
+	}
+	asleep := func() { time.Sleep(time.Millisecond) }
+	send(1, small)
+	await(small, asleep)
+	ts[0].Poll()
+	for range 3 {
+		send(1, small)
+		send(2, large)
+		time.Sleep(30 * time.Millisecond)
+		if len(got) > 0 {
+			t.Fatal("a message came to nobody's poll")
+		}
+		ts[0].Poll()
+		first := <-got
+		if second := append(append([]byte(nil), small...), large...); len(first) == len(small) {
+			await(second[len(small):], ts[0].Poll)
+		} else {
+			await(small, ts[0].Poll)
+		}
+	}
+	send(1, large)
+	time.Sleep(10 * time.Millisecond)
+	ts[0].Rest() // it has come, and wakes the reader now
+	await(large, asleep)
+	send(2, small)
+	await(small, asleep)
+	ts[0].Rest()
+}
+
+// A connection that is lost is told of, to who polls and to nobody; and a transport that is closed
+// can be polled.
+func TestPollLoses(t *testing.T) {
+	for _, polls := range []bool{false, true} {
+		servers := startServers(t, 2, nil)
+		ts := openTransports(t, servers, 1)
+		told := make(chan error, 1)
+		ts[0].OnError(func(err error) { told <- err })
+		if polls {
+			ts[0].Poll()
+		}
+		ts[1].peers[0].link.Close() // its half of nothing that rank 0 hears
+		servers[1].Shutdown()
+		for end := time.Now().Add(patience); len(told) == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			if polls {
+				ts[0].Poll()
+			}
+		}
+		select {
+		case err := <-told:
+			if gone := (*collective.OpError)(nil); !errors.As(err, &gone) || len(gone.Ranks) != 1 || gone.Ranks[0] != 1 {
+				t.Errorf("polls %v: %v, want that rank 1 is gone", polls, err)
+			}
+		default:
+			t.Errorf("polls %v: nobody was told", polls)
+		}
+		ts[0].Close()
+		ts[0].Poll()
+		ts[0].Rest()
+		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			ts[0].poller.reads.Lock()
+			over := ts[0].poller.over
+			ts[0].poller.reads.Unlock()
+			if over {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatal("connections are not freed")
+			}
+		}
+		ts[0].Poll()
+	}
+}
+
+// What comes in pieces is taken apart as what comes at once.
+func TestInboxPieces(t *testing.T) {
+	in := "MSG a 1 3\r\nabc\r\nPING\r\n+OK\r\nMSG a 2 0\r\n\r\nMSG a.b 3 reply 1\r\nx\r\n"
+	var got bytes.Buffer
+	pings := 0
+	box := inbox{buf: make([]byte, 64), pool: new(buffers), ping: func() { pings++ }, deliver: func(sid int, msg []byte) {
+		got.WriteByte(byte('0' + sid))
+		got.Write(msg)
+	}}
+	err := box.from(iotest.DataErrReader(iotest.OneByteReader(bytes.NewReader([]byte(in)))).Read)
+	if want := "1abc23x"; got.String() != want || pings != 1 {
+		t.Errorf("%q and %d pings, then %v; want %q and one", got.String(), pings, err, want)
+	}
+}
