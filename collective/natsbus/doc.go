@@ -6,7 +6,8 @@
 //	Group ─ Transport ─ pipe ─ Server ───TCP── Transport ─ Group
 //
 // Each rank listens at the server of every other one, so a message crosses one
-// server ([Transport], link.go); how ranks find one another is in call.go. Routes
+// server ([Transport], link.go); how ranks find one another is in call.go, who reads
+// the connections in poller_linux.go. Routes
 // carry that, everything else, and tensors where it cannot be done.
 //
 // Subjects of one group in one epoch, source and destination as ranks:
