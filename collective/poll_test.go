@@ -10,7 +10,7 @@ import (
 // polled is a transport of one rank of two, whose messages come when it is polled.
 type polled struct {
 	off     bool
-	sent    chan bool // whether a poll was under way
+	sent    chan bool // whether by who polls, before it takes
 	in      [][]byte
 	receive func(int, []byte)
 	polling bool
@@ -24,6 +24,7 @@ func (p *polled) Close() error                { return nil }
 func (p *polled) Polls() bool                 { return !p.off }
 func (p *polled) Rest()                       { p.rests++ }
 func (p *polled) Poll() {
+	p.polling = false
 	in := p.in
 	p.in = nil
 	for _, m := range in {
@@ -69,7 +70,6 @@ func TestPollDoesTheWork(t *testing.T) {
 	if g.Poll(); done != 1 || !slices.Equal(got, []byte("xyz")) {
 		t.Errorf("done %d times with %q", done, got)
 	}
-	p.polling = false
 	begin(2) // without Hold
 	if <-p.sent {
 		t.Error("sent by nobody's poll")

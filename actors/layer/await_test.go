@@ -68,12 +68,20 @@ func TestExecutorPolls(t *testing.T) {
 	term.Submit(func() { done <- true })
 	<-done
 
+	before := l.polls.Load()
+	term.Submit(func() { term.Await(l, func() { term.Submit(func() { done <- true }) }) }) // it ends at once
+	<-done
+	rests(3)
+	if n := l.polls.Load() - before; n != 1 {
+		t.Errorf("%d polls for an exchange that had ended at the first", n)
+	}
+
 	l.off = true
 	term.Submit(func() { term.Await(l, func() {}) })
 	term.Submit(func() { done <- true })
 	<-done
 	time.Sleep(5 * time.Millisecond)
-	if n := l.rests.Load(); n != 2 {
-		t.Errorf("rests %d times from what is not polled", n-2)
+	if n := l.rests.Load(); n != 3 {
+		t.Errorf("rests %d times from what is not polled", n-3)
 	}
 }
