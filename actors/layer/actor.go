@@ -127,12 +127,7 @@ func (p *pass) next() {
 	b.Compute += p.sent.Sub(began)
 	switch a := p.layer; {
 	case p.at < len(p.schedule):
-		if b.HasPrefill() { // much to send and to take, for several threads
-			p.run.Group.Rest()
-			p.begin()
-		} else {
-			a.Term.Await(p.run.Group, p.begin)
-		}
+		a.Term.Await(b, p.run.Group, p.begin)
 	case a.Next != nil:
 		a.root.Send(a.Next, p.run)
 	default:

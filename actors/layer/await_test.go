@@ -40,7 +40,7 @@ func TestExecutorPolls(t *testing.T) {
 		}
 	}
 	began := false
-	term.Submit(func() { term.Await(l, func() { began = l.held.Load() == 1 && l.polls.Load() == 0 }) })
+	term.Submit(func() { term.Await(&Batch{}, l, func() { began = l.held.Load() == 1 && l.polls.Load() == 0 }) })
 	select {
 	case early := <-done:
 		if !began || !early {
@@ -63,25 +63,30 @@ func TestExecutorPolls(t *testing.T) {
 	rests(1)
 
 	l.poll = nil // nothing comes: it gives up
-	term.Submit(func() { term.Await(l, func() {}) })
+	term.Submit(func() { term.Await(&Batch{}, l, func() {}) })
 	rests(2)
 	term.Submit(func() { done <- true })
 	<-done
 
 	before := l.polls.Load()
-	term.Submit(func() { term.Await(l, func() { term.Submit(func() { done <- true }) }) }) // it ends at once
+	term.Submit(func() { term.Await(&Batch{}, l, func() { term.Submit(func() { done <- true }) }) }) // it ends at once
 	<-done
 	rests(3)
 	if n := l.polls.Load() - before; n != 1 {
 		t.Errorf("%d polls for an exchange that had ended at the first", n)
 	}
 
+	term.Submit(func() { term.Await(&Batch{T: 1}, l, func() { done <- l.held.Load() == 3 }) })
+	if !<-done {
+		t.Error("held an exchange of a prompt")
+	}
+	rests(4)
 	l.off = true
-	term.Submit(func() { term.Await(l, func() {}) })
+	term.Submit(func() { term.Await(&Batch{}, l, func() {}) })
 	term.Submit(func() { done <- true })
 	<-done
 	time.Sleep(5 * time.Millisecond)
-	if n := l.rests.Load(); n != 3 {
-		t.Errorf("rests %d times from what is not polled", n-3)
+	if n := l.rests.Load(); n != 4 {
+		t.Errorf("rests %d times from what is not polled", n-4)
 	}
 }

@@ -87,9 +87,15 @@ func (e *Executor) next() (job, bool) {
 	return j, true
 }
 
-// Await begins an exchange, and has the executor, when it has nothing to do, poll for its end a
-// while before it sleeps. Called from a job.
-func (e *Executor) Await(l Listener, begin func()) {
+// Await begins an exchange of a batch, and has the executor, when it has nothing to do, poll for
+// its end a while before it sleeps. With prompts there is much to send and to take, which several
+// threads do. Called from a job.
+func (e *Executor) Await(b *Batch, l Listener, begin func()) {
+	if b.HasPrefill() {
+		l.Rest()
+		begin()
+		return
+	}
 	l.Hold()
 	begin()
 	if l.Poll() {
@@ -154,7 +160,7 @@ func (e *Executor) NewTerm() *Term { return &Term{exec: e} }
 func (t *Term) Submit(do func()) { t.exec.submit(job{do, t}) }
 
 // Await is the executor's.
-func (t *Term) Await(l Listener, begin func()) { t.exec.Await(l, begin) }
+func (t *Term) Await(b *Batch, l Listener, begin func()) { t.exec.Await(b, l, begin) }
 
 // End queues the last job of the term.
 func (t *Term) End(free func()) {

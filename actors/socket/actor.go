@@ -323,6 +323,7 @@ func (a *Actor) loaded(c actor.Context, m *loaded) {
 		return
 	}
 	a.epoch, a.term = m.epoch, a.exec.NewTerm()
+	a.epoch.await = a.term.Await
 	a.files.begin(m.epoch)
 	layers := m.epoch.weights.Layers
 	a.layers = make([]*actor.PID, len(layers)+1) // the last has none to follow

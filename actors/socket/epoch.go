@@ -31,6 +31,7 @@ type epoch struct {
 	line     *line             // to the other ranks, beside the exchanges
 	ropes    []*layer.Rotation // the first is that of layers without a window
 	pool     *tensor.Pool
+	await    func(*layer.Batch, layer.Listener, func()) // begins an exchange
 	parse    func(spec string) (*kvcache.Policy, error)
 	grammars func() (*grammar.Engine, error)
 }

@@ -32,9 +32,11 @@ func (e *epoch) plan(s *step) []stage {
 				done(nil)
 				return
 			}
-			h.exchange(b, rows, e.group, func(err error) {
-				s.spent.Wait += time.Since(sent)
-				done(err)
+			e.await(b, e.group, func() {
+				h.exchange(b, rows, e.group, func(err error) {
+					s.spent.Wait += time.Since(sent)
+					done(err)
+				})
 			})
 		}}, stage{job: func(done func(error)) {
 			began := time.Now()
