@@ -61,7 +61,9 @@ func (p *pair) serves(i int, limit time.Duration) time.Duration {
 	p.t.Helper()
 	began := time.Now()
 	eventually(p.t, limit, fmt.Sprintf("c%d serves", i), func() (bool, string) {
-		a, err := p.at[i].try(context.Background(), "GET", "/ready", nil)
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // it may reach one that stops this moment
+		defer cancel()
+		a, err := p.at[i].try(ctx, "GET", "/ready", nil)
 		if err != nil {
 			return false, err.Error()
 		}
