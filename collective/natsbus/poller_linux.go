@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,6 +20,7 @@ import (
 type poller struct {
 	set  int      // an epoll of the connections
 	bell *os.File // an epoll of set, for one event, unless somebody polls; Go's poller knows it
+	raw  syscall.RawConn
 
 	reads sync.Mutex // held by who reads
 	lines []*line
@@ -59,6 +61,9 @@ func newPoller() (*poller, error) {
 		return nil, err
 	}
 	p := &poller{set: set, bell: os.NewFile(uintptr(bell), "epoll")}
+	if p.raw, err = p.bell.SyscallConn(); err != nil { // never of an open file
+		return nil, errors.Join(err, p.bell.Close(), unix.Close(set))
+	}
 	go p.listen()
 	return p, nil
 }
@@ -151,10 +156,7 @@ func (p *poller) arm() {
 	if !p.polling.Load() {
 		e.Events |= unix.EPOLLIN
 	}
-	raw, err := p.bell.SyscallConn()
-	if err == nil {
-		_ = raw.Control(func(bell uintptr) { _ = unix.EpollCtl(int(bell), unix.EPOLL_CTL_MOD, p.set, &e) })
-	}
+	_ = p.raw.Control(func(bell uintptr) { _ = unix.EpollCtl(int(bell), unix.EPOLL_CTL_MOD, p.set, &e) }) // fails once it is closed
 }
 
 // take reads what there is; the lock of reads is held.
@@ -175,16 +177,12 @@ func (p *poller) take() {
 
 // listen reads while nobody polls.
 func (p *poller) listen() {
-	raw, err := p.bell.SyscallConn()
-	for err == nil {
-		err = raw.Read(func(bell uintptr) bool {
-			var e [1]unix.EpollEvent
-			n, err := unix.EpollWait(int(bell), e[:], 0)
-			return n > 0 || err != nil && err != unix.EINTR
-		})
-		if err != nil {
-			break
-		}
+	rings := func(bell uintptr) bool {
+		var e [1]unix.EpollEvent
+		n, err := unix.EpollWait(int(bell), e[:], 0)
+		return n > 0 || err != nil && err != unix.EINTR
+	}
+	for p.raw.Read(rings) == nil { // until it is closed
 		p.reads.Lock()
 		p.take()
 		p.reads.Unlock()
@@ -235,7 +233,11 @@ func (l *line) Write(b []byte) (int, error) {
 	if l.fd < 0 {
 		return 0, net.ErrClosed
 	}
-	return unix.Write(l.fd, b)
+	for {
+		if n, err := unix.Write(l.fd, b); err != unix.EINTR {
+			return n, err
+		}
+	}
 }
 
 // keep says that a poller will close the connection, unless it is closed.
