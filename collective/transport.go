@@ -8,7 +8,7 @@ package collective
 // the message was certainly not sent; the group then fails.
 //
 // Receive is set once, by NewGroup. It is called from goroutines of the
-// transport, possibly several at once. src is the rank that the transport
+// transport, possibly several at once, or from that of who polls it ([Poller]). src is the rank that the transport
 // itself attests (a subject, a socket), not what the message says. msg belongs
 // to the receiver, who must not write to it (one buffer may serve several).
 // Messages that arrive before Receive is set are held, within a bound.

@@ -3,7 +3,7 @@ package collective
 // worker sends payloads, and does for start what must not hold up the caller:
 // replaying messages that came early, and reductions that were only waiting for
 // the start. A goroutine of its own, because a transport may block a sender
-// until the receivers have caught up.
+// until the receivers have caught up. While somebody polls it leaves the work to that one.
 func (g *Group) worker() {
 	defer close(g.ended)
 	g.mu.Lock()

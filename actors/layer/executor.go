@@ -26,11 +26,11 @@ type Executor struct {
 	awake  Listener // that polls, or nil
 }
 
-// Listener is where that comes from which the executor waits for, a group: see collective.Poller.
+// Listener is where that comes from which the executor waits for: a collective.Group.
 type Listener interface {
-	Hold()
-	Poll() bool // false: it will be told without
-	Rest()
+	Hold()      // what begins now is left to the Poll that follows
+	Poll() bool // sends and takes; false: others do, unasked
+	Rest()      // nobody polls for a while
 }
 
 // Progress is how many jobs have been done, and whether one is in hand. A socket

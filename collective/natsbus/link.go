@@ -24,7 +24,7 @@ import (
 // what arrives to two, where this one writes and delivers by itself, and it makes
 // new buffers for every message. A broken link is never repaired.
 type link struct {
-	nc    net.Conn
+	nc    net.Conn      // a line, once a poller has taken it over
 	in    *bufio.Reader // of the login
 	max   int
 	inbox inbox
