@@ -28,9 +28,10 @@ const (
 // Whoever gives way to goroutines with one of Go's processors idle wakes a thread of the system,
 // which looks for work and takes the goroutine over: four switches in each exchange of 200 us,
 // and a thread that is under way when the next Run begins. So it is done only where threads that
-// wait may hold all processors, and messages wait behind them.
+// wait may hold all processors, and messages wait behind them: one that polls never leaves its
+// processor idle, to look for goroutines that came to stand behind a thread of the pool.
 var (
-	lookouts   atomic.Int32 // threads of all pools that are not parked, but for their callers
+	lookouts   atomic.Int32 // threads of all pools that are not parked, but for their callers, and Waiters
 	processors atomic.Int32 // of Go, when a pool was made last
 )
 
@@ -97,7 +98,9 @@ func (w *Waiter) Wait(look func() bool) bool {
 	s := newSpinner(&w.crowd)
 	until := s.crowd.until
 	s.began = s.began.Add(-spinFor) // other processes may be late because they wait for this processor
-	for lookouts.Load()+1 >= processors.Load() {
+	lookouts.Add(1)
+	defer lookouts.Add(-1)
+	for fillProcessors() {
 		for range waitCheck {
 			runtime.Gosched()
 			if look() {

@@ -2,6 +2,8 @@ package tensor
 
 import (
 	"runtime"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -110,5 +112,36 @@ func TestWaiter(t *testing.T) {
 		if left := time.Until(w.crowd.until); left > min(want, pauseMost) || left < min(want, pauseMost)/2 {
 			t.Errorf("does without for %v, want %v", left, min(want, pauseMost))
 		}
+	}
+}
+
+// While somebody polls, a goroutine runs that stands behind a thread that looks for work, before
+// that one parks.
+func TestWaiterBehindThread(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	p := NewPool(2)
+	defer p.Close()
+	var took []time.Duration
+	for range 50 {
+		var ran, started atomic.Bool
+		p.Run(2, func(i int) {
+			if i == 1 {
+				go ran.Store(true)
+				started.Store(true)
+			}
+			for !started.Load() { // the thread of the pool has that task, not the caller
+			}
+		})
+		var w Waiter
+		began := time.Now()
+		if w.Wait(ran.Load); w.crowd.until.IsZero() {
+			took = append(took, time.Since(began))
+		}
+	}
+	if len(took) < 25 {
+		t.Skip("others wanted this processor most of the time")
+	}
+	if slices.Sort(took); took[len(took)/2] > lingerFor/2 {
+		t.Errorf("a goroutine behind a thread that waits ran after %v", took[len(took)/2])
 	}
 }
