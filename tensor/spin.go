@@ -21,6 +21,7 @@ const (
 	spinCheck = 64                     // looks between two readings of the clock
 	taken     = 100 * time.Microsecond // a yield that takes so long was used by another
 	goEvery   = 16                     // yields to the system for one to goroutines, where those may wait
+	astray    = 150 * time.Microsecond // a message that is not there after that may wait for such a yield
 
 	crowdedFor = 2 * time.Millisecond
 )
@@ -28,10 +29,11 @@ const (
 // Whoever gives way to goroutines with one of Go's processors idle wakes a thread of the system,
 // which looks for work and takes the goroutine over: four switches in each exchange of 200 us,
 // and a thread that is under way when the next Run begins. So it is done only where threads that
-// wait may hold all processors, and messages wait behind them: one that polls never leaves its
-// processor idle, to look for goroutines that came to stand behind a thread of the pool.
+// wait may hold all processors, and messages wait behind them. Who polls never leaves its processor
+// idle, to look for goroutines that came to stand behind a thread of the pool; so it has the threads
+// give way when it has waited a while: they change processors with it, which costs each time.
 var (
-	lookouts   atomic.Int32 // threads of all pools that are not parked, but for their callers, and Waiters
+	lookouts   atomic.Int32 // threads of all pools that are not parked, but for their callers, and Waiters after a while
 	processors atomic.Int32 // of Go, when a pool was made last
 )
 
@@ -97,10 +99,14 @@ const (
 func (w *Waiter) Wait(look func() bool) bool {
 	s := newSpinner(&w.crowd)
 	until := s.crowd.until
-	s.began = s.began.Add(-spinFor) // other processes may be late because they wait for this processor
-	lookouts.Add(1)
-	defer lookouts.Add(-1)
-	for fillProcessors() {
+	began, counted := s.began, int32(0)
+	s.began = began.Add(-spinFor) // other processes may be late because they wait for this processor
+	defer func() { lookouts.Add(-counted) }()
+	for lookouts.Load()+1-counted >= processors.Load() {
+		if counted == 0 && time.Since(began) > astray {
+			counted = 1
+			lookouts.Add(1)
+		}
 		for range waitCheck {
 			runtime.Gosched()
 			if look() {

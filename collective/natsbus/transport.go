@@ -229,7 +229,10 @@ func (t *Transport) publish(subject string, msg []byte) error {
 		return fmt.Errorf("natsbus: publish %d bytes on %s: %w", len(msg), subject, err)
 	}
 	if t.server.ns != nil {
-		runtime.Gosched() // for the server's writers: what comes next may compute on this processor
+		// For the server's writers: what comes next may compute on this processor. Twice, since of
+		// 61 turns one is of who yielded last.
+		runtime.Gosched()
+		runtime.Gosched()
 	}
 	return nil
 }
