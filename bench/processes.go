@@ -101,15 +101,19 @@ func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error
 }
 
 // settle decodes as many sequences for a while, and until the number of threads for them is
-// chosen, or they end.
+// chosen, or they end. Those that look back on little have a number of their own.
 func (o *ProcessOptions) settle(ctx context.Context) error {
 	c := o.Coordinator.Checkpoint().Config
 	running, stop := context.WithCancel(ctx)
 	var streams sync.WaitGroup
 	defer func() { stop(); streams.Wait() }()
 	var left atomic.Int64
+	prompt := settlePrompt
+	if o.Context >= settleLong {
+		prompt = o.Context
+	}
 	for i := range o.Batch {
-		s, err := o.Coordinator.Submit(running, request(i, settlePrompt, min(settleTokens, c.MaxPositions-settlePrompt), c.Vocab))
+		s, err := o.Coordinator.Submit(running, request(i, prompt, min(settleTokens, c.MaxPositions-prompt), c.Vocab))
 		if err != nil {
 			return err
 		}
@@ -131,7 +135,8 @@ func (o *ProcessOptions) settle(ctx context.Context) error {
 
 const (
 	settlePrompt = 16
-	settleTokens = 1024 // more than trials take
+	settleLong   = 1024
+	settleTokens = 1024 // more than most trials take
 	settleTime   = 100 * time.Millisecond
 	settleLook   = 10 * time.Millisecond
 )

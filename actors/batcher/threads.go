@@ -5,53 +5,77 @@ import (
 	"slices"
 )
 
-// How many compute threads serve a decode step best depends on the model, its rows, the nodes and
-// what else their machines do. The bits are the same with any number, so it is found by trying:
-// all nodes halve their threads for some steps, and those of a kind go on as was fastest. Steps
-// with prompts have all threads (docs/decisions/threads-of-a-step.md).
+// How many compute threads serve a decode step best depends on the model, its rows and what they
+// look back on, the nodes and what else their machines do. The bits are the same with any number,
+// so it is found by trying: all nodes halve their threads for some steps, and those of a kind go
+// on as was fastest. Steps with prompts have all threads (docs/decisions/threads-of-a-step.md).
 const (
 	mostHalvings = 4
 	trialRounds  = 4    // in which each number has its turn
-	trialPlans   = 3    // in a turn; the first does not count, since threads wake or park
-	trialAgain   = 1024 // plans until there is another round
-	trialKept    = 8    // plans with each number that are remembered
+	trialPlans   = 2    // of a turn that count: not the first, in which threads wake or park; and
+	trialMicros  = 16e3 // so long a turn: it takes milliseconds until all have found processors
+	trialMost    = 128  // plans of a turn, counted or not
+	trialAgain   = 1024 // plans, and
+	trialLater   = 4e6  // microseconds of them, until there are trials again
 	trialSlow    = 1.3  // of the fastest's time, at best: not tried in the rounds after the second
 	trialBetter  = 0.97 // of its time, or it stays
 )
 
 type threads struct {
-	halvings int           // there may be so many
-	kinds    map[int]*kind // of steps, by the bits of the number of their rows
-	last     int           // halvings of the plan before
-	kind     *kind         // of the plan in flight; nil: it does not decode alone
-	counts   bool          // and what that takes
+	halvings int              // there may be so many
+	kinds    map[kindOf]*kind // of steps
+	last     int              // halvings of the plan before
+	kind     *kind            // of the plan in flight; nil: it does not decode alone
+	counts   bool             // and what that takes
 }
 
-// kind are steps of about as many rows.
+// kindOf are steps of about as many rows that look back on about as much: powers of two, and of
+// four times 1024 positions.
+type kindOf struct{ rows, back int }
+
+func kindOfPlan(p *Plan) kindOf {
+	sum := 0
+	for i := range p.Decode {
+		sum += p.Decode[i].Position
+	}
+	return kindOf{bits.Len(uint(len(p.Decode))), (bits.Len(uint(sum/len(p.Decode)/1024)) + 1) / 2}
+}
+
+// kind is what is known of steps of a kind.
 type kind struct {
-	took  [][]float64 // microseconds of a pass of the last plans that count, by halvings
+	took  [][]float64 // microseconds of a pass, in the faster plans of each turn, by halvings
 	best  int         // halvings
-	plans int         // of the trials, then since them
-	again bool        // there were trials before
+	turns int         // of the trials
+	turn  []float64   // what counts of the one in hand
+	plans int         // of that, or since the trials,
+	spent float64     // microseconds of those
 }
 
-func (t *threads) of(rows int) *kind {
-	size := bits.Len(uint(rows))
-	k := t.kinds[size]
+func (t *threads) of(o kindOf) *kind {
+	k := t.kinds[o]
 	if k == nil {
 		k = &kind{took: make([][]float64, t.halvings+1)}
-		for fewer := size - 1; fewer > 0 && k.best == 0; fewer-- {
-			if other := t.kinds[fewer]; other != nil {
-				k.best = other.best
-				break
-			}
+		if near := t.near(o); near != nil {
+			k.best = near.best
 		}
 		if t.kinds == nil {
-			t.kinds = map[int]*kind{}
+			t.kinds = map[kindOf]*kind{}
 		}
-		t.kinds[size] = k
+		t.kinds[o] = k
 	}
 	return k
+}
+
+// near is the kind that looks back on less, or has fewer rows, if there is one.
+func (t *threads) near(o kindOf) *kind {
+	for ; o.rows > 0; o.rows-- {
+		for back := o.back; back >= 0; back-- {
+			if k := t.kinds[kindOf{o.rows, back}]; k != nil {
+				return k
+			}
+		}
+	}
+	return nil
 }
 
 // halve says how many threads a plan is done with.
@@ -59,7 +83,7 @@ func (s *State) halve(p *Plan) {
 	t := &s.threads
 	t.kind, t.counts = nil, false
 	if t.halvings > 0 && len(p.Decode) > 0 && len(p.Chunks)+len(p.Index) == 0 {
-		t.kind = t.of(len(p.Decode))
+		t.kind = t.of(kindOfPlan(p))
 		p.Halvings = t.kind.best
 		if p.plain() {
 			p.Halvings = t.kind.next()
@@ -74,43 +98,54 @@ func (p *Plan) plain() bool {
 	return len(p.Open)+len(p.Copy)+len(p.Spill) == 0 && !slices.ContainsFunc(p.Decode, func(d Decode) bool { return d.Given || len(d.Tokens) > 1 })
 }
 
-// round is how many plans try each number once.
-func (k *kind) round() int { return trialPlans * len(k.took) }
-
-func (k *kind) chosen() bool { return k.plans >= trialRounds*k.round() }
+func (k *kind) chosen() bool { return k.turns >= trialRounds*len(k.took) }
 
 // next is what the next plan tries, or what is best.
 func (k *kind) next() int {
-	if k.plans == trialRounds*k.round()+trialAgain {
-		k.plans, k.again = (trialRounds-1)*k.round(), true
-		for i := range k.took {
-			if i != k.best { // the machine may do something else now
-				k.took[i] = nil
-			}
+	k.plans++
+	switch {
+	case !k.chosen() && k.plans > trialMost:
+		k.turned()
+	case k.chosen() && k.plans > trialAgain && k.spent > trialLater:
+		k.plans, k.spent, k.turns = 0, 0, 0
+		clear(k.took) // the machine may do something else now
+	}
+	for ; !k.chosen(); k.turns++ {
+		at := k.turns % len(k.took)
+		if k.turns < 2*len(k.took) || len(k.took[at]) == 0 || slices.Min(k.took[at]) <= trialSlow*k.time(k.best) {
+			return at
 		}
 	}
-	chosen, at := k.chosen(), k.plans/trialPlans%len(k.took)
-	few := k.plans < 2*k.round()
-	k.plans++
-	if chosen || !few && !k.again && len(k.took[at]) > 0 && slices.Min(k.took[at]) > trialSlow*k.time(k.best) {
-		return k.best
-	}
-	return at
+	return k.best
 }
 
 // time is the lower quartile of what was measured; 0: nothing was.
 func (k *kind) time(halvings int) float64 {
-	t := slices.Sorted(slices.Values(k.took[halvings]))
-	if len(t) == 0 {
+	if len(k.took[halvings]) == 0 {
 		return 0
 	}
-	return t[len(t)/4]
+	return quartile(k.took[halvings])
 }
 
-// measured takes what a pass of the plan took.
-func (k *kind) measured(halvings int, micros float64) {
-	t := append(k.took[halvings], micros)
-	k.took[halvings] = t[max(0, len(t)-trialKept):]
+func quartile(t []float64) float64 { return slices.Sorted(slices.Values(t))[len(t)/4] }
+
+// measured takes what a pass of a plan took that tries a number.
+func (k *kind) measured(micros float64) {
+	if k.chosen() {
+		return
+	}
+	k.turn = append(k.turn, micros)
+	if len(k.turn) >= trialPlans && k.spent >= trialMicros {
+		k.turned()
+	}
+}
+
+// turned ends a turn and says what is best so far.
+func (k *kind) turned() {
+	if at := k.turns % len(k.took); len(k.turn) > 0 {
+		k.took[at] = append(k.took[at], quartile(k.turn))
+	}
+	k.turn, k.plans, k.spent, k.turns = k.turn[:0], 0, 0, k.turns+1
 	for i := range k.took {
 		if now, t := k.time(k.best), k.time(i); t > 0 && (now == 0 || t < trialBetter*now) {
 			k.best = i
@@ -122,8 +157,11 @@ func (k *kind) measured(halvings int, micros float64) {
 // are.
 func (t *threads) halved(p *Plan, micros float64) bool {
 	usual := t.kind == nil || p.Halvings == t.kind.best
-	if t.kind != nil && t.counts {
-		t.kind.measured(p.Halvings, micros)
+	if t.kind != nil {
+		t.kind.spent += micros * float64(p.passes())
+		if t.counts {
+			t.kind.measured(micros)
+		}
 	}
 	return usual
 }

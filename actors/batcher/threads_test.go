@@ -6,28 +6,34 @@ import (
 	"testing"
 )
 
-// tried runs so many plans of decode rows and says how long each number of threads was in use, and
-// what it all took beside the fastest.
-func tried(r *rand.Rand, s *State, plans, rows int, pass func(halvings int) float64) (use []int, share float64) {
+// disturbed is how long threads are slow that wake, in microseconds: longer than a step of a small model takes.
+const disturbed = 5000
+
+// tried runs so many plans of decode rows, steps of milliseconds, and says how often each number of
+// threads was in use, and what it all took beside the fastest.
+func tried(r *rand.Rand, s *State, plans, rows, position int, pass func(halvings int) float64) (use []int, share float64) {
 	use = make([]int, s.threads.halvings+1)
 	best, sum := pass(0), 0.0
 	for i := range use {
 		best = min(best, pass(i))
 	}
-	before := s.threads.last
+	before, since := s.threads.last, 0.0
 	for range plans {
-		p := &Plan{Decode: slices.Repeat([]Decode{{Tokens: []int32{1}}}, rows)}
+		p := &Plan{Decode: slices.Repeat([]Decode{{Position: position, Tokens: []int32{1}}}, rows)}
 		s.halve(p)
+		if p.Halvings != before {
+			before, since = p.Halvings, 0
+		}
 		t := pass(p.Halvings) * (0.95 + 0.1*r.Float64())
 		if r.IntN(10) == 0 {
 			t *= 3 // somebody took a processor
 		}
-		if p.Halvings != before {
-			t *= 2 // threads wake
+		if since < disturbed {
+			t *= 1 + 1/float64(uint(1)<<p.Halvings) // the more, the longer
 		}
 		s.threads.halved(p, t)
 		use[p.Halvings]++
-		sum, before = sum+pass(p.Halvings), p.Halvings
+		sum, since = sum+pass(p.Halvings), since+t
 	}
 	return use, sum / (best * float64(plans))
 }
@@ -41,53 +47,98 @@ func TestThreads(t *testing.T) {
 		us   []float64
 		want int
 	}{
-		{"all", []float64{100, 130, 200}, 0},
-		{"half", []float64{140, 100, 130}, 1},
-		{"a quarter", []float64{300, 150, 100}, 2},
-		{"alike: any", []float64{100, 99, 98}, -1},
-		{"one number", []float64{100}, 0},
+		{"all", []float64{1000, 1100, 2000}, 0},
+		{"all, of a large model", []float64{20000, 22000, 40000}, 0},
+		{"half", []float64{1400, 1000, 1300}, 1},
+		{"half, of a tiny model", []float64{140, 100, 130}, 1},
+		{"a quarter", []float64{30000, 15000, 10000}, 2},
+		{"alike: any", []float64{1000, 990, 980}, -1},
+		{"one number", []float64{1000}, 0},
 	} {
 		s := &State{threads: threads{halvings: len(c.us) - 1}}
-		tried(r, s, 40, 1, curve(c.us...))
-		use, share := tried(r, s, 5000, 1, curve(c.us...))
-		if c.want >= 0 && use[c.want] < 4900 || share > 1.03 {
+		tried(r, s, trials, 1, 0, curve(c.us...))
+		plans := max(5000, int(3*trialLater/c.us[0])) // there are rounds more
+		use, share := tried(r, s, plans, 1, 0, curve(c.us...))
+		if c.want >= 0 && use[c.want] < plans*9/10 || share > 1.03 {
 			t.Errorf("%s: plans %v, %.3f of the fastest's time", c.name, use, share)
 		}
 	}
 }
 
-// Kinds of steps are apart, begin with what was best for fewer rows, and follow a machine that changes.
+// trials are more plans than choosing takes, of three numbers.
+const trials = trialRounds * 3 * trialMost
+
+// Kinds of steps are apart, begin with what was best for others like them, and follow a machine that changes.
 func TestThreadsFollow(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	s := &State{threads: threads{halvings: 2}}
-	tried(r, s, 200, 1, curve(300, 150, 100))
-	if k := s.threads.of(16); k.best != 2 {
+	few, many := kindOf{1, 0}, kindOf{5, 0}
+	tried(r, s, trials, 1, 0, curve(3000, 1500, 1000))
+	if k := s.threads.of(many); k.best != 2 {
 		t.Errorf("16 rows begin with %d halvings", k.best)
 	}
-	tried(r, s, 200, 16, curve(100, 150, 300))
-	if one, many := s.threads.of(1).best, s.threads.of(16).best; one != 2 || many != 0 {
+	tried(r, s, trials, 16, 0, curve(1000, 1500, 3000))
+	if one, many := s.threads.of(few).best, s.threads.of(many).best; one != 2 || many != 0 {
 		t.Errorf("%d halvings for one row, %d for 16", one, many)
 	}
-	if a, b := s.threads.of(9), s.threads.of(15); a != b || a == s.threads.of(16) {
-		t.Error("8 to 15 rows are one kind")
-	}
-	tried(r, s, trialAgain+trialPlans*3, 16, curve(300, 150, 100)) // one round more
-	if use, _ := tried(r, s, 100, 16, curve(300, 150, 100)); use[2] < 80 {
+	tried(r, s, 1300+400, 16, 0, curve(3000, 1500, 1000)) // tried again
+	if use, _ := tried(r, s, 100, 16, 0, curve(3000, 1500, 1000)); use[2] < 80 {
 		t.Errorf("since the machine has changed: %v", use)
 	}
-	tried(r, s, 200, 4, curve(100, 115, 125))
-	tried(r, s, trialAgain+trialPlans*3, 4, curve(100, 90, 80)) // others are faster now, and this as it was
-	if use, _ := tried(r, s, 100, 4, curve(100, 90, 80)); use[2] < 80 {
+	tried(r, s, trials, 4, 0, curve(1000, 1150, 1250))
+	tried(r, s, 4000+400, 4, 0, curve(1000, 900, 800)) // others are faster now, and this as it was
+	if use, _ := tried(r, s, 100, 4, 0, curve(1000, 900, 800)); use[2] < 80 {
 		t.Errorf("since others have become faster: %v", use)
 	}
 }
 
-// What is slow is tried in two rounds, what is not in all.
+// Steps that look back on much are others than those that do not.
+func TestThreadsKinds(t *testing.T) {
+	at := func(rows, position int) kindOf {
+		return kindOfPlan(&Plan{Decode: slices.Repeat([]Decode{{Position: position}}, rows)})
+	}
+	for _, c := range []struct {
+		a, b kindOf
+		same bool
+	}{
+		{at(9, 0), at(15, 1023), true},
+		{at(15, 0), at(16, 0), false},
+		{at(1, 1023), at(1, 1024), false},
+		{at(1, 1024), at(1, 4095), true},
+		{at(1, 4095), at(1, 4096), false},
+		{at(3, 4096), at(3, 16383), true},
+		{at(3, 16384), at(3, 16383), false},
+	} {
+		if (c.a == c.b) != c.same {
+			t.Errorf("%v and %v are one kind: %v", c.a, c.b, !c.same)
+		}
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	s := &State{threads: threads{halvings: 2}}
+	tried(r, s, trials, 1, 100, curve(3000, 1500, 1000))
+	tried(r, s, trials, 1, 5000, curve(1500, 1000, 3000))
+	if short, long, longer, more := s.threads.of(at(1, 100)).best, s.threads.of(at(1, 5000)).best, s.threads.of(at(1, 20000)).best, s.threads.of(at(2, 100)).best; short != 2 || long != 1 || longer != 1 || more != 2 {
+		t.Errorf("%d halvings where one row looks back on little, %d on much, %d on more, %d of two rows", short, long, longer, more)
+	}
+}
+
+// What is slow is tried in two rounds, what is not in all. A turn takes a while, however fast its
+// plans, and not much longer if none of them counts.
 func TestThreadsTrials(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	s := &State{threads: threads{halvings: 2}}
-	if use, _ := tried(r, s, trialRounds*trialPlans*3, 1, curve(100, 115, 300)); use[1] != trialRounds*trialPlans || use[2] != 2*trialPlans {
+	turn := 1 + trialPlans // of plans that take long
+	if use, _ := tried(r, s, (2*trialRounds+2)*turn, 1, 0, curve(100000, 115000, 300000)); use[1] != trialRounds*turn || use[2] != 2*turn {
 		t.Errorf("trials: %v", use)
+	}
+	s = &State{threads: threads{halvings: 2}}
+	for range trialRounds * 3 * trialMost * 2 { // two kinds, plan by plan: where they differ nothing settles
+		for _, rows := range []int{1, 16} {
+			tried(r, s, 1, rows, 0, curve(100, 90, 80))
+		}
+	}
+	if one, many := s.threads.of(kindOf{1, 0}), s.threads.of(kindOf{5, 0}); !one.chosen() || !many.chosen() {
+		t.Errorf("two kinds in turn, tried for ever: %d turns, %d turns", one.turns, many.turns)
 	}
 }
 
@@ -96,7 +147,7 @@ func TestThreadsOfOthers(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	one := []Decode{{Tokens: []int32{1}}}
 	s := &State{threads: threads{halvings: 2}}
-	tried(r, s, 200, 1, curve(300, 150, 100))
+	tried(r, s, trials, 1, 0, curve(3000, 1500, 1000))
 	for name, c := range map[string]struct {
 		p    Plan
 		want int
