@@ -16,7 +16,7 @@ const (
 	trialMicros  = 16e3 // so long a turn: it takes milliseconds until all have found processors
 	trialMost    = 128  // plans of a turn, counted or not
 	trialAgain   = 1024 // plans, and
-	trialLater   = 4e6  // microseconds of them, until there are trials again
+	trialLater   = 16e6 // microseconds of them, until there are trials again
 	trialSlow    = 1.3  // of the fastest's time, at best: not tried in the rounds after the second
 	trialBetter  = 0.97 // of its time, or it stays
 )

@@ -81,12 +81,12 @@ func TestThreadsFollow(t *testing.T) {
 	if one, many := s.threads.of(few).best, s.threads.of(many).best; one != 2 || many != 0 {
 		t.Errorf("%d halvings for one row, %d for 16", one, many)
 	}
-	tried(r, s, 1300+400, 16, 0, curve(3000, 1500, 1000)) // tried again
+	tried(r, s, 5400+400, 16, 0, curve(3000, 1500, 1000)) // tried again
 	if use, _ := tried(r, s, 100, 16, 0, curve(3000, 1500, 1000)); use[2] < 80 {
 		t.Errorf("since the machine has changed: %v", use)
 	}
 	tried(r, s, trials, 4, 0, curve(1000, 1150, 1250))
-	tried(r, s, 4000+400, 4, 0, curve(1000, 900, 800)) // others are faster now, and this as it was
+	tried(r, s, 16000+400, 4, 0, curve(1000, 900, 800)) // others are faster now, and this as it was
 	if use, _ := tried(r, s, 100, 4, 0, curve(1000, 900, 800)); use[2] < 80 {
 		t.Errorf("since others have become faster: %v", use)
 	}
