@@ -43,7 +43,7 @@ func kindOfPlan(p *Plan) kindOf {
 
 // kind is what is known of steps of a kind.
 type kind struct {
-	took  [][]float64 // microseconds of a pass, in the faster plans of each turn, by halvings
+	took  [][]float64 // microseconds of a pass, of each turn the lower quartile, by halvings
 	best  int         // halvings
 	turns int         // of the trials
 	turn  []float64   // what counts of the one in hand
@@ -111,7 +111,7 @@ func (k *kind) next() int {
 		clear(k.took) // the machine may do something else now
 	}
 	for ; !k.chosen(); k.turns++ {
-		at := k.turns % len(k.took)
+		at := k.at()
 		if k.turns < 2*len(k.took) || len(k.took[at]) == 0 || slices.Min(k.took[at]) <= trialSlow*k.time(k.best) {
 			return at
 		}
@@ -119,15 +119,24 @@ func (k *kind) next() int {
 	return k.best
 }
 
-// time is the lower quartile of what was measured; 0: nothing was.
-func (k *kind) time(halvings int) float64 {
-	if len(k.took[halvings]) == 0 {
-		return 0
+// at is whose turn it is: each second round goes backwards, since steps become slower as
+// sequences grow.
+func (k *kind) at() int {
+	at := k.turns % len(k.took)
+	if k.turns/len(k.took)%2 == 1 {
+		at = len(k.took) - 1 - at
 	}
-	return quartile(k.took[halvings])
+	return at
 }
 
-func quartile(t []float64) float64 { return slices.Sorted(slices.Values(t))[len(t)/4] }
+// time is the median of the turns; 0: there were none.
+func (k *kind) time(halvings int) float64 {
+	t := slices.Sorted(slices.Values(k.took[halvings]))
+	if len(t) == 0 {
+		return 0
+	}
+	return (t[(len(t)-1)/2] + t[len(t)/2]) / 2
+}
 
 // measured takes what a pass of a plan took that tries a number.
 func (k *kind) measured(micros float64) {
@@ -142,8 +151,9 @@ func (k *kind) measured(micros float64) {
 
 // turned ends a turn and says what is best so far.
 func (k *kind) turned() {
-	if at := k.turns % len(k.took); len(k.turn) > 0 {
-		k.took[at] = append(k.took[at], quartile(k.turn))
+	if at := k.at(); len(k.turn) > 0 {
+		slices.Sort(k.turn)
+		k.took[at] = append(k.took[at], k.turn[len(k.turn)/4])
 	}
 	k.turn, k.plans, k.spent, k.turns = k.turn[:0], 0, 0, k.turns+1
 	for i := range k.took {

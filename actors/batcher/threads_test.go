@@ -65,6 +65,21 @@ func TestThreads(t *testing.T) {
 	}
 }
 
+// Steps become slower while numbers are tried, as sequences grow.
+func TestThreadsOfGrowing(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for want, us := range [][]float64{{1000, 1080, 1080}, {1080, 1000, 1080}, {1080, 1080, 1000}} {
+		s, calls := &State{threads: threads{halvings: 2}}, 0.0
+		tried(r, s, trials, 1, 0, func(h int) float64 {
+			calls++
+			return us[h] * (1 + calls/500) // half as much again in the trials
+		})
+		if k := s.threads.of(kindOf{1, 0}); k.best != want {
+			t.Errorf("%v: %d halvings, by %.0f", us, k.best, k.took)
+		}
+	}
+}
+
 // trials are more plans than choosing takes, of three numbers.
 const trials = trialRounds * 3 * trialMost
 
@@ -127,8 +142,8 @@ func TestThreadsKinds(t *testing.T) {
 func TestThreadsTrials(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	s := &State{threads: threads{halvings: 2}}
-	turn := 1 + trialPlans // of plans that take long
-	if use, _ := tried(r, s, (2*trialRounds+2)*turn, 1, 0, curve(100000, 115000, 300000)); use[1] != trialRounds*turn || use[2] != 2*turn {
+	const turn, same = 1 + trialPlans, trialPlans // of plans that take long; after a turn of the same number
+	if use, _ := tried(r, s, 7*turn+3*same, 1, 0, curve(100000, 115000, 300000)); use[1] != 3*turn+same || use[2] != turn+same {
 		t.Errorf("trials: %v", use)
 	}
 	s = &State{threads: threads{halvings: 2}}
