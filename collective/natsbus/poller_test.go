@@ -5,6 +5,7 @@ package natsbus
 import (
 	"bytes"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -76,6 +77,43 @@ func TestPollDelivers(t *testing.T) {
 	send(2, small)
 	await(small, asleep)
 	ts[0].Rest()
+}
+
+// A message is written to all when its publisher goes on, though every processor of Go's computes:
+// what comes next may.
+func TestPublishedIsWritten(t *testing.T) {
+	ts := openTransports(t, startServers(t, 4, nil), 1)
+	got := 0
+	for _, tr := range ts {
+		tr.Receive(func(int, []byte) { got++ })
+		tr.Poll()
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const messages = 500
+	late, msg := 0, make([]byte, 2000)
+	for range messages {
+		before := got
+		if err := ts[0].Broadcast(msg); err != nil {
+			t.Fatal(err)
+		}
+		polled := func() bool {
+			for _, tr := range ts[1:] {
+				tr.Poll()
+			}
+			return got == before+3
+		}
+		if !polled() {
+			late++
+		}
+		for end := time.Now().Add(patience); !polled(); runtime.Gosched() {
+			if time.Now().After(end) {
+				t.Fatalf("%d of 3 came", got-before)
+			}
+		}
+	}
+	if late > messages/100 {
+		t.Errorf("%d of %d messages were not written when their publisher went on", late, messages)
+	}
 }
 
 // A connection that is lost is told of, to who polls and to nobody; and a transport that is closed
