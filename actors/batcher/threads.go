@@ -29,8 +29,8 @@ type threads struct {
 	counts   bool             // and what that takes
 }
 
-// kindOf are steps of about as many rows that look back on about as much: powers of two, and of
-// four times 1024 positions.
+// kindOf are steps of about as many rows, by powers of two, that look back on about as much in the
+// mean: on less than 1024 positions, 4096, and so on.
 type kindOf struct{ rows, back int }
 
 func kindOfPlan(p *Plan) kindOf {

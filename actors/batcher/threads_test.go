@@ -80,6 +80,22 @@ func TestThreadsOfGrowing(t *testing.T) {
 	}
 }
 
+// Numbers that are alike have taken as long, turn by turn there and back, and trials begin anew.
+func TestThreadsTurns(t *testing.T) {
+	k := kind{took: make([][]float64, 3)}
+	for i := range trialRounds * 3 {
+		k.spent, k.turn = trialMicros, append(k.turn, float64(i)) // and one more ends it
+		k.measured(float64(i))
+	}
+	if a, b, c := k.time(0), k.time(1), k.time(2); !k.chosen() || a != b || b != c {
+		t.Errorf("after %d turns %v, %v and %v", k.turns, a, b, c)
+	}
+	k.plans, k.spent = trialAgain, 2*trialLater
+	if at := k.next(); at != 0 || k.turns != 0 || k.spent != 0 || k.plans != 0 {
+		t.Errorf("trials begin with number %d, %d turns, %d plans and %v us", at, k.turns, k.plans, k.spent)
+	}
+}
+
 // trials are more plans than choosing takes, of three numbers.
 const trials = trialRounds * 3 * trialMost
 
