@@ -3,13 +3,13 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/shoal-llm/shoal/api"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/tensor"
@@ -51,53 +51,65 @@ type Processes struct {
 	Shared       Threads `json:"thread_time"` // of the slowest node
 }
 
-// DecodeOfProcesses decodes a batch and takes the steps between every sequence's second
-// token and the first end.
+// DecodeOfProcesses decodes a batch and takes the steps from the second token of the sequence that
+// is last to have one. The others were read before it, and decode on until it has all of its own.
 func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error) {
 	co := o.Coordinator
-	vocab := co.Checkpoint().Config.Vocab
 	if err := o.settle(ctx); err != nil {
 		return nil, err
 	}
-	streams := make([]<-chan api.Event, o.Batch)
-	for i := range streams {
-		var err error
-		if streams[i], err = co.Submit(ctx, request(i, o.Context, o.Tokens+2, vocab)); err != nil {
+	running, stop := context.WithCancel(ctx)
+	var streams sync.WaitGroup
+	defer func() { stop(); streams.Wait() }()
+	var took time.Duration
+	var d cluster.StepTotals
+	var begun atomic.Int32
+	done := make(chan error, o.Batch+1) // the first counts
+	for i := range o.Batch {
+		events, err := co.Submit(running, request(i, o.Context, o.longest(), co.Checkpoint().Config.Vocab))
+		if err != nil {
 			return nil, err
 		}
-	}
-	next := func(n int) error { // n events of every sequence
-		for _, s := range streams {
-			for range n {
-				ev, open := <-s
-				if !open {
-					return errors.Join(errors.New("bench: a sequence ended early"), context.Cause(ctx))
-				}
+		streams.Go(func() {
+			var from cluster.StepTotals
+			var began time.Time
+			tokens, last := 0, false
+			for ev := range events {
 				if ev.Err != nil {
-					return ev.Err
+					done <- ev.Err
+					return
+				}
+				switch tokens++; {
+				case tokens == 2 && begun.Add(1) == int32(o.Batch):
+					last, from, began = true, co.StepTotals(), time.Now()
+				case tokens == o.Tokens+1 && last:
+					took, d = time.Since(began), co.StepTotals().Sub(from)
+					done <- nil
 				}
 			}
-		}
-		return nil
+			done <- errors.Join(fmt.Errorf("bench: a sequence ended after %d tokens, before all had %d together: the model's positions are used up, take a smaller batch or context", tokens, o.Tokens), context.Cause(ctx))
+		})
 	}
-	if err := next(2); err != nil {
+	if err := <-done; err != nil {
 		return nil, err
 	}
-	from, began := co.StepTotals(), time.Now()
-	if err := next(o.Tokens - 1); err != nil {
-		return nil, err
-	}
-	took, d := time.Since(began), co.StepTotals().Sub(from)
-	for _, s := range streams {
-		for range s {
-		}
+	if rows := o.Batch * int(d.Steps); math.Abs(float64(int(d.Rows)-rows)) > float64(rows/10+o.Batch*atEnds) {
+		return nil, fmt.Errorf("bench: %d steps had %d rows, not %d: not all sequences run together", d.Steps, d.Rows, rows)
 	}
 	per := func(t time.Duration) float64 { return float64(t.Microseconds()) / float64(max(d.Steps, 1)) }
-	tokens := float64(o.Batch * (o.Tokens - 1))
+	tokens := float64(o.Batch) * float64(d.Steps) // not all that were received: those of a plan come together
 	return &Processes{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: co.Cluster().Mapping, Nodes: o.Nodes, Threads: o.Threads.Halved(int(math.Round(float64(d.Halvings) / float64(max(d.Steps, 1))))), Batch: o.Batch, Context: o.Context,
 		Steps: d.Steps, TokensPerS: tokens / took.Seconds(), StepMicros: per(d.Wall), Compute: per(d.Compute), Wait: per(d.Wait),
 		Control: per(d.Wall - d.Compute - d.Wait), WirePerToken: float64(d.Wire) / (float64(o.Batch) * float64(max(d.Steps, 1))),
 		Shared: threadsOf(d.Threads, int(d.Steps), d.Compute)}, nil
+}
+
+// longest is how many tokens a sequence generates at most: those that are measured, and those that
+// it has while the prompts of others are read.
+func (o *ProcessOptions) longest() int {
+	chunk := max(1, o.Coordinator.Chunk())
+	reads := 2 * (o.Batch - 1) * (o.Context + chunk - 1) / chunk
+	return min(o.Tokens+2+reads, o.Coordinator.Checkpoint().Config.MaxPositions-o.Context)
 }
 
 // settle decodes as many sequences for a while, and until the number of threads for them is
@@ -139,6 +151,7 @@ const (
 	settleTokens = 1024 // more than most trials take
 	settleTime   = 100 * time.Millisecond
 	settleLook   = 10 * time.Millisecond
+	atEnds       = 16 // steps of a plan that has begun but is not done, at most
 )
 
 // ProcessPrompts is what reading a prompt over node processes costs; of the fastest

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shoal-llm/shoal/bench"
 	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
 )
 
 type benchClusterCmd struct {
@@ -56,7 +57,11 @@ func (c *benchClusterCmd) Run(e *env) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(e.ctx, c.Limit, fmt.Errorf("bench: not done in %v (--limit)", c.Limit))
 	defer cancel()
-	up := benchCluster(c.Nodes, c.Threads, 1<<30, dir, c.Quant, c.KVType)
+	memory, err := c.memory(&ck.Config)
+	if err != nil {
+		return err
+	}
+	up := benchCluster(c.Nodes, c.Threads, memory, dir, c.Quant, c.KVType)
 	up.Mapping, up.Policy, up.Chunk, up.noJobs, up.processors = c.Mapping, "full", c.Chunk, true, c.Processors
 	up.Queue, up.StepDeadline, up.SyncDeadline = 1024, time.Minute, 30*time.Second
 	if err := up.check(); err != nil {
@@ -82,6 +87,21 @@ func (c *benchClusterCmd) Run(e *env) error {
 		}
 	}
 	return nil
+}
+
+// memory is what caches may take on a node: as by default, or what the largest batch needs.
+func (c *benchClusterCmd) memory(cfg *model.Config) (int64, error) {
+	weights, err := tensor.ParseDType(c.Quant)
+	if err != nil {
+		return 0, fmt.Errorf("--quant: %w", err)
+	}
+	kv, err := tensor.ParseDType(c.KVType)
+	if err != nil {
+		return 0, fmt.Errorf("--kv-type: %w", err)
+	}
+	longest := 2 * (slices.Max(c.Context) + c.Tokens) // tokens while the prompts of others are read, and blocks
+	sequences := (slices.Max(c.Batch)-1)/max(1, c.Nodes) + 1
+	return max(1<<30, int64(sequences)*bench.CostsOf(cfg, weights, kv).KVBytes(longest)), nil
 }
 
 // benchCluster is the local cluster that a benchmark starts.
