@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shoal-llm/shoal/api"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/tensor"
@@ -54,7 +55,7 @@ type Processes struct {
 // DecodeOfProcesses decodes a batch and takes the steps from the second token of the sequence that
 // is last to have one. The others were read before it, and decode on until it has all of its own.
 func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error) {
-	co := o.Coordinator
+	co, start := o.Coordinator, time.Now()
 	if err := o.settle(ctx); err != nil {
 		return nil, err
 	}
@@ -93,8 +94,8 @@ func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error
 	if err := <-done; err != nil {
 		return nil, err
 	}
-	if rows := o.Batch * int(d.Steps); math.Abs(float64(int(d.Rows)-rows)) > float64(rows/10+o.Batch*atEnds) {
-		return nil, fmt.Errorf("bench: %d steps had %d rows, not %d: not all sequences run together", d.Steps, d.Rows, rows)
+	if err := steady(co.Events(0), start, d, o.Batch); err != nil {
+		return nil, err
 	}
 	per := func(t time.Duration) float64 { return float64(t.Microseconds()) / float64(max(d.Steps, 1)) }
 	tokens := float64(o.Batch) * float64(d.Steps) // not all that were received: those of a plan come together
@@ -102,6 +103,19 @@ func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error
 		Steps: d.Steps, TokensPerS: tokens / took.Seconds(), StepMicros: per(d.Wall), Compute: per(d.Compute), Wait: per(d.Wait),
 		Control: per(d.Wall - d.Compute - d.Wait), WirePerToken: float64(d.Wire) / (float64(o.Batch) * float64(max(d.Steps, 1))),
 		Shared: threadsOf(d.Threads, int(d.Steps), d.Compute)}, nil
+}
+
+// steady says whether steps had all sequences of a batch, in a cluster that stayed as it was.
+func steady(events []api.ClusterEvent, since time.Time, d cluster.StepTotals, batch int) error {
+	for _, e := range events {
+		if e.Cost != nil && e.At.After(since) {
+			return fmt.Errorf("bench: the cluster did not stay as it was: %s %s (%s)", e.Kind, e.Node, e.Reason)
+		}
+	}
+	if rows := batch * int(d.Steps); math.Abs(float64(int(d.Rows)-rows)) > float64(rows/10+batch*atEnds) {
+		return fmt.Errorf("bench: %d steps had %d rows, not %d: not all sequences run together", d.Steps, d.Rows, rows)
+	}
+	return nil
 }
 
 // longest is how many tokens a sequence generates at most: those that are measured, and those that

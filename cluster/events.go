@@ -65,6 +65,12 @@ func (e *events) after(revision uint64) ([]api.ClusterEvent, <-chan struct{}) {
 	return e.log.after(revision), e.changed
 }
 
+// Events are what happened to the cluster and has changed since a revision.
+func (c *core) Events(revision uint64) []api.ClusterEvent {
+	list, _ := c.events.after(revision)
+	return list
+}
+
 const (
 	// keepEvery is how often a changed log is written to the store, which syncs its disk.
 	keepEvery = time.Second
