@@ -372,6 +372,9 @@ func (w *logWriter) Write(line []byte) (int, error) {
 			text, level = rest, l
 		}
 	}
+	if strings.HasSuffix(text, net.ErrClosed.Error()) { // by this process: memberlist goes on for a moment after its end
+		level = slog.LevelDebug
+	}
 	if ctx := context.Background(); w.log.Enabled(ctx, level) {
 		if ok, leftOut, last := w.rate.Allow(lograte.Kind(text), time.Now()); ok {
 			w.log.Log(ctx, level, text, lograte.Attrs(leftOut, last)...)
