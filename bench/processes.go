@@ -88,7 +88,11 @@ func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error
 					done <- nil
 				}
 			}
-			done <- errors.Join(fmt.Errorf("bench: a sequence ended after %d tokens, before all had %d together: the model's positions are used up, take a smaller batch or context", tokens, o.Tokens), context.Cause(ctx))
+			if err := context.Cause(ctx); err != nil {
+				done <- err
+				return
+			}
+			done <- fmt.Errorf("bench: a sequence ended after %d tokens, before all had %d together: the model's positions are used up, take a smaller batch or context", tokens, o.Tokens)
 		})
 	}
 	if err := <-done; err != nil {
