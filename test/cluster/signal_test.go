@@ -2,6 +2,9 @@ package cluster_test
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -38,4 +41,22 @@ func TestSecondSignal(t *testing.T) {
 		signal(pid, syscall.SIGCONT)
 	}
 	c.gone(pids)
+}
+
+// freeze stops a process, and returns when all of its threads stand still: one of them may
+// answer a request after the signal was sent.
+func freeze(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, startLimit, "a stopped process stands still", func() (bool, string) {
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		for _, f := range threads {
+			if b, _ := os.ReadFile(f); !strings.Contains(string(b), ") T ") {
+				return false, string(b)
+			}
+		}
+		return len(threads) > 0, "no threads"
+	})
 }

@@ -116,9 +116,7 @@ func TestChaosFrozenCoordinator(t *testing.T) {
 	if first == 0 || len(pids) != 2 {
 		t.Fatalf("coordinators: %v, of which %s coordinates", pids, old.Store.Coordinator)
 	}
-	if err := syscall.Kill(first, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	freeze(t, first)
 	defer func() { _ = syscall.Kill(first, syscall.SIGCONT) }() // else it holds up the end of a failed test
 
 	// Connections to the one that stands still stay where they are; new ones reach the other.
