@@ -56,7 +56,7 @@ func runCacheDecode(ctx context.Context, o Options) (out []cacheWay, err error) 
 	if err != nil {
 		return nil, err
 	}
-	w, err := socket.LoadSlices(ctx, ck, place, 0, o.Weights, pool, nil, nil)
+	w, err := socket.LoadSlices(ctx, ck, place, 0, o.Weights, pool, nil, nil, nil)
 	if err != nil {
 		return nil, err
 	}

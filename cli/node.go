@@ -14,6 +14,7 @@ import (
 
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/cluster/supervise"
+	"github.com/shoal-llm/shoal/internal/sharedmem"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/topology"
 )
@@ -32,6 +33,7 @@ type nodeCmd struct {
 	DataDir    string   `type:"path" placeholder:"DIR" help:"Where this node keeps a copy of the coordinator's store (jobs, placement); with three such processes it is replicated (default: it keeps none)."`
 	WithParent bool     `hidden:"" help:"End when standard input closes."`
 	Processors int      `hidden:"" help:"Go's, unless GOMAXPROCS says another number; 0: as many as compute threads."`
+	SharedFD   int      `hidden:"" name:"shared-fd" help:"Descriptor of memory that nodes of this machine share."`
 	Speeds     string   `hidden:"" help:"What this machine was measured to give, as JSON."`
 }
 
@@ -80,6 +82,13 @@ func (c *nodeCmd) Run(e *env) error {
 			return fmt.Errorf("--speeds %q: want what a machine gives to %d threads: %w", c.Speeds, c.Threads, cmp.Or(err, errors.New("it is not")))
 		}
 	}
+	shared, err := openShared(c.SharedFD)
+	if err != nil {
+		return err
+	}
+	if shared != nil {
+		defer shared.Close()
+	}
 	ctx := e.ctx
 	if c.WithParent {
 		ctx = supervise.WithParent(ctx, e.stdin)
@@ -90,8 +99,25 @@ func (c *nodeCmd) Run(e *env) error {
 	c.takeKVBytes(1, log)
 	progress := nodeProgress(e, cmp.Or(c.ID, "this node"))
 	return cluster.RunNode(ctx, cluster.NodeConfig{ID: c.ID, Bind: c.Bind, Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Model: dir, SwiftKV: c.SwiftKV, Draft: c.Draft, KVBudget: int64(c.KVMemory),
-		Threads: c.Threads, Speeds: speeds, WeightsCache: c.weightsCache(), WeightsCacheSize: int64(c.WeightsCacheSize), PrefixDisk: c.PrefixDisk, PrefixDiskSize: int64(c.PrefixDiskSize), KVDisk: c.KVDisk, KVDiskSize: int64(c.KVDiskSize), Share: c.Share, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, Abrupt: c.WithParent,
+		Threads: c.Threads, Speeds: speeds, Shared: shared, WeightsCache: c.weightsCache(), WeightsCacheSize: int64(c.WeightsCacheSize), PrefixDisk: c.PrefixDisk, PrefixDiskSize: int64(c.PrefixDiskSize), KVDisk: c.KVDisk, KVDiskSize: int64(c.KVDiskSize), Share: c.Share, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, Abrupt: c.WithParent,
 		Logger: log, OnProgress: progress, OnThreads: c.goProcessors})
+}
+
+// openShared opens what this process was started with; nil: nothing.
+func openShared(fd int) (*sharedmem.Region, error) {
+	if fd == 0 {
+		return nil, nil
+	}
+	f := os.NewFile(uintptr(fd), "shared")
+	if f == nil {
+		return nil, fmt.Errorf("--shared-fd %d: no descriptor", fd)
+	}
+	defer f.Close()
+	r, err := sharedmem.Open(f)
+	if err != nil {
+		return nil, fmt.Errorf("--shared-fd %d: %w", fd, err)
+	}
+	return r, nil
 }
 
 // allProcessors are those that this process may use.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/cluster/supervise"
+	"github.com/shoal-llm/shoal/internal/sharedmem"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/speculate"
 	"github.com/shoal-llm/shoal/tensor"
@@ -37,6 +38,7 @@ type upCmd struct {
 	DataDir string    `type:"path" placeholder:"DIR" help:"Where jobs, batches and files live; a restarted cluster goes on with them (default: shoal/jobs in the user's state directory, ~/.local/state on Linux, one folder per model)."`
 	Standby bool      `help:"Run the coordinator as a process of its own, with a second one that takes over when it dies. Three copies of the job store, in three processes."`
 	noJobs  bool
+	shared  *os.File        // of parts that the nodes hold once; nil: none
 	speeds  topology.Speeds // of each node; zero: not measured
 	// processors of Go's in each node; 0: as many as compute threads.
 	processors int
@@ -200,6 +202,13 @@ func (c *upCmd) start(e *env, at net.Listener, front *front) (_ *local, err erro
 	if err := c.takeThreads(l.ctx, serve, l.log); err != nil {
 		return nil, err
 	}
+	if c.Nodes > 1 {
+		if c.shared, err = sharedmem.Create(); err != nil {
+			l.log.Debug("each node has weights of its own", "reason", err)
+		} else {
+			defer c.shared.Close() // they have it
+		}
+	}
 	for i := range c.Nodes {
 		if err := c.child(l, i, serve.Model, "--join", l.coordinator.GossipAddress()); err != nil {
 			return nil, err
@@ -280,6 +289,10 @@ func (c *upCmd) child(l *local, i int, dir string, more ...string) error {
 	if c.SwiftKV != "" && dir != "bus" {
 		args = append(args, "--swiftkv", c.SwiftKV)
 	}
+	var files []*os.File
+	if c.shared != nil {
+		files, args = append(files, c.shared), append(args, "--shared-fd", "3")
+	}
 	args = append(append(args, "--share", strconv.FormatFloat(c.Shares[id], 'g', -1, 64)), more...)
 	var out io.Writer = io.Discard // the tail is kept and shown when the node ends
 	if c.LogDir != "" {
@@ -290,7 +303,7 @@ func (c *upCmd) child(l *local, i int, dir string, more ...string) error {
 		l.files = append(l.files, f)
 		out = f
 	}
-	return l.children.Start(supervise.Child{ID: id, Args: args, Stderr: out, Exited: func(error) {
+	return l.children.Start(supervise.Child{ID: id, Args: args, Files: files, Stderr: out, Exited: func(error) {
 		if l.children.Alive() == 0 {
 			l.cancel(errors.New("every node process has ended"))
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/shoal-llm/shoal/cluster/store"
 	"github.com/shoal-llm/shoal/cluster/weights"
 	"github.com/shoal-llm/shoal/collective/natsbus"
+	"github.com/shoal-llm/shoal/internal/sharedmem"
 	"github.com/shoal-llm/shoal/kvcache/tier"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/proto"
@@ -69,6 +70,8 @@ type NodeConfig struct {
 	Threads int
 	// OnThreads, when set, is told how many threads compute from now on, before they do.
 	OnThreads func(threads int)
+	// Shared, when set, is memory that nodes of this machine hold once. Close it after RunNode.
+	Shared *sharedmem.Region
 	// Speeds are what that many threads were measured to give; zero: the node measures.
 	Speeds topology.Speeds
 	// Share is the part of the work relative to other nodes, at most twice the measured
@@ -376,7 +379,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	}
 	n := &nodeActor{cache: m, retired: make(chan struct{}, 1), mux: rpc.NewMux(b.rpc), bus: b.nats, cfg: cfg, hash: ck.Hash(), incarnation: incarnation, speed: speed, speeds: speeds}
 	n.register()
-	n.socket = socket.Config{Checkpoint: ck, Grammars: grammars(ck), Pool: pool, Threads: speeds.Threads, OnThreads: cfg.OnThreads, KVBudget: cfg.KVBudget, Draft: draft, Logger: cfg.Logger, Connect: b.nats.Join, OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
+	n.socket = socket.Config{Checkpoint: ck, Grammars: grammars(ck), Pool: pool, Threads: speeds.Threads, OnThreads: cfg.OnThreads, KVBudget: cfg.KVBudget, Shared: cfg.Shared, Draft: draft, Logger: cfg.Logger, Connect: b.nats.Join, OnProgress: cfg.OnProgress, Stopped: make(chan struct{})}
 	if cfg.WeightsCache != "" {
 		n.socket.WeightsCache = &socket.WeightsCache{Dir: cfg.WeightsCache, Limit: cfg.WeightsCacheSize, Logger: cfg.Logger}
 	}

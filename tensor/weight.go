@@ -39,6 +39,7 @@ type Weight struct {
 	scales int      // bytes of the scales of a chunk of one panel
 	data   []byte
 	mem    mapping
+	free   func() error // of memory of somebody else's
 }
 
 // NewWeight makes a zero matrix that owns all units of its columns.
@@ -56,6 +57,20 @@ func NewWeightUnits(dt DType, rows, cols, unitLo, unitHi int) (*Weight, error) {
 	}
 	w.data, w.mem, err = mapMatrix(w.size())
 	return w, err
+}
+
+// NewWeightIn is NewWeightUnits in memory of the caller's, of WeightBytes: zero, or what another
+// such matrix was filled with. Close calls free.
+func NewWeightIn(dt DType, rows, cols, unitLo, unitHi int, data []byte, free func() error) (*Weight, error) {
+	w, err := describe(dt, rows, cols, unitLo, unitHi)
+	if err != nil {
+		return nil, err
+	}
+	if len(data) != w.size() {
+		return nil, fmt.Errorf("tensor: %d bytes of memory for a weight of %d", len(data), w.size())
+	}
+	w.data, w.free = data, free
+	return w, nil
 }
 
 // describe is NewWeightUnits without memory.
@@ -131,8 +146,11 @@ func (w *Weight) Packed() []byte { return w.data }
 // closing twice is safe.
 func (w *Weight) Close() error {
 	settle()
-	mem := w.mem
-	w.mem, w.data = mapping{}, nil
+	mem, free := w.mem, w.free
+	w.mem, w.data, w.free = mapping{}, nil, nil
+	if free != nil {
+		return free()
+	}
 	return mem.free()
 }
 

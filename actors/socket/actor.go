@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-llm/shoal/actors/layer"
 	"github.com/shoal-llm/shoal/collective"
 	"github.com/shoal-llm/shoal/grammar"
+	"github.com/shoal-llm/shoal/internal/sharedmem"
 	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/kvcache/tier"
 	"github.com/shoal-llm/shoal/model"
@@ -36,6 +37,8 @@ type Config struct {
 	Grammars func() (*grammar.Engine, error)
 	// WeightsCache, when set, keeps quantised matrices from one start to the next.
 	WeightsCache *WeightsCache
+	// Shared, when set, is memory of several nodes of this machine. Close it after the socket.
+	Shared *sharedmem.Region
 	// PrefixDisk, when set, keeps blocks of the prefix cache in files. Close it after the socket.
 	PrefixDisk *tier.Store
 	// Scratch, when set, takes rows of caches that memory has no room for. Close it after the socket.
@@ -293,7 +296,7 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches, p topo
 		return nil, err
 	}
 	cfg.use(0)
-	w, err := LoadSlices(ctx, cfg.Checkpoint, p, rank, dt, cfg.Pool, cfg.WeightsCache, func(done, total int64) {
+	w, err := LoadSlices(ctx, cfg.Checkpoint, p, rank, dt, cfg.Pool, cfg.WeightsCache, cfg.Shared, func(done, total int64) {
 		read.done.Store(done)
 		read.total.Store(total)
 		if cfg.OnProgress != nil {
@@ -302,6 +305,10 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches, p topo
 	})
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Shared != nil {
+		huge, all := cfg.Shared.Huge()
+		cfg.Logger.Debug("weights that nodes of this machine share", "huge_pages", huge, "of", all)
 	}
 	if cfg.Draft != nil && held.drafter == nil {
 		if held.drafter, err = loadDrafter(ctx, &cfg, dt, kv); err != nil {

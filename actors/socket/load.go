@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/internal/sharedmem"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -37,11 +38,12 @@ func (s *Slices) Close() {
 }
 
 // LoadSlices reads a socket's slices from the checkpoint and converts them.
+// shared (may be nil) has what other nodes of this machine load as well.
 // progress (may be nil) is told the bytes done and to do, in the type of the
 // slices, from any goroutine and often. A cancelled ctx ends it between matrices.
 func LoadSlices(ctx context.Context, ck *model.Checkpoint, p topology.Placement, rank int, dt tensor.DType, pool *tensor.Pool,
-	cache *WeightsCache, progress func(done, total int64)) (_ *Slices, err error) {
-	l := loader{ctx: ctx, ck: ck, dt: dt, pool: pool, cache: cache, source: ck.Hash() + " " + ck.Stamp(), progress: progress, total: SliceBytes(&ck.Config, p, rank, dt)}
+	cache *WeightsCache, shared *sharedmem.Region, progress func(done, total int64)) (_ *Slices, err error) {
+	l := loader{ctx: ctx, ck: ck, dt: dt, pool: pool, cache: cache, shared: shared, source: ck.Hash() + " " + ck.Stamp(), progress: progress, total: SliceBytes(&ck.Config, p, rank, dt)}
 	s := l.slices(&ck.Config, p, rank)
 	if err = l.err; err == nil {
 		s.Embedding, err = l.tensor(model.Embedding)
@@ -70,6 +72,7 @@ type cut struct {
 	expert, shared topology.Range // rows of gate and up of every expert, of the shared ones
 	expertDown     topology.Range // rows of down, of either
 	vocab          topology.Range // rows of the head
+	whole          bool           // attention is: every socket has the same
 }
 
 func cutOf(c *model.Config, m topology.Mapping, s topology.Slice) cut {
@@ -79,6 +82,7 @@ func cutOf(c *model.Config, m topology.Mapping, s topology.Slice) cut {
 		ffn: s.FFN, down: s.Down, units: upTo(units), expert: s.Part(units, c.MoE.FFN), shared: s.Part(units, c.MoE.Shared), expertDown: s.Down, vocab: s.Vocab,
 	}
 	if m == topology.Reduce {
+		cut.whole = true
 		cut.q, cut.k, cut.out = upTo(c.Heads*c.HeadDim), upTo(c.KVHeads*c.HeadDim), upTo(c.Hidden)
 		cut.latents, cut.heads = upTo(c.Latent.QueryRank+c.Latent.Rank+c.Latent.Rope), upTo(c.Heads)
 		cut.down, cut.units = upTo(c.Hidden), s.FFNUnits
@@ -112,16 +116,20 @@ func (l *loader) layer(c *model.Config, n *model.LayerSpec, me cut) *layer.Weigh
 		FFNNorm: l.norm(n.FFNNorm, n), PostFFNNorm: l.norm(n.PostFFNNorm, n),
 		QBias: l.vector(n.Q.Bias), OBias: l.vector(n.O.Bias),
 	}
+	attention := l.matrix
+	if me.whole {
+		attention = l.common
+	}
 	if n.Latent != nil {
 		w.Latent = l.latent(c, n.Latent, me)
 	} else {
-		w.Q = l.matrix(n.Q, c.Hidden, me.q)
+		w.Q = attention(n.Q, c.Hidden, me.q)
 	}
 	if n.Latent == nil && n.KVSource == nil {
-		w.K, w.V = l.matrix(n.K, c.Hidden, me.k), l.matrix(n.V, c.Hidden, me.k)
+		w.K, w.V = attention(n.K, c.Hidden, me.k), attention(n.V, c.Hidden, me.k)
 		w.KBias, w.VBias = l.vector(n.K.Bias), l.vector(n.V.Bias)
 	}
-	w.O = l.matrix(n.O, c.Heads*c.ValueDim(), me.out)
+	w.O = attention(n.O, c.Heads*c.ValueDim(), me.out)
 	if n.Experts != nil {
 		w.Experts = l.experts(c, n.Experts, me)
 		return w

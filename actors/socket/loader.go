@@ -2,9 +2,11 @@ package socket
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
+	"github.com/shoal-llm/shoal/internal/sharedmem"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -25,13 +27,41 @@ type loader struct {
 	total    int64
 	done     atomic.Int64
 	progress func(done, total int64)
-	cache    *WeightsCache // of quantised matrices; nil: none
-	source   string        // what they were made from
+	cache    *WeightsCache     // of quantised matrices; nil: none
+	shared   *sharedmem.Region // of matrices that other nodes of this machine hold too; nil: none
+	source   string            // what they were made from
 }
 
 // matrix packs rows of a projection of width cols.
 func (l *loader) matrix(m model.Linear, cols int, rows topology.Range) *tensor.Weight {
 	return l.units(m, cols, rows, upTo(tensor.Units(cols)))
+}
+
+// common is matrix for one of which others on this machine have the same rows: it is in memory
+// once, and packed by one of them.
+func (l *loader) common(m model.Linear, cols int, rows topology.Range) *tensor.Weight {
+	if l.shared == nil || l.measure || l.stopped() || rows.Len() == 0 {
+		return l.matrix(m, cols, rows)
+	}
+	units := tensor.Units(cols)
+	at := &tensor.Weight{Type: l.dt, Cols: cols, UnitHi: units}
+	key := cacheKey(l.source, m.Weight, topology.Range{Lo: m.First + rows.Lo, Hi: m.First + rows.Hi}, at)
+	part, err := l.shared.Take(l.ctx, key, int(tensor.WeightBytes(l.dt, rows.Len(), cols)))
+	if err != nil { // no room for it there
+		return l.matrix(m, cols, rows)
+	}
+	w, err := tensor.NewWeightIn(l.dt, rows.Len(), cols, 0, units, part.Bytes(), part.Close)
+	switch {
+	case err != nil:
+		l.err = errors.Join(err, part.Close())
+	case part.Filled():
+		l.packed(w.Bytes())
+	default:
+		if l.fill(w, 0, m, rows); l.err == nil {
+			l.err = part.Done()
+		}
+	}
+	return w
 }
 
 // units packs rows of a projection of width cols, of which it keeps some units.

@@ -86,7 +86,7 @@ func TestCache(t *testing.T) {
 	}
 	slices := func(ck *model.Checkpoint, rank int) []byte {
 		t.Helper()
-		s, err := socket.LoadSlices(context.Background(), ck, place, rank, tensor.F32, pool, nil, nil)
+		s, err := socket.LoadSlices(context.Background(), ck, place, rank, tensor.F32, pool, nil, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

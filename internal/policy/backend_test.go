@@ -9,7 +9,7 @@ import (
 
 // Actors other than actors/layer know of package tensor how numbers are stored and shared
 // out, and compute nothing: that is a backend's (docs/decisions/backend.md).
-var storage = strings.Fields("AttnScratch BF16 Bank BlockSlots DType F16 F32 Int8 KVLayout NewBank NewPool NewWeight NewWeightUnits ParseDType Pool Q8_0 Quantised " +
+var storage = strings.Fields("AttnScratch BF16 Bank BlockSlots DType F16 F32 Int8 KVLayout NewBank NewPool NewWeight NewWeightIn NewWeightUnits ParseDType Pool Q8_0 Quantised " +
 	"RunBlocks Span Spent Subtrees Units UnitsSpan Weight WeightBytes")
 
 func TestActorsComputeBehindTheBackend(t *testing.T) {

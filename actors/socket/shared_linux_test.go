@@ -1,0 +1,107 @@
+package socket
+
+import (
+	"bytes"
+	"errors"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/shoal-llm/shoal/actors/layer"
+	"github.com/shoal-llm/shoal/internal/sharedmem"
+	"github.com/shoal-llm/shoal/model"
+	"github.com/shoal-llm/shoal/tensor"
+	"github.com/shoal-llm/shoal/topology"
+)
+
+// Nodes of one machine that load at once have the attention weights that each would have alone,
+// in memory that is there once, and gone with the last of them. What they cut they have alone.
+func TestSlicesAreShared(t *testing.T) {
+	f, err := sharedmem.Create()
+	if errors.Is(err, sharedmem.ErrUnsupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	memory := func() int64 {
+		st, err := f.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Sys().(*syscall.Stat_t).Blocks * 512
+	}
+	ck, err := model.Open("../../model/testdata/llama")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ck.Close()
+	const nodes = 3
+	for _, mapping := range []topology.Mapping{topology.Reduce, topology.Gather} {
+		place, err := topology.Place(1, mapping, ShapeOf(&ck.Config), []topology.Member{{ID: "a", Share: 1}, {ID: "b", Share: 1}, {ID: "c", Share: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, dt := range []tensor.DType{tensor.BF16, tensor.Q8_0} {
+			before := memory()
+			var all sync.WaitGroup
+			slices, regions := make([]*Slices, nodes), make([]*sharedmem.Region, nodes)
+			for rank := range nodes {
+				all.Go(func() {
+					pool := tensor.NewPool(2)
+					defer pool.Close()
+					var err error
+					if regions[rank], err = sharedmem.Open(f); err == nil {
+						slices[rank], err = LoadSlices(t.Context(), ck, place, rank, dt, pool, nil, regions[rank], nil)
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			if t.Failed() {
+				return
+			}
+			var attention int64
+			pool := tensor.NewPool(2)
+			for rank := range nodes {
+				alone, err := LoadSlices(t.Context(), ck, place, rank, dt, pool, nil, nil, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				attention = 0
+				for i, l := range alone.Layers {
+					for j, w := range attentionOf(l) {
+						attention += w.Bytes()
+						if !bytes.Equal(w.Packed(), attentionOf(slices[rank].Layers[i])[j].Packed()) {
+							t.Errorf("%v %v rank %d layer %d: matrix %d is not what it is alone", mapping, dt, rank, i, j)
+						}
+					}
+				}
+				alone.Close()
+			}
+			pool.Close()
+			least, most := attention, attention+int64(len(slices[0].Layers)*4*4096)
+			if mapping == topology.Gather {
+				least, most = 0, 0
+			}
+			if got := memory() - before; got < least || got > most {
+				t.Errorf("%v %v: %d bytes are shared, want %d to %d", mapping, dt, got, least, most)
+			}
+			for rank := range nodes {
+				slices[rank].Close()
+				regions[rank].Close()
+			}
+			if got := memory() - before; got > 0 {
+				t.Errorf("%v %v: %d bytes are left", mapping, dt, got)
+			}
+		}
+	}
+}
+
+func attentionOf(l layer.Layer) []*tensor.Weight {
+	w := l.(*layer.Weights)
+	return []*tensor.Weight{w.Q, w.K, w.V, w.O}
+}
