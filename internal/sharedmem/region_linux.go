@@ -97,9 +97,13 @@ func prepare(fd int) error {
 	if err := unix.Ftruncate(fd, regionSize); err != nil {
 		return errors.Join(ErrUnsupported, err)
 	}
+	whole, err := mapFile(fd, regionSize) // what Open does, where addresses are limited alike
+	if err != nil {
+		return errors.Join(ErrUnsupported, err)
+	}
 	h := (*header)(unsafe.Pointer(&probe[0]))
 	h.magic, h.next = magic, hugeSize
-	return nil
+	return whole.free()
 }
 
 // mapping is a file in memory, at a huge page's place: those lie in a file as they do in memory.
