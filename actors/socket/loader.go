@@ -58,7 +58,7 @@ func (l *loader) common(m model.Linear, cols int, rows topology.Range) *tensor.W
 		l.packed(w.Bytes())
 	default:
 		if l.fill(w, 0, m, rows); l.err == nil {
-			l.err = part.Done()
+			part.Done()
 		}
 	}
 	return w

@@ -85,7 +85,7 @@ func prepare(fd int) error {
 	if err != nil {
 		return errors.Join(ErrUnsupported, err)
 	}
-	defer m.free()
+	defer func() { _ = m.free() }()
 	probe := m.bytes
 	probe[0] = 1 // there must be something
 	if err := collapse(probe[:hugeSize]); err != nil {
@@ -205,20 +205,23 @@ func (r *Region) lock(kind int16, at int64, wait bool) error {
 	}
 	for {
 		err := unix.FcntlFlock(r.file.Fd(), cmd, &unix.Flock_t{Type: kind, Whence: io.SeekStart, Start: at, Len: 1})
-		if err != unix.EINTR {
+		if !errors.Is(err, unix.EINTR) {
 			return err
 		}
 	}
 }
 
-func inTheWay(err error) bool { return err == unix.EAGAIN || err == unix.EACCES }
+// unlock cannot fail while the file is open, and with the file the lock goes.
+func (r *Region) unlock(at int64) { _ = r.lock(unix.F_UNLCK, at, false) }
+
+func inTheWay(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) }
 
 // find is the number of the part under a key, of n bytes, which gets a place if it has none.
 func (r *Region) find(key Key, n int) (int, error) {
 	if err := r.lock(unix.F_WRLCK, lockDirectory, true); err != nil {
 		return 0, err
 	}
-	defer r.lock(unix.F_UNLCK, lockDirectory, false)
+	defer r.unlock(lockDirectory)
 	h := r.header()
 	if h.parts > uint64(maxParts) || h.next > regionSize || h.next%pageSize != 0 {
 		return 0, ErrForeign
@@ -306,7 +309,7 @@ func (r *Region) take(key Key, n int) (*Part, error) {
 			return nil, errors.Join(err, r.drop(key))
 		}
 		if p.filled = e.state.Load() == filled; p.filled { // just now
-			_ = r.lock(unix.F_UNLCK, lockFillers+int64(h.number), false)
+			r.unlock(lockFillers + int64(h.number))
 		} else {
 			if e.state.Swap(filling) == filling { // who began it is gone
 				if err := r.punch(e); err != nil {
@@ -330,13 +333,10 @@ func (r *Region) drop(key Key) error {
 	delete(r.held, key)
 	at := lockHolders + int64(h.number)
 	if h.mine {
-		_ = r.lock(unix.F_UNLCK, lockFillers+int64(h.number), false)
+		r.unlock(lockFillers + int64(h.number))
 	}
+	r.unlock(at) // of several who let go at once the last one can lock it alone
 	err := r.lock(unix.F_WRLCK, at, false)
-	if inTheWay(err) { // also if another one does the same now: so again, with nothing held
-		_ = r.lock(unix.F_UNLCK, at, false)
-		err = r.lock(unix.F_WRLCK, at, false)
-	}
 	if inTheWay(err) {
 		return nil
 	}
@@ -345,7 +345,8 @@ func (r *Region) drop(key Key) error {
 		err = r.punch(e)
 		e.state.Store(empty)
 	}
-	return errors.Join(err, r.lock(unix.F_UNLCK, at, false))
+	r.unlock(at)
+	return err
 }
 
 // punch gives a part's memory back; it is zero then.
@@ -361,17 +362,17 @@ func (p *Part) Bytes() []byte { return p.bytes }
 func (p *Part) Filled() bool { return p.filled }
 
 // Done tells that who took it has filled it.
-func (p *Part) Done() error {
+func (p *Part) Done() {
 	r := p.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	h := r.held[p.key]
 	if p.filled || h == nil || !h.mine {
-		return nil
+		return
 	}
 	p.filled, h.mine = true, false
 	r.entry(h.number).state.Store(filled)
-	return r.lock(unix.F_UNLCK, lockFillers+int64(h.number), false)
+	r.unlock(lockFillers + int64(h.number))
 }
 
 // Close gives the part back; twice is safe. One that was to be filled and is not is begun anew
@@ -386,10 +387,6 @@ func (p *Part) Close() error {
 	h := r.held[p.key]
 	if h == nil {
 		return nil
-	}
-	if !p.filled && h.mine {
-		h.mine = false
-		_ = r.lock(unix.F_UNLCK, lockFillers+int64(h.number), false)
 	}
 	h.refs--
 	return r.drop(p.key)

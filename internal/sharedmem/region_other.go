@@ -22,5 +22,5 @@ func (*Region) Take(context.Context, Key, int) (*Part, error) { return nil, ErrU
 
 func (*Part) Bytes() []byte { return nil }
 func (*Part) Filled() bool  { return false }
-func (*Part) Done() error   { return nil }
+func (*Part) Done()         {}
 func (*Part) Close() error  { return nil }
