@@ -66,9 +66,15 @@ func Create() (*os.File, error) {
 		return nil, errors.Join(ErrUnsupported, err)
 	}
 	f := os.NewFile(uintptr(fd), "shoal-shared")
-	if err = prepare(fd); err != nil {
-		f.Close()
-		return nil, err
+	err = prepare(fd)
+	if err == nil {
+		var r *Region
+		if r, err = Open(f); err == nil { // as those will to whom it is given, with limits like this process's
+			err = r.Close()
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
@@ -97,13 +103,9 @@ func prepare(fd int) error {
 	if err := unix.Ftruncate(fd, regionSize); err != nil {
 		return errors.Join(ErrUnsupported, err)
 	}
-	whole, err := mapFile(fd, regionSize) // what Open does, where addresses are limited alike
-	if err != nil {
-		return errors.Join(ErrUnsupported, err)
-	}
 	h := (*header)(unsafe.Pointer(&probe[0]))
 	h.magic, h.next = magic, hugeSize
-	return whole.free()
+	return nil
 }
 
 // mapping is a file in memory, at a huge page's place: those lie in a file as they do in memory.
