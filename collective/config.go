@@ -43,6 +43,12 @@ type Config struct {
 	WindowOps   int
 	WindowBytes int
 
+	// Crew calls f with each of 0 to n-1, on several threads, and returns when all calls have, as
+	// tensor.Pool.Run. Who polls (Group.Poll) sends with it: the threads wait for the same
+	// exchange, and a message takes one of them as long as the way to its rank. nil: one
+	// message after the other.
+	Crew func(n int, f func(i int))
+
 	// OnPost is called with what another rank has posted, from a goroutine of the
 	// transport, several at once; nil: it is dropped. It must not block, nor keep or
 	// write payload.

@@ -36,8 +36,11 @@ type Group struct {
 	held   bool // who polls does the work, not the worker
 	turned bool // somebody does a piece of work, and has message
 
-	message []byte        // one at a time
-	ended   chan struct{} // closed when the worker has returned
+	message  []byte   // one at a time
+	lent     []job    // that the crew sends,
+	messages [][]byte // each with a message of its own
+	sendLent func(i int)
+	ended    chan struct{} // closed when the worker has returned
 }
 
 // NewGroup joins rank cfg.Rank to its group. The group takes over t and closes
@@ -69,6 +72,7 @@ func newGroup(cfg Config, t Transport) (*Group, error) {
 	}
 	g := &Group{cfg: cfg.ensureDefaults(), t: t, looked: time.Now(), ended: make(chan struct{}), recycle: func([]byte) {}}
 	g.work.L = &g.mu
+	g.sendLent = func(i int) { g.sendChunk(g.lent[i], &g.messages[i]) }
 	g.st = newState(g.cfg)
 	if r, ok := t.(Recycler); ok {
 		g.recycle = r.Recycle

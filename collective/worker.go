@@ -21,8 +21,33 @@ func (g *Group) worker() {
 // entry and exit.
 func (g *Group) turns() {
 	for !g.closed && g.more() {
-		g.piece()
+		if !g.together() {
+			g.piece()
+		}
 	}
+}
+
+// together has the crew send a chunk to each of several ranks; false: there are not so many. The
+// lock is held on entry and exit.
+func (g *Group) together() bool {
+	n := min(len(g.st.jobs.all()), g.cfg.Size-1)
+	if g.cfg.Crew == nil || n < 2 {
+		return false
+	}
+	g.turned = true
+	for range n {
+		j, _ := g.st.nextJob()
+		g.lent = append(g.lent, j)
+	}
+	for len(g.messages) < n {
+		g.messages = append(g.messages, nil)
+	}
+	g.mu.Unlock()
+	g.cfg.Crew(n, g.sendLent)
+	g.mu.Lock()
+	clear(g.lent)
+	g.lent, g.turned = g.lent[:0], false
+	return true
 }
 
 // more says that there is work for who asks; the lock is held.
@@ -45,7 +70,8 @@ func (g *Group) busy() bool {
 // first: others wait for them.
 func (g *Group) turn() {
 	if j, ok := g.st.nextJob(); ok {
-		g.sendChunk(j)
+		g.mu.Unlock()
+		g.sendChunk(j, &g.message)
 		return
 	}
 	if m, ok := g.st.replays.pop(); ok {
@@ -58,17 +84,15 @@ func (g *Group) turn() {
 // sendChunk copies one chunk into a message, gives the operation back, so that it
 // can fail while the transport holds this rank up, and sends. An operation is done
 // when its messages are on their way and not before: who has nothing to wait for
-// would compute on the processor that they need, and all others wait for them. The
-// lock is held on entry, not on exit.
-func (g *Group) sendChunk(j job) {
-	g.mu.Unlock()
+// would compute on the processor that they need, and all others wait for them.
+func (g *Group) sendChunk(j job, message *[]byte) {
 	s := j.op.phases[j.phase].sends[j.send]
 	lo, hi := chunkRange(s.size, g.cfg.ChunkBytes, j.chunk)
 	n := MessageBytes(hi-lo, !g.cfg.NoChecksum)
-	if cap(g.message) < n {
-		g.message = make([]byte, n)
+	if cap(*message) < n {
+		*message = make([]byte, n)
 	}
-	msg := g.message[:n]
+	msg := (*message)[:n]
 	j.op.gather(s, msg[HeaderBytes:HeaderBytes+hi-lo], lo)
 	PutMessage(msg, Header{
 		Kind: j.op.phases[j.phase].kind, DType: j.op.phases[j.phase].dtype,

@@ -67,6 +67,7 @@ type Transport struct {
 	server *Server
 	to     []string   // direct subjects by rank
 	out    speaker    // publishes only
+	lines  []speaker  // to the own server, by rank to which they publish; nil: out does
 	in     *nats.Conn // subscribes only
 	forget []func()
 	pool   buffers
@@ -148,13 +149,9 @@ func (t *Transport) connect() error {
 		}
 		t.out = out
 	} else {
-		out, forget, err := t.server.pipe(t.dialing, role+"-out", speakPermissions(t.names))
-		if err != nil {
+		if err := t.speak(role); err != nil {
 			return err
 		}
-		t.out, t.forget = out, append(t.forget, forget)
-		out.hears(&t.pool, func(int, []byte) {}, func(err error) { t.fail(fmt.Errorf("%w: connection: %w", ErrLost, err)) })
-		out.read()
 	}
 	var err error
 	if t.in, err = t.open(role+"-in", hearPermissions(t.names)); err != nil {
@@ -175,6 +172,37 @@ func (t *Transport) connect() error {
 	// One round trip: the server now has the subscriptions and spreads them.
 	if err := t.in.FlushTimeout(5 * time.Second); err != nil {
 		return fmt.Errorf("natsbus: subscriptions of %s: %w", t.names.prefix, err)
+	}
+	return nil
+}
+
+// speak opens connections to the own server that publish only: one for broadcasts, and one for
+// what is sent to each other rank, since a server reads a connection on one goroutine.
+func (t *Transport) speak(role string) error {
+	open := func(role string) (*link, error) {
+		l, forget, err := t.server.pipe(t.dialing, role, speakPermissions(t.names))
+		if err != nil {
+			return nil, err
+		}
+		t.forget = append(t.forget, forget)
+		l.hears(&t.pool, func(int, []byte) {}, func(err error) { t.fail(fmt.Errorf("%w: connection: %w", ErrLost, err)) })
+		l.read()
+		return l, nil
+	}
+	out, err := open(role + "-out")
+	if err != nil {
+		return err
+	}
+	t.out, t.lines = out, make([]speaker, t.cfg.Size)
+	for r := range t.lines {
+		if r == t.cfg.Rank {
+			continue
+		}
+		l, err := open(fmt.Sprintf("%s-out-%d", role, r))
+		if err != nil {
+			return err
+		}
+		t.lines[r] = l
 	}
 	return nil
 }
@@ -219,13 +247,20 @@ func (t *Transport) open(role string, p *server.Permissions) (*nats.Conn, error)
 
 // Broadcast sends to all other ranks.
 func (t *Transport) Broadcast(msg []byte) error {
-	return t.publish(t.names.broadcast(t.cfg.Rank), msg)
+	return t.publish(t.out, t.names.broadcast(t.cfg.Rank), msg)
 }
 
-func (t *Transport) Send(dst int, msg []byte) error { return t.publish(t.to[dst], msg) }
+// Send sends to one; sends to different ranks may be under way at once.
+func (t *Transport) Send(dst int, msg []byte) error {
+	out := t.out
+	if t.lines != nil && dst != t.cfg.Rank {
+		out = t.lines[dst]
+	}
+	return t.publish(out, t.to[dst], msg)
+}
 
-func (t *Transport) publish(subject string, msg []byte) error {
-	if err := t.out.Publish(subject, msg); err != nil {
+func (t *Transport) publish(out speaker, subject string, msg []byte) error {
+	if err := out.Publish(subject, msg); err != nil {
 		return fmt.Errorf("natsbus: publish %d bytes on %s: %w", len(msg), subject, err)
 	}
 	if t.server.ns != nil {
@@ -332,6 +367,11 @@ func (t *Transport) Close() error {
 	t.wake()
 	if t.out != nil {
 		t.out.Close()
+	}
+	for _, l := range t.lines {
+		if l != nil {
+			l.Close()
+		}
 	}
 	if t.in != nil {
 		t.in.Close()

@@ -1,0 +1,68 @@
+package collective
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+)
+
+// meeting is a transport whose sends wait for each other.
+type meeting struct {
+	polled
+	all  sync.WaitGroup
+	fail int // of the sends, to this rank
+}
+
+func (m *meeting) Send(dst int, msg []byte) error {
+	m.all.Done()
+	m.all.Wait()
+	if dst == m.fail {
+		return errors.New("no way there")
+	}
+	return nil
+}
+
+// crew is tensor.Pool.Run with a thread for each call.
+func crew(n int, f func(i int)) {
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { f(i) })
+	}
+	all.Wait()
+}
+
+// Who polls has the crew send to all ranks at once; one that fails fails the group.
+func TestCrewSendsAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		fail int
+	}{{"all", 0}, {"one fails", 2}} {
+		t.Run(c.name, func(t *testing.T) {
+			const ranks = 4
+			m := &meeting{fail: c.fail}
+			m.all.Add(ranks - 1)
+			var failed error
+			g, err := NewGroup(Config{Rank: 0, Size: ranks, Deadline: time.Hour, Crew: crew, OnFail: func(err error) { failed = err }}, m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.Hold()
+			done := make(chan error, 1)
+			part := []byte("abc")
+			g.AllToAll(1, [][]byte{nil, part, part, part}, make([][]byte, ranks), func(err error) { done <- err })
+			polled := make(chan struct{})
+			go func() { defer close(polled); g.Poll() }()
+			select {
+			case <-polled:
+			case <-time.After(10 * time.Second):
+				t.Fatal("sends wait for each other in vain: one after the other")
+			}
+			if err := <-done; (err == nil) != (c.fail == 0) || (failed == nil) != (c.fail == 0) || c.fail > 0 && !errors.Is(failed, ErrTransport) {
+				t.Errorf("done with %v, the group with %v", err, failed)
+			}
+			g.Close()
+			<-g.Done()
+		})
+	}
+}
