@@ -131,8 +131,23 @@ func (o *ProcessOptions) longest() int {
 }
 
 // settle decodes as many sequences for a while, and until the number of threads for them is
-// chosen, or they end. Those that look back on little have a number of their own.
+// chosen, again if they end before. Those that look back on little have a number of their own.
 func (o *ProcessOptions) settle(ctx context.Context) error {
+	began, settled := time.Now(), false
+	for range settleTimes {
+		if err := o.decode(ctx, func() bool {
+			s := o.Coordinator.Cluster()
+			settled = time.Since(began) > settleTime && s.BatchSequences == o.Batch && s.BatchRows == o.Batch && !s.TryingThreads
+			return settled
+		}); err != nil || settled {
+			return err
+		}
+	}
+	return nil
+}
+
+// decode decodes as many sequences until they are done, or enough says so.
+func (o *ProcessOptions) decode(ctx context.Context, enough func() bool) error {
 	c := o.Coordinator.Checkpoint().Config
 	running, stop := context.WithCancel(ctx)
 	var streams sync.WaitGroup
@@ -154,10 +169,7 @@ func (o *ProcessOptions) settle(ctx context.Context) error {
 			left.Add(-1)
 		})
 	}
-	for began := time.Now(); left.Load() > 0; {
-		if s := o.Coordinator.Cluster(); time.Since(began) > settleTime && s.BatchSequences == o.Batch && s.BatchRows == o.Batch && !s.TryingThreads {
-			break
-		}
+	for left.Load() > 0 && !enough() {
 		time.Sleep(settleLook)
 	}
 	return context.Cause(ctx)
@@ -166,7 +178,8 @@ func (o *ProcessOptions) settle(ctx context.Context) error {
 const (
 	settlePrompt = 16
 	settleLong   = 1024
-	settleTokens = 1024 // more than most trials take
+	settleTokens = 768 // all of them look back on little, and
+	settleTimes  = 4   // more than trials take
 	settleTime   = 100 * time.Millisecond
 	settleLook   = 10 * time.Millisecond
 	atEnds       = 16 // steps of a plan that has begun but is not done, at most

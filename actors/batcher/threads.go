@@ -11,20 +11,22 @@ import (
 // on as was fastest. Steps with prompts have all threads (docs/decisions/threads-of-a-step.md).
 const (
 	mostHalvings = 4
-	trialRounds  = 4    // in which each number has its turn
-	trialPlans   = 2    // of a turn that count: not the first, in which threads wake or park; and
-	trialMicros  = 16e3 // so long a turn: it takes milliseconds until all have found processors
+	trialRounds  = 8    // in which each number has its turn
+	trialPlans   = 3    // of a turn that count: not the first, in which threads wake or park,
+	trialWakes   = 5e3  // nor what begins so soon, in microseconds: not all have found processors; and
+	trialMicros  = 16e3 // so long a turn
 	trialMost    = 128  // plans of a turn, counted or not
 	trialAgain   = 1024 // plans, and
 	trialLater   = 16e6 // microseconds of them, until there are trials again
-	trialSlow    = 1.3  // of the fastest's time, at best: not tried in the rounds after the second
+	trialSlow    = 1.3  // of the best's time, at best: not tried in the rounds after the second
 	trialBetter  = 0.97 // of its time, or it stays
 )
 
 type threads struct {
 	halvings int              // there may be so many
 	kinds    map[kindOf]*kind // of steps
-	last     int              // halvings of the plan before
+	last     int              // halvings of the plan before,
+	since    float64          // and microseconds since their number changed
 	kind     *kind            // of the plan in flight; nil: it does not decode alone
 	counts   bool             // and what that takes
 }
@@ -43,7 +45,7 @@ func kindOfPlan(p *Plan) kindOf {
 
 // kind is what is known of steps of a kind.
 type kind struct {
-	took  [][]float64 // microseconds of a pass, of each turn the lower quartile, by halvings
+	took  [][]float64 // microseconds of a pass of each plan that counts, by halvings
 	best  int         // halvings
 	turns int         // of the trials
 	turn  []float64   // what counts of the one in hand
@@ -87,10 +89,12 @@ func (s *State) halve(p *Plan) {
 		p.Halvings = t.kind.best
 		if p.plain() {
 			p.Halvings = t.kind.next()
-			t.counts = p.Halvings == t.last
+			t.counts = p.Halvings == t.last && t.since >= trialWakes
 		}
 	}
-	t.last = p.Halvings
+	if p.Halvings != t.last {
+		t.last, t.since = p.Halvings, 0
+	}
 }
 
 // plain says that what a plan takes can be compared with others of its kind.
@@ -129,13 +133,17 @@ func (k *kind) at() int {
 	return at
 }
 
-// time is the median of the turns; 0: there were none.
+// time is what three of four plans take no longer than; 0: there were none. Where threads fill the
+// processors every third step may take as long as three, of which a lower part than that knows
+// nothing, and a higher one knows every step in which somebody else took a processor. The mean of
+// the two about it, since of eight turns, there and back, those are of a pair.
 func (k *kind) time(halvings int) float64 {
 	t := slices.Sorted(slices.Values(k.took[halvings]))
 	if len(t) == 0 {
 		return 0
 	}
-	return (t[(len(t)-1)/2] + t[len(t)/2]) / 2
+	at := 3 * len(t) / 4
+	return (t[max(0, at-1)] + t[at]) / 2
 }
 
 // measured takes what a pass of a plan took that tries a number.
@@ -151,10 +159,8 @@ func (k *kind) measured(micros float64) {
 
 // turned ends a turn and says what is best so far.
 func (k *kind) turned() {
-	if at := k.at(); len(k.turn) > 0 {
-		slices.Sort(k.turn)
-		k.took[at] = append(k.took[at], k.turn[len(k.turn)/4])
-	}
+	at := k.at()
+	k.took[at] = append(k.took[at], k.turn...)
 	k.turn, k.plans, k.spent, k.turns = k.turn[:0], 0, 0, k.turns+1
 	for i := range k.took {
 		if now, t := k.time(k.best), k.time(i); t > 0 && (now == 0 || t < trialBetter*now) {
@@ -167,6 +173,7 @@ func (k *kind) turned() {
 // are.
 func (t *threads) halved(p *Plan, micros float64) bool {
 	usual := t.kind == nil || p.Halvings == t.kind.best
+	t.since += micros * float64(p.passes())
 	if t.kind != nil {
 		t.kind.spent += micros * float64(p.passes())
 		if t.counts {

@@ -80,11 +80,26 @@ func TestThreadsOfGrowing(t *testing.T) {
 	}
 }
 
+// Threads that fill the processors are the fastest in most steps, and far slower in the others.
+func TestThreadsOfUneven(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	s := &State{threads: threads{halvings: 2}}
+	tried(r, s, 300, 1, 0, func(h int) float64 {
+		if h == 0 && r.IntN(5) < 2 {
+			return 30000
+		}
+		return []float64{10000, 12000, 16000}[h]
+	})
+	if k := s.threads.of(kindOf{1, 0}); k.best != 1 || !k.chosen() {
+		t.Errorf("%d halvings, chosen: %v, by %.0f", k.best, k.chosen(), k.took)
+	}
+}
+
 // Numbers that are alike have taken as long, turn by turn there and back, and trials begin anew.
 func TestThreadsTurns(t *testing.T) {
 	k := kind{took: make([][]float64, 3)}
 	for i := range trialRounds * 3 {
-		k.spent, k.turn = trialMicros, append(k.turn, float64(i)) // and one more ends it
+		k.spent, k.turn = trialMicros, slices.Repeat([]float64{float64(i)}, trialPlans-1) // and one more ends it
 		k.measured(float64(i))
 	}
 	if a, b, c := k.time(0), k.time(1), k.time(2); !k.chosen() || a != b || b != c {
