@@ -80,7 +80,8 @@ func TestContexts(t *testing.T) {
 	if got := ask(t, "GET", url+"/v1/contexts/book", "a", ""); got.status != http.StatusNotFound {
 		t.Error(got.raw)
 	}
-	e.hold = nil // from here on the engine gives contexts up
+	e.waitCancelled(t, 1) // its goroutine looks at hold no more
+	e.hold = nil          // from here on the engine gives contexts up
 	ask(t, "POST", url+"/v1/contexts", "a", `{"name": "short", "prompt": "x"}`)
 	for end := time.Now().Add(30 * time.Second); ask(t, "GET", url+"/v1/contexts/short", "a", "").status != http.StatusNotFound; {
 		if time.Now().After(end) {

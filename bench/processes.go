@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,13 +112,21 @@ func DecodeOfProcesses(ctx context.Context, o ProcessOptions) (*Processes, error
 
 // steady says whether steps had all sequences of a batch, in a cluster that stayed as it was.
 func steady(events []api.ClusterEvent, since time.Time, d cluster.StepTotals, batch int) error {
+	if err := undisturbed(events, since); err != nil {
+		return err
+	}
+	if rows := batch * int(d.Steps); math.Abs(float64(int(d.Rows)-rows)) > float64(rows/10+batch*atEnds) {
+		return fmt.Errorf("bench: %d steps had %d rows, not %d: not all sequences run together", d.Steps, d.Rows, rows)
+	}
+	return nil
+}
+
+// undisturbed says whether a cluster stayed as it was.
+func undisturbed(events []api.ClusterEvent, since time.Time) error {
 	for _, e := range events {
 		if e.Cost != nil && e.At.After(since) {
 			return fmt.Errorf("bench: the cluster did not stay as it was: %s %s (%s)", e.Kind, e.Node, e.Reason)
 		}
-	}
-	if rows := batch * int(d.Steps); math.Abs(float64(int(d.Rows)-rows)) > float64(rows/10+batch*atEnds) {
-		return fmt.Errorf("bench: %d steps had %d rows, not %d: not all sequences run together", d.Steps, d.Rows, rows)
 	}
 	return nil
 }
@@ -131,16 +140,26 @@ func (o *ProcessOptions) longest() int {
 }
 
 // settle decodes as many sequences for a while, and until the number of threads for them is
-// chosen, again if they end before. Those that look back on little have a number of their own.
+// chosen.
 func (o *ProcessOptions) settle(ctx context.Context) error {
+	return o.settled(ctx, settleTimes, func(*api.ClusterState) error { return nil })
+}
+
+// settled is settle, and calls then while they decode. Sequences that end before are followed by
+// others, so many times. Those that look back on little have a number of their own.
+func (o *ProcessOptions) settled(ctx context.Context, times int, then func(*api.ClusterState) error) error {
 	began, settled := time.Now(), false
-	for range settleTimes {
+	for range times {
+		var failed error
 		if err := o.decode(ctx, func() bool {
 			s := o.Coordinator.Cluster()
 			settled = time.Since(began) > settleTime && s.BatchSequences == o.Batch && s.BatchRows == o.Batch && !s.TryingThreads
+			if settled {
+				failed = then(&s)
+			}
 			return settled
 		}); err != nil || settled {
-			return err
+			return cmp.Or(err, failed)
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/bench"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/tensor"
@@ -22,6 +23,7 @@ type benchClusterCmd struct {
 	Batch      []int         `default:"1" help:"Sequences decoded together. Several: one after the other."`
 	Tokens     int           `default:"64" help:"Tokens decoded of each."`
 	Prompt     int           `placeholder:"LENGTH" help:"Instead of decoding: read prompts of this many tokens, one at a time."`
+	Trials     int           `placeholder:"ROUNDS" help:"Instead of decoding: try each number of threads in turn so often (16 or more), and say what steps take with each, and how well a number is chosen by eight rounds."`
 	Repeat     int           `default:"2" help:"With --prompt: prompts that are read."`
 	Chunk      int           `help:"With --prompt: tokens of a prompt in a step (default: as shoal up)."`
 	Threads    int           `help:"Compute threads per node (default: as shoal up)."`
@@ -52,6 +54,9 @@ func (c *benchClusterCmd) Run(e *env) error {
 	if most, context := ck.Config.MaxPositions, slices.Max(c.Context); c.Prompt >= most || c.Prompt == 0 && (context >= most || c.Tokens > most-context) {
 		return fmt.Errorf("--prompt %d, --context %d, --tokens %d: %s was made for %d tokens", c.Prompt, context, c.Tokens, c.Model, most)
 	}
+	if c.Trials != 0 && (c.Trials < 2*batcher.TrialRounds || c.Trials > 1000 || c.Prompt > 0 || c.Threads > 0) {
+		return fmt.Errorf("--trials %d: want %d to 1000, without --prompt and --threads", c.Trials, 2*batcher.TrialRounds)
+	}
 	if c.Limit <= 0 {
 		return fmt.Errorf("--limit %v: want a time, as in 5m", c.Limit)
 	}
@@ -63,6 +68,7 @@ func (c *benchClusterCmd) Run(e *env) error {
 	}
 	up := benchCluster(c.Nodes, c.Threads, memory, dir, c.Quant, c.KVType)
 	up.Mapping, up.Policy, up.Chunk, up.noJobs, up.processors = c.Mapping, "full", c.Chunk, true, c.Processors
+	up.trialRounds = c.Trials
 	up.Queue, up.StepDeadline, up.SyncDeadline = 1024, time.Minute, 30*time.Second
 	if err := up.check(); err != nil {
 		return err
@@ -80,6 +86,13 @@ func (c *benchClusterCmd) Run(e *env) error {
 	}
 	for _, o.Context = range c.Context {
 		for _, o.Batch = range c.Batch {
+			if c.Trials > 0 {
+				f, err := bench.TrialsOfProcesses(ctx, o, c.Trials)
+				if err := report(e, c.JSON, f, err, printTrials); err != nil {
+					return err
+				}
+				continue
+			}
 			f, err := bench.DecodeOfProcesses(ctx, o)
 			if err := report(e, c.JSON, f, err, printProcesses); err != nil {
 				return err
@@ -131,6 +144,15 @@ func printProcesses(w io.Writer, f *bench.Processes) {
 	fmt.Fprintf(w, "  a step: %.0f us = compute %.0f (slowest node) + wait for collectives %.0f + control %.0f; %.1f kB sent per token\n",
 		f.StepMicros, f.Compute, f.Wait, f.Control, f.WirePerToken/1e3)
 	printThreads(w, f.Shared)
+}
+
+func printTrials(w io.Writer, f *bench.Trials) {
+	fmt.Fprintln(w, f.Machine)
+	fmt.Fprintf(w, "%s %s over %d processes, mapping %s, batch %d, context %d, a step:", f.Model, f.Quant, f.Nodes, f.Mapping, f.Batch, f.Context)
+	for i, threads := range f.Threads {
+		fmt.Fprintf(w, " %.0f us with %d threads,", f.Micros[i], threads)
+	}
+	fmt.Fprintf(w, " of which %d are chosen\n  choices by eight of %d rounds: %.0f %% within 5 %% of the fastest, steps %.1f %% longer in the mean\n", f.Chosen, f.Rounds, 100*f.Near, 100*f.Longer)
 }
 
 func printPrompts(w io.Writer, f *bench.ProcessPrompts) {

@@ -42,7 +42,9 @@ type upCmd struct {
 	speeds  topology.Speeds // of each node; zero: not measured
 	// processors of Go's in each node; 0: as many as compute threads.
 	processors int
-	LogDir     string `type:"path" placeholder:"DIR" help:"Write each node's log to a file in this folder (default: only trouble is shown)."`
+	// trialRounds are those of numbers of threads; 0: as many as choose well.
+	trialRounds int
+	LogDir      string `type:"path" placeholder:"DIR" help:"Write each node's log to a file in this folder (default: only trouble is shown)."`
 }
 
 func (c *upCmd) Help() string {
@@ -182,7 +184,7 @@ func (c *upCmd) start(e *env, at net.Listener, front *front) (_ *local, err erro
 		return nil, err
 	}
 	l := &local{log: log}
-	serve.Logger, serve.Tracer = l.log, front.traces()
+	serve.Logger, serve.Tracer, serve.TrialRounds = l.log, front.traces(), c.trialRounds
 	c.warn(serve.Model, l.log)
 	c.takeKVBytes(c.Nodes, l.log)
 	l.ctx, l.cancel = context.WithCancelCause(e.ctx)

@@ -175,6 +175,13 @@ func (c *core) StepTotals() StepTotals {
 	return c.stepper.figures.total
 }
 
+// ThreadTrials are microseconds of a pass of each plan with which the number of threads was chosen
+// for steps like the newest, by halvings; nil: it does not decode alone.
+func (c *core) ThreadTrials(ctx context.Context) ([][]float64, error) {
+	snap, err := c.batcher.Snapshot(ctx)
+	return snap.Trials, err
+}
+
 // begin notes a step and when it began.
 func (f *figures) begin(at time.Time, rows int) {
 	f.mu.Lock()

@@ -34,6 +34,8 @@ type Config struct {
 	// its end; 50.
 	DecodeSteps      int
 	StepTargetMillis int64
+	// TrialRounds is how often each number of threads is tried for steps of a kind; TrialRounds.
+	TrialRounds int
 	// Guess is asked for drafts first, by tests: what follows at a position is tried whatever
 	// it costs.
 	Guess func(id string, position int) []int32
@@ -67,6 +69,7 @@ func (c *Config) Defaults() {
 	set(&c.MaxFailures, 8)
 	set(&c.SpeculateRows, 32)
 	set(&c.DecodeSteps, 1)
+	set(&c.TrialRounds, TrialRounds)
 	millis(&c.StepTargetMillis, 50)
 	millis(&c.SpeculateBytes, 64<<20)
 	if c.Speculate == "" {
@@ -99,6 +102,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("%w: max waiting %d and max failures %d must be at least 1", ErrConfig, c.MaxWaiting, c.MaxFailures)
 	case c.DecodeSteps < 1 || c.DecodeSteps > 1+speculate.Most:
 		return fmt.Errorf("%w: %d tokens of each sequence in a step must be from 1 to %d", ErrConfig, c.DecodeSteps, 1+speculate.Most)
+	case c.TrialRounds < 2:
+		return fmt.Errorf("%w: %d rounds in which numbers of threads are tried must be at least 2", ErrConfig, c.TrialRounds)
 	case c.Replicas < 0 || c.Replicas > 1:
 		return fmt.Errorf("%w: %d replicas must be 0 or 1", ErrConfig, c.Replicas)
 	case c.StepTargetMillis < 1 || c.DiskMillis < 1 || c.JobMillis < 1 || c.PriorityMillis < 1 || c.StepMillis < 1 || c.UnservedMillis < 1:

@@ -1,6 +1,9 @@
 package batcher
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Snapshot is the state for /v1/cluster. The caller owns it.
 type Snapshot struct {
@@ -24,6 +27,9 @@ type Snapshot struct {
 	Speculated      Speculated
 	Halvings        int  // of the compute threads, in the newest step
 	Trying          bool // which number of threads is best for steps like that
+	// Trials are microseconds of a pass of each plan by which that is chosen, by halvings; nil for
+	// steps that do not decode alone.
+	Trials [][]float64
 }
 
 // Totals is what rebuilding has cost since the start: what was done again for
@@ -79,7 +85,13 @@ func (s *State) Snapshot() Snapshot {
 		v.InFlight, v.BatchRows, v.BatchSequences = true, f.plan.Tokens(), len(f.rows)
 	}
 	v.Speculated = s.speculation.totals
-	v.Halvings, v.Trying = s.threads.last, s.threads.kind != nil && !s.threads.kind.chosen()
+	v.Halvings = s.threads.last
+	if k := s.threads.kind; k != nil {
+		v.Trying = !k.chosen()
+		for _, took := range k.took {
+			v.Trials = append(v.Trials, slices.Clone(took))
+		}
+	}
 	v.Speculated.Texts, v.Speculated.Recent = s.speculation.bytes, s.speculation.recent.Bytes()
 	for _, a := range s.ledger.sockets {
 		v.Sockets = append(v.Sockets, SocketState{ID: a.ID, Budget: a.Budget, Reserved: a.reserved + a.shared - a.evictable, Used: a.used, Freed: a.freed, Replicas: a.replicas, Shared: a.shared - a.evictable, Evictable: a.evictable, Sequences: a.sequences, Files: a.files, Scratch: a.Scratch})

@@ -149,7 +149,7 @@ func (s *State) place(p Placed) {
 		s.cfg.Geometry.Chunk, s.ledger.g.Chunk = s.cfg.Chunk, s.cfg.Chunk
 	}
 	if n := min(p.Halvings, mostHalvings); n != s.threads.halvings || len(p.Sockets) != len(s.ledger.sockets) {
-		s.threads = threads{halvings: n}
+		s.threads = threads{halvings: n, rounds: s.cfg.TrialRounds}
 	}
 	s.epoch, s.placed, s.unplaced, s.disk = p.Epoch, true, "", p.Disk && !s.cfg.NoPrefixCache
 	s.ledger.sockets = make([]account, len(p.Sockets))

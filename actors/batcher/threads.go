@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 )
@@ -11,7 +12,7 @@ import (
 // on as was fastest. Steps with prompts have all threads (docs/decisions/threads-of-a-step.md).
 const (
 	mostHalvings = 4
-	trialRounds  = 8    // in which each number has its turn
+	TrialRounds  = 8    // in which each number has its turn
 	trialPlans   = 3    // of a turn that count: not the first, in which threads wake or park,
 	trialWakes   = 5e3  // nor what begins so soon, in microseconds: not all have found processors; and
 	trialMicros  = 16e3 // so long a turn
@@ -24,6 +25,7 @@ const (
 
 type threads struct {
 	halvings int              // there may be so many
+	rounds   int              // of trials; 0: TrialRounds
 	kinds    map[kindOf]*kind // of steps
 	last     int              // halvings of the plan before,
 	since    float64          // and microseconds since their number changed
@@ -47,7 +49,8 @@ func kindOfPlan(p *Plan) kindOf {
 type kind struct {
 	took  [][]float64 // microseconds of a pass of each plan that counts, by halvings
 	best  int         // halvings
-	turns int         // of the trials
+	turns int         // of the trials,
+	most  int         // of so many
 	turn  []float64   // what counts of the one in hand
 	plans int         // of that, or since the trials,
 	spent float64     // microseconds of those
@@ -56,7 +59,7 @@ type kind struct {
 func (t *threads) of(o kindOf) *kind {
 	k := t.kinds[o]
 	if k == nil {
-		k = &kind{took: make([][]float64, t.halvings+1)}
+		k = &kind{took: make([][]float64, t.halvings+1), most: cmp.Or(t.rounds, TrialRounds) * (t.halvings + 1)}
 		if near := t.near(o); near != nil {
 			k.best = near.best
 		}
@@ -102,7 +105,7 @@ func (p *Plan) plain() bool {
 	return len(p.Open)+len(p.Copy)+len(p.Spill) == 0 && !slices.ContainsFunc(p.Decode, func(d Decode) bool { return d.Given || len(d.Tokens) > 1 })
 }
 
-func (k *kind) chosen() bool { return k.turns >= trialRounds*len(k.took) }
+func (k *kind) chosen() bool { return k.turns >= k.most }
 
 // next is what the next plan tries, or what is best.
 func (k *kind) next() int {
@@ -116,7 +119,7 @@ func (k *kind) next() int {
 	}
 	for ; !k.chosen(); k.turns++ {
 		at := k.at()
-		if k.turns < 2*len(k.took) || len(k.took[at]) == 0 || slices.Min(k.took[at]) <= trialSlow*k.time(k.best) {
+		if k.turns < 2*len(k.took) || len(k.took[at]) == 0 || slices.Min(k.took[at]) <= trialSlow*timeOf(k.took[k.best]) {
 			return at
 		}
 	}
@@ -133,12 +136,12 @@ func (k *kind) at() int {
 	return at
 }
 
-// time is what three of four plans take no longer than; 0: there were none. Where threads fill the
+// timeOf is what three of four plans take no longer than; 0: there were none. Where threads fill the
 // processors every third step may take as long as three, of which a lower part than that knows
 // nothing, and a higher one knows every step in which somebody else took a processor. The mean of
 // the two about it, since of eight turns, there and back, those are of a pair.
-func (k *kind) time(halvings int) float64 {
-	t := slices.Sorted(slices.Values(k.took[halvings]))
+func timeOf(took []float64) float64 {
+	t := slices.Sorted(slices.Values(took))
 	if len(t) == 0 {
 		return 0
 	}
@@ -162,11 +165,19 @@ func (k *kind) turned() {
 	at := k.at()
 	k.took[at] = append(k.took[at], k.turn...)
 	k.turn, k.plans, k.spent, k.turns = k.turn[:0], 0, 0, k.turns+1
-	for i := range k.took {
-		if now, t := k.time(k.best), k.time(i); t > 0 && (now == 0 || t < trialBetter*now) {
-			k.best = i
+	k.best = ChooseThreads(k.took, k.best)
+}
+
+// ChooseThreads is the number of halvings that serves best, by what passes took with each; best is
+// in use so far, and no other one takes its place that is about as fast.
+func ChooseThreads(took [][]float64, best int) int {
+	now := timeOf(took[best])
+	for i := range took {
+		if t := timeOf(took[i]); t > 0 && (now == 0 || t < trialBetter*now) {
+			best, now = i, t
 		}
 	}
+	return best
 }
 
 // halved learns from the time of the plan in flight, and says whether it was done as plans like it

@@ -97,12 +97,12 @@ func TestThreadsOfUneven(t *testing.T) {
 
 // Numbers that are alike have taken as long, turn by turn there and back, and trials begin anew.
 func TestThreadsTurns(t *testing.T) {
-	k := kind{took: make([][]float64, 3)}
-	for i := range trialRounds * 3 {
+	k := kind{took: make([][]float64, 3), most: TrialRounds * 3}
+	for i := range TrialRounds * 3 {
 		k.spent, k.turn = trialMicros, slices.Repeat([]float64{float64(i)}, trialPlans-1) // and one more ends it
 		k.measured(float64(i))
 	}
-	if a, b, c := k.time(0), k.time(1), k.time(2); !k.chosen() || a != b || b != c {
+	if a, b, c := timeOf(k.took[0]), timeOf(k.took[1]), timeOf(k.took[2]); !k.chosen() || a != b || b != c {
 		t.Errorf("after %d turns %v, %v and %v", k.turns, a, b, c)
 	}
 	k.plans, k.spent = trialAgain, 2*trialLater
@@ -112,7 +112,7 @@ func TestThreadsTurns(t *testing.T) {
 }
 
 // trials are more plans than choosing takes, of three numbers.
-const trials = trialRounds * 3 * trialMost
+const trials = TrialRounds * 3 * trialMost
 
 // Kinds of steps are apart, begin with what was best for others like them, and follow a machine that changes.
 func TestThreadsFollow(t *testing.T) {
@@ -178,7 +178,7 @@ func TestThreadsTrials(t *testing.T) {
 		t.Errorf("trials: %v", use)
 	}
 	s = &State{threads: threads{halvings: 2}}
-	for range trialRounds * 3 * trialMost * 2 { // two kinds, plan by plan: where they differ nothing settles
+	for range TrialRounds * 3 * trialMost * 2 { // two kinds, plan by plan: where they differ nothing settles
 		for _, rows := range []int{1, 16} {
 			tried(r, s, 1, rows, 0, curve(100, 90, 80))
 		}

@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,5 +20,18 @@ func TestBenchDecodesTogether(t *testing.T) {
 	}
 	if f.Batch != 6 || f.Steps < 16 || f.Steps > 32 || f.TokensPerS <= 0 {
 		t.Errorf("24 tokens of each together in %d steps: %s", f.Steps, out)
+	}
+}
+
+// Each number of threads is tried, and the one that is chosen is among them.
+func TestBenchTrials(t *testing.T) {
+	t.Parallel()
+	out, errs, code := command(t, time.Minute, []string{"GOMAXPROCS=4"}, "bench", "cluster", "-m", goldenModel, "-n", "2", "--trials", "16", "--json")
+	var f bench.Trials
+	if err := json.Unmarshal([]byte(out), &f); code != 0 || err != nil {
+		t.Fatalf("ended with %d, %v: %s%s", code, err, out, errs)
+	}
+	if !slices.Equal(f.Threads, []int{2, 1}) || len(f.Micros) != 2 || slices.Min(f.Micros) <= 0 || !slices.Contains(f.Threads, f.Chosen) || f.Near < 0 || f.Near > 1.001 || f.Longer < 0 {
+		t.Errorf("16 rounds of 2 threads and 1: %s", out)
 	}
 }
