@@ -35,7 +35,7 @@ func TestThreadsOfSteps(t *testing.T) {
 					})
 				}
 				all.Wait()
-				for round := 0; round < 20; round++ {
+				for round := 0; round < 100; round++ {
 					if ask(e, 0).bits != want[0].bits {
 						t.Error("another answer")
 					}
