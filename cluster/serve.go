@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shoal-llm/shoal/api"
 	"github.com/shoal-llm/shoal/actors/batcher"
+	"github.com/shoal-llm/shoal/api"
 	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/sampler"
