@@ -3,8 +3,10 @@ package jobs
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
+	"github.com/shoal-llm/shoal/jobs/door"
 	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
@@ -16,6 +18,8 @@ const followPause = time.Second
 // it yet may still accept a job: it is in the log, so it is accepted, and whoever
 // reads the log runs it.
 func (s *Store) Follow(ctx context.Context) {
+	s.followed.Store(true)
+	defer s.followed.Store(false)
 	after := s.scanned // not the newest known: this process may have written since
 	for ctx.Err() == nil {
 		err := s.log.Follow(ctx, after, func(name string, seq uint64) {
@@ -33,6 +37,22 @@ func (s *Store) Follow(ctx context.Context) {
 			t.Stop()
 		}
 	}
+}
+
+// Ask reads a journal that is not known, if others may write to the log: what one of them
+// has accepted is there before the log is followed that far, and who follows hears nothing for
+// seconds when the server dies from which it reads. The error says that the log gave no answer.
+func (s *Store) Ask(ctx context.Context, name string) error {
+	if !s.followed.Load() || !journal.IsName(name) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(journal.Hurried(ctx, door.AcceptLimit), door.AcceptLimit)
+	defer cancel()
+	s.heard(ctx, name, math.MaxUint64)
+	if s.job(name) != nil {
+		s.cfg.Logger.Info("jobs: one that another process has accepted was asked for before it was heard of", "job", name)
+	}
+	return ctx.Err()
 }
 
 // heard reads what a journal has beyond what is known, if anything: mostly it

@@ -58,6 +58,76 @@ func TestFollowTakesUpWhatOthersWrite(t *testing.T) {
 	<-done
 }
 
+// unfollowed is a log that cannot be followed, as when the server has died from which it is, and that
+// can be read or not.
+type unfollowed struct {
+	journal.Log
+	dumb atomic.Bool
+}
+
+func (l *unfollowed) Follow(ctx context.Context, _ uint64, _ func(string, uint64)) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (l *unfollowed) Read(ctx context.Context, name string, after uint64, each func(uint64, []byte) error) error {
+	if l.dumb.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return l.Log.Read(ctx, name, after, each)
+}
+
+// What another process has accepted is found before it is heard of, and is run; what nobody has
+// is not; and a log that gives no answer is not taken for one without the job.
+func TestAskedBeforeHeard(t *testing.T) {
+	l := &unfollowed{Log: journal.NewMemoryLog()}
+	old, err := NewStore(t.Context(), l.Log, StoreConfig{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := NewStore(t.Context(), l, StoreConfig{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, _, err := old.Accept(t.Context(), Spec{Endpoint: "e", Body: []byte(`{"a":1}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := &Service{store: next}
+	if j, err := v.asked(t.Context(), late.id); j != nil || err != nil {
+		t.Errorf("a log of one process was read: %v, %v", j, err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); next.Follow(ctx) }()
+	defer func() { stop(); <-done }()
+	for !next.followed.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	for _, none := range []string{"job-none", "anchor", "", "*", ">", "a.b", "job ä"} {
+		if j, err := v.asked(t.Context(), none); j != nil || err != nil {
+			t.Errorf("job %q: %v, %v", none, j, err)
+		}
+	}
+	if _, total := next.Count(); total != 0 {
+		t.Errorf("%d jobs of those that are not there", total)
+	}
+	hurried, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	l.dumb.Store(true)
+	if j, err := v.asked(hurried, late.id); j != nil || err == nil {
+		t.Errorf("of a log without an answer: %v, %v", j, err)
+	}
+	l.dumb.Store(false)
+	if j, err := v.asked(t.Context(), late.id); j == nil || err != nil {
+		t.Errorf("a job that is there: %v, %v", j, err)
+	}
+	if waiting, total := next.Count(); waiting != 1 || total != 1 {
+		t.Errorf("%d of %d jobs wait", waiting, total)
+	}
+}
+
 // lostAnswers is a log whose answers to the first append get lost: the message is there, and
 // nobody who waits for the answer is told, or finds it, until ctx ends.
 type lostAnswers struct {

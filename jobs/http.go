@@ -130,8 +130,10 @@ func parseJob(body []byte, key string) (Spec, error) {
 
 func (v *Service) getJob(w http.ResponseWriter, r *http.Request) (any, error) {
 	id, rest := door.PathID(r, "/v1/jobs/")
-	j := v.asked(r.Context(), id)
+	j, err := v.asked(r.Context(), id)
 	switch {
+	case err != nil:
+		return nil, err
 	case rest == "events" && j != nil:
 		v.events(w, r, j)
 		return nil, nil
@@ -143,12 +145,19 @@ func (v *Service) getJob(w http.ResponseWriter, r *http.Request) (any, error) {
 	return v.whole(r.Context(), j.view())
 }
 
-// asked is the job of an id, if who asks may see it.
-func (v *Service) asked(ctx context.Context, id string) *job {
-	if j := v.store.job(id); j != nil && api.Sees(ctx, j.view().head.Holder) {
-		return j
+// asked is the job of an id, nil if there is none that who asks may see.
+func (v *Service) asked(ctx context.Context, id string) (*job, error) {
+	j := v.store.job(id)
+	if j == nil {
+		if err := v.store.Ask(ctx, id); err != nil {
+			return nil, door.Unreadable("The job", err)
+		}
+		j = v.store.job(id)
 	}
-	return nil
+	if j == nil || !api.Sees(ctx, j.view().head.Holder) {
+		return nil, nil
+	}
+	return j, nil
 }
 
 // whole is a job with its result, as a client sees it.
@@ -212,7 +221,10 @@ func (v *Service) Store() *Store { return v.store }
 // asks to forget it.
 func (v *Service) deleteJob(_ http.ResponseWriter, r *http.Request) (any, error) {
 	id, rest := door.PathID(r, "/v1/jobs/")
-	j := v.asked(r.Context(), id)
+	j, err := v.asked(r.Context(), id)
+	if err != nil {
+		return nil, err
+	}
 	if rest != "" || j == nil {
 		return nil, door.NotFound("job", id)
 	}

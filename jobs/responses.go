@@ -73,20 +73,20 @@ func (v *Service) BeginResponse(r *http.Request, id string, body []byte) error {
 }
 
 func (v *Service) KeptResponse(ctx context.Context, id string) (k api.KeptResponse, ok bool, err error) {
-	j := v.response(ctx, id)
+	j, err := v.response(ctx, id)
 	if j == nil {
-		return k, false, nil
+		return k, false, err
 	}
 	k, err = v.kept(ctx, j.view())
 	return k, true, err
 }
 
-func (v *Service) response(ctx context.Context, id string) *job {
-	j := v.asked(ctx, id)
+func (v *Service) response(ctx context.Context, id string) (*job, error) {
+	j, err := v.asked(ctx, id)
 	if j == nil || j.head.Endpoint != api.EndpointResponses {
-		return nil
+		return nil, err
 	}
-	return j
+	return j, nil
 }
 
 func (v *Service) kept(ctx context.Context, now view) (k api.KeptResponse, err error) {
@@ -137,6 +137,15 @@ func (v *Service) getResponse(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// present is response where there must be one.
+func (v *Service) present(ctx context.Context, id string) (*job, error) {
+	j, err := v.response(ctx, id)
+	if j == nil && err == nil {
+		err = noResponse(id)
+	}
+	return j, err
+}
+
 func noResponse(id string) error {
 	return api.Problem{Status: http.StatusNotFound, Code: "response_not_found", Message: fmt.Sprintf("Response with id '%.80s' not found; they are kept for a time only.", id)}
 }
@@ -181,14 +190,11 @@ func (v *Service) inputItems(w http.ResponseWriter, r *http.Request, k api.KeptR
 // cancelResponse answers POST /v1/responses/{id}/cancel; one that has ended stays as it is.
 func (v *Service) cancelResponse(w http.ResponseWriter, r *http.Request) {
 	id, rest := door.PathID(r, "/v1/responses/")
-	j := v.response(r.Context(), id)
-	var err error
+	j, err := v.present(r.Context(), id)
 	switch {
 	case rest != "cancel":
 		err = door.NoSuchURL(r)
-	case j == nil:
-		err = noResponse(id)
-	default:
+	case err == nil:
 		ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
 		defer cancel()
 		err = problemOf(v.stopJob(ctx, j))
@@ -206,15 +212,17 @@ func (v *Service) cancelResponse(w http.ResponseWriter, r *http.Request) {
 
 func (v *Service) deleteResponse(w http.ResponseWriter, r *http.Request) {
 	id, rest := door.PathID(r, "/v1/responses/")
-	j := v.response(r.Context(), id)
-	if rest != "" || j == nil {
-		v.api.WriteError(w, noResponse(id))
+	j, err := v.present(r.Context(), id)
+	if err == nil && rest != "" {
+		err = noResponse(id)
+	}
+	if err != nil {
+		v.api.WriteError(w, err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
 	defer cancel()
-	err := v.stopJob(ctx, j)
-	if err == nil {
+	if err = v.stopJob(ctx, j); err == nil {
 		err = v.store.drop(ctx, id)
 	}
 	if err != nil {
@@ -227,11 +235,10 @@ func (v *Service) deleteResponse(w http.ResponseWriter, r *http.Request) {
 // FollowResponse answers with the events of a response after a number, as they come. They
 // follow from the journal, so each number has the same content for ever.
 func (v *Service) FollowResponse(w http.ResponseWriter, r *http.Request, id string, after int) {
-	j := v.response(r.Context(), id)
 	var spec Spec
 	var task *api.Task
-	err := noResponse(id)
-	if j != nil {
+	j, err := v.present(r.Context(), id)
+	if err == nil {
 		if spec, err = v.store.spec(r.Context(), id); err != nil {
 			err = door.Unreadable("The request of the response", err)
 		} else {

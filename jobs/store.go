@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shoal-llm/shoal/jobs/door"
@@ -79,6 +80,8 @@ type Store struct {
 	scanned uint64 // number of the newest message that NewStore read
 	anchor  uint64 // number of the newest message of the anchor's journal
 	wake    chan struct{}
+
+	followed atomic.Bool // others may write to the log
 }
 
 // NewStore reads the log. Damage does not stop it: the jobs concerned are dead

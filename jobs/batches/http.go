@@ -139,22 +139,39 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 
 func (v *Service) getBatch(_ http.ResponseWriter, r *http.Request) (any, error) {
 	id, rest := door.PathID(r, "/v1/batches/")
-	b := v.store.get(id)
-	if b == nil || rest != "" {
-		return nil, door.NotFound("batch", id)
+	b, err := v.asked(r.Context(), id)
+	if err == nil && rest != "" {
+		err = door.NotFound("batch", id)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return v.show(b), nil
+}
+
+// asked is the batch of an id.
+func (v *Service) asked(ctx context.Context, id string) (*batch, error) {
+	b := v.store.get(id)
+	if b == nil {
+		if err := v.store.jobs.Ask(ctx, id); err != nil {
+			return nil, door.Unreadable("The batch", err)
+		}
+		if b = v.store.get(id); b == nil {
+			return nil, door.NotFound("batch", id)
+		}
+	}
+	return b, nil
 }
 
 // cancelBatch answers POST /v1/batches/{id}/cancel.
 func (v *Service) cancelBatch(_ http.ResponseWriter, r *http.Request) (any, error) {
 	id, rest := door.PathID(r, "/v1/batches/")
-	b := v.store.get(id)
+	b, err := v.asked(r.Context(), id)
 	switch {
 	case rest != "cancel":
 		return nil, door.NoSuchURL(r)
-	case b == nil:
-		return nil, door.NotFound("batch", id)
+	case err != nil:
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), door.AcceptLimit)
 	defer cancel()

@@ -184,13 +184,17 @@ func (l *jetLog) Scan(ctx context.Context, each func(string, uint64, []byte) err
 	}
 }
 
+// followBeat is how often the server from which a Follow reads says that it is there. It may be
+// that of the process whose place this one takes; after two that are missing it is another one.
+const followBeat = time.Second
+
 func (l *jetLog) Follow(ctx context.Context, after uint64, each func(string, uint64)) error {
 	c, err := l.consumer(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq: after + 1, HeadersOnly: true, InactiveThreshold: time.Minute})
 	if err != nil {
 		return fmt.Errorf("jobs: follow: %w", err)
 	}
-	it, err := c.Messages(jetstream.PullMaxMessages(256))
+	it, err := c.Messages(jetstream.PullMaxMessages(256), jetstream.PullHeartbeat(followBeat))
 	if err != nil {
 		return fmt.Errorf("jobs: follow: %w", err)
 	}

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"strings"
 )
 
 // Log keeps journals. All methods may be called concurrently. Numbers (seq) grow
@@ -24,6 +25,14 @@ type Log interface {
 	// Usage tells how full the log is, and its last number.
 	Usage(ctx context.Context) (Usage, error)
 	Close() error
+}
+
+// IsName says that a journal may have that name, which a client may have sent: it is a word of a
+// subject.
+func IsName(name string) bool {
+	return name != "" && len(name) <= 128 && strings.IndexFunc(name, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_')
+	}) < 0
 }
 
 // FileLog is a Log whose journals are looked at from their ends.

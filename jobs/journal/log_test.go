@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -103,5 +104,14 @@ func TestAgainAsksWhileThereIsNoLeader(t *testing.T) {
 	}
 	if err := again(t.Context(), func(context.Context) error { asked++; return jetstream.ErrMsgNotFound }); !errors.Is(err, jetstream.ErrMsgNotFound) || asked != 4 {
 		t.Errorf("asked %d times, %v", asked, err)
+	}
+}
+
+func TestIsName(t *testing.T) {
+	for name, want := range map[string]bool{"job-a1": true, "resp_B": true, strings.Repeat("a", 128): true,
+		"": false, "*": false, ">": false, "a.b": false, "a b": false, "ä": false, strings.Repeat("a", 129): false} {
+		if IsName(name) != want {
+			t.Errorf("%q is a name: %v", name, !want)
+		}
 	}
 }
