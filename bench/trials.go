@@ -45,10 +45,13 @@ func TrialsOfProcesses(ctx context.Context, o ProcessOptions, rounds int) (*Tria
 	if err := undisturbed(o.Coordinator.Events(0), start); err != nil {
 		return nil, err
 	}
+	if took == nil {
+		return nil, errors.New("bench: sequences end before all rounds are done: take fewer --trials, or a smaller context")
+	}
 	f := &Trials{Machine: ThisMachine(), Model: o.Model, Quant: o.Weights, Mapping: o.Coordinator.Cluster().Mapping, Nodes: o.Nodes, Batch: o.Batch, Context: o.Context, Rounds: rounds}
 	for halvings, t := range took {
 		if len(t) == 0 {
-			return nil, errors.New("bench: a number of threads has not been tried: sequences end too early for --trials")
+			return nil, fmt.Errorf("bench: %d threads have not been tried: the steps are of another kind by now", o.Threads.Halved(halvings))
 		}
 		sum := 0.0
 		for _, micros := range t {
