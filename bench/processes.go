@@ -142,12 +142,12 @@ func (o *ProcessOptions) longest() int {
 // settle decodes as many sequences for a while, and until the number of threads for them is
 // chosen.
 func (o *ProcessOptions) settle(ctx context.Context) error {
-	return o.settled(ctx, settleTimes, func(*api.ClusterState) error { return nil })
+	return o.settled(ctx, settleTimes, func() error { return nil })
 }
 
 // settled is settle, and calls then while they decode. Sequences that end before are followed by
 // others, so many times. Those that look back on little have a number of their own.
-func (o *ProcessOptions) settled(ctx context.Context, times int, then func(*api.ClusterState) error) error {
+func (o *ProcessOptions) settled(ctx context.Context, times int, then func() error) error {
 	began, settled := time.Now(), false
 	for range times {
 		var failed error
@@ -155,7 +155,7 @@ func (o *ProcessOptions) settled(ctx context.Context, times int, then func(*api.
 			s := o.Coordinator.Cluster()
 			settled = time.Since(began) > settleTime && s.BatchSequences == o.Batch && s.BatchRows == o.Batch && !s.TryingThreads
 			if settled {
-				failed = then(&s)
+				failed = then()
 			}
 			return settled
 		}); err != nil || settled {

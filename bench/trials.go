@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
-	"github.com/shoal-llm/shoal/api"
 )
 
 // Trials is what decode steps take with each number of threads that a node may have, and how well a
@@ -36,7 +35,7 @@ func TrialsOfProcesses(ctx context.Context, o ProcessOptions, rounds int) (*Tria
 	}
 	start := time.Now()
 	var took [][]float64
-	if err := o.settled(ctx, settleTimes*(rounds/batcher.TrialRounds+1), func(s *api.ClusterState) (err error) {
+	if err := o.settled(ctx, settleTimes*(rounds/batcher.TrialRounds+1), func() (err error) {
 		took, err = o.Coordinator.ThreadTrials(ctx)
 		return err
 	}); err != nil {

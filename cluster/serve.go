@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/api"
 	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/model"
@@ -70,7 +69,7 @@ type ServeConfig struct {
 	// DecodeSteps is how many tokens each sequence decodes for one plan at most, as far as that takes no
 	// longer than 50 ms, so that the way to the coordinator and back is paid once. Never changes a bit. Default 8.
 	DecodeSteps int
-	// TrialRounds is how often each number of threads is tried for steps of a kind. Default 8.
+	// TrialRounds is how often each number of threads is tried for steps of a kind; 0: as the batcher has it.
 	TrialRounds int
 	// Tracer is told where the time of requests goes; nil: nobody is.
 	Tracer *tracing.Tracer
@@ -121,7 +120,6 @@ func (c *ServeConfig) ensureDefaults(m *model.Config) {
 	orDefault(&c.StepTokens, 512)
 	orDefault(&c.MaxSequences, min(64, max(1, c.StepTokens-1)))
 	orDefault(&c.DecodeSteps, 8)
-	orDefault(&c.TrialRounds, batcher.TrialRounds)
 	orDefault(&c.Queue, 1024)
 	orDefault(&c.StepDeadline, 5*time.Second)
 	orDefault(&c.LoadDeadline, time.Minute)
@@ -188,8 +186,6 @@ func (c *ServeConfig) Validate(m *model.Config) error {
 		return fmt.Errorf("cluster: --max-sequences %d: want at least 1 and less than --step-tokens, %d", c.MaxSequences, c.StepTokens)
 	case c.DecodeSteps < 1 || c.DecodeSteps > 1+speculate.Most:
 		return fmt.Errorf("cluster: --decode-steps %d: want 1 to %d", c.DecodeSteps, 1+speculate.Most)
-	case c.TrialRounds < 2:
-		return fmt.Errorf("cluster: %d rounds in which numbers of threads are tried: want at least 2", c.TrialRounds)
 	case c.Queue < 1:
 		return fmt.Errorf("cluster: --queue %d: want at least 1", c.Queue)
 	case min(c.StepDeadline, c.LoadDeadline, c.SyncDeadline) < time.Millisecond:
