@@ -23,6 +23,7 @@ type Trials struct {
 	Rounds  int       `json:"rounds"`
 	Threads []int     `json:"threads"` // of each node
 	Micros  []float64 `json:"step_us"` // of a step, in the mean, with as many
+	Plans   []int     `json:"plans"`   // of one step or more, of which that is
 	Chosen  int       `json:"chosen"`  // threads
 	Near    float64   `json:"near"`    // part of choices by successive rounds that take up to 5 % longer than the fastest number
 	Longer  float64   `json:"longer"`  // how much longer steps take, in the mean, with what was so chosen
@@ -56,6 +57,7 @@ func TrialsOfProcesses(ctx context.Context, o ProcessOptions, rounds int) (*Tria
 		for _, micros := range t {
 			sum += micros
 		}
+		f.Plans = append(f.Plans, len(t))
 		f.Threads, f.Micros = append(f.Threads, o.Threads.Halved(halvings)), append(f.Micros, sum/float64(len(t)))
 	}
 	f.Chosen = f.Threads[batcher.ChooseThreads(took, 0)]

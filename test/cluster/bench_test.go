@@ -31,7 +31,7 @@ func TestBenchTrials(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &f); code != 0 || err != nil {
 		t.Fatalf("ended with %d, %v: %s%s", code, err, out, errs)
 	}
-	if !slices.Equal(f.Threads, []int{2, 1}) || len(f.Micros) != 2 || slices.Min(f.Micros) <= 0 || !slices.Contains(f.Threads, f.Chosen) || f.Near < 0 || f.Near > 1.001 || f.Longer < 0 {
+	if !slices.Equal(f.Threads, []int{2, 1}) || len(f.Micros) != 2 || slices.Max(f.Plans) < 3*16 || slices.Min(f.Micros) <= 0 || !slices.Contains(f.Threads, f.Chosen) || f.Near < 0 || f.Near > 1.001 || f.Longer < 0 {
 		t.Errorf("16 rounds of 2 threads and 1: %s", out)
 	}
 }
