@@ -61,6 +61,7 @@ type rigConfig struct {
 	budget  int64
 	threads int // default 1
 	passes  int // of steps that only decode, on one socket; default 1
+	wrap    func(rank int, inner collective.Transport) collective.Transport
 }
 
 func newRig(t *testing.T, c rigConfig) *rig {
@@ -81,6 +82,9 @@ func newRig(t *testing.T, c rigConfig) *rig {
 	for range c.sockets {
 		cfg := Config{Checkpoint: ck, Pool: pool, KVBudget: c.budget, Logger: quiet,
 			Connect: func(_ context.Context, _ string, epoch uint32, rank int, _ []uint32) (collective.Transport, error) {
+				if r.c.wrap != nil {
+					return r.c.wrap(rank, r.wires[epoch][rank]), nil
+				}
 				return r.wires[epoch][rank], nil
 			}}
 		r.pids = append(r.pids, r.sys.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &Actor{Config: cfg} })))

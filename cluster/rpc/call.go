@@ -98,7 +98,7 @@ func (s *System) attempt(ctx context.Context, to *actor.PID, kind uint32, reques
 	if to.Address != s.address && s.peers.get(to.Address) != l {
 		return nil, fmt.Errorf("%w: the connection to %s broke before the message was sent", ErrUnreachable, to.Address)
 	}
-	if err := s.transmit(to, s.envelope(kind, request, body, l.peer.Incarnation)); err != nil {
+	if err := s.transmit(to, s.envelope(l.peer.Version, kind, request, body, l.peer.Incarnation)); err != nil {
 		return nil, err
 	}
 	select {
@@ -131,7 +131,7 @@ func (s *System) Send(ctx context.Context, to *actor.PID, kind uint32, payload p
 	if err != nil {
 		return err
 	}
-	return s.transmit(to, s.envelope(kind, 0, body, l.peer.Incarnation))
+	return s.transmit(to, s.envelope(l.peer.Version, kind, 0, body, l.peer.Incarnation))
 }
 
 // meet returns the acquaintance with an address, with a handshake the first time.
@@ -155,9 +155,10 @@ func (s *System) self() Peer {
 	return Peer{Address: s.address, ID: s.cfg.ID, Role: s.cfg.Role, Incarnation: s.cfg.Incarnation, Version: Version, Build: s.cfg.Build}
 }
 
-func (s *System) envelope(kind uint32, request uint64, body []byte, to uint64) *proto.Envelope {
+// envelope carries a payload in a version that the receiver reads.
+func (s *System) envelope(version, kind uint32, request uint64, body []byte, to uint64) *proto.Envelope {
 	return &proto.Envelope{
-		Version: Version, Kind: kind, Request: request,
+		Version: version, Kind: kind, Request: request,
 		Incarnation: s.cfg.Incarnation, From: s.cfg.ID, Payload: body, To: to,
 	}
 }
@@ -190,7 +191,10 @@ func (s *System) answer(to *actor.PID, request *proto.Envelope, payload []byte, 
 	if request.Request == 0 || to == nil {
 		return nil
 	}
-	e := s.envelope(request.Kind, request.Request, payload, request.Incarnation)
+	// A request is answered in its own version. One that no build of this age reads is refused
+	// in the nearest that this build writes.
+	version := min(max(request.Version, MinVersion), Version)
+	e := s.envelope(version, request.Kind, request.Request, payload, request.Incarnation)
 	if failure != nil {
 		e.Payload, e.Error = nil, errText(failure)
 	}

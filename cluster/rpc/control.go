@@ -74,7 +74,7 @@ func (s *System) hello() *proto.Envelope {
 		MinVersion: MinVersion, MaxVersion: Version, Id: s.cfg.ID, Role: s.cfg.Role,
 		Incarnation: s.cfg.Incarnation, Build: s.cfg.Build,
 	})
-	e := s.envelope(kindHello, 1, body, 0)
+	e := s.envelope(Version, kindHello, 1, body, 0)
 	if err != nil { // a role or build that is not UTF-8
 		e.Error = errText(err)
 	}

@@ -1,9 +1,9 @@
-//go:build !otherwire
-
 package rpc
 
+import "github.com/shoal-llm/shoal/internal/wire"
+
+// Version and MinVersion are the wire versions that this build reads (package wire).
 const (
-	// Version is the wire version that this build writes; it reads MinVersion to Version.
-	Version    = 5
-	MinVersion = 5
+	Version    = wire.Version
+	MinVersion = wire.MinVersion
 )

@@ -1,0 +1,15 @@
+package rpc
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/wire/wiretest"
+)
+
+// TestWire records the names and limits that peers must share. The messages are recorded by
+// package proto.
+func TestWire(t *testing.T) {
+	wiretest.Check(t, wiretest.Form{Name: "names", Text: fmt.Sprintln(helloMethod, watchMethod, receiveMethod, envelopeType, replies, kindHello)},
+		wiretest.Form{Name: "limits", Text: fmt.Sprintln(MaxPayload, maxErrText, maxMessage)})
+}

@@ -1,0 +1,9 @@
+//go:build !otherwire
+
+package wire
+
+const (
+	// Version is the wire version that this build writes; it reads MinVersion to Version.
+	Version    = 6
+	MinVersion = 5
+)
