@@ -9,6 +9,7 @@ import (
 
 	"github.com/asynkron/protoactor-go/actor"
 	pb "google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/shoal-llm/shoal/proto"
 )
@@ -54,7 +55,7 @@ func (s *System) Call(ctx context.Context, to *actor.PID, kind uint32, payload, 
 		ctx, cancel = context.WithTimeout(ctx, s.cfg.CallTimeout)
 		defer cancel()
 	}
-	body, err := encode(kind, payload)
+	m, err := encode(kind, payload)
 	if err != nil {
 		return err
 	}
@@ -64,7 +65,7 @@ func (s *System) Call(ctx context.Context, to *actor.PID, kind uint32, payload, 
 	}
 	pause := 5 * time.Millisecond
 	for {
-		answer, err := s.attempt(ctx, to, kind, request, body, &o)
+		answer, err := s.attempt(ctx, to, m, request, &o)
 		if err == nil {
 			return decodeReply(answer, reply)
 		}
@@ -82,7 +83,7 @@ func (s *System) Call(ctx context.Context, to *actor.PID, kind uint32, payload, 
 	}
 }
 
-func (s *System) attempt(ctx context.Context, to *actor.PID, kind uint32, request uint64, body []byte, o *options) (*proto.Envelope, error) {
+func (s *System) attempt(ctx context.Context, to *actor.PID, m *message, request uint64, o *options) (*proto.Envelope, error) {
 	if o.attempt > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, o.attempt)
@@ -92,13 +93,16 @@ func (s *System) attempt(ctx context.Context, to *actor.PID, kind uint32, reques
 	if err != nil {
 		return nil, err
 	}
+	if err := m.fits(&l.peer); err != nil {
+		return nil, err
+	}
 	w := s.calls.add(request, l.peer)
 	defer s.calls.remove(request)
 	// The peer may have been lost between meet and add, unseen by both.
 	if to.Address != s.address && s.peers.get(to.Address) != l {
 		return nil, fmt.Errorf("%w: the connection to %s broke before the message was sent", ErrUnreachable, to.Address)
 	}
-	if err := s.transmit(to, s.envelope(l.peer.Version, kind, request, body, l.peer.Incarnation)); err != nil {
+	if err := s.transmit(to, s.envelope(l.peer.Version, m.kind, request, m.body, l.peer.Incarnation)); err != nil {
 		return nil, err
 	}
 	select {
@@ -114,7 +118,7 @@ func (s *System) attempt(ctx context.Context, to *actor.PID, kind uint32, reques
 		if errors.Is(ctx.Err(), context.Canceled) {
 			return nil, ctx.Err()
 		}
-		return nil, fmt.Errorf("%w: kind %d to %s at %s: %w", ErrTimeout, kind, to.Id, to.Address, ctx.Err())
+		return nil, fmt.Errorf("%w: kind %d to %s at %s: %w", ErrTimeout, m.kind, to.Id, to.Address, ctx.Err())
 	case <-s.ctx.Done():
 		return nil, ErrClosed
 	}
@@ -123,7 +127,7 @@ func (s *System) attempt(ctx context.Context, to *actor.PID, kind uint32, reques
 // Send sends payload and waits for nothing but the first handshake with that
 // address. nil means that the message was queued, not that it arrived.
 func (s *System) Send(ctx context.Context, to *actor.PID, kind uint32, payload pb.Message) error {
-	body, err := encode(kind, payload)
+	m, err := encode(kind, payload)
 	if err != nil {
 		return err
 	}
@@ -131,7 +135,10 @@ func (s *System) Send(ctx context.Context, to *actor.PID, kind uint32, payload p
 	if err != nil {
 		return err
 	}
-	return s.transmit(to, s.envelope(l.peer.Version, kind, 0, body, l.peer.Incarnation))
+	if err := m.fits(&l.peer); err != nil {
+		return err
+	}
+	return s.transmit(to, s.envelope(l.peer.Version, kind, 0, m.body, l.peer.Incarnation))
 }
 
 // meet returns the acquaintance with an address, with a handshake the first time.
@@ -201,9 +208,17 @@ func (s *System) answer(to *actor.PID, request *proto.Envelope, payload []byte, 
 	return s.transmit(to, e)
 }
 
-func encode(kind uint32, m pb.Message) ([]byte, error) {
+// message is an encoded payload.
+type message struct {
+	kind  uint32
+	body  []byte
+	needs uint32 // wire version of its newest field; 0: any
+	field protoreflect.FullName
+}
+
+func encode(kind uint32, m pb.Message) (*message, error) {
 	if m == nil {
-		return nil, nil
+		return &message{kind: kind}, nil
 	}
 	body, err := pb.Marshal(m)
 	if err != nil {
@@ -212,7 +227,17 @@ func encode(kind uint32, m pb.Message) ([]byte, error) {
 	if len(body) > MaxPayload {
 		return nil, fmt.Errorf("kind %d: %w", kind, tooLarge(len(body)))
 	}
-	return body, nil
+	e := &message{kind: kind, body: body}
+	e.needs, e.field = proto.Needs(m)
+	return e, nil
+}
+
+// fits refuses to send an older peer what it would drop without a word.
+func (m *message) fits(p *Peer) error {
+	if m.needs > p.Version {
+		return fmt.Errorf("%w: %s (build %.96s) speaks version %d, and %s came with version %d", ErrVersion, p.ID, p.Build, p.Version, m.field, m.needs)
+	}
+	return nil
 }
 
 func decodeReply(e *proto.Envelope, into pb.Message) error {
@@ -222,5 +247,5 @@ func decodeReply(e *proto.Envelope, into pb.Message) error {
 	if err := pb.Unmarshal(e.Payload, into); err != nil {
 		return fmt.Errorf("%w: reply of %s to kind %d: %v", ErrBadPayload, e.From, e.Kind, err)
 	}
-	return nil
+	return understood(into, e)
 }

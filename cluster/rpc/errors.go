@@ -32,6 +32,9 @@ var (
 	ErrTooLarge = errors.New("rpc: payload too large")
 	// ErrBadPayload: a payload does not decode as the message of its kind.
 	ErrBadPayload = errors.New("rpc: payload does not decode")
+	// ErrNotUnderstood: a message has fields that the receiver's build does not know. Nothing was
+	// done about it.
+	ErrNotUnderstood = errors.New("rpc: message not understood")
 	// ErrPanic: the handler panicked; its actor's supervisor decides what next.
 	ErrPanic = errors.New("rpc: handler panicked")
 )
@@ -50,6 +53,17 @@ func (e *RemoteError) Error() string { return fmt.Sprintf("%s (from %s)", e.Text
 func (e *RemoteError) Is(target error) bool {
 	rest, ok := strings.CutPrefix(e.Text, target.Error())
 	return ok && (rest == "" || rest[0] == ':' || rest[0] == ' ')
+}
+
+// Foreign reports that err comes from two builds that do not understand each other: the same call
+// fails again until one of them is replaced.
+func Foreign(err error) bool {
+	for _, e := range []error{ErrNotUnderstood, ErrUnknownKind, ErrVersion} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // retryable reports whether an idempotent call may be tried again after err.

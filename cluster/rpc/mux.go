@@ -24,7 +24,8 @@ type handler struct {
 // NewMux makes a Mux whose handlers answer through s.
 func NewMux(s *System) *Mux { return &Mux{sys: s, handlers: map[uint32]handler{}} }
 
-// Handle registers h for a kind whose payload is a T. It panics if the kind is
+// Handle registers h for a kind whose payload is a T. A payload with unknown fields is refused with
+// ErrNotUnderstood, unless it is a report (package proto). Handle panics if the kind is
 // below FirstKind or taken: both are mistakes in the program.
 //
 // A handler runs in its actor and must not block. It answers by Reply or Fail,
@@ -45,6 +46,9 @@ func Handle[T any, M interface {
 		msg := M(new(T))
 		if err := pb.Unmarshal(c.envelope.Payload, msg); err != nil {
 			return fmt.Errorf("%w: kind %d from %s: %v", ErrBadPayload, kind, c.envelope.From, err)
+		}
+		if err := understood(msg, c.envelope); err != nil {
+			return err
 		}
 		h(c, msg)
 		return nil
@@ -76,6 +80,15 @@ func (m *Mux) Receive(a actor.Context) bool {
 	return true
 }
 
+// understood refuses a payload with fields that this build does not know. It would do something
+// else than the sender means.
+func understood(m pb.Message, e *proto.Envelope) error {
+	if err := proto.Unknown(m); err != nil {
+		return fmt.Errorf("%w: %w (this build reads wire versions %d to %d, %s wrote version %d)", ErrNotUnderstood, err, MinVersion, Version, e.From, e.Version)
+	}
+	return nil
+}
+
 // Ctx is one received message on its way through a handler.
 type Ctx struct {
 	// Actor is the receiving actor's context, for the duration of the handler only.
@@ -89,7 +102,7 @@ type Ctx struct {
 // Reply answers the call. Only the first answer counts; to a one-way message
 // it does nothing.
 func (c *Ctx) Reply(m pb.Message) error {
-	body, err := encode(c.envelope.Kind, m)
+	e, err := encode(c.envelope.Kind, m)
 	if err != nil {
 		c.Fail(err)
 		return err
@@ -97,7 +110,7 @@ func (c *Ctx) Reply(m pb.Message) error {
 	if !c.answered.CompareAndSwap(false, true) {
 		return nil
 	}
-	return c.sys.answer(c.sender, c.envelope, body, nil)
+	return c.sys.answer(c.sender, c.envelope, e.body, nil)
 }
 
 // Fail answers the call with an error, of which the text travels (see

@@ -94,7 +94,7 @@ func TestMeantForAnEarlierIncarnation(t *testing.T) {
 	}
 	w := s.calls.add(77, l.peer)
 	body, _ := encode(kindEcho, wrapperspb.String("old"))
-	if err := s.transmit(s.PID(p.address, "echo"), s.envelope(Version, kindEcho, 77, body, 1)); err != nil {
+	if err := s.transmit(s.PID(p.address, "echo"), s.envelope(Version, kindEcho, 77, body.body, 1)); err != nil {
 		t.Fatal(err)
 	}
 	select {
