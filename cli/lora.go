@@ -9,8 +9,12 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/shoal-llm/shoal/internal/modelfile"
 	"github.com/shoal-llm/shoal/model"
 )
+
+// maxSmall bounds the files of small; the largest are tokenizer.json, 35 MB where published.
+const maxSmall = 256 << 20
 
 // small are the files of a checkpoint beside its weights; those of an adapter come before
 // those of its base.
@@ -89,7 +93,7 @@ func mergeKey(base, adapter string) (string, error) {
 		}
 	}
 	for _, path := range files {
-		f, err := os.Open(path)
+		f, _, err := modelfile.Open(path)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		} else if err != nil {
@@ -113,7 +117,7 @@ func mergeInto(out, base, adapter string) error {
 	}
 	for _, name := range slices.Backward(small) { // config.json, by which a model is known, is last
 		for _, dir := range []string{adapter, base} {
-			text, err := os.ReadFile(filepath.Join(dir, name))
+			text, err := modelfile.Read(filepath.Join(dir, name), maxSmall)
 			if errors.Is(err, os.ErrNotExist) {
 				continue
 			} else if err != nil {

@@ -2,11 +2,11 @@ package cli
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/shoal-llm/shoal/bench"
+	"github.com/shoal-llm/shoal/internal/modelfile"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/tensor"
 	"github.com/shoal-llm/shoal/topology"
@@ -73,7 +73,7 @@ func (c *planCmd) Run(e *env) error {
 
 // shape reads a folder's config, or finds the named model.
 func (c *planCmd) shape() (bench.PlanModel, error) {
-	text, err := os.ReadFile(filepath.Join(c.Model, "config.json"))
+	text, err := modelfile.Read(filepath.Join(c.Model, "config.json"), 16<<20)
 	if err != nil {
 		known, unknown := bench.PlanShape(c.Model)
 		if unknown != nil && (strings.ContainsRune(c.Model, filepath.Separator) || exists(c.Model)) { // a path was meant

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"crypto/tls"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"math"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/modelfile"
 	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/sampler"
@@ -262,7 +262,7 @@ func samplingDefaults(dir string, c *api.Config) error {
 	if st, err := os.Stat(dir); err == nil && !st.IsDir() {
 		return nil
 	}
-	b, err := os.ReadFile(filepath.Join(dir, "generation_config.json"))
+	b, err := modelfile.Read(filepath.Join(dir, "generation_config.json"), 16<<20)
 	if os.IsNotExist(err) {
 		return nil
 	}
@@ -275,7 +275,7 @@ func samplingDefaults(dir string, c *api.Config) error {
 		Repetition  float64  `json:"repetition_penalty"`
 	}
 	if err == nil {
-		err = json.Unmarshal(b, &g)
+		err = modelfile.Unmarshal(b, &g)
 	}
 	if err == nil {
 		p := sampler.Params{TopP: float32(g.TopP), MinP: float32(g.MinP), TopK: g.TopK, RepetitionPenalty: float32(g.Repetition), Logprobs: -1}

@@ -9,26 +9,19 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/mmap"
+	"github.com/shoal-llm/shoal/internal/modelfile"
 )
 
 // Open maps a file and parses its header. The caller closes it; nothing that
 // points into it may be touched afterwards. (Copies, such as strings, may.)
 func Open(path string) (*File, error) {
-	// Look before opening: opening a pipe would wait for its other end for ever.
-	if st, err := os.Stat(path); err != nil {
-		return nil, notThere(path, err)
-	} else if !st.Mode().IsRegular() {
-		return nil, &Error{Path: path, Kind: ErrFormat, Detail: "not a regular file"}
-	}
-	file, err := os.Open(path)
-	if err != nil {
+	file, st, err := modelfile.Open(path)
+	if errors.Is(err, modelfile.ErrNotRegular) {
+		return nil, &Error{Path: path, Kind: ErrFormat, Detail: modelfile.ErrNotRegular.Error()}
+	} else if err != nil {
 		return nil, notThere(path, err)
 	}
 	defer file.Close()
-	st, err := file.Stat()
-	if err != nil {
-		return nil, notThere(path, err)
-	}
 	switch size := st.Size(); {
 	case size < 24:
 		return nil, &Error{Path: path, Kind: ErrFormat, Detail: fmt.Sprintf("%d bytes are no GGUF file", size)}

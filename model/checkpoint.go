@@ -2,10 +2,8 @@ package model
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -15,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/shoal-llm/shoal/internal/modelfile"
 	"github.com/shoal-llm/shoal/tensor"
 )
 
@@ -351,7 +350,7 @@ func parseIndex(data []byte) (files []string, where map[string]string, err error
 	var index struct {
 		WeightMap map[string]string `json:"weight_map"`
 	}
-	if err := json.Unmarshal(data, &index); err != nil {
+	if err := modelfile.Unmarshal(data, &index); err != nil {
 		return nil, nil, fmt.Errorf("not an index: %w", err)
 	}
 	if n := len(index.WeightMap); n == 0 || n > maxTensors {
@@ -375,23 +374,6 @@ func parseIndex(data []byte) (files []string, where map[string]string, err error
 	}
 	sort.Strings(files)
 	return files, index.WeightMap, nil
-}
-
-// readSmall reads a whole file of at most most bytes.
-func readSmall(path string, most int64) ([]byte, error) {
-	f, size, err := openRegular(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if size > most {
-		return nil, &Error{File: path, Kind: ErrFormat, Detail: fmt.Sprintf("%d bytes, more than %d", size, most)}
-	}
-	data := make([]byte, size)
-	if _, err := io.ReadFull(f, data); err != nil {
-		return nil, &Error{File: path, Kind: ErrFormat, Detail: "reading: " + err.Error()}
-	}
-	return data, nil
 }
 
 // otherWeights says what lies there instead of safetensors.

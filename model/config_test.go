@@ -73,6 +73,7 @@ func TestConfigForms(t *testing.T) {
 		"rope llama3, new form": {change: change{"rope_theta": remove, "rope_parameters": five}, want: func(c *Config) {
 			c.Rope = Rope{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 128}
 		}},
+		"NaN and Infinity where nobody reads": {generation: `{"x": NaN, "y": [Infinity, -Infinity]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := Config{Architecture: "LlamaForCausalLM", Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 96, Vocab: 100,

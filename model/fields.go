@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/modelfile"
 )
 
 // fields reads one JSON object by exact key and keeps the first complaint, so
@@ -28,7 +30,7 @@ func parseFields(file string, data []byte) (*fields, error) {
 		return nil, &Error{File: file, Kind: ErrFormat, Detail: fmt.Sprintf("%d bytes, more than %d", len(data), maxConfigBytes)}
 	}
 	f := &fields{file: file}
-	if err := json.Unmarshal(data, &f.raw); err != nil {
+	if err := modelfile.Unmarshal(data, &f.raw); err != nil {
 		return nil, &Error{File: file, Kind: ErrFormat, Detail: "not a JSON object: " + err.Error()}
 	}
 	if f.raw == nil {

@@ -65,6 +65,15 @@ func TestHostileFiles(t *testing.T) {
 			check(t, os.Mkdir(filepath.Join(dir, "config.json"), 0o755))
 		}, model.ErrFormat, "config.json: not a regular file"},
 		{"huge config", func(t testing.TB, dir string) { check(t, os.Truncate(filepath.Join(dir, "config.json"), 1<<34)) }, model.ErrFormat, "more than 16777216"},
+		{"config is a device", func(t testing.TB, dir string) {
+			check(t, os.Remove(filepath.Join(dir, "config.json")))
+			check(t, os.Symlink(os.DevNull, filepath.Join(dir, "config.json")))
+		}, model.ErrFormat, "config.json: not a regular file"},
+		{"weights are a device", func(t testing.TB, dir string) {
+			check(t, os.Remove(filepath.Join(dir, "model.safetensors")))
+			check(t, os.Symlink("/dev/zero", filepath.Join(dir, "model.safetensors")))
+		}, model.ErrFormat, "model.safetensors: not a regular file"},
+		{"Infinity in a size", replace("config.json", []byte(`{"architectures":["LlamaForCausalLM"],"hidden_size":Infinity}`)), model.ErrFormat, `field "hidden_size": "Infinity" is not a whole number`},
 		{"deep config", replace("config.json", []byte(strings.Repeat(`{"a":`, 100000))), model.ErrFormat, "not a JSON object"},
 		{"absurd config", replace("config.json", []byte(`{"architectures":["LlamaForCausalLM"],"hidden_size":9223372036854775807}`)), model.ErrOutOfRange, `field "hidden_size": 9223372036854775807`},
 		{"large config, small file", replace("config.json", []byte(`{"architectures":["LlamaForCausalLM"],"hidden_size":131072,"num_hidden_layers":1024,"num_attention_heads":4096,"intermediate_size":1048576,"vocab_size":4194304}`)), model.ErrMismatch, "shape [256 64]; config.json wants [4194304 131072]"},

@@ -3,6 +3,8 @@ package model
 import (
 	"encoding/json"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/modelfile"
 )
 
 // Checkpoints that also see have their decoder's config in text_config, and its tensors
@@ -16,7 +18,7 @@ func isNested(config []byte) bool {
 	var c struct {
 		Architectures []string `json:"architectures"`
 	}
-	if json.Unmarshal(config, &c) != nil || len(c.Architectures) != 1 {
+	if modelfile.Unmarshal(config, &c) != nil || len(c.Architectures) != 1 {
 		return false
 	}
 	_, ok := nested[c.Architectures[0]]

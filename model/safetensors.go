@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math"
 	"math/bits"
@@ -13,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/mmap"
+	"github.com/shoal-llm/shoal/internal/modelfile"
 )
 
 // Bounds of a safetensors header. The first is the format's own; the others
@@ -92,24 +94,33 @@ func openShard(path string) (_ *shard, err error) {
 	return s, nil
 }
 
-// openRegular opens a file for reading and returns its size. It looks before
-// it opens: opening a pipe would wait for its other end for ever.
+// openRegular opens a regular file for reading and returns its size.
 func openRegular(path string) (*os.File, int64, error) {
-	st, err := os.Stat(path)
+	f, st, err := modelfile.Open(path)
 	if err != nil {
-		return nil, 0, notThere(path, err)
-	}
-	if !st.Mode().IsRegular() {
-		return nil, 0, &Error{File: path, Kind: ErrFormat, Detail: "not a regular file"}
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, 0, notThere(path, err)
-	}
-	if st, err = f.Stat(); err != nil {
-		return nil, 0, errors.Join(notThere(path, err), f.Close())
+		return nil, 0, unreadable(path, err)
 	}
 	return f, st.Size(), nil
+}
+
+// readSmall reads a whole regular file of at most limit bytes.
+func readSmall(path string, limit int64) ([]byte, error) {
+	data, err := modelfile.Read(path, limit)
+	if err != nil {
+		return nil, unreadable(path, err)
+	}
+	return data, nil
+}
+
+// unreadable turns an error of modelfile into one of this package.
+func unreadable(path string, err error) error {
+	if errors.Is(err, modelfile.ErrNotRegular) || errors.Is(err, modelfile.ErrTooLarge) {
+		if p, ok := errors.AsType[*fs.PathError](err); ok {
+			err = p.Err
+		}
+		return &Error{File: path, Kind: ErrFormat, Detail: err.Error()}
+	}
+	return notThere(path, err)
 }
 
 func notThere(path string, err error, more ...string) error {

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 
+	"github.com/shoal-llm/shoal/internal/modelfile"
 	"github.com/shoal-llm/shoal/tokenizer/jinja"
 )
 
@@ -138,24 +138,18 @@ func chatReadJSON(path string, limit int64, v any) error {
 	if err != nil || data == nil {
 		return err
 	}
-	if err := json.Unmarshal(data, v); err != nil {
+	if err := modelfile.Unmarshal(data, v); err != nil {
 		return fmt.Errorf("tokenizer: %s: %w", filepath.Base(path), err)
 	}
 	return nil
 }
 
+// chatReadFile returns nil if there is no such file.
 func chatReadFile(path string, limit int64) ([]byte, error) {
-	info, err := os.Stat(path)
+	data, err := modelfile.Read(path, limit)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
-	}
-	if info.Size() > limit {
-		return nil, fmt.Errorf("tokenizer: %s has %d bytes; at most %d are read", filepath.Base(path), info.Size(), limit)
-	}
-	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}

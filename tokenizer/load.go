@@ -3,12 +3,12 @@ package tokenizer
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/modelfile"
 )
 
 const (
@@ -92,23 +92,11 @@ func readFolder(dir string) (Files, error) {
 }
 
 func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
+	data, err := modelfile.Read(path, maxFileBytes)
+	if errors.Is(err, modelfile.ErrTooLarge) || errors.Is(err, modelfile.ErrNotRegular) {
+		err = fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	defer f.Close()
-	tooLarge := fmt.Errorf("%w: %s: larger than %d bytes", ErrInvalid, path, maxFileBytes)
-	if st, err := f.Stat(); err == nil && st.Size() > maxFileBytes {
-		return nil, tooLarge
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxFileBytes {
-		return nil, tooLarge
-	}
-	return data, nil
+	return modelfile.JSON(data), err
 }
 
 // Parse is Load for files that are in memory already.

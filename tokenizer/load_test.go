@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -96,6 +97,55 @@ func TestLoadErrors(t *testing.T) {
 	}
 	if _, err := Load(dir); !errors.Is(err, ErrInvalid) {
 		t.Errorf("huge file: %v", err)
+	}
+}
+
+// A device, as a FIFO, would be read without an end.
+func TestLoadRefusesDevices(t *testing.T) {
+	for _, name := range []string{tokenizerFile, configFile, specialsFile, "chat_template.jinja"} {
+		dir := t.TempDir()
+		for _, f := range []string{tokenizerFile, configFile} {
+			if err := os.WriteFile(filepath.Join(dir, f), []byte(`{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := Load(dir); err != nil {
+			t.Fatal(err)
+		}
+		_ = os.Remove(filepath.Join(dir, name))
+		if err := os.Symlink("/dev/zero", filepath.Join(dir, name)); err != nil {
+			t.Skip(err)
+		}
+		_, err := Load(dir)
+		if err == nil {
+			_, err = LoadChatTemplate(dir)
+		}
+		if err == nil || !strings.Contains(err.Error(), name+": not a regular file") {
+			t.Errorf("%s is /dev/zero: %v", name, err)
+		}
+	}
+}
+
+func TestLoadTakesPythonsNumbers(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		tokenizerFile: `{"model": {"type": "BPE", "vocab": {"Infinity": 0, "NaN": 1}, "merges": [], "dropout": null}, "x": NaN}`,
+		configFile:    `{"model_max_length": Infinity, "chat_template": "{{ messages }}"}`,
+		specialsFile:  `{"x": -Infinity}`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tok, err := Load(dir)
+	if err != nil || tok.VocabSize() != 2 {
+		t.Fatalf("%v, %v", tok, err)
+	}
+	if _, err := LoadChatTemplate(dir); err != nil {
+		t.Error(err)
+	}
+	if f, err := ReadFiles(dir); err != nil || !json.Valid(f.Config) {
+		t.Errorf("ReadFiles: %s, %v: other readers want JSON", f.Config, err)
 	}
 }
 
