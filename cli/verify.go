@@ -103,6 +103,9 @@ func (c *verifyCmd) print(e *env, r *model.Report, tokenizes bool) error {
 	fmt.Fprintf(w, "%s\n  %s, %s parameters, %s as stored\n", r.Dir, m.Architecture, count(r.Parameters), bytesText(r.Bytes))
 	fmt.Fprintf(w, "  %d layers, hidden %d, %d heads (%d kv) of %d, ffn %d, vocabulary %d, context %d\n",
 		m.Layers, m.Hidden, m.Heads, m.KVHeads, m.HeadDim, m.FFN, m.Vocab, m.MaxPositions)
+	for _, warning := range m.Warnings {
+		fmt.Fprintf(w, "  warning: %v\n", warning)
+	}
 	if s := m.SwiftKV; s.Layers > 0 {
 		fmt.Fprintf(w, "  SwiftKV: prompts leave after layer %d, the %d later ones have %d caches\n", s.Layers, m.Layers-s.Layers, m.CacheLayers()-s.Layers)
 	}

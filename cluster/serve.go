@@ -218,6 +218,9 @@ type APIConfig struct {
 // and sampling defaults come from the checkpoint.
 func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Server, error) {
 	s.ensureDefaults(&ck.Config)
+	for _, w := range ck.Config.Warnings {
+		s.Logger.Warn("model config", "warning", w)
+	}
 	tok, err := tokenizer.Load(ck.Dir)
 	if err != nil {
 		return nil, err

@@ -13,7 +13,8 @@ func TestRegisterArchitecture(t *testing.T) {
 	register(architecture{
 		Name: name,
 		read: func(f *fields, c *Config) {
-			c.QKVBias, c.Tied, c.Rope = true, true, readRope(f, 1e6)
+			c.QKVBias, c.Tied = true, true
+			readRope(f, c, 1e6)
 			if f.Bool("use_sliding_window", false) {
 				f.fail("use_sliding_window", ErrUnsupported, "true: attention here sees the whole context")
 			}

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"slices"
 	"sort"
 	"strings"
@@ -156,7 +158,7 @@ func (c *Checkpoint) mapWeights() error {
 	}
 	index, err := readSmall(join(c.Dir, indexFile), maxIndexBytes)
 	if errors.Is(err, ErrMissing) {
-		return &Error{File: c.Dir, Kind: ErrMissing, Detail: "neither " + weightsFile + " nor " + indexFile + otherWeights(c.Dir)}
+		return c.mapParts()
 	} else if err != nil {
 		return err
 	}
@@ -175,6 +177,38 @@ func (c *Checkpoint) mapWeights() error {
 	}
 	return c.checkIndex(where)
 }
+
+// mapParts opens the files of a checkpoint in parts whose index is missing, by their names:
+// model-00001-of-00002.safetensors and so on.
+func (c *Checkpoint) mapParts() error {
+	found, err := filepath.Glob(filepath.Join(escapeGlob(c.Dir), "model-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9].safetensors"))
+	if err != nil || len(found) == 0 {
+		return &Error{File: c.Dir, Kind: ErrMissing, Detail: "neither " + weightsFile + " nor " + indexFile + otherWeights(c.Dir)}
+	}
+	var no, parts int
+	if _, err := fmt.Sscanf(filepath.Base(found[0]), "model-%d-of-%d.safetensors", &no, &parts); err != nil || parts < 1 || parts > maxShards {
+		return &Error{File: found[0], Kind: ErrFormat, Detail: fmt.Sprintf("is a part of %d; want 1 to %d parts", parts, maxShards)}
+	}
+	for i := range parts {
+		path := join(c.Dir, fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, parts))
+		if err := c.mapShard(path); errors.Is(err, ErrMissing) {
+			return &Error{File: c.Dir, Kind: ErrMissing, Detail: fmt.Sprintf("part %d of %d is missing: %s (and so is %s)", i+1, parts, path, indexFile)}
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// escapeGlob makes a pattern that matches dir itself.
+func escapeGlob(dir string) string {
+	if runtime.GOOS == "windows" {
+		return dir // patterns have no escapes there
+	}
+	return globMeta.ReplaceAllString(dir, `\$0`)
+}
+
+var globMeta = regexp.MustCompile(`[\\*?\[]`)
 
 func (c *Checkpoint) mapShard(path string) error {
 	s, err := openShard(path)
@@ -379,7 +413,11 @@ func parseIndex(data []byte) (files []string, where map[string]string, err error
 // otherWeights says what lies there instead of safetensors.
 func otherWeights(dir string) string {
 	for _, pattern := range []string{"*.safetensors", "*.bin", "*.gguf", "*.pth", "*.pt"} {
-		if got, _ := filepath.Glob(filepath.Join(dir, pattern)); len(got) > 0 {
+		got, _ := filepath.Glob(filepath.Join(escapeGlob(dir), pattern))
+		switch {
+		case len(got) > 0 && pattern == "*.safetensors":
+			return "; there is " + filepath.Base(got[0]) + ": name it " + weightsFile + ", or add the index"
+		case len(got) > 0:
 			return "; there is " + filepath.Base(got[0]) + ", save the model with safetensors"
 		}
 	}

@@ -38,6 +38,22 @@ func write(t testing.TB, s modeltest.Shape, seed uint64) string {
 	return dir
 }
 
+// Parts are found by their names when the index is missing, in a folder of any name.
+func TestPartsWithoutIndex(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), `odd [*]\ name`)
+	check(t, os.Rename(write(t, modeltest.Small(), 1), dir))
+	whole, err := model.Open(dir)
+	check(t, err)
+	check(t, whole.Close())
+	check(t, os.Rename(filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "model-00001-of-00001.safetensors")))
+	parts, err := model.Open(dir)
+	check(t, err)
+	if parts.Hash() != whole.Hash() {
+		t.Errorf("hash %s, of the same tensors in one file %s", parts.Hash(), whole.Hash())
+	}
+	check(t, parts.Close())
+}
+
 func TestOpenReferenceLlama(t *testing.T) {
 	c := open(t, "testdata/llama")
 	if c.Config.Hidden != 128 || c.Config.KVHeads != 4 || c.Config.HeadDim != 8 || c.Config.Tied || c.Config.DType != tensor.BF16 {

@@ -66,6 +66,9 @@ type Config struct {
 	// DType is what the config says the weights are stored as; when it says
 	// nothing, Open takes the embedding's. Tensors may differ one by one.
 	DType tensor.DType
+
+	// Warnings say what of the files was not used, for the user to see.
+	Warnings []error `json:"-"`
 }
 
 // ParseConfig reads config.json and generation_config.json (nil when there is
@@ -78,15 +81,11 @@ func ParseConfig(dir string, config, generation []byte) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
-	var names []string
-	f.get("architectures", &names, "a list of names")
-	if f.err == nil && len(names) != 1 {
-		f.fail("architectures", ErrFormat, "%d names, want exactly one of: %s", len(names), strings.Join(Architectures(), ", "))
-	}
+	name := f.architecture()
 	if f.err != nil {
 		return Config{}, f.err
 	}
-	name := names[0]
+	given := name
 	if text, ok := nested[name]; ok {
 		if f, err = f.decoder(); err != nil {
 			return Config{}, err
@@ -96,7 +95,7 @@ func ParseConfig(dir string, config, generation []byte) (Config, error) {
 	arch, ok := lookup(name)
 	if !ok {
 		return Config{}, &Error{File: f.file, Field: "architectures", Kind: ErrUnknownArch,
-			Detail: fmt.Sprintf("architecture %q is not supported; known: %s", clip(names[0]), strings.Join(Architectures(), ", "))}
+			Detail: fmt.Sprintf("architecture %q is not supported; known: %s", clip(given), strings.Join(Architectures(), ", "))}
 	}
 	c := Config{Architecture: arch.Name}
 	f.assume(arch.defaults)
@@ -107,8 +106,8 @@ func ParseConfig(dir string, config, generation []byte) (Config, error) {
 	if f.err != nil {
 		return Config{}, f.err
 	}
-	c.BOS = f.Tokens("bos_token_id", c.Vocab)
-	c.EOS = f.Tokens("eos_token_id", c.Vocab)
+	c.BOS = f.Tokens("bos_token_id", &c)
+	c.EOS = f.Tokens("eos_token_id", &c)
 	if f.err == nil && generation != nil {
 		f.err = readGeneration(dir, generation, &c)
 	}
@@ -116,6 +115,34 @@ func ParseConfig(dir string, config, generation []byte) (Config, error) {
 		return Config{}, f.err
 	}
 	return c, nil
+}
+
+// architecture is the name in "architectures", or the one that goes with "model_type" when
+// there is none.
+func (f *fields) architecture() string {
+	var names []string
+	f.get("architectures", &names, "a list of names")
+	if f.err == nil && len(names) == 0 {
+		if name, ok := architectureOf[f.Text("model_type", "")]; ok {
+			return name
+		}
+	}
+	if f.err == nil && len(names) != 1 {
+		f.fail("architectures", ErrFormat, "%d names, want exactly one of: %s", len(names), strings.Join(Architectures(), ", "))
+	}
+	if f.err != nil {
+		return ""
+	}
+	return names[0]
+}
+
+// architectureOf has the decoder of each model_type that transformers knows by that name.
+var architectureOf = map[string]string{
+	"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM",
+	"gemma3": "Gemma3ForConditionalGeneration", "gemma3_text": "Gemma3ForCausalLM",
+	"llama": "LlamaForCausalLM", "llama_swiftkv": "LlamaSwiftKVForCausalLM",
+	"mistral": "MistralForCausalLM", "mixtral": "MixtralForCausalLM", "phi3": "Phi3ForCausalLM",
+	"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
 }
 
 // readShape reads the sizes, under the names that Llama gave them and its
@@ -172,8 +199,8 @@ func readGeneration(dir string, data []byte, c *Config) error {
 	if err != nil {
 		return err
 	}
-	eos := g.Tokens("eos_token_id", c.Vocab)
-	if bos := g.Tokens("bos_token_id", c.Vocab); bos != nil {
+	eos := g.Tokens("eos_token_id", c)
+	if bos := g.Tokens("bos_token_id", c); bos != nil {
 		c.BOS = bos
 	}
 	for _, id := range c.EOS {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,6 +76,14 @@ func TestConfigForms(t *testing.T) {
 			c.Rope = Rope{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 128}
 		}},
 		"NaN and Infinity where nobody reads": {generation: `{"x": NaN, "y": [Infinity, -Infinity]}`},
+		"rope llama3, no original length": {change: change{"rope_scaling": change{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}}, want: func(c *Config) {
+			c.Rope = Rope{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 256}
+		}},
+		"both rope objects, equal": {change: change{"rope_scaling": change{"type": "linear", "factor": 2}, "rope_parameters": change{"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}}, want: func(c *Config) { c.Rope = Rope{Theta: 5e5, Type: "linear", Factor: 2} }},
+		"both rope objects, empty": {change: change{"rope_scaling": change{}, "rope_parameters": change{}}},
+		"theta in rope_parameters": {change: change{"rope_theta": remove, "rope_scaling": change{"type": "default"}, "rope_parameters": change{"rope_theta": 5e5}}},
+		"neutral keys":             {change: change{"partial_rotary_factor": 1.0, "rope_scaling": change{"rope_type": "default", "attn_factor": 1, "partial_rotary_factor": nil}}},
+		"swish is silu":            {change: change{"hidden_act": "swish"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := Config{Architecture: "LlamaForCausalLM", Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, FFN: 96, Vocab: 100,
@@ -104,6 +114,7 @@ func TestConfigRefusals(t *testing.T) {
 		{change{"architectures": []string{"GPT9"}}, ErrUnknownArch, []string{"GPT9", "LlamaForCausalLM"}},
 		{change{"architectures": []string{"GPT9"}}, ErrUnsupported, nil},
 		{change{"architectures": remove}, ErrFormat, []string{"architectures", "LlamaForCausalLM"}},
+		{change{"architectures": remove, "model_type": "gpt9"}, ErrFormat, []string{"architectures", "LlamaForCausalLM"}},
 		{change{"architectures": "LlamaForCausalLM"}, ErrFormat, []string{"architectures"}},
 		{change{"hidden_size": remove}, ErrMissing, []string{"hidden_size"}},
 		{change{"hidden_size": 1 << 40}, ErrOutOfRange, []string{"hidden_size", "1099511627776"}},
@@ -128,21 +139,25 @@ func TestConfigRefusals(t *testing.T) {
 		{change{"quantization_config": change{"quant_method": "gptq"}}, ErrUnsupported, []string{"quantization_config", "gptq"}},
 		{change{"quantization_config": change{}}, ErrUnsupported, []string{"quantization_config"}},
 		{change{"tie_word_embeddings": "yes"}, ErrFormat, []string{"tie_word_embeddings"}},
-		{change{"eos_token_id": 100}, ErrOutOfRange, []string{"eos_token_id", "100"}},
-		{change{"eos_token_id": -1}, ErrOutOfRange, []string{"eos_token_id"}},
-		{change{"eos_token_id": []int{1, 1 << 40}}, ErrOutOfRange, []string{"eos_token_id"}},
 		{change{"eos_token_id": "x"}, ErrFormat, []string{"eos_token_id"}},
 		{change{"bos_token_id": make([]int, 1000)}, ErrOutOfRange, []string{"bos_token_id", "1000"}},
 		{change{"rope_theta": 0}, ErrOutOfRange, []string{"rope_theta"}},
 		{rope(change{"type": "longrope", "factor": 4}), ErrUnsupported, []string{"rope_scaling.type", "longrope", "llama3"}},
-		{rope(change{"type": "yarn", "factor": 4}), ErrMissing, []string{"rope_scaling.original_max_position_embeddings"}},
+		{rope(change{"type": "yarn"}), ErrMissing, []string{"rope_scaling.factor"}},
+		{rope(change{"type": "yarn", "factor": 1e6, "original_max_position_embeddings": 1 << 20}), ErrOutOfRange, []string{"rope_scaling"}},
 		{rope(change{"rope_type": "dynamic", "factor": 4}), ErrUnsupported, []string{"rope_scaling.rope_type", "dynamic"}},
 		{rope(change{"type": "linear"}), ErrMissing, []string{"rope_scaling.factor"}},
 		{rope(change{"type": "linear", "factor": 0}), ErrOutOfRange, []string{"rope_scaling.factor"}},
 		{rope(change{"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4, "original_max_position_embeddings": 8}), ErrFormat, []string{"high_freq_factor"}},
 		{rope(change{"type": "default", "partial_rotary_factor": 0.5}), ErrUnsupported, []string{"partial_rotary_factor"}},
 		{change{"rope_scaling": "linear"}, ErrFormat, []string{"rope_scaling"}},
-		{change{"rope_scaling": change{}, "rope_parameters": change{}}, ErrFormat, []string{"rope_parameters"}},
+		{rope(change{"type": "default", "llama_4_scaling_beta": 0.1}), ErrUnsupported, []string{"llama_4_scaling_beta"}},
+		{change{"partial_rotary_factor": 0.5}, ErrUnsupported, []string{"partial_rotary_factor", "0.5"}},
+		{change{"rotary_pct": 0.25}, ErrUnsupported, []string{"rotary_pct"}},
+		{change{"rope_parameters": change{"full_attention": change{"rope_type": "llama3"}}}, ErrUnsupported, []string{"rope_parameters.full_attention"}},
+		{change{"rope_parameters": change{"rope_theta": 5e5, "sliding_attention": change{}}}, ErrUnsupported, []string{"rope_parameters.sliding_attention"}},
+		{change{"rope_scaling": change{"type": "linear", "factor": 2}, "rope_parameters": change{}}, ErrFormat, []string{"rope_parameters", "rope_scaling"}},
+		{change{"rope_scaling": change{"type": "linear", "factor": 2}, "rope_parameters": change{"type": "linear", "factor": 3}}, ErrFormat, []string{"rope_parameters"}},
 		{change{"rope_parameters": change{"rope_theta": 7}}, ErrFormat, []string{"rope_parameters.rope_theta"}},
 	} {
 		_, err := ParseConfig("some/dir", with(test.change), nil)
@@ -161,8 +176,45 @@ func TestConfigRefusals(t *testing.T) {
 			t.Errorf("%.20q: got %v", text, err)
 		}
 	}
-	if _, err := ParseConfig("d", with(nil), []byte(`{"eos_token_id": 1000}`)); !errors.Is(err, ErrOutOfRange) || !strings.Contains(err.Error(), "generation_config.json") {
-		t.Errorf("generation_config: got %v", err)
+}
+
+// Ids that no token has are ignored, and the user is told so.
+func TestConfigIgnoresTokensOutsideTheVocabulary(t *testing.T) {
+	for _, c := range []struct {
+		change     change
+		generation string
+		bos, eos   []int32
+		warning    string
+	}{
+		{change{"eos_token_id": 100}, "", []int32{0}, nil, `config.json: field "eos_token_id": token 100`},
+		{change{"eos_token_id": -1}, "", []int32{0}, nil, "token -1"},
+		{change{"eos_token_id": []int{1, 1 << 40}}, "", []int32{0}, []int32{1}, "token 1099511627776"},
+		{change{"bos_token_id": 100}, "", nil, []int32{1}, "bos_token_id"},
+		{nil, `{"eos_token_id": [1000, 2]}`, []int32{0}, []int32{2, 1}, "generation_config.json"},
+	} {
+		got, err := ParseConfig("d", with(c.change), []byte(cmp.Or(c.generation, "{}")))
+		if err != nil || !slices.Equal(got.BOS, c.bos) || !slices.Equal(got.EOS, c.eos) {
+			t.Errorf("%v: BOS %v, EOS %v, %v; want %v, %v", c.change, got.BOS, got.EOS, err, c.bos, c.eos)
+		}
+		if len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0].Error(), c.warning) || !strings.Contains(got.Warnings[0].Error(), "of 100") {
+			t.Errorf("%v: warnings %q, want one that says %q", c.change, got.Warnings, c.warning)
+		}
+	}
+}
+
+// Without architectures, model_type says what the model is.
+func TestModelTypes(t *testing.T) {
+	for kind, name := range architectureOf {
+		if _, ok := lookup(name); !ok && nested[name] == "" {
+			t.Errorf("model_type %q: the architecture %s is not registered", kind, name)
+		}
+	}
+	for _, names := range []any{remove, nil, []string{}} {
+		got, err := ParseConfig("d", with(change{"architectures": names, "model_type": "llama"}), nil)
+		want, _ := ParseConfig("d", with(nil), nil)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("architectures %v: %+v, %v", names, got, err)
+		}
 	}
 }
 
@@ -181,6 +233,33 @@ func TestConfigOfTwoGenerations(t *testing.T) {
 	}
 	if !reflect.DeepEqual(got[0], got[1]) {
 		t.Errorf("\n%+v\n%+v", got[0], got[1])
+	}
+}
+
+// The context of a YaRN model is its factor times the trained length, whatever
+// max_position_embeddings says that is shorter.
+func TestYarnLengthensTheContext(t *testing.T) {
+	for _, c := range []struct {
+		positions int
+		scaling   change
+		key       string
+		want      int
+		original  int
+	}{
+		{8192, change{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}, "rope_scaling", 32768, 8192},
+		{8192, change{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}, "rope_parameters", 32768, 8192},
+		{8192, change{"type": "yarn", "factor": 4.0}, "rope_scaling", 32768, 8192},
+		{40960, change{"type": "yarn", "factor": 4, "original_max_position_embeddings": 32768}, "rope_scaling", 131072, 32768},
+		{163840, change{"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}, "rope_scaling", 163840, 4096},
+		{65536, change{"type": "yarn", "factor": 2, "original_max_position_embeddings": 4096}, "rope_scaling", 65536, 4096},
+		{1000, change{"type": "yarn", "factor": 1.5}, "rope_scaling", 1500, 1000},
+		{8192, change{"type": "linear", "factor": 4.0}, "rope_scaling", 8192, 0},
+		{8192, change{"type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}, "rope_scaling", 8192, 8192},
+	} {
+		got, err := ParseConfig("d", with(change{"max_position_embeddings": c.positions, c.key: c.scaling}), nil)
+		if err != nil || got.MaxPositions != c.want || got.Rope.OriginalMax != c.original {
+			t.Errorf("%d positions, %v: context %d, original %d, %v; want %d, %d", c.positions, c.scaling, got.MaxPositions, got.Rope.OriginalMax, err, c.want, c.original)
+		}
 	}
 }
 

@@ -99,8 +99,8 @@ func (s *specs) latent(c *Config, l *LatentSpec) {
 
 func readDeepseek(f *fields, c *Config) {
 	c.Tied = f.Bool("tie_word_embeddings", false)
-	c.Rope = readRope(f, 10000)
-	f.OneOf("hidden_act", "silu", "silu")
+	readRope(f, c, 10000)
+	f.activation("hidden_act", "silu")
 	if f.Bool("attention_bias", false) {
 		f.fail("attention_bias", ErrUnsupported, "latent attention with biases is not computed")
 	}

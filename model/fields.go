@@ -146,6 +146,16 @@ func (f *fields) OneOf(key, def string, known ...string) string {
 	return def
 }
 
+// sameActivation maps the names that transformers has for one function to the usual one.
+var sameActivation = map[string]string{"swish": "silu", "gelu_new": "gelu_pytorch_tanh", "gelu_fast": "gelu_pytorch_tanh"}
+
+// activation refuses any function but want, which is also the default.
+func (f *fields) activation(key, want string) {
+	if sameActivation[f.Text(key, want)] != want {
+		f.OneOf(key, want, want)
+	}
+}
+
 // Object opens a nested object, or returns nil.
 func (f *fields) Object(key string) *fields {
 	in := &fields{file: f.file, prefix: f.prefix + key + "."}
@@ -182,8 +192,9 @@ func (f *fields) take(in *fields) {
 // maxTokenIDs bounds the lists of bos and eos tokens.
 const maxTokenIDs = 256
 
-// Tokens reads a token id or a list of them, each below vocab.
-func (f *fields) Tokens(key string, vocab int) []int32 {
+// Tokens reads a token id or a list of them. Ids outside the vocabulary can end or begin
+// nothing: they are left out with a warning.
+func (f *fields) Tokens(key string, c *Config) []int32 {
 	if !f.has(key) {
 		return nil
 	}
@@ -201,9 +212,10 @@ func (f *fields) Tokens(key string, vocab int) []int32 {
 	}
 	var ids []int32
 	for _, id := range list {
-		if id < 0 || id >= int64(vocab) {
-			f.fail(key, ErrOutOfRange, "token %d is outside the vocabulary of %d", id, vocab)
-			return nil
+		if id < 0 || id >= int64(c.Vocab) {
+			c.Warnings = append(c.Warnings, &Error{File: f.file, Field: f.prefix + key, Kind: ErrOutOfRange,
+				Detail: fmt.Sprintf("token %d is outside the vocabulary of %d and is ignored", id, c.Vocab)})
+			continue
 		}
 		ids = append(ids, int32(id))
 	}

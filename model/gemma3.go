@@ -2,6 +2,8 @@ package model
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/shoal-llm/shoal/tensor"
 )
@@ -38,7 +40,7 @@ func readGemma3(f *fields, c *Config) {
 	c.OutBias = c.QKVBias
 	c.QKNorm, c.NormsAddOne, c.ScaledEmbedding = true, true, true
 	c.Activation = tensor.GELUTanh
-	f.OneOf("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
+	f.activation("hidden_activation", "gelu_pytorch_tanh")
 	c.QueryScale = f.Number("query_pre_attn_scalar", 256, 1e-3, 1e6)
 	c.LogitCap = float32(f.Number("final_logit_softcapping", 0, 1e-3, 1e6))
 	if f.has("attn_logit_softcapping") {
@@ -50,20 +52,27 @@ func readGemma3(f *fields, c *Config) {
 	pattern := f.Size("sliding_window_pattern", f.Size("_sliding_window_pattern", 6, maxLayers), maxLayers)
 	readWindows(f, c, 4096, func(layer int) bool { return (layer+1)%pattern != 0 })
 	if p := f.Object("rope_parameters"); p != nil && (p.has("full_attention") || p.has("sliding_attention")) {
-		full, local := p.Object("full_attention"), p.Object("sliding_attention")
-		c.Rope, c.LocalRope = Rope{Theta: 1e6}, Rope{Theta: 1e4}
-		if full != nil {
-			c.Rope = full.rope(1e6)
-			f.take(full)
+		f.refuseRotary()
+		read := func(key string, theta float64) (r Rope) {
+			r.Theta = theta
+			if in := p.Object(key); in != nil {
+				r.Theta = in.Number("rope_theta", theta, 2, maxTheta)
+				r = p.scaled(r, in, c.MaxPositions)
+			}
+			return r
 		}
-		if local != nil {
-			c.LocalRope = local.rope(1e4)
-			f.take(local)
+		c.Rope, c.LocalRope = read("full_attention", 1e6), read("sliding_attention", 1e4)
+		for _, key := range slices.Sorted(maps.Keys(p.raw)) {
+			if key != "full_attention" && key != "sliding_attention" && p.has(key) {
+				p.fail(key, ErrUnsupported, "is not known beside full_attention and sliding_attention")
+			}
 		}
 		f.take(p)
+		f.agree(f.Object("rope_scaling"), Rope{Theta: c.Rope.Theta}, c)
+		c.MaxPositions = f.lengthen(&c.Rope, c.MaxPositions)
 		return
 	}
-	c.Rope = readRope(f, 1e6)
+	readRope(f, c, 1e6)
 	c.LocalRope = Rope{Theta: f.Number("rope_local_base_freq", 1e4, 2, maxTheta)}
 }
 

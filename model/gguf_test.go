@@ -347,7 +347,7 @@ func TestGGUFRefused(t *testing.T) {
 		}, model.ErrFormat, "is a second model.norm.weight"},
 		{"factors of another width", func(g *modeltest.GGUF) { g.Add("rope_freqs.weight", gguf.F32, []int{16}, f32) }, model.ErrMismatch, "8 frequencies want"},
 		{"factors of zero", func(g *modeltest.GGUF) { g.Add("rope_freqs.weight", gguf.F32, []int{8}, f32[:32]) }, model.ErrOutOfRange, "element 0 is 0"},
-		{"eos outside", func(g *modeltest.GGUF) { g.Set("tokenizer.ggml.eot_token_id", 4000) }, model.ErrOutOfRange, "tokenizer.ggml.eos_token_id"},
+		{"eos outside", func(g *modeltest.GGUF) { g.Set("tokenizer.ggml.eot_token_id", 4000) }, nil, `field "tokenizer.ggml.eos_token_id": token 4000 is outside`},
 		{"tokens of numbers", func(g *modeltest.GGUF) { g.Set("tokenizer.ggml.tokens", []int32{1}) }, model.ErrFormat, "tokenizer.ggml.tokens"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -362,6 +362,9 @@ func TestGGUFRefused(t *testing.T) {
 			if test.kind == nil {
 				if err != nil {
 					t.Error(err)
+				}
+				if warned := fmt.Sprint(c.Config.Warnings); !strings.Contains(warned, test.want) {
+					t.Errorf("warnings %s, want one that says %q", warned, test.want)
 				}
 				if test.name == "window" && (c.Config.Window(0) != 64 || c.Config.Architecture != "MistralForCausalLM") {
 					t.Errorf("%+v", c.Config)

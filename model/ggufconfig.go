@@ -20,10 +20,12 @@ func configGGUF(f *gguf.File, tensors []gguf.Tensor) (Config, error) {
 	if _, ours := errors.AsType[*Error](err); err != nil && !ours {
 		err = fromGGUF(f.Path, err)
 	}
-	if e, ok := errors.AsType[*Error](err); ok {
-		e.File = f.Path
-		if key, ok := m.from[e.Field]; ok {
-			e.Field = key
+	for _, err := range append(c.Warnings, err) {
+		if e, ok := errors.AsType[*Error](err); ok {
+			e.File = f.Path
+			if key, ok := m.from[e.Field]; ok {
+				e.Field = key
+			}
 		}
 	}
 	return c, err

@@ -11,8 +11,9 @@ import (
 
 func TestHeader(t *testing.T) {
 	got, err := parseHeader([]byte(`{"__metadata__":{"format":"pt","\u0061":"\""}, "b":{"dtype":"BF16","shape":[2,3],"data_offsets":[4,16]},
-		"a":{"data_offsets":[0,4],"shape":[],"dtype":"F32"},"empty":{"dtype":"I64","shape":[0,9],"data_offsets":[4,4]}}   `), 16)
-	want := []entry{{"b", "BF16", []int{2, 3}, 4, 16}, {"a", "F32", []int{}, 0, 4}, {"empty", "I64", []int{0, 9}, 4, 4}}
+		"a":{"data_offsets":[0,4],"shape":[],"dtype":"F32"},"empty":{"dtype":"I64","shape":[0,9],"data_offsets":[4,4]},
+		"later":{"dtype":"F4","shape":[7,2],"data_offsets":[16,23]}}   `), 23)
+	want := []entry{{"b", "BF16", []int{2, 3}, 4, 16}, {"a", "F32", []int{}, 0, 4}, {"empty", "I64", []int{0, 9}, 4, 4}, {"later", "F4", []int{7, 2}, 16, 23}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, %v", got, err)
 	}
@@ -34,7 +35,9 @@ func TestHeaderRefusals(t *testing.T) {
 		{`{"a":{"shape":[1],"data_offsets":[0,4]}}`, 4, `tensor "a": no dtype`},
 		{`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"extra":1}}`, 4, `unknown key "extra"`},
 		{`{"a":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4, `key "dtype" given twice`},
-		{`{"a":{"dtype":"F33","shape":[1],"data_offsets":[0,4]}}`, 4, `unknown dtype "F33"; known: BF16, BOOL`},
+		{`{"a":{"dtype":"F33","shape":[1],"data_offsets":[0,5]}}`, 4, `truncated`},
+		{`{"a":{"dtype":"F33","shape":[1],"data_offsets":[4,0]}}`, 4, `run backwards`},
+		{`{"a":{"dtype":"F33","shape":[4611686018427387905,4],"data_offsets":[0,4]}}`, 4, `overflows`},
 		{`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0]}}`, 4, `1 data_offsets, want 2`},
 		{`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}}`, 4, `more than two data_offsets`},
 		{`{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}`, 4, `run backwards`},

@@ -81,6 +81,18 @@ func TestHostileFiles(t *testing.T) {
 		{"other weights", func(t testing.TB, dir string) {
 			check(t, os.Rename(filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "pytorch_model.bin")))
 		}, model.ErrMissing, "there is pytorch_model.bin, save"},
+		{"weights by another name", func(t testing.TB, dir string) {
+			check(t, os.Rename(filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "a.safetensors")))
+		}, model.ErrMissing, "there is a.safetensors: name it model.safetensors"},
+		{"parts without an index, one missing", func(t testing.TB, dir string) {
+			check(t, os.Rename(filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "model-00002-of-00003.safetensors")))
+		}, model.ErrMissing, "part 1 of 3 is missing: "},
+		{"parts beyond the bound", func(t testing.TB, dir string) {
+			check(t, os.Rename(filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "model-00001-of-99999.safetensors")))
+		}, model.ErrFormat, "want 1 to 4096"},
+		{"needed tensor of an unknown type", func(t testing.TB, dir string) {
+			edit(t, filepath.Join(dir, "model.safetensors"), `"dtype":"BF16"`, `"dtype":"C64" `)
+		}, model.ErrUnsupported, `tensor "model.embed_tokens.weight": is C64; weights are read from`},
 		{"dangling link", func(t testing.TB, dir string) {
 			check(t, os.Remove(filepath.Join(dir, "model.safetensors")))
 			check(t, os.Symlink("nowhere", filepath.Join(dir, "model.safetensors")))

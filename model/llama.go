@@ -31,8 +31,8 @@ func readLlama(f *fields, c *Config) {
 	c.QKVBias = f.Bool("attention_bias", false)
 	c.OutBias = c.QKVBias // transformers gives all four projections a bias, or none
 	c.MLPBias = f.Bool("mlp_bias", false)
-	c.Rope = readRope(f, 10000)
-	f.OneOf("hidden_act", "silu", "silu")
+	readRope(f, c, 10000)
+	f.activation("hidden_act", "silu")
 }
 
 // llamaLayer is also that of the families that vary Llama by biases, windows and experts

@@ -16,8 +16,8 @@ func init() {
 func readMistral(f *fields, c *Config) {
 	c.Tied = f.Bool("tie_word_embeddings", false)
 	defaultPositions(f, c, 131072)
-	c.Rope = readRope(f, 10000)
-	f.OneOf("hidden_act", "silu", "silu")
+	readRope(f, c, 10000)
+	f.activation("hidden_act", "silu")
 	if !f.has("sliding_window") && f.given("sliding_window") {
 		return // null: none
 	}

@@ -21,8 +21,8 @@ func init() {
 func readMixtral(f *fields, c *Config) {
 	c.Tied = f.Bool("tie_word_embeddings", false)
 	defaultPositions(f, c, 131072)
-	c.Rope = readRope(f, 1e6)
-	f.OneOf("hidden_act", "silu", "silu")
+	readRope(f, c, 1e6)
+	f.activation("hidden_act", "silu")
 	if f.has("sliding_window") { // null, and missing, is none
 		readWindows(f, c, maxPositions, func(int) bool { return true })
 		c.dropIdle()

@@ -3,8 +3,6 @@ package model
 import (
 	"encoding/json"
 	"strings"
-
-	"github.com/shoal-llm/shoal/internal/modelfile"
 )
 
 // Checkpoints that also see have their decoder's config in text_config, and its tensors
@@ -15,13 +13,11 @@ var nested = map[string]string{"Gemma3ForConditionalGeneration": "Gemma3ForCausa
 
 // isNested says whether config.json is of that kind.
 func isNested(config []byte) bool {
-	var c struct {
-		Architectures []string `json:"architectures"`
-	}
-	if modelfile.Unmarshal(config, &c) != nil || len(c.Architectures) != 1 {
+	f, err := parseFields("", config)
+	if err != nil {
 		return false
 	}
-	_, ok := nested[c.Architectures[0]]
+	_, ok := nested[f.architecture()]
 	return ok
 }
 

@@ -22,11 +22,8 @@ func init() {
 
 func readPhi3(f *fields, c *Config) {
 	c.Tied = f.Bool("tie_word_embeddings", false)
-	c.Rope = readRope(f, 10000)
-	f.OneOf("hidden_act", "silu", "silu")
-	if part := f.Number("partial_rotary_factor", 1, 0, 1); part != 1 {
-		f.fail("partial_rotary_factor", ErrUnsupported, "%g: heads are rotated whole", part)
-	}
+	readRope(f, c, 10000)
+	f.activation("hidden_act", "silu")
 	if f.has("sliding_window") { // null, and missing, is none
 		readWindows(f, c, maxPositions, func(int) bool { return true })
 		c.dropIdle()

@@ -25,8 +25,8 @@ func readQwen2(f *fields, c *Config) {
 func readQwen(f *fields, c *Config) {
 	c.Tied = f.Bool("tie_word_embeddings", false)
 	defaultPositions(f, c, 32768)
-	c.Rope = readRope(f, 10000)
-	f.OneOf("hidden_act", "silu", "silu")
+	readRope(f, c, 10000)
+	f.activation("hidden_act", "silu")
 	slides, from := f.Bool("use_sliding_window", false), f.Index("max_window_layers", 28, maxLayers)
 	readWindows(f, c, 4096, func(layer int) bool { return slides && layer >= from })
 	c.dropIdle()

@@ -1,8 +1,11 @@
 package model
 
 import (
+	"maps"
 	"math"
 	"math/big"
+	"reflect"
+	"slices"
 )
 
 // Rope is the rotary position embedding (Su et al., RoFormer, arXiv
@@ -113,58 +116,107 @@ func intPow(x *big.Float, n int) *big.Float {
 
 const maxTheta = 1e12
 
-// readRope understands transformers 4 (rope_theta beside rope_scaling) and 5
-// (rope_parameters holding both).
-func readRope(f *fields, defaultTheta float64) Rope {
+// readRope reads c.Rope in the forms of transformers 4 (rope_theta and rope_scaling) and 5
+// (rope_parameters holds both), and lengthens the context as Rope.Context says. When a file
+// has both forms, they must mean the same.
+func readRope(f *fields, c *Config, defaultTheta float64) {
+	f.refuseRotary()
 	r := Rope{Theta: f.Number("rope_theta", defaultTheta, 2, maxTheta)}
-	s := f.Object("rope_scaling")
-	if p := f.Object("rope_parameters"); p != nil {
-		if s != nil {
-			f.fail("rope_parameters", ErrFormat, "given beside rope_scaling; keep one of them")
-		}
+	s, p := f.Object("rope_scaling"), f.Object("rope_parameters")
+	if p != nil {
 		theta := p.Number("rope_theta", r.Theta, 2, maxTheta)
 		if f.has("rope_theta") && theta != r.Theta {
 			p.fail("rope_theta", ErrFormat, "%g differs from the rope_theta %g beside it", theta, r.Theta)
 		}
-		r.Theta, s = theta, p
+		r.Theta = theta
 	}
-	if s != nil {
-		s.scaling(&r)
-		f.take(s)
+	c.Rope = f.scaled(r, s, c.MaxPositions)
+	if p != nil {
+		c.Rope = f.scaled(r, p, c.MaxPositions)
+	}
+	f.agree(s, r, c)
+	c.MaxPositions = f.lengthen(&c.Rope, c.MaxPositions)
+}
+
+// agree refuses a rope_scaling that differs from what was read from rope_parameters.
+func (f *fields) agree(scaling *fields, base Rope, c *Config) {
+	if scaling == nil || !f.has("rope_parameters") || f.err != nil {
+		return
+	}
+	if other := f.scaled(base, scaling, c.MaxPositions); f.err == nil && !reflect.DeepEqual(other, c.Rope) {
+		f.fail("rope_parameters", ErrFormat, "differs from rope_scaling; keep one of them")
+	}
+}
+
+// scaled is r with the scaling of an object of the config; nil: r itself.
+func (f *fields) scaled(r Rope, in *fields, positions int) Rope {
+	if in != nil {
+		in.scaling(&r, f.Size("original_max_position_embeddings", positions, maxPositions))
+		f.take(in)
 	}
 	return r
 }
 
-// rope reads an object of rope_parameters: the base and its scaling.
-func (f *fields) rope(defaultTheta float64) Rope {
-	r := Rope{Theta: f.Number("rope_theta", defaultTheta, 2, maxTheta)}
-	f.scaling(&r)
-	return r
+// Context is the longest sequence that the embedding serves, for a model that was trained
+// with the given length. Only yarn changes it: other kinds go with configs whose
+// max_position_embeddings is the stretched length.
+func (r Rope) Context(trained int) int {
+	if r.Type != "yarn" {
+		return trained
+	}
+	return max(trained, int(min(r.Factor*float64(r.OriginalMax), math.MaxInt32)))
 }
 
-// scaling reads how a rotary embedding was stretched.
-func (s *fields) scaling(r *Rope) {
+// lengthen is Context within the bound of all lengths.
+func (f *fields) lengthen(r *Rope, positions int) int {
+	n := r.Context(positions)
+	if n > maxPositions {
+		f.fail("rope_scaling", ErrOutOfRange, "factor %g times %d tokens is a context of more than %d", r.Factor, r.OriginalMax, maxPositions)
+	}
+	return n
+}
+
+// refuseRotary refuses keys beside the rope objects that no family here implements.
+func (f *fields) refuseRotary() {
+	for _, key := range []string{"partial_rotary_factor", "rotary_pct", "rope_pct"} {
+		if part := f.Number(key, 1, 0, 1); part != 1 {
+			f.fail(key, ErrUnsupported, "%g: heads are rotated whole", part)
+		}
+	}
+}
+
+// scaling reads how a rotary embedding was stretched. original is the trained length where
+// the object names none.
+func (s *fields) scaling(r *Rope, original int) {
 	key := "rope_type"
 	if !s.has(key) {
 		key = "type"
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.raw)) {
+		if s.raw[name][0] == '{' {
+			s.fail(name, ErrUnsupported, "is an object; rotary embeddings of their own for kinds of layers are not implemented for this family")
+		}
 	}
 	switch s.OneOf(key, "default", "default", "linear", "llama3", "yarn") {
 	case "linear":
 		r.Type = "linear"
 		r.Factor = s.Required("factor", 1, 1e6)
 	case "yarn":
-		s.yarn(r)
+		s.yarn(r, original)
 	case "llama3":
 		r.Type = "llama3"
 		r.Factor = s.Required("factor", 1, 1e6)
 		r.LowFreq = s.Required("low_freq_factor", 1e-3, 1e6)
 		r.HighFreq = s.Required("high_freq_factor", 1e-3, 1e6)
-		r.OriginalMax = s.Size("original_max_position_embeddings", 0, maxPositions)
+		r.OriginalMax = s.Size("original_max_position_embeddings", original, maxPositions)
 		if s.err == nil && r.HighFreq <= r.LowFreq {
 			s.fail("high_freq_factor", ErrFormat, "%g is not above low_freq_factor %g", r.HighFreq, r.LowFreq)
 		}
 	}
-	if part := s.Number("partial_rotary_factor", 1, 0, 1); part != 1 {
-		s.fail("partial_rotary_factor", ErrUnsupported, "%g: heads are rotated whole", part)
+	s.refuseRotary()
+	for key, neutral := range map[string]float64{"llama_4_scaling_beta": 0, "extrapolation_factor": 1, "attn_factor": 1} {
+		if v := s.Number(key, neutral, -1e300, 1e300); v != neutral {
+			s.fail(key, ErrUnsupported, "%g is not implemented; only %g, which changes nothing, is", v, neutral)
+		}
 	}
 }

@@ -11,11 +11,12 @@ import (
 // linear ramp over the pairs lies between. What is rotated is also scaled, as the
 // reference implementation does it.
 
-// yarn reads its parameters, with the reference's defaults.
-func (f *fields) yarn(r *Rope) {
+// yarn reads its parameters, with the reference's defaults. original is the trained length
+// where the object names none.
+func (f *fields) yarn(r *Rope, original int) {
 	r.Type = "yarn"
 	r.Factor = f.Required("factor", 1, 1e6)
-	r.OriginalMax = f.Size("original_max_position_embeddings", 0, maxPositions)
+	r.OriginalMax = f.Size("original_max_position_embeddings", original, maxPositions)
 	r.Fast = f.Number("beta_fast", 32, 1e-3, 1e6)
 	r.Slow = f.Number("beta_slow", 1, 1e-3, 1e6)
 	r.Exact = !f.Bool("truncate", true)
