@@ -50,7 +50,7 @@ func (c *verifyCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	_, tokErr := tokenizer.Load(dir)
+	tok, tokErr := tokenizer.Load(dir)
 	if c.JSON {
 		perNode, mappings := map[int]int64{}, map[int]topology.Mapping{}
 		for _, n := range c.Nodes {
@@ -64,6 +64,11 @@ func (c *verifyCmd) Run(e *env) error {
 	} else {
 		if err := c.print(e, report, tokErr == nil); err != nil {
 			return err
+		}
+		if tokErr == nil {
+			for _, warning := range tok.Warnings() {
+				fmt.Fprintf(e.stdout, "  warning: %s\n", warning)
+			}
 		}
 	}
 	if err := report.Err(); err != nil {

@@ -225,6 +225,9 @@ func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Se
 	if err != nil {
 		return nil, err
 	}
+	for _, w := range tok.Warnings() {
+		s.Logger.Warn("tokenizer", "warning", w)
+	}
 	cfg := api.Config{Models: s.Names, ModelRoot: ck.Dir, MaxModelLen: s.MaxContext, VocabSize: ck.Config.Vocab, EOSTokens: ck.Config.EOS,
 		CacheBytes: e.CacheBytes, Keys: a.Keys, Audit: a.Audit, TLS: a.TLS, Strict: a.Strict, AllowOrigins: a.AllowOrigins, Tracer: s.Tracer, Version: a.Version, Logger: a.Logger,
 		SystemFingerprint: fingerprint(ck, &s)}

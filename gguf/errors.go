@@ -12,6 +12,7 @@ var (
 	ErrValue       = errors.New("gguf: unusable metadata")  // a value of another type, or out of range
 	ErrNotThere    = errors.New("gguf: no such file")       // neither a file nor a folder with one
 	ErrSeveral     = errors.New("gguf: several files")      // a folder with more than one
+	ErrPart        = errors.New("gguf: missing part")       // of a model that is split into files
 	errTruncated   = errors.New("truncated")                // within parsing
 	errLong        = errors.New("header longer than bound") // within parsing
 )

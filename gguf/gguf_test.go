@@ -262,6 +262,60 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+func TestFind(t *testing.T) {
+	model, projector, matrix, adapter := small(), small(), small(), small()
+	projector.Set("general.architecture", "clip")
+	matrix.Set("general.type", "imatrix")
+	adapter.Set("general.type", "adapter")
+	junk := &modeltest.GGUF{}
+	for name, c := range map[string]struct {
+		files map[string]*modeltest.GGUF // junk: 1000 zeros
+		want  string                     // the file, or a part of the error
+		kind  error
+	}{
+		"one":                      {map[string]*modeltest.GGUF{"a.gguf": model}, "a.gguf", nil},
+		"upper case":               {map[string]*modeltest.GGUF{"a.GGUF": model}, "a.GGUF", nil},
+		"two":                      {map[string]*modeltest.GGUF{"a.gguf": model, "b.gguf": model}, "2 .gguf files (a.gguf, b.gguf ...)", gguf.ErrSeveral},
+		"projector by name":        {map[string]*modeltest.GGUF{"a.gguf": model, "mmproj-a-f16.gguf": junk}, "a.gguf", nil},
+		"projector by kind":        {map[string]*modeltest.GGUF{"z.gguf": model, "a.gguf": projector}, "z.gguf", nil},
+		"matrix by name":           {map[string]*modeltest.GGUF{"z.gguf": model, "a-IMatrix.gguf": junk}, "z.gguf", nil},
+		"matrix by kind":           {map[string]*modeltest.GGUF{"z.gguf": model, "a.gguf": matrix}, "z.gguf", nil},
+		"adapter":                  {map[string]*modeltest.GGUF{"z.gguf": model, "a.gguf": adapter}, "z.gguf", nil},
+		"projector alone":          {map[string]*modeltest.GGUF{"mmproj.gguf": projector}, "mmproj.gguf", nil},
+		"broken beside a model":    {map[string]*modeltest.GGUF{"z.gguf": model, "a.gguf": junk}, "2 .gguf files", gguf.ErrSeveral},
+		"parts":                    {map[string]*modeltest.GGUF{"m-00001-of-00002.gguf": junk, "m-00002-of-00002.gguf": junk}, "m-00001-of-00002.gguf", nil},
+		"parts and a projector":    {map[string]*modeltest.GGUF{"m-00001-of-00002.gguf": junk, "m-00002-of-00002.gguf": junk, "mmproj.gguf": junk}, "m-00001-of-00002.gguf", nil},
+		"first part alone":         {map[string]*modeltest.GGUF{"m-00001-of-00002.gguf": junk}, "part 2 of 2 is missing: m-00002-of-00002.gguf", gguf.ErrPart},
+		"second part alone":        {map[string]*modeltest.GGUF{"m-00002-of-00002.gguf": junk}, "part 1 of 2 is missing: m-00001-of-00002.gguf", gguf.ErrPart},
+		"two of three":             {map[string]*modeltest.GGUF{"m-00001-of-00003.gguf": junk, "m-00003-of-00003.gguf": junk}, "part 2 of 3 is missing: m-00002-of-00003.gguf", gguf.ErrPart},
+		"two split models":         {map[string]*modeltest.GGUF{"m-00001-of-00002.gguf": junk, "n-00001-of-00002.gguf": junk}, "2 .gguf files", gguf.ErrSeveral},
+		"a number beyond the last": {map[string]*modeltest.GGUF{"m-00003-of-00002.gguf": junk}, "part 1 of 2 is missing", gguf.ErrPart},
+		"none":                     {nil, "no .gguf file", gguf.ErrNotThere},
+	} {
+		dir := t.TempDir()
+		for file, g := range c.files {
+			data := make([]byte, 1000)
+			if g != junk {
+				data = g.Bytes()
+			}
+			if err := os.WriteFile(filepath.Join(dir, file), data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := gguf.Find(dir)
+		if c.kind == nil && (err != nil || got != filepath.Join(dir, c.want)) || !errors.Is(err, c.kind) || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %q, %v; want %q, %v", name, got, err, c.want, c.kind)
+		}
+	}
+	missing := filepath.Join(t.TempDir(), "m-00002-of-00003.gguf")
+	if err := os.WriteFile(missing, make([]byte, 1000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := gguf.OpenParts(missing); !errors.Is(err, gguf.ErrPart) || !strings.Contains(err.Error(), "part 1 of 3 is missing: m-00001-of-00003.gguf") {
+		t.Errorf("a part that is named: %v", err)
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add(small().Bytes())
 	f.Add([]byte(head(1, 0).tensor("t", 12, 0, 256, 2).pad(640)))

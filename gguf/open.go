@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/shoal-llm/shoal/internal/mmap"
 	"github.com/shoal-llm/shoal/internal/modelfile"
@@ -50,40 +48,6 @@ func (f *File) Close() error {
 	done := f.done
 	f.done = nil
 	return done()
-}
-
-// Find says which file path means: path itself when it names a .gguf file, or
-// the only one in the folder path; of a split model, the first part. A folder without one, or a path that is
-// neither, gives ErrNotThere; a folder with several, ErrSeveral.
-func Find(path string) (string, error) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return "", notThere(path, err)
-	}
-	if !st.IsDir() {
-		if strings.EqualFold(filepath.Ext(path), ".gguf") {
-			return Parts(path)[0], nil
-		}
-		return "", &Error{Path: path, Kind: ErrNotThere, Detail: "not a .gguf file"}
-	}
-	entries, err := os.ReadDir(path)
-	if err != nil {
-		return "", notThere(path, err)
-	}
-	var found []string
-	for _, e := range entries {
-		if strings.EqualFold(filepath.Ext(e.Name()), ".gguf") {
-			found = append(found, e.Name())
-		}
-	}
-	if len(found) == 0 {
-		return "", &Error{Path: path, Kind: ErrNotThere, Detail: "the folder holds no .gguf file"}
-	}
-	first := filepath.Join(path, found[0]) // in order of name
-	if parts := Parts(first); len(parts) == len(found) && parts[len(parts)-1] == filepath.Join(path, found[len(found)-1]) {
-		return first, nil
-	}
-	return "", &Error{Path: path, Kind: ErrSeveral, Detail: fmt.Sprintf("the folder holds %d .gguf files (%s, %s ...): name one of them", len(found), clip(found[0]), clip(found[1]))}
 }
 
 func notThere(path string, err error) error {

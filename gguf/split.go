@@ -35,6 +35,9 @@ func Parts(path string) []string {
 // they are what their names say.
 func OpenParts(path string) (files []*File, err error) {
 	paths := Parts(path)
+	if err := missingPart(path); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			for _, f := range files {

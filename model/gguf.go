@@ -24,7 +24,7 @@ func isGGUF(path string) (file string, ok bool, err error) {
 		}
 	}
 	file, err = gguf.Find(path)
-	if errors.Is(err, gguf.ErrSeveral) {
+	if errors.Is(err, gguf.ErrSeveral) || errors.Is(err, gguf.ErrPart) {
 		return "", false, &Error{File: path, Kind: ErrNoCheckpoint, Detail: detail(err)}
 	}
 	return file, err == nil, nil
@@ -145,7 +145,7 @@ func fromGGUF(path string, err error) error {
 	switch {
 	case errors.Is(err, gguf.ErrUnsupported):
 		e.Kind = ErrUnsupported
-	case errors.Is(err, gguf.ErrNotThere):
+	case errors.Is(err, gguf.ErrNotThere), errors.Is(err, gguf.ErrPart):
 		e.Kind = ErrMissing
 	}
 	return e

@@ -455,7 +455,7 @@ func TestGGUFSplit(t *testing.T) {
 	if _, err := model.Open(part(1, 3)); !errors.Is(err, model.ErrMissing) || !strings.Contains(err.Error(), "m-00002-of-00003.gguf: no such file") {
 		t.Error(err)
 	}
-	if _, err := model.Open(dir); !errors.Is(err, model.ErrNoCheckpoint) {
+	if _, err := model.Open(dir); !errors.Is(err, model.ErrNoCheckpoint) || !strings.Contains(err.Error(), "part 2 of 3 is missing") {
 		t.Error(err)
 	}
 }

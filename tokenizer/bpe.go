@@ -82,6 +82,14 @@ func (m *bpe) parseVocab(n node) {
 	}
 }
 
+// alias gives a further id the text s, for decoding.
+func (m *bpe) alias(id int32, s string) {
+	for int(id) >= len(m.tokens) {
+		m.tokens, m.known = append(m.tokens, ""), append(m.known, false)
+	}
+	m.tokens[id], m.known[id] = s, true
+}
+
 func (m *bpe) parseOptions(o object) {
 	if n := o.at("dropout"); !n.null() {
 		var p float64

@@ -66,7 +66,9 @@ func LoadChatTemplateFrom(dir, template string) (*ChatTemplate, error) {
 		}
 		instead = map[string]string{"default": string(text)}
 	}
-	if file, ok := ggufFile(dir); ok {
+	if file, ok, err := ggufFile(dir); err != nil {
+		return nil, err
+	} else if ok {
 		return chatTemplateGGUF(file, instead)
 	}
 	var config map[string]json.RawMessage
@@ -91,7 +93,7 @@ func LoadChatTemplateFrom(dir, template string) (*ChatTemplate, error) {
 
 // chatTemplateGGUF reads the files that the metadata stands for.
 func chatTemplateGGUF(file string, source map[string]string) (*ChatTemplate, error) {
-	files, _, err := readGGUF(file)
+	files, err := readGGUF(file)
 	if err != nil {
 		return nil, err
 	}

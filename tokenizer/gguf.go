@@ -60,60 +60,98 @@ func ggufPre() []string {
 
 // ggufFile says which GGUF file holds the tokenizer of path: the file itself,
 // or the only one of a folder that has no files of its own.
-func ggufFile(path string) (string, bool) {
+func ggufFile(path string) (file string, ok bool, err error) {
 	for _, own := range []string{tokenizerFile, "config.json"} {
 		if _, err := os.Stat(filepath.Join(path, own)); err == nil {
-			return "", false
+			return "", false, nil
 		}
 	}
-	file, err := gguf.Find(path)
-	return file, err == nil
+	file, err = gguf.Find(path)
+	if errors.Is(err, gguf.ErrNotThere) {
+		return "", false, nil // the caller says what else is missing
+	} else if err != nil {
+		return "", false, fmt.Errorf("tokenizer: %w", err)
+	}
+	return file, true, nil
 }
 
-// readGGUF makes the files of the tokenizer in a GGUF file. scores are those of
-// a SentencePiece vocabulary by id, else nil.
-func readGGUF(path string) (files Files, scores []float32, err error) {
+// ggufOnly is what a GGUF file says of its tokenizer and the files of a folder cannot.
+type ggufOnly struct {
+	scores []float32     // of a SentencePiece vocabulary by id, else nil
+	again  map[int32]int // ids whose text another token has: the first id of that text
+}
+
+// readGGUF makes the files of the tokenizer in a GGUF file.
+func readGGUF(path string) (files Files, err error) {
 	f, err := gguf.Open(path)
 	if err != nil {
-		return files, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return files, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if _, err = attempt.At(func() any { files, scores = filesGGUF(f); return nil }); err != nil {
+	if _, err = attempt.At(func() any { files = filesGGUF(f); return nil }); err != nil {
 		if !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrInvalid) {
 			err = fmt.Errorf("%w: %w", ErrInvalid, err)
 		}
 		err = fmt.Errorf("%w (in %s)", err, path)
 	}
-	return files, scores, err
+	return files, err
 }
 
-func filesGGUF(f *gguf.File) (files Files, scores []float32) {
+// takeGGUF adds what the files of a folder cannot say. When several ids have one text, texts
+// get the first of them; the others are only decoded.
+func (t *Tokenizer) takeGGUF(g *ggufOnly) {
+	t.gguf = true
+	for _, id := range slices.Sorted(maps.Keys(g.again)) {
+		first := int32(g.again[id])
+		s := t.Token(first)
+		t.warnings = append(t.warnings, fmt.Sprintf("%stokens: the ids %d and %d both have the text %q; texts get the id %d", ggufPrefix, first, id, s, first))
+		if a := t.added.byID[first]; a != nil {
+			twin := *a
+			twin.id = id
+			t.added.byID[id] = &twin
+			continue
+		}
+		t.model.alias(id, s)
+	}
+	if g.scores != nil {
+		t.model.useScores(g.scores, func(id int) bool {
+			_, again := g.again[int32(id)]
+			return !again && t.added.byID[int32(id)] == nil
+		})
+	}
+}
+
+func filesGGUF(f *gguf.File) (files Files) {
 	v := vocabGGUF(f)
 	kind := attempt.Must(f.Text(ggufPrefix+"model", ""))
 	var doc map[string]any
 	bos := true
+	files.gguf = &ggufOnly{again: v.again}
 	switch kind {
 	case "gpt2":
 		doc, bos = v.byteLevel(f)
 	case "llama":
-		doc, scores = v.sentencePiece(f)
+		doc, files.gguf.scores = v.sentencePiece(f)
 	default:
 		panic(attempt.Failure{Err: unsupported(ggufPrefix+"model", "tokenizer", kind, []string{"gpt2", "llama"})})
 	}
 	doc["added_tokens"] = v.added()
 	files.Tokenizer = attempt.Must(json.Marshal(doc))
 	files.Config = attempt.Must(json.Marshal(v.config(f, bos)))
-	return files, scores
+	return files
 }
 
 // ggufVocab is the vocabulary by id.
 type ggufVocab struct {
 	tokens []string
 	kinds  []int64 // nil: all normal
+
+	first map[string]int // id of each text
+	again map[int32]int  // see ggufOnly
 }
 
 func vocabGGUF(f *gguf.File) *ggufVocab {
-	v := &ggufVocab{}
+	v := &ggufVocab{first: map[string]int{}, again: map[int32]int{}}
 	v.tokens = attempt.Must(f.Texts(ggufPrefix + "tokens"))
 	v.kinds = attempt.Must(f.Wholes(ggufPrefix + "token_type"))
 	switch n := len(v.tokens); {
@@ -128,6 +166,11 @@ func vocabGGUF(f *gguf.File) *ggufVocab {
 		if !utf8.ValidString(s) {
 			panic(attempt.Failure{Err: invalid(ggufPrefix+"tokens", "token %d is not valid UTF-8", id)})
 		}
+		if old, ok := v.first[s]; ok {
+			v.again[int32(id)] = old
+			continue
+		}
+		v.first[s] = id
 	}
 	return v
 }
@@ -139,22 +182,13 @@ func (v *ggufVocab) kind(id int) int64 {
 	return v.kinds[id]
 }
 
-// ids is the vocabulary of tokenizer.json.
-func (v *ggufVocab) ids() map[string]int {
-	out := make(map[string]int, len(v.tokens))
-	for id, s := range v.tokens {
-		if old, ok := out[s]; ok {
-			panic(attempt.Failure{Err: invalid(ggufPrefix+"tokens", "gives %q both the id %d and %d", s, old, id)})
-		}
-		out[s] = id
-	}
-	return out
-}
-
 // added are the tokens that are recognised in a text before it is split.
 func (v *ggufVocab) added() []map[string]any {
 	out := []map[string]any{}
 	for id, s := range v.tokens {
+		if _, again := v.again[int32(id)]; again {
+			continue
+		}
 		if k := v.kind(id); k == ggufUnknown || k == ggufControl || k == ggufUser {
 			out = append(out, map[string]any{"id": id, "content": s, "special": k != ggufUser, "normalized": false})
 		}
@@ -169,7 +203,6 @@ func (v *ggufVocab) byteLevel(f *gguf.File) (doc map[string]any, bos bool) {
 	if !ok {
 		panic(attempt.Failure{Err: fmt.Errorf("%w (or put the file in a folder beside the model's tokenizer.json)", unsupported(ggufPrefix+"pre", "pre-tokenizer", name, ggufPre()))})
 	}
-	vocab := v.ids()
 	merges := attempt.Must(f.Texts(ggufPrefix + "merges"))
 	if merges == nil {
 		panic(attempt.Failure{Err: invalid(ggufPrefix+"merges", "is missing")})
@@ -180,7 +213,7 @@ func (v *ggufVocab) byteLevel(f *gguf.File) (doc map[string]any, bos bool) {
 	}
 	stages = append(stages, map[string]any{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false})
 	doc = map[string]any{
-		"model":         map[string]any{"type": "BPE", "vocab": vocab, "merges": merges, "ignore_merges": pre.ignoreMerges},
+		"model":         map[string]any{"type": "BPE", "vocab": v.first, "merges": merges, "ignore_merges": pre.ignoreMerges},
 		"pre_tokenizer": map[string]any{"type": "Sequence", "pretokenizers": stages},
 		"decoder":       map[string]any{"type": "ByteLevel"},
 	}
@@ -209,9 +242,8 @@ func (v *ggufVocab) sentencePiece(f *gguf.File) (doc map[string]any, scores []fl
 		panic(attempt.Failure{Err: fmt.Errorf("%w: %sremove_extra_whitespaces is set", ErrUnsupported, ggufPrefix)})
 	}
 	prefix := attempt.Must(f.Flag(ggufPrefix+"add_space_prefix", true))
-	vocab := v.ids()
 	const mark = "\u2581"
-	model := map[string]any{"type": "BPE", "vocab": vocab, "merges": []string{}, "byte_fallback": true, "fuse_unk": true}
+	model := map[string]any{"type": "BPE", "vocab": v.first, "merges": []string{}, "byte_fallback": true, "fuse_unk": true}
 	if id := v.named(f, "unknown_token_id", 0); id != "" {
 		model["unk_token"] = id
 	}

@@ -117,6 +117,54 @@ func TestGGUFSentencePiece(t *testing.T) {
 	}
 }
 
+// When two ids have one text, texts get the first and both are decoded.
+func TestGGUFTokenTwice(t *testing.T) {
+	var s spm
+	readJSON(t, "testdata/gguf/sentencepiece.json", &s)
+	plain, err := Load(writeGGUF(t, s.file()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const normal = 600
+	s.Tokens = append(s.Tokens, s.Tokens[normal], "<s>")
+	s.Scores = append(s.Scores, 1e6, 0) // a merge into the second id would come first
+	s.Kinds = append(s.Kinds, s.Kinds[normal], ggufControl)
+	tok, err := Load(writeGGUF(t, s.file()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range s.Texts {
+		if got, want := tok.Encode(c.Text, true), plain.Encode(c.Text, true); !slices.Equal(got, want) {
+			t.Errorf("Encode(%q): %v, want %v", c.Text, got, want)
+		}
+	}
+	last := int32(len(s.Tokens) - 1)
+	if got, want := tok.Decode([]int32{5, last - 1}, false), plain.Decode([]int32{5, normal}, false); got != want || tok.VocabSize() != len(s.Tokens) {
+		t.Errorf("the second id decodes to %q, want %q; %d tokens", got, want, tok.VocabSize())
+	}
+	if !tok.IsSpecial(last) || tok.Decode([]int32{5, last}, true) != plain.Decode([]int32{5}, true) {
+		t.Errorf("the second id of a control token is text: %q", tok.Decode([]int32{5, last}, true))
+	}
+	if w := strings.Join(tok.Warnings(), "\n"); !strings.Contains(w, "600 and 700") || !strings.Contains(w, `1 and 701 both have the text "<s>"`) {
+		t.Errorf("warnings: %s", w)
+	}
+}
+
+// add_eos_token of a GGUF file counts: it has no template that could say otherwise.
+func TestGGUFAddsEOS(t *testing.T) {
+	var s spm
+	readJSON(t, "testdata/gguf/sentencepiece.json", &s)
+	g := s.file()
+	g.Set("tokenizer.ggml.add_eos_token", true)
+	tok, err := Load(writeGGUF(t, g))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ids := tok.Encode("the", true); ids[len(ids)-1] != 2 {
+		t.Errorf("%v does not end with EOS", ids)
+	}
+}
+
 // Gemma's vocabulary: no space before a text, runs of spaces and line ends that the
 // converter marks as the user's own (with real spaces in them), turns as control tokens.
 func TestGGUFGemma(t *testing.T) {
@@ -205,7 +253,6 @@ func TestGGUFTokenizerRefused(t *testing.T) {
 		"tokens of numbers":    {bpe(), p + "tokens", []int32{1}, ErrInvalid, "array of strings"},
 		"twice the same":       {bpe(), p + "tokens", []string{"a", "a"}, ErrInvalid, "token_type"},
 		"not UTF-8":            {s.file(), p + "tokens", append(slices.Clone(s.Tokens[:699]), "\xff"), ErrInvalid, "token 699 is not valid UTF-8"},
-		"duplicate":            {s.file(), p + "tokens", append(slices.Clone(s.Tokens[:699]), "<s>"), ErrInvalid, `"<s>" both the id 1 and 699`},
 		"another model":        {bpe(), p + "model", "t5", ErrUnsupported, `"t5" is not one of gpt2, llama`},
 		"no model":             {bpe(), p + "model", nil, ErrUnsupported, `""`},
 		"unknown pattern":      {bpe(), p + "pre", "falcon", ErrUnsupported, `"falcon" is not one of deepseek-coder, deepseek-llm, deepseek-r1-qwen, deepseek-v3, gpt-2, llama-bpe`},

@@ -22,6 +22,8 @@ type Files struct {
 	Tokenizer []byte // tokenizer.json
 	Config    []byte // tokenizer_config.json
 	Specials  []byte // special_tokens_map.json
+
+	gguf *ggufOnly // of a GGUF file
 }
 
 // Load reads the tokenizer of a model: a Hugging Face folder (tokenizer.json,
@@ -29,18 +31,16 @@ type Files struct {
 // GGUF file, which path names or which is the only one in its folder. Errors
 // wrap ErrInvalid or ErrUnsupported and name the file and the field.
 func Load(path string) (*Tokenizer, error) {
-	if file, ok := ggufFile(path); ok {
-		files, scores, err := readGGUF(file)
+	file, ok, err := ggufFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if ok {
+		files, err := readGGUF(file)
 		if err != nil {
 			return nil, err
 		}
 		t, err := Parse(files)
-		if err == nil && scores != nil {
-			_, err = attempt.At(func() any {
-				t.model.useScores(scores, func(id int) bool { return t.added.byID[int32(id)] == nil })
-				return nil
-			})
-		}
 		if err != nil {
 			return nil, fmt.Errorf("%w (in %s)", err, file)
 		}
@@ -60,9 +60,12 @@ func Load(path string) (*Tokenizer, error) {
 // ReadFiles reads what Load parses; a GGUF file's tokenizer is written down as
 // the files would say it. (Scores of SentencePiece have no place in them.)
 func ReadFiles(path string) (Files, error) {
-	if file, ok := ggufFile(path); ok {
-		f, _, err := readGGUF(file)
-		return f, err
+	file, ok, err := ggufFile(path)
+	if err != nil {
+		return Files{}, err
+	}
+	if ok {
+		return readGGUF(file)
 	}
 	return readFolder(path)
 }
@@ -111,6 +114,9 @@ func Parse(f Files) (*Tokenizer, error) {
 		t := &Tokenizer{config: c, model: parseBPE(o.at("model")), normalizer: parseNormalizers(o.at("normalizer")), pre: parsePretokenizers(o.at("pre_tokenizer")),
 			post: parsePostProcessor(o.at("post_processor")), decoder: parseDecoder(o.at("decoder"))}
 		t.parseAdded(o.at("added_tokens"))
+		if f.gguf != nil {
+			t.takeGGUF(f.gguf)
+		}
 		t.finish()
 		return t
 	})
@@ -179,8 +185,9 @@ func (t *Tokenizer) useBytes() {
 }
 
 // applyConfig lets tokenizer_config.json decide about BOS and EOS: an explicit
-// true always counts; false, and the defaults, only for the classes of
-// transformers that rebuild the template.
+// true of add_bos_token always counts; add_eos_token, false, and the defaults only for the
+// classes of transformers that rebuild the template. A GGUF file has no template of its
+// own, so each true counts.
 func (t *Tokenizer) applyConfig() {
 	c := t.config
 	for _, f := range []struct {
@@ -197,6 +204,9 @@ func (t *Tokenizer) applyConfig() {
 		case f.want != nil:
 			want = *f.want
 		case !c.llamaLike():
+			continue
+		}
+		if f.field == "add_eos_token" && !c.llamaLike() && !t.gguf {
 			continue
 		}
 		if !want && !c.llamaLike() {

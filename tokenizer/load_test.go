@@ -164,7 +164,9 @@ func TestConfig(t *testing.T) {
 		{template, `{"bos_token": "<s>", "add_bos_token": false}`, "", []int32{3, 2}},
 		{template, `{"bos_token": "<s>", "add_bos_token": false, "tokenizer_class": "LlamaTokenizer"}`, "", []int32{2}},
 		{"", `{"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "LlamaTokenizerFast"}`, "", []int32{3, 2}},
-		{template, `{"bos_token": "<s>", "eos_token": "</s>", "add_eos_token": true}`, "", []int32{3, 2, 4}},
+		{template, `{"bos_token": "<s>", "eos_token": "</s>", "add_eos_token": true}`, "", []int32{3, 2}},
+		{"", `{"eos_token": "</s>", "add_eos_token": true, "tokenizer_class": "PreTrainedTokenizerFast"}`, "", []int32{2}},
+		{template, `{"bos_token": "<s>", "eos_token": "</s>", "add_eos_token": true, "tokenizer_class": "LlamaTokenizerFast"}`, "", []int32{3, 2, 4}},
 		{"", `{"tokenizer_class": "LlamaTokenizerFast"}`, "", []int32{2}},
 	} {
 		tok, err := Parse(Files{Tokenizer: []byte(`{` + c.post + tinyModel + `}`), Config: []byte(c.config), Specials: []byte(c.specials)})

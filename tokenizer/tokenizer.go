@@ -11,7 +11,13 @@ type Tokenizer struct {
 	decoder    *decoder
 	config     config
 	size       int
+	gguf       bool // from a GGUF file
+
+	warnings []string
 }
+
+// Warnings say what of the files was not taken as it stands, for the user to see.
+func (t *Tokenizer) Warnings() []string { return t.warnings }
 
 // VocabSize is the largest token id plus one, added tokens included: the least
 // length of a vector of logits. The ids below may have holes.
