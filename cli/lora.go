@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 
@@ -36,11 +37,7 @@ func merged(adapter string) (string, error) {
 	if err != nil {
 		cache = os.TempDir()
 	}
-	abs, err := filepath.Abs(adapter)
-	if err != nil {
-		return "", err
-	}
-	at, name := filepath.Join(cache, "shoal", "merged", key), filepath.Base(abs)
+	at, name := filepath.Join(cache, "shoal", "merged", key), path.Base(model.NameOf(adapter))
 	if dir := filepath.Join(at, name); exists(filepath.Join(dir, "config.json")) {
 		return dir, nil
 	}
@@ -68,6 +65,9 @@ func baseOf(adapter string) (string, error) {
 		return "", err
 	}
 	for _, dir := range []string{filepath.Join(adapter, base), base} {
+		if found, err := model.Locate(dir); err == nil {
+			dir = found
+		}
 		if base != "" && exists(filepath.Join(dir, "config.json")) {
 			return dir, nil
 		}
@@ -92,14 +92,14 @@ func mergeKey(base, adapter string) (string, error) {
 			files = append(files, filepath.Join(dir, name))
 		}
 	}
-	for _, path := range files {
-		f, _, err := modelfile.Open(path)
+	for _, file := range files {
+		f, _, err := modelfile.Open(file)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		} else if err != nil {
 			return "", err
 		}
-		fmt.Fprintln(h, filepath.Base(path))
+		fmt.Fprintln(h, filepath.Base(file))
 		_, err = io.Copy(h, f)
 		if err := errors.Join(err, f.Close()); err != nil {
 			return "", err

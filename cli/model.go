@@ -40,6 +40,10 @@ func (f modelFlag) dir() (string, error) {
 			return "", fmt.Errorf("the bundled model %s was not found above the working directory or the program: name a checkpoint with --model DIR", bundled)
 		}
 	}
+	dir, err := model.Locate(dir)
+	if err != nil {
+		return "", err
+	}
 	if model.IsLoRA(dir) {
 		return merged(dir)
 	}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/shoal-llm/shoal/api"
@@ -98,11 +97,7 @@ const (
 
 func (c *ServeConfig) ensureDefaults(m *model.Config) {
 	if len(c.Names) == 0 {
-		abs, err := filepath.Abs(c.Model)
-		if err != nil {
-			abs = c.Model
-		}
-		c.Names = []string{modelName(abs)}
+		c.Names = []string{model.NameOf(c.Model)}
 	}
 	weights, kv := tensor.F32, tensor.F32
 	switch m.DType {
@@ -127,15 +122,6 @@ func (c *ServeConfig) ensureDefaults(m *model.Config) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-}
-
-// modelName is the last part of a path, without the ending of a GGUF file.
-func modelName(path string) string {
-	base := filepath.Base(path)
-	if ext := filepath.Ext(base); strings.EqualFold(ext, ".gguf") {
-		return strings.TrimSuffix(base, ext)
-	}
-	return base
 }
 
 func orDefault[T comparable](v *T, d T) {

@@ -85,7 +85,11 @@ func Open(dir string) (*Checkpoint, error) {
 }
 
 func openAt(c *Checkpoint) (*Checkpoint, error) {
-	c.Dir, c.at = filepath.Clean(c.Dir), map[string]place{}
+	dir, err := Locate(filepath.Clean(c.Dir))
+	if err != nil {
+		return nil, err
+	}
+	c.Dir, c.at = dir, map[string]place{}
 	if err := c.open(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
