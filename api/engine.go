@@ -158,7 +158,7 @@ type ClusterState struct {
 	// Recovery is what faults have cost since this coordinator began.
 	Recovery *RecoveryState `json:"recovery,omitempty"`
 
-	// Fences counts nodes that were left out because they held up the others: slow, hung.
+	// Fences counts nodes that were left out because they held up the others: slow, hung, broke.
 	Fences map[string]uint64 `json:"fences,omitempty"`
 
 	Store *StoreState `json:"store,omitempty"` // absent: no data directory

@@ -178,7 +178,7 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 		freed:         desc("shoal_node_kv_freed_bytes", "KV cache bytes that ends of prefill gave back on the node in this epoch.", "node"),
 		fetched:       desc("shoal_node_fetched_bytes", "Bytes of the checkpoint that the node fetched from other processes.", "node"),
 		late:          desc("shoal_node_late_ratio", "Part of the steps' time in which the others wait for the node alone; a straggler above 0.5.", "node"),
-		fences:        desc("shoal_fences_total", "Nodes that were left out for a while, because they were slow or hung.", "kind"),
+		fences:        desc("shoal_fences_total", "Nodes that were left out for a while, because they were slow or hung, or broke epochs.", "kind"),
 		batch:         desc("shoal_batch_sequences", "Sequences in the step in flight."),
 		clustering:    desc("shoal_clustering_seconds_total", "Time of steps that went into clustering the keys of prompts (squeezed), of the slowest node of each."),
 		sequences:     desc("shoal_node_sequences", "Sequences whose cache the node owns.", "node"),

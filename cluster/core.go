@@ -101,7 +101,7 @@ func newCore(root *actor.RootContext, ck *model.Checkpoint, s ServeConfig, nodes
 		GroupName: group, Deadline: s.SyncDeadline, LoadStall: s.LoadDeadline, Logger: s.Logger,
 		OnServe: c.placed, OnWithdraw: c.unplaced, OnEvent: c.events.note,
 	})
-	c.stepper = &stepper{director: c.director, stall: s.StepDeadline, deadline: stepStalls * s.StepDeadline, suspect: c.suspect, fence: c.fence, log: s.Logger, tracer: s.Tracer}
+	c.stepper = &stepper{director: c.director, stall: s.StepDeadline, deadline: stepStalls * s.StepDeadline, suspect: c.suspect, fence: c.fence, blame: c.blame, log: s.Logger, tracer: s.Tracer}
 	c.geometry = socket.GeometryOf(m, kv)
 	if err := c.geometry.Fits(policy); err != nil {
 		return nil, err
@@ -175,6 +175,11 @@ func (c *core) suspect(g *Group, rank int) {
 func (c *core) fence(g *Group, rank int, reason string, hung bool) {
 	n := g.Nodes[rank]
 	c.root.Send(c.dpid, &nodeFence{id: n.ID, incarnation: n.Incarnation, reason: reason, hung: hung})
+}
+
+// blame tells that an epoch breaks because of a node.
+func (c *core) blame(g *Group, rank int, fault error, alone bool) {
+	c.root.Send(c.dpid, &nodeBlamed{epoch: g.Placement.Epoch, id: g.Nodes[rank].ID, fault: fault.Error(), alone: alone})
 }
 
 // StartStep implements batcher.Stepper.

@@ -80,6 +80,19 @@ type (
 		err   error
 		reply *proto.LoadReply
 	}
+	// nodeForeign: a node of this incarnation and the coordinator do not understand each other.
+	nodeForeign struct {
+		id          string
+		incarnation uint64
+		err         error
+	}
+	// nodeBlamed: an epoch breaks because of a node. alone: it failed by itself.
+	nodeBlamed struct {
+		epoch uint32
+		id    string
+		fault string
+		alone bool
+	}
 	epochBroken struct {
 		epoch  uint32
 		reason string
@@ -172,7 +185,7 @@ const (
 
 func newDirector(cfg directorConfig) *director {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &director{cfg: cfg, authority: topology.NewAuthority(cfg.Authority), hosts: map[string]host{}, fences: map[string]uint64{"hung": 0, "slow": 0},
+	return &director{cfg: cfg, authority: topology.NewAuthority(cfg.Authority), hosts: map[string]host{}, fences: map[string]uint64{"hung": 0, "slow": 0, "broke": 0},
 		began: time.Now(), ctx: ctx, cancel: cancel, endLoad: func(error) {}}
 }
 
@@ -206,6 +219,10 @@ func (d *director) Receive(c actor.Context) {
 		d.meet(m.id, m.host)
 		d.run(c, d.authority.Refuse(m.id, m.host.incarnation, m.reason))
 		d.sayRefused(m.id)
+	case *nodeForeign:
+		d.foreign(c, m)
+	case *nodeBlamed:
+		d.blame(c, m)
 	case *nodeDown:
 		d.down(c, m.id, m.incarnation)
 	case *rpc.PeerDown:
@@ -218,6 +235,9 @@ func (d *director) Receive(c actor.Context) {
 			h := d.hosts[m.id]
 			h.weights, h.held, h.disk, h.scratch = m.reply.WeightBytes, m.reply.Held, m.reply.PrefixDisk, m.reply.ScratchBytes
 			d.hosts[m.id] = h
+		}
+		if answer, ok := errors.AsType[*rpc.RemoteError](m.err); ok && d.loadingOf(m.epoch) && alone(answer) {
+			d.blame(c, &nodeBlamed{epoch: m.epoch, id: m.id, fault: m.err.Error(), alone: true})
 		}
 		d.run(c, d.authority.Answered(m.epoch, m.id, m.err))
 	case *epochBroken:
@@ -329,10 +349,46 @@ func (d *director) fence(c actor.Context, m *nodeFence) {
 	if m.hung {
 		kind = "hung"
 	}
+	d.fenced(c, m.id, kind, f, effects)
+}
+
+func (d *director) fenced(c actor.Context, id, kind string, f topology.Fence, effects []topology.Effect) {
 	d.fences[kind]++
-	d.cfg.Logger.Warn("node fenced", "node", m.id, "reason", m.reason, "times", f.Times)
-	d.happened(topology.KindFenced, m.id, m.reason, effects)
+	d.cfg.Logger.Warn("node fenced", "node", id, "reason", f.Reason, "times", f.Times)
+	d.happened(topology.KindFenced, id, f.Reason, effects)
 	d.run(c, effects)
+}
+
+// blame counts a broken epoch against a node, and leaves it out after several in a row.
+func (d *director) blame(c actor.Context, m *nodeBlamed) {
+	if effects := d.authority.Blame(m.epoch, m.id, m.fault, m.alone); effects != nil {
+		d.fenced(c, m.id, "broke", d.authority.Fenced()[m.id], effects)
+	}
+}
+
+// foreign refuses a node that does not understand this coordinator, or that it does not
+// understand. It stays refused until another process has its name.
+func (d *director) foreign(c actor.Context, m *nodeForeign) {
+	h, known := d.hosts[m.id]
+	if inc, up := d.known(m.id); !known || !up || inc != m.incarnation {
+		return
+	}
+	if _, refused := d.authority.Refused()[m.id]; refused {
+		return
+	}
+	why := fmt.Sprintf("it (build %s) and the coordinator do not understand each other: %v; %s", h.build, m.err, sameBuild)
+	effects := d.authority.Refuse(m.id, m.incarnation, why)
+	d.cfg.Logger.Warn("node cannot take part", "node", m.id, "reason", why)
+	d.happened(topology.KindRefused, m.id, why, effects)
+	d.run(c, effects)
+	epoch := d.authority.Epoch() // what it has loaded is of no use
+	d.call(retireTimeout, func(ctx context.Context) { _ = h.handle.Retire(ctx, &proto.RetireRequest{Epoch: epoch}) })
+}
+
+// loadingOf reports whether the load of an epoch is under way.
+func (d *director) loadingOf(epoch uint32) bool {
+	phase, _ := d.authority.Phase()
+	return phase == topology.Loading && epoch == d.authority.Epoch()
 }
 
 // probe asks a fenced node whether its executor works.
@@ -494,10 +550,12 @@ func (d *director) callIn(ctx context.Context, limit time.Duration, f func(conte
 var ErrNoPlacement = errors.New("cluster: no placement is serving")
 
 // step runs one planned step on every socket of its epoch and gathers the
-// answers. The first failure is returned with the node's name, after all have
-// answered or the context has ended.
+// answers. Errors have the node's name. It returns after all have answered, after one has
+// refused the plan as not understood, or when the context has ended.
 func (g *Group) step(ctx context.Context, r *proto.StepRequest) ([]*proto.StepReply, []error) {
 	errs := make([]error, len(g.Handles))
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	replies := fromAll(g.Handles, func(i int, h Handle) *proto.StepReply {
 		reply, err := h.Step(ctx, r)
 		if err == nil && (reply.Epoch != r.Epoch || reply.Step != r.Step) {
@@ -505,6 +563,9 @@ func (g *Group) step(ctx context.Context, r *proto.StepRequest) ([]*proto.StepRe
 		}
 		if err != nil {
 			errs[i] = fmt.Errorf("node %s: %w", g.Nodes[i].ID, err)
+		}
+		if rpc.Foreign(err) { // the others would wait for it in vain
+			end(errs[i])
 		}
 		return reply
 	})

@@ -166,6 +166,10 @@ func (d *discoverer) describe(m gossip.Member) {
 	h := remoteHandle{sys: d.bus.rpc, pid: d.bus.rpc.PID(m.Meta.RPC, socketName)}
 	desc := new(proto.NodeDescription)
 	if err := h.call(ctx, proto.Kind_KIND_DESCRIBE, new(proto.Empty), desc, rpc.Idempotent(time.Second)); err != nil {
+		if rpc.Foreign(err) {
+			d.bus.rpc.Actors().Root.Send(d.director, &nodeRefused{reason: err.Error() + "; " + sameBuild, host: hostOf(&m), id: m.Name})
+			return
+		}
 		d.log.Warn("a node was seen but does not answer", "node", m.Name, "control", m.Meta.RPC, "error", err)
 		return
 	}
@@ -178,7 +182,11 @@ func (d *discoverer) describe(m gossip.Member) {
 	host := hostOf(&m)
 	var products topology.Products
 	copy(products[:], desc.Products) // fewer are none: the rest is zero
+	h.foreign = func(err error) {
+		d.bus.rpc.Actors().Root.Send(d.director, &nodeForeign{id: desc.Id, incarnation: desc.Incarnation, err: err})
+	}
 	host.handle = h
 	d.bus.rpc.Actors().Root.Send(d.director, &nodeUp{host: host, node: topology.Node{
-		ID: desc.Id, Incarnation: desc.Incarnation, Share: desc.Share, Speed: desc.Speed, Read: desc.Read, Syncs: topology.Syncs{Two: desc.SyncTwo, Four: desc.SyncFour}, Products: products, Threads: topology.Threads{Most: int(desc.Threads), Fewest: int(desc.FewestThreads)}, Distance: d.bus.gossip.RoundTrip(m).Seconds() / 2, KVBudget: desc.KvBudgetBytes, ModelHash: desc.ModelHash, Epoch: desc.Epoch}})
+		ID: desc.Id, Incarnation: desc.Incarnation, Share: desc.Share, Speed: desc.Speed, Read: desc.Read, Syncs: topology.Syncs{Two: desc.SyncTwo, Four: desc.SyncFour}, Products: products, Threads: topology.Threads{Most: int(desc.Threads), Fewest: int(desc.FewestThreads)}, Distance: d.bus.gossip.RoundTrip(m).Seconds() / 2, KVBudget: desc.KvBudgetBytes, ModelHash: desc.ModelHash, Epoch: desc.Epoch,
+		Wire: min(uint32(m.Meta.WireMax), rpc.Version)}})
 }

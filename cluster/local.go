@@ -45,7 +45,9 @@ type LocalConfig struct {
 	Draft string
 	// Threads compute; default: the processors of the machine.
 	Threads int
-	fewest  int // for tests: of a step; 0: always all
+	fewest  int                              // for tests: of a step; 0: always all
+	wrap    func(id string, h Handle) Handle // for tests: what stands between coordinator and sockets
+	wire    func(id string) uint32           // for tests: wire version of a socket
 }
 
 // Local is an embedded cluster. It implements api.Engine.
@@ -133,7 +135,10 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		pid := c.system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return &socket.Actor{Config: sc} }))
 		c.sockets = append(c.sockets, localSocket{pid, sc.Stopped, sc.PrefixDisk, sc.Scratch})
 		n := topology.Node{ID: fmt.Sprintf("socket-%d", i), Incarnation: 1, Threads: threads, KVBudget: cfg.KVBudget, ModelHash: ck.Hash()}
-		c.system.Root.Send(c.dpid, &nodeUp{node: n, host: host{incarnation: n.Incarnation, handle: localHandle{root: c.system.Root, pid: pid}, address: "local"}})
+		if cfg.wire != nil {
+			n.Wire = cfg.wire(n.ID)
+		}
+		c.system.Root.Send(c.dpid, &nodeUp{node: n, host: host{incarnation: n.Incarnation, handle: cfg.handle(n.ID, localHandle{root: c.system.Root, pid: pid}), address: "local"}})
 	}
 	for c.director.serving.Load() == nil {
 		select {
@@ -143,6 +148,14 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 		}
 	}
 	return c, nil
+}
+
+// handle is how the coordinator sees a socket.
+func (c *LocalConfig) handle(id string, h Handle) Handle {
+	if c.wrap != nil {
+		return c.wrap(id, h)
+	}
+	return h
 }
 
 // Close ends the cluster; running requests finish with an error.

@@ -33,7 +33,7 @@ func (r *recovery) withdrawn(w topology.Withdraw, began, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.placements[w.Kind]++
-	if (w.Kind == topology.KindLost || w.Kind == topology.KindFenced || w.Kind == topology.KindStep || w.Kind == topology.KindRestarted) && !began.IsZero() {
+	if (w.Kind == topology.KindLost || w.Kind == topology.KindFenced || w.Kind == topology.KindRefused || w.Kind == topology.KindStep || w.Kind == topology.KindRestarted) && !began.IsZero() {
 		r.detect.Add(now.Sub(began))
 	}
 }

@@ -18,12 +18,17 @@ const socketName = "socket"
 // by epoch and step at the socket, so a repeated delivery has no effect; they
 // are not retried all the same: a lost one breaks the epoch, which is rare and safe.
 type remoteHandle struct {
-	sys *rpc.System
-	pid *actor.PID
+	sys     *rpc.System
+	pid     *actor.PID
+	foreign func(error) // told when the node and this process do not understand each other; nil: nobody is
 }
 
 func (h remoteHandle) call(ctx context.Context, kind proto.Kind, in, out pb.Message, opts ...rpc.Option) error {
-	return h.sys.Call(ctx, h.pid, uint32(kind), in, out, opts...)
+	err := h.sys.Call(ctx, h.pid, uint32(kind), in, out, opts...)
+	if err != nil && h.foreign != nil && rpc.Foreign(err) {
+		h.foreign(err)
+	}
+	return err
 }
 
 func (h remoteHandle) Load(ctx context.Context, r *proto.LoadRequest) (*proto.LoadReply, error) {

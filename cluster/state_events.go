@@ -50,7 +50,7 @@ func (l *eventLog) add(e api.ClusterEvent) {
 // note adds what happened to a node. The loss of a node of which only a failed step was
 // known is why that placement ended.
 func (l *eventLog) note(at time.Time, kind, node, reason string) {
-	if e := l.ending(); e != nil && e.Kind == topology.KindStep && (kind == topology.KindLost || kind == topology.KindFenced) {
+	if e := l.ending(); e != nil && e.Kind == topology.KindStep && (kind == topology.KindLost || kind == topology.KindFenced || kind == topology.KindRefused) {
 		e.Kind, e.Node, e.Reason = kind, node, reason
 		l.touch(e)
 		return

@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
 	"github.com/shoal-llm/shoal/actors/socket"
+	"github.com/shoal-llm/shoal/cluster/rpc"
 	"github.com/shoal-llm/shoal/proto"
 	"github.com/shoal-llm/shoal/sampler"
 	"github.com/shoal-llm/shoal/tensor"
@@ -130,6 +132,7 @@ type stepper struct {
 	fence    func(g *Group, rank int, reason string, hung bool)
 	log      *slog.Logger
 	suspect  func(g *Group, rank int) // a socket that failed a step and does not answer
+	blame    func(g *Group, rank int, fault error, alone bool)
 	figures  figures
 	tracer   *tracing.Tracer
 	names    sequenceNames // while there is a tracer
@@ -256,24 +259,8 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 	ctx, hung := s.watch(ctx, g, p)
 	replies, errs := g.step(ctx, StepRequest(p, s.deadline))
 	hung()
-	var failed []string
-	var wg sync.WaitGroup
-	for rank, err := range errs {
-		if err == nil {
-			continue
-		}
-		failed = append(failed, err.Error())
-		wg.Go(func() {
-			probe, cancel := context.WithTimeout(context.Background(), probeLimit)
-			defer cancel()
-			if _, err := g.Handles[rank].Status(probe); err != nil {
-				s.suspect(g, rank)
-			}
-		})
-	}
-	wg.Wait()
-	if len(failed) > 0 {
-		return batcher.StepDone{}, errors.New(strings.Join(failed, "; "))
+	if err := s.failed(g, errs); err != nil {
+		return batcher.StepDone{}, err
 	}
 	took := time.Since(began)
 	s.figures.note(began, took, p, replies)
@@ -282,6 +269,42 @@ func (s *stepper) run(ctx context.Context, p *batcher.Plan) (batcher.StepDone, e
 		s.trace(g, p, began, took, replies)
 	}
 	return StepDone(p, replies), nil
+}
+
+// failed is the error of a step that any rank failed. It reports ranks that do not answer a ping.
+// If all do, it reports the rank that the others waited for, or that failed alone.
+func (s *stepper) failed(g *Group, errs []error) error {
+	var failed []string
+	var failures []topology.Failure
+	var wg sync.WaitGroup
+	var explained atomic.Bool // by more than the answers
+	for rank, err := range errs {
+		if err == nil {
+			continue
+		}
+		failed, failures = append(failed, err.Error()), append(failures, failure(rank, err))
+		if rpc.Foreign(err) {
+			explained.Store(true)
+			continue
+		}
+		wg.Go(func() {
+			probe, cancel := context.WithTimeout(context.Background(), probeLimit)
+			defer cancel()
+			if _, err := g.Handles[rank].Status(probe); err != nil {
+				explained.Store(true)
+				s.suspect(g, rank)
+			}
+		})
+	}
+	wg.Wait()
+	if len(failed) == 0 {
+		return nil
+	}
+	err := errors.New(strings.Join(failed, "; "))
+	if rank, alone := topology.Suspect(len(errs), failures); rank >= 0 && !explained.Load() {
+		s.blame(g, rank, err, alone)
+	}
+	return err
 }
 
 // probeLimit is how long a socket that failed a step has to answer a ping.

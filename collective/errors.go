@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -59,6 +60,23 @@ func (e *OpError) Unwrap() []error {
 		return []error{e.Err}
 	}
 	return []error{e.Err, e.Cause}
+}
+
+// NamedIn lists the ranks that the text of an OpError of another process names, and reports
+// whether it is the text of a collective's error at all.
+func NamedIn(text string) (ranks []int, ok bool) {
+	_, text, ok = strings.Cut(text, "collective: ")
+	if _, list, found := strings.Cut(text, ", rank "); found {
+		list, _, _ = strings.Cut(list, ":")
+		for word := range strings.FieldsSeq(list) {
+			r, err := strconv.Atoi(word)
+			if err != nil {
+				break
+			}
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks, ok
 }
 
 // Blamed lists the ranks that err holds responsible, or nil.

@@ -24,6 +24,7 @@ type Node struct {
 	KVBudget    int64   // bytes
 	ModelHash   string
 	Epoch       uint32 // the newest epoch the node has seen
+	Wire        uint32 // wire version that it and the coordinator speak; zero: the coordinator's
 }
 
 // AuthorityPhase is where the authority stands with the current epoch.
@@ -83,6 +84,7 @@ const (
 	KindRestarted = "node_restarted" // a node is a new process
 	KindDrained   = "node_drained"
 	KindFenced    = "node_fenced"
+	KindRefused   = "node_refused" // a node turned out to be of a build that cannot take part
 	KindJoined    = "node_joined"
 	KindStep      = "step_failed"
 	KindDeposed   = "lease_lost"
@@ -90,7 +92,7 @@ const (
 
 // Kinds lists them.
 func Kinds() []string {
-	return []string{KindLost, KindRestarted, KindDrained, KindFenced, KindJoined, KindStep, KindDeposed}
+	return []string{KindLost, KindRestarted, KindDrained, KindFenced, KindRefused, KindJoined, KindStep, KindDeposed}
 }
 
 func (Withdraw) effect()   {}
@@ -158,6 +160,8 @@ type Authority struct {
 	mappings    map[int]Mapping       // what was chosen, by number of nodes
 	capped      map[string]string     // nodes of the placement that have less than they say
 	fenced      map[string]Fence      // nodes that held up the others, and those that came back
+	blamed      map[string]blame      // nodes that broken epochs are blamed on
+	excused     time.Duration         // until then failures of one node alone are blamed on nobody
 	probeAt     time.Duration         // when fenced nodes may be asked again
 	changed     time.Duration         // last change of membership
 	retryAt     time.Duration
@@ -175,7 +179,7 @@ func NewAuthority(cfg AuthorityConfig) *Authority {
 	if drained == nil {
 		drained = map[string]uint64{}
 	}
-	return &Authority{cfg: cfg, phase: Gathering, seen: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{}, drained: drained, quarantined: map[string]quarantine{}, fenced: map[string]Fence{}, mappings: map[int]Mapping{}, reason: "no node has joined yet"}
+	return &Authority{cfg: cfg, phase: Gathering, seen: cfg.After, nodes: map[string]Node{}, refused: map[string]refusal{}, drained: drained, quarantined: map[string]quarantine{}, fenced: map[string]Fence{}, blamed: map[string]blame{}, mappings: map[int]Mapping{}, reason: "no node has joined yet"}
 }
 
 // Phase says where the authority stands, and in a few words why.
@@ -207,7 +211,11 @@ func (a *Authority) Refuse(id string, incarnation uint64, why string) []Effect {
 		return nil
 	}
 	a.refused[id] = refusal{incarnation, why}
-	out := a.drop(id)
+	kind, reason := KindLost, fmt.Sprintf("node %s is gone", id)
+	if n, ok := a.nodes[id]; ok && n.Incarnation == incarnation {
+		kind, reason = KindRefused, fmt.Sprintf("node %s is refused: %s", id, why)
+	}
+	out := a.drop(id, kind, reason)
 	if a.phase == Gathering && len(a.ready()) == 0 {
 		return append(out, a.start()...) // says it
 	}
@@ -261,11 +269,11 @@ func (a *Authority) Down(id string, incarnation uint64) []Effect {
 	if n, ok := a.nodes[id]; !ok || n.Incarnation != incarnation {
 		return nil
 	}
-	return a.drop(id)
+	return a.drop(id, KindLost, fmt.Sprintf("node %s is gone", id))
 }
 
-// drop forgets whoever is known by this id.
-func (a *Authority) drop(id string) []Effect {
+// drop forgets the process that is known by this id.
+func (a *Authority) drop(id, kind, reason string) []Effect {
 	if _, ok := a.nodes[id]; !ok || a.phase == Over {
 		return nil
 	}
@@ -277,7 +285,7 @@ func (a *Authority) drop(id string) []Effect {
 	if !a.takesPart(id) {
 		return nil
 	}
-	return a.replan(KindLost, id, fmt.Sprintf("node %s is gone", id), true)
+	return a.replan(kind, id, reason, true)
 }
 
 // Drain takes a node that is up out of the placement: its sequences and shares

@@ -13,6 +13,7 @@ type Fence struct {
 	Times       int           // how often this process was fenced
 	Slow        int           // of them, because it was slow
 	Hung        bool          // it hung, rather than being slow: nothing is asked of it before it moves
+	Broke       bool          // it broke epochs, by the last fault that it was fenced for
 	over        bool
 }
 
@@ -31,18 +32,22 @@ func (Probe) effect() {}
 // another process by now.
 func (a *Authority) Fence(id string, incarnation uint64, reason string, hung bool) []Effect {
 	n, ok := a.nodes[id]
-	if !ok || n.Incarnation != incarnation || a.phase == Over || a.isFenced(n) {
+	if !ok || n.Incarnation != incarnation || !a.spares(n) {
 		return nil
 	}
-	if r := a.ready(); len(r) == 1 && r[0].ID == id {
-		return nil
-	}
-	f := Fence{Incarnation: incarnation, Reason: reason, Hung: hung, Times: 1}
-	if old, again := a.fenced[id]; again {
-		f.Times, f.Slow = old.Times+1, old.Slow
-	}
+	f := Fence{Reason: reason, Hung: hung}
 	if !hung {
-		f.Slow++
+		f.Slow = 1
+	}
+	return a.fence(n, f)
+}
+
+// fence leaves a node out, for longer each time.
+func (a *Authority) fence(n Node, f Fence) []Effect {
+	id, reason := n.ID, f.Reason
+	f.Incarnation, f.Times = n.Incarnation, 1
+	if old, again := a.fenced[id]; again {
+		f.Times, f.Slow = old.Times+1, f.Slow+old.Slow
 	}
 	f.Until = a.now + min(a.cfg.Pause<<min(f.Times-1, 10), fencePauses*a.cfg.Pause)
 	a.fenced[id] = f
@@ -50,6 +55,15 @@ func (a *Authority) Fence(id string, incarnation uint64, reason string, hung boo
 		return nil
 	}
 	return a.replan(KindFenced, id, fmt.Sprintf("node %s is fenced: %s", id, reason), true)
+}
+
+// spares reports whether a node that is up can be left out.
+func (a *Authority) spares(n Node) bool {
+	if a.phase == Over || a.isFenced(n) {
+		return false
+	}
+	r := a.ready()
+	return len(r) != 1 || r[0].ID != n.ID
 }
 
 // Works tells that a fenced node answered its probe: it is to take part again.

@@ -1,0 +1,129 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "google.golang.org/protobuf/proto"
+
+	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/internal/wire"
+	"github.com/shoal-llm/shoal/proto"
+)
+
+// older is a socket of a build before plans had several passes.
+type older struct {
+	Handle
+	step func(r *proto.StepRequest) (*proto.StepRequest, error)
+}
+
+func (o older) Step(ctx context.Context, r *proto.StepRequest) (*proto.StepReply, error) {
+	r, err := o.step(r)
+	if err != nil {
+		return nil, err
+	}
+	return o.Handle.Step(ctx, r)
+}
+
+// withOlder is a cluster of three sockets, one of which treats its plans by step.
+func withOlder(t *testing.T, speaks uint32, step func(r *proto.StepRequest) (*proto.StepRequest, error)) *Local {
+	t.Helper()
+	return startLocal(t, LocalConfig{Sockets: 3, Threads: 1,
+		Serve: ServeConfig{Model: goldenDir, Weights: "f32", KV: "f32", Speculate: "off", DecodeSteps: 8, StepDeadline: patience, SyncDeadline: 3 * time.Second},
+		wrap: func(id string, h Handle) Handle {
+			if id == "socket-1" {
+				return older{h, step}
+			}
+			return h
+		},
+		wire: func(id string) uint32 {
+			if id == "socket-1" {
+				return speaks
+			}
+			return wire.Version
+		}})
+}
+
+func stateOf(c *Local, id string) string {
+	for _, n := range c.Cluster().Nodes {
+		if n.ID == id {
+			return strings.TrimSpace(n.State + " " + n.Reason)
+		}
+	}
+	return "not there"
+}
+
+// TestSilentlyOlderNode: a node drops a field of its plans without a word, though it says the
+// same version. After three broken epochs it is left out by name, and the request has its tokens.
+func TestSilentlyOlderNode(t *testing.T) {
+	g := goldens(t)[6]
+	c := withOlder(t, wire.Version, func(r *proto.StepRequest) (*proto.StepRequest, error) {
+		r = pb.Clone(r).(*proto.StepRequest)
+		r.Passes = 0
+		return r, nil
+	})
+	if got := generate(t, c, "r", g.Prompt, len(g.Greedy)); !slices.Equal(got, g.Greedy) {
+		t.Errorf("got %v, want %v", got, g.Greedy)
+	}
+	if got := stateOf(c, "socket-1"); !strings.HasPrefix(got, "fenced 3 epochs in a row broke because of it") || !strings.Contains(got, "peer timed out") {
+		t.Errorf("the node is %q", got)
+	}
+	if s := c.Cluster(); s.Fences["broke"] != 1 || s.Epoch != 4 {
+		t.Errorf("epoch %d, fences %v", s.Epoch, s.Fences)
+	}
+}
+
+// TestNodeThatRefuses: a node says that it does not understand a plan. It is refused by name at
+// once, and comes back as another process.
+func TestNodeThatRefuses(t *testing.T) {
+	g := goldens(t)[6]
+	var c *Local
+	var knows atomic.Bool
+	incarnation := uint64(1)
+	c = withOlder(t, wire.Version, func(r *proto.StepRequest) (*proto.StepRequest, error) {
+		if r.Passes < 2 || knows.Load() {
+			return r, nil
+		}
+		err := &rpc.RemoteError{Peer: "socket-1", Text: fmt.Sprintf("%v: StepRequest has a field 15 that this build does not know", rpc.ErrNotUnderstood)}
+		c.root.Send(c.dpid, &nodeForeign{id: "socket-1", incarnation: incarnation, err: err}) // as remoteHandle does
+		return nil, err
+	})
+	began := time.Now()
+	if got := generate(t, c, "r", g.Prompt, len(g.Greedy)); !slices.Equal(got, g.Greedy) {
+		t.Errorf("got %v, want %v", got, g.Greedy)
+	}
+	if took := time.Since(began); took > 3*time.Second && c.Cluster().Epoch > 2 {
+		t.Errorf("the others waited for it: %v", took)
+	}
+	if got := stateOf(c, "socket-1"); !strings.HasPrefix(got, "refused: ") || !strings.Contains(got, "StepRequest has a field 15") || !strings.Contains(got, "run the same build") {
+		t.Errorf("the node is %q", got)
+	}
+	if s := c.Cluster(); s.Epoch != 2 || s.Recovery.Placements["node_refused"] != 1 {
+		t.Errorf("epoch %d, %+v", s.Epoch, s.Recovery.Placements)
+	}
+	knows.Store(true)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	v, err := c.view(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := v.Hosts["socket-1"]
+	node := v.Known[0]
+	node.ID, node.Incarnation, h.incarnation = "socket-1", 2, 2
+	c.root.Send(c.dpid, &nodeUp{node: node, host: h})
+	for stateOf(c, "socket-1") != "ready" {
+		if ctx.Err() != nil {
+			t.Fatalf("the node does not come back: %q", stateOf(c, "socket-1"))
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if got := generate(t, c, "again", g.Prompt, len(g.Greedy)); !slices.Equal(got, g.Greedy) {
+		t.Errorf("with all three: got %v, want %v", got, g.Greedy)
+	}
+}
