@@ -1,0 +1,67 @@
+package cluster
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/parrot"
+)
+
+// serveParrot is the API over a checkpoint that says a fixed text. edit, unless nil,
+// changes the folder before it is opened.
+func serveParrot(t *testing.T, s parrot.Script, edit func(dir string)) http.Handler {
+	t.Helper()
+	dir := t.TempDir()
+	if err := parrot.Write(dir, s); err != nil {
+		t.Fatal(err)
+	}
+	if edit != nil {
+		edit(dir)
+	}
+	serve := ServeConfig{Model: dir, Names: []string{"parrot"}, Weights: "f32", KV: "f32"}
+	c := startLocal(t, LocalConfig{Threads: 1, KVBudget: 16 << 20, Serve: serve})
+	server, err := NewAPI(c, c.checkpoint, serve, APIConfig{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server.Handler()
+}
+
+// askAPI posts a body, or gets path when body is nil, and returns status and text.
+func askAPI(h http.Handler, path string, body any) (int, string) {
+	method, text := http.MethodGet, ""
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			panic(err) // a test's own literal
+		}
+		method, text = http.MethodPost, string(b)
+	}
+	w, r := httptest.NewRecorder(), httptest.NewRequest(method, path, strings.NewReader(text))
+	r.Host = "localhost"
+	r.Header.Set("Content-Type", "application/json")
+	h.ServeHTTP(w, r)
+	return w.Code, w.Body.String()
+}
+
+// A parrot says its text through the whole stack, whatever the prompt.
+func TestParrot(t *testing.T) {
+	const text = "Hello there, I say this always."
+	h := serveParrot(t, parrot.Script{Text: text}, nil)
+	for _, prompt := range []string{"x", "What?", "日"} {
+		_, body := askAPI(h, "/v1/chat/completions", map[string]any{"messages": []any{map[string]any{"role": "user", "content": prompt}}})
+		var a struct {
+			Choices []struct {
+				Message struct{ Content string }
+				Finish  string `json:"finish_reason"`
+			}
+		}
+		if err := json.Unmarshal([]byte(body), &a); err != nil || len(a.Choices) != 1 || a.Choices[0].Message.Content != text || a.Choices[0].Finish != "stop" {
+			t.Errorf("%q: %s (%v)", prompt, body, err)
+		}
+	}
+}
