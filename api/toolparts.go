@@ -37,7 +37,8 @@ func (c madeCall) toolCall() ToolCall {
 	return out
 }
 
-// finishCalls is the finish_reason of an answer that ended by itself after calls.
+// finishCalls is the finish_reason of an answer with calls that its limit did not cut. A
+// client's stop may have ended it, but not within the arguments of a call.
 const finishCalls = "tool_calls"
 
 // parts takes the text of one choice apart. Ids of calls follow from the request's.
@@ -109,7 +110,7 @@ func (p *parts) take(d *delta) {
 	}
 	pieces := p.parser.Push(text)
 	if d.finish != "" {
-		pieces = append(pieces, p.parser.Flush()...)
+		pieces = append(pieces, p.parser.Flush(d.finish == FinishLength || d.reason != nil)...)
 	}
 	for _, x := range pieces {
 		d.text += x.Text
@@ -122,7 +123,8 @@ func (p *parts) take(d *delta) {
 			d.call(madeCall{arguments: []byte(x.Arguments), index: p.calls - 1})
 		}
 	}
-	if d.finish == FinishStop && d.reason == nil && p.calls > 0 {
+	whole := !p.parser.Open() || p.single && p.calls > 1
+	if d.finish == FinishStop && p.calls > 0 && whole {
 		d.finish = finishCalls
 	}
 }

@@ -104,8 +104,8 @@ func TestToolCalls(t *testing.T) {
 		{"Just text.", "Just text.", "", "", "stop"},
 		{"<think>\nhm\n</think>\n\nI look.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>", "I look.", "hm", `get_weather{"city": "Oslo"};`, "tool_calls"},
 		{"<tool_call>{\"name\": \"get_weather\", \"arguments\": {}}</tool_call><tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"日\"}}</tool_call>", "", "", `get_weather{};get_weather{"city": "日"};`, "tool_calls"},
-		{"<tool_call>{\"name\": \"get_weather\", \"arguments\": {</tool_call>", "<tool_call>{\"name\": \"get_weather\", \"arguments\": {</tool_call>", "", "", "stop"},
-		{"<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": {</tool_call> so", " so", "", `get_weather{"city": {;`, "tool_calls"},
+		{"<tool_call>{\"name\": \"get_weather\", \"arguments\": {</tool_call>", "", "", `get_weather{};`, "tool_calls"},
+		{"<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": {</tool_call> so", " so", "", `get_weather{"city": {}};`, "tool_calls"},
 		{"<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>", "<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>", "", "", "stop"},
 	} {
 		url, seen := serveTools(t, hermesTemplate, &fakeEngine{script: says(c.text)})

@@ -11,9 +11,12 @@ import (
 	"github.com/shoal-llm/shoal/internal/parrot"
 )
 
+// apiOf asks an API without a network.
+type apiOf struct{ http.Handler }
+
 // serveParrot is the API over a checkpoint that says a fixed text. edit, unless nil,
 // changes the folder before it is opened.
-func serveParrot(t *testing.T, s parrot.Script, edit func(dir string)) http.Handler {
+func serveParrot(t *testing.T, s parrot.Script, edit func(dir string)) apiOf {
 	t.Helper()
 	dir := t.TempDir()
 	if err := parrot.Write(dir, s); err != nil {
@@ -28,11 +31,11 @@ func serveParrot(t *testing.T, s parrot.Script, edit func(dir string)) http.Hand
 	if err != nil {
 		t.Fatal(err)
 	}
-	return server.Handler()
+	return apiOf{server.Handler()}
 }
 
-// askAPI posts a body, or gets path when body is nil, and returns status and text.
-func askAPI(h http.Handler, path string, body any) (int, string) {
+// ask posts a body, or gets path when body is nil, and returns status and text.
+func (h apiOf) ask(path string, body any) (int, string) {
 	method, text := http.MethodGet, ""
 	if body != nil {
 		b, err := json.Marshal(body)
@@ -53,7 +56,7 @@ func TestParrot(t *testing.T) {
 	const text = "Hello there, I say this always."
 	h := serveParrot(t, parrot.Script{Text: text}, nil)
 	for _, prompt := range []string{"x", "What?", "日"} {
-		_, body := askAPI(h, "/v1/chat/completions", map[string]any{"messages": []any{map[string]any{"role": "user", "content": prompt}}})
+		_, body := h.ask("/v1/chat/completions", map[string]any{"messages": []any{map[string]any{"role": "user", "content": prompt}}})
 		var a struct {
 			Choices []struct {
 				Message struct{ Content string }

@@ -1,9 +1,9 @@
 // Package toolcall finds calls of functions, and thoughts, in what a model writes. Each
 // family of models has its own way to write them. A parser takes text as it comes, and
 // what it gives does not depend on where the text was cut: a stream and the whole answer
-// agree. What looks like a call and is none (not JSON, an unknown name) is text; one that
-// has begun stays a call, and its arguments end where they can be JSON no longer, or where
-// the answer ends.
+// agree. What looks like a call and is none (an unknown name, no object) is text. A call
+// that has begun stays a call: its arguments are repaired as they come, so that they are an
+// object of JSON whatever the model wrote. Only an answer that was cut leaves them open.
 package toolcall
 
 import "strings"
@@ -50,7 +50,7 @@ func Thinks(template string) bool { return strings.Contains(template, "</think>"
 
 type Call struct {
 	Name      string
-	Arguments string // a JSON object, or the beginning of one
+	Arguments string // a JSON object, or empty: Pieces follow that are one
 }
 
 // Piece is a part of an answer: text, the beginning of a call, which may have all of its

@@ -10,9 +10,8 @@ type match struct {
 	s     string
 	at    int
 	short bool // the text ended before it was known what it says
+	final bool // no more text comes
 }
-
-func (p *Parser) matcher() match { return match{s: p.buf} }
 
 // blank skips blanks; it always is true.
 func (m *match) blank() bool {
@@ -28,14 +27,14 @@ func (m *match) lit(word string) bool {
 		m.at, m.short = m.at+len(word), false
 		return true
 	}
-	m.short = m.short || strings.HasPrefix(word, left)
+	m.short = m.short || !m.final && strings.HasPrefix(word, left)
 	return false
 }
 
 // until reads what stands before a mark, and the mark.
 func (m *match) until(mark string) (string, bool) {
 	before, _, ok := strings.Cut(m.s[m.at:], mark)
-	if m.short = !ok; ok {
+	if m.short = !ok && !m.final; ok {
 		m.at += len(before) + len(mark)
 	}
 	return before, ok
@@ -55,33 +54,59 @@ func (m *match) str() (text string, ok bool) {
 			return text, ok
 		}
 	}
-	m.short = true
+	m.short = !m.final
 	return "", false
 }
 
 // separators skips what may stand before and between calls, and returns what is left.
 func (m *match) separators(p *Parser) string {
-	marks, set := []string{"```json", "```python", "```", pythonTag, pythonStart, pythonEnd}, " \t\r\n,;[]"
+	marks, set := []string{fence, pythonTag, pythonStart, pythonEnd}, blanks+",;[]"
 	switch p.family {
-	case Hermes, Mistral:
+	case Hermes:
+		if marks = nil; p.made {
+			marks = []string{functionEnd}
+		}
+	case Mistral:
 		marks = nil
 	case DeepSeek:
-		marks, set = []string{"```", callEnd}, " \t\r\n"
+		marks, set = []string{fence, callEnd}, blanks
 	}
-	for again := true; again; {
+	if p.made {
+		set += "}" // one too many
+	}
+	for again := true; again && !m.short; {
 		for again = false; m.at < len(m.s) && strings.IndexByte(set, m.s[m.at]) >= 0 && !m.begins(p.open); m.at++ {
 		}
 		for _, mark := range marks {
-			again = again || m.lit(mark)
+			if again = m.lit(mark); again && mark == fence {
+				m.language()
+			}
+			if again || m.short {
+				break
+			}
 		}
 	}
 	return m.s[m.at:]
 }
 
+const fence = "```"
+
+// language skips the name of a language after a fence, up to the end of its line.
+func (m *match) language() {
+	left := m.s[m.at:]
+	word := strings.TrimLeft(left, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
+	switch {
+	case word == "":
+		m.short = !m.final
+	case strings.IndexByte(blanks, word[0]) >= 0:
+		m.at += len(left) - len(word)
+	}
+}
+
 // begins tells whether a mark stands here, as far as the text goes.
 func (m *match) begins(mark string) bool {
 	left := m.s[m.at:]
-	return mark != "" && (strings.HasPrefix(left, mark) || strings.HasPrefix(mark, left))
+	return mark != "" && (strings.HasPrefix(left, mark) || !m.final && strings.HasPrefix(mark, left))
 }
 
 // object reads a JSON object up to the arguments, where the name comes first.
@@ -99,9 +124,12 @@ func (m *match) object() (name string) {
 // mistral reads name[CALL_ID]id[ARGS], the marks if they are there.
 func (m *match) mistral() string {
 	at := strings.IndexAny(m.s[m.at:], "[{ \t\r\n")
-	if at < 0 {
+	if at < 0 && !m.final {
 		m.short = true
 		return ""
+	}
+	if at < 0 {
+		at = len(m.s) - m.at
 	}
 	name := m.s[m.at : m.at+at]
 	m.at += at
@@ -116,12 +144,15 @@ func (m *match) mistral() string {
 	return name
 }
 
-const callEnd = "<｜tool▁call▁end｜>"
+const (
+	callBegin = "<｜tool▁call▁begin｜>"
+	callEnd   = "<｜tool▁call▁end｜>"
+)
 
 // deepSeek reads a mark, a name, another mark; V3 and R1 put the kind there, then the name
 // and a block of code.
 func (m *match) deepSeek() string {
-	if !m.lit("<｜tool▁call▁begin｜>") {
+	if !m.lit(callBegin) {
 		return ""
 	}
 	name, ok := m.until("<｜tool▁sep｜>")
@@ -141,36 +172,27 @@ func (m *match) deepSeek() string {
 	return strings.TrimSpace(name)
 }
 
-// span follows a JSON object through its brackets and strings.
-type span struct {
-	depth           int
-	quoted, escaped bool
-}
-
-// take is how many bytes of s belong to the object; over: it ends there, or what follows
-// can stand in no JSON.
-func (x *span) take(s string) (n int, over bool) {
-	for i := range len(s) {
-		c := s[i]
-		switch {
-		case x.escaped:
-			x.escaped = false
-		case x.quoted:
-			if c < ' ' {
-				return i, true
-			}
-			x.escaped, x.quoted = c == '\\', c != '"'
-		case c == '"':
-			x.quoted = true
-		case c == '{', c == '[':
-			x.depth++
-		case c == '}', c == ']':
-			if x.depth--; x.depth == 0 {
-				return i + 1, true
-			}
-		case strings.IndexByte(" \t\r\n,:+-.0123456789truefalsnE", c) < 0:
-			return i, true
+// scalar reads what stands where the arguments of a call belong and is no object.
+func (m *match) scalar(p *Parser) (args string, ok bool) {
+	left := m.s[m.at:]
+	if left == "" {
+		m.short = !m.final
+		return "{}", m.final && !p.cut
+	}
+	if v := startsWith(left, append(p.ends[:len(p.ends):len(p.ends)], p.opens...), m.final); v != no {
+		m.short = v == unsure
+		return "{}", v == yes
+	}
+	for _, word := range []string{"null", "None", "[]"} {
+		if m.lit(word) {
+			return "{}", true
 		}
 	}
-	return len(s), false
+	if left[0] != '"' {
+		return "", false
+	}
+	if text, ok := m.str(); ok {
+		return object(quoted(text))
+	}
+	return "", false
 }

@@ -1,7 +1,7 @@
 package toolcall
 
 import (
-	"encoding/json"
+	"slices"
 	"strings"
 )
 
@@ -10,19 +10,25 @@ import (
 type Parser struct {
 	family Family
 	tools  map[string]Tool
-	open   string // what begins calls; "": they are the whole answer
-	end    string // what ends them; "": the end of the answer does
+	open   string   // what begins calls; "": they are the whole answer
+	end    string   // what ends them; "": the end of the answer does
+	ends   []string // marks that end the arguments of a call
+	opens  []string // marks that begin the next call
 
 	at    place
 	buf   string // text whose meaning is not certain yet
+	kept  string // text before buf, dropped when it turns out to belong to a call
 	blank string // blanks that are dropped when a call follows
-	fresh bool   // no call has been found since open
+	block bool   // open was read, and end was not
+	made  bool   // a call was found since open
 	calls int
+	final bool // no more text comes
+	cut   bool // the answer was cut: what is open stays open
 
-	span  span  // of the arguments, then of the object that they stand in
-	after place // where the arguments end
-	keys  int   // parameters of the call, of those that are not JSON
-	name  string
+	w     writer // of the arguments, then of the object around them
+	after place  // what follows the arguments
+	body  string // what w has written of an object that is read whole
+	xml   xmlCall
 }
 
 // place is where in an answer the parser stands.
@@ -32,22 +38,26 @@ const (
 	outside    place = iota // in text
 	between                 // where a call, or the end of calls, is to come
 	arguments               // in the arguments of a call
-	rest                    // behind them, in the object that they stand in
+	rest                    // after them, in the object around them
+	member                  // in an object that may be a call when it is whole
 	parameters              // in Qwen3-Coder's parameters
-	odd                     // in what may be a call when it is whole
+	odd                     // in what may be calls when the answer is whole
 	over                    // in text to the end
 )
 
 // New is a parser for the calls of some tools.
 func New(f Family, tools map[string]Tool) *Parser {
-	p := &Parser{family: f, tools: tools, fresh: true}
+	p := &Parser{family: f, tools: tools}
 	switch f {
 	case Hermes:
-		p.open, p.end = "<tool_call>", "</tool_call>"
+		p.open, p.end = hermesOpen, hermesEnd
+		p.ends, p.opens = []string{p.end}, hermesOpens
 	case Mistral:
 		p.open = "[TOOL_CALLS]"
+		p.ends, p.opens = []string{p.open}, []string{p.open}
 	case DeepSeek:
 		p.open, p.end = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+		p.ends, p.opens = []string{callEnd, p.end}, []string{p.open, callBegin, p.end}
 	default:
 		p.at = between
 	}
@@ -56,6 +66,9 @@ func New(f Family, tools map[string]Tool) *Parser {
 
 // Calls is how many there were.
 func (p *Parser) Calls() int { return p.calls }
+
+// Open tells whether the newest call lacks a part of its arguments.
+func (p *Parser) Open() bool { return p.at == arguments || p.at == parameters }
 
 // Marks tells whether a control token means something to the parser: its text belongs
 // into Push though it is none of the answer's.
@@ -87,57 +100,11 @@ func (p *Parser) Push(text string) (out []Piece) {
 	return out
 }
 
-// step goes on as far as one place reaches; false: more text is needed.
-func (p *Parser) step(out *[]Piece) bool {
-	switch p.at {
-	case outside:
-		at := strings.Index(p.buf, p.open)
-		if at < 0 {
-			p.text(out, len(p.buf)-partial(p.buf, p.open))
-			return false
-		}
-		p.text(out, at)
-		p.buf, p.at, p.fresh = p.buf[len(p.open):], between, true
-		return true
-	case between:
-		return p.next(out)
-	case arguments, rest:
-		n, done := p.span.take(p.buf)
-		if p.at == arguments && n > 0 {
-			*out = append(*out, Piece{Arguments: p.buf[:n]})
-		}
-		if p.buf = p.buf[n:]; !done {
-			return false
-		}
-		if p.at, p.after = p.after, between; p.at == rest {
-			p.span = span{depth: 1}
-		}
-		return true
-	case parameters:
-		return p.parameter(out)
-	case odd:
-		return p.whole(out)
-	}
-	p.text(out, len(p.buf))
-	return false
-}
-
-// Flush returns what was held back: nothing more comes.
-func (p *Parser) Flush() (out []Piece) {
-	switch p.at {
-	case parameters:
-		if s := strings.TrimSpace(p.buf); s == "" || strings.HasPrefix("</function>", s) {
-			p.close(&out)
-		}
-		p.buf = ""
-	case between, odd:
-		if calls, _ := p.read(p.buf); calls != nil {
-			p.called(&out, calls)
-			p.buf = ""
-		} else if m := p.matcher(); !p.fresh && m.separators(p) == "" {
-			p.buf = "" // brackets that close a list
-		}
-		p.reopen()
+// Flush returns what was held back: nothing more comes. Arguments that have no end are
+// completed, unless the answer was cut by its limit or by a stop of the client's.
+func (p *Parser) Flush(cut bool) (out []Piece) {
+	p.final, p.cut = true, cut
+	for p.step(&out) {
 	}
 	p.text(&out, len(p.buf))
 	if p.blank != "" && p.calls == 0 {
@@ -147,26 +114,117 @@ func (p *Parser) Flush() (out []Piece) {
 	return out
 }
 
-// reopen puts back the mark of what is no call.
-func (p *Parser) reopen() {
-	if p.fresh && p.buf != "" {
-		p.buf = p.open + p.buf
+// step goes on as far as one place reaches; false: more text is needed.
+func (p *Parser) step(out *[]Piece) bool {
+	switch p.at {
+	case outside:
+		return p.outside(out)
+	case between:
+		return p.next(out)
+	case arguments:
+		return p.arguments(out)
+	case rest:
+		return p.rest()
+	case member:
+		return p.member(out)
+	case parameters:
+		return p.parameter(out)
+	case odd:
+		if !p.final {
+			return false
+		}
+		if calls := p.python(p.buf); calls != nil {
+			p.called(out, calls...)
+			p.buf = ""
+		}
+		p.at = over
+		return true
 	}
+	p.text(out, len(p.buf))
+	return false
+}
+
+// outside passes text on up to what begins a call.
+func (p *Parser) outside(out *[]Piece) bool {
+	for i := range len(p.buf) {
+		if p.buf[i] != p.open[0] {
+			continue
+		}
+		m, head := match{s: p.buf, at: i, final: p.final}, match{s: p.buf, at: i, final: p.final}
+		switch {
+		case m.lit(p.open):
+			p.text(out, i)
+			p.begin(len(p.open))
+			return true
+		case p.block && p.made && p.end != "" && m.lit(p.end):
+			p.text(out, i)
+			p.buf, p.block = p.buf[len(p.end):], false
+			return true
+		case p.again(&head):
+			p.text(out, i)
+			p.at = between
+			return true
+		case m.short || head.short:
+			p.text(out, i)
+			return false
+		case p.final && p.begun(p.buf[i:]):
+			p.text(out, i)
+			p.buf = ""
+			return false
+		}
+	}
+	p.text(out, len(p.buf))
+	return false
+}
+
+// begin reads the mark that begins calls, n bytes with what stands before it.
+func (p *Parser) begin(n int) {
+	p.buf, p.kept, p.at, p.block, p.made = p.buf[n:], p.open, between, true, false
+}
+
+// again tells whether a call begins here that needs no mark before it.
+func (p *Parser) again(m *match) bool {
+	switch {
+	case p.family == Hermes:
+		name, _ := m.function(p)
+		return name != ""
+	case p.family == DeepSeek && p.block:
+		return p.known(m.deepSeek())
+	}
+	return false
+}
+
+func (p *Parser) known(name string) bool {
+	_, ok := p.tools[name]
+	return ok && name != ""
+}
+
+// begun tells whether an answer with calls ends in the beginning of a mark, which is no text.
+func (p *Parser) begun(s string) bool {
+	begins := func(mark string) bool { return strings.HasPrefix(mark, s) }
+	return p.calls > 0 && (p.block && (begins(p.end) || slices.ContainsFunc(p.ends, begins)) || p.cut && slices.ContainsFunc(p.opens, begins))
 }
 
 // text passes on n bytes, but holds blanks back until it is known that text follows them.
 func (p *Parser) text(out *[]Piece, n int) {
 	s := p.blank + p.buf[:n]
 	p.buf = p.buf[n:]
-	solid := strings.TrimRight(s, " \t\r\n")
+	solid := strings.TrimRight(s, blanks)
 	if p.blank = s[len(solid):]; solid != "" {
 		*out = append(*out, Piece{Text: solid})
 	}
 }
 
-func (p *Parser) called(out *[]Piece, calls []Call) {
+// restore makes text of what was kept and of n bytes more.
+func (p *Parser) restore(out *[]Piece, n int) {
+	n += len(p.kept)
+	p.buf, p.kept = p.kept+p.buf, ""
+	p.text(out, n)
+}
+
+func (p *Parser) called(out *[]Piece, calls ...Call) {
 	for i := range calls {
-		p.blank, p.fresh = "", false
+		p.blank, p.kept, p.made = "", "", true
 		p.calls++
 		*out = append(*out, Piece{Call: &calls[i]})
 	}
@@ -174,61 +232,72 @@ func (p *Parser) called(out *[]Piece, calls []Call) {
 
 // next finds the beginning of a call, or the end of calls.
 func (p *Parser) next(out *[]Piece) bool {
-	m := p.matcher()
+	m := match{s: p.buf, final: p.final}
 	left := m.separators(p)
-	if p.open == "" && p.fresh && left != "" && strings.IndexByte("{[<`", strings.TrimLeft(p.buf, " \t\r\n")[0]) < 0 {
+	if p.open == "" && p.calls == 0 && left != "" && strings.IndexByte("{[<`", strings.TrimLeft(p.buf, blanks)[0]) < 0 {
 		p.at = over
 		return true
 	}
-	if p.end != "" && m.lit(p.end) {
-		if p.fresh {
-			p.buf = p.open + p.buf // there is nothing in it: text
-			n := len(p.open) + m.at
-			p.text(out, n)
-		} else {
+	start := m.at
+	switch {
+	case p.end != "" && m.lit(p.end):
+		if p.made {
 			p.buf = p.buf[m.at:]
+		} else {
+			p.restore(out, m.at)
 		}
-		p.at = outside
+		p.at, p.block = outside, false
+		return true
+	case p.open != "" && m.lit(p.open):
+		p.begin(m.at)
 		return true
 	}
-	name, after := p.head(&m)
-	_, known := p.tools[name]
-	switch {
-	case name != "" && known && after == parameters:
-		p.called(out, []Call{{Name: name}})
-		p.buf, p.at, p.keys, p.name = p.buf[m.at:], parameters, 0, name
+	switch name, kind := p.head(&m); {
+	case !p.known(name):
+	case kind == parameters:
+		p.called(out, Call{Name: name})
+		p.buf, p.at, p.xml = p.buf[m.at:], parameters, xmlCall{name: name}
 		return true
-	case name != "" && known:
-		start := m.at
-		if m.lit("{") && m.blank() && (m.lit(`"`) || m.lit("}")) {
-			p.called(out, []Call{{Name: name}})
-			p.buf, p.at, p.after, p.span = p.buf[start:], arguments, after, span{}
+	case m.at == len(m.s) && !p.final:
+		return false
+	case strings.HasPrefix(m.s[m.at:], "{"):
+		p.called(out, Call{Name: name})
+		p.read(m.at, arguments, writer{})
+		p.after = kind
+		return true
+	case kind == between:
+		if args, ok := m.scalar(p); ok {
+			p.called(out, Call{name, args})
+			p.buf = p.buf[m.at:]
 			return true
 		}
-	case name != "":
-		m.short = false
 	}
-	if m.short {
+	switch {
+	case m.short:
 		return false
+	case start < len(p.buf) && p.buf[start] == '{' && p.family != DeepSeek:
+		p.kept += p.buf[:start]
+		p.read(start, member, writer{})
+	case p.made:
+		p.leave(out, start)
+	case p.open == "":
+		p.at = odd
+	default:
+		p.at, p.block = outside, false
+		p.restore(out, 0)
 	}
-	p.at = odd
 	return true
 }
 
-// head reads what stands before the arguments of a call; after is what follows them.
-func (p *Parser) head(m *match) (name string, after place) {
+// head reads what stands before the arguments of a call, and tells where they stand: in
+// parameters, by themselves (between), or in an object (rest).
+func (p *Parser) head(m *match) (name string, kind place) {
 	switch p.family {
 	case Hermes:
-		if m.lit("<function=") {
-			if name, ok := m.until(">"); ok {
-				return strings.TrimSpace(name), parameters
-			}
-			return "", 0
+		if name, kind = m.function(p); name != "" || m.short {
+			return name, kind
 		}
 	case Mistral:
-		if m.lit(p.open) {
-			m.blank()
-		}
 		if m.at < len(m.s) && strings.IndexByte("{[", m.s[m.at]) < 0 {
 			return m.mistral(), between
 		}
@@ -238,176 +307,114 @@ func (p *Parser) head(m *match) (name string, after place) {
 	return m.object(), rest
 }
 
-// whole waits for the end of what is no call as they are written, and judges it then.
-func (p *Parser) whole(out *[]Piece) bool {
-	if p.end == "" {
-		return false // the end of the answer
+// leave goes on in text, after calls. Brackets and fences that close what the calls stood
+// in are no text; n bytes may be.
+func (p *Parser) leave(out *[]Piece, n int) {
+	gap := p.buf[:n]
+	if at := strings.IndexByte(gap, '['); at >= 0 {
+		gap = gap[:at]
 	}
-	for from := 0; ; {
-		at := strings.Index(p.buf[from:], p.end)
-		if at < 0 {
+	p.buf = p.buf[strings.LastIndexAny(gap, "]}`>")+1:]
+	p.at = outside
+	switch left := strings.TrimLeft(p.buf, blanks); {
+	case p.open == "":
+		if p.at = over; p.final && strings.HasPrefix("```", left) {
+			p.buf = ""
+		}
+	case left != "" && left[0] == p.open[0] && !p.begun(left): // no mark, or it had been read
+		p.text(out, len(p.buf)-len(left)+1)
+	}
+}
+
+// begins tells whether s, which follows what may be the end of a call, begins the next one.
+func (p *Parser) begins(s string, final bool) verdict {
+	if p.family != Hermes {
+		return startsWith(s, p.opens, final)
+	}
+	rest, whole := strings.CutPrefix(s, p.open)
+	after := strings.TrimLeft(rest, blanks)
+	switch {
+	case !whole:
+		return startsWith(s, []string{p.open}, final)
+	case after == "":
+		return atEnd(final, yes)
+	case after[0] == '{': // a string would say {\"
+		after = strings.TrimLeft(after[1:], blanks)
+		if after == "" {
+			return atEnd(final, no)
+		}
+		return is(after[0] == '"' || after[0] == '\'')
+	case strings.Contains(rest[:len(rest)-len(after)], "\n"):
+		return startsWith(after, []string{functionMark}, final)
+	}
+	return no
+}
+
+// read begins to copy an object, n bytes on.
+func (p *Parser) read(n int, at place, w writer) {
+	w.ends, w.opens = p.ends, p.begins
+	p.buf, p.at, p.w, p.body = p.buf[n:], at, w, ""
+}
+
+// arguments passes on the arguments of a call.
+func (p *Parser) arguments(out *[]Piece) bool {
+	text, n, done := p.w.take(p.buf, p.final)
+	p.buf = p.buf[n:]
+	if done = done || p.final && !p.cut; done {
+		text += p.w.end()
+	}
+	if text != "" {
+		*out = append(*out, Piece{Arguments: text})
+	}
+	if !done {
+		return false
+	}
+	if p.at = p.after; p.at == rest {
+		p.read(0, rest, writer{stack: []byte{'{'}, expect: aComma})
+	}
+	return true
+}
+
+// rest skips what follows the arguments in their object: further members, and its bracket.
+func (p *Parser) rest() bool {
+	if left := strings.TrimLeft(p.buf, blanks); p.kept == "" && (left == "" || left[0] != ',' && left[0] != '}') {
+		if left == "" && !p.final {
 			return false
 		}
-		at += from
-		calls, more := p.read(p.buf[:at])
-		if more { // the mark stands inside of a string
-			from = at + len(p.end)
-			continue
-		}
-		n := at + len(p.end)
-		if calls != nil {
-			p.called(out, calls)
-			p.buf = p.buf[n:]
-		} else {
-			if p.fresh {
-				n += len(p.open)
-				p.reopen()
-			}
-			p.text(out, n)
-		}
-		p.at = outside
-		return true
-	}
-}
-
-// parameter reads one of Qwen3-Coder's <parameter=key>value</parameter>, or the end.
-func (p *Parser) parameter(out *[]Piece) bool {
-	m := p.matcher()
-	m.blank()
-	if m.lit("</function>") {
-		p.buf = p.buf[m.at:]
-		p.close(out)
 		p.at = between
 		return true
 	}
-	if m.lit("<parameter=") {
-		key, named := m.until(">")
-		value, ok := "", false
-		if named {
-			value, ok = m.until("</parameter>")
-		}
-		if ok {
-			value = strings.TrimSuffix(strings.TrimPrefix(value, "\n"), "\n")
-			if p.tools[p.name].Strings[key] || !json.Valid([]byte(value)) {
-				value = quoted(value)
-			}
-			before := ", "
-			if p.keys++; p.keys == 1 {
-				before = "{"
-			}
-			*out = append(*out, Piece{Arguments: before + quoted(key) + ": " + strings.TrimSpace(value)})
-			p.buf = p.buf[m.at:]
-			return true
-		}
+	_, n, done := p.w.take(p.buf, p.final)
+	p.kept, p.buf = p.kept+p.buf[:n], p.buf[n:]
+	if !done && !p.final {
+		return false
 	}
-	if !m.short {
-		p.at = between
+	if !p.w.closed() && !p.w.marked && !(p.final && p.buf == "") {
+		p.buf = p.kept + p.buf // text, not members
 	}
-	return !m.short
+	p.kept, p.at = "", between
+	return true
 }
 
-func (p *Parser) close(out *[]Piece) {
-	end := "}"
-	if p.keys == 0 {
-		end = "{}"
+// member reads an object that may be a call when it is whole.
+func (p *Parser) member(out *[]Piece) bool {
+	text, n, done := p.w.take(p.buf, p.final)
+	p.body += text
+	p.kept, p.buf = p.kept+p.buf[:n], p.buf[n:]
+	if !done && !p.final {
+		return false
 	}
-	*out = append(*out, Piece{Arguments: end})
+	whole := p.w.closed() || done || p.w.tidy() && !p.cut
 	p.at = between
-}
-
-// read returns the calls of a body that is whole, nil when it is none; more: it may be one
-// when more has come.
-func (p *Parser) read(body string) (calls []Call, more bool) {
-	s := strings.TrimSpace(body)
-	switch p.family {
-	case DeepSeek:
-		return nil, false
-	case Hermes, Mistral:
-		return p.json(s)
+	if c, ok := p.one([]byte(p.body + p.w.end())); ok && whole {
+		p.called(out, c)
+		return true
 	}
-	for _, mark := range [...]string{pythonTag, pythonStart} {
-		s = strings.TrimSpace(strings.TrimPrefix(s, mark))
+	switch p.restore(out, 0); {
+	case p.open == "":
+		p.at = over
+	default:
+		p.at, p.block = outside, p.block && p.made
 	}
-	s = strings.TrimSpace(strings.TrimSuffix(s, pythonEnd))
-	if rest, ok := strings.CutPrefix(s, "```"); ok { // a block of code
-		_, rest, _ = strings.Cut(rest, "\n")
-		s = strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "```"))
-	}
-	if calls, _ = p.json(s); calls == nil {
-		calls = p.pythonic(s)
-	}
-	return calls, false
-}
-
-// json reads a call, a list of calls, or several with semicolons, commas or blanks
-// between them.
-func (p *Parser) json(s string) (calls []Call, more bool) {
-	for rest := s; rest != ""; {
-		d := json.NewDecoder(strings.NewReader(rest))
-		var raw json.RawMessage
-		if err := d.Decode(&raw); err != nil {
-			return nil, strings.Contains(err.Error(), "unexpected EOF")
-		}
-		list := []json.RawMessage{raw}
-		if raw[0] == '[' && json.Unmarshal(raw, &list) != nil {
-			return nil, false
-		}
-		for _, one := range list {
-			c, ok := p.one(one)
-			if !ok {
-				return nil, false
-			}
-			calls = append(calls, c)
-		}
-		rest = strings.TrimLeft(rest[d.InputOffset():], " \t\r\n;,")
-	}
-	return calls, false
-}
-
-func (p *Parser) one(raw json.RawMessage) (Call, bool) {
-	var c struct {
-		Name       string          `json:"name"`
-		Arguments  json.RawMessage `json:"arguments"`
-		Parameters json.RawMessage `json:"parameters"`
-		Function   json.RawMessage `json:"function"`
-	}
-	if raw[0] != '{' || json.Unmarshal(raw, &c) != nil {
-		return Call{}, false
-	}
-	if c.Name == "" && len(c.Function) > 0 { // {"function": "f", ...}, or as in OpenAI's API
-		if json.Unmarshal(c.Function, &c.Name) != nil {
-			return p.one(c.Function)
-		}
-	}
-	args := c.Arguments
-	if len(args) == 0 {
-		args = c.Parameters
-	}
-	return p.call(c.Name, string(args))
-}
-
-// call checks a name and arguments.
-func (p *Parser) call(name, args string) (Call, bool) {
-	if _, ok := p.tools[name]; !ok {
-		return Call{}, false
-	}
-	if args = strings.TrimSpace(args); args == "" || args == "null" {
-		args = "{}"
-	}
-	var text string
-	if args[0] == '"' && json.Unmarshal([]byte(args), &text) == nil {
-		args = strings.TrimSpace(text)
-	}
-	if args == "" || args[0] != '{' || !json.Valid([]byte(args)) {
-		return Call{}, false
-	}
-	return Call{name, args}, true
-}
-
-func quoted(s string) string {
-	var b strings.Builder
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(s) // a string always can be
-	return strings.TrimSuffix(b.String(), "\n")
+	return true
 }

@@ -5,6 +5,20 @@ import (
 	"strings"
 )
 
+// python reads a whole answer as Python's calls. They may be in a block of code.
+func (p *Parser) python(body string) []Call {
+	s := strings.TrimSpace(body)
+	for _, mark := range [...]string{pythonTag, pythonStart} {
+		s = strings.TrimSpace(strings.TrimPrefix(s, mark))
+	}
+	s = strings.TrimSpace(strings.TrimSuffix(s, pythonEnd))
+	if rest, ok := strings.CutPrefix(s, "```"); ok {
+		_, rest, _ = strings.Cut(rest, "\n")
+		s = strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "```"))
+	}
+	return p.pythonic(s)
+}
+
 // pythonic reads [f(a=1, b="x"), g()], nil when it is something else.
 func (p *Parser) pythonic(s string) (calls []Call) {
 	r := &pyReader{s: s}
@@ -37,11 +51,10 @@ func (p *Parser) pythonic(s string) (calls []Call) {
 			args.WriteString(quoted(key) + ": " + value)
 		}
 		args.WriteByte('}')
-		c, ok := p.call(name, args.String())
-		if !ok {
+		if !p.known(name) {
 			return nil
 		}
-		calls = append(calls, c)
+		calls = append(calls, Call{name, args.String()})
 		if !r.eat(",") {
 			break
 		}
@@ -101,16 +114,8 @@ func (r *pyReader) value(depth int) (string, bool) {
 	for r.at < len(r.s) && strings.IndexByte(",)]} \t\r\n:", r.s[r.at]) < 0 {
 		r.at++
 	}
-	switch word := r.s[start:r.at]; word {
-	case "True", "true":
-		return "true", true
-	case "False", "false":
-		return "false", true
-	case "None", "null":
-		return "null", true
-	default:
-		return word, json.Valid([]byte(word)) && word != ""
-	}
+	word := literal(r.s[start:r.at])
+	return word, word[0] != '"'
 }
 
 func (r *pyReader) group(open byte, depth int) (string, bool) {

@@ -1,0 +1,52 @@
+package toolcall
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// one is the call that an object of JSON writes. Names of members are matched exactly.
+func (p *Parser) one(raw []byte) (Call, bool) {
+	var m map[string]json.RawMessage
+	if json.Unmarshal(raw, &m) != nil {
+		return Call{}, false
+	}
+	var name string
+	if json.Unmarshal(m["name"], &name) != nil || name == "" { // {"function": "f", ...}, or as in OpenAI's API
+		f := m["function"]
+		if len(f) > 0 && f[0] == '{' {
+			return p.one(f)
+		}
+		if json.Unmarshal(f, &name) != nil {
+			return Call{}, false
+		}
+	}
+	args, ok := m["arguments"]
+	if !ok {
+		args = m["parameters"]
+	}
+	text, ok := object(string(args))
+	return Call{name, text}, ok && p.known(name)
+}
+
+// object is a value given for arguments as an object of JSON: the object itself, one that
+// stands in a string, or an empty one for what is missing, null or empty.
+func object(value string) (string, bool) {
+	switch value = strings.TrimSpace(value); value {
+	case "", "null", "None", `""`, "[]":
+		return "{}", true
+	}
+	var text string
+	if value[0] == '"' && json.Unmarshal([]byte(value), &text) == nil {
+		if text == "" || text[0] == '"' {
+			return "{}", strings.TrimSpace(text) == ""
+		}
+		return object(text)
+	}
+	if value[0] != '{' {
+		return "", false
+	}
+	var w writer
+	out, n, _ := w.take(value, true)
+	return out + w.end(), n == len(value)
+}

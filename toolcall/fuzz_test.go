@@ -1,0 +1,84 @@
+package toolcall
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+// judge parses an answer, whole and by pieces of n bytes, and checks that both agree and that
+// the arguments of every call are an object of JSON, unless the answer was cut.
+func judge(t *testing.T, f Family, text string, n int, cut bool) {
+	t.Helper()
+	p := New(f, known)
+	all := append(p.Push(text), p.Flush(cut)...)
+	want := render(all)
+	if open := p.Open(); !cut || !open {
+		var args []string
+		for _, x := range all {
+			if x.Call != nil {
+				args = append(args, x.Call.Arguments)
+			}
+			if x.Arguments != "" {
+				args[len(args)-1] += x.Arguments
+			}
+		}
+		for _, a := range args {
+			if !json.Valid([]byte(a)) || a[0] != '{' {
+				t.Fatalf("%s %q (cut: %v): the arguments %q are no object", f, text, cut, a)
+			}
+		}
+	}
+	p = New(f, known)
+	var pieces []Piece
+	for rest := text; rest != ""; {
+		k := min(n, len(rest))
+		pieces = append(pieces, p.Push(rest[:k])...)
+		rest = rest[k:]
+	}
+	if got := render(append(pieces, p.Flush(cut)...)); got != want {
+		t.Fatalf("%s %q (cut: %v) by %d:\n%s\nwhole\n%s", f, text, cut, n, got, want)
+	}
+}
+
+func FuzzParser(f *testing.F) {
+	for i := range Families {
+		f.Add(uint8(i), `<tool_call>{"name":"f","arguments":{}}</tool_call>[f(a=1)]`, uint8(3), false)
+		f.Add(uint8(i), `[TOOL_CALLS]f[ARGS]{"a":1}`, uint8(1), true)
+		f.Add(uint8(i), "<function=f>\n<parameter=a>\n1\n</function>", uint8(2), false)
+	}
+	f.Fuzz(func(t *testing.T, family uint8, text string, n uint8, cut bool) {
+		judge(t, Families[int(family)%len(Families)], text, int(n)+1, cut)
+	})
+}
+
+// scraps are what answers with calls are made of, whole and broken.
+var scraps = strings.Split(`<tool_call>|</tool_call>|<function=f>|<function=h>|</function>|<parameter=a>|<parameter=b>|</parameter>|<parameter name="c">|`+
+	`[TOOL_CALLS]|[ARGS]|[CALL_ID]x|f|g|[f(a=1, b='x')]|f(|)|<｜tool▁calls▁begin｜>|<｜tool▁call▁begin｜>|<｜tool▁sep｜>|<｜tool▁call▁end｜>|<｜tool▁calls▁end｜>|`+
+	`{"name": "f", "arguments": |{"name": "f", "parameters": |{"arguments": |, "name": "f"}|{'name': 'f', 'arguments': |{"name": "h", "arguments": |"function": |"type": "function", |`+
+	`{|}|[|]|,|:|"|'|"a": |"b"|'c': |d: |"text|more"|\|\n|\u12|\u00e9|\d|true|None|NaN|007|1_000|0x1F|.5|//|/*|*/|#|;|=|`+
+	"```|```json\n|<|</|日|\n|\t| |1|-|\x00|<|python_tag|>|null|\"\"|</tool|</para|junk", "|")
+
+func TestRandomAnswers(t *testing.T) {
+	r, rounds := rand.New(rand.NewPCG(3, 9)), 3000
+	if testing.Short() {
+		rounds = 300
+	}
+	begins := map[Family]string{Hermes: "<tool_call>", Mistral: "[TOOL_CALLS]", DeepSeek: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>"}
+	for range rounds {
+		for _, f := range Families {
+			var b strings.Builder
+			if r.IntN(2) == 0 {
+				b.WriteString(begins[f])
+			}
+			if r.IntN(2) == 0 {
+				b.WriteString([]string{`{"name": "f", "arguments": {`, "f[ARGS]{", "<function=f>\n<parameter=a>", "f<｜tool▁sep｜>{"}[r.IntN(4)])
+			}
+			for range r.IntN(14) {
+				b.WriteString(scraps[r.IntN(len(scraps))])
+			}
+			judge(t, f, b.String(), 1+r.IntN(4), r.IntN(3) == 0)
+		}
+	}
+}
