@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/shoal-llm/shoal/grammar"
 	"github.com/shoal-llm/shoal/toolcall"
 )
 
@@ -122,18 +123,11 @@ func (t *toolset) add(at string, x tool) {
 	} else if x.Parameters[0] != '{' {
 		panic(refusal(invalid(at+".parameters", "'%s.parameters' must be a JSON schema, an object.", at)))
 	}
-	var schema struct {
-		Properties map[string]struct {
-			Type any `json:"type"`
-		} `json:"properties"`
+	known := toolcall.Tool{}
+	if x.Parameters != nil {
+		known.Schema = grammar.NewParameters(string(x.Parameters))
 	}
-	strs := map[string]bool{}
-	if x.Parameters != nil && json.Unmarshal(x.Parameters, &schema) == nil {
-		for k, p := range schema.Properties {
-			strs[k] = p.Type == "string"
-		}
-	}
-	t.known[name] = toolcall.Tool{Strings: strs}
+	t.known[name] = known
 	t.list = append(t.list, x)
 }
 

@@ -136,3 +136,39 @@ func TestParrotCalls(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+// A parameter of Qwen3-Coder's is text unless its schema, read by itself, says otherwise.
+func TestParrotParameterTypes(t *testing.T) {
+	for value, cases := range map[string]map[string]string{
+		"1e5": {
+			`{"properties":{"path":{"type":"string"}}}`:                                       `"1e5"`,
+			`{"properties":{"path":{"anyOf":[{"type":"string"},{"type":"null"}]}}}`:           `"1e5"`,
+			`{"properties":{"path":{"type":"string"},"z":true}}`:                              `"1e5"`,
+			`{"properties":{"path":{"$ref":"#/$defs/p"}},"$defs":{"p":{"type":"string"}}}`:    `"1e5"`,
+			`{"type":"object","additionalProperties":{"type":"string"}}`:                      `"1e5"`,
+			`{"patternProperties":{"^p":{"type":"string"}},"additionalProperties":true}`:      `"1e5"`,
+			`{"properties":{"path":{"enum":["1e5","x"]}}}`:                                    `"1e5"`,
+			`{"properties":{"path":{"const":"1e5"}}}`:                                         `"1e5"`,
+			`{"properties":{"path":{"type":["string","integer"]}}}`:                           `"1e5"`,
+			`{"properties":{"path":{"allOf":[{"type":"string"}],"format":"no-such-format"}}}`: `"1e5"`,
+			`{"properties":{"path":{"type":"integer"}}}`:                                      `100000`,
+			`{"properties":{"path":{"type":"number"}}}`:                                       `1e5`,
+		},
+		"True": {
+			`{"properties":{"path":{"type":"boolean"}}}`:            `true`,
+			`{"properties":{"path":{"type":["boolean","null"]}}}`:   `true`,
+			`{"properties":{"path":{"type":["boolean","string"]}}}`: `"True"`,
+		},
+		"null": {
+			`{"properties":{"path":{"type":["string","null"]}}}`: `null`,
+			`{"properties":{"path":{"type":"string"}}}`:          `"null"`,
+		},
+	} {
+		h := serveParrot(t, parrot.Script{Text: "<tool_call>\n<function=put>\n<parameter=path>\n" + value + "\n</parameter>\n</function>\n</tool_call>"}, nil)
+		for schema, want := range cases {
+			if got := askChat(t, h, map[string]any{"tools": putTool(schema)}, false); got.calls != `put{"path": `+want+`}` {
+				t.Errorf("%s under %s: %+v, want %s", value, schema, got, want)
+			}
+		}
+	}
+}

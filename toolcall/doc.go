@@ -60,7 +60,3 @@ type Piece struct {
 	Call      *Call
 	Arguments string
 }
-
-// Tool is a function that may be called. Strings tells of its parameters which are
-// strings, for families whose calls do not say.
-type Tool struct{ Strings map[string]bool }

@@ -8,7 +8,20 @@ import (
 	"testing"
 )
 
-var known = map[string]Tool{"f": {}, "g": {}, "get_weather": {Strings: map[string]bool{"city": true}}}
+// types are a Schema: the types of each parameter, and "*" for those of others.
+type types map[string]string
+
+func (s types) Allows(name, kind string) bool {
+	list, ok := s[name]
+	if !ok {
+		list = s["*"]
+	}
+	return strings.Contains(list, kind)
+}
+
+func (s types) Lists(name, value string) bool { return strings.Contains(s[name], "="+value) }
+
+var known = map[string]Tool{"f": {Schema: types{"*": "integer", "path": "string", "city": "string"}}, "g": {}, "get_weather": {Schema: types{"city": "string", "days": "integer"}}}
 
 // render writes pieces so that joined texts are one.
 func render(pieces []Piece) string {

@@ -1,7 +1,6 @@
 package toolcall
 
 import (
-	"encoding/json"
 	"strings"
 )
 
@@ -108,7 +107,7 @@ func (p *Parser) parameter(out *[]Piece) bool {
 		if p.xml.keys++; p.xml.keys == 1 {
 			before = "{"
 		}
-		*out = append(*out, Piece{Arguments: before + quoted(key) + ": " + p.value(key, value)})
+		*out = append(*out, Piece{Arguments: before + quoted(key) + ": " + typed(p.tools[p.xml.name].Schema, key, value)})
 		p.buf = m.s[m.at+n:]
 		return true
 	}
@@ -138,14 +137,6 @@ func (p *Parser) close(out *[]Piece, n int) {
 	}
 	*out = append(*out, Piece{Arguments: end})
 	p.buf, p.at = p.xml.left+p.buf[n:], between
-}
-
-// value is the text of a parameter as JSON.
-func (p *Parser) value(key, text string) string {
-	if p.tools[p.xml.name].Strings[key] || !json.Valid([]byte(text)) {
-		return quoted(text)
-	}
-	return strings.TrimSpace(text)
 }
 
 // parameterValue reads a value up to its end, n bytes with the mark that is only its own.
