@@ -25,16 +25,24 @@ func (s *Server) handleResponses(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Ignored-Parameters", strings.Join(g.ignored, ", "))
 	}
 	store := s.kept()
-	if err := store.BeginResponse(r, g.head.ID, g.response.body); err != nil {
+	k, existed, err := store.BeginResponse(r, g.head.ID, g.response.body)
+	if err != nil {
 		s.WriteError(w, err)
 		return
 	}
+	if existed {
+		w.Header().Set("Idempotency-Replayed", "true")
+	}
 	if g.stream {
-		store.FollowResponse(w, r, g.head.ID, -1)
+		store.FollowResponse(w, r, k.ID, -1)
 		return
 	}
-	g.response.echo.Status = "queued"
-	s.writeJSON(w, http.StatusOK, g.response.echo)
+	out, err := s.ShowResponse(k)
+	if err != nil {
+		s.WriteError(w, err)
+		return
+	}
+	s.writeJSON(w, http.StatusOK, out)
 }
 
 // inputTokens counts what a request would read.

@@ -15,8 +15,9 @@ import (
 type ResponseStore interface {
 	// KeepResponse takes one that is done: it is on disk when there is no error.
 	KeepResponse(ctx context.Context, k KeptResponse, seed uint64) error
-	// BeginResponse accepts one to be made in the background.
-	BeginResponse(r *http.Request, id string, body []byte) error
+	// BeginResponse accepts one to be made in the background. With an Idempotency-Key its id
+	// follows from the key; existed: the same request was accepted before.
+	BeginResponse(r *http.Request, id string, body []byte) (k KeptResponse, existed bool, err error)
 	// KeptResponse finds one; false: there is none that the asking key may see.
 	KeptResponse(ctx context.Context, id string) (k KeptResponse, ok bool, err error)
 	// FollowResponse answers with the events of one after a number, as they come.

@@ -49,7 +49,10 @@ func (v *Service) postJob(w http.ResponseWriter, r *http.Request) (any, error) {
 	}
 	var spec Spec
 	if err == nil {
-		spec, err = parseJob(body, r.Header.Get("Idempotency-Key"))
+		spec, err = parseJob(body)
+	}
+	if err == nil {
+		spec.Key, err = door.Key(r)
 	}
 	if err != nil {
 		return nil, err
@@ -96,10 +99,7 @@ func problemOf(err error) error {
 
 // parseJob reads {"endpoint", "body"}, or the body of a completion itself, whose
 // endpoint shows by "messages" or "prompt" unless it is named.
-func parseJob(body []byte, key string) (Spec, error) {
-	if len(key) > door.MaxKey {
-		return Spec{}, api.Problem{Status: http.StatusBadRequest, Param: "Idempotency-Key", Message: fmt.Sprintf("The Idempotency-Key is longer than %d bytes.", door.MaxKey)}
-	}
+func parseJob(body []byte) (Spec, error) {
 	var f struct {
 		Endpoint string          `json:"endpoint"`
 		Body     json.RawMessage `json:"body"`
@@ -109,7 +109,7 @@ func parseJob(body []byte, key string) (Spec, error) {
 	if err := json.Unmarshal(body, &f); err != nil {
 		return Spec{}, api.Problem{Status: http.StatusBadRequest, Code: "invalid_json", Message: "The request body must be a JSON object: " + err.Error() + "."}
 	}
-	spec := Spec{Endpoint: f.Endpoint, Body: f.Body, Key: key}
+	spec := Spec{Endpoint: f.Endpoint, Body: f.Body}
 	if spec.Body == nil {
 		spec.Body = body
 		if spec.Endpoint == "" {

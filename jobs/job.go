@@ -22,7 +22,6 @@ type job struct {
 	mu       sync.Mutex
 	state    State
 	head     Spec // without Body
-	hash     [sha256.Size]byte
 	done     committed
 	status   int             // Dead: the HTTP status a client would have got
 	body     json.RawMessage // Dead: its body
@@ -75,7 +74,7 @@ func (j *job) apply(r *journal.Record, seq uint64) error {
 		if err := json.Unmarshal(r.Payload, &s); err != nil {
 			return fmt.Errorf("%w: the request does not decode: %v", journal.ErrDamaged, err)
 		}
-		j.hash, j.first = s.hash(), seq
+		j.first = seq
 		s.Body = nil
 		j.head = s
 	case KindDone:

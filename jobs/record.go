@@ -1,10 +1,11 @@
 package jobs
 
 import (
-	"crypto/sha256"
+	"bytes"
 	"encoding/json"
 	"fmt"
 
+	"github.com/shoal-llm/shoal/internal/strictjson"
 	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
@@ -20,14 +21,19 @@ type Spec struct {
 	Holder      string          `json:"holder,omitempty"` // the name of the API key that it belongs to; "": everyone's
 }
 
-// hash is what makes two requests the same: endpoint and body, whose spaces and
-// order of members count.
-func (s *Spec) hash() [sha256.Size]byte {
-	h := sha256.New()
-	h.Write([]byte(s.Endpoint))
-	h.Write([]byte{0})
-	h.Write(s.Body)
-	return [sha256.Size]byte(h.Sum(nil))
+// same compares two requests: the endpoint, and the body as JSON (strictjson.Canonical). The
+// bytes of a body are not compared. A store keeps a body as json.Marshal spells it, without
+// white space and with <, > and & escaped.
+func (s *Spec) same(other *Spec) bool {
+	if s.Endpoint != other.Endpoint {
+		return false
+	}
+	a, err := strictjson.Canonical(s.Body)
+	b, otherErr := strictjson.Canonical(other.Body)
+	if err != nil || otherErr != nil {
+		return bytes.Equal(s.Body, other.Body)
+	}
+	return bytes.Equal(a, b)
 }
 
 // ending is the payload of Retry and Dead.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/shoal-llm/shoal/api"
 	"github.com/shoal-llm/shoal/jobs/door"
@@ -63,13 +64,28 @@ func (s *Store) hold(ctx context.Context, id string, at int64, spec Spec) (*job,
 	return j, nil
 }
 
-// BeginResponse accepts a response of the background.
-func (v *Service) BeginResponse(r *http.Request, id string, body []byte) error {
+// BeginResponse implements api.ResponseStore.
+func (v *Service) BeginResponse(r *http.Request, id string, body []byte) (k api.KeptResponse, existed bool, err error) {
 	if len(body) > v.cfg.MaxBody {
-		return api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("A response of the background may have %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
+		return k, false, api.Problem{Status: http.StatusRequestEntityTooLarge, Code: "request_too_large", Message: fmt.Sprintf("A response of the background may have %d bytes, this one has %d.", v.cfg.MaxBody, len(body))}
 	}
-	_, _, err := v.accept(r.Context(), id, Spec{Endpoint: api.EndpointResponses, Body: body, Holder: api.HolderOf(r.Context())}, func(t *api.Task) error { return v.api.Charge(r, t) })
-	return err
+	key, err := door.Key(r)
+	if err != nil {
+		return k, false, err
+	}
+	spec := Spec{Endpoint: api.EndpointResponses, Body: body, Key: key, Holder: api.HolderOf(r.Context())}
+	if key != "" {
+		id = "resp_" + strings.TrimPrefix(spec.id(), "job-")
+	}
+	j, existed, err := v.accept(r.Context(), id, spec, func(t *api.Task) error { return v.api.Charge(r, t) })
+	switch {
+	case err != nil:
+	case existed:
+		k, err = v.kept(r.Context(), j)
+	default:
+		k = api.KeptResponse{ID: id, Created: j.state.Accepted / 1000, Body: body, Status: "queued"}
+	}
+	return k, existed, err
 }
 
 func (v *Service) KeptResponse(ctx context.Context, id string) (k api.KeptResponse, ok bool, err error) {

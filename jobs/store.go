@@ -271,11 +271,11 @@ func (s *Store) accept(ctx context.Context, id string, spec Spec) (v view, exist
 		s.mu.Unlock()
 	}()
 	again := func() (view, bool, error) {
-		v := j.view()
-		if j.sameAs(&spec) {
-			return v, true, nil
+		stored, err := s.spec(ctx, id)
+		if err == nil && !stored.same(&spec) {
+			err = journal.ErrMismatch
 		}
-		return v, true, journal.ErrMismatch
+		return j.view(), true, err
 	}
 	if j.view().state.Phase != "" {
 		return again()
@@ -300,12 +300,6 @@ func (s *Store) accept(ctx context.Context, id string, spec Spec) (v view, exist
 
 // errGone: the entry of a job was given up by whoever made it.
 var errGone = errors.New("jobs: entry given up")
-
-func (j *job) sameAs(spec *Spec) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.hash == spec.hash()
-}
 
 // room: may one more job come? s.mu is held.
 func (s *Store) room() error {

@@ -98,7 +98,9 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 	if err := json.Unmarshal(body, &spec); err != nil {
 		return bad("", "The request body does not describe a batch: %v.", err)
 	}
-	spec.Key = r.Header.Get("Idempotency-Key")
+	if spec.Key, err = door.Key(r); err != nil {
+		return nil, err
+	}
 	size := 0
 	for k, x := range spec.Metadata {
 		size = max(size, len(k), len(x))
@@ -111,8 +113,6 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 		}
 	}
 	switch {
-	case len(spec.Key) > door.MaxKey:
-		return bad("Idempotency-Key", "The Idempotency-Key is longer than %d bytes.", door.MaxKey)
 	case spec.Endpoint != api.EndpointChat && spec.Endpoint != api.EndpointCompletions:
 		return bad("endpoint", "'endpoint' is %.60q; known are %s and %s.", spec.Endpoint, api.EndpointChat, api.EndpointCompletions)
 	case spec.Window != "24h":

@@ -19,7 +19,7 @@ import (
 // Limits of requests.
 const (
 	AcceptLimit = 5 * time.Second // a disk that takes longer is no place for a job
-	MaxKey      = 255             // bytes of an Idempotency-Key
+	maxKey      = 255             // bytes of an Idempotency-Key
 )
 
 // NewID is 128 random bits.
@@ -27,6 +27,15 @@ func NewID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
+}
+
+// Key is the Idempotency-Key of a request, "" where it has none.
+func Key(r *http.Request) (string, error) {
+	key := r.Header.Get("Idempotency-Key")
+	if len(key) > maxKey {
+		return "", api.Problem{Status: http.StatusBadRequest, Param: "Idempotency-Key", Message: fmt.Sprintf("The Idempotency-Key is longer than %d bytes.", maxKey)}
+	}
+	return key, nil
 }
 
 // PathID gives the id and the rest of a path below prefix.
@@ -90,7 +99,9 @@ func Problem(err error) error {
 		return nil
 	case errors.Is(err, journal.ErrMismatch):
 		return api.Problem{Status: http.StatusConflict, Code: "idempotency_mismatch", Param: "Idempotency-Key",
-			Message: "This Idempotency-Key belongs to a job with another request; send the same body, or another key."}
+			Message: "This Idempotency-Key was sent with another request before; send the same body, or another key."}
+	case errors.Is(err, journal.ErrDamaged):
+		return Refused(err, http.StatusInternalServerError, "record_damaged", 0)
 	case errors.Is(err, journal.ErrFull):
 		return Refused(err, http.StatusServiceUnavailable, "store_full", time.Minute)
 	}
