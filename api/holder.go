@@ -10,10 +10,11 @@ func HolderOf(ctx context.Context) string {
 	return ""
 }
 
-// Sees says whether who asks in a context may see what the key of a name keeps: the same
-// key, an operator, and the server itself, which goes on with what it accepted. What was
-// kept without a key everyone sees.
+// Sees says whether the key of a request may see what the key of a name keeps: the same key does,
+// and an operator, and the server itself, which continues what it accepted. What has no owner
+// is for operators: it was kept while there were no keys, or by a build that stored no owner.
+// Where there are no keys, everybody is an operator.
 func Sees(ctx context.Context, holder string) bool {
 	sc, ok := ctx.Value(scopeKey{}).(*scope)
-	return !ok || holder == "" || sc.who().Role == RoleOperator || sc.who().Name == holder
+	return !ok || sc.who().Role == RoleOperator || holder != "" && sc.who().Name == holder
 }

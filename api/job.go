@@ -36,7 +36,7 @@ type JobList struct {
 	Object  string         `json:"object"`
 	Data    []Job          `json:"data"`
 	HasMore bool           `json:"has_more"`
-	Counts  map[string]int `json:"counts"` // of all jobs, by state
+	Counts  map[string]int `json:"counts"` // of the jobs that the key may see, by state
 	Store   string         `json:"store"`  // ok, or why it cannot be written
 	Damage  []string       `json:"damage,omitempty"`
 }

@@ -273,14 +273,17 @@ func (v *Service) listJobs(_ http.ResponseWriter, r *http.Request) (any, error) 
 		return nil, err
 	}
 	out := api.JobList{Object: "list", Data: []api.Job{}, Counts: map[string]int{}, Store: cmp.Or(v.store.Trouble(), "ok"), Damage: v.store.Damage()}
-	for state, n := range v.store.States() {
-		out.Counts[string(state)] = n
+	for _, p := range Phases {
+		out.Counts[string(p)] = 0
 	}
-	all := v.store.list()
+	all := slices.DeleteFunc(v.store.list(), func(j view) bool { return !api.Sees(r.Context(), j.head.Holder) })
+	for _, j := range all {
+		out.Counts[string(j.state.Phase)]++
+	}
 	slices.Reverse(all)
 	page, more := door.Page(all, q.Get("after"), limit, func(j view) string { return j.id },
 		func(j view) bool {
-			return (state == "" || j.state.Phase == state) && (batch == "" || j.head.Batch == batch) && api.Sees(r.Context(), j.head.Holder)
+			return (state == "" || j.state.Phase == state) && (batch == "" || j.head.Batch == batch)
 		})
 	out.HasMore = more
 	for _, j := range page {

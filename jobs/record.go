@@ -18,7 +18,7 @@ type Spec struct {
 	Fingerprint string          `json:"fingerprint,omitempty"`
 	Batch       string          `json:"batch,omitempty"`
 	Line        int             `json:"line,omitempty"`   // of the batch, from 0
-	Holder      string          `json:"holder,omitempty"` // the name of the API key that it belongs to; "": everyone's
+	Holder      string          `json:"holder,omitempty"` // the name of the API key that it belongs to; "": operators
 }
 
 // same compares two requests: the endpoint, and the body as JSON (strictjson.Canonical). The

@@ -2,12 +2,12 @@ package batches
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 
 	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/strictjson"
 	"github.com/shoal-llm/shoal/jobs/door"
 	"github.com/shoal-llm/shoal/jobs/files"
 )
@@ -94,10 +94,16 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 	bad := func(param, format string, a ...any) (any, error) {
 		return nil, api.Problem{Status: http.StatusBadRequest, Param: param, Message: fmt.Sprintf(format, a...)}
 	}
-	var spec spec
-	if err := json.Unmarshal(body, &spec); err != nil {
-		return bad("", "The request body does not describe a batch: %v.", err)
+	var asked struct {
+		Input    string            `json:"input_file_id"`
+		Endpoint string            `json:"endpoint"`
+		Window   string            `json:"completion_window"`
+		Metadata map[string]string `json:"metadata"`
 	}
+	if err := strictjson.Unmarshal(body, &asked); err != nil {
+		return bad("", "The request body does not describe a batch. %v", err)
+	}
+	spec := spec{Input: asked.Input, Endpoint: asked.Endpoint, Window: asked.Window, Metadata: asked.Metadata, Holder: api.HolderOf(r.Context())}
 	if spec.Key, err = door.Key(r); err != nil {
 		return nil, err
 	}
@@ -121,7 +127,7 @@ func (v *Service) postBatch(w http.ResponseWriter, r *http.Request) (any, error)
 		return bad("metadata", "'metadata' may hold 16 pairs of up to 512 bytes.")
 	case ferr != nil && !errors.Is(ferr, files.ErrNone):
 		return nil, door.Unreadable("The input file", ferr)
-	case ferr != nil:
+	case ferr != nil || !api.Sees(r.Context(), f.Holder):
 		return bad("input_file_id", "There is no file %.80q; upload it with POST /v1/files and purpose \"batch\".", spec.Input)
 	case f.Purpose != "batch":
 		return bad("input_file_id", "The file %s has the purpose %s; upload the input with \"batch\".", f.ID, f.Purpose)
@@ -149,18 +155,26 @@ func (v *Service) getBatch(_ http.ResponseWriter, r *http.Request) (any, error) 
 	return v.show(b), nil
 }
 
-// asked is the batch of an id.
+// asked is the batch of an id. One that the key of the request may not see is not there.
 func (v *Service) asked(ctx context.Context, id string) (*batch, error) {
 	b := v.store.get(id)
 	if b == nil {
 		if err := v.store.jobs.Ask(ctx, id); err != nil {
 			return nil, door.Unreadable("The batch", err)
 		}
-		if b = v.store.get(id); b == nil {
-			return nil, door.NotFound("batch", id)
-		}
+		b = v.store.get(id)
+	}
+	if b == nil || !b.visible(ctx) {
+		return nil, door.NotFound("batch", id)
 	}
 	return b, nil
+}
+
+// visible says whether the key of a request may see a batch.
+func (b *batch) visible(ctx context.Context) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return api.Sees(ctx, b.spec.Holder)
 }
 
 // cancelBatch answers POST /v1/batches/{id}/cancel.
@@ -193,7 +207,7 @@ func (v *Service) listBatches(_ http.ResponseWriter, r *http.Request) (any, erro
 		Last    *string     `json:"last_id"`
 		HasMore bool        `json:"has_more"`
 	}{Object: "list", Data: []batchView{}}
-	page, more := door.Page(v.store.list(), r.URL.Query().Get("after"), limit, func(b *batch) string { return b.id }, func(*batch) bool { return true })
+	page, more := door.Page(v.store.list(), r.URL.Query().Get("after"), limit, func(b *batch) string { return b.id }, func(b *batch) bool { return b.visible(r.Context()) })
 	out.HasMore = more
 	for _, b := range page {
 		out.Data = append(out.Data, v.show(b))

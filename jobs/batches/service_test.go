@@ -490,7 +490,7 @@ func TestAFullDiskRefusesNewJobsAndKeepsOldOnes(t *testing.T) {
 	h.until(h.want(202, "POST", "/v1/jobs", askFor)["id"].(string), "completed")
 }
 
-func (h *house) upload(text string) string {
+func (h *house) upload(text string, header ...string) string {
 	h.t.Helper()
 	var b bytes.Buffer
 	m := multipart.NewWriter(&b)
@@ -498,7 +498,7 @@ func (h *house) upload(text string) string {
 	_, _ = io.WriteString(w, text)
 	_ = m.WriteField("purpose", "batch")
 	m.Close()
-	return h.want(200, "POST", "/v1/files", b.String(), "Content-Type", m.FormDataContentType())["id"].(string)
+	return h.want(200, "POST", "/v1/files", b.String(), append(header, "Content-Type", m.FormDataContentType())...)["id"].(string)
 }
 
 func (h *house) lines(id any) []map[string]any {

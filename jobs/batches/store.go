@@ -27,6 +27,19 @@ type spec struct {
 	Window   string            `json:"completion_window"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	Key      string            `json:"key,omitempty"`
+	Holder   string            `json:"holder,omitempty"` // the name of the API key that it belongs to; "": operators
+}
+
+// id of the batch of a request. An Idempotency-Key is one of the API key that sent it.
+func (s *spec) id() string {
+	if s.Key == "" {
+		return prefix + door.NewID()
+	}
+	key := s.Key
+	if s.Holder != "" {
+		key = s.Holder + "\x00" + key
+	}
+	return prefix + jobs.ID("batch\x00" + key)[len("job-"):]
 }
 
 // ending is the payload of BatchDone.
@@ -212,10 +225,7 @@ func (s *Store) Sweep(before int64, drop func(*journal.Writer) error) error {
 
 // create makes a batch, or finds the one of the same key and request.
 func (s *Store) create(ctx context.Context, spec spec) (*batch, error) {
-	id := prefix + door.NewID()
-	if spec.Key != "" {
-		id = prefix + jobs.ID("batch\x00" + spec.Key)[len("job-"):]
-	}
+	id := spec.id()
 	text, err := json.Marshal(spec)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: %w", err)

@@ -19,6 +19,9 @@ import (
 	"github.com/shoal-llm/shoal/jobs/journal"
 )
 
+// input describes a file of a batch.
+func input(id string) File { return File{ID: id, Filename: id, Purpose: "batch", CreatedAt: 1} }
+
 func sharedFiles(t *testing.T, l journal.FileLog) *Shared {
 	t.Helper()
 	f, err := OpenShared(t.Context(), l, t.TempDir())
@@ -79,7 +82,7 @@ func TestStoresAgree(t *testing.T) {
 			long := randomText(2*chunkBytes + 12345)
 			put := func(id, text string) {
 				t.Helper()
-				x, err := f.Put(ctx, id, id+".jsonl", "batch", int64(len(text)), strings.NewReader(text))
+				x, err := f.Put(ctx, File{ID: id, Filename: id + ".jsonl", Purpose: "batch", CreatedAt: int64(len(text)), Holder: "ann"}, strings.NewReader(text))
 				if err != nil || x.Bytes != int64(len(text)) {
 					t.Fatalf("put %s: %+v %v", id, x, err)
 				}
@@ -125,14 +128,14 @@ func TestUploadsShareTheRoom(t *testing.T) {
 	}
 	f.total = Bytes - 100
 	put := func(id string, bytes int) error {
-		_, err := f.Put(t.Context(), id, id, "batch", 1, strings.NewReader(randomText(bytes)))
+		_, err := f.Put(t.Context(), input(id), strings.NewReader(randomText(bytes)))
 		return err
 	}
 	pr, pw := io.Pipe()
 	defer pr.Close()
 	done := make(chan error, 1)
 	go func() {
-		_, err := f.Put(t.Context(), "file-a", "a", "batch", 1, pr)
+		_, err := f.Put(t.Context(), input("file-a"), pr)
 		done <- err
 	}()
 	for _, n := range []int{60, 1} { // the second is read when the first has been written
@@ -189,7 +192,7 @@ func (l *flipping) Read(ctx context.Context, name string, after uint64, each fun
 func TestSharedFilesOutliveTheirFolder(t *testing.T) {
 	l, ctx, long := &flipping{MemoryLog: journal.NewMemoryLog()}, t.Context(), randomText(chunkBytes+1)
 	a := sharedFiles(t, l)
-	if _, err := a.Put(ctx, "file-a", "in", "batch", 1, strings.NewReader(long)); err != nil {
+	if _, err := a.Put(ctx, input("file-a"), strings.NewReader(long)); err != nil {
 		t.Fatal(err)
 	}
 	b := sharedFiles(t, l)
@@ -298,7 +301,7 @@ func TestUploadThatTheLogDoesNotTake(t *testing.T) {
 			l.then = cancel
 		}
 		f := sharedFiles(t, l)
-		_, err := f.Put(ctx, "file-x", "x", "batch", 1, strings.NewReader(randomText(2*chunkBytes)))
+		_, err := f.Put(ctx, input("file-x"), strings.NewReader(randomText(2*chunkBytes)))
 		cancel()
 		names, jerr := l.Journals(t.Context())
 		copies, lerr := f.local.List(t.Context())
@@ -316,7 +319,7 @@ func TestTakeFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, id := range []string{"file-a", "file-b", "file-bad"} {
-		if _, err := from.Put(ctx, id, id, "batch", 1, strings.NewReader(id)); err != nil {
+		if _, err := from.Put(ctx, input(id), strings.NewReader(id)); err != nil {
 			t.Fatal(err)
 		}
 	}

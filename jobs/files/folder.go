@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"maps"
 	"os"
@@ -30,6 +31,13 @@ type File struct {
 	Purpose   string `json:"purpose"` // batch, batch_output, context
 	Status    string `json:"status"`
 	SHA256    string `json:"sha256"`
+	Holder    string `json:"holder,omitempty"` // the name of the API key that it belongs to; "": operators
+}
+
+// described is the file of a description with the hash and the size of its content.
+func (x File) described(bytes int64, h hash.Hash) File {
+	x.Object, x.Status, x.Bytes, x.SHA256 = "file", "processed", bytes, hex.EncodeToString(h.Sum(nil))
+	return x
 }
 
 // Bytes bounds what files take on disk.
@@ -50,9 +58,10 @@ var (
 // Store keeps the files of batches. All methods may be called concurrently;
 // ErrNone: there is no file of that id.
 type Store interface {
-	// Put keeps what r holds under id, in place of a file of that id. When it
-	// returns without an error, the file is safe.
-	Put(ctx context.Context, id, name, purpose string, created int64, r io.Reader) (File, error)
+	// Put keeps what r holds under the id of x, in place of a file of that id. Of x it reads
+	// id, name, purpose, owner and time; the rest follows from the content. When it returns
+	// without an error, the file is safe.
+	Put(ctx context.Context, x File, r io.Reader) (File, error)
 	Get(ctx context.Context, id string) (File, error)
 	// List is all files, the newest first.
 	List(ctx context.Context) ([]File, error)
@@ -105,7 +114,7 @@ func OpenFolder(dir string) (*Folder, error) {
 	return f, nil
 }
 
-func (f *Folder) Put(_ context.Context, id, name, purpose string, created int64, r io.Reader) (_ File, err error) {
+func (f *Folder) Put(_ context.Context, x File, r io.Reader) (_ File, err error) {
 	c, err := f.claim()
 	if err != nil {
 		return File{}, err
@@ -134,21 +143,21 @@ func (f *Folder) Put(_ context.Context, id, name, purpose string, created int64,
 	if err = tmp.Sync(); err != nil {
 		return File{}, fmt.Errorf("jobs: %w", err)
 	}
-	x := File{ID: id, Object: "file", Bytes: n, CreatedAt: created, Filename: name, Purpose: purpose, Status: "processed", SHA256: hex.EncodeToString(h.Sum(nil))}
+	x = x.described(n, h)
 	meta, err := json.Marshal(x)
 	if err != nil {
 		return File{}, fmt.Errorf("jobs: %w", err)
 	}
-	if err = os.Rename(tmp.Name(), f.path(id, "data")); err != nil {
+	if err = os.Rename(tmp.Name(), f.path(x.ID, "data")); err != nil {
 		return File{}, fmt.Errorf("jobs: %w", err)
 	}
-	if err = journal.WriteWhole(f.path(id, "json"), meta); err != nil {
+	if err = journal.WriteWhole(f.path(x.ID, "json"), meta); err != nil {
 		return File{}, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.total += n - f.all[id].Bytes
-	f.all[id] = x
+	f.total += n - f.all[x.ID].Bytes
+	f.all[x.ID] = x
 	return x, nil
 }
 

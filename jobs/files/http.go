@@ -90,7 +90,7 @@ func (v *Service) postFile(w http.ResponseWriter, r *http.Request) (any, error) 
 			if len(name) > 255 || !utf8.ValidString(name) {
 				return nil, api.Problem{Status: http.StatusBadRequest, Param: "file", Message: "The file's name must be UTF-8 of at most 255 bytes."}
 			}
-			if f, err = v.store.Put(r.Context(), "file-"+door.NewID(), name, "batch", time.Now().Unix(), sentBy{p}); err != nil {
+			if f, err = v.store.Put(r.Context(), File{ID: "file-" + door.NewID(), Filename: name, Purpose: "batch", CreatedAt: time.Now().Unix(), Holder: api.HolderOf(r.Context())}, sentBy{p}); err != nil {
 				return nil, fileProblem(err)
 			}
 			have = true
@@ -103,7 +103,7 @@ func (v *Service) postFile(w http.ResponseWriter, r *http.Request) (any, error) 
 		return nil, api.Problem{Status: http.StatusBadRequest, Param: "purpose", Message: fmt.Sprintf("'purpose' is %.40q; only \"batch\" is known.", purpose)}
 	}
 	keep = true
-	return f, nil
+	return shown(f), nil
 }
 
 // sentBy marks what keeps a part from being read as the sender's, not the store's.
@@ -139,6 +139,29 @@ func fileProblem(err error) error {
 	return door.Problem(err)
 }
 
+// shown is a file as clients see it: whose it is stays here.
+func shown(f File) File {
+	f.Holder = ""
+	return f
+}
+
+// visible says whether the key of a request may see a file.
+func visible(ctx context.Context, f File) bool {
+	return f.Purpose != forContexts && api.Sees(ctx, f.Holder)
+}
+
+// asked is the file of an id. One that the key of the request may not see is not there.
+func (v *Service) asked(ctx context.Context, id string) (File, error) {
+	f, err := v.store.Get(ctx, id)
+	switch {
+	case errors.Is(err, ErrNone), err == nil && !visible(ctx, f):
+		return f, door.NotFound("file", id)
+	case err != nil:
+		return f, door.Unreadable("The file", err)
+	}
+	return f, nil
+}
+
 func (v *Service) listFiles(_ http.ResponseWriter, r *http.Request) (any, error) {
 	q := r.URL.Query()
 	limit, err := door.Limit(r, maxFiles, 10000)
@@ -146,7 +169,7 @@ func (v *Service) listFiles(_ http.ResponseWriter, r *http.Request) (any, error)
 		return nil, err
 	}
 	files, err := v.store.List(r.Context())
-	files = slices.DeleteFunc(files, func(f File) bool { return f.Purpose == forContexts })
+	files = slices.DeleteFunc(files, func(f File) bool { return !visible(r.Context(), f) })
 	if err != nil {
 		return nil, door.Unreadable("The list of files", err)
 	}
@@ -157,19 +180,20 @@ func (v *Service) listFiles(_ http.ResponseWriter, r *http.Request) (any, error)
 	}{Object: "list"}
 	out.Data, out.HasMore = door.Page(files, q.Get("after"), limit, func(f File) string { return f.ID },
 		func(f File) bool { return q.Get("purpose") == "" || f.Purpose == q.Get("purpose") })
+	for i, f := range out.Data {
+		out.Data[i] = shown(f)
+	}
 	return out, nil
 }
 
 func (v *Service) getFile(w http.ResponseWriter, r *http.Request) (any, error) {
 	id, rest := door.PathID(r, "/v1/files/")
-	f, err := v.store.Get(r.Context(), id)
+	f, err := v.asked(r.Context(), id)
 	switch {
-	case errors.Is(err, ErrNone), f.Purpose == forContexts:
-		return nil, door.NotFound("file", id)
 	case err != nil:
-		return nil, door.Unreadable("The file", err)
+		return nil, err
 	case rest == "":
-		return f, nil
+		return shown(f), nil
 	case rest == "content":
 		return nil, v.content(r.Context(), w, id)
 	}
@@ -212,10 +236,12 @@ func (v *Service) content(ctx context.Context, w http.ResponseWriter, id string)
 
 func (v *Service) deleteFile(_ http.ResponseWriter, r *http.Request) (any, error) {
 	id, rest := door.PathID(r, "/v1/files/")
-	if f, err := v.store.Get(r.Context(), id); rest != "" || errors.Is(err, ErrNone) || f.Purpose == forContexts {
-		return nil, door.NotFound("file", id)
-	} else if err != nil {
-		return nil, door.Unreadable("The file", err)
+	_, err := v.asked(r.Context(), id)
+	if err == nil && rest != "" {
+		err = door.NotFound("file", id)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if b := v.inUse(id); b != "" {
 		return nil, api.Problem{Status: http.StatusConflict, Code: "file_in_use", Message: "The file is the input of " + b + ", which still runs; cancel that first."}

@@ -108,7 +108,8 @@ var fileID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
 
 // Put implements Store. A file that is there with the same content stays:
 // a process that was taken for dead may write what its successor has written.
-func (f *Shared) Put(ctx context.Context, id, name, purpose string, created int64, r io.Reader) (_ File, err error) {
+func (f *Shared) Put(ctx context.Context, x File, r io.Reader) (_ File, err error) {
+	id := x.ID
 	ids, err := f.log.Journals(ctx)
 	if err != nil {
 		return File{}, err
@@ -116,8 +117,7 @@ func (f *Shared) Put(ctx context.Context, id, name, purpose string, created int6
 	if len(ids) >= maxFiles {
 		return File{}, fmt.Errorf("%w: there are %d files; delete some", ErrSize, len(ids))
 	}
-	x, err := f.local.Put(ctx, id, name, purpose, created, r)
-	if err != nil {
+	if x, err = f.local.Put(ctx, x, r); err != nil {
 		return x, err
 	}
 	if x, err = f.publish(ctx, x); err != nil {
@@ -256,7 +256,7 @@ func (f *Shared) fetch(ctx context.Context, x File) error {
 		})
 		_ = pw.CloseWithError(err)
 	}()
-	got, err := f.local.Put(ctx, x.ID, x.Filename, x.Purpose, x.CreatedAt, pr)
+	got, err := f.local.Put(ctx, x, pr)
 	_ = pr.CloseWithError(errors.New("jobs: the file cannot be written"))
 	if err == nil && got.SHA256 != x.SHA256 {
 		err = errors.Join(fmt.Errorf("%w: file %s has %d bytes with another SHA-256 than the %d that were written", journal.ErrDamaged, x.ID, got.Bytes, x.Bytes),
@@ -318,7 +318,7 @@ func (f *Shared) take(ctx context.Context, from *Folder, x File) error {
 		return err
 	}
 	defer r.Close()
-	_, err = f.Put(ctx, x.ID, x.Filename, x.Purpose, x.CreatedAt, r)
+	_, err = f.Put(ctx, x, r)
 	return err
 }
 
