@@ -68,7 +68,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiE
 	}
 	body, e := s.readAll(scopeOf(r), r.Body, r.ContentLength)
 	if e == nil {
-		e = checkShape(body, s.cfg.Limits.JSONDepth, s.cfg.Limits.JSONMembers)
+		e = s.cfg.Limits.checkShape(body, true)
 	}
 	if e != nil {
 		return nil, e

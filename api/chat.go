@@ -76,7 +76,7 @@ func (s *Server) parseConversation(f *fields) (c talk) {
 	}
 	f.boolean("add_special_tokens", &c.special)
 	if v := f.get("chat_template_kwargs"); v != nil {
-		if json.Unmarshal(v, &c.Kwargs) != nil {
+		if unmarshal(v, &c.Kwargs) != nil {
 			f.fail(invalid("chat_template_kwargs", "'chat_template_kwargs' must be an object."))
 		}
 	}
@@ -168,7 +168,7 @@ func decodeMessage(i int, raw json.RawMessage, lim Limits) Message {
 		FunctionCall json.RawMessage `json:"function_call"`
 		Audio        json.RawMessage `json:"audio"`
 	}
-	if raw[0] != '{' || json.Unmarshal(raw, &m) != nil {
+	if raw[0] != '{' || unmarshal(raw, &m) != nil {
 		panic(refusal(invalid(at, "'%s' must be an object.", at)))
 	}
 	for _, x := range []struct {
@@ -180,7 +180,7 @@ func decodeMessage(i int, raw json.RawMessage, lim Limits) Message {
 		}
 	}
 	var out Message
-	if json.Unmarshal(m.Role, &out.Role) != nil {
+	if unmarshal(m.Role, &out.Role) != nil {
 		panic(refusal(invalid(at+".role", "'%s.role' must be a string.", at)))
 	}
 	switch out.Role {
@@ -194,7 +194,7 @@ func decodeMessage(i int, raw json.RawMessage, lim Limits) Message {
 	default:
 		panic(refusal(invalid(at+".role", "'%s.role' must be system, developer, user, assistant or tool, got %q.", at, out.Role)))
 	}
-	if !isNull(m.Name) && json.Unmarshal(m.Name, &out.Name) != nil {
+	if !isNull(m.Name) && unmarshal(m.Name, &out.Name) != nil {
 		panic(refusal(invalid(at+".name", "'%s.name' must be a string.", at)))
 	}
 	if out.Role == "assistant" {
@@ -218,7 +218,7 @@ func decodeContent(at string, v json.RawMessage, lim Limits) string {
 		panic(refusal(invalid(at, "'%s' is required: a string or a list of text parts.", at)))
 	}
 	if v[0] == '"' {
-		_ = json.Unmarshal(v, &text) // valid JSON that starts with a quote is a string
+		_ = unmarshal(v, &text) // valid JSON that starts with a quote is a string
 		return text
 	}
 	if v[0] != '[' {
@@ -231,7 +231,7 @@ func decodeContent(at string, v json.RawMessage, lim Limits) string {
 			Type string  `json:"type"`
 			Text *string `json:"text"`
 		}
-		if json.Unmarshal(raw, &p) != nil {
+		if unmarshal(raw, &p) != nil {
 			panic(refusal(invalid(here, "'%s' must be an object with 'type' and 'text'.", here)))
 		}
 		if p.Type != "text" {

@@ -80,7 +80,7 @@ func (s *Server) decodePrompts(ctx context.Context, v json.RawMessage, special *
 		panic(refusal(invalidCode("prompt", "missing_required_parameter", "'prompt' is required.")))
 	}
 	text := func(raw json.RawMessage) (p prompt) {
-		if json.Unmarshal(raw, &p.text) != nil || isNull(raw) {
+		if unmarshal(raw, &p.text) != nil || isNull(raw) {
 			panic(refusal(invalid("prompt", "'prompt' must be a string, a list of strings, a list of token ids, or a list of lists of token ids.")))
 		}
 		p.ids = given(s.encode(ctx, []Segment{{Text: p.text}}, addSpecial, "prompt"))

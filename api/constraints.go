@@ -96,7 +96,7 @@ func grammarKind(text string) string {
 // schemaText is a schema that is an object, or a string that holds one.
 func schemaText(v json.RawMessage) string {
 	var text string
-	if json.Unmarshal(v, &text) == nil {
+	if unmarshal(v, &text) == nil {
 		return text
 	}
 	return string(v)
@@ -118,7 +118,7 @@ func (s *Server) responseFormat(f *fields, add func(param, kind, text string)) (
 			Strict bool            `json:"strict"`
 		} `json:"json_schema"`
 	}
-	if v[0] != '{' || json.Unmarshal(v, &r) != nil {
+	if v[0] != '{' || unmarshal(v, &r) != nil {
 		f.fail(invalid(param, "'response_format' must be an object with a 'type'."))
 		return false
 	}

@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"math"
 	"mime"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/strictjson"
 )
 
 // fields is a JSON object whose members are decoded one by one, so that every
@@ -33,6 +34,10 @@ func (f *fields) as(words map[string]string) *fields {
 	}
 	return out
 }
+
+// unmarshal decodes a part of a request. Every part is decoded by it or as fields, so that
+// names match exactly at every depth.
+func unmarshal(doc []byte, v any) error { return strictjson.Unmarshal(doc, v) }
 
 func parseFields(body []byte) (*fields, *apiError) {
 	f := &fields{read: map[string]bool{}}
@@ -132,7 +137,7 @@ func (f *fields) integer(name string, dst *int64, lo, hi int64) bool {
 	if v == nil {
 		return false
 	}
-	x, ok := parseInt(v)
+	x, ok := strictjson.Int(v)
 	if !ok {
 		f.fail(invalid(name, "'%s' must be an integer.", name))
 		return false
@@ -146,22 +151,6 @@ func (f *fields) integer(name string, dst *int64, lo, hi int64) bool {
 }
 
 func isNumber(v json.RawMessage) bool { return v[0] == '-' || v[0] >= '0' && v[0] <= '9' }
-
-// parseInt reads a JSON number without a fraction; 16.0 is one, as some clients
-// spell integers so.
-func parseInt(v json.RawMessage) (int64, bool) {
-	if len(v) == 0 || !isNumber(v) {
-		return 0, false
-	}
-	if x, err := strconv.ParseInt(string(v), 10, 64); err == nil {
-		return x, true
-	}
-	x, err := strconv.ParseFloat(string(v), 64)
-	if err != nil || x != math.Trunc(x) || math.Abs(x) > 1<<53 {
-		return 0, false
-	}
-	return int64(x), true
-}
 
 func (f *fields) boolean(name string, dst *bool) bool {
 	v := f.get(name)
@@ -182,7 +171,7 @@ func (f *fields) str(name string, dst *string, maxBytes int) bool {
 		return false
 	}
 	var s string
-	if json.Unmarshal(v, &s) != nil {
+	if unmarshal(v, &s) != nil {
 		f.fail(invalid(name, "'%s' must be a string.", name))
 		return false
 	}
@@ -227,14 +216,14 @@ func parseIDs(v json.RawMessage, vocab, limit int) (ids []int32, problem string)
 			return ids, ""
 		}
 		start := i
-		for i < len(v) && v[i] >= '0' && v[i] <= '9' {
+		for i < len(v) && v[i] > ' ' && v[i] != ',' && v[i] != ']' {
 			i++
 		}
-		if start == i || i < len(v) && v[i] > ' ' && v[i] != ',' && v[i] != ']' {
+		id, ok := strictjson.Int(v[start:i])
+		switch {
+		case !ok && !digits(v[start:i]), id < 0:
 			return nil, "must hold only token ids (integers from 0)"
-		}
-		id, err := strconv.ParseInt(string(v[start:i]), 10, 32)
-		if err != nil || int(id) >= vocab {
+		case !ok, id >= int64(vocab):
 			return nil, "holds a token id outside the vocabulary of " + strconv.Itoa(vocab) + " tokens"
 		}
 		if len(ids) >= limit {
@@ -243,6 +232,8 @@ func parseIDs(v json.RawMessage, vocab, limit int) (ids []int32, problem string)
 		ids = append(ids, int32(id))
 	}
 }
+
+func digits(v []byte) bool { return len(bytes.Trim(v, "0123456789")) == 0 }
 
 func mediaType(header string) string {
 	t, _, err := mime.ParseMediaType(header)

@@ -21,7 +21,7 @@ func FuzzRequest(f *testing.F) {
 	}
 	s := newServer(f, &fakeEngine{})
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if checkShape(body, s.cfg.Limits.JSONDepth, s.cfg.Limits.JSONMembers) != nil {
+		if s.cfg.Limits.checkShape(body, true) != nil {
 			return
 		}
 		for _, decode := range []func(context.Context, []byte) *generation{s.decodeChat, s.decodeCompletions, s.decodeResponses, s.decodeMessagesBody} {

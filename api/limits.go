@@ -1,6 +1,10 @@
 package api
 
-import "time"
+import (
+	"time"
+
+	"github.com/shoal-llm/shoal/internal/strictjson"
+)
 
 // Limits bound what one request can make the server allocate or do. A zero
 // field takes its default.
@@ -12,6 +16,7 @@ type Limits struct {
 	HeaderBytes     int   // all request headers; 64 KiB
 	JSONDepth       int   // nesting; 128
 	JSONMembers     int   // members of the top-level object; 256
+	JSONNames       int   // members of an object and of those around it; 65,536
 	Prompts         int   // prompts in one completions request; 256
 	Choices         int   // prompts x n; 256
 	N               int   // choices per prompt; 64
@@ -42,7 +47,7 @@ type Limits struct {
 func DefaultLimits() Limits {
 	return Limits{
 		BodyBytes: 32 << 20, BodiesBytes: 128 << 20, KeyBodiesBytes: 64 << 20, Connections: 2048,
-		HeaderBytes: 64 << 10, JSONDepth: 128, JSONMembers: 256,
+		HeaderBytes: 64 << 10, JSONDepth: 128, JSONMembers: 256, JSONNames: 1 << 16,
 		Prompts: 256, Choices: 256, N: 64, Messages: 4096, Parts: 1024,
 		Stops: 4, StopBytes: 1024, StopTokens: 128, LogitBias: 4096, BadWords: 256, GrammarBytes: 512 << 10, TopLogprobs: 20, Logprobs: 5,
 		PolicyBytes: 256, DetokenizeToken: 1 << 20,
@@ -61,7 +66,7 @@ func (l *Limits) fill() {
 		v *int
 		d int
 	}{
-		{&l.HeaderBytes, d.HeaderBytes}, {&l.JSONDepth, d.JSONDepth}, {&l.JSONMembers, d.JSONMembers},
+		{&l.HeaderBytes, d.HeaderBytes}, {&l.JSONDepth, d.JSONDepth}, {&l.JSONMembers, d.JSONMembers}, {&l.JSONNames, d.JSONNames},
 		{&l.Prompts, d.Prompts}, {&l.Choices, d.Choices}, {&l.N, d.N}, {&l.Messages, d.Messages}, {&l.Parts, d.Parts},
 		{&l.Stops, d.Stops}, {&l.StopBytes, d.StopBytes}, {&l.StopTokens, d.StopTokens}, {&l.LogitBias, d.LogitBias}, {&l.BadWords, d.BadWords}, {&l.GrammarBytes, d.GrammarBytes},
 		{&l.TopLogprobs, d.TopLogprobs}, {&l.Logprobs, d.Logprobs}, {&l.PolicyBytes, d.PolicyBytes},
@@ -84,30 +89,16 @@ func or[T comparable](v *T, d T) {
 	}
 }
 
-// checkShape bounds nesting and the members of the top-level object in one pass
-// without allocating, so that decoding cannot be made to blow up a small body.
-// It accepts some malformed JSON; the decoder does not.
-func checkShape(body []byte, maxDepth, maxMembers int) *apiError {
-	depth, commas, inString := 0, 0, false
-	for i := 0; i < len(body); i++ {
-		c := body[i]
-		switch {
-		case inString && c == '\\':
-			i++
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == '{' || c == '[':
-			if depth++; depth > maxDepth {
-				return invalidCode("", "invalid_json", "The JSON body is nested deeper than %d levels.", maxDepth)
-			}
-		case c == '}' || c == ']':
-			depth--
-		case c == ',' && depth == 1:
-			if commas++; commas >= maxMembers {
-				return invalidCode("", "invalid_json", "The JSON body has more than %d members.", maxMembers)
-			}
-		}
+// checkShape bounds nesting and members before a body is decoded, so that a small body cannot
+// take much memory. With names it also refuses an object that has a name twice. A request
+// that was accepted before is decoded without that, as builds before took them.
+func (l *Limits) checkShape(body []byte, names bool) *apiError {
+	shape := strictjson.Limits{Depth: l.JSONDepth, Members: l.JSONMembers}
+	if names {
+		shape.Names = l.JSONNames
+	}
+	if f := strictjson.Check(body, shape); f != nil {
+		return invalidCode(f.At, "invalid_json", "%s", f.Message)
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func (s *Server) parseMasks(ctx context.Context, f *fields, p *params) {
 	ctx, tokens := tokenizer.WithSearches(ctx), 0
 	word := func(_ int, e json.RawMessage) {
 		var word string
-		if json.Unmarshal(e, &word) != nil || isNull(e) {
+		if unmarshal(e, &word) != nil || isNull(e) {
 			panic(refusal(invalid("bad_words", "'bad_words' must hold strings.")))
 		}
 		if word = strings.TrimLeft(word, " \t\r\n"); word == "" || len(word) > lim.StopBytes {

@@ -84,7 +84,7 @@ func (s *Server) messagesTalk(f *fields) (c talk) {
 	var thinking struct {
 		Type string `json:"type"`
 	}
-	if v := f.get("thinking"); v != nil && json.Unmarshal(v, &thinking) != nil {
+	if v := f.get("thinking"); v != nil && unmarshal(v, &thinking) != nil {
 		panic(refusal(invalid("thinking", "'thinking' must be {\"type\": \"enabled\", \"budget_tokens\": N} or {\"type\": \"disabled\"}.")))
 	}
 	if s.thinks {
@@ -121,7 +121,7 @@ func turnsOf(at string, raw json.RawMessage, lim Limits) []Message {
 		Role    string          `json:"role"`
 		Content json.RawMessage `json:"content"`
 	}
-	if raw[0] != '{' || json.Unmarshal(raw, &m) != nil {
+	if raw[0] != '{' || unmarshal(raw, &m) != nil {
 		panic(refusal(invalid(at, "'%s' must be an object with 'role' and 'content'.", at)))
 	}
 	if m.Role != "user" && m.Role != "assistant" && m.Role != "system" {
@@ -146,7 +146,7 @@ func turnsOf(at string, raw json.RawMessage, lim Limits) []Message {
 			Content  json.RawMessage `json:"content"`
 			Failed   bool            `json:"is_error"`
 		}
-		if raw[0] != '{' || json.Unmarshal(raw, &b) != nil {
+		if raw[0] != '{' || unmarshal(raw, &b) != nil {
 			panic(refusal(invalid(here, "'%s' must be a content block, an object with a 'type'.", here)))
 		}
 		switch {
@@ -192,7 +192,7 @@ func messagesTools(f *fields) *toolset {
 			tool
 			Schema json.RawMessage `json:"input_schema"`
 		}
-		if raw[0] != '{' || json.Unmarshal(raw, &x) != nil || x.Name == "" {
+		if raw[0] != '{' || unmarshal(raw, &x) != nil || x.Name == "" {
 			panic(refusal(invalid(at, "'%s' must be {\"name\", \"description\", \"input_schema\"}.", at)))
 		}
 		if x.Type != "" && x.Type != "custom" {
@@ -214,7 +214,7 @@ func messagesTools(f *fields) *toolset {
 		Single bool   `json:"disable_parallel_tool_use"`
 	}
 	how, known := "", false
-	if choice[0] == '{' && json.Unmarshal(choice, &c) == nil {
+	if choice[0] == '{' && unmarshal(choice, &c) == nil {
 		how, known = map[string]string{"auto": "auto", "none": "none", "any": "required", "tool": "function"}[c.Type]
 	}
 	if !known {

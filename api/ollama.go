@@ -126,7 +126,7 @@ func ollamaSampling(f *fields, into map[string]any) (ignored []string, most int)
 		return nil, 0
 	}
 	o := map[string]json.RawMessage{}
-	if json.Unmarshal(v, &o) != nil {
+	if unmarshal(v, &o) != nil {
 		panic(refusal(invalid("options", "'options' must be an object.")))
 	}
 	for name, v := range o {
@@ -136,7 +136,7 @@ func ollamaSampling(f *fields, into map[string]any) (ignored []string, most int)
 		case known:
 			into[ours] = v
 		case name == "num_predict":
-			if json.Unmarshal(v, &most) != nil {
+			if unmarshal(v, &most) != nil {
 				panic(refusal(invalid("options.num_predict", "'options.num_predict' must be an integer.")))
 			}
 		default:
@@ -171,7 +171,7 @@ func ollamaMessages(v json.RawMessage, lim Limits) any {
 				} `json:"function"`
 			} `json:"tool_calls"`
 		}
-		if raw[0] != '{' || json.Unmarshal(raw, &m) != nil {
+		if raw[0] != '{' || unmarshal(raw, &m) != nil {
 			panic(refusal(invalid(at, "'%s' must be an object with 'role' and 'content'.", at)))
 		}
 		if !isNull(m.Images) && !emptyValue(m.Images) {

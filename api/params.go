@@ -41,6 +41,10 @@ type params struct {
 	truncate      int    // a prompt keeps so many of its last tokens; 0: all, -1: what leaves the context room for max_tokens
 }
 
+// randomSeed asks for a seed that the server draws, as no seed does. vLLM, llama.cpp and
+// Ollama read it so.
+const randomSeed = -1
+
 // cut applies truncate_prompt_tokens.
 func (p *params) cut(ids []int32, context int) []int32 {
 	most := p.truncate
@@ -106,7 +110,7 @@ func (s *Server) parseParams(f *fields) params {
 		f.fail(invalid("repetition_penalty", "'repetition_penalty' must be more than 0."))
 	}
 	sp.Seed = rand.Uint64() >> 1
-	if f.integer("seed", &x, math.MinInt64, math.MaxInt64) {
+	if f.integer("seed", &x, math.MinInt64, math.MaxInt64) && x != randomSeed {
 		sp.Seed = uint64(x)
 	}
 	sp.LogitBias = s.parseLogitBias(f)
@@ -188,7 +192,7 @@ func (s *Server) parseStop(f *fields) []string {
 	var stops []string
 	add := func(_ int, e json.RawMessage) {
 		var x string
-		if json.Unmarshal(e, &x) != nil || isNull(e) {
+		if unmarshal(e, &x) != nil || isNull(e) {
 			panic(refusal(invalid("stop", "'stop' must be a string or a list of up to %d strings.", lim.Stops)))
 		}
 		if x == "" {
@@ -231,7 +235,7 @@ func (s *Server) parseLogitBias(f *fields) []sampler.Bias {
 		return nil
 	}
 	var m map[string]float64
-	if json.Unmarshal(v, &m) != nil {
+	if unmarshal(v, &m) != nil {
 		f.fail(invalid("logit_bias", "'logit_bias' must map token ids to numbers."))
 		return nil
 	}

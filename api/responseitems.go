@@ -63,7 +63,7 @@ func decodeItems(v json.RawMessage, lim Limits) []inItem {
 	var out []inItem
 	elements("input", "items", v, lim.Messages, func(i int, raw json.RawMessage) {
 		x := inItem{at: "input[" + itoa(i) + "]", raw: raw}
-		if raw[0] != '{' || json.Unmarshal(raw, &x) != nil {
+		if raw[0] != '{' || unmarshal(raw, &x) != nil {
 			panic(refusal(invalid(x.at, "'%s' must be an item, an object with a 'type'.", x.at)))
 		}
 		if x.Type == "" {
@@ -208,7 +208,7 @@ func itemText(at string, v json.RawMessage, lim Limits) string {
 	elements(at, "parts", v, lim.Parts, func(i int, raw json.RawMessage) {
 		here := at + "[" + itoa(i) + "]"
 		var p itemPart
-		if raw[0] != '{' || json.Unmarshal(raw, &p) != nil {
+		if raw[0] != '{' || unmarshal(raw, &p) != nil {
 			panic(refusal(invalid(here, "'%s' must be an object with a 'type'.", here)))
 		}
 		switch p.Type {

@@ -267,7 +267,7 @@ func (q *responseRequest) text(f, words *fields) {
 		Schema      json.RawMessage `json:"schema"`
 		Strict      bool            `json:"strict"`
 	}
-	if json.Unmarshal(format, &x) != nil {
+	if unmarshal(format, &x) != nil {
 		panic(refusal(invalid("text.format", "'text.format' must be an object with a 'type'.")))
 	}
 	q.echo.Text.Format = format
@@ -283,7 +283,7 @@ func (q *responseRequest) include(f *fields) {
 		return
 	}
 	var names []string
-	if json.Unmarshal(v, &names) != nil {
+	if unmarshal(v, &names) != nil {
 		f.fail(invalid("include", "'include' must be a list of strings."))
 	}
 	for _, name := range names {
@@ -302,7 +302,7 @@ func (s *Server) reasoning(f *fields, q *responseRequest) {
 		Effort  *string `json:"effort"`
 		Summary *string `json:"summary"`
 	}
-	if json.Unmarshal(v, &r) != nil {
+	if unmarshal(v, &r) != nil {
 		f.fail(invalid("reasoning", "'reasoning' must be an object with 'effort' and 'summary'."))
 		return
 	}

@@ -101,7 +101,7 @@ func (s *Server) history(ctx context.Context, id string) []inItem {
 		var result struct {
 			Output json.RawMessage `json:"output"`
 		}
-		if json.Unmarshal(k.Body, &body) != nil || json.Unmarshal(k.Result, &result) != nil {
+		if unmarshal(k.Body, &body) != nil || unmarshal(k.Result, &result) != nil {
 			panic(refusal(asAPIError(fmt.Errorf("api: the response %s does not decode", id))))
 		}
 		if isNull(body.Input) {
@@ -149,12 +149,12 @@ func (s *Server) reference(ctx context.Context, x inItem) (inItem, *apiError) {
 	var result struct {
 		Output []json.RawMessage `json:"output"`
 	}
-	if !ok || k.Result == nil || json.Unmarshal(k.Result, &result) != nil {
+	if !ok || k.Result == nil || unmarshal(k.Result, &result) != nil {
 		return x, missing
 	}
 	for _, raw := range result.Output {
 		found := inItem{at: x.at, raw: raw}
-		if json.Unmarshal(raw, &found) == nil && found.ID == x.ID {
+		if unmarshal(raw, &found) == nil && found.ID == x.ID {
 			return found, nil
 		}
 	}
@@ -196,7 +196,7 @@ func (s *Server) ResponseInput(k KeptResponse) ([]json.RawMessage, error) {
 	out := make([]json.RawMessage, 0, len(items))
 	for i, x := range items {
 		var members map[string]json.RawMessage
-		if err := json.Unmarshal(x.raw, &members); err != nil {
+		if err := unmarshal(x.raw, &members); err != nil {
 			return nil, err
 		}
 		maps.DeleteFunc(members, func(_ string, v json.RawMessage) bool { return isNull(v) })
@@ -218,7 +218,7 @@ func (s *Server) ResponseInput(k KeptResponse) ([]json.RawMessage, error) {
 // parts is the content of a message as a list.
 func (x inItem) parts() json.RawMessage {
 	var list []map[string]json.RawMessage
-	if json.Unmarshal(x.Content, &list) != nil {
+	if unmarshal(x.Content, &list) != nil {
 		kind := "input_text"
 		if x.Role == "assistant" {
 			kind = "output_text"

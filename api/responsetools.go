@@ -20,7 +20,7 @@ func (q *responseRequest) parseTools(f *fields) {
 				Definition string `json:"definition"`
 			} `json:"format"`
 		}
-		if raw[0] != '{' || json.Unmarshal(raw, &x) != nil {
+		if raw[0] != '{' || unmarshal(raw, &x) != nil {
 			panic(refusal(invalid(at, "'%s' must be {\"type\": \"function\", \"name\", \"description\", \"parameters\"}.", at)))
 		}
 		shown := x.tool
@@ -55,11 +55,11 @@ func (q *responseRequest) parseTools(f *fields) {
 	how, name := "", ""
 	if v := f.get("tool_choice"); v != nil {
 		q.echo.ToolChoice = v
-		if json.Unmarshal(v, &how) != nil {
+		if unmarshal(v, &how) != nil {
 			how, name = t.allowed(v)
 			if how == "" { // what a choice among allowed tools is when it does not say
 				var said map[string]json.RawMessage
-				_ = json.Unmarshal(v, &said) // allowed read it
+				_ = unmarshal(v, &said) // allowed read it
 				said["mode"] = json.RawMessage(`"auto"`)
 				q.echo.ToolChoice = mustJSON(said)
 			}
@@ -79,7 +79,7 @@ func (t *toolset) allowed(v json.RawMessage) (how, name string) {
 		Mode  string  `json:"mode"`
 		Tools []named `json:"tools"`
 	}
-	_ = json.Unmarshal(v, &c) // what is no such object has no type
+	_ = unmarshal(v, &c) // what is no such object has no type
 	switch c.Type {
 	case "function", "custom":
 		return "function", c.Name

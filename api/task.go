@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/strictjson"
 )
 
 // Task is a completion request that runs apart from the connection it came by.
@@ -22,6 +24,9 @@ type TaskOptions struct {
 	ID      string // of the response, without a prefix
 	Created int64  // Unix seconds
 	Seed    uint64 // when the body has none
+	// Drawn says that Seed also stands for a seed of -1. Older builds took -1 as a seed, and a
+	// task that they accepted keeps it.
+	Drawn bool
 }
 
 // Endpoints that a Task can be of.
@@ -37,7 +42,7 @@ func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o Ta
 	if int64(len(body)) > s.cfg.Limits.BodyBytes {
 		return nil, &apiError{status: http.StatusRequestEntityTooLarge, typ: typeInvalid, code: "request_too_large", message: "The request body is larger than this server accepts."}
 	}
-	if e := checkShape(body, s.cfg.Limits.JSONDepth, s.cfg.Limits.JSONMembers); e != nil {
+	if e := s.cfg.Limits.checkShape(body, false); e != nil {
 		return nil, e
 	}
 	var decode func(context.Context, []byte) *generation
@@ -64,9 +69,7 @@ func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o Ta
 	if g.context != "" {
 		return nil, invalid("context", "A job has no 'context': it must give the same answer when the context is gone.")
 	}
-	if f, _ := parseFields(body); f != nil && !f.has("seed") {
-		g.sampling.Seed = o.Seed
-	}
+	g.sampling.Seed = o.seed(body)
 	g.stream, g.includeUsage, g.eachUsage = false, false, false
 	g.head.ID, g.head.Object, g.head.Created = prefix+strings.TrimPrefix(o.ID, prefix), object, o.Created
 	if q := g.response; q != nil {
@@ -74,6 +77,16 @@ func (s *Server) NewTask(ctx context.Context, endpoint string, body []byte, o Ta
 		q.echo.ID, q.echo.CreatedAt = g.head.ID, g.head.Created
 	}
 	return &Task{s, g}, nil
+}
+
+// seed is that of a body.
+func (o *TaskOptions) seed(body []byte) uint64 {
+	f, _ := parseFields(body) // it was decoded before
+	x, given := strictjson.Int(f.get("seed"))
+	if !given || x == randomSeed && o.Drawn {
+		return o.Seed
+	}
+	return uint64(x)
 }
 
 // Choices is the number of sequences of the task.

@@ -42,7 +42,7 @@ func (s *Server) parseTools(f *fields) *toolset {
 			Type     string `json:"type"`
 			Function *tool  `json:"function"`
 		}
-		if json.Unmarshal(raw, &x) != nil || x.Function == nil {
+		if unmarshal(raw, &x) != nil || x.Function == nil {
 			panic(refusal(invalid(at, "'%s' must be {\"type\": \"function\", \"function\": {\"name\", \"description\", \"parameters\"}}.", at)))
 		}
 		if x.Type != "function" && x.Type != "" {
@@ -60,8 +60,8 @@ func (s *Server) parseTools(f *fields) *toolset {
 		} `json:"function"`
 	}
 	how := ""
-	if choice != nil && json.Unmarshal(choice, &how) != nil {
-		if json.Unmarshal(choice, &named) != nil || named.Type != "function" {
+	if choice != nil && unmarshal(choice, &how) != nil {
+		if unmarshal(choice, &named) != nil || named.Type != "function" {
 			how = "?"
 		}
 		how += named.Type

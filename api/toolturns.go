@@ -54,7 +54,7 @@ type sentCall struct {
 }
 
 func sentCalls(raw json.RawMessage) (list []sentCall) {
-	_ = json.Unmarshal(raw, &list) // decodeCalls has read it before
+	_ = unmarshal(raw, &list) // decodeCalls has read it before
 	return list
 }
 
@@ -105,7 +105,7 @@ func decodeCalls(at string, v json.RawMessage, lim Limits) json.RawMessage {
 	elements(at, "calls", v, lim.Parts, func(i int, raw json.RawMessage) {
 		here := at + "[" + itoa(i) + "]"
 		var c sentCall
-		if raw[0] != '{' || json.Unmarshal(raw, &c) != nil || c.Function.Name == "" {
+		if raw[0] != '{' || unmarshal(raw, &c) != nil || c.Function.Name == "" {
 			panic(refusal(invalid(here, "'%s' must be {\"id\", \"type\": \"function\", \"function\": {\"name\", \"arguments\"}}.", here)))
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/strictjson"
 	"github.com/shoal-llm/shoal/jobs/door"
 	"github.com/shoal-llm/shoal/jobs/journal"
 )
@@ -73,7 +74,7 @@ func (v *Service) postJob(w http.ResponseWriter, r *http.Request) (any, error) {
 // accept checks a request as its endpoint would and makes it a job; charge, when set,
 // may refuse the task.
 func (v *Service) accept(ctx context.Context, id string, spec Spec, charge func(*api.Task) error) (view, bool, error) {
-	spec.Seed, spec.Fingerprint = rand.Uint64()>>1, v.api.Fingerprint()
+	spec.Seed, spec.Drawn, spec.Fingerprint = rand.Uint64()>>1, true, v.api.Fingerprint()
 	if v.store.job(id) == nil { // else it was checked
 		task, err := v.task(ctx, id, v.store.Now(), spec)
 		if err == nil && charge != nil {
@@ -106,8 +107,8 @@ func parseJob(body []byte) (Spec, error) {
 		Messages json.RawMessage `json:"messages"`
 		Prompt   json.RawMessage `json:"prompt"`
 	}
-	if err := json.Unmarshal(body, &f); err != nil {
-		return Spec{}, api.Problem{Status: http.StatusBadRequest, Code: "invalid_json", Message: "The request body must be a JSON object: " + err.Error() + "."}
+	if err := strictjson.Unmarshal(body, &f); err != nil {
+		return Spec{}, api.Problem{Status: http.StatusBadRequest, Code: "invalid_json", Message: "The request body does not describe a job. " + err.Error()}
 	}
 	spec := Spec{Endpoint: f.Endpoint, Body: f.Body}
 	if spec.Body == nil {

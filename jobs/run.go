@@ -155,7 +155,7 @@ func (v *Service) try(ctx context.Context, j *job) (begun uint32, err error) {
 
 // task makes the job's request anew.
 func (v *Service) task(ctx context.Context, id string, accepted int64, spec Spec) (*api.Task, error) {
-	return v.api.NewTask(ctx, spec.Endpoint, spec.Body, api.TaskOptions{ID: strings.ReplaceAll(id, "-", ""), Created: accepted / 1000, Seed: spec.Seed})
+	return v.api.NewTask(ctx, spec.Endpoint, spec.Body, api.TaskOptions{ID: strings.ReplaceAll(id, "-", ""), Created: accepted / 1000, Seed: spec.Seed, Drawn: spec.Drawn})
 }
 
 // resume reads the request and the events of earlier attempts.

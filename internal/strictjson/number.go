@@ -8,6 +8,9 @@ import (
 // Int reads a JSON number whose value is an integer of 64 bits: 5, 5.0, 50e-1. The value is
 // exact, also beyond 2^53.
 func Int(number []byte) (int64, bool) {
+	if x, err := strconv.ParseInt(string(number), 10, 64); err == nil && number[0] != '+' {
+		return x, true
+	}
 	d, ok := parseDecimal(number)
 	if !ok || d.exponent < 0 || d.exponent > 19 || len(d.digits)+int(d.exponent) > 19 {
 		return 0, false

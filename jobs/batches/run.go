@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/strictjson"
 	"github.com/shoal-llm/shoal/jobs"
 	"github.com/shoal-llm/shoal/jobs/door"
 	"github.com/shoal-llm/shoal/jobs/files"
@@ -57,11 +58,12 @@ func (f *feeder) line(i int) (l inputLine, err error) {
 	if _, err := f.file.ReadAt(b, f.lines[i].at); err != nil {
 		return l, fmt.Errorf("jobs: line %d: %w", i+1, err)
 	}
-	if err := json.Unmarshal(b, &l); err != nil {
-		return l, fmt.Errorf("jobs: line %d: %w", i+1, err)
-	}
+	_ = strictjson.Unmarshal(b, &l) // scan has found no fault, or an older build took the line
 	return l, nil
 }
+
+// byteOrderMark begins files of some editors and spreadsheets.
+var byteOrderMark = []byte("\xef\xbb\xbf")
 
 func lineJob(batch string, line int) string {
 	return fmt.Sprintf("job-%s-%d", batch[len(prefix):], line)
@@ -163,7 +165,7 @@ func (b *batch) close() {
 
 func (v *Service) move(ctx context.Context, b *batch, st State) error {
 	if b.feed == nil {
-		f, issues, err := v.openInput(ctx, b)
+		f, issues, err := v.openInput(ctx, b, st)
 		if err != nil {
 			return err
 		}
@@ -243,9 +245,8 @@ func (v *Service) count(b *batch) {
 		switch j.Phase {
 		case jobs.Completed:
 			c.Completed++
-		case jobs.Dead:
+		case jobs.Dead, jobs.Cancelled:
 			c.Failed++
-		case jobs.Cancelled:
 		default:
 			return false
 		}
@@ -264,8 +265,9 @@ func (v *Service) count(b *batch) {
 	b.mu.Unlock()
 }
 
-// openInput reads and checks the input file; issues say why the batch fails.
-func (v *Service) openInput(ctx context.Context, b *batch) (*feeder, []issue, error) {
+// openInput reads the input file; issues say why the batch fails. Lines are checked once, when
+// the batch is validated: a batch that an older build took is not failed by a newer rule.
+func (v *Service) openInput(ctx context.Context, b *batch, st State) (*feeder, []issue, error) {
 	file, _, err := v.files.Open(ctx, b.spec.Input)
 	if errors.Is(err, files.ErrNone) || errors.Is(err, journal.ErrDamaged) {
 		return nil, []issue{{Code: "invalid_file", Message: err.Error()}}, nil
@@ -274,15 +276,24 @@ func (v *Service) openInput(ctx context.Context, b *batch) (*feeder, []issue, er
 		return nil, nil, err
 	}
 	f := &feeder{file: file, refused: map[int]error{}}
-	issues, err := f.scan(b.spec.Endpoint, v.cfg.MaxBody)
+	issues, err := f.scan(b.spec.Endpoint, v.cfg.MaxBody, v.lineShape())
+	if st.Phase != Validating && (st.Total == 0 || st.Total == len(f.lines)) {
+		issues = nil
+	}
 	if err != nil || len(issues) > 0 {
 		file.Close()
 	}
 	return f, issues, err
 }
 
+// lineShape bounds a line, in which the request is one level down.
+func (v *Service) lineShape() strictjson.Limits {
+	l := v.api.Limits()
+	return strictjson.Limits{Depth: l.JSONDepth + 1, Names: l.JSONNames}
+}
+
 // scan finds the lines and what is wrong with them.
-func (f *feeder) scan(endpoint string, maxBody int) (issues []issue, err error) {
+func (f *feeder) scan(endpoint string, maxBody int, shape strictjson.Limits) (issues []issue, err error) {
 	bad := func(line int, code, param, format string, a ...any) {
 		if len(issues) < maxIssues {
 			issues = append(issues, issue{Code: code, Param: param, Line: line, Message: fmt.Sprintf(format, a...)})
@@ -305,6 +316,10 @@ func (f *feeder) scan(endpoint string, maxBody int) (issues []issue, err error) 
 		}
 		begin := at
 		at += int64(len(line))
+		if begin == 0 {
+			line = bytes.TrimPrefix(line, byteOrderMark)
+			begin = at - int64(len(line))
+		}
 		text := bytes.TrimSpace(line)
 		if len(text) == 0 {
 			continue
@@ -314,10 +329,14 @@ func (f *feeder) scan(endpoint string, maxBody int) (issues []issue, err error) 
 			return issues, nil
 		}
 		f.lines = append(f.lines, lineAt{begin, int64(len(line))})
+		if fault := strictjson.Check(text, shape); fault != nil {
+			bad(n, "invalid_json_line", fault.At, "Line %d: %s", n, fault.Message)
+			continue
+		}
 		var l inputLine
-		switch err := json.Unmarshal(text, &l); {
+		switch err := strictjson.Unmarshal(text, &l); {
 		case err != nil:
-			bad(n, "invalid_json_line", "", "Line %d is not a JSON object of a request: %v.", n, err)
+			bad(n, "invalid_json_line", "", "Line %d does not describe a request. %v", n, err)
 		case l.CustomID == "" || len(l.CustomID) > maxCustomID:
 			bad(n, "invalid_custom_id", "custom_id", "Line %d needs a 'custom_id' of 1 to %d bytes.", n, maxCustomID)
 		case seen[l.CustomID] > 0:
@@ -372,8 +391,7 @@ type outResponse struct {
 // finalize writes the files and ends the batch. The files' ids follow from the
 // batch, so that doing it again after a crash replaces them.
 func (v *Service) finalize(ctx context.Context, b *batch, st State) error {
-	end := ending{Phase: st.Outcome(), Counts: b.feed.settled}
-	end.Counts.Total = len(b.feed.lines)
+	end := ending{Phase: st.Outcome(), Counts: counts{Total: len(b.feed.lines), Completed: b.feed.settled.Completed}.whole()}
 	tail := b.id[len(prefix):]
 	for _, x := range []struct {
 		good bool

@@ -593,6 +593,9 @@ func TestBatchesThatFailOrAreCancelled(t *testing.T) {
 	e.release()
 	b := h.batchUntil(id, func(b map[string]any) bool { return b["status"] == "cancelled" })
 	good, rest := h.lines(b["output_file_id"]), h.lines(b["error_file_id"])
+	if c, want := fmt.Sprint(b["request_counts"]), fmt.Sprintf("map[completed:%d failed:%d total:20]", len(good), len(rest)); c != want {
+		t.Errorf("counts %s, want %s", c, want)
+	}
 	if len(good)+len(rest) != 20 || len(good) < 2 || rest[0]["error"].(map[string]any)["code"] != "batch_cancelled" {
 		t.Fatalf("%d good, others %v", len(good), rest)
 	}

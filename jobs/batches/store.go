@@ -57,6 +57,13 @@ type counts struct {
 	Failed    int `json:"failed"`
 }
 
+// whole counts every line that is not completed as failed: the error file has it. That
+// includes lines that never began, as the batch was cancelled or its window was over.
+func (c counts) whole() counts {
+	c.Failed = c.Total - c.Completed
+	return c
+}
+
 // issue is why a batch failed before it began.
 type issue struct {
 	Code    string `json:"code"`
@@ -138,6 +145,9 @@ func (b *batch) apply(r *journal.Record, seq uint64) error {
 		b.counts.Total = n.Total
 	case KindDone:
 		b.end, b.counts = end, end.Counts
+		if end.Issues == nil { // older builds left out lines that a cancelled batch did not run
+			b.counts = b.counts.whole()
+		}
 	}
 	return nil
 }
