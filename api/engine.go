@@ -85,6 +85,7 @@ type Event struct {
 	Logprob        float32                // set when Sampling.Logprobs >= 0
 	Top            []sampler.TokenLogprob // best first
 	PromptLogprobs []PromptLogprob        // once, in the first event; one per prompt token
+	More           int                    // tokens of the same step that follow this one
 	Cached         int                    // tokens of the prompt that were in the prefix cache
 	Finish         string                 // "" until the last event
 	Err            error                  // with FinishError

@@ -145,7 +145,7 @@ func (p *pump) take(ctx context.Context, e batcher.Event) bool {
 			t := p.core.StepTotals()
 			p.since = &t
 		}
-		out := api.Event{Token: e.Emit.Token, Logprob: e.Emit.Logprob, Top: e.Emit.Top, PromptLogprobs: p.scores, Cached: e.Emit.Cached}
+		out := api.Event{Token: e.Emit.Token, Logprob: e.Emit.Logprob, Top: e.Emit.Top, PromptLogprobs: p.scores, More: e.Emit.More, Cached: e.Emit.Cached}
 		p.scores = nil
 		if p.ends(out.Token) {
 			p.held = &out
@@ -293,7 +293,7 @@ func (c *core) Cluster() api.ClusterState {
 		return api.ClusterState{WaitingReason: err.Error()}
 	}
 	s := api.ClusterState{Epoch: uint64(v.Epoch), Mapping: string(v.Placement.Mapping), Running: len(snap.Running), Waiting: len(snap.Waiting),
-		Model: c.serve.Names[0], Policy: c.serve.Policy, Policies: kvcache.Usage(), TokensPerSecond: float64(snap.TokensPerSecond), BatchRows: snap.BatchRows, BatchSequences: snap.BatchSequences, TryingThreads: snap.Trying,
+		Model: c.serve.Names[0], Policy: c.serve.Policy, Policies: kvcache.Usage(), TokensPerSecond: snap.TokensPerSecond, BatchRows: snap.BatchRows, BatchSequences: snap.BatchSequences, TryingThreads: snap.Trying,
 		Recoveries: c.recoveries.Load(), Nodes: []api.NodeState{}, Fences: v.Fences}
 	if c.serve.PrefixCache != PrefixOff {
 		s.PrefixCache = &api.PrefixCacheState{Mode: c.serve.PrefixCache, Queries: snap.Prefix.Queries, Hits: snap.Prefix.Hits,
@@ -315,7 +315,9 @@ func (c *core) Cluster() api.ClusterState {
 	s.LoadSeconds = math.Round(v.Loading.Seconds()*10) / 10
 	c.stepper.figures.mu.Lock()
 	s.Recovery = c.recovery.state(snap.Totals, c.stepper.figures.copied)
-	s.StepMillis = float64(c.stepper.figures.step.Microseconds()) / 1000
+	if snap.InFlight || snap.TokensPerSecond > 0 {
+		s.StepMillis = float64(c.stepper.figures.step.Microseconds()) / 1000
+	}
 	s.StepRows, s.WireBytes = c.stepper.figures.total.Rows, c.stepper.figures.total.Wire
 	s.Clustering = c.stepper.figures.total.Clustering.Seconds()
 	late := map[string]float64{}

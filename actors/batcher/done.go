@@ -23,7 +23,7 @@ func (s *State) stepDone(d StepDone) {
 	}
 	f := s.flight
 	s.flight = nil
-	s.rate.tokens += int64(f.plan.Tokens() * f.plan.passes())
+	read := 0 // prompt tokens
 	for i := range s.ledger.sockets {
 		if i < len(d.Used) {
 			s.measured(i, d.Used[i])
@@ -40,6 +40,7 @@ func (s *State) stepDone(d StepDone) {
 		}
 		if row.Given {
 			n := len(row.Tokens)
+			read += n
 			s.totals.Recomputed += uint64(max(0, min(r.reached, r.cached+n)-r.cached))
 			r.cached, r.staged = r.cached+n, n
 			r.reached = max(r.reached, r.cached)
@@ -56,6 +57,7 @@ func (s *State) stepDone(d StepDone) {
 	for i := range f.plan.Chunks {
 		c := &f.plan.Chunks[i]
 		r := f.rows[c.Seq]
+		read += len(c.Tokens)
 		again := uint64(max(0, min(r.reached, r.cached+len(c.Tokens))-r.cached))
 		s.totals.Recomputed += again
 		if r.outage != nil {
@@ -74,6 +76,7 @@ func (s *State) stepDone(d StepDone) {
 			s.handedOver(r)
 		}
 	}
+	s.rate.add(f.plan.Tokens()*f.plan.passes(), read+len(s.out.Emits))
 }
 
 // handedOver begins to decode.

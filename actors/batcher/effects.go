@@ -155,6 +155,8 @@ type Chunk struct {
 type Emit struct {
 	ID    string
 	Index int // of the output
+	// More is the number of output tokens of the same step that follow this one.
+	More int
 	// Cached is how many of the prompt's tokens were in the prefix cache.
 	Cached int
 	sampler.Result

@@ -51,7 +51,7 @@ func (s *State) suspend(reason string) {
 // tick moves the time on, and ends what waited too long.
 func (s *State) tick(now int64) {
 	s.now = max(s.now, now)
-	s.rate.tick(s.now)
+	s.rate.tick(s.now, s.flight != nil)
 	if f := s.flight; f != nil && s.now-f.started >= s.cfg.StepMillis {
 		s.breakEpoch(fmt.Sprintf("no result after %d ms", s.now-f.started))
 	}

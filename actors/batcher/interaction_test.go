@@ -332,7 +332,7 @@ func (s *story) describe(e Effects) string {
 
 func describeSnapshot(v Snapshot) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "epoch %d placed=%v draining=%v step %d in flight=%v: %d rows of %d sequences, %d tokens/s %s\n", v.Epoch, v.Placed, v.Draining, v.Step, v.InFlight, v.BatchRows, v.BatchSequences, v.TokensPerSecond, v.Unplaced)
+	fmt.Fprintf(&b, "epoch %d placed=%v draining=%v step %d in flight=%v: %d rows of %d sequences, %.0f tokens/s %s\n", v.Epoch, v.Placed, v.Draining, v.Step, v.InFlight, v.BatchRows, v.BatchSequences, v.TokensPerSecond, v.Unplaced)
 	if o := v.Outage; o.Streams > 0 {
 		fmt.Fprintf(&b, "the end of epoch %d cut off %d: %d wait, %d failed, %d ms silent; %d recomputed, %d replayed, %d restored, %d from replicas\n",
 			o.Epoch, o.Streams, o.Waiting, o.Failed, o.SilentMillis, o.Recomputed, o.Replayed, o.Restored, o.Copies)

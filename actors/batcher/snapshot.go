@@ -19,7 +19,7 @@ type Snapshot struct {
 	Running         []RequestState // in order
 	Waiting         []RequestState
 	Sockets         []SocketState // by rank
-	TokensPerSecond int64         // prefill and decode, measured
+	TokensPerSecond float64       // prompt tokens read and output tokens emitted; 0 when idle
 	Totals          Totals
 	Outage          Outage // of the newest epoch that ended
 	Prefix          PrefixTotals
@@ -76,7 +76,7 @@ type SocketState struct {
 
 // Snapshot describes the present.
 func (s *State) Snapshot() Snapshot {
-	v := Snapshot{Epoch: s.epoch, Placed: s.placed, Unplaced: s.unplaced, Draining: s.draining, Step: s.steps, TokensPerSecond: s.rate.perSecond, Totals: s.totals,
+	v := Snapshot{Epoch: s.epoch, Placed: s.placed, Unplaced: s.unplaced, Draining: s.draining, Step: s.steps, TokensPerSecond: s.rate.current, Totals: s.totals,
 		Prefix: s.prefixTotals, PrefixBlocks: len(s.prefix.blocks)}
 	if s.outage != nil {
 		v.Outage = *s.outage

@@ -338,6 +338,7 @@ func (s *State) decoded(r *request, d *Decode, passes int, result *Result) {
 	}
 	g.draft = speculate.Draft{}
 	r.staged = 0
+	first := len(s.out.Emits)
 	for i := 0; i <= right && !r.ended; i++ {
 		if r.cached < r.reached {
 			s.totals.Replayed++
@@ -348,6 +349,9 @@ func (s *State) decoded(r *request, d *Decode, passes int, result *Result) {
 		r.cached, r.staged = r.cached+1, r.staged+1
 		r.reached = max(r.reached, r.cached)
 		s.sampled(r, samples[i])
+	}
+	for i := range s.out.Emits[first:] {
+		s.out.Emits[first+i].More = len(s.out.Emits) - first - 1 - i
 	}
 	g.model, g.at = speculate.Guessed(result.Drafts[:min(len(result.Drafts), speculate.Most)], result.Odds), r.cached
 }

@@ -85,28 +85,6 @@ func (s *State) tooLarge(r *request) string {
 		len(r.Prompt), r.limit, r.Policy.Spec(), r.unfit, advice)
 }
 
-// rate is how many tokens the cluster computes, from Ticks and finished steps.
-type rate struct {
-	since     int64
-	tokens    int64
-	perSecond int64
-}
-
-func (r *rate) tick(now int64) {
-	elapsed := now - r.since
-	if elapsed < 1000 {
-		return
-	}
-	if r.tokens > 0 {
-		measured := r.tokens * 1000 / elapsed
-		if r.perSecond > 0 {
-			measured = (3*r.perSecond + measured) / 4
-		}
-		r.perSecond = max(1, measured)
-	}
-	r.since, r.tokens = now, 0
-}
-
 // retryAfter estimates the seconds until a place in the queue is free: the mean
 // work of those that wait, at the measured rate; from 1 to 60.
 func (s *State) retryAfter() int {

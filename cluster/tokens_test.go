@@ -1,0 +1,58 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+
+	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/sampler"
+)
+
+// TestTokensOfSteps: the engine says which tokens came in one step, and its rate of tokens and
+// time of a step are above 0 while it works and 0 soon after.
+func TestTokensOfSteps(t *testing.T) {
+	c := startLocal(t, LocalConfig{Sockets: 1, Threads: 1, Serve: ServeConfig{Model: "../models/fry"}})
+	p := sampler.Default()
+	p.Temperature = 0
+	r := &api.Request{ID: "loop", MaxTokens: 200, Sampling: p, IgnoreEOS: true, PromptLogprobs: -1, Speculate: "suffix:8"}
+	for range 20 {
+		r.Prompt = append(r.Prompt, 70, 300, 71)
+	}
+	events, err := c.Submit(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	several, follow := 0, 0
+	for ev := range events {
+		if ev.Err != nil {
+			t.Fatal(ev.Err)
+		}
+		if ev.Token == api.NoToken {
+			continue
+		}
+		if follow > 0 && ev.More != follow-1 {
+			t.Fatalf("%d tokens of the step follow, want %d", ev.More, follow-1)
+		}
+		if follow == 0 && ev.More > 0 {
+			several++
+		}
+		follow = ev.More
+	}
+	if several == 0 || follow != 0 {
+		t.Errorf("%d steps had several tokens, at the end %d were to follow", several, follow)
+	}
+	await := func(what string, ok func(s api.ClusterState) bool) {
+		t.Helper()
+		for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+			s := c.Cluster()
+			if ok(s) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: %v tokens a second, %v ms a step", what, s.TokensPerSecond, s.StepMillis)
+			}
+		}
+	}
+	await("after work", func(s api.ClusterState) bool { return s.TokensPerSecond > 0 && s.StepMillis > 0 })
+	await("idle", func(s api.ClusterState) bool { return s.TokensPerSecond == 0 && s.StepMillis == 0 })
+}
