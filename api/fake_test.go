@@ -342,12 +342,15 @@ func newServer(t testing.TB, e *fakeEngine, change ...func(*Config)) *Server {
 // serve runs a server until the test ends.
 func serve(t testing.TB, e *fakeEngine, change ...func(*Config)) string {
 	t.Helper()
-	s := httptest.NewServer(newServer(t, e, change...).Handler())
-	t.Cleanup(func() {
-		s.Close()
-		e.live.Wait()
-	})
-	return s.URL
+	t.Cleanup(e.live.Wait)
+	return serveIt(t, newServer(t, e, change...))
+}
+
+func serveIt(t testing.TB, s *Server) string {
+	t.Helper()
+	h := httptest.NewServer(s.Handler())
+	t.Cleanup(h.Close)
+	return h.URL
 }
 
 // M is a JSON object.

@@ -3,7 +3,6 @@ package api
 import (
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -56,11 +55,11 @@ func newMetrics(model string, context int, e Engine) *metrics {
 		m.registry.MustRegister(h)
 		return h
 	}
-	m.prompt = counter("vllm:prompt_tokens_total", "Prompt tokens read (per sequence).")
-	m.generated = counter("vllm:generation_tokens_total", "Tokens generated.")
-	m.ttft = histogram("vllm:time_to_first_token_seconds", "Request accepted to first token.", ttftBuckets)
-	m.itl = histogram("vllm:inter_token_latency_seconds", "Between two tokens of a sequence.", itlBuckets)
-	m.e2e = histogram("vllm:e2e_request_latency_seconds", "Request accepted to last token, of requests that finished.", e2eBuckets)
+	m.prompt = counter("vllm:prompt_tokens_total", "Prompt tokens of requests and jobs: each prompt once, as in usage.")
+	m.generated = counter("vllm:generation_tokens_total", "Tokens generated for requests and jobs, as in usage.")
+	m.ttft = histogram("vllm:time_to_first_token_seconds", "Request accepted, or attempt of a job started, to first token.", ttftBuckets)
+	m.itl = histogram("vllm:inter_token_latency_seconds", "Between two tokens of a sequence; the tokens of one step share its time equally.", itlBuckets)
+	m.e2e = histogram("vllm:e2e_request_latency_seconds", "Request accepted, or attempt of a job started, to last token, of sequences that finished.", e2eBuckets)
 	m.queueing = histogram("vllm:request_queue_time_seconds", "Accepted to first step.", e2eBuckets)
 	m.prefilling = histogram("vllm:request_prefill_time_seconds", "First step to first token.", e2eBuckets)
 	m.decoding = histogram("vllm:request_decode_time_seconds", "First to last token.", e2eBuckets)
@@ -86,51 +85,6 @@ func (m *metrics) http(route string, code int) {
 	m.requests.WithLabelValues(route, strconv.Itoa(code)).Inc()
 }
 
-// finished counts the end of a sequence; after is how long it took, for those
-// that came to their end, of so many tokens.
-func (m *metrics) finished(reason string, after time.Duration, prompt, output int) {
-	m.finish.WithLabelValues(reason).Inc()
-	if after > 0 {
-		m.e2e.Observe(after.Seconds())
-		m.promptTokens.Observe(float64(prompt))
-		m.outputTokens.Observe(float64(output))
-	}
-}
-
-// sequenceTimer times the events of one sequence as they arrive.
-type sequenceTimer struct {
-	m            *metrics
-	began, last  time.Time
-	promptTokens int
-	first        bool
-}
-
-func (m *metrics) sequence(began time.Time, promptTokens int) *sequenceTimer {
-	return &sequenceTimer{m: m, began: began, promptTokens: promptTokens, first: true}
-}
-
-func (t *sequenceTimer) event(ev Event) {
-	if ev.Finish == FinishError || ev.Finish == FinishCancelled {
-		return
-	}
-	if ev.Token != NoToken {
-		now := time.Now()
-		if t.first {
-			t.m.prompt.Add(float64(t.promptTokens))
-			t.m.ttft.Observe(now.Sub(t.began).Seconds())
-		} else {
-			t.m.itl.Observe(now.Sub(t.last).Seconds())
-		}
-		t.m.generated.Inc()
-		t.first, t.last = false, now
-	}
-	if x := ev.Timings; x != nil {
-		t.m.queueing.Observe(x.Queue.Seconds())
-		t.m.prefilling.Observe(x.Prefill.Seconds())
-		t.m.decoding.Observe(x.Decode.Seconds())
-	}
-}
-
 // clusterCollector reads the engine's state at each scrape.
 type clusterCollector struct {
 	engine                         Engine
@@ -140,7 +94,7 @@ type clusterCollector struct {
 	subscriptions, nodeSubs        *prometheus.Desc
 	reserved, freed, batch         *prometheus.Desc
 	replicas, late, fences         *prometheus.Desc
-	fetched, clustering            *prometheus.Desc
+	fetched, clustering, rate      *prometheus.Desc
 	queries, hits, prefix          *prometheus.Desc
 	disk, restored, diskTrouble    *prometheus.Desc
 	rowFiles, rowFailures          *prometheus.Desc
@@ -180,6 +134,7 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 		late:          desc("shoal_node_late_ratio", "Part of the steps' time in which the others wait for the node alone; a straggler above 0.5.", "node"),
 		fences:        desc("shoal_fences_total", "Nodes that were left out for a while, because they were slow or hung, or broke epochs.", "kind"),
 		batch:         desc("shoal_batch_sequences", "Sequences in the step in flight."),
+		rate:          desc("shoal_tokens_per_second", "Prompt tokens read and tokens generated in the last second; 0 when idle."),
 		clustering:    desc("shoal_clustering_seconds_total", "Time of steps that went into clustering the keys of prompts (squeezed), of the slowest node of each."),
 		sequences:     desc("shoal_node_sequences", "Sequences whose cache the node owns.", "node"),
 		subscriptions: desc("shoal_subscriptions", "Subscriptions of the bus in the coordinator's process."),
@@ -190,7 +145,7 @@ func newClusterCollector(e Engine, label prometheus.Labels) *clusterCollector {
 func (c *clusterCollector) Describe(ch chan<- *prometheus.Desc) {
 	c.recovery.describe(ch)
 	c.drafts.describe(ch)
-	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.clustering, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.diskTrouble, c.rowFiles, c.rowFailures} {
+	for _, d := range []*prometheus.Desc{c.running, c.waiting, c.usage, c.epoch, c.recoveries, c.nodes, c.share, c.used, c.budget, c.sequences, c.reserved, c.freed, c.replicas, c.late, c.fences, c.fetched, c.clustering, c.rate, c.batch, c.subscriptions, c.nodeSubs, c.queries, c.hits, c.prefix, c.disk, c.restored, c.diskTrouble, c.rowFiles, c.rowFailures} {
 		ch <- d
 	}
 }
@@ -204,6 +159,7 @@ func (c *clusterCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.waiting, float64(st.Waiting))
 	gauge(c.epoch, float64(st.Epoch))
 	gauge(c.batch, float64(st.BatchSequences))
+	gauge(c.rate, st.TokensPerSecond)
 	gauge(c.subscriptions, float64(st.Subscriptions))
 	ch <- prometheus.MustNewConstMetric(c.recoveries, prometheus.CounterValue, float64(st.Recoveries))
 	ch <- prometheus.MustNewConstMetric(c.clustering, prometheus.CounterValue, st.Clustering)

@@ -30,6 +30,7 @@ type run struct {
 	readers sync.WaitGroup
 	began   time.Time
 	failure string // what became of unfinished choices: abort, error
+	tally   tally
 	span    *tracing.Request
 }
 
@@ -137,7 +138,7 @@ func (s *Server) newChoice(g *generation, index int) *choice {
 // or the choice is cancelled, and times them.
 func (r *run) read(ctx context.Context, index, promptTokens int, events <-chan Event) {
 	defer r.readers.Done()
-	timer := r.server.metrics.sequence(r.began, promptTokens)
+	timer := r.timer(false)
 	told := tracing.Sequence{ID: r.sequenceID(index), Began: r.began, Prompt: promptTokens}
 	defer r.span.Forget(told.ID)
 	limit := max(r.maxTokens, 1) + 2 // tokens, one event more at each end
@@ -148,7 +149,7 @@ func (r *run) read(ctx context.Context, index, promptTokens int, events <-chan E
 				r.queue.put(arrival{choice: index, closed: true})
 				return
 			}
-			timer.event(ev)
+			timer.Event(ev)
 			r.trace(&told, ev)
 			r.queue.put(arrival{choice: index, event: ev})
 		case <-ctx.Done():
@@ -205,8 +206,8 @@ func (r *run) accept(a arrival) (d delta, show bool, err error) {
 	if c := r.choices[a.choice]; was == "" && c.finish != "" {
 		r.open--
 		r.cancel[a.choice]()
-		r.server.metrics.finished(c.finish, time.Since(r.began), len(r.prompts[a.choice/r.n].ids), c.tokens)
 	}
+	r.count()
 	return d, show, nil
 }
 
@@ -225,7 +226,11 @@ func (r *run) apply(a arrival) (d delta, show bool, err error) {
 		}
 		c.runes = utf8.RuneCountInString(c.echo.text)
 	}
-	return c.accept(a.event)
+	before, was := c.tokens, c.finish
+	if d, show, err = c.accept(a.event); err == nil {
+		r.tallied(a.choice, before, was == "" && c.finish != "")
+	}
+	return d, show, err
 }
 
 // makeEcho prepares the prompt as the beginning of the output.
@@ -292,11 +297,7 @@ func (r *run) close() {
 		cancel()
 	}
 	r.readers.Wait()
-	for _, c := range r.choices {
-		if c.finish == "" {
-			r.server.metrics.finished(r.failure, 0, 0, 0)
-		}
-	}
+	r.unfinished(r.failure)
 }
 
 // collect answers with one body.

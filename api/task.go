@@ -185,6 +185,23 @@ func (r *Replay) Accept(choice int, e Event) (TaskDelta, error) {
 	return TaskDelta{Text: d.text, Finish: r.run.choices[choice].finish}, nil
 }
 
+// Begin starts an attempt: the events accepted before it come from a log, those after it from
+// the engine.
+func (r *Replay) Begin() {
+	r.run.began = time.Now()
+	r.run.forget()
+}
+
+// Timer times what the engine sends for a choice in this attempt.
+func (r *Replay) Timer(choice int) *SequenceTimer { return r.run.timer(r.Tokens(choice) > 0) }
+
+// Count adds to the metrics what was accepted since Begin and the last Count. An event that is
+// never counted is computed again by the next attempt.
+func (r *Replay) Count() { r.run.count() }
+
+// Abandon counts the choices that will never have an end. The reason is "error" or "abort".
+func (r *Replay) Abandon(reason string) { r.run.unfinished(reason) }
+
 // Done tells whether a choice has finished; what follows of it has no effect.
 func (r *Replay) Done(choice int) bool { return r.run.choices[choice].finish != "" }
 

@@ -3,14 +3,17 @@ package cluster
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -51,6 +54,8 @@ func asked() (list []map[string]any) {
 	return list
 }
 
+var usageOf = regexp.MustCompile(`"prompt_tokens":(\d+),"completion_tokens":(\d+)`)
+
 var unlikely = regexp.MustCompile(`"id":"[^"]*"|"created":[0-9]+|,"(?:completion|prompt)_tokens_details":\{[^}]*\}|,"metrics":\{"speculative_decoding":\{(?:[^{}]|\{[^}]*\})*\}\}`)
 
 // TestSpeculationOfAnswers: every byte that a client of the API sees is that of a server
@@ -69,6 +74,7 @@ func TestSpeculationOfAnswers(t *testing.T) {
 		}
 		server := httptest.NewServer(s.Handler())
 		list := asked()
+		var reported [2]atomic.Int64
 		ask := func(mode string, stream bool) []string {
 			out := make([]string, len(list))
 			var wg sync.WaitGroup
@@ -99,6 +105,15 @@ func TestSpeculationOfAnswers(t *testing.T) {
 					if err != nil || r.StatusCode != 200 {
 						t.Errorf("%v: status %d, %s, %v", send, r.StatusCode, answer, err)
 					}
+					for _, m := range usageOf.FindAllSubmatch(answer, -1) {
+						for k := range reported {
+							n, err := strconv.ParseInt(string(m[1+k]), 10, 64)
+							if err != nil {
+								t.Error(err)
+							}
+							reported[k].Add(n)
+						}
+					}
 					out[i] = unlikely.ReplaceAllString(string(answer), "")
 					if n := strings.Count(string(answer), "num_spec_steps"); n > 0 && (mode == "off" || send["n"] != nil) {
 						t.Errorf("%v: figures of drafts in %s", send, answer)
@@ -116,6 +131,21 @@ func TestSpeculationOfAnswers(t *testing.T) {
 						t.Errorf("%d sockets, %s, %v:\n%s\nwithout drafts\n%s", sockets, mode, list[i], got, want[i])
 					}
 				}
+			}
+		}
+		r, err := http.Get(server.URL + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		metrics, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k, name := range []string{"prompt", "generation"} {
+			sum := strconv.FormatFloat(float64(reported[k].Load()), 'g', -1, 64)
+			if line := fmt.Sprintf("\nvllm:%s_tokens_total{model_name=\"fry\"} %s\n", name, sum); !strings.Contains(string(metrics), line) {
+				t.Errorf("%d sockets: the counter of %s tokens is not %d, the sum over all answers", sockets, name, reported[k].Load())
 			}
 		}
 		snap, err := c.batcher.Snapshot(t.Context())

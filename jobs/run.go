@@ -23,7 +23,12 @@ var errStop = errors.New("jobs: attempt ends")
 // attempt runs a job once: from where its log ends, to its result, its failure
 // or the end of this process.
 func (v *Service) attempt(ctx context.Context, j *job) {
-	begun, err := v.try(ctx, j)
+	l := &life{Service: v, job: j}
+	err := l.try(ctx)
+	begun := l.attempt
+	if j.view().state.Phase == Cancelled {
+		l.abandon("abort")
+	}
 	if err != nil { // whatever the journal says, not at once again
 		j.mu.Lock()
 		j.pause = time.Now().Add(v.cfg.Rules.Backoff)
@@ -64,6 +69,8 @@ func (v *Service) attempt(ctx context.Context, j *job) {
 	if err := v.write(last, j, journal.Record{Kind: n.Kind, Attempt: n.Attempt, At: n.At}, e); err != nil {
 		// The next attempt finds the job running and takes it over.
 		v.cfg.Logger.Warn("jobs: the end of an attempt was not written", "job", j.id, "error", err)
+	} else if n.Kind == KindDead {
+		l.abandon("error")
 	}
 }
 
@@ -122,35 +129,44 @@ func (v *Service) write(ctx context.Context, j *job, r journal.Record, payload a
 type life struct {
 	*Service
 	job      *job
-	attempt  uint32
+	attempt  uint32 // 0: none has begun
 	task     *api.Task
 	replay   *api.Replay
 	progress []Progress // by choice
 	next     int        // index of the next event
+
+	submitted bool // the engine has taken a choice of it
 }
 
-// try returns the attempt that it began; 0: none.
-func (v *Service) try(ctx context.Context, j *job) (begun uint32, err error) {
-	st := j.view().state
-	n, ok := st.Begin(v.store.Now(), v.cfg.Rules)
+// try runs one attempt, if the state allows one.
+func (l *life) try(ctx context.Context) error {
+	st := l.job.view().state
+	n, ok := st.Begin(l.store.Now(), l.cfg.Rules)
 	if !ok {
-		return 0, errStop
+		return errStop
 	}
 	if n.Kind == KindDead {
-		return 0, v.write(ctx, j, journal.Record{Kind: KindDead, Attempt: n.Attempt, At: n.At},
+		return l.write(ctx, l.job, journal.Record{Kind: KindDead, Attempt: n.Attempt, At: n.At},
 			ending{Code: n.Code, Message: n.Message, Status: http.StatusInternalServerError})
 	}
-	if err := v.write(ctx, j, journal.Record{Kind: KindStart, Attempt: n.Attempt, At: n.At}, nil); err != nil {
-		return 0, err
+	if err := l.write(ctx, l.job, journal.Record{Kind: KindStart, Attempt: n.Attempt, At: n.At}, nil); err != nil {
+		return err
 	}
-	l := &life{Service: v, job: j, attempt: n.Attempt}
+	l.attempt = n.Attempt
 	if err := l.resume(ctx); err != nil {
-		return n.Attempt, err
+		return err
 	}
 	if err := l.generate(ctx); err != nil {
-		return n.Attempt, err
+		return err
 	}
-	return n.Attempt, l.commit(ctx)
+	return l.commit(ctx)
+}
+
+// abandon counts the choices that a job ends without.
+func (l *life) abandon(reason string) {
+	if l.submitted {
+		l.replay.Abandon(reason)
+	}
 }
 
 // task makes the job's request anew.
@@ -207,6 +223,7 @@ func (l *life) generate(ctx context.Context) error {
 	defer readers.Wait()
 	defer cancel()
 	arrivals := make(chan arrival, 64)
+	l.replay.Begin()
 	open := 0
 	stop := make([]context.CancelFunc, l.task.Choices())
 	for i := range stop {
@@ -225,9 +242,11 @@ func (l *life) generate(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		l.submitted = true
 		open++
+		timer := l.replay.Timer(i)
 		readers.Go(func() {
-			forward(cctx, i, events, arrivals)
+			forward(cctx, i, events, timer, arrivals)
 		})
 	}
 	for open > 0 {
@@ -253,12 +272,15 @@ type arrival struct {
 	closed bool
 }
 
-func forward(ctx context.Context, choice int, events <-chan api.Event, to chan<- arrival) {
+func forward(ctx context.Context, choice int, events <-chan api.Event, timer *api.SequenceTimer, to chan<- arrival) {
 	for {
 		a := arrival{Logged: Logged{Choice: choice}}
 		select {
 		case e, ok := <-events:
 			a.Event, a.closed = e, !ok
+			if ok {
+				timer.Event(e)
+			}
 		case <-ctx.Done():
 			return
 		}
@@ -331,6 +353,7 @@ func (l *life) log(ctx context.Context, batch []arrival) (ended []int, err error
 	if e := l.store.append(ctx, l.job, journal.Record{Kind: KindTokens, Attempt: l.attempt, At: l.store.Now(), Payload: payload}); e != nil {
 		return ended, e
 	}
+	l.replay.Count()
 	for _, e := range events {
 		l.took(e)
 	}

@@ -1,0 +1,107 @@
+package api
+
+import "time"
+
+// A run's tally is what its choices have accepted that the metrics do not have yet. Counting
+// accepted tokens, not those that the engine sent, keeps the counters equal to usage: a stop
+// string drops the rest of its step, and max_tokens 0 drops its only token.
+type tally struct {
+	seen   []bool // by prompt: it is counted
+	prompt int    // tokens
+	tokens int    // generated
+	ended  []int  // choices
+}
+
+// tallied notes what one event added to a choice that had a number of tokens before.
+func (r *run) tallied(choice, before int, ended bool) {
+	t, prompt := &r.tally, choice/r.n
+	if t.seen == nil {
+		t.seen = make([]bool, len(r.prompts))
+	}
+	if !t.seen[prompt] {
+		t.seen[prompt] = true
+		t.prompt += len(r.prompts[prompt].ids)
+	}
+	t.tokens += r.choices[choice].tokens - before
+	if ended {
+		t.ended = append(t.ended, choice)
+	}
+}
+
+// count moves the tally to the metrics.
+func (r *run) count() {
+	t, m := &r.tally, r.server.metrics
+	m.prompt.Add(float64(t.prompt))
+	m.generated.Add(float64(t.tokens))
+	for _, i := range t.ended {
+		c := r.choices[i]
+		m.finish.WithLabelValues(c.finish).Inc()
+		m.promptTokens.Observe(float64(len(r.prompts[i/r.n].ids)))
+		m.outputTokens.Observe(float64(c.tokens))
+		m.e2e.Observe(time.Since(r.began).Seconds())
+	}
+	r.forget()
+}
+
+// forget drops the tally, but for which prompts were counted.
+func (r *run) forget() { r.tally = tally{seen: r.tally.seen} }
+
+// unfinished counts the choices that have no end, by the reason for it: abort, error.
+func (r *run) unfinished(reason string) {
+	for _, c := range r.choices {
+		if c.finish == "" {
+			r.server.metrics.finish.WithLabelValues(reason).Inc()
+		}
+	}
+}
+
+// SequenceTimer times the events of one sequence as they arrive from the engine. It belongs
+// to one goroutine.
+type SequenceTimer struct {
+	m           *metrics
+	began, last time.Time
+	first       bool // no token has come
+	resumed     bool // its first token came in an earlier attempt
+	left        int  // tokens of the newest step that are still to come
+}
+
+// timer of a sequence. resumed: an earlier attempt has yielded tokens of it.
+func (r *run) timer(resumed bool) *SequenceTimer {
+	return &SequenceTimer{m: r.server.metrics, began: r.began, first: true, resumed: resumed}
+}
+
+// Event takes the next event.
+func (t *SequenceTimer) Event(ev Event) { t.event(ev, time.Now()) }
+
+func (t *SequenceTimer) event(ev Event, now time.Time) {
+	if ev.Finish == FinishError || ev.Finish == FinishCancelled {
+		return
+	}
+	if ev.Token != NoToken {
+		t.token(ev.More, now)
+	}
+	if x := ev.Timings; x != nil {
+		t.m.queueing.Observe(x.Queue.Seconds())
+		t.m.prefilling.Observe(x.Prefill.Seconds())
+		t.m.decoding.Observe(x.Decode.Seconds())
+	}
+}
+
+// token takes one token, of whose step more follow. The first of a step takes the time since
+// the step before, in equal parts for all of them.
+func (t *SequenceTimer) token(more int, now time.Time) {
+	if t.left > 0 {
+		t.left--
+		return
+	}
+	t.left = more
+	switch {
+	case !t.first:
+		for range more + 1 {
+			t.m.itl.Observe(now.Sub(t.last).Seconds() / float64(more+1))
+		}
+	case !t.resumed:
+		t.m.ttft.Observe(now.Sub(t.began).Seconds())
+	}
+	t.first, t.last = false, now
+}
