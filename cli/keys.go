@@ -1,0 +1,36 @@
+package cli
+
+import (
+	"os"
+
+	"golang.org/x/term"
+)
+
+// watchKeys has a terminal give each key at once, without showing it, and calls pressed with it
+// until stop, which gives the terminal back as it was. Ctrl-C is a key then, not a signal, and
+// output needs \r\n. live is false where in is no terminal: then nothing happens.
+func watchKeys(in any, pressed func(key byte)) (stop func(), live bool) {
+	f, ok := in.(*os.File)
+	if !ok || !isTerminal(f) {
+		return func() {}, false
+	}
+	before, err := term.MakeRaw(int(f.Fd()))
+	if err != nil {
+		return func() {}, false
+	}
+	go func() { // nothing but its end ends a read of a terminal: this one ends with the process
+		var b [1]byte
+		for {
+			if n, err := f.Read(b[:]); err != nil || n == 0 {
+				return
+			}
+			pressed(b[0])
+		}
+	}()
+	return func() { _ = term.Restore(int(f.Fd()), before) }, true // the terminal may be gone
+}
+
+const (
+	ctrlC = 3
+	ctrlD = 4
+)

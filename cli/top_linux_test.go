@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// q, Ctrl-C and a signal leave top with status 0, the terminal as it was, and no stray characters;
+// h explains the columns; an idle cluster shows no rate.
+func TestTopAtATerminal(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"model":"m","nodes":[{"id":"a","state":"ready","share":1}],"store":{"durability":"single","replicas":1,"wanted":3}}`)
+	}))
+	defer srv.Close()
+	for name, c := range map[string]struct {
+		keys string
+		want string // on the screen before the end
+	}{
+		"q":          {"q", "q quits"},
+		"Ctrl-C":     {"\x03", "q quits"},
+		"the legend": {"h", "straggler"},
+		"a signal":   {"", "0.0 tokens/s   idle   running 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			person, program := terminal(t)
+			mode := func() unix.Termios {
+				m, err := unix.IoctlGetTermios(int(program.Fd()), unix.TCGETS)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return *m
+			}
+			before := mode()
+			seen := make(chan string, 1000)
+			go func() {
+				buf := make([]byte, 4096)
+				for {
+					n, err := person.Read(buf)
+					if err != nil {
+						return
+					}
+					seen <- string(buf[:n])
+				}
+			}()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := make(chan int, 1)
+			go func() {
+				done <- run(env{ctx: ctx, stdin: program, stdout: program, stderr: program}, []string{"top", "--server", srv.URL})
+			}()
+			var screen strings.Builder
+			wait := func(want string) {
+				t.Helper()
+				for late := time.After(linePatience); !strings.Contains(screen.String(), want); {
+					select {
+					case text := <-seen:
+						screen.WriteString(text)
+					case <-late:
+						t.Fatalf("%q does not come; on the screen: %q", want, screen.String())
+					}
+				}
+			}
+			wait("h explains")
+			fmt.Fprint(person, c.keys)
+			wait(c.want)
+			switch name {
+			case "the legend":
+				fmt.Fprint(person, "q")
+			case "a signal":
+				cancel()
+			}
+			select {
+			case status := <-done:
+				if status != 0 {
+					t.Errorf("status %d", status)
+				}
+			case <-time.After(linePatience):
+				t.Fatal("it does not end")
+			}
+			if after := mode(); after != before {
+				t.Errorf("the terminal is left in another mode: %+v, before %+v", after, before)
+			}
+			for len(seen) > 0 {
+				screen.WriteString(<-seen)
+			}
+			if text := screen.String(); strings.Contains(text, "^C") || !strings.HasSuffix(text, "\x1b[J") {
+				t.Errorf("the screen ends with %q", text[max(0, len(text)-40):])
+			}
+		})
+	}
+}
