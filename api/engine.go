@@ -142,6 +142,7 @@ type ClusterState struct {
 	WireBytes       uint64      `json:"wire_bytes"`               // tensors that nodes sent in them, of failed ones not
 	Clustering      float64     `json:"clustering_seconds"`       // of those steps, spent on clustering the keys of prompts
 	Subscriptions   int         `json:"subscriptions"`            // of the bus, in the coordinator's process
+	Join            string      `json:"join,omitempty"`           // HOST:PORT that further nodes join
 	Nodes           []NodeState `json:"nodes"`
 
 	Sequences []SequenceState `json:"sequences"` // that run, the first 512 in order

@@ -15,6 +15,8 @@ type Job struct {
 	Failures    int             `json:"failures,omitempty"`
 	NextAttempt int64           `json:"next_attempt_at,omitempty"`
 	Events      int             `json:"events"`
+	Prompt      string          `json:"prompt_preview,omitempty"` // the beginning of its prompt or newest message, in one line
+	Answer      string          `json:"answer_preview,omitempty"` // the beginning of its first choice so far, in one line
 	Key         string          `json:"idempotency_key,omitempty"`
 	Batch       string          `json:"batch_id,omitempty"`
 	Durability  string          `json:"durability"` // single, or replicated

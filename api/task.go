@@ -223,6 +223,16 @@ func (r *Replay) Result() (json.RawMessage, error) {
 	return json.RawMessage(strings.TrimSuffix(string(b), "\n")), nil
 }
 
+// Text is that of tokens that a model wrote: without control tokens and without the bytes of an
+// unfinished character at the end.
+func (s *Server) Text(ids []int32) string {
+	stream, text := s.tok.NewStream(true), strings.Builder{}
+	for _, id := range ids {
+		text.WriteString(stream.Push(id))
+	}
+	return text.String()
+}
+
 // Fingerprint names what decides the bits besides a request (Config.SystemFingerprint).
 func (s *Server) Fingerprint() string { return s.cfg.SystemFingerprint }
 

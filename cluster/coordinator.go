@@ -369,7 +369,7 @@ func (c *Coordinator) LostReason() error {
 
 func (c *Coordinator) Cluster() api.ClusterState {
 	s := c.core.Cluster()
-	s.Subscriptions = c.bus.nats.Subscriptions()
+	s.Subscriptions, s.Join = c.bus.nats.Subscriptions(), c.GossipAddress()
 	mine := c.bus.gossip.Meta()
 	s.Build, s.Arithmetic, s.WireVersion = mine.Build, mine.Arithmetic, uint32(mine.WireMax)
 	if c.store != nil {

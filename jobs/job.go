@@ -21,7 +21,9 @@ type job struct {
 
 	mu       sync.Mutex
 	state    State
-	head     Spec // without Body
+	head     Spec    // without Body
+	prompt   string  // its beginning
+	answer   []int32 // its first tokens, of the first choice
 	done     committed
 	status   int             // Dead: the HTTP status a client would have got
 	body     json.RawMessage // Dead: its body
@@ -42,6 +44,8 @@ type view struct {
 	id      string
 	state   State
 	head    Spec
+	prompt  string
+	answer  []int32
 	done    committed
 	status  int
 	body    json.RawMessage
@@ -53,7 +57,7 @@ type view struct {
 func (j *job) view() view {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return view{j.id, j.state, j.head, j.done, j.status, j.body, j.first, j.damage, j.changed}
+	return view{j.id, j.state, j.head, j.prompt, j.answer, j.done, j.status, j.body, j.first, j.damage, j.changed}
 }
 
 // apply folds a record into the state; it may be of this process or read back.
@@ -75,8 +79,11 @@ func (j *job) apply(r *journal.Record, seq uint64) error {
 			return fmt.Errorf("%w: the request does not decode: %v", journal.ErrDamaged, err)
 		}
 		j.first = seq
+		j.prompt = promptPreview(s.Body)
 		s.Body = nil
 		j.head = s
+	case KindTokens:
+		j.answer = answerBegins(j.answer, r)
 	case KindDone:
 		if err := json.Unmarshal(r.Payload, &j.done); err != nil {
 			return fmt.Errorf("%w: the commit does not decode: %v", journal.ErrDamaged, err)

@@ -301,6 +301,12 @@ func TestAJobGivesWhatTheEndpointGives(t *testing.T) {
 		if got := h.until(id, "completed")["result"]; canon(got) != canon(direct) {
 			t.Fatalf("the job's result\n%s\nthe endpoint's\n%s", canon(got), canon(direct))
 		}
+		one := h.want(200, "GET", "/v1/jobs?limit=1", "")["data"].([]any)[0].(map[string]any)
+		answer := direct["choices"].([]any)[0].(map[string]any)["text"].(string)
+		preview, _ := strings.CutSuffix(one["answer_preview"].(string), "…")
+		if one["prompt_preview"] != "func main() {" || len(preview) < 20 || !strings.HasPrefix(strings.Join(strings.Fields(answer), " "), preview) {
+			t.Errorf("the list shows %q and %q, the answer is %q", one["prompt_preview"], one["answer_preview"], answer)
+		}
 		if again, _ := h.events(id, 30); fmt.Sprint(again) != fmt.Sprint(texts[30:]) {
 			t.Fatal("events read again differ")
 		}
