@@ -92,25 +92,37 @@ func (s *startFlags) up(checkpoint string) (*upCmd, error) {
 // serves tells whether the server serves a checkpoint, and else which one it serves; "":
 // nobody answers.
 func serves(ctx context.Context, c *client.Client, checkpoint string) (other string, yes bool) {
+	models, err := modelsOf(ctx, c)
+	switch {
+	case err != nil:
+		return "", false
+	case len(models) == 0:
+		return "something else", false
+	}
+	return models[0].ID, slices.ContainsFunc(models, func(m modelOf) bool { return m.Root == checkpoint })
+}
+
+// servesName tells whether the server serves a model under a name.
+func servesName(ctx context.Context, c *client.Client, name string) bool {
+	models, err := modelsOf(ctx, c)
+	return err == nil && slices.ContainsFunc(models, func(m modelOf) bool { return m.ID == name })
+}
+
+// modelOf is an entry of a server's list of models.
+type modelOf struct{ ID, Root string }
+
+// modelsOf lists the models of a server; an error if it does not answer.
+func modelsOf(ctx context.Context, c *client.Client) ([]modelOf, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	resp, err := c.Do(ctx, http.MethodGet, "/v1/models", nil)
 	if err != nil {
-		return "", false
+		return nil, err
 	}
 	defer resp.Body.Close()
-	var list struct {
-		Data []struct{ ID, Root string }
-	}
-	if json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&list) != nil || len(list.Data) == 0 {
-		return "something else", false
-	}
-	for _, m := range list.Data {
-		if m.Root == checkpoint {
-			return "", true
-		}
-	}
-	return list.Data[0].ID, false
+	var list struct{ Data []modelOf }
+	_ = json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&list) // else it is no server of models
+	return list.Data, nil
 }
 
 // serve answers the API on a free port of this machine; end closes it.
@@ -137,15 +149,4 @@ func (l *local) serve(ctx context.Context) (addr string, end func(), err error) 
 // errNoModel says what a word that should name a model may be.
 func errNoModel(word string) error {
 	return fmt.Errorf("there is no model %q: name a folder that holds config.json, a .gguf file, or fry, which comes with the program", word)
-}
-
-// split takes the model off the front of words.
-func split(words []string) (checkpoint string, rest []string) {
-	if len(words) == 0 {
-		return "", words
-	}
-	if at := named(words[0]); at != "" {
-		return at, slices.Clone(words[1:])
-	}
-	return "", words
 }

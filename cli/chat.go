@@ -15,7 +15,8 @@ type chatCmd struct {
 	sampleFlags
 	startFlags
 	System string `help:"System message."`
-	Model  string `arg:"" optional:"" help:"A checkpoint, or a model that comes with the program; without it, whatever the server serves."`
+	Model  string `arg:"" optional:"" help:"A checkpoint, a model that comes with the program, or a name that the server serves (default: the server's model)."`
+	served string // the name under which the server serves it; "": its default
 }
 
 const chatHelp = `/reset   forget what was said
@@ -44,8 +45,11 @@ type turn struct {
 func (c *chatCmd) Run(e *env) error {
 	checkpoint := ""
 	if c.Model != "" {
-		if checkpoint = named(c.Model); checkpoint == "" {
+		if checkpoint = named(c.Model); checkpoint == "" && !servesName(e.ctx, c.client(), c.Model) {
 			return errNoModel(c.Model)
+		}
+		if checkpoint == "" {
+			c.served = c.Model
 		}
 	}
 	cl, end, err := c.begin(e, c.serverFlags, checkpoint)
@@ -125,6 +129,9 @@ func message(ctx context.Context, in *lines) (string, error) {
 func (c *chatCmd) say(e *env, cl *client.Client, history []turn) ([]turn, error) {
 	body := c.body()
 	body["messages"] = history
+	if c.served != "" {
+		body["model"] = c.served
+	}
 	ctx, stop := context.WithCancel(e.ctx)
 	defer stop()
 	defer e.interrupts.during(stop)()

@@ -23,7 +23,7 @@ type commands struct {
 
 	Demo        demoCmd        `cmd:"" help:"Start four node processes, stream a completion from the bundled model, stop."`
 	Up          upCmd          `cmd:"" help:"Start a local cluster of node processes and serve the OpenAI API."`
-	Run         runCmd         `cmd:"" help:"Continue one prompt and print it as it comes, or talk to a model."`
+	Run         runCmd         `cmd:"" help:"Ask a model one question and print the answer as it comes, or talk to it."`
 	Chat        chatCmd        `cmd:"" help:"Talk to a model, which is started if need be."`
 	Status      statusCmd      `cmd:"" aliases:"ps" help:"Show a running cluster: nodes, shares, memory, sequences."`
 	Events      eventsCmd      `cmd:"" help:"Show what happened to a running cluster, and what it cost."`

@@ -198,20 +198,15 @@ func TestInterruptWhileInputIsAwaited(t *testing.T) {
 	}
 }
 
-// A model in place of a prompt is told; ps shows the cluster.
+// A model that nothing serves is started; ps shows the cluster.
 func TestRunOfAModel(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	if status := run(env{ctx: context.Background(), stdin: strings.NewReader(""), stdout: &out, stderr: &out}, []string{"run", "--server", "127.0.0.1:1", dir}); status != 1 || !strings.Contains(out.String(), "serves nothing") || !strings.Contains(out.String(), "architectures") {
+	if status := run(env{ctx: context.Background(), stdin: strings.NewReader("x"), stdout: &out, stderr: &out}, []string{"run", "--server", "127.0.0.1:1", dir}); status != 1 || !strings.Contains(out.String(), "serves nothing") || !strings.Contains(out.String(), "architectures") {
 		t.Errorf("status %d: %s", status, out.String())
-	}
-	for text, model := range map[string]bool{"llama3": true, "Qwen/Qwen2.5-7B": true, "llama3.2:1b": true, "Hello": false, "2+2": false, "def f():": false, "a/b": false} {
-		if modelLike.MatchString(text) != model {
-			t.Errorf("%q is taken for a model: %v", text, !model)
-		}
 	}
 	srv := httptest.NewServer(&echo{})
 	defer srv.Close()

@@ -1,17 +1,15 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
-	"regexp"
 	"strings"
 
+	"github.com/shoal-llm/shoal/client"
 	"github.com/shoal-llm/shoal/model"
 )
-
-// modelLike is how models are named elsewhere: llama3, llama3:8b, org/model-7b.
-var modelLike = regexp.MustCompile(`^([\w.-]+/)?[A-Za-z]+[\w.-]*\d[\w.-]*(:[\w.-]+)?$`)
 
 // isCheckpoint tells whether a text is the path of one.
 func isCheckpoint(text string) bool {
@@ -48,20 +46,27 @@ type runCmd struct {
 	serverFlags
 	sampleFlags
 	startFlags
-	Model *string  `arg:"" optional:"" help:"A checkpoint, or a model that comes with the program; or the first word of the text."`
-	Text  []string `arg:"" optional:"" help:"What is continued; standard input when it is absent or -."`
-	Stats bool     `help:"Print timings to standard error."`
+	Model  *string  `arg:"" optional:"" help:"A checkpoint, a model that comes with the program, or a name that the server serves; or the first word of the text."`
+	Text   []string `arg:"" optional:"" help:"Question for the model (default, and with -: standard input)."`
+	System string   `help:"System message."`
+	Raw    bool     `help:"Continue the text without the chat template of the model."`
+	Stats  bool     `help:"Print timings to standard error."`
 }
 
 func (c *runCmd) Help() string {
-	return `Continues a text on a running cluster, or with a model named first on one that serves it; if
-the server does not, one is started on this machine for as long as the command runs. A model
-and no text, at a terminal, is talked to, as with shoal chat.
+	return `Asks a model one question and prints the answer as it comes. The text is a message in the
+model's chat template; with --raw, or where the model has no template, it is continued.
 
-  shoal run "func add(a, b int) int {"
+  shoal run "What is a goroutine?"             the model that 127.0.0.1:8080 serves
+  shoal run fry "What is a goroutine?"         a model by name or path
+  shoal run ~/models/Llama-3.2-1B-Instruct     no text, at a terminal: as shoal chat
+  shoal run --raw "func add(a, b int) int {"
   shoal run --temperature 0.8 --seed 7 < notes.txt
-  shoal run fry "package main"
-  shoal run ~/models/Llama-3.2-1B-Instruct`
+
+If the server does not serve the named model, a cluster is started on this machine for as
+long as the command runs. The first argument is the model if it names a checkpoint or a model
+of the server. It is an error if it can only be meant as a model: a path, a .gguf file, a name
+such as llama3, or one word before more text. So quote a text of several words.`
 }
 
 // words are two arguments, so that flags may stand between them.
@@ -73,32 +78,30 @@ func (c *runCmd) words() []string {
 }
 
 func (c *runCmd) Run(e *env) error {
-	checkpoint, words := split(c.words())
-	if checkpoint != "" && len(words) == 0 && isTerminal(e.stdin) {
-		return (&chatCmd{serverFlags: c.serverFlags, sampleFlags: c.sampleFlags, startFlags: c.startFlags, Model: *c.Model}).Run(e)
+	if c.Raw && c.System != "" {
+		return errors.New("--raw continues the text alone: leave --system out")
 	}
-	prompt := strings.Join(words, " ")
-	switch {
-	case len(words) == 0 || prompt == "-":
-		if isTerminal(e.stdin) {
-			fmt.Fprintln(e.stderr, "the prompt, please; Ctrl-D on a line of its own ends it")
-		}
-		b, err := await(e.ctx, func() ([]byte, error) { return io.ReadAll(e.stdin) }, func() {})
-		if err != nil {
+	ask, err := understand(c.words(), named, func(name string) bool { return servesName(e.ctx, c.client(), name) })
+	if err != nil {
+		return err
+	}
+	if (ask.checkpoint != "" || ask.served != "") && ask.text == nil && !c.Raw && isTerminal(e.stdin) {
+		return (&chatCmd{serverFlags: c.serverFlags, sampleFlags: c.sampleFlags, startFlags: c.startFlags, System: c.System, Model: *c.Model}).Run(e)
+	}
+	text := strings.Join(ask.text, " ")
+	if ask.text == nil {
+		if text, err = c.readText(e); err != nil {
 			return err
 		}
-		prompt = string(b)
-	case checkpoint == "" && len(words) == 1 && modelLike.MatchString(prompt):
-		fmt.Fprintf(e.stderr, "%q is taken as the prompt; a model here is a folder, a .gguf file or fry\n", prompt)
+	} else if ask.checkpoint == "" && ask.served == "" && len(ask.text) == 1 && oneWord.MatchString(text) {
+		fmt.Fprintf(e.stderr, "%q is taken as the text, since no model is called so\n", text)
 	}
-	body := c.body()
-	body["prompt"] = prompt
-	cl, end, err := c.begin(e, c.serverFlags, checkpoint)
+	cl, end, err := c.begin(e, c.serverFlags, ask.checkpoint)
 	if err != nil {
 		return err
 	}
 	defer end()
-	f, err := stream(e.ctx, cl, "/v1/completions", body, func(t string) { fmt.Fprint(e.stdout, t) })
+	f, err := c.ask(e, cl, ask.served, text)
 	if err != nil {
 		return err
 	}
@@ -108,4 +111,49 @@ func (c *runCmd) Run(e *env) error {
 		printRate(e.stderr, f)
 	}
 	return nil
+}
+
+// readText reads the text from standard input.
+func (c *runCmd) readText(e *env) (string, error) {
+	if isTerminal(e.stdin) {
+		fmt.Fprintln(e.stderr, "Type the text; Ctrl-D on a line of its own ends it.")
+	}
+	b, err := await(e.ctx, func() ([]byte, error) { return io.ReadAll(e.stdin) }, func() {})
+	if err != nil || c.Raw {
+		return string(b), err
+	}
+	if text := strings.TrimSpace(string(b)); text != "" {
+		return text, nil
+	}
+	return "", errors.New("there is no text: give it as an argument or on standard input")
+}
+
+// ask streams the answer to a text: a message in the model's chat template, or its
+// continuation.
+func (c *runCmd) ask(e *env, cl *client.Client, name, text string) (finished, error) {
+	emit := func(t string) { fmt.Fprint(e.stdout, t) }
+	body := c.body()
+	if name != "" {
+		body["model"] = name
+	}
+	if !c.Raw {
+		var turns []turn
+		if c.System != "" {
+			turns = append(turns, turn{"system", c.System})
+		}
+		body["messages"] = append(turns, turn{"user", text})
+		f, err := stream(e.ctx, cl, "/v1/chat/completions", body, emit)
+		if !lacksTemplate(err) || c.System != "" {
+			return f, err
+		}
+		delete(body, "messages")
+	}
+	body["prompt"] = text
+	return stream(e.ctx, cl, "/v1/completions", body, emit)
+}
+
+// lacksTemplate tells whether a chat was refused since the model has no chat template.
+func lacksTemplate(err error) bool {
+	var refused *client.Error
+	return errors.As(err, &refused) && refused.Code == "no_chat_template"
 }

@@ -12,7 +12,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -59,7 +62,24 @@ type Unreachable struct {
 }
 
 func (e *Unreachable) Error() string {
-	return fmt.Sprintf("no answer from %s (is the cluster up? `shoal up` starts one): %v", e.Server, e.Err)
+	return fmt.Sprintf("no answer from %s: %v (is the cluster up? `shoal up` starts one)", e.Server, reason(e.Err))
+}
+
+// reason is an error of a request without the address and the method, which its caller names.
+func reason(err error) error {
+	var request *url.Error
+	if errors.As(err, &request) {
+		err = request.Err
+	}
+	var network *net.OpError
+	if errors.As(err, &network) {
+		err = network.Err
+	}
+	var call *os.SyscallError
+	if errors.As(err, &call) {
+		err = call.Err
+	}
+	return err
 }
 
 func (e *Unreachable) Unwrap() error { return e.Err }
