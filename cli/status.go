@@ -3,9 +3,11 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -51,20 +53,85 @@ func (f *lookFlags) state(e *env) (*api.ClusterState, error) {
 
 type statusCmd struct {
 	lookFlags
-	JSON bool `name:"json" help:"Print /v1/cluster as it is."`
+	Wait time.Duration `placeholder:"DURATION" help:"Wait until the cluster serves, at most this long, as in 1m (default: no wait)."`
+	JSON bool          `name:"json" help:"Print /v1/cluster as it is."`
 }
 
+// notServing is the exit status of `shoal status` while a server answers and does not serve.
+const notServing = 3
+
+func (c *statusCmd) Help() string {
+	return `Exit status: 0 the cluster serves, 3 it answers and does not serve yet (it gathers nodes, loads
+weights, drains, or is a standby), 1 nobody answers or the request was refused.
+
+  shoal status --wait 1m && shoal run "What is a goroutine?"`
+}
+
+// lookEvery is the time between two looks of `shoal status --wait`.
+const lookEvery = 200 * time.Millisecond
+
 func (c *statusCmd) Run(e *env) error {
-	s, err := c.state(e)
-	if err != nil {
-		return err
+	if c.Wait < 0 {
+		return fmt.Errorf("--wait %v: want a duration such as 1m, or 0 for no wait", c.Wait)
 	}
-	if c.JSON {
-		return printJSON(e.stdout, s)
+	until, last := time.Now().Add(c.Wait), ""
+	for {
+		s, err := c.look(e)
+		var not *client.ErrNotReady
+		var nobody *client.Unreachable
+		waits := errors.As(err, &not) || errors.As(err, &nobody)
+		if !waits || time.Now().After(until) || e.ctx.Err() != nil {
+			if last != "" {
+				showStatus(e.stderr, "")
+			}
+			return c.print(e, s, err)
+		}
+		if text := err.Error(); isTerminal(e.stderr) && text != last {
+			last = text
+			showStatus(e.stderr, text)
+		}
+		select {
+		case <-e.ctx.Done():
+		case <-time.After(lookEvery):
+		}
 	}
-	printStatus(e.stdout, s)
-	printBuilds(e.stdout, s)
-	return nil
+}
+
+// look asks a server for its state, and whether it serves. Both may be there: the state of
+// a server, and the reason why it does not serve.
+func (c *statusCmd) look(e *env) (*api.ClusterState, error) {
+	ctx, cancel := c.within(e.ctx)
+	defer cancel()
+	cl := c.client()
+	ready := cl.Ready(ctx)
+	if not := (*client.ErrNotReady)(nil); ready != nil && !errors.As(ready, &not) {
+		return nil, ready
+	}
+	s, err := cl.Cluster(ctx)
+	if refused := (*client.Error)(nil); errors.As(err, &refused) && refused.Status == http.StatusServiceUnavailable {
+		return nil, cmp.Or(ready, error(&client.ErrNotReady{Reason: refused.Message}))
+	} else if err != nil {
+		return nil, err
+	}
+	return s, ready
+}
+
+// print writes what a look has found; err is why the cluster does not serve.
+func (c *statusCmd) print(e *env, s *api.ClusterState, err error) error {
+	switch {
+	case s != nil && c.JSON:
+		if err := printJSON(e.stdout, s); err != nil {
+			return err
+		}
+	case s != nil:
+		printStatus(e.stdout, s)
+		printBuilds(e.stdout, s)
+	}
+	if not := (*client.ErrNotReady)(nil); errors.As(err, &not) {
+		fmt.Fprintln(e.stderr, "shoal:", err)
+		return exit(notServing)
+	}
+	return err
 }
 
 // printBuilds says which processes were built from what: those of one arithmetic may

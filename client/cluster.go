@@ -17,6 +17,34 @@ func (c *Client) Cluster(ctx context.Context) (*api.ClusterState, error) {
 	return get[api.ClusterState](ctx, c, http.MethodGet, "/v1/cluster", nil, nil)
 }
 
+// ErrNotReady is a server that answers and does not serve: it gathers nodes, loads, drains, or
+// is a standby.
+type ErrNotReady struct{ Reason string }
+
+func (e *ErrNotReady) Error() string { return "not serving: " + e.Reason }
+
+// Ready is nil if the server would accept a request now, an [ErrNotReady] if it says why not.
+func (c *Client) Ready(ctx context.Context) error {
+	resp, err := c.Do(ctx, http.MethodGet, "/ready", nil)
+	if err == nil {
+		return resp.Body.Close()
+	}
+	return notReady(err)
+}
+
+// notReady is an [ErrNotReady] for an answer with status 503, and any other error unchanged.
+func notReady(err error) error {
+	var refused *Error
+	if !errors.As(err, &refused) || refused.Status != http.StatusServiceUnavailable {
+		return err
+	}
+	var body struct{ Reason string }
+	if json.Unmarshal([]byte(refused.Message), &body) == nil && body.Reason != "" {
+		return &ErrNotReady{body.Reason}
+	}
+	return &ErrNotReady{refused.Message}
+}
+
 // Events lists what happened to the cluster, or changed, after a revision; 0: all that is kept.
 // They come in the order of their newest change.
 func (c *Client) Events(ctx context.Context, from uint64) ([]api.ClusterEvent, error) {

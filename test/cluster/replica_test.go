@@ -194,7 +194,7 @@ func TestStoreReplicasGone(t *testing.T) {
 		a, err := k.at[0].try(t.Context(), "GET", "/health", nil)
 		return err == nil && a.status == 503 && strings.Contains(string(a.body), lacks), fmt.Sprint(err, a.status, string(a.body))
 	})
-	if _, stderr, code := command(t, patience, nil, "status", "--server", k.at[0].base); code != 1 || !strings.Contains(stderr, lacks) {
+	if _, stderr, code := command(t, patience, nil, "status", "--server", k.at[0].base); code != 3 || !strings.Contains(stderr, lacks) {
 		t.Errorf("shoal status: status %d: %s", code, stderr)
 	}
 	k.begin(0, 1)

@@ -249,7 +249,7 @@ func TestUpStandbyWithoutItsStore(t *testing.T) {
 			t.Errorf("%s: %d %s, %v", path, a.status, a.body, err)
 		}
 	}
-	if _, stderr, code := command(t, patience, nil, "status", "--server", listen); code != 1 || !strings.Contains(stderr, "nobody coordinates meanwhile") {
+	if _, stderr, code := command(t, patience, nil, "status", "--server", listen); code != 3 || !strings.Contains(stderr, "nobody coordinates meanwhile") {
 		t.Errorf("shoal status: status %d: %s", code, stderr)
 	}
 }

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// TestStatusExits: 0 only where the cluster serves, 3 while it gathers, 1 where nobody
+// answers or a key is wrong.
+func TestStatusExits(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		ready, cluster int // statuses of the two routes
+		status         int
+		out, said      string
+	}{
+		{"serves", 200, 200, 0, "model m", ""},
+		{"gathers", 503, 200, notServing, "model m", "not serving: gathering nodes: 1 of 4"},
+		{"standby", 503, 503, notServing, "", "not serving: gathering nodes: 1 of 4"},
+		{"wrong key", 200, 401, 1, "", "401 Unauthorized: no"},
+		{"another server", 404, 404, 1, "", "404"},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.URL.Path == "/ready" && c.ready == 503:
+				w.WriteHeader(503)
+				fmt.Fprint(w, `{"status":"not_ready","reason":"gathering nodes: 1 of 4"}`)
+			case r.URL.Path == "/ready":
+				w.WriteHeader(c.ready)
+			case c.cluster == 200:
+				fmt.Fprint(w, `{"model":"m","nodes":[]}`)
+			default:
+				w.WriteHeader(c.cluster)
+				fmt.Fprint(w, `{"error":{"message":"no"}}`)
+			}
+		}))
+		for _, args := range [][]string{nil, {"--json"}} {
+			var out, said bytes.Buffer
+			status := run(env{ctx: context.Background(), stdout: &out, stderr: &said}, append([]string{"status", "--server", srv.URL}, args...))
+			if args != nil {
+				c.out = strings.ReplaceAll(c.out, "model m", `"model": "m"`)
+			}
+			if status != c.status || !strings.Contains(out.String(), c.out) || !strings.Contains(said.String(), c.said) || c.said == "" && said.Len() > 0 {
+				t.Errorf("%s %q: status %d, %q, %q; want %d, %q, %q", c.name, args, status, &out, &said, c.status, c.out, c.said)
+			}
+		}
+		srv.Close()
+	}
+}
+
+// TestStatusWaits: --wait returns when the cluster serves, also one that does not listen yet.
+func TestStatusWaits(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var asked atomic.Int32
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/ready" {
+			if asked.Add(1) < 3 {
+				w.WriteHeader(503)
+				fmt.Fprint(w, `{"reason":"loading"}`)
+				return
+			}
+		}
+		fmt.Fprint(w, `{"model":"m","nodes":[]}`)
+	})
+	srv := &http.Server{Handler: handler}
+	defer srv.Close()
+	go func() { _ = srv.Serve(l) }()
+	var out, said bytes.Buffer
+	if status := run(env{ctx: context.Background(), stdout: &out, stderr: &said}, []string{"status", "--wait", "1m", "--server", l.Addr().String()}); status != 0 || asked.Load() != 3 || said.Len() > 0 {
+		t.Errorf("status %d after %d looks: %s%s", status, asked.Load(), &out, &said)
+	}
+	for args, want := range map[string]int{"--wait=300ms": 1, "--wait=-1s": 1} {
+		if status := run(env{ctx: context.Background(), stdout: io.Discard, stderr: io.Discard}, []string{"status", args, "--server", "127.0.0.1:1"}); status != want {
+			t.Errorf("%s: status %d, want %d", args, status, want)
+		}
+	}
+}
