@@ -8,12 +8,10 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
 
-	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/tensor"
 )
 
@@ -101,8 +99,7 @@ func parser(c *commands, e *env, exit func(int)) (*kong.Kong, error) {
 	return kong.New(c,
 		kong.Name("shoal"), kong.Description(description), kong.UsageOnError(),
 		kong.DefaultEnvars("SHOAL"), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
-		kong.Writers(e.stdout, e.stderr), kong.Exit(exit), kong.Bind(e),
-		kong.Vars{"policies": strings.Join(kvcache.Usage(), " | "), "shapes": shapeNames(), "version": versionFlag(), "config": configHelp})
+		kong.Writers(e.stdout, e.stderr), kong.Exit(exit), kong.Bind(e), variables())
 }
 
 func run(e env, args []string) (status int) {

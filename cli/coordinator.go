@@ -130,7 +130,7 @@ func (c *coordinatorCmd) more(key security.Key) string {
 	if key.IsZero() {
 		out = " --insecure"
 	}
-	if c.Cluster != "shoal" {
+	if c.Cluster != clusterName {
 		out += " --cluster " + c.Cluster
 	}
 	if c.NATS != "" {

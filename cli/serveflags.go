@@ -80,28 +80,6 @@ func (f *serveFlags) config() (cluster.ServeConfig, error) {
 		StepDeadline: f.StepDeadline, LoadDeadline: f.LoadDeadline, SyncDeadline: f.SyncDeadline}, err
 }
 
-// args are the flags that give another process the same settings.
-func (f *serveFlags) args(dir string) []string {
-	out := []string{"--model", dir}
-	for _, x := range []struct {
-		flag  string
-		value any
-	}{{"swiftkv", f.SwiftKV}, {"quant", f.Quant}, {"kv-type", f.KVType}, {"mapping", f.Mapping}, {"policy", f.Policy}, {"max-context", f.MaxContext},
-		{"step-tokens", f.StepTokens}, {"chunk", f.Chunk}, {"max-sequences", f.MaxSequences}, {"replicas", f.Replicas}, {"prefix-cache", f.PrefixCache}, {"speculate", f.Speculate}, {"speculate-recent", f.SpeculateRecent}, {"decode-steps", f.DecodeSteps}, {"queue", f.Queue},
-		{"step-deadline", f.StepDeadline}, {"load-deadline", f.LoadDeadline}, {"sync-deadline", f.SyncDeadline}} {
-		if v := fmt.Sprint(x.value); v != "" {
-			out = append(out, "--"+x.flag+"="+v)
-		}
-	}
-	for id, s := range f.Shares {
-		out = append(out, fmt.Sprintf("--shares=%s=%v", id, s))
-	}
-	for _, n := range f.ModelName {
-		out = append(out, "--model-name="+n)
-	}
-	return out
-}
-
 // listenFlags say where the API listens.
 type listenFlags struct {
 	Listen string   `default:"127.0.0.1:8080" help:"Address of the API; port 0 takes a free one. Beyond loopback it needs --api-key."`
@@ -139,23 +117,6 @@ func (f *listenFlags) check() error {
 		return err
 	}
 	return security.CheckAPIBind(f.Listen, len(keys) > 0)
-}
-
-// frontArgs are the flags that give another process the same front.
-func (f *listenFlags) frontArgs() []string {
-	var out []string
-	for _, x := range [][2]string{{"api-keys", f.APIKeys}, {"tls-cert", f.TLSCert}, {"tls-key", f.TLSKey}, {"audit-log", f.AuditLog}, {"chat-template", f.ChatTemplate}, {"otlp", f.OTLP}} {
-		if x[1] != "" {
-			out = append(out, "--"+x[0]+"="+x[1])
-		}
-	}
-	for _, o := range f.AllowOrigin {
-		out = append(out, "--allow-origin="+o)
-	}
-	if f.Strict {
-		out = append(out, "--strict")
-	}
-	return out
 }
 
 // scheme of the API's address.

@@ -1,50 +1,6 @@
 package cli
 
-import (
-	"reflect"
-	"testing"
-	"time"
-
-	"github.com/alecthomas/kong"
-)
-
-// TestServeFlagsTravel: what `shoal up --standby` was told, its coordinators are
-// told, every flag of it.
-func TestServeFlagsTravel(t *testing.T) {
-	var want serveFlags
-	at := 0
-	for v := reflect.ValueOf(&want).Elem(); at < v.NumField(); at++ {
-		if v.Type().Field(at).Name == "modelFlag" {
-			want.Model = "/a model"
-			continue
-		}
-		switch x := v.Field(at).Addr().Interface().(type) {
-		case *string:
-			*x = "text " + v.Type().Field(at).Name
-		case *[]string:
-			*x = []string{"a name", "b"}
-		case *map[string]float64:
-			*x = map[string]float64{"a": 0.25, "b-1": 3}
-		case *int:
-			*x = 100 + at
-		case *time.Duration:
-			*x = time.Duration(at) * 1500 * time.Millisecond
-		default:
-			t.Fatalf("%s is a %T: fill it in here, and carry it in args", v.Type().Field(at).Name, x)
-		}
-	}
-	var c coordinatorCmd
-	p, err := kong.New(&c, kong.Vars{"policies": ""})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Parse(want.args(want.Model)); err != nil {
-		t.Fatal(err)
-	}
-	if !reflect.DeepEqual(c.serveFlags, want) {
-		t.Errorf("arrived: %+v\nsent:    %+v", c.serveFlags, want)
-	}
-}
+import "testing"
 
 // TestKVBytes: the default never takes more than half of what there is.
 func TestKVBytes(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/shoal-llm/shoal/cluster"
@@ -163,10 +162,7 @@ func (c *upCmd) check() error {
 // start brings coordinator and nodes up; it does not wait for the model. What its store
 // waits for is told at the listener of the API; nil: nowhere.
 func (c *upCmd) start(e *env, at net.Listener, front *front) (_ *local, err error) {
-	c.nameShares()
-	if c.Draft != "" && c.Speculate == string(speculate.Suffix) {
-		c.Speculate = string(speculate.Model)
-	}
+	c.settle()
 	serve, err := c.config()
 	if err != nil {
 		return nil, err
@@ -212,7 +208,7 @@ func (c *upCmd) start(e *env, at net.Listener, front *front) (_ *local, err erro
 		}
 	}
 	for i := range c.Nodes {
-		if err := c.child(l, i, serve.Model, "--join", l.coordinator.GossipAddress()); err != nil {
+		if err := c.child(l, i, serve.Model, []string{l.coordinator.GossipAddress()}, ""); err != nil {
 			return nil, err
 		}
 	}
@@ -232,6 +228,14 @@ func (c *upCmd) dataDir(checkpoint, suffix string, log *slog.Logger) (string, er
 		log.Warn("jobs lie in the user's cache folder, which may be emptied: move the folder to the state folder while nothing runs, or name one with --data-dir", "from", dir, "to", filepath.Join(stateHome(), "shoal", "jobs"))
 	}
 	return dir, err
+}
+
+// settle fills in the flags whose defaults depend on other flags.
+func (c *upCmd) settle() {
+	c.nameShares()
+	if c.Draft != "" && c.Speculate == string(speculate.Suffix) {
+		c.Speculate = string(speculate.Model)
+	}
 }
 
 // nameShares says what each node is to have: processes of one machine are equals, unless
@@ -267,35 +271,46 @@ func (c *upCmd) takeThreads(ctx context.Context, serve cluster.ServeConfig, log 
 	return err
 }
 
-func (c *upCmd) child(l *local, i int, dir string, more ...string) error {
+// node is the command of a node process. Its flags are those of up, but for shares of what
+// all nodes have together.
+func (c *upCmd) node(i int, checkpoint string, join []string, dataDir string) nodeCmd {
 	id := fmt.Sprintf("node-%d", i)
-	args := []string{"node", "--with-parent", "--id", id, "--model", dir,
-		"--kv-memory", strconv.FormatInt(int64(c.KVMemory), 10), "--threads", strconv.Itoa(c.Threads), "--processors", strconv.Itoa(c.processors),
-		"--weights-cache", cmp.Or(c.weightsCache(), "off"), "--weights-cache-size", strconv.FormatInt(int64(c.WeightsCacheSize), 10), "--log-level", c.LogLevel}
+	n := nodeCmd{modelFlag: modelFlag{Model: checkpoint, SwiftKV: c.SwiftKV}, nodeFlags: c.nodeFlags, logFlags: c.logFlags,
+		Join: join, ID: id, Bind: "127.0.0.1:0", Share: c.Shares[id], DataDir: dataDir, WithParent: true, Processors: c.processors}
+	n.Cluster = clusterName
+	n.WeightsCache = cmp.Or(c.weightsCache(), "off")
+	n.PrefixDiskSize, n.KVDiskSize = c.PrefixDiskSize/size(c.Nodes), c.KVDiskSize/size(c.Nodes)
+	return n
+}
+
+// coordinator is the command of a coordinator process. Its flags are those of up.
+func (c *upCmd) coordinator(checkpoint string) coordinatorCmd {
+	k := coordinatorCmd{serveFlags: c.serveFlags, listenFlags: c.listenFlags, logFlags: c.logFlags, Nodes: c.Nodes, WithParent: true}
+	k.Model, k.Cluster = checkpoint, clusterName
+	return k
+}
+
+// clusterName is the name of clusters unless --cluster gives another one.
+const clusterName = "shoal"
+
+func (c *upCmd) child(l *local, i int, checkpoint string, join []string, dataDir string) error {
+	n := c.node(i, checkpoint, join, dataDir)
 	if c.speeds.Valid() {
 		text, err := json.Marshal(c.speeds)
 		if err != nil {
 			return err
 		}
-		args = append(args, "--speeds", string(text))
-	}
-	if c.PrefixDisk != "" {
-		args = append(args, "--prefix-disk", c.PrefixDisk, "--prefix-disk-size", strconv.FormatInt(int64(c.PrefixDiskSize)/int64(c.Nodes), 10))
-	}
-	if c.KVDisk != "" {
-		args = append(args, "--kv-disk", c.KVDisk, "--kv-disk-size", strconv.FormatInt(int64(c.KVDiskSize)/int64(c.Nodes), 10))
-	}
-	if c.Draft != "" {
-		args = append(args, "--draft", c.Draft)
-	}
-	if c.SwiftKV != "" && dir != "bus" {
-		args = append(args, "--swiftkv", c.SwiftKV)
+		n.Speeds = string(text)
 	}
 	var files []*os.File
 	if c.shared != nil {
-		files, args = append(files, c.shared), append(args, "--shared-fd", "3")
+		files, n.SharedFD = append(files, c.shared), 3
 	}
-	args = append(append(args, "--share", strconv.FormatFloat(c.Shares[id], 'g', -1, 64)), more...)
+	id := n.ID
+	args, err := commandLine("node", &n)
+	if err != nil {
+		return err
+	}
 	var out io.Writer = io.Discard // the tail is kept and shown when the node ends
 	if c.LogDir != "" {
 		f, err := os.Create(filepath.Join(c.LogDir, id+".log"))

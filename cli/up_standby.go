@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -40,7 +39,7 @@ type pair struct {
 	*local
 	cmd    *upCmd
 	e      *env
-	args   []string // of both
+	model  string // path of the checkpoint
 	data   string
 	fd     *os.File
 	gossip [2]string
@@ -52,7 +51,7 @@ type pair struct {
 var pairNames = [2]string{pairCoordinator, pairStandby}
 
 func (c *upCmd) runPair(e *env) (err error) {
-	c.nameShares()
+	c.settle()
 	serve, err := c.config()
 	if err != nil {
 		return err
@@ -81,11 +80,7 @@ func (c *upCmd) runPair(e *env) (err error) {
 	if p.gossip, err = freeAddresses(); err != nil {
 		return err
 	}
-	p.args = append(c.args(serve.Model), "--nodes", strconv.Itoa(c.Nodes), "--log-level", c.LogLevel, "--store-nodes", pairStandby+",node-0")
-	p.args = append(p.args, c.frontArgs()...)
-	if c.LogJSON {
-		p.args = append(p.args, "--log-json")
-	}
+	p.model = serve.Model
 	p.ctx, p.cancel = context.WithCancelCause(e.ctx)
 	p.heads, p.children = supervise.New(key, p.log), supervise.New(key, p.log)
 	defer p.stop()
@@ -102,11 +97,11 @@ func (c *upCmd) runPair(e *env) (err error) {
 		return err
 	}
 	for i := range c.Nodes {
-		more := []string{"--join", strings.Join(p.gossip[:], ",")}
+		data := ""
 		if i == 0 {
-			more = append(more, "--data-dir", filepath.Join(p.data, "node-0"))
+			data = filepath.Join(p.data, "node-0")
 		}
-		if err := c.child(p.local, i, serve.Model, more...); err != nil {
+		if err := c.child(p.local, i, serve.Model, p.gossip[:], data); err != nil {
 			return err
 		}
 	}
@@ -138,13 +133,18 @@ func freeAddresses() (out [2]string, err error) {
 // head starts a coordinator, and again when it dies, in the shadow of the other.
 func (p *pair) head(i int, standby bool, pause time.Duration) error {
 	id := pairNames[i]
-	args := append([]string{"coordinator", "--with-parent", "--listen-fd", "3", "--id", id, "--bind", p.gossip[i], "--data-dir", filepath.Join(p.data, id)}, p.args...)
+	k := p.cmd.coordinator(p.model)
+	k.ID, k.Bind, k.ListenFD, k.DataDir, k.StoreNodes = id, p.gossip[i], 3, filepath.Join(p.data, id), []string{pairStandby, "node-0"}
 	if standby {
-		args = append(args, "--standby", "--join", p.gossip[1-i])
+		k.Standby, k.Join = true, []string{p.gossip[1-i]}
+	}
+	args, err := commandLine("coordinator", &k)
+	if err != nil {
+		return err
 	}
 	var keys []string
 	if len(p.cmd.APIKey) > 0 { // not where every user of the machine reads it
-		keys = []string{"SHOAL_API_KEY=" + strings.Join(p.cmd.APIKey, ",")}
+		keys = []string{"SHOAL_API_KEY=" + apiKeysEnv(p.cmd.APIKey)}
 	}
 	began := time.Now()
 	return p.heads.Start(supervise.Child{ID: id, Args: args, Env: keys, Files: []*os.File{p.fd}, Stderr: p.e.stderr, Exited: func(error) {

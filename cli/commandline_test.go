@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+)
+
+// fill gives every field of a struct a value that is neither zero nor a default.
+func fill(t *testing.T, v reflect.Value) {
+	t.Helper()
+	for i := range v.NumField() {
+		f, x := v.Type().Field(i), v.Field(i)
+		switch {
+		case f.Anonymous:
+			fill(t, x)
+		case !f.IsExported():
+		case x.Type() == reflect.TypeFor[time.Duration]():
+			x.SetInt(int64(time.Duration(i+1) * 1500 * time.Millisecond))
+		case strings.Contains(f.Tag.Get("enum"), "debug"):
+			x.SetString("debug")
+		case f.Tag.Get("type") == "path":
+			x.SetString("/a path, with a comma/" + f.Name)
+		case x.Kind() == reflect.String:
+			x.SetString(`text, "` + f.Name + `" \`)
+		case x.Kind() == reflect.Bool:
+			x.SetBool(true)
+		case x.CanInt():
+			x.SetInt(int64(100 + i))
+		case x.CanFloat():
+			x.SetFloat(0.1 + float64(i))
+		case x.Type() == reflect.TypeFor[[]string]():
+			x.Set(reflect.ValueOf([]string{"a name", "b,c", "-d"}))
+		case x.Type() == reflect.TypeFor[[]float64]():
+			x.Set(reflect.ValueOf([]float64{0.25, 3}))
+		case x.Type() == reflect.TypeFor[map[string]float64]():
+			x.Set(reflect.ValueOf(map[string]float64{"a": 0.25, "b,c": 3}))
+		default:
+			t.Fatalf("%s is a %v: fill it in here", f.Name, x.Type())
+		}
+	}
+}
+
+// reparsed is a command as the process reads it whose command line its parent wrote.
+func reparsed(t *testing.T, name string, cmd any) *commands {
+	t.Helper()
+	args, err := commandLine(name, cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c commands
+	p, err := parser(&c, &env{stdout: io.Discard, stderr: io.Discard}, func(int) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Parse(args); err != nil {
+		t.Fatalf("%q: %v", args, err)
+	}
+	return &c
+}
+
+// flagsOf maps the names of a command's flags to their values.
+func flagsOf(t *testing.T, cmd any) map[string]any {
+	t.Helper()
+	k, err := kong.New(cmd, variables())
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]any{}
+	for _, f := range k.Model.Flags {
+		out[f.Name] = f.Target.Interface()
+	}
+	return out
+}
+
+// TestCommandLine: another process reads every flag of a command as it is here.
+func TestCommandLine(t *testing.T) {
+	var node nodeCmd
+	var coordinator coordinatorCmd
+	fill(t, reflect.ValueOf(&node).Elem())
+	fill(t, reflect.ValueOf(&coordinator).Elem())
+	if got := reparsed(t, "node", &node).Node; !reflect.DeepEqual(got, node) {
+		t.Errorf("arrived: %+v\nsent:    %+v", got, node)
+	}
+	got := reparsed(t, "coordinator", &coordinator).Coordinator
+	if len(got.APIKey) > 0 {
+		t.Errorf("the keys %q stand on the command line", got.APIKey)
+	}
+	if coordinator.APIKey = nil; !reflect.DeepEqual(got, coordinator) {
+		t.Errorf("arrived: %+v\nsent:    %+v", got, coordinator)
+	}
+}
+
+// TestUpFlagsArrive walks all flags of up: the processes that up and up --standby start get
+// each of them with its value, except for those listed here with what up does with them.
+func TestUpFlagsArrive(t *testing.T) {
+	own := map[string]string{
+		"help":             "ends before anything starts",
+		"api-key":          "in the environment of the coordinators",
+		"cluster-key":      "supervise passes it",
+		"data-dir":         "one folder of it for each process",
+		"log-dir":          "up opens the files",
+		"model":            "as the path that up has found",
+		"share":            "in shares",
+		"shares":           "with those of share",
+		"standby":          "of one coordinator",
+		"weights-cache":    "as the path that up has found",
+		"prefix-disk-size": "divided by the nodes",
+		"kv-disk-size":     "divided by the nodes",
+	}
+	var up upCmd
+	fill(t, reflect.ValueOf(&up).Elem())
+	up.Nodes, up.Share = 2, []float64{0.25, 3}
+	want := flagsOf(t, &up)
+	for name := range own {
+		if _, ok := want[name]; !ok {
+			t.Errorf("up has no flag --%s any more: take it off this list", name)
+		}
+	}
+	settled := up
+	settled.settle()
+	k, n := settled.coordinator("/model"), settled.node(1, "/model", []string{"127.0.0.1:1"}, "")
+	coordinator, node := reparsed(t, "coordinator", &k), reparsed(t, "node", &n)
+	arrived := []map[string]any{flagsOf(t, &coordinator.Coordinator), flagsOf(t, &node.Node)}
+	for name, value := range want {
+		if own[name] != "" {
+			continue
+		}
+		found := false
+		for _, flags := range arrived {
+			got, ok := flags[name]
+			if found = found || ok; ok && !reflect.DeepEqual(got, value) {
+				t.Errorf("--%s arrives as %v, not as %v", name, got, value)
+			}
+		}
+		if !found {
+			t.Errorf("no process gets --%s", name)
+		}
+	}
+	if got := coordinator.Coordinator.Shares; got["node-0"] != 0.25 || got["node-1"] != 3 || got["a"] != 0.25 || node.Node.Share != 3 {
+		t.Errorf("--share and --shares arrive as %v and %v", got, node.Node.Share)
+	}
+	if got := node.Node; got.PrefixDiskSize != up.PrefixDiskSize/2 || got.KVDiskSize != up.KVDiskSize/2 || got.WeightsCache != up.WeightsCache || got.Model != "/model" {
+		t.Errorf("arrived: %+v", got)
+	}
+}
+
+// TestDraftIsTheDefault: --draft makes its guesses the default of --speculate, with and
+// without --standby.
+func TestDraftIsTheDefault(t *testing.T) {
+	for _, c := range []struct{ draft, speculate, want string }{{"mtp", "suffix", "model"}, {"mtp", "off", "off"}, {"", "suffix", "suffix"}} {
+		up := upCmd{Nodes: 1, nodeFlags: nodeFlags{Draft: c.draft}, serveFlags: serveFlags{Speculate: c.speculate}}
+		up.settle()
+		k, n := up.coordinator("/model"), up.node(0, "/model", nil, "")
+		if k.Speculate != c.want || n.Draft != c.draft {
+			t.Errorf("%+v: the coordinator has --speculate %q, the node --draft %q", c, k.Speculate, n.Draft)
+		}
+	}
+}
+
+// TestKeysTravel: API keys with commas reach a coordinator through its environment.
+func TestKeysTravel(t *testing.T) {
+	keys := []string{"one", "two,three"}
+	t.Setenv("SHOAL_API_KEY", apiKeysEnv(keys))
+	k := coordinatorCmd{listenFlags: listenFlags{APIKey: keys}, logFlags: logFlags{LogLevel: "info"}}
+	if got := reparsed(t, "coordinator", &k).Coordinator.APIKey; !slices.Equal(got, keys) {
+		t.Errorf("%q arrives as %q", keys, got)
+	}
+}
