@@ -55,7 +55,11 @@ func (s *startFlags) begin(e *env, f serverFlags, checkpoint string) (_ *client.
 	if err != nil {
 		return nil, nil, err
 	}
-	l, err := up.start(e, nil, nil)
+	serve, err := up.prepare(e)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := up.start(e, serve, nil, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -85,8 +89,8 @@ func (s *startFlags) up(checkpoint string) (*upCmd, error) {
 	if _, err := p.Parse(args); err != nil {
 		return nil, err
 	}
-	c.Up.noJobs, c.Up.Standby, c.Up.DataDir = true, false, ""
-	return &c.Up, c.Up.check()
+	c.Up.noJobs, c.Up.Standby, c.Up.DataDir, c.Up.APIKey = true, false, "", nil // it serves this command alone
+	return &c.Up, nil
 }
 
 // serves tells whether the server serves a checkpoint, and else which one it serves; "":

@@ -127,7 +127,11 @@ func benchCluster(nodes, threads int, memory int64, model, weights, kv string) *
 
 // ready starts the cluster and waits until its model answers.
 func (c *upCmd) ready(e *env) (*local, error) {
-	l, err := c.start(e, nil, nil)
+	serve, err := c.prepare(e)
+	if err != nil {
+		return nil, err
+	}
+	l, err := c.start(e, serve, nil, nil)
 	if err != nil {
 		return nil, err
 	}

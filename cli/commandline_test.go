@@ -34,8 +34,8 @@ func fill(t *testing.T, v reflect.Value) {
 			x.SetInt(int64(100 + i))
 		case x.CanFloat():
 			x.SetFloat(0.1 + float64(i))
-		case x.Type() == reflect.TypeFor[[]string]():
-			x.Set(reflect.ValueOf([]string{"a name", "b,c", "-d"}))
+		case x.Kind() == reflect.Slice && x.Type().Elem().Kind() == reflect.String:
+			x.Set(reflect.ValueOf([]string{"a name", "b,c", "-d"}).Convert(x.Type()))
 		case x.Type() == reflect.TypeFor[[]float64]():
 			x.Set(reflect.ValueOf([]float64{0.25, 3}))
 		case x.Type() == reflect.TypeFor[map[string]float64]():

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"syscall"
@@ -60,6 +61,9 @@ func (c *coordinatorCmd) Run(e *env) error {
 		defer sayEnding(e)()
 	}
 	if err := c.check(); err != nil {
+		return err
+	}
+	if err := cluster.Check(serve, cluster.APIConfig{Template: c.ChatTemplate, ToolParser: c.ToolParser}, math.MaxInt64); err != nil {
 		return err
 	}
 	front, err := c.front(e, log)

@@ -52,10 +52,11 @@ func (c *demoCmd) Run(e *env) error {
 	if c.Tokens < 1 {
 		return fmt.Errorf("--tokens %d: want at least 1", c.Tokens)
 	}
-	if err := up.check(); err != nil {
+	serve, err := up.prepare(e)
+	if err != nil {
 		return err
 	}
-	l, err := up.start(e, nil, nil)
+	l, err := up.start(e, serve, nil, nil)
 	if err != nil {
 		return err
 	}

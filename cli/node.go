@@ -96,7 +96,9 @@ func (c *nodeCmd) Run(e *env) error {
 	c.goProcessors(c.Threads)
 	log := c.logger(e.stderr)
 	defer rereadKey(e, key, log)()
-	c.takeKVBytes(1, log)
+	if err := c.takeKVBytes(1, log); err != nil {
+		return err
+	}
 	progress := nodeProgress(e, cmp.Or(c.ID, "this node"))
 	return cluster.RunNode(ctx, cluster.NodeConfig{ID: c.ID, Bind: c.Bind, Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Model: dir, SwiftKV: c.SwiftKV, Draft: c.Draft, KVBudget: int64(c.KVMemory),
 		Threads: c.Threads, Speeds: speeds, Shared: shared, WeightsCache: c.weightsCache(), WeightsCacheSize: int64(c.WeightsCacheSize), PrefixDisk: c.PrefixDisk, PrefixDiskSize: int64(c.PrefixDiskSize), KVDisk: c.KVDisk, KVDiskSize: int64(c.KVDiskSize), Share: c.Share, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, Abrupt: c.WithParent,

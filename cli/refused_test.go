@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +26,11 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 	empty, cache := t.TempDir(), filepath.Join(t.TempDir(), "cache")
 	t.Setenv("XDG_CACHE_HOME", cache)
 	t.Setenv("XDG_STATE_HOME", cache)
+	busy, err := net.Listen("tcp", "127.0.0.1:0") // wrong flags are found before ports
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
 	const big = "9223372036854775807"
 	for _, c := range []struct {
 		args, want string // want: words of the answer, in their order, with " ... " between
@@ -57,6 +63,25 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		{"up --load-deadline=1us", "--load-deadline 1µs ... want at least 1ms"},
 		{"up --sync-deadline=-1s", "--sync-deadline -1s ... want at least 1ms"},
 		{"up --log-dir /dev/null/x", "--log-dir: mkdir /dev/null"},
+		{"up --quant q3", `--quant "q3": known are f32`},
+		{"up --standby --quant q3", `--quant "q3": known are f32`},
+		{"up --kv-type q3", `--kv-type "q3": known are f32`},
+		{"up --kv-memory 10", "--kv-memory 10: the caches of the shortest request take"},
+		{"up --kv-memory 900000GiB", "--kv-memory 900000.00 GiB ... more than ... may use ... give at most"},
+		{"up --standby --kv-memory 900000GiB", "--kv-memory 900000.00 GiB ... more than ... may use"},
+		{"node --join 127.0.0.1:1 --kv-memory 900000GiB", "--kv-memory 900000.00 GiB for each of 1 node is more than"},
+		{"up --policy nope", "--policy: "},
+		{"up --mapping nope", "nope ... auto"},
+		{"up --max-context 1", "--max-context 1: the model was made for 2 to 8192 tokens"},
+		{"up --tool-parser nope", `--tool-parser "nope": known are`},
+		{"up --chat-template /nope", "no chat template at /nope"},
+		{"coordinator --quant q3", `--quant "q3": known are f32`},
+		{"coordinator --tool-parser nope", `--tool-parser "nope": known are`},
+		{"up --api-key=EMPTYKEY", "--api-key: key 1 of 1 is empty"},
+		{"up --api-key=a --api-key=EMPTYKEY", "--api-key: key 2 of 2 is empty"},
+		{"up --api-key=a,,b", "--api-key: key 2 of 3 is empty"},
+		{"up --api-keys /dev/null", "--api-keys /dev/null: "},
+		{"coordinator --api-key=EMPTYKEY", "--api-key: key 1 of 1 is empty"},
 		{"up --listen nonsense", `--listen "nonsense" is not HOST:PORT`},
 		{"up --listen 127.0.0.1:99999", `--listen "127.0.0.1:99999" is not HOST:PORT`},
 		{"up --listen 0.0.0.0:0", "no API key"},
@@ -83,23 +108,35 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 	} {
 		var args []string
 		for _, a := range strings.Fields(c.args) {
-			args = append(args, strings.NewReplacer("EMPTY", empty, "BLANK", " ").Replace(a))
+			args = append(args, strings.NewReplacer("EMPTYKEY", "", "EMPTY", empty, "BLANK", " ").Replace(a))
+		}
+		if (args[0] == "up" || args[0] == "coordinator") && !strings.Contains(c.args, "--listen") {
+			args = append(args, "--listen", busy.Addr().String())
 		}
 		var said, out bytes.Buffer
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		status := run(env{ctx: ctx, stdin: strings.NewReader(""), stdout: &out, stderr: &said}, args)
 		cancel()
-		rest, found := said.String(), true
-		for _, want := range strings.Split(strings.ReplaceAll(c.want, "EMPTY", empty), " ... ") {
-			if found {
-				_, rest, found = strings.Cut(rest, want)
-			}
-		}
-		if status != 1 || !found || out.Len() > 0 || strings.Count(said.String(), "\n") != 1 {
+		if status != 1 || !inOrder(said.String(), strings.ReplaceAll(c.want, "EMPTY", empty)) || out.Len() > 0 || strings.Count(said.String(), "\n") != 1 {
 			t.Errorf("shoal %s: status %d, want 1 and one line with %q: %s%s", c.args, status, c.want, &out, &said)
 		}
 	}
 	if _, err := os.Stat(cache); !os.IsNotExist(err) {
 		t.Errorf("something was begun: %s: %v", cache, err)
+	}
+}
+
+// TestEmptyKeyInTheEnvironment: a variable that is set to nothing does not open the API.
+func TestEmptyKeyInTheEnvironment(t *testing.T) {
+	t.Setenv("SHOAL_API_KEY", "")
+	for _, command := range []string{"up", "coordinator"} {
+		var said bytes.Buffer
+		if status := run(env{ctx: t.Context(), stdin: strings.NewReader(""), stdout: &said, stderr: &said}, []string{command, "--listen", "127.0.0.1:0"}); status != 1 || !strings.Contains(said.String(), "--api-key: key 1 of 1 is empty") {
+			t.Errorf("%s: status %d: %s", command, status, &said)
+		}
+	}
+	var said bytes.Buffer
+	if status := run(env{ctx: t.Context(), stdout: &said, stderr: &said}, []string{"status", "--server", "127.0.0.1:1"}); status != 1 || !strings.Contains(said.String(), "connection refused") {
+		t.Errorf("status %d: %s", status, &said)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/shoal-llm/shoal/api"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/security"
@@ -82,8 +84,8 @@ func (f *serveFlags) config() (cluster.ServeConfig, error) {
 
 // listenFlags say where the API listens.
 type listenFlags struct {
-	Listen string   `default:"127.0.0.1:8080" help:"Address of the API; port 0 takes a free one. Beyond loopback it needs --api-key."`
-	APIKey []string `name:"api-key" env:"SHOAL_API_KEY" placeholder:"KEY" help:"Keys that clients must send; several may be given. Their holders may do everything."`
+	Listen string  `default:"127.0.0.1:8080" help:"Address of the API; port 0 takes a free one. Beyond loopback it needs --api-key."`
+	APIKey apiKeys `name:"api-key" env:"SHOAL_API_KEY" placeholder:"KEY" help:"Keys that clients must send; several may be given. Their holders may do everything."`
 
 	APIKeys      string   `name:"api-keys" type:"path" placeholder:"FILE" help:"JSON file of keys with names, roles and limits (docs/api.md); read again when it changes, and on SIGHUP."`
 	TLSCert      string   `name:"tls-cert" type:"path" placeholder:"FILE" help:"Serve the API over TLS with this certificate chain (PEM); read again when it changes, and on SIGHUP."`
@@ -96,11 +98,29 @@ type listenFlags struct {
 	ChatTemplate string   `name:"chat-template" type:"path" placeholder:"FILE" help:"Jinja chat template to use instead of the checkpoint's."`
 }
 
+// apiKeys are the values of --api-key.
+type apiKeys []string
+
+// Decode keeps an empty value, which Kong's own decoder of lists takes for no value: a
+// variable that is not set must not open the API.
+func (k *apiKeys) Decode(ctx *kong.DecodeContext) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("key", &text); err != nil {
+		return err
+	}
+	keys := kong.SplitEscaped(text, ',')
+	if len(keys) == 0 {
+		keys = []string{text}
+	}
+	*k = append(*k, keys...)
+	return nil
+}
+
 // check refuses an address that cannot be one, and one that would let everyone in.
 func (f *listenFlags) check() error {
 	for i, k := range f.APIKey {
 		if strings.TrimSpace(k) == "" {
-			return fmt.Errorf("--api-key: key %d of %d is empty: it would let everyone in", i+1, len(f.APIKey))
+			return fmt.Errorf("--api-key: key %d of %d is empty and would let everyone in: set the variable that it comes from, or leave --api-key and SHOAL_API_KEY out", i+1, len(f.APIKey))
 		}
 	}
 	if _, _, err := security.HostPort(f.Listen); err != nil {
@@ -159,32 +179,32 @@ const (
 	kvMemoryLeast = 16 << 20
 )
 
-// kvBytes is the memory of each node's caches, of so many nodes in this machine or
-// container, which may use limit bytes (0: nobody knows). why, when set, is a word
-// to the user.
-func (f *nodeFlags) kvBytes(nodes int, limit int64, from string) (bytes int64, why string) {
+// kvBytes is the memory of each node's caches, for a number of nodes in this machine or
+// container, which may use limit bytes (0: unknown). less tells that the default is smaller
+// than on a large machine.
+func (f *nodeFlags) kvBytes(nodes int, limit int64, from string) (bytes int64, less bool, err error) {
 	part := limit / 2 / int64(nodes)
 	if bytes = int64(f.KVMemory); bytes > 0 {
 		if limit > 0 && bytes > limit/int64(nodes) {
-			why = fmt.Sprintf("--kv-memory %s for each of %s is more than %s may use (%s)", bytesText(bytes), counted(nodes, "node"), from, bytesText(limit))
+			err = fmt.Errorf("--kv-memory %s for each of %s is more than %s may use (%s): give at most %s, or leave it out for %s", bytesText(bytes), counted(nodes, "node"), from, bytesText(limit), bytesText(limit/int64(nodes)), bytesText(min(kvMemory, max(part, kvMemoryLeast))))
 		}
-		return bytes, why
+		return bytes, false, err
 	}
 	if limit == 0 || part >= kvMemory {
-		return kvMemory, ""
+		return kvMemory, false, nil
 	}
-	bytes = max(part, kvMemoryLeast)
-	return bytes, fmt.Sprintf("caches of each of %s take %s: %s may use %s; --kv-memory sets it", counted(nodes, "node"), bytesText(bytes), from, bytesText(limit))
+	return max(part, kvMemoryLeast), true, nil
 }
 
-// takeKVBytes settles KVMemory, and says what has to be said.
-func (f *nodeFlags) takeKVBytes(nodes int, log *slog.Logger) {
+// takeKVBytes fills in KVMemory.
+func (f *nodeFlags) takeKVBytes(nodes int, log *slog.Logger) error {
 	limit, from := cluster.MemoryLimit()
-	bytes, why := f.kvBytes(nodes, limit, from)
-	if why != "" {
-		log.Warn(why)
+	bytes, less, err := f.kvBytes(nodes, limit, from)
+	if less {
+		log.Info("caches are smaller than the default of 1 GiB, to fit the memory; --kv-memory sets them", "bytes_of_a_node", bytes, "nodes", nodes, "limit", limit, "of", from)
 	}
 	f.KVMemory = size(bytes)
+	return err
 }
 
 // weightsCache is the folder of quantised weights, empty for none.

@@ -59,7 +59,8 @@ ready line says.
 }
 
 func (c *upCmd) Run(e *env) error {
-	if err := c.check(); err != nil {
+	serve, err := c.prepare(e)
+	if err != nil {
 		return err
 	}
 	if c.LogDir != "" {
@@ -69,7 +70,7 @@ func (c *upCmd) Run(e *env) error {
 	}
 	defer sayEnding(e)()
 	if c.Standby {
-		return c.runPair(e)
+		return c.runPair(e, serve)
 	}
 	front, err := c.front(e, c.logger(e.stderr))
 	if err != nil {
@@ -81,7 +82,7 @@ func (c *upCmd) Run(e *env) error {
 		return err
 	}
 	defer at.Close()
-	l, err := c.start(e, at, front)
+	l, err := c.start(e, serve, at, front)
 	if err != nil {
 		return err
 	}
@@ -159,15 +160,27 @@ func (c *upCmd) check() error {
 	return c.listenFlags.check()
 }
 
+// prepare checks all flags, before a port is opened or a process started, and returns what is
+// served.
+func (c *upCmd) prepare(e *env) (serve cluster.ServeConfig, err error) {
+	if err := c.check(); err != nil {
+		return serve, err
+	}
+	c.settle()
+	if serve, err = c.config(); err != nil {
+		return serve, err
+	}
+	serve.Logger = c.logger(e.stderr)
+	if err := c.takeKVBytes(c.Nodes, serve.Logger); err != nil {
+		return serve, err
+	}
+	return serve, cluster.Check(serve, cluster.APIConfig{Template: c.ChatTemplate, ToolParser: c.ToolParser}, int64(c.KVMemory))
+}
+
 // start brings coordinator and nodes up; it does not wait for the model. What its store
 // waits for is told at the listener of the API; nil: nowhere.
-func (c *upCmd) start(e *env, at net.Listener, front *front) (_ *local, err error) {
-	c.settle()
-	serve, err := c.config()
-	if err != nil {
-		return nil, err
-	}
-	log := c.logger(e.stderr)
+func (c *upCmd) start(e *env, serve cluster.ServeConfig, at net.Listener, front *front) (_ *local, err error) {
+	log := serve.Logger
 	data, err := c.dataDir(serve.Model, "", log)
 	if err != nil {
 		return nil, err
@@ -180,9 +193,8 @@ func (c *upCmd) start(e *env, at net.Listener, front *front) (_ *local, err erro
 		return nil, err
 	}
 	l := &local{log: log}
-	serve.Logger, serve.Tracer, serve.TrialRounds = l.log, front.traces(), c.trialRounds
+	serve.Tracer, serve.TrialRounds = front.traces(), c.trialRounds
 	c.warn(serve.Model, l.log)
-	c.takeKVBytes(c.Nodes, l.log)
 	l.ctx, l.cancel = context.WithCancelCause(e.ctx)
 	defer func() {
 		if err != nil {

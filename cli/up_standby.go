@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/client"
+	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/cluster/supervise"
 	"github.com/shoal-llm/shoal/internal/fixedport"
 )
@@ -50,18 +51,12 @@ type pair struct {
 
 var pairNames = [2]string{pairCoordinator, pairStandby}
 
-func (c *upCmd) runPair(e *env) (err error) {
-	c.settle()
-	serve, err := c.config()
-	if err != nil {
-		return err
-	}
+func (c *upCmd) runPair(e *env, serve cluster.ServeConfig) (err error) {
 	key, err := c.orDraw()
 	if err != nil {
 		return err
 	}
-	p := &pair{local: &local{log: c.logger(e.stderr)}, cmd: c, e: e}
-	c.takeKVBytes(c.Nodes, p.log)
+	p := &pair{local: &local{log: serve.Logger}, cmd: c, e: e}
 	if p.data, err = c.dataDir(serve.Model, "-standby", p.log); err != nil { // not where a cluster without a standby keeps its jobs
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shoal-llm/shoal/actors/socket"
 	"github.com/shoal-llm/shoal/api"
 	"github.com/shoal-llm/shoal/internal/modelfile"
 	"github.com/shoal-llm/shoal/kvcache"
@@ -18,6 +19,7 @@ import (
 	"github.com/shoal-llm/shoal/speculate"
 	"github.com/shoal-llm/shoal/tensor"
 	"github.com/shoal-llm/shoal/tokenizer"
+	"github.com/shoal-llm/shoal/toolcall"
 	"github.com/shoal-llm/shoal/topology"
 	"github.com/shoal-llm/shoal/tracing"
 )
@@ -178,6 +180,41 @@ func (c *ServeConfig) Validate(m *model.Config) error {
 		return fmt.Errorf("cluster: --step-deadline %v, --load-deadline %v, --sync-deadline %v: want at least 1ms of each", c.StepDeadline, c.LoadDeadline, c.SyncDeadline)
 	}
 	return nil
+}
+
+// Check says what is wrong with the settings of a server, before anything of it starts: s for
+// its checkpoint, template and tool parser of a, and the memory of each node's caches in bytes.
+// It does not read weights.
+func Check(s ServeConfig, a APIConfig, caches int64) error {
+	ck, err := model.OpenSwiftKV(s.Model, s.SwiftKV)
+	if err != nil {
+		return err
+	}
+	defer ck.Close()
+	s.ensureDefaults(&ck.Config)
+	if err := s.Validate(&ck.Config); err != nil {
+		return err
+	}
+	policy, err := kvcache.Parse(s.Policy)
+	if err != nil {
+		return err
+	}
+	kv, err := tensor.ParseDType(s.KV)
+	if err != nil {
+		return err
+	}
+	geometry := socket.GeometryOf(&ck.Config, kv)
+	if err := geometry.Fits(policy); err != nil {
+		return err
+	}
+	if least := kvcache.ResidentBytes(geometry, 1, 1, policy); caches < least {
+		return fmt.Errorf("cluster: --kv-memory %d: the caches of the shortest request take %d bytes of a node", caches, least)
+	}
+	if a.ToolParser != "" && !slices.Contains(toolcall.Families, toolcall.Family(a.ToolParser)) {
+		return fmt.Errorf("cluster: --tool-parser %q: known are %v", a.ToolParser, toolcall.Families)
+	}
+	_, err = chatTemplate(ck.Dir, a.Template)
+	return err
 }
 
 // Engine is what NewAPI serves: a Coordinator or a Local.
