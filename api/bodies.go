@@ -57,10 +57,8 @@ func (b *bodyBudget) give(key string, n int64) {
 // readBody reads a whole JSON body under the limits. Its memory is booked until the
 // request ends, or settle is called.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *apiError) {
-	if mediaType(r.Header.Get("Content-Type")) != "application/json" {
-		// Also keeps web pages of other origins out: they cannot send this
-		// type without a preflight, which no route answers.
-		return nil, &apiError{status: http.StatusUnsupportedMediaType, typ: typeInvalid, code: "unsupported_media_type", message: "Send the request with Content-Type: application/json."}
+	if t := r.Header.Get("Content-Type"); t != "" && mediaType(t) != "application/json" && fromBrowser(r) {
+		return nil, notJSON()
 	}
 	limit := s.cfg.Limits.BodyBytes
 	if r.ContentLength > limit {

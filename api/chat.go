@@ -13,7 +13,11 @@ import (
 
 // decodeChat turns the body of POST /v1/chat/completions into a generation.
 func (s *Server) decodeChat(ctx context.Context, body []byte) *generation {
-	f := given(parseFields(body))
+	return s.chatOf(ctx, given(parseFields(body)))
+}
+
+// chatOf turns the members of a chat into a generation.
+func (s *Server) chatOf(ctx context.Context, f *fields) *generation {
 	f.chat = true
 	g := &generation{params: s.parseParams(f), promptLogprobs: -1}
 	s.parseMasks(ctx, f, &g.params)

@@ -25,7 +25,11 @@ const defaultMaxTokens = 16
 
 // decodeCompletions turns the body of POST /v1/completions into a generation.
 func (s *Server) decodeCompletions(ctx context.Context, body []byte) *generation {
-	f := given(parseFields(body))
+	return s.completionOf(ctx, given(parseFields(body)))
+}
+
+// completionOf turns the members of a completion into a generation.
+func (s *Server) completionOf(ctx context.Context, f *fields) *generation {
 	g := &generation{params: s.parseParams(f), promptLogprobs: -1, continues: true}
 	s.parseMasks(ctx, f, &g.params)
 	f.boolean("echo", &g.echo)

@@ -35,10 +35,21 @@ type ErrNotReady struct {
 
 func (e ErrNotReady) Error() string { return "api: not ready: " + e.Reason }
 
-// ErrTooLong: prompt and completion do not fit. Counts are in tokens.
-type ErrTooLong struct{ Limit, Prompt, Completion int }
+// ErrTooLong: the prompt leaves no room for a completion. Counts are in tokens.
+type ErrTooLong struct {
+	Limit, Prompt int
+	Completion    int  // that was asked for; 0: no number was given
+	AtLeast       bool // Prompt is a lower bound: it was not encoded to its end
+}
 
 func (e ErrTooLong) Error() string {
+	if e.Completion == 0 {
+		bound := ""
+		if e.AtLeast {
+			bound = "at least "
+		}
+		return fmt.Sprintf("This model's maximum context length is %d tokens. However, your prompt has %s%d tokens, which leaves no room for an answer. Please reduce the length of the prompt.", e.Limit, bound, e.Prompt)
+	}
 	return fmt.Sprintf("This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the prompt, %d in the completion). Please reduce the length of the prompt or completion.",
 		e.Limit, e.Prompt+e.Completion, e.Prompt, e.Completion)
 }

@@ -1,10 +1,12 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -93,12 +95,13 @@ func TestContextLength(t *testing.T) {
 		param string
 		text  string
 	}{
-		{"/v1/completions", completion(M{"prompt": long}), "prompt", "you requested 602 tokens (601 in the prompt, 1 in the completion)"},
-		{"/v1/completions", completion(M{"max_tokens": 510}), "prompt", "This model's maximum context length is 512 tokens. However, you requested 513 tokens"},
-		{"/v1/completions", completion(M{"prompt": []int{1, 2}, "max_tokens": 2_000_000_000}), "prompt", "maximum context length is 512"},
+		{"/v1/completions", completion(M{"prompt": long}), "prompt", "This model's maximum context length is 512 tokens. However, your prompt has 601 tokens, which leaves no room"},
+		{"/v1/completions", completion(M{"prompt": long, "max_tokens": 10}), "prompt", "you requested 611 tokens (601 in the prompt, 10 in the completion)"},
+		{"/v1/completions", completion(M{"prompt": long, "max_tokens": -1}), "prompt", "your prompt has 601 tokens"},
+		{"/v1/completions", completion(M{"prompt": strings.Repeat("a", 511)}), "prompt", "your prompt has 512 tokens"},
 		{"/v1/chat/completions", chat(M{"messages": []M{{"role": "user", "content": long}}}), "messages", "Please reduce the length"},
-		{"/v1/chat/completions", chat(M{"max_completion_tokens": 507}), "messages", "513 tokens (6 in the prompt, 507 in the completion)"},
-		{"/v1/completions", completion(M{"prompt": strings.Repeat("a", 1<<20)}), "prompt", "maximum context length is 512"},
+		{"/v1/chat/completions", chat(M{"messages": []M{{"role": "user", "content": long}}, "max_completion_tokens": 7}), "messages", "7 in the completion"},
+		{"/v1/completions", completion(M{"prompt": strings.Repeat("a", 1<<20)}), "prompt", "your prompt has at least "},
 	} {
 		a := post(t, url+c.path, c.body)
 		checkError(t, a, 400, "invalid_request_error", c.param, "context_length_exceeded")
@@ -111,6 +114,58 @@ func TestContextLength(t *testing.T) {
 	}
 	if a := post(t, url+"/v1/completions", completion(M{"max_tokens": 509})); a.status != 200 {
 		t.Error(a.raw)
+	}
+}
+
+// A number of tokens beyond the room is what there is room for, on every route; -1 asks for that.
+func TestMaxTokensGivesWay(t *testing.T) {
+	e := &fakeEngine{}
+	s := newServer(t, e)
+	h := httptest.NewServer(s.Handler())
+	defer h.Close()
+	messages := []M{{"role": "user", "content": "Hi"}}
+	const prompt = 6 // tokens, of the chats
+	for _, most := range []any{8192, 513, 2_000_000_000, -1, 5, 5.0} {
+		want := 512 - prompt
+		if most == 5 || most == 5.0 {
+			want = 5
+		}
+		for path, body := range map[string]M{
+			"/v1/chat/completions": {"messages": messages, "max_tokens": most}, "/v1/completions": {"prompt": "Hello", "max_tokens": most, "add_special_tokens": false},
+			"/v1/messages": {"messages": messages, "max_tokens": most}, "/v1/responses": {"input": "Hi", "max_output_tokens": most, "store": false},
+			"/api/chat": {"model": "fake/model", "messages": messages, "stream": false, "options": M{"num_predict": most}}, "/api/generate": {"model": "fake/model", "prompt": "Hi", "stream": false, "options": M{"num_predict": most}},
+		} {
+			want := want
+			if path == "/v1/completions" && want > 5 {
+				want = 511
+			}
+			a := post(t, h.URL+path, body)
+			if a.status != 200 || e.last(t).MaxTokens != want || !strings.Contains(a.raw, `"length"`) && !strings.Contains(a.raw, `"max_tokens"`) && !strings.Contains(a.raw, `"incomplete"`) {
+				t.Errorf("%s with %v: %d tokens, want %d: %.200s", path, most, e.last(t).MaxTokens, want, a.raw)
+			}
+			if endpoint := path; strings.HasPrefix(path, "/v1/") && path != "/v1/messages" {
+				task, err := s.NewTask(context.Background(), endpoint, mustJSON(body), TaskOptions{ID: "x"})
+				if err != nil || task.MaxTokens() != want {
+					t.Errorf("a job of %s with %v: %v", path, most, err)
+				}
+			}
+		}
+	}
+	for path, body := range map[string]M{"/v1/chat/completions": {"messages": messages, "max_tokens": 0}, "/v1/completions": {"prompt": "x", "max_tokens": 0},
+		"/v1/messages": {"messages": messages, "max_tokens": 0}, "/v1/responses": {"input": "Hi", "max_output_tokens": 0}} {
+		if a := post(t, h.URL+path, body); a.status != 400 {
+			t.Errorf("%s with 0: %d", path, a.status)
+		}
+	}
+	if a := post(t, h.URL+"/api/chat", M{"model": "fake/model", "messages": messages, "stream": false, "options": M{"num_predict": 0}}); a.status != 200 || e.last(t).MaxTokens != 512-prompt {
+		t.Errorf("num_predict 0 is no limit: %s", a.raw)
+	}
+	// A prompt that is cut leaves what was asked for, and at least one token.
+	for most, want := range map[int]int{12: 500, 600: 511, -1: 511} {
+		post(t, h.URL+"/v1/completions", completion(M{"prompt": strings.Repeat("a", 600), "truncate_prompt_tokens": -1, "max_tokens": most}))
+		if r := e.last(t); len(r.Prompt) != want || r.MaxTokens != 512-want {
+			t.Errorf("max_tokens %d: %d tokens of the prompt, %d of the answer", most, len(r.Prompt), r.MaxTokens)
+		}
 	}
 }
 
@@ -149,11 +204,28 @@ func TestBodies(t *testing.T) {
 	chunked.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(chunked)
 	checkError(t, read(t, resp, err), 413, "invalid_request_error", "", "request_too_large")
-	resp, err = http.Post(url, "text/plain", strings.NewReader(`{"prompt":"x"}`))
-	checkError(t, read(t, resp, err), 415, "invalid_request_error", "", "unsupported_media_type")
-	resp, err = http.Post(url, "application/json; charset=utf-8", strings.NewReader(`{"prompt":"x"}`))
-	if a := read(t, resp, err); a.status != 200 {
-		t.Error(a.raw)
+	// A type is asked for where a page could send the request: a browser always says so.
+	for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "nonsense/;", "application/json; charset=utf-8"} {
+		for _, browser := range []bool{false, true} {
+			req, err := http.NewRequest("POST", url, strings.NewReader(`{"prompt":"x"}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", kind)
+			if kind == "" {
+				req.Header["Content-Type"] = nil // none is sent
+			}
+			if browser {
+				req.Header.Set("Sec-Fetch-Site", "same-origin")
+			}
+			resp, err := http.DefaultClient.Do(req)
+			a := read(t, resp, err)
+			if browser && kind != "" && !strings.HasPrefix(kind, "application/json") {
+				checkError(t, a, 415, "invalid_request_error", "", "unsupported_media_type")
+			} else if a.status != 200 {
+				t.Errorf("%q, of a browser: %v: %s", kind, browser, a.raw)
+			}
+		}
 	}
 }
 

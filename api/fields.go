@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"math"
 	"mime"
 	"slices"
 	"strconv"
@@ -21,6 +22,10 @@ type fields struct {
 	chat bool // of a chat: tools are known
 
 	spelled map[string]string // what a client calls a member; nil: as it is
+
+	// Bounds of another protocol; 0: OpenAI's.
+	stops   int     // number of stop strings
+	hottest float64 // temperature
 }
 
 // as has the members of f that words names, under the names that words gives them. Its
@@ -147,6 +152,18 @@ func (f *fields) integer(name string, dst *int64, lo, hi int64) bool {
 		return false
 	}
 	*dst = x
+	return true
+}
+
+// most reads a number of tokens to generate; -1 is as many as there is room for.
+func (f *fields) most(name string, dst *int) bool {
+	var x int64
+	if !f.integer(name, &x, -1, math.MaxInt32) {
+		return false
+	}
+	if *dst = int(x); x < 0 {
+		*dst = math.MaxInt32
+	}
 	return true
 }
 

@@ -38,6 +38,7 @@ type generation struct {
 // that they add up to. Where nobody reads the stream, out is nil.
 type framer interface {
 	delta(out *sse, r *run, d delta)
+	alive(out *sse, r *run) // nothing was sent for a while
 	end(out *sse, r *run)
 	failed(out *sse, r *run, e *apiError)
 	whole(r *run) any // after the end

@@ -43,6 +43,9 @@ type Limits struct {
 	RequestTimeout    time.Duration // accepted -> last token; 1 h
 }
 
+// manyStops are the stop strings of Ollama's and Anthropic's requests: their APIs have no limit.
+const manyStops = 256
+
 // DefaultLimits are the limits used for fields that are zero.
 func DefaultLimits() Limits {
 	return Limits{

@@ -93,13 +93,25 @@ func stopReason(d delta) (reason, sequence *string) {
 	return &why, sequence
 }
 
-func (m *messageFramer) delta(out *sse, r *run, d delta) {
-	if !m.begun {
-		m.begun = true
-		msg := m.message(r, []block{})
-		msg.Usage.Output = 0
-		out.named("message_start", map[string]any{"type": "message_start", "message": msg})
+// begin sends the first event.
+func (m *messageFramer) begin(out *sse, r *run) {
+	if m.begun {
+		return
 	}
+	m.begun = true
+	msg := m.message(r, []block{})
+	msg.Usage.Output = 0
+	out.named("message_start", map[string]any{"type": "message_start", "message": msg})
+}
+
+// alive is Anthropic's ping, which like theirs follows the first event.
+func (m *messageFramer) alive(out *sse, r *run) {
+	m.begin(out, r)
+	out.named("ping", map[string]any{"type": "ping"})
+}
+
+func (m *messageFramer) delta(out *sse, r *run, d delta) {
+	m.begin(out, r)
 	if d.thought != "" {
 		m.piece(out, block{Type: "thinking", Thinking: new(string), Signature: new(string)}, d.thought, map[string]string{"type": "thinking_delta", "thinking": d.thought})
 	}

@@ -31,11 +31,15 @@ var messagesWords = map[string]string{"model": "model", "stream": "stream", "tem
 // decodeMessagesBody turns the body of POST /v1/messages into a generation.
 func (s *Server) decodeMessagesBody(ctx context.Context, body []byte) *generation {
 	f := given(parseFields(body))
-	var most int64
-	if !f.integer("max_tokens", &most, 1, 1<<31-1) && f.err == nil {
+	most := 0
+	if !f.most("max_tokens", &most) && f.err == nil {
 		panic(refusal(invalidCode("max_tokens", "missing_required_parameter", "'max_tokens' is required.")))
 	}
+	if most == 0 {
+		f.fail(invalid("max_tokens", "'max_tokens' must be at least 1, or -1 for as many as there is room for."))
+	}
 	words := f.as(messagesWords)
+	words.stops = manyStops
 	if v := f.get("output_config"); v != nil {
 		o, e := parseFields(v)
 		if e != nil {
@@ -53,8 +57,8 @@ func (s *Server) decodeMessagesBody(ctx context.Context, body []byte) *generatio
 	g.tools = messagesTools(f)
 	f.read["metadata"], f.read["service_tier"] = true, true // they change nothing of an answer
 	g.ignored = given(s.ignored(f))
+	g.maxTokens = most
 	s.converse(ctx, g, c)
-	g.maxTokens = min(g.maxTokens, int(most)) // clients ask for more than small contexts hold
 	g.head = s.newHead("msg_", "message", g.model)
 	return g
 }

@@ -3,8 +3,8 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 )
@@ -30,10 +30,6 @@ func (s *Server) handleOllama(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ollamaOptions are the sampling parameters that are known, by our names.
-var ollamaOptions = map[string]string{"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed", "stop": "stop",
-	"presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty", "repeat_penalty": "repetition_penalty"}
-
 // decodeOllama turns the body of POST /api/chat or /api/generate into a generation; nil: it
 // asks for nothing.
 func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaShape) *generation {
@@ -54,97 +50,71 @@ func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaSha
 	if shape.model == "" {
 		panic(refusal(invalidCode("model", "missing_required_parameter", "'model' is required.")))
 	}
-	if base, latest := strings.CutSuffix(shape.model, ":latest"); latest && slices.Contains(s.cfg.Models, base) {
-		shape.model = base
-	}
-	req := map[string]any{"model": shape.model, "stream": stream}
-	ignored, most := ollamaSampling(f, req)
+	shape.model = s.ollamaName(shape.model)
+	req := &fields{raw: map[string]json.RawMessage{"model": mustJSON(shape.model), "stream": mustJSON(stream)}, read: map[string]bool{}, spelled: map[string]string{},
+		stops: manyStops, hottest: math.MaxFloat32}
+	ignored := ollamaOptions(f.get("options"), req)
 	if v := f.get("think"); v != nil && s.thinks {
-		req["enable_thinking"] = string(v) != "false"
+		req.raw["enable_thinking"] = mustJSON(string(v) != "false")
 	}
 	switch v := f.get("format"); {
 	case v == nil || string(v) == `""`:
 	case string(v) == `"json"`:
-		req["response_format"] = map[string]any{"type": "json_object"}
+		req.raw["response_format"] = mustJSON(map[string]any{"type": "json_object"})
 	default:
-		req["response_format"] = map[string]any{"type": "json_schema", "json_schema": map[string]any{"name": "format", "schema": v}}
+		req.raw["response_format"] = mustJSON(map[string]any{"type": "json_schema", "json_schema": map[string]any{"name": "format", "schema": v}})
 	}
 	var g *generation
 	if shape.chat {
-		if req["messages"] = ollamaMessages(f.get("messages"), s.cfg.Limits); req["messages"] == nil {
-			return nil
-		}
-		if v := f.get("tools"); v != nil {
-			req["tools"] = v
-		}
-		g = s.decodeChat(ctx, mustJSON(req))
+		g = s.ollamaChat(ctx, f, req)
 	} else {
-		var text, system string
-		f.str("prompt", &text, int(s.cfg.Limits.BodyBytes))
-		f.str("system", &system, int(s.cfg.Limits.BodyBytes))
-		give(f.err)
-		switch {
-		case text == "":
-			return nil //nolint:nilnil // as said above
-		case raw || s.tmpl == nil:
-			req["prompt"] = system + text
-			if most <= 0 {
-				req["max_tokens"] = s.room(ctx, system+text)
-			}
-			g = s.decodeCompletions(ctx, mustJSON(req))
-		default:
-			list := []any{map[string]any{"role": "user", "content": text}}
-			if system != "" {
-				list = append([]any{map[string]any{"role": "system", "content": system}}, list...)
-			}
-			req["messages"] = list
-			g = s.decodeChat(ctx, mustJSON(req))
-		}
+		g = s.ollamaCompletion(ctx, f, req, raw)
 	}
-	if most > 0 {
-		g.maxTokens = min(g.maxTokens, most)
+	if g == nil {
+		return nil
 	}
-	g.ignored = given(s.ignored(f))
+	g.ignored = append(g.ignored, given(s.ignored(f))...)
 	g.ignored = append(g.ignored, ignored...)
 	g.frames, g.lines = func() framer { return &ollamaFramer{ollamaShape: *shape} }, true
 	return g
 }
 
-// room is how many tokens may follow a text, which is refused later when there are none.
-func (s *Server) room(ctx context.Context, text string) int {
-	ids, e := s.encode(ctx, []Segment{{Text: text}}, true, "prompt")
-	if e != nil {
-		return 1
+// ollamaChat answers the messages of a request; nil: there are none.
+func (s *Server) ollamaChat(ctx context.Context, f, req *fields) *generation {
+	list := ollamaMessages(f.get("messages"), s.cfg.Limits)
+	if list == nil {
+		return nil
 	}
-	return max(1, s.cfg.MaxModelLen-len(ids))
+	req.raw["messages"] = mustJSON(list)
+	if v := f.get("tools"); v != nil {
+		req.raw["tools"] = v
+	}
+	return s.chatOf(ctx, req)
 }
 
-// ollamaSampling reads "options". most is how many tokens are wanted; 0: as many as fit.
-func ollamaSampling(f *fields, into map[string]any) (ignored []string, most int) {
-	v := f.get("options")
-	if v == nil {
-		return nil, 0
+// ollamaCompletion answers the prompt of a request, which is a chat of one message unless it is
+// raw; nil: there is none.
+func (s *Server) ollamaCompletion(ctx context.Context, f, req *fields, raw bool) *generation {
+	var text, system string
+	f.str("prompt", &text, int(s.cfg.Limits.BodyBytes))
+	f.str("system", &system, int(s.cfg.Limits.BodyBytes))
+	give(f.err)
+	if text == "" {
+		return nil
 	}
-	o := map[string]json.RawMessage{}
-	if unmarshal(v, &o) != nil {
-		panic(refusal(invalid("options", "'options' must be an object.")))
-	}
-	for name, v := range o {
-		ours, known := ollamaOptions[name]
-		switch {
-		case isNull(v):
-		case known:
-			into[ours] = v
-		case name == "num_predict":
-			if unmarshal(v, &most) != nil {
-				panic(refusal(invalid("options.num_predict", "'options.num_predict' must be an integer.")))
-			}
-		default:
-			ignored = append(ignored, "options."+name)
+	if raw || s.tmpl == nil {
+		req.raw["prompt"] = mustJSON(system + text)
+		if req.raw["max_tokens"] == nil {
+			req.raw["max_tokens"] = json.RawMessage("-1")
 		}
+		return s.completionOf(ctx, req)
 	}
-	slices.Sort(ignored)
-	return ignored, most
+	list := []any{map[string]any{"role": "user", "content": text}}
+	if system != "" {
+		list = append([]any{map[string]any{"role": "system", "content": system}}, list...)
+	}
+	req.raw["messages"] = mustJSON(list)
+	return s.chatOf(ctx, req)
 }
 
 // ollamaMessages are the turns in OpenAI's words; nil: there are none.
@@ -187,8 +157,12 @@ func ollamaMessages(v json.RawMessage, lim Limits) any {
 		var calls []any
 		for k, c := range m.Calls {
 			args := "{}"
-			if !isNull(c.Function.Arguments) {
-				args = compactJSON(c.Function.Arguments)
+			switch v := c.Function.Arguments; {
+			case isNull(v):
+			case v[0] == '"': // as OpenAI's clients write them
+				_ = json.Unmarshal(v, &args) // a valid string decodes
+			default:
+				args = compactJSON(v)
 			}
 			calls = append(calls, map[string]any{"id": "call-" + itoa(i) + "-" + itoa(k), "type": "function", "function": map[string]any{"name": c.Function.Name, "arguments": args}})
 		}
@@ -286,6 +260,9 @@ func (o *ollamaFramer) delta(out *sse, _ *run, d delta) {
 	}
 }
 
+// alive is a delta without text: Ollama's clients add it to what they have.
+func (o *ollamaFramer) alive(out *sse, _ *run) { out.line(o.line("", "", nil)) }
+
 func (o *ollamaFramer) end(out *sse, r *run) {
 	for i := range o.calls {
 		if f := &o.calls[i].Function; len(f.Arguments) == 0 {
@@ -319,30 +296,4 @@ func (o *ollamaFramer) ends(l *ollamaLine, r *run) *ollamaLine {
 		l.Reason = "length"
 	}
 	return l
-}
-
-// handleOllamaTags lists the models, as /v1/models does.
-func (s *Server) handleOllamaTags(w http.ResponseWriter, _ *http.Request) {
-	type details struct {
-		Format        string   `json:"format"`
-		Family        string   `json:"family"`
-		Families      []string `json:"families"`
-		ParameterSize string   `json:"parameter_size"`
-		Quantization  string   `json:"quantization_level"`
-	}
-	type entry struct {
-		Name     string    `json:"name"`
-		Model    string    `json:"model"`
-		Modified time.Time `json:"modified_at"`
-		Size     int64     `json:"size"`
-		Digest   string    `json:"digest"`
-		Details  details   `json:"details"`
-	}
-	list := struct {
-		Models []entry `json:"models"`
-	}{}
-	for _, m := range s.cfg.Models {
-		list.Models = append(list.Models, entry{Name: m, Model: m, Modified: s.started.UTC(), Digest: s.cfg.SystemFingerprint})
-	}
-	s.writeJSON(w, http.StatusOK, list)
 }

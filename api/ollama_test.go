@@ -77,13 +77,13 @@ func TestOllama(t *testing.T) {
 		t.Errorf("options became %+v, ignored are %q", p, a.header.Get("X-Ignored-Parameters"))
 	}
 	for body, want := range map[string]string{
-		`{"model":"fake/model"}`:                                                                        `"done_reason":"load"`,
-		`{"model":"fake/model","messages":[]}`:                                                          `"done_reason":"load"`,
-		`{"messages":[{"role":"user","content":"x"}]}`:                                                  `{"error":"'model' is required."}`,
-		`{"model":"nobody","messages":[{"role":"user","content":"x"}]}`:                                 `{"error":"`,
-		`{"model":"fake/model","messages":[{"role":"user","content":"x","images":["aGk="]}]}`:           `only text is`,
-		`{"model":"fake/model","messages":[{"role":"user","content":"x"}],"options":7}`:                 `'options' must be an object`,
-		`{"model":"fake/model","messages":[{"role":"user","content":"x"}],"options":{"temperature":9}}`: `{"error":"'temperature'`,
+		`{"model":"fake/model"}`:                                                                            `"done_reason":"load"`,
+		`{"model":"fake/model","messages":[]}`:                                                              `"done_reason":"load"`,
+		`{"messages":[{"role":"user","content":"x"}]}`:                                                      `{"error":"'model' is required."}`,
+		`{"model":"nobody","messages":[{"role":"user","content":"x"}]}`:                                     `{"error":"`,
+		`{"model":"fake/model","messages":[{"role":"user","content":"x","images":["aGk="]}]}`:               `only text is`,
+		`{"model":"fake/model","messages":[{"role":"user","content":"x"}],"options":7}`:                     `'options' must be an object`,
+		`{"model":"fake/model","messages":[{"role":"user","content":"x"}],"options":{"temperature":"hot"}}`: `{"error":"'options.temperature'`,
 	} {
 		if a := ask(t, "POST", url+"/api/chat", "", body); !strings.Contains(a.raw, want) {
 			t.Errorf("%s: %d %s, want %s", body, a.status, a.raw, want)

@@ -131,7 +131,9 @@ func TestClientErrors(t *testing.T) {
 	}
 	c := client(url)
 	fails(c, hi(func(p *openai.ChatCompletionNewParams) { p.Model = "gpt-9" }), 404, "model_not_found", "model")
-	fails(c, hi(func(p *openai.ChatCompletionNewParams) { p.MaxTokens = openai.Int(9999) }), 400, "context_length_exceeded", "messages")
+	fails(c, hi(func(p *openai.ChatCompletionNewParams) {
+		p.Messages = []openai.ChatCompletionMessageParamUnion{openai.UserMessage(strings.Repeat("a", 600))}
+	}), 400, "context_length_exceeded", "messages")
 	fails(c, hi(func(p *openai.ChatCompletionNewParams) { p.Temperature = openai.Float(3) }), 400, "", "temperature")
 	fails(client(url, option.WithAPIKey("wrong")), hi(), 401, "invalid_api_key", "")
 }

@@ -44,7 +44,7 @@ func (s *Server) shared() []member {
 	return []member{
 		{"model", text(512)}, {"stream", yesNo}, {"stream_options", object{"type": "object", "properties": object{"include_usage": yesNo, "continuous_usage_stats": yesNo}}},
 		{"n", whole(1, int64(l.N))}, {"best_of", object{"type": "integer", "minimum": 1, "maximum": l.N, "description": "n to " + itoa(l.N) + "; chats: equal to n"}},
-		{"max_tokens", whole(0, 1<<31-1)}, {"max_completion_tokens", whole(0, 1<<31-1)}, {"min_tokens", whole(0, 1<<31-1)},
+		{"max_tokens", whole(-1, 1<<31-1)}, {"max_completion_tokens", whole(-1, 1<<31-1)}, {"min_tokens", whole(0, 1<<31-1)},
 		{"temperature", number(0, 2)}, {"top_p", number(0, 1)}, {"top_k", whole(-1, 1<<31-1)}, {"min_p", number(0, 1)},
 		{"presence_penalty", number(-2, 2)}, {"frequency_penalty", number(-2, 2)}, {"repetition_penalty", object{"type": "number", "exclusiveMinimum": 0, "maximum": 10}},
 		{"logit_bias", object{"type": "object", "additionalProperties": number(-100, 100), "maxProperties": l.LogitBias}},
@@ -87,7 +87,13 @@ func (s *Server) of(words map[string]string) (out []member) {
 
 func (s *Server) messagesMembers() []member {
 	l := &s.cfg.Limits
-	return append(s.of(messagesWords), member{"max_tokens", whole(1, 1<<31-1)}, member{"messages", list(l.Messages, free)}, member{"system", either(anyText, list(l.Parts, free))}, member{"tools", list(maxTools, free)},
+	words := s.of(messagesWords)
+	for i := range words {
+		if words[i].name == "stop_sequences" {
+			words[i].schema = list(manyStops, text(l.StopBytes))
+		}
+	}
+	return append(words, member{"max_tokens", whole(-1, 1<<31-1)}, member{"messages", list(l.Messages, free)}, member{"system", either(anyText, list(l.Parts, free))}, member{"tools", list(maxTools, free)},
 		member{"tool_choice", free}, member{"thinking", free}, member{"output_config", free}, member{"metadata", object{}}, member{"service_tier", object{}})
 }
 
@@ -96,7 +102,7 @@ func (s *Server) responsesMembers() []member {
 	return append(s.of(responsesWords), member{"input", either(anyText, list(l.Messages, free))}, member{"instructions", anyText}, member{"previous_response_id", text(128)}, member{"store", yesNo}, member{"background", yesNo},
 		member{"tools", list(maxTools, free)}, member{"tool_choice", either(oneOfWords("none", "auto", "required", "any"), free)}, member{"parallel_tool_calls", yesNo}, member{"max_tool_calls", whole(0, 1<<31-1)},
 		member{"text", object{"type": "object", "properties": object{"format": free, "verbosity": text(32)}}}, member{"reasoning", free}, member{"include", list(1<<16, anyText)}, member{"top_logprobs", whole(0, int64(l.TopLogprobs))},
-		member{"max_output_tokens", whole(1, 1<<31-1)}, member{"metadata", free}, member{"prompt_cache_key", text(512)}, member{"safety_identifier", text(512)},
+		member{"max_output_tokens", whole(-1, 1<<31-1)}, member{"metadata", free}, member{"prompt_cache_key", text(512)}, member{"safety_identifier", text(512)},
 		member{"service_tier", object{}}, member{"stream_options", object{}}, member{"client_metadata", object{}}, member{"truncation", oneOfWords("auto", "disabled")})
 }
 
@@ -138,7 +144,11 @@ func (s *Server) operations() map[string]operation {
 		"GET /v1/contexts": {about: "the contexts of the key"}, "GET /v1/contexts/{id}": {about: "one of them, by name", answer: fixedContext{}}, "DELETE /v1/contexts/{id}": {about: "gives it up"},
 		"POST /api/chat":      {about: "Ollama's chat", members: ollamaMembers(member{"messages", list(s.cfg.Limits.Messages, free)}, member{"tools", list(maxTools, free)}), required: []string{"model"}},
 		"POST /api/generate":  {about: "Ollama's completion", members: ollamaMembers(member{"prompt", anyText}, member{"system", anyText}), required: []string{"model"}},
-		"GET /api/tags":       {about: "the names of the model, as Ollama has them"},
+		"GET /api/tags":       {about: "the names of the model, as Ollama has them", answer: ollamaModels{}},
+		"GET /api/ps":         {about: "the model that is loaded", answer: ollamaModels{}},
+		"GET /api/version":    {about: "the version of Ollama whose API this is"},
+		"POST /api/show":      {about: "context length, capabilities, template and sizes of a model", members: []member{{"model", text(512)}, {"name", text(512)}, {"verbose", yesNo}}, answer: ollamaShown{}},
+		"POST /api/pull":      {about: "success for a model that is served; no other can be fetched", members: []member{{"model", text(512)}, {"name", text(512)}, {"stream", yesNo}}, answer: ollamaStatus{}},
 		"GET /v1/models":      {about: "the names of the model", answer: modelList{}},
 		"GET /v1/models/{id}": {about: "one of them", answer: modelObject{}},
 		"GET /v1/cluster":     {about: "nodes, epoch, queue", answer: ClusterState{}},
@@ -182,7 +192,7 @@ func (s *Server) operations() map[string]operation {
 		"GET /metrics":        {about: "Prometheus"},
 		"GET /openapi.json":   {about: "this"},
 		"GET /tokenizer_info": {about: "tokenizer_config.json"},
-		"GET /":               {about: "a status page"},
+		"GET /":               {about: "the page, for browsers; else that the server runs"},
 	}
 }
 

@@ -9,9 +9,19 @@ import (
 	"strings"
 )
 
-// What a browser sends for a page of somebody else is refused: a page may post without
-// asking first, and may have had its own name resolve to this address (DNS rebinding).
-// Programs send no Origin.
+// A request that a browser sends for a page of another origin is refused. A page may post
+// some content types without a preflight, and may have its own name resolve to this address
+// (DNS rebinding). Other programs send neither Origin nor Sec-Fetch-Site.
+
+// fromBrowser reports whether a browser sent the request: every browser sends Origin with a
+// POST, or Sec-Fetch-Site, and no page can leave them out.
+func fromBrowser(r *http.Request) bool {
+	return r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != ""
+}
+
+func notJSON() *apiError {
+	return &apiError{status: http.StatusUnsupportedMediaType, typ: typeInvalid, code: "unsupported_media_type", message: "A browser must send this request with Content-Type: application/json."}
+}
 
 // foreign says why a request is not to be answered.
 func (s *Server) foreign(r *http.Request) *apiError {
@@ -28,10 +38,14 @@ func (s *Server) foreign(r *http.Request) *apiError {
 	if len(*s.keys.Load()) == 0 && !s.ours(r.Host) {
 		return refuse("host_not_allowed", "Without API keys this server answers to IP addresses and localhost alone.")
 	}
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+	if changes := r.Method != http.MethodGet && r.Method != http.MethodHead; changes && fromBrowser(r) {
+		// Old browsers leave Origin out of some requests; the site is then all there is.
+		if site := r.Header.Get("Sec-Fetch-Site"); r.Header.Get("Origin") == "" && (site == "cross-site" || site == "same-site") {
+			return refuse("origin_not_allowed", "Web pages of other origins may not use this API.")
+		}
 		switch t := mediaType(r.Header.Get("Content-Type")); {
 		case t == "text/plain", t == "application/x-www-form-urlencoded", strings.HasPrefix(t, "multipart/") && r.URL.Path != "/v1/files":
-			return &apiError{status: http.StatusUnsupportedMediaType, typ: typeInvalid, code: "unsupported_media_type", message: "Send the request with Content-Type: application/json."}
+			return notJSON()
 		}
 	}
 	return nil

@@ -39,9 +39,14 @@ func TestForeignPages(t *testing.T) {
 		{"a page of another port", open, "POST", drain, "127.0.0.1:8080", "http://127.0.0.1:3000", "", 403},
 		{"a page that uploads", open, "POST", "/v1/files", "127.0.0.1:8080", evil, "multipart/form-data; boundary=x", 403},
 		{"a page that asks first", open, "OPTIONS", drain, "127.0.0.1:8080", evil, "", 403},
-		{"a form, and no origin", open, "POST", drain, "127.0.0.1:8080", "", "application/x-www-form-urlencoded", 415},
-		{"text, and no origin", open, "POST", drain, "127.0.0.1:8080", "", "text/plain;charset=UTF-8", 415},
-		{"a form where files do not go", open, "POST", drain, "127.0.0.1:8080", "", "multipart/form-data; boundary=x", 415},
+		{"curl -d", open, "POST", drain, "127.0.0.1:8080", "", "application/x-www-form-urlencoded", 200},
+		{"a program that sends text", open, "POST", drain, "127.0.0.1:8080", "", "text/plain;charset=UTF-8", 200},
+		{"own page, a form", open, "POST", drain, "127.0.0.1:8080", "http://127.0.0.1:8080", "application/x-www-form-urlencoded", 415},
+		{"own page, text, and no origin", open, "POST", drain, "127.0.0.1:8080", "same-origin", "text/plain", 415},
+		{"own page, no type, and no origin", open, "POST", drain, "127.0.0.1:8080", "same-origin", "", 200},
+		{"a page of another site, and no origin", open, "POST", drain, "127.0.0.1:8080", "cross-site", "application/json", 403},
+		{"a page of another port, and no origin", open, "POST", drain, "127.0.0.1:8080", "same-site", "", 403},
+		{"a form where files do not go", open, "POST", drain, "127.0.0.1:8080", "http://127.0.0.1:8080", "multipart/form-data; boundary=x", 415},
 		{"rebinding", open, "GET", "/v1/cluster", "evil.example.com", "", "", 403},
 		{"rebinding, own origin", open, "POST", drain, "evil.example.com:8080", "http://evil.example.com:8080", "application/json", 403},
 		{"a name like an address", open, "GET", "/v1/cluster", "127.0.0.1.example.com", "", "", 403},
@@ -55,7 +60,9 @@ func TestForeignPages(t *testing.T) {
 	} {
 		r := httptest.NewRequest(c.method, c.path, strings.NewReader(""))
 		r.Host = c.host
-		if c.origin != "" {
+		if strings.HasSuffix(c.origin, "-site") || c.origin == "same-origin" {
+			r.Header.Set("Sec-Fetch-Site", c.origin)
+		} else if c.origin != "" {
 			r.Header.Set("Origin", c.origin)
 		}
 		if c.kind != "" {

@@ -22,7 +22,7 @@ type params struct {
 	eachUsage     bool // vLLM: continuous_usage_stats
 	n             int  // sequences of a prompt
 	keep          int  // of which the best are answered (best_of); 0: all
-	maxTokens     int  // -1: not given
+	maxTokens     int  // -1: not given; once fit has settled it, what there is room for
 	sampling      sampler.Params
 	ignoreEOS     bool
 	stop          []string
@@ -49,7 +49,9 @@ const randomSeed = -1
 func (p *params) cut(ids []int32, context int) []int32 {
 	most := p.truncate
 	if most < 0 {
-		most = context - max(p.maxTokens, 1)
+		if most = context - max(p.maxTokens, 1); most <= 0 { // the answer gives way
+			most = context - 1
+		}
 	}
 	if most <= 0 || len(ids) <= most {
 		return ids
@@ -84,12 +86,8 @@ func (s *Server) parseParams(f *fields) params {
 		}
 		p.keep, p.n = p.n, int(x)
 	}
-	if f.integer("max_tokens", &x, 0, math.MaxInt32) {
-		p.maxTokens = int(x)
-	}
-	if f.integer("max_completion_tokens", &x, 0, math.MaxInt32) { // supersedes max_tokens
-		p.maxTokens = int(x)
-	}
+	f.most("max_tokens", &p.maxTokens)
+	f.most("max_completion_tokens", &p.maxTokens) // supersedes max_tokens
 	if f.integer("min_tokens", &x, 0, math.MaxInt32) {
 		p.sampling.MinTokens = int(x)
 	}
@@ -98,7 +96,7 @@ func (s *Server) parseParams(f *fields) params {
 	}
 
 	sp := &p.sampling
-	f.number("temperature", &sp.Temperature, 0, 2)
+	f.number("temperature", &sp.Temperature, 0, cmp.Or(f.hottest, 2))
 	f.number("top_p", &sp.TopP, 0, 1)
 	f.number("min_p", &sp.MinP, 0, 1)
 	if f.integer("top_k", &x, -1, math.MaxInt32) {
@@ -189,14 +187,15 @@ func (s *Server) parseStop(f *fields) []string {
 	if v == nil {
 		return nil
 	}
+	lim.Stops = cmp.Or(f.stops, lim.Stops)
 	var stops []string
 	add := func(_ int, e json.RawMessage) {
 		var x string
 		if unmarshal(e, &x) != nil || isNull(e) {
 			panic(refusal(invalid("stop", "'stop' must be a string or a list of up to %d strings.", lim.Stops)))
 		}
-		if x == "" {
-			panic(refusal(invalid("stop", "'stop' must not hold an empty string.")))
+		if x == "" { // it stops nothing
+			return
 		}
 		if len(x) > lim.StopBytes {
 			panic(refusal(invalid("stop", "a 'stop' string is longer than %d bytes.", lim.StopBytes)))

@@ -49,6 +49,9 @@ func (m *responseFramer) begin(out *sse, r *run) {
 	}
 }
 
+// alive is a comment: the API has no event for it.
+func (m *responseFramer) alive(out *sse, _ *run) { out.comment("keep-alive") }
+
 func (m *responseFramer) delta(out *sse, r *run, d delta) {
 	m.begin(out, r)
 	if d.thought != "" {

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"net/http"
 	"strings"
 
@@ -61,7 +62,6 @@ type responseRequest struct {
 	background bool
 	encrypted  bool // thoughts come back in a member that clients send again
 	logprobs   bool
-	most       int64 // of tokens; 0: not said
 	free       map[string]bool
 	ignored    []string
 	tools      *toolset
@@ -162,9 +162,6 @@ func (s *Server) decodeResponses(ctx context.Context, body []byte) *generation {
 	g.head = s.newHead("resp_", "response", g.model)
 	q.echo.ID, q.echo.CreatedAt, q.echo.Model = g.head.ID, g.head.Created, g.model
 	s.converse(tokenizer.WithSearches(ctx), g, q.talk)
-	if q.most > 0 { // clients ask for more than small contexts hold
-		g.maxTokens = min(g.maxTokens, int(q.most))
-	}
 	return g
 }
 
@@ -187,8 +184,13 @@ func (s *Server) parseResponse(f *fields) *generation {
 	}
 	e := &q.echo
 	var x int64
-	if f.integer("max_output_tokens", &q.most, 1, 1<<31-1) {
-		e.MaxOutputTokens = &q.most
+	if f.most("max_output_tokens", &g.maxTokens) {
+		if g.maxTokens == 0 {
+			f.fail(invalid("max_output_tokens", "'max_output_tokens' must be at least 1, or -1 for as many as there is room for."))
+		}
+		if most := int64(g.maxTokens); most < math.MaxInt32 {
+			e.MaxOutputTokens = &most
+		}
 	}
 	if f.integer("max_tool_calls", &x, 0, 1<<31-1) {
 		e.MaxToolCalls = &x

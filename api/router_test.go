@@ -245,7 +245,13 @@ func TestPanics(t *testing.T) {
 func TestPage(t *testing.T) {
 	base := serve(t, &fakeEngine{})
 	for path, kind := range map[string]string{"/": "text/html", "/web/js/main.js": "text/javascript", "/web/css/base.css": "text/css", "/web/vendor/marked.LICENSE": "text/plain"} {
-		a := get(t, base+path)
+		browse, err := http.NewRequest(http.MethodGet, base+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		browse.Header.Set("Accept", "text/html,application/xhtml+xml,*/*;q=0.8")
+		found, err := http.DefaultClient.Do(browse)
+		a := read(t, found, err)
 		if a.status != 200 || !strings.HasPrefix(a.header.Get("Content-Type"), kind) || a.header.Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s: %d %s", path, a.status, a.header)
 		}
@@ -253,12 +259,8 @@ func TestPage(t *testing.T) {
 		if !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") || !strings.Contains(csp, "trusted-types 'none'") {
 			t.Errorf("%s: %s", path, csp)
 		}
-		req, err := http.NewRequest(http.MethodGet, base+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("If-None-Match", a.header.Get("Etag"))
-		resp, err := http.DefaultClient.Do(req)
+		browse.Header.Set("If-None-Match", a.header.Get("Etag"))
+		resp, err := http.DefaultClient.Do(browse)
 		if err != nil {
 			t.Fatal(err)
 		}

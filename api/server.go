@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"slices"
@@ -32,6 +33,8 @@ type Config struct {
 	// ModelRoot is where the weights come from, reported as "root" by
 	// /v1/models; the first name when empty.
 	ModelRoot string
+	// Card describes the model to Ollama's clients.
+	Card ModelCard
 	// MaxModelLen is the context in tokens, prompt and completion together.
 	// Required.
 	MaxModelLen int
@@ -106,6 +109,7 @@ func (c *Config) fill() error {
 	c.Limits.fill()
 	or(&c.Limits.PromptTokens, c.MaxModelLen)
 	or(&c.ModelRoot, c.Models[0])
+	or(&c.Card.Architecture, "unknown")
 	or(&c.KeepAlive, 10*time.Second)
 	or(&c.Grace, 30*time.Second)
 	or(&c.Version, "dev")
@@ -267,7 +271,7 @@ func (s *Server) encode(ctx context.Context, segments []Segment, special bool, p
 	}
 	// Far too long is seen without encoding it; 4 is slack for normalisation.
 	if least := size / s.longest / 4; least > s.cfg.Limits.PromptTokens {
-		return nil, invalidCode(param, "context_length_exceeded", "%s", ErrTooLong{s.cfg.MaxModelLen, least, 0}.Error())
+		return nil, invalidCode(param, "context_length_exceeded", "%s", ErrTooLong{Limit: s.cfg.MaxModelLen, Prompt: least, AtLeast: true}.Error())
 	}
 	ids, err := s.tok.Encode(ctx, segments, special)
 	if err != nil {
@@ -291,27 +295,28 @@ func (s *Server) checkModel(p *params) *apiError {
 		message: fmt.Sprintf("The model `%s` does not exist; this server has `%s`.", p.model, s.cfg.Models[0])}
 }
 
-// fit checks prompt and completion against the context and settles
-// max_tokens; def is its default, -1 for the rest of the context.
+// fit checks the prompt against the context and settles max_tokens, which gives way to it;
+// def is its default, -1 for the rest of the context.
 func (s *Server) fit(ids []int32, p *params, def int, param string) *apiError {
 	limit, n := s.cfg.MaxModelLen, len(ids)
 	if n > s.cfg.Limits.PromptTokens && s.cfg.Limits.PromptTokens < limit {
 		limit = s.cfg.Limits.PromptTokens // a stricter limit reads the same to a client
 	}
-	want := p.maxTokens
+	want, asked := p.maxTokens, p.maxTokens
 	if want < 0 {
-		want = max(1, min(limit-n, max(def, 0)))
-		if def < 0 {
-			want = max(1, limit-n)
-		}
+		want = def
 	}
-	if n > limit || want > limit-n {
-		return invalidCode(param, "context_length_exceeded", "%s", ErrTooLong{limit, n, want}.Error())
+	if want < 0 || asked == math.MaxInt32 {
+		want, asked = limit, 0
 	}
-	p.maxTokens = want
+	if n > limit || n == limit && want > 0 {
+		return invalidCode(param, "context_length_exceeded", "%s", ErrTooLong{Limit: limit, Prompt: n, Completion: max(asked, 0)}.Error())
+	}
 	if p.sampling.MinTokens > want {
 		return invalid("min_tokens", "'min_tokens' (%d) is more than the %d tokens that may be generated.", p.sampling.MinTokens, want)
 	}
+	p.maxTokens = min(want, limit-n)
+	p.sampling.MinTokens = min(p.sampling.MinTokens, p.maxTokens)
 	return nil
 }
 

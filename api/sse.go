@@ -63,12 +63,8 @@ func (e *sse) value(before string, v any, after string) {
 	e.send(before + string(body) + after)
 }
 
-// comment keeps proxies and client timeouts quiet; clients ignore it.
-func (e *sse) comment(text string) {
-	if !e.lines { // they have none
-		e.send(": " + text + "\n\n")
-	}
-}
+// comment keeps proxies and client timeouts quiet; clients ignore it. A stream of lines has none.
+func (e *sse) comment(text string) { e.send(": " + text + "\n\n") }
 
 func (e *sse) done() { e.send("data: [DONE]\n\n") }
 

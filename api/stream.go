@@ -53,7 +53,12 @@ func (s *Server) streamTo(ctx context.Context, out *sse, run *run) error {
 		var err error
 		batch, err = run.wait(ctx, batch, s.cfg.KeepAlive)
 		if errors.Is(err, errIdle) {
-			if out.comment("keep-alive"); out.err != nil {
+			if run.framer != nil {
+				run.framer.alive(out, run)
+			} else {
+				out.comment("keep-alive")
+			}
+			if out.err != nil {
 				return out.failure()
 			}
 			continue

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/socket"
@@ -259,6 +260,7 @@ func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Se
 		return nil, err
 	}
 	cfg.TokenizerConfig, cfg.ToolParser = files.Config, a.ToolParser
+	cfg.Card = modelCard(ck, &s)
 	if err := samplingDefaults(ck.Dir, &cfg); err != nil {
 		return nil, err
 	}
@@ -267,6 +269,25 @@ func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Se
 		return nil, err
 	}
 	return api.New(cfg, e, api.FromTokenizer(tok), template)
+}
+
+// modelCard describes the checkpoint to clients that ask for its size and shape.
+func modelCard(ck *model.Checkpoint, s *ServeConfig) api.ModelCard {
+	c := &ck.Config
+	card := api.ModelCard{Format: "safetensors", Quantization: strings.ToUpper(s.Weights), Digest: ck.Hash(),
+		Architecture: strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(c.Architecture, "ForCausalLM"), "ForConditionalGeneration")),
+		Layers:       c.Layers, Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, FFN: c.FFN}
+	card.Parameters, card.Bytes = ck.Size()
+	files := ck.Files()
+	if len(files) > 0 && strings.EqualFold(filepath.Ext(files[0]), ".gguf") {
+		card.Format = "gguf"
+	}
+	for _, path := range files {
+		if st, err := os.Stat(path); err == nil && st.ModTime().After(card.Modified) {
+			card.Modified = st.ModTime()
+		}
+	}
+	return card
 }
 
 // fingerprint names what decides the bits of an answer besides the request.

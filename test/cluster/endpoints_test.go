@@ -46,8 +46,19 @@ func (s *system) probes() {
 	if s.getJSON("/version", &v); v.Version == "" {
 		s.t.Error("no version")
 	}
-	if b := s.want(200, "GET", "/", nil).body; !strings.Contains(string(b), "<html") {
-		s.t.Errorf("the page is %.100s", b)
+	for path, want := range map[string]string{"/": "Ollama is running", "/web/index.html": "<html"} { // a browser gets the second at / as well
+		if b := s.want(200, "GET", path, nil).body; !strings.Contains(string(b), want) {
+			s.t.Errorf("%s is %.100s", path, b)
+		}
+	}
+	var shown struct {
+		Details struct {
+			Family string
+		}
+		Capabilities []string
+	}
+	if b := s.want(200, "POST", "/api/show", `{"model":"fry"}`).body; json.Unmarshal(b, &shown) != nil || shown.Details.Family != "llama" || len(shown.Capabilities) < 2 {
+		s.t.Errorf("/api/show says %s", b)
 	}
 }
 

@@ -1,0 +1,225 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ollamaVersion is the version of Ollama that the routes below /api/ match. Clients compare it
+// with the lowest that they work with: VS Code asks for 0.6.4, Codex for 0.13.4.
+const ollamaVersion = "0.13.5"
+
+// ModelCard describes a model. A field that is zero is not known.
+type ModelCard struct {
+	Architecture string // "llama", "qwen3"
+	Format       string // "safetensors" or "gguf"
+	Quantization string // of the weights in memory: "BF16", "Q4_0"
+	Digest       string // 64 hexadecimal digits
+	Parameters   int64
+	Bytes        int64 // of the files
+	Modified     time.Time
+
+	Layers, Hidden, Heads, KVHeads, FFN int
+}
+
+type ollamaDetails struct {
+	Parent        string   `json:"parent_model"`
+	Format        string   `json:"format"`
+	Family        string   `json:"family"`
+	Families      []string `json:"families"`
+	ParameterSize string   `json:"parameter_size"`
+	Quantization  string   `json:"quantization_level"`
+}
+
+// ollamaModel is an entry of /api/tags, and with the last three of /api/ps.
+type ollamaModel struct {
+	Name     string        `json:"name"`
+	Model    string        `json:"model"`
+	Modified *time.Time    `json:"modified_at,omitempty"`
+	Size     int64         `json:"size"`
+	Digest   string        `json:"digest"`
+	Details  ollamaDetails `json:"details"`
+	Expires  *time.Time    `json:"expires_at,omitempty"`
+	VRAM     *int64        `json:"size_vram,omitempty"`
+	Context  int           `json:"context_length,omitempty"`
+}
+
+type ollamaModels struct {
+	Models []ollamaModel `json:"models"`
+}
+
+// ollamaShown is the answer of /api/show.
+type ollamaShown struct {
+	Modelfile    string         `json:"modelfile"`
+	Parameters   string         `json:"parameters"`
+	Template     string         `json:"template"`
+	Details      ollamaDetails  `json:"details"`
+	Info         map[string]any `json:"model_info"`
+	Capabilities []string       `json:"capabilities"`
+	Modified     time.Time      `json:"modified_at"`
+}
+
+type ollamaStatus struct {
+	Status string `json:"status"`
+}
+
+func (s *Server) ollamaDetails() ollamaDetails {
+	c := &s.cfg.Card
+	return ollamaDetails{Format: c.Format, Family: c.Architecture, Families: []string{c.Architecture}, ParameterSize: parameterSize(c.Parameters), Quantization: c.Quantization}
+}
+
+// parameterSize writes a number of parameters as Ollama does: 7.6B, 135M.
+func parameterSize(n int64) string {
+	for _, u := range [...]struct {
+		size float64
+		name string
+	}{{1e12, "T"}, {1e9, "B"}, {1e6, "M"}, {1e3, "K"}} {
+		x := float64(n) / u.size
+		switch {
+		case x >= 100:
+			return fmt.Sprintf("%.0f%s", x, u.name)
+		case x >= 1:
+			return fmt.Sprintf("%.1f%s", x, u.name)
+		}
+	}
+	return itoa(int(n))
+}
+
+func (s *Server) ollamaModel(name string) ollamaModel {
+	return ollamaModel{Name: name, Model: name, Size: s.cfg.Card.Bytes, Digest: orDefault(s.cfg.Card.Digest, s.cfg.SystemFingerprint), Details: s.ollamaDetails()}
+}
+
+func (s *Server) modified() time.Time {
+	if s.cfg.Card.Modified.IsZero() {
+		return s.started.UTC()
+	}
+	return s.cfg.Card.Modified.UTC()
+}
+
+// handleOllamaTags lists the models, as /v1/models does.
+func (s *Server) handleOllamaTags(w http.ResponseWriter, _ *http.Request) {
+	var list ollamaModels
+	for _, name := range s.cfg.Models {
+		m, at := s.ollamaModel(name), s.modified()
+		m.Modified = &at
+		list.Models = append(list.Models, m)
+	}
+	s.writeJSON(w, http.StatusOK, list)
+}
+
+// handleOllamaRunning lists what is loaded, which is the model under its first name.
+func (s *Server) handleOllamaRunning(w http.ResponseWriter, _ *http.Request) {
+	m := s.ollamaModel(s.cfg.Models[0])
+	never := s.started.UTC().AddDate(200, 0, 0) // it is not unloaded
+	m.Expires, m.VRAM, m.Context = &never, &m.Size, s.cfg.MaxModelLen
+	s.writeJSON(w, http.StatusOK, ollamaModels{[]ollamaModel{m}})
+}
+
+func (s *Server) handleOllamaVersion(w http.ResponseWriter, _ *http.Request) {
+	s.writeJSON(w, http.StatusOK, struct {
+		Version string `json:"version"`
+	}{ollamaVersion})
+}
+
+// ollamaNamed reads which model a body is about: "model", or the older "name".
+func (s *Server) ollamaNamed(f *fields) string {
+	var p params
+	var name string
+	f.str("model", &p.model, 512)
+	f.str("name", &name, 512)
+	give(f.err)
+	or(&p.model, name)
+	if p.model == "" {
+		panic(refusal(invalidCode("model", "missing_required_parameter", "'model' is required.")))
+	}
+	p.model = s.ollamaName(p.model)
+	give(s.checkModel(&p))
+	return p.model
+}
+
+// ollamaName takes Ollama's default tag off a name that is served without it.
+func (s *Server) ollamaName(name string) string {
+	if base, latest := strings.CutSuffix(name, ":latest"); latest && !slices.Contains(s.cfg.Models, name) {
+		return base
+	}
+	return name
+}
+
+// showModel answers /api/show.
+func (s *Server) showModel(_ context.Context, body []byte) ollamaShown {
+	f, verbose := given(parseFields(body)), false
+	f.boolean("verbose", &verbose) // Ollama then adds the vocabulary, which /tokenizer_info names here
+	s.ollamaNamed(f)
+	c := &s.cfg.Card
+	out := ollamaShown{Details: s.ollamaDetails(), Modified: s.modified(), Capabilities: []string{"completion"}, Info: map[string]any{
+		"general.architecture": c.Architecture, "general.basename": s.cfg.Models[0], "general.parameter_count": c.Parameters,
+		c.Architecture + ".context_length": s.cfg.MaxModelLen, c.Architecture + ".vocab_size": s.vocab,
+	}}
+	for name, n := range map[string]int{"block_count": c.Layers, "embedding_length": c.Hidden, "feed_forward_length": c.FFN, "attention.head_count": c.Heads, "attention.head_count_kv": c.KVHeads} {
+		if n > 0 {
+			out.Info[c.Architecture+"."+name] = n
+		}
+	}
+	if t, ok := s.tmpl.(interface{ Source() string }); ok {
+		out.Template = t.Source()
+	}
+	out.Modelfile = "FROM " + s.cfg.Models[0] + "\n"
+	if s.tmpl != nil { // a template that knows no tools has them in the system message
+		out.Capabilities = append(out.Capabilities, "tools")
+	}
+	if s.thinks {
+		out.Capabilities = append(out.Capabilities, "thinking")
+	}
+	var set []string
+	if t := *s.cfg.DefaultTemperature; t != 1 {
+		set = append(set, fmt.Sprintf("temperature %g", t))
+	}
+	if p := s.cfg.DefaultTopP; p != 1 {
+		set = append(set, fmt.Sprintf("top_p %g", p))
+	}
+	if k := s.cfg.DefaultTopK; k > 0 {
+		set = append(set, fmt.Sprintf("top_k %d", k))
+	}
+	out.Parameters = strings.Join(set, "\n")
+	return out
+}
+
+// handleOllamaPull answers that a served model is here; no other one can be fetched.
+func (s *Server) handleOllamaPull(w http.ResponseWriter, r *http.Request) {
+	stream, ok := posted(s, w, r, func(_ context.Context, body []byte) bool {
+		f, stream := given(parseFields(body)), true
+		f.boolean("stream", &stream)
+		s.ollamaNamed(f)
+		return stream
+	})
+	switch {
+	case !ok:
+	case !stream:
+		s.writeJSON(w, http.StatusOK, ollamaStatus{"success"})
+	default:
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		s.deadline(w)
+		enc := json.NewEncoder(w)
+		for _, status := range [...]string{"pulling manifest", "success"} {
+			_ = enc.Encode(ollamaStatus{status}) // a failed write means that the client is gone
+		}
+	}
+}
+
+// handleRoot is the page for browsers. Ollama's clients look here whether a server runs.
+func (s *Server) handleRoot(w http.ResponseWriter, r *http.Request) {
+	w.Header().Add("Vary", "Accept")
+	if strings.Contains(r.Header.Get("Accept"), "text/html") {
+		s.handlePage(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	s.deadline(w)
+	_, _ = io.WriteString(w, "Ollama is running")
+}

@@ -1,0 +1,160 @@
+package api
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// requestAs sends a request with headers.
+func requestAs(t testing.TB, method, url, body string, headers map[string]string) answer {
+	t.Helper()
+	req, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range headers {
+		req.Header.Set(k, v)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	return read(t, resp, err)
+}
+
+// TestOllamaModels: what Ollama's clients ask of a server before they chat.
+func TestOllamaModels(t *testing.T) {
+	changed := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	url := serve(t, &fakeEngine{script: hello}, func(c *Config) {
+		c.Card = ModelCard{Architecture: "llama", Format: "gguf", Quantization: "Q4_0", Digest: strings.Repeat("ab", 32), Parameters: 7_615_616_512, Bytes: 4_431_400_262, Modified: changed,
+			Layers: 28, Hidden: 3584, Heads: 28, KVHeads: 4, FFN: 18944}
+		zero := 0.0
+		c.DefaultTemperature = &zero
+	})
+	for _, path := range []string{"/api/tags", "/api/ps"} {
+		a := get(t, url+path)
+		for field, want := range map[string]any{"name": "fake/model", "model": "fake/model", "size": 4_431_400_262.0, "digest": strings.Repeat("ab", 32)} {
+			if got := at(t, a.body, "models", 0, field); got != want {
+				t.Errorf("%s: %s is %v, want %v", path, field, got, want)
+			}
+		}
+		for field, want := range map[string]any{"format": "gguf", "family": "llama", "parameter_size": "7.6B", "quantization_level": "Q4_0"} {
+			if got := at(t, a.body, "models", 0, "details", field); got != want {
+				t.Errorf("%s: %s is %v, want %v", path, field, got, want)
+			}
+		}
+	}
+	if a := get(t, url+"/api/tags"); at(t, a.body, "models", 0, "modified_at") != "2026-01-02T03:04:05Z" || at(t, a.body, "models", 1, "name") != "alias" {
+		t.Error(a.raw)
+	}
+	ps := get(t, url+"/api/ps")
+	if until, err := time.Parse(time.RFC3339Nano, at(t, ps.body, "models", 0, "expires_at").(string)); err != nil || until.Before(time.Now()) || at(t, ps.body, "models", 0, "context_length") != 512.0 {
+		t.Error(ps.raw)
+	}
+	if a := get(t, url+"/api/version"); a.status != 200 || at(t, a.body, "version") != ollamaVersion {
+		t.Error(a.raw)
+	}
+	for _, body := range []string{`{"model":"fake/model"}`, `{"name":"alias:latest","verbose":true}`} {
+		a := requestAs(t, "POST", url+"/api/show", body, nil)
+		if a.status != 200 || at(t, a.body, "model_info", "llama.context_length") != 512.0 || at(t, a.body, "model_info", "general.architecture") != "llama" ||
+			at(t, a.body, "model_info", "llama.attention.head_count_kv") != 4.0 || at(t, a.body, "capabilities", 1) != "tools" || at(t, a.body, "parameters") != "temperature 0" {
+			t.Error(a.raw)
+		}
+	}
+	for _, path := range []string{"/api/show", "/api/pull"} {
+		if a := requestAs(t, "POST", url+path, `{"model":"llama3.2"}`, nil); a.status != 404 || !strings.Contains(a.raw, `{"error":"The model `) {
+			t.Errorf("%s of a model that is not served: %d %s", path, a.status, a.raw)
+		}
+		if a := requestAs(t, "POST", url+path, `{}`, nil); a.status != 400 {
+			t.Errorf("%s of none: %d %s", path, a.status, a.raw)
+		}
+	}
+	a := requestAs(t, "POST", url+"/api/pull", `{"model":"fake/model:latest"}`, nil)
+	if lines := ndjson(t, a.raw); a.header.Get("Content-Type") != "application/x-ndjson" || len(lines) != 2 || lines[1]["status"] != "success" {
+		t.Error(a.raw)
+	}
+	if a := requestAs(t, "POST", url+"/api/pull", `{"name":"alias","stream":false}`, nil); a.raw != "{\"status\":\"success\"}\n" {
+		t.Error(a.raw)
+	}
+	for _, path := range []string{"/api/embed", "/api/embeddings", "/api/create"} {
+		if a := requestAs(t, "POST", url+path, `{"model":"fake/model","input":"x"}`, nil); a.status != 404 || !strings.Contains(a.raw, `{"error":"There is no POST `+path) {
+			t.Errorf("%s: %d %s", path, a.status, a.raw)
+		}
+	}
+	for accept, want := range map[string]string{"": "Ollama is running", "*/*": "Ollama is running", "application/json": "Ollama is running", "text/html,*/*;q=0.8": "<!doctype html>"} {
+		a := requestAs(t, "GET", url+"/", "", map[string]string{"Accept": accept})
+		if a.status != 200 || !strings.HasPrefix(strings.ToLower(a.raw), strings.ToLower(want)) || a.header.Get("Vary") != "Accept" {
+			t.Errorf("Accept %q: %d %.60s", accept, a.status, a.raw)
+		}
+		if a := requestAs(t, "HEAD", url+"/", "", map[string]string{"Accept": accept}); a.status != 200 || a.raw != "" {
+			t.Errorf("HEAD with Accept %q: %d %q", accept, a.status, a.raw)
+		}
+	}
+}
+
+func TestParameterSize(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 999: "999", 16_800_000: "16.8M", 134_515_008: "135M", 7_615_616_512: "7.6B", 70_553_706_496: "70.6B", 671_026_419_200: "671B", 1_026_000_000_000: "1.0T"} {
+		if got := parameterSize(n); got != want {
+			t.Errorf("%d parameters are %s, want %s", n, got, want)
+		}
+	}
+}
+
+// TestOllamaOptions: numbers as Ollama takes them, moved into its bounds and never refused.
+func TestOllamaOptions(t *testing.T) {
+	e := &fakeEngine{script: hello}
+	url := serve(t, e)
+	for options, ok := range map[string]func(*Request) bool{
+		`"temperature":3`:                  func(r *Request) bool { return r.Sampling.Temperature == 3 },
+		`"temperature":-1`:                 func(r *Request) bool { return r.Sampling.Temperature == 0 },
+		`"top_p":1.5,"min_p":-1`:           func(r *Request) bool { return r.Sampling.TopP == 1 && r.Sampling.MinP == 0 },
+		`"top_k":40.0`:                     func(r *Request) bool { return r.Sampling.TopK == 40 },
+		`"top_k":-1`:                       func(r *Request) bool { return r.Sampling.TopK == 0 },
+		`"num_predict":5.0`:                func(r *Request) bool { return r.MaxTokens == 5 },
+		`"num_predict":-1`:                 func(r *Request) bool { return r.MaxTokens == 507 },
+		`"num_predict":-2`:                 func(r *Request) bool { return r.MaxTokens == 507 },
+		`"num_predict":0`:                  func(r *Request) bool { return r.MaxTokens == 507 },
+		`"repeat_penalty":0`:               func(r *Request) bool { return r.Sampling.RepetitionPenalty == 1 },
+		`"presence_penalty":3`:             func(r *Request) bool { return r.Sampling.PresencePenalty == 2 },
+		`"seed":7.0`:                       func(r *Request) bool { return r.Sampling.Seed == 7 },
+		`"seed":9007199254740993`:          func(r *Request) bool { return r.Sampling.Seed == 9007199254740993 },
+		`"seed":-1`:                        func(r *Request) bool { return r.Sampling.Seed < 1<<63 },
+		`"stop":""`:                        func(r *Request) bool { return true },
+		`"stop":["a","b","c","d","e","f"]`: func(r *Request) bool { return true },
+		`"temperature":null`:               func(r *Request) bool { return r.Sampling.Temperature == 1 },
+	} {
+		for _, stream := range []string{"true", "false"} {
+			a := requestAs(t, "POST", url+"/api/chat", `{"model":"fake/model","stream":`+stream+`,"messages":[{"role":"user","content":"x"}],"options":{`+options+`}}`, nil)
+			if a.status != 200 || !ok(e.last(t)) || !strings.Contains(a.raw, `"done":true`) || a.header.Get("X-Ignored-Parameters") != "" {
+				t.Errorf("%s: %d %s, %+v", options, a.status, a.raw, e.last(t))
+			}
+		}
+	}
+	for _, path := range []string{"/api/chat", "/api/generate"} {
+		if a := requestAs(t, "POST", url+path, `{"model":"fake/model","prompt":"x","messages":[{"role":"user","content":"x"}],"options":{"temperature":"3"}}`, nil); a.status != 400 || !strings.Contains(a.raw, "'options.temperature' must be a number") {
+			t.Errorf("%s: %s", path, a.raw)
+		}
+	}
+}
+
+// TestKeepAlive: while a prompt is read each stream says so, in its protocol's words.
+func TestKeepAlive(t *testing.T) {
+	for path, c := range map[string]struct{ body, first, again string }{
+		"/v1/chat/completions": {`{"stream":true,"messages":[{"role":"user","content":"x"}]}`, ": keep-alive\n\n: keep-alive\n\n", ""},
+		"/v1/responses":        {`{"stream":true,"input":"x"}`, ": keep-alive\n\n: keep-alive\n\n", ""},
+		"/v1/messages":         {`{"stream":true,"max_tokens":9,"messages":[{"role":"user","content":"x"}]}`, "event: message_start\n", "event: ping\ndata: {\"type\":\"ping\"}\n\nevent: ping\n"},
+		"/api/chat":            {`{"model":"fake/model","messages":[{"role":"user","content":"x"}]}`, `{"model":"fake/model","created_at":"`, `"message":{"role":"assistant","content":""},"done":false}`},
+		"/api/generate":        {`{"model":"fake/model","prompt":"x"}`, `{"model":"fake/model","created_at":"`, `"response":"","done":false}`},
+	} {
+		gate := make(chan struct{})
+		e := &fakeEngine{script: hello, gate: gate}
+		url := serve(t, e, func(c *Config) { c.KeepAlive = 5 * time.Millisecond })
+		go func() {
+			time.Sleep(50 * time.Millisecond)
+			close(gate)
+		}()
+		a := requestAs(t, "POST", url+path, c.body, nil)
+		if !strings.HasPrefix(a.raw, c.first) || !strings.Contains(a.raw, c.again) || strings.Count(a.raw, "message_start\n") > 1 || !strings.Contains(a.raw, "Hello") {
+			t.Errorf("%s: %s", path, a.raw)
+		}
+	}
+}
