@@ -72,21 +72,32 @@ func (s *Server) ours(host string) bool {
 	})
 }
 
-// cors tells the browser that a page of an allowed origin may read the answer; true: that
-// was the question, and there is no other.
+// exposed are the headers of answers that a page of an allowed origin may read.
+const exposed = "Idempotency-Replayed, Location, Retry-After, Retry-After-Ms, X-Ignored-Parameters, X-Request-Id, X-Should-Retry"
+
+// cors lets a page of an allowed origin read the answer. It reports whether the request is a
+// preflight, which is answered with what it asks for: the operator trusts the origin already.
 func (s *Server) cors(h http.Header, r *http.Request) (preflight bool) {
+	if len(s.cfg.AllowOrigins) > 0 {
+		h.Add("Vary", "Origin")
+	}
 	origin := r.Header.Get("Origin")
 	if origin == "" || !s.allows(origin) {
 		return false
 	}
 	h.Set("Access-Control-Allow-Origin", origin)
-	h.Add("Vary", "Origin")
-	h.Set("Access-Control-Expose-Headers", "X-Request-Id, X-Ignored-Parameters, Retry-After")
+	h.Set("Access-Control-Expose-Headers", exposed)
 	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
 		return false
 	}
-	h.Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
-	h.Set("Access-Control-Allow-Headers", "Anthropic-Beta, Anthropic-Version, Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Api-Key, X-Request-Id")
+	h.Add("Vary", "Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network")
+	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE")
+	if asked := r.Header.Values("Access-Control-Request-Headers"); len(asked) > 0 {
+		h.Set("Access-Control-Allow-Headers", strings.Join(asked, ", "))
+	}
+	if r.Header.Get("Access-Control-Request-Private-Network") == "true" {
+		h.Set("Access-Control-Allow-Private-Network", "true")
+	}
 	h.Set("Access-Control-Max-Age", "600")
 	return true
 }

@@ -89,3 +89,78 @@ func TestForeignPages(t *testing.T) {
 		}
 	}
 }
+
+// TestPreflight: a page of an allowed origin may send whatever headers it asks for, which the
+// SDKs of OpenAI and Anthropic do; a page of any other origin is told nothing.
+func TestPreflight(t *testing.T) {
+	e := &fakeEngine{script: hello}
+	one := newServer(t, e, func(c *Config) { c.AllowOrigins = []string{"http://localhost:5173"} })
+	keyed := newServer(t, e, func(c *Config) {
+		c.AllowOrigins, c.Keys = []string{"http://localhost:5173"}, OperatorKeys("k")
+	})
+	anyone := newServer(t, e, func(c *Config) { c.AllowOrigins = []string{"*"} })
+	ask := func(s *Server, path, origin, method, headers string, private bool) *httptest.ResponseRecorder {
+		r := httptest.NewRequest("OPTIONS", path, nil)
+		r.Host = "127.0.0.1:8080"
+		r.Header.Set("Origin", origin)
+		r.Header.Set("Access-Control-Request-Method", method)
+		if headers != "" {
+			r.Header.Set("Access-Control-Request-Headers", headers)
+		}
+		if private {
+			r.Header.Set("Access-Control-Request-Private-Network", "true")
+		}
+		w := httptest.NewRecorder()
+		s.Handler().ServeHTTP(w, r)
+		return w
+	}
+	for name, s := range map[string]*Server{"one": one, "keyed": keyed, "any": anyone} {
+		for _, path := range []string{"/v1/chat/completions", "/v1/messages", "/api/chat", "/v1/models", "/v1/jobs/x"} {
+			for _, headers := range []string{"", "authorization,content-type,x-stainless-arch,x-stainless-lang,x-stainless-os", "anthropic-dangerous-direct-browser-access", "http-referer,x-title", "x-a"} {
+				for _, private := range []bool{false, true} {
+					w := ask(s, path, "http://localhost:5173", "POST", headers, private)
+					h := w.Header()
+					if w.Code != 204 || h.Get("Access-Control-Allow-Origin") != "http://localhost:5173" || h.Get("Access-Control-Allow-Headers") != headers || !strings.Contains(h.Get("Access-Control-Allow-Methods"), "POST") {
+						t.Errorf("%s, %s asking for %q: %d %v", name, path, headers, w.Code, h)
+					}
+					if (h.Get("Access-Control-Allow-Private-Network") == "true") != private {
+						t.Errorf("%s, %s, a private network asked for: %v: %v", name, path, private, h)
+					}
+					if vary := strings.Join(h.Values("Vary"), ", "); !strings.Contains(vary, "Origin") || !strings.Contains(vary, "Access-Control-Request-Headers") {
+						t.Errorf("%s: Vary is %q", path, vary)
+					}
+				}
+			}
+		}
+	}
+	for _, s := range []*Server{one, keyed, newServer(t, e)} {
+		for _, origin := range []string{"http://localhost:5174", "https://localhost:5173", "http://evil.example.com", "null"} {
+			w := ask(s, "/v1/chat/completions", origin, "POST", "x-a", true)
+			for name := range w.Header() {
+				if strings.HasPrefix(name, "Access-Control-") {
+					t.Errorf("%s is answered %s", origin, name)
+				}
+			}
+			if w.Code != 403 {
+				t.Errorf("%s: %d", origin, w.Code)
+			}
+		}
+	}
+	// The answer that follows, an error too, may be read with its headers.
+	for path, status := range map[string]int{"/v1/models": 200, "/v1/models/none": 404} {
+		r := httptest.NewRequest("GET", path, nil)
+		r.Host = "127.0.0.1:8080"
+		r.Header.Set("Origin", "http://localhost:5173")
+		w := httptest.NewRecorder()
+		one.Handler().ServeHTTP(w, r)
+		if h := w.Header(); w.Code != status || h.Get("Access-Control-Allow-Origin") != "http://localhost:5173" || !strings.Contains(h.Get("Access-Control-Expose-Headers"), "X-Ignored-Parameters") {
+			t.Errorf("%s: %d %v", path, w.Code, h)
+		}
+	}
+	r := httptest.NewRequest("GET", "/v1/models", nil)
+	w := httptest.NewRecorder()
+	r.Host = "127.0.0.1"
+	if one.Handler().ServeHTTP(w, r); w.Header().Get("Vary") != "Origin" {
+		t.Errorf("a cache may give the answer without an origin to a page: Vary %q", w.Header().Get("Vary"))
+	}
+}
