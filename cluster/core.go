@@ -140,6 +140,7 @@ func (c *core) placed(g *Group) {
 	for _, n := range g.Nodes {
 		p.Halvings = max(p.Halvings, n.Threads.Halvings())
 	}
+	p.OnePass, p.Halvings = c.adapt(g, p.Halvings)
 	c.chunk.Store(int64(p.Chunk))
 	for i, s := range g.Placement.Slices {
 		if have, least := g.Nodes[i].KVBudget, kvcache.ResidentBytes(c.geometry, 1, 1, c.policy); have < least {

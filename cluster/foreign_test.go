@@ -58,6 +58,26 @@ func stateOf(c *Local, id string) string {
 	return "not there"
 }
 
+// TestOlderNodeIsServed: a node of the oldest version that is read gets plans that it knows, and
+// serves with the others.
+func TestOlderNodeIsServed(t *testing.T) {
+	g := goldens(t)[6]
+	var steps, newer atomic.Int64
+	c := withOlder(t, wire.MinVersion, func(r *proto.StepRequest) (*proto.StepRequest, error) {
+		steps.Add(1)
+		if needs, _ := proto.Needs(r); needs > wire.MinVersion {
+			newer.Add(1)
+		}
+		return r, nil
+	})
+	if got := generate(t, c, "r", g.Prompt, len(g.Greedy)); !slices.Equal(got, g.Greedy) {
+		t.Errorf("got %v, want %v", got, g.Greedy)
+	}
+	if newer.Load() > 0 || steps.Load() < int64(len(g.Greedy)) || c.Cluster().Epoch != 1 {
+		t.Errorf("%d of %d plans need a newer version, epoch %d", newer.Load(), steps.Load(), c.Cluster().Epoch)
+	}
+}
+
 // TestSilentlyOlderNode: a node drops a field of its plans without a word, though it says the
 // same version. After three broken epochs it is left out by name, and the request has its tokens.
 func TestSilentlyOlderNode(t *testing.T) {

@@ -116,6 +116,8 @@ type Placed struct {
 	Chunk   int  // takes the place of Config.Chunk; 0: what there is stays
 	// Halvings is how often compute threads may be halved for a step.
 	Halvings int
+	// OnePass: some sockets are of a build that runs one pass of the model for a plan.
+	OnePass bool
 }
 
 // Unplaced says that no cluster works now.

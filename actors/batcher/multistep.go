@@ -11,7 +11,7 @@ func (p *Plan) passes() int { return max(1, p.Passes) }
 // repeat has a plan of decode rows do as many passes as take no longer than such a step may, as
 // every row has tokens left to draw, and as there is memory for that nobody else needs.
 func (s *State) repeat(p *Plan, rows map[uint64]*request) {
-	if s.cfg.DecodeSteps < 2 || len(p.Chunks)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0 {
+	if s.cfg.DecodeSteps < 2 || s.onePass || len(p.Chunks)+len(p.Index)+len(p.Open)+len(p.Copy)+len(p.Spill) > 0 {
 		return
 	}
 	one := s.speculation.cost.Step(len(p.Decode))

@@ -37,6 +37,7 @@ type State struct {
 	blockIDs     uint64
 
 	disk        bool // all sockets keep blocks in files
+	onePass     bool // of the model for a plan
 	fetches     []*fetch
 	asks        uint64
 	answered    []DiskDone // since the last step
@@ -151,7 +152,7 @@ func (s *State) place(p Placed) {
 	if n := min(p.Halvings, mostHalvings); n != s.threads.halvings || len(p.Sockets) != len(s.ledger.sockets) {
 		s.threads = threads{halvings: n, rounds: s.cfg.TrialRounds}
 	}
-	s.epoch, s.placed, s.unplaced, s.disk = p.Epoch, true, "", p.Disk && !s.cfg.NoPrefixCache
+	s.epoch, s.placed, s.unplaced, s.disk, s.onePass = p.Epoch, true, "", p.Disk && !s.cfg.NoPrefixCache, p.OnePass
 	s.ledger.sockets = make([]account, len(p.Sockets))
 	for i, socket := range p.Sockets {
 		a := account{Socket: socket, used: -1}

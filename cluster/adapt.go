@@ -1,0 +1,33 @@
+package cluster
+
+import (
+	"fmt"
+
+	"github.com/shoal-llm/shoal/proto"
+)
+
+// adapt limits the plans of a group to what its oldest node understands, so that a new build can
+// be rolled out node by node.
+func (c *core) adapt(g *Group, halvings int) (onePass bool, most int) {
+	var old []string
+	passes, _ := proto.Needs(&proto.StepRequest{Passes: 2})
+	threads, _ := proto.Needs(&proto.StepRequest{Halvings: 1})
+	most = halvings
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		if n.Wire == 0 {
+			continue
+		}
+		if n.Wire < passes {
+			onePass = true
+			old = append(old, fmt.Sprintf("%s (wire version %d)", n.ID, n.Wire))
+		}
+		if n.Wire < threads {
+			most = 0
+		}
+	}
+	if onePass {
+		c.serve.Logger.Warn("nodes of older builds take part: each plan has one decode step and all threads until they are replaced", "nodes", old)
+	}
+	return onePass, most
+}
