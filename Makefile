@@ -85,7 +85,7 @@ bench-cache: ## what keeping the cache costs: in place (EQUIP) beside the publis
 	go test -run '^$$' -bench Cache -benchtime 1x ./bench
 
 .PHONY: maskbench
-maskbench: ## MaskBench's schemas: SCHEMAS=jsonschemabench/maskbench/data TOKENIZER=DIR ARGS='-named -ordered -step 10 -threads 2'
+maskbench: ## MaskBench's schemas: SCHEMAS=jsonschemabench/maskbench/data TOKENIZER=DIR ARGS='-named -open -any-order -step 10 -threads 2'
 	go test -count 1 -v -timeout 3h -run MaskBench ./bench -schemas $(abspath $(SCHEMAS)) $(if $(TOKENIZER),-tokenizer $(abspath $(TOKENIZER))) $(ARGS)
 
 .PHONY: bench-peers

@@ -17,32 +17,35 @@ type constraint struct {
 // parseGrammar reads every way to say what the output must fit: OpenAI's response_format,
 // vLLM's structured_outputs and guided_*, llama.cpp's grammar and json_schema. One of them
 // may be given. What cannot be enforced is refused here, before anything is generated.
-func (s *Server) parseGrammar(f *fields) *grammar.Spec {
+func (s *Server) parseGrammar(f *fields, noted *[]string) *grammar.Spec {
 	var found []constraint
 	add := func(param, kind, text string) {
-		found = append(found, constraint{param, grammar.Spec{Kind: kind, Text: text, AnyOrder: hasSchemas(kind)}})
+		found = append(found, constraint{param, grammar.Spec{Kind: kind, Text: text}})
 	}
-	if s.responseFormat(f, add) { // OpenAI's promise
-		found[0].spec.AnyOrder = false
+	schema := func(param string, v json.RawMessage) {
+		if compactJSON(v) == "{}" {
+			f.fail(invalidCode(param, "invalid_grammar", "'%s' is {}, which says nothing of the output: describe it, with {\"type\": \"object\"} say.", param))
+		}
+		add(param, grammar.KindJSONSchema, schemaText(v))
 	}
-	s.structuredOutputs(f, &found, add)
+	s.responseFormat(f, add, schema)
+	s.structuredOutputs(f, &found, add, schema)
 	var pattern, text string
 	f.str("guided_whitespace_pattern", &pattern, s.cfg.Limits.GrammarBytes)
 	f.str("guided_decoding_backend", &text, 256) // there is one
-	if v := f.get("guided_json"); v != nil {
-		add("guided_json", grammar.KindJSONSchema, schemaText(v))
-	}
-	if v := f.get("json_schema"); v != nil && !emptyValue(v) {
-		add("json_schema", grammar.KindJSONSchema, schemaText(v))
+	for _, name := range [...]string{"guided_json", "json_schema"} {
+		if v := f.get(name); v != nil {
+			schema(name, v)
+		}
 	}
 	if f.str("guided_regex", &text, s.cfg.Limits.GrammarBytes) {
 		add("guided_regex", grammar.KindRegex, text)
 	}
-	if v := f.get("guided_choice"); v != nil && !emptyValue(v) {
+	if v := f.get("guided_choice"); v != nil {
 		add("guided_choice", grammar.KindChoice, compactJSON(v))
 	}
 	for _, name := range [...]string{"guided_grammar", "grammar"} {
-		if f.str(name, &text, s.cfg.Limits.GrammarBytes) && text != "" {
+		if f.str(name, &text, s.cfg.Limits.GrammarBytes) {
 			add(name, grammarKind(text), text)
 		}
 	}
@@ -57,24 +60,25 @@ func (s *Server) parseGrammar(f *fields) *grammar.Spec {
 	if pattern != "" && c.spec.Whitespace == "" {
 		c.spec.Whitespace = pattern
 	}
-	if e := s.checkGrammar(c.param, &c.spec); e != nil {
+	if e := s.checkGrammar(c.param, &c.spec, noted); e != nil {
 		f.fail(e)
 		return nil
 	}
 	return &c.spec
 }
 
-// hasSchemas tells for which kinds the order of properties means something.
-func hasSchemas(kind string) bool {
-	return kind == grammar.KindJSONSchema || kind == grammar.KindLark || kind == grammar.KindTags
-}
-
-// checkGrammar tells whether a grammar can be enforced.
-func (s *Server) checkGrammar(param string, spec *grammar.Spec) *apiError {
+// checkGrammar tells whether a grammar can be enforced. noted gets the places of what has no
+// effect in it; it may be nil.
+func (s *Server) checkGrammar(param string, spec *grammar.Spec, noted *[]string) *apiError {
 	if len(spec.Text)+len(spec.Whitespace) > s.cfg.Limits.GrammarBytes {
 		return invalid(param, "'%s' is longer than %d bytes.", param, s.cfg.Limits.GrammarBytes)
 	}
-	_, err := s.grammars.Compile(*spec)
+	g, err := s.grammars.Compile(*spec)
+	if err == nil && noted != nil {
+		for _, at := range g.Annotations() {
+			*noted = append(*noted, headerName(param+at))
+		}
+	}
 	var known *grammar.Error
 	switch {
 	case err == nil:
@@ -102,57 +106,51 @@ func schemaText(v json.RawMessage) string {
 	return string(v)
 }
 
-// responseFormat tells whether what it finds asks for the schema's order.
-func (s *Server) responseFormat(f *fields, add func(param, kind, text string)) (ordered bool) {
+func (s *Server) responseFormat(f *fields, add func(param, kind, text string), schema func(param string, v json.RawMessage)) {
 	const param = "response_format"
 	v := f.get(param)
 	if v == nil {
-		return false
+		return
 	}
 	var r struct {
 		Type       string          `json:"type"`
 		Schema     json.RawMessage `json:"schema"` // llama.cpp's
-		Strict     bool            `json:"strict"` // of Responses
 		JSONSchema *struct {
 			Schema json.RawMessage `json:"schema"`
-			Strict bool            `json:"strict"`
 		} `json:"json_schema"`
 	}
 	if v[0] != '{' || unmarshal(v, &r) != nil {
 		f.fail(invalid(param, "'response_format' must be an object with a 'type'."))
-		return false
+		return
 	}
 	switch r.Type {
 	case "text":
 	case "json_object":
 		if !isNull(r.Schema) && !emptyValue(r.Schema) {
 			add(param+".schema", grammar.KindJSONSchema, schemaText(r.Schema))
-			return false
+			return
 		}
 		add(param, grammar.KindJSONObject, "")
 	case "json_schema":
-		schema := r.Schema
 		if r.JSONSchema != nil {
-			schema, r.Strict = r.JSONSchema.Schema, r.JSONSchema.Strict
+			r.Schema = r.JSONSchema.Schema
 		}
-		if isNull(schema) {
+		if isNull(r.Schema) {
 			f.fail(invalid(param+".json_schema", "'response_format.json_schema.schema' is required."))
-			return false
+			return
 		}
-		add(param+".json_schema.schema", grammar.KindJSONSchema, schemaText(schema))
-		return r.Strict
+		schema(param+".json_schema.schema", r.Schema)
 	case "structural_tag":
 		add(param, grammar.KindTags, string(v))
 	default:
 		f.fail(invalid(param+".type", "'response_format.type' must be text, json_object, json_schema or structural_tag, got %.40q.", r.Type))
 	}
-	return false
 }
 
-func (s *Server) structuredOutputs(f *fields, found *[]constraint, add func(param, kind, text string)) {
+func (s *Server) structuredOutputs(f *fields, found *[]constraint, add func(param, kind, text string), schema func(param string, v json.RawMessage)) {
 	const param = "structured_outputs"
 	v := f.get(param)
-	if v == nil || emptyValue(v) {
+	if v == nil {
 		return
 	}
 	o, err := parseFields(v)
@@ -164,7 +162,7 @@ func (s *Server) structuredOutputs(f *fields, found *[]constraint, add func(para
 	lim := s.cfg.Limits.GrammarBytes
 	var text string
 	if x := o.get("json"); x != nil {
-		add(param+".json", grammar.KindJSONSchema, schemaText(x))
+		schema(param+".json", x)
 	}
 	var yes bool
 	if o.boolean("json_object", &yes) && yes {
@@ -182,23 +180,29 @@ func (s *Server) structuredOutputs(f *fields, found *[]constraint, add func(para
 	if x := o.get("structural_tag"); x != nil {
 		add(param+".structural_tag", grammar.KindTags, schemaText(x))
 	}
-	compact, anyOrder := false, true
+	var compact, anyOrder bool
 	o.boolean("disable_any_whitespace", &compact)
 	o.boolean("any_order", &anyOrder)
+	closed := true
+	o.boolean("disable_additional_properties", &closed)
 	text = ""
 	o.str("whitespace_pattern", &text, lim)
 	for i := before; i < len(*found); i++ {
-		(*found)[i].spec.Compact, (*found)[i].spec.Whitespace, (*found)[i].spec.AnyOrder = compact, text, anyOrder && hasSchemas((*found)[i].spec.Kind)
+		spec := &(*found)[i].spec
+		spec.Compact, spec.Whitespace = compact, text
+		if spec.Kind == grammar.KindJSONSchema || spec.Kind == grammar.KindLark || spec.Kind == grammar.KindTags { // schemas
+			spec.AnyOrder, spec.Open = anyOrder, !closed
+		}
 	}
 	var no bool
 	o.boolean("disable_fallback", &no) // there is none
-	if o.boolean("disable_additional_properties", &no) && no {
-		f.fail(invalidCode(param+".disable_additional_properties", "unsupported_parameter", "'structured_outputs.disable_additional_properties' is not supported: say \"additionalProperties\": false in the schema."))
-	}
 	if names := o.unread(); len(names) > 0 {
 		f.fail(invalidCode(param+"."+names[0], "unsupported_parameter", "'structured_outputs.%s' is not known.", names[0]))
 	}
 	if o.err != nil {
 		f.fail(invalid(param+"."+o.err.param, "%s", o.err.message))
+	}
+	if len(*found) == before {
+		f.fail(invalid(param, "'structured_outputs' says nothing of the output: give one of json, json_object, regex, choice, grammar and structural_tag."))
 	}
 }

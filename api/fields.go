@@ -98,20 +98,23 @@ func (f *fields) unread() []string {
 	var out []string
 	for name, v := range f.raw {
 		if !f.read[name] && !isNull(v) {
-			out = append(out, strconv.QuoteToASCII(name))
+			out = append(out, headerName(name))
 		}
 	}
 	slices.Sort(out)
-	for i, name := range out {
-		if name = name[1 : len(name)-1]; len(name) > maxNamed {
-			name = name[:maxNamed] + "..."
-		}
-		out[i] = name
-	}
 	return out[:min(len(out), maxNamed)]
 }
 
 const maxNamed = 64
+
+// headerName is a name as a header may hold it.
+func headerName(name string) string {
+	name = strconv.QuoteToASCII(name)
+	if name = name[1 : len(name)-1]; len(name) > maxNamed {
+		name = name[:maxNamed] + "..."
+	}
+	return name
+}
 
 func (f *fields) has(name string) bool { return f.get(name) != nil }
 

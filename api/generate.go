@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -124,11 +125,17 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, g *generation)
 	}
 }
 
+// nameIgnored tells a client what of its request has no effect.
+func (g *generation) nameIgnored(w http.ResponseWriter) {
+	names := slices.Concat(g.ignored, g.noted)
+	if names = names[:min(len(names), maxNamed)]; len(names) > 0 {
+		w.Header().Set("X-Ignored-Parameters", strings.Join(names, ", "))
+	}
+}
+
 // admit applies what the key of a request allows, and says what of it has no effect.
 func (s *Server) admit(w http.ResponseWriter, h *holder, g *generation) *apiError {
-	if len(g.ignored) > 0 {
-		w.Header().Set("X-Ignored-Parameters", strings.Join(g.ignored, ", "))
-	}
+	g.nameIgnored(w)
 	g.priority, g.tenant = h.order(g.priority), h.Name
 	return h.mayAsk(time.Now())
 }

@@ -50,7 +50,7 @@ func TestOpenAPI(t *testing.T) {
 	}
 	good := map[string]any{ // where no example serves
 		"model": "fake/model", "messages": []M{{"role": "user", "content": "x"}}, "prompt": "Hi", "input": "Hi", "tokens": []int{72}, "max_tokens": 2, "max_completion_tokens": 2, "max_output_tokens": 2, "min_tokens": 1,
-		"stop_sequences": []string{"x"}, "tool_choice": nil, "response_format": M{"type": "text"}, "output_format": M{"type": "text"}, "guided_grammar": nil, "grammar": nil, "guided_regex": nil, "guided_choice": nil, "guided_json": nil, "json_schema": nil,
+		"stop_sequences": []string{"x"}, "tool_choice": nil, "response_format": M{"type": "text"}, "output_format": M{"type": "text"}, "guided_grammar": nil, "grammar": nil, "guided_regex": nil, "guided_choice": nil, "guided_json": nil, "json_schema": nil, "format": "json",
 		"structured_outputs": nil, "stream_options": nil, "previous_response_id": nil, "content": nil, "add_special": nil, "top_logprobs": nil, "repetition_penalty": 1, "text": M{}, "thinking": M{"type": "disabled"},
 		"logprobs": nil, "continue_final_message": nil, "truncate_prompt_tokens": 100, "kv_policy": "full", "user": "u", "context": "auto", "name": "x", "allowed_token_ids": []int{3},
 	}

@@ -24,6 +24,7 @@ type params struct {
 	keep          int  // of which the best are answered (best_of); 0: all
 	maxTokens     int  // -1: not given; once fit has settled it, what there is room for
 	sampling      sampler.Params
+	noted         []string // parts of schemas that have no effect
 	ignoreEOS     bool
 	stop          []string
 	stopTokens    []int32
@@ -112,7 +113,7 @@ func (s *Server) parseParams(f *fields) params {
 		sp.Seed = uint64(x)
 	}
 	sp.LogitBias = s.parseLogitBias(f)
-	sp.Grammar = s.parseGrammar(f)
+	sp.Grammar = s.parseGrammar(f, &p.noted)
 
 	if f.integer("truncate_prompt_tokens", &x, -1, math.MaxInt32) {
 		p.truncate = int(x)

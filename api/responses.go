@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
-	"strings"
 
 	"github.com/shoal-llm/shoal/tokenizer"
 )
@@ -22,9 +21,7 @@ func (s *Server) handleResponses(w http.ResponseWriter, r *http.Request) {
 		s.generate(w, r, g)
 		return
 	}
-	if len(g.ignored) > 0 {
-		w.Header().Set("X-Ignored-Parameters", strings.Join(g.ignored, ", "))
-	}
+	g.nameIgnored(w)
 	store := s.kept()
 	k, existed, err := store.BeginResponse(r, g.head.ID, g.response.body)
 	if err != nil {

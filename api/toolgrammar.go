@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/shoal-llm/shoal/grammar"
@@ -19,6 +20,15 @@ func (s *Server) constrainTools(g *generation, tail string) {
 	g.thinking.on = s.thinks
 	g.thinking.inside = s.thinks && strings.HasSuffix(strings.TrimRight(tail, " \n"), "<think>")
 	t, spec := g.tools, &g.sampling.Grammar
+	if t != nil {
+		strict := slices.ContainsFunc(t.list, func(x tool) bool { return x.Strict })
+		tags := strict && *spec == nil && s.family == toolcall.Hermes
+		for i, x := range t.list {
+			if (t.forced && (t.only == "" || t.only == x.Name)) || tags || x.Strict {
+				t.list[i].schema = s.arguments(i, x, &g.noted)
+			}
+		}
+	}
 	switch {
 	case t != nil && t.forced:
 		if *spec != nil {
@@ -60,26 +70,48 @@ func afterThought(spec *grammar.Spec, th thinking) *grammar.Spec {
 	return &out
 }
 
-// arguments is the schema of a function's arguments; one that cannot be enforced stands
-// for any object, unless it is strict.
-func (s *Server) arguments(i int, x tool) string {
-	text := `{"type":"object"}`
+// arguments is the schema of a function's arguments. Of one that is not strict, the parts
+// that cannot be enforced have no effect: noted gets their places.
+func (s *Server) arguments(i int, x tool, noted *[]string) string {
+	const anything = `{"type":"object"}`
 	if x.Parameters == nil || emptyValue(x.Parameters) {
-		return text
+		return anything
 	}
-	text = string(x.Parameters)
+	spec := &grammar.Spec{Kind: grammar.KindJSONSchema, Text: objectSchema(string(x.Parameters))}
+	at := "tools[" + itoa(i) + "].function.parameters"
+	if !x.Strict && len(spec.Text) <= s.cfg.Limits.GrammarBytes {
+		text, removed, err := s.grammars.Relax(*spec)
+		if err != nil {
+			*noted = append(*noted, headerName(at))
+			return anything
+		}
+		for _, part := range removed {
+			*noted = append(*noted, headerName(at+part))
+		}
+		spec.Text = objectSchema(text)
+	}
+	e := s.checkGrammar(at, spec, noted)
+	if e != nil && !x.Strict {
+		*noted = append(*noted, headerName(at))
+		return anything
+	}
+	give(e)
+	return spec.Text
+}
+
+// objectSchema holds a schema without a type to objects.
+func objectSchema(text string) string {
 	var head struct {
 		Type any `json:"type"`
 	}
-	if json.Unmarshal(x.Parameters, &head) == nil && head.Type == nil {
-		text = `{"type":"object",` + strings.TrimSpace(text)[1:]
-	}
-	e := s.checkGrammar("tools["+itoa(i)+"].function.parameters", &grammar.Spec{Kind: grammar.KindJSONSchema, Text: text, AnyOrder: true})
-	if e != nil && !x.Strict {
+	rest := strings.TrimSpace(text)[1:]
+	switch {
+	case json.Unmarshal([]byte(text), &head) != nil || head.Type != nil:
+		return text
+	case strings.TrimSpace(rest) == "}":
 		return `{"type":"object"}`
 	}
-	give(e)
-	return text
+	return `{"type":"object",` + rest
 }
 
 // callGrammar is an answer of calls alone, as the model's family writes them where that is
@@ -87,16 +119,15 @@ func (s *Server) arguments(i int, x tool) string {
 func (s *Server) callGrammar(t *toolset, th thinking) *grammar.Spec {
 	hermes := s.family == toolcall.Hermes
 	var calls []string
-	for i, x := range t.list {
+	for _, x := range t.list {
 		if t.only != "" && x.Name != t.only {
 			continue
 		}
-		schema := s.arguments(i, x)
 		open, end := `{"name": `+string(mustJSON(x.Name))+`, "parameters": `, "}"
 		if hermes {
 			open, end = "<tool_call>\n{\"name\": "+string(mustJSON(x.Name))+", \"arguments\": ", "}\n</tool_call>"
 		}
-		calls = append(calls, string(mustJSON(open))+" %json "+schema+" "+string(mustJSON(end)))
+		calls = append(calls, string(mustJSON(open))+" %json "+x.schema+" "+string(mustJSON(end)))
 	}
 	start := "call"
 	switch {
@@ -109,8 +140,8 @@ func (s *Server) callGrammar(t *toolset, th thinking) *grammar.Spec {
 	if rule := thoughtRule(th); rule != "" {
 		start = rule + "(" + start + ")"
 	}
-	spec := &grammar.Spec{Kind: grammar.KindLark, Text: "start: " + start + "\ncall: " + strings.Join(calls, "\n  | "), AnyOrder: true}
-	give(s.checkGrammar("tools", spec))
+	spec := &grammar.Spec{Kind: grammar.KindLark, Text: "start: " + start + "\ncall: " + strings.Join(calls, "\n  | ")}
+	give(s.checkGrammar("tools", spec, nil))
 	return spec
 }
 
@@ -127,15 +158,14 @@ func (s *Server) strictTags(t *toolset) *grammar.Spec {
 		Structures []structure `json:"structures"`
 	}
 	body.Triggers = []string{"<tool_call>"}
-	for i, x := range t.list {
+	for _, x := range t.list {
 		strict = strict || x.Strict
-		schema := s.arguments(i, x)
-		body.Structures = append(body.Structures, structure{"<tool_call>\n{\"name\": " + string(mustJSON(x.Name)) + ", \"arguments\": ", json.RawMessage(schema), "}\n</tool_call>"})
+		body.Structures = append(body.Structures, structure{"<tool_call>\n{\"name\": " + string(mustJSON(x.Name)) + ", \"arguments\": ", json.RawMessage(x.schema), "}\n</tool_call>"})
 	}
 	if !strict {
 		return nil
 	}
-	spec := &grammar.Spec{Kind: grammar.KindTags, Text: string(mustJSON(body)), AnyOrder: true}
-	give(s.checkGrammar("tools", spec))
+	spec := &grammar.Spec{Kind: grammar.KindTags, Text: string(mustJSON(body))}
+	give(s.checkGrammar("tools", spec, nil))
 	return spec
 }

@@ -24,6 +24,7 @@ type tool struct {
 	Description string          `json:"description,omitempty"`
 	Parameters  json.RawMessage `json:"parameters,omitempty"` // a schema, or nil
 	Strict      bool            `json:"strict,omitempty"`
+	schema      string          // of its arguments, as far as it can be enforced
 }
 
 const (

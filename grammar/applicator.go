@@ -108,7 +108,10 @@ func (b *builder) apply(flats []*flat, n *snode) []*flat {
 			flats = b.condition(flats, n, x)
 		case "dependentRequired", "dependentSchemas", "dependencies":
 			flats = b.dependencies(flats, n, k, x)
-		case "properties", "required", "patternProperties", "additionalProperties":
+		case "required":
+			b.checkRequired(n, x)
+			place()
+		case "properties", "patternProperties", "additionalProperties":
 			place()
 		default:
 			if _, no := refusedKeywords[k]; no && !harmless(k, x) {
@@ -124,6 +127,17 @@ func (b *builder) apply(flats []*flat, n *snode) []*flat {
 	}
 	place()
 	return flats
+}
+
+// checkRequired refuses what is no list of names. Draft 3 alone has a boolean, inside of
+// 'properties'.
+func (b *builder) checkRequired(n *snode, x *jval) {
+	if schema := b.root.get("$schema").text(); x.kind == jBool && strings.Contains(schema, "draft-03") {
+		return
+	}
+	if x.kind != jArray || slices.ContainsFunc(x.list, func(k *jval) bool { return k.kind != jString }) {
+		panic(b.fail(n, "required", "'required' must be a list of names"))
+	}
 }
 
 func harmless(k string, x *jval) bool {
@@ -225,8 +239,10 @@ func (b *builder) oneOf(flats []*flat, n *snode, options []*snode) []*flat {
 	return out
 }
 
-// disjoint: no value is described by both.
+// disjoint: no value is described by both, by the letter of the schema.
 func (b *builder) disjoint(n, o, p *snode) bool {
+	defer func(open bool) { b.open = open }(b.open)
+	b.open = true
 	list := []*snode{o, p}
 	if t := n.v.get("type"); t != nil {
 		only := jObj("type", t)

@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"cmp"
 	"encoding/binary"
 	"slices"
 )
@@ -24,7 +25,8 @@ const (
 	xAlt     // one of list
 	xRepeat  // a, lo to hi times; hi -1: without end
 	xRule    // a: a rule
-	xMembers // members of an object in any order: a: the object, b: the names that were, lo: how many members
+	xMembers // members of an object: a: the object, b: declared names that it has, lo: how many members it has, hi: undeclared names
+	xName    // what follows an undeclared name, list[0]: which others; a, b, lo, hi: as before it
 )
 
 type enode struct {
@@ -46,15 +48,18 @@ type fid uint32
 const noFrame fid = 0 // nothing is to follow: the text may end
 
 // thread is one way to read the text so far: in the middle of a terminal, with a stack.
+// One in the middle of an undeclared name knows the text of it.
 type thread struct {
 	r rid
 	k fid
+	c cid
 }
 
 // opened is what can come first in a frame.
 type opened struct {
 	threads []thread
 	end     bool // the text may end here
+	loose   bool // a name is not known: less may follow
 }
 
 // machine is a grammar in the making and at work: a pushdown automaton whose states are
@@ -81,6 +86,13 @@ type machine struct {
 	nameSets [][]uint64 // of names that were
 	setIDs   map[string]uint32
 
+	otherSets []otherNames // the first is empty
+	otherIDs  map[rid]int32
+	names     []nameByte
+	nameIDs   map[nameByte]cid
+
+	annotations []string // places of keywords that have no effect
+
 	insides    map[rid]*inside
 	plainChars map[rid]bool // characters of JSON strings, every plain one among them
 	char       rid          // a character of a JSON string, in any spelling
@@ -92,9 +104,14 @@ type machine struct {
 type state struct {
 	threads []thread
 	end     bool
+	loose   bool // a name before it is not known: less may follow
+	naming  bool // a thread is in the middle of an undeclared name
 	part    *partition
 	next    []*state
 	mask    *Mask
+	maybe   []int32 // tokens that only the names before them decide on
+	known   *Mask   // mask with those of maybe that may follow
+	base    *state  // the same without the texts of names, where masks are shared
 }
 
 var dead = &state{}
@@ -104,6 +121,8 @@ func newMachine(limit int) *machine {
 	m.exprs = []enode{{kind: xFail}, {kind: xDone}}
 	m.frames = []frame{{}}
 	m.insides, m.setIDs = map[rid]*inside{}, map[string]uint32{}
+	m.otherSets, m.otherIDs = []otherNames{{names: rEmpty}}, map[rid]int32{}
+	m.names, m.nameIDs = make([]nameByte, noText+1), map[nameByte]cid{}
 	m.char, m.shortChar = m.jsonChar(), jsonText{m.regexes}.class(anyRune)
 	m.plainChars = map[rid]bool{m.char: true, m.shortChar: true}
 	return m
@@ -222,7 +241,8 @@ func (m *machine) finish(start eid) bool {
 	if !m.can(start) {
 		return false
 	}
-	m.start = m.state(m.openFrame(m.frame(start, noFrame)).threads, m.openFrame(m.frame(start, noFrame)).end)
+	o := m.openFrame(m.frame(start, noFrame))
+	m.start = m.state(o.threads, o.end, false)
 	return true
 }
 
@@ -294,6 +314,8 @@ func (m *machine) can(e eid) bool {
 		v = m.yields[n.a] != 0
 	case xMembers:
 		v = m.canFinish(n)
+	case xName:
+		v = m.canName(n)
 	}
 	m.fits[e] = v
 	return v
@@ -346,7 +368,7 @@ func (m *machine) openFrame(k fid) *opened {
 		case xLex:
 			r := rid(n.a)
 			if r != rEps {
-				o.threads = append(o.threads, thread{r, f.next})
+				o.threads = append(o.threads, thread{r: r, k: f.next})
 			}
 			if m.nodes[r].nullable {
 				stack = append(stack, f.next)
@@ -377,7 +399,10 @@ func (m *machine) openFrame(k fid) *opened {
 		case xRule:
 			stack = append(stack, m.frame(m.rules[n.a], f.next))
 		case xMembers:
+			o.loose = o.loose || n.hi < 0
 			stack = m.openMembers(n, f.next, stack)
+		case xName:
+			stack = append(stack, m.openName(n, f.next, -1-m.namesOf(n)))
 		}
 	}
 	o.threads = ordered(o.threads)
@@ -388,16 +413,13 @@ func (m *machine) openFrame(k fid) *opened {
 
 func ordered(t []thread) []thread {
 	slices.SortFunc(t, func(a, b thread) int {
-		if a.r != b.r {
-			return int(a.r) - int(b.r)
-		}
-		return int(a.k) - int(b.k)
+		return cmp.Or(cmp.Compare(a.r, b.r), cmp.Compare(a.k, b.k), cmp.Compare(a.c, b.c))
 	})
 	return slices.Compact(t)
 }
 
 // state takes threads in order.
-func (m *machine) state(t []thread, end bool) *state {
+func (m *machine) state(t []thread, end, loose bool) *state {
 	if len(t) == 0 && !end {
 		return dead
 	}
@@ -405,20 +427,28 @@ func (m *machine) state(t []thread, end bool) *state {
 		panic(tooLarge{"too many ways to read the same text"})
 	}
 	key := m.skey[:0]
+	flags := byte(0)
 	if end {
-		key = append(key, 1)
+		flags |= 1
 	}
+	if loose {
+		flags |= 2
+	}
+	key = append(key, flags)
 	for _, x := range t {
 		key = binary.LittleEndian.AppendUint32(key, uint32(x.r))
 		key = binary.LittleEndian.AppendUint32(key, uint32(x.k))
+		key = binary.LittleEndian.AppendUint32(key, uint32(x.c))
 	}
 	m.skey = key
 	if s := m.states[string(key)]; s != nil {
 		return s
 	}
-	s := &state{threads: slices.Clone(t), end: end}
+	s := &state{threads: slices.Clone(t), end: end, loose: loose}
+	s.base = s
 	p := int32(-1)
 	for _, x := range t {
+		s.naming = s.naming || m.naming(x.k)
 		if q := m.partitionOf(x.r); p < 0 {
 			p = q
 		} else {
@@ -430,11 +460,18 @@ func (m *machine) state(t []thread, end bool) *state {
 		s.next = make([]*state, len(s.part.first))
 	}
 	m.states[string(key)] = s
+	if slices.ContainsFunc(t, func(x thread) bool { return x.c != unknown }) {
+		plain := slices.Clone(t)
+		for i := range plain {
+			plain[i].c = unknown
+		}
+		s.base = m.state(ordered(plain), end, loose)
+	}
 	m.held += 160 + 3*len(key) + 8*len(s.next)
 	return s
 }
 
-// after is the state after one byte.
+// after is the state after one byte, where the texts of names are not known.
 func (m *machine) after(s *state, b byte) *state {
 	if s.part == nil {
 		return dead
@@ -444,22 +481,22 @@ func (m *machine) after(s *state, b byte) *state {
 		return n
 	}
 	var threads []thread
-	end := false
+	end, loose := false, s.loose
 	for _, t := range s.threads {
 		r := m.step(t.r, b)
 		if r == rEmpty {
 			continue
 		}
 		if r != rEps {
-			threads = append(threads, thread{r, t.k})
+			threads = append(threads, thread{r: r, k: t.k})
 		}
 		if m.nodes[r].nullable {
 			o := m.openFrame(t.k)
 			threads = append(threads, o.threads...)
-			end = end || o.end
+			end, loose = end || o.end, loose || o.loose
 		}
 	}
-	n := m.state(ordered(threads), end)
+	n := m.state(ordered(threads), end, loose)
 	s.next[c] = n
 	return n
 }

@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"fmt"
 	"slices"
 	"unicode"
 	"unicode/utf8"
@@ -211,8 +212,15 @@ func jsonRune(c rune) string {
 // jsonSpelling is how jsonText spells s, without quotes.
 func jsonSpelling(s string) string {
 	out := make([]byte, 0, len(s)+2)
-	for _, c := range s {
+	for i := 0; i < len(s); {
+		if i+2 < len(s) && s[i] == 0xED && s[i+1] >= 0xA0 { // half a surrogate pair: see jsonParser.str
+			out = fmt.Appendf(out, `\u%04x`, 0xD000|int(s[i+1]&0x3F)<<6|int(s[i+2]&0x3F))
+			i += 3
+			continue
+		}
+		c, n := utf8.DecodeRuneInString(s[i:])
 		out = append(out, jsonRune(c)...)
+		i += n
 	}
 	return string(out)
 }

@@ -1,6 +1,7 @@
 package grammar
 
-// formats are those that are enforced. Any other one is refused.
+// formats are those of strings that are enforced. Any other one is an annotation, as JSON
+// Schema 2020-12 has it.
 var formats = map[string]string{
 	"date":      date,
 	"time":      clock,

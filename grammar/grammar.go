@@ -25,13 +25,17 @@ const (
 type Spec struct {
 	Kind string
 	Text string
-	// Whitespace of JSON between its parts, a regular expression; "": a space, or new lines
-	// and an indent.
+	// Whitespace is what JSON has between its parts, a regular expression. The default "" is
+	// nothing, one space, or one or two line ends and an indent.
 	Whitespace string
-	// Compact: JSON has no whitespace between its parts.
+	// Compact JSON has no white space between its parts.
 	Compact bool
-	// AnyOrder: properties come in any order; else in the schema's, others behind them.
+	// AnyOrder lets properties come in any order. Otherwise they come in the schema's order,
+	// and members that the schema does not name come after them.
 	AnyOrder bool
+	// Open objects may hold members that their schema does not name, as JSON Schema has it.
+	// Otherwise a schema with 'properties' and without 'additionalProperties' names them all.
+	Open bool
 }
 
 // Error says what of a grammar cannot be, and where.
@@ -146,6 +150,7 @@ type Grammar struct {
 	m     *machine
 	nodes atomic.Int64 // after the last use
 	bytes atomic.Int64 // about
+	full  atomic.Bool  // of expressions or frames, by half
 }
 
 // New compiles a grammar. Errors: *Error, ErrTooComplex.
@@ -162,6 +167,9 @@ func New(v *Vocabulary, s Spec) (g *Grammar, err error) {
 	}
 	if !m.finish(top) {
 		return nil, &Error{Message: "no text fits it: what it asks for excludes itself"}
+	}
+	if m.start.end && len(m.start.threads) == 0 {
+		return nil, &Error{Message: "only the empty text fits it"}
 	}
 	g = &Grammar{vocab: v, m: m}
 	g.note()
@@ -204,14 +212,21 @@ func (m *machine) compile(s Spec) eid {
 	panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("the kind %.40q is not known", s.Kind)}})
 }
 
+// Annotations are the places, in a schema, of keywords that have no effect, at most 64: the
+// values of 'format' that are not known.
+func (g *Grammar) Annotations() []string { return g.m.annotations }
+
 // note tells the engine how large the grammar is: it must not wait for a mask to ask.
 func (g *Grammar) note() {
 	m := g.m
 	g.nodes.Store(int64(len(m.nodes)))
-	g.bytes.Store(int64(m.held) + int64(len(m.nodes))*192 + int64(len(m.frames))*48 + int64(len(m.exprs))*96)
+	g.bytes.Store(int64(m.held) + int64(len(m.nodes))*192 + int64(len(m.frames))*48 + int64(len(m.exprs))*96 + int64(len(m.names))*48)
+	g.full.Store(len(m.exprs) > maxExprs/2 || len(m.frames) > maxFrames/2)
 }
 
-func (g *Grammar) crowded() bool { return g.nodes.Load() > staleNodes || g.bytes.Load() > maxMachine }
+func (g *Grammar) crowded() bool {
+	return g.full.Load() || g.nodes.Load() > staleNodes || g.bytes.Load() > maxMachine
+}
 
 // State is a place in a text under a grammar. It is a value: an older one stays good.
 type State struct {
@@ -248,7 +263,7 @@ func (s State) AdvanceBytes(b []byte) (to State, err error) {
 	s.g.m.refuel()
 	at := s.s
 	for _, c := range b {
-		if at = s.g.m.after(at, c); at == dead {
+		if at = s.g.m.advance(at, c); at == dead {
 			return s, ErrToken
 		}
 	}
@@ -287,7 +302,7 @@ func (s State) Mask() (mask *Mask, err error) {
 // forget drops what can be found again: states that nobody holds, with their masks.
 func (m *machine) forget() {
 	for _, s := range m.states {
-		s.mask = nil
+		s.mask, s.known, s.maybe = nil, nil, nil
 		clear(s.next)
 	}
 	m.states, m.open, m.insides = map[string]*state{}, map[fid]*opened{}, map[rid]*inside{}

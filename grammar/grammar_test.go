@@ -23,7 +23,7 @@ func words(t testing.TB) *Vocabulary {
 	for b := range 256 {
 		list = append(list, string([]byte{byte(b)}))
 	}
-	list = append(list, `{"`, `":`, `": "`, `", "`, `"}`, `"]`, "true", "false", "null", " true", "12", "345", "0.", "ab", "abc", " abc", "hello", "\n\n", "    ", `\"`, `\n`, `\u00`, "é", "日", "日本", "\xe6\x97", "}]", "},", "],", `"a"`, `"b":`, "<tool", "<tool>", "abab", "ab", "longer than sixteen characters it is")
+	list = append(list, `{"`, `":`, `": "`, `", "`, `"}`, `"]`, "true", "false", "null", " true", "12", "345", "0.", "ab", "abc", " abc", "hello", "\n\n", "    ", `\"`, `\n`, `\u00`, "é", "日", "日本", "\xe6\x97", "}]", "},", "],", `"a"`, `"b":`, "<tool", "<tool>", "abab", "ab", `":1,"`, `":1,"a":`, `a":true,"b`, `,"a":1`, `{"a":{"a":1,"`, `":1}`, "longer than sixteen characters it is")
 	list = append(list, "", "") // control tokens, the last one ends
 	return NewVocabulary(len(list), func(id int32) []byte { return []byte(list[id]) }, []int32{int32(len(list) - 1)})
 }
@@ -93,6 +93,8 @@ func TestMaskIsWhatAdvances(t *testing.T) {
 		{Kind: KindJSONSchema, Text: `{"type":"object","properties":{"a":{"type":"string","maxLength":5},"b":{"type":"array","items":{"type":"integer","minimum":3,"maximum":3450}}},"required":["b"]}`},
 		{Kind: KindJSONSchema, Text: `{"type":"object","additionalProperties":{"anyOf":[{"type":"string","pattern":"^[a-z]+$"},{"type":"number"}]},"properties":{"ab":true}}`},
 		{Kind: KindJSONSchema, AnyOrder: true, Text: `{"properties":{"a":{"type":"null"},"b":{"type":"integer"},"ab":{"enum":["abc"]}},"required":["b","a"],"minProperties":3,"maxProperties":4,"type":"object"}`},
+		{Kind: KindJSONSchema, Text: `{"type":"object","propertyNames":{"enum":["a","b","ab"]},"additionalProperties":{"type":"integer"},"minProperties":2}`},
+		{Kind: KindJSONSchema, AnyOrder: true, Text: `{"type":"object","properties":{"b":{"type":"integer"}},"patternProperties":{"^[ab]{1,2}$":{"type":["integer","boolean","object"]}},"minProperties":4}`},
 		{Kind: KindRegex, Text: `(ab|abc)*[0-9]{1,4}( true)?.*`},
 		{Kind: KindChoice, Text: `["ab","abc","hello"]`},
 		{Kind: KindGBNF, Text: "root ::= \"(\" root \")\" | [a-c]+ | root2*\nroot2 ::= \"12\" root"},
@@ -202,7 +204,9 @@ func TestGrammars(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct{ kind, text, want string }{
 		{KindJSONSchema, `{"type":"array","uniqueItems":true}`, "#/uniqueItems"},
-		{KindJSONSchema, `{"properties":{"a":{"format":"nonsense"}}}`, "#/properties/a/format"},
+		{KindJSONSchema, `{"properties":{"a":{"type":"string","required":true}}}`, "#/properties/a/required"},
+		{KindJSONSchema, `{"required":null}`, "#/required"},
+		{KindJSONSchema, `{"type":"object","required":["a",1]}`, "#/required"},
 		{KindJSONSchema, `{"$ref":"http://elsewhere/x"}`, "not in this schema"},
 		{KindJSONSchema, `{"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]}`, "no text fits"},
 		{KindJSONSchema, `{"type":"string","pattern":"(a)\\1"}`, "back references"},
@@ -297,10 +301,11 @@ func TestJSONSchemaTestSuite(t *testing.T) {
 		}
 		for _, g := range groups {
 			where := strings.TrimSuffix(filepath.Base(f), ".json") + ": " + g.Description
-			c, err := New(v, Spec{Kind: KindJSONSchema, Text: string(g.Schema)})
-			free, wrong := New(v, Spec{Kind: KindJSONSchema, Text: string(g.Schema), AnyOrder: true})
-			if (err == nil) != (wrong == nil) {
-				t.Errorf("%s: %v in the schema's order, %v in any", where, err, wrong)
+			c, err := New(v, Spec{Kind: KindJSONSchema, Text: string(g.Schema), Open: true})
+			free, wrong := New(v, Spec{Kind: KindJSONSchema, Text: string(g.Schema), Open: true, AnyOrder: true})
+			closed, also := New(v, Spec{Kind: KindJSONSchema, Text: string(g.Schema)})
+			if (err == nil) != (wrong == nil) || (err == nil) != (also == nil) {
+				t.Errorf("%s: %v in the schema's order, %v in any, %v of declared names", where, err, wrong, also)
 			}
 			if err != nil {
 				if slices.ContainsFunc(g.Tests, func(c struct {
@@ -324,6 +329,9 @@ func TestJSONSchemaTestSuite(t *testing.T) {
 					t.Errorf("%s: %s: in any order %v, in the schema's %v", where, x.Description, any, got)
 				} else if !any && x.Valid {
 					anyway++
+				}
+				if accepts(t, closed, text.String()) && !got {
+					t.Errorf("%s: %s: of declared names alone, %s passes", where, x.Description, text.String())
 				}
 				switch {
 				case got && !x.Valid:

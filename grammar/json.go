@@ -5,7 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"slices"
+	"strconv"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
@@ -41,11 +45,58 @@ func (v *jval) get(key string) *jval {
 	return v.at[key]
 }
 
+// text is a string's; "" for any other value.
+func (v *jval) text() string {
+	if v == nil || v.kind != jString {
+		return ""
+	}
+	return v.s
+}
+
 func (v *jval) put(key string, x *jval) {
 	if _, ok := v.at[key]; !ok {
 		v.keys = append(v.keys, key)
 	}
 	v.at[key] = x
+}
+
+func (v *jval) remove(key string) {
+	delete(v.at, key)
+	v.keys = slices.DeleteFunc(v.keys, func(k string) bool { return k == key })
+}
+
+// append writes the value as JSON.
+func (v *jval) append(to []byte) []byte {
+	quote := func(s string) { to = append(append(append(to, '"'), jsonSpelling(s)...), '"') }
+	switch v.kind {
+	case jNull:
+		return append(to, "null"...)
+	case jBool:
+		return strconv.AppendBool(to, v.b)
+	case jNumber:
+		return append(to, v.s...)
+	case jString:
+		quote(v.s)
+		return to
+	case jArray:
+		to = append(to, '[')
+		for i, x := range v.list {
+			if i > 0 {
+				to = append(to, ',')
+			}
+			to = x.append(to)
+		}
+		return append(to, ']')
+	}
+	to = append(to, '{')
+	for i, k := range v.keys {
+		if i > 0 {
+			to = append(to, ',')
+		}
+		quote(k)
+		to = v.at[k].append(append(to, ':'))
+	}
+	return append(to, '}')
 }
 
 const maxJSONDepth = 400
@@ -148,11 +199,48 @@ func (p *jsonParser) str() string {
 	if plain {
 		return strings.ToValidUTF8(p.s[start+1:p.at-1], "\uFFFD")
 	}
-	var out string
-	if err := json.Unmarshal([]byte(p.s[start:p.at]), &out); err != nil {
-		panic(attempt.Failure{Err: err})
+	var out []byte
+	for rest := p.s[start+1 : p.at-1]; rest != ""; {
+		// Up to the next half of a surrogate pair, which has no UTF-8 and is kept as WTF-8 has it.
+		at, half := loneSurrogate(rest)
+		var s string
+		if err := json.Unmarshal([]byte(`"`+rest[:at]+`"`), &s); err != nil {
+			panic(attempt.Failure{Err: err})
+		}
+		out = append(out, s...)
+		if half == 0 {
+			break
+		}
+		out = append(out, 0xE0|byte(half>>12), 0x80|byte(half>>6)&0x3F, 0x80|byte(half)&0x3F)
+		rest = rest[at+len(`\uD800`):]
 	}
-	return out
+	return string(out)
+}
+
+// loneSurrogate finds the first escape of half a pair in the inside of a JSON string.
+func loneSurrogate(s string) (at int, half rune) {
+	escape := func(i int) rune {
+		if i+6 > len(s) || s[i] != '\\' || s[i+1] != 'u' {
+			return 0
+		}
+		n, _ := strconv.ParseUint(s[i+2:i+6], 16, 16)
+		return rune(n)
+	}
+	for i := 0; i < len(s); i++ {
+		if s[i] != '\\' {
+			continue
+		}
+		c := escape(i)
+		switch {
+		case !utf16.IsSurrogate(c):
+			i++
+		case utf16.DecodeRune(c, escape(i+6)) != utf8.RuneError:
+			i += 11
+		default:
+			return i, c
+		}
+	}
+	return len(s), 0
 }
 
 // number is exact. An exponent of more than three digits is not read.

@@ -25,6 +25,26 @@ const (
 
 // maskOf a state: the tokens that lead from it to a living state.
 func (m *machine) maskOf(v *Vocabulary, s *state) *Mask {
+	if s.known != nil {
+		return s.known
+	}
+	mask := m.plainMask(v, s.base)
+	if len(s.base.maybe) > 0 {
+		mask = &Mask{words: slices.Clone(mask.words), eos: mask.eos}
+		for _, id := range s.base.maybe {
+			if m.follows(s, v.token[id]) {
+				mask.set(id)
+			}
+		}
+		m.held += 8*len(mask.words) + 64
+	}
+	s.known = mask
+	return mask
+}
+
+// plainMask is the mask of a state without the texts of names. Tokens after which those
+// decide are in maybe.
+func (m *machine) plainMask(v *Vocabulary, s *state) *Mask {
 	if s.mask != nil {
 		return s.mask
 	}
@@ -38,9 +58,11 @@ func (m *machine) maskOf(v *Vocabulary, s *state) *Mask {
 		}
 		in := m.inside(v, s.threads[i].r)
 		var follow []thread
+		loose := false
 		if in != nil && (in.useless || len(in.beyond) > 0) {
 			for _, t := range s.threads[i:j] {
-				follow = append(follow, m.openFrame(t.k).threads...)
+				o := m.openFrame(t.k)
+				follow, loose = append(follow, o.threads...), loose || o.loose
 			}
 		}
 		if in == nil || in.useless && len(follow) > 0 {
@@ -50,14 +72,14 @@ func (m *machine) maskOf(v *Vocabulary, s *state) *Mask {
 		}
 		mask.join(in.mask)
 		if len(follow) > 0 {
-			m.walk(in.beyond, m.state(ordered(follow), false), mask)
+			s.maybe = m.walk(in.beyond, m.state(ordered(follow), false, loose), mask, s.maybe)
 		}
 		i = j
 	}
 	if len(ways) < len(s.threads) {
-		narrow = m.state(ways, false)
+		narrow = m.state(ways, false, false)
 	}
-	m.walk(v.all, narrow, mask)
+	s.maybe = m.walk(v.all, narrow, mask, s.maybe)
 	if s.end {
 		mask.eos = true
 		for _, e := range v.eos {
@@ -71,10 +93,11 @@ func (m *machine) maskOf(v *Vocabulary, s *state) *Mask {
 	return mask
 }
 
-// walk adds the tokens of t that lead from s to a living state.
-func (m *machine) walk(t trie, s *state, mask *Mask) {
+// walk adds the tokens of t that lead from s to a living state; those after which a name
+// decides that is not known here go to maybe.
+func (m *machine) walk(t trie, s *state, mask *Mask, maybe []int32) []int32 {
 	if len(s.threads) == 0 {
-		return
+		return maybe
 	}
 	var at [256]*state
 	at[0] = s
@@ -89,7 +112,11 @@ func (m *machine) walk(t trie, s *state, mask *Mask) {
 			i = int(n.end)
 			continue
 		}
-		if n.token >= 0 {
+		switch {
+		case n.token < 0:
+		case to.loose:
+			maybe = append(maybe, n.token)
+		default:
 			mask.set(n.token)
 		}
 		if len(to.threads) == 0 {
@@ -99,6 +126,7 @@ func (m *machine) walk(t trie, s *state, mask *Mask) {
 		at[n.depth+1] = to
 		i++
 	}
+	return maybe
 }
 
 // inside is nil for a terminal that is not broad.

@@ -132,6 +132,10 @@ func (b *builder) negate(n *snode, depth int) []*snode {
 			if k == "additionalProperties" && (x.kind == jBool && x.b || x.kind == jObject && len(x.keys) == 0) {
 				continue
 			}
+			if _, number := numberFormats[x.text()]; k == "format" && formats[x.text()] == "" && !number {
+				b.annotation(n, k)
+				continue
+			}
 			panic(refused("'not' of the keyword '%s'", strings.TrimPrefix(k, "\x00")))
 		}
 	}

@@ -30,24 +30,84 @@ func tighter(have *bound, b bound, sign int) *bound {
 func (n *numbers) atLeast(b bound) { n.lo = tighter(n.lo, b, 1) }
 func (n *numbers) atMost(b bound)  { n.hi = tighter(n.hi, b, -1) }
 
-// number spells the numbers of n. One with limits or steps is spelled without an
-// exponent.
+// Bounds of a number whose schema has none: what an int64 or a double holds. Without them a
+// model may write digits to its last token.
+const (
+	maxWhole    = 19 // digits before the point
+	maxFraction = 17 // digits after it
+)
+
+// numberFormats are the values of 'format' that bound a number.
+var numberFormats = map[string][2]*big.Rat{
+	"int8": intRange(7, true), "int16": intRange(15, true), "int32": intRange(31, true), "int64": intRange(63, true),
+	"uint8": intRange(8, false), "uint16": intRange(16, false), "uint32": intRange(32, false), "uint64": intRange(64, false),
+}
+
+func intRange(bits uint, signed bool) (out [2]*big.Rat) {
+	limit := new(big.Int).Lsh(big.NewInt(1), bits)
+	out[0], out[1] = new(big.Rat), new(big.Rat).SetInt(new(big.Int).Sub(limit, big.NewInt(1)))
+	if signed {
+		out[0].SetInt(limit).Neg(out[0])
+	}
+	return out
+}
+
+// within bounds an end that the schema leaves open, unless the other end lies outside.
+func (n *numbers) within(r [2]*big.Rat) {
+	lo, hi := n.lo, n.hi
+	if lo == nil && (hi == nil || hi.at.Cmp(r[0]) >= 0) {
+		n.atLeast(bound{at: r[0]})
+	}
+	if hi == nil && (lo == nil || lo.at.Cmp(r[1]) <= 0) {
+		n.atMost(bound{at: r[1]})
+	}
+}
+
+// free spells a number without limits. Its exponent keeps it within a double:
+// 9.99e307, 9999999999999999999e288 and 1.69e308 are less than the largest, 1.797e308.
+func (x *regexes) free(minus, fraction rid) rid {
+	digit := x.bytes('0', '9')
+	var e, sign byteSet
+	e.add('e')
+	e.add('E')
+	sign.add('+')
+	sign.add('-')
+	exponent := func(hundreds rid) rid { // of at most three digits
+		return x.concat(x.set(e), x.opt(x.set(sign)), x.or(x.repeat(digit, 1, 2), hundreds))
+	}
+	three := x.concat(x.bytes('0', '2'), digit, digit)
+	less := x.or(x.concat(x.bytes('0', '1'), digit, digit), x.concat(x.literal("2"), x.bytes('0', '8'), digit))
+	long := x.concat(x.bytes('1', '9'), x.repeat(digit, 0, maxWhole-1), fraction, x.opt(exponent(less)))
+	short := x.concat(digit, fraction, x.opt(exponent(x.or(three, x.concat(x.literal("30"), x.bytes('0', '7'))))))
+	top := x.concat(x.literal("1"), x.opt(x.concat(x.literal("."), x.bytes('0', '6'), x.repeat(digit, 0, maxFraction-1))), x.set(e), x.opt(x.set(sign)), x.literal("308"))
+	return x.concat(minus, x.or(long, short, top))
+}
+
+// number spells the numbers of n. One with limits or steps has no exponent.
 func (x *regexes) number(n *numbers) (rid, string) {
 	digit := x.bytes('0', '9')
-	whole := x.or(x.literal("0"), x.concat(x.bytes('1', '9'), x.star(digit)))
+	wholes, fractions := maxWhole, maxFraction
+	if len(n.steps) > 0 {
+		wholes-- // an int64 holds all of them
+	}
+	for _, b := range [...]*bound{n.lo, n.hi} {
+		if b == nil {
+			continue
+		}
+		if _, scale, ok := decimal(b.at); ok {
+			fractions = max(fractions, scale)
+			wholes = max(wholes, len(new(big.Int).Quo(b.at.Num(), b.at.Denom()).String()))
+		}
+	}
+	whole := x.or(x.literal("0"), x.concat(x.bytes('1', '9'), x.repeat(digit, 0, wholes-1)))
 	minus := x.opt(x.literal("-"))
-	fraction := x.opt(x.concat(x.literal("."), digit, x.star(digit)))
+	fraction := x.opt(x.concat(x.literal("."), x.repeat(digit, 1, fractions)))
 	shape := x.concat(minus, whole)
 	if !n.integer {
-		shape = x.concat(shape, fraction)
 		if n.lo == nil && n.hi == nil && len(n.steps) == 0 {
-			var e, sign byteSet
-			e.add('e')
-			e.add('E')
-			sign.add('+')
-			sign.add('-')
-			return x.concat(shape, x.opt(x.concat(x.set(e), x.opt(x.set(sign)), digit, x.star(digit)))), ""
+			return x.free(minus, fraction), ""
 		}
+		shape = x.concat(shape, fraction)
 	}
 	parts := []rid{shape}
 	for _, s := range n.steps {

@@ -38,6 +38,21 @@ func isFalse(list []*snode) bool {
 	return slices.ContainsFunc(list, func(n *snode) bool { return n.v.kind == jBool && !n.v.b })
 }
 
+// closed tells whether the schemas of f name all members of an object: one of them has
+// 'properties' and none has 'additionalProperties'. xgrammar, llama.cpp and vLLM's
+// disable_additional_properties read a schema so. Schemas that the builder makes itself, such
+// as the opposite of another, name nothing.
+func (b *builder) closed(f *flat) bool {
+	names := false
+	for _, n := range f.nodes {
+		if n.v.get("additionalProperties") != nil {
+			return false
+		}
+		names = names || !n.v.own && (n.v.get("properties") != nil || n.v.get("patternProperties") != nil)
+	}
+	return names && !b.open
+}
+
 // class is a set of keys that the same patterns match.
 type class struct {
 	key     rid
@@ -66,16 +81,10 @@ func (b *builder) object(f *flat) eid {
 	}
 	for _, n := range f.nodes {
 		x := n.v.get("required")
-		if x == nil || x.kind == jBool { // draft 3 has a boolean inside of properties
+		if x == nil {
 			continue
 		}
-		if x.kind != jArray {
-			panic(b.fail(n, "required", "'required' must be a list of names"))
-		}
 		for _, k := range x.list {
-			if k.kind != jString {
-				panic(b.fail(n, "required", "'required' must be a list of names"))
-			}
 			required[k.s] = true
 			if !seen[k.s] {
 				seen[k.s] = true
@@ -115,91 +124,29 @@ func (b *builder) object(f *flat) eid {
 		}
 		props = append(props, property{name, e})
 	}
-	others := b.otherKeys(f, names, nameSchemas)
-	colon := m.concat(b.ws, m.literal(":"), b.ws)
+	o := &members{lo: lo, hi: hi, ordered: !b.any}
+	o.colon = m.lex(m.concat(b.ws, m.literal(":"), b.ws))
 	comma := m.concat(b.ws, m.literal(","), b.ws)
-	blank := m.lex(b.ws)
-	var first, next []eid // another member
-	for _, c := range others {
+	o.opening = [2]eid{m.text(`"`), m.lex(m.concat(comma, m.literal(`"`)))}
+	for _, p := range props {
+		key := m.concat(m.literal(`"`+jsonSpelling(p.key)+`"`), b.ws, m.literal(":"), b.ws)
+		o.named = append(o.named, member{[2]eid{m.seq(m.lex(key), p.value), m.seq(m.lex(m.concat(comma, key)), p.value)}, required[p.key]})
+	}
+	for _, c := range b.otherKeys(f, names, nameSchemas) {
 		list := b.keyed(f, "", false, c.matched)
 		if isFalse(list) {
 			continue
 		}
-		e := b.compile(list)
-		key := m.concat(m.literal(`"`), c.key, colon)
-		first = append(first, m.seq(m.lex(key), e))
-		next = append(next, m.seq(m.lex(m.concat(comma, key)), e))
-	}
-	another, more := m.alt(first...), m.alt(next...)
-	if b.any {
-		o := &members{lo: lo, hi: hi, other: [2]eid{another, more}}
-		for _, p := range props {
-			key := m.concat(m.literal(`"`+jsonSpelling(p.key)+`"`), colon)
-			o.named = append(o.named, member{[2]eid{m.seq(m.lex(key), p.value), m.seq(m.lex(m.concat(comma, key)), p.value)}, required[p.key]})
+		if lo > len(props)+maxOthers {
+			panic(b.fail(f.nodes[0], "minProperties", "the number of properties is too large to be counted"))
 		}
-		return m.seq(m.text("{"), blank, m.members(o), blank, m.text("}"))
+		o.others = append(o.others, others{c.key, b.compile(list), m.strings(c.key, lo)})
 	}
-
-	// rest[c] are the members from the i-th property on, behind c others.
-	top := max(lo, 1)
-	if hi >= 0 {
-		top = max(hi, 1)
-	}
-	if (top+1)*(len(props)+1) > maxCounts {
-		top = -1
-	}
-	if top < 0 {
-		panic(b.fail(f.nodes[0], "minProperties", "the number of properties is too large to be counted"))
-	}
-	left := func(c int) (int, int) {
-		if hi < 0 {
-			return max(0, lo-c), -1
-		}
-		return max(0, lo-c), max(0, hi-c)
-	}
-	rest := make([]eid, top+1)
-	for c := range rest {
-		a, z := left(c)
-		if c > 0 {
-			rest[c] = m.times(more, a, z)
-			if hi >= 0 && c > hi || hi >= 0 && a > z {
-				rest[c] = eFail
-			}
-			continue
-		}
-		rest[0] = eFail
-		if z != 0 {
-			y := z
-			if z > 0 {
-				y = z - 1
-			}
-			rest[0] = m.seq(another, m.times(more, max(0, a-1), y))
-		}
-		if lo == 0 {
-			rest[0] = m.maybe(rest[0])
-		}
-	}
-	for i := len(props) - 1; i >= 0; i-- {
-		p := props[i]
-		key := m.concat(m.literal(`"`+jsonSpelling(p.key)+`"`), colon)
-		with := [2]eid{m.seq(m.lex(key), p.value), m.seq(m.lex(m.concat(comma, key)), p.value)}
-		now := make([]eid, top+1)
-		for c := range now {
-			now[c] = eFail
-			if hi < 0 || c < hi {
-				now[c] = m.seq(with[min(c, 1)], rest[min(c+1, top)])
-			}
-			if !required[p.key] {
-				now[c] = m.alt(now[c], rest[c])
-			}
-		}
-		rest = now
-	}
-	body := rest[0]
-	if body == eDone {
+	blank := m.lex(b.ws)
+	if len(o.named) == 0 && len(o.others) == 0 && lo == 0 {
 		return m.seq(m.text("{"), blank, m.text("}"))
 	}
-	return m.seq(m.text("{"), blank, body, blank, m.text("}"))
+	return m.seq(m.text("{"), blank, m.members(o), blank, m.text("}"))
 }
 
 func (b *builder) collect(f *flat, k string) (out []*snode) {
@@ -216,22 +163,20 @@ func (b *builder) collect(f *flat, k string) (out []*snode) {
 func (b *builder) otherKeys(f *flat, names []string, nameSchemas []*snode) []class {
 	m := b.m
 	quote := m.literal(`"`)
-	open, patterns := false, 0
+	closed, patterns := b.closed(f), 0
+	none := closed
 	for _, n := range f.nodes {
 		x := n.v.get("additionalProperties")
-		if x != nil && x.kind == jBool && !x.b {
-			open = true
-		}
+		none = none || x != nil && x.kind == jBool && !x.b
 		if p := n.v.get("patternProperties"); p != nil {
 			patterns += len(p.keys)
 		}
 	}
-	closed := open
-	if closed && patterns == 0 {
+	if none && patterns == 0 {
 		return nil
 	}
 	if len(names) == 0 && patterns == 0 && len(nameSchemas) == 0 {
-		return []class{{key: m.concat(m.star(m.char), quote)}}
+		return []class{{key: m.concat(m.star(m.shortChar), quote)}}
 	}
 	parts := []rid{m.concat(m.star(m.shortChar), quote)}
 	var named []rid
@@ -277,7 +222,7 @@ func (b *builder) otherKeys(f *flat, names []string, nameSchemas []*snode) []cla
 			}
 		}
 	}
-	return slices.DeleteFunc(classes, func(c class) bool { return !m.alive(c.key) })
+	return slices.DeleteFunc(classes, func(c class) bool { return !m.alive(c.key) || closed && len(c.matched) == 0 })
 }
 
 // nameBody is stringBody, for names: an enumeration is one of strings.

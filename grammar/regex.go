@@ -563,6 +563,36 @@ func (x *regexes) search(r rid) {
 
 const maxSearch = 50_000
 
+// strings counts the strings of r; -1: there are at least limit, or too many to count.
+func (x *regexes) strings(r rid, limit int) int {
+	total := 0
+	for at := map[rid]int{r: 1}; len(at) > 0; {
+		next := map[rid]int{}
+		for r, n := range at {
+			if x.nodes[r].nullable {
+				total += n
+			}
+			if p := x.parts[x.partitionOf(r)]; r != rEps {
+				for b := range 256 {
+					if to := x.step(r, p.first[p.class[b]]); to != rEmpty {
+						next[to] += n
+					}
+				}
+			}
+		}
+		if total >= limit || len(next) > maxStates {
+			return -1
+		}
+		for to := range next {
+			next[to] = min(next[to], limit)
+		}
+		at = next
+	}
+	return total
+}
+
+const maxStates = 1000
+
 // matches runs a string through r.
 func (x *regexes) matches(r rid, s string) bool {
 	for i := range len(s) {

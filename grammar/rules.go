@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
 )
@@ -226,6 +227,9 @@ func (m *machine) compileChoice(text string) eid {
 	for i, s := range v.list {
 		if s.kind != jString || s.s == "" {
 			panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("choice %d is not a string, or empty", i)}})
+		}
+		if !utf8.ValidString(s.s) {
+			panic(attempt.Failure{Err: &Error{Message: fmt.Sprintf("choice %d holds half of a surrogate pair, which no text can", i)}})
 		}
 		list[i] = m.literal(s.s)
 	}

@@ -30,8 +30,19 @@ type builder struct {
 	lists map[eid]bool // rules whose body is being made
 	work  int
 	any   bool // order of properties
+	open  bool // Spec.Open
 	ws    rid
 	memo  map[string]rid // patterns
+}
+
+const maxAnnotations = 64
+
+// annotation notes a keyword that has no effect: Grammar.Annotations names it.
+func (b *builder) annotation(n *snode, keyword string) {
+	where := n.path + "/" + keyword
+	if !slices.Contains(b.m.annotations, where) && len(b.m.annotations) < maxAnnotations {
+		b.m.annotations = append(b.m.annotations, where)
+	}
 }
 
 const (
@@ -69,7 +80,7 @@ func (m *machine) schema(v *jval, s Spec) eid {
 	for _, c := range []byte(" \t\n\r") {
 		blank.add(c)
 	}
-	b := &builder{m: m, root: v, nodes: map[*jval]*snode{}, uris: map[string]*snode{}, rules: map[string]eid{}, lists: map[eid]bool{}, memo: map[string]rid{}, ws: m.whitespace(), any: s.AnyOrder}
+	b := &builder{m: m, root: v, nodes: map[*jval]*snode{}, uris: map[string]*snode{}, rules: map[string]eid{}, lists: map[eid]bool{}, memo: map[string]rid{}, ws: m.whitespace(), any: s.AnyOrder, open: s.Open}
 	switch {
 	case s.Compact:
 		b.ws = rEps
@@ -90,15 +101,20 @@ func (m *machine) schema(v *jval, s Spec) eid {
 	return b.compile([]*snode{root})
 }
 
-// whitespace between the parts of JSON, as people and programs write it: nothing, a space,
-// or one or two new lines and an indent of up to 64. Without a bound a model that has lost
+// Bounds of the white space between the parts of JSON. Without them a model that has lost
 // its way writes blanks to its last token.
+const (
+	maxLineEnds = 2
+	maxSpaces   = 64 // of an indent
+	maxTabs     = 16 // of an indent
+)
+
+// whitespace between the parts of JSON, as people and programs write it: nothing, a space,
+// or line ends and an indent.
 func (m *machine) whitespace() rid {
-	var indent byteSet
-	indent.add(' ')
-	indent.add('\t')
 	line := m.concat(m.opt(m.literal("\r")), m.literal("\n"))
-	return m.or(rEps, m.literal(" "), m.concat(m.repeat(line, 1, 2), m.repeat(m.set(indent), 0, 64)))
+	indent := m.or(m.repeat(m.literal(" "), 0, maxSpaces), m.repeat(m.literal("\t"), 0, maxTabs))
+	return m.or(rEps, m.literal(" "), m.concat(m.repeat(line, 1, maxLineEnds), indent))
 }
 
 // isOld: before draft 2019-09.
@@ -234,7 +250,10 @@ func (b *builder) target(n *snode, ref string) *snode {
 
 // compile makes an expression for values that all schemas of a list describe.
 func (b *builder) compile(list []*snode) eid {
-	var key []byte
+	key := []byte{0}
+	if b.open {
+		key[0] = 1
+	}
 	unique := list[:0:0]
 	for _, n := range list {
 		if n.v.kind == jBool && n.v.b || n.v.kind == jObject && len(n.v.keys) == 0 || slices.Contains(unique, n) {

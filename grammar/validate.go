@@ -96,12 +96,15 @@ func (v *validator) keyword(n *snode, k string, s, x *jval, depth int) bool {
 		case "pattern", "\x00pattern":
 			return b.m.matches(b.pattern(n, k, s.s), jsonSpelling(x.s)) == (k == "pattern")
 		case "format":
-			return b.m.matches(b.format(n, s.s), jsonSpelling(x.s))
+			return b.m.matches(b.format(n, s.text()), jsonSpelling(x.s))
 		case "\x00strings":
 			return !slices.ContainsFunc(s.list, x.same)
 		}
 	case jNumber:
 		r, ok := x.number()
+		if in, is := numberFormats[s.text()]; k == "format" && is && ok {
+			return r.Cmp(in[0]) >= 0 && r.Cmp(in[1]) <= 0
+		}
 		limit, also := s.number()
 		if !ok || !also {
 			return true

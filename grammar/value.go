@@ -61,7 +61,7 @@ func (b *builder) literals(f *flat, n *snode, k string) eid {
 		switch {
 		case !ok:
 		case x.kind < jArray:
-			words = append(words, b.scalar(x))
+			words = append(words, b.scalar(x, f.types))
 		default:
 			ways = append(ways, b.constant(x))
 		}
@@ -69,7 +69,9 @@ func (b *builder) literals(f *flat, n *snode, k string) eid {
 	return b.m.alt(append(ways, b.m.lex(b.m.or(words...)))...)
 }
 
-func (b *builder) scalar(x *jval) rid {
+// scalar spells a value as the schema does: a string in its shortest spelling, and a number
+// that must be an integer without a fraction or exponent.
+func (b *builder) scalar(x *jval, t types) rid {
 	m := b.m
 	switch x.kind {
 	case jNull:
@@ -79,11 +81,10 @@ func (b *builder) scalar(x *jval) rid {
 	case jString:
 		return m.literal(`"` + jsonSpelling(x.s) + `"`)
 	}
-	list := []rid{m.literal(x.s)}
-	if r, ok := x.number(); ok && r.IsInt() && len(r.Num().String()) < 40 {
-		list = append(list, m.literal(r.Num().String()), m.literal(r.Num().String()+".0"))
+	if r, ok := x.number(); ok && r.IsInt() && t&tFraction == 0 {
+		return m.literal(r.Num().String())
 	}
-	return m.or(list...)
+	return m.literal(x.s)
 }
 
 func (b *builder) constant(x *jval) eid {
@@ -117,12 +118,18 @@ func (b *builder) constant(x *jval) eid {
 		}
 		return m.seq(append(list, m.text("}"))...)
 	}
-	return m.lex(b.scalar(x))
+	return m.lex(b.scalar(x, allTypes))
 }
 
 func (b *builder) numeric(f *flat) eid {
 	c := numbers{integer: f.types&tFraction == 0}
 	for _, n := range f.nodes {
+		if r, ok := numberFormats[n.v.get("format").text()]; ok {
+			c.atLeast(bound{at: r[0]})
+			c.atMost(bound{at: r[1]})
+		} else if name := n.v.get("format").text(); name != "" && formats[name] == "" {
+			b.annotation(n, "format")
+		}
 		for _, k := range [...]string{"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"} {
 			x := n.v.get(k)
 			if x == nil || x.kind == jBool && k[0] == 'e' {
@@ -153,6 +160,9 @@ func (b *builder) numeric(f *flat) eid {
 			}
 		}
 	}
+	if c.integer && len(c.steps) == 0 {
+		c.within(numberFormats["int64"])
+	}
 	if c.lo != nil && c.hi != nil && c.lo.at.Cmp(c.hi.at) > 0 {
 		return eFail
 	}
@@ -177,14 +187,16 @@ func (b *builder) pattern(n *snode, k, text string) rid {
 	return r
 }
 
+// format compiles what a string of a format is; one that is not known is an annotation.
 func (b *builder) format(n *snode, name string) rid {
+	text, ok := formats[name]
+	if !ok {
+		b.annotation(n, "format")
+		return rAll
+	}
 	key := "f" + name
 	if r, ok := b.memo[key]; ok {
 		return r
-	}
-	text, ok := formats[name]
-	if !ok {
-		panic(b.fail(n, "format", "the format %.60q is not supported", name))
 	}
 	r, err := b.m.pattern(text, "", jsonText{b.m.regexes}, true)
 	if err != nil {
@@ -226,8 +238,9 @@ func (b *builder) stringBody(f *flat) rid {
 				if x.kind != jString {
 					panic(b.fail(n, k, "'format' must be a string"))
 				}
-				r := b.format(n, x.s)
-				parts = append(parts, r)
+				if r := b.format(n, x.s); r != rAll {
+					parts = append(parts, r)
+				}
 			case "\x00strings":
 				var list []rid
 				for _, s := range x.list {

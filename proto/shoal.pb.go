@@ -1956,6 +1956,7 @@ type Grammar struct {
 	Whitespace    string                 `protobuf:"bytes,3,opt,name=whitespace,proto3" json:"whitespace,omitempty"`
 	Compact       bool                   `protobuf:"varint,4,opt,name=compact,proto3" json:"compact,omitempty"`
 	AnyOrder      bool                   `protobuf:"varint,5,opt,name=any_order,json=anyOrder,proto3" json:"any_order,omitempty"`
+	Open          bool                   `protobuf:"varint,6,opt,name=open,proto3" json:"open,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2021,6 +2022,13 @@ func (x *Grammar) GetCompact() bool {
 func (x *Grammar) GetAnyOrder() bool {
 	if x != nil {
 		return x.AnyOrder
+	}
+	return false
+}
+
+func (x *Grammar) GetOpen() bool {
+	if x != nil {
+		return x.Open
 	}
 	return false
 }
@@ -3701,7 +3709,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\aallowed\x18\x0f \x03(\x06R\aallowed\x12(\n" +
 	"\tbad_words\x18\x10 \x03(\v2\v.shoal.WordR\bbadWords\"\x1e\n" +
 	"\x04Word\x12\x16\n" +
-	"\x06tokens\x18\x01 \x03(\rR\x06tokens\"\x88\x01\n" +
+	"\x06tokens\x18\x01 \x03(\rR\x06tokens\"\x9c\x01\n" +
 	"\aGrammar\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1e\n" +
@@ -3709,7 +3717,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"whitespace\x18\x03 \x01(\tR\n" +
 	"whitespace\x12\x18\n" +
 	"\acompact\x18\x04 \x01(\bR\acompact\x12\x1b\n" +
-	"\tany_order\x18\x05 \x01(\bR\banyOrder\"\xfd\x02\n" +
+	"\tany_order\x18\x05 \x01(\bR\banyOrder\x12\x12\n" +
+	"\x04open\x18\x06 \x01(\bR\x04open\"\xfd\x02\n" +
 	"\x04Open\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\rR\x05owner\x12\x16\n" +

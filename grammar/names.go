@@ -1,0 +1,93 @@
+package grammar
+
+import "slices"
+
+// cid is the text of an undeclared name so far: a byte after another text.
+type cid uint32
+
+const (
+	unknown cid = iota
+	noText
+)
+
+type nameByte struct {
+	before cid
+	b      byte
+}
+
+// withByte is the text of a name and one more byte.
+func (m *machine) withByte(c cid, b byte) cid {
+	n := nameByte{c, b}
+	id, ok := m.nameIDs[n]
+	if !ok {
+		id = cid(len(m.names))
+		m.names = append(m.names, n)
+		m.nameIDs[n] = id
+	}
+	return id
+}
+
+func (m *machine) nameText(c cid) string {
+	var out []byte
+	for ; c > noText; c = m.names[c].before {
+		out = append(out, m.names[c].b)
+	}
+	slices.Reverse(out)
+	return string(out)
+}
+
+// naming tells whether a stack is that of an undeclared name.
+func (m *machine) naming(k fid) bool {
+	return k != noFrame && m.exprs[m.frames[k].e].kind == xName
+}
+
+// advance is the state after one byte of a text that is known from its beginning. It differs
+// from after in that an object allows no undeclared name twice.
+func (m *machine) advance(s *state, b byte) *state {
+	plain := m.after(s.base, b)
+	if plain == dead || !s.naming && !plain.naming {
+		return plain
+	}
+	var threads []thread
+	end := false
+	for _, t := range s.threads {
+		r := m.step(t.r, b)
+		if r == rEmpty {
+			continue
+		}
+		c, k := unknown, t.k
+		if m.naming(k) {
+			c = m.withByte(t.c, b)
+		}
+		if r != rEps {
+			threads = append(threads, thread{r, k, c})
+		}
+		if !m.nodes[r].nullable {
+			continue
+		}
+		if c != unknown {
+			f := m.frames[k]
+			n := m.exprs[f.e]
+			k = m.openName(n, f.next, m.withName(m.namesOf(n), m.nameText(c)))
+		}
+		o := m.openFrame(k)
+		for _, x := range o.threads {
+			if m.naming(x.k) {
+				x.c = noText
+			}
+			threads = append(threads, x)
+		}
+		end = end || o.end
+	}
+	return m.state(ordered(threads), end, false)
+}
+
+// follows tells whether bytes may come after a state.
+func (m *machine) follows(s *state, text []byte) bool {
+	for _, b := range text {
+		if s = m.advance(s, b); s == dead {
+			return false
+		}
+	}
+	return true
+}
