@@ -45,7 +45,7 @@ test: ## all tests, or those of PKG=./kvcache RUN=Snap
 	go test $(if $(RUN),-run '$(RUN)') $(PKG)
 
 .PHONY: check
-check: ## exactly what CI runs: generate, gofmt, vet, lint, policy, race, test
+check: ## exactly what CI runs: generate, gofmt, vet, lint, policy, race, stories, test
 	bash .ci/run
 
 .PHONY: generate gofmt vet lint policy
@@ -63,6 +63,10 @@ policy: ## who may import whom, which files only decide
 .PHONY: race
 race: ## tests under the race detector
 	bash .ci/run race
+
+.PHONY: stories
+stories: ## the long tests of real processes that `go test ./...` leaves out (SHOAL_E2E=long)
+	bash .ci/run stories
 
 .PHONY: fuzz
 fuzz: ## new inputs for every fuzzer, FUZZTIME=10s each; FUZZ=Header picks by name

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/sampler"
 )
@@ -29,8 +30,11 @@ func TestSmallModel(t *testing.T) {
 		mapping      string
 	}
 	cases := []smallModel{{fry, fry, 3, "gather"}, {tiny, tiny + "_mtp", 3, "reduce"}, {fry, fry, 1, "auto"}, {dace, fry, 1, "auto"}, {tiny, tiny + "_mtp", 1, "auto"}, {tiny, tiny + "_mtp", 4, "gather"}}
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		cases = cases[:2]
+	case !testlevel.Long():
+		cases = cases[:4]
 	}
 	for _, c := range cases {
 		e := startLocal(t, LocalConfig{Sockets: c.sockets, Threads: 1, KVBudget: 64 << 20, Draft: c.small, Serve: ServeConfig{Model: c.model, Mapping: c.mapping, Chunk: 100}})

@@ -8,13 +8,14 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // asked are requests to the API that differ in what stands between a draw and an answer:
@@ -62,8 +63,11 @@ var unlikely = regexp.MustCompile(`"id":"[^"]*"|"created":[0-9]+|,"(?:completion
 // without drafts, as a whole and as a stream.
 func TestSpeculationOfAnswers(t *testing.T) {
 	const dir = "../models/fry"
-	sizes := []int{1, 3}
-	if os.Getenv("SHOAL_E2E") == "full" {
+	sizes := []int{3}
+	if testlevel.Long() {
+		sizes = append(sizes, 1)
+	}
+	if testlevel.Full() {
 		sizes = append(sizes, 4)
 	}
 	for _, sockets := range sizes {

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 	"github.com/shoal-llm/shoal/kvcache"
 	"github.com/shoal-llm/shoal/sampler"
 	"github.com/shoal-llm/shoal/speculate"
@@ -109,15 +109,18 @@ func TestSpeculationChangesNothing(t *testing.T) {
 		{"qwen3_moe", 3, "reduce", 0, []string{"full", "knorm:sink=4,recent=20,topk=20", "shadowkv:chunk=8,budget=16,outliers=1,local=1"}},
 	}
 	prompts, widths := 75, []int{1, 2, 3, 4, 5, 6, 7, 8, 9}
-	if os.Getenv("SHOAL_E2E") == "full" {
+	if testlevel.Full() {
 		for i, policy := range everyPolicy {
 			for k, sockets := range []int{1, 3, 4} {
 				cases = append(cases, protocol{"llama", sockets, []string{"reduce", "gather"}[(i+k)%2], min(k, 1), []string{policy}})
 			}
 		}
 	}
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		cases, prompts, widths = cases[1:2], 8, []int{2, 9}
+	case !testlevel.Long():
+		prompts, widths = 25, []int{1, 2, 4, 9}
 	}
 	for _, c := range cases {
 		t.Run(fmt.Sprint(c.model, "/", c.sockets, "/", c.mapping, "/", strings.Join(c.policies, " ")), func(t *testing.T) {

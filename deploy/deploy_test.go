@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 func read(t *testing.T, path string) string {
@@ -142,9 +144,7 @@ func TestNamedFilesExist(t *testing.T) {
 // The package unpacks to a program that answers with the model beside it, and holds its units,
 // page, completion and file of flags.
 func TestDeb(t *testing.T) {
-	if os.Getenv("SHOAL_E2E") != "full" {
-		t.Skip("SHOAL_E2E=full: compiles nfpm and the release; make bare installs the package too")
-	}
+	testlevel.NeedFull(t)
 	out, root := t.TempDir(), t.TempDir()
 	if text, err := exec.Command("bash", "deb/build", runtime.GOARCH, out).CombinedOutput(); err != nil {
 		t.Fatalf("deb/build: %v\n%s", err, text)

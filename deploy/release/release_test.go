@@ -16,11 +16,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // What people download works by itself: the archive of this platform is built, unpacked in
 // an empty folder, and its demo answers there from the model beside it.
 func TestArchiveWorksByItself(t *testing.T) {
+	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("compiles the program as it is released")
 	}
@@ -81,9 +84,7 @@ func TestArchiveWorksByItself(t *testing.T) {
 // Anybody's `go install`, from a stand-in of the module proxy, in an empty folder with an empty
 // module cache: the program answers with the bundled model, which lies in that cache.
 func TestGoInstall(t *testing.T) {
-	if os.Getenv("SHOAL_E2E") != "full" {
-		t.Skip("SHOAL_E2E=full: compiles everything anew, two minutes of a processor")
-	}
+	testlevel.NeedFull(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute)
 	defer cancel()
 	proxy, empty := t.TempDir(), t.TempDir()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // Two builds that speak and compute alike may serve together; others are turned away, and
@@ -44,6 +45,7 @@ func arithmeticOf(t *testing.T, tags string) string {
 // streams run, whose bits stay; one of another build that computes alike serves with the
 // others; and nodes outlive a coordinator that computes otherwise.
 func TestOtherArithmetic(t *testing.T) {
+	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("builds other binaries")
 	}

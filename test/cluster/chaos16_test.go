@@ -6,6 +6,8 @@ import (
 	"os"
 	"strconv"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // TestChaosSixteen kills nodes of sixteen, one at a time, while 16 streams decode
@@ -13,9 +15,7 @@ import (
 // text and the scores stay those of the undisturbed run. SEED picks the victims,
 // SHOAL_VICTIMS their number (default 3, 16 for each of them).
 func TestChaosSixteen(t *testing.T) {
-	if !full() {
-		t.Skip("make chaos runs it, or SHOAL_E2E=full")
-	}
+	testlevel.NeedFull(t)
 	number := func(name string, otherwise int) int {
 		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
 			return n

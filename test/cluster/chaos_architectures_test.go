@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // architectures are killed under: those without long in every run, all by make chaos.
@@ -52,6 +54,7 @@ func folder(t *testing.T, name string, tiny bool) string {
 // architecture, with prompts longer than its windows: each stream is that of the
 // undisturbed run, token for token and logprob for logprob.
 func TestChaosArchitectures(t *testing.T) {
+	testlevel.NeedLong(t)
 	n := 6
 	if testing.Short() {
 		n = 4

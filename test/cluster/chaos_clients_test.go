@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // TestChaosAborts: half of the clients leave while a node dies, before, in and
@@ -49,9 +51,7 @@ func TestChaosAborts(t *testing.T) {
 // TestChaosFlapping: a node dies again and again, as soon as it is back or
 // sooner, while streams decode.
 func TestChaosFlapping(t *testing.T) {
-	if !full() {
-		t.Skip("make chaos runs it, or SHOAL_E2E=full")
-	}
+	testlevel.NeedFull(t)
 	reqs := streaming(8, 48)
 	c, gossip := coordinate(t, config{args: []string{"--nodes", "3"}})
 	join(t, "a", gossip, nil)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // diskJobs are long enough to be met half way.
@@ -88,9 +90,7 @@ func TestChaosTornLog(t *testing.T) {
 // acknowledged that is not written, what is there stays readable, and with space
 // again everything accepted ends.
 func TestChaosDiskFull(t *testing.T) {
-	if !full() {
-		t.Skip("make chaos runs it, or SHOAL_E2E=full")
-	}
+	testlevel.NeedFull(t)
 	beside(t)
 	data := smallDisk(t, 24<<20)
 	p := startPartsAt(t, data, 2)
@@ -151,6 +151,7 @@ func TestChaosDiskFull(t *testing.T) {
 // need no disk: they go on, on the nodes that are left. When there is space again jobs are
 // accepted and end, without a restart.
 func TestDiskFullServes(t *testing.T) {
+	testlevel.NeedLong(t)
 	beside(t)
 	data := smallDisk(t, 3<<20)
 	p := startPartsAt(t, data, 3)
@@ -234,9 +235,7 @@ func fill(t *testing.T, dir string) string {
 // full. Requests go on, jobs are refused with a reason and /health tells it; with space
 // again jobs are taken and end, without a restart, and nothing accepted is lost.
 func TestTwoFullDisksOfThree(t *testing.T) {
-	if !full() {
-		t.Skip("make chaos runs it, or SHOAL_E2E=full: half a minute of waiting")
-	}
+	testlevel.NeedFull(t)
 	beside(t)
 	disks := []string{smallDisk(t, 8<<20), smallDisk(t, 8<<20)}
 	k := newKept(t, "n0,n1", 3, disks...)

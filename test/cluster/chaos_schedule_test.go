@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // TestChaosSchedule draws faults of the network and of processes from SEED, often
@@ -15,9 +17,7 @@ import (
 // loopback addresses in the clear, then with a cluster key, where every byte may be
 // changed. Each round must end as the undisturbed run, and the cluster whole.
 func TestChaosSchedule(t *testing.T) {
-	if !full() {
-		t.Skip("make chaos runs it, or SHOAL_E2E=full")
-	}
+	testlevel.NeedFull(t)
 	seed, span := uint64(7), 90*time.Second
 	if n, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64); err == nil {
 		seed = n

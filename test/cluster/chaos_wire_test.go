@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // wired is a cluster whose processes are plugged into a wire.
@@ -115,6 +117,8 @@ func (x *wired) tensors() func(from, to uint16) bool {
 // messages short (tensors and calls alike), delays every packet, and loses and repeats some. A changed message is dropped
 // and the epoch fails; the text stays that of the undisturbed run.
 func TestChaosWire(t *testing.T) {
+	testlevel.NeedLong(t)
+	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("long")
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // TestClockJumps sets the wall clocks of a coordinator and its nodes hours ahead
@@ -17,9 +18,7 @@ import (
 // whose journal then ends in the future. Nothing is lost, each answer is that of the
 // undisturbed run, and nobody waits for a clock.
 func TestClockJumps(t *testing.T) {
-	if !full() {
-		t.Skip("builds another binary with another standard library: make chaos")
-	}
+	testlevel.NeedFull(t)
 	beside(t)
 	c := clocks{t, t.TempDir()}
 	p := newParts(t, t.TempDir(), 2)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // TestFixedContexts: many users ask about a text that was read once. Every token and
@@ -19,6 +20,7 @@ import (
 // place, with the store and the prefix disk of the first: the text is there without being made
 // again, and is read from the disk.
 func TestFixedContexts(t *testing.T) {
+	testlevel.NeedLong(t)
 	beside(t)
 	const length, policy = 700, "squeezed:clusters=0.1,levels=2,sparsity=0.7,tail=16,obs=32,segment=256"
 	text, tokens := ids(rand.New(rand.NewPCG(4, 1)), length), 160

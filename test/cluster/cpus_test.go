@@ -1,10 +1,15 @@
 package cluster_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
+)
 
 // TestSameBitsOnMixedMachines: nodes whose processors run different kernels
 // (SHOAL_CPU forces one) give the same bits, alone and in one cluster.
 func TestSameBitsOnMixedMachines(t *testing.T) {
+	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("portable kernels are slow")
 	}

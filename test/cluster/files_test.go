@@ -7,11 +7,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // TestChaosFiles: sequences whose rows lie in files while the owner of some is killed, and then
 // another is drained, say what they say in memory; what survivors have in files goes on from there.
 func TestChaosFiles(t *testing.T) {
+	testlevel.NeedLong(t)
 	r := rand.New(rand.NewPCG(11, 12))
 	var reqs []request
 	for i := range 9 {

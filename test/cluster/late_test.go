@@ -9,6 +9,7 @@ import (
 	pb "google.golang.org/protobuf/proto"
 
 	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 	"github.com/shoal-llm/shoal/proto"
 	"github.com/shoal-llm/shoal/security"
 )
@@ -87,6 +88,7 @@ func lateRun(t *testing.T, tags string, rounds int) *audit {
 
 // TestChaosLate: messages of an epoch that is over change nothing.
 func TestChaosLate(t *testing.T) {
+	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("long")
 	}
@@ -97,6 +99,7 @@ func TestChaosLate(t *testing.T) {
 // TestFencingMutationIsCaught: the same run with nodes that compare no epochs
 // (-tags unfenced, actors/socket/fence_mutation.go) breaks I4.
 func TestFencingMutationIsCaught(t *testing.T) {
+	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("builds another binary")
 	}

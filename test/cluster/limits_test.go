@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // headerLimit is how long a connection may take to send its headers: less than that the
@@ -101,9 +103,7 @@ func TestUnreadStreamGivesItsPlace(t *testing.T) {
 // TestManyUnreadStreams: 300 clients open streams of which they read nothing. A request that
 // comes then is answered while they are all still there.
 func TestManyUnreadStreams(t *testing.T) {
-	if !full() {
-		t.Skip("in the full form: SHOAL_E2E=full")
-	}
+	testlevel.NeedFull(t)
 	const clients = 300
 	s := start(t, config{nodes: 2})
 	addr := strings.TrimPrefix(s.base, "http://")

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // binaries are built at most once a test binary each, into a folder of their
@@ -122,7 +124,7 @@ func waitTogether() {
 }
 
 // full tells that the long sweeps were asked for.
-func full() bool { return os.Getenv("SHOAL_E2E") == "full" }
+func full() bool { return testlevel.Full() }
 
 // drafting is how every process drafts that does not say itself; "": as it does by default,
 // and streams that meet faults have none.

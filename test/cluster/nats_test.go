@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/shoal-llm/shoal/internal/testlevel"
 	"github.com/shoal-llm/shoal/security"
 )
 
@@ -43,6 +44,8 @@ func natsURL(ns *server.Server) string {
 // server, and give the answers of a cluster with its own mesh. The server is
 // restarted under their streams.
 func TestExternalNATS(t *testing.T) {
+	testlevel.NeedLong(t)
+	testlevel.NeedLong(t)
 	beside(t)
 	reqs := streaming(4, 150)
 	mesh := up(t, 2)

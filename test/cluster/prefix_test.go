@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/shoal-llm/shoal/api"
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // alike are requests, under every policy, of prompts that begin as one text and part from it
@@ -38,6 +39,7 @@ func alike(tokens int) (reqs []request) {
 // log-probability is that of a cluster without the prefix cache: when they come together,
 // when they come later, after kill -9 of a node while they decode, and in little memory.
 func TestWarmPrefixes(t *testing.T) {
+	testlevel.NeedLong(t)
 	beside(t)
 	tokens := 24
 	reqs := alike(tokens)
@@ -129,9 +131,7 @@ func TestWarmPrefixes(t *testing.T) {
 // TestRecoveryFindsPrefixes: sequences that a dead node owned are read again, of a text that they
 // begin with the beginning once, and from files not at all.
 func TestRecoveryFindsPrefixes(t *testing.T) {
-	if !full() {
-		t.Skip("in the full form: SHOAL_E2E=full")
-	}
+	testlevel.NeedFull(t)
 	text := ids(rand.New(rand.NewPCG(19, 7)), 480)
 	var reqs []request
 	for i := range 9 {

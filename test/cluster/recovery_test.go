@@ -4,11 +4,15 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // TestRecoveryFigures kills a node under streams, with and without replicas, and
 // reads in /v1/cluster and /metrics what that has cost.
 func TestRecoveryFigures(t *testing.T) {
+	testlevel.NeedLong(t)
+	testlevel.NeedLong(t)
 	reqs := load()
 	var want []string
 	for _, replicas := range []string{"1", "0"} {

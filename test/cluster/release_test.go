@@ -4,12 +4,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // TestReleaseRaces: a request that begins in the moment in which another ends
 // finds the other's bytes free, whichever of the two messages is faster, and
 // nothing is left in the end.
 func TestReleaseRaces(t *testing.T) {
+	testlevel.NeedLong(t)
 	for _, n := range []int{1, 2} {
 		t.Run(fmt.Sprintf("n%d", n), func(t *testing.T) {
 			c := up(t, n, "--kv-memory", "3MiB") // one large request on a node, or a few small ones

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/testlevel"
 	"github.com/shoal-llm/shoal/security"
 )
 
@@ -19,6 +20,7 @@ import (
 // killed with jobs in flight, and its copy is damaged before it comes back. The
 // jobs end as in the undisturbed run, and three copies are in step again.
 func TestStoreReplicaLost(t *testing.T) {
+	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("forms a replicated store, some ten seconds")
 	}
@@ -128,6 +130,7 @@ func TestStoreMembersAreNamed(t *testing.T) {
 // names another, which has all there was, and counts: with it the store outlives the loss
 // of the other first one. When the lost one comes back after all, it is told.
 func TestStoreMemberIsReplaced(t *testing.T) {
+	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("forms a replicated store, some ten seconds")
 	}
@@ -172,6 +175,7 @@ func TestStoreMemberIsReplaced(t *testing.T) {
 // TestStoreReplicasGone: both other replicas are gone. Who coordinates goes on with what runs and
 // says what it lacks; started again, it says so as well, within seconds.
 func TestStoreReplicasGone(t *testing.T) {
+	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("forms a replicated store, some ten seconds")
 	}

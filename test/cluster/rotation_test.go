@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shoal-llm/shoal/internal/testlevel"
 	"github.com/shoal-llm/shoal/security"
 )
 
@@ -17,6 +18,7 @@ import (
 // forgets the old one. No stream ends, no epoch ends; afterwards the old key lets
 // nobody in, and the new one does.
 func TestKeyRotation(t *testing.T) {
+	testlevel.NeedLong(t)
 	beside(t)
 	dir := t.TempDir()
 	before, after := security.NewKey(), security.NewKey()

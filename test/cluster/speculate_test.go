@@ -5,6 +5,8 @@ import (
 	"maps"
 	"syscall"
 	"testing"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // TestChaosSpeculation kills nodes while streams decode rows with drafts, from text and from a
@@ -12,6 +14,7 @@ import (
 // and not drawn leaves nothing behind, on owners, on replicas and in what is rebuilt. Tokens
 // and logprobs are those of a run without drafts.
 func TestChaosSpeculation(t *testing.T) {
+	testlevel.NeedLong(t)
 	reqs := streaming(len(load()), 240) // drafts make them short
 	fits := maps.Clone(reqs[0].body)
 	fits["structured_outputs"] = map[string]any{"regex": "([a-f]{3}[0-9]{2} ){120}"}

@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // TestChaosStraggler gives one node of four a fifth of the time, by SIGSTOP and
@@ -13,9 +15,7 @@ import (
 // fenced; the streams do not change; when the cycle ends it comes back with a
 // smaller share.
 func TestChaosStraggler(t *testing.T) {
-	if !full() { // on a busy machine everybody waits for everybody
-		t.Skip("make chaos runs it, or SHOAL_E2E=full; topology plays it in virtual time")
-	}
+	testlevel.NeedFull(t)
 	reqs := streaming(4, 200)
 	c := up(t, 4)
 	want, _ := c.undisturbed(t, reqs)
@@ -65,9 +65,7 @@ func TestChaosStraggler(t *testing.T) {
 // TestChaosLongSequence: the owner of one long sequence has all of its attention to compute, for
 // which the others wait most of every step. It is healthy, so nobody names it or leaves it out.
 func TestChaosLongSequence(t *testing.T) {
-	if !full() {
-		t.Skip("make chaos runs it, or SHOAL_E2E=full: a verdict takes 8 s of steps; topology judges owners in virtual time")
-	}
+	testlevel.NeedFull(t)
 	c := up(t, 4)
 	began := c.state().Epoch // earlier clusters of this model have left a record
 	_, stall := c.open([]request{{"a long sequence", "/v1/completions", map[string]any{"prompt": ids(rand.New(rand.NewPCG(7, 9)), 6000), "max_tokens": 1500,

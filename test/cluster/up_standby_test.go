@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shoal-llm/shoal/internal/testlevel"
 )
 
 // coordinators are the pids of a cluster's coordinator processes, by id.
@@ -99,9 +101,7 @@ func TestUpStandby(t *testing.T) {
 // on it may have the address for a moment, so jobs and requests come in all the while:
 // what it answers is right, what it accepts is done, and it ends and follows.
 func TestChaosFrozenCoordinator(t *testing.T) {
-	if !full() {
-		t.Skip("long; make chaos")
-	}
+	testlevel.NeedFull(t)
 	c, p, reqs, want := upPair(t)
 	flows := streaming(1, 250)
 	whole := c.open(flows)
@@ -207,6 +207,8 @@ func TestChaosFrozenCoordinator(t *testing.T) {
 // of `shoal up --standby` can have the lease. At their one address they say so within
 // seconds.
 func TestUpStandbyWithoutItsStore(t *testing.T) {
+	testlevel.NeedLong(t)
+	testlevel.NeedLong(t)
 	if testing.Short() {
 		t.Skip("forms a replicated store, some ten seconds")
 	}

@@ -1,0 +1,37 @@
+// Package testlevel says how many of the long tests run.
+//
+// The environment variable SHOAL_E2E sets the level:
+//
+//	(unset)  what `go test ./...` runs: every property, on a covering subset of the sweeps
+//	long     also the long stories and the whole sweeps, on any machine
+//	full     also what needs a machine of its own: strict time limits, whole products
+package testlevel
+
+import (
+	"os"
+	"testing"
+)
+
+const variable = "SHOAL_E2E"
+
+// Long reports whether the long stories and whole sweeps run.
+func Long() bool { return os.Getenv(variable) == "long" || Full() }
+
+// Full reports whether tests may assume a machine of their own.
+func Full() bool { return os.Getenv(variable) == "full" }
+
+// NeedLong skips a test that only runs at the level long or full.
+func NeedLong(t testing.TB) {
+	t.Helper()
+	if !Long() {
+		t.Skipf("a long test: .ci/run stories runs it, or %s=long", variable)
+	}
+}
+
+// NeedFull skips a test that needs a machine of its own.
+func NeedFull(t testing.TB) {
+	t.Helper()
+	if !Full() {
+		t.Skipf("needs a machine of its own: make chaos runs it, or %s=full", variable)
+	}
+}
