@@ -21,6 +21,7 @@ func (s *Server) chatOf(ctx context.Context, f *fields) *generation {
 	f.chat = true
 	g := &generation{params: s.parseParams(f), promptLogprobs: -1}
 	s.parseMasks(ctx, f, &g.params)
+	f.fail(g.checkMasks())
 	var want bool
 	var top int64
 	f.boolean("logprobs", &want)

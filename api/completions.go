@@ -32,6 +32,7 @@ func (s *Server) decodeCompletions(ctx context.Context, body []byte) *generation
 func (s *Server) completionOf(ctx context.Context, f *fields) *generation {
 	g := &generation{params: s.parseParams(f), promptLogprobs: -1, continues: true}
 	s.parseMasks(ctx, f, &g.params)
+	f.fail(g.checkMasks())
 	f.boolean("echo", &g.echo)
 	if string(f.get("logprobs")) != "false" { // some clients send the chat form
 		var k int64
@@ -94,7 +95,7 @@ func (s *Server) decodePrompts(ctx context.Context, v json.RawMessage, special *
 		return p
 	}
 	list := func(raw json.RawMessage) prompt {
-		ids, problem := parseIDs(raw, s.vocab, lim.PromptTokens)
+		ids, problem := parseIDs(raw, s.vocab, len(raw)) // fit says what is too long, as of a text
 		if problem == "" && len(ids) == 0 {
 			problem = "must not be empty"
 		}

@@ -316,3 +316,88 @@ func TestUsageCountsCacheBytes(t *testing.T) {
 		t.Error(a.raw)
 	}
 }
+
+// A prompt of ids may end inside a character. With echo its bytes and those of the answer are
+// one text; without echo the prompt's bytes never show.
+func TestEchoEndsInsideACharacter(t *testing.T) {
+	e := &fakeEngine{script: tokens(FinishLength, 0xa5, tokOne)}
+	url := serve(t, e) + "/v1/completions"
+	prompt := []int{tokHello, 0xe6, 0x97}
+	for _, more := range []M{{}, {"logprobs": 1}, {"n": 2}, {"logprobs": 1, "n": 2}} {
+		more["prompt"], more["max_tokens"], more["echo"] = prompt, 2, true
+		a := post(t, url, completion(more))
+		if got := at(t, a.body, "choices", 0, "text"); got != "Hello日 one" {
+			t.Errorf("%v: %q", more, got)
+		}
+		if more["logprobs"] != nil {
+			if got := at(t, a.body, "choices", 0, "logprobs", "text_offset"); !reflect.DeepEqual(got, []any{0.0, 5.0, 5.0, 5.0, 6.0}) {
+				t.Errorf("text_offset %v", got)
+			}
+		}
+		text := ""
+		for _, ev := range stream(t, url, completion(more)) {
+			if c, ok := ev.json["choices"].([]any); ok && len(c) > 0 && at(t, c, 0, "index") == 0.0 {
+				text += at(t, c, 0, "text").(string)
+			}
+		}
+		if text != "Hello日 one" {
+			t.Errorf("%v as a stream: %q", more, text)
+		}
+		delete(more, "echo")
+		if got := at(t, post(t, url, completion(more)).body, "choices", 0, "text"); got != "\uFFFD one" {
+			t.Errorf("%v: %q", more, got)
+		}
+	}
+	for _, more := range []M{{}, {"logprobs": 1}} {
+		more["prompt"], more["max_tokens"], more["echo"] = prompt, 0, true
+		if got := at(t, post(t, url, completion(more)).body, "choices", 0, "text"); got != "Hello\uFFFD" {
+			t.Errorf("%v: %q", more, got)
+		}
+	}
+}
+
+// What is too long has one code, be it text, ids or a chat, at once or as a task.
+func TestTooLongHasACode(t *testing.T) {
+	s := newServer(t, &fakeEngine{script: hello})
+	url := serve(t, &fakeEngine{script: hello})
+	ids := make([]int, 600)
+	for _, prompt := range []any{ids, [][]int{{1}, ids}, strings.Repeat("x", 600)} {
+		body := completion(M{"prompt": prompt, "max_tokens": 1})
+		a := post(t, url+"/v1/completions", body)
+		checkError(t, a, 400, "invalid_request_error", "prompt", "context_length_exceeded")
+		if !strings.Contains(a.raw, "512 tokens") || !strings.Contains(a.raw, "60") {
+			t.Error(a.raw)
+		}
+		raw, err := json.Marshal(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.NewTask(t.Context(), EndpointCompletions, raw, TaskOptions{})
+		if status, text := ErrorStatus(err); status != 400 || !strings.Contains(string(text), `"context_length_exceeded"`) {
+			t.Errorf("as a task: %d %s", status, text)
+		}
+		body["truncate_prompt_tokens"] = -1
+		if a := post(t, url+"/v1/completions", body); a.status != 200 {
+			t.Errorf("its end: %s", a.raw)
+		}
+	}
+}
+
+// Settings that leave no token to draw are the client's mistake.
+func TestMasksThatBanEverything(t *testing.T) {
+	url := serve(t, &fakeEngine{script: hello})
+	for _, more := range []M{
+		{"allowed_token_ids": []int{'x'}, "bad_words": []string{"x"}},
+		{"allowed_token_ids": []int{'x', tokHello}, "bad_words": []string{"Hello", "x"}},
+		{"allowed_token_ids": []int{tokEOS}, "min_tokens": 5},
+		{"allowed_token_ids": []int{tokEOS, 'x'}, "min_tokens": 5, "stop_token_ids": []int{'x'}},
+	} {
+		checkError(t, post(t, url+"/v1/completions", completion(more)), 400, "invalid_request_error", "allowed_token_ids", "no_allowed_token")
+		checkError(t, post(t, url+"/v1/chat/completions", chat(more)), 400, "invalid_request_error", "allowed_token_ids", "no_allowed_token")
+	}
+	for _, more := range []M{{"allowed_token_ids": []int{'x', 'y'}, "bad_words": []string{"x", "xy", "yy"}}, {"allowed_token_ids": []int{tokEOS}, "min_tokens": 5, "ignore_eos": true}, {"allowed_token_ids": []int{tokEOS}}} {
+		if a := post(t, url+"/v1/completions", completion(more)); a.status != 200 {
+			t.Errorf("%v: %s", more, a.raw)
+		}
+	}
+}

@@ -60,3 +60,33 @@ func (s *Server) parseMasks(ctx context.Context, f *fields, p *params) {
 	}
 	f.attempt(func() { elements("bad_words", "strings", v, lim.BadWords, word) })
 }
+
+// checkMasks refuses settings that leave no token to draw, as far as they show it by
+// themselves. What depends on the text before, or on a grammar, ends the sequence when it
+// comes to that, with the code no_allowed_token.
+func (p *params) checkMasks() *apiError {
+	sp := &p.sampling
+	if sp.Allowed == nil {
+		return nil
+	}
+	left := slices.Clone(sp.Allowed)
+	ban := func(token int32) {
+		if w := int(token) / 64; w < len(left) {
+			left[w] &^= 1 << (token % 64)
+		}
+	}
+	for _, word := range sp.BadWords {
+		if len(word) == 1 {
+			ban(word[0])
+		}
+	}
+	if sp.MinTokens > 0 && sp.Grammar == nil {
+		for _, token := range sp.Stop {
+			ban(token)
+		}
+	}
+	if slices.ContainsFunc(left, func(w uint64) bool { return w != 0 }) {
+		return nil
+	}
+	return invalidCode("allowed_token_ids", "no_allowed_token", "'allowed_token_ids' leaves no token to draw: 'bad_words' or 'min_tokens' ban every one of them.")
+}

@@ -221,7 +221,7 @@ func (r *run) apply(a arrival) (d delta, show bool, err error) {
 		return d, false, nil
 	}
 	if r.echo && !c.started && c.echo == nil {
-		if c.echo, err = r.makeEcho(a.choice/r.n, a.event); err != nil {
+		if c.echo, c.text, err = r.makeEcho(a.choice/r.n, a.event, c.text); err != nil {
 			return d, false, err
 		}
 		c.runes = utf8.RuneCountInString(c.echo.text)
@@ -233,29 +233,33 @@ func (r *run) apply(a arrival) (d delta, show bool, err error) {
 	return d, show, err
 }
 
-// makeEcho prepares the prompt as the beginning of the output.
-func (r *run) makeEcho(i int, first Event) (*echo, error) {
-	p, s := r.prompts[i], r.server
-	if r.promptLogprobs < 0 {
-		if p.text == "" {
-			return &echo{text: s.tok.Decode(p.ids, !r.keepSpecial)}, nil
-		}
-		return &echo{text: p.text}, nil
+// makeEcho prepares the prompt as the beginning of the output, and the stream that decodes
+// what follows. A prompt of ids may end inside a character: prompt and output are one byte
+// string, so the stream continues with the bytes that the prompt has of it.
+func (r *run) makeEcho(i int, first Event, after TextStream) (*echo, TextStream, error) {
+	p, scores := r.prompts[i], first.PromptLogprobs
+	switch {
+	case r.promptLogprobs < 0 && p.text != "":
+		return &echo{text: p.text}, after, nil
+	case r.promptLogprobs < 0:
+		scores = nil
+	case len(p.ids) == 1 && len(scores) == 0: // the engine scores what has a token before it
+		scores = make([]PromptLogprob, 1)
+	case len(scores) != len(p.ids):
+		return nil, after, fmt.Errorf("api: the engine sent logprobs of %d prompt tokens, not of %d", len(scores), len(p.ids))
 	}
-	if len(first.PromptLogprobs) != len(p.ids) {
-		return nil, fmt.Errorf("api: the engine sent logprobs of %d prompt tokens, not of %d", len(first.PromptLogprobs), len(p.ids))
-	}
-	e, text, runes := &echo{tokens: make([]tokenRecord, len(p.ids))}, s.tok.NewStream(!r.keepSpecial), 0
-	var all []byte
+	e, text, runes := &echo{}, r.server.tok.NewStream(!r.keepSpecial), 0
+	var all strings.Builder
 	for k, id := range p.ids {
-		lp := first.PromptLogprobs[k]
-		e.tokens[k] = tokenRecord{id: id, logprob: lp.Logprob, top: lp.Top, first: k == 0, offset: runes}
+		if scores != nil {
+			e.tokens = append(e.tokens, tokenRecord{id: id, logprob: scores[k].Logprob, top: scores[k].Top, first: k == 0, offset: runes})
+		}
 		t := text.Push(id)
-		all = append(all, t...)
+		all.WriteString(t)
 		runes += utf8.RuneCountInString(t)
 	}
-	e.text = string(append(all, text.Flush()...))
-	return e, nil
+	e.text = all.String()
+	return e, text, nil
 }
 
 func (r *run) usage() usage {

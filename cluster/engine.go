@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/shoal-llm/shoal/actors/batcher"
@@ -183,13 +184,15 @@ func (p *pump) last(f *batcher.Finish) api.Event {
 			out.Drafts.PerStep = append(out.Drafts.PerStep, api.DraftStep{Drafted: int(v.Drafted), Accepted: int(v.Accepted)})
 		}
 	}
-	switch f.Reason {
-	case batcher.ReasonStop:
+	switch {
+	case f.Reason == batcher.ReasonStop:
 		out.Finish = api.FinishStop
-	case batcher.ReasonLength:
+	case f.Reason == batcher.ReasonLength:
 		out.Finish = api.FinishLength
-	case batcher.ReasonCancelled:
+	case f.Reason == batcher.ReasonCancelled:
 		out.Finish = api.FinishCancelled
+	case f.Code == batcher.CodeBanned: // the client's mistake
+		out.Finish, out.Err = api.FinishError, api.ErrInvalid{Code: f.Code, Message: strings.TrimPrefix(f.Message, "sampler: ") + "."}
 	default:
 		out.Finish, out.Err = api.FinishError, api.ErrFailed{Code: f.Code, Message: f.Message}
 	}

@@ -102,7 +102,10 @@ func StepDone(p *batcher.Plan, replies []*proto.StepReply) batcher.StepDone {
 			}
 			for _, t := range s.Drawn {
 				sample := sampler.Result{Err: sampler.ErrNoCandidate}
-				if t.HasToken {
+				switch {
+				case t.Banned:
+					sample.Err = sampler.ErrBanned
+				case t.HasToken:
 					sample = sampler.Result{Token: int32(t.Token), Logprob: t.Logprob, Top: tops(t.Top)}
 				}
 				out.Samples = append(out.Samples, sample)

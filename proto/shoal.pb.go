@@ -2743,6 +2743,7 @@ type Drawn struct {
 	Token         uint32                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
 	Logprob       float32                `protobuf:"fixed32,3,opt,name=logprob,proto3" json:"logprob,omitempty"`
 	Top           []*TokenLogprob        `protobuf:"bytes,4,rep,name=top,proto3" json:"top,omitempty"`
+	Banned        bool                   `protobuf:"varint,5,opt,name=banned,proto3" json:"banned,omitempty"` // without a token: the model has candidates, and the request bans them all
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2803,6 +2804,13 @@ func (x *Drawn) GetTop() []*TokenLogprob {
 		return x.Top
 	}
 	return nil
+}
+
+func (x *Drawn) GetBanned() bool {
+	if x != nil {
+		return x.Banned
+	}
+	return false
 }
 
 type Sampled struct {
@@ -3784,12 +3792,13 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\rPromptLogprob\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\rR\bposition\x12\x18\n" +
 	"\alogprob\x18\x02 \x01(\x02R\alogprob\x12%\n" +
-	"\x03top\x18\x03 \x03(\v2\x13.shoal.TokenLogprobR\x03top\"{\n" +
+	"\x03top\x18\x03 \x03(\v2\x13.shoal.TokenLogprobR\x03top\"\x93\x01\n" +
 	"\x05Drawn\x12\x1b\n" +
 	"\thas_token\x18\x01 \x01(\bR\bhasToken\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\rR\x05token\x12\x18\n" +
 	"\alogprob\x18\x03 \x01(\x02R\alogprob\x12%\n" +
-	"\x03top\x18\x04 \x03(\v2\x13.shoal.TokenLogprobR\x03top\"\x9f\x01\n" +
+	"\x03top\x18\x04 \x03(\v2\x13.shoal.TokenLogprobR\x03top\x12\x16\n" +
+	"\x06banned\x18\x05 \x01(\bR\x06banned\"\x9f\x01\n" +
 	"\aSampled\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12,\n" +
 	"\x06prompt\x18\x06 \x03(\v2\x14.shoal.PromptLogprobR\x06prompt\x12\"\n" +

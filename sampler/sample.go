@@ -6,8 +6,13 @@ import (
 	"math/bits"
 )
 
-// ErrNoCandidate: every logit is NaN or -Inf, so there is nothing to choose from.
-var ErrNoCandidate = errors.New("sampler: no token can be chosen: every logit is NaN or -Inf (a bad checkpoint, min_tokens, allowed_token_ids, bad_words and logit_bias ban the whole vocabulary, or no token of it fits the grammar, or fits it within the steps that may be taken)")
+var (
+	// ErrNoCandidate: every logit of the model is NaN or -Inf, so the checkpoint or a kernel
+	// is broken.
+	ErrNoCandidate = errors.New("sampler: no token can be chosen: every logit of the model is NaN or -Inf; the checkpoint may be damaged")
+	// ErrBanned: the model has candidates, and the settings of the request ban them all.
+	ErrBanned = errors.New("sampler: no token is left to choose: allowed_token_ids, bad_words, min_tokens, logit_bias and the grammar of this request ban every token at this place")
+)
 
 // TokenLogprob is a token with its log-probability.
 type TokenLogprob struct {
@@ -23,7 +28,7 @@ type Result struct {
 	Token   int32
 	Logprob float32
 	Top     []TokenLogprob
-	Err     error // ErrNoCandidate; Token is then 0 and must not be used
+	Err     error // ErrNoCandidate or ErrBanned; Token is then 0 and must not be used
 }
 
 // Scratch is memory that calls of Sample reuse. The zero value is ready; one
@@ -76,12 +81,20 @@ func SampleAmong(logits []float32, p *Params, position int, h *History, allowed 
 		return SampleAmong(logits, &free, position, h, allowed, s)
 	}
 	if token < 0 {
-		return Result{Err: ErrNoCandidate}
+		return Result{Err: unchosen(logits)}
 	}
 	if p.Logprobs < 0 {
 		return Result{Token: token}
 	}
 	return Logprobs(logits, token, p.Logprobs, s)
+}
+
+// unchosen says why no token was chosen, by the logits as the model gave them.
+func unchosen(logits []float32) error {
+	if argMax(logits) < 0 {
+		return ErrNoCandidate
+	}
+	return ErrBanned
 }
 
 // among copies the logits of tokens that both sets allow, of which one may be nil: any.

@@ -95,12 +95,14 @@ func TestEdges(t *testing.T) {
 		{"bias -100 bans", []float32{5, 60, -50}, mod(func(p *Params) { p.LogitBias = []Bias{{1, -100}} }), 0, nil},
 		{"bias outside", []float32{60, 0}, mod(func(p *Params) { p.LogitBias = []Bias{{7, 100}} }), 0, nil},
 		{"min_tokens holds back", []float32{60, 0}, mod(func(p *Params) { p.MinTokens, p.Stop = 1, []int32{0} }), 1, nil},
-		{"min_tokens bans all", []float32{1}, mod(func(p *Params) { p.MinTokens, p.Stop = 1, []int32{0} }), 0, ErrNoCandidate},
+		{"min_tokens bans all", []float32{1}, mod(func(p *Params) { p.MinTokens, p.Stop = 1, []int32{0} }), 0, ErrBanned},
 		{"allowed", []float32{9, 1, 2, 3}, mod(func(p *Params) { p.Allowed = []uint64{0b0010} }), 1, nil},
 		{"allowed, greedy", []float32{9, 1, 2, 3}, mod(func(p *Params) { p.Temperature, p.Allowed = 0, []uint64{0b0110} }), 2, nil},
 		{"a bad word of one token", []float32{60, 0}, mod(func(p *Params) { p.BadWords = [][]int32{{0}} }), 1, nil},
 		{"a bad word that was not begun", []float32{60, 0}, mod(func(p *Params) { p.BadWords = [][]int32{{1, 0}} }), 0, nil},
-		{"nothing is left", []float32{60, 0}, mod(func(p *Params) { p.Allowed, p.BadWords = []uint64{1}, [][]int32{{0}} }), 0, ErrNoCandidate},
+		{"nothing is left", []float32{60, 0}, mod(func(p *Params) { p.Allowed, p.BadWords = []uint64{1}, [][]int32{{0}} }), 0, ErrBanned},
+		{"bans over a broken model", []float32{nan, ninf}, mod(func(p *Params) { p.Allowed, p.BadWords = []uint64{1}, [][]int32{{0}} }), 0, ErrNoCandidate},
+		{"bans over half a model", []float32{nan, 3}, mod(func(p *Params) { p.Allowed = []uint64{1} }), 0, ErrBanned},
 		{"tiny temperature", []float32{1, 1.0001}, mod(func(p *Params) { p.Temperature = math.SmallestNonzeroFloat32 }), 1, nil},
 	} {
 		for pos := range 20 {
@@ -122,8 +124,8 @@ func TestAllowedTwice(t *testing.T) {
 		{[]uint64{0b0111}, []uint64{0b1100}, 2, nil},
 		{[]uint64{0b0100, 1}, []uint64{0b1101}, 2, nil},
 		{[]uint64{0b1000}, []uint64{0b1111, 1}, 3, nil},
-		{[]uint64{0b0011}, []uint64{0b1100}, 0, ErrNoCandidate},
-		{[]uint64{0, 1}, []uint64{0b1100}, 0, ErrNoCandidate},
+		{[]uint64{0b0011}, []uint64{0b1100}, 0, ErrBanned},
+		{[]uint64{0, 1}, []uint64{0b1100}, 0, ErrBanned},
 	} {
 		p := Params{Logprobs: -1, Allowed: c.request}
 		if got := SampleAmong([]float32{9, 8, 7, 6}, &p, 0, nil, c.grammar, nil); got.Token != c.want || got.Err != c.err {
@@ -392,7 +394,7 @@ func TestSampleAmong(t *testing.T) {
 	if !slices.Equal(logits, before) {
 		t.Error("logits were changed")
 	}
-	if r := SampleAmong(logits, &Params{Logprobs: -1}, 0, nil, []uint64{}, &s); r.Err != ErrNoCandidate {
+	if r := SampleAmong(logits, &Params{Logprobs: -1}, 0, nil, []uint64{}, &s); r.Err != ErrBanned {
 		t.Errorf("nothing is allowed: %+v", r)
 	}
 }

@@ -61,6 +61,11 @@ func twin(logits []float32, p *Params, position int, prompt, output []int32) Res
 		}
 	}
 	if len(all) == 0 {
+		for _, l := range logits {
+			if l == l && !math.IsInf(float64(l), -1) {
+				return Result{Err: ErrBanned}
+			}
+		}
 		return Result{Err: ErrNoCandidate}
 	}
 	slices.SortStableFunc(all, func(a, b cand) int {

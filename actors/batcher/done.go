@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/shoal-llm/shoal/sampler"
@@ -121,6 +122,10 @@ func (s *State) measured(rank int, used int64) {
 // a replay and only compared, the next one is emitted.
 func (s *State) sampled(r *request, sample sampler.Result) {
 	if r.ended {
+		return
+	}
+	if errors.Is(sample.Err, sampler.ErrBanned) {
+		s.finish(r, ReasonError, CodeBanned, sample.Err.Error())
 		return
 	}
 	if sample.Err != nil {

@@ -187,7 +187,8 @@ const (
 	CodeUnserved   = "no_cluster"
 	CodeDeadline   = "deadline_exceeded"
 	CodeFailed     = "step_failed"
-	CodeSampling   = "sampling_failed"
+	CodeSampling   = "sampling_failed"  // the model gives no number
+	CodeBanned     = "no_allowed_token" // the request bans every token
 	CodeDiverged   = "replay_diverged"
 )
 

@@ -168,7 +168,7 @@ func (h *head) finish(b *layer.Batch, rows []wanted, reply *results) error {
 	for i, w := range rows {
 		switch err := h.drawn[i].Err; {
 		case w.seq.owner != b.Rank || errors.Is(err, errWrongDraft):
-		case err != nil && !errors.Is(err, sampler.ErrNoCandidate):
+		case err != nil && !errors.Is(err, sampler.ErrNoCandidate) && !errors.Is(err, sampler.ErrBanned):
 			return err
 		case w.sample:
 			reply.token(w.seq, h.drawn[i])
@@ -202,8 +202,11 @@ func (h *head) result(b *layer.Batch, i int, w wanted) sampler.Result {
 	switch {
 	case w.sample && w.seq.must != nil:
 		allowed, err := w.seq.must.allowed()
-		if err != nil { // of this sequence alone, and so no failure of the step
+		switch { // of this sequence alone, and so no failure of the step
+		case errors.Is(err, errNoGrammars):
 			return sampler.Result{Err: fmt.Errorf("%w: %w", sampler.ErrNoCandidate, err)}
+		case err != nil:
+			return sampler.Result{Err: fmt.Errorf("%w: %w", sampler.ErrBanned, err)}
 		}
 		return sampler.SampleAmong(logits, &w.seq.params, w.position, w.seq.history, allowed, scratch)
 	case w.sample:
@@ -263,7 +266,7 @@ func (r *results) of(s *sequence) *proto.Sampled {
 
 // token reports what was drawn after the next row.
 func (r *results) token(s *sequence, t sampler.Result) {
-	p, d := r.of(s), &proto.Drawn{}
+	p, d := r.of(s), &proto.Drawn{Banned: errors.Is(t.Err, sampler.ErrBanned)}
 	if t.Err == nil { // else there was nothing to draw from
 		d.HasToken, d.Token, d.Logprob, d.Top = true, uint32(t.Token), t.Logprob, tops(t.Top)
 	}
