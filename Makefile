@@ -133,6 +133,10 @@ samebits: ## the same-bits tests in full: every node count, mapping, chunk, shar
 answers: ## answers of every policy, architecture and type, to the bit, beside those recorded (1 to 3 minutes)
 	go test -count 1 -timeout 30m -v ./test/answers -only .
 
+.PHONY: mixed
+mixed: ## builds of earlier revisions with this one in one cluster, real processes (4 minutes)
+	SHOAL_MIXED=1 go test -count 1 -v -timeout 30m -run TestMixedBuilds ./test/cluster
+
 .PHONY: wire
 wire: ## record the formats between processes for a new wire version (raise internal/wire/version.go first)
 	go test -count 1 -run '^TestWire$$' $$(grep -rl --include='*_test.go' 'wiretest\.Check(' . | xargs -n1 dirname | sort -u) -record-wire

@@ -1,0 +1,118 @@
+package cluster_test
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"testing"
+
+	"github.com/shoal-llm/shoal/cluster/rpc"
+)
+
+// Builds of earlier revisions beside this one, as during a rolling upgrade. The build before
+// this wire version is tried in every run, the others in `make mixed`.
+
+// onePass is a build of wire version 5 that drops StepRequest.passes without a word. A cluster
+// with it ended an epoch every ten seconds.
+const onePass = "e03f502"
+
+func mixedInFull() bool { return os.Getenv("SHOAL_MIXED") != "" }
+
+// plain are requests whose steps are decode rows alone, which plans of several passes are for.
+func plain(n, tokens int) (out []request) {
+	for i := range n {
+		out = append(out, request{fmt.Sprintf("plain %d", i), "/v1/completions", map[string]any{"prompt": fmt.Sprintf("The sea %d", i), "max_tokens": tokens, "stream": true, "logprobs": 1,
+			"return_tokens_as_token_ids": true, "ignore_eos": true, "skip_special_tokens": false, "speculate": "off", "temperature": 0, "stream_options": map[string]any{"include_usage": true}}})
+	}
+	return out
+}
+
+// TestMixedBuilds: nodes of the build before this wire version serve with nodes of this one,
+// under coordinators of both. No epoch ends, and the tokens are those of one build alone. Then
+// the rest is replaced while streams run.
+func TestMixedBuilds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds another revision")
+	}
+	beside(t)
+	other, same := releases()
+	if other == "" {
+		t.Skip("this checkout has no build of another wire version: clone the whole history")
+	}
+	revs := []string{other}
+	if mixedInFull() {
+		revs = append(revs, onePass)
+		if same != "" {
+			revs = append(revs, same)
+		}
+	}
+	for _, rev := range revs {
+		t.Run(fmt.Sprintf("%.12s", rev), func(t *testing.T) {
+			if wireOf(rev) < rpc.MinVersion {
+				t.Skip("this build does not read its wire version: TestOtherWireVersion")
+			}
+			t.Logf("wire version %d and %d", wireOf(rev), rpc.Version)
+			mixedBuilds(t, built.release(t, rev), append(plain(1, 200), streaming(3, 150)...), rev)
+		})
+	}
+}
+
+func mixedBuilds(t *testing.T, old string, reqs []request, rev string) {
+	now := built.shoal(t, "")
+	p := newParts(t, t.TempDir(), 3)
+	p.start()
+	want, _ := p.open(reqs).wait(t)
+
+	settled := func(what string, epoch uint64) {
+		t.Helper()
+		got, _ := p.open(reqs).wait(t)
+		same(t, what, reqs, want, got)
+		if s := p.cluster(); s.Epoch != epoch {
+			t.Errorf("%s: epoch %d, it was %d: %s", what, s.Epoch, epoch, p.stateText())
+		}
+	}
+	replace := func(i int, bin string) {
+		t.Helper()
+		if out, said, code := command(t, patience, nil, "drain", fmt.Sprintf("n%d", i), "--server", p.base); code != 0 {
+			t.Fatalf("drain: %s%s", out, said)
+		}
+		p.nodes[i].kill(t)
+		p.bin = bin
+		p.startNode(i)
+		p.bin = now
+		p.serving(3)
+	}
+
+	replace(1, old)
+	settled("an old node under a new coordinator", p.cluster().Epoch)
+	if wireOf(rev) != rpc.Version {
+		p.coordinator.line(t, p.coordinator.err, regexp.MustCompile(`nodes of older builds take part.*n1 \(wire version`), patience)
+	}
+	flow := p.open(reqs)
+	flow.reach(t, 60)
+	replace(1, now)
+	got, _ := flow.wait(t)
+	same(t, "while the old node is replaced", reqs, want, got)
+	settled("all new again", p.cluster().Epoch)
+
+	p.coordinator.kill(t)
+	p.bin = old
+	p.startCoordinator()
+	p.bin = now
+	p.serving(3)
+	settled("new nodes under an old coordinator", p.cluster().Epoch)
+}
+
+// serving waits until that many nodes have a share.
+func (p *parts) serving(nodes int) {
+	p.t.Helper()
+	eventually(p.t, recoverLimit, fmt.Sprintf("%d nodes serve", nodes), func() (bool, string) {
+		n := 0
+		for _, node := range p.cluster().Nodes {
+			if node.State == "ready" && node.Share > 0 {
+				n++
+			}
+		}
+		return n == nodes, p.stateText()
+	})
+}
