@@ -64,8 +64,8 @@ type talk struct {
 // converse turns a conversation into the prompt of g, and what g's tools and thoughts ask
 // for into its grammar.
 func (s *Server) converse(ctx context.Context, g *generation, c talk) {
-	ids, tail := s.chatPrompt(tokenizer.WithSearches(ctx), c, g.tools)
-	s.constrainTools(g, tail)
+	ids, turn := s.chatPrompt(tokenizer.WithSearches(ctx), c, g.tools)
+	s.constrainTools(g, turn)
 	ids = g.cut(ids, s.cfg.MaxModelLen)
 	g.prompts = []prompt{{ids: ids}}
 	give(s.fit(ids, &g.params, -1, "messages"))
@@ -102,16 +102,17 @@ func (c *Conversation) think(yes bool) {
 	c.Kwargs["enable_thinking"] = yes
 }
 
-// chatPrompt renders and encodes a conversation, and returns the end of the text, too.
-func (s *Server) chatPrompt(ctx context.Context, c talk, tools *toolset) (ids []int32, tail string) {
+// chatPrompt renders and encodes a conversation. turn is the end of the text, in which the
+// answer goes on.
+func (s *Server) chatPrompt(ctx context.Context, c talk, tools *toolset) (ids []int32, turn string) {
 	if s.tmpl == nil {
 		panic(refusal(invalidCode("messages", "no_chat_template", "This model has no chat template; use /v1/completions.")))
 	}
 	s.showTools(&c.Conversation, tools)
-	segments, err := s.tmpl.Render(c.Conversation)
+	segments, turn, err := s.render(c.Conversation)
 	if err != nil && c.merge && !errors.Is(err, jinja.ErrInternal) {
 		c.Messages = merged(c.Messages)
-		segments, err = s.tmpl.Render(c.Conversation)
+		segments, turn, err = s.render(c.Conversation)
 	}
 	if errors.Is(err, jinja.ErrInternal) {
 		panic(refusal(&apiError{status: http.StatusInternalServerError, typ: typeServer, code: "chat_template_error", message: err.Error()}))
@@ -119,10 +120,7 @@ func (s *Server) chatPrompt(ctx context.Context, c talk, tools *toolset) (ids []
 	if err != nil {
 		panic(refusal(invalidCode("messages", "chat_template_error", "The model's chat template refuses these messages: %v.", err)))
 	}
-	if n := len(segments); n > 0 {
-		tail = segments[n-1].Text
-	}
-	return given(s.encode(ctx, segments, c.special, "messages")), tail
+	return given(s.encode(ctx, segments, c.special, "messages")), turn
 }
 
 // merged has no system messages but at the beginning, and no two turns of one role in a

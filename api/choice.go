@@ -95,7 +95,8 @@ func (c *choice) accept(ev Event) (d delta, show bool, err error) {
 		c.sum += float64(ev.Logprob)
 		text := ""
 		if ev.Finish != FinishStop { // else it is the stop token itself
-			text = c.text.Push(ev.Token) + c.parts.mark(ev.Token)
+			text = c.text.Push(ev.Token)
+			text += c.parts.mark(ev.Token, text)
 		}
 		c.record(ev, text)
 		out, hit = c.screen(text)
@@ -133,7 +134,7 @@ func (c *choice) accept(ev Event) (d delta, show bool, err error) {
 	d.tokens = c.release(hit != "", d.finish != "")
 	if c.parts != nil {
 		c.parts.take(&d)
-		if c.parts.think.Inside() {
+		if c.parts.think.Inside() || d.thought != "" && c.parts.think.Late() {
 			c.thoughts = c.tokens
 		}
 		d.tokens, c.held = append(c.held, d.tokens...), nil

@@ -128,6 +128,7 @@ type Server struct {
 	grammars *grammar.Engine // which only says whether a grammar can be enforced: the owners have their own
 	family   toolcall.Family // how the model writes calls
 	thinks   bool            // answers may begin with thoughts
+	late     bool            // a thought may end without having begun
 	vocab    int
 	longest  int // bytes of the longest token
 	log      *slog.Logger
@@ -179,6 +180,7 @@ func New(cfg Config, e Engine, tok Tokenizer, tmpl ChatTemplate) (*Server, error
 	}
 	if t, ok := tmpl.(interface{ Source() string }); ok {
 		s.family, s.thinks = toolcall.Detect(t.Source()), toolcall.Thinks(t.Source())
+		s.late = s.thinks && !strings.Contains(t.Source(), toolcall.ThinkOpen)
 	}
 	if cfg.ToolParser != "" {
 		if s.family = toolcall.Family(cfg.ToolParser); !slices.Contains(toolcall.Families, s.family) {

@@ -104,6 +104,12 @@ type checkpointTemplate struct{ *tokenizer.ChatTemplate }
 func (t checkpointTemplate) Source() string { return t.ChatTemplate.Source() }
 
 func (t checkpointTemplate) Render(c Conversation) ([]Segment, error) {
+	prompt, _, err := t.RenderTurn(c)
+	return prompt, err
+}
+
+// RenderTurn returns the end of the prompt too, in which the answer goes on.
+func (t checkpointTemplate) RenderTurn(c Conversation) (prompt []Segment, turn string, err error) {
 	messages := make([]tokenizer.Message, len(c.Messages))
 	for i, m := range c.Messages {
 		messages[i] = tokenizer.Message{Role: m.Role, Content: m.Content}
@@ -117,21 +123,21 @@ func (t checkpointTemplate) Render(c Conversation) ([]Segment, error) {
 			Thought string          `json:"reasoning_content,omitempty"`
 		}{m.Name, m.Calls, m.CallID, m.Thought})
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		if len(extra) > 2 {
 			messages[i].Extra = extra
 		}
 	}
-	parts, err := t.ChatTemplate.Render(messages, tokenizer.RenderOptions{
+	parts, turn, err := t.ChatTemplate.RenderTurn(messages, tokenizer.RenderOptions{
 		AddGenerationPrompt: c.AddGenerationPrompt, ContinueFinal: c.ContinueFinal, Tools: c.Tools, Extra: c.Kwargs,
 	})
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	out := make([]Segment, len(parts))
 	for i, p := range parts {
 		out[i] = Segment(p)
 	}
-	return out, nil
+	return out, turn, nil
 }

@@ -9,16 +9,11 @@ import (
 	"github.com/shoal-llm/shoal/toolcall"
 )
 
-// thinking is whether an answer may begin with thoughts, and has begun with them in the
-// prompt.
-type thinking struct{ on, inside bool }
-
 // constrainTools has the grammar of an answer enforce calls that must be made, and those
-// of strict functions; thoughts may come before what a grammar asks for. tail is the end
-// of the prompt.
-func (s *Server) constrainTools(g *generation, tail string) {
-	g.thinking.on = s.thinks
-	g.thinking.inside = s.thinks && strings.HasSuffix(strings.TrimRight(tail, " \n"), "<think>")
+// of strict functions; thoughts may come before what a grammar asks for. turn is the end
+// of the prompt, in which the answer goes on.
+func (s *Server) constrainTools(g *generation, turn string) {
+	g.thinking = s.thinking(turn)
 	t, spec := g.tools, &g.sampling.Grammar
 	if t != nil {
 		strict := slices.ContainsFunc(t.list, func(x tool) bool { return x.Strict })

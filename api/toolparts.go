@@ -1,6 +1,8 @@
 package api
 
 import (
+	"strings"
+
 	"github.com/shoal-llm/shoal/toolcall"
 )
 
@@ -44,8 +46,9 @@ const finishCalls = "tool_calls"
 // parts takes the text of one choice apart. Ids of calls follow from the request's.
 type parts struct {
 	think  *toolcall.Thinker
+	spoke  bool      // the answer has text that is no blank
 	parser *toolcall.Parser
-	token  func(id int32) string // the text of a control token that is hidden otherwise
+	tok    Tokenizer // nil: control tokens are shown
 	id     func(n int) string
 	calls  int
 	single bool
@@ -55,9 +58,13 @@ func (s *Server) newParts(g *generation, index int) *parts {
 	if g.tools == nil && !g.thinking.on {
 		return nil
 	}
-	p := &parts{token: func(int32) string { return "" }}
-	if g.thinking.on {
-		p.think = toolcall.NewThinker(g.thinking.inside)
+	p := &parts{}
+	if !g.keepSpecial {
+		p.tok = s.tok
+	}
+	if t := g.thinking; t.on {
+		late := !t.closed && g.sampling.Grammar == nil && (!g.stream || s.late)
+		p.think = toolcall.NewThinker(t.inside, late)
 	}
 	if g.tools == nil {
 		return p
@@ -67,14 +74,6 @@ func (s *Server) newParts(g *generation, index int) *parts {
 		family = toolcall.JSON
 	}
 	p.parser, p.single = toolcall.New(family, g.tools.known), g.tools.single
-	if !g.keepSpecial {
-		p.token = func(id int32) string {
-			if t := s.tok.Token(id); s.tok.IsSpecial(id) && p.parser.Marks(t) {
-				return t
-			}
-			return ""
-		}
-	}
 	p.id = func(n int) string {
 		text := g.sequenceID(index) + "-" + itoa(n)
 		if s.family == toolcall.Mistral {
@@ -85,12 +84,23 @@ func (s *Server) newParts(g *generation, index int) *parts {
 	return p
 }
 
-// mark is the text of a control token that tells of calls.
-func (p *parts) mark(id int32) string {
-	if p == nil || p.token == nil {
+// mark is the text of a control token that is hidden otherwise, if it is a mark of a call or of
+// a thought: the model may write those as text or as tokens. before is the text that comes with it.
+func (p *parts) mark(id int32, before string) string {
+	if p == nil || p.tok == nil {
 		return ""
 	}
-	return p.token(id)
+	t := ""
+	if p.tok.IsSpecial(id) {
+		t = p.tok.Token(id)
+	}
+	p.spoke = p.spoke || strings.TrimSpace(before) != ""
+	switch {
+	case t == "":
+	case t == toolcall.ThinkOpen && p.think != nil && !p.spoke, t == toolcall.ThinkClose && p.think.Open(), p.parser != nil && p.parser.Marks(t):
+		return t
+	}
+	return ""
 }
 
 // take puts the text of a delta where it belongs.

@@ -91,23 +91,23 @@ func (c *ChatTemplate) probeContent() chatContent {
 
 // chatCutAfter drops what the template printed after the last message's text, so
 // that the model continues it; as transformers' continue_final_message does.
-func chatCutAfter(text jinja.Str, last Message) (jinja.Str, error) {
+func chatCutAfter(text jinja.Str, last Message) (cut jinja.Str, at int, err error) {
 	content := last.Content
 	if last.Parts != nil {
 		texts, err := chatTexts(last.Parts)
 		if err != nil || len(texts) == 0 {
-			return text, fmt.Errorf("%w: continue_final_message needs a last message with text", ErrChatInput)
+			return text, 0, fmt.Errorf("%w: continue_final_message needs a last message with text", ErrChatInput)
 		}
 		content = texts[len(texts)-1]
 	}
 	s, trimmed := text.String(), strings.TrimSpace(content)
-	at := strings.LastIndex(s, trimmed)
+	at = strings.LastIndex(s, trimmed)
 	if at < 0 {
-		return text, fmt.Errorf("%w: continue_final_message: this chat template does not print the last message as it is", ErrChatInput)
+		return text, 0, fmt.Errorf("%w: continue_final_message: this chat template does not print the last message as it is", ErrChatInput)
 	}
 	end := at + len(trimmed)
 	if whole := strings.TrimLeftFunc(content, unicode.IsSpace); strings.HasPrefix(s[at:], whole) {
 		end = at + len(whole)
 	}
-	return text.Prefix(end), nil
+	return text.Prefix(end), at, nil
 }

@@ -77,12 +77,20 @@ func (m *Message) UnmarshalJSON(data []byte) error {
 // Render prints the messages. Errors: ErrChatInput, jinja.ErrRaised (the
 // template refuses: the client's mistake), jinja.ErrLimit, jinja.ErrRuntime.
 func (c *ChatTemplate) Render(messages []Message, o RenderOptions) (Rendered, error) {
+	prompt, _, err := c.RenderTurn(messages, o)
+	return prompt, err
+}
+
+// RenderTurn is Render, and returns the end of the prompt too, in which the answer goes on: what
+// the template writes after the last text of the request, or, with ContinueFinal, before and
+// including the text of the last message.
+func (c *ChatTemplate) RenderTurn(messages []Message, o RenderOptions) (prompt Rendered, turn string, err error) {
 	if o.ContinueFinal && (o.AddGenerationPrompt || len(messages) == 0) {
-		return nil, fmt.Errorf("%w: continue_final_message needs a message and excludes add_generation_prompt", ErrChatInput)
+		return nil, "", fmt.Errorf("%w: continue_final_message needs a message and excludes add_generation_prompt", ErrChatInput)
 	}
 	vars, err := c.variables(messages, o)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	name := "default"
 	if _, ok := c.parsed["tool_use"]; ok && len(o.Tools) > 0 {
@@ -93,14 +101,21 @@ func (c *ChatTemplate) Render(messages []Message, o RenderOptions) (Rendered, er
 	}
 	text, err := c.parsed[name].Render(vars, jinja.Options{Limits: o.Limits, Now: o.Now})
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: chat template: %w", err)
+		return nil, "", fmt.Errorf("tokenizer: chat template: %w", err)
 	}
+	at := len(text.String())
 	if o.ContinueFinal {
-		if text, err = chatCutAfter(text, messages[len(messages)-1]); err != nil {
-			return nil, err
+		if text, at, err = chatCutAfter(text, messages[len(messages)-1]); err != nil {
+			return nil, "", err
 		}
 	}
-	return c.controls.segments(text), nil
+	start := 0
+	for _, sp := range text.Spans() {
+		if sp.Hi <= at {
+			start = sp.Hi
+		}
+	}
+	return c.controls.segments(text), text.String()[start:], nil
 }
 
 func (c *ChatTemplate) variables(messages []Message, o RenderOptions) (*jinja.Dict, error) {

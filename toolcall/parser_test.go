@@ -127,9 +127,13 @@ func TestThinker(t *testing.T) {
 		{true, "hm\n</think>Hello</think>", "hm", "Hello</think>"},
 		{true, "never ends ", "never ends ", ""},
 		{false, "", "", ""},
+		{true, "<think>\nplan</think>hi", "plan", "hi"},
+		{true, "\n<think> <think>plan <think></think>hi", "plan <think>", "hi"},
+		{false, "<think><think></think>\n\nhi", "", "hi"},
+		{true, "<thi", "<thi", ""},
 	} {
 		for cut := 1; cut < 8; cut++ {
-			th, rest := NewThinker(c.inside), c.text
+			th, rest := NewThinker(c.inside, false), c.text
 			var thought, content string
 			add := func(a, b string) { thought += a; content += b }
 			for rest != "" {
@@ -141,6 +145,42 @@ func TestThinker(t *testing.T) {
 			if thought != c.thought || content != c.content {
 				t.Errorf("%q by %d: thought %q, content %q", c.text, cut, thought, content)
 			}
+		}
+	}
+}
+
+// A thought that only its closing tag tells of.
+func TestLateThoughts(t *testing.T) {
+	for _, c := range []struct{ text, thought, content string }{
+		{"plan</think>\n\nhi", "plan", "hi"},
+		{"<think>\nplan</think>\n\nhi </think> there", "plan", "hi </think> there"},
+		{"Hello ", "", "Hello "},
+		{"The `</think>` tag, \"</think>\" quoted", "", "The `</think>` tag, \"</think>\" quoted"},
+		{" plan `</think>` more\n</think>", "plan `</think>` more", ""},
+		{"a </thin", "", "a </thin"},
+	} {
+		for cut := 1; cut < 9; cut++ {
+			th, rest := NewThinker(false, true), c.text
+			var thought, content string
+			add := func(a, b string) { thought += a; content += b }
+			for rest != "" {
+				n := min(cut, len(rest))
+				add(th.Push(rest[:n]))
+				rest = rest[n:]
+			}
+			add(th.Flush())
+			if thought != c.thought || content != c.content {
+				t.Errorf("%q by %d: thought %q, content %q", c.text, cut, thought, content)
+			}
+		}
+	}
+}
+
+func TestThought(t *testing.T) {
+	for turn, want := range map[string][2]bool{"": {}, "<think>\n": {true, false}, "<think>\nhalf": {true, false}, "<think>\n\n</think>\n\n": {false, true},
+		"</think>": {false, true}, "<think>a</think><think>\nb": {true, false}} {
+		if inside, closed := Thought(turn); inside != want[0] || closed != want[1] {
+			t.Errorf("%q: inside %v, closed %v", turn, inside, closed)
 		}
 	}
 }

@@ -2,16 +2,26 @@ package toolcall
 
 import "strings"
 
+// The tags of a thought.
 const (
-	thinkOpen  = "<think>"
-	thinkClose = "</think>"
+	ThinkOpen  = "<think>"
+	ThinkClose = "</think>"
 )
 
-// Thinker splits thoughts off the beginning of an answer.
+// Thought tells whether the end of a prompt, in which the answer goes on, leaves a thought open
+// (inside), or has one that it closed.
+func Thought(turn string) (inside, closed bool) {
+	open, end := strings.LastIndex(turn, ThinkOpen), strings.LastIndex(turn, ThinkClose)
+	return open > end, end > open
+}
+
+// Thinker splits the thought off the beginning of an answer.
 type Thinker struct {
 	state thinkState
+	late  bool // a closing tag may come without the opening one
 	begun bool // the thought has more than blanks
 	held  string
+	whole strings.Builder // of thinkLate
 }
 
 type thinkState uint8
@@ -19,20 +29,29 @@ type thinkState uint8
 const (
 	thinkStart   thinkState = iota // nothing but blanks so far
 	thinkInside                    // between the tags
-	thinkBetween                   // behind the closing tag: blanks do not count
+	thinkLate                      // in text that is a thought if a closing tag ends it
+	thinkBetween                   // after the closing tag: blanks do not count
 	thinkOver
 )
 
-// NewThinker is one for an answer; inside: the prompt has opened the thought already.
-func NewThinker(inside bool) *Thinker {
+// NewThinker is one for an answer. inside: the prompt opened the thought. late: the model may
+// close a thought that nothing opened; text is then held until a closing tag or the end.
+func NewThinker(inside, late bool) *Thinker {
+	t := &Thinker{late: late}
 	if inside {
-		return &Thinker{state: thinkInside}
+		t.state = thinkInside
 	}
-	return &Thinker{}
+	return t
 }
 
 // Inside tells whether a thought has begun and not ended.
 func (t *Thinker) Inside() bool { return t != nil && t.state == thinkInside }
+
+// Open tells whether a closing tag would end a thought.
+func (t *Thinker) Open() bool { return t != nil && t.state < thinkBetween }
+
+// Late tells whether the thought was found by its closing tag alone.
+func (t *Thinker) Late() bool { return t != nil && t.late && t.state > thinkLate }
 
 // Push returns what is certain after more text.
 func (t *Thinker) Push(text string) (thought, answer string) {
@@ -44,34 +63,53 @@ func (t *Thinker) Push(text string) (thought, answer string) {
 		t.held, text = "", ""
 		switch t.state {
 		case thinkStart:
-			s := strings.TrimLeft(buf, " \t\r\n")
+			s := strings.TrimLeft(buf, blanks)
 			switch {
-			case strings.HasPrefix(s, thinkOpen):
-				t.state, text = thinkInside, s[len(thinkOpen):]
-			case strings.HasPrefix(thinkOpen, s):
+			case strings.HasPrefix(s, ThinkOpen):
+				t.state, t.late, text = thinkInside, false, s[len(ThinkOpen):]
+			case strings.HasPrefix(ThinkOpen, s):
 				t.held = buf
 				return thought, answer
+			case t.late:
+				t.state, text = thinkLate, buf
 			default:
 				t.state, text = thinkOver, buf
 			}
 		case thinkInside:
 			if !t.begun {
-				if buf = strings.TrimLeft(buf, " \t\r\n"); buf == "" {
+				buf = strings.TrimLeft(buf, blanks)
+				if rest, twice := strings.CutPrefix(buf, ThinkOpen); twice {
+					text = rest
+					continue
+				}
+				if strings.HasPrefix(ThinkOpen, buf) {
+					t.held = buf
 					return thought, answer
 				}
 				t.begun = true
 			}
-			if at := strings.Index(buf, thinkClose); at >= 0 {
-				thought += strings.TrimRight(buf[:at], " \t\r\n")
-				t.state, text = thinkBetween, buf[at+len(thinkClose):]
+			if at := strings.Index(buf, ThinkClose); at >= 0 {
+				thought += strings.TrimRight(buf[:at], blanks)
+				t.state, text = thinkBetween, buf[at+len(ThinkClose):]
 				continue
 			}
-			keep := len(strings.TrimRight(buf[:len(buf)-partial(buf, thinkClose)], " \t\r\n"))
+			keep := len(strings.TrimRight(buf[:len(buf)-partial(buf, ThinkClose)], blanks))
 			thought += buf[:keep]
 			t.held = buf[keep:]
 			return thought, answer
+		case thinkLate:
+			from := max(0, t.whole.Len()-len(ThinkClose))
+			t.whole.WriteString(buf)
+			all := t.whole.String()
+			at := lateClose(all, from)
+			if at < 0 {
+				return thought, answer
+			}
+			thought += strings.TrimSpace(all[:at])
+			t.state, text = thinkBetween, all[at+len(ThinkClose):]
+			t.whole.Reset()
 		case thinkBetween:
-			if text = strings.TrimLeft(buf, " \t\r\n"); text == "" {
+			if text = strings.TrimLeft(buf, blanks); text == "" {
 				return thought, answer
 			}
 			t.state = thinkOver
@@ -79,12 +117,37 @@ func (t *Thinker) Push(text string) (thought, answer string) {
 	}
 }
 
+// lateClose is where a closing tag stands that text does not quote, -1 if there is none. The
+// character after the tag must be known.
+func lateClose(s string, from int) int {
+	for {
+		at := strings.Index(s[from:], ThinkClose)
+		end := from + at + len(ThinkClose)
+		if at < 0 || end == len(s) {
+			return -1
+		}
+		at += from
+		if quote := "`\"'"; strings.IndexByte(quote, s[end]) < 0 && (at == 0 || strings.IndexByte(quote, s[at-1]) < 0) {
+			return at
+		}
+		from = end
+	}
+}
+
 // Flush returns what was held back: nothing more comes.
 func (t *Thinker) Flush() (thought, answer string) {
 	held := t.held
 	t.held = ""
-	if t.state == thinkInside {
+	switch t.state {
+	case thinkInside:
 		return held, ""
+	case thinkLate:
+		held = t.whole.String()
+		t.late = false
+		if rest, closed := strings.CutSuffix(held, ThinkClose); closed {
+			t.late, t.state = true, thinkOver
+			return strings.TrimSpace(rest), ""
+		}
 	}
 	t.state = thinkOver
 	return "", held
