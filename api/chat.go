@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
@@ -42,7 +41,7 @@ func (s *Server) chatOf(ctx context.Context, f *fields) *generation {
 	give(s.checkModel(&g.params))
 	g.tools = s.parseTools(f)
 	c := s.parseConversation(f)
-	g.ignored = given(s.ignored(f))
+	g.ignored = append(given(s.ignored(f)), c.left...)
 	g.continues = c.ContinueFinal
 	s.converse(ctx, g, c)
 	object := "chat.completion"
@@ -57,8 +56,9 @@ func (s *Server) chatOf(ctx context.Context, f *fields) *generation {
 // talk is what a chat's prompt is made of, in whichever protocol it came.
 type talk struct {
 	Conversation
-	special bool // BOS and the like around it
-	merge   bool // turns that the template refuses may be put together
+	special bool     // BOS and the like around it
+	merge   bool     // turns that the template refuses may be put together
+	left    []string // places of what was left out of it
 }
 
 // converse turns a conversation into the prompt of g, and what g's tools and thoughts ask
@@ -90,7 +90,8 @@ func (s *Server) parseConversation(f *fields) (c talk) {
 		c.think(think)
 	}
 	give(f.err)
-	c.Messages = decodeMessages(f.get("messages"), s.cfg.Limits)
+	r := turnReader{lim: s.cfg.Limits}
+	c.Messages, c.left = r.messages(f.get("messages")), r.left
 	return c
 }
 
@@ -140,112 +141,6 @@ func merged(list []Message) (out []Message) {
 		out = append(out, m)
 	}
 	return out
-}
-
-func decodeMessages(v json.RawMessage, lim Limits) []Message {
-	if v == nil {
-		panic(refusal(invalidCode("messages", "missing_required_parameter", "'messages' is required.")))
-	}
-	if v[0] != '[' {
-		panic(refusal(invalid("messages", "'messages' must be a list of messages.")))
-	}
-	var out []Message
-	elements("messages", "messages", v, lim.Messages, func(i int, raw json.RawMessage) {
-		out = append(out, decodeMessage(i, raw, lim))
-	})
-	if len(out) == 0 {
-		panic(refusal(invalid("messages", "'messages' must not be empty.")))
-	}
-	return out
-}
-
-func decodeMessage(i int, raw json.RawMessage, lim Limits) Message {
-	at := "messages[" + itoa(i) + "]"
-	var m struct {
-		Role         json.RawMessage `json:"role"`
-		Name         json.RawMessage `json:"name"`
-		Content      json.RawMessage `json:"content"`
-		ToolCalls    json.RawMessage `json:"tool_calls"`
-		ToolCallID   string          `json:"tool_call_id"`
-		Reasoning    string          `json:"reasoning_content"`
-		FunctionCall json.RawMessage `json:"function_call"`
-		Audio        json.RawMessage `json:"audio"`
-	}
-	if raw[0] != '{' || unmarshal(raw, &m) != nil {
-		panic(refusal(invalid(at, "'%s' must be an object.", at)))
-	}
-	for _, x := range []struct {
-		name string
-		v    json.RawMessage
-	}{{"function_call", m.FunctionCall}, {"audio", m.Audio}} {
-		if !isNull(x.v) && !emptyValue(x.v) {
-			panic(refusal(invalidCode(at+"."+x.name, "unsupported_parameter", "'%s.%s' is not supported.", at, x.name)))
-		}
-	}
-	var out Message
-	if unmarshal(m.Role, &out.Role) != nil {
-		panic(refusal(invalid(at+".role", "'%s.role' must be a string.", at)))
-	}
-	switch out.Role {
-	case "system", "user", "assistant":
-	case "developer": // OpenAI's newer name; templates know the older one
-		out.Role = "system"
-	case "tool":
-		out.CallID = m.ToolCallID
-	case "function":
-		panic(refusal(invalidCode(at+".role", "unsupported_parameter", "'%s.role' is %q, which came before 'tool': use that.", at, out.Role)))
-	default:
-		panic(refusal(invalid(at+".role", "'%s.role' must be system, developer, user, assistant or tool, got %q.", at, out.Role)))
-	}
-	if !isNull(m.Name) && unmarshal(m.Name, &out.Name) != nil {
-		panic(refusal(invalid(at+".name", "'%s.name' must be a string.", at)))
-	}
-	if out.Role == "assistant" {
-		out.Thought = m.Reasoning
-		out.Calls = decodeCalls(at+".tool_calls", m.ToolCalls, lim)
-		if out.Empty = out.Calls != nil && isNull(m.Content); out.Empty {
-			return out
-		}
-	} else if !isNull(m.ToolCalls) && !emptyValue(m.ToolCalls) {
-		panic(refusal(invalid(at+".tool_calls", "'%s.tool_calls' belong to the assistant.", at)))
-	}
-	out.Content = decodeContent(at+".content", m.Content, lim)
-	return out
-}
-
-// decodeContent reads a string or a list of text parts, which are joined by
-// newlines (vLLM's reading for templates that expect a string).
-func decodeContent(at string, v json.RawMessage, lim Limits) string {
-	var text string
-	if isNull(v) {
-		panic(refusal(invalid(at, "'%s' is required: a string or a list of text parts.", at)))
-	}
-	if v[0] == '"' {
-		_ = unmarshal(v, &text) // valid JSON that starts with a quote is a string
-		return text
-	}
-	if v[0] != '[' {
-		panic(refusal(invalid(at, "'%s' must be a string or a list of text parts.", at)))
-	}
-	var parts []string
-	elements(at, "parts", v, lim.Parts, func(i int, raw json.RawMessage) {
-		here := at + "[" + itoa(i) + "]"
-		var p struct {
-			Type string  `json:"type"`
-			Text *string `json:"text"`
-		}
-		if unmarshal(raw, &p) != nil {
-			panic(refusal(invalid(here, "'%s' must be an object with 'type' and 'text'.", here)))
-		}
-		if p.Type != "text" {
-			panic(refusal(invalidCode(here+".type", "unsupported_parameter", "'%s.type' is %q: only text is supported.", here, p.Type)))
-		}
-		if p.Text == nil {
-			panic(refusal(invalid(here+".text", "'%s.text' is required.", here)))
-		}
-		parts = append(parts, *p.Text)
-	})
-	return strings.Join(parts, "\n")
 }
 
 // chatShape writes chat.completion objects.

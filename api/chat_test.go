@@ -64,7 +64,6 @@ func TestChatMessages(t *testing.T) {
 		{[]any{"Hi"}, "messages[0]"},
 		{[]M{{"content": "x"}}, "messages[0].role"},
 		{[]M{{"role": 3, "content": "x"}}, "messages[0].role"},
-		{[]M{{"role": "user"}}, "messages[0].content"},
 		{[]M{{"role": "user", "content": 3}}, "messages[0].content"},
 		{[]M{{"role": "robot", "content": "x"}}, "messages[0].role"},
 		{[]M{{"role": "user", "content": "x"}, {"role": "function", "content": "x"}}, "messages[1].role"},

@@ -56,7 +56,7 @@ func (s *Server) decodeMessagesBody(ctx context.Context, body []byte) *generatio
 	c := s.messagesTalk(f)
 	g.tools = messagesTools(f)
 	f.read["metadata"], f.read["service_tier"] = true, true // they change nothing of an answer
-	g.ignored = given(s.ignored(f))
+	g.ignored = append(given(s.ignored(f)), c.left...)
 	g.maxTokens = most
 	s.converse(ctx, g, c)
 	g.head = s.newHead("msg_", "message", g.model)
@@ -65,26 +65,17 @@ func (s *Server) decodeMessagesBody(ctx context.Context, body []byte) *generatio
 
 // messagesTalk reads the conversation of Messages.
 func (s *Server) messagesTalk(f *fields) (c talk) {
-	for _, name := range [...]string{"mcp_servers", "container", "context_management"} {
-		if v := f.get(name); v != nil && !emptyValue(v) {
-			panic(refusal(invalidCode(name, "unsupported_parameter", "'%s' is not supported.", name)))
-		}
-	}
 	c.AddGenerationPrompt, c.merge = true, true
-	system := systemText(f.get("system"), s.cfg.Limits)
-	if system != "" {
+	r := turnReader{lim: s.cfg.Limits}
+	if system := r.system(f.get("system")); system != "" {
 		c.Messages = append(c.Messages, Message{Role: "system", Content: system})
 	}
-	v := f.get("messages")
-	if v == nil || v[0] != '[' {
-		panic(refusal(invalid("messages", "'messages' is required: a list of messages.")))
+	list := messageList(f.get("messages"), s.cfg.Limits)
+	last := newest(rolesOf(list))
+	for i, raw := range list {
+		c.Messages = append(c.Messages, r.turnsOf("messages["+itoa(i)+"]", raw, i == last)...)
 	}
-	elements("messages", "messages", v, s.cfg.Limits.Messages, func(i int, raw json.RawMessage) {
-		c.Messages = append(c.Messages, turnsOf("messages["+itoa(i)+"]", raw, s.cfg.Limits)...)
-	})
-	if len(c.Messages) == 0 {
-		panic(refusal(invalid("messages", "'messages' must not be empty.")))
-	}
+	c.left = r.left
 	var thinking struct {
 		Type string `json:"type"`
 	}
@@ -97,30 +88,26 @@ func (s *Server) messagesTalk(f *fields) (c talk) {
 	return c
 }
 
-// systemText joins the blocks of a system prompt. Blocks of headers that a client puts
+// system joins the blocks of a system prompt. Blocks of headers that a client puts
 // there (x-anthropic-billing-header, with a value that changes every time) are not for the
 // model, and would part every prompt from the one before it.
-func systemText(v json.RawMessage, lim Limits) string {
-	if v == nil {
-		return ""
-	}
-	if v[0] == '"' {
-		return decodeContent("system", v, lim)
-	}
-	if v[0] != '[' {
-		panic(refusal(invalid("system", "'system' must be a string or a list of text blocks.")))
+func (c *turnReader) system(v json.RawMessage) string {
+	if v == nil || v[0] != '[' {
+		return c.text("system", v)
 	}
 	var texts []string
-	elements("system", "blocks", v, lim.Parts, func(_ int, raw json.RawMessage) {
-		if text := decodeContent("system", json.RawMessage("["+string(raw)+"]"), lim); !strings.HasPrefix(text, "x-anthropic-") {
+	elements("system", "blocks", v, c.lim.Parts, func(i int, raw json.RawMessage) {
+		if text, ok := c.part("system["+itoa(i)+"]", raw); ok && !strings.HasPrefix(text, "x-anthropic-") {
 			texts = append(texts, text)
 		}
 	})
 	return strings.Join(texts, "\n")
 }
 
-// turnsOf are the turns of a chat that one message is: results of tools are their own.
-func turnsOf(at string, raw json.RawMessage, lim Limits) []Message {
+// turnsOf are the turns of a chat that one message is: results of tools are their own. now says
+// that the message is the newest one of the user.
+func (c *turnReader) turnsOf(at string, raw json.RawMessage, now bool) []Message {
+	c.now = now
 	var m struct {
 		Role    string          `json:"role"`
 		Content json.RawMessage `json:"content"`
@@ -132,16 +119,15 @@ func turnsOf(at string, raw json.RawMessage, lim Limits) []Message {
 		panic(refusal(invalid(at+".role", "'%s.role' must be user or assistant, got %.40q.", at, m.Role)))
 	}
 	if isNull(m.Content) || m.Content[0] != '[' {
-		return []Message{{Role: m.Role, Content: decodeContent(at+".content", m.Content, lim)}}
+		return []Message{{Role: m.Role, Content: c.text(at+".content", m.Content)}}
 	}
 	var turns []Message
 	var texts, thoughts []string
 	var calls []ToolCall
-	elements(at+".content", "blocks", m.Content, lim.Parts, func(i int, raw json.RawMessage) {
+	elements(at+".content", "blocks", m.Content, c.lim.Parts, func(i int, raw json.RawMessage) {
 		here := at + ".content[" + itoa(i) + "]"
 		var b struct {
 			Type     string          `json:"type"`
-			Text     *string         `json:"text"`
 			Thinking string          `json:"thinking"`
 			ID       string          `json:"id"`
 			Name     string          `json:"name"`
@@ -150,12 +136,10 @@ func turnsOf(at string, raw json.RawMessage, lim Limits) []Message {
 			Content  json.RawMessage `json:"content"`
 			Failed   bool            `json:"is_error"`
 		}
-		if raw[0] != '{' || unmarshal(raw, &b) != nil {
+		if err := unmarshal(raw, &b); err != nil && knownBlocks[b.Type] { // others may have members of any form
 			panic(refusal(invalid(here, "'%s' must be a content block, an object with a 'type'.", here)))
 		}
 		switch {
-		case b.Type == "text" && b.Text != nil:
-			texts = append(texts, *b.Text)
 		case b.Type == "thinking" && m.Role == "assistant":
 			thoughts = append(thoughts, b.Thinking)
 		case b.Type == "redacted_thinking":
@@ -166,16 +150,16 @@ func turnsOf(at string, raw json.RawMessage, lim Limits) []Message {
 			}
 			calls = append(calls, madeCall{name: b.Name, arguments: []byte(args), id: b.ID}.toolCall())
 		case b.Type == "tool_result" && m.Role == "user":
-			text := ""
-			if !isNull(b.Content) {
-				text = decodeContent(here+".content", b.Content, lim)
-			}
-			if b.Failed {
+			c.now = false // it is not the user who says it
+			text := c.text(here+".content", b.Content)
+			if c.now = now; b.Failed {
 				text = "Error: " + text
 			}
 			turns = append(turns, Message{Role: "tool", CallID: b.Use, Content: text})
 		default:
-			panic(refusal(invalidCode(here+".type", "unsupported_parameter", "'%s.type' is %.40q, which is not supported there.", here, b.Type)))
+			if text, ok := c.part(here, raw); ok {
+				texts = append(texts, text)
+			}
 		}
 	})
 	if len(texts) == 0 && len(calls) == 0 && len(turns) > 0 {
@@ -187,6 +171,9 @@ func turnsOf(at string, raw json.RawMessage, lim Limits) []Message {
 	}
 	return append(turns, turn)
 }
+
+// knownBlocks are the blocks whose members are read by their names.
+var knownBlocks = map[string]bool{"thinking": true, "tool_use": true, "tool_result": true}
 
 // messagesTools reads the tools of Messages.
 func messagesTools(f *fields) *toolset {

@@ -81,7 +81,7 @@ func (s *Server) decodeOllama(ctx context.Context, body []byte, shape *ollamaSha
 
 // ollamaChat answers the messages of a request; nil: there are none.
 func (s *Server) ollamaChat(ctx context.Context, f, req *fields) *generation {
-	list := ollamaMessages(f.get("messages"), s.cfg.Limits)
+	list, left := ollamaMessages(f.get("messages"), s.cfg.Limits)
 	if list == nil {
 		return nil
 	}
@@ -89,7 +89,9 @@ func (s *Server) ollamaChat(ctx context.Context, f, req *fields) *generation {
 	if v := f.get("tools"); v != nil {
 		req.raw["tools"] = v
 	}
-	return s.chatOf(ctx, req)
+	g := s.chatOf(ctx, req)
+	g.ignored = append(g.ignored, left...)
+	return g
 }
 
 // ollamaCompletion answers the prompt of a request, which is a chat of one message unless it is
@@ -117,16 +119,15 @@ func (s *Server) ollamaCompletion(ctx context.Context, f, req *fields, raw bool)
 	return s.chatOf(ctx, req)
 }
 
-// ollamaMessages are the turns in OpenAI's words; nil: there are none.
-func ollamaMessages(v json.RawMessage, lim Limits) any {
+// ollamaMessages are the turns in OpenAI's words, and the places of what was left out; nil: there
+// are none.
+func ollamaMessages(v json.RawMessage, lim Limits) (list []any, left []string) {
 	if v == nil || emptyValue(v) {
-		return nil
+		return nil, nil
 	}
-	var list []any
-	if v[0] != '[' {
-		panic(refusal(invalid("messages", "'messages' must be a list of messages.")))
-	}
-	elements("messages", "messages", v, lim.Messages, func(i int, raw json.RawMessage) {
+	turns := messageList(v, lim)
+	last := newest(rolesOf(turns))
+	for i, raw := range turns {
 		at := "messages[" + itoa(i) + "]"
 		var m struct {
 			Role     string          `json:"role"`
@@ -145,7 +146,11 @@ func ollamaMessages(v json.RawMessage, lim Limits) any {
 			panic(refusal(invalid(at, "'%s' must be an object with 'role' and 'content'.", at)))
 		}
 		if !isNull(m.Images) && !emptyValue(m.Images) {
-			panic(refusal(invalidCode(at+".images", "unsupported_parameter", "'%s.images' is not supported: only text is.", at)))
+			if i == last {
+				panic(refusal(invalidCode(at+".images", "unsupported_parameter", "'%s.images' is not supported: only text is. Send the message without images.", at)))
+			}
+			left = append(left, at+".images")
+			m.Content = joinLines(m.Content, leftOut("an image"))
 		}
 		turn := map[string]any{"role": m.Role, "content": m.Content}
 		if m.Thinking != "" {
@@ -170,8 +175,8 @@ func ollamaMessages(v json.RawMessage, lim Limits) any {
 			turn["tool_calls"] = calls
 		}
 		list = append(list, turn)
-	})
-	return list
+	}
+	return list, left
 }
 
 // ollamaError is an error in Ollama's words.

@@ -15,7 +15,7 @@ type inItem struct {
 	Content   json.RawMessage `json:"content"`
 	CallID    string          `json:"call_id"`
 	Name      string          `json:"name"`
-	Arguments string          `json:"arguments"`
+	Arguments json.RawMessage `json:"arguments"`
 	Input     string          `json:"input"`
 	Output    json.RawMessage `json:"output"`
 	Encrypted string          `json:"encrypted_content"`
@@ -49,6 +49,9 @@ type outItem struct {
 	Input     *string     `json:"input,omitempty"`
 }
 
+// knownItems are the kinds of items that are read; others are left out.
+var knownItems = map[string]bool{"message": true, "reasoning": true, "item_reference": true, "function_call": true, "function_call_output": true, "custom_tool_call": true, "custom_tool_call_output": true}
+
 // decodeItems reads the input of a request: a string is what the user says.
 func decodeItems(v json.RawMessage, lim Limits) []inItem {
 	if v == nil {
@@ -63,7 +66,8 @@ func decodeItems(v json.RawMessage, lim Limits) []inItem {
 	var out []inItem
 	elements("input", "items", v, lim.Messages, func(i int, raw json.RawMessage) {
 		x := inItem{at: "input[" + itoa(i) + "]", raw: raw}
-		if raw[0] != '{' || unmarshal(raw, &x) != nil {
+		// An item of another kind may have members of any form.
+		if err := unmarshal(raw, &x); raw[0] != '{' || err != nil && (x.Type == "" || knownItems[x.Type]) {
 			panic(refusal(invalid(x.at, "'%s' must be an item, an object with a 'type'.", x.at)))
 		}
 		if x.Type == "" {
@@ -77,31 +81,44 @@ func decodeItems(v json.RawMessage, lim Limits) []inItem {
 }
 
 // turnsOfItems are the turns of a chat that items make: what one answer of the model holds
-// is one turn.
-func (s *Server) turnsOfItems(ctx context.Context, instructions string, items []inItem) []Message {
-	t := itemTurns{lim: s.cfg.Limits}
+// is one turn. The places of items and parts that were left out are of the last own items: the
+// others are of earlier responses.
+func (s *Server) turnsOfItems(ctx context.Context, instructions string, items []inItem, own int) ([]Message, []string) {
+	t := itemTurns{turnReader: turnReader{lim: s.cfg.Limits}, gone: map[string]bool{}}
 	if instructions != "" {
 		t.out = append(t.out, Message{Role: "system", Content: instructions})
 	}
-	for _, x := range items {
+	roles := make([]string, len(items))
+	for i, x := range items {
 		if x.Type == "item_reference" {
-			found := given(s.reference(ctx, x))
-			x = found
+			items[i] = given(s.reference(ctx, x))
 		}
+		roles[i] = items[i].Role
+	}
+	last := newest(roles)
+	for i, x := range items {
+		if i == len(items)-own {
+			t.left = nil
+		}
+		t.now = i == last
 		t.add(x)
 	}
 	t.flush()
+	if len(t.out) == 0 && len(t.left) > 0 {
+		panic(refusal(invalidCode(t.left[0]+".type", "unsupported_parameter", "'input' has no item that can be read: '%s.type' is not supported.", t.left[0])))
+	}
 	if len(t.out) == 0 {
 		panic(refusal(invalidCode("input", "missing_required_parameter", "'input' is required: a string or a list of items.")))
 	}
-	return t.out
+	return t.out, t.left
 }
 
 type itemTurns struct {
-	lim   Limits
+	turnReader
 	out   []Message
 	turn  *Message // of the assistant, that is not whole
 	calls []ToolCall
+	gone  map[string]bool // ids of calls that were left out: so are their outputs
 }
 
 func (t *itemTurns) flush() {
@@ -134,7 +151,7 @@ func (t *itemTurns) call(x inItem, arguments string) {
 func (t *itemTurns) add(x inItem) {
 	switch x.Type {
 	case "message":
-		text := itemText(x.at+".content", x.Content, t.lim)
+		text := t.text(x.at+".content", x.Content)
 		role := x.Role
 		switch role {
 		case "assistant":
@@ -160,25 +177,33 @@ func (t *itemTurns) add(x inItem) {
 		if x.Name == "" {
 			panic(refusal(invalid(x.at+".name", "'%s.name' is required.", x.at)))
 		}
-		t.call(x, x.Arguments)
+		args := stringOf(x.Arguments)
+		if !isNull(x.Arguments) && x.Arguments[0] == '{' {
+			args = compactJSON(x.Arguments)
+		}
+		t.call(x, args)
 	case "custom_tool_call":
 		t.call(x, string(mustJSON(map[string]string{"input": x.Input})))
 	case "function_call_output", "custom_tool_call_output":
-		text := itemText(x.at+".output", x.Output, t.lim)
+		if t.gone[x.CallID] {
+			t.leave(x.at)
+			return
+		}
+		text := t.text(x.at+".output", x.Output)
 		t.flush()
 		t.out = append(t.out, Message{Role: "tool", CallID: x.CallID, Content: text})
-	case "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call": // another server ran them
-	default:
-		panic(refusal(invalidCode(x.at+".type", "unsupported_parameter", "'%s.type' is %.60q, which is not supported.", x.at, x.Type)))
+	default: // of a tool that another server ran, or opaque
+		if t.leave(x.at); x.CallID != "" {
+			t.gone[x.CallID] = true
+		}
 	}
 }
 
 // thought is what a reasoning item says.
 func (x inItem) thought(lim Limits) string {
-	if !isNull(x.Content) {
-		if text, e := decoded(func() string { return itemText(x.at, x.Content, lim) }); e == nil && text != "" {
-			return text
-		}
+	r := turnReader{lim: lim}
+	if text := r.text(x.at+".content", x.Content); text != "" {
+		return text
 	}
 	if text, ok := strings.CutPrefix(x.Encrypted, sealedThought); ok {
 		if b, err := base64.StdEncoding.DecodeString(text); err == nil {
@@ -195,30 +220,3 @@ func (x inItem) thought(lim Limits) string {
 // sealedThought begins the encrypted_content of our own: the thought in base64, so that a
 // client which keeps nothing else sends it back.
 const sealedThought = "shoal:"
-
-// itemText reads a string or a list of parts with text, which are joined by newlines.
-func itemText(at string, v json.RawMessage, lim Limits) string {
-	if isNull(v) {
-		panic(refusal(invalid(at, "'%s' is required: a string or a list of parts.", at)))
-	}
-	if v[0] != '[' {
-		return decodeContent(at, v, lim)
-	}
-	var texts []string
-	elements(at, "parts", v, lim.Parts, func(i int, raw json.RawMessage) {
-		here := at + "[" + itoa(i) + "]"
-		var p itemPart
-		if raw[0] != '{' || unmarshal(raw, &p) != nil {
-			panic(refusal(invalid(here, "'%s' must be an object with a 'type'.", here)))
-		}
-		switch p.Type {
-		case "input_text", "output_text", "text", "summary_text", "reasoning_text":
-			texts = append(texts, p.Text)
-		case "refusal":
-			texts = append(texts, p.Refusal)
-		default:
-			panic(refusal(invalidCode(here+".type", "unsupported_parameter", "'%s.type' is %.40q: only text is supported.", here, p.Type)))
-		}
-	})
-	return strings.Join(texts, "\n")
-}

@@ -155,7 +155,8 @@ func (s *Server) decodeResponses(ctx context.Context, body []byte) *generation {
 		before := s.history(ctx, q.previous)
 		items = append(before, items...)
 	}
-	q.talk.Messages = s.turnsOfItems(ctx, q.instruct, items)
+	q.talk.Messages, q.talk.left = s.turnsOfItems(ctx, q.instruct, items, len(q.input))
+	g.ignored = append(g.ignored, q.talk.left...)
 	g.head = s.newHead("resp_", "response", g.model)
 	q.echo.ID, q.echo.CreatedAt, q.echo.Model = g.head.ID, g.head.Created, g.model
 	s.converse(tokenizer.WithSearches(ctx), g, q.talk)

@@ -95,6 +95,9 @@ func (t *Task) Choices() int { return len(t.gen.prompts) * t.gen.n }
 // MaxTokens bounds the events with a token of one choice.
 func (t *Task) MaxTokens() int { return max(t.gen.maxTokens, 1) }
 
+// Ignored names the parts of the body that have no effect.
+func (t *Task) Ignored() []string { return t.gen.ignored }
+
 // Request is what the engine is asked for a choice. The caller owns it, but for
 // Prompt, which is shared.
 func (t *Task) Request(choice int) *Request {

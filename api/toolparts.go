@@ -46,7 +46,7 @@ const finishCalls = "tool_calls"
 // parts takes the text of one choice apart. Ids of calls follow from the request's.
 type parts struct {
 	think  *toolcall.Thinker
-	spoke  bool      // the answer has text that is no blank
+	spoke  bool // the answer has text that is no blank
 	parser *toolcall.Parser
 	tok    Tokenizer // nil: control tokens are shown
 	id     func(n int) string

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/shoal-llm/shoal/api"
@@ -59,7 +60,12 @@ func (v *Service) postJob(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	spec.Holder = api.HolderOf(r.Context())
-	j, existed, err := v.accept(r.Context(), spec.id(), spec, func(t *api.Task) error { return v.api.Charge(r, t) })
+	j, existed, err := v.accept(r.Context(), spec.id(), spec, func(t *api.Task) error {
+		if names := t.Ignored(); len(names) > 0 {
+			w.Header().Set("X-Ignored-Parameters", strings.Join(names, ", "))
+		}
+		return v.api.Charge(r, t)
+	})
 	if err != nil {
 		return nil, err
 	}

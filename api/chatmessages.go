@@ -1,0 +1,107 @@
+package api
+
+import "encoding/json"
+
+// messages reads the messages of a chat.
+func (c *turnReader) messages(v json.RawMessage) []Message {
+	list := messageList(v, c.lim)
+	last := newest(rolesOf(list))
+	out := make([]Message, len(list))
+	for i, raw := range list {
+		c.now = i == last
+		out[i] = c.message(i, raw)
+	}
+	return out
+}
+
+func (c *turnReader) message(i int, raw json.RawMessage) Message {
+	at := "messages[" + itoa(i) + "]"
+	msg, e := parseFields(raw)
+	if e != nil {
+		panic(refusal(invalid(at, "'%s' must be an object.", at)))
+	}
+	str := func(name string) (text string) {
+		if v := msg.get(name); v != nil && unmarshal(v, &text) != nil {
+			panic(refusal(invalid(at+"."+name, "'%s.%s' must be a string.", at, name)))
+		}
+		return text
+	}
+	out := Message{Role: str("role"), Name: str("name")}
+	switch out.Role {
+	case "system", "user", "assistant":
+	case "developer": // OpenAI's newer name; templates know the older one
+		out.Role = "system"
+	case "tool":
+		out.CallID = str("tool_call_id")
+	case "function": // what came before tools
+		if c.legacy == "" {
+			panic(refusal(invalidCode(at+".role", "unsupported_parameter", "'%s.role' is %q, and no message before it has a 'function_call'. Use 'tool'.", at, out.Role)))
+		}
+		out.Role, out.CallID = "tool", c.legacy
+	default:
+		panic(refusal(invalid(at+".role", "'%s.role' must be system, developer, user, assistant or tool, got %q.", at, out.Role)))
+	}
+	content, calls := msg.get("content"), msg.get("tool_calls")
+	if out.Role == "assistant" {
+		out.Calls = decodeCalls(at+".tool_calls", calls, c.lim)
+		if v := msg.get("function_call"); out.Calls == nil && v != nil {
+			out.Calls = c.legacyCall(at, i, v)
+		}
+		c.thoughts = &[]string{}
+	} else if calls != nil && !emptyValue(calls) {
+		panic(refusal(invalid(at+".tool_calls", "'%s.tool_calls' belong to the assistant.", at)))
+	}
+	out.Content = c.text(at+".content", content)
+	if out.Role == "assistant" {
+		out.Content = joinLines(out.Content, str("refusal"))
+		out.Thought = c.thought(at, msg)
+		out.Empty = out.Calls != nil && content == nil && out.Content == ""
+		c.thoughts = nil
+	}
+	for _, name := range msg.unread() {
+		if !emptyValue(msg.raw[name]) {
+			c.leave(at + "." + name)
+		}
+	}
+	return out
+}
+
+// thought is what the assistant thought before its answer, under any of the names in use.
+func (c *turnReader) thought(at string, msg *fields) string {
+	found := ""
+	for _, name := range [...]string{"reasoning_content", "reasoning", "thinking"} {
+		v := msg.get(name)
+		if text := stringOf(v); text != "" {
+			found = orDefault(found, text)
+		} else if v != nil && !emptyValue(v) {
+			c.leave(at + "." + name)
+		}
+	}
+	var details []struct {
+		Text    string `json:"text"`
+		Summary string `json:"summary"`
+	}
+	_ = unmarshal(msg.get("reasoning_details"), &details) // of any other form: nothing
+	if found == "" {
+		var texts []string
+		for _, d := range details {
+			texts = append(texts, orDefault(d.Text, d.Summary))
+		}
+		found = joinLines(append(*c.thoughts, texts...)...)
+	}
+	return found
+}
+
+// legacyCall is a function_call as a call of today.
+func (c *turnReader) legacyCall(at string, i int, v json.RawMessage) json.RawMessage {
+	var call struct {
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	}
+	if unmarshal(v, &call) != nil || call.Name == "" {
+		c.leave(at + ".function_call")
+		return nil
+	}
+	c.legacy = "call_" + itoa(i)
+	return mustJSON([]ToolCall{madeCall{name: call.Name, arguments: []byte(orDefault(call.Arguments, "{}")), id: c.legacy}.toolCall()})
+}

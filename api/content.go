@@ -1,0 +1,195 @@
+package api
+
+import (
+	"encoding/json"
+	"strings"
+)
+
+// turnReader reads the turns of a conversation, in any protocol. Content that is no text is refused
+// only in what the user asks now, the newest message of the user. Elsewhere it is left out and
+// named: a client sends its history with every request, and could never go on otherwise.
+type turnReader struct {
+	lim  Limits
+	now  bool     // what is read is the newest message of the user
+	left []string // places of what was left out
+
+	thoughts *[]string // of the assistant's message that is read; nil: it is another's
+	legacy   string    // id of the newest function_call
+}
+
+// leave names what is left out. The names go into a header, so their number is bounded.
+func (c *turnReader) leave(at string) {
+	if len(c.left) < maxNamed {
+		c.left = append(c.left, at)
+	}
+}
+
+// newest is the index of the newest message of the user, -1 if there is none or it was answered.
+func newest(roles []string) int {
+	for i := len(roles) - 1; i >= 0; i-- {
+		switch roles[i] {
+		case "user":
+			return i
+		case "system", "developer":
+		default:
+			return -1
+		}
+	}
+	return -1
+}
+
+// rolesOf are the roles of a list of messages, "" where there is none.
+func rolesOf(list []json.RawMessage) []string {
+	out := make([]string, len(list))
+	for i, raw := range list {
+		var m struct {
+			Role string `json:"role"`
+		}
+		_ = unmarshal(raw, &m) // who reads the message says what is wrong with it
+		out[i] = m.Role
+	}
+	return out
+}
+
+// messageList reads a list whose elements are decoded one by one.
+func messageList(v json.RawMessage, lim Limits) []json.RawMessage {
+	if v == nil {
+		panic(refusal(invalidCode("messages", "missing_required_parameter", "'messages' is required.")))
+	}
+	if v[0] != '[' {
+		panic(refusal(invalid("messages", "'messages' must be a list of messages.")))
+	}
+	var list []json.RawMessage
+	elements("messages", "messages", v, lim.Messages, func(_ int, raw json.RawMessage) { list = append(list, raw) })
+	if len(list) == 0 {
+		panic(refusal(invalid("messages", "'messages' must not be empty.")))
+	}
+	return list
+}
+
+// text reads content: a string, or a list of parts whose texts are joined by newlines (vLLM's
+// reading for templates that expect a string). Null and absent are empty.
+func (c *turnReader) text(at string, v json.RawMessage) string {
+	if isNull(v) {
+		return ""
+	}
+	switch v[0] {
+	case '"':
+		return stringOf(v)
+	case '{':
+		text, _ := c.part(at, v)
+		return text
+	case '[':
+	default:
+		panic(refusal(invalid(at, "'%s' must be a string or a list of text parts.", at)))
+	}
+	var texts []string
+	elements(at, "parts", v, c.lim.Parts, func(i int, raw json.RawMessage) {
+		if text, ok := c.part(at+"["+itoa(i)+"]", raw); ok {
+			texts = append(texts, text)
+		}
+	})
+	return strings.Join(texts, "\n")
+}
+
+// stringOf is the value of a JSON string; "" for any other JSON.
+func stringOf(v json.RawMessage) (text string) {
+	_ = unmarshal(v, &text)
+	return text
+}
+
+// part reads a part of content, or a block; false: it was left out.
+func (c *turnReader) part(at string, raw json.RawMessage) (text string, ok bool) {
+	var p map[string]json.RawMessage
+	if raw[0] != '{' || unmarshal(raw, &p) != nil {
+		panic(refusal(invalid(at, "'%s' must be an object with 'type' and 'text'.", at)))
+	}
+	kind := stringOf(p["type"])
+	switch kind {
+	case "text", "input_text", "output_text", "summary_text", "reasoning_text", "":
+		v := p["text"]
+		switch {
+		case kind == "" && isNull(v):
+		case isNull(v) && c.now:
+			panic(refusal(invalid(at+".text", "'%s.text' is required.", at)))
+		case !isNull(v) && v[0] != '"':
+			panic(refusal(invalid(at+".text", "'%s.text' must be a string.", at)))
+		default:
+			return stringOf(v), true
+		}
+	case "refusal":
+		return stringOf(p["refusal"]), true
+	case "thinking", "reasoning":
+		if c.thoughts != nil {
+			inner := turnReader{lim: c.lim}
+			*c.thoughts = append(*c.thoughts, orDefault(inner.text(at+".thinking", p["thinking"]), stringOf(p["text"])))
+			return "", false
+		}
+	case "document":
+		if text, ok := c.document(at, p); ok {
+			return text, true
+		}
+	case "search_result":
+		return joinLines(stringOf(p["title"]), stringOf(p["source"]), c.text(at+".content", p["content"])), true
+	case "tool_reference":
+		return stringOf(p["tool_name"]), true
+	case "compaction": // what a client made of turns before
+		if text := c.text(at+".content", p["content"]); text != "" {
+			return text, true
+		}
+	}
+	what := namedKind(kind)
+	if c.now {
+		panic(refusal(invalidCode(at+".type", "unsupported_parameter", "'%s.type' is %.40q: only text is supported. Send the message without %s.", at, kind, orDefault(what, "it"))))
+	}
+	c.leave(at)
+	if what == "" {
+		return "", false
+	}
+	return leftOut(what), true
+}
+
+// leftOut tells the model what it cannot see.
+func leftOut(what string) string {
+	return "[" + strings.ToUpper(what[:1]) + what[1:] + " was left out: only text can be read here.]"
+}
+
+// namedKind says what a kind of content is; "": that is not known.
+func namedKind(kind string) string {
+	for _, k := range [...]struct{ part, what string }{{"image", "an image"}, {"screenshot", "an image"}, {"audio", "a recording"}, {"video", "a video"}, {"file", "a file"}, {"document", "a document"}} {
+		if strings.Contains(kind, k.part) {
+			return k.what
+		}
+	}
+	return ""
+}
+
+// document is the text of one of Anthropic's documents; false: it is none.
+func (c *turnReader) document(at string, p map[string]json.RawMessage) (text string, ok bool) {
+	var source struct {
+		Type    string          `json:"type"`
+		Data    string          `json:"data"`
+		Content json.RawMessage `json:"content"`
+	}
+	_ = unmarshal(p["source"], &source) // what is no such object has no type
+	switch source.Type {
+	case "text":
+		text = source.Data
+	case "content":
+		text = c.text(at+".source.content", source.Content)
+	default:
+		return "", false
+	}
+	return joinLines(stringOf(p["title"]), stringOf(p["context"]), text), true
+}
+
+// joinLines joins what is not empty.
+func joinLines(texts ...string) string {
+	var out []string
+	for _, t := range texts {
+		if t != "" {
+			out = append(out, t)
+		}
+	}
+	return strings.Join(out, "\n")
+}
