@@ -16,6 +16,7 @@ import (
 
 	"github.com/shoal-llm/shoal/api"
 	"github.com/shoal-llm/shoal/cluster"
+	"github.com/shoal-llm/shoal/security"
 	"github.com/shoal-llm/shoal/tracing"
 )
 
@@ -112,7 +113,12 @@ func (f *listenFlags) keys() ([]api.Key, error) {
 	if f.APIKeys == "" {
 		return keys, nil
 	}
-	text, err := readSmall(f.APIKeys)
+	file, err := security.OpenPrivate(f.APIKeys)
+	if err != nil {
+		return nil, fmt.Errorf("--api-keys: %w", err)
+	}
+	defer file.Close()
+	text, err := readAll(file)
 	if err != nil {
 		return nil, fmt.Errorf("--api-keys: %w", err)
 	}
@@ -130,10 +136,14 @@ func readSmall(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
+	return readAll(file)
+}
+
+func readAll(file *os.File) ([]byte, error) {
 	const most = 16 << 20
 	text, err := io.ReadAll(io.LimitReader(file, most+1))
 	if err == nil && len(text) > most {
-		err = fmt.Errorf("%s has more than %d bytes", path, most)
+		err = fmt.Errorf("%s has more than %d bytes", file.Name(), most)
 	}
 	return text, err
 }
@@ -199,7 +209,7 @@ func (fr *front) stamps() []string {
 		}
 		stamp := path
 		if info, err := os.Stat(path); err == nil {
-			stamp = fmt.Sprint(info.ModTime(), info.Size())
+			stamp = fmt.Sprint(info.ModTime(), info.Size(), info.Mode())
 		}
 		out = append(out, stamp)
 	}

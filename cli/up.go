@@ -64,7 +64,7 @@ func (c *upCmd) Run(e *env) error {
 		return err
 	}
 	if c.LogDir != "" {
-		if err := os.MkdirAll(c.LogDir, 0o755); err != nil {
+		if err := os.MkdirAll(c.LogDir, 0o700); err != nil {
 			return fmt.Errorf("--log-dir: %w", err)
 		}
 	}
@@ -236,6 +236,9 @@ func (c *upCmd) dataDir(checkpoint, suffix string, log *slog.Logger) (string, er
 		suffix = fmt.Sprintf("-%x", sha256.Sum256([]byte(c.SwiftKV)))[:9] + suffix
 	}
 	dir, old, err := jobsDir(checkpoint, suffix)
+	if dir == "" && err == nil {
+		log.Warn("jobs, batches, files and stored responses are off: this user has no home directory to keep them in; name a folder with --data-dir DIR to turn them on")
+	}
 	if old {
 		log.Warn("jobs lie in the user's cache folder, which may be emptied: move the folder to the state folder while nothing runs, or name one with --data-dir", "from", dir, "to", filepath.Join(stateHome(), "shoal", "jobs"))
 	}
@@ -325,7 +328,7 @@ func (c *upCmd) child(l *local, i int, checkpoint string, join []string, dataDir
 	}
 	var out io.Writer = io.Discard // the tail is kept and shown when the node ends
 	if c.LogDir != "" {
-		f, err := os.Create(filepath.Join(c.LogDir, id+".log"))
+		f, err := createLog(filepath.Join(c.LogDir, id+".log"))
 		if err != nil {
 			return err
 		}
@@ -337,6 +340,20 @@ func (c *upCmd) child(l *local, i int, checkpoint string, join []string, dataDir
 			l.cancel(errors.New("every node process has ended"))
 		}
 	}})
+}
+
+// createLog makes an empty file that only its owner can read, also where an earlier version
+// left one for everybody.
+func createLog(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Chmod(0o600); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 func exists(path string) bool {

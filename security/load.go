@@ -31,21 +31,11 @@ func LoadKey(file string) (Key, error) {
 // ReadKeyFile reads keys, one a line, from a regular file that only its owner can read. The
 // first is used, all are accepted; Reload reads the file again.
 func ReadKeyFile(path string) (Key, error) {
-	f, err := os.Open(path)
+	f, err := OpenPrivate(path)
 	if err != nil {
 		return Key{}, fmt.Errorf("security: cluster key: %w", err)
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return Key{}, fmt.Errorf("security: cluster key: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return Key{}, fmt.Errorf("security: cluster key %s is not a regular file", path)
-	}
-	if perm := info.Mode().Perm(); perm&0o077 != 0 {
-		return Key{}, fmt.Errorf("security: cluster key %s has mode %04o, so others on this machine can read it; run 'chmod 600 %s'", path, perm, path)
-	}
 	keys, err := readKeys(f)
 	if err != nil {
 		return Key{}, fmt.Errorf("%s: %w", path, err)

@@ -63,6 +63,11 @@ func TestHangupReadsKeysAndCertificateAgain(t *testing.T) {
 	}
 	keys("one")
 	s := start(t, config{nodes: 1, key: "one", args: []string{"--tls-cert", at("cert"), "--tls-key", at("secret"), "--api-keys", at("keys"), "--audit-log", at("audit")}})
+	for path, want := range map[string]os.FileMode{s.logs: 0o700, filepath.Join(s.logs, "node-0.log"): 0o600} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v; want mode %04o", path, info.Mode(), err, want)
+		}
+	}
 	seen := make(chan string, 1)
 	roots := x509.NewCertPool()
 	roots.AddCert(first)
@@ -123,6 +128,17 @@ func TestHangupReadsKeysAndCertificateAgain(t *testing.T) {
 	})
 	if status := ask("two"); status != 200 {
 		t.Errorf("after keys that are refused: %d", status)
+	}
+	keys("three")
+	if err := os.Chmod(at("keys"), 0o644); err != nil { // noticed without a signal
+		t.Fatal(err)
+	}
+	eventually("nothing is written of a file that others can read", func() bool {
+		b, err := os.ReadFile(s.head.err)
+		return err == nil && strings.Contains(string(b), "mode 0644") && strings.Contains(string(b), "level=ERROR")
+	})
+	if status := ask("two"); status != 200 {
+		t.Errorf("after keys that others can read: %d", status)
 	}
 	for name, want := range map[string]string{"audit.1": `"key":"ann","role":"operator"`, "audit": `"status":401`} {
 		if b, err := os.ReadFile(at(name)); err != nil || !strings.Contains(string(b), want) {
