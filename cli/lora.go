@@ -52,6 +52,9 @@ func merged(adapter string) (string, error) {
 	if err := mergeInto(filepath.Join(tmp, name), base, adapter); err != nil {
 		return "", fmt.Errorf("merging %s: %w", adapter, err)
 	}
+	if again, err := mergeKey(base, adapter); err != nil || again != key {
+		return "", errors.Join(fmt.Errorf("merging %s: its files or those of %s changed meanwhile: start again when they are complete", adapter, base), err)
+	}
 	if err := os.Rename(tmp, at); err != nil && !exists(filepath.Join(at, name, "config.json")) { // another process may have come first
 		return "", fmt.Errorf("merging %s: %w", adapter, err)
 	}
@@ -82,7 +85,7 @@ func mergeKey(base, adapter string) (string, error) {
 		return "", err
 	}
 	h := sha256.New()
-	fmt.Fprintln(h, "shoal merge 1", ck.Hash())
+	fmt.Fprintln(h, "shoal merge 2", ck.Hash())
 	if err := ck.Close(); err != nil {
 		return "", err
 	}

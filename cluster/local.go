@@ -85,6 +85,7 @@ func New(ctx context.Context, cfg LocalConfig) (_ *Local, err error) {
 	if err != nil {
 		return nil, err
 	}
+	logRechecks(ck, cmp.Or(cfg.Serve.Logger, slog.Default()))
 	draft, err := OpenDraft(cfg.Draft, ck, &cfg.KVBudget)
 	if err != nil {
 		return nil, errors.Join(err, ck.Close())

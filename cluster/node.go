@@ -322,6 +322,9 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		}
 	}
 	defer func() { closeWeights(ck, m) }()
+	if ck != nil {
+		logRechecks(ck, cfg.Logger)
+	}
 	// Weights and caches lie outside the Go heap; what is left is small, so a
 	// generous garbage target costs little and keeps the collector away.
 	debug.SetGCPercent(400)
@@ -419,6 +422,17 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 		n.drain(b)
 	}
 	return nil
+}
+
+// logRechecks logs what became of files that change while they are served.
+func logRechecks(ck *model.Checkpoint, log *slog.Logger) {
+	ck.OnRecheck = func(file string, err error) {
+		if err != nil {
+			log.Error("model file changed", "file", file, "error", err)
+			return
+		}
+		log.Info("model file was written or removed, its bytes are the same", "file", file)
+	}
 }
 
 // meet joins the cluster.

@@ -3,7 +3,6 @@ package gguf
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
 
 	"github.com/shoal-llm/shoal/internal/mmap"
@@ -19,35 +18,39 @@ func Open(path string) (*File, error) {
 	} else if err != nil {
 		return nil, notThere(path, err)
 	}
-	defer file.Close()
-	switch size := st.Size(); {
-	case size < 24:
-		return nil, &Error{Path: path, Kind: ErrFormat, Detail: fmt.Sprintf("%d bytes are no GGUF file", size)}
-	case size > math.MaxInt:
-		return nil, &Error{Path: path, Kind: ErrUnsupported, Detail: fmt.Sprintf("%d bytes cannot be mapped on this machine", size)}
+	if size := st.Size(); size < 24 {
+		return nil, errors.Join(&Error{Path: path, Kind: ErrFormat, Detail: fmt.Sprintf("%d bytes are no GGUF file", size)}, file.Close())
 	}
-	data, done, err := mmap.File(file, int(st.Size()))
-	if err != nil {
-		return nil, fmt.Errorf("gguf: %s: mapping: %w", path, err)
+	m, err := modelfile.Map(file, st.Size())
+	if errors.Is(err, modelfile.ErrUnmappable) {
+		return nil, errors.Join(&Error{Path: path, Kind: ErrUnsupported, Detail: fmt.Sprintf("%d bytes cannot be mapped on this machine", st.Size())}, file.Close())
+	} else if err != nil {
+		return nil, errors.Join(fmt.Errorf("gguf: %s: mapping: %w", path, err), file.Close())
 	}
-	f, err := Parse(data)
+	var f *File
+	if fault := mmap.Guard(func() { f, err = Parse(m.Data) }); fault != nil {
+		err = fmt.Errorf("gguf: %s: %w", path, fault)
+	}
 	if err != nil {
 		if e, ok := errors.AsType[*Error](err); ok {
 			e.Path = path
 		}
-		return nil, errors.Join(err, done())
+		return nil, errors.Join(err, m.Close())
 	}
-	f.Path, f.done = path, done
+	f.Path, f.mapping = path, m
 	return f, nil
 }
 
+// Mapping is what the tensors of an open file point into.
+func (f *File) Mapping() *modelfile.Mapping { return f.mapping }
+
 func (f *File) Close() error {
-	if f.done == nil {
+	if f.mapping == nil {
 		return nil
 	}
-	done := f.done
-	f.done = nil
-	return done()
+	m := f.mapping
+	f.mapping = nil
+	return m.Close()
 }
 
 func notThere(path string, err error) error {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/modelfile"
 )
 
 // File is a parsed file. Its methods may be called concurrently until Close.
@@ -19,9 +20,9 @@ type File struct {
 	Alignment int
 	Tensors   []Tensor // in the order of the file's table
 
-	meta map[string]Value
-	keys []string // in the order of the file
-	done func() error
+	meta    map[string]Value
+	keys    []string           // in the order of the file
+	mapping *modelfile.Mapping // nil: parsed in memory
 }
 
 type Tensor struct {

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/shoal-llm/shoal/internal/mmap"
 	"github.com/shoal-llm/shoal/internal/modelfile"
 	"github.com/shoal-llm/shoal/tensor"
 )
@@ -39,10 +40,21 @@ type Checkpoint struct {
 	Dir    string
 	Config Config
 
-	files  []string
-	unmap  []func() error
-	at     map[string]place
-	hash   string
+	files   []string
+	sources []*weightFile // of files
+	close   []func() error
+	at      map[string]place
+	hash    string
+	needed  []Spec // what hash is of
+
+	recheck   sync.Mutex // held while files are read again; guards what follows
+	refused   error      // what was wrong with the files
+	refusedAt Mark       // in this state
+
+	// OnRecheck, when not nil, learns what became of a file that changed: nil when it holds the
+	// same bytes. It is set before the checkpoint is used.
+	OnRecheck func(file string, err error)
+
 	gguf   bool // from a GGUF file
 	nested bool // the folder holds more than the decoder, see nested.go
 	closed atomic.Bool
@@ -75,7 +87,8 @@ type place struct {
 // lists all that is wrong, not only the first. Weight files are
 // model.safetensors, or those that model.safetensors.index.json names.
 //
-// Opening reads headers and a few pages of each tensor, not the weights.
+// Opening reads the weights once, for Hash, unless an earlier Open left their digests in the
+// user's cache folder.
 // Instead of a folder, "random:SHAPE" names a shape with random weights, see Random.
 func Open(dir string) (*Checkpoint, error) {
 	if name, ok := randomShape(dir); ok {
@@ -90,7 +103,11 @@ func openAt(c *Checkpoint) (*Checkpoint, error) {
 		return nil, err
 	}
 	c.Dir, c.at = dir, map[string]place{}
-	if err := c.open(); err != nil {
+	fault := mmap.Guard(func() { err = c.open() })
+	if fault != nil {
+		err = &Error{File: c.Dir, Kind: ErrChanged, Detail: "a weight file was truncated while it was opened"}
+	}
+	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
@@ -148,10 +165,7 @@ func (c *Checkpoint) open() error {
 	if !statesDType(config) {
 		c.Config.DType = c.must(c.Config.Tensors()[0].Name).DType
 	}
-	if c.fetch == nil {
-		c.hash = c.identity()
-	}
-	return nil
+	return c.identify(c.Config.Tensors())
 }
 
 // mapWeights opens model.safetensors, or all files of the index.
@@ -219,8 +233,8 @@ func (c *Checkpoint) mapShard(path string) error {
 	if err != nil {
 		return err
 	}
-	c.files, c.unmap = append(c.files, path), append(c.unmap, s.unmap)
-	head := int64(len(s.mapped) - len(s.data))
+	home := c.addFile(s.Mapping, s.Close)
+	head := int64(len(s.Mapping.Data) - len(s.data))
 	if c.heads == nil {
 		c.heads = map[string]int64{}
 	}
@@ -237,7 +251,7 @@ func (c *Checkpoint) mapShard(path string) error {
 			return &Error{File: path, Tensor: e.name, Kind: ErrFormat, Detail: "is also in " + old.path}
 		}
 		dt, ok := weightType[e.stored]
-		c.at[e.name] = place{path, head + e.begin, e.stored, ok, Tensor{Name: e.name, DType: dt, Shape: e.shape, Data: s.data[e.begin:e.end:e.end]}}
+		c.at[e.name] = place{path, head + e.begin, e.stored, ok, Tensor{Name: e.name, DType: dt, Shape: e.shape, Data: s.data[e.begin:e.end:e.end], home: home}}
 	}
 	return nil
 }
@@ -373,9 +387,11 @@ func (c *Checkpoint) Close() error {
 	if c.closed.Swap(true) {
 		return nil
 	}
+	c.recheck.Lock()
+	defer c.recheck.Unlock()
 	var errs []error
-	for _, unmap := range c.unmap {
-		errs = append(errs, unmap())
+	for _, f := range c.close {
+		errs = append(errs, f())
 	}
 	return errors.Join(errs...)
 }

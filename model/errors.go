@@ -10,6 +10,7 @@ import (
 var (
 	ErrFormat       = errors.New("model: malformed checkpoint")       // bytes that are not what the format says
 	ErrUnsupported  = errors.New("model: unsupported model")          // well formed, but nothing here computes it
+	ErrChanged      = errors.New("model: file changed")               // after it was opened, or meanwhile
 	ErrMissing      = errors.New("model: incomplete checkpoint")      // a file or a tensor is not there
 	ErrMismatch     = errors.New("model: config and tensors differ")  // shapes or names contradict config.json
 	ErrClosed       = errors.New("model: checkpoint is closed")       // Tensor after Close

@@ -46,3 +46,6 @@ func Verify(dir string) (*Report, error) {
 	defer c.Close()
 	return c.Verify(context.Background(), nil)
 }
+
+// Summed is how many bytes of weights were read for digests.
+func Summed() int64 { return summed.Load() }

@@ -26,9 +26,10 @@ const (
 )
 
 type fp8Scales struct {
-	data       []byte // float32 (ceil(matrix rows/rows), width)
-	rows, cols int    // of a block
-	width      int    // blocks side by side
+	data       []byte      // float32 (ceil(matrix rows/rows), width)
+	rows, cols int         // of a block
+	width      int         // blocks side by side
+	home       *weightFile // of data
 }
 
 // e4m3 is the value of every byte.
@@ -97,7 +98,7 @@ func pairScales(p, s place, found bool, block [2]int) (*fp8Scales, string) {
 	case s.stored != "F32" || len(s.Shape) != 2 || s.Shape[0] != blocks[0] || s.Shape[1] != blocks[1]:
 		return nil, fmt.Sprintf("of shape %v, in blocks of %v, has scales that are %s of shape %v; want F32 %v", p.Shape, block, s.stored, s.Shape, blocks)
 	}
-	return &fp8Scales{data: s.Data, rows: block[0], cols: block[1], width: blocks[1]}, ""
+	return &fp8Scales{data: s.Data, home: s.home, rows: block[0], cols: block[1], width: blocks[1]}, ""
 }
 
 // notFinite counts the scales that are NaN or infinite.

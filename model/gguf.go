@@ -39,8 +39,9 @@ func (c *Checkpoint) openGGUF(path string) error {
 	}
 	c.gguf = true
 	var all []gguf.Tensor
+	var homes []*weightFile
 	for _, f := range parts {
-		c.files, c.unmap = append(c.files, f.Path), append(c.unmap, f.Close)
+		homes = append(homes, c.addFile(f.Mapping(), f.Close))
 		all = append(all, f.Tensors...)
 	}
 	if c.Config, err = configGGUF(parts[0], all); err != nil {
@@ -51,10 +52,10 @@ func (c *Checkpoint) openGGUF(path string) error {
 		return fromGGUF(path, err)
 	}
 	family := familiesGGUF[arch]
-	for _, f := range parts {
+	for i, f := range parts {
 		for _, t := range f.Tensors {
 			p := place{path: f.Path, stored: t.Type.String(), weight: true,
-				Tensor: Tensor{Name: family.hubName(t.Name), DType: heldAs(t.Type), Shape: t.Shape, Data: t.Data}}
+				Tensor: Tensor{Name: family.hubName(t.Name), DType: heldAs(t.Type), Shape: t.Shape, Data: t.Data, home: homes[i]}}
 			if t.Type.Block() > 1 {
 				p.blocks = t.Type
 			}
@@ -82,10 +83,7 @@ func (c *Checkpoint) openGGUF(path string) error {
 		return err
 	}
 	c.Config.DType = c.commonType()
-	if c.fetch == nil {
-		c.hash = c.identity()
-	}
-	return nil
+	return c.identify(c.Config.Tensors())
 }
 
 // takeRopeFactors: rope_freqs.weight divides the rotary frequencies (what the

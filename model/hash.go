@@ -1,55 +1,44 @@
 package model
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"hash"
-	"os"
-	"strings"
 
 	"github.com/shoal-llm/shoal/tensor"
 )
 
-// Hash identifies the model by what can be read at once: the config as it was
-// understood, and every needed tensor's name, type, shape and samples of its
-// bytes (small tensors whole, of the others four stretches of 64 bytes); and by
-// the version of the arithmetic (tensor.Arithmetic). Two nodes of one version that
-// open copies of one checkpoint agree, however the tensors are split into files;
-// another training run differs. A damaged byte between the samples does not show
-// here: Verify reads them all.
+// Hash identifies the model: the config as it was understood, every byte of every needed
+// tensor with its name, type and shape, and the version of the arithmetic
+// (tensor.Arithmetic). Nodes of one version that open copies of one checkpoint agree,
+// however the tensors are split into files; one different byte makes another model.
 func (c *Checkpoint) Hash() string { return c.hash }
 
-// Stamp tells one state of the files on this machine from another: their sizes
-// and times of change. For what is kept on this machine alone, beside Hash.
-func (c *Checkpoint) Stamp() string {
-	if c.fetch != nil {
-		return "fetched" // every byte was checked; the files change as more comes
+// identity is Hash of what the files hold, and the digests that it is made of.
+func (c *Checkpoint) identity(ctx context.Context) (hash string, sums []byte, err error) {
+	pieces := c.pieces()
+	if sums, err = c.digests(ctx, pieces); err != nil {
+		return "", nil, err
 	}
-	var b strings.Builder
-	for _, path := range c.files {
-		if st, err := os.Stat(path); err == nil {
-			fmt.Fprintf(&b, "%d@%d ", st.Size(), st.ModTime().UnixNano())
-		}
-	}
-	return b.String()
-}
-
-func (c *Checkpoint) identity() string {
-	h := c.startHash(fmt.Sprintf("shoal checkpoint sample 1, arithmetic %d", tensor.Arithmetic))
-	for _, s := range c.Config.Tensors() {
-		t := c.must(s.Name)
+	h, at := c.startHash(fmt.Sprintf("shoal checkpoint 2, arithmetic %d", tensor.Arithmetic)), 0
+	for _, s := range c.needed {
+		t := c.at[s.Name].Tensor
 		hashTensor(h, t)
-		if t.scales != nil {
-			fmt.Fprintf(h, "scales %v\n", sha256.Sum256(t.scales.data))
+		for _, part := range t.regions() {
+			n := pieceCount(len(part.data)) * sha256.Size
+			fmt.Fprintf(h, "%d bytes\n", len(part.data))
+			h.Write(sums[at : at+n])
+			at += n
 		}
-		sampleTensor(h, t)
 	}
-	return hex.EncodeToString(h.Sum(nil))
+	return hex.EncodeToString(h.Sum(nil)), sums, nil
 }
 
-// sampleTensor adds all bytes of a small tensor, of another some.
+// sampleTensor adds all bytes of a small tensor, of another some. A SwiftKV adapter names its
+// base by samples, as train/swiftkv.py writes them; Hash does not use them.
 func sampleTensor(h hash.Hash, t Tensor) {
 	const whole, stretch, stretches = 16 << 10, 64, 4
 	for _, part := range t.stored() {

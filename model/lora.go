@@ -1,6 +1,7 @@
 package model
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shoal-llm/shoal/internal/mmap"
 	"github.com/shoal-llm/shoal/tensor"
 )
 
@@ -77,11 +79,11 @@ func MergeLoRA(base, adapter, out string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, l.unmap()) }()
+	defer func() { err = errors.Join(err, l.Close()) }()
 	var shards []*shard
 	defer func() {
 		for _, s := range shards {
-			err = errors.Join(err, s.unmap())
+			err = errors.Join(err, s.Close())
 		}
 	}()
 	known := map[string]*entry{}
@@ -103,7 +105,14 @@ func MergeLoRA(base, adapter, out string) (err error) {
 		return fmt.Errorf("model: merging: %w", err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return l.write(f, shards)
+	mark, err := ck.Recheck(context.Background())
+	if err != nil {
+		return err
+	}
+	if fault := mmap.Guard(func() { err = l.write(f, shards) }); fault != nil {
+		err = fault
+	}
+	return errors.Join(err, ck.Since(mark))
 }
 
 // openLoRA reads an adapter and refuses what would change the sum.
@@ -137,7 +146,7 @@ func openLoRA(dir string) (*lora, error) {
 		return nil, err
 	}
 	if err := l.pair(rank); err != nil {
-		return nil, errors.Join(err, l.unmap())
+		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }

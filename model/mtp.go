@@ -76,5 +76,10 @@ func (c *Checkpoint) OpenMTP(dir string) (*Checkpoint, error) {
 			return nil, err
 		}
 	}
+	if m != c {
+		if err := m.identify(s); err != nil {
+			return nil, errors.Join(err, m.Close())
+		}
+	}
 	return m, nil
 }

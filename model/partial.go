@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+
+	"github.com/shoal-llm/shoal/internal/mmap"
 )
 
 // Span is the bytes [From, To) of a file.
@@ -22,7 +24,11 @@ type Fetcher interface {
 // for the whole of it. Whoever reads a tensor says so before, with Want.
 func OpenPartial(ctx context.Context, dir, hash string, f Fetcher) (*Checkpoint, error) {
 	c := &Checkpoint{Dir: filepath.Clean(dir), at: map[string]place{}, fetch: f, hash: hash, fetching: ctx}
-	if err := c.open(); err != nil {
+	var err error
+	if fault := mmap.Guard(func() { err = c.open() }); fault != nil {
+		err = fmt.Errorf("model: %s: %w", dir, fault)
+	}
+	if err != nil {
 		return nil, err
 	}
 	c.fetching = nil

@@ -40,14 +40,11 @@ type entry struct {
 	begin, end int64 // bytes [begin, end) of the data section
 }
 
-// shard is one mapped safetensors file. Its bytes are what the file held when
-// it was opened; whoever truncates it while it is mapped kills the process by
-// SIGBUS, as with every mapped file. Replace checkpoints by rename.
+// shard is one mapped safetensors file.
 type shard struct {
-	mapped  []byte // the whole file
+	*modelfile.Mapping
 	data    []byte // after the header
 	entries []entry
-	unmap   func() error
 }
 
 // openShard maps a safetensors file and checks its header against its size.
@@ -62,7 +59,15 @@ func openShard(path string) (_ *shard, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	var m *modelfile.Mapping // owns f
+	defer func() {
+		switch {
+		case err != nil && m != nil:
+			err = errors.Join(err, m.Close())
+		case err != nil:
+			err = errors.Join(err, f.Close())
+		}
+	}()
 	var head [8]byte
 	if size < int64(len(head)) {
 		return nil, malformed("%d bytes are no safetensors file: truncated before the header's length", size)
@@ -79,16 +84,18 @@ func openShard(path string) (_ *shard, err error) {
 	case n > rest:
 		return nil, malformed("truncated: header of %d bytes in a file of %d", n, size)
 	}
-	if size > math.MaxInt {
+	m, err = modelfile.Map(f, size)
+	if errors.Is(err, modelfile.ErrUnmappable) {
 		return nil, &Error{Kind: ErrUnsupported, Detail: fmt.Sprintf("%d bytes cannot be mapped on this machine", size)}
-	}
-	s := &shard{}
-	if s.mapped, s.unmap, err = mmap.File(f, int(size)); err != nil {
+	} else if err != nil {
 		return nil, fmt.Errorf("model: %s: mapping: %w", path, err)
 	}
-	s.data = s.mapped[8+n:]
-	if s.entries, err = parseHeader(s.mapped[8:8+n], int64(len(s.data))); err != nil {
-		return nil, errors.Join(err, s.unmap())
+	s := &shard{Mapping: m, data: m.Data[8+n:]}
+	if fault := mmap.Guard(func() { s.entries, err = parseHeader(m.Data[8:8+n], int64(len(s.data))) }); fault != nil {
+		err = fault
+	}
+	if err != nil {
+		return nil, err
 	}
 	return s, nil
 }

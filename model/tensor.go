@@ -1,12 +1,14 @@
 package model
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"math"
 	"strings"
 
 	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/internal/mmap"
 	"github.com/shoal-llm/shoal/tensor"
 )
 
@@ -22,6 +24,8 @@ type Tensor struct {
 	fill   func(dst []float32, r, lo int) // instead of Data: makes a row from column lo on
 	parts  []Tensor                       // beside fill: what is stored, see joinKVUp
 	scales *fp8Scales                     // of FP8
+	home   *weightFile                    // what Data lies in; nil: nothing that can change
+	sums   [][sha256.Size]byte            // of the pieces of Data, where rows are read after loading: see CheckedRow
 	paired int                            // rows (of a vector: elements) of each head lie in pairs (i, i+paired/2): see row
 }
 
@@ -100,8 +104,15 @@ func (t Tensor) row(r int) int {
 
 // Row writes columns [lo, hi) of row r to dst[:hi-lo] as float32, exactly: all
 // types are subsets of float32, blocks by their definition. It panics when the
-// row or the columns are not there.
+// row or the columns are not there. When the file was truncated, it writes zeros:
+// Checkpoint.Since and Unchanged tell.
 func (t Tensor) Row(dst []float32, r, lo, hi int) {
+	if mmap.Guard(func() { t.readRow(dst, r, lo, hi) }) != nil {
+		clear(dst[:hi-lo])
+	}
+}
+
+func (t Tensor) readRow(dst []float32, r, lo, hi int) {
 	cols := t.Cols()
 	if r < 0 || r >= t.Rows() || lo < 0 || lo > hi || hi > cols {
 		panic(fmt.Sprintf("model: tensor %q of shape %v has no row %d, columns [%d, %d)", t.Name, t.Shape, r, lo, hi))
@@ -116,7 +127,7 @@ func (t Tensor) Row(dst []float32, r, lo, hi int) {
 		plain.paired = 0
 		for i := range dst {
 			at := t.row(lo + i)
-			plain.Row(dst[i:i+1], 0, at, at+1)
+			plain.readRow(dst[i:i+1], 0, at, at+1)
 		}
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/shoal-llm/shoal/gguf"
+	"github.com/shoal-llm/shoal/internal/mmap"
 	"github.com/shoal-llm/shoal/tensor"
 )
 
@@ -50,10 +51,22 @@ type TensorReport struct {
 // nil, is called from it every few megabytes with the bytes done and to do.
 // It stops early, with ctx's error, when ctx ends. The error is about what could not
 // be read; what was read and is wrong is in Report.Err.
-func (c *Checkpoint) Verify(ctx context.Context, progress func(done, total int64)) (*Report, error) {
+func (c *Checkpoint) Verify(ctx context.Context, progress func(done, total int64)) (r *Report, err error) {
 	if c.closed.Load() {
 		return nil, ErrClosed
 	}
+	m, err := c.Recheck(ctx)
+	if err != nil {
+		return nil, err
+	}
+	fault := mmap.Guard(func() { r, err = c.verify(ctx, progress) })
+	if fault == nil && err != nil {
+		return nil, err
+	}
+	return r, c.Since(m) // a fault shows there, with the file
+}
+
+func (c *Checkpoint) verify(ctx context.Context, progress func(done, total int64)) (*Report, error) {
 	r := &Report{Dir: c.Dir, Config: c.Config, Hash: c.hash, Extra: c.Extra()}
 	heads, key, value := c.Config.CacheRow()
 	if c.Config.Latent.Rank > 0 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shoal-llm/shoal/gguf"
 	"github.com/shoal-llm/shoal/internal/attempt"
+	"github.com/shoal-llm/shoal/internal/mmap"
 )
 
 // GGUF files carry their tokenizer in metadata. What is read here is written
@@ -88,7 +89,10 @@ func readGGUF(path string) (files Files, err error) {
 		return files, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if _, err = attempt.At(func() any { files = filesGGUF(f); return nil }); err != nil {
+	fault := mmap.Guard(func() {
+		_, err = attempt.At(func() any { files = filesGGUF(f); return nil })
+	})
+	if err = errors.Join(err, fault); err != nil {
 		if !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrInvalid) {
 			err = fmt.Errorf("%w: %w", ErrInvalid, err)
 		}

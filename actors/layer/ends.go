@@ -7,22 +7,33 @@ import (
 
 // Ends are a socket's weights ahead of the first layer and behind the last.
 type Ends struct {
-	Embedding      model.Tensor   // read through the mapped file, a row a token
+	Embedding      model.Tensor   // read from its file, a row a token
 	EmbeddingScale float32        // of those rows; 1: as stored
 	FinalNorm      []float32      // (Hidden)
 	Head           *tensor.Weight // vocabulary rows of the output head; nil when empty
 	LogitCap       float32        // Config.LogitCap
 }
 
-func (b *Processor) Embed(e *Ends, row int, tokens []uint32) {
+// Embed fills the rows of tokens. It fails when the file of the embedding has changed, and
+// with it the bytes of one of the rows.
+func (b *Processor) Embed(e *Ends, row int, tokens []uint32) error {
 	h := b.Dims.Hidden
 	for i, t := range tokens {
-		x := b.X[(row+i)*h:][:h]
-		e.Embedding.Row(x, int(t), 0, h)
-		if e.EmbeddingScale != 1 {
-			tensor.Scale(x, e.EmbeddingScale)
+		e.Embedding.Row(b.X[(row+i)*h:][:h], int(t), 0, h)
+	}
+	if !e.Embedding.Unchanged() {
+		for i, t := range tokens {
+			if err := e.Embedding.CheckedRow(b.X[(row+i)*h:][:h], int(t), 0, h); err != nil {
+				return err
+			}
 		}
 	}
+	if e.EmbeddingScale != 1 {
+		for i := range tokens {
+			tensor.Scale(b.X[(row+i)*h:][:h], e.EmbeddingScale)
+		}
+	}
+	return nil
 }
 
 // LogitRow is a row of a step whose logits are requested.

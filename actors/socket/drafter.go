@@ -59,7 +59,14 @@ type drafted struct {
 func loadDrafter(ctx context.Context, cfg *Config, dt, kv tensor.DType) (_ *drafter, err error) {
 	d := cfg.Draft
 	c := d.Checkpoint.Config
-	l := loader{ctx: ctx, ck: d.Checkpoint, dt: dt, pool: cfg.Pool, source: d.Checkpoint.Hash() + " " + d.Checkpoint.Stamp()}
+	marks := make([]model.Mark, 2)
+	sources := []*model.Checkpoint{d.Checkpoint, cfg.Checkpoint}
+	for i, ck := range sources {
+		if marks[i], err = ck.Recheck(ctx); err != nil {
+			return nil, err
+		}
+	}
+	l := loader{ctx: ctx, ck: d.Checkpoint, dt: dt, pool: cfg.Pool, source: d.Checkpoint.Hash()}
 	one := c
 	if d.MTP {
 		one.Layers, one.MoE.Dense = 1, nil
@@ -82,6 +89,11 @@ func loadDrafter(ctx context.Context, cfg *Config, dt, kv tensor.DType) (_ *draf
 		}
 		g.weights.Embedding, l.err = from.tensor(model.Embedding)
 		g.weights.EmbeddingScale = c.EmbeddingScale(g.weights.Embedding.DType)
+	}
+	for i, ck := range sources {
+		if l.err == nil {
+			l.err = ck.Since(marks[i])
+		}
 	}
 	if l.err != nil {
 		g.close()
@@ -315,7 +327,7 @@ func (g *drafter) pass(live []wish, states []float32) []float32 {
 		for j, t := range live[i].rows {
 			tokens[j] = uint32(t)
 		}
-		b.Backend.Embed(&g.weights.Ends, segments[i].First, tokens)
+		_ = b.Backend.Embed(&g.weights.Ends, segments[i].First, tokens) // of wrong bytes, guesses are worse and still verified
 		logits = append(logits, layer.LogitRow{Row: segments[i].First + segments[i].N - 1, Best: true})
 	}
 	if g.mtp != nil {

@@ -127,8 +127,7 @@ func (e *epoch) fill(s *step) error {
 	if err := s.micro.batch.Reset(e.place, e.rank, segments, e.ropes...); err != nil {
 		return err
 	}
-	e.embed(s)
-	return nil
+	return e.embed(s)
 }
 
 // segment is a run of tokens as the layers see it.
@@ -163,7 +162,7 @@ func (e *epoch) leaves(w *Work, run int) int {
 
 // embed looks the tokens up, notes them in the owners' histories (those of decode rows
 // when their tokens are drawn), and lists the rows whose logits are requested.
-func (e *epoch) embed(s *step) {
+func (e *epoch) embed(s *step) error {
 	b := s.micro.batch
 	first, last, stay := make(map[uint64]int, len(b.Segments)), make(map[uint64]int, len(b.Segments)), 0
 	for _, seg := range b.Segments {
@@ -183,7 +182,9 @@ func (e *epoch) embed(s *step) {
 	for i := range s.work.Runs {
 		c := &s.work.Runs[i]
 		q := e.seqs[c.Seq]
-		b.Backend.Embed(&e.weights.Ends, first[c.Seq], c.Tokens)
+		if err := b.Backend.Embed(&e.weights.Ends, first[c.Seq], c.Tokens); err != nil {
+			return err
+		}
 		if drawn[i] && q.owner == e.rank {
 			q.must.warm(c.Tokens)
 		}
@@ -197,4 +198,5 @@ func (e *epoch) embed(s *step) {
 			}
 		}
 	}
+	return nil
 }

@@ -43,11 +43,18 @@ func (s *Slices) Close() {
 // slices, from any goroutine and often. A cancelled ctx ends it between matrices.
 func LoadSlices(ctx context.Context, ck *model.Checkpoint, p topology.Placement, rank int, dt tensor.DType, pool *tensor.Pool,
 	cache *WeightsCache, shared *sharedmem.Region, progress func(done, total int64)) (_ *Slices, err error) {
-	l := loader{ctx: ctx, ck: ck, dt: dt, pool: pool, cache: cache, shared: shared, source: ck.Hash() + " " + ck.Stamp(), progress: progress, total: SliceBytes(&ck.Config, p, rank, dt)}
+	mark, err := ck.Recheck(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l := loader{ctx: ctx, ck: ck, dt: dt, pool: pool, cache: cache, shared: shared, source: ck.Hash(), mark: mark, progress: progress, total: SliceBytes(&ck.Config, p, rank, dt)}
 	s := l.slices(&ck.Config, p, rank)
 	if err = l.err; err == nil {
 		s.Embedding, err = l.tensor(model.Embedding)
 		s.EmbeddingScale = ck.Config.EmbeddingScale(s.Embedding.DType)
+	}
+	if err == nil {
+		err = ck.Since(mark)
 	}
 	if err != nil {
 		s.Close()

@@ -30,6 +30,20 @@ type loader struct {
 	cache    *WeightsCache     // of quantised matrices; nil: none
 	shared   *sharedmem.Region // of matrices that other nodes of this machine hold too; nil: none
 	source   string            // what they were made from
+	mark     model.Mark        // state of the files when loading began
+}
+
+// unchanged reports whether what was read of a tensor is of the model. Only then may others
+// have it: the cache on disk, and other nodes.
+func (l *loader) unchanged(name string) bool {
+	if l.err == nil && !l.ck.Random() {
+		t, err := l.ck.Tensor(name)
+		if err == nil {
+			err = l.ck.SinceOf(l.mark, t)
+		}
+		l.err = err
+	}
+	return l.err == nil
 }
 
 // matrix packs rows of a projection of width cols.
@@ -57,7 +71,7 @@ func (l *loader) common(m model.Linear, cols int, rows topology.Range) *tensor.W
 	case part.Filled():
 		l.packed(w.Bytes())
 	default:
-		if l.fill(w, 0, m, rows); l.err == nil {
+		if l.fill(w, 0, m, rows); l.unchanged(m.Weight) {
 			part.Done()
 		}
 	}
@@ -110,7 +124,7 @@ func (l *loader) fill(w *tensor.Weight, to int, m model.Linear, rows topology.Ra
 			return
 		}
 		defer func() {
-			if l.err == nil {
+			if l.unchanged(m.Weight) {
 				l.cache.store(key, w)
 			}
 		}()

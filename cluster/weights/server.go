@@ -17,6 +17,7 @@ import (
 	pb "google.golang.org/protobuf/proto"
 
 	"github.com/shoal-llm/shoal/cluster/rpc"
+	"github.com/shoal-llm/shoal/internal/modelfile"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/proto"
 )
@@ -54,8 +55,21 @@ type server struct {
 
 type servedFile struct {
 	path   string
+	stamp  modelfile.Stamp // when its hashes were made
 	size   int64
 	hashes []byte
+}
+
+// open opens the file if it is still the one whose hashes were made.
+func (f *servedFile) open() (*os.File, error) {
+	file, st, err := modelfile.Open(f.path)
+	if err != nil {
+		return nil, fmt.Errorf("weights: %w", err)
+	}
+	if modelfile.StampOf(st) != f.stamp {
+		return nil, errors.Join(fmt.Errorf("weights: %s was changed while the model is in use: put the old file back, or restart all nodes to serve the new one", f.path), file.Close())
+	}
+	return file, nil
 }
 
 // Serve answers on sys until ctx ends; wait for the returned function then.
@@ -95,6 +109,9 @@ func (s *server) answer(m *proto.WeightsRequest) (*proto.WeightsReply, error) {
 		return &proto.WeightsReply{Pending: true}, nil
 	}
 	list, files, err := s.list, s.files, s.err
+	if !errors.Is(err, ErrNone) {
+		s.err = nil // the next one who asks has it tried again
+	}
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
@@ -118,9 +135,9 @@ func (s *server) answer(m *proto.WeightsRequest) (*proto.WeightsReply, error) {
 }
 
 func (f *servedFile) read(chunks []uint32) ([]byte, error) {
-	file, err := os.Open(f.path)
+	file, err := f.open()
 	if err != nil {
-		return nil, fmt.Errorf("weights: %w", err)
+		return nil, err
 	}
 	defer file.Close()
 	var out []byte
@@ -160,6 +177,10 @@ func (s *server) hash() (*proto.WeightsReply, map[string]*servedFile, error) {
 		return nil, nil, fmt.Errorf("%w: random weights are not in files; give the node the same --model", ErrNone)
 	}
 	list, files := &proto.WeightsReply{ModelHash: s.ck.Hash()}, map[string]*servedFile{}
+	mark, err := s.ck.Recheck(s.ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("weights: %w", err)
+	}
 	weights := s.ck.Files()
 	paths := slices.Clone(weights)
 	if st, err := os.Stat(s.ck.Dir); err == nil && st.IsDir() {
@@ -178,11 +199,17 @@ func (s *server) hash() (*proto.WeightsReply, map[string]*servedFile, error) {
 		}
 		name := filepath.Base(path)
 		head := f.size
-		if slices.Contains(weights, path) {
+		if at := slices.Index(weights, path); at >= 0 {
 			head = s.ck.Head(path, f.size)
+			if f.stamp != mark[at] { // of another file, too, that has its name now
+				return nil, nil, fmt.Errorf("weights: %s is not the file that this process opened: restart it to serve the new one", path)
+			}
 		}
 		files[name] = f
 		list.Files = append(list.Files, &proto.WeightsFile{Name: name, Size: f.size, Head: head, Digest: digest})
+	}
+	if err := s.ck.Since(mark); err != nil {
+		return nil, nil, fmt.Errorf("weights: %w", err)
 	}
 	list.List = listHash(list)
 	return list, files, nil
@@ -207,16 +234,12 @@ func smallFiles(dir string) (out []string, err error) {
 }
 
 func (s *server) hashFile(path string) (*servedFile, []byte, error) {
-	file, err := os.Open(path)
+	file, st, err := modelfile.Open(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer file.Close()
-	st, err := file.Stat()
-	if err != nil {
-		return nil, nil, err
-	}
-	f := &servedFile{path: path, size: st.Size()}
+	f := &servedFile{path: path, stamp: modelfile.StampOf(st), size: st.Size()}
 	buf := make([]byte, chunkBytes)
 	for c := range chunkCount(f.size) {
 		if err := s.ctx.Err(); err != nil {

@@ -1,3 +1,3 @@
-// Package mmap maps files of weights. Whoever truncates a mapped file kills
-// the process that reads it (SIGBUS): replace such files by rename.
+// Package mmap maps files of weights. When a mapped file is truncated, reads of the missing
+// pages fault: read mappings within Guard.
 package mmap

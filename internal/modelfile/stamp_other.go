@@ -1,0 +1,7 @@
+//go:build !linux && !darwin
+
+package modelfile
+
+import "io/fs"
+
+func (*Stamp) addInode(fs.FileInfo) {}
