@@ -15,7 +15,7 @@ import (
 // of those lines so many of a status are written in a while.
 func (s *Server) access(r *http.Request, sc *scope, known *route, status int, began time.Time) {
 	level := slog.LevelInfo
-	if known != nil && known.brief && status < 400 {
+	if known != nil && known.brief && (status < 400 || status == http.StatusServiceUnavailable) { // not ready yet is an answer too
 		level = slog.LevelDebug
 	}
 	if !s.log.Enabled(r.Context(), level) {

@@ -63,7 +63,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	if err := cluster.Check(serve, cluster.APIConfig{Template: c.ChatTemplate, ToolParser: c.ToolParser}, math.MaxInt64); err != nil {
+	if _, err := cluster.Check(serve, cluster.APIConfig{Template: c.ChatTemplate, ToolParser: c.ToolParser}, math.MaxInt64); err != nil {
 		return err
 	}
 	front, err := c.front(e, log)
@@ -88,7 +88,7 @@ func (c *coordinatorCmd) Run(e *env) error {
 	cfg := cluster.CoordinatorConfig{ID: c.ID, Bind: c.Bind, Ports: cluster.Ports(c.Ports), Cluster: c.Cluster, Join: c.Join, Standby: c.Standby, API: c.scheme() + "://" + l.Addr().String() + "/v1", Nodes: c.Nodes, Serve: serve, Key: key, Insecure: c.Insecure, NATS: c.NATS, DataDir: c.DataDir, StoreNodes: c.StoreNodes}
 	if c.Standby {
 		cfg.ID = cmp.Or(cfg.ID, "standby")
-		fmt.Fprintf(e.stderr, "standby at %s, in the cluster of %v\n", l.Addr(), c.Join)
+		c.tell(e, "standby at %s, in the cluster of %v\n", l.Addr(), c.Join)
 	}
 	co, err := startBehindDoorman(ctx, cfg, l, c.ListenFD != 0, front)
 	if err != nil {
@@ -98,13 +98,20 @@ func (c *coordinatorCmd) Run(e *env) error {
 		return err
 	}
 	defer co.Close()
-	fmt.Fprintf(e.stderr, "coordinator at %s; start nodes with: shoal node --join %s%s\n", co.GossipAddress(), co.GossipAddress(), c.more(key))
+	c.tell(e, "coordinator at %s; start nodes with: shoal node --join %s%s\n", co.GossipAddress(), co.GossipAddress(), c.more(key))
 	return serveAPI(&env{ctx: ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, co, l, front, func(addr string) {
-		fmt.Fprintf(e.stderr, "API at %s://%s/v1\n", c.scheme(), addr)
-		if awaitReady(ctx, e, co) == nil {
-			fmt.Fprintf(e.stderr, "ready: %s on %s\n", co.ServeConfig().Names[0], counted(len(co.Cluster().Nodes), "node"))
+		c.tell(e, "API at %s://%s/v1\n", c.scheme(), addr)
+		if !c.WithParent && awaitReady(ctx, e, co) == nil {
+			c.tell(e, "ready: %s on %s\n", co.ServeConfig().Names[0], counted(len(co.Cluster().Nodes), "node"))
 		}
 	})
+}
+
+// tell writes for the operator. Where another process started this one, that one does.
+func (c *coordinatorCmd) tell(e *env, format string, args ...any) {
+	if !c.WithParent {
+		fmt.Fprintf(e.stderr, format, args...)
+	}
 }
 
 // listenAt opens the listener of the API.

@@ -1,16 +1,45 @@
 package cli
 
 import (
+	"encoding"
+	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
+	"reflect"
 )
 
-func (f logFlags) logger(w io.Writer) *slog.Logger {
+func (f logFlags) logger(w io.Writer) *slog.Logger { return slog.New(f.handler(w, f.level())) }
+
+func (f logFlags) level() slog.Level {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(f.LogLevel)) // kong's enum admits only known names
-	o := &slog.HandlerOptions{Level: level}
+	return level
+}
+
+func (f logFlags) handler(w io.Writer, level slog.Level) slog.Handler {
+	o := &slog.HandlerOptions{Level: level, ReplaceAttr: plainAttr}
 	if f.LogJSON {
-		return slog.New(slog.NewJSONHandler(w, o))
+		return slog.NewJSONHandler(w, o)
 	}
-	return slog.New(slog.NewTextHandler(w, o))
+	return slog.NewTextHandler(w, o)
+}
+
+// plainAttr writes values as JSON that a text handler would write in Go's own syntax.
+func plainAttr(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() != slog.KindAny {
+		return a
+	}
+	v := a.Value.Any()
+	switch v.(type) {
+	case nil, error, fmt.Stringer, encoding.TextMarshaler, json.Marshaler, []byte, *slog.Source:
+		return a
+	}
+	switch reflect.Indirect(reflect.ValueOf(v)).Kind() {
+	case reflect.Struct, reflect.Map, reflect.Slice, reflect.Array:
+		if text, err := json.Marshal(v); err == nil {
+			a.Value = slog.AnyValue(json.RawMessage(text))
+		}
+	}
+	return a
 }

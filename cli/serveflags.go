@@ -84,7 +84,7 @@ func (f *serveFlags) config() (cluster.ServeConfig, error) {
 
 // listenFlags say where the API listens.
 type listenFlags struct {
-	Listen string  `default:"127.0.0.1:8080" help:"Address of the API; port 0 takes a free one. Beyond loopback it needs --api-key."`
+	Listen string  `default:"${server}" help:"Address of the API; port 0 takes a free one. Beyond loopback it needs --api-key."`
 	APIKey apiKeys `name:"api-key" env:"SHOAL_API_KEY" placeholder:"KEY" help:"Keys that clients must send; several may be given. Their holders may do everything."`
 
 	APIKeys      string   `name:"api-keys" type:"path" placeholder:"FILE" help:"JSON file of keys with names, roles and limits (docs/api.md); read again when it changes, and on SIGHUP."`

@@ -17,9 +17,12 @@ import (
 	"github.com/shoal-llm/shoal/client"
 )
 
+// defaultServer is the address of the API unless a flag gives another one.
+const defaultServer = "127.0.0.1:8080"
+
 // serverFlags name a running server.
 type serverFlags struct {
-	Server string `default:"127.0.0.1:8080" help:"Address of the API."`
+	Server string `default:"${server}" help:"Address of the API."`
 	APIKey string `name:"api-key" env:"SHOAL_API_KEY" help:"Key of the API, when it asks for one."`
 	TLSCA  string `name:"tls-ca" type:"path" placeholder:"FILE" help:"Certificates (PEM) to trust a server at https:// by, instead of the system's."`
 }

@@ -16,13 +16,13 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/shoal-llm/shoal/api"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/cluster/supervise"
 	"github.com/shoal-llm/shoal/internal/sharedmem"
 	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/speculate"
 	"github.com/shoal-llm/shoal/tensor"
-	"github.com/shoal-llm/shoal/tokenizer"
 	"github.com/shoal-llm/shoal/topology"
 )
 
@@ -43,7 +43,7 @@ type upCmd struct {
 	processors int
 	// trialRounds are those of numbers of threads; 0: as many as choose well.
 	trialRounds int
-	LogDir      string `type:"path" placeholder:"DIR" help:"Write each node's log to a file in this folder (default: only trouble is shown)."`
+	LogDir      string `type:"path" placeholder:"DIR" help:"Write the log of each process to a file in this folder, with details (default: standard error has what the operator should know)."`
 }
 
 func (c *upCmd) Help() string {
@@ -67,12 +67,20 @@ func (c *upCmd) Run(e *env) error {
 		if err := os.MkdirAll(c.LogDir, 0o700); err != nil {
 			return fmt.Errorf("--log-dir: %w", err)
 		}
+		file, err := c.logFile("coordinator")
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if !c.Standby { // else the coordinators write it
+			serve.Logger = slog.New(slog.NewMultiHandler(c.handler(e.stderr, c.level()), c.handler(file, slog.LevelDebug)))
+		}
 	}
 	defer sayEnding(e)()
 	if c.Standby {
 		return c.runPair(e, serve)
 	}
-	front, err := c.front(e, c.logger(e.stderr))
+	front, err := c.front(e, serve.Logger)
 	if err != nil {
 		return err
 	}
@@ -89,7 +97,7 @@ func (c *upCmd) Run(e *env) error {
 	defer l.stop()
 	err = serveAPI(&env{ctx: l.ctx, stdin: e.stdin, stdout: e.stdout, stderr: e.stderr}, l.coordinator, at, front, func(addr string) {
 		if l.waitReady(e) == nil {
-			c.announce(e, l.coordinator.ServeConfig().Names[0], addr, l.coordinator.GossipAddress())
+			c.announce(e, serve, standingOf(l.weighed(), addr, l.coordinator.GossipAddress(), l.data))
 		}
 	})
 	if err == nil && e.ctx.Err() == nil { // nobody asked it to end
@@ -106,31 +114,6 @@ func sayEnding(e *env) func() bool {
 	})
 }
 
-// announce prints the ready line, with a request to paste, and how to join where that
-// can be done.
-func (c *upCmd) announce(e *env, name, addr, gossip string) {
-	auth, key := "", ""
-	if len(c.APIKey) > 0 || c.APIKeys != "" {
-		auth, key = " -H 'Authorization: Bearer KEY'", " --api-key KEY"
-	}
-	at, server, talk := c.scheme()+"://"+addr, addr, "chat"
-	if c.TLSCert != "" {
-		auth, server = auth+" --cacert "+c.TLSCert, at+" --tls-ca "+c.TLSCert
-	}
-	path, body := "chat/completions", `{"messages":[{"role":"user","content":"Write a Go function that reverses a string."}]}`
-	if dir, err := c.dir(); err == nil {
-		if _, err := tokenizer.LoadChatTemplateFrom(dir, c.ChatTemplate); errors.Is(err, tokenizer.ErrNoChatTemplate) {
-			path, body, talk = "completions", `{"prompt":"Once upon a time"}`, "run"
-		}
-	}
-	fmt.Fprintf(e.stdout, "ready: %s on %s, API at %s/v1\n\n", name, counted(c.Nodes, "node"), at)
-	fmt.Fprintf(e.stdout, "  curl %s/v1/%s%s -H 'Content-Type: application/json' \\\n    -d '%s'\n\n", at, path, auth, body)
-	fmt.Fprintf(e.stdout, "  shoal status --server %s%s     shoal %s --server %s%s     %s/\n", server, key, talk, server, key, at)
-	if given, err := c.key(); err == nil && !given.IsZero() {
-		fmt.Fprintf(e.stdout, "  shoal node --join %s --cluster-key %s\n", gossip, cmp.Or(c.ClusterKeyFile, "FILE"))
-	}
-}
-
 // local is a cluster of processes on this machine.
 type local struct {
 	ctx         context.Context // ends when the cluster cannot go on
@@ -138,8 +121,25 @@ type local struct {
 	coordinator *cluster.Coordinator
 	children    *supervise.Children
 	log         *slog.Logger
+	data        string // folder of jobs
 	files       []*os.File
 	unlisten    func() // ends what listens for SIGHUP
+}
+
+// weighed is the state of a cluster that serves, once its nodes have told their memory: they
+// are asked for it several times a second during a start.
+func (l *local) weighed() *api.ClusterState {
+	for range 20 {
+		if s := l.coordinator.Cluster(); len(s.Nodes) > 0 && s.Nodes[0].WeightBytes > 0 {
+			return &s
+		}
+		select {
+		case <-l.ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	s := l.coordinator.Cluster()
+	return &s
 }
 
 func (c *upCmd) check() error {
@@ -174,7 +174,7 @@ func (c *upCmd) prepare(e *env) (serve cluster.ServeConfig, err error) {
 	if err := c.takeKVBytes(c.Nodes, serve.Logger); err != nil {
 		return serve, err
 	}
-	return serve, cluster.Check(serve, cluster.APIConfig{Template: c.ChatTemplate, ToolParser: c.ToolParser}, int64(c.KVMemory))
+	return cluster.Check(serve, cluster.APIConfig{Template: c.ChatTemplate, ToolParser: c.ToolParser}, int64(c.KVMemory))
 }
 
 // start brings coordinator and nodes up; it does not wait for the model. What its store
@@ -192,7 +192,7 @@ func (c *upCmd) start(e *env, serve cluster.ServeConfig, at net.Listener, front 
 	if err != nil {
 		return nil, err
 	}
-	l := &local{log: log}
+	l := &local{log: log, data: data}
 	serve.Tracer, serve.TrialRounds = front.traces(), c.trialRounds
 	c.warn(serve.Model, l.log)
 	l.ctx, l.cancel = context.WithCancelCause(e.ctx)
@@ -293,6 +293,9 @@ func (c *upCmd) node(i int, checkpoint string, join []string, dataDir string) no
 	n := nodeCmd{modelFlag: modelFlag{Model: checkpoint, SwiftKV: c.SwiftKV}, nodeFlags: c.nodeFlags, logFlags: c.logFlags,
 		Join: join, ID: id, Bind: "127.0.0.1:0", Share: c.Shares[id], DataDir: dataDir, WithParent: true, Processors: c.processors}
 	n.Cluster = clusterName
+	if c.LogDir != "" {
+		n.LogLevel = "debug"
+	}
 	n.WeightsCache = cmp.Or(c.weightsCache(), "off")
 	n.PrefixDiskSize, n.KVDiskSize = c.PrefixDiskSize/size(c.Nodes), c.KVDiskSize/size(c.Nodes)
 	return n
@@ -327,19 +330,29 @@ func (c *upCmd) child(l *local, i int, checkpoint string, join []string, dataDir
 		return err
 	}
 	var out io.Writer = io.Discard // the tail is kept and shown when the node ends
+	file := ""
 	if c.LogDir != "" {
-		f, err := createLog(filepath.Join(c.LogDir, id+".log"))
+		f, err := c.logFile(id)
 		if err != nil {
 			return err
 		}
 		l.files = append(l.files, f)
-		out = f
+		out, file = f, f.Name()
 	}
-	return l.children.Start(supervise.Child{ID: id, Args: args, Files: files, Stderr: out, Exited: func(error) {
+	return l.children.Start(supervise.Child{ID: id, Args: args, Files: files, Stderr: out, Log: file, Exited: func(error) {
 		if l.children.Alive() == 0 {
 			l.cancel(errors.New("every node process has ended"))
 		}
 	}})
+}
+
+// logFile begins the log of a process in --log-dir.
+func (c *upCmd) logFile(id string) (*os.File, error) {
+	f, err := createLog(filepath.Join(c.LogDir, id+".log"))
+	if err != nil {
+		return nil, fmt.Errorf("--log-dir: %w", err)
+	}
+	return f, nil
 }
 
 // createLog makes an empty file that only its owner can read, also where an earlier version

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shoal-llm/shoal/api"
 	"github.com/shoal-llm/shoal/client"
 	"github.com/shoal-llm/shoal/cluster"
 	"github.com/shoal-llm/shoal/cluster/supervise"
@@ -44,6 +46,7 @@ type pair struct {
 	data   string
 	fd     *os.File
 	gossip [2]string
+	logs   [2]*os.File // nil: none
 
 	heads *supervise.Children
 	wg    sync.WaitGroup
@@ -76,6 +79,14 @@ func (c *upCmd) runPair(e *env, serve cluster.ServeConfig) (err error) {
 		return err
 	}
 	p.model = serve.Model
+	if c.LogDir != "" {
+		for i, id := range pairNames {
+			if p.logs[i], err = c.logFile(id); err != nil {
+				return err
+			}
+			defer p.logs[i].Close()
+		}
+	}
 	p.ctx, p.cancel = context.WithCancelCause(e.ctx)
 	p.heads, p.children = supervise.New(key, p.log), supervise.New(key, p.log)
 	defer p.stop()
@@ -101,9 +112,11 @@ func (c *upCmd) runPair(e *env, serve cluster.ServeConfig) (err error) {
 		}
 	}
 	addr := at.Addr().String()
-	name, err := p.ready(addr)
+	state, err := p.ready(addr)
 	if err == nil {
-		c.announce(e, name, addr, strings.Join(p.gossip[:], ","))
+		s := standingOf(state, addr, strings.Join(p.gossip[:], ","), p.data)
+		s.data = p.data
+		c.announce(e, serve, s)
 		<-p.ctx.Done()
 	}
 	if e.ctx.Err() != nil { // it was asked to end
@@ -141,8 +154,12 @@ func (p *pair) head(i int, standby bool, pause time.Duration) error {
 	if len(p.cmd.APIKey) > 0 { // not where every user of the machine reads it
 		keys = []string{"SHOAL_API_KEY=" + apiKeysEnv(p.cmd.APIKey)}
 	}
+	out, file := p.e.stderr, ""
+	if f := p.logs[i]; f != nil {
+		out, file = io.MultiWriter(out, f), f.Name()
+	}
 	began := time.Now()
-	return p.heads.Start(supervise.Child{ID: id, Args: args, Env: keys, Files: []*os.File{p.fd}, Stderr: p.e.stderr, Exited: func(error) {
+	return p.heads.Start(supervise.Child{ID: id, Args: args, Env: keys, Files: []*os.File{p.fd}, Stderr: out, Log: file, Exited: func(error) {
 		if p.heads.Alive() == 0 {
 			p.cancel(errors.New("both coordinators have ended"))
 			return
@@ -163,37 +180,42 @@ func (p *pair) head(i int, standby bool, pause time.Duration) error {
 	}})
 }
 
-// ready waits until the model answers, and gives its name.
-func (p *pair) ready(addr string) (string, error) {
+// ready waits until the model answers, shows a terminal what for, and returns the state of
+// the cluster: an empty one where only the holders of keys in a file may ask for it.
+func (p *pair) ready(addr string) (*api.ClusterState, error) {
 	key := ""
 	if len(p.cmd.APIKey) > 0 {
 		key = p.cmd.APIKey[0]
 	}
 	cl := &client.Client{Server: p.cmd.scheme() + "://" + addr, Key: key}
 	cl.HTTP.Transport = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // the listener is this process's own, whatever name its certificate bears
+	show, last := isTerminal(p.e.stderr), ""
 	for {
-		name, err := func() (string, error) {
+		s, err := func() (*api.ClusterState, error) {
 			ctx, cancel := context.WithTimeout(p.ctx, 2*time.Second)
 			defer cancel()
-			resp, err := cl.Do(ctx, http.MethodGet, "/ready", nil)
-			if err != nil {
-				return "", err
+			if err := cl.Ready(ctx); err != nil || key == "" && p.cmd.APIKeys != "" {
+				return &api.ClusterState{}, err
 			}
-			if err := resp.Body.Close(); err != nil || key == "" && p.cmd.APIKeys != "" { // nobody may ask for its name
-				return "the model", err
-			}
-			s, err := cl.Cluster(ctx)
-			if err != nil {
-				return "", err
-			}
-			return s.Model, nil
+			return cl.Cluster(ctx)
 		}()
 		if err == nil {
-			return name, nil
+			if last != "" {
+				showStatus(p.e.stderr, "")
+			}
+			return s, nil
+		}
+		text := "starting"
+		if not := (*client.ErrNotReady)(nil); errors.As(err, &not) {
+			text = not.Reason
+		}
+		if show && text != last {
+			showStatus(p.e.stderr, text)
+			last = text
 		}
 		select {
 		case <-p.ctx.Done():
-			return "", context.Cause(p.ctx)
+			return nil, context.Cause(p.ctx)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

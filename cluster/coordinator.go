@@ -321,7 +321,7 @@ func (c *Coordinator) take(ctx context.Context, incarnation uint64, cfg *Coordin
 		select {
 		case l := <-claims:
 			kind, _ := c.store.Durability()
-			c.log.Info("coordinating", "term", l.Term, "after epoch", l.Placement.Epoch, "store", kind)
+			c.log.Debug("coordinating", "term", l.Term, "after epoch", l.Placement.Epoch, "store", kind)
 			return placementLog{term: l.Term, after: l.Placement.Epoch, record: election.Record, drained: l.Drained, drain: election.Drain}, nil
 		case <-t.C:
 			look()

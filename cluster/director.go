@@ -173,6 +173,7 @@ type director struct {
 	endLoad   context.CancelCauseFunc // ends the calls of the newest load
 	loads     time.Time               // when the newest load began
 	serving   atomic.Pointer[Group]
+	served    bool // a placement has served since the start
 }
 
 const (
@@ -444,7 +445,7 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 			}
 			d.cfg.Record(e.Placement, incarnations(e.Nodes))
 		case topology.LoadSlices:
-			d.cfg.Logger.Info("loading", "epoch", e.Placement.Epoch, "sockets", len(e.Nodes), "mapping", e.Placement.Mapping, "costs", topology.MeasuredCosts(e.Nodes, d.cfg.Authority.WeightBytes))
+			d.cfg.Logger.Debug("loading", "epoch", e.Placement.Epoch, "sockets", len(e.Nodes), "mapping", e.Placement.Mapping)
 			d.load(c, e)
 		case topology.FormGroup:
 			d.join(c, e)
@@ -464,7 +465,11 @@ func (d *director) run(c actor.Context, effects []topology.Effect) {
 				d.cfg.Logger.Warn("no prompt begins with blocks from disk: start every node with --prefix-disk", "without", without)
 			}
 			d.serving.Store(g)
-			d.cfg.Logger.Info("serving", "epoch", e.Placement.Epoch, "sockets", len(e.Nodes))
+			level := slog.LevelInfo
+			if !d.served { // who waits for the first placement asks /ready
+				level, d.served = slog.LevelDebug, true
+			}
+			d.cfg.Logger.Log(context.Background(), level, "serving", "epoch", e.Placement.Epoch, "sockets", len(e.Nodes))
 			for id, why := range d.authority.Capped() {
 				d.cfg.Logger.Warn("a node has less of the work than it says: if that is wrong, tell the coordinator, with --shares", "node", id, "share", why)
 			}

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -170,7 +171,11 @@ func (d *discoverer) describe(m gossip.Member) {
 			d.bus.rpc.Actors().Root.Send(d.director, &nodeRefused{reason: err.Error() + "; " + sameBuild, host: hostOf(&m), id: m.Name})
 			return
 		}
-		d.log.Warn("a node was seen but does not answer", "node", m.Name, "control", m.Meta.RPC, "error", err)
+		level := slog.LevelWarn
+		if !slices.ContainsFunc(d.bus.gossip.Members(), func(x gossip.Member) bool { return x.Name == m.Name && x.Meta.Incarnation == m.Meta.Incarnation }) {
+			level = slog.LevelDebug // it has died meanwhile
+		}
+		d.log.Log(ctx, level, "a node was seen but does not answer", "node", m.Name, "control", m.Meta.RPC, "error", err)
 		return
 	}
 	if desc.Id != m.Name || desc.Incarnation != m.Meta.Incarnation {

@@ -185,37 +185,37 @@ func (c *ServeConfig) Validate(m *model.Config) error {
 
 // Check says what is wrong with the settings of a server, before anything of it starts: s for
 // its checkpoint, template and tool parser of a, and the memory of each node's caches in bytes.
-// It does not read weights.
-func Check(s ServeConfig, a APIConfig, caches int64) error {
+// It does not read weights. It returns s with the defaults filled in.
+func Check(s ServeConfig, a APIConfig, caches int64) (ServeConfig, error) {
 	ck, err := model.OpenSwiftKV(s.Model, s.SwiftKV)
 	if err != nil {
-		return err
+		return s, err
 	}
 	defer ck.Close()
 	s.ensureDefaults(&ck.Config)
 	if err := s.Validate(&ck.Config); err != nil {
-		return err
+		return s, err
 	}
 	policy, err := kvcache.Parse(s.Policy)
 	if err != nil {
-		return err
+		return s, err
 	}
 	kv, err := tensor.ParseDType(s.KV)
 	if err != nil {
-		return err
+		return s, err
 	}
 	geometry := socket.GeometryOf(&ck.Config, kv)
 	if err := geometry.Fits(policy); err != nil {
-		return err
+		return s, err
 	}
 	if least := kvcache.ResidentBytes(geometry, 1, 1, policy); caches < least {
-		return fmt.Errorf("cluster: --kv-memory %d: the caches of the shortest request take %d bytes of a node", caches, least)
+		return s, fmt.Errorf("cluster: --kv-memory %d: the caches of the shortest request take %d bytes of a node", caches, least)
 	}
 	if a.ToolParser != "" && !slices.Contains(toolcall.Families, toolcall.Family(a.ToolParser)) {
-		return fmt.Errorf("cluster: --tool-parser %q: known are %v", a.ToolParser, toolcall.Families)
+		return s, fmt.Errorf("cluster: --tool-parser %q: known are %v", a.ToolParser, toolcall.Families)
 	}
 	_, err = chatTemplate(ck.Dir, a.Template)
-	return err
+	return s, err
 }
 
 // Engine is what NewAPI serves: a Coordinator or a Local.

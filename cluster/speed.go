@@ -60,7 +60,7 @@ func MeasureSpeeds(ctx context.Context, c SpeedsConfig, bus *natsbus.Server) top
 		c.Logger.Info("this machine could not be measured; the planner guesses what it does", "error", err)
 		return s
 	}
-	c.Logger.Info("measured this machine", "took", time.Since(began), "kept", path, "speeds", s)
+	c.Logger.Debug("measured this machine", "took", time.Since(began).Round(time.Millisecond), "kept", path, "threads", s.Threads.Most, "read_bytes_per_second", int64(s.Read))
 	if err := writeSpeeds(path, &s); err != nil {
 		c.Logger.Info("this machine is measured again at the next start", "error", err)
 	}

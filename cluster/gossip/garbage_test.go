@@ -16,7 +16,7 @@ import (
 func TestGarbageIsLoggedSeldom(t *testing.T) {
 	var out lineCounter
 	n, err := Start(Config{Name: "a", Bind: "127.0.0.1:0", Keys: [][]byte{key.Gossip()}, Profile: Local,
-		Logger: slog.New(slog.NewTextHandler(&out, nil)), Meta: Meta{Role: "node", Incarnation: 1}})
+		Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})), Meta: Meta{Role: "node", Incarnation: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

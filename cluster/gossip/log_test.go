@@ -7,23 +7,26 @@ import (
 	"testing"
 )
 
-// What memberlist writes comes one level lower, and what it says of a socket that this process
-// has closed itself is nobody's trouble.
+// What memberlist writes is for debugging.
 func TestLogLevels(t *testing.T) {
-	var out bytes.Buffer
-	w := &logWriter{log: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo}))}
-	for _, line := range []string{
-		"[ERR] memberlist: cannot send: no route to host",
-		"[WARN] memberlist: refuted",
-		"[INFO] memberlist: quiet",
-		"[ERR] memberlist: cannot send: write udp: use of closed network connection",
-	} {
-		if _, err := w.Write([]byte(line + "\n")); err != nil {
-			t.Fatal(err)
+	for _, c := range []struct {
+		level slog.Level
+		lines int
+	}{{slog.LevelInfo, 0}, {slog.LevelDebug, 2}} {
+		var out bytes.Buffer
+		w := &logWriter{log: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: c.level}))}
+		for _, line := range []string{
+			"[ERR] memberlist: Failed fallback TCP ping: timeout 200ms: read tcp: i/o timeout",
+			"[WARN] memberlist: discarding stream with unacceptable label",
+			"[INFO] memberlist: quiet",
+			"[DEBUG] memberlist: Stream connection from=127.0.0.1:1",
+		} {
+			if _, err := w.Write([]byte(line + "\n")); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	got := out.String()
-	if strings.Count(got, "\n") != 2 || !strings.Contains(got, "level=WARN") || !strings.Contains(got, "level=INFO") || strings.Contains(got, "closed") {
-		t.Errorf("logged:\n%s", got)
+		if got := out.String(); strings.Count(got, "level=DEBUG ") != c.lines || strings.Count(got, "\n") != c.lines || strings.Contains(got, "[ERR]") {
+			t.Errorf("at %v: logged:\n%s", c.level, got)
+		}
 	}
 }

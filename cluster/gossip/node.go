@@ -354,9 +354,9 @@ func (delegate) GetBroadcasts(_, _ int) [][]byte { return nil }
 func (delegate) LocalState(bool) []byte          { return nil }
 func (delegate) MergeRemoteState([]byte, bool)   {}
 
-// logWriter reads the level that memberlist puts before each line, and lowers
-// it by one step: a failed probe is no error of this process. Of a kind of line few are
-// passed on: anybody can send datagrams.
+// logWriter makes debug lines of what memberlist logs: it complains of strangers and of slow
+// probes, and this package reports who comes and goes. Anybody can send datagrams, so the
+// lines of a kind are limited.
 type logWriter struct {
 	log  *slog.Logger
 	rate lograte.Limiter
@@ -366,14 +366,11 @@ var _ io.Writer = (*logWriter)(nil)
 
 func (w *logWriter) Write(line []byte) (int, error) {
 	text := strings.TrimSpace(string(line))
-	level := slog.LevelDebug
-	for prefix, l := range map[string]slog.Level{"[ERR] ": slog.LevelWarn, "[WARN] ": slog.LevelInfo, "[INFO] ": slog.LevelDebug, "[DEBUG] ": slog.LevelDebug - 4} {
+	level := slog.LevelDebug - 4
+	for _, prefix := range []string{"[ERR] ", "[WARN] "} {
 		if rest, ok := strings.CutPrefix(text, prefix); ok {
-			text, level = rest, l
+			text, level = rest, slog.LevelDebug
 		}
-	}
-	if strings.HasSuffix(text, net.ErrClosed.Error()) { // by this process: memberlist goes on for a moment after its end
-		level = slog.LevelDebug
 	}
 	if ctx := context.Background(); w.log.Enabled(ctx, level) {
 		if ok, leftOut, last := w.rate.Allow(lograte.Kind(text), time.Now()); ok {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 
 	"google.golang.org/grpc/grpclog"
@@ -23,6 +24,12 @@ func (d demote) Enabled(ctx context.Context, l slog.Level) bool {
 
 func (d demote) Handle(ctx context.Context, r slog.Record) error {
 	r.Level -= 4
+	if strings.HasPrefix(r.Message, "Endpoint") { // a peer hung up: watch.go reports who is gone
+		r.Level = min(r.Level, slog.LevelDebug)
+	}
+	if !d.Handler.Enabled(ctx, r.Level) {
+		return nil
+	}
 	return d.Handler.Handle(ctx, r)
 }
 

@@ -93,7 +93,7 @@ func start(cfg Config) (*System, error) {
 		return nil, fmt.Errorf("%w: %s: %v", ErrAddressTaken, cfg.Bind, err)
 	}
 	s.events = s.actors.EventStream.Subscribe(s.onEvent)
-	s.log.Info("rpc listens", "address", address, "id", cfg.ID, "incarnation", cfg.Incarnation, "tls", cfg.ServerTLS != nil)
+	s.log.Debug("rpc listens", "address", address, "id", cfg.ID, "incarnation", cfg.Incarnation, "tls", cfg.ServerTLS != nil)
 	return s, nil
 }
 

@@ -44,7 +44,7 @@ func (s *System) Watch(peer Peer, to *actor.PID) (stop func(), err error) {
 		defer cancel()
 		defer s.watches.remove(address, w)
 		if down := s.observe(ctx, peer, w); down != nil && ctx.Err() == nil {
-			s.log.Info("peer down", "address", address, "id", down.Peer.ID, "reason", down.Reason)
+			s.log.Debug("peer down", "address", address, "id", down.Peer.ID, "reason", down.Reason)
 			s.actors.EventStream.Publish(&remote.EndpointTerminatedEvent{Address: address})
 			s.actors.Root.Send(to, down)
 		}

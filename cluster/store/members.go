@@ -69,6 +69,13 @@ func (n *names) has(name string) bool {
 	return n.names[name]
 }
 
+// none tells that no process is named.
+func (n *names) none() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.names) == 0
+}
+
 func (n *names) set(name string, is bool) {
 	n.mu.Lock()
 	if is {

@@ -30,15 +30,14 @@ const (
 func (g *Members) Run() {
 	t := time.NewTicker(formEvery)
 	defer t.Stop()
-	said := ""
+	var late lateness
 	for {
 		g.op.Lock()
 		why := g.formOrTend()
 		g.op.Unlock()
-		if why != "" && why != said {
+		if late.log(why, time.Now()) {
 			g.log.Warn(why)
 		}
-		said = why
 		select {
 		case <-t.C:
 		case <-g.names.changed:
@@ -48,7 +47,33 @@ func (g *Members) Run() {
 	}
 }
 
-// formOrTend says what hinders it.
+// startPatience is how long the processes that keep copies may take to come, before the log
+// says that they are missing.
+const startPatience = 20 * time.Second
+
+// lateness tells when an obstacle belongs in the log: once, after it has lasted.
+type lateness struct {
+	since  time.Time // when the obstacles began; zero: there is none
+	logged string
+}
+
+// log tells whether to log an obstacle now; "": there is none.
+func (l *lateness) log(why string, now time.Time) bool {
+	if why == "" {
+		*l = lateness{}
+		return false
+	}
+	if l.since.IsZero() {
+		l.since = now
+	}
+	if why == l.logged || now.Sub(l.since) < startPatience {
+		return false
+	}
+	l.logged = why
+	return true
+}
+
+// formOrTend returns what hinders it; "": nothing, or no process was named to keep copies.
 func (g *Members) formOrTend() string {
 	if g.store.alone == nil {
 		if err := g.tend(); err != nil && g.ctx.Err() == nil {
@@ -57,6 +82,9 @@ func (g *Members) formOrTend() string {
 		return ""
 	}
 	p, err := g.propose()
+	if err != nil && g.names.none() {
+		return ""
+	}
 	if err != nil {
 		return "jobs have one copy, on this machine: " + err.Error()
 	}

@@ -212,7 +212,7 @@ func (s *Store) replicated(ctx context.Context, waits func(why string)) (*bucket
 		if waits != nil && time.Since(began) > Quiet {
 			waits(p.lacks(bus))
 		}
-		if time.Since(said) > 5*time.Second {
+		if time.Since(said) > startPatience {
 			s.log.Warn(p.lacks(bus), "members", p.routes(), "error", err)
 			said = time.Now()
 		}
@@ -322,7 +322,11 @@ func (s *Store) use(l journal.Log, shared *files.Shared) error {
 	}
 	s.dir.Attach(store, name)
 	waiting, total := store.Count()
-	s.log.Info("job store open", "dir", s.path, "durability", s.kind, "jobs", total, "unfinished", waiting, "took", time.Since(began).Round(time.Millisecond))
+	level := slog.LevelDebug
+	if waiting > 0 {
+		level = slog.LevelInfo
+	}
+	s.log.Log(context.Background(), level, "job store open", "dir", s.path, "durability", s.kind, "jobs", total, "unfinished", waiting, "took", time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
@@ -353,9 +357,9 @@ func (s *Store) count(ctx context.Context) {
 		} else {
 			s.behind.CompareAndSwap(nil, &now)
 		}
-		if old := s.inStep.Swap(int32(n)); int(old) != n && ctx.Err() == nil {
+		if old := int(s.inStep.Swap(int32(n))); old != n && ctx.Err() == nil {
 			log := s.log.Info
-			if n < wanted {
+			if n < old {
 				log = s.log.Warn
 			}
 			log("copies of the job store in step", "now", n, "of", wanted)

@@ -53,6 +53,7 @@ type Child struct {
 	Env    []string   // more than this process's, without its settings
 	Files  []*os.File // its descriptors from 3 on
 	Stderr io.Writer
+	Log    string          // file that Stderr writes; "": none
 	Exited func(err error) // told when it ends by itself
 }
 
@@ -101,11 +102,53 @@ func (c *Children) Start(x Child) error {
 		k.ended = true
 		c.mu.Unlock()
 		if !stopping {
-			c.log.Error("a process ended", "id", id, "pid", k.cmd.Process.Pid, "error", err, "said", k.tail.String())
+			c.log.Error("a process ended", ending(id, k.cmd.Process.Pid, err, x.Log, k.tail.String())...)
 			x.Exited(err)
 		}
 	})
 	return nil
+}
+
+// ending is what the log says of a process that ended by itself: how, where its log is, and
+// the line that tells why. A process that was killed has had no time to write one.
+func ending(id string, pid int, err error, file, tail string) []any {
+	attrs := []any{"id", id, "pid", pid, "how", howEnded(err)}
+	if file == "" {
+		file = "none kept; --log-dir DIR keeps it"
+	}
+	attrs = append(attrs, "log", file)
+	var failed *exec.ExitError
+	if killed := errors.As(err, &failed) && !failed.Exited(); killed {
+		return attrs
+	}
+	if line := lastWords(tail); line != "" {
+		attrs = append(attrs, "last", line)
+	}
+	return attrs
+}
+
+// howEnded names the way in which a process ended.
+func howEnded(err error) string {
+	if err == nil {
+		return "exit status 0"
+	}
+	return err.Error()
+}
+
+// lastWords is the line of a log that tells why its process ended: of a panic the first one,
+// else the last one, cut to 300 bytes.
+func lastWords(tail string) string {
+	last := ""
+	for line := range strings.Lines(tail) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		last = line
+		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
+			break
+		}
+	}
+	return strings.ToValidUTF8(last[:min(len(last), 300)], "")
 }
 
 // childEnv leaves out the settings of this program: args say everything that a
@@ -196,7 +239,7 @@ type lastLines struct {
 	buf []byte
 }
 
-const tailBytes = 2048
+const tailBytes = 16 << 10
 
 func (l *lastLines) Write(p []byte) (int, error) {
 	l.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -36,7 +37,7 @@ func (l serverLog) Warnf(format string, v ...any) {
 	case strings.Contains(format, "DO NOT USE IN PRODUCTION"):
 		return // said of certificates not checked by host name: security checks them against the cluster key
 	}
-	l.write(slog.LevelWarn, format, v)
+	l.write(slog.LevelDebug, format, v) // of strangers, elections and snapshots: the store reports what lasts
 }
 
 func (l serverLog) Fatalf(format string, v ...any) {
@@ -50,7 +51,19 @@ func (l serverLog) Errorf(format string, v ...any) {
 		why := fmt.Sprintf(format, v...)
 		l.broken.CompareAndSwap(nil, &why)
 	}
-	l.write(slog.LevelWarn, format, v)
+	l.write(levelOf(format), format, v)
+}
+
+// ofConnection finds the number that the server puts before what it says of one connection.
+var ofConnection = regexp.MustCompile(` - [crglm]id:\d+ - `)
+
+// levelOf is the level of an error. Those of one connection, and of routes to peers that are
+// gone, are for debugging: strangers cause them as well, and other packages report lost peers.
+func levelOf(format string) slog.Level {
+	if ofConnection.MatchString(format) || strings.HasPrefix(format, "Error trying to connect to route") {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
 }
 
 func (l serverLog) Debugf(format string, v ...any) { l.write(slog.LevelDebug-4, format, v) }

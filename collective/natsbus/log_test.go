@@ -16,10 +16,10 @@ func (l *lineCounter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestStrangersAreLoggedSeldom: logins that fail say so a few times, not each time.
+// TestStrangersAreLoggedSeldom: logins that fail are a few debug lines, not one line each.
 func TestStrangersAreLoggedSeldom(t *testing.T) {
 	var out lineCounter
-	s, err := Start(Config{Name: "a", Secret: "s3", Log: slog.New(slog.NewTextHandler(&out, nil))})
+	s, err := Start(Config{Name: "a", Secret: "s3", Log: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,5 +42,21 @@ func TestStrangersAreLoggedSeldom(t *testing.T) {
 	}
 	if got := out.n.Load() - before; got == 0 || got > strangers/4 {
 		t.Errorf("%d logins that failed made %d lines", strangers, got)
+	}
+}
+
+// TestLevelOf: what the server says of one connection is for debugging, what it says of
+// itself is a warning.
+func TestLevelOf(t *testing.T) {
+	for format, want := range map[string]slog.Level{
+		"127.0.0.1:40000 - rid:5 - TLS route handshake error: %v":    slog.LevelDebug,
+		"127.0.0.1:40000 - cid:17 - authentication error":            slog.LevelDebug,
+		"Error trying to connect to route (attempt %v): %v":          slog.LevelDebug,
+		"JetStream failed to store a msg on stream '%s > %s': %v":    slog.LevelWarn,
+		"Error creating a snapshot for 127.0.0.1 - no connection %v": slog.LevelWarn,
+	} {
+		if got := levelOf(format); got != want {
+			t.Errorf("%q has level %v, want %v", format, got, want)
+		}
 	}
 }
