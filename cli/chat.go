@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/shoal-llm/shoal/client"
 )
@@ -19,12 +22,17 @@ type chatCmd struct {
 	served string // the name under which the server serves it; "": its default
 }
 
-const chatHelp = `/reset   forget what was said
-/help    this text
-/exit    end, as do an empty line, Ctrl-D, and Ctrl-C where nothing is being answered
-""" begins a message of several lines and ends it; so does a \ at the end of a line go on
-with the next one. What is pasted is one message. Ctrl-C stops an answer. Arrows move in the
-line and bring earlier ones back, also those of earlier chats.`
+const chatHelp = `/clear            forget what was said (also /reset)
+/set              show the settings; /set NAME VALUE changes one: system, temperature, top_p,
+                  seed, max_tokens, kv_policy; /set NAME gives it its default
+/save FILE        write the conversation to a file, as JSON
+/load FILE        go on with a conversation from a file
+/help             this text
+/exit             leave (also /bye, Ctrl-D, and Ctrl-C twice at an empty prompt)
+
+A message of several lines begins and ends with """. A \ at the end of a line continues the
+message on the next one. A pasted text is one message. Ctrl-C stops an answer, or clears the
+line. The arrow keys move in the line and recall earlier messages, also those of earlier chats.`
 
 func (c *chatCmd) Help() string {
 	return `A conversation with a running cluster, or with a model: if the server does not serve it, a
@@ -61,45 +69,116 @@ func (c *chatCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	person := isTerminal(e.stdout)
-	if person {
-		fmt.Fprintf(e.stdout, "%s on %s; /help tells what there is, an empty line ends\n", state.Model, counted(len(state.Nodes), "node"))
+	if err := c.checkTemplate(e.ctx, cl, state.Model); err != nil {
+		return err
 	}
-	history, in := c.start(), newLines(e, "> ")
+	t := &talk{chatCmd: c, e: e, cl: cl, person: isTerminal(e.stdout), turns: c.start()}
+	if t.person {
+		fmt.Fprintf(e.stdout, "%s on %s; /help lists the commands, /exit leaves\n", state.Model, counted(len(state.Nodes), "node"))
+		defer e.interrupts.during(t.tooLate)()
+	}
+	return t.run(newLines(e, "> "))
+}
+
+// checkTemplate refuses a model without a chat template before anybody types.
+func (c *chatCmd) checkTemplate(ctx context.Context, cl *client.Client, name string) error {
+	resp, err := cl.Do(ctx, http.MethodPost, "/tokenize", map[string]any{"messages": []turn{{"user", "x"}}})
+	if err == nil {
+		return resp.Body.Close()
+	}
+	if lacksTemplate(err) {
+		return fmt.Errorf("%s has no chat template, so there is nobody to talk to: it continues texts, as in `shoal run \"Once upon a time\"`", name)
+	}
+	return nil // the first message will tell
+}
+
+// talk is a conversation.
+type talk struct {
+	*chatCmd
+	e      *env
+	cl     *client.Client
+	person bool // somebody sees the answers as they come
+	turns  []turn
+	warned bool         // the newest input was a Ctrl-C at an empty prompt
+	quiet  bool         // nothing was printed since the prompt
+	ended  atomic.Int64 // when the newest answer ended, in nanoseconds
+}
+
+// moment is how long after an answer a Ctrl-C is taken to be meant for it.
+const moment = time.Second
+
+// tooLate takes a Ctrl-C that was meant for an answer that had just ended.
+func (t *talk) tooLate() bool { return time.Since(time.Unix(0, t.ended.Load())) < moment }
+
+// run reads messages and answers them until somebody leaves.
+func (t *talk) run(in *lines) error {
 	for {
-		if person {
-			fmt.Fprintln(e.stdout)
+		if t.person && !t.quiet {
+			fmt.Fprintln(t.e.stdout)
 		}
-		text, err := message(e.ctx, in)
+		t.quiet = false
+		text, err := message(t.e.ctx, in)
+		var stopped interrupted
 		switch {
-		case errors.Is(err, io.EOF), err == nil && (strings.TrimSpace(text) == "" || text == "/exit" || text == "/bye"):
+		case errors.As(err, &stopped):
+			if t.interrupt(stopped) {
+				return nil
+			}
+			continue
+		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return err
-		case text == "/reset":
-			history = c.start()
-		case text == "/help":
-			fmt.Fprintln(e.stdout, chatHelp)
-		case strings.HasPrefix(text, "/") && !strings.ContainsAny(text, " \n"):
-			fmt.Fprintf(e.stdout, "there is no %s; /help tells what there is\n", text)
-		default:
-			said, err := c.say(e, cl, append(history, turn{"user", text}))
-			if err != nil && (!person || e.ctx.Err() != nil) {
-				return err
-			}
-			if err != nil { // a person may ask again
-				fmt.Fprintln(e.stderr, "shoal:", err)
-				continue
-			}
-			history = said
 		}
+		t.warned = false
+		if strings.TrimSpace(text) == "" {
+			t.quiet = true
+			continue
+		}
+		in.history.keep(text)
+		known, leave := t.command(text)
+		if leave {
+			return nil
+		}
+		if known {
+			continue
+		}
+		said, err := t.say(t.e, t.cl, append(t.turns, turn{"user", text}))
+		t.ended.Store(time.Now().UnixNano())
+		if err != nil && (!t.person || t.e.ctx.Err() != nil) {
+			return err
+		}
+		if err != nil { // a person may ask again
+			fmt.Fprintln(t.e.stderr, "shoal:", err)
+			continue
+		}
+		t.turns = said
 	}
+}
+
+// interrupt decides on a Ctrl-C at the prompt: it clears a line, and leaves the chat the
+// second time at an empty one.
+func (t *talk) interrupt(at interrupted) (leave bool) {
+	t.quiet = true
+	switch {
+	case at.text:
+		t.warned = false
+	case t.warned && !t.tooLate():
+		return true
+	default:
+		fmt.Fprintln(t.e.stdout, "Ctrl-C once more leaves, as do Ctrl-D and /exit")
+		t.warned = !t.tooLate()
+	}
+	return false
 }
 
 // message is what a person says at once: a line, or several.
 func message(ctx context.Context, in *lines) (string, error) {
 	defer in.prompt("> ")
 	text, err := in.next(ctx)
+	if err != nil {
+		return text, err
+	}
 	block := strings.HasPrefix(text, `"""`)
 	if block {
 		text = text[3:]
@@ -121,6 +200,9 @@ func message(ctx context.Context, in *lines) (string, error) {
 		more, err = in.next(ctx)
 		text += "\n" + more
 	}
+	if errors.As(err, new(interrupted)) { // there is a message to discard, also at an empty line
+		err = interrupted{text: true}
+	}
 	return text, err
 }
 
@@ -134,7 +216,7 @@ func (c *chatCmd) say(e *env, cl *client.Client, history []turn) ([]turn, error)
 	}
 	ctx, stop := context.WithCancel(e.ctx)
 	defer stop()
-	defer e.interrupts.during(stop)()
+	defer e.interrupts.during(func() bool { stop(); return true })()
 	var answer strings.Builder
 	f, err := stream(ctx, cl, "/v1/chat/completions", body, func(t string) {
 		answer.WriteString(t)

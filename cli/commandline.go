@@ -93,7 +93,7 @@ func plainText(v reflect.Value) (string, error) {
 
 // variables are what the help of flags refers to.
 func variables() kong.Vars {
-	return kong.Vars{"policies": strings.Join(kvcache.Usage(), " | "), "shapes": shapeNames(), "version": versionFlag(), "config": configHelp, "server": defaultServer}
+	return kong.Vars{"policies": strings.Join(kvcache.Usage(), " | "), "shapes": shapeNames(), "version": versionFlag(), "config": configHelp, "server": defaultServer, "answer": strconv.Itoa(defaultAnswer)}
 }
 
 // apiKeysEnv is the value of SHOAL_API_KEY that gives a process these keys.

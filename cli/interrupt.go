@@ -2,15 +2,16 @@ package cli
 
 import "sync"
 
-// interrupts is a person's Ctrl-C: the first one ends the command, unless the command takes
-// it for less while it does something. A nil one is never taken.
+// interrupts is a person's Ctrl-C: it ends the command, unless the command takes it while it
+// does something. A nil one is never taken.
 type interrupts struct {
 	mu   sync.Mutex
-	take func()
+	take func() bool
 }
 
-// during has f called in place of the command's end, until the caller calls what it gets.
-func (i *interrupts) during(f func()) (over func()) {
+// during has f called in place of the command's end, until the caller calls what it gets. f
+// returns false for a Ctrl-C that is to end the command.
+func (i *interrupts) during(f func() bool) (over func()) {
 	if i == nil {
 		return func() {}
 	}
@@ -29,9 +30,5 @@ func (i *interrupts) during(f func()) (over func()) {
 func (i *interrupts) taken() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.take == nil {
-		return false
-	}
-	i.take()
-	return true
+	return i.take != nil && i.take()
 }

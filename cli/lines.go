@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -17,6 +18,39 @@ type lines struct {
 	read   func() (string, error)
 	prompt func(string) // for the next line
 	stop   func()       // gives the terminal back as it was; may be called twice
+	// history is what a person typed; nil where nobody types.
+	history *history
+}
+
+// interrupted is the error of a read at which a person typed Ctrl-C. The line is discarded.
+type interrupted struct{ text bool } // text: there was something on the line
+
+func (interrupted) Error() string { return "interrupted" }
+
+// interruptKey stands for Ctrl-C in what the line editor reads, which would end the input on
+// Ctrl-C itself. The editor gives it to its callback, as it does any key that it has no use for.
+const interruptKey = 0x1c
+
+// keys reads a terminal, with each Ctrl-C as interruptKey and Enter.
+type keys struct {
+	from io.Reader
+	rest []byte
+	err  error
+}
+
+func (k *keys) Read(p []byte) (int, error) {
+	if len(k.rest) == 0 && k.err == nil {
+		buf := make([]byte, 256)
+		n, err := k.from.Read(buf)
+		k.rest, k.err = bytes.ReplaceAll(buf[:n], []byte{3}, []byte{interruptKey, '\r'}), err
+	}
+	n := copy(p, k.rest)
+	if k.rest = k.rest[n:]; len(k.rest) > 0 {
+		return n, nil
+	}
+	err := k.err
+	k.err = nil
+	return n, err
 }
 
 // maxLine bounds a line that is no terminal's.
@@ -41,11 +75,19 @@ func newLines(e *env, prompt string) *lines {
 	t := term.NewTerminal(struct {
 		io.Reader
 		io.Writer
-	}{in, e.stdout}, prompt)
+	}{&keys{from: in}, e.stdout}, prompt)
 	fd := int(in.Fd())
 	before, err := term.GetState(fd)
-	t.History = readHistory()
-	l := &lines{prompt: t.SetPrompt, stop: func() {
+	h := readHistory()
+	t.History = h
+	var stopped *interrupted
+	t.AutoCompleteCallback = func(line string, _ int, key rune) (string, int, bool) {
+		if key == interruptKey {
+			stopped = &interrupted{line != ""}
+		}
+		return "", 0, key == interruptKey
+	}
+	l := &lines{history: h, prompt: t.SetPrompt, stop: func() {
 		if err == nil {
 			t.SetBracketedPasteMode(false)
 			_ = term.Restore(fd, before) // the terminal may be gone
@@ -60,10 +102,16 @@ func newLines(e *env, prompt string) *lines {
 			_ = t.SetSize(w, h) // an error of its own output, which ReadLine meets as well
 		}
 		t.SetBracketedPasteMode(true)
+		stopped = nil
+		h.begin()
 		var pasted strings.Builder // lines that were pasted are one, with what follows them
 		for {
 			text, err := t.ReadLine()
-			pasted.WriteString(text)
+			if stopped != nil {
+				stopped.text = stopped.text || pasted.Len() > 0
+				return "", *stopped
+			}
+			pasted.WriteString(h.typed(text))
 			if !errors.Is(err, term.ErrPasteIndicator) {
 				return pasted.String(), err
 			}
@@ -76,8 +124,8 @@ func newLines(e *env, prompt string) *lines {
 	return l
 }
 
-// next is the next line, io.EOF after the last one or a person's Ctrl-C or Ctrl-D, or the
-// context's error.
+// next is the next line, io.EOF after the last one or a person's Ctrl-D, [interrupted] after
+// Ctrl-C, or the context's error.
 func (l *lines) next(ctx context.Context) (string, error) {
 	return await(ctx, l.read, l.stop)
 }

@@ -46,7 +46,7 @@ type echo struct {
 }
 
 func (s *echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodGet {
+	if r.Method == http.MethodGet || r.URL.Path == "/tokenize" {
 		fmt.Fprint(w, `{"model":"m","nodes":[]}`)
 		return
 	}
@@ -144,9 +144,13 @@ func TestChatAtATerminal(t *testing.T) {
 	fmt.Fprint(person, "\x1b[200~five\rsix\x1b[201~\r")
 	wait("[cut after")
 	wait("> ")
-	if taken.taken() {
-		t.Error("Ctrl-C is taken while nothing is answered")
-	}
+	fmt.Fprint(person, "\x1b[A\x1b[A\r") // one before the last: of two lines
+	wait("three⏎four")
+	wait("[cut after")
+	wait("> ")
+	fmt.Fprint(person, "\r\r") // empty lines do nothing
+	wait("> ")
+	wait("> ")
 	fmt.Fprint(person, "slow\r")
 	wait("begun")
 	if !taken.taken() {
@@ -154,7 +158,35 @@ func TestChatAtATerminal(t *testing.T) {
 	}
 	wait("[stopped]")
 	wait("> ")
+	if !taken.taken() {
+		t.Error("Ctrl-C right after an answer ends the chat")
+	}
 	fmt.Fprint(person, "half a line\x03")
+	wait("> ")
+	fmt.Fprint(person, "half\x03whole\r") // the line is cleared
+	wait("[cut after")
+	wait("> ")
+	fmt.Fprint(person, "\"\"\"begun\r") // and so is a message
+	wait(". ")
+	fmt.Fprint(person, "\x03")
+	wait("> ")
+	time.Sleep(moment)
+	if taken.taken() {
+		t.Error("a signal is taken while nothing is answered")
+	}
+	fmt.Fprint(person, "\x03")
+	wait("once more")
+	fmt.Fprint(person, "still\r") // the second one must follow the first
+	wait("[cut after")
+	wait("> ")
+	fmt.Fprint(person, "\x03\x03\x03") // meant for the answer
+	wait("once more")
+	wait("once more")
+	wait("once more")
+	time.Sleep(moment)
+	fmt.Fprint(person, "\x03")
+	wait("once more")
+	fmt.Fprint(person, "\x03")
 	select {
 	case status := <-done:
 		if status != 0 {
@@ -165,7 +197,7 @@ func TestChatAtATerminal(t *testing.T) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if strings.Join(s.asked, ",") != "older,hello,hello!,one\ntwo,three\nfour,five\nsix,slow" {
+	if strings.Join(s.asked, ",") != "older,hello,hello!,one\ntwo,three\nfour,five\nsix,three\nfour,slow,whole,still" {
 		t.Errorf("asked %q", s.asked)
 	}
 	kept, err := os.ReadFile(filepath.Join(state, "shoal", "history"))

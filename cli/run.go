@@ -16,9 +16,12 @@ func isCheckpoint(text string) bool {
 	return text != "" && len(text) < 4096 && (exists(filepath.Join(text, "config.json")) || model.IsLoRA(text) || strings.EqualFold(filepath.Ext(text), ".gguf") && exists(text))
 }
 
+// defaultAnswer is the most tokens of an answer unless a flag gives another number.
+const defaultAnswer = 256
+
 // sampleFlags are the sampling parameters of run and chat.
 type sampleFlags struct {
-	MaxTokens   int      `short:"t" default:"256" help:"Most tokens of an answer."`
+	MaxTokens   int      `short:"t" default:"${answer}" help:"Most tokens of an answer."`
 	Temperature *float64 `help:"0 is greedy (default: the model's)."`
 	TopP        *float64 `help:"Nucleus sampling."`
 	Seed        *int64   `help:"The same seed gives the same tokens, on any cluster."`

@@ -45,9 +45,13 @@ func (s *recorder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	_ = json.NewDecoder(r.Body).Decode(&body)
 	chat := r.URL.Path == "/v1/chat/completions"
-	if chat && s.base {
+	if (chat || r.URL.Path == "/tokenize") && s.base {
 		w.WriteHeader(http.StatusBadRequest)
 		fmt.Fprint(w, `{"error":{"message":"no template","code":"no_chat_template"}}`)
+		return
+	}
+	if r.URL.Path == "/tokenize" {
+		fmt.Fprint(w, `{}`)
 		return
 	}
 	if chat {

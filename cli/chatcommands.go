@@ -1,0 +1,184 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// chatCommands are the commands of a chat. Each gets what follows its name, and returns what
+// to print.
+var chatCommands = map[string]func(t *talk, rest string) (string, error){
+	"/clear": (*talk).clear,
+	"/reset": (*talk).clear,
+	"/set":   (*talk).set,
+	"/save":  (*talk).save,
+	"/load":  (*talk).load,
+	"/help":  func(*talk, string) (string, error) { return chatHelp, nil },
+	"/?":     func(*talk, string) (string, error) { return chatHelp, nil },
+}
+
+// command carries out a message that is a command, and tells whether it was one, and whether
+// the chat is over.
+func (t *talk) command(text string) (known, leave bool) {
+	name, rest, _ := strings.Cut(text, " ")
+	if !strings.HasPrefix(name, "/") || strings.Contains(text, "\n") {
+		return false, false
+	}
+	if name == "/exit" || name == "/bye" || name == "/quit" {
+		return true, true
+	}
+	run := chatCommands[name]
+	if run == nil {
+		if rest != "" || strings.Count(name, "/") > 1 { // a text about a path
+			return false, false
+		}
+		fmt.Fprintf(t.e.stdout, "there is no command %s; /help lists the commands\n", name)
+		return true, false
+	}
+	said, err := run(t, strings.TrimSpace(rest))
+	if err != nil {
+		fmt.Fprintln(t.e.stderr, "shoal:", err)
+	} else if said != "" {
+		fmt.Fprintln(t.e.stdout, said)
+	}
+	return true, false
+}
+
+func (t *talk) clear(string) (string, error) {
+	t.turns = t.start()
+	return "the conversation is empty", nil
+}
+
+// set shows or changes the settings of the next answers.
+func (t *talk) set(rest string) (string, error) {
+	if rest == "" {
+		return t.settings(), nil
+	}
+	name, value, _ := strings.Cut(rest, " ")
+	value = strings.TrimSpace(value)
+	var err error
+	switch name {
+	case "system":
+		t.System = value
+		if len(t.turns) > 0 && t.turns[0].Role == "system" {
+			t.turns = t.turns[1:]
+		}
+		t.turns = append(t.start(), t.turns...)
+	case "temperature":
+		err = setFloat(&t.Temperature, value, 0, 2)
+	case "top_p":
+		err = setFloat(&t.TopP, value, 0, 1)
+	case "seed":
+		var n int64
+		if n, err = strconv.ParseInt(value, 10, 64); err != nil && value != "" {
+			return "", fmt.Errorf("/set seed %s: want a whole number", value)
+		}
+		if t.Seed, err = &n, nil; value == "" {
+			t.Seed = nil
+		}
+	case "max_tokens":
+		n, bad := strconv.Atoi(value)
+		if value == "" {
+			n, bad = defaultAnswer, nil
+		}
+		if bad != nil || n < 1 {
+			return "", fmt.Errorf("/set max_tokens %s: want a number from 1 on", value)
+		}
+		t.MaxTokens = n
+	case "kv_policy":
+		t.Policy = value
+	default:
+		return "", fmt.Errorf("there is no setting %q: known are system, temperature, top_p, seed, max_tokens, kv_policy", name)
+	}
+	if err != nil {
+		return "", fmt.Errorf("/set %s: %w", name, err)
+	}
+	return t.settings(), nil
+}
+
+// setFloat reads a number from lo to hi; "" gives the default.
+func setFloat(to **float64, text string, lo, hi float64) error {
+	if text == "" {
+		*to = nil
+		return nil
+	}
+	x, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(x >= lo && x <= hi) {
+		return fmt.Errorf("%q is not a number from %v to %v", text, lo, hi)
+	}
+	*to = &x
+	return nil
+}
+
+// settings lists the settings of the next answers.
+func (t *talk) settings() string {
+	number := func(x *float64) string {
+		if x == nil {
+			return "the model's"
+		}
+		return strconv.FormatFloat(*x, 'g', -1, 64)
+	}
+	seed, system, policy := "random", "none", "the server's"
+	if t.Seed != nil {
+		seed = strconv.FormatInt(*t.Seed, 10)
+	}
+	if t.System != "" {
+		system = t.System
+	}
+	if t.Policy != "" {
+		policy = t.Policy
+	}
+	return fmt.Sprintf("system %s\ntemperature %s\ntop_p %s\nseed %s\nmax_tokens %d\nkv_policy %s", system, number(t.Temperature), number(t.TopP), seed, t.MaxTokens, policy)
+}
+
+// save writes the conversation to a new file that only its owner reads.
+func (t *talk) save(file string) (string, error) {
+	if file == "" {
+		return "", errors.New("/save: name a file, as in /save talk.json")
+	}
+	text, err := json.MarshalIndent(t.turns, "", "  ")
+	if err != nil {
+		return "", err
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return "", fmt.Errorf("/save: %s exists: name another file, or remove it first", file)
+	}
+	if err != nil {
+		return "", fmt.Errorf("/save: %w", err)
+	}
+	_, err = f.Write(append(text, '\n'))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", fmt.Errorf("/save: %w", err)
+	}
+	return fmt.Sprintf("%s saved in %s", counted(len(t.turns), "message"), file), nil
+}
+
+// load goes on with a conversation that was saved.
+func (t *talk) load(file string) (string, error) {
+	if file == "" {
+		return "", errors.New("/load: name a file, as in /load talk.json")
+	}
+	text, err := readSmall(file)
+	if err != nil {
+		return "", fmt.Errorf("/load: %w", err)
+	}
+	var turns []turn
+	if err := json.Unmarshal(text, &turns); err != nil {
+		return "", fmt.Errorf("/load %s: want what /save writes: %w", file, err)
+	}
+	for i, x := range turns {
+		if x.Role != "user" && x.Role != "assistant" && !(x.Role == "system" && i == 0) {
+			return "", fmt.Errorf("/load %s: message %d has the role %q: want user or assistant, or system for the first one", file, i+1, x.Role)
+		}
+	}
+	t.turns, t.System = turns, ""
+	if len(turns) > 0 && turns[0].Role == "system" {
+		t.System = turns[0].Content
+	}
+	return fmt.Sprintf("%s loaded from %s", counted(len(turns), "message"), file), nil
+}
