@@ -29,40 +29,20 @@ func (s *Server) constrainTools(g *generation, turn string) {
 		if *spec != nil {
 			panic(refusal(invalid("tool_choice", "'tool_choice' asks for a call, and another parameter for another structure; give one.")))
 		}
-		made := s.callGrammar(t, g.thinking)
+		made := s.callGrammar(t)
 		*spec = made
 	case t != nil && *spec == nil && s.family == toolcall.Hermes:
 		made := s.strictTags(t)
 		*spec = made
-	case *spec != nil && g.thinking.on:
-		*spec = afterThought(*spec, g.thinking)
 	}
-}
-
-// thoughtRule is Lark's for a thought that may, or must, come first.
-func thoughtRule(th thinking) string {
-	switch {
-	case th.inside:
-		return "%until \"</think>\" /[ \\t\\r\\n]{0,8}/ "
-	case th.on:
-		return "(\"<think>\" %until \"</think>\" /[ \\t\\r\\n]{0,8}/)? "
+	if *spec != nil && g.thinking.on {
+		after := **spec
+		after.Thought = grammar.ThoughtMay
+		if g.thinking.inside {
+			after.Thought = grammar.ThoughtBegun
+		}
+		*spec = &after
 	}
-	return ""
-}
-
-// afterThought lets a thought come before JSON.
-func afterThought(spec *grammar.Spec, th thinking) *grammar.Spec {
-	out := *spec
-	switch spec.Kind {
-	case grammar.KindJSONSchema:
-		out.Text = "start: " + thoughtRule(th) + "%json " + spec.Text
-	case grammar.KindJSONObject:
-		out.Text = "start: " + thoughtRule(th) + "%json {\"type\":\"object\"}"
-	default:
-		return spec
-	}
-	out.Kind = grammar.KindLark
-	return &out
 }
 
 // arguments is the schema of a function's arguments. Of one that is not strict, the parts
@@ -111,7 +91,7 @@ func objectSchema(text string) string {
 
 // callGrammar is an answer of calls alone, as the model's family writes them where that is
 // text, else as JSON.
-func (s *Server) callGrammar(t *toolset, th thinking) *grammar.Spec {
+func (s *Server) callGrammar(t *toolset) *grammar.Spec {
 	hermes := s.family == toolcall.Hermes
 	var calls []string
 	for _, x := range t.list {
@@ -131,9 +111,6 @@ func (s *Server) callGrammar(t *toolset, th thinking) *grammar.Spec {
 		start = `call ("\n" call)*`
 	default:
 		start = `call | "[" call (", " call)* "]"`
-	}
-	if rule := thoughtRule(th); rule != "" {
-		start = rule + "(" + start + ")"
 	}
 	spec := &grammar.Spec{Kind: grammar.KindLark, Text: "start: " + start + "\ncall: " + strings.Join(calls, "\n  | ")}
 	give(s.checkGrammar("tools", spec, nil))

@@ -99,3 +99,43 @@ func TestDeclaredMembers(t *testing.T) {
 		t.Errorf("%d %s, ignored %q", a.status, a.raw, a.header.Get("X-Ignored-Parameters"))
 	}
 }
+
+// Every kind of structure binds what follows a thought, and none what a model thinks.
+func TestThoughtBeforeEveryStructure(t *testing.T) {
+	schema := M{"type": "boolean"}
+	tags := M{"type": "structural_tag", "triggers": []string{"<f"}, "structures": []M{{"begin": "<f>", "schema": M{"type": "integer"}, "end": "</f>"}}}
+	for _, c := range []struct {
+		ask     M
+		yes, no string
+	}{
+		{M{"structured_outputs": M{"choice": []string{"yes", "no"}}}, "yes", "may be"},
+		{M{"guided_choice": []string{"yes", "no"}}, "yes", "may be"},
+		{M{"guided_regex": "[a-z]+"}, "yes", "7"},
+		{M{"structured_outputs": M{"regex": "[a-z]+"}}, "yes", "7"},
+		{M{"grammar": `root ::= "yes"`}, "yes", "no"},
+		{M{"guided_grammar": `start: "yes"`}, "yes", "no"},
+		{M{"structured_outputs": M{"grammar": `start: "yes"`}}, "yes", "no"},
+		{M{"guided_json": schema}, "true", "3"},
+		{M{"json_schema": schema}, "true", "3"},
+		{M{"response_format": M{"type": "json_object"}}, "{}", "3"},
+		{M{"response_format": M{"type": "json_schema", "json_schema": M{"schema": schema}}}, "true", "3"},
+		{M{"response_format": tags}, "text <f>1</f>", "<f>x</f>"},
+		{M{"structured_outputs": M{"structural_tag": tags}}, "text <f>1</f>", "<f>x</f>"},
+		{M{"tools": weather(), "tool_choice": "required"}, "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"x\"}}\n</tool_call>", "x"},
+		{M{"tools": function(true, `{"type":"object","properties":{"a":{"type":"integer"}}}`)}, "a <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>", "<tool_call>x"},
+	} {
+		for template, thought := range map[string]string{hermesTemplate: "<think>", hermesTemplate + " <think>": ""} {
+			e := &fakeEngine{script: hello}
+			url, _ := serveTools(t, template, e)
+			if a := post(t, url, chat(c.ask)); a.status != 200 {
+				t.Errorf("%v: %s", c.ask, a.raw)
+				continue
+			}
+			judge := fits(t, e)
+			thought += "hm <f>x</f> <tool_call>x</think>\n\n"
+			if !judge(thought+c.yes) || judge(thought+c.no) || judge(thought) && c.ask["tools"] == nil && c.yes[0] != 't' {
+				t.Errorf("%v with %q: %v %v", c.ask, template, judge(thought+c.yes), judge(thought+c.no))
+			}
+		}
+	}
+}

@@ -1,9 +1,12 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -12,6 +15,7 @@ import (
 
 	"github.com/shoal-llm/shoal/api"
 	"github.com/shoal-llm/shoal/grammar"
+	"github.com/shoal-llm/shoal/model"
 	"github.com/shoal-llm/shoal/sampler"
 	"github.com/shoal-llm/shoal/tokenizer"
 )
@@ -57,6 +61,43 @@ func TestGrammarSameOnAnyNumberOfSockets(t *testing.T) {
 			t.Errorf("%d sockets answer %v, one %v", n, got, want)
 		}
 		waitIdle(t, c)
+	}
+}
+
+// The marks of thoughts may be control tokens of the checkpoint: a grammar knows them.
+func TestMarksOfThoughts(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
+		data, err := os.ReadFile(filepath.Join("../models/fry", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		data = bytes.ReplaceAll(data, []byte("<|system|>"), []byte("</think>"))
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ck := &model.Checkpoint{Dir: dir}
+	ck.Config.Vocab = 4096
+	engine, err := grammars(ck)()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := engine.Compile(grammar.Spec{Kind: grammar.KindChoice, Text: `["yes"]`, Thought: grammar.ThoughtBegun})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const mark = 5 // <|system|> of fry
+	mask, err := g.Start().Mask()
+	if err != nil || !mask.Has(mark) {
+		t.Fatalf("the control token may not end a thought: %v", err)
+	}
+	at, err := g.Start().Advance(mark)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at, err = at.AdvanceBytes([]byte("\nyes")); err != nil || !at.Ends() {
+		t.Error("the answer does not follow the thought", err)
 	}
 }
 

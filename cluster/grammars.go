@@ -16,6 +16,12 @@ func grammars(ck *model.Checkpoint) func() (*grammar.Engine, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cluster: a grammar needs the tokenizer: %w", err)
 		}
-		return grammar.NewEngine(grammar.NewVocabulary(min(t.VocabSize(), ck.Config.Vocab), t.PlainBytes, ck.Config.EOS)), nil
+		v := grammar.NewVocabulary(min(t.VocabSize(), ck.Config.Vocab), t.PlainBytes, ck.Config.EOS)
+		for _, mark := range grammar.ThoughtMarks() {
+			if id, ok := t.ID(mark); ok && t.IsSpecial(id) {
+				v.Mark(id, mark)
+			}
+		}
+		return grammar.NewEngine(v), nil
 	})
 }

@@ -91,6 +91,7 @@ type machine struct {
 	names     []nameByte
 	nameIDs   map[nameByte]cid
 
+	thought     fid      // what follows a thought; noFrame: none may come
 	annotations []string // places of keywords that have no effect
 
 	insides    map[rid]*inside

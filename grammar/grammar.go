@@ -36,6 +36,8 @@ type Spec struct {
 	// Open objects may hold members that their schema does not name, as JSON Schema has it.
 	// Otherwise a schema with 'properties' and without 'additionalProperties' names them all.
 	Open bool
+	// Thought, one of ThoughtBegun and ThoughtMay, lets a thought come before the text.
+	Thought string
 }
 
 // Error says what of a grammar cannot be, and where.
@@ -165,6 +167,9 @@ func New(v *Vocabulary, s Spec) (g *Grammar, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.Thought != "" {
+		top = m.afterThought(s.Thought, top)
+	}
 	if !m.finish(top) {
 		return nil, &Error{Message: "no text fits it: what it asks for excludes itself"}
 	}
@@ -249,10 +254,29 @@ func (s State) Advance(token int32) (to State, err error) {
 			return s, nil
 		}
 	}
+	mark, err := s.mark(token)
+	switch {
+	case err != nil:
+		return s, err
+	case mark != "":
+		return s.AdvanceBytes([]byte(mark))
+	}
 	if s.ended || token < 0 || int(token) >= s.g.vocab.size || len(s.g.vocab.token[token]) == 0 {
 		return s, ErrToken
 	}
 	return s.AdvanceBytes(s.g.vocab.token[token])
+}
+
+// mark is what a control token stands for here; "": nothing.
+func (s State) mark(token int32) (text string, err error) {
+	if s.ended || s.g.vocab.marks[token] == "" {
+		return "", nil
+	}
+	s.g.mu.Lock()
+	defer s.g.mu.Unlock()
+	defer recoverLarge(&err)
+	s.g.m.refuel()
+	return s.g.m.mark(s.g.vocab, s.s, token), nil
 }
 
 // AdvanceBytes is the state after some bytes.

@@ -88,6 +88,11 @@ func (m *machine) plainMask(v *Vocabulary, s *state) *Mask {
 			}
 		}
 	}
+	for id := range v.marks {
+		if mark := m.mark(v, s, id); mark != "" && m.follows(s, []byte(mark)) {
+			mask.set(id)
+		}
+	}
 	s.mask = mask
 	m.held += 8*len(mask.words) + 64
 	return mask

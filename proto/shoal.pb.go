@@ -1957,6 +1957,7 @@ type Grammar struct {
 	Compact       bool                   `protobuf:"varint,4,opt,name=compact,proto3" json:"compact,omitempty"`
 	AnyOrder      bool                   `protobuf:"varint,5,opt,name=any_order,json=anyOrder,proto3" json:"any_order,omitempty"`
 	Open          bool                   `protobuf:"varint,6,opt,name=open,proto3" json:"open,omitempty"`
+	Thought       string                 `protobuf:"bytes,7,opt,name=thought,proto3" json:"thought,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2031,6 +2032,13 @@ func (x *Grammar) GetOpen() bool {
 		return x.Open
 	}
 	return false
+}
+
+func (x *Grammar) GetThought() string {
+	if x != nil {
+		return x.Thought
+	}
+	return ""
 }
 
 // Open introduces a sequence to the sockets, in the step of its first chunk.
@@ -3717,7 +3725,7 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"\aallowed\x18\x0f \x03(\x06R\aallowed\x12(\n" +
 	"\tbad_words\x18\x10 \x03(\v2\v.shoal.WordR\bbadWords\"\x1e\n" +
 	"\x04Word\x12\x16\n" +
-	"\x06tokens\x18\x01 \x03(\rR\x06tokens\"\x9c\x01\n" +
+	"\x06tokens\x18\x01 \x03(\rR\x06tokens\"\xb6\x01\n" +
 	"\aGrammar\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x1e\n" +
@@ -3726,7 +3734,8 @@ const file_proto_shoal_proto_rawDesc = "" +
 	"whitespace\x12\x18\n" +
 	"\acompact\x18\x04 \x01(\bR\acompact\x12\x1b\n" +
 	"\tany_order\x18\x05 \x01(\bR\banyOrder\x12\x12\n" +
-	"\x04open\x18\x06 \x01(\bR\x04open\"\xfd\x02\n" +
+	"\x04open\x18\x06 \x01(\bR\x04open\x12\x18\n" +
+	"\athought\x18\a \x01(\tR\athought\"\xfd\x02\n" +
 	"\x04Open\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\rR\x05owner\x12\x16\n" +

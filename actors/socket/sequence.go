@@ -368,7 +368,7 @@ func samplingOf(m *proto.Sampling) sampler.Params {
 	}
 	p.Stop, p.Trace = ids[int32](m.GetStop()), ids[int32](m.GetTrace())
 	if g := m.GetGrammar(); g != nil {
-		p.Grammar = &grammar.Spec{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact, AnyOrder: g.AnyOrder, Open: g.Open}
+		p.Grammar = &grammar.Spec{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact, AnyOrder: g.AnyOrder, Open: g.Open, Thought: g.Thought}
 	}
 	return p
 }
@@ -397,7 +397,7 @@ func SamplingMessage(p *sampler.Params) *proto.Sampling {
 	}
 	m.Stop, m.Trace = ids[uint32](p.Stop), ids[uint32](p.Trace)
 	if g := p.Grammar; g != nil {
-		m.Grammar = &proto.Grammar{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact, AnyOrder: g.AnyOrder, Open: g.Open}
+		m.Grammar = &proto.Grammar{Kind: g.Kind, Text: g.Text, Whitespace: g.Whitespace, Compact: g.Compact, AnyOrder: g.AnyOrder, Open: g.Open, Thought: g.Thought}
 	}
 	return m
 }
