@@ -165,7 +165,7 @@ func ollamaMessages(v json.RawMessage, lim Limits) (list []any, left []string) {
 			switch v := c.Function.Arguments; {
 			case isNull(v):
 			case v[0] == '"': // as OpenAI's clients write them
-				_ = json.Unmarshal(v, &args) // a valid string decodes
+				_ = unmarshal(v, &args) // a valid string decodes
 			default:
 				args = compactJSON(v)
 			}

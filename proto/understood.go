@@ -24,6 +24,8 @@ var reports = map[protoreflect.FullName]bool{
 var since = map[protoreflect.FullName]uint32{
 	"shoal.StepRequest.passes":   6,
 	"shoal.StepRequest.halvings": 6,
+	"shoal.Grammar.open":         6,
+	"shoal.Grammar.thought":      6,
 }
 
 // Unknown is an error that names the first field of m, or of a message in m, that this build

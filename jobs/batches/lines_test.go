@@ -75,11 +75,12 @@ func TestNamesOfLines(t *testing.T) {
 
 // A seed of -1 is drawn for each job, and kept: the job gives the same answer after a restart.
 func TestSeedIsDrawn(t *testing.T) {
+	// Token ids tell answers apart whose bytes are no valid text.
 	log, dir := journal.NewMemoryLog(), t.TempDir()
 	h := open(t, log, dir, &engine{}, config{})
 	answer := func(id string) string { return canon(h.until(id, "completed")["result"].(map[string]any)["choices"]) }
 	ids, seen := []string{}, map[string]bool{}
-	for _, body := range []string{`{"prompt":"a","max_tokens":9,"seed":-1}`, `{"prompt":"a","max_tokens":9,"seed":-1.0}`, `{"prompt":"a","max_tokens":9}`, `{"prompt":"a","max_tokens":9,"seed":-2}`} {
+	for _, body := range []string{`{"prompt":"a","max_tokens":9,"logprobs":0,"return_tokens_as_token_ids":true,"seed":-1}`, `{"prompt":"a","max_tokens":9,"logprobs":0,"return_tokens_as_token_ids":true,"seed":-1.0}`, `{"prompt":"a","max_tokens":9,"logprobs":0,"return_tokens_as_token_ids":true}`, `{"prompt":"a","max_tokens":9,"logprobs":0,"return_tokens_as_token_ids":true,"seed":-2}`} {
 		id := h.want(202, "POST", "/v1/jobs", body)["id"].(string)
 		ids = append(ids, id)
 		seen[answer(id)] = true
@@ -87,7 +88,7 @@ func TestSeedIsDrawn(t *testing.T) {
 	if len(seen) != len(ids) {
 		t.Errorf("%d jobs, %d answers", len(ids), len(seen))
 	}
-	line := `{"custom_id":"c%d","method":"POST","url":"/v1/completions","body":{"prompt":"a","max_tokens":9,"seed":-1}}` + "\n"
+	line := `{"custom_id":"c%d","method":"POST","url":"/v1/completions","body":{"prompt":"a","max_tokens":9,"logprobs":0,"return_tokens_as_token_ids":true,"seed":-1}}` + "\n"
 	id := h.want(200, "POST", "/v1/batches", `{"input_file_id":"`+h.upload(fmt.Sprintf(line, 0)+fmt.Sprintf(line, 1))+`","endpoint":"/v1/completions","completion_window":"24h"}`)["id"].(string)
 	b := h.batchUntil(id, func(b map[string]any) bool { return b["status"] == "completed" })
 	text := func(l map[string]any) string {
