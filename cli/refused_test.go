@@ -80,7 +80,7 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		{"up --api-key=EMPTYKEY", "--api-key: key 1 of 1 is empty"},
 		{"up --api-key=a --api-key=EMPTYKEY", "--api-key: key 2 of 2 is empty"},
 		{"up --api-key=a,,b", "--api-key: key 2 of 3 is empty"},
-		{"up --api-keys /dev/null", "--api-keys /dev/null: "},
+		{"up --api-keys /dev/null", "--api-keys: /dev/null is not a regular file"},
 		{"coordinator --api-key=EMPTYKEY", "--api-key: key 1 of 1 is empty"},
 		{"up --listen nonsense", `--listen "nonsense" is not HOST:PORT`},
 		{"up --listen 127.0.0.1:99999", `--listen "127.0.0.1:99999" is not HOST:PORT`},
@@ -121,8 +121,14 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 			t.Errorf("shoal %s: status %d, want 1 and one line with %q: %s%s", c.args, status, c.want, &out, &said)
 		}
 	}
-	if _, err := os.Stat(cache); !os.IsNotExist(err) {
-		t.Errorf("something was begun: %s: %v", cache, err)
+	left, err := filepath.Glob(filepath.Join(cache, "shoal", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range left {
+		if filepath.Base(path) != "digests" { // of checkpoints that were opened
+			t.Errorf("a refused command left %s", path)
+		}
 	}
 }
 
