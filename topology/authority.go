@@ -356,7 +356,15 @@ func (a *Authority) Answered(epoch uint32, id string, err error) []Effect {
 	}
 	if err != nil {
 		a.tries++
-		a.reason = fmt.Sprintf("%s at node %s: %v", a.phase, id, err)
+		reason := fmt.Sprintf("%s at node %s: %v", a.phase, id, err)
+		if errors.Is(err, ErrWeights) && a.served { // others may have good files
+			if n, ok := a.nodes[id]; ok && a.spares(n) {
+				if out := a.fence(n, Fence{Reason: err.Error()}); out != nil {
+					return out
+				}
+			}
+		}
+		a.reason = reason
 		return a.fail()
 	}
 	delete(a.waiting, id)

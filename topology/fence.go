@@ -1,11 +1,12 @@
 package topology
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
 
-// Fence is a node that is up and left out, because it held up the others.
+// Fence is a node that is up and left out, because it held up the others or cannot read its weights.
 type Fence struct {
 	Incarnation uint64
 	Reason      string
@@ -27,6 +28,10 @@ const fencePauses = 60
 type Probe struct{ Node Node }
 
 func (Probe) effect() {}
+
+// ErrWeights is the answer to LoadSlices of a node whose weight files were changed or cut
+// after it opened them.
+var ErrWeights = errors.New("weights of this node cannot be used")
 
 // Fence leaves a node out for a while. Nothing happens when it is the last one, or
 // another process by now.

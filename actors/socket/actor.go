@@ -303,6 +303,9 @@ func build(ctx context.Context, cfg Config, read *progress, held *caches, p topo
 			cfg.OnProgress(done, total)
 		}
 	})
+	if errors.Is(err, model.ErrChanged) {
+		err = fmt.Errorf("%w: %w", topology.ErrWeights, err)
+	}
 	if err != nil {
 		return nil, err
 	}
