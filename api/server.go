@@ -12,7 +12,6 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -126,9 +125,10 @@ type Server struct {
 	tok      Tokenizer
 	tmpl     ChatTemplate    // nil: no chat
 	grammars *grammar.Engine // which only says whether a grammar can be enforced: the owners have their own
-	family   toolcall.Family // how the model writes calls
-	thinks   bool            // answers may begin with thoughts
-	late     bool            // a thought may end without having begun
+	family   toolcall.Family // how the model writes calls, in answers to requests with tools
+	plain    dialect         // of answers to requests without tools
+	tooled   dialect         // of answers to requests with tools
+	thinks   bool            // answers of either may begin with thoughts
 	vocab    int
 	longest  int // bytes of the longest token
 	log      *slog.Logger
@@ -175,17 +175,8 @@ func New(cfg Config, e Engine, tok Tokenizer, tmpl ChatTemplate) (*Server, error
 	if s.info, err = tokenizerInfo(cfg); err != nil {
 		return nil, err
 	}
-	if t, ok := tmpl.(interface{ Source() string }); ok && s.info["chat_template"] == nil {
-		s.info["chat_template"] = t.Source() // it came in a file of its own
-	}
-	if t, ok := tmpl.(interface{ Source() string }); ok {
-		s.family, s.thinks = toolcall.Detect(t.Source()), toolcall.Thinks(t.Source())
-		s.late = s.thinks && !strings.Contains(t.Source(), toolcall.ThinkOpen)
-	}
-	if cfg.ToolParser != "" {
-		if s.family = toolcall.Family(cfg.ToolParser); !slices.Contains(toolcall.Families, s.family) {
-			return nil, fmt.Errorf("api: the tool parser %q is not known; known are %v", cfg.ToolParser, toolcall.Families)
-		}
+	if err := s.readTemplate(); err != nil {
+		return nil, err
 	}
 	s.metrics = newMetrics(cfg.Models[0], cfg.MaxModelLen, e)
 	s.routes = s.ownRoutes()

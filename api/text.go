@@ -100,8 +100,14 @@ func FromTemplate(t *tokenizer.ChatTemplate) ChatTemplate { return checkpointTem
 
 type checkpointTemplate struct{ *tokenizer.ChatTemplate }
 
-// Source tells New how the model writes calls and thoughts.
+// Source and ToolSource tell New how the model writes calls and thoughts, in answers to
+// requests without tools and with them.
 func (t checkpointTemplate) Source() string { return t.ChatTemplate.Source() }
+
+func (t checkpointTemplate) ToolSource() string { return t.ChatTemplate.ToolSource() }
+
+// Sources are all templates by name, for /tokenizer_info.
+func (t checkpointTemplate) Sources() map[string]string { return t.ChatTemplate.Sources() }
 
 func (t checkpointTemplate) Render(c Conversation) ([]Segment, error) {
 	prompt, _, err := t.RenderTurn(c)

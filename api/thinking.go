@@ -6,9 +6,10 @@ import "github.com/shoal-llm/shoal/toolcall"
 // the thought already (inside) or opened and closed it (closed).
 type thinking struct{ on, inside, closed bool }
 
-// thinking is decided by the end of the prompt, in which the answer goes on.
-func (s *Server) thinking(turn string) thinking {
-	if !s.thinks {
+// thinking is decided by the template of a request and by the end of the prompt, in which the
+// answer goes on.
+func (d dialect) thinking(turn string) thinking {
+	if !d.thinks {
 		return thinking{}
 	}
 	inside, closed := toolcall.Thought(turn)

@@ -13,7 +13,7 @@ import (
 // of strict functions; thoughts may come before what a grammar asks for. turn is the end
 // of the prompt, in which the answer goes on.
 func (s *Server) constrainTools(g *generation, turn string) {
-	g.thinking = s.thinking(turn)
+	g.thinking = s.dialect(g.tools).thinking(turn)
 	t, spec := g.tools, &g.sampling.Grammar
 	if t != nil {
 		strict := slices.ContainsFunc(t.list, func(x tool) bool { return x.Strict })

@@ -63,7 +63,7 @@ func (s *Server) newParts(g *generation, index int) *parts {
 		p.tok = s.tok
 	}
 	if t := g.thinking; t.on {
-		late := !t.closed && g.sampling.Grammar == nil && (!g.stream || s.late)
+		late := !t.closed && g.sampling.Grammar == nil && (!g.stream || s.dialect(g.tools).late)
 		p.think = toolcall.NewThinker(t.inside, late)
 	}
 	if g.tools == nil {

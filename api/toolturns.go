@@ -12,13 +12,14 @@ import (
 // showTools gives the template the tools, or, where it knows none, tells the model of them
 // in words, and of calls and results in turns that it knows.
 func (s *Server) showTools(c *Conversation, t *toolset) {
-	if s.family == toolcall.Mistral {
+	family := s.dialect(t).family
+	if family == toolcall.Mistral {
 		for i := range c.Messages {
 			m := &c.Messages[i]
 			m.CallID, m.Calls = nineLetters(m.CallID), callsOfNine(m.Calls)
 		}
 	}
-	if s.family != toolcall.None {
+	if family != toolcall.None {
 		if t != nil {
 			c.Tools = t.raw
 		}

@@ -259,7 +259,10 @@ func NewAPI(e Engine, ck *model.Checkpoint, s ServeConfig, a APIConfig) (*api.Se
 	if err != nil {
 		return nil, err
 	}
-	cfg.TokenizerConfig, cfg.ToolParser = files.Config, a.ToolParser
+	if cfg.TokenizerConfig, err = files.Info(); err != nil {
+		return nil, err
+	}
+	cfg.ToolParser = a.ToolParser
 	cfg.Card = modelCard(ck, &s)
 	if err := samplingDefaults(ck.Dir, &cfg); err != nil {
 		return nil, err

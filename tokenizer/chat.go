@@ -29,11 +29,18 @@ const (
 // ChatTemplate turns messages into the text that a model was trained on. It is
 // safe for concurrent use.
 type ChatTemplate struct {
-	source   map[string]string // by name; "default" is the usual one
-	parsed   map[string]*jinja.Template
-	special  *jinja.Dict // bos_token and its like, as variables
+	source   map[string]string // by name
+	plain    *chatVariant      // nil: only requests with tools can be rendered
+	tools    *chatVariant      // of requests with tools
+	special  *jinja.Dict       // bos_token and its like, as variables
 	controls *chatControls
-	content  chatContent
+}
+
+// chatVariant is one of a checkpoint's templates.
+type chatVariant struct {
+	source  string
+	parsed  *jinja.Template
+	content chatContent
 }
 
 // chatContent is the form of message content that a template understands.
@@ -45,11 +52,12 @@ const (
 	chatList                      // lists only: strings are wrapped
 )
 
-// LoadChatTemplate reads the template of a checkpoint folder: chat_template.jinja
-// if there is one (as transformers prefers it), else chat_template in
-// tokenizer_config.json, a string or a list of named templates. Names of
-// special tokens come from tokenizer_config.json and tokenizer.json. A GGUF file
-// (named, or the only one in its folder) has the same in its metadata.
+// LoadChatTemplate reads the templates of a checkpoint folder: chat_template.jinja if there is
+// one (as transformers prefers it), else chat_template in tokenizer_config.json, a string or a
+// list of named templates; and those in additional_chat_templates. Requests with tools take
+// the template "tool_use" if there is one, others "default". Special tokens come from
+// tokenizer_config.json, special_tokens_map.json and tokenizer.json. A GGUF file (named, or
+// the only one in its folder) has the same in its metadata.
 func LoadChatTemplate(dir string) (*ChatTemplate, error) { return LoadChatTemplateFrom(dir, "") }
 
 // LoadChatTemplateFrom takes the template from a file instead, unless that is "", and
@@ -75,6 +83,10 @@ func LoadChatTemplateFrom(dir, template string) (*ChatTemplate, error) {
 	if err := chatReadJSON(filepath.Join(dir, "tokenizer_config.json"), maxChatConfig, &config); err != nil {
 		return nil, err
 	}
+	var specials map[string]json.RawMessage
+	if err := chatReadJSON(filepath.Join(dir, specialsFile), maxChatConfig, &specials); err != nil {
+		return nil, err
+	}
 	source := instead
 	if source == nil {
 		var err error
@@ -88,7 +100,7 @@ func LoadChatTemplateFrom(dir, template string) (*ChatTemplate, error) {
 	if err := chatReadJSON(filepath.Join(dir, "tokenizer.json"), maxChatVocab, &vocab); err != nil {
 		return nil, err
 	}
-	return newChatTemplate(source, config, vocab.Added)
+	return newChatTemplate(source, config, specials, vocab.Added)
 }
 
 // chatTemplateGGUF reads the files that the metadata stands for.
@@ -112,27 +124,57 @@ func chatTemplateGGUF(file string, source map[string]string) (*ChatTemplate, err
 			return nil, err
 		}
 	}
-	return newChatTemplate(source, config, vocab.Added)
+	return newChatTemplate(source, config, nil, vocab.Added)
 }
 
-func newChatTemplate(source map[string]string, config map[string]json.RawMessage, added []chatAdded) (*ChatTemplate, error) {
-	c := &ChatTemplate{source: source, parsed: map[string]*jinja.Template{}}
-	for name, text := range source {
-		t, err := jinja.Parse(text)
-		if err != nil {
-			return nil, fmt.Errorf("tokenizer: chat template %q: %w", name, err)
-		}
-		c.parsed[name] = t
-	}
-	if err := c.readSpecial(config, added); err != nil {
+// newChatTemplate makes a template of named sources. config and specials are the members of
+// tokenizer_config.json and special_tokens_map.json.
+func newChatTemplate(source map[string]string, config, specials map[string]json.RawMessage, added []chatAdded) (*ChatTemplate, error) {
+	c := &ChatTemplate{source: source}
+	if err := c.readSpecial(config, specials, added); err != nil {
 		return nil, err
 	}
-	c.content = c.probeContent()
-	return c, nil
+	plain, tools := chatChoose(source)
+	if tools == "" {
+		return nil, fmt.Errorf("%w: of the templates %q none is named %q or %q", ErrNoChatTemplate, slices.Sorted(maps.Keys(source)), chatDefault, chatToolUse)
+	}
+	var err error
+	if c.tools, err = c.variant(tools); err != nil {
+		return nil, err
+	}
+	if c.plain = c.tools; plain != tools {
+		c.plain, err = c.variant(plain)
+	}
+	return c, err
 }
 
-// Source is the text of the default template, by which an API knows how the model writes calls.
-func (c *ChatTemplate) Source() string { return c.source["default"] }
+// variant reads the template of a name; "" is none.
+func (c *ChatTemplate) variant(name string) (*chatVariant, error) {
+	if name == "" {
+		return nil, nil
+	}
+	t, err := jinja.Parse(c.source[name])
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: chat template %q: %w", name, err)
+	}
+	v := &chatVariant{source: c.source[name], parsed: t}
+	v.content = c.probeContent(v)
+	return v, nil
+}
+
+// Source is the text of the template for requests without tools, "" when there is none.
+func (c *ChatTemplate) Source() string {
+	if c.plain == nil {
+		return ""
+	}
+	return c.plain.source
+}
+
+// ToolSource is the text of the template for requests with tools.
+func (c *ChatTemplate) ToolSource() string { return c.tools.source }
+
+// Sources are the texts of all templates of the checkpoint, by name.
+func (c *ChatTemplate) Sources() map[string]string { return maps.Clone(c.source) }
 
 // chatReadJSON leaves v alone if there is no such file.
 func chatReadJSON(path string, limit int64, v any) error {
@@ -158,68 +200,27 @@ func chatReadFile(path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-func chatSources(dir string, raw json.RawMessage) (map[string]string, error) {
-	file, err := chatReadFile(filepath.Join(dir, "chat_template.jinja"), maxChatConfig)
-	if err != nil {
-		return nil, err
-	}
-	if file != nil {
-		return map[string]string{"default": string(file)}, nil
-	}
-	return chatNamed(raw, "folder "+filepath.Base(dir))
-}
-
-// chatNamed reads chat_template: a string, or a list of named templates.
-func chatNamed(raw json.RawMessage, where string) (map[string]string, error) {
-	if len(raw) == 0 || string(raw) == "null" {
-		return nil, fmt.Errorf("%w (%s)", ErrNoChatTemplate, where)
-	}
-	var one string
-	if json.Unmarshal(raw, &one) == nil {
-		return map[string]string{"default": one}, nil
-	}
-	var list []struct{ Name, Template string }
-	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, fmt.Errorf("tokenizer: tokenizer_config.json: chat_template is neither a string nor a list of named templates: %w", err)
-	}
-	out := map[string]string{}
-	for _, t := range list {
-		out[t.Name] = t.Template
-	}
-	if _, ok := out["default"]; !ok {
-		return nil, fmt.Errorf("%w: chat_template has no template named \"default\", only %q", ErrNoChatTemplate, slices.Sorted(maps.Keys(out)))
-	}
-	return out, nil
-}
-
 // chatAdded is an added token of tokenizer.json or added_tokens_decoder.
 type chatAdded struct {
 	Content string `json:"content"`
 	Special bool   `json:"special"`
 }
 
-var chatSpecialNames = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
-
-func (c *ChatTemplate) readSpecial(config map[string]json.RawMessage, added []chatAdded) error {
-	c.special = jinja.NewDict()
-	for _, name := range chatSpecialNames {
-		if s := chatTokenText(config[name]); s != "" {
-			c.special.Set(name, jinja.Trusted(s))
-			added = append(added, chatAdded{s, true})
-		}
+// readSpecial makes variables of the special tokens, and notes which tokens steer the model.
+func (c *ChatTemplate) readSpecial(config, specials map[string]json.RawMessage, added []chatAdded) error {
+	tokens, err := readSpecials(config, specials)
+	if err != nil {
+		return err
 	}
-	var more []json.RawMessage
-	if raw := config["additional_special_tokens"]; len(raw) > 0 {
-		if err := json.Unmarshal(raw, &more); err != nil {
-			return fmt.Errorf("tokenizer: tokenizer_config.json: additional_special_tokens: %w", err)
-		}
+	c.special = jinja.NewDict()
+	for _, name := range slices.Sorted(maps.Keys(tokens.named)) {
+		c.special.Set(name, jinja.Trusted(tokens.named[name]))
+		added = append(added, chatAdded{tokens.named[name], true})
 	}
 	list := jinja.NewList()
-	for _, raw := range more {
-		if s := chatTokenText(raw); s != "" {
-			list = list.With(jinja.Trusted(s))
-			added = append(added, chatAdded{s, true})
-		}
+	for _, s := range tokens.extra {
+		list = list.With(jinja.Trusted(s))
+		added = append(added, chatAdded{s, true})
 	}
 	if list.Len() > 0 {
 		c.special.Set("additional_special_tokens", list)
@@ -235,17 +236,4 @@ func (c *ChatTemplate) readSpecial(config map[string]json.RawMessage, added []ch
 	}
 	c.controls = newChatControls(added, c.source)
 	return nil
-}
-
-// chatTokenText reads a token that is written as a string or as {"content": ...}.
-func chatTokenText(raw json.RawMessage) string {
-	var s string
-	if json.Unmarshal(raw, &s) == nil {
-		return s
-	}
-	var a chatAdded
-	if json.Unmarshal(raw, &a) == nil {
-		return a.Content
-	}
-	return ""
 }

@@ -124,8 +124,8 @@ func TestChatSources(t *testing.T) {
 			t.Errorf("tools %s: %q, %v", tools, r.String(), err)
 		}
 	}
-	if _, err := LoadChatTemplate(chatDir(t, named[1:], nil)); !errors.Is(err, ErrNoChatTemplate) {
-		t.Errorf("no default: %v", err)
+	if c := chatLoad(t, named[1:], nil); c.Source() != "t" || c.ToolSource() != "t" { // an only one serves all
+		t.Errorf("no default: %q, %q", c.Source(), c.ToolSource())
 	}
 	c = chatLoad(t, "config", map[string]string{"chat_template.jinja": "file\n"})
 	if r, err := c.Render(nil, RenderOptions{}); err != nil || r.String() != "file" || c.Source() != "file\n" {

@@ -9,10 +9,10 @@ import (
 	"github.com/shoal-llm/shoal/tokenizer/jinja"
 )
 
-// contentOf gives a message's content in a form that the template understands.
-func (c *ChatTemplate) contentOf(m *Message) (jinja.Value, error) {
+// of gives a message's content in a form that the template understands.
+func (c chatContent) of(m *Message) (jinja.Value, error) {
 	if m.Parts == nil {
-		if c.content == chatList {
+		if c == chatList {
 			return jinja.NewList(chatTextPart(m.Content)), nil
 		}
 		return jinja.Literal(m.Content), nil
@@ -24,7 +24,7 @@ func (c *ChatTemplate) contentOf(m *Message) (jinja.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.content == chatString {
+	if c == chatString {
 		return jinja.Literal(strings.Join(texts, "\n")), nil
 	}
 	list := jinja.NewList()
@@ -61,18 +61,18 @@ func chatTexts(parts json.RawMessage) ([]string, error) {
 
 // probeContent finds out by trying: a template understands a form if the text
 // comes out whole, and it reads lists as lists if they print as strings do.
-func (c *ChatTemplate) probeContent() chatContent {
+func (c *ChatTemplate) probeContent(v *chatVariant) chatContent {
 	const probe = "Probe of content"
 	try := func(content jinja.Value) string {
 		m := jinja.NewDict()
 		m.Set("role", jinja.Trusted("user"))
 		m.Set("content", content)
-		vars, err := c.variables(nil, RenderOptions{})
+		vars, err := c.variables(v, nil, RenderOptions{})
 		if err != nil {
 			return ""
 		}
 		vars.Set("messages", jinja.NewList(m))
-		text, err := c.parsed["default"].Render(vars, jinja.Options{Limits: jinja.Limits{Steps: 100_000}})
+		text, err := v.parsed.Render(vars, jinja.Options{Limits: jinja.Limits{Steps: 100_000}})
 		if err != nil || !strings.Contains(text.String(), probe) {
 			return ""
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -88,18 +89,21 @@ func (c *ChatTemplate) RenderTurn(messages []Message, o RenderOptions) (prompt R
 	if o.ContinueFinal && (o.AddGenerationPrompt || len(messages) == 0) {
 		return nil, "", fmt.Errorf("%w: continue_final_message needs a message and excludes add_generation_prompt", ErrChatInput)
 	}
-	vars, err := c.variables(messages, o)
+	v := c.plain
+	if len(o.Tools) > 0 {
+		v = c.tools
+	}
+	if v == nil {
+		return nil, "", fmt.Errorf("%w: of the model's chat templates (%q) none is \"default\"; send tools, for \"tool_use\", or start the server with --chat-template", ErrChatInput, slices.Sorted(maps.Keys(c.source)))
+	}
+	vars, err := c.variables(v, messages, o)
 	if err != nil {
 		return nil, "", err
-	}
-	name := "default"
-	if _, ok := c.parsed["tool_use"]; ok && len(o.Tools) > 0 {
-		name = "tool_use"
 	}
 	if o.Now.IsZero() {
 		o.Now = time.Now()
 	}
-	text, err := c.parsed[name].Render(vars, jinja.Options{Limits: o.Limits, Now: o.Now})
+	text, err := v.parsed.Render(vars, jinja.Options{Limits: o.Limits, Now: o.Now})
 	if err != nil {
 		return nil, "", fmt.Errorf("tokenizer: chat template: %w", err)
 	}
@@ -118,16 +122,14 @@ func (c *ChatTemplate) RenderTurn(messages []Message, o RenderOptions) (prompt R
 	return c.controls.segments(text), text.String()[start:], nil
 }
 
-func (c *ChatTemplate) variables(messages []Message, o RenderOptions) (*jinja.Dict, error) {
+func (c *ChatTemplate) variables(v *chatVariant, messages []Message, o RenderOptions) (*jinja.Dict, error) {
 	vars := jinja.NewDict()
-	for _, name := range append(slices.Clone(chatSpecialNames), "additional_special_tokens") {
-		if v, ok := c.special.Get(name); ok {
-			vars.Set(name, v)
-		}
+	for name, token := range c.special.Strings() {
+		vars.Set(name, token)
 	}
 	list := jinja.NewList()
 	for i := range messages {
-		m, err := c.message(&messages[i])
+		m, err := v.message(&messages[i])
 		if err != nil {
 			return nil, fmt.Errorf("messages[%d]: %w", i, err)
 		}
@@ -162,13 +164,13 @@ func (c *ChatTemplate) variables(messages []Message, o RenderOptions) (*jinja.Di
 	return vars, nil
 }
 
-func (c *ChatTemplate) message(m *Message) (*jinja.Dict, error) {
+func (v *chatVariant) message(m *Message) (*jinja.Dict, error) {
 	if m.Role == "" {
 		return nil, fmt.Errorf("%w: role is missing", ErrChatInput)
 	}
 	d := jinja.NewDict()
 	d.Set("role", jinja.Literal(m.Role))
-	content, err := c.contentOf(m)
+	content, err := v.content.of(m)
 	if err != nil {
 		return nil, err
 	}
@@ -176,11 +178,11 @@ func (c *ChatTemplate) message(m *Message) (*jinja.Dict, error) {
 	if len(m.Extra) == 0 {
 		return d, nil
 	}
-	v, err := jinja.DecodeJSON(m.Extra, true)
+	more, err := jinja.DecodeJSON(m.Extra, true)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrChatInput, err)
 	}
-	extra, ok := v.(*jinja.Dict)
+	extra, ok := more.(*jinja.Dict)
 	if !ok {
 		return nil, fmt.Errorf("%w: the further fields of a message must be an object", ErrChatInput)
 	}

@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"cmp"
 	"strings"
 
 	"github.com/shoal-llm/shoal/internal/attempt"
@@ -25,20 +24,19 @@ func (c *config) llamaLike() bool {
 	return false
 }
 
-// parseConfig reads tokenizer_config.json, or special_tokens_map.json, which
-// holds a subset. Empty data is an empty file.
-func parseConfig(name string, data []byte) config {
+// parseConfig reads tokenizer_config.json and special_tokens_map.json. Empty data is an empty
+// file.
+func parseConfig(data, specials []byte) config {
 	var c config
-	if len(data) == 0 {
-		return c
+	members := func(name string, data []byte) object {
+		if len(data) == 0 {
+			return object{path: name + ":"}
+		}
+		return parseFile(name, data)
 	}
-	o := parseFile(name, data)
-	for _, f := range []struct {
-		field string
-		to    *string
-	}{{"bos_token", &c.bos}, {"eos_token", &c.eos}} {
-		*f.to = specialName(o.at(f.field))
-	}
+	o, m := members(configFile, data), members(specialsFile, specials)
+	s := attempt.Must(readSpecials(o.fields, m.fields))
+	c.bos, c.eos = s.named["bos_token"], s.named["eos_token"]
 	c.class = o.text("tokenizer_class", "")
 	for _, f := range []struct {
 		field string
@@ -54,18 +52,6 @@ func parseConfig(name string, data []byte) config {
 	return c
 }
 
-// specialName reads a token written as a string or as {"content": string}.
-func specialName(n node) string {
-	if n.null() {
-		return ""
-	}
-	if n.raw[0] == '{' {
-		o := n.object()
-		return o.at("content").str()
-	}
-	return n.str()
-}
-
 func (c *config) parseAdded(n node) {
 	if n.null() {
 		return
@@ -79,9 +65,4 @@ func (c *config) parseAdded(n node) {
 		t.id = (node{join(o.path, key), []byte(key)}).id()
 		c.added = append(c.added, t)
 	}
-}
-
-// fill takes from d what c does not say.
-func (c *config) fill(d config) {
-	c.bos, c.eos = cmp.Or(c.bos, d.bos), cmp.Or(c.eos, d.eos)
 }

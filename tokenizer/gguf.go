@@ -300,8 +300,11 @@ func (v *ggufVocab) config(f *gguf.File, bos bool) map[string]any {
 		named = append(named, map[string]string{"name": name, "template": attempt.Must(f.Text(key, ""))})
 	}
 	switch {
-	case main != "" && len(named) > 0:
-		out["chat_template"] = append(named, map[string]string{"name": "default", "template": main})
+	case len(named) > 0:
+		if main != "" {
+			named = append(named, map[string]string{"name": chatDefault, "template": main})
+		}
+		out["chat_template"] = named
 	case main != "":
 		out["chat_template"] = main
 	}

@@ -226,6 +226,10 @@ func TestGGUFChatTemplate(t *testing.T) {
 		t.Errorf("with a named one: %v", err)
 	}
 	g.Unset("tokenizer.chat_template")
+	if one, err := LoadChatTemplate(writeGGUF(t, g)); err != nil || one.Source() != "{{ 1 }}" {
+		t.Errorf("with a named one alone: %v", err)
+	}
+	g.Unset("tokenizer.chat_template.tool_use")
 	if _, err := LoadChatTemplate(writeGGUF(t, g)); !errors.Is(err, ErrNoChatTemplate) {
 		t.Errorf("without: %v", err)
 	}

@@ -105,8 +105,7 @@ func readFile(path string) ([]byte, error) {
 // Parse is Load for files that are in memory already.
 func Parse(f Files) (*Tokenizer, error) {
 	return attempt.At(func() *Tokenizer {
-		c := parseConfig(configFile, f.Config)
-		c.fill(parseConfig(specialsFile, f.Specials))
+		c := parseConfig(f.Config, f.Specials)
 		o := parseFile(tokenizerFile, f.Tokenizer)
 		if v := o.text("version", "1.0"); v != "1.0" {
 			panic(attempt.Failure{Err: unsupported(join(o.path, "version"), "version", v, []string{"1.0"})})

@@ -58,7 +58,7 @@ func TestTemplatesOfFamilies(t *testing.T) {
 				t.Fatal(err)
 			}
 			c, err := newChatTemplate(map[string]string{"default": string(source)},
-				map[string]json.RawMessage{"bos_token": []byte(`"<s>"`), "eos_token": []byte(`"</s>"`)}, nil)
+				map[string]json.RawMessage{"bos_token": []byte(`"<s>"`), "eos_token": []byte(`"</s>"`)}, nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -90,7 +90,7 @@ func TestTemplatesOfFamilies(t *testing.T) {
 // transformers fails.
 func passesUnchanged(c *ChatTemplate, messages []Message) bool {
 	for _, m := range messages {
-		if (m.Parts == nil && c.content == chatList) || (m.Parts != nil && string(m.Parts) != "null" && c.content == chatString) {
+		if (m.Parts == nil && c.plain.content == chatList) || (m.Parts != nil && string(m.Parts) != "null" && c.plain.content == chatString) {
 			return false
 		}
 	}

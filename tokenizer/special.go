@@ -1,0 +1,139 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// specialTokens are the special tokens that a tokenizer's configuration names, as transformers
+// 5 reads them. Tokenizer, chat templates and /tokenizer_info have them from here.
+type specialTokens struct {
+	named map[string]string // bos_token and its like, and a model's own, image_token say
+	extra []string          // additional ones, without names
+}
+
+// specialNames are the usual names. Tokens of other names are the model's own.
+var specialNames = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
+
+// readSpecials reads the members of tokenizer_config.json and of special_tokens_map.json. The
+// latter count, also where they are null, unless the former have added_tokens_decoder. Names
+// are bos_token and its like, any other that ends with _token, and those of extra_special_tokens,
+// when that is an object.
+func readSpecials(config, specials map[string]json.RawMessage) (s specialTokens, err error) {
+	all, files := maps.Clone(config), map[string]string{}
+	if all == nil {
+		all = map[string]json.RawMessage{}
+	}
+	if (node{raw: config["added_tokens_decoder"]}).null() {
+		for key, raw := range specials {
+			all[key], files[key] = raw, specialsFile
+		}
+	}
+	at := func(key string) string {
+		if files[key] != "" {
+			return files[key] + ": " + key
+		}
+		return configFile + ": " + key
+	}
+	s.named = map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		usual := slices.Contains(specialNames, key)
+		if !usual && !strings.HasSuffix(key, "_token") {
+			continue
+		}
+		if text, ok := tokenText(all[key]); ok {
+			s.name(key, text)
+		} else if usual {
+			return s, invalid(at(key), "is neither a string nor an object with 'content'")
+		}
+	}
+	for _, key := range []string{"model_specific_special_tokens", "extra_special_tokens", "additional_special_tokens"} {
+		n := node{raw: all[key]}
+		var named map[string]json.RawMessage
+		var list []json.RawMessage
+		switch {
+		case n.null():
+		case json.Unmarshal(n.raw, &named) == nil:
+			for name, raw := range named {
+				text, ok := tokenText(raw)
+				if !ok {
+					return s, invalid(at(key)+"."+name, "is neither a string nor an object with 'content'")
+				}
+				s.name(name, text)
+			}
+		case json.Unmarshal(n.raw, &list) == nil:
+			for _, raw := range list {
+				text, ok := tokenText(raw)
+				if !ok {
+					return s, invalid(at(key), "holds what is neither a string nor an object with 'content'")
+				}
+				if text != "" && !slices.Contains(s.extra, text) {
+					s.extra = append(s.extra, text)
+				}
+			}
+		default:
+			return s, invalid(at(key), "is neither a list of tokens nor an object of named ones")
+		}
+	}
+	return s, nil
+}
+
+func (s *specialTokens) name(name, text string) {
+	if text != "" {
+		s.named[name] = text
+	}
+}
+
+// tokenText reads a token written as a string, as {"content": string}, or as null: none.
+func tokenText(raw json.RawMessage) (text string, ok bool) {
+	if (node{raw: raw}).null() {
+		return "", true
+	}
+	var long struct {
+		Content *string `json:"content"`
+	}
+	if json.Unmarshal(raw, &text) == nil {
+		return text, true
+	}
+	if json.Unmarshal(raw, &long) == nil && long.Content != nil {
+		return *long.Content, true
+	}
+	return "", false
+}
+
+// Info is tokenizer_config.json with the special tokens by name, as strings, wherever they were
+// written.
+func (f Files) Info() (json.RawMessage, error) {
+	var config, specials map[string]json.RawMessage
+	for _, part := range []struct {
+		name string
+		data []byte
+		to   *map[string]json.RawMessage
+	}{{configFile, f.Config, &config}, {specialsFile, f.Specials, &specials}} {
+		if len(part.data) == 0 {
+			continue
+		}
+		if err := json.Unmarshal(part.data, part.to); err != nil {
+			return nil, invalid(part.name, "is not a JSON object: %v", err)
+		}
+	}
+	s, err := readSpecials(config, specials)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]any{}
+	for key, raw := range config {
+		out[key] = raw
+	}
+	for _, name := range specialNames {
+		if _, said := out[name]; said {
+			out[name] = nil
+		}
+	}
+	for name, text := range s.named {
+		out[name] = text
+	}
+	return json.Marshal(out)
+}
