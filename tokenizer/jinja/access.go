@@ -101,6 +101,9 @@ func (in *interp) attribute(v Value, name string) (Value, bool) {
 			in.fail("access to attribute '%s' of 'dict' object is unsafe", name)
 		}
 	case *List:
+		if x, ok := groupAttribute(v, name); ok {
+			return x, true
+		}
 		if m, ok := listMethods[name]; ok && v.kind <= kindTuple {
 			return &callable{name, func(in *interp, a *args) Value { return m(in, v, a) }}, true
 		}

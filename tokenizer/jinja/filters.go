@@ -15,6 +15,8 @@ var filters map[string]filterFunc
 func init() {
 	filters = map[string]filterFunc{
 		"abs": filterAbs, "attr": filterAttr, "capitalize": onStr("capitalize"),
+		"batch": filterBatch, "center": filterCenter, "groupby": filterGroupBy, "slice": filterSlice,
+		"truncate": filterTruncate, "urlencode": filterURLEncode, "wordcount": filterWordCount,
 		"count": filterLength, "d": filterDefault, "default": filterDefault,
 		"dictsort": filterDictsort, "e": filterEscape, "escape": filterEscape, "first": filterFirst,
 		"float": filterFloat, "forceescape": filterEscape, "format": filterFormat,

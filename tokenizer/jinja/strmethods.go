@@ -11,14 +11,12 @@ type strMethod func(in *interp, s Str, a *args) Value
 
 // strMethods are the methods of Python's str.
 var strMethods = map[string]strMethod{
-	"capitalize": func(in *interp, s Str, a *args) Value { a.bind(in, "capitalize"); return in.capitalize(s) },
-	"count":      strCount,
-	"endswith":   affix("endswith", strings.HasSuffix),
-	"find":       finder("find", strings.Index, false),
-	"index":      finder("index", strings.Index, true),
-	"isalnum": class("isalnum", func(r rune) bool {
-		return unicode.IsLetter(r) || unicode.IsNumber(r)
-	}),
+	"capitalize":   func(in *interp, s Str, a *args) Value { a.bind(in, "capitalize"); return in.capitalize(s) },
+	"count":        strCount,
+	"endswith":     affix("endswith", strings.HasSuffix),
+	"find":         finder("find", strings.Index, false),
+	"index":        finder("index", strings.Index, true),
+	"isalnum":      class("isalnum", isAlnum),
 	"isalpha":      class("isalpha", unicode.IsLetter),
 	"isascii":      func(in *interp, s Str, a *args) Value { return len(s.s) == s.runes() && utf8.ValidString(s.s) },
 	"isdecimal":    class("isdecimal", unicode.IsDigit),
@@ -59,6 +57,8 @@ var strMethods = map[string]strMethod{
 	"title": func(in *interp, s Str, a *args) Value { a.bind(in, "title"); return in.titleCase(s) },
 	"upper": simple("upper", upperRune),
 }
+
+func isAlnum(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }
 
 func upperRune(r rune) string {
 	if r == 'ß' {
